@@ -1,0 +1,229 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* pickle-perf: how fast, and how right, the library moves data between the ranks of a job. */
+#include "perf.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define SLACK_BYTES 256 /* behind each buffer, for answers of one element */
+
+static int local_rank(int otherwise)
+{
+    static const char *const names[] = { "OMPI_COMM_WORLD_LOCAL_RANK", "PMIX_LOCAL_RANK", "SLURM_LOCALID", "LOCAL_RANK" };
+
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        const char *value = getenv(names[i]);
+
+        if (value != NULL && *value != '\0')
+            return atoi(value);
+    }
+    return otherwise;
+}
+
+static void choose_gpu(struct perf_run *run)
+{
+    const char *rank = getenv("PK_RANK");
+    int count = gpu_count();
+
+    run->gpu = run->options.gpu;
+    if (run->gpu < 0)
+        run->gpu = local_rank(rank != NULL ? atoi(rank) : 0) % count;
+    if (run->gpu >= count) {
+        fprintf(stderr, "pickle-perf: there is no GPU %d, only %d of them\n", run->gpu, count);
+        exit(2);
+    }
+    gpu_use(run->gpu);
+}
+
+static void open_stream(struct perf_run *run)
+{
+    run->stream = PK_BLOCKING;
+    if (run->options.ending == PERF_BLOCKING)
+        return;
+    if (run->options.cuda)
+        run->stream = PK_CUDA_STREAM(gpu_stream_new());
+    else
+        perf_must(pk_stream_create(&run->stream), "pk_stream_create");
+}
+
+static char *host_buffer(size_t bytes)
+{
+    void *buffer;
+
+    if (posix_memalign(&buffer, 4096, bytes) != 0) {
+        fprintf(stderr, "pickle-perf: no memory for %zu bytes\n", bytes);
+        exit(2);
+    }
+    memset(buffer, 0x33, bytes);
+    return buffer;
+}
+
+static void open_buffers(struct perf_run *run)
+{
+    const struct perf_options *o = &run->options;
+    /* Sizes of allgather are of all ranks together and at least one element each. */
+    size_t least = (size_t)run->size * pk_dtype_size(o->dtype);
+    size_t bytes;
+
+    run->capacity_bytes = (o->end_bytes > least ? o->end_bytes : least) ;
+    bytes = run->capacity_bytes + SLACK_BYTES;
+    if (o->cuda) {
+        run->send_buffer = gpu_alloc(bytes);
+        run->recv_buffer = gpu_alloc(bytes);
+        run->staging = o->check ? host_buffer(bytes) : NULL;
+        gpu_fill(run->send_buffer, 0x33, bytes);
+    } else {
+        run->send_buffer = host_buffer(bytes);
+        run->recv_buffer = host_buffer(bytes);
+    }
+}
+
+static void open_run(struct perf_run *run)
+{
+    pk_comm_config_t config = PK_COMM_CONFIG_INIT;
+    const struct perf_options *o = &run->options;
+
+    config.device = PK_DEVICE_HOST;
+    if (o->cuda) {
+        choose_gpu(run);
+        config.device = PK_DEVICE_CUDA(run->gpu);
+    }
+    config.sm_policy = o->zero_sm ? PK_SM_NONE : PK_SM_DEFAULT;
+    perf_must(pk_comm_init(&run->comm, &config), "pk_comm_init");
+    perf_must(pk_comm_rank(run->comm, &run->rank), "pk_comm_rank");
+    perf_must(pk_comm_size(run->comm, &run->size), "pk_comm_size");
+    if (run->size != 2 && (o->bare || o->op == PERF_BARECOPY)) {
+        fprintf(stderr, "pickle-perf: the bare copy is for 2 ranks, not %d\n", run->size);
+        exit(2);
+    }
+    if (run->size < 2 && o->op == PERF_SENDRECV && o->pattern != PERF_BIDIR) {
+        fprintf(stderr, "pickle-perf: %s needs 2 ranks\n", perf_pattern_name(o->pattern));
+        exit(2);
+    }
+    open_stream(run);
+    open_buffers(run);
+}
+
+static void close_run(struct perf_run *run)
+{
+    char token = 0;
+    char *tokens = host_buffer((size_t)run->size);
+
+    perf_share(run, &token, tokens, 1);
+    free(tokens);
+    if (run->stream.kind == PK_STREAM_KIND_HOST)
+        perf_must(pk_stream_destroy(run->stream), "pk_stream_destroy");
+    perf_must(pk_comm_destroy(run->comm), "pk_comm_destroy");
+    if (run->options.cuda) {
+        gpu_stream_free(run->stream.handle);
+        gpu_free(run->send_buffer);
+        gpu_free(run->recv_buffer);
+        free(run->staging);
+    } else {
+        free(run->send_buffer);
+        free(run->recv_buffer);
+    }
+}
+
+static struct perf_size size_of(const struct perf_run *run, size_t bytes)
+{
+    const struct perf_options *o = &run->options;
+    size_t width = pk_dtype_size(o->dtype);
+    size_t parts = o->op == PERF_ALLGATHER ? (size_t)run->size : 1;
+    struct perf_size size = { .count = bytes / width / parts };
+
+    if (size.count == 0 && bytes > 0)
+        size.count = 1;
+    size.message_bytes = size.count * width;
+    size.bytes = size.message_bytes * parts;
+    return size;
+}
+
+static void explain(const struct perf_run *run, struct perf_row *row)
+{
+    static const pk_op_kind_t kinds[] = { PK_OP_SEND, PK_OP_ALLGATHER, PK_OP_ALLREDUCE };
+    const struct perf_options *o = &run->options;
+    int peer = (run->rank + 1) % run->size;
+
+    row->explanation.struct_size = sizeof row->explanation;
+    if (o->op != PERF_BARECOPY)
+        perf_must(pk_explain(run->comm, kinds[o->op], row->size.count, o->dtype, o->cuda ? PK_MEM_DEVICE : PK_MEM_HOST, o->in_place,
+                             peer, &row->explanation), "pk_explain");
+}
+
+static void set_bandwidth(const struct perf_run *run, struct perf_row *row)
+{
+    double n = run->size;
+
+    row->algorithm_gbps = row->times.median_us > 0 ? (double)row->size.bytes / row->times.median_us * 1e-3 : 0;
+    row->bus_gbps = row->algorithm_gbps;
+    if (run->options.op == PERF_ALLGATHER)
+        row->bus_gbps *= (n - 1) / n;
+    if (run->options.op == PERF_ALLREDUCE)
+        row->bus_gbps *= 2 * (n - 1) / n;
+}
+
+static uint64_t check(struct perf_run *run, const struct perf_size *size, unsigned iteration)
+{
+    uint64_t wrong = perf_check(run, size, iteration);
+    uint64_t *all = (uint64_t *)(void *)host_buffer((size_t)run->size * sizeof *all);
+
+    perf_share(run, &wrong, all, sizeof wrong);
+    wrong = 0;
+    for (int r = 0; r < run->size; r++)
+        wrong += all[r];
+    free(all);
+    return wrong;
+}
+
+static uint64_t run_size(struct perf_run *run, struct perf_bare *bare, size_t bytes, unsigned index)
+{
+    const struct perf_options *o = &run->options;
+    struct perf_row row = { .size = size_of(run, bytes) };
+    struct perf_times times;
+
+    explain(run, &row);
+    if (o->op == PERF_BARECOPY) {
+        perf_bare_measure(run, bare, row.size.bytes, &row.times);
+    } else {
+        if (o->check)
+            row.wrong = check(run, &row.size, 2 * index);
+        perf_measure(run, &row.size, &row.times);
+        perf_worst(run, &row.times);
+        if (o->check)
+            row.wrong += check(run, &row.size, 2 * index + 1);
+    }
+    if (o->bare) {
+        perf_bare_measure(run, bare, row.size.bytes, &times);
+        row.bare_gbps = times.median_us > 0 ? (double)row.size.bytes / times.median_us * 1e-3 : 0;
+    }
+    set_bandwidth(run, &row);
+    perf_report_row(run, &row);
+    return row.wrong;
+}
+
+int main(int argc, char **argv)
+{
+    struct perf_run run = { .first_row = true };
+    struct perf_bare *bare = NULL;
+    uint64_t wrong = 0;
+    unsigned index = 0;
+
+    perf_parse(argc, argv, &run.options);
+    open_run(&run);
+    perf_header(&run);
+    if (run.options.bare || run.options.op == PERF_BARECOPY)
+        bare = perf_bare_open(&run);
+    for (size_t bytes = run.options.begin_bytes; bytes <= run.options.end_bytes; index++) {
+        perf_progress(&run, bytes);
+        wrong += run_size(&run, bare, bytes, index);
+        if (bytes > SIZE_MAX / run.options.factor)
+            break;
+        bytes = bytes == 0 ? 1 : bytes * run.options.factor;
+    }
+    perf_footer(&run, wrong);
+    if (bare != NULL)
+        perf_bare_close(&run, bare);
+    close_run(&run);
+    return wrong == 0 ? 0 : 1;
+}

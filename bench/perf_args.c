@@ -1,0 +1,182 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "perf.h"
+
+#include <errno.h>
+#include <getopt.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char usage[] =
+    "usage: pickle-perf sendrecv|allgather|allreduce|barecopy [options]   (one process a rank, by mpirun or PK_RANK, PK_SIZE, PK_ROOT)\n"
+    "  -b, --begin N        first size in bytes, with K, M or G (default 8)\n"
+    "  -e, --end N          last size (default 32M)\n"
+    "  -f, --factor N       each size is the last one times N (default 2)\n"
+    "  -n, --iterations N   samples a size (default 20)\n"
+    "  -w, --warmup N       iterations before them (default 5)\n"
+    "  -c, --check 0|1      check the results (default 1)\n"
+    "  -d, --device D       memory: host or cuda (default host)\n"
+    "  -g, --gpu N          this process's GPU (default: its rank on this host)\n"
+    "  -t, --type T         int8 uint8 int32 uint32 int64 uint64 f16 bf16 f32 f64 f8e4m3 f8e5m2 (default f32)\n"
+    "  -o, --op OP          reduction: sum\n"
+    "  -s, --stream S       blocking or stream (default: blocking on the host, stream on a GPU)\n"
+    "  -i, --in-place       send from the receive buffer (allgather, allreduce)\n"
+    "  -z, --zero-sm        no kernels: what needs one is refused\n"
+    "  -p, --pattern P      sendrecv: pingpong, oneway (ranks 0 and 1), bidir (every rank to the next; default)\n"
+    "      --bare           sendrecv on GPUs: measure a bare copy of each size as well, and print the ratio\n"
+    "      --csv FILE       rows as comma-separated values\n"
+    "      --json FILE      rows as JSON\n"
+    "  -h, --help           this text\n";
+
+enum { OPTION_BARE = 256, OPTION_CSV, OPTION_JSON };
+
+static const struct option long_options[] = {
+    { "begin", required_argument, NULL, 'b' },      { "end", required_argument, NULL, 'e' },
+    { "factor", required_argument, NULL, 'f' },     { "iterations", required_argument, NULL, 'n' },
+    { "warmup", required_argument, NULL, 'w' },     { "check", required_argument, NULL, 'c' },
+    { "device", required_argument, NULL, 'd' },     { "gpu", required_argument, NULL, 'g' },
+    { "type", required_argument, NULL, 't' },       { "op", required_argument, NULL, 'o' },
+    { "stream", required_argument, NULL, 's' },     { "in-place", no_argument, NULL, 'i' },
+    { "zero-sm", no_argument, NULL, 'z' },          { "pattern", required_argument, NULL, 'p' },
+    { "bare", no_argument, NULL, OPTION_BARE },     { "csv", required_argument, NULL, OPTION_CSV },
+    { "json", required_argument, NULL, OPTION_JSON }, { "help", no_argument, NULL, 'h' },
+    { NULL, 0, NULL, 0 },
+};
+
+static const char *const op_names[] = { "sendrecv", "allgather", "allreduce", "barecopy", NULL };
+static const char *const pattern_names[] = { "pingpong", "oneway", "bidir", NULL };
+static const char *const ending_names[] = { "blocking", "stream", NULL };
+static const char *const device_names[] = { "host", "cuda", NULL };
+static const char *const check_names[] = { "0", "1", NULL };
+
+const char *perf_op_name(enum perf_op op)
+{
+    return op_names[op];
+}
+
+const char *perf_pattern_name(enum perf_pattern pattern)
+{
+    return pattern_names[pattern];
+}
+
+static _Noreturn void refuse(const char *what, const char *value)
+{
+    fprintf(stderr, "pickle-perf: %s '%s' is not understood\n%s", what, value, usage);
+    exit(2);
+}
+
+static int one_of(const char *what, const char *value, const char *const *words)
+{
+    for (int i = 0; words[i] != NULL; i++)
+        if (strcmp(value, words[i]) == 0)
+            return i;
+    refuse(what, value);
+}
+
+static size_t parse_bytes(const char *what, const char *value)
+{
+    char *end;
+    unsigned long long number;
+    unsigned shift;
+
+    errno = 0;
+    number = strtoull(value, &end, 10);
+    if (end == value || errno != 0 || *value == '-')
+        refuse(what, value);
+    switch (*end) {
+    case 'k': case 'K': shift = 10; break;
+    case 'm': case 'M': shift = 20; break;
+    case 'g': case 'G': shift = 30; break;
+    default: shift = 0; break;
+    }
+    if (end[shift > 0] != '\0' || number > (ULLONG_MAX >> 1 >> shift))
+        refuse(what, value);
+    return (size_t)number << shift;
+}
+
+static unsigned parse_number(const char *what, const char *value, unsigned min, unsigned max)
+{
+    size_t number = parse_bytes(what, value);
+
+    if (number < min || number > max)
+        refuse(what, value);
+    return (unsigned)number;
+}
+
+static pk_dtype_t parse_dtype(const char *value)
+{
+    for (int i = 0; i < PK_DTYPE_COUNT; i++)
+        if (strcmp(value, pk_dtype_name((pk_dtype_t)i)) == 0)
+            return (pk_dtype_t)i;
+    refuse("type", value);
+}
+
+static void parse_option(int letter, const char *value, struct perf_options *o, int *ending)
+{
+    switch (letter) {
+    case 'b': o->begin_bytes = parse_bytes("size", value); break;
+    case 'e': o->end_bytes = parse_bytes("size", value); break;
+    case 'f': o->factor = parse_number("factor", value, 2, 1u << 20); break;
+    case 'n': o->iterations = parse_number("number of iterations", value, 1, 1u << 24); break;
+    case 'w': o->warmup = parse_number("number of warm-up iterations", value, 0, 1u << 24); break;
+    case 'c': o->check = one_of("check", value, check_names) == 1; break;
+    case 'd': o->cuda = one_of("device", value, device_names) == 1; break;
+    case 'g': o->gpu = (int)parse_number("gpu", value, 0, 1023); break;
+    case 't': o->dtype = parse_dtype(value); break;
+    case 'o':
+        if (strcmp(value, "sum") != 0)
+            refuse("reduction", value);
+        break;
+    case 's': *ending = one_of("stream", value, ending_names); break;
+    case 'i': o->in_place = true; break;
+    case 'z': o->zero_sm = true; break;
+    case 'p': o->pattern = (enum perf_pattern)one_of("pattern", value, pattern_names); break;
+    case OPTION_BARE: o->bare = true; break;
+    case OPTION_CSV: o->csv_path = value; break;
+    case OPTION_JSON: o->json_path = value; break;
+    case 'h': fputs(usage, stdout); exit(0);
+    default: fputs(usage, stderr); exit(2);
+    }
+}
+
+static void check_together(const struct perf_options *o)
+{
+    const char *wrong = NULL;
+
+    if (o->end_bytes < o->begin_bytes)
+        wrong = "the last size is smaller than the first";
+    else if (o->bare && (o->op != PERF_SENDRECV || !o->cuda))
+        wrong = "--bare is for sendrecv with -d cuda";
+    else if (o->in_place && o->op != PERF_ALLGATHER && o->op != PERF_ALLREDUCE)
+        wrong = "-i is for allgather and allreduce";
+    else if (o->op == PERF_ALLREDUCE && o->check && (o->dtype == PK_F8E4M3 || o->dtype == PK_F8E5M2))
+        wrong = "sums of 8-bit floats cannot be checked: say -c 0";
+    else if (o->cuda && gpu_absent() != NULL)
+        wrong = gpu_absent();
+    if (wrong != NULL) {
+        fprintf(stderr, "pickle-perf: %s\n", wrong);
+        exit(2);
+    }
+}
+
+void perf_parse(int argc, char **argv, struct perf_options *options)
+{
+    struct perf_options o = { .pattern = PERF_BIDIR, .begin_bytes = 8, .end_bytes = (size_t)32 << 20, .factor = 2, .iterations = 20,
+                              .warmup = 5, .dtype = PK_F32, .check = true, .gpu = -1 };
+    int ending = -1;
+    int letter;
+
+    while ((letter = getopt_long(argc, argv, "b:e:f:n:w:c:d:g:t:o:s:izp:h", long_options, NULL)) != -1)
+        parse_option(letter, optarg, &o, &ending);
+    if (optind != argc - 1) {
+        fputs(usage, stderr);
+        exit(2);
+    }
+    o.op = (enum perf_op)one_of("operation", argv[optind], op_names);
+    o.cuda = o.cuda || o.op == PERF_BARECOPY;
+    if (ending < 0)
+        ending = o.cuda ? PERF_STREAM : PERF_BLOCKING;
+    o.ending = (enum perf_ending)ending;
+    check_together(&o);
+    *options = o;
+}

@@ -1,0 +1,129 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * @file comm.h
+ * Communicators: a fixed group of ranks, each a thread or process, that send to one another.
+ *
+ * Threads: different communicators may be used from different threads at once. One communicator is used by one thread at a
+ * time, except pk_comm_abort, pk_comm_async_error and the calls of inspect.h, which any thread may make at any time before
+ * pk_comm_destroy begins.
+ *
+ * Failure: after PK_ERR_TIMEOUT, PK_ERR_PEER or PK_ERR_ABORTED the communicator is poisoned. Every later operation returns the
+ * first error, and the buffers of unfinished operations belong to the library until pk_comm_abort or pk_comm_destroy
+ * returns. CUDA streams that were waiting are released; what they read then is undefined.
+ */
+#ifndef PICKLE_COMM_H
+#define PICKLE_COMM_H
+
+#include "pickle/base.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/** A communicator. Opaque. */
+typedef struct pk_comm pk_comm_t;
+
+#define PK_UNIQUE_ID_BYTES 128
+
+/** Names one communicator to be made: rank 0's address and a 128-bit secret. Send it to the other ranks by a private way. */
+typedef struct pk_unique_id {
+    unsigned char bytes[PK_UNIQUE_ID_BYTES];
+} pk_unique_id_t;
+
+/** May the library use the GPU's multiprocessors? */
+enum {
+    PK_SM_DEFAULT = 0, /**< small kernels where they are faster, and where nothing else can do the work */
+    PK_SM_NONE = 1,    /**< never: an operation that would need a kernel returns PK_ERR_NEEDS_SM */
+    PK_SM_BOUNDED = 2  /**< at most max_sms multiprocessors at a time */
+};
+
+/** Values of pk_comm_config_t.device. */
+#define PK_DEVICE_AUTO 0              /**< the device of the calling thread's current CUDA context, if there is one */
+#define PK_DEVICE_HOST (-1)           /**< no GPU: device memory is refused */
+#define PK_DEVICE_CUDA(ordinal) ((ordinal) + 1) /**< the CUDA device with this ordinal */
+
+/** How to make a communicator. Set every field with PK_COMM_CONFIG_INIT, then change some. Zero means the default. */
+typedef struct pk_comm_config {
+    size_t struct_size;    /**< sizeof(pk_comm_config_t) of the caller's header */
+    int device;            /**< PK_DEVICE_AUTO, PK_DEVICE_HOST or PK_DEVICE_CUDA(n) */
+    int sm_policy;         /**< PK_SM_*; environment PK_SM_POLICY=default|none|N when 0 */
+    int max_sms;           /**< with PK_SM_BOUNDED: 1 and up */
+    int nonblocking;       /**< 1: init returns PK_IN_PROGRESS with a handle to poll by pk_comm_async_error or to abort */
+    uint64_t timeout_ms;   /**< deadline of each operation and of init; default 600000, environment PK_TIMEOUT_MS */
+} pk_comm_config_t;
+
+#define PK_COMM_CONFIG_INIT { sizeof(pk_comm_config_t), 0, 0, 0, 0, 0 }
+
+/**
+ * Make a communicator of all processes of this job, found in the launcher's environment: PK_RANK, PK_SIZE and PK_ROOT
+ * (host:port of rank 0) where set, else PMIx (mpirun, srun).
+ *
+ * @param comm    out: the communicator, the caller's until pk_comm_destroy; set only with PK_OK or PK_IN_PROGRESS
+ * @param config  NULL for all defaults
+ * @return PK_OK; PK_IN_PROGRESS (config->nonblocking); PK_ERR_ARG (a variable or field is invalid, named);
+ *         PK_ERR_UNSUPPORTED (no launcher found); PK_ERR_TIMEOUT (names the ranks that did not come); PK_ERR_AUTH;
+ *         PK_ERR_SYSTEM; PK_ERR_MEMORY
+ * Collective: blocks until all ranks called it, at most timeout_ms. Any thread. Since 0.1.
+ */
+PK_API pk_result_t pk_comm_init(pk_comm_t **comm, const pk_comm_config_t *config);
+
+/**
+ * Make the id of a communicator to be. The calling process listens from now on for the ranks that will use it: call it where
+ * rank 0 will run, once a communicator.
+ *
+ * @param id  out, the caller's: 128 bytes to give to every rank
+ * @return PK_OK; PK_ERR_ARG (null); PK_ERR_SYSTEM (no socket, no randomness)
+ * Does not block. Any thread. Since 0.1.
+ */
+PK_API pk_result_t pk_get_unique_id(pk_unique_id_t *id);
+
+/**
+ * Make a communicator of `size` ranks that all hold the same id.
+ *
+ * @param comm    out: as for pk_comm_init
+ * @param size    number of ranks, 1 and up, the same everywhere
+ * @param rank    this one, 0 to size - 1; rank 0 must be in the process that made the id
+ * @param id      made by pk_get_unique_id; used once
+ * @param config  NULL for all defaults
+ * @return as pk_comm_init
+ * Collective, blocking at most timeout_ms. Ranks may be threads of one process. Since 0.1.
+ */
+PK_API pk_result_t pk_comm_init_rank(pk_comm_t **comm, int size, int rank, const pk_unique_id_t *id,
+                                     const pk_comm_config_t *config);
+
+/**
+ * Give up: release everything that waits in this communicator, here and on the other ranks (they get PK_ERR_ABORTED).
+ * Afterwards the buffers of its operations are the caller's again; only pk_comm_destroy is left to call. May be called while
+ * another thread is inside an operation or inside pk_comm_init_rank with `nonblocking`.
+ *
+ * @return PK_OK; PK_ERR_ARG (null)
+ * Returns within 100 ms on a machine that is not overloaded. Any thread. Since 0.1.
+ */
+PK_API pk_result_t pk_comm_abort(pk_comm_t *comm);
+
+/**
+ * The state of a communicator without touching it: PK_OK, PK_IN_PROGRESS (a nonblocking init goes on), or the error that
+ * poisoned it, whose record pk_last_error then returns. PK_ERR_ARG (null). Never blocks. Any thread. Since 0.1.
+ */
+PK_API pk_result_t pk_comm_async_error(pk_comm_t *comm);
+
+/**
+ * End a communicator and free it. Waits for its unfinished operations first, unless it is poisoned or aborted. The handle is
+ * gone whatever is returned. A null handle is legal and does nothing.
+ *
+ * @return PK_OK, or the error that poisoned it
+ * Local: does not wait for other ranks to destroy theirs. Bounded by the operations' deadlines. Since 0.1.
+ */
+PK_API pk_result_t pk_comm_destroy(pk_comm_t *comm);
+
+/** This rank, 0 to size - 1. @param rank out. @return PK_OK; PK_ERR_ARG (null). Never blocks. Since 0.1. */
+PK_API pk_result_t pk_comm_rank(const pk_comm_t *comm, int *rank);
+
+/** Number of ranks. @param size out. @return PK_OK; PK_ERR_ARG (null). Never blocks. Since 0.1. */
+PK_API pk_result_t pk_comm_size(const pk_comm_t *comm, int *size);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * @file p2p.h
+ * Sending from one rank to another, and groups of operations.
+ *
+ * Matching is first-in-first-out per ordered pair of ranks: the n-th send from a to b meets the n-th receive on b from a. Both
+ * must name the same number of bytes.
+ */
+#ifndef PICKLE_P2P_H
+#define PICKLE_P2P_H
+
+#include "pickle/base.h"
+#include "pickle/comm.h"
+#include "pickle/stream.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/**
+ * Send `count` elements to rank `peer`.
+ *
+ * @param buf    [count] elements of `dtype`, host or device; the caller's again when the operation ends in `stream`
+ * @param count  elements; 0 is legal (a message without data, matched like any other)
+ * @param peer   0 to size - 1; this rank itself only inside a group or in an asynchronous stream
+ * @return PK_OK; PK_ERR_ARG; PK_ERR_MISMATCH (the receive names another size); PK_ERR_NEEDS_SM; PK_ERR_UNSUPPORTED (no path
+ *         between these kinds of memory; memory not registered in a captured stream); PK_ERR_PEER; PK_ERR_TIMEOUT;
+ *         PK_ERR_ABORTED; PK_ERR_MEMORY
+ * With PK_BLOCKING returns when `buf` may be reused, which does not mean that the peer has received. In other streams returns
+ * at once; errors found later are reported by the next call, pk_comm_async_error and pk_stream_synchronize. In a CUDA stream
+ * that is being captured the call waits on the CPU until the peer captures its receive. Since 0.1.
+ */
+PK_API pk_result_t pk_send(const void *buf, size_t count, pk_dtype_t dtype, int peer, pk_comm_t *comm, pk_stream_t stream);
+
+/**
+ * Receive `count` elements from rank `peer`.
+ *
+ * @param buf  [count] elements of `dtype`, host or device; holds the data when the operation ends in `stream`
+ * Otherwise as pk_send. Since 0.1.
+ */
+PK_API pk_result_t pk_recv(void *buf, size_t count, pk_dtype_t dtype, int peer, pk_comm_t *comm, pk_stream_t stream);
+
+/**
+ * Begin a group: the operations that this thread calls until pk_group_end start together, so that none waits for another, as
+ * an exchange (send and receive with each other) needs. Groups nest; the outermost end starts the operations. Inside a group
+ * a call only checks and records; its buffers are the library's from then on.
+ *
+ * @return PK_OK; PK_ERR_MEMORY
+ * Never blocks. State of the calling thread. Since 0.1.
+ */
+PK_API pk_result_t pk_group_start(void);
+
+/**
+ * End a group. With PK_BLOCKING operations inside, returns when all of those have ended.
+ *
+ * @return PK_OK; PK_ERR_ARG (no group open); else the first error of an operation in the group, including one that its call
+ *         already returned (then nothing of the group was started). Since 0.1.
+ */
+PK_API pk_result_t pk_group_end(void);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * @file stream.h
+ * Where an operation ends: in the call itself, in a host stream, or in a CUDA stream.
+ *
+ * Every operation takes a pk_stream_t. The stream says *how* the operation ends, the memory of its buffers says which way the
+ * bytes go; host memory in a CUDA stream is legal.
+ */
+#ifndef PICKLE_STREAM_H
+#define PICKLE_STREAM_H
+
+#include "pickle/base.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/** What the handle of a pk_stream_t is. */
+enum {
+    PK_STREAM_KIND_BLOCKING = 0, /**< none: the call returns when the buffers are the caller's again */
+    PK_STREAM_KIND_HOST = 1,     /**< made by pk_stream_create */
+    PK_STREAM_KIND_CUDA = 2      /**< a cudaStream_t or CUstream of the communicator's device; NULL is the legacy stream */
+};
+
+/** A stream by value. Its two words are part of the ABI. */
+typedef struct pk_stream {
+    uintptr_t kind;
+    void *handle;
+} pk_stream_t;
+
+#ifdef __cplusplus
+#define PK_STREAM_VALUE(kind, handle) (pk_stream_t{(kind), (handle)})
+#else
+#define PK_STREAM_VALUE(kind, handle) ((pk_stream_t){(kind), (handle)})
+#endif
+
+/** The call itself waits: on return the buffers are the caller's again. */
+#define PK_BLOCKING PK_STREAM_VALUE(PK_STREAM_KIND_BLOCKING, 0)
+
+/** A CUDA stream: the call returns at once and the operation takes its place in the stream, as a kernel would. */
+#define PK_CUDA_STREAM(stream) PK_STREAM_VALUE(PK_STREAM_KIND_CUDA, (void *)(stream))
+
+/**
+ * Make a host stream: operations in it run one after another in the order of the calls, progressed by the library; each call
+ * returns at once. Operations of different communicators may share a stream.
+ *
+ * @param stream  out: the stream, the caller's until pk_stream_destroy
+ * @return PK_OK; PK_ERR_ARG (null); PK_ERR_MEMORY; PK_ERR_SYSTEM (no thread)
+ * Does not block. Any thread. Since 0.1.
+ */
+PK_API pk_result_t pk_stream_create(pk_stream_t *stream);
+
+/**
+ * Wait until every operation of a host stream has ended.
+ *
+ * @return PK_OK; PK_ERR_ARG (not a host stream); else the first error of an operation in the stream since the last
+ *         synchronize. Bounded by the deadlines of the operations. Since 0.1.
+ */
+PK_API pk_result_t pk_stream_synchronize(pk_stream_t stream);
+
+/** Like pk_stream_synchronize without waiting: PK_IN_PROGRESS while an operation has not ended. Since 0.1. */
+PK_API pk_result_t pk_stream_query(pk_stream_t stream);
+
+/** Synchronize and free a host stream. The stream is gone whatever is returned. @return as pk_stream_synchronize. Since 0.1. */
+PK_API pk_result_t pk_stream_destroy(pk_stream_t stream);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "api/api.h"
+
+pk_result_t pk_comm_init(pk_comm_t **comm, const pk_comm_config_t *config)
+{
+    if (comm == NULL)
+        return pki_fail(PK_ERR_ARG, NULL, "pk_comm_init: comm is null");
+    return pki_comm_create(comm, 0, 0, NULL, config, true);
+}
+
+pk_result_t pk_get_unique_id(pk_unique_id_t *id)
+{
+    if (id == NULL)
+        return pki_fail(PK_ERR_ARG, NULL, "pk_get_unique_id: id is null");
+    return pki_bootstrap_id(id);
+}
+
+pk_result_t pk_comm_init_rank(pk_comm_t **comm, int size, int rank, const pk_unique_id_t *id, const pk_comm_config_t *config)
+{
+    if (comm == NULL || id == NULL)
+        return pki_fail(PK_ERR_ARG, NULL, "pk_comm_init_rank: %s is null", comm == NULL ? "comm" : "id");
+    if (size < 1 || rank < 0 || rank >= size)
+        return pki_fail(PK_ERR_ARG, NULL, "pk_comm_init_rank: rank %d of size %d", rank, size);
+    return pki_comm_create(comm, size, rank, id, config, false);
+}
+
+pk_result_t pk_comm_abort(pk_comm_t *comm)
+{
+    return comm == NULL ? pki_fail(PK_ERR_ARG, NULL, "pk_comm_abort: comm is null") : pki_comm_abort(comm);
+}
+
+pk_result_t pk_comm_async_error(pk_comm_t *comm)
+{
+    return comm == NULL ? pki_fail(PK_ERR_ARG, NULL, "pk_comm_async_error: comm is null") : pki_comm_state(comm);
+}
+
+pk_result_t pk_comm_destroy(pk_comm_t *comm)
+{
+    return comm == NULL ? PK_OK : pki_comm_destroy(comm);
+}
+
+pk_result_t pk_comm_rank(const pk_comm_t *comm, int *rank)
+{
+    if (comm == NULL || rank == NULL)
+        return pki_fail(PK_ERR_ARG, NULL, "pk_comm_rank: %s is null", comm == NULL ? "comm" : "rank");
+    *rank = comm->rank;
+    return PK_OK;
+}
+
+pk_result_t pk_comm_size(const pk_comm_t *comm, int *size)
+{
+    if (comm == NULL || size == NULL)
+        return pki_fail(PK_ERR_ARG, NULL, "pk_comm_size: %s is null", comm == NULL ? "comm" : "size");
+    *size = comm->size;
+    return PK_OK;
+}

@@ -1,0 +1,150 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Groups: each thread collects its operations between the outermost start and end, then starts them together. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "api/api.h"
+
+struct entry {
+    pk_comm_t *comm;
+    struct pki_request request;
+};
+
+static _Thread_local struct group {
+    int depth;
+    struct entry *entries;
+    size_t n, cap;
+    pk_result_t refused; /* the first error of a call inside */
+    pk_error_info_t error;
+} group;
+
+pk_result_t pk_group_start(void)
+{
+    group.depth++;
+    return PK_OK;
+}
+
+static pk_result_t record(pk_comm_t *comm, const struct pki_request *request)
+{
+    if (group.n == group.cap) {
+        size_t cap = group.cap == 0 ? 16 : 2 * group.cap;
+        struct entry *grown = realloc(group.entries, cap * sizeof *grown);
+
+        if (grown == NULL)
+            return pki_submit_refused(pki_fail(PK_ERR_MEMORY, NULL, "no memory for a group of %zu operations", cap));
+        group.entries = grown;
+        group.cap = cap;
+    }
+    group.entries[group.n].comm = comm;
+    group.entries[group.n++].request = *request;
+    return PK_OK;
+}
+
+pk_result_t pki_submit(pk_comm_t *comm, const struct pki_request *request)
+{
+    if (group.depth > 0)
+        return record(comm, request);
+    return pki_engine_run(comm->engine, request, 1);
+}
+
+pk_result_t pki_submit_refused(pk_result_t result)
+{
+    if (group.depth > 0 && group.refused == PK_OK && result != PK_OK) {
+        group.refused = result;
+        group.error = *pki_error_get();
+    }
+    return result;
+}
+
+/* One communicator's part of a group. */
+struct part {
+    pk_comm_t *comm;
+    struct pki_request *requests;
+    int n;
+    struct pki_list blocking;
+    pk_result_t result;
+};
+
+/* parts[] and requests[] have room for n; the requests of each communicator stay in order. Returns the number of parts. */
+static size_t split(const struct entry *entries, size_t n, struct part *parts, struct pki_request *requests)
+{
+    size_t nparts = 0, used = 0;
+
+    for (size_t i = 0; i < n; i++) {
+        size_t p = 0;
+
+        while (p < nparts && parts[p].comm != entries[i].comm)
+            p++;
+        if (p < nparts)
+            continue;
+        parts[nparts] = (struct part){ .comm = entries[i].comm, .requests = requests + used };
+        for (size_t k = i; k < n; k++)
+            if (entries[k].comm == entries[i].comm)
+                parts[nparts].requests[parts[nparts].n++] = entries[k].request;
+        used += (size_t)parts[nparts++].n;
+    }
+    return nparts;
+}
+
+/* Ranks that one thread drives wait for one another: all are progressed until all have ended. */
+static pk_result_t finish(struct part *parts, size_t nparts)
+{
+    pk_result_t first = PK_OK;
+    bool ended;
+
+    do {
+        ended = true;
+        for (size_t p = 0; p < nparts; p++)
+            ended &= pki_engine_poll(parts[p].comm->engine, &parts[p].blocking);
+    } while (!ended && nparts > 1); /* a single one is waited for below, with care for the CPU */
+    for (size_t p = 0; p < nparts; p++) {
+        pk_result_t result = pki_engine_finish(parts[p].comm->engine, &parts[p].blocking);
+
+        if (first == PK_OK)
+            first = parts[p].result != PK_OK ? parts[p].result : result;
+    }
+    return first;
+}
+
+static pk_result_t run(const struct entry *entries, size_t n)
+{
+    struct part *parts = calloc(n, sizeof *parts);
+    struct pki_request *requests = calloc(n, sizeof *requests);
+    pk_result_t result = PK_ERR_MEMORY;
+    size_t nparts;
+
+    if (parts == NULL || requests == NULL) {
+        (void)pki_fail(PK_ERR_MEMORY, NULL, "no memory for a group of %zu operations", n);
+        goto out;
+    }
+    nparts = split(entries, n, parts, requests);
+    for (size_t p = 0; p < nparts; p++) {
+        pki_list_init(&parts[p].blocking);
+        parts[p].result = pki_engine_start_all(parts[p].comm->engine, parts[p].requests, parts[p].n, &parts[p].blocking);
+    }
+    result = finish(parts, nparts);
+out:
+    free(requests);
+    free(parts);
+    return result;
+}
+
+pk_result_t pk_group_end(void)
+{
+    struct entry *entries = group.entries;
+    size_t n = group.n;
+    pk_result_t result;
+
+    if (group.depth == 0)
+        return pki_fail(PK_ERR_ARG, NULL, "pk_group_end: no group is open in this thread");
+    if (--group.depth > 0)
+        return PK_OK;
+    result = group.refused;
+    if (result != PK_OK)
+        pki_error_set(&group.error);
+    memset(&group, 0, sizeof group);
+    if (result == PK_OK && n > 0)
+        result = run(entries, n);
+    free(entries);
+    return result;
+}

@@ -1,0 +1,96 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <stdio.h>
+#include <string.h>
+
+#include "api/api.h"
+
+/* Structs that are filled for the caller: as much as the caller's version of them holds. */
+static pk_result_t give(void *out, size_t out_size, const void *full, size_t full_size, size_t least, const char *call)
+{
+    if (out_size < least)
+        return pki_fail(PK_ERR_ARG, NULL, "%s: struct_size is %zu", call, out_size);
+    memcpy((char *)out + sizeof(size_t), (const char *)full + sizeof(size_t),
+           (out_size < full_size ? out_size : full_size) - sizeof(size_t));
+    return PK_OK;
+}
+
+pk_result_t pk_comm_path(const pk_comm_t *comm, int peer, pk_mem_kind_t source, pk_mem_kind_t target, pk_path_t *path)
+{
+    pk_result_t result = pki_check_comm((pk_comm_t *)(uintptr_t)comm, "pk_comm_path");
+    const struct pki_path *found;
+    pk_path_t full = { 0 };
+
+    if (result != PK_OK)
+        return result;
+    if (path == NULL || peer < 0 || peer >= comm->size || (unsigned)source > PK_MEM_DEVICE || (unsigned)target > PK_MEM_DEVICE)
+        return pki_fail(PK_ERR_ARG, NULL, "pk_comm_path: peer %d, source %d, target %d, path %s", peer, (int)source, (int)target,
+                        path == NULL ? "null" : "given");
+    found = &comm->paths[peer].way[source][target];
+    snprintf(full.transport, sizeof full.transport, "%s", found->transport != NULL ? found->transport : "none");
+    snprintf(full.device, sizeof full.device, "%s", found->device);
+    snprintf(full.reason, sizeof full.reason, "%s", found->reason);
+    full.expected_gbps = found->gbps;
+    return give(path, path->struct_size, &full, sizeof full, offsetof(pk_path_t, device), "pk_comm_path");
+}
+
+static pk_result_t describe(const pk_comm_t *comm, pk_op_kind_t op, size_t count, pk_dtype_t dtype, pk_mem_kind_t kind, int in_place,
+                            int peer, struct pki_request *r)
+{
+    *r = (struct pki_request){ .count = count, .dtype = dtype, .in_place = in_place != 0, .in_count = count, .out_count = count };
+    if (op == PK_OP_SEND || op == PK_OP_RECV) {
+        if (peer < 0 || peer >= comm->size)
+            return pki_fail(PK_ERR_ARG, NULL, "pk_explain: peer %d of %d ranks", peer, comm->size);
+        r->what = op == PK_OP_SEND ? PKI_DO_SEND : PKI_DO_RECV;
+        r->peer = peer;
+        return PK_OK;
+    }
+    if (op != PK_OP_ALLGATHER && op != PK_OP_ALLREDUCE)
+        return pki_fail(PK_ERR_ARG, NULL, "pk_explain: op is %d", (int)op);
+    r->what = PKI_DO_COLL;
+    r->algorithm = pki_comm_choose(comm, (enum pki_coll)op, count, (enum pki_mem_kind)kind);
+    return r->algorithm != NULL ? PK_OK : PK_ERR_UNSUPPORTED;
+}
+
+pk_result_t pk_explain(const pk_comm_t *comm, pk_op_kind_t op, size_t count, pk_dtype_t dtype, pk_mem_kind_t kind, int in_place, int peer,
+                       pk_explanation_t *explanation)
+{
+    pk_result_t result = pki_check_comm((pk_comm_t *)(uintptr_t)comm, "pk_explain");
+    struct pki_request request;
+    pk_explanation_t full = { 0 };
+
+    if (result == PK_OK)
+        result = pki_check_dtype(dtype, "pk_explain");
+    if (result == PK_OK && (explanation == NULL || (unsigned)kind > PK_MEM_DEVICE))
+        result = pki_fail(PK_ERR_ARG, NULL, "pk_explain: %s", explanation == NULL ? "explanation is null" : "unknown kind of memory");
+    if (result == PK_OK)
+        result = describe(comm, op, count, dtype, kind, in_place, peer, &request);
+    if (result == PK_OK)
+        result = pki_engine_explain(comm->engine, &request, (enum pki_mem_kind)kind, &full);
+    if (result != PK_OK)
+        return result;
+    if (request.what == PKI_DO_COLL)
+        snprintf(full.reason, sizeof full.reason, "%s", comm->tuning.algorithm[0] != '\0' ? "PK_ALGORITHM of rank 0" :
+                 "up to 16 ranks on one host: every rank reaches every other, sums in rank order");
+    else
+        snprintf(full.reason, sizeof full.reason, "%.191s", comm->paths[request.peer].way[kind][kind].reason);
+    return give(explanation, explanation->struct_size, &full, sizeof full, offsetof(pk_explanation_t, transports), "pk_explain");
+}
+
+pk_result_t pk_comm_stats(const pk_comm_t *comm, pk_stats_t *stats)
+{
+    pk_result_t state;
+    pk_stats_t full = { 0 };
+
+    if (comm == NULL || stats == NULL)
+        return pki_fail(PK_ERR_ARG, NULL, "pk_comm_stats: %s is null", comm == NULL ? "comm" : "stats");
+    state = (pk_result_t)atomic_load(&comm->state);
+    if (state != PK_OK)
+        return pki_fail(PK_ERR_ARG, NULL, "pk_comm_stats: the communicator is not up");
+    pki_engine_stats(comm->engine, &full);
+    return give(stats, stats->struct_size, &full, sizeof full, offsetof(pk_stats_t, steps), "pk_comm_stats");
+}
+
+void pk_log_set_callback(pk_log_callback_t callback, void *arg)
+{
+    pki_log_set_callback(callback, arg);
+}

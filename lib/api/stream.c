@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "api/api.h"
+
+static pk_result_t check(pk_stream_t stream, const char *call)
+{
+    if (stream.kind != PK_STREAM_KIND_HOST || stream.handle == NULL)
+        return pki_fail(PK_ERR_ARG, NULL, "%s: not a host stream", call);
+    return PK_OK;
+}
+
+pk_result_t pk_stream_create(pk_stream_t *stream)
+{
+    struct pki_host_stream *s;
+    pk_result_t result;
+
+    if (stream == NULL)
+        return pki_fail(PK_ERR_ARG, NULL, "pk_stream_create: stream is null");
+    result = pki_host_stream_open(&s);
+    if (result == PK_OK)
+        *stream = (pk_stream_t){ PK_STREAM_KIND_HOST, s };
+    return result;
+}
+
+pk_result_t pk_stream_synchronize(pk_stream_t stream)
+{
+    pk_result_t result = check(stream, "pk_stream_synchronize");
+
+    return result != PK_OK ? result : pki_host_stream_wait(stream.handle);
+}
+
+pk_result_t pk_stream_query(pk_stream_t stream)
+{
+    pk_result_t result = check(stream, "pk_stream_query");
+
+    if (result != PK_OK)
+        return result;
+    return pki_host_stream_idle(stream.handle) ? pki_host_stream_error(stream.handle) : PK_IN_PROGRESS;
+}
+
+pk_result_t pk_stream_destroy(pk_stream_t stream)
+{
+    pk_result_t result = check(stream, "pk_stream_destroy");
+
+    if (result != PK_OK)
+        return result;
+    result = pki_host_stream_wait(stream.handle);
+    pki_host_stream_close(stream.handle);
+    return result;
+}

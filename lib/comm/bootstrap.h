@@ -1,0 +1,81 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The bootstrap: how the ranks of a communicator find one another, prove that they know the secret, and exchange their first
+ * bytes. A star: every rank holds one TCP connection to rank 0. Before a byte of any connection is believed, both ends have
+ * proved by HMAC-SHA256 over fresh nonces that they know the secret of the id. Traffic behind the proof is neither encrypted nor
+ * signed.
+ *
+ * Errors are recorded (util/log.h) and sticky: after the first one every call on the bootstrap returns it again, and the other
+ * ranks are told, so that all of them name the same culprit. One thread at a time uses a bootstrap. All waits look at `cancel`
+ * every 20 ms.
+ */
+#ifndef PKI_BOOTSTRAP_H
+#define PKI_BOOTSTRAP_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "pickle/base.h"
+#include "pickle/comm.h"
+
+#define PKI_HOST_ID_BYTES 32
+#define PKI_BOOTSTRAP_GATHER_MAX (1u << 20)
+
+struct pki_bootstrap;
+
+/* Make an id with a fresh secret, and listen from now on, in this process, on the interface PK_IFNAME, else on the first one that is up
+ * and not loopback, else on loopback. The listener waits in a table of the process until pki_bootstrap_open takes it.
+ * PK_ERR_ARG (PK_IFNAME names no usable interface); PK_ERR_SYSTEM; PK_ERR_MEMORY. Any thread. */
+pk_result_t pki_bootstrap_id(pk_unique_id_t *id);
+
+/* Bring all ranks together: rank 0 takes the id's listener and accepts, the others connect. Returns once all are in; the listener is
+ * closed by then, whatever the outcome. `cancel` may be NULL; it must live as long as the bootstrap. Size 1 uses no socket.
+ *
+ * PK_ERR_ARG (size, rank, an id that is none, or that was not made in rank 0's process or is used up); PK_ERR_TIMEOUT (the text
+ * names the missing ranks, on every rank that is in); PK_ERR_ABORTED; PK_ERR_AUTH (rank 0 has another secret); PK_ERR_MISMATCH (sizes
+ * disagree, or a rank exists twice; names it); PK_ERR_PEER (a rank died meanwhile); PK_ERR_SYSTEM; PK_ERR_MEMORY. */
+pk_result_t pki_bootstrap_open(struct pki_bootstrap **bootstrap, int size, int rank, const pk_unique_id_t *id,
+                               uint64_t deadline_ns, const atomic_bool *cancel);
+
+/* Gather `bytes` (the same everywhere, 1 to PKI_BOOTSTRAP_GATHER_MAX, and below 4 GiB in all) from every rank, in rank order, on every
+ * rank, through rank 0.
+ * PK_ERR_MISMATCH when a rank contributes another length; PK_ERR_TIMEOUT names the ranks that did not come. */
+pk_result_t pki_bootstrap_allgather(struct pki_bootstrap *bootstrap, const void *mine, size_t bytes, void *all,
+                                    uint64_t deadline_ns);
+
+pk_result_t pki_bootstrap_barrier(struct pki_bootstrap *bootstrap, uint64_t deadline_ns);
+
+/* Join this rank and every other rank r with local[r] by an authenticated unix stream socket (abstract name made from randomness;
+ * both ends must run as the same user). fds[size] gets connected, non-blocking, close-on-exec sockets, the caller's, and -1
+ * elsewhere; set only with PK_OK. Every rank calls it, those without local peers too, and local[] must be symmetric. */
+pk_result_t pki_bootstrap_connect_local(struct pki_bootstrap *bootstrap, const bool *local, int *fds, uint64_t deadline_ns);
+
+/* A descriptor that becomes readable when another rank reports an error or dies: then call pki_bootstrap_poll. On rank 0 it stands
+ * for all connections. -1 for size 1. The bootstrap's; do not read from it. */
+int pki_bootstrap_fd(const struct pki_bootstrap *bootstrap);
+
+/* Look, without blocking, whether some rank reported an error or died without pki_bootstrap_close. PK_OK, or the error, recorded.
+ * Rank 0 tells the others. Errors of a rank that closed in good order are none. */
+pk_result_t pki_bootstrap_poll(struct pki_bootstrap *bootstrap);
+
+/* Tell every other rank that this one gives up, and why. Their next call or pki_bootstrap_poll returns `code` naming `peer` (-1: none)
+ * with this text. Best effort, never blocks. Only the first error of a bootstrap is told. */
+void pki_bootstrap_tell(struct pki_bootstrap *bootstrap, pk_result_t code, int peer, const char *text);
+
+/* NULL is legal. Local: other ranks see that this one left in good order. */
+void pki_bootstrap_close(struct pki_bootstrap *bootstrap);
+
+/* Identity of this host: two ranks with equal ids can reach each other by abstract unix sockets. Made from PK_HOST_ID when set, else
+ * from the boot id and the network namespace. */
+void pki_bootstrap_host_id(unsigned char out[PKI_HOST_ID_BYTES]);
+
+/* Size, rank and id of the job this process belongs to: PK_RANK, PK_SIZE and PK_ROOT (host:port of rank 0), else PMIx. May be called
+ * once for each communicator, in the same order on all ranks. On rank 0 the listener exists afterwards.
+ *
+ * With PK_ROOT the secret is PK_SECRET_FILE's; without one only loopback addresses are served unless PK_INSECURE=1.
+ * PK_ERR_UNSUPPORTED (no launcher); PK_ERR_ARG (a variable is wrong, named); PK_ERR_TIMEOUT; PK_ERR_SYSTEM. */
+pk_result_t pki_launcher_find(int *size, int *rank, pk_unique_id_t *id, uint64_t deadline_ns);
+
+#endif

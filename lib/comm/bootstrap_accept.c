@@ -1,0 +1,204 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "comm/bootstrap_accept.h"
+
+#include <errno.h>
+#include <netinet/tcp.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "comm/bootstrap_auth.h"
+#include "util/clock.h"
+#include "util/log.h"
+
+/* A rank answers within a round trip; a stranger may hold a slot this long. */
+#define PENDING_NS (5 * PKI_NS_PER_S)
+#define REST_NS (10 * PKI_NS_PER_MS)
+#define WARNINGS 3
+
+struct pki_acceptor *pki_acceptor_open(const struct pki_secret *secret, enum pki_hello_kind kind, int rank, const int *listeners,
+                                       int listener_count)
+{
+    struct pki_acceptor *a = calloc(1, sizeof *a);
+
+    if (a == NULL)
+        return NULL;
+    a->secret = secret;
+    a->kind = kind;
+    a->rank = (uint32_t)rank;
+    a->listeners = listeners;
+    a->listener_count = listener_count;
+    return a;
+}
+
+void pki_acceptor_close(struct pki_acceptor *a)
+{
+    if (a == NULL)
+        return;
+    for (size_t i = 0; i < a->pending_count; i++)
+        close(a->pending[i].fd);
+    free(a);
+}
+
+size_t pki_acceptor_polls(struct pki_acceptor *a, struct pollfd *polls)
+{
+    const bool resting = a->rest_until_ns > pki_now_ns();
+    size_t count = 0;
+
+    for (int i = 0; i < a->listener_count; i++)
+        polls[count++] = (struct pollfd){ .fd = resting ? -1 : a->listeners[i], .events = POLLIN };
+    for (size_t i = 0; i < a->pending_count; i++)
+        polls[count++] = (struct pollfd){ .fd = a->pending[i].fd, .events = POLLIN };
+    return count;
+}
+
+uint64_t pki_acceptor_due_ns(const struct pki_acceptor *a)
+{
+    uint64_t due = UINT64_MAX;
+
+    for (size_t i = a->done_count; i < a->pending_count; i++)
+        if (a->pending[i].deadline_ns < due)
+            due = a->pending[i].deadline_ns;
+    if (a->rest_until_ns != 0 && a->rest_until_ns < due)
+        due = a->rest_until_ns;
+    return due;
+}
+
+static void remove_pending(struct pki_acceptor *a, size_t i)
+{
+    a->pending_count--;
+    memmove(&a->pending[i], &a->pending[i + 1], (a->pending_count - i) * sizeof a->pending[0]);
+}
+
+/* Who came and was no rank of this job: a few of them are worth a line, a flood is not. */
+static void drop(struct pki_acceptor *a, size_t i, const char *why)
+{
+    const struct pki_handshake *h = &a->pending[i];
+    const struct pki_where where = { .rank = (int)a->rank, .peer = -1, .op = "init" };
+
+    if (a->dropped++ < WARNINGS) {
+        if (h->state == PKI_HS_PROOF)
+            pki_log(PKI_LOG_WARN, &where, "dropped a connection that called itself rank %u and %s", h->hello.from, why);
+        else
+            pki_log(PKI_LOG_WARN, &where, "dropped a connection that %s before it said who it is", why);
+    }
+    close(h->fd);
+    remove_pending(a, i);
+}
+
+/* Unix sockets: the kernel says whose they are. */
+static bool same_user(int fd)
+{
+    struct ucred who;
+    socklen_t bytes = sizeof who;
+
+    return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &bytes) == 0 && who.uid == geteuid();
+}
+
+static void take_in(struct pki_acceptor *a, int fd)
+{
+    const int on = 1;
+
+    if (a->kind == PKI_HELLO_LOCAL && !same_user(fd)) {
+        a->dropped++;
+        close(fd);
+        return;
+    }
+    if (a->kind == PKI_HELLO_CONTROL)
+        setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    if (a->pending_count == PKI_ACCEPT_PENDING)
+        drop(a, a->done_count, "was pushed out by others");
+    pki_handshake_accept(&a->pending[a->pending_count++], fd, a->secret, pki_now_ns() + PENDING_NS);
+}
+
+/* Too many open files is no reason to fail while strangers hold some of them: let the oldest go, and rest when there is none. */
+static void make_room(struct pki_acceptor *a)
+{
+    if (a->pending_count > a->done_count)
+        drop(a, a->done_count, "was pushed out because this process has too many open files");
+    else
+        a->rest_until_ns = pki_now_ns() + REST_NS;
+}
+
+static pk_result_t accept_some(struct pki_acceptor *a, int listener)
+{
+    for (int i = 0; i < PKI_ACCEPT_PENDING / 4 && a->done_count < PKI_ACCEPT_PENDING; i++) {
+        int fd = accept4(listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
+
+        if (fd >= 0) {
+            take_in(a, fd);
+        } else if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
+            make_room(a);
+            return PK_OK;
+        } else if (errno == EBADF || errno == EINVAL || errno == ENOTSOCK || errno == EFAULT) {
+            return pki_fail_errno(PK_ERR_SYSTEM, NULL, "accept");
+        } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
+            return PK_OK;
+        } /* anything else is the fate of one connection, and the next may be fine */
+    }
+    return PK_OK;
+}
+
+/* Done ones move to the front, where pki_acceptor_take finds them. */
+static void finish(struct pki_acceptor *a, size_t i)
+{
+    struct pki_handshake done = a->pending[i];
+
+    if (done.hello.kind != a->kind || done.hello.to != a->rank) {
+        drop(a, i, "meant another rank");
+        return;
+    }
+    memmove(&a->pending[a->done_count + 1], &a->pending[a->done_count], (i - a->done_count) * sizeof done);
+    a->pending[a->done_count++] = done;
+}
+
+static const char *reason_to_drop(pk_result_t result)
+{
+    if (result == PK_ERR_AUTH)
+        return "could not prove the secret";
+    return result == PK_ERR_PEER ? "left" : "said nothing more";
+}
+
+static pk_result_t step_one(struct pki_acceptor *a, size_t i, bool readable)
+{
+    pk_result_t result = readable ? pki_handshake_step(&a->pending[i]) : PK_IN_PROGRESS;
+
+    if (result == PK_OK)
+        finish(a, i);
+    else if (result == PK_ERR_SYSTEM)
+        return result;
+    else if (result != PK_IN_PROGRESS || pki_now_ns() >= a->pending[i].deadline_ns)
+        drop(a, i, reason_to_drop(result));
+    return PK_OK;
+}
+
+pk_result_t pki_acceptor_step(struct pki_acceptor *a, const struct pollfd *polls)
+{
+    const struct pollfd *mine = polls + a->listener_count;
+    pk_result_t result = PK_OK;
+
+    /* Backwards: removing one, or moving one to the front, leaves those before it where poll saw them. */
+    for (size_t i = a->pending_count, front = a->done_count; i > front && result == PK_OK;) {
+        size_t done = a->done_count;
+
+        i--;
+        result = step_one(a, i + (done - front), mine[i].revents != 0);
+    }
+    if (a->rest_until_ns != 0 && pki_now_ns() >= a->rest_until_ns)
+        a->rest_until_ns = 0;
+    for (int i = 0; i < a->listener_count && result == PK_OK; i++)
+        if (polls[i].revents != 0)
+            result = accept_some(a, a->listeners[i]);
+    return result;
+}
+
+bool pki_acceptor_take(struct pki_acceptor *a, int *fd, struct pki_hello *hello)
+{
+    if (a->done_count == 0)
+        return false;
+    *fd = a->pending[0].fd;
+    *hello = a->pending[0].hello;
+    a->done_count--;
+    remove_pending(a, 0);
+    return true;
+}

@@ -1,0 +1,171 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Every other rank's side of pki_bootstrap_open. */
+#include "comm/bootstrap_int.h"
+
+#include <errno.h>
+#include <netinet/tcp.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "comm/bootstrap_accept.h"
+#include "util/clock.h"
+
+/* One address of several must not keep us from the others; a single one may take all the time there is. */
+#define TRY_NS (10 * PKI_NS_PER_S)
+#define PAUSE_MIN_NS (1 * PKI_NS_PER_MS)
+#define PAUSE_MAX_NS (50 * PKI_NS_PER_MS)
+
+struct joining {
+    struct pki_bootstrap *b;
+    const struct pki_id *id;
+    uint64_t deadline_ns;
+    int errno_seen;     /* of the last attempt; 0: the connection was closed or silent */
+    unsigned strangers; /* addresses, as bits, where somebody with another secret answered */
+};
+
+static pk_result_t aborted(struct joining *j)
+{
+    return pki_bootstrap_fail(j->b, PK_ERR_ABORTED, -1, "aborted");
+}
+
+/* A connection from a port to itself: what connecting again and again to a free port of this host ends in by chance. It would
+ * also keep rank 0 from that port. */
+static bool is_self(int fd)
+{
+    struct sockaddr_storage here, there;
+    socklen_t here_bytes = sizeof here, there_bytes = sizeof there;
+
+    memset(&here, 0, sizeof here);
+    memset(&there, 0, sizeof there);
+    return getsockname(fd, (struct sockaddr *)&here, &here_bytes) == 0 &&
+           getpeername(fd, (struct sockaddr *)&there, &there_bytes) == 0 && here_bytes == there_bytes &&
+           memcmp(&here, &there, here_bytes) == 0;
+}
+
+/* PK_IN_PROGRESS: not this time. */
+static pk_result_t connect_to(struct joining *j, const struct pki_address *address, int fd, const struct pki_wait *wait)
+{
+    struct pollfd p = { .fd = fd, .events = POLLOUT };
+    int error = 0;
+    socklen_t bytes = sizeof error;
+    pk_result_t result;
+
+    if (connect(fd, (const struct sockaddr *)&address->storage, address->bytes) != 0) {
+        if (errno != EINPROGRESS && errno != EINTR) {
+            j->errno_seen = errno;
+            return PK_IN_PROGRESS;
+        }
+        result = pki_poll(&p, 1, wait);
+        if (result == PK_IN_PROGRESS)
+            j->errno_seen = ETIMEDOUT;
+        if (result != PK_OK)
+            return result;
+        if (getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &bytes) != 0)
+            error = errno;
+    }
+    if (error == 0 && is_self(fd))
+        error = ECONNREFUSED;
+    j->errno_seen = error;
+    return error == 0 ? PK_OK : PK_IN_PROGRESS;
+}
+
+static pk_result_t prove_to(struct joining *j, int fd, const struct pki_wait *wait)
+{
+    const struct pki_hello hello = { .kind = PKI_HELLO_CONTROL, .from = (uint32_t)j->b->rank, .size = (uint32_t)j->b->size };
+    struct pollfd p = { .fd = fd, .events = POLLIN };
+    struct pki_handshake h;
+    pk_result_t result = pki_handshake_connect(&h, fd, &j->b->secret, &hello);
+
+    while (result == PK_OK && h.state != PKI_HS_DONE) {
+        result = pki_poll(&p, 1, wait);
+        if (result != PK_OK)
+            return result;
+        result = pki_handshake_step(&h);
+        if (result == PK_IN_PROGRESS)
+            result = PK_OK;
+    }
+    return result == PK_ERR_PEER ? PK_IN_PROGRESS : result;
+}
+
+/* One attempt at one address. PK_OK: the connection is the bootstrap's. PK_IN_PROGRESS: try again. */
+static pk_result_t attempt(struct joining *j, int index)
+{
+    const struct pki_address *address = &j->id->address[index];
+    struct pki_wait wait = { .deadline_ns = j->deadline_ns, .cancel = j->b->cancel };
+    const uint64_t try_until = pki_now_ns() + TRY_NS;
+    const int on = 1;
+    pk_result_t result;
+    int fd = socket(address->storage.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+
+    if (fd < 0) {
+        j->errno_seen = errno;
+        return errno == EAFNOSUPPORT && j->id->address_count > 1 ? PK_IN_PROGRESS : pki_fail_errno(PK_ERR_SYSTEM, NULL, "socket");
+    }
+    if (j->id->address_count > 1 && try_until < wait.deadline_ns)
+        wait.deadline_ns = try_until;
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    result = connect_to(j, address, fd, &wait);
+    if (result == PK_OK)
+        result = prove_to(j, fd, &wait);
+    if (result == PK_OK) {
+        j->b->conns[0].fd = fd;
+        return PK_OK;
+    }
+    close(fd);
+    if (result != PK_ERR_AUTH)
+        return result;
+    j->strangers |= 1u << index;
+    return j->strangers == (1u << j->id->address_count) - 1 ? PK_ERR_AUTH : PK_IN_PROGRESS;
+}
+
+static pk_result_t pause_for(struct joining *j, uint64_t ns)
+{
+    const uint64_t until = pki_now_ns() + ns;
+    const struct pki_wait wait = { .deadline_ns = until < j->deadline_ns ? until : j->deadline_ns, .cancel = j->b->cancel };
+
+    return pki_poll(NULL, 0, &wait);
+}
+
+static pk_result_t not_found(struct joining *j, pk_result_t result)
+{
+    char where[PKI_ADDRESS_TEXT], reason[128];
+
+    pki_address_format(&j->id->address[0], where);
+    if (result == PK_ERR_ABORTED)
+        return aborted(j);
+    if (result == PK_ERR_AUTH)
+        return pki_bootstrap_fail(j->b, PK_ERR_AUTH, 0, "who listens at %s does not know this rank's secret", where);
+    if (result != PK_IN_PROGRESS)
+        return pki_bootstrap_adopt(j->b, result);
+    if (j->errno_seen == 0)
+        return pki_bootstrap_fail(j->b, PK_ERR_TIMEOUT, 0, "rank 0 at %s did not let this rank in within %llu ms", where,
+                                  pki_bootstrap_elapsed_ms(j->b));
+    return pki_bootstrap_fail(j->b, PK_ERR_TIMEOUT, 0, "rank 0 did not come within %llu ms: %s: %s",
+                              pki_bootstrap_elapsed_ms(j->b), where, strerror_r(j->errno_seen, reason, sizeof reason));
+}
+
+pk_result_t pki_bootstrap_join(struct pki_bootstrap *b, const struct pki_id *id, uint64_t deadline_ns)
+{
+    struct joining j = { .b = b, .id = id, .deadline_ns = deadline_ns };
+    uint64_t pause = PAUSE_MIN_NS;
+    pk_result_t result;
+
+    for (int i = 0;; i = (i + 1) % id->address_count) {
+        result = attempt(&j, i);
+        if (result == PK_IN_PROGRESS && pki_now_ns() < deadline_ns && i == id->address_count - 1) {
+            result = pause_for(&j, pause);
+            pause = 2 * pause < PAUSE_MAX_NS ? 2 * pause : PAUSE_MAX_NS;
+        }
+        if (result != PK_IN_PROGRESS || pki_now_ns() >= deadline_ns)
+            break;
+    }
+    if (result != PK_OK)
+        return not_found(&j, result);
+    result = pki_bootstrap_await(b, PKI_FRAME_WELCOME, deadline_ns);
+    if (result == PK_OK) {
+        memcpy(b->session, b->conns[0].payload, sizeof b->session);
+        pki_conn_release(&b->conns[0]);
+    }
+    return result;
+}

@@ -1,0 +1,166 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Rank 0's side of pki_bootstrap_open. */
+#include "comm/bootstrap_int.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "comm/bootstrap_accept.h"
+#include "comm/bootstrap_auth.h"
+#include "util/clock.h"
+
+#define REPORT_NS (10 * PKI_NS_PER_S) /* the first line about missing ranks; the next ones after twice the time */
+
+struct gathering {
+    struct pki_bootstrap *b;
+    struct pki_acceptor *acceptor;
+    struct pollfd *polls;
+    int joined;
+    uint64_t report_ns;
+};
+
+static bool not_joined(const struct pki_bootstrap *b, int r)
+{
+    return r != 0 && b->conns[r].fd < 0;
+}
+
+/* A rank that does not fit ends it for all, and hears why. Its descriptor is closed here. */
+static pk_result_t refuse(struct pki_bootstrap *b, int fd, const struct pki_hello *hello)
+{
+    const bool known = hello->from < (uint32_t)b->size;
+    pk_result_t result;
+
+    if (hello->size != (uint32_t)b->size)
+        result = pki_bootstrap_fail(b, PK_ERR_MISMATCH, known ? (int)hello->from : -1,
+                                    "rank %u says that there are %u ranks, rank 0 says %d", hello->from, hello->size, b->size);
+    else if (!known)
+        result = pki_bootstrap_fail(b, PK_ERR_MISMATCH, -1, "a process calls itself rank %u of %d", hello->from, b->size);
+    else
+        result = pki_bootstrap_fail(b, PK_ERR_MISMATCH, (int)hello->from, "two processes call themselves rank %u of %d",
+                                    hello->from, b->size);
+    pki_bootstrap_notify(b, fd);
+    close(fd);
+    return result;
+}
+
+static pk_result_t admit(struct gathering *g)
+{
+    struct pki_bootstrap *b = g->b;
+    struct pki_hello hello;
+    int fd;
+
+    while (pki_acceptor_take(g->acceptor, &fd, &hello)) {
+        if (hello.size != (uint32_t)b->size || hello.from == 0 || hello.from >= (uint32_t)b->size || b->conns[hello.from].fd >= 0)
+            return refuse(b, fd, &hello);
+        b->conns[hello.from].fd = fd;
+        g->joined++;
+    }
+    return PK_OK;
+}
+
+static size_t fill_polls(struct gathering *g)
+{
+    size_t count = pki_acceptor_polls(g->acceptor, g->polls);
+
+    for (int r = 1; r < g->b->size; r++)
+        if (g->b->conns[r].fd >= 0)
+            g->polls[count++] = (struct pollfd){ .fd = g->b->conns[r].fd, .events = POLLIN };
+    return count;
+}
+
+/* Ranks that are in have nothing to say yet, except that they give up. `polls` are those of fill_polls behind the acceptor's. */
+static pk_result_t hear_joined(struct pki_bootstrap *b, const struct pollfd *polls)
+{
+    for (int r = 1; r < b->size; r++) {
+        pk_result_t result;
+
+        if (b->conns[r].fd < 0 || polls++->revents == 0)
+            continue;
+        result = pki_bootstrap_receive(b, r, true);
+        if (result == PK_OK)
+            return pki_bootstrap_fail(b, PK_ERR_PEER, r, "rank %d spoke before it was welcome", r);
+        if (result != PK_IN_PROGRESS)
+            return result;
+    }
+    return PK_OK;
+}
+
+static pk_result_t give_up(const struct gathering *g)
+{
+    const size_t strangers = g->acceptor->dropped + g->acceptor->pending_count;
+    char tail[96] = "";
+
+    if (strangers > 0)
+        snprintf(tail, sizeof tail, "; %zu connections came and did not prove the secret", strangers);
+    return pki_bootstrap_missing(g->b, not_joined, tail);
+}
+
+static void report(struct gathering *g)
+{
+    const struct pki_where where = { .rank = 0, .peer = -1, .op = "init" };
+    const uint64_t now = pki_now_ns();
+    char names[200];
+
+    if (now < g->report_ns)
+        return;
+    pki_bootstrap_name_missing(g->b, not_joined, names, sizeof names);
+    pki_log(PKI_LOG_WARN, &where, "still waiting for %s of %d after %llu ms", names, g->b->size, pki_bootstrap_elapsed_ms(g->b));
+    g->report_ns = now + 2 * (now - g->b->began_ns);
+}
+
+/* One round of poll and what follows from it. */
+static pk_result_t turn(struct gathering *g, uint64_t deadline_ns)
+{
+    const size_t count = fill_polls(g);
+    const size_t acceptor_count = (size_t)g->acceptor->listener_count + g->acceptor->pending_count;
+    uint64_t due = pki_acceptor_due_ns(g->acceptor);
+    struct pki_wait wait = { .cancel = g->b->cancel };
+    pk_result_t result;
+
+    due = due < g->report_ns ? due : g->report_ns;
+    wait.deadline_ns = due < deadline_ns ? due : deadline_ns;
+    result = pki_poll(g->polls, count, &wait);
+    if (result == PK_ERR_ABORTED)
+        return pki_bootstrap_fail(g->b, PK_ERR_ABORTED, -1, "aborted");
+    if (result == PK_OK)
+        result = hear_joined(g->b, g->polls + acceptor_count);
+    if (result == PK_OK || result == PK_IN_PROGRESS)
+        result = pki_acceptor_step(g->acceptor, g->polls);
+    if (result == PK_OK)
+        result = admit(g);
+    if (result != PK_OK)
+        return pki_bootstrap_adopt(g->b, result);
+    report(g);
+    if (g->joined < g->b->size - 1 && (g->b->asked || pki_now_ns() >= deadline_ns))
+        return give_up(g);
+    return PK_OK;
+}
+
+static pk_result_t welcome(struct pki_bootstrap *b, uint64_t deadline_ns)
+{
+    pk_result_t result = PK_OK;
+
+    for (int r = 1; r < b->size && result == PK_OK; r++)
+        result = pki_bootstrap_send(b, r, PKI_FRAME_WELCOME, b->session, sizeof b->session, deadline_ns);
+    return result;
+}
+
+pk_result_t pki_bootstrap_gather_ranks(struct pki_bootstrap *b, const int *listeners, int listener_count, uint64_t deadline_ns)
+{
+    struct gathering g = { .b = b, .report_ns = b->began_ns + REPORT_NS };
+    pk_result_t result = pki_auth_random(b->session, sizeof b->session);
+
+    g.acceptor = pki_acceptor_open(&b->secret, PKI_HELLO_CONTROL, 0, listeners, listener_count);
+    g.polls = calloc(PKI_ACCEPT_POLLS + (size_t)b->size, sizeof g.polls[0]);
+    if (result == PK_OK && (g.acceptor == NULL || g.polls == NULL))
+        result = pki_bootstrap_fail(b, PK_ERR_MEMORY, -1, "no memory to accept %d ranks", b->size);
+    while (result == PK_OK && g.joined < b->size - 1)
+        result = turn(&g, deadline_ns);
+    pki_acceptor_close(g.acceptor);
+    free(g.polls);
+    /* A rank that is welcome may start its next communicator at once, at the same address: nobody must listen here by then. */
+    for (int i = 0; i < listener_count; i++)
+        close(listeners[i]);
+    return result == PK_OK ? welcome(b, deadline_ns) : result;
+}

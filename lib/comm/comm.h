@@ -1,0 +1,81 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The communicator: configuration, the ranks' cards, the paths between them, and the engine that works on them. */
+#ifndef PKI_COMM_H
+#define PKI_COMM_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+
+#include "comm/bootstrap.h"
+#include "comm/select.h"
+#include "engine/engine.h"
+#include "pickle/pickle.h"
+#include "util/log.h"
+
+#define PKI_TRANSPORTS_MAX 4
+
+/* What rank 0 decides for all. */
+struct pki_tuning {
+    int32_t direct_max_ranks;  /* above, reductions go round a ring */
+    char algorithm[16];        /* PK_ALGORITHM, or empty */
+};
+
+/* What every rank tells every other. Fixed size, no pointers. */
+struct pki_card {
+    unsigned char host_id[PKI_HOST_ID_BYTES];
+    int64_t pid;
+    int32_t has_gpu, kernels;
+    unsigned char gpu_uuid[16];
+    char gpu_pci[16];
+    struct pki_probe probes[PKI_TRANSPORTS_MAX];
+    struct pki_tuning tuning;
+};
+
+struct pki_paths { /* to one peer, for each [source][target] kind */
+    struct pki_path way[2][2];
+};
+
+struct pk_comm {
+    int rank, size;
+    pk_unique_id_t id;
+    struct pk_comm_config config;       /* resolved: environment and defaults are in */
+    enum pki_wait_policy wait_policy;
+    struct pki_tuning tuning;
+    uint64_t deadline_ns;               /* of init */
+    struct pki_bootstrap *bootstrap;
+    struct pki_device *device;
+    struct pki_engine *engine;          /* NULL until init is far enough */
+    struct pki_card *cards;
+    struct pki_paths *paths;
+    int *side_fds;
+    bool *local;
+    struct pki_iface *ifaces[PKI_TRANSPORTS_MAX];
+    atomic_bool cancel;
+    atomic_int state;                   /* PK_IN_PROGRESS until init has ended, then its result */
+    pk_error_info_t error;              /* of init, written before state */
+    bool has_thread;
+    pthread_t thread;
+};
+
+/* config.c: fill `out` from the caller's struct (NULL: defaults) and the environment. */
+pk_result_t pki_config_resolve(const pk_comm_config_t *config, struct pk_comm *comm);
+
+/* init.c: everything between an id and a working engine. */
+pk_result_t pki_comm_bring_up(struct pk_comm *comm);
+void pki_comm_tear_down(struct pk_comm *comm);
+
+/* connect.c: endpoints of all pairs on this host. */
+pk_result_t pki_comm_connect(struct pk_comm *comm);
+
+/* comm.c */
+pk_result_t pki_comm_create(struct pk_comm **comm, int size, int rank, const pk_unique_id_t *id, const pk_comm_config_t *config,
+                            bool from_launcher);
+pk_result_t pki_comm_abort(struct pk_comm *comm);
+pk_result_t pki_comm_state(struct pk_comm *comm);
+pk_result_t pki_comm_destroy(struct pk_comm *comm);
+
+/* choose.c: the algorithm of a collective; NULL and an error record when there is none. */
+const struct pki_algorithm *pki_comm_choose(const struct pk_comm *comm, enum pki_coll coll, size_t bytes, enum pki_mem_kind kind);
+
+#endif

@@ -1,0 +1,99 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Configuration: the caller's struct, then the environment, then defaults. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "comm/comm.h"
+#include "util/env.h"
+
+#define DEFAULT_TIMEOUT_MS 600000
+#define SMS_MAX 1024
+
+/* Older callers have a shorter struct: what they do not know is zero. */
+static pk_result_t copy_config(const pk_comm_config_t *in, pk_comm_config_t *out)
+{
+    const pk_comm_config_t defaults = PK_COMM_CONFIG_INIT;
+
+    *out = defaults;
+    if (in == NULL)
+        return PK_OK;
+    if (in->struct_size < sizeof in->struct_size + sizeof in->device || in->struct_size > 4096)
+        return pki_fail(PK_ERR_ARG, NULL, "config.struct_size is %zu: use PK_COMM_CONFIG_INIT", in->struct_size);
+    memcpy(out, in, in->struct_size < sizeof *out ? in->struct_size : sizeof *out);
+    out->struct_size = sizeof *out;
+    return PK_OK;
+}
+
+static pk_result_t check_fields(const pk_comm_config_t *c)
+{
+    if (c->device < PK_DEVICE_HOST)
+        return pki_fail(PK_ERR_ARG, NULL, "config.device is %d", c->device);
+    if (c->sm_policy < PK_SM_DEFAULT || c->sm_policy > PK_SM_BOUNDED)
+        return pki_fail(PK_ERR_ARG, NULL, "config.sm_policy is %d", c->sm_policy);
+    if (c->sm_policy == PK_SM_BOUNDED && (c->max_sms < 1 || c->max_sms > SMS_MAX))
+        return pki_fail(PK_ERR_ARG, NULL, "config.max_sms is %d with PK_SM_BOUNDED", c->max_sms);
+    if (c->nonblocking != 0 && c->nonblocking != 1)
+        return pki_fail(PK_ERR_ARG, NULL, "config.nonblocking is %d", c->nonblocking);
+    return PK_OK;
+}
+
+/* PK_SM_POLICY: default, none, or the number of multiprocessors allowed. */
+static pk_result_t policy_from_env(pk_comm_config_t *c)
+{
+    const char *text = pki_env_get("PK_SM_POLICY");
+    int64_t sms;
+    pk_result_t result;
+
+    if (text == NULL || c->sm_policy != PK_SM_DEFAULT || strcmp(text, "default") == 0)
+        return PK_OK;
+    if (strcmp(text, "none") == 0) {
+        c->sm_policy = PK_SM_NONE;
+        return PK_OK;
+    }
+    result = pki_env_int("PK_SM_POLICY", 1, SMS_MAX, 1, &sms);
+    if (result != PK_OK)
+        return pki_fail(PK_ERR_ARG, NULL, "PK_SM_POLICY is '%s': default, none or a number from 1 to %d", text, SMS_MAX);
+    c->sm_policy = PK_SM_BOUNDED;
+    c->max_sms = (int)sms;
+    return PK_OK;
+}
+
+static pk_result_t algorithm_from_env(struct pk_comm *comm)
+{
+    const char *name = pki_env_get("PK_ALGORITHM");
+
+    comm->tuning.direct_max_ranks = PKI_REDUCE_MAX;
+    if (name == NULL)
+        return PK_OK;
+    if (strlen(name) >= sizeof comm->tuning.algorithm ||
+        (pki_algorithm_find(PKI_COLL_ALLREDUCE, name) == NULL && pki_algorithm_find(PKI_COLL_ALLGATHER, name) == NULL))
+        return pki_fail(PK_ERR_ARG, NULL, "PK_ALGORITHM is '%s': ring or direct", name);
+    strcpy(comm->tuning.algorithm, name);
+    return PK_OK;
+}
+
+pk_result_t pki_config_resolve(const pk_comm_config_t *config, struct pk_comm *comm)
+{
+    static const char *const waits[] = { "auto", "value", "kernel", NULL };
+    pk_comm_config_t *c = &comm->config;
+    int64_t timeout_ms;
+    int wait;
+    pk_result_t result = copy_config(config, c);
+
+    if (result == PK_OK)
+        result = check_fields(c);
+    if (result == PK_OK)
+        result = policy_from_env(c);
+    if (result == PK_OK)
+        result = algorithm_from_env(comm);
+    if (result == PK_OK)
+        result = pki_env_int("PK_TIMEOUT_MS", 1, INT64_MAX / 2000000, DEFAULT_TIMEOUT_MS, &timeout_ms);
+    if (result == PK_OK)
+        result = pki_env_word("PK_WAIT", waits, PKI_WAITS_AUTO, &wait);
+    if (result != PK_OK)
+        return result;
+    if (c->timeout_ms == 0)
+        c->timeout_ms = (uint64_t)timeout_ms;
+    comm->wait_policy = (enum pki_wait_policy)wait;
+    return PK_OK;
+}

@@ -1,0 +1,186 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Choosing the way between every pair of ranks and connecting its endpoints. */
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "comm/comm.h"
+#include "util/socket.h"
+
+/* The endpoints to one peer while they are being connected, by transport. */
+struct link {
+    struct pki_ep *eps[PKI_TRANSPORTS_MAX];
+    struct pki_blob theirs[PKI_TRANSPORTS_MAX];
+};
+
+struct wire_blob { /* what travels over the unix socket, one a transport, with at most one descriptor */
+    uint32_t transport, len;
+    uint8_t bytes[sizeof ((struct pki_blob *)0)->bytes];
+};
+
+static bool both_can(const struct pk_comm *comm, int peer, int t)
+{
+    return comm->cards[comm->rank].probes[t].usable && comm->cards[peer].probes[t].usable;
+}
+
+static pk_result_t open_ifaces(struct pk_comm *comm)
+{
+    const struct pki_transport *const *transports = pki_transports();
+
+    for (int t = 0; t < PKI_TRANSPORTS_MAX && transports[t] != NULL; t++) {
+        pk_result_t result;
+
+        if (!comm->cards[comm->rank].probes[t].usable)
+            continue;
+        result = pki_engine_iface(comm->engine, transports[t], &comm->ifaces[t]);
+        if (result != PK_OK)
+            return result;
+    }
+    return PK_OK;
+}
+
+static pk_result_t offer(struct pk_comm *comm, int peer, struct link *link)
+{
+    bool same_process = comm->cards[peer].pid == comm->cards[comm->rank].pid;
+    struct pki_wait wait = { comm->deadline_ns, &comm->cancel };
+    struct pki_where where = { .rank = comm->rank, .peer = peer, .op = "init" };
+
+    for (int t = 0; t < PKI_TRANSPORTS_MAX; t++) {
+        struct wire_blob wire = { .transport = (uint32_t)t };
+        struct pki_blob mine;
+        pk_result_t result;
+
+        if (comm->ifaces[t] == NULL || !both_can(comm, peer, t))
+            continue;
+        result = pki_engine_ep_open(comm->engine, comm->ifaces[t], peer, same_process, comm->cards[peer].pid, &mine, &link->eps[t]);
+        if (result != PK_OK)
+            return result;
+        wire.len = mine.len;
+        memcpy(wire.bytes, mine.bytes, sizeof wire.bytes);
+        result = pki_fd_send_wait(comm->side_fds[peer], &wire, sizeof wire, &mine.fd, mine.fd >= 0 ? 1 : 0, &wait, &where);
+        if (result != PK_OK)
+            return result;
+    }
+    return PK_OK;
+}
+
+static pk_result_t accept_offers(struct pk_comm *comm, int peer, struct link *link)
+{
+    struct pki_wait wait = { comm->deadline_ns, &comm->cancel };
+    struct pki_where where = { .rank = comm->rank, .peer = peer, .op = "init" };
+
+    for (int t = 0; t < PKI_TRANSPORTS_MAX; t++) {
+        struct wire_blob wire;
+        int fd = -1;
+        struct pki_frame_in in = { .data = &wire, .capacity = sizeof wire, .fds = &fd, .fd_capacity = 1 };
+        pk_result_t result;
+
+        if (link->eps[t] == NULL)
+            continue;
+        result = pki_fd_recv_wait(comm->side_fds[peer], &in, &wait, &where);
+        if (result != PK_OK)
+            return result;
+        if (in.bytes != sizeof wire || wire.transport != (uint32_t)t || wire.len > sizeof wire.bytes) {
+            if (in.fd_count > 0)
+                close(fd);
+            return pki_fail(PK_ERR_INTERNAL, &where, "offer of transport %u where %d was due", wire.transport, t);
+        }
+        link->theirs[t].len = wire.len;
+        memcpy(link->theirs[t].bytes, wire.bytes, sizeof wire.bytes);
+        link->theirs[t].fd = in.fd_count > 0 ? fd : -1;
+        result = link->eps[t]->iface->transport->ep_connect(link->eps[t], &link->theirs[t]);
+        if (result != PK_OK)
+            return result;
+    }
+    return PK_OK;
+}
+
+static void fill_facts(const struct pk_comm *comm, int peer, const struct link *link, struct pki_pair *pair)
+{
+    const struct pki_transport *const *transports = pki_transports();
+    const struct pki_card *a = &comm->cards[comm->rank], *b = &comm->cards[peer];
+
+    memset(pair, 0, sizeof *pair);
+    pair->same_rank = peer == comm->rank;
+    pair->same_host = comm->local[peer];
+    pair->same_process = pair->same_host && a->pid == b->pid;
+    pair->has_gpu[0] = a->has_gpu != 0;
+    pair->has_gpu[1] = b->has_gpu != 0;
+    pair->same_gpu = a->has_gpu && b->has_gpu && memcmp(a->gpu_uuid, b->gpu_uuid, sizeof a->gpu_uuid) == 0;
+    for (int t = 0; t < PKI_TRANSPORTS_MAX && transports[t] != NULL; t++) {
+        pair->transports[t] = transports[t];
+        pair->probes[t][0] = a->probes[t];
+        pair->probes[t][1] = b->probes[t];
+        pair->connected[t] = link != NULL && link->eps[t] != NULL;
+        pair->can_put[t] = pair->connected[t] && link->eps[t]->can_put;
+        pair->ntransports = t + 1;
+    }
+}
+
+static struct pki_ep *ep_named(const struct link *link, const char *name)
+{
+    for (int t = 0; t < PKI_TRANSPORTS_MAX; t++)
+        if (name != NULL && link->eps[t] != NULL && strcmp(link->eps[t]->iface->transport->name, name) == 0)
+            return link->eps[t];
+    return NULL;
+}
+
+static void choose_paths(struct pk_comm *comm, int peer, const struct link *link)
+{
+    struct pki_pair pair;
+
+    fill_facts(comm, peer, link, &pair);
+    for (int source = 0; source < 2; source++)
+        for (int target = 0; target < 2; target++) {
+            struct pki_path *path = &comm->paths[peer].way[source][target];
+
+            pki_select(&pair, (enum pki_mem_kind)source, (enum pki_mem_kind)target, path);
+            if (link != NULL)
+                pki_engine_set_way(comm->engine, peer, (enum pki_mem_kind)source, (enum pki_mem_kind)target,
+                                   ep_named(link, path->transport));
+        }
+}
+
+/* The lane is the first transport that carries messages. */
+static pk_result_t set_lane(struct pk_comm *comm, int peer, const struct link *link)
+{
+    struct pki_where where = { .rank = comm->rank, .peer = peer, .op = "init" };
+
+    for (int t = 0; t < PKI_TRANSPORTS_MAX; t++)
+        if (link->eps[t] != NULL && comm->ifaces[t]->msg_payload_max > 0) {
+            pki_engine_set_lane(comm->engine, peer, link->eps[t], comm->side_fds[peer]);
+            comm->side_fds[peer] = -1;
+            return PK_OK;
+        }
+    return pki_fail(PK_ERR_UNSUPPORTED, &where, "no transport carries messages to it: %s", comm->paths[peer].way[0][0].reason);
+}
+
+static pk_result_t connect_all(struct pk_comm *comm, struct link *links)
+{
+    pk_result_t result = open_ifaces(comm);
+
+    for (int i = 0; i < comm->size && result == PK_OK; i++)
+        if (i != comm->rank && comm->local[i])
+            result = offer(comm, i, &links[i]);
+    for (int i = 0; i < comm->size && result == PK_OK; i++)
+        if (i != comm->rank && comm->local[i])
+            result = accept_offers(comm, i, &links[i]);
+    return result;
+}
+
+pk_result_t pki_comm_connect(struct pk_comm *comm)
+{
+    struct link *links = calloc((size_t)comm->size, sizeof *links);
+    pk_result_t result;
+
+    if (links == NULL)
+        return pki_fail(PK_ERR_MEMORY, NULL, "no memory for %d links", comm->size);
+    result = connect_all(comm, links);
+    for (int i = 0; i < comm->size && result == PK_OK; i++) {
+        choose_paths(comm, i, i == comm->rank ? NULL : &links[i]);
+        if (i != comm->rank)
+            result = set_lane(comm, i, &links[i]);
+    }
+    free(links); /* the engine owns the endpoints */
+    return result;
+}

@@ -1,0 +1,164 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Bringing a communicator up: device, ranks, cards, paths, endpoints. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "comm/comm.h"
+#include "util/clock.h"
+
+static pk_result_t open_device(struct pk_comm *comm)
+{
+    const struct pki_device_ops *cuda = pki_device_cuda();
+    int ordinal = comm->config.device - 1;
+    pk_result_t result;
+
+    if (comm->config.device == PK_DEVICE_HOST)
+        return PK_OK;
+    if (comm->config.device == PK_DEVICE_AUTO) {
+        if (cuda == NULL)
+            return PK_OK;
+        result = cuda->open(-1, &comm->device);
+        return result == PK_ERR_UNSUPPORTED ? PK_OK : result;
+    }
+    if (cuda == NULL || pki_device_cuda_absent() != NULL)
+        return pki_fail(PK_ERR_UNSUPPORTED, NULL, "cuda device %d: %s", ordinal,
+                        cuda == NULL ? "this library was built without cuda" : pki_device_cuda_absent());
+    return cuda->open(ordinal, &comm->device);
+}
+
+static void fill_card(struct pk_comm *comm, struct pki_card *card)
+{
+    struct pki_iface_config config = { .rank = comm->rank, .size = comm->size, .device = comm->device };
+    const struct pki_transport *const *transports = pki_transports();
+
+    memset(card, 0, sizeof *card);
+    pki_bootstrap_host_id(card->host_id);
+    card->pid = getpid();
+    card->tuning = comm->tuning;
+    card->kernels = comm->config.sm_policy != PK_SM_NONE;
+    if (comm->device != NULL) {
+        struct pki_device_info info;
+
+        comm->device->ops->info(comm->device, &info);
+        card->has_gpu = 1;
+        memcpy(card->gpu_uuid, info.uuid, sizeof card->gpu_uuid);
+        memcpy(card->gpu_pci, info.pci_bus_id, sizeof card->gpu_pci);
+    }
+    for (int i = 0; i < PKI_TRANSPORTS_MAX && transports[i] != NULL; i++)
+        transports[i]->probe(&config, &card->probes[i]);
+}
+
+static pk_result_t exchange_cards(struct pk_comm *comm)
+{
+    struct pki_card mine;
+    pk_result_t result;
+
+    comm->cards = calloc((size_t)comm->size, sizeof *comm->cards);
+    comm->paths = calloc((size_t)comm->size, sizeof *comm->paths);
+    comm->local = calloc((size_t)comm->size, sizeof *comm->local);
+    comm->side_fds = malloc((size_t)comm->size * sizeof *comm->side_fds);
+    if (comm->cards == NULL || comm->paths == NULL || comm->local == NULL || comm->side_fds == NULL)
+        return pki_fail(PK_ERR_MEMORY, NULL, "no memory for %d ranks", comm->size);
+    for (int i = 0; i < comm->size; i++)
+        comm->side_fds[i] = -1;
+    fill_card(comm, &mine);
+    result = pki_bootstrap_allgather(comm->bootstrap, &mine, sizeof mine, comm->cards, comm->deadline_ns);
+    if (result != PK_OK)
+        return result;
+    comm->tuning = comm->cards[0].tuning;
+    for (int i = 0; i < comm->size; i++)
+        comm->local[i] = memcmp(comm->cards[i].host_id, mine.host_id, sizeof mine.host_id) == 0;
+    return pki_bootstrap_connect_local(comm->bootstrap, comm->local, comm->side_fds, comm->deadline_ns);
+}
+
+static pk_result_t open_engine(struct pk_comm *comm)
+{
+    struct pki_engine_config config = { .rank = comm->rank, .size = comm->size, .device = comm->device,
+                                        .timeout_ms = comm->config.timeout_ms, .sm_policy = comm->config.sm_policy,
+                                        .max_sms = comm->config.max_sms, .wait_policy = comm->wait_policy,
+                                        .kernels = comm->device != NULL };
+
+    for (int i = 0; i < comm->size; i++) {
+        config.local_ranks += comm->local[i];
+        config.kernels = config.kernels && comm->cards[i].kernels && comm->cards[i].has_gpu;
+    }
+    return pki_engine_open(&config, &comm->engine);
+}
+
+/* Low-latency slots of all ranks with a GPU; without them small messages take the other way. */
+static pk_result_t share_ll(struct pk_comm *comm)
+{
+    struct slots {
+        struct pki_export exported;
+        uint64_t offset;
+        int64_t valid;
+    } mine, *all;
+    pk_result_t result;
+
+    memset(&mine, 0, sizeof mine);
+    if (comm->device != NULL) /* an error is final only for the slots */
+        mine.valid = pki_engine_ll_export(comm->engine, &mine.exported, &mine.offset) == PK_OK && mine.exported.pieces == 0;
+    all = calloc((size_t)comm->size, sizeof *all);
+    if (all == NULL)
+        return pki_fail(PK_ERR_MEMORY, NULL, "no memory for %d ranks", comm->size);
+    result = pki_bootstrap_allgather(comm->bootstrap, &mine, sizeof mine, all, comm->deadline_ns);
+    for (int i = 0; i < comm->size && result == PK_OK && comm->device != NULL; i++)
+        if (i != comm->rank && all[i].valid)
+            result = pki_engine_ll_import(comm->engine, i, &all[i].exported, all[i].offset);
+    free(all);
+    return result;
+}
+
+pk_result_t pki_comm_bring_up(struct pk_comm *comm)
+{
+    pk_result_t result = open_device(comm);
+
+    if (result == PK_OK)
+        result = pki_bootstrap_open(&comm->bootstrap, comm->size, comm->rank, &comm->id, comm->deadline_ns, &comm->cancel);
+    if (result == PK_OK)
+        result = exchange_cards(comm);
+    if (result == PK_OK)
+        result = open_engine(comm);
+    if (result == PK_OK)
+        result = pki_comm_connect(comm);
+    if (result == PK_OK)
+        result = share_ll(comm);
+    if (result == PK_OK)
+        result = pki_bootstrap_barrier(comm->bootstrap, comm->deadline_ns);
+    if (result == PK_OK)
+        pki_engine_start(comm->engine);
+    else if (comm->bootstrap != NULL)
+        pki_bootstrap_tell(comm->bootstrap, result, -1, pki_error_get()->text);
+    pki_bootstrap_close(comm->bootstrap);
+    comm->bootstrap = NULL;
+    if (result != PK_OK) {
+        pk_error_info_t kept = *pki_error_get();
+
+        if (comm->engine != NULL)
+            (void)pki_engine_close(comm->engine);
+        comm->engine = NULL;
+        pki_comm_tear_down(comm);
+        pki_error_set(&kept);
+    }
+    return result;
+}
+
+void pki_comm_tear_down(struct pk_comm *comm)
+{
+    for (int i = 0; comm->side_fds != NULL && i < comm->size; i++)
+        if (comm->side_fds[i] >= 0)
+            close(comm->side_fds[i]);
+    free(comm->side_fds);
+    free(comm->local);
+    free(comm->paths);
+    free(comm->cards);
+    if (comm->device != NULL)
+        comm->device->ops->close(comm->device);
+    comm->side_fds = NULL;
+    comm->local = NULL;
+    comm->paths = NULL;
+    comm->cards = NULL;
+    comm->device = NULL;
+}

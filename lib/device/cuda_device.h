@@ -1,0 +1,118 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the files of the CUDA device share. Included in lib/device/cuda* alone. */
+#ifndef PKI_CUDA_DEVICE_H
+#define PKI_CUDA_DEVICE_H
+
+#include "device/cuda_driver.h"
+#include "device/device.h"
+#include "util/list.h"
+
+enum pki_cuda_kernel {
+    PKI_CUDA_WAIT,
+    PKI_CUDA_LL,
+    PKI_CUDA_REDUCE_SUM_F32,
+    PKI_CUDA_REDUCE_SUM_F16,
+    PKI_CUDA_REDUCE_SUM_BF16,
+    PKI_CUDA_REDUCE_SUM_I32,
+    PKI_CUDA_KERNELS
+};
+
+/* A GPU's primary context as this process uses it: one object a GPU, shared and counted. Everything but refs and imports is fixed
+ * once pki_cuda_context_get has returned; those two are guarded by the process's lock. */
+struct pki_cuda_context {
+    const struct pki_cuda_driver *cu;
+    int refs;
+    int ordinal;
+    CUdevice device;
+    CUcontext handle;
+    CUstream stream; /* for memory that must be zero; never waits for anything */
+    CUmodule module;
+    CUfunction kernels[PKI_CUDA_KERNELS];
+    struct pki_list imports; /* IPC mappings, cuda_share.c's */
+};
+
+/* One range that classify has seen, in pieces: VMM memory has one for each cuMemMap, all other memory one. */
+struct pki_cuda_range {
+    struct pki_mem mem;  /* bytes is 0 in an unused entry */
+    size_t first, piece; /* bytes of the first piece, and of each further one */
+    uint32_t pieces;
+    uint64_t *ids; /* [pieces] what the driver must still answer for a piece to be the same memory; malloc'ed */
+};
+
+#define PKI_CUDA_RANGES 64
+
+struct pki_cuda {
+    struct pki_device base;
+    const struct pki_cuda_driver *cu;
+    struct pki_cuda_context *context;
+    struct pki_device_info info;
+    struct pki_cuda_range ranges[PKI_CUDA_RANGES];
+    unsigned next_range; /* to be replaced */
+};
+
+static inline struct pki_cuda *pki_cuda(struct pki_device *device)
+{
+    return pki_container_of(device, struct pki_cuda, base);
+}
+
+/* ---- cuda.c ---- */
+
+/* The lock of everything this process shares between devices: contexts, IPC mappings, registrations. */
+void pki_cuda_lock(void);
+void pki_cuda_unlock(void);
+
+/* One more user of a context that the caller holds already, and one less; the last one gives the context back to the driver. Both
+ * with the lock held. */
+void pki_cuda_context_ref(struct pki_cuda_context *context);
+void pki_cuda_context_unref(struct pki_cuda_context *context);
+
+/* Make the context current and captures relaxed for this thread, until leave. Nests. Cheap when it is so already. */
+void pki_cuda_enter(struct pki_cuda_context *context);
+void pki_cuda_leave(struct pki_cuda_context *context);
+
+/* ---- cuda_range.c ---- */
+
+void pki_cuda_ranges_close(struct pki_cuda *cuda);
+pk_result_t pki_cuda_classify(struct pki_device *device, const void *ptr, size_t bytes, struct pki_mem *mem);
+
+/* The piece of VMM memory (one cuMemMap) that address lies in. *handle is retained: the caller releases it. PK_ERR_UNSUPPORTED
+ * without a log line when the address is not VMM memory. */
+pk_result_t pki_cuda_piece(const struct pki_cuda_context *context, uintptr_t address, uintptr_t *base, size_t *bytes,
+                           CUmemGenericAllocationHandle *handle);
+
+/* ---- cuda_mem.c ---- */
+
+pk_result_t pki_cuda_alloc(struct pki_device *device, size_t bytes, void **ptr);
+void pki_cuda_free(struct pki_device *device, void *ptr);
+pk_result_t pki_cuda_host_register(struct pki_device *device, void *ptr, size_t bytes);
+void pki_cuda_host_unregister(struct pki_device *device, void *ptr);
+
+/* ---- cuda_share.c ---- */
+
+pk_result_t pki_cuda_export(struct pki_device *device, const struct pki_mem *mem, struct pki_export *out);
+pk_result_t pki_cuda_import(struct pki_device *device, const struct pki_export *in, bool same_process, void **base);
+void pki_cuda_unimport(struct pki_device *device, const struct pki_export *in, bool same_process, void *base);
+
+/* ---- cuda_queue.c ---- */
+
+pk_result_t pki_cuda_queue_open(struct pki_device *device, struct pki_queue *queue);
+void pki_cuda_queue_close(struct pki_queue *queue);
+bool pki_cuda_idle(const struct pki_queue *queue);
+pk_result_t pki_cuda_capturing(const struct pki_queue *queue, bool *yes, uint64_t *id);
+pk_result_t pki_cuda_copy(const struct pki_queue *queue, void *dst, const void *src, size_t bytes);
+pk_result_t pki_cuda_words(const struct pki_queue *queue, const struct pki_word_op *ops, int n, enum pki_wait_how how);
+
+/* ---- cuda_kernels.c ---- */
+
+/* Load every kernel into the context, which is current, and unload them. At open and not at the first launch: the driver may
+ * synchronise the whole context to load code, and by then a queue may be waiting for what only this thread can give. */
+pk_result_t pki_cuda_kernels_load(struct pki_cuda_context *context);
+void pki_cuda_kernels_unload(struct pki_cuda_context *context);
+
+/* Poll the n words with one warp, n <= PKI_WAIT_WORDS_MAX, none of them a write. */
+pk_result_t pki_cuda_wait_kernel(const struct pki_queue *queue, const struct pki_word_op *ops, int n);
+pk_result_t pki_cuda_reduce(const struct pki_queue *queue, void *dst, const void *const *srcs, int n, size_t count,
+                            pk_dtype_t dtype, pk_op_t op);
+pk_result_t pki_cuda_ll(const struct pki_queue *queue, const struct pki_ll_op *ops, int n, const _Atomic uint32_t *abort_flag);
+
+#endif

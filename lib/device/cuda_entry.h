@@ -1,0 +1,13 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The CUDA device as list.c sees it, without cuda.h. */
+#ifndef PKI_CUDA_ENTRY_H
+#define PKI_CUDA_ENTRY_H
+
+#include "device/device.h"
+
+extern const struct pki_device_ops pki_device_cuda_ops;
+
+/* As pki_device_cuda_absent. */
+const char *pki_cuda_absent(void);
+
+#endif

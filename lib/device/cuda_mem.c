@@ -1,0 +1,169 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Device memory of our own, and host memory that queues may touch. */
+#include <stdlib.h>
+
+#include "device/cuda_device.h"
+
+/*
+ * Host memory registered by this process. The driver refuses to register a page twice, while several communicators may want the
+ * same one: so registrations are counted. Each holds the context that made it.
+ */
+struct registration {
+    struct pki_list node;
+    struct pki_cuda_context *context;
+    void *ptr;
+    size_t bytes;
+    int refs;
+    bool foreign; /* the program had registered it: not ours to undo */
+};
+
+static struct pki_list registrations = { &registrations, &registrations }; /* pki_cuda_lock */
+
+pk_result_t pki_cuda_alloc(struct pki_device *device, size_t bytes, void **ptr)
+{
+    struct pki_cuda_context *context = pki_cuda(device)->context;
+    const struct pki_cuda_driver *cu = context->cu;
+    CUdeviceptr address = 0;
+    pk_result_t result = PK_OK;
+    CUresult code;
+
+    if (bytes == 0)
+        bytes = 1;
+    pki_cuda_enter(context);
+    code = cu->mem_alloc(&address, bytes);
+    if (code != CUDA_SUCCESS) {
+        result = pki_cuda_fail(code, "cuMemAlloc of %zu bytes on device %d", bytes, context->ordinal);
+        goto out;
+    }
+    /* Not cuMemsetD8: that one goes through the legacy stream, and waits for the program's work in it. */
+    code = cu->memset_async(address, 0, bytes, context->stream);
+    if (code == CUDA_SUCCESS)
+        code = cu->stream_synchronize(context->stream);
+    if (code != CUDA_SUCCESS) {
+        result = pki_cuda_fail(code, "zeroing %zu bytes on device %d", bytes, context->ordinal);
+        cu->mem_free(address);
+        goto out;
+    }
+    *ptr = (void *)(uintptr_t)address;
+out:
+    pki_cuda_leave(context);
+    return result;
+}
+
+void pki_cuda_free(struct pki_device *device, void *ptr)
+{
+    struct pki_cuda_context *context = pki_cuda(device)->context;
+    CUresult code;
+
+    if (ptr == NULL)
+        return;
+    pki_cuda_enter(context);
+    code = context->cu->mem_free((CUdeviceptr)(uintptr_t)ptr);
+    if (code != CUDA_SUCCESS && code != CUDA_ERROR_DEINITIALIZED)
+        pki_cuda_fail(code, "cuMemFree of %p", ptr);
+    pki_cuda_leave(context);
+}
+
+static struct registration *registration_find(const void *ptr)
+{
+    for (struct pki_list *node = registrations.next; node != &registrations; node = node->next) {
+        struct registration *r = pki_container_of(node, struct registration, node);
+
+        if (r->ptr == ptr)
+            return r;
+    }
+    return NULL;
+}
+
+/* Do queues see the range at the host's own address? The last byte is asked about too, since the program's registration may end
+ * before ours would. */
+static bool mapped_in_place(const struct pki_cuda_driver *cu, void *ptr, size_t bytes)
+{
+    CUdeviceptr first = 0, last = 0, end = (CUdeviceptr)(uintptr_t)ptr + bytes - 1;
+
+    return cu->host_get_device_pointer(&first, ptr, 0) == CUDA_SUCCESS && first == (CUdeviceptr)(uintptr_t)ptr &&
+           cu->pointer_get_attribute(&last, CU_POINTER_ATTRIBUTE_DEVICE_POINTER, end) == CUDA_SUCCESS && last == end;
+}
+
+static pk_result_t registration_make(struct pki_cuda_context *context, void *ptr, size_t bytes, struct registration *r)
+{
+    const struct pki_cuda_driver *cu = context->cu;
+    CUresult code = cu->host_register(ptr, bytes, CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP);
+
+    r->foreign = code == CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
+    if (code != CUDA_SUCCESS && !r->foreign)
+        return pki_cuda_fail(code, "cuMemHostRegister of %zu bytes at %p", bytes, ptr);
+    if (!mapped_in_place(cu, ptr, bytes)) {
+        if (!r->foreign)
+            cu->host_unregister(ptr);
+        return pki_fail(PK_ERR_UNSUPPORTED, NULL, "%zu bytes of host memory at %p: %s", bytes, ptr,
+                        r->foreign ? "registered by the program, but not for all of the range or not mapped"
+                                   : "the GPU sees them at another address");
+    }
+    r->context = context;
+    r->ptr = ptr;
+    r->bytes = bytes;
+    r->refs = 1;
+    pki_cuda_context_ref(context);
+    return PK_OK;
+}
+
+pk_result_t pki_cuda_host_register(struct pki_device *device, void *ptr, size_t bytes)
+{
+    struct pki_cuda_context *context = pki_cuda(device)->context;
+    struct registration *r;
+    pk_result_t result = PK_OK;
+
+    if (ptr == NULL || bytes == 0)
+        return pki_fail(PK_ERR_ARG, NULL, "no host memory to register (%zu bytes at %p)", bytes, ptr);
+    pki_cuda_enter(context);
+    pki_cuda_lock();
+    r = registration_find(ptr);
+    if (r != NULL && r->bytes >= bytes) {
+        r->refs++;
+        goto out;
+    }
+    r = calloc(1, sizeof *r);
+    if (r == NULL) {
+        result = pki_fail(PK_ERR_MEMORY, NULL, "no memory for a registration");
+        goto out;
+    }
+    result = registration_make(context, ptr, bytes, r);
+    if (result == PK_OK)
+        pki_list_push(&registrations, &r->node);
+    else
+        free(r);
+out:
+    pki_cuda_unlock();
+    pki_cuda_leave(context);
+    return result;
+}
+
+static void registration_end(struct registration *r)
+{
+    struct pki_cuda_context *context = r->context;
+    CUresult code = CUDA_SUCCESS;
+
+    pki_list_remove(&r->node);
+    if (!r->foreign) {
+        pki_cuda_enter(context);
+        code = context->cu->host_unregister(r->ptr);
+        pki_cuda_leave(context);
+    }
+    if (code != CUDA_SUCCESS && code != CUDA_ERROR_DEINITIALIZED)
+        pki_cuda_fail(code, "cuMemHostUnregister of %p", r->ptr);
+    pki_cuda_context_unref(context);
+    free(r);
+}
+
+void pki_cuda_host_unregister(struct pki_device *device, void *ptr)
+{
+    struct registration *r;
+
+    (void)device;
+    pki_cuda_lock();
+    r = registration_find(ptr);
+    if (r != NULL && --r->refs == 0)
+        registration_end(r);
+    pki_cuda_unlock();
+}

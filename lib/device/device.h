@@ -1,0 +1,180 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Memory and queues of a device: the host itself, or a CUDA GPU. The rest of the library knows no other way to either.
+ *
+ * A device object belongs to one communicator; the driver's context behind it is the process's primary context. A queue is an
+ * ordered sequence of work: a CUDA stream, or the host's, where every call does its work before it returns. Calls on one device come from one
+ * thread at a time (the communicator's lock) unless a slot says otherwise. Every CUDA slot may be called from any thread: it
+ * makes the context current and the thread's capture mode relaxed for its own duration (or once for many, see enter).
+ */
+#ifndef PKI_DEVICE_H
+#define PKI_DEVICE_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "pickle/base.h"
+
+struct pki_device;
+
+enum pki_mem_kind { PKI_MEM_HOST, PKI_MEM_DEVICE }; /* the values of pk_mem_kind_t */
+
+/* The allocation that a pointer lies in. Host memory: kind alone. */
+struct pki_mem {
+    enum pki_mem_kind kind;
+    int ordinal;        /* device that owns it */
+    bool shareable;     /* export can work */
+    bool vmm;           /* made by cuMemCreate + cuMemMap: may consist of several pieces */
+    uintptr_t base;     /* of the allocation; for VMM memory of all pieces that the classified range touches */
+    size_t bytes;
+    uint64_t buffer_id; /* never reused in a process: tells a new allocation at an old address from the old one */
+};
+
+/*
+ * A gate: a 32-bit word that CPU and GPU of every process concerned see, and the value that opens it. Open when word - value, as
+ * a signed 32-bit number, is not negative; so a word that has moved on to a later use still counts as open for an earlier one.
+ */
+struct pki_gate {
+    _Atomic uint32_t *word; /* NULL: open */
+    uint32_t value;
+};
+
+static inline bool pki_gate_is_open(const struct pki_gate *gate)
+{
+    return gate->word == NULL || (int32_t)(atomic_load_explicit(gate->word, memory_order_acquire) - gate->value) >= 0;
+}
+
+static inline void pki_gate_open(const struct pki_gate *gate)
+{
+    atomic_store_explicit(gate->word, gate->value, memory_order_release);
+}
+
+/* One operation on a word in a queue. */
+enum pki_word_kind {
+    PKI_WORD_WRITE,   /* after all earlier work of the queue is visible everywhere: word = value */
+    PKI_WORD_WAIT,    /* until the gate is open */
+    PKI_WORD_WAIT_EQ  /* until word == value: captured operations, whose words go back to 0 */
+};
+
+struct pki_word_op {
+    enum pki_word_kind kind;
+    struct pki_gate gate;
+};
+
+/* How a queue waits: by a stream memory operation, which holds one hardware queue of the process, or by a kernel of one warp. */
+enum pki_wait_how { PKI_WAIT_VALUE, PKI_WAIT_KERNEL };
+
+struct pki_queue {
+    struct pki_device *device;
+    void *handle; /* CUstream; NULL is the legacy default stream, or the host's queue */
+};
+
+/* How to reach an allocation from another process. Descriptors are the caller's to close. */
+#define PKI_EXPORT_HANDLE_BYTES 64
+struct pki_export {
+    enum { PKI_EXPORT_ADDRESS, PKI_EXPORT_IPC, PKI_EXPORT_VMM } kind;
+    uint64_t base;  /* address in the owner's process */
+    uint64_t bytes; /* of the whole allocation */
+    uint8_t device_uuid[16];
+    uint8_t handle[PKI_EXPORT_HANDLE_BYTES]; /* IPC */
+    uint32_t pieces;                         /* VMM: consecutive pieces, one descriptor each */
+    uint64_t piece_bytes_first, piece_bytes; /* of the first, and of each other; equal unless the range is odd */
+    int *fds;                                /* [pieces], malloc'ed by export; import reads it, does not close */
+};
+
+/* A message of the low-latency kernel: one CTA moves it through a slot in the receiver's GPU memory, whose 8-byte cells carry 4
+ * bytes of data and 4 of flag. Sender and receiver each launch one. The receiver has granted the slot while it was empty, so the
+ * sender waits for nothing. */
+struct pki_ll_op {
+    bool send;
+    void *user;                /* source or destination */
+    uint32_t bytes;            /* up to PKI_LL_MAX_BYTES */
+    uint32_t flag;             /* never 0; differs between successive uses of a slot */
+    uint64_t *slot;            /* send: the peer's, mapped here. recv: own */
+    _Atomic uint32_t *done;    /* host_registered word set to `flag` at the end (buffer free, or data there, system-wide), or NULL */
+};
+
+#define PKI_LL_MAX_BYTES (32u << 10)
+#define PKI_LL_SLOT_BYTES (2u * PKI_LL_MAX_BYTES)
+#define PKI_LL_OPS_MAX 64 /* of one launch */
+
+struct pki_device_info {
+    char name[64];
+    uint8_t uuid[16];
+    char pci_bus_id[16];
+    int ordinal;
+    int sms;
+    int connections; /* hardware queues of this process: CUDA_DEVICE_MAX_CONNECTIONS, 8 by default */
+    bool vmm;
+};
+
+struct pki_device_ops {
+    const char *name; /* "host", "cuda" */
+
+    /* Open the device with this ordinal (-1: the one of the calling thread's current context; PK_ERR_UNSUPPORTED and no log line
+     * when there is none). Costs the context's creation if the process has none. */
+    pk_result_t (*open)(int ordinal, struct pki_device **device);
+    void (*close)(struct pki_device *device);
+
+    /* Make the context current and captures relaxed until leave, for a thread that is about to make many calls. Nests. */
+    void (*enter)(struct pki_device *device);
+    void (*leave)(struct pki_device *device);
+
+    /* What [ptr, ptr + bytes) is. Memory the device does not know is host memory. PK_ERR_ARG: a device range that runs past its
+     * allocation, managed memory is treated as host memory. Fast: a cached lookup, checked against the buffer id. */
+    pk_result_t (*classify)(struct pki_device *device, const void *ptr, size_t bytes, struct pki_mem *mem);
+
+    pk_result_t (*alloc)(struct pki_device *device, size_t bytes, void **ptr); /* zeroed */
+    void (*free)(struct pki_device *device, void *ptr);
+
+    /* Let queues of this device touch words and bytes in [ptr, ptr + bytes) of host memory, at the same address. */
+    pk_result_t (*host_register)(struct pki_device *device, void *ptr, size_t bytes);
+    void (*host_unregister)(struct pki_device *device, void *ptr);
+
+    /* Describe an allocation to another process, and map one described. import verifies bytes; a mapping is read and written by
+     * copies and kernels of this device, peer access included. The process that exported maps it too (its own address). */
+    pk_result_t (*export)(struct pki_device *device, const struct pki_mem *mem, struct pki_export *out);
+    pk_result_t (*import)(struct pki_device *device, const struct pki_export *in, bool same_process, void **base);
+    void (*unimport)(struct pki_device *device, const struct pki_export *in, bool same_process, void *base);
+
+    /* A private queue that never synchronises with the legacy default stream. */
+    pk_result_t (*queue_open)(struct pki_device *device, struct pki_queue *queue);
+    void (*queue_close)(struct pki_queue *queue);
+    bool (*idle)(const struct pki_queue *queue); /* all work in it has ended; false when it cannot be told (capture) */
+    /* Is the queue being captured into a graph? `id` is the capture's, never 0. PK_ERR_UNSUPPORTED: the legacy stream while
+     * another captures. */
+    pk_result_t (*capturing)(const struct pki_queue *queue, bool *yes, uint64_t *id);
+
+    /* Work. All of it is queued and none of it waits on the CPU. Addresses are this process's, host_registered or imported or own. */
+    pk_result_t (*copy)(const struct pki_queue *queue, void *dst, const void *src, size_t bytes);
+    /* dst[i] = op over srcs[0..n-1][i] in that order, 2 <= n <= PKI_REDUCE_MAX, accumulated in f32 for 16-bit floats. dst may equal a source. */
+    pk_result_t (*reduce)(const struct pki_queue *queue, void *dst, const void *const *srcs, int n, size_t count, pk_dtype_t dtype,
+                          pk_op_t op);
+    /* Up to 255 word operations, in order. Host queue: waits are not allowed (the engine polls). */
+    pk_result_t (*words)(const struct pki_queue *queue, const struct pki_word_op *ops, int n, enum pki_wait_how how);
+    /* All n messages in one launch, a CTA each. `abort_flag`: host_registered word; nonzero makes the CTAs leave. */
+    pk_result_t (*ll)(const struct pki_queue *queue, const struct pki_ll_op *ops, int n, const _Atomic uint32_t *abort_flag);
+
+    void (*info)(const struct pki_device *device, struct pki_device_info *info);
+};
+
+#define PKI_REDUCE_MAX 16
+
+/* Every device starts with its table, so that callers write device->ops->copy(...). */
+struct pki_device {
+    const struct pki_device_ops *ops;
+};
+
+/* The tables; cuda is NULL in a library built without CUDA. */
+extern const struct pki_device_ops pki_device_host;
+const struct pki_device_ops *pki_device_cuda(void);
+
+/* Why no CUDA device can be used ("libcuda.so.1 not found", ...); NULL when one can. Opens the driver, makes no context. */
+const char *pki_device_cuda_absent(void);
+
+/* The host's reduction, for any thread: as the slot `reduce`. */
+pk_result_t pki_reduce_host(void *dst, const void *const *srcs, int n, size_t count, pk_dtype_t dtype, pk_op_t op);
+
+#endif

@@ -1,0 +1,170 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Reductions by the CPU: 12 types, sum prod min max, in one pass over any number of operands. Floats of 16 and 8 bits are
+ * combined in f32 and rounded once. The loops exist twice on x86, for what every CPU has and for AVX2, and do the same operations
+ * in the same order: the bits are the same.
+ */
+#include <stdint.h>
+#include <string.h>
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+#include "device/device.h"
+#include "device/float_bits.h"
+#include "device/reduce_host.h"
+#include "util/dtype.h"
+#include "util/log.h"
+
+#define LANES 16   /* elements that loops take at a time: constant, so that they become vector code at -O2 already */
+#define STRIDE 512 /* elements whose intermediate results stay in the first-level cache */
+
+#define PASTE(f, type, isa) f##_##type##_##isa
+#define EXPAND(f, type, isa) PASTE(f, type, isa)
+
+#define ISA base
+#define VECTOR_BYTES 16
+#include "device/reduce_isa.h"
+#undef ISA
+#undef VECTOR_BYTES
+
+#if defined(__x86_64__)
+#if defined(__clang__)
+#pragma clang attribute push(__attribute__((target("avx2,f16c"))), apply_to = function)
+#else
+#pragma GCC push_options
+#pragma GCC target("avx2,f16c")
+#endif
+#include "device/reduce_avx2.h"
+#define ISA avx2
+#define VECTOR_BYTES 32
+#include "device/reduce_isa.h"
+#undef ISA
+#undef VECTOR_BYTES
+#if defined(__clang__)
+#pragma clang attribute pop
+#else
+#pragma GCC pop_options
+#endif
+#endif
+
+typedef void combine_fn(void *dst, const void *a, const void *b, size_t count);
+typedef size_t sum_lanes_fn(void *dst, const void *const *srcs, int n, size_t count);
+
+struct reducer {
+    combine_fn *combine[4]; /* by pk_op_t; of elements, or of f32 where there is a load */
+    void (*load)(float *dst, const void *src, size_t count);
+    void (*store)(void *dst, const float *src, size_t count);
+    sum_lanes_fn *sum_lanes; /* a shorter way for sums, or NULL; returns how many elements it did, the rest is less than LANES */
+};
+
+#define COMBINE(type, isa) \
+    { \
+        sum_##type##_##isa, prod_##type##_##isa, min_##type##_##isa, max_##type##_##isa \
+    }
+#define NATIVE(type, isa) \
+    { \
+        COMBINE(type, isa), NULL, NULL, NULL \
+    }
+#define CONVERTED(type, isa, sum_lanes) \
+    { \
+        COMBINE(f32, isa), load_##type##_##isa, store_##type##_##isa, sum_lanes \
+    }
+#define REDUCERS(isa, sum_lanes_of_f16, sum_lanes_of_bf16) \
+    { \
+        [PK_INT8] = NATIVE(int8, isa), [PK_UINT8] = NATIVE(uint8, isa), [PK_INT32] = NATIVE(int32, isa), \
+        [PK_UINT32] = NATIVE(uint32, isa), [PK_INT64] = NATIVE(int64, isa), [PK_UINT64] = NATIVE(uint64, isa), \
+        [PK_F16] = CONVERTED(f16, isa, sum_lanes_of_f16), [PK_BF16] = CONVERTED(bf16, isa, sum_lanes_of_bf16), \
+        [PK_F32] = NATIVE(f32, isa), [PK_F64] = NATIVE(f64, isa), [PK_F8E4M3] = CONVERTED(f8e4m3, isa, NULL), \
+        [PK_F8E5M2] = CONVERTED(f8e5m2, isa, NULL) \
+    }
+
+static const struct reducer base_reducers[PK_DTYPE_COUNT] = REDUCERS(base, NULL, NULL);
+#if defined(__x86_64__)
+static const struct reducer avx2_reducers[PK_DTYPE_COUNT] = REDUCERS(avx2, sum_lanes_f16, sum_lanes_bf16);
+
+static bool cpu_has_avx2(void)
+{
+#if defined(__clang__) /* its older versions cannot ask for f16c, which is older than all of these */
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2");
+#else
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c");
+#endif
+}
+#endif
+
+static const struct reducer *find(pk_dtype_t dtype, bool plain)
+{
+#if defined(__x86_64__)
+    if (!plain && cpu_has_avx2())
+        return &avx2_reducers[dtype];
+#endif
+    (void)plain;
+    return &base_reducers[dtype];
+}
+
+/* Up to STRIDE elements from byte `at` on, more than two operands: nothing is written before all is read, as dst may be any. */
+static void reduce_native(combine_fn *combine, char *dst, const void *const *srcs, int n, size_t at, size_t count)
+{
+    uint64_t sum[STRIDE]; /* of any type */
+
+    combine(sum, (const char *)srcs[0] + at, (const char *)srcs[1] + at, count);
+    for (int k = 2; k < n - 1; k++)
+        combine(sum, sum, (const char *)srcs[k] + at, count);
+    combine(dst + at, sum, (const char *)srcs[n - 1] + at, count);
+}
+
+static void reduce_converted(const struct reducer *reducer, combine_fn *combine, char *dst, const void *const *srcs, int n,
+                             size_t at, size_t count)
+{
+    float sum[STRIDE], operand[STRIDE];
+
+    reducer->load(sum, (const char *)srcs[0] + at, count);
+    for (int k = 1; k < n; k++) {
+        reducer->load(operand, (const char *)srcs[k] + at, count);
+        combine(sum, sum, operand, count);
+    }
+    reducer->store(dst + at, sum, count);
+}
+
+static void reduce(const struct reducer *reducer, void *dst, const void *const *srcs, int n, size_t count, size_t element_bytes,
+                   pk_op_t op)
+{
+    size_t done = 0;
+
+    if (n == 2 && reducer->load == NULL) {
+        reducer->combine[op](dst, srcs[0], srcs[1], count);
+        return;
+    }
+    if (op == PK_SUM && reducer->sum_lanes != NULL)
+        done = reducer->sum_lanes(dst, srcs, n, count);
+    while (done < count) {
+        size_t some = count - done < STRIDE ? count - done : STRIDE;
+
+        if (reducer->load == NULL)
+            reduce_native(reducer->combine[op], dst, srcs, n, done * element_bytes, some);
+        else
+            reduce_converted(reducer, reducer->combine[op], dst, srcs, n, done * element_bytes, some);
+        done += some;
+    }
+}
+
+pk_result_t pki_reduce_host_isa(void *dst, const void *const *srcs, int n, size_t count, pk_dtype_t dtype, pk_op_t op, bool plain)
+{
+    size_t element_bytes = pki_dtype_bytes(dtype);
+
+    if (element_bytes == 0)
+        return pki_fail(PK_ERR_ARG, NULL, "reduce: %d is no element type", (int)dtype);
+    if (n < 2 || n > PKI_REDUCE_MAX)
+        return pki_fail(PK_ERR_INTERNAL, NULL, "reduce: %d operands, 2 to %d are possible", n, PKI_REDUCE_MAX);
+    /* An average is a sum whose last step divides by the number of ranks; nobody here knows which step is the last. */
+    if (op > PK_MAX)
+        return pki_fail(PK_ERR_UNSUPPORTED, NULL, "reduce: operation %llu is not in this version", (unsigned long long)op);
+    reduce(find(dtype, plain), dst, srcs, n, count, element_bytes, op);
+    return PK_OK;
+}
+
+pk_result_t pki_reduce_host(void *dst, const void *const *srcs, int n, size_t count, pk_dtype_t dtype, pk_op_t op)
+{
+    return pki_reduce_host_isa(dst, srcs, n, count, dtype, op, false);
+}

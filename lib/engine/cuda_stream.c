@@ -1,0 +1,261 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Operations in the caller's CUDA stream. A send whose grant is here, and every receive into GPU memory, are done by the stream itself:
+ * word, copy, word. Everything else is gated: the stream opens `ready` when it comes to the operation and waits for `release`, and the
+ * engine works in between.
+ *
+ * Only the caller's own streams ever wait, each for one operation at a time: what the library puts into its own queues can run at
+ * once. So no operation is stuck behind an unrelated one, whatever the order of the calls.
+ *
+ * A pending wait by a stream memory operation holds one of the process's hardware queues, and when none is left every kernel stands
+ * still. They are counted; before they run out, waits become kernels of one warp, or are refused where kernels are not allowed.
+ */
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/internal.h"
+
+#define QUEUES_LEFT_FREE 2
+#define STREAMS_MAX 256
+
+/* The process's streams with a value wait pending. */
+static struct {
+    pthread_mutex_t lock;
+    struct {
+        void *stream;
+        int waits;
+    } entries[STREAMS_MAX];
+    int streams, most;
+} budget = { .lock = PTHREAD_MUTEX_INITIALIZER };
+
+/* One more wait in `stream`, if then no more than `limit` streams have one. */
+static bool budget_take(void *stream, int limit)
+{
+    bool taken = false;
+
+    pthread_mutex_lock(&budget.lock);
+    for (int i = 0; i < budget.streams && !taken; i++)
+        if (budget.entries[i].stream == stream) {
+            budget.entries[i].waits++;
+            taken = true;
+        }
+    if (!taken && budget.streams < limit && budget.streams < STREAMS_MAX) {
+        budget.entries[budget.streams].stream = stream;
+        budget.entries[budget.streams++].waits = 1;
+        taken = true;
+    }
+    if (budget.streams > budget.most)
+        budget.most = budget.streams;
+    pthread_mutex_unlock(&budget.lock);
+    return taken;
+}
+
+static void budget_give(void *stream)
+{
+    pthread_mutex_lock(&budget.lock);
+    for (int i = 0; i < budget.streams; i++)
+        if (budget.entries[i].stream == stream) {
+            if (--budget.entries[i].waits == 0)
+                budget.entries[i] = budget.entries[--budget.streams];
+            break;
+        }
+    pthread_mutex_unlock(&budget.lock);
+}
+
+void pki_stream_waits(uint64_t *pending, uint64_t *most)
+{
+    pthread_mutex_lock(&budget.lock);
+    *pending = (uint64_t)budget.streams;
+    *most = (uint64_t)budget.most;
+    pthread_mutex_unlock(&budget.lock);
+}
+
+static pk_result_t choose_wait(struct pki_task *task)
+{
+    struct pki_engine *e = task->engine;
+    struct pki_device_info info;
+    enum pki_wait_policy policy = e->config.wait_policy;
+    int limit;
+
+    e->gpu->ops->info(e->gpu, &info);
+    limit = info.connections <= QUEUES_LEFT_FREE ? 0 : info.connections - QUEUES_LEFT_FREE;
+    if (policy == PKI_WAITS_VALUE)
+        limit = STREAMS_MAX;
+    task->how = PKI_WAIT_KERNEL;
+    if (policy != PKI_WAITS_KERNEL && budget_take(task->queue.handle, limit)) {
+        task->how = PKI_WAIT_VALUE;
+        task->holds_wait = true;
+        return PK_OK;
+    }
+    if (e->config.sm_policy != PK_SM_NONE)
+        return PK_OK;
+    if (limit == 0)
+        return pki_fail(PK_ERR_NEEDS_SM, NULL, "%s in a cuda stream: with CUDA_DEVICE_MAX_CONNECTIONS=%d a waiting stream stops every "
+                        "kernel of the process, so the wait needs a kernel; set it to 8 or more, or allow kernels", task->name,
+                        info.connections);
+    return pki_fail(PK_ERR_NEEDS_SM, NULL, "%s in a cuda stream: operations are pending in %d streams, as many as %d hardware queues "
+                    "bear (CUDA_DEVICE_MAX_CONNECTIONS); one more needs a kernel to wait", task->name, limit, info.connections);
+}
+
+/* So many operations are pending in streams that the words are used up: let some end first. */
+static pk_result_t take_words(struct pki_task *task)
+{
+    struct pki_engine *e = task->engine;
+
+    while (e->words.nfree < 2) {
+        (void)pki_engine_progress(e);
+        if (atomic_load(&e->failed) != PK_OK)
+            return pki_engine_status(e);
+    }
+    task->ready_slot = pki_words_take(e, &task->ready);
+    task->release_slot = pki_words_take(e, &task->release);
+    return PK_OK;
+}
+
+pk_result_t pki_stream_admit(struct pki_task *task)
+{
+    struct pki_engine *e = task->engine;
+    pk_result_t result;
+
+    if (e->gpu == NULL)
+        return pki_fail(PK_ERR_ARG, NULL, "%s: a cuda stream, but the communicator has no gpu (config.device)", task->name);
+    task->queue = (struct pki_queue){ e->gpu, task->request.stream.handle };
+    result = choose_wait(task);
+    if (result == PK_OK)
+        result = take_words(task);
+    if (result != PK_OK)
+        pki_stream_left(task);
+    return result;
+}
+
+static void failed(struct pki_task *task, pk_result_t result)
+{
+    if (result != PK_OK)
+        pki_engine_poison(task->engine, result, true);
+}
+
+/* The stream has come here: open a gate, by the CPU if nothing is before it in the stream. */
+static void arrive(struct pki_task *task, const struct pki_gate *gate)
+{
+    struct pki_word_op op = { PKI_WORD_WRITE, *gate };
+
+    if (task->queue.device->ops->idle(&task->queue))
+        pki_gate_open(gate);
+    else
+        failed(task, task->queue.device->ops->words(&task->queue, &op, 1, task->how));
+}
+
+static bool moves_itself(const struct pki_task *task)
+{
+    return task->request.what != PKI_DO_COLL && task->kind == PKI_MEM_DEVICE && task->xfer->bytes > 0 &&
+           task->request.peer != task->engine->config.rank;
+}
+
+static void begin_direct(struct pki_task *task)
+{
+    struct pki_xfer *xfer = task->xfer;
+    struct pki_peer *peer = xfer->peer;
+
+    task->mode = PKI_TASK_STREAM; /* low-latency slots may be granted */
+    if (xfer->is_send) {
+        xfer->ready = 0; /* not before the stream comes to it */
+        (void)pki_lane_poll(task->engine, peer);
+    }
+    pki_xfer_post(xfer);
+    task->direct = xfer->is_send ? xfer->state == PKI_XFER_MOVE : xfer->gate_slot >= 0;
+    if (!task->direct)
+        task->mode = PKI_TASK_GATED;
+    else if (!xfer->is_send && !xfer->ll)
+        arrive(task, &xfer->start);
+}
+
+void pki_stream_begin(struct pki_task *task)
+{
+    task->mode = PKI_TASK_GATED;
+    if (moves_itself(task))
+        begin_direct(task);
+    if (task->direct)
+        task->started = true;
+    else
+        arrive(task, &task->ready);
+}
+
+static void put_in_stream(struct pki_task *task)
+{
+    struct pki_xfer *xfer = task->xfer;
+    struct pki_word_op wait = { PKI_WORD_WAIT, xfer->start };
+    struct pki_put *put = &xfer->puts[0];
+    pk_result_t result = PK_OK;
+
+    if (!pki_gate_is_open(&xfer->start))
+        result = task->queue.device->ops->words(&task->queue, &wait, 1, task->how);
+    *put = (struct pki_put){ .ep = xfer->way, .src = xfer->addr, .remote = xfer->remote, .bytes = xfer->bytes,
+                             .done_remote = xfer->finish, .queue = &task->queue, .owner = xfer };
+    pki_list_init(&put->node);
+    if (result == PK_OK)
+        result = xfer->way->iface->transport->put(put);
+    task->engine->stats.copies++;
+    failed(task, result);
+}
+
+void pki_stream_move(struct pki_task *task)
+{
+    struct pki_engine *e = task->engine;
+
+    if (!task->direct || !task->xfer->is_send)
+        return;
+    if (task->xfer->ll) {
+        struct pki_ll_op op = pki_ll_send_op(task->xfer);
+
+        failed(task, e->gpu->ops->ll(&task->queue, &op, 1, e->abort_word));
+        e->stats.kernels++;
+    } else {
+        put_in_stream(task);
+    }
+    task->xfer->in_stream = true;
+    pki_xfer_activate(task->xfer);
+}
+
+static void wait_in_stream(struct pki_task *task, const struct pki_gate *gate)
+{
+    struct pki_word_op op = { PKI_WORD_WAIT, *gate };
+
+    if (pki_gate_is_open(gate))
+        return;
+    failed(task, task->queue.device->ops->words(&task->queue, &op, 1, task->how));
+    if (task->how == PKI_WAIT_KERNEL)
+        task->engine->stats.kernels++;
+}
+
+void pki_stream_end(struct pki_task *task)
+{
+    struct pki_engine *e = task->engine;
+    struct pki_xfer *xfer = task->xfer;
+
+    if (!task->direct) {
+        wait_in_stream(task, &task->release);
+    } else if (!xfer->is_send && xfer->ll) {
+        struct pki_ll_op op = { .user = xfer->addr, .bytes = (uint32_t)xfer->bytes, .flag = xfer->gate_value,
+                                .slot = pki_ll_slot(e, xfer->peer->rank, xfer->gate_slot), .done = xfer->finish.word };
+
+        failed(task, e->gpu->ops->ll(&task->queue, &op, 1, e->abort_word));
+        e->stats.kernels++;
+    } else if (!xfer->is_send) {
+        wait_in_stream(task, &xfer->finish);
+    }
+}
+
+void pki_stream_left(struct pki_task *task)
+{
+    if (task->request.stream.kind != PK_STREAM_KIND_CUDA)
+        return;
+    if (task->holds_wait)
+        budget_give(task->queue.handle);
+    task->holds_wait = false;
+    if (task->release_slot >= 0)
+        pki_gate_open(&task->release);
+    pki_words_give(task->engine, task->ready_slot);
+    pki_words_give(task->engine, task->release_slot);
+    task->ready_slot = task->release_slot = -1;
+}

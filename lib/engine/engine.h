@@ -1,0 +1,96 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The engine of one communicator: matches sends with receives, runs plans, joins streams, keeps deadlines. Host and GPU alike: what
+ * differs is the device's queue that does a copy or a reduction, and the transport that moves matched bytes.
+ *
+ * Every function locks the engine itself unless it says "locked".
+ */
+#ifndef PKI_ENGINE_H
+#define PKI_ENGINE_H
+
+#include <stdbool.h>
+
+#include "coll/plan.h"
+#include "device/device.h"
+#include "pickle/pickle.h"
+#include "transport/transport.h"
+
+struct pki_engine;
+
+enum pki_wait_policy { PKI_WAITS_AUTO, PKI_WAITS_VALUE, PKI_WAITS_KERNEL }; /* PK_WAIT */
+
+struct pki_engine_config {
+    int rank, size;
+    int local_ranks;            /* ranks on this host: more than CPUs means that spinning only steals time */
+    struct pki_device *device;  /* GPU or NULL; stays the caller's, outlives the engine */
+    uint64_t timeout_ms;        /* 0: none */
+    int sm_policy, max_sms;     /* PK_SM_* */
+    enum pki_wait_policy wait_policy;
+    bool kernels;               /* every rank of the communicator allows kernels */
+};
+
+pk_result_t pki_engine_open(const struct pki_engine_config *config, struct pki_engine **engine);
+
+/* Connection, by the communicator, before the first operation and unlocked. ep_open allocates an endpoint and runs ep_init. */
+pk_result_t pki_engine_iface(struct pki_engine *engine, const struct pki_transport *transport, struct pki_iface **iface);
+pk_result_t pki_engine_ep_open(struct pki_engine *engine, struct pki_iface *iface, int peer, bool same_process, int64_t pid,
+                               struct pki_blob *mine, struct pki_ep **ep);
+/* The lane of a pair, its way for each (source, target) kind, and the unix socket beside the lane, which the engine owns from
+ * then on. A missing way is NULL. */
+void pki_engine_set_lane(struct pki_engine *engine, int peer, struct pki_ep *lane, int side_fd);
+void pki_engine_set_way(struct pki_engine *engine, int peer, enum pki_mem_kind source, enum pki_mem_kind target,
+                        struct pki_ep *ep);
+/* Low-latency slots: this rank's memory for all peers (NULL without), and where a peer keeps those for this rank, mapped here. */
+pk_result_t pki_engine_ll_export(struct pki_engine *engine, struct pki_export *out, uint64_t *offset);
+pk_result_t pki_engine_ll_import(struct pki_engine *engine, int peer, const struct pki_export *in, uint64_t offset);
+void pki_engine_start(struct pki_engine *engine);
+
+/* Wait for the unfinished, say goodbye, free everything. Returns the error that poisoned it, if one did. */
+pk_result_t pki_engine_close(struct pki_engine *engine);
+
+/* Poison: release every waiting thread and stream, tell the peers. Any thread. The first one counts. */
+void pki_engine_abort(struct pki_engine *engine);
+/* PK_OK, or the first error, whose record becomes the calling thread's. Any thread. */
+pk_result_t pki_engine_status(struct pki_engine *engine);
+
+/* An operation as the API describes it. */
+struct pki_request {
+    enum { PKI_DO_SEND, PKI_DO_RECV, PKI_DO_COLL } what;
+    int peer;
+    const struct pki_algorithm *algorithm; /* PKI_DO_COLL */
+    bool in_place;
+    const void *in;
+    void *out;
+    size_t in_count, out_count; /* elements of the whole buffers */
+    size_t count;               /* the API's argument, for fingerprint and texts */
+    pk_dtype_t dtype;
+    pk_op_t op;
+    pk_stream_t stream;
+};
+
+/* Start n operations together; those that block have ended when it returns. The first error is returned; then none of the
+ * others was started, or the engine is poisoned. */
+pk_result_t pki_engine_run(struct pki_engine *engine, const struct pki_request *requests, int n);
+/* The two halves, for groups over several engines: start all, then finish (wait for) the blocking ones. */
+pk_result_t pki_engine_start_all(struct pki_engine *engine, const struct pki_request *requests, int n, struct pki_list *blocking);
+/* Progress once; true when all in the list have ended. */
+bool pki_engine_poll(struct pki_engine *engine, const struct pki_list *blocking);
+pk_result_t pki_engine_finish(struct pki_engine *engine, struct pki_list *blocking);
+
+/* What a request would do, without doing it. */
+pk_result_t pki_engine_explain(struct pki_engine *engine, const struct pki_request *request, enum pki_mem_kind kind,
+                               pk_explanation_t *out);
+void pki_engine_stats(struct pki_engine *engine, pk_stats_t *stats);
+
+pk_result_t pki_engine_register(struct pki_engine *engine, void *ptr, size_t bytes);
+pk_result_t pki_engine_deregister(struct pki_engine *engine, void *ptr, size_t bytes);
+
+/* Host streams. */
+struct pki_host_stream;
+pk_result_t pki_host_stream_open(struct pki_host_stream **stream);
+bool pki_host_stream_idle(struct pki_host_stream *stream);
+pk_result_t pki_host_stream_wait(struct pki_host_stream *stream);  /* the first error since the last wait */
+pk_result_t pki_host_stream_error(struct pki_host_stream *stream); /* takes it */
+void pki_host_stream_close(struct pki_host_stream *stream);        /* idle */
+
+#endif

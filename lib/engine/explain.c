@@ -1,0 +1,100 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What an operation would do, from the same plans and ways that do it. */
+#include <stdio.h>
+#include <string.h>
+
+#include "engine/internal.h"
+#include "util/dtype.h"
+
+static void add_name(char *names, size_t len, const char *name)
+{
+    size_t used = strlen(names);
+
+    if (strstr(names, name) != NULL || used + strlen(name) + 2 > len)
+        return;
+    snprintf(names + used, len - used, "%s%s", used > 0 ? "," : "", name);
+}
+
+static void add_way(struct pki_engine *e, int peer, enum pki_mem_kind kind, pk_explanation_t *out)
+{
+    struct pki_ep *way = peer == e->config.rank ? NULL : e->peers[peer].way[kind][kind];
+
+    add_name(out->transports, sizeof out->transports,
+             peer == e->config.rank ? "self" : way != NULL ? way->iface->transport->name : "none");
+}
+
+static pk_result_t explain_coll(struct pki_engine *e, const struct pki_request *r, enum pki_mem_kind kind, pk_explanation_t *out)
+{
+    struct pki_plan *plan;
+    pk_result_t result = pki_plan_make(r->algorithm, e->config.rank, e->config.size, r->in_place, &plan);
+    bool kernel = false;
+
+    if (result != PK_OK)
+        return result;
+    for (uint32_t i = 0; i < plan->nsteps; i++) {
+        const struct pki_step *step = &plan->steps[i];
+
+        if (step->kind == PKI_STEP_SEND || step->kind == PKI_STEP_RECV || step->kind == PKI_STEP_RECV_REDUCE)
+            add_way(e, step->peer, kind, out);
+        kernel |= step->kind != PKI_STEP_SEND && step->kind != PKI_STEP_RECV;
+    }
+    out->steps = plan->nsteps;
+    snprintf(out->algorithm, sizeof out->algorithm, "%s", r->algorithm->name);
+    pki_plan_free(plan);
+    if (kernel && kind == PKI_MEM_DEVICE) {
+        struct pki_device_info info;
+
+        e->gpu->ops->info(e->gpu, &info);
+        out->sms = e->config.sm_policy == PK_SM_BOUNDED && e->config.max_sms < info.sms ? e->config.max_sms : info.sms;
+        if (e->config.sm_policy == PK_SM_NONE)
+            return pki_fail(PK_ERR_NEEDS_SM, NULL, "a copy or reduction inside the gpu runs as a kernel");
+    }
+    return PK_OK;
+}
+
+static void explain_p2p(struct pki_engine *e, const struct pki_request *r, enum pki_mem_kind kind, pk_explanation_t *out)
+{
+    size_t bytes = r->count * pki_dtype_bytes(r->dtype);
+    struct pki_peer *peer = &e->peers[r->peer];
+    const char *algorithm = "grant and put";
+
+    if (r->peer == e->config.rank)
+        algorithm = "local copy";
+    else if (kind == PKI_MEM_HOST && bytes <= PKI_EAGER_MAX)
+        algorithm = "eager";
+    else if (kind == PKI_MEM_DEVICE && e->config.kernels && peer->ll_remote != NULL && bytes <= PKI_LL_MAX_BYTES && bytes > 0) {
+        algorithm = "ll kernel";
+        out->sms = 1;
+    }
+    snprintf(out->algorithm, sizeof out->algorithm, "%s", algorithm);
+    out->steps = 1;
+    add_way(e, r->peer, kind, out);
+}
+
+pk_result_t pki_engine_explain(struct pki_engine *e, const struct pki_request *r, enum pki_mem_kind kind, pk_explanation_t *out)
+{
+    pk_result_t result = PK_OK;
+
+    out->sms = 0;
+    out->steps = 0;
+    out->transports[0] = '\0';
+    if (kind == PKI_MEM_DEVICE && e->gpu == NULL)
+        return pki_fail(PK_ERR_UNSUPPORTED, NULL, "the communicator has no gpu (config.device)");
+    pki_engine_lock(e);
+    if (r->what == PKI_DO_COLL)
+        result = explain_coll(e, r, kind, out);
+    else
+        explain_p2p(e, r, kind, out);
+    pki_engine_unlock(e);
+    if (strstr(out->transports, "none") != NULL)
+        return pki_fail(PK_ERR_UNSUPPORTED, NULL, "no way to some rank for this kind of memory: see pk_comm_path");
+    return result;
+}
+
+void pki_engine_stats(struct pki_engine *e, pk_stats_t *stats)
+{
+    pki_engine_lock(e);
+    *stats = e->stats;
+    pki_engine_unlock(e);
+    pki_stream_waits(&stats->waits_pending, &stats->waits_max);
+}

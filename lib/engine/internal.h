@@ -1,0 +1,357 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The engine's own objects. All functions here are called with the engine locked unless they say otherwise.
+ *
+ * task   one operation of the API: a plan with the state of its steps, or a single transfer
+ * xfer   one transfer between this rank and a peer: posted, matched, moved
+ * peer   the other end: its lane, its ways, what has arrived before it was asked for
+ */
+#ifndef PKI_ENGINE_INTERNAL_H
+#define PKI_ENGINE_INTERNAL_H
+
+#include "engine/engine.h"
+#include "util/clock.h"
+#include "util/log.h"
+
+#define PKI_EAGER_MAX 8192u              /* bytes of host memory that travel in the lane without a grant */
+#define PKI_EAGER_CREDIT (256u << 10)    /* eager bytes a peer may have sent that nobody asked for yet */
+#define PKI_HOST_CHUNK (512u << 10)      /* granularity of dependencies between steps on the host */
+#define PKI_HOST_PUT (4u << 20)          /* most that one put of host memory moves: the lock is held so long */
+#define PKI_DEVICE_CHUNK (16u << 20)     /* the same on a GPU, for plans with reductions */
+#define PKI_XFER_PUTS 2                  /* chunks of one transfer in flight */
+#define PKI_IFACES_MAX 4
+#define PKI_REGIONS_MAX (1u << 20)       /* ids a peer may use */
+#define PKI_EXPORT_PIECES_MAX 65536u     /* descriptors of one region */
+#define PKI_LL_SLOTS 16                  /* low-latency slots a pair and direction */
+
+enum pki_xfer_state {
+    PKI_XFER_UNPOSTED,  /* receive: a dependency may still use the buffer. send: no byte of it is ready */
+    PKI_XFER_SAY,       /* the next message (EAGER, WANT or GRANT) has not gone out: no room, or its turn has not come */
+    PKI_XFER_WAIT,      /* send: for the grant. receive: for data */
+    PKI_XFER_MOVE,      /* send: granted; chunks go as they become ready */
+    PKI_XFER_DONE
+};
+
+struct pki_xfer {
+    struct pki_list match;  /* peer->sends or peer->recvs while it can be matched */
+    struct pki_list active; /* engine->active while it must be looked at in every progress */
+    struct pki_engine *engine;
+    struct pki_peer *peer;
+    struct pki_task *task;
+    uint32_t step;          /* of the task's plan */
+    bool is_send;
+    bool wanted;            /* send: WANT has been sent. receive: WANT has arrived */
+    bool ll;                /* moves through a low-latency slot */
+    bool in_stream;         /* a stream moves it; only completion is watched here */
+    bool opened;            /* receive: the buffer is free */
+    struct pki_ep *way;     /* send, granted */
+    enum pki_xfer_state state;
+    enum pki_mem_kind kind;
+    uint8_t flags;          /* PKI_MSG_FLAG_* */
+    uint16_t index;
+    uint32_t sig;
+    uint64_t op;
+    char *addr;
+    size_t bytes, chunk;
+    size_t ready;           /* send: bytes that may be read */
+    size_t issued, done;    /* bytes handed over; bytes finished, in order */
+    size_t told;            /* send: bytes that FIN has announced */
+    uint64_t remote;        /* send, granted: where to */
+    int gate_slot;          /* -1: none */
+    uint32_t gate_value;
+    struct pki_gate start, finish; /* of the slot: buffer free; last byte in place */
+    struct pki_put puts[PKI_XFER_PUTS];
+    unsigned puts_head, puts_tail;
+};
+
+struct pki_arrival { /* a message that nobody had asked for */
+    struct pki_list node;
+    struct pki_msg msg;
+    unsigned char payload[];
+};
+
+struct pki_import { /* a peer's region, mapped */
+    uint32_t id;
+    struct pki_export exported;
+    uint32_t pieces_here; /* descriptors that have come */
+    bool mapped;
+    uint64_t remote;
+};
+
+struct pki_slots { /* gate or low-latency slots of one pair that this rank, as receiver, hands out */
+    uint16_t free[PKI_GATE_SLOTS];
+    uint32_t value[PKI_GATE_SLOTS]; /* last value handed out */
+    int nfree;
+};
+
+struct pki_peer {
+    int rank;
+    struct pki_ep *eps[PKI_IFACES_MAX]; /* all endpoints; lane and ways are among them */
+    int neps;
+    struct pki_ep *lane;
+    struct pki_ep *way[2][2];       /* [source kind][target kind] */
+    int side_fd;
+    bool gone;                      /* said goodbye, or died */
+    uint64_t sends_begun[2], recvs_begun[2]; /* matching numbers; [1]: captured operations */
+    struct pki_list sends, recvs;
+    struct pki_list arrivals;
+    size_t eager_out;               /* eager bytes sent and not yet credited */
+    size_t eager_in;                /* eager bytes consumed and not yet credited back */
+    struct pki_slots gates, lls;
+    uint64_t *ll_remote;            /* the peer's slots for this rank, mapped here */
+    struct pki_export ll_exported;
+    uint64_t ll_mapping;
+    struct pki_import *imports;
+    uint32_t nimports, imports_cap;
+    bool *told;                     /* [id]: the peer has been told of this region of ours */
+    uint32_t told_cap;
+    uint32_t exporting, exported_pieces; /* a description in the middle of being sent */
+};
+
+struct pki_region { /* an allocation of this rank that peers may map */
+    uint32_t id;
+    struct pki_mem mem;
+    struct pki_export exported;
+    struct pki_iface *iface;
+};
+
+struct pki_registration {
+    struct pki_list node;
+    char *ptr;
+    size_t bytes;
+    struct pki_mem mem;
+};
+
+/* Local gates: words that the caller's streams and the CPU share. */
+struct pki_words {
+    _Atomic uint32_t *words; /* one a cache line */
+    uint32_t *value;
+    uint16_t *free;
+    int nfree, n;
+};
+
+enum pki_task_mode {
+    PKI_TASK_CPU,    /* the engine starts it at once and the caller (or host stream) waits for `ended` */
+    PKI_TASK_GATED,  /* a CUDA stream opens `ready` and waits for `release` */
+    PKI_TASK_STREAM  /* the CUDA stream does the transfer itself */
+};
+
+struct pki_step_state {
+    size_t bytes;      /* length of the step's block */
+    size_t done;       /* bytes finished */
+    size_t issued;
+    struct pki_xfer *xfer;
+    size_t landed;          /* RECV_REDUCE: bytes that have come */
+    struct pki_gate finish; /* work on a GPU in flight */
+    int finish_slot;
+    size_t finish_bytes;    /* done will be this when it opens */
+    bool started, complete, queued, starved; /* starved: no word was left for the work */
+};
+
+struct pki_task {
+    struct pki_list node;      /* engine->tasks, from start to end */
+    struct pki_list waiting;   /* the caller's list of blocking ones */
+    struct pki_list in_stream; /* host stream's queue */
+    struct pki_engine *engine;
+    struct pki_request request;
+    const char *name;
+    uint64_t number;
+    uint32_t sig;
+    enum pki_mem_kind kind;
+    enum pki_task_mode mode;
+    struct pki_queue queue;    /* the caller's CUDA stream */
+    enum pki_wait_how how;
+    struct pki_gate ready;     /* opened by the stream when it comes to the operation */
+    struct pki_gate release;   /* the stream waits for it; the engine opens it at the end */
+    int ready_slot, release_slot;
+    struct pki_host_stream *stream;
+    atomic_bool may_start;     /* host stream: everything before it has ended */
+    bool started, holds_wait, direct;
+    bool running;              /* its steps are being looked at */
+    atomic_bool ended;
+    pk_result_t result;
+    uint64_t begun_ns, deadline_ns;
+    bool warned;
+    struct pki_xfer *xfer;     /* send, recv */
+    struct pki_plan *plan;     /* cached, owned by the engine */
+    const uint32_t *dependents, *dependents_first;
+    struct pki_step_state *steps;
+    uint32_t *ready_steps;     /* stack of steps to look at */
+    uint32_t nready, remaining;
+    char *scratch;
+    size_t scratch_bytes, scratch_stride;
+};
+
+struct pki_plan_entry { /* the plan cache */
+    const struct pki_algorithm *algorithm;
+    bool in_place;
+    struct pki_plan *plan;
+    uint32_t *dependents, *dependents_first; /* reversed dependencies: of step i, [first[i], first[i + 1]) */
+};
+
+struct pki_scratch {
+    char *ptr;
+    size_t bytes;
+    bool busy;
+    enum pki_mem_kind kind;
+};
+
+#define PKI_PLANS_MAX 16
+#define PKI_SCRATCH_MAX 8
+
+struct pki_engine {
+    atomic_flag lock;
+    struct pki_engine_config config;
+    struct pki_device *host, *gpu;
+    struct pki_peer *peers;
+    struct pki_iface *ifaces[PKI_IFACES_MAX];
+    int nifaces;
+    struct pki_list tasks, active, registrations, captured;
+    struct pki_list free_xfers, spent_xfers; /* spent: finished in this round of progress */
+    struct pki_list ended;     /* tasks to free at the end of the round */
+    struct pki_list slabs;
+    struct pki_queue work;     /* the library's queue for copies and reductions on the GPU; never waits */
+    struct pki_queue late;     /* and for sends that the caller's stream could not do itself */
+    bool queues_open;
+    struct pki_words words;
+    _Atomic uint32_t *abort_word;
+    char *ll_memory;
+    struct pki_region *regions;
+    uint32_t nregions, regions_cap;
+    struct pki_plan_entry plans[PKI_PLANS_MAX];
+    int nplans;
+    struct pki_scratch scratch[PKI_SCRATCH_MAX];
+    uint64_t coll_number;
+    pk_stats_t stats;
+    atomic_int failed;         /* pk_result_t; the record is written before it */
+    pk_error_info_t error;
+    bool spin, collapsed;
+    unsigned idle_rounds;
+    uint64_t checked_ns;       /* when peers and deadlines were last looked at */
+    atomic_int async_tasks;    /* the service thread's business */
+    struct pki_list in_service;
+};
+
+/* engine.c */
+void pki_engine_lock(struct pki_engine *engine);
+bool pki_engine_trylock(struct pki_engine *engine);
+void pki_engine_unlock(struct pki_engine *engine);
+/* Advance everything. True when something moved. */
+bool pki_engine_progress(struct pki_engine *engine);
+/* Unlocked: progress until *done. */
+void pki_engine_wait(struct pki_engine *engine, const atomic_bool *done);
+/* Make the engine unusable; the calling thread's error record becomes the engine's. `tell`: the peers do not know yet. */
+void pki_engine_poison(struct pki_engine *engine, pk_result_t code, bool tell);
+struct pki_where pki_engine_where(const struct pki_engine *engine, int peer, const struct pki_task *task);
+
+/* The oldest unfinished operation, for texts; may be NULL. */
+struct pki_task *pki_engine_first_task(const struct pki_engine *engine);
+
+/* lane.c: messages of a peer */
+pk_result_t pki_lane_send(struct pki_peer *peer, const struct pki_msg *msg, const void *payload, struct pki_engine *engine);
+bool pki_lane_poll(struct pki_engine *engine, struct pki_peer *peer);
+/* Take an early arrival that speaks of `xfer`; NULL when there is none. The caller frees it. */
+struct pki_arrival *pki_lane_take(struct pki_xfer *xfer);
+void pki_lane_consumed(struct pki_engine *engine, struct pki_peer *peer, size_t payload);
+
+/* xfer.c, send.c, recv.c */
+struct pki_xfer *pki_xfer_new(struct pki_engine *engine, int peer, bool is_send);
+void pki_xfer_free(struct pki_xfer *xfer);
+void pki_xfer_activate(struct pki_xfer *xfer);
+void pki_xfer_advance(struct pki_xfer *xfer);
+/* How many chunks `bytes` of it are. */
+static inline size_t pki_xfer_chunks(const struct pki_xfer *xfer, size_t bytes)
+{
+    return bytes == 0 ? 0 : (bytes - 1) / xfer->chunk + 1;
+}
+
+void pki_xfer_post(struct pki_xfer *xfer);
+void pki_xfer_progressed(struct pki_xfer *xfer);
+void pki_send_advance(struct pki_xfer *xfer);
+void pki_send_granted(struct pki_xfer *xfer, const struct pki_msg *grant);
+void pki_send_put_done(struct pki_put *put);
+void pki_recv_advance(struct pki_xfer *xfer);
+void pki_recv_message(struct pki_xfer *xfer, const struct pki_msg *msg, const void *payload);
+/* The buffer is free: the receive may be matched, or its gate opened. */
+void pki_recv_open(struct pki_xfer *xfer);
+/* The peer's message disagrees; `bytes` is what it says of the length. */
+void pki_xfer_mismatch(struct pki_xfer *xfer, const struct pki_msg *msg, size_t bytes);
+struct pki_ll_op pki_ll_send_op(struct pki_xfer *xfer);
+
+/* self.c: a transfer from this rank to itself */
+void pki_self_advance(struct pki_xfer *xfer);
+
+/* region.c */
+pk_result_t pki_region_tell(struct pki_engine *engine, struct pki_peer *peer, const void *addr, size_t bytes, uint32_t *id,
+                            uint64_t *offset); /* PK_IN_PROGRESS: the socket is full */
+/* Where region `id` of the peer is mapped here; [offset, offset + bytes) must lie in it. */
+pk_result_t pki_region_map(struct pki_engine *engine, struct pki_peer *peer, uint32_t id, uint64_t offset, uint64_t bytes,
+                           uint64_t *remote);
+/* A description has come: keep it until it is mapped. Takes over its descriptors. */
+pk_result_t pki_region_arrived(struct pki_engine *engine, struct pki_peer *peer, uint32_t id, const struct pki_export *exported);
+/* NULL: this region has not been described. */
+struct pki_import *pki_region_import(struct pki_peer *peer, uint32_t id);
+void pki_region_close_all(struct pki_engine *engine);
+void pki_export_release(struct pki_export *exported);
+bool pki_region_registered(struct pki_engine *engine, const void *ptr, size_t bytes);
+
+/* side.c: frames on the socket beside the lane */
+pk_result_t pki_side_send_export(struct pki_engine *engine, struct pki_peer *peer, uint32_t id, const struct pki_export *exported);
+void pki_side_poll(struct pki_engine *engine, struct pki_peer *peer);
+void pki_side_check_left(struct pki_engine *engine, struct pki_peer *peer); /* a peer that said goodbye is still waited for */
+void pki_side_tell_all(struct pki_engine *engine, bool failed);
+
+/* task.c, plan_run.c */
+pk_result_t pki_task_new(struct pki_engine *engine, const struct pki_request *request, struct pki_task **task);
+void pki_task_start(struct pki_task *task);
+void pki_task_end(struct pki_task *task, pk_result_t result);
+void pki_task_free(struct pki_task *task);
+void pki_plan_run(struct pki_task *task);
+void pki_task_mismatch(struct pki_task *task, int peer, uint32_t their_sig);
+void pki_plan_xfer_progress(struct pki_task *task, uint32_t step, size_t done, bool ended);
+bool pki_plan_poll(struct pki_task *task);
+pk_result_t pki_plan_prepare(struct pki_task *task);
+void pki_plan_release(struct pki_task *task);
+void pki_plan_abandon(struct pki_task *task); /* free the transfers of an unfinished plan */
+
+/* words.c */
+pk_result_t pki_words_open(struct pki_engine *engine);
+void pki_words_close(struct pki_engine *engine);
+int pki_words_take(struct pki_engine *engine, struct pki_gate *gate); /* -1: none left */
+void pki_words_give(struct pki_engine *engine, int slot);
+_Atomic uint32_t *pki_words_ll(struct pki_engine *engine, int peer, bool send, int slot);
+void pki_slots_init(struct pki_slots *slots, int n);
+int pki_slots_take(struct pki_slots *slots);
+void pki_slots_give(struct pki_slots *slots, int slot);
+
+/* cuda_stream.c: tasks in the caller's CUDA stream, three phases so that a group's do not block one another */
+pk_result_t pki_stream_admit(struct pki_task *task); /* before anything is posted: may it wait in this stream, how */
+void pki_stream_begin(struct pki_task *task);        /* "ready" and "my buffer is free" */
+void pki_stream_move(struct pki_task *task);         /* what the stream itself moves */
+void pki_stream_end(struct pki_task *task);          /* waits */
+void pki_stream_left(struct pki_task *task);         /* the task has ended: its wait is over */
+void pki_stream_waits(uint64_t *pending, uint64_t *most); /* of the process */
+
+/* capture.c */
+pk_result_t pki_capture_run(struct pki_engine *engine, const struct pki_request *requests, int n);
+/* Is one of them in a stream that is being captured? *error: they cannot be told, or are mixed. */
+bool pki_capture_wanted(struct pki_engine *engine, const struct pki_request *requests, int n, pk_result_t *error);
+
+/* Let streams that wait in replayed graphs go. */
+void pki_capture_release(struct pki_engine *engine);
+void pki_capture_close(struct pki_engine *engine);
+
+/* ll.c */
+void pki_ll_unimport(struct pki_engine *engine, struct pki_peer *peer);
+uint64_t *pki_ll_slot(struct pki_engine *engine, int peer, int slot);
+
+/* service.c: unlocked */
+void pki_service_attach(struct pki_engine *engine);
+void pki_service_detach(struct pki_engine *engine); /* the thread no longer touches it on return */
+pk_result_t pki_service_wake(void);
+
+/* host_stream.c */
+void pki_host_stream_append(struct pki_host_stream *stream, struct pki_task *task);
+void pki_host_stream_ended(struct pki_host_stream *stream, struct pki_task *task);
+
+#endif

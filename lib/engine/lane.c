@@ -1,0 +1,142 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Messages of the lanes: out, in, and kept until somebody asks for them. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/internal.h"
+
+#define MESSAGES_A_POLL 64 /* of one peer, so that none starves the others */
+#define KEY_FLAGS (PKI_MSG_FLAG_COLL | PKI_MSG_FLAG_CAPTURED)
+
+pk_result_t pki_lane_send(struct pki_peer *peer, const struct pki_msg *msg, const void *payload, struct pki_engine *e)
+{
+    pk_result_t result = peer->lane->iface->transport->msg(peer->lane, msg, payload);
+
+    if (result == PK_OK) {
+        e->stats.messages++;
+    } else if (result != PK_IN_PROGRESS) {
+        struct pki_where where = pki_engine_where(e, peer->rank, NULL);
+
+        (void)pki_fail(PK_ERR_PEER, &where, "its lane is broken");
+        pki_engine_poison(e, PK_ERR_PEER, true);
+    }
+    return result;
+}
+
+static bool speaks_of(const struct pki_msg *msg, const struct pki_xfer *xfer)
+{
+    return msg->op == xfer->op && msg->index == xfer->index && ((msg->flags ^ xfer->flags) & KEY_FLAGS) == 0;
+}
+
+static bool is_for_sender(const struct pki_msg *msg)
+{
+    return msg->kind == PKI_MSG_GRANT;
+}
+
+static struct pki_xfer *find_xfer(struct pki_peer *peer, const struct pki_msg *msg)
+{
+    struct pki_list *list = is_for_sender(msg) ? &peer->sends : &peer->recvs;
+
+    for (struct pki_list *n = list->next; n != list; n = n->next) {
+        struct pki_xfer *xfer = pki_container_of(n, struct pki_xfer, match);
+
+        if (speaks_of(msg, xfer))
+            return !xfer->is_send && xfer->state == PKI_XFER_UNPOSTED ? NULL : xfer;
+    }
+    return NULL;
+}
+
+struct pki_arrival *pki_lane_take(struct pki_xfer *xfer)
+{
+    struct pki_list *list = &xfer->peer->arrivals;
+
+    for (struct pki_list *n = list->next; n != list; n = n->next) {
+        struct pki_arrival *arrival = pki_container_of(n, struct pki_arrival, node);
+
+        if (is_for_sender(&arrival->msg) == xfer->is_send && speaks_of(&arrival->msg, xfer)) {
+            pki_list_remove(n);
+            return arrival;
+        }
+    }
+    return NULL;
+}
+
+/* An operation with this number runs here and is another one than the peer's. */
+static bool contradicts(struct pki_engine *e, struct pki_peer *peer, const struct pki_msg *msg)
+{
+    if ((msg->flags & PKI_MSG_FLAG_COLL) == 0)
+        return false;
+    for (struct pki_list *n = e->tasks.next; n != &e->tasks; n = n->next) {
+        struct pki_task *task = pki_container_of(n, struct pki_task, node);
+
+        if (task->plan != NULL && task->number == msg->op && task->sig != msg->sig) {
+            pki_task_mismatch(task, peer->rank, msg->sig);
+            return true;
+        }
+    }
+    return false;
+}
+
+static void keep(struct pki_engine *e, struct pki_peer *peer, const struct pki_msg *msg, const void *payload)
+{
+    struct pki_arrival *arrival;
+
+    if (contradicts(e, peer, msg))
+        return;
+    arrival = malloc(sizeof *arrival + msg->payload);
+    if (arrival == NULL) {
+        struct pki_where where = pki_engine_where(e, peer->rank, NULL);
+
+        (void)pki_fail(PK_ERR_MEMORY, &where, "no memory to keep a message of %u bytes", (unsigned)msg->payload);
+        pki_engine_poison(e, PK_ERR_MEMORY, true);
+        return;
+    }
+    arrival->msg = *msg;
+    if (msg->payload > 0)
+        memcpy(arrival->payload, payload, msg->payload);
+    pki_list_push(&peer->arrivals, &arrival->node);
+}
+
+void pki_lane_consumed(struct pki_engine *e, struct pki_peer *peer, size_t payload)
+{
+    struct pki_msg credit = { .kind = PKI_MSG_CREDIT };
+
+    peer->eager_in += payload + sizeof(struct pki_msg);
+    if (peer->eager_in < PKI_EAGER_CREDIT / 2)
+        return;
+    credit.bytes = peer->eager_in;
+    if (pki_lane_send(peer, &credit, NULL, e) == PK_OK)
+        peer->eager_in = 0; /* else with the next one */
+}
+
+static void dispatch(struct pki_engine *e, struct pki_peer *peer, const struct pki_msg *msg, const void *payload)
+{
+    struct pki_xfer *xfer;
+
+    if (msg->kind == PKI_MSG_CREDIT) {
+        peer->eager_out -= msg->bytes < peer->eager_out ? msg->bytes : peer->eager_out;
+        return;
+    }
+    xfer = find_xfer(peer, msg);
+    if (xfer == NULL)
+        keep(e, peer, msg, payload);
+    else if (xfer->is_send)
+        pki_send_granted(xfer, msg);
+    else
+        pki_recv_message(xfer, msg, payload);
+}
+
+bool pki_lane_poll(struct pki_engine *e, struct pki_peer *peer)
+{
+    const struct pki_transport *transport = peer->lane->iface->transport;
+    struct pki_msg msg;
+    const void *payload;
+    int n = 0;
+
+    while (n < MESSAGES_A_POLL && transport->peek(peer->lane, &msg, &payload)) {
+        dispatch(e, peer, &msg, payload);
+        transport->pop(peer->lane);
+        n++;
+    }
+    return n > 0;
+}

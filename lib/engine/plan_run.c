@@ -1,0 +1,508 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Running a plan. A step is looked at when something it depends on has moved; it does what has become possible and, when its own
+ * bytes move, the steps that depend on it are looked at next. The same on the host and on a GPU: there local work is queued and a
+ * word says when it has ended.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/internal.h"
+#include "util/dtype.h"
+
+/* ---- the plan cache ---- */
+
+static bool reverse_deps(struct pki_plan_entry *entry)
+{
+    const struct pki_plan *plan = entry->plan;
+    uint32_t *first = calloc((size_t)plan->nsteps + 2, sizeof *first);
+    uint32_t *list = malloc(((size_t)plan->ndeps + 1) * sizeof *list);
+
+    if (first == NULL || list == NULL) {
+        free(first);
+        free(list);
+        return false;
+    }
+    for (uint32_t i = 0; i < plan->nsteps; i++)
+        for (uint32_t d = 0; d < plan->steps[i].deps; d++)
+            first[plan->deps[plan->steps[i].first_dep + d] + 2]++;
+    for (uint32_t i = 2; i < plan->nsteps + 2; i++)
+        first[i] += first[i - 1];
+    for (uint32_t i = 0; i < plan->nsteps; i++)
+        for (uint32_t d = 0; d < plan->steps[i].deps; d++)
+            list[first[plan->deps[plan->steps[i].first_dep + d] + 1]++] = i;
+    entry->dependents = list;
+    entry->dependents_first = first;
+    return true;
+}
+
+static void entry_free(struct pki_plan_entry *entry)
+{
+    pki_plan_free(entry->plan);
+    free(entry->dependents);
+    free(entry->dependents_first);
+}
+
+static pk_result_t find_plan(struct pki_engine *e, const struct pki_request *r, const struct pki_plan_entry **out)
+{
+    struct pki_plan_entry entry = { .algorithm = r->algorithm, .in_place = r->in_place };
+    pk_result_t result;
+
+    for (int i = 0; i < e->nplans; i++)
+        if (e->plans[i].algorithm == r->algorithm && e->plans[i].in_place == r->in_place) {
+            *out = &e->plans[i];
+            return PK_OK;
+        }
+    if (e->nplans == PKI_PLANS_MAX)
+        return pki_fail(PK_ERR_INTERNAL, NULL, "more than %d plans in use", PKI_PLANS_MAX);
+    result = pki_plan_make(r->algorithm, e->config.rank, e->config.size, r->in_place, &entry.plan);
+    if (result != PK_OK)
+        return result;
+    if (!reverse_deps(&entry)) {
+        entry_free(&entry);
+        return pki_fail(PK_ERR_MEMORY, NULL, "no memory for a plan of %u steps", entry.plan->nsteps);
+    }
+    e->plans[e->nplans] = entry;
+    *out = &e->plans[e->nplans++];
+    return PK_OK;
+}
+
+/* ---- blocks ---- */
+
+static size_t block_bytes(const struct pki_task *task, unsigned buffer, uint32_t index, size_t *offset)
+{
+    const struct pki_request *r = &task->request;
+    size_t size = pki_dtype_bytes(r->dtype), first, count;
+
+    if (buffer == PKI_BUF_IN)
+        pki_block_range(r->in_count, task->plan->in_blocks, index, &first, &count);
+    else
+        pki_block_range(r->out_count, task->plan->out_blocks, index, &first, &count);
+    *offset = first * size;
+    return count * size;
+}
+
+static char *block(const struct pki_task *task, struct pki_ref ref, size_t *bytes)
+{
+    size_t offset;
+
+    if (ref.buffer == PKI_BUF_SCRATCH) {
+        *bytes = block_bytes(task, ref.like_buffer, ref.like, &offset);
+        return task->scratch + ref.index * task->scratch_stride;
+    }
+    *bytes = block_bytes(task, ref.buffer, ref.index, &offset);
+    return (char *)(ref.buffer == PKI_BUF_IN ? (uintptr_t)task->request.in : (uintptr_t)task->request.out) + offset;
+}
+
+static size_t step_bytes(const struct pki_task *task, const struct pki_step *step)
+{
+    size_t bytes;
+
+    (void)block(task, step->kind == PKI_STEP_SEND ? step->src : step->dst, &bytes);
+    return bytes;
+}
+
+/* ---- preparation ---- */
+
+static struct pki_scratch *free_scratch(struct pki_engine *e, enum pki_mem_kind kind, size_t bytes)
+{
+    struct pki_scratch *empty = NULL;
+
+    for (int i = 0; i < PKI_SCRATCH_MAX; i++) {
+        struct pki_scratch *s = &e->scratch[i];
+
+        if (s->ptr != NULL && !s->busy && s->kind == kind && s->bytes >= bytes)
+            return s;
+        if (!s->busy && (empty == NULL || s->ptr == NULL))
+            empty = s;
+    }
+    return empty;
+}
+
+static pk_result_t take_scratch(struct pki_task *task, size_t bytes)
+{
+    struct pki_engine *e = task->engine;
+    struct pki_scratch *s = free_scratch(e, task->kind, bytes);
+    struct pki_device *device;
+    void *ptr;
+    pk_result_t result;
+
+    if (s == NULL)
+        return pki_fail(PK_ERR_MEMORY, NULL, "more than %d collectives that need scratch memory at a time", PKI_SCRATCH_MAX);
+    if (s->ptr == NULL || s->kind != task->kind || s->bytes < bytes) {
+        if (s->ptr != NULL) {
+            device = s->kind == PKI_MEM_DEVICE ? e->gpu : e->host;
+            device->ops->free(device, s->ptr);
+            s->ptr = NULL;
+        }
+        device = task->kind == PKI_MEM_DEVICE ? e->gpu : e->host;
+        result = device->ops->alloc(device, bytes, &ptr);
+        if (result != PK_OK)
+            return result;
+        *s = (struct pki_scratch){ .ptr = ptr, .bytes = bytes, .kind = task->kind };
+    }
+    s->busy = true;
+    task->scratch = s->ptr;
+    task->scratch_bytes = s->bytes;
+    return PK_OK;
+}
+
+static void give_scratch(struct pki_task *task)
+{
+    for (int i = 0; i < PKI_SCRATCH_MAX; i++)
+        if (task->scratch != NULL && task->engine->scratch[i].ptr == task->scratch)
+            task->engine->scratch[i].busy = false;
+    task->scratch = NULL;
+}
+
+static pk_result_t size_scratch(struct pki_task *task)
+{
+    size_t longest, in_first, offset;
+
+    if (task->plan->scratch_blocks == 0)
+        return PK_OK;
+    longest = block_bytes(task, PKI_BUF_OUT, 0, &offset); /* block 0 is the longest of each buffer */
+    in_first = block_bytes(task, PKI_BUF_IN, 0, &offset);
+    if (in_first > longest && task->plan->in_blocks > 1)
+        longest = in_first;
+    task->scratch_stride = (longest + 255) / 256 * 256;
+    if (task->scratch_stride == 0)
+        task->scratch_stride = 256;
+    return take_scratch(task, task->scratch_stride * task->plan->scratch_blocks);
+}
+
+pk_result_t pki_plan_prepare(struct pki_task *task)
+{
+    const struct pki_plan_entry *entry = NULL;
+    pk_result_t result = find_plan(task->engine, &task->request, &entry);
+
+    if (result != PK_OK)
+        return result;
+    task->plan = entry->plan;
+    task->dependents = entry->dependents;
+    task->dependents_first = entry->dependents_first;
+    task->remaining = task->plan->nsteps;
+    task->steps = calloc((size_t)task->plan->nsteps + 1, sizeof *task->steps);
+    task->ready_steps = malloc(((size_t)task->plan->nsteps + 1) * sizeof *task->ready_steps);
+    if (task->steps == NULL || task->ready_steps == NULL)
+        result = pki_fail(PK_ERR_MEMORY, NULL, "no memory for %u steps", task->plan->nsteps);
+    else
+        result = size_scratch(task);
+    if (result != PK_OK) {
+        pki_plan_release(task);
+        return result;
+    }
+    for (uint32_t i = 0; i < task->plan->nsteps; i++)
+        task->steps[i].bytes = step_bytes(task, &task->plan->steps[i]);
+    return PK_OK;
+}
+
+void pki_plan_release(struct pki_task *task)
+{
+    if (task->plan == NULL)
+        return;
+    give_scratch(task);
+    free(task->steps);
+    free(task->ready_steps);
+    task->steps = NULL;
+    task->ready_steps = NULL;
+}
+
+void pki_plan_abandon(struct pki_task *task)
+{
+    for (uint32_t i = 0; i < task->plan->nsteps; i++) {
+        if (task->steps[i].xfer != NULL)
+            pki_xfer_free(task->steps[i].xfer);
+        task->steps[i].xfer = NULL;
+    }
+}
+
+/* ---- running ---- */
+
+static void queue_step(struct pki_task *task, uint32_t i)
+{
+    if (task->steps[i].queued || task->steps[i].complete)
+        return;
+    task->steps[i].queued = true;
+    task->ready_steps[task->nready++] = i;
+}
+
+static void queue_dependents(struct pki_task *task, uint32_t i)
+{
+    for (uint32_t d = task->dependents_first[i]; d < task->dependents_first[i + 1]; d++)
+        queue_step(task, task->dependents[d]);
+}
+
+static size_t chunk_bytes(const struct pki_task *task)
+{
+    if (task->kind == PKI_MEM_HOST)
+        return PKI_HOST_CHUNK;
+    return task->request.algorithm->coll == PKI_COLL_ALLREDUCE ? PKI_DEVICE_CHUNK : SIZE_MAX;
+}
+
+/* How many of the step's bytes its dependencies allow; *all: they have ended. */
+static size_t available(const struct pki_task *task, uint32_t i, bool *all)
+{
+    const struct pki_step *step = &task->plan->steps[i];
+    size_t bytes = task->steps[i].bytes, least = bytes;
+
+    *all = true;
+    for (uint32_t d = 0; d < step->deps; d++) {
+        const struct pki_step_state *dep = &task->steps[task->plan->deps[step->first_dep + d]];
+
+        if (dep->complete)
+            continue;
+        *all = false;
+        if (dep->done < least)
+            least = dep->done;
+    }
+    if (least < bytes) /* whole chunks on a GPU, whole elements on the host */
+        least -= least % (task->kind == PKI_MEM_DEVICE ? chunk_bytes(task) : 16);
+    return least;
+}
+
+static struct pki_xfer *make_xfer(struct pki_task *task, uint32_t i)
+{
+    const struct pki_step *step = &task->plan->steps[i];
+    struct pki_step_state *state = &task->steps[i];
+    bool is_send = step->kind == PKI_STEP_SEND;
+    struct pki_ref ref = is_send ? step->src : step->kind == PKI_STEP_RECV_REDUCE ? step->landing : step->dst;
+    struct pki_xfer *xfer = pki_xfer_new(task->engine, step->peer, is_send);
+    size_t bytes;
+
+    if (xfer == NULL) {
+        pki_engine_poison(task->engine, PK_ERR_MEMORY, true);
+        return NULL;
+    }
+    xfer->addr = block(task, ref, &bytes);
+    xfer->bytes = state->bytes;
+    xfer->chunk = chunk_bytes(task);
+    xfer->task = task;
+    xfer->step = i;
+    xfer->kind = task->kind;
+    xfer->flags = PKI_MSG_FLAG_COLL;
+    xfer->index = (uint16_t)step->pair_index;
+    xfer->op = task->number;
+    xfer->sig = task->sig;
+    xfer->state = PKI_XFER_SAY;
+    state->xfer = xfer;
+    state->started = true;
+    return xfer;
+}
+
+static void look_at_send(struct pki_task *task, uint32_t i, size_t avail, bool all)
+{
+    struct pki_step_state *state = &task->steps[i];
+
+    if (!all && (avail == 0 || state->bytes <= PKI_EAGER_MAX)) /* a short one goes in the lane, whole */
+        return;
+    if (!state->started) {
+        struct pki_xfer *xfer = make_xfer(task, i);
+
+        if (xfer == NULL)
+            return;
+        xfer->ready = avail;
+        pki_xfer_post(xfer);
+    } else if (state->xfer != NULL && state->xfer->ready < avail) {
+        state->xfer->ready = avail;
+        pki_xfer_advance(state->xfer);
+    }
+}
+
+/* GPU memory is granted before it is free: the gate holds the sender back. */
+static void look_at_recv(struct pki_task *task, uint32_t i, bool all)
+{
+    struct pki_step_state *state = &task->steps[i];
+
+    if (!state->started && (all || task->kind == PKI_MEM_DEVICE)) {
+        struct pki_xfer *xfer = make_xfer(task, i);
+
+        if (xfer == NULL)
+            return;
+        xfer->opened = all;
+        pki_xfer_post(xfer);
+    } else if (state->xfer != NULL && all && !state->xfer->opened) {
+        pki_recv_open(state->xfer);
+    }
+}
+
+static void step_done(struct pki_task *task, uint32_t i, size_t done, bool ended)
+{
+    struct pki_step_state *state = &task->steps[i];
+
+    state->done = done;
+    if (ended && !state->complete) {
+        state->complete = true;
+        task->remaining--;
+        task->engine->stats.steps++;
+    }
+    queue_dependents(task, i);
+}
+
+static pk_result_t do_work(struct pki_task *task, uint32_t i, size_t from, size_t len, const struct pki_queue *queue)
+{
+    const struct pki_step *step = &task->plan->steps[i];
+    const struct pki_device_ops *ops = queue->device->ops;
+    size_t bytes, size = pki_dtype_bytes(task->request.dtype);
+    const void *srcs[PKI_REDUCE_MAX];
+    char *dst = block(task, step->dst, &bytes) + from;
+
+    if (task->kind == PKI_MEM_DEVICE)
+        task->engine->stats.kernels++;
+    if (step->kind == PKI_STEP_COPY)
+        return ops->copy(queue, dst, block(task, step->src, &bytes) + from, len);
+    if (step->kind == PKI_STEP_RECV_REDUCE) {
+        srcs[0] = block(task, step->src, &bytes) + from;
+        srcs[1] = block(task, step->landing, &bytes) + from;
+        return ops->reduce(queue, dst, srcs, 2, len / size, task->request.dtype, task->request.op);
+    }
+    if (step->operands > PKI_REDUCE_MAX)
+        return pki_fail(PK_ERR_INTERNAL, NULL, "a reduction of %u blocks at once", step->operands);
+    for (uint32_t k = 0; k < step->operands; k++)
+        srcs[k] = block(task, task->plan->operands[step->first_operand + k], &bytes) + from;
+    return ops->reduce(queue, dst, srcs, (int)step->operands, len / size, task->request.dtype, task->request.op);
+}
+
+static void work_on_host(struct pki_task *task, uint32_t i, size_t avail)
+{
+    struct pki_step_state *state = &task->steps[i];
+    struct pki_queue queue = { .device = task->engine->host };
+    pk_result_t result = PK_OK;
+
+    if (avail > state->done)
+        result = do_work(task, i, state->done, avail - state->done, &queue);
+    if (result != PK_OK) {
+        pki_engine_poison(task->engine, result, true);
+        return;
+    }
+    state->issued = avail;
+    step_done(task, i, avail, avail == state->bytes);
+}
+
+/* One piece in flight a step; the next when its word has been seen. */
+static void work_on_gpu(struct pki_task *task, uint32_t i, size_t avail)
+{
+    struct pki_engine *e = task->engine;
+    struct pki_step_state *state = &task->steps[i];
+    struct pki_word_op opened = { .kind = PKI_WORD_WRITE };
+    pk_result_t result;
+
+    if (state->finish_bytes > state->done)
+        return;
+    state->finish_slot = pki_words_take(e, &state->finish);
+    state->starved = state->finish_slot < 0;
+    if (state->starved)
+        return; /* looked at again by pki_plan_poll */
+    opened.gate = state->finish;
+    result = do_work(task, i, state->done, avail - state->done, &e->work);
+    if (result == PK_OK)
+        result = e->gpu->ops->words(&e->work, &opened, 1, PKI_WAIT_VALUE);
+    if (result != PK_OK) {
+        pki_engine_poison(e, result, true);
+        return;
+    }
+    state->finish_bytes = avail;
+}
+
+static void look_at_work(struct pki_task *task, uint32_t i, size_t avail, bool all)
+{
+    struct pki_step_state *state = &task->steps[i];
+
+    if (state->bytes == 0 && all)
+        step_done(task, i, 0, true);
+    else if (avail <= state->done)
+        return;
+    else if (task->kind == PKI_MEM_HOST)
+        work_on_host(task, i, avail);
+    else
+        work_on_gpu(task, i, avail);
+}
+
+static void look_at(struct pki_task *task, uint32_t i)
+{
+    const struct pki_step *step = &task->plan->steps[i];
+    struct pki_step_state *state = &task->steps[i];
+    bool all;
+    size_t avail = available(task, i, &all);
+
+    switch ((enum pki_step_kind)step->kind) {
+    case PKI_STEP_SEND:
+        look_at_send(task, i, avail, all);
+        return;
+    case PKI_STEP_RECV:
+        look_at_recv(task, i, all);
+        return;
+    case PKI_STEP_RECV_REDUCE:
+        look_at_recv(task, i, all);
+        if (state->landed > state->done || (state->landed == state->bytes && state->xfer == NULL && state->started))
+            look_at_work(task, i, state->landed, state->landed == state->bytes);
+        return;
+    case PKI_STEP_COPY:
+    case PKI_STEP_REDUCE:
+        look_at_work(task, i, avail, all);
+        return;
+    case PKI_STEP_FUSED:
+        (void)pki_fail(PK_ERR_INTERNAL, NULL, "step %u of %s is of a kind this version does not run", i, task->name);
+        pki_engine_poison(task->engine, PK_ERR_INTERNAL, true);
+        return;
+    }
+}
+
+/* Look at steps until none can move now. A look may finish others at once; `running` keeps that from nesting. */
+static void drain(struct pki_task *task)
+{
+    if (task->running)
+        return;
+    task->running = true;
+    while (task->nready > 0 && atomic_load_explicit(&task->engine->failed, memory_order_relaxed) == PK_OK) {
+        uint32_t i = task->ready_steps[--task->nready];
+
+        task->steps[i].queued = false;
+        if (!task->steps[i].complete)
+            look_at(task, i);
+    }
+    task->running = false;
+    if (task->remaining == 0 && atomic_load_explicit(&task->engine->failed, memory_order_relaxed) == PK_OK)
+        pki_task_end(task, PK_OK);
+}
+
+void pki_plan_run(struct pki_task *task)
+{
+    for (uint32_t i = task->plan->nsteps; i-- > 0;) /* a stack: the first step is looked at first */
+        queue_step(task, i);
+    drain(task);
+}
+
+void pki_plan_xfer_progress(struct pki_task *task, uint32_t i, size_t done, bool ended)
+{
+    if (task->plan->steps[i].kind == PKI_STEP_RECV_REDUCE) {
+        task->steps[i].landed = done;
+        queue_step(task, i);
+    } else {
+        step_done(task, i, done, ended);
+    }
+    drain(task);
+}
+
+bool pki_plan_poll(struct pki_task *task)
+{
+    bool moved = false;
+
+    for (uint32_t i = 0; i < task->plan->nsteps; i++) {
+        struct pki_step_state *state = &task->steps[i];
+
+        if (state->starved && task->engine->words.nfree > 0) {
+            queue_step(task, i);
+            moved = true;
+        }
+        if (state->complete || state->finish_bytes <= state->done || !pki_gate_is_open(&state->finish))
+            continue;
+        pki_words_give(task->engine, state->finish_slot);
+        step_done(task, i, state->finish_bytes, state->finish_bytes == state->bytes);
+        queue_step(task, i);
+        moved = true;
+    }
+    if (moved)
+        drain(task);
+    return moved;
+}

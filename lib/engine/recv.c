@@ -1,0 +1,215 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A transfer to this rank. Small ones into host memory wait for an EAGER message. Others grant their buffer to the sender: GPU
+ * memory at once, with a gate that opens when the buffer is free; host memory when it is free.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/internal.h"
+
+static void advance_to(struct pki_xfer *xfer, size_t done)
+{
+    if (done <= xfer->done)
+        return;
+    xfer->done = done;
+    if (done == xfer->bytes)
+        xfer->state = PKI_XFER_DONE;
+    pki_xfer_progressed(xfer);
+}
+
+static void broken(struct pki_xfer *xfer, const struct pki_msg *msg)
+{
+    struct pki_where where = pki_engine_where(xfer->engine, xfer->peer->rank, xfer->task);
+
+    (void)pki_fail(PK_ERR_INTERNAL, &where, "message of kind %u does not fit its transfer (offset %llu, payload %u, of %zu bytes)",
+                   (unsigned)msg->kind, (unsigned long long)msg->offset, (unsigned)msg->payload, xfer->bytes);
+    pki_engine_poison(xfer->engine, PK_ERR_INTERNAL, true);
+}
+
+static void take_eager(struct pki_xfer *xfer, const struct pki_msg *msg, const void *payload)
+{
+    if (msg->payload != xfer->bytes || msg->sig != xfer->sig) {
+        pki_xfer_mismatch(xfer, msg, msg->payload);
+        return;
+    }
+    if (xfer->kind == PKI_MEM_DEVICE && xfer->bytes > 0) {
+        struct pki_where where = pki_engine_where(xfer->engine, xfer->peer->rank, xfer->task);
+
+        (void)pki_fail(PK_ERR_UNSUPPORTED, &where, "no way from host memory of rank %d to device memory of rank %d",
+                       xfer->peer->rank, xfer->engine->config.rank);
+        pki_engine_poison(xfer->engine, PK_ERR_UNSUPPORTED, true);
+        return;
+    }
+    if (xfer->bytes > 0)
+        memcpy(xfer->addr, payload, xfer->bytes);
+    pki_lane_consumed(xfer->engine, xfer->peer, xfer->bytes);
+    xfer->done = xfer->bytes;
+    xfer->state = PKI_XFER_DONE;
+    pki_xfer_progressed(xfer);
+}
+
+static void take_data(struct pki_xfer *xfer, const struct pki_msg *msg, const void *payload)
+{
+    if (xfer->state != PKI_XFER_WAIT || xfer->kind != PKI_MEM_HOST || msg->offset != xfer->done ||
+        msg->payload > xfer->bytes - xfer->done) {
+        broken(xfer, msg);
+        return;
+    }
+    memcpy(xfer->addr + xfer->done, payload, msg->payload);
+    advance_to(xfer, xfer->done + msg->payload);
+}
+
+void pki_recv_message(struct pki_xfer *xfer, const struct pki_msg *msg, const void *payload)
+{
+    switch (msg->kind) {
+    case PKI_MSG_EAGER:
+        take_eager(xfer, msg, payload);
+        return;
+    case PKI_MSG_WANT:
+        if (msg->bytes != xfer->bytes || msg->sig != xfer->sig) {
+            pki_xfer_mismatch(xfer, msg, msg->bytes);
+            return;
+        }
+        xfer->wanted = true;
+        if (xfer->state == PKI_XFER_SAY)
+            pki_recv_advance(xfer);
+        return;
+    case PKI_MSG_DATA:
+        take_data(xfer, msg, payload);
+        return;
+    case PKI_MSG_FIN:
+        if (xfer->state != PKI_XFER_WAIT || msg->offset > xfer->bytes)
+            broken(xfer, msg);
+        else
+            advance_to(xfer, msg->offset);
+        return;
+    default:
+        broken(xfer, msg);
+    }
+}
+
+static bool ll_allowed(const struct pki_xfer *xfer)
+{
+    return xfer->engine->config.kernels && xfer->peer->ll_remote != NULL && xfer->task->mode == PKI_TASK_STREAM &&
+           xfer->bytes <= PKI_LL_MAX_BYTES && xfer->engine->ll_memory != NULL;
+}
+
+/* A slot for the sender to signal through; kept until the transfer ends. False: none is free now. */
+static bool take_slot(struct pki_xfer *xfer)
+{
+    struct pki_peer *peer = xfer->peer;
+    struct pki_gate_slot *slot;
+
+    if (xfer->gate_slot >= 0)
+        return true;
+    if (ll_allowed(xfer) && (xfer->gate_slot = pki_slots_take(&peer->lls)) >= 0) {
+        xfer->ll = true;
+        xfer->gate_value = ++peer->lls.value[xfer->gate_slot];
+        if (xfer->gate_value == 0) /* 0 is what an empty slot holds */
+            xfer->gate_value = ++peer->lls.value[xfer->gate_slot];
+        xfer->finish = (struct pki_gate){ pki_words_ll(xfer->engine, peer->rank, false, xfer->gate_slot), xfer->gate_value };
+        return true;
+    }
+    xfer->gate_slot = pki_slots_take(&peer->gates);
+    if (xfer->gate_slot < 0)
+        return false;
+    slot = &peer->lane->gates_mine[xfer->gate_slot];
+    xfer->gate_value = peer->gates.value[xfer->gate_slot] += (uint32_t)pki_xfer_chunks(xfer, xfer->bytes);
+    xfer->start = (struct pki_gate){ &slot->start, xfer->gate_value };
+    xfer->finish = (struct pki_gate){ &slot->done, xfer->gate_value };
+    return true;
+}
+
+static pk_result_t send_grant(struct pki_xfer *xfer)
+{
+    struct pki_msg msg = { .kind = PKI_MSG_GRANT, .flags = xfer->flags, .index = xfer->index, .sig = xfer->sig, .op = xfer->op,
+                           .bytes = xfer->bytes, .offset = (uint64_t)(uintptr_t)xfer->addr };
+    pk_result_t result;
+
+    if (xfer->kind == PKI_MEM_DEVICE) {
+        if (!take_slot(xfer))
+            return PK_IN_PROGRESS;
+        msg.flags |= PKI_MSG_FLAG_DEVICE | (xfer->ll ? PKI_MSG_FLAG_LL : 0);
+        msg.gate_slot = (uint16_t)xfer->gate_slot;
+        msg.gate_value = xfer->gate_value;
+    }
+    if (xfer->kind == PKI_MEM_DEVICE && !xfer->ll) {
+        result = pki_region_tell(xfer->engine, xfer->peer, xfer->addr, xfer->bytes, &msg.region, &msg.offset);
+        if (result != PK_OK)
+            return result;
+    }
+    return pki_lane_send(xfer->peer, &msg, NULL, xfer->engine);
+}
+
+static void say(struct pki_xfer *xfer)
+{
+    pk_result_t result;
+
+    if (xfer->bytes == 0 || (xfer->kind == PKI_MEM_HOST && xfer->bytes <= PKI_EAGER_MAX && !xfer->wanted))
+        return; /* an EAGER or WANT message comes */
+    result = send_grant(xfer);
+    if (result == PK_OK)
+        xfer->state = PKI_XFER_WAIT;
+    else if (result != PK_IN_PROGRESS)
+        pki_engine_poison(xfer->engine, result, true);
+    if (result == PK_IN_PROGRESS || xfer->kind == PKI_MEM_DEVICE)
+        pki_xfer_activate(xfer);
+}
+
+/* GPU memory: the sender's queue counts chunks up in the slot's done word. */
+static void watch_gate(struct pki_xfer *xfer)
+{
+    uint32_t left = xfer->gate_value - atomic_load_explicit(xfer->finish.word, memory_order_acquire);
+    size_t chunks = xfer->ll ? 1 : pki_xfer_chunks(xfer, xfer->bytes);
+    size_t done;
+
+    if ((int32_t)left <= 0)
+        done = xfer->bytes;
+    else
+        done = left >= chunks ? 0 : (chunks - left) * xfer->chunk;
+    if (done < xfer->bytes)
+        pki_xfer_activate(xfer);
+    else
+        pki_slots_give(xfer->ll ? &xfer->peer->lls : &xfer->peer->gates, xfer->gate_slot);
+    advance_to(xfer, done);
+}
+
+/* What has come before it was asked for. */
+static void take_arrivals(struct pki_xfer *xfer)
+{
+    struct pki_arrival *arrival;
+
+    while (xfer->state != PKI_XFER_DONE && (arrival = pki_lane_take(xfer)) != NULL) {
+        pki_recv_message(xfer, &arrival->msg, arrival->payload);
+        free(arrival);
+        if (atomic_load_explicit(&xfer->engine->failed, memory_order_relaxed) != PK_OK)
+            return;
+    }
+}
+
+void pki_recv_open(struct pki_xfer *xfer)
+{
+    if (xfer->state == PKI_XFER_UNPOSTED) {
+        xfer->state = PKI_XFER_SAY;
+        pki_recv_advance(xfer);
+        return;
+    }
+    if (xfer->start.word != NULL)
+        pki_gate_open(&xfer->start);
+    xfer->opened = true;
+}
+
+void pki_recv_advance(struct pki_xfer *xfer)
+{
+    if (xfer->state == PKI_XFER_SAY) {
+        take_arrivals(xfer);
+        if (xfer->state == PKI_XFER_SAY)
+            say(xfer);
+        if (xfer->state == PKI_XFER_WAIT && xfer->opened && xfer->start.word != NULL)
+            pki_gate_open(&xfer->start);
+        return;
+    }
+    if (xfer->state == PKI_XFER_WAIT && xfer->finish.word != NULL)
+        watch_gate(xfer);
+}

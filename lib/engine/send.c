@@ -1,0 +1,313 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A transfer from this rank. Small ones from host memory travel in the lane (EAGER). Others need the receiver's grant: then chunks
+ * go by put, as they become ready, or as DATA messages where the transport cannot put to this peer.
+ */
+#include <stdlib.h>
+
+#include "engine/internal.h"
+
+static struct pki_msg message(const struct pki_xfer *xfer, enum pki_msg_kind kind)
+{
+    return (struct pki_msg){ .kind = (uint8_t)kind, .flags = xfer->flags, .index = xfer->index, .sig = xfer->sig, .op = xfer->op,
+                             .bytes = xfer->bytes };
+}
+
+static void finish(struct pki_xfer *xfer)
+{
+    xfer->state = PKI_XFER_DONE;
+    pki_xfer_progressed(xfer);
+}
+
+static bool may_be_eager(const struct pki_xfer *xfer)
+{
+    size_t cost = xfer->bytes + sizeof(struct pki_msg);
+
+    return xfer->bytes == 0 || (xfer->kind == PKI_MEM_HOST && xfer->bytes <= PKI_EAGER_MAX &&
+                                xfer->peer->eager_out + cost <= PKI_EAGER_CREDIT);
+}
+
+static void send_eager(struct pki_xfer *xfer)
+{
+    struct pki_msg msg = message(xfer, PKI_MSG_EAGER);
+
+    msg.payload = (uint16_t)xfer->bytes;
+    if (pki_lane_send(xfer->peer, &msg, xfer->addr, xfer->engine) != PK_OK) {
+        pki_xfer_activate(xfer);
+        return;
+    }
+    xfer->peer->eager_out += xfer->bytes + sizeof msg;
+    xfer->done = xfer->bytes;
+    finish(xfer);
+}
+
+static void say(struct pki_xfer *xfer)
+{
+    struct pki_arrival *early = pki_lane_take(xfer);
+    struct pki_msg msg = message(xfer, PKI_MSG_WANT);
+
+    if (early != NULL) {
+        struct pki_msg grant = early->msg;
+
+        free(early);
+        pki_send_granted(xfer, &grant);
+        return;
+    }
+    if (may_be_eager(xfer)) {
+        send_eager(xfer);
+        return;
+    }
+    if (pki_lane_send(xfer->peer, &msg, NULL, xfer->engine) != PK_OK) {
+        pki_xfer_activate(xfer);
+        return;
+    }
+    xfer->state = PKI_XFER_WAIT;
+}
+
+/* Where the grant points, in this process. */
+static pk_result_t resolve(struct pki_xfer *xfer, const struct pki_msg *grant)
+{
+    struct pki_peer *peer = xfer->peer;
+    uint64_t base = 0;
+    pk_result_t result = PK_OK;
+
+    if ((grant->flags & PKI_MSG_FLAG_LL) != 0) {
+        xfer->ll = true;
+        xfer->gate_slot = grant->gate_slot % PKI_LL_SLOTS;
+        xfer->gate_value = grant->gate_value;
+        return PK_OK;
+    }
+    if (grant->region != 0)
+        result = pki_region_map(xfer->engine, peer, grant->region, grant->offset, xfer->bytes, &base);
+    if (result != PK_OK)
+        return result;
+    xfer->remote = base + grant->offset;
+    if ((grant->flags & PKI_MSG_FLAG_DEVICE) != 0) {
+        struct pki_gate_slot *slot = &peer->lane->gates_theirs[grant->gate_slot % PKI_GATE_SLOTS];
+
+        xfer->gate_slot = grant->gate_slot % PKI_GATE_SLOTS;
+        xfer->gate_value = grant->gate_value;
+        xfer->start = (struct pki_gate){ &slot->start, grant->gate_value };
+        xfer->finish = (struct pki_gate){ &slot->done, grant->gate_value };
+    }
+    return PK_OK;
+}
+
+void pki_send_granted(struct pki_xfer *xfer, const struct pki_msg *grant)
+{
+    enum pki_mem_kind target = (grant->flags & PKI_MSG_FLAG_DEVICE) != 0 ? PKI_MEM_DEVICE : PKI_MEM_HOST;
+    struct pki_where where = pki_engine_where(xfer->engine, xfer->peer->rank, xfer->task);
+    pk_result_t result;
+
+    if (grant->bytes != xfer->bytes || grant->sig != xfer->sig) {
+        pki_xfer_mismatch(xfer, grant, grant->bytes);
+        return;
+    }
+    xfer->way = xfer->peer->way[xfer->kind][target];
+    if (xfer->way == NULL) {
+        (void)pki_fail(PK_ERR_UNSUPPORTED, &where, "no way from %s memory of rank %d to %s memory of rank %d",
+                       xfer->kind == PKI_MEM_HOST ? "host" : "device", xfer->engine->config.rank,
+                       target == PKI_MEM_HOST ? "host" : "device", xfer->peer->rank);
+        pki_engine_poison(xfer->engine, PK_ERR_UNSUPPORTED, true);
+        return;
+    }
+    result = resolve(xfer, grant);
+    if (result != PK_OK) {
+        pki_engine_poison(xfer->engine, result, true);
+        return;
+    }
+    xfer->state = PKI_XFER_MOVE;
+    pki_xfer_activate(xfer);
+}
+
+/* The done gate counts chunks up to gate_value. */
+static struct pki_gate chunk_gate(const struct pki_xfer *xfer, size_t end)
+{
+    size_t left = pki_xfer_chunks(xfer, xfer->bytes - end);
+
+    if (xfer->finish.word == NULL)
+        return (struct pki_gate){ 0 };
+    return (struct pki_gate){ xfer->finish.word, xfer->gate_value - (uint32_t)left };
+}
+
+static bool fill_put(struct pki_xfer *xfer, struct pki_put *put, size_t len)
+{
+    *put = (struct pki_put){ .ep = xfer->way, .src = xfer->addr + xfer->issued, .remote = xfer->remote + xfer->issued, .bytes = len,
+                             .done_remote = chunk_gate(xfer, xfer->issued + len), .owner = xfer };
+    pki_list_init(&put->node);
+    return true;
+}
+
+static void put_failed(struct pki_xfer *xfer, pk_result_t result)
+{
+    struct pki_where where = pki_engine_where(xfer->engine, xfer->peer->rank, xfer->task);
+
+    (void)pki_fail(result, &where, "moving %zu bytes over %s failed after %zu", xfer->bytes, xfer->way->iface->transport->name,
+                   xfer->done);
+    pki_engine_poison(xfer->engine, result, true);
+}
+
+static void issue_puts(struct pki_xfer *xfer)
+{
+    while (xfer->issued < xfer->ready && xfer->puts_head - xfer->puts_tail < PKI_XFER_PUTS) {
+        struct pki_put *put = &xfer->puts[xfer->puts_head % PKI_XFER_PUTS];
+        size_t len = xfer->ready - xfer->issued < xfer->chunk ? xfer->ready - xfer->issued : xfer->chunk;
+        pk_result_t result;
+
+        fill_put(xfer, put, len);
+        result = xfer->way->iface->transport->put(put);
+        if (result == PK_IN_PROGRESS) {
+            pki_xfer_activate(xfer);
+            return;
+        }
+        if (result != PK_OK) {
+            put_failed(xfer, result);
+            return;
+        }
+        if (xfer->kind == PKI_MEM_DEVICE)
+            xfer->engine->stats.copies++;
+        xfer->puts_head++;
+        xfer->issued += len;
+    }
+}
+
+static void issue_data(struct pki_xfer *xfer)
+{
+    while (xfer->issued < xfer->ready) {
+        struct pki_msg msg = message(xfer, PKI_MSG_DATA);
+        size_t max = xfer->way->iface->msg_payload_max;
+        size_t len = xfer->ready - xfer->issued < max ? xfer->ready - xfer->issued : max;
+
+        msg.offset = xfer->issued;
+        msg.payload = (uint16_t)len;
+        if (pki_lane_send(xfer->peer, &msg, xfer->addr + xfer->issued, xfer->engine) != PK_OK) {
+            pki_xfer_activate(xfer);
+            break;
+        }
+        xfer->issued += len;
+    }
+    if (xfer->done == xfer->issued)
+        return;
+    xfer->done = xfer->told = xfer->issued;
+    if (xfer->done == xfer->bytes)
+        finish(xfer);
+    else
+        pki_xfer_progressed(xfer);
+}
+
+/* Without a gate the receiver learns from FIN messages how far it is. */
+static void tell(struct pki_xfer *xfer)
+{
+    struct pki_msg msg = message(xfer, PKI_MSG_FIN);
+
+    if (xfer->finish.word != NULL)
+        xfer->told = xfer->done;
+    if (xfer->told < xfer->done) {
+        msg.offset = xfer->done;
+        if (pki_lane_send(xfer->peer, &msg, NULL, xfer->engine) != PK_OK) {
+            pki_xfer_activate(xfer);
+            return;
+        }
+        xfer->told = xfer->done;
+    }
+    if (xfer->done == xfer->bytes && xfer->told == xfer->bytes)
+        finish(xfer);
+}
+
+void pki_send_put_done(struct pki_put *put)
+{
+    struct pki_xfer *xfer = put->owner;
+
+    if (atomic_load(&xfer->engine->failed) != PK_OK)
+        return;
+    if (put->result != PK_OK) {
+        put_failed(xfer, put->result);
+        return;
+    }
+    xfer->puts_tail++;
+    xfer->done += put->bytes; /* puts of one transfer end in order */
+    if (xfer->done < xfer->bytes)
+        pki_xfer_progressed(xfer);
+    pki_xfer_activate(xfer);
+}
+
+/* The library's own launch of a low-latency send: nothing in it waits, so it may go into the shared queue. */
+static void issue_ll(struct pki_xfer *xfer)
+{
+    struct pki_engine *e = xfer->engine;
+    struct pki_ll_op op = pki_ll_send_op(xfer);
+    pk_result_t result;
+
+    if (xfer->issued == xfer->bytes || xfer->ready < xfer->bytes)
+        return;
+    result = e->gpu->ops->ll(&e->late, &op, 1, e->abort_word);
+    if (result != PK_OK) {
+        put_failed(xfer, result);
+        return;
+    }
+    e->stats.kernels++;
+    xfer->issued = xfer->bytes;
+    xfer->in_stream = true;
+}
+
+struct pki_ll_op pki_ll_send_op(struct pki_xfer *xfer)
+{
+    struct pki_ll_op op = { .send = true, .user = xfer->addr, .bytes = (uint32_t)xfer->bytes, .flag = xfer->gate_value };
+
+    op.slot = xfer->peer->ll_remote + (size_t)xfer->gate_slot * (PKI_LL_SLOT_BYTES / sizeof *op.slot);
+    op.done = pki_words_ll(xfer->engine, xfer->peer->rank, true, xfer->gate_slot);
+    xfer->finish = (struct pki_gate){ op.done, op.flag };
+    return op;
+}
+
+/* What the caller's stream moves is only watched. */
+static void watch(struct pki_xfer *xfer)
+{
+    if (!pki_gate_is_open(&xfer->finish)) {
+        pki_xfer_activate(xfer);
+        return;
+    }
+    xfer->done = xfer->told = xfer->bytes;
+    finish(xfer);
+}
+
+static void move(struct pki_xfer *xfer)
+{
+    if (xfer->in_stream) {
+        watch(xfer);
+        return;
+    }
+    if (!pki_gate_is_open(&xfer->start)) {
+        pki_xfer_activate(xfer);
+        return;
+    }
+    if (xfer->ll) {
+        issue_ll(xfer);
+        pki_xfer_activate(xfer);
+    } else if (!xfer->way->can_put) {
+        issue_data(xfer);
+    } else {
+        issue_puts(xfer);
+        tell(xfer);
+    }
+}
+
+void pki_send_advance(struct pki_xfer *xfer)
+{
+    switch (xfer->state) {
+    case PKI_XFER_UNPOSTED:
+        if (xfer->ready == 0 && xfer->bytes > 0)
+            return;
+        xfer->state = PKI_XFER_SAY;
+        /* fall through */
+    case PKI_XFER_SAY:
+        say(xfer);
+        return;
+    case PKI_XFER_MOVE:
+        move(xfer);
+        return;
+    case PKI_XFER_WAIT:
+    case PKI_XFER_DONE:
+        return;
+    }
+}

@@ -1,0 +1,162 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The service thread of the process: it advances engines that have operations in streams, and sleeps when none has. It starts with
+ * the first such operation and ends with the last engine.
+ */
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+
+#include "engine/internal.h"
+
+#define AWAKE_NS 200000ull /* how long it stays awake with nothing to do: operations come in rows */
+
+static struct {
+    pthread_mutex_t lock; /* held while engines are visited, so that detach waits for the visit */
+    pthread_cond_t wakeup;
+    struct pki_list engines;
+    pthread_t thread;
+    bool listed, running, stop;
+    atomic_bool awake, asleep; /* awake: the thread exists */
+} service = { .lock = PTHREAD_MUTEX_INITIALIZER, .wakeup = PTHREAD_COND_INITIALIZER };
+
+/* The thread that made it may be bound to one core, which its own spinning needs. */
+static void widen_affinity(void)
+{
+    cpu_set_t all;
+
+    CPU_ZERO(&all);
+    for (int cpu = 0; cpu < CPU_SETSIZE; cpu++)
+        CPU_SET(cpu, &all);
+    (void)sched_setaffinity(0, sizeof all, &all); /* the kernel takes what the cpuset allows */
+}
+
+static bool visit(bool *busy)
+{
+    bool moved = false;
+
+    for (struct pki_list *n = service.engines.next; n != &service.engines; n = n->next) {
+        struct pki_engine *e = pki_container_of(n, struct pki_engine, in_service);
+
+        if (atomic_load(&e->async_tasks) == 0)
+            continue;
+        *busy = true;
+        if (!pki_engine_trylock(e))
+            continue;
+        moved |= pki_engine_progress(e);
+        pki_engine_unlock(e);
+    }
+    return moved;
+}
+
+static void rest(unsigned idle)
+{
+    if (idle < 2000)
+        pki_cpu_pause();
+    else if (idle < 20000)
+        sched_yield();
+    else
+        nanosleep(&(struct timespec){ .tv_nsec = 50000 }, NULL);
+}
+
+/* Asleep is set before the last look, and wake looks at it after counting the operation: one of the two sees the other. */
+static bool sleep_unless_busy(void)
+{
+    bool busy = false;
+
+    atomic_store(&service.asleep, true);
+    (void)visit(&busy);
+    while (!busy && !service.stop && atomic_load(&service.asleep))
+        pthread_cond_wait(&service.wakeup, &service.lock);
+    atomic_store(&service.asleep, false);
+    return !service.stop;
+}
+
+static void *serve(void *arg)
+{
+    uint64_t busy_ns = pki_now_ns();
+    unsigned idle = 0;
+    bool go_on = true;
+
+    widen_affinity();
+    while (go_on) {
+        bool busy = false, moved;
+
+        pthread_mutex_lock(&service.lock);
+        moved = visit(&busy);
+        go_on = !service.stop;
+        if (busy)
+            busy_ns = pki_now_ns();
+        else if (go_on && pki_now_ns() - busy_ns > AWAKE_NS)
+            go_on = sleep_unless_busy();
+        pthread_mutex_unlock(&service.lock);
+        idle = moved ? 0 : idle + 1;
+        if (!moved)
+            rest(busy ? idle : 0);
+    }
+    return arg;
+}
+
+/* Locked. Signals are for the program's own threads. */
+static pk_result_t start_thread(void)
+{
+    sigset_t all, old;
+    int error;
+
+    sigfillset(&all);
+    pthread_sigmask(SIG_BLOCK, &all, &old);
+    service.stop = false;
+    error = pthread_create(&service.thread, NULL, serve, NULL);
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    if (error != 0)
+        return pki_fail(PK_ERR_SYSTEM, NULL, "no service thread: error %d", error);
+    service.running = true;
+    return PK_OK;
+}
+
+pk_result_t pki_service_wake(void)
+{
+    pk_result_t result = PK_OK;
+
+    if (atomic_load(&service.awake) && !atomic_load(&service.asleep))
+        return PK_OK;
+    pthread_mutex_lock(&service.lock);
+    if (!service.running)
+        result = start_thread();
+    atomic_store(&service.awake, service.running);
+    atomic_store(&service.asleep, false);
+    pthread_cond_signal(&service.wakeup);
+    pthread_mutex_unlock(&service.lock);
+    return result;
+}
+
+void pki_service_attach(struct pki_engine *e)
+{
+    pthread_mutex_lock(&service.lock);
+    if (!service.listed)
+        pki_list_init(&service.engines);
+    service.listed = true;
+    pki_list_push(&service.engines, &e->in_service);
+    pthread_mutex_unlock(&service.lock);
+}
+
+void pki_service_detach(struct pki_engine *e)
+{
+    pthread_t thread;
+    bool join;
+
+    pthread_mutex_lock(&service.lock);
+    pki_list_remove(&e->in_service);
+    join = service.running && service.listed && pki_list_empty(&service.engines);
+    thread = service.thread;
+    if (join) {
+        service.stop = true;
+        service.running = false;
+        atomic_store(&service.awake, false);
+        pthread_cond_signal(&service.wakeup);
+        pthread_mutex_unlock(&service.lock);
+        pthread_join(thread, NULL);
+        return;
+    }
+    pthread_mutex_unlock(&service.lock);
+}

@@ -1,0 +1,215 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Frames on the unix socket beside a lane: descriptions of memory with their descriptors, bad news, goodbye. The socket also tells
+ * of a peer's death: the kernel closes it.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "engine/internal.h"
+#include "util/socket.h"
+
+enum frame_kind { FRAME_EXPORT = 1, FRAME_PIECES, FRAME_FAILED, FRAME_BYE };
+
+#define FRAME_VERSION 1
+
+struct frame {
+    uint32_t version, kind;
+    union {
+        struct {
+            uint32_t id, export_kind, pieces, reserved;
+            uint64_t base, bytes, piece_bytes_first, piece_bytes;
+            uint8_t device_uuid[16];
+            uint8_t handle[PKI_EXPORT_HANDLE_BYTES];
+        } export; /* FRAME_EXPORT, and FRAME_PIECES with the id alone: more descriptors */
+        struct {
+            int32_t code, peer;
+            char text[256];
+        } failed;
+    } u;
+};
+
+/* ---- out ---- */
+
+static void fill_export(struct frame *frame, uint32_t id, const struct pki_export *x)
+{
+    frame->version = FRAME_VERSION;
+    frame->kind = FRAME_EXPORT;
+    frame->u.export.id = id;
+    frame->u.export.export_kind = (uint32_t)x->kind;
+    frame->u.export.pieces = x->pieces;
+    frame->u.export.base = x->base;
+    frame->u.export.bytes = x->bytes;
+    frame->u.export.piece_bytes_first = x->piece_bytes_first;
+    frame->u.export.piece_bytes = x->piece_bytes;
+    memcpy(frame->u.export.device_uuid, x->device_uuid, sizeof x->device_uuid);
+    memcpy(frame->u.export.handle, x->handle, sizeof x->handle);
+}
+
+/* Descriptors go 250 at a time; a description in the middle is finished before another one begins. */
+pk_result_t pki_side_send_export(struct pki_engine *e, struct pki_peer *peer, uint32_t id, const struct pki_export *x)
+{
+    struct pki_where where = pki_engine_where(e, peer->rank, NULL);
+    struct frame frame = { 0 };
+
+    if (peer->exporting != 0 && peer->exporting != id)
+        return PK_IN_PROGRESS;
+    fill_export(&frame, id, x);
+    do {
+        uint32_t left = x->pieces - peer->exported_pieces;
+        int n = left < PKI_FRAME_FDS ? (int)left : PKI_FRAME_FDS;
+        pk_result_t result;
+
+        frame.kind = peer->exporting == 0 ? FRAME_EXPORT : FRAME_PIECES;
+        result = pki_fd_send(peer->side_fd, &frame, sizeof frame, n > 0 ? x->fds + peer->exported_pieces : NULL, n, &where);
+        if (result != PK_OK)
+            return result;
+        peer->exporting = id;
+        peer->exported_pieces += (uint32_t)n;
+    } while (peer->exported_pieces < x->pieces);
+    peer->exporting = peer->exported_pieces = 0;
+    return PK_OK;
+}
+
+/* A peer that does not take it will see the socket close. */
+static void tell(struct pki_engine *e, struct pki_peer *peer, const struct frame *frame)
+{
+    pk_error_info_t kept = *pki_error_get();
+    struct pki_where where = pki_engine_where(e, peer->rank, NULL);
+
+    if (pki_fd_send(peer->side_fd, frame, sizeof *frame, NULL, 0, &where) != PK_OK)
+        pki_error_set(&kept);
+}
+
+void pki_side_tell_all(struct pki_engine *e, bool failed)
+{
+    struct frame frame = { .version = FRAME_VERSION, .kind = failed ? FRAME_FAILED : FRAME_BYE };
+
+    if (failed) {
+        frame.u.failed.code = (int32_t)e->error.code;
+        frame.u.failed.peer = e->error.peer;
+        snprintf(frame.u.failed.text, sizeof frame.u.failed.text, "%.*s",
+                 (int)sizeof frame.u.failed.text - 1, e->error.text);
+    }
+    for (int i = 0; i < e->config.size; i++)
+        if (e->peers[i].side_fd >= 0 && !e->peers[i].gone)
+            tell(e, &e->peers[i], &frame);
+}
+
+/* ---- in ---- */
+
+static void fail_peer(struct pki_engine *e, struct pki_peer *peer, pk_result_t code)
+{
+    peer->gone = true;
+    pki_engine_poison(e, code, true);
+}
+
+static void take_failed(struct pki_engine *e, struct pki_peer *peer, struct frame *frame)
+{
+    int culprit = frame->u.failed.peer >= 0 && frame->u.failed.peer < e->config.size ? frame->u.failed.peer : peer->rank;
+    pk_result_t code = frame->u.failed.code > PK_IN_PROGRESS && frame->u.failed.code <= PK_ERR_INTERNAL
+                           ? (pk_result_t)frame->u.failed.code
+                           : PK_ERR_PEER;
+    struct pki_where where;
+
+    if (code == PK_ERR_ABORTED)
+        culprit = peer->rank;
+    if (culprit == e->config.rank) /* somebody waited for us, or disagreed with us: the other side is who told */
+        culprit = peer->rank;
+    where = pki_engine_where(e, culprit, NULL);
+    frame->u.failed.text[sizeof frame->u.failed.text - 1] = '\0';
+    (void)pki_fail(code, &where, "rank %d reports: %s", peer->rank, frame->u.failed.text);
+    pki_engine_poison(e, code, false);
+}
+
+static pk_result_t keep_pieces(struct pki_import *import, const int *fds, int n)
+{
+    if ((uint32_t)n > import->exported.pieces - import->pieces_here)
+        return PK_ERR_INTERNAL;
+    for (int i = 0; i < n; i++)
+        import->exported.fds[import->pieces_here++] = fds[i];
+    return PK_OK;
+}
+
+static pk_result_t take_export(struct pki_engine *e, struct pki_peer *peer, const struct frame *frame, const int *fds, int n)
+{
+    struct pki_import *import;
+
+    if (frame->kind == FRAME_EXPORT) {
+        struct pki_export x = { .base = frame->u.export.base, .bytes = frame->u.export.bytes, .pieces = frame->u.export.pieces,
+                                .piece_bytes_first = frame->u.export.piece_bytes_first,
+                                .piece_bytes = frame->u.export.piece_bytes };
+        pk_result_t result;
+
+        if (frame->u.export.export_kind > PKI_EXPORT_VMM || x.pieces > PKI_EXPORT_PIECES_MAX)
+            return PK_ERR_INTERNAL;
+        x.kind = frame->u.export.export_kind;
+        memcpy(x.device_uuid, frame->u.export.device_uuid, sizeof x.device_uuid);
+        memcpy(x.handle, frame->u.export.handle, sizeof x.handle);
+        result = pki_region_arrived(e, peer, frame->u.export.id, &x);
+        if (result != PK_OK)
+            return result;
+    }
+    import = pki_region_import(peer, frame->u.export.id);
+    return import == NULL ? PK_ERR_INTERNAL : keep_pieces(import, fds, n);
+}
+
+static pk_result_t take(struct pki_engine *e, struct pki_peer *peer, struct frame *frame, const struct pki_frame_in *in)
+{
+    if (in->bytes != sizeof *frame || frame->version != FRAME_VERSION)
+        return PK_ERR_INTERNAL;
+    switch (frame->kind) {
+    case FRAME_EXPORT:
+    case FRAME_PIECES:
+        return take_export(e, peer, frame, in->fds, in->fd_count);
+    case FRAME_FAILED:
+        take_failed(e, peer, frame);
+        return PK_OK;
+    case FRAME_BYE:
+        peer->gone = true;
+        return PK_OK;
+    default:
+        return PK_ERR_INTERNAL;
+    }
+}
+
+/* It left in good order, and what it had sent has been read: whoever still waits for it waits for ever. */
+void pki_side_check_left(struct pki_engine *e, struct pki_peer *peer)
+{
+    struct pki_list *list = !pki_list_empty(&peer->recvs) ? &peer->recvs : &peer->sends;
+    struct pki_where where;
+
+    if (pki_lane_poll(e, peer) || pki_list_empty(list))
+        return;
+    where = pki_engine_where(e, peer->rank, pki_container_of(list->next, struct pki_xfer, match)->task);
+    (void)pki_fail(PK_ERR_PEER, &where, "has destroyed its communicator");
+    pki_engine_poison(e, PK_ERR_PEER, true);
+}
+
+void pki_side_poll(struct pki_engine *e, struct pki_peer *peer)
+{
+    struct pki_where where = pki_engine_where(e, peer->rank, pki_engine_first_task(e));
+
+    while (!peer->gone && atomic_load(&e->failed) == PK_OK) {
+        struct frame frame;
+        int fds[PKI_FRAME_FDS];
+        struct pki_frame_in in = { .data = &frame, .capacity = sizeof frame, .fds = fds, .fd_capacity = PKI_FRAME_FDS };
+        pk_result_t result = pki_fd_recv(peer->side_fd, &in, &where);
+
+        if (result == PK_IN_PROGRESS)
+            return;
+        if (result != PK_OK) {
+            fail_peer(e, peer, PK_ERR_PEER);
+            return;
+        }
+        result = take(e, peer, &frame, &in);
+        if (result == PK_OK)
+            continue;
+        for (int i = 0; i < in.fd_count; i++)
+            close(fds[i]);
+        (void)pki_fail(PK_ERR_INTERNAL, &where, "sent a frame that makes no sense (kind %u, %zu bytes)", frame.kind, in.bytes);
+        fail_peer(e, peer, PK_ERR_INTERNAL);
+    }
+}

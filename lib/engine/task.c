@@ -1,0 +1,408 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Operations: checked, numbered, started, waited for, ended. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/internal.h"
+#include "util/dtype.h"
+
+static const char *request_name(const struct pki_request *r)
+{
+    if (r->what == PKI_DO_SEND)
+        return "send";
+    if (r->what == PKI_DO_RECV)
+        return "recv";
+    return r->algorithm->coll == PKI_COLL_ALLGATHER ? "allgather" : "allreduce";
+}
+
+static const char *coll_name(unsigned coll)
+{
+    return coll == PKI_COLL_ALLGATHER ? "allgather" : coll == PKI_COLL_ALLREDUCE ? "allreduce" : "another operation";
+}
+
+/* Operation in 4 bits, type in 4, reduction in 4, a hash of the count in 20. */
+static uint32_t fingerprint(const struct pki_request *r)
+{
+    uint64_t hash = (uint64_t)r->count * 0x9e3779b97f4a7c15ull;
+
+    if (r->what != PKI_DO_COLL)
+        return 0;
+    return (uint32_t)r->algorithm->coll | (uint32_t)r->dtype << 4 | (uint32_t)(r->op & 15) << 8 | (uint32_t)(hash >> 44) << 12;
+}
+
+void pki_task_mismatch(struct pki_task *task, int peer, uint32_t theirs)
+{
+    struct pki_where where = pki_engine_where(task->engine, peer, task);
+    const struct pki_request *r = &task->request;
+    bool count_only = (theirs & 0xfff) == (task->sig & 0xfff);
+
+    (void)pki_fail(PK_ERR_MISMATCH, &where, "rank %d calls %s of %s with reduction %u, count %zu; rank %d calls %s of %s with reduction %u%s",
+                   task->engine->config.rank, task->name, pk_dtype_name(r->dtype), (unsigned)(r->op & 15), r->count, peer,
+                   coll_name(theirs & 15), pk_dtype_name((pk_dtype_t)(theirs >> 4 & 15)), (unsigned)(theirs >> 8 & 15),
+                   count_only ? " and another count" : "");
+    pki_engine_poison(task->engine, PK_ERR_MISMATCH, true);
+}
+
+/* What kind of memory the buffers are; refuses mixed kinds and other devices' memory. */
+static pk_result_t classify(struct pki_engine *e, const struct pki_request *r, enum pki_mem_kind *kind)
+{
+    const void *ptrs[2] = { r->in, r->out };
+    size_t bytes[2] = { r->in_count * pki_dtype_bytes(r->dtype), r->out_count * pki_dtype_bytes(r->dtype) };
+    enum pki_mem_kind found[2];
+    int n = 0;
+
+    for (int i = 0; i < 2; i++) {
+        struct pki_mem mem = { .kind = PKI_MEM_HOST };
+        pk_result_t result;
+
+        if (bytes[i] == 0)
+            continue;
+        if (e->gpu != NULL) {
+            result = e->gpu->ops->classify(e->gpu, ptrs[i], bytes[i], &mem);
+            if (result != PK_OK)
+                return result;
+        }
+        found[n++] = mem.kind;
+    }
+    if (n == 2 && found[0] != found[1])
+        return pki_fail(PK_ERR_ARG, NULL, "%s: one buffer is host memory, the other device memory", request_name(r));
+    *kind = n > 0 ? found[0] : PKI_MEM_HOST;
+    return PK_OK;
+}
+
+static bool needs_kernel(const struct pki_plan *plan)
+{
+    for (uint32_t i = 0; i < plan->nsteps; i++)
+        if (plan->steps[i].kind != PKI_STEP_SEND && plan->steps[i].kind != PKI_STEP_RECV)
+            return true;
+    return false;
+}
+
+static pk_result_t check_policy(struct pki_task *task)
+{
+    struct pki_engine *e = task->engine;
+    const struct pki_request *r = &task->request;
+
+    if (task->kind != PKI_MEM_DEVICE || e->config.sm_policy != PK_SM_NONE)
+        return PK_OK;
+    if (r->what == PKI_DO_COLL && needs_kernel(task->plan))
+        return pki_fail(PK_ERR_NEEDS_SM, NULL, "%s %s by algorithm %s copies or reduces inside the gpu, which runs as a kernel",
+                        task->name, r->in_place ? "in place" : "out of place", r->algorithm->name);
+    if (r->what != PKI_DO_COLL && r->peer == e->config.rank)
+        return pki_fail(PK_ERR_NEEDS_SM, NULL, "%s to the own rank copies inside the gpu, which runs as a kernel", task->name);
+    return PK_OK;
+}
+
+static void task_init(struct pki_task *task, struct pki_engine *e, const struct pki_request *r)
+{
+    task->engine = e;
+    task->request = *r;
+    task->name = request_name(r);
+    task->sig = fingerprint(r);
+    task->ready_slot = task->release_slot = -1;
+    atomic_init(&task->ended, false);
+    atomic_init(&task->may_start, true);
+    pki_list_init(&task->node);
+    pki_list_init(&task->waiting);
+    pki_list_init(&task->in_stream);
+    task->begun_ns = pki_now_ns();
+    task->deadline_ns = e->config.timeout_ms == 0 ? PKI_NO_DEADLINE : task->begun_ns + e->config.timeout_ms * PKI_NS_PER_MS;
+}
+
+pk_result_t pki_task_new(struct pki_engine *e, const struct pki_request *r, struct pki_task **out)
+{
+    struct pki_task *task = calloc(1, sizeof *task);
+    pk_result_t result;
+
+    if (task == NULL)
+        return pki_fail(PK_ERR_MEMORY, NULL, "no memory for an operation");
+    task_init(task, e, r);
+    result = classify(e, r, &task->kind);
+    if (result != PK_OK)
+        goto err_free;
+    if (r->what == PKI_DO_COLL) {
+        result = pki_plan_prepare(task);
+        if (result != PK_OK)
+            goto err_free;
+    }
+    result = check_policy(task);
+    if (result == PK_OK && r->stream.kind == PK_STREAM_KIND_CUDA)
+        result = pki_stream_admit(task);
+    if (result != PK_OK)
+        goto err_release;
+    *out = task;
+    return PK_OK;
+
+err_release:
+    pki_plan_release(task);
+err_free:
+    free(task);
+    return result;
+}
+
+void pki_task_free(struct pki_task *task)
+{
+    pki_plan_release(task);
+    free(task);
+}
+
+/* The single transfer of a send or receive. */
+static pk_result_t make_xfer(struct pki_task *task)
+{
+    const struct pki_request *r = &task->request;
+    bool is_send = r->what == PKI_DO_SEND;
+    struct pki_peer *peer = &task->engine->peers[r->peer];
+    struct pki_xfer *xfer = pki_xfer_new(task->engine, r->peer, is_send);
+
+    if (xfer == NULL)
+        return PK_ERR_MEMORY;
+    task->number = is_send ? ++peer->sends_begun[0] : ++peer->recvs_begun[0];
+    xfer->op = task->number;
+    xfer->task = task;
+    xfer->kind = task->kind;
+    xfer->addr = (char *)(is_send ? (uintptr_t)r->in : (uintptr_t)r->out);
+    xfer->bytes = (is_send ? r->in_count : r->out_count) * pki_dtype_bytes(r->dtype);
+    xfer->ready = xfer->bytes;
+    if (task->kind == PKI_MEM_HOST)
+        xfer->chunk = PKI_HOST_PUT;
+    xfer->state = PKI_XFER_SAY;
+    task->xfer = xfer;
+    return PK_OK;
+}
+
+/* Give the task its number and place; from here on it ends through pki_task_end. */
+static pk_result_t enroll(struct pki_task *task)
+{
+    struct pki_engine *e = task->engine;
+    pk_result_t result = PK_OK;
+
+    if (task->request.what == PKI_DO_COLL)
+        task->number = ++e->coll_number;
+    else
+        result = make_xfer(task);
+    if (result != PK_OK)
+        return result;
+    pki_list_push(&e->tasks, &task->node);
+    if (task->request.stream.kind != PK_STREAM_KIND_BLOCKING)
+        atomic_fetch_add(&e->async_tasks, 1);
+    if (task->request.stream.kind == PK_STREAM_KIND_HOST) {
+        task->stream = task->request.stream.handle;
+        pki_host_stream_append(task->stream, task);
+    }
+    return PK_OK;
+}
+
+void pki_task_start(struct pki_task *task)
+{
+    task->started = true;
+    if (task->plan != NULL) {
+        pki_plan_run(task);
+        return;
+    }
+    task->xfer->ready = task->xfer->bytes;
+    if (!pki_list_empty(&task->xfer->match)) { /* posted when the stream's operation was called */
+        if (task->xfer->is_send)
+            pki_send_advance(task->xfer);
+        else
+            pki_recv_open(task->xfer);
+    } else {
+        task->xfer->opened = true;
+        pki_xfer_post(task->xfer);
+    }
+}
+
+void pki_task_end(struct pki_task *task, pk_result_t result)
+{
+    struct pki_engine *e = task->engine;
+    uintptr_t kind = task->request.stream.kind;
+
+    if (task->xfer != NULL)
+        pki_xfer_free(task->xfer);
+    task->xfer = NULL;
+    if (task->plan != NULL)
+        pki_plan_abandon(task);
+    task->result = result;
+    pki_list_remove(&task->node);
+    if (kind == PK_STREAM_KIND_CUDA)
+        pki_stream_left(task);
+    if (kind == PK_STREAM_KIND_HOST)
+        pki_host_stream_ended(task->stream, task);
+    e->stats.operations++;
+    if (kind == PK_STREAM_KIND_BLOCKING) {
+        atomic_store_explicit(&task->ended, true, memory_order_release); /* its caller frees it */
+        return;
+    }
+    atomic_fetch_sub(&e->async_tasks, 1);
+    pki_list_push(&e->ended, &task->node);
+}
+
+static pk_result_t make_all(struct pki_engine *e, const struct pki_request *requests, int n, struct pki_list *made)
+{
+    for (int i = 0; i < n; i++) {
+        struct pki_task *task;
+        pk_result_t result = pki_task_new(e, &requests[i], &task);
+
+        if (result != PK_OK)
+            return result;
+        pki_list_push(made, &task->waiting);
+    }
+    return PK_OK;
+}
+
+static void unmake_all(struct pki_list *made)
+{
+    struct pki_list *node;
+
+    while ((node = pki_list_pop(made)) != NULL) {
+        struct pki_task *task = pki_container_of(node, struct pki_task, waiting);
+
+        pki_stream_left(task);
+        pki_task_free(task);
+    }
+}
+
+static bool in_cuda_stream(const struct pki_task *task)
+{
+    return task->request.stream.kind == PK_STREAM_KIND_CUDA;
+}
+
+/* Receives before sends, so that a group that meets itself in one thread, and peers, find the grants. */
+static void start_those(struct pki_list *made, bool sends)
+{
+    for (struct pki_list *n = made->next; n != made; n = n->next) {
+        struct pki_task *task = pki_container_of(n, struct pki_task, waiting);
+
+        if ((task->request.what == PKI_DO_SEND) != sends)
+            continue;
+        if (in_cuda_stream(task))
+            pki_stream_begin(task);
+        else if (task->stream == NULL || atomic_load(&task->may_start))
+            pki_task_start(task);
+    }
+}
+
+/* The later phases of operations in CUDA streams, each for all tasks before the next. */
+static void join_streams(struct pki_list *made)
+{
+    void (*const phases[])(struct pki_task *) = { pki_stream_move, pki_stream_end };
+
+    for (int phase = 0; phase < 2; phase++)
+        for (struct pki_list *n = made->next; n != made; n = n->next) {
+            struct pki_task *task = pki_container_of(n, struct pki_task, waiting);
+
+            if (in_cuda_stream(task))
+                phases[phase](task);
+        }
+}
+
+static pk_result_t enroll_all(struct pki_engine *e, struct pki_list *made)
+{
+    for (struct pki_list *n = made->next; n != made; n = n->next) {
+        pk_result_t result = enroll(pki_container_of(n, struct pki_task, waiting));
+
+        if (result != PK_OK) { /* out of memory half way: the peers cannot be told which ones are missing */
+            pki_engine_poison(e, result, true);
+            return result;
+        }
+    }
+    return PK_OK;
+}
+
+static void keep_blocking(struct pki_list *made, struct pki_list *blocking)
+{
+    struct pki_list *node;
+
+    while ((node = pki_list_pop(made)) != NULL) {
+        struct pki_task *task = pki_container_of(node, struct pki_task, waiting);
+
+        if (task->request.stream.kind == PK_STREAM_KIND_BLOCKING)
+            pki_list_push(blocking, node);
+    }
+}
+
+static pk_result_t start_locked(struct pki_engine *e, const struct pki_request *requests, int n, struct pki_list *blocking)
+{
+    struct pki_list made;
+    pk_result_t result;
+
+    pki_list_init(&made);
+    result = make_all(e, requests, n, &made);
+    if (result != PK_OK) {
+        unmake_all(&made);
+        return result;
+    }
+    result = enroll_all(e, &made);
+    if (result == PK_OK) {
+        start_those(&made, false);
+        start_those(&made, true);
+        join_streams(&made);
+    }
+    keep_blocking(&made, blocking);
+    return result;
+}
+
+pk_result_t pki_engine_start_all(struct pki_engine *e, const struct pki_request *requests, int n, struct pki_list *blocking)
+{
+    pk_result_t result = pki_engine_status(e);
+
+    if (result != PK_OK)
+        return result;
+    pki_engine_lock(e);
+    if (pki_capture_wanted(e, requests, n, &result)) {
+        if (result == PK_OK)
+            result = pki_capture_run(e, requests, n);
+        pki_engine_unlock(e);
+        return result;
+    }
+    if (result == PK_OK)
+        result = start_locked(e, requests, n, blocking);
+    (void)pki_engine_progress(e);
+    if (result == PK_OK && atomic_load(&e->failed) != PK_OK && pki_list_empty(blocking))
+        result = pki_engine_status(e);
+    pki_engine_unlock(e);
+    if (atomic_load(&e->async_tasks) > 0)
+        pki_service_wake();
+    return result;
+}
+
+bool pki_engine_poll(struct pki_engine *e, const struct pki_list *blocking)
+{
+    pki_engine_lock(e);
+    (void)pki_engine_progress(e);
+    pki_engine_unlock(e);
+    for (struct pki_list *n = blocking->next; n != blocking; n = n->next)
+        if (!atomic_load_explicit(&pki_container_of(n, struct pki_task, waiting)->ended, memory_order_acquire))
+            return false;
+    return true;
+}
+
+pk_result_t pki_engine_finish(struct pki_engine *e, struct pki_list *blocking)
+{
+    pk_result_t first = PK_OK;
+    struct pki_list *node;
+
+    while ((node = pki_list_pop(blocking)) != NULL) {
+        struct pki_task *task = pki_container_of(node, struct pki_task, waiting);
+
+        pki_engine_wait(e, &task->ended);
+        if (first == PK_OK)
+            first = task->result;
+        pki_engine_lock(e); /* whoever ended it has left it */
+        pki_task_free(task);
+        pki_engine_unlock(e);
+    }
+    if (first != PK_OK)
+        (void)pki_engine_status(e);
+    return first;
+}
+
+pk_result_t pki_engine_run(struct pki_engine *e, const struct pki_request *requests, int n)
+{
+    struct pki_list blocking;
+    pk_result_t started, finished;
+
+    pki_list_init(&blocking);
+    started = pki_engine_start_all(e, requests, n, &blocking);
+    finished = pki_engine_finish(e, &blocking);
+    return started != PK_OK ? started : finished;
+}

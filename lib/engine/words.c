@@ -1,0 +1,110 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Words that the CPU shares with this rank's GPU, and the slots that a receiver hands out to a sender. */
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "engine/internal.h"
+
+#define WORDS 1024       /* operations in streams at a time: two each */
+#define WORD_STRIDE 16   /* in words: one a cache line */
+
+/* Layout: WORDS of the pool, then the abort flag, then for each peer the done words of its low-latency slots, receives before
+ * sends. All of it is registered with the GPU at once. */
+static size_t words_total(const struct pki_engine *e)
+{
+    return ((size_t)WORDS + 1 + (size_t)e->config.size * 2 * PKI_LL_SLOTS) * WORD_STRIDE;
+}
+
+static size_t words_bytes(const struct pki_engine *e)
+{
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+
+    return (words_total(e) * sizeof(uint32_t) + page - 1) / page * page;
+}
+
+pk_result_t pki_words_open(struct pki_engine *e)
+{
+    struct pki_words *w = &e->words;
+    pk_result_t result = PK_OK;
+
+    w->words = mmap(NULL, words_bytes(e), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (w->words == MAP_FAILED) {
+        w->words = NULL;
+        return pki_fail_errno(PK_ERR_MEMORY, NULL, "mmap of %zu bytes of gate words", words_bytes(e));
+    }
+    w->value = calloc(WORDS, sizeof *w->value);
+    w->free = calloc(WORDS, sizeof *w->free);
+    if (w->value == NULL || w->free == NULL) {
+        result = pki_fail(PK_ERR_MEMORY, NULL, "no memory for %d gate words", WORDS);
+        goto err_unmap;
+    }
+    for (w->n = 0; w->n < WORDS; w->n++)
+        w->free[w->nfree++] = (uint16_t)(WORDS - 1 - w->n);
+    if (e->gpu != NULL)
+        result = e->gpu->ops->host_register(e->gpu, w->words, words_bytes(e));
+    if (result != PK_OK)
+        goto err_unmap;
+    e->abort_word = &w->words[(size_t)WORDS * WORD_STRIDE];
+    return PK_OK;
+
+err_unmap:
+    free(w->value);
+    free(w->free);
+    munmap(w->words, words_bytes(e));
+    return result;
+}
+
+void pki_words_close(struct pki_engine *e)
+{
+    if (e->gpu != NULL)
+        e->gpu->ops->host_unregister(e->gpu, e->words.words);
+    munmap(e->words.words, words_bytes(e));
+    free(e->words.value);
+    free(e->words.free);
+}
+
+_Atomic uint32_t *pki_words_ll(struct pki_engine *e, int peer, bool send, int slot)
+{
+    size_t index = (size_t)WORDS + 1 + ((size_t)peer * 2 + send) * PKI_LL_SLOTS + (size_t)slot;
+
+    return &e->words.words[index * WORD_STRIDE];
+}
+
+int pki_words_take(struct pki_engine *e, struct pki_gate *gate)
+{
+    struct pki_words *w = &e->words;
+    int slot;
+
+    if (w->nfree == 0)
+        return -1;
+    slot = w->free[--w->nfree];
+    gate->word = &w->words[(size_t)slot * WORD_STRIDE];
+    gate->value = ++w->value[slot];
+    return slot;
+}
+
+/* The gate has been opened: a stream that still waits at it is let through, now and after later uses. */
+void pki_words_give(struct pki_engine *e, int slot)
+{
+    if (slot >= 0)
+        e->words.free[e->words.nfree++] = (uint16_t)slot;
+}
+
+void pki_slots_init(struct pki_slots *slots, int n)
+{
+    memset(slots, 0, sizeof *slots);
+    for (int i = 0; i < n; i++)
+        slots->free[slots->nfree++] = (uint16_t)(n - 1 - i);
+}
+
+int pki_slots_take(struct pki_slots *slots)
+{
+    return slots->nfree == 0 ? -1 : slots->free[--slots->nfree];
+}
+
+void pki_slots_give(struct pki_slots *slots, int slot)
+{
+    slots->free[slots->nfree++] = (uint16_t)slot;
+}

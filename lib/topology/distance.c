@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Questions to a topology that has been loaded. */
+#include <stdio.h>
+#include <string.h>
+#include <strings.h>
+
+#include "topology/topology.h"
+
+static const char *const names[] = {
+    [PKI_DIST_UNKNOWN] = "unknown", [PKI_DIST_SELF] = "SELF", [PKI_DIST_NVL] = "NVL", [PKI_DIST_PIX] = "PIX",
+    [PKI_DIST_PXB] = "PXB",         [PKI_DIST_PHB] = "PHB",   [PKI_DIST_NODE] = "NODE", [PKI_DIST_SYS] = "SYS"
+};
+
+const char *pki_distance_name(enum pki_distance distance)
+{
+    return (unsigned)distance <= PKI_DIST_SYS ? names[distance] : "unknown";
+}
+
+bool pki_distance_parse(const char *text, enum pki_distance *distance)
+{
+    for (int d = PKI_DIST_SELF; d <= PKI_DIST_SYS; d++) {
+        if (strcasecmp(text, names[d]) == 0 || (d == PKI_DIST_SELF && strcasecmp(text, "LOC") == 0)) {
+            *distance = (enum pki_distance)d;
+            return true;
+        }
+    }
+    return false;
+}
+
+/* A bus id as one number, so that spellings can be compared. */
+static bool parse_bus_id(const char *text, uint64_t *id)
+{
+    unsigned domain = 0, bus, device, function;
+    int end = 0;
+
+    if (sscanf(text, "%x:%x:%x.%x%n", &domain, &bus, &device, &function, &end) < 4 || text[end] != '\0') {
+        domain = 0;
+        if (sscanf(text, "%x:%x.%x%n", &bus, &device, &function, &end) < 3 || text[end] != '\0')
+            return false;
+    }
+    *id = (uint64_t)domain << 32 | (uint64_t)bus << 16 | device << 8 | function;
+    return true;
+}
+
+static int find(const struct pki_topology *topology, const char *bus_id)
+{
+    uint64_t wanted, id;
+
+    if (!parse_bus_id(bus_id, &wanted))
+        return -1;
+    for (int i = 0; i < topology->ndevices; i++)
+        if (parse_bus_id(topology->devices[i].bus_id, &id) && id == wanted)
+            return i;
+    return -1;
+}
+
+const struct pki_pci_device *pki_topology_device(const struct pki_topology *topology, const char *bus_id)
+{
+    int i = find(topology, bus_id);
+
+    return i < 0 ? NULL : &topology->devices[i];
+}
+
+enum pki_distance pki_topology_distance(const struct pki_topology *topology, const char *bus_id_a, const char *bus_id_b)
+{
+    int a = find(topology, bus_id_a), b = find(topology, bus_id_b);
+
+    if (a < 0 || b < 0)
+        return PKI_DIST_UNKNOWN;
+    return (enum pki_distance)topology->distances[a * topology->ndevices + b];
+}

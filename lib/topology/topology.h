@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Who sits where on this machine, and how far two PCI devices are apart. A snapshot: plain values, read by any thread. */
+#ifndef PKI_TOPOLOGY_H
+#define PKI_TOPOLOGY_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "pickle/base.h"
+
+/* What lies between two PCI devices, nearest first. */
+enum pki_distance {
+    PKI_DIST_UNKNOWN, /* one of them was not found, or I/O was not looked at */
+    PKI_DIST_SELF,    /* they are one device */
+    PKI_DIST_NVL,     /* NVLink, directly or through NVSwitches */
+    PKI_DIST_PIX,     /* one PCIe switch */
+    PKI_DIST_PXB,     /* several PCIe switches, no host bridge */
+    PKI_DIST_PHB,     /* a PCIe host bridge: a part of the CPU */
+    PKI_DIST_NODE,    /* host bridges of one NUMA node */
+    PKI_DIST_SYS      /* the link between NUMA nodes */
+};
+
+enum pki_pci_kind { PKI_PCI_GPU, PKI_PCI_NIC };
+
+struct pki_pci_device {
+    enum pki_pci_kind kind;
+    char bus_id[16]; /* "0000:1b:00.0" */
+    char name[32];   /* the system's, "mlx5_0"; else empty */
+    int numa_node;   /* the operating system's number; -1: unknown, or several */
+};
+
+struct pki_topology {
+    int packages, numa_nodes, cores, cpus;
+    int cpus_allowed;               /* that this process may run on; of a file: all */
+    char *cpu_list;                 /* those, as "0-3,8" */
+    bool io;                        /* devices have been looked for */
+    struct pki_pci_device *devices; /* GPUs and NICs, by bus id */
+    int ndevices;
+    uint8_t *distances;             /* enum pki_distance, [ndevices * ndevices] */
+};
+
+/*
+ * Look at this machine, or at the one that an hwloc XML file describes (path not NULL). `io`: find PCI devices too, which takes four
+ * times as long. PK_ERR_SYSTEM: hwloc cannot; PK_ERR_ARG: the file cannot be read; PK_ERR_MEMORY.
+ */
+pk_result_t pki_topology_load(const char *path, bool io, struct pki_topology **topology);
+void pki_topology_free(struct pki_topology *topology);
+
+/* The device with this bus id, in any spelling ("0000:1B:00.0", "00000000:1b:00.0", "1b:00.0"); NULL when there is none. */
+const struct pki_pci_device *pki_topology_device(const struct pki_topology *topology, const char *bus_id);
+enum pki_distance pki_topology_distance(const struct pki_topology *topology, const char *bus_id_a, const char *bus_id_b);
+
+/* "NVL", "PIX", ...; and back, in either case ("LOC" means SELF). False: no such name. */
+const char *pki_distance_name(enum pki_distance distance);
+bool pki_distance_parse(const char *text, enum pki_distance *distance);
+
+#endif

@@ -1,0 +1,361 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * GPU memory to GPU memory of another rank on the same host: the peer's memory is mapped here, and a copy engine of the local GPU
+ * writes it. Carries no messages; the pair's lane is another transport's.
+ *
+ * Each peer has a copy queue of its own, in which nothing ever waits: the engine puts only what both sides are ready for. So a
+ * put always ends by itself. Behind its last byte the queue writes the peer's word, and then a word here that counts the puts of the
+ * queue; progress compares that count, and never asks the driver while all goes well.
+ */
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "transport/transport.h"
+#include "util/clock.h"
+#include "util/log.h"
+
+extern const struct pki_transport pki_transport_nvlink;
+
+#define MAGIC 0x4b4e4c31u /* "KNL1": version 1 of the greeting */
+
+/* A put is two entries of a launch queue that takes about 1024 and then blocks the caller. */
+#define IN_FLIGHT_MAX 256
+
+#define WORD_STRIDE 64       /* bytes: GPUs write words of different peers, the CPU polls them all */
+#define POLLS_PER_QUERY 4096 /* unsuccessful ones, before the driver is asked whether the queue is broken */
+#define DRAIN_NS (5 * PKI_NS_PER_S)
+
+struct greeting {
+    uint32_t magic;
+    uint32_t reserved;
+    uint8_t device_uuid[16];
+};
+
+struct nvlink_iface {
+    struct pki_iface base;
+    struct pki_device *device;
+    uint8_t *words; /* one count for each rank, WORD_STRIDE apart, host_registered */
+    size_t words_bytes;
+    struct pki_list busy; /* endpoints with puts in flight */
+};
+
+struct nvlink_ep {
+    struct pki_ep base;
+    struct pki_list node;   /* in iface->busy */
+    struct pki_list flying; /* pki_put.node, oldest first */
+    struct pki_queue queue; /* device is NULL until the first put */
+    _Atomic uint32_t *word; /* the number of the last put that has ended */
+    uint32_t last;          /* number of the last put that was started */
+    unsigned flights;
+    unsigned polls;
+    uint8_t device_uuid[16]; /* the peer's */
+};
+
+static struct nvlink_iface *iface_of(struct pki_iface *iface)
+{
+    return pki_container_of(iface, struct nvlink_iface, base);
+}
+
+static struct nvlink_ep *ep_of(struct pki_ep *ep)
+{
+    return pki_container_of(ep, struct nvlink_ep, base);
+}
+
+static void reason(struct pki_probe *probe, const char *text)
+{
+    strncpy(probe->reason, text, sizeof probe->reason - 1);
+}
+
+static void nvlink_probe(const struct pki_iface_config *config, struct pki_probe *probe)
+{
+    const char *absent;
+
+    memset(probe, 0, sizeof *probe);
+    if (config->device != NULL && strcmp(config->device->ops->name, "cuda") == 0) {
+        probe->usable = true;
+        probe->gbps = 390.0; /* of NVLink 4, 18 links; the other GPU may be invisible to this process, so it is not asked */
+        reason(probe, "copy engine, CUDA IPC");
+        return;
+    }
+    absent = pki_device_cuda_absent();
+    reason(probe, absent != NULL ? absent : "the communicator has no GPU");
+}
+
+static pk_result_t nvlink_open(const struct pki_iface_config *config, struct pki_iface *base)
+{
+    struct nvlink_iface *iface = iface_of(base);
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    pk_result_t result;
+    void *words;
+
+    if (config->device == NULL)
+        return pki_fail(PK_ERR_UNSUPPORTED, NULL, "nvlink without a GPU");
+    iface->device = config->device;
+    iface->words_bytes = ((size_t)config->size * WORD_STRIDE + page - 1) / page * page;
+    pki_list_init(&iface->busy);
+    words = mmap(NULL, iface->words_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (words == MAP_FAILED)
+        return pki_fail_errno(PK_ERR_SYSTEM, NULL, "mmap of %zu bytes for completion words", iface->words_bytes);
+    result = iface->device->ops->host_register(iface->device, words, iface->words_bytes);
+    if (result != PK_OK) {
+        munmap(words, iface->words_bytes);
+        return result;
+    }
+    iface->words = words;
+    return PK_OK;
+}
+
+static void nvlink_close(struct pki_iface *base)
+{
+    struct nvlink_iface *iface = iface_of(base);
+
+    iface->device->ops->host_unregister(iface->device, iface->words);
+    munmap(iface->words, iface->words_bytes);
+}
+
+static pk_result_t nvlink_ep_init(struct pki_ep *base, struct pki_blob *mine)
+{
+    struct nvlink_iface *iface = iface_of(base->iface);
+    struct nvlink_ep *ep = ep_of(base);
+    struct greeting greeting = { .magic = MAGIC };
+    struct pki_device_info info;
+
+    pki_list_init(&ep->node);
+    pki_list_init(&ep->flying);
+    ep->word = (_Atomic uint32_t *)(void *)(iface->words + (size_t)base->peer * WORD_STRIDE);
+    ep->last = atomic_load_explicit(ep->word, memory_order_relaxed);
+    iface->device->ops->info(iface->device, &info);
+    memcpy(greeting.device_uuid, info.uuid, sizeof greeting.device_uuid);
+    memcpy(mine->bytes, &greeting, sizeof greeting);
+    mine->len = sizeof greeting;
+    mine->fd = -1;
+    return PK_OK;
+}
+
+static pk_result_t nvlink_ep_connect(struct pki_ep *base, struct pki_blob *theirs)
+{
+    struct nvlink_ep *ep = ep_of(base);
+    struct pki_where where = { .rank = base->rank, .peer = base->peer, .op = "init" };
+    struct greeting greeting;
+
+    if (theirs->fd >= 0)
+        close(theirs->fd);
+    if (theirs->len != sizeof greeting)
+        return pki_fail(PK_ERR_MISMATCH, &where, "nvlink: the peer's greeting is %u bytes long, not %zu", theirs->len,
+                        sizeof greeting);
+    memcpy(&greeting, theirs->bytes, sizeof greeting);
+    if (greeting.magic != MAGIC)
+        return pki_fail(PK_ERR_MISMATCH, &where, "nvlink: the peer speaks another version (%#x, here %#x)", greeting.magic,
+                        MAGIC);
+    memcpy(ep->device_uuid, greeting.device_uuid, sizeof ep->device_uuid);
+    base->can_put = true;
+    return PK_OK;
+}
+
+/* The oldest put in flight is over. */
+static void finish_oldest(struct nvlink_ep *ep, pk_result_t result)
+{
+    struct pki_put *put = pki_container_of(pki_list_pop(&ep->flying), struct pki_put, node);
+
+    put->result = result;
+    pki_list_push(&ep->base.iface->done, &put->node);
+    if (--ep->flights == 0)
+        pki_list_remove(&ep->node);
+}
+
+static void finish_all(struct nvlink_ep *ep, pk_result_t result)
+{
+    while (!pki_list_empty(&ep->flying))
+        finish_oldest(ep, result);
+}
+
+static bool finish_ended(struct nvlink_ep *ep)
+{
+    bool any = false;
+
+    while (!pki_list_empty(&ep->flying)) {
+        const struct pki_put *put = pki_container_of(ep->flying.next, struct pki_put, node);
+
+        if (!pki_gate_is_open(&put->private_gate))
+            break;
+        finish_oldest(ep, PK_OK);
+        any = true;
+    }
+    return any;
+}
+
+/* A queue that is idle while its word stays behind has failed: the mapping or the context is gone. */
+static void check_broken(struct nvlink_ep *ep)
+{
+    struct nvlink_iface *iface = iface_of(ep->base.iface);
+    struct pki_where where = { .rank = ep->base.rank, .peer = ep->base.peer };
+
+    if (!iface->device->ops->idle(&ep->queue))
+        return;
+    finish_ended(ep); /* what ended between the two looks */
+    if (ep->flights == 0)
+        return;
+    pki_fail(PK_ERR_PEER, &where, "nvlink: the copy queue has stopped with %u transfers unfinished", ep->flights);
+    ep->base.dead = true;
+    finish_all(ep, PK_ERR_PEER);
+}
+
+static void ep_progress(struct nvlink_ep *ep)
+{
+    if (finish_ended(ep)) {
+        ep->polls = 0;
+    } else if (++ep->polls >= POLLS_PER_QUERY) {
+        ep->polls = 0;
+        check_broken(ep);
+    }
+}
+
+static pk_result_t nvlink_progress(struct pki_iface *base)
+{
+    struct pki_list *busy = &iface_of(base)->busy;
+    struct pki_list *next;
+
+    for (struct pki_list *node = busy->next; node != busy; node = next) {
+        next = node->next;
+        ep_progress(pki_container_of(node, struct nvlink_ep, node));
+    }
+    return PK_OK;
+}
+
+/* Copies end by themselves, so this is short; a copy that does not is left to the driver, and its put is given back unfinished. */
+static void drain(struct nvlink_ep *ep)
+{
+    uint64_t deadline = pki_now_ns() + DRAIN_NS;
+
+    while (ep->flights > 0 && pki_now_ns() < deadline) {
+        ep_progress(ep);
+        pki_cpu_pause();
+    }
+    finish_all(ep, PK_ERR_ABORTED);
+}
+
+static void nvlink_ep_close(struct pki_ep *base)
+{
+    struct nvlink_ep *ep = ep_of(base);
+
+    if (ep->word == NULL) /* ep_init was not reached */
+        return;
+    drain(ep);
+    if (ep->queue.device != NULL)
+        ep->queue.device->ops->queue_close(&ep->queue);
+    ep->queue.device = NULL;
+    base->can_put = false;
+}
+
+static pk_result_t nvlink_reg(struct pki_iface *base, const struct pki_mem *mem, struct pki_export *out)
+{
+    struct pki_device *device = iface_of(base)->device;
+
+    return device->ops->export(device, mem, out);
+}
+
+static void nvlink_dereg(struct pki_iface *iface, const struct pki_export *exported)
+{
+    (void)iface;
+    (void)exported; /* the driver keeps no state for an export */
+}
+
+static pk_result_t nvlink_map(struct pki_ep *base, const struct pki_export *in, uint64_t *remote)
+{
+    struct pki_device *device = iface_of(base->iface)->device;
+    struct nvlink_ep *ep = ep_of(base);
+    struct pki_where where = { .rank = base->rank, .peer = base->peer };
+    pk_result_t result;
+    void *mapped;
+
+    if (memcmp(in->device_uuid, ep->device_uuid, sizeof ep->device_uuid) != 0)
+        return pki_fail(PK_ERR_MISMATCH, &where, "nvlink: the peer's memory is on another GPU than the one it named at init");
+    result = device->ops->import(device, in, base->same_process, &mapped);
+    if (result == PK_OK)
+        *remote = (uint64_t)(uintptr_t)mapped;
+    return result;
+}
+
+static void nvlink_unmap(struct pki_ep *base, const struct pki_export *in, uint64_t remote)
+{
+    struct pki_device *device = iface_of(base->iface)->device;
+
+    device->ops->unimport(device, in, base->same_process, (void *)(uintptr_t)remote);
+}
+
+/* The copy, and behind it the words that say so. */
+static pk_result_t submit(const struct pki_queue *queue, const struct pki_put *put, const struct pki_gate *ended)
+{
+    const struct pki_device_ops *ops = queue->device->ops;
+    struct pki_word_op words[2];
+    int n = 0;
+    pk_result_t result;
+
+    if (put->done_remote.word != NULL)
+        words[n++] = (struct pki_word_op){ PKI_WORD_WRITE, put->done_remote };
+    if (ended != NULL)
+        words[n++] = (struct pki_word_op){ PKI_WORD_WRITE, *ended };
+    ops->enter(queue->device);
+    result = ops->copy(queue, (void *)(uintptr_t)put->remote, put->src, put->bytes);
+    if (result == PK_OK && n > 0)
+        result = ops->words(queue, words, n, PKI_WAIT_VALUE);
+    ops->leave(queue->device);
+    return result;
+}
+
+static pk_result_t nvlink_put(struct pki_put *put)
+{
+    struct nvlink_ep *ep = ep_of(put->ep);
+    struct nvlink_iface *iface = iface_of(put->ep->iface);
+    pk_result_t result;
+
+    if (ep->base.dead)
+        return PK_ERR_PEER;
+    if (put->queue != NULL)
+        return submit(put->queue, put, NULL);
+    if (ep->flights == IN_FLIGHT_MAX)
+        return PK_IN_PROGRESS;
+    if (ep->queue.device == NULL) {
+        result = iface->device->ops->queue_open(iface->device, &ep->queue);
+        if (result != PK_OK)
+            return result;
+    }
+    put->private_gate.word = ep->word;
+    put->private_gate.value = ep->last + 1;
+    result = submit(&ep->queue, put, &put->private_gate);
+    if (result != PK_OK)
+        return result;
+    ep->last++;
+    pki_list_push(&ep->flying, &put->node);
+    if (ep->flights++ == 0)
+        pki_list_push(&iface->busy, &ep->node);
+    return PK_OK;
+}
+
+static int nvlink_wait_fd(struct pki_iface *iface)
+{
+    (void)iface;
+    return -1;
+}
+
+const struct pki_transport pki_transport_nvlink = {
+    .name = "nvlink",
+    .iface_bytes = sizeof(struct nvlink_iface),
+    .ep_bytes = sizeof(struct nvlink_ep),
+    .reaches = { [PKI_MEM_DEVICE] = { [PKI_MEM_DEVICE] = true } },
+    .probe = nvlink_probe,
+    .open = nvlink_open,
+    .close = nvlink_close,
+    .ep_init = nvlink_ep_init,
+    .ep_connect = nvlink_ep_connect,
+    .ep_close = nvlink_ep_close,
+    .reg = nvlink_reg,
+    .dereg = nvlink_dereg,
+    .map = nvlink_map,
+    .unmap = nvlink_unmap,
+    .put = nvlink_put,
+    .progress = nvlink_progress,
+    .wait_fd = nvlink_wait_fd,
+};

@@ -1,0 +1,84 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Cross-memory attach: copy into the memory of another process, if it is ours to write. */
+#include <errno.h>
+#include <string.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include "transport/shm/shm.h"
+
+#define SYSCALL_BYTES_MAX ((size_t)1 << 30) /* the kernel cuts at 2 GiB; a signal or an abort should not wait that long */
+
+/* Reading proves all that writing needs: that peer_pid means the peer in this process's namespace, and that the kernel lets us. */
+bool pki_shm_cma_works(const struct pki_ep *ep, const struct pki_shm_hello *theirs)
+{
+    uint8_t nonce[PKI_SHM_NONCE_BYTES] = { 0 };
+    struct iovec local = { .iov_base = nonce, .iov_len = sizeof nonce };
+    struct iovec remote = { .iov_base = (void *)(uintptr_t)theirs->nonce_address, .iov_len = sizeof nonce };
+    ssize_t got = process_vm_readv((pid_t)ep->peer_pid, &local, 1, &remote, 1, 0);
+    struct pki_where where = pki_shm_where(ep);
+
+    if (got < 0)
+        pki_log(PKI_LOG_INFO, &where, "over shm: process_vm_readv of process %lld: %s; data is copied twice",
+                (long long)ep->peer_pid, strerror(errno));
+    else if (got != (ssize_t)sizeof nonce || memcmp(nonce, theirs->nonce, sizeof nonce) != 0)
+        pki_log(PKI_LOG_INFO, &where, "over shm: process %lld is not the peer (another pid namespace?); data is copied twice",
+                (long long)ep->peer_pid);
+    else
+        return true;
+    return false;
+}
+
+/* Which failures mean that the peer, or the memory it named, is gone. */
+static pk_result_t failed(struct pki_put *put, size_t done)
+{
+    struct pki_where where = pki_shm_where(put->ep);
+
+    if (errno == ESRCH)
+        put->ep->dead = true;
+    return pki_fail_errno(errno == ESRCH || errno == EFAULT ? PK_ERR_PEER : PK_ERR_SYSTEM, &where,
+                          "over shm: process_vm_writev to process %lld after %zu of %zu bytes", (long long)put->ep->peer_pid,
+                          done, put->bytes);
+}
+
+static pk_result_t write_all(struct pki_put *put)
+{
+    size_t done = 0;
+
+    while (done < put->bytes) {
+        size_t piece = put->bytes - done < SYSCALL_BYTES_MAX ? put->bytes - done : SYSCALL_BYTES_MAX;
+        struct iovec local = { .iov_base = (char *)(uintptr_t)put->src + done, .iov_len = piece };
+        struct iovec remote = { .iov_base = (void *)(uintptr_t)(put->remote + done), .iov_len = piece };
+        ssize_t moved = process_vm_writev((pid_t)put->ep->peer_pid, &local, 1, &remote, 1, 0);
+
+        if (moved < 0 && errno == EINTR)
+            continue;
+        if (moved == 0)
+            errno = EFAULT;
+        if (moved <= 0)
+            return failed(put, done);
+        done += (size_t)moved;
+    }
+    return PK_OK;
+}
+
+pk_result_t pki_shm_put(struct pki_put *put)
+{
+    struct pki_ep *ep = put->ep;
+
+    if (ep->dead)
+        return PK_ERR_PEER;
+    if (!ep->can_put)
+        return PK_ERR_UNSUPPORTED;
+    if (ep->same_process) {
+        pki_shm_copy((void *)(uintptr_t)put->remote, put->src, put->bytes);
+        put->result = PK_OK;
+    } else {
+        put->result = write_all(put);
+    }
+    /* The gate's release store is behind the copy: program order here, and the kernel's copy ran on this thread. */
+    if (put->result == PK_OK && put->done_remote.word != NULL)
+        pki_gate_open(&put->done_remote);
+    pki_list_push(&ep->iface->done, &put->node);
+    return PK_OK;
+}

@@ -1,0 +1,80 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* memcpy where libc's does badly. */
+#include <string.h>
+
+#include "transport/shm/shm.h"
+
+#define VECTOR_BYTES_MIN 2048u        /* libc uses no string instruction below */
+#define VECTOR_BYTES_MAX (512u << 10) /* above libc goes around the caches */
+#define STREAM_BYTES_MIN 4096u        /* below, the detour through memory costs more than it saves */
+
+typedef uint64_t vector __attribute__((vector_size(16), aligned(1), may_alias));
+
+/*
+ * On some processors libc's memcpy, one string instruction at these sizes, runs at a tenth of its speed when the destination lies
+ * a few bytes past the source within a page, which two mallocs love to do. Plain vectors do not care.
+ */
+void pki_shm_copy(void *restrict dst, const void *restrict src, size_t bytes)
+{
+    unsigned char *d = dst;
+    const unsigned char *s = src;
+
+    if (bytes < VECTOR_BYTES_MIN || bytes > VECTOR_BYTES_MAX) {
+        memcpy(dst, src, bytes);
+        return;
+    }
+    for (; bytes >= 4 * sizeof(vector); bytes -= 4 * sizeof(vector)) {
+        const vector *from = (const vector *)(const void *)s;
+        vector *to = (vector *)(void *)d;
+        vector a = from[0], b = from[1], c = from[2], e = from[3];
+
+        to[0] = a;
+        to[1] = b;
+        to[2] = c;
+        to[3] = e;
+        s += 4 * sizeof(vector);
+        d += 4 * sizeof(vector);
+    }
+    memcpy(d, s, bytes);
+}
+
+#ifdef __SSE2__
+static void stream_store(unsigned char *dst, vector value)
+{
+    __asm__ volatile("movntdq %1, %0" : "=m"(*(vector *)(void *)dst) : "x"(value));
+}
+
+/*
+ * The lines of the data area are in the reader's cache from the last time. An ordinary store must first take each of them away
+ * from there, one after another, which costs most where the two cores share no cache; streaming stores of whole lines need not.
+ * Measured with 32 KiB pieces on a Zen 4: 20 GB/s instead of 8.6 between near cores, 21 instead of 2.3 between far ones. A single
+ * piece of 1 KiB would arrive 0.2 us later, though.
+ */
+void pki_shm_copy_out(void *restrict dst, const void *restrict src, size_t bytes)
+{
+    unsigned char *d = dst;
+    const unsigned char *s = src;
+
+    if (bytes < STREAM_BYTES_MIN) {
+        memcpy(dst, src, bytes);
+        return;
+    }
+    for (; bytes >= 64; bytes -= 64, s += 64, d += 64) {
+        const vector *from = (const vector *)(const void *)s;
+        vector a = from[0], b = from[1], c = from[2], e = from[3];
+
+        stream_store(d, a);
+        stream_store(d + 16, b);
+        stream_store(d + 32, c);
+        stream_store(d + 48, e);
+    }
+    memcpy(d, s, bytes);
+    /* Streaming stores are not ordered by a release store behind them. */
+    __builtin_ia32_sfence();
+}
+#else
+void pki_shm_copy_out(void *restrict dst, const void *restrict src, size_t bytes)
+{
+    pki_shm_copy(dst, src, bytes);
+}
+#endif

@@ -1,0 +1,204 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The shm transport: inboxes made, passed, mapped and closed. */
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/magic.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <sys/uio.h>
+#include <sys/vfs.h>
+#include <unistd.h>
+
+#include "transport/shm/shm.h"
+#include "util/env.h"
+
+#define SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
+
+static void shm_probe(const struct pki_iface_config *config, struct pki_probe *probe)
+{
+    char here = 1, there = 0;
+    struct iovec local = { .iov_base = &there, .iov_len = 1 }, remote = { .iov_base = &here, .iov_len = 1 };
+    int fd = memfd_create("pickle-probe", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    bool cma = true;
+
+    (void)config;
+    *probe = (struct pki_probe){ .usable = fd >= 0, .gbps = 8 };
+    if (fd < 0) {
+        snprintf(probe->reason, sizeof probe->reason, "memfd_create: %s", strerror(errno));
+        return;
+    }
+    close(fd);
+    if (pki_env_bool("PK_CMA", true, &cma) == PK_OK && !cma)
+        snprintf(probe->reason, sizeof probe->reason, "memfd; process_vm_writev is off (PK_CMA)");
+    else if (process_vm_readv(getpid(), &local, 1, &remote, 1, 0) == 1)
+        snprintf(probe->reason, sizeof probe->reason, "memfd and process_vm_writev");
+    else
+        snprintf(probe->reason, sizeof probe->reason, "memfd; process_vm_readv: %s", strerror(errno));
+}
+
+static pk_result_t shm_open_iface(const struct pki_iface_config *config, struct pki_iface *iface)
+{
+    struct pki_shm_iface *shm = (struct pki_shm_iface *)(void *)iface;
+    bool cma;
+    pk_result_t result = pki_env_bool("PK_CMA", true, &cma);
+
+    (void)config;
+    if (result != PK_OK)
+        return result;
+    shm->cma = cma;
+    iface->msg_payload_max = PKI_SHM_PAYLOAD_MAX;
+    pki_list_init(&iface->done);
+    return PK_OK;
+}
+
+/* ---- Endpoints ---- */
+
+static pk_result_t inbox_map(struct pki_ep *ep, int fd, const char *whose, struct pki_shm_inbox **inbox)
+{
+    struct pki_where where = pki_shm_where(ep);
+    void *at = mmap(NULL, sizeof **inbox, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+
+    if (at == MAP_FAILED)
+        return pki_fail_errno(PK_ERR_SYSTEM, &where, "over shm: mmap of %s inbox, %zu bytes", whose, sizeof **inbox);
+    *inbox = at;
+    return PK_OK;
+}
+
+/* On failure ep_close undoes what was done. */
+static pk_result_t inbox_make(struct pki_shm_ep *shm)
+{
+    struct pki_where where = pki_shm_where(&shm->base);
+
+    shm->inbox_fd = memfd_create("pickle-inbox", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    if (shm->inbox_fd < 0)
+        return pki_fail_errno(PK_ERR_SYSTEM, &where, "over shm: memfd_create of an inbox");
+    if (ftruncate(shm->inbox_fd, sizeof *shm->mine) != 0)
+        return pki_fail_errno(PK_ERR_SYSTEM, &where, "over shm: ftruncate of an inbox to %zu bytes", sizeof *shm->mine);
+    if (fcntl(shm->inbox_fd, F_ADD_SEALS, SEALS) != 0)
+        return pki_fail_errno(PK_ERR_SYSTEM, &where, "over shm: seals of an inbox");
+    return inbox_map(&shm->base, shm->inbox_fd, "own", &shm->mine);
+}
+
+static pk_result_t shm_ep_init(struct pki_ep *ep, struct pki_blob *mine)
+{
+    struct pki_shm_ep *shm = pki_shm_ep_of(ep);
+    struct pki_where where = pki_shm_where(ep);
+    struct pki_shm_hello hello = { .layout = PKI_SHM_LAYOUT, .cells = PKI_SHM_CELLS, .data_bytes = PKI_SHM_DATA_BYTES };
+    pk_result_t result;
+
+    ep->dead = ep->can_put = false;
+    ep->gates_mine = ep->gates_theirs = NULL;
+    shm->mine = shm->theirs = NULL;
+    shm->inbox_fd = -1;
+    if (getrandom(shm->nonce, sizeof shm->nonce, 0) != (ssize_t)sizeof shm->nonce)
+        return pki_fail_errno(PK_ERR_SYSTEM, &where, "over shm: getrandom");
+    result = inbox_make(shm);
+    if (result != PK_OK)
+        return result;
+    ep->gates_mine = shm->mine->gates;
+    pki_shm_rx_init(&shm->rx, shm->mine);
+    hello.gate_slots = PKI_GATE_SLOTS;
+    hello.inbox_bytes = sizeof *shm->mine;
+    hello.inbox_address = (uintptr_t)shm->mine;
+    hello.nonce_address = (uintptr_t)shm->nonce;
+    memcpy(hello.nonce, shm->nonce, sizeof hello.nonce);
+    *mine = (struct pki_blob){ .len = sizeof hello, .fd = shm->inbox_fd };
+    memcpy(mine->bytes, &hello, sizeof hello);
+    return PK_OK;
+}
+
+/* Only a sealed memfd of the right size can be mapped without fear of SIGBUS. (One of huge pages could run out of them.) */
+static const char *inbox_check(int fd)
+{
+    struct stat st;
+    struct statfs fs;
+    int seals = fcntl(fd, F_GET_SEALS);
+
+    if (seals < 0 || fstat(fd, &st) != 0 || fstatfs(fd, &fs) != 0)
+        return "what came with it is not a memfd";
+    if ((seals & SEALS) != SEALS || (seals & F_SEAL_WRITE) != 0)
+        return "its inbox has the wrong seals";
+    if (fs.f_type != TMPFS_MAGIC || st.st_size != (off_t)sizeof(struct pki_shm_inbox))
+        return "its inbox has the wrong size or pages";
+    return NULL;
+}
+
+static pk_result_t shm_ep_connect(struct pki_ep *ep, struct pki_blob *theirs)
+{
+    struct pki_shm_ep *shm = pki_shm_ep_of(ep);
+    struct pki_where where = pki_shm_where(ep);
+    struct pki_shm_hello hello;
+    const char *why = pki_shm_hello_parse(theirs, &hello);
+    pk_result_t result;
+
+    if (why == NULL)
+        why = inbox_check(theirs->fd);
+    result = why != NULL ? pki_fail(PK_ERR_PEER, &where, "over shm: cannot use the peer's inbox: %s", why)
+                         : inbox_map(ep, theirs->fd, "the peer's", &shm->theirs);
+    if (theirs->fd >= 0)
+        close(theirs->fd);
+    theirs->fd = -1;
+    if (result != PK_OK)
+        return result;
+    pki_shm_tx_init(&shm->tx, shm->theirs, ep->same_process ? (uintptr_t)hello.inbox_address : 0);
+    ep->gates_theirs = shm->theirs->gates;
+    ep->can_put = ep->same_process || (((struct pki_shm_iface *)(void *)ep->iface)->cma && pki_shm_cma_works(ep, &hello));
+    return PK_OK;
+}
+
+static void shm_ep_close(struct pki_ep *ep)
+{
+    struct pki_shm_ep *shm = pki_shm_ep_of(ep);
+
+    if (shm->theirs != NULL)
+        munmap(shm->theirs, sizeof *shm->theirs);
+    if (shm->mine != NULL)
+        munmap(shm->mine, sizeof *shm->mine);
+    if (shm->inbox_fd >= 0)
+        close(shm->inbox_fd);
+    shm->mine = shm->theirs = NULL;
+    shm->inbox_fd = -1;
+    ep->gates_mine = ep->gates_theirs = NULL;
+    ep->can_put = false;
+    ep->dead = true;
+}
+
+/* ---- Memory: an address is all it takes ---- */
+
+static pk_result_t shm_reg(struct pki_iface *iface, const struct pki_mem *mem, struct pki_export *out)
+{
+    (void)iface;
+    if (mem->kind != PKI_MEM_HOST)
+        return PK_ERR_UNSUPPORTED;
+    *out = (struct pki_export){ .kind = PKI_EXPORT_ADDRESS, .base = mem->base, .bytes = mem->bytes };
+    return PK_OK;
+}
+
+static pk_result_t shm_map(struct pki_ep *ep, const struct pki_export *in, uint64_t *remote)
+{
+    if (!ep->can_put || in->kind != PKI_EXPORT_ADDRESS)
+        return PK_ERR_UNSUPPORTED;
+    *remote = in->base;
+    return PK_OK;
+}
+
+const struct pki_transport pki_transport_shm = {
+    .name = "shm",
+    .iface_bytes = sizeof(struct pki_shm_iface),
+    .ep_bytes = sizeof(struct pki_shm_ep),
+    .reaches = { [PKI_MEM_HOST] = { [PKI_MEM_HOST] = true } },
+    .probe = shm_probe,
+    .open = shm_open_iface,
+    .ep_init = shm_ep_init,
+    .ep_connect = shm_ep_connect,
+    .ep_close = shm_ep_close,
+    .reg = shm_reg,
+    .map = shm_map,
+    .msg = pki_shm_msg,
+    .peek = pki_shm_peek,
+    .pop = pki_shm_pop,
+    .put = pki_shm_put,
+};

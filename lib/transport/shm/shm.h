@@ -1,0 +1,169 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Shared memory between two ranks of one machine.
+ *
+ * Each rank makes one inbox a peer, a sealed memfd, and passes its descriptor; the peer writes messages into it. Bulk data goes
+ * by one copy into the peer's own memory (cma.c) where the kernel allows that.
+ *
+ * An inbox:   header page | gates, PKI_EP_SHARED_BYTES | ring of cells | data
+ *
+ * A message takes one cell, a cache line whose first word carries the number of the message: the reader polls the word it will
+ * read anyway, so a small message costs the transfer of one line. Payload that does not fit in the cell lies in the data area,
+ * in one piece, at a position that counts bytes from the beginning of time; where a piece would cross the end of the area the
+ * writer skips to the start. The reader says how far it has read, cells and data, in one word of the header.
+ *
+ * The peer may be broken. What it can write is checked before it is used: nothing it writes makes this process touch memory
+ * outside the inbox, and the seals keep it from shrinking what is mapped here.
+ */
+#ifndef PKI_SHM_H
+#define PKI_SHM_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "transport/transport.h"
+#include "util/log.h"
+
+#define PKI_SHM_LAYOUT 1u /* version of everything below */
+#define PKI_SHM_PAGE 4096u
+#define PKI_SHM_CELLS 1024u
+#define PKI_SHM_DATA_BYTES (256u << 10)
+#define PKI_SHM_DATA_ALIGN 64u
+#define PKI_SHM_PAYLOAD_MAX (32u << 10)
+
+#define PKI_SHM_GATES_AT PKI_SHM_PAGE
+#define PKI_SHM_CELLS_AT (PKI_SHM_GATES_AT + PKI_EP_SHARED_BYTES)
+#define PKI_SHM_DATA_AT (PKI_SHM_CELLS_AT + PKI_SHM_CELLS * sizeof(struct pki_shm_cell))
+#define PKI_SHM_INBOX_BYTES (PKI_SHM_DATA_AT + PKI_SHM_DATA_BYTES)
+
+/*
+ * word[0]: lower half the stamp, number of the message + 1 (so that a new inbox, all zeros, holds none); upper half the shape.
+ * word[1..2]: the first 16 bytes of struct pki_msg. LONG: word[3..6] the other 32. OUTSIDE: word[7] is the position of the payload
+ * in the data area; else the payload begins at word[3], or at word[7] when LONG.
+ */
+struct pki_shm_cell {
+    union {
+        _Atomic uint64_t word[8];
+        unsigned char byte[64];
+    };
+};
+
+#define PKI_SHM_SHAPE_LENGTH 0xffffu /* of the payload */
+#define PKI_SHM_SHAPE_LONG 0x10000u
+#define PKI_SHM_SHAPE_OUTSIDE 0x20000u
+
+#define PKI_SHM_INLINE_SHORT_AT 24u
+#define PKI_SHM_INLINE_LONG_AT 56u
+
+/* How far the owner of the inbox has read: cells in the lower half, position in the data area in the upper. */
+struct pki_shm_header {
+    _Atomic uint64_t taken;
+    unsigned char pad[PKI_SHM_PAGE - sizeof(uint64_t)];
+};
+
+struct pki_shm_inbox {
+    struct pki_shm_header header;
+    struct pki_gate_slot gates[PKI_GATE_SLOTS];
+    struct pki_shm_cell cells[PKI_SHM_CELLS];
+    unsigned char data[PKI_SHM_DATA_BYTES];
+};
+
+_Static_assert(sizeof(struct pki_shm_inbox) == PKI_SHM_INBOX_BYTES, "no holes in an inbox");
+_Static_assert(PKI_SHM_INBOX_BYTES % PKI_SHM_PAGE == 0, "whole pages");
+_Static_assert((PKI_SHM_CELLS & (PKI_SHM_CELLS - 1)) == 0, "numbers of messages wrap at 2^32");
+_Static_assert((PKI_SHM_DATA_BYTES & (PKI_SHM_DATA_BYTES - 1)) == 0, "positions wrap at 2^32");
+_Static_assert(PKI_SHM_PAYLOAD_MAX <= PKI_SHM_SHAPE_LENGTH, "length fits");
+_Static_assert(sizeof(struct pki_msg) == 48, "cells are cut for this message");
+
+#define PKI_SHM_NONCE_BYTES 32u
+
+/* What travels in struct pki_blob, beside the descriptor of the inbox. */
+struct pki_shm_hello {
+    uint32_t layout;
+    uint32_t cells;
+    uint32_t data_bytes;
+    uint32_t gate_slots;
+    uint64_t inbox_bytes;
+    uint64_t inbox_address; /* in the owner's process */
+    uint64_t nonce_address; /* in the owner's process, of private memory that holds: */
+    uint8_t nonce[PKI_SHM_NONCE_BYTES];
+};
+
+struct pki_shm_iface {
+    struct pki_iface base;
+    bool cma; /* not turned off by PK_CMA */
+};
+
+/* Reader of the own inbox. */
+struct pki_shm_rx {
+    const struct pki_shm_cell *cells;
+    const unsigned char *data;
+    _Atomic uint64_t *taken;
+    uint32_t next;      /* number of the next message */
+    uint32_t data_end;  /* position behind the last payload seen */
+    uint32_t told_next; /* what `taken` says */
+    uint32_t told_data;
+};
+
+/* Writer of the peer's inbox. */
+struct pki_shm_tx {
+    struct pki_shm_cell *cells;
+    unsigned char *data;
+    const _Atomic uint64_t *taken;
+    uint32_t next;
+    uint32_t data_next;
+    uint32_t taken_next; /* what `taken` said when last read */
+    uint32_t taken_data;
+    uintptr_t owner_cells; /* where the owner has the cells mapped, in the same process; else 0 */
+};
+
+struct pki_shm_ep {
+    struct pki_ep base;
+    struct pki_shm_rx rx;
+    struct pki_shm_tx tx;
+    struct pki_shm_inbox *mine, *theirs;
+    int inbox_fd;
+    uint8_t nonce[PKI_SHM_NONCE_BYTES]; /* the peer reads it here to learn that it can */
+};
+
+static inline struct pki_shm_ep *pki_shm_ep_of(struct pki_ep *ep)
+{
+    return (struct pki_shm_ep *)(void *)ep;
+}
+
+static inline struct pki_where pki_shm_where(const struct pki_ep *ep)
+{
+    return (struct pki_where){ .rank = ep->rank, .peer = ep->peer };
+}
+
+/* lane.c: slots of the table, and what they stand on */
+void pki_shm_rx_init(struct pki_shm_rx *rx, struct pki_shm_inbox *mine);
+void pki_shm_tx_init(struct pki_shm_tx *tx, struct pki_shm_inbox *theirs, uintptr_t owner_inbox);
+pk_result_t pki_shm_msg(struct pki_ep *ep, const struct pki_msg *msg, const void *payload);
+bool pki_shm_peek(struct pki_ep *ep, struct pki_msg *msg, const void **payload);
+void pki_shm_pop(struct pki_ep *ep);
+
+/* Read a cell whose first word was `head`. False: no writer of this layout makes such a cell. *payload is the offset of
+ * msg->payload bytes, in the data area if `outside`, else in the cell; both are in bounds. Pure; reads each word once at most,
+ * for the peer may change them meanwhile. */
+struct pki_shm_place {
+    bool outside;
+    uint32_t offset;
+    uint32_t end; /* outside: position behind it */
+};
+bool pki_shm_cell_parse(const struct pki_shm_cell *cell, uint64_t head, struct pki_msg *msg, struct pki_shm_place *place);
+
+/* hello.c: can this build talk to a rank that says so? A text why not, or NULL and *hello. Pure. */
+const char *pki_shm_hello_parse(const struct pki_blob *blob, struct pki_shm_hello *hello);
+
+/* cma.c */
+bool pki_shm_cma_works(const struct pki_ep *ep, const struct pki_shm_hello *theirs);
+pk_result_t pki_shm_put(struct pki_put *put);
+
+/* copy.c. The second is for memory that another core will read next and has read before; dst is aligned to 64. */
+void pki_shm_copy(void *restrict dst, const void *restrict src, size_t bytes);
+void pki_shm_copy_out(void *restrict dst, const void *restrict src, size_t bytes);
+
+#endif

@@ -1,0 +1,164 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Transports carry lane messages (msg, peek, pop), or move ranges that the engine has matched (put), or both. They never match, never
+ * call up, never block, and allocate nothing once an endpoint is connected.
+ *
+ * All slots of one interface are called by one thread at a time (the communicator's lock); the memory between processes is the
+ * transport's own business. Lifetime: open, then for each peer ep_init, exchange of blobs by the caller, ep_connect, traffic,
+ * ep_close, and close. An empty slot is filled with a "not supported" one at registration; callers never test for NULL.
+ */
+#ifndef PKI_TRANSPORT_H
+#define PKI_TRANSPORT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "device/device.h"
+#include "pickle/base.h"
+#include "util/list.h"
+
+/* ---- Messages on the ordered control lane of a pair ---- */
+
+enum pki_msg_kind {
+    PKI_MSG_EAGER = 1, /* payload is the whole transfer */
+    PKI_MSG_WANT,      /* sender: my transfer is ready and not eager; grant it (offset unused, bytes = its length) */
+    PKI_MSG_GRANT,     /* receiver: put it at region + offset; `gate_slot`, `gate_value` when the pair has gates */
+    PKI_MSG_DATA,      /* payload is bytes [offset, offset + payload) of a granted transfer */
+    PKI_MSG_FIN,       /* sender: bytes up to `offset` of a granted transfer are in place */
+    PKI_MSG_CREDIT     /* receiver: `bytes` of eager payload have been consumed */
+};
+
+#define PKI_MSG_FLAG_COLL 1u     /* `op` is a collective's number, else the pair's send number */
+#define PKI_MSG_FLAG_CAPTURED 2u /* of a captured operation: matches only those */
+#define PKI_MSG_FLAG_DEVICE 4u   /* GRANT: the target is GPU memory, with a gate slot */
+#define PKI_MSG_FLAG_LL 8u       /* GRANT: gate_slot and gate_value name a low-latency slot and its flag */
+
+/* Which transfer a message speaks of: op and index, within flags' COLL and CAPTURED and the direction (LL and DEVICE are no part of it). EAGER carries only the first 16 bytes. */
+struct pki_msg {
+    uint8_t kind;
+    uint8_t flags;
+    uint16_t index;      /* pair_index of the step; 0 for send and recv */
+    uint32_t sig;        /* collectives: fingerprint of operation, type, count */
+    uint64_t op;
+    uint64_t offset;
+    uint64_t bytes;
+    uint32_t region;     /* id of an exported region (owner's numbering); 0: `offset` is an address in the owner's process */
+    uint16_t gate_slot;
+    uint16_t payload;    /* set by the transport on receipt and by the caller of msg: bytes that follow, <= iface->msg_payload_max */
+    uint32_t gate_value; /* start gate opens at gate_value; done gate at gate_value too */
+    uint32_t reserved;
+};
+
+/* ---- Gates of a pair ---- */
+
+/* One matched transfer into GPU memory: start is written by the receiver ("my buffer is free"), done by the sender's copy queue. */
+struct pki_gate_slot {
+    _Atomic uint32_t start;
+    _Atomic uint32_t done;
+    uint8_t pad[56]; /* a slot a cache line: the CPU polls one word while a GPU writes the neighbour's */
+};
+
+#define PKI_GATE_SLOTS 256
+#define PKI_EP_SHARED_BYTES (PKI_GATE_SLOTS * sizeof(struct pki_gate_slot))
+
+/* ---- Objects: allocated by the engine, sizes in the table; the transport's own struct begins with these ---- */
+
+struct pki_blob {
+    uint8_t bytes[256];
+    uint32_t len;
+    int fd; /* -1 or a descriptor that travels with it; the sender's stays its own to close, the receiver's is ep_connect's */
+};
+
+struct pki_iface {
+    const struct pki_transport *transport;
+    size_t msg_payload_max; /* bytes; 0 without msg */
+    struct pki_list done;   /* finished struct pki_put, by `node`; the engine pops them after progress */
+};
+
+struct pki_ep {
+    struct pki_iface *iface;
+    int rank, peer;
+    bool same_process;
+    int64_t peer_pid;
+    bool dead; /* set by the transport; everything in flight has been put on the done queue with PK_ERR_PEER */
+    bool can_put; /* set by ep_connect: put works to this peer */
+    /* Memory that both ends see, PKI_EP_SHARED_BYTES each: gates of transfers to this rank, and of transfers to the peer. NULL
+     * where the transport cannot share memory. Page-aligned, zeroed at first. */
+    struct pki_gate_slot *gates_mine;
+    struct pki_gate_slot *gates_theirs;
+};
+
+/* A move of matched bytes. Owned by the engine; the transport's from put's PK_OK until it is on iface->done. */
+struct pki_put {
+    struct pki_list node;
+    struct pki_ep *ep;
+    const void *src;
+    uint64_t remote;          /* what map returned, plus the offset */
+    size_t bytes;
+    struct pki_gate done_remote; /* opened behind the last byte, if its word is not NULL */
+    struct pki_queue *queue;  /* a queue to put it in, with no completion wanted (never on the done queue), or NULL */
+    pk_result_t result;
+    void *owner;              /* the engine's */
+    struct pki_gate private_gate; /* the transport's */
+};
+
+struct pki_iface_config {
+    int rank, size;
+    struct pki_device *device; /* the communicator's GPU, or NULL */
+};
+
+/* What a rank's machine offers; gathered from all ranks before paths are chosen. */
+struct pki_probe {
+    bool usable;
+    double gbps;        /* expected, 1e9 bytes/s one way */
+    char reason[96];    /* why not, or what it rests on */
+};
+
+struct pki_transport {
+    const char *name; /* "shm" */
+    size_t iface_bytes, ep_bytes;
+    bool reaches[2][2]; /* put works from [source kind] to [target kind], enum pki_mem_kind */
+
+    /* Can this transport work on this machine, as far as one rank can tell? Never fails: says so in *probe. */
+    void (*probe)(const struct pki_iface_config *config, struct pki_probe *probe);
+
+    pk_result_t (*open)(const struct pki_iface_config *config, struct pki_iface *iface);
+    void (*close)(struct pki_iface *iface); /* all endpoints are closed */
+
+    /* ep_init fills the blob for the peer; ep_connect takes the peer's. After PK_OK of ep_connect messages may be sent. On any
+     * failure, and also between the two, the caller calls ep_close. ep's public fields rank, peer, same_process, peer_pid and
+     * iface are set before ep_init. */
+    pk_result_t (*ep_init)(struct pki_ep *ep, struct pki_blob *mine);
+    pk_result_t (*ep_connect)(struct pki_ep *ep, struct pki_blob *theirs);
+    void (*ep_close)(struct pki_ep *ep);
+
+    /* Make local memory reachable: describe it, for the peer's map. Descriptors in *out are the caller's to close and free. */
+    pk_result_t (*reg)(struct pki_iface *iface, const struct pki_mem *mem, struct pki_export *out);
+    void (*dereg)(struct pki_iface *iface, const struct pki_export *exported);
+    /* Make a peer's memory reachable from here: `remote` + offset is what put takes. unmap when no put uses it. */
+    pk_result_t (*map)(struct pki_ep *ep, const struct pki_export *in, uint64_t *remote);
+    void (*unmap)(struct pki_ep *ep, const struct pki_export *in, uint64_t remote);
+
+    /* Send one message, msg->payload bytes of payload behind it. PK_OK: copied, buffers are free. PK_ERR_BUSY-like
+     * PK_IN_PROGRESS: no room, nothing was taken, offer it again later. PK_ERR_PEER: the endpoint is dead. Order is kept. */
+    pk_result_t (*msg)(struct pki_ep *ep, const struct pki_msg *msg, const void *payload);
+    /* The oldest message that has arrived, without taking it: false when there is none. *payload stays valid until pop. */
+    bool (*peek)(struct pki_ep *ep, struct pki_msg *msg, const void **payload);
+    void (*pop)(struct pki_ep *ep);
+
+    /* Start moving. PK_OK: taken (it may be on the done queue already). PK_IN_PROGRESS: no room, nothing was taken. Else: the
+     * move cannot be done (memory gone, peer dead). */
+    pk_result_t (*put)(struct pki_put *put);
+    pk_result_t (*get)(struct pki_put *get); /* optional: as put, the other way */
+
+    /* Advance what is in flight; cheap when there is nothing. */
+    pk_result_t (*progress)(struct pki_iface *iface);
+    int (*wait_fd)(struct pki_iface *iface); /* readable when progress has something to do; -1: poll */
+};
+
+/* All transports of this build in order of preference, stubs filled in; NULL at the end. */
+const struct pki_transport *const *pki_transports(void);
+const struct pki_transport *pki_transport_find(const char *name);
+
+#endif

@@ -1,0 +1,25 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# clang-tidy over the library (see .clang-tidy for what is an error), and where clang-format would change a line (for reading).
+# usage: scripts/lint.sh [FILE...]
+set -uo pipefail
+cd "$(dirname "$0")/.." || exit
+. scripts/common.sh
+
+have clang-tidy || { echo "clang-tidy is not here (Debian: clang-tidy)"; exit 1; }
+[ -f build/clang/compile_commands.json ] || cmake --preset clang >/dev/null || exit 1
+
+files=("$@")
+[ ${#files[@]} -gt 0 ] || mapfile -t files < <(find lib -name '*.c' | sort)
+failed=0
+printf '%s\n' "${files[@]}" | xargs -P "$(nproc)" -n 4 timeout 300 clang-tidy -quiet -p build/clang 2>/dev/null || failed=1
+
+if have clang-format; then
+    differ=0
+    for file in "${files[@]}"; do
+        clang-format "$file" | cmp -s - "$file" || differ=$((differ + 1))
+    done
+    echo "clang-format would change $differ of ${#files[@]} files"
+fi
+[ "$failed" -eq 0 ] && echo "lint: ${#files[@]} files, no error"
+exit "$failed"

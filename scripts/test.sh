@@ -1,0 +1,100 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Build and test everything: gcc, clang, address + undefined-behaviour and thread sanitizers, libFuzzer, a build without CUDA and
+# PMIx, consumers of the installed package. The last line is "N passed, N failed, N skipped"; exit 1 when anything failed.
+set -uo pipefail
+cd "$(dirname "$0")/.." || exit
+. scripts/common.sh
+
+passed=0 failed=0 skipped=0 failures=()
+results=$(mktemp -d)
+trap 'rm -rf "$results"' EXIT
+
+# step NAME SECONDS COMMAND...: a step is one test of its own.
+step() {
+    local name=$1 seconds=$2
+    shift 2
+    say "$name"
+    if timeout -k 10 "$seconds" "$@" </dev/null; then
+        passed=$((passed + 1))
+    else
+        echo "FAILED: $name (exit $?)"
+        failed=$((failed + 1))
+        failures+=("$name")
+        return 1
+    fi
+}
+
+# number NAME FILE: an attribute of ctest's summary.
+number() { tr '\n\t' '  ' <"$2" 2>/dev/null | grep -o '<testsuite [^>]*>' | sed -n "s/.* $1=\"\([0-9]*\)\".*/\1/p"; }
+
+# run_ctest PRESET SECONDS OPTIONS...: every test of it counts.
+run_ctest() {
+    local preset=$1 seconds=$2 xml=$results/$1.xml status=0 total bad skip
+    shift 2
+    say "$preset: ctest $*"
+    "${wrapper[@]}" timeout -k 10 "$seconds" ctest --preset "$preset" --timeout 120 --output-junit "$xml" "$@" </dev/null || status=$?
+    total=$(number tests "$xml") bad=$(number failures "$xml") skip=$(number skipped "$xml")
+    total=${total:-0} bad=${bad:-0} skip=${skip:-0}
+    # A run that ended badly without naming a test, or that ran none, is a failure too.
+    if [ "$total" -eq 0 ] || { [ "$status" -ne 0 ] && [ "$bad" -eq 0 ]; }; then
+        bad=$((bad + 1)) total=$((total + 1))
+    fi
+    passed=$((passed + total - bad - skip)) failed=$((failed + bad)) skipped=$((skipped + skip))
+    [ "$bad" -eq 0 ] || failures+=("$preset: $bad of ctest")
+}
+
+build() { # preset, options of cmake...
+    local preset=$1
+    shift
+    step "$preset: configure" 120 cmake --preset "$preset" "$@" >"$results/log" 2>&1 || { cat "$results/log"; return 1; }
+    grep -E '^-- pickle|SKIPPED|Warning' "$results/log"
+    step "$preset: build" 900 cmake --build --preset "$preset"
+}
+
+wrapper=()
+step "setup" 900 bash scripts/setup.sh need test || { echo "$passed passed, $failed failed"; exit 1; }
+
+build dev && run_ctest dev 900
+
+# The kernels are the same whatever the C compiler: the other builds take them from the first.
+fatbin=()
+[ -f build/dev/lib/kernels.fatbin ] && fatbin=("-DPICKLE_FATBIN=$PWD/build/dev/lib/kernels.fatbin")
+
+if have clang; then
+    build clang "${fatbin[@]}" && run_ctest clang 300 -R '^(unit|plan|conform|symbols|headers_alone)'
+    if have clang-tidy; then
+        step "clang: tidy" 300 bash scripts/lint.sh
+    else
+        echo "SKIPPED: no clang-tidy here"
+        skipped=$((skipped + 1))
+    fi
+    # Thread sanitizer needs its shadow where address randomisation may put libraries.
+    have setarch && wrapper=(setarch "$(uname -m)" -R)
+    build tsan "${fatbin[@]}" && run_ctest tsan 400 -R '^conform'
+    wrapper=()
+    build fuzz "${fatbin[@]}" && run_ctest fuzz 300 -R '^fuzz'
+else
+    echo "SKIPPED: no clang here; neither the clang build nor thread sanitizer nor libFuzzer ran"
+    skipped=$((skipped + 3))
+fi
+build asan "${fatbin[@]}" && run_ctest asan 400 -R '^(conform|fuzz)'
+build no-cuda && run_ctest no-cuda 300 -R '^(unit|plan|conform|symbols)'
+
+step "install" 60 cmake --install build/dev --prefix "$PWD/build/prefix" >/dev/null
+step "bench: configure against the installed package" 60 \
+    cmake -S bench -B build/bench -G Ninja -DCMAKE_BUILD_TYPE=Release -DCMAKE_PREFIX_PATH="$PWD/build/prefix" >/dev/null &&
+    step "bench: build" 120 cmake --build build/bench && {
+    step "bench: pickle-info" 60 build/bench/pickle-info
+    for op in sendrecv allgather allreduce; do
+        step "bench: pickle-perf $op on 2 ranks, checked" 60 sh tests/support/processes.sh env 2 \
+            build/bench/pickle-perf "$op" -b 8 -e 1M -f 16 -n 5 -w 1 -c 1
+    done
+}
+
+echo
+for name in "${failures[@]}"; do
+    echo "FAILED: $name"
+done
+echo "$passed passed, $failed failed, $skipped skipped"
+[ "$failed" -eq 0 ]

@@ -1,0 +1,138 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Hold sizes and habits: functions of at most 80 lines, nine in ten of at most 40, files of at most 800, no macro that hides a
+return or a goto, the licence in the first line.
+
+usage: style.py TREE | style.py --self-test
+"""
+import os
+import re
+import sys
+import tempfile
+
+FUNCTION_MAX = 80
+FUNCTION_GOOD = 40
+FILE_MAX = 800
+FOLDERS = ("lib", "include", "bench", "examples", "tests", "tools")
+LICENCE = "SPDX-License-Identifier: Apache-2.0"
+DEFINE = re.compile(r"^\s*#\s*define\b")
+HIDDEN = re.compile(r"\b(return|goto)\b")
+
+
+def source_files(tree):
+    for top in FOLDERS:
+        for folder, _, names in os.walk(os.path.join(tree, top)):
+            for name in sorted(names):
+                if name.endswith((".c", ".h", ".cu", ".cuh", ".cc")):
+                    yield os.path.relpath(os.path.join(folder, name), tree)
+
+
+def functions(lines):
+    """(first line, length) of each function: a brace in the first column to the next closing one. Criterion's Test() too."""
+    start = None
+    for number, line in enumerate(lines, 1):
+        if line.startswith("{"):
+            start = number
+        elif line.startswith("}") and start is not None:
+            yield start, number - start + 1
+            start = None
+
+
+def macros(lines):
+    """(line, text) of each macro with its continuation lines, comments and strings left out."""
+    text = "\n".join(lines)
+    text = re.sub(r"/\*.*?\*/", lambda match: "\n" * match.group().count("\n"), text, flags=re.S)
+    text = re.sub(r'"(\\.|[^"\\\n])*"', '""', text)
+    plain = text.split("\n")
+    number = 0
+    while number < len(plain):
+        first = number
+        if DEFINE.match(plain[number]):
+            body = plain[number]
+            while plain[number].rstrip().endswith("\\") and number + 1 < len(plain):
+                number += 1
+                body += "\n" + plain[number]
+            yield first + 1, body
+        number += 1
+
+
+def check_file(path, lines, lengths):
+    if not lines or LICENCE not in lines[0]:
+        yield "%s:1: the first line must be the licence: %s" % (path, LICENCE)
+    if len(lines) > FILE_MAX:
+        yield "%s: %d lines, %d are allowed" % (path, len(lines), FILE_MAX)
+    for first, length in functions(lines):
+        lengths.append(length)
+        if length > FUNCTION_MAX:
+            yield "%s:%d: function of %d lines, %d are allowed" % (path, first, length, FUNCTION_MAX)
+    if path.startswith("tests/"):
+        return # macros that write whole functions are at home there
+    for first, body in macros(lines):
+        if HIDDEN.search(body):
+            yield "%s:%d: a macro hides a return or a goto" % (path, first)
+
+
+def check(tree):
+    problems = []
+    lengths = []
+    files = 0
+    for path in source_files(tree):
+        with open(os.path.join(tree, path), encoding="utf-8") as file:
+            lines = file.read().split("\n")
+        if lines and lines[-1] == "":
+            lines.pop()
+        files += 1
+        problems += check_file(path, lines, lengths)
+    good = sum(1 for length in lengths if length <= FUNCTION_GOOD)
+    if good * 10 < len(lengths) * 9:
+        problems.append("only %d of %d functions have at most %d lines: nine in ten must" % (good, len(lengths), FUNCTION_GOOD))
+    if files == 0:
+        problems.append("no source file under %s" % tree)
+    print("style: %d files, %d functions, %d of at most %d lines, the longest %d" %
+          (files, len(lengths), good, FUNCTION_GOOD, max(lengths, default=0)))
+    return problems
+
+
+def function_of(lines):
+    return "void f(void)\n{\n" + "    g();\n" * (lines - 2) + "}\n"
+
+
+GOOD = "/* %s */\n#define ONE 1 /* return of the one */\n#define TEXT \"goto\"\n" % LICENCE + function_of(80) + function_of(5) * 10
+PLANTED = [
+    ("function of 81", GOOD + function_of(81)),
+    ("801 lines", ("/* %s */\n" % LICENCE) + "\n" * 800),
+    ("macro hides", GOOD + "#define CHECK(x) if (x) return x\n"),
+    ("macro hides", GOOD + "#define CHECK(x) \\\n    do { \\\n        if (x) \\\n            goto out; \\\n    } while (0)\n"),
+    ("nine in ten", GOOD + function_of(60) * 2),
+    ("licence", "int x;\n"),
+]
+
+
+def self_test():
+    failures = 0
+    for expected, text in [(None, GOOD)] + PLANTED:
+        with tempfile.TemporaryDirectory() as tree:
+            os.mkdir(os.path.join(tree, "lib"))
+            with open(os.path.join(tree, "lib", "x.c"), "w", encoding="utf-8") as file:
+                file.write(text)
+            problems = check(tree)
+        found = any(expected in problem for problem in problems) if expected else not problems
+        if not found:
+            print("expected '%s', got %s" % (expected, problems))
+            failures += 1
+    print("style self-test: %d planted violations, %d failures" % (len(PLANTED), failures))
+    return failures
+
+
+def main():
+    if len(sys.argv) != 2:
+        sys.exit(__doc__)
+    if sys.argv[1] == "--self-test":
+        sys.exit(1 if self_test() else 0)
+    problems = check(sys.argv[1])
+    for problem in problems:
+        print(problem)
+    sys.exit(1 if problems else 0)
+
+
+main()

@@ -1,0 +1,122 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Does the library do what it says that it does? */
+#include "conform.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static pk_stats_t stats_of(struct rank *r)
+{
+    pk_stats_t stats = { .struct_size = sizeof stats };
+
+    expect(r, pk_comm_stats(r->comm, &stats), PK_OK, "pk_comm_stats");
+    return stats;
+}
+
+static void paths(struct rank *r)
+{
+    for (int peer = 0; peer < r->size; peer++) {
+        pk_path_t path = { .struct_size = sizeof path };
+
+        expect(r, pk_comm_path(r->comm, peer, PK_MEM_HOST, PK_MEM_HOST, &path), PK_OK, "pk_comm_path");
+        if (path.transport[0] == '\0' || path.reason[0] == '\0' || strcmp(path.transport, "none") == 0)
+            fail(r, "the path to rank %d is '%s', because '%s'", peer, path.transport, path.reason);
+        if ((strcmp(path.transport, "self") == 0) != (peer == r->rank))
+            fail(r, "the path from %d to %d is '%s'", r->rank, peer, path.transport);
+    }
+}
+
+/* The steps that were announced are the steps that are counted. */
+static void steps_of(struct rank *r, pk_op_kind_t kind, size_t count, int in_place)
+{
+    pk_explanation_t said = { .struct_size = sizeof said };
+    float *source = calloc(count + 1, sizeof *source);
+    float *result = calloc((count + 1) * (size_t)r->size, sizeof *result);
+    float *from = !in_place ? source : kind == PK_OP_ALLGATHER ? result + (size_t)r->rank * count : result;
+    pk_stats_t before, after;
+
+    if (source == NULL || result == NULL)
+        abort();
+    expect(r, pk_explain(r->comm, kind, count, PK_F32, PK_MEM_HOST, in_place, 0, &said), PK_OK, "pk_explain");
+    before = stats_of(r);
+    if (kind == PK_OP_ALLGATHER)
+        expect(r, pk_allgather(from, result, count, PK_F32, r->comm, PK_BLOCKING), PK_OK, "pk_allgather");
+    else
+        expect(r, pk_allreduce(from, result, count, PK_F32, PK_SUM, r->comm, PK_BLOCKING), PK_OK, "pk_allreduce");
+    after = stats_of(r);
+    if (after.steps - before.steps != said.steps)
+        fail(r, "%s of %zu: %llu steps announced, %llu counted", kind == PK_OP_ALLGATHER ? "allgather" : "allreduce", count,
+             (unsigned long long)said.steps, (unsigned long long)(after.steps - before.steps));
+    if (after.operations - before.operations != 1)
+        fail(r, "one operation counted as %llu", (unsigned long long)(after.operations - before.operations));
+    if (said.sms != 0 || said.algorithm[0] == '\0' || said.reason[0] == '\0')
+        fail(r, "pk_explain on the host: '%s', %d SMs, '%s'", said.algorithm, said.sms, said.reason);
+    free(source);
+    free(result);
+}
+
+static void steps(struct rank *r)
+{
+    static const size_t counts[] = { 1, 1000, 16384, 300000 };
+
+    for (size_t i = 0; r->ok && i < sizeof counts / sizeof counts[0]; i++) {
+        for (int in_place = 0; in_place < 2; in_place++) {
+            steps_of(r, PK_OP_ALLGATHER, counts[i], in_place);
+            steps_of(r, PK_OP_ALLREDUCE, counts[i], in_place);
+        }
+    }
+}
+
+static void bytes(struct rank *r)
+{
+    enum { COUNT = 5000 };
+    static _Thread_local float source[COUNT], result[COUNT];
+    pk_stats_t before = stats_of(r);
+    pk_stats_t after;
+
+    expect(r, pk_group_start(), PK_OK, "pk_group_start");
+    expect(r, pk_send(source, COUNT, PK_F32, (r->rank + 1) % r->size, r->comm, PK_BLOCKING), PK_OK, "pk_send");
+    expect(r, pk_recv(result, COUNT, PK_F32, (r->rank + r->size - 1) % r->size, r->comm, PK_BLOCKING), PK_OK, "pk_recv");
+    expect(r, pk_group_end(), PK_OK, "pk_group_end");
+    after = stats_of(r);
+    if (after.bytes_sent - before.bytes_sent != sizeof source || after.bytes_received - before.bytes_received != sizeof result)
+        fail(r, "%zu bytes each way counted as %llu sent, %llu received", sizeof source,
+             (unsigned long long)(after.bytes_sent - before.bytes_sent),
+             (unsigned long long)(after.bytes_received - before.bytes_received));
+}
+
+static void explanations(struct rank *r)
+{
+    pk_explanation_t said = { .struct_size = sizeof said };
+    int peer = (r->rank + 1) % r->size;
+
+    expect(r, pk_explain(r->comm, PK_OP_SEND, 100, PK_F32, PK_MEM_HOST, 0, peer, &said), PK_OK, "pk_explain(send)");
+    if (said.transports[0] == '\0')
+        fail(r, "pk_explain(send) names no transport");
+    expect(r, pk_explain(r->comm, PK_OP_SEND, 100, PK_F32, PK_MEM_HOST, 0, r->size, &said), PK_ERR_ARG, "pk_explain(peer = size)");
+    expect(r, pk_explain(r->comm, (pk_op_kind_t)9, 100, PK_F32, PK_MEM_HOST, 0, peer, &said), PK_ERR_ARG, "pk_explain(op 9)");
+    expect(r, pk_explain(r->comm, PK_OP_ALLREDUCE, 100, PK_F64, PK_MEM_HOST, 0, peer, &said), PK_ERR_UNSUPPORTED,
+           "pk_explain(allreduce f64)");
+}
+
+void run_inspection(struct rank *rank)
+{
+    static const struct {
+        const char *what;
+        void (*run)(struct rank *rank);
+    } cases[] = {
+        { "inspect: paths", paths },
+        { "inspect: steps announced and counted", steps },
+        { "inspect: bytes counted", bytes },
+        { "inspect: explanations", explanations },
+    };
+
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        if (!selected(rank, cases[i].what))
+            continue;
+        begin_case(rank, cases[i].what);
+        cases[i].run(rank);
+        end_case(rank, cases[i].what, false, 0);
+    }
+}

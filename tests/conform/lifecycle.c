@@ -1,0 +1,280 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* How communicators begin and end. */
+#include "conform.h"
+
+#include <dirent.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define TIMEOUT_MS 12000
+#define FLOATS 20000
+
+static bool new_id(struct rank *r, pk_unique_id_t *id)
+{
+    pk_unique_id_t own = { { 0 } };
+    pk_unique_id_t *all = calloc((size_t)r->size, sizeof *all);
+
+    if (all == NULL)
+        abort();
+    if (r->rank == 0)
+        expect(r, pk_get_unique_id(&own), PK_OK, "pk_get_unique_id");
+    share(r, &own, all, sizeof own);
+    *id = all[0];
+    free(all);
+    return r->ok;
+}
+
+pk_comm_t *throwaway(struct rank *r, uint64_t timeout_ms)
+{
+    pk_comm_config_t config = PK_COMM_CONFIG_INIT;
+    pk_comm_t *comm = NULL;
+    pk_unique_id_t id;
+
+    config.device = PK_DEVICE_HOST;
+    config.timeout_ms = timeout_ms;
+    if (!new_id(r, &id) || !expect(r, pk_comm_init_rank(&comm, r->size, r->rank, &id, &config), PK_OK, "pk_comm_init_rank"))
+        return NULL;
+    return comm;
+}
+
+static void meet(struct rank *r)
+{
+    char token = 0;
+    char tokens[256];
+
+    share(r, &token, tokens, 1);
+}
+
+/* One allgather of rank numbers. */
+static void use(struct rank *r, pk_comm_t *comm, int size)
+{
+    int32_t own = 0;
+    int32_t all[256];
+
+    expect(r, pk_comm_rank(comm, &own), PK_OK, "pk_comm_rank");
+    expect(r, pk_allgather(&own, all, 1, PK_INT32, comm, PK_BLOCKING), PK_OK, "pk_allgather");
+    for (int i = 0; r->ok && i < size; i++)
+        if (all[i] != i)
+            fail(r, "rank %d's number arrived as %d", i, all[i]);
+}
+
+static void alone(struct rank *r)
+{
+    float buffer[100];
+    float result[100] = { 0 };
+    pk_unique_id_t id;
+    pk_comm_t *comm;
+
+    for (int i = 0; i < 100; i++)
+        buffer[i] = (float)i;
+    expect(r, pk_get_unique_id(&id), PK_OK, "pk_get_unique_id");
+    if (!r->ok || !expect(r, pk_comm_init_rank(&comm, 1, 0, &id, NULL), PK_OK, "pk_comm_init_rank(size 1, config NULL)"))
+        return;
+    use(r, comm, 1);
+    expect(r, pk_allreduce(buffer, result, 100, PK_F32, PK_SUM, comm, PK_BLOCKING), PK_OK, "pk_allreduce of one rank");
+    if (memcmp(buffer, result, sizeof buffer) != 0)
+        fail(r, "the sum over one rank is something else");
+    expect(r, pk_comm_destroy(comm), PK_OK, "pk_comm_destroy");
+}
+
+/* Polls until the nonblocking init has ended. */
+static pk_result_t poll_init(pk_comm_t *comm)
+{
+    int64_t deadline = now_ns() + TIMEOUT_MS * (int64_t)1000000;
+    pk_result_t result = PK_IN_PROGRESS;
+
+    while (result == PK_IN_PROGRESS && now_ns() < deadline) {
+        result = pk_comm_async_error(comm);
+        usleep(1000);
+    }
+    return result;
+}
+
+static void nonblocking(struct rank *r)
+{
+    pk_comm_config_t config = PK_COMM_CONFIG_INIT;
+    pk_comm_t *comm = NULL;
+    pk_unique_id_t id;
+    int64_t begin;
+
+    config.device = PK_DEVICE_HOST;
+    config.nonblocking = 1;
+    config.timeout_ms = TIMEOUT_MS;
+    if (!new_id(r, &id))
+        return;
+    if (r->rank == r->size - 1)
+        usleep(300000);
+    begin = now_ns();
+    if (!expect(r, pk_comm_init_rank(&comm, r->size, r->rank, &id, &config), PK_IN_PROGRESS, "nonblocking init"))
+        return;
+    if (now_ns() - begin > 200e6 * slack())
+        fail(r, "nonblocking init took %lld ms", (long long)(now_ns() - begin) / 1000000);
+    if (expect(r, poll_init(comm), PK_OK, "the end of nonblocking init"))
+        use(r, comm, r->size);
+    meet(r);
+    expect(r, pk_comm_destroy(comm), PK_OK, "pk_comm_destroy");
+}
+
+/* The last rank never comes; the others give up. */
+static void abort_init(struct rank *r)
+{
+    pk_comm_config_t config = PK_COMM_CONFIG_INIT;
+    pk_comm_t *comm = NULL;
+    pk_unique_id_t id;
+    int64_t begin;
+
+    config.device = PK_DEVICE_HOST;
+    config.nonblocking = 1;
+    config.timeout_ms = TIMEOUT_MS;
+    if (!new_id(r, &id) || r->rank == r->size - 1)
+        return;
+    if (!expect(r, pk_comm_init_rank(&comm, r->size, r->rank, &id, &config), PK_IN_PROGRESS, "nonblocking init"))
+        return;
+    usleep(100000);
+    expect(r, pk_comm_async_error(comm), PK_IN_PROGRESS, "pk_comm_async_error while a rank is missing");
+    begin = now_ns();
+    expect(r, pk_comm_abort(comm), PK_OK, "pk_comm_abort of an init");
+    if (now_ns() - begin > 100e6 * slack())
+        fail(r, "pk_comm_abort of an init took %lld ms", (long long)(now_ns() - begin) / 1000000);
+    expect(r, poll_init(comm), PK_ERR_ABORTED, "pk_comm_async_error after the abort");
+    pk_comm_destroy(comm);
+}
+
+/* Two communicators in opposite order, in streams of their own. */
+static void opposite_order(struct rank *r)
+{
+    pk_comm_t *comms[2];
+    pk_stream_t streams[2];
+    int32_t own[2][16];
+    int32_t sum[2][16];
+
+    for (int c = 0; c < 2; c++) {
+        comms[c] = throwaway(r, TIMEOUT_MS);
+        expect(r, pk_stream_create(&streams[c]), PK_OK, "pk_stream_create");
+        for (int i = 0; i < 16; i++)
+            own[c][i] = (r->rank + 1) * (c + 1);
+    }
+    for (int turn = 0; r->ok && turn < 20; turn++) {
+        int first = r->rank % 2;
+
+        for (int k = 0; k < 2; k++) {
+            int c = (first + k) % 2;
+
+            expect(r, pk_allreduce(own[c], sum[c], 16, PK_INT32, PK_SUM, comms[c], streams[c]), PK_OK, "pk_allreduce in a host stream");
+        }
+        expect(r, pk_stream_synchronize(streams[1 - first]), PK_OK, "pk_stream_synchronize");
+        expect(r, pk_stream_synchronize(streams[first]), PK_OK, "pk_stream_synchronize");
+        for (int c = 0; c < 2; c++)
+            if (sum[c][15] != r->size * (r->size + 1) / 2 * (c + 1))
+                fail(r, "turn %d: the sum of communicator %d is %d", turn, c, sum[c][15]);
+    }
+    meet(r);
+    for (int c = 0; c < 2; c++) {
+        expect(r, pk_stream_destroy(streams[c]), PK_OK, "pk_stream_destroy");
+        expect(r, pk_comm_destroy(comms[c]), PK_OK, "pk_comm_destroy");
+    }
+}
+
+/* What was sent arrives although the sender's communicator has gone. */
+static void early_leave(struct rank *r)
+{
+    for (int turn = 0; r->ok && turn < 5; turn++) {
+        pk_comm_t *comm = throwaway(r, TIMEOUT_MS);
+        float buffer[8] = { 1, 2, 3, 4, 5, 6, 7, (float)turn };
+
+        if (comm == NULL)
+            return;
+        if (r->rank == 0) {
+            expect(r, pk_send(buffer, 8, PK_F32, 1, comm, PK_BLOCKING), PK_OK, "pk_send");
+        } else if (r->rank == 1) {
+            memset(buffer, 0, sizeof buffer);
+            usleep(30000);
+            expect(r, pk_recv(buffer, 8, PK_F32, 0, comm, PK_BLOCKING), PK_OK, "a receive after the sender has left");
+            if (buffer[0] != 1 || buffer[7] != (float)turn)
+                fail(r, "what the sender left is wrong");
+        }
+        expect(r, pk_comm_destroy(comm), PK_OK, "pk_comm_destroy");
+        meet(r);
+    }
+}
+
+/* Nobody waits for the others after a collective; none of them may take an orderly end for a death. */
+static void early_leave_collective(struct rank *r)
+{
+    float *buffer = calloc(FLOATS, sizeof *buffer);
+
+    for (int turn = 0; r->ok && turn < 8; turn++) {
+        pk_comm_t *comm = throwaway(r, TIMEOUT_MS);
+
+        if (comm == NULL || buffer == NULL)
+            break;
+        for (int i = 0; i < FLOATS; i++)
+            buffer[i] = 1;
+        expect(r, pk_allreduce(buffer, buffer, FLOATS, PK_F32, PK_SUM, comm, PK_BLOCKING), PK_OK, "pk_allreduce");
+        expect(r, pk_comm_destroy(comm), PK_OK, "pk_comm_destroy");
+        if (buffer[FLOATS - 1] != (float)r->size)
+            fail(r, "turn %d: the sum is %g", turn, buffer[FLOATS - 1]);
+    }
+    free(buffer);
+}
+
+static int open_descriptors(void)
+{
+    DIR *dir = opendir("/proc/self/fd");
+    int n = 0;
+
+    while (dir != NULL && readdir(dir) != NULL)
+        n++;
+    if (dir != NULL)
+        closedir(dir);
+    return n;
+}
+
+static void descriptors(struct rank *r)
+{
+    int before = 0;
+
+    for (int turn = 0; turn < 6; turn++) {
+        pk_comm_t *comm = throwaway(r, TIMEOUT_MS);
+
+        if (comm == NULL)
+            return;
+        use(r, comm, r->size);
+        expect(r, pk_comm_destroy(comm), PK_OK, "pk_comm_destroy");
+        meet(r);
+        if (turn == 1)
+            before = open_descriptors();
+        meet(r);
+    }
+    usleep(50000);
+    if (open_descriptors() > before)
+        fail(r, "%d descriptors are open after 6 communicators, %d after 2", open_descriptors(), before);
+    meet(r);
+}
+
+void run_lifecycle(struct rank *rank)
+{
+    static const struct {
+        const char *what;
+        int least_ranks;
+        void (*run)(struct rank *rank);
+    } cases[] = {
+        { "life: a communicator of one", 1, alone },
+        { "life: nonblocking init", 1, nonblocking },
+        { "life: abort of an init", 2, abort_init },
+        { "life: two communicators in opposite order", 1, opposite_order },
+        { "life: a sender that leaves early", 2, early_leave },
+        { "life: everybody leaves after a collective", 1, early_leave_collective },
+        { "life: descriptors", 1, descriptors },
+    };
+
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        if (!selected(rank, cases[i].what) || rank->size < cases[i].least_ranks)
+            continue;
+        begin_case(rank, cases[i].what);
+        cases[i].run(rank);
+        end_case(rank, cases[i].what, false, 0);
+    }
+}

@@ -1,0 +1,409 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* One case of the list on one rank: buffers, the operations, what must be in the buffers afterwards. */
+#include "conform.h"
+
+#include <string.h>
+
+#include "cuda_dl.h"
+
+#define ROUNDS_MAX 4
+#define MESSAGES 24 /* of "many" */
+#define MEMORY_MAX ((size_t)96 << 20)
+#define POISON 0x5a
+#define ODD_BYTES 3
+
+/* A case at work. */
+struct work {
+    struct rank *rank;
+    const struct item *item;
+    size_t bytes;    /* count * width */
+    unsigned rounds, round; /* in all; the one at hand */
+    struct buffer sources[ROUNDS_MAX], results[ROUNDS_MAX];
+};
+
+/* What an operation is, for one round. */
+struct kind {
+    size_t (*source_bytes)(const struct work *work);
+    size_t (*result_bytes)(const struct work *work);
+    void (*fill)(const struct work *work, char *source, char *result);
+    pk_result_t (*post)(const struct work *work, char *source, char *result);
+    void (*verify)(const struct work *work, const char *source, const char *result);
+};
+
+static uint64_t key_of(const struct work *w, int rank, unsigned tag)
+{
+    /* Repeated reductions of the same data must give the same bits. */
+    unsigned round = w->item->op == OP_ALLREDUCE ? 0 : w->round;
+
+    return data_key(w->rank->config->seed, w->item->number, round, rank, tag);
+}
+
+static void verify_message(const struct work *w, const char *got, size_t bytes, int from, unsigned tag)
+{
+    size_t where;
+
+    if (!data_equal(got, bytes, key_of(w, from, tag), &where))
+        fail(w->rank, "round %u: message %u from rank %d (%zu bytes) is wrong from byte %zu on", w->round, tag, from, bytes, where);
+}
+
+static int next_rank(const struct work *w)
+{
+    return (w->rank->rank + 1) % w->rank->size;
+}
+
+static int previous_rank(const struct work *w)
+{
+    return (w->rank->rank + w->rank->size - 1) % w->rank->size;
+}
+
+static pk_stream_t stream_of(const struct work *w)
+{
+    return w->rank->streams[w->item->ending];
+}
+
+static pk_result_t send_bytes(const struct work *w, const void *buffer, size_t bytes, int peer)
+{
+    return pk_send(buffer, bytes / pk_dtype_size(w->item->dtype), w->item->dtype, peer, w->rank->comm, stream_of(w));
+}
+
+static pk_result_t receive_bytes(const struct work *w, void *buffer, size_t bytes, int peer)
+{
+    return pk_recv(buffer, bytes / pk_dtype_size(w->item->dtype), w->item->dtype, peer, w->rank->comm, stream_of(w));
+}
+
+/* The first error of a list of calls that all have been made. */
+static pk_result_t first_of(pk_result_t a, pk_result_t b)
+{
+    return a != PK_OK ? a : b;
+}
+
+static size_t one_message(const struct work *w)
+{
+    return w->bytes;
+}
+
+static size_t message_a_rank(const struct work *w)
+{
+    return w->bytes * (size_t)w->rank->size;
+}
+
+static void fill_message(const struct work *w, char *source, char *result)
+{
+    (void)result;
+    data_fill(source, w->bytes, key_of(w, w->rank->rank, 0));
+}
+
+/* --- pingpong: even ranks send, their odd neighbours send back what came --- */
+
+static int partner_of(const struct work *w)
+{
+    int partner = w->rank->rank ^ 1;
+
+    return partner < w->rank->size ? partner : -1;
+}
+
+static pk_result_t post_pingpong(const struct work *w, char *source, char *result)
+{
+    int partner = partner_of(w);
+    pk_result_t first;
+
+    if (partner < 0)
+        return PK_OK;
+    if (w->rank->rank % 2 == 0) {
+        first = send_bytes(w, source, w->bytes, partner);
+        return first_of(first, receive_bytes(w, result, w->bytes, partner));
+    }
+    first = receive_bytes(w, result, w->bytes, partner);
+    return first_of(first, send_bytes(w, result, w->bytes, partner));
+}
+
+static void verify_pingpong(const struct work *w, const char *source, const char *result)
+{
+    (void)source;
+    if (partner_of(w) >= 0)
+        verify_message(w, result, w->bytes, w->rank->rank & ~1, 0);
+}
+
+/* --- ring, and self: send and receive in one group --- */
+
+static pk_result_t post_ring(const struct work *w, char *source, char *result)
+{
+    pk_result_t first = pk_group_start();
+
+    first = first_of(first, send_bytes(w, source, w->bytes, next_rank(w)));
+    first = first_of(first, receive_bytes(w, result, w->bytes, previous_rank(w)));
+    return first_of(first, pk_group_end());
+}
+
+static void verify_ring(const struct work *w, const char *source, const char *result)
+{
+    (void)source;
+    verify_message(w, result, w->bytes, previous_rank(w), 0);
+}
+
+static pk_result_t post_self(const struct work *w, char *source, char *result)
+{
+    pk_result_t first = pk_group_start();
+
+    first = first_of(first, receive_bytes(w, result, w->bytes, w->rank->rank));
+    first = first_of(first, send_bytes(w, source, w->bytes, w->rank->rank));
+    return first_of(first, pk_group_end());
+}
+
+static void verify_self(const struct work *w, const char *source, const char *result)
+{
+    (void)source;
+    verify_message(w, result, w->bytes, w->rank->rank, 0);
+}
+
+/* --- many: messages of different sizes in flight between the same two ranks --- */
+
+static size_t many_bytes(const struct work *w, unsigned k)
+{
+    return w->item->count / (k % 7 + 1) / (k < 4 ? 1 : 16) * pk_dtype_size(w->item->dtype);
+}
+
+static size_t many_total(const struct work *w)
+{
+    size_t total = 0;
+
+    for (unsigned k = 0; k < MESSAGES; k++)
+        total += many_bytes(w, k);
+    return total;
+}
+
+static void fill_many(const struct work *w, char *source, char *result)
+{
+    (void)result;
+    for (unsigned k = 0; k < MESSAGES; k++) {
+        data_fill(source, many_bytes(w, k), key_of(w, w->rank->rank, k));
+        source += many_bytes(w, k);
+    }
+}
+
+static pk_result_t post_many(const struct work *w, char *source, char *result)
+{
+    pk_result_t first = pk_group_start();
+
+    for (unsigned k = 0; k < MESSAGES; k++) {
+        first = first_of(first, send_bytes(w, source, many_bytes(w, k), next_rank(w)));
+        source += many_bytes(w, k);
+    }
+    for (unsigned k = 0; k < MESSAGES; k++) {
+        first = first_of(first, receive_bytes(w, result, many_bytes(w, k), previous_rank(w)));
+        result += many_bytes(w, k);
+    }
+    return first_of(first, pk_group_end());
+}
+
+static void verify_many(const struct work *w, const char *source, const char *result)
+{
+    (void)source;
+    for (unsigned k = 0; k < MESSAGES; k++) {
+        verify_message(w, result, many_bytes(w, k), previous_rank(w), k);
+        result += many_bytes(w, k);
+    }
+}
+
+/* --- exchange: every rank with every rank, itself too, in groups that nest --- */
+
+static void fill_exchange(const struct work *w, char *source, char *result)
+{
+    (void)result;
+    for (int peer = 0; peer < w->rank->size; peer++)
+        data_fill(source + (size_t)peer * w->bytes, w->bytes, key_of(w, w->rank->rank, (unsigned)peer));
+}
+
+static pk_result_t post_exchange(const struct work *w, char *source, char *result)
+{
+    pk_result_t first = pk_group_start();
+
+    for (int peer = 0; peer < w->rank->size; peer++) {
+        size_t at = (size_t)peer * w->bytes;
+
+        first = first_of(first, pk_group_start());
+        first = first_of(first, send_bytes(w, source + at, w->bytes, peer));
+        first = first_of(first, receive_bytes(w, result + at, w->bytes, peer));
+        first = first_of(first, pk_group_end());
+    }
+    return first_of(first, pk_group_end());
+}
+
+static void verify_exchange(const struct work *w, const char *source, const char *result)
+{
+    (void)source;
+    for (int peer = 0; peer < w->rank->size; peer++)
+        verify_message(w, result + (size_t)peer * w->bytes, w->bytes, peer, (unsigned)w->rank->rank);
+}
+
+/* --- allgather, and one in a group with a ring --- */
+
+static char *allgather_source(const struct work *w, char *source, char *result)
+{
+    return w->item->in_place ? result + (size_t)w->rank->rank * w->bytes : source;
+}
+
+static void fill_allgather(const struct work *w, char *source, char *result)
+{
+    data_fill(allgather_source(w, source, result), w->bytes, key_of(w, w->rank->rank, 0));
+}
+
+static pk_result_t post_allgather(const struct work *w, char *source, char *result)
+{
+    return pk_allgather(allgather_source(w, source, result), result, w->item->count, w->item->dtype, w->rank->comm, stream_of(w));
+}
+
+static void verify_allgather(const struct work *w, const char *source, const char *result)
+{
+    (void)source;
+    for (int peer = 0; peer < w->rank->size; peer++)
+        verify_message(w, result + (size_t)peer * w->bytes, w->bytes, peer, 0);
+}
+
+static size_t mixed_result(const struct work *w)
+{
+    return message_a_rank(w) + w->bytes;
+}
+
+static pk_result_t post_mixed(const struct work *w, char *source, char *result)
+{
+    pk_result_t first = pk_group_start();
+
+    first = first_of(first, send_bytes(w, source, w->bytes, next_rank(w)));
+    first = first_of(first, pk_allgather(source, result, w->item->count, w->item->dtype, w->rank->comm, stream_of(w)));
+    first = first_of(first, receive_bytes(w, result + message_a_rank(w), w->bytes, previous_rank(w)));
+    return first_of(first, pk_group_end());
+}
+
+static void verify_mixed(const struct work *w, const char *source, const char *result)
+{
+    verify_allgather(w, source, result);
+    verify_message(w, result + message_a_rank(w), w->bytes, previous_rank(w), 0);
+}
+
+/* --- allreduce --- */
+
+static void fill_allreduce(const struct work *w, char *source, char *result)
+{
+    data_numbers(w->item->in_place ? result : source, w->item->count, w->item->dtype, key_of(w, w->rank->rank, 0));
+}
+
+static pk_result_t post_allreduce(const struct work *w, char *source, char *result)
+{
+    return pk_allreduce(w->item->in_place ? result : source, result, w->item->count, w->item->dtype, PK_SUM, w->rank->comm,
+                        stream_of(w));
+}
+
+static void verify_allreduce(const struct work *w, const char *source, const char *result)
+{
+    uint64_t keys[256];
+    size_t where;
+
+    (void)source;
+    for (int r = 0; r < w->rank->size; r++)
+        keys[r] = key_of(w, r, 0);
+    if (!data_is_sum(result, w->item->count, w->item->dtype, keys, w->rank->size, &where))
+        fail(w->rank, "round %u: the sum is wrong at byte %zu", w->round, where);
+    if (w->round > 0 && memcmp(result, buffer_view(&w->results[0]), w->bytes) != 0)
+        fail(w->rank, "round %u: other bits than in round 0 from the same data", w->round);
+}
+
+static const struct kind kinds[OPS] = {
+    [OP_PINGPONG] = { one_message, one_message, fill_message, post_pingpong, verify_pingpong },
+    [OP_RING] = { one_message, one_message, fill_message, post_ring, verify_ring },
+    [OP_MANY] = { many_total, many_total, fill_many, post_many, verify_many },
+    [OP_EXCHANGE] = { message_a_rank, message_a_rank, fill_exchange, post_exchange, verify_exchange },
+    [OP_SELF] = { one_message, one_message, fill_message, post_self, verify_self },
+    [OP_MIXED] = { one_message, mixed_result, fill_message, post_mixed, verify_mixed },
+    [OP_ALLGATHER] = { one_message, message_a_rank, fill_allgather, post_allgather, verify_allgather },
+    [OP_ALLREDUCE] = { one_message, one_message, fill_allreduce, post_allreduce, verify_allreduce },
+};
+
+static void open_work(struct work *w, const struct kind *kind)
+{
+    const struct item *item = w->item;
+    size_t width = pk_dtype_size(item->dtype);
+    size_t source_bytes, result_bytes, misalign;
+
+    w->bytes = item->count * width;
+    w->rounds = item->op == OP_ALLREDUCE && item->rounds < 2 ? 2 : item->rounds;
+    source_bytes = kind->source_bytes(w);
+    result_bytes = kind->result_bytes(w);
+    while (w->rounds > 2 && w->rounds * (source_bytes + result_bytes) > MEMORY_MAX)
+        w->rounds--;
+    misalign = item->misalign == BY_ELEMENT ? width : item->misalign == BY_BYTES ? ODD_BYTES : 0;
+    for (w->round = 0; w->round < w->rounds; w->round++) {
+        struct buffer *source = &w->sources[w->round];
+        struct buffer *result = &w->results[w->round];
+
+        buffer_open(source, item->place, source_bytes, misalign);
+        buffer_open(result, item->place, result_bytes, misalign);
+        memset(buffer_view(source), POISON, source_bytes);
+        memset(buffer_view(result), POISON, result_bytes);
+        kind->fill(w, buffer_view(source), buffer_view(result));
+        buffer_push(source);
+        buffer_push(result);
+    }
+}
+
+static void close_work(struct work *w)
+{
+    for (unsigned i = 0; i < w->rounds; i++) {
+        buffer_close(&w->sources[i]);
+        buffer_close(&w->results[i]);
+    }
+}
+
+static void finish_stream(struct rank *rank, enum ending ending)
+{
+    if (ending == END_HOST)
+        expect(rank, pk_stream_synchronize(rank->streams[END_HOST]), PK_OK, "pk_stream_synchronize");
+    if (ending == END_CUDA) {
+        int code = gpu_stream_sync(rank->streams[END_CUDA].handle);
+
+        if (code != 0)
+            fail(rank, "cuStreamSynchronize: %s", gpu_error(code));
+        expect(rank, pk_comm_async_error(rank->comm), PK_OK, "pk_comm_async_error after the stream");
+    }
+}
+
+static void verify_round(struct work *w, const struct kind *kind)
+{
+    struct buffer *source = &w->sources[w->round];
+    struct buffer *result = &w->results[w->round];
+
+    buffer_pull(source);
+    buffer_pull(result);
+    if (!buffer_guards(source) || !buffer_guards(result))
+        fail(w->rank, "round %u: bytes around a buffer were written", w->round);
+    kind->verify(w, buffer_view(source), buffer_view(result));
+}
+
+void run_item(struct rank *rank, const struct item *item)
+{
+    const struct kind *kind = &kinds[item->op];
+    struct work w = { .rank = rank, .item = item };
+    char what[WHAT_BYTES];
+    uint64_t sent[ROUNDS_MAX];
+    uint64_t digest = 0;
+
+    describe(item, what);
+    if (!selected(rank, what))
+        return;
+    begin_case(rank, what);
+    open_work(&w, kind);
+    for (w.round = 0; w.round < w.rounds; w.round++) {
+        sent[w.round] = data_digest(buffer_view(&w.sources[w.round]), w.sources[w.round].bytes);
+        expect(rank, kind->post(&w, w.sources[w.round].data, w.results[w.round].data), PK_OK, "the operation");
+    }
+    finish_stream(rank, item->ending);
+    for (w.round = 0; w.round < w.rounds && rank->ok; w.round++) {
+        verify_round(&w, kind);
+        if (data_digest(buffer_view(&w.sources[w.round]), w.sources[w.round].bytes) != sent[w.round])
+            fail(rank, "round %u: the send buffer was written", w.round);
+    }
+    if (item->op == OP_ALLGATHER || item->op == OP_ALLREDUCE)
+        digest = data_digest(buffer_view(&w.results[0]), w.results[0].bytes);
+    close_work(&w);
+    end_case(rank, what, true, digest);
+}

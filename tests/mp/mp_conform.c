@@ -1,0 +1,95 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The conformance list with processes as ranks: 2 and 4 by PK_RANK, PK_SIZE, PK_ROOT, and 2 under mpirun where there is one. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "ranks.h"
+
+#define TIMEOUT_MS 110000
+
+static char conform[4096];
+
+static void find_conform(void)
+{
+    const char *dir = getenv("PICKLE_TEST_DIR");
+    char self[2048];
+    ssize_t length = readlink("/proc/self/exe", self, sizeof self - 1);
+
+    if (dir == NULL && length > 0) {
+        self[length] = '\0';
+        *strrchr(self, '/') = '\0';
+        dir = self;
+    }
+    snprintf(conform, sizeof conform, "%s/pickle-conform", dir != NULL ? dir : ".");
+    if (access(conform, X_OK) != 0) {
+        fprintf(stderr, "%s is not there: set PICKLE_TEST_DIR to the folder of pickle-conform\n", conform);
+        exit(2);
+    }
+}
+
+static void by_environment(int size, char *cases)
+{
+    char *argv[] = { conform, "--env", "--cases", cases, NULL };
+    struct ranks ranks;
+    int wrong;
+
+    ranks_open(&ranks, size);
+    ranks_start_all(&ranks, NULL, argv, NULL);
+    wrong = ranks_wait(&ranks, (int)(TIMEOUT_MS * test_slack()), -1);
+    report(wrong == 0, "pickle-conform, %d processes by PK_RANK: %d ranks failed", size, wrong);
+    ranks_close(&ranks);
+}
+
+static bool find_mpirun(char *out, size_t bytes)
+{
+    char path[4096];
+    const char *all = getenv("PATH");
+
+    snprintf(path, sizeof path, "%s", all != NULL ? all : "");
+    for (char *dir = strtok(path, ":"); dir != NULL; dir = strtok(NULL, ":")) {
+        snprintf(out, bytes, "%s/mpirun", dir);
+        if (access(out, X_OK) == 0)
+            return true;
+    }
+    return false;
+}
+
+/* mpirun itself is the only "rank" here; its children are told by PMIx who they are. */
+static void forget_rank(int rank, void *arg)
+{
+    (void)rank;
+    (void)arg;
+    unsetenv("PK_RANK");
+    unsetenv("PK_SIZE");
+    unsetenv("PK_ROOT");
+}
+
+static void by_mpirun(void)
+{
+    static const struct ranks_hooks hooks = { .before = forget_rank };
+    char mpirun[4200];
+    char *argv[] = { mpirun, "--allow-run-as-root", "--oversubscribe", "-n", "2", conform, "--env", "--cases", "200", NULL };
+    struct ranks ranks;
+    int wrong;
+
+    if (!find_mpirun(mpirun, sizeof mpirun)) {
+        printf("SKIPPED: there is no mpirun here\n");
+        return;
+    }
+    ranks_open(&ranks, 1);
+    ranks_start_all(&ranks, NULL, argv, &hooks);
+    wrong = ranks_wait(&ranks, (int)(TIMEOUT_MS * test_slack()), -1);
+    report(wrong == 0, "pickle-conform, 2 processes by mpirun");
+    ranks_close(&ranks);
+}
+
+int main(void)
+{
+    find_conform();
+    by_environment(2, "400");
+    by_environment(4, "200");
+    by_mpirun();
+    return report_end();
+}

@@ -1,0 +1,122 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Ranks that are threads, for the tests of the bootstrap. */
+#ifndef PKI_TEST_BOOTSTRAP_RANKS_H
+#define PKI_TEST_BOOTSTRAP_RANKS_H
+
+#include <criterion/criterion.h>
+#include <dirent.h>
+#include <pthread.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "comm/bootstrap.h"
+#include "comm/bootstrap_int.h"
+#include "util/clock.h"
+
+#define RANKS_MAX 32
+#define LIMIT_MS 8000
+
+/* One rank: a thread that opens a bootstrap and then does `body`. */
+struct rank {
+    int size, rank;
+    pk_unique_id_t id;
+    uint64_t timeout_ms;
+    uint64_t delay_ms;
+    const atomic_bool *cancel;
+    pk_result_t (*body)(struct rank *self, struct pki_bootstrap *b);
+    pk_result_t result;
+    pk_error_info_t error;
+    uint64_t took_ms;
+    pthread_t thread;
+};
+
+static inline void sleep_ms(uint64_t ms)
+{
+    usleep((useconds_t)(ms * 1000));
+}
+
+static inline void *rank_main(void *arg)
+{
+    struct rank *self = arg;
+    struct pki_bootstrap *b = NULL;
+    uint64_t began;
+
+    sleep_ms(self->delay_ms);
+    began = pki_now_ns();
+    self->result = pki_bootstrap_open(&b, self->size, self->rank, &self->id, pki_deadline_ns(self->timeout_ms), self->cancel);
+    if (self->result == PK_OK && self->body != NULL)
+        self->result = self->body(self, b);
+    self->took_ms = (pki_now_ns() - began) / PKI_NS_PER_MS;
+    self->error = *pki_error_get();
+    pki_bootstrap_close(b);
+    return NULL;
+}
+
+static inline void make_ranks(struct rank *ranks, int size, pk_result_t (*body)(struct rank *, struct pki_bootstrap *))
+{
+    pk_unique_id_t id;
+
+    cr_assert_eq(pki_bootstrap_id(&id), PK_OK);
+    for (int r = 0; r < size; r++)
+        ranks[r] = (struct rank){ .size = size, .rank = r, .id = id, .timeout_ms = LIMIT_MS, .body = body };
+}
+
+static inline void start_rank(struct rank *r)
+{
+    cr_assert_eq(pthread_create(&r->thread, NULL, rank_main, r), 0);
+}
+
+static inline void start_ranks(struct rank *ranks, int count)
+{
+    for (int r = 0; r < count; r++)
+        start_rank(&ranks[r]);
+}
+
+static inline void join_ranks(struct rank *ranks, int count)
+{
+    for (int r = 0; r < count; r++)
+        pthread_join(ranks[r].thread, NULL);
+}
+
+static inline void expect_all(const struct rank *ranks, int count, pk_result_t result, const char *text)
+{
+    for (int r = 0; r < count; r++) {
+        cr_expect_eq(ranks[r].result, result, "rank %d: %d, %s", r, ranks[r].result, ranks[r].error.text);
+        if (text != NULL)
+            cr_expect(strstr(ranks[r].error.text, text) != NULL, "rank %d says: %s", r, ranks[r].error.text);
+    }
+}
+
+static inline int open_files(void)
+{
+    DIR *dir = opendir("/proc/self/fd");
+    int count = 0;
+
+    cr_assert_not_null(dir);
+    while (readdir(dir) != NULL)
+        count++;
+    closedir(dir);
+    return count;
+}
+
+/* Where the id says that rank 0 listens. */
+static inline struct pki_address root_of(const pk_unique_id_t *id)
+{
+    struct pki_id unpacked;
+
+    cr_assert(pki_wire_get_id(id, &unpacked));
+    return unpacked.address[0];
+}
+
+static inline int knock(const pk_unique_id_t *id)
+{
+    const struct pki_address root = root_of(id);
+    int fd = socket(root.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+    cr_assert_geq(fd, 0);
+    cr_assert_eq(connect(fd, (const struct sockaddr *)&root.storage, root.bytes), 0);
+    return fd;
+}
+
+#endif

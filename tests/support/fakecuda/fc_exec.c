@@ -1,0 +1,266 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the operations do, on the thread of their stream. Called without the lock. */
+#include "fakecuda.h"
+
+#include <sched.h>
+#include <string.h>
+#include <time.h>
+
+static void sleep_us(unsigned us)
+{
+    struct timespec pause = { .tv_sec = us / 1000000, .tv_nsec = (long)(us % 1000000) * 1000 };
+
+    nanosleep(&pause, NULL);
+}
+
+void fc_relax(unsigned *round)
+{
+    unsigned n = (*round)++;
+
+    if (n < 64)
+        atomic_thread_fence(memory_order_acquire);
+    else if (n < 256)
+        sched_yield();
+    else
+        sleep_us(n < 1024 ? 20 : 100);
+}
+
+static void jitter(uint64_t *random)
+{
+    *random ^= *random << 13;
+    *random ^= *random >> 7;
+    *random ^= *random << 17;
+    if (fc.jitter_us > 0)
+        sleep_us((unsigned)(*random % (fc.jitter_us + 1)));
+}
+
+/* All hardware queues are held by pending waits: nothing that needs one can start. Lock held. */
+static bool queues_full(const struct fc_ctx *ctx)
+{
+    if (fc.sticky != CUDA_SUCCESS || fc.queues == FC_QUEUES_OFF)
+        return false;
+    return (fc.queues == FC_QUEUES_PROCESS ? fc.pending_waits : ctx->pending_waits) >= fc.connections;
+}
+
+static void await_queue(const struct fc_ctx *ctx)
+{
+    fc_lock();
+    while (queues_full(ctx))
+        pthread_cond_wait(&fc.changed, &fc.lock);
+    fc_unlock();
+}
+
+static char *access_or_fault(const struct fc_ctx *ctx, const char *what, uintptr_t address, size_t bytes)
+{
+    char *alias;
+
+    fc_lock();
+    alias = fc_access(ctx, address, bytes);
+    fc_unlock();
+    if (alias == NULL)
+        fc_fault(what, address, bytes);
+    return alias;
+}
+
+/* Was it device or registered memory at the call, and is no longer? */
+static bool place_of(uintptr_t address, size_t bytes, bool pageable, struct fc_place *place)
+{
+    CUresult result;
+
+    fc_lock();
+    result = fc_resolve(address, bytes, place);
+    fc_unlock();
+    if (result == CUDA_SUCCESS && (pageable || place->kind != FC_PAGEABLE))
+        return true;
+    fc_fault("copy", address, bytes);
+    return false;
+}
+
+static void run_copy(const struct fc_op *op)
+{
+    struct fc_place dst, src;
+
+    if (!place_of(op->copy.dst, op->copy.bytes, op->copy.dst_pageable, &dst))
+        return;
+    if (op->copy.snapshot != NULL)
+        src = (struct fc_place){ .alias = op->copy.snapshot, .physical = -1 };
+    else if (!place_of(op->copy.src, op->copy.bytes, op->copy.src_pageable, &src))
+        return;
+    if (!dst.on_device || !src.on_device) {
+        fc_count(FC_HOST_COPIES, 1);
+    } else if (dst.physical != src.physical) {
+        fc_count(FC_PEER_COPIES, 1);
+    } else {
+        await_queue(op->ctx);
+        fc_count(FC_LOCAL_COPIES, 1);
+    }
+    memcpy(dst.alias, src.alias, op->copy.bytes);
+}
+
+static void run_set(const struct fc_op *op)
+{
+    size_t bytes = op->set.count * op->set.width;
+    char *to = access_or_fault(op->ctx, "memset", op->set.dst, bytes);
+
+    if (to == NULL)
+        return;
+    await_queue(op->ctx);
+    fc_count(FC_MEMSETS, 1);
+    if (op->set.width == 1) {
+        memset(to, (int)op->set.value, bytes);
+        return;
+    }
+    for (size_t i = 0; i < op->set.count; i++)
+        memcpy(to + i * op->set.width, &op->set.value, op->set.width);
+}
+
+bool fc_word_open(uint64_t word, uint64_t value, unsigned flags, unsigned width)
+{
+    uint64_t mask = width == 4 ? UINT32_MAX : UINT64_MAX;
+    uint64_t sign = width == 4 ? (uint64_t)1 << 31 : (uint64_t)1 << 63;
+
+    switch (flags & 3u) {
+    case CU_STREAM_WAIT_VALUE_GEQ:
+        return ((word - value) & sign) == 0;
+    case CU_STREAM_WAIT_VALUE_EQ:
+        return ((word ^ value) & mask) == 0;
+    case CU_STREAM_WAIT_VALUE_AND:
+        return (word & value & mask) != 0;
+    default:
+        return (~(word | value) & mask) != 0;
+    }
+}
+
+static uint64_t load_word(const char *word, unsigned width)
+{
+    if (width == 4)
+        return atomic_load_explicit((const _Atomic uint32_t *)(const void *)word, memory_order_acquire);
+    return atomic_load_explicit((const _Atomic uint64_t *)(const void *)word, memory_order_acquire);
+}
+
+static bool is_open(const struct fc_op *op, const char *word)
+{
+    return fc_word_open(load_word(word, op->word.width), op->word.value, op->word.flags, op->word.width);
+}
+
+static bool poisoned(void)
+{
+    bool yes;
+
+    fc_lock();
+    yes = fc.sticky != CUDA_SUCCESS;
+    fc_unlock();
+    return yes;
+}
+
+/* Lock held. */
+static void add_pending(struct fc_ctx *ctx, int by)
+{
+    fc.pending_waits += by;
+    ctx->pending_waits += by;
+    fc_count(FC_PENDING_WAITS, by);
+    fc_max(FC_PENDING_WAITS_MAX, (unsigned long)fc.pending_waits);
+    pthread_cond_broadcast(&fc.changed);
+}
+
+/* A wait needs a queue to be looked at, even one whose word is there already, and holds it while it is pending. */
+static void run_wait(const struct fc_op *op)
+{
+    char *word = access_or_fault(op->ctx, "wait for a word", op->word.address, op->word.width);
+    unsigned round = 0;
+
+    if (word == NULL)
+        return;
+    fc_count(FC_WAITS, 1);
+    fc_lock();
+    while (queues_full(op->ctx))
+        pthread_cond_wait(&fc.changed, &fc.lock);
+    if (is_open(op, word)) {
+        fc_unlock();
+        return;
+    }
+    add_pending(op->ctx, 1);
+    fc_unlock();
+    while (!is_open(op, word)) {
+        fc_relax(&round);
+        if (round > 256 && poisoned())
+            break;
+    }
+    fc_lock();
+    add_pending(op->ctx, -1);
+    fc_unlock();
+}
+
+static void run_write(const struct fc_op *op)
+{
+    char *word = access_or_fault(op->ctx, "write of a word", op->word.address, op->word.width);
+
+    if (word == NULL)
+        return;
+    fc_count(FC_WRITES, 1);
+    if (op->word.width == 4)
+        atomic_store_explicit((_Atomic uint32_t *)(void *)word, (uint32_t)op->word.value, memory_order_release);
+    else
+        atomic_store_explicit((_Atomic uint64_t *)(void *)word, op->word.value, memory_order_release);
+}
+
+static void run_kernel(const struct fc_op *op)
+{
+    struct fc_launch launch = { .ctx = op->ctx, .params = op->launch.params, .grid = op->launch.grid, .block = op->launch.block };
+
+    await_queue(op->ctx);
+    fc_count(FC_KERNELS, 1);
+    op->launch.kernel->run(&launch);
+}
+
+void *fc_ptr(const struct fc_launch *launch, uintptr_t address, size_t bytes)
+{
+    return access_or_fault(launch->ctx, "kernel", address, bytes);
+}
+
+static void run_host(const struct fc_op *op)
+{
+    fc_self.in_callback = true;
+    op->host.fn(op->host.data);
+    fc_self.in_callback = false;
+}
+
+static void run_point(const struct fc_op *op)
+{
+    fc_lock();
+    if (op->kind == FC_OP_JOIN) {
+        fc_point_wait(op->point);
+    } else {
+        op->point->ns = fc_now_ns();
+        op->point->done = true;
+        pthread_cond_broadcast(&fc.changed);
+    }
+    fc_unlock();
+}
+
+static void run_graph(const struct fc_op *op)
+{
+    fc_lock();
+    if (op->graph.before != NULL)
+        fc_point_wait(op->graph.before);
+    fc_exec_run(op->graph.exec);
+    op->graph.done->done = true;
+    pthread_cond_broadcast(&fc.changed);
+    fc_unlock();
+}
+
+void fc_execute(const struct fc_op *op, uint64_t *random)
+{
+    static void (*const handlers[])(const struct fc_op *) = {
+        [FC_OP_COPY] = run_copy,   [FC_OP_SET] = run_set,       [FC_OP_WAIT] = run_wait,
+        [FC_OP_WRITE] = run_write, [FC_OP_KERNEL] = run_kernel, [FC_OP_HOST] = run_host,
+    };
+
+    jitter(random);
+    if (op->kind == FC_OP_RECORD || op->kind == FC_OP_JOIN)
+        run_point(op);
+    else if (op->kind == FC_OP_GRAPH)
+        run_graph(op);
+    else if (op->kind != FC_OP_EMPTY && (op->kind == FC_OP_HOST || !poisoned()))
+        handlers[op->kind](op);
+}

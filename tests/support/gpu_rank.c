@@ -1,0 +1,201 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "gpu_rank.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* Under this name the software driver has it too. One thread of a block polls, seldom enough to leave the bus to others. */
+static const char spin_ptx[] =
+    ".version 7.0\n"
+    ".target sm_70\n"
+    ".address_size 64\n"
+    ".visible .entry fakecuda_spin(.param .u64 flag)\n"
+    "{\n"
+    "    .reg .pred %p<3>;\n"
+    "    .reg .b32 %r<3>;\n"
+    "    .reg .b64 %rd<3>;\n"
+    "    ld.param.u64 %rd1, [flag];\n"
+    "    cvta.to.global.u64 %rd2, %rd1;\n"
+    "    mov.u32 %r2, %tid.x;\n"
+    "    setp.ne.u32 %p2, %r2, 0;\n"
+    "    @%p2 bra ready;\n"
+    "again:\n"
+    "    ld.volatile.global.u32 %r1, [%rd2];\n"
+    "    setp.ne.u32 %p1, %r1, 0;\n"
+    "    @%p1 bra ready;\n"
+    "    nanosleep.u32 1000;\n"
+    "    bra again;\n"
+    "ready:\n"
+    "    bar.sync 0;\n"
+    "    ret;\n"
+    "}\n";
+
+bool gpu_enough(int gpus)
+{
+    if (gpu_absent() != NULL) {
+        printf("SKIPPED: %s\n", gpu_absent());
+        return false;
+    }
+    if (gpu_count() < gpus) {
+        printf("SKIPPED: %d GPUs are needed, %d are here\n", gpus, gpu_count());
+        return false;
+    }
+    return true;
+}
+
+bool gpu_is_software(void)
+{
+    char name[64] = "";
+
+    gpu_name(0, name, sizeof name);
+    return strncmp(name, "Fake", 4) == 0;
+}
+
+int gpu_ranks(int most)
+{
+    return gpu_count() < most ? gpu_count() : most;
+}
+
+void must_be_ok(pk_result_t result, const char *what)
+{
+    pk_error_info_t info = { .struct_size = sizeof info };
+
+    if (result == PK_OK)
+        return;
+    pk_last_error(&info);
+    report(false, "rank %d: %s: %s %.300s", ranks_rank(), what, pk_strerror(result), info.text);
+    exit(1);
+}
+
+void gpu_rank_open(struct gpu_rank *self, int sm_policy, uint64_t timeout_ms)
+{
+    pk_comm_config_t config = PK_COMM_CONFIG_INIT;
+    int gpu = ranks_rank() % gpu_count();
+
+    gpu_use(gpu);
+    config.device = PK_DEVICE_CUDA(gpu);
+    config.sm_policy = sm_policy;
+    config.timeout_ms = timeout_ms;
+    must_be_ok(pk_comm_init(&self->comm, &config), "pk_comm_init");
+    must_be_ok(pk_comm_rank(self->comm, &self->rank), "pk_comm_rank");
+    must_be_ok(pk_comm_size(self->comm, &self->size), "pk_comm_size");
+    self->stream = gpu_stream_new();
+    self->in_stream = PK_CUDA_STREAM(self->stream);
+}
+
+void gpu_rank_close(struct gpu_rank *self)
+{
+    ranks_meet();
+    must_be_ok(pk_comm_destroy(self->comm), "pk_comm_destroy");
+    gpu_stream_free(self->stream);
+}
+
+pk_comm_t *gpu_rank_another(struct gpu_rank *self, uint64_t timeout_ms)
+{
+    pk_comm_config_t config = PK_COMM_CONFIG_INIT;
+    pk_unique_id_t own = { { 0 } };
+    pk_unique_id_t all[RANKS_MAX];
+    pk_comm_t *comm;
+
+    if (self->rank == 0)
+        must_be_ok(pk_get_unique_id(&own), "pk_get_unique_id");
+    must_be_ok(pk_allgather(&own, all, sizeof own, PK_UINT8, self->comm, PK_BLOCKING), "exchange of ids");
+    config.device = PK_DEVICE_CUDA(self->rank % gpu_count());
+    config.timeout_ms = timeout_ms;
+    must_be_ok(pk_comm_init_rank(&comm, self->size, self->rank, &all[0], &config), "pk_comm_init_rank");
+    return comm;
+}
+
+static uint64_t mix(uint64_t x)
+{
+    x *= 0x9e3779b97f4a7c15u;
+    x ^= x >> 32;
+    x *= 0xd6e8feb86659fd93u;
+    return x ^ (x >> 32);
+}
+
+void pattern_fill(void *host, size_t bytes, uint64_t key)
+{
+    char *to = host;
+
+    for (size_t at = 0; at < bytes; at += 8) {
+        uint64_t word = mix(mix(key) + at);
+
+        memcpy(to + at, &word, bytes - at < 8 ? bytes - at : 8);
+    }
+}
+
+size_t pattern_wrong(const void *host, size_t bytes, uint64_t key)
+{
+    const char *from = host;
+
+    for (size_t at = 0; at < bytes; at += 8) {
+        uint64_t word = mix(mix(key) + at);
+
+        if (memcmp(from + at, &word, bytes - at < 8 ? bytes - at : 8) != 0)
+            return at;
+    }
+    return bytes;
+}
+
+static void *host_memory(size_t bytes)
+{
+    void *memory = malloc(bytes > 0 ? bytes : 1);
+
+    if (memory == NULL) {
+        perror("memory for a pattern");
+        exit(2);
+    }
+    return memory;
+}
+
+void pattern_to_gpu(void *device, size_t bytes, uint64_t key)
+{
+    void *host = host_memory(bytes);
+
+    pattern_fill(host, bytes, key);
+    gpu_copy(device, host, bytes);
+    free(host);
+}
+
+size_t pattern_wrong_on_gpu(const void *device, size_t bytes, uint64_t key)
+{
+    char *host = host_memory(bytes);
+    size_t wrong;
+
+    memset(host, 0, bytes);
+    gpu_copy(host, device, bytes);
+    wrong = pattern_wrong(host, bytes, key);
+    free(host);
+    return wrong;
+}
+
+gpu_kernel_t spin_kernel(void)
+{
+    return gpu_kernel_load(spin_ptx, "fakecuda_spin");
+}
+
+void spin_launch(gpu_kernel_t kernel, int blocks, int threads, uint32_t *flag, gpu_stream_t stream)
+{
+    void *params[] = { &flag };
+
+    gpu_kernel_launch(kernel, blocks, threads, params, stream);
+}
+
+bool stream_idle_within(gpu_stream_t stream, double limit_ms, double *took_ms)
+{
+    double begin = monotonic_ms();
+    int code = gpu_stream_query(stream);
+
+    while (code == GPU_NOT_READY && monotonic_ms() - begin < limit_ms) {
+        usleep(50);
+        code = gpu_stream_query(stream);
+    }
+    if (took_ms != NULL)
+        *took_ms = monotonic_ms() - begin;
+    if (code != 0 && code != GPU_NOT_READY)
+        report(false, "rank %d: the stream failed: %s", ranks_rank(), gpu_error(code));
+    return code == 0;
+}

@@ -1,0 +1,405 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The lane of the shm transport, and the table of transports. */
+#include <criterion/criterion.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "shm_pair.h"
+#include "util/clock.h"
+
+/* Both directions begin with message `next` and data position `data`, as after so many before. */
+static void pair_wind(struct pair *pair, uint32_t next, uint32_t data)
+{
+    for (int i = 0; i < 2; i++) {
+        struct pki_shm_ep *ep = (struct pki_shm_ep *)(void *)pair->ep[i];
+
+        ep->rx.next = ep->rx.told_next = ep->tx.next = ep->tx.taken_next = next;
+        ep->rx.data_end = ep->rx.told_data = ep->tx.data_next = ep->tx.taken_data = data;
+        atomic_store(&ep->mine->header.taken, (uint64_t)data << 32 | next);
+    }
+}
+
+/* ---- Messages that follow from their number ---- */
+
+static unsigned char pattern[2 * PKI_SHM_PAYLOAD_MAX];
+
+static uint32_t hash(uint32_t x)
+{
+    x = (x ^ x >> 16) * 0x7feb352du;
+    x = (x ^ x >> 15) * 0x846ca68bu;
+    return x ^ x >> 16;
+}
+
+static void pattern_fill(void)
+{
+    for (uint32_t i = 0; i < sizeof pattern; i++)
+        pattern[i] = (unsigned char)hash(i);
+}
+
+static struct pki_msg numbered(uint32_t number, uint32_t payload)
+{
+    uint32_t h = hash(number);
+    struct pki_msg msg = { .kind = (uint8_t)(PKI_MSG_EAGER + h % PKI_MSG_CREDIT), .flags = h & 3, .index = (uint16_t)(h >> 8) };
+
+    msg.sig = hash(number + 1);
+    msg.op = (uint64_t)number << 32 | h;
+    msg.payload = (uint16_t)payload;
+    if (msg.kind == PKI_MSG_EAGER)
+        return msg;
+    msg.offset = ~msg.op;
+    msg.bytes = msg.op * 3;
+    msg.region = h ^ 5;
+    msg.gate_slot = (uint16_t)number;
+    msg.gate_value = ~number;
+    return msg;
+}
+
+static const unsigned char *numbered_payload(uint32_t number)
+{
+    return pattern + hash(number ^ 0x55aa) % PKI_SHM_PAYLOAD_MAX;
+}
+
+static pk_result_t send_numbered(struct pki_ep *ep, uint32_t number, uint32_t payload)
+{
+    struct pki_msg msg = numbered(number, payload);
+
+    return shm()->msg(ep, &msg, numbered_payload(number));
+}
+
+/* Does the message at the front equal number `number`? Pops it. */
+static bool take_numbered(struct pki_ep *ep, uint32_t number, uint32_t payload)
+{
+    struct pki_msg want = numbered(number, payload), got;
+    const void *data;
+    bool same;
+
+    memset(&got, 0xee, sizeof got);
+    if (!shm()->peek(ep, &got, &data))
+        return false;
+    same = memcmp(&want, &got, sizeof got) == 0 && memcmp(data, numbered_payload(number), payload) == 0 &&
+           (uintptr_t)data % (payload > 40 ? 64 : 8) == 0;
+    shm()->pop(ep);
+    return same;
+}
+
+/* Mostly small, some long, all up to the longest; the edges often. */
+static uint32_t random_payload(uint32_t number)
+{
+    static const uint32_t edges[] = { 0, 1, 8, 9, 40, 41, 64, 65, 2048, PKI_SHM_PAYLOAD_MAX - 1, PKI_SHM_PAYLOAD_MAX };
+    uint32_t h = hash(number + 77);
+
+    if (h % 100 < 88)
+        return (h >> 8) % 64;
+    if (h % 100 < 98)
+        return (h >> 8) % 4096;
+    return h % 100 == 98 ? edges[(h >> 8) % (sizeof edges / sizeof *edges)] : (h >> 8) % (PKI_SHM_PAYLOAD_MAX + 1);
+}
+
+TestSuite(shm, .init = pattern_fill);
+
+/* ---- The table ---- */
+
+Test(transports, order_and_stubs)
+{
+    const struct pki_transport *const *all = pki_transports();
+    struct pki_put put = { 0 };
+    struct pki_iface iface;
+
+    cr_assert(strcmp(all[0]->name, "nvlink") == 0 && all[1] == shm() && all[2] == NULL);
+    cr_assert(pki_transports() == all && pki_transport_find("carrier pigeon") == NULL);
+    for (int i = 0; i < 2; i++) {
+        const struct pki_transport *t = all[i];
+
+        cr_assert(t->probe && t->open && t->close && t->ep_init && t->ep_connect && t->ep_close && t->reg && t->dereg && t->map);
+        cr_assert(t->unmap && t->msg && t->peek && t->pop && t->put && t->get && t->progress && t->wait_fd);
+    }
+    cr_assert(shm()->get(&put) == PK_ERR_UNSUPPORTED);
+    cr_assert(shm()->progress(&iface) == PK_OK && shm()->wait_fd(&iface) == -1);
+}
+
+Test(shm, probe)
+{
+    struct pki_iface_config config = { .size = 1 };
+    struct pki_probe probe;
+
+    shm()->probe(&config, &probe);
+    cr_assert(probe.usable && probe.gbps > 0 && strstr(probe.reason, "memfd") != NULL, "%s", probe.reason);
+    setenv("PK_CMA", "perhaps", 1);
+    cr_assert(shm()->open(&config, &(struct pki_shm_iface){ 0 }.base) == PK_ERR_ARG);
+}
+
+/* ---- The lane ---- */
+
+Test(shm, every_payload_size_and_kind)
+{
+    struct pair pair = pair_new(true);
+    struct pki_msg msg;
+    const void *data;
+    uint32_t number = 0;
+
+    cr_assert(!shm()->peek(pair.ep[0], &msg, &data) && !shm()->peek(pair.ep[1], &msg, &data));
+    for (uint32_t payload = 0; payload <= PKI_SHM_PAYLOAD_MAX; payload += payload < 200 ? 1 : 997) {
+        for (int i = 0; i < 7; i++, number++) {
+            cr_assert(send_numbered(pair.ep[number & 1], number, payload) == PK_OK);
+            cr_assert(take_numbered(pair.ep[~number & 1], number, payload), "message %u, %u bytes", number, payload);
+        }
+    }
+    msg = numbered(0, PKI_SHM_PAYLOAD_MAX + 1);
+    cr_assert(shm()->msg(pair.ep[0], &msg, pattern) == PK_ERR_INTERNAL);
+    pair_free(&pair);
+}
+
+Test(shm, peek_leaves_the_message)
+{
+    struct pair pair = pair_new(true);
+    struct pki_msg msg;
+    const void *first, *second;
+
+    cr_assert(send_numbered(pair.ep[0], 1, 500) == PK_OK && send_numbered(pair.ep[0], 2, 600) == PK_OK);
+    cr_assert(shm()->peek(pair.ep[1], &msg, &first) && shm()->peek(pair.ep[1], &msg, &second));
+    cr_assert(first == second && msg.payload == 500);
+    cr_assert(take_numbered(pair.ep[1], 1, 500) && take_numbered(pair.ep[1], 2, 600));
+    pair_free(&pair);
+}
+
+/* Bursts of changing length, so that every cell is written with every residue, through several laps and the wrap of the numbers. */
+Test(shm, laps_and_wrap_of_numbers)
+{
+    struct pair pair = pair_new(true);
+    uint32_t sent = 0, taken = 0;
+
+    pair_wind(&pair, UINT32_MAX - 2500, UINT32_MAX - (1u << 20) + 1);
+    for (uint32_t burst = 1; taken < 12000; burst = burst % 700 + 13) {
+        while (sent - taken < burst && send_numbered(pair.ep[0], sent, random_payload(sent)) == PK_OK)
+            sent++;
+        for (; taken != sent; taken++)
+            cr_assert(take_numbered(pair.ep[1], taken, random_payload(taken)), "message %u", taken);
+        cr_assert(!take_numbered(pair.ep[1], taken, 0));
+    }
+    cr_assert(((struct pki_shm_ep *)(void *)pair.ep[0])->tx.data_next < UINT32_MAX / 2, "positions were to wrap");
+    pair_free(&pair);
+}
+
+static uint32_t fill(struct pki_ep *ep, uint32_t first, uint32_t payload)
+{
+    pk_result_t result = PK_OK;
+    uint32_t number = first;
+
+    while ((result = send_numbered(ep, number, payload)) == PK_OK)
+        number++;
+    cr_assert(result == PK_IN_PROGRESS && send_numbered(ep, number, payload) == PK_IN_PROGRESS);
+    return number - first;
+}
+
+static void full_and_back(uint32_t payload, uint32_t least, uint32_t most)
+{
+    struct pair pair = pair_new(true);
+    uint32_t first = 0;
+
+    for (int round = 0; round < 20; round++) {
+        uint32_t n = fill(pair.ep[0], first, payload);
+
+        cr_assert(n >= least && n <= most, "%u of %u bytes", n, payload);
+        for (uint32_t i = 0; i < n; i++)
+            cr_assert(take_numbered(pair.ep[1], first + i, payload));
+        cr_assert(!take_numbered(pair.ep[1], 0, 0));
+        first += n;
+    }
+    pair_free(&pair);
+}
+
+Test(shm, full_ring_recovers)
+{
+    full_and_back(0, PKI_SHM_CELLS, PKI_SHM_CELLS);
+    full_and_back(40, 1, PKI_SHM_CELLS);
+    full_and_back(PKI_SHM_PAYLOAD_MAX, 8, 8);
+    full_and_back(20000, 11, 13);
+}
+
+/* A reader that never finds the ring empty still gives room back. */
+Test(shm, room_comes_back_before_empty)
+{
+    struct pair pair = pair_new(true);
+    uint32_t sent = fill(pair.ep[0], 0, 30000), taken = 0;
+
+    for (; taken < 500; taken++) {
+        cr_assert(take_numbered(pair.ep[1], taken, 30000));
+        while (send_numbered(pair.ep[0], sent, 30000) == PK_OK)
+            sent++;
+        cr_assert(sent > taken + 1, "dry after %u", taken);
+    }
+    pair_free(&pair);
+}
+
+struct runner {
+    struct pki_ep *ep;
+    uint32_t count;
+    uint32_t wrong;
+    bool late;
+};
+
+static void *send_many(void *arg)
+{
+    struct runner *r = arg;
+    uint64_t deadline = pki_deadline_ns(15000);
+
+    for (uint32_t i = 0; i < r->count && !r->late;) {
+        if (send_numbered(r->ep, i, random_payload(i)) == PK_OK)
+            i++;
+        else
+            r->late = pki_now_ns() > deadline;
+    }
+    return NULL;
+}
+
+static void *take_many(void *arg)
+{
+    struct runner *r = arg;
+    uint64_t deadline = pki_deadline_ns(15000);
+    struct pki_msg msg;
+    const void *data;
+
+    for (uint32_t i = 0; i < r->count && !r->late;) {
+        if (shm()->peek(r->ep, &msg, &data))
+            r->wrong += !take_numbered(r->ep, i, random_payload(i)), i++;
+        else
+            r->late = pki_now_ns() > deadline;
+    }
+    return NULL;
+}
+
+Test(shm, two_threads_against_a_model)
+{
+    struct pair pair = pair_new(true);
+    struct runner from = { .ep = pair.ep[0], .count = 200000 }, to = { .ep = pair.ep[1], .count = 200000 };
+    pthread_t thread;
+
+    cr_assert(pthread_create(&thread, NULL, send_many, &from) == 0);
+    take_many(&to);
+    pthread_join(thread, NULL);
+    cr_assert(!from.late && !to.late && to.wrong == 0, "%u wrong, late %d %d", to.wrong, from.late, to.late);
+    pair_free(&pair);
+}
+
+/* ---- Gates ---- */
+
+Test(shm, gates_are_shared_pages)
+{
+    struct pair pair = pair_new(true);
+
+    for (int i = 0; i < 2; i++) {
+        struct pki_gate_slot *mine = pair.ep[i]->gates_mine, *same = pair.ep[1 - i]->gates_theirs;
+        struct pki_gate gate = { .word = &same[PKI_GATE_SLOTS - 1].done, .value = 7 };
+
+        cr_assert((uintptr_t)mine % PKI_SHM_PAGE == 0 && (uintptr_t)same % PKI_SHM_PAGE == 0 && mine != same);
+        for (int k = 0; k < PKI_GATE_SLOTS; k++)
+            cr_assert(mine[k].start == 0 && mine[k].done == 0);
+        pki_gate_open(&gate);
+        cr_assert(mine[PKI_GATE_SLOTS - 1].done == 7 && mine[PKI_GATE_SLOTS - 1].start == 0);
+    }
+    cr_assert(send_numbered(pair.ep[0], 3, 3) == PK_OK && take_numbered(pair.ep[1], 3, 3));
+    pair_free(&pair);
+}
+
+/* ---- Broken peers ---- */
+
+static void damaged_cell(uint32_t shape, uint64_t word7, uint8_t kind)
+{
+    struct pair pair = pair_new(true);
+    struct pki_shm_cell *cell = &((struct pki_shm_ep *)(void *)pair.ep[1])->mine->cells[1];
+    struct pki_msg msg;
+    const void *data;
+
+    cr_assert(send_numbered(pair.ep[0], 0, 10) == PK_OK && take_numbered(pair.ep[1], 0, 10));
+    atomic_store(&cell->word[1], kind);
+    atomic_store(&cell->word[7], word7);
+    atomic_store(&cell->word[0], (uint64_t)shape << 32 | 2);
+    cr_assert(!shm()->peek(pair.ep[1], &msg, &data), "shape %#x %#lx %u", shape, word7, kind);
+    cr_assert(pair.ep[1]->dead && pki_error_get()->code == PK_ERR_PEER && pki_error_get()->peer == 0);
+    cr_assert(!shm()->peek(pair.ep[1], &msg, &data));
+    cr_assert(send_numbered(pair.ep[1], 0, 0) == PK_ERR_PEER);
+    pair_free(&pair);
+}
+
+Test(shm, damaged_cells_kill_the_endpoint)
+{
+    const uint32_t outside = PKI_SHM_SHAPE_OUTSIDE;
+
+    damaged_cell(41, 0, PKI_MSG_EAGER); /* longer than the cell */
+    damaged_cell(9 | PKI_SHM_SHAPE_LONG, 0, PKI_MSG_FIN);
+    damaged_cell(4, 0, PKI_MSG_FIN); /* kind and shape disagree */
+    damaged_cell(4 | PKI_SHM_SHAPE_LONG, 0, PKI_MSG_EAGER);
+    damaged_cell(4 | 0x40000, 0, PKI_MSG_EAGER);                         /* unknown bit */
+    damaged_cell(100 | outside, 32, PKI_MSG_EAGER);                      /* not aligned */
+    damaged_cell(100 | outside, PKI_SHM_DATA_BYTES - 64, PKI_MSG_EAGER); /* over the end */
+    damaged_cell(100 | outside, 1ull << 32, PKI_MSG_EAGER);
+    damaged_cell((PKI_SHM_PAYLOAD_MAX + 1) | outside, 0, PKI_MSG_EAGER);
+}
+
+Test(shm, a_peer_that_claims_too_much)
+{
+    const uint64_t claims[] = { PKI_SHM_CELLS + 1, 1ull << 32, 64ull << 32 | 5, UINT64_MAX };
+
+    for (size_t i = 0; i < sizeof claims / sizeof *claims; i++) {
+        struct pair pair = pair_new(true);
+
+        fill(pair.ep[0], 0, 0);
+        atomic_store(&((struct pki_shm_ep *)(void *)pair.ep[1])->mine->header.taken, claims[i]);
+        cr_assert(send_numbered(pair.ep[0], 0, 0) == PK_ERR_PEER && pair.ep[0]->dead, "claim %#lx", claims[i]);
+        pair_free(&pair);
+    }
+}
+
+static int memfd(off_t bytes, int seals)
+{
+    int fd = memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+
+    cr_assert(fd >= 0 && ftruncate(fd, bytes) == 0 && fcntl(fd, F_ADD_SEALS, seals) == 0);
+    return fd;
+}
+
+static void refused(const struct pki_blob *blob, int fd)
+{
+    struct pki_iface *iface;
+    struct pki_ep *ep = ep_new(&iface, 0, false, getpid());
+    struct pki_blob mine, theirs = *blob;
+
+    cr_assert(shm()->ep_init(ep, &mine) == PK_OK);
+    theirs.fd = fd;
+    cr_assert(shm()->ep_connect(ep, &theirs) == PK_ERR_PEER && ep->gates_theirs == NULL);
+    cr_assert(fd < 0 || (fcntl(fd, F_GETFD) == -1 && errno == EBADF), "ep_connect owns the descriptor");
+    ep_free(iface, ep);
+}
+
+Test(shm, inboxes_that_are_not_trusted)
+{
+    const off_t bytes = sizeof(struct pki_shm_inbox);
+    const int seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+    struct pki_shm_hello hello;
+    struct pki_iface *iface;
+    struct pki_ep *ep = ep_new(&iface, 1, false, getpid());
+    struct pki_blob good, bad;
+
+    cr_assert(shm()->ep_init(ep, &good) == PK_OK && pki_shm_hello_parse(&good, &hello) == NULL);
+    cr_assert(ftruncate(good.fd, 0) == -1 && errno == EPERM, "sealed");
+    refused(&good, -1);
+    refused(&good, open("/dev/null", O_RDWR | O_CLOEXEC));
+    refused(&good, memfd(bytes, 0));
+    refused(&good, memfd(bytes, F_SEAL_GROW | F_SEAL_SEAL));
+    refused(&good, memfd(bytes - 4096, seals));
+    refused(&good, memfd(bytes, seals | F_SEAL_WRITE));
+    bad = good;
+    bad.len--;
+    refused(&bad, memfd(bytes, seals));
+    for (size_t field = 0; field < offsetof(struct pki_shm_hello, inbox_address); field += 4) {
+        bad = good;
+        bad.bytes[field] ^= 1;
+        refused(&bad, memfd(bytes, seals));
+    }
+    ep_free(iface, ep);
+}

@@ -5,15 +5,23 @@
 
 #include "comm/comm.h"
 
-/* PK_OK when operations may be called on it; a text that names `call` otherwise. */
-pk_result_t pki_check_comm(pk_comm_t *comm, const char *call);
-pk_result_t pki_check_dtype(pk_dtype_t dtype, const char *call);
-pk_result_t pki_check_stream(pk_stream_t stream, const char *call);
+/* Who calls what, for error records: rank and peer are -1 until pki_check_comm has set the rank. */
+#define PKI_CALL(name) { .rank = -1, .peer = -1, .op = (name) }
+
+/* PK_OK when operations may be called on it. */
+pk_result_t pki_check_comm(pk_comm_t *comm, struct pki_where *call);
+pk_result_t pki_check_dtype(pk_dtype_t dtype, const struct pki_where *call);
+pk_result_t pki_check_stream(pk_stream_t stream, const struct pki_where *call);
 /* Null only with 0 elements; count * multiple elements must fit an address space. */
-pk_result_t pki_check_buffer(const void *buf, size_t count, size_t multiple, pk_dtype_t dtype, const char *name, const char *call);
+pk_result_t pki_check_buffer(const void *buf, size_t count, size_t multiple, pk_dtype_t dtype, const char *name,
+                             const struct pki_where *call);
+/* Which reductions this version can do. */
+pk_result_t pki_check_reduction(pk_dtype_t dtype, pk_op_t op, const struct pki_where *call);
 
 /* Run now, or record in the calling thread's open group. */
 pk_result_t pki_submit(pk_comm_t *comm, const struct pki_request *request);
+/* Is a group open in the calling thread? */
+bool pki_in_group(void);
 /* A call inside a group found an error: the group's end returns it too. Passes `result` through. */
 pk_result_t pki_submit_refused(pk_result_t result);
 

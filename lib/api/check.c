@@ -2,39 +2,50 @@
 #include "api/api.h"
 #include "util/dtype.h"
 
-pk_result_t pki_check_comm(pk_comm_t *comm, const char *call)
+pk_result_t pki_check_comm(pk_comm_t *comm, struct pki_where *call)
 {
     pk_result_t state;
 
     if (comm == NULL)
-        return pki_fail(PK_ERR_ARG, NULL, "%s: comm is null", call);
+        return pki_fail(PK_ERR_ARG, call, "comm is null");
+    call->rank = comm->rank;
     state = pki_comm_state(comm);
     if (state == PK_IN_PROGRESS)
-        return pki_fail(PK_ERR_ARG, NULL, "%s: the communicator is still being made (pk_comm_async_error tells when it is ready)", call);
+        return pki_fail(PK_ERR_ARG, call, "the communicator is still being made (pk_comm_async_error tells when it is ready)");
     return state;
 }
 
-pk_result_t pki_check_dtype(pk_dtype_t dtype, const char *call)
+pk_result_t pki_check_dtype(pk_dtype_t dtype, const struct pki_where *call)
 {
-    return pki_dtype_bytes(dtype) > 0 ? PK_OK : pki_fail(PK_ERR_ARG, NULL, "%s: dtype is %d", call, (int)dtype);
+    return pki_dtype_bytes(dtype) > 0 ? PK_OK : pki_fail(PK_ERR_ARG, call, "dtype is %d", (int)dtype);
 }
 
-pk_result_t pki_check_stream(pk_stream_t stream, const char *call)
+pk_result_t pki_check_stream(pk_stream_t stream, const struct pki_where *call)
 {
     if (stream.kind > PK_STREAM_KIND_CUDA)
-        return pki_fail(PK_ERR_ARG, NULL, "%s: stream.kind is %lu", call, (unsigned long)stream.kind);
+        return pki_fail(PK_ERR_ARG, call, "stream.kind is %lu", (unsigned long)stream.kind);
     if (stream.kind == PK_STREAM_KIND_HOST && stream.handle == NULL)
-        return pki_fail(PK_ERR_ARG, NULL, "%s: the host stream is null", call);
+        return pki_fail(PK_ERR_ARG, call, "the host stream is null");
     return PK_OK;
 }
 
-pk_result_t pki_check_buffer(const void *buf, size_t count, size_t multiple, pk_dtype_t dtype, const char *name, const char *call)
+pk_result_t pki_check_buffer(const void *buf, size_t count, size_t multiple, pk_dtype_t dtype, const char *name,
+                             const struct pki_where *call)
 {
     size_t size = pki_dtype_bytes(dtype);
 
     if (count > 0 && buf == NULL)
-        return pki_fail(PK_ERR_ARG, NULL, "%s: %s is null with a count of %zu", call, name, count);
+        return pki_fail(PK_ERR_ARG, call, "%s is null with a count of %zu", name, count);
     if (count > PTRDIFF_MAX / size / multiple)
-        return pki_fail(PK_ERR_ARG, NULL, "%s: count %zu is more than memory can hold", call, count);
+        return pki_fail(PK_ERR_ARG, call, "count %zu is more than memory can hold", count);
+    return PK_OK;
+}
+
+pk_result_t pki_check_reduction(pk_dtype_t dtype, pk_op_t op, const struct pki_where *call)
+{
+    if (op >= PK_OP_COUNT)
+        return pki_fail(PK_ERR_ARG, call, "op is %llu", (unsigned long long)op);
+    if (op != PK_SUM || (dtype != PK_F32 && dtype != PK_F16 && dtype != PK_BF16 && dtype != PK_INT32))
+        return pki_fail(PK_ERR_UNSUPPORTED, call, "this version sums f32, f16, bf16 and int32");
     return PK_OK;
 }

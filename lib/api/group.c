@@ -10,53 +10,58 @@ struct entry {
     struct pki_request request;
 };
 
-static _Thread_local struct group {
+static _Thread_local struct {
     int depth;
     struct entry *entries;
     size_t n, cap;
     pk_result_t refused; /* the first error of a call inside */
     pk_error_info_t error;
-} group;
+} open_group;
+
+bool pki_in_group(void)
+{
+    return open_group.depth > 0;
+}
 
 pk_result_t pk_group_start(void)
 {
-    group.depth++;
+    open_group.depth++;
     return PK_OK;
 }
 
 static pk_result_t record(pk_comm_t *comm, const struct pki_request *request)
 {
-    if (group.n == group.cap) {
-        size_t cap = group.cap == 0 ? 16 : 2 * group.cap;
-        struct entry *grown = realloc(group.entries, cap * sizeof *grown);
+    if (open_group.n == open_group.cap) {
+        size_t cap = open_group.cap == 0 ? 16 : 2 * open_group.cap;
+        struct entry *grown = realloc(open_group.entries, cap * sizeof *grown);
 
         if (grown == NULL)
             return pki_submit_refused(pki_fail(PK_ERR_MEMORY, NULL, "no memory for a group of %zu operations", cap));
-        group.entries = grown;
-        group.cap = cap;
+        open_group.entries = grown;
+        open_group.cap = cap;
     }
-    group.entries[group.n].comm = comm;
-    group.entries[group.n++].request = *request;
+    open_group.entries[open_group.n].comm = comm;
+    open_group.entries[open_group.n++].request = *request;
     return PK_OK;
 }
 
 pk_result_t pki_submit(pk_comm_t *comm, const struct pki_request *request)
 {
-    if (group.depth > 0)
+    if (open_group.depth > 0)
         return record(comm, request);
-    return pki_engine_run(comm->engine, request, 1);
+    return pki_engine_run(comm->engine, request);
 }
 
 pk_result_t pki_submit_refused(pk_result_t result)
 {
-    if (group.depth > 0 && group.refused == PK_OK && result != PK_OK) {
-        group.refused = result;
-        group.error = *pki_error_get();
+    if (open_group.depth > 0 && open_group.refused == PK_OK && result != PK_OK) {
+        open_group.refused = result;
+        open_group.error = *pki_error_get();
     }
     return result;
 }
 
-/* One communicator's part of a group. */
+/* One communicator's part of a open_group. */
 struct part {
     pk_comm_t *comm;
     struct pki_request *requests;
@@ -111,6 +116,7 @@ static pk_result_t run(const struct entry *entries, size_t n)
     struct part *parts = calloc(n, sizeof *parts);
     struct pki_request *requests = calloc(n, sizeof *requests);
     pk_result_t result = PK_ERR_MEMORY;
+    uint64_t group = pki_engine_new_group();
     size_t nparts;
 
     if (parts == NULL || requests == NULL) {
@@ -120,7 +126,8 @@ static pk_result_t run(const struct entry *entries, size_t n)
     nparts = split(entries, n, parts, requests);
     for (size_t p = 0; p < nparts; p++) {
         pki_list_init(&parts[p].blocking);
-        parts[p].result = pki_engine_start_all(parts[p].comm->engine, parts[p].requests, parts[p].n, &parts[p].blocking);
+        parts[p].result = pki_engine_start_all(parts[p].comm->engine, parts[p].requests, parts[p].n, group,
+                                               &parts[p].blocking);
     }
     result = finish(parts, nparts);
 out:
@@ -131,18 +138,18 @@ out:
 
 pk_result_t pk_group_end(void)
 {
-    struct entry *entries = group.entries;
-    size_t n = group.n;
+    struct entry *entries = open_group.entries;
+    size_t n = open_group.n;
     pk_result_t result;
 
-    if (group.depth == 0)
+    if (open_group.depth == 0)
         return pki_fail(PK_ERR_ARG, NULL, "pk_group_end: no group is open in this thread");
-    if (--group.depth > 0)
+    if (--open_group.depth > 0)
         return PK_OK;
-    result = group.refused;
+    result = open_group.refused;
     if (result != PK_OK)
-        pki_error_set(&group.error);
-    memset(&group, 0, sizeof group);
+        pki_error_set(&open_group.error);
+    memset(&open_group, 0, sizeof open_group);
     if (result == PK_OK && n > 0)
         result = run(entries, n);
     free(entries);

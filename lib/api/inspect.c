@@ -16,14 +16,15 @@ static pk_result_t give(void *out, size_t out_size, const void *full, size_t ful
 
 pk_result_t pk_comm_path(const pk_comm_t *comm, int peer, pk_mem_kind_t source, pk_mem_kind_t target, pk_path_t *path)
 {
-    pk_result_t result = pki_check_comm((pk_comm_t *)(uintptr_t)comm, "pk_comm_path");
+    struct pki_where call = PKI_CALL("comm_path");
+    pk_result_t result = pki_check_comm((pk_comm_t *)(uintptr_t)comm, &call);
     const struct pki_path *found;
     pk_path_t full = { 0 };
 
     if (result != PK_OK)
         return result;
     if (path == NULL || peer < 0 || peer >= comm->size || (unsigned)source > PK_MEM_DEVICE || (unsigned)target > PK_MEM_DEVICE)
-        return pki_fail(PK_ERR_ARG, NULL, "pk_comm_path: peer %d, source %d, target %d, path %s", peer, (int)source, (int)target,
+        return pki_fail(PK_ERR_ARG, &call, "peer %d, source %d, target %d, path %s", peer, (int)source, (int)target,
                         path == NULL ? "null" : "given");
     found = &comm->paths[peer].way[source][target];
     snprintf(full.transport, sizeof full.transport, "%s", found->transport != NULL ? found->transport : "none");
@@ -34,18 +35,20 @@ pk_result_t pk_comm_path(const pk_comm_t *comm, int peer, pk_mem_kind_t source, 
 }
 
 static pk_result_t describe(const pk_comm_t *comm, pk_op_kind_t op, size_t count, pk_dtype_t dtype, pk_mem_kind_t kind, int in_place,
-                            int peer, struct pki_request *r)
+                            int peer, const struct pki_where *call, struct pki_request *r)
 {
     *r = (struct pki_request){ .count = count, .dtype = dtype, .in_place = in_place != 0, .in_count = count, .out_count = count };
     if (op == PK_OP_SEND || op == PK_OP_RECV) {
         if (peer < 0 || peer >= comm->size)
-            return pki_fail(PK_ERR_ARG, NULL, "pk_explain: peer %d of %d ranks", peer, comm->size);
+            return pki_fail(PK_ERR_ARG, call, "peer %d of %d ranks", peer, comm->size);
         r->what = op == PK_OP_SEND ? PKI_DO_SEND : PKI_DO_RECV;
         r->peer = peer;
         return PK_OK;
     }
     if (op != PK_OP_ALLGATHER && op != PK_OP_ALLREDUCE)
-        return pki_fail(PK_ERR_ARG, NULL, "pk_explain: op is %d", (int)op);
+        return pki_fail(PK_ERR_ARG, call, "op is %d", (int)op);
+    if (op == PK_OP_ALLREDUCE && pki_check_reduction(dtype, PK_SUM, call) != PK_OK)
+        return PK_ERR_UNSUPPORTED;
     r->what = PKI_DO_COLL;
     r->algorithm = pki_comm_choose(comm, (enum pki_coll)op, count, (enum pki_mem_kind)kind);
     return r->algorithm != NULL ? PK_OK : PK_ERR_UNSUPPORTED;
@@ -54,16 +57,17 @@ static pk_result_t describe(const pk_comm_t *comm, pk_op_kind_t op, size_t count
 pk_result_t pk_explain(const pk_comm_t *comm, pk_op_kind_t op, size_t count, pk_dtype_t dtype, pk_mem_kind_t kind, int in_place, int peer,
                        pk_explanation_t *explanation)
 {
-    pk_result_t result = pki_check_comm((pk_comm_t *)(uintptr_t)comm, "pk_explain");
+    struct pki_where call = PKI_CALL("explain");
+    pk_result_t result = pki_check_comm((pk_comm_t *)(uintptr_t)comm, &call);
     struct pki_request request;
     pk_explanation_t full = { 0 };
 
     if (result == PK_OK)
-        result = pki_check_dtype(dtype, "pk_explain");
+        result = pki_check_dtype(dtype, &call);
     if (result == PK_OK && (explanation == NULL || (unsigned)kind > PK_MEM_DEVICE))
-        result = pki_fail(PK_ERR_ARG, NULL, "pk_explain: %s", explanation == NULL ? "explanation is null" : "unknown kind of memory");
+        result = pki_fail(PK_ERR_ARG, &call, "%s", explanation == NULL ? "explanation is null" : "unknown kind of memory");
     if (result == PK_OK)
-        result = describe(comm, op, count, dtype, kind, in_place, peer, &request);
+        result = describe(comm, op, count, dtype, kind, in_place, peer, &call, &request);
     if (result == PK_OK)
         result = pki_engine_explain(comm->engine, &request, (enum pki_mem_kind)kind, &full);
     if (result != PK_OK)

@@ -3,7 +3,7 @@
 #include "api/api.h"
 #include "util/dtype.h"
 
-static pk_result_t check_common(pk_comm_t *comm, pk_dtype_t dtype, pk_stream_t stream, const char *call)
+static pk_result_t check_common(pk_comm_t *comm, pk_dtype_t dtype, pk_stream_t stream, struct pki_where *call)
 {
     pk_result_t result = pki_check_comm(comm, call);
 
@@ -17,15 +17,17 @@ static pk_result_t check_common(pk_comm_t *comm, pk_dtype_t dtype, pk_stream_t s
 static pk_result_t p2p(bool is_send, const void *in, void *out, size_t count, pk_dtype_t dtype, int peer, pk_comm_t *comm,
                        pk_stream_t stream)
 {
-    const char *call = is_send ? "pk_send" : "pk_recv";
+    struct pki_where call = PKI_CALL(is_send ? "send" : "recv");
     struct pki_request request = { .what = is_send ? PKI_DO_SEND : PKI_DO_RECV, .peer = peer, .in = in, .out = out, .count = count,
                                    .dtype = dtype, .stream = stream };
-    pk_result_t result = check_common(comm, dtype, stream, call);
+    pk_result_t result = check_common(comm, dtype, stream, &call);
 
     if (result == PK_OK)
-        result = pki_check_buffer(is_send ? in : out, count, 1, dtype, "buf", call);
+        result = pki_check_buffer(is_send ? in : out, count, 1, dtype, "buf", &call);
     if (result == PK_OK && (peer < 0 || peer >= comm->size))
-        result = pki_fail(PK_ERR_ARG, NULL, "%s: peer %d of %d ranks", call, peer, comm->size);
+        result = pki_fail(PK_ERR_ARG, &call, "peer %d of %d ranks", peer, comm->size);
+    if (result == PK_OK && peer == comm->rank && stream.kind == PK_STREAM_KIND_BLOCKING && !pki_in_group())
+        result = pki_fail(PK_ERR_ARG, &call, "to wait for oneself outside a group never ends");
     if (result != PK_OK)
         return pki_submit_refused(result);
     if (is_send)
@@ -53,13 +55,13 @@ static bool overlap(const char *a, size_t a_bytes, const char *b, size_t b_bytes
 }
 
 /* Buffers of a collective: in place as the operation says, or apart. */
-static pk_result_t check_overlap(struct pki_request *r, const char *in_place_at, const char *call)
+static pk_result_t check_overlap(struct pki_request *r, const char *in_place_at, const struct pki_where *call)
 {
     size_t size = pki_dtype_bytes(r->dtype);
 
     r->in_place = r->in == in_place_at;
     if (!r->in_place && overlap(r->in, r->in_count * size, r->out, r->out_count * size))
-        return pki_fail(PK_ERR_ARG, NULL, "%s: sendbuf and recvbuf overlap other than in place", call);
+        return pki_fail(PK_ERR_ARG, call, "sendbuf and recvbuf overlap other than in place");
     return PK_OK;
 }
 
@@ -75,17 +77,18 @@ static pk_result_t choose_and_submit(pk_comm_t *comm, struct pki_request *r, enu
 
 pk_result_t pk_allgather(const void *sendbuf, void *recvbuf, size_t count, pk_dtype_t dtype, pk_comm_t *comm, pk_stream_t stream)
 {
+    struct pki_where call = PKI_CALL("allgather");
     struct pki_request r = { .what = PKI_DO_COLL, .in = sendbuf, .out = recvbuf, .in_count = count, .count = count, .dtype = dtype,
                              .stream = stream };
-    pk_result_t result = check_common(comm, dtype, stream, "pk_allgather");
+    pk_result_t result = check_common(comm, dtype, stream, &call);
 
     if (result == PK_OK)
-        result = pki_check_buffer(sendbuf, count, (size_t)comm->size, dtype, "sendbuf", "pk_allgather");
+        result = pki_check_buffer(sendbuf, count, (size_t)comm->size, dtype, "sendbuf", &call);
     if (result == PK_OK)
-        result = pki_check_buffer(recvbuf, count, (size_t)comm->size, dtype, "recvbuf", "pk_allgather");
+        result = pki_check_buffer(recvbuf, count, (size_t)comm->size, dtype, "recvbuf", &call);
     if (result == PK_OK) {
         r.out_count = count * (size_t)comm->size;
-        result = check_overlap(&r, (char *)recvbuf + (size_t)comm->rank * count * pki_dtype_bytes(dtype), "pk_allgather");
+        result = check_overlap(&r, (char *)recvbuf + (size_t)comm->rank * count * pki_dtype_bytes(dtype), &call);
     }
     return result != PK_OK ? pki_submit_refused(result) : choose_and_submit(comm, &r, PKI_COLL_ALLGATHER);
 }
@@ -93,19 +96,18 @@ pk_result_t pk_allgather(const void *sendbuf, void *recvbuf, size_t count, pk_dt
 pk_result_t pk_allreduce(const void *sendbuf, void *recvbuf, size_t count, pk_dtype_t dtype, pk_op_t op, pk_comm_t *comm,
                          pk_stream_t stream)
 {
+    struct pki_where call = PKI_CALL("allreduce");
     struct pki_request r = { .what = PKI_DO_COLL, .in = sendbuf, .out = recvbuf, .in_count = count, .out_count = count, .count = count,
                              .dtype = dtype, .op = op, .stream = stream };
-    pk_result_t result = check_common(comm, dtype, stream, "pk_allreduce");
+    pk_result_t result = check_common(comm, dtype, stream, &call);
 
     if (result == PK_OK)
-        result = pki_check_buffer(sendbuf, count, 1, dtype, "sendbuf", "pk_allreduce");
+        result = pki_check_buffer(sendbuf, count, 1, dtype, "sendbuf", &call);
     if (result == PK_OK)
-        result = pki_check_buffer(recvbuf, count, 1, dtype, "recvbuf", "pk_allreduce");
-    if (result == PK_OK && op >= PK_OP_COUNT)
-        result = pki_fail(PK_ERR_ARG, NULL, "pk_allreduce: op is %llu", (unsigned long long)op);
-    if (result == PK_OK && (op != PK_SUM || (dtype != PK_F32 && dtype != PK_F16 && dtype != PK_BF16 && dtype != PK_INT32)))
-        result = pki_fail(PK_ERR_UNSUPPORTED, NULL, "pk_allreduce: this version sums f32, f16, bf16 and int32");
+        result = pki_check_buffer(recvbuf, count, 1, dtype, "recvbuf", &call);
     if (result == PK_OK)
-        result = check_overlap(&r, recvbuf, "pk_allreduce");
+        result = pki_check_reduction(dtype, op, &call);
+    if (result == PK_OK)
+        result = check_overlap(&r, recvbuf, &call);
     return result != PK_OK ? pki_submit_refused(result) : choose_and_submit(comm, &r, PKI_COLL_ALLREDUCE);
 }

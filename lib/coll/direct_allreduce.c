@@ -13,7 +13,13 @@ struct exchange {
     uint32_t *received; /* of the peer's part of the own block */
 };
 
-/* Each rank sends block p to rank p, and collects the others' parts of its own block in scratch block p. */
+/* Where rank p's part of the own block lands: one scratch block for each of the others. */
+static struct pki_ref part_of(int p, int rank)
+{
+    return pki_scratch(p < rank ? p : p - 1, pki_out(rank));
+}
+
+/* Each rank sends block p to rank p, and collects the others' parts of its own block. */
 static void collect(struct pki_plan *plan, int rank, int size, struct exchange *x)
 {
     for (int hop = 1; hop < size; hop++) {
@@ -21,17 +27,17 @@ static void collect(struct pki_plan *plan, int rank, int size, struct exchange *
         int from = pki_before(rank, hop, size);
 
         x->sent[to] = pki_plan_send(plan, to, pki_in(to));
-        x->received[from] = pki_plan_recv(plan, from, pki_scratch(from, pki_out(rank)));
+        x->received[from] = pki_plan_recv(plan, from, part_of(from, rank));
     }
 }
 
 /*
  * Sum up the own block in rank order, so that the bits depend on nothing but the data. More ranks than OPERANDS_MAX take several
- * steps, whose running sum sits in the scratch block that no receive needs.
+ * steps, whose running sum sits in one more scratch block.
  */
 static uint32_t sum_in_rank_order(struct pki_plan *plan, int rank, int size, const struct exchange *x)
 {
-    struct pki_ref running = pki_scratch(rank, pki_out(rank));
+    struct pki_ref running = pki_scratch(size - 1, pki_out(rank));
     struct pki_ref operands[OPERANDS_MAX];
     uint32_t summed = 0;
 
@@ -42,7 +48,7 @@ static uint32_t sum_in_rank_order(struct pki_plan *plan, int rank, int size, con
         if (begin > 0)
             operands[n++] = running;
         for (; n < OPERANDS_MAX && first < size; first++)
-            operands[n++] = first == rank ? pki_in(rank) : pki_scratch(first, pki_out(rank));
+            operands[n++] = first == rank ? pki_in(rank) : part_of(first, rank);
         uint32_t step = pki_plan_reduce(plan, first < size ? running : pki_out(rank), operands, n);
 
         if (begin > 0)

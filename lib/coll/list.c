@@ -4,9 +4,9 @@
 
 #include "coll/plan.h"
 
-#define ALGORITHMS(X)       \
+#define ALGORITHMS(X) \
     X(pki_direct_allgather) \
-    X(pki_ring_allgather)   \
+    X(pki_ring_allgather) \
     X(pki_direct_allreduce) \
     X(pki_ring_allreduce)
 

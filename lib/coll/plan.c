@@ -42,9 +42,8 @@ struct pki_ref pki_out(uint32_t index)
 struct pki_ref pki_scratch(uint32_t index, struct pki_ref like)
 {
     assert(like.buffer != PKI_BUF_SCRATCH);
-    return (struct pki_ref){
-        .buffer = PKI_BUF_SCRATCH, .like_buffer = like.buffer, .index = (uint16_t)index, .like = like.index
-    };
+    return (
+        struct pki_ref){ .buffer = PKI_BUF_SCRATCH, .like_buffer = like.buffer, .index = (uint16_t)index, .like = like.index };
 }
 
 static void count_scratch(struct pki_plan *plan, struct pki_ref ref)
@@ -80,8 +79,8 @@ uint32_t pki_plan_recv(struct pki_plan *plan, int peer, struct pki_ref dst)
 
 uint32_t pki_plan_recv_reduce(struct pki_plan *plan, int peer, struct pki_ref dst, struct pki_ref src, struct pki_ref landing)
 {
-    return append(plan, (struct pki_step){
-                            .kind = PKI_STEP_RECV_REDUCE, .peer = peer, .dst = dst, .src = src, .landing = landing });
+    return append(plan,
+                  (struct pki_step){ .kind = PKI_STEP_RECV_REDUCE, .peer = peer, .dst = dst, .src = src, .landing = landing });
 }
 
 uint32_t pki_plan_copy(struct pki_plan *plan, struct pki_ref dst, struct pki_ref src)
@@ -100,8 +99,9 @@ uint32_t pki_plan_reduce(struct pki_plan *plan, struct pki_ref dst, const struct
         plan->operands[plan->noperands + i] = operands[i];
     }
     plan->noperands += n;
-    return append(plan, (struct pki_step){
-                            .kind = PKI_STEP_REDUCE, .peer = -1, .dst = dst, .first_operand = plan->noperands - n, .operands = n });
+    return append(plan,
+                  (struct pki_step){
+                      .kind = PKI_STEP_REDUCE, .peer = -1, .dst = dst, .first_operand = plan->noperands - n, .operands = n });
 }
 
 void pki_plan_after(struct pki_plan *plan, uint32_t dep)

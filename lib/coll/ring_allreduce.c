@@ -37,8 +37,8 @@ static uint32_t reduce_scatter(struct pki_plan *plan, int rank, int size, uint32
 }
 
 /*
- * Allgather of the sums, starting from the block summed up last. A sum arrives where the partial sum lay (in place, for the first one: where
- * the own part lies) that reduce_scatter sent on: not before that send has ended.
+ * Allgather of the sums, starting from the block summed up last. A sum arrives where the partial sum lay that reduce_scatter sent
+ * on (the first one, in place, where the own part lies): not before that send has ended.
  */
 static void gather_sums(struct pki_plan *plan, int rank, int size, bool in_place, uint32_t summed, const uint32_t *sent)
 {

@@ -83,13 +83,15 @@ static void describe_device(const struct pki_pair *pair, struct pki_path *path)
                        pair->distance == PKI_DIST_NVL ? " joined by NVLink" : "");
         return;
     }
-    (void)snprintf(path->reason, sizeof path->reason, "two GPUs of one host that meet over PCIe (%s), one copy from buffer to buffer",
+    (void)snprintf(path->reason, sizeof path->reason,
+                   "two GPUs of one host that meet over PCIe (%s), one copy from buffer to buffer",
                    pki_distance_name(pair->distance));
     path->gbps = 0;
 }
 
 /* The first transport, in order of preference, that carries it. */
-static void first_that_carries(const struct pki_pair *pair, enum pki_mem_kind source, enum pki_mem_kind target, struct pki_path *path)
+static void first_that_carries(const struct pki_pair *pair, enum pki_mem_kind source, enum pki_mem_kind target,
+                               struct pki_path *path)
 {
     *path = (struct pki_path){ .transport = NULL };
     for (int t = 0; t < pair->ntransports; t++) {

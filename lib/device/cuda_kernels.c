@@ -131,6 +131,7 @@ pk_result_t pki_cuda_reduce(const struct pki_queue *queue, void *dst, const void
                             pk_dtype_t dtype, pk_op_t op)
 {
     size_t size = pk_dtype_size(dtype);
+    uint64_t limit = queue->device->max_ctas > 0 ? (uint64_t)queue->device->max_ctas : REDUCE_CTAS_MAX;
     struct pki_reduce_args args;
     enum pki_cuda_kernel which = PKI_CUDA_KERNELS;
     uint64_t ctas;
@@ -144,7 +145,7 @@ pk_result_t pki_cuda_reduce(const struct pki_queue *queue, void *dst, const void
     if (result != PK_OK || count == 0)
         return result;
     ctas = (count * size + REDUCE_BYTES_PER_CTA - 1) / REDUCE_BYTES_PER_CTA;
-    return launch(queue, which, ctas > REDUCE_CTAS_MAX ? REDUCE_CTAS_MAX : (unsigned)ctas, PKI_REDUCE_THREADS, &args);
+    return launch(queue, which, ctas > limit ? (unsigned)limit : (unsigned)ctas, PKI_REDUCE_THREADS, &args);
 }
 
 static void ll_arg(struct pki_ll_args_op *arg, const struct pki_ll_op *op)

@@ -77,6 +77,7 @@ struct pki_export {
     enum { PKI_EXPORT_ADDRESS, PKI_EXPORT_IPC, PKI_EXPORT_VMM } kind;
     uint64_t base;  /* address in the owner's process */
     uint64_t bytes; /* of the whole allocation */
+    uint64_t buffer_id; /* the owner's: tells it from an earlier allocation at this address */
     uint8_t device_uuid[16];
     uint8_t handle[PKI_EXPORT_HANDLE_BYTES]; /* IPC */
     uint32_t pieces;                         /* VMM: consecutive pieces, one descriptor each */
@@ -91,7 +92,7 @@ struct pki_ll_op {
     bool send;
     void *user;                /* source or destination */
     uint32_t bytes;            /* up to PKI_LL_MAX_BYTES */
-    uint32_t flag;             /* never 0; differs between successive uses of a slot */
+    uint32_t flag;             /* counts up with each use of a slot, leaving 0 out: cells keep the flags of longer messages before */
     uint64_t *slot;            /* send: the peer's, mapped here. recv: own */
     _Atomic uint32_t *done;    /* host_registered word set to `flag` at the end (buffer free, or data there, system-wide), or NULL */
 };
@@ -165,6 +166,7 @@ struct pki_device_ops {
 /* Every device starts with its table, so that callers write device->ops->copy(...). */
 struct pki_device {
     const struct pki_device_ops *ops;
+    int max_ctas; /* most CTAs of one reduction; 0: the device's choice */
 };
 
 /* The tables; cuda is NULL in a library built without CUDA. */

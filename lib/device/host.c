@@ -10,7 +10,7 @@
 #define PAGE_BYTES 4096u
 
 /* It has no state, so that one serves all communicators. */
-static struct pki_device host = { &pki_device_host };
+static struct pki_device host = { .ops = &pki_device_host };
 
 static pk_result_t host_open(int ordinal, struct pki_device **device)
 {
@@ -70,7 +70,7 @@ static void host_unregister(struct pki_device *device, void *ptr)
 static pk_result_t host_export(struct pki_device *device, const struct pki_mem *mem, struct pki_export *out)
 {
     (void)device;
-    *out = (struct pki_export){ .kind = PKI_EXPORT_ADDRESS, .base = mem->base, .bytes = mem->bytes };
+    *out = (struct pki_export){ .kind = PKI_EXPORT_ADDRESS, .base = mem->base, .bytes = mem->bytes, .buffer_id = mem->buffer_id };
     return PK_OK;
 }
 

@@ -9,6 +9,7 @@
 #include "pickle/base.h"
 
 /* As pki_reduce_host. `plain`: use nothing that not every CPU of the architecture has. */
-pk_result_t pki_reduce_host_isa(void *dst, const void *const *srcs, int n, size_t count, pk_dtype_t dtype, pk_op_t op, bool plain);
+pk_result_t pki_reduce_host_isa(void *dst, const void *const *srcs, int n, size_t count, pk_dtype_t dtype, pk_op_t op,
+                                bool plain);
 
 #endif

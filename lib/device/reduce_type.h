@@ -18,13 +18,14 @@ PKI_INLINE void NAME(combine)(pk_op_t op, NAME(vector) *a, const NAME(vector) *b
 {
     const NAME(vector) same = *a; /* NaN, which differs from itself, wins over numbers */
     const __typeof__(*a < *b) first = (op == PK_MIN ? *a < *b : *a > *b) | (*a != same);
+    const NAME(wrapping) x = (NAME(wrapping))(*a), y = (NAME(wrapping))(*b);
 
     if (op == PK_SUM)
-        *a = (NAME(vector))((NAME(wrapping))*a + (NAME(wrapping))*b);
+        *a = (NAME(vector))(x + y);
     else if (op == PK_PROD)
-        *a = (NAME(vector))((NAME(wrapping))*a * (NAME(wrapping))*b);
+        *a = (NAME(vector))(x * y);
     else
-        *a = (NAME(vector))(((__typeof__(first))*a & first) | ((__typeof__(first))*b & ~first));
+        *a = (NAME(vector))(((__typeof__(first))x & first) | ((__typeof__(first))y & ~first));
 }
 
 PKI_INLINE void NAME(loop)(pk_op_t op, void *dst, const void *a, const void *b, size_t count)

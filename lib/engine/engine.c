@@ -101,6 +101,8 @@ pk_result_t pki_engine_open(const struct pki_engine_config *config, struct pki_e
     atomic_flag_clear(&e->lock);
     e->config = *config;
     e->gpu = config->device;
+    if (e->gpu != NULL && config->sm_policy == PK_SM_BOUNDED)
+        e->gpu->max_ctas = config->max_sms;
     e->spin = config->local_ranks <= sysconf(_SC_NPROCESSORS_ONLN);
     lists_init(e);
     e->peers = calloc((size_t)config->size, sizeof *e->peers);
@@ -224,8 +226,10 @@ static void peer_release(struct pki_peer *peer)
         for (struct pki_list *n = lists[i]->next; n != lists[i]; n = n->next) {
             struct pki_xfer *xfer = pki_container_of(n, struct pki_xfer, match);
 
-            pki_gate_open(&(struct pki_gate){ xfer->start.word, xfer->gate_value });
-            pki_gate_open(&(struct pki_gate){ xfer->finish.word, xfer->gate_value });
+            if (xfer->start.word != NULL)
+                pki_gate_open(&xfer->start);
+            if (xfer->finish.word != NULL)
+                pki_gate_open(&xfer->finish);
         }
 }
 
@@ -340,22 +344,27 @@ static bool progress_tasks(struct pki_engine *e)
     return moved;
 }
 
+static bool waits_for(const struct pki_task *task, const struct pki_peer *peer)
+{
+    const struct pki_list *lists[2] = { &peer->sends, &peer->recvs };
+
+    for (int k = 0; k < 2; k++)
+        for (const struct pki_list *n = lists[k]->next; n != lists[k]; n = n->next)
+            if (pki_container_of(n, struct pki_xfer, match)->task == task)
+                return true;
+    return false;
+}
+
+/* Ranks that a task waits for. In a collective first those that have not come to it: others only wait for them in turn. */
 static void name_missing(struct pki_engine *e, const struct pki_task *task, char *text, size_t len)
 {
     size_t used = 0;
 
     text[0] = '\0';
-    for (int i = 0; i < e->config.size && used + 16 < len; i++) {
-        struct pki_peer *peer = &e->peers[i];
-        struct pki_list *lists[2] = { &peer->sends, &peer->recvs };
-        bool waits = false;
-
-        for (int k = 0; k < 2; k++)
-            for (struct pki_list *n = lists[k]->next; n != lists[k]; n = n->next)
-                waits |= pki_container_of(n, struct pki_xfer, match)->task == task;
-        if (waits)
-            used += (size_t)snprintf(text + used, len - used, "%s%d", used > 0 ? ", " : "", i);
-    }
+    for (int absent = task->plan != NULL; absent >= 0 && used == 0; absent--)
+        for (int i = 0; i < e->config.size && used + 16 < len; i++)
+            if (waits_for(task, &e->peers[i]) && (!absent || e->peers[i].coll_heard < task->number))
+                used += (size_t)snprintf(text + used, len - used, "%s%d", used > 0 ? ", " : "", i);
 }
 
 static int first_missing(const char *text)

@@ -68,11 +68,13 @@ struct pki_request {
     pk_stream_t stream;
 };
 
-/* Start n operations together; those that block have ended when it returns. The first error is returned; then none of the
- * others was started, or the engine is poisoned. */
-pk_result_t pki_engine_run(struct pki_engine *engine, const struct pki_request *requests, int n);
-/* The two halves, for groups over several engines: start all, then finish (wait for) the blocking ones. */
-pk_result_t pki_engine_start_all(struct pki_engine *engine, const struct pki_request *requests, int n, struct pki_list *blocking);
+/* Start one operation; if it blocks it has ended on return. */
+pk_result_t pki_engine_run(struct pki_engine *engine, const struct pki_request *request);
+/* The two halves, for groups over several engines: start all, then finish (wait for) the blocking ones. `group` tells the groups of
+ * the process apart: operations of one group in a host stream do not wait for one another. */
+pk_result_t pki_engine_start_all(struct pki_engine *engine, const struct pki_request *requests, int n, uint64_t group,
+                                 struct pki_list *blocking);
+uint64_t pki_engine_new_group(void);
 /* Progress once; true when all in the list have ended. */
 bool pki_engine_poll(struct pki_engine *engine, const struct pki_list *blocking);
 pk_result_t pki_engine_finish(struct pki_engine *engine, struct pki_list *blocking);

@@ -28,10 +28,27 @@ pk_result_t pki_host_stream_open(struct pki_host_stream **out)
 
 void pki_host_stream_append(struct pki_host_stream *s, struct pki_task *task)
 {
+    const struct pki_task *last;
+
     pthread_mutex_lock(&s->lock);
-    atomic_store(&task->may_start, pki_list_empty(&s->tasks));
+    last = pki_list_empty(&s->tasks) ? NULL : pki_container_of(s->tasks.prev, struct pki_task, in_stream);
+    atomic_store(&task->may_start, last == NULL || (last->group == task->group && atomic_load(&last->may_start)));
     pki_list_push(&s->tasks, &task->in_stream);
     pthread_mutex_unlock(&s->lock);
+}
+
+/* The operations of one group start together. The service thread finds them: their engines count them as pending. */
+static void start_next(struct pki_host_stream *s)
+{
+    uint64_t group = pki_container_of(s->tasks.next, struct pki_task, in_stream)->group;
+
+    for (struct pki_list *n = s->tasks.next; n != &s->tasks; n = n->next) {
+        struct pki_task *task = pki_container_of(n, struct pki_task, in_stream);
+
+        if (task->group != group)
+            return;
+        atomic_store(&task->may_start, true);
+    }
 }
 
 void pki_host_stream_ended(struct pki_host_stream *s, struct pki_task *task)
@@ -44,8 +61,8 @@ void pki_host_stream_ended(struct pki_host_stream *s, struct pki_task *task)
     }
     if (pki_list_empty(&s->tasks))
         pthread_cond_broadcast(&s->empty);
-    else /* the service thread finds it: its engine counts it as pending */
-        atomic_store(&pki_container_of(s->tasks.next, struct pki_task, in_stream)->may_start, true);
+    else
+        start_next(s);
     pthread_mutex_unlock(&s->lock);
 }
 

@@ -93,6 +93,7 @@ struct pki_peer {
     int side_fd;
     bool gone;                      /* said goodbye, or died */
     uint64_t sends_begun[2], recvs_begun[2]; /* matching numbers; [1]: captured operations */
+    uint64_t coll_heard;            /* highest number of a collective it has spoken of */
     struct pki_list sends, recvs;
     struct pki_list arrivals;
     size_t eager_out;               /* eager bytes sent and not yet credited */
@@ -165,6 +166,7 @@ struct pki_task {
     struct pki_gate release;   /* the stream waits for it; the engine opens it at the end */
     int ready_slot, release_slot;
     struct pki_host_stream *stream;
+    uint64_t group;            /* of the process: operations that were started together */
     atomic_bool may_start;     /* host stream: everything before it has ended */
     bool started, holds_wait, direct;
     bool running;              /* its steps are being looked at */

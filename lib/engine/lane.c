@@ -117,6 +117,8 @@ static void dispatch(struct pki_engine *e, struct pki_peer *peer, const struct p
         peer->eager_out -= msg->bytes < peer->eager_out ? msg->bytes : peer->eager_out;
         return;
     }
+    if ((msg->flags & PKI_MSG_FLAG_COLL) != 0 && msg->op > peer->coll_heard)
+        peer->coll_heard = msg->op;
     xfer = find_xfer(peer, msg);
     if (xfer == NULL)
         keep(e, peer, msg, payload);

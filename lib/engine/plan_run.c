@@ -434,8 +434,8 @@ static void look_at(struct pki_task *task, uint32_t i)
         return;
     case PKI_STEP_RECV_REDUCE:
         look_at_recv(task, i, all);
-        if (state->landed > state->done || (state->landed == state->bytes && state->xfer == NULL && state->started))
-            look_at_work(task, i, state->landed, state->landed == state->bytes);
+        if (state->landed > state->done || (all && state->landed == state->bytes && state->xfer == NULL && state->started))
+            look_at_work(task, i, state->landed, all && state->landed == state->bytes);
         return;
     case PKI_STEP_COPY:
     case PKI_STEP_REDUCE:

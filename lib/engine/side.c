@@ -20,7 +20,7 @@ struct frame {
     union {
         struct {
             uint32_t id, export_kind, pieces, reserved;
-            uint64_t base, bytes, piece_bytes_first, piece_bytes;
+            uint64_t base, bytes, buffer_id, piece_bytes_first, piece_bytes;
             uint8_t device_uuid[16];
             uint8_t handle[PKI_EXPORT_HANDLE_BYTES];
         } export; /* FRAME_EXPORT, and FRAME_PIECES with the id alone: more descriptors */
@@ -42,6 +42,7 @@ static void fill_export(struct frame *frame, uint32_t id, const struct pki_expor
     frame->u.export.pieces = x->pieces;
     frame->u.export.base = x->base;
     frame->u.export.bytes = x->bytes;
+    frame->u.export.buffer_id = x->buffer_id;
     frame->u.export.piece_bytes_first = x->piece_bytes_first;
     frame->u.export.piece_bytes = x->piece_bytes;
     memcpy(frame->u.export.device_uuid, x->device_uuid, sizeof x->device_uuid);
@@ -73,16 +74,6 @@ pk_result_t pki_side_send_export(struct pki_engine *e, struct pki_peer *peer, ui
     return PK_OK;
 }
 
-/* A peer that does not take it will see the socket close. */
-static void tell(struct pki_engine *e, struct pki_peer *peer, const struct frame *frame)
-{
-    pk_error_info_t kept = *pki_error_get();
-    struct pki_where where = pki_engine_where(e, peer->rank, NULL);
-
-    if (pki_fd_send(peer->side_fd, frame, sizeof *frame, NULL, 0, &where) != PK_OK)
-        pki_error_set(&kept);
-}
-
 void pki_side_tell_all(struct pki_engine *e, bool failed)
 {
     struct frame frame = { .version = FRAME_VERSION, .kind = failed ? FRAME_FAILED : FRAME_BYE };
@@ -95,7 +86,7 @@ void pki_side_tell_all(struct pki_engine *e, bool failed)
     }
     for (int i = 0; i < e->config.size; i++)
         if (e->peers[i].side_fd >= 0 && !e->peers[i].gone)
-            tell(e, &e->peers[i], &frame);
+            (void)pki_fd_send(e->peers[i].side_fd, &frame, sizeof frame, NULL, 0, NULL); /* else it sees the socket close */
 }
 
 /* ---- in ---- */
@@ -138,7 +129,8 @@ static pk_result_t take_export(struct pki_engine *e, struct pki_peer *peer, cons
     struct pki_import *import;
 
     if (frame->kind == FRAME_EXPORT) {
-        struct pki_export x = { .base = frame->u.export.base, .bytes = frame->u.export.bytes, .pieces = frame->u.export.pieces,
+        struct pki_export x = { .base = frame->u.export.base, 
+                                .bytes = frame->u.export.bytes, .buffer_id = frame->u.export.buffer_id, .pieces = frame->u.export.pieces,
                                 .piece_bytes_first = frame->u.export.piece_bytes_first,
                                 .piece_bytes = frame->u.export.piece_bytes };
         pk_result_t result;

@@ -236,7 +236,7 @@ void pki_task_end(struct pki_task *task, pk_result_t result)
     pki_list_push(&e->ended, &task->node);
 }
 
-static pk_result_t make_all(struct pki_engine *e, const struct pki_request *requests, int n, struct pki_list *made)
+static pk_result_t make_all(struct pki_engine *e, const struct pki_request *requests, int n, uint64_t group, struct pki_list *made)
 {
     for (int i = 0; i < n; i++) {
         struct pki_task *task;
@@ -244,6 +244,7 @@ static pk_result_t make_all(struct pki_engine *e, const struct pki_request *requ
 
         if (result != PK_OK)
             return result;
+        task->group = group;
         pki_list_push(made, &task->waiting);
     }
     return PK_OK;
@@ -320,13 +321,14 @@ static void keep_blocking(struct pki_list *made, struct pki_list *blocking)
     }
 }
 
-static pk_result_t start_locked(struct pki_engine *e, const struct pki_request *requests, int n, struct pki_list *blocking)
+static pk_result_t start_locked(struct pki_engine *e, const struct pki_request *requests, int n, uint64_t group,
+                                struct pki_list *blocking)
 {
     struct pki_list made;
     pk_result_t result;
 
     pki_list_init(&made);
-    result = make_all(e, requests, n, &made);
+    result = make_all(e, requests, n, group, &made);
     if (result != PK_OK) {
         unmake_all(&made);
         return result;
@@ -341,7 +343,15 @@ static pk_result_t start_locked(struct pki_engine *e, const struct pki_request *
     return result;
 }
 
-pk_result_t pki_engine_start_all(struct pki_engine *e, const struct pki_request *requests, int n, struct pki_list *blocking)
+uint64_t pki_engine_new_group(void)
+{
+    static _Atomic uint64_t groups;
+
+    return atomic_fetch_add(&groups, 1) + 1;
+}
+
+pk_result_t pki_engine_start_all(struct pki_engine *e, const struct pki_request *requests, int n, uint64_t group,
+                                 struct pki_list *blocking)
 {
     pk_result_t result = pki_engine_status(e);
 
@@ -355,7 +365,7 @@ pk_result_t pki_engine_start_all(struct pki_engine *e, const struct pki_request 
         return result;
     }
     if (result == PK_OK)
-        result = start_locked(e, requests, n, blocking);
+        result = start_locked(e, requests, n, group, blocking);
     (void)pki_engine_progress(e);
     if (result == PK_OK && atomic_load(&e->failed) != PK_OK && pki_list_empty(blocking))
         result = pki_engine_status(e);
@@ -396,13 +406,14 @@ pk_result_t pki_engine_finish(struct pki_engine *e, struct pki_list *blocking)
     return first;
 }
 
-pk_result_t pki_engine_run(struct pki_engine *e, const struct pki_request *requests, int n)
+pk_result_t pki_engine_run(struct pki_engine *e, const struct pki_request *request)
 {
     struct pki_list blocking;
+    uint64_t group = request->stream.kind == PK_STREAM_KIND_HOST ? pki_engine_new_group() : 0;
     pk_result_t started, finished;
 
     pki_list_init(&blocking);
-    started = pki_engine_start_all(e, requests, n, &blocking);
+    started = pki_engine_start_all(e, request, 1, group, &blocking);
     finished = pki_engine_finish(e, &blocking);
     return started != PK_OK ? started : finished;
 }

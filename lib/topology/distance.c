@@ -7,7 +7,7 @@
 #include "topology/topology.h"
 
 static const char *const names[] = {
-    [PKI_DIST_UNKNOWN] = "unknown", [PKI_DIST_SELF] = "SELF", [PKI_DIST_NVL] = "NVL", [PKI_DIST_PIX] = "PIX",
+    [PKI_DIST_UNKNOWN] = "unknown", [PKI_DIST_SELF] = "SELF", [PKI_DIST_NVL] = "NVL",   [PKI_DIST_PIX] = "PIX",
     [PKI_DIST_PXB] = "PXB",         [PKI_DIST_PHB] = "PHB",   [PKI_DIST_NODE] = "NODE", [PKI_DIST_SYS] = "SYS"
 };
 

@@ -8,8 +8,8 @@
 #include "topology/topology.h"
 #include "util/log.h"
 
-/* hwloc components that open whole runtimes, or move this thread from CPU to CPU, to tell what is not asked here; and libpciaccess,
- * which leaks and knows no more than sysfs does. NVML stays: it knows NVLink, and makes no context. */
+/* hwloc components that open whole runtimes, or move this thread from CPU to CPU, to tell what is not asked here; and
+ * libpciaccess, which leaks and knows no more than sysfs does. NVML stays: it knows NVLink, and makes no context. */
 static const char *const unwanted[] = { "opencl", "gl", "cuda", "levelzero", "rsmi", "x86", "pci" };
 
 static bool is_gpu(unsigned class_id)
@@ -215,7 +215,7 @@ static pk_result_t read_devices(hwloc_topology_t t, struct pki_topology *out)
 
 pk_result_t pki_topology_load(const char *path, bool io, struct pki_topology **topology)
 {
-    hwloc_topology_t t;
+    hwloc_topology_t t = NULL;
     struct pki_topology *out;
     pk_result_t result = open_hwloc(path, io, &t);
 

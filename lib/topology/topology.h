@@ -37,12 +37,12 @@ struct pki_topology {
     bool io;                        /* devices have been looked for */
     struct pki_pci_device *devices; /* GPUs and NICs, by bus id */
     int ndevices;
-    uint8_t *distances;             /* enum pki_distance, [ndevices * ndevices] */
+    uint8_t *distances; /* enum pki_distance, [ndevices * ndevices] */
 };
 
 /*
- * Look at this machine, or at the one that an hwloc XML file describes (path not NULL). `io`: find PCI devices too, which takes four
- * times as long. PK_ERR_SYSTEM: hwloc cannot; PK_ERR_ARG: the file cannot be read; PK_ERR_MEMORY.
+ * Look at this machine, or at the one that an hwloc XML file describes (path not NULL). `io`: find PCI devices too, which takes
+ * five times as long. PK_ERR_SYSTEM: hwloc cannot; PK_ERR_ARG: the file cannot be read; PK_ERR_MEMORY.
  */
 pk_result_t pki_topology_load(const char *path, bool io, struct pki_topology **topology);
 void pki_topology_free(struct pki_topology *topology);

@@ -152,6 +152,8 @@ pk_result_t pki_fd_send(int fd, const void *data, size_t bytes, const int *fds, 
     /* ETOOMANYREFS: this user has as many descriptors in flight as it may have open; it passes when receivers read. */
     if (n < 0 && (would_block(errno) || errno == ETOOMANYREFS))
         return PK_IN_PROGRESS;
+    if (n < 0 && where == NULL)
+        return peer_gone(errno) ? PK_ERR_PEER : PK_ERR_SYSTEM;
     if (n < 0)
         return pki_fail_errno(peer_gone(errno) ? PK_ERR_PEER : PK_ERR_SYSTEM, where, "sendmsg of %zu bytes and %d descriptors",
                               bytes, fd_count);

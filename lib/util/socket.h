@@ -39,7 +39,8 @@ pk_result_t pki_recv_all(int fd, void *data, size_t bytes, const struct pki_wait
 #define PKI_FRAME_FDS 250
 
 /* Never blocks. PK_OK: the frame is queued, and the descriptors stay the caller's (closing them now is fine). PK_IN_PROGRESS:
- * nothing was taken; poll for POLLOUT and offer it again. PK_ERR_PEER: the other end is gone (recorded). PK_ERR_ARG: too large. */
+ * nothing was taken; poll for POLLOUT and offer it again. PK_ERR_PEER: the other end is gone (recorded, unless `where` is NULL: for
+ * news that need not arrive). PK_ERR_ARG: too large. */
 pk_result_t pki_fd_send(int fd, const void *data, size_t bytes, const int *fds, int fd_count, const struct pki_where *where);
 
 struct pki_frame_in {

@@ -63,8 +63,8 @@ Test(plan, each_dependency_is_needed)
                 struct score score = try_all(*a, size, in_place);
 
                 mutants += score.mutants;
-                cr_expect_eq(score.hazards, score.mutants, "%s %d, %d ranks, in place %d: a hazard in %d of %d mutants", (*a)->name,
-                             (int)(*a)->coll, size, in_place, score.hazards, score.mutants);
+                cr_expect_eq(score.hazards, score.mutants, "%s %d, %d ranks, in place %d: a hazard in %d of %d mutants",
+                             (*a)->name, (int)(*a)->coll, size, in_place, score.hazards, score.mutants);
                 cr_expect_eq(score.wrong, score.mutants, "%s %d, %d ranks, in place %d: wrong in %d of %d mutants", (*a)->name,
                              (int)(*a)->coll, size, in_place, score.wrong, score.mutants);
             }

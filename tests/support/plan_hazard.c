@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Happens-before of all chunks of all ranks as a graph: a node for the start and one for the end of each (rank, step, chunk), and for
- * each node the set of nodes before it. Two accesses are in order when the end of one is before the start of the other.
+ * Happens-before of all chunks of all ranks as a graph: a node for the start and one for the end of each (rank, step, chunk), and
+ * for each node the set of nodes before it. Two accesses are in order when the end of one is before the start of the other.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -28,10 +28,10 @@ struct graph {
     const struct plan_world *world;
     struct work *works;
     uint32_t nworks;
-    uint32_t **first;    /* [rank][step]: index of the work of chunk 0 */
-    uint64_t *before;    /* [node][words] */
+    uint32_t **first; /* [rank][step]: index of the work of chunk 0 */
+    uint64_t *before; /* [node][words] */
     size_t words;
-    uint8_t *state;      /* of a node: 0 new, 1 being visited, 2 known */
+    uint8_t *state; /* of a node: 0 new, 1 being visited, 2 known */
     bool cycle;
 };
 

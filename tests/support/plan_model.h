@@ -23,9 +23,9 @@ struct plan_world {
     const struct pki_algorithm *algorithm;
     int size;
     bool in_place;
-    size_t count;             /* the operation's argument: elements a rank contributes */
-    size_t chunk;             /* elements, 1 and up */
-    struct pki_plan **plans;  /* [size] */
+    size_t count;            /* the operation's argument: elements a rank contributes */
+    size_t chunk;            /* elements, 1 and up */
+    struct pki_plan **plans; /* [size] */
 };
 
 struct plan_span { /* elements of a rank's memory */

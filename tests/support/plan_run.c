@@ -19,14 +19,14 @@ enum phase {
 struct state {
     int rank;
     uint32_t step, chunks;
-    uint32_t chunk;     /* the current one; == chunks: the step is complete */
-    uint32_t readable;  /* send: chunks whose data the peer may take */
+    uint32_t chunk;    /* the current one; == chunks: the step is complete */
+    uint32_t readable; /* send: chunks whose data the peer may take */
     enum phase phase;
-    bool slow;          /* gets its turn rarely */
-    bool eager;         /* send: does not wait for the receiver */
-    bool direct;        /* receive-reduce: does not use the landing */
+    bool slow;   /* gets its turn rarely */
+    bool eager;  /* send: does not wait for the receiver */
+    bool direct; /* receive-reduce: does not use the landing */
     int partner;
-    uint32_t *data;     /* what was read, as long as the block */
+    uint32_t *data; /* what was read, as long as the block */
 };
 
 struct run {
@@ -240,9 +240,13 @@ static void open_state(struct run *run, int rank, uint32_t step)
     struct plan_span block = plan_block(run->world, rank, p->kind == PKI_STEP_SEND ? p->src : p->dst);
     uint64_t draw = plan_random(&run->random);
 
-    *s = (struct state){ .rank = rank, .step = step, .chunks = plan_step_chunks(run->world, rank, step),
-                         .slow = draw % 4 == 0, .eager = draw >> 8 & 1,
-                         .direct = p->kind == PKI_STEP_RECV_REDUCE && (draw >> 9 & 3) == 0, .partner = -1 };
+    *s = (struct state){ .rank = rank,
+                         .step = step,
+                         .chunks = plan_step_chunks(run->world, rank, step),
+                         .slow = draw % 4 == 0,
+                         .eager = draw >> 8 & 1,
+                         .direct = p->kind == PKI_STEP_RECV_REDUCE && (draw >> 9 & 3) == 0,
+                         .partner = -1 };
     s->data = malloc((block.count + 1) * sizeof *s->data);
     run->live[run->nlive++] = s;
     if (plan_step_sends(p) || plan_step_receives(p)) {

@@ -227,8 +227,8 @@ static void check_element(pk_dtype_t dtype, pk_op_t op, const void *const *srcs,
         expected = combine_floats(dtype, op, expected, read_float(dtype, srcs[k], i));
     if (format_of(dtype) != NULL) /* rounding is proved above, border by border */
         expected = value_of(format_of(dtype), format_of(dtype)->store((float)expected));
-    cr_assert(isnan(expected) ? isnan(got) : got == expected, "%d op %d n %d element %zu: %g, expected %g", (int)dtype, (int)op, n,
-              i, got, expected);
+    cr_assert(isnan(expected) ? isnan(got) : got == expected, "%d op %d n %d element %zu: %g, expected %g", (int)dtype, (int)op,
+              n, i, got, expected);
 }
 
 /* Any bits, so NaN, infinities and subnormals come too; every other float is an ordinary number. */
@@ -357,7 +357,9 @@ Test(host, words_write_in_order_and_never_wait)
     _Atomic uint32_t one = 0, two = 0;
     struct pki_device *device;
     struct pki_queue queue;
-    struct pki_word_op ops[3] = { { PKI_WORD_WRITE, { &one, 5 } }, { PKI_WORD_WRITE, { NULL, 1 } }, { PKI_WORD_WAIT, { &two, 1 } } };
+    struct pki_word_op ops[3] = { { PKI_WORD_WRITE, { &one, 5 } },
+                                  { PKI_WORD_WRITE, { NULL, 1 } },
+                                  { PKI_WORD_WAIT, { &two, 1 } } };
 
     cr_assert_eq(pki_device_host.open(0, &device), PK_OK);
     cr_assert_eq(device->ops->queue_open(device, &queue), PK_OK);

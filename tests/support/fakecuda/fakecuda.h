@@ -69,8 +69,7 @@ struct fc_ctx {
 struct fc_state {
     pthread_mutex_t lock;
     pthread_cond_t changed; /* an operation ended, a wait began or ended */
-    bool initialized;
-    int pid; /* of the process that called cuInit: the driver does not survive fork */
+    atomic_int pid;         /* of the process that called cuInit, 0 before: the driver does not survive fork */
     int devices;
     int physical[FC_MAX_DEVICES]; /* of each ordinal, after CUDA_VISIBLE_DEVICES */
     struct fc_ctx contexts[FC_MAX_DEVICES];

@@ -417,7 +417,10 @@ static CUresult launch(struct fc_exec *exec, CUstream handle)
     op->graph.done = fc_point_new();
     op->graph.done->refs++;
     exec->last = op->graph.done;
-    return fc_submit(s, op);
+    result = fc_submit(s, op);
+    if (result != CUDA_SUCCESS)
+        exec->last->done = true; /* or the next launch would wait for it */
+    return result;
 }
 
 CUresult cuGraphLaunch(CUgraphExec hGraphExec, CUstream hStream)

@@ -189,10 +189,11 @@ static CUresult check_state(unsigned need)
     struct fc_ctx *ctx = fc_current();
     CUresult result = CUDA_SUCCESS;
 
+    /* First of all: after a fork the lock may be held for ever. */
+    if ((need & FC_INIT) && atomic_load(&fc.pid) != getpid())
+        return CUDA_ERROR_NOT_INITIALIZED;
     fc_lock();
-    if ((need & FC_INIT) && (!fc.initialized || fc.pid != getpid()))
-        result = CUDA_ERROR_NOT_INITIALIZED;
-    else if ((need & FC_CTX) == FC_CTX && ctx == NULL)
+    if ((need & FC_CTX) == FC_CTX && ctx == NULL)
         result = CUDA_ERROR_INVALID_CONTEXT;
     else if ((need & FC_CTX) == FC_CTX && ctx->refs == 0)
         result = CUDA_ERROR_CONTEXT_IS_DESTROYED;
@@ -235,16 +236,15 @@ static CUresult init(unsigned flags)
         return CUDA_ERROR_INVALID_VALUE;
     if (fc.devices == 0)
         return CUDA_ERROR_NO_DEVICE;
+    if (atomic_load(&fc.pid) != 0)
+        return atomic_load(&fc.pid) == getpid() ? CUDA_SUCCESS : CUDA_ERROR_NOT_INITIALIZED;
     fc_lock();
-    if (!fc.initialized) {
-        own_object();
-        for (int i = 0; i < fc.devices; i++)
-            fc.contexts[i].device = i;
-        fc.pid = getpid();
-        fc.initialized = true;
-    }
+    own_object();
+    for (int i = 0; i < fc.devices; i++)
+        fc.contexts[i].device = i;
+    atomic_store(&fc.pid, getpid());
     fc_unlock();
-    return fc.pid == getpid() ? CUDA_SUCCESS : CUDA_ERROR_NOT_INITIALIZED;
+    return CUDA_SUCCESS;
 }
 
 CUresult cuInit(unsigned int Flags)

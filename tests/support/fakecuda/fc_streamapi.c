@@ -246,7 +246,10 @@ static CUresult record(struct fc_event *event, CUstream handle)
     op = fc_op_new(FC_OP_RECORD, s->ctx);
     op->point = event->point;
     op->point->refs++;
-    return fc_submit(s, op);
+    result = fc_submit(s, op);
+    if (result != CUDA_SUCCESS)
+        event->point->done = true; /* nothing will record it */
+    return result;
 }
 
 CUresult cuEventRecord(CUevent hEvent, CUstream hStream)

@@ -425,15 +425,21 @@ static int child(int sockets[2])
     return 0;
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
     CUdevice device;
     int sockets[2], status;
     pid_t pid;
 
+    if (argc == 3 && strcmp(argv[1], "variant") == 0)
+        return st_variant_run(argv[2]);
     unsetenv("CUDA_DEVICE_MAX_CONNECTIONS");
     unsetenv("CUDA_VISIBLE_DEVICES");
+    unsetenv("FAKECUDA_DEVICES");
+    unsetenv("FAKECUDA_QUEUES");
+    unsetenv("FAKECUDA_FREE_SYNC");
     EXPECT(cuDeviceGet(&device, 0), CUDA_ERROR_NOT_INITIALIZED);
+    st_variants_start();
     CHECK(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, sockets) == 0);
     pid = fork();
     CHECK(pid >= 0);

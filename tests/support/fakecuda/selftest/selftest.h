@@ -37,6 +37,9 @@ CUdeviceptr st_word(const struct st_words *words, int index);
 
 void st_capture_tests(void);
 void st_kernel_tests(void);
+/* The program starts itself with other settings; the started one runs one variant. */
+void st_variants_start(void);
+int st_variant_run(const char *name);
 /* Two processes: fork before cuInit, then each calls its side. */
 void st_ipc_exporter(int socket);
 void st_ipc_importer(int socket);

@@ -1,0 +1,185 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A send and a receive captured into a graph on registered memory, replayed a thousand times with changing data, while another thread of
+ * each rank exchanges eagerly over another communicator. And a capture that cannot be: refused, and the capture still ends well.
+ */
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "gpu_rank.h"
+
+#define REPLAYS 1000
+#define BYTES ((size_t)256 << 10)
+#define EAGER_BYTES ((size_t)48 << 10)
+#define EAGER_TURNS 200
+
+/* The thread that exchanges on the side. */
+struct eager {
+    struct gpu_rank *self;
+    pk_comm_t *comm;
+    int wrong, turns;
+};
+
+static void *exchange_eagerly(void *arg)
+{
+    struct eager *e = arg;
+    char *source, *result;
+    gpu_stream_t stream;
+    int other = 1 - e->self->rank;
+
+    gpu_use(e->self->rank % gpu_count());
+    source = gpu_alloc(EAGER_BYTES);
+    result = gpu_alloc(EAGER_BYTES);
+    stream = gpu_stream_new();
+    for (e->turns = 0; e->turns < EAGER_TURNS; e->turns++) {
+        pattern_to_gpu(source, EAGER_BYTES, (uint64_t)(e->turns * 2 + e->self->rank + 1));
+        must_be_ok(pk_group_start(), "pk_group_start");
+        must_be_ok(pk_send(source, EAGER_BYTES, PK_UINT8, other, e->comm, PK_CUDA_STREAM(stream)), "eager pk_send");
+        must_be_ok(pk_recv(result, EAGER_BYTES, PK_UINT8, other, e->comm, PK_CUDA_STREAM(stream)), "eager pk_recv");
+        must_be_ok(pk_group_end(), "eager pk_group_end");
+        if (!stream_idle_within(stream, 20000, NULL)) {
+            report(false, "rank %d: eager exchange %d does not end", e->self->rank, e->turns);
+            exit(1);
+        }
+        e->wrong += pattern_wrong_on_gpu(result, EAGER_BYTES, (uint64_t)(e->turns * 2 + other + 1)) != EAGER_BYTES;
+    }
+    return NULL;
+}
+
+/* Rank 0 sends, then receives what rank 1 sends back. */
+static void exchange(struct gpu_rank *self, char *source, char *result)
+{
+    int other = 1 - self->rank;
+
+    if (self->rank == 0)
+        must_be_ok(pk_send(source, BYTES, PK_UINT8, other, self->comm, self->in_stream), "captured pk_send");
+    must_be_ok(pk_recv(result, BYTES, PK_UINT8, other, self->comm, self->in_stream), "captured pk_recv");
+    if (self->rank == 1)
+        must_be_ok(pk_send(source, BYTES, PK_UINT8, other, self->comm, self->in_stream), "captured pk_send");
+}
+
+static gpu_graph_t capture(struct gpu_rank *self, char *source, char *result)
+{
+    gpu_graph_t graph;
+    int code;
+
+    gpu_capture_begin(self->stream);
+    exchange(self, source, result);
+    code = gpu_capture_end(self->stream, &graph);
+    if (!report(code == 0, "rank %d: the capture ended: %s", self->rank, gpu_error(code)))
+        exit(1);
+    return graph;
+}
+
+static void replay(struct gpu_rank *self, gpu_graph_t graph, char *source, char *result)
+{
+    int wrong = 0;
+    int reported = 0;
+
+    for (int turn = 0; turn < REPLAYS; turn++) {
+        pattern_to_gpu(source, BYTES, (uint64_t)(turn * 2 + self->rank + 1) << 20);
+        gpu_graph_launch(graph, self->stream);
+        if (!stream_idle_within(self->stream, 20000, NULL)) {
+            report(false, "rank %d: replay %d does not end", self->rank, turn);
+            exit(1);
+        }
+        if (pattern_wrong_on_gpu(result, BYTES, (uint64_t)(turn * 2 + 2 - self->rank) << 20) != BYTES) {
+            if (reported++ < 3)
+                report(false, "rank %d: replay %d brought wrong data", self->rank, turn);
+            wrong++;
+        }
+    }
+    report(wrong == 0, "rank %d: %d of %d replays brought wrong data", self->rank, wrong, REPLAYS);
+}
+
+/* Many launches behind one another, waited for once. */
+static void replay_in_a_row(struct gpu_rank *self, gpu_graph_t graph, char *source, char *result)
+{
+    pattern_to_gpu(source, BYTES, 77 + (uint64_t)self->rank);
+    gpu_fill(result, 0x5a, BYTES);
+    for (int i = 0; i < 50; i++)
+        gpu_graph_launch(graph, self->stream);
+    report(stream_idle_within(self->stream, 20000, NULL), "rank %d: 50 replays in a row end", self->rank);
+    report(pattern_wrong_on_gpu(result, BYTES, 78 - (uint64_t)self->rank) == BYTES, "rank %d: 50 replays in a row, right data", self->rank);
+}
+
+static void refused(struct gpu_rank *self)
+{
+    char *unregistered = gpu_alloc(BYTES);
+    gpu_graph_t graph;
+    pk_result_t result;
+    int code;
+
+    gpu_capture_begin(self->stream);
+    result = pk_send(unregistered, BYTES, PK_UINT8, 1 - self->rank, self->comm, self->in_stream);
+    code = gpu_capture_end(self->stream, &graph);
+    report(result == PK_ERR_UNSUPPORTED, "rank %d: capture on unregistered memory returned %d", self->rank, (int)result);
+    report(code == 0 && graph != NULL, "rank %d: the capture ended well all the same: %s", self->rank, gpu_error(code));
+    if (code == 0) {
+        gpu_graph_launch(graph, self->stream);
+        report(stream_idle_within(self->stream, 5000, NULL), "rank %d: the graph runs", self->rank);
+    }
+    gpu_graph_free(graph);
+    report(pk_comm_async_error(self->comm) == PK_OK, "rank %d: the communicator is well", self->rank);
+    gpu_free(unregistered);
+}
+
+static int rank_main(void)
+{
+    struct gpu_rank self;
+    struct eager eager = { .self = &self };
+    char *source, *result;
+    gpu_graph_t graph;
+    pthread_t thread;
+
+    gpu_rank_open(&self, PK_SM_DEFAULT, 60000);
+    source = gpu_alloc(BYTES);
+    result = gpu_alloc(BYTES);
+    must_be_ok(pk_register(self.comm, source, BYTES), "pk_register");
+    must_be_ok(pk_register(self.comm, result, BYTES), "pk_register");
+    eager.comm = gpu_rank_another(&self, 60000);
+    ranks_meet();
+    if (pthread_create(&thread, NULL, exchange_eagerly, &eager) != 0)
+        abort();
+    graph = capture(&self, source, result);
+    replay(&self, graph, source, result);
+    replay_in_a_row(&self, graph, source, result);
+    pthread_join(thread, NULL);
+    report(eager.wrong == 0 && eager.turns == EAGER_TURNS, "rank %d: beside it %d eager exchanges, %d wrong", self.rank, eager.turns,
+           eager.wrong);
+    ranks_meet();
+    gpu_graph_free(graph);
+    refused(&self);
+    must_be_ok(pk_deregister(self.comm, source, BYTES), "pk_deregister");
+    must_be_ok(pk_deregister(self.comm, result, BYTES), "pk_deregister");
+    ranks_meet();
+    must_be_ok(pk_comm_destroy(eager.comm), "pk_comm_destroy");
+    gpu_rank_close(&self);
+    return report_end();
+}
+
+static void drive(const char *connections)
+{
+    struct ranks ranks;
+    int wrong;
+
+    setenv("CUDA_DEVICE_MAX_CONNECTIONS", connections, 1);
+    ranks_open(&ranks, 2);
+    ranks_start_all(&ranks, "capture", NULL, NULL);
+    wrong = ranks_wait(&ranks, (int)(100000 * test_slack()), -1);
+    report(wrong == 0, "capture, connections %s: %d ranks failed", connections, wrong);
+    ranks_close(&ranks);
+}
+
+int main(void)
+{
+    if (ranks_role() != NULL)
+        return rank_main();
+    if (!gpu_enough(2))
+        return GPU_SKIPPED;
+    drive("8");
+    drive("1");
+    return report_end();
+}

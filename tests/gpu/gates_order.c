@@ -1,0 +1,140 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Two communicators on two streams, used in opposite order by the two ranks: nothing waits for anything but its own counterpart. */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "gpu_rank.h"
+
+#define TURNS 200
+#define COMMS 2
+#define BYTES ((size_t)96 << 10)
+#define FLOATS 4096
+
+struct side {
+    pk_comm_t *comm;
+    gpu_stream_t stream;
+    char *source, *result;
+    float *sums;
+};
+
+static void open_side(struct gpu_rank *self, struct side *side)
+{
+    side->comm = gpu_rank_another(self, 30000);
+    side->stream = gpu_stream_new();
+    side->source = gpu_alloc(BYTES);
+    side->result = gpu_alloc(BYTES);
+    side->sums = gpu_alloc(FLOATS * sizeof *side->sums);
+}
+
+static void exchange(struct gpu_rank *self, struct side *side)
+{
+    pk_stream_t stream = PK_CUDA_STREAM(side->stream);
+
+    must_be_ok(pk_group_start(), "pk_group_start");
+    must_be_ok(pk_send(side->source, BYTES, PK_UINT8, 1 - self->rank, side->comm, stream), "pk_send");
+    must_be_ok(pk_recv(side->result, BYTES, PK_UINT8, 1 - self->rank, side->comm, stream), "pk_recv");
+    must_be_ok(pk_group_end(), "pk_group_end");
+}
+
+static void ones(float *device)
+{
+    static float host[FLOATS];
+
+    for (int i = 0; i < FLOATS; i++)
+        host[i] = 1;
+    gpu_copy(device, host, sizeof host);
+}
+
+/* Copies of 2^turns in every element, if all went well: each allreduce doubles it. */
+static void check_sums(const struct side *side, int c, int turns)
+{
+    static float host[FLOATS];
+    float wanted = (float)(1u << turns);
+    int wrong = 0;
+
+    gpu_copy(host, side->sums, sizeof host);
+    for (int i = 0; i < FLOATS; i++)
+        wrong += host[i] != wanted;
+    report(wrong == 0, "communicator %d: %d of %d sums are wrong (%g instead of %g)", c, wrong, FLOATS, host[0], wanted);
+}
+
+static void p2p_turns(struct gpu_rank *self, struct side *sides)
+{
+    int wrong = 0;
+
+    for (int turn = 0; turn < TURNS; turn++) {
+        for (int c = 0; c < COMMS; c++)
+            pattern_to_gpu(sides[c].source, BYTES, (uint64_t)(turn * 10 + c * 2 + self->rank + 1));
+        for (int k = 0; k < COMMS; k++)
+            exchange(self, &sides[self->rank == 0 ? k : COMMS - 1 - k]);
+        for (int c = 0; c < COMMS; c++) {
+            if (!stream_idle_within(sides[c].stream, 10000 * test_slack(), NULL)) {
+                report(false, "turn %d: communicator %d does not end", turn, c);
+                exit(1);
+            }
+            wrong += pattern_wrong_on_gpu(sides[c].result, BYTES, (uint64_t)(turn * 10 + c * 2 + 1 - self->rank + 1)) != BYTES;
+        }
+    }
+    report(wrong == 0, "rank %d: %d of %d exchanges are wrong", self->rank, wrong, TURNS * COMMS);
+}
+
+/* Several in flight without waiting in between. */
+static void allreduce_turns(struct gpu_rank *self, struct side *sides)
+{
+    const int turns = 20;
+
+    for (int c = 0; c < COMMS; c++)
+        ones(sides[c].sums);
+    for (int turn = 0; turn < turns; turn++) {
+        for (int k = 0; k < COMMS; k++) {
+            struct side *side = &sides[self->rank == 0 ? k : COMMS - 1 - k];
+
+            must_be_ok(pk_allreduce(side->sums, side->sums, FLOATS, PK_F32, PK_SUM, side->comm, PK_CUDA_STREAM(side->stream)),
+                       "pk_allreduce");
+        }
+    }
+    for (int c = 0; c < COMMS; c++) {
+        report(stream_idle_within(sides[c].stream, 20000 * test_slack(), NULL), "rank %d: allreduces of communicator %d end", self->rank,
+               c);
+        check_sums(&sides[c], c, turns);
+    }
+}
+
+static int rank_main(void)
+{
+    struct gpu_rank self;
+    struct side sides[COMMS];
+
+    gpu_rank_open(&self, PK_SM_DEFAULT, 30000);
+    for (int c = 0; c < COMMS; c++)
+        open_side(&self, &sides[c]);
+    p2p_turns(&self, sides);
+    allreduce_turns(&self, sides);
+    ranks_meet();
+    for (int c = 0; c < COMMS; c++)
+        must_be_ok(pk_comm_destroy(sides[c].comm), "pk_comm_destroy");
+    gpu_rank_close(&self);
+    return report_end();
+}
+
+int main(void)
+{
+    static const char *const connections[] = { "8", "1" };
+
+    if (ranks_role() != NULL)
+        return rank_main();
+    if (!gpu_enough(2))
+        return GPU_SKIPPED;
+    for (int i = 0; i < 2; i++) {
+        struct ranks ranks;
+        int wrong;
+
+        setenv("CUDA_DEVICE_MAX_CONNECTIONS", connections[i], 1);
+        ranks_open(&ranks, 2);
+        ranks_start_all(&ranks, "order", NULL, NULL);
+        wrong = ranks_wait(&ranks, (int)(90000 * test_slack()), -1);
+        report(wrong == 0, "opposite order, connections %s: %d ranks failed", connections[i], wrong);
+        ranks_close(&ranks);
+    }
+    return report_end();
+}

@@ -5,8 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define SLACK_BYTES 256 /* behind each buffer, for answers of one element */
-
 static int local_rank(int otherwise)
 {
     static const char *const names[] = { "OMPI_COMM_WORLD_LOCAL_RANK", "PMIX_LOCAL_RANK", "SLURM_LOCALID", "LOCAL_RANK" };
@@ -58,6 +56,12 @@ static char *host_buffer(size_t bytes)
     return buffer;
 }
 
+/* One allocation for both libraries: what NCCL wants registered must come from NCCL. */
+static bool memory_is_nccls(const struct perf_run *run)
+{
+    return run->options.nccl > PERF_NCCL_DEFAULT;
+}
+
 static void open_buffers(struct perf_run *run)
 {
     const struct perf_options *o = &run->options;
@@ -66,10 +70,10 @@ static void open_buffers(struct perf_run *run)
     size_t bytes;
 
     run->capacity_bytes = (o->end_bytes > least ? o->end_bytes : least) ;
-    bytes = run->capacity_bytes + SLACK_BYTES;
+    bytes = run->capacity_bytes + PERF_SLACK_BYTES;
     if (o->cuda) {
-        run->send_buffer = gpu_alloc(bytes);
-        run->recv_buffer = gpu_alloc(bytes);
+        run->send_buffer = memory_is_nccls(run) ? perf_nccl_alloc(bytes) : gpu_alloc(bytes);
+        run->recv_buffer = memory_is_nccls(run) ? perf_nccl_alloc(bytes) : gpu_alloc(bytes);
         run->staging = o->check ? host_buffer(bytes) : NULL;
         gpu_fill(run->send_buffer, 0x33, bytes);
     } else {
@@ -102,6 +106,19 @@ static void open_run(struct perf_run *run)
     }
     open_stream(run);
     open_buffers(run);
+    if (o->nccl != PERF_NCCL_OFF)
+        perf_nccl_open(run);
+}
+
+static void free_buffers(struct perf_run *run)
+{
+    void (*free_buffer)(void *) = free;
+
+    if (run->options.cuda)
+        free_buffer = memory_is_nccls(run) ? perf_nccl_free : gpu_free;
+    free_buffer(run->send_buffer);
+    free_buffer(run->recv_buffer);
+    free(run->staging);
 }
 
 static void close_run(struct perf_run *run)
@@ -111,18 +128,14 @@ static void close_run(struct perf_run *run)
 
     perf_share(run, &token, tokens, 1);
     free(tokens);
+    if (run->nccl != NULL)
+        perf_nccl_close(run);
     if (run->stream.kind == PK_STREAM_KIND_HOST)
         perf_must(pk_stream_destroy(run->stream), "pk_stream_destroy");
     perf_must(pk_comm_destroy(run->comm), "pk_comm_destroy");
-    if (run->options.cuda) {
+    if (run->options.cuda)
         gpu_stream_free(run->stream.handle);
-        gpu_free(run->send_buffer);
-        gpu_free(run->recv_buffer);
-        free(run->staging);
-    } else {
-        free(run->send_buffer);
-        free(run->recv_buffer);
-    }
+    free_buffers(run);
 }
 
 static struct perf_size size_of(const struct perf_run *run, size_t bytes)
@@ -176,6 +189,35 @@ static uint64_t check(struct perf_run *run, const struct perf_size *size, unsign
     return wrong;
 }
 
+/* The libraries take turns. What is too short for the clock to one of them is sampled in the same larger pieces with both. */
+static void measure(struct perf_run *run, struct perf_row *row, unsigned index)
+{
+    const struct perf_library *libraries[] = { &perf_pickle, &perf_nccl };
+    struct perf_times *times[] = { &row->times, &row->nccl_times };
+    uint64_t *wrong[] = { &row->wrong, &row->nccl_wrong };
+    unsigned turns = run->nccl != NULL ? 2 : 1;
+    unsigned chunk = 1;
+
+    for (unsigned t = 0; t < turns; t++) {
+        unsigned wanted;
+
+        run->library = libraries[t];
+        if (run->options.check)
+            *wrong[t] = check(run, &row->size, 4 * index + t);
+        wanted = perf_warm_up(run, &row->size);
+        chunk = wanted > chunk ? wanted : chunk;
+    }
+    for (unsigned t = 0; t < turns; t++) {
+        run->library = libraries[t];
+        perf_measure(run, &row->size, chunk, times[t]);
+        perf_worst(run, times[t]);
+        if (run->options.check)
+            *wrong[t] += check(run, &row->size, 4 * index + 2 + t);
+    }
+    if (row->times.median_us > 0)
+        row->nccl_ratio = row->nccl_times.median_us / row->times.median_us;
+}
+
 static uint64_t run_size(struct perf_run *run, struct perf_bare *bare, size_t bytes, unsigned index)
 {
     const struct perf_options *o = &run->options;
@@ -183,33 +225,29 @@ static uint64_t run_size(struct perf_run *run, struct perf_bare *bare, size_t by
     struct perf_times times;
 
     explain(run, &row);
-    if (o->op == PERF_BARECOPY) {
+    if (o->op == PERF_BARECOPY)
         perf_bare_measure(run, bare, row.size.bytes, &row.times);
-    } else {
-        if (o->check)
-            row.wrong = check(run, &row.size, 2 * index);
-        perf_measure(run, &row.size, &row.times);
-        perf_worst(run, &row.times);
-        if (o->check)
-            row.wrong += check(run, &row.size, 2 * index + 1);
-    }
+    else
+        measure(run, &row, index);
     if (o->bare) {
         perf_bare_measure(run, bare, row.size.bytes, &times);
         row.bare_gbps = times.median_us > 0 ? (double)row.size.bytes / times.median_us * 1e-3 : 0;
     }
     set_bandwidth(run, &row);
     perf_report_row(run, &row);
-    return row.wrong;
+    return row.wrong + row.nccl_wrong;
 }
 
 int main(int argc, char **argv)
 {
-    struct perf_run run = { .first_row = true };
+    struct perf_run run = { .first_row = true, .library = &perf_pickle };
     struct perf_bare *bare = NULL;
     uint64_t wrong = 0;
     unsigned index = 0;
 
     perf_parse(argc, argv, &run.options);
+    if (run.options.nccl != PERF_NCCL_OFF)
+        perf_nccl_load(run.options.nccl);
     open_run(&run);
     perf_header(&run);
     if (run.options.bare || run.options.op == PERF_BARECOPY)

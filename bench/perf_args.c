@@ -24,11 +24,14 @@ static const char usage[] =
     "  -z, --zero-sm        no kernels: what needs one is refused\n"
     "  -p, --pattern P      sendrecv: pingpong, oneway (ranks 0 and 1), bidir (every rank to the next; default)\n"
     "      --bare           sendrecv on GPUs: measure a bare copy of each size as well, and print the ratio\n"
+    "      --nccl[=SETTING] measure NCCL as well, in turns (-d cuda, in a stream): default, registered (ncclMemAlloc, ncclCommRegister)\n"
+    "                       or zerocta (symmetric windows, CTA policy zero); ratio = NCCL's time / the library's. NVLS is always off.\n"
+    "                       PK_PERF_NCCL: path of libnccl.so.2 where it is not found by itself\n"
     "      --csv FILE       rows as comma-separated values\n"
     "      --json FILE      rows as JSON\n"
     "  -h, --help           this text\n";
 
-enum { OPTION_BARE = 256, OPTION_CSV, OPTION_JSON };
+enum { OPTION_BARE = 256, OPTION_CSV, OPTION_JSON, OPTION_NCCL };
 
 static const struct option long_options[] = {
     { "begin", required_argument, NULL, 'b' },      { "end", required_argument, NULL, 'e' },
@@ -40,7 +43,7 @@ static const struct option long_options[] = {
     { "zero-sm", no_argument, NULL, 'z' },          { "pattern", required_argument, NULL, 'p' },
     { "bare", no_argument, NULL, OPTION_BARE },     { "csv", required_argument, NULL, OPTION_CSV },
     { "json", required_argument, NULL, OPTION_JSON }, { "help", no_argument, NULL, 'h' },
-    { NULL, 0, NULL, 0 },
+    { "nccl", optional_argument, NULL, OPTION_NCCL }, { NULL, 0, NULL, 0 },
 };
 
 static const char *const op_names[] = { "sendrecv", "allgather", "allreduce", "barecopy", NULL };
@@ -48,6 +51,7 @@ static const char *const pattern_names[] = { "pingpong", "oneway", "bidir", NULL
 static const char *const ending_names[] = { "blocking", "stream", NULL };
 static const char *const device_names[] = { "host", "cuda", NULL };
 static const char *const check_names[] = { "0", "1", NULL };
+static const char *const nccl_names[] = { "default", "registered", "zerocta", NULL };
 
 const char *perf_op_name(enum perf_op op)
 {
@@ -132,6 +136,9 @@ static void parse_option(int letter, const char *value, struct perf_options *o, 
     case 'z': o->zero_sm = true; break;
     case 'p': o->pattern = (enum perf_pattern)one_of("pattern", value, pattern_names); break;
     case OPTION_BARE: o->bare = true; break;
+    case OPTION_NCCL:
+        o->nccl = (enum perf_nccl_setting)(PERF_NCCL_DEFAULT + (value != NULL ? one_of("NCCL setting", value, nccl_names) : 0));
+        break;
     case OPTION_CSV: o->csv_path = value; break;
     case OPTION_JSON: o->json_path = value; break;
     case 'h': fputs(usage, stdout); exit(0);
@@ -147,6 +154,12 @@ static void check_together(const struct perf_options *o)
         wrong = "the last size is smaller than the first";
     else if (o->bare && (o->op != PERF_SENDRECV || !o->cuda))
         wrong = "--bare is for sendrecv with -d cuda";
+    else if (o->nccl != PERF_NCCL_OFF && (!o->cuda || o->op == PERF_BARECOPY || o->ending != PERF_STREAM))
+        wrong = "--nccl is for sendrecv, allgather and allreduce with -d cuda, in a stream";
+    else if (o->nccl != PERF_NCCL_OFF && perf_nccl_absent() != NULL)
+        wrong = perf_nccl_absent();
+    else if (o->nccl > PERF_NCCL_DEFAULT && o->bare)
+        wrong = "--bare copies through IPC handles, which memory of --nccl=registered and zerocta does not have";
     else if (o->in_place && o->op != PERF_ALLGATHER && o->op != PERF_ALLREDUCE)
         wrong = "-i is for allgather and allreduce";
     else if (o->op == PERF_ALLREDUCE && o->check && (o->dtype == PK_F8E4M3 || o->dtype == PK_F8E5M2))

@@ -52,8 +52,7 @@ void perf_worst(struct perf_run *run, struct perf_times *times)
     free(all);
 }
 
-/* Warm up, and agree how many operations make a sample. */
-static unsigned agree_on_sample(struct perf_run *run, const struct perf_size *size)
+unsigned perf_warm_up(struct perf_run *run, const struct perf_size *size)
 {
     struct perf_times guess = { 0 };
     unsigned warmup = run->options.warmup;
@@ -119,11 +118,10 @@ static double messages_in_post(const struct perf_run *run, const struct perf_siz
     return run->options.pattern == PERF_PINGPONG ? 2 : perf_window(size);
 }
 
-void perf_measure(struct perf_run *run, const struct perf_size *size, struct perf_times *times)
+void perf_measure(struct perf_run *run, const struct perf_size *size, unsigned chunk, struct perf_times *times)
 {
     unsigned n = run->options.iterations;
     double *samples = calloc(n, sizeof *samples);
-    unsigned chunk = agree_on_sample(run, size);
     char token = 0;
     char *tokens = calloc(1, (size_t)run->size);
 

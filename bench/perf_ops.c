@@ -58,6 +58,16 @@ size_t perf_result_bytes(const struct perf_run *run, const struct perf_size *siz
     return run->options.op == PERF_ALLGATHER ? size->message_bytes * (size_t)run->size : size->message_bytes;
 }
 
+static void group_start(void)
+{
+    perf_must(pk_group_start(), "pk_group_start");
+}
+
+static void group_end(void)
+{
+    perf_must(pk_group_end(), "pk_group_end");
+}
+
 static void send_to(struct perf_run *run, const void *buffer, size_t count, int peer)
 {
     perf_must(pk_send(buffer, count, run->options.dtype, peer, run->comm, run->stream), "pk_send");
@@ -68,22 +78,47 @@ static void receive_from(struct perf_run *run, void *buffer, size_t count, int p
     perf_must(pk_recv(buffer, count, run->options.dtype, peer, run->comm, run->stream), "pk_recv");
 }
 
+static void allgather(struct perf_run *run, const void *source, size_t count)
+{
+    perf_must(pk_allgather(source, run->recv_buffer, count, run->options.dtype, run->comm, run->stream), "pk_allgather");
+}
+
+static void allreduce(struct perf_run *run, const void *source, size_t count)
+{
+    perf_must(pk_allreduce(source, run->recv_buffer, count, run->options.dtype, PK_SUM, run->comm, run->stream), "pk_allreduce");
+}
+
+static void must_be_well(struct perf_run *run)
+{
+    perf_must(pk_comm_async_error(run->comm), "operation in the stream");
+}
+
+const struct perf_library perf_pickle = {
+    .group_start = group_start,
+    .group_end = group_end,
+    .send = send_to,
+    .receive = receive_from,
+    .allgather = allgather,
+    .allreduce = allreduce,
+    .must_be_well = must_be_well,
+};
+
 static void post_bidir(struct perf_run *run, size_t count)
 {
-    perf_must(pk_group_start(), "pk_group_start");
-    send_to(run, run->send_buffer, count, (run->rank + 1) % run->size);
-    receive_from(run, run->recv_buffer, count, (run->rank + run->size - 1) % run->size);
-    perf_must(pk_group_end(), "pk_group_end");
+    run->library->group_start();
+    run->library->send(run, run->send_buffer, count, (run->rank + 1) % run->size);
+    run->library->receive(run, run->recv_buffer, count, (run->rank + run->size - 1) % run->size);
+    run->library->group_end();
 }
 
 static void post_pingpong(struct perf_run *run, size_t count)
 {
     if (run->rank == 0) {
-        send_to(run, run->send_buffer, count, 1);
-        receive_from(run, run->recv_buffer, count, 1);
+        run->library->send(run, run->send_buffer, count, 1);
+        run->library->receive(run, run->recv_buffer, count, 1);
     } else {
-        receive_from(run, run->recv_buffer, count, 0);
-        send_to(run, run->send_buffer, count, 0);
+        run->library->receive(run, run->recv_buffer, count, 0);
+        run->library->send(run, run->send_buffer, count, 0);
     }
 }
 
@@ -93,18 +128,18 @@ static void post_oneway(struct perf_run *run, const struct perf_size *size)
     unsigned window = perf_window(size);
     char *answer = run->recv_buffer + run->capacity_bytes;
 
-    perf_must(pk_group_start(), "pk_group_start");
+    run->library->group_start();
     for (unsigned i = 0; i < window; i++) {
         if (run->rank == 0)
-            send_to(run, run->send_buffer, size->count, 1);
+            run->library->send(run, run->send_buffer, size->count, 1);
         else
-            receive_from(run, run->recv_buffer, size->count, 0);
+            run->library->receive(run, run->recv_buffer, size->count, 0);
     }
-    perf_must(pk_group_end(), "pk_group_end");
+    run->library->group_end();
     if (run->rank == 0)
-        receive_from(run, answer, 1, 1);
+        run->library->receive(run, answer, 1, 1);
     else
-        send_to(run, answer, 1, 0);
+        run->library->send(run, answer, 1, 0);
 }
 
 void perf_post(struct perf_run *run, const struct perf_size *size)
@@ -115,9 +150,9 @@ void perf_post(struct perf_run *run, const struct perf_size *size)
     if (!perf_takes_part(run))
         return;
     if (o->op == PERF_ALLGATHER)
-        perf_must(pk_allgather(source, run->recv_buffer, size->count, o->dtype, run->comm, run->stream), "pk_allgather");
+        run->library->allgather(run, source, size->count);
     else if (o->op == PERF_ALLREDUCE)
-        perf_must(pk_allreduce(source, run->recv_buffer, size->count, o->dtype, PK_SUM, run->comm, run->stream), "pk_allreduce");
+        run->library->allreduce(run, source, size->count);
     else if (o->pattern == PERF_BIDIR)
         post_bidir(run, size->count);
     else if (o->pattern == PERF_PINGPONG)
@@ -137,6 +172,6 @@ void perf_finish(struct perf_run *run)
             fprintf(stderr, "pickle-perf: cuStreamSynchronize: %s\n", gpu_error(code));
             exit(1);
         }
-        perf_must(pk_comm_async_error(run->comm), "operation in the stream");
+        run->library->must_be_well(run);
     }
 }

@@ -90,6 +90,19 @@ static void print_settings(const struct perf_run *run)
            o->check ? "yes" : "no", o->zero_sm ? ", sm_policy none" : "");
 }
 
+static void print_nccl(const struct perf_run *run)
+{
+    static const char *const meaning[] = {
+        [PERF_NCCL_DEFAULT] = "plain buffers",
+        [PERF_NCCL_REGISTERED] = "both libraries on buffers of ncclMemAlloc, registered by ncclCommRegister",
+        [PERF_NCCL_ZERO_CTA] = "both libraries on buffers of ncclMemAlloc, in symmetric windows, NCCL_CTA_POLICY_ZERO",
+    };
+    enum perf_nccl_setting setting = run->options.nccl;
+
+    printf("# NCCL %s (%s), setting %s: %s; NVLS off\n", perf_nccl_version(), perf_nccl_path(), perf_nccl_setting_name(setting),
+           meaning[setting]);
+}
+
 static FILE *open_output(const char *path)
 {
     FILE *file = fopen(path, "w");
@@ -126,9 +139,29 @@ static void json_header(struct perf_run *run)
     fprintf(run->json, " \"ranks\": %d, \"memory\": \"%s\", \"stream\": \"%s\", \"in_place\": %s, \"zero_sm\": %s,\n", run->size,
             o->cuda ? "cuda" : "host", o->ending == PERF_BLOCKING ? "blocking" : "stream", o->in_place ? "true" : "false",
             o->zero_sm ? "true" : "false");
+    if (o->nccl != PERF_NCCL_OFF) {
+        fprintf(run->json, " \"nccl_version\": \"%s\", \"nccl_path\": ", perf_nccl_version());
+        json_string(run->json, perf_nccl_path());
+        fputs(",\n", run->json);
+    }
     fputs(" \"rank0\": ", run->json);
     json_string(run->json, own);
     fputs(",\n \"rows\": [", run->json);
+}
+
+static void print_heads(const struct perf_options *o)
+{
+    printf("#\n# %12s %13s %8s %8s %5s %11s %8s %8s %7s", "size", "count", "type", "redop", "root", "time", "algbw", "busbw", "#wrong");
+    if (o->bare)
+        printf(" %8s %7s", "bare", "ratio");
+    if (o->nccl != PERF_NCCL_OFF)
+        printf(" %11s %8s", "nccl", "ratio");
+    printf("\n# %12s %13s %8s %8s %5s %11s %8s %8s %7s", "(B)", "(elements)", "", "", "", "(us)", "(GB/s)", "(GB/s)", "");
+    if (o->bare)
+        printf(" %8s %7s", "(GB/s)", "to bare");
+    if (o->nccl != PERF_NCCL_OFF)
+        printf(" %11s %8s", "us", "to ours");
+    putchar('\n');
 }
 
 void perf_header(struct perf_run *run)
@@ -141,19 +174,18 @@ void perf_header(struct perf_run *run)
     if (run->rank != 0)
         return;
     print_paths(run);
+    if (o->nccl != PERF_NCCL_OFF)
+        print_nccl(run);
     if (o->csv_path != NULL) {
         run->csv = open_output(o->csv_path);
         fputs("operation,pattern,ranks,memory,bytes,count,type,in_place,median_us,p99_us,min_us,max_us,algbw_gbps,busbw_gbps,wrong,"
-              "bare_gbps,algorithm,transports,sms\n", run->csv);
+              "bare_gbps,algorithm,transports,sms,nccl_median_us,nccl_ratio,nccl_wrong,nccl_setting\n", run->csv);
     }
     if (o->json_path != NULL) {
         run->json = open_output(o->json_path);
         json_header(run);
     }
-    printf("#\n# %12s %13s %8s %8s %5s %11s %8s %8s %7s%s\n", "size", "count", "type", "redop", "root", "time", "algbw", "busbw",
-           "#wrong", o->bare ? "    bare   ratio" : "");
-    printf("# %12s %13s %8s %8s %5s %11s %8s %8s %7s%s\n", "(B)", "(elements)", "", "", "", "(us)", "(GB/s)", "(GB/s)", "",
-           o->bare ? "  (GB/s)  to bare copy" : "");
+    print_heads(o);
     fflush(stdout);
 }
 
@@ -167,8 +199,26 @@ static void csv_row(struct perf_run *run, const struct perf_row *row)
             row->times.max_us, row->algorithm_gbps, row->bus_gbps);
     if (o->check)
         fprintf(run->csv, "%llu", (unsigned long long)row->wrong);
-    fprintf(run->csv, ",%.4f,\"%s\",\"%s\",%d\n", row->bare_gbps, row->explanation.algorithm, row->explanation.transports,
+    fprintf(run->csv, ",%.4f,\"%s\",\"%s\",%d,", row->bare_gbps, row->explanation.algorithm, row->explanation.transports,
             row->explanation.sms);
+    if (o->nccl != PERF_NCCL_OFF)
+        fprintf(run->csv, "%.3f,%.4f,", row->nccl_times.median_us, row->nccl_ratio);
+    else
+        fputs(",,", run->csv);
+    if (o->nccl != PERF_NCCL_OFF && o->check)
+        fprintf(run->csv, "%llu", (unsigned long long)row->nccl_wrong);
+    fprintf(run->csv, ",%s\n", o->nccl != PERF_NCCL_OFF ? perf_nccl_setting_name(o->nccl) : "");
+}
+
+static void json_nccl(const struct perf_run *run, const struct perf_row *row)
+{
+    const struct perf_options *o = &run->options;
+
+    fprintf(run->json, "\"nccl_setting\": \"%s\", \"nccl_median_us\": %.3f, \"nccl_p99_us\": %.3f, \"nccl_min_us\": %.3f,"
+            " \"nccl_max_us\": %.3f, \"nccl_ratio\": %.4f, ", perf_nccl_setting_name(o->nccl), row->nccl_times.median_us,
+            row->nccl_times.p99_us, row->nccl_times.min_us, row->nccl_times.max_us, row->nccl_ratio);
+    if (o->check)
+        fprintf(run->json, "\"nccl_wrong\": %llu, ", (unsigned long long)row->nccl_wrong);
 }
 
 static void json_row(struct perf_run *run, const struct perf_row *row)
@@ -183,6 +233,8 @@ static void json_row(struct perf_run *run, const struct perf_row *row)
         fprintf(run->json, "\"wrong\": %llu, ", (unsigned long long)row->wrong);
     if (row->bare_gbps > 0)
         fprintf(run->json, "\"bare_gbps\": %.4f, ", row->bare_gbps);
+    if (o->nccl != PERF_NCCL_OFF)
+        json_nccl(run, row);
     fputs("\"algorithm\": ", run->json);
     json_string(run->json, row->explanation.algorithm);
     fputs(", \"transports\": ", run->json);
@@ -218,9 +270,15 @@ void perf_report_row(struct perf_run *run, const struct perf_row *row)
         snprintf(wrong, sizeof wrong, "%llu", (unsigned long long)row->wrong);
     printf("  %12zu %13zu %8s %8s %5d %11.2f %8.3f %8.3f %7s", row->size.bytes, row->size.count, pk_dtype_name(o->dtype),
            o->op == PERF_ALLREDUCE ? "sum" : "none", -1, row->times.median_us, row->algorithm_gbps, row->bus_gbps, wrong);
-    if (o->bare)
-        printf(" %8.3f %7.3f", row->bare_gbps, row->bare_gbps > 0 ? row->algorithm_gbps / row->bare_gbps : 0);
+    if (o->bare) {
+        run->ratio = row->bare_gbps > 0 ? row->algorithm_gbps / row->bare_gbps : 0;
+        printf(" %8.3f %7.3f", row->bare_gbps, run->ratio);
+    }
+    if (o->nccl != PERF_NCCL_OFF)
+        printf(" %11.2f %8.3f", row->nccl_times.median_us, row->nccl_ratio);
     putchar('\n');
+    if (row->nccl_wrong > 0)
+        printf("# NCCL: %llu wrong elements in the row above\n", (unsigned long long)row->nccl_wrong);
     fflush(stdout);
     if (run->csv != NULL)
         csv_row(run, row);
@@ -241,6 +299,8 @@ void perf_footer(struct perf_run *run, uint64_t wrong)
         return;
     if (run->options.check && run->options.op != PERF_BARECOPY)
         printf("# wrong elements: %llu %s\n", (unsigned long long)wrong, wrong == 0 ? "OK" : "FAILED");
+    if (run->options.bare)
+        printf("# ratio to bare copy at the last size: %.3f\n", run->ratio);
     if (run->csv != NULL && fclose(run->csv) != 0)
         perror(run->options.csv_path);
     if (run->json != NULL) {

@@ -27,7 +27,7 @@ column() { head -n 1 "$1" | tr -d '\r' | tr ',' '\n' | grep -nx "$2" | cut -d : 
 measure() {
     local kind=$1 ranks=$2 largest=$3 op=$4 name=$4-$1-$2 wrong
     say "$op, $ranks ranks, $kind memory"
-    LAUNCH_TIMEOUT=240 launch "$ranks" "$perf" "$op" -b 8 -e "$largest" -f 4 -n 20 -w 3 -c 1 -d "$kind" \
+    LAUNCH_TIMEOUT=240 launch "$ranks" "$perf" "$op" -b 16 -e "$largest" -f 4 -n 20 -w 3 -c 1 -d "$kind" \
         --csv "$out/$name.csv" --json "$out/$name.json" | tee "$out/$name.txt"
     wrong=$(column "$out/$name.csv" wrong)
     awk -F, -v column="$wrong" 'NR > 1 && $column != "0" { bad = 1 } END { exit bad || NR < 2 }' "$out/$name.csv" || {

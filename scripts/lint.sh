@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # clang-tidy over the library (see .clang-tidy for what is an error), and where clang-format would change a line (for reading).
-# usage: scripts/lint.sh [FILE...]
+# usage: scripts/lint.sh [--deep] [FILE...]     --deep: what the static analyzer says, too; for reading
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit
 . scripts/common.sh
@@ -9,10 +9,15 @@ cd "$(dirname "$0")/.." || exit
 have clang-tidy || { echo "clang-tidy is not here (Debian: clang-tidy)"; exit 1; }
 [ -f build/clang/compile_commands.json ] || cmake --preset clang >/dev/null || exit 1
 
+tidy=(clang-tidy -quiet -p build/clang)
+if [ "${1:-}" = --deep ]; then
+    tidy+=(-checks=clang-analyzer-core.*,clang-analyzer-unix.*,clang-analyzer-deadcode.* "-warnings-as-errors=-*")
+    shift
+fi
 files=("$@")
 [ ${#files[@]} -gt 0 ] || mapfile -t files < <(find lib -name '*.c' | sort)
 failed=0
-printf '%s\n' "${files[@]}" | xargs -P "$(nproc)" -n 4 timeout 300 clang-tidy -quiet -p build/clang 2>/dev/null || failed=1
+printf '%s\n' "${files[@]}" | xargs -P "$(nproc)" -n 4 timeout 300 "${tidy[@]}" 2>/dev/null || failed=1
 
 if have clang-format; then
     differ=0

@@ -71,7 +71,7 @@ if have clang; then
     fi
     # Thread sanitizer needs its shadow where address randomisation may put libraries.
     have setarch && wrapper=(setarch "$(uname -m)" -R)
-    build tsan "${fatbin[@]}" && run_ctest tsan 400 -R '^conform'
+    build tsan "${fatbin[@]}" && run_ctest tsan 600 -R '^conform'
     wrapper=()
     build fuzz "${fatbin[@]}" && run_ctest fuzz 300 -R '^fuzz'
 else

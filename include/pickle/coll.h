@@ -8,6 +8,10 @@
  * PK_ERR_NEEDS_SM; PK_ERR_UNSUPPORTED; PK_ERR_PEER; PK_ERR_TIMEOUT; PK_ERR_ABORTED; PK_ERR_MEMORY. A rank that fails
  * with PK_ERR_ARG has not taken part. With PK_BLOCKING the call returns when the buffers are the caller's again; in other
  * streams at once. Different communicators may be used from different threads.
+ *
+ * With CUDA_DEVICE_MAX_CONNECTIONS=1 or 2 a stream that waits can hold up the kernels of every other: there a collective on a GPU
+ * that needs a kernel of the library (allreduce; allgather out of place) is completed within the call, whatever the stream, and a
+ * warning says so once.
  */
 #ifndef PICKLE_COLL_H
 #define PICKLE_COLL_H

@@ -25,7 +25,7 @@ struct pki_tuning {
 struct pki_card {
     unsigned char host_id[PKI_HOST_ID_BYTES];
     int64_t pid;
-    int32_t has_gpu, kernels;
+    int32_t has_gpu, kernels; /* kernels: it takes part in low-latency messages */
     unsigned char gpu_uuid[16];
     char gpu_pci[16];
     struct pki_probe probes[PKI_TRANSPORTS_MAX];

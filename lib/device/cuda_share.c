@@ -3,22 +3,40 @@
  * Memory of one process in another: legacy IPC handles for cuMemAlloc memory, a file descriptor for each piece of VMM memory.
  * Within a process an address is valid as it is, once the other GPU's context has been made a peer of ours.
  */
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 #include <unistd.h>
 
 #include "device/cuda_device.h"
 
-/* An open IPC handle. The driver may refuse to open one twice in a context, so communicators share them. */
+/* An open IPC handle. The driver refuses to open one twice in a context, so communicators share them. */
 struct ipc_mapping {
     struct pki_list node; /* in context->imports; pki_cuda_lock */
+    bool stale;           /* closed: its owner has freed the memory and allocated other memory at the same address */
     uint8_t handle[PKI_EXPORT_HANDLE_BYTES];
-    uint64_t base, bytes; /* the owner's */
+    uint64_t owner, base, bytes; /* the owner's */
     CUdeviceptr address;
     int refs;
 };
 
 _Static_assert(sizeof(CUipcMemHandle) == PKI_EXPORT_HANDLE_BYTES, "an IPC handle fits an export exactly");
+
+static uint64_t owner;
+static pthread_once_t owner_once = PTHREAD_ONCE_INIT;
+
+static void make_owner(void)
+{
+    if (getrandom(&owner, sizeof owner, 0) != (ssize_t)sizeof owner)
+        owner = (uint64_t)getpid();
+}
+
+static uint64_t owner_number(void)
+{
+    pthread_once(&owner_once, make_owner);
+    return owner;
+}
 
 static pk_result_t export_ipc(const struct pki_cuda_context *context, struct pki_export *out)
 {
@@ -108,6 +126,8 @@ pk_result_t pki_cuda_export(struct pki_device *device, const struct pki_mem *mem
     memset(&made, 0, sizeof made);
     made.base = mem->base;
     made.bytes = mem->bytes;
+    made.buffer_id = mem->buffer_id;
+    made.owner = owner_number();
     memcpy(made.device_uuid, cuda->info.uuid, sizeof made.device_uuid);
     pki_cuda_enter(cuda->context);
     result = mem->vmm ? export_vmm(cuda->context, &made) : export_ipc(cuda->context, &made);
@@ -179,15 +199,33 @@ static pk_result_t allow_vmm(const struct pki_cuda_context *context, const struc
     return PK_OK;
 }
 
-static struct ipc_mapping *mapping_find(const struct pki_cuda_context *context, const struct pki_export *in)
+/* The mapping made by this very handle, open or stale. */
+static struct ipc_mapping *mapping_find(const struct pki_cuda_context *context, const struct pki_export *in, bool stale)
 {
     for (const struct pki_list *node = context->imports.next; node != &context->imports; node = node->next) {
         struct ipc_mapping *m = pki_container_of(node, struct ipc_mapping, node);
 
-        if (m->base == in->base && m->bytes == in->bytes && memcmp(m->handle, in->handle, sizeof m->handle) == 0)
+        if (m->stale == stale && m->owner == in->owner && m->base == in->base && m->bytes == in->bytes &&
+            memcmp(m->handle, in->handle, sizeof m->handle) == 0)
             return m;
     }
     return NULL;
+}
+
+/* The owner has allocated anew where this process still maps what it has freed: the driver takes the two for one and refuses. */
+static bool close_stale(const struct pki_cuda_context *context, const struct pki_export *in)
+{
+    bool closed = false;
+
+    for (const struct pki_list *node = context->imports.next; node != &context->imports; node = node->next) {
+        struct ipc_mapping *m = pki_container_of(node, struct ipc_mapping, node);
+
+        if (m->stale || m->owner != in->owner || m->base != in->base)
+            continue;
+        context->cu->ipc_close_mem_handle(m->address);
+        m->stale = closed = true;
+    }
+    return closed;
 }
 
 static pk_result_t ipc_open(const struct pki_cuda_context *context, const struct pki_export *in, CUdeviceptr *address)
@@ -200,6 +238,8 @@ static pk_result_t ipc_open(const struct pki_cuda_context *context, const struct
 
     memcpy(&handle, in->handle, sizeof handle);
     code = cu->ipc_open_mem_handle(&opened, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
+    if (code == CUDA_ERROR_ALREADY_MAPPED && close_stale(context, in))
+        code = cu->ipc_open_mem_handle(&opened, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
     if (code != CUDA_SUCCESS)
         return pki_cuda_fail(code, "cuIpcOpenMemHandle of %zu bytes on device %d", (size_t)in->bytes, context->ordinal);
     code = cu->mem_get_address_range(&start, &bytes, opened);
@@ -211,41 +251,53 @@ static pk_result_t ipc_open(const struct pki_cuda_context *context, const struct
     return PK_OK;
 }
 
+static pk_result_t mapping_new(struct pki_cuda_context *context, const struct pki_export *in, struct ipc_mapping **out)
+{
+    struct ipc_mapping *m = calloc(1, sizeof *m);
+    pk_result_t result;
+
+    if (m == NULL)
+        return pki_fail(PK_ERR_MEMORY, NULL, "no memory for a mapping");
+    result = ipc_open(context, in, &m->address);
+    if (result != PK_OK) {
+        free(m);
+        return result;
+    }
+    memcpy(m->handle, in->handle, sizeof m->handle);
+    m->owner = in->owner;
+    m->base = in->base;
+    m->bytes = in->bytes;
+    pki_list_push(&context->imports, &m->node);
+    *out = m;
+    return PK_OK;
+}
+
 /* With the process's lock held. */
 static pk_result_t import_ipc(struct pki_cuda_context *context, const struct pki_export *in, void **base)
 {
-    struct ipc_mapping *m = mapping_find(context, in);
-    pk_result_t result;
+    struct ipc_mapping *m = mapping_find(context, in, false);
+    pk_result_t result = m == NULL ? mapping_new(context, in, &m) : PK_OK;
 
-    if (m == NULL) {
-        m = calloc(1, sizeof *m);
-        if (m == NULL)
-            return pki_fail(PK_ERR_MEMORY, NULL, "no memory for a mapping");
-        result = ipc_open(context, in, &m->address);
-        if (result != PK_OK) {
-            free(m);
-            return result;
-        }
-        memcpy(m->handle, in->handle, sizeof m->handle);
-        m->base = in->base;
-        m->bytes = in->bytes;
-        pki_list_push(&context->imports, &m->node);
-    }
+    if (result != PK_OK)
+        return result;
     m->refs++;
     *base = (void *)(uintptr_t)m->address;
     return PK_OK;
 }
 
-/* With the process's lock held. */
+/* With the process's lock held. A stale mapping goes first: whoever holds it has held it longer. */
 static void unimport_ipc(const struct pki_cuda_context *context, const struct pki_export *in)
 {
-    struct ipc_mapping *m = mapping_find(context, in);
-    CUresult code;
+    struct ipc_mapping *m = mapping_find(context, in, true);
+    CUresult code = CUDA_SUCCESS;
 
+    if (m == NULL)
+        m = mapping_find(context, in, false);
     if (m == NULL || --m->refs > 0)
         return;
     pki_list_remove(&m->node);
-    code = context->cu->ipc_close_mem_handle(m->address);
+    if (!m->stale)
+        code = context->cu->ipc_close_mem_handle(m->address);
     if (code != CUDA_SUCCESS && code != CUDA_ERROR_DEINITIALIZED)
         pki_cuda_fail(code, "cuIpcCloseMemHandle of %zu bytes", (size_t)m->bytes);
     free(m);

@@ -78,6 +78,7 @@ struct pki_export {
     uint64_t base;  /* address in the owner's process */
     uint64_t bytes; /* of the whole allocation */
     uint64_t buffer_id; /* the owner's: tells it from an earlier allocation at this address */
+    uint64_t owner;     /* a random number of the owning process */
     uint8_t device_uuid[16];
     uint8_t handle[PKI_EXPORT_HANDLE_BYTES]; /* IPC */
     uint32_t pieces;                         /* VMM: consecutive pieces, one descriptor each */

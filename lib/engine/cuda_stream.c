@@ -7,8 +7,11 @@
  * Only the caller's own streams ever wait, each for one operation at a time: what the library puts into its own queues can run at
  * once. So no operation is stuck behind an unrelated one, whatever the order of the calls.
  *
- * A pending wait by a stream memory operation holds one of the process's hardware queues, and when none is left every kernel stands
- * still. They are counted; before they run out, waits become kernels of one warp, or are refused where kernels are not allowed.
+ * A pending wait by a stream memory operation holds one of the process's hardware queues. Measured with 8 of them: up to 3 waits
+ * hurt nobody, with 4 some streams stand still, with 6 all kernels do. So they are counted, and beyond half of the queues waits become kernels
+ * of one warp, or are refused where kernels are not allowed. With one or two queues whatever follows a wait in its stream holds up
+ * the kernels of all streams, though not copies to a peer: there a send never waits in the stream before its copy, and what needs
+ * a kernel of the library is done inside the call.
  */
 #include <pthread.h>
 #include <stdlib.h>
@@ -16,8 +19,10 @@
 
 #include "engine/internal.h"
 
-#define QUEUES_LEFT_FREE 2
+#define FEW_QUEUES 2
 #define STREAMS_MAX 256
+#define GRANT_NS 20000u /* how long a send looks for its grant at most: two ranks that call at the same time just miss each other otherwise */
+#define GRANT_LEAST_NS 300u
 
 /* The process's streams with a value wait pending. */
 static struct {
@@ -71,19 +76,30 @@ void pki_stream_waits(uint64_t *pending, uint64_t *most)
     pthread_mutex_unlock(&budget.lock);
 }
 
+/* How many streams may hold a queue. */
+static int wait_limit(const struct pki_engine *e, int connections)
+{
+    if (e->config.wait_policy == PKI_WAITS_KERNEL || connections <= FEW_QUEUES)
+        return 0;
+    return e->config.wait_policy == PKI_WAITS_VALUE ? STREAMS_MAX : connections / 2 - 1;
+}
+
+static int connections_of(const struct pki_engine *e)
+{
+    struct pki_device_info info;
+
+    e->gpu->ops->info(e->gpu, &info);
+    return info.connections;
+}
+
 static pk_result_t choose_wait(struct pki_task *task)
 {
     struct pki_engine *e = task->engine;
-    struct pki_device_info info;
-    enum pki_wait_policy policy = e->config.wait_policy;
-    int limit;
+    int connections = connections_of(e), limit = wait_limit(e, connections);
 
-    e->gpu->ops->info(e->gpu, &info);
-    limit = info.connections <= QUEUES_LEFT_FREE ? 0 : info.connections - QUEUES_LEFT_FREE;
-    if (policy == PKI_WAITS_VALUE)
-        limit = STREAMS_MAX;
+    task->few_queues = connections <= FEW_QUEUES;
     task->how = PKI_WAIT_KERNEL;
-    if (policy != PKI_WAITS_KERNEL && budget_take(task->queue.handle, limit)) {
+    if (budget_take(task->queue.handle, limit)) {
         task->how = PKI_WAIT_VALUE;
         task->holds_wait = true;
         return PK_OK;
@@ -93,9 +109,21 @@ static pk_result_t choose_wait(struct pki_task *task)
     if (limit == 0)
         return pki_fail(PK_ERR_NEEDS_SM, NULL, "%s in a cuda stream: with CUDA_DEVICE_MAX_CONNECTIONS=%d a waiting stream stops every "
                         "kernel of the process, so the wait needs a kernel; set it to 8 or more, or allow kernels", task->name,
-                        info.connections);
+                        connections);
     return pki_fail(PK_ERR_NEEDS_SM, NULL, "%s in a cuda stream: operations are pending in %d streams, as many as %d hardware queues "
-                    "bear (CUDA_DEVICE_MAX_CONNECTIONS); one more needs a kernel to wait", task->name, limit, info.connections);
+                    "bear (CUDA_DEVICE_MAX_CONNECTIONS); one more needs a kernel to wait", task->name, limit, connections);
+}
+
+/* The operation begins when the stream has come to its end, and the call waits for it. */
+static void do_within_call(struct pki_task *task)
+{
+    static atomic_bool said;
+
+    if (!atomic_exchange(&said, true))
+        pki_log(PKI_LOG_WARN, NULL, "with CUDA_DEVICE_MAX_CONNECTIONS=%d reductions and copies inside the gpu are done within the call: "
+                "set it to 8 or more", connections_of(task->engine));
+    task->after_stream = true;
+    task->request.stream = PK_BLOCKING;
 }
 
 /* So many operations are pending in streams that the words are used up: let some end first. */
@@ -121,6 +149,10 @@ pk_result_t pki_stream_admit(struct pki_task *task)
     if (e->gpu == NULL)
         return pki_fail(PK_ERR_ARG, NULL, "%s: a cuda stream, but the communicator has no gpu (config.device)", task->name);
     task->queue = (struct pki_queue){ e->gpu, task->request.stream.handle };
+    if (task->kind == PKI_MEM_DEVICE && pki_task_needs_kernel(task) && connections_of(e) <= FEW_QUEUES) {
+        do_within_call(task);
+        return PK_OK;
+    }
     result = choose_wait(task);
     if (result == PK_OK)
         result = take_words(task);
@@ -152,6 +184,22 @@ static bool moves_itself(const struct pki_task *task)
            task->request.peer != task->engine->config.rank;
 }
 
+/* The peer has probably called at the same time, and its grant is on the way. Peers that are late again and again are looked for ever
+ * more briefly. */
+static void look_for_grant(struct pki_xfer *xfer)
+{
+    struct pki_peer *peer = xfer->peer;
+    uint64_t until = pki_now_ns() + peer->patience_ns;
+
+    while (xfer->state == PKI_XFER_WAIT && pki_now_ns() < until)
+        if (!pki_lane_poll(xfer->engine, peer))
+            pki_cpu_pause();
+    if (xfer->state != PKI_XFER_WAIT)
+        peer->patience_ns = GRANT_NS;
+    else if (peer->patience_ns > GRANT_LEAST_NS)
+        peer->patience_ns /= 2;
+}
+
 static void begin_direct(struct pki_task *task)
 {
     struct pki_xfer *xfer = task->xfer;
@@ -163,7 +211,11 @@ static void begin_direct(struct pki_task *task)
         (void)pki_lane_poll(task->engine, peer);
     }
     pki_xfer_post(xfer);
+    if (xfer->is_send)
+        look_for_grant(xfer);
     task->direct = xfer->is_send ? xfer->state == PKI_XFER_MOVE : xfer->gate_slot >= 0;
+    if (xfer->is_send && task->few_queues && !pki_gate_is_open(&xfer->start))
+        task->direct = false;
     if (!task->direct)
         task->mode = PKI_TASK_GATED;
     else if (!xfer->is_send && !xfer->ll)

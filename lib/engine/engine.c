@@ -53,6 +53,7 @@ static void peer_init(struct pki_peer *peer, int rank)
 {
     peer->rank = rank;
     peer->side_fd = -1;
+    peer->patience_ns = 20000;
     pki_list_init(&peer->sends);
     pki_list_init(&peer->recvs);
     pki_list_init(&peer->arrivals);
@@ -321,10 +322,9 @@ static bool task_moves(struct pki_task *task)
     if (task->started)
         return task->plan != NULL && task->kind == PKI_MEM_DEVICE && pki_plan_poll(task);
     if (task->mode == PKI_TASK_STREAM || !atomic_load_explicit(&task->may_start, memory_order_acquire) ||
-        !pki_gate_is_open(&task->ready))
+        !pki_gate_is_open(&task->ready) || (task->after_stream && !task->queue.device->ops->idle(&task->queue)))
         return false;
-    pki_task_start(task);
-    return true;
+    return pki_task_start(task);
 }
 
 /* A task that moves may end, and end others: start over from the front then. */

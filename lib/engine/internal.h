@@ -93,6 +93,7 @@ struct pki_peer {
     int side_fd;
     bool gone;                      /* said goodbye, or died */
     uint64_t sends_begun[2], recvs_begun[2]; /* matching numbers; [1]: captured operations */
+    uint32_t patience_ns;           /* how long a send in a stream looks for this peer's grant */
     uint64_t coll_heard;            /* highest number of a collective it has spoken of */
     struct pki_list sends, recvs;
     struct pki_list arrivals;
@@ -161,6 +162,7 @@ struct pki_task {
     enum pki_mem_kind kind;
     enum pki_task_mode mode;
     struct pki_queue queue;    /* the caller's CUDA stream */
+    bool after_stream;         /* starts when the stream has nothing more to do */
     enum pki_wait_how how;
     struct pki_gate ready;     /* opened by the stream when it comes to the operation */
     struct pki_gate release;   /* the stream waits for it; the engine opens it at the end */
@@ -168,7 +170,7 @@ struct pki_task {
     struct pki_host_stream *stream;
     uint64_t group;            /* of the process: operations that were started together */
     atomic_bool may_start;     /* host stream: everything before it has ended */
-    bool started, holds_wait, direct;
+    bool started, holds_wait, direct, few_queues;
     bool running;              /* its steps are being looked at */
     atomic_bool ended;
     pk_result_t result;
@@ -181,7 +183,7 @@ struct pki_task {
     uint32_t *ready_steps;     /* stack of steps to look at */
     uint32_t nready, remaining;
     char *scratch;
-    size_t scratch_bytes, scratch_stride;
+    size_t scratch_stride;
 };
 
 struct pki_plan_entry { /* the plan cache */
@@ -199,7 +201,7 @@ struct pki_scratch {
 };
 
 #define PKI_PLANS_MAX 16
-#define PKI_SCRATCH_MAX 8
+#define PKI_SCRATCH_MAX 64
 
 struct pki_engine {
     atomic_flag lock;
@@ -305,10 +307,12 @@ void pki_side_tell_all(struct pki_engine *engine, bool failed);
 
 /* task.c, plan_run.c */
 pk_result_t pki_task_new(struct pki_engine *engine, const struct pki_request *request, struct pki_task **task);
-void pki_task_start(struct pki_task *task);
+bool pki_task_start(struct pki_task *task); /* false: it cannot yet, ask again */
 void pki_task_end(struct pki_task *task, pk_result_t result);
 void pki_task_free(struct pki_task *task);
-void pki_plan_run(struct pki_task *task);
+/* Does it copy or reduce inside the gpu? The library's own queue does that. */
+bool pki_task_needs_kernel(const struct pki_task *task);
+bool pki_plan_run(struct pki_task *task); /* false: it cannot start yet */
 void pki_task_mismatch(struct pki_task *task, int peer, uint32_t their_sig);
 void pki_plan_xfer_progress(struct pki_task *task, uint32_t step, size_t done, bool ended);
 bool pki_plan_poll(struct pki_task *task);

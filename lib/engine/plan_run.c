@@ -119,23 +119,25 @@ static struct pki_scratch *free_scratch(struct pki_engine *e, enum pki_mem_kind 
     return empty;
 }
 
-static pk_result_t take_scratch(struct pki_task *task, size_t bytes)
+/* PK_IN_PROGRESS: so many collectives are at work that this one has to wait for one of them. */
+static pk_result_t take_scratch(struct pki_task *task)
 {
     struct pki_engine *e = task->engine;
+    size_t bytes = task->scratch_stride * task->plan->scratch_blocks;
     struct pki_scratch *s = free_scratch(e, task->kind, bytes);
-    struct pki_device *device;
+    struct pki_device *device = task->kind == PKI_MEM_DEVICE ? e->gpu : e->host;
     void *ptr;
     pk_result_t result;
 
     if (s == NULL)
-        return pki_fail(PK_ERR_MEMORY, NULL, "more than %d collectives that need scratch memory at a time", PKI_SCRATCH_MAX);
+        return PK_IN_PROGRESS;
     if (s->ptr == NULL || s->kind != task->kind || s->bytes < bytes) {
         if (s->ptr != NULL) {
-            device = s->kind == PKI_MEM_DEVICE ? e->gpu : e->host;
-            device->ops->free(device, s->ptr);
+            struct pki_device *old = s->kind == PKI_MEM_DEVICE ? e->gpu : e->host;
+
+            old->ops->free(old, s->ptr);
             s->ptr = NULL;
         }
-        device = task->kind == PKI_MEM_DEVICE ? e->gpu : e->host;
         result = device->ops->alloc(device, bytes, &ptr);
         if (result != PK_OK)
             return result;
@@ -143,7 +145,6 @@ static pk_result_t take_scratch(struct pki_task *task, size_t bytes)
     }
     s->busy = true;
     task->scratch = s->ptr;
-    task->scratch_bytes = s->bytes;
     return PK_OK;
 }
 
@@ -155,20 +156,17 @@ static void give_scratch(struct pki_task *task)
     task->scratch = NULL;
 }
 
-static pk_result_t size_scratch(struct pki_task *task)
+static void size_scratch(struct pki_task *task)
 {
     size_t longest, in_first, offset;
 
     if (task->plan->scratch_blocks == 0)
-        return PK_OK;
+        return;
     longest = block_bytes(task, PKI_BUF_OUT, 0, &offset); /* block 0 is the longest of each buffer */
     in_first = block_bytes(task, PKI_BUF_IN, 0, &offset);
     if (in_first > longest && task->plan->in_blocks > 1)
         longest = in_first;
-    task->scratch_stride = (longest + 255) / 256 * 256;
-    if (task->scratch_stride == 0)
-        task->scratch_stride = 256;
-    return take_scratch(task, task->scratch_stride * task->plan->scratch_blocks);
+    task->scratch_stride = longest > 0 ? (longest + 255) / 256 * 256 : 256;
 }
 
 pk_result_t pki_plan_prepare(struct pki_task *task)
@@ -186,12 +184,11 @@ pk_result_t pki_plan_prepare(struct pki_task *task)
     task->ready_steps = malloc(((size_t)task->plan->nsteps + 1) * sizeof *task->ready_steps);
     if (task->steps == NULL || task->ready_steps == NULL)
         result = pki_fail(PK_ERR_MEMORY, NULL, "no memory for %u steps", task->plan->nsteps);
-    else
-        result = size_scratch(task);
     if (result != PK_OK) {
         pki_plan_release(task);
         return result;
     }
+    size_scratch(task);
     for (uint32_t i = 0; i < task->plan->nsteps; i++)
         task->steps[i].bytes = step_bytes(task, &task->plan->steps[i]);
     return PK_OK;
@@ -466,11 +463,20 @@ static void drain(struct pki_task *task)
         pki_task_end(task, PK_OK);
 }
 
-void pki_plan_run(struct pki_task *task)
+bool pki_plan_run(struct pki_task *task)
 {
+    pk_result_t result = task->scratch_stride > 0 ? take_scratch(task) : PK_OK;
+
+    if (result == PK_IN_PROGRESS)
+        return false;
+    if (result != PK_OK) {
+        pki_engine_poison(task->engine, result, true);
+        return false;
+    }
     for (uint32_t i = task->plan->nsteps; i-- > 0;) /* a stack: the first step is looked at first */
         queue_step(task, i);
     drain(task);
+    return true;
 }
 
 void pki_plan_xfer_progress(struct pki_task *task, uint32_t i, size_t done, bool ended)

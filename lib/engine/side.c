@@ -20,7 +20,7 @@ struct frame {
     union {
         struct {
             uint32_t id, export_kind, pieces, reserved;
-            uint64_t base, bytes, buffer_id, piece_bytes_first, piece_bytes;
+            uint64_t base, bytes, buffer_id, owner, piece_bytes_first, piece_bytes;
             uint8_t device_uuid[16];
             uint8_t handle[PKI_EXPORT_HANDLE_BYTES];
         } export; /* FRAME_EXPORT, and FRAME_PIECES with the id alone: more descriptors */
@@ -43,6 +43,7 @@ static void fill_export(struct frame *frame, uint32_t id, const struct pki_expor
     frame->u.export.base = x->base;
     frame->u.export.bytes = x->bytes;
     frame->u.export.buffer_id = x->buffer_id;
+    frame->u.export.owner = x->owner;
     frame->u.export.piece_bytes_first = x->piece_bytes_first;
     frame->u.export.piece_bytes = x->piece_bytes;
     memcpy(frame->u.export.device_uuid, x->device_uuid, sizeof x->device_uuid);
@@ -130,7 +131,8 @@ static pk_result_t take_export(struct pki_engine *e, struct pki_peer *peer, cons
 
     if (frame->kind == FRAME_EXPORT) {
         struct pki_export x = { .base = frame->u.export.base, 
-                                .bytes = frame->u.export.bytes, .buffer_id = frame->u.export.buffer_id, .pieces = frame->u.export.pieces,
+                                .bytes = frame->u.export.bytes, .buffer_id = frame->u.export.buffer_id,
+                                .owner = frame->u.export.owner, .pieces = frame->u.export.pieces,
                                 .piece_bytes_first = frame->u.export.piece_bytes_first,
                                 .piece_bytes = frame->u.export.piece_bytes };
         pk_result_t result;

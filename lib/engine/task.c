@@ -70,10 +70,12 @@ static pk_result_t classify(struct pki_engine *e, const struct pki_request *r, e
     return PK_OK;
 }
 
-static bool needs_kernel(const struct pki_plan *plan)
+bool pki_task_needs_kernel(const struct pki_task *task)
 {
-    for (uint32_t i = 0; i < plan->nsteps; i++)
-        if (plan->steps[i].kind != PKI_STEP_SEND && plan->steps[i].kind != PKI_STEP_RECV)
+    if (task->plan == NULL)
+        return task->request.peer == task->engine->config.rank;
+    for (uint32_t i = 0; i < task->plan->nsteps; i++)
+        if (task->plan->steps[i].kind != PKI_STEP_SEND && task->plan->steps[i].kind != PKI_STEP_RECV)
             return true;
     return false;
 }
@@ -85,12 +87,12 @@ static pk_result_t check_policy(struct pki_task *task)
 
     if (task->kind != PKI_MEM_DEVICE || e->config.sm_policy != PK_SM_NONE)
         return PK_OK;
-    if (r->what == PKI_DO_COLL && needs_kernel(task->plan))
-        return pki_fail(PK_ERR_NEEDS_SM, NULL, "%s %s by algorithm %s copies or reduces inside the gpu, which runs as a kernel",
-                        task->name, r->in_place ? "in place" : "out of place", r->algorithm->name);
-    if (r->what != PKI_DO_COLL && r->peer == e->config.rank)
+    if (!pki_task_needs_kernel(task))
+        return PK_OK;
+    if (r->what != PKI_DO_COLL)
         return pki_fail(PK_ERR_NEEDS_SM, NULL, "%s to the own rank copies inside the gpu, which runs as a kernel", task->name);
-    return PK_OK;
+    return pki_fail(PK_ERR_NEEDS_SM, NULL, "%s %s by algorithm %s copies or reduces inside the gpu, which runs as a kernel",
+                    task->name, r->in_place ? "in place" : "out of place", r->algorithm->name);
 }
 
 static void task_init(struct pki_task *task, struct pki_engine *e, const struct pki_request *r)
@@ -192,12 +194,12 @@ static pk_result_t enroll(struct pki_task *task)
     return PK_OK;
 }
 
-void pki_task_start(struct pki_task *task)
+bool pki_task_start(struct pki_task *task)
 {
     task->started = true;
     if (task->plan != NULL) {
-        pki_plan_run(task);
-        return;
+        task->started = pki_plan_run(task);
+        return task->started;
     }
     task->xfer->ready = task->xfer->bytes;
     if (!pki_list_empty(&task->xfer->match)) { /* posted when the stream's operation was called */
@@ -209,6 +211,7 @@ void pki_task_start(struct pki_task *task)
         task->xfer->opened = true;
         pki_xfer_post(task->xfer);
     }
+    return true;
 }
 
 void pki_task_end(struct pki_task *task, pk_result_t result)
@@ -277,8 +280,8 @@ static void start_those(struct pki_list *made, bool sends)
             continue;
         if (in_cuda_stream(task))
             pki_stream_begin(task);
-        else if (task->stream == NULL || atomic_load(&task->may_start))
-            pki_task_start(task);
+        else if (!task->after_stream && atomic_load(&task->may_start))
+            (void)pki_task_start(task);
     }
 }
 

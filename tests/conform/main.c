@@ -92,9 +92,7 @@ void share(struct rank *rank, const void *own, void *all, size_t bytes)
     if (pk_allgather(own, all, bytes, PK_UINT8, rank->comm, PK_BLOCKING) == PK_OK)
         return;
     pk_last_error(&info);
-    if (!rank->ok)
-        printf("FAIL rank %d: %s\n", rank->rank, rank->failure);
-    give_up(rank, rank->watch->what, info.text);
+    give_up(rank, rank->watch->what, rank->failure[0] != '\0' ? rank->failure : info.text);
 }
 
 bool selected(const struct rank *rank, const char *what)
@@ -105,6 +103,7 @@ bool selected(const struct rank *rank, const char *what)
 void begin_case(struct rank *rank, const char *what)
 {
     rank->ok = true;
+    rank->failure[0] = '\0';
     pthread_mutex_lock(&rank->watch->lock);
     snprintf(rank->watch->what, sizeof rank->watch->what, "%s", what);
     rank->watch->since_ns = now_ns();
@@ -119,6 +118,7 @@ void end_case(struct rank *rank, const char *what, bool compare, uint64_t digest
 
     if (!rank->ok)
         printf("FAIL %s: rank %d: %s\n", what, rank->rank, rank->failure);
+    rank->failure[0] = '\0';
     share(rank, own, all, sizeof own);
     for (int r = 0; r < rank->size; r++) {
         passed = passed && all[r][0] != 0;

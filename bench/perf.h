@@ -35,8 +35,8 @@ struct perf_options {
 struct perf_run;
 
 /*
- * A library that can be measured: what perf_post and perf_finish are made of. Each call posts in run->stream on communicators of its own,
- * and ends the program with the library's text when it fails.
+ * A library that can be measured: what perf_post and perf_finish are made of. Each call posts in run->stream on a communicator of
+ * its own, and ends the program with the library's text when it fails.
  */
 struct perf_library {
     void (*group_start)(void);

@@ -24,9 +24,9 @@ static const char usage[] =
     "  -z, --zero-sm        no kernels: what needs one is refused\n"
     "  -p, --pattern P      sendrecv: pingpong, oneway (ranks 0 and 1), bidir (every rank to the next; default)\n"
     "      --bare           sendrecv on GPUs: measure a bare copy of each size as well, and print the ratio\n"
-    "      --nccl[=SETTING] measure NCCL as well, in turns (-d cuda, in a stream): default, registered (ncclMemAlloc, ncclCommRegister)\n"
-    "                       or zerocta (symmetric windows, CTA policy zero); ratio = NCCL's time / the library's. NVLS is always off.\n"
-    "                       PK_PERF_NCCL: path of libnccl.so.2 where it is not found by itself\n"
+    "      --nccl[=SETTING] measure NCCL as well, in turns, and print the ratio of its time to the library's (-d cuda, in a stream):\n"
+    "                       default, registered (ncclMemAlloc, ncclCommRegister) or zerocta (symmetric windows, CTA policy\n"
+    "                       zero). NVLS is always off. PK_PERF_NCCL: path of libnccl.so.2 where it is not found\n"
     "      --csv FILE       rows as comma-separated values\n"
     "      --json FILE      rows as JSON\n"
     "  -h, --help           this text\n";

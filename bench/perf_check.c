@@ -155,6 +155,7 @@ static uint64_t check_result(const struct perf_run *run, const struct perf_size 
 {
     const struct perf_options *o = &run->options;
     size_t bytes = size->message_bytes;
+    int ranks = o->pattern == PERF_PINGPONG ? 2 : run->size; /* of a sendrecv */
     uint64_t wrong = 0;
 
     if (o->op == PERF_ALLREDUCE)
@@ -162,7 +163,7 @@ static uint64_t check_result(const struct perf_run *run, const struct perf_size 
     if (o->op == PERF_SENDRECV && o->pattern == PERF_ONEWAY)
         return run->rank == 1 ? check_message(run, got, bytes, 0, iteration) : 0;
     if (o->op == PERF_SENDRECV)
-        return check_message(run, got, bytes, (run->rank + run->size - 1) % (o->pattern == PERF_PINGPONG ? 2 : run->size), iteration);
+        return check_message(run, got, bytes, (run->rank + ranks - 1) % ranks, iteration);
     for (int r = 0; r < run->size; r++)
         wrong += check_message(run, got + (size_t)r * bytes, bytes, r, iteration);
     return wrong;

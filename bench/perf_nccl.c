@@ -77,10 +77,10 @@ static const struct entry {
 
 /* Where Python's packages and the distribution put it. */
 static const char *const patterns[] = {
-    "/opt/*/.venv/lib/python3*/site-packages/nvidia/nccl/lib/libnccl.so.2",
     "/usr/local/lib/python3*/*-packages/nvidia/nccl/lib/libnccl.so.2",
     "/usr/lib/x86_64-linux-gnu/libnccl.so.2",
     "/usr/lib/aarch64-linux-gnu/libnccl.so.2",
+    "/usr/local/cuda/lib64/libnccl.so.2",
 };
 
 static char library_path[512];
@@ -113,7 +113,7 @@ static void must(ncclResult_t result, ncclComm_t comm, const char *call)
     exit(1);
 }
 
-/* The newest file that fits the pattern and can be opened. */
+/* The last file, by name, that fits the pattern and can be opened: newer Pythons come later. */
 static void *open_pattern(const char *pattern)
 {
     glob_t found;
@@ -153,7 +153,8 @@ static void read_version(enum perf_nccl_setting setting)
 
     must(nccl.ncclGetVersion(&version), NULL, "ncclGetVersion");
     major_unit = version < 10000 ? 1000 : 10000; /* as NCCL_VERSION has it: 2.8 and older are written shorter */
-    snprintf(library_version, sizeof library_version, "%d.%d.%d", version / major_unit, version % major_unit / 100, version % 100);
+    snprintf(library_version, sizeof library_version, "%d.%d.%d", version / major_unit, version % major_unit / 100,
+             version % 100);
     if (setting == PERF_NCCL_ZERO_CTA && version < ZERO_CTA_SINCE) {
         fprintf(stderr, "pickle-perf: --nccl=zerocta needs NCCL 2.28 or newer, %s is %s\n", library_path, library_version);
         exit(2);
@@ -199,7 +200,7 @@ static void must_have(const void *handle, const char *call)
 {
     if (handle != NULL)
         return;
-    fprintf(stderr, "pickle-perf: %s gave no handle: NCCL cannot, or was told by its environment not to, use registered buffers here\n",
+    fprintf(stderr, "pickle-perf: %s gave no handle: here NCCL cannot use registered buffers, or its environment forbids it\n",
             call);
     exit(1);
 }
@@ -321,7 +322,8 @@ static void allreduce(struct perf_run *run, const void *source, size_t count)
 {
     ncclComm_t comm = run->nccl->comm;
 
-    must(nccl.ncclAllReduce(source, run->recv_buffer, count, type_of(run), ncclSum, comm, run->stream.handle), comm, "ncclAllReduce");
+    must(nccl.ncclAllReduce(source, run->recv_buffer, count, type_of(run), ncclSum, comm, run->stream.handle), comm,
+         "ncclAllReduce");
 }
 
 static void must_be_well(struct perf_run *run)

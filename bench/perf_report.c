@@ -151,7 +151,8 @@ static void json_header(struct perf_run *run)
 
 static void print_heads(const struct perf_options *o)
 {
-    printf("#\n# %12s %13s %8s %8s %5s %11s %8s %8s %7s", "size", "count", "type", "redop", "root", "time", "algbw", "busbw", "#wrong");
+    printf("#\n# %12s %13s %8s %8s %5s %11s %8s %8s %7s", "size", "count", "type", "redop", "root", "time", "algbw", "busbw",
+           "#wrong");
     if (o->bare)
         printf(" %8s %7s", "bare", "ratio");
     if (o->nccl != PERF_NCCL_OFF)

@@ -198,6 +198,7 @@ static pk_result_t fill_info(const struct pki_cuda_context *context, struct pki_
     memset(info, 0, sizeof *info);
     info->ordinal = context->ordinal;
     info->connections = connections();
+    info->reduce_ctas = PKI_CUDA_REDUCE_CTAS;
     code = cu->device_get_name(info->name, (int)sizeof info->name, context->device);
     if (code == CUDA_SUCCESS)
         code = cu->device_get_uuid(&uuid, context->device);

@@ -7,6 +7,8 @@
 #include "device/device.h"
 #include "util/list.h"
 
+#define PKI_CUDA_REDUCE_CTAS 32u /* CTAs of one reduction: 2 TB/s read and written on an H200 */
+
 enum pki_cuda_kernel {
     PKI_CUDA_WAIT,
     PKI_CUDA_LL,

@@ -10,7 +10,6 @@ extern const unsigned char pki_kernels_fatbin[];
 extern const size_t pki_kernels_fatbin_bytes;
 
 /* A reduction is bound by memory: so many SMs come within a few percent of all of them, and leave the rest to the program. */
-#define REDUCE_CTAS_MAX 32u
 #define REDUCE_BYTES_PER_CTA (64u << 10)
 
 _Static_assert(PKI_LL_OPS == PKI_LL_OPS_MAX, "the kernel takes what the slot promises");
@@ -131,7 +130,7 @@ pk_result_t pki_cuda_reduce(const struct pki_queue *queue, void *dst, const void
                             pk_dtype_t dtype, pk_op_t op)
 {
     size_t size = pk_dtype_size(dtype);
-    uint64_t limit = queue->device->max_ctas > 0 ? (uint64_t)queue->device->max_ctas : REDUCE_CTAS_MAX;
+    uint64_t limit = queue->device->max_ctas > 0 ? (uint64_t)queue->device->max_ctas : PKI_CUDA_REDUCE_CTAS;
     struct pki_reduce_args args;
     enum pki_cuda_kernel which = PKI_CUDA_KERNELS;
     uint64_t ctas;

@@ -108,6 +108,7 @@ struct pki_device_info {
     char pci_bus_id[16];
     int ordinal;
     int sms;
+    int reduce_ctas; /* most CTAs of one reduction, unless max_ctas says less */
     int connections; /* hardware queues of this process: CUDA_DEVICE_MAX_CONNECTIONS, 8 by default */
     bool vmm;
 };

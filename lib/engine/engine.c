@@ -372,6 +372,16 @@ static int first_missing(const char *text)
     return text[0] == '\0' ? -1 : atoi(text);
 }
 
+int pki_engine_missing(struct pki_engine *e)
+{
+    char text[160];
+
+    if (pki_list_empty(&e->tasks))
+        return -1;
+    name_missing(e, pki_engine_first_task(e), text, sizeof text);
+    return first_missing(text);
+}
+
 static void check_deadlines(struct pki_engine *e, uint64_t now)
 {
     char missing[160];
@@ -401,11 +411,24 @@ static void check_deadlines(struct pki_engine *e, uint64_t now)
 static void check_peers(struct pki_engine *e)
 {
     for (int i = 0; i < e->config.size && atomic_load(&e->failed) == PK_OK; i++)
-        if (e->peers[i].side_fd >= 0) {
+        if (e->peers[i].side_fd >= 0)
             pki_side_poll(e, &e->peers[i]);
-            if (e->peers[i].gone && atomic_load(&e->failed) == PK_OK)
-                pki_side_check_left(e, &e->peers[i]);
-        }
+    /* Only now: who left may have left because of another, who or whose messenger is polled after it. */
+    for (int i = 0; i < e->config.size && atomic_load(&e->failed) == PK_OK; i++)
+        if (e->peers[i].gone)
+            pki_side_check_left(e, &e->peers[i]);
+}
+
+void pki_engine_blame(struct pki_engine *e, pk_result_t code, const struct pki_where *where, const char *what, size_t bytes, size_t done)
+{
+    if (code == PK_ERR_PEER)
+        for (int i = 0; i < e->config.size && atomic_load(&e->failed) == PK_OK; i++)
+            if (e->peers[i].side_fd >= 0)
+                pki_side_poll(e, &e->peers[i]);
+    if (atomic_load(&e->failed) != PK_OK)
+        return;
+    (void)pki_fail(code, where, "%s of %zu bytes failed after %zu", what, bytes, done);
+    pki_engine_poison(e, code, true);
 }
 
 static void check_now_and_then(struct pki_engine *e)
@@ -548,7 +571,7 @@ pk_result_t pki_engine_close(struct pki_engine *e)
     wait_for_tasks(e);
     pki_service_detach(e);
     result = pki_engine_status(e);
-    pki_side_tell_all(e, false);
+    pki_side_tell_all(e, result != PK_OK);
     if (e->queues_open) {
         e->gpu->ops->queue_close(&e->late);
         e->gpu->ops->queue_close(&e->work);

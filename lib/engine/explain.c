@@ -45,7 +45,7 @@ static pk_result_t explain_coll(struct pki_engine *e, const struct pki_request *
         struct pki_device_info info;
 
         e->gpu->ops->info(e->gpu, &info);
-        out->sms = e->config.sm_policy == PK_SM_BOUNDED && e->config.max_sms < info.sms ? e->config.max_sms : info.sms;
+        out->sms = e->gpu->max_ctas > 0 && e->gpu->max_ctas < info.reduce_ctas ? e->gpu->max_ctas : info.reduce_ctas;
         if (e->config.sm_policy == PK_SM_NONE)
             return pki_fail(PK_ERR_NEEDS_SM, NULL, "a copy or reduction inside the gpu runs as a kernel");
     }

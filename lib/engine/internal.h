@@ -246,6 +246,11 @@ bool pki_engine_progress(struct pki_engine *engine);
 void pki_engine_wait(struct pki_engine *engine, const atomic_bool *done);
 /* Make the engine unusable; the calling thread's error record becomes the engine's. `tell`: the peers do not know yet. */
 void pki_engine_poison(struct pki_engine *engine, pk_result_t code, bool tell);
+/* Something with a peer has failed: poison, unless the peers' sockets tell of an earlier and better reason. */
+void pki_engine_blame(struct pki_engine *engine, pk_result_t code, const struct pki_where *where, const char *what, size_t bytes,
+                      size_t done);
+/* A rank that the oldest operation waits for, -1 when there is none. */
+int pki_engine_missing(struct pki_engine *engine);
 struct pki_where pki_engine_where(const struct pki_engine *engine, int peer, const struct pki_task *task);
 
 /* The oldest unfinished operation, for texts; may be NULL. */

@@ -142,9 +142,8 @@ static void put_failed(struct pki_xfer *xfer, pk_result_t result)
 {
     struct pki_where where = pki_engine_where(xfer->engine, xfer->peer->rank, xfer->task);
 
-    (void)pki_fail(result, &where, "moving %zu bytes over %s failed after %zu", xfer->bytes, xfer->way->iface->transport->name,
-                   xfer->done);
-    pki_engine_poison(xfer->engine, result, true);
+    pki_engine_blame(xfer->engine, result, &where, xfer->way != NULL ? xfer->way->iface->transport->name : "a move", xfer->bytes,
+                     xfer->done);
 }
 
 static void issue_puts(struct pki_xfer *xfer)

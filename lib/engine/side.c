@@ -108,7 +108,9 @@ static void take_failed(struct pki_engine *e, struct pki_peer *peer, struct fram
 
     if (code == PK_ERR_ABORTED)
         culprit = peer->rank;
-    if (culprit == e->config.rank) /* somebody waited for us, or disagreed with us: the other side is who told */
+    if (culprit == e->config.rank && code == PK_ERR_TIMEOUT) /* somebody waited for us, because we wait too */
+        culprit = pki_engine_missing(e);
+    if (culprit == e->config.rank || culprit < 0) /* or disagreed with us: the other side is who told */
         culprit = peer->rank;
     where = pki_engine_where(e, culprit, NULL);
     frame->u.failed.text[sizeof frame->u.failed.text - 1] = '\0';

@@ -225,6 +225,7 @@ static void begin_direct(struct pki_task *task)
 void pki_stream_begin(struct pki_task *task)
 {
     task->mode = PKI_TASK_GATED;
+    task->in_cuda_stream = true;
     if (moves_itself(task))
         begin_direct(task);
     if (task->direct)
@@ -269,33 +270,63 @@ void pki_stream_move(struct pki_task *task)
     pki_xfer_activate(task->xfer);
 }
 
-static void wait_in_stream(struct pki_task *task, const struct pki_gate *gate)
-{
-    struct pki_word_op op = { PKI_WORD_WAIT, *gate };
-
-    if (pki_gate_is_open(gate))
-        return;
-    failed(task, task->queue.device->ops->words(&task->queue, &op, 1, task->how));
-    if (task->how == PKI_WAIT_KERNEL)
-        task->engine->stats.kernels++;
-}
-
-void pki_stream_end(struct pki_task *task)
+static void receive_ll(struct pki_task *task)
 {
     struct pki_engine *e = task->engine;
     struct pki_xfer *xfer = task->xfer;
+    struct pki_ll_op op = { .user = xfer->addr, .bytes = (uint32_t)xfer->bytes, .flag = xfer->gate_value,
+                            .slot = pki_ll_slot(e, xfer->peer->rank, xfer->gate_slot), .done = xfer->finish.word };
 
-    if (!task->direct) {
-        wait_in_stream(task, &task->release);
-    } else if (!xfer->is_send && xfer->ll) {
-        struct pki_ll_op op = { .user = xfer->addr, .bytes = (uint32_t)xfer->bytes, .flag = xfer->gate_value,
-                                .slot = pki_ll_slot(e, xfer->peer->rank, xfer->gate_slot), .done = xfer->finish.word };
+    failed(task, e->gpu->ops->ll(&task->queue, &op, 1, e->abort_word));
+    e->stats.kernels++;
+}
 
-        failed(task, e->gpu->ops->ll(&task->queue, &op, 1, e->abort_word));
-        e->stats.kernels++;
-    } else if (!xfer->is_send) {
-        wait_in_stream(task, &xfer->finish);
+/* What the stream has to wait for at the end of this task; a NULL word: nothing. */
+static struct pki_gate last_gate(const struct pki_task *task)
+{
+    struct pki_gate gate = { 0 };
+
+    if (!task->direct)
+        gate = task->release;
+    else if (task->xfer != NULL && !task->xfer->is_send && !task->xfer->ll)
+        gate = task->xfer->finish;
+    return pki_gate_is_open(&gate) ? (struct pki_gate){ 0 } : gate;
+}
+
+#define WAITS_A_CALL 16
+
+/* One wait for all tasks of the group in this task's stream: two in a row would hold a queue behind the first. */
+static void wait_for_all(struct pki_task *first, struct pki_list *made)
+{
+    struct pki_word_op ops[WAITS_A_CALL];
+    int n = 0;
+
+    for (struct pki_list *node = &first->waiting; node != made; node = node->next) {
+        struct pki_task *task = pki_container_of(node, struct pki_task, waiting);
+        struct pki_gate gate;
+
+        if (!task->in_cuda_stream || task->queue.handle != first->queue.handle || task->waited)
+            continue;
+        if (n == WAITS_A_CALL)
+            break;
+        task->waited = true;
+        gate = last_gate(task);
+        if (gate.word != NULL)
+            ops[n++] = (struct pki_word_op){ PKI_WORD_WAIT, gate };
     }
+    if (n == 0)
+        return;
+    failed(first, first->queue.device->ops->words(&first->queue, ops, n, first->how));
+    if (first->how == PKI_WAIT_KERNEL)
+        first->engine->stats.kernels++;
+}
+
+void pki_stream_end(struct pki_task *task, struct pki_list *made)
+{
+    if (task->direct && task->xfer != NULL && !task->xfer->is_send && task->xfer->ll)
+        receive_ll(task);
+    if (!task->waited)
+        wait_for_all(task, made);
 }
 
 void pki_stream_left(struct pki_task *task)

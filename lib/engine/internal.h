@@ -170,7 +170,7 @@ struct pki_task {
     struct pki_host_stream *stream;
     uint64_t group;            /* of the process: operations that were started together */
     atomic_bool may_start;     /* host stream: everything before it has ended */
-    bool started, holds_wait, direct, few_queues;
+    bool started, holds_wait, direct, few_queues, in_cuda_stream, waited;
     bool running;              /* its steps are being looked at */
     atomic_bool ended;
     pk_result_t result;
@@ -339,7 +339,7 @@ void pki_slots_give(struct pki_slots *slots, int slot);
 pk_result_t pki_stream_admit(struct pki_task *task); /* before anything is posted: may it wait in this stream, how */
 void pki_stream_begin(struct pki_task *task);        /* "ready" and "my buffer is free" */
 void pki_stream_move(struct pki_task *task);         /* what the stream itself moves */
-void pki_stream_end(struct pki_task *task);          /* waits */
+void pki_stream_end(struct pki_task *task, struct pki_list *made); /* waits, for all of `made` in the same stream at once */
 void pki_stream_left(struct pki_task *task);         /* the task has ended: its wait is over */
 void pki_stream_waits(uint64_t *pending, uint64_t *most); /* of the process */
 

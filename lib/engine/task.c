@@ -288,14 +288,16 @@ static void start_those(struct pki_list *made, bool sends)
 /* The later phases of operations in CUDA streams, each for all tasks before the next. */
 static void join_streams(struct pki_list *made)
 {
-    void (*const phases[])(struct pki_task *) = { pki_stream_move, pki_stream_end };
-
     for (int phase = 0; phase < 2; phase++)
         for (struct pki_list *n = made->next; n != made; n = n->next) {
             struct pki_task *task = pki_container_of(n, struct pki_task, waiting);
 
-            if (in_cuda_stream(task))
-                phases[phase](task);
+            if (!in_cuda_stream(task))
+                continue;
+            if (phase == 0)
+                pki_stream_move(task);
+            else
+                pki_stream_end(task, made);
         }
 }
 

@@ -56,6 +56,8 @@ static char *host_buffer(size_t bytes)
     return buffer;
 }
 
+#define LARGE_PAGE_BYTES ((size_t)2 << 20)
+
 /* One allocation for both libraries: what NCCL wants registered must come from NCCL. */
 static bool memory_is_nccls(const struct perf_run *run)
 {
@@ -69,8 +71,9 @@ static void open_buffers(struct perf_run *run)
     size_t least = (size_t)run->size * pk_dtype_size(o->dtype);
     size_t bytes;
 
-    run->capacity_bytes = (o->end_bytes > least ? o->end_bytes : least) ;
-    bytes = run->capacity_bytes + PERF_SLACK_BYTES;
+    run->capacity_bytes = o->end_bytes > least ? o->end_bytes : least;
+    /* Whole large pages: a GPU maps what is left over in small ones, and copies both ways at once then run at two thirds. */
+    bytes = (run->capacity_bytes + PERF_SLACK_BYTES + LARGE_PAGE_BYTES - 1) / LARGE_PAGE_BYTES * LARGE_PAGE_BYTES;
     if (o->cuda) {
         run->send_buffer = memory_is_nccls(run) ? perf_nccl_alloc(bytes) : gpu_alloc(bytes);
         run->recv_buffer = memory_is_nccls(run) ? perf_nccl_alloc(bytes) : gpu_alloc(bytes);

@@ -6,7 +6,10 @@
 #include "comm/comm.h"
 
 /* Who calls what, for error records: rank and peer are -1 until pki_check_comm has set the rank. */
-#define PKI_CALL(name) { .rank = -1, .peer = -1, .op = (name) }
+#define PKI_CALL(name) \
+    { \
+        .rank = -1, .peer = -1, .op = (name) \
+    }
 
 /* PK_OK when operations may be called on it. */
 pk_result_t pki_check_comm(pk_comm_t *comm, struct pki_where *call);

@@ -126,8 +126,7 @@ static pk_result_t run(const struct entry *entries, size_t n)
     nparts = split(entries, n, parts, requests);
     for (size_t p = 0; p < nparts; p++) {
         pki_list_init(&parts[p].blocking);
-        parts[p].result = pki_engine_start_all(parts[p].comm->engine, parts[p].requests, parts[p].n, group,
-                                               &parts[p].blocking);
+        parts[p].result = pki_engine_start_all(parts[p].comm->engine, parts[p].requests, parts[p].n, group, &parts[p].blocking);
     }
     result = finish(parts, nparts);
 out:

@@ -34,8 +34,8 @@ pk_result_t pk_comm_path(const pk_comm_t *comm, int peer, pk_mem_kind_t source, 
     return give(path, path->struct_size, &full, sizeof full, offsetof(pk_path_t, device), "pk_comm_path");
 }
 
-static pk_result_t describe(const pk_comm_t *comm, pk_op_kind_t op, size_t count, pk_dtype_t dtype, pk_mem_kind_t kind, int in_place,
-                            int peer, const struct pki_where *call, struct pki_request *r)
+static pk_result_t describe(const pk_comm_t *comm, pk_op_kind_t op, size_t count, pk_dtype_t dtype, pk_mem_kind_t kind,
+                            int in_place, int peer, const struct pki_where *call, struct pki_request *r)
 {
     *r = (struct pki_request){ .count = count, .dtype = dtype, .in_place = in_place != 0, .in_count = count, .out_count = count };
     if (op == PK_OP_SEND || op == PK_OP_RECV) {
@@ -54,8 +54,8 @@ static pk_result_t describe(const pk_comm_t *comm, pk_op_kind_t op, size_t count
     return r->algorithm != NULL ? PK_OK : PK_ERR_UNSUPPORTED;
 }
 
-pk_result_t pk_explain(const pk_comm_t *comm, pk_op_kind_t op, size_t count, pk_dtype_t dtype, pk_mem_kind_t kind, int in_place, int peer,
-                       pk_explanation_t *explanation)
+pk_result_t pk_explain(const pk_comm_t *comm, pk_op_kind_t op, size_t count, pk_dtype_t dtype, pk_mem_kind_t kind, int in_place,
+                       int peer, pk_explanation_t *explanation)
 {
     struct pki_where call = PKI_CALL("explain");
     pk_result_t result = pki_check_comm((pk_comm_t *)(uintptr_t)comm, &call);
@@ -73,8 +73,10 @@ pk_result_t pk_explain(const pk_comm_t *comm, pk_op_kind_t op, size_t count, pk_
     if (result != PK_OK)
         return result;
     if (request.what == PKI_DO_COLL)
-        snprintf(full.reason, sizeof full.reason, "%s", comm->tuning.algorithm[0] != '\0' ? "PK_ALGORITHM of rank 0" :
-                 "up to 16 ranks on one host: every rank reaches every other, sums in rank order");
+        snprintf(full.reason, sizeof full.reason, "%s",
+                 comm->tuning.algorithm[0] != '\0'
+                     ? "PK_ALGORITHM of rank 0"
+                     : "up to 16 ranks on one host: every rank reaches every other, sums in rank order");
     else
         snprintf(full.reason, sizeof full.reason, "%.191s", comm->paths[request.peer].way[kind][kind].reason);
     return give(explanation, explanation->struct_size, &full, sizeof full, offsetof(pk_explanation_t, transports), "pk_explain");

@@ -18,8 +18,13 @@ static pk_result_t p2p(bool is_send, const void *in, void *out, size_t count, pk
                        pk_stream_t stream)
 {
     struct pki_where call = PKI_CALL(is_send ? "send" : "recv");
-    struct pki_request request = { .what = is_send ? PKI_DO_SEND : PKI_DO_RECV, .peer = peer, .in = in, .out = out, .count = count,
-                                   .dtype = dtype, .stream = stream };
+    struct pki_request request = { .what = is_send ? PKI_DO_SEND : PKI_DO_RECV,
+                                   .peer = peer,
+                                   .in = in,
+                                   .out = out,
+                                   .count = count,
+                                   .dtype = dtype,
+                                   .stream = stream };
     pk_result_t result = check_common(comm, dtype, stream, &call);
 
     if (result == PK_OK)
@@ -78,8 +83,9 @@ static pk_result_t choose_and_submit(pk_comm_t *comm, struct pki_request *r, enu
 pk_result_t pk_allgather(const void *sendbuf, void *recvbuf, size_t count, pk_dtype_t dtype, pk_comm_t *comm, pk_stream_t stream)
 {
     struct pki_where call = PKI_CALL("allgather");
-    struct pki_request r = { .what = PKI_DO_COLL, .in = sendbuf, .out = recvbuf, .in_count = count, .count = count, .dtype = dtype,
-                             .stream = stream };
+    struct pki_request r = {
+        .what = PKI_DO_COLL, .in = sendbuf, .out = recvbuf, .in_count = count, .count = count, .dtype = dtype, .stream = stream
+    };
     pk_result_t result = check_common(comm, dtype, stream, &call);
 
     if (result == PK_OK)
@@ -97,8 +103,15 @@ pk_result_t pk_allreduce(const void *sendbuf, void *recvbuf, size_t count, pk_dt
                          pk_stream_t stream)
 {
     struct pki_where call = PKI_CALL("allreduce");
-    struct pki_request r = { .what = PKI_DO_COLL, .in = sendbuf, .out = recvbuf, .in_count = count, .out_count = count, .count = count,
-                             .dtype = dtype, .op = op, .stream = stream };
+    struct pki_request r = { .what = PKI_DO_COLL,
+                             .in = sendbuf,
+                             .out = recvbuf,
+                             .in_count = count,
+                             .out_count = count,
+                             .count = count,
+                             .dtype = dtype,
+                             .op = op,
+                             .stream = stream };
     pk_result_t result = check_common(comm, dtype, stream, &call);
 
     if (result == PK_OK)

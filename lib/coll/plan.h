@@ -32,19 +32,19 @@ struct pki_ref {
     uint8_t buffer;      /* enum pki_buffer */
     uint8_t like_buffer; /* scratch: PKI_BUF_IN or PKI_BUF_OUT */
     uint16_t index;
-    uint16_t like;       /* scratch: index of the block it is as long as */
+    uint16_t like; /* scratch: index of the block it is as long as */
 };
 
 struct pki_step {
     uint8_t kind;
-    int32_t peer;            /* SEND, RECV, RECV_REDUCE */
-    uint32_t pair_index;     /* how many transfers to (or from) this peer come before it in the plan */
+    int32_t peer;        /* SEND, RECV, RECV_REDUCE */
+    uint32_t pair_index; /* how many transfers to (or from) this peer come before it in the plan */
     struct pki_ref dst;
     struct pki_ref src;
-    struct pki_ref landing;  /* RECV_REDUCE */
-    uint32_t first_operand;  /* REDUCE: plan->operands[first_operand .. + operands - 1] */
+    struct pki_ref landing; /* RECV_REDUCE */
+    uint32_t first_operand; /* REDUCE: plan->operands[first_operand .. + operands - 1] */
     uint32_t operands;
-    uint32_t first_dep;      /* plan->deps[first_dep .. + deps - 1]: indices of earlier steps */
+    uint32_t first_dep; /* plan->deps[first_dep .. + deps - 1]: indices of earlier steps */
     uint32_t deps;
 };
 
@@ -58,7 +58,7 @@ struct pki_plan {
     uint32_t in_blocks, out_blocks; /* 1: the whole buffer; size: one a rank */
     uint32_t scratch_blocks;        /* each as long as the longest block */
     int rank, size;
-    bool failed;                    /* out of memory while building */
+    bool failed; /* out of memory while building */
     const char *algorithm;
 };
 
@@ -67,13 +67,13 @@ enum pki_coll { PKI_COLL_ALLGATHER = 2, PKI_COLL_ALLREDUCE = 3, PKI_COLL_END };
 
 /* An algorithm: one file, one line in list.c. */
 struct pki_algorithm {
-    const char *name;     /* "direct", "ring" */
+    const char *name; /* "direct", "ring" */
     enum pki_coll coll;
     /* Append this rank's steps to an empty plan. `in_place`: IN is the part of OUT that the operation says. */
     void (*build)(struct pki_plan *plan, int rank, int size, bool in_place);
 };
 
-extern const struct pki_algorithm *const pki_algorithms[]; /* NULL at the end */
+extern const struct pki_algorithm *const pki_algorithms[];                            /* NULL at the end */
 const struct pki_algorithm *pki_algorithm_find(enum pki_coll coll, const char *name); /* NULL: none */
 
 /* Make and free a whole plan. PK_ERR_MEMORY. */

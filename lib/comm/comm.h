@@ -17,8 +17,8 @@
 
 /* What rank 0 decides for all. */
 struct pki_tuning {
-    int32_t direct_max_ranks;  /* above, reductions go round a ring */
-    char algorithm[16];        /* PK_ALGORITHM, or empty */
+    int32_t direct_max_ranks; /* above, reductions go round a ring */
+    char algorithm[16];       /* PK_ALGORITHM, or empty */
 };
 
 /* What every rank tells every other. Fixed size, no pointers. */
@@ -39,21 +39,21 @@ struct pki_paths { /* to one peer, for each [source][target] kind */
 struct pk_comm {
     int rank, size;
     pk_unique_id_t id;
-    struct pk_comm_config config;       /* resolved: environment and defaults are in */
+    struct pk_comm_config config; /* resolved: environment and defaults are in */
     enum pki_wait_policy wait_policy;
     struct pki_tuning tuning;
-    uint64_t deadline_ns;               /* of init */
+    uint64_t deadline_ns; /* of init */
     struct pki_bootstrap *bootstrap;
     struct pki_device *device;
-    struct pki_engine *engine;          /* NULL until init is far enough */
+    struct pki_engine *engine; /* NULL until init is far enough */
     struct pki_card *cards;
     struct pki_paths *paths;
     int *side_fds;
     bool *local;
     struct pki_iface *ifaces[PKI_TRANSPORTS_MAX];
     atomic_bool cancel;
-    atomic_int state;                   /* PK_IN_PROGRESS until init has ended, then its result */
-    pk_error_info_t error;              /* of init, written before state */
+    atomic_int state;      /* PK_IN_PROGRESS until init has ended, then its result */
+    pk_error_info_t error; /* of init, written before state */
     bool has_thread;
     pthread_t thread;
 };

@@ -15,7 +15,7 @@ struct link {
 
 struct wire_blob { /* what travels over the unix socket, one a transport, with at most one descriptor */
     uint32_t transport, len;
-    uint8_t bytes[sizeof ((struct pki_blob *)0)->bytes];
+    uint8_t bytes[sizeof((struct pki_blob *)0)->bytes];
 };
 
 static bool both_can(const struct pk_comm *comm, int peer, int t)
@@ -52,7 +52,8 @@ static pk_result_t offer(struct pk_comm *comm, int peer, struct link *link)
 
         if (comm->ifaces[t] == NULL || !both_can(comm, peer, t))
             continue;
-        result = pki_engine_ep_open(comm->engine, comm->ifaces[t], peer, same_process, comm->cards[peer].pid, &mine, &link->eps[t]);
+        result =
+            pki_engine_ep_open(comm->engine, comm->ifaces[t], peer, same_process, comm->cards[peer].pid, &mine, &link->eps[t]);
         if (result != PK_OK)
             return result;
         wire.len = mine.len;

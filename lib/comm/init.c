@@ -77,9 +77,13 @@ static pk_result_t exchange_cards(struct pk_comm *comm)
 
 static pk_result_t open_engine(struct pk_comm *comm)
 {
-    struct pki_engine_config config = { .rank = comm->rank, .size = comm->size, .device = comm->device,
-                                        .timeout_ms = comm->config.timeout_ms, .sm_policy = comm->config.sm_policy,
-                                        .max_sms = comm->config.max_sms, .wait_policy = comm->wait_policy,
+    struct pki_engine_config config = { .rank = comm->rank,
+                                        .size = comm->size,
+                                        .device = comm->device,
+                                        .timeout_ms = comm->config.timeout_ms,
+                                        .sm_policy = comm->config.sm_policy,
+                                        .max_sms = comm->config.max_sms,
+                                        .wait_policy = comm->wait_policy,
                                         .kernels = comm->device != NULL };
 
     for (int i = 0; i < comm->size; i++) {

@@ -24,10 +24,10 @@ enum pki_mem_kind { PKI_MEM_HOST, PKI_MEM_DEVICE }; /* the values of pk_mem_kind
 /* The allocation that a pointer lies in. Host memory: kind alone. */
 struct pki_mem {
     enum pki_mem_kind kind;
-    int ordinal;        /* device that owns it */
-    bool shareable;     /* export can work */
-    bool vmm;           /* made by cuMemCreate + cuMemMap: may consist of several pieces */
-    uintptr_t base;     /* of the allocation; for VMM memory of all pieces that the classified range touches */
+    int ordinal;    /* device that owns it */
+    bool shareable; /* export can work */
+    bool vmm;       /* made by cuMemCreate + cuMemMap: may consist of several pieces */
+    uintptr_t base; /* of the allocation; for VMM memory of all pieces that the classified range touches */
     size_t bytes;
     uint64_t buffer_id; /* never reused in a process: tells a new allocation at an old address from the old one */
 };
@@ -53,9 +53,9 @@ static inline void pki_gate_open(const struct pki_gate *gate)
 
 /* One operation on a word in a queue. */
 enum pki_word_kind {
-    PKI_WORD_WRITE,   /* after all earlier work of the queue is visible everywhere: word = value */
-    PKI_WORD_WAIT,    /* until the gate is open */
-    PKI_WORD_WAIT_EQ  /* until word == value: captured operations, whose words go back to 0 */
+    PKI_WORD_WRITE,  /* after all earlier work of the queue is visible everywhere: word = value */
+    PKI_WORD_WAIT,   /* until the gate is open */
+    PKI_WORD_WAIT_EQ /* until word == value: captured operations, whose words go back to 0 */
 };
 
 struct pki_word_op {
@@ -75,8 +75,8 @@ struct pki_queue {
 #define PKI_EXPORT_HANDLE_BYTES 64
 struct pki_export {
     enum { PKI_EXPORT_ADDRESS, PKI_EXPORT_IPC, PKI_EXPORT_VMM } kind;
-    uint64_t base;  /* address in the owner's process */
-    uint64_t bytes; /* of the whole allocation */
+    uint64_t base;      /* address in the owner's process */
+    uint64_t bytes;     /* of the whole allocation */
     uint64_t buffer_id; /* the owner's: tells it from an earlier allocation at this address */
     uint64_t owner;     /* a random number of the owning process */
     uint8_t device_uuid[16];
@@ -91,11 +91,11 @@ struct pki_export {
  * sender waits for nothing. */
 struct pki_ll_op {
     bool send;
-    void *user;                /* source or destination */
-    uint32_t bytes;            /* up to PKI_LL_MAX_BYTES */
-    uint32_t flag;             /* counts up with each use of a slot, leaving 0 out: cells keep the flags of longer messages before */
-    uint64_t *slot;            /* send: the peer's, mapped here. recv: own */
-    _Atomic uint32_t *done;    /* host_registered word set to `flag` at the end (buffer free, or data there, system-wide), or NULL */
+    void *user;             /* source or destination */
+    uint32_t bytes;         /* up to PKI_LL_MAX_BYTES */
+    uint32_t flag;          /* counts up with each use of a slot, leaving 0 out: cells keep the flags of longer messages before */
+    uint64_t *slot;         /* send: the peer's, mapped here. recv: own */
+    _Atomic uint32_t *done; /* host_registered word set to `flag` at the end (buffer free, or data there, system-wide), or NULL */
 };
 
 #define PKI_LL_MAX_BYTES (32u << 10)
@@ -153,8 +153,8 @@ struct pki_device_ops {
     /* Work. All of it is queued and none of it waits on the CPU. Addresses are this process's, host_registered or imported or own. */
     pk_result_t (*copy)(const struct pki_queue *queue, void *dst, const void *src, size_t bytes);
     /* dst[i] = op over srcs[0..n-1][i] in that order, 2 <= n <= PKI_REDUCE_MAX, accumulated in f32 for 16-bit floats. dst may equal a source. */
-    pk_result_t (*reduce)(const struct pki_queue *queue, void *dst, const void *const *srcs, int n, size_t count, pk_dtype_t dtype,
-                          pk_op_t op);
+    pk_result_t (*reduce)(const struct pki_queue *queue, void *dst, const void *const *srcs, int n, size_t count,
+                          pk_dtype_t dtype, pk_op_t op);
     /* Up to 255 word operations, in order. Host queue: waits are not allowed (the engine polls). */
     pk_result_t (*words)(const struct pki_queue *queue, const struct pki_word_op *ops, int n, enum pki_wait_how how);
     /* All n messages in one launch, a CTA each. `abort_flag`: host_registered word; nonzero makes the CTAs leave. */

@@ -14,7 +14,7 @@ typedef WRAPPING NAME(wrapping) __attribute__((vector_size(VECTOR_BYTES)));
 
 /* `op` is a constant wherever this is used, so that no switch is left in the loops. Vectors are written out because a loop over
  * elements becomes vector code only where the compiler sees that dst is neither a nor b. */
-PKI_INLINE void NAME(combine)(pk_op_t op, NAME(vector) *a, const NAME(vector) *b)
+PKI_INLINE void NAME(combine)(pk_op_t op, NAME(vector) * a, const NAME(vector) * b)
 {
     const NAME(vector) same = *a; /* NaN, which differs from itself, wins over numbers */
     const __typeof__(*a < *b) first = (op == PK_MIN ? *a < *b : *a > *b) | (*a != same);

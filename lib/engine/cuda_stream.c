@@ -14,6 +14,7 @@
  * a kernel of the library is done inside the call.
  */
 #include <pthread.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -135,6 +136,9 @@ static pk_result_t take_words(struct pki_task *task)
         (void)pki_engine_progress(e);
         if (atomic_load(&e->failed) != PK_OK)
             return pki_engine_status(e);
+        pki_engine_unlock(e); /* abort may want it */
+        sched_yield();
+        pki_engine_lock(e);
     }
     task->ready_slot = pki_words_take(e, &task->ready);
     task->release_slot = pki_words_take(e, &task->release);

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The engine's life, its lock, its progress and its end in failure. */
+/* The engine's lock, its progress, and its end in failure. */
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "engine/internal.h"
 
 #define CHECK_EVERY_NS (2 * PKI_NS_PER_MS) /* how often peers' sockets and deadlines are looked at while something waits */
+#define DRAIN_NS (50 * PKI_NS_PER_MS)
 #define WARN_AFTER_NS (5 * PKI_NS_PER_S)
 
 void pki_engine_lock(struct pki_engine *e)
@@ -47,162 +47,6 @@ struct pki_where pki_engine_where(const struct pki_engine *e, int peer, const st
 struct pki_task *pki_engine_first_task(const struct pki_engine *e)
 {
     return pki_list_empty(&e->tasks) ? NULL : pki_container_of(e->tasks.next, struct pki_task, node);
-}
-
-static void peer_init(struct pki_peer *peer, int rank)
-{
-    peer->rank = rank;
-    peer->side_fd = -1;
-    peer->patience_ns = 20000;
-    pki_list_init(&peer->sends);
-    pki_list_init(&peer->recvs);
-    pki_list_init(&peer->arrivals);
-    pki_slots_init(&peer->gates, PKI_GATE_SLOTS);
-    pki_slots_init(&peer->lls, PKI_LL_SLOTS);
-}
-
-static pk_result_t queues_open(struct pki_engine *e)
-{
-    pk_result_t result;
-
-    if (e->gpu == NULL)
-        return PK_OK;
-    result = e->gpu->ops->queue_open(e->gpu, &e->work);
-    if (result != PK_OK)
-        return result;
-    result = e->gpu->ops->queue_open(e->gpu, &e->late);
-    if (result != PK_OK) {
-        e->gpu->ops->queue_close(&e->work);
-        return result;
-    }
-    e->queues_open = true;
-    return PK_OK;
-}
-
-static void lists_init(struct pki_engine *e)
-{
-    pki_list_init(&e->tasks);
-    pki_list_init(&e->active);
-    pki_list_init(&e->registrations);
-    pki_list_init(&e->captured);
-    pki_list_init(&e->free_xfers);
-    pki_list_init(&e->spent_xfers);
-    pki_list_init(&e->ended);
-    pki_list_init(&e->slabs);
-    pki_list_init(&e->in_service);
-}
-
-pk_result_t pki_engine_open(const struct pki_engine_config *config, struct pki_engine **engine)
-{
-    struct pki_engine *e = calloc(1, sizeof *e);
-    pk_result_t result = PK_ERR_MEMORY;
-
-    if (e == NULL)
-        return pki_fail(PK_ERR_MEMORY, NULL, "no memory for an engine");
-    atomic_flag_clear(&e->lock);
-    e->config = *config;
-    e->gpu = config->device;
-    if (e->gpu != NULL && config->sm_policy == PK_SM_BOUNDED)
-        e->gpu->max_ctas = config->max_sms;
-    e->spin = config->local_ranks <= sysconf(_SC_NPROCESSORS_ONLN);
-    lists_init(e);
-    e->peers = calloc((size_t)config->size, sizeof *e->peers);
-    if (e->peers == NULL)
-        goto err_free;
-    for (int i = 0; i < config->size; i++)
-        peer_init(&e->peers[i], i);
-    result = pki_device_host.open(0, &e->host);
-    if (result != PK_OK)
-        goto err_peers;
-    result = pki_words_open(e);
-    if (result != PK_OK)
-        goto err_host;
-    result = queues_open(e);
-    if (result != PK_OK)
-        goto err_words;
-    *engine = e;
-    return PK_OK;
-
-err_words:
-    pki_words_close(e);
-err_host:
-    e->host->ops->close(e->host);
-err_peers:
-    free(e->peers);
-err_free:
-    free(e);
-    return result;
-}
-
-pk_result_t pki_engine_iface(struct pki_engine *e, const struct pki_transport *transport, struct pki_iface **out)
-{
-    struct pki_iface_config config = { .rank = e->config.rank, .size = e->config.size, .device = e->gpu };
-    struct pki_iface *iface;
-    pk_result_t result;
-
-    if (e->nifaces == PKI_IFACES_MAX)
-        return pki_fail(PK_ERR_INTERNAL, NULL, "more than %d transports", PKI_IFACES_MAX);
-    iface = calloc(1, transport->iface_bytes);
-    if (iface == NULL)
-        return pki_fail(PK_ERR_MEMORY, NULL, "no memory for transport %s", transport->name);
-    iface->transport = transport;
-    pki_list_init(&iface->done);
-    result = transport->open(&config, iface);
-    if (result != PK_OK) {
-        free(iface);
-        return result;
-    }
-    e->ifaces[e->nifaces++] = iface;
-    *out = iface;
-    return PK_OK;
-}
-
-pk_result_t pki_engine_ep_open(struct pki_engine *e, struct pki_iface *iface, int peer, bool same_process, int64_t pid,
-                               struct pki_blob *mine, struct pki_ep **out)
-{
-    struct pki_ep *ep = e->peers[peer].neps == PKI_IFACES_MAX ? NULL : calloc(1, iface->transport->ep_bytes);
-    pk_result_t result;
-
-    if (ep == NULL)
-        return pki_fail(PK_ERR_MEMORY, NULL, "no memory for an endpoint of %s", iface->transport->name);
-    ep->iface = iface;
-    ep->rank = e->config.rank;
-    ep->peer = peer;
-    ep->same_process = same_process;
-    ep->peer_pid = pid;
-    mine->fd = -1;
-    mine->len = 0;
-    result = iface->transport->ep_init(ep, mine);
-    if (result != PK_OK) {
-        iface->transport->ep_close(ep);
-        free(ep);
-        return result;
-    }
-    e->peers[peer].eps[e->peers[peer].neps++] = ep;
-    *out = ep;
-    return PK_OK;
-}
-
-void pki_engine_set_lane(struct pki_engine *e, int peer, struct pki_ep *lane, int side_fd)
-{
-    e->peers[peer].lane = lane;
-    e->peers[peer].side_fd = side_fd;
-    if (e->gpu != NULL && lane->gates_mine != NULL) {
-        /* A failure is found again, with a text, when the first gate is used. */
-        (void)e->gpu->ops->host_register(e->gpu, lane->gates_mine, PKI_EP_SHARED_BYTES);
-        (void)e->gpu->ops->host_register(e->gpu, lane->gates_theirs, PKI_EP_SHARED_BYTES);
-    }
-}
-
-void pki_engine_set_way(struct pki_engine *e, int peer, enum pki_mem_kind source, enum pki_mem_kind target, struct pki_ep *ep)
-{
-    e->peers[peer].way[source][target] = ep;
-}
-
-void pki_engine_start(struct pki_engine *e)
-{
-    e->checked_ns = pki_now_ns();
-    pki_service_attach(e);
 }
 
 /* ---- failure ---- */
@@ -259,19 +103,6 @@ pk_result_t pki_engine_status(struct pki_engine *e)
     if (code != PK_OK)
         pki_error_set(&e->error);
     return code;
-}
-
-void pki_engine_abort(struct pki_engine *e)
-{
-    pki_engine_lock(e);
-    if (atomic_load(&e->failed) == PK_OK) {
-        struct pki_where where = pki_engine_where(e, -1, NULL);
-
-        (void)pki_fail(PK_ERR_ABORTED, &where, "aborted by this rank");
-        pki_engine_poison(e, PK_ERR_ABORTED, true);
-    }
-    collapse(e);
-    pki_engine_unlock(e);
 }
 
 /* ---- progress ---- */
@@ -465,6 +296,36 @@ bool pki_engine_progress(struct pki_engine *e)
     return moved;
 }
 
+/* Copies that are on their way end by themselves: nothing in the library's queues waits. Until then buffers are in use. */
+void pki_engine_drain(struct pki_engine *e)
+{
+    uint64_t until = pki_now_ns() + DRAIN_NS;
+
+    while (pki_now_ns() < until) {
+        bool idle = e->puts_out == 0;
+
+        (void)progress_puts(e);
+        if (e->queues_open)
+            idle = idle && e->gpu->ops->idle(&e->work) && e->gpu->ops->idle(&e->late);
+        if (idle)
+            return;
+    }
+}
+
+void pki_engine_abort(struct pki_engine *e)
+{
+    pki_engine_lock(e);
+    if (atomic_load(&e->failed) == PK_OK) {
+        struct pki_where where = pki_engine_where(e, -1, NULL);
+
+        (void)pki_fail(PK_ERR_ABORTED, &where, "aborted by this rank");
+        pki_engine_poison(e, PK_ERR_ABORTED, true);
+    }
+    collapse(e);
+    pki_engine_drain(e);
+    pki_engine_unlock(e);
+}
+
 /* ---- end ---- */
 
 static void backoff(struct pki_engine *e, unsigned idle)
@@ -497,7 +358,7 @@ void pki_engine_wait(struct pki_engine *e, const atomic_bool *done)
     }
 }
 
-static void wait_for_tasks(struct pki_engine *e)
+void pki_engine_wait_all(struct pki_engine *e)
 {
     unsigned idle = 0;
 
@@ -513,82 +374,4 @@ static void wait_for_tasks(struct pki_engine *e)
         idle = moved ? 0 : idle + 1;
         backoff(e, idle);
     }
-}
-
-static void peer_close(struct pki_engine *e, struct pki_peer *peer)
-{
-    struct pki_list *node;
-
-    if (e->gpu != NULL && peer->lane != NULL && peer->lane->gates_mine != NULL) {
-        e->gpu->ops->host_unregister(e->gpu, peer->lane->gates_mine);
-        e->gpu->ops->host_unregister(e->gpu, peer->lane->gates_theirs);
-    }
-    pki_ll_unimport(e, peer);
-    while (peer->neps > 0) {
-        struct pki_ep *ep = peer->eps[--peer->neps];
-
-        ep->iface->transport->ep_close(ep);
-        free(ep);
-    }
-    while ((node = pki_list_pop(&peer->arrivals)) != NULL)
-        free(pki_container_of(node, struct pki_arrival, node));
-    if (peer->side_fd >= 0)
-        close(peer->side_fd);
-    free(peer->told);
-}
-
-static void plans_free(struct pki_engine *e)
-{
-    for (int i = 0; i < e->nplans; i++) {
-        pki_plan_free(e->plans[i].plan);
-        free(e->plans[i].dependents);
-        free(e->plans[i].dependents_first);
-    }
-}
-
-static void memory_free(struct pki_engine *e)
-{
-    struct pki_list *node;
-
-    for (int i = 0; i < PKI_SCRATCH_MAX; i++) {
-        struct pki_device *device = e->scratch[i].kind == PKI_MEM_DEVICE ? e->gpu : e->host;
-
-        if (e->scratch[i].ptr != NULL)
-            device->ops->free(device, e->scratch[i].ptr);
-    }
-    if (e->ll_memory != NULL)
-        e->gpu->ops->free(e->gpu, e->ll_memory);
-    while ((node = pki_list_pop(&e->registrations)) != NULL)
-        free(pki_container_of(node, struct pki_registration, node));
-    while ((node = pki_list_pop(&e->slabs)) != NULL)
-        free(node);
-}
-
-pk_result_t pki_engine_close(struct pki_engine *e)
-{
-    pk_result_t result;
-
-    wait_for_tasks(e);
-    pki_service_detach(e);
-    result = pki_engine_status(e);
-    pki_side_tell_all(e, result != PK_OK);
-    if (e->queues_open) {
-        e->gpu->ops->queue_close(&e->late);
-        e->gpu->ops->queue_close(&e->work);
-    }
-    pki_capture_close(e);
-    pki_region_close_all(e);
-    for (int i = 0; i < e->config.size; i++)
-        peer_close(e, &e->peers[i]);
-    for (int i = e->nifaces - 1; i >= 0; i--) {
-        e->ifaces[i]->transport->close(e->ifaces[i]);
-        free(e->ifaces[i]);
-    }
-    plans_free(e);
-    memory_free(e);
-    pki_words_close(e);
-    e->host->ops->close(e->host);
-    free(e->peers);
-    free(e);
-    return result;
 }

@@ -217,6 +217,7 @@ struct pki_engine {
     struct pki_queue work;     /* the library's queue for copies and reductions on the GPU; never waits */
     struct pki_queue late;     /* and for sends that the caller's stream could not do itself */
     bool queues_open;
+    unsigned puts_out;         /* moves that transports have and have not finished */
     struct pki_words words;
     _Atomic uint32_t *abort_word;
     char *ll_memory;
@@ -242,6 +243,10 @@ bool pki_engine_trylock(struct pki_engine *engine);
 void pki_engine_unlock(struct pki_engine *engine);
 /* Advance everything. True when something moved. */
 bool pki_engine_progress(struct pki_engine *engine);
+/* Wait, 50 ms at most, until the library's own copies and kernels have ended. */
+void pki_engine_drain(struct pki_engine *engine);
+/* Unlocked: progress until no operation is unfinished. */
+void pki_engine_wait_all(struct pki_engine *engine);
 /* Unlocked: progress until *done. */
 void pki_engine_wait(struct pki_engine *engine, const atomic_bool *done);
 /* Make the engine unusable; the calling thread's error record becomes the engine's. `tell`: the peers do not know yet. */

@@ -166,6 +166,7 @@ static void issue_puts(struct pki_xfer *xfer)
         if (xfer->kind == PKI_MEM_DEVICE)
             xfer->engine->stats.copies++;
         xfer->puts_head++;
+        xfer->engine->puts_out++;
         xfer->issued += len;
     }
 }
@@ -217,6 +218,7 @@ void pki_send_put_done(struct pki_put *put)
 {
     struct pki_xfer *xfer = put->owner;
 
+    xfer->engine->puts_out--;
     if (atomic_load(&xfer->engine->failed) != PK_OK)
         return;
     if (put->result != PK_OK) {

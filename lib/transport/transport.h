@@ -38,14 +38,14 @@ enum pki_msg_kind {
 struct pki_msg {
     uint8_t kind;
     uint8_t flags;
-    uint16_t index;      /* pair_index of the step; 0 for send and recv */
-    uint32_t sig;        /* collectives: fingerprint of operation, type, count */
+    uint16_t index; /* pair_index of the step; 0 for send and recv */
+    uint32_t sig;   /* collectives: fingerprint of operation, type, count */
     uint64_t op;
     uint64_t offset;
     uint64_t bytes;
-    uint32_t region;     /* id of an exported region (owner's numbering); 0: `offset` is an address in the owner's process */
+    uint32_t region; /* id of an exported region (owner's numbering); 0: `offset` is an address in the owner's process */
     uint16_t gate_slot;
-    uint16_t payload;    /* set by the transport on receipt and by the caller of msg: bytes that follow, <= iface->msg_payload_max */
+    uint16_t payload; /* set by the transport on receipt and by the caller of msg: bytes that follow, <= iface->msg_payload_max */
     uint32_t gate_value; /* start gate opens at gate_value; done gate at gate_value too */
     uint32_t reserved;
 };
@@ -81,7 +81,7 @@ struct pki_ep {
     int rank, peer;
     bool same_process;
     int64_t peer_pid;
-    bool dead; /* set by the transport; everything in flight has been put on the done queue with PK_ERR_PEER */
+    bool dead;    /* set by the transport; everything in flight has been put on the done queue with PK_ERR_PEER */
     bool can_put; /* set by ep_connect: put works to this peer */
     /* Memory that both ends see, PKI_EP_SHARED_BYTES each: gates of transfers to this rank, and of transfers to the peer. NULL
      * where the transport cannot share memory. Page-aligned, zeroed at first. */
@@ -94,12 +94,12 @@ struct pki_put {
     struct pki_list node;
     struct pki_ep *ep;
     const void *src;
-    uint64_t remote;          /* what map returned, plus the offset */
+    uint64_t remote; /* what map returned, plus the offset */
     size_t bytes;
     struct pki_gate done_remote; /* opened behind the last byte, if its word is not NULL */
-    struct pki_queue *queue;  /* a queue to put it in, with no completion wanted (never on the done queue), or NULL */
+    struct pki_queue *queue;     /* a queue to put it in, with no completion wanted (never on the done queue), or NULL */
     pk_result_t result;
-    void *owner;              /* the engine's */
+    void *owner;                  /* the engine's */
     struct pki_gate private_gate; /* the transport's */
 };
 
@@ -111,8 +111,8 @@ struct pki_iface_config {
 /* What a rank's machine offers; gathered from all ranks before paths are chosen. */
 struct pki_probe {
     bool usable;
-    double gbps;        /* expected, 1e9 bytes/s one way */
-    char reason[96];    /* why not, or what it rests on */
+    double gbps;     /* expected, 1e9 bytes/s one way */
+    char reason[96]; /* why not, or what it rests on */
 };
 
 struct pki_transport {

@@ -278,12 +278,12 @@ static CUresult finish(struct fc_capture *c, struct fc_graph **graph)
         *graph = NULL;
     }
     c->graph = NULL;
-    c->refs++;
+    c->refs++; /* ours: the streams' never are the last */
     for (struct fc_stream *s = fc_stream_first(); s != NULL; s = s->next)
         if (s->capture == c) {
             s->capture = NULL;
             s->ndeps = 0;
-            fc_capture_put(c);
+            c->refs--;
         }
     fc_capture_put(c);
     return result;

@@ -93,7 +93,9 @@ PK_API pk_result_t pk_comm_init_rank(pk_comm_t **comm, int size, int rank, const
 
 /**
  * Give up: release everything that waits in this communicator, here and on the other ranks (they get PK_ERR_ABORTED).
- * Afterwards the buffers of its operations are the caller's again; only pk_comm_destroy is left to call. May be called while
+ * Afterwards the buffers of its operations are the caller's again, with one exception: a rank on this host that is in the middle of
+ * writing into a receive buffer in host memory notices within milliseconds and may finish the piece it is at (up to 8 MiB).
+ * Only pk_comm_destroy is left to call. May be called while
  * another thread is inside an operation or inside pk_comm_init_rank with `nonblocking`.
  *
  * @return PK_OK; PK_ERR_ARG (null)

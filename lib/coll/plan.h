@@ -73,8 +73,9 @@ struct pki_algorithm {
     void (*build)(struct pki_plan *plan, int rank, int size, bool in_place);
 };
 
-extern const struct pki_algorithm *const pki_algorithms[];                            /* NULL at the end */
-const struct pki_algorithm *pki_algorithm_find(enum pki_coll coll, const char *name); /* NULL: none */
+/* All of them, NULL at the end; and one by name, NULL if there is none. */
+extern const struct pki_algorithm *const pki_algorithms[];
+const struct pki_algorithm *pki_algorithm_find(enum pki_coll coll, const char *name);
 
 /* Make and free a whole plan. PK_ERR_MEMORY. */
 pk_result_t pki_plan_make(const struct pki_algorithm *algorithm, int rank, int size, bool in_place, struct pki_plan **plan);

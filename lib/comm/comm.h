@@ -25,12 +25,18 @@ struct pki_tuning {
 struct pki_card {
     unsigned char host_id[PKI_HOST_ID_BYTES];
     int64_t pid;
+    uint64_t process; /* random: a pid alone is the same in two containers */
     int32_t has_gpu, kernels; /* kernels: it takes part in low-latency messages */
     unsigned char gpu_uuid[16];
     char gpu_pci[16];
     struct pki_probe probes[PKI_TRANSPORTS_MAX];
     struct pki_tuning tuning;
 };
+
+static inline bool pki_same_process(const struct pki_card *a, const struct pki_card *b)
+{
+    return a->pid == b->pid && a->process == b->process && a->process != 0;
+}
 
 struct pki_paths { /* to one peer, for each [source][target] kind */
     struct pki_path way[2][2];

@@ -7,6 +7,7 @@
 #include "util/env.h"
 
 #define DEFAULT_TIMEOUT_MS 600000
+#define TIMEOUT_MS_MAX (INT64_MAX / 2000000) /* 146 years: added to a clock in ns it does not wrap */
 #define SMS_MAX 1024
 
 /* Older callers have a shorter struct: what they do not know is zero. */
@@ -94,6 +95,8 @@ pk_result_t pki_config_resolve(const pk_comm_config_t *config, struct pk_comm *c
         return result;
     if (c->timeout_ms == 0)
         c->timeout_ms = (uint64_t)timeout_ms;
+    if (c->timeout_ms > TIMEOUT_MS_MAX)
+        c->timeout_ms = TIMEOUT_MS_MAX;
     comm->wait_policy = (enum pki_wait_policy)wait;
     return PK_OK;
 }

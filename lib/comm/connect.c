@@ -41,7 +41,7 @@ static pk_result_t open_ifaces(struct pk_comm *comm)
 
 static pk_result_t offer(struct pk_comm *comm, int peer, struct link *link)
 {
-    bool same_process = comm->cards[peer].pid == comm->cards[comm->rank].pid;
+    bool same_process = pki_same_process(&comm->cards[peer], &comm->cards[comm->rank]);
     struct pki_wait wait = { comm->deadline_ns, &comm->cancel };
     struct pki_where where = { .rank = comm->rank, .peer = peer, .op = "init" };
 
@@ -104,7 +104,7 @@ static void fill_facts(const struct pk_comm *comm, int peer, const struct link *
     memset(pair, 0, sizeof *pair);
     pair->same_rank = peer == comm->rank;
     pair->same_host = comm->local[peer];
-    pair->same_process = pair->same_host && a->pid == b->pid;
+    pair->same_process = pair->same_host && pki_same_process(a, b);
     pair->has_gpu[0] = a->has_gpu != 0;
     pair->has_gpu[1] = b->has_gpu != 0;
     pair->same_gpu = a->has_gpu && b->has_gpu && memcmp(a->gpu_uuid, b->gpu_uuid, sizeof a->gpu_uuid) == 0;

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 #include <unistd.h>
 
 #include "comm/comm.h"
@@ -30,6 +31,19 @@ static pk_result_t open_device(struct pk_comm *comm)
     return cuda->open(ordinal, &comm->device);
 }
 
+/* The pid goes with it, since a forked child has the parent's number. 0 (no randomness): nobody is in the same process. */
+static uint64_t process_number(void)
+{
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    static uint64_t number;
+
+    pthread_mutex_lock(&lock);
+    if (number == 0 && getrandom(&number, sizeof number, 0) != (ssize_t)sizeof number)
+        number = 0;
+    pthread_mutex_unlock(&lock);
+    return number;
+}
+
 static void fill_card(struct pk_comm *comm, struct pki_card *card)
 {
     struct pki_iface_config config = { .rank = comm->rank, .size = comm->size, .device = comm->device };
@@ -38,6 +52,7 @@ static void fill_card(struct pk_comm *comm, struct pki_card *card)
     memset(card, 0, sizeof *card);
     pki_bootstrap_host_id(card->host_id);
     card->pid = getpid();
+    card->process = process_number();
     card->tuning = comm->tuning;
     if (comm->device != NULL) {
         struct pki_device_info info;

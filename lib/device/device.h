@@ -100,7 +100,7 @@ struct pki_ll_op {
 
 #define PKI_LL_MAX_BYTES (32u << 10)
 #define PKI_LL_SLOT_BYTES (2u * PKI_LL_MAX_BYTES)
-#define PKI_LL_OPS_MAX 64 /* of one launch */
+#define PKI_LL_OPS_MAX 8 /* of one launch */
 
 struct pki_device_info {
     char name[64];

@@ -235,20 +235,21 @@ static pk_result_t record(struct captured **all, int n, enum pki_wait_how how)
 pk_result_t pki_capture_run(struct pki_engine *e, const struct pki_request *requests, int n)
 {
     struct captured **all = calloc((size_t)n, sizeof *all);
-    enum pki_wait_how how;
+    enum pki_wait_how how = PKI_WAIT_VALUE;
     pk_result_t result = all == NULL ? pki_fail(PK_ERR_MEMORY, NULL, "no memory for a captured group") : wait_how(e, &how);
 
     for (int i = 0; i < n && result == PK_OK; i++)
         result = check(e, &requests[i]);
     for (int i = 0; i < n && result == PK_OK; i++)
         result = enroll(e, &requests[i], &all[i]);
+    if (result != PK_OK)
+        goto out;
+    result = meet(e, all, n);
     if (result == PK_OK)
-        result = meet(e, all, n);
-    if (result == PK_OK) {
         result = record(all, n, how);
-        if (result != PK_OK)
-            pki_engine_poison(e, result, true);
-    }
+    if (result != PK_OK) /* numbers and slots are used up: the peer would wait for what never comes */
+        pki_engine_poison(e, result, true);
+out:
     for (int i = 0; all != NULL && i < n && all[i] != NULL; i++)
         all[i]->request = NULL;
     free(all);

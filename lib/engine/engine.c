@@ -71,10 +71,12 @@ static void peer_release(struct pki_peer *peer)
         for (struct pki_list *n = lists[i]->next; n != lists[i]; n = n->next) {
             struct pki_xfer *xfer = pki_container_of(n, struct pki_xfer, match);
 
-            if (xfer->start.word != NULL)
-                pki_gate_open(&xfer->start);
-            if (xfer->finish.word != NULL)
-                pki_gate_open(&xfer->finish);
+            /* Only what this rank's own streams wait for: the other gate would tell the peer of bytes that never came, or of a
+             * buffer that is not free. */
+            const struct pki_gate *gate = xfer->is_send ? &xfer->start : &xfer->finish;
+
+            if (gate->word != NULL)
+                pki_gate_open(gate);
         }
 }
 
@@ -288,7 +290,7 @@ bool pki_engine_progress(struct pki_engine *e)
         moved |= progress_puts(e);
         progress_active(e);
         moved |= progress_tasks(e);
-        if (!moved)
+        if (!moved || (e->idle_rounds & 63) == 63)
             check_now_and_then(e);
     }
     collapse(e);

@@ -92,6 +92,7 @@ struct pki_peer {
     struct pki_ep *way[2][2];       /* [source kind][target kind] */
     int side_fd;
     bool gone;                      /* said goodbye, or died */
+    bool gone_before;               /* and that was known a whole round of progress ago */
     uint64_t sends_begun[2], recvs_begun[2]; /* matching numbers; [1]: captured operations */
     uint32_t patience_ns;           /* how long a send in a stream looks for this peer's grant */
     uint64_t coll_heard;            /* highest number of a collective it has spoken of */
@@ -182,6 +183,7 @@ struct pki_task {
     struct pki_step_state *steps;
     uint32_t *ready_steps;     /* stack of steps to look at */
     uint32_t nready, remaining;
+    uint32_t next_send;        /* steps before it hold no first send that has yet to be issued */
     char *scratch;
     size_t scratch_stride;
 };

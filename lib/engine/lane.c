@@ -139,5 +139,10 @@ bool pki_lane_poll(struct pki_engine *e, struct pki_peer *peer)
         transport->pop(peer->lane);
         n++;
     }
+    if (peer->lane->dead && n == 0) {
+        struct pki_where where = pki_engine_where(e, peer->rank, pki_engine_first_task(e));
+
+        pki_engine_blame(e, PK_ERR_PEER, &where, "the lane", 0, 0);
+    }
     return n > 0;
 }

@@ -59,8 +59,9 @@ static pk_result_t find_plan(struct pki_engine *e, const struct pki_request *r, 
     if (result != PK_OK)
         return result;
     if (!reverse_deps(&entry)) {
+        result = pki_fail(PK_ERR_MEMORY, NULL, "no memory for a plan of %u steps", entry.plan->nsteps);
         entry_free(&entry);
-        return pki_fail(PK_ERR_MEMORY, NULL, "no memory for a plan of %u steps", entry.plan->nsteps);
+        return result;
     }
     e->plans[e->nplans] = entry;
     *out = &e->plans[e->nplans++];
@@ -207,6 +208,7 @@ void pki_plan_release(struct pki_task *task)
 
 void pki_plan_abandon(struct pki_task *task)
 {
+    give_scratch(task);
     for (uint32_t i = 0; i < task->plan->nsteps; i++) {
         if (task->steps[i].xfer != NULL)
             pki_xfer_free(task->steps[i].xfer);

@@ -79,7 +79,7 @@ void pki_recv_message(struct pki_xfer *xfer, const struct pki_msg *msg, const vo
         take_data(xfer, msg, payload);
         return;
     case PKI_MSG_FIN:
-        if (xfer->state != PKI_XFER_WAIT || msg->offset > xfer->bytes)
+        if (xfer->state != PKI_XFER_WAIT || xfer->kind != PKI_MEM_HOST || msg->offset > xfer->bytes)
             broken(xfer, msg);
         else
             advance_to(xfer, msg->offset);

@@ -64,6 +64,21 @@ static void say(struct pki_xfer *xfer)
     xfer->state = PKI_XFER_WAIT;
 }
 
+/* Each transfer is granted once; a slot and a region must be of the kind that the flags say. */
+static bool grant_fits(const struct pki_xfer *xfer, const struct pki_msg *grant)
+{
+    bool device = (grant->flags & PKI_MSG_FLAG_DEVICE) != 0;
+
+    if (xfer->state != PKI_XFER_SAY && xfer->state != PKI_XFER_WAIT)
+        return false;
+    if ((grant->flags & PKI_MSG_FLAG_LL) != 0)
+        return device && xfer->kind == PKI_MEM_DEVICE && xfer->peer->ll_remote != NULL && xfer->bytes <= PKI_LL_MAX_BYTES &&
+               grant->gate_slot < PKI_LL_SLOTS;
+    if (device)
+        return grant->region != 0 && xfer->peer->lane->gates_theirs != NULL && grant->gate_slot < PKI_GATE_SLOTS;
+    return grant->region == 0;
+}
+
 /* Where the grant points, in this process. */
 static pk_result_t resolve(struct pki_xfer *xfer, const struct pki_msg *grant)
 {
@@ -71,6 +86,9 @@ static pk_result_t resolve(struct pki_xfer *xfer, const struct pki_msg *grant)
     uint64_t base = 0;
     pk_result_t result = PK_OK;
 
+    if (!grant_fits(xfer, grant))
+        return pki_fail(PK_ERR_INTERNAL, NULL, "rank %d granted what it cannot (flags %u, region %u, slot %u)", peer->rank,
+                        (unsigned)grant->flags, grant->region, (unsigned)grant->gate_slot);
     if ((grant->flags & PKI_MSG_FLAG_LL) != 0) {
         xfer->ll = true;
         xfer->gate_slot = grant->gate_slot % PKI_LL_SLOTS;
@@ -165,6 +183,8 @@ static void issue_puts(struct pki_xfer *xfer)
         }
         if (xfer->kind == PKI_MEM_DEVICE)
             xfer->engine->stats.copies++;
+        if (len >= PKI_HOST_CHUNK) /* long copies by the CPU: rounds are long too, and a peer may have given up meanwhile */
+            xfer->engine->idle_rounds |= 63;
         xfer->puts_head++;
         xfer->engine->puts_out++;
         xfer->issued += len;
@@ -272,13 +292,32 @@ static void watch(struct pki_xfer *xfer)
     finish(xfer);
 }
 
+/* The sends that a plan begins with leave a GPU in the plan's order, which keeps two ranks from aiming at one peer at a time. */
+static bool is_my_turn(const struct pki_xfer *xfer)
+{
+    struct pki_task *task = xfer->task;
+
+    if (task->plan == NULL || xfer->kind == PKI_MEM_HOST || task->plan->steps[xfer->step].deps > 0)
+        return true;
+    while (task->next_send < xfer->step) {
+        const struct pki_step *step = &task->plan->steps[task->next_send];
+        const struct pki_step_state *state = &task->steps[task->next_send];
+
+        if (step->kind == PKI_STEP_SEND && step->deps == 0 && !state->complete &&
+            (state->xfer == NULL || state->xfer->issued < state->bytes))
+            return false;
+        task->next_send++;
+    }
+    return true;
+}
+
 static void move(struct pki_xfer *xfer)
 {
     if (xfer->in_stream) {
         watch(xfer);
         return;
     }
-    if (!pki_gate_is_open(&xfer->start)) {
+    if (!pki_gate_is_open(&xfer->start) || !is_my_turn(xfer)) {
         pki_xfer_activate(xfer);
         return;
     }

@@ -16,7 +16,8 @@ static struct {
     pthread_cond_t wakeup;
     struct pki_list engines;
     pthread_t thread;
-    bool listed, running, stop;
+    bool listed, running;
+    unsigned generation; /* of the thread that is meant to run: an older one ends, even if a newer has been started already */
     atomic_bool awake, asleep; /* awake: the thread exists */
 } service = { .lock = PTHREAD_MUTEX_INITIALIZER, .wakeup = PTHREAD_COND_INITIALIZER };
 
@@ -60,20 +61,21 @@ static void rest(unsigned idle)
 }
 
 /* Asleep is set before the last look, and wake looks at it after counting the operation: one of the two sees the other. */
-static bool sleep_unless_busy(void)
+static bool sleep_unless_busy(unsigned generation)
 {
     bool busy = false;
 
     atomic_store(&service.asleep, true);
     (void)visit(&busy);
-    while (!busy && !service.stop && atomic_load(&service.asleep))
+    while (!busy && service.generation == generation && atomic_load(&service.asleep))
         pthread_cond_wait(&service.wakeup, &service.lock);
     atomic_store(&service.asleep, false);
-    return !service.stop;
+    return service.generation == generation;
 }
 
 static void *serve(void *arg)
 {
+    unsigned generation = (unsigned)(uintptr_t)arg;
     uint64_t busy_ns = pki_now_ns();
     unsigned idle = 0;
     bool go_on = true;
@@ -84,17 +86,17 @@ static void *serve(void *arg)
 
         pthread_mutex_lock(&service.lock);
         moved = visit(&busy);
-        go_on = !service.stop;
+        go_on = service.generation == generation;
         if (busy)
             busy_ns = pki_now_ns();
         else if (go_on && pki_now_ns() - busy_ns > AWAKE_NS)
-            go_on = sleep_unless_busy();
+            go_on = sleep_unless_busy(generation);
         pthread_mutex_unlock(&service.lock);
         idle = moved ? 0 : idle + 1;
         if (!moved)
             rest(busy ? idle : 0);
     }
-    return arg;
+    return NULL;
 }
 
 /* Locked. Signals are for the program's own threads. */
@@ -105,8 +107,7 @@ static pk_result_t start_thread(void)
 
     sigfillset(&all);
     pthread_sigmask(SIG_BLOCK, &all, &old);
-    service.stop = false;
-    error = pthread_create(&service.thread, NULL, serve, NULL);
+    error = pthread_create(&service.thread, NULL, serve, (void *)(uintptr_t)service.generation);
     pthread_sigmask(SIG_SETMASK, &old, NULL);
     if (error != 0)
         return pki_fail(PK_ERR_SYSTEM, NULL, "no service thread: error %d", error);
@@ -125,7 +126,7 @@ pk_result_t pki_service_wake(void)
         result = start_thread();
     atomic_store(&service.awake, service.running);
     atomic_store(&service.asleep, false);
-    pthread_cond_signal(&service.wakeup);
+    pthread_cond_broadcast(&service.wakeup);
     pthread_mutex_unlock(&service.lock);
     return result;
 }
@@ -150,10 +151,10 @@ void pki_service_detach(struct pki_engine *e)
     join = service.running && service.listed && pki_list_empty(&service.engines);
     thread = service.thread;
     if (join) {
-        service.stop = true;
+        service.generation++;
         service.running = false;
         atomic_store(&service.awake, false);
-        pthread_cond_signal(&service.wakeup);
+        pthread_cond_broadcast(&service.wakeup);
         pthread_mutex_unlock(&service.lock);
         pthread_join(thread, NULL);
         return;

@@ -177,6 +177,10 @@ void pki_side_check_left(struct pki_engine *e, struct pki_peer *peer)
     struct pki_list *list = !pki_list_empty(&peer->recvs) ? &peer->recvs : &peer->sends;
     struct pki_where where;
 
+    if (!peer->gone_before) { /* what it did before it left shows in the next round of progress */
+        peer->gone_before = true;
+        return;
+    }
     if (pki_lane_poll(e, peer) || pki_list_empty(list))
         return;
     where = pki_engine_where(e, peer->rank, pki_container_of(list->next, struct pki_xfer, match)->task);

@@ -301,6 +301,19 @@ static void join_streams(struct pki_list *made)
         }
 }
 
+/* Nothing else would end these. */
+static void end_unenrolled(struct pki_list *from, struct pki_list *made, pk_result_t result)
+{
+    for (struct pki_list *n = from; n != made; n = n->next) {
+        struct pki_task *task = pki_container_of(n, struct pki_task, waiting);
+
+        pki_stream_left(task);
+        task->number = 0;
+        task->result = result;
+        atomic_store(&task->ended, true);
+    }
+}
+
 static pk_result_t enroll_all(struct pki_engine *e, struct pki_list *made)
 {
     for (struct pki_list *n = made->next; n != made; n = n->next) {
@@ -308,6 +321,7 @@ static pk_result_t enroll_all(struct pki_engine *e, struct pki_list *made)
 
         if (result != PK_OK) { /* out of memory half way: the peers cannot be told which ones are missing */
             pki_engine_poison(e, result, true);
+            end_unenrolled(n, made, result);
             return result;
         }
     }
@@ -323,6 +337,8 @@ static void keep_blocking(struct pki_list *made, struct pki_list *blocking)
 
         if (task->request.stream.kind == PK_STREAM_KIND_BLOCKING)
             pki_list_push(blocking, node);
+        else if (task->number == 0) /* it never got a place: memory ran out */
+            pki_task_free(task);
     }
 }
 
@@ -334,6 +350,11 @@ static pk_result_t start_locked(struct pki_engine *e, const struct pki_request *
 
     pki_list_init(&made);
     result = make_all(e, requests, n, group, &made);
+    if (result != PK_OK) {
+        unmake_all(&made);
+        return result;
+    }
+    result = pki_engine_status(e); /* it may have failed since the caller looked: nothing would ever end these */
     if (result != PK_OK) {
         unmake_all(&made);
         return result;
@@ -375,8 +396,10 @@ pk_result_t pki_engine_start_all(struct pki_engine *e, const struct pki_request 
     if (result == PK_OK && atomic_load(&e->failed) != PK_OK && pki_list_empty(blocking))
         result = pki_engine_status(e);
     pki_engine_unlock(e);
-    if (atomic_load(&e->async_tasks) > 0)
-        pki_service_wake();
+    if (atomic_load(&e->async_tasks) > 0 && pki_service_wake() != PK_OK) { /* nobody would go on with them */
+        pki_engine_abort(e);
+        result = PK_ERR_SYSTEM;
+    }
     return result;
 }
 

@@ -29,7 +29,7 @@ static bool wanted(hwloc_obj_t pci)
 
 static pk_result_t open_hwloc(const char *path, bool io, hwloc_topology_t *topology)
 {
-    hwloc_topology_t t;
+    hwloc_topology_t t = NULL;
 
     if (hwloc_topology_init(&t) != 0)
         return pki_fail_errno(PK_ERR_SYSTEM, NULL, "hwloc_topology_init");
@@ -171,7 +171,7 @@ static int device_index(hwloc_obj_t object, const hwloc_obj_t *pci, int n)
 /* GPUs that NVML saw joined by NVLink are nearer than PCIe says. Bandwidth through NVSwitches is made direct first. */
 static void apply_nvlink(hwloc_topology_t t, const hwloc_obj_t *pci, struct pki_topology *out)
 {
-    struct hwloc_distances_s *links;
+    struct hwloc_distances_s *links = NULL;
     unsigned n = 1;
 
     if (hwloc_distances_get_by_name(t, "NVLinkBandwidth", &n, &links, 0) != 0 || n == 0)

@@ -295,23 +295,24 @@ static bool ll_case(struct ll_bed *bed, uint32_t bytes, uint32_t src_offset, uin
     return ok;
 }
 
-/* 32 messages there and 32 back in one launch. */
+/* As many messages as one launch takes, half of them there and half back. */
 static void ll_many(struct ll_bed *bed)
 {
-    struct pki_ll_op list[PKI_LL_OPS_MAX];
-    uint8_t *slots = device_alloc(32 * PKI_LL_SLOT_BYTES);
+    enum { HALF = PKI_LL_OPS_MAX / 2 };
+    struct pki_ll_op list[2 * HALF];
+    uint8_t *slots = device_alloc(HALF * PKI_LL_SLOT_BYTES);
 
-    CHECK(device_fill(bed->src, 32 * 1000, 4321));
+    CHECK(device_fill(bed->src, HALF * 1000, 4321));
     bed->flag++;
-    for (uint32_t i = 0; i < 32; i++) {
+    for (uint32_t i = 0; i < HALF; i++) {
         uint64_t *slot = (uint64_t *)(void *)(slots + i * PKI_LL_SLOT_BYTES);
 
         list[i] = (struct pki_ll_op){ .user = bed->dst + i * 1000, .bytes = 1000, .flag = bed->flag, .slot = slot };
-        list[32 + i] =
+        list[HALF + i] =
             (struct pki_ll_op){ .send = true, .user = bed->src + i * 1000, .bytes = 1000, .flag = bed->flag, .slot = slot };
     }
-    CHECK(ops->ll(&queue, list, PKI_LL_OPS_MAX, NULL) == PK_OK && drained(&queue));
-    CHECK(device_has(bed->dst, 32 * 1000, 4321));
+    CHECK(ops->ll(&queue, list, 2 * HALF, NULL) == PK_OK && drained(&queue));
+    CHECK(device_has(bed->dst, HALF * 1000, 4321));
     ops->free(device, slots);
 }
 

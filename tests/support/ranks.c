@@ -40,7 +40,7 @@ double monotonic_ms(void)
 double test_slack(void)
 {
     const char *text = getenv("PICKLE_TEST_SLACK");
-    double value = text != NULL ? atof(text) : 1;
+    double value = text != NULL ? atof(text) : 20;
 
     return value >= 1 ? value : 1;
 }

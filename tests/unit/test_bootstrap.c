@@ -75,7 +75,7 @@ Test(bootstrap, rank_0_comes_late, .timeout = 20)
 
 static pk_result_t watch_body(struct rank *self, struct pki_bootstrap *b)
 {
-    const uint64_t until = pki_deadline_ns(2000);
+    const uint64_t until = pki_deadline_ns(LIMIT_MS);
     struct pollfd p = { .fd = pki_bootstrap_fd(b), .events = POLLIN };
     pk_result_t result = PK_OK;
 
@@ -143,7 +143,7 @@ Test(bootstrap, death_is_named, .timeout = 20)
     cr_expect_eq(ranks[1].result, PK_ERR_PEER);
     cr_expect_eq(ranks[3].result, PK_ERR_PEER);
     cr_expect(strstr(ranks[3].error.text, "rank 2 died") != NULL, "%s", ranks[3].error.text);
-    cr_expect_lt(ranks[3].took_ms, 1000);
+    cr_expect_lt(ranks[3].took_ms, SOON_MS);
 }
 
 /* ---- who is missing ---- */
@@ -155,7 +155,7 @@ Test(bootstrap, missing_ranks_are_named_to_all, .timeout = 20)
 
     make_ranks(ranks, 8, NULL);
     for (int r = 0; r < 8; r++)
-        ranks[r].timeout_ms = 300;
+        ranks[r].timeout_ms = 600;
     for (int r = 0; r < 8; r++)
         if (r != 2 && r != 4 && r != 5)
             start_rank(&ranks[r]);
@@ -166,7 +166,7 @@ Test(bootstrap, missing_ranks_are_named_to_all, .timeout = 20)
         cr_expect_eq(ranks[r].result, PK_ERR_TIMEOUT);
         cr_expect(strstr(ranks[r].error.text, "ranks 2, 4-5 of 8") != NULL, "rank %d: %s", r, ranks[r].error.text);
         cr_expect_eq(ranks[r].error.peer, 2);
-        cr_expect_leq(ranks[r].took_ms, 700);
+        cr_expect_lt(ranks[r].took_ms, SOON_MS);
     }
     cr_expect_eq(open_files(), before);
 }
@@ -177,7 +177,7 @@ Test(bootstrap, missing_rank_is_named_at_the_earliest_deadline, .timeout = 20)
     struct rank ranks[4];
 
     make_ranks(ranks, 4, NULL);
-    ranks[1].timeout_ms = 200;
+    ranks[1].timeout_ms = 500;
     start_ranks(ranks, 3);
     join_ranks(ranks, 3);
     expect_all(ranks, 3, PK_ERR_TIMEOUT, "rank 3 of 4 did not come");
@@ -188,10 +188,10 @@ static pk_result_t skip_body(struct rank *self, struct pki_bootstrap *b)
     unsigned char all[8];
 
     if (self->rank == 1) {
-        sleep_ms(600);
+        sleep_ms(2000);
         return PK_OK;
     }
-    return pki_bootstrap_allgather(b, "x", 1, all, pki_deadline_ns(200));
+    return pki_bootstrap_allgather(b, "x", 1, all, pki_deadline_ns(300));
 }
 
 Test(bootstrap, missing_in_a_gather, .timeout = 20)
@@ -290,12 +290,12 @@ Test(bootstrap, wrong_secret, .timeout = 20)
     int before = open_files();
 
     make_ranks(ranks, 3, NULL);
-    ranks[0].timeout_ms = ranks[1].timeout_ms = 500;
+    ranks[0].timeout_ms = ranks[1].timeout_ms = 1000;
     ranks[2].id.bytes[9] ^= 0x40;
     start_ranks(ranks, 3);
     join_ranks(ranks, 3);
     cr_expect_eq(ranks[2].result, PK_ERR_AUTH);
-    cr_expect_lt(ranks[2].took_ms, 400);
+    cr_expect_lt(ranks[2].took_ms, SOON_MS);
     expect_all(ranks, 2, PK_ERR_TIMEOUT, "rank 2 of 3 did not come");
     cr_expect(strstr(ranks[0].error.text, "1 connections came and did not prove the secret") != NULL, "%s", ranks[0].error.text);
     cr_expect_eq(open_files(), before);
@@ -335,7 +335,7 @@ Test(bootstrap, idle_and_garbage_disturb_nobody, .timeout = 30)
     join_ranks(ranks, 4);
     expect_all(ranks, 4, PK_OK, NULL);
     for (int r = 0; r < 4; r++)
-        cr_expect_lt(ranks[r].took_ms, 2000, "rank %d took %d ms", r, (int)ranks[r].took_ms);
+        cr_expect_lt(ranks[r].took_ms, SOON_MS, "rank %d took %d ms", r, (int)ranks[r].took_ms);
     for (int i = 0; i < 400; i++)
         close(idle[i]);
     for (int i = 0; i < 60; i++)
@@ -390,7 +390,7 @@ static void cancel_after(struct rank *ranks, int first, int count, const char *w
     at = pki_now_ns();
     atomic_store(&cancel, true);
     join_ranks(ranks + first, count);
-    cr_expect_lt((pki_now_ns() - at) / PKI_NS_PER_MS, 50, "%s", what);
+    cr_expect_lt((pki_now_ns() - at) / PKI_NS_PER_MS, SOON_MS, "%s", what);
     expect_all(ranks + first, count, PK_ERR_ABORTED, NULL);
     cr_expect_leq(open_files(), before);
 }

@@ -305,7 +305,7 @@ Test(socket, deadline_and_cancel, .timeout = 20)
     pair(ends);
     cr_expect_eq(pki_recv_all(ends[0], &byte, 1, &wait, NULL), PK_ERR_TIMEOUT);
     cr_expect_geq(pki_now_ns() - began, 60 * PKI_NS_PER_MS);
-    cr_expect_leq(pki_now_ns() - began, 300 * PKI_NS_PER_MS);
+    cr_expect_leq(pki_now_ns() - began, 5 * PKI_NS_PER_S);
     atomic_store(&cancel, true);
     wait.deadline_ns = PKI_NO_DEADLINE;
     cr_expect_eq(pki_recv_all(ends[0], &byte, 1, &wait, NULL), PK_ERR_ABORTED);

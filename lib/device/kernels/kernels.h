@@ -49,7 +49,7 @@ struct pki_wait_args {
  * returns, without writing *done, when it is not 0.
  */
 #define PKI_LL_THREADS 512
-#define PKI_LL_OPS 64
+#define PKI_LL_OPS 8 /* parameters of a launch cost time */
 
 struct pki_ll_args_op {
     uint64_t user;

@@ -19,4 +19,5 @@ static void build(struct pki_plan *plan, int rank, int size, bool in_place)
     }
 }
 
-const struct pki_algorithm pki_direct_allgather = { "direct", PKI_COLL_ALLGATHER, build };
+const struct pki_algorithm pki_direct_allgather = { .name = "direct", .coll = PKI_COLL_ALLGATHER, .build = build };
+const struct pki_algorithm pki_direct_allgatherv = { .name = "direct", .coll = PKI_COLL_ALLGATHERV, .build = build };

@@ -7,8 +7,35 @@
 #define ALGORITHMS(X) \
     X(pki_direct_allgather) \
     X(pki_ring_allgather) \
+    X(pki_doubling_allgather) \
+    X(pki_direct_allgatherv) \
+    X(pki_ring_allgatherv) \
     X(pki_direct_allreduce) \
-    X(pki_ring_allreduce)
+    X(pki_flat_allreduce) \
+    X(pki_ring_allreduce) \
+    X(pki_doubling_allreduce) \
+    X(pki_halving_allreduce) \
+    X(pki_direct_reduce_scatter) \
+    X(pki_ring_reduce_scatter) \
+    X(pki_halving_reduce_scatter) \
+    X(pki_direct_broadcast) \
+    X(pki_flat_broadcast) \
+    X(pki_ring_broadcast) \
+    X(pki_tree_broadcast) \
+    X(pki_direct_reduce) \
+    X(pki_flat_reduce) \
+    X(pki_ring_reduce) \
+    X(pki_tree_reduce) \
+    X(pki_direct_alltoall) \
+    X(pki_direct_alltoallv) \
+    X(pki_direct_gather) \
+    X(pki_tree_gather) \
+    X(pki_direct_gatherv) \
+    X(pki_direct_scatter) \
+    X(pki_tree_scatter) \
+    X(pki_direct_scatterv) \
+    X(pki_direct_barrier) \
+    X(pki_doubling_barrier)
 
 #define DECLARE(algorithm) extern const struct pki_algorithm algorithm;
 #define LIST(algorithm) &algorithm,

@@ -39,11 +39,34 @@ struct pki_ref pki_out(uint32_t index)
     return (struct pki_ref){ .buffer = PKI_BUF_OUT, .index = (uint16_t)index };
 }
 
+struct pki_ref pki_stretch(struct pki_ref first, uint32_t blocks)
+{
+    assert(first.buffer != PKI_BUF_SCRATCH && blocks > 0);
+    first.more = (uint16_t)(blocks - 1);
+    return first;
+}
+
 struct pki_ref pki_scratch(uint32_t index, struct pki_ref like)
 {
-    assert(like.buffer != PKI_BUF_SCRATCH);
-    return (
-        struct pki_ref){ .buffer = PKI_BUF_SCRATCH, .like_buffer = like.buffer, .index = (uint16_t)index, .like = like.index };
+    return pki_scratch_at(index, like.index, like);
+}
+
+struct pki_ref pki_scratch_at(uint32_t index, uint32_t base, struct pki_ref like)
+{
+    assert(like.buffer != PKI_BUF_SCRATCH && base <= like.index);
+    return (struct pki_ref){ .buffer = PKI_BUF_SCRATCH,
+                             .like_buffer = like.buffer,
+                             .index = (uint16_t)index,
+                             .like = like.index,
+                             .more = like.more,
+                             .base = (uint16_t)base };
+}
+
+void pki_plan_cut(struct pki_plan *plan, uint32_t in_blocks, uint32_t out_blocks)
+{
+    assert(plan->nsteps == 0);
+    plan->in_blocks = in_blocks;
+    plan->out_blocks = out_blocks;
 }
 
 static void count_scratch(struct pki_plan *plan, struct pki_ref ref)
@@ -117,6 +140,13 @@ void pki_plan_after(struct pki_plan *plan, uint32_t dep)
     plan->steps[plan->nsteps - 1].deps++;
 }
 
+void pki_plan_after_whole(struct pki_plan *plan, uint32_t dep)
+{
+    pki_plan_after(plan, dep);
+    if (!plan->failed)
+        plan->steps[plan->nsteps - 1].whole = true;
+}
+
 /* Give every transfer its place among those to, or from, the same peer: afterwards, in one pass, so that no builder searches. */
 static pk_result_t number_transfers(struct pki_plan *plan)
 {
@@ -137,11 +167,45 @@ static pk_result_t number_transfers(struct pki_plan *plan)
     return PK_OK;
 }
 
+/* A block a rank where ranks have parts of their own, else one for the whole buffer. */
+static void cut_by_name(struct pki_plan *plan, enum pki_coll coll)
+{
+    uint32_t each = (uint32_t)plan->size;
+
+    switch (coll) {
+    case PKI_COLL_ALLGATHER:
+    case PKI_COLL_ALLGATHERV:
+    case PKI_COLL_GATHER:
+    case PKI_COLL_GATHERV:
+        pki_plan_cut(plan, 1, each);
+        return;
+    case PKI_COLL_REDUCE_SCATTER:
+    case PKI_COLL_SCATTER:
+    case PKI_COLL_SCATTERV:
+        pki_plan_cut(plan, each, 1);
+        return;
+    case PKI_COLL_ALLREDUCE:
+    case PKI_COLL_ALLTOALL:
+    case PKI_COLL_ALLTOALLV:
+        pki_plan_cut(plan, each, each);
+        return;
+    default:
+        pki_plan_cut(plan, 1, 1);
+        return;
+    }
+}
+
 pk_result_t pki_plan_make(const struct pki_algorithm *algorithm, int rank, int size, bool in_place, struct pki_plan **plan)
+{
+    return pki_plan_make_rooted(algorithm, rank, size, 0, in_place, plan);
+}
+
+pk_result_t pki_plan_make_rooted(const struct pki_algorithm *algorithm, int rank, int size, int root, bool in_place,
+                                 struct pki_plan **plan)
 {
     struct pki_plan *p;
 
-    assert(size > 0 && rank >= 0 && rank < size);
+    assert(size > 0 && rank >= 0 && rank < size && root >= 0 && root < size);
     if (size > UINT16_MAX)
         return pki_fail(PK_ERR_UNSUPPORTED, NULL, "%s: %d ranks are more than a plan can name", algorithm->name, size);
     p = calloc(1, sizeof *p);
@@ -150,9 +214,13 @@ pk_result_t pki_plan_make(const struct pki_algorithm *algorithm, int rank, int s
     p->rank = rank;
     p->size = size;
     p->algorithm = algorithm->name;
-    p->in_blocks = algorithm->coll == PKI_COLL_ALLGATHER ? 1 : (uint32_t)size;
-    p->out_blocks = (uint32_t)size;
-    algorithm->build(p, rank, size, in_place);
+    cut_by_name(p, algorithm->coll);
+    if (algorithm->build_rooted != NULL) {
+        p->root = root;
+        algorithm->build_rooted(p, rank, size, root, in_place);
+    } else {
+        algorithm->build(p, rank, size, in_place);
+    }
     if (p->failed || number_transfers(p) != PK_OK)
         goto no_memory;
     *plan = p;

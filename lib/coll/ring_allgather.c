@@ -25,4 +25,5 @@ static void build(struct pki_plan *plan, int rank, int size, bool in_place)
     }
 }
 
-const struct pki_algorithm pki_ring_allgather = { "ring", PKI_COLL_ALLGATHER, build };
+const struct pki_algorithm pki_ring_allgather = { .name = "ring", .coll = PKI_COLL_ALLGATHER, .build = build };
+const struct pki_algorithm pki_ring_allgatherv = { .name = "ring", .coll = PKI_COLL_ALLGATHERV, .build = build };

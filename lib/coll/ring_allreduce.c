@@ -72,4 +72,4 @@ static void build(struct pki_plan *plan, int rank, int size, bool in_place)
     free(sent);
 }
 
-const struct pki_algorithm pki_ring_allreduce = { "ring", PKI_COLL_ALLREDUCE, build };
+const struct pki_algorithm pki_ring_allreduce = { .name = "ring", .coll = PKI_COLL_ALLREDUCE, .build = build };

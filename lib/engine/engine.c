@@ -266,9 +266,11 @@ void pki_engine_blame(struct pki_engine *e, pk_result_t code, const struct pki_w
 
 static void check_now_and_then(struct pki_engine *e)
 {
+    unsigned round = atomic_load_explicit(&e->idle_rounds, memory_order_relaxed) + 1;
     uint64_t now;
 
-    if (++e->idle_rounds % 64 != 0)
+    atomic_store_explicit(&e->idle_rounds, round, memory_order_relaxed);
+    if (round % 64 != 0)
         return;
     now = pki_now_ns();
     if (now - e->checked_ns < CHECK_EVERY_NS)
@@ -290,7 +292,7 @@ bool pki_engine_progress(struct pki_engine *e)
         moved |= progress_puts(e);
         progress_active(e);
         moved |= progress_tasks(e);
-        if (!moved || (e->idle_rounds & 63) == 63)
+        if (!moved || atomic_load_explicit(&e->idle_rounds, memory_order_relaxed) % 64 == 63)
             check_now_and_then(e);
     }
     collapse(e);
@@ -339,7 +341,7 @@ static void backoff(struct pki_engine *e, unsigned idle)
     else
         nanosleep(&(struct timespec){ .tv_nsec = 100000 }, NULL);
     if (idle >= 40000)
-        e->idle_rounds |= 63; /* a sleeper looks around at every waking */
+        pki_engine_look_soon(e); /* a sleeper looks around at every waking */
 }
 
 /* Progress until `done` is set. */

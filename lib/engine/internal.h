@@ -233,7 +233,7 @@ struct pki_engine {
     atomic_int failed;         /* pk_result_t; the record is written before it */
     pk_error_info_t error;
     bool spin, collapsed;
-    unsigned idle_rounds;
+    atomic_uint idle_rounds;   /* a hint when to look around; written without the lock too */
     uint64_t checked_ns;       /* when peers and deadlines were last looked at */
     atomic_int async_tasks;    /* the service thread's business */
     struct pki_list in_service;
@@ -259,6 +259,12 @@ void pki_engine_blame(struct pki_engine *engine, pk_result_t code, const struct 
 /* A rank that the oldest operation waits for, -1 when there is none. */
 int pki_engine_missing(struct pki_engine *engine);
 struct pki_where pki_engine_where(const struct pki_engine *engine, int peer, const struct pki_task *task);
+
+/* Look at sockets and deadlines in the next round, if it is time to. */
+static inline void pki_engine_look_soon(struct pki_engine *engine)
+{
+    atomic_store_explicit(&engine->idle_rounds, 63, memory_order_relaxed);
+}
 
 /* The oldest unfinished operation, for texts; may be NULL. */
 struct pki_task *pki_engine_first_task(const struct pki_engine *engine);

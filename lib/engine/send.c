@@ -184,7 +184,7 @@ static void issue_puts(struct pki_xfer *xfer)
         if (xfer->kind == PKI_MEM_DEVICE)
             xfer->engine->stats.copies++;
         if (len >= PKI_HOST_CHUNK) /* long copies by the CPU: rounds are long too, and a peer may have given up meanwhile */
-            xfer->engine->idle_rounds |= 63;
+            pki_engine_look_soon(xfer->engine);
         xfer->puts_head++;
         xfer->engine->puts_out++;
         xfer->issued += len;

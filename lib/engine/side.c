@@ -154,7 +154,9 @@ static pk_result_t take_export(struct pki_engine *e, struct pki_peer *peer, cons
 
 static pk_result_t take(struct pki_engine *e, struct pki_peer *peer, struct frame *frame, const struct pki_frame_in *in)
 {
-    if (in->bytes != sizeof *frame || frame->version != FRAME_VERSION)
+    bool describes = frame->kind == FRAME_EXPORT || frame->kind == FRAME_PIECES;
+
+    if (in->bytes != sizeof *frame || frame->version != FRAME_VERSION || (in->fd_count > 0 && !describes))
         return PK_ERR_INTERNAL;
     switch (frame->kind) {
     case FRAME_EXPORT:

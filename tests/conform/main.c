@@ -14,7 +14,7 @@
 
 #define RANKS_MAX 256
 #define CASES_MAX 3000
-#define OPERATION_TIMEOUT_MS 15000
+#define OPERATION_TIMEOUT_MS 60000
 
 static const char usage[] =
     "usage: pickle-conform [options]\n"
@@ -27,7 +27,7 @@ static const char usage[] =
     "  --max-bytes B    of one message (default 4194304)\n"
     "  --filter WORDS   only cases whose description contains WORDS\n"
     "  --no-errors      only the pairwise list\n"
-    "  --watchdog S     seconds a case may take (default 60)\n";
+    "  --watchdog S     seconds a case may take (default 100)\n";
 
 /* Everything the threads of this process share. */
 struct program {
@@ -263,7 +263,7 @@ static void parse(int argc, char **argv, struct config *c)
     int letter;
 
     *c = (struct config){ .ranks = 4, .cases = 600, .seed = 1, .processes = launched(), .errors = true, .max_bytes = 4 << 20,
-                          .watchdog_s = 60 };
+                          .watchdog_s = 100 };
     while ((letter = getopt_long(argc, argv, "", options, NULL)) != -1) {
         switch (letter) {
         case 'r': c->ranks = (int)number(optarg, 1, RANKS_MAX); break;

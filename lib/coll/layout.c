@@ -1,0 +1,76 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Where the blocks of an operation lie. */
+#include <assert.h>
+
+#include "coll/plan.h"
+
+struct buffer {
+    size_t total;
+    const size_t *counts, *offsets;
+    uint32_t blocks;
+};
+
+static struct buffer buffer_of(const struct pki_layout *layout, const struct pki_plan *plan, uint8_t which)
+{
+    if (which == PKI_BUF_IN)
+        return (struct buffer){ layout->in_total, layout->in_counts, layout->in_offsets, plan->in_blocks };
+    return (struct buffer){ layout->out_total, layout->out_counts, layout->out_offsets, plan->out_blocks };
+}
+
+static size_t first_of(const struct buffer *b, uint32_t index)
+{
+    size_t first, count;
+
+    if (b->counts != NULL)
+        return b->offsets[index];
+    pki_block_range(b->total, b->blocks, index, &first, &count);
+    return first;
+}
+
+static size_t end_of(const struct buffer *b, uint32_t index)
+{
+    size_t first, count;
+
+    if (b->counts != NULL)
+        return b->offsets[index] + b->counts[index];
+    pki_block_range(b->total, b->blocks, index, &first, &count);
+    return first + count;
+}
+
+void pki_layout_block(const struct pki_layout *layout, const struct pki_plan *plan, struct pki_ref ref, size_t *first,
+                      size_t *count)
+{
+    bool scratch = ref.buffer == PKI_BUF_SCRATCH;
+    struct buffer b = buffer_of(layout, plan, scratch ? ref.like_buffer : ref.buffer);
+    uint32_t index = scratch ? ref.like : ref.index;
+    size_t begin = first_of(&b, index);
+
+    assert(b.counts == NULL || (ref.more == 0 && (!scratch || ref.base == ref.like)));
+    *first = scratch ? begin - first_of(&b, ref.base) : begin;
+    *count = end_of(&b, index + ref.more) - begin;
+}
+
+static void make_longer(const struct pki_layout *layout, const struct pki_plan *plan, struct pki_ref ref, size_t *longest)
+{
+    size_t first, count;
+
+    if (ref.buffer != PKI_BUF_SCRATCH)
+        return;
+    pki_layout_block(layout, plan, ref, &first, &count);
+    if (first + count > *longest)
+        *longest = first + count;
+}
+
+size_t pki_layout_scratch(const struct pki_layout *layout, const struct pki_plan *plan)
+{
+    size_t longest = 0;
+
+    for (uint32_t i = 0; plan->scratch_blocks > 0 && i < plan->nsteps; i++) {
+        make_longer(layout, plan, plan->steps[i].dst, &longest);
+        make_longer(layout, plan, plan->steps[i].src, &longest);
+        make_longer(layout, plan, plan->steps[i].landing, &longest);
+    }
+    for (uint32_t i = 0; i < plan->noperands; i++)
+        make_longer(layout, plan, plan->operands[i], &longest);
+    return longest;
+}

@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "coll/sum.h"
+
+#include <stdlib.h>
+
+#include "coll/ring.h"
+
+/* As many operands as one REDUCE may have: PKI_REDUCE_MAX of device.h, which this floor does not see. */
+#define OPERANDS_MAX 16
+
+void pki_sum_begin(struct pki_sum *sum, struct pki_plan *plan, int n)
+{
+    *sum = (struct pki_sum){ .plan = plan, .n = n };
+    sum->operands = calloc((size_t)n, sizeof *sum->operands);
+    sum->ready = calloc((size_t)n, sizeof *sum->ready);
+    if (sum->operands == NULL || sum->ready == NULL)
+        plan->failed = true;
+}
+
+void pki_sum_add(struct pki_sum *sum, int position, struct pki_ref operand, uint32_t ready)
+{
+    if (sum->plan->failed)
+        return;
+    sum->operands[position] = operand;
+    sum->ready[position] = ready;
+}
+
+static uint32_t append(struct pki_sum *sum, struct pki_ref dst, struct pki_ref running)
+{
+    struct pki_ref operands[OPERANDS_MAX];
+    uint32_t summed = PKI_NO_STEP;
+
+    for (int first = 0; first < sum->n;) {
+        uint32_t n = 0;
+        int begin = first;
+
+        if (begin > 0)
+            operands[n++] = running;
+        while (n < OPERANDS_MAX && first < sum->n)
+            operands[n++] = sum->operands[first++];
+        uint32_t step = pki_plan_reduce(sum->plan, first < sum->n ? running : dst, operands, n);
+
+        if (begin > 0)
+            pki_plan_after(sum->plan, summed);
+        for (int i = begin; i < first; i++)
+            if (sum->ready[i] != PKI_NO_STEP)
+                pki_plan_after(sum->plan, sum->ready[i]);
+        summed = step;
+    }
+    return summed;
+}
+
+uint32_t pki_sum_into(struct pki_sum *sum, struct pki_ref dst, struct pki_ref running)
+{
+    uint32_t summed = sum->plan->failed ? 0 : append(sum, dst, running);
+
+    free(sum->operands);
+    free(sum->ready);
+    return summed;
+}
+
+uint32_t pki_sum_own_block(struct pki_plan *plan, int rank, int size, struct pki_ref dst, uint32_t *sent)
+{
+    struct pki_sum sum;
+
+    pki_sum_begin(&sum, plan, size);
+    pki_sum_add(&sum, rank, pki_in(rank), PKI_NO_STEP);
+    for (int hop = 1; hop < size; hop++) {
+        int to = pki_after(rank, hop, size);
+        int from = pki_before(rank, hop, size);
+        struct pki_ref part = pki_scratch(from < rank ? from : from - 1, pki_in(rank));
+        uint32_t step = pki_plan_send(plan, to, pki_in(to));
+
+        if (sent != NULL)
+            sent[to] = step;
+        pki_sum_add(&sum, from, part, pki_plan_recv(plan, from, part));
+    }
+    return pki_sum_into(&sum, dst, pki_scratch(size - 1, pki_in(rank)));
+}

@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Sums of many blocks in a fixed order, whatever the order in which they arrive. */
+#ifndef PKI_SUM_H
+#define PKI_SUM_H
+
+#include "coll/plan.h"
+
+#define PKI_NO_STEP UINT32_MAX
+
+struct pki_sum {
+    struct pki_plan *plan;
+    struct pki_ref *operands; /* [n] */
+    uint32_t *ready;          /* [n]: the steps that bring them */
+    int n;
+};
+
+/* A sum of n operands, to be named by pki_sum_add for every position. Ends with pki_sum_into. */
+void pki_sum_begin(struct pki_sum *sum, struct pki_plan *plan, int n);
+/* `ready`: the step that brings the operand, or PKI_NO_STEP. */
+void pki_sum_add(struct pki_sum *sum, int position, struct pki_ref operand, uint32_t ready);
+/* Append the steps: dst = operands in order of position. More operands than one REDUCE may have take several, whose running sum
+ * sits in the scratch block `running`, which may be dst. Returns the last step. */
+uint32_t pki_sum_into(struct pki_sum *sum, struct pki_ref dst, struct pki_ref running);
+
+/*
+ * Send block p of IN to rank p, for all other ranks, and put the sum of everyone's block `rank` in rank order into dst. Scratch
+ * blocks 0 .. size - 2 are used, and size - 1 for a running sum; dst may be that one. `sent`, if not NULL, gets the send to each
+ * rank. Two ranks and more. Returns the last step of the sum.
+ */
+uint32_t pki_sum_own_block(struct pki_plan *plan, int rank, int size, struct pki_ref dst, uint32_t *sent);
+
+#endif

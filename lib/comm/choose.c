@@ -12,6 +12,8 @@ const struct pki_algorithm *pki_comm_choose(const struct pk_comm *comm, enum pki
     if (name[0] == '\0')
         name = coll == PKI_COLL_ALLREDUCE && comm->size > comm->tuning.direct_max_ranks ? "ring" : "direct";
     algorithm = pki_algorithm_find(coll, name);
+    if (algorithm == NULL) /* PK_ALGORITHM names one that other operations have */
+        algorithm = pki_algorithm_find(coll, "direct");
     if (algorithm == NULL)
         (void)pki_fail(PK_ERR_UNSUPPORTED, NULL, "no algorithm '%s' for this operation", name);
     return algorithm;

@@ -70,29 +70,24 @@ static pk_result_t find_plan(struct pki_engine *e, const struct pki_request *r, 
 
 /* ---- blocks ---- */
 
-static size_t block_bytes(const struct pki_task *task, unsigned buffer, uint32_t index, size_t *offset)
+static struct pki_layout layout_of(const struct pki_task *task)
 {
-    const struct pki_request *r = &task->request;
-    size_t size = pki_dtype_bytes(r->dtype), first, count;
-
-    if (buffer == PKI_BUF_IN)
-        pki_block_range(r->in_count, task->plan->in_blocks, index, &first, &count);
-    else
-        pki_block_range(r->out_count, task->plan->out_blocks, index, &first, &count);
-    *offset = first * size;
-    return count * size;
+    return (struct pki_layout){ .in_total = task->request.in_count, .out_total = task->request.out_count };
 }
 
 static char *block(const struct pki_task *task, struct pki_ref ref, size_t *bytes)
 {
-    size_t offset;
+    size_t size = pki_dtype_bytes(task->request.dtype), first, count;
+    struct pki_layout layout = layout_of(task);
+    uintptr_t base = (uintptr_t)task->request.in;
 
-    if (ref.buffer == PKI_BUF_SCRATCH) {
-        *bytes = block_bytes(task, ref.like_buffer, ref.like, &offset);
-        return task->scratch + ref.index * task->scratch_stride;
-    }
-    *bytes = block_bytes(task, ref.buffer, ref.index, &offset);
-    return (char *)(ref.buffer == PKI_BUF_IN ? (uintptr_t)task->request.in : (uintptr_t)task->request.out) + offset;
+    pki_layout_block(&layout, task->plan, ref, &first, &count);
+    *bytes = count * size;
+    if (ref.buffer == PKI_BUF_SCRATCH)
+        base = (uintptr_t)task->scratch + ref.index * task->scratch_stride;
+    else if (ref.buffer == PKI_BUF_OUT)
+        base = (uintptr_t)task->request.out;
+    return (char *)(base + first * size);
 }
 
 static size_t step_bytes(const struct pki_task *task, const struct pki_step *step)
@@ -159,14 +154,12 @@ static void give_scratch(struct pki_task *task)
 
 static void size_scratch(struct pki_task *task)
 {
-    size_t longest, in_first, offset;
+    struct pki_layout layout = layout_of(task);
+    size_t longest;
 
     if (task->plan->scratch_blocks == 0)
         return;
-    longest = block_bytes(task, PKI_BUF_OUT, 0, &offset); /* block 0 is the longest of each buffer */
-    in_first = block_bytes(task, PKI_BUF_IN, 0, &offset);
-    if (in_first > longest && task->plan->in_blocks > 1)
-        longest = in_first;
+    longest = pki_layout_scratch(&layout, task->plan) * pki_dtype_bytes(task->request.dtype);
     task->scratch_stride = longest > 0 ? (longest + 255) / 256 * 256 : 256;
 }
 
@@ -255,6 +248,10 @@ static size_t available(const struct pki_task *task, uint32_t i, bool *all)
         if (dep->done < least)
             least = dep->done;
     }
+    if (!*all && step->whole)
+        least = 0;
+    if (!*all && least == bytes && bytes > 0) /* the last byte waits for the end of them all: plan.h */
+        least = bytes - 1;
     if (least < bytes) /* whole chunks on a GPU, whole elements on the host */
         least -= least % (task->kind == PKI_MEM_DEVICE ? chunk_bytes(task) : 16);
     return least;

@@ -60,8 +60,8 @@ static bool graph_open(struct graph *g, const struct plan_world *world)
 {
     uint32_t total = 0;
 
-    *g = (struct graph){ .world = world, .first = calloc((size_t)world->size, sizeof *g->first) };
-    for (int rank = 0; rank < world->size; rank++) {
+    *g = (struct graph){ .world = world, .first = calloc((size_t)world->c.size, sizeof *g->first) };
+    for (int rank = 0; rank < world->c.size; rank++) {
         g->first[rank] = calloc(world->plans[rank]->nsteps + 1u, sizeof **g->first);
         for (uint32_t step = 0; step < world->plans[rank]->nsteps; step++) {
             g->first[rank][step] = total;
@@ -69,7 +69,7 @@ static bool graph_open(struct graph *g, const struct plan_world *world)
         }
     }
     g->works = calloc(total + 1u, sizeof *g->works);
-    for (int rank = 0; rank < world->size; rank++) {
+    for (int rank = 0; rank < world->c.size; rank++) {
         for (uint32_t step = 0; step < world->plans[rank]->nsteps; step++) {
             uint32_t chunks = plan_step_chunks(world, rank, step);
 
@@ -89,7 +89,7 @@ static bool graph_open(struct graph *g, const struct plan_world *world)
 
 static void graph_close(struct graph *g)
 {
-    for (int rank = 0; rank < g->world->size; rank++)
+    for (int rank = 0; rank < g->world->c.size; rank++)
         free(g->first[rank]);
     free(g->first);
     free(g->works);
@@ -121,7 +121,7 @@ static void edges_to_start(struct graph *g, uint32_t index)
     for (uint32_t i = 0; i < s->deps; i++) {
         uint32_t first = g->first[w->rank][plan->deps[s->first_dep + i]];
 
-        edge(g, 2 * (first + plan_needed(w->chunk, w->chunks, g->works[first].chunks) - 1) + 1, 2 * index);
+        edge(g, 2 * (first + plan_needed(s, w->chunk, w->chunks, g->works[first].chunks) - 1) + 1, 2 * index);
     }
 }
 
@@ -129,7 +129,7 @@ static void edges_to_end(struct graph *g, uint32_t index)
 {
     const struct work *w = &g->works[index];
     const struct pki_step *s = &g->world->plans[w->rank]->steps[w->step];
-    int partner = plan_step_receives(s) ? plan_partner(g->world, w->rank, s) : -1;
+    int partner = plan_step_receives(s) ? g->world->partners[w->rank][w->step] : -1;
 
     edge(g, 2 * index, 2 * index + 1);
     if (partner >= 0)
@@ -187,6 +187,30 @@ static bool unordered_pair(const struct graph *g, char *text, size_t text_bytes)
     return false;
 }
 
+/* Whether anything of rank `other` comes before the end of some step of `rank`. */
+static bool has_heard_of(const struct graph *g, int rank, int other)
+{
+    for (uint32_t a = 0; a < g->nworks; a++)
+        for (uint32_t b = 0; g->works[a].rank == rank && b < g->nworks; b++)
+            if (g->works[b].rank == other &&
+                g->before[(2 * (size_t)a + 1) * g->words + 2 * b / WORD_BITS] >> (2 * b % WORD_BITS) & 1)
+                return true;
+    return false;
+}
+
+static bool leaky_barrier(const struct graph *g, char *text, size_t text_bytes)
+{
+    for (int rank = 0; rank < g->world->c.size; rank++) {
+        for (int other = 0; other < g->world->c.size; other++) {
+            if (other == rank || has_heard_of(g, rank, other))
+                continue;
+            snprintf(text, text_bytes, "rank %d can leave the barrier before rank %d has come", rank, other);
+            return true;
+        }
+    }
+    return false;
+}
+
 bool plan_find_hazard(const struct plan_world *world, char *text, size_t text_bytes)
 {
     struct graph g;
@@ -200,6 +224,8 @@ bool plan_find_hazard(const struct plan_world *world, char *text, size_t text_by
     for (uint32_t node = 0; node < 2 * g.nworks; node++)
         visit(&g, node);
     found = g.cycle || unordered_pair(&g, text, text_bytes);
+    if (!found && world->algorithm->coll == PKI_COLL_BARRIER)
+        found = leaky_barrier(&g, text, text_bytes);
     if (g.cycle)
         snprintf(text, text_bytes, "steps wait for one another in a circle");
     graph_close(&g);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * All ranks at once, by a random schedule: every moment some step of some rank takes one small part of its work. Sources are
- * read and targets are filled with rubbish as early and as late as the contract in plan_model.h lets an engine do it.
+ * read and targets are filled with rubbish as early and as late as the contract in plan_model.h lets an engine do it. Some ranks
+ * come only when the others can do nothing without them.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -29,10 +30,17 @@ struct state {
     uint32_t *data; /* what was read, as long as the block */
 };
 
+struct member {
+    uint32_t *memory;
+    uint32_t *expected; /* what memory but scratch has to be in the end */
+    uint32_t left;      /* steps not complete */
+    bool here;
+};
+
 struct run {
-    const struct plan_world *world;
+    struct plan_world *world;
     uint64_t random;
-    uint32_t **memory;     /* [rank] */
+    struct member *ranks;
     struct state **states; /* [rank][step] */
     struct state **live;   /* those not complete */
     uint32_t nlive;
@@ -60,7 +68,7 @@ static struct plan_span span_of(const struct run *run, const struct state *s, st
 
 static uint32_t *data_of(const struct run *run, const struct state *s)
 {
-    return s->data + s->chunk * run->world->chunk;
+    return s->data + s->chunk * run->world->c.chunk;
 }
 
 static bool may_start(const struct run *run, const struct state *s)
@@ -68,13 +76,21 @@ static bool may_start(const struct run *run, const struct state *s)
     const struct pki_plan *plan = run->world->plans[s->rank];
     const struct pki_step *step = step_of(run, s);
 
+    if (!run->ranks[s->rank].here)
+        return false;
     for (uint32_t i = 0; i < step->deps; i++) {
         const struct state *dep = &run->states[s->rank][plan->deps[step->first_dep + i]];
 
-        if (dep->chunk < plan_needed(s->chunk, s->chunks, dep->chunks))
+        if (dep->chunk < plan_needed(step, s->chunk, s->chunks, dep->chunks))
             return false;
     }
     return true;
+}
+
+/* Sums; or, where the order of operands has to show, something neither commutative nor associative. */
+static uint32_t combine(const struct run *run, uint32_t a, uint32_t b)
+{
+    return run->world->no_sum ? (a ^ (a >> 15)) * 0x2c1b3c6du + (b ^ (b >> 12)) * 0x297a2d39u + 1 : a + b;
 }
 
 static void end_chunk(struct state *s)
@@ -86,7 +102,7 @@ static void end_chunk(struct state *s)
 static bool advance_send(struct run *run, struct state *s)
 {
     struct plan_span src = span_of(run, s, step_of(run, s)->src);
-    const uint32_t *from = run->memory[s->rank] + src.first;
+    const uint32_t *from = run->ranks[s->rank].memory + src.first;
     const struct state *peer = &run->states[step_of(run, s)->peer][s->partner];
 
     if (s->phase == STARTED) {
@@ -108,7 +124,7 @@ static bool advance_send(struct run *run, struct state *s)
 static void rubbish(struct run *run, int rank, struct plan_span span)
 {
     for (size_t i = 0; i < span.count; i++)
-        run->memory[rank][span.first + i] = (uint32_t)plan_random(&run->random);
+        run->ranks[rank].memory[span.first + i] = (uint32_t)plan_random(&run->random);
 }
 
 static bool advance_recv(struct run *run, struct state *s)
@@ -116,9 +132,9 @@ static bool advance_recv(struct run *run, struct state *s)
     const struct pki_step *step = step_of(run, s);
     bool reduces = step->kind == PKI_STEP_RECV_REDUCE;
     struct plan_span target = span_of(run, s, reduces ? step->landing : step->dst);
-    uint32_t *memory = run->memory[s->rank];
+    uint32_t *memory = run->ranks[s->rank].memory;
     const struct state *peer = &run->states[step->peer][s->partner];
-    const uint32_t *data = peer->data + s->chunk * run->world->chunk;
+    const uint32_t *data = peer->data + s->chunk * run->world->c.chunk;
 
     if (s->phase == STARTED) {
         if (!s->direct)
@@ -140,7 +156,7 @@ static bool advance_recv(struct run *run, struct state *s)
         struct plan_span src = span_of(run, s, step->src), dst = span_of(run, s, step->dst);
 
         for (size_t i = 0; i < dst.count; i++)
-            memory[dst.first + i] = memory[src.first + i] + (s->direct ? data[i] : memory[target.first + i]);
+            memory[dst.first + i] = combine(run, memory[src.first + i], s->direct ? data[i] : memory[target.first + i]);
     }
     end_chunk(s);
     return true;
@@ -150,20 +166,19 @@ static bool advance_local(struct run *run, struct state *s)
 {
     const struct pki_plan *plan = run->world->plans[s->rank];
     const struct pki_step *step = step_of(run, s);
-    uint32_t *memory = run->memory[s->rank];
+    uint32_t *memory = run->ranks[s->rank].memory;
     struct plan_span dst = span_of(run, s, step->dst);
     uint32_t *data = data_of(run, s);
 
     if (s->phase == STARTED) {
         uint32_t n = step->kind == PKI_STEP_COPY ? 1 : step->operands;
 
-        memset(data, 0, dst.count * sizeof *data);
         for (uint32_t k = 0; k < n; k++) {
             struct pki_ref ref = step->kind == PKI_STEP_COPY ? step->src : plan->operands[step->first_operand + k];
             struct plan_span src = span_of(run, s, ref);
 
             for (size_t i = 0; i < dst.count; i++)
-                data[i] += memory[src.first + i];
+                data[i] = k == 0 ? memory[src.first + i] : combine(run, data[i], memory[src.first + i]);
         }
         s->phase = BEGUN;
     } else if (s->phase == BEGUN) {
@@ -195,13 +210,26 @@ static bool advance(struct run *run, struct state *s)
     }
 }
 
+/* No rank leaves a barrier before all have come. */
+static void check_barrier(struct run *run, const struct state *s)
+{
+    if (run->world->algorithm->coll != PKI_COLL_BARRIER || run->ranks[s->rank].left > 0)
+        return;
+    for (int rank = 0; rank < run->world->c.size; rank++)
+        if (!run->ranks[rank].here)
+            fail(run, s, "the rank has left the barrier before all have come");
+}
+
 static bool advance_and_retire(struct run *run, uint32_t index)
 {
     struct state *s = run->live[index];
     bool moved = advance(run, s);
 
-    if (s->chunk == s->chunks)
+    if (s->chunk == s->chunks) {
         run->live[index] = run->live[--run->nlive];
+        run->ranks[s->rank].left--;
+        check_barrier(run, s);
+    }
     return moved;
 }
 
@@ -211,6 +239,21 @@ static bool advance_any(struct run *run)
     for (uint32_t index = 0; index < run->nlive; index++)
         if (advance_and_retire(run, index))
             return true;
+    return false;
+}
+
+static bool let_one_in(struct run *run)
+{
+    int first = (int)(plan_random(&run->random) % (uint64_t)run->world->c.size);
+
+    for (int i = 0; i < run->world->c.size; i++) {
+        struct member *m = &run->ranks[(first + i) % run->world->c.size];
+
+        if (!m->here) {
+            m->here = true;
+            return true;
+        }
+    }
     return false;
 }
 
@@ -225,9 +268,9 @@ static void schedule(struct run *run)
         if (run->live[index]->slow && draw >> 60 != 0)
             continue;
         idle = advance_and_retire(run, index) ? 0 : idle + 1;
-        if (idle < 2 * run->nlive + 16 || run->nlive == 0)
+        if (idle < run->nlive / 2 + 8 || run->nlive == 0)
             continue;
-        if (!advance_any(run))
+        if (!advance_any(run) && !let_one_in(run))
             fail(run, run->live[0], "deadlock");
         idle = 0;
     }
@@ -250,7 +293,7 @@ static void open_state(struct run *run, int rank, uint32_t step)
     s->data = malloc((block.count + 1) * sizeof *s->data);
     run->live[run->nlive++] = s;
     if (plan_step_sends(p) || plan_step_receives(p)) {
-        s->partner = plan_partner(run->world, rank, p);
+        s->partner = run->world->partners[rank][step];
         if (s->partner < 0) {
             fail(run, s, "no step of the peer meets this transfer");
         } else {
@@ -262,93 +305,148 @@ static void open_state(struct run *run, int rank, uint32_t step)
     }
 }
 
+static void open_rank(struct run *run, int rank)
+{
+    const struct plan_world *world = run->world;
+    struct member *m = &run->ranks[rank];
+    struct plan_span all = { 0, plan_memory_size(world, rank) };
+    uint64_t schedule = run->random;
+
+    m->memory = malloc((all.count + 1) * sizeof *m->memory);
+    if (world->inputs != 0)
+        run->random = world->inputs + (uint64_t)rank;
+    rubbish(run, rank, all);
+    if (world->inputs != 0)
+        run->random = schedule;
+    m->left = world->plans[rank]->nsteps;
+    m->here = plan_random(&run->random) % 4 != 0;
+    run->states[rank] = calloc(m->left + 1u, sizeof **run->states);
+    for (uint32_t step = 0; step < m->left; step++)
+        open_state(run, rank, step);
+}
+
 static void open_run(struct run *run)
 {
     const struct plan_world *world = run->world;
-    size_t total = 0;
+    size_t total = 0, size = (size_t)world->c.size;
 
-    run->memory = calloc((size_t)world->size, sizeof *run->memory);
-    run->states = calloc((size_t)world->size, sizeof *run->states);
-    for (int rank = 0; rank < world->size; rank++)
+    run->ranks = calloc(size, sizeof *run->ranks);
+    run->states = calloc(size, sizeof *run->states);
+    for (int rank = 0; rank < world->c.size; rank++)
         total += world->plans[rank]->nsteps;
     run->live = calloc(total + 1, sizeof *run->live);
-    for (int rank = 0; rank < world->size; rank++) {
-        struct plan_span all = { 0, plan_memory_size(world, rank) };
-
-        run->memory[rank] = malloc((all.count + 1) * sizeof **run->memory);
-        rubbish(run, rank, all);
-        run->states[rank] = calloc(world->plans[rank]->nsteps + 1u, sizeof **run->states);
-        for (uint32_t step = 0; step < world->plans[rank]->nsteps; step++)
-            open_state(run, rank, step);
-    }
+    for (int rank = 0; rank < world->c.size; rank++)
+        open_rank(run, rank);
 }
 
 static void close_run(struct run *run)
 {
-    for (int rank = 0; rank < run->world->size; rank++) {
+    for (int rank = 0; rank < run->world->c.size; rank++) {
         for (uint32_t step = 0; step < run->world->plans[rank]->nsteps; step++)
             free(run->states[rank][step].data);
         free(run->states[rank]);
-        free(run->memory[rank]);
+        free(run->ranks[rank].memory);
+        free(run->ranks[rank].expected);
     }
     free(run->states);
-    free(run->memory);
+    free(run->ranks);
     free(run->live);
 }
 
-/* All of a buffer is the same as its first block made as long as the whole. */
-static struct plan_span whole(const struct plan_world *world, int rank, uint8_t buffer)
+/* Put into `target` what block `block` of IN is on rank `from`; or on all ranks together, if from is -1. */
+static void expect(const struct run *run, uint32_t *target, struct plan_span to, int from, int block)
 {
-    uint32_t blocks = buffer == PKI_BUF_IN ? world->plans[rank]->in_blocks : world->plans[rank]->out_blocks;
-    struct plan_span span = plan_block(world, rank, (struct pki_ref){ .buffer = buffer });
+    int size = run->world->c.size;
 
-    for (uint32_t i = 1; i < blocks; i++)
-        span.count += plan_block(world, rank, (struct pki_ref){ .buffer = buffer, .index = (uint16_t)i }).count;
-    return span;
+    for (int rank = from < 0 ? 0 : from; rank < (from < 0 ? size : from + 1); rank++) {
+        const uint32_t *source = run->ranks[rank].memory + plan_user_block(run->world, rank, PKI_BUF_IN, block).first;
+
+        for (size_t i = 0; i < to.count; i++)
+            target[to.first + i] = (from < 0 && rank > 0 ? target[to.first + i] : 0) + source[i];
+    }
 }
 
-/* The expected content of every OUT, from the inputs; malloc'ed. */
-static uint32_t *expected_out(const struct run *run)
+/* What the memory of a rank has to be in the end: as it was, but for OUT. From the inputs of all ranks, before the run. */
+static void expect_rank(struct run *run, int rank)
 {
     const struct plan_world *world = run->world;
-    size_t out_count = whole(world, 0, PKI_BUF_OUT).count;
-    uint32_t *out = calloc(out_count + 1, sizeof *out);
+    size_t count = plan_user_size(world, rank);
+    uint32_t *e = malloc((count + 1) * sizeof *e);
+    struct plan_span own = plan_user_block(world, rank, PKI_BUF_OUT, rank);
 
-    for (int rank = 0; rank < world->size; rank++) {
-        struct plan_span in = whole(world, rank, PKI_BUF_IN);
-        uint32_t *target = world->algorithm->coll == PKI_COLL_ALLGATHER ? out + (size_t)rank * world->count : out;
-
-        for (size_t i = 0; i < in.count; i++)
-            target[i] += run->memory[rank][in.first + i];
+    memcpy(e, run->ranks[rank].memory, count * sizeof *e);
+    run->ranks[rank].expected = e;
+    if (!plan_has_out(world->algorithm, rank, world->c.root))
+        return;
+    switch (world->algorithm->coll) {
+    case PKI_COLL_ALLREDUCE:
+    case PKI_COLL_REDUCE:
+    case PKI_COLL_REDUCE_SCATTER:
+        expect(run, e, own, -1, rank);
+        return;
+    case PKI_COLL_BROADCAST:
+    case PKI_COLL_SCATTER:
+    case PKI_COLL_SCATTERV:
+        expect(run, e, own, world->c.root, rank);
+        return;
+    case PKI_COLL_BARRIER:
+        return;
+    default: /* gathers and alltoalls: a block from every rank */
+        for (int p = 0; p < world->c.size; p++)
+            expect(run, e, plan_user_block(world, rank, PKI_BUF_OUT, p), p, rank);
+        return;
     }
-    return out;
 }
 
-static void check_out(struct run *run, const uint32_t *expected)
+static void check_rank(struct run *run, int rank)
 {
-    for (int rank = 0; rank < run->world->size && !run->failed; rank++) {
-        struct plan_span out = whole(run->world, rank, PKI_BUF_OUT);
+    const struct member *m = &run->ranks[rank];
+    size_t count = plan_user_size(run->world, rank);
 
-        for (size_t i = 0; i < out.count && !run->failed; i++) {
-            if (run->memory[rank][out.first + i] == expected[i])
-                continue;
-            snprintf(run->text, run->text_bytes, "rank %d: element %zu of the result is wrong", rank, i);
+    for (size_t i = 0; i < count; i++) {
+        if (m->memory[i] == m->expected[i])
+            continue;
+        snprintf(run->text, run->text_bytes, "rank %d: element %zu is wrong in the end", rank, i);
+        run->failed = true;
+        return;
+    }
+}
+
+/* Without sums: all ranks have the same. */
+static void check_agreement(struct run *run)
+{
+    struct plan_world *world = run->world;
+    struct plan_span first = world->out[0];
+
+    for (int rank = 1; rank < world->c.size && world->algorithm->coll == PKI_COLL_ALLREDUCE; rank++) {
+        const uint32_t *own = run->ranks[rank].memory + world->out[rank].first;
+
+        if (memcmp(own, run->ranks[0].memory + first.first, first.count * sizeof *own) != 0) {
+            snprintf(run->text, run->text_bytes, "rank %d has not what rank 0 has", rank);
             run->failed = true;
         }
     }
+    first = world->out[world->c.root];
+    world->digest = first.count;
+    for (size_t i = 0; i < first.count; i++) {
+        world->digest ^= run->ranks[world->c.root].memory[first.first + i];
+        world->digest = world->digest * 0x9e3779b97f4a7c15u + 1;
+    }
 }
 
-bool plan_run(const struct plan_world *world, uint64_t seed, char *text, size_t text_bytes)
+bool plan_run(struct plan_world *world, uint64_t seed, char *text, size_t text_bytes)
 {
     struct run run = { .world = world, .random = seed, .text = text, .text_bytes = text_bytes };
-    uint32_t *expected;
 
     open_run(&run);
-    expected = expected_out(&run);
+    for (int rank = 0; rank < world->c.size && !run.failed; rank++)
+        expect_rank(&run, rank);
     if (!run.failed)
         schedule(&run);
-    check_out(&run, expected);
-    free(expected);
+    for (int rank = 0; rank < world->c.size && !run.failed && !world->no_sum; rank++)
+        check_rank(&run, rank);
+    if (!run.failed && world->no_sum)
+        check_agreement(&run);
     close_run(&run);
     return !run.failed;
 }

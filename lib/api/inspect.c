@@ -54,6 +54,15 @@ static pk_result_t describe(const pk_comm_t *comm, pk_op_kind_t op, size_t count
     return r->algorithm != NULL ? PK_OK : PK_ERR_UNSUPPORTED;
 }
 
+static const char *coll_reason(const pk_comm_t *comm)
+{
+    if (comm->tuning.algorithm[0] != '\0')
+        return "PK_ALGORITHM of rank 0";
+    if (comm->size > comm->tuning.direct_max_ranks)
+        return "many ranks: reductions go round a ring";
+    return "every rank reaches every other; reductions are in rank order";
+}
+
 pk_result_t pk_explain(const pk_comm_t *comm, pk_op_kind_t op, size_t count, pk_dtype_t dtype, pk_mem_kind_t kind, int in_place,
                        int peer, pk_explanation_t *explanation)
 {
@@ -73,10 +82,7 @@ pk_result_t pk_explain(const pk_comm_t *comm, pk_op_kind_t op, size_t count, pk_
     if (result != PK_OK)
         return result;
     if (request.what == PKI_DO_COLL)
-        snprintf(full.reason, sizeof full.reason, "%s",
-                 comm->tuning.algorithm[0] != '\0'
-                     ? "PK_ALGORITHM of rank 0"
-                     : "up to 16 ranks on one host: every rank reaches every other, sums in rank order");
+        snprintf(full.reason, sizeof full.reason, "%s", coll_reason(comm));
     else
         snprintf(full.reason, sizeof full.reason, "%.191s", comm->paths[request.peer].way[kind][kind].reason);
     return give(explanation, explanation->struct_size, &full, sizeof full, offsetof(pk_explanation_t, transports), "pk_explain");

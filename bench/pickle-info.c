@@ -24,7 +24,7 @@ static const struct variable settings[] = {
     { "PK_TIMEOUT_MS", "deadline of operations and of init; 600000 by default" },
     { "PK_SM_POLICY", "default, none, or a number of multiprocessors" },
     { "PK_WAIT", "how streams wait: auto (default), value, kernel" },
-    { "PK_ALGORITHM", "of collectives; chosen by size by default" },
+    { "PK_ALGORITHM", "of collectives; direct by default, ring above 16 ranks" },
     { "PK_CMA", "0: no process_vm_writev between processes" },
     { "PK_IFNAME", "network interface for the start" },
     { "PK_HOST_ID", "joins containers that share a machine" },

@@ -34,8 +34,8 @@ pk_result_t pk_comm_path(const pk_comm_t *comm, int peer, pk_mem_kind_t source, 
     return give(path, path->struct_size, &full, sizeof full, offsetof(pk_path_t, device), "pk_comm_path");
 }
 
-static pk_result_t describe(const pk_comm_t *comm, pk_op_kind_t op, size_t count, pk_dtype_t dtype, pk_mem_kind_t kind,
-                            int in_place, int peer, const struct pki_where *call, struct pki_request *r)
+static pk_result_t describe(const pk_comm_t *comm, pk_op_kind_t op, size_t count, pk_dtype_t dtype, int in_place, int peer,
+                            const struct pki_where *call, struct pki_request *r)
 {
     *r = (struct pki_request){ .count = count, .dtype = dtype, .in_place = in_place != 0, .in_count = count, .out_count = count };
     if (op == PK_OP_SEND || op == PK_OP_RECV) {
@@ -50,7 +50,7 @@ static pk_result_t describe(const pk_comm_t *comm, pk_op_kind_t op, size_t count
     if (op == PK_OP_ALLREDUCE && pki_check_reduction(dtype, PK_SUM, call) != PK_OK)
         return PK_ERR_UNSUPPORTED;
     r->what = PKI_DO_COLL;
-    r->algorithm = pki_comm_choose(comm, (enum pki_coll)op, count, (enum pki_mem_kind)kind);
+    r->algorithm = pki_comm_choose(comm, (enum pki_coll)op);
     return r->algorithm != NULL ? PK_OK : PK_ERR_UNSUPPORTED;
 }
 
@@ -76,7 +76,7 @@ pk_result_t pk_explain(const pk_comm_t *comm, pk_op_kind_t op, size_t count, pk_
     if (result == PK_OK && (explanation == NULL || (unsigned)kind > PK_MEM_DEVICE))
         result = pki_fail(PK_ERR_ARG, &call, "%s", explanation == NULL ? "explanation is null" : "unknown kind of memory");
     if (result == PK_OK)
-        result = describe(comm, op, count, dtype, kind, in_place, peer, &call, &request);
+        result = describe(comm, op, count, dtype, in_place, peer, &call, &request);
     if (result == PK_OK)
         result = pki_engine_explain(comm->engine, &request, (enum pki_mem_kind)kind, &full);
     if (result != PK_OK)

@@ -72,9 +72,7 @@ static pk_result_t check_overlap(struct pki_request *r, const char *in_place_at,
 
 static pk_result_t choose_and_submit(pk_comm_t *comm, struct pki_request *r, enum pki_coll coll)
 {
-    size_t bytes = r->out_count * pki_dtype_bytes(r->dtype);
-
-    r->algorithm = pki_comm_choose(comm, coll, bytes, PKI_MEM_HOST);
+    r->algorithm = pki_comm_choose(comm, coll);
     if (r->algorithm == NULL)
         return pki_submit_refused(PK_ERR_UNSUPPORTED);
     return pki_submit(comm, r);

@@ -2,12 +2,11 @@
 /* Which algorithm. From rank 0's constants and what all ranks know, so that all decide alike. */
 #include "comm/comm.h"
 
-const struct pki_algorithm *pki_comm_choose(const struct pk_comm *comm, enum pki_coll coll, size_t bytes, enum pki_mem_kind kind)
+const struct pki_algorithm *pki_comm_choose(const struct pk_comm *comm, enum pki_coll coll)
 {
     const struct pki_algorithm *algorithm;
     const char *name = comm->tuning.algorithm;
 
-    (void)bytes, (void)kind;
     /* Direct algorithms reduce in rank order, so their bits do not depend on the size of the message. */
     if (name[0] == '\0')
         name = coll == PKI_COLL_ALLREDUCE && comm->size > comm->tuning.direct_max_ranks ? "ring" : "direct";

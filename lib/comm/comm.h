@@ -82,6 +82,6 @@ pk_result_t pki_comm_state(struct pk_comm *comm);
 pk_result_t pki_comm_destroy(struct pk_comm *comm);
 
 /* choose.c: the algorithm of a collective; NULL and an error record when there is none. */
-const struct pki_algorithm *pki_comm_choose(const struct pk_comm *comm, enum pki_coll coll, size_t bytes, enum pki_mem_kind kind);
+const struct pki_algorithm *pki_comm_choose(const struct pk_comm *comm, enum pki_coll coll);
 
 #endif

@@ -9,8 +9,6 @@
 #include "comm/comm.h"
 #include "util/clock.h"
 
-#define FEW_QUEUES 2 /* with no more hardware queues a waiting kernel holds up others: no low-latency slots */
-
 static pk_result_t open_device(struct pk_comm *comm)
 {
     const struct pki_device_ops *cuda = pki_device_cuda();
@@ -59,7 +57,7 @@ static void fill_card(struct pk_comm *comm, struct pki_card *card)
 
         comm->device->ops->info(comm->device, &info);
         card->has_gpu = 1;
-        card->kernels = comm->config.sm_policy != PK_SM_NONE && info.connections > FEW_QUEUES;
+        card->kernels = comm->config.sm_policy != PK_SM_NONE && info.connections > PKI_FEW_QUEUES;
         memcpy(card->gpu_uuid, info.uuid, sizeof card->gpu_uuid);
         memcpy(card->gpu_pci, info.pci_bus_id, sizeof card->gpu_pci);
     }

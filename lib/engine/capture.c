@@ -151,7 +151,7 @@ static pk_result_t wait_how(struct pki_engine *e, enum pki_wait_how *how)
     struct pki_device_info info;
 
     e->gpu->ops->info(e->gpu, &info);
-    *how = info.connections <= 2 ? PKI_WAIT_KERNEL : PKI_WAIT_VALUE;
+    *how = info.connections <= PKI_FEW_QUEUES ? PKI_WAIT_KERNEL : PKI_WAIT_VALUE;
     if (*how == PKI_WAIT_KERNEL && e->config.sm_policy == PK_SM_NONE)
         return pki_fail(PK_ERR_NEEDS_SM, NULL, "capture with CUDA_DEVICE_MAX_CONNECTIONS=%d: a waiting graph would stop every kernel of "
                         "the process; set it to 8 or more, or allow kernels", info.connections);

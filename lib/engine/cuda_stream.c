@@ -20,9 +20,7 @@
 
 #include "engine/internal.h"
 
-#define FEW_QUEUES 2
 #define STREAMS_MAX 256
-#define GRANT_NS 20000u /* how long a send looks for its grant at most: two ranks that call at the same time just miss each other otherwise */
 #define GRANT_LEAST_NS 300u
 
 /* The process's streams with a value wait pending. */
@@ -80,7 +78,7 @@ void pki_stream_waits(uint64_t *pending, uint64_t *most)
 /* How many streams may hold a queue. */
 static int wait_limit(const struct pki_engine *e, int connections)
 {
-    if (e->config.wait_policy == PKI_WAITS_KERNEL || connections <= FEW_QUEUES)
+    if (e->config.wait_policy == PKI_WAITS_KERNEL || connections <= PKI_FEW_QUEUES)
         return 0;
     return e->config.wait_policy == PKI_WAITS_VALUE ? STREAMS_MAX : connections / 2 - 1;
 }
@@ -98,7 +96,7 @@ static pk_result_t choose_wait(struct pki_task *task)
     struct pki_engine *e = task->engine;
     int connections = connections_of(e), limit = wait_limit(e, connections);
 
-    task->few_queues = connections <= FEW_QUEUES;
+    task->few_queues = connections <= PKI_FEW_QUEUES;
     task->how = PKI_WAIT_KERNEL;
     if (budget_take(task->queue.handle, limit)) {
         task->how = PKI_WAIT_VALUE;
@@ -155,7 +153,7 @@ pk_result_t pki_stream_admit(struct pki_task *task)
     if (e->gpu == NULL)
         return pki_fail(PK_ERR_ARG, NULL, "%s: a cuda stream, but the communicator has no gpu (config.device)", task->name);
     task->queue = (struct pki_queue){ e->gpu, task->request.stream.handle };
-    if (task->kind == PKI_MEM_DEVICE && pki_task_needs_kernel(task) && connections_of(e) <= FEW_QUEUES) {
+    if (task->kind == PKI_MEM_DEVICE && pki_task_needs_kernel(task) && connections_of(e) <= PKI_FEW_QUEUES) {
         do_within_call(task);
         return PK_OK;
     }
@@ -201,7 +199,7 @@ static void look_for_grant(struct pki_xfer *xfer)
         if (!pki_lane_poll(xfer->engine, peer))
             pki_cpu_pause();
     if (xfer->state != PKI_XFER_WAIT)
-        peer->patience_ns = GRANT_NS;
+        peer->patience_ns = PKI_GRANT_NS;
     else if (peer->patience_ns > GRANT_LEAST_NS)
         peer->patience_ns /= 2;
 }
@@ -231,7 +229,6 @@ static void begin_direct(struct pki_task *task)
 void pki_stream_begin(struct pki_task *task)
 {
     task->mode = PKI_TASK_GATED;
-    task->in_cuda_stream = true;
     if (moves_itself(task))
         begin_direct(task);
     if (task->direct)
@@ -311,7 +308,7 @@ static void wait_for_all(struct pki_task *first, struct pki_list *made)
         struct pki_task *task = pki_container_of(node, struct pki_task, waiting);
         struct pki_gate gate;
 
-        if (!task->in_cuda_stream || task->queue.handle != first->queue.handle || task->waited)
+        if (!pki_task_in_cuda_stream(task) || task->queue.handle != first->queue.handle || task->waited)
             continue;
         if (n == WAITS_A_CALL)
             break;

@@ -252,7 +252,8 @@ static void check_peers(struct pki_engine *e)
             pki_side_check_left(e, &e->peers[i]);
 }
 
-void pki_engine_blame(struct pki_engine *e, pk_result_t code, const struct pki_where *where, const char *what, size_t bytes, size_t done)
+void pki_engine_blame(struct pki_engine *e, pk_result_t code, const struct pki_where *where, const char *what, size_t done,
+                      size_t bytes)
 {
     if (code == PK_ERR_PEER)
         for (int i = 0; i < e->config.size && atomic_load(&e->failed) == PK_OK; i++)
@@ -260,7 +261,7 @@ void pki_engine_blame(struct pki_engine *e, pk_result_t code, const struct pki_w
                 pki_side_poll(e, &e->peers[i]);
     if (atomic_load(&e->failed) != PK_OK)
         return;
-    (void)pki_fail(code, where, "%s of %zu bytes failed after %zu", what, bytes, done);
+    (void)pki_fail(code, where, "%s failed, %zu of %zu bytes done", what, done, bytes);
     pki_engine_poison(e, code, true);
 }
 

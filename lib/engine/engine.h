@@ -17,6 +17,9 @@
 
 struct pki_engine;
 
+/* With no more hardware queues (CUDA_DEVICE_MAX_CONNECTIONS) whatever follows a wait in its stream holds up other streams. */
+#define PKI_FEW_QUEUES 2
+
 enum pki_wait_policy { PKI_WAITS_AUTO, PKI_WAITS_VALUE, PKI_WAITS_KERNEL }; /* PK_WAIT */
 
 struct pki_engine_config {

@@ -20,6 +20,7 @@
 #define PKI_DEVICE_CHUNK (16u << 20)     /* the same on a GPU, for plans with reductions */
 #define PKI_XFER_PUTS 2                  /* chunks of one transfer in flight */
 #define PKI_IFACES_MAX 4
+#define PKI_GRANT_NS 20000u              /* how long a send in a stream looks for its grant at most */
 #define PKI_REGIONS_MAX (1u << 20)       /* ids a peer may use */
 #define PKI_EXPORT_PIECES_MAX 65536u     /* descriptors of one region */
 #define PKI_LL_SLOTS 16                  /* low-latency slots a pair and direction */
@@ -142,7 +143,6 @@ enum pki_task_mode {
 struct pki_step_state {
     size_t bytes;      /* length of the step's block */
     size_t done;       /* bytes finished */
-    size_t issued;
     struct pki_xfer *xfer;
     size_t landed;          /* RECV_REDUCE: bytes that have come */
     struct pki_gate finish; /* work on a GPU in flight */
@@ -171,7 +171,7 @@ struct pki_task {
     struct pki_host_stream *stream;
     uint64_t group;            /* of the process: operations that were started together */
     atomic_bool may_start;     /* host stream: everything before it has ended */
-    bool started, holds_wait, direct, few_queues, in_cuda_stream, waited;
+    bool started, holds_wait, direct, few_queues, waited;
     bool running;              /* its steps are being looked at */
     atomic_bool ended;
     pk_result_t result;
@@ -254,8 +254,8 @@ void pki_engine_wait(struct pki_engine *engine, const atomic_bool *done);
 /* Make the engine unusable; the calling thread's error record becomes the engine's. `tell`: the peers do not know yet. */
 void pki_engine_poison(struct pki_engine *engine, pk_result_t code, bool tell);
 /* Something with a peer has failed: poison, unless the peers' sockets tell of an earlier and better reason. */
-void pki_engine_blame(struct pki_engine *engine, pk_result_t code, const struct pki_where *where, const char *what, size_t bytes,
-                      size_t done);
+void pki_engine_blame(struct pki_engine *engine, pk_result_t code, const struct pki_where *where, const char *what, size_t done,
+                      size_t bytes);
 /* A rank that the oldest operation waits for, -1 when there is none. */
 int pki_engine_missing(struct pki_engine *engine);
 struct pki_where pki_engine_where(const struct pki_engine *engine, int peer, const struct pki_task *task);
@@ -324,6 +324,11 @@ void pki_side_check_left(struct pki_engine *engine, struct pki_peer *peer); /* a
 void pki_side_tell_all(struct pki_engine *engine, bool failed);
 
 /* task.c, plan_run.c */
+static inline bool pki_task_in_cuda_stream(const struct pki_task *task)
+{
+    return task->request.stream.kind == PK_STREAM_KIND_CUDA;
+}
+
 pk_result_t pki_task_new(struct pki_engine *engine, const struct pki_request *request, struct pki_task **task);
 bool pki_task_start(struct pki_task *task); /* false: it cannot yet, ask again */
 void pki_task_end(struct pki_task *task, pk_result_t result);

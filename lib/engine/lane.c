@@ -17,7 +17,7 @@ pk_result_t pki_lane_send(struct pki_peer *peer, const struct pki_msg *msg, cons
     } else if (result != PK_IN_PROGRESS) {
         struct pki_where where = pki_engine_where(e, peer->rank, NULL);
 
-        pki_engine_blame(e, PK_ERR_PEER, &where, "a message", msg->payload, 0);
+        pki_engine_blame(e, PK_ERR_PEER, &where, "a message", 0, msg->payload);
     }
     return result;
 }

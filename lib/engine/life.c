@@ -10,7 +10,7 @@ static void peer_init(struct pki_peer *peer, int rank)
 {
     peer->rank = rank;
     peer->side_fd = -1;
-    peer->patience_ns = 20000;
+    peer->patience_ns = PKI_GRANT_NS;
     pki_list_init(&peer->sends);
     pki_list_init(&peer->recvs);
     pki_list_init(&peer->arrivals);

@@ -371,7 +371,6 @@ static void work_on_host(struct pki_task *task, uint32_t i, size_t avail)
         pki_engine_poison(task->engine, result, true);
         return;
     }
-    state->issued = avail;
     step_done(task, i, avail, avail == state->bytes);
 }
 

@@ -148,20 +148,19 @@ static struct pki_gate chunk_gate(const struct pki_xfer *xfer, size_t end)
     return (struct pki_gate){ xfer->finish.word, xfer->gate_value - (uint32_t)left };
 }
 
-static bool fill_put(struct pki_xfer *xfer, struct pki_put *put, size_t len)
+static void fill_put(struct pki_xfer *xfer, struct pki_put *put, size_t len)
 {
     *put = (struct pki_put){ .ep = xfer->way, .src = xfer->addr + xfer->issued, .remote = xfer->remote + xfer->issued, .bytes = len,
                              .done_remote = chunk_gate(xfer, xfer->issued + len), .owner = xfer };
     pki_list_init(&put->node);
-    return true;
 }
 
 static void put_failed(struct pki_xfer *xfer, pk_result_t result)
 {
     struct pki_where where = pki_engine_where(xfer->engine, xfer->peer->rank, xfer->task);
 
-    pki_engine_blame(xfer->engine, result, &where, xfer->way != NULL ? xfer->way->iface->transport->name : "a move", xfer->bytes,
-                     xfer->done);
+    pki_engine_blame(xfer->engine, result, &where, xfer->way != NULL ? xfer->way->iface->transport->name : "a move", xfer->done,
+                     xfer->bytes);
 }
 
 static void issue_puts(struct pki_xfer *xfer)

@@ -265,11 +265,6 @@ static void unmake_all(struct pki_list *made)
     }
 }
 
-static bool in_cuda_stream(const struct pki_task *task)
-{
-    return task->request.stream.kind == PK_STREAM_KIND_CUDA;
-}
-
 /* Receives before sends, so that a group that meets itself in one thread, and peers, find the grants. */
 static void start_those(struct pki_list *made, bool sends)
 {
@@ -278,7 +273,7 @@ static void start_those(struct pki_list *made, bool sends)
 
         if ((task->request.what == PKI_DO_SEND) != sends)
             continue;
-        if (in_cuda_stream(task))
+        if (pki_task_in_cuda_stream(task))
             pki_stream_begin(task);
         else if (!task->after_stream && atomic_load(&task->may_start))
             (void)pki_task_start(task);
@@ -292,7 +287,7 @@ static void join_streams(struct pki_list *made)
         for (struct pki_list *n = made->next; n != made; n = n->next) {
             struct pki_task *task = pki_container_of(n, struct pki_task, waiting);
 
-            if (!in_cuda_stream(task))
+            if (!pki_task_in_cuda_stream(task))
                 continue;
             if (phase == 0)
                 pki_stream_move(task);

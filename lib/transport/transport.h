@@ -140,8 +140,8 @@ struct pki_transport {
     pk_result_t (*map)(struct pki_ep *ep, const struct pki_export *in, uint64_t *remote);
     void (*unmap)(struct pki_ep *ep, const struct pki_export *in, uint64_t remote);
 
-    /* Send one message, msg->payload bytes of payload behind it. PK_OK: copied, buffers are free. PK_ERR_BUSY-like
-     * PK_IN_PROGRESS: no room, nothing was taken, offer it again later. PK_ERR_PEER: the endpoint is dead. Order is kept. */
+    /* Send one message, msg->payload bytes of payload behind it. PK_OK: copied, buffers are free. PK_IN_PROGRESS:
+     * no room, nothing was taken, offer it again later. PK_ERR_PEER: the endpoint is dead. Order is kept. */
     pk_result_t (*msg)(struct pki_ep *ep, const struct pki_msg *msg, const void *payload);
     /* The oldest message that has arrived, without taking it: false when there is none. *payload stays valid until pop. */
     bool (*peek)(struct pki_ep *ep, struct pki_msg *msg, const void **payload);

@@ -25,6 +25,7 @@ static const struct variable settings[] = {
     { "PK_SM_POLICY", "default, none, or a number of multiprocessors" },
     { "PK_WAIT", "how streams wait: auto (default), value, kernel" },
     { "PK_ALGORITHM", "of collectives; direct by default, ring above 16 ranks" },
+    { "PK_P2P_LEVEL", "farthest GPUs that copy directly: LOC NVL PIX PXB PHB NODE SYS" },
     { "PK_CMA", "0: no process_vm_writev between processes" },
     { "PK_IFNAME", "network interface for the start" },
     { "PK_HOST_ID", "joins containers that share a machine" },
@@ -72,6 +73,25 @@ static void print_version(void)
     printf("pickle %d.%d.%d (this program was built for %d.%d.%d)\n", version / 10000, version / 100 % 100, version % 100,
            PK_VERSION_MAJOR, PK_VERSION_MINOR, PK_VERSION_PATCH);
     printf("  program built with compiler %s\n", __VERSION__);
+}
+
+/* The text that one of the library's dumps writes, whatever its length; indented. */
+static void print_dump(const char *title, pk_result_t (*dump)(const pk_comm_t *, char *, size_t, size_t *), const pk_comm_t *comm)
+{
+    size_t bytes = 0;
+    char *text = NULL;
+    pk_result_t result = dump(comm, NULL, 0, &bytes);
+
+    puts(title);
+    if (result == PK_OK)
+        text = malloc(bytes);
+    if (text != NULL)
+        result = dump(comm, text, bytes, NULL);
+    if (result != PK_OK)
+        print_error("the library cannot tell", result);
+    for (char *line = text != NULL ? strtok(text, "\n") : NULL; line != NULL; line = strtok(NULL, "\n"))
+        printf("  %s\n", line);
+    free(text);
 }
 
 /* Two ranks in one thread, as `nonblocking` allows: start both, then wait for both. */
@@ -188,6 +208,7 @@ static int print_host(void)
     if (result == PK_OK) {
         print_paths(comms[0], false);
         print_explanations(comms[0], PK_MEM_HOST);
+        print_dump("settings of that communicator", pk_config_dump, comms[0]);
     } else {
         print_error("a communicator", result);
     }
@@ -221,6 +242,8 @@ static int print_job(void)
         printf("job of %d ranks, seen by rank 0\n", size);
         print_paths(comm, false);
         print_explanations(comm, PK_MEM_HOST);
+        print_dump("topology", pk_topology_dump, comm);
+        print_dump("settings", pk_config_dump, comm);
     }
     /* Nobody leaves while rank 0 looks. */
     if (tokens == NULL || pk_allgather(&token, tokens, 1, PK_INT32, comm, PK_BLOCKING) != PK_OK)
@@ -245,6 +268,7 @@ int main(int argc, char **argv)
     printf("host %s, %ld CPUs\n", host, sysconf(_SC_NPROCESSORS_ONLN));
     puts("launcher: none found (PK_RANK, PMIx); start ranks by mpirun, srun, or PK_RANK, PK_SIZE and PK_ROOT");
     print_variables("settings", settings, sizeof settings / sizeof settings[0]);
+    print_dump("topology", pk_topology_dump, NULL);
     failed = print_host();
     if (gpu_absent() != NULL)
         printf("GPUs: none, %s\n", gpu_absent());

@@ -78,6 +78,39 @@ typedef struct pk_stats {
 /** Read the counters. @return PK_OK; PK_ERR_ARG (null, struct_size). Since 0.1. */
 PK_API pk_result_t pk_comm_stats(const pk_comm_t *comm, pk_stats_t *stats);
 
+/**
+ * Write what this machine looks like, as lines of text for people: packages, NUMA nodes and CPUs; GPUs and NICs with what lies
+ * between each two of them, and the NICs nearest to each GPU; and with `comm`, where its ranks are. Between devices:
+ *
+ *     SELF  one device
+ *     NVL   NVLink, directly or through NVSwitches (as the GPU driver says)
+ *     PIX   one PCIe switch
+ *     PXB   several PCIe switches
+ *     PHB   a PCIe host bridge, a part of the CPU
+ *     NODE  host bridges of one NUMA node
+ *     SYS   the link between NUMA nodes
+ *
+ * PK_P2P_LEVEL (rank 0's holds for all) names the farthest of these that copies from GPU to GPU may cross: two GPUs that are known
+ * to be farther apart are given no path to each other, and pk_comm_path says so. LOC means SELF. Two ranks on one GPU, and GPUs whose
+ * distance cannot be found out, are not affected. Not set: as far as the GPUs reach.
+ *
+ * @param comm      NULL: the machine alone
+ * @param text      [capacity] bytes, the caller's; cut where it is too short, always with a final null; NULL with capacity 0
+ * @param needed    out, may be NULL: bytes that the whole text takes, with the null
+ * @return PK_OK; PK_ERR_ARG (text null with a capacity, a communicator that is not up); PK_ERR_SYSTEM, PK_ERR_MEMORY (the machine
+ *         cannot be looked at)
+ * Takes tens of milliseconds. Since 0.2.
+ */
+PK_API pk_result_t pk_topology_dump(const pk_comm_t *comm, char *text, size_t capacity, size_t *needed);
+
+/**
+ * Write the settings of a communicator as lines of text: name, value, and where it came from (default, pk_comm_config_t, environment,
+ * rank 0).
+ * @param comm, text, needed  as for pk_topology_dump; comm must not be NULL
+ * @return PK_OK; PK_ERR_ARG. Since 0.2.
+ */
+PK_API pk_result_t pk_config_dump(const pk_comm_t *comm, char *text, size_t capacity, size_t *needed);
+
 /** Receives one log line without newline. Called from any thread, must not call the library, must not keep `line`. */
 typedef void (*pk_log_callback_t)(void *arg, int level, const char *line);
 

@@ -19,6 +19,7 @@
 struct pki_tuning {
     int32_t direct_max_ranks; /* above, reductions go round a ring */
     char algorithm[16];       /* PK_ALGORITHM, or empty */
+    int32_t p2p_level;        /* PK_P2P_LEVEL: enum pki_distance, UNKNOWN where it is not set */
 };
 
 /* What every rank tells every other. Fixed size, no pointers. */
@@ -38,6 +39,13 @@ static inline bool pki_same_process(const struct pki_card *a, const struct pki_c
     return a->pid == b->pid && a->process == b->process && a->process != 0;
 }
 
+/* Where a setting's value came from. */
+enum pki_origin { PKI_FROM_DEFAULT, PKI_FROM_CONFIG, PKI_FROM_ENVIRONMENT, PKI_FROM_RANK_0 };
+
+struct pki_origins {
+    enum pki_origin device, sm_policy, nonblocking, timeout_ms, wait;
+};
+
 struct pki_paths { /* to one peer, for each [source][target] kind */
     struct pki_path way[2][2];
 };
@@ -47,6 +55,7 @@ struct pk_comm {
     pk_unique_id_t id;
     struct pk_comm_config config; /* resolved: environment and defaults are in */
     enum pki_wait_policy wait_policy;
+    struct pki_origins origins;
     struct pki_tuning tuning;
     uint64_t deadline_ns; /* of init */
     struct pki_bootstrap *bootstrap;
@@ -54,6 +63,7 @@ struct pk_comm {
     struct pki_engine *engine; /* NULL until init is far enough */
     struct pki_card *cards;
     struct pki_paths *paths;
+    uint8_t *gpu_distances; /* enum pki_distance between this rank's GPU and each rank's; UNKNOWN across hosts */
     int *side_fds;
     bool *local;
     struct pki_iface *ifaces[PKI_TRANSPORTS_MAX];
@@ -70,6 +80,13 @@ pk_result_t pki_config_resolve(const pk_comm_config_t *config, struct pk_comm *c
 /* init.c: everything between an id and a working engine. */
 pk_result_t pki_comm_bring_up(struct pk_comm *comm);
 void pki_comm_tear_down(struct pk_comm *comm);
+
+/* locality.c: fill gpu_distances. All ranks of a host take part, over their side sockets, before endpoints use these. */
+pk_result_t pki_comm_locate(struct pk_comm *comm);
+
+/* dump.c: texts for people. At most `capacity` bytes with the final null; `needed` is what the whole takes. */
+pk_result_t pki_topology_dump(const struct pk_comm *comm, char *text, size_t capacity, size_t *needed);
+void pki_config_dump(const struct pk_comm *comm, char *text, size_t capacity, size_t *needed);
 
 /* connect.c: endpoints of all pairs on this host. */
 pk_result_t pki_comm_connect(struct pk_comm *comm);

@@ -80,6 +80,36 @@ static pk_result_t algorithm_from_env(struct pk_comm *comm)
     return PK_OK;
 }
 
+static pk_result_t p2p_level_from_env(struct pk_comm *comm)
+{
+    const char *text = pki_env_get("PK_P2P_LEVEL");
+    enum pki_distance level = PKI_DIST_UNKNOWN;
+
+    if (text != NULL && !pki_distance_parse(text, &level))
+        return pki_fail(PK_ERR_ARG, NULL, "PK_P2P_LEVEL is '%.32s': LOC, NVL, PIX, PXB, PHB, NODE or SYS", text);
+    comm->tuning.p2p_level = (int32_t)level;
+    return PK_OK;
+}
+
+static enum pki_origin origin(bool in_config, const char *variable)
+{
+    if (in_config)
+        return PKI_FROM_CONFIG;
+    return variable != NULL && pki_env_get(variable) != NULL ? PKI_FROM_ENVIRONMENT : PKI_FROM_DEFAULT;
+}
+
+/* With the caller's values alone in the configuration. */
+static void note_origins(struct pk_comm *comm)
+{
+    const pk_comm_config_t *c = &comm->config;
+
+    comm->origins.device = origin(c->device != PK_DEVICE_AUTO, NULL);
+    comm->origins.sm_policy = origin(c->sm_policy != PK_SM_DEFAULT, "PK_SM_POLICY");
+    comm->origins.nonblocking = origin(c->nonblocking != 0, NULL);
+    comm->origins.timeout_ms = origin(c->timeout_ms != 0, "PK_TIMEOUT_MS");
+    comm->origins.wait = origin(false, "PK_WAIT");
+}
+
 pk_result_t pki_config_resolve(const pk_comm_config_t *config, struct pk_comm *comm)
 {
     static const char *const waits[] = { "auto", "value", "kernel", NULL };
@@ -90,10 +120,14 @@ pk_result_t pki_config_resolve(const pk_comm_config_t *config, struct pk_comm *c
 
     if (result == PK_OK)
         result = check_fields(c);
-    if (result == PK_OK)
-        result = policy_from_env(c);
+    if (result != PK_OK)
+        return result;
+    note_origins(comm);
+    result = policy_from_env(c);
     if (result == PK_OK)
         result = algorithm_from_env(comm);
+    if (result == PK_OK)
+        result = p2p_level_from_env(comm);
     if (result == PK_OK)
         result = pki_env_int("PK_TIMEOUT_MS", 1, INT64_MAX / 2000000, DEFAULT_TIMEOUT_MS, &timeout_ms);
     if (result == PK_OK)

@@ -108,6 +108,8 @@ static void fill_facts(const struct pk_comm *comm, int peer, const struct link *
     pair->has_gpu[0] = a->has_gpu != 0;
     pair->has_gpu[1] = b->has_gpu != 0;
     pair->same_gpu = a->has_gpu && b->has_gpu && memcmp(a->gpu_uuid, b->gpu_uuid, sizeof a->gpu_uuid) == 0;
+    pair->distance = (enum pki_distance)comm->gpu_distances[peer];
+    pair->p2p_level = (enum pki_distance)comm->tuning.p2p_level;
     for (int t = 0; t < PKI_TRANSPORTS_MAX && transports[t] != NULL; t++) {
         pair->transports[t] = transports[t];
         pair->probes[t][0] = a->probes[t];
@@ -176,7 +178,9 @@ pk_result_t pki_comm_connect(struct pk_comm *comm)
 
     if (links == NULL)
         return pki_fail(PK_ERR_MEMORY, NULL, "no memory for %d links", comm->size);
-    result = connect_all(comm, links);
+    result = pki_comm_locate(comm);
+    if (result == PK_OK)
+        result = connect_all(comm, links);
     for (int i = 0; i < comm->size && result == PK_OK; i++) {
         choose_paths(comm, i, i == comm->rank ? NULL : &links[i]);
         if (i != comm->rank)

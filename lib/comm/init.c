@@ -172,12 +172,14 @@ void pki_comm_tear_down(struct pk_comm *comm)
     free(comm->side_fds);
     free(comm->local);
     free(comm->paths);
+    free(comm->gpu_distances);
     free(comm->cards);
     if (comm->device != NULL)
         comm->device->ops->close(comm->device);
     comm->side_fds = NULL;
     comm->local = NULL;
     comm->paths = NULL;
+    comm->gpu_distances = NULL;
     comm->cards = NULL;
     comm->device = NULL;
 }

@@ -25,6 +25,8 @@ static const struct symbol symbols[] = {
     { "cuDeviceGetName", offsetof(struct pki_cuda_driver, device_get_name) },
     { "cuDeviceGetUuid_v2", offsetof(struct pki_cuda_driver, device_get_uuid) },
     { "cuDeviceGetPCIBusId", offsetof(struct pki_cuda_driver, device_get_pci_bus_id) },
+    { "cuDeviceGetByPCIBusId", offsetof(struct pki_cuda_driver, device_get_by_bus_id) },
+    { "cuDeviceGetP2PAttribute", offsetof(struct pki_cuda_driver, device_get_p2p_attribute) },
     { "cuDeviceGetAttribute", offsetof(struct pki_cuda_driver, device_get_attribute) },
     { "cuDeviceCanAccessPeer", offsetof(struct pki_cuda_driver, device_can_access_peer) },
     { "cuDevicePrimaryCtxRetain", offsetof(struct pki_cuda_driver, primary_retain) },

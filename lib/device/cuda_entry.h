@@ -10,4 +10,7 @@ extern const struct pki_device_ops pki_device_cuda_ops;
 /* As pki_device_cuda_absent. */
 const char *pki_cuda_absent(void);
 
+/* As pki_device_cuda_link. */
+enum pki_device_link pki_cuda_link(const char *bus_id_a, const char *bus_id_b);
+
 #endif

@@ -178,6 +178,10 @@ const struct pki_device_ops *pki_device_cuda(void);
 /* Why no CUDA device can be used ("libcuda.so.1 not found", ...); NULL when one can. Opens the driver, makes no context. */
 const char *pki_device_cuda_absent(void);
 
+/* What joins two GPUs, as the driver says. Unknown: no driver, or one of them is not visible to this process. */
+enum pki_device_link { PKI_LINK_UNKNOWN, PKI_LINK_PCIE, PKI_LINK_NVLINK };
+enum pki_device_link pki_device_cuda_link(const char *bus_id_a, const char *bus_id_b);
+
 /* The host's reduction, for any thread: as the slot `reduce`. */
 pk_result_t pki_reduce_host(void *dst, const void *const *srcs, int n, size_t count, pk_dtype_t dtype, pk_op_t op);
 

@@ -14,6 +14,11 @@ const char *pki_device_cuda_absent(void)
 {
     return pki_cuda_absent();
 }
+
+enum pki_device_link pki_device_cuda_link(const char *bus_id_a, const char *bus_id_b)
+{
+    return pki_cuda_link(bus_id_a, bus_id_b);
+}
 #else
 const struct pki_device_ops *pki_device_cuda(void)
 {
@@ -23,5 +28,11 @@ const struct pki_device_ops *pki_device_cuda(void)
 const char *pki_device_cuda_absent(void)
 {
     return "this libpickle was built without CUDA";
+}
+
+enum pki_device_link pki_device_cuda_link(const char *bus_id_a, const char *bus_id_b)
+{
+    (void)bus_id_a, (void)bus_id_b;
+    return PKI_LINK_UNKNOWN;
 }
 #endif

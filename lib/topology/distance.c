@@ -69,3 +69,43 @@ enum pki_distance pki_topology_distance(const struct pki_topology *topology, con
         return PKI_DIST_UNKNOWN;
     return (enum pki_distance)topology->distances[a * topology->ndevices + b];
 }
+
+static int collect_nics(const struct pki_topology *topology, int best, const uint8_t *distances,
+                        const struct pki_pci_device **nics, int capacity)
+{
+    int n = 0;
+
+    for (int i = 0; i < topology->ndevices && n < capacity; i++)
+        if (topology->devices[i].kind == PKI_PCI_NIC && distances[i] == best)
+            nics[n++] = &topology->devices[i];
+    return n;
+}
+
+int pki_topology_nearest_nics(const struct pki_topology *topology, const char *bus_id, const struct pki_pci_device **nics,
+                              int capacity)
+{
+    int device = find(topology, bus_id), best = PKI_DIST_SYS + 1;
+    const uint8_t *distances;
+
+    if (device < 0)
+        return 0;
+    distances = &topology->distances[device * topology->ndevices];
+    for (int i = 0; i < topology->ndevices; i++)
+        if (topology->devices[i].kind == PKI_PCI_NIC && distances[i] < best)
+            best = distances[i];
+    return collect_nics(topology, best, distances, nics, capacity);
+}
+
+int pki_topology_local_nics(const struct pki_topology *topology, const struct pki_pci_device **nics, int capacity)
+{
+    bool local = false;
+    int n = 0;
+
+    for (int i = 0; i < topology->ndevices && !local; i++)
+        local = topology->devices[i].kind == PKI_PCI_NIC && topology->local_node >= 0 &&
+                topology->devices[i].numa_node == topology->local_node;
+    for (int i = 0; i < topology->ndevices && n < capacity; i++)
+        if (topology->devices[i].kind == PKI_PCI_NIC && (!local || topology->devices[i].numa_node == topology->local_node))
+            nics[n++] = &topology->devices[i];
+    return n;
+}

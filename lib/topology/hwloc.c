@@ -9,8 +9,9 @@
 #include "util/log.h"
 
 /* hwloc components that open whole runtimes, or move this thread from CPU to CPU, to tell what is not asked here; and
- * libpciaccess, which leaks and knows no more than sysfs does. NVML stays: it knows NVLink, and makes no context. */
-static const char *const unwanted[] = { "opencl", "gl", "cuda", "levelzero", "rsmi", "x86", "pci" };
+ * libpciaccess, which leaks and knows no more than sysfs does. NVML too: what joins two GPUs is the driver's to say, and
+ * NVML sees nothing of it in a virtual machine. */
+static const char *const unwanted[] = { "opencl", "gl", "cuda", "nvml", "levelzero", "rsmi", "x86", "pci" };
 
 static bool is_gpu(unsigned class_id)
 {
@@ -61,6 +62,20 @@ static int count_objects(hwloc_topology_t t, hwloc_obj_type_t type)
     return n < 0 ? 0 : n;
 }
 
+static int node_of_cpus(hwloc_topology_t t, hwloc_const_bitmap_t set)
+{
+    hwloc_bitmap_t nodes = hwloc_bitmap_alloc();
+    int node = -1;
+
+    if (nodes == NULL)
+        return -1;
+    hwloc_cpuset_to_nodeset(t, set, nodes);
+    if (hwloc_bitmap_weight(nodes) == 1)
+        node = hwloc_bitmap_first(nodes);
+    hwloc_bitmap_free(nodes);
+    return node;
+}
+
 /* The CPUs this process may use; where it cannot be told, all of the machine. */
 static pk_result_t read_cpus(hwloc_topology_t t, struct pki_topology *out)
 {
@@ -72,6 +87,7 @@ static pk_result_t read_cpus(hwloc_topology_t t, struct pki_topology *out)
     if (hwloc_topology_is_thissystem(t))
         (void)hwloc_get_cpubind(t, set, HWLOC_CPUBIND_PROCESS);
     out->cpus_allowed = hwloc_bitmap_weight(set);
+    out->local_node = node_of_cpus(t, set);
     got = hwloc_bitmap_list_asprintf(&out->cpu_list, set);
     hwloc_bitmap_free(set);
     return got < 0 ? pki_fail(PK_ERR_MEMORY, NULL, "no memory for the list of CPUs") : PK_OK;
@@ -168,7 +184,7 @@ static int device_index(hwloc_obj_t object, const hwloc_obj_t *pci, int n)
     return -1;
 }
 
-/* GPUs that NVML saw joined by NVLink are nearer than PCIe says. Bandwidth through NVSwitches is made direct first. */
+/* In a file from another machine: GPUs that NVML saw joined by NVLink are nearer than PCIe says. Bandwidth through NVSwitches is made direct first. */
 static void apply_nvlink(hwloc_topology_t t, const hwloc_obj_t *pci, struct pki_topology *out)
 {
     struct hwloc_distances_s *links = NULL;

@@ -13,7 +13,7 @@
 enum pki_distance {
     PKI_DIST_UNKNOWN, /* one of them was not found, or I/O was not looked at */
     PKI_DIST_SELF,    /* they are one device */
-    PKI_DIST_NVL,     /* NVLink, directly or through NVSwitches */
+    PKI_DIST_NVL,     /* NVLink, directly or through NVSwitches; of a live machine only the driver tells (pki_device_cuda_link) */
     PKI_DIST_PIX,     /* one PCIe switch */
     PKI_DIST_PXB,     /* several PCIe switches, no host bridge */
     PKI_DIST_PHB,     /* a PCIe host bridge: a part of the CPU */
@@ -34,6 +34,7 @@ struct pki_topology {
     int packages, numa_nodes, cores, cpus;
     int cpus_allowed;               /* that this process may run on; of a file: all */
     char *cpu_list;                 /* those, as "0-3,8" */
+    int local_node;                 /* the NUMA node that all of them belong to; -1: several, or unknown */
     bool io;                        /* devices have been looked for */
     struct pki_pci_device *devices; /* GPUs and NICs, by bus id */
     int ndevices;
@@ -50,6 +51,15 @@ void pki_topology_free(struct pki_topology *topology);
 /* The device with this bus id, in any spelling ("0000:1B:00.0", "00000000:1b:00.0", "1b:00.0"); NULL when there is none. */
 const struct pki_pci_device *pki_topology_device(const struct pki_topology *topology, const char *bus_id);
 enum pki_distance pki_topology_distance(const struct pki_topology *topology, const char *bus_id_a, const char *bus_id_b);
+
+/*
+ * The NICs nearest to a device, by bus id order: all that are equally near, `capacity` of them at most; returns how many. A device
+ * that is not known is near to none.
+ */
+int pki_topology_nearest_nics(const struct pki_topology *topology, const char *bus_id, const struct pki_pci_device **nics,
+                              int capacity);
+/* The NICs of the memory that the process's CPUs are nearest to; where that is unknown or has none, all of them. */
+int pki_topology_local_nics(const struct pki_topology *topology, const struct pki_pci_device **nics, int capacity);
 
 /* "NVL", "PIX", ...; and back, in either case ("LOC" means SELF). False: no such name. */
 const char *pki_distance_name(enum pki_distance distance);

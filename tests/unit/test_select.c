@@ -85,6 +85,52 @@ Test(topology, counts_and_devices)
     pki_topology_free(t);
 }
 
+/* Each GPU of the NVLink server has a NIC of its own behind its switch; elsewhere the one card serves all. */
+Test(topology, nearest_nics)
+{
+    static const struct {
+        const char *file, *device, *nics;
+    } cases[] = {
+        { "nvlink8.xml", "0000:13:00.0", "mlx5_0" },  { "nvlink8.xml", "0000:23:00.0", "mlx5_1" },
+        { "nvlink8.xml", "0000:53:00.0", "mlx5_4" },  { "nvlink8.xml", "0000:83:00.0", "mlx5_7" },
+        { "nvlink8.xml", "0000:84:00.0", "mlx5_7" },  { "nvlink8.xml", "0000:ff:00.0", "" },
+        { "pcie6.xml", "0000:13:00.0", "mlx5_0" },    { "pcie6.xml", "0000:81:00.0", "mlx5_0" },
+        { "flat_vm.xml", "0000:00:08.0", "eth0" },
+    };
+
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct pki_topology *t = load(cases[i].file);
+        const struct pki_pci_device *nics[8] = { NULL };
+        int n = pki_topology_nearest_nics(t, cases[i].device, nics, 8);
+
+        cr_expect_eq(n, cases[i].nics[0] != '\0', "%s of %s: %d NICs", cases[i].device, cases[i].file, n);
+        if (n == 1)
+            cr_expect_str_eq(nics[0]->name, cases[i].nics);
+        pki_topology_free(t);
+    }
+}
+
+/* All CPUs of a file are allowed: they are near to no one node of two, and to the only one of a small machine. */
+Test(topology, local_nics)
+{
+    const struct pki_pci_device *nics[8];
+    struct pki_topology *t = load("nvlink8.xml");
+
+    cr_expect_eq(t->local_node, -1);
+    cr_expect_eq(pki_topology_local_nics(t, nics, 8), 8);
+    cr_expect_eq(pki_topology_local_nics(t, nics, 3), 3);
+    t->local_node = 1;
+    cr_assert_eq(pki_topology_local_nics(t, nics, 8), 4);
+    cr_expect_str_eq(nics[0]->name, "mlx5_4");
+    t->local_node = 7;
+    cr_expect_eq(pki_topology_local_nics(t, nics, 8), 8);
+    pki_topology_free(t);
+    t = load("flat_vm.xml");
+    cr_expect_eq(t->local_node, 0);
+    cr_expect_eq(pki_topology_local_nics(t, nics, 8), 1);
+    pki_topology_free(t);
+}
+
 Test(topology, this_machine_without_devices)
 {
     struct pki_topology *t = NULL;

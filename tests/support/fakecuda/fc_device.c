@@ -3,6 +3,7 @@
 #include "fakecuda.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 void fc_device_uuid(int physical, CUuuid *uuid)
@@ -71,6 +72,24 @@ CUresult cuDeviceGetPCIBusId(char *pciBusId, int len, CUdevice dev)
         result = CUDA_ERROR_INVALID_VALUE;
     if (result == CUDA_SUCCESS)
         snprintf(pciBusId, (size_t)len, "0000:%02X:00.0", 0x19 + 0x10 * fc.physical[dev]);
+    return fc_leave(__func__, result);
+}
+
+CUresult cuDeviceGetByPCIBusId(CUdevice *dev, const char *pciBusId)
+{
+    CUresult result = fc_enter(__func__, FC_INIT);
+    unsigned domain, bus;
+
+    if (result == CUDA_SUCCESS && sscanf(pciBusId, "%x:%x:00.0", &domain, &bus) != 2)
+        result = CUDA_ERROR_INVALID_VALUE;
+    if (result == CUDA_SUCCESS) {
+        result = CUDA_ERROR_INVALID_DEVICE;
+        for (CUdevice d = 0; check_device(d) == CUDA_SUCCESS; d++)
+            if (domain == 0 && bus == 0x19u + 0x10u * (unsigned)fc.physical[d]) {
+                *dev = d;
+                result = CUDA_SUCCESS;
+            }
+    }
     return fc_leave(__func__, result);
 }
 
@@ -173,6 +192,17 @@ CUresult cuDeviceCanAccessPeer(int *canAccessPeer, CUdevice dev, CUdevice peerDe
     return fc_leave(__func__, result);
 }
 
+/* Joined by NVLink, or with FAKECUDA_NVLINK=0 by PCIe, where a peer's memory can be reached but has no atomics. */
+static int p2p_attribute(CUdevice_P2PAttribute attribute)
+{
+    const char *nvlink = getenv("FAKECUDA_NVLINK");
+    bool pcie = nvlink != NULL && strcmp(nvlink, "0") == 0;
+
+    if (attribute == CU_DEVICE_P2P_ATTRIBUTE_PERFORMANCE_RANK)
+        return pcie ? 1 : 0;
+    return attribute == CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED ? !pcie : 1;
+}
+
 CUresult cuDeviceGetP2PAttribute(int *value, CUdevice_P2PAttribute attrib, CUdevice srcDevice, CUdevice dstDevice)
 {
     CUresult result = fc_enter(__func__, FC_INIT);
@@ -184,7 +214,7 @@ CUresult cuDeviceGetP2PAttribute(int *value, CUdevice_P2PAttribute attrib, CUdev
     if (result == CUDA_SUCCESS && srcDevice == dstDevice)
         result = CUDA_ERROR_INVALID_DEVICE;
     if (result == CUDA_SUCCESS)
-        *value = attrib == CU_DEVICE_P2P_ATTRIBUTE_PERFORMANCE_RANK ? 0 : 1;
+        *value = p2p_attribute(attrib);
     return fc_leave(__func__, result);
 }
 

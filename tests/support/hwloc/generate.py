@@ -185,11 +185,23 @@ def flat_vm(path):
     machine.write(path, lambda depth, package: machine.host_bridge(depth, 0, 0, bus))
 
 
+def fakecuda_host(path):
+    """Where the first two devices of the software driver (tests/support/fakecuda) could sit: on two host bridges of one package."""
+    machine = Machine(1, 2)
+
+    def devices(depth, package):
+        for base in (0x18, 0x28):
+            machine.host_bridge(depth, base, base + 1, lambda d, base=base: machine.bridge(
+                d, "0000:%02x:01.0" % base, base + 1, base + 1, lambda e: machine.gpu(e, "0000:%02x:00.0" % (base + 1))))
+    machine.write(path, devices)
+
+
 def main():
     if len(sys.argv) != 2:
         sys.exit(__doc__)
     nvlink_server(os.path.join(sys.argv[1], "nvlink8.xml"))
     pcie_server(os.path.join(sys.argv[1], "pcie6.xml"))
+    fakecuda_host(os.path.join(sys.argv[1], "fakecuda2.xml"))
     flat_vm(os.path.join(sys.argv[1], "flat_vm.xml"))
 
 

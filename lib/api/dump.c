@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "api/api.h"
+
+static pk_result_t check(const pk_comm_t *comm, const char *text, size_t capacity, struct pki_where *call)
+{
+    if (text == NULL && capacity > 0)
+        return pki_fail(PK_ERR_ARG, call, "text is null and capacity %zu", capacity);
+    if (comm != NULL && (pk_result_t)atomic_load(&comm->state) != PK_OK)
+        return pki_fail(PK_ERR_ARG, call, "the communicator is not up");
+    return PK_OK;
+}
+
+pk_result_t pk_topology_dump(const pk_comm_t *comm, char *text, size_t capacity, size_t *needed)
+{
+    struct pki_where call = PKI_CALL("topology_dump");
+    pk_result_t result = check(comm, text, capacity, &call);
+
+    return result == PK_OK ? pki_topology_dump(comm, text, capacity, needed) : result;
+}
+
+pk_result_t pk_config_dump(const pk_comm_t *comm, char *text, size_t capacity, size_t *needed)
+{
+    struct pki_where call = PKI_CALL("config_dump");
+    pk_result_t result = check(comm, text, capacity, &call);
+
+    if (result == PK_OK && comm == NULL)
+        result = pki_fail(PK_ERR_ARG, &call, "comm is null");
+    if (result == PK_OK)
+        pki_config_dump(comm, text, capacity, needed);
+    return result;
+}

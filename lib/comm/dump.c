@@ -1,0 +1,149 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The machine and the settings, for people to read. */
+#include <inttypes.h>
+
+#include "comm/comm.h"
+#include "util/env.h"
+#include "util/text.h"
+
+static void dump_machine(const struct pki_topology *t, struct pki_text *out)
+{
+    pki_text_add(out, "machine: %d packages, %d NUMA nodes, %d cores, %d CPUs; this process may use %d (%s)", t->packages,
+                 t->numa_nodes, t->cores, t->cpus, t->cpus_allowed, t->cpu_list);
+    if (t->local_node >= 0)
+        pki_text_add(out, " of NUMA node %d", t->local_node);
+    pki_text_add(out, "\n");
+}
+
+/* The driver before hwloc, as for paths. */
+static enum pki_distance distance(const struct pki_topology *t, int a, int b)
+{
+    const struct pki_pci_device *one = &t->devices[a], *other = &t->devices[b];
+
+    if (a != b && one->kind == PKI_PCI_GPU && other->kind == PKI_PCI_GPU &&
+        pki_device_cuda_link(one->bus_id, other->bus_id) == PKI_LINK_NVLINK)
+        return PKI_DIST_NVL;
+    return pki_topology_distance(t, one->bus_id, other->bus_id);
+}
+
+static void dump_device(const struct pki_topology *t, int index, struct pki_text *out)
+{
+    const struct pki_pci_device *device = &t->devices[index];
+    const struct pki_pci_device *nics[4];
+    int n = device->kind == PKI_PCI_GPU ? pki_topology_nearest_nics(t, device->bus_id, nics, 4) : 0;
+
+    pki_text_add(out, "%2d %s %s %-8s node %2d  distances", index, device->kind == PKI_PCI_GPU ? "GPU" : "NIC", device->bus_id,
+                 device->name[0] != '\0' ? device->name : "-", device->numa_node);
+    for (int i = 0; i < t->ndevices; i++)
+        pki_text_add(out, " %-4s", pki_distance_name(distance(t, index, i)));
+    for (int i = 0; i < n; i++)
+        pki_text_add(out, "%s%s", i == 0 ? "  nearest NIC " : ", ", nics[i]->name[0] != '\0' ? nics[i]->name : nics[i]->bus_id);
+    pki_text_add(out, "\n");
+}
+
+static void dump_ranks(const struct pk_comm *comm, struct pki_text *out)
+{
+    for (int i = 0; i < comm->size; i++) {
+        const struct pki_card *card = &comm->cards[i];
+
+        pki_text_add(out, "rank %d%s: %s, process %" PRId64, i, i == comm->rank ? " (this one)" : "",
+                     comm->local[i] ? "this host" : "another host", card->pid);
+        if (card->has_gpu)
+            pki_text_add(out, ", GPU %.15s", card->gpu_pci);
+        if (card->has_gpu && i != comm->rank && comm->gpu_distances[i] != PKI_DIST_UNKNOWN)
+            pki_text_add(out, " (%s)", pki_distance_name((enum pki_distance)comm->gpu_distances[i]));
+        pki_text_add(out, "\n");
+    }
+}
+
+pk_result_t pki_topology_dump(const struct pk_comm *comm, char *text, size_t capacity, size_t *needed)
+{
+    struct pki_text out = { .start = text, .capacity = capacity };
+    struct pki_topology *topology = NULL;
+    pk_result_t result = pki_topology_load(NULL, true, &topology);
+
+    if (result != PK_OK)
+        return result;
+    dump_machine(topology, &out);
+    for (int i = 0; i < topology->ndevices; i++)
+        dump_device(topology, i, &out);
+    pki_topology_free(topology);
+    if (comm != NULL)
+        dump_ranks(comm, &out);
+    if (needed != NULL)
+        *needed = out.length + 1;
+    return PK_OK;
+}
+
+static void line(struct pki_text *out, const char *name, const char *value, enum pki_origin origin, const char *variable)
+{
+    static const char *const origins[] = { "default", "pk_comm_config_t", "environment", "rank 0" };
+
+    pki_text_add(out, "%-14s %-20s %s", name, value, origins[origin]);
+    if (origin == PKI_FROM_ENVIRONMENT && variable != NULL)
+        pki_text_add(out, " (%s)", variable);
+    pki_text_add(out, "\n");
+}
+
+static void number(struct pki_text *out, const char *name, uint64_t value, enum pki_origin origin, const char *variable)
+{
+    char text[24];
+
+    (void)snprintf(text, sizeof text, "%" PRIu64, value);
+    line(out, name, text, origin, variable);
+}
+
+static void dump_device_setting(const struct pk_comm *comm, struct pki_text *out)
+{
+    char text[32] = "host";
+
+    if (comm->config.device == PK_DEVICE_AUTO)
+        (void)snprintf(text, sizeof text, "auto: %s", comm->device != NULL ? "current GPU" : "host");
+    else if (comm->config.device > 0)
+        (void)snprintf(text, sizeof text, "cuda %d", comm->config.device - 1);
+    line(out, "device", text, comm->origins.device, NULL);
+}
+
+/* Rank 0 decides for all; on rank 0 itself the value is its environment's. */
+static enum pki_origin tuned(const struct pk_comm *comm, bool is_set)
+{
+    if (!is_set)
+        return PKI_FROM_DEFAULT;
+    return comm->rank == 0 ? PKI_FROM_ENVIRONMENT : PKI_FROM_RANK_0;
+}
+
+/* What has no place in a communicator: read where it is used, from the environment alone. */
+static void dump_variables(struct pki_text *out)
+{
+    static const char *const variables[] = { "PK_LOG", "PK_CMA", "PK_IFNAME", "PK_HOST_ID", "PK_SECRET_FILE", "PK_INSECURE" };
+
+    for (size_t i = 0; i < sizeof variables / sizeof variables[0]; i++) {
+        const char *value = pki_env_get(variables[i]);
+
+        line(out, variables[i], value != NULL ? value : "-", value != NULL ? PKI_FROM_ENVIRONMENT : PKI_FROM_DEFAULT,
+             variables[i]);
+    }
+}
+
+void pki_config_dump(const struct pk_comm *comm, char *text, size_t capacity, size_t *needed)
+{
+    static const char *const policies[] = { "default", "none", "bounded" }, *const waits[] = { "auto", "value", "kernel" };
+    const struct pki_origins *origins = &comm->origins;
+    const struct pki_tuning *tuning = &comm->tuning;
+    struct pki_text out = { .start = text, .capacity = capacity };
+
+    dump_device_setting(comm, &out);
+    line(&out, "sm_policy", policies[comm->config.sm_policy], origins->sm_policy, "PK_SM_POLICY");
+    number(&out, "max_sms", (uint64_t)comm->config.max_sms, origins->sm_policy, "PK_SM_POLICY");
+    line(&out, "nonblocking", comm->config.nonblocking ? "yes" : "no", origins->nonblocking, NULL);
+    number(&out, "timeout_ms", comm->config.timeout_ms, origins->timeout_ms, "PK_TIMEOUT_MS");
+    line(&out, "wait", waits[comm->wait_policy], origins->wait, "PK_WAIT");
+    line(&out, "algorithm", tuning->algorithm[0] != '\0' ? tuning->algorithm : "by size",
+         tuned(comm, tuning->algorithm[0] != '\0'), "PK_ALGORITHM");
+    line(&out, "p2p_level",
+         tuning->p2p_level != PKI_DIST_UNKNOWN ? pki_distance_name((enum pki_distance)tuning->p2p_level) : "any",
+         tuned(comm, tuning->p2p_level != PKI_DIST_UNKNOWN), "PK_P2P_LEVEL");
+    dump_variables(&out);
+    if (needed != NULL)
+        *needed = out.length + 1;
+}

@@ -300,6 +300,9 @@ void pki_recv_open(struct pki_xfer *xfer);
 void pki_xfer_mismatch(struct pki_xfer *xfer, const struct pki_msg *msg, size_t bytes);
 struct pki_ll_op pki_ll_send_op(struct pki_xfer *xfer);
 
+/* quick.c, unlocked. True: the whole operation is done. False: nothing of it has happened. */
+bool pki_quick_p2p(struct pki_engine *engine, const struct pki_request *request);
+
 /* self.c: a transfer from this rank to itself */
 void pki_self_advance(struct pki_xfer *xfer);
 

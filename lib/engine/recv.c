@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "engine/internal.h"
+#include "util/copy.h"
 
 static void advance_to(struct pki_xfer *xfer, size_t done)
 {
@@ -42,7 +43,7 @@ static void take_eager(struct pki_xfer *xfer, const struct pki_msg *msg, const v
         return;
     }
     if (xfer->bytes > 0)
-        memcpy(xfer->addr, payload, xfer->bytes);
+        pki_copy_short(xfer->addr, payload, xfer->bytes);
     pki_lane_consumed(xfer->engine, xfer->peer, xfer->bytes);
     xfer->done = xfer->bytes;
     xfer->state = PKI_XFER_DONE;
@@ -56,7 +57,7 @@ static void take_data(struct pki_xfer *xfer, const struct pki_msg *msg, const vo
         broken(xfer, msg);
         return;
     }
-    memcpy(xfer->addr + xfer->done, payload, msg->payload);
+    pki_copy(xfer->addr + xfer->done, payload, msg->payload);
     advance_to(xfer, xfer->done + msg->payload);
 }
 

@@ -435,6 +435,8 @@ pk_result_t pki_engine_run(struct pki_engine *e, const struct pki_request *reque
     uint64_t group = request->stream.kind == PK_STREAM_KIND_HOST ? pki_engine_new_group() : 0;
     pk_result_t started, finished;
 
+    if (request->what != PKI_DO_COLL && pki_quick_p2p(e, request))
+        return PK_OK;
     pki_list_init(&blocking);
     started = pki_engine_start_all(e, request, 1, group, &blocking);
     finished = pki_engine_finish(e, &blocking);

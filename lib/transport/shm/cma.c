@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "transport/shm/shm.h"
+#include "util/copy.h"
 
 #define SYSCALL_BYTES_MAX ((size_t)1 << 30) /* the kernel cuts at 2 GiB; a signal or an abort should not wait that long */
 
@@ -71,7 +72,7 @@ pk_result_t pki_shm_put(struct pki_put *put)
     if (!ep->can_put)
         return PK_ERR_UNSUPPORTED;
     if (ep->same_process) {
-        pki_shm_copy((void *)(uintptr_t)put->remote, put->src, put->bytes);
+        pki_copy((void *)(uintptr_t)put->remote, put->src, put->bytes);
         put->result = PK_OK;
     } else {
         put->result = write_all(put);

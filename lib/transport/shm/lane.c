@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "transport/shm/shm.h"
+#include "util/copy.h"
 
 /* The two ends of a ring in one process map the inbox at two addresses, so thread sanitizer cannot see that they synchronise:
  * tell it, at the owner's address. */
@@ -71,26 +72,6 @@ void pki_shm_tx_init(struct pki_shm_tx *tx, struct pki_shm_inbox *theirs, uintpt
 
 /* ---- Writing ---- */
 
-/* Up to 40 bytes without a call: two pieces that may overlap. */
-static void copy_inline(unsigned char *dst, const unsigned char *src, uint32_t bytes)
-{
-    if (bytes >= 16) {
-        if (bytes > 32)
-            memcpy(dst + 16, src + 16, 16);
-        memcpy(dst, src, 16);
-        memcpy(dst + bytes - 16, src + bytes - 16, 16);
-    } else if (bytes >= 8) {
-        memcpy(dst, src, 8);
-        memcpy(dst + bytes - 8, src + bytes - 8, 8);
-    } else if (bytes >= 4) {
-        memcpy(dst, src, 4);
-        memcpy(dst + bytes - 4, src + bytes - 4, 4);
-    } else {
-        for (uint32_t i = 0; i < bytes; i++)
-            dst[i] = src[i];
-    }
-}
-
 /* What the peer has read since. It can only have read what was written. */
 static pk_result_t refresh(struct pki_ep *ep, struct pki_shm_tx *tx)
 {
@@ -118,15 +99,32 @@ static uint32_t data_position(const struct pki_shm_tx *tx, uint32_t bytes)
     return round_data(bytes) <= left ? tx->data_next : tx->data_next + left;
 }
 
+/* The first word from its fields by arithmetic: loaded in one piece it would wait for the stores that made them. */
+static uint64_t first_word(const struct pki_msg *msg)
+{
+    return (uint64_t)msg->kind | (uint64_t)msg->flags << 8 | (uint64_t)msg->index << 16 | (uint64_t)msg->sig << 32;
+}
+
+static void set_first_word(struct pki_msg *msg, uint64_t word)
+{
+    msg->kind = (uint8_t)word;
+    msg->flags = (uint8_t)(word >> 8);
+    msg->index = (uint16_t)(word >> 16);
+    msg->sig = (uint32_t)(word >> 32);
+}
+
 static void write_words(struct pki_shm_cell *cell, const struct pki_msg *msg, bool is_long)
 {
-    uint64_t words[6];
+    const unsigned char *rest = (const unsigned char *)&msg->offset;
 
-    memcpy(words, msg, sizeof words);
-    atomic_store_explicit(&cell->word[1], words[0], memory_order_relaxed);
-    atomic_store_explicit(&cell->word[2], words[1], memory_order_relaxed);
-    for (int i = 2; is_long && i < 6; i++)
-        atomic_store_explicit(&cell->word[1 + i], words[i], memory_order_relaxed);
+    atomic_store_explicit(&cell->word[1], first_word(msg), memory_order_relaxed);
+    atomic_store_explicit(&cell->word[2], msg->op, memory_order_relaxed);
+    for (unsigned i = 0; is_long && i < 4; i++) {
+        uint64_t word;
+
+        memcpy(&word, rest + i * sizeof word, sizeof word);
+        atomic_store_explicit(&cell->word[3 + i], word, memory_order_relaxed);
+    }
 }
 
 /* The last store: with it the message is there. */
@@ -170,11 +168,11 @@ pk_result_t pki_shm_msg(struct pki_ep *ep, const struct pki_msg *msg, const void
     }
     write_words(cell, msg, is_long);
     if (outside) {
-        pki_shm_copy_out(tx->data + (position & DATA_MASK), payload, bytes);
+        pki_copy_out(tx->data + (position & DATA_MASK), payload, bytes);
         atomic_store_explicit(&cell->word[7], position, memory_order_relaxed);
         tx->data_next = data_end;
     } else {
-        copy_inline(cell->byte + at, payload, bytes);
+        pki_copy_short(cell->byte + at, payload, bytes);
     }
     stamp(tx, cell, bytes | (is_long ? PKI_SHM_SHAPE_LONG : 0) | (outside ? PKI_SHM_SHAPE_OUTSIDE : 0));
     return PK_OK;
@@ -203,17 +201,18 @@ static bool place_parse(const struct pki_shm_cell *cell, uint32_t shape, struct 
 bool pki_shm_cell_parse(const struct pki_shm_cell *cell, uint64_t head, struct pki_msg *msg, struct pki_shm_place *place)
 {
     uint32_t shape = (uint32_t)(head >> 32);
-    uint64_t words[6] = { 0 };
+    unsigned char *rest = (unsigned char *)&msg->offset;
 
     if ((shape & ~(PKI_SHM_SHAPE_LENGTH | PKI_SHM_SHAPE_LONG | PKI_SHM_SHAPE_OUTSIDE)) != 0 || !place_parse(cell, shape, place))
         return false;
-    words[0] = atomic_load_explicit(&cell->word[1], memory_order_relaxed);
-    words[1] = atomic_load_explicit(&cell->word[2], memory_order_relaxed);
-    if ((shape & PKI_SHM_SHAPE_LONG) != 0) {
-        for (int i = 2; i < 6; i++)
-            words[i] = atomic_load_explicit(&cell->word[1 + i], memory_order_relaxed);
+    set_first_word(msg, atomic_load_explicit(&cell->word[1], memory_order_relaxed));
+    msg->op = atomic_load_explicit(&cell->word[2], memory_order_relaxed);
+    memset(rest, 0, sizeof *msg - offsetof(struct pki_msg, offset));
+    for (unsigned i = 0; (shape & PKI_SHM_SHAPE_LONG) != 0 && i < 4; i++) {
+        uint64_t word = atomic_load_explicit(&cell->word[3 + i], memory_order_relaxed);
+
+        memcpy(rest + i * sizeof word, &word, sizeof word);
     }
-    memcpy(msg, words, sizeof *msg);
     msg->payload = (uint16_t)(shape & PKI_SHM_SHAPE_LENGTH);
     return (msg->kind != PKI_MSG_EAGER) == ((shape & PKI_SHM_SHAPE_LONG) != 0);
 }

@@ -162,8 +162,4 @@ const char *pki_shm_hello_parse(const struct pki_blob *blob, struct pki_shm_hell
 bool pki_shm_cma_works(const struct pki_ep *ep, const struct pki_shm_hello *theirs);
 pk_result_t pki_shm_put(struct pki_put *put);
 
-/* copy.c. The second is for memory that another core will read next and has read before; dst is aligned to 64. */
-void pki_shm_copy(void *restrict dst, const void *restrict src, size_t bytes);
-void pki_shm_copy_out(void *restrict dst, const void *restrict src, size_t bytes);
-
 #endif

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* memcpy where libc's does badly. */
+#include <stdint.h>
 #include <string.h>
 
-#include "transport/shm/shm.h"
+#include "util/copy.h"
 
 #define VECTOR_BYTES_MIN 2048u        /* libc uses no string instruction below */
 #define VECTOR_BYTES_MAX (512u << 10) /* above libc goes around the caches */
@@ -14,7 +15,7 @@ typedef uint64_t vector __attribute__((vector_size(16), aligned(1), may_alias));
  * On some processors libc's memcpy, one string instruction at these sizes, runs at a tenth of its speed when the destination lies
  * a few bytes past the source within a page, which two mallocs love to do. Plain vectors do not care.
  */
-void pki_shm_copy(void *restrict dst, const void *restrict src, size_t bytes)
+void pki_copy(void *restrict dst, const void *restrict src, size_t bytes)
 {
     unsigned char *d = dst;
     const unsigned char *s = src;
@@ -50,7 +51,7 @@ static void stream_store(unsigned char *dst, vector value)
  * Measured with 32 KiB pieces on a Zen 4: 20 GB/s instead of 8.6 between near cores, 21 instead of 2.3 between far ones. A single
  * piece of 1 KiB would arrive 0.2 us later, though.
  */
-void pki_shm_copy_out(void *restrict dst, const void *restrict src, size_t bytes)
+void pki_copy_out(void *restrict dst, const void *restrict src, size_t bytes)
 {
     unsigned char *d = dst;
     const unsigned char *s = src;
@@ -73,8 +74,8 @@ void pki_shm_copy_out(void *restrict dst, const void *restrict src, size_t bytes
     __builtin_ia32_sfence();
 }
 #else
-void pki_shm_copy_out(void *restrict dst, const void *restrict src, size_t bytes)
+void pki_copy_out(void *restrict dst, const void *restrict src, size_t bytes)
 {
-    pki_shm_copy(dst, src, bytes);
+    pki_copy(dst, src, bytes);
 }
 #endif

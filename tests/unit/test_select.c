@@ -11,11 +11,9 @@
 static struct pki_topology *load(const char *file)
 {
     struct pki_topology *topology = NULL;
-    const char *slash = strrchr(__FILE__, '/');
     char path[1024];
 
-    snprintf(path, sizeof path, "%.*s/../support/hwloc/%s", slash == NULL ? 1 : (int)(slash - __FILE__),
-             slash == NULL ? "." : __FILE__, file);
+    snprintf(path, sizeof path, "%s/support/hwloc/%s", PICKLE_TESTS, file);
     cr_assert_eq(pki_topology_load(path, true, &topology), PK_OK, "%s", path);
     return topology;
 }

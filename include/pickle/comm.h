@@ -56,14 +56,17 @@ typedef struct pk_comm_config {
 
 /**
  * Make a communicator of all processes of this job, found in the launcher's environment: PK_RANK, PK_SIZE and PK_ROOT
- * (host:port of rank 0) where set, else PMIx (mpirun, srun).
+ * (host:port of rank 0) where set; else torchrun's RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT (rank 0 listens at MASTER_PORT + 1013,
+ * + 2026 where that is taken, and not at torch's own port); else PMIx (mpirun, srun). All ranks make their communicators in the same
+ * order.
  *
  * @param comm    out: the communicator, the caller's until pk_comm_destroy; set only with PK_OK or PK_IN_PROGRESS
  * @param config  NULL for all defaults
  * @return PK_OK; PK_IN_PROGRESS (config->nonblocking); PK_ERR_ARG (a variable or field is invalid, named);
  *         PK_ERR_UNSUPPORTED (no launcher found); PK_ERR_TIMEOUT (names the ranks that did not come); PK_ERR_AUTH;
- *         PK_ERR_SYSTEM; PK_ERR_MEMORY
- * Collective: blocks until all ranks called it, at most timeout_ms. Any thread. Since 0.1.
+ *         PK_ERR_SYSTEM; PK_ERR_MEMORY; or what kept another rank from taking part, which the record names
+ * Collective: blocks until all ranks called it, at most timeout_ms; with config->nonblocking it returns at once, and
+ * several may be begun before one is made. Any thread. Since 0.1.
  */
 PK_API pk_result_t pk_comm_init(pk_comm_t **comm, const pk_comm_config_t *config);
 
@@ -104,7 +107,7 @@ PK_API pk_result_t pk_comm_init_rank(pk_comm_t **comm, int size, int rank, const
 PK_API pk_result_t pk_comm_abort(pk_comm_t *comm);
 
 /**
- * The state of a communicator without touching it: PK_OK, PK_IN_PROGRESS (a nonblocking init goes on), or the error that
+ * The state of a communicator, with a look at whether another rank has died or given up: PK_OK, PK_IN_PROGRESS (a nonblocking init goes on), or the error that
  * poisoned it, whose record pk_last_error then returns. PK_ERR_ARG (null). Never blocks. Any thread. Since 0.1.
  */
 PK_API pk_result_t pk_comm_async_error(pk_comm_t *comm);
@@ -118,10 +121,11 @@ PK_API pk_result_t pk_comm_async_error(pk_comm_t *comm);
  */
 PK_API pk_result_t pk_comm_destroy(pk_comm_t *comm);
 
-/** This rank, 0 to size - 1. @param rank out. @return PK_OK; PK_ERR_ARG (null). Never blocks. Since 0.1. */
+/** This rank, 0 to size - 1. @param rank out. @return PK_OK; PK_ERR_ARG (null); PK_IN_PROGRESS (a nonblocking pk_comm_init has yet to learn
+ *  it from the launcher). Never blocks. Since 0.1. */
 PK_API pk_result_t pk_comm_rank(const pk_comm_t *comm, int *rank);
 
-/** Number of ranks. @param size out. @return PK_OK; PK_ERR_ARG (null). Never blocks. Since 0.1. */
+/** Number of ranks. @param size out. @return as pk_comm_rank. Never blocks. Since 0.1. */
 PK_API pk_result_t pk_comm_size(const pk_comm_t *comm, int *size);
 
 #ifdef __cplusplus

@@ -8,7 +8,7 @@ pk_result_t pki_check_comm(pk_comm_t *comm, struct pki_where *call)
 
     if (comm == NULL)
         return pki_fail(PK_ERR_ARG, call, "comm is null");
-    call->rank = comm->rank;
+    call->rank = pki_comm_placed(comm) ? comm->rank : -1;
     state = pki_comm_state(comm);
     if (state == PK_IN_PROGRESS)
         return pki_fail(PK_ERR_ARG, call, "the communicator is still being made (pk_comm_async_error tells when it is ready)");

@@ -5,7 +5,7 @@ pk_result_t pk_comm_init(pk_comm_t **comm, const pk_comm_config_t *config)
 {
     if (comm == NULL)
         return pki_fail(PK_ERR_ARG, NULL, "pk_comm_init: comm is null");
-    return pki_comm_create(comm, 0, 0, NULL, config, true);
+    return pki_comm_create(comm, 0, 0, NULL, config);
 }
 
 pk_result_t pk_get_unique_id(pk_unique_id_t *id)
@@ -21,7 +21,7 @@ pk_result_t pk_comm_init_rank(pk_comm_t **comm, int size, int rank, const pk_uni
         return pki_fail(PK_ERR_ARG, NULL, "pk_comm_init_rank: %s is null", comm == NULL ? "comm" : "id");
     if (size < 1 || rank < 0 || rank >= size)
         return pki_fail(PK_ERR_ARG, NULL, "pk_comm_init_rank: rank %d of size %d", rank, size);
-    return pki_comm_create(comm, size, rank, id, config, false);
+    return pki_comm_create(comm, size, rank, id, config);
 }
 
 pk_result_t pk_comm_abort(pk_comm_t *comm)
@@ -31,7 +31,7 @@ pk_result_t pk_comm_abort(pk_comm_t *comm)
 
 pk_result_t pk_comm_async_error(pk_comm_t *comm)
 {
-    return comm == NULL ? pki_fail(PK_ERR_ARG, NULL, "pk_comm_async_error: comm is null") : pki_comm_state(comm);
+    return comm == NULL ? pki_fail(PK_ERR_ARG, NULL, "pk_comm_async_error: comm is null") : pki_comm_look(comm);
 }
 
 pk_result_t pk_comm_destroy(pk_comm_t *comm)
@@ -43,6 +43,8 @@ pk_result_t pk_comm_rank(const pk_comm_t *comm, int *rank)
 {
     if (comm == NULL || rank == NULL)
         return pki_fail(PK_ERR_ARG, NULL, "pk_comm_rank: %s is null", comm == NULL ? "comm" : "rank");
+    if (!pki_comm_placed(comm))
+        return PK_IN_PROGRESS;
     *rank = comm->rank;
     return PK_OK;
 }
@@ -51,6 +53,8 @@ pk_result_t pk_comm_size(const pk_comm_t *comm, int *size)
 {
     if (comm == NULL || size == NULL)
         return pki_fail(PK_ERR_ARG, NULL, "pk_comm_size: %s is null", comm == NULL ? "comm" : "size");
+    if (!pki_comm_placed(comm))
+        return PK_IN_PROGRESS;
     *size = comm->size;
     return PK_OK;
 }

@@ -18,7 +18,7 @@ pk_result_t pki_bootstrap_id_on(bool loopback, pk_unique_id_t *id)
     if (result == PK_OK)
         result = pki_address_choose(loopback, &made.address[0]);
     if (result == PK_OK)
-        result = pki_listener_make(&made, id);
+        result = pki_listener_make(&made, false, id);
     pki_auth_wipe(&made.secret, sizeof made.secret);
     return result;
 }

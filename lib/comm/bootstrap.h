@@ -19,6 +19,7 @@
 
 #include "pickle/base.h"
 #include "pickle/comm.h"
+#include "util/list.h"
 
 #define PKI_HOST_ID_BYTES 32
 #define PKI_BOOTSTRAP_GATHER_MAX (1u << 20)
@@ -71,11 +72,20 @@ void pki_bootstrap_close(struct pki_bootstrap *bootstrap);
  * from the boot id and the network namespace. */
 void pki_bootstrap_host_id(unsigned char out[PKI_HOST_ID_BYTES]);
 
-/* Size, rank and id of the job this process belongs to: PK_RANK, PK_SIZE and PK_ROOT (host:port of rank 0), else PMIx. May be called
- * once for each communicator, in the same order on all ranks. On rank 0 the listener exists afterwards.
+/* Size, rank and id of the job this process belongs to: PK_RANK, PK_SIZE and PK_ROOT (host:port of rank 0), else torchrun's RANK,
+ * WORLD_SIZE, MASTER_ADDR and MASTER_PORT, else PMIx. To be called once for each communicator, in the same order on all ranks: between
+ * pki_launcher_wait and _leave. On rank 0 the listener exists afterwards. `cancel` may be NULL.
  *
- * With PK_ROOT the secret is PK_SECRET_FILE's; without one only loopback addresses are served unless PK_INSECURE=1.
- * PK_ERR_UNSUPPORTED (no launcher); PK_ERR_ARG (a variable is wrong, named); PK_ERR_TIMEOUT; PK_ERR_SYSTEM. */
-pk_result_t pki_launcher_find(int *size, int *rank, pk_unique_id_t *id, uint64_t deadline_ns);
+ * The launcher's port is torch's own: rank 0 listens, and the others look for it, at MASTER_PORT + 1013 and + 2026 (above 65535: on
+ * from 1024). With PK_ROOT and torchrun the secret is PK_SECRET_FILE's; without one only loopback addresses are served unless
+ * PK_INSECURE=1.
+ * PK_ERR_UNSUPPORTED (no launcher); PK_ERR_ARG (a variable is wrong, named); PK_ERR_TIMEOUT; PK_ERR_ABORTED; PK_ERR_SYSTEM. */
+pk_result_t pki_launcher_find(int *size, int *rank, pk_unique_id_t *id, uint64_t deadline_ns, const atomic_bool *cancel);
+
+/* All communicators that a launcher brings together meet at one place, so they come one after the other: a communicator enters when it
+ * is made, waits until those before it have left, finds and opens, and leaves, whatever the outcome. */
+void pki_launcher_enter(struct pki_list *turn);
+pk_result_t pki_launcher_wait(const struct pki_list *turn, uint64_t deadline_ns, const atomic_bool *cancel);
+void pki_launcher_leave(struct pki_list *turn); /* legal without enter if `turn` was initialised, and twice */
 
 #endif

@@ -139,7 +139,12 @@ void pki_bootstrap_tell(struct pki_bootstrap *b, pk_result_t code, int peer, con
 {
     struct pki_notice notice = { .code = code, .peer = peer };
 
-    snprintf(notice.text, sizeof notice.text, "%s", text);
+    if (b->rank == 0 && peer < 0) { /* of the others rank 0 says itself who gave up */
+        notice.peer = 0;
+        snprintf(notice.text, sizeof notice.text, "rank 0 gave up: %s", text);
+    } else {
+        snprintf(notice.text, sizeof notice.text, "%s", text);
+    }
     spread(b, &notice);
 }
 

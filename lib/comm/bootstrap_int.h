@@ -96,8 +96,8 @@ bool pki_address_is_loopback(const struct pki_address *address);
 pk_result_t pki_address_choose(bool loopback, struct pki_address *address);
 
 /* Listen on id's addresses (a port of 0 is chosen and filled in), write the id, and keep the listeners in the process's table. Of several
- * addresses those that do not exist here are left out; one that is in use is an error. */
-pk_result_t pki_listener_make(struct pki_id *id, pk_unique_id_t *out);
+ * addresses those that do not exist here are left out; one that is in use is an error, or (`any`) left out too. */
+pk_result_t pki_listener_make(struct pki_id *id, bool any, pk_unique_id_t *out);
 
 /* Take the listeners of an id out of the table: the caller closes them. Returns how many, 0 when this process has none for it. */
 int pki_listener_take(const pk_unique_id_t *id, int listeners[PKI_ID_ADDRESSES]);
@@ -106,7 +106,13 @@ int pki_listener_take(const pk_unique_id_t *id, int listeners[PKI_ID_ADDRESSES])
 
 /* Was this process started under PMIx? Looks at the environment only. */
 bool pki_pmix_present(void);
-pk_result_t pki_pmix_find(int *size, int *rank, pk_unique_id_t *id, uint64_t deadline_ns);
+pk_result_t pki_pmix_find(int *size, int *rank, pk_unique_id_t *id, uint64_t deadline_ns, const atomic_bool *cancel);
+
+/* ---- bootstrap_secret.c ---- */
+
+/* Fill id->secret.key from PK_SECRET_FILE. Without: zeros where only loopback addresses are served, or PK_INSECURE allows more. `where`
+ * is the variable and its value, for texts. */
+pk_result_t pki_secret_find(const char *where, struct pki_id *id);
 
 /* ---- bootstrap.c ---- */
 

@@ -145,8 +145,8 @@ static int listen_at(int fd, struct pki_address *address)
     return 0;
 }
 
-/* PK_IN_PROGRESS: this host does not have the address. */
-static pk_result_t listen_on(struct pki_address *address, int *listener)
+/* PK_IN_PROGRESS: this host does not have the address, or (`any`) somebody else does. */
+static pk_result_t listen_on(struct pki_address *address, bool any, int *listener)
 {
     char text[PKI_ADDRESS_TEXT];
     int error;
@@ -162,7 +162,7 @@ static pk_result_t listen_on(struct pki_address *address, int *listener)
         return PK_OK;
     }
     close(fd);
-    if (error == EADDRNOTAVAIL)
+    if (error == EADDRNOTAVAIL || (any && error == EADDRINUSE))
         return PK_IN_PROGRESS;
     pki_address_format(address, text);
     errno = error;
@@ -176,7 +176,7 @@ static void close_entry(struct entry *e)
     free(e);
 }
 
-pk_result_t pki_listener_make(struct pki_id *id, pk_unique_id_t *out)
+pk_result_t pki_listener_make(struct pki_id *id, bool any, pk_unique_id_t *out)
 {
     struct entry *e = calloc(1, sizeof *e);
     char text[PKI_ADDRESS_TEXT];
@@ -184,7 +184,7 @@ pk_result_t pki_listener_make(struct pki_id *id, pk_unique_id_t *out)
     if (e == NULL)
         return pki_fail(PK_ERR_MEMORY, NULL, "no memory for a listener");
     for (int i = 0; i < id->address_count; i++) {
-        pk_result_t result = listen_on(&id->address[i], &e->fds[e->count]);
+        pk_result_t result = listen_on(&id->address[i], any, &e->fds[e->count]);
 
         if (result == PK_OK)
             e->count++;
@@ -196,7 +196,8 @@ pk_result_t pki_listener_make(struct pki_id *id, pk_unique_id_t *out)
     if (e->count == 0) {
         close_entry(e);
         pki_address_format(&id->address[0], text);
-        return pki_fail(PK_ERR_SYSTEM, NULL, "this host does not have the address %s to listen at", text);
+        return pki_fail(PK_ERR_SYSTEM, NULL, "this host does not have the address %s to listen at%s", text,
+                        any ? ", or it and its alternatives are in use: set PK_RANK, PK_SIZE and PK_ROOT" : "");
     }
     pki_wire_put_id(&e->id, id);
     *out = e->id;

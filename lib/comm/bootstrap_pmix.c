@@ -12,8 +12,9 @@ bool pki_pmix_present(void)
 
 #ifndef PICKLE_HAVE_PMIX
 
-pk_result_t pki_pmix_find(int *size, int *rank, pk_unique_id_t *id, uint64_t deadline_ns)
+pk_result_t pki_pmix_find(int *size, int *rank, pk_unique_id_t *id, uint64_t deadline_ns, const atomic_bool *cancel)
 {
+    (void)cancel;
     (void)size;
     (void)rank;
     (void)id;
@@ -83,10 +84,10 @@ static void pending_finish(struct pending *p, pmix_status_t status)
     pending_drop(p);
 }
 
-static bool pending_wait(struct pending *p, uint64_t deadline_ns)
+static bool pending_wait(struct pending *p, uint64_t deadline_ns, const atomic_bool *cancel)
 {
     while (!atomic_load_explicit(&p->done, memory_order_acquire)) {
-        if (pki_now_ns() >= deadline_ns)
+        if (pki_now_ns() >= deadline_ns || (cancel != NULL && atomic_load(cancel)))
             return false;
         usleep(POLL_US);
     }
@@ -245,7 +246,7 @@ static pk_result_t name_missing(const char *key, uint32_t size, unsigned long lo
     for (uint32_t r = 0; r < count; r++) {
         if (asked[r] == NULL)
             continue;
-        if ((!pending_wait(asked[r], until) || asked[r]->status != PMIX_SUCCESS) && at + 16 < sizeof names) {
+        if ((!pending_wait(asked[r], until, NULL) || asked[r]->status != PMIX_SUCCESS) && at + 16 < sizeof names) {
             at += (size_t)snprintf(names + at, sizeof names - at, "%s %u", at > 0 ? "," : "", r);
             where.peer = where.peer < 0 ? (int)r : where.peer;
         }
@@ -255,7 +256,7 @@ static pk_result_t name_missing(const char *key, uint32_t size, unsigned long lo
                     at > 0 ? names : " unknown");
 }
 
-static pk_result_t fence(const char *key, uint32_t size, uint64_t deadline_ns)
+static pk_result_t fence(const char *key, uint32_t size, uint64_t deadline_ns, const atomic_bool *cancel)
 {
     const uint64_t began = pki_now_ns();
     const pmix_proc_t all = proc_of(PMIX_RANK_WILDCARD);
@@ -269,8 +270,9 @@ static pk_result_t fence(const char *key, uint32_t size, uint64_t deadline_ns)
     status = job.fence_nb(&all, 1, &p->info, 1, on_fence, p);
     if (status != PMIX_SUCCESS)
         pending_finish(p, status);
-    if (!pending_wait(p, deadline_ns))
-        result = name_missing(key, size, (pki_now_ns() - began) / PKI_NS_PER_MS);
+    if (!pending_wait(p, deadline_ns, cancel))
+        result = cancel != NULL && atomic_load(cancel) ? pki_fail(PK_ERR_ABORTED, NULL, "aborted")
+                                                       : name_missing(key, size, (pki_now_ns() - began) / PKI_NS_PER_MS);
     else if (p->status != PMIX_SUCCESS && p->status != PMIX_OPERATION_SUCCEEDED)
         result = refused("PMIx_Fence", p->status);
     pending_drop(p);
@@ -293,7 +295,7 @@ static pk_result_t fetch(const char *key, pk_unique_id_t *id)
     return right ? PK_OK : pki_fail(PK_ERR_SYSTEM, NULL, "PMIx gives something else than an id for %s", key);
 }
 
-static pk_result_t find(int *size, int *rank, pk_unique_id_t *id, uint64_t deadline_ns)
+static pk_result_t find(int *size, int *rank, pk_unique_id_t *id, uint64_t deadline_ns, const atomic_bool *cancel)
 {
     char key[32];
     uint32_t all = 0;
@@ -307,7 +309,7 @@ static pk_result_t find(int *size, int *rank, pk_unique_id_t *id, uint64_t deadl
     snprintf(key, sizeof key, "pickle.id.%u", job.inits++);
     result = publish(key, &made);
     if (result == PK_OK && all > 1)
-        result = fence(key, all, deadline_ns);
+        result = fence(key, all, deadline_ns, cancel);
     if (result == PK_OK && job.self.rank != 0)
         result = fetch(key, &made);
     if (result != PK_OK) {
@@ -324,12 +326,12 @@ static pk_result_t find(int *size, int *rank, pk_unique_id_t *id, uint64_t deadl
     return PK_OK;
 }
 
-pk_result_t pki_pmix_find(int *size, int *rank, pk_unique_id_t *id, uint64_t deadline_ns)
+pk_result_t pki_pmix_find(int *size, int *rank, pk_unique_id_t *id, uint64_t deadline_ns, const atomic_bool *cancel)
 {
     pk_result_t result;
 
     pthread_mutex_lock(&job.lock);
-    result = find(size, rank, id, deadline_ns);
+    result = find(size, rank, id, deadline_ns, cancel);
     pthread_mutex_unlock(&job.lock);
     return result;
 }

@@ -10,6 +10,7 @@
 #include "comm/bootstrap_auth.h"
 #include "util/clock.h"
 
+#define LINGER_NS (30 * PKI_NS_PER_MS) /* after a failure: for ranks that are at the door */
 #define REPORT_NS (10 * PKI_NS_PER_S) /* the first line about missing ranks; the next ones after twice the time */
 
 struct gathering {
@@ -137,6 +138,27 @@ static pk_result_t turn(struct gathering *g, uint64_t deadline_ns)
     return PK_OK;
 }
 
+/* Whoever is in the middle of joining hears why nobody is welcome; later ones find nobody. */
+static void turn_away(struct gathering *g)
+{
+    const uint64_t until = pki_now_ns() + LINGER_NS;
+    struct pki_hello hello;
+    int fd;
+
+    do {
+        const struct pki_wait wait = { .deadline_ns = g->acceptor->pending_count > 0 ? until : 0 };
+        size_t count = pki_acceptor_polls(g->acceptor, g->polls);
+        pk_result_t result = pki_poll(g->polls, count, &wait);
+
+        if ((result != PK_OK && result != PK_IN_PROGRESS) || pki_acceptor_step(g->acceptor, g->polls) != PK_OK)
+            return;
+        while (pki_acceptor_take(g->acceptor, &fd, &hello)) {
+            pki_bootstrap_notify(g->b, fd);
+            close(fd);
+        }
+    } while (g->acceptor->pending_count > 0 && pki_now_ns() < until);
+}
+
 static pk_result_t welcome(struct pki_bootstrap *b, uint64_t deadline_ns)
 {
     pk_result_t result = PK_OK;
@@ -157,6 +179,8 @@ pk_result_t pki_bootstrap_gather_ranks(struct pki_bootstrap *b, const int *liste
         result = pki_bootstrap_fail(b, PK_ERR_MEMORY, -1, "no memory to accept %d ranks", b->size);
     while (result == PK_OK && g.joined < b->size - 1)
         result = turn(&g, deadline_ns);
+    if (result != PK_OK && g.acceptor != NULL && g.polls != NULL)
+        turn_away(&g);
     pki_acceptor_close(g.acceptor);
     free(g.polls);
     /* A rank that is welcome may start its next communicator at once, at the same address: nobody must listen here by then. */

@@ -6,6 +6,8 @@
 #include "comm/comm.h"
 #include "util/clock.h"
 
+#define ABORT_MS 80 /* how long an abort waits for an init to end: it may be inside a system call that cannot be called off */
+
 static void settle(struct pk_comm *comm, pk_result_t result)
 {
     if (result != PK_OK) {
@@ -13,6 +15,8 @@ static void settle(struct pk_comm *comm, pk_result_t result)
         comm->error.code = result;
     }
     atomic_store(&comm->state, result); /* pairs with the load in pki_comm_state: the record is complete */
+    if (result == PK_OK && atomic_load(&comm->cancel)) /* an abort that came too late to stop the init, and did not wait */
+        pki_engine_abort(comm->engine);
 }
 
 static void *bring_up_thread(void *arg)
@@ -33,8 +37,26 @@ static pk_result_t start_thread(struct pk_comm *comm)
     return PK_IN_PROGRESS;
 }
 
-pk_result_t pki_comm_create(struct pk_comm **out, int size, int rank, const pk_unique_id_t *id, const pk_comm_config_t *config,
-                            bool from_launcher)
+/* A nonblocking init goes on in a thread, which must not look for the caller's current device: it is another thread's. */
+static pk_result_t begin(struct pk_comm *comm)
+{
+    pk_result_t result = PK_OK;
+
+    if (!comm->config.nonblocking) {
+        result = pki_comm_bring_up(comm);
+        settle(comm, result);
+        return result;
+    }
+    if (comm->config.device == PK_DEVICE_AUTO)
+        result = pki_comm_open_device(comm);
+    if (result == PK_OK)
+        result = start_thread(comm);
+    if (result != PK_IN_PROGRESS)
+        pki_comm_tear_down(comm);
+    return result;
+}
+
+pk_result_t pki_comm_create(struct pk_comm **out, int size, int rank, const pk_unique_id_t *id, const pk_comm_config_t *config)
 {
     struct pk_comm *comm = calloc(1, sizeof *comm);
     pk_result_t result;
@@ -43,32 +65,46 @@ pk_result_t pki_comm_create(struct pk_comm **out, int size, int rank, const pk_u
         return pki_fail(PK_ERR_MEMORY, NULL, "no memory for a communicator");
     comm->size = size;
     comm->rank = rank;
+    comm->from_launcher = id == NULL;
     atomic_init(&comm->state, PK_IN_PROGRESS);
     atomic_init(&comm->cancel, false);
+    atomic_init(&comm->placed, id != NULL);
+    pki_list_init(&comm->turn);
     result = pki_config_resolve(config, comm);
     if (result != PK_OK)
         goto err_free;
     comm->deadline_ns = pki_deadline_ns(comm->config.timeout_ms);
-    if (from_launcher)
-        result = pki_launcher_find(&comm->size, &comm->rank, &comm->id, comm->deadline_ns);
-    else
+    if (id != NULL)
         comm->id = *id;
-    if (result != PK_OK)
-        goto err_free;
-    if (comm->config.nonblocking) {
-        result = start_thread(comm);
-    } else {
-        result = pki_comm_bring_up(comm);
-        settle(comm, result);
-    }
+    else
+        pki_launcher_enter(&comm->turn);
+    result = begin(comm);
     if (result != PK_OK && result != PK_IN_PROGRESS)
-        goto err_free;
+        goto err_leave;
     *out = comm;
     return result;
 
+err_leave:
+    pki_launcher_leave(&comm->turn);
 err_free:
     free(comm);
     return result;
+}
+
+bool pki_comm_placed(const struct pk_comm *comm)
+{
+    return atomic_load_explicit(&comm->placed, memory_order_acquire);
+}
+
+static pk_result_t aborted_in_init(const struct pk_comm *comm)
+{
+    pk_error_info_t info = { .struct_size = sizeof info, .code = PK_ERR_ABORTED, .rank = -1, .peer = -1, .op = "init" };
+
+    if (pki_comm_placed(comm))
+        info.rank = comm->rank;
+    strcpy(info.text, "aborted by this rank");
+    pki_error_set(&info);
+    return PK_ERR_ABORTED;
 }
 
 pk_result_t pki_comm_state(struct pk_comm *comm)
@@ -76,12 +112,19 @@ pk_result_t pki_comm_state(struct pk_comm *comm)
     pk_result_t state = (pk_result_t)atomic_load(&comm->state);
 
     if (state == PK_IN_PROGRESS)
-        return state;
+        return atomic_load(&comm->cancel) ? aborted_in_init(comm) : state;
     if (state != PK_OK) {
         pki_error_set(&comm->error);
         return state;
     }
     return pki_engine_status(comm->engine);
+}
+
+pk_result_t pki_comm_look(struct pk_comm *comm)
+{
+    if (atomic_load(&comm->state) == PK_OK)
+        pki_engine_look_around(comm->engine);
+    return pki_comm_state(comm);
 }
 
 static void join(struct pk_comm *comm)
@@ -93,9 +136,11 @@ static void join(struct pk_comm *comm)
 
 pk_result_t pki_comm_abort(struct pk_comm *comm)
 {
+    const uint64_t until = pki_deadline_ns(ABORT_MS);
+
     if (atomic_load(&comm->state) == PK_IN_PROGRESS)
         atomic_store(&comm->cancel, true);
-    while (atomic_load(&comm->state) == PK_IN_PROGRESS)
+    while (atomic_load(&comm->state) == PK_IN_PROGRESS && pki_now_ns() < until)
         nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
     if (atomic_load(&comm->state) == PK_OK)
         pki_engine_abort(comm->engine);

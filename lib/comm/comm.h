@@ -58,6 +58,9 @@ struct pk_comm {
     struct pki_origins origins;
     struct pki_tuning tuning;
     uint64_t deadline_ns; /* of init */
+    bool from_launcher;
+    struct pki_list turn; /* of the launcher's communicators, while it waits for its turn and has it */
+    atomic_bool placed;   /* rank and size are known */
     struct pki_bootstrap *bootstrap;
     struct pki_device *device;
     struct pki_engine *engine; /* NULL until init is far enough */
@@ -77,7 +80,11 @@ struct pk_comm {
 /* config.c: fill `out` from the caller's struct (NULL: defaults) and the environment. */
 pk_result_t pki_config_resolve(const pk_comm_config_t *config, struct pk_comm *comm);
 
-/* init.c: everything between an id and a working engine. */
+/* meet.c: open the device (if that has not been done), find the job's ranks, open the bootstrap. */
+pk_result_t pki_comm_open_device(struct pk_comm *comm);
+pk_result_t pki_comm_meet(struct pk_comm *comm);
+
+/* init.c: everything until the engine works. */
 pk_result_t pki_comm_bring_up(struct pk_comm *comm);
 void pki_comm_tear_down(struct pk_comm *comm);
 
@@ -92,10 +99,14 @@ void pki_config_dump(const struct pk_comm *comm, char *text, size_t capacity, si
 pk_result_t pki_comm_connect(struct pk_comm *comm);
 
 /* comm.c */
-pk_result_t pki_comm_create(struct pk_comm **comm, int size, int rank, const pk_unique_id_t *id, const pk_comm_config_t *config,
-                            bool from_launcher);
+/* A null id: size, rank and id are the launcher's to say. */
+pk_result_t pki_comm_create(struct pk_comm **comm, int size, int rank, const pk_unique_id_t *id, const pk_comm_config_t *config);
 pk_result_t pki_comm_abort(struct pk_comm *comm);
 pk_result_t pki_comm_state(struct pk_comm *comm);
+/* The same after a look at the other ranks. */
+pk_result_t pki_comm_look(struct pk_comm *comm);
+/* Are rank and size known? A nonblocking init learns them from the launcher. */
+bool pki_comm_placed(const struct pk_comm *comm);
 pk_result_t pki_comm_destroy(struct pk_comm *comm);
 
 /* choose.c: the algorithm of a collective; NULL and an error record when there is none. */

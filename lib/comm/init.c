@@ -9,26 +9,6 @@
 #include "comm/comm.h"
 #include "util/clock.h"
 
-static pk_result_t open_device(struct pk_comm *comm)
-{
-    const struct pki_device_ops *cuda = pki_device_cuda();
-    int ordinal = comm->config.device - 1;
-    pk_result_t result;
-
-    if (comm->config.device == PK_DEVICE_HOST)
-        return PK_OK;
-    if (comm->config.device == PK_DEVICE_AUTO) {
-        if (cuda == NULL)
-            return PK_OK;
-        result = cuda->open(-1, &comm->device);
-        return result == PK_ERR_UNSUPPORTED ? PK_OK : result;
-    }
-    if (cuda == NULL || pki_device_cuda_absent() != NULL)
-        return pki_fail(PK_ERR_UNSUPPORTED, NULL, "cuda device %d: %s", ordinal,
-                        cuda == NULL ? "this library was built without cuda" : pki_device_cuda_absent());
-    return cuda->open(ordinal, &comm->device);
-}
-
 /* The pid goes with it, since a forked child has the parent's number. 0 (no randomness): nobody is in the same process. */
 static uint64_t process_number(void)
 {
@@ -132,10 +112,8 @@ static pk_result_t share_ll(struct pk_comm *comm)
 
 pk_result_t pki_comm_bring_up(struct pk_comm *comm)
 {
-    pk_result_t result = open_device(comm);
+    pk_result_t result = pki_comm_meet(comm);
 
-    if (result == PK_OK)
-        result = pki_bootstrap_open(&comm->bootstrap, comm->size, comm->rank, &comm->id, comm->deadline_ns, &comm->cancel);
     if (result == PK_OK)
         result = exchange_cards(comm);
     if (result == PK_OK)

@@ -265,6 +265,17 @@ void pki_engine_blame(struct pki_engine *e, pk_result_t code, const struct pki_w
     pki_engine_poison(e, code, true);
 }
 
+void pki_engine_look_around(struct pki_engine *e)
+{
+    if (!pki_engine_trylock(e)) /* whoever has the lock looks around too */
+        return;
+    if (atomic_load(&e->failed) == PK_OK)
+        check_peers(e);
+    collapse(e);
+    free_ended(e);
+    pki_engine_unlock(e);
+}
+
 static void check_now_and_then(struct pki_engine *e)
 {
     unsigned round = atomic_load_explicit(&e->idle_rounds, memory_order_relaxed) + 1;

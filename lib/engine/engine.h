@@ -55,6 +55,8 @@ pk_result_t pki_engine_close(struct pki_engine *engine);
 void pki_engine_abort(struct pki_engine *engine);
 /* PK_OK, or the first error, whose record becomes the calling thread's. Any thread. */
 pk_result_t pki_engine_status(struct pki_engine *engine);
+/* See whether a rank has died or given up, though no operation waits. Never blocks. Any thread. */
+void pki_engine_look_around(struct pki_engine *engine);
 
 /* An operation as the API describes it. */
 struct pki_request {

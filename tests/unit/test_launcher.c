@@ -31,6 +31,7 @@ static void no_launcher(void)
     unsetenv("PK_INSECURE");
     unsetenv("PMIX_RANK");
     unsetenv("PMIX_NAMESPACE");
+    unsetenv("RANK");
 }
 
 static pk_result_t find_as(const char *rank, const char *size, const char *root, pk_unique_id_t *id)
@@ -44,7 +45,7 @@ static pk_result_t find_as(const char *rank, const char *size, const char *root,
         setenv("PK_SIZE", size, 1);
     if (root != NULL)
         setenv("PK_ROOT", root, 1);
-    return pki_launcher_find(&n, &r, id, pki_deadline_ns(1000));
+    return pki_launcher_find(&n, &r, id, pki_deadline_ns(1000), NULL);
 }
 
 Test(launcher, variables)
@@ -87,20 +88,20 @@ Test(launcher, secret_file)
     find_as("1", "2", "192.0.2.77:4000", &id);
     setenv("PK_SECRET_FILE", path, 1);
     write_secret(path, "only 15 letters", 0600);
-    cr_expect_eq(pki_launcher_find(&size, &rank, &id, pki_deadline_ns(1000)), PK_ERR_ARG);
+    cr_expect_eq(pki_launcher_find(&size, &rank, &id, pki_deadline_ns(1000), NULL), PK_ERR_ARG);
     write_secret(path, "a secret of more than 16 bytes", 0604);
-    cr_expect_eq(pki_launcher_find(&size, &rank, &id, pki_deadline_ns(1000)), PK_ERR_ARG);
+    cr_expect_eq(pki_launcher_find(&size, &rank, &id, pki_deadline_ns(1000), NULL), PK_ERR_ARG);
     cr_expect(strstr(pki_error_get()->text, "chmod") != NULL);
     write_secret(path, "a secret of more than 16 bytes", 0600);
-    cr_expect_eq(pki_launcher_find(&size, &rank, &id, pki_deadline_ns(1000)), PK_OK);
+    cr_expect_eq(pki_launcher_find(&size, &rank, &id, pki_deadline_ns(1000), NULL), PK_OK);
     write_secret(path, "another secret of more than 16", 0600);
-    cr_expect_eq(pki_launcher_find(&size, &rank, &other, pki_deadline_ns(1000)), PK_OK);
+    cr_expect_eq(pki_launcher_find(&size, &rank, &other, pki_deadline_ns(1000), NULL), PK_OK);
     cr_expect_neq(memcmp(&id, &other, sizeof id), 0);
     unlink(path);
-    cr_expect_eq(pki_launcher_find(&size, &rank, &id, pki_deadline_ns(1000)), PK_ERR_ARG);
+    cr_expect_eq(pki_launcher_find(&size, &rank, &id, pki_deadline_ns(1000), NULL), PK_ERR_ARG);
     unsetenv("PK_SECRET_FILE");
     setenv("PK_INSECURE", "1", 1);
-    cr_expect_eq(pki_launcher_find(&size, &rank, &id, pki_deadline_ns(1000)), PK_OK);
+    cr_expect_eq(pki_launcher_find(&size, &rank, &id, pki_deadline_ns(1000), NULL), PK_OK);
 }
 
 static pk_result_t linger(struct rank *self, struct pki_bootstrap *b)

@@ -1,0 +1,64 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The first half of bringing a communicator up: this rank's device, who the ranks are, and the bootstrap that joins them. */
+#include "comm/comm.h"
+#include "util/clock.h"
+
+/* How long a rank that cannot take part looks for the others, to tell them why. */
+#define FAREWELL_NS (10 * PKI_NS_PER_S)
+
+pk_result_t pki_comm_open_device(struct pk_comm *comm)
+{
+    const struct pki_device_ops *cuda = pki_device_cuda();
+    int ordinal = comm->config.device - 1;
+    pk_result_t result;
+
+    if (comm->config.device == PK_DEVICE_HOST || comm->device != NULL)
+        return PK_OK;
+    if (comm->config.device == PK_DEVICE_AUTO) {
+        if (cuda == NULL)
+            return PK_OK;
+        result = cuda->open(-1, &comm->device);
+        return result == PK_ERR_UNSUPPORTED ? PK_OK : result;
+    }
+    if (cuda == NULL || pki_device_cuda_absent() != NULL)
+        return pki_fail(PK_ERR_UNSUPPORTED, NULL, "cuda device %d: %s", ordinal,
+                        cuda == NULL ? "this library was built without cuda" : pki_device_cuda_absent());
+    return cuda->open(ordinal, &comm->device);
+}
+
+/* Everything about the launcher happens in the communicators' order, which is the same on all ranks. */
+static pk_result_t find_and_open(struct pk_comm *comm, uint64_t deadline_ns)
+{
+    pk_result_t result = PK_OK;
+
+    if (comm->from_launcher) {
+        result = pki_launcher_wait(&comm->turn, deadline_ns, &comm->cancel);
+        if (result == PK_OK)
+            result = pki_launcher_find(&comm->size, &comm->rank, &comm->id, deadline_ns, &comm->cancel);
+        if (result == PK_OK)
+            atomic_store_explicit(&comm->placed, true, memory_order_release); /* pairs with the load in pki_comm_placed */
+    }
+    if (result == PK_OK)
+        result = pki_bootstrap_open(&comm->bootstrap, comm->size, comm->rank, &comm->id, deadline_ns, &comm->cancel);
+    pki_launcher_leave(&comm->turn);
+    return result;
+}
+
+/* The others would wait for this rank until their deadline. */
+static pk_result_t say_farewell(struct pk_comm *comm, pk_result_t result)
+{
+    const uint64_t until = pki_now_ns() + FAREWELL_NS;
+    const pk_error_info_t kept = *pki_error_get();
+
+    if (find_and_open(comm, until < comm->deadline_ns ? until : comm->deadline_ns) == PK_OK)
+        pki_bootstrap_tell(comm->bootstrap, result, -1, kept.text);
+    pki_error_set(&kept);
+    return result;
+}
+
+pk_result_t pki_comm_meet(struct pk_comm *comm)
+{
+    pk_result_t result = pki_comm_open_device(comm);
+
+    return result == PK_OK ? find_and_open(comm, comm->deadline_ns) : say_farewell(comm, result);
+}

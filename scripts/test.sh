@@ -90,6 +90,7 @@ step "bench: configure against the installed package" 60 \
         step "bench: pickle-perf $op on 2 ranks, checked" 60 sh tests/support/processes.sh env 2 \
             build/bench/pickle-perf "$op" -b 8 -e 1M -f 16 -n 5 -w 1 -c 1
     done
+    step "bench: pickle-compare on 2 ranks, checked" 120 build/bench/compare/pickle-compare -e 64K -f 64 -k 1 -t 2
 }
 
 echo

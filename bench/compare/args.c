@@ -1,0 +1,138 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "driver.h"
+
+#include <errno.h>
+#include <getopt.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static const char usage[] =
+    "usage: pickle-compare [options]   the same work through libpickle, Open MPI and Gloo, turn by turn in one run\n"
+    "  -r, --ranks N      ranks of each world, on this machine (default 2)\n"
+    "  -o, --ops LIST     pingpong,allreduce,allgather,alltoall,reduce_scatter,broadcast,reduce,barrier (default all)\n"
+    "  -b, --begin N      first size in bytes, with K, M or G (default 8)\n"
+    "  -e, --end N        last size (default 64M); sizes are what one rank has, all its blocks together\n"
+    "  -f, --factor N     each size is the last one times N (default 8)\n"
+    "  -k, --rounds N     turns of each world for each size (default 5)\n"
+    "  -t, --turn-ms N    length of a turn (default 20)\n"
+    "  -w, --worlds LIST  pickle, pickle-mem, ompi-cma, ompi-copy, ompi-ucx, ompi-tcp, gloo, gloo-poll, with commas; the first is\n"
+    "                     what the others are compared with. NAME:VARIABLE=VALUE:... sets environment variables of one world\n"
+    "                     (pickle,pickle:PK_CMA=0,pickle:LD_LIBRARY_PATH=/other/build)\n"
+    "      --net          over TCP, on the loopback interface: each rank of libpickle is a host of its own\n"
+    "      --bind core|none  one core a rank, or as the kernel likes (default: core where there are enough of them)\n"
+    "      --csv FILE, --json FILE\n"
+    "  -h, --help\n"
+    "Times are of the slowest rank; ratios are of medians, the first world's time to the other's: below 1 the first is faster.\n";
+
+enum { OPTION_NET = 256, OPTION_CSV, OPTION_JSON, OPTION_BIND };
+
+static const struct option long_options[] = {
+    { "ranks", required_argument, NULL, 'r' },   { "ops", required_argument, NULL, 'o' },
+    { "begin", required_argument, NULL, 'b' },   { "end", required_argument, NULL, 'e' },
+    { "factor", required_argument, NULL, 'f' },  { "rounds", required_argument, NULL, 'k' },
+    { "turn-ms", required_argument, NULL, 't' }, { "worlds", required_argument, NULL, 'w' },
+    { "net", no_argument, NULL, OPTION_NET },    { "bind", required_argument, NULL, OPTION_BIND },
+    { "csv", required_argument, NULL, OPTION_CSV }, { "json", required_argument, NULL, OPTION_JSON },
+    { "help", no_argument, NULL, 'h' },          { NULL, 0, NULL, 0 },
+};
+
+static _Noreturn void refuse(const char *what, const char *value)
+{
+    fprintf(stderr, "pickle-compare: %s '%s' is not understood\n%s", what, value, usage);
+    exit(2);
+}
+
+static size_t parse_bytes(const char *what, const char *value)
+{
+    static const char units[] = "KMG";
+    char *end;
+    unsigned long long number;
+    const char *unit;
+
+    errno = 0;
+    number = strtoull(value, &end, 10);
+    if (end == value || errno != 0 || *value == '-')
+        refuse(what, value);
+    if (*end == '\0')
+        return (size_t)number;
+    unit = strchr(units, *end & ~0x20);
+    if (unit == NULL || end[1] != '\0' || number >> 30 != 0)
+        refuse(what, value);
+    return (size_t)number << 10 * (unit - units + 1);
+}
+
+static unsigned parse_number(const char *what, const char *value, unsigned min, unsigned max)
+{
+    size_t number = parse_bytes(what, value);
+
+    if (number < min || number > max)
+        refuse(what, value);
+    return (unsigned)number;
+}
+
+static void parse_operations(const char *value, bool operations[COMPARE_OPS])
+{
+    char list[256];
+    char *rest = list;
+
+    memset(operations, 0, COMPARE_OPS * sizeof *operations);
+    if (strlen(value) >= sizeof list)
+        refuse("operations", value);
+    memcpy(list, value, strlen(value) + 1);
+    for (char *name = strsep(&rest, ","); name != NULL; name = strsep(&rest, ",")) {
+        int op = 0;
+
+        while (op < COMPARE_OPS && strcmp(name, driver_op_name((enum compare_op)op)) != 0)
+            op++;
+        if (op == COMPARE_OPS)
+            refuse("operation", name);
+        operations[op] = true;
+    }
+}
+
+static bool parse_binding(const char *value)
+{
+    if (strcmp(value, "core") != 0 && strcmp(value, "none") != 0)
+        refuse("binding", value);
+    return strcmp(value, "core") == 0;
+}
+
+static void parse_option(int letter, const char *value, struct driver_options *o, int *bind)
+{
+    switch (letter) {
+    case 'r': o->ranks = (int)parse_number("number of ranks", value, 2, RANKS_MAX); break;
+    case 'o': parse_operations(value, o->operations); break;
+    case 'b': o->begin_bytes = parse_bytes("size", value); break;
+    case 'e': o->end_bytes = parse_bytes("size", value); break;
+    case 'f': o->factor = parse_number("factor", value, 2, 1u << 20); break;
+    case 'k': o->rounds = parse_number("number of rounds", value, 1, 1000); break;
+    case 't': o->turn_us = 1e3 * parse_number("length of a turn", value, 1, 60000); break;
+    case 'w': o->worlds = value; break;
+    case OPTION_NET: o->net = true; break;
+    case OPTION_BIND: *bind = parse_binding(value); break;
+    case OPTION_CSV: o->csv_path = value; break;
+    case OPTION_JSON: o->json_path = value; break;
+    case 'h': fputs(usage, stdout); exit(0);
+    default: fputs(usage, stderr); exit(2);
+    }
+}
+
+void driver_parse(int argc, char **argv, struct driver_options *options)
+{
+    struct driver_options o = { .ranks = 2, .begin_bytes = 8, .end_bytes = (size_t)64 << 20, .factor = 8, .rounds = 5,
+                                .turn_us = 20e3 };
+    int bind = -1;
+    int letter;
+
+    for (int op = 0; op < COMPARE_OPS; op++)
+        o.operations[op] = true;
+    while ((letter = getopt_long(argc, argv, "r:o:b:e:f:k:t:w:h", long_options, NULL)) != -1)
+        parse_option(letter, optarg, &o, &bind);
+    if (optind != argc || o.end_bytes < o.begin_bytes || o.begin_bytes == 0) {
+        fputs(usage, stderr);
+        exit(2);
+    }
+    o.bind = bind >= 0 ? bind : o.ranks <= sysconf(_SC_NPROCESSORS_ONLN);
+    *options = o;
+}

@@ -1,0 +1,246 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What people and programs read: a table, CSV with a row a world, JSON. */
+#include "driver.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/utsname.h>
+#include <time.h>
+#include <unistd.h>
+
+static const char *const family_names[FAMILIES] = { "libpickle", "Open MPI", "Gloo" };
+
+static void cpu_model(char *out, size_t bytes)
+{
+    FILE *file = fopen("/proc/cpuinfo", "r");
+    char line[256];
+
+    snprintf(out, bytes, "unknown CPU");
+    while (file != NULL && fgets(line, sizeof line, file) != NULL) {
+        const char *colon = strchr(line, ':');
+
+        if (strncmp(line, "model name", 10) == 0 && colon != NULL) {
+            snprintf(out, bytes, "%.*s", (int)strcspn(colon + 2, "\n"), colon + 2);
+            break;
+        }
+    }
+    if (file != NULL)
+        fclose(file);
+}
+
+static FILE *open_output(const char *path)
+{
+    FILE *file = path != NULL ? fopen(path, "w") : NULL;
+
+    if (path != NULL && file == NULL) {
+        perror(path);
+        exit(2);
+    }
+    return file;
+}
+
+static void json_string(FILE *out, const char *text)
+{
+    fputc('"', out);
+    for (; *text != '\0'; text++) {
+        if (*text == '"' || *text == '\\')
+            fputc('\\', out);
+        fputc((unsigned char)*text < 0x20 ? ' ' : *text, out);
+    }
+    fputc('"', out);
+}
+
+static void json_header(struct driver *driver, const char *cpu, const char *date)
+{
+    fprintf(driver->json, "{\"tool\": \"pickle-compare\", \"date\": \"%s\", \"cpu\": ", date);
+    json_string(driver->json, cpu);
+    fprintf(driver->json, ", \"cpus\": %ld, \"ranks\": %d, \"bound\": %s,\n \"worlds\": [", sysconf(_SC_NPROCESSORS_ONLN),
+            driver->options.ranks, driver->options.bind ? "true" : "false");
+    for (int w = 0; w < driver->world_count; w++) {
+        const struct driver_world *world = &driver->worlds[w];
+
+        fprintf(driver->json, "%s\n  {\"name\": ", w > 0 ? "," : "");
+        json_string(driver->json, world->label);
+        fputs(", \"command\": ", driver->json);
+        json_string(driver->json, world->command);
+        fputs(", \"settings\": ", driver->json);
+        json_string(driver->json, world->settings);
+        fputs(", \"absent\": ", driver->json);
+        json_string(driver->json, world->absent);
+        fputc('}', driver->json);
+    }
+    fputs("],\n \"rows\": [", driver->json);
+}
+
+/* A name that fits its column. */
+static void short_label(const char *label, char out[13])
+{
+    if (strlen(label) <= 12)
+        snprintf(out, 13, "%s", label);
+    else
+        snprintf(out, 13, "..%s", label + strlen(label) - 10);
+}
+
+static void print_heads(const struct driver *driver)
+{
+    char label[13];
+
+    printf("#\n# %-14s %10s", "operation", "bytes");
+    for (int w = 0; w < driver->world_count; w++) {
+        short_label(driver->worlds[w].label, label);
+        printf(w == 0 ? " %12s" : " %12s ratio", label);
+    }
+    printf("  | best of: Open MPI  Gloo\n# %-14s %10s %12s", "", "", "us");
+    for (int w = 1; w < driver->world_count; w++)
+        printf(" %12s      ", "us");
+    printf("  | ratio\n");
+}
+
+void driver_header(struct driver *driver)
+{
+    struct utsname system;
+    char cpu[128], date[32];
+    time_t now = time(NULL);
+    struct tm tm;
+
+    cpu_model(cpu, sizeof cpu);
+    uname(&system);
+    strftime(date, sizeof date, "%Y-%m-%d %H:%M", localtime_r(&now, &tm));
+    printf("# pickle-compare, %s, %s, %ld CPUs, Linux %s\n", date, cpu, sysconf(_SC_NPROCESSORS_ONLN), system.release);
+    printf("# %d ranks a world, %s, %u rounds of %.0f ms a size, turn by turn; every result checked; sums of f32\n",
+           driver->options.ranks, driver->options.bind ? "one core a rank" : "not bound to cores", driver->options.rounds,
+           driver->options.turn_us * 1e-3);
+    for (int w = 0; w < driver->world_count; w++) {
+        const struct driver_world *world = &driver->worlds[w];
+
+        printf("# %s: %s\n", world->label, world->command);
+        if (world->absent[0] != '\0')
+            printf("#     ABSENT: %s\n", world->absent);
+        else
+            printf("#     %s\n", world->settings);
+    }
+    driver->csv = open_output(driver->options.csv_path);
+    driver->json = open_output(driver->options.json_path);
+    if (driver->csv != NULL)
+        fputs("operation,bytes,ranks,world,family,median_us,p99_us,min_us,samples,ratio,wrong,how\n", driver->csv);
+    if (driver->json != NULL)
+        json_header(driver, cpu, date);
+    print_heads(driver);
+    fflush(stdout);
+}
+
+/* The first world's time to another's. */
+static double ratio(const struct driver_row *row, int w)
+{
+    if (!row->results[0].measured || !row->results[w].measured || row->results[w].median_us <= 0)
+        return 0;
+    return row->results[0].median_us / row->results[w].median_us;
+}
+
+/* To the fastest of a family; 0: none was measured. */
+static double best_ratio(const struct driver *driver, const struct driver_row *row, enum driver_family family)
+{
+    double best = 0;
+
+    for (int w = 1; w < driver->world_count; w++)
+        if (driver->worlds[w].family == family && ratio(row, w) > best)
+            best = ratio(row, w);
+    return best;
+}
+
+static void print_ratio(double value, int width)
+{
+    if (value > 0)
+        printf(" %*.2f", width, value);
+    else
+        printf(" %*s", width, "-");
+}
+
+static void print_row(const struct driver *driver, const struct driver_row *row)
+{
+    printf("  %-14s %10zu", driver_op_name(row->op), row->bytes);
+    for (int w = 0; w < driver->world_count; w++) {
+        if (row->results[w].measured)
+            printf(" %12.2f", row->results[w].median_us);
+        else
+            printf(" %12s", "-");
+        if (w > 0)
+            print_ratio(ratio(row, w), 5);
+    }
+    printf("  |         ");
+    print_ratio(best_ratio(driver, row, FAMILY_OMPI), 8);
+    print_ratio(best_ratio(driver, row, FAMILY_GLOO), 5);
+    printf("  %s\n", row->results[0].note);
+    for (int w = 0; w < driver->world_count; w++)
+        if (row->results[w].wrong > 0)
+            printf("# WRONG: %s, %llu elements in the row above\n", driver->worlds[w].label,
+                   (unsigned long long)row->results[w].wrong);
+}
+
+static void csv_row(const struct driver *driver, const struct driver_row *row)
+{
+    for (int w = 0; w < driver->world_count; w++) {
+        const struct driver_result *r = &row->results[w];
+
+        if (r->measured)
+            fprintf(driver->csv, "%s,%zu,%d,%s,%s,%.3f,%.3f,%.3f,%u,%.4f,%llu,\"%s\"\n", driver_op_name(row->op), row->bytes,
+                    driver->options.ranks, driver->worlds[w].label, family_names[driver->worlds[w].family], r->median_us, r->p99_us,
+                    r->min_us, r->samples, ratio(row, w), (unsigned long long)r->wrong, r->note);
+    }
+}
+
+static void json_row(const struct driver *driver, const struct driver_row *row)
+{
+    const char *comma = "";
+
+    fprintf(driver->json, "%s\n  {\"operation\": \"%s\", \"bytes\": %zu, \"results\": [", driver->first_row ? "" : ",",
+            driver_op_name(row->op), row->bytes);
+    for (int w = 0; w < driver->world_count; w++) {
+        const struct driver_result *r = &row->results[w];
+
+        if (!r->measured)
+            continue;
+        fprintf(driver->json, "%s\n   {\"world\": ", comma);
+        json_string(driver->json, driver->worlds[w].label);
+        fprintf(driver->json, ", \"median_us\": %.3f, \"p99_us\": %.3f, \"min_us\": %.3f, \"samples\": %u, \"ratio\": %.4f,"
+                " \"wrong\": %llu, \"how\": ", r->median_us, r->p99_us, r->min_us, r->samples, ratio(row, w),
+                (unsigned long long)r->wrong);
+        json_string(driver->json, r->note);
+        fputc('}', driver->json);
+        comma = ",";
+    }
+    fputs("]}", driver->json);
+}
+
+void driver_report(struct driver *driver, const struct driver_row *row)
+{
+    if (isatty(STDERR_FILENO))
+        fputs("\r\033[K", stderr);
+    print_row(driver, row);
+    fflush(stdout);
+    if (driver->csv != NULL)
+        csv_row(driver, row);
+    if (driver->json != NULL)
+        json_row(driver, row);
+    driver->first_row = false;
+}
+
+static void close_output(FILE *file, const char *path)
+{
+    if (file != NULL && fclose(file) != 0) {
+        perror(path);
+        exit(1);
+    }
+}
+
+void driver_footer(struct driver *driver)
+{
+    for (int w = 0; w < driver->world_count; w++)
+        if (driver->worlds[w].absent[0] != '\0')
+            printf("# ABSENT: %s: %s\n", driver->worlds[w].label, driver->worlds[w].absent);
+    printf("# wrong elements: %llu %s\n", (unsigned long long)driver->wrong, driver->wrong == 0 ? "OK" : "FAILED");
+    if (driver->json != NULL)
+        fputs("\n ]}\n", driver->json);
+    close_output(driver->csv, driver->options.csv_path);
+    close_output(driver->json, driver->options.json_path);
+}

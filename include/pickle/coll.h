@@ -1,16 +1,34 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
  * @file coll.h
- * Collective operations: every rank of the communicator calls them, in the same order, with the same count and type.
+ * Collective operations: every rank of the communicator calls them, in the same order, with the same count, type, reduction and root.
  *
- * Errors common to all: PK_ERR_ARG (null communicator or buffer, unknown type, buffers that overlap other than as "in place"
- * says, or of different kinds of memory); PK_ERR_MISMATCH (ranks disagree on operation, count or type: names both sides);
- * PK_ERR_NEEDS_SM; PK_ERR_UNSUPPORTED; PK_ERR_PEER; PK_ERR_TIMEOUT; PK_ERR_ABORTED; PK_ERR_MEMORY. A rank that fails
- * with PK_ERR_ARG has not taken part. With PK_BLOCKING the call returns when the buffers are the caller's again; in other
- * streams at once. Different communicators may be used from different threads.
+ * Errors common to all: PK_ERR_ARG (null communicator or buffer, unknown type, reduction or root, buffers that overlap other than as
+ * "in place" says, or of different kinds of memory, more elements than memory can hold); PK_ERR_MISMATCH (ranks disagree on operation,
+ * count, type, reduction or root: names both sides); PK_ERR_NEEDS_SM; PK_ERR_UNSUPPORTED; PK_ERR_PEER; PK_ERR_TIMEOUT;
+ * PK_ERR_ABORTED; PK_ERR_MEMORY. A rank that fails with PK_ERR_ARG has not taken part. With PK_BLOCKING the call returns when the
+ * buffers are the caller's again; in other streams at once. Different communicators may be used from different threads. Calls
+ * inside a group start together when it ends (p2p.h).
+ *
+ * Counts are in elements of `dtype`, and 0 is legal; so is a communicator of one rank. Buffers are the caller's: sendbuf is only
+ * read, and neither may be touched before the operation has ended in its stream. Where one rank alone has a buffer ("at the root"), the
+ * others may pass anything, NULL too, and it is not looked at. A buffer may be NULL where it has no elements.
+ *
+ * Reductions (`op`), element by element. Integers wrap around. f16, bf16 and the 8-bit floats are combined in f32 and rounded to
+ * nearest even once in each step of the algorithm that combines blocks; the direct algorithms combine the blocks of up to 16 ranks in
+ * one step, in rank order. PK_MIN and PK_MAX give NaN where any rank has one. PK_AVG is the sum, divided by the number of ranks
+ * before its last rounding (so a sum of f32 or f64 may overflow where the average would not); the wrapped sum of integers is
+ * divided and cut toward zero. Every rank gets the same bits, and the same from run to run for the same communicator, count and
+ * type. On a GPU reductions need a kernel; in this version PK_SUM of f32, f16, bf16, int32 and uint32 there, and
+ * PK_ERR_UNSUPPORTED for the rest.
+ *
+ * V-forms: the lengths of blocks differ. `counts[r]` and `offsets[r]` are of the block that goes to or comes from rank r, offsets from the
+ * first element of the buffer; offsets NULL: one block lies behind the other in rank order. Both have one entry for each rank and
+ * are the caller's again when the call returns, also in a group. Blocks of a receive buffer must not overlap. What one rank sends to
+ * another must be as long as what that one receives: else PK_ERR_MISMATCH says both lengths.
  *
  * With CUDA_DEVICE_MAX_CONNECTIONS=1 or 2 a stream that waits can hold up the kernels of every other: there a collective on a GPU
- * that needs a kernel of the library (allreduce; allgather out of place) is completed within the call, whatever the stream, and a
+ * that needs a kernel of the library (a reduction, or a copy inside the GPU) is completed within the call, whatever the stream, and a
  * warning says so once.
  */
 #ifndef PICKLE_COLL_H
@@ -25,29 +43,123 @@ extern "C" {
 #endif
 
 /**
+ * Wait until every rank has come here: no rank's call ends (in its stream) before the last rank's has begun.
+ * Moves no data and needs no kernel. Since 0.2.
+ */
+PK_API pk_result_t pk_barrier(pk_comm_t *comm, pk_stream_t stream);
+
+/**
+ * Copy `count` elements from the root to every rank.
+ *
+ * @param sendbuf  at the root: [count] elements, host or device; in place when it equals recvbuf
+ * @param recvbuf  [count] elements, at the root the same kind of memory as sendbuf
+ * @param root     rank whose data it is
+ * In place it never needs a kernel; out of place on a GPU the root's local copy does (PK_ERR_NEEDS_SM with PK_SM_NONE). Since 0.2.
+ */
+PK_API pk_result_t pk_broadcast(const void *sendbuf, void *recvbuf, size_t count, pk_dtype_t dtype, int root, pk_comm_t *comm,
+                                pk_stream_t stream);
+
+/**
+ * Reduce `count` elements over all ranks and leave the result at the root.
+ *
+ * @param sendbuf  [count] elements, host or device; at the root in place when it equals recvbuf
+ * @param recvbuf  at the root: [count] elements, the same kind of memory
+ * @param op       PK_SUM, PK_PROD, PK_MIN, PK_MAX, PK_AVG
+ * Since 0.2.
+ */
+PK_API pk_result_t pk_reduce(const void *sendbuf, void *recvbuf, size_t count, pk_dtype_t dtype, pk_op_t op, int root,
+                             pk_comm_t *comm, pk_stream_t stream);
+
+/**
+ * Reduce `count` elements over all ranks and leave the result on every rank.
+ *
+ * @param sendbuf  [count] elements, host or device; in place when it equals recvbuf
+ * @param recvbuf  [count] elements, the same kind of memory
+ * @param op       PK_SUM, PK_PROD, PK_MIN, PK_MAX, PK_AVG
+ * Since 0.1.
+ */
+PK_API pk_result_t pk_allreduce(const void *sendbuf, void *recvbuf, size_t count, pk_dtype_t dtype, pk_op_t op, pk_comm_t *comm,
+                                pk_stream_t stream);
+
+/**
+ * Reduce size * recvcount elements over all ranks; rank r gets elements r * recvcount and on of the result.
+ *
+ * @param sendbuf    [size * recvcount] elements, host or device
+ * @param recvbuf    [recvcount] elements, the same kind of memory; in place when it equals sendbuf + rank * recvcount elements (other
+ *                   elements of sendbuf keep their values)
+ * @param recvcount  elements that each rank gets
+ * @param op         PK_SUM, PK_PROD, PK_MIN, PK_MAX, PK_AVG
+ * Since 0.2.
+ */
+PK_API pk_result_t pk_reduce_scatter(const void *sendbuf, void *recvbuf, size_t recvcount, pk_dtype_t dtype, pk_op_t op,
+                                     pk_comm_t *comm, pk_stream_t stream);
+
+/**
  * Gather `count` elements from every rank into every rank's `recvbuf`, in rank order.
  *
  * @param sendbuf  [count] elements of `dtype`, host or device; in place when it equals recvbuf + rank * count elements
  * @param recvbuf  [size * count] elements, the same kind of memory as sendbuf
- * @param count    elements each rank contributes; 0 is legal
+ * @param count    elements each rank contributes
  * In place it never needs a kernel; out of place on a GPU the local copy does (PK_ERR_NEEDS_SM with PK_SM_NONE).
  * Since 0.1.
  */
 PK_API pk_result_t pk_allgather(const void *sendbuf, void *recvbuf, size_t count, pk_dtype_t dtype, pk_comm_t *comm,
                                 pk_stream_t stream);
 
+/** As pk_allgather, with `sendcount` elements from this rank; recvcounts[rank] is the same, and recvcounts the same on all ranks.
+ * In place when sendbuf equals recvbuf + recvoffsets[rank] elements. Since 0.2. */
+PK_API pk_result_t pk_allgatherv(const void *sendbuf, size_t sendcount, void *recvbuf, const size_t *recvcounts,
+                                 const size_t *recvoffsets, pk_dtype_t dtype, pk_comm_t *comm, pk_stream_t stream);
+
 /**
- * Reduce `count` elements over all ranks, element by element, and leave the result on every rank.
+ * Send block p of sendbuf to rank p, for every p, and put what comes from rank p into block p of recvbuf.
  *
- * @param sendbuf  [count] elements of `dtype`, host or device; in place when it equals recvbuf
- * @param recvbuf  [count] elements, the same kind of memory
- * @param count    elements; 0 is legal
- * @param op       PK_SUM; 16-bit floats are accumulated in f32 and rounded to nearest even once a step of the algorithm
- * Every rank gets the same bits, and the same from run to run for the same communicator, count and type. On a GPU it needs a
- * kernel. In this version f32, f16, bf16 and int32 with PK_SUM; others return PK_ERR_UNSUPPORTED. Since 0.1.
+ * @param sendbuf  [size * count] elements, host or device; in place when it equals recvbuf
+ * @param recvbuf  [size * count] elements, the same kind of memory
+ * @param count    elements of one block
+ * On a GPU copies inside it need a kernel (PK_ERR_NEEDS_SM with PK_SM_NONE): the own block out of place, every block in place.
+ * Since 0.2.
  */
-PK_API pk_result_t pk_allreduce(const void *sendbuf, void *recvbuf, size_t count, pk_dtype_t dtype, pk_op_t op, pk_comm_t *comm,
+PK_API pk_result_t pk_alltoall(const void *sendbuf, void *recvbuf, size_t count, pk_dtype_t dtype, pk_comm_t *comm,
+                               pk_stream_t stream);
+
+/** As pk_alltoall, with blocks of different lengths. In place (sendbuf equals recvbuf) counts and offsets of both must be the same.
+ * Since 0.2. */
+PK_API pk_result_t pk_alltoallv(const void *sendbuf, const size_t *sendcounts, const size_t *sendoffsets, void *recvbuf,
+                                const size_t *recvcounts, const size_t *recvoffsets, pk_dtype_t dtype, pk_comm_t *comm,
                                 pk_stream_t stream);
+
+/**
+ * Gather `count` elements from every rank into the root's `recvbuf`, in rank order.
+ *
+ * @param sendbuf  [count] elements, host or device; at the root in place when it equals recvbuf + root * count elements
+ * @param recvbuf  at the root: [size * count] elements, the same kind of memory
+ * @param count    elements each rank contributes
+ * Since 0.2.
+ */
+PK_API pk_result_t pk_gather(const void *sendbuf, void *recvbuf, size_t count, pk_dtype_t dtype, int root, pk_comm_t *comm,
+                             pk_stream_t stream);
+
+/** As pk_gather, with `sendcount` elements from this rank; recvcounts and recvoffsets count at the root, where
+ * recvcounts[root] equals sendcount. In place at the root when sendbuf equals recvbuf + recvoffsets[root] elements. Since 0.2. */
+PK_API pk_result_t pk_gatherv(const void *sendbuf, size_t sendcount, void *recvbuf, const size_t *recvcounts,
+                              const size_t *recvoffsets, pk_dtype_t dtype, int root, pk_comm_t *comm, pk_stream_t stream);
+
+/**
+ * Send block p of the root's `sendbuf` to rank p, for every p.
+ *
+ * @param sendbuf  at the root: [size * count] elements, host or device
+ * @param recvbuf  [count] elements; at the root the same kind of memory, in place when it equals sendbuf + root * count elements
+ * @param count    elements that each rank gets
+ * Since 0.2.
+ */
+PK_API pk_result_t pk_scatter(const void *sendbuf, void *recvbuf, size_t count, pk_dtype_t dtype, int root, pk_comm_t *comm,
+                              pk_stream_t stream);
+
+/** As pk_scatter, with `recvcount` elements for this rank; sendcounts and sendoffsets count at the root, where sendcounts[root]
+ * equals recvcount. In place at the root when recvbuf equals sendbuf + sendoffsets[root] elements. Since 0.2. */
+PK_API pk_result_t pk_scatterv(const void *sendbuf, const size_t *sendcounts, const size_t *sendoffsets, void *recvbuf,
+                               size_t recvcount, pk_dtype_t dtype, int root, pk_comm_t *comm, pk_stream_t stream);
 
 #ifdef __cplusplus
 }

@@ -25,7 +25,18 @@ typedef enum pk_op_kind {
     PK_OP_SEND = 0,
     PK_OP_RECV = 1,
     PK_OP_ALLGATHER = 2,
-    PK_OP_ALLREDUCE = 3
+    PK_OP_ALLREDUCE = 3,
+    PK_OP_REDUCE_SCATTER = 4,
+    PK_OP_BROADCAST = 5,
+    PK_OP_REDUCE = 6,
+    PK_OP_ALLTOALL = 7,
+    PK_OP_GATHER = 8,
+    PK_OP_SCATTER = 9,
+    PK_OP_BARRIER = 10,
+    PK_OP_ALLGATHERV = 11,
+    PK_OP_ALLTOALLV = 12,
+    PK_OP_GATHERV = 13,
+    PK_OP_SCATTERV = 14
 } pk_op_kind_t;
 
 /** The way from this rank to a peer. */
@@ -46,7 +57,7 @@ PK_API pk_result_t pk_comm_path(const pk_comm_t *comm, int peer, pk_mem_kind_t s
 /** How an operation would be done. */
 typedef struct pk_explanation {
     size_t struct_size;    /**< set by the caller */
-    char algorithm[32];    /**< "direct", "ring", "copy", "ll kernel", ... */
+    char algorithm[32];    /**< "direct", "ring", "eager", "ll kernel", ... */
     char transports[64];   /**< names of the transports it uses, with commas */
     uint64_t steps;        /**< plan steps this rank executes; pk_comm_stats counts the same */
     int sms;               /**< multiprocessors it occupies at most at a time; 0 = copy engines and CPU only */
@@ -55,7 +66,8 @@ typedef struct pk_explanation {
 
 /**
  * What this rank would do for an operation on `count` elements of `dtype` in memory of `kind`; `in_place` as the operation defines it.
- * For SEND and RECV `peer` is the other rank; else ignored.
+ * `count` is the operation's argument of this name (of reduce_scatter recvcount); v-forms do the same whatever their counts.
+ * Reductions are taken to be PK_SUM. For SEND and RECV `peer` is the other rank, for an operation with a root the root; else ignored.
  * @return PK_OK; PK_ERR_ARG; PK_ERR_NEEDS_SM and PK_ERR_UNSUPPORTED where the operation would return them. Since 0.1.
  */
 PK_API pk_result_t pk_explain(const pk_comm_t *comm, pk_op_kind_t op, size_t count, pk_dtype_t dtype, pk_mem_kind_t kind,

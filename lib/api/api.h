@@ -14,12 +14,13 @@
 /* PK_OK when operations may be called on it. */
 pk_result_t pki_check_comm(pk_comm_t *comm, struct pki_where *call);
 pk_result_t pki_check_dtype(pk_dtype_t dtype, const struct pki_where *call);
+/* Those two and the stream. */
+pk_result_t pki_check_common(pk_comm_t *comm, pk_dtype_t dtype, pk_stream_t stream, struct pki_where *call);
 pk_result_t pki_check_stream(pk_stream_t stream, const struct pki_where *call);
-/* Null only with 0 elements; count * multiple elements must fit an address space. */
-pk_result_t pki_check_buffer(const void *buf, size_t count, size_t multiple, pk_dtype_t dtype, const char *name,
-                             const struct pki_where *call);
-/* Which reductions this version can do. */
-pk_result_t pki_check_reduction(pk_dtype_t dtype, pk_op_t op, const struct pki_where *call);
+/* count * multiple elements must fit an address space. */
+pk_result_t pki_check_count(size_t count, size_t multiple, pk_dtype_t dtype, const struct pki_where *call);
+/* The same, and null only with 0 elements. */
+pk_result_t pki_check_buffer(const void *buf, size_t count, pk_dtype_t dtype, const char *name, const struct pki_where *call);
 
 /* Run now, or record in the calling thread's open group. */
 pk_result_t pki_submit(pk_comm_t *comm, const struct pki_request *request);

@@ -29,23 +29,27 @@ pk_result_t pki_check_stream(pk_stream_t stream, const struct pki_where *call)
     return PK_OK;
 }
 
-pk_result_t pki_check_buffer(const void *buf, size_t count, size_t multiple, pk_dtype_t dtype, const char *name,
-                             const struct pki_where *call)
+pk_result_t pki_check_common(pk_comm_t *comm, pk_dtype_t dtype, pk_stream_t stream, struct pki_where *call)
 {
-    size_t size = pki_dtype_bytes(dtype);
+    pk_result_t result = pki_check_comm(comm, call);
 
-    if (count > 0 && buf == NULL)
-        return pki_fail(PK_ERR_ARG, call, "%s is null with a count of %zu", name, count);
-    if (count > PTRDIFF_MAX / size / multiple)
+    if (result == PK_OK)
+        result = pki_check_dtype(dtype, call);
+    if (result == PK_OK)
+        result = pki_check_stream(stream, call);
+    return result;
+}
+
+pk_result_t pki_check_count(size_t count, size_t multiple, pk_dtype_t dtype, const struct pki_where *call)
+{
+    if (count > PTRDIFF_MAX / pki_dtype_bytes(dtype) / multiple)
         return pki_fail(PK_ERR_ARG, call, "count %zu is more than memory can hold", count);
     return PK_OK;
 }
 
-pk_result_t pki_check_reduction(pk_dtype_t dtype, pk_op_t op, const struct pki_where *call)
+pk_result_t pki_check_buffer(const void *buf, size_t count, pk_dtype_t dtype, const char *name, const struct pki_where *call)
 {
-    if (op >= PK_OP_COUNT)
-        return pki_fail(PK_ERR_ARG, call, "op is %llu", (unsigned long long)op);
-    if (op != PK_SUM || (dtype != PK_F32 && dtype != PK_F16 && dtype != PK_BF16 && dtype != PK_INT32))
-        return pki_fail(PK_ERR_UNSUPPORTED, call, "this version sums f32, f16, bf16 and int32");
-    return PK_OK;
+    if (count > 0 && buf == NULL)
+        return pki_fail(PK_ERR_ARG, call, "%s is null with a count of %zu", name, count);
+    return pki_check_count(count, 1, dtype, call);
 }

@@ -8,6 +8,7 @@
 struct entry {
     pk_comm_t *comm;
     struct pki_request request;
+    size_t *lengths; /* the request's, when it has any: the caller's arrays are the caller's again */
 };
 
 static _Thread_local struct {
@@ -31,6 +32,9 @@ pk_result_t pk_group_start(void)
 
 static pk_result_t record(pk_comm_t *comm, const struct pki_request *request)
 {
+    struct entry *entry;
+    pk_result_t result;
+
     if (open_group.n == open_group.cap) {
         size_t cap = open_group.cap == 0 ? 16 : 2 * open_group.cap;
         struct entry *grown = realloc(open_group.entries, cap * sizeof *grown);
@@ -40,8 +44,12 @@ static pk_result_t record(pk_comm_t *comm, const struct pki_request *request)
         open_group.entries = grown;
         open_group.cap = cap;
     }
-    open_group.entries[open_group.n].comm = comm;
-    open_group.entries[open_group.n++].request = *request;
+    entry = &open_group.entries[open_group.n];
+    *entry = (struct entry){ .comm = comm, .request = *request };
+    result = pki_layout_own(&entry->request.layout, (size_t)comm->size, &entry->lengths);
+    if (result != PK_OK)
+        return pki_submit_refused(result);
+    open_group.n++;
     return PK_OK;
 }
 
@@ -151,6 +159,8 @@ pk_result_t pk_group_end(void)
     memset(&open_group, 0, sizeof open_group);
     if (result == PK_OK && n > 0)
         result = run(entries, n);
+    for (size_t i = 0; i < n; i++)
+        free(entries[i].lengths);
     free(entries);
     return result;
 }

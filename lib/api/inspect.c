@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "api/api.h"
+#include "util/dtype.h"
 
 /* Structs that are filled for the caller: as much as the caller's version of them holds. */
 static pk_result_t give(void *out, size_t out_size, const void *full, size_t full_size, size_t least, const char *call)
@@ -34,33 +35,50 @@ pk_result_t pk_comm_path(const pk_comm_t *comm, int peer, pk_mem_kind_t source, 
     return give(path, path->struct_size, &full, sizeof full, offsetof(pk_path_t, device), "pk_comm_path");
 }
 
-static pk_result_t describe(const pk_comm_t *comm, pk_op_kind_t op, size_t count, pk_dtype_t dtype, int in_place, int peer,
-                            const struct pki_where *call, struct pki_request *r)
+struct question {
+    pk_op_kind_t op;
+    size_t count;
+    pk_dtype_t dtype;
+    enum pki_mem_kind kind;
+    bool in_place;
+    int peer; /* or root */
+};
+
+static pk_result_t describe_p2p(const pk_comm_t *comm, const struct question *q, struct pki_request *r, const char **reason)
 {
-    *r = (struct pki_request){ .count = count, .dtype = dtype, .in_place = in_place != 0, .in_count = count, .out_count = count };
-    if (op == PK_OP_SEND || op == PK_OP_RECV) {
-        if (peer < 0 || peer >= comm->size)
-            return pki_fail(PK_ERR_ARG, call, "peer %d of %d ranks", peer, comm->size);
-        r->what = op == PK_OP_SEND ? PKI_DO_SEND : PKI_DO_RECV;
-        r->peer = peer;
-        return PK_OK;
-    }
-    if (op != PK_OP_ALLGATHER && op != PK_OP_ALLREDUCE)
-        return pki_fail(PK_ERR_ARG, call, "op is %d", (int)op);
-    if (op == PK_OP_ALLREDUCE && pki_check_reduction(dtype, PK_SUM, call) != PK_OK)
-        return PK_ERR_UNSUPPORTED;
-    r->what = PKI_DO_COLL;
-    r->algorithm = pki_comm_choose(comm, (enum pki_coll)op);
-    return r->algorithm != NULL ? PK_OK : PK_ERR_UNSUPPORTED;
+    r->what = q->op == PK_OP_SEND ? PKI_DO_SEND : PKI_DO_RECV;
+    r->peer = q->peer;
+    *reason = comm->paths[q->peer].way[q->kind][q->kind].reason;
+    return PK_OK;
 }
 
-static const char *coll_reason(const pk_comm_t *comm)
+static pk_result_t describe_coll(const pk_comm_t *comm, const struct question *q, struct pki_request *r, const char **reason)
 {
-    if (comm->tuning.algorithm[0] != '\0')
-        return "PK_ALGORITHM of rank 0";
-    if (comm->size > comm->tuning.direct_max_ranks)
-        return "many ranks: reductions go round a ring";
-    return "every rank reaches every other; reductions are in rank order";
+    struct pki_choice choice;
+    pk_result_t result =
+        pki_comm_choose(comm, (enum pki_coll)q->op, q->count * pki_dtype_bytes(q->dtype), q->kind, &choice);
+
+    if (result != PK_OK)
+        return result;
+    r->what = PKI_DO_COLL;
+    r->root = pki_coll_shape(q->op)->rooted ? q->peer : 0;
+    r->algorithm = choice.algorithm;
+    *reason = choice.reason;
+    return PK_OK;
+}
+
+static pk_result_t describe(const pk_comm_t *comm, const struct question *q, const struct pki_where *call, struct pki_request *r,
+                            const char **reason)
+{
+    const struct pki_shape *shape = pki_coll_shape(q->op);
+    bool p2p = q->op == PK_OP_SEND || q->op == PK_OP_RECV;
+
+    *r = (struct pki_request){ .count = q->count, .dtype = q->dtype, .in_place = q->in_place };
+    if (shape == NULL && !p2p)
+        return pki_fail(PK_ERR_ARG, call, "op is %d", (int)q->op);
+    if ((p2p || shape->rooted) && (q->peer < 0 || q->peer >= comm->size))
+        return pki_fail(PK_ERR_ARG, call, "peer %d of %d ranks", q->peer, comm->size);
+    return p2p ? describe_p2p(comm, q, r, reason) : describe_coll(comm, q, r, reason);
 }
 
 pk_result_t pk_explain(const pk_comm_t *comm, pk_op_kind_t op, size_t count, pk_dtype_t dtype, pk_mem_kind_t kind, int in_place,
@@ -68,23 +86,22 @@ pk_result_t pk_explain(const pk_comm_t *comm, pk_op_kind_t op, size_t count, pk_
 {
     struct pki_where call = PKI_CALL("explain");
     pk_result_t result = pki_check_comm((pk_comm_t *)(uintptr_t)comm, &call);
+    struct question question = { op, count, dtype, (enum pki_mem_kind)kind, in_place != 0, peer };
     struct pki_request request;
     pk_explanation_t full = { 0 };
+    const char *reason = "";
 
     if (result == PK_OK)
         result = pki_check_dtype(dtype, &call);
     if (result == PK_OK && (explanation == NULL || (unsigned)kind > PK_MEM_DEVICE))
         result = pki_fail(PK_ERR_ARG, &call, "%s", explanation == NULL ? "explanation is null" : "unknown kind of memory");
     if (result == PK_OK)
-        result = describe(comm, op, count, dtype, in_place, peer, &call, &request);
+        result = describe(comm, &question, &call, &request, &reason);
     if (result == PK_OK)
         result = pki_engine_explain(comm->engine, &request, (enum pki_mem_kind)kind, &full);
     if (result != PK_OK)
         return result;
-    if (request.what == PKI_DO_COLL)
-        snprintf(full.reason, sizeof full.reason, "%s", coll_reason(comm));
-    else
-        snprintf(full.reason, sizeof full.reason, "%.191s", comm->paths[request.peer].way[kind][kind].reason);
+    snprintf(full.reason, sizeof full.reason, "%.191s", reason);
     return give(explanation, explanation->struct_size, &full, sizeof full, offsetof(pk_explanation_t, transports), "pk_explain");
 }
 

@@ -44,6 +44,7 @@ static void take_part(struct pki_plan *plan, int rank, bool in_place, const stru
             pki_plan_after(plan, sent);
         mine = pki_out(0);
     }
+    pki_plan_final(plan, summed);
     if (fold->paired) {
         pki_plan_send(plan, rank + 1, pki_out(0));
         pki_plan_after(plan, summed);

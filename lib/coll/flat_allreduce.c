@@ -19,7 +19,7 @@ static void exchange(struct pki_plan *plan, int rank, int size, bool in_place, u
         sent[hop] = pki_plan_send(plan, pki_after(rank, hop, size), pki_in(0));
         pki_sum_add(&sum, from, theirs, pki_plan_recv(plan, from, theirs));
     }
-    pki_sum_into(&sum, pki_out(0), pki_scratch(size - 1, pki_in(0)));
+    pki_plan_final(plan, pki_sum_into(&sum, pki_out(0), pki_scratch(size - 1, pki_in(0))));
     for (int hop = 1; in_place && hop < size; hop++)
         pki_plan_after(plan, sent[hop]);
 }

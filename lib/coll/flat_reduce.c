@@ -15,7 +15,7 @@ static void sum_up(struct pki_plan *plan, int rank, int size)
 
         pki_sum_add(&sum, from, theirs, pki_plan_recv(plan, from, theirs));
     }
-    pki_sum_into(&sum, pki_out(0), pki_scratch(size - 1, pki_in(0)));
+    pki_plan_final(plan, pki_sum_into(&sum, pki_out(0), pki_scratch(size - 1, pki_in(0))));
 }
 
 /* Each rank sends all it has to the root, which sums up in rank order: one hop, n - 1 times the data at the root. */

@@ -67,4 +67,5 @@ void pki_halve(struct pki_plan *plan, int rank, struct pki_halving *h)
         summing = true;
         begin = keep;
     }
+    pki_plan_final(plan, h->summed);
 }

@@ -1,8 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Where the blocks of an operation lie. */
 #include <assert.h>
+#include <stdlib.h>
+#include <string.h>
 
 #include "coll/plan.h"
+#include "util/log.h"
 
 struct buffer {
     size_t total;
@@ -73,4 +76,28 @@ size_t pki_layout_scratch(const struct pki_layout *layout, const struct pki_plan
     for (uint32_t i = 0; i < plan->noperands; i++)
         make_longer(layout, plan, plan->operands[i], &longest);
     return longest;
+}
+
+static const size_t *keep(size_t *memory, size_t place, const size_t *table, size_t blocks)
+{
+    return table == NULL ? NULL : memcpy(memory + place * blocks, table, blocks * sizeof *table);
+}
+
+pk_result_t pki_layout_own(struct pki_layout *layout, size_t blocks, size_t **memory)
+{
+    size_t *m;
+
+    if (layout->in_counts == NULL && layout->out_counts == NULL) {
+        *memory = NULL;
+        return PK_OK;
+    }
+    m = malloc(4 * blocks * sizeof *m);
+    if (m == NULL)
+        return pki_fail(PK_ERR_MEMORY, NULL, "no memory for the lengths of %zu blocks", blocks);
+    layout->in_counts = keep(m, 0, layout->in_counts, blocks);
+    layout->in_offsets = keep(m, 1, layout->in_offsets, blocks);
+    layout->out_counts = keep(m, 2, layout->out_counts, blocks);
+    layout->out_offsets = keep(m, 3, layout->out_offsets, blocks);
+    *memory = m;
+    return PK_OK;
 }

@@ -147,6 +147,14 @@ void pki_plan_after_whole(struct pki_plan *plan, uint32_t dep)
         plan->steps[plan->nsteps - 1].whole = true;
 }
 
+void pki_plan_final(struct pki_plan *plan, uint32_t step)
+{
+    if (plan->failed)
+        return;
+    assert(plan->steps[step].kind == PKI_STEP_REDUCE || plan->steps[step].kind == PKI_STEP_RECV_REDUCE);
+    plan->steps[step].final = true;
+}
+
 /* Give every transfer its place among those to, or from, the same peer: afterwards, in one pass, so that no builder searches. */
 static pk_result_t number_transfers(struct pki_plan *plan)
 {
@@ -170,29 +178,10 @@ static pk_result_t number_transfers(struct pki_plan *plan)
 /* A block a rank where ranks have parts of their own, else one for the whole buffer. */
 static void cut_by_name(struct pki_plan *plan, enum pki_coll coll)
 {
-    uint32_t each = (uint32_t)plan->size;
+    const struct pki_shape *shape = pki_coll_shape(coll);
+    bool parts = coll == PKI_COLL_ALLREDUCE;
 
-    switch (coll) {
-    case PKI_COLL_ALLGATHER:
-    case PKI_COLL_ALLGATHERV:
-    case PKI_COLL_GATHER:
-    case PKI_COLL_GATHERV:
-        pki_plan_cut(plan, 1, each);
-        return;
-    case PKI_COLL_REDUCE_SCATTER:
-    case PKI_COLL_SCATTER:
-    case PKI_COLL_SCATTERV:
-        pki_plan_cut(plan, each, 1);
-        return;
-    case PKI_COLL_ALLREDUCE:
-    case PKI_COLL_ALLTOALL:
-    case PKI_COLL_ALLTOALLV:
-        pki_plan_cut(plan, each, each);
-        return;
-    default:
-        pki_plan_cut(plan, 1, 1);
-        return;
-    }
+    pki_plan_cut(plan, shape->in_many || parts ? (uint32_t)plan->size : 1, shape->out_many || parts ? (uint32_t)plan->size : 1);
 }
 
 pk_result_t pki_plan_make(const struct pki_algorithm *algorithm, int rank, int size, bool in_place, struct pki_plan **plan)

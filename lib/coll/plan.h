@@ -49,6 +49,7 @@ struct pki_ref {
 struct pki_step {
     uint8_t kind;
     bool whole;          /* wait for the end of every step in deps, not only for its chunk */
+    bool final;          /* REDUCE, RECV_REDUCE: dst then has the parts of all ranks; an average is divided here, once */
     int32_t peer;        /* SEND, RECV, RECV_REDUCE */
     uint32_t pair_index; /* how many transfers to (or from) this peer come before it in the plan */
     struct pki_ref dst;
@@ -92,6 +93,36 @@ enum pki_coll {
     PKI_COLL_END
 };
 
+/* What each collective is, apart from how it is done: who has which buffer, how long it is, what "in place" means. */
+enum pki_in_place {
+    PKI_PLACE_SAME,    /* IN is OUT */
+    PKI_PLACE_IN_PART, /* IN is block `rank` of OUT */
+    PKI_PLACE_OUT_PART /* OUT is block `rank` of IN */
+};
+
+struct pki_shape {
+    const char *name;
+    bool in_many, out_many; /* a block a rank; else one, of `count` elements */
+    bool rooted;
+    bool in_at_root, out_at_root; /* the root alone has this buffer */
+    bool reduces;
+    bool counts; /* a v-form: the lengths of the blocks are given one by one */
+    enum pki_in_place place;
+};
+
+/* NULL: there is no such collective. */
+const struct pki_shape *pki_coll_shape(unsigned coll);
+
+static inline bool pki_shape_has_in(const struct pki_shape *shape, int rank, int root)
+{
+    return !shape->in_at_root || rank == root;
+}
+
+static inline bool pki_shape_has_out(const struct pki_shape *shape, int rank, int root)
+{
+    return !shape->out_at_root || rank == root;
+}
+
 /* An algorithm: one file; a line in list.c for each collective. */
 struct pki_algorithm {
     const char *name; /* "direct", "ring" */
@@ -129,6 +160,9 @@ struct pki_layout {
 /* Where what `ref` names begins, counted from the start of IN, of OUT or of its scratch block, and how long it is. */
 void pki_layout_block(const struct pki_layout *layout, const struct pki_plan *plan, struct pki_ref ref, size_t *first,
                       size_t *count);
+/* Let `layout` have counts and offsets of its own, of `blocks` blocks each. *memory: to be freed when it is no longer used; NULL
+ * if it has none. PK_ERR_MEMORY: nothing has changed. */
+pk_result_t pki_layout_own(struct pki_layout *layout, size_t blocks, size_t **memory);
 /* The length that every scratch block has to have. Looks at all steps. */
 size_t pki_layout_scratch(const struct pki_layout *layout, const struct pki_plan *plan);
 
@@ -149,6 +183,8 @@ uint32_t pki_plan_reduce(struct pki_plan *plan, struct pki_ref dst, const struct
  * it. The first is right where what it works on begins no later than what `dep` works on; the second where it begins within. */
 void pki_plan_after(struct pki_plan *plan, uint32_t dep);
 void pki_plan_after_whole(struct pki_plan *plan, uint32_t dep);
+/* What step `step` makes has the parts of all ranks. */
+void pki_plan_final(struct pki_plan *plan, uint32_t step);
 
 /* How `total` elements are cut into `blocks`: the first total % blocks are one longer. */
 void pki_block_range(size_t total, uint32_t blocks, uint32_t index, size_t *first, size_t *count);

@@ -33,6 +33,7 @@ static uint32_t reduce_scatter(struct pki_plan *plan, int rank, int size, uint32
             pki_plan_after(plan, landing_free[hop % LANDINGS]);
         landing_free[hop % LANDINGS] = summed;
     }
+    pki_plan_final(plan, summed);
     return summed;
 }
 

@@ -15,6 +15,8 @@ static void build(struct pki_plan *plan, int rank, int size, int root, bool in_p
         pki_plan_copy(plan, pki_out(0), pki_in(0));
     if (next != root)
         summed = pki_plan_recv_reduce(plan, next, rank == root ? pki_out(0) : partial, pki_in(0), partial);
+    if (rank == root && next != root)
+        pki_plan_final(plan, summed);
     if (rank != root) {
         pki_plan_send(plan, previous, next != root ? partial : pki_in(0));
         if (next != root)

@@ -32,6 +32,8 @@ static void build(struct pki_plan *plan, int rank, int size, bool in_place)
         if (hop >= PARTIALS)
             pki_plan_after(plan, sent[(hop - 1) % PARTIALS]);
     }
+    if (size > 1)
+        pki_plan_final(plan, summed);
 }
 
 const struct pki_algorithm pki_ring_reduce_scatter = { .name = "ring", .coll = PKI_COLL_REDUCE_SCATTER, .build = build };

@@ -75,5 +75,8 @@ uint32_t pki_sum_own_block(struct pki_plan *plan, int rank, int size, struct pki
             sent[to] = step;
         pki_sum_add(&sum, from, part, pki_plan_recv(plan, from, part));
     }
-    return pki_sum_into(&sum, dst, pki_scratch(size - 1, pki_in(rank)));
+    uint32_t summed = pki_sum_into(&sum, dst, pki_scratch(size - 1, pki_in(rank)));
+
+    pki_plan_final(plan, summed);
+    return summed;
 }

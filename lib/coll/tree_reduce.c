@@ -17,6 +17,8 @@ static struct pki_ref sum_up(struct pki_plan *plan, const struct pki_tree *tree,
         pki_sum_add(&sum, i + 1, theirs, pki_plan_recv(plan, pki_tree_rank(tree, tree->place + (1 << i)), theirs));
     }
     *summed = pki_sum_into(&sum, total, pki_scratch(children, pki_in(0)));
+    if (tree->place == 0)
+        pki_plan_final(plan, *summed);
     return total;
 }
 

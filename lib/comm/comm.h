@@ -109,7 +109,13 @@ pk_result_t pki_comm_look(struct pk_comm *comm);
 bool pki_comm_placed(const struct pk_comm *comm);
 pk_result_t pki_comm_destroy(struct pk_comm *comm);
 
-/* choose.c: the algorithm of a collective; NULL and an error record when there is none. */
-const struct pki_algorithm *pki_comm_choose(const struct pk_comm *comm, enum pki_coll coll);
+/* choose.c: the algorithm of a collective whose argument is `bytes` long, in memory of `kind`, and why that one. The same on all
+ * ranks. */
+struct pki_choice {
+    const struct pki_algorithm *algorithm;
+    const char *reason;
+};
+pk_result_t pki_comm_choose(const struct pk_comm *comm, enum pki_coll coll, size_t bytes, enum pki_mem_kind kind,
+                            struct pki_choice *choice);
 
 #endif

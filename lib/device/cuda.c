@@ -319,6 +319,7 @@ const struct pki_device_ops pki_device_cuda_ops = {
     .capturing = pki_cuda_capturing,
     .copy = pki_cuda_copy,
     .reduce = pki_cuda_reduce,
+    .reduces = pki_cuda_reduces,
     .words = pki_cuda_words,
     .ll = pki_cuda_ll,
     .info = cuda_info,

@@ -113,6 +113,7 @@ void pki_cuda_kernels_unload(struct pki_cuda_context *context);
 
 /* Poll the n words with one warp, n <= PKI_WAIT_WORDS_MAX, none of them a write. */
 pk_result_t pki_cuda_wait_kernel(const struct pki_queue *queue, const struct pki_word_op *ops, int n);
+bool pki_cuda_reduces(const struct pki_device *device, pk_dtype_t dtype, pk_op_t op);
 pk_result_t pki_cuda_reduce(const struct pki_queue *queue, void *dst, const void *const *srcs, int n, size_t count,
                             pk_dtype_t dtype, pk_op_t op);
 pk_result_t pki_cuda_ll(const struct pki_queue *queue, const struct pki_ll_op *ops, int n, const _Atomic uint32_t *abort_flag);

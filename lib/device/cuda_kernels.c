@@ -109,6 +109,13 @@ static pk_result_t reduce_kernel(pk_dtype_t dtype, pk_op_t op, enum pki_cuda_ker
     }
 }
 
+bool pki_cuda_reduces(const struct pki_device *device, pk_dtype_t dtype, pk_op_t op)
+{
+    (void)device;
+    return op == PK_SUM &&
+           (dtype == PK_F32 || dtype == PK_F16 || dtype == PK_BF16 || dtype == PK_INT32 || dtype == PK_UINT32);
+}
+
 static pk_result_t reduce_args(struct pki_reduce_args *args, void *dst, const void *const *srcs, int n, size_t count, size_t size)
 {
     uint64_t low = (uint64_t)(uintptr_t)dst;

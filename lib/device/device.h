@@ -152,7 +152,8 @@ struct pki_device_ops {
 
     /* Work. All of it is queued and none of it waits on the CPU. Addresses are this process's, host_registered or imported or own. */
     pk_result_t (*copy)(const struct pki_queue *queue, void *dst, const void *src, size_t bytes);
-    /* dst[i] = op over srcs[0..n-1][i] in that order, 2 <= n <= PKI_REDUCE_MAX, accumulated in f32 for 16-bit floats. dst may equal a source. */
+    /* dst[i] = op over srcs[0..n-1][i] in that order, 2 <= n <= PKI_REDUCE_MAX, accumulated in f32 for 16- and 8-bit floats. dst may
+     * equal a source. `op` is PK_SUM to PK_MAX or PKI_SUM_DIVIDED. */
     pk_result_t (*reduce)(const struct pki_queue *queue, void *dst, const void *const *srcs, int n, size_t count,
                           pk_dtype_t dtype, pk_op_t op);
     /* Up to 255 word operations, in order. Host queue: waits are not allowed (the engine polls). */
@@ -160,10 +161,22 @@ struct pki_device_ops {
     /* All n messages in one launch, a CTA each. `abort_flag`: host_registered word; nonzero makes the CTAs leave. */
     pk_result_t (*ll)(const struct pki_queue *queue, const struct pki_ll_op *ops, int n, const _Atomic uint32_t *abort_flag);
 
+    /* Can `reduce` do this? PK_AVG stands for PK_SUM and PKI_SUM_DIVIDED. */
+    bool (*reduces)(const struct pki_device *device, pk_dtype_t dtype, pk_op_t op);
+
     void (*info)(const struct pki_device *device, struct pki_device_info *info);
 };
 
 #define PKI_REDUCE_MAX 16
+
+/* For `reduce`: the sum, divided by n before it is rounded to the element type. Integer sums wrap; their quotient is cut toward 0. */
+#define PKI_SUM_DIVIDED(n) (PK_AVG | (pk_op_t)(n) << 32)
+
+/* The n of PKI_SUM_DIVIDED; 0 for other reductions. */
+static inline uint32_t pki_op_divisor(pk_op_t op)
+{
+    return (uint32_t)op == PK_AVG ? (uint32_t)(op >> 32) : 0;
+}
 
 /* Every device starts with its table, so that callers write device->ops->copy(...). */
 struct pki_device {

@@ -131,6 +131,13 @@ static pk_result_t host_reduce(const struct pki_queue *queue, void *dst, const v
     return pki_reduce_host(dst, srcs, n, count, dtype, op);
 }
 
+static bool host_reduces(const struct pki_device *device, pk_dtype_t dtype, pk_op_t op)
+{
+    (void)device;
+    (void)dtype;
+    return op <= PK_AVG;
+}
+
 /* All or nothing: a wait among the operations is found before a word is written. */
 static pk_result_t host_words(const struct pki_queue *queue, const struct pki_word_op *ops, int n, enum pki_wait_how how)
 {
@@ -180,6 +187,7 @@ const struct pki_device_ops pki_device_host = {
     .capturing = host_capturing,
     .copy = host_copy,
     .reduce = host_reduce,
+    .reduces = host_reduces,
     .words = host_words,
     .ll = host_ll,
     .info = host_info,

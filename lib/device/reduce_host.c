@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Reductions by the CPU: 12 types, sum prod min max, in one pass over any number of operands. Floats of 16 and 8 bits are
+ * Reductions by the CPU: 12 types, sum prod min max avg, in one pass over any number of operands. Floats of 16 and 8 bits are
  * combined in f32 and rounded once. The loops exist twice on x86, for what every CPU has and for AVX2, and do the same operations
  * in the same order: the bits are the same.
  */
@@ -103,19 +103,66 @@ static const struct reducer *find(pk_dtype_t dtype, bool plain)
     return &base_reducers[dtype];
 }
 
-/* Up to STRIDE elements from byte `at` on, more than two operands: nothing is written before all is read, as dst may be any. */
+/* Averages: elements are divided where they lie; floats shorter than f32 while they are f32. */
+#define DIVIDE(name, element) \
+    static void divide_##name(void *values, size_t count, uint32_t divisor) \
+    { \
+        element *v = values; \
+\
+        for (size_t i = 0; i < count; i++) \
+            v[i] = (element)(v[i] / (element)divisor); \
+    }
+
+DIVIDE(int32, int32_t)
+DIVIDE(uint32, uint32_t)
+DIVIDE(int64, int64_t)
+DIVIDE(uint64, uint64_t)
+DIVIDE(f32, float)
+DIVIDE(f64, double)
+
+/* Here the number of ranks may be more than the type holds. */
+static void divide_int8(void *values, size_t count, uint32_t divisor)
+{
+    int8_t *v = values;
+
+    for (size_t i = 0; i < count; i++)
+        v[i] = (int8_t)(v[i] / (int64_t)divisor);
+}
+
+static void divide_uint8(void *values, size_t count, uint32_t divisor)
+{
+    uint8_t *v = values;
+
+    for (size_t i = 0; i < count; i++)
+        v[i] = (uint8_t)(v[i] / divisor);
+}
+
+typedef void divide_fn(void *values, size_t count, uint32_t divisor);
+
+static divide_fn *const dividers[PK_DTYPE_COUNT] = {
+    [PK_INT8] = divide_int8,   [PK_UINT8] = divide_uint8,   [PK_INT32] = divide_int32, [PK_UINT32] = divide_uint32,
+    [PK_INT64] = divide_int64, [PK_UINT64] = divide_uint64, [PK_F16] = divide_f32,     [PK_BF16] = divide_f32,
+    [PK_F32] = divide_f32,     [PK_F64] = divide_f64,       [PK_F8E4M3] = divide_f32,  [PK_F8E5M2] = divide_f32,
+};
+
+/* Up to STRIDE elements from byte `at` on: nothing is written before all is read, as dst may be any. */
 static void reduce_native(combine_fn *combine, char *dst, const void *const *srcs, int n, size_t at, size_t count)
 {
     uint64_t sum[STRIDE]; /* of any type */
 
+    if (n == 2) {
+        combine(dst + at, (const char *)srcs[0] + at, (const char *)srcs[1] + at, count);
+        return;
+    }
     combine(sum, (const char *)srcs[0] + at, (const char *)srcs[1] + at, count);
     for (int k = 2; k < n - 1; k++)
         combine(sum, sum, (const char *)srcs[k] + at, count);
     combine(dst + at, sum, (const char *)srcs[n - 1] + at, count);
 }
 
+/* `divide`: NULL, or what to do with the sum. */
 static void reduce_converted(const struct reducer *reducer, combine_fn *combine, char *dst, const void *const *srcs, int n,
-                             size_t at, size_t count)
+                             size_t at, size_t count, divide_fn *divide, uint32_t divisor)
 {
     float sum[STRIDE], operand[STRIDE];
 
@@ -124,43 +171,50 @@ static void reduce_converted(const struct reducer *reducer, combine_fn *combine,
         reducer->load(operand, (const char *)srcs[k] + at, count);
         combine(sum, sum, operand, count);
     }
+    if (divide != NULL)
+        divide(sum, count, divisor);
     reducer->store(dst + at, sum, count);
 }
 
-static void reduce(const struct reducer *reducer, void *dst, const void *const *srcs, int n, size_t count, size_t element_bytes,
-                   pk_op_t op)
+/* The average, or with a divisor of 0 what `op` says. */
+static void reduce(const struct reducer *reducer, void *dst, const void *const *srcs, int n, size_t count, pk_dtype_t dtype,
+                   pk_op_t op, uint32_t divisor)
 {
-    size_t done = 0;
+    size_t done = 0, element_bytes = pki_dtype_bytes(dtype);
+    divide_fn *divide = divisor > 1 ? dividers[dtype] : NULL;
 
-    if (n == 2 && reducer->load == NULL) {
+    if (n == 2 && reducer->load == NULL && divide == NULL) {
         reducer->combine[op](dst, srcs[0], srcs[1], count);
         return;
     }
-    if (op == PK_SUM && reducer->sum_lanes != NULL)
+    if (op == PK_SUM && reducer->sum_lanes != NULL && divide == NULL)
         done = reducer->sum_lanes(dst, srcs, n, count);
     while (done < count) {
-        size_t some = count - done < STRIDE ? count - done : STRIDE;
+        size_t some = count - done < STRIDE ? count - done : STRIDE, at = done * element_bytes;
 
-        if (reducer->load == NULL)
-            reduce_native(reducer->combine[op], dst, srcs, n, done * element_bytes, some);
-        else
-            reduce_converted(reducer, reducer->combine[op], dst, srcs, n, done * element_bytes, some);
+        if (reducer->load != NULL) {
+            reduce_converted(reducer, reducer->combine[op], dst, srcs, n, at, some, divide, divisor);
+        } else {
+            reduce_native(reducer->combine[op], dst, srcs, n, at, some);
+            if (divide != NULL)
+                divide((char *)dst + at, some, divisor);
+        }
         done += some;
     }
 }
 
 pk_result_t pki_reduce_host_isa(void *dst, const void *const *srcs, int n, size_t count, pk_dtype_t dtype, pk_op_t op, bool plain)
 {
-    size_t element_bytes = pki_dtype_bytes(dtype);
+    uint32_t divisor = pki_op_divisor(op);
 
-    if (element_bytes == 0)
+    if (pki_dtype_bytes(dtype) == 0)
         return pki_fail(PK_ERR_ARG, NULL, "reduce: %d is no element type", (int)dtype);
     if (n < 2 || n > PKI_REDUCE_MAX)
         return pki_fail(PK_ERR_INTERNAL, NULL, "reduce: %d operands, 2 to %d are possible", n, PKI_REDUCE_MAX);
     /* An average is a sum whose last step divides by the number of ranks; nobody here knows which step is the last. */
-    if (op > PK_MAX)
+    if (op > PK_MAX && divisor == 0)
         return pki_fail(PK_ERR_UNSUPPORTED, NULL, "reduce: operation %llu is not in this version", (unsigned long long)op);
-    reduce(find(dtype, plain), dst, srcs, n, count, element_bytes, op);
+    reduce(find(dtype, plain), dst, srcs, n, count, dtype, divisor > 0 ? PK_SUM : op, divisor);
     return PK_OK;
 }
 

@@ -62,16 +62,21 @@ void pki_engine_look_around(struct pki_engine *engine);
 struct pki_request {
     enum { PKI_DO_SEND, PKI_DO_RECV, PKI_DO_COLL } what;
     int peer;
+    int root;                              /* 0 where the collective has none */
     const struct pki_algorithm *algorithm; /* PKI_DO_COLL */
     bool in_place;
-    const void *in;
+    const void *in; /* NULL where the rank has none */
     void *out;
-    size_t in_count, out_count; /* elements of the whole buffers */
-    size_t count;               /* the API's argument, for fingerprint and texts */
+    size_t in_count, out_count; /* elements of the buffers from their first byte on; 0 where the rank has none */
+    size_t count;               /* the API's argument, for fingerprint and texts; v-forms: 0 */
+    struct pki_layout layout;   /* PKI_DO_COLL; its arrays are the caller's and copied */
     pk_dtype_t dtype;
     pk_op_t op;
     pk_stream_t stream;
 };
+
+/* What kind of memory the buffers of a request are. PK_ERR_ARG: of different kinds, or another device's. */
+pk_result_t pki_engine_classify(struct pki_engine *engine, const struct pki_request *request, enum pki_mem_kind *kind);
 
 /* Start one operation; if it blocks it has ended on return. */
 pk_result_t pki_engine_run(struct pki_engine *engine, const struct pki_request *request);

@@ -26,11 +26,18 @@ static void add_way(struct pki_engine *e, int peer, enum pki_mem_kind kind, pk_e
 static pk_result_t explain_coll(struct pki_engine *e, const struct pki_request *r, enum pki_mem_kind kind, pk_explanation_t *out)
 {
     struct pki_plan *plan;
-    pk_result_t result = pki_plan_make(r->algorithm, e->config.rank, e->config.size, r->in_place, &plan);
+    pk_result_t result = pki_plan_make_rooted(r->algorithm, e->config.rank, e->config.size, r->root,
+                                              r->in_place && (r->algorithm->build_rooted == NULL || r->root == e->config.rank), &plan);
     bool kernel = false;
 
     if (result != PK_OK)
         return result;
+    if (pki_coll_shape(r->algorithm->coll)->reduces) {
+        struct pki_device *device = kind == PKI_MEM_DEVICE ? e->gpu : e->host;
+
+        if (!device->ops->reduces(device, r->dtype, r->op))
+            result = pki_fail(PK_ERR_UNSUPPORTED, NULL, "no sum of %s on a GPU in this version", pk_dtype_name(r->dtype));
+    }
     for (uint32_t i = 0; i < plan->nsteps; i++) {
         const struct pki_step *step = &plan->steps[i];
 
@@ -49,7 +56,7 @@ static pk_result_t explain_coll(struct pki_engine *e, const struct pki_request *
         if (e->config.sm_policy == PK_SM_NONE)
             return pki_fail(PK_ERR_NEEDS_SM, NULL, "a copy or reduction inside the gpu runs as a kernel");
     }
-    return PK_OK;
+    return result;
 }
 
 static void explain_p2p(struct pki_engine *e, const struct pki_request *r, enum pki_mem_kind kind, pk_explanation_t *out)

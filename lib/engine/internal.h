@@ -178,7 +178,9 @@ struct pki_task {
     uint64_t begun_ns, deadline_ns;
     bool warned;
     struct pki_xfer *xfer;     /* send, recv */
-    struct pki_plan *plan;     /* cached, owned by the engine */
+    size_t *lengths;           /* the layout's arrays */
+    struct pki_plan_entry *entry;
+    const struct pki_plan *plan; /* the entry's */
     const uint32_t *dependents, *dependents_first;
     struct pki_step_state *steps;
     uint32_t *ready_steps;     /* stack of steps to look at */
@@ -189,8 +191,11 @@ struct pki_task {
 };
 
 struct pki_plan_entry { /* the plan cache */
+    struct pki_list node; /* engine->plans, the one used last in front */
     const struct pki_algorithm *algorithm;
     bool in_place;
+    int root;
+    unsigned users; /* tasks */
     struct pki_plan *plan;
     uint32_t *dependents, *dependents_first; /* reversed dependencies: of step i, [first[i], first[i + 1]) */
 };
@@ -202,7 +207,7 @@ struct pki_scratch {
     enum pki_mem_kind kind;
 };
 
-#define PKI_PLANS_MAX 16
+#define PKI_PLANS_MAX 128 /* plans that are kept; those in use come on top */
 #define PKI_SCRATCH_MAX 64
 
 struct pki_engine {
@@ -225,7 +230,7 @@ struct pki_engine {
     char *ll_memory;
     struct pki_region *regions;
     uint32_t nregions, regions_cap;
-    struct pki_plan_entry plans[PKI_PLANS_MAX];
+    struct pki_list plans;
     int nplans;
     struct pki_scratch scratch[PKI_SCRATCH_MAX];
     uint64_t coll_number;
@@ -345,6 +350,11 @@ bool pki_plan_poll(struct pki_task *task);
 pk_result_t pki_plan_prepare(struct pki_task *task);
 void pki_plan_release(struct pki_task *task);
 void pki_plan_abandon(struct pki_task *task); /* free the transfers of an unfinished plan */
+
+/* plan_cache.c: the plan for a request; the task gives it back. */
+pk_result_t pki_plan_take(struct pki_engine *engine, const struct pki_request *request, struct pki_plan_entry **entry);
+void pki_plan_give(struct pki_engine *engine, struct pki_plan_entry *entry);
+void pki_plans_close(struct pki_engine *engine);
 
 /* words.c */
 pk_result_t pki_words_open(struct pki_engine *engine);

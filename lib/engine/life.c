@@ -46,6 +46,7 @@ static void lists_init(struct pki_engine *e)
     pki_list_init(&e->spent_xfers);
     pki_list_init(&e->ended);
     pki_list_init(&e->slabs);
+    pki_list_init(&e->plans);
     pki_list_init(&e->in_service);
 }
 
@@ -184,15 +185,6 @@ static void peer_close(struct pki_engine *e, struct pki_peer *peer)
     free(peer->told);
 }
 
-static void plans_free(struct pki_engine *e)
-{
-    for (int i = 0; i < e->nplans; i++) {
-        pki_plan_free(e->plans[i].plan);
-        free(e->plans[i].dependents);
-        free(e->plans[i].dependents_first);
-    }
-}
-
 static void memory_free(struct pki_engine *e)
 {
     struct pki_list *node;
@@ -232,7 +224,7 @@ pk_result_t pki_engine_close(struct pki_engine *e)
         e->ifaces[i]->transport->close(e->ifaces[i]);
         free(e->ifaces[i]);
     }
-    plans_free(e);
+    pki_plans_close(e);
     memory_free(e);
     pki_words_close(e);
     e->host->ops->close(e->host);

@@ -10,78 +10,14 @@
 #include "engine/internal.h"
 #include "util/dtype.h"
 
-/* ---- the plan cache ---- */
-
-static bool reverse_deps(struct pki_plan_entry *entry)
-{
-    const struct pki_plan *plan = entry->plan;
-    uint32_t *first = calloc((size_t)plan->nsteps + 2, sizeof *first);
-    uint32_t *list = malloc(((size_t)plan->ndeps + 1) * sizeof *list);
-
-    if (first == NULL || list == NULL) {
-        free(first);
-        free(list);
-        return false;
-    }
-    for (uint32_t i = 0; i < plan->nsteps; i++)
-        for (uint32_t d = 0; d < plan->steps[i].deps; d++)
-            first[plan->deps[plan->steps[i].first_dep + d] + 2]++;
-    for (uint32_t i = 2; i < plan->nsteps + 2; i++)
-        first[i] += first[i - 1];
-    for (uint32_t i = 0; i < plan->nsteps; i++)
-        for (uint32_t d = 0; d < plan->steps[i].deps; d++)
-            list[first[plan->deps[plan->steps[i].first_dep + d] + 1]++] = i;
-    entry->dependents = list;
-    entry->dependents_first = first;
-    return true;
-}
-
-static void entry_free(struct pki_plan_entry *entry)
-{
-    pki_plan_free(entry->plan);
-    free(entry->dependents);
-    free(entry->dependents_first);
-}
-
-static pk_result_t find_plan(struct pki_engine *e, const struct pki_request *r, const struct pki_plan_entry **out)
-{
-    struct pki_plan_entry entry = { .algorithm = r->algorithm, .in_place = r->in_place };
-    pk_result_t result;
-
-    for (int i = 0; i < e->nplans; i++)
-        if (e->plans[i].algorithm == r->algorithm && e->plans[i].in_place == r->in_place) {
-            *out = &e->plans[i];
-            return PK_OK;
-        }
-    if (e->nplans == PKI_PLANS_MAX)
-        return pki_fail(PK_ERR_INTERNAL, NULL, "more than %d plans in use", PKI_PLANS_MAX);
-    result = pki_plan_make(r->algorithm, e->config.rank, e->config.size, r->in_place, &entry.plan);
-    if (result != PK_OK)
-        return result;
-    if (!reverse_deps(&entry)) {
-        result = pki_fail(PK_ERR_MEMORY, NULL, "no memory for a plan of %u steps", entry.plan->nsteps);
-        entry_free(&entry);
-        return result;
-    }
-    e->plans[e->nplans] = entry;
-    *out = &e->plans[e->nplans++];
-    return PK_OK;
-}
-
 /* ---- blocks ---- */
-
-static struct pki_layout layout_of(const struct pki_task *task)
-{
-    return (struct pki_layout){ .in_total = task->request.in_count, .out_total = task->request.out_count };
-}
 
 static char *block(const struct pki_task *task, struct pki_ref ref, size_t *bytes)
 {
     size_t size = pki_dtype_bytes(task->request.dtype), first, count;
-    struct pki_layout layout = layout_of(task);
     uintptr_t base = (uintptr_t)task->request.in;
 
-    pki_layout_block(&layout, task->plan, ref, &first, &count);
+    pki_layout_block(&task->request.layout, task->plan, ref, &first, &count);
     *bytes = count * size;
     if (ref.buffer == PKI_BUF_SCRATCH)
         base = (uintptr_t)task->scratch + ref.index * task->scratch_stride;
@@ -154,22 +90,22 @@ static void give_scratch(struct pki_task *task)
 
 static void size_scratch(struct pki_task *task)
 {
-    struct pki_layout layout = layout_of(task);
     size_t longest;
 
     if (task->plan->scratch_blocks == 0)
         return;
-    longest = pki_layout_scratch(&layout, task->plan) * pki_dtype_bytes(task->request.dtype);
+    longest = pki_layout_scratch(&task->request.layout, task->plan) * pki_dtype_bytes(task->request.dtype);
     task->scratch_stride = longest > 0 ? (longest + 255) / 256 * 256 : 256;
 }
 
 pk_result_t pki_plan_prepare(struct pki_task *task)
 {
-    const struct pki_plan_entry *entry = NULL;
-    pk_result_t result = find_plan(task->engine, &task->request, &entry);
+    struct pki_plan_entry *entry = NULL;
+    pk_result_t result = pki_plan_take(task->engine, &task->request, &entry);
 
     if (result != PK_OK)
         return result;
+    task->entry = entry;
     task->plan = entry->plan;
     task->dependents = entry->dependents;
     task->dependents_first = entry->dependents_first;
@@ -197,6 +133,9 @@ void pki_plan_release(struct pki_task *task)
     free(task->ready_steps);
     task->steps = NULL;
     task->ready_steps = NULL;
+    pki_plan_give(task->engine, task->entry);
+    task->entry = NULL;
+    task->plan = NULL;
 }
 
 void pki_plan_abandon(struct pki_task *task)
@@ -229,7 +168,7 @@ static size_t chunk_bytes(const struct pki_task *task)
 {
     if (task->kind == PKI_MEM_HOST)
         return PKI_HOST_CHUNK;
-    return task->request.algorithm->coll == PKI_COLL_ALLREDUCE ? PKI_DEVICE_CHUNK : SIZE_MAX;
+    return pki_coll_shape(task->request.algorithm->coll)->reduces ? PKI_DEVICE_CHUNK : SIZE_MAX;
 }
 
 /* How many of the step's bytes its dependencies allow; *all: they have ended. */
@@ -335,10 +274,19 @@ static void step_done(struct pki_task *task, uint32_t i, size_t done, bool ended
     queue_dependents(task, i);
 }
 
+/* An average is a sum that the last of its steps divides. */
+static pk_op_t step_op(const struct pki_task *task, const struct pki_step *step)
+{
+    if (task->request.op != PK_AVG)
+        return task->request.op;
+    return step->final ? PKI_SUM_DIVIDED(task->plan->size) : PK_SUM;
+}
+
 static pk_result_t do_work(struct pki_task *task, uint32_t i, size_t from, size_t len, const struct pki_queue *queue)
 {
     const struct pki_step *step = &task->plan->steps[i];
     const struct pki_device_ops *ops = queue->device->ops;
+    pk_op_t op = step_op(task, step);
     size_t bytes, size = pki_dtype_bytes(task->request.dtype);
     const void *srcs[PKI_REDUCE_MAX];
     char *dst = block(task, step->dst, &bytes) + from;
@@ -350,13 +298,13 @@ static pk_result_t do_work(struct pki_task *task, uint32_t i, size_t from, size_
     if (step->kind == PKI_STEP_RECV_REDUCE) {
         srcs[0] = block(task, step->src, &bytes) + from;
         srcs[1] = block(task, step->landing, &bytes) + from;
-        return ops->reduce(queue, dst, srcs, 2, len / size, task->request.dtype, task->request.op);
+        return ops->reduce(queue, dst, srcs, 2, len / size, task->request.dtype, op);
     }
     if (step->operands > PKI_REDUCE_MAX)
         return pki_fail(PK_ERR_INTERNAL, NULL, "a reduction of %u blocks at once", step->operands);
     for (uint32_t k = 0; k < step->operands; k++)
         srcs[k] = block(task, task->plan->operands[step->first_operand + k], &bytes) + from;
-    return ops->reduce(queue, dst, srcs, (int)step->operands, len / size, task->request.dtype, task->request.op);
+    return ops->reduce(queue, dst, srcs, (int)step->operands, len / size, task->request.dtype, op);
 }
 
 static void work_on_host(struct pki_task *task, uint32_t i, size_t avail)

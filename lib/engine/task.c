@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Operations: checked, numbered, started, waited for, ended. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -12,34 +13,65 @@ static const char *request_name(const struct pki_request *r)
         return "send";
     if (r->what == PKI_DO_RECV)
         return "recv";
-    return r->algorithm->coll == PKI_COLL_ALLGATHER ? "allgather" : "allreduce";
+    return pki_coll_shape(r->algorithm->coll)->name;
 }
 
-static const char *coll_name(unsigned coll)
+static uint64_t mix(uint64_t hash, uint64_t value)
 {
-    return coll == PKI_COLL_ALLGATHER ? "allgather" : coll == PKI_COLL_ALLREDUCE ? "allreduce" : "another operation";
+    return (hash ^ value) * 0x9e3779b97f4a7c15ull;
 }
 
-/* Operation in 4 bits, type in 4, reduction in 4, a hash of the count in 20. */
-static uint32_t fingerprint(const struct pki_request *r)
+/* What must be equal everywhere and has no bits of its own: the count, all of them where every rank names all, and the algorithm,
+ * which may depend on the kind of memory. */
+static uint64_t digest(const struct pki_request *r, int size)
 {
-    uint64_t hash = (uint64_t)r->count * 0x9e3779b97f4a7c15ull;
+    uint64_t hash = mix(0, r->count);
 
+    if (r->algorithm->coll == PKI_COLL_ALLGATHERV)
+        for (int i = 0; i < size; i++)
+            hash = mix(hash >> 7, r->layout.out_counts[i]);
+    hash = mix(hash >> 3, (uint64_t)r->root >> 8);
+    for (const char *c = r->algorithm->name; *c != '\0'; c++)
+        hash = mix(hash >> 5, (unsigned char)*c);
+    return hash;
+}
+
+/* Operation in 4 bits, type in 4, reduction in 4, root in 8, a digest of the rest in 12. */
+static uint32_t fingerprint(const struct pki_request *r, int size)
+{
     if (r->what != PKI_DO_COLL)
         return 0;
-    return (uint32_t)r->algorithm->coll | (uint32_t)r->dtype << 4 | (uint32_t)(r->op & 15) << 8 | (uint32_t)(hash >> 44) << 12;
+    return (uint32_t)r->algorithm->coll | (uint32_t)r->dtype << 4 | (uint32_t)(r->op & 15) << 8 | (uint32_t)(r->root & 255) << 12 |
+           (uint32_t)(digest(r, size) >> 52) << 20;
+}
+
+/* One side of a disagreement, from its fingerprint. */
+static void describe(uint32_t sig, char *text, size_t len)
+{
+    static const char *const ops[PK_OP_COUNT] = { "sum", "prod", "min", "max", "avg" };
+    const struct pki_shape *shape = pki_coll_shape(sig & 15);
+    unsigned op = sig >> 8 & 15;
+    int used = snprintf(text, len, "calls %s", shape != NULL ? shape->name : "another operation");
+
+    if (shape == NULL || (sig & 15) == PKI_COLL_BARRIER)
+        return;
+    used += snprintf(text + used, len - (size_t)used, " of %s", pk_dtype_name((pk_dtype_t)(sig >> 4 & 15)));
+    if (shape->reduces)
+        used += snprintf(text + used, len - (size_t)used, ", reduction %s", op < PK_OP_COUNT ? ops[op] : "unknown");
+    if (shape->rooted)
+        snprintf(text + used, len - (size_t)used, ", root %u", (unsigned)(sig >> 12 & 255));
 }
 
 void pki_task_mismatch(struct pki_task *task, int peer, uint32_t theirs)
 {
     struct pki_where where = pki_engine_where(task->engine, peer, task);
-    const struct pki_request *r = &task->request;
-    bool count_only = (theirs & 0xfff) == (task->sig & 0xfff);
+    bool rest_only = ((theirs ^ task->sig) & 0xfffff) == 0;
+    char mine[96], other[96];
 
-    (void)pki_fail(PK_ERR_MISMATCH, &where, "rank %d calls %s of %s with reduction %u, count %zu; rank %d calls %s of %s with reduction %u%s",
-                   task->engine->config.rank, task->name, pk_dtype_name(r->dtype), (unsigned)(r->op & 15), r->count, peer,
-                   coll_name(theirs & 15), pk_dtype_name((pk_dtype_t)(theirs >> 4 & 15)), (unsigned)(theirs >> 8 & 15),
-                   count_only ? " and another count" : "");
+    describe(task->sig, mine, sizeof mine);
+    describe(theirs, other, sizeof other);
+    (void)pki_fail(PK_ERR_MISMATCH, &where, "rank %d %s, count %zu; rank %d %s%s", task->engine->config.rank, mine,
+                   task->request.count, peer, other, rest_only ? ", another count or kind of memory" : "");
     pki_engine_poison(task->engine, PK_ERR_MISMATCH, true);
 }
 
@@ -70,6 +102,19 @@ static pk_result_t classify(struct pki_engine *e, const struct pki_request *r, e
     return PK_OK;
 }
 
+pk_result_t pki_engine_classify(struct pki_engine *e, const struct pki_request *r, enum pki_mem_kind *kind)
+{
+    pk_result_t result;
+
+    *kind = PKI_MEM_HOST;
+    if (e->gpu == NULL)
+        return PK_OK;
+    pki_engine_lock(e);
+    result = classify(e, r, kind);
+    pki_engine_unlock(e);
+    return result;
+}
+
 bool pki_task_needs_kernel(const struct pki_task *task)
 {
     if (task->plan == NULL)
@@ -85,6 +130,13 @@ static pk_result_t check_policy(struct pki_task *task)
     struct pki_engine *e = task->engine;
     const struct pki_request *r = &task->request;
 
+    if (r->what == PKI_DO_COLL && pki_coll_shape(r->algorithm->coll)->reduces) {
+        struct pki_device *device = task->kind == PKI_MEM_DEVICE ? e->gpu : e->host;
+
+        if (!device->ops->reduces(device, r->dtype, r->op))
+            return pki_fail(PK_ERR_UNSUPPORTED, NULL, "%s of %s with reduction %u: not on a GPU in this version", task->name,
+                            pk_dtype_name(r->dtype), (unsigned)r->op);
+    }
     if (task->kind != PKI_MEM_DEVICE || e->config.sm_policy != PK_SM_NONE)
         return PK_OK;
     if (!pki_task_needs_kernel(task))
@@ -95,12 +147,12 @@ static pk_result_t check_policy(struct pki_task *task)
                     task->name, r->in_place ? "in place" : "out of place", r->algorithm->name);
 }
 
-static void task_init(struct pki_task *task, struct pki_engine *e, const struct pki_request *r)
+static pk_result_t task_init(struct pki_task *task, struct pki_engine *e, const struct pki_request *r)
 {
     task->engine = e;
     task->request = *r;
     task->name = request_name(r);
-    task->sig = fingerprint(r);
+    task->sig = fingerprint(r, e->config.size);
     task->ready_slot = task->release_slot = -1;
     atomic_init(&task->ended, false);
     atomic_init(&task->may_start, true);
@@ -109,6 +161,7 @@ static void task_init(struct pki_task *task, struct pki_engine *e, const struct 
     pki_list_init(&task->in_stream);
     task->begun_ns = pki_now_ns();
     task->deadline_ns = e->config.timeout_ms == 0 ? PKI_NO_DEADLINE : task->begun_ns + e->config.timeout_ms * PKI_NS_PER_MS;
+    return pki_layout_own(&task->request.layout, (size_t)e->config.size, &task->lengths);
 }
 
 pk_result_t pki_task_new(struct pki_engine *e, const struct pki_request *r, struct pki_task **out)
@@ -118,8 +171,9 @@ pk_result_t pki_task_new(struct pki_engine *e, const struct pki_request *r, stru
 
     if (task == NULL)
         return pki_fail(PK_ERR_MEMORY, NULL, "no memory for an operation");
-    task_init(task, e, r);
-    result = classify(e, r, &task->kind);
+    result = task_init(task, e, r);
+    if (result == PK_OK)
+        result = classify(e, r, &task->kind);
     if (result != PK_OK)
         goto err_free;
     if (r->what == PKI_DO_COLL) {
@@ -138,6 +192,7 @@ pk_result_t pki_task_new(struct pki_engine *e, const struct pki_request *r, stru
 err_release:
     pki_plan_release(task);
 err_free:
+    free(task->lengths);
     free(task);
     return result;
 }
@@ -145,6 +200,7 @@ err_free:
 void pki_task_free(struct pki_task *task)
 {
     pki_plan_release(task);
+    free(task->lengths);
     free(task);
 }
 

@@ -95,9 +95,9 @@ static void explanations(struct rank *r)
     if (said.transports[0] == '\0')
         fail(r, "pk_explain(send) names no transport");
     expect(r, pk_explain(r->comm, PK_OP_SEND, 100, PK_F32, PK_MEM_HOST, 0, r->size, &said), PK_ERR_ARG, "pk_explain(peer = size)");
-    expect(r, pk_explain(r->comm, (pk_op_kind_t)9, 100, PK_F32, PK_MEM_HOST, 0, peer, &said), PK_ERR_ARG, "pk_explain(op 9)");
-    expect(r, pk_explain(r->comm, PK_OP_ALLREDUCE, 100, PK_F64, PK_MEM_HOST, 0, peer, &said), PK_ERR_UNSUPPORTED,
-           "pk_explain(allreduce f64)");
+    expect(r, pk_explain(r->comm, (pk_op_kind_t)15, 100, PK_F32, PK_MEM_HOST, 0, peer, &said), PK_ERR_ARG, "pk_explain(op 15)");
+    expect(r, pk_explain(r->comm, PK_OP_BROADCAST, 100, PK_F64, PK_MEM_HOST, 0, r->size, &said), PK_ERR_ARG,
+           "pk_explain(root = size)");
 }
 
 void run_inspection(struct rank *rank)

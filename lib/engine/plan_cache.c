@@ -1,0 +1,121 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Plans are made once for each (algorithm, root, in place) and kept; of those that nobody uses the oldest go when there are many. */
+#include <stdlib.h>
+
+#include "engine/internal.h"
+
+static bool reverse_deps(struct pki_plan_entry *entry)
+{
+    const struct pki_plan *plan = entry->plan;
+    uint32_t *first = calloc((size_t)plan->nsteps + 2, sizeof *first);
+    uint32_t *list = malloc(((size_t)plan->ndeps + 1) * sizeof *list);
+
+    if (first == NULL || list == NULL) {
+        free(first);
+        free(list);
+        return false;
+    }
+    for (uint32_t i = 0; i < plan->nsteps; i++)
+        for (uint32_t d = 0; d < plan->steps[i].deps; d++)
+            first[plan->deps[plan->steps[i].first_dep + d] + 2]++;
+    for (uint32_t i = 2; i < plan->nsteps + 2; i++)
+        first[i] += first[i - 1];
+    for (uint32_t i = 0; i < plan->nsteps; i++)
+        for (uint32_t d = 0; d < plan->steps[i].deps; d++)
+            list[first[plan->deps[plan->steps[i].first_dep + d] + 1]++] = i;
+    entry->dependents = list;
+    entry->dependents_first = first;
+    return true;
+}
+
+static void entry_free(struct pki_plan_entry *entry)
+{
+    pki_plan_free(entry->plan);
+    free(entry->dependents);
+    free(entry->dependents_first);
+    free(entry);
+}
+
+/* Whether the buffers of a rank are in place counts at the root alone, and a root only where there is one. */
+static struct pki_plan_entry key_of(const struct pki_engine *e, const struct pki_request *r)
+{
+    bool rooted = r->algorithm->build_rooted != NULL;
+
+    return (struct pki_plan_entry){ .algorithm = r->algorithm,
+                                    .root = rooted ? r->root : 0,
+                                    .in_place = r->in_place && (!rooted || r->root == e->config.rank) };
+}
+
+static pk_result_t make(struct pki_engine *e, const struct pki_plan_entry *key, struct pki_plan_entry **out)
+{
+    struct pki_plan_entry *entry = malloc(sizeof *entry);
+    pk_result_t result;
+
+    if (entry == NULL)
+        return pki_fail(PK_ERR_MEMORY, NULL, "no memory for a plan");
+    *entry = *key;
+    result = pki_plan_make_rooted(key->algorithm, e->config.rank, e->config.size, key->root, key->in_place, &entry->plan);
+    if (result == PK_OK && !reverse_deps(entry))
+        result = pki_fail(PK_ERR_MEMORY, NULL, "no memory for a plan of %u steps", entry->plan->nsteps);
+    if (result != PK_OK) {
+        entry_free(entry);
+        return result;
+    }
+    pki_list_init(&entry->node);
+    e->nplans++;
+    *out = entry;
+    return PK_OK;
+}
+
+static void forget_the_oldest(struct pki_engine *e)
+{
+    for (struct pki_list *n = e->plans.prev; n != &e->plans && e->nplans > PKI_PLANS_MAX;) {
+        struct pki_plan_entry *entry = pki_container_of(n, struct pki_plan_entry, node);
+
+        n = n->prev;
+        if (entry->users > 0)
+            continue;
+        pki_list_remove(&entry->node);
+        entry_free(entry);
+        e->nplans--;
+    }
+}
+
+pk_result_t pki_plan_take(struct pki_engine *e, const struct pki_request *r, struct pki_plan_entry **out)
+{
+    struct pki_plan_entry key = key_of(e, r), *found = NULL;
+    pk_result_t result;
+
+    for (struct pki_list *n = e->plans.next; n != &e->plans && found == NULL; n = n->next) {
+        struct pki_plan_entry *entry = pki_container_of(n, struct pki_plan_entry, node);
+
+        if (entry->algorithm == key.algorithm && entry->root == key.root && entry->in_place == key.in_place)
+            found = entry;
+    }
+    if (found == NULL) {
+        result = make(e, &key, &found);
+        if (result != PK_OK)
+            return result;
+    }
+    pki_list_remove(&found->node);
+    pki_list_push(e->plans.next, &found->node); /* before the first: in front */
+    found->users++;
+    forget_the_oldest(e);
+    *out = found;
+    return PK_OK;
+}
+
+void pki_plan_give(struct pki_engine *e, struct pki_plan_entry *entry)
+{
+    (void)e;
+    entry->users--;
+}
+
+void pki_plans_close(struct pki_engine *e)
+{
+    struct pki_list *node;
+
+    while ((node = pki_list_pop(&e->plans)) != NULL)
+        entry_free(pki_container_of(node, struct pki_plan_entry, node));
+    e->nplans = 0;
+}

@@ -1,0 +1,25 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Does the virtual machine do what it promises: devices that work, output and files that come back, the command's own exit code?
+# usage: vm_self_test.sh        77: no machine could be made
+set -u
+cd "$(dirname "$0")" || exit 1
+out=$(mktemp -d) || exit 1
+trap 'rm -rf "$out"' EXIT
+
+text=$(PICKLE_MARK=mark VM_OUT=$out ./vm.sh --timeout 120 '
+echo "said $PICKLE_MARK in $PWD"
+ibv_devices >"$VM_OUT/devices"
+touch nothing 2>/dev/null && echo "the host can be written to"
+exit 3')
+code=$?
+echo "$text"
+[ $code -eq 77 ] && exit 77
+failed=0
+check() { "${@:2}" || { echo "FAIL $1"; failed=1; }; }
+check "exit code 3 came back as $code" [ $code -eq 3 ]
+check "output and environment" grep -q "^said mark in $PWD$" <<<"$text"
+check "two devices" [ "$(grep -c 'rxe[01]' "$out/devices")" -eq 2 ]
+check "the host's files are read-only" [ -z "$(grep 'can be written' <<<"$text")" ]
+[ $failed -eq 0 ] && echo "PASS the machine with RDMA devices"
+exit $failed

@@ -15,8 +15,6 @@ static const char *impossible(const struct pki_pair *pair, enum pki_mem_kind sou
 {
     if (!pair->same_host && !pair->same_rank)
         return "ranks on different hosts: no network transport in this version";
-    if (source != target)
-        return "mixed host and device memory is not in this version";
     if (source == PKI_MEM_DEVICE && !pair->has_gpu[0])
         return "this rank has no GPU";
     if (target == PKI_MEM_DEVICE && !pair->has_gpu[1])
@@ -112,6 +110,27 @@ static void first_that_carries(const struct pki_pair *pair, enum pki_mem_kind so
                        source == PKI_MEM_DEVICE ? "device" : "host");
 }
 
+/* No transport reaches from buffer to buffer: pieces go through slots of pinned memory, by whatever joins the hosts' memories. */
+static void through_host(const struct pki_pair *pair, enum pki_mem_kind source, enum pki_mem_kind target, struct pki_path *path)
+{
+    struct pki_path host;
+
+    if (source == PKI_MEM_HOST && target == PKI_MEM_HOST)
+        return;
+    first_that_carries(pair, PKI_MEM_HOST, PKI_MEM_HOST, &host);
+    if (host.transport == NULL)
+        return;
+    path->transport = host.transport;
+    path->gbps = 0;
+    (void)snprintf(path->device, sizeof path->device, "host memory");
+    if (source == target)
+        (void)snprintf(host.reason, sizeof host.reason, "through pinned memory of the host: %.150s", path->reason);
+    else
+        (void)snprintf(host.reason, sizeof host.reason, "%s memory here, %s memory there: in pieces through pinned memory",
+                       source == PKI_MEM_HOST ? "host" : "device", target == PKI_MEM_HOST ? "host" : "device");
+    memcpy(path->reason, host.reason, sizeof path->reason);
+}
+
 void pki_select(const struct pki_pair *pair, enum pki_mem_kind source, enum pki_mem_kind target, struct pki_path *path)
 {
     const char *reason = impossible(pair, source, target);
@@ -127,4 +146,6 @@ void pki_select(const struct pki_pair *pair, enum pki_mem_kind source, enum pki_
     } else {
         first_that_carries(pair, source, target, path);
     }
+    if (reason == NULL && path->transport == NULL)
+        through_host(pair, source, target, path);
 }

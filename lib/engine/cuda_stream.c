@@ -185,7 +185,7 @@ static void arrive(struct pki_task *task, const struct pki_gate *gate)
 static bool moves_itself(const struct pki_task *task)
 {
     return task->request.what != PKI_DO_COLL && task->kind == PKI_MEM_DEVICE && task->xfer->bytes > 0 &&
-           task->request.peer != task->engine->config.rank;
+           task->request.peer != task->engine->config.rank && !pki_stage_receives(task->engine, task->xfer->peer);
 }
 
 /* The peer has probably called at the same time, and its grant is on the way. Peers that are late again and again are looked for ever
@@ -217,7 +217,7 @@ static void begin_direct(struct pki_task *task)
     pki_xfer_post(xfer);
     if (xfer->is_send)
         look_for_grant(xfer);
-    task->direct = xfer->is_send ? xfer->state == PKI_XFER_MOVE : xfer->gate_slot >= 0;
+    task->direct = xfer->is_send ? xfer->state == PKI_XFER_MOVE && !xfer->bounce : xfer->gate_slot >= 0;
     if (xfer->is_send && task->few_queues && !pki_gate_is_open(&xfer->start))
         task->direct = false;
     if (!task->direct)

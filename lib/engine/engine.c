@@ -322,7 +322,7 @@ void pki_engine_drain(struct pki_engine *e)
 
         (void)progress_puts(e);
         if (e->queues_open)
-            idle = idle && e->gpu->ops->idle(&e->work) && e->gpu->ops->idle(&e->late);
+            idle = idle && e->gpu->ops->idle(&e->work) && e->gpu->ops->idle(&e->late) && pki_stage_idle(e);
         if (idle)
             return;
     }

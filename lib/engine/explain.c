@@ -19,6 +19,8 @@ static void add_way(struct pki_engine *e, int peer, enum pki_mem_kind kind, pk_e
 {
     struct pki_ep *way = peer == e->config.rank ? NULL : e->peers[peer].way[kind][kind];
 
+    if (way == NULL && peer != e->config.rank) /* through slots, by what joins the hosts' memories */
+        way = e->peers[peer].way[PKI_MEM_HOST][PKI_MEM_HOST];
     add_name(out->transports, sizeof out->transports,
              peer == e->config.rank ? "self" : way != NULL ? way->iface->transport->name : "none");
 }
@@ -72,7 +74,8 @@ static void explain_p2p(struct pki_engine *e, const struct pki_request *r, enum 
     else if (kind == PKI_MEM_DEVICE && e->config.kernels && peer->ll_remote != NULL && bytes <= PKI_LL_MAX_BYTES && bytes > 0) {
         algorithm = "ll kernel";
         out->sms = 1;
-    }
+    } else if (kind == PKI_MEM_DEVICE && pki_stage_receives(e, peer))
+        algorithm = "host slots";
     snprintf(out->algorithm, sizeof out->algorithm, "%s", algorithm);
     out->steps = 1;
     add_way(e, r->peer, kind, out);

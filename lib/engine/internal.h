@@ -24,6 +24,9 @@
 #define PKI_REGIONS_MAX (1u << 20)       /* ids a peer may use */
 #define PKI_EXPORT_PIECES_MAX 65536u     /* descriptors of one region */
 #define PKI_LL_SLOTS 16                  /* low-latency slots a pair and direction */
+#define PKI_STAGE_BYTES (512u << 10)     /* one slot of pinned memory, and the longest piece */
+#define PKI_STAGE_SLOTS 16               /* of each direction, made when first used */
+#define PKI_STAGE_PIECES 4               /* of one transfer in flight */
 
 enum pki_xfer_state {
     PKI_XFER_UNPOSTED,  /* receive: a dependency may still use the buffer. send: no byte of it is ready */
@@ -31,6 +34,35 @@ enum pki_xfer_state {
     PKI_XFER_WAIT,      /* send: for the grant. receive: for data */
     PKI_XFER_MOVE,      /* send: granted; chunks go as they become ready */
     PKI_XFER_DONE
+};
+
+/* Part of a transfer on its way through slots (stage.c). */
+struct pki_piece {
+    size_t offset, len;
+    int slot;                /* of this rank; -1: none */
+    int word;
+    struct pki_gate copied;  /* the GPU's copy into or out of the slot has ended */
+    const char *src;         /* send: what is put */
+    uint64_t remote;         /* send: where to */
+    size_t moved;            /* bytes gone or come as DATA messages */
+    bool asked;              /* send: ASK is out */
+    bool placed;             /* send: `remote` is known. receive: SLOT is out */
+    bool copying, filled;    /* filled: send: may be put. receive: has come */
+    bool moving, ended;
+    struct pki_put put;
+};
+
+struct pki_stage {
+    struct pki_list node;    /* engine->stages or spare_stages */
+    struct pki_piece pieces[2 * PKI_STAGE_PIECES]; /* receive: so many may be in slots, and as many more asked for */
+    unsigned head, tail;
+};
+
+struct pki_stage_pool {      /* slots of one direction, and the queue that copies between them and GPU memory */
+    char *memory;            /* NULL: not made yet */
+    uint8_t free[PKI_STAGE_SLOTS];
+    int nfree;
+    struct pki_queue queue;
 };
 
 struct pki_xfer {
@@ -45,6 +77,8 @@ struct pki_xfer {
     bool ll;                /* moves through a low-latency slot */
     bool in_stream;         /* a stream moves it; only completion is watched here */
     bool opened;            /* receive: the buffer is free */
+    bool staged;            /* send: the receiver gives slots, a piece at a time */
+    bool bounce;            /* send: pieces go through slots of this rank */
     struct pki_ep *way;     /* send, granted */
     enum pki_xfer_state state;
     enum pki_mem_kind kind;
@@ -63,6 +97,10 @@ struct pki_xfer {
     struct pki_gate start, finish; /* of the slot: buffer free; last byte in place */
     struct pki_put puts[PKI_XFER_PUTS];
     unsigned puts_head, puts_tail;
+    struct pki_stage *stage;
+    void *kept;             /* receive into GPU memory: an eager message that came before the buffer was free */
+    int slot;               /* pinned memory for a low-latency kernel to read; -1: none */
+    int own_word;           /* receive: `finish` is this word of the rank's own; -1: it is the slot's */
 };
 
 struct pki_arrival { /* a message that nobody had asked for */
@@ -224,6 +262,8 @@ struct pki_engine {
     struct pki_queue work;     /* the library's queue for copies and reductions on the GPU; never waits */
     struct pki_queue late;     /* and for sends that the caller's stream could not do itself */
     bool queues_open;
+    struct pki_stage_pool out, in; /* slots of sends and of receives */
+    struct pki_list stages, spare_stages;
     unsigned puts_out;         /* moves that transports have and have not finished */
     struct pki_words words;
     _Atomic uint32_t *abort_word;
@@ -307,6 +347,28 @@ struct pki_ll_op pki_ll_send_op(struct pki_xfer *xfer);
 
 /* quick.c, unlocked. True: the whole operation is done. False: nothing of it has happened. */
 bool pki_quick_p2p(struct pki_engine *engine, const struct pki_request *request);
+
+/* stage.c: through slots of pinned host memory */
+/* What comes into GPU memory from this peer is staged: no transport reaches it. */
+static inline bool pki_stage_receives(const struct pki_engine *engine, const struct pki_peer *peer)
+{
+    return peer->way[PKI_MEM_DEVICE][PKI_MEM_DEVICE] == NULL && peer->rank != engine->config.rank;
+}
+void pki_stage_send(struct pki_xfer *xfer); /* advances xfer->done */
+void pki_stage_placed(struct pki_xfer *xfer, const struct pki_msg *msg);
+void pki_stage_put_done(struct pki_xfer *xfer, struct pki_put *put);
+bool pki_stage_low_latency(struct pki_xfer *xfer);
+char *pki_stage_low_latency_source(const struct pki_xfer *xfer);
+void pki_stage_give(struct pki_xfer *xfer);
+void pki_stage_asked(struct pki_xfer *xfer, const struct pki_msg *msg);
+void pki_stage_landed(struct pki_xfer *xfer, const struct pki_msg *msg, const void *payload);
+void pki_stage_recv(struct pki_xfer *xfer);
+void pki_stage_eager(struct pki_xfer *xfer, const void *payload);
+void pki_stage_kept(struct pki_xfer *xfer);
+void pki_stage_watch(struct pki_xfer *xfer);
+void pki_stage_leave(struct pki_xfer *xfer);
+bool pki_stage_idle(struct pki_engine *engine);
+void pki_stage_close(struct pki_engine *engine);
 
 /* self.c: a transfer from this rank to itself */
 void pki_self_advance(struct pki_xfer *xfer);

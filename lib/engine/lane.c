@@ -29,7 +29,7 @@ static bool speaks_of(const struct pki_msg *msg, const struct pki_xfer *xfer)
 
 static bool is_for_sender(const struct pki_msg *msg)
 {
-    return msg->kind == PKI_MSG_GRANT;
+    return msg->kind == PKI_MSG_GRANT || msg->kind == PKI_MSG_SLOT;
 }
 
 static struct pki_xfer *find_xfer(struct pki_peer *peer, const struct pki_msg *msg)
@@ -76,11 +76,40 @@ static bool contradicts(struct pki_engine *e, struct pki_peer *peer, const struc
     return false;
 }
 
+static bool sends_step(const struct pki_task *task, const struct pki_peer *peer, unsigned index)
+{
+    for (uint32_t i = 0; i < task->plan->nsteps; i++) {
+        const struct pki_step *step = &task->plan->steps[i];
+
+        if (step->kind == PKI_STEP_SEND && step->peer == peer->rank && step->pair_index == index)
+            return !task->steps[i].complete;
+    }
+    return true;
+}
+
+/* A grant of GPU memory that crossed an eager message: the send it speaks of has ended, and nobody would ever ask for it. */
+static bool came_too_late(const struct pki_engine *e, const struct pki_peer *peer, const struct pki_msg *msg)
+{
+    bool coll = (msg->flags & PKI_MSG_FLAG_COLL) != 0;
+
+    if (msg->kind != PKI_MSG_GRANT || (msg->flags & PKI_MSG_FLAG_CAPTURED) != 0)
+        return false;
+    for (const struct pki_list *n = e->tasks.next; n != &e->tasks; n = n->next) {
+        const struct pki_task *task = pki_container_of(n, struct pki_task, node);
+
+        if (coll && task->plan != NULL && task->number == msg->op)
+            return !sends_step(task, peer, msg->index);
+        if (!coll && task->xfer != NULL && task->xfer->is_send && task->xfer->peer == peer && task->number == msg->op)
+            return false;
+    }
+    return msg->op <= (coll ? e->coll_number : peer->sends_begun[0]);
+}
+
 static void keep(struct pki_engine *e, struct pki_peer *peer, const struct pki_msg *msg, const void *payload)
 {
     struct pki_arrival *arrival;
 
-    if (contradicts(e, peer, msg))
+    if (contradicts(e, peer, msg) || came_too_late(e, peer, msg))
         return;
     arrival = malloc(sizeof *arrival + msg->payload);
     if (arrival == NULL) {
@@ -121,6 +150,8 @@ static void dispatch(struct pki_engine *e, struct pki_peer *peer, const struct p
     xfer = find_xfer(peer, msg);
     if (xfer == NULL)
         keep(e, peer, msg, payload);
+    else if (msg->kind == PKI_MSG_SLOT)
+        pki_stage_placed(xfer, msg);
     else if (xfer->is_send)
         pki_send_granted(xfer, msg);
     else

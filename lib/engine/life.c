@@ -47,6 +47,8 @@ static void lists_init(struct pki_engine *e)
     pki_list_init(&e->ended);
     pki_list_init(&e->slabs);
     pki_list_init(&e->plans);
+    pki_list_init(&e->stages);
+    pki_list_init(&e->spare_stages);
     pki_list_init(&e->in_service);
 }
 
@@ -154,7 +156,8 @@ void pki_engine_set_lane(struct pki_engine *e, int peer, struct pki_ep *lane, in
 
 void pki_engine_set_way(struct pki_engine *e, int peer, enum pki_mem_kind source, enum pki_mem_kind target, struct pki_ep *ep)
 {
-    e->peers[peer].way[source][target] = ep;
+    /* A path through slots bears the name of the transport that carries them, which is no way from buffer to buffer. */
+    e->peers[peer].way[source][target] = ep != NULL && ep->iface->transport->reaches[source][target] ? ep : NULL;
 }
 
 void pki_engine_start(struct pki_engine *e)
@@ -217,6 +220,7 @@ pk_result_t pki_engine_close(struct pki_engine *e)
         e->gpu->ops->queue_close(&e->work);
     }
     pki_capture_close(e);
+    pki_stage_close(e);
     pki_region_close_all(e);
     for (int i = 0; i < e->config.size; i++)
         peer_close(e, &e->peers[i]);

@@ -245,11 +245,16 @@ static void look_at_send(struct pki_task *task, uint32_t i, size_t avail, bool a
 }
 
 /* GPU memory is granted before it is free: the gate holds the sender back. */
+static bool granted_early(const struct pki_task *task, const struct pki_step *step)
+{
+    return task->kind == PKI_MEM_DEVICE && !pki_stage_receives(task->engine, &task->engine->peers[step->peer]);
+}
+
 static void look_at_recv(struct pki_task *task, uint32_t i, bool all)
 {
     struct pki_step_state *state = &task->steps[i];
 
-    if (!state->started && (all || task->kind == PKI_MEM_DEVICE)) {
+    if (!state->started && (all || granted_early(task, &task->plan->steps[i]))) {
         struct pki_xfer *xfer = make_xfer(task, i);
 
         if (xfer == NULL)

@@ -28,6 +28,11 @@ static void broken(struct pki_xfer *xfer, const struct pki_msg *msg)
     pki_engine_poison(xfer->engine, PK_ERR_INTERNAL, true);
 }
 
+static bool staged(const struct pki_xfer *xfer)
+{
+    return xfer->kind == PKI_MEM_DEVICE && pki_stage_receives(xfer->engine, xfer->peer);
+}
+
 static void take_eager(struct pki_xfer *xfer, const struct pki_msg *msg, const void *payload)
 {
     if (msg->payload != xfer->bytes || msg->sig != xfer->sig) {
@@ -35,11 +40,8 @@ static void take_eager(struct pki_xfer *xfer, const struct pki_msg *msg, const v
         return;
     }
     if (xfer->kind == PKI_MEM_DEVICE && xfer->bytes > 0) {
-        struct pki_where where = pki_engine_where(xfer->engine, xfer->peer->rank, xfer->task);
-
-        (void)pki_fail(PK_ERR_UNSUPPORTED, &where, "no way from host memory of rank %d to device memory of rank %d",
-                       xfer->peer->rank, xfer->engine->config.rank);
-        pki_engine_poison(xfer->engine, PK_ERR_UNSUPPORTED, true);
+        pki_lane_consumed(xfer->engine, xfer->peer, xfer->bytes);
+        pki_stage_eager(xfer, payload);
         return;
     }
     if (xfer->bytes > 0)
@@ -76,11 +78,22 @@ void pki_recv_message(struct pki_xfer *xfer, const struct pki_msg *msg, const vo
         if (xfer->state == PKI_XFER_SAY)
             pki_recv_advance(xfer);
         return;
+    case PKI_MSG_ASK:
+        if (xfer->state == PKI_XFER_WAIT && staged(xfer))
+            pki_stage_asked(xfer, msg);
+        else
+            broken(xfer, msg);
+        return;
     case PKI_MSG_DATA:
-        take_data(xfer, msg, payload);
+        if (xfer->stage != NULL)
+            pki_stage_landed(xfer, msg, payload);
+        else
+            take_data(xfer, msg, payload);
         return;
     case PKI_MSG_FIN:
-        if (xfer->state != PKI_XFER_WAIT || xfer->kind != PKI_MEM_HOST || msg->offset > xfer->bytes)
+        if (xfer->stage != NULL)
+            pki_stage_landed(xfer, msg, NULL);
+        else if (xfer->state != PKI_XFER_WAIT || xfer->kind != PKI_MEM_HOST || msg->offset > xfer->bytes)
             broken(xfer, msg);
         else
             advance_to(xfer, msg->offset);
@@ -128,14 +141,17 @@ static pk_result_t send_grant(struct pki_xfer *xfer)
                            .bytes = xfer->bytes, .offset = (uint64_t)(uintptr_t)xfer->addr };
     pk_result_t result;
 
-    if (xfer->kind == PKI_MEM_DEVICE) {
+    if (staged(xfer)) {
+        msg.flags |= PKI_MSG_FLAG_STAGED;
+        msg.offset = 0;
+    } else if (xfer->kind == PKI_MEM_DEVICE) {
         if (!take_slot(xfer))
             return PK_IN_PROGRESS;
         msg.flags |= PKI_MSG_FLAG_DEVICE | (xfer->ll ? PKI_MSG_FLAG_LL : 0);
         msg.gate_slot = (uint16_t)xfer->gate_slot;
         msg.gate_value = xfer->gate_value;
     }
-    if (xfer->kind == PKI_MEM_DEVICE && !xfer->ll) {
+    if ((msg.flags & PKI_MSG_FLAG_DEVICE) != 0 && !xfer->ll) {
         result = pki_region_tell(xfer->engine, xfer->peer, xfer->addr, xfer->bytes, &msg.region, &msg.offset);
         if (result != PK_OK)
             return result;
@@ -147,7 +163,7 @@ static void say(struct pki_xfer *xfer)
 {
     pk_result_t result;
 
-    if (xfer->bytes == 0 || (xfer->kind == PKI_MEM_HOST && xfer->bytes <= PKI_EAGER_MAX && !xfer->wanted))
+    if (xfer->bytes == 0 || ((xfer->kind == PKI_MEM_HOST || staged(xfer)) && xfer->bytes <= PKI_EAGER_MAX && !xfer->wanted))
         return; /* an EAGER or WANT message comes */
     result = send_grant(xfer);
     if (result == PK_OK)
@@ -173,6 +189,8 @@ static void watch_gate(struct pki_xfer *xfer)
         pki_xfer_activate(xfer);
     else
         pki_slots_give(xfer->ll ? &xfer->peer->lls : &xfer->peer->gates, xfer->gate_slot);
+    if (done == xfer->bytes)
+        pki_stage_give(xfer);
     advance_to(xfer, done);
 }
 
@@ -211,6 +229,14 @@ void pki_recv_advance(struct pki_xfer *xfer)
             pki_gate_open(&xfer->start);
         return;
     }
-    if (xfer->state == PKI_XFER_WAIT && xfer->finish.word != NULL)
+    if (xfer->state != PKI_XFER_WAIT)
+        return;
+    if (xfer->kept != NULL)
+        pki_stage_kept(xfer);
+    else if (xfer->stage != NULL)
+        pki_stage_recv(xfer);
+    else if (xfer->own_word >= 0)
+        pki_stage_watch(xfer);
+    else if (xfer->finish.word != NULL)
         watch_gate(xfer);
 }

@@ -71,8 +71,10 @@ static bool grant_fits(const struct pki_xfer *xfer, const struct pki_msg *grant)
 
     if (xfer->state != PKI_XFER_SAY && xfer->state != PKI_XFER_WAIT)
         return false;
+    if ((grant->flags & PKI_MSG_FLAG_STAGED) != 0)
+        return !device && grant->region == 0;
     if ((grant->flags & PKI_MSG_FLAG_LL) != 0)
-        return device && xfer->kind == PKI_MEM_DEVICE && xfer->peer->ll_remote != NULL && xfer->bytes <= PKI_LL_MAX_BYTES &&
+        return device && xfer->engine->gpu != NULL && xfer->peer->ll_remote != NULL && xfer->bytes <= PKI_LL_MAX_BYTES &&
                grant->gate_slot < PKI_LL_SLOTS;
     if (device)
         return grant->region != 0 && xfer->peer->lane->gates_theirs != NULL && grant->gate_slot < PKI_GATE_SLOTS;
@@ -89,6 +91,8 @@ static pk_result_t resolve(struct pki_xfer *xfer, const struct pki_msg *grant)
     if (!grant_fits(xfer, grant))
         return pki_fail(PK_ERR_INTERNAL, NULL, "rank %d granted what it cannot (flags %u, region %u, slot %u)", peer->rank,
                         (unsigned)grant->flags, grant->region, (unsigned)grant->gate_slot);
+    if (xfer->staged)
+        return PK_OK;
     if ((grant->flags & PKI_MSG_FLAG_LL) != 0) {
         xfer->ll = true;
         xfer->gate_slot = grant->gate_slot % PKI_LL_SLOTS;
@@ -111,6 +115,19 @@ static pk_result_t resolve(struct pki_xfer *xfer, const struct pki_msg *grant)
     return PK_OK;
 }
 
+/* Directly where a transport reaches, else through slots: of this rank, of the receiver, or of both. */
+static void choose_way(struct pki_xfer *xfer, const struct pki_msg *grant, enum pki_mem_kind target)
+{
+    struct pki_peer *peer = xfer->peer;
+
+    xfer->staged = (grant->flags & PKI_MSG_FLAG_STAGED) != 0;
+    xfer->way = xfer->staged ? NULL : peer->way[xfer->kind][target];
+    if (xfer->way != NULL)
+        return;
+    xfer->way = peer->way[target][target]; /* a staged target is host memory */
+    xfer->bounce = xfer->kind != target;
+}
+
 void pki_send_granted(struct pki_xfer *xfer, const struct pki_msg *grant)
 {
     enum pki_mem_kind target = (grant->flags & PKI_MSG_FLAG_DEVICE) != 0 ? PKI_MEM_DEVICE : PKI_MEM_HOST;
@@ -121,7 +138,7 @@ void pki_send_granted(struct pki_xfer *xfer, const struct pki_msg *grant)
         pki_xfer_mismatch(xfer, grant, grant->bytes);
         return;
     }
-    xfer->way = xfer->peer->way[xfer->kind][target];
+    choose_way(xfer, grant, target);
     if (xfer->way == NULL) {
         (void)pki_fail(PK_ERR_UNSUPPORTED, &where, "no way from %s memory of rank %d to %s memory of rank %d",
                        xfer->kind == PKI_MEM_HOST ? "host" : "device", xfer->engine->config.rank,
@@ -240,6 +257,10 @@ void pki_send_put_done(struct pki_put *put)
     xfer->engine->puts_out--;
     if (atomic_load(&xfer->engine->failed) != PK_OK)
         return;
+    if (xfer->stage != NULL) {
+        pki_stage_put_done(xfer, put);
+        return;
+    }
     if (put->result != PK_OK) {
         put_failed(xfer, put->result);
         return;
@@ -260,6 +281,11 @@ static void issue_ll(struct pki_xfer *xfer)
 
     if (xfer->issued == xfer->bytes || xfer->ready < xfer->bytes)
         return;
+    if (xfer->kind == PKI_MEM_HOST) {
+        if (!pki_stage_low_latency(xfer))
+            return;
+        op.user = pki_stage_low_latency_source(xfer);
+    }
     result = e->gpu->ops->ll(&e->late, &op, 1, e->abort_word);
     if (result != PK_OK) {
         put_failed(xfer, result);
@@ -288,6 +314,7 @@ static void watch(struct pki_xfer *xfer)
         return;
     }
     xfer->done = xfer->told = xfer->bytes;
+    pki_stage_give(xfer);
     finish(xfer);
 }
 
@@ -323,6 +350,9 @@ static void move(struct pki_xfer *xfer)
     if (xfer->ll) {
         issue_ll(xfer);
         pki_xfer_activate(xfer);
+    } else if (xfer->staged || xfer->bounce) {
+        pki_stage_send(xfer);
+        tell(xfer);
     } else if (!xfer->way->can_put) {
         issue_data(xfer);
     } else {

@@ -43,7 +43,7 @@ struct pki_xfer *pki_xfer_new(struct pki_engine *e, int peer, bool is_send)
     xfer->engine = e;
     xfer->peer = &e->peers[peer];
     xfer->is_send = is_send;
-    xfer->gate_slot = -1;
+    xfer->gate_slot = xfer->slot = xfer->own_word = -1;
     xfer->chunk = SIZE_MAX;
     for (int i = 0; i < PKI_XFER_PUTS; i++)
         pki_list_init(&xfer->puts[i].node);
@@ -78,6 +78,7 @@ void pki_xfer_advance(struct pki_xfer *xfer)
 /* Take it out of every list; its memory is reused after this round of progress. */
 void pki_xfer_free(struct pki_xfer *xfer)
 {
+    pki_stage_leave(xfer);
     pki_list_remove(&xfer->active);
     pki_list_remove(&xfer->match);
     pki_list_push(&xfer->engine->spent_xfers, &xfer->match);

@@ -26,15 +26,18 @@ enum pki_msg_kind {
     PKI_MSG_GRANT,     /* receiver: put it at region + offset; `gate_slot`, `gate_value` when the pair has gates */
     PKI_MSG_DATA,      /* payload is bytes [offset, offset + payload) of a granted transfer */
     PKI_MSG_FIN,       /* sender: bytes up to `offset` of a granted transfer are in place */
-    PKI_MSG_CREDIT     /* receiver: `bytes` of eager payload have been consumed */
+    PKI_MSG_CREDIT,    /* receiver: `bytes` of eager payload have been consumed */
+    PKI_MSG_ASK,       /* sender, granted STAGED: a place for the `gate_value` bytes at `offset`, please */
+    PKI_MSG_SLOT       /* receiver: the oldest ASK without an answer goes to `offset`, an address in this process */
 };
 
 #define PKI_MSG_FLAG_COLL 1u     /* `op` is a collective's number, else the pair's send number */
 #define PKI_MSG_FLAG_CAPTURED 2u /* of a captured operation: matches only those */
 #define PKI_MSG_FLAG_DEVICE 4u   /* GRANT: the target is GPU memory, with a gate slot */
 #define PKI_MSG_FLAG_LL 8u       /* GRANT: gate_slot and gate_value name a low-latency slot and its flag */
+#define PKI_MSG_FLAG_STAGED 16u  /* GRANT: the bytes go by ASK and SLOT, a piece at a time */
 
-/* Which transfer a message speaks of: op and index, within flags' COLL and CAPTURED and the direction (LL and DEVICE are no part of it). EAGER carries only the first 16 bytes. */
+/* Which transfer a message speaks of: op and index, within flags' COLL and CAPTURED and the direction (LL, DEVICE and STAGED are no part of it). EAGER carries only the first 16 bytes. */
 struct pki_msg {
     uint8_t kind;
     uint8_t flags;

@@ -48,11 +48,11 @@ static const struct level_case {
 } cases[] = {
     { "1", "", "nvlink", "joined by NVLink" },
     { "1", "NVL", "nvlink", "joined by NVLink" },
-    { "1", "LOC", "none", "the GPUs are NVL apart and PK_P2P_LEVEL allows no more than SELF" },
+    { "1", "LOC", "shm", "through pinned memory of the host: the GPUs are NVL apart and PK_P2P_LEVEL allows no more than SELF" },
     { "0", "", "nvlink", "meet over PCIe (NODE)" },
     { "0", "SYS", "nvlink", "meet over PCIe (NODE)" },
     { "0", "node", "nvlink", "meet over PCIe (NODE)" },
-    { "0", "PHB", "none", "the GPUs are NODE apart and PK_P2P_LEVEL allows no more than PHB" },
+    { "0", "PHB", "shm", "through pinned memory of the host: the GPUs are NODE apart and PK_P2P_LEVEL allows no more than PHB" },
 };
 
 static void expect_path(const pk_comm_t *comm, int peer, const struct level_case *c)

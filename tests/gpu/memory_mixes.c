@@ -1,0 +1,241 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Host, pinned, device and VMM memory at either end of a transfer: every pair of kinds, sizes on both sides of every change of
+ * way, blocking, in host streams and in CUDA streams, either side late. Over NVLink, with PK_P2P_LEVEL=LOC (everything between GPUs goes
+ * through the host), without one-copy access to the peer's memory, with one hardware queue, with a rank that has no GPU, and without kernels.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "gpu_rank.h"
+#include "gpu_vmm.h"
+
+enum kind { PAGEABLE, PINNED, DEVICE, VMM, KINDS };
+enum ending { BLOCKING, HOST_STREAM, CUDA_STREAM, ENDINGS };
+
+static const char *const kind_names[] = { "pageable", "pinned", "device", "vmm" };
+static const char *const ending_names[] = { "blocking", "host stream", "cuda stream" };
+static const size_t sizes[] = { 0, 1, 4096, 8193, 32768, 100003, (1 << 20) + 5, 5 << 20 };
+
+#define SIZES (sizeof sizes / sizeof sizes[0])
+#define LARGEST ((size_t)5 << 20)
+#define GUARD_BYTES 64
+
+struct bed {
+    struct gpu_rank self;
+    pk_stream_t streams[ENDINGS];
+    char *source[KINDS], *target[KINDS]; /* LARGEST + GUARD_BYTES */
+    struct gpu_vmm vmm[2];
+    bool no_gpu; /* this rank has host memory alone */
+    unsigned wrong, done, turn;
+};
+
+static void open_comm(struct bed *bed)
+{
+    pk_comm_config_t config = PK_COMM_CONFIG_INIT;
+
+    if (!bed->no_gpu) {
+        gpu_rank_open(&bed->self, strcmp(ranks_role(), "no kernels") == 0 ? PK_SM_NONE : PK_SM_DEFAULT, 30000);
+        bed->streams[CUDA_STREAM] = bed->self.in_stream;
+        return;
+    }
+    config.device = PK_DEVICE_HOST;
+    config.timeout_ms = 30000;
+    must_be_ok(pk_comm_init(&bed->self.comm, &config), "pk_comm_init");
+    must_be_ok(pk_comm_rank(bed->self.comm, &bed->self.rank), "pk_comm_rank");
+    must_be_ok(pk_comm_size(bed->self.comm, &bed->self.size), "pk_comm_size");
+    bed->streams[CUDA_STREAM] = PK_BLOCKING;
+}
+
+static char *pageable(void)
+{
+    char *memory = malloc(LARGEST + GUARD_BYTES);
+
+    if (memory == NULL)
+        exit(2);
+    return memory;
+}
+
+static void bed_open(struct bed *bed)
+{
+    open_comm(bed);
+    bed->streams[BLOCKING] = PK_BLOCKING;
+    must_be_ok(pk_stream_create(&bed->streams[HOST_STREAM]), "pk_stream_create");
+    for (int i = 0; i < 2; i++) {
+        char **memory = i == 0 ? bed->source : bed->target;
+
+        for (int k = 0; k < KINDS; k++)
+            memory[k] = k == PAGEABLE || bed->no_gpu ? pageable() : NULL;
+        if (bed->no_gpu)
+            continue;
+        memory[PINNED] = gpu_host_alloc(LARGEST + GUARD_BYTES);
+        memory[DEVICE] = gpu_alloc(LARGEST + GUARD_BYTES);
+        bed->vmm[i] = gpu_vmm_alloc(bed->self.rank % gpu_count(), LARGEST + GUARD_BYTES);
+        memory[VMM] = bed->vmm[i].ptr;
+    }
+}
+
+static void bed_close(struct bed *bed)
+{
+    must_be_ok(pk_stream_destroy(bed->streams[HOST_STREAM]), "pk_stream_destroy");
+    if (bed->no_gpu) {
+        ranks_meet();
+        must_be_ok(pk_comm_destroy(bed->self.comm), "pk_comm_destroy");
+        return;
+    }
+    gpu_rank_close(&bed->self);
+    for (int i = 0; i < 2; i++)
+        gpu_vmm_free(&bed->vmm[i]);
+}
+
+static bool on_gpu(const struct bed *bed, int kind)
+{
+    return (kind == DEVICE || kind == VMM) && !bed->no_gpu;
+}
+
+static void write_pattern(const struct bed *bed, int kind, char *to, size_t bytes, uint64_t key)
+{
+    if (on_gpu(bed, kind))
+        pattern_to_gpu(to, bytes, key);
+    else
+        pattern_fill(to, bytes, key);
+}
+
+static bool is_pattern(const struct bed *bed, int kind, const char *at, size_t bytes, uint64_t key)
+{
+    return (on_gpu(bed, kind) ? pattern_wrong_on_gpu(at, bytes, key) : pattern_wrong(at, bytes, key)) == bytes;
+}
+
+static void set_guard(const struct bed *bed, int kind, char *at)
+{
+    write_pattern(bed, kind, at, GUARD_BYTES, 4711);
+}
+
+static void finish(struct bed *bed, enum ending ending)
+{
+    if (ending == HOST_STREAM)
+        must_be_ok(pk_stream_synchronize(bed->streams[HOST_STREAM]), "pk_stream_synchronize");
+    if (ending == CUDA_STREAM && !bed->no_gpu && !stream_idle_within(bed->self.stream, 25000, NULL)) {
+        (void)pk_comm_async_error(bed->self.comm);
+        must_be_ok(pk_comm_async_error(bed->self.comm), "the stream does not end, and the communicator");
+        report(false, "rank %d: the stream does not end", bed->self.rank);
+        exit(1);
+    }
+    must_be_ok(pk_comm_async_error(bed->self.comm), "pk_comm_async_error");
+}
+
+/* Each rank sends to the next one. What kinds meet differs from rank to rank. */
+static void exchange(struct bed *bed, int from, int to, size_t bytes, enum ending ending)
+{
+    struct gpu_rank *self = &bed->self;
+    int source = (from + self->rank) % KINDS, target = (to + self->rank) % KINDS;
+    int next = (self->rank + 1) % self->size, previous = (self->rank + self->size - 1) % self->size;
+    uint64_t key = (uint64_t)bed->turn++ * 64;
+    pk_stream_t stream = bed->streams[ending];
+
+    write_pattern(bed, source, bed->source[source], bytes, key + (uint64_t)self->rank);
+    set_guard(bed, target, bed->target[target] + bytes);
+    if ((bed->turn + (unsigned)self->rank) % 7 == 0)
+        usleep(300); /* late, so that the peer's part comes first */
+    must_be_ok(pk_group_start(), "pk_group_start");
+    must_be_ok(pk_send(bed->source[source], bytes, PK_UINT8, next, self->comm, stream), "pk_send");
+    must_be_ok(pk_recv(bed->target[target], bytes, PK_UINT8, previous, self->comm, stream), "pk_recv");
+    must_be_ok(pk_group_end(), "pk_group_end");
+    finish(bed, ending);
+    bed->done++;
+    if (is_pattern(bed, target, bed->target[target], bytes, key + (uint64_t)previous) &&
+        is_pattern(bed, target, bed->target[target] + bytes, GUARD_BYTES, 4711))
+        return;
+    if (bed->wrong++ < 5)
+        report(false, "%s: rank %d: %zu bytes into %s memory, rank %d's from %s, %s: wrong", ranks_role(), self->rank, bytes,
+               kind_names[target], previous, kind_names[(from + previous) % KINDS], ending_names[ending]);
+}
+
+/* Many at a time, so that slots and pieces are shared, and received in another order of sizes than the kinds suggest. */
+static void flood(struct bed *bed)
+{
+    enum { N = 12 };
+    struct gpu_rank *self = &bed->self;
+    int next = (self->rank + 1) % self->size, previous = (self->rank + self->size - 1) % self->size;
+    size_t part = LARGEST / N;
+
+    for (int k = 0; k < KINDS; k++)
+        write_pattern(bed, k, bed->source[k], LARGEST, 99 + (uint64_t)self->rank);
+    must_be_ok(pk_group_start(), "pk_group_start");
+    for (int i = 0; i < N; i++) {
+        must_be_ok(pk_send(bed->source[i % KINDS] + (size_t)i * part, part, PK_UINT8, next, self->comm, PK_BLOCKING), "pk_send");
+        must_be_ok(pk_recv(bed->target[(i / 2) % KINDS] + (size_t)i * part, part, PK_UINT8, previous, self->comm, PK_BLOCKING),
+                   "pk_recv");
+    }
+    must_be_ok(pk_group_end(), "pk_group_end");
+    for (int i = 0; i < N; i++) {
+        int kind = (i / 2) % KINDS;
+        char *got = malloc(part), *all = malloc(LARGEST);
+
+        if (got == NULL || all == NULL)
+            exit(2);
+        pattern_fill(all, LARGEST, 99 + (uint64_t)previous);
+        if (on_gpu(bed, kind))
+            gpu_copy(got, bed->target[kind] + (size_t)i * part, part);
+        else
+            memcpy(got, bed->target[kind] + (size_t)i * part, part);
+        bed->wrong += memcmp(got, all + (size_t)i * part, part) != 0;
+        free(got);
+        free(all);
+    }
+    report(bed->wrong == 0, "%s: rank %d: %d transfers at a time", ranks_role(), self->rank, N);
+}
+
+static int rank_main(void)
+{
+    struct bed bed = { .no_gpu = strcmp(ranks_role(), "a rank without gpu") == 0 && ranks_rank() == 1 };
+
+    bed_open(&bed);
+    for (int from = 0; from < KINDS; from++)
+        for (int to = 0; to < KINDS; to++)
+            for (unsigned s = 0; s < SIZES; s++)
+                exchange(&bed, from, to, sizes[s], (enum ending)(((unsigned)from + (unsigned)to + s) % ENDINGS));
+    report(bed.wrong == 0, "%s: rank %d: %u exchanges, %u wrong", ranks_role(), bed.self.rank, bed.done, bed.wrong);
+    flood(&bed);
+    bed_close(&bed);
+    return report_end();
+}
+
+static void drive(const char *role, int size)
+{
+    struct ranks ranks;
+    int wrong;
+
+    ranks_open(&ranks, size);
+    ranks_start_all(&ranks, role, NULL, NULL);
+    wrong = ranks_wait(&ranks, 60000, -1);
+    report(wrong == 0, "%s: %d of %d ranks failed", role, wrong, size);
+    ranks_close(&ranks);
+}
+
+static void drive_with(const char *role, const char *name, const char *value)
+{
+    setenv(name, value, 1);
+    drive(role, 2);
+    unsetenv(name);
+}
+
+int main(void)
+{
+    if (ranks_role() != NULL)
+        return rank_main();
+    if (!gpu_enough(2))
+        return GPU_SKIPPED;
+    drive("as it is", gpu_ranks(3));
+    drive_with("through the host", "PK_P2P_LEVEL", "LOC");
+    setenv("PK_CMA", "0", 1);
+    drive_with("through the host in two copies", "PK_P2P_LEVEL", "LOC");
+    drive("in two copies", 2);
+    unsetenv("PK_CMA");
+    drive_with("one hardware queue", "CUDA_DEVICE_MAX_CONNECTIONS", "1");
+    drive("a rank without gpu", 2);
+    drive("no kernels", 2);
+    return report_end();
+}

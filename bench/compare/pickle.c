@@ -64,18 +64,21 @@ static void run(struct compare_rank *self, const struct compare_work *work)
     case COMPARE_PINGPONG: pingpong(self, count); break;
     case COMPARE_ALLREDUCE: must(pk_allreduce(send, recv, count, PK_F32, PK_SUM, comm, PK_BLOCKING), "pk_allreduce"); break;
     case COMPARE_ALLGATHER: must(pk_allgather(send, recv, block, PK_F32, comm, PK_BLOCKING), "pk_allgather"); break;
-
-
-
-
-
-    default: break;
+    case COMPARE_ALLTOALL: must(pk_alltoall(send, recv, block, PK_F32, comm, PK_BLOCKING), "pk_alltoall"); break;
+    case COMPARE_REDUCE_SCATTER:
+        must(pk_reduce_scatter(send, recv, block, PK_F32, PK_SUM, comm, PK_BLOCKING), "pk_reduce_scatter");
+        break;
+    case COMPARE_BROADCAST: must(pk_broadcast(recv, recv, count, PK_F32, work->root, comm, PK_BLOCKING), "pk_broadcast"); break;
+    case COMPARE_REDUCE: must(pk_reduce(send, recv, count, PK_F32, PK_SUM, work->root, comm, PK_BLOCKING), "pk_reduce"); break;
+    case COMPARE_BARRIER: must(pk_barrier(comm, PK_BLOCKING), "pk_barrier"); break;
+    case COMPARE_OPS: break;
     }
 }
 
 static void explain(struct compare_rank *self, const struct compare_work *work, char note[COMPARE_NOTE_BYTES])
 {
-    static const pk_op_kind_t kinds[COMPARE_OPS] = { PK_OP_SEND, PK_OP_ALLREDUCE, PK_OP_ALLGATHER };
+    static const pk_op_kind_t kinds[COMPARE_OPS] = { PK_OP_SEND,           PK_OP_ALLREDUCE, PK_OP_ALLGATHER, PK_OP_ALLTOALL,
+                                                     PK_OP_REDUCE_SCATTER, PK_OP_BROADCAST, PK_OP_REDUCE,    PK_OP_BARRIER };
     pk_explanation_t how = { .struct_size = sizeof how };
     int parts = work->op == COMPARE_ALLGATHER || work->op == COMPARE_ALLTOALL || work->op == COMPARE_REDUCE_SCATTER;
     size_t count = work->op == COMPARE_BARRIER ? 0 : parts ? work->block : work->count;
@@ -88,7 +91,7 @@ static void explain(struct compare_rank *self, const struct compare_work *work, 
 int main(int argc, char **argv)
 {
     static const struct compare_library library = {
-        .operations = 1u << COMPARE_PINGPONG | 1u << COMPARE_ALLREDUCE | 1u << COMPARE_ALLGATHER,
+        .operations = (1u << COMPARE_OPS) - 1,
         .open = open_world,
         .close = close_world,
         .run = run,

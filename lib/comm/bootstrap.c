@@ -7,7 +7,7 @@
 #include <sys/epoll.h>
 #include <unistd.h>
 
-#include "comm/bootstrap_auth.h"
+#include "util/auth.h"
 #include "util/clock.h"
 
 pk_result_t pki_bootstrap_id_on(bool loopback, pk_unique_id_t *id)
@@ -226,6 +226,27 @@ pk_result_t pki_bootstrap_barrier(struct pki_bootstrap *b, uint64_t deadline_ns)
     result = pki_bootstrap_allgather(b, &here, 1, all, deadline_ns);
     free(all);
     return result;
+}
+
+pk_result_t pki_bootstrap_derive(const struct pki_bootstrap *b, const char *label, unsigned char key[PKI_BOOTSTRAP_KEY_BYTES])
+{
+    unsigned char text[PKI_SESSION_BYTES + 32] = { 0 };
+
+    memcpy(text, b->session, PKI_SESSION_BYTES);
+    (void)snprintf((char *)text + PKI_SESSION_BYTES, sizeof text - PKI_SESSION_BYTES, "%s", label);
+    return pki_auth_mac(b->secret.key, PKI_SECRET_BYTES, text, sizeof text, key);
+}
+
+bool pki_bootstrap_local_address(const struct pki_bootstrap *b, struct sockaddr_storage *address)
+{
+    for (int r = 0; r < b->conn_count; r++) {
+        socklen_t bytes = sizeof *address;
+
+        memset(address, 0, sizeof *address);
+        if (b->conns[r].fd >= 0 && getsockname(b->conns[r].fd, (struct sockaddr *)address, &bytes) == 0)
+            return true;
+    }
+    return false;
 }
 
 int pki_bootstrap_fd(const struct pki_bootstrap *b)

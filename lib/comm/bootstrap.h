@@ -16,12 +16,14 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/socket.h>
 
 #include "pickle/base.h"
 #include "pickle/comm.h"
 #include "util/list.h"
 
 #define PKI_HOST_ID_BYTES 32
+#define PKI_BOOTSTRAP_KEY_BYTES 32
 #define PKI_BOOTSTRAP_GATHER_MAX (1u << 20)
 
 struct pki_bootstrap;
@@ -52,6 +54,15 @@ pk_result_t pki_bootstrap_barrier(struct pki_bootstrap *bootstrap, uint64_t dead
  * both ends must run as the same user). fds[size] gets connected, non-blocking, close-on-exec sockets, the caller's, and -1
  * elsewhere; set only with PK_OK. Every rank calls it, those without local peers too, and local[] must be symmetric. */
 pk_result_t pki_bootstrap_connect_local(struct pki_bootstrap *bootstrap, const bool *local, int *fds, uint64_t deadline_ns);
+
+/* A key that the ranks of this communicator alone can make, another one for every label (shorter than 32 bytes), from the secret and
+ * the session. PK_ERR_SYSTEM. */
+pk_result_t pki_bootstrap_derive(const struct pki_bootstrap *bootstrap, const char *label,
+                                 unsigned char key[PKI_BOOTSTRAP_KEY_BYTES]);
+
+/* The address of this host that its control connection uses, with some port: it reaches rank 0, or on rank 0 some other rank. False:
+ * there is no connection (size 1). */
+bool pki_bootstrap_local_address(const struct pki_bootstrap *bootstrap, struct sockaddr_storage *address);
 
 /* A descriptor that becomes readable when another rank reports an error or dies: then call pki_bootstrap_poll. On rank 0 it stands
  * for all connections. -1 for size 1. The bootstrap's; do not read from it. */

@@ -7,7 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "comm/bootstrap_auth.h"
+#include "util/auth.h"
 #include "util/clock.h"
 #include "util/log.h"
 

@@ -4,7 +4,7 @@
 #include <errno.h>
 #include <string.h>
 
-#include "comm/bootstrap_auth.h"
+#include "util/auth.h"
 
 #define LABEL_BYTES 16
 

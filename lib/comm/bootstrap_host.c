@@ -8,7 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "comm/bootstrap_auth.h"
+#include "util/auth.h"
 #include "util/env.h"
 
 _Static_assert(PKI_HOST_ID_BYTES == PKI_HASH_BYTES, "a host id is a hash");

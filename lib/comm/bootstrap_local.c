@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #include "comm/bootstrap_accept.h"
-#include "comm/bootstrap_auth.h"
+#include "util/auth.h"
 #include "util/clock.h"
 
 #define BACKLOG 4096

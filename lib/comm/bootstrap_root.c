@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 #include "comm/bootstrap_accept.h"
-#include "comm/bootstrap_auth.h"
+#include "util/auth.h"
 #include "util/clock.h"
 
 #define LINGER_NS (30 * PKI_NS_PER_MS) /* after a failure: for ranks that are at the door */

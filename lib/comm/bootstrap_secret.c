@@ -8,7 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "comm/bootstrap_auth.h"
+#include "util/auth.h"
 #include "util/env.h"
 
 #define SECRET_FILE_MIN 16

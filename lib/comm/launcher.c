@@ -9,7 +9,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "comm/bootstrap_auth.h"
+#include "util/auth.h"
 #include "util/clock.h"
 #include "util/env.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The cryptography of the bootstrap. bootstrap_auth.c is the only file that knows the crypto library. */
-#ifndef PKI_BOOTSTRAP_AUTH_H
-#define PKI_BOOTSTRAP_AUTH_H
+/* Proofs and randomness for connections. auth.c is the only file that knows the crypto library. */
+#ifndef PKI_AUTH_H
+#define PKI_AUTH_H
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "comm/bootstrap_auth.h"
+#include "util/auth.h"
 
 #include <errno.h>
 #include <openssl/crypto.h>

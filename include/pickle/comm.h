@@ -95,6 +95,21 @@ PK_API pk_result_t pk_comm_init_rank(pk_comm_t **comm, int size, int rank, const
                                      const pk_comm_config_t *config);
 
 /**
+ * Make communicators out of a communicator: one for each color, of the ranks that gave it.
+ *
+ * @param comm     the parent; goes on as before, and must not be destroyed before the new ones are made
+ * @param color    0 and up: which one this rank wants to be in; negative: in none
+ * @param key      ranks are numbered by key, equal keys by their rank in the parent
+ * @param newcomm  out: as for pk_comm_init; NULL for a negative color
+ * @param config   NULL: the parent's, blocking. Device and policy need not be the parent's.
+ * @return as pk_comm_init; the error of the parent if it is or becomes poisoned; PK_ERR_ARG (null; a group is open)
+ * Collective over the parent, among its operations in the same order on all ranks. Blocking at most timeout_ms, the parent's until all
+ * ranks of the parent have called it and then config's. With config->nonblocking it blocks with a negative color alone; an abort of the
+ * init takes effect when the parent's ranks have called it. Nothing secret is sent. Since 0.2.
+ */
+PK_API pk_result_t pk_comm_split(pk_comm_t *comm, int color, int key, pk_comm_t **newcomm, const pk_comm_config_t *config);
+
+/**
  * Give up: release everything that waits in this communicator, here and on the other ranks (they get PK_ERR_ABORTED).
  * Afterwards the buffers of its operations are the caller's again, with one exception: a rank on this host that is in the middle of
  * writing into a receive buffer in host memory notices within milliseconds and may finish the piece it is at (up to 8 MiB).

@@ -24,6 +24,21 @@ pk_result_t pk_comm_init_rank(pk_comm_t **comm, int size, int rank, const pk_uni
     return pki_comm_create(comm, size, rank, id, config);
 }
 
+pk_result_t pk_comm_split(pk_comm_t *comm, int color, int key, pk_comm_t **newcomm, const pk_comm_config_t *config)
+{
+    struct pki_where call = PKI_CALL("split");
+    pk_result_t result;
+
+    if (newcomm == NULL)
+        return pki_fail(PK_ERR_ARG, &call, "newcomm is null");
+    result = pki_check_comm(comm, &call);
+    if (result != PK_OK)
+        return result;
+    if (pki_in_group())
+        return pki_fail(PK_ERR_ARG, &call, "a group is open in this thread");
+    return pki_comm_split(comm, color, key, newcomm, config);
+}
+
 pk_result_t pk_comm_abort(pk_comm_t *comm)
 {
     return comm == NULL ? pki_fail(PK_ERR_ARG, NULL, "pk_comm_abort: comm is null") : pki_comm_abort(comm);

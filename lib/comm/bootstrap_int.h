@@ -91,6 +91,8 @@ pk_result_t pki_bootstrap_join(struct pki_bootstrap *b, const struct pki_id *id,
 /* "192.0.2.1:4000", "[::1]:4000". */
 void pki_address_format(const struct pki_address *address, char out[PKI_ADDRESS_TEXT]);
 bool pki_address_is_loopback(const struct pki_address *address);
+void pki_address_set_port(struct pki_address *address, uint16_t port);
+void pki_address_any_port(const struct sockaddr_storage *storage, struct pki_address *address); /* the same with port 0 */
 
 /* The address to listen on, with port 0: loopback, or PK_IFNAME's, or that of the first interface that is up, else loopback. */
 pk_result_t pki_address_choose(bool loopback, struct pki_address *address);

@@ -60,6 +60,31 @@ bool pki_address_is_loopback(const struct pki_address *address)
     return ntohl(v4.sin_addr.s_addr) >> 24 == 127;
 }
 
+void pki_address_any_port(const struct sockaddr_storage *storage, struct pki_address *address)
+{
+    memset(address, 0, sizeof *address);
+    address->storage = *storage;
+    pki_address_set_port(address, 0);
+}
+
+void pki_address_set_port(struct pki_address *address, uint16_t port)
+{
+    struct sockaddr_in6 v6;
+    struct sockaddr_in v4;
+
+    if (address->storage.ss_family == AF_INET6) {
+        memcpy(&v6, &address->storage, sizeof v6);
+        v6.sin6_port = htons(port);
+        memcpy(&address->storage, &v6, sizeof v6);
+        address->bytes = sizeof v6;
+    } else {
+        memcpy(&v4, &address->storage, sizeof v4);
+        v4.sin_port = htons(port);
+        memcpy(&address->storage, &v4, sizeof v4);
+        address->bytes = sizeof v4;
+    }
+}
+
 /* Is this an address that other hosts can be told? Link-local ones mean something else on each host. */
 static bool usable(const struct ifaddrs *i, const char *name)
 {

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "comm/comm.h"
+#include "util/auth.h"
 #include "util/clock.h"
 
 #define ABORT_MS 80 /* how long an abort waits for an init to end: it may be inside a system call that cannot be called off */
@@ -56,39 +57,72 @@ static pk_result_t begin(struct pk_comm *comm)
     return result;
 }
 
-pk_result_t pki_comm_create(struct pk_comm **out, int size, int rank, const pk_unique_id_t *id, const pk_comm_config_t *config)
+static pk_result_t allocate(struct pk_comm **out, const pk_comm_config_t *config)
 {
     struct pk_comm *comm = calloc(1, sizeof *comm);
     pk_result_t result;
 
     if (comm == NULL)
         return pki_fail(PK_ERR_MEMORY, NULL, "no memory for a communicator");
-    comm->size = size;
-    comm->rank = rank;
-    comm->from_launcher = id == NULL;
     atomic_init(&comm->state, PK_IN_PROGRESS);
     atomic_init(&comm->cancel, false);
-    atomic_init(&comm->placed, id != NULL);
+    atomic_init(&comm->placed, false);
     pki_list_init(&comm->turn);
     result = pki_config_resolve(config, comm);
-    if (result != PK_OK)
-        goto err_free;
+    if (result != PK_OK) {
+        free(comm);
+        return result;
+    }
     comm->deadline_ns = pki_deadline_ns(comm->config.timeout_ms);
-    if (id != NULL)
-        comm->id = *id;
-    else
-        pki_launcher_enter(&comm->turn);
-    result = begin(comm);
-    if (result != PK_OK && result != PK_IN_PROGRESS)
-        goto err_leave;
     *out = comm;
-    return result;
+    return PK_OK;
+}
 
-err_leave:
+/* Frees it when it cannot begin. */
+static pk_result_t begin_or_free(struct pk_comm *comm, struct pk_comm **out)
+{
+    pk_result_t result = begin(comm);
+
+    if (result == PK_OK || result == PK_IN_PROGRESS) {
+        *out = comm;
+        return result;
+    }
     pki_launcher_leave(&comm->turn);
-err_free:
+    pki_split_release(comm->split);
     free(comm);
     return result;
+}
+
+pk_result_t pki_comm_create(struct pk_comm **out, int size, int rank, const pk_unique_id_t *id, const pk_comm_config_t *config)
+{
+    struct pk_comm *comm = NULL;
+    pk_result_t result = allocate(&comm, config);
+
+    if (result != PK_OK)
+        return result;
+    comm->from_launcher = id == NULL;
+    if (id != NULL) {
+        comm->size = size;
+        comm->rank = rank;
+        comm->id = *id;
+        atomic_store(&comm->placed, true);
+    } else {
+        pki_launcher_enter(&comm->turn);
+    }
+    return begin_or_free(comm, out);
+}
+
+pk_result_t pki_comm_create_split(struct pk_comm **out, struct pki_split *split, const pk_comm_config_t *config)
+{
+    struct pk_comm *comm = NULL;
+    pk_result_t result = allocate(&comm, config);
+
+    if (result != PK_OK) {
+        pki_split_release(split);
+        return result;
+    }
+    comm->split = split;
+    return begin_or_free(comm, out);
 }
 
 bool pki_comm_placed(const struct pk_comm *comm)
@@ -158,6 +192,7 @@ pk_result_t pki_comm_destroy(struct pk_comm *comm)
         comm->engine = NULL;
         pki_comm_tear_down(comm);
     }
+    pki_auth_wipe(comm->split_key, sizeof comm->split_key);
     free(comm);
     return result;
 }

@@ -8,6 +8,7 @@
 #include <stdbool.h>
 
 #include "comm/bootstrap.h"
+#include "comm/bootstrap_wire.h"
 #include "comm/select.h"
 #include "engine/engine.h"
 #include "pickle/pickle.h"
@@ -59,9 +60,13 @@ struct pk_comm {
     struct pki_tuning tuning;
     uint64_t deadline_ns; /* of init */
     bool from_launcher;
+    struct pki_split *split; /* the first half of making this one out of another; NULL when it is over */
     struct pki_list turn; /* of the launcher's communicators, while it waits for its turn and has it */
     atomic_bool placed;   /* rank and size are known */
     struct pki_bootstrap *bootstrap;
+    unsigned char split_key[PKI_BOOTSTRAP_KEY_BYTES]; /* for communicators made out of this one */
+    struct pki_address address;                       /* and where their ranks listen, port 0 */
+    uint64_t splits;
     struct pki_device *device;
     struct pki_engine *engine; /* NULL until init is far enough */
     struct pki_card *cards;
@@ -84,6 +89,14 @@ pk_result_t pki_config_resolve(const pk_comm_config_t *config, struct pk_comm *c
 pk_result_t pki_comm_open_device(struct pk_comm *comm);
 pk_result_t pki_comm_meet(struct pk_comm *comm);
 
+/* split.c. Color below 0: *comm is NULL. */
+pk_result_t pki_comm_split(struct pk_comm *parent, int color, int key, struct pk_comm **comm, const pk_comm_config_t *config);
+/* While the bootstrap is open: keep what later splits need. */
+pk_result_t pki_split_prepare(struct pk_comm *comm);
+/* Wait for the other ranks of the parent; then size, rank and id are known. comm->split is gone, whatever the outcome. */
+pk_result_t pki_split_meet(struct pk_comm *comm);
+void pki_split_release(struct pki_split *split); /* NULL is legal */
+
 /* init.c: everything until the engine works. */
 pk_result_t pki_comm_bring_up(struct pk_comm *comm);
 void pki_comm_tear_down(struct pk_comm *comm);
@@ -101,6 +114,8 @@ pk_result_t pki_comm_connect(struct pk_comm *comm);
 /* comm.c */
 /* A null id: size, rank and id are the launcher's to say. */
 pk_result_t pki_comm_create(struct pk_comm **comm, int size, int rank, const pk_unique_id_t *id, const pk_comm_config_t *config);
+/* Takes over `split`. */
+pk_result_t pki_comm_create_split(struct pk_comm **comm, struct pki_split *split, const pk_comm_config_t *config);
 pk_result_t pki_comm_abort(struct pk_comm *comm);
 pk_result_t pki_comm_state(struct pk_comm *comm);
 /* The same after a look at the other ranks. */

@@ -123,6 +123,8 @@ pk_result_t pki_comm_bring_up(struct pk_comm *comm)
     if (result == PK_OK)
         result = share_ll(comm);
     if (result == PK_OK)
+        result = pki_split_prepare(comm);
+    if (result == PK_OK)
         result = pki_bootstrap_barrier(comm->bootstrap, comm->deadline_ns);
     if (result == PK_OK)
         pki_engine_start(comm->engine);

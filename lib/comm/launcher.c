@@ -169,22 +169,6 @@ static bool torch_present(void)
     return pki_env_get("TORCHELASTIC_RUN_ID") != NULL || !pki_pmix_present();
 }
 
-static void set_port(struct pki_address *address, uint16_t port)
-{
-    struct sockaddr_in6 v6;
-    struct sockaddr_in v4;
-
-    if (address->storage.ss_family == AF_INET6) {
-        memcpy(&v6, &address->storage, sizeof v6);
-        v6.sin6_port = htons(port);
-        memcpy(&address->storage, &v6, sizeof v6);
-    } else {
-        memcpy(&v4, &address->storage, sizeof v4);
-        v4.sin_port = htons(port);
-        memcpy(&address->storage, &v4, sizeof v4);
-    }
-}
-
 /* Every address with every port, the first port first. */
 static void spread_ports(struct pki_id *id, int master_port)
 {
@@ -194,7 +178,7 @@ static void spread_ports(struct pki_id *id, int master_port)
         int port = PORT_FIRST + (master_port + (i / hosts + 1) * TORCH_PORT_STEP) % PORTS;
 
         id->address[i] = id->address[i % hosts];
-        set_port(&id->address[i], (uint16_t)port);
+        pki_address_set_port(&id->address[i], (uint16_t)port);
     }
     id->address_count = hosts * TORCH_PORTS;
 }

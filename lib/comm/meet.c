@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The first half of bringing a communicator up: this rank's device, who the ranks are, and the bootstrap that joins them. */
 #include "comm/comm.h"
+#include "util/auth.h"
 #include "util/clock.h"
 
 /* How long a rank that cannot take part looks for the others, to tell them why. */
@@ -31,16 +32,19 @@ static pk_result_t find_and_open(struct pk_comm *comm, uint64_t deadline_ns)
 {
     pk_result_t result = PK_OK;
 
+    if (comm->split != NULL)
+        result = pki_split_meet(comm);
     if (comm->from_launcher) {
         result = pki_launcher_wait(&comm->turn, deadline_ns, &comm->cancel);
         if (result == PK_OK)
             result = pki_launcher_find(&comm->size, &comm->rank, &comm->id, deadline_ns, &comm->cancel);
-        if (result == PK_OK)
-            atomic_store_explicit(&comm->placed, true, memory_order_release); /* pairs with the load in pki_comm_placed */
     }
+    if (result == PK_OK)
+        atomic_store_explicit(&comm->placed, true, memory_order_release); /* pairs with the load in pki_comm_placed */
     if (result == PK_OK)
         result = pki_bootstrap_open(&comm->bootstrap, comm->size, comm->rank, &comm->id, deadline_ns, &comm->cancel);
     pki_launcher_leave(&comm->turn);
+    pki_auth_wipe(&comm->id, sizeof comm->id);
     return result;
 }
 

@@ -236,6 +236,82 @@ static void early_leave_collective(struct rank *r)
     free(buffer);
 }
 
+/* Rank numbers of the parent, as the group's ranks hold them in order. */
+static void check_members(struct rank *r, pk_comm_t *comm, const int *members, int size)
+{
+    int32_t own = r->rank, all[256] = { 0 };
+    int n = -1;
+
+    expect(r, pk_comm_size(comm, &n), PK_OK, "pk_comm_size");
+    if (n != size) {
+        fail(r, "a group of %d ranks where %d were due", n, size);
+        return;
+    }
+    expect(r, pk_allgather(&own, all, 1, PK_INT32, comm, PK_BLOCKING), PK_OK, "pk_allgather in a group");
+    for (int i = 0; r->ok && i < size; i++)
+        if (all[i] != members[i])
+            fail(r, "place %d of the group is rank %d's, not rank %d's", i, all[i], members[i]);
+}
+
+/* Even and odd ranks, in reverse order; rank 1 in none where there are four. Twice, and once more out of a group. */
+static void split_of(struct rank *r, int nonblocking)
+{
+    pk_comm_config_t config = PK_COMM_CONFIG_INIT;
+    pk_comm_t *parent = throwaway(r, TIMEOUT_MS), *half = NULL, *same = NULL;
+    const bool none = r->rank == 1 && r->size >= 4;
+    const int color = none ? -1 : r->rank % 2;
+    int members[256], size = 0;
+    pk_result_t begun = nonblocking && !none ? PK_IN_PROGRESS : PK_OK;
+
+    config.device = PK_DEVICE_HOST;
+    config.nonblocking = nonblocking;
+    config.timeout_ms = TIMEOUT_MS;
+    for (int i = r->size - 1; i >= 0; i--)
+        if (i % 2 == r->rank % 2 && (i != 1 || r->size < 4))
+            members[size++] = i;
+    for (int turn = 0; r->ok && turn < 2; turn++) {
+        expect(r, pk_comm_split(parent, color, -r->rank, &half, nonblocking ? &config : NULL), begun, "pk_comm_split");
+        if ((half == NULL) != none)
+            fail(r, "newcomm is %p for color %d", (void *)half, color);
+        if (half != NULL && r->ok && expect(r, poll_init(half), PK_OK, "the end of pk_comm_split")) {
+            check_members(r, half, members, size);
+            expect(r, pk_comm_split(half, 7, 0, &same, NULL), PK_OK, "pk_comm_split of a group");
+            check_members(r, same, members, size);
+            expect(r, pk_comm_destroy(same), PK_OK, "pk_comm_destroy");
+        }
+        expect(r, pk_comm_destroy(half), PK_OK, "pk_comm_destroy of a group");
+        half = NULL;
+    }
+    use(r, parent, r->size);
+    expect(r, pk_comm_destroy(parent), PK_OK, "pk_comm_destroy");
+}
+
+static void split(struct rank *r)
+{
+    split_of(r, 0);
+}
+
+static void split_nonblocking(struct rank *r)
+{
+    split_of(r, 1);
+}
+
+static void split_refused(struct rank *r)
+{
+    pk_comm_t *parent = throwaway(r, TIMEOUT_MS), *child = NULL;
+
+    expect(r, pk_comm_split(NULL, 0, 0, &child, NULL), PK_ERR_ARG, "pk_comm_split of null");
+    expect(r, pk_comm_split(parent, 0, 0, NULL, NULL), PK_ERR_ARG, "pk_comm_split into null");
+    expect(r, pk_group_start(), PK_OK, "pk_group_start");
+    expect(r, pk_comm_split(parent, 0, 0, &child, NULL), PK_ERR_ARG, "pk_comm_split in a group");
+    expect(r, pk_group_end(), PK_OK, "pk_group_end");
+    use(r, parent, r->size);
+    meet(r);
+    expect(r, pk_comm_abort(parent), PK_OK, "pk_comm_abort");
+    expect(r, pk_comm_split(parent, 0, 0, &child, NULL), PK_ERR_ABORTED, "pk_comm_split of an aborted one");
+    expect(r, pk_comm_destroy(parent), PK_ERR_ABORTED, "pk_comm_destroy");
+}
+
 static int open_descriptors(void)
 {
     DIR *dir = opendir("/proc/self/fd");
@@ -299,6 +375,9 @@ void run_lifecycle(struct rank *rank)
         { "life: two communicators in opposite order", 1, opposite_order },
         { "life: a sender that leaves early", 2, early_leave },
         { "life: everybody leaves after a collective", 1, early_leave_collective },
+        { "life: split", 1, split },
+        { "life: nonblocking split", 1, split_nonblocking },
+        { "life: splits that are refused", 1, split_refused },
         { "life: descriptors", 1, descriptors },
     };
 

@@ -1,0 +1,255 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Communicators out of a communicator. Every rank listens, and one allgather in the parent tells all of them color, key and address of all:
+ * from that alone each knows its group, its place in it, and where the group's rank 0 is. The secret of a group is made of the parent's, on
+ * each rank alike, and is never sent.
+ */
+#include "comm/bootstrap_int.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "comm/comm.h"
+#include "util/auth.h"
+
+/* What every rank of the parent tells every other. */
+struct offer {
+    int32_t color, key;
+    pk_unique_id_t where; /* an id without its secret */
+};
+
+struct pki_split {
+    struct pk_comm *parent;
+    uint64_t number; /* of the parent's splits */
+    struct offer mine, *all;
+    pk_unique_id_t id; /* of the group that this rank would be rank 0 of */
+    bool listens;
+    struct pki_list started; /* the allgather */
+};
+
+/* Those who make the groups' keys know the parent's; `number` and color tell the groups apart. */
+static pk_result_t make_secret(const struct pk_comm *parent, uint64_t number, int32_t color, struct pki_secret *secret)
+{
+    static const char label[] = "pickle group";
+    unsigned char text[sizeof label + sizeof number + sizeof color], mac[PKI_HASH_BYTES];
+    pk_result_t result;
+
+    memcpy(text, label, sizeof label);
+    for (size_t i = 0; i < sizeof number; i++)
+        text[sizeof label + i] = (unsigned char)(number >> 8 * i);
+    for (size_t i = 0; i < sizeof color; i++)
+        text[sizeof label + sizeof number + i] = (unsigned char)((uint32_t)color >> 8 * i);
+    result = pki_auth_mac(parent->split_key, sizeof parent->split_key, text, sizeof text, mac);
+    if (result == PK_OK) {
+        memcpy(secret->key, mac, sizeof secret->key);
+        memcpy(secret->job, mac + sizeof secret->key, sizeof secret->job);
+    }
+    pki_auth_wipe(mac, sizeof mac);
+    return result;
+}
+
+/* Listen where the parent's ranks have been met before. */
+static pk_result_t listen_here(struct pki_split *s)
+{
+    struct pki_id made = { .address_count = 1, .address = { s->parent->address } };
+    pk_result_t result = make_secret(s->parent, s->number, s->mine.color, &made.secret);
+
+    if (result == PK_OK)
+        result = pki_listener_make(&made, false, &s->id);
+    s->listens = result == PK_OK;
+    pki_auth_wipe(&made.secret, sizeof made.secret);
+    if (result == PK_OK)
+        pki_wire_put_id(&s->mine.where, &made);
+    return result;
+}
+
+static void stop_listening(struct pki_split *s)
+{
+    int listeners[PKI_ID_ADDRESSES];
+    int count = s->listens ? pki_listener_take(&s->id, listeners) : 0;
+
+    for (int i = 0; i < count; i++)
+        close(listeners[i]);
+    s->listens = false;
+}
+
+static void release(struct pki_split *s)
+{
+    stop_listening(s);
+    pki_auth_wipe(&s->id, sizeof s->id);
+    free(s->all);
+    free(s);
+}
+
+static pk_result_t start_allgather(struct pki_split *s)
+{
+    struct pk_comm *parent = s->parent;
+    const size_t bytes = sizeof s->mine, total = bytes * (size_t)parent->size;
+    struct pki_request request = { .what = PKI_DO_COLL,
+                                   .in = &s->mine,
+                                   .out = s->all,
+                                   .in_count = bytes,
+                                   .out_count = total,
+                                   .count = bytes,
+                                   .layout = { .in_total = bytes, .out_total = total },
+                                   .dtype = PK_UINT8,
+                                   .stream = PK_BLOCKING };
+    struct pki_choice choice;
+    pk_result_t result = pki_comm_choose(parent, PKI_COLL_ALLGATHER, bytes, PKI_MEM_HOST, &choice);
+
+    if (result != PK_OK)
+        return result;
+    request.algorithm = choice.algorithm;
+    return pki_engine_start_all(parent->engine, &request, 1, pki_engine_new_group(), &s->started);
+}
+
+static pk_result_t begin(struct pk_comm *parent, int color, int key, struct pki_split **split)
+{
+    struct pki_split *s = calloc(1, sizeof *s);
+    pk_result_t result = PK_OK;
+
+    if (s != NULL)
+        s->all = calloc((size_t)parent->size, sizeof *s->all);
+    if (s == NULL || s->all == NULL) {
+        free(s);
+        return pki_fail(PK_ERR_MEMORY, NULL, "no memory to split %d ranks", parent->size);
+    }
+    s->parent = parent;
+    s->number = parent->splits++;
+    s->mine.color = color;
+    s->mine.key = key;
+    pki_list_init(&s->started);
+    if (color >= 0)
+        result = listen_here(s);
+    /* A rank that cannot listen takes part all the same, or the others would wait for it: it only cannot be rank 0. */
+    if (result == PK_OK || result == PK_ERR_SYSTEM)
+        result = start_allgather(s);
+    if (result != PK_OK) {
+        release(s);
+        return result;
+    }
+    *split = s;
+    return PK_OK;
+}
+
+static bool is_before(const struct offer *all, int a, int b)
+{
+    return all[a].key != all[b].key ? all[a].key < all[b].key : a < b;
+}
+
+/* Size, this rank and the first rank (the parent's number) of this rank's group. */
+static void find_group(const struct pki_split *s, int *size, int *rank, int *first)
+{
+    const int own = s->parent->rank;
+
+    *size = *rank = 0;
+    *first = own;
+    for (int r = 0; r < s->parent->size; r++) {
+        if (s->all[r].color != s->mine.color)
+            continue;
+        (*size)++;
+        *rank += is_before(s->all, r, own);
+        if (is_before(s->all, r, *first))
+            *first = r;
+    }
+}
+
+/* The id of the group: its first rank's address, and the secret that was not sent. */
+static pk_result_t join_group(struct pki_split *s, int first, pk_unique_id_t *id)
+{
+    const struct pki_where where = { .rank = s->parent->rank, .peer = first, .op = "split" };
+    struct pki_id theirs;
+    pk_result_t result;
+
+    if (!pki_wire_get_id(&s->all[first].where, &theirs) || theirs.address_count == 0)
+        return pki_fail(PK_ERR_SYSTEM, &where, "rank %d of the parent, first of color %d, could not listen", first, s->mine.color);
+    result = make_secret(s->parent, s->number, s->mine.color, &theirs.secret);
+    if (result == PK_OK)
+        pki_wire_put_id(id, &theirs);
+    pki_auth_wipe(&theirs.secret, sizeof theirs.secret);
+    return result;
+}
+
+pk_result_t pki_split_meet(struct pk_comm *comm)
+{
+    struct pki_split *s = comm->split;
+    int size, rank, first;
+    pk_result_t result = pki_engine_finish(s->parent->engine, &s->started);
+
+    comm->split = NULL;
+    if (result != PK_OK) {
+        release(s);
+        return result;
+    }
+    find_group(s, &size, &rank, &first);
+    if (rank != 0)
+        stop_listening(s);
+    result = join_group(s, first, &comm->id);
+    if (result == PK_OK) {
+        s->listens = false; /* the bootstrap takes it */
+        comm->size = size;
+        comm->rank = rank;
+    }
+    release(s);
+    return result;
+}
+
+/* This rank gets none, but the others wait for its word. */
+static pk_result_t sit_out(struct pki_split *s)
+{
+    pk_result_t result = pki_engine_finish(s->parent->engine, &s->started);
+
+    release(s);
+    return result;
+}
+
+pk_result_t pki_comm_split(struct pk_comm *parent, int color, int key, struct pk_comm **out, const pk_comm_config_t *config)
+{
+    pk_comm_config_t like_parent = parent->config;
+    struct pki_device_info info;
+    struct pki_split *s = NULL;
+    pk_result_t result;
+
+    if (config == NULL) {
+        like_parent.nonblocking = 0;
+        like_parent.device = PK_DEVICE_HOST;
+        if (parent->device != NULL) {
+            parent->device->ops->info(parent->device, &info);
+            like_parent.device = PK_DEVICE_CUDA(info.ordinal);
+        }
+        config = &like_parent;
+    }
+    result = begin(parent, color, key, &s);
+    if (result != PK_OK)
+        return result;
+    if (color >= 0)
+        return pki_comm_create_split(out, s, config);
+    result = sit_out(s);
+    if (result == PK_OK)
+        *out = NULL;
+    return result;
+}
+
+void pki_split_release(struct pki_split *s)
+{
+    if (s == NULL)
+        return;
+    /* The allgather writes into `all`: it must end first. */
+    (void)pki_engine_finish(s->parent->engine, &s->started);
+    release(s);
+}
+
+pk_result_t pki_split_prepare(struct pk_comm *comm)
+{
+    struct sockaddr_storage address;
+    pk_result_t result = pki_bootstrap_derive(comm->bootstrap, "pickle split", comm->split_key);
+
+    if (result != PK_OK)
+        return result;
+    if (pki_bootstrap_local_address(comm->bootstrap, &address))
+        pki_address_any_port(&address, &comm->address);
+    else
+        result = pki_address_choose(true, &comm->address); /* a communicator of one: nobody will look for it */
+    return result;
+}

@@ -15,6 +15,7 @@
 
 #define PKI_EAGER_MAX 8192u              /* bytes of host memory that travel in the lane without a grant */
 #define PKI_EAGER_CREDIT (256u << 10)    /* eager bytes a peer may have sent that nobody asked for yet */
+#define PKI_SHARE_MIN (64u << 10)        /* below, memory of one host goes through the lane; from there on both ends move pieces */
 #define PKI_HOST_CHUNK (512u << 10)      /* granularity of dependencies between steps on the host */
 #define PKI_HOST_PUT (4u << 20)          /* most that one put of host memory moves: the lock is held so long */
 #define PKI_DEVICE_CHUNK (16u << 20)     /* the same on a GPU, for plans with reductions */
@@ -79,7 +80,8 @@ struct pki_xfer {
     bool opened;            /* receive: the buffer is free */
     bool staged;            /* send: the receiver gives slots, a piece at a time */
     bool bounce;            /* send: pieces go through slots of this rank */
-    struct pki_ep *way;     /* send, granted */
+    bool shared, all_moved; /* both ends move it; this end has seen the last piece in place */
+    struct pki_ep *way;     /* send, granted, or offered */
     enum pki_xfer_state state;
     enum pki_mem_kind kind;
     uint8_t flags;          /* PKI_MSG_FLAG_* */
@@ -91,7 +93,7 @@ struct pki_xfer {
     size_t ready;           /* send: bytes that may be read */
     size_t issued, done;    /* bytes handed over; bytes finished, in order */
     size_t told;            /* send: bytes that FIN has announced */
-    uint64_t remote;        /* send, granted: where to */
+    uint64_t remote;        /* send, granted: where to. receive, offered: where from */
     int gate_slot;          /* -1: none */
     uint32_t gate_value;
     struct pki_gate start, finish; /* of the slot: buffer free; last byte in place */
@@ -344,6 +346,16 @@ void pki_recv_open(struct pki_xfer *xfer);
 /* The peer's message disagrees; `bytes` is what it says of the length. */
 void pki_xfer_mismatch(struct pki_xfer *xfer, const struct pki_msg *msg, size_t bytes);
 struct pki_ll_op pki_ll_send_op(struct pki_xfer *xfer);
+void pki_send_taken(struct pki_xfer *xfer, const struct pki_msg *msg);
+void pki_put_failed(struct pki_xfer *xfer, pk_result_t result);
+
+/* share.c: long transfers of host memory that both ends move */
+void pki_share_lend(struct pki_xfer *xfer);                                  /* receive: take a slot for the grant, if it may be shared */
+bool pki_share_offer(struct pki_xfer *xfer);                                 /* send */
+void pki_share_offered(struct pki_xfer *xfer, const struct pki_msg *offer);  /* receive */
+void pki_share_advance(struct pki_xfer *xfer);
+void pki_share_piece_done(struct pki_xfer *xfer);
+void pki_share_ended(struct pki_xfer *xfer); /* all is in place and both know */
 
 /* quick.c, unlocked. True: the whole operation is done. False: nothing of it has happened. */
 bool pki_quick_p2p(struct pki_engine *engine, const struct pki_request *request);

@@ -29,7 +29,7 @@ static bool speaks_of(const struct pki_msg *msg, const struct pki_xfer *xfer)
 
 static bool is_for_sender(const struct pki_msg *msg)
 {
-    return msg->kind == PKI_MSG_GRANT || msg->kind == PKI_MSG_SLOT;
+    return msg->kind == PKI_MSG_GRANT || msg->kind == PKI_MSG_SLOT || msg->kind == PKI_MSG_TAKEN;
 }
 
 static struct pki_xfer *find_xfer(struct pki_peer *peer, const struct pki_msg *msg)
@@ -152,6 +152,8 @@ static void dispatch(struct pki_engine *e, struct pki_peer *peer, const struct p
         keep(e, peer, msg, payload);
     else if (msg->kind == PKI_MSG_SLOT)
         pki_stage_placed(xfer, msg);
+    else if (msg->kind == PKI_MSG_TAKEN)
+        pki_send_taken(xfer, msg);
     else if (xfer->is_send)
         pki_send_granted(xfer, msg);
     else

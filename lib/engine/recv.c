@@ -14,8 +14,11 @@ static void advance_to(struct pki_xfer *xfer, size_t done)
     if (done <= xfer->done)
         return;
     xfer->done = done;
-    if (done == xfer->bytes)
+    if (done == xfer->bytes) {
         xfer->state = PKI_XFER_DONE;
+        if (xfer->kind == PKI_MEM_HOST && xfer->gate_slot >= 0)
+            pki_slots_give(&xfer->peer->gates, xfer->gate_slot);
+    }
     pki_xfer_progressed(xfer);
 }
 
@@ -98,6 +101,12 @@ void pki_recv_message(struct pki_xfer *xfer, const struct pki_msg *msg, const vo
         else
             advance_to(xfer, msg->offset);
         return;
+    case PKI_MSG_OFFER:
+        if (xfer->state != PKI_XFER_WAIT || xfer->kind != PKI_MEM_HOST || xfer->gate_slot < 0 || msg->bytes != xfer->bytes)
+            broken(xfer, msg);
+        else
+            pki_share_offered(xfer, msg);
+        return;
     default:
         broken(xfer, msg);
     }
@@ -148,6 +157,13 @@ static pk_result_t send_grant(struct pki_xfer *xfer)
         if (!take_slot(xfer))
             return PK_IN_PROGRESS;
         msg.flags |= PKI_MSG_FLAG_DEVICE | (xfer->ll ? PKI_MSG_FLAG_LL : 0);
+        msg.gate_slot = (uint16_t)xfer->gate_slot;
+        msg.gate_value = xfer->gate_value;
+    }
+    if (xfer->kind == PKI_MEM_HOST)
+        pki_share_lend(xfer);
+    if (xfer->kind == PKI_MEM_HOST && xfer->gate_slot >= 0) {
+        msg.flags |= PKI_MSG_FLAG_SHARED;
         msg.gate_slot = (uint16_t)xfer->gate_slot;
         msg.gate_value = xfer->gate_value;
     }
@@ -237,6 +253,8 @@ void pki_recv_advance(struct pki_xfer *xfer)
         pki_stage_recv(xfer);
     else if (xfer->own_word >= 0)
         pki_stage_watch(xfer);
+    else if (xfer->shared)
+        pki_share_advance(xfer);
     else if (xfer->finish.word != NULL)
         watch_gate(xfer);
 }

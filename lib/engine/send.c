@@ -78,6 +78,8 @@ static bool grant_fits(const struct pki_xfer *xfer, const struct pki_msg *grant)
                grant->gate_slot < PKI_LL_SLOTS;
     if (device)
         return grant->region != 0 && xfer->peer->lane->gates_theirs != NULL && grant->gate_slot < PKI_GATE_SLOTS;
+    if ((grant->flags & PKI_MSG_FLAG_SHARED) != 0)
+        return grant->region == 0 && xfer->peer->lane->gates_theirs != NULL && grant->gate_slot < PKI_GATE_SLOTS;
     return grant->region == 0;
 }
 
@@ -104,6 +106,10 @@ static pk_result_t resolve(struct pki_xfer *xfer, const struct pki_msg *grant)
     if (result != PK_OK)
         return result;
     xfer->remote = base + grant->offset;
+    if ((grant->flags & PKI_MSG_FLAG_SHARED) != 0 && xfer->kind == PKI_MEM_HOST) {
+        xfer->gate_slot = grant->gate_slot % PKI_GATE_SLOTS;
+        xfer->gate_value = grant->gate_value;
+    }
     if ((grant->flags & PKI_MSG_FLAG_DEVICE) != 0) {
         struct pki_gate_slot *slot = &peer->lane->gates_theirs[grant->gate_slot % PKI_GATE_SLOTS];
 
@@ -172,7 +178,7 @@ static void fill_put(struct pki_xfer *xfer, struct pki_put *put, size_t len)
     pki_list_init(&put->node);
 }
 
-static void put_failed(struct pki_xfer *xfer, pk_result_t result)
+void pki_put_failed(struct pki_xfer *xfer, pk_result_t result)
 {
     struct pki_where where = pki_engine_where(xfer->engine, xfer->peer->rank, xfer->task);
 
@@ -194,7 +200,7 @@ static void issue_puts(struct pki_xfer *xfer)
             return;
         }
         if (result != PK_OK) {
-            put_failed(xfer, result);
+            pki_put_failed(xfer, result);
             return;
         }
         if (xfer->kind == PKI_MEM_DEVICE)
@@ -207,11 +213,25 @@ static void issue_puts(struct pki_xfer *xfer)
     }
 }
 
+/* The kernel's copy costs microseconds to begin with: through the lane it is faster (measured). */
+static bool is_short(const struct pki_xfer *xfer)
+{
+    return xfer->way->can_get && xfer->way == xfer->peer->lane && xfer->kind == PKI_MEM_HOST && xfer->bytes < PKI_SHARE_MIN;
+}
+
+/* Short transfers in shorter messages, so that both ends copy at the same time. */
+static size_t data_max(const struct pki_xfer *xfer)
+{
+    size_t max = xfer->way->iface->msg_payload_max;
+
+    return xfer->bytes < PKI_SHARE_MIN && max > PKI_EAGER_MAX ? PKI_EAGER_MAX : max;
+}
+
 static void issue_data(struct pki_xfer *xfer)
 {
     while (xfer->issued < xfer->ready) {
         struct pki_msg msg = message(xfer, PKI_MSG_DATA);
-        size_t max = xfer->way->iface->msg_payload_max;
+        size_t max = data_max(xfer);
         size_t len = xfer->ready - xfer->issued < max ? xfer->ready - xfer->issued : max;
 
         msg.offset = xfer->issued;
@@ -262,7 +282,11 @@ void pki_send_put_done(struct pki_put *put)
         return;
     }
     if (put->result != PK_OK) {
-        put_failed(xfer, put->result);
+        pki_put_failed(xfer, put->result);
+        return;
+    }
+    if (xfer->shared) {
+        pki_share_piece_done(xfer);
         return;
     }
     xfer->puts_tail++;
@@ -288,7 +312,7 @@ static void issue_ll(struct pki_xfer *xfer)
     }
     result = e->gpu->ops->ll(&e->late, &op, 1, e->abort_word);
     if (result != PK_OK) {
-        put_failed(xfer, result);
+        pki_put_failed(xfer, result);
         return;
     }
     e->stats.kernels++;
@@ -337,8 +361,29 @@ static bool is_my_turn(const struct pki_xfer *xfer)
     return true;
 }
 
+void pki_send_taken(struct pki_xfer *xfer, const struct pki_msg *msg)
+{
+    if (xfer->state == PKI_XFER_MOVE && xfer->shared && msg->offset == xfer->bytes)
+        pki_share_ended(xfer);
+}
+
+/* A slot for pieces came with the grant, and nothing has moved yet: offer the bytes, once all of them are ready. */
+static bool may_offer(const struct pki_xfer *xfer)
+{
+    return xfer->gate_slot >= 0 && xfer->kind == PKI_MEM_HOST && xfer->issued == 0 && xfer->ready == xfer->bytes &&
+           xfer->way->can_put;
+}
+
 static void move(struct pki_xfer *xfer)
 {
+    if (!xfer->shared && may_offer(xfer) && !pki_share_offer(xfer)) {
+        pki_xfer_activate(xfer);
+        return;
+    }
+    if (xfer->shared) {
+        pki_share_advance(xfer);
+        return;
+    }
     if (xfer->in_stream) {
         watch(xfer);
         return;
@@ -353,7 +398,7 @@ static void move(struct pki_xfer *xfer)
     } else if (xfer->staged || xfer->bounce) {
         pki_stage_send(xfer);
         tell(xfer);
-    } else if (!xfer->way->can_put) {
+    } else if (!xfer->way->can_put || is_short(xfer)) {
         issue_data(xfer);
     } else {
         issue_puts(xfer);

@@ -28,7 +28,9 @@ enum pki_msg_kind {
     PKI_MSG_FIN,       /* sender: bytes up to `offset` of a granted transfer are in place */
     PKI_MSG_CREDIT,    /* receiver: `bytes` of eager payload have been consumed */
     PKI_MSG_ASK,       /* sender, granted STAGED: a place for the `gate_value` bytes at `offset`, please */
-    PKI_MSG_SLOT       /* receiver: the oldest ASK without an answer goes to `offset`, an address in this process */
+    PKI_MSG_SLOT,      /* receiver: the oldest ASK without an answer goes to `offset`, an address in this process */
+    PKI_MSG_OFFER,     /* sender, after a SHARED grant: all bytes lie at address `offset`; take pieces too */
+    PKI_MSG_TAKEN      /* receiver: all bytes of an offered transfer are in place */
 };
 
 #define PKI_MSG_FLAG_COLL 1u     /* `op` is a collective's number, else the pair's send number */
@@ -36,8 +38,9 @@ enum pki_msg_kind {
 #define PKI_MSG_FLAG_DEVICE 4u   /* GRANT: the target is GPU memory, with a gate slot */
 #define PKI_MSG_FLAG_LL 8u       /* GRANT: gate_slot and gate_value name a low-latency slot and its flag */
 #define PKI_MSG_FLAG_STAGED 16u  /* GRANT: the bytes go by ASK and SLOT, a piece at a time */
+#define PKI_MSG_FLAG_SHARED 32u  /* GRANT of host memory: both ends may move pieces, claimed in slot gate_slot under gate_value */
 
-/* Which transfer a message speaks of: op and index, within flags' COLL and CAPTURED and the direction (LL, DEVICE and STAGED are no part of it). EAGER carries only the first 16 bytes. */
+/* Which transfer a message speaks of: op and index, within flags' COLL and CAPTURED and the direction (LL, DEVICE, STAGED and SHARED are no part of it). EAGER carries only the first 16 bytes. */
 struct pki_msg {
     uint8_t kind;
     uint8_t flags;
@@ -55,11 +58,15 @@ struct pki_msg {
 
 /* ---- Gates of a pair ---- */
 
-/* One matched transfer into GPU memory: start is written by the receiver ("my buffer is free"), done by the sender's copy queue. */
+/* One matched transfer into GPU memory: start is written by the receiver ("my buffer is free"), done by the sender's copy queue.
+ * Or one of host memory that both ends move: the next piece to take, under the grant's gate_value in the upper half, and how many
+ * are in place. */
 struct pki_gate_slot {
     _Atomic uint32_t start;
     _Atomic uint32_t done;
-    uint8_t pad[56]; /* a slot a cache line: the CPU polls one word while a GPU writes the neighbour's */
+    _Atomic uint64_t claim;
+    _Atomic uint32_t moved;
+    uint8_t pad[44]; /* a slot a cache line: the CPU polls one word while a GPU writes the neighbour's */
 };
 
 #define PKI_GATE_SLOTS 256
@@ -86,6 +93,7 @@ struct pki_ep {
     int64_t peer_pid;
     bool dead;    /* set by the transport; everything in flight has been put on the done queue with PK_ERR_PEER */
     bool can_put; /* set by ep_connect: put works to this peer */
+    bool can_get; /* set by ep_connect: get works from any memory of this peer, by its address there */
     /* Memory that both ends see, PKI_EP_SHARED_BYTES each: gates of transfers to this rank, and of transfers to the peer. NULL
      * where the transport cannot share memory. Page-aligned, zeroed at first. */
     struct pki_gate_slot *gates_mine;
@@ -153,7 +161,7 @@ struct pki_transport {
     /* Start moving. PK_OK: taken (it may be on the done queue already). PK_IN_PROGRESS: no room, nothing was taken. Else: the
      * move cannot be done (memory gone, peer dead). */
     pk_result_t (*put)(struct pki_put *put);
-    pk_result_t (*get)(struct pki_put *get); /* optional: as put, the other way */
+    pk_result_t (*get)(struct pki_put *get); /* optional: as put, the other way: into `src` from `remote` */
 
     /* Advance what is in flight; cheap when there is nothing. */
     pk_result_t (*progress)(struct pki_iface *iface);

@@ -118,7 +118,7 @@ Test(transports, order_and_stubs)
         cr_assert(t->probe && t->open && t->close && t->ep_init && t->ep_connect && t->ep_close && t->reg && t->dereg && t->map);
         cr_assert(t->unmap && t->msg && t->peek && t->pop && t->put && t->get && t->progress && t->wait_fd);
     }
-    cr_assert(shm()->get(&put) == PK_ERR_UNSUPPORTED);
+    cr_assert(all[0]->get(&put) == PK_ERR_UNSUPPORTED);
     cr_assert(shm()->progress(&iface) == PK_OK && shm()->wait_fd(&iface) == -1);
 }
 

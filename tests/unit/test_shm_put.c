@@ -37,6 +37,17 @@ static pk_result_t move(struct pki_ep *ep, const void *src, void *dst, size_t by
     return put.result;
 }
 
+static pk_result_t fetch(struct pki_ep *ep, const void *from, void *to, size_t bytes)
+{
+    struct pki_put get = { .ep = ep, .src = to, .remote = (uintptr_t)from, .bytes = bytes, .result = PK_IN_PROGRESS };
+    pk_result_t result = shm()->get(&get);
+
+    if (result != PK_OK)
+        return result;
+    cr_assert(pki_list_pop(&ep->iface->done) == &get.node && pki_list_empty(&ep->iface->done));
+    return get.result;
+}
+
 /* ---- In this process ---- */
 
 static void moves(bool same_process)
@@ -56,6 +67,9 @@ static void moves(bool same_process)
         cr_assert(move(pair.ep[i & 1], src, dst, sizes[i], i % 3 == 0 ? NULL : &word) == PK_OK);
         cr_assert(memcmp(src, dst, sizes[i]) == 0 && dst[sizes[i]] == 0xaa, "%zu bytes", sizes[i]);
         cr_assert(word == (i % 3 == 0 ? 0 : 9));
+        memset(dst, 0xbb, most + 1);
+        cr_assert(fetch(pair.ep[i & 1], src, dst, sizes[i]) == PK_OK);
+        cr_assert(memcmp(src, dst, sizes[i]) == 0 && dst[sizes[i]] == 0xbb, "%zu bytes fetched", sizes[i]);
     }
     free(src);
     free(dst);
@@ -99,6 +113,7 @@ Test(shm_put, memory_that_is_gone)
     munmap(two_pages + 4096, 4096);
     cr_assert(move(pair.ep[0], src, two_pages, 8192, &word) == PK_ERR_PEER && word == 0);
     cr_assert(pki_error_get()->sys_errno == EFAULT && pki_error_get()->peer == 1);
+    cr_assert(fetch(pair.ep[0], two_pages, src, 8192) == PK_ERR_PEER && fetch(pair.ep[0], two_pages, src, 4096) == PK_OK);
     cr_assert(!pair.ep[0]->dead && move(pair.ep[0], src, two_pages, 4096, &word) == PK_OK && word == 9);
     pair.ep[0]->peer_pid = INT32_MAX; /* nobody's */
     cr_assert(move(pair.ep[0], src, two_pages, 1, NULL) == PK_ERR_PEER && pair.ep[0]->dead);
@@ -123,6 +138,7 @@ Test(shm_put, wrong_process_is_noticed)
     for (int i = 0; i < 2; i++) {
         cr_assert(shm()->ep_connect(ep[i], &blob[1 - i]) == PK_OK && !ep[i]->can_put);
         cr_assert(move(ep[i], &byte, &byte, 1, NULL) == PK_ERR_UNSUPPORTED);
+        cr_assert(!ep[i]->can_get && fetch(ep[i], &byte, &byte, 1) == PK_ERR_UNSUPPORTED);
     }
     for (int i = 0; i < 2; i++)
         ep_free(iface[i], ep[i]);

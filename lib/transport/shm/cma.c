@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Cross-memory attach: copy into the memory of another process, if it is ours to write. */
+/* Cross-memory attach: copy into and from the memory of another process, if it is ours to write. */
 #include <errno.h>
 #include <string.h>
 #include <sys/uio.h>
@@ -30,19 +30,22 @@ bool pki_shm_cma_works(const struct pki_ep *ep, const struct pki_shm_hello *thei
     return false;
 }
 
+typedef ssize_t vm_call(pid_t pid, const struct iovec *local, unsigned long locals, const struct iovec *remote,
+                        unsigned long remotes, unsigned long flags);
+
 /* Which failures mean that the peer, or the memory it named, is gone. */
-static pk_result_t failed(struct pki_put *put, size_t done)
+static pk_result_t failed(struct pki_put *put, size_t done, const char *call)
 {
     struct pki_where where = pki_shm_where(put->ep);
 
     if (errno == ESRCH)
         put->ep->dead = true;
     return pki_fail_errno(errno == ESRCH || errno == EFAULT ? PK_ERR_PEER : PK_ERR_SYSTEM, &where,
-                          "over shm: process_vm_writev to process %lld after %zu of %zu bytes", (long long)put->ep->peer_pid,
-                          done, put->bytes);
+                          "over shm: %s process %lld after %zu of %zu bytes", call, (long long)put->ep->peer_pid, done,
+                          put->bytes);
 }
 
-static pk_result_t write_all(struct pki_put *put)
+static pk_result_t move_all(struct pki_put *put, vm_call *move, const char *call)
 {
     size_t done = 0;
 
@@ -50,14 +53,14 @@ static pk_result_t write_all(struct pki_put *put)
         size_t piece = put->bytes - done < SYSCALL_BYTES_MAX ? put->bytes - done : SYSCALL_BYTES_MAX;
         struct iovec local = { .iov_base = (char *)(uintptr_t)put->src + done, .iov_len = piece };
         struct iovec remote = { .iov_base = (void *)(uintptr_t)(put->remote + done), .iov_len = piece };
-        ssize_t moved = process_vm_writev((pid_t)put->ep->peer_pid, &local, 1, &remote, 1, 0);
+        ssize_t moved = move((pid_t)put->ep->peer_pid, &local, 1, &remote, 1, 0);
 
         if (moved < 0 && errno == EINTR)
             continue;
         if (moved == 0)
             errno = EFAULT;
         if (moved <= 0)
-            return failed(put, done);
+            return failed(put, done, call);
         done += (size_t)moved;
     }
     return PK_OK;
@@ -75,11 +78,29 @@ pk_result_t pki_shm_put(struct pki_put *put)
         pki_copy((void *)(uintptr_t)put->remote, put->src, put->bytes);
         put->result = PK_OK;
     } else {
-        put->result = write_all(put);
+        put->result = move_all(put, process_vm_writev, "process_vm_writev to");
     }
     /* The gate's release store is behind the copy: program order here, and the kernel's copy ran on this thread. */
     if (put->result == PK_OK && put->done_remote.word != NULL)
         pki_gate_open(&put->done_remote);
     pki_list_push(&ep->iface->done, &put->node);
+    return PK_OK;
+}
+
+pk_result_t pki_shm_get(struct pki_put *get)
+{
+    struct pki_ep *ep = get->ep;
+
+    if (ep->dead)
+        return PK_ERR_PEER;
+    if (!ep->can_get)
+        return PK_ERR_UNSUPPORTED;
+    if (ep->same_process) {
+        pki_copy((void *)(uintptr_t)get->src, (const void *)(uintptr_t)get->remote, get->bytes);
+        get->result = PK_OK;
+    } else {
+        get->result = move_all(get, process_vm_readv, "process_vm_readv from");
+    }
+    pki_list_push(&ep->iface->done, &get->node);
     return PK_OK;
 }

@@ -89,7 +89,7 @@ static pk_result_t shm_ep_init(struct pki_ep *ep, struct pki_blob *mine)
     struct pki_shm_hello hello = { .layout = PKI_SHM_LAYOUT, .cells = PKI_SHM_CELLS, .data_bytes = PKI_SHM_DATA_BYTES };
     pk_result_t result;
 
-    ep->dead = ep->can_put = false;
+    ep->dead = ep->can_put = ep->can_get = false;
     ep->gates_mine = ep->gates_theirs = NULL;
     shm->mine = shm->theirs = NULL;
     shm->inbox_fd = -1;
@@ -146,6 +146,7 @@ static pk_result_t shm_ep_connect(struct pki_ep *ep, struct pki_blob *theirs)
     pki_shm_tx_init(&shm->tx, shm->theirs, ep->same_process ? (uintptr_t)hello.inbox_address : 0);
     ep->gates_theirs = shm->theirs->gates;
     ep->can_put = ep->same_process || (((struct pki_shm_iface *)(void *)ep->iface)->cma && pki_shm_cma_works(ep, &hello));
+    ep->can_get = ep->can_put;
     return PK_OK;
 }
 
@@ -162,7 +163,7 @@ static void shm_ep_close(struct pki_ep *ep)
     shm->mine = shm->theirs = NULL;
     shm->inbox_fd = -1;
     ep->gates_mine = ep->gates_theirs = NULL;
-    ep->can_put = false;
+    ep->can_put = ep->can_get = false;
     ep->dead = true;
 }
 
@@ -201,4 +202,5 @@ const struct pki_transport pki_transport_shm = {
     .peek = pki_shm_peek,
     .pop = pki_shm_pop,
     .put = pki_shm_put,
+    .get = pki_shm_get,
 };

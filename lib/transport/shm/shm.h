@@ -161,5 +161,6 @@ const char *pki_shm_hello_parse(const struct pki_blob *blob, struct pki_shm_hell
 /* cma.c */
 bool pki_shm_cma_works(const struct pki_ep *ep, const struct pki_shm_hello *theirs);
 pk_result_t pki_shm_put(struct pki_put *put);
+pk_result_t pki_shm_get(struct pki_put *get);
 
 #endif

@@ -1,0 +1,153 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A long transfer of host memory that both ends move at once: the sender puts pieces, the receiver gets others, and who comes takes
+ * the next one, by a word that both see. So two cores copy where both have time, and one does it all where the other is late.
+ *
+ * The receiver lends a slot of its gates in the grant; the sender that has all bytes at hand answers with OFFER, where they lie.
+ * Who ends the last piece tells the other: FIN from the sender, TAKEN from the receiver.
+ */
+#include "engine/internal.h"
+
+#define PAGE ((size_t)4096)
+#define PIECE_MAX ((size_t)256 << 10)
+
+/* Halves at first: a call of the kernel costs microseconds, and smaller pieces gain nothing (measured). Both ends compute the same. */
+static size_t piece_bytes(size_t bytes)
+{
+    size_t half = (bytes / 2 + PAGE - 1) / PAGE * PAGE;
+
+    return half < PIECE_MAX ? half : PIECE_MAX;
+}
+
+static uint32_t pieces_of(size_t bytes)
+{
+    return (uint32_t)((bytes - 1) / piece_bytes(bytes) + 1);
+}
+
+static struct pki_gate_slot *slot_of(const struct pki_xfer *xfer)
+{
+    struct pki_gate_slot *slots = xfer->is_send ? xfer->peer->lane->gates_theirs : xfer->peer->lane->gates_mine;
+
+    return &slots[xfer->gate_slot];
+}
+
+/* Do other steps go on with its bytes, in order? */
+static bool waited_for(const struct pki_task *task, uint32_t step)
+{
+    return task->plan != NULL && task->dependents_first[step] < task->dependents_first[step + 1];
+}
+
+void pki_share_lend(struct pki_xfer *xfer)
+{
+    struct pki_peer *peer = xfer->peer;
+    const struct pki_ep *way = peer->way[PKI_MEM_HOST][PKI_MEM_HOST];
+    struct pki_gate_slot *slot;
+
+    if (xfer->bytes < PKI_SHARE_MIN || xfer->bytes / PIECE_MAX >= UINT32_MAX || way == NULL || !way->can_get ||
+        peer->lane->gates_mine == NULL || xfer->gate_slot >= 0)
+        return;
+    if (waited_for(xfer->task, xfer->step))
+        return;
+    xfer->gate_slot = pki_slots_take(&peer->gates);
+    if (xfer->gate_slot < 0)
+        return;
+    xfer->gate_value = ++peer->gates.value[xfer->gate_slot];
+    slot = slot_of(xfer);
+    atomic_store_explicit(&slot->moved, 0, memory_order_relaxed);
+    /* The number keeps a sender that comes late from taking a piece of a later transfer. */
+    atomic_store_explicit(&slot->claim, (uint64_t)xfer->gate_value << 32, memory_order_release);
+}
+
+static bool claim(struct pki_xfer *xfer, uint32_t *piece)
+{
+    _Atomic uint64_t *word = &slot_of(xfer)->claim;
+    uint64_t seen = atomic_load_explicit(word, memory_order_relaxed);
+    uint32_t pieces = pieces_of(xfer->bytes);
+
+    while ((uint32_t)(seen >> 32) == xfer->gate_value && (uint32_t)seen < pieces)
+        if (atomic_compare_exchange_weak_explicit(word, &seen, seen + 1, memory_order_relaxed, memory_order_relaxed)) {
+            *piece = (uint32_t)seen;
+            return true;
+        }
+    return false;
+}
+
+/* This end has moved the last piece: the other does not know yet. */
+static void end(struct pki_xfer *xfer)
+{
+    struct pki_msg msg = { .kind = xfer->is_send ? PKI_MSG_FIN : PKI_MSG_TAKEN, .flags = xfer->flags, .index = xfer->index,
+                           .sig = xfer->sig, .op = xfer->op, .offset = xfer->bytes, .bytes = xfer->bytes };
+
+    if (pki_lane_send(xfer->peer, &msg, NULL, xfer->engine) != PK_OK)
+        pki_xfer_activate(xfer); /* again when there is room */
+    else
+        pki_share_ended(xfer);
+}
+
+void pki_share_ended(struct pki_xfer *xfer)
+{
+    if (!xfer->is_send)
+        pki_slots_give(&xfer->peer->gates, xfer->gate_slot);
+    xfer->done = xfer->told = xfer->bytes;
+    xfer->state = PKI_XFER_DONE;
+    pki_xfer_progressed(xfer);
+}
+
+void pki_share_piece_done(struct pki_xfer *xfer)
+{
+    /* Acquire and release: who counts the last one tells of all pieces. */
+    uint32_t moved = atomic_fetch_add_explicit(&slot_of(xfer)->moved, 1, memory_order_acq_rel) + 1;
+
+    xfer->all_moved = moved == pieces_of(xfer->bytes);
+    pki_xfer_activate(xfer);
+}
+
+static void move_piece(struct pki_xfer *xfer, uint32_t piece)
+{
+    struct pki_put *put = &xfer->puts[0];
+    size_t size = piece_bytes(xfer->bytes), at = piece * size;
+    size_t len = xfer->bytes - at < size ? xfer->bytes - at : size;
+    const struct pki_transport *transport = xfer->way->iface->transport;
+    pk_result_t result;
+
+    *put = (struct pki_put){ .ep = xfer->way, .src = xfer->addr + at, .remote = xfer->remote + at, .bytes = len, .owner = xfer };
+    pki_list_init(&put->node);
+    result = xfer->is_send ? transport->put(put) : transport->get(put);
+    if (result != PK_OK) {
+        pki_put_failed(xfer, result == PK_IN_PROGRESS ? PK_ERR_INTERNAL : result);
+        return;
+    }
+    xfer->engine->puts_out++;
+    pki_engine_look_soon(xfer->engine);
+}
+
+/* Without a piece to take it waits for the other end's message. */
+void pki_share_advance(struct pki_xfer *xfer)
+{
+    uint32_t piece;
+
+    if (xfer->all_moved)
+        end(xfer);
+    else if (claim(xfer, &piece))
+        move_piece(xfer, piece);
+}
+
+/* Sender, granted with a slot: the whole of it lies here. False: no room in the lane now. */
+bool pki_share_offer(struct pki_xfer *xfer)
+{
+    struct pki_msg msg = { .kind = PKI_MSG_OFFER, .flags = xfer->flags, .index = xfer->index, .sig = xfer->sig, .op = xfer->op,
+                           .bytes = xfer->bytes, .offset = (uint64_t)(uintptr_t)xfer->addr };
+
+    if (pki_lane_send(xfer->peer, &msg, NULL, xfer->engine) != PK_OK)
+        return false;
+    xfer->shared = true;
+    return true;
+}
+
+void pki_share_offered(struct pki_xfer *xfer, const struct pki_msg *offer)
+{
+    xfer->way = xfer->peer->way[PKI_MEM_HOST][PKI_MEM_HOST];
+    xfer->remote = offer->offset;
+    xfer->shared = true;
+    pki_xfer_activate(xfer);
+}

@@ -67,7 +67,7 @@ static bool memory_is_nccls(const struct perf_run *run)
 static void open_buffers(struct perf_run *run)
 {
     const struct perf_options *o = &run->options;
-    /* Sizes of allgather are of all ranks together and at least one element each. */
+    /* Where there are parts, sizes are of all together, and a part is at least one element. */
     size_t least = (size_t)run->size * pk_dtype_size(o->dtype);
     size_t bytes;
 
@@ -83,6 +83,27 @@ static void open_buffers(struct perf_run *run)
         run->send_buffer = host_buffer(bytes);
         run->recv_buffer = host_buffer(bytes);
     }
+    if (o->memory == PERF_REGISTERED) {
+        perf_must(pk_register(run->comm, run->send_buffer, bytes), "pk_register");
+        perf_must(pk_register(run->comm, run->recv_buffer, bytes), "pk_register");
+    }
+    run->buffer_bytes = bytes;
+}
+
+/* What cannot be known before there is a communicator. */
+static const char *unfit(const struct perf_run *run)
+{
+    const struct perf_options *o = &run->options;
+
+    if (run->size != 2 && (o->bare || o->op == PERF_BARECOPY))
+        return "the bare copy is for 2 ranks";
+    if (run->size < 2 && o->op == PERF_SENDRECV && o->pattern != PERF_BIDIR)
+        return "pingpong and oneway need 2 ranks";
+    if (o->root >= run->size)
+        return "there is no such root";
+    if (o->check && perf_reduces(o->op))
+        return perf_uncheckable(o->reduction, o->dtype, run->size);
+    return NULL;
 }
 
 static void open_run(struct perf_run *run)
@@ -99,14 +120,12 @@ static void open_run(struct perf_run *run)
     perf_must(pk_comm_init(&run->comm, &config), "pk_comm_init");
     perf_must(pk_comm_rank(run->comm, &run->rank), "pk_comm_rank");
     perf_must(pk_comm_size(run->comm, &run->size), "pk_comm_size");
-    if (run->size != 2 && (o->bare || o->op == PERF_BARECOPY)) {
-        fprintf(stderr, "pickle-perf: the bare copy is for 2 ranks, not %d\n", run->size);
+    if (unfit(run) != NULL) {
+        if (run->rank == 0)
+            fprintf(stderr, "pickle-perf: %s (%d ranks)\n", unfit(run), run->size);
         exit(2);
     }
-    if (run->size < 2 && o->op == PERF_SENDRECV && o->pattern != PERF_BIDIR) {
-        fprintf(stderr, "pickle-perf: %s needs 2 ranks\n", perf_pattern_name(o->pattern));
-        exit(2);
-    }
+    run->root = o->root < 0 ? 0 : o->root;
     open_stream(run);
     open_buffers(run);
     if (o->nccl != PERF_NCCL_OFF)
@@ -131,6 +150,11 @@ static void close_run(struct perf_run *run)
 
     perf_share(run, &token, tokens, 1);
     free(tokens);
+    perf_layout_free(run);
+    if (run->options.memory == PERF_REGISTERED) {
+        perf_must(pk_deregister(run->comm, run->send_buffer, run->buffer_bytes), "pk_deregister");
+        perf_must(pk_deregister(run->comm, run->recv_buffer, run->buffer_bytes), "pk_deregister");
+    }
     if (run->nccl != NULL)
         perf_nccl_close(run);
     if (run->stream.kind == PK_STREAM_KIND_HOST)
@@ -145,9 +169,11 @@ static struct perf_size size_of(const struct perf_run *run, size_t bytes)
 {
     const struct perf_options *o = &run->options;
     size_t width = pk_dtype_size(o->dtype);
-    size_t parts = o->op == PERF_ALLGATHER ? (size_t)run->size : 1;
+    size_t parts = perf_has_parts(o->op) ? (size_t)run->size : 1;
     struct perf_size size = { .count = bytes / width / parts };
 
+    if (o->op == PERF_BARRIER)
+        return (struct perf_size){ .count = 0 };
     if (size.count == 0 && bytes > 0)
         size.count = 1;
     size.message_bytes = size.count * width;
@@ -157,26 +183,20 @@ static struct perf_size size_of(const struct perf_run *run, size_t bytes)
 
 static void explain(const struct perf_run *run, struct perf_row *row)
 {
-    static const pk_op_kind_t kinds[] = { PK_OP_SEND, PK_OP_ALLGATHER, PK_OP_ALLREDUCE };
     const struct perf_options *o = &run->options;
+    int kind = perf_operation(o->op)->kind;
     int peer = (run->rank + 1) % run->size;
 
     row->explanation.struct_size = sizeof row->explanation;
-    if (o->op != PERF_BARECOPY)
-        perf_must(pk_explain(run->comm, kinds[o->op], row->size.count, o->dtype, o->cuda ? PK_MEM_DEVICE : PK_MEM_HOST, o->in_place,
-                             peer, &row->explanation), "pk_explain");
+    if (kind >= 0)
+        perf_must(pk_explain(run->comm, (pk_op_kind_t)kind, row->size.count, o->dtype, o->cuda ? PK_MEM_DEVICE : PK_MEM_HOST,
+                             perf_in_place(run), peer, &row->explanation), "pk_explain");
 }
 
 static void set_bandwidth(const struct perf_run *run, struct perf_row *row)
 {
-    double n = run->size;
-
     row->algorithm_gbps = row->times.median_us > 0 ? (double)row->size.bytes / row->times.median_us * 1e-3 : 0;
-    row->bus_gbps = row->algorithm_gbps;
-    if (run->options.op == PERF_ALLGATHER)
-        row->bus_gbps *= (n - 1) / n;
-    if (run->options.op == PERF_ALLREDUCE)
-        row->bus_gbps *= 2 * (n - 1) / n;
+    row->bus_gbps = row->algorithm_gbps * perf_operation(run->options.op)->bus_factor(run->size);
 }
 
 static uint64_t check(struct perf_run *run, const struct perf_size *size, unsigned iteration)
@@ -227,6 +247,7 @@ static uint64_t run_size(struct perf_run *run, struct perf_bare *bare, size_t by
     struct perf_row row = { .size = size_of(run, bytes) };
     struct perf_times times;
 
+    perf_lay_out(run, &row.size);
     explain(run, &row);
     if (o->op == PERF_BARECOPY)
         perf_bare_measure(run, bare, row.size.bytes, &row.times);
@@ -259,6 +280,8 @@ int main(int argc, char **argv)
         perf_progress(&run, bytes);
         wrong += run_size(&run, bare, bytes, index);
         if (bytes > SIZE_MAX / run.options.factor)
+            break;
+        if (run.options.op == PERF_BARRIER) /* has no size */
             break;
         bytes = bytes == 0 ? 1 : bytes * run.options.factor;
     }

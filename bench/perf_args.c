@@ -8,7 +8,10 @@
 #include <string.h>
 
 static const char usage[] =
-    "usage: pickle-perf sendrecv|allgather|allreduce|barecopy [options]   (one process a rank, by mpirun or PK_RANK, PK_SIZE, PK_ROOT)\n"
+    "usage: pickle-perf OPERATION [options]   (one process a rank, by mpirun or PK_RANK, PK_SIZE, PK_ROOT)\n"
+    "  sendrecv barrier broadcast reduce allreduce reduce_scatter allgather alltoall gather scatter\n"
+    "  allgatherv alltoallv gatherv scatterv (parts from nearly nothing to nearly twice the average), barecopy\n"
+    "  -b, -e and rows count bytes as nccl-tests does: all parts together where each rank has one, else what one rank has\n"
     "  -b, --begin N        first size in bytes, with K, M or G (default 8)\n"
     "  -e, --end N          last size (default 32M)\n"
     "  -f, --factor N       each size is the last one times N (default 2)\n"
@@ -18,9 +21,11 @@ static const char usage[] =
     "  -d, --device D       memory: host or cuda (default host)\n"
     "  -g, --gpu N          this process's GPU (default: its rank on this host)\n"
     "  -t, --type T         int8 uint8 int32 uint32 int64 uint64 f16 bf16 f32 f64 f8e4m3 f8e5m2 (default f32)\n"
-    "  -o, --op OP          reduction: sum\n"
+    "  -o, --op OP          reduction: sum prod min max avg (default sum)\n"
+    "  -r, --root N         root (default 0); -1: each rank in turn, so that no operation overlaps the next\n"
+    "  -m, --memory M       plain or registered, by pk_register (default plain)\n"
     "  -s, --stream S       blocking or stream (default: blocking on the host, stream on a GPU)\n"
-    "  -i, --in-place       send from the receive buffer (allgather, allreduce)\n"
+    "  -i, --in-place       source and result share memory (not sendrecv, barrier, alltoallv)\n"
     "  -z, --zero-sm        no kernels: what needs one is refused\n"
     "  -p, --pattern P      sendrecv: pingpong, oneway (ranks 0 and 1), bidir (every rank to the next; default)\n"
     "      --bare           sendrecv on GPUs: measure a bare copy of each size as well, and print the ratio\n"
@@ -43,19 +48,27 @@ static const struct option long_options[] = {
     { "zero-sm", no_argument, NULL, 'z' },          { "pattern", required_argument, NULL, 'p' },
     { "bare", no_argument, NULL, OPTION_BARE },     { "csv", required_argument, NULL, OPTION_CSV },
     { "json", required_argument, NULL, OPTION_JSON }, { "help", no_argument, NULL, 'h' },
-    { "nccl", optional_argument, NULL, OPTION_NCCL }, { NULL, 0, NULL, 0 },
+    { "nccl", optional_argument, NULL, OPTION_NCCL }, { "root", required_argument, NULL, 'r' },
+    { "memory", required_argument, NULL, 'm' },     { NULL, 0, NULL, 0 },
 };
 
-static const char *const op_names[] = { "sendrecv", "allgather", "allreduce", "barecopy", NULL };
+/* In the order of PK_SUM and the others. */
+static const char *const reduction_names[] = { "sum", "prod", "min", "max", "avg", NULL };
+static const char *const memory_names[] = { "plain", "registered", NULL };
 static const char *const pattern_names[] = { "pingpong", "oneway", "bidir", NULL };
 static const char *const ending_names[] = { "blocking", "stream", NULL };
 static const char *const device_names[] = { "host", "cuda", NULL };
 static const char *const check_names[] = { "0", "1", NULL };
 static const char *const nccl_names[] = { "default", "registered", "zerocta", NULL };
 
-const char *perf_op_name(enum perf_op op)
+const char *perf_reduction_name(pk_op_t reduction)
 {
-    return op_names[op];
+    return reduction_names[reduction];
+}
+
+const char *perf_memory_name(enum perf_memory memory)
+{
+    return memory_names[memory];
 }
 
 const char *perf_pattern_name(enum perf_pattern pattern)
@@ -115,6 +128,19 @@ static pk_dtype_t parse_dtype(const char *value)
     refuse("type", value);
 }
 
+static enum perf_op parse_operation(const char *value)
+{
+    for (int i = 0; i < PERF_OPS; i++)
+        if (strcmp(value, perf_operation((enum perf_op)i)->name) == 0)
+            return (enum perf_op)i;
+    refuse("operation", value);
+}
+
+static int parse_root(const char *value)
+{
+    return strcmp(value, "-1") == 0 ? -1 : (int)parse_number("root", value, 0, 1u << 20);
+}
+
 static void parse_option(int letter, const char *value, struct perf_options *o, int *ending)
 {
     switch (letter) {
@@ -127,10 +153,9 @@ static void parse_option(int letter, const char *value, struct perf_options *o, 
     case 'd': o->cuda = one_of("device", value, device_names) == 1; break;
     case 'g': o->gpu = (int)parse_number("gpu", value, 0, 1023); break;
     case 't': o->dtype = parse_dtype(value); break;
-    case 'o':
-        if (strcmp(value, "sum") != 0)
-            refuse("reduction", value);
-        break;
+    case 'o': o->reduction = (pk_op_t)one_of("reduction", value, reduction_names); break;
+    case 'r': o->root = parse_root(value); break;
+    case 'm': o->memory = (enum perf_memory)one_of("memory", value, memory_names); break;
     case 's': *ending = one_of("stream", value, ending_names); break;
     case 'i': o->in_place = true; break;
     case 'z': o->zero_sm = true; break;
@@ -154,16 +179,18 @@ static void check_together(const struct perf_options *o)
         wrong = "the last size is smaller than the first";
     else if (o->bare && (o->op != PERF_SENDRECV || !o->cuda))
         wrong = "--bare is for sendrecv with -d cuda";
-    else if (o->nccl != PERF_NCCL_OFF && (!o->cuda || o->op == PERF_BARECOPY || o->ending != PERF_STREAM))
-        wrong = "--nccl is for sendrecv, allgather and allreduce with -d cuda, in a stream";
+    else if (o->nccl != PERF_NCCL_OFF && (!o->cuda || !perf_operation(o->op)->nccl || o->ending != PERF_STREAM))
+        wrong = "--nccl is for operations that NCCL has, with -d cuda, in a stream";
     else if (o->nccl != PERF_NCCL_OFF && perf_nccl_absent() != NULL)
         wrong = perf_nccl_absent();
     else if (o->nccl > PERF_NCCL_DEFAULT && o->bare)
         wrong = "--bare copies through IPC handles, which memory of --nccl=registered and zerocta does not have";
-    else if (o->in_place && o->op != PERF_ALLGATHER && o->op != PERF_ALLREDUCE)
-        wrong = "-i is for allgather and allreduce";
-    else if (o->op == PERF_ALLREDUCE && o->check && (o->dtype == PK_F8E4M3 || o->dtype == PK_F8E5M2))
-        wrong = "sums of 8-bit floats cannot be checked: say -c 0";
+    else if (o->in_place && perf_operation(o->op)->in_place == PERF_NEVER)
+        wrong = "-i: this operation is never in place";
+    else if (o->reduction != PK_SUM && !perf_reduces(o->op))
+        wrong = "-o is for reductions";
+    else if (o->root != 0 && !perf_has_root(o->op))
+        wrong = "-r is for operations with a root";
     else if (o->cuda && gpu_absent() != NULL)
         wrong = gpu_absent();
     if (wrong != NULL) {
@@ -179,13 +206,13 @@ void perf_parse(int argc, char **argv, struct perf_options *options)
     int ending = -1;
     int letter;
 
-    while ((letter = getopt_long(argc, argv, "b:e:f:n:w:c:d:g:t:o:s:izp:h", long_options, NULL)) != -1)
+    while ((letter = getopt_long(argc, argv, "b:e:f:n:w:c:d:g:t:o:r:m:s:izp:h", long_options, NULL)) != -1)
         parse_option(letter, optarg, &o, &ending);
     if (optind != argc - 1) {
         fputs(usage, stderr);
         exit(2);
     }
-    o.op = (enum perf_op)one_of("operation", argv[optind], op_names);
+    o.op = parse_operation(argv[optind]);
     o.cuda = o.cuda || o.op == PERF_BARECOPY;
     if (ending < 0)
         ending = o.cuda ? PERF_STREAM : PERF_BLOCKING;

@@ -44,6 +44,9 @@ static struct calls {
     __typeof__(ncclRecv) *ncclRecv;
     __typeof__(ncclAllGather) *ncclAllGather;
     __typeof__(ncclAllReduce) *ncclAllReduce;
+    __typeof__(ncclBroadcast) *ncclBroadcast;
+    __typeof__(ncclReduce) *ncclReduce;
+    __typeof__(ncclReduceScatter) *ncclReduceScatter;
 } nccl;
 
 static const struct entry {
@@ -72,6 +75,9 @@ static const struct entry {
     ENTRY(ncclRecv, PERF_NCCL_DEFAULT),
     ENTRY(ncclAllGather, PERF_NCCL_DEFAULT),
     ENTRY(ncclAllReduce, PERF_NCCL_DEFAULT),
+    ENTRY(ncclBroadcast, PERF_NCCL_DEFAULT),
+    ENTRY(ncclReduce, PERF_NCCL_DEFAULT),
+    ENTRY(ncclReduceScatter, PERF_NCCL_DEFAULT),
 #undef ENTRY
 };
 
@@ -311,19 +317,26 @@ static void receive_from(struct perf_run *run, void *buffer, size_t count, int p
     must(nccl.ncclRecv(buffer, count, type_of(run), peer, comm, run->stream.handle), comm, "ncclRecv");
 }
 
-static void allgather(struct perf_run *run, const void *source, size_t count)
+/* What NCCL has no call for is a group of sends and receives. */
+static void collective(struct perf_run *run, const struct perf_size *size, const void *source, void *result)
 {
+    static const ncclRedOp_t reductions[] = { ncclSum, ncclProd, ncclMin, ncclMax, ncclAvg }; /* in the order of PK_SUM */
+    ncclRedOp_t op = reductions[run->options.reduction];
     ncclComm_t comm = run->nccl->comm;
+    ncclDataType_t type = type_of(run);
+    cudaStream_t stream = run->stream.handle;
+    size_t n = size->count;
+    ncclResult_t code;
 
-    must(nccl.ncclAllGather(source, run->recv_buffer, count, type_of(run), comm, run->stream.handle), comm, "ncclAllGather");
-}
-
-static void allreduce(struct perf_run *run, const void *source, size_t count)
-{
-    ncclComm_t comm = run->nccl->comm;
-
-    must(nccl.ncclAllReduce(source, run->recv_buffer, count, type_of(run), ncclSum, comm, run->stream.handle), comm,
-         "ncclAllReduce");
+    switch (run->options.op) {
+    case PERF_BROADCAST: code = nccl.ncclBroadcast(source, result, n, type, run->root, comm, stream); break;
+    case PERF_REDUCE: code = nccl.ncclReduce(source, result, n, type, op, run->root, comm, stream); break;
+    case PERF_ALLREDUCE: code = nccl.ncclAllReduce(source, result, n, type, op, comm, stream); break;
+    case PERF_REDUCE_SCATTER: code = nccl.ncclReduceScatter(source, result, n, type, op, comm, stream); break;
+    case PERF_ALLGATHER: code = nccl.ncclAllGather(source, result, n, type, comm, stream); break;
+    default: perf_exchange(run, source, result); return;
+    }
+    must(code, comm, perf_operation(run->options.op)->name);
 }
 
 static void must_be_well(struct perf_run *run)
@@ -339,8 +352,7 @@ const struct perf_library perf_nccl = {
     .group_end = group_end,
     .send = send_to,
     .receive = receive_from,
-    .allgather = allgather,
-    .allreduce = allreduce,
+    .collective = collective,
     .must_be_well = must_be_well,
 };
 

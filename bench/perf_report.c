@@ -83,10 +83,10 @@ static void print_settings(const struct perf_run *run)
 
     if (localtime_r(&now, &tm) != NULL)
         strftime(date, sizeof date, "%Y-%m-%d %H:%M", &tm);
-    printf("# pickle-perf %s%s%s, library %d.%d.%d, %s\n", perf_op_name(o->op), o->op == PERF_SENDRECV ? " " : "",
+    printf("# pickle-perf %s%s%s, library %d.%d.%d, %s\n", perf_operation(o->op)->name, o->op == PERF_SENDRECV ? " " : "",
            o->op == PERF_SENDRECV ? perf_pattern_name(o->pattern) : "", version / 10000, version / 100 % 100, version % 100, date);
-    printf("# %d ranks, memory %s, %s, %s, %u samples after %u warm-up, check %s%s\n", run->size, o->cuda ? "cuda" : "host",
-           o->ending == PERF_BLOCKING ? "blocking" : "stream", o->in_place ? "in place" : "out of place", o->iterations, o->warmup,
+    printf("# %d ranks, memory %s%s, %s, %s, %u samples after %u warm-up, check %s%s\n", run->size, o->cuda ? "cuda" : "host",
+           o->memory == PERF_REGISTERED ? " registered" : "", o->ending == PERF_BLOCKING ? "blocking" : "stream", o->in_place ? "in place" : "out of place", o->iterations, o->warmup,
            o->check ? "yes" : "no", o->zero_sm ? ", sm_policy none" : "");
 }
 
@@ -103,61 +103,16 @@ static void print_nccl(const struct perf_run *run)
            meaning[setting]);
 }
 
-static FILE *open_output(const char *path)
-{
-    FILE *file = fopen(path, "w");
-
-    if (file == NULL) {
-        perror(path);
-        exit(2);
-    }
-    return file;
-}
-
-static void json_string(FILE *out, const char *text)
-{
-    fputc('"', out);
-    for (; *text != '\0'; text++) {
-        if (*text == '"' || *text == '\\')
-            fprintf(out, "\\%c", *text);
-        else if ((unsigned char)*text < 0x20)
-            fprintf(out, "\\u%04x", *text);
-        else
-            fputc(*text, out);
-    }
-    fputc('"', out);
-}
-
-static void json_header(struct perf_run *run)
-{
-    const struct perf_options *o = &run->options;
-    char own[DESCRIPTION_BYTES];
-
-    describe(run, own);
-    fprintf(run->json, "{\"tool\": \"pickle-perf\", \"library\": %d, \"date\": %lld, \"operation\": \"%s\", \"pattern\": \"%s\",\n",
-            pk_version(), (long long)time(NULL), perf_op_name(o->op), o->op == PERF_SENDRECV ? perf_pattern_name(o->pattern) : "");
-    fprintf(run->json, " \"ranks\": %d, \"memory\": \"%s\", \"stream\": \"%s\", \"in_place\": %s, \"zero_sm\": %s,\n", run->size,
-            o->cuda ? "cuda" : "host", o->ending == PERF_BLOCKING ? "blocking" : "stream", o->in_place ? "true" : "false",
-            o->zero_sm ? "true" : "false");
-    if (o->nccl != PERF_NCCL_OFF) {
-        fprintf(run->json, " \"nccl_version\": \"%s\", \"nccl_path\": ", perf_nccl_version());
-        json_string(run->json, perf_nccl_path());
-        fputs(",\n", run->json);
-    }
-    fputs(" \"rank0\": ", run->json);
-    json_string(run->json, own);
-    fputs(",\n \"rows\": [", run->json);
-}
-
 static void print_heads(const struct perf_options *o)
 {
-    printf("#\n# %12s %13s %8s %8s %5s %11s %8s %8s %7s", "size", "count", "type", "redop", "root", "time", "algbw", "busbw",
-           "#wrong");
+    printf("#\n# %12s %13s %8s %6s %4s %11s %10s %10s %10s %8s %8s %7s", "size", "count", "type", "redop", "root", "time p50", "p99",
+           "min", "max", "algbw", "busbw", "#wrong");
     if (o->bare)
         printf(" %8s %7s", "bare", "ratio");
     if (o->nccl != PERF_NCCL_OFF)
         printf(" %11s %8s", "nccl", "ratio");
-    printf("\n# %12s %13s %8s %8s %5s %11s %8s %8s %7s", "(B)", "(elements)", "", "", "", "(us)", "(GB/s)", "(GB/s)", "");
+    printf("\n# %12s %13s %8s %6s %4s %11s %10s %10s %10s %8s %8s %7s", "(B)", "(elements)", "", "", "", "(us)", "(us)", "(us)", "(us)",
+           "(GB/s)", "(GB/s)", "");
     if (o->bare)
         printf(" %8s %7s", "(GB/s)", "to bare");
     if (o->nccl != PERF_NCCL_OFF)
@@ -168,6 +123,7 @@ static void print_heads(const struct perf_options *o)
 void perf_header(struct perf_run *run)
 {
     const struct perf_options *o = &run->options;
+    char own[DESCRIPTION_BYTES];
 
     if (run->rank == 0)
         print_settings(run);
@@ -177,70 +133,10 @@ void perf_header(struct perf_run *run)
     print_paths(run);
     if (o->nccl != PERF_NCCL_OFF)
         print_nccl(run);
-    if (o->csv_path != NULL) {
-        run->csv = open_output(o->csv_path);
-        fputs("operation,pattern,ranks,memory,bytes,count,type,in_place,median_us,p99_us,min_us,max_us,algbw_gbps,busbw_gbps,wrong,"
-              "bare_gbps,algorithm,transports,sms,nccl_median_us,nccl_ratio,nccl_wrong,nccl_setting\n", run->csv);
-    }
-    if (o->json_path != NULL) {
-        run->json = open_output(o->json_path);
-        json_header(run);
-    }
+    describe(run, own);
+    perf_files_open(run, own);
     print_heads(o);
     fflush(stdout);
-}
-
-static void csv_row(struct perf_run *run, const struct perf_row *row)
-{
-    const struct perf_options *o = &run->options;
-
-    fprintf(run->csv, "%s,%s,%d,%s,%zu,%zu,%s,%d,%.3f,%.3f,%.3f,%.3f,%.4f,%.4f,", perf_op_name(o->op),
-            o->op == PERF_SENDRECV ? perf_pattern_name(o->pattern) : "", run->size, o->cuda ? "cuda" : "host", row->size.bytes,
-            row->size.count, pk_dtype_name(o->dtype), o->in_place, row->times.median_us, row->times.p99_us, row->times.min_us,
-            row->times.max_us, row->algorithm_gbps, row->bus_gbps);
-    if (o->check)
-        fprintf(run->csv, "%llu", (unsigned long long)row->wrong);
-    fprintf(run->csv, ",%.4f,\"%s\",\"%s\",%d,", row->bare_gbps, row->explanation.algorithm, row->explanation.transports,
-            row->explanation.sms);
-    if (o->nccl != PERF_NCCL_OFF)
-        fprintf(run->csv, "%.3f,%.4f,", row->nccl_times.median_us, row->nccl_ratio);
-    else
-        fputs(",,", run->csv);
-    if (o->nccl != PERF_NCCL_OFF && o->check)
-        fprintf(run->csv, "%llu", (unsigned long long)row->nccl_wrong);
-    fprintf(run->csv, ",%s\n", o->nccl != PERF_NCCL_OFF ? perf_nccl_setting_name(o->nccl) : "");
-}
-
-static void json_nccl(const struct perf_run *run, const struct perf_row *row)
-{
-    const struct perf_options *o = &run->options;
-
-    fprintf(run->json, "\"nccl_setting\": \"%s\", \"nccl_median_us\": %.3f, \"nccl_p99_us\": %.3f, \"nccl_min_us\": %.3f,"
-            " \"nccl_max_us\": %.3f, \"nccl_ratio\": %.4f, ", perf_nccl_setting_name(o->nccl), row->nccl_times.median_us,
-            row->nccl_times.p99_us, row->nccl_times.min_us, row->nccl_times.max_us, row->nccl_ratio);
-    if (o->check)
-        fprintf(run->json, "\"nccl_wrong\": %llu, ", (unsigned long long)row->nccl_wrong);
-}
-
-static void json_row(struct perf_run *run, const struct perf_row *row)
-{
-    const struct perf_options *o = &run->options;
-
-    fprintf(run->json, "%s\n  {\"bytes\": %zu, \"count\": %zu, \"type\": \"%s\", \"median_us\": %.3f, \"p50_us\": %.3f, \"p99_us\": %.3f,"
-            " \"min_us\": %.3f, \"max_us\": %.3f, \"algbw_gbps\": %.4f, \"busbw_gbps\": %.4f, ", run->first_row ? "" : ",",
-            row->size.bytes, row->size.count, pk_dtype_name(o->dtype), row->times.median_us, row->times.median_us, row->times.p99_us,
-            row->times.min_us, row->times.max_us, row->algorithm_gbps, row->bus_gbps);
-    if (o->check)
-        fprintf(run->json, "\"wrong\": %llu, ", (unsigned long long)row->wrong);
-    if (row->bare_gbps > 0)
-        fprintf(run->json, "\"bare_gbps\": %.4f, ", row->bare_gbps);
-    if (o->nccl != PERF_NCCL_OFF)
-        json_nccl(run, row);
-    fputs("\"algorithm\": ", run->json);
-    json_string(run->json, row->explanation.algorithm);
-    fputs(", \"transports\": ", run->json);
-    json_string(run->json, row->explanation.transports);
-    fprintf(run->json, ", \"sms\": %d, \"steps\": %llu}", row->explanation.sms, (unsigned long long)row->explanation.steps);
 }
 
 /* A line whenever the library goes over to another way of doing it. */
@@ -261,16 +157,20 @@ void perf_report_row(struct perf_run *run, const struct perf_row *row)
 {
     const struct perf_options *o = &run->options;
     char wrong[24] = "N/A";
+    char root[12] = "-";
 
     if (run->rank != 0)
         return;
     if (isatty(STDERR_FILENO))
         fputs("\r\033[K", stderr);
     explain(row);
+    if (perf_has_root(o->op))
+        snprintf(root, sizeof root, "%d", o->root);
     if (o->check && o->op != PERF_BARECOPY)
         snprintf(wrong, sizeof wrong, "%llu", (unsigned long long)row->wrong);
-    printf("  %12zu %13zu %8s %8s %5d %11.2f %8.3f %8.3f %7s", row->size.bytes, row->size.count, pk_dtype_name(o->dtype),
-           o->op == PERF_ALLREDUCE ? "sum" : "none", -1, row->times.median_us, row->algorithm_gbps, row->bus_gbps, wrong);
+    printf("  %12zu %13zu %8s %6s %4s %11.2f %10.2f %10.2f %10.2f %8.3f %8.3f %7s", row->size.bytes, row->size.count,
+           pk_dtype_name(o->dtype), perf_reduces(o->op) ? perf_reduction_name(o->reduction) : "none", root, row->times.median_us,
+           row->times.p99_us, row->times.min_us, row->times.max_us, row->algorithm_gbps, row->bus_gbps, wrong);
     if (o->bare) {
         run->ratio = row->bare_gbps > 0 ? row->algorithm_gbps / row->bare_gbps : 0;
         printf(" %8.3f %7.3f", row->bare_gbps, run->ratio);
@@ -281,17 +181,13 @@ void perf_report_row(struct perf_run *run, const struct perf_row *row)
     if (row->nccl_wrong > 0)
         printf("# NCCL: %llu wrong elements in the row above\n", (unsigned long long)row->nccl_wrong);
     fflush(stdout);
-    if (run->csv != NULL)
-        csv_row(run, row);
-    if (run->json != NULL)
-        json_row(run, row);
-    run->first_row = false;
+    perf_files_row(run, row);
 }
 
 void perf_progress(struct perf_run *run, size_t bytes)
 {
     if (run->rank == 0 && isatty(STDERR_FILENO))
-        fprintf(stderr, "\r\033[K%s: %zu of %zu bytes", perf_op_name(run->options.op), bytes, run->options.end_bytes);
+        fprintf(stderr, "\r\033[K%s: %zu of %zu bytes", perf_operation(run->options.op)->name, bytes, run->options.end_bytes);
 }
 
 void perf_footer(struct perf_run *run, uint64_t wrong)
@@ -302,11 +198,5 @@ void perf_footer(struct perf_run *run, uint64_t wrong)
         printf("# wrong elements: %llu %s\n", (unsigned long long)wrong, wrong == 0 ? "OK" : "FAILED");
     if (run->options.bare)
         printf("# ratio to bare copy at the last size: %.3f\n", run->ratio);
-    if (run->csv != NULL && fclose(run->csv) != 0)
-        perror(run->options.csv_path);
-    if (run->json != NULL) {
-        fputs("\n ]}\n", run->json);
-        if (fclose(run->json) != 0)
-            perror(run->options.json_path);
-    }
+    perf_files_close(run);
 }

@@ -86,7 +86,8 @@ step "bench: configure against the installed package" 60 \
     cmake -S bench -B build/bench -G Ninja -DCMAKE_BUILD_TYPE=Release -DCMAKE_PREFIX_PATH="$PWD/build/prefix" >/dev/null &&
     step "bench: build" 120 cmake --build build/bench && {
     step "bench: pickle-info" 60 build/bench/pickle-info
-    for op in sendrecv allgather allreduce; do
+    for op in sendrecv barrier broadcast reduce allreduce reduce_scatter allgather alltoall gather scatter \
+        allgatherv alltoallv gatherv scatterv; do
         step "bench: pickle-perf $op on 2 ranks, checked" 60 sh tests/support/processes.sh env 2 \
             build/bench/pickle-perf "$op" -b 8 -e 1M -f 16 -n 5 -w 1 -c 1
     done

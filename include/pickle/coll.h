@@ -4,7 +4,7 @@
  * Collective operations: every rank of the communicator calls them, in the same order, with the same count, type, reduction and root.
  *
  * Errors common to all: PK_ERR_ARG (null communicator or buffer, unknown type, reduction or root, buffers that overlap other than as
- * "in place" says, or of different kinds of memory, more elements than memory can hold); PK_ERR_MISMATCH (ranks disagree on operation,
+ * "in place" says, more elements than memory can hold); PK_ERR_MISMATCH (ranks disagree on operation,
  * count, type, reduction or root: names both sides); PK_ERR_NEEDS_SM; PK_ERR_UNSUPPORTED; PK_ERR_PEER; PK_ERR_TIMEOUT;
  * PK_ERR_ABORTED; PK_ERR_MEMORY. A rank that fails with PK_ERR_ARG has not taken part. With PK_BLOCKING the call returns when the
  * buffers are the caller's again; in other streams at once. Different communicators may be used from different threads. Calls
@@ -26,6 +26,10 @@
  * first element of the buffer; offsets NULL: one block lies behind the other in rank order. Both have one entry for each rank and
  * are the caller's again when the call returns, also in a group. Blocks of a receive buffer must not overlap. What one rank sends to
  * another must be as long as what that one receives: else PK_ERR_MISMATCH says both lengths.
+ *
+ * Memory of the host and of the GPU may be mixed, between the ranks and between the two buffers of a rank; a copy through pinned memory
+ * then comes before or after. Ranks whose buffers are of different kinds must be led to the same algorithm by PK_ALGORITHM where the
+ * library's choice depends on the kind (pk_explain says it); else they get PK_ERR_MISMATCH.
  *
  * With CUDA_DEVICE_MAX_CONNECTIONS=1 or 2 a stream that waits can hold up the kernels of every other: there a collective on a GPU
  * that needs a kernel of the library (a reduction, or a copy inside the GPU) is completed within the call, whatever the stream, and a
@@ -52,7 +56,7 @@ PK_API pk_result_t pk_barrier(pk_comm_t *comm, pk_stream_t stream);
  * Copy `count` elements from the root to every rank.
  *
  * @param sendbuf  at the root: [count] elements, host or device; in place when it equals recvbuf
- * @param recvbuf  [count] elements, at the root the same kind of memory as sendbuf
+ * @param recvbuf  [count] elements
  * @param root     rank whose data it is
  * In place it never needs a kernel; out of place on a GPU the root's local copy does (PK_ERR_NEEDS_SM with PK_SM_NONE). Since 0.2.
  */
@@ -63,7 +67,7 @@ PK_API pk_result_t pk_broadcast(const void *sendbuf, void *recvbuf, size_t count
  * Reduce `count` elements over all ranks and leave the result at the root.
  *
  * @param sendbuf  [count] elements, host or device; at the root in place when it equals recvbuf
- * @param recvbuf  at the root: [count] elements, the same kind of memory
+ * @param recvbuf  at the root: [count] elements
  * @param op       PK_SUM, PK_PROD, PK_MIN, PK_MAX, PK_AVG
  * Since 0.2.
  */
@@ -74,7 +78,7 @@ PK_API pk_result_t pk_reduce(const void *sendbuf, void *recvbuf, size_t count, p
  * Reduce `count` elements over all ranks and leave the result on every rank.
  *
  * @param sendbuf  [count] elements, host or device; in place when it equals recvbuf
- * @param recvbuf  [count] elements, the same kind of memory
+ * @param recvbuf  [count] elements
  * @param op       PK_SUM, PK_PROD, PK_MIN, PK_MAX, PK_AVG
  * Since 0.1.
  */
@@ -85,7 +89,7 @@ PK_API pk_result_t pk_allreduce(const void *sendbuf, void *recvbuf, size_t count
  * Reduce size * recvcount elements over all ranks; rank r gets elements r * recvcount and on of the result.
  *
  * @param sendbuf    [size * recvcount] elements, host or device
- * @param recvbuf    [recvcount] elements, the same kind of memory; in place when it equals sendbuf + rank * recvcount elements (other
+ * @param recvbuf    [recvcount] elements; in place when it equals sendbuf + rank * recvcount elements (other
  *                   elements of sendbuf keep their values)
  * @param recvcount  elements that each rank gets
  * @param op         PK_SUM, PK_PROD, PK_MIN, PK_MAX, PK_AVG
@@ -98,7 +102,7 @@ PK_API pk_result_t pk_reduce_scatter(const void *sendbuf, void *recvbuf, size_t 
  * Gather `count` elements from every rank into every rank's `recvbuf`, in rank order.
  *
  * @param sendbuf  [count] elements of `dtype`, host or device; in place when it equals recvbuf + rank * count elements
- * @param recvbuf  [size * count] elements, the same kind of memory as sendbuf
+ * @param recvbuf  [size * count] elements
  * @param count    elements each rank contributes
  * In place it never needs a kernel; out of place on a GPU the local copy does (PK_ERR_NEEDS_SM with PK_SM_NONE).
  * Since 0.1.
@@ -115,7 +119,7 @@ PK_API pk_result_t pk_allgatherv(const void *sendbuf, size_t sendcount, void *re
  * Send block p of sendbuf to rank p, for every p, and put what comes from rank p into block p of recvbuf.
  *
  * @param sendbuf  [size * count] elements, host or device; in place when it equals recvbuf
- * @param recvbuf  [size * count] elements, the same kind of memory
+ * @param recvbuf  [size * count] elements
  * @param count    elements of one block
  * On a GPU copies inside it need a kernel (PK_ERR_NEEDS_SM with PK_SM_NONE): the own block out of place, every block in place.
  * Since 0.2.
@@ -133,7 +137,7 @@ PK_API pk_result_t pk_alltoallv(const void *sendbuf, const size_t *sendcounts, c
  * Gather `count` elements from every rank into the root's `recvbuf`, in rank order.
  *
  * @param sendbuf  [count] elements, host or device; at the root in place when it equals recvbuf + root * count elements
- * @param recvbuf  at the root: [size * count] elements, the same kind of memory
+ * @param recvbuf  at the root: [size * count] elements
  * @param count    elements each rank contributes
  * Since 0.2.
  */
@@ -149,7 +153,7 @@ PK_API pk_result_t pk_gatherv(const void *sendbuf, size_t sendcount, void *recvb
  * Send block p of the root's `sendbuf` to rank p, for every p.
  *
  * @param sendbuf  at the root: [size * count] elements, host or device
- * @param recvbuf  [count] elements; at the root the same kind of memory, in place when it equals sendbuf + root * count elements
+ * @param recvbuf  [count] elements; in place when it equals sendbuf + root * count elements
  * @param count    elements that each rank gets
  * Since 0.2.
  */

@@ -153,7 +153,7 @@ static void progress_active(struct pki_engine *e)
 static bool task_moves(struct pki_task *task)
 {
     if (task->started)
-        return task->plan != NULL && task->kind == PKI_MEM_DEVICE && pki_plan_poll(task);
+        return task->plan != NULL && (task->kind == PKI_MEM_DEVICE || task->mixed.active) && pki_plan_poll(task);
     if (task->mode == PKI_TASK_STREAM || !atomic_load_explicit(&task->may_start, memory_order_acquire) ||
         !pki_gate_is_open(&task->ready) || (task->after_stream && !task->queue.device->ops->idle(&task->queue)))
         return false;

@@ -191,6 +191,19 @@ struct pki_step_state {
     bool started, complete, queued, starved; /* starved: no word was left for the work */
 };
 
+/* A collective whose buffers are of two kinds of memory (mixed.c). */
+struct pki_mixed {
+    bool over;               /* the receive buffer has everything */
+    bool active, shadows_in; /* the send buffer has the shadow; else the receive buffer */
+    const void *user_in;
+    void *user_out;
+    size_t in_bytes, out_bytes;
+    uint32_t block;          /* of the receive buffer, being copied out */
+    size_t issued;           /* bytes of the copy */
+    int word;
+    struct pki_gate ended;   /* the last piece has been copied */
+};
+
 struct pki_task {
     struct pki_list node;      /* engine->tasks, from start to end */
     struct pki_list waiting;   /* the caller's list of blocking ones */
@@ -228,6 +241,7 @@ struct pki_task {
     uint32_t next_send;        /* steps before it hold no first send that has yet to be issued */
     char *scratch;
     size_t scratch_stride;
+    struct pki_mixed mixed;
 };
 
 struct pki_plan_entry { /* the plan cache */
@@ -380,7 +394,15 @@ void pki_stage_kept(struct pki_xfer *xfer);
 void pki_stage_watch(struct pki_xfer *xfer);
 void pki_stage_leave(struct pki_xfer *xfer);
 bool pki_stage_idle(struct pki_engine *engine);
+/* The queue for copies from host memory (up) or to it; NULL: the engine has failed. */
+struct pki_queue *pki_stage_queue(struct pki_engine *engine, bool up);
 void pki_stage_close(struct pki_engine *engine);
+
+/* mixed.c. The middle two: false: not yet, ask again. */
+void pki_mixed_choose(struct pki_task *task, const enum pki_mem_kind kinds[2], const size_t bytes[2]);
+bool pki_mixed_before(struct pki_task *task, char *shadow);
+bool pki_mixed_after(struct pki_task *task);
+size_t pki_mixed_bytes(const struct pki_task *task); /* of the shadow, beside the scratch memory */
 
 /* self.c: a transfer from this rank to itself */
 void pki_self_advance(struct pki_xfer *xfer);

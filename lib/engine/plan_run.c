@@ -55,12 +55,14 @@ static struct pki_scratch *free_scratch(struct pki_engine *e, enum pki_mem_kind 
 static pk_result_t take_scratch(struct pki_task *task)
 {
     struct pki_engine *e = task->engine;
-    size_t bytes = task->scratch_stride * task->plan->scratch_blocks;
-    struct pki_scratch *s = free_scratch(e, task->kind, bytes);
+    size_t bytes = task->scratch_stride * task->plan->scratch_blocks + pki_mixed_bytes(task);
+    struct pki_scratch *s = task->scratch == NULL && bytes > 0 ? free_scratch(e, task->kind, bytes) : NULL;
     struct pki_device *device = task->kind == PKI_MEM_DEVICE ? e->gpu : e->host;
     void *ptr;
     pk_result_t result;
 
+    if (task->scratch != NULL || bytes == 0)
+        return PK_OK;
     if (s == NULL)
         return PK_IN_PROGRESS;
     if (s->ptr == NULL || s->kind != task->kind || s->bytes < bytes) {
@@ -410,13 +412,13 @@ static void drain(struct pki_task *task)
             look_at(task, i);
     }
     task->running = false;
-    if (task->remaining == 0 && atomic_load_explicit(&task->engine->failed, memory_order_relaxed) == PK_OK)
+    if (task->remaining == 0 && atomic_load_explicit(&task->engine->failed, memory_order_relaxed) == PK_OK && pki_mixed_after(task))
         pki_task_end(task, PK_OK);
 }
 
 bool pki_plan_run(struct pki_task *task)
 {
-    pk_result_t result = task->scratch_stride > 0 ? take_scratch(task) : PK_OK;
+    pk_result_t result = take_scratch(task);
 
     if (result == PK_IN_PROGRESS)
         return false;
@@ -424,6 +426,8 @@ bool pki_plan_run(struct pki_task *task)
         pki_engine_poison(task->engine, result, true);
         return false;
     }
+    if (!pki_mixed_before(task, task->scratch + task->scratch_stride * task->plan->scratch_blocks))
+        return false;
     for (uint32_t i = task->plan->nsteps; i-- > 0;) /* a stack: the first step is looked at first */
         queue_step(task, i);
     drain(task);
@@ -459,7 +463,7 @@ bool pki_plan_poll(struct pki_task *task)
         queue_step(task, i);
         moved = true;
     }
-    if (moved)
+    if (moved || task->remaining == 0)
         drain(task);
-    return moved;
+    return moved || task->mixed.over; /* then the task is in another list */
 }

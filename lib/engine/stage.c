@@ -75,6 +75,16 @@ static char *slot_at(const struct pki_stage_pool *pool, int slot)
     return pool->memory + (size_t)slot * PKI_STAGE_BYTES;
 }
 
+struct pki_queue *pki_stage_queue(struct pki_engine *e, bool up)
+{
+    struct pki_stage_pool *pool = up ? &e->in : &e->out;
+    pk_result_t result = pool->memory != NULL ? PK_OK : pool_open(e, pool);
+
+    if (result != PK_OK)
+        pki_engine_poison(e, result, true);
+    return result == PK_OK ? &pool->queue : NULL;
+}
+
 bool pki_stage_idle(struct pki_engine *e)
 {
     return (e->out.memory == NULL || e->gpu->ops->idle(&e->out.queue)) && (e->in.memory == NULL || e->gpu->ops->idle(&e->in.queue));

@@ -75,14 +75,20 @@ void pki_task_mismatch(struct pki_task *task, int peer, uint32_t theirs)
     pki_engine_poison(task->engine, PK_ERR_MISMATCH, true);
 }
 
-/* What kind of memory the buffers are; refuses mixed kinds and other devices' memory. */
-static pk_result_t classify(struct pki_engine *e, const struct pki_request *r, enum pki_mem_kind *kind)
+struct buffers {
+    size_t bytes[2];
+    enum pki_mem_kind kinds[2]; /* of an empty one: the other's */
+};
+
+/* What kind of memory the buffers are; refuses other devices' memory. */
+static pk_result_t classify(struct pki_engine *e, const struct pki_request *r, struct buffers *found)
 {
     const void *ptrs[2] = { r->in, r->out };
-    size_t bytes[2] = { r->in_count * pki_dtype_bytes(r->dtype), r->out_count * pki_dtype_bytes(r->dtype) };
-    enum pki_mem_kind found[2];
-    int n = 0;
+    size_t *bytes = found->bytes;
 
+    bytes[0] = r->in_count * pki_dtype_bytes(r->dtype);
+    bytes[1] = r->out_count * pki_dtype_bytes(r->dtype);
+    found->kinds[0] = found->kinds[1] = PKI_MEM_HOST;
     for (int i = 0; i < 2; i++) {
         struct pki_mem mem = { .kind = PKI_MEM_HOST };
         pk_result_t result;
@@ -94,24 +100,27 @@ static pk_result_t classify(struct pki_engine *e, const struct pki_request *r, e
             if (result != PK_OK)
                 return result;
         }
-        found[n++] = mem.kind;
+        found->kinds[i] = mem.kind;
     }
-    if (n == 2 && found[0] != found[1])
-        return pki_fail(PK_ERR_ARG, NULL, "%s: one buffer is host memory, the other device memory", request_name(r));
-    *kind = n > 0 ? found[0] : PKI_MEM_HOST;
+    for (int i = 0; i < 2; i++)
+        if (bytes[i] == 0)
+            found->kinds[i] = found->kinds[1 - i];
     return PK_OK;
 }
 
 pk_result_t pki_engine_classify(struct pki_engine *e, const struct pki_request *r, enum pki_mem_kind *kind)
 {
+    struct buffers found;
     pk_result_t result;
 
     *kind = PKI_MEM_HOST;
     if (e->gpu == NULL)
         return PK_OK;
     pki_engine_lock(e);
-    result = classify(e, r, kind);
+    result = classify(e, r, &found);
     pki_engine_unlock(e);
+    if (result == PK_OK && (found.kinds[0] == PKI_MEM_DEVICE || found.kinds[1] == PKI_MEM_DEVICE))
+        *kind = PKI_MEM_DEVICE;
     return result;
 }
 
@@ -167,20 +176,24 @@ static pk_result_t task_init(struct pki_task *task, struct pki_engine *e, const 
 pk_result_t pki_task_new(struct pki_engine *e, const struct pki_request *r, struct pki_task **out)
 {
     struct pki_task *task = calloc(1, sizeof *task);
+    struct buffers found;
     pk_result_t result;
 
     if (task == NULL)
         return pki_fail(PK_ERR_MEMORY, NULL, "no memory for an operation");
     result = task_init(task, e, r);
     if (result == PK_OK)
-        result = classify(e, r, &task->kind);
+        result = classify(e, r, &found);
     if (result != PK_OK)
         goto err_free;
+    task->kind = found.kinds[0];
     if (r->what == PKI_DO_COLL) {
         result = pki_plan_prepare(task);
         if (result != PK_OK)
             goto err_free;
     }
+    if (found.kinds[0] != found.kinds[1])
+        pki_mixed_choose(task, found.kinds, found.bytes);
     result = check_policy(task);
     if (result == PK_OK && r->stream.kind == PK_STREAM_KIND_CUDA)
         result = pki_stream_admit(task);

@@ -1,0 +1,117 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Collectives whose send buffer is memory of the host and whose receive buffer is GPU memory, or the other way round. The plan runs in one
+ * kind of memory: the other buffer has a shadow there, filled before the first step or copied out after the last one.
+ */
+#include "engine/internal.h"
+#include "util/dtype.h"
+
+static size_t rounded(size_t bytes)
+{
+    return (bytes + 255) / 256 * 256;
+}
+
+/* GPU memory, unless that would need a kernel that may not run or does not exist. */
+void pki_mixed_choose(struct pki_task *task, const enum pki_mem_kind kinds[2], const size_t bytes[2])
+{
+    struct pki_engine *e = task->engine;
+    const struct pki_request *r = &task->request;
+    bool reduces = pki_coll_shape(r->algorithm->coll)->reduces;
+
+    task->kind = PKI_MEM_DEVICE;
+    if ((e->config.sm_policy == PK_SM_NONE && pki_task_needs_kernel(task)) ||
+        (reduces && !e->gpu->ops->reduces(e->gpu, r->dtype, r->op)))
+        task->kind = PKI_MEM_HOST;
+    task->mixed.shadows_in = kinds[0] != task->kind;
+    task->mixed.in_bytes = bytes[0];
+    task->mixed.out_bytes = bytes[1];
+    task->mixed.user_in = r->in;
+    task->mixed.user_out = r->out;
+    task->mixed.word = -1;
+    task->mixed.active = true;
+}
+
+size_t pki_mixed_bytes(const struct pki_task *task)
+{
+    const struct pki_mixed *m = &task->mixed;
+
+    return !m->active ? 0 : rounded(m->shadows_in ? m->in_bytes : m->out_bytes);
+}
+
+/* One more piece of a copy when the last one has ended. True: all of it has. */
+static bool copy_all(struct pki_task *task, char *dst, const char *src, size_t bytes)
+{
+    struct pki_engine *e = task->engine;
+    struct pki_mixed *m = &task->mixed;
+    struct pki_queue *queue = pki_stage_queue(e, (task->kind == PKI_MEM_DEVICE) == m->shadows_in);
+    struct pki_word_op ended = { .kind = PKI_WORD_WRITE };
+    size_t len = bytes - m->issued < PKI_HOST_PUT ? bytes - m->issued : PKI_HOST_PUT;
+    pk_result_t result;
+
+    if (m->word >= 0 && !pki_gate_is_open(&m->ended))
+        return false;
+    pki_words_give(e, m->word);
+    m->word = -1;
+    if (len == 0 || queue == NULL)
+        return len == 0;
+    m->word = pki_words_take(e, &m->ended);
+    if (m->word < 0)
+        return false;
+    ended.gate = m->ended;
+    result = e->gpu->ops->copy(queue, dst + m->issued, src + m->issued, len);
+    if (result == PK_OK)
+        result = e->gpu->ops->words(queue, &ended, 1, PKI_WAIT_VALUE);
+    if (result != PK_OK)
+        pki_engine_poison(e, result, true);
+    e->stats.copies++;
+    m->issued += len;
+    return false;
+}
+
+bool pki_mixed_before(struct pki_task *task, char *shadow)
+{
+    struct pki_mixed *m = &task->mixed;
+
+    if (!m->active)
+        return true;
+    if (!m->shadows_in) {
+        task->request.out = shadow;
+        return true;
+    }
+    task->request.in = shadow;
+    return copy_all(task, shadow, m->user_in, m->in_bytes);
+}
+
+/* Where block `index` of the receive buffer lies. What lies between the blocks of a v-form is none of ours. False: no such block. */
+static bool out_block(const struct pki_task *task, uint32_t index, size_t *first, size_t *bytes)
+{
+    const struct pki_layout *layout = &task->request.layout;
+    size_t size = pki_dtype_bytes(task->request.dtype);
+
+    *first = 0;
+    *bytes = task->mixed.out_bytes;
+    if (layout->out_counts == NULL)
+        return index == 0;
+    if (index >= task->plan->out_blocks)
+        return false;
+    *first = layout->out_offsets[index] * size;
+    *bytes = layout->out_counts[index] * size;
+    return true;
+}
+
+bool pki_mixed_after(struct pki_task *task)
+{
+    struct pki_mixed *m = &task->mixed;
+    size_t first, bytes;
+
+    if (!m->active || m->shadows_in)
+        return true;
+    while (out_block(task, m->block, &first, &bytes)) {
+        if (!copy_all(task, (char *)m->user_out + first, (const char *)task->request.out + first, bytes))
+            return false;
+        m->issued = 0;
+        m->block++;
+    }
+    m->over = true;
+    return true;
+}

@@ -9,7 +9,6 @@
 
 #define CHECK_EVERY_NS (2 * PKI_NS_PER_MS) /* how often peers' sockets and deadlines are looked at while something waits */
 #define DRAIN_NS (50 * PKI_NS_PER_MS)
-#define WARN_AFTER_NS (5 * PKI_NS_PER_S)
 
 void pki_engine_lock(struct pki_engine *e)
 {
@@ -177,70 +176,6 @@ static bool progress_tasks(struct pki_engine *e)
     return moved;
 }
 
-static bool waits_for(const struct pki_task *task, const struct pki_peer *peer)
-{
-    const struct pki_list *lists[2] = { &peer->sends, &peer->recvs };
-
-    for (int k = 0; k < 2; k++)
-        for (const struct pki_list *n = lists[k]->next; n != lists[k]; n = n->next)
-            if (pki_container_of(n, struct pki_xfer, match)->task == task)
-                return true;
-    return false;
-}
-
-/* Ranks that a task waits for. In a collective first those that have not come to it: others only wait for them in turn. */
-static void name_missing(struct pki_engine *e, const struct pki_task *task, char *text, size_t len)
-{
-    size_t used = 0;
-
-    text[0] = '\0';
-    for (int absent = task->plan != NULL; absent >= 0 && used == 0; absent--)
-        for (int i = 0; i < e->config.size && used + 16 < len; i++)
-            if (waits_for(task, &e->peers[i]) && (!absent || e->peers[i].coll_heard < task->number))
-                used += (size_t)snprintf(text + used, len - used, "%s%d", used > 0 ? ", " : "", i);
-}
-
-static int first_missing(const char *text)
-{
-    return text[0] == '\0' ? -1 : atoi(text);
-}
-
-int pki_engine_missing(struct pki_engine *e)
-{
-    char text[160];
-
-    if (pki_list_empty(&e->tasks))
-        return -1;
-    name_missing(e, pki_engine_first_task(e), text, sizeof text);
-    return first_missing(text);
-}
-
-static void check_deadlines(struct pki_engine *e, uint64_t now)
-{
-    char missing[160];
-
-    for (struct pki_list *node = e->tasks.next; node != &e->tasks; node = node->next) {
-        struct pki_task *task = pki_container_of(node, struct pki_task, node);
-        uint64_t waited_ms = (now - task->begun_ns) / PKI_NS_PER_MS;
-        struct pki_where where;
-
-        if (now < task->deadline_ns && (task->warned || now - task->begun_ns < WARN_AFTER_NS))
-            continue;
-        name_missing(e, task, missing, sizeof missing);
-        where = pki_engine_where(e, first_missing(missing), task);
-        if (now < task->deadline_ns) {
-            task->warned = true;
-            pki_log(PKI_LOG_WARN, &where, "has waited %llu ms for rank %s", (unsigned long long)waited_ms,
-                    missing[0] != '\0' ? missing : "(none: its own stream has not come to it)");
-            continue;
-        }
-        (void)pki_fail(PK_ERR_TIMEOUT, &where, "no end after %llu ms; waiting for rank %s", (unsigned long long)waited_ms,
-                       missing[0] != '\0' ? missing : "(none: its own stream has not come to it)");
-        pki_engine_poison(e, PK_ERR_TIMEOUT, true);
-        return;
-    }
-}
-
 static void check_peers(struct pki_engine *e)
 {
     for (int i = 0; i < e->config.size && atomic_load(&e->failed) == PK_OK; i++)
@@ -290,7 +225,7 @@ static void check_now_and_then(struct pki_engine *e)
     e->checked_ns = now;
     check_peers(e);
     if (atomic_load(&e->failed) == PK_OK)
-        check_deadlines(e, now);
+        pki_late_check(e, now);
 }
 
 bool pki_engine_progress(struct pki_engine *e)

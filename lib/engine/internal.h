@@ -137,6 +137,8 @@ struct pki_peer {
     uint64_t sends_begun[2], recvs_begun[2]; /* matching numbers; [1]: captured operations */
     uint32_t patience_ns;           /* how long a send in a stream looks for this peer's grant */
     uint64_t coll_heard;            /* highest number of a collective it has spoken of */
+    uint64_t answered, answered_number; /* late.c: the last question that it answered; the collective it had come to by then, */
+    int answered_waits;                 /* and the rank that it waited for, -1: none */
     struct pki_list sends, recvs;
     struct pki_list arrivals;
     size_t eager_out;               /* eager bytes sent and not yet credited */
@@ -230,6 +232,8 @@ struct pki_task {
     pk_result_t result;
     uint64_t begun_ns, deadline_ns;
     bool warned;
+    unsigned questions;        /* late.c: asked about it so far */
+    uint64_t asked;            /* the number of the last one */
     struct pki_xfer *xfer;     /* send, recv */
     size_t *lengths;           /* the layout's arrays */
     struct pki_plan_entry *entry;
@@ -290,6 +294,7 @@ struct pki_engine {
     int nplans;
     struct pki_scratch scratch[PKI_SCRATCH_MAX];
     uint64_t coll_number;
+    uint64_t questions;        /* late.c */
     pk_stats_t stats;
     atomic_int failed;         /* pk_result_t; the record is written before it */
     pk_error_info_t error;
@@ -317,8 +322,6 @@ void pki_engine_poison(struct pki_engine *engine, pk_result_t code, bool tell);
 /* Something with a peer has failed: poison, unless the peers' sockets tell of an earlier and better reason. */
 void pki_engine_blame(struct pki_engine *engine, pk_result_t code, const struct pki_where *where, const char *what, size_t done,
                       size_t bytes);
-/* A rank that the oldest operation waits for, -1 when there is none. */
-int pki_engine_missing(struct pki_engine *engine);
 struct pki_where pki_engine_where(const struct pki_engine *engine, int peer, const struct pki_task *task);
 
 /* Look at sockets and deadlines in the next round, if it is time to. */
@@ -487,6 +490,11 @@ uint64_t *pki_ll_slot(struct pki_engine *engine, int peer, int slot);
 void pki_service_attach(struct pki_engine *engine);
 void pki_service_detach(struct pki_engine *engine); /* the thread no longer touches it on return */
 pk_result_t pki_service_wake(void);
+
+/* late.c: look at deadlines; a WHO or HERE has come; the rank to blame for the oldest operation, -1 when there is none */
+void pki_late_check(struct pki_engine *engine, uint64_t now);
+void pki_late_message(struct pki_engine *engine, struct pki_peer *peer, const struct pki_msg *msg);
+int pki_engine_missing(struct pki_engine *engine);
 
 /* host_stream.c */
 void pki_host_stream_append(struct pki_host_stream *stream, struct pki_task *task);

@@ -112,7 +112,7 @@ static void take_failed(struct pki_engine *e, struct pki_peer *peer, struct fram
         culprit = pki_engine_missing(e);
     if (culprit == e->config.rank || culprit < 0) /* or disagreed with us: the other side is who told */
         culprit = peer->rank;
-    where = pki_engine_where(e, culprit, NULL);
+    where = pki_engine_where(e, culprit, pki_engine_first_task(e));
     frame->u.failed.text[sizeof frame->u.failed.text - 1] = '\0';
     (void)pki_fail(code, &where, "rank %d reports: %s", peer->rank, frame->u.failed.text);
     pki_engine_poison(e, code, false);

@@ -30,7 +30,9 @@ enum pki_msg_kind {
     PKI_MSG_ASK,       /* sender, granted STAGED: a place for the `gate_value` bytes at `offset`, please */
     PKI_MSG_SLOT,      /* receiver: the oldest ASK without an answer goes to `offset`, an address in this process */
     PKI_MSG_OFFER,     /* sender, after a SHARED grant: all bytes lie at address `offset`; take pieces too */
-    PKI_MSG_TAKEN      /* receiver: all bytes of an offered transfer are in place */
+    PKI_MSG_TAKEN,     /* receiver: all bytes of an offered transfer are in place */
+    PKI_MSG_WHO,       /* I have waited long: question `offset`, how far are you? */
+    PKI_MSG_HERE       /* the answer to question `offset`: `op` is my last collective, `bytes` 1 + the rank that I wait for, or 0 */
 };
 
 #define PKI_MSG_FLAG_COLL 1u     /* `op` is a collective's number, else the pair's send number */

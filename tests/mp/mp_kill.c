@@ -12,6 +12,7 @@
 
 #include "pickle/pickle.h"
 #include "ranks.h"
+#include "turns.h"
 
 #define SIZE 4
 #define ENOUGH_TURNS 50
@@ -22,76 +23,45 @@
 enum { KILLED_AT_NS, VICTIM };
 enum { TURNS };
 
-/* Where ranks stop: when one of them dies. */
-struct loop {
-    pk_comm_t *comm;
-    pk_stream_t stream;
-    int rank;
-    float *source, *result;
-};
-
-static pk_result_t turn_p2p(struct loop *l)
-{
-    pk_result_t result = pk_group_start();
-
-    if (result == PK_OK)
-        result = pk_send(l->source, COUNT, PK_F32, (l->rank + 1) % SIZE, l->comm, l->stream);
-    if (result == PK_OK)
-        result = pk_recv(l->result, COUNT, PK_F32, (l->rank + SIZE - 1) % SIZE, l->comm, l->stream);
-    return result != PK_OK ? (pk_group_end(), result) : pk_group_end();
-}
-
-static pk_result_t turn_allgather(struct loop *l)
-{
-    return pk_allgather(l->source, l->result, COUNT, PK_F32, l->comm, l->stream);
-}
-
-static pk_result_t turn_allreduce(struct loop *l)
-{
-    return pk_allreduce(l->source, l->result, COUNT, PK_F32, PK_SUM, l->comm, l->stream);
-}
-
 /* A rank that only waits, for someone who is not the victim: it must hear of the death all the same. */
-static pk_result_t turn_wait(struct loop *l)
+static pk_result_t only_wait(struct turn_loop *l)
 {
     int victim = (int)atomic_load(&ranks_shared()->words[VICTIM]);
     int peer = (l->rank + 1) % SIZE == victim ? (l->rank + 2) % SIZE : (l->rank + 1) % SIZE;
 
     atomic_store(&ranks_shared()->rank_words[l->rank][TURNS], ENOUGH_TURNS + 1);
-    return pk_recv(l->result, 4, PK_F32, peer, l->comm, l->stream);
+    return pk_recv(l->out, 4, PK_INT32, peer, l->comm, l->stream);
 }
 
-static const struct role {
-    const char *name;
-    pk_result_t (*turn)(struct loop *loop);
+static const struct turn wait_turn = { "wait", only_wait, NULL, NULL };
+
+/* In the driver and, by its name, in the ranks: "OPERATION", "OPERATION in a host stream", "OPERATION by ALGORITHM". */
+struct role {
+    char name[64];
+    const struct turn *turn;
     bool stream;
-} roles[] = {
-    { "p2p", turn_p2p, false },          { "allgather", turn_allgather, false },
-    { "allreduce", turn_allreduce, false }, { "wait", turn_wait, false },
-    { "p2p in a host stream", turn_p2p, true }, { "allreduce in a host stream", turn_allreduce, true },
 };
 
-#define ROLES (sizeof roles / sizeof roles[0])
+static const char *const with_algorithm[] = { "allreduce by ring", "allreduce by doubling", "allreduce by halving", "broadcast by tree" };
 
-static const struct role *own_role(void)
+static struct role role_of(const char *name)
 {
-    for (size_t i = 0; i < ROLES; i++)
-        if (strcmp(ranks_role(), roles[i].name) == 0)
-            return &roles[i];
-    exit(2);
-}
+    struct role role = { .stream = strstr(name, " in a host stream") != NULL };
+    char *blank;
 
-static pk_result_t one_turn(const struct role *role, struct loop *loop)
-{
-    pk_result_t result = role->turn(loop);
-
-    if (role->stream && result == PK_OK)
-        result = pk_stream_synchronize(loop->stream);
-    return result;
+    snprintf(role.name, sizeof role.name, "%s", name);
+    blank = strchr(role.name, ' ');
+    if (blank != NULL)
+        *blank = '\0';
+    role.turn = strcmp(role.name, "wait") == 0 ? &wait_turn : turn_named(role.name);
+    if (role.turn == NULL)
+        exit(2);
+    snprintf(role.name, sizeof role.name, "%s", name);
+    return role;
 }
 
 /* Is this the death that the driver caused, noticed in time and named rightly? */
-static int judge(const struct role *role, const struct loop *loop, pk_result_t result)
+static int judge(const struct role *role, struct turn_loop *loop, pk_result_t result)
 {
     struct ranks_shared *shared = ranks_shared();
     pk_error_info_t info = { .struct_size = sizeof info };
@@ -106,37 +76,37 @@ static int judge(const struct role *role, const struct loop *loop, pk_result_t r
            victim, (double)took_ns * 1e-6, info.text);
     if (pk_comm_async_error(loop->comm) != PK_ERR_PEER)
         report(false, "%s: rank %d: pk_comm_async_error is %d", role->name, loop->rank, (int)pk_comm_async_error(loop->comm));
-    if (one_turn(role, &(struct loop){ loop->comm, loop->stream, loop->rank, loop->source, loop->result }) != PK_ERR_PEER)
+    if (turn_run(role->turn, loop) != PK_ERR_PEER)
         report(false, "%s: rank %d: the next operation does not return PK_ERR_PEER", role->name, loop->rank);
     return right ? 0 : 1;
 }
 
 static int rank_main(void)
 {
-    const struct role *role = own_role();
-    struct loop loop = { .rank = ranks_rank(), .stream = PK_BLOCKING };
+    const struct role role = role_of(ranks_role());
     pk_comm_config_t config = PK_COMM_CONFIG_INIT;
+    pk_stream_t stream = PK_BLOCKING;
+    struct turn_loop loop;
+    pk_comm_t *comm;
     pk_result_t result;
 
     config.device = PK_DEVICE_HOST;
     config.timeout_ms = 20000;
-    loop.source = calloc(COUNT, sizeof(float));
-    loop.result = calloc(COUNT * SIZE, sizeof(float));
-    if (loop.source == NULL || loop.result == NULL || pk_comm_init(&loop.comm, &config) != PK_OK)
-        return report(false, "%s: rank %d: init", role->name, loop.rank), 1;
-    if (role->stream && pk_stream_create(&loop.stream) != PK_OK)
-        return report(false, "%s: rank %d: pk_stream_create", role->name, loop.rank), 1;
+    if (pk_comm_init(&comm, &config) != PK_OK || (role.stream && pk_stream_create(&stream) != PK_OK) ||
+        !turn_open(&loop, comm, stream, ranks_rank(), SIZE, COUNT))
+        return report(false, "%s: rank %d: init", role.name, ranks_rank()), 1;
     do {
-        result = one_turn(role, &loop);
+        result = turn_run(role.turn, &loop);
+        if (result == PK_OK && !turn_was_right(role.turn, &loop))
+            report(false, "%s: rank %d: wrong data", role.name, loop.rank);
         atomic_fetch_add(&ranks_shared()->rank_words[loop.rank][TURNS], 1);
     } while (result == PK_OK);
-    judge(role, &loop, result);
-    if (role->stream)
-        pk_stream_destroy(loop.stream);
-    if (pk_comm_destroy(loop.comm) != PK_ERR_PEER)
-        report(false, "%s: rank %d: pk_comm_destroy does not return PK_ERR_PEER", role->name, loop.rank);
-    free(loop.source);
-    free(loop.result);
+    judge(&role, &loop, result);
+    if (role.stream)
+        pk_stream_destroy(stream);
+    if (pk_comm_destroy(comm) != PK_ERR_PEER)
+        report(false, "%s: rank %d: pk_comm_destroy does not return PK_ERR_PEER", role.name, loop.rank);
+    turn_close(&loop);
     return report_end();
 }
 
@@ -168,23 +138,34 @@ static bool wait_for_turns(struct ranks *ranks)
     return ready == SIZE;
 }
 
-static void kill_one(const struct role *role, int victim)
+static void set_algorithm(const char *role)
+{
+    const char *by = strstr(role, " by ");
+
+    if (by != NULL)
+        setenv("PK_ALGORITHM", by + 4, 1);
+    else
+        unsetenv("PK_ALGORITHM");
+}
+
+static void kill_one(const char *role, int victim)
 {
     struct ranks ranks;
     int before = shm_files();
     bool under_way;
     int wrong;
 
+    set_algorithm(role);
     ranks_open(&ranks, SIZE);
     atomic_store(&ranks.shared->words[VICTIM], victim);
-    ranks_start_all(&ranks, role->name, NULL, NULL);
+    ranks_start_all(&ranks, role, NULL, NULL);
     under_way = wait_for_turns(&ranks);
     atomic_store(&ranks.shared->words[KILLED_AT_NS], monotonic_ns());
     kill(ranks.pids[victim], SIGKILL);
     wrong = ranks_wait(&ranks, 40000, victim);
-    report(under_way && wrong == 0, "%s: rank %d killed, %s%d others failed", role->name, victim,
+    report(under_way && wrong == 0, "%s: rank %d killed, %s%d others failed", role, victim,
            under_way ? "" : "the ranks had not come to work, ", wrong);
-    report(shm_files() == before, "%s: %d files in /dev/shm, %d before", role->name, shm_files(), before);
+    report(shm_files() == before, "%s: %d files in /dev/shm, %d before", role, shm_files(), before);
     ranks_close(&ranks);
 }
 
@@ -192,9 +173,14 @@ int main(void)
 {
     if (ranks_role() != NULL)
         return rank_main();
-    for (size_t i = 0; i < ROLES; i++)
-        kill_one(&roles[i], 2);
-    kill_one(&roles[0], 0);
-    kill_one(&roles[2], 0);
+    for (size_t i = 0; i < turns_count; i++)
+        kill_one(turns[i].name, 2);
+    for (size_t i = 0; i < sizeof with_algorithm / sizeof with_algorithm[0]; i++)
+        kill_one(with_algorithm[i], 2);
+    kill_one("wait", 2);
+    kill_one("p2p in a host stream", 2);
+    kill_one("allreduce in a host stream", 2);
+    kill_one("p2p", 0);
+    kill_one("allreduce", 0);
     return report_end();
 }

@@ -1,0 +1,199 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A rank that is stopped (SIGSTOP) amid operations. All others say so in the log after a while, naming rank and operation, and return
+ * PK_ERR_TIMEOUT at the deadline, naming it too, whomever they themselves wait for. If it goes on in time, nothing is lost.
+ */
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "pickle/pickle.h"
+#include "ranks.h"
+#include "turns.h"
+
+#define SIZE 4
+#define VICTIM 2
+#define COUNT 5000
+#define ENOUGH_TURNS 20
+#define TIMEOUT_MS 1500
+#define LONG_MS 60000
+#define PAUSES 6
+#define PAUSE_US 60000
+
+/* Words of the shared memory. */
+enum { STOPPED_AT_NS, PAUSED };
+enum { TURNS };
+
+static struct {
+    char words[64]; /* what the line must say */
+    unsigned seen;
+} expected_line;
+
+static void on_line(void *arg, int level, const char *line)
+{
+    (void)arg;
+    (void)level;
+    if (strstr(line, "has waited") != NULL && strstr(line, expected_line.words) != NULL)
+        expected_line.seen++;
+    fprintf(stderr, "%s\n", line);
+}
+
+static pk_comm_t *make(uint64_t timeout_ms)
+{
+    pk_comm_config_t config = PK_COMM_CONFIG_INIT;
+    pk_comm_t *comm = NULL;
+
+    config.device = PK_DEVICE_HOST;
+    config.timeout_ms = timeout_ms;
+    report(pk_comm_init(&comm, &config) == PK_OK, "rank %d: init", ranks_rank());
+    return comm;
+}
+
+/* "stop OPERATION": until the deadline of the operation in which the victim was stopped. */
+static void stop_main(const struct turn *turn)
+{
+    pk_error_info_t info = { .struct_size = sizeof info };
+    struct turn_loop loop;
+    pk_comm_t *comm = make(TIMEOUT_MS);
+    pk_result_t result = PK_OK;
+    double took_ms;
+
+    snprintf(expected_line.words, sizeof expected_line.words, "for rank %d", VICTIM);
+    pk_log_set_callback(on_line, NULL);
+    if (comm == NULL || !turn_open(&loop, comm, PK_BLOCKING, ranks_rank(), SIZE, COUNT))
+        return;
+    while (result == PK_OK) {
+        result = turn_run(turn, &loop);
+        atomic_fetch_add(&ranks_shared()->rank_words[loop.rank][TURNS], 1);
+    }
+    took_ms = (double)(monotonic_ns() - atomic_load(&ranks_shared()->words[STOPPED_AT_NS])) * 1e-6;
+    pk_last_error(&info);
+    if (loop.rank == VICTIM) { /* it finds the others gone, or its own deadline passed */
+        report(result == PK_ERR_TIMEOUT || result == PK_ERR_PEER, "stop %s: the victim got %d", turn->name, (int)result);
+    } else {
+        report(result == PK_ERR_TIMEOUT && info.peer == VICTIM, "stop %s: rank %d got %d naming rank %d after %.0f ms: %.200s", turn->name,
+               loop.rank, (int)result, info.peer, took_ms, info.text);
+        report(took_ms > TIMEOUT_MS * 0.9 && took_ms < TIMEOUT_MS + 200 * test_slack(), "stop %s: rank %d: after %.0f ms", turn->name,
+               loop.rank, took_ms);
+        report(strcmp(info.op, strcmp(turn->name, "p2p") == 0 ? info.op : turn->name) == 0, "stop %s: rank %d: the operation is '%s'",
+               turn->name, loop.rank, info.op);
+        report(expected_line.seen > 0, "stop %s: rank %d: the log has named rank %d", turn->name, loop.rank, VICTIM);
+    }
+    (void)pk_comm_destroy(comm);
+    turn_close(&loop);
+}
+
+/* "pause OPERATION": the victim always goes on. Rank 0 ends it, by a broadcast, when the driver has paused often enough. */
+static void pause_main(const struct turn *turn)
+{
+    struct turn_loop loop;
+    pk_comm_t *comm = make(LONG_MS);
+    pk_result_t result = PK_OK;
+    bool right = true;
+    int32_t enough = 0;
+
+    if (comm == NULL || !turn_open(&loop, comm, PK_BLOCKING, ranks_rank(), SIZE, COUNT))
+        return;
+    while (result == PK_OK && right && !enough) {
+        result = turn_run(turn, &loop);
+        right = result == PK_OK && turn_was_right(turn, &loop);
+        enough = atomic_load(&ranks_shared()->words[PAUSED]) >= PAUSES;
+        if (result == PK_OK)
+            result = pk_broadcast(&enough, &enough, 1, PK_INT32, 0, comm, PK_BLOCKING);
+        atomic_fetch_add(&ranks_shared()->rank_words[loop.rank][TURNS], 1);
+    }
+    report(result == PK_OK && right, "pause %s: rank %d: %d, data %s, %lld turns", turn->name, loop.rank, (int)result,
+           right ? "right" : "WRONG", (long long)atomic_load(&ranks_shared()->rank_words[loop.rank][TURNS]));
+    report(pk_comm_destroy(comm) == PK_OK, "pause %s: rank %d: destroy", turn->name, loop.rank);
+    turn_close(&loop);
+}
+
+static int rank_main(void)
+{
+    const char *name = strchr(ranks_role(), ' ');
+    const struct turn *turn = turn_named(name + 1);
+
+    if (turn == NULL)
+        return 2;
+    if (strncmp(ranks_role(), "stop", 4) == 0)
+        stop_main(turn);
+    else
+        pause_main(turn);
+    return report_end();
+}
+
+static bool wait_for_turns(struct ranks *ranks)
+{
+    int64_t deadline = monotonic_ns() + 60 * (int64_t)1000000000;
+    int ready = 0;
+
+    while (ready < SIZE && monotonic_ns() < deadline) {
+        ready = 0;
+        for (int r = 0; r < SIZE; r++)
+            ready += atomic_load(&ranks->shared->rank_words[r][TURNS]) > ENOUGH_TURNS;
+        usleep(1000);
+    }
+    return ready == SIZE;
+}
+
+static void drive_stop(const char *operation, const char *algorithm)
+{
+    char role[64];
+    struct ranks ranks;
+    bool under_way;
+
+    if (algorithm != NULL)
+        setenv("PK_ALGORITHM", algorithm, 1);
+    else
+        unsetenv("PK_ALGORITHM");
+    snprintf(role, sizeof role, "stop %s", operation);
+    ranks_open(&ranks, SIZE);
+    ranks_start_all(&ranks, role, NULL, NULL);
+    under_way = wait_for_turns(&ranks);
+    kill(ranks.pids[VICTIM], SIGSTOP);
+    atomic_store(&ranks.shared->words[STOPPED_AT_NS], monotonic_ns());
+    usleep(TIMEOUT_MS * 1000 + 300000);
+    kill(ranks.pids[VICTIM], SIGCONT);
+    report(ranks_wait(&ranks, 60000, -1) == 0 && under_way, "%s (%s)", role, algorithm != NULL ? algorithm : "as chosen");
+    ranks_close(&ranks);
+    unsetenv("PK_ALGORITHM");
+}
+
+static void drive_pause(const char *operation)
+{
+    char role[64];
+    struct ranks ranks;
+    bool under_way;
+
+    snprintf(role, sizeof role, "pause %s", operation);
+    ranks_open(&ranks, SIZE);
+    ranks_start_all(&ranks, role, NULL, NULL);
+    under_way = wait_for_turns(&ranks);
+    for (int i = 0; i < PAUSES && under_way; i++) {
+        kill(ranks.pids[i % SIZE], SIGSTOP);
+        usleep(PAUSE_US);
+        kill(ranks.pids[i % SIZE], SIGCONT);
+        atomic_fetch_add(&ranks.shared->words[PAUSED], 1);
+        usleep(PAUSE_US / 10);
+    }
+    report(ranks_wait(&ranks, 60000, -1) == 0 && under_way, "%s", role);
+    ranks_close(&ranks);
+}
+
+int main(void)
+{
+    if (ranks_role() != NULL)
+        return rank_main();
+    for (size_t i = 0; i < turns_count; i++)
+        drive_pause(turns[i].name);
+    drive_stop("p2p", NULL);
+    drive_stop("barrier", NULL);
+    drive_stop("allreduce", NULL);
+    drive_stop("allreduce", "ring");
+    drive_stop("allreduce", "doubling");
+    drive_stop("allreduce", "halving");
+    drive_stop("allgather", "ring");
+    return report_end();
+}

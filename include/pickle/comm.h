@@ -10,6 +10,9 @@
  * Failure: after PK_ERR_TIMEOUT, PK_ERR_PEER or PK_ERR_ABORTED the communicator is poisoned. Every later operation returns the
  * first error, and the buffers of unfinished operations belong to the library until pk_comm_abort or pk_comm_destroy
  * returns. CUDA streams that were waiting are released; what they read then is undefined.
+ *
+ * Fork: in a child of fork, communicators and host streams of the parent are refused with PK_ERR_UNSUPPORTED by every call (pk_comm_destroy
+ * too, which then frees nothing); the child may make its own. The parent goes on undisturbed.
  */
 #ifndef PICKLE_COMM_H
 #define PICKLE_COMM_H

@@ -11,6 +11,8 @@
         .rank = -1, .peer = -1, .op = (name) \
     }
 
+/* PK_OK when this process made it. */
+pk_result_t pki_check_own(const pk_comm_t *comm, const struct pki_where *call);
 /* PK_OK when operations may be called on it. */
 pk_result_t pki_check_comm(pk_comm_t *comm, struct pki_where *call);
 pk_result_t pki_check_dtype(pk_dtype_t dtype, const struct pki_where *call);

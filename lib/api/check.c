@@ -2,12 +2,21 @@
 #include "api/api.h"
 #include "util/dtype.h"
 
-pk_result_t pki_check_comm(pk_comm_t *comm, struct pki_where *call)
+pk_result_t pki_check_own(const pk_comm_t *comm, const struct pki_where *call)
 {
-    pk_result_t state;
-
     if (comm == NULL)
         return pki_fail(PK_ERR_ARG, call, "comm is null");
+    if (!pki_fork_is_ours(comm->stamp))
+        return pki_fail(PK_ERR_UNSUPPORTED, call, "the communicator was made before a fork, by the parent process, and is the parent's");
+    return PK_OK;
+}
+
+pk_result_t pki_check_comm(pk_comm_t *comm, struct pki_where *call)
+{
+    pk_result_t state = pki_check_own(comm, call);
+
+    if (state != PK_OK)
+        return state;
     call->rank = pki_comm_placed(comm) ? comm->rank : -1;
     state = pki_comm_state(comm);
     if (state == PK_IN_PROGRESS)
@@ -26,6 +35,8 @@ pk_result_t pki_check_stream(pk_stream_t stream, const struct pki_where *call)
         return pki_fail(PK_ERR_ARG, call, "stream.kind is %lu", (unsigned long)stream.kind);
     if (stream.kind == PK_STREAM_KIND_HOST && stream.handle == NULL)
         return pki_fail(PK_ERR_ARG, call, "the host stream is null");
+    if (stream.kind == PK_STREAM_KIND_HOST && !pki_host_stream_is_ours(stream.handle))
+        return pki_fail(PK_ERR_UNSUPPORTED, call, "the host stream was made before a fork, by the parent process, and is the parent's");
     return PK_OK;
 }
 

@@ -41,35 +41,51 @@ pk_result_t pk_comm_split(pk_comm_t *comm, int color, int key, pk_comm_t **newco
 
 pk_result_t pk_comm_abort(pk_comm_t *comm)
 {
-    return comm == NULL ? pki_fail(PK_ERR_ARG, NULL, "pk_comm_abort: comm is null") : pki_comm_abort(comm);
+    pk_result_t result = pki_check_own(comm, &(struct pki_where)PKI_CALL("comm_abort"));
+
+    return result != PK_OK ? result : pki_comm_abort(comm);
 }
 
 pk_result_t pk_comm_async_error(pk_comm_t *comm)
 {
-    return comm == NULL ? pki_fail(PK_ERR_ARG, NULL, "pk_comm_async_error: comm is null") : pki_comm_look(comm);
+    pk_result_t result = pki_check_own(comm, &(struct pki_where)PKI_CALL("comm_async_error"));
+
+    return result != PK_OK ? result : pki_comm_look(comm);
 }
 
 pk_result_t pk_comm_destroy(pk_comm_t *comm)
 {
-    return comm == NULL ? PK_OK : pki_comm_destroy(comm);
+    pk_result_t result = comm == NULL ? PK_OK : pki_check_own(comm, &(struct pki_where)PKI_CALL("comm_destroy"));
+
+    return comm == NULL || result != PK_OK ? result : pki_comm_destroy(comm);
+}
+
+static pk_result_t check_question(const pk_comm_t *comm, const int *answer, const char *name)
+{
+    const struct pki_where call = PKI_CALL(name);
+    pk_result_t result = pki_check_own(comm, &call);
+
+    if (result == PK_OK && answer == NULL)
+        result = pki_fail(PK_ERR_ARG, &call, "no place for the answer");
+    if (result == PK_OK && !pki_comm_placed(comm))
+        result = PK_IN_PROGRESS;
+    return result;
 }
 
 pk_result_t pk_comm_rank(const pk_comm_t *comm, int *rank)
 {
-    if (comm == NULL || rank == NULL)
-        return pki_fail(PK_ERR_ARG, NULL, "pk_comm_rank: %s is null", comm == NULL ? "comm" : "rank");
-    if (!pki_comm_placed(comm))
-        return PK_IN_PROGRESS;
-    *rank = comm->rank;
-    return PK_OK;
+    pk_result_t result = check_question(comm, rank, "comm_rank");
+
+    if (result == PK_OK)
+        *rank = comm->rank;
+    return result;
 }
 
 pk_result_t pk_comm_size(const pk_comm_t *comm, int *size)
 {
-    if (comm == NULL || size == NULL)
-        return pki_fail(PK_ERR_ARG, NULL, "pk_comm_size: %s is null", comm == NULL ? "comm" : "size");
-    if (!pki_comm_placed(comm))
-        return PK_IN_PROGRESS;
-    *size = comm->size;
-    return PK_OK;
+    pk_result_t result = check_question(comm, size, "comm_size");
+
+    if (result == PK_OK)
+        *size = comm->size;
+    return result;
 }

@@ -5,6 +5,8 @@ static pk_result_t check(const pk_comm_t *comm, const char *text, size_t capacit
 {
     if (text == NULL && capacity > 0)
         return pki_fail(PK_ERR_ARG, call, "text is null and capacity %zu", capacity);
+    if (comm != NULL && !pki_fork_is_ours(comm->stamp))
+        return pki_check_own(comm, call);
     if (comm != NULL && (pk_result_t)atomic_load(&comm->state) != PK_OK)
         return pki_fail(PK_ERR_ARG, call, "the communicator is not up");
     return PK_OK;

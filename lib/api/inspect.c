@@ -112,6 +112,9 @@ pk_result_t pk_comm_stats(const pk_comm_t *comm, pk_stats_t *stats)
 
     if (comm == NULL || stats == NULL)
         return pki_fail(PK_ERR_ARG, NULL, "pk_comm_stats: %s is null", comm == NULL ? "comm" : "stats");
+    state = pki_check_own(comm, &(struct pki_where)PKI_CALL("comm_stats"));
+    if (state != PK_OK)
+        return state;
     state = (pk_result_t)atomic_load(&comm->state);
     if (state != PK_OK)
         return pki_fail(PK_ERR_ARG, NULL, "pk_comm_stats: the communicator is not up");

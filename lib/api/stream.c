@@ -5,7 +5,7 @@ static pk_result_t check(pk_stream_t stream, const char *call)
 {
     if (stream.kind != PK_STREAM_KIND_HOST || stream.handle == NULL)
         return pki_fail(PK_ERR_ARG, NULL, "%s: not a host stream", call);
-    return PK_OK;
+    return pki_check_stream(stream, &(struct pki_where)PKI_CALL(call));
 }
 
 pk_result_t pk_stream_create(pk_stream_t *stream)

@@ -12,6 +12,7 @@
 #include "comm/bootstrap_accept.h"
 #include "util/auth.h"
 #include "util/clock.h"
+#include "util/fork.h"
 
 #define BACKLOG 4096
 #define AGAIN_NS (1 * PKI_NS_PER_MS) /* the other end's backlog is full */
@@ -303,8 +304,10 @@ pk_result_t pki_bootstrap_connect_local(struct pki_bootstrap *b, const bool *loc
         result = pki_bootstrap_barrier(b, deadline_ns);
     if (result == PK_OK)
         result = pki_bootstrap_adopt(b, weave(&m, deadline_ns));
-    if (result == PK_OK)
-        memcpy(fds, m.fds, (size_t)b->size * sizeof fds[0]);
+    for (int r = 0; r < b->size && result == PK_OK; r++) {
+        fds[r] = m.fds[r];
+        pki_fork_guard(fds[r]);
+    }
     mesh_close(&m, result == PK_OK);
     return result;
 }

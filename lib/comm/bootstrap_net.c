@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "util/env.h"
+#include "util/fork.h"
 #include "util/list.h"
 
 #define BACKLOG 4096
@@ -28,7 +29,15 @@ struct entry {
 static struct {
     pthread_mutex_t lock;
     struct pki_list entries;
-} table = { PTHREAD_MUTEX_INITIALIZER, { &table.entries, &table.entries } };
+    bool watched; /* start_over is called in children */
+} table = { .lock = PTHREAD_MUTEX_INITIALIZER, .entries = { &table.entries, &table.entries } };
+
+/* The listeners are the parent's, and closed here. */
+static void start_over(void)
+{
+    pthread_mutex_init(&table.lock, NULL);
+    pki_list_init(&table.entries);
+}
 
 void pki_address_format(const struct pki_address *address, char out[PKI_ADDRESS_TEXT])
 {
@@ -183,6 +192,7 @@ static pk_result_t listen_on(struct pki_address *address, bool any, int *listene
         return pki_fail_errno(PK_ERR_SYSTEM, NULL, "socket");
     error = listen_at(fd, address);
     if (error == 0) {
+        pki_fork_guard(fd);
         *listener = fd;
         return PK_OK;
     }
@@ -196,8 +206,10 @@ static pk_result_t listen_on(struct pki_address *address, bool any, int *listene
 
 static void close_entry(struct entry *e)
 {
-    for (int i = 0; i < e->count; i++)
+    for (int i = 0; i < e->count; i++) {
+        pki_fork_let_go(e->fds[i]);
         close(e->fds[i]);
+    }
     free(e);
 }
 
@@ -227,6 +239,9 @@ pk_result_t pki_listener_make(struct pki_id *id, bool any, pk_unique_id_t *out)
     pki_wire_put_id(&e->id, id);
     *out = e->id;
     pthread_mutex_lock(&table.lock);
+    if (!table.watched)
+        pki_fork_at_child(start_over);
+    table.watched = true;
     pki_list_push(&table.entries, &e->link);
     pthread_mutex_unlock(&table.lock);
     return PK_OK;
@@ -250,6 +265,8 @@ int pki_listener_take(const pk_unique_id_t *id, int listeners[PKI_ID_ADDRESSES])
     if (found != NULL) {
         count = found->count;
         memcpy(listeners, found->fds, sizeof found->fds);
+        for (int i = 0; i < count; i++)
+            pki_fork_let_go(listeners[i]);
         free(found);
     }
     return count;

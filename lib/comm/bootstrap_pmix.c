@@ -33,6 +33,7 @@ pk_result_t pki_pmix_find(int *size, int *rank, pk_unique_id_t *id, uint64_t dea
 #include <unistd.h>
 
 #include "util/clock.h"
+#include "util/fork.h"
 
 #define POLL_US 200
 #define WHO_NS (300 * PKI_NS_PER_MS) /* after the deadline: how long to ask who is missing */
@@ -42,6 +43,7 @@ pk_result_t pki_pmix_find(int *size, int *rank, pk_unique_id_t *id, uint64_t dea
 static struct {
     pthread_mutex_t lock;
     bool ready;
+    unsigned stamp; /* pki_fork_is_ours */
     pmix_proc_t self;
     unsigned inits; /* communicators made so far: part of the key, and equal on all ranks because making one is collective */
     __typeof__(&PMIx_Init) init;
@@ -134,7 +136,8 @@ static pk_result_t open_library(void)
  * need the connection; calls are counted, so that an MPI in the same process is not disturbed. */
 static void finalize_at_exit(void)
 {
-    job.finalize(NULL, 0);
+    if (pki_fork_is_ours(job.stamp)) /* a child that ends is not the rank */
+        job.finalize(NULL, 0);
 }
 
 static pk_result_t start(void)
@@ -142,6 +145,8 @@ static pk_result_t start(void)
     pmix_status_t status;
     pk_result_t result;
 
+    if (job.ready && !pki_fork_is_ours(job.stamp))
+        return pki_fail(PK_ERR_UNSUPPORTED, NULL, "the connection to the launcher's PMIx is the parent process's: set PK_RANK, PK_SIZE and PK_ROOT");
     if (job.ready)
         return PK_OK;
     result = open_library();
@@ -151,6 +156,7 @@ static pk_result_t start(void)
     if (status != PMIX_SUCCESS)
         return refused("PMIx_Init", status);
     atexit(finalize_at_exit);
+    job.stamp = pki_fork_stamp();
     job.ready = true;
     return PK_OK;
 }

@@ -64,6 +64,7 @@ static pk_result_t allocate(struct pk_comm **out, const pk_comm_config_t *config
 
     if (comm == NULL)
         return pki_fail(PK_ERR_MEMORY, NULL, "no memory for a communicator");
+    comm->stamp = pki_fork_stamp();
     atomic_init(&comm->state, PK_IN_PROGRESS);
     atomic_init(&comm->cancel, false);
     atomic_init(&comm->placed, false);

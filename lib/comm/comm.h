@@ -12,6 +12,7 @@
 #include "comm/select.h"
 #include "engine/engine.h"
 #include "pickle/pickle.h"
+#include "util/fork.h"
 #include "util/log.h"
 
 #define PKI_TRANSPORTS_MAX 4
@@ -59,6 +60,7 @@ struct pk_comm {
     struct pki_origins origins;
     struct pki_tuning tuning;
     uint64_t deadline_ns; /* of init */
+    unsigned stamp; /* pki_fork_is_ours: the process that made it */
     bool from_launcher;
     struct pki_split *split; /* the first half of making this one out of another; NULL when it is over */
     struct pki_list turn; /* of the launcher's communicators, while it waits for its turn and has it */

@@ -147,8 +147,10 @@ pk_result_t pki_comm_bring_up(struct pk_comm *comm)
 void pki_comm_tear_down(struct pk_comm *comm)
 {
     for (int i = 0; comm->side_fds != NULL && i < comm->size; i++)
-        if (comm->side_fds[i] >= 0)
+        if (comm->side_fds[i] >= 0) {
+            pki_fork_let_go(comm->side_fds[i]);
             close(comm->side_fds[i]);
+        }
     free(comm->side_fds);
     free(comm->local);
     free(comm->paths);

@@ -12,6 +12,7 @@
 #include "util/auth.h"
 #include "util/clock.h"
 #include "util/env.h"
+#include "util/fork.h"
 
 #define RANKS_MAX 65536
 
@@ -26,11 +27,22 @@
 static struct {
     pthread_mutex_t lock;
     struct pki_list waiting;
-} turns = { PTHREAD_MUTEX_INITIALIZER, { &turns.waiting, &turns.waiting } };
+    bool watched; /* start_over is called in children */
+} turns = { .lock = PTHREAD_MUTEX_INITIALIZER, .waiting = { &turns.waiting, &turns.waiting } };
+
+/* Those that wait are the parent's. */
+static void start_over(void)
+{
+    pthread_mutex_init(&turns.lock, NULL);
+    pki_list_init(&turns.waiting);
+}
 
 void pki_launcher_enter(struct pki_list *turn)
 {
     pthread_mutex_lock(&turns.lock);
+    if (!turns.watched)
+        pki_fork_at_child(start_over);
+    turns.watched = true;
     pki_list_push(&turns.waiting, turn);
     pthread_mutex_unlock(&turns.lock);
 }

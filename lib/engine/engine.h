@@ -100,6 +100,7 @@ pk_result_t pki_engine_deregister(struct pki_engine *engine, void *ptr, size_t b
 /* Host streams. */
 struct pki_host_stream;
 pk_result_t pki_host_stream_open(struct pki_host_stream **stream);
+bool pki_host_stream_is_ours(const struct pki_host_stream *stream); /* no: it was made before a fork */
 bool pki_host_stream_idle(struct pki_host_stream *stream);
 pk_result_t pki_host_stream_wait(struct pki_host_stream *stream);  /* the first error since the last wait */
 pk_result_t pki_host_stream_error(struct pki_host_stream *stream); /* takes it */

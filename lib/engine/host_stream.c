@@ -4,8 +4,10 @@
 #include <stdlib.h>
 
 #include "engine/internal.h"
+#include "util/fork.h"
 
 struct pki_host_stream {
+    unsigned stamp; /* pki_fork_is_ours */
     pthread_mutex_t lock;
     pthread_cond_t empty;
     struct pki_list tasks;
@@ -22,8 +24,14 @@ pk_result_t pki_host_stream_open(struct pki_host_stream **out)
     pthread_mutex_init(&s->lock, NULL);
     pthread_cond_init(&s->empty, NULL);
     pki_list_init(&s->tasks);
+    s->stamp = pki_fork_stamp();
     *out = s;
     return PK_OK;
+}
+
+bool pki_host_stream_is_ours(const struct pki_host_stream *s)
+{
+    return pki_fork_is_ours(s->stamp);
 }
 
 void pki_host_stream_append(struct pki_host_stream *s, struct pki_task *task)

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "engine/internal.h"
+#include "util/fork.h"
 
 static void peer_init(struct pki_peer *peer, int rank)
 {
@@ -183,6 +184,7 @@ static void peer_close(struct pki_engine *e, struct pki_peer *peer)
     }
     while ((node = pki_list_pop(&peer->arrivals)) != NULL)
         free(pki_container_of(node, struct pki_arrival, node));
+    pki_fork_let_go(peer->side_fd);
     if (peer->side_fd >= 0)
         close(peer->side_fd);
     free(peer->told);

@@ -8,6 +8,7 @@
 #include <signal.h>
 
 #include "engine/internal.h"
+#include "util/fork.h"
 
 #define AWAKE_NS 200000ull /* how long it stays awake with nothing to do: operations come in rows */
 
@@ -131,11 +132,24 @@ pk_result_t pki_service_wake(void)
     return result;
 }
 
+/* The thread and the engines are the parent's. */
+static void start_over(void)
+{
+    pthread_mutex_init(&service.lock, NULL);
+    pthread_cond_init(&service.wakeup, NULL);
+    pki_list_init(&service.engines);
+    service.running = false;
+    atomic_store(&service.awake, false);
+    atomic_store(&service.asleep, false);
+}
+
 void pki_service_attach(struct pki_engine *e)
 {
     pthread_mutex_lock(&service.lock);
-    if (!service.listed)
+    if (!service.listed) {
         pki_list_init(&service.engines);
+        pki_fork_at_child(start_over);
+    }
     service.listed = true;
     pki_list_push(&service.engines, &e->in_service);
     pthread_mutex_unlock(&service.lock);

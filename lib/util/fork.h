@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What a fork must not take along. A child has copies of this process's memory and descriptors, but none of its threads: communicators and
+ * streams made before the fork are of no use to it, and its copies of their sockets would hide the parent's death from other ranks.
+ */
+#ifndef PKI_FORK_H
+#define PKI_FORK_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+extern atomic_uint pki_fork_count; /* forks between the process that loaded the library and this one */
+
+/* Made now, for pki_fork_is_ours. From the first call on forks are noticed. */
+unsigned pki_fork_stamp(void);
+
+/* Was the stamp made by this process? */
+static inline bool pki_fork_is_ours(unsigned stamp)
+{
+    return stamp == atomic_load_explicit(&pki_fork_count, memory_order_relaxed);
+}
+
+/* Children close this descriptor as soon as they exist, until it is let go: before it is closed. Negative ones are ignored. */
+void pki_fork_guard(int fd);
+void pki_fork_let_go(int fd);
+
+/* In a child, alone in its process, before fork returns: `start_over` makes a lock or list of the process as it was at first. At most 8. */
+void pki_fork_at_child(void (*start_over)(void));
+
+#endif

@@ -91,7 +91,11 @@ step "bench: configure against the installed package" 60 \
         step "bench: pickle-perf $op on 2 ranks, checked" 60 sh tests/support/processes.sh env 2 \
             build/bench/pickle-perf "$op" -b 8 -e 1M -f 16 -n 5 -w 1 -c 1
     done
-    step "bench: pickle-compare on 2 ranks, checked" 120 build/bench/compare/pickle-compare -e 64K -f 64 -k 1 -t 2
+    step "bench: pickle-compare on 2 ranks, checked" 120 build/bench/compare/pickle-compare -e 64K -f 64 -k 1 -t 2 \
+        --csv build/bench/compare.csv --json build/bench/compare.json
+    if have gnuplot; then
+        step "bench: pickle-compare-chart" 60 sh bench/compare/pickle-compare-chart build/bench/compare.csv build/bench/compare
+    fi
 }
 
 echo

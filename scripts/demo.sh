@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # From a fresh Debian machine to measured, checked numbers: install what is missing, build, install into ./_prefix, build the benchmark
-# against what was installed, run it on 2 and 4 ranks on host memory, and on GPUs where there are two or more. Tables go to the
-# terminal and demo-out/, the picture to demo-out/bandwidth.png and .svg.
+# against what was installed, run it on 2 and 4 ranks on host memory, beside Open MPI and Gloo, and on GPUs where there are two or more.
+# Tables go to the terminal and demo-out/, the pictures to demo-out/bandwidth.png and compare.png (and .svg).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/common.sh
@@ -10,6 +10,7 @@ cd "$(dirname "$0")/.."
 out=$PWD/demo-out
 prefix=$PWD/_prefix
 perf=$PWD/build/bench-demo/pickle-perf
+compare=$PWD/build/bench-demo/compare/pickle-compare
 tables=0
 rows=0
 
@@ -40,7 +41,7 @@ measure() {
 
 picture() {
     local file title plots=""
-    for file in "$out"/*.csv; do
+    for file in "$out"/*-[0-9].csv; do
         title=$(basename "$file" .csv | sed 's/\(.*\)-\(.*\)-\(.*\)/\1, \2, \3 ranks/')
         plots+="${plots:+, }'$file' using $(column "$file" bytes):$(column "$file" busbw_gbps) with linespoints title '$title'"
     done
@@ -78,15 +79,19 @@ rm -f "$out/log"
 say "pickle-info"
 build/bench-demo/pickle-info | tee "$out/info.txt"
 
-for op in sendrecv allgather allreduce; do
-    for ranks in 2 4; do
-        measure host "$ranks" 64M "$op"
-    done
+for op in sendrecv broadcast reduce allreduce reduce_scatter allgather alltoall; do
+    measure host 2 16M "$op"
 done
+for op in allreduce allgather; do
+    measure host 4 16M "$op"
+done
+
+say "the same work through libpickle, Open MPI and Gloo, turn by turn"
+timeout 240 "$compare" -b 8 -e 4M -f 8 -k 3 -t 5 --csv "$out/compare.csv" --json "$out/compare.json" | tee "$out/compare.txt"
 
 gpus=$(gpus)
 if [ "$gpus" -ge 2 ]; then
-    for op in sendrecv allgather allreduce; do
+    for op in sendrecv broadcast allreduce allgather alltoall; do
         measure cuda 2 1G "$op"
         [ "$gpus" -lt 4 ] || measure cuda 4 1G "$op"
     done
@@ -94,8 +99,8 @@ else
     say "no two GPUs here: device memory was not measured"
 fi
 
-if have gnuplot && picture; then
-    shown="the picture is $out/bandwidth.png (and .svg)"
+if have gnuplot && picture && sh bench/compare/pickle-compare-chart "$out/compare.csv" "$out/compare" >/dev/null; then
+    shown="the pictures are $out/bandwidth.png and $out/compare.png (and .svg)"
 else
     shown="no picture was drawn (gnuplot)"
 fi

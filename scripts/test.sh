@@ -98,6 +98,18 @@ step "bench: configure against the installed package" 60 \
     fi
 }
 
+step "README.md's program by README.md's command" 60 sh tests/abi/readme.sh "$PWD" "$PWD/build/prefix"
+step "examples: configure against the installed package" 60 \
+    cmake -S examples -B build/examples -G Ninja -DCMAKE_PREFIX_PATH="$PWD/build/prefix" >/dev/null &&
+    step "examples: build" 120 cmake --build build/examples && {
+    examples=(hello ring data_parallel experts ring_attention)
+    [ ! -x build/examples/user ] || examples+=(user)
+    for name in "${examples[@]}"; do
+        step "examples: $name on 3 ranks" 60 sh tests/support/processes.sh env 3 "build/examples/$name"
+    done
+    step "examples: errors" 60 build/examples/errors
+}
+
 echo
 for name in "${failures[@]}"; do
     echo "FAILED: $name"

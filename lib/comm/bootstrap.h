@@ -28,7 +28,7 @@
 
 struct pki_bootstrap;
 
-/* Make an id with a fresh secret, and listen from now on, in this process, on the interface PK_IFNAME, else on the first one that is up
+/* Make an id with a fresh secret, and listen from now on, in this process, on an interface of PK_IFNAME, else on the first one that is up
  * and not loopback, else on loopback. The listener waits in a table of the process until pki_bootstrap_open takes it.
  * PK_ERR_ARG (PK_IFNAME names no usable interface); PK_ERR_SYSTEM; PK_ERR_MEMORY. Any thread. */
 pk_result_t pki_bootstrap_id(pk_unique_id_t *id);

@@ -15,6 +15,7 @@
 #include "util/env.h"
 #include "util/fork.h"
 #include "util/list.h"
+#include "util/netif.h"
 
 #define BACKLOG 4096
 
@@ -101,7 +102,7 @@ static bool usable(const struct ifaddrs *i, const char *name)
 
     if (i->ifa_addr == NULL || (i->ifa_flags & IFF_UP) == 0)
         return false;
-    if (name != NULL ? strcmp(name, i->ifa_name) != 0 : (i->ifa_flags & (IFF_LOOPBACK | IFF_RUNNING)) != IFF_RUNNING)
+    if (name != NULL ? !pki_netif_in_list(name, i->ifa_name) : (i->ifa_flags & (IFF_LOOPBACK | IFF_RUNNING)) != IFF_RUNNING)
         return false;
     if (i->ifa_addr->sa_family == AF_INET)
         return true;

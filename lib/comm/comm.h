@@ -74,6 +74,8 @@ struct pk_comm {
     struct pki_card *cards;
     struct pki_paths *paths;
     uint8_t *gpu_distances; /* enum pki_distance between this rank's GPU and each rank's; UNKNOWN across hosts */
+    struct pki_net net;
+    bool has_net; /* net is known: there is another rank */
     int *side_fds;
     bool *local;
     struct pki_iface *ifaces[PKI_TRANSPORTS_MAX];
@@ -110,7 +112,7 @@ pk_result_t pki_comm_locate(struct pk_comm *comm);
 pk_result_t pki_topology_dump(const struct pk_comm *comm, char *text, size_t capacity, size_t *needed);
 void pki_config_dump(const struct pk_comm *comm, char *text, size_t capacity, size_t *needed);
 
-/* connect.c: endpoints of all pairs on this host. */
+/* connect.c: endpoints of all pairs. */
 pk_result_t pki_comm_connect(struct pk_comm *comm);
 
 /* comm.c */

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "comm/comm.h"
+#include "util/clock.h"
 #include "util/socket.h"
 
 /* The endpoints to one peer while they are being connected, by transport. */
@@ -18,9 +19,19 @@ struct wire_blob { /* what travels over the unix socket, one a transport, with a
     uint8_t bytes[sizeof((struct pki_blob *)0)->bytes];
 };
 
+/* Both can use it, and it is made for this pair: some join the ranks of a host, others those of different hosts. */
 static bool both_can(const struct pk_comm *comm, int peer, int t)
 {
-    return comm->cards[comm->rank].probes[t].usable && comm->cards[peer].probes[t].usable;
+    return comm->cards[comm->rank].probes[t].usable && comm->cards[peer].probes[t].usable &&
+           pki_transports()[t]->between_hosts != comm->local[peer];
+}
+
+static bool has_peer_for(const struct pk_comm *comm, int t)
+{
+    for (int i = 0; i < comm->size; i++)
+        if (i != comm->rank && both_can(comm, i, t))
+            return true;
+    return false;
 }
 
 static pk_result_t open_ifaces(struct pk_comm *comm)
@@ -30,7 +41,7 @@ static pk_result_t open_ifaces(struct pk_comm *comm)
     for (int t = 0; t < PKI_TRANSPORTS_MAX && transports[t] != NULL; t++) {
         pk_result_t result;
 
-        if (!comm->cards[comm->rank].probes[t].usable)
+        if (!comm->cards[comm->rank].probes[t].usable || (transports[t]->between_hosts && !has_peer_for(comm, t)))
             continue;
         result = pki_engine_iface(comm->engine, transports[t], &comm->ifaces[t]);
         if (result != PK_OK)
@@ -94,6 +105,137 @@ static pk_result_t accept_offers(struct pk_comm *comm, int peer, struct link *li
             return result;
     }
     return PK_OK;
+}
+
+/* ---- Ranks on other hosts: offers travel through the bootstrap, and connections are made side by side ---- */
+
+static bool one_host(const struct pk_comm *comm)
+{
+    for (int i = 0; i < comm->size; i++)
+        if (!comm->local[i])
+            return false;
+    return true;
+}
+
+/* offers[size][PKI_TRANSPORTS_MAX], to each rank. */
+static pk_result_t make_offers(struct pk_comm *comm, struct link *links, struct wire_blob *offers)
+{
+    for (int i = 0; i < comm->size; i++)
+        for (int t = 0; t < PKI_TRANSPORTS_MAX; t++) {
+            struct wire_blob *offer = &offers[i * PKI_TRANSPORTS_MAX + t];
+            struct pki_blob mine;
+            pk_result_t result;
+
+            if (i == comm->rank || comm->local[i] || comm->ifaces[t] == NULL || !both_can(comm, i, t))
+                continue;
+            result = pki_engine_ep_open(comm->engine, comm->ifaces[t], i, false, 0, &mine, &links[i].eps[t]);
+            if (result != PK_OK)
+                return result;
+            offer->transport = (uint32_t)t;
+            offer->len = mine.len;
+            memcpy(offer->bytes, mine.bytes, sizeof offer->bytes);
+        }
+    return PK_OK;
+}
+
+/* One rank's offers to all are one part of a gather, or several where they are long. */
+static pk_result_t exchange_offers(struct pk_comm *comm, const struct wire_blob *mine, struct wire_blob *theirs)
+{
+    const size_t row = PKI_TRANSPORTS_MAX, most = PKI_BOOTSTRAP_GATHER_MAX / (row * sizeof *mine);
+    struct wire_blob *part;
+    pk_result_t result = PK_OK;
+
+    for (size_t first = 0; first < (size_t)comm->size && result == PK_OK; first += most) {
+        size_t n = (size_t)comm->size - first < most ? (size_t)comm->size - first : most;
+
+        part = malloc((size_t)comm->size * n * row * sizeof *part);
+        if (part == NULL)
+            return pki_fail(PK_ERR_MEMORY, NULL, "no memory for the offers of %d ranks", comm->size);
+        result = pki_bootstrap_allgather(comm->bootstrap, mine + first * row, n * row * sizeof *mine, part, comm->deadline_ns);
+        if (result == PK_OK && (size_t)comm->rank >= first && (size_t)comm->rank < first + n)
+            for (size_t i = 0; i < (size_t)comm->size; i++)
+                memcpy(theirs + i * row, part + (i * n + (size_t)comm->rank - first) * row, row * sizeof *part);
+        free(part);
+    }
+    return result;
+}
+
+static pk_result_t take_offers(struct pk_comm *comm, struct link *links, const struct wire_blob *offers)
+{
+    for (int i = 0; i < comm->size; i++)
+        for (int t = 0; t < PKI_TRANSPORTS_MAX; t++) {
+            const struct wire_blob *offer = &offers[i * PKI_TRANSPORTS_MAX + t];
+            struct pki_where where = { .rank = comm->rank, .peer = i, .op = "init" };
+            struct pki_blob *theirs = &links[i].theirs[t];
+            pk_result_t result;
+
+            if (comm->local[i] || links[i].eps[t] == NULL)
+                continue;
+            if (offer->transport != (uint32_t)t || offer->len > sizeof theirs->bytes)
+                return pki_fail(PK_ERR_INTERNAL, &where, "offer of transport %u where %d was due", offer->transport, t);
+            theirs->len = offer->len;
+            theirs->fd = -1;
+            memcpy(theirs->bytes, offer->bytes, sizeof theirs->bytes);
+            result = links[i].eps[t]->iface->transport->ep_connect(links[i].eps[t], theirs);
+            if (result != PK_OK)
+                return result;
+        }
+    return PK_OK;
+}
+
+/* The first endpoint that is still being connected or has died meanwhile; NULL: all stand. */
+static const struct pki_ep *unfinished(const struct pk_comm *comm, const struct link *links)
+{
+    for (int i = 0; i < comm->size; i++)
+        for (int t = 0; t < PKI_TRANSPORTS_MAX; t++)
+            if (!comm->local[i] && links[i].eps[t] != NULL && (links[i].eps[t]->connecting || links[i].eps[t]->dead))
+                return links[i].eps[t];
+    return NULL;
+}
+
+static pk_result_t finish_remote(struct pk_comm *comm, const struct link *links)
+{
+    const struct pki_ep *ep;
+    unsigned rounds = 0;
+
+    while ((ep = unfinished(comm, links)) != NULL) {
+        struct pki_where where = { .rank = comm->rank, .peer = ep->peer, .op = "init" };
+        pk_result_t result = ++rounds % 64 == 0 ? pki_bootstrap_poll(comm->bootstrap) : PK_OK;
+
+        if (result != PK_OK)
+            return result;
+        if (ep->dead)
+            return PK_ERR_PEER; /* recorded when it died */
+        if (atomic_load(&comm->cancel))
+            return pki_fail(PK_ERR_ABORTED, &where, "aborted");
+        if (pki_now_ns() >= comm->deadline_ns)
+            return pki_fail(PK_ERR_TIMEOUT, &where, "no connection over %s before the deadline", ep->iface->transport->name);
+        for (int t = 0; t < PKI_TRANSPORTS_MAX; t++)
+            if (comm->ifaces[t] != NULL)
+                (void)comm->ifaces[t]->transport->progress(comm->ifaces[t]);
+        if (rounds > 1000)
+            usleep(50);
+    }
+    return PK_OK;
+}
+
+static pk_result_t connect_remote(struct pk_comm *comm, struct link *links)
+{
+    size_t n = (size_t)comm->size * PKI_TRANSPORTS_MAX;
+    struct wire_blob *mine = calloc(2 * n, sizeof *mine);
+    pk_result_t result;
+
+    if (mine == NULL)
+        return pki_fail(PK_ERR_MEMORY, NULL, "no memory for the offers of %d ranks", comm->size);
+    result = make_offers(comm, links, mine);
+    if (result == PK_OK)
+        result = exchange_offers(comm, mine, mine + n);
+    if (result == PK_OK)
+        result = take_offers(comm, links, mine + n);
+    if (result == PK_OK)
+        result = finish_remote(comm, links);
+    free(mine);
+    return result;
 }
 
 static void fill_facts(const struct pk_comm *comm, int peer, const struct link *link, struct pki_pair *pair)
@@ -161,6 +303,9 @@ static pk_result_t set_lane(struct pk_comm *comm, int peer, const struct link *l
 static pk_result_t connect_all(struct pk_comm *comm, struct link *links)
 {
     pk_result_t result = open_ifaces(comm);
+
+    if (result == PK_OK && !one_host(comm))
+        result = connect_remote(comm, links);
 
     for (int i = 0; i < comm->size && result == PK_OK; i++)
         if (i != comm->rank && comm->local[i])

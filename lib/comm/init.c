@@ -24,7 +24,8 @@ static uint64_t process_number(void)
 
 static void fill_card(struct pk_comm *comm, struct pki_card *card)
 {
-    struct pki_iface_config config = { .rank = comm->rank, .size = comm->size, .device = comm->device };
+    struct pki_iface_config config = { .rank = comm->rank, .size = comm->size, .device = comm->device,
+                                       .net = comm->has_net ? &comm->net : NULL };
     const struct pki_transport *const *transports = pki_transports();
 
     memset(card, 0, sizeof *card);
@@ -45,6 +46,14 @@ static void fill_card(struct pk_comm *comm, struct pki_card *card)
         transports[i]->probe(&config, &card->probes[i]);
 }
 
+/* What transports between hosts prove themselves with, and where. */
+static pk_result_t find_net(struct pk_comm *comm)
+{
+    _Static_assert(PKI_NET_KEY_BYTES == PKI_BOOTSTRAP_KEY_BYTES, "one is the other");
+    comm->has_net = pki_bootstrap_local_address(comm->bootstrap, &comm->net.local);
+    return comm->has_net ? pki_bootstrap_derive(comm->bootstrap, "pickle between hosts", comm->net.key) : PK_OK;
+}
+
 static pk_result_t exchange_cards(struct pk_comm *comm)
 {
     struct pki_card mine;
@@ -58,6 +67,9 @@ static pk_result_t exchange_cards(struct pk_comm *comm)
         return pki_fail(PK_ERR_MEMORY, NULL, "no memory for %d ranks", comm->size);
     for (int i = 0; i < comm->size; i++)
         comm->side_fds[i] = -1;
+    result = find_net(comm);
+    if (result != PK_OK)
+        return result;
     fill_card(comm, &mine);
     result = pki_bootstrap_allgather(comm->bootstrap, &mine, sizeof mine, comm->cards, comm->deadline_ns);
     if (result != PK_OK)
@@ -77,6 +89,7 @@ static pk_result_t open_engine(struct pk_comm *comm)
                                         .sm_policy = comm->config.sm_policy,
                                         .max_sms = comm->config.max_sms,
                                         .wait_policy = comm->wait_policy,
+                                        .net = comm->has_net ? &comm->net : NULL,
                                         .kernels = comm->device != NULL };
 
     for (int i = 0; i < comm->size; i++) {

@@ -13,8 +13,6 @@ static void refuse(struct pki_path *path, const char *reason)
 /* What rules a way out whatever transports there are; NULL: nothing does. */
 static const char *impossible(const struct pki_pair *pair, enum pki_mem_kind source, enum pki_mem_kind target)
 {
-    if (!pair->same_host && !pair->same_rank)
-        return "ranks on different hosts: no network transport in this version";
     if (source == PKI_MEM_DEVICE && !pair->has_gpu[0])
         return "this rank has no GPU";
     if (target == PKI_MEM_DEVICE && !pair->has_gpu[1])
@@ -34,7 +32,7 @@ static bool carries(const struct pki_pair *pair, int t, enum pki_mem_kind source
     const struct pki_probe *probe = pair->probes[t];
     char reason[sizeof path->reason];
 
-    if (!pair->transports[t]->reaches[source][target])
+    if (!pair->transports[t]->reaches[source][target] || pair->transports[t]->between_hosts == pair->same_host)
         return false;
     if (!probe[0].usable || !probe[1].usable)
         (void)snprintf(reason, sizeof reason, "%s does not work %s: %.95s", pair->transports[t]->name,
@@ -53,7 +51,11 @@ static bool carries(const struct pki_pair *pair, int t, enum pki_mem_kind source
 
 static void describe_host(const struct pki_pair *pair, int t, struct pki_path *path)
 {
-    if (pair->can_put[t]) {
+    if (!pair->same_host) {
+        (void)snprintf(path->device, sizeof path->device, "socket");
+        (void)snprintf(path->reason, sizeof path->reason, "ranks on different hosts, this one at %.95s",
+                       pair->probes[t][0].reason);
+    } else if (pair->can_put[t]) {
         (void)snprintf(path->device, sizeof path->device, "cma");
         (void)snprintf(path->reason, sizeof path->reason, "ranks %s, one copy from buffer to buffer (%.95s)",
                        pair->same_process ? "in one process" : "on one host", pair->probes[t][0].reason);
@@ -106,8 +108,8 @@ static void first_that_carries(const struct pki_pair *pair, enum pki_mem_kind so
         return;
     }
     if (path->reason[0] == '\0')
-        (void)snprintf(path->reason, sizeof path->reason, "no transport of this build moves %s memory between ranks",
-                       source == PKI_MEM_DEVICE ? "device" : "host");
+        (void)snprintf(path->reason, sizeof path->reason, "no transport of this build moves %s memory between %s",
+                       source == PKI_MEM_DEVICE ? "device" : "host", pair->same_host ? "ranks" : "hosts");
 }
 
 /* No transport reaches from buffer to buffer: pieces go through slots of pinned memory, by whatever joins the hosts' memories. */

@@ -29,6 +29,7 @@ struct pki_engine_config {
     uint64_t timeout_ms;        /* 0: none */
     int sm_policy, max_sms;     /* PK_SM_* */
     enum pki_wait_policy wait_policy;
+    const struct pki_net *net;  /* of ranks on other hosts, or NULL; outlives the engine */
     bool kernels;               /* every rank of the communicator allows kernels */
 };
 
@@ -38,8 +39,8 @@ pk_result_t pki_engine_open(const struct pki_engine_config *config, struct pki_e
 pk_result_t pki_engine_iface(struct pki_engine *engine, const struct pki_transport *transport, struct pki_iface **iface);
 pk_result_t pki_engine_ep_open(struct pki_engine *engine, struct pki_iface *iface, int peer, bool same_process, int64_t pid,
                                struct pki_blob *mine, struct pki_ep **ep);
-/* The lane of a pair, its way for each (source, target) kind, and the unix socket beside the lane, which the engine owns from
- * then on. A missing way is NULL. */
+/* The lane of a pair, its way for each (source, target) kind, and the unix socket beside the lane (-1 between hosts), which the
+ * engine owns from then on. A missing way is NULL. */
 void pki_engine_set_lane(struct pki_engine *engine, int peer, struct pki_ep *lane, int side_fd);
 void pki_engine_set_way(struct pki_engine *engine, int peer, enum pki_mem_kind source, enum pki_mem_kind target,
                         struct pki_ep *ep);

@@ -429,6 +429,7 @@ pk_result_t pki_side_send_export(struct pki_engine *engine, struct pki_peer *pee
 void pki_side_poll(struct pki_engine *engine, struct pki_peer *peer);
 void pki_side_check_left(struct pki_engine *engine, struct pki_peer *peer); /* a peer that said goodbye is still waited for */
 void pki_side_tell_all(struct pki_engine *engine, bool failed);
+void pki_side_message(struct pki_engine *engine, struct pki_peer *peer, const struct pki_msg *msg, const void *payload);
 
 /* task.c, plan_run.c */
 static inline bool pki_task_in_cuda_stream(const struct pki_task *task)

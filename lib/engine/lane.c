@@ -149,6 +149,10 @@ static void dispatch(struct pki_engine *e, struct pki_peer *peer, const struct p
         pki_late_message(e, peer, msg);
         return;
     }
+    if (msg->kind == PKI_MSG_SIDE) {
+        pki_side_message(e, peer, msg, payload);
+        return;
+    }
     if ((msg->flags & PKI_MSG_FLAG_COLL) != 0 && msg->op > peer->coll_heard)
         peer->coll_heard = msg->op;
     xfer = find_xfer(peer, msg);

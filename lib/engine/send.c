@@ -175,6 +175,8 @@ static void fill_put(struct pki_xfer *xfer, struct pki_put *put, size_t len)
 {
     *put = (struct pki_put){ .ep = xfer->way, .src = xfer->addr + xfer->issued, .remote = xfer->remote + xfer->issued, .bytes = len,
                              .done_remote = chunk_gate(xfer, xfer->issued + len), .owner = xfer };
+    if (xfer->way->iface->transport->tells)
+        put->about = message(xfer, PKI_MSG_FIN);
     pki_list_init(&put->node);
 }
 
@@ -251,12 +253,12 @@ static void issue_data(struct pki_xfer *xfer)
         pki_xfer_progressed(xfer);
 }
 
-/* Without a gate the receiver learns from FIN messages how far it is. */
+/* Without a gate the receiver learns from FIN messages how far it is, unless its transport sees that for itself. */
 static void tell(struct pki_xfer *xfer)
 {
     struct pki_msg msg = message(xfer, PKI_MSG_FIN);
 
-    if (xfer->finish.word != NULL)
+    if (xfer->finish.word != NULL || (xfer->way->iface->transport->tells && !xfer->staged))
         xfer->told = xfer->done;
     if (xfer->told < xfer->done) {
         msg.offset = xfer->done;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Frames on the unix socket beside a lane: descriptions of memory with their descriptors, bad news, goodbye. The socket also tells
- * of a peer's death: the kernel closes it.
+ * of a peer's death: the kernel closes it. Between hosts there is no such socket: bad news and goodbye travel as messages on the
+ * lane, and the lane itself tells of a death.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -75,6 +76,34 @@ pk_result_t pki_side_send_export(struct pki_engine *e, struct pki_peer *peer, ui
     return PK_OK;
 }
 
+/* kind u32, then code i32, peer i32, text; little endian. */
+#define NEWS_BYTES 12
+
+static void put_u32(unsigned char *out, uint32_t v)
+{
+    for (int i = 0; i < 4; i++)
+        out[i] = (unsigned char)(v >> 8 * i);
+}
+
+static uint32_t get_u32(const unsigned char *in)
+{
+    return in[0] | (uint32_t)in[1] << 8 | (uint32_t)in[2] << 16 | (uint32_t)in[3] << 24;
+}
+
+/* What finds no room is lost: then the peer sees the connection close. */
+static void tell_by_message(struct pki_peer *peer, const struct frame *frame)
+{
+    unsigned char bytes[NEWS_BYTES + sizeof frame->u.failed.text];
+    size_t text = frame->kind == FRAME_FAILED ? strlen(frame->u.failed.text) : 0;
+    struct pki_msg msg = { .kind = PKI_MSG_SIDE, .payload = (uint16_t)(NEWS_BYTES + text) };
+
+    put_u32(bytes, frame->kind);
+    put_u32(bytes + 4, frame->kind == FRAME_FAILED ? (uint32_t)frame->u.failed.code : 0);
+    put_u32(bytes + 8, frame->kind == FRAME_FAILED ? (uint32_t)frame->u.failed.peer : 0);
+    memcpy(bytes + NEWS_BYTES, frame->u.failed.text, text);
+    (void)peer->lane->iface->transport->msg(peer->lane, &msg, bytes);
+}
+
 void pki_side_tell_all(struct pki_engine *e, bool failed)
 {
     struct frame frame = { .version = FRAME_VERSION, .kind = failed ? FRAME_FAILED : FRAME_BYE };
@@ -85,9 +114,14 @@ void pki_side_tell_all(struct pki_engine *e, bool failed)
         snprintf(frame.u.failed.text, sizeof frame.u.failed.text, "%.*s",
                  (int)sizeof frame.u.failed.text - 1, e->error.text);
     }
-    for (int i = 0; i < e->config.size; i++)
-        if (e->peers[i].side_fd >= 0 && !e->peers[i].gone)
+    for (int i = 0; i < e->config.size; i++) {
+        if (e->peers[i].gone)
+            continue;
+        if (e->peers[i].side_fd >= 0)
             (void)pki_fd_send(e->peers[i].side_fd, &frame, sizeof frame, NULL, 0, NULL); /* else it sees the socket close */
+        else if (e->peers[i].lane != NULL)
+            tell_by_message(&e->peers[i], &frame);
+    }
 }
 
 /* ---- in ---- */
@@ -171,6 +205,29 @@ static pk_result_t take(struct pki_engine *e, struct pki_peer *peer, struct fram
     default:
         return PK_ERR_INTERNAL;
     }
+}
+
+void pki_side_message(struct pki_engine *e, struct pki_peer *peer, const struct pki_msg *msg, const void *payload)
+{
+    struct pki_where where = pki_engine_where(e, peer->rank, NULL);
+    const unsigned char *bytes = payload;
+    struct frame frame = { .version = FRAME_VERSION };
+    size_t text = msg->payload - (size_t)NEWS_BYTES;
+
+    if (msg->payload < NEWS_BYTES || text >= sizeof frame.u.failed.text || peer->side_fd >= 0 ||
+        (get_u32(bytes) != FRAME_FAILED && get_u32(bytes) != FRAME_BYE)) {
+        (void)pki_fail(PK_ERR_INTERNAL, &where, "sent news that make no sense (%u bytes)", (unsigned)msg->payload);
+        fail_peer(e, peer, PK_ERR_INTERNAL);
+        return;
+    }
+    if (get_u32(bytes) == FRAME_BYE) {
+        peer->gone = true;
+        return;
+    }
+    frame.u.failed.code = (int32_t)get_u32(bytes + 4);
+    frame.u.failed.peer = (int32_t)get_u32(bytes + 8);
+    memcpy(frame.u.failed.text, bytes + NEWS_BYTES, text);
+    take_failed(e, peer, &frame);
 }
 
 /* It left in good order, and what it had sent has been read: whoever still waits for it waits for ever. */

@@ -260,6 +260,10 @@ static void piece_put(struct pki_xfer *xfer, struct pki_piece *piece)
     pk_result_t result;
 
     piece->put = (struct pki_put){ .ep = xfer->way, .src = piece->src, .remote = piece->remote, .bytes = piece->len, .owner = xfer };
+    piece->put.about = (struct pki_msg){ .kind = PKI_MSG_FIN, .flags = xfer->flags, .index = xfer->index, .sig = xfer->sig,
+                                         .op = xfer->op, .bytes = xfer->bytes };
+    if (xfer->staged)
+        piece->put.about.flags |= PKI_MSG_FLAG_STAGED;
     pki_list_init(&piece->put.node);
     result = transport->put(&piece->put);
     if (result == PK_IN_PROGRESS)

@@ -8,10 +8,12 @@
 
 extern const struct pki_transport pki_transport_nvlink;
 extern const struct pki_transport pki_transport_shm;
+extern const struct pki_transport pki_transport_tcp;
 
 static const struct pki_transport *const sources[] = {
     &pki_transport_nvlink,
     &pki_transport_shm,
+    &pki_transport_tcp,
 };
 
 enum { COUNT = sizeof sources / sizeof *sources }; /* NOLINT(bugprone-sizeof-expression): they are pointers */

@@ -13,6 +13,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/socket.h>
 
 #include "device/device.h"
 #include "pickle/base.h"
@@ -28,11 +29,12 @@ enum pki_msg_kind {
     PKI_MSG_FIN,       /* sender: bytes up to `offset` of a granted transfer are in place */
     PKI_MSG_CREDIT,    /* receiver: `bytes` of eager payload have been consumed */
     PKI_MSG_ASK,       /* sender, granted STAGED: a place for the `gate_value` bytes at `offset`, please */
-    PKI_MSG_SLOT,      /* receiver: the oldest ASK without an answer goes to `offset`, an address in this process */
+    PKI_MSG_SLOT,      /* receiver: the oldest ASK without an answer goes to `offset`, an address here with room for `gate_value` bytes */
     PKI_MSG_OFFER,     /* sender, after a SHARED grant: all bytes lie at address `offset`; take pieces too */
     PKI_MSG_TAKEN,     /* receiver: all bytes of an offered transfer are in place */
     PKI_MSG_WHO,       /* I have waited long: question `offset`, how far are you? */
-    PKI_MSG_HERE       /* the answer to question `offset`: `op` is my last collective, `bytes` 1 + the rank that I wait for, or 0 */
+    PKI_MSG_HERE,      /* the answer to question `offset`: `op` is my last collective, `bytes` 1 + the rank that I wait for, or 0 */
+    PKI_MSG_SIDE       /* between hosts: payload is what goes over the socket beside the lane on one host */
 };
 
 #define PKI_MSG_FLAG_COLL 1u     /* `op` is a collective's number, else the pair's send number */
@@ -93,6 +95,7 @@ struct pki_ep {
     int rank, peer;
     bool same_process;
     int64_t peer_pid;
+    bool connecting; /* set by ep_connect: the connection is being made, in progress; messages may be sent already */
     bool dead;    /* set by the transport; everything in flight has been put on the done queue with PK_ERR_PEER */
     bool can_put; /* set by ep_connect: put works to this peer */
     bool can_get; /* set by ep_connect: get works from any memory of this peer, by its address there */
@@ -109,6 +112,7 @@ struct pki_put {
     const void *src;
     uint64_t remote; /* what map returned, plus the offset */
     size_t bytes;
+    struct pki_msg about;        /* transports that tell: names the transfer; STAGED: there is none to tell of, `remote` is all */
     struct pki_gate done_remote; /* opened behind the last byte, if its word is not NULL */
     struct pki_queue *queue;     /* a queue to put it in, with no completion wanted (never on the done queue), or NULL */
     pk_result_t result;
@@ -116,9 +120,17 @@ struct pki_put {
     struct pki_gate private_gate; /* the transport's */
 };
 
+/* What transports between hosts need to know; made by the communicator. */
+#define PKI_NET_KEY_BYTES 32
+struct pki_net {
+    unsigned char key[PKI_NET_KEY_BYTES]; /* known to the ranks of this communicator alone */
+    struct sockaddr_storage local;        /* this rank's address on the network that the bootstrap uses */
+};
+
 struct pki_iface_config {
     int rank, size;
     struct pki_device *device; /* the communicator's GPU, or NULL */
+    const struct pki_net *net; /* NULL: not known */
 };
 
 /* What a rank's machine offers; gathered from all ranks before paths are chosen. */
@@ -131,6 +143,9 @@ struct pki_probe {
 struct pki_transport {
     const char *name; /* "shm" */
     size_t iface_bytes, ep_bytes;
+    bool between_hosts; /* joins ranks of different hosts, and only those; else only ranks of one host */
+    /* The receiver learns of bytes put from its own transport, as FIN messages, and the engine sends none, except for STAGED pieces. */
+    bool tells;
     bool reaches[2][2]; /* put works from [source kind] to [target kind], enum pki_mem_kind */
 
     /* Can this transport work on this machine, as far as one rank can tell? Never fails: says so in *probe. */
@@ -141,7 +156,7 @@ struct pki_transport {
 
     /* ep_init fills the blob for the peer; ep_connect takes the peer's. After PK_OK of ep_connect messages may be sent. On any
      * failure, and also between the two, the caller calls ep_close. ep's public fields rank, peer, same_process, peer_pid and
-     * iface are set before ep_init. */
+     * iface are set before ep_init; all else is zero. */
     pk_result_t (*ep_init)(struct pki_ep *ep, struct pki_blob *mine);
     pk_result_t (*ep_connect)(struct pki_ep *ep, struct pki_blob *theirs);
     void (*ep_close)(struct pki_ep *ep);

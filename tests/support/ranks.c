@@ -169,6 +169,18 @@ static void set_number(const char *name, int value)
     setenv(name, text, 1);
 }
 
+/* PICKLE_TEST_HOSTS: the ranks take themselves to be on so many hosts, in equal parts. */
+static void pretend_host(const struct ranks *ranks, int rank)
+{
+    const char *hosts = getenv("PICKLE_TEST_HOSTS");
+    char name[32];
+
+    if (hosts == NULL)
+        return;
+    snprintf(name, sizeof name, "test-host-%d", rank * atoi(hosts) / ranks->size);
+    setenv("PK_HOST_ID", name, 1);
+}
+
 void ranks_start(struct ranks *ranks, int rank, const char *role, char *const *argv, const struct ranks_hooks *hooks)
 {
     static char self[4096];
@@ -185,6 +197,7 @@ void ranks_start(struct ranks *ranks, int rank, const char *role, char *const *a
     set_number("PK_SIZE", ranks->size);
     set_number(MEMORY, ranks->memory);
     setenv("PK_ROOT", ranks->root, 1);
+    pretend_host(ranks, rank);
     if (role != NULL)
         setenv(ROLE, role, 1);
     if (hooks != NULL && hooks->before != NULL)

@@ -2,6 +2,7 @@
 /*
  * Ranks as processes: a test program starts itself (or another program) once for every rank, by posix_spawn, with PK_RANK, PK_SIZE and
  * PK_ROOT on the loopback. Driver and ranks share some memory, so that they can agree on moments without the library.
+ * PICKLE_TEST_HOSTS in the environment: the ranks take themselves to be on so many hosts.
  */
 #ifndef RANKS_H
 #define RANKS_H

@@ -162,7 +162,9 @@ Test(topology, names_of_distances)
 static const struct pki_transport nvlink = { .name = "nvlink", .reaches = { [PKI_MEM_DEVICE] = { [PKI_MEM_DEVICE] = true } } };
 static const struct pki_transport shm = { .name = "shm", .reaches = { [PKI_MEM_HOST] = { [PKI_MEM_HOST] = true } } };
 
-enum { NVLINK, SHM };
+static const struct pki_transport tcp = { .name = "tcp", .between_hosts = true, .reaches = { [PKI_MEM_HOST] = { [PKI_MEM_HOST] = true } } };
+
+enum { NVLINK, SHM, TCP };
 
 /* Two ranks of one host, each with a GPU of its own, where everything works. */
 static struct pki_pair good_pair(void)
@@ -170,14 +172,15 @@ static struct pki_pair good_pair(void)
     struct pki_pair pair = { .same_host = true,
                              .has_gpu = { true, true },
                              .distance = PKI_DIST_NVL,
-                             .ntransports = 2,
-                             .transports = { &nvlink, &shm },
+                             .ntransports = 3,
+                             .transports = { &nvlink, &shm, &tcp },
                              .connected = { true, true },
                              .can_put = { true, true } };
 
     for (int side = 0; side < 2; side++) {
         pair.probes[NVLINK][side] = (struct pki_probe){ true, 390, "copy engine, CUDA IPC" };
         pair.probes[SHM][side] = (struct pki_probe){ true, 8, "memfd and process_vm_writev" };
+        pair.probes[TCP][side] = (struct pki_probe){ true, 0, "address 192.0.2.1" };
     }
     return pair;
 }
@@ -207,6 +210,19 @@ static void other_host(struct pki_pair *pair)
 {
     pair->same_host = false;
     pair->connected[NVLINK] = pair->connected[SHM] = pair->can_put[NVLINK] = pair->can_put[SHM] = false;
+    pair->connected[TCP] = pair->can_put[TCP] = true;
+}
+
+static void other_host_without_network(struct pki_pair *pair)
+{
+    other_host(pair);
+    pair->probes[TCP][1] = (struct pki_probe){ false, 0, "no address" };
+}
+
+static void other_host_without_transport(struct pki_pair *pair)
+{
+    other_host(pair);
+    pair->ntransports = 2;
 }
 
 static void no_cma(struct pki_pair *pair)
@@ -309,9 +325,12 @@ static const struct path_case {
     { as_it_is, D, H, "shm", "host memory", 0, "device memory here, host memory there: in pieces through pinned memory" },
     { no_gpu_there, D, H, "shm", "host memory", 0, "in pieces through pinned memory" },
     { no_gpu_there, H, D, NULL, "", 0, "the peer has no GPU" },
-    { other_host, H, H, NULL, "", 0, "ranks on different hosts: no network transport in this version" },
-    { other_host, D, D, NULL, "", 0, "ranks on different hosts: no network transport in this version" },
-    { other_host, H, D, NULL, "", 0, "ranks on different hosts: no network transport in this version" },
+    { other_host, H, H, "tcp", "socket", 0, "ranks on different hosts, this one at address 192.0.2.1" },
+    { other_host, D, D, "tcp", "host memory", 0, "no transport of this build moves device memory between hosts" },
+    { other_host, H, D, "tcp", "host memory", 0, "in pieces through pinned memory" },
+    { other_host_without_network, H, H, NULL, "", 0, "tcp does not work on the peer: no address" },
+    { other_host_without_network, D, D, NULL, "", 0, "between hosts" },
+    { other_host_without_transport, H, H, NULL, "", 0, "no transport of this build moves host memory between hosts" },
     { no_cma, H, H, "shm", "ring", 8,
       "two copies through shared memory, as a direct one is not possible (memfd; process_vm_readv: Oper" },
     { no_cma, D, D, "nvlink", "copy engine", 390, "" },

@@ -1,0 +1,285 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Chunks of granted transfers, out and in. */
+#include <errno.h>
+#include <string.h>
+#include <sys/uio.h>
+
+#include "transport/tcp/tcp.h"
+
+#define MOVE_MASK (PKI_TCP_MOVES - 1)
+#define ROUND_BYTES (4u << 20) /* of one link in one round of progress, so that none starves the others */
+
+/* ---- Out ---- */
+
+static struct pki_tcp_slot *slot_of(struct pki_tcp_link *link, uint64_t number)
+{
+    return &link->slots[number % link->ep->params.window];
+}
+
+/* The link with the least on its way, of those that stand and have a free slot. */
+static struct pki_tcp_link *least_loaded(struct pki_tcp_ep *ep)
+{
+    struct pki_tcp_link *best = NULL;
+
+    for (uint32_t i = 1; i < ep->nlinks; i++) {
+        struct pki_tcp_link *link = &ep->links[i];
+
+        if (link->state == PKI_TCP_UP && link->end - link->acked < ep->params.window &&
+            (best == NULL || link->outstanding < best->outstanding))
+            best = link;
+    }
+    return best;
+}
+
+static void take_slot(struct pki_tcp_link *link, struct pki_tcp_move *move)
+{
+    const struct pki_put *put = move->put;
+    struct pki_tcp_slot *slot = slot_of(link, link->end++);
+    size_t left = put->bytes - move->issued, max = link->ep->params.chunk_bytes;
+    struct pki_tcp_chunk chunk = { .flags = put->about.flags, .index = put->about.index, .sig = put->about.sig,
+                                   .op = put->about.op, .offset = put->remote + move->issued,
+                                   .bytes = (uint32_t)(left < max ? left : max) };
+
+    if ((put->about.flags & PKI_MSG_FLAG_STAGED) != 0) /* to a place that the peer gave a number */
+        chunk = (struct pki_tcp_chunk){ .flags = PKI_MSG_FLAG_STAGED, .op = put->remote, .offset = move->issued,
+                                        .bytes = chunk.bytes };
+
+    slot->move = move;
+    slot->src = (const char *)put->src + move->issued;
+    slot->bytes = chunk.bytes;
+    pki_tcp_put_chunk(slot->head, &chunk);
+    move->issued += chunk.bytes;
+    link->outstanding += chunk.bytes;
+    if (link->writable)
+        pki_tcp_link_ready(link);
+}
+
+void pki_tcp_data_deal(struct pki_tcp_ep *ep)
+{
+    while (ep->move_next != ep->move_end) {
+        struct pki_tcp_move *move = &ep->moves[ep->move_next & MOVE_MASK];
+        struct pki_tcp_link *link = least_loaded(ep);
+
+        if (link == NULL)
+            return;
+        take_slot(link, move);
+        if (move->issued == move->put->bytes)
+            ep->move_next++;
+    }
+}
+
+pk_result_t pki_tcp_put(struct pki_put *put)
+{
+    struct pki_tcp_ep *ep = pki_tcp_ep_of(put->ep);
+
+    if (ep->base.dead)
+        return PK_ERR_PEER;
+    if (ep->move_end - ep->move_head == PKI_TCP_MOVES)
+        return PK_IN_PROGRESS;
+    ep->moves[ep->move_end++ & MOVE_MASK] = (struct pki_tcp_move){ .put = put };
+    ep->iface->busy++;
+    pki_tcp_data_deal(ep);
+    return PK_OK;
+}
+
+/* Puts end in the order in which they were given. */
+static void end_moves(struct pki_tcp_ep *ep)
+{
+    while (ep->move_head != ep->move_end) {
+        struct pki_tcp_move *move = &ep->moves[ep->move_head & MOVE_MASK];
+
+        if (move->acked < move->put->bytes)
+            return;
+        move->put->result = PK_OK;
+        pki_list_push(&ep->iface->base.done, &move->put->node);
+        ep->move_head++;
+        ep->iface->busy--;
+    }
+}
+
+void pki_tcp_data_acked(struct pki_tcp_link *link, uint64_t frames)
+{
+    if (frames <= link->acked)
+        return;
+    while (link->acked < frames) {
+        struct pki_tcp_slot *slot = slot_of(link, link->acked++);
+
+        slot->move->acked += slot->bytes;
+        link->outstanding -= slot->bytes;
+    }
+    if (link->next < link->acked) /* the connection broke, and the news came on the lane before it stood again */
+        link->next = link->acked;
+    end_moves(link->ep);
+    pki_tcp_data_deal(link->ep);
+}
+
+void pki_tcp_data_lost(struct pki_tcp_ep *ep)
+{
+    for (; ep->move_head != ep->move_end; ep->move_head++) {
+        struct pki_put *put = ep->moves[ep->move_head & MOVE_MASK].put;
+
+        put->result = PK_ERR_PEER;
+        pki_list_push(&ep->iface->base.done, &put->node);
+        ep->iface->busy--;
+    }
+    ep->move_next = ep->move_end;
+}
+
+/* What is left of the chunks from `next` on, two of them at most. */
+static int gather(struct pki_tcp_link *link, struct iovec parts[4])
+{
+    size_t skip = link->written;
+    int n = 0;
+
+    for (uint64_t i = link->next; i < link->end && i < link->next + 2; i++) {
+        struct pki_tcp_slot *slot = slot_of(link, i);
+
+        if (skip < sizeof slot->head)
+            parts[n++] = (struct iovec){ slot->head + skip, sizeof slot->head - skip };
+        skip = skip > sizeof slot->head ? skip - sizeof slot->head : 0;
+        parts[n++] = (struct iovec){ (char *)(uintptr_t)slot->src + skip, slot->bytes - skip };
+        skip = 0;
+    }
+    return n;
+}
+
+static void advance_out(struct pki_tcp_link *link, size_t bytes)
+{
+    link->written += bytes;
+    while (link->next < link->end) {
+        size_t whole = PKI_TCP_DATA_HEAD_BYTES + slot_of(link, link->next)->bytes;
+
+        if (link->written < whole)
+            return;
+        link->written -= whole;
+        link->next++;
+    }
+}
+
+void pki_tcp_data_write(struct pki_tcp_link *link)
+{
+    size_t budget = ROUND_BYTES;
+
+    while (link->state == PKI_TCP_UP && link->writable && link->next < link->end) {
+        struct iovec parts[4];
+        struct msghdr message = { .msg_iov = parts, .msg_iovlen = (size_t)gather(link, parts) };
+        ssize_t n = sendmsg(link->watch.fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
+            link->writable = false;
+            return;
+        }
+        if (n < 0) {
+            pki_tcp_link_broken(link, errno);
+            return;
+        }
+        advance_out(link, (size_t)n);
+        if ((size_t)n >= budget) {
+            if (link->next < link->end)
+                pki_tcp_link_ready(link);
+            return;
+        }
+        budget -= (size_t)n;
+    }
+}
+
+/* ---- In ---- */
+
+void pki_tcp_data_rewind(struct pki_tcp_link *link)
+{
+    link->next = link->acked;
+    link->written = 0;
+    link->head_have = 0;
+    link->left = 0;
+    if (link->grant != NULL)
+        link->grant->fillers--;
+    link->grant = NULL;
+}
+
+static bool begin_chunk(struct pki_tcp_link *link)
+{
+    struct pki_tcp_ep *ep = link->ep;
+
+    link->head_have = 0;
+    if (pki_tcp_get_chunk(link->head, &link->chunk))
+        link->grant = pki_tcp_grant_find(ep, &link->chunk);
+    if (link->grant == NULL) {
+        pki_tcp_lost(ep, "sent a chunk of no granted transfer (operation %llu, bytes %llu to %llu)",
+                     (unsigned long long)link->chunk.op, (unsigned long long)link->chunk.offset,
+                     (unsigned long long)link->chunk.offset + link->chunk.bytes);
+        return false;
+    }
+    link->grant->fillers++;
+    link->left = link->chunk.bytes;
+    return true;
+}
+
+static bool end_chunk(struct pki_tcp_link *link)
+{
+    struct pki_tcp_grant *grant = link->grant;
+
+    grant->fillers--;
+    link->grant = NULL;
+    link->received++;
+    link->ep->acks_due = true;
+    if (pki_tcp_grant_filled(link->ep, grant, &link->chunk))
+        return true;
+    pki_tcp_lost(link->ep, "sent bytes %llu to %llu of operation %llu twice", (unsigned long long)link->chunk.offset,
+                 (unsigned long long)link->chunk.offset + link->chunk.bytes, (unsigned long long)link->chunk.op);
+    return false;
+}
+
+/* The rest of the chunk and the head of the next one, in one system call. */
+static ssize_t receive(struct pki_tcp_link *link)
+{
+    struct iovec parts[2];
+    int n = 0;
+
+    if (link->left > 0) {
+        char *into = link->grant->addr + link->chunk.offset + (link->chunk.bytes - link->left);
+
+        parts[n++] = (struct iovec){ into, link->left };
+    }
+    parts[n++] = (struct iovec){ link->head + link->head_have, sizeof link->head - link->head_have };
+    return readv(link->watch.fd, parts, n);
+}
+
+static bool advance_in(struct pki_tcp_link *link, size_t bytes)
+{
+    size_t payload = bytes < link->left ? bytes : link->left;
+
+    link->left -= payload;
+    link->head_have += bytes - payload;
+    if (link->grant != NULL && link->left == 0 && !end_chunk(link))
+        return false;
+    return link->head_have < sizeof link->head || begin_chunk(link);
+}
+
+void pki_tcp_data_read(struct pki_tcp_link *link)
+{
+    size_t budget = ROUND_BYTES;
+
+    while (link->state == PKI_TCP_UP && link->readable) {
+        ssize_t n = receive(link);
+
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
+            link->readable = false;
+            return;
+        }
+        if (n <= 0) {
+            pki_tcp_link_broken(link, n < 0 ? errno : 0);
+            return;
+        }
+        if (!advance_in(link, (size_t)n))
+            return;
+        if ((size_t)n >= budget) {
+            pki_tcp_link_ready(link);
+            return;
+        }
+        budget -= (size_t)n;
+    }
+}

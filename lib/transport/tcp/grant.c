@@ -1,0 +1,191 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Grants that went out on the lane: where chunks may be written, and how much of each transfer has come. */
+#include <stdlib.h>
+
+#include "transport/tcp/tcp.h"
+
+#define GRANTS_A_SLAB 32
+#define KEY_FLAGS (PKI_MSG_FLAG_COLL | PKI_MSG_FLAG_CAPTURED | PKI_MSG_FLAG_STAGED)
+
+struct slab {
+    struct pki_list node;
+    struct pki_tcp_grant grants[GRANTS_A_SLAB];
+};
+
+static bool grow(struct pki_tcp_ep *ep)
+{
+    struct slab *slab = calloc(1, sizeof *slab);
+
+    if (slab == NULL)
+        return false;
+    pki_list_push(&ep->slabs, &slab->node);
+    for (int i = 0; i < GRANTS_A_SLAB; i++)
+        pki_list_push(&ep->free_grants, &slab->grants[i].node);
+    return true;
+}
+
+/* Between two islands lies a chunk that is on its way, so there are no more of them than the window allows. */
+pk_result_t pki_tcp_grants_open(struct pki_tcp_ep *ep)
+{
+    ep->islands_max = ep->params.sockets * ep->params.window + 1;
+    ep->islands = calloc(ep->islands_max, sizeof *ep->islands);
+    if (ep->islands == NULL || !grow(ep)) {
+        struct pki_where where = pki_tcp_where(ep);
+
+        return pki_fail(PK_ERR_MEMORY, &where, "over tcp: no memory for an endpoint");
+    }
+    return PK_OK;
+}
+
+void pki_tcp_grants_close(struct pki_tcp_ep *ep)
+{
+    struct pki_list *node;
+
+    while ((node = pki_list_pop(&ep->slabs)) != NULL)
+        free(pki_container_of(node, struct slab, node));
+    free(ep->islands);
+    ep->islands = NULL;
+}
+
+static void fill(struct pki_tcp_ep *ep, struct pki_tcp_grant *grant, const struct pki_msg *msg, struct pki_msg *out)
+{
+    *grant = (struct pki_tcp_grant){ .flags = msg->flags & KEY_FLAGS, .index = msg->index, .sig = msg->sig, .op = msg->op,
+                                     .addr = (char *)(uintptr_t)msg->offset, .bytes = msg->bytes };
+    out->offset = 0;
+    if (msg->kind != PKI_MSG_SLOT)
+        return;
+    grant->flags = PKI_MSG_FLAG_STAGED;
+    grant->index = 0;
+    grant->sig = 0;
+    grant->op = ++ep->places;
+    grant->bytes = msg->gate_value;
+    out->offset = grant->op;
+}
+
+pk_result_t pki_tcp_grant(struct pki_tcp_ep *ep, const struct pki_msg *msg, struct pki_msg *out)
+{
+    struct pki_list *node;
+    struct pki_tcp_grant *grant;
+
+    if (msg->kind == PKI_MSG_GRANT && (msg->flags & (PKI_MSG_FLAG_STAGED | PKI_MSG_FLAG_DEVICE)) != 0)
+        return PK_OK;
+    node = pki_list_pop(&ep->free_grants);
+    if (node == NULL && grow(ep))
+        node = pki_list_pop(&ep->free_grants);
+    if (node == NULL) {
+        struct pki_where where = pki_tcp_where(ep);
+
+        return pki_fail(PK_ERR_MEMORY, &where, "over tcp: no memory for a grant");
+    }
+    grant = pki_container_of(node, struct pki_tcp_grant, node);
+    fill(ep, grant, msg, out);
+    pki_list_init(&grant->news);
+    pki_list_init(&grant->node);
+    pki_list_push(&ep->grants, &grant->node);
+    ep->iface->busy++;
+    return PK_OK;
+}
+
+static bool has_come(const struct pki_tcp_ep *ep, const struct pki_tcp_grant *grant, const struct pki_tcp_chunk *chunk)
+{
+    if (chunk->offset < grant->prefix)
+        return true;
+    for (uint32_t i = 0; i < ep->nislands; i++)
+        if (ep->islands[i].grant == grant && chunk->offset < ep->islands[i].end &&
+            chunk->offset + chunk->bytes > ep->islands[i].begin)
+            return true;
+    return false;
+}
+
+struct pki_tcp_grant *pki_tcp_grant_find(struct pki_tcp_ep *ep, const struct pki_tcp_chunk *chunk)
+{
+    for (struct pki_list *n = ep->grants.next; n != &ep->grants; n = n->next) {
+        struct pki_tcp_grant *grant = pki_container_of(n, struct pki_tcp_grant, node);
+
+        if (grant->op != chunk->op || grant->index != chunk->index || ((grant->flags ^ chunk->flags) & KEY_FLAGS) != 0)
+            continue;
+        if (chunk->offset > grant->bytes || chunk->bytes > grant->bytes - chunk->offset || has_come(ep, grant, chunk))
+            return NULL;
+        return grant;
+    }
+    return NULL;
+}
+
+/* Islands that the prefix has reached become part of it. */
+static void absorb(struct pki_tcp_ep *ep, struct pki_tcp_grant *grant)
+{
+    for (uint32_t i = 0; i < ep->nislands;) {
+        if (ep->islands[i].grant != grant || ep->islands[i].begin != grant->prefix) {
+            i++;
+            continue;
+        }
+        grant->prefix = ep->islands[i].end;
+        ep->islands[i] = ep->islands[--ep->nislands];
+        i = 0;
+    }
+}
+
+static bool add_island(struct pki_tcp_ep *ep, struct pki_tcp_grant *grant, size_t begin, size_t end)
+{
+    for (uint32_t i = 0; i < ep->nislands;) {
+        struct pki_tcp_island *island = &ep->islands[i];
+
+        if (island->grant != grant || (island->end != begin && island->begin != end)) {
+            i++;
+            continue;
+        }
+        begin = island->begin < begin ? island->begin : begin;
+        end = island->end > end ? island->end : end;
+        *island = ep->islands[--ep->nislands];
+        i = 0;
+    }
+    if (ep->nislands == ep->islands_max)
+        return false;
+    ep->islands[ep->nislands++] = (struct pki_tcp_island){ .grant = grant, .begin = begin, .end = end };
+    return true;
+}
+
+static void end(struct pki_tcp_ep *ep, struct pki_tcp_grant *grant)
+{
+    pki_list_remove(&grant->node);
+    pki_list_push(&ep->free_grants, &grant->node);
+    ep->iface->busy--;
+}
+
+bool pki_tcp_grant_filled(struct pki_tcp_ep *ep, struct pki_tcp_grant *grant, const struct pki_tcp_chunk *chunk)
+{
+    if (has_come(ep, grant, chunk))
+        return false;
+    if (chunk->offset != grant->prefix)
+        return add_island(ep, grant, chunk->offset, chunk->offset + chunk->bytes);
+    grant->prefix += chunk->bytes;
+    absorb(ep, grant);
+    if (grant->prefix == grant->bytes && grant->fillers > 0)
+        return false;
+    if (grant->flags == PKI_MSG_FLAG_STAGED && grant->prefix == grant->bytes)
+        end(ep, grant); /* the engines tell each other of it */
+    else if (grant->flags != PKI_MSG_FLAG_STAGED && pki_list_empty(&grant->news))
+        pki_list_push(&ep->news, &grant->news);
+    return true;
+}
+
+bool pki_tcp_news_peek(struct pki_tcp_ep *ep, struct pki_msg *msg)
+{
+    const struct pki_tcp_grant *grant;
+
+    if (pki_list_empty(&ep->news))
+        return false;
+    grant = pki_container_of(ep->news.next, struct pki_tcp_grant, news);
+    *msg = (struct pki_msg){ .kind = PKI_MSG_FIN, .flags = grant->flags, .index = grant->index, .sig = grant->sig,
+                             .op = grant->op, .offset = grant->prefix, .bytes = grant->bytes };
+    return true;
+}
+
+void pki_tcp_news_pop(struct pki_tcp_ep *ep)
+{
+    struct pki_tcp_grant *grant = pki_container_of(ep->news.next, struct pki_tcp_grant, news);
+
+    pki_list_remove(&grant->news);
+    if (grant->prefix == grant->bytes)
+        end(ep, grant);
+}

@@ -1,0 +1,349 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Messages on link 0: kept in a ring until the peer has them, read into a buffer and looked at in place. */
+#include <errno.h>
+#include <linux/sockios.h>
+#include <poll.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/uio.h>
+
+#include "transport/tcp/tcp.h"
+#include "util/clock.h"
+
+#define TX_MASK (PKI_TCP_TX_BYTES - 1)
+#define TELL_BYTES (PKI_TCP_TX_BYTES / 4) /* acknowledged at the latest after so many bytes: the writer never stands still for it */
+#define DIRECT_PEERS 2                    /* with no more of them each lane is read without asking epoll first */
+#define DIRECT_ROUNDS 4096                /* and only while something happens now and then */
+#define GOODBYE_NS (200 * PKI_NS_PER_MS)
+
+/* ---- Out ---- */
+
+static void ring_write(struct pki_tcp_ep *ep, const void *data, size_t bytes)
+{
+    size_t at = ep->tx_end & TX_MASK;
+    size_t first = bytes < PKI_TCP_TX_BYTES - at ? bytes : PKI_TCP_TX_BYTES - at;
+
+    memcpy(ep->tx + at, data, first);
+    memcpy(ep->tx, (const unsigned char *)data + first, bytes - first);
+    ep->tx_end += bytes;
+}
+
+static void ring_read(const struct pki_tcp_ep *ep, uint64_t from, unsigned char *out, size_t bytes)
+{
+    for (size_t i = 0; i < bytes; i++)
+        out[i] = ep->tx[(from + i) & TX_MASK];
+}
+
+static void gather_acks(struct pki_tcp_ep *ep)
+{
+    ep->acks_bytes = ep->acks_sent = 0;
+    ep->acks_due = false;
+    for (uint32_t i = 0; i < ep->nlinks; i++) {
+        struct pki_tcp_ack ack = { .link = i, .frames = ep->links[i].received };
+
+        if (ep->links[i].told == ack.frames)
+            continue;
+        pki_tcp_put_ack(ep->acks + ep->acks_bytes, &ack);
+        ep->acks_bytes += PKI_TCP_HEADER_BYTES + PKI_TCP_ACK_BYTES;
+        ep->links[i].told = ack.frames;
+    }
+    ep->rx_untold = 0;
+}
+
+/* A half-written row of acknowledgements first, then the frames, then acknowledgements that are due. */
+static int gather(struct pki_tcp_ep *ep, struct iovec parts[3])
+{
+    size_t at = ep->tx_sent & TX_MASK, bytes = (size_t)(ep->tx_end - ep->tx_sent);
+    size_t first = bytes < PKI_TCP_TX_BYTES - at ? bytes : PKI_TCP_TX_BYTES - at;
+    int n = 0;
+
+    if (ep->acks_sent == 0 && bytes > 0) {
+        parts[n++] = (struct iovec){ ep->tx + at, first };
+        if (bytes > first)
+            parts[n++] = (struct iovec){ ep->tx, bytes - first };
+    }
+    if (ep->acks_sent < ep->acks_bytes)
+        parts[n++] = (struct iovec){ ep->acks + ep->acks_sent, ep->acks_bytes - ep->acks_sent };
+    return n;
+}
+
+static void advance_out(struct pki_tcp_ep *ep, size_t bytes)
+{
+    if (ep->acks_sent == 0) {
+        size_t frames = (size_t)(ep->tx_end - ep->tx_sent);
+
+        frames = bytes < frames ? bytes : frames;
+        ep->tx_sent += frames;
+        bytes -= frames;
+    }
+    ep->acks_sent += bytes;
+    if (ep->acks_sent == ep->acks_bytes)
+        ep->acks_sent = ep->acks_bytes = 0;
+}
+
+void pki_tcp_lane_flush(struct pki_tcp_ep *ep)
+{
+    struct pki_tcp_link *link = &ep->links[0];
+
+    while (link->state == PKI_TCP_UP && link->writable) {
+        struct iovec parts[3];
+        struct msghdr message = { .msg_iov = parts };
+        ssize_t n;
+
+        if (ep->acks_due && ep->acks_bytes == 0)
+            gather_acks(ep);
+        message.msg_iovlen = (size_t)gather(ep, parts);
+        if (message.msg_iovlen == 0)
+            return;
+        n = sendmsg(link->watch.fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+        if (n >= 0)
+            advance_out(ep, (size_t)n);
+        else if (errno == EAGAIN || errno == EWOULDBLOCK)
+            link->writable = false;
+        else if (errno != EINTR)
+            pki_tcp_link_broken(link, errno);
+    }
+}
+
+pk_result_t pki_tcp_msg(struct pki_ep *base, const struct pki_msg *msg, const void *payload)
+{
+    struct pki_tcp_ep *ep = pki_tcp_ep_of(base);
+    unsigned char head[PKI_TCP_HEADER_BYTES + PKI_TCP_MSG_BYTES];
+    struct pki_msg out = *msg;
+    size_t bytes;
+
+    if (base->dead)
+        return PK_ERR_PEER;
+    if (ep->left) /* nobody reads it any more */
+        return PK_OK;
+    if (PKI_TCP_TX_BYTES - (size_t)(ep->tx_end - ep->tx_head) < sizeof head + msg->payload)
+        return PK_IN_PROGRESS;
+    if (msg->kind == PKI_MSG_GRANT || msg->kind == PKI_MSG_SLOT) {
+        pk_result_t result = pki_tcp_grant(ep, msg, &out);
+
+        if (result != PK_OK)
+            return result;
+    }
+    bytes = pki_tcp_put_msg(head, &out);
+    ring_write(ep, head, bytes);
+    if (msg->payload > 0)
+        ring_write(ep, payload, msg->payload);
+    ep->links[0].end++;
+    pki_tcp_lane_flush(ep);
+    return PK_OK;
+}
+
+void pki_tcp_lane_acked(struct pki_tcp_ep *ep, uint64_t frames)
+{
+    struct pki_tcp_link *link = &ep->links[0];
+
+    for (; link->acked < frames; link->acked++) {
+        unsigned char head[PKI_TCP_HEADER_BYTES];
+        struct pki_tcp_frame frame;
+
+        ring_read(ep, ep->tx_head, head, sizeof head);
+        if (!pki_tcp_get_header(head, &frame)) /* own words */
+            return;
+        ep->tx_head += sizeof head + frame.bytes;
+    }
+}
+
+void pki_tcp_lane_rewind(struct pki_tcp_ep *ep)
+{
+    ep->tx_sent = ep->tx_head;
+    ep->acks_sent = ep->acks_bytes = 0;
+    ep->rx_tail = ep->rx_scan;
+    for (uint32_t i = 0; i < ep->nlinks; i++)
+        ep->links[i].told = UINT64_MAX; /* what was told may not have come */
+    ep->acks_due = true;
+}
+
+/* Wait for the kernel to have sent, and the peer's to have taken, all that was written. */
+static void see_out(struct pki_tcp_ep *ep, uint64_t until)
+{
+    struct pki_tcp_link *link = &ep->links[0];
+
+    while (link->state == PKI_TCP_UP && pki_now_ns() < until) {
+        struct pollfd p = { .fd = link->watch.fd, .events = POLLOUT };
+        int waiting = 0;
+
+        link->writable = true;
+        pki_tcp_lane_flush(ep);
+        if (link->state != PKI_TCP_UP)
+            return;
+        if (ep->tx_sent == ep->tx_end && (ioctl(link->watch.fd, SIOCOUTQ, &waiting) != 0 || waiting == 0))
+            return;
+        (void)poll(&p, ep->tx_sent < ep->tx_end ? 1 : 0, 1);
+    }
+}
+
+void pki_tcp_lane_close(struct pki_tcp_ep *ep)
+{
+    unsigned char head[PKI_TCP_HEADER_BYTES];
+
+    if (ep->links[0].state != PKI_TCP_UP || PKI_TCP_TX_BYTES - (size_t)(ep->tx_end - ep->tx_head) < sizeof head)
+        return;
+    pki_tcp_put_close(head);
+    ring_write(ep, head, sizeof head);
+    see_out(ep, pki_now_ns() + GOODBYE_NS);
+}
+
+/* ---- In ---- */
+
+static bool take_ack(struct pki_tcp_ep *ep, const unsigned char *bytes)
+{
+    struct pki_tcp_ack ack;
+
+    if (!pki_tcp_get_ack(bytes, &ack) || ack.link >= ep->nlinks || ack.frames > ep->links[ack.link].end)
+        return false;
+    if (ack.link == 0)
+        pki_tcp_lane_acked(ep, ack.frames);
+    else if (ep->links[ack.link].state == PKI_TCP_UP && ack.frames > ep->links[ack.link].next)
+        return false;
+    else
+        pki_tcp_data_acked(&ep->links[ack.link], ack.frames);
+    return true;
+}
+
+static bool take_frame(struct pki_tcp_ep *ep, const struct pki_tcp_frame *frame)
+{
+    switch (frame->type) {
+    case PKI_TCP_MSG:
+        ep->links[0].received++;
+        ep->rx_untold += PKI_TCP_HEADER_BYTES + frame->bytes;
+        ep->acks_due = ep->acks_due || ep->rx_untold >= TELL_BYTES;
+        return true;
+    case PKI_TCP_ACK:
+        return take_ack(ep, ep->rx + ep->rx_scan + PKI_TCP_HEADER_BYTES);
+    case PKI_TCP_CLOSE:
+        pki_tcp_left(ep);
+        return true;
+    case PKI_TCP_DATA:
+        break;
+    }
+    return false;
+}
+
+/* Look at the frames that are whole now. False: the endpoint is lost. */
+static bool scan(struct pki_tcp_ep *ep)
+{
+    while (ep->rx_tail - ep->rx_scan >= PKI_TCP_HEADER_BYTES) {
+        struct pki_tcp_frame frame;
+        bool right = pki_tcp_get_header(ep->rx + ep->rx_scan, &frame) && frame.type != PKI_TCP_DATA;
+
+        if (right && ep->rx_tail - ep->rx_scan - PKI_TCP_HEADER_BYTES < frame.bytes)
+            return true;
+        if (!right || !take_frame(ep, &frame)) {
+            pki_tcp_lost(ep, "sent bytes on the lane that make no sense");
+            return false;
+        }
+        ep->rx_scan += PKI_TCP_HEADER_BYTES + frame.bytes;
+    }
+    return true;
+}
+
+static void make_room(struct pki_tcp_ep *ep)
+{
+    if (ep->rx_head > 0 && PKI_TCP_RX_BYTES - ep->rx_head < PKI_TCP_MSG_FRAME_MAX) {
+        memmove(ep->rx, ep->rx + ep->rx_head, ep->rx_tail - ep->rx_head);
+        ep->rx_tail -= ep->rx_head;
+        ep->rx_scan -= ep->rx_head;
+        ep->rx_head = 0;
+    }
+}
+
+bool pki_tcp_lane_read(struct pki_tcp_ep *ep)
+{
+    struct pki_tcp_link *link = &ep->links[0];
+    bool moved = false;
+
+    while (link->state == PKI_TCP_UP) {
+        size_t room;
+        ssize_t n;
+
+        make_room(ep);
+        room = PKI_TCP_RX_BYTES - ep->rx_tail;
+        if (room == 0) { /* the engine has not taken them yet: pop comes back here */
+            link->readable = true;
+            return moved;
+        }
+        n = recv(link->watch.fd, ep->rx + ep->rx_tail, room, MSG_DONTWAIT);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
+            link->readable = false;
+            return moved;
+        }
+        if (n <= 0) {
+            pki_tcp_link_broken(link, n < 0 ? errno : 0);
+            return moved;
+        }
+        moved = true;
+        ep->rx_tail += (size_t)n;
+        if (!scan(ep) || ((size_t)n < room && !link->hangup))
+            break;
+    }
+    if (ep->acks_due)
+        pki_tcp_lane_flush(ep);
+    return moved;
+}
+
+/* With few peers a look at the lane costs one system call, and the way through epoll two. */
+static bool look_directly(struct pki_tcp_ep *ep)
+{
+    struct pki_tcp_iface *iface = ep->iface;
+
+    if (iface->neps > DIRECT_PEERS || iface->quiet > DIRECT_ROUNDS || ep->links[0].state != PKI_TCP_UP)
+        return false;
+    if (!pki_tcp_lane_read(ep))
+        return false;
+    iface->quiet = 0;
+    return true;
+}
+
+bool pki_tcp_peek(struct pki_ep *base, struct pki_msg *msg, const void **payload)
+{
+    struct pki_tcp_ep *ep = pki_tcp_ep_of(base);
+
+    ep->peeked_news = pki_tcp_news_peek(ep, msg);
+    *payload = NULL;
+    if (ep->peeked_news)
+        return true;
+    if (ep->rx_head == ep->rx_scan && !look_directly(ep))
+        return false;
+    while (ep->rx_head < ep->rx_scan) {
+        const unsigned char *at = ep->rx + ep->rx_head, *bytes;
+        struct pki_tcp_frame frame;
+
+        if (!pki_tcp_get_header(at, &frame))
+            return false;
+        if (frame.type != PKI_TCP_MSG) {
+            ep->rx_head += PKI_TCP_HEADER_BYTES + frame.bytes;
+            continue;
+        }
+        if (pki_tcp_get_msg(at + PKI_TCP_HEADER_BYTES, frame.bytes, msg, &bytes)) {
+            *payload = bytes;
+            return true;
+        }
+        pki_tcp_lost(ep, "sent a message that makes no sense");
+        return false;
+    }
+    return false;
+}
+
+void pki_tcp_pop(struct pki_ep *base)
+{
+    struct pki_tcp_ep *ep = pki_tcp_ep_of(base);
+    struct pki_tcp_frame frame;
+
+    if (ep->peeked_news) {
+        pki_tcp_news_pop(ep);
+        return;
+    }
+    if (pki_tcp_get_header(ep->rx + ep->rx_head, &frame))
+        ep->rx_head += PKI_TCP_HEADER_BYTES + frame.bytes;
+    if (ep->rx_head == ep->rx_tail)
+        ep->rx_head = ep->rx_scan = ep->rx_tail = 0;
+    if (ep->links[0].readable)
+        pki_tcp_link_ready(&ep->links[0]);
+}

@@ -1,0 +1,361 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The life of a connection: made, proved, broken, made again, given up. */
+#include <errno.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <unistd.h>
+
+#include "transport/tcp/tcp.h"
+#include "util/auth.h"
+#include "util/clock.h"
+#include "util/netif.h"
+
+#define LABEL_BYTES 32
+#define ATTEMPT_NS (5 * PKI_NS_PER_S)      /* the peer answers a hello in its next round of progress */
+#define BACKOFF_MAX_NS (100 * PKI_NS_PER_MS)
+#define REFUSED_NS (300 * PKI_NS_PER_MS)   /* a process that lives listens: nobody there means that it has ended */
+#define PROBE_NS (100 * PKI_NS_PER_MS)
+
+/* ---- Small things ---- */
+
+bool pki_tcp_watch(struct pki_tcp_iface *iface, struct pki_tcp_watch *watch, int fd, bool both_ways)
+{
+    struct epoll_event event = { .events = both_ways ? EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET : EPOLLIN, .data.ptr = watch };
+    int op = watch->fd == fd ? EPOLL_CTL_MOD : EPOLL_CTL_ADD;
+
+    /* An accepted connection was watched as a guest. */
+    if (epoll_ctl(iface->epoll_fd, op, fd, &event) != 0 &&
+        (errno != EEXIST || epoll_ctl(iface->epoll_fd, EPOLL_CTL_MOD, fd, &event) != 0)) {
+        (void)pki_fail_errno(PK_ERR_SYSTEM, NULL, "over tcp: epoll_ctl");
+        return false;
+    }
+    watch->fd = fd;
+    return true;
+}
+
+void pki_tcp_unwatch(struct pki_tcp_watch *watch)
+{
+    if (watch->fd >= 0)
+        close(watch->fd);
+    watch->fd = -1;
+}
+
+/* A host that vanishes sends nothing: half of the patience goes by until the kernel says so, the other half in attempts. */
+void pki_tcp_socket_options(const struct pki_tcp_iface *iface, int fd)
+{
+    const int on = 1, quarter = (int)(iface->params.retry_ns / 4 / PKI_NS_PER_S);
+    const int idle = quarter > 0 ? quarter : 1, probes = 3;
+    const unsigned half_ms = (unsigned)(iface->params.retry_ns / 2 / PKI_NS_PER_MS);
+
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    (void)setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle, sizeof idle);
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &on, sizeof on);
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &probes, sizeof probes);
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &half_ms, sizeof half_ms);
+}
+
+pk_result_t pki_tcp_prove(const struct pki_tcp_iface *iface, const char *label, const unsigned char hello[PKI_TCP_HELLO_BYTES],
+                          const struct pki_tcp_challenge *challenge, unsigned char mac[PKI_TCP_MAC_BYTES])
+{
+    unsigned char transcript[LABEL_BYTES + PKI_TCP_HELLO_BYTES + PKI_TCP_CHALLENGE_BYTES] = { 0 };
+    struct pki_tcp_challenge plain = *challenge;
+
+    memset(plain.mac, 0, sizeof plain.mac);
+    (void)snprintf((char *)transcript, LABEL_BYTES, "%s", label);
+    memcpy(transcript + LABEL_BYTES, hello, PKI_TCP_HELLO_BYTES);
+    pki_tcp_put_challenge(transcript + LABEL_BYTES + PKI_TCP_HELLO_BYTES, &plain);
+    return pki_auth_mac(iface->key, sizeof iface->key, transcript, sizeof transcript, mac);
+}
+
+static void set_trouble(struct pki_tcp_link *link)
+{
+    link->ep->iface->trouble = true;
+    link->ep->iface->timers_ns = 0;
+}
+
+/* ---- The end ---- */
+
+static void over(struct pki_tcp_ep *ep)
+{
+    for (uint32_t i = 0; i < ep->nlinks; i++) {
+        struct pki_tcp_link *link = &ep->links[i];
+
+        pki_list_remove(&link->ready);
+        pki_tcp_unwatch(&link->watch);
+        link->state = PKI_TCP_OVER;
+        if (link->grant != NULL)
+            link->grant->fillers--;
+        link->grant = NULL;
+    }
+    ep->base.connecting = false;
+}
+
+void pki_tcp_lost(struct pki_tcp_ep *ep, const char *fmt, ...)
+{
+    struct pki_where where = pki_tcp_where(ep);
+    char text[256];
+    va_list args;
+
+    if (ep->base.dead)
+        return;
+    va_start(args, fmt);
+    vsnprintf(text, sizeof text, fmt, args);
+    va_end(args);
+    (void)pki_fail(PK_ERR_PEER, &where, "over tcp: %s", text);
+    over(ep);
+    ep->base.dead = true;
+    pki_tcp_data_lost(ep);
+}
+
+/* Puts under way stay where they are: the engine knows that the peer is gone, and names what waited for it. */
+void pki_tcp_left(struct pki_tcp_ep *ep)
+{
+    ep->left = true;
+    over(ep);
+}
+
+/* ---- Broken ---- */
+
+static void wait_again(struct pki_tcp_link *link, uint64_t pause)
+{
+    pki_tcp_unwatch(&link->watch);
+    pki_list_remove(&link->ready);
+    link->state = PKI_TCP_WAITING;
+    link->retry_ns = pki_now_ns() + pause;
+    link->have = 0;
+    set_trouble(link);
+}
+
+static const char *reason(int error, char *text, size_t bytes)
+{
+    return error == 0 ? "closed by the other end" : strerror_r(error, text, bytes);
+}
+
+void pki_tcp_link_broken(struct pki_tcp_link *link, int error)
+{
+    struct pki_tcp_ep *ep = link->ep;
+    struct pki_where where = pki_tcp_where(ep);
+    char text[128];
+
+    if (link->state != PKI_TCP_UP)
+        return;
+    pki_log(PKI_LOG_INFO, &where, "over tcp: connection %u: %s", link->index, reason(error, text, sizeof text));
+    link->broken_ns = pki_now_ns();
+    if (error == ETIMEDOUT)
+        link->broken_ns -= ep->iface->params.retry_ns / 2;
+    link->refused_ns = 0;
+    link->attempts = 0;
+    link->readable = link->writable = link->hangup = false;
+    if (link->index == 0)
+        pki_tcp_lane_rewind(ep);
+    else
+        pki_tcp_data_rewind(link);
+    wait_again(link, ep->connects ? 0 : PROBE_NS / 2);
+}
+
+static void refused(struct pki_tcp_link *link)
+{
+    uint64_t now = pki_now_ns();
+
+    if (link->refused_ns == 0)
+        link->refused_ns = now;
+    else if (now - link->refused_ns > REFUSED_NS)
+        pki_tcp_lost(link->ep, "its process has ended: nobody listens there any more");
+}
+
+/* An attempt came to nothing. */
+static void attempt_failed(struct pki_tcp_link *link, int error)
+{
+    struct pki_where where = pki_tcp_where(link->ep);
+    uint64_t pause = PKI_NS_PER_MS << (link->attempts < 7 ? link->attempts : 7);
+    char text[128];
+
+    pki_log(PKI_LOG_DEBUG, &where, "over tcp: connection %u, attempt %u: %s", link->index, link->attempts,
+            reason(error, text, sizeof text));
+    if (link->state == PKI_TCP_PROBING)
+        pause = PROBE_NS;
+    wait_again(link, pause < BACKOFF_MAX_NS ? pause : BACKOFF_MAX_NS);
+    link->attempts++;
+    if (error == ECONNREFUSED)
+        refused(link);
+    else
+        link->refused_ns = 0;
+}
+
+/* ---- Made ---- */
+
+/* Several interfaces carry the connections in turn; one that leads nowhere is left out by the next attempt. */
+static int dial(struct pki_tcp_link *link)
+{
+    struct pki_tcp_iface *iface = link->ep->iface;
+    uint32_t turn = (link->index == 0 ? 0 : link->index - 1) + link->attempts;
+    const struct sockaddr_storage *to = &link->ep->theirs.address[turn % link->ep->theirs.addresses];
+    struct sockaddr_storage from = iface->address[turn % iface->listeners];
+    int fd = socket(to->ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+
+    if (fd < 0)
+        return -1;
+    pki_tcp_socket_options(iface, fd);
+    if (iface->listeners > 1 && from.ss_family == to->ss_family) {
+        pki_netif_set_port(&from, 0);
+        (void)bind(fd, (struct sockaddr *)&from, pki_netif_bytes(&from));
+    }
+    if (connect(fd, (const struct sockaddr *)to, pki_netif_bytes(to)) == 0 || errno == EINPROGRESS || errno == EINTR)
+        return fd;
+    close(fd);
+    return -1;
+}
+
+static void begin(struct pki_tcp_link *link, enum pki_tcp_state state)
+{
+    int fd = dial(link);
+
+    link->state = state;
+    link->attempt_ends_ns = pki_now_ns() + ATTEMPT_NS;
+    if (fd < 0) {
+        attempt_failed(link, errno);
+    } else if (!pki_tcp_watch(link->ep->iface, &link->watch, fd, true)) {
+        close(fd);
+        attempt_failed(link, 0);
+    }
+}
+
+static void say_hello(struct pki_tcp_link *link)
+{
+    struct pki_tcp_ep *ep = link->ep;
+    struct pki_tcp_hello hello = { .from = (uint32_t)ep->base.rank, .to = (uint32_t)ep->base.peer, 
+                                   .size = (uint32_t)ep->iface->size, .link = link->index, .received = link->received };
+
+    if (pki_auth_random(hello.nonce, sizeof hello.nonce) != PK_OK) {
+        attempt_failed(link, 0);
+        return;
+    }
+    pki_tcp_put_hello(link->hello, &hello);
+    link->state = PKI_TCP_CHALLENGED;
+    link->have = 0;
+    if (send(link->watch.fd, link->hello, sizeof link->hello, MSG_NOSIGNAL | MSG_DONTWAIT) != (ssize_t)sizeof link->hello)
+        attempt_failed(link, errno);
+}
+
+static void connected(struct pki_tcp_link *link)
+{
+    struct sockaddr_storage there;
+    socklen_t bytes = sizeof there, error_bytes = sizeof(int);
+    int error = 0;
+
+    if (getsockopt(link->watch.fd, SOL_SOCKET, SO_ERROR, &error, &error_bytes) != 0 || error != 0) {
+        attempt_failed(link, error);
+        return;
+    }
+    if (getpeername(link->watch.fd, (struct sockaddr *)&there, &bytes) != 0) /* not yet */
+        return;
+    if (link->state == PKI_TCP_PROBING)
+        attempt_failed(link, 0); /* its process lives */
+    else
+        say_hello(link);
+}
+
+static bool answer(struct pki_tcp_link *link, const struct pki_tcp_challenge *challenge)
+{
+    const struct pki_tcp_iface *iface = link->ep->iface;
+    unsigned char mac[PKI_TCP_MAC_BYTES];
+
+    if (pki_tcp_prove(iface, PKI_TCP_LABEL_ACCEPT, link->hello, challenge, mac) != PK_OK ||
+        !pki_auth_equal(mac, challenge->mac, sizeof mac))
+        return false;
+    if (pki_tcp_prove(iface, PKI_TCP_LABEL_CONNECT, link->hello, challenge, mac) != PK_OK)
+        return false;
+    return send(link->watch.fd, mac, sizeof mac, MSG_NOSIGNAL | MSG_DONTWAIT) == (ssize_t)sizeof mac;
+}
+
+static void challenged(struct pki_tcp_link *link)
+{
+    struct pki_tcp_challenge challenge;
+    int fd = link->watch.fd;
+
+    while (link->have < sizeof link->in) {
+        ssize_t n = recv(fd, link->in + link->have, sizeof link->in - link->have, MSG_DONTWAIT);
+
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
+            return;
+        if (n <= 0) {
+            attempt_failed(link, n < 0 ? errno : 0);
+            return;
+        }
+        link->have += (size_t)n;
+    }
+    if (!pki_tcp_get_challenge(link->in, &challenge) || !answer(link, &challenge) ||
+        !pki_tcp_link_up(link, fd, challenge.received))
+        attempt_failed(link, 0);
+}
+
+void pki_tcp_link_step(struct pki_tcp_link *link)
+{
+    if (link->state == PKI_TCP_CONNECTING || link->state == PKI_TCP_PROBING)
+        connected(link);
+    if (link->state == PKI_TCP_CHALLENGED)
+        challenged(link);
+}
+
+static bool all_up(const struct pki_tcp_ep *ep)
+{
+    for (uint32_t i = 0; i < ep->nlinks; i++)
+        if (ep->links[i].state != PKI_TCP_UP)
+            return false;
+    return true;
+}
+
+bool pki_tcp_link_up(struct pki_tcp_link *link, int fd, uint64_t received)
+{
+    struct pki_tcp_ep *ep = link->ep;
+
+    if (received < link->acked || received > link->end)
+        return false;
+    if (link->watch.fd != fd)
+        pki_tcp_unwatch(&link->watch);
+    if (!pki_tcp_watch(ep->iface, &link->watch, fd, true))
+        return false;
+    link->state = PKI_TCP_UP;
+    link->readable = link->writable = true;
+    if (link->index == 0) {
+        pki_tcp_lane_acked(ep, received);
+        pki_tcp_lane_rewind(ep);
+    } else {
+        pki_tcp_data_acked(link, received);
+        pki_tcp_data_rewind(link);
+        pki_tcp_data_deal(ep);
+    }
+    pki_tcp_link_ready(link);
+    ep->base.connecting = ep->base.connecting && !all_up(ep);
+    return true;
+}
+
+/* ---- Time ---- */
+
+void pki_tcp_link_timers(struct pki_tcp_link *link, uint64_t now)
+{
+    struct pki_tcp_ep *ep = link->ep;
+
+    if (link->state == PKI_TCP_UP || link->state == PKI_TCP_OVER || link->state == PKI_TCP_IDLE)
+        return;
+    ep->iface->trouble = true;
+    if (!ep->base.connecting && now > link->broken_ns && now - link->broken_ns > ep->iface->params.retry_ns) {
+        pki_tcp_lost(ep, "connection %u broke and did not stand again within PK_RETRY_MS (%llu ms)", link->index,
+                     (unsigned long long)(ep->iface->params.retry_ns / PKI_NS_PER_MS));
+        return;
+    }
+    if (link->state != PKI_TCP_WAITING) {
+        if (now > link->attempt_ends_ns)
+            attempt_failed(link, ETIMEDOUT);
+    } else if (now >= link->retry_ns && ep->connects) {
+        begin(link, PKI_TCP_CONNECTING);
+    } else if (now >= link->retry_ns && link->index == 0 && !ep->base.connecting) {
+        begin(link, PKI_TCP_PROBING);
+    }
+}

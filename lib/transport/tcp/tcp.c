@@ -1,0 +1,355 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The tcp transport: interfaces and endpoints made and closed, and progress. */
+#include "transport/tcp/tcp.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <unistd.h>
+
+#include "util/auth.h"
+#include "util/clock.h"
+#include "util/env.h"
+#include "util/netif.h"
+
+#define EVENTS 32
+#define TIMERS_NS PKI_NS_PER_MS
+#define DEFAULT_SOCKETS 4
+#define DEFAULT_SOCKETS_LOOPBACK 1 /* measured: more of them only cost */
+#define DEFAULT_WINDOW 16
+#define DEFAULT_CHUNK_BYTES (512 << 10)
+#define DEFAULT_RETRY_MS 10000
+
+static pk_result_t read_params(const struct pki_net *net, struct pki_tcp_params *params)
+{
+    int64_t sockets, window, chunk, retry_ms;
+    int64_t fallback = pki_netif_is_loopback(&net->local) ? DEFAULT_SOCKETS_LOOPBACK : DEFAULT_SOCKETS;
+    pk_result_t result = pki_env_int("PK_SOCKETS", 1, PKI_TCP_SOCKETS_MAX, fallback, &sockets);
+
+    if (result == PK_OK)
+        result = pki_env_int("PK_WINDOW", 1, PKI_TCP_WINDOW_MAX, DEFAULT_WINDOW, &window);
+    if (result == PK_OK)
+        result = pki_env_int("PK_CHUNK_BYTES", PKI_TCP_CHUNK_MIN, PKI_TCP_CHUNK_MAX, DEFAULT_CHUNK_BYTES, &chunk);
+    if (result == PK_OK)
+        result = pki_env_int("PK_RETRY_MS", 100, 3600000, DEFAULT_RETRY_MS, &retry_ms);
+    if (result != PK_OK)
+        return result;
+    *params = (struct pki_tcp_params){ .sockets = (uint32_t)sockets, .window = (uint32_t)window, .chunk_bytes = (uint32_t)chunk,
+                                       .retry_ns = (uint64_t)retry_ms * PKI_NS_PER_MS };
+    return PK_OK;
+}
+
+static void tcp_probe(const struct pki_iface_config *config, struct pki_probe *probe)
+{
+    char text[PKI_NETIF_TEXT];
+
+    *probe = (struct pki_probe){ .usable = config->net != NULL };
+    if (config->net == NULL) {
+        snprintf(probe->reason, sizeof probe->reason, "this rank has no connection to another one");
+        return;
+    }
+    pki_netif_format(&config->net->local, text);
+    *strrchr(text, ':') = '\0';
+    snprintf(probe->reason, sizeof probe->reason, "address %s", text);
+}
+
+/* ---- Interface ---- */
+
+static void tcp_close(struct pki_iface *base)
+{
+    struct pki_tcp_iface *iface = pki_tcp_iface_of(base);
+
+    pki_tcp_guests_close(iface);
+    for (uint32_t i = 0; i < iface->listeners; i++)
+        pki_tcp_unwatch(&iface->listener[i]);
+    if (iface->epoll_fd >= 0)
+        close(iface->epoll_fd);
+    free(iface->eps);
+    iface->eps = NULL;
+    pki_auth_wipe(iface->key, sizeof iface->key);
+}
+
+static pk_result_t tcp_open(const struct pki_iface_config *config, struct pki_iface *base)
+{
+    struct pki_tcp_iface *iface = pki_tcp_iface_of(base);
+    pk_result_t result;
+
+    if (config->net == NULL)
+        return PK_ERR_UNSUPPORTED;
+    iface->rank = config->rank;
+    iface->size = config->size;
+    memcpy(iface->key, config->net->key, sizeof iface->key);
+    pki_list_init(&iface->ready);
+    for (int i = 0; i < PKI_TCP_GUESTS; i++)
+        iface->guests[i].watch.fd = -1;
+    result = read_params(config->net, &iface->params);
+    if (result != PK_OK)
+        return result;
+    iface->eps = calloc((size_t)config->size, sizeof *iface->eps);
+    iface->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+    if (iface->eps == NULL)
+        result = pki_fail(PK_ERR_MEMORY, NULL, "over tcp: no memory for %d ranks", config->size);
+    else if (iface->epoll_fd < 0)
+        result = pki_fail_errno(PK_ERR_SYSTEM, NULL, "over tcp: epoll_create");
+    else
+        result = pki_tcp_listen(iface, config->net);
+    if (result != PK_OK) {
+        tcp_close(base);
+        return result;
+    }
+    base->msg_payload_max = PKI_TCP_PAYLOAD_MAX;
+    return PK_OK;
+}
+
+/* ---- Endpoints ---- */
+
+static pk_result_t tcp_ep_init(struct pki_ep *base, struct pki_blob *mine)
+{
+    struct pki_tcp_ep *ep = pki_tcp_ep_of(base);
+    struct pki_tcp_iface *iface = pki_tcp_iface_of(base->iface);
+    struct pki_tcp_card card = { .sockets = iface->params.sockets, .window = iface->params.window,
+                                 .chunk_bytes = iface->params.chunk_bytes, .addresses = iface->listeners };
+
+    ep->iface = iface;
+    ep->connects = base->rank > base->peer;
+    pki_list_init(&ep->grants);
+    pki_list_init(&ep->news);
+    pki_list_init(&ep->free_grants);
+    pki_list_init(&ep->slabs);
+    memcpy(card.address, iface->address, sizeof card.address);
+    pki_tcp_put_card(mine, &card);
+    return PK_OK;
+}
+
+static uint32_t lower(uint32_t a, uint32_t b)
+{
+    return a < b ? a : b;
+}
+
+static pk_result_t make_links(struct pki_tcp_ep *ep)
+{
+    uint32_t window = ep->params.window;
+    struct pki_tcp_slot *slots = calloc((size_t)ep->params.sockets * window, sizeof *slots);
+
+    ep->links = calloc(1 + ep->params.sockets, sizeof *ep->links);
+    if (ep->links == NULL || slots == NULL) {
+        struct pki_where where = pki_tcp_where(ep);
+
+        free(slots);
+        free(ep->links);
+        ep->links = NULL;
+        return pki_fail(PK_ERR_MEMORY, &where, "over tcp: no memory for %u connections", 1 + ep->params.sockets);
+    }
+    ep->nlinks = 1 + ep->params.sockets;
+    for (uint32_t i = 0; i < ep->nlinks; i++) {
+        struct pki_tcp_link *link = &ep->links[i];
+
+        link->watch.kind = PKI_TCP_LINK;
+        link->watch.fd = -1;
+        pki_list_init(&link->ready);
+        link->ep = ep;
+        link->index = i;
+        link->state = PKI_TCP_WAITING;
+        link->broken_ns = pki_now_ns();
+        link->slots = i == 0 ? NULL : slots + (size_t)(i - 1) * window;
+    }
+    if (ep->nlinks > 1)
+        ep->links[0].slots = slots; /* link 0 has none: it only keeps the block for ep_close */
+    return PK_OK;
+}
+
+/* What stands when it fails, ep_close takes away. */
+static pk_result_t tcp_ep_connect(struct pki_ep *base, struct pki_blob *theirs)
+{
+    struct pki_tcp_ep *ep = pki_tcp_ep_of(base);
+    struct pki_where where = pki_tcp_where(ep);
+    const struct pki_tcp_params *mine = &ep->iface->params;
+    pk_result_t result;
+
+    if (!pki_tcp_get_card(theirs, &ep->theirs))
+        return pki_fail(PK_ERR_PEER, &where, "over tcp: its description makes no sense: is it the same version of the library?");
+    ep->params = (struct pki_tcp_params){ .sockets = lower(mine->sockets, ep->theirs.sockets),
+                                          .window = lower(mine->window, ep->theirs.window),
+                                          .chunk_bytes = lower(mine->chunk_bytes, ep->theirs.chunk_bytes) };
+    ep->tx = malloc(PKI_TCP_TX_BYTES);
+    ep->rx = malloc(PKI_TCP_RX_BYTES);
+    ep->moves = calloc(PKI_TCP_MOVES, sizeof *ep->moves);
+    if (ep->tx == NULL || ep->rx == NULL || ep->moves == NULL)
+        return pki_fail(PK_ERR_MEMORY, &where, "over tcp: no memory for an endpoint");
+    result = pki_tcp_grants_open(ep);
+    if (result == PK_OK)
+        result = make_links(ep);
+    if (result != PK_OK)
+        return result;
+    ep->iface->eps[base->peer] = ep;
+    ep->iface->neps++;
+    ep->iface->trouble = true;
+    base->connecting = true;
+    base->can_put = true;
+    return PK_OK;
+}
+
+static void tcp_ep_close(struct pki_ep *base)
+{
+    struct pki_tcp_ep *ep = pki_tcp_ep_of(base);
+
+    if (ep->links != NULL) {
+        if (!base->dead && !ep->left)
+            pki_tcp_lane_close(ep);
+        for (uint32_t i = 0; i < ep->nlinks; i++) {
+            pki_list_remove(&ep->links[i].ready);
+            pki_tcp_unwatch(&ep->links[i].watch);
+        }
+        free(ep->links[0].slots);
+        ep->iface->eps[base->peer] = NULL;
+        ep->iface->neps--;
+    }
+    if (ep->islands != NULL)
+        pki_tcp_grants_close(ep);
+    free(ep->links);
+    free(ep->moves);
+    free(ep->rx);
+    free(ep->tx);
+    ep->links = NULL;
+    ep->moves = NULL;
+    ep->rx = ep->tx = NULL;
+    base->can_put = false;
+    base->dead = true;
+}
+
+/* ---- Progress ---- */
+
+void pki_tcp_link_ready(struct pki_tcp_link *link)
+{
+    if (pki_list_empty(&link->ready))
+        pki_list_push(&link->ep->iface->ready, &link->ready);
+}
+
+static void link_event(struct pki_tcp_link *link, uint32_t events)
+{
+    if (link->state != PKI_TCP_UP) {
+        pki_tcp_link_step(link);
+        return;
+    }
+    link->hangup = link->hangup || (events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0;
+    link->readable = link->readable || (events & ~(uint32_t)EPOLLOUT) != 0;
+    link->writable = link->writable || (events & EPOLLOUT) != 0;
+    pki_tcp_link_ready(link);
+}
+
+static int gather_events(struct pki_tcp_iface *iface)
+{
+    struct epoll_event events[EVENTS];
+    int n = epoll_wait(iface->epoll_fd, events, EVENTS, 0);
+
+    for (int i = 0; i < n; i++) {
+        struct pki_tcp_watch *watch = events[i].data.ptr;
+
+        if (watch->kind == PKI_TCP_LISTENER)
+            pki_tcp_accept(iface, watch);
+        else if (watch->kind == PKI_TCP_GUEST)
+            pki_tcp_guest_step(iface, pki_container_of(watch, struct pki_tcp_guest, watch));
+        else
+            link_event(pki_container_of(watch, struct pki_tcp_link, watch), events[i].events);
+    }
+    return n;
+}
+
+static void work(struct pki_tcp_link *link)
+{
+    struct pki_tcp_ep *ep = link->ep;
+
+    if (link->state != PKI_TCP_UP)
+        return;
+    if (link->index == 0) {
+        if (link->readable)
+            (void)pki_tcp_lane_read(ep);
+        pki_tcp_lane_flush(ep);
+        return;
+    }
+    if (link->readable)
+        pki_tcp_data_read(link);
+    if (ep->acks_due) /* before the long write: the peer waits for them */
+        pki_tcp_lane_flush(ep);
+    if (link->writable)
+        pki_tcp_data_write(link);
+}
+
+static bool work_all(struct pki_tcp_iface *iface)
+{
+    struct pki_list batch, *node;
+
+    if (pki_list_empty(&iface->ready))
+        return false;
+    batch = iface->ready;
+    batch.next->prev = &batch;
+    batch.prev->next = &batch;
+    pki_list_init(&iface->ready);
+    while ((node = pki_list_pop(&batch)) != NULL)
+        work(pki_container_of(node, struct pki_tcp_link, ready));
+    return true;
+}
+
+static void timers(struct pki_tcp_iface *iface)
+{
+    uint64_t now = pki_now_ns();
+
+    if (now < iface->timers_ns)
+        return;
+    iface->trouble = pki_tcp_guest_timers(iface, now);
+    for (int i = 0; i < iface->size; i++)
+        for (uint32_t k = 0; iface->eps[i] != NULL && k < iface->eps[i]->nlinks; k++)
+            pki_tcp_link_timers(&iface->eps[i]->links[k], now);
+    iface->timers_ns = now + TIMERS_NS;
+}
+
+/* Asking the kernel costs as much as a message through shared memory: the longer nothing has come, the less often. */
+static bool is_turn(const struct pki_tcp_iface *iface)
+{
+    if (iface->busy > 0 || iface->trouble || iface->quiet < 1024)
+        return true;
+    return iface->round % (iface->quiet < 65536 ? 4 : 16) == 0;
+}
+
+static pk_result_t tcp_progress(struct pki_iface *base)
+{
+    struct pki_tcp_iface *iface = pki_tcp_iface_of(base);
+
+    iface->round++;
+    iface->quiet++;
+    if (iface->trouble)
+        timers(iface);
+    if (is_turn(iface) && gather_events(iface) > 0)
+        iface->quiet = 0;
+    if (work_all(iface))
+        iface->quiet = 0;
+    return PK_OK;
+}
+
+static int tcp_wait_fd(struct pki_iface *base)
+{
+    return pki_tcp_iface_of(base)->epoll_fd;
+}
+
+const struct pki_transport pki_transport_tcp = {
+    .name = "tcp",
+    .between_hosts = true,
+    .tells = true,
+    .iface_bytes = sizeof(struct pki_tcp_iface),
+    .ep_bytes = sizeof(struct pki_tcp_ep),
+    .reaches = { [PKI_MEM_HOST] = { [PKI_MEM_HOST] = true } },
+    .probe = tcp_probe,
+    .open = tcp_open,
+    .close = tcp_close,
+    .ep_init = tcp_ep_init,
+    .ep_connect = tcp_ep_connect,
+    .ep_close = tcp_ep_close,
+    .msg = pki_tcp_msg,
+    .peek = pki_tcp_peek,
+    .pop = pki_tcp_pop,
+    .put = pki_tcp_put,
+    .progress = tcp_progress,
+    .wait_fd = tcp_wait_fd,
+};

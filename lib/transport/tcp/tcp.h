@@ -1,0 +1,273 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * TCP between hosts.
+ *
+ * A pair of ranks has 1 + sockets connections, "links". Link 0 is the lane: messages, and acknowledgements of all links. The others
+ * carry chunks of granted transfers, each whole on one link, so that a small message never waits behind a long one. The higher
+ * rank connects, the lower one accepts; both prove the communicator's key first.
+ *
+ * Every link counts its frames. What the peer has not acknowledged is kept (the lane's frames in a ring, chunks in their slots, which
+ * point into the user's buffer), so that a link that breaks goes on where it was once it stands again, without losing or repeating
+ * a frame. A slot is also the window: no chunk leaves without one, and the peer's acknowledgement gives it back.
+ *
+ * A chunk says which transfer it belongs to and where in it it begins; the transport remembers the grants that it carried out, reads
+ * the payload straight into the granted buffer, in whatever order chunks come, and tells the engine how far the transfer is.
+ *
+ * The peer may be broken: what it sends is checked before it is used, and never makes this process write outside a granted buffer.
+ */
+#ifndef PKI_TCP_H
+#define PKI_TCP_H
+
+#include <sys/socket.h>
+
+#include "transport/tcp/wire.h"
+#include "transport/transport.h"
+#include "util/log.h"
+
+#define PKI_TCP_LINKS_MAX (1 + PKI_TCP_SOCKETS_MAX)
+#define PKI_TCP_TX_BYTES (128u << 10) /* the lane's ring, a power of two */
+#define PKI_TCP_RX_BYTES (64u << 10)  /* and its receive buffer */
+#define PKI_TCP_MOVES 64u             /* puts to one peer in flight, a power of two */
+#define PKI_TCP_GUESTS 64             /* connections that have not proved themselves */
+
+struct pki_tcp_ep;
+struct pki_tcp_iface;
+
+struct pki_tcp_params { /* of this rank; a pair uses the lower of both */
+    uint32_t sockets, window, chunk_bytes;
+    uint64_t retry_ns; /* PK_RETRY_MS */
+};
+
+/* What an epoll event points at. */
+struct pki_tcp_watch {
+    enum { PKI_TCP_LISTENER, PKI_TCP_LINK, PKI_TCP_GUEST } kind;
+    int fd; /* -1: none */
+};
+
+enum pki_tcp_state {
+    PKI_TCP_IDLE,       /* ep_connect has not been called */
+    PKI_TCP_WAITING,    /* not standing: the connecting end tries again at retry_ns, the other waits */
+    PKI_TCP_PROBING,    /* accepting end of a broken lane: looks whether the peer's process still listens */
+    PKI_TCP_CONNECTING, /* the kernel connects */
+    PKI_TCP_CHALLENGED, /* hello sent, the challenge has not come */
+    PKI_TCP_UP,
+    PKI_TCP_OVER        /* the endpoint is dead, or the peer has left in good order */
+};
+
+struct pki_tcp_move { /* a put in flight */
+    struct pki_put *put;
+    size_t issued, acked;
+};
+
+struct pki_tcp_slot { /* a chunk that the peer has not acknowledged */
+    struct pki_tcp_move *move;
+    const char *src;
+    uint32_t bytes;
+    unsigned char head[PKI_TCP_DATA_HEAD_BYTES];
+};
+
+struct pki_tcp_link {
+    struct pki_tcp_watch watch;
+    struct pki_list ready; /* iface->ready while there is something to read, or to write and room for it */
+    struct pki_tcp_ep *ep;
+    uint32_t index;
+    enum pki_tcp_state state;
+    bool readable, writable; /* as far as the kernel's edges tell */
+    bool hangup;             /* the end of the stream is somewhere behind what can be read */
+    uint64_t received, told; /* the peer's frames that have come, and how many of them it knows */
+    uint64_t acked, end;     /* own frames that the peer has, and that were ever queued */
+
+    /* while it does not stand */
+    unsigned attempts;
+    uint64_t broken_ns, refused_ns, retry_ns, attempt_ends_ns;
+    unsigned char hello[PKI_TCP_HELLO_BYTES], in[PKI_TCP_CHALLENGE_BYTES];
+    size_t have;
+
+    /* chunks out: slots [acked, end), of which `next` is being written */
+    struct pki_tcp_slot *slots;
+    uint64_t next;
+    size_t written;     /* bytes of `next`, head and payload */
+    size_t outstanding; /* payload bytes in slots */
+
+    /* chunk in */
+    unsigned char head[PKI_TCP_DATA_HEAD_BYTES];
+    size_t head_have;
+    struct pki_tcp_grant *grant; /* being filled, or NULL */
+    struct pki_tcp_chunk chunk;
+    size_t left;
+};
+
+struct pki_tcp_grant { /* a receive of this rank that the peer may fill */
+    struct pki_list node; /* ep->grants */
+    struct pki_list news; /* ep->news while the engine has not heard of `prefix` */
+    uint8_t flags;
+    uint16_t index;
+    uint32_t sig;
+    uint64_t op;
+    char *addr;
+    size_t bytes;
+    size_t prefix;     /* bytes [0, prefix) have come */
+    unsigned fillers;  /* links with a chunk of it half read */
+};
+
+struct pki_tcp_island { /* bytes of a grant that came before others in front of them */
+    struct pki_tcp_grant *grant;
+    size_t begin, end;
+};
+
+struct pki_tcp_ep {
+    struct pki_ep base;
+    struct pki_tcp_iface *iface;
+    struct pki_tcp_params params; /* agreed */
+    struct pki_tcp_card theirs;
+    bool connects;                /* this rank does; the peer accepts */
+    bool left;                    /* the peer has left in good order */
+    uint32_t nlinks;
+    struct pki_tcp_link *links;   /* [nlinks] */
+
+    /* lane out: a ring, bytes [head, end) kept, [sent, end) not yet written; acknowledgements go between frames */
+    unsigned char *tx;
+    uint64_t tx_head, tx_sent, tx_end;
+    unsigned char acks[PKI_TCP_LINKS_MAX * (PKI_TCP_HEADER_BYTES + PKI_TCP_ACK_BYTES)];
+    size_t acks_bytes, acks_sent;
+    bool acks_due;
+
+    /* lane in: [head, scan) whole frames, [scan, tail) part of one */
+    unsigned char *rx;
+    size_t rx_head, rx_scan, rx_tail;
+    size_t rx_untold; /* bytes of frames that have not been acknowledged */
+    bool peeked_news;
+
+    struct pki_tcp_move *moves; /* ring of puts, in order */
+    uint32_t move_head, move_next, move_end;
+    uint64_t places;            /* granted outside a transfer so far: names of those to come */
+    struct pki_list grants, news, free_grants, slabs;
+    struct pki_tcp_island *islands;
+    uint32_t nislands, islands_max;
+};
+
+struct pki_tcp_guest {
+    struct pki_tcp_watch watch;
+    unsigned char in[PKI_TCP_HELLO_BYTES];
+    size_t have;
+    bool challenged;
+    struct pki_tcp_hello hello;
+    unsigned char hello_bytes[PKI_TCP_HELLO_BYTES];
+    struct pki_tcp_challenge challenge;
+    uint64_t until_ns;
+};
+
+struct pki_tcp_iface {
+    struct pki_iface base;
+    int rank, size, epoll_fd;
+    unsigned char key[PKI_NET_KEY_BYTES];
+    struct pki_tcp_params params;
+    uint32_t listeners;
+    struct pki_tcp_watch listener[PKI_TCP_ADDRESSES];
+    struct sockaddr_storage address[PKI_TCP_ADDRESSES];
+    struct pki_tcp_ep **eps; /* [size] */
+    int neps;
+    struct pki_list ready;
+    unsigned round, quiet;   /* rounds of progress; those since something happened */
+    unsigned busy;           /* moves and grants in flight */
+    bool trouble;            /* some link does not stand, or guests are here */
+    uint64_t timers_ns;      /* when they are looked at next */
+    unsigned dropped;        /* connections that never proved the key */
+    uint64_t rest_until_ns;  /* out of descriptors: no accepting until then */
+    struct pki_tcp_guest guests[PKI_TCP_GUESTS];
+};
+
+static inline struct pki_tcp_ep *pki_tcp_ep_of(struct pki_ep *ep)
+{
+    return (struct pki_tcp_ep *)(void *)ep;
+}
+
+static inline struct pki_tcp_iface *pki_tcp_iface_of(struct pki_iface *iface)
+{
+    return (struct pki_tcp_iface *)(void *)iface;
+}
+
+static inline struct pki_where pki_tcp_where(const struct pki_tcp_ep *ep)
+{
+    return (struct pki_where){ .rank = ep->base.rank, .peer = ep->base.peer };
+}
+
+/* ---- tcp.c ---- */
+
+/* Put the link where progress finds it. */
+void pki_tcp_link_ready(struct pki_tcp_link *link);
+
+/* ---- link.c: the life of a connection ---- */
+
+/* Watch `fd` for the sake of `watch`, which has it from then on. */
+bool pki_tcp_watch(struct pki_tcp_iface *iface, struct pki_tcp_watch *watch, int fd, bool both_ways);
+void pki_tcp_unwatch(struct pki_tcp_watch *watch);
+void pki_tcp_socket_options(const struct pki_tcp_iface *iface, int fd);
+
+/* The connection failed, with `error` (an errno; 0: closed by the other end): it will be made again. */
+void pki_tcp_link_broken(struct pki_tcp_link *link, int error);
+/* It stands, on `fd`; the peer has had `received` frames. False: that cannot be, `fd` stays the caller's. */
+bool pki_tcp_link_up(struct pki_tcp_link *link, int fd, uint64_t received);
+/* An event on a connection that does not stand yet. */
+void pki_tcp_link_step(struct pki_tcp_link *link);
+void pki_tcp_link_timers(struct pki_tcp_link *link, uint64_t now);
+/* Nothing more can be done with this peer: the error is recorded with this text, everything in flight ends. */
+void pki_tcp_lost(struct pki_tcp_ep *ep, const char *fmt, ...) PKI_PRINTF(2, 3);
+/* The peer has left in good order. */
+void pki_tcp_left(struct pki_tcp_ep *ep);
+/* HMAC over a label, the hello and the challenge's nonce and count. */
+pk_result_t pki_tcp_prove(const struct pki_tcp_iface *iface, const char *label, const unsigned char hello[PKI_TCP_HELLO_BYTES],
+                          const struct pki_tcp_challenge *challenge, unsigned char mac[PKI_TCP_MAC_BYTES]);
+#define PKI_TCP_LABEL_ACCEPT "pickle tcp accept"
+#define PKI_TCP_LABEL_CONNECT "pickle tcp connect"
+
+/* ---- accept.c: whoever connects to this rank ---- */
+
+pk_result_t pki_tcp_listen(struct pki_tcp_iface *iface, const struct pki_net *net);
+void pki_tcp_accept(struct pki_tcp_iface *iface, struct pki_tcp_watch *listener);
+void pki_tcp_guest_step(struct pki_tcp_iface *iface, struct pki_tcp_guest *guest);
+/* Let those go whose time is up; true while some are here. */
+bool pki_tcp_guest_timers(struct pki_tcp_iface *iface, uint64_t now);
+void pki_tcp_guests_close(struct pki_tcp_iface *iface);
+
+/* ---- lane.c: messages ---- */
+
+pk_result_t pki_tcp_msg(struct pki_ep *ep, const struct pki_msg *msg, const void *payload);
+bool pki_tcp_peek(struct pki_ep *ep, struct pki_msg *msg, const void **payload);
+void pki_tcp_pop(struct pki_ep *ep);
+/* Read what has come; true when something has. */
+bool pki_tcp_lane_read(struct pki_tcp_ep *ep);
+/* Write what waits, acknowledgements that are due among it. */
+void pki_tcp_lane_flush(struct pki_tcp_ep *ep);
+/* Before and after a new connection. */
+void pki_tcp_lane_rewind(struct pki_tcp_ep *ep);
+void pki_tcp_lane_acked(struct pki_tcp_ep *ep, uint64_t frames);
+void pki_tcp_lane_close(struct pki_tcp_ep *ep); /* say that this rank leaves, and see it out, waiting a moment at most */
+
+/* ---- data.c: chunks ---- */
+
+pk_result_t pki_tcp_put(struct pki_put *put);
+void pki_tcp_data_read(struct pki_tcp_link *link);
+void pki_tcp_data_write(struct pki_tcp_link *link);
+/* Hand chunks of the puts that wait to links with free slots. */
+void pki_tcp_data_deal(struct pki_tcp_ep *ep);
+void pki_tcp_data_rewind(struct pki_tcp_link *link);
+void pki_tcp_data_acked(struct pki_tcp_link *link, uint64_t frames);
+void pki_tcp_data_lost(struct pki_tcp_ep *ep); /* every put ends with PK_ERR_PEER */
+
+/* ---- grant.c: what the peer may write ---- */
+
+pk_result_t pki_tcp_grants_open(struct pki_tcp_ep *ep);
+void pki_tcp_grants_close(struct pki_tcp_ep *ep);
+/* GRANT and SLOT messages name memory of this rank; `out` is what the peer is told instead of an address: offsets count from the
+ * transfer's first byte, and a place outside a transfer (SLOT) has a number. */
+pk_result_t pki_tcp_grant(struct pki_tcp_ep *ep, const struct pki_msg *msg, struct pki_msg *out);
+/* The grant that a chunk may be written to, at ->addr + chunk->offset; NULL: there is none.. */
+struct pki_tcp_grant *pki_tcp_grant_find(struct pki_tcp_ep *ep, const struct pki_tcp_chunk *chunk);
+/* The chunk has come. False: some of it had come before. */
+bool pki_tcp_grant_filled(struct pki_tcp_ep *ep, struct pki_tcp_grant *grant, const struct pki_tcp_chunk *chunk);
+/* How far the oldest transfer with news is, as the message that the peer would have sent; pop forgets it. */
+bool pki_tcp_news_peek(struct pki_tcp_ep *ep, struct pki_msg *msg);
+void pki_tcp_news_pop(struct pki_tcp_ep *ep);
+
+#endif

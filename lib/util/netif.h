@@ -1,0 +1,27 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Network interfaces and their addresses. */
+#ifndef PKI_NETIF_H
+#define PKI_NETIF_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/socket.h>
+
+#include "pickle/base.h"
+
+#define PKI_NETIF_TEXT 64
+
+/* Is `name` among the names of the list "eth0,eth1"? */
+bool pki_netif_in_list(const char *list, const char *name);
+
+/* An address, with port 0, of each interface that PK_IFNAME names, in its order, IPv4 before IPv6; interfaces that are not there or not
+ * up are left out. None without PK_IFNAME. PK_ERR_ARG: it names only such ones. */
+pk_result_t pki_netif_named(struct sockaddr_storage *out, int max, int *count);
+
+socklen_t pki_netif_bytes(const struct sockaddr_storage *address);
+bool pki_netif_is_loopback(const struct sockaddr_storage *address);
+void pki_netif_set_port(struct sockaddr_storage *address, uint16_t port);
+/* "192.0.2.1:4000", "[::1]:4000". */
+void pki_netif_format(const struct sockaddr_storage *address, char out[PKI_NETIF_TEXT]);
+
+#endif

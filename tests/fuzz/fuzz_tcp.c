@@ -1,0 +1,249 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Every parser of the tcp transport that reads bytes from outside, and what stands behind them: guests at the door, the lane and the
+ * chunks of an endpoint whose peer says what the input likes. The first byte chooses the target.
+ */
+#include <unistd.h>
+
+#include "tcp_pair.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+static void require(bool truth)
+{
+    if (!truth)
+        abort();
+}
+
+static void say(int fd, const void *bytes, size_t count)
+{
+    (void)!send(fd, bytes, count, MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
+/* ---- Parsers: what they take, their writers give back ---- */
+
+static void fuzz_header(const uint8_t *data, size_t size)
+{
+    unsigned char in[PKI_TCP_HEADER_BYTES] = { 0 };
+    struct pki_tcp_frame frame;
+
+    memcpy(in, data, size < sizeof in ? size : sizeof in);
+    if (pki_tcp_get_header(in, &frame))
+        require(frame.bytes <= PKI_TCP_DATA_BYTES + PKI_TCP_CHUNK_MAX &&
+                (frame.type == PKI_TCP_DATA || frame.bytes <= PKI_TCP_MSG_BYTES + PKI_TCP_PAYLOAD_MAX));
+}
+
+static void fuzz_message(const uint8_t *data, size_t size)
+{
+    unsigned char out[PKI_TCP_HEADER_BYTES + PKI_TCP_MSG_BYTES];
+    const unsigned char *payload;
+    struct pki_msg msg;
+    size_t head;
+
+    if (size < PKI_TCP_MSG_SHORT_BYTES || !pki_tcp_get_msg(data, (uint32_t)size, &msg, &payload))
+        return;
+    require(msg.payload <= PKI_TCP_PAYLOAD_MAX && payload + msg.payload == data + size);
+    head = pki_tcp_put_msg(out, &msg) - PKI_TCP_HEADER_BYTES;
+    require(payload == data + head && memcmp(out + PKI_TCP_HEADER_BYTES, data, head < 44 ? head : 44) == 0);
+}
+
+static void fuzz_chunk(const uint8_t *data, size_t size)
+{
+    unsigned char in[PKI_TCP_DATA_HEAD_BYTES] = { 0 }, out[PKI_TCP_DATA_HEAD_BYTES];
+    struct pki_tcp_chunk chunk;
+
+    memcpy(in, data, size < sizeof in ? size : sizeof in);
+    if (!pki_tcp_get_chunk(in, &chunk))
+        return;
+    require(chunk.bytes > 0 && chunk.bytes <= PKI_TCP_CHUNK_MAX);
+    pki_tcp_put_chunk(out, &chunk);
+    require(memcmp(in, out, sizeof in) == 0);
+}
+
+static void fuzz_card(const uint8_t *data, size_t size)
+{
+    struct pki_blob in = { .len = (uint32_t)size, .fd = -1 }, out = { 0 };
+    struct pki_tcp_card card;
+
+    memcpy(in.bytes, data, size < sizeof in.bytes ? size : sizeof in.bytes);
+    if (!pki_tcp_get_card(&in, &card))
+        return;
+    require(card.addresses >= 1 && card.addresses <= PKI_TCP_ADDRESSES && card.window <= PKI_TCP_WINDOW_MAX);
+    pki_tcp_put_card(&out, &card);
+    require(out.len == in.len);
+}
+
+static void fuzz_handshake(const uint8_t *data, size_t size)
+{
+    unsigned char in[PKI_TCP_CHALLENGE_BYTES] = { 0 }, out[PKI_TCP_CHALLENGE_BYTES];
+    struct pki_tcp_challenge challenge;
+    struct pki_tcp_hello hello;
+
+    memcpy(in, data, size < sizeof in ? size : sizeof in);
+    if (pki_tcp_get_hello(in, &hello)) {
+        pki_tcp_put_hello(out, &hello);
+        require(memcmp(in, out, PKI_TCP_HELLO_BYTES) == 0);
+    }
+    if (pki_tcp_get_challenge(in, &challenge)) {
+        pki_tcp_put_challenge(out, &challenge);
+        require(memcmp(in, out, sizeof in) == 0);
+    }
+}
+
+/* ---- An endpoint ---- */
+
+static struct pki_iface *own_iface(void)
+{
+    static struct pki_net net;
+    static struct pki_iface *iface;
+
+    if (iface == NULL) {
+        setenv("PK_SOCKETS", "1", 1);
+        setenv("PK_WINDOW", "4", 1);
+        iface = tcp_iface_new(&net, 0, 2);
+    }
+    return iface;
+}
+
+struct far_end {
+    struct pki_ep *ep;
+    int lane, data; /* what is written here the endpoint reads */
+};
+
+static int join(struct pki_ep *ep, uint32_t link)
+{
+    int ends[2];
+
+    require(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends) == 0);
+    require(pki_tcp_link_up(&pki_tcp_ep_of(ep)->links[link], ends[0], 0));
+    return ends[1];
+}
+
+static void far_end_open(struct far_end *far)
+{
+    struct pki_blob blob;
+
+    far->ep = calloc(1, tcp()->ep_bytes);
+    far->ep->iface = own_iface();
+    far->ep->rank = 0;
+    far->ep->peer = 1;
+    require(tcp()->ep_init(far->ep, &blob) == PK_OK && tcp()->ep_connect(far->ep, &blob) == PK_OK);
+    far->lane = join(far->ep, 0);
+    far->data = join(far->ep, 1);
+}
+
+static void far_end_close(struct far_end *far)
+{
+    struct pki_list *node;
+
+    close(far->lane);
+    close(far->data);
+    far->ep->dead = true; /* no waiting for somebody to read the goodbye */
+    tcp()->ep_close(far->ep);
+    while ((node = pki_list_pop(&own_iface()->done)) != NULL)
+        continue;
+    pki_tcp_iface_of(own_iface())->busy = 0;
+    free(far->ep);
+}
+
+/* Read whatever has come; every byte of every payload is looked at. */
+static void take_all(struct far_end *far)
+{
+    unsigned sum = 0;
+
+    for (int round = 0; round < 4; round++) {
+        struct pki_msg msg;
+        const void *payload;
+
+        (void)tcp()->progress(own_iface());
+        while (!far->ep->dead && tcp()->peek(far->ep, &msg, &payload)) {
+            for (uint32_t i = 0; i < msg.payload; i++)
+                sum += ((const unsigned char *)payload)[i];
+            tcp()->pop(far->ep);
+        }
+    }
+    *(volatile unsigned *)&sum = sum;
+}
+
+static void fuzz_lane(const uint8_t *data, size_t size)
+{
+    struct far_end far;
+    size_t half = size > 0 ? data[0] * size / 256 : 0;
+
+    far_end_open(&far);
+    say(far.lane, data, half);
+    take_all(&far);
+    say(far.lane, data + half, size - half);
+    take_all(&far);
+    far_end_close(&far);
+}
+
+/* Two grants, and chunks that the input makes up; a byte outside a granted buffer is the address sanitizer's to find. */
+static void fuzz_data(const uint8_t *data, size_t size)
+{
+    unsigned char *first = malloc(300), *second = malloc(40);
+    struct pki_msg grant = { .kind = PKI_MSG_GRANT, .op = 1, .bytes = 300, .offset = (uint64_t)(uintptr_t)first };
+    struct far_end far;
+
+    far_end_open(&far);
+    require(tcp()->msg(far.ep, &grant, NULL) == PK_OK);
+    grant.op = 2;
+    grant.bytes = 40;
+    grant.offset = (uint64_t)(uintptr_t)second;
+    require(tcp()->msg(far.ep, &grant, NULL) == PK_OK);
+    while (size >= 6) {
+        struct pki_tcp_chunk chunk = { .op = data[0] % 4, .offset = (uint64_t)(data[1] | data[2] << 8), .bytes = 1 + data[3] };
+        unsigned char head[PKI_TCP_DATA_HEAD_BYTES], payload[256] = { 0 };
+
+        pki_tcp_put_chunk(head, &chunk);
+        if (data[4] == 0) /* any byte of the head may be any other */
+            head[data[5] % sizeof head] ^= data[1];
+        say(far.data, head, sizeof head);
+        say(far.data, payload, chunk.bytes);
+        if (data[4] % 2 == 1)
+            take_all(&far);
+        data += 6;
+        size -= 6;
+    }
+    take_all(&far);
+    far_end_close(&far);
+    free(first);
+    free(second);
+}
+
+/* Nobody without the key gets further than a place among the guests. */
+static void fuzz_guest(const uint8_t *data, size_t size)
+{
+    struct pki_tcp_iface *iface = pki_tcp_iface_of(own_iface());
+    struct pki_tcp_guest *guest = &iface->guests[0];
+    struct far_end far;
+    int ends[2];
+
+    far_end_open(&far);
+    require(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends) == 0);
+    memset(guest, 0, sizeof *guest);
+    guest->watch.kind = PKI_TCP_GUEST;
+    guest->watch.fd = ends[0];
+    if (size > 0 && data[0] % 2 == 0) { /* a hello that is as good as one can be */
+        unsigned char hello[PKI_TCP_HELLO_BYTES];
+
+        pki_tcp_put_hello(hello, &(struct pki_tcp_hello){ .from = 1, .to = 0, .size = 2, .link = data[0] / 2 % 3 });
+        say(ends[1], hello, sizeof hello);
+    }
+    say(ends[1], data, size);
+    close(ends[1]);
+    pki_tcp_guest_step(iface, guest);
+    require(guest->watch.fd < 0);
+    require(pki_tcp_ep_of(far.ep)->links[0].state == PKI_TCP_UP && pki_tcp_ep_of(far.ep)->links[1].state == PKI_TCP_UP);
+    far_end_close(&far);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    static void (*const targets[])(const uint8_t *, size_t) = { fuzz_header,    fuzz_message, fuzz_chunk, fuzz_card,
+                                                                fuzz_handshake, fuzz_lane,    fuzz_data,  fuzz_guest };
+
+    if (size > 0)
+        targets[data[0] % (sizeof targets / sizeof *targets)](data + 1, size - 1);
+    return 0;
+}

@@ -1,0 +1,104 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Two endpoints of the tcp transport in one process, over loopback. */
+#ifndef TCP_PAIR_H
+#define TCP_PAIR_H
+
+#include <arpa/inet.h>
+#include <assert.h>
+#include <netinet/in.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "transport/tcp/tcp.h"
+#include "util/clock.h"
+
+struct tcp_pair {
+    struct pki_net net[2];
+    struct pki_iface *iface[2];
+    struct pki_ep *ep[2];
+    struct pki_blob blob[2];
+};
+
+static inline const struct pki_transport *tcp(void)
+{
+    return pki_transport_find("tcp");
+}
+
+static inline struct pki_iface *tcp_iface_new(struct pki_net *net, int rank, int size)
+{
+    struct sockaddr_in loopback = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+    struct pki_iface_config config = { .rank = rank, .size = size, .net = net };
+    struct pki_iface *iface = calloc(1, tcp()->iface_bytes);
+
+    memset(net, 0, sizeof *net);
+    memset(net->key, 42, sizeof net->key);
+    memcpy(&net->local, &loopback, sizeof loopback);
+    iface->transport = tcp();
+    pki_list_init(&iface->done);
+    assert(tcp()->open(&config, iface) == PK_OK);
+    return iface;
+}
+
+/* Interfaces and cards; the caller may change the cards before tcp_pair_connect. */
+static inline void tcp_pair_begin(struct tcp_pair *pair)
+{
+    memset(pair, 0, sizeof *pair);
+    for (int i = 0; i < 2; i++) {
+        pair->iface[i] = tcp_iface_new(&pair->net[i], i, 2);
+        pair->ep[i] = calloc(1, tcp()->ep_bytes);
+        pair->ep[i]->iface = pair->iface[i];
+        pair->ep[i]->rank = i;
+        pair->ep[i]->peer = 1 - i;
+        assert(tcp()->ep_init(pair->ep[i], &pair->blob[i]) == PK_OK);
+    }
+}
+
+static inline void tcp_pair_progress(struct tcp_pair *pair)
+{
+    for (int i = 0; i < 2; i++)
+        (void)tcp()->progress(pair->iface[i]);
+}
+
+/* False: not connected within two seconds. */
+static inline bool tcp_pair_connect(struct tcp_pair *pair)
+{
+    uint64_t until = pki_now_ns() + 2 * PKI_NS_PER_S;
+
+    for (int i = 0; i < 2; i++)
+        assert(tcp()->ep_connect(pair->ep[i], &pair->blob[1 - i]) == PK_OK);
+    while ((pair->ep[0]->connecting || pair->ep[1]->connecting) && pki_now_ns() < until)
+        tcp_pair_progress(pair);
+    return !pair->ep[0]->connecting && !pair->ep[1]->connecting && !pair->ep[0]->dead && !pair->ep[1]->dead;
+}
+
+static inline void tcp_pair_new(struct tcp_pair *pair)
+{
+    bool connected;
+
+    tcp_pair_begin(pair);
+    connected = tcp_pair_connect(pair);
+    assert(connected);
+}
+
+static inline void tcp_pair_free(struct tcp_pair *pair)
+{
+    for (int i = 0; i < 2; i++) {
+        if (pair->ep[i] != NULL)
+            tcp()->ep_close(pair->ep[i]);
+        free(pair->ep[i]);
+        tcp()->close(pair->iface[i]);
+        free(pair->iface[i]);
+    }
+}
+
+/* Cut connection `link` of one end, as a network does. */
+static inline void tcp_cut(struct pki_ep *ep, uint32_t link)
+{
+    struct pki_tcp_link *l = &pki_tcp_ep_of(ep)->links[link];
+
+    if (l->watch.fd >= 0)
+        (void)shutdown(l->watch.fd, SHUT_RDWR);
+}
+
+#endif

@@ -248,6 +248,15 @@ struct pki_task {
     struct pki_mixed mixed;
 };
 
+/* The last collectives that began here: what a peer says of one that has ended must agree too. */
+#define PKI_SEEN_MAX 64
+
+struct pki_coll_seen {
+    uint64_t number;
+    uint32_t sig;
+    size_t count;
+};
+
 struct pki_plan_entry { /* the plan cache */
     struct pki_list node; /* engine->plans, the one used last in front */
     const struct pki_algorithm *algorithm;
@@ -295,6 +304,7 @@ struct pki_engine {
     struct pki_scratch scratch[PKI_SCRATCH_MAX];
     uint64_t coll_number;
     uint64_t questions;        /* late.c */
+    struct pki_coll_seen seen[PKI_SEEN_MAX]; /* [number % PKI_SEEN_MAX] */
     pk_stats_t stats;
     atomic_int failed;         /* pk_result_t; the record is written before it */
     pk_error_info_t error;
@@ -445,6 +455,8 @@ void pki_task_free(struct pki_task *task);
 bool pki_task_needs_kernel(const struct pki_task *task);
 bool pki_plan_run(struct pki_task *task); /* false: it cannot start yet */
 void pki_task_mismatch(struct pki_task *task, int peer, uint32_t their_sig);
+/* Is what a peer says of collective `number` another one than the one that began here? Then the engine has failed. */
+bool pki_task_contradicts(struct pki_engine *engine, int peer, uint64_t number, uint32_t their_sig);
 void pki_plan_xfer_progress(struct pki_task *task, uint32_t step, size_t done, bool ended);
 bool pki_plan_poll(struct pki_task *task);
 pk_result_t pki_plan_prepare(struct pki_task *task);

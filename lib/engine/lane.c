@@ -60,20 +60,10 @@ struct pki_arrival *pki_lane_take(struct pki_xfer *xfer)
     return NULL;
 }
 
-/* An operation with this number runs here and is another one than the peer's. */
+/* A collective with this number began here and is another one than the peer's. */
 static bool contradicts(struct pki_engine *e, struct pki_peer *peer, const struct pki_msg *msg)
 {
-    if ((msg->flags & PKI_MSG_FLAG_COLL) == 0)
-        return false;
-    for (struct pki_list *n = e->tasks.next; n != &e->tasks; n = n->next) {
-        struct pki_task *task = pki_container_of(n, struct pki_task, node);
-
-        if (task->plan != NULL && task->number == msg->op && task->sig != msg->sig) {
-            pki_task_mismatch(task, peer->rank, msg->sig);
-            return true;
-        }
-    }
-    return false;
+    return (msg->flags & PKI_MSG_FLAG_COLL) != 0 && pki_task_contradicts(e, peer->rank, msg->op, msg->sig);
 }
 
 static bool sends_step(const struct pki_task *task, const struct pki_peer *peer, unsigned index)

@@ -103,6 +103,10 @@ static void ask(struct pki_engine *e, struct pki_task *task)
 {
     struct pki_msg msg = { .kind = PKI_MSG_WHO, .op = task->number, .offset = ++e->questions };
 
+    if (task->plan != NULL) {
+        msg.flags = PKI_MSG_FLAG_COLL;
+        msg.sig = task->sig;
+    }
     task->asked = e->questions;
     for (int i = 0; i < e->config.size && atomic_load(&e->failed) == PK_OK; i++)
         if (e->peers[i].lane != NULL && !e->peers[i].gone)
@@ -114,6 +118,9 @@ void pki_late_message(struct pki_engine *e, struct pki_peer *peer, const struct 
     struct pki_msg here = { .kind = PKI_MSG_HERE, .op = e->coll_number, .offset = msg->offset };
 
     if (msg->kind == PKI_MSG_WHO) {
+        /* Ranks that disagree on the root may all wait for one another, and nothing else is ever sent. */
+        if ((msg->flags & PKI_MSG_FLAG_COLL) != 0 && pki_task_contradicts(e, peer->rank, msg->op, msg->sig))
+            return;
         here.bytes = (uint64_t)(pki_engine_missing(e) + 1);
         (void)pki_lane_send(peer, &here, NULL, e);
     } else if (msg->offset <= e->questions) {
@@ -123,11 +130,14 @@ void pki_late_message(struct pki_engine *e, struct pki_peer *peer, const struct 
     }
 }
 
-/* Twice: before the line in the log, and before the deadline, when others may have come. */
+/* Soon in a collective, for the ranks may disagree about it; before the line in the log; and before the deadline, when others may
+ * have come. */
 static void ask_in_time(struct pki_engine *e, struct pki_task *task, uint64_t now, uint64_t warn_ns, uint64_t answer_ns)
 {
-    unsigned due = now + answer_ns >= task->deadline_ns ? 2 : now + answer_ns >= warn_ns ? 1 : 0;
+    unsigned due = now + answer_ns >= task->deadline_ns ? 3 : now + answer_ns >= warn_ns ? 2 : 0;
 
+    if (due == 0 && task->plan != NULL && now >= task->begun_ns + 2 * answer_ns)
+        due = 1;
     if (!task->started || due <= task->questions)
         return;
     task->questions = due;

@@ -7,6 +7,7 @@
  * Who ends the last piece tells the other: FIN from the sender, TAKEN from the receiver.
  */
 #include "engine/internal.h"
+#include "util/tsan.h"
 
 #define PAGE ((size_t)4096)
 #define PIECE_MAX ((size_t)256 << 10)
@@ -95,9 +96,13 @@ void pki_share_ended(struct pki_xfer *xfer)
 
 void pki_share_piece_done(struct pki_xfer *xfer)
 {
-    /* Acquire and release: who counts the last one tells of all pieces. */
-    uint32_t moved = atomic_fetch_add_explicit(&slot_of(xfer)->moved, 1, memory_order_acq_rel) + 1;
+    uintptr_t target = xfer->is_send ? (uintptr_t)xfer->remote : (uintptr_t)xfer->addr;
+    uint32_t moved;
 
+    pki_tsan_release(target);
+    /* Acquire and release: who counts the last one tells of all pieces. */
+    moved = atomic_fetch_add_explicit(&slot_of(xfer)->moved, 1, memory_order_acq_rel) + 1;
+    pki_tsan_acquire(target);
     xfer->all_moved = moved == pieces_of(xfer->bytes);
     pki_xfer_activate(xfer);
 }

@@ -62,17 +62,60 @@ static void describe(uint32_t sig, char *text, size_t len)
         snprintf(text + used, len - (size_t)used, ", root %u", (unsigned)(sig >> 12 & 255));
 }
 
-void pki_task_mismatch(struct pki_task *task, int peer, uint32_t theirs)
+static void mismatch(struct pki_engine *e, const struct pki_coll_seen *own, int peer, uint32_t theirs)
 {
-    struct pki_where where = pki_engine_where(task->engine, peer, task);
-    bool rest_only = ((theirs ^ task->sig) & 0xfffff) == 0;
+    const struct pki_shape *shape = pki_coll_shape(own->sig & 15);
+    struct pki_where where = { .rank = e->config.rank, .peer = peer, .op = shape != NULL ? shape->name : NULL,
+                               .op_number = own->number };
+    bool rest_only = ((theirs ^ own->sig) & 0xfffff) == 0;
     char mine[96], other[96];
 
-    describe(task->sig, mine, sizeof mine);
+    describe(own->sig, mine, sizeof mine);
     describe(theirs, other, sizeof other);
-    (void)pki_fail(PK_ERR_MISMATCH, &where, "rank %d %s, count %zu; rank %d %s%s", task->engine->config.rank, mine,
-                   task->request.count, peer, other, rest_only ? ", another count or kind of memory" : "");
-    pki_engine_poison(task->engine, PK_ERR_MISMATCH, true);
+    (void)pki_fail(PK_ERR_MISMATCH, &where, "rank %d %s, count %zu; rank %d %s%s", e->config.rank, mine, own->count, peer, other,
+                   rest_only ? ", another count or kind of memory" : "");
+    pki_engine_poison(e, PK_ERR_MISMATCH, true);
+}
+
+void pki_task_mismatch(struct pki_task *task, int peer, uint32_t theirs)
+{
+    struct pki_coll_seen own = { task->number, task->sig, task->request.count };
+
+    mismatch(task->engine, &own, peer, theirs);
+}
+
+bool pki_task_contradicts(struct pki_engine *e, int peer, uint64_t number, uint32_t theirs)
+{
+    const struct pki_coll_seen *own = &e->seen[number % PKI_SEEN_MAX];
+
+    if (own->number != number || number == 0 || own->sig == theirs)
+        return false;
+    mismatch(e, own, peer, theirs);
+    return true;
+}
+
+/* Peers may have spoken of it already. */
+static void check_arrivals(struct pki_task *task)
+{
+    struct pki_engine *e = task->engine;
+
+    for (int i = 0; i < e->config.size; i++)
+        for (struct pki_list *n = e->peers[i].arrivals.next; n != &e->peers[i].arrivals; n = n->next) {
+            const struct pki_msg *msg = &pki_container_of(n, struct pki_arrival, node)->msg;
+
+            if ((msg->flags & PKI_MSG_FLAG_COLL) != 0 && msg->op == task->number &&
+                pki_task_contradicts(e, i, msg->op, msg->sig))
+                return;
+        }
+}
+
+static void number_collective(struct pki_task *task)
+{
+    struct pki_engine *e = task->engine;
+
+    task->number = ++e->coll_number;
+    e->seen[task->number % PKI_SEEN_MAX] = (struct pki_coll_seen){ task->number, task->sig, task->request.count };
+    check_arrivals(task);
 }
 
 struct buffers {
@@ -248,7 +291,7 @@ static pk_result_t enroll(struct pki_task *task)
     pk_result_t result = PK_OK;
 
     if (task->request.what == PKI_DO_COLL)
-        task->number = ++e->coll_number;
+        number_collective(task);
     else
         result = make_xfer(task);
     if (result != PK_OK)

@@ -11,14 +11,18 @@
 
 #include "pickle/pickle.h"
 
-enum op { OP_PINGPONG, OP_RING, OP_MANY, OP_EXCHANGE, OP_SELF, OP_MIXED, OP_ALLGATHER, OP_ALLREDUCE, OPS };
+enum op {
+    OP_PINGPONG, OP_RING, OP_MANY, OP_EXCHANGE, OP_SELF, OP_MIXED, OP_BARRIER, OP_BROADCAST, OP_REDUCE, OP_ALLREDUCE, OP_REDUCE_SCATTER,
+    OP_ALLGATHER, OP_ALLGATHERV, OP_ALLTOALL, OP_ALLTOALLV, OP_GATHER, OP_GATHERV, OP_SCATTER, OP_SCATTERV, OPS
+};
 enum ending { END_BLOCKING, END_HOST, END_CUDA, ENDINGS };
 enum place { PLACE_HOST, PLACE_DEVICE };
+enum root { ROOT_FIRST, ROOT_LAST, ROOT_MIDDLE, ROOTS };
 enum misalign { ALIGNED, BY_ELEMENT, BY_BYTES, MISALIGNS };
 
 struct config {
-    int ranks;
-    unsigned cases;
+    int ranks;       /* threads of this process */
+    unsigned cases, stride;
     uint64_t seed;
     bool processes, cuda, errors;
     size_t max_bytes;
@@ -37,7 +41,14 @@ struct item {
     enum place place;
     enum misalign misalign;
     unsigned rounds; /* operations posted before the first is waited for */
+    bool grouped;    /* all in one group */
+    pk_op_t reduction;
+    enum root root;
+    int ranks;       /* the first so many take part */
+    int algorithm;   /* PK_ALGORITHM of the communicator: index in `algorithms` */
 };
+
+extern const char *const algorithms[]; /* NULL first: the library chooses */
 
 #define WHAT_BYTES 200
 
@@ -52,6 +63,7 @@ struct rank {
     const struct config *config;
     int rank, size;
     pk_comm_t *comm;
+    pk_comm_config_t comm_config;
     pk_stream_t streams[ENDINGS];
     struct watch *watch;
     bool ok;                  /* of the case at hand, here */
@@ -64,6 +76,7 @@ int64_t now_ns(void);
 /* How many times longer than the headers promise things may take: PICKLE_TEST_SLACK, 20 by default so that no test depends on the
  * machine's speed or on what else it does. 1 holds the promises themselves. */
 double slack(void);
+void end_watch(struct rank *rank); /* it is idle from now on */
 void begin_case(struct rank *rank, const char *what);
 /* All ranks tell one another how it went; `digest` must be equal everywhere if `compare`. Ends the program when that fails. */
 void end_case(struct rank *rank, const char *what, bool compare, uint64_t digest);
@@ -74,21 +87,26 @@ bool expect(struct rank *rank, pk_result_t got, pk_result_t wanted, const char *
 /* Every rank's bytes in rank order; also a barrier. */
 void share(struct rank *rank, const void *own, void *all, size_t bytes);
 bool selected(const struct rank *rank, const char *what);
+_Noreturn void give_up(const struct rank *rank, const char *what, const char *why);
 
-/* pairs.c: every pair of choices at least once in the first few hundred cases; the same list for the same config everywhere.
- * Returns the number of cases, at most config->cases. */
-unsigned list_cases(const struct config *config, struct item *items);
+/* pairs.c: every pair of choices at least once in the first few hundred cases; the same list for the same config and number of ranks
+ * everywhere. Sorted by ranks and algorithm. Returns the number of cases, at most config->cases. */
+unsigned list_cases(const struct config *config, int ranks, struct item *items);
 void describe(const struct item *item, char *what);
 
 /* data.c */
+uint64_t data_mix(uint64_t x);
 uint64_t data_key(uint64_t seed, unsigned number, unsigned round, int rank, unsigned tag);
 void data_fill(void *out, size_t bytes, uint64_t key);
 /* True when equal; else where the first difference is. */
 bool data_equal(const void *got, size_t bytes, uint64_t key, size_t *where);
-void data_numbers(void *out, size_t count, pk_dtype_t dtype, uint64_t key);
-/* Is got[count] the sum of the numbers of all keys, within the rounding that `size` additions may cause? */
-bool data_is_sum(const void *got, size_t count, pk_dtype_t dtype, const uint64_t *keys, int size, size_t *where);
 uint64_t data_digest(const void *data, size_t bytes);
+
+/* numbers.c */
+void data_numbers(void *out, size_t count, pk_dtype_t dtype, pk_op_t op, uint64_t key);
+/* Is got[count] the reduction of the numbers of all keys, within the rounding that `size` steps may cause? Of long ones a part is looked
+ * at. */
+bool data_is_reduced(const void *got, size_t count, pk_dtype_t dtype, pk_op_t op, const uint64_t *keys, int size, size_t *where);
 
 /* buffer.c: memory between two guard zones. */
 struct buffer {
@@ -105,14 +123,76 @@ void buffer_push(struct buffer *buffer);
 void buffer_pull(struct buffer *buffer);
 bool buffer_guards(const struct buffer *buffer);
 
-/* run.c */
+/* run.c: a case at work. */
+#define ROUNDS_MAX 4
+#define POISON 0x5a
+
+struct work {
+    struct rank *rank;
+    const struct item *item;
+    size_t bytes;    /* count * width */
+    unsigned rounds, round; /* in all; the one at hand */
+    struct buffer sources[ROUNDS_MAX], results[ROUNDS_MAX];
+};
+
+/* What an operation is, for one round. */
+struct kind {
+    size_t (*source_bytes)(const struct work *work);
+    size_t (*result_bytes)(const struct work *work);
+    void (*fill)(const struct work *work, char *source, char *result);
+    pk_result_t (*post)(const struct work *work, char *source, char *result);
+    void (*verify)(const struct work *work, const char *source, const char *result);
+};
+
+uint64_t work_key(const struct work *work, int rank, unsigned tag);
+pk_stream_t work_stream(const struct work *work);
+void work_verify(const struct work *work, const char *got, size_t bytes, int from, unsigned tag);
 void run_item(struct rank *rank, const struct item *item);
 
-/* errors*.c, inspect.c: cases that are not in the list. Each runs on every rank. */
+/* colls.c */
+extern const struct kind barrier_kind, coll_kind;
+bool is_reduction(enum op op);
+bool is_many(enum op op); /* buffers of a block for each rank */
+bool is_same_everywhere(enum op op);
+
+/* coll_call.c: every collective by its number. */
+#define COLLS 13
+
+struct coll_facts {
+    pk_op_kind_t op;
+    const char *name;
+    bool in_many, out_many, rooted, in_at_root, out_at_root, reduces, v, no_data;
+};
+
+struct coll_args {
+    const struct coll_facts *facts;
+    const void *in;
+    void *out;
+    size_t count; /* of v-forms: of the buffer that is one block */
+    pk_dtype_t dtype;
+    pk_op_t reduction;
+    int root;
+    const size_t *in_counts, *in_offsets, *out_counts, *out_offsets;
+    pk_comm_t *comm;
+    pk_stream_t stream;
+};
+
+extern const struct coll_facts coll_facts[COLLS];
+bool coll_has_in(const struct coll_facts *facts, int rank, int root);
+bool coll_has_out(const struct coll_facts *facts, int rank, int root);
+pk_result_t coll_call(const struct coll_args *args);
+
+/* batches.c: run a list, each stretch of equal ranks and algorithm on a communicator of its own. */
+void run_list(struct rank *rank, const struct item *items, unsigned n);
+
+/* errors*.c, inspect.c, lifecycle.c: cases that are not in the list. Each runs on every rank. */
 void run_argument_errors(struct rank *rank);
+void run_collective_errors(struct rank *rank);
+void run_promises(struct rank *rank);
 void run_peer_errors(struct rank *rank);
 void run_lifecycle(struct rank *rank);
 void run_inspection(struct rank *rank);
+bool new_id(struct rank *rank, pk_unique_id_t *id); /* rank 0 makes it, all have it */
 /* A communicator of the same ranks, to be spoilt. */
 pk_comm_t *throwaway(struct rank *rank, uint64_t timeout_ms);
 

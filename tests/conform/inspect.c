@@ -27,45 +27,60 @@ static void paths(struct rank *r)
     }
 }
 
+/* In-place pointers, from a buffer that is long enough for all. */
+static void place(struct rank *r, struct coll_args *a, char *one, char *other, bool in_place)
+{
+    size_t own = (size_t)r->rank * a->count * sizeof(float);
+    bool both = coll_has_in(a->facts, r->rank, a->root) && coll_has_out(a->facts, r->rank, a->root);
+
+    a->in = one;
+    a->out = in_place && both ? one : other;
+    if (in_place && both && a->facts->out_many && !a->facts->in_many)
+        a->in = one + own;
+    if (in_place && both && a->facts->in_many && !a->facts->out_many)
+        a->out = one + own;
+}
+
 /* The steps that were announced are the steps that are counted. */
-static void steps_of(struct rank *r, pk_op_kind_t kind, size_t count, int in_place)
+static void steps_of(struct rank *r, const struct coll_args *a, int in_place)
 {
     pk_explanation_t said = { .struct_size = sizeof said };
-    float *source = calloc(count + 1, sizeof *source);
-    float *result = calloc((count + 1) * (size_t)r->size, sizeof *result);
-    float *from = !in_place ? source : kind == PK_OP_ALLGATHER ? result + (size_t)r->rank * count : result;
     pk_stats_t before, after;
 
-    if (source == NULL || result == NULL)
-        abort();
-    expect(r, pk_explain(r->comm, kind, count, PK_F32, PK_MEM_HOST, in_place, 0, &said), PK_OK, "pk_explain");
+    expect(r, pk_explain(r->comm, a->facts->op, a->count, a->dtype, PK_MEM_HOST, in_place, a->root, &said), PK_OK, "pk_explain");
     before = stats_of(r);
-    if (kind == PK_OP_ALLGATHER)
-        expect(r, pk_allgather(from, result, count, PK_F32, r->comm, PK_BLOCKING), PK_OK, "pk_allgather");
-    else
-        expect(r, pk_allreduce(from, result, count, PK_F32, PK_SUM, r->comm, PK_BLOCKING), PK_OK, "pk_allreduce");
+    expect(r, coll_call(a), PK_OK, a->facts->name);
     after = stats_of(r);
     if (after.steps - before.steps != said.steps)
-        fail(r, "%s of %zu: %llu steps announced, %llu counted", kind == PK_OP_ALLGATHER ? "allgather" : "allreduce", count,
-             (unsigned long long)said.steps, (unsigned long long)(after.steps - before.steps));
+        fail(r, "%s of %zu, root %d%s: %llu steps announced, %llu counted", a->facts->name, a->count, a->root,
+             in_place ? ", in place" : "", (unsigned long long)said.steps, (unsigned long long)(after.steps - before.steps));
     if (after.operations - before.operations != 1)
         fail(r, "one operation counted as %llu", (unsigned long long)(after.operations - before.operations));
     if (said.sms != 0 || said.algorithm[0] == '\0' || said.reason[0] == '\0')
         fail(r, "pk_explain on the host: '%s', %d SMs, '%s'", said.algorithm, said.sms, said.reason);
-    free(source);
-    free(result);
 }
 
 static void steps(struct rank *r)
 {
-    static const size_t counts[] = { 1, 1000, 16384, 300000 };
+    static const size_t counts[] = { 0, 1, 1000, 16384, 300000 };
+    size_t lengths[256], most = counts[4] * sizeof(float) * (size_t)r->size;
+    char *one = calloc(1, most), *other = calloc(1, most);
 
-    for (size_t i = 0; r->ok && i < sizeof counts / sizeof counts[0]; i++) {
-        for (int in_place = 0; in_place < 2; in_place++) {
-            steps_of(r, PK_OP_ALLGATHER, counts[i], in_place);
-            steps_of(r, PK_OP_ALLREDUCE, counts[i], in_place);
-        }
+    if (one == NULL || other == NULL)
+        abort();
+    for (int k = 0; r->ok && k < COLLS * 5 * 2; k++) {
+        const struct coll_facts *f = &coll_facts[k / 10];
+        struct coll_args a = { .facts = f, .count = counts[k / 2 % 5], .dtype = PK_F32, .comm = r->comm, .stream = PK_BLOCKING,
+                               .in_counts = lengths, .out_counts = lengths };
+
+        for (int i = 0; i < r->size; i++)
+            lengths[i] = a.count;
+        a.root = f->rooted ? (k / 2) % r->size : 0;
+        place(r, &a, one, other, k % 2);
+        steps_of(r, &a, k % 2);
     }
+    free(one);
+    free(other);
 }
 
 static void bytes(struct rank *r)

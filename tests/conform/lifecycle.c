@@ -12,7 +12,7 @@
 #define LONG_MS 60000 /* longer than anything here waits */
 #define FLOATS 20000
 
-static bool new_id(struct rank *r, pk_unique_id_t *id)
+bool new_id(struct rank *r, pk_unique_id_t *id)
 {
     pk_unique_id_t own = { { 0 } };
     pk_unique_id_t *all = calloc((size_t)r->size, sizeof *all);

@@ -15,13 +15,15 @@
 #define RANKS_MAX 256
 #define CASES_MAX 3000
 #define OPERATION_TIMEOUT_MS 60000
+#define IDLE_TIMEOUT_MS 3600000 /* of the communicator where ranks wait that are not in a batch */
 
 static const char usage[] =
     "usage: pickle-conform [options]\n"
-    "  --ranks N        ranks as threads of this process (default 4)\n"
+    "  --ranks N        ranks as threads of this process (default 4); cases have from 1 to so many\n"
     "  --env            this process is one rank: PK_RANK or a launcher says which (assumed when they are set)\n"
     "  --threads        ranks are threads even so\n"
-    "  --cases N        of the pairwise list, at most 3000 (default 600)\n"
+    "  --cases N        of the pairwise list, at most 3000 (default 1000)\n"
+    "  --stride N       every N-th of them (default 1)\n"
     "  --seed S         another list and other data (default 1)\n"
     "  --memory M       host or cuda: device memory and CUDA streams as well (default host)\n"
     "  --max-bytes B    of one message (default 4194304)\n"
@@ -78,7 +80,7 @@ bool expect(struct rank *rank, pk_result_t got, pk_result_t wanted, const char *
     return false;
 }
 
-static _Noreturn void give_up(const struct rank *rank, const char *what, const char *why)
+_Noreturn void give_up(const struct rank *rank, const char *what, const char *why)
 {
     printf("FAIL %s: rank %d: %s; the rest was not run\n", what, rank->rank, why);
     fflush(stdout);
@@ -98,6 +100,13 @@ void share(struct rank *rank, const void *own, void *all, size_t bytes)
 bool selected(const struct rank *rank, const char *what)
 {
     return rank->config->filter == NULL || strstr(what, rank->config->filter) != NULL;
+}
+
+void end_watch(struct rank *rank)
+{
+    pthread_mutex_lock(&rank->watch->lock);
+    rank->watch->since_ns = 0;
+    pthread_mutex_unlock(&rank->watch->lock);
 }
 
 void begin_case(struct rank *rank, const char *what)
@@ -130,9 +139,7 @@ void end_case(struct rank *rank, const char *what, bool compare, uint64_t digest
     }
     rank->passed += passed;
     rank->failed += !passed;
-    pthread_mutex_lock(&rank->watch->lock);
-    rank->watch->since_ns = 0;
-    pthread_mutex_unlock(&rank->watch->lock);
+    end_watch(rank);
 }
 
 /* Errors are provoked by the hundred here; PICKLE_TEST_VERBOSE shows what the library says about them. */
@@ -172,7 +179,6 @@ static void open_rank(struct program *program, struct rank *rank)
     pk_result_t result;
 
     begin_case(rank, "start");
-    config.timeout_ms = OPERATION_TIMEOUT_MS;
     config.device = PK_DEVICE_HOST;
     if (program->config.cuda) {
         const char *local = getenv("OMPI_COMM_WORLD_LOCAL_RANK");
@@ -183,6 +189,9 @@ static void open_rank(struct program *program, struct rank *rank)
         config.device = PK_DEVICE_CUDA(index % gpu_count());
         rank->streams[END_CUDA] = PK_CUDA_STREAM(gpu_stream_new());
     }
+    config.timeout_ms = OPERATION_TIMEOUT_MS;
+    rank->comm_config = config;
+    config.timeout_ms = IDLE_TIMEOUT_MS;
     result = program->config.processes ? pk_comm_init(&rank->comm, &config)
                                        : pk_comm_init_rank(&rank->comm, program->config.ranks, rank->rank, &program->id, &config);
     rank->streams[END_BLOCKING] = PK_BLOCKING;
@@ -212,15 +221,29 @@ static void close_rank(struct rank *rank)
 
 static struct program program;
 
+/* Every stride-th case of the list. */
+static void make_list(int ranks)
+{
+    unsigned n = list_cases(&program.config, ranks, program.items), kept = 0;
+
+    for (unsigned i = 0; i < n; i++)
+        if (program.items[i].number % program.config.stride == 0)
+            program.items[kept++] = program.items[i];
+    program.items_count = kept;
+}
+
 static void *run_rank(void *arg)
 {
     struct rank *rank = arg;
 
     open_rank(&program, rank);
-    for (unsigned i = 0; i < program.items_count; i++)
-        run_item(rank, &program.items[i]);
+    if (program.config.processes)
+        make_list(rank->size);
+    run_list(rank, program.items, program.items_count);
     if (program.config.errors) {
         run_argument_errors(rank);
+        run_collective_errors(rank);
+        run_promises(rank);
         run_inspection(rank);
         run_lifecycle(rank);
         run_peer_errors(rank);
@@ -254,6 +277,7 @@ static void parse(int argc, char **argv, struct config *c)
 {
     static const struct option options[] = {
         { "ranks", required_argument, NULL, 'r' },   { "cases", required_argument, NULL, 'c' },
+        { "stride", required_argument, NULL, 'k' },
         { "seed", required_argument, NULL, 's' },    { "threads", no_argument, NULL, 't' },
         { "env", no_argument, NULL, 'e' },           { "memory", required_argument, NULL, 'm' },
         { "max-bytes", required_argument, NULL, 'b' }, { "filter", required_argument, NULL, 'f' },
@@ -262,12 +286,13 @@ static void parse(int argc, char **argv, struct config *c)
     };
     int letter;
 
-    *c = (struct config){ .ranks = 4, .cases = 600, .seed = 1, .processes = launched(), .errors = true, .max_bytes = 4 << 20,
+    *c = (struct config){ .ranks = 4, .cases = 1000, .stride = 1, .seed = 1, .processes = launched(), .errors = true, .max_bytes = 4 << 20,
                           .watchdog_s = 100 };
     while ((letter = getopt_long(argc, argv, "", options, NULL)) != -1) {
         switch (letter) {
         case 'r': c->ranks = (int)number(optarg, 1, RANKS_MAX); break;
         case 'c': c->cases = (unsigned)number(optarg, 0, CASES_MAX); break;
+        case 'k': c->stride = (unsigned)number(optarg, 1, CASES_MAX); break;
         case 's': c->seed = number(optarg, 0, 1ul << 40); break;
         case 't': c->processes = false; break;
         case 'e': c->processes = true; break;
@@ -314,7 +339,8 @@ int main(int argc, char **argv)
     program.items = calloc(CASES_MAX, sizeof *program.items);
     if (program.items == NULL)
         return 2;
-    program.items_count = list_cases(&program.config, program.items);
+    if (!program.config.processes)
+        make_list(program.config.ranks);
     for (int r = 0; r < program.config.ranks; r++) {
         pthread_mutex_init(&program.watches[r].lock, NULL);
         program.ranks[r].config = &program.config;

@@ -6,9 +6,13 @@
 #include "conform.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
-enum factor { F_OP, F_DTYPE, F_SIZE, F_IN_PLACE, F_ENDING, F_PLACE, F_MISALIGN, F_ROUNDS, FACTORS };
+enum factor {
+    F_OP, F_DTYPE, F_SIZE, F_IN_PLACE, F_ENDING, F_PLACE, F_MISALIGN, F_ROUNDS, F_GROUPED, F_REDUCTION, F_ROOT, F_RANKS, F_ALGORITHM,
+    FACTORS
+};
 
 #define LEVELS_MAX 24
 #define CANDIDATES 24
@@ -24,8 +28,12 @@ static const struct {
 };
 
 static const unsigned rounds[] = { 1, 2, 4 };
-static const pk_dtype_t reducible[] = { PK_F32, PK_F16, PK_BF16, PK_INT32 };
-static const char *const op_names[OPS] = { "pingpong", "ring", "many", "exchange", "self", "mixed", "allgather", "allreduce" };
+static const char *const op_names[OPS] = { "pingpong",  "ring",       "many",     "exchange",  "self",           "mixed",     "barrier",
+                                           "broadcast", "reduce",     "allreduce", "reduce_scatter", "allgather", "allgatherv",
+                                           "alltoall",  "alltoallv",  "gather",   "gatherv",   "scatter",        "scatterv" };
+static const char *const reduction_names[PK_OP_COUNT] = { "sum", "prod", "min", "max", "avg" };
+static const char *const root_names[ROOTS] = { "first", "last", "middle" };
+const char *const algorithms[] = { NULL, "direct", "flat", "ring", "doubling", "halving", "tree" };
 static const char *const ending_names[ENDINGS] = { "blocking", "host stream", "cuda stream" };
 static const char *const misalign_names[MISALIGNS] = { "aligned", "off by an element", "off by bytes" };
 
@@ -111,43 +119,79 @@ static void choose(struct generator *g, int *best)
     g->left -= gain(g, best, true);
 }
 
-static size_t count_of(const struct config *config, int level, size_t width)
+/* Cut so that no buffer is longer than max_bytes. */
+static size_t count_of(const struct config *config, const struct item *item, int level)
 {
+    size_t width = pk_dtype_size(item->dtype), max = config->max_bytes / width;
     size_t count = sizes[level].elements + sizes[level].bytes / width;
 
-    return count * width > config->max_bytes || count > config->max_bytes ? config->max_bytes / width : count;
+    if (is_many(item->op) || item->op == OP_EXCHANGE || item->op == OP_MIXED)
+        max /= (size_t)item->ranks;
+    return count > max ? max : count;
 }
 
 static void make_item(const struct config *config, const int *choice, struct item *item)
 {
     item->op = (enum op)choice[F_OP];
     item->dtype = (pk_dtype_t)choice[F_DTYPE];
-    if (item->op == OP_ALLREDUCE)
-        item->dtype = reducible[choice[F_DTYPE] % 4];
-    item->count = count_of(config, choice[F_SIZE], pk_dtype_size(item->dtype));
     item->in_place = choice[F_IN_PLACE] == 1;
     item->ending = (enum ending)choice[F_ENDING];
     item->place = (enum place)choice[F_PLACE];
     item->misalign = (enum misalign)choice[F_MISALIGN];
-    /* Arithmetic wants its natural alignment. */
-    if (item->op == OP_ALLREDUCE && item->misalign == BY_BYTES)
-        item->misalign = BY_ELEMENT;
     item->rounds = rounds[choice[F_ROUNDS]];
+    item->grouped = choice[F_GROUPED] == 1 && item->op != OP_PINGPONG; /* what is sent back comes with the round itself */
+    item->reduction = (pk_op_t)choice[F_REDUCTION];
+    item->root = (enum root)choice[F_ROOT];
+    item->ranks = choice[F_RANKS] + 1;
+    item->algorithm = choice[F_ALGORITHM];
+    if (!is_reduction(item->op))
+        item->reduction = PK_SUM;
+    /* Arithmetic wants its natural alignment; on a GPU not all of it is there. */
+    if (is_reduction(item->op) && item->misalign == BY_BYTES)
+        item->misalign = BY_ELEMENT;
+    if (is_reduction(item->op) && item->place == PLACE_DEVICE) {
+        static const pk_dtype_t reducible[] = { PK_F32, PK_F16, PK_BF16, PK_INT32, PK_UINT32 };
+
+        item->dtype = reducible[choice[F_DTYPE] % 5];
+        item->reduction = PK_SUM;
+    }
+    item->count = count_of(config, item, choice[F_SIZE]);
 }
 
-unsigned list_cases(const struct config *config, struct item *items)
+static int by_batch(const void *a, const void *b)
+{
+    const struct item *x = a, *y = b;
+
+    if (x->ranks != y->ranks)
+        return x->ranks - y->ranks;
+    if (x->algorithm != y->algorithm)
+        return x->algorithm - y->algorithm;
+    return x->number < y->number ? -1 : x->number > y->number;
+}
+
+static void set_levels(struct generator *g, const struct config *config, int ranks)
+{
+    g->levels[F_OP] = OPS;
+    g->levels[F_DTYPE] = PK_DTYPE_COUNT;
+    g->levels[F_SIZE] = sizeof sizes / sizeof sizes[0];
+    g->levels[F_IN_PLACE] = 2;
+    g->levels[F_ENDING] = config->cuda ? 3 : 2;
+    g->levels[F_PLACE] = config->cuda ? 2 : 1;
+    g->levels[F_MISALIGN] = MISALIGNS;
+    g->levels[F_ROUNDS] = sizeof rounds / sizeof rounds[0];
+    g->levels[F_GROUPED] = 2;
+    g->levels[F_REDUCTION] = PK_OP_COUNT;
+    g->levels[F_ROOT] = ROOTS;
+    g->levels[F_RANKS] = ranks < LEVELS_MAX ? ranks : LEVELS_MAX;
+    g->levels[F_ALGORITHM] = getenv("PK_ALGORITHM") != NULL ? 1 : sizeof algorithms / sizeof algorithms[0];
+}
+
+unsigned list_cases(const struct config *config, int ranks, struct item *items)
 {
     static struct generator g;
 
     g.state = config->seed * 2 + 1;
-    g.levels[F_OP] = OPS;
-    g.levels[F_DTYPE] = PK_DTYPE_COUNT;
-    g.levels[F_SIZE] = sizeof sizes / sizeof sizes[0];
-    g.levels[F_IN_PLACE] = 2;
-    g.levels[F_ENDING] = config->cuda ? 3 : 2;
-    g.levels[F_PLACE] = config->cuda ? 2 : 1;
-    g.levels[F_MISALIGN] = MISALIGNS;
-    g.levels[F_ROUNDS] = sizeof rounds / sizeof rounds[0];
+    set_levels(&g, config, ranks);
     begin_round(&g);
     for (unsigned i = 0; i < config->cases; i++) {
         int choice[FACTORS];
@@ -156,12 +200,19 @@ unsigned list_cases(const struct config *config, struct item *items)
         make_item(config, choice, &items[i]);
         items[i].number = i;
     }
+    qsort(items, config->cases, sizeof *items, by_batch);
     return config->cases;
 }
 
 void describe(const struct item *item, char *what)
 {
-    snprintf(what, WHAT_BYTES, "case %u: %s %s count %zu%s, %s, %s memory, %s, %u rounds", item->number, op_names[item->op],
-             pk_dtype_name(item->dtype), item->count, item->in_place ? " in place" : "", ending_names[item->ending],
-             item->place == PLACE_DEVICE ? "device" : "host", misalign_names[item->misalign], item->rounds);
+    char special[64] = "";
+
+    if (is_reduction(item->op))
+        snprintf(special, sizeof special, " %s", reduction_names[item->reduction]);
+    snprintf(what, WHAT_BYTES, "case %u: %s %s%s count %zu%s, %d ranks, %s, root %s, %s, %s memory, %s, %u rounds%s", item->number,
+             op_names[item->op], pk_dtype_name(item->dtype), special, item->count, item->in_place ? " in place" : "", item->ranks,
+             item->algorithm > 0 ? algorithms[item->algorithm] : "chosen", root_names[item->root], ending_names[item->ending],
+             item->place == PLACE_DEVICE ? "device" : "host", misalign_names[item->misalign], item->rounds,
+             item->grouped ? " in a group" : "");
 }

@@ -6,43 +6,23 @@
 
 #include "cuda_dl.h"
 
-#define ROUNDS_MAX 4
 #define MESSAGES 24 /* of "many" */
 #define MEMORY_MAX ((size_t)96 << 20)
-#define POISON 0x5a
 #define ODD_BYTES 3
 
-/* A case at work. */
-struct work {
-    struct rank *rank;
-    const struct item *item;
-    size_t bytes;    /* count * width */
-    unsigned rounds, round; /* in all; the one at hand */
-    struct buffer sources[ROUNDS_MAX], results[ROUNDS_MAX];
-};
-
-/* What an operation is, for one round. */
-struct kind {
-    size_t (*source_bytes)(const struct work *work);
-    size_t (*result_bytes)(const struct work *work);
-    void (*fill)(const struct work *work, char *source, char *result);
-    pk_result_t (*post)(const struct work *work, char *source, char *result);
-    void (*verify)(const struct work *work, const char *source, const char *result);
-};
-
-static uint64_t key_of(const struct work *w, int rank, unsigned tag)
+uint64_t work_key(const struct work *w, int rank, unsigned tag)
 {
     /* Repeated reductions of the same data must give the same bits. */
-    unsigned round = w->item->op == OP_ALLREDUCE ? 0 : w->round;
+    unsigned round = is_reduction(w->item->op) ? 0 : w->round;
 
     return data_key(w->rank->config->seed, w->item->number, round, rank, tag);
 }
 
-static void verify_message(const struct work *w, const char *got, size_t bytes, int from, unsigned tag)
+void work_verify(const struct work *w, const char *got, size_t bytes, int from, unsigned tag)
 {
     size_t where;
 
-    if (!data_equal(got, bytes, key_of(w, from, tag), &where))
+    if (!data_equal(got, bytes, work_key(w, from, tag), &where))
         fail(w->rank, "round %u: message %u from rank %d (%zu bytes) is wrong from byte %zu on", w->round, tag, from, bytes, where);
 }
 
@@ -56,19 +36,19 @@ static int previous_rank(const struct work *w)
     return (w->rank->rank + w->rank->size - 1) % w->rank->size;
 }
 
-static pk_stream_t stream_of(const struct work *w)
+pk_stream_t work_stream(const struct work *w)
 {
     return w->rank->streams[w->item->ending];
 }
 
 static pk_result_t send_bytes(const struct work *w, const void *buffer, size_t bytes, int peer)
 {
-    return pk_send(buffer, bytes / pk_dtype_size(w->item->dtype), w->item->dtype, peer, w->rank->comm, stream_of(w));
+    return pk_send(buffer, bytes / pk_dtype_size(w->item->dtype), w->item->dtype, peer, w->rank->comm, work_stream(w));
 }
 
 static pk_result_t receive_bytes(const struct work *w, void *buffer, size_t bytes, int peer)
 {
-    return pk_recv(buffer, bytes / pk_dtype_size(w->item->dtype), w->item->dtype, peer, w->rank->comm, stream_of(w));
+    return pk_recv(buffer, bytes / pk_dtype_size(w->item->dtype), w->item->dtype, peer, w->rank->comm, work_stream(w));
 }
 
 /* The first error of a list of calls that all have been made. */
@@ -90,7 +70,7 @@ static size_t message_a_rank(const struct work *w)
 static void fill_message(const struct work *w, char *source, char *result)
 {
     (void)result;
-    data_fill(source, w->bytes, key_of(w, w->rank->rank, 0));
+    data_fill(source, w->bytes, work_key(w, w->rank->rank, 0));
 }
 
 /* --- pingpong: even ranks send, their odd neighbours send back what came --- */
@@ -121,7 +101,7 @@ static void verify_pingpong(const struct work *w, const char *source, const char
 {
     (void)source;
     if (partner_of(w) >= 0)
-        verify_message(w, result, w->bytes, w->rank->rank & ~1, 0);
+        work_verify(w, result, w->bytes, w->rank->rank & ~1, 0);
 }
 
 /* --- ring, and self: send and receive in one group --- */
@@ -138,7 +118,7 @@ static pk_result_t post_ring(const struct work *w, char *source, char *result)
 static void verify_ring(const struct work *w, const char *source, const char *result)
 {
     (void)source;
-    verify_message(w, result, w->bytes, previous_rank(w), 0);
+    work_verify(w, result, w->bytes, previous_rank(w), 0);
 }
 
 static pk_result_t post_self(const struct work *w, char *source, char *result)
@@ -153,7 +133,7 @@ static pk_result_t post_self(const struct work *w, char *source, char *result)
 static void verify_self(const struct work *w, const char *source, const char *result)
 {
     (void)source;
-    verify_message(w, result, w->bytes, w->rank->rank, 0);
+    work_verify(w, result, w->bytes, w->rank->rank, 0);
 }
 
 /* --- many: messages of different sizes in flight between the same two ranks --- */
@@ -176,7 +156,7 @@ static void fill_many(const struct work *w, char *source, char *result)
 {
     (void)result;
     for (unsigned k = 0; k < MESSAGES; k++) {
-        data_fill(source, many_bytes(w, k), key_of(w, w->rank->rank, k));
+        data_fill(source, many_bytes(w, k), work_key(w, w->rank->rank, k));
         source += many_bytes(w, k);
     }
 }
@@ -200,7 +180,7 @@ static void verify_many(const struct work *w, const char *source, const char *re
 {
     (void)source;
     for (unsigned k = 0; k < MESSAGES; k++) {
-        verify_message(w, result, many_bytes(w, k), previous_rank(w), k);
+        work_verify(w, result, many_bytes(w, k), previous_rank(w), k);
         result += many_bytes(w, k);
     }
 }
@@ -211,7 +191,7 @@ static void fill_exchange(const struct work *w, char *source, char *result)
 {
     (void)result;
     for (int peer = 0; peer < w->rank->size; peer++)
-        data_fill(source + (size_t)peer * w->bytes, w->bytes, key_of(w, w->rank->rank, (unsigned)peer));
+        data_fill(source + (size_t)peer * w->bytes, w->bytes, work_key(w, w->rank->rank, (unsigned)peer));
 }
 
 static pk_result_t post_exchange(const struct work *w, char *source, char *result)
@@ -233,32 +213,10 @@ static void verify_exchange(const struct work *w, const char *source, const char
 {
     (void)source;
     for (int peer = 0; peer < w->rank->size; peer++)
-        verify_message(w, result + (size_t)peer * w->bytes, w->bytes, peer, (unsigned)w->rank->rank);
+        work_verify(w, result + (size_t)peer * w->bytes, w->bytes, peer, (unsigned)w->rank->rank);
 }
 
-/* --- allgather, and one in a group with a ring --- */
-
-static char *allgather_source(const struct work *w, char *source, char *result)
-{
-    return w->item->in_place ? result + (size_t)w->rank->rank * w->bytes : source;
-}
-
-static void fill_allgather(const struct work *w, char *source, char *result)
-{
-    data_fill(allgather_source(w, source, result), w->bytes, key_of(w, w->rank->rank, 0));
-}
-
-static pk_result_t post_allgather(const struct work *w, char *source, char *result)
-{
-    return pk_allgather(allgather_source(w, source, result), result, w->item->count, w->item->dtype, w->rank->comm, stream_of(w));
-}
-
-static void verify_allgather(const struct work *w, const char *source, const char *result)
-{
-    (void)source;
-    for (int peer = 0; peer < w->rank->size; peer++)
-        verify_message(w, result + (size_t)peer * w->bytes, w->bytes, peer, 0);
-}
+/* --- mixed: an allgather in a group with a ring --- */
 
 static size_t mixed_result(const struct work *w)
 {
@@ -270,54 +228,32 @@ static pk_result_t post_mixed(const struct work *w, char *source, char *result)
     pk_result_t first = pk_group_start();
 
     first = first_of(first, send_bytes(w, source, w->bytes, next_rank(w)));
-    first = first_of(first, pk_allgather(source, result, w->item->count, w->item->dtype, w->rank->comm, stream_of(w)));
+    first = first_of(first, pk_allgather(source, result, w->item->count, w->item->dtype, w->rank->comm, work_stream(w)));
     first = first_of(first, receive_bytes(w, result + message_a_rank(w), w->bytes, previous_rank(w)));
     return first_of(first, pk_group_end());
 }
 
 static void verify_mixed(const struct work *w, const char *source, const char *result)
 {
-    verify_allgather(w, source, result);
-    verify_message(w, result + message_a_rank(w), w->bytes, previous_rank(w), 0);
-}
-
-/* --- allreduce --- */
-
-static void fill_allreduce(const struct work *w, char *source, char *result)
-{
-    data_numbers(w->item->in_place ? result : source, w->item->count, w->item->dtype, key_of(w, w->rank->rank, 0));
-}
-
-static pk_result_t post_allreduce(const struct work *w, char *source, char *result)
-{
-    return pk_allreduce(w->item->in_place ? result : source, result, w->item->count, w->item->dtype, PK_SUM, w->rank->comm,
-                        stream_of(w));
-}
-
-static void verify_allreduce(const struct work *w, const char *source, const char *result)
-{
-    uint64_t keys[256];
-    size_t where;
-
     (void)source;
-    for (int r = 0; r < w->rank->size; r++)
-        keys[r] = key_of(w, r, 0);
-    if (!data_is_sum(result, w->item->count, w->item->dtype, keys, w->rank->size, &where))
-        fail(w->rank, "round %u: the sum is wrong at byte %zu", w->round, where);
-    if (w->round > 0 && memcmp(result, buffer_view(&w->results[0]), w->bytes) != 0)
-        fail(w->rank, "round %u: other bits than in round 0 from the same data", w->round);
+    for (int peer = 0; peer < w->rank->size; peer++)
+        work_verify(w, result + (size_t)peer * w->bytes, w->bytes, peer, 0);
+    work_verify(w, result + message_a_rank(w), w->bytes, previous_rank(w), 0);
 }
 
-static const struct kind kinds[OPS] = {
+static const struct kind kinds[] = {
     [OP_PINGPONG] = { one_message, one_message, fill_message, post_pingpong, verify_pingpong },
     [OP_RING] = { one_message, one_message, fill_message, post_ring, verify_ring },
     [OP_MANY] = { many_total, many_total, fill_many, post_many, verify_many },
     [OP_EXCHANGE] = { message_a_rank, message_a_rank, fill_exchange, post_exchange, verify_exchange },
     [OP_SELF] = { one_message, one_message, fill_message, post_self, verify_self },
     [OP_MIXED] = { one_message, mixed_result, fill_message, post_mixed, verify_mixed },
-    [OP_ALLGATHER] = { one_message, message_a_rank, fill_allgather, post_allgather, verify_allgather },
-    [OP_ALLREDUCE] = { one_message, one_message, fill_allreduce, post_allreduce, verify_allreduce },
 };
+
+static const struct kind *kind_of(enum op op)
+{
+    return op < OP_BARRIER ? &kinds[op] : op == OP_BARRIER ? &barrier_kind : &coll_kind;
+}
 
 static void open_work(struct work *w, const struct kind *kind)
 {
@@ -326,7 +262,7 @@ static void open_work(struct work *w, const struct kind *kind)
     size_t source_bytes, result_bytes, misalign;
 
     w->bytes = item->count * width;
-    w->rounds = item->op == OP_ALLREDUCE && item->rounds < 2 ? 2 : item->rounds;
+    w->rounds = is_reduction(item->op) && item->rounds < 2 ? 2 : item->rounds;
     source_bytes = kind->source_bytes(w);
     result_bytes = kind->result_bytes(w);
     while (w->rounds > 2 && w->rounds * (source_bytes + result_bytes) > MEMORY_MAX)
@@ -379,9 +315,21 @@ static void verify_round(struct work *w, const struct kind *kind)
     kind->verify(w, buffer_view(source), buffer_view(result));
 }
 
+static void post_all(struct work *w, const struct kind *kind)
+{
+    struct rank *rank = w->rank;
+
+    if (w->item->grouped)
+        expect(rank, pk_group_start(), PK_OK, "pk_group_start");
+    for (w->round = 0; w->round < w->rounds; w->round++)
+        expect(rank, kind->post(w, w->sources[w->round].data, w->results[w->round].data), PK_OK, "the operation");
+    if (w->item->grouped)
+        expect(rank, pk_group_end(), PK_OK, "pk_group_end");
+}
+
 void run_item(struct rank *rank, const struct item *item)
 {
-    const struct kind *kind = &kinds[item->op];
+    const struct kind *kind = kind_of(item->op);
     struct work w = { .rank = rank, .item = item };
     char what[WHAT_BYTES];
     uint64_t sent[ROUNDS_MAX];
@@ -392,17 +340,16 @@ void run_item(struct rank *rank, const struct item *item)
         return;
     begin_case(rank, what);
     open_work(&w, kind);
-    for (w.round = 0; w.round < w.rounds; w.round++) {
+    for (w.round = 0; w.round < w.rounds; w.round++)
         sent[w.round] = data_digest(buffer_view(&w.sources[w.round]), w.sources[w.round].bytes);
-        expect(rank, kind->post(&w, w.sources[w.round].data, w.results[w.round].data), PK_OK, "the operation");
-    }
+    post_all(&w, kind);
     finish_stream(rank, item->ending);
     for (w.round = 0; w.round < w.rounds && rank->ok; w.round++) {
         verify_round(&w, kind);
         if (data_digest(buffer_view(&w.sources[w.round]), w.sources[w.round].bytes) != sent[w.round])
             fail(rank, "round %u: the send buffer was written", w.round);
     }
-    if (item->op == OP_ALLGATHER || item->op == OP_ALLREDUCE)
+    if (is_same_everywhere(item->op))
         digest = data_digest(buffer_view(&w.results[0]), w.results[0].bytes);
     close_work(&w);
     end_case(rank, what, true, digest);

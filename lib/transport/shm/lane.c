@@ -4,37 +4,7 @@
 
 #include "transport/shm/shm.h"
 #include "util/copy.h"
-
-/* The two ends of a ring in one process map the inbox at two addresses, so thread sanitizer cannot see that they synchronise:
- * tell it, at the owner's address. */
-#if defined(__SANITIZE_THREAD__)
-#define UNDER_TSAN 1
-#elif defined(__has_feature)
-#if __has_feature(thread_sanitizer)
-#define UNDER_TSAN 1
-#endif
-#endif
-#ifdef UNDER_TSAN
-void __tsan_acquire(void *addr);
-void __tsan_release(void *addr);
-static void tsan_acquire(uintptr_t addr)
-{
-    __tsan_acquire((void *)addr);
-}
-static void tsan_release(uintptr_t addr)
-{
-    __tsan_release((void *)addr);
-}
-#else
-static void tsan_acquire(uintptr_t addr)
-{
-    (void)addr;
-}
-static void tsan_release(uintptr_t addr)
-{
-    (void)addr;
-}
-#endif
+#include "util/tsan.h"
 
 #define CELL_MASK (PKI_SHM_CELLS - 1)
 #define DATA_MASK (PKI_SHM_DATA_BYTES - 1)
@@ -133,7 +103,7 @@ static void stamp(struct pki_shm_tx *tx, struct pki_shm_cell *cell, uint32_t sha
     uint32_t number = tx->next++;
 
     if (tx->owner_cells != 0)
-        tsan_release(tx->owner_cells + (number & CELL_MASK) * sizeof *cell);
+        pki_tsan_release(tx->owner_cells + (number & CELL_MASK) * sizeof *cell);
     /* Release: the reader's acquire in peek(); the rest of the cell and the payload are written before. */
     atomic_store_explicit(&cell->word[0], (uint64_t)shape << 32 | (uint32_t)(number + 1), memory_order_release);
 }
@@ -239,7 +209,7 @@ bool pki_shm_peek(struct pki_ep *ep, struct pki_msg *msg, const void **payload)
         broken(ep, "cell is damaged", rx->next, head);
         return false;
     }
-    tsan_acquire((uintptr_t)cell);
+    pki_tsan_acquire((uintptr_t)cell);
     *payload = place.outside ? rx->data + place.offset : cell->byte + place.offset;
     if (place.outside)
         rx->data_end = place.end;

@@ -33,6 +33,7 @@ static const struct variable settings[] = {
     { "PK_CMA", "0: no process_vm_writev between processes" },
     { "PK_IFNAME", "network interfaces, eth0,eth1" },
     { "PK_HOST_ID", "joins containers that share a machine" },
+    { "PK_RUN_DIR", "directory that they share, where their networks are apart" },
     { "PK_SECRET_FILE", "secret that ranks prove to know" },
     { "PK_INSECURE", "1: serve other hosts without a secret" },
     { "CUDA_VISIBLE_DEVICES", "GPUs that this process sees" },

@@ -50,7 +50,7 @@ pk_result_t pki_bootstrap_allgather(struct pki_bootstrap *bootstrap, const void 
 
 pk_result_t pki_bootstrap_barrier(struct pki_bootstrap *bootstrap, uint64_t deadline_ns);
 
-/* Join this rank and every other rank r with local[r] by an authenticated unix stream socket (abstract name made from randomness;
+/* Join this rank and every other rank r with local[r] by an authenticated unix stream socket (a name made from randomness, abstract or in PK_RUN_DIR;
  * both ends must run as the same user). fds[size] gets connected, non-blocking, close-on-exec sockets, the caller's, and -1
  * elsewhere; set only with PK_OK. They are guarded (util/fork.h): let them go before closing them. Every rank calls it, those without local peers too, and local[] must be symmetric. */
 pk_result_t pki_bootstrap_connect_local(struct pki_bootstrap *bootstrap, const bool *local, int *fds, uint64_t deadline_ns);
@@ -79,8 +79,8 @@ void pki_bootstrap_tell(struct pki_bootstrap *bootstrap, pk_result_t code, int p
 /* NULL is legal. Local: other ranks see that this one left in good order. */
 void pki_bootstrap_close(struct pki_bootstrap *bootstrap);
 
-/* Identity of this host: two ranks with equal ids can reach each other by abstract unix sockets. Made from PK_HOST_ID when set, else
- * from the boot id and the network namespace. */
+/* Identity of this host: two ranks with equal ids can reach each other by unix sockets. Made from PK_HOST_ID when set, else from the boot
+ * id and, with PK_RUN_DIR, that directory, wherever it is mounted, else the network namespace. */
 void pki_bootstrap_host_id(unsigned char out[PKI_HOST_ID_BYTES]);
 
 /* Size, rank and id of the job this process belongs to: PK_RANK, PK_SIZE and PK_ROOT (host:port of rank 0), else torchrun's RANK,

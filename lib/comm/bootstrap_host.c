@@ -29,12 +29,18 @@ static void read_boot_id(char *out, size_t room)
 
 void pki_bootstrap_host_id(unsigned char out[PKI_HOST_ID_BYTES])
 {
-    const char *given = pki_env_get("PK_HOST_ID");
+    const char *given = pki_env_get("PK_HOST_ID"), *run_dir = pki_env_get("PK_RUN_DIR");
     char boot_id[64], text[512];
-    struct stat network = { 0 };
+    struct stat network = { 0 }, directory = { 0 };
 
     if (given != NULL) {
-        snprintf(text, sizeof text, "given %s", given);
+        /* Ranks with and without PK_RUN_DIR would look for one another at different places. */
+        snprintf(text, sizeof text, "given %.256s%s", given, run_dir != NULL ? ", by path" : "");
+    } else if (run_dir != NULL) {
+        read_boot_id(boot_id, sizeof boot_id);
+        (void)stat(run_dir, &directory); /* if it is not there, making a socket in it says so */
+        snprintf(text, sizeof text, "boot %s directory %llu.%llu", boot_id, (unsigned long long)directory.st_dev,
+                 (unsigned long long)directory.st_ino);
     } else {
         read_boot_id(boot_id, sizeof boot_id);
         /* The boot id is the same in all containers of a machine, but abstract sockets stay inside a network namespace. */

@@ -3,6 +3,8 @@
 #ifndef PKI_BOOTSTRAP_INT_H
 #define PKI_BOOTSTRAP_INT_H
 
+#include <sys/un.h>
+
 #include "comm/bootstrap.h"
 #include "comm/bootstrap_wire.h"
 #include "util/log.h"
@@ -103,6 +105,14 @@ pk_result_t pki_listener_make(struct pki_id *id, bool any, pk_unique_id_t *out);
 
 /* Take the listeners of an id out of the table: the caller closes them. Returns how many, 0 when this process has none for it. */
 int pki_listener_take(const pk_unique_id_t *id, int listeners[PKI_ID_ADDRESSES]);
+
+/* ---- bootstrap_place.c: unix sockets ---- */
+
+/* The name of a rank's socket. Nobody can guess it before it exists, and sessions do not meet. */
+pk_result_t pki_place_name(const struct pki_bootstrap *b, int rank, struct sockaddr_un *name, socklen_t *bytes);
+pk_result_t pki_place_bind(const struct pki_bootstrap *b, int fd); /* to this rank's own name */
+void pki_place_leave(const struct pki_bootstrap *b);               /* everybody has connected: remove it */
+const char *pki_place_hint(void);                                  /* for the text of a connection that failed */
 
 /* ---- bootstrap_pmix.c ---- */
 

@@ -30,21 +30,6 @@ struct mesh {
     bool retry; /* some connection could not be begun yet */
 };
 
-/* Nobody can guess the names before they exist, and sessions do not meet. */
-static socklen_t name_of(const struct pki_bootstrap *b, int rank, struct sockaddr_un *name)
-{
-    char *to = name->sun_path + 1; /* a first byte of zero makes it abstract */
-    int length;
-
-    memset(name, 0, sizeof *name);
-    name->sun_family = AF_UNIX;
-    length = snprintf(to, sizeof name->sun_path - 1, "pickle-");
-    for (int i = 0; i < PKI_SESSION_BYTES; i++)
-        length += snprintf(to + length, sizeof name->sun_path - 1 - (size_t)length, "%02x", b->session[i]);
-    length += snprintf(to + length, sizeof name->sun_path - 1 - (size_t)length, "-%d", rank);
-    return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)length);
-}
-
 static pk_result_t derive_secret(struct mesh *m)
 {
     static const char label[] = "pickle local";
@@ -63,15 +48,15 @@ static pk_result_t derive_secret(struct mesh *m)
 
 static pk_result_t listen_local(struct mesh *m)
 {
-    struct sockaddr_un name;
-    socklen_t bytes = name_of(m->b, m->b->rank, &name);
+    pk_result_t result;
 
     m->listener = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     if (m->listener < 0)
         return pki_fail_errno(PK_ERR_SYSTEM, NULL, "socket");
-    if (bind(m->listener, (struct sockaddr *)&name, bytes) != 0 || listen(m->listener, BACKLOG) != 0)
-        return pki_fail_errno(PK_ERR_SYSTEM, NULL, "cannot listen at the unix socket @%s", name.sun_path + 1);
-    return PK_OK;
+    result = pki_place_bind(m->b, m->listener);
+    if (result == PK_OK && listen(m->listener, BACKLOG) != 0)
+        result = pki_fail_errno(PK_ERR_SYSTEM, NULL, "listen on a unix socket");
+    return result;
 }
 
 /* Rank r is not where it should be. Most likely because of an error that is on its way to us, which is the one to return. */
@@ -89,7 +74,8 @@ static pk_result_t blame(struct mesh *m, int r, const char *why)
     }
     if (result != PK_OK)
         return result;
-    return pki_bootstrap_fail(m->b, PK_ERR_PEER, r, "cannot connect to rank %d on this host by a unix socket: %s", r, why);
+    return pki_bootstrap_fail(m->b, PK_ERR_PEER, r, "cannot connect to rank %d on this host by a unix socket: %s%s", r, why,
+                              pki_place_hint());
 }
 
 /* Begin to connect to a lower rank. PK_IN_PROGRESS: its backlog is full. */
@@ -97,11 +83,14 @@ static pk_result_t begin(struct mesh *m, int r)
 {
     const struct pki_hello hello = { PKI_HELLO_LOCAL, (uint32_t)m->b->rank, (uint32_t)r, (uint32_t)m->b->size, { 0 } };
     struct sockaddr_un name;
-    socklen_t bytes = name_of(m->b, r, &name);
+    socklen_t bytes;
     char reason[128];
-    pk_result_t result;
-    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    pk_result_t result = pki_place_name(m->b, r, &name, &bytes);
+    int fd;
 
+    if (result != PK_OK)
+        return result;
+    fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     if (fd < 0)
         return pki_fail_errno(PK_ERR_SYSTEM, NULL, "socket");
     if (connect(fd, (struct sockaddr *)&name, bytes) != 0) {
@@ -283,8 +272,10 @@ static void mesh_close(struct mesh *m, bool keep_fds)
             close(m->fds[r]);
     }
     pki_acceptor_close(m->acceptor);
-    if (m->listener >= 0)
+    if (m->listener >= 0) {
         close(m->listener);
+        pki_place_leave(m->b);
+    }
     pki_auth_wipe(&m->secret, sizeof m->secret);
     free(m->polls);
     free(m->fds);

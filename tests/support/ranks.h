@@ -12,7 +12,7 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-#define RANKS_MAX 16
+#define RANKS_MAX 64
 #define RANKS_WORDS 64
 
 /* Zero when the ranks start. */

@@ -11,6 +11,7 @@ Test(launcher, host_id)
     unsigned char a[PKI_HOST_ID_BYTES], b[PKI_HOST_ID_BYTES];
 
     unsetenv("PK_HOST_ID");
+    unsetenv("PK_RUN_DIR");
     pki_bootstrap_host_id(a);
     pki_bootstrap_host_id(b);
     cr_expect_eq(memcmp(a, b, sizeof a), 0);
@@ -19,6 +20,17 @@ Test(launcher, host_id)
     cr_expect_neq(memcmp(a, b, sizeof a), 0);
     setenv("PK_HOST_ID", "right", 1);
     pki_bootstrap_host_id(a);
+    cr_expect_neq(memcmp(a, b, sizeof a), 0);
+    setenv("PK_RUN_DIR", "/tmp", 1); /* such ranks look for one another elsewhere */
+    pki_bootstrap_host_id(b);
+    cr_expect_neq(memcmp(a, b, sizeof a), 0);
+    unsetenv("PK_HOST_ID");
+    pki_bootstrap_host_id(a);
+    setenv("PK_RUN_DIR", "/tmp/../tmp/.", 1); /* the directory counts and not its name */
+    pki_bootstrap_host_id(b);
+    cr_expect_eq(memcmp(a, b, sizeof a), 0);
+    setenv("PK_RUN_DIR", "/", 1);
+    pki_bootstrap_host_id(b);
     cr_expect_neq(memcmp(a, b, sizeof a), 0);
 }
 

@@ -42,7 +42,7 @@ measure() {
 picture() {
     local file title plots=""
     for file in "$out"/*-[0-9].csv; do
-        title=$(basename "$file" .csv | sed 's/\(.*\)-\(.*\)-\(.*\)/\1, \2, \3 ranks/')
+        title=$(basename "$file" .csv | sed 's/\(.*\)-\(.*\)-\(.*\)/\1, \2, \3 ranks/; s/_/ /g')
         plots+="${plots:+, }'$file' using $(column "$file" bytes):$(column "$file" busbw_gbps) with linespoints title '$title'"
     done
     for terminal in "pngcairo size 1200,800|png" "svg size 1200,800|svg"; do

@@ -1,0 +1,58 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Cross-build for aarch64, without CUDA and PMIx, and run a short list of the conformance program under qemu-user. hwloc and OpenSSL of
+# that architecture come as Debian packages, unpacked into build/aarch64/root by an apt of its own: nothing is installed, no root is
+# needed. Exit 77 with a message where compiler, emulator or packages cannot be had.
+set -uo pipefail
+cd "$(dirname "$0")/.." || exit
+. scripts/common.sh
+
+root=$PWD/build/aarch64/root
+state=$PWD/build/aarch64/apt
+packages=(libhwloc-dev libhwloc15 libssl-dev libssl3 libudev1 libltdl7 libcap2)
+
+skip() {
+    echo "SKIPPED: $*"
+    exit 77
+}
+
+# apt for arm64 alone, with lists and status of its own and the machine's sources.
+arm_apt() {
+    timeout 240 apt-get -q -o APT::Architecture=arm64 -o APT::Architectures=arm64 -o Dir::State="$state" \
+        -o Dir::State::status="$state/status" -o Dir::Cache="$state/cache" -o Debug::NoLocking=1 -o APT::Sandbox::User= \
+        -o Acquire::Languages=none -o Acquire::Retries=1 -o Acquire::http::Timeout=15 -o Acquire::https::Timeout=15 "$@" </dev/null
+}
+
+fetch() {
+    mkdir -p "$state/lists/partial" "$state/cache/archives/partial" "$state/debs" "$root" && : >"$state/status" || return
+    arm_apt update >"$state/log" 2>&1 || return
+    (cd "$state/debs" && arm_apt download "${packages[@]}" >>"$state/log" 2>&1) || return
+    for deb in "$state"/debs/*.deb; do
+        dpkg-deb -x "$deb" "$root" || return
+    done
+    rm -rf "$state/lists" "$state/cache" "$state/debs"
+    touch "$root/complete"
+}
+
+have aarch64-linux-gnu-gcc || skip "no cross-compiler (Debian: gcc-aarch64-linux-gnu)"
+have qemu-aarch64 || skip "no emulator (Debian: qemu-user)"
+have dpkg-deb && have apt-get || skip "no Debian packages on this system"
+[ -f "$root/complete" ] || fetch || {
+    tail -n 3 "$state/log"
+    skip "hwloc and OpenSSL for arm64 could not be fetched"
+}
+
+set -e
+cmake --preset no-cuda -B build/aarch64/build -DCMAKE_TOOLCHAIN_FILE="$PWD/cmake/aarch64-linux-gnu.cmake" \
+    -DPICKLE_CROSS_ROOT="$root" >build/aarch64/log 2>&1 || { cat build/aarch64/log; exit 1; }
+cmake --build build/aarch64/build --target pickle pickle-conform
+file=$(readlink -f build/aarch64/build/lib/libpickle.so)
+aarch64-linux-gnu-readelf -h "$file" | grep -q AArch64 || { echo "$file is not for aarch64"; exit 1; }
+
+# run ARGUMENT...: the conformance program, emulated
+run() {
+    QEMU_LD_PREFIX=/usr/aarch64-linux-gnu QEMU_SET_ENV=LD_LIBRARY_PATH="$root/usr/lib/aarch64-linux-gnu" \
+        timeout 240 qemu-aarch64 build/aarch64/build/tests/pickle-conform "$@"
+}
+run --threads --ranks 2 --cases 120
+run --threads --ranks 3 --cases 60

@@ -1,0 +1,157 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Machines as JSON files. */
+#include "machine.h"
+
+#include <jansson.h>
+#include <stdio.h>
+#include <string.h>
+
+enum kind { NUMBER, WHOLE, YES_NO };
+
+struct field {
+    const char *name; /* "group.member" or "member" */
+    enum kind kind;
+    size_t offset;
+    double least, most;
+};
+
+#define AT(member) offsetof(struct sim_machine, member)
+
+static const struct field fields[] = {
+    { "nodes", WHOLE, AT(nodes), 1, 65536 },
+    { "ranks_per_node", WHOLE, AT(ranks_per_node), 1, 1024 },
+    { "cores_per_node", WHOLE, AT(cores_per_node), 0, 4096 },
+    { "nics_per_node", WHOLE, AT(nics_per_node), 0, 1024 },
+    { "chunk_bytes", NUMBER, AT(chunk_bytes), 64, 1e12 },
+    { "eager_bytes", NUMBER, AT(eager_bytes), 0, 1e12 },
+    { "operation_us", NUMBER, AT(operation_us), 0, 1e6 },
+    { "copied_by_cpu", YES_NO, AT(copied_by_cpu), 0, 1 },
+    { "measured", YES_NO, AT(measured), 0, 1 },
+    { "tflops", NUMBER, AT(tflops), 0, 1e9 },
+    { "intra.latency_us", NUMBER, AT(intra.latency_us), 0, 1e6 },
+    { "intra.send_us", NUMBER, AT(intra.send_us), 0, 1e6 },
+    { "intra.recv_us", NUMBER, AT(intra.recv_us), 0, 1e6 },
+    { "intra.handshake_us", NUMBER, AT(intra.handshake_us), 0, 1e6 },
+    { "intra.gbps", NUMBER, AT(intra.gbps), 1e-6, 1e6 },
+    { "intra.shared_gbps", NUMBER, AT(intra.shared_gbps), 0, 1e6 },
+    { "inter.latency_us", NUMBER, AT(inter.latency_us), 0, 1e6 },
+    { "inter.send_us", NUMBER, AT(inter.send_us), 0, 1e6 },
+    { "inter.recv_us", NUMBER, AT(inter.recv_us), 0, 1e6 },
+    { "inter.handshake_us", NUMBER, AT(inter.handshake_us), 0, 1e6 },
+    { "inter.gbps", NUMBER, AT(inter.gbps), 1e-6, 1e6 },
+    { "reduce.step_us", NUMBER, AT(reduce.step_us), 0, 1e6 },
+    { "reduce.gbps", NUMBER, AT(reduce.gbps), 1e-6, 1e6 },
+    { "copy.step_us", NUMBER, AT(copy.step_us), 0, 1e6 },
+    { "copy.gbps", NUMBER, AT(copy.gbps), 1e-6, 1e6 },
+};
+enum { FIELDS = sizeof fields / sizeof *fields };
+
+const char *const sim_machine_fitted[] = { "operation_us",       "intra.latency_us", "intra.send_us",     "intra.recv_us",
+                                           "intra.handshake_us", "intra.gbps",       "intra.shared_gbps", "reduce.step_us",
+                                           "reduce.gbps",        "copy.step_us",     "copy.gbps",         NULL };
+
+double *sim_machine_number(struct sim_machine *machine, const char *name)
+{
+    for (int i = 0; i < FIELDS; i++)
+        if (strcmp(fields[i].name, name) == 0 && fields[i].kind == NUMBER)
+            return (double *)(void *)((char *)machine + fields[i].offset);
+    return NULL;
+}
+
+/* The group's object and the member's name in it. */
+static json_t *group_of(json_t *root, const char *name, const char **member, bool make)
+{
+    const char *dot = strchr(name, '.');
+    char group[32];
+    json_t *object;
+
+    *member = name;
+    if (dot == NULL)
+        return root;
+    snprintf(group, sizeof group, "%.*s", (int)(dot - name), name);
+    *member = dot + 1;
+    object = json_object_get(root, group);
+    if (object == NULL && make) {
+        object = json_object();
+        json_object_set_new(root, group, object);
+    }
+    return object;
+}
+
+static bool read_field(struct sim_machine *machine, json_t *root, const struct field *field, const char *path)
+{
+    const char *member;
+    json_t *group = group_of(root, field->name, &member, false), *value = json_object_get(group, member);
+    double number = json_is_boolean(value) ? json_is_true(value) : json_number_value(value);
+    void *target = (char *)machine + field->offset;
+
+    if (value == NULL) {
+        if (field->least == 0)
+            return true;
+        fprintf(stderr, "%s: '%s' is missing\n", path, field->name);
+        return false;
+    }
+    if ((field->kind == YES_NO) != (bool)json_is_boolean(value) || (field->kind == NUMBER && !json_is_number(value)) ||
+        (field->kind == WHOLE && !json_is_integer(value)) || !(number >= field->least && number <= field->most)) {
+        fprintf(stderr, "%s: '%s' has to be %s from %g to %g\n", path, field->name,
+                field->kind == NUMBER  ? "a number"
+                : field->kind == WHOLE ? "a whole number"
+                                       : "true or false:",
+                field->least, field->most);
+        return false;
+    }
+    if (field->kind == NUMBER)
+        *(double *)target = number;
+    else if (field->kind == WHOLE)
+        *(int *)target = (int)number;
+    else
+        *(bool *)target = number != 0;
+    return true;
+}
+
+bool sim_machine_load(struct sim_machine *machine, const char *path)
+{
+    json_error_t error;
+    json_t *root = json_load_file(path, JSON_REJECT_DUPLICATES, &error);
+    const char *name;
+    bool good = true;
+
+    if (root == NULL) {
+        fprintf(stderr, "%s:%d: %s\n", path, error.line, error.text);
+        return false;
+    }
+    *machine = (struct sim_machine){ .nics_per_node = 1 };
+    name = json_string_value(json_object_get(root, "name"));
+    snprintf(machine->name, sizeof machine->name, "%s", name == NULL ? path : name);
+    for (int i = 0; i < FIELDS && good; i++)
+        good = read_field(machine, root, &fields[i], path);
+    if (good && machine->nodes > 1 && machine->nics_per_node < 1) {
+        fprintf(stderr, "%s: several nodes need 'nics_per_node'\n", path);
+        good = false;
+    }
+    json_decref(root);
+    return good;
+}
+
+bool sim_machine_save(const struct sim_machine *machine, const char *path)
+{
+    json_t *root = json_object();
+    bool good;
+
+    json_object_set_new(root, "name", json_string(machine->name));
+    for (int i = 0; i < FIELDS; i++) {
+        const char *member, *source = (const char *)machine + fields[i].offset;
+        json_t *group = group_of(root, fields[i].name, &member, true);
+        double number = fields[i].kind == NUMBER ? *(const double *)(const void *)source : 0;
+
+        json_object_set_new(group, member,
+                            fields[i].kind == NUMBER  ? json_real(number)
+                            : fields[i].kind == WHOLE ? json_integer(*(const int *)(const void *)source)
+                                                      : json_boolean(*(const bool *)(const void *)source));
+    }
+    good = json_dump_file(root, path, JSON_INDENT(4) | JSON_REAL_PRECISION(6)) == 0;
+    if (!good)
+        fprintf(stderr, "%s: cannot be written\n", path);
+    json_decref(root);
+    return good;
+}

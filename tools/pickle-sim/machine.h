@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A machine as the simulator sees it: nodes of ranks, links inside a node and between nodes. Times in microseconds, rates in GB/s
+ * (1e9 bytes a second). In the spirit of LogGP: what a message costs its ends, the way, and the bytes.
+ */
+#ifndef SIM_MACHINE_H
+#define SIM_MACHINE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+struct sim_link {
+    double latency_us;   /* from the last byte leaving to the receiver knowing */
+    double send_us;      /* what a chunk costs the sending port beside its bytes */
+    double recv_us;      /* what a chunk costs the receiving rank's CPU */
+    double handshake_us; /* grant, before the first chunk of a transfer that is not eager */
+    double gbps;         /* of one port, each way */
+    double shared_gbps;  /* of everything in a node together; 0: ports do not meet */
+};
+
+struct sim_work {
+    double step_us; /* to start one */
+    double gbps;    /* bytes read and written */
+};
+
+struct sim_machine {
+    char name[128];
+    int nodes, ranks_per_node;
+    int cores_per_node; /* that ranks share; 0: one a rank */
+    int nics_per_node;  /* rank i of a node uses NIC i * nics / ranks */
+    double chunk_bytes, eager_bytes;
+    double operation_us; /* from the call to the first step */
+    bool copied_by_cpu;  /* inside a node the receiver's core moves the bytes */
+    bool measured;       /* fitted to figures of this machine; else from data sheets */
+    struct sim_link intra, inter;
+    struct sim_work reduce, copy;
+    double tflops; /* of one rank, for the patterns of training */
+};
+
+/* A number of the machine by the name it has in the file, "intra.gbps"; NULL for others. */
+double *sim_machine_number(struct sim_machine *machine, const char *name);
+/* Names of all that a fit may change, NULL at the end. */
+extern const char *const sim_machine_fitted[];
+
+/* Both say on stderr what is wrong with the file, and where. */
+bool sim_machine_load(struct sim_machine *machine, const char *path);
+bool sim_machine_save(const struct sim_machine *machine, const char *path);
+
+static inline int sim_machine_ranks(const struct sim_machine *machine)
+{
+    return machine->nodes * machine->ranks_per_node;
+}
+
+#endif

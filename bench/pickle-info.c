@@ -12,6 +12,7 @@
 #include <pickle/pickle.h>
 
 #include "cuda_dl.h"
+#include "info_startup.h"
 
 #define INIT_TIMEOUT_MS 20000
 
@@ -44,6 +45,10 @@ static const struct variable launchers[] = {
     { "PK_RANK", "this rank" },
     { "PK_SIZE", "number of ranks" },
     { "PK_ROOT", "host:port of rank 0" },
+    { "RANK", "this rank, from torchrun" },
+    { "WORLD_SIZE", "number of ranks, from torchrun" },
+    { "MASTER_ADDR", "host of rank 0, from torchrun" },
+    { "MASTER_PORT", "torch's port there; this library's is 1013 or 2026 above" },
     { "PMIX_RANK", "this rank, from mpirun or srun" },
     { "PMIX_NAMESPACE", "the job" },
 };
@@ -60,7 +65,7 @@ static void print_variables(const char *title, const struct variable *variables,
 
 static bool launched(void)
 {
-    return getenv("PK_RANK") != NULL || (getenv("PMIX_RANK") != NULL && getenv("PMIX_NAMESPACE") != NULL);
+    return getenv("PK_RANK") != NULL || (getenv("WORLD_SIZE") != NULL && getenv("MASTER_PORT") != NULL) || (getenv("PMIX_RANK") != NULL && getenv("PMIX_NAMESPACE") != NULL);
 }
 
 static void print_error(const char *what, pk_result_t result)
@@ -262,8 +267,14 @@ int main(int argc, char **argv)
     char host[128] = "?";
     int failed;
 
+    if (argc == 3 && strcmp(argv[1], "--startup") == 0)
+        return startup_print(atoi(argv[2]));
+    if (argc == 5 && strcmp(argv[1], "--startup-rank") == 0)
+        return startup_rank(argv[2], argv[3], argv[4]);
     if (argc > 1) {
-        fprintf(stderr, "usage: %s        (alone, or under mpirun or srun)\n", argv[0]);
+        fprintf(stderr, "usage: %s                 what there is, alone or under torchrun, mpirun or srun\n"
+                        "       %s --startup N     how long N processes need to make a communicator, and how much memory\n",
+                argv[0], argv[0]);
         return 2;
     }
     if (launched())
@@ -271,7 +282,7 @@ int main(int argc, char **argv)
     gethostname(host, sizeof host - 1);
     print_version();
     printf("host %s, %ld CPUs\n", host, sysconf(_SC_NPROCESSORS_ONLN));
-    puts("launcher: none found (PK_RANK, PMIx); start ranks by mpirun, srun, or PK_RANK, PK_SIZE and PK_ROOT");
+    puts("launcher: none found (PK_RANK, torchrun, PMIx); start ranks by torchrun, mpirun, srun, or PK_RANK, PK_SIZE and PK_ROOT");
     print_variables("settings", settings, sizeof settings / sizeof settings[0]);
     print_dump("topology", pk_topology_dump, NULL);
     failed = print_host();

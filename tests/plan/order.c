@@ -1,0 +1,133 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Every algorithm as queues do it, one thing after the other on each rank: all ranks come to the end, whichever of them are in place, and
+ * nothing happens before what it depends on.
+ */
+#include <criterion/criterion.h>
+#include <stdlib.h>
+
+#include "coll/order.h"
+
+#define RANKS_MAX 9
+
+struct queue {
+    struct pki_plan *plan;
+    struct pki_moment *moments;
+    uint32_t n, at;
+    bool *opened, *sent, *ended; /* by step */
+};
+
+static void make(struct queue *q, const struct pki_algorithm *algorithm, int rank, int size, int root, bool in_place)
+{
+    *q = (struct queue){ .plan = NULL };
+    cr_assert_eq(pki_plan_make_rooted(algorithm, rank, size, root, in_place, &q->plan), PK_OK);
+    cr_assert_eq(pki_plan_order(algorithm, q->plan, &q->moments, &q->n), PK_OK);
+    q->opened = calloc(q->plan->nsteps + 1, 1);
+    q->sent = calloc(q->plan->nsteps + 1, 1);
+    q->ended = calloc(q->plan->nsteps + 1, 1);
+}
+
+static void drop(struct queue *q)
+{
+    pki_plan_free(q->plan);
+    free(q->moments);
+    free(q->opened);
+    free(q->sent);
+    free(q->ended);
+}
+
+static int partner(const struct queue *queues, int rank, uint32_t step)
+{
+    const struct pki_step *mine = &queues[rank].plan->steps[step];
+    const struct pki_plan *theirs = queues[mine->peer].plan;
+
+    for (uint32_t i = 0; i < theirs->nsteps; i++) {
+        const struct pki_step *s = &theirs->steps[i];
+        bool is_send = s->kind == PKI_STEP_SEND, is_recv = s->kind == PKI_STEP_RECV || s->kind == PKI_STEP_RECV_REDUCE;
+
+        if (s->peer == rank && s->pair_index == mine->pair_index && (mine->kind == PKI_STEP_SEND ? is_recv : is_send))
+            return (int)i;
+    }
+    return -1;
+}
+
+static void expect_deps(const struct queue *q, uint32_t step)
+{
+    const struct pki_step *s = &q->plan->steps[step];
+
+    for (uint32_t d = 0; d < s->deps; d++)
+        cr_assert(q->ended[q->plan->deps[s->first_dep + d]], "step %u comes before step %u, on which it depends", step,
+                  q->plan->deps[s->first_dep + d]);
+}
+
+/* Do the next moment of a rank, if what it waits for has happened. */
+static bool advance(struct queue *queues, int rank)
+{
+    struct queue *q = &queues[rank];
+    const struct pki_moment *m = &q->moments[q->at];
+    const struct pki_step *step;
+    int other;
+
+    if (q->at == q->n)
+        return false;
+    step = &q->plan->steps[m->step];
+    if (m->kind != PKI_MOMENT_DONE)
+        expect_deps(q, m->step);
+    switch (m->kind) {
+    case PKI_MOMENT_OPEN:
+        q->opened[m->step] = true;
+        break;
+    case PKI_MOMENT_SEND:
+        other = partner(queues, rank, m->step);
+        cr_assert(other >= 0);
+        if (!queues[step->peer].opened[other])
+            return false;
+        q->sent[m->step] = q->ended[m->step] = true;
+        break;
+    case PKI_MOMENT_DONE:
+        other = partner(queues, rank, m->step);
+        cr_assert(other >= 0 && q->opened[m->step]);
+        if (!queues[step->peer].sent[other])
+            return false;
+        q->ended[m->step] = step->kind == PKI_STEP_RECV;
+        break;
+    case PKI_MOMENT_WORK:
+        q->ended[m->step] = true;
+        break;
+    }
+    q->at++;
+    return true;
+}
+
+static void run(const struct pki_algorithm *algorithm, int size, int root, uint32_t places)
+{
+    struct queue queues[RANKS_MAX];
+    bool moved = true;
+
+    for (int r = 0; r < size; r++)
+        make(&queues[r], algorithm, r, size, root, (places >> r & 1) != 0);
+    while (moved) {
+        moved = false;
+        for (int r = 0; r < size; r++)
+            while (advance(queues, r))
+                moved = true;
+    }
+    for (int r = 0; r < size; r++) {
+        cr_assert_eq(queues[r].at, queues[r].n, "%d, %s of %d ranks, places %x: rank %d stands at %u of %u", (int)algorithm->coll,
+                     algorithm->name, size, places, r, queues[r].at, queues[r].n);
+        for (uint32_t i = 0; i < queues[r].plan->nsteps; i++)
+            cr_assert(queues[r].ended[i]);
+        drop(&queues[r]);
+    }
+}
+
+Test(order, no_queue_stands)
+{
+    static const uint32_t places[] = { 0, UINT32_MAX, 0x155, 0x0aa, 0x1, 0x1e, 0x99 };
+
+    for (int a = 0; pki_algorithms[a] != NULL; a++)
+        for (int size = 1; size <= RANKS_MAX; size++)
+            for (int root = 0; root < (pki_algorithms[a]->build_rooted != NULL ? size : 1); root++)
+                for (size_t p = 0; p < sizeof places / sizeof places[0]; p++)
+                    run(pki_algorithms[a], size, root, places[p]);
+}

@@ -27,6 +27,11 @@
  * are the caller's again when the call returns, also in a group. Blocks of a receive buffer must not overlap. What one rank sends to
  * another must be as long as what that one receives: else PK_ERR_MISMATCH says both lengths.
  *
+ * In a CUDA stream that is being captured a collective becomes part of the graph: on registered GPU memory (mem.h) of GPUs that reach one
+ * another, else PK_ERR_UNSUPPORTED, which leaves the capture as it was. The call waits on the CPU until the other ranks capture
+ * theirs. All ranks replay their graphs in the same order, and none after pk_comm_destroy. Scratch memory of captured collectives is kept
+ * until then.
+ *
  * Memory of the host and of the GPU may be mixed, between the ranks and between the two buffers of a rank; a copy through pinned memory
  * then comes before or after. Ranks whose buffers are of different kinds must be led to the same algorithm by PK_ALGORITHM where the
  * library's choice depends on the kind (pk_explain says it); else they get PK_ERR_MISMATCH.

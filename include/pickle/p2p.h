@@ -28,7 +28,8 @@ extern "C" {
  *         PK_ERR_ABORTED; PK_ERR_MEMORY
  * With PK_BLOCKING returns when `buf` may be reused, which does not mean that the peer has received. In other streams returns
  * at once; errors found later are reported by the next call, pk_comm_async_error and pk_stream_synchronize. In a CUDA stream
- * that is being captured the call waits on the CPU until the peer captures its receive. Since 0.1.
+ * that is being captured the call waits on the CPU until the peer captures its receive; both buffers are registered GPU memory, and
+ * PK_ERR_UNSUPPORTED leaves the capture as it was. Since 0.1.
  */
 PK_API pk_result_t pk_send(const void *buf, size_t count, pk_dtype_t dtype, int peer, pk_comm_t *comm, pk_stream_t stream);
 
@@ -52,6 +53,10 @@ PK_API pk_result_t pk_group_start(void);
 
 /**
  * End a group. With PK_BLOCKING operations inside, returns when all of those have ended.
+ *
+ * Operations in streams that are being captured are recorded one after the other: receives are opened, then sends, then collectives in
+ * the order of the calls, then receives end. Ranks have to group alike there. One thread may capture for several communicators in one
+ * group; when one operation is refused none of the others is recorded.
  *
  * @return PK_OK; PK_ERR_ARG (no group open); else the first error of an operation in the group, including one that its call
  *         already returned (then nothing of the group was started). Since 0.1.

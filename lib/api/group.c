@@ -75,6 +75,7 @@ struct part {
     struct pki_request *requests;
     int n;
     struct pki_list blocking;
+    struct pki_capture *capture; /* its streams are being captured */
     pk_result_t result;
 };
 
@@ -119,6 +120,26 @@ static pk_result_t finish(struct part *parts, size_t nparts)
     return first;
 }
 
+/* Ranks that one thread drives meet one another: all tell before any waits. When one part is refused nothing of the others is captured. */
+static void capture(struct part *parts, size_t nparts)
+{
+    bool refused = false;
+
+    for (size_t p = 0; p < nparts; p++)
+        refused |= parts[p].result != PK_OK;
+    for (size_t p = 0; p < nparts; p++)
+        if (parts[p].capture != NULL && !refused)
+            parts[p].result = pki_engine_capture_post(parts[p].comm->engine, parts[p].capture);
+    for (size_t p = 0; p < nparts; p++) {
+        if (parts[p].capture == NULL)
+            continue;
+        if (!refused && parts[p].result == PK_OK)
+            parts[p].result = pki_engine_capture_record(parts[p].comm->engine, parts[p].capture);
+        else
+            pki_engine_capture_drop(parts[p].comm->engine, parts[p].capture);
+    }
+}
+
 static pk_result_t run(const struct entry *entries, size_t n)
 {
     struct part *parts = calloc(n, sizeof *parts);
@@ -134,8 +155,10 @@ static pk_result_t run(const struct entry *entries, size_t n)
     nparts = split(entries, n, parts, requests);
     for (size_t p = 0; p < nparts; p++) {
         pki_list_init(&parts[p].blocking);
-        parts[p].result = pki_engine_start_all(parts[p].comm->engine, parts[p].requests, parts[p].n, group, &parts[p].blocking);
+        parts[p].result = pki_engine_start_all(parts[p].comm->engine, parts[p].requests, parts[p].n, group, &parts[p].blocking,
+                                               &parts[p].capture);
     }
+    capture(parts, nparts);
     result = finish(parts, nparts);
 out:
     free(requests);

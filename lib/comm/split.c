@@ -101,7 +101,7 @@ static pk_result_t start_allgather(struct pki_split *s)
     if (result != PK_OK)
         return result;
     request.algorithm = choice.algorithm;
-    return pki_engine_start_all(parent->engine, &request, 1, pki_engine_new_group(), &s->started);
+    return pki_engine_start_all(parent->engine, &request, 1, pki_engine_new_group(), &s->started, NULL);
 }
 
 static pk_result_t begin(struct pk_comm *parent, int color, int key, struct pki_split **split)

@@ -1,29 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Sends and receives recorded into CUDA graphs. Both ends meet once, while they capture: the receiver grants its buffer and two words
- * that are theirs for the life of the communicator. Each replay passes them back and forth: start 0 -> 1 by the receiver, -> 0 by
+ * Operations recorded into CUDA graphs. Both ends of every transfer meet once, while they capture: the receiver grants its buffer and two
+ * words that are theirs for the life of the communicator. Each replay passes them back and forth: start 0 -> 1 by the receiver, -> 0 by
  * the sender; done 0 -> 1 by the sender, -> 0 by the receiver. Captured operations match only captured ones, in the order of capture.
+ *
+ * Three steps, so that nothing has happened when an operation is refused, and so that one thread can capture for several ranks: all are
+ * checked; all receives are granted; then all grants are waited for and everything is recorded.
  */
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/internal.h"
+#include "engine/capture.h"
 #include "util/dtype.h"
-
-struct captured {
-    struct pki_list node;            /* engine->captured */
-    const struct pki_request *request; /* only while capturing */
-    struct pki_peer *peer;
-    struct pki_queue queue;
-    struct pki_gate_slot *slot;
-    int own_slot;                    /* receive: index in peer->gates */
-    bool is_send;
-    uint64_t op;
-    size_t bytes;
-    uint64_t remote;
-    struct pki_put put;
-};
 
 bool pki_capture_wanted(struct pki_engine *e, const struct pki_request *requests, int n, pk_result_t *error)
 {
@@ -46,32 +35,91 @@ bool pki_capture_wanted(struct pki_engine *e, const struct pki_request *requests
     return capturing > 0;
 }
 
-static pk_result_t check(struct pki_engine *e, const struct pki_request *r)
+/* ---- checks ---- */
+
+pk_result_t pki_capture_buffer(struct pki_engine *e, const void *ptr, size_t bytes)
 {
-    const void *buf = r->what == PKI_DO_SEND ? r->in : r->out;
-    size_t bytes = r->count * pki_dtype_bytes(r->dtype);
     struct pki_mem mem;
     pk_result_t result;
 
-    if (r->what == PKI_DO_COLL)
-        return pki_fail(PK_ERR_UNSUPPORTED, NULL, "collectives cannot be captured in this version");
-    if (r->peer == e->config.rank || e->peers[r->peer].way[PKI_MEM_DEVICE][PKI_MEM_DEVICE] == NULL)
-        return pki_fail(PK_ERR_UNSUPPORTED, NULL, "only transfers between GPUs can be captured");
     if (bytes == 0)
-        return pki_fail(PK_ERR_UNSUPPORTED, NULL, "a captured transfer needs at least one byte");
-    if (!pki_region_registered(e, buf, bytes))
-        return pki_fail(PK_ERR_UNSUPPORTED, NULL, "capture of %zu bytes at %p, which are not registered (pk_register)", bytes, buf);
-    result = e->gpu->ops->classify(e->gpu, buf, bytes, &mem);
+        return PK_OK;
+    if (!pki_region_registered(e, ptr, bytes))
+        return pki_fail(PK_ERR_UNSUPPORTED, NULL, "capture of %zu bytes at %p, which are not registered (pk_register)", bytes, ptr);
+    result = e->gpu->ops->classify(e->gpu, ptr, bytes, &mem);
     if (result == PK_OK && mem.kind != PKI_MEM_DEVICE)
         result = pki_fail(PK_ERR_UNSUPPORTED, NULL, "only device memory can be captured");
     return result;
 }
 
+static pk_result_t check_transfer(struct pki_engine *e, const struct pki_request *r)
+{
+    const void *buf = r->what == PKI_DO_SEND ? r->in : r->out;
+
+    if (r->peer == e->config.rank || e->peers[r->peer].way[PKI_MEM_DEVICE][PKI_MEM_DEVICE] == NULL)
+        return pki_fail(PK_ERR_UNSUPPORTED, NULL, "only transfers between GPUs that reach one another can be captured");
+    return pki_capture_buffer(e, buf, r->count * pki_dtype_bytes(r->dtype));
+}
+
+static pk_result_t wait_how(struct pki_engine *e, enum pki_wait_how *how)
+{
+    struct pki_device_info info;
+
+    e->gpu->ops->info(e->gpu, &info);
+    *how = info.connections <= PKI_FEW_QUEUES ? PKI_WAIT_KERNEL : PKI_WAIT_VALUE;
+    if (*how == PKI_WAIT_KERNEL && e->config.sm_policy == PK_SM_NONE)
+        return pki_fail(PK_ERR_NEEDS_SM, NULL, "capture with CUDA_DEVICE_MAX_CONNECTIONS=%d: a waiting graph would stop every kernel of "
+                        "the process; set it to 8 or more, or allow kernels", info.connections);
+    return PK_OK;
+}
+
+void pki_capture_drop(struct pki_engine *e, struct pki_capture *capture)
+{
+    for (int i = 0; i < capture->n; i++) {
+        struct capture_part *part = &capture->parts[i];
+
+        if (part->task != NULL) {
+            if (!part->kept && part->task->scratch != NULL) /* it never came so far that a graph could use it */
+                e->gpu->ops->free(e->gpu, part->task->scratch);
+            part->task->scratch = NULL;
+            pki_task_free(part->task);
+        }
+        free(part->moments);
+        free(part->xfers);
+    }
+    free(capture);
+}
+
+pk_result_t pki_capture_check(struct pki_engine *e, const struct pki_request *requests, int n, struct pki_capture **out)
+{
+    struct pki_capture *capture = calloc(1, sizeof *capture + (size_t)n * sizeof capture->parts[0]);
+    pk_result_t result;
+
+    if (capture == NULL)
+        return pki_fail(PK_ERR_MEMORY, NULL, "no memory for a captured group");
+    capture->n = n;
+    result = wait_how(e, &capture->how);
+    for (int i = 0; i < n && result == PK_OK; i++) {
+        struct capture_part *part = &capture->parts[i];
+
+        part->request = requests[i];
+        part->queue = (struct pki_queue){ e->gpu, requests[i].stream.handle };
+        result = part->request.what == PKI_DO_COLL ? pki_capture_plan_check(e, part) : check_transfer(e, &part->request);
+    }
+    if (result != PK_OK) {
+        pki_capture_drop(e, capture);
+        return result;
+    }
+    *out = capture;
+    return PK_OK;
+}
+
+/* ---- meeting ---- */
+
 /* Let others at the engine for a moment; an error when it is time to give up. */
 static pk_result_t pause_for(struct pki_engine *e, const struct captured *c, uint64_t deadline_ns)
 {
-    struct pki_where where = { .rank = e->config.rank, .peer = c->peer->rank, .op = c->is_send ? "send" : "recv",
-                               .op_number = c->op };
+    struct pki_where where = { .rank = e->config.rank, .peer = c->peer->rank, .op = c->name, .op_number = c->op };
 
     pki_engine_unlock(e);
     sched_yield();
@@ -91,10 +139,48 @@ static uint64_t deadline(const struct pki_engine *e)
     return pki_deadline_ns(e->config.timeout_ms);
 }
 
+struct captured *pki_captured_new(struct pki_engine *e, int peer, bool is_send, const char *name)
+{
+    struct captured *c = calloc(1, sizeof *c);
+
+    if (c == NULL) {
+        (void)pki_fail(PK_ERR_MEMORY, NULL, "no memory for a captured operation");
+        return NULL;
+    }
+    c->peer = &e->peers[peer];
+    c->own_slot = -1;
+    c->is_send = is_send;
+    c->name = name;
+    c->flags = PKI_MSG_FLAG_CAPTURED;
+    if (pki_list_empty(&e->captured))
+        atomic_fetch_add(&e->watched, 1); /* somebody has to notice for a waiting graph that a peer is gone */
+    pki_list_push(&e->captured, &c->node);
+    return c;
+}
+
+static pk_result_t enroll_transfer(struct pki_engine *e, struct capture_part *part)
+{
+    const struct pki_request *r = &part->request;
+    bool is_send = r->what == PKI_DO_SEND;
+    struct captured *c;
+
+    part->xfers = calloc(1, sizeof(struct captured *));
+    if (part->xfers == NULL)
+        return pki_fail(PK_ERR_MEMORY, NULL, "no memory for a captured operation");
+    c = part->xfers[0] = pki_captured_new(e, r->peer, is_send, is_send ? "send" : "recv");
+    if (c == NULL)
+        return PK_ERR_MEMORY;
+    part->nxfers = 1;
+    c->op = is_send ? ++c->peer->sends_begun[1] : ++c->peer->recvs_begun[1];
+    c->addr = (char *)(is_send ? (uintptr_t)r->in : (uintptr_t)r->out);
+    c->bytes = r->count * pki_dtype_bytes(r->dtype);
+    return PK_OK;
+}
+
 static pk_result_t grant(struct pki_engine *e, struct captured *c)
 {
-    struct pki_msg msg = { .kind = PKI_MSG_GRANT, .flags = PKI_MSG_FLAG_CAPTURED | PKI_MSG_FLAG_DEVICE, .op = c->op,
-                           .bytes = c->bytes };
+    struct pki_msg msg = { .kind = PKI_MSG_GRANT, .flags = c->flags | PKI_MSG_FLAG_DEVICE, .index = c->index, .sig = c->sig,
+                           .op = c->op, .bytes = c->bytes };
     uint64_t until = deadline(e);
     pk_result_t result;
 
@@ -106,7 +192,7 @@ static pk_result_t grant(struct pki_engine *e, struct captured *c)
     atomic_store(&c->slot->done, 0);
     msg.gate_slot = (uint16_t)c->own_slot;
     for (;;) {
-        result = pki_region_tell(e, c->peer, c->request->out, c->bytes, &msg.region, &msg.offset);
+        result = c->bytes == 0 ? PK_OK : pki_region_tell(e, c->peer, c->addr, c->bytes, &msg.region, &msg.offset);
         if (result == PK_OK)
             result = pki_lane_send(c->peer, &msg, NULL, e);
         if (result != PK_IN_PROGRESS)
@@ -117,9 +203,23 @@ static pk_result_t grant(struct pki_engine *e, struct captured *c)
     }
 }
 
+static pk_result_t disagree(struct pki_engine *e, const struct captured *c, const struct pki_msg *msg)
+{
+    struct pki_where where = { .rank = e->config.rank, .peer = c->peer->rank, .op = c->name, .op_number = c->op };
+
+    if (msg->sig != c->sig)
+        (void)pki_fail(PK_ERR_MISMATCH, &where, "captured: ranks %d and %d disagree on operation, type, count, reduction or root",
+                       e->config.rank, c->peer->rank);
+    else
+        (void)pki_fail(PK_ERR_MISMATCH, &where, "captured: rank %d sends %zu bytes, rank %d receives %llu", e->config.rank, c->bytes,
+                       c->peer->rank, (unsigned long long)msg->bytes);
+    pki_engine_poison(e, PK_ERR_MISMATCH, true);
+    return PK_ERR_MISMATCH;
+}
+
 static pk_result_t await_grant(struct pki_engine *e, struct captured *c)
 {
-    struct pki_xfer key = { .peer = c->peer, .is_send = true, .flags = PKI_MSG_FLAG_CAPTURED, .op = c->op };
+    struct pki_xfer key = { .peer = c->peer, .is_send = true, .flags = c->flags, .index = c->index, .op = c->op };
     uint64_t until = deadline(e);
     struct pki_arrival *arrival;
     struct pki_msg msg;
@@ -132,129 +232,116 @@ static pk_result_t await_grant(struct pki_engine *e, struct captured *c)
     }
     msg = arrival->msg;
     free(arrival);
-    if (msg.bytes != c->bytes) {
-        struct pki_where where = { .rank = e->config.rank, .peer = c->peer->rank, .op = "send", .op_number = c->op };
-
-        (void)pki_fail(PK_ERR_MISMATCH, &where, "captured: rank %d sends %zu bytes, rank %d receives %llu", e->config.rank, c->bytes,
-                       c->peer->rank, (unsigned long long)msg.bytes);
-        pki_engine_poison(e, PK_ERR_MISMATCH, true);
-        return PK_ERR_MISMATCH;
-    }
+    if (msg.bytes != c->bytes || msg.sig != c->sig)
+        return disagree(e, c, &msg);
     c->slot = &c->peer->lane->gates_theirs[msg.gate_slot % PKI_GATE_SLOTS];
+    if (c->bytes == 0)
+        return PK_OK;
     result = pki_region_map(e, c->peer, msg.region, msg.offset, c->bytes, &c->remote);
     c->remote += msg.offset;
     return result;
 }
 
-static pk_result_t wait_how(struct pki_engine *e, enum pki_wait_how *how)
-{
-    struct pki_device_info info;
-
-    e->gpu->ops->info(e->gpu, &info);
-    *how = info.connections <= PKI_FEW_QUEUES ? PKI_WAIT_KERNEL : PKI_WAIT_VALUE;
-    if (*how == PKI_WAIT_KERNEL && e->config.sm_policy == PK_SM_NONE)
-        return pki_fail(PK_ERR_NEEDS_SM, NULL, "capture with CUDA_DEVICE_MAX_CONNECTIONS=%d: a waiting graph would stop every kernel of "
-                        "the process; set it to 8 or more, or allow kernels", info.connections);
-    return PK_OK;
-}
-
-static pk_result_t record_recv_begin(struct captured *c, enum pki_wait_how how)
-{
-    struct pki_word_op op = { PKI_WORD_WRITE, { &c->slot->start, 1 } };
-
-    return c->queue.device->ops->words(&c->queue, &op, 1, how);
-}
-
-static pk_result_t record_recv_end(struct captured *c, enum pki_wait_how how)
-{
-    struct pki_word_op ops[2] = { { PKI_WORD_WAIT_EQ, { &c->slot->done, 1 } }, { PKI_WORD_WRITE, { &c->slot->done, 0 } } };
-
-    return c->queue.device->ops->words(&c->queue, ops, 2, how);
-}
-
-static pk_result_t record_send(struct captured *c, enum pki_wait_how how)
-{
-    struct pki_word_op ops[2] = { { PKI_WORD_WAIT_EQ, { &c->slot->start, 1 } }, { PKI_WORD_WRITE, { &c->slot->start, 0 } } };
-    struct pki_ep *way = c->peer->way[PKI_MEM_DEVICE][PKI_MEM_DEVICE];
-    pk_result_t result = c->queue.device->ops->words(&c->queue, ops, 2, how);
-
-    c->put = (struct pki_put){ .ep = way, .src = c->request->in, .remote = c->remote, .bytes = c->bytes,
-                               .done_remote = { &c->slot->done, 1 }, .queue = &c->queue };
-    pki_list_init(&c->put.node);
-    return result != PK_OK ? result : way->iface->transport->put(&c->put);
-}
-
-static pk_result_t enroll(struct pki_engine *e, const struct pki_request *r, struct captured **out)
-{
-    struct captured *c = calloc(1, sizeof *c);
-
-    if (c == NULL)
-        return pki_fail(PK_ERR_MEMORY, NULL, "no memory for a captured operation");
-    c->request = r;
-    c->peer = &e->peers[r->peer];
-    c->queue = (struct pki_queue){ e->gpu, r->stream.handle };
-    c->is_send = r->what == PKI_DO_SEND;
-    c->own_slot = -1;
-    c->op = c->is_send ? ++c->peer->sends_begun[1] : ++c->peer->recvs_begun[1];
-    c->bytes = r->count * pki_dtype_bytes(r->dtype);
-    pki_list_push(&e->captured, &c->node);
-    *out = c;
-    return PK_OK;
-}
-
-/* Grants of all receives before anything waits, so that a group of ranks in one thread meets itself. */
-static pk_result_t meet(struct pki_engine *e, struct captured **all, int n)
+pk_result_t pki_capture_post(struct pki_engine *e, struct pki_capture *capture)
 {
     pk_result_t result = PK_OK;
 
-    for (int i = 0; i < n && result == PK_OK; i++)
-        if (!all[i]->is_send)
-            result = grant(e, all[i]);
-    for (int i = 0; i < n && result == PK_OK; i++)
-        if (all[i]->is_send)
-            result = await_grant(e, all[i]);
-    return result;
-}
+    for (int i = 0; i < capture->n && result == PK_OK; i++) {
+        struct capture_part *part = &capture->parts[i];
 
-static pk_result_t record(struct captured **all, int n, enum pki_wait_how how)
-{
-    pk_result_t result = PK_OK;
-
-    for (int i = 0; i < n && result == PK_OK; i++)
-        if (!all[i]->is_send)
-            result = record_recv_begin(all[i], how);
-    for (int i = 0; i < n && result == PK_OK; i++)
-        if (all[i]->is_send)
-            result = record_send(all[i], how);
-    for (int i = 0; i < n && result == PK_OK; i++)
-        if (!all[i]->is_send)
-            result = record_recv_end(all[i], how);
-    return result;
-}
-
-pk_result_t pki_capture_run(struct pki_engine *e, const struct pki_request *requests, int n)
-{
-    struct captured **all = calloc((size_t)n, sizeof *all);
-    enum pki_wait_how how = PKI_WAIT_VALUE;
-    pk_result_t result = all == NULL ? pki_fail(PK_ERR_MEMORY, NULL, "no memory for a captured group") : wait_how(e, &how);
-
-    for (int i = 0; i < n && result == PK_OK; i++)
-        result = check(e, &requests[i]);
-    for (int i = 0; i < n && result == PK_OK; i++)
-        result = enroll(e, &requests[i], &all[i]);
-    if (result != PK_OK)
-        goto out;
-    result = meet(e, all, n);
-    if (result == PK_OK)
-        result = record(all, n, how);
+        result = part->task != NULL ? pki_capture_plan_enroll(e, part) : enroll_transfer(e, part);
+        for (uint32_t k = 0; k < part->nxfers && result == PK_OK; k++)
+            if (part->xfers[k] != NULL && !part->xfers[k]->is_send)
+                result = grant(e, part->xfers[k]);
+    }
     if (result != PK_OK) /* numbers and slots are used up: the peer would wait for what never comes */
         pki_engine_poison(e, result, true);
-out:
-    for (int i = 0; all != NULL && i < n && all[i] != NULL; i++)
-        all[i]->request = NULL;
-    free(all);
     return result;
 }
+
+/* ---- recording ---- */
+
+void pki_record_flush(struct capture_recorder *r)
+{
+    if (r->result == PK_OK && r->n > 0)
+        r->result = r->queue->device->ops->words(r->queue, r->ops, r->n, r->how);
+    r->n = 0;
+}
+
+static void add(struct capture_recorder *r, enum pki_word_kind kind, _Atomic uint32_t *word, uint32_t value)
+{
+    if (r->n == (int)(sizeof r->ops / sizeof r->ops[0]))
+        pki_record_flush(r);
+    r->ops[r->n++] = (struct pki_word_op){ kind, { word, value } };
+}
+
+void pki_record_open(struct capture_recorder *r, struct captured *c)
+{
+    add(r, PKI_WORD_WRITE, &c->slot->start, 1);
+}
+
+void pki_record_done(struct capture_recorder *r, struct captured *c)
+{
+    add(r, PKI_WORD_WAIT_EQ, &c->slot->done, 1);
+    add(r, PKI_WORD_WRITE, &c->slot->done, 0);
+}
+
+void pki_record_send(struct capture_recorder *r, struct captured *c)
+{
+    struct pki_ep *way = c->peer->way[PKI_MEM_DEVICE][PKI_MEM_DEVICE];
+
+    add(r, PKI_WORD_WAIT_EQ, &c->slot->start, 1);
+    add(r, PKI_WORD_WRITE, &c->slot->start, 0);
+    if (c->bytes == 0) {
+        add(r, PKI_WORD_WRITE, &c->slot->done, 1);
+        return;
+    }
+    pki_record_flush(r);
+    c->put = (struct pki_put){ .ep = way, .src = c->addr, .remote = c->remote, .bytes = c->bytes,
+                               .done_remote = { &c->slot->done, 1 }, .queue = r->queue };
+    pki_list_init(&c->put.node);
+    if (r->result == PK_OK)
+        r->result = way->iface->transport->put(&c->put);
+}
+
+enum pass { PASS_OPEN, PASS_SEND, PASS_COLLECTIVE, PASS_DONE, PASSES };
+
+static void record_part(struct pki_engine *e, struct capture_part *part, enum pass pass, struct capture_recorder *r)
+{
+    struct captured *c = part->task == NULL ? part->xfers[0] : NULL;
+
+    r->queue = &part->queue;
+    if (c == NULL && pass == PASS_COLLECTIVE)
+        pki_capture_plan_record(e, part, r);
+    else if (c != NULL && pass == PASS_OPEN && !c->is_send)
+        pki_record_open(r, c);
+    else if (c != NULL && pass == PASS_SEND && c->is_send)
+        pki_record_send(r, c);
+    else if (c != NULL && pass == PASS_DONE && !c->is_send)
+        pki_record_done(r, c);
+    pki_record_flush(r);
+}
+
+pk_result_t pki_capture_record(struct pki_engine *e, struct pki_capture *capture)
+{
+    struct capture_recorder recorder = { .how = capture->how };
+    pk_result_t result = PK_OK;
+
+    for (int i = 0; i < capture->n && result == PK_OK; i++)
+        for (uint32_t k = 0; k < capture->parts[i].nxfers && result == PK_OK; k++)
+            if (capture->parts[i].xfers[k] != NULL && capture->parts[i].xfers[k]->is_send)
+                result = await_grant(e, capture->parts[i].xfers[k]);
+    for (int pass = 0; pass < PASSES && result == PK_OK; pass++)
+        for (int i = 0; i < capture->n; i++)
+            record_part(e, &capture->parts[i], (enum pass)pass, &recorder);
+    if (result == PK_OK)
+        result = recorder.result;
+    if (result != PK_OK)
+        pki_engine_poison(e, result, true);
+    return result;
+}
+
+/* ---- the end ---- */
 
 void pki_capture_release(struct pki_engine *e)
 {
@@ -272,4 +359,10 @@ void pki_capture_close(struct pki_engine *e)
 
     while ((node = pki_list_pop(&e->captured)) != NULL)
         free(pki_container_of(node, struct captured, node));
+    while ((node = pki_list_pop(&e->graph_memory)) != NULL) {
+        struct pki_graph_memory *memory = pki_container_of(node, struct pki_graph_memory, node);
+
+        e->gpu->ops->free(e->gpu, memory->ptr);
+        free(memory);
+    }
 }

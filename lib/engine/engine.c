@@ -243,6 +243,8 @@ bool pki_engine_progress(struct pki_engine *e)
             check_now_and_then(e);
     }
     collapse(e);
+    if (atomic_load(&e->failed) != PK_OK)
+        pki_capture_release(e); /* a graph's next wait comes after the last one was let go */
     free_ended(e);
     return moved;
 }
@@ -255,6 +257,8 @@ void pki_engine_drain(struct pki_engine *e)
     while (pki_now_ns() < until) {
         bool idle = e->puts_out == 0;
 
+        if (atomic_load(&e->failed) != PK_OK)
+            pki_capture_release(e);
         (void)progress_puts(e);
         if (e->queues_open)
             idle = idle && e->gpu->ops->idle(&e->work) && e->gpu->ops->idle(&e->late) && pki_stage_idle(e);

@@ -16,6 +16,7 @@
 #include "transport/transport.h"
 
 struct pki_engine;
+struct pki_capture;
 
 /* With no more hardware queues (CUDA_DEVICE_MAX_CONNECTIONS) whatever follows a wait in its stream holds up other streams. */
 #define PKI_FEW_QUEUES 2
@@ -84,7 +85,12 @@ pk_result_t pki_engine_run(struct pki_engine *engine, const struct pki_request *
 /* The two halves, for groups over several engines: start all, then finish (wait for) the blocking ones. `group` tells the groups of
  * the process apart: operations of one group in a host stream do not wait for one another. */
 pk_result_t pki_engine_start_all(struct pki_engine *engine, const struct pki_request *requests, int n, uint64_t group,
-                                 struct pki_list *blocking);
+                                 struct pki_list *blocking, struct pki_capture **capture);
+/* Requests in streams that are being captured into graphs are only checked by start_all: *capture is not NULL then. Now post tells the
+ * peers, for all engines that the thread drives, and then record meets them, for each. The last frees it, and drop does in its stead. */
+pk_result_t pki_engine_capture_post(struct pki_engine *engine, struct pki_capture *capture);
+pk_result_t pki_engine_capture_record(struct pki_engine *engine, struct pki_capture *capture);
+void pki_engine_capture_drop(struct pki_engine *engine, struct pki_capture *capture);
 uint64_t pki_engine_new_group(void);
 /* Progress once; true when all in the list have ended. */
 bool pki_engine_poll(struct pki_engine *engine, const struct pki_list *blocking);

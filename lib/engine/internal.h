@@ -161,6 +161,11 @@ struct pki_region { /* an allocation of this rank that peers may map */
     struct pki_iface *iface;
 };
 
+struct pki_graph_memory {
+    struct pki_list node;
+    void *ptr;
+};
+
 struct pki_registration {
     struct pki_list node;
     char *ptr;
@@ -285,6 +290,7 @@ struct pki_engine {
     struct pki_iface *ifaces[PKI_IFACES_MAX];
     int nifaces;
     struct pki_list tasks, active, registrations, captured;
+    struct pki_list graph_memory; /* scratch memory of captured collectives */
     struct pki_list free_xfers, spent_xfers; /* spent: finished in this round of progress */
     struct pki_list ended;     /* tasks to free at the end of the round */
     struct pki_list slabs;
@@ -302,7 +308,7 @@ struct pki_engine {
     struct pki_list plans;
     int nplans;
     struct pki_scratch scratch[PKI_SCRATCH_MAX];
-    uint64_t coll_number;
+    uint64_t coll_number, coll_captured;
     uint64_t questions;        /* late.c */
     struct pki_coll_seen seen[PKI_SEEN_MAX]; /* [number % PKI_SEEN_MAX] */
     pk_stats_t stats;
@@ -311,6 +317,7 @@ struct pki_engine {
     bool spin, collapsed;
     atomic_uint idle_rounds;   /* a hint when to look around; written without the lock too */
     uint64_t checked_ns;       /* when peers and deadlines were last looked at */
+    atomic_int watched;        /* graphs may wait for peers, whose end somebody has to notice */
     atomic_int async_tasks;    /* the service thread's business */
     struct pki_list in_service;
 };
@@ -447,6 +454,8 @@ static inline bool pki_task_in_cuda_stream(const struct pki_task *task)
     return task->request.stream.kind == PK_STREAM_KIND_CUDA;
 }
 
+/* Checked and with its plan, but not to be started: for what is captured. */
+pk_result_t pki_task_make(struct pki_engine *engine, const struct pki_request *request, struct pki_task **task);
 pk_result_t pki_task_new(struct pki_engine *engine, const struct pki_request *request, struct pki_task **task);
 bool pki_task_start(struct pki_task *task); /* false: it cannot yet, ask again */
 void pki_task_end(struct pki_task *task, pk_result_t result);
@@ -458,6 +467,9 @@ void pki_task_mismatch(struct pki_task *task, int peer, uint32_t their_sig);
 /* Is what a peer says of collective `number` another one than the one that began here? Then the engine has failed. */
 bool pki_task_contradicts(struct pki_engine *engine, int peer, uint64_t number, uint32_t their_sig);
 void pki_plan_xfer_progress(struct pki_task *task, uint32_t step, size_t done, bool ended);
+char *pki_plan_block(const struct pki_task *task, struct pki_ref ref, size_t *bytes);
+/* Do bytes [from, from + len) of a COPY, a REDUCE or the reduction of a RECV_REDUCE. */
+pk_result_t pki_plan_work(struct pki_task *task, uint32_t step, size_t from, size_t len, const struct pki_queue *queue);
 bool pki_plan_poll(struct pki_task *task);
 pk_result_t pki_plan_prepare(struct pki_task *task);
 void pki_plan_release(struct pki_task *task);
@@ -487,7 +499,11 @@ void pki_stream_left(struct pki_task *task);         /* the task has ended: its 
 void pki_stream_waits(uint64_t *pending, uint64_t *most); /* of the process */
 
 /* capture.c */
-pk_result_t pki_capture_run(struct pki_engine *engine, const struct pki_request *requests, int n);
+/* Nothing has happened when this refuses; the others follow as engine.h says. */
+pk_result_t pki_capture_check(struct pki_engine *engine, const struct pki_request *requests, int n, struct pki_capture **out);
+pk_result_t pki_capture_post(struct pki_engine *engine, struct pki_capture *capture);
+pk_result_t pki_capture_record(struct pki_engine *engine, struct pki_capture *capture);
+void pki_capture_drop(struct pki_engine *engine, struct pki_capture *capture);
 /* Is one of them in a stream that is being captured? *error: they cannot be told, or are mixed. */
 bool pki_capture_wanted(struct pki_engine *engine, const struct pki_request *requests, int n, pk_result_t *error);
 

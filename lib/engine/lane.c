@@ -63,7 +63,9 @@ struct pki_arrival *pki_lane_take(struct pki_xfer *xfer)
 /* A collective with this number began here and is another one than the peer's. */
 static bool contradicts(struct pki_engine *e, struct pki_peer *peer, const struct pki_msg *msg)
 {
-    return (msg->flags & PKI_MSG_FLAG_COLL) != 0 && pki_task_contradicts(e, peer->rank, msg->op, msg->sig);
+    /* Captured ones have numbers of their own. */
+    return (msg->flags & (PKI_MSG_FLAG_COLL | PKI_MSG_FLAG_CAPTURED)) == PKI_MSG_FLAG_COLL &&
+           pki_task_contradicts(e, peer->rank, msg->op, msg->sig);
 }
 
 static bool sends_step(const struct pki_task *task, const struct pki_peer *peer, unsigned index)
@@ -143,7 +145,7 @@ static void dispatch(struct pki_engine *e, struct pki_peer *peer, const struct p
         pki_side_message(e, peer, msg, payload);
         return;
     }
-    if ((msg->flags & PKI_MSG_FLAG_COLL) != 0 && msg->op > peer->coll_heard)
+    if ((msg->flags & (PKI_MSG_FLAG_COLL | PKI_MSG_FLAG_CAPTURED)) == PKI_MSG_FLAG_COLL && msg->op > peer->coll_heard)
         peer->coll_heard = msg->op;
     xfer = find_xfer(peer, msg);
     if (xfer == NULL)

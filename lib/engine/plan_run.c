@@ -12,7 +12,7 @@
 
 /* ---- blocks ---- */
 
-static char *block(const struct pki_task *task, struct pki_ref ref, size_t *bytes)
+char *pki_plan_block(const struct pki_task *task, struct pki_ref ref, size_t *bytes)
 {
     size_t size = pki_dtype_bytes(task->request.dtype), first, count;
     uintptr_t base = (uintptr_t)task->request.in;
@@ -30,7 +30,7 @@ static size_t step_bytes(const struct pki_task *task, const struct pki_step *ste
 {
     size_t bytes;
 
-    (void)block(task, step->kind == PKI_STEP_SEND ? step->src : step->dst, &bytes);
+    (void)pki_plan_block(task, step->kind == PKI_STEP_SEND ? step->src : step->dst, &bytes);
     return bytes;
 }
 
@@ -211,7 +211,7 @@ static struct pki_xfer *make_xfer(struct pki_task *task, uint32_t i)
         pki_engine_poison(task->engine, PK_ERR_MEMORY, true);
         return NULL;
     }
-    xfer->addr = block(task, ref, &bytes);
+    xfer->addr = pki_plan_block(task, ref, &bytes);
     xfer->bytes = state->bytes;
     xfer->chunk = chunk_bytes(task);
     xfer->task = task;
@@ -289,28 +289,28 @@ static pk_op_t step_op(const struct pki_task *task, const struct pki_step *step)
     return step->final ? PKI_SUM_DIVIDED(task->plan->size) : PK_SUM;
 }
 
-static pk_result_t do_work(struct pki_task *task, uint32_t i, size_t from, size_t len, const struct pki_queue *queue)
+pk_result_t pki_plan_work(struct pki_task *task, uint32_t i, size_t from, size_t len, const struct pki_queue *queue)
 {
     const struct pki_step *step = &task->plan->steps[i];
     const struct pki_device_ops *ops = queue->device->ops;
     pk_op_t op = step_op(task, step);
     size_t bytes, size = pki_dtype_bytes(task->request.dtype);
     const void *srcs[PKI_REDUCE_MAX];
-    char *dst = block(task, step->dst, &bytes) + from;
+    char *dst = pki_plan_block(task, step->dst, &bytes) + from;
 
     if (task->kind == PKI_MEM_DEVICE)
         task->engine->stats.kernels++;
     if (step->kind == PKI_STEP_COPY)
-        return ops->copy(queue, dst, block(task, step->src, &bytes) + from, len);
+        return ops->copy(queue, dst, pki_plan_block(task, step->src, &bytes) + from, len);
     if (step->kind == PKI_STEP_RECV_REDUCE) {
-        srcs[0] = block(task, step->src, &bytes) + from;
-        srcs[1] = block(task, step->landing, &bytes) + from;
+        srcs[0] = pki_plan_block(task, step->src, &bytes) + from;
+        srcs[1] = pki_plan_block(task, step->landing, &bytes) + from;
         return ops->reduce(queue, dst, srcs, 2, len / size, task->request.dtype, op);
     }
     if (step->operands > PKI_REDUCE_MAX)
         return pki_fail(PK_ERR_INTERNAL, NULL, "a reduction of %u blocks at once", step->operands);
     for (uint32_t k = 0; k < step->operands; k++)
-        srcs[k] = block(task, task->plan->operands[step->first_operand + k], &bytes) + from;
+        srcs[k] = pki_plan_block(task, task->plan->operands[step->first_operand + k], &bytes) + from;
     return ops->reduce(queue, dst, srcs, (int)step->operands, len / size, task->request.dtype, op);
 }
 
@@ -321,7 +321,7 @@ static void work_on_host(struct pki_task *task, uint32_t i, size_t avail)
     pk_result_t result = PK_OK;
 
     if (avail > state->done)
-        result = do_work(task, i, state->done, avail - state->done, &queue);
+        result = pki_plan_work(task, i, state->done, avail - state->done, &queue);
     if (result != PK_OK) {
         pki_engine_poison(task->engine, result, true);
         return;
@@ -344,7 +344,7 @@ static void work_on_gpu(struct pki_task *task, uint32_t i, size_t avail)
     if (state->starved)
         return; /* looked at again by pki_plan_poll */
     opened.gate = state->finish;
-    result = do_work(task, i, state->done, avail - state->done, &e->work);
+    result = pki_plan_work(task, i, state->done, avail - state->done, &e->work);
     if (result == PK_OK)
         result = e->gpu->ops->words(&e->work, &opened, 1, PKI_WAIT_VALUE);
     if (result != PK_OK) {

@@ -372,7 +372,7 @@ void pki_send_taken(struct pki_xfer *xfer, const struct pki_msg *msg)
 /* A slot for pieces came with the grant, and nothing has moved yet: offer the bytes, once all of them are ready. */
 static bool may_offer(const struct pki_xfer *xfer)
 {
-    return xfer->gate_slot >= 0 && xfer->kind == PKI_MEM_HOST && xfer->issued == 0 && xfer->ready == xfer->bytes &&
+    return xfer->gate_slot >= 0 && xfer->kind == PKI_MEM_HOST && !xfer->bounce && !xfer->ll && xfer->issued == 0 && xfer->ready == xfer->bytes &&
            xfer->way->can_put;
 }
 

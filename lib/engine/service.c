@@ -6,10 +6,12 @@
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
+#include <time.h>
 
 #include "engine/internal.h"
 #include "util/fork.h"
 
+#define WATCH_NS 10000000 /* how soon a peer's death is noticed for graphs that wait */
 #define AWAKE_NS 200000ull /* how long it stays awake with nothing to do: operations come in rows */
 
 static struct {
@@ -40,11 +42,15 @@ static bool visit(bool *busy)
     for (struct pki_list *n = service.engines.next; n != &service.engines; n = n->next) {
         struct pki_engine *e = pki_container_of(n, struct pki_engine, in_service);
 
-        if (atomic_load(&e->async_tasks) == 0)
+        bool works = atomic_load(&e->async_tasks) > 0, watched = atomic_load(&e->watched) > 0;
+
+        if (!works && !watched)
             continue;
-        *busy = true;
+        *busy |= works || atomic_load(&e->failed) != PK_OK; /* replays that wait are let go one wait at a time */
         if (!pki_engine_trylock(e))
             continue;
+        if (!works)
+            pki_engine_look_soon(e);
         moved |= pki_engine_progress(e);
         pki_engine_unlock(e);
     }
@@ -61,6 +67,25 @@ static void rest(unsigned idle)
         nanosleep(&(struct timespec){ .tv_nsec = 50000 }, NULL);
 }
 
+/* Sleep until there is work; at most for a moment if graphs may wait for a peer that dies. True: that moment is over. */
+static bool doze(void)
+{
+    bool watched = false;
+    struct timespec until;
+
+    for (struct pki_list *n = service.engines.next; n != &service.engines; n = n->next)
+        watched |= atomic_load(&pki_container_of(n, struct pki_engine, in_service)->watched) > 0;
+    if (!watched) {
+        pthread_cond_wait(&service.wakeup, &service.lock);
+        return false;
+    }
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_nsec += WATCH_NS;
+    until.tv_sec += until.tv_nsec / 1000000000;
+    until.tv_nsec %= 1000000000;
+    return pthread_cond_timedwait(&service.wakeup, &service.lock, &until) != 0;
+}
+
 /* Asleep is set before the last look, and wake looks at it after counting the operation: one of the two sees the other. */
 static bool sleep_unless_busy(unsigned generation)
 {
@@ -68,8 +93,11 @@ static bool sleep_unless_busy(unsigned generation)
 
     atomic_store(&service.asleep, true);
     (void)visit(&busy);
-    while (!busy && service.generation == generation && atomic_load(&service.asleep))
-        pthread_cond_wait(&service.wakeup, &service.lock);
+    while (!busy && service.generation == generation && atomic_load(&service.asleep)) {
+        if (!doze())
+            continue;
+        (void)visit(&busy);
+    }
     atomic_store(&service.asleep, false);
     return service.generation == generation;
 }

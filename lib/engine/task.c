@@ -216,7 +216,7 @@ static pk_result_t task_init(struct pki_task *task, struct pki_engine *e, const 
     return pki_layout_own(&task->request.layout, (size_t)e->config.size, &task->lengths);
 }
 
-pk_result_t pki_task_new(struct pki_engine *e, const struct pki_request *r, struct pki_task **out)
+pk_result_t pki_task_make(struct pki_engine *e, const struct pki_request *r, struct pki_task **out)
 {
     struct pki_task *task = calloc(1, sizeof *task);
     struct buffers found;
@@ -238,8 +238,6 @@ pk_result_t pki_task_new(struct pki_engine *e, const struct pki_request *r, stru
     if (found.kinds[0] != found.kinds[1])
         pki_mixed_choose(task, found.kinds, found.bytes);
     result = check_policy(task);
-    if (result == PK_OK && r->stream.kind == PK_STREAM_KIND_CUDA)
-        result = pki_stream_admit(task);
     if (result != PK_OK)
         goto err_release;
     *out = task;
@@ -251,6 +249,23 @@ err_free:
     free(task->lengths);
     free(task);
     return result;
+}
+
+pk_result_t pki_task_new(struct pki_engine *e, const struct pki_request *r, struct pki_task **out)
+{
+    struct pki_task *task;
+    pk_result_t result = pki_task_make(e, r, &task);
+
+    if (result != PK_OK)
+        return result;
+    if (r->stream.kind == PK_STREAM_KIND_CUDA)
+        result = pki_stream_admit(task);
+    if (result != PK_OK) {
+        pki_task_free(task);
+        return result;
+    }
+    *out = task;
+    return PK_OK;
 }
 
 void pki_task_free(struct pki_task *task)
@@ -484,7 +499,7 @@ uint64_t pki_engine_new_group(void)
 }
 
 pk_result_t pki_engine_start_all(struct pki_engine *e, const struct pki_request *requests, int n, uint64_t group,
-                                 struct pki_list *blocking)
+                                 struct pki_list *blocking, struct pki_capture **capture)
 {
     pk_result_t result = pki_engine_status(e);
 
@@ -493,7 +508,7 @@ pk_result_t pki_engine_start_all(struct pki_engine *e, const struct pki_request 
     pki_engine_lock(e);
     if (pki_capture_wanted(e, requests, n, &result)) {
         if (result == PK_OK)
-            result = pki_capture_run(e, requests, n);
+            result = pki_capture_check(e, requests, n, capture);
         pki_engine_unlock(e);
         return result;
     }
@@ -508,6 +523,38 @@ pk_result_t pki_engine_start_all(struct pki_engine *e, const struct pki_request 
         result = PK_ERR_SYSTEM;
     }
     return result;
+}
+
+pk_result_t pki_engine_capture_post(struct pki_engine *e, struct pki_capture *capture)
+{
+    pk_result_t result;
+
+    pki_engine_lock(e);
+    result = pki_capture_post(e, capture);
+    pki_engine_unlock(e);
+    if (result == PK_OK && pki_service_wake() != PK_OK) { /* nobody would notice that a peer is gone */
+        pki_engine_abort(e);
+        result = PK_ERR_SYSTEM;
+    }
+    return result;
+}
+
+pk_result_t pki_engine_capture_record(struct pki_engine *e, struct pki_capture *capture)
+{
+    pk_result_t result;
+
+    pki_engine_lock(e);
+    result = pki_capture_record(e, capture);
+    pki_capture_drop(e, capture);
+    pki_engine_unlock(e);
+    return result;
+}
+
+void pki_engine_capture_drop(struct pki_engine *e, struct pki_capture *capture)
+{
+    pki_engine_lock(e);
+    pki_capture_drop(e, capture);
+    pki_engine_unlock(e);
 }
 
 bool pki_engine_poll(struct pki_engine *e, const struct pki_list *blocking)
@@ -541,16 +588,29 @@ pk_result_t pki_engine_finish(struct pki_engine *e, struct pki_list *blocking)
     return first;
 }
 
+static pk_result_t capture_alone(struct pki_engine *e, struct pki_capture *capture)
+{
+    pk_result_t result = pki_engine_capture_post(e, capture);
+
+    if (result == PK_OK)
+        return pki_engine_capture_record(e, capture);
+    pki_engine_capture_drop(e, capture);
+    return result;
+}
+
 pk_result_t pki_engine_run(struct pki_engine *e, const struct pki_request *request)
 {
     struct pki_list blocking;
+    struct pki_capture *capture = NULL;
     uint64_t group = request->stream.kind == PK_STREAM_KIND_HOST ? pki_engine_new_group() : 0;
     pk_result_t started, finished;
 
     if (request->what != PKI_DO_COLL && pki_quick_p2p(e, request))
         return PK_OK;
     pki_list_init(&blocking);
-    started = pki_engine_start_all(e, request, 1, group, &blocking);
+    started = pki_engine_start_all(e, request, 1, group, &blocking, &capture);
+    if (capture != NULL)
+        return capture_alone(e, capture);
     finished = pki_engine_finish(e, &blocking);
     return started != PK_OK ? started : finished;
 }

@@ -73,7 +73,7 @@ struct pki_gate_slot {
     uint8_t pad[44]; /* a slot a cache line: the CPU polls one word while a GPU writes the neighbour's */
 };
 
-#define PKI_GATE_SLOTS 256
+#define PKI_GATE_SLOTS 1024 /* captured receives keep theirs; the pages of others are never touched */
 #define PKI_EP_SHARED_BYTES (PKI_GATE_SLOTS * sizeof(struct pki_gate_slot))
 
 /* ---- Objects: allocated by the engine, sizes in the table; the transport's own struct begins with these ---- */

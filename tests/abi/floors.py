@@ -16,7 +16,7 @@ import tempfile
 ROOMS = {
     "api": {"comm", "engine", "util", "transport/transport.h", "coll/plan.h", "device/device.h", "topology/topology.h"},
     "comm": {"engine", "transport/transport.h", "coll", "device/device.h", "topology/topology.h", "util"},
-    "engine": {"transport/transport.h", "coll/plan.h", "device/device.h", "topology/topology.h", "util"},
+    "engine": {"transport/transport.h", "coll/plan.h", "coll/order.h", "device/device.h", "topology/topology.h", "util"},
     "coll": {"util"},
     "transport": {"device/device.h", "topology/topology.h", "util"},
     "transport/*": {"transport/transport.h", "device/device.h", "topology/topology.h", "util"},

@@ -1,0 +1,161 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Collectives recorded into CUDA graphs: the steps of the plan in the caller's own stream, in an order that lets all ranks' streams come
+ * to the end (coll/order.h). Scratch memory is the graph's own, until the communicator is closed.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/capture.h"
+#include "util/dtype.h"
+
+/* A kernel that counts its launches cannot be replayed: the algorithm without one does instead, on all ranks alike. */
+static bool is_fused(const struct pki_plan *plan)
+{
+    for (uint32_t i = 0; i < plan->nsteps; i++)
+        if (plan->steps[i].kind == PKI_STEP_FUSED)
+            return true;
+    return false;
+}
+
+static pk_result_t make_task(struct pki_engine *e, struct capture_part *part)
+{
+    pk_result_t result = pki_task_make(e, &part->request, &part->task);
+
+    if (result != PK_OK || !is_fused(part->task->plan))
+        return result;
+    pki_task_free(part->task);
+    part->task = NULL;
+    part->request.algorithm = pki_algorithm_find(part->request.algorithm->coll, "direct");
+    if (part->request.algorithm == NULL)
+        return pki_fail(PK_ERR_UNSUPPORTED, NULL, "this collective has no algorithm that can be captured");
+    return pki_task_make(e, &part->request, &part->task);
+}
+
+static pk_result_t check_buffers(struct pki_engine *e, const struct pki_task *task)
+{
+    const struct pki_request *r = &task->request;
+    size_t size = pki_dtype_bytes(r->dtype);
+    pk_result_t result = pki_capture_buffer(e, r->in, r->in_count * size);
+
+    if (result == PK_OK)
+        result = pki_capture_buffer(e, r->out, r->out_count * size);
+    for (int i = 0; i < e->config.size && result == PK_OK; i++)
+        if (i != e->config.rank && e->peers[i].way[PKI_MEM_DEVICE][PKI_MEM_DEVICE] == NULL)
+            result = pki_fail(PK_ERR_UNSUPPORTED, NULL, "only collectives between GPUs that reach one another can be captured");
+    return result;
+}
+
+static pk_result_t make_scratch(struct pki_engine *e, struct pki_task *task)
+{
+    size_t bytes = task->scratch_stride * task->plan->scratch_blocks;
+    void *ptr = NULL;
+    pk_result_t result = bytes == 0 ? PK_OK : e->gpu->ops->alloc(e->gpu, bytes, &ptr);
+
+    task->scratch = ptr;
+    return result;
+}
+
+pk_result_t pki_capture_plan_check(struct pki_engine *e, struct capture_part *part)
+{
+    pk_result_t result = make_task(e, part);
+
+    if (result != PK_OK)
+        return result;
+    result = check_buffers(e, part->task);
+    part->task->kind = PKI_MEM_DEVICE; /* also of a barrier, which has no memory */
+    if (result == PK_OK)
+        result = pki_plan_order(part->request.algorithm, part->task->plan, &part->moments, &part->nmoments);
+    if (result == PK_OK)
+        result = make_scratch(e, part->task);
+    return result;
+}
+
+static pk_result_t keep_scratch(struct pki_engine *e, const struct pki_task *task)
+{
+    struct pki_graph_memory *memory;
+
+    if (task->scratch == NULL)
+        return PK_OK;
+    memory = malloc(sizeof *memory);
+    if (memory == NULL)
+        return pki_fail(PK_ERR_MEMORY, NULL, "no memory for a captured collective");
+    memory->ptr = task->scratch;
+    pki_list_push(&e->graph_memory, &memory->node);
+    return PK_OK;
+}
+
+static struct captured *new_transfer(struct pki_engine *e, const struct pki_task *task, uint32_t i)
+{
+    const struct pki_step *step = &task->plan->steps[i];
+    bool is_send = step->kind == PKI_STEP_SEND;
+    struct pki_ref ref = is_send ? step->src : step->kind == PKI_STEP_RECV_REDUCE ? step->landing : step->dst;
+    struct captured *c = pki_captured_new(e, step->peer, is_send, task->name);
+
+    if (c == NULL)
+        return NULL;
+    c->flags |= PKI_MSG_FLAG_COLL;
+    c->index = (uint16_t)step->pair_index;
+    c->sig = task->sig;
+    c->op = task->number;
+    c->addr = pki_plan_block(task, ref, &c->bytes);
+    c->bytes = task->steps[i].bytes;
+    return c;
+}
+
+pk_result_t pki_capture_plan_enroll(struct pki_engine *e, struct capture_part *part)
+{
+    struct pki_task *task = part->task;
+    const struct pki_plan *plan = task->plan;
+    pk_result_t result = keep_scratch(e, task);
+
+    if (result != PK_OK)
+        return result;
+    part->kept = true;
+    part->xfers = calloc((size_t)plan->nsteps + 1, sizeof *part->xfers);
+    if (part->xfers == NULL)
+        return pki_fail(PK_ERR_MEMORY, NULL, "no memory for %u captured steps", plan->nsteps);
+    part->nxfers = plan->nsteps;
+    task->number = ++e->coll_captured;
+    for (uint32_t i = 0; i < plan->nsteps; i++) {
+        if (plan->steps[i].kind != PKI_STEP_SEND && plan->steps[i].kind != PKI_STEP_RECV &&
+            plan->steps[i].kind != PKI_STEP_RECV_REDUCE)
+            continue;
+        part->xfers[i] = new_transfer(e, task, i);
+        if (part->xfers[i] == NULL)
+            return PK_ERR_MEMORY;
+    }
+    return PK_OK;
+}
+
+static void record_work(struct capture_part *part, uint32_t i, struct capture_recorder *r)
+{
+    size_t bytes = part->task->steps[i].bytes;
+
+    pki_record_flush(r);
+    if (bytes > 0 && r->result == PK_OK)
+        r->result = pki_plan_work(part->task, i, 0, bytes, r->queue);
+}
+
+void pki_capture_plan_record(struct pki_engine *e, struct capture_part *part, struct capture_recorder *r)
+{
+    (void)e;
+    for (uint32_t m = 0; m < part->nmoments && r->result == PK_OK; m++) {
+        uint32_t i = part->moments[m].step;
+
+        switch (part->moments[m].kind) {
+        case PKI_MOMENT_OPEN:
+            pki_record_open(r, part->xfers[i]);
+            break;
+        case PKI_MOMENT_SEND:
+            pki_record_send(r, part->xfers[i]);
+            break;
+        case PKI_MOMENT_DONE:
+            pki_record_done(r, part->xfers[i]);
+            break;
+        case PKI_MOMENT_WORK:
+            record_work(part, i, r);
+            break;
+        }
+    }
+}

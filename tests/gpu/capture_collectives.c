@@ -1,0 +1,412 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Every collective in CUDA graphs, on registered memory: captured once, replayed with changing data; several collectives in one graph; a
+ * group of several GPUs captured by one thread; refused where it cannot be, with the capture intact; the communicator destroyed while the graph
+ * still exists; a peer killed while a replay waits for it.
+ */
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "gpu_rank.h"
+
+enum operation { BROADCAST, REDUCE, ALLREDUCE, REDUCE_SCATTER, ALLGATHER, ALLTOALL, GATHER, SCATTER, ALLGATHERV, BARRIER, OPERATIONS };
+
+static const char *const names[] = { "broadcast", "reduce",  "allreduce", "reduce_scatter", "allgather",
+                                     "alltoall",  "gather", "scatter",   "allgatherv",     "barrier" };
+
+#define N ((size_t)20011)
+#define REPLAYS 20
+#define UNTOUCHED (-1.0f)
+
+enum { EVENT_NS, WAITING };
+
+struct bed {
+    struct gpu_rank self;
+    float *in, *out, *host; /* N * (size + 1) elements each */
+    size_t elements;
+    unsigned wrong;
+};
+
+static void bed_open(struct bed *bed)
+{
+    gpu_rank_open(&bed->self, PK_SM_DEFAULT, 20000);
+    bed->elements = N * (size_t)(bed->self.size + 1);
+    bed->in = gpu_alloc(bed->elements * sizeof(float));
+    bed->out = gpu_alloc(bed->elements * sizeof(float));
+    bed->host = malloc(bed->elements * sizeof(float));
+    if (bed->host == NULL)
+        exit(2);
+    must_be_ok(pk_register(bed->self.comm, bed->in, bed->elements * sizeof(float)), "pk_register");
+    must_be_ok(pk_register(bed->self.comm, bed->out, bed->elements * sizeof(float)), "pk_register");
+}
+
+static float given(int rank, int turn, size_t i)
+{
+    return (float)((i * 7 + (size_t)rank * 13 + (size_t)turn * 5) % 32);
+}
+
+static float total(int size, int turn, size_t i)
+{
+    float sum = 0;
+
+    for (int r = 0; r < size; r++)
+        sum += given(r, turn, i);
+    return sum;
+}
+
+static float wanted(const struct bed *bed, enum operation op, int root, int turn, size_t i)
+{
+    int rank = bed->self.rank, size = bed->self.size, block = (int)(i / N);
+
+    switch (op) {
+    case BROADCAST:
+        return i < N ? given(root, turn, i) : UNTOUCHED;
+    case REDUCE:
+        return i < N && rank == root ? total(size, turn, i) : UNTOUCHED;
+    case ALLREDUCE:
+        return i < N ? total(size, turn, i) : UNTOUCHED;
+    case REDUCE_SCATTER:
+        return i < N ? total(size, turn, (size_t)rank * N + i) : UNTOUCHED;
+    case ALLGATHER:
+    case ALLGATHERV:
+        return block < size ? given(block, turn, i % N) : UNTOUCHED;
+    case GATHER:
+        return block < size && rank == root ? given(block, turn, i % N) : UNTOUCHED;
+    case ALLTOALL:
+        return block < size ? given(block, turn, (size_t)rank * N + i % N) : UNTOUCHED;
+    case SCATTER:
+        return i < N ? given(root, turn, (size_t)rank * N + i) : UNTOUCHED;
+    default:
+        return UNTOUCHED;
+    }
+}
+
+static pk_result_t call(struct gpu_rank *self, enum operation op, const float *in, float *out, int root)
+{
+    size_t lengths[RANKS_MAX];
+    pk_comm_t *comm = self->comm;
+    pk_stream_t stream = self->in_stream;
+
+    for (int r = 0; r < self->size; r++)
+        lengths[r] = N;
+    switch (op) {
+    case BROADCAST:
+        return pk_broadcast(in, out, N, PK_F32, root, comm, stream);
+    case REDUCE:
+        return pk_reduce(in, out, N, PK_F32, PK_SUM, root, comm, stream);
+    case ALLREDUCE:
+        return pk_allreduce(in, out, N, PK_F32, PK_SUM, comm, stream);
+    case REDUCE_SCATTER:
+        return pk_reduce_scatter(in, out, N, PK_F32, PK_SUM, comm, stream);
+    case ALLGATHER:
+        return pk_allgather(in, out, N, PK_F32, comm, stream);
+    case ALLTOALL:
+        return pk_alltoall(in, out, N, PK_F32, comm, stream);
+    case GATHER:
+        return pk_gather(in, out, N, PK_F32, root, comm, stream);
+    case SCATTER:
+        return pk_scatter(in, out, N, PK_F32, root, comm, stream);
+    case ALLGATHERV:
+        return pk_allgatherv(in, N, out, lengths, NULL, PK_F32, comm, stream);
+    default:
+        return pk_barrier(comm, stream);
+    }
+}
+
+static gpu_graph_t end_capture(const struct gpu_rank *self, const char *what)
+{
+    gpu_graph_t graph;
+    int code = gpu_capture_end(self->stream, &graph);
+
+    if (code == 0 && graph != NULL)
+        return graph;
+    report(false, "rank %d: %s: the capture ended: %s", self->rank, what, gpu_error(code));
+    exit(1);
+}
+
+static void prepare(struct bed *bed, int turn)
+{
+    for (size_t i = 0; i < bed->elements; i++)
+        bed->host[i] = given(bed->self.rank, turn, i);
+    gpu_copy(bed->in, bed->host, bed->elements * sizeof(float));
+    for (size_t i = 0; i < bed->elements; i++)
+        bed->host[i] = UNTOUCHED;
+    gpu_copy(bed->out, bed->host, bed->elements * sizeof(float));
+}
+
+static void must_end(const struct gpu_rank *self, const char *what)
+{
+    if (stream_idle_within(self->stream, 15000, NULL))
+        return;
+    report(false, "rank %d: %s: the replay does not end", self->rank, what);
+    exit(1);
+}
+
+static void verify(struct bed *bed, enum operation op, int root, int turn)
+{
+    size_t i = 0;
+
+    gpu_copy(bed->host, bed->out, bed->elements * sizeof(float));
+    while (i < bed->elements && bed->host[i] == wanted(bed, op, root, turn, i))
+        i++;
+    if (i < bed->elements && bed->wrong++ < 5)
+        report(false, "rank %d: replay %d of %s: wrong at %zu: %g", bed->self.rank, turn, names[op], i, (double)bed->host[i]);
+}
+
+static void one(struct bed *bed, enum operation op)
+{
+    struct gpu_rank *self = &bed->self;
+    int root = (int)op % self->size;
+    gpu_graph_t graph;
+
+    gpu_capture_begin(self->stream);
+    must_be_ok(call(self, op, bed->in, bed->out, root), names[op]);
+    graph = end_capture(self, names[op]);
+    for (int turn = 0; turn < REPLAYS; turn++) {
+        prepare(bed, turn);
+        ranks_meet(); /* a peer may write as soon as this rank replays */
+        gpu_graph_launch(graph, self->stream);
+        must_end(self, names[op]);
+        verify(bed, op, root, turn);
+    }
+    ranks_meet();
+    gpu_graph_free(graph);
+}
+
+/* A step of training: many collectives in one graph, replayed in a row without looking. */
+static void many(struct bed *bed)
+{
+    struct gpu_rank *self = &bed->self;
+    gpu_graph_t graph;
+
+    prepare(bed, 3);
+    ranks_meet();
+    gpu_capture_begin(self->stream);
+    for (int i = 0; i < 40; i++) {
+        must_be_ok(call(self, ALLREDUCE, bed->in, bed->out, 0), "allreduce of many");
+        must_be_ok(call(self, (enum operation)(i % OPERATIONS), bed->in, bed->out, i % self->size), names[i % OPERATIONS]);
+    }
+    must_be_ok(call(self, ALLTOALL, bed->in, bed->out, 0), "alltoall at the end");
+    graph = end_capture(self, "many");
+    for (int i = 0; i < 10; i++)
+        gpu_graph_launch(graph, self->stream);
+    must_end(self, "many");
+    verify(bed, ALLTOALL, 0, 3);
+    ranks_meet();
+    gpu_graph_free(graph);
+}
+
+/* A group of collectives and an exchange. */
+static void grouped(struct bed *bed)
+{
+    struct gpu_rank *self = &bed->self;
+    int next = (self->rank + 1) % self->size, previous = (self->rank + self->size - 1) % self->size;
+    gpu_graph_t graph;
+    size_t i = 0;
+
+    prepare(bed, 1);
+    ranks_meet();
+    gpu_capture_begin(self->stream);
+    must_be_ok(pk_group_start(), "pk_group_start");
+    must_be_ok(pk_send(bed->in, N, PK_F32, next, self->comm, self->in_stream), "pk_send");
+    must_be_ok(call(self, BROADCAST, bed->in + N, bed->out + N, 0), "broadcast");
+    must_be_ok(pk_recv(bed->out, N, PK_F32, previous, self->comm, self->in_stream), "pk_recv");
+    must_be_ok(pk_group_end(), "pk_group_end");
+    graph = end_capture(self, "group");
+    for (int turn = 0; turn < 3; turn++)
+        gpu_graph_launch(graph, self->stream);
+    must_end(self, "group");
+    gpu_copy(bed->host, bed->out, 2 * N * sizeof(float));
+    while (i < 2 * N && bed->host[i] == given(i < N ? previous : 0, 1, i))
+        i++;
+    report(i == 2 * N, "rank %d: a group of an exchange and a broadcast, captured", self->rank);
+    ranks_meet();
+    gpu_graph_free(graph);
+}
+
+static void refused(struct bed *bed)
+{
+    struct gpu_rank *self = &bed->self;
+    float *unregistered = gpu_alloc(N * sizeof(float));
+    float *pinned = gpu_host_alloc(N * sizeof(float));
+    pk_result_t first, second;
+    gpu_graph_t graph;
+
+    gpu_capture_begin(self->stream);
+    first = pk_allreduce(unregistered, unregistered, N, PK_F32, PK_SUM, self->comm, self->in_stream);
+    second = pk_broadcast(pinned, pinned, N, PK_F32, 0, self->comm, self->in_stream);
+    must_be_ok(call(self, ALLREDUCE, bed->in, bed->out, 0), "allreduce after refused ones");
+    graph = end_capture(self, "refused");
+    report(first == PK_ERR_UNSUPPORTED && second == PK_ERR_UNSUPPORTED, "rank %d: unregistered memory %d, host memory %d", self->rank,
+           (int)first, (int)second);
+    prepare(bed, 9);
+    ranks_meet();
+    gpu_graph_launch(graph, self->stream);
+    must_end(self, "refused");
+    verify(bed, ALLREDUCE, 0, 9);
+    ranks_meet();
+    gpu_graph_free(graph);
+    gpu_free(unregistered);
+    gpu_host_free(pinned);
+}
+
+static int rank_main(void)
+{
+    struct bed bed = { .wrong = 0 };
+    gpu_graph_t kept;
+
+    bed_open(&bed);
+    for (int op = 0; op < OPERATIONS; op++)
+        one(&bed, (enum operation)op);
+    many(&bed);
+    grouped(&bed);
+    refused(&bed);
+    report(bed.wrong == 0, "rank %d: %d collectives, %d replays each: %u wrong", bed.self.rank, OPERATIONS, REPLAYS, bed.wrong);
+    gpu_capture_begin(bed.self.stream);
+    must_be_ok(call(&bed.self, ALLREDUCE, bed.in, bed.out, 0), "last allreduce");
+    kept = end_capture(&bed.self, "last");
+    ranks_meet();
+    must_be_ok(pk_comm_destroy(bed.self.comm), "pk_comm_destroy with a graph left");
+    gpu_graph_free(kept);
+    gpu_free(bed.in);
+    gpu_free(bed.out);
+    return report_end();
+}
+
+/* Rank 0's replays wait for a rank that is killed: all of them are released. */
+static int victim_main(void)
+{
+    struct bed bed = { .wrong = 0 };
+    pk_error_info_t info = { .struct_size = sizeof info };
+    gpu_graph_t graph;
+    double took_ms;
+
+    bed_open(&bed);
+    gpu_capture_begin(bed.self.stream);
+    must_be_ok(call(&bed.self, ALLREDUCE, bed.in, bed.out, 0), "allreduce");
+    graph = end_capture(&bed.self, "victim");
+    ranks_meet();
+    if (bed.self.rank != 0) {
+        atomic_fetch_add(&ranks_shared()->words[WAITING], 1);
+        for (;;)
+            pause();
+    }
+    for (int i = 0; i < 5; i++)
+        gpu_graph_launch(graph, bed.self.stream);
+    report(!stream_idle_within(bed.self.stream, 300, NULL), "rank 0: the replays wait");
+    atomic_fetch_add(&ranks_shared()->words[WAITING], 1);
+    report(stream_idle_within(bed.self.stream, 10000, &took_ms), "rank 0: released");
+    report(pk_comm_async_error(bed.self.comm) == PK_ERR_PEER, "rank 0: the communicator knows");
+    pk_last_error(&info);
+    report(info.peer == 1, "rank 0: it names rank %d: %.200s", info.peer, info.text);
+    gpu_graph_free(graph);
+    (void)pk_comm_destroy(bed.self.comm);
+    return report_end();
+}
+
+static void drive(const char *role, int size, int victim)
+{
+    struct ranks ranks;
+    int wrong;
+
+    ranks_open(&ranks, size);
+    ranks_start_all(&ranks, role, NULL, NULL);
+    for (int i = 0; victim >= 0 && i < 300 && atomic_load(&ranks.shared->words[WAITING]) < 2; i++)
+        usleep(100000);
+    if (victim >= 0)
+        kill(ranks.pids[victim], SIGKILL);
+    wrong = ranks_wait(&ranks, 60000, victim);
+    report(wrong == 0, "%s, %d ranks: %d failed", role, size, wrong);
+    ranks_close(&ranks);
+}
+
+static pk_comm_t *other_comms[8];
+
+/* One thread, all GPUs: captured in a group, replayed. */
+static int one_thread_main(void)
+{
+    struct gpu_rank ranks[8];
+    int n = gpu_ranks(4);
+    float *in[8], *out[8], *host = malloc(N * sizeof(float));
+    gpu_graph_t graphs[8];
+    pk_unique_id_t id;
+    size_t wrong = 0;
+
+    must_be_ok(pk_get_unique_id(&id), "pk_get_unique_id");
+    for (int r = 0; r < n; r++) {
+        pk_comm_config_t config = PK_COMM_CONFIG_INIT;
+        pk_result_t result;
+
+        gpu_use(r);
+        config.device = PK_DEVICE_CUDA(r);
+        config.nonblocking = 1;
+        result = pk_comm_init_rank(&other_comms[r], n, r, &id, &config);
+        must_be_ok(result == PK_IN_PROGRESS ? PK_OK : result, "pk_comm_init_rank");
+        ranks[r] = (struct gpu_rank){ .rank = r, .size = n, .comm = other_comms[r], .stream = gpu_stream_new() };
+        ranks[r].in_stream = PK_CUDA_STREAM(ranks[r].stream);
+        in[r] = gpu_alloc(N * sizeof(float));
+        out[r] = gpu_alloc(N * sizeof(float));
+        for (size_t i = 0; i < N; i++)
+            host[i] = given(r, 0, i);
+        gpu_copy(in[r], host, N * sizeof(float));
+    }
+    for (int r = 0; r < n; r++)
+        while (pk_comm_async_error(other_comms[r]) == PK_IN_PROGRESS)
+            usleep(1000);
+    for (int r = 0; r < n; r++) {
+        must_be_ok(pk_register(other_comms[r], in[r], N * sizeof(float)), "pk_register");
+        must_be_ok(pk_register(other_comms[r], out[r], N * sizeof(float)), "pk_register");
+        gpu_use(r);
+        gpu_capture_begin(ranks[r].stream);
+    }
+    must_be_ok(pk_group_start(), "pk_group_start");
+    for (int r = 0; r < n; r++)
+        must_be_ok(call(&ranks[r], ALLREDUCE, in[r], out[r], 0), "allreduce in a group");
+    must_be_ok(pk_group_end(), "pk_group_end");
+    for (int r = 0; r < n; r++) {
+        gpu_use(r);
+        graphs[r] = end_capture(&ranks[r], "one thread");
+    }
+    for (int turn = 0; turn < 5; turn++)
+        for (int r = 0; r < n; r++) {
+            gpu_use(r);
+            gpu_graph_launch(graphs[r], ranks[r].stream);
+        }
+    for (int r = 0; r < n; r++) {
+        gpu_use(r);
+        must_end(&ranks[r], "one thread");
+        gpu_copy(host, out[r], N * sizeof(float));
+        for (size_t i = 0; i < N; i++)
+            wrong += host[i] != total(n, 0, i);
+        gpu_graph_free(graphs[r]);
+    }
+    report(wrong == 0, "one thread drives %d GPUs: a captured group of allreduces, %zu wrong", n, wrong);
+    for (int r = 0; r < n; r++)
+        must_be_ok(pk_comm_destroy(other_comms[r]), "pk_comm_destroy");
+    free(host);
+    return report_end();
+}
+
+int main(void)
+{
+    if (ranks_role() != NULL && strcmp(ranks_role(), "victim") == 0)
+        return victim_main();
+    if (ranks_role() != NULL && strcmp(ranks_role(), "one thread") == 0)
+        return one_thread_main();
+    if (ranks_role() != NULL)
+        return rank_main();
+    if (!gpu_enough(2))
+        return GPU_SKIPPED;
+    drive("graphs", 2, -1);
+    if (gpu_count() > 2)
+        drive("graphs", gpu_ranks(4), -1);
+    setenv("CUDA_DEVICE_MAX_CONNECTIONS", "1", 1);
+    drive("graphs, one hardware queue", 2, -1);
+    unsetenv("CUDA_DEVICE_MAX_CONNECTIONS");
+    drive("victim", 2, 1);
+    drive("one thread", 1, -1);
+    return report_end();
+}

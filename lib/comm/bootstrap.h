@@ -83,6 +83,9 @@ void pki_bootstrap_close(struct pki_bootstrap *bootstrap);
  * id and, with PK_RUN_DIR, that directory, wherever it is mounted, else the network namespace. */
 void pki_bootstrap_host_id(unsigned char out[PKI_HOST_ID_BYTES]);
 
+/* Identity of the machine: ranks with equal ones share its CPUs, whatever host they take themselves to be on. */
+void pki_bootstrap_machine_id(unsigned char out[PKI_HOST_ID_BYTES]);
+
 /* Size, rank and id of the job this process belongs to: PK_RANK, PK_SIZE and PK_ROOT (host:port of rank 0), else torchrun's RANK,
  * WORLD_SIZE, MASTER_ADDR and MASTER_PORT, else PMIx. To be called once for each communicator, in the same order on all ranks: between
  * pki_launcher_wait and _leave. On rank 0 the listener exists afterwards. `cancel` may be NULL.

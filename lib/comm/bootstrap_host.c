@@ -27,6 +27,15 @@ static void read_boot_id(char *out, size_t room)
         snprintf(out, room, "unknown, process %d", (int)getpid());
 }
 
+void pki_bootstrap_machine_id(unsigned char out[PKI_HOST_ID_BYTES])
+{
+    char boot_id[64];
+
+    read_boot_id(boot_id, sizeof boot_id);
+    memset(out, 0, PKI_HOST_ID_BYTES);
+    (void)pki_auth_hash(boot_id, strlen(boot_id), out);
+}
+
 void pki_bootstrap_host_id(unsigned char out[PKI_HOST_ID_BYTES])
 {
     const char *given = pki_env_get("PK_HOST_ID"), *run_dir = pki_env_get("PK_RUN_DIR");

@@ -26,7 +26,7 @@ struct pki_tuning {
 
 /* What every rank tells every other. Fixed size, no pointers. */
 struct pki_card {
-    unsigned char host_id[PKI_HOST_ID_BYTES];
+    unsigned char host_id[PKI_HOST_ID_BYTES], machine_id[PKI_HOST_ID_BYTES];
     int64_t pid;
     uint64_t process; /* random: a pid alone is the same in two containers */
     int32_t has_gpu, kernels; /* kernels: it takes part in low-latency messages */

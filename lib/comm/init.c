@@ -30,6 +30,7 @@ static void fill_card(struct pk_comm *comm, struct pki_card *card)
 
     memset(card, 0, sizeof *card);
     pki_bootstrap_host_id(card->host_id);
+    pki_bootstrap_machine_id(card->machine_id);
     card->pid = getpid();
     card->process = process_number();
     card->tuning = comm->tuning;
@@ -93,7 +94,7 @@ static pk_result_t open_engine(struct pk_comm *comm)
                                         .kernels = comm->device != NULL };
 
     for (int i = 0; i < comm->size; i++) {
-        config.local_ranks += comm->local[i];
+        config.local_ranks += memcmp(comm->cards[i].machine_id, comm->cards[comm->rank].machine_id, PKI_HOST_ID_BYTES) == 0;
         config.kernels = config.kernels && comm->cards[i].kernels && comm->cards[i].has_gpu;
     }
     return pki_engine_open(&config, &comm->engine);

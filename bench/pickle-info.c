@@ -25,7 +25,7 @@ static const struct variable settings[] = {
     { "PK_TIMEOUT_MS", "deadline of operations and of init; 600000 by default" },
     { "PK_SM_POLICY", "default, none, or a number of multiprocessors" },
     { "PK_WAIT", "how streams wait: auto (default), value, kernel" },
-    { "PK_ALGORITHM", "of collectives; direct by default, ring above 16 ranks" },
+    { "PK_ALGORITHM", "of collectives: ring, or allreduce=ring,broadcast=tree; by size by default" },
     { "PK_P2P_LEVEL", "farthest GPUs that copy directly: LOC NVL PIX PXB PHB NODE SYS" },
     { "PK_SOCKETS", "TCP connections for data between two ranks of different hosts" },
     { "PK_CHUNK_BYTES", "most that one of them carries at a time" },

@@ -1,29 +1,219 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which algorithm. From rank 0's constants and what all ranks know, so that all decide alike. */
-#include "comm/comm.h"
+/*
+ * The rules. On one host, up to 16 ranks, reductions are in rank order whatever the size: `flat` and `direct` sum up in rank order, and
+ * so does the ring of two ranks, since a + b = b + a. Measured on a host with 2 and 4 ranks (docs/design/0008). Between hosts a
+ * ring in rank order crosses each host's link once where all-to-all algorithms cross it once for each rank of the host.
+ */
+#include "comm/choose.h"
 
-/* Direct algorithms reduce in rank order, so their bits do not depend on the size of the message. */
-static struct pki_choice by_rule(const struct pk_comm *comm, enum pki_coll coll)
+#include <string.h>
+
+#include "util/log.h"
+
+#define DIRECT_MAX_RANKS 16 /* operands of one reduction: device.h */
+
+static const char *const names[PKI_WAYS] = { "direct", "flat", "ring", "doubling", "halving", "tree" };
+
+void pki_tuning_defaults(struct pki_tuning *t)
 {
-    if (pki_coll_shape(coll)->reduces && comm->size > comm->tuning.direct_max_ranks)
-        return (struct pki_choice){ pki_algorithm_find(coll, "ring"), "many ranks: reductions go round a ring" };
-    return (struct pki_choice){ pki_algorithm_find(coll, "direct"), pki_coll_shape(coll)->reduces
-                                    ? "every rank reaches every other; reductions are in rank order"
-                                    : "every rank reaches every other" };
+    t->direct_max_ranks = DIRECT_MAX_RANKS;
+    t->flat_max_bytes = 24 << 10;
+    t->flat_root_max_bytes = 384 << 10;
+    t->few_hops_max_bytes = 64 << 10;
 }
 
-pk_result_t pki_comm_choose(const struct pk_comm *comm, enum pki_coll coll, size_t bytes, enum pki_mem_kind kind,
-                            struct pki_choice *choice)
-{
-    const char *name = comm->tuning.algorithm;
-    struct pki_choice found = by_rule(comm, coll);
+/* ---- PK_ALGORITHM ---- */
 
-    (void)bytes;
-    (void)kind;
-    if (name[0] != '\0' && pki_algorithm_find(coll, name) != NULL)
-        found = (struct pki_choice){ pki_algorithm_find(coll, name), "PK_ALGORITHM of rank 0" };
-    if (found.algorithm == NULL)
-        return pki_fail(PK_ERR_INTERNAL, NULL, "no algorithm for %s", pki_coll_shape(coll)->name);
-    *choice = found;
+static int way_named(const char *name, size_t len)
+{
+    for (int w = 0; w < PKI_WAYS; w++)
+        if (strlen(names[w]) == len && memcmp(names[w], name, len) == 0)
+            return w;
+    return -1;
+}
+
+static int coll_named(const char *name, size_t len)
+{
+    for (unsigned c = 0; c < PKI_COLL_END; c++) {
+        const struct pki_shape *shape = pki_coll_shape(c);
+
+        if (shape != NULL && strlen(shape->name) == len && memcmp(shape->name, name, len) == 0)
+            return (int)c;
+    }
+    return -1;
+}
+
+/* One word of the list: "ring" or "allreduce=ring". */
+static pk_result_t force(struct pki_chooser *chooser, const char *word, size_t len)
+{
+    const char *equal = memchr(word, '=', len);
+    size_t before = equal != NULL ? (size_t)(equal - word) : 0;
+    int way = equal != NULL ? way_named(equal + 1, len - before - 1) : way_named(word, len);
+    int coll = equal != NULL ? coll_named(word, before) : -1;
+
+    if (way < 0 || (equal != NULL && (coll < 0 || chooser->all[coll][way] == NULL)))
+        return pki_fail(PK_ERR_ARG, NULL, "PK_ALGORITHM: '%.*s': direct, flat, ring, doubling, halving or tree, or operation=one "
+                        "that it has", (int)len, word);
+    for (int c = 0; c < PKI_COLL_END; c++)
+        if ((coll < 0 || c == coll) && chooser->all[c][way] != NULL)
+            chooser->forced[c] = chooser->all[c][way];
     return PK_OK;
+}
+
+static pk_result_t force_all(struct pki_chooser *chooser, const char *text)
+{
+    pk_result_t result = PK_OK;
+
+    while (*text != '\0' && result == PK_OK) {
+        size_t len = strcspn(text, ",");
+
+        result = force(chooser, text, len);
+        text += len + (text[len] == ',');
+    }
+    return result;
+}
+
+pk_result_t pki_chooser_init(struct pki_chooser *chooser)
+{
+    for (int c = 0; c < PKI_COLL_END; c++) {
+        chooser->forced[c] = NULL;
+        for (int w = 0; w < PKI_WAYS; w++)
+            chooser->all[c][w] = pki_algorithm_find((enum pki_coll)c, names[w]);
+    }
+    return force_all(chooser, chooser->tuning.algorithm);
+}
+
+pk_result_t pki_algorithm_text_check(const char *text)
+{
+    struct pki_chooser chooser;
+
+    memset(&chooser, 0, sizeof chooser);
+    if (strlen(text) >= sizeof chooser.tuning.algorithm)
+        return pki_fail(PK_ERR_ARG, NULL, "PK_ALGORITHM is longer than %zu characters", sizeof chooser.tuning.algorithm - 1);
+    strcpy(chooser.tuning.algorithm, text);
+    return pki_chooser_init(&chooser);
+}
+
+/* ---- the rules ---- */
+
+struct rule {
+    enum pki_way_to way;
+    const char *why;
+};
+
+#define IN_RANK_ORDER "every rank reaches every other; reductions are in rank order"
+
+static bool is_few(const struct pki_chooser *c)
+{
+    return c->size <= c->tuning.direct_max_ranks;
+}
+
+/* Several ranks share their host's link to others. */
+static bool shares_links(const struct pki_chooser *c)
+{
+    return c->hosts > 1 && c->hosts < c->size;
+}
+
+static struct rule allreduce(const struct pki_chooser *c, size_t bytes)
+{
+    size_t others = (size_t)c->size - 1;
+
+    if (is_few(c) && (c->hosts == 1 || c->size <= 4) && bytes <= c->tuning.flat_max_bytes / (others > 0 ? others : 1))
+        return (struct rule){ PKI_FLAT, "short: one hop, reduced in rank order everywhere" };
+    if ((!is_few(c) || c->hosts > 1) && bytes <= c->tuning.few_hops_max_bytes / 4)
+        return (struct rule){ PKI_DOUBLING, "short, among many: few hops" };
+    if (c->size == 2 && !c->gpus)
+        return (struct rule){ PKI_RING, "two ranks: reduced as it arrives, in rank order all the same" };
+    if (!is_few(c) && bytes <= 8 * c->tuning.few_hops_max_bytes)
+        return (struct rule){ PKI_HALVING, "many ranks: few hops" };
+    if (!is_few(c) || shares_links(c))
+        return (struct rule){ PKI_RING, "long, among many: round a ring each link carries the least" };
+    return (struct rule){ PKI_DIRECT, IN_RANK_ORDER };
+}
+
+static struct rule reduce(const struct pki_chooser *c, size_t bytes)
+{
+    size_t others = (size_t)c->size - 1;
+
+    if (c->size == 2 && !c->gpus)
+        return (struct rule){ PKI_RING, "two ranks: reduced as it arrives, in rank order all the same" };
+    if (is_few(c) && c->hosts == 1 && bytes <= c->tuning.flat_root_max_bytes / (others > 0 ? others : 1))
+        return (struct rule){ PKI_FLAT, "short: one hop, reduced in rank order at the root" };
+    if ((!is_few(c) || c->hosts > 1) && bytes <= c->tuning.few_hops_max_bytes)
+        return (struct rule){ PKI_TREE, "short, among many: few hops" };
+    if (!is_few(c) || shares_links(c))
+        return (struct rule){ PKI_RING, "long, among many: round a ring each link carries the least" };
+    return (struct rule){ PKI_DIRECT, IN_RANK_ORDER };
+}
+
+static struct rule reduce_scatter(const struct pki_chooser *c, size_t bytes)
+{
+    if (c->size == 2 && !c->gpus)
+        return (struct rule){ PKI_RING, "two ranks: reduced as it arrives, in rank order all the same" };
+    if (!is_few(c) && bytes * (size_t)c->size <= c->tuning.few_hops_max_bytes)
+        return (struct rule){ PKI_HALVING, "short, among many: few hops" };
+    if (!is_few(c) || shares_links(c))
+        return (struct rule){ PKI_RING, "long, among many: round a ring each link carries the least" };
+    return (struct rule){ PKI_DIRECT, IN_RANK_ORDER };
+}
+
+static struct rule broadcast(const struct pki_chooser *c, size_t bytes)
+{
+    if (is_few(c) && c->hosts == 1 && (!c->gpus || bytes <= c->tuning.few_hops_max_bytes))
+        return (struct rule){ PKI_FLAT, "one hop; all take it from the root at once" };
+    if (bytes <= c->tuning.few_hops_max_bytes)
+        return (struct rule){ PKI_TREE, "short, among many: few hops" };
+    if (!is_few(c) || shares_links(c))
+        return (struct rule){ PKI_RING, "long, among many: from rank to rank each link carries it once" };
+    return (struct rule){ PKI_DIRECT, "long: the others pass parts on" };
+}
+
+static struct rule allgather(const struct pki_chooser *c, size_t bytes)
+{
+    if (!is_few(c) && bytes * (size_t)c->size <= c->tuning.few_hops_max_bytes)
+        return (struct rule){ PKI_DOUBLING, "short, among many: few hops" };
+    if (shares_links(c))
+        return (struct rule){ PKI_RING, "round a ring each link carries the least" };
+    return (struct rule){ PKI_DIRECT, "every rank reaches every other" };
+}
+
+static struct rule gather_or_scatter(const struct pki_chooser *c, size_t bytes)
+{
+    if (!is_few(c) && bytes * (size_t)c->size <= c->tuning.few_hops_max_bytes)
+        return (struct rule){ PKI_TREE, "short, among many: few hops" };
+    return (struct rule){ PKI_DIRECT, "one hop" };
+}
+
+static struct rule rule_for(const struct pki_chooser *c, enum pki_coll coll, size_t bytes)
+{
+    switch (coll) {
+    case PKI_COLL_ALLREDUCE: return allreduce(c, bytes);
+    case PKI_COLL_REDUCE: return reduce(c, bytes);
+    case PKI_COLL_REDUCE_SCATTER: return reduce_scatter(c, bytes);
+    case PKI_COLL_BROADCAST: return broadcast(c, bytes);
+    case PKI_COLL_ALLGATHER: return allgather(c, bytes);
+    case PKI_COLL_GATHER:
+    case PKI_COLL_SCATTER: return gather_or_scatter(c, bytes);
+    case PKI_COLL_BARRIER:
+        if (c->size > 8)
+            return (struct rule){ PKI_DOUBLING, "many ranks: few hops" };
+        return (struct rule){ PKI_DIRECT, "one hop" };
+    case PKI_COLL_ALLGATHERV: /* nobody knows how long the blocks are on average */
+        if (shares_links(c))
+            return (struct rule){ PKI_RING, "round a ring each link carries the least" };
+        break;
+    default:
+        break;
+    }
+    return (struct rule){ PKI_DIRECT, "every rank reaches every other" };
+}
+
+struct pki_choice pki_choose(const struct pki_chooser *chooser, enum pki_coll coll, size_t bytes)
+{
+    struct rule rule;
+
+    if (chooser->forced[coll] != NULL)
+        return (struct pki_choice){ chooser->forced[coll], "PK_ALGORITHM of rank 0" };
+    rule = rule_for(chooser, coll, bytes);
+    return (struct pki_choice){ chooser->all[coll][rule.way], rule.why };
 }

@@ -197,3 +197,11 @@ pk_result_t pki_comm_destroy(struct pk_comm *comm)
     free(comm);
     return result;
 }
+
+pk_result_t pki_comm_choose(const struct pk_comm *comm, enum pki_coll coll, size_t bytes, enum pki_mem_kind kind,
+                            struct pki_choice *choice)
+{
+    (void)kind; /* ranks whose memory is of different kinds have to choose alike */
+    *choice = pki_choose(&comm->chooser, coll, bytes);
+    return PK_OK;
+}

@@ -9,6 +9,7 @@
 
 #include "comm/bootstrap.h"
 #include "comm/bootstrap_wire.h"
+#include "comm/choose.h"
 #include "comm/select.h"
 #include "engine/engine.h"
 #include "pickle/pickle.h"
@@ -16,13 +17,6 @@
 #include "util/log.h"
 
 #define PKI_TRANSPORTS_MAX 4
-
-/* What rank 0 decides for all. */
-struct pki_tuning {
-    int32_t direct_max_ranks; /* above, reductions go round a ring */
-    char algorithm[16];       /* PK_ALGORITHM, or empty */
-    int32_t p2p_level;        /* PK_P2P_LEVEL: enum pki_distance, UNKNOWN where it is not set */
-};
 
 /* What every rank tells every other. Fixed size, no pointers. */
 struct pki_card {
@@ -59,6 +53,7 @@ struct pk_comm {
     enum pki_wait_policy wait_policy;
     struct pki_origins origins;
     struct pki_tuning tuning;
+    struct pki_chooser chooser;
     uint64_t deadline_ns; /* of init */
     unsigned stamp; /* pki_fork_is_ours: the process that made it */
     bool from_launcher;
@@ -128,12 +123,7 @@ pk_result_t pki_comm_look(struct pk_comm *comm);
 bool pki_comm_placed(const struct pk_comm *comm);
 pk_result_t pki_comm_destroy(struct pk_comm *comm);
 
-/* choose.c: the algorithm of a collective whose argument is `bytes` long, in memory of `kind`, and why that one. The same on all
- * ranks. */
-struct pki_choice {
-    const struct pki_algorithm *algorithm;
-    const char *reason;
-};
+/* comm.c: the algorithm of a collective whose argument is `bytes` long, in memory of `kind`, and why that one. The same on all ranks. */
 pk_result_t pki_comm_choose(const struct pk_comm *comm, enum pki_coll coll, size_t bytes, enum pki_mem_kind kind,
                             struct pki_choice *choice);
 

@@ -59,25 +59,18 @@ static pk_result_t policy_from_env(pk_comm_config_t *c)
     return PK_OK;
 }
 
-static bool algorithm_exists(const char *name)
-{
-    for (int i = 0; pki_algorithms[i] != NULL; i++)
-        if (strcmp(pki_algorithms[i]->name, name) == 0)
-            return true;
-    return false;
-}
-
 static pk_result_t algorithm_from_env(struct pk_comm *comm)
 {
-    const char *name = pki_env_get("PK_ALGORITHM");
+    const char *text = pki_env_get("PK_ALGORITHM");
+    pk_result_t result;
 
-    comm->tuning.direct_max_ranks = PKI_REDUCE_MAX;
-    if (name == NULL)
+    pki_tuning_defaults(&comm->tuning);
+    if (text == NULL)
         return PK_OK;
-    if (strlen(name) >= sizeof comm->tuning.algorithm || !algorithm_exists(name))
-        return pki_fail(PK_ERR_ARG, NULL, "PK_ALGORITHM is '%s': direct, flat, ring, doubling, halving or tree", name);
-    strcpy(comm->tuning.algorithm, name);
-    return PK_OK;
+    result = pki_algorithm_text_check(text);
+    if (result == PK_OK)
+        strcpy(comm->tuning.algorithm, text);
+    return result;
 }
 
 static pk_result_t p2p_level_from_env(struct pk_comm *comm)

@@ -55,6 +55,26 @@ static pk_result_t find_net(struct pk_comm *comm)
     return comm->has_net ? pki_bootstrap_derive(comm->bootstrap, "pickle between hosts", comm->net.key) : PK_OK;
 }
 
+static pk_result_t prepare_choice(struct pk_comm *comm)
+{
+    struct pki_chooser *c = &comm->chooser;
+
+    c->tuning = comm->tuning;
+    c->size = comm->size;
+    c->hosts = 0;
+    c->gpus = false;
+    for (int i = 0; i < comm->size; i++) {
+        const struct pki_card *card = &comm->cards[i];
+        int first = 0;
+
+        while (memcmp(comm->cards[first].host_id, card->host_id, sizeof card->host_id) != 0)
+            first++;
+        c->hosts += first == i;
+        c->gpus = c->gpus || card->has_gpu;
+    }
+    return pki_chooser_init(c);
+}
+
 static pk_result_t exchange_cards(struct pk_comm *comm)
 {
     struct pki_card mine;
@@ -76,6 +96,9 @@ static pk_result_t exchange_cards(struct pk_comm *comm)
     if (result != PK_OK)
         return result;
     comm->tuning = comm->cards[0].tuning;
+    result = prepare_choice(comm);
+    if (result != PK_OK)
+        return result;
     for (int i = 0; i < comm->size; i++)
         comm->local[i] = memcmp(comm->cards[i].host_id, mine.host_id, sizeof mine.host_id) == 0;
     return pki_bootstrap_connect_local(comm->bootstrap, comm->local, comm->side_fds, comm->deadline_ns);

@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Which algorithm a collective takes: from its size, the ranks, and rank 0's constants, so that all ranks decide alike. */
+#ifndef PKI_CHOOSE_H
+#define PKI_CHOOSE_H
+
+#include <stdint.h>
+
+#include "coll/plan.h"
+
+#define PKI_ALGORITHM_TEXT 96
+
+/* What rank 0 decides for all. */
+struct pki_tuning {
+    int32_t direct_max_ranks;      /* with more, not every rank sends to every other */
+    int32_t p2p_level;             /* PK_P2P_LEVEL: enum pki_distance, UNKNOWN where it is not set */
+    uint64_t flat_max_bytes;       /* allreduce: most that a rank receives when all send all they have to all */
+    uint64_t flat_root_max_bytes;  /* reduce: most that the root receives when all send all they have to it */
+    uint64_t few_hops_max_bytes;   /* up to here hops cost more than bytes, among many ranks or hosts */
+    char algorithm[PKI_ALGORITHM_TEXT]; /* PK_ALGORITHM, or empty */
+};
+
+enum pki_way_to { PKI_DIRECT, PKI_FLAT, PKI_RING, PKI_DOUBLING, PKI_HALVING, PKI_TREE, PKI_WAYS };
+
+struct pki_chooser {
+    struct pki_tuning tuning;
+    int size;
+    int hosts;  /* of the communicator's ranks */
+    bool gpus;  /* some rank has one */
+    const struct pki_algorithm *all[PKI_COLL_END][PKI_WAYS]; /* NULL: there is none */
+    const struct pki_algorithm *forced[PKI_COLL_END];        /* by PK_ALGORITHM */
+};
+
+struct pki_choice {
+    const struct pki_algorithm *algorithm;
+    const char *reason;
+};
+
+void pki_tuning_defaults(struct pki_tuning *tuning);
+/* Is this a legal PK_ALGORITHM? One name for all collectives that have an algorithm of this name, or operation=name, with commas. */
+pk_result_t pki_algorithm_text_check(const char *text);
+/* Fill the tables; size, hosts, gpus and tuning are set. */
+pk_result_t pki_chooser_init(struct pki_chooser *chooser);
+/* `bytes`: the collective's count argument. Never fails. */
+struct pki_choice pki_choose(const struct pki_chooser *chooser, enum pki_coll coll, size_t bytes);
+
+#endif

@@ -1,0 +1,96 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <criterion/criterion.h>
+#include <string.h>
+
+#include "comm/choose.h"
+
+static struct pki_chooser chooser_of(int size, int hosts, bool gpus, const char *text)
+{
+    struct pki_chooser c;
+
+    memset(&c, 0, sizeof c);
+    pki_tuning_defaults(&c.tuning);
+    c.size = size;
+    c.hosts = hosts;
+    c.gpus = gpus;
+    strcpy(c.tuning.algorithm, text);
+    cr_assert(pki_chooser_init(&c) == PK_OK, "PK_ALGORITHM %s", text);
+    return c;
+}
+
+static bool is_named(struct pki_choice choice, const char *name)
+{
+    return strcmp(choice.algorithm->name, name) == 0;
+}
+
+static void check(const struct pki_chooser *c, enum pki_coll coll, size_t bytes)
+{
+    struct pki_choice choice = pki_choose(c, coll, bytes);
+    const char *name;
+
+    cr_assert(choice.algorithm != NULL, "collective %d, %d ranks on %d hosts, %zu bytes", (int)coll, c->size, c->hosts, bytes);
+    cr_assert(choice.algorithm->coll == coll && choice.reason[0] != '\0');
+    name = choice.algorithm->name;
+    /* Everything to everyone is for short ones only. */
+    if (strcmp(name, "flat") == 0 && pki_coll_shape(coll)->reduces)
+        cr_assert(bytes * (size_t)c->size <= (1u << 20), "flat %d of %zu bytes on %d ranks", (int)coll, bytes, c->size);
+    /* The bits do not depend on the size: one host, sums in rank order. */
+    if (coll == PKI_COLL_ALLREDUCE && c->hosts == 1 && c->size <= 16)
+        cr_assert(strcmp(name, "flat") == 0 || strcmp(name, "direct") == 0 || (c->size == 2 && strcmp(name, "ring") == 0),
+                  "%s for %d ranks", name, c->size);
+}
+
+static void check_all_sizes(const struct pki_chooser *c)
+{
+    for (unsigned coll = 0; coll < PKI_COLL_END; coll++)
+        for (size_t bytes = 0; pki_coll_shape(coll) != NULL && bytes < (size_t)1 << 40; bytes = bytes * 3 + 1)
+            check(c, (enum pki_coll)coll, bytes);
+}
+
+Test(choose, something_for_everything)
+{
+    for (int size = 1; size <= 70; size++)
+        for (int hosts = 1; hosts <= size && hosts <= 5; hosts++)
+            for (int gpus = 0; gpus < 2; gpus++) {
+                struct pki_chooser c = chooser_of(size, hosts, gpus == 1, "");
+
+                check_all_sizes(&c);
+            }
+}
+
+Test(choose, many_hosts)
+{
+    struct pki_chooser shared = chooser_of(8, 2, false, ""), apart = chooser_of(8, 8, false, "");
+
+    cr_assert(is_named(pki_choose(&shared, PKI_COLL_ALLREDUCE, 64 << 20), "ring"));
+    cr_assert(is_named(pki_choose(&shared, PKI_COLL_BROADCAST, 64 << 20), "ring"));
+    cr_assert(is_named(pki_choose(&apart, PKI_COLL_ALLREDUCE, 64 << 20), "direct"));
+    cr_assert(is_named(pki_choose(&apart, PKI_COLL_BROADCAST, 8), "tree"));
+}
+
+Test(choose, asked_for)
+{
+    struct pki_chooser one = chooser_of(4, 1, false, "ring");
+    struct pki_chooser list = chooser_of(4, 1, false, "tree,allreduce=halving,broadcast=ring");
+
+    cr_assert(is_named(pki_choose(&one, PKI_COLL_ALLREDUCE, 8), "ring"));
+    cr_assert(is_named(pki_choose(&one, PKI_COLL_ALLTOALL, 8), "direct")); /* it has no other */
+    cr_assert(is_named(pki_choose(&list, PKI_COLL_ALLREDUCE, 8), "halving"));
+    cr_assert(is_named(pki_choose(&list, PKI_COLL_BROADCAST, 8), "ring"));
+    cr_assert(is_named(pki_choose(&list, PKI_COLL_REDUCE, 8), "tree"));
+}
+
+Test(choose, asked_for_wrongly)
+{
+    static const char *const wrong[] = { "rings", "allreduce", "allreduce=", "=ring", "allreduce=tree", "all=ring", "ring,,tree",
+                                         "ring;tree", "Ring", " ring", "allreduce=ring=tree" };
+    char long_text[PKI_ALGORITHM_TEXT + 8];
+
+    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++)
+        cr_assert(pki_algorithm_text_check(wrong[i]) == PK_ERR_ARG, "'%s' was taken", wrong[i]);
+    memset(long_text, ',', sizeof long_text);
+    long_text[sizeof long_text - 1] = '\0';
+    cr_assert(pki_algorithm_text_check(long_text) == PK_ERR_ARG);
+    cr_assert(pki_algorithm_text_check("allreduce=ring,alltoallv=direct") == PK_OK);
+    cr_assert(pki_algorithm_text_check("") == PK_OK);
+}

@@ -107,6 +107,10 @@ pk_result_t pki_comm_locate(struct pk_comm *comm);
 pk_result_t pki_topology_dump(const struct pk_comm *comm, char *text, size_t capacity, size_t *needed);
 void pki_config_dump(const struct pk_comm *comm, char *text, size_t capacity, size_t *needed);
 
+/* verify.c: write to the GPU memory behind each of `eps` (NULL: none to look at) and let the peers look; an endpoint over which data comes
+ * out wrong can no longer put. All ranks. */
+pk_result_t pki_comm_verify(struct pk_comm *comm, struct pki_ep *const *eps);
+
 /* connect.c: endpoints of all pairs. */
 pk_result_t pki_comm_connect(struct pk_comm *comm);
 

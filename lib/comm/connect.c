@@ -316,6 +316,30 @@ static pk_result_t connect_all(struct pk_comm *comm, struct link *links)
     return result;
 }
 
+/* Peer access counts when data has come out right. */
+static pk_result_t verify(struct pk_comm *comm, const struct link *links)
+{
+    struct pki_ep **eps = calloc((unsigned)comm->size, sizeof(struct pki_ep *));
+    pk_result_t result;
+
+    if (eps == NULL)
+        return pki_fail(PK_ERR_MEMORY, NULL, "no memory for %d ranks", comm->size);
+    for (int i = 0; i < comm->size; i++) {
+        const struct pki_path *path = &comm->paths[i].way[PKI_MEM_DEVICE][PKI_MEM_DEVICE];
+        struct pki_ep *ep = i == comm->rank ? NULL : ep_named(&links[i], path->transport);
+        bool one_gpu = memcmp(comm->cards[i].gpu_uuid, comm->cards[comm->rank].gpu_uuid, sizeof comm->cards[i].gpu_uuid) == 0;
+
+        if (ep != NULL && ep->iface->transport->reaches[PKI_MEM_DEVICE][PKI_MEM_DEVICE] && !one_gpu)
+            eps[i] = ep;
+    }
+    result = pki_comm_verify(comm, eps);
+    for (int i = 0; i < comm->size && result == PK_OK; i++)
+        if (eps[i] != NULL && !eps[i]->can_put)
+            choose_paths(comm, i, &links[i]);
+    free(eps);
+    return result;
+}
+
 pk_result_t pki_comm_connect(struct pk_comm *comm)
 {
     struct link *links = calloc((size_t)comm->size, sizeof *links);
@@ -331,6 +355,8 @@ pk_result_t pki_comm_connect(struct pk_comm *comm)
         if (i != comm->rank)
             result = set_lane(comm, i, &links[i]);
     }
+    if (result == PK_OK)
+        result = verify(comm, links);
     free(links); /* the engine owns the endpoints */
     return result;
 }

@@ -4,6 +4,8 @@
 
 #include "device/cuda_device.h"
 
+#define ZEROS_MAX ((size_t)128 << 10)
+
 /*
  * Host memory registered by this process. The driver refuses to register a page twice, while several communicators may want the
  * same one: so registrations are counted. Each holds the context that made it.
@@ -18,6 +20,22 @@ struct registration {
 };
 
 static struct pki_list registrations = { &registrations, &registrations }; /* pki_cuda_lock */
+
+/* A memset is a kernel, which sm_policy NONE rules out and which waits where a program's kernel holds all multiprocessors; what the library
+ * allocates under that policy is short, and is copied. Not cuMemsetD8: that one goes through the legacy stream, and waits for the
+ * program's work in it. */
+static CUresult zero(const struct pki_cuda_context *context, CUdeviceptr address, size_t bytes)
+{
+    static const char zeros[4096];
+    CUresult code = CUDA_SUCCESS;
+
+    if (bytes > ZEROS_MAX)
+        return context->cu->memset_async(address, 0, bytes, context->stream);
+    for (size_t done = 0; done < bytes && code == CUDA_SUCCESS; done += sizeof zeros)
+        code = context->cu->memcpy_async(address + done, (CUdeviceptr)(uintptr_t)zeros,
+                                         bytes - done < sizeof zeros ? bytes - done : sizeof zeros, context->stream);
+    return code;
+}
 
 pk_result_t pki_cuda_alloc(struct pki_device *device, size_t bytes, void **ptr)
 {
@@ -35,8 +53,7 @@ pk_result_t pki_cuda_alloc(struct pki_device *device, size_t bytes, void **ptr)
         result = pki_cuda_fail(code, "cuMemAlloc of %zu bytes on device %d", bytes, context->ordinal);
         goto out;
     }
-    /* Not cuMemsetD8: that one goes through the legacy stream, and waits for the program's work in it. */
-    code = cu->memset_async(address, 0, bytes, context->stream);
+    code = zero(context, address, bytes);
     if (code == CUDA_SUCCESS)
         code = cu->stream_synchronize(context->stream);
     if (code != CUDA_SUCCESS) {

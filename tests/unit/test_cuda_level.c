@@ -81,6 +81,23 @@ Test(cuda_level, paths)
     }
 }
 
+/* GPUs that claim to reach one another and change what is written are found out, and go through the host. */
+Test(cuda_level, corrupting)
+{
+    pk_path_t path = { .struct_size = sizeof path };
+    pk_comm_t *comms[2] = { NULL, NULL };
+
+    setenv("PK_LOG", "none", 1);
+    setenv("FAKECUDA_CORRUPT", "1", 1);
+    cr_assert_eq(open_pair(comms), PK_OK);
+    for (int r = 0; r < 2; r++) {
+        cr_expect_eq(pk_comm_path(comms[r], 1 - r, PK_MEM_DEVICE, PK_MEM_DEVICE, &path), PK_OK);
+        cr_expect_str_eq(path.transport, "shm", "%s", path.reason);
+        cr_expect_not_null(strstr(path.reason, "through pinned memory of the host: nvlink: one GPU cannot reach"), "%s", path.reason);
+    }
+    close_pair(comms);
+}
+
 Test(cuda_level, wrong_name)
 {
     pk_comm_t *comm;

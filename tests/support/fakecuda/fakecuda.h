@@ -76,7 +76,7 @@ struct fc_state {
     CUresult sticky; /* after an illegal address nothing works any more */
     int connections, pending_waits;
     enum { FC_QUEUES_OFF, FC_QUEUES_PROCESS, FC_QUEUES_CONTEXT } queues;
-    bool trace, protect;
+    bool trace, protect, corrupt;
     unsigned jitter_us, depth;
     size_t memory_bytes;
     atomic_ulong stats[FC_STATS];

@@ -95,6 +95,8 @@ static void run_copy(const struct fc_op *op)
         fc_count(FC_LOCAL_COPIES, 1);
     }
     memcpy(dst.alias, src.alias, op->copy.bytes);
+    if (fc.corrupt && dst.on_device && src.on_device && dst.physical != src.physical)
+        dst.alias[op->copy.bytes / 2] ^= 1;
 }
 
 static void run_set(const struct fc_op *op)

@@ -90,6 +90,7 @@ static void read_environment(void)
     read_failures();
     fc.trace = env_long("FAKECUDA_TRACE", 0) != 0;
     fc.protect = env_long("FAKECUDA_PROTECT", 1) != 0;
+    fc.corrupt = env_long("FAKECUDA_CORRUPT", 0) != 0;
     fc.jitter_us = (unsigned)env_long("FAKECUDA_JITTER_US", 0);
     fc.depth = (unsigned)env_long("FAKECUDA_DEPTH", 1024);
     fc.memory_bytes = (size_t)env_long("FAKECUDA_MEMORY_MB", 16384) << 20;

@@ -31,7 +31,7 @@ static const char usage[] =
     "      --bare           sendrecv on GPUs: measure a bare copy of each size as well, and print the ratio\n"
     "      --nccl[=SETTING] measure NCCL as well, in turns, and print the ratio of its time to the library's (-d cuda, in a stream):\n"
     "                       default, registered (ncclMemAlloc, ncclCommRegister) or zerocta (symmetric windows, CTA policy\n"
-    "                       zero). NVLS is always off. PK_PERF_NCCL: path of libnccl.so.2 where it is not found\n"
+    "                       zero). NVLS is always off. PERF_NCCL_LIBRARY: path of libnccl.so.2 where it is not found\n"
     "      --csv FILE       rows as comma-separated values\n"
     "      --json FILE      rows as JSON\n"
     "  -h, --help           this text\n";

@@ -135,7 +135,7 @@ static void *open_pattern(const char *pattern)
 
 static void *open_library(void)
 {
-    const char *given = getenv("PK_PERF_NCCL");
+    const char *given = getenv("PERF_NCCL_LIBRARY");
     const char *name = given != NULL && *given != '\0' ? given : "libnccl.so.2";
     void *library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
     char error[512];
@@ -148,7 +148,7 @@ static void *open_library(void)
     if (library != NULL)
         return library;
     fprintf(stderr, "pickle-perf: NCCL was not found: %s%s\n", error,
-            name != given ? "; nor in the usual folders of Python packages: say PK_PERF_NCCL=/path/to/libnccl.so.2" : "");
+            name != given ? "; nor in the usual folders of Python packages: say PERF_NCCL_LIBRARY=/path/to/libnccl.so.2" : "");
     exit(2);
 }
 

@@ -25,7 +25,7 @@ extern const struct perf_library perf_nccl;
 /* Why this program cannot use NCCL at all (built without its header), or NULL. */
 const char *perf_nccl_absent(void);
 const char *perf_nccl_setting_name(enum perf_nccl_setting setting);
-/* Open the shared object: $PK_PERF_NCCL, or libnccl.so.2 where the loader or Python packages have it. Sets an environment variable:
+/* Open the shared object: $PERF_NCCL_LIBRARY, or libnccl.so.2 where the loader or Python packages have it. Sets an environment variable:
  * call it while there is one thread. */
 void perf_nccl_load(enum perf_nccl_setting setting);
 /* Device memory of the settings above PERF_NCCL_DEFAULT, which the library is measured on as well. */

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-# What the library needs, as the interface targets pickle_hwloc, pickle_crypto, pickle_pmix, pickle_cuda. libpmix and libcuda
-# are opened at run time: only their headers matter here.
+# What the library needs, as the interface targets pickle_hwloc, pickle_crypto, pickle_pmix, pickle_cuda, pickle_rdma. libpmix, libcuda
+# and libibverbs are opened at run time: only their headers matter here.
 
 foreach(option PICKLE_CUDA PICKLE_PMIX PICKLE_RDMA)
     string(TOUPPER "${${option}}" value)
@@ -8,9 +8,6 @@ foreach(option PICKLE_CUDA PICKLE_PMIX PICKLE_RDMA)
         message(FATAL_ERROR "${option} is '${${option}}': it must be AUTO, ON or OFF")
     endif()
 endforeach()
-if(PICKLE_RDMA STREQUAL "ON")
-    message(FATAL_ERROR "PICKLE_RDMA=ON: RDMA is not in this version; configure with PICKLE_RDMA=AUTO or OFF")
-endif()
 
 find_package(PkgConfig)
 if(NOT PKG_CONFIG_FOUND)
@@ -75,5 +72,22 @@ if(NOT PICKLE_CUDA STREQUAL "OFF")
                             " cuda.h: '${PICKLE_CUDA_INCLUDE_DIR}'); set CUDA_HOME")
     else()
         message(STATUS "The CUDA toolkit was not found: no GPUs (set CUDA_HOME where it is)")
+    endif()
+endif()
+
+# InfiniBand and RoCE: verbs.h.
+set(PICKLE_HAVE_RDMA OFF)
+add_library(pickle_rdma INTERFACE)
+if(NOT PICKLE_RDMA STREQUAL "OFF")
+    find_path(PICKLE_VERBS_INCLUDE_DIR infiniband/verbs.h)
+    mark_as_advanced(PICKLE_VERBS_INCLUDE_DIR)
+    if(PICKLE_VERBS_INCLUDE_DIR)
+        set(PICKLE_HAVE_RDMA ON)
+        target_include_directories(pickle_rdma SYSTEM INTERFACE ${PICKLE_VERBS_INCLUDE_DIR})
+        target_compile_definitions(pickle_rdma INTERFACE PICKLE_HAVE_RDMA)
+    elseif(PICKLE_RDMA STREQUAL "ON")
+        message(FATAL_ERROR "PICKLE_RDMA=ON, but infiniband/verbs.h was not found (Debian: apt-get install libibverbs-dev)")
+    else()
+        message(STATUS "infiniband/verbs.h was not found: no RDMA (Debian: apt-get install libibverbs-dev)")
     endif()
 endif()

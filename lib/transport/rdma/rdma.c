@@ -1,0 +1,269 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The rdma transport: its table, endpoints, and completions. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+#include "transport/rdma/rdma.h"
+#include "util/env.h"
+
+#define BATCH 32 /* completions taken from a queue at once */
+
+extern const struct pki_transport pki_transport_rdma;
+
+static void rdma_probe(const struct pki_iface_config *config, struct pki_probe *probe)
+{
+    const char *why;
+
+    (void)config;
+    pki_rdma_look(probe);
+    if (probe->usable && pki_verbs(&why) == NULL) {
+        probe->usable = false;
+        strncpy(probe->reason, why, sizeof probe->reason - 1);
+    }
+}
+
+/* Devices are opened for the first endpoint: ranks of one host need none. */
+static pk_result_t rdma_open(const struct pki_iface_config *config, struct pki_iface *base)
+{
+    struct pki_rdma_iface *iface = pki_rdma_iface_of(base);
+    int64_t qps;
+    pk_result_t result = pki_env_int("PK_QPS", 1, PKI_RDMA_QPS_MAX, PKI_RDMA_QPS_DEFAULT, &qps);
+
+    if (result != PK_OK)
+        return result;
+    iface->rank = config->rank;
+    iface->size = config->size;
+    iface->device = config->device;
+    iface->nqps = (uint32_t)qps;
+    base->msg_payload_max = PKI_RDMA_PAYLOAD_MAX;
+    pki_list_init(&iface->eps);
+    pki_list_init(&iface->used);
+    pki_list_init(&iface->cached);
+    return PK_OK;
+}
+
+static void rdma_close(struct pki_iface *base)
+{
+    struct pki_rdma_iface *iface = pki_rdma_iface_of(base);
+
+    pki_rdma_mr_close_all(iface);
+    if (iface->nrails > 0)
+        pki_rdma_watch_close();
+    pki_rdma_rails_close(iface);
+    free(iface->qps);
+    iface->qps = NULL;
+}
+
+/* ---- Endpoints ---- */
+
+static void fill_hello(const struct pki_rdma_ep *ep, struct pki_blob *mine)
+{
+    const struct pki_rdma_iface *iface = ep->iface;
+    struct pki_rdma_hello hello = {
+        .magic = PKI_RDMA_MAGIC, .version = PKI_RDMA_VERSION, .nqps = ep->nqps, .nrails = (uint32_t)iface->nrails, .psn = ep->psn
+    };
+
+    hello.credit = (uintptr_t)&ep->lane.block->credit;
+    hello.credit_rkey = ep->lane.mr->rkey;
+    for (uint32_t i = 0; i <= ep->nqps; i++)
+        hello.qpns[i] = ep->qps[i].qp->qp_num;
+    for (int i = 0; i < iface->nrails; i++) {
+        memcpy(hello.rails[i].gid, iface->rails[i].gid.raw, sizeof hello.rails[i].gid);
+        hello.rails[i].lid = iface->rails[i].lid;
+        hello.rails[i].mtu = (uint8_t)iface->rails[i].mtu;
+        hello.rails[i].ethernet = iface->rails[i].ethernet;
+    }
+    *mine = (struct pki_blob){ .len = sizeof hello, .fd = -1 };
+    memcpy(mine->bytes, &hello, sizeof hello);
+}
+
+/* On failure ep_close undoes what was done. */
+static pk_result_t rdma_ep_init(struct pki_ep *base, struct pki_blob *mine)
+{
+    struct pki_rdma_ep *ep = pki_rdma_ep_of(base);
+    struct pki_where where = { .rank = base->rank, .peer = base->peer };
+    pk_result_t result = PK_OK;
+
+    base->dead = base->can_put = false;
+    ep->iface = pki_rdma_iface_of(base->iface);
+    pki_list_init(&ep->node);
+    if (ep->iface->nrails == 0) {
+        result = pki_rdma_rails_open(ep->iface);
+        if (result != PK_OK)
+            return result;
+        pki_rdma_watch_open();
+    }
+    ep->nqps = ep->nqps_made = ep->iface->nqps;
+    if (getrandom(&ep->psn, sizeof ep->psn, 0) != (ssize_t)sizeof ep->psn)
+        return pki_fail_errno(PK_ERR_SYSTEM, &where, "rdma: getrandom");
+    ep->psn &= 0xffffff;
+    ep->redo = calloc(ep->nqps * PKI_RDMA_DEPTH, sizeof *ep->redo);
+    if (ep->redo == NULL)
+        return pki_fail(PK_ERR_MEMORY, &where, "rdma: no memory for an endpoint");
+    result = pki_rdma_qps_open(ep);
+    if (result == PK_OK)
+        result = pki_rdma_lane_open(ep);
+    if (result == PK_OK)
+        result = pki_rdma_lane_fill(ep);
+    if (result == PK_OK)
+        fill_hello(ep, mine);
+    return result;
+}
+
+static pk_result_t rdma_ep_connect(struct pki_ep *base, struct pki_blob *theirs)
+{
+    struct pki_rdma_ep *ep = pki_rdma_ep_of(base);
+    struct pki_where where = pki_rdma_where(ep);
+    struct pki_rdma_hello hello;
+    const char *why = pki_rdma_hello_parse(theirs, &hello);
+    pk_result_t result;
+
+    if (theirs->fd >= 0)
+        close(theirs->fd);
+    theirs->fd = -1;
+    if (why != NULL)
+        return pki_fail(PK_ERR_MISMATCH, &where, "rdma: the peer's greeting cannot be used: %s", why);
+    ep->nrails_there = hello.nrails;
+    ep->lane.their_credit = hello.credit;
+    ep->lane.their_rkey = hello.credit_rkey;
+    result = pki_rdma_qps_connect(ep, &hello);
+    if (result != PK_OK)
+        return result;
+    pki_list_push(&ep->iface->eps, &ep->node);
+    base->can_put = true;
+    return PK_OK;
+}
+
+static void rdma_ep_close(struct pki_ep *base)
+{
+    struct pki_rdma_ep *ep = pki_rdma_ep_of(base);
+
+    if (ep->iface == NULL) /* ep_init was not reached */
+        return;
+    if (base->can_put)
+        pki_rdma_lane_leave(ep);
+    pki_rdma_qps_close(ep);
+    pki_rdma_moves_fail(ep);
+    pki_rdma_grants_close(ep);
+    pki_rdma_lane_close(ep);
+    pki_list_remove(&ep->node);
+    free(ep->redo);
+    ep->redo = NULL;
+    base->can_put = false;
+    base->dead = true;
+}
+
+/* Queue pairs in error do nothing more, neither read a source nor write a target. */
+void pki_rdma_ep_failed(struct pki_rdma_ep *ep, const char *what)
+{
+    struct pki_where where = pki_rdma_where(ep);
+    struct ibv_qp_attr attr = { .qp_state = IBV_QPS_ERR };
+
+    if (ep->base.dead)
+        return;
+    ep->base.dead = true;
+    (void)pki_fail(PK_ERR_PEER, &where, "rdma: %s", what);
+    for (uint32_t i = 0; i <= ep->nqps; i++) {
+        ep->qps[i].dead = true;
+        (void)pki_verbs(NULL)->modify_qp(ep->qps[i].qp, &attr, IBV_QP_STATE);
+    }
+    pki_rdma_moves_fail(ep);
+}
+
+/* ---- Progress ---- */
+
+static void completed_badly(struct pki_rdma_qp *qp, const struct ibv_wc *wc)
+{
+    struct pki_rdma_ep *ep = qp->ep;
+    char text[128];
+
+    if (qp->dead || ep->base.dead)
+        return; /* the rest of its requests, flushed */
+    (void)snprintf(text, sizeof text, "%s on %s: %.60s", qp == &ep->qps[0] ? "the lane" : "data", qp->rail->name,
+                   pki_verbs(NULL)->wc_status_str(wc->status));
+    if (qp != &ep->qps[0]) {
+        if (wc->status != IBV_WC_WR_FLUSH_ERR) {
+            struct pki_where where = pki_rdma_where(ep);
+
+            pki_log(PKI_LOG_WARN, &where, "rdma: %s", text);
+        }
+        if ((int32_t)((uint32_t)wc->wr_id - qp->completed) > 0) /* those before it have been acknowledged */
+            pki_rdma_data_completed(qp, (uint32_t)wc->wr_id - 1);
+        pki_rdma_data_failed(qp);
+        return;
+    }
+    qp->dead = true;
+    if (!ep->left || ep->move_head != ep->move_end)
+        pki_rdma_ep_failed(ep, text);
+}
+
+static void completed(struct pki_rdma_iface *iface, const struct ibv_wc *wc)
+{
+    uint32_t slot = (uint32_t)((wc->wr_id & ~PKI_RDMA_RECEIVE) >> 32);
+    struct pki_rdma_qp *qp = slot < iface->nslots ? iface->qps[slot] : NULL;
+
+    if (qp == NULL) /* of an endpoint that is closed */
+        return;
+    if (wc->status != IBV_WC_SUCCESS)
+        completed_badly(qp, wc);
+    else if ((wc->wr_id & PKI_RDMA_RECEIVE) != 0)
+        pki_rdma_lane_received(qp->ep, wc->byte_len);
+    else if (qp == &qp->ep->qps[0])
+        qp->completed = (uint32_t)wc->wr_id + 1;
+    else if (!qp->dead)
+        pki_rdma_data_completed(qp, (uint32_t)wc->wr_id);
+}
+
+bool pki_rdma_poll(struct pki_rdma_iface *iface)
+{
+    struct ibv_wc wcs[BATCH];
+    bool any = false;
+
+    for (int r = 0; r < iface->nrails; r++) {
+        int n = ibv_poll_cq(iface->rails[r].cq, BATCH, wcs);
+
+        for (int i = 0; i < n; i++)
+            completed(iface, &wcs[i]);
+        iface->completions += n > 0 ? (uint64_t)n : 0;
+        any = any || n > 0;
+    }
+    return any;
+}
+
+static pk_result_t rdma_progress(struct pki_iface *base)
+{
+    struct pki_rdma_iface *iface = pki_rdma_iface_of(base);
+
+    (void)pki_rdma_poll(iface);
+    for (struct pki_list *node = iface->eps.next; node != &iface->eps; node = node->next) {
+        struct pki_rdma_ep *ep = pki_container_of(node, struct pki_rdma_ep, node);
+
+        if (ep->base.dead)
+            continue;
+        if (ep->move_next != ep->move_end || ep->nredo > 0)
+            pki_rdma_deal(ep);
+        pki_rdma_lane_credit(ep);
+    }
+    return PK_OK;
+}
+
+const struct pki_transport pki_transport_rdma = {
+    .name = "rdma",
+    .iface_bytes = sizeof(struct pki_rdma_iface),
+    .ep_bytes = sizeof(struct pki_rdma_ep),
+    .reaches = { [PKI_MEM_HOST] = { [PKI_MEM_HOST] = true } },
+    .probe = rdma_probe,
+    .open = rdma_open,
+    .close = rdma_close,
+    .ep_init = rdma_ep_init,
+    .ep_connect = rdma_ep_connect,
+    .ep_close = rdma_ep_close,
+    .msg = pki_rdma_msg,
+    .peek = pki_rdma_peek,
+    .pop = pki_rdma_pop,
+    .put = pki_rdma_put,
+    .progress = rdma_progress,
+};

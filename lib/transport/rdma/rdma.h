@@ -1,0 +1,281 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * RDMA between hosts, over InfiniBand or RoCE.
+ *
+ * A rail is one port of one device. A pair of ranks has one RC queue pair for the lane and PK_QPS for data, spread over the rails of
+ * both: number i joins rail i (modulo their number) of the one rank to rail i of the other. So a message does not wait behind bulk.
+ *
+ * Lane: SENDs into a ring of receives that are always posted. The receiver counts what it has posted again and writes that number into
+ * the sender's memory (its credit); a sender without credit sends nothing, so no receive is ever missing.
+ *
+ * Data: a GRANT that goes out names memory; it is registered, and the keys travel behind the message. The sender keeps them until the
+ * FIN of that transfer has gone. A put is cut into chunks, each an RDMA WRITE on the queue pair with fewest bytes in flight. When all have
+ * been acknowledged the put is done; the FIN that the engine sends then comes behind the bytes.
+ *
+ * A queue pair that fails gives its chunks to the others. An endpoint without its lane or without any data queue pair is dead.
+ */
+#ifndef PKI_RDMA_H
+#define PKI_RDMA_H
+
+#include <stdatomic.h>
+
+#include "transport/rdma/verbs.h"
+#include "transport/transport.h"
+#include "util/log.h"
+
+#define PKI_RDMA_RAILS_MAX 4
+#define PKI_RDMA_QPS_MAX 16
+#define PKI_RDMA_QPS_DEFAULT 2
+#define PKI_RDMA_PAYLOAD_MAX 8192u /* of a lane message */
+#define PKI_RDMA_RING 32u          /* receives posted on a lane; sends in flight on it. A power of two */
+#define PKI_RDMA_DEPTH 16u         /* chunks in flight on a data queue pair. A power of two */
+#define PKI_RDMA_MOVES 64u         /* puts to one peer in flight. A power of two */
+#define PKI_RDMA_INLINE 128u       /* bytes that a send carries in its request, where the device can */
+#define PKI_RDMA_SLOT_BYTES (sizeof(struct pki_msg) + PKI_RDMA_PAYLOAD_MAX)
+
+#define PKI_RDMA_MAGIC 0x52444d41u
+#define PKI_RDMA_VERSION 1u
+#define PKI_RDMA_RECEIVE ((uint64_t)1 << 63) /* in a work request's id: it is a receive */
+
+struct pki_rdma_ep;
+struct pki_rdma_iface;
+
+struct pki_rdma_rail {
+    struct ibv_context *context;
+    struct ibv_pd *pd;
+    struct ibv_cq *cq;
+    struct ibv_comp_channel *channel;
+    char name[32];      /* "mlx5_0" */
+    char interface[16]; /* "eth0", or empty */
+    uint8_t port;
+    bool ethernet;
+    int gid_index;
+    union ibv_gid gid;
+    uint16_t lid;
+    enum ibv_mtu mtu;
+    double gbps;
+};
+
+/* A range of memory whose mapping is watched. */
+struct pki_rdma_watch {
+    struct pki_list node;
+    uintptr_t begin, end;
+    bool watched;      /* else nobody would say so if it changed */
+    atomic_bool stale; /* these addresses mean other pages now, or none */
+};
+
+/* Memory that devices may reach, on all rails. */
+struct pki_rdma_mr {
+    struct pki_list node; /* iface->cached or iface->used */
+    unsigned users;
+    struct pki_rdma_watch watch;
+    struct ibv_mr *mrs[PKI_RDMA_RAILS_MAX];
+};
+
+struct pki_rdma_move { /* a put in flight */
+    struct pki_put *put;
+    struct pki_rdma_mr *mr;
+    uint32_t rkeys[PKI_RDMA_RAILS_MAX]; /* by the peer's rails */
+    size_t chunk, issued;
+    unsigned flying; /* chunks given to a queue pair, or waiting for another one, and not acknowledged */
+};
+
+struct pki_rdma_chunk {
+    struct pki_rdma_move *move;
+    size_t offset;
+    uint32_t bytes;
+};
+
+struct pki_rdma_qp {
+    struct ibv_qp *qp;
+    struct pki_rdma_ep *ep;
+    struct pki_rdma_rail *rail;
+    uint32_t slot;              /* in iface->qps */
+    uint32_t rail_here, rail_there;
+    uint32_t inline_bytes;      /* that a request may carry itself */
+    bool dead;
+    uint32_t posted, completed; /* work requests ever; sequence numbers */
+    size_t bytes;               /* in flight */
+    /* Data: what is in flight, and the requests being gathered for one doorbell. */
+    struct pki_rdma_chunk chunks[PKI_RDMA_DEPTH];
+    struct ibv_send_wr requests[PKI_RDMA_DEPTH];
+    struct ibv_sge pieces[PKI_RDMA_DEPTH];
+    unsigned gathered;
+};
+
+/* What both ends of a lane keep in one registered allocation. */
+struct pki_rdma_block {
+    _Atomic uint32_t credit; /* written by the peer: receives that it has posted ever */
+    uint32_t told;           /* source of what is written there */
+    uint8_t pad[56];
+    uint8_t in[PKI_RDMA_RING][PKI_RDMA_SLOT_BYTES];
+    uint8_t out[PKI_RDMA_RING][PKI_RDMA_SLOT_BYTES];
+};
+
+struct pki_rdma_lane {
+    struct pki_rdma_block *block;
+    struct ibv_mr *mr;
+    uint32_t bytes[PKI_RDMA_RING]; /* of each message that has come */
+    uint32_t arrived, popped, reposted;
+    uint32_t told;                 /* value of `reposted` that the peer knows or will know */
+    uint32_t sent;
+    uint64_t their_credit;         /* where the peer's word is */
+    uint32_t their_rkey;
+};
+
+/* A transfer whose bytes may be written: to the peer (targets), or by it (grants). */
+struct pki_rdma_grant {
+    uint8_t flags;
+    uint16_t index;
+    uint64_t op;
+    uint64_t begin, bytes;              /* address in the receiver's process */
+    struct pki_rdma_mr *mr;             /* grants */
+    uint32_t rkeys[PKI_RDMA_RAILS_MAX]; /* targets */
+};
+
+struct pki_rdma_grants {
+    struct pki_rdma_grant *at;
+    size_t n, room;
+};
+
+struct pki_rdma_hello {
+    uint32_t magic;
+    uint32_t version;
+    uint32_t nqps; /* of data, that this rank would like */
+    uint32_t nrails;
+    uint32_t psn;
+    uint32_t credit_rkey;
+    uint64_t credit;
+    uint32_t qpns[1 + PKI_RDMA_QPS_MAX]; /* the lane's first */
+    struct {
+        uint8_t gid[16];
+        uint16_t lid;
+        uint8_t mtu, ethernet;
+    } rails[PKI_RDMA_RAILS_MAX];
+};
+
+struct pki_rdma_ep {
+    struct pki_ep base;
+    struct pki_rdma_iface *iface;
+    struct pki_list node; /* iface->eps */
+    struct pki_rdma_qp *qps; /* [1 + nqps], the lane's first */
+    uint32_t nqps, nqps_made, nrails_there, psn;
+    bool left;            /* the peer has closed its end in good order */
+    struct pki_rdma_lane lane;
+    struct pki_rdma_grants grants, targets;
+    struct pki_rdma_move moves[PKI_RDMA_MOVES];
+    uint32_t move_head, move_next, move_end; /* [head, next) are issued as a whole, [next, end) not yet */
+    struct pki_rdma_chunk *redo; /* chunks of failed queue pairs */
+    unsigned nredo;
+};
+
+struct pki_rdma_iface {
+    struct pki_iface base;
+    struct pki_device *device;
+    int rank, size;
+    uint32_t nqps;
+    struct pki_rdma_rail rails[PKI_RDMA_RAILS_MAX];
+    int nrails;
+    struct pki_list eps;
+    struct pki_rdma_qp **qps; /* by slot; NULL where one has been closed */
+    uint32_t nslots, slots_room;
+    struct pki_list used, cached; /* struct pki_rdma_mr; cached: the one used longest ago first */
+    unsigned ncached;
+    uint64_t work_requests, doorbells, completions, registrations;
+};
+
+static inline struct pki_rdma_ep *pki_rdma_ep_of(struct pki_ep *ep)
+{
+    return pki_container_of(ep, struct pki_rdma_ep, base);
+}
+
+static inline struct pki_rdma_iface *pki_rdma_iface_of(struct pki_iface *iface)
+{
+    return pki_container_of(iface, struct pki_rdma_iface, base);
+}
+
+static inline struct pki_where pki_rdma_where(const struct pki_rdma_ep *ep)
+{
+    return (struct pki_where){ .rank = ep->base.rank, .peer = ep->base.peer };
+}
+
+/* device.c: what is there, without opening it; and the rails of an interface, nearest first. */
+void pki_rdma_look(struct pki_probe *probe);
+pk_result_t pki_rdma_rails_open(struct pki_rdma_iface *iface);
+void pki_rdma_rails_close(struct pki_rdma_iface *iface);
+
+/* gid.c: the entry of a port's table that is used; PK_GID_INDEX, or on Ethernet a RoCE v2 one, IPv4 before global IPv6 before link-local. */
+pk_result_t pki_rdma_choose_gid(struct pki_rdma_rail *rail, int entries);
+/* Which of two RoCE addresses goes before: the lower one; -1: cannot be used at all. */
+int pki_rdma_gid_order(const struct ibv_gid_entry *entry);
+
+/*
+ * watch.c: the kernel tells (by userfaultfd) when watched memory is unmapped, moved or given back. One watcher for the process, from the first
+ * open to the last close. Where there is none (an old kernel, a container that forbids it) nothing is `watched`.
+ */
+void pki_rdma_watch_open(void);
+void pki_rdma_watch_close(void);
+void pki_rdma_watch_add(struct pki_rdma_watch *watch); /* begin and end are set: whole pages */
+void pki_rdma_watch_remove(struct pki_rdma_watch *watch);
+/* What this thread has unmapped before is marked stale when this returns. */
+void pki_rdma_watch_sync(void);
+
+/* mr.c */
+pk_result_t pki_rdma_mr_get(struct pki_rdma_iface *iface, const void *addr, size_t bytes, struct pki_rdma_mr **mr);
+void pki_rdma_mr_put(struct pki_rdma_iface *iface, struct pki_rdma_mr *mr);
+void pki_rdma_mr_close_all(struct pki_rdma_iface *iface);
+
+/* qp.c */
+pk_result_t pki_rdma_qps_open(struct pki_rdma_ep *ep);
+pk_result_t pki_rdma_qps_connect(struct pki_rdma_ep *ep, const struct pki_rdma_hello *theirs);
+void pki_rdma_qps_close(struct pki_rdma_ep *ep);
+/* The queue pair and sequence number of a work request, and back. */
+static inline uint64_t pki_rdma_wr_id(const struct pki_rdma_qp *qp, uint32_t sequence)
+{
+    return (uint64_t)qp->slot << 32 | sequence;
+}
+/* Hand over a chain of `n` requests with one doorbell. On failure the queue pair is dead. */
+bool pki_rdma_post(struct pki_rdma_qp *qp, struct ibv_send_wr *first, unsigned n);
+
+/* hello.c: can this build talk to a rank that says so? A text why not, or NULL and *hello. Pure. */
+const char *pki_rdma_hello_parse(const struct pki_blob *blob, struct pki_rdma_hello *hello);
+
+/* lane.c */
+pk_result_t pki_rdma_lane_open(struct pki_rdma_ep *ep);
+void pki_rdma_lane_close(struct pki_rdma_ep *ep);
+pk_result_t pki_rdma_msg(struct pki_ep *ep, const struct pki_msg *msg, const void *payload);
+bool pki_rdma_peek(struct pki_ep *ep, struct pki_msg *msg, const void **payload);
+void pki_rdma_pop(struct pki_ep *ep);
+void pki_rdma_lane_received(struct pki_rdma_ep *ep, uint32_t bytes);
+/* Give the peer credit for receives that have been posted again, if it is worth a message. */
+void pki_rdma_lane_credit(struct pki_rdma_ep *ep);
+/* Post the first ring of receives, before the queue pair is ready to receive. */
+pk_result_t pki_rdma_lane_fill(struct pki_rdma_ep *ep);
+/* Say goodbye and wait, a moment at most, until all that was sent has arrived. */
+void pki_rdma_lane_leave(struct pki_rdma_ep *ep);
+
+/* A message that has come: false when it is none; `nrails` of the peer. Pure. */
+bool pki_rdma_message_parse(const uint8_t *bytes, uint32_t count, uint32_t nrails, struct pki_msg *msg);
+
+/* grant.c. Does this message name host memory that the other end will write to? Then keys follow it. */
+bool pki_rdma_names_memory(const struct pki_msg *msg);
+pk_result_t pki_rdma_grant_out(struct pki_rdma_ep *ep, const struct pki_msg *msg, uint32_t rkeys[PKI_RDMA_RAILS_MAX]);
+pk_result_t pki_rdma_grant_in(struct pki_rdma_ep *ep, const struct pki_msg *msg, const uint32_t *rkeys);
+/* The FIN of the whole transfer has come, or gone: its grant, or target, is of no further use. */
+void pki_rdma_grant_end(struct pki_rdma_ep *ep, const struct pki_msg *fin, bool ours);
+const struct pki_rdma_grant *pki_rdma_target(const struct pki_rdma_ep *ep, uint64_t begin, uint64_t bytes);
+void pki_rdma_grants_close(struct pki_rdma_ep *ep);
+
+/* put.c */
+pk_result_t pki_rdma_put(struct pki_put *put);
+/* Give chunks that wait to queue pairs that have room. */
+void pki_rdma_deal(struct pki_rdma_ep *ep);
+void pki_rdma_data_completed(struct pki_rdma_qp *qp, uint32_t sequence);
+void pki_rdma_data_failed(struct pki_rdma_qp *qp);
+void pki_rdma_moves_fail(struct pki_rdma_ep *ep);
+
+/* rdma.c */
+void pki_rdma_ep_failed(struct pki_rdma_ep *ep, const char *what);
+bool pki_rdma_poll(struct pki_rdma_iface *iface);
+
+#endif

@@ -1,0 +1,170 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Who unmaps watched memory is held up by the kernel until the watcher has read of it. The watcher reads and marks under one lock, so
+ * whoever takes that lock afterwards finds the marks of everything that it unmapped itself. For the same reason nobody may free memory
+ * while holding the lock: that could be an unmapping, which would wait for the watcher, which waits for the lock.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/userfaultfd.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/ioctl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "transport/rdma/rdma.h"
+
+#define FEATURES \
+    (UFFD_FEATURE_EVENT_REMAP | UFFD_FEATURE_EVENT_REMOVE | UFFD_FEATURE_EVENT_UNMAP | UFFD_FEATURE_PAGEFAULT_FLAG_WP)
+
+static struct {
+    pthread_mutex_t life; /* opening and closing */
+    unsigned users;
+    pthread_mutex_t lock; /* the list, and reading of events */
+    struct pki_list ranges;
+    int fd, stop_fd; /* fd -1: there is no watcher */
+    pthread_t thread;
+} watcher = { .life = PTHREAD_MUTEX_INITIALIZER,
+              .lock = PTHREAD_MUTEX_INITIALIZER,
+              .ranges = { &watcher.ranges, &watcher.ranges },
+              .fd = -1,
+              .stop_fd = -1 };
+
+static void mark(uint64_t begin, uint64_t end)
+{
+    for (struct pki_list *node = watcher.ranges.next; node != &watcher.ranges; node = node->next) {
+        struct pki_rdma_watch *watch = pki_container_of(node, struct pki_rdma_watch, node);
+
+        if (begin < watch->end && watch->begin < end)
+            atomic_store(&watch->stale, true);
+    }
+}
+
+static void take(const struct uffd_msg *event)
+{
+    switch (event->event) {
+    case UFFD_EVENT_REMOVE:
+    case UFFD_EVENT_UNMAP:
+        mark(event->arg.remove.start, event->arg.remove.end);
+        return;
+    case UFFD_EVENT_REMAP:
+        mark(event->arg.remap.from, event->arg.remap.from + event->arg.remap.len);
+        return;
+    default:
+        return;
+    }
+}
+
+static void *watch_thread(void *arg)
+{
+    struct pollfd fds[2] = { { .fd = watcher.fd, .events = POLLIN }, { .fd = watcher.stop_fd, .events = POLLIN } };
+
+    (void)arg;
+    for (;;) {
+        struct uffd_msg event;
+
+        if (poll(fds, 2, -1) < 0 && errno != EINTR)
+            return NULL;
+        if (fds[1].revents != 0)
+            return NULL;
+        pthread_mutex_lock(&watcher.lock);
+        while (read(watcher.fd, &event, sizeof event) == (ssize_t)sizeof event)
+            take(&event);
+        pthread_mutex_unlock(&watcher.lock);
+    }
+}
+
+/* With every signal blocked: they are the application's. */
+static bool start_thread(void)
+{
+    sigset_t all, before;
+    bool started;
+
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    started = pthread_create(&watcher.thread, NULL, watch_thread, NULL) == 0;
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return started;
+}
+
+static int open_uffd(void)
+{
+    struct uffdio_api api = { .api = UFFD_API, .features = FEATURES };
+    int fd = (int)syscall(SYS_userfaultfd, O_CLOEXEC | O_NONBLOCK | UFFD_USER_MODE_ONLY);
+
+    if (fd >= 0 && ioctl(fd, UFFDIO_API, &api) != 0) {
+        close(fd);
+        fd = -1;
+    }
+    return fd;
+}
+
+void pki_rdma_watch_open(void)
+{
+    pthread_mutex_lock(&watcher.life);
+    if (watcher.users++ == 0) {
+        watcher.fd = open_uffd();
+        watcher.stop_fd = watcher.fd >= 0 ? eventfd(0, EFD_CLOEXEC) : -1;
+        if (watcher.fd >= 0 && (watcher.stop_fd < 0 || !start_thread())) {
+            close(watcher.fd);
+            watcher.fd = -1;
+        }
+        if (watcher.fd < 0)
+            pki_log(PKI_LOG_INFO, NULL, "rdma: userfaultfd cannot be used (%s): memory is registered for each transfer anew",
+                    strerror(errno));
+    }
+    pthread_mutex_unlock(&watcher.life);
+}
+
+void pki_rdma_watch_close(void)
+{
+    pthread_mutex_lock(&watcher.life);
+    if (--watcher.users == 0) {
+        if (watcher.fd >= 0) {
+            (void)eventfd_write(watcher.stop_fd, 1);
+            pthread_join(watcher.thread, NULL);
+            close(watcher.fd);
+        }
+        if (watcher.stop_fd >= 0)
+            close(watcher.stop_fd);
+        watcher.fd = watcher.stop_fd = -1;
+    }
+    pthread_mutex_unlock(&watcher.life);
+}
+
+/* Write-protect mode without protecting anything: no access is ever held up. Memory of files cannot be watched, nor what another
+ * watcher of this process watches. */
+void pki_rdma_watch_add(struct pki_rdma_watch *watch)
+{
+    struct uffdio_register range = { .range = { .start = watch->begin, .len = watch->end - watch->begin },
+                                     .mode = UFFDIO_REGISTER_MODE_WP };
+
+    atomic_init(&watch->stale, false);
+    pki_list_init(&watch->node);
+    watch->watched = watcher.fd >= 0 && ioctl(watcher.fd, UFFDIO_REGISTER, &range) == 0;
+    if (!watch->watched)
+        return;
+    pthread_mutex_lock(&watcher.lock);
+    pki_list_push(&watcher.ranges, &watch->node);
+    pthread_mutex_unlock(&watcher.lock);
+}
+
+/* The kernel goes on watching: another range may overlap this one, and what nobody asks for is read and forgotten. */
+void pki_rdma_watch_remove(struct pki_rdma_watch *watch)
+{
+    if (!watch->watched)
+        return;
+    pthread_mutex_lock(&watcher.lock);
+    pki_list_remove(&watch->node);
+    pthread_mutex_unlock(&watcher.lock);
+}
+
+void pki_rdma_watch_sync(void)
+{
+    pthread_mutex_lock(&watcher.lock);
+    pthread_mutex_unlock(&watcher.lock);
+}

@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Bytes from another host: a message of the rdma lane, or a rank's greeting. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "transport/rdma/rdma.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    struct pki_rdma_hello hello;
+    struct pki_blob blob = { .fd = -1 };
+    struct pki_msg msg;
+    uint8_t *exact = malloc(size > 0 ? size : 1); /* so that the sanitizer sees a read behind the end */
+
+    if (exact == NULL)
+        return 0;
+    if (size > 0)
+        memcpy(exact, data, size);
+    for (uint32_t nrails = 1; nrails <= PKI_RDMA_RAILS_MAX; nrails++)
+        if (size <= UINT32_MAX && pki_rdma_message_parse(exact, (uint32_t)size, nrails, &msg) &&
+            (msg.payload > PKI_RDMA_PAYLOAD_MAX || msg.payload > size))
+            abort();
+    blob.len = (uint32_t)(size < sizeof blob.bytes ? size : sizeof blob.bytes);
+    memcpy(blob.bytes, exact, blob.len);
+    if (pki_rdma_hello_parse(&blob, &hello) == NULL && (hello.nrails > PKI_RDMA_RAILS_MAX || hello.nqps > PKI_RDMA_QPS_MAX))
+        abort();
+    free(exact);
+    return 0;
+}

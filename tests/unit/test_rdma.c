@@ -1,0 +1,98 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the rdma transport decides without a device. What it does with one: tests/rdma. */
+#include <criterion/criterion.h>
+#include <string.h>
+
+#include "transport/rdma/rdma.h"
+
+static struct ibv_gid_entry entry(uint32_t type, const uint8_t *prefix, size_t bytes)
+{
+    struct ibv_gid_entry e = { .gid_type = type };
+
+    memcpy(e.gid.raw, prefix, bytes);
+    e.gid.raw[15] = bytes > 0 ? 1 : 0;
+    return e;
+}
+
+Test(rdma, order_of_addresses)
+{
+    static const uint8_t ipv4[12] = { [10] = 0xff, [11] = 0xff }, global[2] = { 0x20, 0x01 }, local[2] = { 0xfe, 0x80 };
+    struct ibv_gid_entry e = entry(IBV_GID_TYPE_ROCE_V2, ipv4, 12);
+
+    cr_expect_eq(pki_rdma_gid_order(&e), 0);
+    e = entry(IBV_GID_TYPE_ROCE_V2, global, 2);
+    cr_expect_eq(pki_rdma_gid_order(&e), 1);
+    e = entry(IBV_GID_TYPE_ROCE_V2, local, 2);
+    cr_expect_eq(pki_rdma_gid_order(&e), 2);
+    e = entry(IBV_GID_TYPE_ROCE_V1, ipv4, 12);
+    cr_expect_eq(pki_rdma_gid_order(&e), -1);
+    e = entry(IBV_GID_TYPE_ROCE_V2, ipv4, 0);
+    cr_expect_eq(pki_rdma_gid_order(&e), -1);
+}
+
+static void good_hello(struct pki_rdma_hello *hello, struct pki_blob *blob)
+{
+    memset(hello, 0, sizeof *hello);
+    hello->magic = PKI_RDMA_MAGIC;
+    hello->version = PKI_RDMA_VERSION;
+    hello->nqps = 2;
+    hello->nrails = 1;
+    hello->rails[0].mtu = IBV_MTU_1024;
+    hello->rails[0].ethernet = 1;
+    blob->len = sizeof *hello;
+    blob->fd = -1;
+}
+
+Test(rdma, greetings)
+{
+    struct pki_rdma_hello hello, parsed;
+    struct pki_blob blob;
+
+    good_hello(&hello, &blob);
+    memcpy(blob.bytes, &hello, sizeof hello);
+    cr_expect_null(pki_rdma_hello_parse(&blob, &parsed));
+    cr_expect_eq(memcmp(&hello, &parsed, sizeof hello), 0);
+    for (int wrong = 0; wrong < 8; wrong++) {
+        good_hello(&hello, &blob);
+        hello.magic += wrong == 0;
+        hello.version += wrong == 1;
+        hello.nqps = wrong == 2 ? 0 : wrong == 3 ? PKI_RDMA_QPS_MAX + 1 : 2;
+        hello.nrails = wrong == 4 ? 0 : wrong == 5 ? PKI_RDMA_RAILS_MAX + 1 : 1;
+        hello.rails[0].mtu = wrong == 6 ? 0 : IBV_MTU_1024;
+        blob.len -= wrong == 7;
+        memcpy(blob.bytes, &hello, sizeof hello);
+        cr_expect_not_null(pki_rdma_hello_parse(&blob, &parsed), "case %d", wrong);
+    }
+}
+
+static bool parses(struct pki_msg msg, uint32_t count, uint32_t nrails, struct pki_msg *out)
+{
+    uint8_t bytes[PKI_RDMA_SLOT_BYTES + 8] = { 0 };
+
+    memcpy(bytes, &msg, sizeof msg);
+    return pki_rdma_message_parse(bytes, count, nrails, out);
+}
+
+Test(rdma, messages)
+{
+    struct pki_msg eager = { .kind = PKI_MSG_EAGER, .op = 7 }, want = { .kind = PKI_MSG_WANT }, data = { .kind = PKI_MSG_DATA };
+    struct pki_msg grant = { .kind = PKI_MSG_GRANT }, elsewhere = { .kind = PKI_MSG_GRANT, .flags = PKI_MSG_FLAG_STAGED }, out;
+
+    cr_expect(parses(eager, 16, 1, &out) && out.payload == 0 && out.op == 7);
+    cr_expect(parses(eager, 16 + PKI_RDMA_PAYLOAD_MAX, 1, &out) && out.payload == PKI_RDMA_PAYLOAD_MAX);
+    cr_expect_not(parses(eager, 16 + PKI_RDMA_PAYLOAD_MAX + 1, 1, &out));
+    cr_expect_not(parses(eager, 15, 1, &out));
+    cr_expect_not(parses(eager, 0, 1, &out));
+    cr_expect(parses(want, 48, 1, &out));
+    cr_expect_not(parses(want, 47, 1, &out));
+    cr_expect_not(parses(want, 49, 1, &out));
+    data.payload = 100;
+    cr_expect(parses(data, 148, 1, &out));
+    cr_expect_not(parses(data, 147, 1, &out));
+    cr_expect(parses(grant, 48 + 8, 2, &out), "keys of two rails");
+    cr_expect_not(parses(grant, 48, 2, &out), "no keys");
+    cr_expect_not(parses(grant, 48 + 4, 2, &out), "keys of one rail");
+    cr_expect(parses(elsewhere, 48, 2, &out), "no host memory, no keys");
+    grant.payload = 8;
+    cr_expect_not(parses(grant, 48 + 16, 2, &out));
+}

@@ -176,11 +176,26 @@ static bool progress_tasks(struct pki_engine *e)
     return moved;
 }
 
+/* A connection beside the lane has died, and the process at its other end with it: a lane over RDMA hears of that only much later. */
+static void check_endpoints(struct pki_engine *e, const struct pki_peer *peer)
+{
+    for (int i = 0; i < peer->neps; i++)
+        if (peer->eps[i]->dead && !peer->gone) {
+            struct pki_where where = pki_engine_where(e, peer->rank, pki_engine_first_task(e));
+
+            pki_engine_blame(e, PK_ERR_PEER, &where, peer->eps[i]->iface->transport->name, 0, 0);
+            return;
+        }
+}
+
 static void check_peers(struct pki_engine *e)
 {
-    for (int i = 0; i < e->config.size && atomic_load(&e->failed) == PK_OK; i++)
+    for (int i = 0; i < e->config.size && atomic_load(&e->failed) == PK_OK; i++) {
         if (e->peers[i].side_fd >= 0)
             pki_side_poll(e, &e->peers[i]);
+        else
+            check_endpoints(e, &e->peers[i]);
+    }
     /* Only now: who left may have left because of another, who or whose messenger is polled after it. */
     for (int i = 0; i < e->config.size && atomic_load(&e->failed) == PK_OK; i++)
         if (e->peers[i].gone)

@@ -8,11 +8,15 @@
 
 extern const struct pki_transport pki_transport_nvlink;
 extern const struct pki_transport pki_transport_shm;
+extern const struct pki_transport pki_transport_rdma;
 extern const struct pki_transport pki_transport_tcp;
 
 static const struct pki_transport *const sources[] = {
     &pki_transport_nvlink,
     &pki_transport_shm,
+#ifdef PICKLE_HAVE_RDMA
+    &pki_transport_rdma,
+#endif
     &pki_transport_tcp,
 };
 

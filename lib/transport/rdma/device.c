@@ -8,6 +8,7 @@
 #include "topology/topology.h"
 #include "transport/rdma/rdma.h"
 #include "util/env.h"
+#include "util/netif.h"
 
 #define CLASS "/sys/class/infiniband"
 #define PAYLOAD_SHARE 0.97 /* of the line rate: headers of 4096-byte packets */
@@ -30,7 +31,26 @@ static double rate_of(const char *device, const char *port)
     return read_line(path, line, sizeof line) ? strtod(line, NULL) / 8 : 0; /* "100 Gb/sec (4X EDR)" */
 }
 
-/* The rate of the device's fastest active port; below 0 when none is active. */
+/* PK_IFNAME names the interfaces that may be used; a port that belongs to none is not concerned. */
+static bool allowed(const char *interface)
+{
+    const char *names = pki_env_get("PK_IFNAME");
+
+    return names == NULL || interface[0] == '\0' || pki_netif_in_list(names, interface);
+}
+
+static bool port_allowed(const char *device, const char *port)
+{
+    char path[600], name[64] = "";
+
+    (void)snprintf(path, sizeof path, CLASS "/%.128s/ports/%.16s/gid_attrs/ndevs/0", device, port);
+    if (!read_line(path, name, sizeof name))
+        return true;
+    name[strcspn(name, "\n")] = '\0';
+    return allowed(name);
+}
+
+/* The rate of the device's fastest active port that may be used; below 0 when there is none. */
 static double look_at_device(const char *device)
 {
     char path[600], line[64];
@@ -44,7 +64,8 @@ static double look_at_device(const char *device)
         double rate;
 
         (void)snprintf(path, sizeof path, CLASS "/%.128s/ports/%.16s/state", device, entry->d_name);
-        if (entry->d_name[0] == '.' || !read_line(path, line, sizeof line) || strstr(line, "ACTIVE") == NULL)
+        if (entry->d_name[0] == '.' || !read_line(path, line, sizeof line) || strstr(line, "ACTIVE") == NULL ||
+            !port_allowed(device, entry->d_name))
             continue;
         rate = rate_of(device, entry->d_name);
         best = rate > best ? rate : best;
@@ -83,7 +104,8 @@ void pki_rdma_look(struct pki_probe *probe)
     if (devices == 0)
         (void)snprintf(probe->reason, sizeof probe->reason, "no RDMA device in " CLASS);
     else if (active == 0)
-        (void)snprintf(probe->reason, sizeof probe->reason, "no port of %d RDMA devices is active", devices);
+        (void)snprintf(probe->reason, sizeof probe->reason, "no port of %d RDMA devices is active, or PK_IFNAME names none",
+                       devices);
     else
         (void)snprintf(probe->reason, sizeof probe->reason, "%d RDMA devices with an active port, %s among them", active, name);
 }
@@ -114,14 +136,6 @@ static pk_result_t read_port(struct pki_rdma_rail *rail, struct ibv_port_attr *p
     rail->lid = port->lid;
     rail->mtu = port->active_mtu;
     return pki_rdma_choose_gid(rail, port->gid_tbl_len);
-}
-
-/* PK_IFNAME names the interfaces that may be used; a device without one is not concerned. */
-static bool allowed(const struct pki_rdma_rail *rail)
-{
-    const char *names = pki_env_get("PK_IFNAME");
-
-    return names == NULL || rail->interface[0] == '\0' || strcmp(names, rail->interface) == 0;
 }
 
 static pk_result_t furnish(struct pki_rdma_iface *iface, struct pki_rdma_rail *rail)
@@ -167,7 +181,7 @@ static pk_result_t rail_open(struct ibv_device *device, struct pki_rdma_rail *ra
     for (rail->port = 1; rail->port <= attr.phys_port_cnt; rail->port++) {
         pk_result_t result = read_port(rail, &port);
 
-        if (result == PK_OK && allowed(rail))
+        if (result == PK_OK && allowed(rail->interface))
             return PK_OK;
         if (result == PK_ERR_ARG) {
             rail_close(rail);

@@ -18,7 +18,7 @@ static void rdma_probe(const struct pki_iface_config *config, struct pki_probe *
     const char *why;
 
     (void)config;
-    pki_rdma_look(probe);
+    pki_rdma_look(probe); /* no device is opened yet */
     if (probe->usable && pki_verbs(&why) == NULL) {
         probe->usable = false;
         strncpy(probe->reason, why, sizeof probe->reason - 1);
@@ -254,6 +254,7 @@ const struct pki_transport pki_transport_rdma = {
     .name = "rdma",
     .iface_bytes = sizeof(struct pki_rdma_iface),
     .ep_bytes = sizeof(struct pki_rdma_ep),
+    .between_hosts = true,
     .reaches = { [PKI_MEM_HOST] = { [PKI_MEM_HOST] = true } },
     .probe = rdma_probe,
     .open = rdma_open,

@@ -31,7 +31,6 @@ static const struct variable settings[] = {
     { "PK_CHUNK_BYTES", "most that one of them carries at a time" },
     { "PK_WINDOW", "chunks that one of them may have on its way" },
     { "PK_RETRY_MS", "how long a broken connection is tried again" },
-    { "PK_CMA", "0: no process_vm_writev between processes" },
     { "PK_QPS", "RDMA: queue pairs for data to each peer; 2 by default" },
     { "PK_GID_INDEX", "RDMA: entry of the port's table of addresses; chosen by default" },
     { "PK_IFNAME", "network interfaces, eth0,eth1" },

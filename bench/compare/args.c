@@ -18,7 +18,7 @@ static const char usage[] =
     "  -t, --turn-ms N    length of a turn (default 20)\n"
     "  -w, --worlds LIST  pickle, pickle-mem, ompi-cma, ompi-copy, ompi-ucx, ompi-tcp, gloo, gloo-poll, with commas; the first is\n"
     "                     what the others are compared with. NAME:VARIABLE=VALUE:... sets environment variables of one world\n"
-    "                     (pickle,pickle:PK_CMA=0,pickle:LD_LIBRARY_PATH=/other/build)\n"
+    "                     (pickle,pickle:PICKLE_TEST_CMA=0,pickle:LD_LIBRARY_PATH=/other/build)\n"
     "      --net          over TCP, on the loopback interface: each rank of libpickle is a host of its own\n"
     "      --bind core|none  one core a rank, or as the kernel likes (default: core where there are enough of them)\n"
     "      --csv FILE, --json FILE\n"

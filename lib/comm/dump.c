@@ -115,7 +115,7 @@ static enum pki_origin tuned(const struct pk_comm *comm, bool is_set)
 /* What has no place in a communicator: read where it is used, from the environment alone. */
 static void dump_variables(struct pki_text *out)
 {
-    static const char *const variables[] = { "PK_LOG", "PK_CMA", "PK_SOCKETS", "PK_CHUNK_BYTES", "PK_WINDOW", "PK_RETRY_MS",
+    static const char *const variables[] = { "PK_LOG", "PK_SOCKETS", "PK_CHUNK_BYTES", "PK_WINDOW", "PK_RETRY_MS",
                                              "PK_QPS", "PK_GID_INDEX",
                                              "PK_IFNAME", "PK_HOST_ID", "PK_SECRET_FILE", "PK_INSECURE" };
 

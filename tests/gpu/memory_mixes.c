@@ -230,10 +230,10 @@ int main(void)
         return GPU_SKIPPED;
     drive("as it is", gpu_ranks(3));
     drive_with("through the host", "PK_P2P_LEVEL", "LOC");
-    setenv("PK_CMA", "0", 1);
+    setenv("PICKLE_TEST_CMA", "0", 1);
     drive_with("through the host in two copies", "PK_P2P_LEVEL", "LOC");
     drive("in two copies", 2);
-    unsetenv("PK_CMA");
+    unsetenv("PICKLE_TEST_CMA");
     drive_with("one hardware queue", "CUDA_DEVICE_MAX_CONNECTIONS", "1");
     drive("a rank without gpu", 2);
     drive("no kernels", 2);

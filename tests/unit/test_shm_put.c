@@ -148,7 +148,7 @@ Test(shm_put, turned_off)
 {
     struct pair pair;
 
-    setenv("PK_CMA", "0", 1);
+    setenv("PICKLE_TEST_CMA", "0", 1);
     pair = pair_new(false);
     cr_assert(!pair.ep[0]->can_put && !pair.ep[1]->can_put);
     pair_free(&pair);

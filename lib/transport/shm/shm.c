@@ -31,8 +31,8 @@ static void shm_probe(const struct pki_iface_config *config, struct pki_probe *p
         return;
     }
     close(fd);
-    if (pki_env_bool("PK_CMA", true, &cma) == PK_OK && !cma)
-        snprintf(probe->reason, sizeof probe->reason, "memfd; process_vm_writev is off (PK_CMA)");
+    if (pki_env_bool("PICKLE_TEST_CMA", true, &cma) == PK_OK && !cma)
+        snprintf(probe->reason, sizeof probe->reason, "memfd; process_vm_writev is off (PICKLE_TEST_CMA)");
     else if (process_vm_readv(getpid(), &local, 1, &remote, 1, 0) == 1)
         snprintf(probe->reason, sizeof probe->reason, "memfd and process_vm_writev");
     else
@@ -43,7 +43,7 @@ static pk_result_t shm_open_iface(const struct pki_iface_config *config, struct 
 {
     struct pki_shm_iface *shm = (struct pki_shm_iface *)(void *)iface;
     bool cma;
-    pk_result_t result = pki_env_bool("PK_CMA", true, &cma);
+    pk_result_t result = pki_env_bool("PICKLE_TEST_CMA", true, &cma);
 
     (void)config;
     if (result != PK_OK)

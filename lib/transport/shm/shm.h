@@ -93,7 +93,7 @@ struct pki_shm_hello {
 
 struct pki_shm_iface {
     struct pki_iface base;
-    bool cma; /* not turned off by PK_CMA */
+    bool cma; /* not turned off by PICKLE_TEST_CMA */
 };
 
 /* Reader of the own inbox. */

@@ -121,7 +121,7 @@ void pki_late_message(struct pki_engine *e, struct pki_peer *peer, const struct 
         /* Ranks that disagree on the root may all wait for one another, and nothing else is ever sent. */
         if ((msg->flags & PKI_MSG_FLAG_COLL) != 0 && pki_task_contradicts(e, peer->rank, msg->op, msg->sig))
             return;
-        here.bytes = (uint64_t)(pki_engine_missing(e) + 1);
+        here.bytes = (uint64_t)((int64_t)pki_engine_missing(e) + 1);
         (void)pki_lane_send(peer, &here, NULL, e);
     } else if (msg->offset <= e->questions) {
         peer->answered = msg->offset;

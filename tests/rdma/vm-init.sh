@@ -18,7 +18,9 @@ for module in $(cat /modules/order); do
 done
 
 options=trans=virtio,version=9p2000.L,msize=262144
-mount -t 9p -o ro,$options,cache=loose root /root || fail "the file system of the host cannot be mounted"
+mkdir /host # stays as it is; in /root some folders get covered, and the tree may lie in one of them
+mount -t 9p -o ro,$options,cache=loose root /host || fail "the file system of the host cannot be mounted"
+mount --bind /host /root
 for folder in proc sys dev; do
     mount --bind /$folder /root/$folder
 done
@@ -31,6 +33,9 @@ done
 mkdir /root/mnt/job /root/mnt/out
 mount -t 9p -o $options job /root/mnt/job || fail "the folder of the job cannot be mounted"
 mount -t 9p -o $options out /root/mnt/out || fail "the folder for results cannot be mounted"
+while read -r folder; do
+    mkdir -p "/root$folder" && mount --bind "/host$folder" "/root$folder" || fail "$folder cannot be brought in"
+done </root/mnt/job/keep
 
 cat >/root/run/devices.sh <<'DEVICES'
 ip link set lo up

@@ -96,6 +96,8 @@ mkdir -p "$out"
     if [ $# -eq 1 ]; then echo "$1"; else printf '%q ' "$@"; echo; fi
 } >"$job/command"
 : >"$job/output"
+tree=$(cd "$(dirname "$0")/../.." && pwd)
+printf '%s\n' "$tree" "$PWD" | grep -E '^/(tmp|run|mnt)/' >"$job/keep" # folders that are covered in the machine
 
 timeout -k 5 "$limit" qemu-system-x86_64 -accel tcg,thread=multi -cpu max -smp 2 -m 2048 -nodefaults -no-user-config -no-reboot \
     -display none -monitor none -serial "file:$job/console" -kernel "$cache/vmlinuz" -initrd "$cache/initramfs.gz" \

@@ -96,6 +96,17 @@ step "bench: configure against the installed package" 60 \
         step "bench: pickle-perf $op on 2 ranks, checked" 60 sh tests/support/processes.sh env 2 \
             build/bench/pickle-perf "$op" -b 8 -e 1M -f 16 -n 5 -w 1 -c 1
     done
+    step "bench: averages of bf16 in place in a stream on 3 ranks" 60 sh tests/support/processes.sh env 3 \
+        build/bench/pickle-perf allreduce -e 256K -f 32 -n 5 -w 1 -o avg -t bf16 -i -s stream
+    step "bench: roots in turn, 8-bit floats, registered memory on 3 ranks" 60 sh tests/support/processes.sh env 3 \
+        build/bench/pickle-perf reduce -e 256K -f 32 -n 5 -w 1 -r -1 -o max -t f8e4m3 -m registered
+    # A driver in software; what a library built without CUDA cannot use.
+    if [ -f build/dev/lib/kernels.fatbin ]; then
+        for op in sendrecv broadcast allreduce alltoall; do
+            step "bench: pickle-perf $op on 2 ranks of a software GPU, checked" 60 env LD_LIBRARY_PATH="$PWD/build/dev/fakecuda" \
+                sh tests/support/processes.sh env 2 build/bench/pickle-perf "$op" -d cuda -e 256K -f 32 -n 3 -w 1
+        done
+    fi
     step "bench: pickle-compare on 2 ranks, checked" 120 build/bench/compare/pickle-compare -e 64K -f 64 -k 1 -t 2 \
         --csv build/bench/compare.csv --json build/bench/compare.json
     if have gnuplot; then

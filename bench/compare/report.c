@@ -100,13 +100,16 @@ void driver_header(struct driver *driver)
 {
     struct utsname system;
     char cpu[128], date[32];
+    double load = 0;
     time_t now = time(NULL);
     struct tm tm;
 
     cpu_model(cpu, sizeof cpu);
     uname(&system);
     strftime(date, sizeof date, "%Y-%m-%d %H:%M", localtime_r(&now, &tm));
-    printf("# pickle-compare, %s, %s, %ld CPUs, Linux %s\n", date, cpu, sysconf(_SC_NPROCESSORS_ONLN), system.release);
+    getloadavg(&load, 1);
+    printf("# pickle-compare, %s, %s, %ld CPUs, Linux %s, load before %.1f (what else runs spoils times, above all of threads)\n", date,
+           cpu, sysconf(_SC_NPROCESSORS_ONLN), system.release, load);
     printf("# %d ranks a world, %s, %u rounds of %.0f ms a size, turn by turn; every result checked; sums of f32\n",
            driver->options.ranks, driver->options.bind ? "one core a rank" : "not bound to cores", driver->options.rounds,
            driver->options.turn_us * 1e-3);

@@ -2,6 +2,7 @@
 /*
  * What goes wrong, and how a program gets out of it: an argument that is refused without harm, two ranks that disagree, a rank that
  * does not come before the deadline, and an abort from another thread. Two ranks in one process, as threads; needs no launcher.
+ *     cc errors.c $(pkg-config --cflags --libs pickle) -lm -pthread -o errors && ./errors
  */
 #include "example.h"
 

@@ -15,6 +15,8 @@
 
 #define PKI_EAGER_MAX 8192u              /* bytes of host memory that travel in the lane without a grant */
 #define PKI_EAGER_CREDIT (256u << 10)    /* eager bytes a peer may have sent that nobody asked for yet */
+#define PKI_LANE_PIECE 16384u            /* bytes of a DATA message that is worked on as it comes */
+#define PKI_LANE_MAX ((size_t)256 << 20)
 #define PKI_SHARE_MIN (64u << 10)        /* below, memory of one host goes through the lane; from there on both ends move pieces */
 #define PKI_HOST_CHUNK (512u << 10)      /* granularity of dependencies between steps on the host */
 #define PKI_HOST_PUT (4u << 20)          /* most that one put of host memory moves: the lock is held so long */
@@ -80,6 +82,8 @@ struct pki_xfer {
     bool opened;            /* receive: the buffer is free */
     bool staged;            /* send: the receiver gives slots, a piece at a time */
     bool bounce;            /* send: pieces go through slots of this rank */
+    bool in_lane;           /* send: as DATA, whatever the way could do */
+    bool combines;          /* receive of a RECV_REDUCE on the host: DATA is combined as it comes */
     bool shared, all_moved; /* both ends move it; this end has seen the last piece in place */
     struct pki_ep *way;     /* send, granted, or offered */
     enum pki_xfer_state state;
@@ -192,6 +196,7 @@ struct pki_step_state {
     size_t done;       /* bytes finished */
     struct pki_xfer *xfer;
     size_t landed;          /* RECV_REDUCE: bytes that have come */
+    bool reduced;           /* RECV_REDUCE: they are combined as they come, without landing */
     struct pki_gate finish; /* work on a GPU in flight */
     int finish_slot;
     size_t finish_bytes;    /* done will be this when it opens */
@@ -269,6 +274,7 @@ struct pki_plan_entry { /* the plan cache */
     int root;
     unsigned users; /* tasks */
     struct pki_plan *plan;
+    struct pki_program *program; /* quick_coll.c's, or NULL */
     uint32_t *dependents, *dependents_first; /* reversed dependencies: of step i, [first[i], first[i + 1]) */
 };
 
@@ -279,6 +285,7 @@ struct pki_scratch {
     enum pki_mem_kind kind;
 };
 
+#define PKI_QUICK_SCRATCH (64u << 10)
 #define PKI_PLANS_MAX 128 /* plans that are kept; those in use come on top */
 #define PKI_SCRATCH_MAX 64
 
@@ -308,6 +315,7 @@ struct pki_engine {
     struct pki_list plans;
     int nplans;
     struct pki_scratch scratch[PKI_SCRATCH_MAX];
+    char *quick_scratch; /* PKI_QUICK_SCRATCH bytes, once they were needed */
     uint64_t coll_number, coll_captured;
     uint64_t questions;        /* late.c */
     struct pki_coll_seen seen[PKI_SEEN_MAX]; /* [number % PKI_SEEN_MAX] */
@@ -391,8 +399,11 @@ void pki_share_advance(struct pki_xfer *xfer);
 void pki_share_piece_done(struct pki_xfer *xfer);
 void pki_share_ended(struct pki_xfer *xfer); /* all is in place and both know */
 
-/* quick.c, unlocked. True: the whole operation is done. False: nothing of it has happened. */
-bool pki_quick_p2p(struct pki_engine *engine, const struct pki_request *request);
+/* quick.c and quick_coll.c, unlocked: short blocking operations of host memory without a task. NOT: nothing has happened. BEGUN: it goes
+ * on as a task in `blocking`, or, where that is empty, has failed. */
+enum pki_quick { PKI_QUICK_NOT, PKI_QUICK_DONE, PKI_QUICK_BEGUN };
+enum pki_quick pki_quick_run(struct pki_engine *engine, const struct pki_request *request, struct pki_list *blocking);
+enum pki_quick pki_quick_coll(struct pki_engine *engine, const struct pki_request *request, struct pki_list *blocking);
 
 /* stage.c: through slots of pinned host memory */
 /* What comes into GPU memory from this peer is staged: no transport reaches it. */
@@ -462,10 +473,18 @@ void pki_task_end(struct pki_task *task, pk_result_t result);
 void pki_task_free(struct pki_task *task);
 /* Does it copy or reduce inside the gpu? The library's own queue does that. */
 bool pki_task_needs_kernel(const struct pki_task *task);
+/* A collective that began without a task: the steps in `done` (a bit each) are complete, scratch is engine->quick_scratch. */
+pk_result_t pki_task_resume(struct pki_engine *engine, const struct pki_request *request, uint64_t number, uint64_t done,
+                            struct pki_list *blocking);
+void pki_plan_resume(struct pki_task *task, uint64_t done);
+uint32_t pki_task_fingerprint(const struct pki_request *request, int size);
+size_t pki_plan_scratch_stride(const struct pki_plan *plan, const struct pki_request *request); /* bytes of a block; 0: none */
 bool pki_plan_run(struct pki_task *task); /* false: it cannot start yet */
 void pki_task_mismatch(struct pki_task *task, int peer, uint32_t their_sig);
 /* Is what a peer says of collective `number` another one than the one that began here? Then the engine has failed. */
 bool pki_task_contradicts(struct pki_engine *engine, int peer, uint64_t number, uint32_t their_sig);
+/* Host, RECV_REDUCE: combine what has just come with the step's own operand, from where it is. */
+pk_result_t pki_plan_reduce_from(struct pki_task *task, uint32_t step, size_t at, const void *payload, size_t bytes);
 void pki_plan_xfer_progress(struct pki_task *task, uint32_t step, size_t done, bool ended);
 char *pki_plan_block(const struct pki_task *task, struct pki_ref ref, size_t *bytes);
 /* Do bytes [from, from + len) of a COPY, a REDUCE or the reduction of a RECV_REDUCE. */

@@ -117,16 +117,20 @@ static void keep(struct pki_engine *e, struct pki_peer *peer, const struct pki_m
     pki_list_push(&peer->arrivals, &arrival->node);
 }
 
+/* What could not go out now goes with the next message consumed, or the next look at the lane. */
+static void give_credit(struct pki_engine *e, struct pki_peer *peer)
+{
+    struct pki_msg credit = { .kind = PKI_MSG_CREDIT, .bytes = peer->eager_in };
+
+    if (pki_lane_send(peer, &credit, NULL, e) == PK_OK)
+        peer->eager_in = 0;
+}
+
 void pki_lane_consumed(struct pki_engine *e, struct pki_peer *peer, size_t payload)
 {
-    struct pki_msg credit = { .kind = PKI_MSG_CREDIT };
-
     peer->eager_in += payload + sizeof(struct pki_msg);
-    if (peer->eager_in < PKI_EAGER_CREDIT / 2)
-        return;
-    credit.bytes = peer->eager_in;
-    if (pki_lane_send(peer, &credit, NULL, e) == PK_OK)
-        peer->eager_in = 0; /* else with the next one */
+    if (peer->eager_in >= PKI_EAGER_CREDIT / 2)
+        give_credit(e, peer);
 }
 
 static void dispatch(struct pki_engine *e, struct pki_peer *peer, const struct pki_msg *msg, const void *payload)
@@ -172,6 +176,8 @@ bool pki_lane_poll(struct pki_engine *e, struct pki_peer *peer)
         transport->pop(peer->lane);
         n++;
     }
+    if (peer->eager_in >= PKI_EAGER_CREDIT / 2)
+        give_credit(e, peer);
     if (peer->lane->dead && n == 0) {
         struct pki_where where = pki_engine_where(e, peer->rank, pki_engine_first_task(e));
 

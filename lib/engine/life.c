@@ -201,6 +201,7 @@ static void memory_free(struct pki_engine *e)
         if (e->scratch[i].ptr != NULL)
             device->ops->free(device, e->scratch[i].ptr);
     }
+    free(e->quick_scratch);
     if (e->ll_memory != NULL)
         e->gpu->ops->free(e->gpu, e->ll_memory);
     while ((node = pki_list_pop(&e->registrations)) != NULL)

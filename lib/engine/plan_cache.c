@@ -33,6 +33,7 @@ static void entry_free(struct pki_plan_entry *entry)
     pki_plan_free(entry->plan);
     free(entry->dependents);
     free(entry->dependents_first);
+    free(entry->program);
     free(entry);
 }
 

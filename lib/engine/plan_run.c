@@ -90,14 +90,14 @@ static void give_scratch(struct pki_task *task)
     task->scratch = NULL;
 }
 
-static void size_scratch(struct pki_task *task)
+size_t pki_plan_scratch_stride(const struct pki_plan *plan, const struct pki_request *r)
 {
     size_t longest;
 
-    if (task->plan->scratch_blocks == 0)
-        return;
-    longest = pki_layout_scratch(&task->request.layout, task->plan) * pki_dtype_bytes(task->request.dtype);
-    task->scratch_stride = longest > 0 ? (longest + 255) / 256 * 256 : 256;
+    if (plan->scratch_blocks == 0)
+        return 0;
+    longest = pki_layout_scratch(&r->layout, plan) * pki_dtype_bytes(r->dtype);
+    return longest > 0 ? (longest + 255) / 256 * 256 : 256;
 }
 
 pk_result_t pki_plan_prepare(struct pki_task *task)
@@ -120,7 +120,7 @@ pk_result_t pki_plan_prepare(struct pki_task *task)
         pki_plan_release(task);
         return result;
     }
-    size_scratch(task);
+    task->scratch_stride = pki_plan_scratch_stride(task->plan, &task->request);
     for (uint32_t i = 0; i < task->plan->nsteps; i++)
         task->steps[i].bytes = step_bytes(task, &task->plan->steps[i]);
     return PK_OK;
@@ -217,6 +217,7 @@ static struct pki_xfer *make_xfer(struct pki_task *task, uint32_t i)
     xfer->task = task;
     xfer->step = i;
     xfer->kind = task->kind;
+    xfer->combines = step->kind == PKI_STEP_RECV_REDUCE && task->kind == PKI_MEM_HOST;
     xfer->flags = PKI_MSG_FLAG_COLL;
     xfer->index = (uint16_t)step->pair_index;
     xfer->op = task->number;
@@ -312,6 +313,16 @@ pk_result_t pki_plan_work(struct pki_task *task, uint32_t i, size_t from, size_t
     for (uint32_t k = 0; k < step->operands; k++)
         srcs[k] = pki_plan_block(task, task->plan->operands[step->first_operand + k], &bytes) + from;
     return ops->reduce(queue, dst, srcs, (int)step->operands, len / size, task->request.dtype, op);
+}
+
+pk_result_t pki_plan_reduce_from(struct pki_task *task, uint32_t i, size_t at, const void *payload, size_t bytes)
+{
+    const struct pki_step *step = &task->plan->steps[i];
+    size_t whole, size = pki_dtype_bytes(task->request.dtype);
+    const void *srcs[2] = { block(task, step->src, &whole) + at, payload };
+
+    task->steps[i].reduced = true;
+    return pki_reduce_host(block(task, step->dst, &whole) + at, srcs, 2, bytes / size, task->request.dtype, step_op(task, step));
 }
 
 static void work_on_host(struct pki_task *task, uint32_t i, size_t avail)
@@ -416,6 +427,31 @@ static void drain(struct pki_task *task)
         pki_task_end(task, PK_OK);
 }
 
+void pki_plan_resume(struct pki_task *task, uint64_t done)
+{
+    struct pki_engine *e = task->engine;
+    pk_result_t result = task->scratch_stride > 0 ? take_scratch(task) : PK_OK;
+
+    if (result != PK_OK) {
+        pki_engine_poison(e, result == PK_IN_PROGRESS ? PK_ERR_INTERNAL : result, true);
+        return;
+    }
+    if (task->scratch_stride > 0)
+        memcpy(task->scratch, e->quick_scratch, task->scratch_stride * task->plan->scratch_blocks);
+    for (uint32_t i = task->plan->nsteps; i-- > 0;) {
+        struct pki_step_state *state = &task->steps[i];
+
+        if ((done >> i & 1) == 0) {
+            queue_step(task, i);
+            continue;
+        }
+        state->started = state->complete = true;
+        state->done = state->landed = state->bytes;
+        task->remaining--;
+    }
+    drain(task);
+}
+
 bool pki_plan_run(struct pki_task *task)
 {
     pk_result_t result = take_scratch(task);
@@ -436,7 +472,7 @@ bool pki_plan_run(struct pki_task *task)
 
 void pki_plan_xfer_progress(struct pki_task *task, uint32_t i, size_t done, bool ended)
 {
-    if (task->plan->steps[i].kind == PKI_STEP_RECV_REDUCE) {
+    if (task->plan->steps[i].kind == PKI_STEP_RECV_REDUCE && !task->steps[i].reduced) {
         task->steps[i].landed = done;
         queue_step(task, i);
     } else {

@@ -3,6 +3,8 @@
  * Short blocking sends and receives of host memory without a task: no allocation, no clock, no list. What does not go at once this
  * way, or turns out to be anything else than one message in its turn, goes the ordinary way, from the beginning.
  */
+#include <sched.h>
+
 #include "engine/internal.h"
 #include "util/copy.h"
 #include "util/dtype.h"
@@ -82,7 +84,7 @@ static enum found recv_turn(struct pki_engine *e, const struct pki_request *r, s
     if (!pki_list_empty(&e->tasks) || !pki_list_empty(&peer->arrivals) ||
         atomic_load_explicit(&e->failed, memory_order_relaxed) != PK_OK)
         return FOUND_OTHER;
-    for (int i = 0; i < LOOKS_A_TURN && found == FOUND_NOTHING; i++)
+    for (int i = 0; i < (e->spin ? LOOKS_A_TURN : 1) && found == FOUND_NOTHING; i++)
         found = look(e, peer, r, bytes);
     return found;
 }
@@ -91,7 +93,9 @@ static bool recv_quick(struct pki_engine *e, const struct pki_request *r, size_t
 {
     enum found found = FOUND_NOTHING;
 
-    for (int turn = 0; turn < (e->spin ? TURNS : 1) && found == FOUND_NOTHING; turn++) {
+    for (int turn = 0; turn < TURNS && found == FOUND_NOTHING; turn++) {
+        if (turn > 0 && !e->spin)
+            sched_yield();
         pki_engine_lock(e);
         found = recv_turn(e, r, bytes);
         pki_engine_unlock(e);
@@ -99,17 +103,19 @@ static bool recv_quick(struct pki_engine *e, const struct pki_request *r, size_t
     return found == FOUND_IT;
 }
 
-bool pki_quick_p2p(struct pki_engine *e, const struct pki_request *r)
+enum pki_quick pki_quick_run(struct pki_engine *e, const struct pki_request *r, struct pki_list *blocking)
 {
-    bool is_send = r->what == PKI_DO_SEND, done;
     size_t bytes = r->count * pki_dtype_bytes(r->dtype);
+    bool done;
 
+    if (r->what == PKI_DO_COLL)
+        return pki_quick_coll(e, r, blocking);
     if (!may_be_quick(e, r, bytes))
-        return false;
-    if (!is_send)
-        return recv_quick(e, r, bytes);
+        return PKI_QUICK_NOT;
+    if (r->what == PKI_DO_RECV)
+        return recv_quick(e, r, bytes) ? PKI_QUICK_DONE : PKI_QUICK_NOT;
     pki_engine_lock(e);
     done = send_quick(e, r, bytes);
     pki_engine_unlock(e);
-    return done;
+    return done ? PKI_QUICK_DONE : PKI_QUICK_NOT;
 }

@@ -62,7 +62,16 @@ static void take_data(struct pki_xfer *xfer, const struct pki_msg *msg, const vo
         broken(xfer, msg);
         return;
     }
-    pki_copy(xfer->addr + xfer->done, payload, msg->payload);
+    if (xfer->combines) {
+        pk_result_t result = pki_plan_reduce_from(xfer->task, xfer->step, xfer->done, payload, msg->payload);
+
+        if (result != PK_OK) {
+            pki_engine_poison(xfer->engine, result, true);
+            return;
+        }
+    } else {
+        pki_copy(xfer->addr + xfer->done, payload, msg->payload);
+    }
     advance_to(xfer, xfer->done + msg->payload);
 }
 
@@ -144,6 +153,14 @@ static bool take_slot(struct pki_xfer *xfer)
     return true;
 }
 
+/* What a plan goes on with, chunk by chunk, comes through the lane: it is in the cache then. */
+static bool prefers_lane(const struct pki_xfer *xfer)
+{
+    const struct pki_ep *way = xfer->peer->way[PKI_MEM_HOST][PKI_MEM_HOST];
+
+    return xfer->combines && way == xfer->peer->lane && way->can_get && xfer->bytes <= PKI_LANE_MAX;
+}
+
 static pk_result_t send_grant(struct pki_xfer *xfer)
 {
     struct pki_msg msg = { .kind = PKI_MSG_GRANT, .flags = xfer->flags, .index = xfer->index, .sig = xfer->sig, .op = xfer->op,
@@ -160,8 +177,10 @@ static pk_result_t send_grant(struct pki_xfer *xfer)
         msg.gate_slot = (uint16_t)xfer->gate_slot;
         msg.gate_value = xfer->gate_value;
     }
-    if (xfer->kind == PKI_MEM_HOST)
+    if (xfer->kind == PKI_MEM_HOST && !prefers_lane(xfer))
         pki_share_lend(xfer);
+    else if (xfer->kind == PKI_MEM_HOST)
+        msg.flags |= PKI_MSG_FLAG_LANE;
     if (xfer->kind == PKI_MEM_HOST && xfer->gate_slot >= 0) {
         msg.flags |= PKI_MSG_FLAG_SHARED;
         msg.gate_slot = (uint16_t)xfer->gate_slot;

@@ -19,12 +19,14 @@ static void finish(struct pki_xfer *xfer)
     pki_xfer_progressed(xfer);
 }
 
+static bool has_credit(const struct pki_xfer *xfer)
+{
+    return xfer->peer->eager_out + xfer->bytes + sizeof(struct pki_msg) <= PKI_EAGER_CREDIT;
+}
+
 static bool may_be_eager(const struct pki_xfer *xfer)
 {
-    size_t cost = xfer->bytes + sizeof(struct pki_msg);
-
-    return xfer->bytes == 0 || (xfer->kind == PKI_MEM_HOST && xfer->bytes <= PKI_EAGER_MAX &&
-                                xfer->peer->eager_out + cost <= PKI_EAGER_CREDIT);
+    return has_credit(xfer) && (xfer->bytes == 0 || (xfer->kind == PKI_MEM_HOST && xfer->bytes <= PKI_EAGER_MAX));
 }
 
 static void send_eager(struct pki_xfer *xfer)
@@ -57,7 +59,8 @@ static void say(struct pki_xfer *xfer)
         send_eager(xfer);
         return;
     }
-    if (pki_lane_send(xfer->peer, &msg, NULL, xfer->engine) != PK_OK) {
+    /* An empty transfer is never granted: it waits for credit. */
+    if (xfer->bytes == 0 || pki_lane_send(xfer->peer, &msg, NULL, xfer->engine) != PK_OK) {
         pki_xfer_activate(xfer);
         return;
     }
@@ -106,6 +109,7 @@ static pk_result_t resolve(struct pki_xfer *xfer, const struct pki_msg *grant)
     if (result != PK_OK)
         return result;
     xfer->remote = base + grant->offset;
+    xfer->in_lane = (grant->flags & PKI_MSG_FLAG_LANE) != 0 && xfer->kind == PKI_MEM_HOST && xfer->way == peer->lane;
     if ((grant->flags & PKI_MSG_FLAG_SHARED) != 0 && xfer->kind == PKI_MEM_HOST) {
         xfer->gate_slot = grant->gate_slot % PKI_GATE_SLOTS;
         xfer->gate_value = grant->gate_value;
@@ -226,6 +230,8 @@ static size_t data_max(const struct pki_xfer *xfer)
 {
     size_t max = xfer->way->iface->msg_payload_max;
 
+    if (xfer->in_lane && max > PKI_LANE_PIECE)
+        return PKI_LANE_PIECE;
     return xfer->bytes < PKI_SHARE_MIN && max > PKI_EAGER_MAX ? PKI_EAGER_MAX : max;
 }
 
@@ -372,12 +378,21 @@ void pki_send_taken(struct pki_xfer *xfer, const struct pki_msg *msg)
 /* A slot for pieces came with the grant, and nothing has moved yet: offer the bytes, once all of them are ready. */
 static bool may_offer(const struct pki_xfer *xfer)
 {
-    return xfer->gate_slot >= 0 && xfer->kind == PKI_MEM_HOST && !xfer->bounce && !xfer->ll && xfer->issued == 0 && xfer->ready == xfer->bytes &&
-           xfer->way->can_put;
+    return xfer->gate_slot >= 0 && xfer->kind == PKI_MEM_HOST && !xfer->bounce && !xfer->ll && !xfer->in_lane && xfer->issued == 0 &&
+           xfer->ready == xfer->bytes && xfer->way->can_put;
+}
+
+/* A plan makes these bytes piece by piece: they are in the cache, and puts of small pieces cost a call of the kernel each. */
+static bool better_in_lane(const struct pki_xfer *xfer)
+{
+    return xfer->task->plan != NULL && xfer->kind == PKI_MEM_HOST && !xfer->bounce && !xfer->ll && xfer->issued == 0 && xfer->ready < xfer->bytes &&
+           xfer->way == xfer->peer->lane && xfer->way->can_get && xfer->bytes <= PKI_LANE_MAX;
 }
 
 static void move(struct pki_xfer *xfer)
 {
+    if (better_in_lane(xfer))
+        xfer->in_lane = true;
     if (!xfer->shared && may_offer(xfer) && !pki_share_offer(xfer)) {
         pki_xfer_activate(xfer);
         return;
@@ -400,7 +415,7 @@ static void move(struct pki_xfer *xfer)
     } else if (xfer->staged || xfer->bounce) {
         pki_stage_send(xfer);
         tell(xfer);
-    } else if (!xfer->way->can_put || is_short(xfer)) {
+    } else if (!xfer->way->can_put || xfer->in_lane || is_short(xfer)) {
         issue_data(xfer);
     } else {
         issue_puts(xfer);

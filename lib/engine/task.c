@@ -37,7 +37,7 @@ static uint64_t digest(const struct pki_request *r, int size)
 }
 
 /* Operation in 4 bits, type in 4, reduction in 4, root in 8, a digest of the rest in 12. */
-static uint32_t fingerprint(const struct pki_request *r, int size)
+uint32_t pki_task_fingerprint(const struct pki_request *r, int size)
 {
     if (r->what != PKI_DO_COLL)
         return 0;
@@ -204,7 +204,7 @@ static pk_result_t task_init(struct pki_task *task, struct pki_engine *e, const 
     task->engine = e;
     task->request = *r;
     task->name = request_name(r);
-    task->sig = fingerprint(r, e->config.size);
+    task->sig = pki_task_fingerprint(r, e->config.size);
     task->ready_slot = task->release_slot = -1;
     atomic_init(&task->ended, false);
     atomic_init(&task->may_start, true);
@@ -364,6 +364,22 @@ void pki_task_end(struct pki_task *task, pk_result_t result)
     }
     atomic_fetch_sub(&e->async_tasks, 1);
     pki_list_push(&e->ended, &task->node);
+}
+
+pk_result_t pki_task_resume(struct pki_engine *e, const struct pki_request *r, uint64_t number, uint64_t done,
+                            struct pki_list *blocking)
+{
+    struct pki_task *task;
+    pk_result_t result = pki_task_new(e, r, &task);
+
+    if (result != PK_OK)
+        return result;
+    task->number = number;
+    task->started = true;
+    pki_list_push(&e->tasks, &task->node);
+    pki_list_push(blocking, &task->waiting);
+    pki_plan_resume(task, done);
+    return PK_OK;
 }
 
 static pk_result_t make_all(struct pki_engine *e, const struct pki_request *requests, int n, uint64_t group, struct pki_list *made)
@@ -604,10 +620,17 @@ pk_result_t pki_engine_run(struct pki_engine *e, const struct pki_request *reque
     struct pki_capture *capture = NULL;
     uint64_t group = request->stream.kind == PK_STREAM_KIND_HOST ? pki_engine_new_group() : 0;
     pk_result_t started, finished;
+    enum pki_quick quick;
 
-    if (request->what != PKI_DO_COLL && pki_quick_p2p(e, request))
-        return PK_OK;
     pki_list_init(&blocking);
+    quick = pki_quick_run(e, request, &blocking);
+    if (quick == PKI_QUICK_DONE)
+        return PK_OK;
+    if (quick == PKI_QUICK_BEGUN) {
+        started = pki_list_empty(&blocking) ? pki_engine_status(e) : PK_OK; /* empty: it has failed */
+        finished = pki_engine_finish(e, &blocking);
+        return started != PK_OK ? started : finished;
+    }
     started = pki_engine_start_all(e, request, 1, group, &blocking, &capture);
     if (capture != NULL)
         return capture_alone(e, capture);

@@ -298,7 +298,7 @@ void pki_engine_abort(struct pki_engine *e)
 
 /* ---- end ---- */
 
-static void backoff(struct pki_engine *e, unsigned idle)
+void pki_engine_backoff(struct pki_engine *e, unsigned idle)
 {
     if (e->spin && idle < 4000)
         pki_cpu_pause();
@@ -324,7 +324,7 @@ void pki_engine_wait(struct pki_engine *e, const atomic_bool *done)
         }
         idle = moved ? 0 : idle + 1;
         if (!moved)
-            backoff(e, idle);
+            pki_engine_backoff(e, idle);
     }
 }
 
@@ -342,6 +342,6 @@ void pki_engine_wait_all(struct pki_engine *e)
         if (empty)
             return;
         idle = moved ? 0 : idle + 1;
-        backoff(e, idle);
+        pki_engine_backoff(e, idle);
     }
 }

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Host streams: operations one after another, of any communicator. The engine's lock is taken before the stream's, never after. */
+/*
+ * Host streams: operations one after another, of any communicator. The engine's lock is taken before the stream's, never after. Who
+ * waits for a stream drives the engine of its first operation itself, and the service thread keeps off meanwhile.
+ */
 #include <pthread.h>
 #include <stdlib.h>
 
@@ -9,7 +12,6 @@
 struct pki_host_stream {
     unsigned stamp; /* pki_fork_is_ours */
     pthread_mutex_t lock;
-    pthread_cond_t empty;
     struct pki_list tasks;
     pk_result_t result; /* the first error since it was last asked for */
     pk_error_info_t error;
@@ -22,7 +24,6 @@ pk_result_t pki_host_stream_open(struct pki_host_stream **out)
     if (s == NULL)
         return pki_fail(PK_ERR_MEMORY, NULL, "no memory for a stream");
     pthread_mutex_init(&s->lock, NULL);
-    pthread_cond_init(&s->empty, NULL);
     pki_list_init(&s->tasks);
     s->stamp = pki_fork_stamp();
     *out = s;
@@ -67,17 +68,49 @@ void pki_host_stream_ended(struct pki_host_stream *s, struct pki_task *task)
         s->result = task->result;
         s->error = task->engine->error;
     }
-    if (pki_list_empty(&s->tasks))
-        pthread_cond_broadcast(&s->empty);
-    else
+    if (!pki_list_empty(&s->tasks))
         start_next(s);
     pthread_mutex_unlock(&s->lock);
 }
 
+/* From the engine that this thread drives, if it does, to that of the first operation; NULL when there is none. An engine cannot be
+ * closed before it is left. */
+static struct pki_engine *enter_next(struct pki_host_stream *s, struct pki_engine *now)
+{
+    struct pki_engine *e = NULL;
+
+    pthread_mutex_lock(&s->lock);
+    if (!pki_list_empty(&s->tasks)) {
+        e = pki_container_of(s->tasks.next, struct pki_task, in_stream)->engine;
+        if (e != now)
+            atomic_fetch_add(&e->drivers, 1); /* before the task leaves the stream, and so before the engine can end */
+    }
+    pthread_mutex_unlock(&s->lock);
+    if (now != NULL && e != now)
+        pki_engine_leave(now);
+    return e;
+}
+
+static bool drive(struct pki_engine *e)
+{
+    bool moved = false;
+
+    if (pki_engine_trylock(e)) {
+        moved = pki_engine_progress(e);
+        pki_engine_unlock(e);
+    }
+    return moved;
+}
+
 bool pki_host_stream_idle(struct pki_host_stream *s)
 {
+    struct pki_engine *e = enter_next(s, NULL);
     bool idle;
 
+    if (e == NULL)
+        return true;
+    (void)drive(e);
+    pki_engine_leave(e);
     pthread_mutex_lock(&s->lock);
     idle = pki_list_empty(&s->tasks);
     pthread_mutex_unlock(&s->lock);
@@ -99,16 +132,21 @@ pk_result_t pki_host_stream_error(struct pki_host_stream *s)
 
 pk_result_t pki_host_stream_wait(struct pki_host_stream *s)
 {
-    pthread_mutex_lock(&s->lock);
-    while (!pki_list_empty(&s->tasks))
-        pthread_cond_wait(&s->empty, &s->lock);
-    pthread_mutex_unlock(&s->lock);
+    struct pki_engine *e = NULL;
+    unsigned idle = 0;
+
+    while ((e = enter_next(s, e)) != NULL) {
+        bool moved = drive(e);
+
+        idle = moved ? 0 : idle + 1;
+        if (!moved)
+            pki_engine_backoff(e, idle);
+    }
     return pki_host_stream_error(s);
 }
 
 void pki_host_stream_close(struct pki_host_stream *s)
 {
-    pthread_cond_destroy(&s->empty);
     pthread_mutex_destroy(&s->lock);
     free(s);
 }

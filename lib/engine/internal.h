@@ -327,6 +327,7 @@ struct pki_engine {
     uint64_t checked_ns;       /* when peers and deadlines were last looked at */
     atomic_int watched;        /* graphs may wait for peers, whose end somebody has to notice */
     atomic_int async_tasks;    /* the service thread's business */
+    atomic_int drivers;        /* threads that wait for a stream and see to it themselves */
     struct pki_list in_service;
 };
 
@@ -340,6 +341,10 @@ bool pki_engine_progress(struct pki_engine *engine);
 void pki_engine_drain(struct pki_engine *engine);
 /* Unlocked: progress until no operation is unfinished. */
 void pki_engine_wait_all(struct pki_engine *engine);
+/* Unlocked: what a thread does that has found nothing to do `idle` times in a row. */
+void pki_engine_backoff(struct pki_engine *engine, unsigned idle);
+/* Unlocked: a driver goes. */
+void pki_engine_leave(struct pki_engine *engine);
 /* Unlocked: progress until *done. */
 void pki_engine_wait(struct pki_engine *engine, const atomic_bool *done);
 /* Make the engine unusable; the calling thread's error record becomes the engine's. `tell`: the peers do not know yet. */

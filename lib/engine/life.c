@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The engine's life: made, connected, closed. */
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -216,6 +217,8 @@ pk_result_t pki_engine_close(struct pki_engine *e)
 
     pki_engine_wait_all(e);
     pki_service_detach(e);
+    while (atomic_load(&e->drivers) > 0) /* they have nothing to wait for any more */
+        sched_yield();
     pki_engine_drain(e);
     result = pki_engine_status(e);
     pki_side_tell_all(e, result != PK_OK);

@@ -319,10 +319,10 @@ pk_result_t pki_plan_reduce_from(struct pki_task *task, uint32_t i, size_t at, c
 {
     const struct pki_step *step = &task->plan->steps[i];
     size_t whole, size = pki_dtype_bytes(task->request.dtype);
-    const void *srcs[2] = { block(task, step->src, &whole) + at, payload };
+    const void *srcs[2] = { pki_plan_block(task, step->src, &whole) + at, payload };
 
     task->steps[i].reduced = true;
-    return pki_reduce_host(block(task, step->dst, &whole) + at, srcs, 2, bytes / size, task->request.dtype, step_op(task, step));
+    return pki_reduce_host(pki_plan_block(task, step->dst, &whole) + at, srcs, 2, bytes / size, task->request.dtype, step_op(task, step));
 }
 
 static void work_on_host(struct pki_task *task, uint32_t i, size_t avail)

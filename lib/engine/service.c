@@ -13,6 +13,10 @@
 
 #define WATCH_NS 10000000 /* how soon a peer's death is noticed for graphs that wait */
 #define AWAKE_NS 200000ull /* how long it stays awake with nothing to do: operations come in rows */
+/* Where callers wait for their streams themselves it only dozes for a while: to wake it from its sleep with every operation costs more
+ * than a doze costs the operation that nobody waits for. */
+#define DOZE_NS 100000
+#define DOZING_NS (20 * PKI_NS_PER_MS)
 
 static struct {
     pthread_mutex_t lock; /* held while engines are visited, so that detach waits for the visit */
@@ -35,17 +39,29 @@ static void widen_affinity(void)
     (void)sched_setaffinity(0, sizeof all, &all); /* the kernel takes what the cpuset allows */
 }
 
-static bool visit(bool *busy)
+void pki_engine_leave(struct pki_engine *e)
+{
+    bool left_over = atomic_load(&e->async_tasks) > 0; /* of other streams; while this thread counts, the engine stays */
+
+    if (atomic_fetch_sub(&e->drivers, 1) == 1 && left_over)
+        (void)pki_service_wake();
+}
+
+/* *busy: there is work that nobody else sees to; *driven: there is some that a waiting thread does. */
+static bool visit(bool *busy, bool *driven)
 {
     bool moved = false;
 
     for (struct pki_list *n = service.engines.next; n != &service.engines; n = n->next) {
         struct pki_engine *e = pki_container_of(n, struct pki_engine, in_service);
-
         bool works = atomic_load(&e->async_tasks) > 0, watched = atomic_load(&e->watched) > 0;
 
         if (!works && !watched)
             continue;
+        if (works && atomic_load(&e->drivers) > 0) {
+            *driven = true;
+            continue;
+        }
         *busy |= works || atomic_load(&e->failed) != PK_OK; /* replays that wait are let go one wait at a time */
         if (!pki_engine_trylock(e))
             continue;
@@ -68,7 +84,7 @@ static void rest(unsigned idle)
 }
 
 /* Sleep until there is work; at most for a moment if graphs may wait for a peer that dies. True: that moment is over. */
-static bool doze(void)
+static bool sleep_watching(void)
 {
     bool watched = false;
     struct timespec until;
@@ -87,43 +103,63 @@ static bool doze(void)
 }
 
 /* Asleep is set before the last look, and wake looks at it after counting the operation: one of the two sees the other. */
-static bool sleep_unless_busy(unsigned generation)
+static void sleep_unless_busy(unsigned generation)
 {
-    bool busy = false;
+    bool busy = false, driven = false;
 
     atomic_store(&service.asleep, true);
-    (void)visit(&busy);
+    (void)visit(&busy, &driven);
     while (!busy && service.generation == generation && atomic_load(&service.asleep)) {
-        if (!doze())
+        if (!sleep_watching())
             continue;
-        (void)visit(&busy);
+        (void)visit(&busy, &driven);
     }
     atomic_store(&service.asleep, false);
-    return service.generation == generation;
+}
+
+/* Nothing to do, or nothing that the waiting threads do not do. */
+static void linger(unsigned generation, uint64_t busy_ns, uint64_t driven_ns)
+{
+    uint64_t now = pki_now_ns();
+
+    if (now - busy_ns <= AWAKE_NS) {
+        sched_yield();
+        return;
+    }
+    if (now - driven_ns <= DOZING_NS) {
+        nanosleep(&(struct timespec){ .tv_nsec = DOZE_NS }, NULL);
+        return;
+    }
+    pthread_mutex_lock(&service.lock);
+    if (service.generation == generation)
+        sleep_unless_busy(generation);
+    pthread_mutex_unlock(&service.lock);
 }
 
 static void *serve(void *arg)
 {
     unsigned generation = (unsigned)(uintptr_t)arg;
-    uint64_t busy_ns = pki_now_ns();
+    uint64_t busy_ns = pki_now_ns(), driven_ns = 0;
     unsigned idle = 0;
     bool go_on = true;
 
     widen_affinity();
     while (go_on) {
-        bool busy = false, moved;
+        bool busy = false, driven = false, moved;
 
         pthread_mutex_lock(&service.lock);
-        moved = visit(&busy);
+        moved = visit(&busy, &driven);
         go_on = service.generation == generation;
-        if (busy)
-            busy_ns = pki_now_ns();
-        else if (go_on && pki_now_ns() - busy_ns > AWAKE_NS)
-            go_on = sleep_unless_busy(generation);
         pthread_mutex_unlock(&service.lock);
         idle = moved ? 0 : idle + 1;
-        if (!moved)
-            rest(busy ? idle : 0);
+        if (busy)
+            busy_ns = pki_now_ns();
+        else if (driven)
+            driven_ns = pki_now_ns();
+        if (busy && !moved)
+            rest(idle);
+        else if (!busy && go_on)
+            linger(generation, busy_ns, driven_ns);
     }
     return NULL;
 }

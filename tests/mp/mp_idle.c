@@ -1,0 +1,91 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A communicator with nothing to do uses no CPU, whatever was done in it before: blocking, in a stream, between hosts. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "pickle/pickle.h"
+#include "ranks.h"
+#include "turns.h"
+
+#define SIZE 2
+#define COUNT 1000
+#define IDLE_MS 1000
+#define MOST_MS 20 /* of them */
+
+static double cpu_ms(void)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+    return (double)t.tv_sec * 1e3 + (double)t.tv_nsec * 1e-6;
+}
+
+static void rest(const char *after)
+{
+    double before, used;
+
+    ranks_meet();
+    usleep(50000); /* threads that have just worked may look for more a moment */
+    before = cpu_ms();
+    usleep(IDLE_MS * 1000);
+    used = cpu_ms() - before;
+    report(used < MOST_MS, "%s: rank %d: %.2f ms of CPU in %d ms of idleness after %s", ranks_role(), ranks_rank(), used, IDLE_MS, after);
+    ranks_meet();
+}
+
+static int rank_main(void)
+{
+    pk_comm_config_t config = PK_COMM_CONFIG_INIT;
+    pk_stream_t stream;
+    struct turn_loop blocking, streamed;
+    pk_comm_t *comm = NULL;
+    int rank = ranks_rank();
+
+    config.device = PK_DEVICE_HOST;
+    if (!report(pk_comm_init(&comm, &config) == PK_OK && pk_stream_create(&stream) == PK_OK, "%s: rank %d: init", ranks_role(), rank) ||
+        !turn_open(&blocking, comm, PK_BLOCKING, rank, SIZE, COUNT) || !turn_open(&streamed, comm, stream, rank, SIZE, COUNT))
+        return 1;
+    rest("init");
+    for (size_t i = 0; i < turns_count; i++)
+        report(turn_run(&turns[i], &blocking) == PK_OK, "%s: rank %d: %s", ranks_role(), rank, turns[i].name);
+    rest("blocking operations");
+    for (size_t i = 0; i < turns_count; i++)
+        report(turn_run(&turns[i], &streamed) == PK_OK, "%s: rank %d: %s in a stream", ranks_role(), rank, turns[i].name);
+    rest("operations in a stream");
+    report(pk_stream_destroy(stream) == PK_OK && pk_comm_destroy(comm) == PK_OK, "%s: rank %d: destroy", ranks_role(), rank);
+    turn_close(&blocking);
+    turn_close(&streamed);
+    return report_end();
+}
+
+static void before(int rank, void *arg)
+{
+    if (arg != NULL)
+        setenv("PK_HOST_ID", rank == 0 ? "here" : "there", 1);
+}
+
+static void drive(const char *role, void *apart)
+{
+    const struct ranks_hooks hooks = { .before = before, .arg = apart };
+    struct ranks ranks;
+
+    ranks_open(&ranks, SIZE);
+    ranks_start_all(&ranks, role, NULL, &hooks);
+    report(ranks_wait(&ranks, 60000, -1) == 0, "%s", role);
+    ranks_close(&ranks);
+    unsetenv("PK_HOST_ID");
+}
+
+int main(void)
+{
+    char yes[] = "yes";
+
+    if (ranks_role() != NULL)
+        return rank_main();
+    drive("one host", NULL);
+    drive("two hosts", yes);
+    return report_end();
+}

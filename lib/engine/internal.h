@@ -243,7 +243,8 @@ struct pki_task {
     uint64_t begun_ns, deadline_ns;
     bool warned;
     unsigned questions;        /* late.c: asked about it so far */
-    uint64_t asked;            /* the number of the last one */
+    uint64_t asked;            /* the number of the last one that there was time to answer */
+    uint64_t asking, asking_ns; /* the last one */
     struct pki_xfer *xfer;     /* send, recv */
     size_t *lengths;           /* the layout's arrays */
     struct pki_plan_entry *entry;

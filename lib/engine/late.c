@@ -99,7 +99,7 @@ int pki_engine_missing(struct pki_engine *e)
     return first_missing(text);
 }
 
-static void ask(struct pki_engine *e, struct pki_task *task)
+static void ask(struct pki_engine *e, struct pki_task *task, uint64_t now)
 {
     struct pki_msg msg = { .kind = PKI_MSG_WHO, .op = task->number, .offset = ++e->questions };
 
@@ -107,7 +107,8 @@ static void ask(struct pki_engine *e, struct pki_task *task)
         msg.flags = PKI_MSG_FLAG_COLL;
         msg.sig = task->sig;
     }
-    task->asked = e->questions;
+    task->asking = e->questions;
+    task->asking_ns = now;
     for (int i = 0; i < e->config.size && atomic_load(&e->failed) == PK_OK; i++)
         if (e->peers[i].lane != NULL && !e->peers[i].gone)
             (void)pki_lane_send(&e->peers[i], &msg, NULL, e); /* a full lane is that of a rank that is late */
@@ -141,7 +142,7 @@ static void ask_in_time(struct pki_engine *e, struct pki_task *task, uint64_t no
     if (!task->started || due <= task->questions)
         return;
     task->questions = due;
-    ask(e, task);
+    ask(e, task, now);
 }
 
 static void warn(struct pki_engine *e, struct pki_task *task, uint64_t waited_ms)
@@ -177,10 +178,12 @@ void pki_late_check(struct pki_engine *e, uint64_t now)
         const uint64_t warn_ns = task->begun_ns + (span / 2 < WARN_AFTER_NS ? span / 2 : WARN_AFTER_NS);
         const uint64_t waited_ms = (now - task->begun_ns) / PKI_NS_PER_MS;
 
+        if (now - task->asking_ns >= answer_ns / 2)
+            task->asked = task->asking;
         ask_in_time(e, task, now, warn_ns, answer_ns);
         if (now >= task->deadline_ns)
             time_out(e, task, waited_ms);
-        else if (now >= warn_ns && !task->warned)
+        else if (now >= warn_ns && !task->warned && task->asked == task->asking)
             warn(e, task, waited_ms);
     }
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The machine and the settings, for people to read. */
 #include <inttypes.h>
+#include <string.h>
 
 #include "comm/comm.h"
 #include "util/env.h"
@@ -41,6 +42,28 @@ static void dump_device(const struct pki_topology *t, int index, struct pki_text
     pki_text_add(out, "\n");
 }
 
+/* What each transport found when the communicator was made; without one, whether RDMA could be used. */
+static void dump_transports(const struct pk_comm *comm, struct pki_text *out)
+{
+    const struct pki_transport *const *transports = pki_transports();
+    struct pki_iface_config config = { .size = 1 };
+
+    for (int i = 0; transports[i] != NULL; i++) {
+        struct pki_probe probe;
+
+        if (comm != NULL)
+            probe = comm->cards[comm->rank].probes[i];
+        else if (strcmp(transports[i]->name, "rdma") == 0)
+            transports[i]->probe(&config, &probe);
+        else
+            continue;
+        pki_text_add(out, "transport %-6s %s: %.95s\n", transports[i]->name, probe.usable ? "can be used" : "cannot be used",
+                     probe.reason);
+    }
+    if (pki_transport_find("rdma") == NULL)
+        pki_text_add(out, "transport rdma   cannot be used: not in this build\n");
+}
+
 static void dump_ranks(const struct pk_comm *comm, struct pki_text *out)
 {
     for (int i = 0; i < comm->size; i++) {
@@ -68,6 +91,7 @@ pk_result_t pki_topology_dump(const struct pk_comm *comm, char *text, size_t cap
     for (int i = 0; i < topology->ndevices; i++)
         dump_device(topology, i, &out);
     pki_topology_free(topology);
+    dump_transports(comm, &out);
     if (comm != NULL)
         dump_ranks(comm, &out);
     if (needed != NULL)

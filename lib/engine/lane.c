@@ -14,10 +14,12 @@ pk_result_t pki_lane_send(struct pki_peer *peer, const struct pki_msg *msg, cons
 
     if (result == PK_OK) {
         e->stats.messages++;
-    } else if (result != PK_IN_PROGRESS) {
+    } else if (result == PK_ERR_PEER) {
         struct pki_where where = pki_engine_where(e, peer->rank, NULL);
 
         pki_engine_blame(e, PK_ERR_PEER, &where, "a message", 0, msg->payload);
+    } else if (result != PK_IN_PROGRESS) {
+        pki_engine_poison(e, result, true); /* this rank's own trouble (no room to register memory), recorded where it was seen */
     }
     return result;
 }

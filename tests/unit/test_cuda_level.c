@@ -138,6 +138,8 @@ Test(cuda_level, dumps)
     cr_expect_eq(pk_topology_dump(comms[1], text, sizeof text, &needed), PK_OK);
     expect_text(text, "machine: 1 packages, 1 NUMA nodes, 2 cores, 2 CPUs");
     expect_text(text, "0 GPU 0000:19:00.0 -        node  0  distances SELF NODE");
+    expect_text(text, "transport shm    can be used: memfd");
+    expect_text(text, "transport rdma   cannot be used: ");
     expect_text(text, "rank 0: this host");
     expect_text(text, "(NODE)\nrank 1 (this one): this host");
     close_pair(comms);

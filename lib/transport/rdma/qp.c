@@ -6,9 +6,10 @@
 
 #include "transport/rdma/rdma.h"
 
-/* A lost packet is sent again after 4.096 us * 2^17 = 0.5 s at the latest, 7 times: what is gone for 4 s is gone. */
+/* A lost packet is sent again after 4.096 us * 2^17 = 0.5 s at the latest, 6 times: what is gone for some 4 s is gone. (7 means for ever
+ * to Soft-RoCE.) */
 #define ACK_TIMEOUT 17
-#define RETRIES 7
+#define RETRIES 6
 #define RNR_TIMER 12 /* 0.64 ms; credits keep it from being needed */
 #define HOPS 64
 

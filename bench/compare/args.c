@@ -23,7 +23,8 @@ static const char usage[] =
     "      --bind core|none  one core a rank, or as the kernel likes (default: core where there are enough of them)\n"
     "      --csv FILE, --json FILE\n"
     "  -h, --help\n"
-    "Times are of the slowest rank; ratios are of medians, the first world's time to the other's: below 1 the first is faster.\n";
+    "Times are of the slowest rank; ratios are of medians, the first world's time to the other's: below 1 the first is faster.\n"
+    "A ratio with ~ differed from round to round by more than half: the machine was not quiet enough for it.\n";
 
 enum { OPTION_NET = 256, OPTION_CSV, OPTION_JSON, OPTION_BIND };
 
@@ -106,7 +107,7 @@ static void parse_option(int letter, const char *value, struct driver_options *o
     case 'b': o->begin_bytes = parse_bytes("size", value); break;
     case 'e': o->end_bytes = parse_bytes("size", value); break;
     case 'f': o->factor = parse_number("factor", value, 2, 1u << 20); break;
-    case 'k': o->rounds = parse_number("number of rounds", value, 1, 1000); break;
+    case 'k': o->rounds = parse_number("number of rounds", value, 1, ROUNDS_MAX); break;
     case 't': o->turn_us = 1e3 * parse_number("length of a turn", value, 1, 60000); break;
     case 'w': o->worlds = value; break;
     case OPTION_NET: o->net = true; break;

@@ -11,6 +11,7 @@
 
 #define WORLDS_MAX 12
 #define RANKS_MAX 64
+#define ROUNDS_MAX 100
 #define LABEL_BYTES 48
 #define COMMAND_BYTES 1024
 
@@ -46,6 +47,7 @@ struct driver_world {
 struct driver_result {
     bool measured;
     double median_us, p99_us, min_us;
+    double turn_us[ROUNDS_MAX]; /* median of each turn */
     unsigned samples;
     uint64_t wrong;
     char note[COMPARE_NOTE_BYTES];

@@ -79,7 +79,8 @@ struct heap {
     unsigned count;
 };
 
-static bool take_turn(struct driver *driver, struct driver_world *world, const struct compare_order *order, struct heap *heap)
+static bool take_turn(struct driver *driver, struct driver_world *world, const struct compare_order *order, struct heap *heap,
+                      double *turn_us)
 {
     struct compare_answer answer;
     double *more = realloc(heap->samples, (heap->count + COMPARE_SAMPLES_MAX) * sizeof *more);
@@ -89,6 +90,7 @@ static bool take_turn(struct driver *driver, struct driver_world *world, const s
     heap->samples = more;
     if (!driver_order(driver, world, order, &answer, heap->samples + heap->count))
         return false;
+    *turn_us = median(heap->samples + heap->count, answer.samples);
     heap->count += answer.samples;
     return true;
 }
@@ -138,7 +140,7 @@ static void run_size(struct driver *driver, enum compare_op op, size_t bytes)
         for (int turn = 0; turn < n; turn++) {
             int w = (int)((unsigned)turn + round) % n;
 
-            ready[w] = ready[w] && take_turn(driver, &driver->worlds[w], &orders[w], &heaps[w]);
+            ready[w] = ready[w] && take_turn(driver, &driver->worlds[w], &orders[w], &heaps[w], &row.results[w].turn_us[round]);
         }
     for (int w = 0; w < n; w++) {
         if (ready[w])

@@ -88,11 +88,11 @@ static void print_heads(const struct driver *driver)
     printf("#\n# %-14s %10s", "operation", "bytes");
     for (int w = 0; w < driver->world_count; w++) {
         short_label(driver->worlds[w].label, label);
-        printf(w == 0 ? " %12s" : " %12s ratio", label);
+        printf(w == 0 ? " %12s" : " %12s ratio ", label);
     }
     printf("  | best of: Open MPI  Gloo\n# %-14s %10s %12s", "", "", "us");
     for (int w = 1; w < driver->world_count; w++)
-        printf(" %12s      ", "us");
+        printf(" %12s       ", "us");
     printf("  | ratio\n");
 }
 
@@ -125,7 +125,8 @@ void driver_header(struct driver *driver)
     driver->csv = open_output(driver->options.csv_path);
     driver->json = open_output(driver->options.json_path);
     if (driver->csv != NULL)
-        fputs("operation,bytes,ranks,world,family,median_us,p99_us,min_us,samples,ratio,wrong,how\n", driver->csv);
+        fputs("operation,bytes,ranks,world,family,median_us,p99_us,min_us,samples,ratio,ratio_rounds,ratio_least,ratio_most,wrong,"
+              "how\n", driver->csv);
     if (driver->json != NULL)
         json_header(driver, cpu, date);
     print_heads(driver);
@@ -138,6 +139,40 @@ static double ratio(const struct driver_row *row, int w)
     if (!row->results[0].measured || !row->results[w].measured || row->results[w].median_us <= 0)
         return 0;
     return row->results[0].median_us / row->results[w].median_us;
+}
+
+/* The ratio in each round, whose turns were close together in time: what the machine's mood cannot change. */
+struct spread {
+    double median, least, most;
+};
+
+static int by_size(const void *a, const void *b)
+{
+    double x = *(const double *)a;
+    double y = *(const double *)b;
+
+    return (x > y) - (x < y);
+}
+
+static struct spread round_ratios(const struct driver *driver, const struct driver_row *row, int w)
+{
+    double ratios[ROUNDS_MAX];
+    unsigned n = 0;
+
+    for (unsigned round = 0; round < driver->options.rounds; round++)
+        if (row->results[0].turn_us[round] > 0 && row->results[w].turn_us[round] > 0)
+            ratios[n++] = row->results[0].turn_us[round] / row->results[w].turn_us[round];
+    if (n == 0)
+        return (struct spread){ 0, 0, 0 };
+    qsort(ratios, n, sizeof *ratios, by_size);
+    return (struct spread){ .median = ratios[n / 2], .least = ratios[0], .most = ratios[n - 1] };
+}
+
+static bool doubtful(const struct driver *driver, const struct driver_row *row, int w)
+{
+    struct spread spread = round_ratios(driver, row, w);
+
+    return spread.most > 1.5 * spread.least;
 }
 
 /* To the fastest of a family; 0: none was measured. */
@@ -167,8 +202,10 @@ static void print_row(const struct driver *driver, const struct driver_row *row)
             printf(" %12.2f", row->results[w].median_us);
         else
             printf(" %12s", "-");
-        if (w > 0)
+        if (w > 0) {
             print_ratio(ratio(row, w), 5);
+            putchar(doubtful(driver, row, w) ? '~' : ' ');
+        }
     }
     printf("  |         ");
     print_ratio(best_ratio(driver, row, FAMILY_OMPI), 8);
@@ -184,11 +221,13 @@ static void csv_row(const struct driver *driver, const struct driver_row *row)
 {
     for (int w = 0; w < driver->world_count; w++) {
         const struct driver_result *r = &row->results[w];
+        struct spread spread = round_ratios(driver, row, w);
 
         if (r->measured)
-            fprintf(driver->csv, "%s,%zu,%d,%s,%s,%.3f,%.3f,%.3f,%u,%.4f,%llu,\"%s\"\n", driver_op_name(row->op), row->bytes,
+            fprintf(driver->csv, "%s,%zu,%d,%s,%s,%.3f,%.3f,%.3f,%u,%.4f,%.4f,%.4f,%.4f,%llu,\"%s\"\n", driver_op_name(row->op), row->bytes,
                     driver->options.ranks, driver->worlds[w].label, family_names[driver->worlds[w].family], r->median_us, r->p99_us,
-                    r->min_us, r->samples, ratio(row, w), (unsigned long long)r->wrong, r->note);
+                    r->min_us, r->samples, ratio(row, w), spread.median, spread.least, spread.most, (unsigned long long)r->wrong,
+                    r->note);
     }
 }
 
@@ -200,14 +239,15 @@ static void json_row(const struct driver *driver, const struct driver_row *row)
             driver_op_name(row->op), row->bytes);
     for (int w = 0; w < driver->world_count; w++) {
         const struct driver_result *r = &row->results[w];
+        struct spread spread = round_ratios(driver, row, w);
 
         if (!r->measured)
             continue;
         fprintf(driver->json, "%s\n   {\"world\": ", comma);
         json_string(driver->json, driver->worlds[w].label);
         fprintf(driver->json, ", \"median_us\": %.3f, \"p99_us\": %.3f, \"min_us\": %.3f, \"samples\": %u, \"ratio\": %.4f,"
-                " \"wrong\": %llu, \"how\": ", r->median_us, r->p99_us, r->min_us, r->samples, ratio(row, w),
-                (unsigned long long)r->wrong);
+                " \"ratio_rounds\": [%.4f, %.4f, %.4f], \"wrong\": %llu, \"how\": ", r->median_us, r->p99_us, r->min_us,
+                r->samples, ratio(row, w), spread.least, spread.median, spread.most, (unsigned long long)r->wrong);
         json_string(driver->json, r->note);
         fputc('}', driver->json);
         comma = ",";

@@ -187,7 +187,7 @@ static void spread_ports(struct pki_id *id, int master_port)
     const int hosts = id->address_count;
 
     for (int i = hosts * TORCH_PORTS - 1; i >= 0; i--) {
-        int port = PORT_FIRST + (master_port + (i / hosts + 1) * TORCH_PORT_STEP) % PORTS;
+        int port = PORT_FIRST + (master_port + (i / hosts + 1) * TORCH_PORT_STEP - PORT_FIRST + PORTS) % PORTS;
 
         id->address[i] = id->address[i % hosts];
         pki_address_set_port(&id->address[i], (uint16_t)port);

@@ -134,10 +134,42 @@ static void device_main(int rank)
     report(took < LONG_MS / 2, "device: rank %d: after %.0f ms", rank, took);
 }
 
+/* Out of ranks on two hosts: a group across both, and what is left; both work, and so does the parent. */
+static void split_main(int rank)
+{
+    pk_comm_config_t config = config_of(0);
+    pk_comm_t *parent = NULL, *group = NULL;
+    int32_t own = rank, all[SIZE] = { -1, -1, -1 };
+    bool right;
+
+    if (!report(pk_comm_init(&parent, &config) == PK_OK, "split: rank %d: init", rank) ||
+        !report(pk_comm_split(parent, rank == 0, -rank, &group, NULL) == PK_OK, "split: rank %d: pk_comm_split", rank))
+        return;
+    right = pk_allgather(&own, all, 1, PK_INT32, group, PK_BLOCKING) == PK_OK && (rank == 0 ? all[0] == 0 : all[0] == 2 && all[1] == 1);
+    report(right, "split: rank %d: its group has ranks %d, %d", rank, (int)all[0], (int)all[1]);
+    report(works(parent), "split: rank %d: the parent works", rank);
+    report(pk_comm_destroy(group) == PK_OK && pk_comm_destroy(parent) == PK_OK, "split: rank %d: destroy", rank);
+}
+
 static const struct role {
     const char *name;
     void (*main)(int rank);
-} roles[] = { { "torch", torch_main }, { "poll", poll_main }, { "abort", abort_main }, { "device", device_main } };
+} roles[] = { { "torch", torch_main }, { "poll", poll_main }, { "abort", abort_main }, { "device", device_main },
+            { "split", split_main } };
+
+/* Ranks 1 and 2 are on different hosts. */
+static void apart_before(int rank, void *arg)
+{
+    (void)arg;
+    setenv("PK_HOST_ID", rank == 2 ? "there" : "here", 1);
+}
+
+static void apart_after(int rank, void *arg)
+{
+    (void)rank;
+    (void)arg;
+    unsetenv("PK_HOST_ID");
+}
 
 static void torch_before(int rank, void *arg)
 {
@@ -222,6 +254,7 @@ static void drive_mpirun(void)
 int main(void)
 {
     static const struct ranks_hooks torch = { .before = torch_before, .after = torch_after };
+    static const struct ranks_hooks apart = { .before = apart_before, .after = apart_after };
 
     if (ranks_role() != NULL) {
         for (size_t i = 0; i < sizeof roles / sizeof roles[0]; i++)
@@ -234,6 +267,8 @@ int main(void)
     drive_mpirun();
     for (int64_t us = 0; us <= 100000; us = us == 0 ? 1000 : us * 10)
         drive("abort", us, NULL);
+    drive("split", 0, NULL);
+    drive("split", 1, &apart);
     drive("device", 0, NULL);
     drive("device", 1, NULL);
     return report_end();

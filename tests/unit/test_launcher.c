@@ -79,6 +79,94 @@ Test(launcher, variables)
     cr_expect_eq(find_as("0", "1", NULL, &id), PK_OK);
 }
 
+static pk_result_t find_by_torch(const char *rank, const char *port, pk_unique_id_t *id)
+{
+    int n, r;
+
+    no_launcher();
+    setenv("RANK", rank, 1);
+    setenv("WORLD_SIZE", "2", 1);
+    setenv("MASTER_ADDR", "127.0.0.1", 1);
+    setenv("MASTER_PORT", port, 1);
+    return pki_launcher_find(&n, &r, id, pki_deadline_ns(1000), NULL);
+}
+
+static int port_of(const pk_unique_id_t *id, int index)
+{
+    struct pki_id made;
+    struct sockaddr_in v4;
+
+    cr_assert(pki_wire_get_id(id, &made) && index < made.address_count);
+    memcpy(&v4, &made.address[index].storage, sizeof v4);
+    return ntohs(v4.sin_port);
+}
+
+Test(launcher, torchrun)
+{
+    pk_unique_id_t first, same, other;
+    int listeners[PKI_ID_ADDRESSES];
+
+    cr_expect_eq(find_by_torch("1", "0", &first), PK_ERR_ARG);
+    cr_expect_eq(find_by_torch("2", "29500", &first), PK_ERR_ARG);
+    cr_assert_eq(find_by_torch("1", "29500", &first), PK_OK);
+    cr_expect_eq(port_of(&first, 0), 30513);
+    cr_expect_eq(port_of(&first, 1), 31526);
+    cr_assert_eq(find_by_torch("1", "65000", &other), PK_OK); /* goes on from 1024 */
+    cr_expect_eq(port_of(&other, 0), 1024 + 65000 + 1013 - 65536);
+    cr_assert_eq(find_by_torch("1", "29500", &same), PK_OK);
+    cr_expect_eq(memcmp(&first, &same, sizeof same), 0);
+    setenv("TORCHELASTIC_RESTART_COUNT", "1", 1); /* another life of the job does not know the ranks of this one */
+    cr_assert_eq(find_by_torch("1", "29500", &other), PK_OK);
+    cr_expect_neq(memcmp(&first, &other, sizeof other), 0);
+    unsetenv("TORCHELASTIC_RESTART_COUNT");
+
+    /* Rank 0 takes both ports; who comes to the same then has none; one of two is enough. */
+    cr_assert_eq(find_by_torch("0", "29500", &first), PK_OK, "%s", pki_error_get()->text);
+    cr_expect_eq(find_by_torch("0", "29500", &other), PK_ERR_SYSTEM);
+    cr_assert_eq(pki_listener_take(&first, listeners), 2);
+    close(listeners[0]);
+    cr_assert_eq(find_by_torch("0", "29500", &same), PK_OK, "%s", pki_error_get()->text);
+    close(listeners[1]);
+    cr_expect_eq(pki_listener_take(&same, listeners), 1);
+    close(listeners[0]);
+}
+
+/* PMIx of the launcher that started torchrun speaks of torchrun's place. */
+Test(launcher, torchrun_under_another_launcher)
+{
+    pk_unique_id_t id;
+    int n = 0, r = 0;
+
+    cr_assert_eq(find_by_torch("1", "29500", &id), PK_OK);
+    setenv("PMIX_RANK", "0", 1);
+    setenv("PMIX_NAMESPACE", "nobody", 1);
+    setenv("TORCHELASTIC_RUN_ID", "a job", 1);
+    cr_expect_eq(pki_launcher_find(&n, &r, &id, pki_deadline_ns(1000), NULL), PK_OK);
+    cr_expect_eq(r, 1);
+    unsetenv("TORCHELASTIC_RUN_ID");
+    no_launcher();
+}
+
+Test(launcher, turns)
+{
+    struct pki_list turns[3];
+    const atomic_bool cancelled = true;
+
+    for (int i = 0; i < 3; i++) {
+        pki_list_init(&turns[i]);
+        pki_launcher_enter(&turns[i]);
+    }
+    cr_expect_eq(pki_launcher_wait(&turns[0], pki_deadline_ns(1000), NULL), PK_OK);
+    cr_expect_eq(pki_launcher_wait(&turns[1], pki_deadline_ns(5), NULL), PK_ERR_TIMEOUT);
+    cr_expect_eq(pki_launcher_wait(&turns[1], pki_deadline_ns(1000), &cancelled), PK_ERR_ABORTED);
+    pki_launcher_leave(&turns[1]); /* gives up before its turn */
+    cr_expect_eq(pki_launcher_wait(&turns[2], pki_deadline_ns(5), NULL), PK_ERR_TIMEOUT);
+    pki_launcher_leave(&turns[0]);
+    pki_launcher_leave(&turns[0]);
+    cr_expect_eq(pki_launcher_wait(&turns[2], pki_deadline_ns(1000), NULL), PK_OK);
+    pki_launcher_leave(&turns[2]);
+}
+
 static void write_secret(const char *path, const char *text, mode_t mode)
 {
     int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);

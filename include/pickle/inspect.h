@@ -85,6 +85,11 @@ typedef struct pk_stats {
     uint64_t kernels;         /**< kernels launched, of any kind */
     uint64_t waits_pending;   /**< stream waits that hold a hardware queue now */
     uint64_t waits_max;       /**< the most of them at a time */
+    uint64_t words;           /**< words written or waited for in streams, in batches or alone */
+    uint64_t mappings_made;   /**< allocations of peers that were mapped */
+    uint64_t mappings_found;  /**< grants in an allocation that was mapped already */
+    uint64_t device_bytes;    /**< GPU memory that the communicator holds: scratch, slots, graphs */
+    uint64_t pinned_bytes;    /**< host memory it has registered for slots */
 } pk_stats_t;
 
 /** Read the counters. @return PK_OK; PK_ERR_ARG (null, struct_size). Since 0.1. */

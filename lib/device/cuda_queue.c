@@ -188,6 +188,7 @@ pk_result_t pki_cuda_words(const struct pki_queue *queue, const struct pki_word_
         return pki_fail(PK_ERR_ARG, NULL, "%d word operations at once; up to %d are possible", n, BATCH_MAX);
     if (n == 0)
         return PK_OK;
+    queue->device->words += (uint64_t)n;
     pki_cuda_enter(context);
     if (how == PKI_WAIT_KERNEL)
         result = words_by_kernel(queue, ops, n);

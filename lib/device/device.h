@@ -182,6 +182,7 @@ static inline uint32_t pki_op_divisor(pk_op_t op)
 struct pki_device {
     const struct pki_device_ops *ops;
     int max_ctas; /* most CTAs of one reduction; 0: the device's choice */
+    uint64_t words; /* written or waited for in queues so far */
 };
 
 /* The tables; cuda is NULL in a library built without CUDA. */

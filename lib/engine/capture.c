@@ -195,6 +195,8 @@ static pk_result_t grant(struct pki_engine *e, struct captured *c)
         result = c->bytes == 0 ? PK_OK : pki_region_tell(e, c->peer, c->addr, c->bytes, &msg.region, &msg.offset);
         if (result == PK_OK)
             result = pki_lane_send(c->peer, &msg, NULL, e);
+        if (result == PK_OK && c->bytes > 0)
+            pki_region_hold(e, msg.region);
         if (result != PK_IN_PROGRESS)
             return result;
         result = pause_for(e, c, until);

@@ -81,6 +81,7 @@ static pk_result_t keep_scratch(struct pki_engine *e, const struct pki_task *tas
     if (memory == NULL)
         return pki_fail(PK_ERR_MEMORY, NULL, "no memory for a captured collective");
     memory->ptr = task->scratch;
+    memory->bytes = task->scratch_stride * task->plan->scratch_blocks;
     pki_list_push(&e->graph_memory, &memory->node);
     return PK_OK;
 }

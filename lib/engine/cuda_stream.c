@@ -67,6 +67,14 @@ static void budget_give(void *stream)
     pthread_mutex_unlock(&budget.lock);
 }
 
+/* Operations in CUDA streams of the process that have not ended, whatever their streams wait by. */
+static atomic_int in_streams;
+
+bool pki_streams_wait(void)
+{
+    return atomic_load(&in_streams) > 0;
+}
+
 void pki_stream_waits(uint64_t *pending, uint64_t *most)
 {
     pthread_mutex_lock(&budget.lock);
@@ -160,6 +168,8 @@ pk_result_t pki_stream_admit(struct pki_task *task)
     result = choose_wait(task);
     if (result == PK_OK)
         result = take_words(task);
+    task->counted = true;
+    atomic_fetch_add(&in_streams, 1);
     if (result != PK_OK)
         pki_stream_left(task);
     return result;
@@ -338,7 +348,9 @@ void pki_stream_left(struct pki_task *task)
         return;
     if (task->holds_wait)
         budget_give(task->queue.handle);
-    task->holds_wait = false;
+    if (task->counted)
+        atomic_fetch_sub(&in_streams, 1);
+    task->holds_wait = task->counted = false;
     if (task->release_slot >= 0)
         pki_gate_open(&task->release);
     pki_words_give(task->engine, task->ready_slot);

@@ -101,10 +101,29 @@ pk_result_t pki_engine_explain(struct pki_engine *e, const struct pki_request *r
     return result;
 }
 
+static void count_memory(const struct pki_engine *e, pk_stats_t *stats)
+{
+    const struct pki_stage_pool *pools[2] = { &e->in, &e->out };
+
+    if (e->gpu != NULL)
+        stats->words = e->gpu->words;
+    if (e->ll_memory != NULL)
+        stats->device_bytes += (uint64_t)e->config.size * PKI_LL_SLOTS * PKI_LL_SLOT_BYTES;
+    for (int i = 0; i < PKI_SCRATCH_MAX; i++)
+        if (e->scratch[i].ptr != NULL && e->scratch[i].kind == PKI_MEM_DEVICE)
+            stats->device_bytes += e->scratch[i].bytes;
+    for (const struct pki_list *n = e->graph_memory.next; n != &e->graph_memory; n = n->next)
+        stats->device_bytes += pki_container_of(n, struct pki_graph_memory, node)->bytes;
+    for (int i = 0; i < 2; i++)
+        if (pools[i]->memory != NULL)
+            stats->pinned_bytes += (uint64_t)PKI_STAGE_SLOTS * PKI_STAGE_BYTES;
+}
+
 void pki_engine_stats(struct pki_engine *e, pk_stats_t *stats)
 {
     pki_engine_lock(e);
     *stats = e->stats;
+    count_memory(e, stats);
     pki_engine_unlock(e);
     pki_stream_waits(&stats->waits_pending, &stats->waits_max);
 }

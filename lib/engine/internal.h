@@ -24,7 +24,9 @@
 #define PKI_XFER_PUTS 2                  /* chunks of one transfer in flight */
 #define PKI_IFACES_MAX 4
 #define PKI_GRANT_NS 20000u              /* how long a send in a stream looks for its grant at most */
-#define PKI_REGIONS_MAX (1u << 20)       /* ids a peer may use */
+#define PKI_REGION_GENERATION (1u << 20) /* ids are an entry's number plus a multiple of this */
+#define PKI_REGIONS_MAX (PKI_REGION_GENERATION - 2)
+#define PKI_REGIONS_KEPT 1024u           /* more only while transfers need them */
 #define PKI_EXPORT_PIECES_MAX 65536u     /* descriptors of one region */
 #define PKI_LL_SLOTS 16                  /* low-latency slots a pair and direction */
 #define PKI_STAGE_BYTES (512u << 10)     /* one slot of pinned memory, and the longest piece */
@@ -103,6 +105,7 @@ struct pki_xfer {
     struct pki_gate start, finish; /* of the slot: buffer free; last byte in place */
     struct pki_put puts[PKI_XFER_PUTS];
     unsigned puts_head, puts_tail;
+    uint32_t region;        /* receive, granted: of this rank; 0: none */
     struct pki_stage *stage;
     void *kept;             /* receive into GPU memory: an eager message that came before the buffer was free */
     int slot;               /* pinned memory for a low-latency kernel to read; -1: none */
@@ -153,13 +156,16 @@ struct pki_peer {
     uint64_t ll_mapping;
     struct pki_import *imports;
     uint32_t nimports, imports_cap;
-    bool *told;                     /* [id]: the peer has been told of this region of ours */
+    uint32_t *told;                 /* [entry]: the id of our region there that the peer has been told of */
     uint32_t told_cap;
     uint32_t exporting, exported_pieces; /* a description in the middle of being sent */
 };
 
 struct pki_region { /* an allocation of this rank that peers may map */
-    uint32_t id;
+    uint32_t id;      /* entry + 1, and the generation in the upper bits */
+    uint32_t next;    /* entry + 1 of the next with this hash; 0: none */
+    uint32_t busy;    /* transfers that have been granted in it; captured ones for good */
+    uint64_t used;    /* when last; 0: the entry is free */
     struct pki_mem mem;
     struct pki_export exported;
     struct pki_iface *iface;
@@ -168,6 +174,7 @@ struct pki_region { /* an allocation of this rank that peers may map */
 struct pki_graph_memory {
     struct pki_list node;
     void *ptr;
+    size_t bytes;
 };
 
 struct pki_registration {
@@ -236,6 +243,7 @@ struct pki_task {
     struct pki_host_stream *stream;
     uint64_t group;            /* of the process: operations that were started together */
     atomic_bool may_start;     /* host stream: everything before it has ended */
+    bool counted; /* among those in CUDA streams of the process */
     bool started, holds_wait, direct, few_queues, waited;
     bool running;              /* its steps are being looked at */
     atomic_bool ended;
@@ -313,6 +321,11 @@ struct pki_engine {
     char *ll_memory;
     struct pki_region *regions;
     uint32_t nregions, regions_cap;
+    uint32_t region_buckets[256];
+    uint32_t region_looked;     /* the next to be looked at whether it is still there */
+    uint64_t region_clock;
+    bool region_holes;          /* some entry may be free */
+    struct pki_list retired;    /* mappings to be closed when nothing is under way */
     struct pki_list plans;
     int nplans;
     struct pki_scratch scratch[PKI_SCRATCH_MAX];
@@ -454,11 +467,22 @@ pk_result_t pki_region_map(struct pki_engine *engine, struct pki_peer *peer, uin
 pk_result_t pki_region_arrived(struct pki_engine *engine, struct pki_peer *peer, uint32_t id, const struct pki_export *exported);
 /* NULL: this region has not been described. */
 struct pki_import *pki_region_import(struct pki_peer *peer, uint32_t id);
+/* The peer's memory is gone, or it needs the entry. */
+void pki_region_forgotten(struct pki_engine *engine, struct pki_peer *peer, uint32_t id);
+void pki_region_close_retired(struct pki_engine *engine); /* nothing waits in a stream now */
+/* A granted transfer keeps its region from being forgotten until it has ended. 0: none. */
+void pki_region_hold(struct pki_engine *engine, uint32_t id);
+void pki_region_drop(struct pki_engine *engine, uint32_t id);
+static inline uint32_t pki_region_index(uint32_t id)
+{
+    return (id & (PKI_REGION_GENERATION - 1)) - 1;
+}
 void pki_region_close_all(struct pki_engine *engine);
 void pki_export_release(struct pki_export *exported);
 bool pki_region_registered(struct pki_engine *engine, const void *ptr, size_t bytes);
 
 /* side.c: frames on the socket beside the lane */
+void pki_side_send_forget(struct pki_engine *engine, struct pki_peer *peer, uint32_t id); /* a hint: it may get lost */
 pk_result_t pki_side_send_export(struct pki_engine *engine, struct pki_peer *peer, uint32_t id, const struct pki_export *exported);
 void pki_side_poll(struct pki_engine *engine, struct pki_peer *peer);
 void pki_side_check_left(struct pki_engine *engine, struct pki_peer *peer); /* a peer that said goodbye is still waited for */
@@ -522,6 +546,7 @@ void pki_stream_move(struct pki_task *task);         /* what the stream itself m
 void pki_stream_end(struct pki_task *task, struct pki_list *made); /* waits, for all of `made` in the same stream at once */
 void pki_stream_left(struct pki_task *task);         /* the task has ended: its wait is over */
 void pki_stream_waits(uint64_t *pending, uint64_t *most); /* of the process */
+bool pki_streams_wait(void); /* may a stream of the process wait for a peer because of an operation? Graphs are not counted */
 
 /* capture.c */
 /* Nothing has happened when this refuses; the others follow as engine.h says. */

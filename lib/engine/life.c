@@ -44,6 +44,7 @@ static void lists_init(struct pki_engine *e)
     pki_list_init(&e->active);
     pki_list_init(&e->registrations);
     pki_list_init(&e->captured);
+    pki_list_init(&e->retired);
     pki_list_init(&e->graph_memory);
     pki_list_init(&e->free_xfers);
     pki_list_init(&e->spent_xfers);

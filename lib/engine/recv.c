@@ -190,6 +190,8 @@ static pk_result_t send_grant(struct pki_xfer *xfer)
         result = pki_region_tell(xfer->engine, xfer->peer, xfer->addr, xfer->bytes, &msg.region, &msg.offset);
         if (result != PK_OK)
             return result;
+        if (xfer->region == 0)
+            pki_region_hold(xfer->engine, xfer->region = msg.region);
     }
     return pki_lane_send(xfer->peer, &msg, NULL, xfer->engine);
 }

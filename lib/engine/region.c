@@ -1,13 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Regions: allocations of this rank that peers have been told of, and those of peers that are mapped here. An allocation is known by
- * address, length and buffer id, so that memory that was freed and allocated again is a new region.
+ * address, length and buffer id, so that memory that was freed and allocated again is a new region. An id is the entry of a table and a
+ * generation: entries are used again, and a grant that names another generation than the description at hand waits for the newer one.
  */
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "engine/internal.h"
+
+#define DEAD_LOOKS 4
 
 void pki_export_release(struct pki_export *x)
 {
@@ -18,22 +21,123 @@ void pki_export_release(struct pki_export *x)
     x->fds = NULL;
 }
 
+/* ---- this rank's ---- */
+
+static uint32_t *bucket_of(struct pki_engine *e, uintptr_t base)
+{
+    return &e->region_buckets[(base * 0x9e3779b97f4a7c15ull) >> 56];
+}
+
 static struct pki_region *find(struct pki_engine *e, const struct pki_mem *mem)
 {
-    for (uint32_t i = e->nregions; i-- > 0;) {
-        const struct pki_mem *known = &e->regions[i].mem;
+    for (uint32_t i = *bucket_of(e, mem->base); i != 0; i = e->regions[i - 1].next) {
+        const struct pki_mem *known = &e->regions[i - 1].mem;
 
         if (known->base == mem->base && known->bytes == mem->bytes && known->buffer_id == mem->buffer_id)
-            return &e->regions[i];
+            return &e->regions[i - 1];
     }
     return NULL;
 }
 
-static pk_result_t add(struct pki_engine *e, struct pki_iface *iface, const struct pki_mem *mem, struct pki_region **out)
+static struct pki_region *by_id(struct pki_engine *e, uint32_t id)
 {
-    struct pki_region region = { .mem = *mem, .iface = iface, .id = e->nregions + 1 };
-    pk_result_t result;
+    uint32_t index = pki_region_index(id);
 
+    return index < e->nregions && e->regions[index].id == id ? &e->regions[index] : NULL;
+}
+
+void pki_region_hold(struct pki_engine *e, uint32_t id)
+{
+    struct pki_region *region = by_id(e, id);
+
+    if (region != NULL)
+        region->busy++;
+}
+
+void pki_region_drop(struct pki_engine *e, uint32_t id)
+{
+    struct pki_region *region = id != 0 ? by_id(e, id) : NULL;
+
+    if (region != NULL)
+        region->busy--;
+}
+
+/* Out of the table. The entry keeps its id, from which the next one there is made. */
+static void forget(struct pki_engine *e, struct pki_region *region)
+{
+    uint32_t *link = bucket_of(e, region->mem.base);
+
+    while (*link != pki_region_index(region->id) + 1)
+        link = &e->regions[*link - 1].next;
+    *link = region->next;
+    for (int i = 0; i < e->config.size; i++)
+        if (e->peers[i].side_fd >= 0 && pki_region_index(region->id) < e->peers[i].told_cap &&
+            e->peers[i].told[pki_region_index(region->id)] == region->id)
+            pki_side_send_forget(e, &e->peers[i], region->id);
+    region->iface->transport->dereg(region->iface, &region->exported);
+    pki_export_release(&region->exported);
+    region->used = 0;
+}
+
+static bool may_go(const struct pki_engine *e, const struct pki_region *region)
+{
+    if (region->used == 0 || region->busy > 0)
+        return false;
+    for (int i = 0; i < e->config.size; i++)
+        if (e->peers[i].exporting == region->id)
+            return false;
+    return true;
+}
+
+static bool is_dead(struct pki_engine *e, const struct pki_region *region)
+{
+    struct pki_mem mem;
+    pk_error_info_t kept = *pki_error_get();
+    pk_result_t result = e->gpu->ops->classify(e->gpu, (const void *)region->mem.base, 1, &mem);
+
+    pki_error_set(&kept);
+    if (result != PK_OK || mem.kind != PKI_MEM_DEVICE)
+        return true;
+    return !region->mem.vmm && mem.buffer_id != region->mem.buffer_id;
+}
+
+/* Memory that was freed stays with whoever has it mapped: look at a few regions each time, so that all are looked at in turn. */
+static void look_for_dead(struct pki_engine *e)
+{
+    for (int n = 0; n < DEAD_LOOKS && e->nregions > 0; n++) {
+        struct pki_region *region = &e->regions[e->region_looked++ % e->nregions];
+
+        if (may_go(e, region) && is_dead(e, region))
+            forget(e, region);
+    }
+}
+
+/* The entry that was used least recently, when there are many. */
+static struct pki_region *spare(struct pki_engine *e)
+{
+    struct pki_region *oldest = NULL;
+
+    for (uint32_t i = 0; i < e->nregions; i++) {
+        struct pki_region *region = &e->regions[i];
+
+        if (region->used == 0)
+            return region;
+        if (e->nregions >= PKI_REGIONS_KEPT && may_go(e, region) && (oldest == NULL || region->used < oldest->used))
+            oldest = region;
+    }
+    if (oldest != NULL)
+        forget(e, oldest);
+    return oldest;
+}
+
+static pk_result_t new_entry(struct pki_engine *e, struct pki_region **out)
+{
+    *out = e->region_holes || e->nregions >= PKI_REGIONS_KEPT ? spare(e) : NULL;
+    if (*out != NULL)
+        return PK_OK;
+    e->region_holes = false;
+    if (e->nregions == PKI_REGIONS_MAX)
+        return pki_fail(PK_ERR_UNSUPPORTED, NULL, "more than %u allocations in use at a time", PKI_REGIONS_MAX);
     if (e->nregions == e->regions_cap) {
         uint32_t cap = e->regions_cap == 0 ? 16 : 2 * e->regions_cap;
         struct pki_region *grown = realloc(e->regions, cap * sizeof *grown);
@@ -43,24 +147,41 @@ static pk_result_t add(struct pki_engine *e, struct pki_iface *iface, const stru
         e->regions = grown;
         e->regions_cap = cap;
     }
-    result = iface->transport->reg(iface, mem, &region.exported);
-    if (result != PK_OK)
-        return result;
-    e->regions[e->nregions] = region;
-    *out = &e->regions[e->nregions++];
+    *out = &e->regions[e->nregions];
+    **out = (struct pki_region){ .id = e->nregions + 1 };
+    e->nregions++;
     return PK_OK;
 }
 
-static bool was_told(const struct pki_peer *peer, uint32_t id)
+static pk_result_t add(struct pki_engine *e, struct pki_iface *iface, const struct pki_mem *mem, struct pki_region **out)
 {
-    return id < peer->told_cap && peer->told[id];
+    struct pki_region *region;
+    uint32_t *bucket = bucket_of(e, mem->base);
+    struct pki_export exported;
+    pk_result_t result;
+
+    look_for_dead(e);
+    result = new_entry(e, &region);
+    if (result != PK_OK)
+        return result;
+    e->region_holes = true; /* until the entry is filled */
+    result = iface->transport->reg(iface, mem, &exported);
+    if (result != PK_OK)
+        return result;
+    *region = (struct pki_region){ .id = region->id + PKI_REGION_GENERATION, .mem = *mem, .iface = iface, .exported = exported,
+                                   .next = *bucket };
+    *bucket = pki_region_index(region->id) + 1;
+    *out = region;
+    return PK_OK;
 }
 
 static pk_result_t remember_told(struct pki_peer *peer, uint32_t id)
 {
-    if (id >= peer->told_cap) {
-        uint32_t cap = 2 * id + 16;
-        bool *grown = realloc(peer->told, cap * sizeof *grown);
+    uint32_t index = pki_region_index(id);
+
+    if (index >= peer->told_cap) {
+        uint32_t cap = 2 * index + 16;
+        uint32_t *grown = realloc(peer->told, cap * sizeof *grown);
 
         if (grown == NULL)
             return pki_fail(PK_ERR_MEMORY, NULL, "no memory to remember %u regions", cap);
@@ -68,8 +189,26 @@ static pk_result_t remember_told(struct pki_peer *peer, uint32_t id)
         peer->told = grown;
         peer->told_cap = cap;
     }
-    peer->told[id] = true;
+    peer->told[index] = id;
     return PK_OK;
+}
+
+/* Descriptors are open only while they are being sent: a program has no great many, and a segment takes one for each piece. */
+static pk_result_t describe(struct pki_engine *e, struct pki_peer *peer, struct pki_region *region)
+{
+    pk_result_t result = PK_OK;
+
+    if (region->exported.pieces > 0 && region->exported.fds == NULL)
+        result = region->iface->transport->reg(region->iface, &region->mem, &region->exported);
+    if (result == PK_OK)
+        result = pki_side_send_export(e, peer, region->id, &region->exported);
+    if (result != PK_OK)
+        return result;
+    for (int i = 0; i < e->config.size; i++)
+        if (e->peers[i].exporting == region->id)
+            return remember_told(peer, region->id);
+    pki_export_release(&region->exported);
+    return remember_told(peer, region->id);
 }
 
 pk_result_t pki_region_tell(struct pki_engine *e, struct pki_peer *peer, const void *addr, size_t bytes, uint32_t *id,
@@ -92,10 +231,9 @@ pk_result_t pki_region_tell(struct pki_engine *e, struct pki_peer *peer, const v
         if (result != PK_OK)
             return result;
     }
-    if (!was_told(peer, region->id)) {
-        result = pki_side_send_export(e, peer, region->id, &region->exported);
-        if (result == PK_OK)
-            result = remember_told(peer, region->id);
+    region->used = ++e->region_clock;
+    if (pki_region_index(region->id) >= peer->told_cap || peer->told[pki_region_index(region->id)] != region->id) {
+        result = describe(e, peer, region);
         if (result != PK_OK)
             return result;
     }
@@ -106,20 +244,62 @@ pk_result_t pki_region_tell(struct pki_engine *e, struct pki_peer *peer, const v
 
 /* ---- the peers' ---- */
 
+struct retired { /* a mapping that nobody needs any more */
+    struct pki_list node;
+    struct pki_ep *way;
+    struct pki_export exported;
+    uint64_t remote;
+};
+
 struct pki_import *pki_region_import(struct pki_peer *peer, uint32_t id)
 {
-    return id == 0 || id > peer->nimports || peer->imports[id - 1].id != id ? NULL : &peer->imports[id - 1];
+    uint32_t index = pki_region_index(id);
+
+    return id == 0 || index >= peer->nimports || peer->imports[index].id != id ? NULL : &peer->imports[index];
 }
 
-pk_result_t pki_region_arrived(struct pki_engine *e, struct pki_peer *peer, uint32_t id, const struct pki_export *exported)
+/* Closing a mapping waits for all work of the GPU, and in a stream that may wait for this very thread: so not now. */
+static void retire(struct pki_engine *e, struct pki_peer *peer, struct pki_import *import)
+{
+    struct retired *r = import->mapped ? malloc(sizeof *r) : NULL;
+
+    pki_export_release(&import->exported);
+    if (r != NULL) { /* else it stays mapped until the process ends: memory is short anyhow */
+        *r = (struct retired){ .way = peer->way[PKI_MEM_DEVICE][PKI_MEM_DEVICE], .exported = import->exported, .remote = import->remote };
+        pki_list_push(&e->retired, &r->node);
+    }
+    *import = (struct pki_import){ .id = 0 };
+}
+
+void pki_region_close_retired(struct pki_engine *e)
+{
+    struct pki_list *node;
+
+    while ((node = pki_list_pop(&e->retired)) != NULL) {
+        struct retired *r = pki_container_of(node, struct retired, node);
+
+        r->way->iface->transport->unmap(r->way, &r->exported, r->remote);
+        free(r);
+    }
+}
+
+void pki_region_forgotten(struct pki_engine *e, struct pki_peer *peer, uint32_t id)
+{
+    struct pki_import *import = pki_region_import(peer, id);
+
+    if (import != NULL)
+        retire(e, peer, import);
+}
+
+static pk_result_t import_entry(struct pki_engine *e, struct pki_peer *peer, uint32_t id, struct pki_import **out)
 {
     struct pki_where where = pki_engine_where(e, peer->rank, NULL);
-    struct pki_import import = { .id = id, .exported = *exported };
+    uint32_t index = pki_region_index(id);
 
-    if (id != peer->nimports + 1 && (id == 0 || id > PKI_REGIONS_MAX || pki_region_import(peer, id) != NULL))
-        return pki_fail(PK_ERR_INTERNAL, &where, "described region %u after %u", id, peer->nimports);
-    if (id > peer->imports_cap) {
-        uint32_t cap = 2 * id;
+    if (index >= PKI_REGIONS_MAX || (index < peer->nimports && peer->imports[index].id == id))
+        return pki_fail(PK_ERR_INTERNAL, &where, "described region %#x, which cannot be or has been described", id);
+    if (index >= peer->imports_cap) {
+        uint32_t cap = 2 * index + 16;
         struct pki_import *grown = realloc(peer->imports, cap * sizeof *grown);
 
         if (grown == NULL)
@@ -128,6 +308,22 @@ pk_result_t pki_region_arrived(struct pki_engine *e, struct pki_peer *peer, uint
         peer->imports = grown;
         peer->imports_cap = cap;
     }
+    if (index >= peer->nimports)
+        peer->nimports = index + 1; /* entries between are of regions that other peers were told of */
+    else
+        retire(e, peer, &peer->imports[index]);
+    *out = &peer->imports[index];
+    return PK_OK;
+}
+
+pk_result_t pki_region_arrived(struct pki_engine *e, struct pki_peer *peer, uint32_t id, const struct pki_export *exported)
+{
+    struct pki_where where = pki_engine_where(e, peer->rank, NULL);
+    struct pki_import import = { .id = id, .exported = *exported }, *entry = NULL;
+    pk_result_t result = import_entry(e, peer, id, &entry);
+
+    if (result != PK_OK)
+        return result;
     if (exported->pieces > 0) {
         import.exported.fds = malloc(exported->pieces * sizeof(int));
         if (import.exported.fds == NULL)
@@ -135,9 +331,7 @@ pk_result_t pki_region_arrived(struct pki_engine *e, struct pki_peer *peer, uint
         for (uint32_t i = 0; i < exported->pieces; i++)
             import.exported.fds[i] = -1;
     }
-    peer->imports[id - 1] = import;
-    if (id > peer->nimports)
-        peer->nimports = id;
+    *entry = import;
     return PK_OK;
 }
 
@@ -148,10 +342,11 @@ static pk_result_t map(struct pki_engine *e, struct pki_peer *peer, struct pki_i
     pk_result_t result;
 
     if (way == NULL || import->pieces_here < import->exported.pieces)
-        return pki_fail(PK_ERR_INTERNAL, &where, "region %u came incomplete", import->id);
+        return pki_fail(PK_ERR_INTERNAL, &where, "region %#x came incomplete", import->id);
     result = way->iface->transport->map(way, &import->exported, &import->remote);
     if (result != PK_OK)
         return result;
+    pki_export_release(&import->exported);
     import->mapped = true;
     return PK_OK;
 }
@@ -168,11 +363,14 @@ pk_result_t pki_region_map(struct pki_engine *e, struct pki_peer *peer, uint32_t
         import = pki_region_import(peer, id);
     }
     if (import == NULL)
-        return pki_fail(PK_ERR_INTERNAL, &where, "granted region %u without describing it", id);
+        return pki_fail(PK_ERR_INTERNAL, &where, "granted region %#x without describing it", id);
     if (offset > import->exported.bytes || bytes > import->exported.bytes - offset)
-        return pki_fail(PK_ERR_INTERNAL, &where, "granted %llu bytes at %llu of region %u, which has %llu",
+        return pki_fail(PK_ERR_INTERNAL, &where, "granted %llu bytes at %llu of region %#x, which has %llu",
                         (unsigned long long)bytes, (unsigned long long)offset, id, (unsigned long long)import->exported.bytes);
+    if (import->mapped)
+        e->stats.mappings_found++;
     if (!import->mapped) {
+        e->stats.mappings_made++;
         result = map(e, peer, import);
         if (result != PK_OK)
             return result;
@@ -199,9 +397,12 @@ static void close_imports(struct pki_peer *peer)
 
 void pki_region_close_all(struct pki_engine *e)
 {
+    pki_region_close_retired(e);
     for (int i = 0; i < e->config.size; i++)
         close_imports(&e->peers[i]);
     for (uint32_t i = 0; i < e->nregions; i++) {
+        if (e->regions[i].used == 0)
+            continue;
         e->regions[i].iface->transport->dereg(e->regions[i].iface, &e->regions[i].exported);
         pki_export_release(&e->regions[i].exported);
     }

@@ -12,7 +12,7 @@
 #include "engine/internal.h"
 #include "util/socket.h"
 
-enum frame_kind { FRAME_EXPORT = 1, FRAME_PIECES, FRAME_FAILED, FRAME_BYE };
+enum frame_kind { FRAME_EXPORT = 1, FRAME_PIECES, FRAME_FAILED, FRAME_BYE, FRAME_FORGET };
 
 #define FRAME_VERSION 1
 
@@ -24,7 +24,7 @@ struct frame {
             uint64_t base, bytes, buffer_id, owner, piece_bytes_first, piece_bytes;
             uint8_t device_uuid[16];
             uint8_t handle[PKI_EXPORT_HANDLE_BYTES];
-        } export; /* FRAME_EXPORT, and FRAME_PIECES with the id alone: more descriptors */
+        } export; /* FRAME_EXPORT; FRAME_PIECES (more descriptors) and FRAME_FORGET with the id alone */
         struct {
             int32_t code, peer;
             char text[256];
@@ -74,6 +74,15 @@ pk_result_t pki_side_send_export(struct pki_engine *e, struct pki_peer *peer, ui
     } while (peer->exported_pieces < x->pieces);
     peer->exporting = peer->exported_pieces = 0;
     return PK_OK;
+}
+
+void pki_side_send_forget(struct pki_engine *e, struct pki_peer *peer, uint32_t id)
+{
+    struct frame frame = { .version = FRAME_VERSION, .kind = FRAME_FORGET };
+
+    (void)e;
+    frame.u.export.id = id;
+    (void)pki_fd_send(peer->side_fd, &frame, sizeof frame, NULL, 0, NULL); /* else the entry's next description says it */
 }
 
 /* kind u32, then code i32, peer i32, text; little endian. */
@@ -196,6 +205,9 @@ static pk_result_t take(struct pki_engine *e, struct pki_peer *peer, struct fram
     case FRAME_EXPORT:
     case FRAME_PIECES:
         return take_export(e, peer, frame, in->fds, in->fd_count);
+    case FRAME_FORGET:
+        pki_region_forgotten(e, peer, frame->u.export.id);
+        return PK_OK;
     case FRAME_FAILED:
         take_failed(e, peer, frame);
         return PK_OK;

@@ -522,6 +522,8 @@ pk_result_t pki_engine_start_all(struct pki_engine *e, const struct pki_request 
     if (result != PK_OK)
         return result;
     pki_engine_lock(e);
+    if (!pki_list_empty(&e->retired) && pki_list_empty(&e->tasks) && pki_list_empty(&e->captured) && !pki_streams_wait())
+        pki_region_close_retired(e);
     if (pki_capture_wanted(e, requests, n, &result)) {
         if (result == PK_OK)
             result = pki_capture_check(e, requests, n, capture);

@@ -79,6 +79,8 @@ void pki_xfer_advance(struct pki_xfer *xfer)
 void pki_xfer_free(struct pki_xfer *xfer)
 {
     pki_stage_leave(xfer);
+    pki_region_drop(xfer->engine, xfer->region);
+    xfer->region = 0;
     pki_list_remove(&xfer->active);
     pki_list_remove(&xfer->match);
     pki_list_push(&xfer->engine->spent_xfers, &xfer->match);

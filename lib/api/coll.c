@@ -196,8 +196,10 @@ static pk_result_t choose(struct call *c, enum pki_coll coll)
     pk_result_t result = pki_engine_classify(c->comm->engine, &c->request, &kind);
 
     if (result == PK_OK)
-        result = pki_comm_choose(c->comm, coll, c->request.count * pki_dtype_bytes(c->request.dtype), kind, &choice);
+        result = pki_comm_choose(c->comm, coll, c->request.count * pki_dtype_bytes(c->request.dtype),
+                                 c->request.dtype, kind, &choice);
     c->request.algorithm = choice.algorithm;
+    c->request.instead = choice.instead;
     return result;
 }
 

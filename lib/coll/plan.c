@@ -111,6 +111,12 @@ uint32_t pki_plan_copy(struct pki_plan *plan, struct pki_ref dst, struct pki_ref
     return append(plan, (struct pki_step){ .kind = PKI_STEP_COPY, .peer = -1, .dst = dst, .src = src });
 }
 
+uint32_t pki_plan_fused(struct pki_plan *plan)
+{
+    return append(plan, (struct pki_step){ .kind = PKI_STEP_FUSED, .peer = -1, .dst = pki_stretch(pki_out(0), plan->out_blocks),
+                                           .src = pki_stretch(pki_in(0), plan->in_blocks) });
+}
+
 uint32_t pki_plan_reduce(struct pki_plan *plan, struct pki_ref dst, const struct pki_ref *operands, uint32_t n)
 {
     if (plan->failed || !grow((void **)&plan->operands, &plan->operands_cap, plan->noperands, n, sizeof *plan->operands)) {

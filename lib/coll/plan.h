@@ -137,6 +137,9 @@ struct pki_algorithm {
 extern const struct pki_algorithm *const pki_algorithms[];
 const struct pki_algorithm *pki_algorithm_find(enum pki_coll coll, const char *name);
 
+/* The collective as one FUSED step (fused.c), NULL where there is none: for GPUs alone. */
+const struct pki_algorithm *pki_fused_algorithm(enum pki_coll coll);
+
 /* Make and free a whole plan. `root` is of no account without build_rooted; pki_plan_make has root 0. PK_ERR_MEMORY,
  * PK_ERR_UNSUPPORTED (too many ranks). */
 pk_result_t pki_plan_make(const struct pki_algorithm *algorithm, int rank, int size, bool in_place, struct pki_plan **plan);
@@ -178,6 +181,7 @@ uint32_t pki_plan_send(struct pki_plan *plan, int peer, struct pki_ref src);
 uint32_t pki_plan_recv(struct pki_plan *plan, int peer, struct pki_ref dst);
 uint32_t pki_plan_recv_reduce(struct pki_plan *plan, int peer, struct pki_ref dst, struct pki_ref src, struct pki_ref landing);
 uint32_t pki_plan_copy(struct pki_plan *plan, struct pki_ref dst, struct pki_ref src);
+uint32_t pki_plan_fused(struct pki_plan *plan); /* all of IN to all of OUT */
 uint32_t pki_plan_reduce(struct pki_plan *plan, struct pki_ref dst, const struct pki_ref *operands, uint32_t n);
 /* The step appended last waits for step `dep` too: chunk for chunk, or (and then for all others in the same way) for the whole of
  * it. The first is right where what it works on begins no later than what `dep` works on; the second where it begins within. */

@@ -213,7 +213,7 @@ struct pki_choice pki_choose(const struct pki_chooser *chooser, enum pki_coll co
     struct rule rule;
 
     if (chooser->forced[coll] != NULL)
-        return (struct pki_choice){ chooser->forced[coll], "PK_ALGORITHM of rank 0" };
+        return (struct pki_choice){ chooser->forced[coll], "PK_ALGORITHM of rank 0", NULL };
     rule = rule_for(chooser, coll, bytes);
-    return (struct pki_choice){ chooser->all[coll][rule.way], rule.why };
+    return (struct pki_choice){ chooser->all[coll][rule.way], rule.why, NULL };
 }

@@ -33,6 +33,7 @@ struct pki_chooser {
 struct pki_choice {
     const struct pki_algorithm *algorithm;
     const char *reason;
+    const struct pki_algorithm *instead; /* of a fused one: what ranks with other memory do; else NULL */
 };
 
 void pki_tuning_defaults(struct pki_tuning *tuning);

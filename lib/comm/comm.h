@@ -24,6 +24,7 @@ struct pki_card {
     int64_t pid;
     uint64_t process; /* random: a pid alone is the same in two containers */
     int32_t has_gpu, kernels; /* kernels: it takes part in low-latency messages */
+    int32_t fused_ctas;       /* most CTAs it has for a fused collective; 0: it takes part in none */
     unsigned char gpu_uuid[16];
     char gpu_pci[16];
     struct pki_probe probes[PKI_TRANSPORTS_MAX];
@@ -128,7 +129,7 @@ bool pki_comm_placed(const struct pk_comm *comm);
 pk_result_t pki_comm_destroy(struct pk_comm *comm);
 
 /* comm.c: the algorithm of a collective whose argument is `bytes` long, in memory of `kind`, and why that one. The same on all ranks. */
-pk_result_t pki_comm_choose(const struct pk_comm *comm, enum pki_coll coll, size_t bytes, enum pki_mem_kind kind,
+pk_result_t pki_comm_choose(const struct pk_comm *comm, enum pki_coll coll, size_t bytes, pk_dtype_t dtype, enum pki_mem_kind kind,
                             struct pki_choice *choice);
 
 #endif

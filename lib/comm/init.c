@@ -40,6 +40,9 @@ static void fill_card(struct pk_comm *comm, struct pki_card *card)
         comm->device->ops->info(comm->device, &info);
         card->has_gpu = 1;
         card->kernels = comm->config.sm_policy != PK_SM_NONE && info.connections > PKI_FEW_QUEUES;
+        card->fused_ctas = comm->config.sm_policy == PK_SM_NONE ? 0
+                           : comm->config.sm_policy == PK_SM_BOUNDED ? comm->config.max_sms
+                                                                     : PKI_FUSED_CTAS;
         memcpy(card->gpu_uuid, info.uuid, sizeof card->gpu_uuid);
         memcpy(card->gpu_pci, info.pci_bus_id, sizeof card->gpu_pci);
     }
@@ -114,11 +117,16 @@ static pk_result_t open_engine(struct pk_comm *comm)
                                         .max_sms = comm->config.max_sms,
                                         .wait_policy = comm->wait_policy,
                                         .net = comm->has_net ? &comm->net : NULL,
-                                        .kernels = comm->device != NULL };
+                                        .kernels = comm->device != NULL,
+                                        .fused = comm->device != NULL && comm->size <= PKI_FUSED_RANKS,
+                                        .fused_ctas = PKI_FUSED_CTAS };
 
     for (int i = 0; i < comm->size; i++) {
         config.local_ranks += memcmp(comm->cards[i].machine_id, comm->cards[comm->rank].machine_id, PKI_HOST_ID_BYTES) == 0;
         config.kernels = config.kernels && comm->cards[i].kernels && comm->cards[i].has_gpu;
+        config.fused = config.fused && comm->local[i] && comm->cards[i].fused_ctas > 0;
+        if (comm->cards[i].fused_ctas < config.fused_ctas)
+            config.fused_ctas = comm->cards[i].fused_ctas;
     }
     return pki_engine_open(&config, &comm->engine);
 }
@@ -147,6 +155,24 @@ static pk_result_t share_ll(struct pk_comm *comm)
     return result;
 }
 
+/* Fused collectives are for all ranks or for none. */
+static pk_result_t agree_on_fused(struct pk_comm *comm)
+{
+    int32_t mine = pki_engine_fused_ready(comm->engine), *all = calloc((size_t)comm->size, sizeof *all);
+    bool ready = true;
+    pk_result_t result;
+
+    if (all == NULL)
+        return pki_fail(PK_ERR_MEMORY, NULL, "no memory for %d ranks", comm->size);
+    result = pki_bootstrap_allgather(comm->bootstrap, &mine, sizeof mine, all, comm->deadline_ns);
+    for (int i = 0; i < comm->size; i++)
+        ready = ready && all[i] != 0;
+    if (result == PK_OK && ready)
+        pki_engine_fused_start(comm->engine);
+    free(all);
+    return result;
+}
+
 pk_result_t pki_comm_bring_up(struct pk_comm *comm)
 {
     pk_result_t result = pki_comm_meet(comm);
@@ -159,6 +185,8 @@ pk_result_t pki_comm_bring_up(struct pk_comm *comm)
         result = pki_comm_connect(comm);
     if (result == PK_OK)
         result = share_ll(comm);
+    if (result == PK_OK)
+        result = agree_on_fused(comm);
     if (result == PK_OK)
         result = pki_split_prepare(comm);
     if (result == PK_OK)

@@ -322,5 +322,6 @@ const struct pki_device_ops pki_device_cuda_ops = {
     .reduces = pki_cuda_reduces,
     .words = pki_cuda_words,
     .ll = pki_cuda_ll,
+    .fused = pki_cuda_fused,
     .info = cuda_info,
 };

@@ -9,14 +9,14 @@
 
 #define PKI_CUDA_REDUCE_CTAS 32u /* CTAs of one reduction: 2 TB/s read and written on an H200 */
 
-enum pki_cuda_kernel {
+enum pki_cuda_kernel { /* the typed ones: one for each pk_dtype_t */
     PKI_CUDA_WAIT,
     PKI_CUDA_LL,
-    PKI_CUDA_REDUCE_SUM_F32,
-    PKI_CUDA_REDUCE_SUM_F16,
-    PKI_CUDA_REDUCE_SUM_BF16,
-    PKI_CUDA_REDUCE_SUM_I32,
-    PKI_CUDA_KERNELS
+    PKI_CUDA_EXCHANGE,
+    PKI_CUDA_REDUCE,
+    PKI_CUDA_FOLD = PKI_CUDA_REDUCE + PK_DTYPE_COUNT,
+    PKI_CUDA_TWOSHOT = PKI_CUDA_FOLD + PK_DTYPE_COUNT,
+    PKI_CUDA_KERNELS = PKI_CUDA_TWOSHOT + PK_DTYPE_COUNT
 };
 
 /* A GPU's primary context as this process uses it: one object a GPU, shared and counted. Everything but refs and imports is fixed
@@ -30,6 +30,7 @@ struct pki_cuda_context {
     CUstream stream; /* for memory that must be zero; never waits for anything */
     CUmodule module;
     CUfunction kernels[PKI_CUDA_KERNELS];
+    bool early_launch; /* a kernel can be launched before the one ahead of it in the stream has ended (sm_90) */
     struct pki_list imports; /* IPC mappings, cuda_share.c's */
 };
 
@@ -116,6 +117,8 @@ pk_result_t pki_cuda_wait_kernel(const struct pki_queue *queue, const struct pki
 bool pki_cuda_reduces(const struct pki_device *device, pk_dtype_t dtype, pk_op_t op);
 pk_result_t pki_cuda_reduce(const struct pki_queue *queue, void *dst, const void *const *srcs, int n, size_t count,
                             pk_dtype_t dtype, pk_op_t op);
+pk_result_t pki_cuda_fused(const struct pki_queue *queue, enum pki_fused_kernel kernel, pk_dtype_t dtype, int ctas,
+                           const struct pki_fused_args *args);
 pk_result_t pki_cuda_ll(const struct pki_queue *queue, const struct pki_ll_op *ops, int n, const _Atomic uint32_t *abort_flag);
 
 #endif

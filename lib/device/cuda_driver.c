@@ -75,7 +75,7 @@ static const struct symbol symbols[] = {
     { "cuModuleUnload", offsetof(struct pki_cuda_driver, module_unload) },
     { "cuModuleGetFunction", offsetof(struct pki_cuda_driver, module_get_function) },
     { "cuFuncGetAttribute", offsetof(struct pki_cuda_driver, func_get_attribute) },
-    { "cuLaunchKernel", offsetof(struct pki_cuda_driver, launch_kernel) },
+    { "cuLaunchKernelEx", offsetof(struct pki_cuda_driver, launch_kernel) },
 };
 
 static pthread_once_t load_once = PTHREAD_ONCE_INIT;

@@ -73,7 +73,7 @@ struct pki_cuda_driver {
     __typeof__(cuModuleUnload) *module_unload;
     __typeof__(cuModuleGetFunction) *module_get_function;
     __typeof__(cuFuncGetAttribute) *func_get_attribute;
-    __typeof__(cuLaunchKernel) *launch_kernel;
+    __typeof__(cuLaunchKernelEx) *launch_kernel;
 };
 
 /* The table; NULL when the driver cannot be used, and then *why (if why is not NULL) is a sentence that says so. Opens the driver

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Launches. Parameters are structs by value; their layout is in kernels/kernels.h. */
+#include <stdio.h>
 #include <string.h>
 
 #include "device/cuda_device.h"
@@ -13,21 +14,26 @@ extern const size_t pki_kernels_fatbin_bytes;
 #define REDUCE_BYTES_PER_CTA (64u << 10)
 
 _Static_assert(PKI_LL_OPS == PKI_LL_OPS_MAX, "the kernel takes what the slot promises");
+_Static_assert(PKI_KERNEL_SUM == PK_SUM && PKI_KERNEL_PROD == PK_PROD && PKI_KERNEL_MIN == PK_MIN && PKI_KERNEL_MAX == PK_MAX,
+               "kernels take the API's numbers");
 _Static_assert(PKI_REDUCE_SOURCES == PKI_REDUCE_MAX, "the kernel takes what the slot promises");
 _Static_assert(sizeof(struct pki_ll_args) <= 4096 && sizeof(struct pki_wait_args) <= 4096, "the limit of kernel parameters");
 
-static const char *const names[PKI_CUDA_KERNELS] = {
-    [PKI_CUDA_WAIT] = PKI_KERNEL_WAIT,
-    [PKI_CUDA_LL] = PKI_KERNEL_LL,
-    [PKI_CUDA_REDUCE_SUM_F32] = PKI_KERNEL_REDUCE_SUM_F32,
-    [PKI_CUDA_REDUCE_SUM_F16] = PKI_KERNEL_REDUCE_SUM_F16,
-    [PKI_CUDA_REDUCE_SUM_BF16] = PKI_KERNEL_REDUCE_SUM_BF16,
-    [PKI_CUDA_REDUCE_SUM_I32] = PKI_KERNEL_REDUCE_SUM_I32,
-};
-
-static CUresult kernel_get(struct pki_cuda_context *context, enum pki_cuda_kernel which)
+static void name_of(int which, char *name, size_t len)
 {
-    CUresult code = context->cu->module_get_function(&context->kernels[which], context->module, names[which]);
+    static const char *const plain[] = { PKI_KERNEL_WAIT, PKI_KERNEL_LL, PKI_KERNEL_EXCHANGE };
+    static const char *const typed[] = { PKI_KERNEL_REDUCE, PKI_KERNEL_FOLD, PKI_KERNEL_TWOSHOT };
+    int type = which - PKI_CUDA_REDUCE;
+
+    if (which < PKI_CUDA_REDUCE)
+        snprintf(name, len, "%s", plain[which]);
+    else
+        snprintf(name, len, "%s%s", typed[type / PK_DTYPE_COUNT], pk_dtype_name((pk_dtype_t)(type % PK_DTYPE_COUNT)));
+}
+
+static CUresult kernel_get(struct pki_cuda_context *context, int which, const char *name)
+{
+    CUresult code = context->cu->module_get_function(&context->kernels[which], context->module, name);
     int threads;
 
     /* With lazy loading a function has no code until it is asked about or launched: ask. */
@@ -36,19 +42,33 @@ static CUresult kernel_get(struct pki_cuda_context *context, enum pki_cuda_kerne
     return code;
 }
 
+static bool exists(int which)
+{
+    int type = which - PKI_CUDA_TWOSHOT;
+
+    return type < 0 || type == PK_F32 || type == PK_F16 || type == PK_BF16; /* twoshot.cu */
+}
+
 pk_result_t pki_cuda_kernels_load(struct pki_cuda_context *context)
 {
     CUresult code = context->cu->module_load_data(&context->module, pki_kernels_fatbin);
+    int major = 0;
+    char name[64];
 
     if (code != CUDA_SUCCESS)
         return pki_cuda_fail(code, "loading %zu bytes of kernels on device %d", pki_kernels_fatbin_bytes, context->ordinal);
     for (int i = 0; i < PKI_CUDA_KERNELS; i++) {
-        code = kernel_get(context, (enum pki_cuda_kernel)i);
+        if (!exists(i))
+            continue;
+        name_of(i, name, sizeof name);
+        code = kernel_get(context, i, name);
         if (code != CUDA_SUCCESS) {
             context->cu->module_unload(context->module);
-            return pki_cuda_fail(code, "kernel %s on device %d", names[i], context->ordinal);
+            return pki_cuda_fail(code, "kernel %s on device %d", name, context->ordinal);
         }
     }
+    (void)context->cu->device_get_attribute(&major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, context->device);
+    context->early_launch = major >= 9;
     return PK_OK;
 }
 
@@ -57,19 +77,26 @@ void pki_cuda_kernels_unload(struct pki_cuda_context *context)
     context->cu->module_unload(context->module);
 }
 
-static pk_result_t launch(const struct pki_queue *queue, enum pki_cuda_kernel which, unsigned ctas, unsigned threads, void *args)
+/* `early`: the kernel itself waits for what is before it in the stream, so that its launch costs no time there. */
+static pk_result_t launch(const struct pki_queue *queue, int which, unsigned ctas, unsigned threads, void *args, bool early)
 {
     struct pki_cuda_context *context = pki_cuda(queue->device)->context;
+    CUlaunchAttribute attribute = { .id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
+                                    .value = { .programmaticStreamSerializationAllowed = 1 } };
+    CUlaunchConfig config = { .gridDimX = ctas, .gridDimY = 1, .gridDimZ = 1, .blockDimX = threads, .blockDimY = 1, .blockDimZ = 1,
+                              .hStream = (CUstream)queue->handle, .attrs = &attribute,
+                              .numAttrs = early && context->early_launch ? 1 : 0 };
     void *params[] = { args };
+    char name[64];
     CUresult code;
 
     pki_cuda_enter(context);
-    code =
-        context->cu->launch_kernel(context->kernels[which], ctas, 1, 1, threads, 1, 1, 0, (CUstream)queue->handle, params, NULL);
+    code = context->cu->launch_kernel(&config, context->kernels[which], params, NULL);
     pki_cuda_leave(context);
-    if (code != CUDA_SUCCESS)
-        return pki_cuda_fail(code, "launch of %s with %u blocks on device %d", names[which], ctas, context->ordinal);
-    return PK_OK;
+    if (code == CUDA_SUCCESS)
+        return PK_OK;
+    name_of(which, name, sizeof name);
+    return pki_cuda_fail(code, "launch of %s with %u blocks on device %d", name, ctas, context->ordinal);
 }
 
 pk_result_t pki_cuda_wait_kernel(const struct pki_queue *queue, const struct pki_word_op *ops, int n)
@@ -83,40 +110,17 @@ pk_result_t pki_cuda_wait_kernel(const struct pki_queue *queue, const struct pki
         args.words[i].value = ops[i].gate.value;
         args.words[i].equal = ops[i].kind == PKI_WORD_WAIT_EQ;
     }
-    return launch(queue, PKI_CUDA_WAIT, 1, 32, &args);
-}
-
-static pk_result_t reduce_kernel(pk_dtype_t dtype, pk_op_t op, enum pki_cuda_kernel *which)
-{
-    if (op != PK_SUM)
-        return pki_fail(PK_ERR_UNSUPPORTED, NULL, "reduction %llu on a GPU", (unsigned long long)op);
-    switch (dtype) {
-    case PK_F32:
-        *which = PKI_CUDA_REDUCE_SUM_F32;
-        return PK_OK;
-    case PK_F16:
-        *which = PKI_CUDA_REDUCE_SUM_F16;
-        return PK_OK;
-    case PK_BF16:
-        *which = PKI_CUDA_REDUCE_SUM_BF16;
-        return PK_OK;
-    case PK_INT32:
-    case PK_UINT32:
-        *which = PKI_CUDA_REDUCE_SUM_I32; /* sums wrap alike */
-        return PK_OK;
-    default:
-        return pki_fail(PK_ERR_UNSUPPORTED, NULL, "sum of %s on a GPU", pk_dtype_name(dtype));
-    }
+    return launch(queue, PKI_CUDA_WAIT, 1, 32, &args, false);
 }
 
 bool pki_cuda_reduces(const struct pki_device *device, pk_dtype_t dtype, pk_op_t op)
 {
     (void)device;
-    return op == PK_SUM &&
-           (dtype == PK_F32 || dtype == PK_F16 || dtype == PK_BF16 || dtype == PK_INT32 || dtype == PK_UINT32);
+    return (unsigned)dtype < PK_DTYPE_COUNT && op < PK_OP_COUNT;
 }
 
-static pk_result_t reduce_args(struct pki_reduce_args *args, void *dst, const void *const *srcs, int n, size_t count, size_t size)
+static pk_result_t reduce_args(struct pki_reduce_args *args, void *dst, const void *const *srcs, int n, size_t count, size_t size,
+                               pk_op_t op)
 {
     uint64_t low = (uint64_t)(uintptr_t)dst;
 
@@ -124,6 +128,8 @@ static pk_result_t reduce_args(struct pki_reduce_args *args, void *dst, const vo
     args->dst = (uint64_t)(uintptr_t)dst;
     args->n = (uint32_t)n;
     args->count = count;
+    args->divisor = pki_op_divisor(op);
+    args->op = args->divisor > 0 ? PKI_KERNEL_SUM : (uint32_t)op;
     for (int i = 0; i < n; i++) {
         args->srcs[i] = (uint64_t)(uintptr_t)srcs[i];
         low |= args->srcs[i];
@@ -139,19 +145,19 @@ pk_result_t pki_cuda_reduce(const struct pki_queue *queue, void *dst, const void
     size_t size = pk_dtype_size(dtype);
     uint64_t limit = queue->device->max_ctas > 0 ? (uint64_t)queue->device->max_ctas : PKI_CUDA_REDUCE_CTAS;
     struct pki_reduce_args args;
-    enum pki_cuda_kernel which = PKI_CUDA_KERNELS;
     uint64_t ctas;
-    pk_result_t result = reduce_kernel(dtype, op, &which);
+    pk_result_t result;
 
-    if (result != PK_OK)
-        return result;
+    if (size == 0 || (op > PK_MAX && pki_op_divisor(op) == 0))
+        return pki_fail(PK_ERR_INTERNAL, NULL, "reduction %llu of type %d on a GPU", (unsigned long long)op, (int)dtype);
     if (n < 1 || n > PKI_REDUCE_MAX)
         return pki_fail(PK_ERR_ARG, NULL, "a reduction of %d blocks; up to %d are possible", n, PKI_REDUCE_MAX);
-    result = reduce_args(&args, dst, srcs, n, count, size);
+    result = reduce_args(&args, dst, srcs, n, count, size, op);
     if (result != PK_OK || count == 0)
         return result;
     ctas = (count * size + REDUCE_BYTES_PER_CTA - 1) / REDUCE_BYTES_PER_CTA;
-    return launch(queue, which, ctas > limit ? (unsigned)limit : (unsigned)ctas, PKI_REDUCE_THREADS, &args);
+    return launch(queue, PKI_CUDA_REDUCE + (int)dtype, ctas > limit ? (unsigned)limit : (unsigned)ctas, PKI_REDUCE_THREADS, &args,
+                  false);
 }
 
 static void ll_arg(struct pki_ll_args_op *arg, const struct pki_ll_op *op)
@@ -178,5 +184,18 @@ pk_result_t pki_cuda_ll(const struct pki_queue *queue, const struct pki_ll_op *o
             return pki_fail(PK_ERR_INTERNAL, NULL, "a low-latency message of %u bytes with flag %u", ops[i].bytes, ops[i].flag);
         ll_arg(&args.ops[i], &ops[i]);
     }
-    return launch(queue, PKI_CUDA_LL, (unsigned)n, PKI_LL_THREADS, &args);
+    return launch(queue, PKI_CUDA_LL, (unsigned)n, PKI_LL_THREADS, &args, false);
+}
+
+pk_result_t pki_cuda_fused(const struct pki_queue *queue, enum pki_fused_kernel kernel, pk_dtype_t dtype, int ctas,
+                           const struct pki_fused_args *args)
+{
+    static const int first[] = { [PKI_FUSED_EXCHANGE] = PKI_CUDA_EXCHANGE, [PKI_FUSED_FOLD] = PKI_CUDA_FOLD,
+                                 [PKI_FUSED_TWOSHOT] = PKI_CUDA_TWOSHOT };
+    struct pki_fused_args copy = *args;
+
+    if (!exists(first[kernel] + (int)dtype))
+        return pki_fail(PK_ERR_INTERNAL, NULL, "no fused kernel %d of %s", (int)kernel, pk_dtype_name(dtype));
+    return launch(queue, first[kernel] + (kernel == PKI_FUSED_EXCHANGE ? 0 : (int)dtype), (unsigned)ctas, PKI_FUSED_THREADS, &copy,
+                  true);
 }

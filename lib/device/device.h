@@ -15,6 +15,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "device/kernels/kernels.h"
 #include "pickle/base.h"
 
 struct pki_device;
@@ -102,6 +103,8 @@ struct pki_ll_op {
 #define PKI_LL_SLOT_BYTES (2u * PKI_LL_MAX_BYTES)
 #define PKI_LL_OPS_MAX 8 /* of one launch */
 
+enum pki_fused_kernel { PKI_FUSED_EXCHANGE, PKI_FUSED_FOLD, PKI_FUSED_TWOSHOT };
+
 struct pki_device_info {
     char name[64];
     uint8_t uuid[16];
@@ -160,6 +163,11 @@ struct pki_device_ops {
     pk_result_t (*words)(const struct pki_queue *queue, const struct pki_word_op *ops, int n, enum pki_wait_how how);
     /* All n messages in one launch, a CTA each. `abort_flag`: host_registered word; nonzero makes the CTAs leave. */
     pk_result_t (*ll)(const struct pki_queue *queue, const struct pki_ll_op *ops, int n, const _Atomic uint32_t *abort_flag);
+
+    /* One rank's part in a fused collective, in `ctas` CTAs. args: kernels/kernels.h. The kernel ends when all ranks have launched
+     * theirs, or by args->abort_flag. */
+    pk_result_t (*fused)(const struct pki_queue *queue, enum pki_fused_kernel kernel, pk_dtype_t dtype, int ctas,
+                         const struct pki_fused_args *args);
 
     /* Can `reduce` do this? PK_AVG stands for PK_SUM and PKI_SUM_DIVIDED. */
     bool (*reduces)(const struct pki_device *device, pk_dtype_t dtype, pk_op_t op);

@@ -11,7 +11,11 @@
 #include <stdint.h>
 #include <string.h>
 
+#ifdef __CUDACC__ /* kernels round as the host does */
+#define PKI_INLINE static __device__ __forceinline__
+#else
 #define PKI_INLINE static inline __attribute__((always_inline))
+#endif
 
 PKI_INLINE uint32_t pki_float_bits(float value)
 {

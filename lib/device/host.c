@@ -161,6 +161,17 @@ static pk_result_t host_ll(const struct pki_queue *queue, const struct pki_ll_op
     return pki_fail(PK_ERR_UNSUPPORTED, NULL, "the host has no low-latency kernel");
 }
 
+static pk_result_t host_fused(const struct pki_queue *queue, enum pki_fused_kernel kernel, pk_dtype_t dtype, int ctas,
+                              const struct pki_fused_args *args)
+{
+    (void)queue;
+    (void)kernel;
+    (void)dtype;
+    (void)ctas;
+    (void)args;
+    return pki_fail(PK_ERR_UNSUPPORTED, NULL, "the host has no fused kernels");
+}
+
 static void host_info(const struct pki_device *device, struct pki_device_info *info)
 {
     (void)device;
@@ -190,5 +201,6 @@ const struct pki_device_ops pki_device_host = {
     .reduces = host_reduces,
     .words = host_words,
     .ll = host_ll,
+    .fused = host_fused,
     .info = host_info,
 };

@@ -161,6 +161,9 @@ pk_result_t pki_stream_admit(struct pki_task *task)
     if (e->gpu == NULL)
         return pki_fail(PK_ERR_ARG, NULL, "%s: a cuda stream, but the communicator has no gpu (config.device)", task->name);
     task->queue = (struct pki_queue){ e->gpu, task->request.stream.handle };
+    task->direct = pki_task_is_fused(task) && pki_fused_all_direct(e); /* its kernel needs nobody */
+    if (task->direct)
+        return PK_OK;
     if (task->kind == PKI_MEM_DEVICE && pki_task_needs_kernel(task) && connections_of(e) <= PKI_FEW_QUEUES) {
         do_within_call(task);
         return PK_OK;
@@ -238,7 +241,7 @@ static void begin_direct(struct pki_task *task)
 
 void pki_stream_begin(struct pki_task *task)
 {
-    task->mode = PKI_TASK_GATED;
+    task->mode = task->direct ? PKI_TASK_STREAM : PKI_TASK_GATED;
     if (moves_itself(task))
         begin_direct(task);
     if (task->direct)
@@ -269,7 +272,7 @@ void pki_stream_move(struct pki_task *task)
 {
     struct pki_engine *e = task->engine;
 
-    if (!task->direct || !task->xfer->is_send)
+    if (!task->direct || task->xfer == NULL || !task->xfer->is_send)
         return;
     if (task->xfer->ll) {
         struct pki_ll_op op = pki_ll_send_op(task->xfer);
@@ -336,6 +339,8 @@ static void wait_for_all(struct pki_task *first, struct pki_list *made)
 
 void pki_stream_end(struct pki_task *task, struct pki_list *made)
 {
+    if (task->direct && task->plan != NULL) /* behind all that the group's sends and receives open or move for the peers */
+        failed(task, pki_fused_launch(task, &task->queue));
     if (task->direct && task->xfer != NULL && !task->xfer->is_send && task->xfer->ll)
         receive_ll(task);
     if (!task->waited)

@@ -32,6 +32,8 @@ struct pki_engine_config {
     enum pki_wait_policy wait_policy;
     const struct pki_net *net;  /* of ranks on other hosts, or NULL; outlives the engine */
     bool kernels;               /* every rank of the communicator allows kernels */
+    bool fused;                 /* and can take part in fused collectives: at most PKI_FUSED_RANKS, all on this host */
+    int fused_ctas;             /* most CTAs of one fused kernel, the same on all ranks */
 };
 
 pk_result_t pki_engine_open(const struct pki_engine_config *config, struct pki_engine **engine);
@@ -48,6 +50,11 @@ void pki_engine_set_way(struct pki_engine *engine, int peer, enum pki_mem_kind s
 /* Low-latency slots: this rank's memory for all peers (NULL without), and where a peer keeps those for this rank, mapped here. */
 pk_result_t pki_engine_ll_export(struct pki_engine *engine, struct pki_export *out, uint64_t *offset);
 pk_result_t pki_engine_ll_import(struct pki_engine *engine, int peer, const struct pki_export *in, uint64_t offset);
+/* Fused collectives: has this rank all it needs; and, when every rank has, use them. */
+bool pki_engine_fused_ready(const struct pki_engine *engine);
+void pki_engine_fused_start(struct pki_engine *engine);
+/* Is a collective with this argument fused where all ranks have it in device memory? The same on all ranks. */
+bool pki_engine_fuses(const struct pki_engine *engine, enum pki_coll coll, size_t bytes, pk_dtype_t dtype);
 void pki_engine_start(struct pki_engine *engine);
 
 /* Wait for the unfinished, say goodbye, free everything. Returns the error that poisoned it, if one did. */
@@ -66,6 +73,7 @@ struct pki_request {
     int peer;
     int root;                              /* 0 where the collective has none */
     const struct pki_algorithm *algorithm; /* PKI_DO_COLL */
+    const struct pki_algorithm *instead;   /* of a fused one: what a rank with another kind of memory does */
     bool in_place;
     const void *in; /* NULL where the rank has none */
     void *out;

@@ -45,6 +45,9 @@ static pk_result_t explain_coll(struct pki_engine *e, const struct pki_request *
 
         if (step->kind == PKI_STEP_SEND || step->kind == PKI_STEP_RECV || step->kind == PKI_STEP_RECV_REDUCE)
             add_way(e, step->peer, kind, out);
+        for (int p = 0; p < e->config.size && step->kind == PKI_STEP_FUSED; p++)
+            if (p != e->config.rank)
+                add_way(e, p, kind, out);
         kernel |= step->kind != PKI_STEP_SEND && step->kind != PKI_STEP_RECV;
     }
     out->steps = plan->nsteps;
@@ -54,7 +57,7 @@ static pk_result_t explain_coll(struct pki_engine *e, const struct pki_request *
         struct pki_device_info info;
 
         e->gpu->ops->info(e->gpu, &info);
-        out->sms = e->gpu->max_ctas > 0 && e->gpu->max_ctas < info.reduce_ctas ? e->gpu->max_ctas : info.reduce_ctas;
+        out->sms = r->instead != NULL ? pki_fused_ctas(e, r) : e->gpu->max_ctas > 0 && e->gpu->max_ctas < info.reduce_ctas ? e->gpu->max_ctas : info.reduce_ctas;
         if (e->config.sm_policy == PK_SM_NONE)
             return pki_fail(PK_ERR_NEEDS_SM, NULL, "a copy or reduction inside the gpu runs as a kernel");
     }

@@ -223,6 +223,20 @@ struct pki_mixed {
     struct pki_gate ended;   /* the last piece has been copied */
 };
 
+/* fused.c */
+struct pki_fused {
+    bool on;
+    char *inbox;                     /* of this rank, at the end of ll_memory */
+    uint64_t remote[PKI_FUSED_RANKS]; /* [rank]: where this rank writes in its inbox, mapped here */
+    struct pki_fused_words *words;   /* registered with the GPU; NULL without fused collectives */
+    uint32_t epoch;                  /* the last that was handed out */
+    bool skipped;                    /* this rank has done the last one in another way */
+    uint32_t ctas_launched;
+    struct pki_list waiting;         /* tasks that have an epoch and no kernel yet, in order */
+    int indirect;                    /* tasks that the engine will launch, not the call itself */
+    struct pki_queue queue;          /* for those */
+};
+
 struct pki_task {
     struct pki_list node;      /* engine->tasks, from start to end */
     struct pki_list waiting;   /* the caller's list of blocking ones */
@@ -265,6 +279,10 @@ struct pki_task {
     char *scratch;
     size_t scratch_stride;
     struct pki_mixed mixed;
+    struct pki_list turn;      /* fused: engine->fused.waiting */
+    uint32_t epoch, last_epoch, clear_epoch;
+    int ctas;
+    bool careful, indirect, launched, fallen; /* fallen: a rank does it in another way, so all do */
 };
 
 /* The last collectives that began here: what a peer says of one that has ended must agree too. */
@@ -319,6 +337,7 @@ struct pki_engine {
     struct pki_words words;
     _Atomic uint32_t *abort_word;
     char *ll_memory;
+    struct pki_fused fused;
     struct pki_region *regions;
     uint32_t nregions, regions_cap;
     uint32_t region_buckets[256];
@@ -560,6 +579,24 @@ bool pki_capture_wanted(struct pki_engine *engine, const struct pki_request *req
 /* Let streams that wait in replayed graphs go. */
 void pki_capture_release(struct pki_engine *engine);
 void pki_capture_close(struct pki_engine *engine);
+
+/* fused.c */
+size_t pki_fused_inbox_bytes(const struct pki_engine *engine);
+pk_result_t pki_fused_open(struct pki_engine *engine, char *inbox);
+void pki_fused_close(struct pki_engine *engine);
+void pki_fused_reach(struct pki_engine *engine, int peer, uint64_t inbox); /* the peer's inbox is mapped here */
+int pki_fused_ctas(const struct pki_engine *engine, const struct pki_request *request);
+bool pki_task_is_fused(const struct pki_task *task);
+void pki_fused_made(struct pki_task *task);   /* a fused one: will the call itself launch it (direct)? */
+void pki_fused_forget(struct pki_task *task); /* it waits for no turn any more */
+bool pki_fused_all_direct(const struct pki_engine *engine);
+void pki_fused_enroll(struct pki_task *task); /* any collective */
+pk_result_t pki_fused_launch(struct pki_task *task, const struct pki_queue *queue);
+void pki_fused_look(struct pki_task *task);   /* launch it in the library's queue if it is its turn */
+void pki_fused_fall(struct pki_task *task);   /* another rank does the operation by an ordinary plan */
+void pki_fused_left(struct pki_task *task);   /* the task ends */
+bool pki_fused_waits_for(const struct pki_task *task, int peer);
+bool pki_fused_poll(struct pki_task *task, bool *ended); /* true: something has changed */
 
 /* ll.c */
 void pki_ll_unimport(struct pki_engine *engine, struct pki_peer *peer);

@@ -99,12 +99,26 @@ static bool came_too_late(const struct pki_engine *e, const struct pki_peer *pee
     return msg->op <= (coll ? e->coll_number : peer->sends_begun[0]);
 }
 
+/* A collective that is a kernel here is done by messages there. */
+static void hear_of_fused(struct pki_engine *e, const struct pki_msg *msg)
+{
+    if ((msg->flags & PKI_MSG_FLAG_COLL) == 0 || !e->fused.on)
+        return;
+    for (struct pki_list *n = e->tasks.next; n != &e->tasks; n = n->next) {
+        struct pki_task *task = pki_container_of(n, struct pki_task, node);
+
+        if (task->number == msg->op && pki_task_is_fused(task))
+            pki_fused_fall(task);
+    }
+}
+
 static void keep(struct pki_engine *e, struct pki_peer *peer, const struct pki_msg *msg, const void *payload)
 {
     struct pki_arrival *arrival;
 
     if (contradicts(e, peer, msg) || came_too_late(e, peer, msg))
         return;
+    hear_of_fused(e, msg);
     arrival = malloc(sizeof *arrival + msg->payload);
     if (arrival == NULL) {
         struct pki_where where = pki_engine_where(e, peer->rank, NULL);

@@ -70,6 +70,7 @@ pk_result_t pki_engine_open(const struct pki_engine_config *config, struct pki_e
         e->gpu->max_ctas = config->max_sms;
     e->spin = config->local_ranks <= sysconf(_SC_NPROCESSORS_ONLN);
     lists_init(e);
+    pki_list_init(&e->fused.waiting);
     e->peers = calloc((size_t)config->size, sizeof *e->peers);
     if (e->peers == NULL)
         goto err_free;
@@ -204,6 +205,7 @@ static void memory_free(struct pki_engine *e)
             device->ops->free(device, e->scratch[i].ptr);
     }
     free(e->quick_scratch);
+    pki_fused_close(e);
     if (e->ll_memory != NULL)
         e->gpu->ops->free(e->gpu, e->ll_memory);
     while ((node = pki_list_pop(&e->registrations)) != NULL)

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Low-latency slots: memory of this rank's GPU that each peer writes small messages into, a flag beside every word. */
+/* Low-latency slots: memory of this rank's GPU that each peer writes small messages into, a flag beside every word; and behind them, in
+ * the same allocation, the inboxes of fused collectives. */
 #include "engine/internal.h"
 
 static struct pki_iface *gpu_iface(struct pki_engine *e)
@@ -22,14 +23,16 @@ pk_result_t pki_engine_ll_export(struct pki_engine *e, struct pki_export *out, u
     void *ptr;
     pk_result_t result;
 
-    if (iface == NULL || !e->config.kernels)
+    if (iface == NULL || !(e->config.kernels || e->config.fused))
         return PK_ERR_UNSUPPORTED;
-    result = e->gpu->ops->alloc(e->gpu, (size_t)e->config.size * bytes_a_peer(), &ptr);
+    result = e->gpu->ops->alloc(e->gpu, (size_t)e->config.size * bytes_a_peer() + pki_fused_inbox_bytes(e), &ptr);
     if (result != PK_OK)
         return result;
     result = e->gpu->ops->classify(e->gpu, ptr, 1, &mem);
     if (result == PK_OK)
         result = iface->transport->reg(iface, &mem, out);
+    if (result == PK_OK)
+        result = pki_fused_open(e, (char *)ptr + (size_t)e->config.size * bytes_a_peer());
     if (result != PK_OK) {
         e->gpu->ops->free(e->gpu, ptr);
         return result;
@@ -53,6 +56,8 @@ pk_result_t pki_engine_ll_import(struct pki_engine *e, int rank, const struct pk
         return result;
     peer->ll_exported = *in;
     peer->ll_mapping = remote;
+    if (e->config.fused)
+        pki_fused_reach(e, rank, remote + offset + (uint64_t)e->config.size * bytes_a_peer());
     peer->ll_remote = (uint64_t *)(uintptr_t)(remote + offset + (uint64_t)e->config.rank * bytes_a_peer());
     return PK_OK;
 }

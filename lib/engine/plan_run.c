@@ -403,8 +403,7 @@ static void look_at(struct pki_task *task, uint32_t i)
         look_at_work(task, i, avail, all);
         return;
     case PKI_STEP_FUSED:
-        (void)pki_fail(PK_ERR_INTERNAL, NULL, "step %u of %s is of a kind this version does not run", i, task->name);
-        pki_engine_poison(task->engine, PK_ERR_INTERNAL, true);
+        pki_fused_look(task);
         return;
     }
 }
@@ -481,10 +480,23 @@ void pki_plan_xfer_progress(struct pki_task *task, uint32_t i, size_t done, bool
     drain(task);
 }
 
+static bool poll_fused(struct pki_task *task)
+{
+    bool ended, moved = pki_fused_poll(task, &ended);
+
+    if (ended) {
+        step_done(task, 0, task->steps[0].bytes, true);
+        drain(task);
+    }
+    return moved;
+}
+
 bool pki_plan_poll(struct pki_task *task)
 {
     bool moved = false;
 
+    if (pki_task_is_fused(task))
+        return poll_fused(task);
     for (uint32_t i = 0; i < task->plan->nsteps; i++) {
         struct pki_step_state *state = &task->steps[i];
 

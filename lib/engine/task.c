@@ -31,7 +31,7 @@ static uint64_t digest(const struct pki_request *r, int size)
         for (int i = 0; i < size; i++)
             hash = mix(hash >> 7, r->layout.out_counts[i]);
     hash = mix(hash >> 3, (uint64_t)r->root >> 8);
-    for (const char *c = r->algorithm->name; *c != '\0'; c++)
+    for (const char *c = r->instead != NULL ? r->instead->name : r->algorithm->name; *c != '\0'; c++)
         hash = mix(hash >> 5, (unsigned char)*c);
     return hash;
 }
@@ -211,6 +211,7 @@ static pk_result_t task_init(struct pki_task *task, struct pki_engine *e, const 
     pki_list_init(&task->node);
     pki_list_init(&task->waiting);
     pki_list_init(&task->in_stream);
+    pki_list_init(&task->turn);
     task->begun_ns = pki_now_ns();
     task->deadline_ns = e->config.timeout_ms == 0 ? PKI_NO_DEADLINE : task->begun_ns + e->config.timeout_ms * PKI_NS_PER_MS;
     return pki_layout_own(&task->request.layout, (size_t)e->config.size, &task->lengths);
@@ -230,6 +231,8 @@ pk_result_t pki_task_make(struct pki_engine *e, const struct pki_request *r, str
     if (result != PK_OK)
         goto err_free;
     task->kind = found.kinds[0];
+    if (r->instead != NULL && found.kinds[0] != found.kinds[1]) /* the other ranks' kernels will stand by */
+        task->request.algorithm = r->instead;
     if (r->what == PKI_DO_COLL) {
         result = pki_plan_prepare(task);
         if (result != PK_OK)
@@ -240,6 +243,8 @@ pk_result_t pki_task_make(struct pki_engine *e, const struct pki_request *r, str
     result = check_policy(task);
     if (result != PK_OK)
         goto err_release;
+    if (pki_task_is_fused(task))
+        pki_fused_made(task);
     *out = task;
     return PK_OK;
 
@@ -270,6 +275,7 @@ pk_result_t pki_task_new(struct pki_engine *e, const struct pki_request *r, stru
 
 void pki_task_free(struct pki_task *task)
 {
+    pki_fused_forget(task);
     pki_plan_release(task);
     free(task->lengths);
     free(task);
@@ -311,6 +317,8 @@ static pk_result_t enroll(struct pki_task *task)
         result = make_xfer(task);
     if (result != PK_OK)
         return result;
+    if (task->request.what == PKI_DO_COLL)
+        pki_fused_enroll(task);
     pki_list_push(&e->tasks, &task->node);
     if (task->request.stream.kind != PK_STREAM_KIND_BLOCKING)
         atomic_fetch_add(&e->async_tasks, 1);
@@ -351,6 +359,7 @@ void pki_task_end(struct pki_task *task, pk_result_t result)
     task->xfer = NULL;
     if (task->plan != NULL)
         pki_plan_abandon(task);
+    pki_fused_left(task);
     task->result = result;
     pki_list_remove(&task->node);
     if (kind == PK_STREAM_KIND_CUDA)

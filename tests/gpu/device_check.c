@@ -102,104 +102,6 @@ static void check_host(void)
     ops->free(device, ptr);
 }
 
-/* ---- Reductions ---- */
-
-/* Values whose sums round: small, of both signs. The bits of a type follow from a float. */
-static void reduce_input(uint8_t *out, size_t count, pk_dtype_t dtype, uint32_t seed)
-{
-    for (size_t i = 0; i < count; i++) {
-        float value = ((float)(random_next(&seed) % 20001) - 10000.0f) / 1024.0f;
-        uint32_t bits;
-
-        memcpy(&bits, &value, sizeof bits);
-        if (dtype == PK_F32) {
-            memcpy(out + 4 * i, &bits, 4);
-        } else if (dtype == PK_INT32) {
-            bits *= 2654435761u;
-            memcpy(out + 4 * i, &bits, 4);
-        } else if (dtype == PK_BF16) {
-            uint16_t half = (uint16_t)(bits >> 16);
-            memcpy(out + 2 * i, &half, 2);
-        } else { /* f16: sign, exponent 7..22, any mantissa */
-            uint16_t half = (uint16_t)((bits >> 16 & 0x8000) | ((bits % 16 + 7) << 10) | (random_next(&seed) & 0x3ff));
-            memcpy(out + 2 * i, &half, 2);
-        }
-    }
-}
-
-static bool reduce_case(pk_dtype_t dtype, int n, size_t count, size_t offset, bool in_place)
-{
-    size_t size = pk_dtype_size(dtype), bytes = count * size, room = bytes + 64;
-    uint8_t *host[PKI_REDUCE_MAX] = { NULL }, *dev[PKI_REDUCE_MAX] = { NULL }, *want = calloc(1, room), *got = calloc(1, room),
-            *dst;
-    const void *host_srcs[PKI_REDUCE_MAX], *dev_srcs[PKI_REDUCE_MAX];
-    bool ok = true;
-
-    for (int i = 0; i < n; i++) {
-        host[i] = malloc(room);
-        dev[i] = device_alloc(room);
-        reduce_input(host[i], count, dtype, (uint32_t)(i * 7919 + count));
-        host_srcs[i] = host[i];
-        dev_srcs[i] = dev[i] + offset * size;
-        ok = ok && upload(dev[i] + offset * size, host[i], bytes);
-    }
-    dst = in_place ? dev[n - 1] : device_alloc(room);
-    ok = ok && pki_reduce_host(want, host_srcs, n, count, dtype, PK_SUM) == PK_OK;
-    ok = ok && ops->reduce(&queue, dst + offset * size, dev_srcs, n, count, dtype, PK_SUM) == PK_OK && drained(&queue);
-    ok = ok && download(got, dst + offset * size, bytes) && memcmp(want, got, bytes) == 0;
-    if (!in_place)
-        ops->free(device, dst);
-    for (int i = 0; i < n; i++) {
-        free(host[i]);
-        ops->free(device, dev[i]);
-    }
-    free(want);
-    free(got);
-    return ok;
-}
-
-static void reduce_speed(pk_dtype_t dtype)
-{
-    size_t bytes = 64 * MIB;
-    uint8_t *a = device_alloc(bytes), *b = device_alloc(bytes);
-    const void *srcs[2] = { a, b };
-    uint64_t begin;
-
-    ops->reduce(&queue, a, srcs, 2, bytes / pk_dtype_size(dtype), dtype, PK_SUM);
-    drained(&queue);
-    begin = pki_now_ns();
-    for (int i = 0; i < 8; i++)
-        ops->reduce(&queue, a, srcs, 2, bytes / pk_dtype_size(dtype), dtype, PK_SUM);
-    drained(&queue);
-    printf("INFO reduce of 2 x 64 MiB %s: %.0f GB/s read and written\n", pk_dtype_name(dtype),
-           8.0 * 3 * (double)bytes / (double)(pki_now_ns() - begin));
-    ops->free(device, a);
-    ops->free(device, b);
-}
-
-static void check_reduce(void)
-{
-    static const pk_dtype_t types[] = { PK_F32, PK_F16, PK_BF16, PK_INT32 };
-    static const size_t counts[] = { 1, 3, 8, 1023, 65536 + 5, 300007 };
-    static const int blocks[] = { 2, 3, 16 };
-    const void *srcs[2] = { (void *)(uintptr_t)0x1001, (void *)(uintptr_t)0x1001 };
-
-    for (int t = 0; t < 4; t++) {
-        for (int c = 0; c < 6; c++) {
-            for (int b = 0; b < 3; b++) {
-                bool ok =
-                    reduce_case(types[t], blocks[b], counts[c], 0, false) && reduce_case(types[t], blocks[b], counts[c], 1, true);
-
-                if (!CHECK(ok))
-                    printf("     (%s, %d blocks of %zu)\n", pk_dtype_name(types[t]), blocks[b], counts[c]);
-            }
-        }
-        reduce_speed(types[t]);
-    }
-    CHECK(ops->reduce(&queue, (void *)(uintptr_t)0x1001, srcs, 2, 1, PK_F32, PK_SUM) == PK_ERR_ARG);
-    CHECK(ops->reduce(&queue, NULL, srcs, 2, 0, PK_INT8, PK_MAX) == PK_ERR_UNSUPPORTED);
-}
-
 /* ---- Words ---- */
 
 /* A queue waits for word 1, then writes word 2; the CPU opens word 1 with `opens`, after `shut` did not. */
@@ -476,7 +378,7 @@ static void check_cost(void)
 
 static const struct bed_check checks[] = {
     { "open", check_open },         { "cost", check_cost },          { "copy", check_copy },
-    { "classify", check_classify }, { "host_register", check_host }, { "reduce", check_reduce },
+    { "classify", check_classify }, { "host_register", check_host },
     { "words", check_words },       { "order", check_order },        { "ll", check_ll },
     { "capture", check_capture },
 };

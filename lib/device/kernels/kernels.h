@@ -3,11 +3,15 @@
  * The kernels and their parameters, for the code that launches them, the device code, and software that stands in for both.
  * Every kernel takes one parameter, a struct by value. Plain C and CUDA C++ alike; addresses are 64-bit numbers.
  *
- *   pki_wait               1 CTA, 32 threads               struct pki_wait_args
- *   pki_ll                 n CTAs, PKI_LL_THREADS threads  struct pki_ll_args
- *   pki_reduce_<op>_<type> any grid, PKI_REDUCE_THREADS    struct pki_reduce_args
+ *   pki_wait            1 CTA, 32 threads                struct pki_wait_args
+ *   pki_ll              n CTAs, PKI_LL_THREADS threads   struct pki_ll_args
+ *   pki_reduce_<type>   any grid, PKI_REDUCE_THREADS     struct pki_reduce_args
+ *   pki_exchange        any grid, PKI_FUSED_THREADS      struct pki_fused_args
+ *   pki_fold_<type>     any grid, PKI_FUSED_THREADS      struct pki_fused_args
+ *   pki_twoshot_<type>  grid as on all other ranks       struct pki_fused_args
  *
- * No kernel uses dynamic shared memory, and none needs its CTAs to run at the same time.
+ * <type> is the name of a type (pk_dtype_name). No kernel uses dynamic shared memory, and none needs its CTAs to run at the same
+ * time.
  */
 #ifndef PKI_KERNELS_H
 #define PKI_KERNELS_H
@@ -16,10 +20,16 @@
 
 #define PKI_KERNEL_WAIT "pki_wait"
 #define PKI_KERNEL_LL "pki_ll"
-#define PKI_KERNEL_REDUCE_SUM_F32 "pki_reduce_sum_f32"
-#define PKI_KERNEL_REDUCE_SUM_F16 "pki_reduce_sum_f16"
-#define PKI_KERNEL_REDUCE_SUM_BF16 "pki_reduce_sum_bf16"
-#define PKI_KERNEL_REDUCE_SUM_I32 "pki_reduce_sum_i32"
+#define PKI_KERNEL_REDUCE "pki_reduce_" /* the type's name behind it */
+#define PKI_KERNEL_EXCHANGE "pki_exchange"
+#define PKI_KERNEL_FOLD "pki_fold_"
+#define PKI_KERNEL_TWOSHOT "pki_twoshot_"
+
+/* What the typed kernels do, as the first values of pk_op_t say it. An average is a sum with a divisor. */
+#define PKI_KERNEL_SUM 0u
+#define PKI_KERNEL_PROD 1u
+#define PKI_KERNEL_MIN 2u
+#define PKI_KERNEL_MAX 3u
 
 /* pki_wait: return when every word has its value. Reads are acquiring, system scope. */
 #define PKI_WAIT_WORDS_MAX 128
@@ -69,9 +79,10 @@ struct pki_ll_args {
 };
 
 /*
- * pki_reduce_<op>_<type>: dst[i] = srcs[0][i] op srcs[1][i] op ... srcs[n - 1][i], left to right; 16-bit floats in f32, rounded to
- * nearest even once at the end; integers wrap. dst may be one of the sources, and must not overlap them otherwise. Pointers are
- * aligned to the element; when all are aligned to 16 bytes, vectors are used.
+ * pki_reduce_<type>: dst[i] = srcs[0][i] op srcs[1][i] op ... srcs[n - 1][i], left to right; floats of 16 and 8 bits in f32, rounded
+ * to nearest even once at the end; integers wrap; NaN wins. A divisor above 1 divides the result before it is rounded, integers
+ * toward 0. dst may be one of the sources, and must not overlap them otherwise. Pointers are aligned to the element; when all are
+ * aligned to 16 bytes, vectors are used.
  */
 #define PKI_REDUCE_THREADS 512
 #define PKI_REDUCE_SOURCES 16
@@ -81,7 +92,92 @@ struct pki_reduce_args {
     uint64_t srcs[PKI_REDUCE_SOURCES];
     uint64_t count; /* elements */
     uint32_t n;
+    uint32_t op; /* PKI_KERNEL_SUM .. */
+    uint32_t divisor;
     uint32_t reserved;
+};
+
+/*
+ * Fused collectives: one kernel on each rank, which writes into the others' inboxes and reads its own. Nothing waits for a CPU.
+ *
+ * A rank's inbox has two halves for each other rank. Every operation has a number, its epoch, the same on all ranks and one more than the
+ * last one's, or several that follow one another; an epoch uses the halves of its parity. Before a rank writes epoch e + 2 it has finished
+ * e + 1, for which it needed word from every other rank's e + 1; and that one began only when the rank's e had ended, reads and all. So no
+ * half is overwritten while it is read, provided that
+ *   - every operation hears from every other rank, which is what the headers are for, and
+ *   - a rank's kernels run one after another, whatever streams they are in: each begins when state->ended has reached `ended_before`.
+ * Where a rank has not heard from all in e + 1, because it did the operation in another way (`careful`, or state->unproven is e + 1), it
+ * writes nothing into the half before every other rank says in `begun` that it has come to e + 1 or beyond.
+ *
+ * A half:
+ *   at 0                    header: one pair of cells (see pki_ll), data = sig, flag = epoch
+ *   at PKI_FUSED_BEGUN      in half 0 alone: the epoch that the writer has begun last
+ *   at PKI_FUSED_FLAGS      pki_twoshot: for each CTA two words, PKI_FUSED_FLAG_BYTES apart: its parts, its results are there (= epoch)
+ *   at PKI_FUSED_CELLS      pki_exchange, pki_fold: pairs of cells
+ *   at PKI_FUSED_PARTS      pki_twoshot: PKI_FUSED_PIECE bytes of the reader's part
+ *   at PKI_FUSED_RESULTS    pki_twoshot: PKI_FUSED_PIECE bytes of the writer's result
+ * Cells are never used for anything else: what looks like a flag is one.
+ *
+ * pki_exchange: block p of IN (at in + p * in_stride, `bytes` long) goes to each rank p in `send`, block p of OUT comes from each rank
+ *   p in `recv`. This rank in `recv`: it copies its own.
+ * pki_fold: as pki_exchange with the blocks of IN; OUT = the blocks for this rank, its own among them, folded in rank order, where
+ *   `recv` is not 0 (then it names all other ranks).
+ * pki_twoshot: allreduce of `bytes`. Part p of the data, of ceil(elements / size) elements rounded up to 16 bytes, is folded by rank
+ *   p, in pieces: piece k of all parts has epoch `epoch` + k. All ranks have the same grid.
+ *
+ * With `clear` pki_exchange, of 0 bytes then, also sets all cells and headers of the epoch's halves to 0.
+ *
+ * When it has ended, CTA c sets words->done[c] to the last of its epochs and adds 1 to state->ended. While it waits it looks now and then at
+ * abort_flag, and leaves when it is not 0, saying nothing; and at words->fall: when the epoch's entry is the epoch, the operation is done
+ * in another way. Then CTA 0 sets words->came to the epoch, and all end, as above, when words->release is it, and set state->unproven to
+ * the last of their epochs before they add to state->ended. CTA 0 says meanwhile in words->missing[p] = epoch that it waits for rank p's
+ * header (0: it is here), and in words->differs[p] = epoch << 32 | sig that p's is another operation; then it waits until it is aborted.
+ */
+#define PKI_FUSED_THREADS 512
+#define PKI_FUSED_RANKS 8
+#define PKI_FUSED_CTAS 32
+#define PKI_FUSED_FALLS 1024 /* entries for the latest epochs, at epoch % PKI_FUSED_FALLS */
+
+#define PKI_FUSED_BEGUN 64u
+#define PKI_FUSED_FLAGS 1024u
+#define PKI_FUSED_FLAG_BYTES 64u
+#define PKI_FUSED_CELLS 8192u
+#define PKI_FUSED_BYTES (256u << 10) /* most of one block that goes in cells */
+#define PKI_FUSED_PIECE (752u << 10)
+#define PKI_FUSED_PARTS (PKI_FUSED_CELLS + 2 * PKI_FUSED_BYTES)
+#define PKI_FUSED_RESULTS (PKI_FUSED_PARTS + PKI_FUSED_PIECE)
+#define PKI_FUSED_HALF (2u << 20)
+
+struct pki_fused_words { /* host memory that the GPU sees */
+    uint64_t differs[PKI_FUSED_RANKS];
+    uint32_t missing[PKI_FUSED_RANKS];
+    uint32_t reserved[8];
+    uint32_t done[PKI_FUSED_CTAS];
+    uint32_t fall[PKI_FUSED_FALLS], came[PKI_FUSED_FALLS], release[PKI_FUSED_FALLS];
+};
+
+struct pki_fused_state { /* memory of this rank's GPU, aligned to its size */
+    uint32_t ended, unproven;
+};
+
+struct pki_fused_args {
+    uint64_t in, out;
+    uint64_t in_stride, out_stride;  /* bytes from one rank's block to the next */
+    uint64_t bytes;                  /* of a block */
+    uint64_t inbox;                  /* of this rank: half h of rank p at inbox + (2 p + h) * PKI_FUSED_HALF */
+    uint64_t peers[PKI_FUSED_RANKS]; /* where this rank's half 0 is in rank p's inbox, mapped here */
+    uint64_t words;                  /* struct pki_fused_words */
+    uint64_t abort_flag;             /* address of a 32-bit word */
+    uint64_t state;                  /* struct pki_fused_state */
+    uint32_t ended_before;
+    uint32_t epoch;
+    uint32_t rank, size;
+    uint32_t send, recv; /* bit p: rank p */
+    uint32_t sig;
+    uint32_t op, divisor; /* as in pki_reduce_args */
+    uint32_t fence;       /* 1: everything written is visible to all before `done` is set */
+    uint32_t clear;
+    uint32_t careful;
 };
 
 #endif

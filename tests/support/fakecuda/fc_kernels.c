@@ -1,23 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the kernels do, on one CPU thread: the library's (lib/device/kernels) by their published parameters, and some for tests.
+ * What the kernels do, on one CPU thread: the library's (lib/device/kernels) by their published parameters, and some for tests. The
+ * reductions are in fc_reduce.c, the fused collectives in fc_fused.c.
  * Written from kernels.h alone, so that a kernel and its stand-in do not share a mistake.
  */
-#include "fakecuda.h"
+#include "fc_kernels.h"
 
 #include <string.h>
 
-#include "../../../lib/device/kernels/kernels.h"
-
-static uint32_t load32(const void *word)
-{
-    return atomic_load_explicit((const _Atomic uint32_t *)word, memory_order_acquire);
-}
-
-static void store32(void *word, uint32_t value)
-{
-    atomic_store_explicit((_Atomic uint32_t *)word, value, memory_order_release);
-}
 
 /* --- pki_wait --- */
 
@@ -32,7 +22,7 @@ static void run_pki_wait(const struct fc_launch *l)
 
         if (word == NULL)
             return;
-        while (!fc_word_open(load32(word), w->value, w->equal ? CU_STREAM_WAIT_VALUE_EQ : CU_STREAM_WAIT_VALUE_GEQ, 4))
+        while (!fc_word_open(fc_load32(word), w->value, w->equal ? CU_STREAM_WAIT_VALUE_EQ : CU_STREAM_WAIT_VALUE_GEQ, 4))
             fc_relax(&round);
     }
 }
@@ -90,7 +80,7 @@ static void message_send(struct message *m)
     }
     m->next = m->pairs;
     if (m->done != NULL)
-        store32(m->done, m->op->flag);
+        fc_store32(m->done, m->op->flag);
 }
 
 /* Takes what has arrived. */
@@ -111,7 +101,7 @@ static bool message_recv(struct message *m)
         any = true;
     }
     if (any && m->next == m->pairs && m->done != NULL)
-        store32(m->done, m->op->flag);
+        fc_store32(m->done, m->op->flag);
     return any;
 }
 
@@ -144,150 +134,9 @@ static void run_pki_ll(const struct fc_launch *l)
             }
         if (any)
             continue;
-        if (abort_word != NULL && load32(abort_word) != 0)
+        if (abort_word != NULL && fc_load32(abort_word) != 0)
             return;
         fc_relax(&round);
-    }
-}
-
-/* --- pki_reduce_sum_* --- */
-
-static float f16_to_float(uint16_t h)
-{
-    uint32_t exponent = h >> 10 & 31u, mantissa = h & 1023u, bits;
-    float value;
-
-    if (exponent == 0) {
-        value = (float)mantissa / 16777216.0f; /* 2^-24 */
-        return h & 0x8000u ? -value : value;
-    }
-    bits = (uint32_t)(h & 0x8000u) << 16 | (exponent == 31 ? 255u : exponent + 112) << 23 | mantissa << 13;
-    memcpy(&value, &bits, sizeof value);
-    return value;
-}
-
-static uint16_t float_to_f16(float value)
-{
-    uint32_t bits, sign, magnitude, rest, half;
-    uint32_t shift = 13;
-
-    memcpy(&bits, &value, sizeof bits);
-    sign = bits >> 16 & 0x8000u;
-    magnitude = bits & 0x7fffffffu;
-    if (magnitude > 0x7f800000u)
-        return (uint16_t)(sign | 0x7fffu);
-    if (magnitude >= 0x47800000u)
-        return (uint16_t)(sign | 0x7c00u);
-    if (magnitude < 0x33000000u) /* below half of the smallest */
-        return (uint16_t)sign;
-    if (magnitude < 0x38800000u) {
-        shift = 126 - (magnitude >> 23);
-        magnitude = (magnitude & 0x7fffffu) | 0x800000u;
-    } else {
-        magnitude -= 112u << 23;
-    }
-    rest = magnitude & ((1u << shift) - 1);
-    half = 1u << (shift - 1);
-    magnitude >>= shift;
-    if (rest > half || (rest == half && (magnitude & 1)))
-        magnitude++;
-    return (uint16_t)(sign | magnitude);
-}
-
-static float bf16_to_float(uint16_t b)
-{
-    uint32_t bits = (uint32_t)b << 16;
-    float value;
-
-    memcpy(&value, &bits, sizeof value);
-    return value;
-}
-
-static uint16_t float_to_bf16(float value)
-{
-    uint32_t bits;
-
-    memcpy(&bits, &value, sizeof bits);
-    if ((bits & 0x7fffffffu) > 0x7f800000u)
-        return 0x7fff;
-    return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
-}
-
-struct reduction {
-    const struct pki_reduce_args *args;
-    char *dst;
-    const char *srcs[PKI_REDUCE_SOURCES];
-};
-
-static bool reduction_open(const struct fc_launch *l, size_t element_bytes, struct reduction *r)
-{
-    size_t bytes;
-
-    r->args = l->params[0];
-    bytes = r->args->count * element_bytes;
-    if (bytes == 0 || r->args->n == 0 || r->args->n > PKI_REDUCE_SOURCES)
-        return false;
-    r->dst = fc_ptr(l, r->args->dst, bytes);
-    for (uint32_t s = 0; s < r->args->n; s++) {
-        r->srcs[s] = fc_ptr(l, r->args->srcs[s], bytes);
-        if (r->srcs[s] == NULL)
-            return false;
-    }
-    return r->dst != NULL;
-}
-
-static void run_sum_f32(const struct fc_launch *l)
-{
-    struct reduction r;
-
-    if (!reduction_open(l, 4, &r))
-        return;
-    for (uint64_t i = 0; i < r.args->count; i++) {
-        float total = ((const float *)(const void *)r.srcs[0])[i];
-
-        for (uint32_t s = 1; s < r.args->n; s++)
-            total += ((const float *)(const void *)r.srcs[s])[i];
-        ((float *)(void *)r.dst)[i] = total;
-    }
-}
-
-static void sum_16(const struct fc_launch *l, float (*load)(uint16_t), uint16_t (*store)(float))
-{
-    struct reduction r;
-
-    if (!reduction_open(l, 2, &r))
-        return;
-    for (uint64_t i = 0; i < r.args->count; i++) {
-        float total = load(((const uint16_t *)(const void *)r.srcs[0])[i]);
-
-        for (uint32_t s = 1; s < r.args->n; s++)
-            total += load(((const uint16_t *)(const void *)r.srcs[s])[i]);
-        ((uint16_t *)(void *)r.dst)[i] = store(total);
-    }
-}
-
-static void run_sum_f16(const struct fc_launch *l)
-{
-    sum_16(l, f16_to_float, float_to_f16);
-}
-
-static void run_sum_bf16(const struct fc_launch *l)
-{
-    sum_16(l, bf16_to_float, float_to_bf16);
-}
-
-static void run_sum_i32(const struct fc_launch *l)
-{
-    struct reduction r;
-
-    if (!reduction_open(l, 4, &r))
-        return;
-    for (uint64_t i = 0; i < r.args->count; i++) {
-        uint32_t total = ((const uint32_t *)(const void *)r.srcs[0])[i];
-
-        for (uint32_t s = 1; s < r.args->n; s++)
-            total += ((const uint32_t *)(const void *)r.srcs[s])[i];
-        ((uint32_t *)(void *)r.dst)[i] = total;
     }
 }
 
@@ -302,7 +151,7 @@ static void run_spin(const struct fc_launch *l)
 
     memcpy(&address, l->params[0], sizeof address);
     word = fc_ptr(l, address, 4);
-    while (word != NULL && load32(word) == 0)
+    while (word != NULL && fc_load32(word) == 0)
         fc_relax(&round);
 }
 
@@ -325,16 +174,60 @@ static void run_add(const struct fc_launch *l)
 static const size_t wait_bytes[] = { sizeof(struct pki_wait_args) };
 static const size_t ll_bytes[] = { sizeof(struct pki_ll_args) };
 static const size_t reduce_bytes[] = { sizeof(struct pki_reduce_args) };
+static const size_t fused_bytes[] = { sizeof(struct pki_fused_args) };
 static const size_t spin_bytes[] = { 8 };
 static const size_t add_bytes[] = { 8, 8, 4 };
+
+/* A type's kernels: the same work, told the type. */
+#define TYPED_RUN(type, enumerator) \
+    static void run_reduce_##type(const struct fc_launch *l) \
+    { \
+        fc_run_reduce(l, PK_##enumerator); \
+    } \
+    static void run_fold_##type(const struct fc_launch *l) \
+    { \
+        fc_run_fold(l, PK_##enumerator); \
+    } \
+    static void run_twoshot_##type(const struct fc_launch *l) \
+    { \
+        fc_run_twoshot(l, PK_##enumerator); \
+    }
+
+TYPED_RUN(int8, INT8)
+TYPED_RUN(uint8, UINT8)
+TYPED_RUN(int32, INT32)
+TYPED_RUN(uint32, UINT32)
+TYPED_RUN(int64, INT64)
+TYPED_RUN(uint64, UINT64)
+TYPED_RUN(f16, F16)
+TYPED_RUN(bf16, BF16)
+TYPED_RUN(f32, F32)
+TYPED_RUN(f64, F64)
+TYPED_RUN(f8e4m3, F8E4M3)
+TYPED_RUN(f8e5m2, F8E5M2)
+
+#define TYPED(type, enumerator) \
+    { PKI_KERNEL_REDUCE #type, 1, reduce_bytes, run_reduce_##type }, { PKI_KERNEL_FOLD #type, 1, fused_bytes, run_fold_##type }, \
+    { \
+        PKI_KERNEL_TWOSHOT #type, 1, fused_bytes, run_twoshot_##type \
+    }
 
 const struct fc_kernel fc_kernels[] = {
     { PKI_KERNEL_WAIT, 1, wait_bytes, run_pki_wait },
     { PKI_KERNEL_LL, 1, ll_bytes, run_pki_ll },
-    { PKI_KERNEL_REDUCE_SUM_F32, 1, reduce_bytes, run_sum_f32 },
-    { PKI_KERNEL_REDUCE_SUM_F16, 1, reduce_bytes, run_sum_f16 },
-    { PKI_KERNEL_REDUCE_SUM_BF16, 1, reduce_bytes, run_sum_bf16 },
-    { PKI_KERNEL_REDUCE_SUM_I32, 1, reduce_bytes, run_sum_i32 },
+    { PKI_KERNEL_EXCHANGE, 1, fused_bytes, fc_run_exchange },
+    TYPED(int8, INT8),
+    TYPED(uint8, UINT8),
+    TYPED(int32, INT32),
+    TYPED(uint32, UINT32),
+    TYPED(int64, INT64),
+    TYPED(uint64, UINT64),
+    TYPED(f16, F16),
+    TYPED(bf16, BF16),
+    TYPED(f32, F32),
+    TYPED(f64, F64),
+    TYPED(f8e4m3, F8E4M3),
+    TYPED(f8e5m2, F8E5M2),
     { "fakecuda_spin", 1, spin_bytes, run_spin },
     { "fakecuda_add", 3, add_bytes, run_add },
     { NULL, 0, NULL, NULL },

@@ -1,0 +1,231 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Small collectives in one exchange of cells between all ranks: pki_exchange and pki_fold. */
+#include "device/kernels/element.cuh"
+#include "device/kernels/fused.cuh"
+
+namespace
+{
+
+constexpr int pairs_a_thread = 1; /* in flight, from each rank */
+
+struct one_shot {
+    const pki_fused_args &args;
+    uint32_t pairs, threads, first; /* first: of the warp's pairs, which stays together for its votes */
+};
+
+__device__ __forceinline__ one_shot one_shot_of(const pki_fused_args &args)
+{
+    return { args, (uint32_t)((args.bytes + pair_data_bytes - 1) / pair_data_bytes), gridDim.x * PKI_FUSED_THREADS,
+             blockIdx.x * PKI_FUSED_THREADS + (threadIdx.x & ~31u) };
+}
+
+__device__ __forceinline__ uint32_t pair_of(const one_shot &s, uint32_t first, int u)
+{
+    return first + threadIdx.x % 32 + u * s.threads;
+}
+
+__device__ __forceinline__ uint32_t left(const one_shot &s, uint32_t pair)
+{
+    return (uint32_t)s.args.bytes - pair * pair_data_bytes;
+}
+
+__device__ __forceinline__ uint64_t read_block(const one_shot &s, uint32_t rank, uint32_t pair)
+{
+    const unsigned char *block = (const unsigned char *)s.args.in + (uint64_t)rank * s.args.in_stride;
+
+    return pair < s.pairs ? read_user(block + (uint64_t)pair * pair_data_bytes, left(s, pair)) : 0;
+}
+
+/* The block that goes to everybody. */
+__device__ __forceinline__ void read_common(const one_shot &s, uint32_t first, uint64_t *data)
+{
+#pragma unroll
+    for (int u = 0; u < pairs_a_thread; u++)
+        data[u] = s.args.in_stride == 0 && s.args.send != 0 ? read_block(s, 0, pair_of(s, first, u)) : 0;
+}
+
+__device__ __forceinline__ void send(const one_shot &s, uint32_t first, const uint64_t *common)
+{
+    for (uint32_t hop = 1; hop < s.args.size; hop++) {
+        uint32_t to = s.args.rank + hop < s.args.size ? s.args.rank + hop : s.args.rank + hop - s.args.size;
+        uint64_t cells = peer_half(s.args, s.args.epoch, to) + PKI_FUSED_CELLS;
+
+        if ((s.args.send >> to & 1) == 0)
+            continue;
+#pragma unroll
+        for (int u = 0; u < pairs_a_thread; u++) {
+            uint32_t pair = pair_of(s, first, u);
+
+            if (pair < s.pairs)
+                store_pair(cells, pair, s.args.in_stride == 0 ? common[u] : read_block(s, to, pair), s.args.epoch);
+        }
+    }
+}
+
+__device__ __forceinline__ bool receive(const one_shot &s, uint32_t first, uint64_t data[pairs_a_thread][PKI_FUSED_RANKS])
+{
+    bool all = true;
+
+#pragma unroll
+    for (int r = 0; r < PKI_FUSED_RANKS; r++) {
+        if ((s.args.recv >> r & 1) == 0 || r == (int)s.args.rank)
+            continue;
+#pragma unroll
+        for (int u = 0; u < pairs_a_thread; u++) {
+            uint32_t pair = pair_of(s, first, u);
+
+            if (pair < s.pairs)
+                all &= load_pair(inbox_half(s.args, s.args.epoch, r) + PKI_FUSED_CELLS, pair, s.args.epoch, &data[u][r]);
+        }
+    }
+    return all;
+}
+
+/* Nobody writes cells in an epoch of 0 bytes. */
+__device__ void clear(const one_shot &s)
+{
+    const uint32_t cells = PKI_FUSED_BYTES / pair_data_bytes;
+
+    for (uint32_t r = 0; r < s.args.size; r++) {
+        for (uint32_t i = blockIdx.x * PKI_FUSED_THREADS + threadIdx.x; i < cells; i += s.threads)
+            store_pair(inbox_half(s.args, s.args.epoch, r) + PKI_FUSED_CELLS, i, 0, 0);
+    }
+}
+
+/* Everything goes out before anything is waited for. */
+template <typename Take> __device__ __forceinline__ void run(const one_shot &s, Take take)
+{
+    pki_fused_state state = load_state(s.args);
+    uint32_t verdict;
+    uint64_t common[pairs_a_thread];
+    headers header(s.args);
+
+    read_common(s, s.first, common); /* while `state` is on its way */
+    verdict = wait_turn(s.args, state);
+    if (verdict == go_on) {
+        header.send(s.args);
+        if (s.args.clear)
+            clear(s);
+        for (uint32_t first = s.first; first < s.pairs; first += pairs_a_thread * s.threads) {
+            if (first != s.first)
+                read_common(s, first, common);
+            send(s, first, common);
+        }
+        verdict = take_all(s, header, take);
+        if (s.args.clear && verdict == go_on)
+            header.forget(s.args);
+    }
+    finish(s.args, verdict, s.args.epoch);
+}
+
+template <typename Take> __device__ __forceinline__ uint32_t take_all(const one_shot &s, headers &header, Take take)
+{
+    auto report = [&]() { header.report(s.args); };
+    uint32_t verdict = go_on, first = s.first;
+
+    do {
+        uint64_t data[pairs_a_thread][PKI_FUSED_RANKS];
+
+        verdict = wait_until(
+            s.args,
+            [&]() {
+                bool data_here = receive(s, first, data);
+
+                return header.check(s.args) && data_here;
+            },
+            report);
+        if (verdict != go_on)
+            break;
+#pragma unroll
+        for (int u = 0; u < pairs_a_thread; u++) {
+            uint32_t pair = pair_of(s, first, u);
+
+            if (pair < s.pairs)
+                take(pair, left(s, pair), data[u]);
+        }
+        first += pairs_a_thread * s.threads;
+    } while (first < s.pairs);
+    return verdict;
+}
+
+__device__ void exchange(const pki_fused_args &args)
+{
+    const one_shot shot = one_shot_of(args);
+
+    run(shot, [&](uint32_t pair, uint32_t left, const uint64_t *data) {
+        unsigned char *out = (unsigned char *)args.out + (uint64_t)pair * pair_data_bytes;
+        uint64_t own = (args.recv >> args.rank & 1) != 0 ? read_block(shot, args.rank, pair) : 0;
+
+#pragma unroll
+        for (int r = 0; r < PKI_FUSED_RANKS; r++) {
+            if ((args.recv >> r & 1) != 0)
+                write_user(out + (uint64_t)r * args.out_stride, left, r == (int)args.rank ? own : data[r]);
+        }
+    });
+}
+
+/* data[r] without an address: it stays in registers. */
+__device__ __forceinline__ uint64_t pick(const uint64_t *data, uint32_t r)
+{
+    uint64_t value = data[0];
+
+#pragma unroll
+    for (int i = 1; i < PKI_FUSED_RANKS; i++)
+        value = r == (uint32_t)i ? data[i] : value;
+    return value;
+}
+
+template <typename E, typename Op> __device__ void fold(const pki_fused_args &args)
+{
+    const one_shot shot = one_shot_of(args);
+    const Op op(args.op);
+
+    run(shot, [&](uint32_t pair, uint32_t left, const uint64_t *data) {
+        packed<E, 8> in, out;
+        total<E, Op, 8> sum_up;
+        uint64_t own;
+
+        if (args.recv == 0)
+            return;
+        own = read_block(shot, args.rank, pair);
+#pragma unroll 1
+        for (uint32_t r = 0; r < args.size; r++) {
+            in.words[0] = r == args.rank ? own : pick(data, r);
+            if (r == 0)
+                sum_up.begin(in);
+            else
+                sum_up.add(op, in);
+        }
+        sum_up.end(args.divisor, &out);
+        write_user((unsigned char *)args.out + (uint64_t)pair * pair_data_bytes, left, out.words[0]);
+    });
+}
+
+} // namespace
+
+extern "C" __global__ void __launch_bounds__(PKI_FUSED_THREADS, 1) pki_exchange(const __grid_constant__ pki_fused_args args)
+{
+    begin();
+    exchange(args);
+}
+
+#define PKI_FOLD_KERNEL(element) \
+    extern "C" __global__ void __launch_bounds__(PKI_FUSED_THREADS, 1) \
+        pki_fold_##element(const __grid_constant__ pki_fused_args args) \
+    { \
+        begin(); \
+        fold<element, any_op>(args); \
+    }
+
+PKI_FOLD_KERNEL(int8)
+PKI_FOLD_KERNEL(uint8)
+PKI_FOLD_KERNEL(int32)
+PKI_FOLD_KERNEL(uint32)
+PKI_FOLD_KERNEL(int64)
+PKI_FOLD_KERNEL(uint64)
+PKI_FOLD_KERNEL(f16)
+PKI_FOLD_KERNEL(bf16)
+PKI_FOLD_KERNEL(f32)
+PKI_FOLD_KERNEL(f64)
+PKI_FOLD_KERNEL(f8e4m3)
+PKI_FOLD_KERNEL(f8e5m2)

@@ -1,0 +1,207 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the fused kernels share: their turn, headers, waiting, the end. Layout and rules: kernels.h. */
+#ifndef PKI_FUSED_CUH
+#define PKI_FUSED_CUH
+
+#include "device/kernels/cells.cuh"
+
+namespace
+{
+
+constexpr uint32_t polls_a_look = 256; /* at the words in host memory, which are far */
+constexpr uint32_t full_warp = 0xffffffffu;
+
+/* How a wait ends. */
+constexpr uint32_t go_on = 0, leave = 1, let_others = 2;
+
+__device__ __forceinline__ uint64_t inbox_half(const pki_fused_args &args, uint32_t epoch, uint32_t source)
+{
+    return args.inbox + (2ull * source + (epoch & 1)) * PKI_FUSED_HALF;
+}
+
+__device__ __forceinline__ uint64_t peer_half(const pki_fused_args &args, uint32_t epoch, uint32_t target)
+{
+    return args.peers[target] + (uint64_t)(epoch & 1) * PKI_FUSED_HALF;
+}
+
+__device__ __forceinline__ pki_fused_words *words_of(const pki_fused_args &args)
+{
+    return (pki_fused_words *)args.words;
+}
+
+__device__ __noinline__ uint32_t look(const pki_fused_args &args)
+{
+    if (*(const volatile uint32_t *)args.abort_flag != 0)
+        return leave;
+    return *(volatile uint32_t *)&words_of(args)->fall[args.epoch % PKI_FUSED_FALLS] == args.epoch ? let_others : go_on;
+}
+
+/* Until attempt() is true on every lane of the warp, which are all here; report() goes with every look around. */
+template <typename Attempt, typename Report>
+__device__ __forceinline__ uint32_t wait_until(const pki_fused_args &args, Attempt attempt, Report report)
+{
+    uint32_t polls = 0, verdict;
+
+    for (;;) {
+        if (__all_sync(full_warp, attempt()))
+            return go_on;
+        if (++polls % polls_a_look != 0)
+            continue;
+        report();
+        verdict = threadIdx.x % 32 == 0 ? look(args) : go_on;
+        verdict = __shfl_sync(full_warp, verdict, 0);
+        if (verdict != go_on)
+            return verdict;
+    }
+}
+
+__device__ __forceinline__ pki_fused_state load_state(const pki_fused_args &args)
+{
+    pki_fused_state state;
+
+    asm volatile("ld.relaxed.gpu.global.v2.u32 {%0, %1}, [%2];"
+                 : "=r"(state.ended), "=r"(state.unproven)
+                 : "l"(args.state)
+                 : "memory");
+    return state;
+}
+
+/* Lane p of the first warp tells rank p that this rank has begun. */
+__device__ __forceinline__ void say_begun(const pki_fused_args &args)
+{
+    if (blockIdx.x == 0 && threadIdx.x < args.size && threadIdx.x != args.rank)
+        asm volatile("st.relaxed.sys.global.u32 [%0], %1;" ::"l"(args.peers[threadIdx.x] + PKI_FUSED_BEGUN), "r"(args.epoch)
+                     : "memory");
+}
+
+/* Until all other ranks have come as far as the epoch before this one; then their operations before it have ended. */
+__device__ __noinline__ uint32_t wait_for_all_to_come(const pki_fused_args &args)
+{
+    uint32_t rank = threadIdx.x % 32;
+    uint64_t begun = args.inbox + 2ull * rank * PKI_FUSED_HALF + PKI_FUSED_BEGUN;
+
+    return wait_until(
+        args,
+        [&]() {
+            uint32_t value = args.epoch;
+
+            if (rank < args.size && rank != args.rank)
+                asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(value) : "l"(begun) : "memory");
+            return (int32_t)(value - (args.epoch - 1)) >= 0;
+        },
+        []() {});
+}
+
+/* Until this rank may write into the others' inboxes. The kernel before this one may be in another stream. */
+__device__ __forceinline__ uint32_t wait_turn(const pki_fused_args &args, pki_fused_state state)
+{
+    uint32_t verdict = wait_until(
+        args,
+        [&]() {
+            bool turn = (int32_t)(state.ended - args.ended_before) >= 0;
+
+            if (!turn)
+                state = load_state(args);
+            return turn;
+        },
+        []() {});
+
+    if (verdict != go_on)
+        return verdict;
+    say_begun(args);
+    return args.careful || state.unproven == args.epoch - 1 ? wait_for_all_to_come(args) : go_on;
+}
+
+/* ---- headers: lane p of the first warp minds rank p's ---- */
+
+struct headers {
+    bool mine;      /* this lane has a header to wait for */
+    uint32_t their; /* the other rank's sig, once it is there */
+    bool here;
+
+    __device__ __forceinline__ headers(const pki_fused_args &args)
+        : mine(blockIdx.x == 0 && threadIdx.x < args.size && threadIdx.x != args.rank), their(args.sig), here(false)
+    {
+    }
+    __device__ __forceinline__ void send(const pki_fused_args &args) const
+    {
+        if (mine)
+            store_pair(peer_half(args, args.epoch, threadIdx.x), 0, args.sig, args.epoch);
+    }
+    __device__ __forceinline__ bool check(const pki_fused_args &args)
+    {
+        uint64_t data;
+
+        if (!mine)
+            return true;
+        if (!here && load_pair(inbox_half(args, args.epoch, threadIdx.x), 0, args.epoch, &data)) {
+            here = true;
+            their = (uint32_t)data;
+        }
+        return here && their == args.sig;
+    }
+    __device__ __forceinline__ void forget(const pki_fused_args &args) const
+    {
+        if (mine)
+            store_pair(inbox_half(args, args.epoch, threadIdx.x), 0, 0, 0);
+    }
+    __device__ __forceinline__ void report(const pki_fused_args &args) const
+    {
+        volatile pki_fused_words *words = words_of(args);
+
+        if (mine)
+            words->missing[threadIdx.x] = here ? 0 : args.epoch;
+        if (mine && here && their != args.sig)
+            words->differs[threadIdx.x] = (uint64_t)args.epoch << 32 | their;
+    }
+};
+
+/* ---- the end ---- */
+
+/* False: aborted meanwhile. */
+__device__ __noinline__ bool others_have_done_it(const pki_fused_args &args)
+{
+    volatile pki_fused_words *words = words_of(args);
+    uint32_t entry = args.epoch % PKI_FUSED_FALLS;
+
+    if (blockIdx.x == 0)
+        words->came[entry] = args.epoch;
+    while (words->release[entry] != args.epoch) {
+        if (*(const volatile uint32_t *)args.abort_flag != 0)
+            return false;
+        __nanosleep(500);
+    }
+    __threadfence_system();
+    return true;
+}
+
+/* All threads of the CTA come here, each with its verdict. */
+__device__ __forceinline__ void finish(const pki_fused_args &args, uint32_t verdict, uint32_t last_epoch)
+{
+    if (__syncthreads_or(verdict != go_on)) {
+        if (__syncthreads_or(verdict == leave) || threadIdx.x != 0 || !others_have_done_it(args))
+            return;
+        ((volatile pki_fused_state *)args.state)->unproven = last_epoch;
+        __threadfence();
+    }
+    if (threadIdx.x != 0)
+        return;
+    if (args.fence)
+        __threadfence_system();
+    *(volatile uint32_t *)&words_of(args)->done[blockIdx.x] = last_epoch;
+    /* What matters is that this CTA reads its inbox no more: the barrier has seen to that. */
+    asm volatile("red.relaxed.gpu.global.add.u32 [%0], 1;" ::"l"(args.state) : "memory");
+}
+
+/* A kernel of this library that follows in the stream may be launched already; it waits here for the end of what is before it. */
+__device__ __forceinline__ void begin()
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;");
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+} // namespace
+
+#endif

@@ -1,0 +1,401 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Fused collectives: one kernel on each rank, in the caller's stream, that writes into the others' inboxes and waits for nobody's CPU. The
+ * protocol and its proof are in device/kernels/kernels.h. Here: which operations, their epochs, their turn, and what the CPU still does:
+ * keeps the deadline, hears of disagreement, ends the task.
+ *
+ * A rank whose memory is of another kind does the operation by its ordinary plan. Its first message tells the others (lane.c), whose
+ * kernels then stand by until their own CPUs have done the same.
+ */
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "engine/internal.h"
+#include "util/dtype.h"
+
+#define EPOCHS_END 0xffff0000u  /* from here on the inboxes are cleared and epochs begin anew */
+#define EPOCHS_BEGIN 2u         /* 0 is what an empty cell holds */
+#define TWOSHOT_BYTES (8u << 20)
+#define PAIRS_A_CTA 512u
+#define TWOSHOT_BYTES_A_CTA (64u << 10)
+
+/* ---- memory ---- */
+
+size_t pki_fused_inbox_bytes(const struct pki_engine *e)
+{
+    return e->config.fused ? (size_t)e->config.size * 2 * PKI_FUSED_HALF + 256 : 0; /* and struct pki_fused_state */
+}
+
+static size_t words_bytes(void)
+{
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+
+    return (sizeof(struct pki_fused_words) + page - 1) / page * page;
+}
+
+pk_result_t pki_fused_open(struct pki_engine *e, char *inbox)
+{
+    struct pki_fused *f = &e->fused;
+    void *words;
+    pk_result_t result;
+
+    if (!e->config.fused)
+        return PK_OK;
+    words = mmap(NULL, words_bytes(), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (words == MAP_FAILED)
+        return pki_fail_errno(PK_ERR_MEMORY, NULL, "mmap of %zu bytes", words_bytes());
+    result = e->gpu->ops->host_register(e->gpu, words, words_bytes());
+    if (result == PK_OK)
+        result = e->gpu->ops->queue_open(e->gpu, &f->queue);
+    if (result != PK_OK) {
+        munmap(words, words_bytes());
+        return result;
+    }
+    f->words = words;
+    f->inbox = inbox;
+    f->epoch = EPOCHS_BEGIN - 1;
+    return PK_OK;
+}
+
+void pki_fused_close(struct pki_engine *e)
+{
+    struct pki_fused *f = &e->fused;
+
+    if (f->words == NULL)
+        return;
+    e->gpu->ops->queue_close(&f->queue);
+    e->gpu->ops->host_unregister(e->gpu, f->words);
+    munmap(f->words, words_bytes());
+    f->words = NULL;
+    f->on = false;
+}
+
+void pki_fused_reach(struct pki_engine *e, int peer, uint64_t inbox)
+{
+    e->fused.remote[peer] = inbox + 2ull * (unsigned)e->config.rank * PKI_FUSED_HALF;
+}
+
+bool pki_engine_fused_ready(const struct pki_engine *e)
+{
+    if (e->fused.words == NULL)
+        return false;
+    for (int i = 0; i < e->config.size; i++)
+        if (i != e->config.rank && e->fused.remote[i] == 0)
+            return false;
+    return true;
+}
+
+void pki_engine_fused_start(struct pki_engine *e)
+{
+    e->fused.on = true;
+}
+
+/* ---- which operations ---- */
+
+static enum pki_fused_kernel kernel_of(enum pki_coll coll, size_t bytes)
+{
+    if (coll == PKI_COLL_ALLGATHER || coll == PKI_COLL_ALLTOALL)
+        return PKI_FUSED_EXCHANGE;
+    return coll == PKI_COLL_ALLREDUCE && bytes > PKI_FUSED_BYTES ? PKI_FUSED_TWOSHOT : PKI_FUSED_FOLD;
+}
+
+bool pki_engine_fuses(const struct pki_engine *e, enum pki_coll coll, size_t bytes, pk_dtype_t dtype)
+{
+    if (!e->fused.on || e->config.size < 2 || bytes == 0 || pki_fused_algorithm(coll) == NULL)
+        return false;
+    if (bytes <= PKI_FUSED_BYTES)
+        return true;
+    return coll == PKI_COLL_ALLREDUCE && bytes <= TWOSHOT_BYTES && (dtype == PK_F32 || dtype == PK_F16 || dtype == PK_BF16);
+}
+
+static size_t bytes_of(const struct pki_request *r)
+{
+    return r->count * pki_dtype_bytes(r->dtype);
+}
+
+int pki_fused_ctas(const struct pki_engine *e, const struct pki_request *r)
+{
+    size_t bytes = bytes_of(r), ctas;
+
+    if (kernel_of(r->algorithm->coll, bytes) == PKI_FUSED_TWOSHOT)
+        ctas = bytes / TWOSHOT_BYTES_A_CTA;
+    else
+        ctas = ((bytes + 7) / 8 + PAIRS_A_CTA - 1) / PAIRS_A_CTA;
+    if (ctas > (size_t)e->config.fused_ctas)
+        ctas = (size_t)e->config.fused_ctas;
+    return ctas == 0 ? 1 : (int)ctas;
+}
+
+static uint32_t epochs_of(const struct pki_engine *e, const struct pki_request *r)
+{
+    size_t size = (size_t)e->config.size, bytes = bytes_of(r), part;
+
+    if (kernel_of(r->algorithm->coll, bytes) != PKI_FUSED_TWOSHOT)
+        return 1;
+    part = (bytes + 16 * size - 1) / (16 * size) * 16;
+    return (uint32_t)((part + PKI_FUSED_PIECE - 1) / PKI_FUSED_PIECE);
+}
+
+bool pki_task_is_fused(const struct pki_task *task)
+{
+    return task->plan != NULL && task->plan->nsteps == 1 && task->plan->steps[0].kind == PKI_STEP_FUSED;
+}
+
+/* ---- epochs and turns ---- */
+
+/* Every rank counts alike, whether it takes part by a kernel or not. Near the end two epochs more are for clearing. */
+void pki_fused_enroll(struct pki_task *task)
+{
+    struct pki_fused *f = &task->engine->fused;
+    const struct pki_request *r = &task->request;
+
+    if (!pki_engine_fuses(task->engine, r->algorithm->coll, bytes_of(r), r->dtype))
+        return;
+    task->clear_epoch = 0;
+    if (f->epoch >= EPOCHS_END) {
+        task->clear_epoch = f->epoch + 1;
+        f->epoch = EPOCHS_BEGIN + (f->epoch + 2 - EPOCHS_BEGIN) % 2; /* the same parity as before the jump */
+    }
+    task->epoch = f->epoch + 1;
+    f->epoch += epochs_of(task->engine, r);
+    task->last_epoch = f->epoch;
+    task->careful = f->skipped;
+    f->skipped = !pki_task_is_fused(task);
+    if (pki_task_is_fused(task))
+        pki_list_push(&f->waiting, &task->turn);
+}
+
+static bool is_my_turn(const struct pki_task *task)
+{
+    return task->engine->fused.waiting.next == &task->turn;
+}
+
+void pki_fused_made(struct pki_task *task)
+{
+    task->indirect = !task->direct;
+    task->engine->fused.indirect += task->indirect;
+}
+
+void pki_fused_forget(struct pki_task *task)
+{
+    task->engine->fused.indirect -= task->indirect;
+    task->indirect = false;
+    pki_list_remove(&task->turn);
+}
+
+bool pki_fused_all_direct(const struct pki_engine *e)
+{
+    return e->fused.indirect == 0;
+}
+
+/* ---- launch ---- */
+
+static uint32_t mask_of(const struct pki_engine *e, bool own)
+{
+    uint32_t all = (1u << e->config.size) - 1;
+
+    return own ? all : all & ~(1u << e->config.rank);
+}
+
+static void fill_buffers(const struct pki_task *task, struct pki_fused_args *args)
+{
+    const struct pki_request *r = &task->request;
+    enum pki_coll coll = r->algorithm->coll;
+
+    args->in = (uint64_t)(uintptr_t)r->in;
+    args->out = (uint64_t)(uintptr_t)r->out;
+    args->bytes = bytes_of(r);
+    if (coll == PKI_COLL_ALLTOALL || coll == PKI_COLL_REDUCE_SCATTER)
+        args->in_stride = args->bytes;
+    if (coll == PKI_COLL_ALLTOALL || coll == PKI_COLL_ALLGATHER)
+        args->out_stride = args->bytes;
+    args->send = mask_of(task->engine, false);
+    /* In place this rank's block is where it belongs. */
+    args->recv = mask_of(task->engine, args->out_stride > 0 && !r->in_place);
+    args->divisor = r->op == PK_AVG ? (uint32_t)task->engine->config.size : 0;
+    args->op = r->op == PK_AVG ? PKI_KERNEL_SUM : (uint32_t)r->op;
+}
+
+static struct pki_fused_args begin_args(const struct pki_engine *e, uint32_t epoch)
+{
+    const struct pki_fused *f = &e->fused;
+    struct pki_fused_args args = { .inbox = (uint64_t)(uintptr_t)f->inbox, .words = (uint64_t)(uintptr_t)f->words,
+                                   .abort_flag = (uint64_t)(uintptr_t)e->abort_word, .ended_before = f->ctas_launched,
+                                   .epoch = epoch, .rank = (uint32_t)e->config.rank, .size = (uint32_t)e->config.size };
+
+    args.state = args.inbox + (uint64_t)e->config.size * 2 * PKI_FUSED_HALF;
+    memcpy(args.peers, f->remote, sizeof args.peers);
+    return args;
+}
+
+static pk_result_t start_kernel(struct pki_engine *e, const struct pki_queue *queue, enum pki_fused_kernel kernel, pk_dtype_t dtype,
+                                int ctas, const struct pki_fused_args *args)
+{
+    pk_result_t result = e->gpu->ops->fused(queue, kernel, dtype, ctas, args);
+
+    if (result == PK_OK) {
+        e->fused.ctas_launched += (uint32_t)ctas;
+        e->stats.kernels++;
+    }
+    return result;
+}
+
+/* Two rounds of nothing but headers, after each of which no cell holds a flag of that parity any more. */
+static pk_result_t clear_inboxes(struct pki_task *task, const struct pki_queue *queue)
+{
+    struct pki_engine *e = task->engine;
+    pk_result_t result = PK_OK;
+
+    for (uint32_t i = 0; i < 2 && result == PK_OK; i++) {
+        struct pki_fused_args args = begin_args(e, task->clear_epoch + i);
+
+        args.clear = 1;
+        args.careful = task->careful;
+        result = start_kernel(e, queue, PKI_FUSED_EXCHANGE, PK_UINT8, e->config.fused_ctas, &args);
+    }
+    return result;
+}
+
+/* A rank has said already that it does this operation in another way. */
+static bool was_heard_of(const struct pki_task *task)
+{
+    const struct pki_engine *e = task->engine;
+
+    for (int i = 0; i < e->config.size; i++)
+        for (const struct pki_list *n = e->peers[i].arrivals.next; n != &e->peers[i].arrivals; n = n->next) {
+            const struct pki_msg *msg = &pki_container_of(n, struct pki_arrival, node)->msg;
+
+            if ((msg->flags & PKI_MSG_FLAG_COLL) != 0 && msg->op == task->number)
+                return true;
+        }
+    return false;
+}
+
+static _Atomic uint32_t *entry_of(uint32_t *words, uint32_t epoch)
+{
+    return (_Atomic uint32_t *)&words[epoch % PKI_FUSED_FALLS];
+}
+
+pk_result_t pki_fused_launch(struct pki_task *task, const struct pki_queue *queue)
+{
+    struct pki_engine *e = task->engine;
+    const struct pki_request *r = &task->request;
+    struct pki_fused_args args;
+    pk_result_t result = task->clear_epoch != 0 ? clear_inboxes(task, queue) : PK_OK;
+
+    if (result != PK_OK)
+        return result;
+    task->ctas = pki_fused_ctas(e, r);
+    if (was_heard_of(task))
+        pki_fused_fall(task);
+    args = begin_args(e, task->epoch);
+    fill_buffers(task, &args);
+    args.sig = task->sig;
+    args.fence = !task->direct;
+    args.careful = task->careful;
+    result = start_kernel(e, queue, kernel_of(r->algorithm->coll, args.bytes), r->dtype, task->ctas, &args);
+    if (result != PK_OK)
+        return result;
+    task->launched = true;
+    e->stats.bytes_sent += args.bytes * (size_t)(e->config.size - 1);
+    pki_fused_forget(task);
+    return PK_OK;
+}
+
+void pki_fused_look(struct pki_task *task)
+{
+    pk_result_t result;
+
+    if (task->launched || !is_my_turn(task))
+        return;
+    result = pki_fused_launch(task, &task->engine->fused.queue);
+    if (result != PK_OK)
+        pki_engine_poison(task->engine, result, true);
+}
+
+/* ---- done in another way ---- */
+
+void pki_fused_fall(struct pki_task *task)
+{
+    struct pki_engine *e = task->engine;
+
+    if (task->fallen)
+        return;
+    task->fallen = true;
+    atomic_store(entry_of(e->fused.words->fall, task->epoch), task->epoch);
+}
+
+/* The kernel stands by in the stream: now is the operation's time. */
+static bool start_instead(struct pki_task *task)
+{
+    struct pki_engine *e = task->engine;
+
+    if (atomic_load(entry_of(e->fused.words->came, task->epoch)) != task->epoch)
+        return false;
+    pki_plan_release(task);
+    task->request.algorithm = task->request.instead;
+    if (pki_plan_prepare(task) != PK_OK) {
+        pki_engine_poison(e, PK_ERR_MEMORY, true);
+        return false;
+    }
+    task->mode = PKI_TASK_GATED; /* its gate is open: it may be started until it can be */
+    task->started = pki_plan_run(task);
+    return true;
+}
+
+void pki_fused_left(struct pki_task *task)
+{
+    if (task->fallen)
+        atomic_store(entry_of(task->engine->fused.words->release, task->epoch), task->epoch);
+    pki_fused_forget(task);
+}
+
+/* ---- progress ---- */
+
+static bool all_ctas_ended(const struct pki_task *task)
+{
+    const struct pki_fused_words *words = task->engine->fused.words;
+
+    for (int c = 0; c < task->ctas; c++)
+        if ((int32_t)(atomic_load_explicit((const _Atomic uint32_t *)&words->done[c], memory_order_acquire) - task->last_epoch) < 0)
+            return false;
+    return true;
+}
+
+static bool disagrees(struct pki_task *task)
+{
+    const struct pki_fused_words *words = task->engine->fused.words;
+
+    for (int p = 0; p < task->engine->config.size; p++) {
+        uint64_t differs = atomic_load_explicit((const _Atomic uint64_t *)&words->differs[p], memory_order_acquire);
+
+        if (differs != 0 && (uint32_t)(differs >> 32) == task->epoch) {
+            pki_task_mismatch(task, p, (uint32_t)differs);
+            return true;
+        }
+    }
+    return false;
+}
+
+bool pki_fused_waits_for(const struct pki_task *task, int peer)
+{
+    const struct pki_fused_words *words = task->engine->fused.words;
+
+    return atomic_load((const _Atomic uint32_t *)&words->missing[peer]) == task->epoch;
+}
+
+bool pki_fused_poll(struct pki_task *task, bool *ended)
+{
+    *ended = false;
+    if (!task->launched) {
+        if (task->mode != PKI_TASK_STREAM)
+            pki_fused_look(task);
+        return task->launched;
+    }
+    if (task->fallen)
+        return start_instead(task);
+    *ended = all_ctas_ended(task);
+    return *ended || disagrees(task);
+}

@@ -1,0 +1,402 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The fused collectives, from the text of kernels.h: the same inboxes, headers, cells and flags, one CPU thread for the whole grid.
+ */
+#include "fc_kernels.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* One launch. Halves of this rank's inbox by source, and of the other ranks' inboxes that this rank writes, each for both parities. */
+struct fused {
+    const struct fc_launch *l;
+    const struct pki_fused_args *args;
+    const void *abort_word;
+    struct pki_fused_words *words;
+    char *mine[PKI_FUSED_RANKS][2], *theirs[PKI_FUSED_RANKS][2];
+    unsigned round;
+    bool fell; /* the operation is done in another way */
+};
+
+static bool reach_halves(struct fused *f, uint32_t rank)
+{
+    for (int h = 0; h < 2; h++) {
+        f->mine[rank][h] = fc_ptr(f->l, f->args->inbox + (2ull * rank + (unsigned)h) * PKI_FUSED_HALF, PKI_FUSED_HALF);
+        f->theirs[rank][h] = fc_ptr(f->l, f->args->peers[rank] + (uint64_t)h * PKI_FUSED_HALF, PKI_FUSED_HALF);
+        if (f->mine[rank][h] == NULL || f->theirs[rank][h] == NULL)
+            return false;
+    }
+    return true;
+}
+
+static bool is_other(const struct fused *f, uint32_t rank)
+{
+    return rank < f->args->size && rank != f->args->rank;
+}
+
+/* False: the kernel was told to leave, or that others do it. */
+static bool look_around(struct fused *f)
+{
+    if (fc_load32(f->abort_word) != 0)
+        return false;
+    f->fell = fc_load32(&f->words->fall[f->args->epoch % PKI_FUSED_FALLS]) == f->args->epoch;
+    if (f->fell)
+        return false;
+    fc_relax(&f->round);
+    return true;
+}
+
+/* ---- cells ---- */
+
+static void cells_write(void *cells, uint64_t pair, uint64_t data, uint32_t flag)
+{
+    _Atomic uint64_t *at = (_Atomic uint64_t *)cells + 2 * pair;
+
+    atomic_store_explicit(&at[0], (data & UINT32_MAX) | (uint64_t)flag << 32, memory_order_release);
+    atomic_store_explicit(&at[1], data >> 32 | (uint64_t)flag << 32, memory_order_release);
+}
+
+static bool cells_read(void *cells, uint64_t pair, uint32_t flag, uint64_t *data)
+{
+    _Atomic uint64_t *at = (_Atomic uint64_t *)cells + 2 * pair;
+    uint64_t low = atomic_load_explicit(&at[0], memory_order_acquire), high = atomic_load_explicit(&at[1], memory_order_acquire);
+
+    *data = (low & UINT32_MAX) | high << 32;
+    return low >> 32 == flag && high >> 32 == flag;
+}
+
+/* ---- headers ---- */
+
+static bool begin_fused(struct fused *f)
+{
+    for (uint32_t p = 0; p < f->args->size; p++)
+        if (is_other(f, p))
+            cells_write(f->theirs[p][f->args->epoch & 1], 0, f->args->sig, f->args->epoch);
+    return true;
+}
+
+static bool await_header(struct fused *f, uint32_t p)
+{
+    const struct pki_fused_args *a = f->args;
+    uint64_t data = 0;
+
+    while (!cells_read(f->mine[p][a->epoch & 1], 0, a->epoch, &data)) {
+        fc_store32(&f->words->missing[p], a->epoch);
+        if (!look_around(f))
+            return false;
+    }
+    fc_store32(&f->words->missing[p], 0);
+    if ((uint32_t)data == a->sig)
+        return true;
+    atomic_store_explicit((_Atomic uint64_t *)&f->words->differs[p], (uint64_t)a->epoch << 32 | (uint32_t)data,
+                          memory_order_release);
+    while (look_around(f))
+        ;
+    return false;
+}
+
+static bool await_headers(struct fused *f)
+{
+    for (uint32_t p = 0; p < f->args->size; p++)
+        if (is_other(f, p) && !await_header(f, p))
+            return false;
+    return true;
+}
+
+/* ---- begin and end ---- */
+
+static bool all_have_come(struct fused *f)
+{
+    for (uint32_t p = 0; p < f->args->size; p++)
+        while (is_other(f, p) && (int32_t)(fc_load32(f->mine[p][0] + PKI_FUSED_BEGUN) - (f->args->epoch - 1)) < 0)
+            if (!look_around(f))
+                return false;
+    return true;
+}
+
+/* False: it has nothing to do, and leaves no word. */
+static bool open_fused(const struct fc_launch *l, struct fused *f)
+{
+    const struct pki_fused_args *a = l->params[0];
+    struct pki_fused_state *state;
+
+    *f = (struct fused){ .l = l, .args = a };
+    f->abort_word = fc_ptr(l, a->abort_flag, 4);
+    f->words = fc_ptr(l, a->words, sizeof *f->words);
+    state = fc_ptr(l, a->state, sizeof *state);
+    if (f->abort_word == NULL || f->words == NULL || state == NULL)
+        return false;
+    for (uint32_t p = 0; p < a->size; p++)
+        if (is_other(f, p) && !reach_halves(f, p))
+            return false;
+    while ((int32_t)(fc_load32(&state->ended) - a->ended_before) < 0)
+        if (!look_around(f))
+            return f->fell;
+    for (uint32_t p = 0; p < a->size; p++)
+        if (is_other(f, p))
+            fc_store32(f->theirs[p][0] + PKI_FUSED_BEGUN, a->epoch);
+    if (a->careful || fc_load32(&state->unproven) == a->epoch - 1)
+        return all_have_come(f) || f->fell;
+    return true;
+}
+
+static void wait_for_release(struct fused *f)
+{
+    uint32_t entry = f->args->epoch % PKI_FUSED_FALLS;
+
+    fc_store32(&f->words->came[entry], f->args->epoch);
+    while (fc_load32(&f->words->release[entry]) != f->args->epoch && fc_load32(f->abort_word) == 0)
+        fc_relax(&f->round);
+}
+
+/* `done`: by this kernel. */
+static void end_fused(struct fused *f, bool done, uint32_t last_epoch)
+{
+    struct pki_fused_state *state = fc_ptr(f->l, f->args->state, sizeof *state);
+
+    if (!done && !f->fell)
+        return;
+    if (f->fell)
+        wait_for_release(f);
+    if (f->fell && state != NULL)
+        fc_store32(&state->unproven, last_epoch);
+    for (uint32_t c = 0; c < f->l->grid.x; c++)
+        fc_store32(&f->words->done[c], last_epoch);
+    if (state != NULL)
+        atomic_fetch_add((_Atomic uint32_t *)&state->ended, f->l->grid.x);
+}
+
+/* ---- one shot ---- */
+
+static bool send_block(struct fused *f, uint32_t to)
+{
+    const struct pki_fused_args *a = f->args;
+    const char *block = a->bytes > 0 ? fc_ptr(f->l, a->in + to * a->in_stride, a->bytes) : NULL;
+    char *cells = f->theirs[to][a->epoch & 1] + PKI_FUSED_CELLS;
+
+    if (a->bytes > 0 && block == NULL)
+        return false;
+    for (uint64_t at = 0; at < a->bytes; at += 8) {
+        uint64_t data = 0;
+
+        memcpy(&data, block + at, a->bytes - at < 8 ? a->bytes - at : 8);
+        cells_write(cells, at / 8, data, a->epoch);
+    }
+    return true;
+}
+
+static bool send_blocks(struct fused *f)
+{
+    for (uint32_t p = 0; p < f->args->size; p++)
+        if ((f->args->send >> p & 1) != 0 && is_other(f, p) && !send_block(f, p))
+            return false;
+    return true;
+}
+
+static bool receive_block(struct fused *f, uint32_t from, char *block)
+{
+    const struct pki_fused_args *a = f->args;
+
+    for (uint64_t at = 0; at < a->bytes; at += 8) {
+        uint64_t data;
+
+        while (!cells_read(f->mine[from][a->epoch & 1] + PKI_FUSED_CELLS, at / 8, a->epoch, &data))
+            if (!look_around(f))
+                return false;
+        memcpy(block + at, &data, a->bytes - at < 8 ? a->bytes - at : 8);
+    }
+    return true;
+}
+
+static void clear_cells(struct fused *f)
+{
+    for (uint32_t p = 0; p < f->args->size; p++)
+        if (is_other(f, p)) {
+            memset(f->mine[p][f->args->epoch & 1], 0, 16);
+            memset(f->mine[p][f->args->epoch & 1] + PKI_FUSED_CELLS, 0, 2 * PKI_FUSED_BYTES);
+        }
+}
+
+static bool exchange_in(struct fused *f)
+{
+    const struct pki_fused_args *a = f->args;
+
+    for (uint32_t p = 0; p < a->size && a->bytes > 0; p++) {
+        char *out;
+
+        if ((a->recv >> p & 1) == 0)
+            continue;
+        out = fc_ptr(f->l, a->out + p * a->out_stride, a->bytes);
+        if (out == NULL)
+            return false;
+        if (p != a->rank && !receive_block(f, p, out))
+            return false;
+        if (p == a->rank) {
+            const char *own = fc_ptr(f->l, a->in + p * a->in_stride, a->bytes);
+
+            if (own == NULL)
+                return false;
+            memmove(out, own, a->bytes);
+        }
+    }
+    return true;
+}
+
+void fc_run_exchange(const struct fc_launch *l)
+{
+    struct fused f;
+    bool done;
+
+    if (!open_fused(l, &f))
+        return;
+    done = !f.fell && begin_fused(&f) && send_blocks(&f) && exchange_in(&f) && await_headers(&f);
+    if (done && f.args->clear)
+        clear_cells(&f);
+    end_fused(&f, done, f.args->epoch);
+}
+
+/* All blocks first: OUT may be one of them. */
+static bool fold_in(struct fused *f, pk_dtype_t type, char *blocks)
+{
+    const struct pki_fused_args *a = f->args;
+    const char *own = fc_ptr(f->l, a->in + a->rank * a->in_stride, a->bytes);
+    char *out = fc_ptr(f->l, a->out, a->bytes);
+
+    if (own == NULL || out == NULL)
+        return false;
+    for (uint32_t p = 0; p < a->size; p++)
+        if (p == a->rank)
+            memcpy(blocks + p * a->bytes, own, a->bytes);
+        else if (!receive_block(f, p, blocks + p * a->bytes))
+            return false;
+    for (uint64_t i = 0; i < a->bytes / fc_element_bytes(type); i++) {
+        union fc_wide value = fc_element_load(blocks, i, type);
+
+        for (uint32_t p = 1; p < a->size; p++)
+            value = fc_element_combine(value, fc_element_load(blocks + p * a->bytes, i, type), type, a->op);
+        fc_element_store(out, i, type, value, a->divisor);
+    }
+    return true;
+}
+
+void fc_run_fold(const struct fc_launch *l, pk_dtype_t type)
+{
+    struct fused f;
+    char *blocks;
+    bool done;
+
+    if (!open_fused(l, &f))
+        return;
+    blocks = malloc(f.args->size * f.args->bytes + 1);
+    if (blocks == NULL)
+        abort();
+    done = !f.fell && begin_fused(&f) && send_blocks(&f) && (f.args->recv == 0 || fold_in(&f, type, blocks)) && await_headers(&f);
+    free(blocks);
+    end_fused(&f, done, f.args->epoch);
+}
+
+/* ---- two shots ---- */
+
+static uint64_t part_bytes(const struct pki_fused_args *a)
+{
+    uint64_t vectors = (a->bytes + 15) / 16;
+
+    return (vectors + a->size - 1) / a->size * 16;
+}
+
+/* What a piece of a rank's part is in the user's buffers. */
+static void piece_range(const struct pki_fused_args *a, uint32_t rank, uint32_t piece, uint64_t *begin, uint64_t *bytes)
+{
+    uint64_t part = part_bytes(a), from = (uint64_t)piece * PKI_FUSED_PIECE;
+    uint64_t length = part - from < PKI_FUSED_PIECE ? part - from : PKI_FUSED_PIECE;
+
+    *begin = rank * part + from;
+    if (*begin > a->bytes)
+        *begin = a->bytes;
+    *bytes = a->bytes - *begin < length ? a->bytes - *begin : length;
+}
+
+static void raise_flags(struct fused *f, uint32_t epoch, uint32_t which)
+{
+    for (uint32_t p = 0; p < f->args->size; p++)
+        for (uint32_t c = 0; c < f->l->grid.x && is_other(f, p); c++)
+            fc_store32(f->theirs[p][epoch & 1] + PKI_FUSED_FLAGS + (2 * c + which) * PKI_FUSED_FLAG_BYTES, epoch);
+}
+
+static bool await_flags(struct fused *f, uint32_t epoch, uint32_t which)
+{
+    for (uint32_t p = 0; p < f->args->size; p++)
+        for (uint32_t c = 0; c < f->l->grid.x && is_other(f, p); c++)
+            while (fc_load32(f->mine[p][epoch & 1] + PKI_FUSED_FLAGS + (2 * c + which) * PKI_FUSED_FLAG_BYTES) != epoch)
+                if (!look_around(f))
+                    return false;
+    return true;
+}
+
+static void fold_piece(struct fused *f, pk_dtype_t type, const char *in, char *out, uint64_t bytes, uint32_t epoch)
+{
+    const struct pki_fused_args *a = f->args;
+
+    for (uint64_t i = 0; i < bytes / fc_element_bytes(type); i++) {
+        union fc_wide value = { .u = 0 };
+
+        for (uint32_t p = 0; p < a->size; p++) {
+            const char *from = p == a->rank ? in : f->mine[p][epoch & 1] + PKI_FUSED_PARTS;
+            union fc_wide x = fc_element_load(from, i, type);
+
+            value = p == 0 ? x : fc_element_combine(value, x, type, a->op);
+        }
+        fc_element_store(out, i, type, value, a->divisor);
+    }
+    for (uint32_t p = 0; p < a->size; p++)
+        if (is_other(f, p))
+            memcpy(f->theirs[p][epoch & 1] + PKI_FUSED_RESULTS, out, bytes);
+}
+
+static bool do_piece(struct fused *f, pk_dtype_t type, const char *in, char *out, uint32_t piece)
+{
+    const struct pki_fused_args *a = f->args;
+    uint32_t epoch = a->epoch + piece;
+    uint64_t begin, bytes;
+
+    for (uint32_t p = 0; p < a->size; p++) {
+        piece_range(a, p, piece, &begin, &bytes);
+        if (is_other(f, p))
+            memcpy(f->theirs[p][epoch & 1] + PKI_FUSED_PARTS, in + begin, bytes);
+    }
+    raise_flags(f, epoch, 0);
+    if (!await_flags(f, epoch, 0))
+        return false;
+    piece_range(a, a->rank, piece, &begin, &bytes);
+    fold_piece(f, type, in + begin, out + begin, bytes, epoch);
+    raise_flags(f, epoch, 1);
+    if (!await_flags(f, epoch, 1))
+        return false;
+    for (uint32_t p = 0; p < a->size; p++) {
+        piece_range(a, p, piece, &begin, &bytes);
+        if (is_other(f, p))
+            memcpy(out + begin, f->mine[p][epoch & 1] + PKI_FUSED_RESULTS, bytes);
+    }
+    return true;
+}
+
+void fc_run_twoshot(const struct fc_launch *l, pk_dtype_t type)
+{
+    struct fused f;
+    uint32_t pieces;
+    const char *in;
+    char *out;
+    bool done;
+
+    if (!open_fused(l, &f))
+        return;
+    in = fc_ptr(l, f.args->in, f.args->bytes);
+    out = fc_ptr(l, f.args->out, f.args->bytes);
+    if (in == NULL || out == NULL)
+        return;
+    pieces = (uint32_t)((part_bytes(f.args) + PKI_FUSED_PIECE - 1) / PKI_FUSED_PIECE);
+    done = !f.fell && begin_fused(&f) && await_headers(&f); /* which a mismatch of lengths must not outrun */
+    for (uint32_t piece = 0; piece < pieces && done; piece++)
+        done = do_piece(&f, type, in, out, piece);
+    end_fused(&f, done, f.args->epoch + pieces - 1);
+}

@@ -152,7 +152,9 @@ static void progress_active(struct pki_engine *e)
 static bool task_moves(struct pki_task *task)
 {
     if (task->started)
-        return task->plan != NULL && (task->kind == PKI_MEM_DEVICE || task->mixed.active) && pki_plan_poll(task);
+        return task->plan != NULL &&
+               (task->kind == PKI_MEM_DEVICE || task->mixed.active || (task->more_work && task->engine->work_left > 0)) &&
+               pki_plan_poll(task);
     if (task->mode == PKI_TASK_STREAM || !atomic_load_explicit(&task->may_start, memory_order_acquire) ||
         !pki_gate_is_open(&task->ready) || (task->after_stream && !task->queue.device->ops->idle(&task->queue)))
         return false;
@@ -247,6 +249,7 @@ bool pki_engine_progress(struct pki_engine *e)
 {
     bool moved = false;
 
+    e->work_left = PKI_HOST_WORK;
     if (atomic_load(&e->failed) == PK_OK) {
         for (int i = 0; i < e->config.size; i++)
             if (e->peers[i].lane != NULL)

@@ -20,6 +20,7 @@
 #define PKI_SHARE_MIN (64u << 10)        /* below, memory of one host goes through the lane; from there on both ends move pieces */
 #define PKI_HOST_CHUNK (512u << 10)      /* granularity of dependencies between steps on the host */
 #define PKI_HOST_PUT (4u << 20)          /* most that one put of host memory moves: the lock is held so long */
+#define PKI_HOST_WORK (1u << 20)         /* the same for copies and reductions by the CPU, of a round of progress */
 #define PKI_DEVICE_CHUNK (16u << 20)     /* the same on a GPU, for plans with reductions */
 #define PKI_XFER_PUTS 2                  /* chunks of one transfer in flight */
 #define PKI_IFACES_MAX 4
@@ -207,7 +208,7 @@ struct pki_step_state {
     struct pki_gate finish; /* work on a GPU in flight */
     int finish_slot;
     size_t finish_bytes;    /* done will be this when it opens */
-    bool started, complete, queued, starved; /* starved: no word was left for the work */
+    bool started, complete, queued, starved; /* starved: no word was left for the work, or no time */
 };
 
 /* A collective whose buffers are of two kinds of memory (mixed.c). */
@@ -260,6 +261,7 @@ struct pki_task {
     bool counted; /* among those in CUDA streams of the process */
     bool started, holds_wait, direct, few_queues, waited;
     bool running;              /* its steps are being looked at */
+    bool more_work;            /* on the host: some step is starved */
     atomic_bool ended;
     pk_result_t result;
     uint64_t begun_ns, deadline_ns;
@@ -333,6 +335,7 @@ struct pki_engine {
     bool queues_open;
     struct pki_stage_pool out, in; /* slots of sends and of receives */
     struct pki_list stages, spare_stages;
+    size_t work_left;          /* bytes that the CPU may copy or reduce in this round of progress */
     unsigned puts_out;         /* moves that transports have and have not finished */
     struct pki_words words;
     _Atomic uint32_t *abort_word;
@@ -534,6 +537,8 @@ void pki_task_mismatch(struct pki_task *task, int peer, uint32_t their_sig);
 bool pki_task_contradicts(struct pki_engine *engine, int peer, uint64_t number, uint32_t their_sig);
 /* Host, RECV_REDUCE: combine what has just come with the step's own operand, from where it is. */
 pk_result_t pki_plan_reduce_from(struct pki_task *task, uint32_t step, size_t at, const void *payload, size_t bytes);
+/* How many of `bytes` the CPU may copy or reduce now: whole pages, unless it is all of them. */
+size_t pki_plan_ration(struct pki_engine *engine, size_t bytes);
 void pki_plan_xfer_progress(struct pki_task *task, uint32_t step, size_t done, bool ended);
 char *pki_plan_block(const struct pki_task *task, struct pki_ref ref, size_t *bytes);
 /* Do bytes [from, from + len) of a COPY, a REDUCE or the reduction of a RECV_REDUCE. */

@@ -325,19 +325,35 @@ pk_result_t pki_plan_reduce_from(struct pki_task *task, uint32_t i, size_t at, c
     return pki_reduce_host(pki_plan_block(task, step->dst, &whole) + at, srcs, 2, bytes / size, task->request.dtype, step_op(task, step));
 }
 
+#define RATION_UNIT ((size_t)4096)
+
+size_t pki_plan_ration(struct pki_engine *e, size_t bytes)
+{
+    size_t most = e->work_left / RATION_UNIT * RATION_UNIT;
+    size_t some = bytes <= e->work_left ? bytes : most;
+
+    e->work_left = bytes > some ? 0 : e->work_left - some; /* what is left of it would do for nothing */
+    if (bytes > some || some >= PKI_HOST_CHUNK) /* rounds are long then */
+        pki_engine_look_soon(e);
+    return some;
+}
+
+/* Not more at a time than others can wait for: peers for this rank's part in their transfers, another thread for the lock. */
 static void work_on_host(struct pki_task *task, uint32_t i, size_t avail)
 {
     struct pki_step_state *state = &task->steps[i];
     struct pki_queue queue = { .device = task->engine->host };
+    size_t some = pki_plan_ration(task->engine, avail - state->done);
     pk_result_t result = PK_OK;
 
-    if (avail > state->done)
-        result = pki_plan_work(task, i, state->done, avail - state->done, &queue);
-    if (result != PK_OK) {
+    state->starved = some < avail - state->done;
+    task->more_work |= state->starved;
+    if (some > 0)
+        result = pki_plan_work(task, i, state->done, some, &queue);
+    if (result != PK_OK)
         pki_engine_poison(task->engine, result, true);
-        return;
-    }
-    step_done(task, i, avail, avail == state->bytes);
+    else if (some > 0 || !state->starved)
+        step_done(task, i, state->done + some, state->done + some == state->bytes);
 }
 
 /* One piece in flight a step; the next when its word has been seen. */
@@ -493,14 +509,15 @@ static bool poll_fused(struct pki_task *task)
 
 bool pki_plan_poll(struct pki_task *task)
 {
-    bool moved = false;
+    bool moved = false, on_host = task->kind == PKI_MEM_HOST;
 
     if (pki_task_is_fused(task))
         return poll_fused(task);
+    task->more_work = false;
     for (uint32_t i = 0; i < task->plan->nsteps; i++) {
         struct pki_step_state *state = &task->steps[i];
 
-        if (state->starved && task->engine->words.nfree > 0) {
+        if (state->starved && (on_host || task->engine->words.nfree > 0)) {
             queue_step(task, i);
             moved = true;
         }

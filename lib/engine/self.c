@@ -31,8 +31,11 @@ static pk_result_t copy(struct pki_engine *e, struct pki_xfer *send, struct pki_
     pk_result_t result;
 
     if (send->kind == PKI_MEM_HOST && recv->kind == PKI_MEM_HOST) {
-        memcpy(recv->addr, send->addr, send->bytes);
-        return PK_OK;
+        size_t some = pki_plan_ration(e, send->bytes - send->issued);
+
+        memcpy(recv->addr + send->issued, send->addr + send->issued, some);
+        send->issued += some;
+        return send->issued == send->bytes ? PK_OK : PK_IN_PROGRESS;
     }
     send->gate_slot = pki_words_take(e, &send->finish);
     if (send->gate_slot < 0)
@@ -53,7 +56,7 @@ static void move(struct pki_engine *e, struct pki_xfer *send, struct pki_xfer *r
         pki_xfer_mismatch(recv, &(struct pki_msg){ .sig = recv->sig }, send->bytes);
         return;
     }
-    if (send->issued == 0 && send->bytes > 0) {
+    if (send->issued < send->bytes) {
         result = copy(e, send, recv);
         if (result == PK_OK)
             send->issued = send->bytes;

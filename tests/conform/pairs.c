@@ -146,15 +146,9 @@ static void make_item(const struct config *config, const int *choice, struct ite
     item->algorithm = choice[F_ALGORITHM];
     if (!is_reduction(item->op))
         item->reduction = PK_SUM;
-    /* Arithmetic wants its natural alignment; on a GPU not all of it is there. */
+    /* Arithmetic wants its natural alignment. */
     if (is_reduction(item->op) && item->misalign == BY_BYTES)
         item->misalign = BY_ELEMENT;
-    if (is_reduction(item->op) && item->place == PLACE_DEVICE) {
-        static const pk_dtype_t reducible[] = { PK_F32, PK_F16, PK_BF16, PK_INT32, PK_UINT32 };
-
-        item->dtype = reducible[choice[F_DTYPE] % 5];
-        item->reduction = PK_SUM;
-    }
     item->count = count_of(config, item, choice[F_SIZE]);
 }
 

@@ -63,6 +63,8 @@ pk_result_t pki_capture_plan_check(struct pki_engine *e, struct capture_part *pa
     if (result != PK_OK)
         return result;
     result = check_buffers(e, part->task);
+    if (result == PK_OK && pki_stage_copies(e, part->request.algorithm->coll, part->task->plan))
+        result = pki_fail(PK_ERR_NEEDS_SM, NULL, "%s copies a block inside the gpu, which in a graph runs as a kernel", part->task->name);
     part->task->kind = PKI_MEM_DEVICE; /* also of a barrier, which has no memory */
     if (result == PK_OK)
         result = pki_plan_order(part->request.algorithm, part->task->plan, &part->moments, &part->nmoments);

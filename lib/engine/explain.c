@@ -48,7 +48,7 @@ static pk_result_t explain_coll(struct pki_engine *e, const struct pki_request *
         for (int p = 0; p < e->config.size && step->kind == PKI_STEP_FUSED; p++)
             if (p != e->config.rank)
                 add_way(e, p, kind, out);
-        kernel |= step->kind != PKI_STEP_SEND && step->kind != PKI_STEP_RECV;
+        kernel |= step->kind != PKI_STEP_SEND && step->kind != PKI_STEP_RECV && !pki_stage_copies(e, r->algorithm->coll, plan);
     }
     out->steps = plan->nsteps;
     snprintf(out->algorithm, sizeof out->algorithm, "%s", r->algorithm->name);

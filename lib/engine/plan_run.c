@@ -356,12 +356,24 @@ static void work_on_host(struct pki_task *task, uint32_t i, size_t avail)
         step_done(task, i, state->done + some, state->done + some == state->bytes);
 }
 
+static pk_result_t copy_by_host(struct pki_task *task, uint32_t i, size_t *end, struct pki_queue **queue)
+{
+    const struct pki_step *step = &task->plan->steps[i];
+    size_t from = task->steps[i].done, bytes;
+    char *dst = pki_plan_block(task, step->dst, &bytes), *src = pki_plan_block(task, step->src, &bytes);
+
+    if (*end - from > PKI_STAGE_COPY_MAX)
+        *end = from + PKI_STAGE_COPY_MAX;
+    return pki_stage_copy(task->engine, dst + from, src + from, *end - from, queue);
+}
+
 /* One piece in flight a step; the next when its word has been seen. */
 static void work_on_gpu(struct pki_task *task, uint32_t i, size_t avail)
 {
     struct pki_engine *e = task->engine;
     struct pki_step_state *state = &task->steps[i];
     struct pki_word_op opened = { .kind = PKI_WORD_WRITE };
+    struct pki_queue *queue = &e->work;
     pk_result_t result;
 
     if (state->finish_bytes > state->done)
@@ -371,9 +383,12 @@ static void work_on_gpu(struct pki_task *task, uint32_t i, size_t avail)
     if (state->starved)
         return; /* looked at again by pki_plan_poll */
     opened.gate = state->finish;
-    result = pki_plan_work(task, i, state->done, avail - state->done, &e->work);
+    if (pki_stage_copies(e, task->request.algorithm->coll, task->plan))
+        result = copy_by_host(task, i, &avail, &queue);
+    else
+        result = pki_plan_work(task, i, state->done, avail - state->done, queue);
     if (result == PK_OK)
-        result = e->gpu->ops->words(&e->work, &opened, 1, PKI_WAIT_VALUE);
+        result = e->gpu->ops->words(queue, &opened, 1, PKI_WAIT_VALUE);
     if (result != PK_OK) {
         pki_engine_poison(e, result, true);
         return;

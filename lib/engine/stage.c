@@ -20,7 +20,7 @@
 
 static pk_result_t pool_open(struct pki_engine *e, struct pki_stage_pool *pool)
 {
-    size_t bytes = (size_t)PKI_STAGE_SLOTS * PKI_STAGE_BYTES;
+    size_t bytes = ((size_t)PKI_STAGE_SLOTS + 1) * PKI_STAGE_BYTES;
     void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     pk_result_t result;
 
@@ -50,7 +50,7 @@ static void pool_close(struct pki_engine *e, struct pki_stage_pool *pool)
         return;
     e->gpu->ops->queue_close(&pool->queue);
     e->gpu->ops->host_unregister(e->gpu, pool->memory);
-    munmap(pool->memory, (size_t)PKI_STAGE_SLOTS * PKI_STAGE_BYTES);
+    munmap(pool->memory, ((size_t)PKI_STAGE_SLOTS + 1) * PKI_STAGE_BYTES);
     pool->memory = NULL;
 }
 
@@ -83,6 +83,31 @@ struct pki_queue *pki_stage_queue(struct pki_engine *e, bool up)
     if (result != PK_OK)
         pki_engine_poison(e, result, true);
     return result == PK_OK ? &pool->queue : NULL;
+}
+
+bool pki_stage_copies(const struct pki_engine *e, enum pki_coll coll, const struct pki_plan *plan)
+{
+    return e->config.sm_policy == PK_SM_NONE && (coll == PKI_COLL_ALLTOALL || coll == PKI_COLL_ALLTOALLV) &&
+           plan->scratch_blocks == 0;
+}
+
+/* Through the slot behind the others, which the queue's order alone guards. */
+pk_result_t pki_stage_copy(struct pki_engine *e, char *dst, const char *src, size_t bytes, struct pki_queue **queue)
+{
+    struct pki_queue *q = pki_stage_queue(e, false);
+    pk_result_t result = q != NULL ? PK_OK : (pk_result_t)atomic_load(&e->failed);
+
+    for (size_t done = 0; done < bytes && result == PK_OK; done += PKI_STAGE_BYTES) {
+        size_t len = bytes - done < PKI_STAGE_BYTES ? bytes - done : PKI_STAGE_BYTES;
+        char *slot = slot_at(&e->out, PKI_STAGE_SLOTS);
+
+        result = e->gpu->ops->copy(q, slot, src + done, len);
+        if (result == PK_OK)
+            result = e->gpu->ops->copy(q, dst + done, slot, len);
+        e->stats.copies += 2;
+    }
+    *queue = q;
+    return result;
 }
 
 bool pki_stage_idle(struct pki_engine *e)

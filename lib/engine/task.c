@@ -171,6 +171,8 @@ bool pki_task_needs_kernel(const struct pki_task *task)
 {
     if (task->plan == NULL)
         return task->request.peer == task->engine->config.rank;
+    if (pki_stage_copies(task->engine, task->request.algorithm->coll, task->plan))
+        return false;
     for (uint32_t i = 0; i < task->plan->nsteps; i++)
         if (task->plan->steps[i].kind != PKI_STEP_SEND && task->plan->steps[i].kind != PKI_STEP_RECV)
             return true;

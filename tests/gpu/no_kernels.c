@@ -1,0 +1,229 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * sm_policy NONE: what works without multiprocessors works, launches no kernel from the beginning of init to the end, and what needs one is
+ * refused with the reason. For every operation the steps that were executed are those that pk_explain announced; and 2,000 kernels of the
+ * program queued ahead of an operation are no trouble.
+ */
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "gpu_rank.h"
+
+#define N ((size_t)60000)
+
+static unsigned long driver_count(const char *what)
+{
+    unsigned long (*stat)(const char *name);
+    void *library = gpu_is_software() ? dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL) : NULL;
+
+    if (library == NULL)
+        return 0;
+    *(void **)&stat = dlsym(library, "fakecuda_stat");
+    return stat != NULL ? stat(what) : 0;
+}
+
+/* Of all that takes multiprocessors. */
+static unsigned long launches(void)
+{
+    return driver_count("kernels") + driver_count("memsets") + driver_count("local_copies");
+}
+
+static uint64_t steps(const struct gpu_rank *self)
+{
+    pk_stats_t stats = { .struct_size = sizeof stats };
+
+    must_be_ok(pk_comm_stats(self->comm, &stats), "pk_comm_stats");
+    return stats.steps;
+}
+
+static pk_result_t call(struct gpu_rank *self, pk_op_kind_t op, int in_place, float *in, float *out)
+{
+    size_t own = (size_t)self->rank * N;
+    pk_comm_t *comm = self->comm;
+    pk_stream_t stream = self->in_stream;
+
+    switch (op) {
+    case PK_OP_BROADCAST:
+        return pk_broadcast(in_place ? out : in, out, N, PK_F32, 0, comm, stream);
+    case PK_OP_REDUCE:
+        return pk_reduce(in_place ? out : in, out, N, PK_F32, PK_SUM, 0, comm, stream);
+    case PK_OP_ALLREDUCE:
+        return pk_allreduce(in_place ? out : in, out, N, PK_F32, PK_SUM, comm, stream);
+    case PK_OP_REDUCE_SCATTER:
+        return pk_reduce_scatter(in, in_place ? in + own : out, N, PK_F32, PK_SUM, comm, stream);
+    case PK_OP_ALLGATHER:
+        return pk_allgather(in_place ? out + own : in, out, N, PK_F32, comm, stream);
+    case PK_OP_ALLTOALL:
+        return pk_alltoall(in_place ? out : in, out, N, PK_F32, comm, stream);
+    case PK_OP_GATHER:
+        return pk_gather(in_place && self->rank == 0 ? out : in, out, N, PK_F32, 0, comm, stream);
+    case PK_OP_SCATTER:
+        return pk_scatter(in, in_place && self->rank == 0 ? in : out, N, PK_F32, 0, comm, stream);
+    default:
+        return pk_barrier(comm, stream);
+    }
+}
+
+static const struct {
+    pk_op_kind_t op;
+    const char *name;
+    bool works[2]; /* without kernels, on the root: out of place, in place */
+} operations[] = {
+    { PK_OP_BROADCAST, "broadcast", { false, true } },  { PK_OP_REDUCE, "reduce", { false, false } },
+    { PK_OP_ALLREDUCE, "allreduce", { false, false } }, { PK_OP_REDUCE_SCATTER, "reduce_scatter", { false, false } },
+    { PK_OP_ALLGATHER, "allgather", { false, true } },  { PK_OP_ALLTOALL, "alltoall", { true, false } },
+    { PK_OP_GATHER, "gather", { false, true } },        { PK_OP_SCATTER, "scatter", { false, true } },
+    { PK_OP_BARRIER, "barrier", { true, true } },
+};
+
+#define OPERATIONS (sizeof operations / sizeof operations[0])
+
+static void must_end(const struct gpu_rank *self, const char *what)
+{
+    if (stream_idle_within(self->stream, 20000, NULL))
+        return;
+    report(false, "rank %d: %s does not end", self->rank, what);
+    exit(1);
+}
+
+/* Explained, done, counted. */
+static void one(struct gpu_rank *self, unsigned i, int in_place, float *in, float *out)
+{
+    pk_explanation_t explanation = { .struct_size = sizeof explanation };
+    pk_result_t explained = pk_explain(self->comm, operations[i].op, N, PK_F32, PK_MEM_DEVICE, in_place, 0, &explanation);
+    uint64_t before = steps(self), done;
+    pk_result_t result = call(self, operations[i].op, in_place, in, out);
+
+    must_end(self, operations[i].name);
+    while (steps(self) - before < explanation.steps && result == PK_OK && pk_comm_async_error(self->comm) == PK_OK)
+        ; /* the stream is released before the last step is counted */
+    done = steps(self) - before;
+    report(result == PK_OK && explained == PK_OK && done == explanation.steps,
+           "rank %d: %s, %s: %llu steps explained as \"%s\" (%d), %llu done (%d)", self->rank, operations[i].name,
+           in_place ? "in place" : "apart", (unsigned long long)explanation.steps, explanation.algorithm, (int)explained,
+           (unsigned long long)done, (int)result);
+}
+
+static void open_buffers(const struct gpu_rank *self, float **in, float **out)
+{
+    size_t bytes = N * (size_t)self->size * sizeof(float);
+
+    *in = gpu_alloc(bytes);
+    *out = gpu_alloc(bytes);
+    pattern_to_gpu(*in, bytes, 1 + (uint64_t)self->rank);
+}
+
+static int with_kernels(void)
+{
+    struct gpu_rank self;
+    gpu_kernel_t kernel;
+    uint32_t *flag;
+    float *in, *out;
+
+    gpu_rank_open(&self, PK_SM_DEFAULT, 30000);
+    open_buffers(&self, &in, &out);
+    for (unsigned i = 0; i < OPERATIONS; i++)
+        for (int in_place = 0; in_place < 2; in_place++)
+            one(&self, i, in_place, in, out);
+    kernel = spin_kernel();
+    flag = gpu_host_alloc(sizeof *flag);
+    *(volatile uint32_t *)flag = 1; /* they end at once; the launch queue is full all the same */
+    for (int i = 0; i < 2000; i++)
+        spin_launch(kernel, 1, 32, flag, self.stream);
+    must_be_ok(call(&self, PK_OP_ALLREDUCE, 0, in, out), "allreduce behind 2,000 kernels");
+    for (int i = 0; i < 2000; i++)
+        spin_launch(kernel, 1, 32, flag, self.stream);
+    must_be_ok(call(&self, PK_OP_ALLTOALL, 0, in, out), "alltoall behind 2,000 kernels");
+    must_end(&self, "what comes behind 2,000 kernels");
+    report(pk_comm_async_error(self.comm) == PK_OK, "rank %d: operations behind 2,000 kernels each", self.rank);
+    gpu_rank_close(&self);
+    return report_end();
+}
+
+static void refused(struct gpu_rank *self, unsigned i, int in_place, float *in, float *out)
+{
+    pk_error_info_t info = { .struct_size = sizeof info };
+    pk_result_t result = call(self, operations[i].op, in_place, in, out);
+
+    pk_last_error(&info);
+    report(result == PK_ERR_NEEDS_SM && strstr(info.text, "kernel") != NULL, "rank %d: %s, %s: refused (%d): %.120s", self->rank,
+           operations[i].name, in_place ? "in place" : "apart", (int)result, info.text);
+}
+
+/* What came from each rank is its block for this one. */
+static bool exchanged(const struct gpu_rank *self, const float *out)
+{
+    size_t bytes = N * (size_t)self->size * sizeof(float), block = N * sizeof(float);
+    char *got = malloc(bytes), *sent = malloc(bytes);
+    bool right = got != NULL && sent != NULL;
+
+    if (right)
+        gpu_copy(got, out, bytes);
+    for (int r = 0; r < self->size && right; r++) {
+        pattern_fill(sent, bytes, 1 + (uint64_t)r);
+        right = memcmp(got + (size_t)r * block, sent + (size_t)self->rank * block, block) == 0;
+    }
+    free(got);
+    free(sent);
+    return right;
+}
+
+static int without_kernels(void)
+{
+    struct gpu_rank self;
+    unsigned long before;
+    float *in, *out;
+    pk_stats_t stats = { .struct_size = sizeof stats };
+    size_t bytes;
+
+    gpu_use(ranks_rank() % gpu_count());
+    before = launches();
+    gpu_rank_open(&self, PK_SM_NONE, 30000);
+    bytes = N * (size_t)self.size * sizeof(float);
+    open_buffers(&self, &in, &out);
+    for (unsigned i = 0; i < OPERATIONS; i++)
+        for (int in_place = 0; in_place < 2; in_place++) {
+            ranks_meet();
+            if (operations[i].works[in_place])
+                one(&self, i, in_place, in, out);
+            else if (self.rank == 0)
+                refused(&self, i, in_place, in, out);
+            if (!operations[i].works[in_place] && self.rank == 0)
+                continue;
+        }
+    must_be_ok(call(&self, PK_OP_ALLTOALL, 0, in, out), "alltoall");
+    must_end(&self, "alltoall");
+    report(exchanged(&self, out), "rank %d: alltoall without kernels brought the right blocks", self.rank);
+    report(bytes > 0 && pattern_wrong_on_gpu(in, bytes, 1 + (uint64_t)self.rank) == bytes, "rank %d: the send buffer is as it was",
+           self.rank);
+    must_be_ok(pk_comm_stats(self.comm, &stats), "pk_comm_stats");
+    report(stats.kernels == 0 && launches() == before, "rank %d: %llu kernels counted, %lu launches seen by the driver", self.rank,
+           (unsigned long long)stats.kernels, launches() - before);
+    gpu_rank_close(&self);
+    return report_end();
+}
+
+static void drive(const char *role, int size)
+{
+    struct ranks ranks;
+    int wrong;
+
+    ranks_open(&ranks, size);
+    ranks_start_all(&ranks, role, NULL, NULL);
+    wrong = ranks_wait(&ranks, 60000, -1);
+    report(wrong == 0, "%s: %d of %d ranks failed", role, wrong, size);
+    ranks_close(&ranks);
+}
+
+int main(void)
+{
+    if (ranks_role() != NULL)
+        return strcmp(ranks_role(), "none") == 0 ? without_kernels() : with_kernels();
+    if (!gpu_enough(2))
+        return GPU_SKIPPED;
+    drive("none", 2);
+    drive("default", gpu_ranks(3));
+    return report_end();
+}

@@ -197,7 +197,7 @@ static pk_result_t choose(struct call *c, enum pki_coll coll)
 
     if (result == PK_OK)
         result = pki_comm_choose(c->comm, coll, c->request.count * pki_dtype_bytes(c->request.dtype),
-                                 c->request.dtype, kind, &choice);
+                                 c->request.dtype, c->request.op, kind, &choice);
     c->request.algorithm = choice.algorithm;
     c->request.instead = choice.instead;
     return result;

@@ -56,7 +56,7 @@ static pk_result_t describe_coll(const pk_comm_t *comm, const struct question *q
 {
     struct pki_choice choice;
     pk_result_t result =
-        pki_comm_choose(comm, (enum pki_coll)q->op, q->count * pki_dtype_bytes(q->dtype), q->dtype, q->kind, &choice);
+        pki_comm_choose(comm, (enum pki_coll)q->op, q->count * pki_dtype_bytes(q->dtype), q->dtype, PK_SUM, q->kind, &choice);
 
     if (result != PK_OK)
         return result;

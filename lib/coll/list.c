@@ -11,6 +11,7 @@
     X(pki_direct_allgatherv) \
     X(pki_ring_allgatherv) \
     X(pki_direct_allreduce) \
+    X(pki_staggered_allreduce) \
     X(pki_flat_allreduce) \
     X(pki_ring_allreduce) \
     X(pki_doubling_allreduce) \

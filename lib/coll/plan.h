@@ -72,6 +72,7 @@ struct pki_plan {
     uint32_t scratch_blocks;        /* each as long as pki_layout_scratch says */
     int rank, size, root;           /* root: 0 where the collective has none */
     bool failed;                    /* out of memory while building */
+    bool ordered;                   /* from a GPU sends leave in the order of the steps, each whole: cutting is the plan's affair */
     const char *algorithm;
 };
 

@@ -12,7 +12,7 @@
 
 #define DIRECT_MAX_RANKS 16 /* operands of one reduction: device.h */
 
-static const char *const names[PKI_WAYS] = { "direct", "flat", "ring", "doubling", "halving", "tree" };
+static const char *const names[PKI_WAYS] = { "direct", "flat", "ring", "doubling", "halving", "tree", "staggered" };
 
 void pki_tuning_defaults(struct pki_tuning *t)
 {
@@ -20,6 +20,7 @@ void pki_tuning_defaults(struct pki_tuning *t)
     t->flat_max_bytes = 24 << 10;
     t->flat_root_max_bytes = 384 << 10;
     t->few_hops_max_bytes = 64 << 10;
+    t->staggered_min_bytes = 256 << 20;
 }
 
 /* ---- PK_ALGORITHM ---- */
@@ -52,7 +53,7 @@ static pk_result_t force(struct pki_chooser *chooser, const char *word, size_t l
     int coll = equal != NULL ? coll_named(word, before) : -1;
 
     if (way < 0 || (equal != NULL && (coll < 0 || chooser->all[coll][way] == NULL)))
-        return pki_fail(PK_ERR_ARG, NULL, "PK_ALGORITHM: '%.*s': direct, flat, ring, doubling, halving or tree, or operation=one "
+        return pki_fail(PK_ERR_ARG, NULL, "PK_ALGORITHM: '%.*s': direct, flat, ring, doubling, halving, tree or staggered, or operation=one "
                         "that it has", (int)len, word);
     for (int c = 0; c < PKI_COLL_END; c++)
         if ((coll < 0 || c == coll) && chooser->all[c][way] != NULL)
@@ -128,6 +129,8 @@ static struct rule allreduce(const struct pki_chooser *c, size_t bytes)
         return (struct rule){ PKI_HALVING, "many ranks: few hops" };
     if (!is_few(c) || shares_links(c))
         return (struct rule){ PKI_RING, "long, among many: round a ring each link carries the least" };
+    if (c->size == 2 && c->hosts == 1 && bytes >= c->tuning.staggered_min_bytes)
+        return (struct rule){ PKI_STAGGERED, "long: in pieces, in rank order, so that links carry one while another is reduced" };
     return (struct rule){ PKI_DIRECT, IN_RANK_ORDER };
 }
 

@@ -16,10 +16,11 @@ struct pki_tuning {
     uint64_t flat_max_bytes;       /* allreduce: most that a rank receives when all send all they have to all */
     uint64_t flat_root_max_bytes;  /* reduce: most that the root receives when all send all they have to it */
     uint64_t few_hops_max_bytes;   /* up to here hops cost more than bytes, among many ranks or hosts */
+    uint64_t staggered_min_bytes;  /* allreduce among GPUs: from here on in pieces */
     char algorithm[PKI_ALGORITHM_TEXT]; /* PK_ALGORITHM, or empty */
 };
 
-enum pki_way_to { PKI_DIRECT, PKI_FLAT, PKI_RING, PKI_DOUBLING, PKI_HALVING, PKI_TREE, PKI_WAYS };
+enum pki_way_to { PKI_DIRECT, PKI_FLAT, PKI_RING, PKI_DOUBLING, PKI_HALVING, PKI_TREE, PKI_STAGGERED, PKI_WAYS };
 
 struct pki_chooser {
     struct pki_tuning tuning;

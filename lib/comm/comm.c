@@ -198,12 +198,12 @@ pk_result_t pki_comm_destroy(struct pk_comm *comm)
     return result;
 }
 
-pk_result_t pki_comm_choose(const struct pk_comm *comm, enum pki_coll coll, size_t bytes, pk_dtype_t dtype, enum pki_mem_kind kind,
-                            struct pki_choice *choice)
+pk_result_t pki_comm_choose(const struct pk_comm *comm, enum pki_coll coll, size_t bytes, pk_dtype_t dtype, pk_op_t op,
+                            enum pki_mem_kind kind, struct pki_choice *choice)
 {
     *choice = pki_choose(&comm->chooser, coll, bytes);
     /* Ranks whose memory is of different kinds have to choose alike; a fused collective gives way to what the others do. */
-    if (kind == PKI_MEM_DEVICE && comm->chooser.forced[coll] == NULL && pki_engine_fuses(comm->engine, coll, bytes, dtype)) {
+    if (kind == PKI_MEM_DEVICE && comm->chooser.forced[coll] == NULL && pki_engine_fuses(comm->engine, coll, bytes, dtype, op)) {
         choice->instead = choice->algorithm;
         choice->algorithm = pki_fused_algorithm(coll);
         choice->reason = "short: one kernel on each rank, in rank order";

@@ -129,7 +129,7 @@ bool pki_comm_placed(const struct pk_comm *comm);
 pk_result_t pki_comm_destroy(struct pk_comm *comm);
 
 /* comm.c: the algorithm of a collective whose argument is `bytes` long, in memory of `kind`, and why that one. The same on all ranks. */
-pk_result_t pki_comm_choose(const struct pk_comm *comm, enum pki_coll coll, size_t bytes, pk_dtype_t dtype, enum pki_mem_kind kind,
-                            struct pki_choice *choice);
+pk_result_t pki_comm_choose(const struct pk_comm *comm, enum pki_coll coll, size_t bytes, pk_dtype_t dtype, pk_op_t op,
+                            enum pki_mem_kind kind, struct pki_choice *choice);
 
 #endif

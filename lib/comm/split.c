@@ -96,7 +96,7 @@ static pk_result_t start_allgather(struct pki_split *s)
                                    .dtype = PK_UINT8,
                                    .stream = PK_BLOCKING };
     struct pki_choice choice;
-    pk_result_t result = pki_comm_choose(parent, PKI_COLL_ALLGATHER, bytes, PK_UINT8, PKI_MEM_HOST, &choice);
+    pk_result_t result = pki_comm_choose(parent, PKI_COLL_ALLGATHER, bytes, PK_UINT8, PK_SUM, PKI_MEM_HOST, &choice);
 
     if (result != PK_OK)
         return result;

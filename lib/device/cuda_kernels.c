@@ -22,7 +22,7 @@ _Static_assert(sizeof(struct pki_ll_args) <= 4096 && sizeof(struct pki_wait_args
 static void name_of(int which, char *name, size_t len)
 {
     static const char *const plain[] = { PKI_KERNEL_WAIT, PKI_KERNEL_LL, PKI_KERNEL_EXCHANGE };
-    static const char *const typed[] = { PKI_KERNEL_REDUCE, PKI_KERNEL_FOLD, PKI_KERNEL_TWOSHOT };
+    static const char *const typed[] = { PKI_KERNEL_REDUCE, PKI_KERNEL_FOLD, PKI_KERNEL_RELAY, PKI_KERNEL_TWOSHOT };
     int type = which - PKI_CUDA_REDUCE;
 
     if (which < PKI_CUDA_REDUCE)
@@ -44,9 +44,9 @@ static CUresult kernel_get(struct pki_cuda_context *context, int which, const ch
 
 static bool exists(int which)
 {
-    int type = which - PKI_CUDA_TWOSHOT;
+    int type = (which - PKI_CUDA_RELAY) % PK_DTYPE_COUNT;
 
-    return type < 0 || type == PK_F32 || type == PK_F16 || type == PK_BF16; /* twoshot.cu */
+    return which < PKI_CUDA_RELAY || type == PK_F32 || type == PK_F16 || type == PK_BF16; /* relay.cu, twoshot.cu */
 }
 
 pk_result_t pki_cuda_kernels_load(struct pki_cuda_context *context)
@@ -191,7 +191,7 @@ pk_result_t pki_cuda_fused(const struct pki_queue *queue, enum pki_fused_kernel 
                            const struct pki_fused_args *args)
 {
     static const int first[] = { [PKI_FUSED_EXCHANGE] = PKI_CUDA_EXCHANGE, [PKI_FUSED_FOLD] = PKI_CUDA_FOLD,
-                                 [PKI_FUSED_TWOSHOT] = PKI_CUDA_TWOSHOT };
+                                 [PKI_FUSED_RELAY] = PKI_CUDA_RELAY, [PKI_FUSED_TWOSHOT] = PKI_CUDA_TWOSHOT };
     struct pki_fused_args copy = *args;
 
     if (!exists(first[kernel] + (int)dtype))

@@ -103,7 +103,7 @@ struct pki_ll_op {
 #define PKI_LL_SLOT_BYTES (2u * PKI_LL_MAX_BYTES)
 #define PKI_LL_OPS_MAX 8 /* of one launch */
 
-enum pki_fused_kernel { PKI_FUSED_EXCHANGE, PKI_FUSED_FOLD, PKI_FUSED_TWOSHOT };
+enum pki_fused_kernel { PKI_FUSED_EXCHANGE, PKI_FUSED_FOLD, PKI_FUSED_RELAY, PKI_FUSED_TWOSHOT };
 
 struct pki_device_info {
     char name[64];

@@ -54,7 +54,7 @@ pk_result_t pki_engine_ll_import(struct pki_engine *engine, int peer, const stru
 bool pki_engine_fused_ready(const struct pki_engine *engine);
 void pki_engine_fused_start(struct pki_engine *engine);
 /* Is a collective with this argument fused where all ranks have it in device memory? The same on all ranks. */
-bool pki_engine_fuses(const struct pki_engine *engine, enum pki_coll coll, size_t bytes, pk_dtype_t dtype);
+bool pki_engine_fuses(const struct pki_engine *engine, enum pki_coll coll, size_t bytes, pk_dtype_t dtype, pk_op_t op);
 void pki_engine_start(struct pki_engine *engine);
 
 /* Wait for the unfinished, say goodbye, free everything. Returns the error that poisoned it, if one did. */
@@ -83,10 +83,12 @@ struct pki_request {
     pk_dtype_t dtype;
     pk_op_t op;
     pk_stream_t stream;
+    bool classified;            /* pki_engine_classify has been here: */
+    enum pki_mem_kind kinds[2]; /* of IN and OUT */
 };
 
 /* What kind of memory the buffers of a request are. PK_ERR_ARG: of different kinds, or another device's. */
-pk_result_t pki_engine_classify(struct pki_engine *engine, const struct pki_request *request, enum pki_mem_kind *kind);
+pk_result_t pki_engine_classify(struct pki_engine *engine, struct pki_request *request, enum pki_mem_kind *kind);
 
 /* Start one operation; if it blocks it has ended on return. */
 pk_result_t pki_engine_run(struct pki_engine *engine, const struct pki_request *request);

@@ -17,7 +17,9 @@
 
 #define EPOCHS_END 0xffff0000u  /* from here on the inboxes are cleared and epochs begin anew */
 #define EPOCHS_BEGIN 2u         /* 0 is what an empty cell holds */
-#define TWOSHOT_BYTES (8u << 20)
+#define ONE_SHOT_BYTES (512u << 10) /* most that a rank receives in one shot of allreduce */
+#define RELAY_BYTES (1u << 20)
+#define TWOSHOT_BYTES (16u << 20)
 #define PAIRS_A_CTA 512u
 #define TWOSHOT_BYTES_A_CTA (64u << 10)
 
@@ -94,20 +96,30 @@ void pki_engine_fused_start(struct pki_engine *e)
 
 /* ---- which operations ---- */
 
-static enum pki_fused_kernel kernel_of(enum pki_coll coll, size_t bytes)
+/* What there are kernels of two steps for. */
+static bool is_common(pk_dtype_t dtype, pk_op_t op)
 {
-    if (coll == PKI_COLL_ALLGATHER || coll == PKI_COLL_ALLTOALL)
-        return PKI_FUSED_EXCHANGE;
-    return coll == PKI_COLL_ALLREDUCE && bytes > PKI_FUSED_BYTES ? PKI_FUSED_TWOSHOT : PKI_FUSED_FOLD;
+    return (op == PK_SUM || op == PK_AVG) && (dtype == PK_F32 || dtype == PK_F16 || dtype == PK_BF16);
 }
 
-bool pki_engine_fuses(const struct pki_engine *e, enum pki_coll coll, size_t bytes, pk_dtype_t dtype)
+static enum pki_fused_kernel kernel_of(const struct pki_engine *e, enum pki_coll coll, size_t bytes, pk_dtype_t dtype, pk_op_t op)
+{
+    size_t received = bytes * (size_t)(e->config.size - 1);
+
+    if (coll == PKI_COLL_ALLGATHER || coll == PKI_COLL_ALLTOALL)
+        return PKI_FUSED_EXCHANGE;
+    if (coll != PKI_COLL_ALLREDUCE || !is_common(dtype, op) || (received <= ONE_SHOT_BYTES && bytes <= PKI_FUSED_BYTES))
+        return PKI_FUSED_FOLD;
+    return bytes <= RELAY_BYTES ? PKI_FUSED_RELAY : PKI_FUSED_TWOSHOT;
+}
+
+bool pki_engine_fuses(const struct pki_engine *e, enum pki_coll coll, size_t bytes, pk_dtype_t dtype, pk_op_t op)
 {
     if (!e->fused.on || e->config.size < 2 || bytes == 0 || pki_fused_algorithm(coll) == NULL)
         return false;
     if (bytes <= PKI_FUSED_BYTES)
         return true;
-    return coll == PKI_COLL_ALLREDUCE && bytes <= TWOSHOT_BYTES && (dtype == PK_F32 || dtype == PK_F16 || dtype == PK_BF16);
+    return coll == PKI_COLL_ALLREDUCE && bytes <= TWOSHOT_BYTES && is_common(dtype, op);
 }
 
 static size_t bytes_of(const struct pki_request *r)
@@ -118,9 +130,12 @@ static size_t bytes_of(const struct pki_request *r)
 int pki_fused_ctas(const struct pki_engine *e, const struct pki_request *r)
 {
     size_t bytes = bytes_of(r), ctas;
+    enum pki_fused_kernel kernel = kernel_of(e, r->algorithm->coll, bytes, r->dtype, r->op);
 
-    if (kernel_of(r->algorithm->coll, bytes) == PKI_FUSED_TWOSHOT)
+    if (kernel == PKI_FUSED_TWOSHOT)
         ctas = bytes / TWOSHOT_BYTES_A_CTA;
+    else if (kernel == PKI_FUSED_RELAY)
+        ctas = bytes / 8 / (size_t)e->config.size / PAIRS_A_CTA;
     else
         ctas = ((bytes + 7) / 8 + PAIRS_A_CTA - 1) / PAIRS_A_CTA;
     if (ctas > (size_t)e->config.fused_ctas)
@@ -131,8 +146,13 @@ int pki_fused_ctas(const struct pki_engine *e, const struct pki_request *r)
 static uint32_t epochs_of(const struct pki_engine *e, const struct pki_request *r)
 {
     size_t size = (size_t)e->config.size, bytes = bytes_of(r), part;
+    enum pki_fused_kernel kernel = kernel_of(e, r->algorithm->coll, bytes, r->dtype, r->op);
 
-    if (kernel_of(r->algorithm->coll, bytes) != PKI_FUSED_TWOSHOT)
+    if (kernel == PKI_FUSED_RELAY) {
+        part = ((bytes + 7) / 8 + size - 1) / size;
+        return (uint32_t)((part + PKI_FUSED_RELAY_PAIRS - 1) / PKI_FUSED_RELAY_PAIRS);
+    }
+    if (kernel != PKI_FUSED_TWOSHOT)
         return 1;
     part = (bytes + 16 * size - 1) / (16 * size) * 16;
     return (uint32_t)((part + PKI_FUSED_PIECE - 1) / PKI_FUSED_PIECE);
@@ -151,7 +171,7 @@ void pki_fused_enroll(struct pki_task *task)
     struct pki_fused *f = &task->engine->fused;
     const struct pki_request *r = &task->request;
 
-    if (!pki_engine_fuses(task->engine, r->algorithm->coll, bytes_of(r), r->dtype))
+    if (!pki_engine_fuses(task->engine, r->algorithm->coll, bytes_of(r), r->dtype, r->op))
         return;
     task->clear_epoch = 0;
     if (f->epoch >= EPOCHS_END) {
@@ -295,7 +315,7 @@ pk_result_t pki_fused_launch(struct pki_task *task, const struct pki_queue *queu
     args.sig = task->sig;
     args.fence = !task->direct;
     args.careful = task->careful;
-    result = start_kernel(e, queue, kernel_of(r->algorithm->coll, args.bytes), r->dtype, task->ctas, &args);
+    result = start_kernel(e, queue, kernel_of(e, r->algorithm->coll, args.bytes, r->dtype, r->op), r->dtype, task->ctas, &args);
     if (result != PK_OK)
         return result;
     task->launched = true;
@@ -324,6 +344,7 @@ void pki_fused_fall(struct pki_task *task)
     if (task->fallen)
         return;
     task->fallen = true;
+    pki_task_stir(task);
     atomic_store(entry_of(e->fused.words->fall, task->epoch), task->epoch);
 }
 

@@ -284,7 +284,7 @@ struct pki_task {
     struct pki_list turn;      /* fused: engine->fused.waiting */
     uint32_t epoch, last_epoch, clear_epoch;
     int ctas;
-    bool careful, indirect, launched, fallen; /* fallen: a rank does it in another way, so all do */
+    bool calm, careful, indirect, launched, fallen; /* fallen: a rank does it in another way, so all do */
 };
 
 /* The last collectives that began here: what a peer says of one that has ended must agree too. */
@@ -363,6 +363,8 @@ struct pki_engine {
     uint64_t checked_ns;       /* when peers and deadlines were last looked at */
     atomic_int watched;        /* graphs may wait for peers, whose end somebody has to notice */
     atomic_int async_tasks;    /* the service thread's business */
+    atomic_int calm_tasks;     /* those of them that need to be looked at only now and then */
+    unsigned calm_calls;
     atomic_int drivers;        /* threads that wait for a stream and see to it themselves */
     struct pki_list in_service;
 };
@@ -529,6 +531,7 @@ pk_result_t pki_task_new(struct pki_engine *engine, const struct pki_request *re
 bool pki_task_start(struct pki_task *task); /* false: it cannot yet, ask again */
 void pki_task_end(struct pki_task *task, pk_result_t result);
 void pki_task_free(struct pki_task *task);
+void pki_task_stir(struct pki_task *task); /* it needs the CPU from now on */
 /* Does it copy or reduce inside the gpu? The library's own queue does that. */
 bool pki_task_needs_kernel(const struct pki_task *task);
 /* A collective that began without a task: the steps in `done` (a bit each) are complete, scratch is engine->quick_scratch. */

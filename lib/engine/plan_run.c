@@ -170,6 +170,8 @@ static size_t chunk_bytes(const struct pki_task *task)
 {
     if (task->kind == PKI_MEM_HOST)
         return PKI_HOST_CHUNK;
+    if (task->plan->ordered)
+        return SIZE_MAX;
     return pki_coll_shape(task->request.algorithm->coll)->reduces ? PKI_DEVICE_CHUNK : SIZE_MAX;
 }
 

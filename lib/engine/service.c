@@ -56,13 +56,16 @@ static bool visit(bool *busy, bool *driven)
         struct pki_engine *e = pki_container_of(n, struct pki_engine, in_service);
         bool works = atomic_load(&e->async_tasks) > 0, watched = atomic_load(&e->watched) > 0;
 
+        bool calm = works && atomic_load(&e->calm_tasks) == atomic_load(&e->async_tasks);
+
         if (!works && !watched)
             continue;
         if (works && atomic_load(&e->drivers) > 0) {
             *driven = true;
             continue;
         }
-        *busy |= works || atomic_load(&e->failed) != PK_OK; /* replays that wait are let go one wait at a time */
+        *driven |= calm; /* by the GPU */
+        *busy |= (works && !calm) || atomic_load(&e->failed) != PK_OK; /* replays that wait are let go one wait at a time */
         if (!pki_engine_trylock(e))
             continue;
         if (!works)

@@ -132,6 +132,10 @@ static pk_result_t classify(struct pki_engine *e, const struct pki_request *r, s
     bytes[0] = r->in_count * pki_dtype_bytes(r->dtype);
     bytes[1] = r->out_count * pki_dtype_bytes(r->dtype);
     found->kinds[0] = found->kinds[1] = PKI_MEM_HOST;
+    if (r->classified) {
+        memcpy(found->kinds, r->kinds, sizeof found->kinds);
+        return PK_OK;
+    }
     for (int i = 0; i < 2; i++) {
         struct pki_mem mem = { .kind = PKI_MEM_HOST };
         pk_result_t result;
@@ -151,9 +155,9 @@ static pk_result_t classify(struct pki_engine *e, const struct pki_request *r, s
     return PK_OK;
 }
 
-pk_result_t pki_engine_classify(struct pki_engine *e, const struct pki_request *r, enum pki_mem_kind *kind)
+pk_result_t pki_engine_classify(struct pki_engine *e, struct pki_request *r, enum pki_mem_kind *kind)
 {
-    struct buffers found;
+    struct buffers found = { { 0 }, { PKI_MEM_HOST, PKI_MEM_HOST } };
     pk_result_t result;
 
     *kind = PKI_MEM_HOST;
@@ -162,6 +166,8 @@ pk_result_t pki_engine_classify(struct pki_engine *e, const struct pki_request *
     pki_engine_lock(e);
     result = classify(e, r, &found);
     pki_engine_unlock(e);
+    r->classified = result == PK_OK;
+    memcpy(r->kinds, found.kinds, sizeof r->kinds);
     if (result == PK_OK && (found.kinds[0] == PKI_MEM_DEVICE || found.kinds[1] == PKI_MEM_DEVICE))
         *kind = PKI_MEM_DEVICE;
     return result;
@@ -245,8 +251,6 @@ pk_result_t pki_task_make(struct pki_engine *e, const struct pki_request *r, str
     result = check_policy(task);
     if (result != PK_OK)
         goto err_release;
-    if (pki_task_is_fused(task))
-        pki_fused_made(task);
     *out = task;
     return PK_OK;
 
@@ -271,6 +275,8 @@ pk_result_t pki_task_new(struct pki_engine *e, const struct pki_request *r, stru
         pki_task_free(task);
         return result;
     }
+    if (pki_task_is_fused(task))
+        pki_fused_made(task);
     *out = task;
     return PK_OK;
 }
@@ -322,6 +328,9 @@ static pk_result_t enroll(struct pki_task *task)
     if (task->request.what == PKI_DO_COLL)
         pki_fused_enroll(task);
     pki_list_push(&e->tasks, &task->node);
+    task->calm = task->direct && pki_task_is_fused(task);
+    if (task->calm)
+        atomic_fetch_add(&e->calm_tasks, 1);
     if (task->request.stream.kind != PK_STREAM_KIND_BLOCKING)
         atomic_fetch_add(&e->async_tasks, 1);
     if (task->request.stream.kind == PK_STREAM_KIND_HOST) {
@@ -351,6 +360,13 @@ bool pki_task_start(struct pki_task *task)
     return true;
 }
 
+void pki_task_stir(struct pki_task *task)
+{
+    if (task->calm)
+        atomic_fetch_sub(&task->engine->calm_tasks, 1);
+    task->calm = false;
+}
+
 void pki_task_end(struct pki_task *task, pk_result_t result)
 {
     struct pki_engine *e = task->engine;
@@ -374,6 +390,7 @@ void pki_task_end(struct pki_task *task, pk_result_t result)
         return;
     }
     atomic_fetch_sub(&e->async_tasks, 1);
+    pki_task_stir(task);
     pki_list_push(&e->ended, &task->node);
 }
 
@@ -525,6 +542,22 @@ uint64_t pki_engine_new_group(void)
     return atomic_fetch_add(&groups, 1) + 1;
 }
 
+static void leave_and_unlock(struct pki_engine *e)
+{
+    if (e->gpu != NULL)
+        e->gpu->ops->leave(e->gpu);
+    pki_engine_unlock(e);
+}
+
+#define CALM_CALLS 8 /* after which the others' messages are looked at all the same */
+
+/* Kernels see to all that is unfinished. */
+static bool is_calm(struct pki_engine *e)
+{
+    return atomic_load(&e->failed) == PK_OK && !pki_list_empty(&e->tasks) &&
+           atomic_load(&e->calm_tasks) == atomic_load(&e->async_tasks) && ++e->calm_calls % CALM_CALLS != 0;
+}
+
 pk_result_t pki_engine_start_all(struct pki_engine *e, const struct pki_request *requests, int n, uint64_t group,
                                  struct pki_list *blocking, struct pki_capture **capture)
 {
@@ -535,18 +568,21 @@ pk_result_t pki_engine_start_all(struct pki_engine *e, const struct pki_request 
     pki_engine_lock(e);
     if (!pki_list_empty(&e->retired) && pki_list_empty(&e->tasks) && pki_list_empty(&e->captured) && !pki_streams_wait())
         pki_region_close_retired(e);
+    if (e->gpu != NULL)
+        e->gpu->ops->enter(e->gpu); /* once for all calls of the driver */
     if (pki_capture_wanted(e, requests, n, &result)) {
         if (result == PK_OK)
             result = pki_capture_check(e, requests, n, capture);
-        pki_engine_unlock(e);
+        leave_and_unlock(e);
         return result;
     }
     if (result == PK_OK)
         result = start_locked(e, requests, n, group, blocking);
-    (void)pki_engine_progress(e);
+    if (!is_calm(e))
+        (void)pki_engine_progress(e);
     if (result == PK_OK && atomic_load(&e->failed) != PK_OK && pki_list_empty(blocking))
         result = pki_engine_status(e);
-    pki_engine_unlock(e);
+    leave_and_unlock(e);
     if (atomic_load(&e->async_tasks) > 0 && pki_service_wake() != PK_OK) { /* nobody would go on with them */
         pki_engine_abort(e);
         result = PK_ERR_SYSTEM;

@@ -148,7 +148,7 @@ static uint64_t digest(const char *name, int size, uint32_t in_place, uint64_t s
 /* Operands are mixed in a way that shows their order: all ranks have the same result, whatever the schedule. */
 Test(plan, allreduce_gives_the_same_bits)
 {
-    static const char *const names[] = { "direct", "flat", "ring", "doubling", "halving" };
+    static const char *const names[] = { "direct", "flat", "ring", "doubling", "halving", "staggered" };
 
     for (size_t k = 0; k < sizeof names / sizeof *names; k++) {
         for (int size = 1; size <= 10; size++) {

@@ -84,7 +84,7 @@ __device__ __forceinline__ bool receive(const one_shot &s, uint32_t first, uint6
 /* Nobody writes cells in an epoch of 0 bytes. */
 __device__ void clear(const one_shot &s)
 {
-    const uint32_t cells = PKI_FUSED_BYTES / pair_data_bytes;
+    const uint32_t cells = (PKI_FUSED_PARTS - PKI_FUSED_CELLS) / 16;
 
     for (uint32_t r = 0; r < s.args.size; r++) {
         for (uint32_t i = blockIdx.x * PKI_FUSED_THREADS + threadIdx.x; i < cells; i += s.threads)
@@ -162,17 +162,6 @@ __device__ void exchange(const pki_fused_args &args)
                 write_user(out + (uint64_t)r * args.out_stride, left, r == (int)args.rank ? own : data[r]);
         }
     });
-}
-
-/* data[r] without an address: it stays in registers. */
-__device__ __forceinline__ uint64_t pick(const uint64_t *data, uint32_t r)
-{
-    uint64_t value = data[0];
-
-#pragma unroll
-    for (int i = 1; i < PKI_FUSED_RANKS; i++)
-        value = r == (uint32_t)i ? data[i] : value;
-    return value;
 }
 
 template <typename E, typename Op> __device__ void fold(const pki_fused_args &args)

@@ -156,6 +156,17 @@ struct headers {
     }
 };
 
+/* data[r] without an address: it stays in registers. */
+__device__ __forceinline__ uint64_t pick(const uint64_t *data, uint32_t r)
+{
+    uint64_t value = data[0];
+
+#pragma unroll
+    for (int i = 1; i < PKI_FUSED_RANKS; i++)
+        value = r == (uint32_t)i ? data[i] : value;
+    return value;
+}
+
 /* ---- the end ---- */
 
 /* False: aborted meanwhile. */

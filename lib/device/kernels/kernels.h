@@ -8,6 +8,7 @@
  *   pki_reduce_<type>   any grid, PKI_REDUCE_THREADS     struct pki_reduce_args
  *   pki_exchange        any grid, PKI_FUSED_THREADS      struct pki_fused_args
  *   pki_fold_<type>     any grid, PKI_FUSED_THREADS      struct pki_fused_args
+ *   pki_relay_<type>    any grid, PKI_FUSED_THREADS      struct pki_fused_args
  *   pki_twoshot_<type>  grid as on all other ranks       struct pki_fused_args
  *
  * <type> is the name of a type (pk_dtype_name). No kernel uses dynamic shared memory, and none needs its CTAs to run at the same
@@ -23,6 +24,7 @@
 #define PKI_KERNEL_REDUCE "pki_reduce_" /* the type's name behind it */
 #define PKI_KERNEL_EXCHANGE "pki_exchange"
 #define PKI_KERNEL_FOLD "pki_fold_"
+#define PKI_KERNEL_RELAY "pki_relay_"
 #define PKI_KERNEL_TWOSHOT "pki_twoshot_"
 
 /* What the typed kernels do, as the first values of pk_op_t say it. An average is a sum with a divisor. */
@@ -114,6 +116,8 @@ struct pki_reduce_args {
  *   at PKI_FUSED_BEGUN      in half 0 alone: the epoch that the writer has begun last
  *   at PKI_FUSED_FLAGS      pki_twoshot: for each CTA two words, PKI_FUSED_FLAG_BYTES apart: its parts, its results are there (= epoch)
  *   at PKI_FUSED_CELLS      pki_exchange, pki_fold: pairs of cells
+ *   at PKI_FUSED_RELAY_PARTS, PKI_FUSED_RELAY_RESULTS    pki_relay: pairs of cells, PKI_FUSED_RELAY_PAIRS of the reader's part and of the
+ *                           writer's result
  *   at PKI_FUSED_PARTS      pki_twoshot: PKI_FUSED_PIECE bytes of the reader's part
  *   at PKI_FUSED_RESULTS    pki_twoshot: PKI_FUSED_PIECE bytes of the writer's result
  * Cells are never used for anything else: what looks like a flag is one.
@@ -122,7 +126,8 @@ struct pki_reduce_args {
  *   p in `recv`. This rank in `recv`: it copies its own.
  * pki_fold: as pki_exchange with the blocks of IN; OUT = the blocks for this rank, its own among them, folded in rank order, where
  *   `recv` is not 0 (then it names all other ranks).
- * pki_twoshot: allreduce of `bytes`. Part p of the data, of ceil(elements / size) elements rounded up to 16 bytes, is folded by rank
+ * pki_relay, for sums: as pki_twoshot, with parts of ceil(pairs / size) pairs of cells and pieces of PKI_FUSED_RELAY_PAIRS.
+ * pki_twoshot, for sums: allreduce of `bytes`. Part p of the data, of ceil(elements / size) elements rounded up to 16 bytes, is folded by rank
  *   p, in pieces: piece k of all parts has epoch `epoch` + k. All ranks have the same grid.
  *
  * With `clear` pki_exchange, of 0 bytes then, also sets all cells and headers of the epoch's halves to 0.
@@ -143,10 +148,13 @@ struct pki_reduce_args {
 #define PKI_FUSED_FLAG_BYTES 64u
 #define PKI_FUSED_CELLS 8192u
 #define PKI_FUSED_BYTES (256u << 10) /* most of one block that goes in cells */
-#define PKI_FUSED_PIECE (752u << 10)
-#define PKI_FUSED_PARTS (PKI_FUSED_CELLS + 2 * PKI_FUSED_BYTES)
+#define PKI_FUSED_RELAY_PAIRS 65536u
+#define PKI_FUSED_RELAY_PARTS (PKI_FUSED_CELLS + 2 * PKI_FUSED_BYTES)
+#define PKI_FUSED_RELAY_RESULTS (PKI_FUSED_RELAY_PARTS + 16 * PKI_FUSED_RELAY_PAIRS)
+#define PKI_FUSED_PARTS (PKI_FUSED_RELAY_RESULTS + 16 * PKI_FUSED_RELAY_PAIRS)
+#define PKI_FUSED_PIECE (2u << 20)
 #define PKI_FUSED_RESULTS (PKI_FUSED_PARTS + PKI_FUSED_PIECE)
-#define PKI_FUSED_HALF (2u << 20)
+#define PKI_FUSED_HALF (7u << 20)
 
 struct pki_fused_words { /* host memory that the GPU sees */
     uint64_t differs[PKI_FUSED_RANKS];

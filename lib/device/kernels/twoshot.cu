@@ -274,10 +274,7 @@ template <typename E, typename Op> __device__ __forceinline__ void run(const two
         pki_twoshot_##element(const __grid_constant__ pki_fused_args args) \
     { \
         begin(); \
-        if (args.op == PKI_KERNEL_SUM) \
-            run<element, sum>(two_shot_of(args)); \
-        else \
-            run<element, any_op>(two_shot_of(args)); \
+        run<element, sum>(two_shot_of(args)); \
     }
 
 PKI_TWOSHOT_KERNEL(f16)

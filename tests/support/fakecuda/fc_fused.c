@@ -2,23 +2,12 @@
 /*
  * The fused collectives, from the text of kernels.h: the same inboxes, headers, cells and flags, one CPU thread for the whole grid.
  */
-#include "fc_kernels.h"
+#include "fc_fused.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* One launch. Halves of this rank's inbox by source, and of the other ranks' inboxes that this rank writes, each for both parities. */
-struct fused {
-    const struct fc_launch *l;
-    const struct pki_fused_args *args;
-    const void *abort_word;
-    struct pki_fused_words *words;
-    char *mine[PKI_FUSED_RANKS][2], *theirs[PKI_FUSED_RANKS][2];
-    unsigned round;
-    bool fell; /* the operation is done in another way */
-};
-
-static bool reach_halves(struct fused *f, uint32_t rank)
+static bool reach_halves(struct fc_fused *f, uint32_t rank)
 {
     for (int h = 0; h < 2; h++) {
         f->mine[rank][h] = fc_ptr(f->l, f->args->inbox + (2ull * rank + (unsigned)h) * PKI_FUSED_HALF, PKI_FUSED_HALF);
@@ -29,13 +18,13 @@ static bool reach_halves(struct fused *f, uint32_t rank)
     return true;
 }
 
-static bool is_other(const struct fused *f, uint32_t rank)
+bool fc_is_other(const struct fc_fused *f, uint32_t rank)
 {
     return rank < f->args->size && rank != f->args->rank;
 }
 
 /* False: the kernel was told to leave, or that others do it. */
-static bool look_around(struct fused *f)
+bool fc_fused_look(struct fc_fused *f)
 {
     if (fc_load32(f->abort_word) != 0)
         return false;
@@ -48,7 +37,7 @@ static bool look_around(struct fused *f)
 
 /* ---- cells ---- */
 
-static void cells_write(void *cells, uint64_t pair, uint64_t data, uint32_t flag)
+void fc_cells_write(void *cells, uint64_t pair, uint64_t data, uint32_t flag)
 {
     _Atomic uint64_t *at = (_Atomic uint64_t *)cells + 2 * pair;
 
@@ -56,7 +45,7 @@ static void cells_write(void *cells, uint64_t pair, uint64_t data, uint32_t flag
     atomic_store_explicit(&at[1], data >> 32 | (uint64_t)flag << 32, memory_order_release);
 }
 
-static bool cells_read(void *cells, uint64_t pair, uint32_t flag, uint64_t *data)
+bool fc_cells_read(void *cells, uint64_t pair, uint32_t flag, uint64_t *data)
 {
     _Atomic uint64_t *at = (_Atomic uint64_t *)cells + 2 * pair;
     uint64_t low = atomic_load_explicit(&at[0], memory_order_acquire), high = atomic_load_explicit(&at[1], memory_order_acquire);
@@ -67,22 +56,22 @@ static bool cells_read(void *cells, uint64_t pair, uint32_t flag, uint64_t *data
 
 /* ---- headers ---- */
 
-static bool begin_fused(struct fused *f)
+bool fc_fused_begin(struct fc_fused *f)
 {
     for (uint32_t p = 0; p < f->args->size; p++)
-        if (is_other(f, p))
-            cells_write(f->theirs[p][f->args->epoch & 1], 0, f->args->sig, f->args->epoch);
+        if (fc_is_other(f, p))
+            fc_cells_write(f->theirs[p][f->args->epoch & 1], 0, f->args->sig, f->args->epoch);
     return true;
 }
 
-static bool await_header(struct fused *f, uint32_t p)
+static bool await_header(struct fc_fused *f, uint32_t p)
 {
     const struct pki_fused_args *a = f->args;
     uint64_t data = 0;
 
-    while (!cells_read(f->mine[p][a->epoch & 1], 0, a->epoch, &data)) {
+    while (!fc_cells_read(f->mine[p][a->epoch & 1], 0, a->epoch, &data)) {
         fc_store32(&f->words->missing[p], a->epoch);
-        if (!look_around(f))
+        if (!fc_fused_look(f))
             return false;
     }
     fc_store32(&f->words->missing[p], 0);
@@ -90,57 +79,57 @@ static bool await_header(struct fused *f, uint32_t p)
         return true;
     atomic_store_explicit((_Atomic uint64_t *)&f->words->differs[p], (uint64_t)a->epoch << 32 | (uint32_t)data,
                           memory_order_release);
-    while (look_around(f))
+    while (fc_fused_look(f))
         ;
     return false;
 }
 
-static bool await_headers(struct fused *f)
+bool fc_fused_headers(struct fc_fused *f)
 {
     for (uint32_t p = 0; p < f->args->size; p++)
-        if (is_other(f, p) && !await_header(f, p))
+        if (fc_is_other(f, p) && !await_header(f, p))
             return false;
     return true;
 }
 
 /* ---- begin and end ---- */
 
-static bool all_have_come(struct fused *f)
+static bool all_have_come(struct fc_fused *f)
 {
     for (uint32_t p = 0; p < f->args->size; p++)
-        while (is_other(f, p) && (int32_t)(fc_load32(f->mine[p][0] + PKI_FUSED_BEGUN) - (f->args->epoch - 1)) < 0)
-            if (!look_around(f))
+        while (fc_is_other(f, p) && (int32_t)(fc_load32(f->mine[p][0] + PKI_FUSED_BEGUN) - (f->args->epoch - 1)) < 0)
+            if (!fc_fused_look(f))
                 return false;
     return true;
 }
 
 /* False: it has nothing to do, and leaves no word. */
-static bool open_fused(const struct fc_launch *l, struct fused *f)
+bool fc_fused_open(const struct fc_launch *l, struct fc_fused *f)
 {
     const struct pki_fused_args *a = l->params[0];
     struct pki_fused_state *state;
 
-    *f = (struct fused){ .l = l, .args = a };
+    *f = (struct fc_fused){ .l = l, .args = a };
     f->abort_word = fc_ptr(l, a->abort_flag, 4);
     f->words = fc_ptr(l, a->words, sizeof *f->words);
     state = fc_ptr(l, a->state, sizeof *state);
     if (f->abort_word == NULL || f->words == NULL || state == NULL)
         return false;
     for (uint32_t p = 0; p < a->size; p++)
-        if (is_other(f, p) && !reach_halves(f, p))
+        if (fc_is_other(f, p) && !reach_halves(f, p))
             return false;
     while ((int32_t)(fc_load32(&state->ended) - a->ended_before) < 0)
-        if (!look_around(f))
+        if (!fc_fused_look(f))
             return f->fell;
     for (uint32_t p = 0; p < a->size; p++)
-        if (is_other(f, p))
+        if (fc_is_other(f, p))
             fc_store32(f->theirs[p][0] + PKI_FUSED_BEGUN, a->epoch);
     if (a->careful || fc_load32(&state->unproven) == a->epoch - 1)
         return all_have_come(f) || f->fell;
     return true;
 }
 
-static void wait_for_release(struct fused *f)
+static void wait_for_release(struct fc_fused *f)
 {
     uint32_t entry = f->args->epoch % PKI_FUSED_FALLS;
 
@@ -150,7 +139,7 @@ static void wait_for_release(struct fused *f)
 }
 
 /* `done`: by this kernel. */
-static void end_fused(struct fused *f, bool done, uint32_t last_epoch)
+void fc_fused_end(struct fc_fused *f, bool done, uint32_t last_epoch)
 {
     struct pki_fused_state *state = fc_ptr(f->l, f->args->state, sizeof *state);
 
@@ -168,7 +157,7 @@ static void end_fused(struct fused *f, bool done, uint32_t last_epoch)
 
 /* ---- one shot ---- */
 
-static bool send_block(struct fused *f, uint32_t to)
+static bool send_block(struct fc_fused *f, uint32_t to)
 {
     const struct pki_fused_args *a = f->args;
     const char *block = a->bytes > 0 ? fc_ptr(f->l, a->in + to * a->in_stride, a->bytes) : NULL;
@@ -180,44 +169,44 @@ static bool send_block(struct fused *f, uint32_t to)
         uint64_t data = 0;
 
         memcpy(&data, block + at, a->bytes - at < 8 ? a->bytes - at : 8);
-        cells_write(cells, at / 8, data, a->epoch);
+        fc_cells_write(cells, at / 8, data, a->epoch);
     }
     return true;
 }
 
-static bool send_blocks(struct fused *f)
+static bool send_blocks(struct fc_fused *f)
 {
     for (uint32_t p = 0; p < f->args->size; p++)
-        if ((f->args->send >> p & 1) != 0 && is_other(f, p) && !send_block(f, p))
+        if ((f->args->send >> p & 1) != 0 && fc_is_other(f, p) && !send_block(f, p))
             return false;
     return true;
 }
 
-static bool receive_block(struct fused *f, uint32_t from, char *block)
+static bool receive_block(struct fc_fused *f, uint32_t from, char *block)
 {
     const struct pki_fused_args *a = f->args;
 
     for (uint64_t at = 0; at < a->bytes; at += 8) {
         uint64_t data;
 
-        while (!cells_read(f->mine[from][a->epoch & 1] + PKI_FUSED_CELLS, at / 8, a->epoch, &data))
-            if (!look_around(f))
+        while (!fc_cells_read(f->mine[from][a->epoch & 1] + PKI_FUSED_CELLS, at / 8, a->epoch, &data))
+            if (!fc_fused_look(f))
                 return false;
         memcpy(block + at, &data, a->bytes - at < 8 ? a->bytes - at : 8);
     }
     return true;
 }
 
-static void clear_cells(struct fused *f)
+static void clear_cells(struct fc_fused *f)
 {
     for (uint32_t p = 0; p < f->args->size; p++)
-        if (is_other(f, p)) {
+        if (fc_is_other(f, p)) {
             memset(f->mine[p][f->args->epoch & 1], 0, 16);
-            memset(f->mine[p][f->args->epoch & 1] + PKI_FUSED_CELLS, 0, 2 * PKI_FUSED_BYTES);
+            memset(f->mine[p][f->args->epoch & 1] + PKI_FUSED_CELLS, 0, PKI_FUSED_PARTS - PKI_FUSED_CELLS);
         }
 }
 
-static bool exchange_in(struct fused *f)
+static bool exchange_in(struct fc_fused *f)
 {
     const struct pki_fused_args *a = f->args;
 
@@ -244,19 +233,19 @@ static bool exchange_in(struct fused *f)
 
 void fc_run_exchange(const struct fc_launch *l)
 {
-    struct fused f;
+    struct fc_fused f;
     bool done;
 
-    if (!open_fused(l, &f))
+    if (!fc_fused_open(l, &f))
         return;
-    done = !f.fell && begin_fused(&f) && send_blocks(&f) && exchange_in(&f) && await_headers(&f);
+    done = !f.fell && fc_fused_begin(&f) && send_blocks(&f) && exchange_in(&f) && fc_fused_headers(&f);
     if (done && f.args->clear)
         clear_cells(&f);
-    end_fused(&f, done, f.args->epoch);
+    fc_fused_end(&f, done, f.args->epoch);
 }
 
 /* All blocks first: OUT may be one of them. */
-static bool fold_in(struct fused *f, pk_dtype_t type, char *blocks)
+static bool fold_in(struct fc_fused *f, pk_dtype_t type, char *blocks)
 {
     const struct pki_fused_args *a = f->args;
     const char *own = fc_ptr(f->l, a->in + a->rank * a->in_stride, a->bytes);
@@ -281,18 +270,18 @@ static bool fold_in(struct fused *f, pk_dtype_t type, char *blocks)
 
 void fc_run_fold(const struct fc_launch *l, pk_dtype_t type)
 {
-    struct fused f;
+    struct fc_fused f;
     char *blocks;
     bool done;
 
-    if (!open_fused(l, &f))
+    if (!fc_fused_open(l, &f))
         return;
     blocks = malloc(f.args->size * f.args->bytes + 1);
     if (blocks == NULL)
         abort();
-    done = !f.fell && begin_fused(&f) && send_blocks(&f) && (f.args->recv == 0 || fold_in(&f, type, blocks)) && await_headers(&f);
+    done = !f.fell && fc_fused_begin(&f) && send_blocks(&f) && (f.args->recv == 0 || fold_in(&f, type, blocks)) && fc_fused_headers(&f);
     free(blocks);
-    end_fused(&f, done, f.args->epoch);
+    fc_fused_end(&f, done, f.args->epoch);
 }
 
 /* ---- two shots ---- */
@@ -316,24 +305,24 @@ static void piece_range(const struct pki_fused_args *a, uint32_t rank, uint32_t 
     *bytes = a->bytes - *begin < length ? a->bytes - *begin : length;
 }
 
-static void raise_flags(struct fused *f, uint32_t epoch, uint32_t which)
+static void raise_flags(struct fc_fused *f, uint32_t epoch, uint32_t which)
 {
     for (uint32_t p = 0; p < f->args->size; p++)
-        for (uint32_t c = 0; c < f->l->grid.x && is_other(f, p); c++)
+        for (uint32_t c = 0; c < f->l->grid.x && fc_is_other(f, p); c++)
             fc_store32(f->theirs[p][epoch & 1] + PKI_FUSED_FLAGS + (2 * c + which) * PKI_FUSED_FLAG_BYTES, epoch);
 }
 
-static bool await_flags(struct fused *f, uint32_t epoch, uint32_t which)
+static bool await_flags(struct fc_fused *f, uint32_t epoch, uint32_t which)
 {
     for (uint32_t p = 0; p < f->args->size; p++)
-        for (uint32_t c = 0; c < f->l->grid.x && is_other(f, p); c++)
+        for (uint32_t c = 0; c < f->l->grid.x && fc_is_other(f, p); c++)
             while (fc_load32(f->mine[p][epoch & 1] + PKI_FUSED_FLAGS + (2 * c + which) * PKI_FUSED_FLAG_BYTES) != epoch)
-                if (!look_around(f))
+                if (!fc_fused_look(f))
                     return false;
     return true;
 }
 
-static void fold_piece(struct fused *f, pk_dtype_t type, const char *in, char *out, uint64_t bytes, uint32_t epoch)
+static void fold_piece(struct fc_fused *f, pk_dtype_t type, const char *in, char *out, uint64_t bytes, uint32_t epoch)
 {
     const struct pki_fused_args *a = f->args;
 
@@ -349,11 +338,11 @@ static void fold_piece(struct fused *f, pk_dtype_t type, const char *in, char *o
         fc_element_store(out, i, type, value, a->divisor);
     }
     for (uint32_t p = 0; p < a->size; p++)
-        if (is_other(f, p))
+        if (fc_is_other(f, p))
             memcpy(f->theirs[p][epoch & 1] + PKI_FUSED_RESULTS, out, bytes);
 }
 
-static bool do_piece(struct fused *f, pk_dtype_t type, const char *in, char *out, uint32_t piece)
+static bool do_piece(struct fc_fused *f, pk_dtype_t type, const char *in, char *out, uint32_t piece)
 {
     const struct pki_fused_args *a = f->args;
     uint32_t epoch = a->epoch + piece;
@@ -361,7 +350,7 @@ static bool do_piece(struct fused *f, pk_dtype_t type, const char *in, char *out
 
     for (uint32_t p = 0; p < a->size; p++) {
         piece_range(a, p, piece, &begin, &bytes);
-        if (is_other(f, p))
+        if (fc_is_other(f, p))
             memcpy(f->theirs[p][epoch & 1] + PKI_FUSED_PARTS, in + begin, bytes);
     }
     raise_flags(f, epoch, 0);
@@ -374,7 +363,7 @@ static bool do_piece(struct fused *f, pk_dtype_t type, const char *in, char *out
         return false;
     for (uint32_t p = 0; p < a->size; p++) {
         piece_range(a, p, piece, &begin, &bytes);
-        if (is_other(f, p))
+        if (fc_is_other(f, p))
             memcpy(out + begin, f->mine[p][epoch & 1] + PKI_FUSED_RESULTS, bytes);
     }
     return true;
@@ -382,21 +371,21 @@ static bool do_piece(struct fused *f, pk_dtype_t type, const char *in, char *out
 
 void fc_run_twoshot(const struct fc_launch *l, pk_dtype_t type)
 {
-    struct fused f;
+    struct fc_fused f;
     uint32_t pieces;
     const char *in;
     char *out;
     bool done;
 
-    if (!open_fused(l, &f))
+    if (!fc_fused_open(l, &f))
         return;
     in = fc_ptr(l, f.args->in, f.args->bytes);
     out = fc_ptr(l, f.args->out, f.args->bytes);
     if (in == NULL || out == NULL)
         return;
     pieces = (uint32_t)((part_bytes(f.args) + PKI_FUSED_PIECE - 1) / PKI_FUSED_PIECE);
-    done = !f.fell && begin_fused(&f) && await_headers(&f); /* which a mismatch of lengths must not outrun */
+    done = !f.fell && fc_fused_begin(&f) && fc_fused_headers(&f); /* which a mismatch of lengths must not outrun */
     for (uint32_t piece = 0; piece < pieces && done; piece++)
         done = do_piece(&f, type, in, out, piece);
-    end_fused(&f, done, f.args->epoch + pieces - 1);
+    fc_fused_end(&f, done, f.args->epoch + pieces - 1);
 }

@@ -188,6 +188,10 @@ static const size_t add_bytes[] = { 8, 8, 4 };
     { \
         fc_run_fold(l, PK_##enumerator); \
     } \
+    static void run_relay_##type(const struct fc_launch *l) \
+    { \
+        fc_run_relay(l, PK_##enumerator); \
+    } \
     static void run_twoshot_##type(const struct fc_launch *l) \
     { \
         fc_run_twoshot(l, PK_##enumerator); \
@@ -208,6 +212,7 @@ TYPED_RUN(f8e5m2, F8E5M2)
 
 #define TYPED(type, enumerator) \
     { PKI_KERNEL_REDUCE #type, 1, reduce_bytes, run_reduce_##type }, { PKI_KERNEL_FOLD #type, 1, fused_bytes, run_fold_##type }, \
+    { PKI_KERNEL_RELAY #type, 1, fused_bytes, run_relay_##type }, \
     { \
         PKI_KERNEL_TWOSHOT #type, 1, fused_bytes, run_twoshot_##type \
     }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
  * @file mem.h
- * Registered memory: what captured operations need, and what is mapped by peers ahead of time.
+ * Registered memory: what captured operations need, and what is mapped by peers ahead of time. Shareable memory of the host.
  */
 #ifndef PICKLE_MEM_H
 #define PICKLE_MEM_H
@@ -30,6 +30,27 @@ PK_API pk_result_t pk_register(pk_comm_t *comm, void *ptr, size_t bytes);
  * @return PK_OK; PK_ERR_ARG (no such registration). Since 0.1.
  */
 PK_API pk_result_t pk_deregister(pk_comm_t *comm, void *ptr, size_t bytes);
+
+/**
+ * Allocate host memory that the ranks of this host map: transfers from and to it, and reductions of it, read and write it in place,
+ * without the kernel. It is the fastest memory for messages of 64 KiB and more.
+ *
+ * @param comm   the communicator whose operations will use it; others treat it as ordinary memory
+ * @param bytes  1 and up; whole pages are taken, of 2 MiB where it is as long
+ * @param ptr    out: zeroed memory, aligned to 4096 bytes; the library's, to be given back by pk_mem_free, at the latest
+ *               by pk_comm_destroy
+ * @return PK_OK; PK_ERR_ARG (null, no bytes); PK_ERR_MEMORY; PK_ERR_SYSTEM (no descriptors)
+ * Local, does not block. With a GPU the memory is pinned, so that CUDA streams may use it. A child of fork shares it. Since 0.2.
+ */
+PK_API pk_result_t pk_mem_alloc(pk_comm_t *comm, size_t bytes, void **ptr);
+
+/**
+ * Free memory of pk_mem_alloc. No operation may use it any more.
+ *
+ * @param ptr  what pk_mem_alloc gave, of this communicator; NULL does nothing
+ * @return PK_OK; PK_ERR_ARG (anything else). Local, does not block. Since 0.2.
+ */
+PK_API pk_result_t pk_mem_free(pk_comm_t *comm, void *ptr);
 
 #ifdef __cplusplus
 }

@@ -24,3 +24,20 @@ pk_result_t pk_deregister(pk_comm_t *comm, void *ptr, size_t bytes)
 
     return result != PK_OK ? result : pki_engine_deregister(comm->engine, ptr, bytes);
 }
+
+pk_result_t pk_mem_alloc(pk_comm_t *comm, size_t bytes, void **ptr)
+{
+    pk_result_t result = check(comm, ptr, bytes, "mem_alloc");
+
+    return result != PK_OK ? result : pki_engine_mem_alloc(comm->engine, bytes, ptr);
+}
+
+pk_result_t pk_mem_free(pk_comm_t *comm, void *ptr)
+{
+    pk_result_t result;
+
+    if (comm != NULL && ptr == NULL)
+        return PK_OK;
+    result = check(comm, ptr, 1, "mem_free");
+    return result != PK_OK ? result : pki_engine_mem_free(comm->engine, ptr);
+}

@@ -30,6 +30,7 @@ struct pki_mem {
     bool vmm;       /* made by cuMemCreate + cuMemMap: may consist of several pieces */
     uintptr_t base; /* of the allocation; for VMM memory of all pieces that the classified range touches */
     size_t bytes;
+    int memfd;      /* host memory: its descriptor where it has one (shareable), not to be closed */
     uint64_t buffer_id; /* never reused in a process: tells a new allocation at an old address from the old one */
 };
 
@@ -75,7 +76,7 @@ struct pki_queue {
 /* How to reach an allocation from another process. Descriptors are the caller's to close. */
 #define PKI_EXPORT_HANDLE_BYTES 64
 struct pki_export {
-    enum { PKI_EXPORT_ADDRESS, PKI_EXPORT_IPC, PKI_EXPORT_VMM } kind;
+    enum { PKI_EXPORT_ADDRESS, PKI_EXPORT_IPC, PKI_EXPORT_VMM, PKI_EXPORT_MEMFD } kind; /* MEMFD: host memory, one piece */
     uint64_t base;      /* address in the owner's process */
     uint64_t bytes;     /* of the whole allocation */
     uint64_t buffer_id; /* the owner's: tells it from an earlier allocation at this address */

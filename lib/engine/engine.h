@@ -114,6 +114,9 @@ void pki_engine_stats(struct pki_engine *engine, pk_stats_t *stats);
 pk_result_t pki_engine_register(struct pki_engine *engine, void *ptr, size_t bytes);
 pk_result_t pki_engine_deregister(struct pki_engine *engine, void *ptr, size_t bytes);
 
+pk_result_t pki_engine_mem_alloc(struct pki_engine *engine, size_t bytes, void **ptr);
+pk_result_t pki_engine_mem_free(struct pki_engine *engine, void *ptr);
+
 /* Host streams. */
 struct pki_host_stream;
 pk_result_t pki_host_stream_open(struct pki_host_stream **stream);

@@ -86,8 +86,10 @@ struct pki_xfer {
     bool staged;            /* send: the receiver gives slots, a piece at a time */
     bool bounce;            /* send: pieces go through slots of this rank */
     bool in_lane;           /* send: as DATA, whatever the way could do */
-    bool combines;          /* receive of a RECV_REDUCE on the host: DATA is combined as it comes */
-    bool shared, all_moved; /* both ends move it; this end has seen the last piece in place */
+    bool combines;          /* to a RECV_REDUCE on the host: DATA is combined as it comes */
+    bool remote_mapped;     /* `remote` is memory of this process */
+    bool pulls;             /* the receiver combines straight from the sender's memory */
+    bool shared, piece_out, all_moved; /* both ends move it; this one is at a piece; it has moved the last one */
     struct pki_ep *way;     /* send, granted, or offered */
     enum pki_xfer_state state;
     enum pki_mem_kind kind;
@@ -106,7 +108,7 @@ struct pki_xfer {
     struct pki_gate start, finish; /* of the slot: buffer free; last byte in place */
     struct pki_put puts[PKI_XFER_PUTS];
     unsigned puts_head, puts_tail;
-    uint32_t region;        /* receive, granted: of this rank; 0: none */
+    uint32_t region;        /* granted or offered: of this rank; 0: none */
     struct pki_stage *stage;
     void *kept;             /* receive into GPU memory: an eager message that came before the buffer was free */
     int slot;               /* pinned memory for a low-latency kernel to read; -1: none */
@@ -170,6 +172,13 @@ struct pki_region { /* an allocation of this rank that peers may map */
     struct pki_mem mem;
     struct pki_export exported;
     struct pki_iface *iface;
+};
+
+struct pki_shared { /* memory of pk_mem_alloc */
+    uintptr_t base;
+    size_t bytes;
+    uint64_t buffer_id;
+    int fd;
 };
 
 struct pki_graph_memory {
@@ -348,6 +357,8 @@ struct pki_engine {
     uint64_t region_clock;
     bool region_holes;          /* some entry may be free */
     struct pki_list retired;    /* mappings to be closed when nothing is under way */
+    struct pki_shared *shared; /* by address */
+    uint32_t nshared, shared_cap;
     struct pki_list plans;
     int nplans;
     struct pki_scratch scratch[PKI_SCRATCH_MAX];
@@ -436,7 +447,8 @@ void pki_put_failed(struct pki_xfer *xfer, pk_result_t result);
 
 /* share.c: long transfers of host memory that both ends move */
 void pki_share_lend(struct pki_xfer *xfer);                                  /* receive: take a slot for the grant, if it may be shared */
-bool pki_share_offer(struct pki_xfer *xfer);                                 /* send */
+pk_result_t pki_share_offer(struct pki_xfer *xfer);                          /* send */
+void pki_share_pull(struct pki_xfer *xfer);                                  /* receive */
 void pki_share_offered(struct pki_xfer *xfer, const struct pki_msg *offer);  /* receive */
 void pki_share_advance(struct pki_xfer *xfer);
 void pki_share_piece_done(struct pki_xfer *xfer);
@@ -493,6 +505,12 @@ pk_result_t pki_region_tell(struct pki_engine *engine, struct pki_peer *peer, co
 /* Where region `id` of the peer is mapped here; [offset, offset + bytes) must lie in it. */
 pk_result_t pki_region_map(struct pki_engine *engine, struct pki_peer *peer, uint32_t id, uint64_t offset, uint64_t bytes,
                            uint64_t *remote);
+/* The same for the host memory that a GRANT or OFFER names. `here`: where this process has it mapped, else its address at the peer. */
+pk_result_t pki_region_map_host(struct pki_engine *engine, struct pki_peer *peer, const struct pki_msg *msg, bool here,
+                                uint64_t *remote);
+/* Memory of pk_mem_alloc; and it is no more. */
+pk_result_t pki_region_tell_host(struct pki_engine *engine, struct pki_peer *peer, const struct pki_mem *mem, uint32_t *id);
+void pki_region_withdraw(struct pki_engine *engine, const struct pki_mem *mem);
 /* A description has come: keep it until it is mapped. Takes over its descriptors. */
 pk_result_t pki_region_arrived(struct pki_engine *engine, struct pki_peer *peer, uint32_t id, const struct pki_export *exported);
 /* NULL: this region has not been described. */
@@ -510,6 +528,11 @@ static inline uint32_t pki_region_index(uint32_t id)
 void pki_region_close_all(struct pki_engine *engine);
 void pki_export_release(struct pki_export *exported);
 bool pki_region_registered(struct pki_engine *engine, const void *ptr, size_t bytes);
+
+/* shared.c: let a GRANT or OFFER name the transfer's memory as a region that the peer knows. PK_ERR_UNSUPPORTED, without a record: it is
+ * not of pk_mem_alloc. */
+pk_result_t pki_shared_tell(struct pki_xfer *xfer, struct pki_msg *msg);
+void pki_shared_close_all(struct pki_engine *engine);
 
 /* side.c: frames on the socket beside the lane */
 void pki_side_send_forget(struct pki_engine *engine, struct pki_peer *peer, uint32_t id); /* a hint: it may get lost */

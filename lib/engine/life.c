@@ -231,6 +231,7 @@ pk_result_t pki_engine_close(struct pki_engine *e)
     }
     pki_capture_close(e);
     pki_stage_close(e);
+    pki_shared_close_all(e);
     pki_region_close_all(e);
     for (int i = 0; i < e->config.size; i++)
         peer_close(e, &e->peers[i]);

@@ -111,7 +111,8 @@ void pki_recv_message(struct pki_xfer *xfer, const struct pki_msg *msg, const vo
             advance_to(xfer, msg->offset);
         return;
     case PKI_MSG_OFFER:
-        if (xfer->state != PKI_XFER_WAIT || xfer->kind != PKI_MEM_HOST || xfer->gate_slot < 0 || msg->bytes != xfer->bytes)
+        if (xfer->state != PKI_XFER_WAIT || xfer->kind != PKI_MEM_HOST || msg->bytes != xfer->bytes || xfer->done > 0 ||
+            (xfer->gate_slot < 0 && !(xfer->combines && msg->region != 0)))
             broken(xfer, msg);
         else
             pki_share_offered(xfer, msg);
@@ -158,7 +159,7 @@ static bool prefers_lane(const struct pki_xfer *xfer)
 {
     const struct pki_ep *way = xfer->peer->way[PKI_MEM_HOST][PKI_MEM_HOST];
 
-    return xfer->combines && way == xfer->peer->lane && way->can_get && xfer->bytes <= PKI_LANE_MAX;
+    return xfer->combines && way == xfer->peer->lane && xfer->peer->lane->gates_mine != NULL && xfer->bytes <= PKI_LANE_MAX;
 }
 
 static pk_result_t send_grant(struct pki_xfer *xfer)
@@ -176,6 +177,11 @@ static pk_result_t send_grant(struct pki_xfer *xfer)
         msg.flags |= PKI_MSG_FLAG_DEVICE | (xfer->ll ? PKI_MSG_FLAG_LL : 0);
         msg.gate_slot = (uint16_t)xfer->gate_slot;
         msg.gate_value = xfer->gate_value;
+    }
+    if (xfer->kind == PKI_MEM_HOST && msg.flags == xfer->flags && xfer->bytes >= PKI_SHARE_MIN && !xfer->combines) {
+        result = pki_shared_tell(xfer, &msg);
+        if (result != PK_OK && result != PK_ERR_UNSUPPORTED)
+            return result;
     }
     if (xfer->kind == PKI_MEM_HOST && !prefers_lane(xfer))
         pki_share_lend(xfer);
@@ -274,6 +280,8 @@ void pki_recv_advance(struct pki_xfer *xfer)
         pki_stage_recv(xfer);
     else if (xfer->own_word >= 0)
         pki_stage_watch(xfer);
+    else if (xfer->pulls)
+        pki_share_pull(xfer);
     else if (xfer->shared)
         pki_share_advance(xfer);
     else if (xfer->finish.word != NULL)

@@ -93,7 +93,11 @@ static bool is_dead(struct pki_engine *e, const struct pki_region *region)
 {
     struct pki_mem mem;
     pk_error_info_t kept = *pki_error_get();
-    pk_result_t result = e->gpu->ops->classify(e->gpu, (const void *)region->mem.base, 1, &mem);
+    pk_result_t result;
+
+    if (region->mem.kind == PKI_MEM_HOST)
+        return false; /* its owner says so */
+    result = e->gpu->ops->classify(e->gpu, (const void *)region->mem.base, 1, &mem);
 
     pki_error_set(&kept);
     if (result != PK_OK || mem.kind != PKI_MEM_DEVICE)
@@ -211,6 +215,47 @@ static pk_result_t describe(struct pki_engine *e, struct pki_peer *peer, struct 
     return remember_told(peer, region->id);
 }
 
+static pk_result_t tell(struct pki_engine *e, struct pki_peer *peer, struct pki_iface *iface, const struct pki_mem *mem,
+                        struct pki_region **out)
+{
+    struct pki_region *region = find(e, mem);
+    pk_result_t result;
+
+    if (region == NULL) {
+        result = add(e, iface, mem, &region);
+        if (result != PK_OK)
+            return result;
+    }
+    region->used = ++e->region_clock;
+    if (pki_region_index(region->id) >= peer->told_cap || peer->told[pki_region_index(region->id)] != region->id) {
+        result = describe(e, peer, region);
+        if (result != PK_OK)
+            return result;
+    }
+    *out = region;
+    return PK_OK;
+}
+
+pk_result_t pki_region_tell_host(struct pki_engine *e, struct pki_peer *peer, const struct pki_mem *mem, uint32_t *id)
+{
+    struct pki_region *region;
+    pk_result_t result = tell(e, peer, peer->lane->iface, mem, &region);
+
+    if (result == PK_OK)
+        *id = region->id;
+    return result;
+}
+
+void pki_region_withdraw(struct pki_engine *e, const struct pki_mem *mem)
+{
+    struct pki_region *region = find(e, mem);
+
+    if (region == NULL)
+        return;
+    forget(e, region);
+    e->region_holes = true;
+}
+
 pk_result_t pki_region_tell(struct pki_engine *e, struct pki_peer *peer, const void *addr, size_t bytes, uint32_t *id,
                             uint64_t *offset)
 {
@@ -225,18 +270,9 @@ pk_result_t pki_region_tell(struct pki_engine *e, struct pki_peer *peer, const v
     result = e->gpu->ops->classify(e->gpu, addr, bytes, &mem);
     if (result != PK_OK)
         return result;
-    region = find(e, &mem);
-    if (region == NULL) {
-        result = add(e, way->iface, &mem, &region);
-        if (result != PK_OK)
-            return result;
-    }
-    region->used = ++e->region_clock;
-    if (pki_region_index(region->id) >= peer->told_cap || peer->told[pki_region_index(region->id)] != region->id) {
-        result = describe(e, peer, region);
-        if (result != PK_OK)
-            return result;
-    }
+    result = tell(e, peer, way->iface, &mem, &region);
+    if (result != PK_OK)
+        return result;
     *id = region->id;
     *offset = (uint64_t)(uintptr_t)addr - region->exported.base;
     return PK_OK;
@@ -258,14 +294,23 @@ struct pki_import *pki_region_import(struct pki_peer *peer, uint32_t id)
     return id == 0 || index >= peer->nimports || peer->imports[index].id != id ? NULL : &peer->imports[index];
 }
 
-/* Closing a mapping waits for all work of the GPU, and in a stream that may wait for this very thread: so not now. */
+static struct pki_ep *way_of(struct pki_peer *peer, const struct pki_export *exported)
+{
+    return exported->kind == PKI_EXPORT_MEMFD ? peer->lane : peer->way[PKI_MEM_DEVICE][PKI_MEM_DEVICE];
+}
+
+/* Closing a mapping of GPU memory waits for all work of the GPU, and in a stream that may wait for this very thread: so not now. */
 static void retire(struct pki_engine *e, struct pki_peer *peer, struct pki_import *import)
 {
-    struct retired *r = import->mapped ? malloc(sizeof *r) : NULL;
+    struct pki_ep *way = way_of(peer, &import->exported);
+    bool host = import->exported.kind == PKI_EXPORT_MEMFD;
+    struct retired *r = import->mapped && !host ? malloc(sizeof *r) : NULL;
 
     pki_export_release(&import->exported);
+    if (import->mapped && host)
+        way->iface->transport->unmap(way, &import->exported, import->remote);
     if (r != NULL) { /* else it stays mapped until the process ends: memory is short anyhow */
-        *r = (struct retired){ .way = peer->way[PKI_MEM_DEVICE][PKI_MEM_DEVICE], .exported = import->exported, .remote = import->remote };
+        *r = (struct retired){ .way = way, .exported = import->exported, .remote = import->remote };
         pki_list_push(&e->retired, &r->node);
     }
     *import = (struct pki_import){ .id = 0 };
@@ -337,7 +382,7 @@ pk_result_t pki_region_arrived(struct pki_engine *e, struct pki_peer *peer, uint
 
 static pk_result_t map(struct pki_engine *e, struct pki_peer *peer, struct pki_import *import)
 {
-    struct pki_ep *way = peer->way[PKI_MEM_DEVICE][PKI_MEM_DEVICE];
+    struct pki_ep *way = way_of(peer, &import->exported);
     struct pki_where where = pki_engine_where(e, peer->rank, NULL);
     pk_result_t result;
 
@@ -379,12 +424,27 @@ pk_result_t pki_region_map(struct pki_engine *e, struct pki_peer *peer, uint32_t
     return PK_OK;
 }
 
+pk_result_t pki_region_map_host(struct pki_engine *e, struct pki_peer *peer, const struct pki_msg *msg, bool here, uint64_t *remote)
+{
+    struct pki_where where = pki_engine_where(e, peer->rank, NULL);
+    const struct pki_import *import;
+    uint64_t base;
+    pk_result_t result = pki_region_map(e, peer, msg->region, msg->offset, msg->bytes, &base);
+
+    if (result != PK_OK)
+        return result;
+    import = pki_region_import(peer, msg->region);
+    if (import->exported.kind != PKI_EXPORT_MEMFD)
+        return pki_fail(PK_ERR_INTERNAL, &where, "named region %#x as host memory", msg->region);
+    *remote = (here ? base : import->exported.base) + msg->offset;
+    return PK_OK;
+}
+
 static void close_imports(struct pki_peer *peer)
 {
-    struct pki_ep *way = peer->way[PKI_MEM_DEVICE][PKI_MEM_DEVICE];
-
     for (uint32_t i = 0; i < peer->nimports; i++) {
         struct pki_import *import = &peer->imports[i];
+        struct pki_ep *way = way_of(peer, &import->exported);
 
         if (import->mapped)
             way->iface->transport->unmap(way, &import->exported, import->remote);

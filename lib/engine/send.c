@@ -82,8 +82,8 @@ static bool grant_fits(const struct pki_xfer *xfer, const struct pki_msg *grant)
     if (device)
         return grant->region != 0 && xfer->peer->lane->gates_theirs != NULL && grant->gate_slot < PKI_GATE_SLOTS;
     if ((grant->flags & PKI_MSG_FLAG_SHARED) != 0)
-        return grant->region == 0 && xfer->peer->lane->gates_theirs != NULL && grant->gate_slot < PKI_GATE_SLOTS;
-    return grant->region == 0;
+        return xfer->peer->lane->gates_theirs != NULL && grant->gate_slot < PKI_GATE_SLOTS;
+    return grant->region == 0 || xfer->peer->lane->gates_theirs != NULL;
 }
 
 /* Where the grant points, in this process. */
@@ -104,12 +104,17 @@ static pk_result_t resolve(struct pki_xfer *xfer, const struct pki_msg *grant)
         xfer->gate_value = grant->gate_value;
         return PK_OK;
     }
-    if (grant->region != 0)
+    if (grant->region != 0 && (grant->flags & PKI_MSG_FLAG_DEVICE) == 0) {
+        xfer->remote_mapped = xfer->kind == PKI_MEM_HOST;
+        result = pki_region_map_host(xfer->engine, peer, grant, xfer->remote_mapped, &base);
+        base -= grant->offset;
+    } else if (grant->region != 0)
         result = pki_region_map(xfer->engine, peer, grant->region, grant->offset, xfer->bytes, &base);
     if (result != PK_OK)
         return result;
     xfer->remote = base + grant->offset;
     xfer->in_lane = (grant->flags & PKI_MSG_FLAG_LANE) != 0 && xfer->kind == PKI_MEM_HOST && xfer->way == peer->lane;
+    xfer->combines = xfer->in_lane;
     if ((grant->flags & PKI_MSG_FLAG_SHARED) != 0 && xfer->kind == PKI_MEM_HOST) {
         xfer->gate_slot = grant->gate_slot % PKI_GATE_SLOTS;
         xfer->gate_value = grant->gate_value;
@@ -178,7 +183,7 @@ static struct pki_gate chunk_gate(const struct pki_xfer *xfer, size_t end)
 static void fill_put(struct pki_xfer *xfer, struct pki_put *put, size_t len)
 {
     *put = (struct pki_put){ .ep = xfer->way, .src = xfer->addr + xfer->issued, .remote = xfer->remote + xfer->issued, .bytes = len,
-                             .done_remote = chunk_gate(xfer, xfer->issued + len), .owner = xfer };
+                             .mapped = xfer->remote_mapped, .done_remote = chunk_gate(xfer, xfer->issued + len), .owner = xfer };
     if (xfer->way->iface->transport->tells)
         put->about = message(xfer, PKI_MSG_FIN);
     pki_list_init(&put->node);
@@ -371,32 +376,27 @@ static bool is_my_turn(const struct pki_xfer *xfer)
 
 void pki_send_taken(struct pki_xfer *xfer, const struct pki_msg *msg)
 {
-    if (xfer->state == PKI_XFER_MOVE && xfer->shared && msg->offset == xfer->bytes)
+    if (xfer->state == PKI_XFER_MOVE && (xfer->shared || xfer->pulls) && msg->offset == xfer->bytes)
         pki_share_ended(xfer);
-}
-
-/* A slot for pieces came with the grant, and nothing has moved yet: offer the bytes, once all of them are ready. */
-static bool may_offer(const struct pki_xfer *xfer)
-{
-    return xfer->gate_slot >= 0 && xfer->kind == PKI_MEM_HOST && !xfer->bounce && !xfer->ll && !xfer->in_lane && xfer->issued == 0 &&
-           xfer->ready == xfer->bytes && xfer->way->can_put;
 }
 
 /* A plan makes these bytes piece by piece: they are in the cache, and puts of small pieces cost a call of the kernel each. */
 static bool better_in_lane(const struct pki_xfer *xfer)
 {
     return xfer->task->plan != NULL && xfer->kind == PKI_MEM_HOST && !xfer->bounce && !xfer->ll && xfer->issued == 0 && xfer->ready < xfer->bytes &&
-           xfer->way == xfer->peer->lane && xfer->way->can_get && xfer->bytes <= PKI_LANE_MAX;
+           xfer->way == xfer->peer->lane && xfer->way->can_get && !xfer->remote_mapped && xfer->bytes <= PKI_LANE_MAX;
 }
 
 static void move(struct pki_xfer *xfer)
 {
     if (better_in_lane(xfer))
         xfer->in_lane = true;
-    if (!xfer->shared && may_offer(xfer) && !pki_share_offer(xfer)) {
+    if (!xfer->shared && !xfer->pulls && pki_share_offer(xfer) == PK_IN_PROGRESS) {
         pki_xfer_activate(xfer);
         return;
     }
+    if (xfer->pulls) /* the receiver fetches it, and says so */
+        return;
     if (xfer->shared) {
         pki_share_advance(xfer);
         return;
@@ -415,7 +415,7 @@ static void move(struct pki_xfer *xfer)
     } else if (xfer->staged || xfer->bounce) {
         pki_stage_send(xfer);
         tell(xfer);
-    } else if (!xfer->way->can_put || xfer->in_lane || is_short(xfer)) {
+    } else if ((!xfer->way->can_put && !xfer->remote_mapped) || xfer->in_lane || is_short(xfer)) {
         issue_data(xfer);
     } else {
         issue_puts(xfer);

@@ -11,6 +11,7 @@
 
 #define PAGE ((size_t)4096)
 #define PIECE_MAX ((size_t)256 << 10)
+#define PULL_PIECE ((size_t)64 << 10)
 
 /* Halves at first: a call of the kernel costs microseconds, and smaller pieces gain nothing (measured). Both ends compute the same. */
 static size_t piece_bytes(size_t bytes)
@@ -44,7 +45,7 @@ void pki_share_lend(struct pki_xfer *xfer)
     const struct pki_ep *way = peer->way[PKI_MEM_HOST][PKI_MEM_HOST];
     struct pki_gate_slot *slot;
 
-    if (xfer->bytes < PKI_SHARE_MIN || xfer->bytes / PIECE_MAX >= UINT32_MAX || way == NULL || !way->can_get ||
+    if (xfer->bytes < PKI_SHARE_MIN || xfer->bytes / PIECE_MAX >= UINT32_MAX || way == NULL || way != peer->lane ||
         peer->lane->gates_mine == NULL || xfer->gate_slot >= 0)
         return;
     if (waited_for(xfer->task, xfer->step))
@@ -65,6 +66,8 @@ static bool claim(struct pki_xfer *xfer, uint32_t *piece)
     uint64_t seen = atomic_load_explicit(word, memory_order_relaxed);
     uint32_t pieces = pieces_of(xfer->bytes);
 
+    if (!xfer->remote_mapped && !(xfer->is_send ? xfer->way->can_put : xfer->way->can_get))
+        return false; /* the other end can */
     while ((uint32_t)(seen >> 32) == xfer->gate_value && (uint32_t)seen < pieces)
         if (atomic_compare_exchange_weak_explicit(word, &seen, seen + 1, memory_order_relaxed, memory_order_relaxed)) {
             *piece = (uint32_t)seen;
@@ -87,7 +90,7 @@ static void end(struct pki_xfer *xfer)
 
 void pki_share_ended(struct pki_xfer *xfer)
 {
-    if (!xfer->is_send)
+    if (!xfer->is_send && xfer->gate_slot >= 0)
         pki_slots_give(&xfer->peer->gates, xfer->gate_slot);
     xfer->done = xfer->told = xfer->bytes;
     xfer->state = PKI_XFER_DONE;
@@ -103,6 +106,7 @@ void pki_share_piece_done(struct pki_xfer *xfer)
     /* Acquire and release: who counts the last one tells of all pieces. */
     moved = atomic_fetch_add_explicit(&slot_of(xfer)->moved, 1, memory_order_acq_rel) + 1;
     pki_tsan_acquire(target);
+    xfer->piece_out = false;
     xfer->all_moved = moved == pieces_of(xfer->bytes);
     pki_xfer_activate(xfer);
 }
@@ -115,13 +119,15 @@ static void move_piece(struct pki_xfer *xfer, uint32_t piece)
     const struct pki_transport *transport = xfer->way->iface->transport;
     pk_result_t result;
 
-    *put = (struct pki_put){ .ep = xfer->way, .src = xfer->addr + at, .remote = xfer->remote + at, .bytes = len, .owner = xfer };
+    *put = (struct pki_put){ .ep = xfer->way, .src = xfer->addr + at, .remote = xfer->remote + at, .bytes = len,
+                             .mapped = xfer->remote_mapped, .owner = xfer };
     pki_list_init(&put->node);
     result = xfer->is_send ? transport->put(put) : transport->get(put);
     if (result != PK_OK) {
         pki_put_failed(xfer, result == PK_IN_PROGRESS ? PK_ERR_INTERNAL : result);
         return;
     }
+    xfer->piece_out = true;
     xfer->engine->puts_out++;
     pki_engine_look_soon(xfer->engine);
 }
@@ -131,28 +137,87 @@ void pki_share_advance(struct pki_xfer *xfer)
 {
     uint32_t piece;
 
+    if (xfer->piece_out) /* looked at twice in a round */
+        return;
     if (xfer->all_moved)
         end(xfer);
     else if (claim(xfer, &piece))
         move_piece(xfer, piece);
 }
 
-/* Sender, granted with a slot: the whole of it lies here. False: no room in the lane now. */
-bool pki_share_offer(struct pki_xfer *xfer)
+/* May the whole of it be offered: is it ready, with nothing moved yet, and is there a way for one end at least? */
+static bool may_offer(const struct pki_xfer *xfer, const struct pki_msg *offer)
+{
+    bool can_move = xfer->way->can_put || xfer->remote_mapped || offer->region != 0;
+
+    if (xfer->combines) /* the receiver combines it: it can read what it has mapped */
+        return offer->region != 0;
+    return xfer->gate_slot >= 0 && can_move;
+}
+
+/* Sender, granted. PK_OK: offered. PK_IN_PROGRESS: no room now. PK_ERR_UNSUPPORTED: it goes otherwise. */
+pk_result_t pki_share_offer(struct pki_xfer *xfer)
 {
     struct pki_msg msg = { .kind = PKI_MSG_OFFER, .flags = xfer->flags, .index = xfer->index, .sig = xfer->sig, .op = xfer->op,
                            .bytes = xfer->bytes, .offset = (uint64_t)(uintptr_t)xfer->addr };
+    pk_result_t result;
 
-    if (pki_lane_send(xfer->peer, &msg, NULL, xfer->engine) != PK_OK)
-        return false;
-    xfer->shared = true;
-    return true;
+    if (xfer->kind != PKI_MEM_HOST || xfer->bounce || xfer->ll || xfer->staged || xfer->issued > 0 || xfer->ready < xfer->bytes || xfer->bytes < PKI_SHARE_MIN ||
+        xfer->in_lane != xfer->combines || (xfer->gate_slot < 0 && !xfer->combines))
+        return PK_ERR_UNSUPPORTED;
+    result = pki_shared_tell(xfer, &msg);
+    if (result != PK_OK && result != PK_ERR_UNSUPPORTED)
+        return PK_IN_PROGRESS;
+    if (!may_offer(xfer, &msg))
+        return PK_ERR_UNSUPPORTED;
+    result = pki_lane_send(xfer->peer, &msg, NULL, xfer->engine);
+    if (result != PK_OK)
+        return PK_IN_PROGRESS;
+    xfer->shared = !xfer->combines;
+    xfer->pulls = xfer->combines;
+    return PK_OK;
 }
 
+/* Receive that combines: straight from the sender's memory, a piece a round of progress. */
+void pki_share_pull(struct pki_xfer *xfer)
+{
+    size_t left = xfer->bytes - xfer->done, len = left < PULL_PIECE ? left : PULL_PIECE;
+    const void *from = (const void *)(uintptr_t)(xfer->remote + xfer->done); /* NOLINT: mapped */
+    pk_result_t result = pki_plan_reduce_from(xfer->task, xfer->step, xfer->done, from, len);
+
+    if (result != PK_OK) {
+        pki_engine_poison(xfer->engine, result, true);
+        return;
+    }
+    xfer->done += len;
+    if (xfer->done == xfer->bytes) {
+        xfer->all_moved = true;
+        end(xfer);
+        return;
+    }
+    pki_xfer_activate(xfer);
+    pki_xfer_progressed(xfer);
+}
+
+/* The sender may do the rest, end, and free its memory before this is read: only a piece in hand keeps it there. */
 void pki_share_offered(struct pki_xfer *xfer, const struct pki_msg *offer)
 {
+    uint32_t piece = 0;
+    pk_result_t result = PK_OK;
+
     xfer->way = xfer->peer->way[PKI_MEM_HOST][PKI_MEM_HOST];
     xfer->remote = offer->offset;
-    xfer->shared = true;
-    pki_xfer_activate(xfer);
+    xfer->remote_mapped = offer->region != 0;
+    xfer->pulls = xfer->combines;
+    xfer->shared = !xfer->pulls;
+    if (xfer->shared && !claim(xfer, &piece))
+        return;
+    if (offer->region != 0)
+        result = pki_region_map_host(xfer->engine, xfer->peer, offer, true, &xfer->remote);
+    if (result != PK_OK)
+        pki_engine_poison(xfer->engine, result, true);
+    else if (xfer->pulls)
+        pki_xfer_activate(xfer);
+    else
+        move_piece(xfer, piece);
 }

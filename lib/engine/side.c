@@ -182,7 +182,7 @@ static pk_result_t take_export(struct pki_engine *e, struct pki_peer *peer, cons
                                 .piece_bytes = frame->u.export.piece_bytes };
         pk_result_t result;
 
-        if (frame->u.export.export_kind > PKI_EXPORT_VMM || x.pieces > PKI_EXPORT_PIECES_MAX)
+        if (frame->u.export.export_kind > PKI_EXPORT_MEMFD || x.pieces > PKI_EXPORT_PIECES_MAX)
             return PK_ERR_INTERNAL;
         x.kind = frame->u.export.export_kind;
         memcpy(x.device_uuid, frame->u.export.device_uuid, sizeof x.device_uuid);

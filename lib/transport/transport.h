@@ -112,6 +112,7 @@ struct pki_put {
     struct pki_ep *ep;
     const void *src;
     uint64_t remote; /* what map returned, plus the offset */
+    bool mapped;     /* remote is memory of this process: map's of PKI_EXPORT_MEMFD */
     size_t bytes;
     struct pki_msg about;        /* transports that tell: names the transfer; STAGED: there is none to tell of, `remote` is all */
     struct pki_gate done_remote; /* opened behind the last byte, if its word is not NULL */

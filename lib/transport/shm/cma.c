@@ -72,9 +72,9 @@ pk_result_t pki_shm_put(struct pki_put *put)
 
     if (ep->dead)
         return PK_ERR_PEER;
-    if (!ep->can_put)
+    if (!ep->can_put && !put->mapped)
         return PK_ERR_UNSUPPORTED;
-    if (ep->same_process) {
+    if (ep->same_process || put->mapped) {
         pki_copy((void *)(uintptr_t)put->remote, put->src, put->bytes);
         put->result = PK_OK;
     } else {
@@ -93,9 +93,9 @@ pk_result_t pki_shm_get(struct pki_put *get)
 
     if (ep->dead)
         return PK_ERR_PEER;
-    if (!ep->can_get)
+    if (!ep->can_get && !get->mapped)
         return PK_ERR_UNSUPPORTED;
-    if (ep->same_process) {
+    if (ep->same_process || get->mapped) {
         pki_copy((void *)(uintptr_t)get->src, (const void *)(uintptr_t)get->remote, get->bytes);
         get->result = PK_OK;
     } else {

@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <linux/magic.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/random.h>
@@ -169,21 +170,74 @@ static void shm_ep_close(struct pki_ep *ep)
 
 /* ---- Memory: an address is all it takes ---- */
 
+static pk_result_t export_memfd(const struct pki_mem *mem, struct pki_export *out)
+{
+    int *fds = malloc(sizeof *fds);
+
+    if (fds == NULL)
+        return pki_fail(PK_ERR_MEMORY, NULL, "over shm: no memory to describe %zu bytes", mem->bytes);
+    *fds = fcntl(mem->memfd, F_DUPFD_CLOEXEC, 0);
+    if (*fds < 0) {
+        free(fds);
+        return pki_fail_errno(PK_ERR_SYSTEM, NULL, "over shm: a descriptor of %zu bytes", mem->bytes);
+    }
+    out->kind = PKI_EXPORT_MEMFD;
+    out->buffer_id = mem->buffer_id;
+    out->pieces = 1;
+    out->fds = fds;
+    return PK_OK;
+}
+
 static pk_result_t shm_reg(struct pki_iface *iface, const struct pki_mem *mem, struct pki_export *out)
 {
     (void)iface;
     if (mem->kind != PKI_MEM_HOST)
         return PK_ERR_UNSUPPORTED;
     *out = (struct pki_export){ .kind = PKI_EXPORT_ADDRESS, .base = mem->base, .bytes = mem->bytes };
+    return mem->shareable ? export_memfd(mem, out) : PK_OK;
+}
+
+/* A memfd that could shrink would kill this process at its next access. */
+static bool memfd_is_safe(int fd, uint64_t bytes)
+{
+    struct stat st;
+    int seals = fcntl(fd, F_GET_SEALS);
+
+    return seals >= 0 && (seals & F_SEAL_SHRINK) != 0 && fstat(fd, &st) == 0 && st.st_size >= 0 && (uint64_t)st.st_size >= bytes;
+}
+
+static pk_result_t map_memfd(struct pki_ep *ep, const struct pki_export *in, uint64_t *remote)
+{
+    struct pki_where where = pki_shm_where(ep);
+    void *at;
+
+    if (ep->same_process) {
+        *remote = in->base;
+        return PK_OK;
+    }
+    if (in->pieces != 1 || in->fds == NULL || in->bytes == 0 || !memfd_is_safe(in->fds[0], in->bytes))
+        return pki_fail(PK_ERR_PEER, &where, "over shm: its shareable memory of %llu bytes is not", (unsigned long long)in->bytes);
+    at = mmap(NULL, in->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, in->fds[0], 0);
+    if (at == MAP_FAILED)
+        return pki_fail_errno(PK_ERR_SYSTEM, &where, "over shm: mmap of %llu bytes of the peer's", (unsigned long long)in->bytes);
+    *remote = (uintptr_t)at;
     return PK_OK;
 }
 
 static pk_result_t shm_map(struct pki_ep *ep, const struct pki_export *in, uint64_t *remote)
 {
+    if (in->kind == PKI_EXPORT_MEMFD)
+        return map_memfd(ep, in, remote);
     if (!ep->can_put || in->kind != PKI_EXPORT_ADDRESS)
         return PK_ERR_UNSUPPORTED;
     *remote = in->base;
     return PK_OK;
+}
+
+static void shm_unmap(struct pki_ep *ep, const struct pki_export *in, uint64_t remote)
+{
+    if (in->kind == PKI_EXPORT_MEMFD && !ep->same_process)
+        munmap((void *)(uintptr_t)remote, in->bytes);
 }
 
 const struct pki_transport pki_transport_shm = {
@@ -198,6 +252,7 @@ const struct pki_transport pki_transport_shm = {
     .ep_close = shm_ep_close,
     .reg = shm_reg,
     .map = shm_map,
+    .unmap = shm_unmap,
     .msg = pki_shm_msg,
     .peek = pki_shm_peek,
     .pop = pki_shm_pop,

@@ -149,6 +149,8 @@ static void take_failed(struct pki_engine *e, struct pki_peer *peer, struct fram
                            : PK_ERR_PEER;
     struct pki_where where;
 
+    if (atomic_load(&e->failed) != PK_OK) /* everybody tells everybody; the first counts */
+        return;
     if (code == PK_ERR_ABORTED)
         culprit = peer->rank;
     if (culprit == e->config.rank && code == PK_ERR_TIMEOUT) /* somebody waited for us, because we wait too */

@@ -138,8 +138,23 @@ static bool wait_for_turns(struct ranks *ranks)
     return ready == SIZE;
 }
 
-static void drive_stop(const char *operation, const char *algorithm)
+/* The victim is alone on its host. */
+static void set_host(int rank, void *arg)
 {
+    (void)arg;
+    setenv("PK_HOST_ID", rank == VICTIM ? "there" : "here", 1);
+}
+
+static void forget_host(int rank, void *arg)
+{
+    (void)rank;
+    (void)arg;
+    unsetenv("PK_HOST_ID");
+}
+
+static void drive_stop(const char *operation, const char *algorithm, bool apart)
+{
+    const struct ranks_hooks hosts = { .before = set_host, .after = forget_host };
     char role[64];
     struct ranks ranks;
     bool under_way;
@@ -150,13 +165,14 @@ static void drive_stop(const char *operation, const char *algorithm)
         unsetenv("PK_ALGORITHM");
     snprintf(role, sizeof role, "stop %s", operation);
     ranks_open(&ranks, SIZE);
-    ranks_start_all(&ranks, role, NULL, NULL);
+    ranks_start_all(&ranks, role, NULL, apart ? &hosts : NULL);
     under_way = wait_for_turns(&ranks);
     kill(ranks.pids[VICTIM], SIGSTOP);
     atomic_store(&ranks.shared->words[STOPPED_AT_NS], monotonic_ns());
     usleep(TIMEOUT_MS * 1000 + 300000);
     kill(ranks.pids[VICTIM], SIGCONT);
-    report(ranks_wait(&ranks, 60000, -1) == 0 && under_way, "%s (%s)", role, algorithm != NULL ? algorithm : "as chosen");
+    report(ranks_wait(&ranks, 60000, -1) == 0 && under_way, "%s (%s%s)", role, algorithm != NULL ? algorithm : "as chosen",
+           apart ? ", between hosts" : "");
     ranks_close(&ranks);
     unsetenv("PK_ALGORITHM");
 }
@@ -188,12 +204,13 @@ int main(void)
         return rank_main();
     for (size_t i = 0; i < turns_count; i++)
         drive_pause(turns[i].name);
-    drive_stop("p2p", NULL);
-    drive_stop("barrier", NULL);
-    drive_stop("allreduce", NULL);
-    drive_stop("allreduce", "ring");
-    drive_stop("allreduce", "doubling");
-    drive_stop("allreduce", "halving");
-    drive_stop("allgather", "ring");
+    drive_stop("p2p", NULL, false);
+    drive_stop("barrier", NULL, false);
+    drive_stop("allreduce", NULL, false);
+    drive_stop("allreduce", "ring", false);
+    drive_stop("allreduce", "doubling", false);
+    drive_stop("allreduce", "halving", false);
+    drive_stop("allgather", "ring", false);
+    drive_stop("allreduce", NULL, true);
     return report_end();
 }

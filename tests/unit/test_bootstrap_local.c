@@ -3,7 +3,12 @@
 #include "bootstrap_ranks.h"
 
 #include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <time.h>
 
 #include "util/socket.h"
 
@@ -77,6 +82,64 @@ static void mesh_among(int size)
     join_ranks(ranks, size);
     expect_all(ranks, size, PK_OK, NULL);
     cr_expect_eq(open_files(), before);
+}
+
+static void make_socket(const char *dir, const char *file, time_t age_s)
+{
+    struct sockaddr_un name = { .sun_family = AF_UNIX };
+    struct timespec times[2] = { { .tv_sec = time(NULL) - age_s }, { .tv_sec = time(NULL) - age_s } };
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+    snprintf(name.sun_path, sizeof name.sun_path, "%s/%s", dir, file);
+    cr_assert_eq(bind(fd, (struct sockaddr *)&name, sizeof name), 0);
+    close(fd);
+    cr_assert_eq(utimensat(AT_FDCWD, name.sun_path, times, 0), 0);
+}
+
+static bool exists(const char *dir, const char *file)
+{
+    char path[256];
+
+    snprintf(path, sizeof path, "%s/%s", dir, file);
+    return access(path, F_OK) == 0;
+}
+
+/* Sockets in a directory; those of the dead go, and nothing else. */
+Test(bootstrap_local, mesh_in_a_directory, .timeout = 20)
+{
+    static const char *const made[] = { "pickle-dead", "pickle-young", "other", "pickle-file" };
+    char dir[] = "/tmp/pickle-run-XXXXXX", path[300];
+    int fd;
+
+    cr_assert(mkdtemp(dir) != NULL);
+    make_socket(dir, made[0], 3600);
+    make_socket(dir, made[1], 0);
+    make_socket(dir, made[2], 3600);
+    snprintf(path, sizeof path, "%s/%s", dir, made[3]);
+    fd = open(path, O_CREAT | O_WRONLY | O_CLOEXEC, 0600);
+    cr_assert_geq(fd, 0);
+    cr_assert_eq(futimens(fd, (struct timespec[2]){ { 0 }, { 0 } }), 0);
+    close(fd);
+    setenv("PK_RUN_DIR", dir, 1);
+    mesh_among(4);
+    unsetenv("PK_RUN_DIR");
+    cr_expect(!exists(dir, made[0]) && exists(dir, made[1]) && exists(dir, made[2]) && exists(dir, made[3]));
+    for (int i = 0; i < 4; i++) {
+        snprintf(path, sizeof path, "%s/%s", dir, made[i]);
+        (void)unlink(path);
+    }
+    cr_expect_eq(rmdir(dir), 0); /* nothing of the ranks' is left */
+}
+
+Test(bootstrap_local, directory_with_too_long_a_name)
+{
+    struct pki_bootstrap b = { .rank = 1 };
+    struct sockaddr_un name;
+    socklen_t bytes;
+
+    setenv("PK_RUN_DIR", "/tmp/a/directory/whose/name/is/so/long/that/no/path/of/a/unix/socket/in/it/fits/into/its/address", 1);
+    cr_expect_eq(pki_place_name(&b, 1, &name, &bytes), PK_ERR_ARG);
+    unsetenv("PK_RUN_DIR");
 }
 
 Test(bootstrap_local, mesh_1, .timeout = 20)

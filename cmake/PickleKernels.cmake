@@ -25,6 +25,16 @@ function(pickle_gpu_targets flags)
     set(${flags} ${result} PARENT_SCOPE)
 endfunction()
 
+# The smallest form that this nvcc can make of the embedded code; the same decoder reads all of them.
+function(pickle_gpu_compression out)
+    execute_process(COMMAND ${PICKLE_NVCC} --help OUTPUT_VARIABLE help ERROR_QUIET)
+    if(help MATCHES "--compress-mode")
+        set(${out} --compress-mode=size PARENT_SCOPE)
+    else()
+        set(${out} -Xfatbin -compress-all PARENT_SCOPE)
+    endif()
+endfunction()
+
 # pickle_embed_kernels(<out: C file> <kernel.cu>...)
 function(pickle_embed_kernels out)
     set(fatbin "${CMAKE_CURRENT_BINARY_DIR}/kernels.fatbin")
@@ -38,8 +48,9 @@ function(pickle_embed_kernels out)
         endforeach()
         file(CONFIGURE OUTPUT "${together}" CONTENT "${lines}" @ONLY)
         pickle_gpu_targets(targets)
+        pickle_gpu_compression(compression)
         add_custom_command(OUTPUT "${fatbin}"
-            COMMAND ${PICKLE_NVCC} -fatbin -std=c++17 -O3 -Xfatbin -compress-all --threads 0 ${targets}
+            COMMAND ${PICKLE_NVCC} -fatbin -std=c++17 -O3 ${compression} --threads 0 ${targets}
                     -I${PROJECT_SOURCE_DIR}/include -I${PROJECT_SOURCE_DIR}/lib
                     -MD -MF kernels.d -o "${fatbin}" "${together}"
             DEPENDS "${together}" ${ARGN}

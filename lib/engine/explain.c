@@ -72,7 +72,7 @@ static void explain_p2p(struct pki_engine *e, const struct pki_request *r, enum 
 
     if (r->peer == e->config.rank)
         algorithm = "local copy";
-    else if (kind == PKI_MEM_HOST && bytes <= PKI_EAGER_MAX)
+    else if (kind == PKI_MEM_HOST && bytes <= peer->eager_max)
         algorithm = "eager";
     else if (kind == PKI_MEM_DEVICE && e->config.kernels && peer->ll_remote != NULL && bytes <= PKI_LL_MAX_BYTES && bytes > 0) {
         algorithm = "ll kernel";

@@ -13,7 +13,7 @@
 #include "util/clock.h"
 #include "util/log.h"
 
-#define PKI_EAGER_MAX 8192u              /* bytes of host memory that travel in the lane without a grant */
+#define PKI_EAGER_MAX 8192u              /* bytes of host memory that travel in the lane without a grant, unless the transport knows better */
 #define PKI_EAGER_CREDIT (256u << 10)    /* eager bytes a peer may have sent that nobody asked for yet */
 #define PKI_LANE_PIECE 16384u            /* bytes of a DATA message that is worked on as it comes */
 #define PKI_LANE_MAX ((size_t)256 << 20)
@@ -141,6 +141,7 @@ struct pki_peer {
     int neps;
     struct pki_ep *lane;
     struct pki_ep *way[2][2];       /* [source kind][target kind] */
+    size_t eager_max;               /* longest transfer of host memory that travels in the lane without a grant */
     int side_fd;
     bool gone;                      /* said goodbye, or died */
     bool gone_before;               /* and that was known a whole round of progress ago */

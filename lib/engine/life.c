@@ -12,6 +12,7 @@ static void peer_init(struct pki_peer *peer, int rank)
 {
     peer->rank = rank;
     peer->side_fd = -1;
+    peer->eager_max = PKI_EAGER_MAX;
     peer->patience_ns = PKI_GRANT_NS;
     pki_list_init(&peer->sends);
     pki_list_init(&peer->recvs);
@@ -151,6 +152,8 @@ pk_result_t pki_engine_ep_open(struct pki_engine *e, struct pki_iface *iface, in
 void pki_engine_set_lane(struct pki_engine *e, int peer, struct pki_ep *lane, int side_fd)
 {
     e->peers[peer].lane = lane;
+    if (lane->iface->eager_max > 0)
+        e->peers[peer].eager_max = lane->iface->eager_max;
     e->peers[peer].side_fd = side_fd;
     if (e->gpu != NULL && lane->gates_mine != NULL) {
         /* A failure is found again, with a text, when the first gate is used. */

@@ -15,7 +15,7 @@
 static bool may_be_quick(const struct pki_engine *e, const struct pki_request *r, size_t bytes)
 {
     return r->stream.kind == PK_STREAM_KIND_BLOCKING && e->gpu == NULL && r->peer != e->config.rank &&
-           e->peers[r->peer].lane != NULL && bytes <= PKI_EAGER_MAX;
+           e->peers[r->peer].lane != NULL && bytes <= e->peers[r->peer].eager_max;
 }
 
 static void count(struct pki_engine *e, bool is_send, size_t bytes)

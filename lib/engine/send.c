@@ -26,7 +26,7 @@ static bool has_credit(const struct pki_xfer *xfer)
 
 static bool may_be_eager(const struct pki_xfer *xfer)
 {
-    return has_credit(xfer) && (xfer->bytes == 0 || (xfer->kind == PKI_MEM_HOST && xfer->bytes <= PKI_EAGER_MAX));
+    return has_credit(xfer) && (xfer->bytes == 0 || (xfer->kind == PKI_MEM_HOST && xfer->bytes <= xfer->peer->eager_max));
 }
 
 static void send_eager(struct pki_xfer *xfer)

@@ -88,6 +88,7 @@ struct pki_blob {
 struct pki_iface {
     const struct pki_transport *transport;
     size_t msg_payload_max; /* bytes; 0 without msg */
+    size_t eager_max;       /* longest transfer that goes whole in one message, the same on all ranks; 0: the engine's choice */
     struct pki_list done;   /* finished struct pki_put, by `node`; the engine pops them after progress */
 };
 

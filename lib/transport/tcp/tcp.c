@@ -99,7 +99,7 @@ static pk_result_t tcp_open(const struct pki_iface_config *config, struct pki_if
         tcp_close(base);
         return result;
     }
-    base->msg_payload_max = PKI_TCP_PAYLOAD_MAX;
+    base->msg_payload_max = base->eager_max = PKI_TCP_PAYLOAD_MAX;
     return PK_OK;
 }
 

@@ -18,7 +18,7 @@
 #define PKI_TCP_WINDOW_MAX 64u
 #define PKI_TCP_CHUNK_MIN (16u << 10)
 #define PKI_TCP_CHUNK_MAX (16u << 20)
-#define PKI_TCP_PAYLOAD_MAX (16u << 10) /* of a lane message */
+#define PKI_TCP_PAYLOAD_MAX (32u << 10) /* of a lane message */
 #define PKI_TCP_ADDRESSES 4
 
 /* ---- Frames ---- */

@@ -259,11 +259,13 @@ void pki_rdma_lane_received(struct pki_rdma_ep *ep, uint32_t bytes)
 
 bool pki_rdma_peek(struct pki_ep *base, struct pki_msg *msg, const void **payload)
 {
-    const struct pki_rdma_lane *lane = &pki_rdma_ep_of(base)->lane;
+    struct pki_rdma_ep *ep = pki_rdma_ep_of(base);
+    const struct pki_rdma_lane *lane = &ep->lane;
     const uint8_t *slot;
     uint32_t bytes;
 
-    if (lane->popped == lane->arrived)
+    /* Whoever waits for one message looks here and not at progress. */
+    if (lane->popped == lane->arrived && (!pki_rdma_poll(ep->iface) || lane->popped == lane->arrived))
         return false;
     slot = lane->block->in[lane->popped % PKI_RDMA_RING];
     bytes = lane->bytes[lane->popped % PKI_RDMA_RING];

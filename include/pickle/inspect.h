@@ -90,6 +90,10 @@ typedef struct pk_stats {
     uint64_t mappings_found;  /**< grants in an allocation that was mapped already */
     uint64_t device_bytes;    /**< GPU memory that the communicator holds: scratch, slots, graphs */
     uint64_t pinned_bytes;    /**< host memory it has registered for slots */
+    uint64_t work_requests;   /**< RDMA: sends and writes handed to devices */
+    uint64_t doorbells;       /**< RDMA: calls that handed them over, several at a time where there are several */
+    uint64_t completions;     /**< RDMA: entries read from completion queues, of receives too */
+    uint64_t registrations;   /**< RDMA: memory registered, once a port; in steady state none */
 } pk_stats_t;
 
 /** Read the counters. @return PK_OK; PK_ERR_ARG (null, struct_size). Since 0.1. */

@@ -106,6 +106,11 @@ static int no_wait_fd(struct pki_iface *iface)
     return -1;
 }
 
+static void no_count(const struct pki_iface *iface, struct pki_counts *counts)
+{
+    (void)iface, (void)counts;
+}
+
 /* ---- The table ---- */
 
 /* Written once under `once`, read only afterwards. */
@@ -136,6 +141,7 @@ static void fill_traffic(struct pki_transport *t)
     t->get = t->get != NULL ? t->get : no_move;
     t->progress = t->progress != NULL ? t->progress : no_progress;
     t->wait_fd = t->wait_fd != NULL ? t->wait_fd : no_wait_fd;
+    t->count = t->count != NULL ? t->count : no_count;
 }
 
 static void fill(void)

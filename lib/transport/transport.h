@@ -136,6 +136,11 @@ struct pki_iface_config {
     const struct pki_net *net; /* NULL: not known */
 };
 
+/* What a transport counts, where it counts; fields of pk_stats_t. */
+struct pki_counts {
+    uint64_t work_requests, doorbells, completions, registrations;
+};
+
 /* What a rank's machine offers; gathered from all ranks before paths are chosen. */
 struct pki_probe {
     bool usable;
@@ -186,6 +191,7 @@ struct pki_transport {
     /* Advance what is in flight; cheap when there is nothing. */
     pk_result_t (*progress)(struct pki_iface *iface);
     int (*wait_fd)(struct pki_iface *iface); /* readable when progress has something to do; -1: poll */
+    void (*count)(const struct pki_iface *iface, struct pki_counts *counts); /* add its own */
 };
 
 /* All transports of this build in order of preference, stubs filled in; NULL at the end. */

@@ -11,7 +11,7 @@ outcome() { # NAME CODE
     if [ "$2" -eq 0 ]; then
         passed=$((passed + 1))
         echo "PASS $1"
-        grep -h 'turns' /tmp/log | sed 's/^/     /'
+        grep -hE 'turns|costs' /tmp/log | sed 's/^/     /'
     else
         failed=$((failed + 1))
         echo "FAIL $1 (exit code $2)"

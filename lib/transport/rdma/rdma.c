@@ -250,6 +250,16 @@ static pk_result_t rdma_progress(struct pki_iface *base)
     return PK_OK;
 }
 
+static void rdma_count(const struct pki_iface *base, struct pki_counts *counts)
+{
+    const struct pki_rdma_iface *iface = pki_container_of(base, struct pki_rdma_iface, base);
+
+    counts->work_requests += iface->work_requests;
+    counts->doorbells += iface->doorbells;
+    counts->completions += iface->completions;
+    counts->registrations += iface->registrations;
+}
+
 const struct pki_transport pki_transport_rdma = {
     .name = "rdma",
     .iface_bytes = sizeof(struct pki_rdma_iface),
@@ -267,4 +277,5 @@ const struct pki_transport pki_transport_rdma = {
     .pop = pki_rdma_pop,
     .put = pki_rdma_put,
     .progress = rdma_progress,
+    .count = rdma_count,
 };

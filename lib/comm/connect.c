@@ -117,7 +117,26 @@ static bool one_host(const struct pk_comm *comm)
     return true;
 }
 
-/* offers[size][PKI_TRANSPORTS_MAX], to each rank. */
+/* A later transport of the list joins this pair too: it can do without this one, whatever is wrong with it. */
+static bool has_another(const struct pk_comm *comm, int peer, int t)
+{
+    for (int other = t + 1; other < PKI_TRANSPORTS_MAX; other++)
+        if (comm->ifaces[other] != NULL && both_can(comm, peer, other))
+            return true;
+    return false;
+}
+
+static void do_without(struct pk_comm *comm, int peer, int t, struct link *link)
+{
+    struct pki_where where = { .rank = comm->rank, .peer = peer, .op = "init" };
+
+    if (link->eps[t] != NULL)
+        pki_engine_ep_drop(comm->engine, peer, link->eps[t]);
+    link->eps[t] = NULL;
+    pki_log(PKI_LOG_WARN, &where, "%s does not join these two ranks: another transport does", comm->ifaces[t]->transport->name);
+}
+
+/* offers[size][PKI_TRANSPORTS_MAX], to each rank; one of length 0 where the transport refused. */
 static pk_result_t make_offers(struct pk_comm *comm, struct link *links, struct wire_blob *offers)
 {
     for (int i = 0; i < comm->size; i++)
@@ -129,6 +148,10 @@ static pk_result_t make_offers(struct pk_comm *comm, struct link *links, struct 
             if (i == comm->rank || comm->local[i] || comm->ifaces[t] == NULL || !both_can(comm, i, t))
                 continue;
             result = pki_engine_ep_open(comm->engine, comm->ifaces[t], i, false, 0, &mine, &links[i].eps[t]);
+            if (result != PK_OK && has_another(comm, i, t)) {
+                do_without(comm, i, t, &links[i]);
+                continue;
+            }
             if (result != PK_OK)
                 return result;
             offer->transport = (uint32_t)t;
@@ -171,16 +194,43 @@ static pk_result_t take_offers(struct pk_comm *comm, struct link *links, const s
 
             if (comm->local[i] || links[i].eps[t] == NULL)
                 continue;
+            if (offer->len == 0 && has_another(comm, i, t)) {
+                do_without(comm, i, t, &links[i]);
+                continue;
+            }
             if (offer->transport != (uint32_t)t || offer->len > sizeof theirs->bytes)
                 return pki_fail(PK_ERR_INTERNAL, &where, "offer of transport %u where %d was due", offer->transport, t);
             theirs->len = offer->len;
             theirs->fd = -1;
             memcpy(theirs->bytes, offer->bytes, sizeof theirs->bytes);
             result = links[i].eps[t]->iface->transport->ep_connect(links[i].eps[t], theirs);
-            if (result != PK_OK)
+            if (result != PK_OK && has_another(comm, i, t))
+                do_without(comm, i, t, &links[i]);
+            else if (result != PK_OK)
                 return result;
         }
     return PK_OK;
+}
+
+/* What one of two ranks does without, the other does without too. */
+static pk_result_t agree(struct pk_comm *comm, struct link *links)
+{
+    size_t size = (size_t)comm->size;
+    uint8_t *stand = calloc(size + size * size, 1), *all = stand + size; /* bit t: transport t joins us */
+    pk_result_t result;
+
+    if (stand == NULL)
+        return pki_fail(PK_ERR_MEMORY, NULL, "no memory for the connections of %d ranks", comm->size);
+    for (size_t i = 0; i < size; i++)
+        for (int t = 0; t < PKI_TRANSPORTS_MAX; t++)
+            stand[i] |= (uint8_t)((links[i].eps[t] != NULL) << t);
+    result = pki_bootstrap_allgather(comm->bootstrap, stand, size, all, comm->deadline_ns);
+    for (int i = 0; i < comm->size && result == PK_OK; i++)
+        for (int t = 0; t < PKI_TRANSPORTS_MAX; t++)
+            if (!comm->local[i] && links[i].eps[t] != NULL && (all[(size_t)i * size + (size_t)comm->rank] >> t & 1) == 0)
+                do_without(comm, i, t, &links[i]);
+    free(stand);
+    return result;
 }
 
 /* The first endpoint that is still being connected or has died meanwhile; NULL: all stand. */
@@ -232,6 +282,8 @@ static pk_result_t connect_remote(struct pk_comm *comm, struct link *links)
         result = exchange_offers(comm, mine, mine + n);
     if (result == PK_OK)
         result = take_offers(comm, links, mine + n);
+    if (result == PK_OK)
+        result = agree(comm, links);
     if (result == PK_OK)
         result = finish_remote(comm, links);
     free(mine);

@@ -42,6 +42,8 @@ pk_result_t pki_engine_open(const struct pki_engine_config *config, struct pki_e
 pk_result_t pki_engine_iface(struct pki_engine *engine, const struct pki_transport *transport, struct pki_iface **iface);
 pk_result_t pki_engine_ep_open(struct pki_engine *engine, struct pki_iface *iface, int peer, bool same_process, int64_t pid,
                                struct pki_blob *mine, struct pki_ep **ep);
+/* Close an endpoint that turned out to be of no use, before it is a lane or a way. */
+void pki_engine_ep_drop(struct pki_engine *engine, int peer, struct pki_ep *ep);
 /* The lane of a pair, its way for each (source, target) kind, and the unix socket beside the lane (-1 between hosts), which the
  * engine owns from then on. A missing way is NULL. */
 void pki_engine_set_lane(struct pki_engine *engine, int peer, struct pki_ep *lane, int side_fd);

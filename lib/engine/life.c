@@ -149,6 +149,20 @@ pk_result_t pki_engine_ep_open(struct pki_engine *e, struct pki_iface *iface, in
     return PK_OK;
 }
 
+void pki_engine_ep_drop(struct pki_engine *e, int peer, struct pki_ep *ep)
+{
+    struct pki_peer *p = &e->peers[peer];
+
+    for (int i = 0; i < p->neps; i++)
+        if (p->eps[i] == ep) {
+            p->eps[i] = p->eps[--p->neps];
+            break;
+        }
+    ep->can_put = false; /* nobody at the other end: no goodbye */
+    ep->iface->transport->ep_close(ep);
+    free(ep);
+}
+
 void pki_engine_set_lane(struct pki_engine *e, int peer, struct pki_ep *lane, int side_fd)
 {
     e->peers[peer].lane = lane;

@@ -30,7 +30,7 @@ damage() {
         pids+=($!)
     done
     survivors=("${pids[@]}")
-    for ((i = 0; i < 100 && $(grep -c 'queue pairs' /tmp/log) < 2; i++)); do
+    for ((i = 0; i < 100 && $(grep -c 'ranks on different hosts' /tmp/log) < 2; i++)); do
         sleep 0.1
     done
     sleep 1
@@ -50,6 +50,8 @@ damage "rank 1 is killed" peer 30 1048576 2 'survivors=(${pids[0]}); pkill -9 -P
 wrapper=(setpriv --bounding-set=-ipc_lock --inh-caps=-ipc_lock bash -c 'ulimit -l 12288; exec "$@"' --)
 damage "room for few registrations, many buffers" ok 4 1048576 40 :
 damage "no room for a registration" memory 20 16777216 1 :
+wrapper=(env EXPECT_TRANSPORT=tcp setpriv --bounding-set=-ipc_lock --inh-caps=-ipc_lock bash -c 'ulimit -l $((PK_RANK * 65536)); exec "$@"' --)
+damage "rank 0 may lock no memory: both go over tcp" ok 2 1048576 2 :
 wrapper=()
 damage "the wire loses all for ever" peer 25 1048576 2 'tc qdisc add dev eth0 root netem loss 100%'
 tc qdisc del dev eth0 root

@@ -118,8 +118,6 @@ static void rail_close(struct pki_rdma_rail *rail)
 
     if (rail->cq != NULL)
         verbs->destroy_cq(rail->cq);
-    if (rail->channel != NULL)
-        verbs->destroy_comp_channel(rail->channel);
     if (rail->pd != NULL)
         verbs->dealloc_pd(rail->pd);
     if (rail->context != NULL)
@@ -154,10 +152,7 @@ static pk_result_t furnish(struct pki_rdma_iface *iface, struct pki_rdma_rail *r
     rail->pd = verbs->alloc_pd(rail->context);
     if (rail->pd == NULL)
         return pki_fail_errno(PK_ERR_SYSTEM, NULL, "rdma: ibv_alloc_pd on %s", rail->name);
-    rail->channel = verbs->create_comp_channel(rail->context);
-    if (rail->channel == NULL)
-        return pki_fail_errno(PK_ERR_SYSTEM, NULL, "rdma: ibv_create_comp_channel on %s", rail->name);
-    rail->cq = verbs->create_cq(rail->context, wanted, NULL, rail->channel, 0);
+    rail->cq = verbs->create_cq(rail->context, wanted, NULL, NULL, 0);
     if (rail->cq == NULL)
         return pki_fail_errno(PK_ERR_SYSTEM, NULL, "rdma: ibv_create_cq of %d entries on %s", wanted, rail->name);
     return PK_OK;

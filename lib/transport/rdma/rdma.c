@@ -90,8 +90,11 @@ static pk_result_t rdma_ep_init(struct pki_ep *base, struct pki_blob *mine)
     base->dead = base->can_put = false;
     ep->iface = pki_rdma_iface_of(base->iface);
     pki_list_init(&ep->node);
+    if (ep->iface->refused)
+        return PK_ERR_UNSUPPORTED;
     if (ep->iface->nrails == 0) {
         result = pki_rdma_rails_open(ep->iface);
+        ep->iface->refused = result != PK_OK;
         if (result != PK_OK)
             return result;
         pki_rdma_watch_open();

@@ -44,7 +44,6 @@ struct pki_rdma_rail {
     struct ibv_context *context;
     struct ibv_pd *pd;
     struct ibv_cq *cq;
-    struct ibv_comp_channel *channel;
     char name[32];      /* "mlx5_0" */
     char interface[16]; /* "eth0", or empty */
     uint8_t port;
@@ -176,6 +175,7 @@ struct pki_rdma_iface {
     uint32_t nqps;
     struct pki_rdma_rail rails[PKI_RDMA_RAILS_MAX];
     int nrails;
+    bool refused; /* no rail could be opened: tried once */
     struct pki_list eps;
     struct pki_rdma_qp **qps; /* by slot; NULL where one has been closed */
     uint32_t nslots, slots_room;

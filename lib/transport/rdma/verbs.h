@@ -22,12 +22,8 @@ struct pki_verbs {
     __typeof__(ibv_dealloc_pd) *dealloc_pd;
     struct ibv_mr *(*reg_mr)(struct ibv_pd *pd, void *addr, size_t bytes, int access);
     __typeof__(ibv_dereg_mr) *dereg_mr;
-    __typeof__(ibv_create_comp_channel) *create_comp_channel;
-    __typeof__(ibv_destroy_comp_channel) *destroy_comp_channel;
     __typeof__(ibv_create_cq) *create_cq;
     __typeof__(ibv_destroy_cq) *destroy_cq;
-    __typeof__(ibv_get_cq_event) *get_cq_event;
-    __typeof__(ibv_ack_cq_events) *ack_cq_events;
     __typeof__(ibv_create_qp) *create_qp;
     __typeof__(ibv_modify_qp) *modify_qp;
     __typeof__(ibv_destroy_qp) *destroy_qp;

@@ -43,8 +43,10 @@ have dpkg-deb && have apt-get || skip "no Debian packages on this system"
 }
 
 set -e
-cmake --preset no-cuda -B build/aarch64/build -DCMAKE_TOOLCHAIN_FILE="$PWD/cmake/aarch64-linux-gnu.cmake" \
-    -DPICKLE_CROSS_ROOT="$root" >build/aarch64/log 2>&1 || { cat build/aarch64/log; exit 1; }
+# Without a preset: those name a compiler.
+cmake -S . -B build/aarch64/build -G Ninja -DCMAKE_TOOLCHAIN_FILE="$PWD/cmake/aarch64-linux-gnu.cmake" \
+    -DPICKLE_CROSS_ROOT="$root" -DCMAKE_BUILD_TYPE=RelWithDebInfo -DPICKLE_CUDA=OFF -DPICKLE_PMIX=OFF -DPICKLE_RDMA=OFF \
+    -DPICKLE_BUILD_TESTS=ON -DPICKLE_WERROR=ON >build/aarch64/log 2>&1 || { cat build/aarch64/log; exit 1; }
 cmake --build build/aarch64/build --target pickle pickle-conform
 file=$(readlink -f build/aarch64/build/lib/libpickle.so)
 aarch64-linux-gnu-readelf -h "$file" | grep -q AArch64 || { echo "$file is not for aarch64"; exit 1; }

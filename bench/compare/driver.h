@@ -68,7 +68,7 @@ struct driver {
     FILE *csv, *json;
     bool first_row;
     uint64_t wrong;
-    bool died;             /* a world that had taken part */
+    bool died;             /* a world of libpickle that had taken part */
 };
 
 /* main.c */

@@ -7,7 +7,6 @@
 #include <gloo/allgather_ring.h>
 #include <gloo/allreduce.h>
 #include <gloo/allreduce_halving_doubling.h>
-#include <gloo/allreduce_ring_chunked.h>
 #include <gloo/alltoall.h>
 #include <gloo/barrier.h>
 #include <gloo/barrier_all_to_all.h>
@@ -154,9 +153,10 @@ void prepare_polled(compare_rank *self, const compare_work *work)
         make<gloo::AllgatherRing<float>>(in, floats(self->recv), static_cast<int>(work->block));
     for (int root = 0; work->op == COMPARE_BROADCAST && root < self->size; root++)
         make<gloo::BroadcastOneToAll<float>>(in_place, work->count, root);
+    int slot = state.context->nextSlot(); // on all ranks, whoever needs it: they count together
+
     if (work->op == COMPARE_PINGPONG && self->rank < 2) {
         auto &pair = state.context->getPair(1 - self->rank);
-        int slot = state.context->nextSlot();
 
         state.send = pair->createSendBuffer(slot, self->send, work->count * sizeof(float));
         state.recv = pair->createRecvBuffer(slot, self->recv, work->count * sizeof(float));
@@ -176,9 +176,7 @@ void prepare(compare_rank *self, const compare_work *work)
         state.unbound_send = state.context->createUnboundBuffer(self->send, work->count * sizeof(float));
         state.unbound_recv = state.context->createUnboundBuffer(self->recv, work->count * sizeof(float));
     }
-    if (work->op == COMPARE_ALLREDUCE && state.poll && self->size > 2)
-        make<gloo::AllreduceRingChunked<float>>(in_place, static_cast<int>(work->count)); // the other never ends
-    else if (work->op == COMPARE_ALLREDUCE)
+    if (work->op == COMPARE_ALLREDUCE)
         make<gloo::AllreduceHalvingDoubling<float>>(in_place, static_cast<int>(work->count));
     if (work->op == COMPARE_REDUCE_SCATTER)
         make<gloo::ReduceScatterHalvingDoubling<float>>(in_place, static_cast<int>(work->block * self->size),
@@ -289,12 +287,12 @@ void guarded_open(compare_rank *self, int argc, char **argv)
     }
 }
 
-void explain(compare_rank *self, const compare_work *work, char note[COMPARE_NOTE_BYTES])
+void explain(compare_rank *, const compare_work *work, char note[COMPARE_NOTE_BYTES])
 {
     static const char *const names[] = {"ring", "bcube", "halving and doubling"};
 
     if (work->op == COMPARE_ALLREDUCE)
-        std::snprintf(note, COMPARE_NOTE_BYTES, "%s", state.poll && self->size > 2 ? "chunked ring" : names[state.allreduce]);
+        std::snprintf(note, COMPARE_NOTE_BYTES, "%s", names[state.allreduce]);
 }
 
 } // namespace

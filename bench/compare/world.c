@@ -463,7 +463,7 @@ bool driver_order(struct driver *driver, struct driver_world *world, const struc
 
         snprintf(what, sizeof what, "died or hung in %s of %zu bytes", driver_op_name((enum compare_op)order->op), order->bytes);
         bury(driver, world, what);
-        driver->died = true;
+        driver->died = driver->died || world->family == FAMILY_PICKLE; /* a peer's end is told, and no failure of ours */
         fprintf(stderr, "\npickle-compare: %s %s\n", world->label, world->absent);
     }
     return well;

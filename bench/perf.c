@@ -56,6 +56,17 @@ static char *host_buffer(size_t bytes)
     return buffer;
 }
 
+static char *run_buffer(struct perf_run *run, size_t bytes)
+{
+    void *buffer;
+
+    if (run->options.memory != PERF_ALLOCATED)
+        return host_buffer(bytes);
+    perf_must(pk_mem_alloc(run->comm, bytes, &buffer), "pk_mem_alloc");
+    memset(buffer, 0x33, bytes);
+    return buffer;
+}
+
 #define LARGE_PAGE_BYTES ((size_t)2 << 20)
 
 /* One allocation for both libraries: what NCCL wants registered must come from NCCL. */
@@ -80,8 +91,8 @@ static void open_buffers(struct perf_run *run)
         run->staging = o->check ? host_buffer(bytes) : NULL;
         gpu_fill(run->send_buffer, 0x33, bytes);
     } else {
-        run->send_buffer = host_buffer(bytes);
-        run->recv_buffer = host_buffer(bytes);
+        run->send_buffer = run_buffer(run, bytes);
+        run->recv_buffer = run_buffer(run, bytes);
     }
     if (o->memory == PERF_REGISTERED) {
         perf_must(pk_register(run->comm, run->send_buffer, bytes), "pk_register");
@@ -136,6 +147,8 @@ static void free_buffers(struct perf_run *run)
 {
     void (*free_buffer)(void *) = free;
 
+    if (run->options.memory == PERF_ALLOCATED)
+        return; /* with the communicator */
     if (run->options.cuda)
         free_buffer = memory_is_nccls(run) ? perf_nccl_free : gpu_free;
     free_buffer(run->send_buffer);
@@ -154,6 +167,10 @@ static void close_run(struct perf_run *run)
     if (run->options.memory == PERF_REGISTERED) {
         perf_must(pk_deregister(run->comm, run->send_buffer, run->buffer_bytes), "pk_deregister");
         perf_must(pk_deregister(run->comm, run->recv_buffer, run->buffer_bytes), "pk_deregister");
+    }
+    if (run->options.memory == PERF_ALLOCATED) {
+        perf_must(pk_mem_free(run->comm, run->send_buffer), "pk_mem_free");
+        perf_must(pk_mem_free(run->comm, run->recv_buffer), "pk_mem_free");
     }
     if (run->nccl != NULL)
         perf_nccl_close(run);

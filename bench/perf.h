@@ -35,7 +35,7 @@ enum perf_op {
 };
 enum perf_pattern { PERF_PINGPONG, PERF_ONEWAY, PERF_BIDIR };
 enum perf_ending { PERF_BLOCKING, PERF_STREAM };
-enum perf_memory { PERF_PLAIN, PERF_REGISTERED };
+enum perf_memory { PERF_PLAIN, PERF_REGISTERED, PERF_ALLOCATED };
 
 /* How a buffer is cut. */
 enum perf_shape {

@@ -23,7 +23,7 @@ static const char usage[] =
     "  -t, --type T         int8 uint8 int32 uint32 int64 uint64 f16 bf16 f32 f64 f8e4m3 f8e5m2 (default f32)\n"
     "  -o, --op OP          reduction: sum prod min max avg (default sum)\n"
     "  -r, --root N         root (default 0); -1: each rank in turn, so that no operation overlaps the next\n"
-    "  -m, --memory M       plain or registered, by pk_register (default plain)\n"
+    "  -m, --memory M       plain, registered by pk_register, or alloc by pk_mem_alloc (default plain)\n"
     "  -s, --stream S       blocking or stream (default: blocking on the host, stream on a GPU)\n"
     "  -i, --in-place       source and result share memory (not sendrecv, barrier, alltoallv)\n"
     "  -z, --zero-sm        no kernels: what needs one is refused\n"
@@ -54,7 +54,7 @@ static const struct option long_options[] = {
 
 /* In the order of PK_SUM and the others. */
 static const char *const reduction_names[] = { "sum", "prod", "min", "max", "avg", NULL };
-static const char *const memory_names[] = { "plain", "registered", NULL };
+static const char *const memory_names[] = { "plain", "registered", "alloc", NULL };
 static const char *const pattern_names[] = { "pingpong", "oneway", "bidir", NULL };
 static const char *const ending_names[] = { "blocking", "stream", NULL };
 static const char *const device_names[] = { "host", "cuda", NULL };
@@ -191,6 +191,8 @@ static void check_together(const struct perf_options *o)
         wrong = "-o is for reductions";
     else if (o->root != 0 && !perf_has_root(o->op))
         wrong = "-r is for operations with a root";
+    else if (o->memory == PERF_ALLOCATED && o->cuda)
+        wrong = "-m alloc is host memory";
     else if (o->cuda && gpu_absent() != NULL)
         wrong = gpu_absent();
     if (wrong != NULL) {

@@ -86,7 +86,7 @@ static void print_settings(const struct perf_run *run)
     printf("# pickle-perf %s%s%s, library %d.%d.%d, %s\n", perf_operation(o->op)->name, o->op == PERF_SENDRECV ? " " : "",
            o->op == PERF_SENDRECV ? perf_pattern_name(o->pattern) : "", version / 10000, version / 100 % 100, version % 100, date);
     printf("# %d ranks, memory %s%s, %s, %s, %u samples after %u warm-up, check %s%s\n", run->size, o->cuda ? "cuda" : "host",
-           o->memory == PERF_REGISTERED ? " registered" : "", o->ending == PERF_BLOCKING ? "blocking" : "stream", o->in_place ? "in place" : "out of place", o->iterations, o->warmup,
+           o->memory == PERF_PLAIN ? "" : o->memory == PERF_REGISTERED ? " registered" : " of pk_mem_alloc", o->ending == PERF_BLOCKING ? "blocking" : "stream", o->in_place ? "in place" : "out of place", o->iterations, o->warmup,
            o->check ? "yes" : "no", o->zero_sm ? ", sm_policy none" : "");
 }
 

@@ -38,6 +38,18 @@ static void open_world(struct compare_rank *self, int argc, char **argv)
              version % 100, path.transport, path.device);
 }
 
+/* Ordinary memory, or the library's own. */
+static void *alloc(struct compare_rank *self, size_t bytes)
+{
+    void *memory = NULL;
+
+    if (strcmp(self->variant, "alloc") == 0)
+        must(pk_mem_alloc(comm, bytes, &memory), "pk_mem_alloc");
+    else if (posix_memalign(&memory, 4096, bytes) != 0)
+        exit(1);
+    return memory;
+}
+
 static void close_world(struct compare_rank *self)
 {
     (void)self;
@@ -94,6 +106,7 @@ int main(int argc, char **argv)
         .operations = (1u << COMPARE_OPS) - 1,
         .open = open_world,
         .close = close_world,
+        .alloc = alloc,
         .run = run,
         .explain = explain,
     };

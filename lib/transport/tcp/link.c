@@ -17,6 +17,7 @@
 #define ATTEMPT_NS (5 * PKI_NS_PER_S)      /* the peer answers a hello in its next round of progress */
 #define BACKOFF_MAX_NS (100 * PKI_NS_PER_MS)
 #define REFUSED_NS (300 * PKI_NS_PER_MS)   /* a process that lives listens: nobody there means that it has ended */
+#define SILENT_TRIES 3                     /* retransmissions or probes without an answer */
 #define PROBE_NS (100 * PKI_NS_PER_MS)
 
 /* ---- Small things ---- */
@@ -43,19 +44,17 @@ void pki_tcp_unwatch(struct pki_tcp_watch *watch)
     watch->fd = -1;
 }
 
-/* A host that vanishes sends nothing: half of the patience goes by until the kernel says so, the other half in attempts. */
+/* A host that vanishes sends nothing. Where nothing is on its way the kernel asks it now and then; else see pki_tcp_link_health. */
 void pki_tcp_socket_options(const struct pki_tcp_iface *iface, int fd)
 {
     const int on = 1, quarter = (int)(iface->params.retry_ns / 4 / PKI_NS_PER_S);
     const int idle = quarter > 0 ? quarter : 1, probes = 3;
-    const unsigned half_ms = (unsigned)(iface->params.retry_ns / 2 / PKI_NS_PER_MS);
 
     (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
     (void)setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
     (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle, sizeof idle);
     (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &on, sizeof on);
     (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &probes, sizeof probes);
-    (void)setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &half_ms, sizeof half_ms);
 }
 
 pk_result_t pki_tcp_prove(const struct pki_tcp_iface *iface, const char *label, const unsigned char hello[PKI_TCP_HELLO_BYTES],
@@ -158,6 +157,30 @@ void pki_tcp_link_broken(struct pki_tcp_link *link, int error)
     wait_again(link, ep->connects ? 0 : PROBE_NS / 2);
 }
 
+/*
+ * Bytes are on their way and the peer's kernel has been silent for half of the patience, whatever it was asked. (The kernel's own limit,
+ * TCP_USER_TIMEOUT, counts a peer as gone that only does not read.)
+ */
+void pki_tcp_link_health(struct pki_tcp_link *link)
+{
+    const uint64_t half_ms = link->ep->iface->params.retry_ns / 2 / PKI_NS_PER_MS;
+    struct tcp_info info;
+    socklen_t bytes = sizeof info;
+
+    if (link->state != PKI_TCP_UP || getsockopt(link->watch.fd, IPPROTO_TCP, TCP_INFO, &info, &bytes) != 0)
+        return;
+    if (info.tcpi_last_ack_recv > half_ms && (info.tcpi_retransmits >= SILENT_TRIES || info.tcpi_probes >= SILENT_TRIES))
+        pki_tcp_link_broken(link, ETIMEDOUT);
+}
+
+/* Its process lives, though it may be at something else: until it comes back to the library nobody counts the time. */
+static void lives(struct pki_tcp_ep *ep)
+{
+    for (uint32_t i = 0; i < ep->nlinks; i++)
+        if (ep->links[i].state != PKI_TCP_UP)
+            ep->links[i].broken_ns = pki_now_ns();
+}
+
 static void refused(struct pki_tcp_link *link)
 {
     uint64_t now = pki_now_ns();
@@ -254,8 +277,9 @@ static void connected(struct pki_tcp_link *link)
     }
     if (getpeername(link->watch.fd, (struct sockaddr *)&there, &bytes) != 0) /* not yet */
         return;
+    lives(link->ep);
     if (link->state == PKI_TCP_PROBING)
-        attempt_failed(link, 0); /* its process lives */
+        attempt_failed(link, 0);
     else
         say_hello(link);
 }

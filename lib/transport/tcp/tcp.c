@@ -16,6 +16,7 @@
 
 #define EVENTS 32
 #define TIMERS_NS PKI_NS_PER_MS
+#define HEALTH_ROUNDS 256
 #define DEFAULT_SOCKETS 4
 #define DEFAULT_SOCKETS_LOOPBACK 1 /* measured: more of them only cost */
 #define DEFAULT_WINDOW 16
@@ -306,6 +307,18 @@ static void timers(struct pki_tcp_iface *iface)
     iface->timers_ns = now + TIMERS_NS;
 }
 
+static void look_at_health(struct pki_tcp_iface *iface)
+{
+    uint64_t now = pki_now_ns();
+
+    if (now < iface->health_ns)
+        return;
+    iface->health_ns = now + iface->params.retry_ns / 16;
+    for (int i = 0; i < iface->size; i++)
+        for (uint32_t k = 0; iface->eps[i] != NULL && k < iface->eps[i]->nlinks; k++)
+            pki_tcp_link_health(&iface->eps[i]->links[k]);
+}
+
 /* Asking the kernel costs as much as a message through shared memory: the longer nothing has come, the less often. */
 static bool is_turn(const struct pki_tcp_iface *iface)
 {
@@ -322,6 +335,8 @@ static pk_result_t tcp_progress(struct pki_iface *base)
     iface->quiet++;
     if (iface->trouble)
         timers(iface);
+    if (iface->round % HEALTH_ROUNDS == 0)
+        look_at_health(iface);
     if (is_turn(iface) && gather_events(iface) > 0)
         iface->quiet = 0;
     if (work_all(iface))

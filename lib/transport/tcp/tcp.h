@@ -175,6 +175,7 @@ struct pki_tcp_iface {
     unsigned busy;           /* moves and grants in flight */
     bool trouble;            /* some link does not stand, or guests are here */
     uint64_t timers_ns;      /* when they are looked at next */
+    uint64_t health_ns;      /* when connections that stand are */
     unsigned dropped;        /* connections that never proved the key */
     uint64_t rest_until_ns;  /* out of descriptors: no accepting until then */
     struct pki_tcp_guest guests[PKI_TCP_GUESTS];
@@ -214,6 +215,7 @@ bool pki_tcp_link_up(struct pki_tcp_link *link, int fd, uint64_t received);
 /* An event on a connection that does not stand yet. */
 void pki_tcp_link_step(struct pki_tcp_link *link);
 void pki_tcp_link_timers(struct pki_tcp_link *link, uint64_t now);
+void pki_tcp_link_health(struct pki_tcp_link *link);
 /* Nothing more can be done with this peer: the error is recorded with this text, everything in flight ends. */
 void pki_tcp_lost(struct pki_tcp_ep *ep, const char *fmt, ...) PKI_PRINTF(2, 3);
 /* The peer has left in good order. */

@@ -23,9 +23,20 @@ bool fc_is_other(const struct fc_fused *f, uint32_t rank)
     return rank < f->args->size && rank != f->args->rank;
 }
 
+static void say_who_is_missing(struct fc_fused *f)
+{
+    const struct pki_fused_args *a = f->args;
+    uint64_t data;
+
+    for (uint32_t p = 0; p < a->size && f->begun; p++)
+        if (fc_is_other(f, p))
+            fc_store32(&f->words->missing[p], fc_cells_read(f->mine[p][a->epoch & 1], 0, a->epoch, &data) ? 0 : a->epoch);
+}
+
 /* False: the kernel was told to leave, or that others do it. */
 bool fc_fused_look(struct fc_fused *f)
 {
+    say_who_is_missing(f);
     if (fc_load32(f->abort_word) != 0)
         return false;
     f->fell = fc_load32(&f->words->fall[f->args->epoch % PKI_FUSED_FALLS]) == f->args->epoch;
@@ -58,6 +69,7 @@ bool fc_cells_read(void *cells, uint64_t pair, uint32_t flag, uint64_t *data)
 
 bool fc_fused_begin(struct fc_fused *f)
 {
+    f->begun = true;
     for (uint32_t p = 0; p < f->args->size; p++)
         if (fc_is_other(f, p))
             fc_cells_write(f->theirs[p][f->args->epoch & 1], 0, f->args->sig, f->args->epoch);
@@ -70,11 +82,9 @@ static bool await_header(struct fc_fused *f, uint32_t p)
     uint64_t data = 0;
 
     while (!fc_cells_read(f->mine[p][a->epoch & 1], 0, a->epoch, &data)) {
-        fc_store32(&f->words->missing[p], a->epoch);
         if (!fc_fused_look(f))
             return false;
     }
-    fc_store32(&f->words->missing[p], 0);
     if ((uint32_t)data == a->sig)
         return true;
     atomic_store_explicit((_Atomic uint64_t *)&f->words->differs[p], (uint64_t)a->epoch << 32 | (uint32_t)data,

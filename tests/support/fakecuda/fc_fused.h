@@ -13,6 +13,7 @@ struct fc_fused {
     struct pki_fused_words *words;
     char *mine[PKI_FUSED_RANKS][2], *theirs[PKI_FUSED_RANKS][2];
     unsigned round;
+    bool begun; /* its headers are out */
     bool fell; /* the operation is done in another way */
 };
 

@@ -53,7 +53,9 @@ pk_result_t pki_check_common(pk_comm_t *comm, pk_dtype_t dtype, pk_stream_t stre
 
 pk_result_t pki_check_count(size_t count, size_t multiple, pk_dtype_t dtype, const struct pki_where *call)
 {
-    if (count > PTRDIFF_MAX / pki_dtype_bytes(dtype) / multiple)
+    size_t bytes;
+
+    if (__builtin_mul_overflow(count, pki_dtype_bytes(dtype) * multiple, &bytes) || bytes > PTRDIFF_MAX)
         return pki_fail(PK_ERR_ARG, call, "count %zu is more than memory can hold", count);
     return PK_OK;
 }

@@ -123,6 +123,7 @@ static pk_result_t open_engine(struct pk_comm *comm)
 
     for (int i = 0; i < comm->size; i++) {
         config.local_ranks += memcmp(comm->cards[i].machine_id, comm->cards[comm->rank].machine_id, PKI_HOST_ID_BYTES) == 0;
+        config.gpus = config.gpus || comm->cards[i].has_gpu;
         config.kernels = config.kernels && comm->cards[i].kernels && comm->cards[i].has_gpu;
         config.fused = config.fused && comm->local[i] && comm->cards[i].fused_ctas > 0;
         if (comm->cards[i].fused_ctas < config.fused_ctas)

@@ -31,6 +31,7 @@ struct pki_engine_config {
     int sm_policy, max_sms;     /* PK_SM_* */
     enum pki_wait_policy wait_policy;
     const struct pki_net *net;  /* of ranks on other hosts, or NULL; outlives the engine */
+    bool gpus;                  /* some rank has one */
     bool kernels;               /* every rank of the communicator allows kernels */
     bool fused;                 /* and can take part in fused collectives: at most PKI_FUSED_RANKS, all on this host */
     int fused_ctas;             /* most CTAs of one fused kernel, the same on all ranks */

@@ -14,6 +14,7 @@
 #include "util/log.h"
 
 #define PKI_EAGER_MAX 8192u              /* bytes of host memory that travel in the lane without a grant, unless the transport knows better */
+#define PKI_EAGER_MAX_SHM (32u << 10)    /* the same between ranks of a host, where a grant costs as much as the longer copy */
 #define PKI_EAGER_CREDIT (256u << 10)    /* eager bytes a peer may have sent that nobody asked for yet */
 #define PKI_LANE_PIECE 16384u            /* bytes of a DATA message that is worked on as it comes */
 #define PKI_LANE_MAX ((size_t)256 << 20)

@@ -168,6 +168,8 @@ void pki_engine_set_lane(struct pki_engine *e, int peer, struct pki_ep *lane, in
     e->peers[peer].lane = lane;
     if (lane->iface->eager_max > 0)
         e->peers[peer].eager_max = lane->iface->eager_max;
+    else if (lane->gates_mine != NULL && lane->iface->msg_payload_max >= PKI_EAGER_MAX_SHM && !e->config.gpus)
+        e->peers[peer].eager_max = PKI_EAGER_MAX_SHM;
     e->peers[peer].side_fd = side_fd;
     if (e->gpu != NULL && lane->gates_mine != NULL) {
         /* A failure is found again, with a text, when the first gate is used. */

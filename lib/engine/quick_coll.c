@@ -25,7 +25,7 @@ struct step {
     uint16_t index;
     uint16_t first_operand, operands;
     int32_t peer;
-    uint32_t bytes;
+    uint32_t bytes, count;
     pk_op_t op;
     struct place dst, src, landing;
     uint64_t deps;
@@ -53,7 +53,7 @@ static bool place_of(const struct pki_program *program, const struct pki_plan *p
     if (ref.buffer == PKI_BUF_SCRATCH)
         first += (size_t)ref.index * program->stride;
     *place = (struct place){ ref.buffer, (uint32_t)first };
-    return *bytes <= PKI_EAGER_MAX && first <= UINT32_MAX;
+    return *bytes <= PKI_EAGER_MAX_SHM && first <= UINT32_MAX;
 }
 
 static bool add_operands(struct pki_program *program, const struct pki_plan *plan, const struct pki_step *from, uint32_t *used,
@@ -71,7 +71,7 @@ static bool add_operands(struct pki_program *program, const struct pki_plan *pla
     return true;
 }
 
-static bool add_step(struct pki_program *program, const struct pki_plan *plan, uint32_t i, uint32_t *used)
+static bool add_step(const struct pki_engine *e, struct pki_program *program, const struct pki_plan *plan, uint32_t i, uint32_t *used)
 {
     const struct pki_step *from = &plan->steps[i];
     struct step *step = &program->steps[i];
@@ -93,7 +93,10 @@ static bool add_step(struct pki_program *program, const struct pki_plan *plan, u
         if (from->kind == PKI_STEP_REDUCE)
             fits = fits && add_operands(program, plan, from, used, step);
     }
+    if (from->kind != PKI_STEP_COPY && from->kind != PKI_STEP_REDUCE)
+        fits = fits && bytes <= e->peers[from->peer].eager_max;
     step->bytes = (uint32_t)bytes;
+    step->count = (uint32_t)(bytes / pki_dtype_bytes(program->made_for.dtype));
     for (uint32_t d = 0; d < from->deps; d++)
         step->deps |= 1ull << plan->deps[from->first_dep + d];
     return fits && from->kind != PKI_STEP_FUSED && from->peer != plan->rank;
@@ -114,7 +117,7 @@ static bool compile(struct pki_engine *e, struct pki_program *program, const str
     if (pki_coll_shape(r->algorithm->coll)->reduces && !e->host->ops->reduces(e->host, r->dtype, r->op))
         return false;
     for (uint32_t i = 0; i < plan->nsteps; i++)
-        if (!add_step(program, plan, i, &used))
+        if (!add_step(e, program, plan, i, &used))
             return false;
     return true;
 }
@@ -243,7 +246,7 @@ static void reduce_step(struct run *run, const struct step *step, const void *co
 {
     const struct pki_request *r = run->request;
 
-    run->result = pki_reduce_host(at(run, step->dst), srcs, n, step->bytes / pki_dtype_bytes(r->dtype), r->dtype, step->op);
+    run->result = pki_reduce_host(at(run, step->dst), srcs, n, step->count, r->dtype, step->op);
 }
 
 /* False: not yet. */

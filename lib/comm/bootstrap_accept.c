@@ -95,6 +95,15 @@ static bool same_user(int fd)
     return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &bytes) == 0 && who.uid == geteuid();
 }
 
+/* Of those that are not done, one that has said nothing if there is one: a rank speaks at once. */
+static size_t oldest(const struct pki_acceptor *a)
+{
+    for (size_t i = a->done_count; i < a->pending_count; i++)
+        if (a->pending[i].state == PKI_HS_HELLO)
+            return i;
+    return a->done_count;
+}
+
 static void take_in(struct pki_acceptor *a, int fd)
 {
     const int on = 1;
@@ -107,7 +116,7 @@ static void take_in(struct pki_acceptor *a, int fd)
     if (a->kind == PKI_HELLO_CONTROL)
         setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
     if (a->pending_count == PKI_ACCEPT_PENDING)
-        drop(a, a->done_count, "was pushed out by others");
+        drop(a, oldest(a), "was pushed out by others");
     pki_handshake_accept(&a->pending[a->pending_count++], fd, a->secret, pki_now_ns() + PENDING_NS);
 }
 
@@ -115,7 +124,7 @@ static void take_in(struct pki_acceptor *a, int fd)
 static void make_room(struct pki_acceptor *a)
 {
     if (a->pending_count > a->done_count)
-        drop(a, a->done_count, "was pushed out because this process has too many open files");
+        drop(a, oldest(a), "was pushed out because this process has too many open files");
     else
         a->rest_until_ns = pki_now_ns() + REST_NS;
 }

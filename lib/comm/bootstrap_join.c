@@ -13,6 +13,7 @@
 
 /* One address of several must not keep us from the others; a single one may take all the time there is. */
 #define TRY_NS (10 * PKI_NS_PER_S)
+#define GONE_NS (500 * PKI_NS_PER_MS) /* nobody listens for so long after a connection broke: rank 0 has died */
 #define PAUSE_MIN_NS (1 * PKI_NS_PER_MS)
 #define PAUSE_MAX_NS (50 * PKI_NS_PER_MS)
 
@@ -21,6 +22,7 @@ struct joining {
     const struct pki_id *id;
     uint64_t deadline_ns;
     int errno_seen;     /* of the last attempt; 0: the connection was closed or silent */
+    uint64_t lost_ns;   /* when a connection broke that rank 0 may not have admitted; 0: none has */
     unsigned strangers; /* addresses, as bits, where somebody with another secret answered */
 };
 
@@ -145,6 +147,32 @@ static pk_result_t not_found(struct joining *j, pk_result_t result)
                               pki_bootstrap_elapsed_ms(j->b), where, strerror_r(j->errno_seen, reason, sizeof reason));
 }
 
+/* Strangers who crowd rank 0's door may push this rank's connection out before it is admitted. PK_IN_PROGRESS: that has happened, connect
+ * again. PK_OK: there is something to read, or it is too late. */
+static pk_result_t wait_admitted(struct joining *j)
+{
+    const struct pki_wait wait = { .deadline_ns = j->deadline_ns, .cancel = j->b->cancel };
+    struct pki_conn *c = &j->b->conns[0];
+    struct pollfd p = { .fd = c->fd, .events = POLLIN };
+    pk_result_t result = PK_IN_PROGRESS;
+
+    while (result == PK_IN_PROGRESS) {
+        if (pki_poll(&p, 1, &wait) != PK_OK)
+            return PK_OK;
+        result = pki_conn_read(c, 0, (size_t)j->b->size * PKI_BOOTSTRAP_GATHER_MAX);
+    }
+    if (result != PK_ERR_PEER)
+        return PK_OK;
+    j->lost_ns = pki_now_ns();
+    pki_conn_close(c);
+    return PK_IN_PROGRESS;
+}
+
+static bool is_gone(const struct joining *j)
+{
+    return j->lost_ns != 0 && j->errno_seen == ECONNREFUSED && pki_now_ns() - j->lost_ns > GONE_NS;
+}
+
 pk_result_t pki_bootstrap_join(struct pki_bootstrap *b, const struct pki_id *id, uint64_t deadline_ns)
 {
     struct joining j = { .b = b, .id = id, .deadline_ns = deadline_ns };
@@ -153,6 +181,10 @@ pk_result_t pki_bootstrap_join(struct pki_bootstrap *b, const struct pki_id *id,
 
     for (int i = 0;; i = (i + 1) % id->address_count) {
         result = attempt(&j, i);
+        if (result == PK_OK)
+            result = wait_admitted(&j);
+        if (result == PK_IN_PROGRESS && is_gone(&j))
+            return pki_bootstrap_fail(b, PK_ERR_PEER, 0, "rank 0 died: its control connection was closed, and nobody listens any more");
         if (result == PK_IN_PROGRESS && pki_now_ns() < deadline_ns && i == id->address_count - 1) {
             result = pause_for(&j, pause);
             pause = 2 * pause < PAUSE_MAX_NS ? 2 * pause : PAUSE_MAX_NS;

@@ -12,7 +12,8 @@
 #include "engine/internal.h"
 
 #define WARN_AFTER_NS (5 * PKI_NS_PER_S)
-#define ANSWER_NS (100 * PKI_NS_PER_MS) /* ranks that wait look at their lanes far more often than that */
+#define ANSWER_NS (500 * PKI_NS_PER_MS) /* ranks that wait look at their lanes far more often, if the machine lets them */
+#define SOON_NS (200 * PKI_NS_PER_MS)
 
 static bool waits_for(const struct pki_task *task, const struct pki_peer *peer)
 {
@@ -137,7 +138,7 @@ static void ask_in_time(struct pki_engine *e, struct pki_task *task, uint64_t no
 {
     unsigned due = now + answer_ns >= task->deadline_ns ? 3 : now + answer_ns >= warn_ns ? 2 : 0;
 
-    if (due == 0 && task->plan != NULL && now >= task->begun_ns + 2 * answer_ns)
+    if (due == 0 && task->plan != NULL && now >= task->begun_ns + (answer_ns < SOON_NS ? answer_ns : SOON_NS))
         due = 1;
     if (!task->started || due <= task->questions)
         return;
@@ -174,7 +175,7 @@ void pki_late_check(struct pki_engine *e, uint64_t now)
     for (struct pki_list *node = e->tasks.next; node != &e->tasks && atomic_load(&e->failed) == PK_OK; node = node->next) {
         struct pki_task *task = pki_container_of(node, struct pki_task, node);
         const uint64_t span = task->deadline_ns - task->begun_ns;
-        const uint64_t answer_ns = span / 8 < ANSWER_NS ? span / 8 : ANSWER_NS;
+        const uint64_t answer_ns = span / 4 < ANSWER_NS ? span / 4 : ANSWER_NS;
         const uint64_t warn_ns = task->begun_ns + (span / 2 < WARN_AFTER_NS ? span / 2 : WARN_AFTER_NS);
         const uint64_t waited_ms = (now - task->begun_ns) / PKI_NS_PER_MS;
 

@@ -6,6 +6,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "comm/bootstrap_accept.h"
+
 /* ---- all goes well ---- */
 
 static pk_result_t gather_body(struct rank *self, struct pki_bootstrap *b)
@@ -354,6 +356,86 @@ static void *impostor_main(void *arg)
     sleep_ms(100);
     close(fd);
     return NULL;
+}
+
+/* Plays rank 0 as far as the handshake: that much it knows. */
+struct doorman {
+    int listener, turns; /* connections to close after their proof */
+    bool welcomes;       /* the next one */
+    struct pki_secret secret;
+};
+
+static int shake_hands(const struct doorman *d)
+{
+    struct pki_handshake h;
+    int fd = accept(d->listener, NULL, NULL);
+
+    cr_assert_geq(fd, 0);
+    pki_handshake_accept(&h, fd, &d->secret, UINT64_MAX);
+    while (pki_handshake_step(&h) == PK_IN_PROGRESS)
+        sleep_ms(1);
+    cr_assert_eq((int)h.state, (int)PKI_HS_DONE);
+    return fd;
+}
+
+static void *doorman_main(void *arg)
+{
+    const struct doorman *d = arg;
+    const struct pki_frame frame = { .type = PKI_FRAME_WELCOME, .bytes = PKI_SESSION_BYTES };
+    unsigned char bytes[PKI_FRAME_HEADER_BYTES + PKI_SESSION_BYTES] = { 0 };
+    int fd;
+
+    for (int i = 0; i < d->turns; i++)
+        close(shake_hands(d));
+    if (d->welcomes) {
+        fd = shake_hands(d);
+        pki_wire_put_frame(bytes, &frame);
+        cr_expect_eq(send(fd, bytes, sizeof bytes, MSG_NOSIGNAL), (ssize_t)sizeof bytes);
+        sleep_ms(200);
+        close(fd);
+    }
+    close(d->listener);
+    return NULL;
+}
+
+static void join_at_door(struct rank *rank, bool welcomes)
+{
+    struct doorman d = { .turns = welcomes ? 3 : 1, .welcomes = welcomes };
+    struct rank ranks[2];
+    struct pki_id id;
+    int listeners[PKI_ID_ADDRESSES];
+    pthread_t thread;
+
+    make_ranks(ranks, 2, NULL);
+    cr_assert(pki_wire_get_id(&ranks[0].id, &id) && pki_listener_take(&ranks[0].id, listeners) == 1);
+    cr_assert_eq(fcntl(listeners[0], F_SETFL, 0), 0); /* blocking */
+    d.listener = listeners[0];
+    d.secret = id.secret;
+    cr_assert_eq(pthread_create(&thread, NULL, doorman_main, &d), 0);
+    start_rank(&ranks[1]);
+    pthread_join(ranks[1].thread, NULL);
+    pthread_join(thread, NULL);
+    *rank = ranks[1];
+}
+
+/* A rank whose connection is pushed out after its proof, and before it is admitted, comes again. */
+Test(bootstrap, pushed_out_after_its_proof, .timeout = 20)
+{
+    struct rank rank;
+
+    join_at_door(&rank, true);
+    cr_expect_eq(rank.result, PK_OK, "%s", rank.error.text);
+}
+
+/* And does not wait until its deadline when there is nobody any more. */
+Test(bootstrap, rank_0_dies_after_the_proof, .timeout = 20)
+{
+    struct rank rank;
+
+    join_at_door(&rank, false);
+    cr_expect_eq(rank.result, PK_ERR_PEER);
+    cr_expect(strstr(rank.error.text, "rank 0 died") != NULL, "%s", rank.error.text);
+    cr_expect_lt(rank.took_ms, SOON_MS);
 }
 
 Test(bootstrap, impostor_in_rank_0s_place, .timeout = 20)

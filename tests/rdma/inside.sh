@@ -29,7 +29,8 @@ check "two endpoints, a link-local address" 60 env PK_QPS=2 PK_GID_INDEX=0 PK_IF
 
 conform="$bin/pickle-conform --env --max-bytes 1048576 --watchdog 60"
 here=$(dirname "$0")
-check "conformance, 2 ranks on 2 hosts" 90 "$here/ranks.sh" 2 2 $conform --cases 150
+# Without the errors of the list: their deadlines are too short for an emulated machine. faults.sh does damage with longer ones.
+check "conformance, 2 ranks on 2 hosts" 90 "$here/ranks.sh" 2 2 $conform --cases 150 --no-errors
 check "conformance, 4 ranks on 2 hosts, shm and rdma, one queue pair" 90 env PK_QPS=1 "$here/ranks.sh" 4 2 $conform --cases 30 --no-errors
 check "conformance over the wire, 8 queue pairs" 60 env RANK0=PK_IFNAME=lo,eth0 RANK1=PK_IFNAME=lo,eth1 PK_QPS=8 \
     "$here/ranks.sh" 2 2 $conform --cases 40 --no-errors --seed 2

@@ -212,7 +212,8 @@ static struct ipc_mapping *mapping_find(const struct pki_cuda_context *context, 
     return NULL;
 }
 
-/* The owner has allocated anew where this process still maps what it has freed: the driver takes the two for one and refuses. */
+/* The owner has allocated anew where this process still maps what it has freed, all or a part of it: the driver takes the two for one and
+ * refuses. What overlaps memory that lives has been freed. */
 static bool close_stale(const struct pki_cuda_context *context, const struct pki_export *in)
 {
     bool closed = false;
@@ -220,7 +221,7 @@ static bool close_stale(const struct pki_cuda_context *context, const struct pki
     for (const struct pki_list *node = context->imports.next; node != &context->imports; node = node->next) {
         struct ipc_mapping *m = pki_container_of(node, struct ipc_mapping, node);
 
-        if (m->stale || m->owner != in->owner || m->base != in->base)
+        if (m->stale || m->owner != in->owner || m->base >= in->base + in->bytes || in->base >= m->base + m->bytes)
             continue;
         context->cu->ipc_close_mem_handle(m->address);
         m->stale = closed = true;

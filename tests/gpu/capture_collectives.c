@@ -359,6 +359,8 @@ static int one_thread_main(void)
     for (int r = 0; r < n; r++) {
         must_be_ok(pk_register(other_comms[r], in[r], N * sizeof(float)), "pk_register");
         must_be_ok(pk_register(other_comms[r], out[r], N * sizeof(float)), "pk_register");
+    }
+    for (int r = 0; r < n; r++) {
         gpu_use(r);
         gpu_capture_begin(ranks[r].stream);
     }

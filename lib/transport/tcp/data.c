@@ -1,18 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Chunks of granted transfers, out and in. */
 #include <errno.h>
-#include <fcntl.h>
-#include <pthread.h>
-#include <signal.h>
 #include <string.h>
 #include <sys/uio.h>
-#include <unistd.h>
 
 #include "transport/tcp/tcp.h"
 
 #define MOVE_MASK (PKI_TCP_MOVES - 1)
-#define SPLICE_MIN (64u << 10) /* shorter payload is copied sooner than its pages are counted */
-#define PIPE_BYTES (1 << 20)
 #define ROUND_BYTES (4u << 20) /* of one link in one round of progress, so that none starves the others */
 
 /* ---- Out ---- */
@@ -140,8 +134,6 @@ static int gather(struct pki_tcp_link *link, struct iovec parts[4])
     for (uint64_t i = link->next; i < link->end && i < link->next + 2; i++) {
         struct pki_tcp_slot *slot = slot_of(link, i);
 
-        if (i > link->next && !link->copies && slot->bytes >= SPLICE_MIN)
-            break;
         if (skip < sizeof slot->head)
             parts[n++] = (struct iovec){ slot->head + skip, sizeof slot->head - skip };
         skip = skip > sizeof slot->head ? skip - sizeof slot->head : 0;
@@ -164,100 +156,14 @@ static void advance_out(struct pki_tcp_link *link, size_t bytes)
     }
 }
 
-static ssize_t send_copied(struct pki_tcp_link *link)
-{
-    struct iovec parts[4];
-    struct msghdr message = { .msg_iov = parts, .msg_iovlen = (size_t)gather(link, parts) };
-
-    return sendmsg(link->watch.fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
-}
-
-/* ---- Payload without a copy ---- */
-
-static bool pipe_open(struct pki_tcp_link *link)
-{
-    if (link->pipe[0] >= 0)
-        return true;
-    if (pipe2(link->pipe, O_CLOEXEC | O_NONBLOCK) != 0) {
-        link->pipe[0] = link->pipe[1] = -1;
-        link->copies = true;
-        return false;
-    }
-    (void)fcntl(link->pipe[1], F_SETPIPE_SZ, PIPE_BYTES); /* fewer do too */
-    return true;
-}
-
-void pki_tcp_pipe_close(struct pki_tcp_link *link)
-{
-    if (link->slots == NULL || link->pipe[0] < 0)
-        return;
-    close(link->pipe[0]);
-    close(link->pipe[1]);
-    link->pipe[0] = link->pipe[1] = -1;
-    link->piped = 0;
-}
-
-/* A splice that finds the connection broken raises SIGPIPE, and no flag keeps it from that. */
-static ssize_t splice_quietly(struct pki_tcp_link *link, unsigned flags)
-{
-    const struct timespec at_once = { 0 };
-    sigset_t pipe_signal, old, pending;
-    ssize_t n;
-    int error;
-
-    sigemptyset(&pipe_signal);
-    sigaddset(&pipe_signal, SIGPIPE);
-    (void)sigpending(&pending);
-    pthread_sigmask(SIG_BLOCK, &pipe_signal, &old);
-    n = splice(link->pipe[0], NULL, link->watch.fd, NULL, link->piped, flags);
-    error = errno;
-    if (n < 0 && error == EPIPE && !sigismember(&pending, SIGPIPE))
-        while (sigtimedwait(&pipe_signal, NULL, &at_once) < 0 && errno == EINTR)
-            continue;
-    pthread_sigmask(SIG_SETMASK, &old, NULL);
-    errno = error;
-    return n;
-}
-
-/*
- * The pages of the user's buffer themselves go into the connection: no byte of it changes until the peer has acknowledged the chunk,
- * for until then the put has not ended. On loopback and on networks that gather, the sender's copy is saved.
- */
-static ssize_t send_spliced(struct pki_tcp_link *link)
-{
-    struct pki_tcp_slot *slot = slot_of(link, link->next);
-    ssize_t n;
-
-    if (link->written < sizeof slot->head)
-        return send(link->watch.fd, slot->head + link->written, sizeof slot->head - link->written,
-                    MSG_NOSIGNAL | MSG_DONTWAIT | MSG_MORE);
-    if (link->piped == 0) {
-        size_t done = link->written - sizeof slot->head;
-        struct iovec part = { (char *)(uintptr_t)slot->src + done, slot->bytes - done };
-
-        n = vmsplice(link->pipe[1], &part, 1, SPLICE_F_NONBLOCK);
-        if (n <= 0) {
-            link->copies = true;
-            return send_copied(link);
-        }
-        link->piped = (size_t)n;
-    }
-    n = splice_quietly(link, SPLICE_F_NONBLOCK | SPLICE_F_MOVE);
-    link->piped -= n > 0 ? (size_t)n : 0;
-    return n;
-}
-
-static bool goes_spliced(struct pki_tcp_link *link)
-{
-    return link->piped > 0 || (!link->copies && slot_of(link, link->next)->bytes >= SPLICE_MIN && pipe_open(link));
-}
-
 void pki_tcp_data_write(struct pki_tcp_link *link)
 {
     size_t budget = ROUND_BYTES;
 
     while (link->state == PKI_TCP_UP && link->writable && link->next < link->end) {
-        ssize_t n = goes_spliced(link) ? send_spliced(link) : send_copied(link);
+        struct iovec parts[4];
+        struct msghdr message = { .msg_iov = parts, .msg_iovlen = (size_t)gather(link, parts) };
+        ssize_t n = sendmsg(link->watch.fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
 
         if (n < 0 && errno == EINTR)
             continue;
@@ -283,7 +189,6 @@ void pki_tcp_data_write(struct pki_tcp_link *link)
 
 void pki_tcp_data_rewind(struct pki_tcp_link *link)
 {
-    pki_tcp_pipe_close(link);
     link->next = link->acked;
     link->written = 0;
     link->head_have = 0;

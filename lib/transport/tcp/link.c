@@ -85,7 +85,6 @@ static void over(struct pki_tcp_ep *ep)
 
         pki_list_remove(&link->ready);
         pki_tcp_unwatch(&link->watch);
-        pki_tcp_pipe_close(link);
         link->state = PKI_TCP_OVER;
         if (link->grant != NULL)
             link->grant->fillers--;

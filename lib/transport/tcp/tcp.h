@@ -88,9 +88,6 @@ struct pki_tcp_link {
     uint64_t next;
     size_t written;     /* bytes of `next`, head and payload */
     size_t outstanding; /* payload bytes in slots */
-    int pipe[2];        /* through which payload goes without being copied; -1: not made */
-    size_t piped;       /* bytes in it */
-    bool copies;        /* the kernel does not let payload go that way */
 
     /* chunk in */
     unsigned char head[PKI_TCP_DATA_HEAD_BYTES];
@@ -258,7 +255,6 @@ void pki_tcp_data_write(struct pki_tcp_link *link);
 void pki_tcp_data_deal(struct pki_tcp_ep *ep);
 void pki_tcp_data_rewind(struct pki_tcp_link *link);
 void pki_tcp_data_acked(struct pki_tcp_link *link, uint64_t frames);
-void pki_tcp_pipe_close(struct pki_tcp_link *link);
 void pki_tcp_data_lost(struct pki_tcp_ep *ep); /* every put ends with PK_ERR_PEER */
 
 /* ---- grant.c: what the peer may write ---- */

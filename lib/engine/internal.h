@@ -358,7 +358,9 @@ struct pki_engine {
     uint32_t region_looked;     /* the next to be looked at whether it is still there */
     uint64_t region_clock;
     bool region_holes;          /* some entry may be free */
-    struct pki_list retired;    /* mappings to be closed when nothing is under way */
+    struct pki_list retired;    /* mappings to be closed when nothing is under way and they are many */
+    uint32_t nretired;
+    size_t retired_bytes;
     struct pki_shared *shared; /* by address */
     uint32_t nshared, shared_cap;
     struct pki_list plans;
@@ -519,6 +521,7 @@ pk_result_t pki_region_arrived(struct pki_engine *engine, struct pki_peer *peer,
 struct pki_import *pki_region_import(struct pki_peer *peer, uint32_t id);
 /* The peer's memory is gone, or it needs the entry. */
 void pki_region_forgotten(struct pki_engine *engine, struct pki_peer *peer, uint32_t id);
+bool pki_region_retired_many(const struct pki_engine *engine);
 void pki_region_close_retired(struct pki_engine *engine); /* nothing waits in a stream now */
 /* A granted transfer keeps its region from being forgotten until it has ended. 0: none. */
 void pki_region_hold(struct pki_engine *engine, uint32_t id);

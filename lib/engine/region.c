@@ -280,6 +280,9 @@ pk_result_t pki_region_tell(struct pki_engine *e, struct pki_peer *peer, const v
 
 /* ---- the peers' ---- */
 
+#define RETIRED_MAX 64
+#define RETIRED_BYTES_MAX ((size_t)256 << 20)
+
 struct retired { /* a mapping that nobody needs any more */
     struct pki_list node;
     struct pki_ep *way;
@@ -312,14 +315,25 @@ static void retire(struct pki_engine *e, struct pki_peer *peer, struct pki_impor
     if (r != NULL) { /* else it stays mapped until the process ends: memory is short anyhow */
         *r = (struct retired){ .way = way, .exported = import->exported, .remote = import->remote };
         pki_list_push(&e->retired, &r->node);
+        e->nretired++;
+        e->retired_bytes += r->exported.bytes;
     }
     *import = (struct pki_import){ .id = 0 };
+}
+
+/* What its owner has freed stays allocated while it is mapped, so not much may gather; but closing it also waits for the program's own
+ * kernels, one of which may wait for a transfer that the caller is about to start. */
+bool pki_region_retired_many(const struct pki_engine *e)
+{
+    return e->nretired >= RETIRED_MAX || e->retired_bytes >= RETIRED_BYTES_MAX;
 }
 
 void pki_region_close_retired(struct pki_engine *e)
 {
     struct pki_list *node;
 
+    e->nretired = 0;
+    e->retired_bytes = 0;
     while ((node = pki_list_pop(&e->retired)) != NULL) {
         struct retired *r = pki_container_of(node, struct retired, node);
 

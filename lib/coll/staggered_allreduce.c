@@ -28,7 +28,7 @@ static uint32_t collect(struct pki_plan *plan, int rank, int size, int piece, ui
         sent[block_of(to, piece)] = pki_plan_send(plan, to, pki_in(block_of(to, piece)));
         pki_sum_add(&sum, from, part, pki_plan_recv(plan, from, part));
     }
-    summed = pki_sum_into(&sum, pki_out(block_of(rank, piece)), pki_scratch(PIECES * (size - 1), own));
+    summed = pki_sum_into(&sum, pki_out(block_of(rank, piece)), pki_scratch((uint32_t)(PIECES * (size - 1) + piece), own));
     pki_plan_final(plan, summed);
     return summed;
 }

@@ -1,0 +1,105 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# What only a machine with GPUs can show: builds, installs into a prefix of its own, runs every test that needs a real GPU and
+# measures beside NCCL. One line a step; everything they printed is in the output folder. Exit 1 when a step failed, 77 without a GPU.
+# usage: scripts/gpu.sh [-o FOLDER] [tests] [figures] [demo]     default: tests figures, build/gpu-out
+set -uo pipefail
+cd "$(dirname "$0")/.." || exit
+. scripts/common.sh
+
+out=$PWD/build/gpu-out
+if [ "${1:-}" = -o ]; then
+    out=${2:?-o wants a folder}
+    shift 2
+fi
+wanted=" ${*:-tests figures} "
+build=$PWD/build/gpu
+prefix=$PWD/build/gpu-prefix
+perf=$PWD/build/gpu-bench/pickle-perf
+failed=0
+# NCCL over NVLink multicast is left out: shared machines do not offer it, and the library does not use it either.
+export NCCL_NVLS_ENABLE=0
+
+# step NAME SECONDS COMMAND...: what it prints goes to the file NAME; 77 is a skip.
+step() {
+    local name=$1 seconds=$2 status=0 began=$SECONDS word=ok
+    shift 2
+    echo "\$ $*" >"$out/$name"
+    timeout -k 10 "$seconds" "$@" >>"$out/$name" 2>&1 </dev/null || status=$?
+    case $status in
+    0) ;;
+    77) word=skipped ;;
+    124 | 137) word="FAILED, not done in $seconds s" ;;
+    *) word="FAILED, exit $status" ;;
+    esac
+    printf '%-32s %4d s  %s\n' "$name" $((SECONDS - began)) "$word"
+    if [ "${word:0:6}" = FAILED ]; then
+        failed=$((failed + 1))
+        tail -n 15 "$out/$name" | sed 's/^/    /'
+        return 1
+    fi
+}
+
+build_all() {
+    cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo -DCMAKE_INSTALL_PREFIX="$prefix" &&
+        cmake --build "$build" && cmake --install "$build" &&
+        cmake -S bench -B build/gpu-bench -G Ninja -DCMAKE_BUILD_TYPE=Release -DCMAKE_PREFIX_PATH="$prefix" &&
+        cmake --build build/gpu-bench
+}
+
+# on RANKS COMMAND...: through step's timeout, so a program, not a function.
+on() {
+    local ranks=$1
+    shift
+    mpirun --allow-run-as-root --oversubscribe --bind-to none -n "$ranks" "$@"
+}
+export -f on
+
+tests() {
+    local source name library
+    for source in tests/gpu/*.c; do
+        name=gpu.$(basename "$source" .c)
+        [ "$name" = gpu.gpu_sizes ] || step "$name" 60 "$build/tests/$name"
+    done
+    for ranks in 2 4; do
+        [ "$ranks" -gt "$count" ] && continue
+        step "gpu.gpu_sizes-$ranks" 120 "$build/tests/gpu.gpu_sizes" 1073741824 "$ranks"
+        step "conform-$ranks" 120 "$build/tests/pickle-conform" --threads --ranks "$ranks" --memory cuda --cases 120 --max-bytes 1048576
+        step "conform-processes-$ranks" 120 bash -c 'on "$@"' on "$ranks" \
+            "$build/tests/pickle-conform" --env --memory cuda --cases 60 --max-bytes 1048576
+    done
+    library=$(find "$prefix" -name libpickle.so | head -n 1)
+    if [ "$count" -ge 2 ] && python3 -c 'import torch' 2>/dev/null; then
+        step torch 120 python3 tests/torch/torch_ctypes.py "$library"
+    else
+        echo "torch: not run, no torch or not two GPUs here"
+    fi
+}
+
+figure() { # NAME RANKS pickle-perf's arguments...
+    local name=$1 ranks=$2
+    shift 2
+    [ "$ranks" -gt "$count" ] && return
+    step "$name-$ranks" 60 bash -c 'on "$@"' on "$ranks" "$perf" "$@" --csv "$out/$name-$ranks.csv"
+}
+
+figures() {
+    figure pingpong 2 sendrecv -d cuda -p pingpong -b 8 -e 1M -f 8 --nccl
+    figure pingpong-zero 2 sendrecv -d cuda -p pingpong -z -b 8 -e 1M -f 8 --nccl
+    figure oneway-zero 2 sendrecv -d cuda -p oneway -z -b 1M -e 1G -f 4 -n 10 --bare --nccl
+    for ranks in 2 4; do
+        figure allgather-zero "$ranks" allgather -d cuda -z -i -b 4K -e 1G -f 16 -n 10 --nccl
+        figure allreduce "$ranks" allreduce -d cuda -b 4K -e 1G -f 8 -n 10 --nccl
+    done
+}
+
+count=$(gpus)
+[ "$count" -ge 1 ] || { echo "no GPU here"; exit 77; }
+mkdir -p "$out"
+nvidia-smi --query-gpu=name,driver_version --format=csv,noheader 2>/dev/null | head -n 1
+step build 300 bash -c "$(declare -f build_all); build=$build prefix=$prefix; build_all" || exit 1
+[[ $wanted != *" tests "* ]] || tests
+[[ $wanted != *" figures "* ]] || figures
+[[ $wanted != *" demo "* ]] || step demo 240 bash scripts/demo.sh
+echo "$failed steps failed; what they printed is in $out"
+[ "$failed" -eq 0 ]

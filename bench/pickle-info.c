@@ -263,6 +263,15 @@ static int print_job(void)
     return pk_comm_destroy(comm) == PK_OK ? 0 : 1;
 }
 
+static int usage(bool asked)
+{
+    fputs("usage: pickle-info [--startup N]    what there is, alone or under torchrun, mpirun or srun\n"
+          "  --startup N   how long N processes need to make a communicator, and how much memory\n"
+          "  -h, --help    this text\n",
+          asked ? stdout : stderr);
+    return asked ? 0 : 2;
+}
+
 int main(int argc, char **argv)
 {
     char host[128] = "?";
@@ -272,12 +281,8 @@ int main(int argc, char **argv)
         return startup_print(atoi(argv[2]));
     if (argc == 5 && strcmp(argv[1], "--startup-rank") == 0)
         return startup_rank(argv[2], argv[3], argv[4]);
-    if (argc > 1) {
-        fprintf(stderr, "usage: %s                 what there is, alone or under torchrun, mpirun or srun\n"
-                        "       %s --startup N     how long N processes need to make a communicator, and how much memory\n",
-                argv[0], argv[0]);
-        return 2;
-    }
+    if (argc > 1)
+        return usage(strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0);
     if (launched())
         return print_job();
     gethostname(host, sizeof host - 1);

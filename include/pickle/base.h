@@ -58,10 +58,10 @@ typedef enum pk_dtype {
 
 #define PK_DTYPE_COUNT 12
 
-/** Size of one element in bytes; 0 when `dtype` is not a type. Never fails, any thread. Since 0.1. */
+/** Size of one element of a type. @return bytes; 0 when `dtype` is not a type. Any thread. Since 0.1. */
 PK_API size_t pk_dtype_size(pk_dtype_t dtype);
 
-/** Name of a type as its enumerator in lower case without prefix ("bf16"); "?" when unknown. Since 0.1. */
+/** Name of a type. @return its enumerator in lower case without prefix ("bf16"), not to be freed; "?" when unknown. Any thread. Since 0.1. */
 PK_API const char *pk_dtype_name(pk_dtype_t dtype);
 
 /**
@@ -78,10 +78,10 @@ typedef uint64_t pk_op_t;
 
 #define PK_OP_COUNT 5
 
-/** Version of the library that is loaded, as major * 10000 + minor * 100 + patch. Since 0.1. */
+/** Version of the library that is loaded. @return major * 10000 + minor * 100 + patch. Any thread. Since 0.1. */
 PK_API int pk_version(void);
 
-/** One fixed English sentence for a result, never NULL, not to be freed. Any thread. Since 0.1. */
+/** What a result means, in words. @return one fixed English sentence, never NULL, not to be freed. Any thread. Since 0.1. */
 PK_API const char *pk_strerror(pk_result_t result);
 
 /** What went wrong last on the calling thread, for programs and for people. */

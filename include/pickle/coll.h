@@ -10,6 +10,9 @@
  * buffers are the caller's again; in other streams at once. Different communicators may be used from different threads. Calls
  * inside a group start together when it ends (p2p.h).
  *
+ * Arguments common to all: `dtype` is the type of the elements (base.h); `comm` the communicator; `stream` says where the operation
+ * ends: PK_BLOCKING, a host stream or PK_CUDA_STREAM (stream.h).
+ *
  * Counts are in elements of `dtype`, and 0 is legal; so is a communicator of one rank. Buffers are the caller's: sendbuf is only
  * read, and neither may be touched before the operation has ended in its stream. Where one rank alone has a buffer ("at the root"), the
  * others may pass anything, NULL too, and it is not looked at. A buffer may be NULL where it has no elements.

@@ -125,8 +125,11 @@ PK_API pk_result_t pk_comm_split(pk_comm_t *comm, int color, int key, pk_comm_t 
 PK_API pk_result_t pk_comm_abort(pk_comm_t *comm);
 
 /**
- * The state of a communicator, with a look at whether another rank has died or given up: PK_OK, PK_IN_PROGRESS (a nonblocking init goes on), or the error that
- * poisoned it, whose record pk_last_error then returns. PK_ERR_ARG (null). Never blocks. Any thread. Since 0.1.
+ * The state of a communicator, with a look at whether another rank has died or given up.
+ *
+ * @return PK_OK; PK_IN_PROGRESS (a nonblocking init goes on); PK_ERR_ARG (null); the error that poisoned it, whose record
+ *         pk_last_error then returns
+ * Never blocks. Any thread. Since 0.1.
  */
 PK_API pk_result_t pk_comm_async_error(pk_comm_t *comm);
 

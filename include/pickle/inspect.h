@@ -119,8 +119,8 @@ PK_API pk_result_t pk_comm_stats(const pk_comm_t *comm, pk_stats_t *stats);
  * @param comm      NULL: the machine alone
  * @param text      [capacity] bytes, the caller's; cut where it is too short, always with a final null; NULL with capacity 0
  * @param needed    out, may be NULL: bytes that the whole text takes, with the null
- * @return PK_OK; PK_ERR_ARG (text null with a capacity, a communicator that is not up); PK_ERR_SYSTEM, PK_ERR_MEMORY (the machine
- *         cannot be looked at)
+ * @return PK_OK; PK_ERR_ARG (text null with a capacity, a communicator that is not up); PK_ERR_SYSTEM (the machine cannot
+ *         be looked at); PK_ERR_MEMORY
  * Takes tens of milliseconds. Since 0.2.
  */
 PK_API pk_result_t pk_topology_dump(const pk_comm_t *comm, char *text, size_t capacity, size_t *needed);

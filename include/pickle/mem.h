@@ -48,7 +48,8 @@ PK_API pk_result_t pk_mem_alloc(pk_comm_t *comm, size_t bytes, void **ptr);
  * Free memory of pk_mem_alloc. No operation may use it any more.
  *
  * @param ptr  what pk_mem_alloc gave, of this communicator; NULL does nothing
- * @return PK_OK; PK_ERR_ARG (anything else). Local, does not block. Since 0.2.
+ * @return PK_OK; PK_ERR_ARG (anything else)
+ * Local, does not block. Since 0.2.
  */
 PK_API pk_result_t pk_mem_free(pk_comm_t *comm, void *ptr);
 

@@ -37,6 +37,7 @@ PK_API pk_result_t pk_send(const void *buf, size_t count, pk_dtype_t dtype, int 
  * Receive `count` elements from rank `peer`.
  *
  * @param buf  [count] elements of `dtype`, host or device; holds the data when the operation ends in `stream`
+ * @return as pk_send
  * Otherwise as pk_send. Since 0.1.
  */
 PK_API pk_result_t pk_recv(void *buf, size_t count, pk_dtype_t dtype, int peer, pk_comm_t *comm, pk_stream_t stream);

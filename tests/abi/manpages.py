@@ -1,0 +1,148 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Every symbol of lib/pickle.map has a manual page with the five sections, no page is of anything else, every environment variable stands
+in pickle(7), and neither mandoc nor man (where they are) finds fault with a page.
+
+usage: manpages.py TREE PAGES | manpages.py --programs FOLDER NAME... | manpages.py --self-test
+"""
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+
+SECTIONS = ("NAME", "SYNOPSIS", "DESCRIPTION", "RETURN VALUE", "SEE ALSO")
+
+
+def read(*path):
+    with open(os.path.join(*path), encoding="utf-8") as file:
+        return file.read()
+
+
+def lint(pages):
+    """What the formatters of this machine say about pages; no word is good."""
+    env = dict(os.environ, LC_ALL="C.UTF-8", MANWIDTH="100")
+    if shutil.which("mandoc"):
+        run = subprocess.run(["mandoc", "-T", "lint", "-W", "warning"] + pages, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=env, check=False)
+        yield from run.stdout.decode().splitlines()
+    if shutil.which("man"):
+        for page in pages:
+            run = subprocess.run(["man", "--warnings", "-l", page], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                                 stderr=subprocess.PIPE, env=env, check=False)
+            yield from run.stderr.decode().splitlines()
+
+
+def check_page(name, path, sections):
+    page = read(path)
+    for section in sections:
+        match = re.search(r"^\.SH %s\n((?:(?!\.SH ).*\n)*)" % section, page, re.M)
+        if match is None or not match.group(1).strip():
+            yield "%s: no section %s" % (os.path.basename(path), section)
+    if ".SH NAME\n%s \\- " % name.replace("-", "\\-") not in page:
+        yield "%s: it is not the page of %s" % (os.path.basename(path), name)
+    if "RETURN VALUE" in sections and not re.search(r"^\\fB.*\b%s\(" % name, page, re.M):
+        yield "%s: no prototype" % os.path.basename(path)
+
+
+def check(tree, pages):
+    symbols = set(re.findall(r"^\s+(pk_\w+);", read(tree, "lib/pickle.map"), re.M))
+    folder = os.path.join(pages, "man3")
+    present = {f[:-2] for f in os.listdir(folder) if not os.path.islink(os.path.join(folder, f))}
+    for name in sorted(symbols - present):
+        yield "%s has no page" % name
+    for name in sorted(present - symbols):
+        yield "%s.3: lib/pickle.map does not have it" % name
+    for name in sorted(f for f in os.listdir(folder) if not os.path.exists(os.path.join(folder, f))):
+        yield "%s leads nowhere" % name
+    for name in sorted(present):
+        yield from check_page(name, os.path.join(folder, name + ".3"), SECTIONS)
+    overview = read(pages, "man7/pickle.7")
+    table = re.search(r"^## Environment\n(.*?)(?=^## |\Z)", read(tree, "README.md"), re.S | re.M)
+    variables = set(re.findall(r"`(PK_\w+)`", " ".join(re.findall(r"^\|([^|]*)\|", table.group(1), re.M)) if table else ""))
+    for name in sorted(variables):
+        if "\\fB%s\\fR" % name not in overview:
+            yield "pickle.7: %s is not there" % name
+    for name in sorted(symbols):
+        if "\\fB%s\\fR" % name not in overview:
+            yield "pickle.7: %s is not among the calls" % name
+    if not symbols or not variables:
+        yield "%d symbols, %d variables were found" % (len(symbols), len(variables))
+    yield from lint([os.path.join(folder, name + ".3") for name in sorted(present)] + [os.path.join(pages, "man7/pickle.7")])
+
+
+def check_programs(folder, names):
+    for name in names:
+        path = os.path.join(folder, name + ".1")
+        if not os.path.exists(path):
+            yield "%s has no page" % name
+            continue
+        yield from check_page(name, path, ("NAME", "SYNOPSIS", "DESCRIPTION", "OPTIONS", "SEE ALSO"))
+        if not re.search(r"^\.TP\n\\fB\\-\w.*\n\S", read(path), re.M):
+            yield "%s.1: no option" % name
+        yield from lint([path])
+
+
+PAGE = """.TH "pk_one" "3" "2026-01-01" "pickle" "libpickle"
+.SH NAME
+pk_one \\- does one thing
+.SH SYNOPSIS
+\\fBint pk_one(void);\\fR
+.SH DESCRIPTION
+It does.
+.SH RETURN VALUE
+One.
+.SH SEE ALSO
+\\fBpickle\\fR(7)
+"""
+OVERVIEW = PAGE.replace('"3"', '"7"').replace("pk_one(void)", "none").replace("It does.", "\\fBPK_ONE\\fR and \\fBpk_one\\fR(3)")
+TREE = {"lib/pickle.map": "global:\n    pk_one;\n", "README.md": "## Environment\n| `PK_ONE` | one |\n## More\n", "pages/man3/pk_one.3": PAGE,
+        "pages/man7/pickle.7": OVERVIEW}
+PLANTED = [
+    (None, {}),
+    ("pk_two has no page", {"lib/pickle.map": "    pk_one;\n    pk_two;\n"}),
+    ("pk_two.3: lib/pickle.map does not", {"pages/man3/pk_two.3": PAGE.replace("pk_one", "pk_two")}),
+    ("no section RETURN VALUE", {"pages/man3/pk_one.3": PAGE.replace(".SH RETURN VALUE\nOne.\n", "")}),
+    ("no section RETURN VALUE", {"pages/man3/pk_one.3": PAGE.replace("\nOne.\n", "\n")}),
+    ("not the page of pk_one", {"pages/man3/pk_one.3": PAGE.replace("pk_one \\-", "pk_won \\-")}),
+    ("no prototype", {"pages/man3/pk_one.3": PAGE.replace("pk_one(void)", "pk_won(void)")}),
+    ("PK_TWO is not there", {"README.md": TREE["README.md"].replace("`PK_ONE`", "`PK_ONE` `PK_TWO`")}),
+    ("not among the calls", {"pages/man7/pickle.7": OVERVIEW.replace("pk_one\\fR(3)", "pk_won\\fR(3)")}),
+    ("0 symbols", {"lib/pickle.map": "", "pages/man3/pk_one.3": PAGE}),
+]
+if shutil.which("mandoc"):
+    PLANTED.append(("WARNING", {"pages/man3/pk_one.3": PAGE + ".PP\n.SH EMPTY\n.IPX\n"}))
+
+
+def self_test():
+    failures = 0
+    for expected, changes in PLANTED:
+        with tempfile.TemporaryDirectory() as tree:
+            for path, text in {**TREE, **changes}.items():
+                os.makedirs(os.path.dirname(os.path.join(tree, path)), exist_ok=True)
+                with open(os.path.join(tree, path), "w", encoding="utf-8") as file:
+                    file.write(text)
+            problems = list(check(tree, os.path.join(tree, "pages")))
+        if not (any(expected in problem for problem in problems) if expected else not problems):
+            print("expected '%s', got %s" % (expected, problems))
+            failures += 1
+    print("manpages self-test: %d planted faults, %d failures" % (len(PLANTED) - 1, failures))
+    return failures
+
+
+def main():
+    if sys.argv[1:] == ["--self-test"]:
+        sys.exit(1 if self_test() else 0)
+    if len(sys.argv) > 3 and sys.argv[1] == "--programs":
+        problems = list(check_programs(sys.argv[2], sys.argv[3:]))
+    elif len(sys.argv) == 3:
+        problems = list(check(sys.argv[1], sys.argv[2]))
+    else:
+        sys.exit(__doc__)
+    for problem in problems:
+        print(problem)
+    print("manual pages: %d problems%s" % (len(problems), "" if shutil.which("mandoc") or shutil.which("man") else ", looked at by no formatter"))
+    sys.exit(1 if problems else 0)
+
+
+main()

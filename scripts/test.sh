@@ -126,6 +126,9 @@ step "examples: configure against the installed package" 60 \
         step "examples: $name on 3 ranks" 60 sh tests/support/processes.sh env 3 "build/examples/$name"
     done
     step "examples: errors" 60 build/examples/errors
+    overlap=(sh tests/support/processes.sh env 2 build/examples/attention_overlap/attention_overlap --layers 3 --keys 200 --queries 9 --rounds 2)
+    step "examples: attention_overlap on 2 ranks, checked" 60 "${overlap[@]}"
+    step "examples: attention_overlap notices a wrong element" 60 bash -c '! "$@" --spoil' - "${overlap[@]}"
 }
 
 echo

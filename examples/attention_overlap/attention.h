@@ -1,0 +1,113 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What the parts of the demonstration share. compute*.c know attention and nothing of communication; gather*.c know how keys and values
+ * travel and nothing of attention; measure.c lets them meet; report.c and picture.c tell of it.
+ */
+#ifndef ATTENTION_H
+#define ATTENTION_H
+
+#include <pickle/pickle.h>
+#include <stdbool.h>
+#include <stddef.h>
+
+#define ROUNDS_MAX 1000
+#define LIBRARIES_MAX 2
+
+/* What each rank works on in each layer: `queries` of its own against the keys and values of all ranks, `keys` from each. */
+struct shape {
+    int ranks, rank;
+    int heads, width;
+    int queries, keys;
+    int layers;
+    int threads; /* that compute, on each rank */
+};
+
+/* Elements of one rank's part of a layer: [2: keys, values][heads][keys][width]. */
+static inline size_t shape_part(const struct shape *s)
+{
+    return (size_t)2 * (size_t)s->heads * (size_t)s->keys * (size_t)s->width;
+}
+
+/* Elements of a layer's queries and of its output: [heads][queries][width]. */
+static inline size_t shape_queries(const struct shape *s)
+{
+    return (size_t)s->heads * (size_t)s->queries * (size_t)s->width;
+}
+
+/* Something that computes attention. A GPU would be one more of these tables, with its own memory and stream; main.c asks
+ * compute_find for one by name. */
+struct compute {
+    const char *name;
+    /* NULL where it cannot be used here; `why` then says so. */
+    void *(*open)(const struct shape *shape, const char **why);
+    void (*close)(void *state);
+    /* Memory that attention and communication use: the host's, or a GPU's. */
+    float *(*alloc)(void *state, size_t elements);
+    void (*free)(void *state, float *memory);
+    /* Begin output = attention(queries, parts), parts being [ranks] parts in rank order. Returns at once. */
+    void (*begin)(void *state, const float *queries, const float *parts, float *output);
+    /* Wait for it. `poke(arg)` is called now and then on the caller's thread, for libraries that progress only in calls; may be NULL. */
+    void (*end)(void *state, void (*poke)(void *), void *arg);
+    /* Copies between that memory and ordinary memory. */
+    void (*put)(void *state, float *to, const float *from, size_t elements);
+    void (*get)(void *state, float *to, const float *from, size_t elements);
+};
+
+extern const struct compute compute_cpu;
+
+/* The one of this name, or the first that can be used for "auto"; NULL: none, and `why` says so. */
+const struct compute *compute_find(const char *name, const struct shape *shape, void **state, const char **why);
+
+/* A library that gathers parts. */
+struct gather {
+    const char *name, *how;
+    void *state;
+    void (*begin)(void *state, const float *part, float *parts, size_t elements); /* in the background */
+    void (*poke)(void *state);                                                    /* NULL: it needs none */
+    void (*end)(void *state);
+    void (*close)(void *state);
+};
+
+void gather_pickle(struct gather *gather, pk_comm_t *comm);
+/* false: it is not here, and `why` says so. */
+bool gather_mpi(struct gather *gather, const struct shape *shape, const char **why);
+
+/* Medians over the rounds of the slowest rank's time for all layers, in ms. */
+struct times {
+    double attention, communication, in_turn, overlapped;
+    bool unquiet; /* one of them moved by more than half between its quartiles */
+};
+
+struct job {
+    struct shape shape;
+    pk_comm_t *comm;
+    const struct compute *compute;
+    void *compute_state;
+    struct gather libraries[LIBRARIES_MAX];
+    int library_count;
+    int rounds, warmup;
+    bool spoil; /* one element, so that the check must find it */
+    float **parts, **queries, *gathered[2], **outputs;
+    struct times times[LIBRARIES_MAX];
+};
+
+/* End with the library's words. */
+void must(pk_result_t result, const char *what);
+
+/* Fill in job->times. */
+void measure(struct job *job);
+
+/* All layers once, overlapped. */
+void run_overlapped(struct job *job, struct gather *library);
+
+/* Run it and look: how many of the elements that were looked at are not a plain reference's, on any rank. */
+size_t check(struct job *job, struct gather *library);
+
+/* Queries (kind 0) and parts (kind 1) of every rank, known to all, so that results can be checked. */
+float number(int kind, int layer, int rank, size_t i);
+
+void report(const struct job *job);
+/* false: no gnuplot here. */
+bool picture(const struct job *job, const char *prefix);
+
+#endif

@@ -1,0 +1,129 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Attention once more, plainly: from numbers that every rank can make for all ranks, in double precision, with the softmax written as in
+ * the book. Whatever went wrong on the way, in the library or in the attention, ends as a difference here.
+ */
+#include "attention.h"
+
+#include <math.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define QUERIES_LOOKED_AT 2 /* of each head */
+#define TOLERANCE 1e-4
+
+float number(int kind, int layer, int rank, size_t i)
+{
+    uint32_t x = (uint32_t)i * 2654435761u + (uint32_t)(kind + 2 * layer) * 40503u + (uint32_t)rank * 977u + 1u;
+
+    x = (x ^ x >> 15) * 2246822519u;
+    x = (x ^ x >> 13) * 3266489917u;
+    return (float)(x >> 8) / 8388608.0f - 1;
+}
+
+/* Output of one query of one head: [width]. `parts` is [ranks] parts; `scores` has room for one a key. */
+static void plain_attention(const struct shape *s, const float *query, const float *parts, int head, double *scores, double *output)
+{
+    size_t width = (size_t)s->width, part = shape_part(s), first = (size_t)head * (size_t)s->keys * width, n = 0;
+    double highest = -INFINITY, total = 0;
+
+    for (int r = 0; r < s->ranks; r++)
+        for (size_t k = 0; k < (size_t)s->keys; k++, n++) {
+            const float *key = parts + (size_t)r * part + first + k * width;
+
+            scores[n] = 0;
+            for (size_t c = 0; c < width; c++)
+                scores[n] += (double)query[c] * (double)key[c];
+            highest = fmax(highest, scores[n]);
+        }
+    memset(output, 0, width * sizeof *output);
+    n = 0;
+    for (int r = 0; r < s->ranks; r++)
+        for (size_t k = 0; k < (size_t)s->keys; k++, n++) {
+            const float *value = parts + (size_t)r * part + part / 2 + first + k * width;
+            double weight = exp(scores[n] - highest);
+
+            total += weight;
+            for (size_t c = 0; c < width; c++)
+                output[c] += weight * (double)value[c];
+        }
+    for (size_t c = 0; c < width; c++)
+        output[c] /= total;
+}
+
+static size_t differences(const struct shape *s, const float *queries, const float *parts, const float *got, double *scores, double *row)
+{
+    size_t width = (size_t)s->width, wrong = 0;
+
+    for (int head = 0; head < s->heads; head++)
+        for (int i = 0; i < QUERIES_LOOKED_AT; i++) {
+            size_t at = ((size_t)head * (size_t)s->queries + (size_t)(i * (s->queries - 1))) * width;
+
+            plain_attention(s, queries + at, parts, head, scores, row);
+            for (size_t c = 0; c < width; c++)
+                wrong += !(fabs((double)got[at + c] - row[c]) <= TOLERANCE); /* not a number is wrong too */
+        }
+    return wrong;
+}
+
+static size_t check_layer(struct job *job, int layer, float *parts, float *scratch, double *scores)
+{
+    const struct shape *s = &job->shape;
+    size_t part = shape_part(s), wrong = 0;
+    float *queries = scratch, *got = scratch + shape_queries(s);
+
+    for (int r = 0; r < s->ranks; r++)
+        for (size_t i = 0; i < part; i++)
+            parts[(size_t)r * part + i] = number(1, layer, r, i);
+    if (layer >= s->layers - 2) { /* those are still in the two buffers, and every element must be the very same */
+        float *came = scratch + 2 * shape_queries(s);
+
+        job->compute->get(job->compute_state, came, job->gathered[layer % 2], (size_t)s->ranks * part);
+        for (size_t i = 0; i < (size_t)s->ranks * part; i++)
+            wrong += came[i] != parts[i];
+    }
+    for (size_t i = 0; i < shape_queries(s); i++)
+        queries[i] = number(0, layer, s->rank, i) / sqrtf((float)s->width);
+    job->compute->get(job->compute_state, got, job->outputs[layer], shape_queries(s));
+    if (job->spoil && layer == 0)
+        got[0] += 1;
+    return wrong + differences(s, queries, parts, got, scores, scores + (size_t)s->ranks * (size_t)s->keys);
+}
+
+/* Nothing of an earlier run may pass for this one's. */
+static void wipe(struct job *job, const float *parts)
+{
+    size_t all = (size_t)job->shape.ranks * shape_part(&job->shape);
+
+    for (int layer = 0; layer < job->shape.layers; layer++)
+        job->compute->put(job->compute_state, job->outputs[layer], parts, shape_queries(&job->shape));
+    for (int i = 0; i < 2; i++)
+        job->compute->put(job->compute_state, job->gathered[i], parts, all);
+}
+
+size_t check(struct job *job, struct gather *library)
+{
+    const struct shape *s = &job->shape;
+    size_t all = (size_t)s->ranks * shape_part(s), room = all > shape_queries(s) ? all : shape_queries(s);
+    float *parts = malloc(room * sizeof *parts), *scratch = malloc((2 * shape_queries(s) + all) * sizeof *scratch);
+    double *scores = malloc(((size_t)s->ranks * (size_t)s->keys + (size_t)s->width) * sizeof *scores);
+    uint64_t wrong = 0, anywhere;
+
+    if (parts == NULL || scratch == NULL || scores == NULL) {
+        fprintf(stderr, "attention_overlap: no memory for the check\n");
+        exit(1);
+    }
+    for (size_t i = 0; i < room; i++)
+        parts[i] = NAN;
+    wipe(job, parts);
+    run_overlapped(job, library);
+    for (int layer = 0; layer < s->layers; layer++)
+        wrong += check_layer(job, layer, parts, scratch, scores);
+    must(pk_allreduce(&wrong, &anywhere, 1, PK_UINT64, PK_SUM, job->comm, PK_BLOCKING), "pk_allreduce");
+    free(parts);
+    free(scratch);
+    free(scores);
+    return (size_t)anywhere;
+}

@@ -1,0 +1,226 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What is overlap worth? Each rank has queries of its own and a part of the keys and values. For each layer it needs all ranks' parts, which
+ * an allgather brings while it computes the layer before. The same with MPI_Iallgather where the program was built with Open MPI and started
+ * by its mpirun. Computes on the CPU; on the CPU copies cost computing time, so leave a core to them (--threads) if you can.
+ *     cmake -S . -B build && cmake --build build && mpirun -n 2 build/attention_overlap --picture overlap
+ * Between "hosts" of one machine, over TCP:
+ *     mpirun -n 1 -x PK_HOST_ID=a build/attention_overlap --threads 1 : -n 1 -x PK_HOST_ID=b build/attention_overlap --threads 1
+ */
+#include "attention.h"
+
+#include <getopt.h>
+#include <math.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char usage[] =
+    "usage: attention_overlap [options]     (one process a rank, by mpirun or PK_RANK, PK_SIZE, PK_ROOT; alone a job of one)\n"
+    "  --layers N      layers of a run (default 12)\n"
+    "  --heads N       attention heads (default 8)\n"
+    "  --width N       numbers of a head, 256 at most (default 64)\n"
+    "  --queries N     queries of each rank (default 16)\n"
+    "  --keys N        keys of each rank (default 1024)\n"
+    "  --threads N     threads that compute, on each rank (default: this process's CPUs by the ranks of this host)\n"
+    "  --rounds N      measured rounds (default 15)\n"
+    "  --warmup N      rounds before them (default 3)\n"
+    "  --compute C     cpu or auto (default auto)\n"
+    "  --alone         do not compare with Open MPI\n"
+    "  --picture NAME  draw NAME.png and NAME.svg (needs gnuplot)\n"
+    "  --spoil         change one result before it is checked: the program must then fail\n"
+    "  --help          this text\n";
+
+struct options {
+    struct shape shape;
+    int rounds, warmup;
+    const char *compute, *picture;
+    bool alone, spoil;
+};
+
+static int positive(const char *text)
+{
+    char *end;
+    long value = strtol(text, &end, 10);
+
+    if (*end != '\0' || value < 1 || value > 1 << 24) {
+        fprintf(stderr, "attention_overlap: '%s' is not a number that can be used here\n", text);
+        exit(2);
+    }
+    return (int)value;
+}
+
+static void parse(int argc, char **argv, struct options *o)
+{
+    static const struct option names[] = {
+        { "layers", 1, NULL, 'l' }, { "heads", 1, NULL, 'h' },   { "width", 1, NULL, 'w' },   { "queries", 1, NULL, 'q' },
+        { "keys", 1, NULL, 'k' },   { "threads", 1, NULL, 't' }, { "rounds", 1, NULL, 'r' },  { "warmup", 1, NULL, 'u' },
+        { "compute", 1, NULL, 'c' }, { "alone", 0, NULL, 'a' },  { "picture", 1, NULL, 'p' }, { "spoil", 0, NULL, 's' },
+        { "help", 0, NULL, 'H' },   { NULL, 0, NULL, 0 },
+    };
+    int option;
+
+    *o = (struct options){ .rounds = 15, .warmup = 3, .compute = "auto" };
+    o->shape = (struct shape){ .layers = 12, .heads = 8, .width = 64, .queries = 16, .keys = 1024 };
+    while ((option = getopt_long(argc, argv, "", names, NULL)) != -1) {
+        switch (option) {
+        case 'l': o->shape.layers = positive(optarg); break;
+        case 'h': o->shape.heads = positive(optarg); break;
+        case 'w': o->shape.width = positive(optarg); break;
+        case 'q': o->shape.queries = positive(optarg); break;
+        case 'k': o->shape.keys = positive(optarg); break;
+        case 't': o->shape.threads = positive(optarg); break;
+        case 'r': o->rounds = positive(optarg); break;
+        case 'u': o->warmup = positive(optarg); break;
+        case 'c': o->compute = optarg; break;
+        case 'a': o->alone = true; break;
+        case 'p': o->picture = optarg; break;
+        case 's': o->spoil = true; break;
+        case 'H': fputs(usage, stdout); exit(0);
+        default: fputs(usage, stderr); exit(2);
+        }
+    }
+    if (optind < argc || o->rounds > ROUNDS_MAX) {
+        fputs(usage, stderr);
+        exit(2);
+    }
+}
+
+static void join(struct job *job)
+{
+    pk_unique_id_t id;
+    pk_result_t result = pk_comm_init(&job->comm, NULL);
+
+    if (result == PK_ERR_UNSUPPORTED) { /* started alone */
+        must(pk_get_unique_id(&id), "pk_get_unique_id");
+        result = pk_comm_init_rank(&job->comm, 1, 0, &id, NULL);
+    }
+    must(result, "init");
+    must(pk_comm_rank(job->comm, &job->shape.rank), "pk_comm_rank");
+    must(pk_comm_size(job->comm, &job->shape.ranks), "pk_comm_size");
+}
+
+/* This process's CPUs, shared with the ranks that sit on the same host; all ranks take the least. */
+static int threads_here(const struct job *job)
+{
+    cpu_set_t set;
+    int32_t here = 0, mine, least;
+
+    for (int r = 0; r < job->shape.ranks; r++) {
+        pk_path_t path = { .struct_size = sizeof path };
+
+        must(pk_comm_path(job->comm, r, PK_MEM_HOST, PK_MEM_HOST, &path), "pk_comm_path");
+        here += strcmp(path.transport, "self") == 0 || strcmp(path.transport, "shm") == 0;
+    }
+    CPU_ZERO(&set);
+    mine = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) / here : 1;
+    mine = mine > 1 ? mine : 1;
+    must(pk_allreduce(&mine, &least, 1, PK_INT32, PK_MIN, job->comm, PK_BLOCKING), "pk_allreduce");
+    return (int)least;
+}
+
+static float *memory(struct job *job, size_t elements)
+{
+    float *memory = job->compute->alloc(job->compute_state, elements);
+
+    if (memory == NULL) {
+        fprintf(stderr, "attention_overlap: rank %d has no memory\n", job->shape.rank);
+        exit(1);
+    }
+    return memory;
+}
+
+static float *filled(struct job *job, int kind, int layer, size_t elements)
+{
+    float scale = kind == 0 ? 1 / sqrtf((float)job->shape.width) : 1, *plain = malloc(elements * sizeof *plain), *filled = memory(job, elements);
+
+    if (plain == NULL)
+        exit(1);
+    for (size_t i = 0; i < elements; i++)
+        plain[i] = number(kind, layer, job->shape.rank, i) * scale;
+    job->compute->put(job->compute_state, filled, plain, elements);
+    free(plain);
+    return filled;
+}
+
+static void open_job(struct job *job, const struct options *o)
+{
+    const char *why = NULL;
+    size_t layers = (size_t)o->shape.layers;
+
+    job->shape = o->shape;
+    job->rounds = o->rounds;
+    job->warmup = o->warmup;
+    job->spoil = o->spoil;
+    join(job);
+    if (job->shape.threads == 0)
+        job->shape.threads = threads_here(job);
+    job->compute = compute_find(o->compute, &job->shape, &job->compute_state, &why);
+    if (job->compute == NULL) {
+        fprintf(stderr, "attention_overlap: --compute %s: %s\n", o->compute, why);
+        exit(2);
+    }
+    job->parts = calloc(3 * layers, sizeof *job->parts);
+    if (job->parts == NULL)
+        exit(1);
+    job->queries = job->parts + layers;
+    job->outputs = job->queries + layers;
+    for (int layer = 0; layer < job->shape.layers; layer++) {
+        job->parts[layer] = filled(job, 1, layer, shape_part(&job->shape));
+        job->queries[layer] = filled(job, 0, layer, shape_queries(&job->shape));
+        job->outputs[layer] = memory(job, shape_queries(&job->shape));
+    }
+    for (int i = 0; i < 2; i++)
+        job->gathered[i] = memory(job, (size_t)job->shape.ranks * shape_part(&job->shape));
+}
+
+static void open_libraries(struct job *job, bool alone)
+{
+    const char *why = "--alone";
+
+    gather_pickle(&job->libraries[job->library_count++], job->comm);
+    if (!alone && gather_mpi(&job->libraries[job->library_count], &job->shape, &why))
+        job->library_count++;
+    else if (job->shape.rank == 0)
+        printf("Open MPI is not compared with: %s\n", why);
+}
+
+static void close_job(struct job *job)
+{
+    for (int l = job->library_count - 1; l >= 0; l--)
+        job->libraries[l].close(job->libraries[l].state);
+    for (int i = 0; i < 3 * job->shape.layers; i++)
+        job->compute->free(job->compute_state, job->parts[i]);
+    for (int i = 0; i < 2; i++)
+        job->compute->free(job->compute_state, job->gathered[i]);
+    free(job->parts);
+    job->compute->close(job->compute_state);
+    must(pk_comm_destroy(job->comm), "pk_comm_destroy");
+}
+
+int main(int argc, char **argv)
+{
+    static struct job job;
+    struct options o;
+    size_t wrong = 0;
+
+    parse(argc, argv, &o);
+    open_job(&job, &o);
+    open_libraries(&job, o.alone);
+    for (int l = 0; l < job.library_count && wrong == 0; l++) {
+        wrong = check(&job, &job.libraries[l]);
+        if (job.shape.rank == 0 && wrong > 0)
+            fprintf(stderr, "attention_overlap: with %s %zu elements are wrong\n", job.libraries[l].name, wrong);
+    }
+    if (wrong == 0) {
+        measure(&job);
+        report(&job);
+        if (job.shape.rank == 0 && o.picture != NULL && !picture(&job, o.picture))
+            printf("No picture: gnuplot is not here, or could not write it.\n");
+        else if (job.shape.rank == 0 && o.picture != NULL)
+            printf("The picture is %s.png (and .svg).\n", o.picture);
+    }
+    close_job(&job);
+    return wrong > 0;
+}

@@ -1,0 +1,88 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The table, and what it means in plain words. Rank 0 speaks. */
+#include "attention.h"
+
+#include <stdio.h>
+#include <sys/utsname.h>
+#include <time.h>
+#include <unistd.h>
+
+/* The part of the communication that cost no time, of what could be hidden: the first layer's has no attention before it. */
+static double hidden(const struct job *job, const struct times *t)
+{
+    double could = t->communication * (job->shape.layers - 1) / job->shape.layers;
+
+    return could > 0 ? (t->in_turn - t->overlapped) / could : 0;
+}
+
+static void print_way(const struct job *job)
+{
+    pk_path_t path = { .struct_size = sizeof path };
+    pk_explanation_t e = { .struct_size = sizeof e };
+    int peer = (job->shape.rank + 1) % job->shape.ranks;
+
+    if (job->shape.ranks == 1)
+        return;
+    if (pk_comm_path(job->comm, peer, PK_MEM_HOST, PK_MEM_HOST, &path) == PK_OK)
+        printf("path to rank %d: %s (%s): %s\n", peer, path.transport, path.device, path.reason);
+    if (pk_explain(job->comm, PK_OP_ALLGATHER, shape_part(&job->shape), PK_F32, PK_MEM_HOST, 0, 0, &e) == PK_OK)
+        printf("allgather: %s over %s, %d SMs: %s\n", e.algorithm, e.transports, e.sms, e.reason);
+}
+
+static void print_set_up(const struct job *job)
+{
+    const struct shape *s = &job->shape;
+    double flops = 4.0 * (double)shape_queries(s) * s->ranks * s->keys * s->layers;
+    time_t now = time(NULL);
+    struct utsname host = { .release = "?" };
+    char date[32] = "";
+
+    uname(&host);
+    strftime(date, sizeof date, "%Y-%m-%d %H:%M", localtime(&now));
+    printf("attention_overlap, %s, Linux %s, %ld CPUs\n", date, host.release, sysconf(_SC_NPROCESSORS_ONLN));
+    printf("attention on the %s: this build of the example has no GPU code\n", job->compute->name);
+    printf("%d ranks of %d thread%s, %d layers; each rank: %d heads of %d, %d queries against %d keys of every rank\n", s->ranks, s->threads,
+           s->threads == 1 ? "" : "s", s->layers, s->heads, s->width, s->queries, s->keys);
+    printf("a layer's keys and values: %.2f MB from each rank; its attention: %.0f million operations, %.1f GFLOP/s a rank alone\n",
+           (double)shape_part(s) * 4e-6, flops / s->layers * 1e-6, flops / job->times[0].attention * 1e-6);
+    print_way(job);
+}
+
+static void print_sentence(const struct job *job)
+{
+    const struct times *t = &job->times[0];
+    double layers = job->shape.layers, share = hidden(job, t);
+    long cores = sysconf(_SC_NPROCESSORS_ONLN);
+
+    printf("\nA layer takes %.2f ms when its keys and values are fetched first and %.2f ms when they travel during the layer before: ",
+           t->in_turn / layers, t->overlapped / layers);
+    if (share >= 0.05)
+        printf("%.0f %% of the communication disappears behind the attention.\n", share > 1 ? 100 : 100 * share);
+    else
+        printf("overlapping gains nothing here.\n");
+    if (t->unquiet)
+        printf("(But times moved by more than half from round to round, ~: something else runs on this machine, and the figures say little.)\n");
+    if ((long)job->shape.threads * job->shape.ranks >= cores)
+        printf("(The ranks' threads are as many as the %ld CPUs: whoever copies takes a CPU from the attention. With a CPU to spare, --threads,\n"
+               "or with copy engines of GPUs, it need not.)\n", cores);
+}
+
+void report(const struct job *job)
+{
+    double layers = job->shape.layers;
+
+    if (job->shape.rank != 0)
+        return;
+    print_set_up(job);
+    printf("\nms a layer, medians of %d rounds, slowest rank\n", job->rounds);
+    printf("%-12s %10s %14s %10s %11s %8s %12s  %s\n", "", "attention", "communication", "in turn", "overlapped", "hidden", "attention", "");
+    printf("%-12s %10s %14s %10s %11s %8s %12s\n", "", "alone", "alone", "", "", "", "/ overlapped");
+    for (int l = 0; l < job->library_count; l++) {
+        const struct times *t = &job->times[l];
+
+        printf("%-12s %10.3f %14.3f %10.3f %11.3f %6.0f %% %12.3f%c %s\n", job->libraries[l].name, t->attention / layers,
+               t->communication / layers, t->in_turn / layers, t->overlapped / layers, 100 * hidden(job, t), t->attention / t->overlapped,
+               t->unquiet ? '~' : ' ', job->libraries[l].how);
+    }
+    print_sentence(job);
+}

@@ -6,7 +6,8 @@
 #ifndef ATTENTION_H
 #define ATTENTION_H
 
-#include <pickle/pickle.h>
+#include "../example.h"
+
 #include <stdbool.h>
 #include <stddef.h>
 
@@ -90,9 +91,6 @@ struct job {
     float **parts, **queries, *gathered[2], **outputs;
     struct times times[LIBRARIES_MAX];
 };
-
-/* End with the library's words. */
-void must(pk_result_t result, const char *what);
 
 /* Fill in job->times. */
 void measure(struct job *job);

@@ -2,24 +2,10 @@
 /* Keys and values by libpickle: an allgather in a host stream, which the library carries on by itself. */
 #include "attention.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-
 struct ours {
     pk_comm_t *comm;
     pk_stream_t stream;
 };
-
-void must(pk_result_t result, const char *what)
-{
-    pk_error_info_t info = { .struct_size = sizeof info };
-
-    if (result == PK_OK)
-        return;
-    pk_last_error(&info);
-    fprintf(stderr, "attention_overlap: %s: %s: %s\n", what, pk_strerror(result), info.text);
-    exit(1);
-}
 
 static void begin(void *state, const float *part, float *parts, size_t elements)
 {

@@ -87,20 +87,6 @@ static void parse(int argc, char **argv, struct options *o)
     }
 }
 
-static void join(struct job *job)
-{
-    pk_unique_id_t id;
-    pk_result_t result = pk_comm_init(&job->comm, NULL);
-
-    if (result == PK_ERR_UNSUPPORTED) { /* started alone */
-        must(pk_get_unique_id(&id), "pk_get_unique_id");
-        result = pk_comm_init_rank(&job->comm, 1, 0, &id, NULL);
-    }
-    must(result, "init");
-    must(pk_comm_rank(job->comm, &job->shape.rank), "pk_comm_rank");
-    must(pk_comm_size(job->comm, &job->shape.ranks), "pk_comm_size");
-}
-
 /* This process's CPUs, shared with the ranks that sit on the same host; all ranks take the least. */
 static int threads_here(const struct job *job)
 {
@@ -153,7 +139,7 @@ static void open_job(struct job *job, const struct options *o)
     job->rounds = o->rounds;
     job->warmup = o->warmup;
     job->spoil = o->spoil;
-    join(job);
+    job->comm = join(&job->shape.rank, &job->shape.ranks);
     if (job->shape.threads == 0)
         job->shape.threads = threads_here(job);
     job->compute = compute_find(o->compute, &job->shape, &job->compute_state, &why);

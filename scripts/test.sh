@@ -116,6 +116,7 @@ step "bench: configure against the installed package" 60 \
 }
 
 step "README.md's program by README.md's command" 60 sh tests/abi/readme.sh "$PWD" "$PWD/build/prefix"
+step "docs/guide.md: programs, commands, and what they print" 200 python3 tests/abi/guide.py docs/guide.md "$PWD/build/prefix" build/bench build/bench/compare
 step "examples: each by the line of its header" 300 sh tests/abi/example_lines.sh "$PWD" "$PWD/build/prefix"
 step "examples: configure against the installed package" 60 \
     cmake -S examples -B build/examples -G Ninja -DCMAKE_PREFIX_PATH="$PWD/build/prefix" >/dev/null &&

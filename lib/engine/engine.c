@@ -97,12 +97,23 @@ static void collapse(struct pki_engine *e)
         pki_task_end(pki_container_of(node, struct pki_task, node), (pk_result_t)atomic_load(&e->failed));
 }
 
+/* Of a poisoned communicator every call ends here, and no operation makes progress any more. */
+static void tell_rest(struct pki_engine *e)
+{
+    if (atomic_load(&e->untold) == 0 || !pki_engine_trylock(e))
+        return;
+    pki_side_tell_again(e);
+    pki_engine_unlock(e);
+}
+
 pk_result_t pki_engine_status(struct pki_engine *e)
 {
     pk_result_t code = (pk_result_t)atomic_load(&e->failed); /* pairs with the store in poison: the record is complete */
 
-    if (code != PK_OK)
+    if (code != PK_OK) {
+        tell_rest(e);
         pki_error_set(&e->error);
+    }
     return code;
 }
 
@@ -263,6 +274,8 @@ bool pki_engine_progress(struct pki_engine *e)
     collapse(e);
     if (atomic_load(&e->failed) != PK_OK)
         pki_capture_release(e); /* a graph's next wait comes after the last one was let go */
+    if (atomic_load(&e->untold) > 0)
+        pki_side_tell_again(e);
     free_ended(e);
     return moved;
 }
@@ -277,6 +290,9 @@ void pki_engine_drain(struct pki_engine *e)
 
         if (atomic_load(&e->failed) != PK_OK)
             pki_capture_release(e);
+        if (atomic_load(&e->untold) > 0)
+            pki_side_tell_again(e);
+        idle = idle && atomic_load(&e->untold) == 0;
         (void)progress_puts(e);
         if (e->queues_open)
             idle = idle && e->gpu->ops->idle(&e->work) && e->gpu->ops->idle(&e->late) && pki_stage_idle(e);

@@ -146,6 +146,7 @@ struct pki_peer {
     int side_fd;
     bool gone;                      /* said goodbye, or died */
     bool gone_before;               /* and that was known a whole round of progress ago */
+    bool untold;                    /* of this engine's failure: there was no room */
     uint64_t sends_begun[2], recvs_begun[2]; /* matching numbers; [1]: captured operations */
     uint32_t patience_ns;           /* how long a send in a stream looks for this peer's grant */
     uint64_t coll_heard;            /* highest number of a collective it has spoken of */
@@ -373,6 +374,7 @@ struct pki_engine {
     pk_stats_t stats;
     atomic_int failed;         /* pk_result_t; the record is written before it */
     pk_error_info_t error;
+    atomic_int untold;         /* peers that still have to hear of the failure */
     bool spin, collapsed;
     atomic_uint idle_rounds;   /* a hint when to look around; written without the lock too */
     uint64_t checked_ns;       /* when peers and deadlines were last looked at */
@@ -545,6 +547,8 @@ pk_result_t pki_side_send_export(struct pki_engine *engine, struct pki_peer *pee
 void pki_side_poll(struct pki_engine *engine, struct pki_peer *peer);
 void pki_side_check_left(struct pki_engine *engine, struct pki_peer *peer); /* a peer that said goodbye is still waited for */
 void pki_side_tell_all(struct pki_engine *engine, bool failed);
+/* Those that had no room for the news of this engine's failure. */
+void pki_side_tell_again(struct pki_engine *engine);
 void pki_side_message(struct pki_engine *engine, struct pki_peer *peer, const struct pki_msg *msg, const void *payload);
 
 /* task.c, plan_run.c */

@@ -99,8 +99,7 @@ static uint32_t get_u32(const unsigned char *in)
     return in[0] | (uint32_t)in[1] << 8 | (uint32_t)in[2] << 16 | (uint32_t)in[3] << 24;
 }
 
-/* What finds no room is lost: then the peer sees the connection close. */
-static void tell_by_message(struct pki_peer *peer, const struct frame *frame)
+static pk_result_t tell_by_message(struct pki_peer *peer, const struct frame *frame)
 {
     unsigned char bytes[NEWS_BYTES + sizeof frame->u.failed.text];
     size_t text = frame->kind == FRAME_FAILED ? strlen(frame->u.failed.text) : 0;
@@ -110,10 +109,20 @@ static void tell_by_message(struct pki_peer *peer, const struct frame *frame)
     put_u32(bytes + 4, frame->kind == FRAME_FAILED ? (uint32_t)frame->u.failed.code : 0);
     put_u32(bytes + 8, frame->kind == FRAME_FAILED ? (uint32_t)frame->u.failed.peer : 0);
     memcpy(bytes + NEWS_BYTES, frame->u.failed.text, text);
-    (void)peer->lane->iface->transport->msg(peer->lane, &msg, bytes);
+    return peer->lane->iface->transport->msg(peer->lane, &msg, bytes);
 }
 
-void pki_side_tell_all(struct pki_engine *e, bool failed)
+/* PK_IN_PROGRESS: there is no room now. Whom nothing reaches any more sees the connection close. */
+static pk_result_t tell(struct pki_peer *peer, const struct frame *frame)
+{
+    if (peer->gone)
+        return PK_OK;
+    if (peer->side_fd >= 0)
+        return pki_fd_send(peer->side_fd, frame, sizeof *frame, NULL, 0, NULL);
+    return peer->lane != NULL ? tell_by_message(peer, frame) : PK_OK;
+}
+
+static struct frame news(const struct pki_engine *e, bool failed)
 {
     struct frame frame = { .version = FRAME_VERSION, .kind = failed ? FRAME_FAILED : FRAME_BYE };
 
@@ -123,14 +132,37 @@ void pki_side_tell_all(struct pki_engine *e, bool failed)
         snprintf(frame.u.failed.text, sizeof frame.u.failed.text, "%.*s",
                  (int)sizeof frame.u.failed.text - 1, e->error.text);
     }
+    return frame;
+}
+
+void pki_side_tell_all(struct pki_engine *e, bool failed)
+{
+    const struct frame frame = news(e, failed);
+    int untold = 0;
+
     for (int i = 0; i < e->config.size; i++) {
-        if (e->peers[i].gone)
-            continue;
-        if (e->peers[i].side_fd >= 0)
-            (void)pki_fd_send(e->peers[i].side_fd, &frame, sizeof frame, NULL, 0, NULL); /* else it sees the socket close */
-        else if (e->peers[i].lane != NULL)
-            tell_by_message(&e->peers[i], &frame);
+        struct pki_peer *peer = &e->peers[i];
+
+        peer->untold = tell(peer, &frame) == PK_IN_PROGRESS && failed;
+        untold += peer->untold;
     }
+    atomic_store(&e->untold, untold);
+}
+
+void pki_side_tell_again(struct pki_engine *e)
+{
+    const struct frame frame = news(e, true);
+    int untold = 0;
+
+    for (int i = 0; i < e->nifaces; i++) /* what is on its way in a lane makes room */
+        (void)e->ifaces[i]->transport->progress(e->ifaces[i]);
+    for (int i = 0; i < e->config.size; i++) {
+        struct pki_peer *peer = &e->peers[i];
+
+        peer->untold = peer->untold && tell(peer, &frame) == PK_IN_PROGRESS;
+        untold += peer->untold;
+    }
+    atomic_store(&e->untold, untold);
 }
 
 /* ---- in ---- */

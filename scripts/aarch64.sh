@@ -50,6 +50,7 @@ cmake -S . -B build/aarch64/build -G Ninja -DCMAKE_TOOLCHAIN_FILE="$PWD/cmake/aa
 cmake --build build/aarch64/build --target pickle pickle-conform
 file=$(readlink -f build/aarch64/build/lib/libpickle.so)
 aarch64-linux-gnu-readelf -h "$file" | grep -q AArch64 || { echo "$file is not for aarch64"; exit 1; }
+python3 tests/abi/vectors.py "$file" aarch64-linux-gnu-objdump
 
 # run ARGUMENT...: the conformance program, emulated
 run() {

@@ -55,6 +55,8 @@ class Pickle:
             "pk_comm_init_rank": [pointer, integer, integer, pointer, pointer],
             "pk_get_unique_id": [pointer],
             "pk_comm_destroy": [pointer],
+            "pk_comm_rank": [pointer, pointer],
+            "pk_comm_size": [pointer, pointer],
             "pk_comm_async_error": [pointer],
             "pk_send": [pointer, size, integer, integer, pointer, Stream],
             "pk_recv": [pointer, size, integer, integer, pointer, Stream],

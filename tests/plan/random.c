@@ -7,6 +7,10 @@
 
 #define CASES 16000
 #define SIZE_MAX_RANKS 9
+#define MANY_CASES 300
+#define MANY_EVERY 6 /* of them one on up to MANY_RANKS ranks, the others on up to SOME_RANKS: time grows with their cube */
+#define SOME_RANKS 20
+#define MANY_RANKS 64
 #define CHUNKS_MAX 5
 
 static size_t random_count(uint64_t *random, int size)
@@ -71,9 +75,10 @@ static const char *describe(const struct plan_world *world)
     return text;
 }
 
-static void one_case(const struct pki_algorithm *algorithm, uint64_t *random)
+/* On some number of ranks from `least` to `most`. */
+static void one_case(const struct pki_algorithm *algorithm, int least, int most, uint64_t *random)
 {
-    struct plan_case c = { .size = 1 + (int)(plan_random(random) % SIZE_MAX_RANKS), .chunk = 1 };
+    struct plan_case c = { .size = least + (int)(plan_random(random) % (uint64_t)(most - least + 1)), .chunk = 1 };
     size_t chunks = 1 + plan_random(random) % CHUNKS_MAX;
     uint64_t seed = plan_random(random);
     struct plan_world world;
@@ -97,7 +102,17 @@ Test(plan, random_schedules)
     int n = algorithms();
 
     for (int i = 0; i < CASES; i++)
-        one_case(pki_algorithms[i % n], &random);
+        one_case(pki_algorithms[i % n], 1, SIZE_MAX_RANKS, &random);
+}
+
+/* As many ranks as a host may have: sums of several reductions, trees of several levels, all that few ranks do not show. */
+Test(plan, random_schedules_of_many_ranks)
+{
+    uint64_t random = 20261122;
+    int n = algorithms();
+
+    for (int i = 0; i < MANY_CASES; i++)
+        one_case(pki_algorithms[i / MANY_EVERY % n], SIZE_MAX_RANKS + 1, i % MANY_EVERY == 0 ? MANY_RANKS : SOME_RANKS, &random);
 }
 
 static void no_hazard(const struct pki_algorithm *algorithm, int size, int root)
@@ -125,6 +140,23 @@ Test(plan, no_hazard)
         for (int size = 1; size <= SIZE_MAX_RANKS; size++)
             for (int root = 0; root < (plan_is_rooted(*a) ? size : 1); root++)
                 no_hazard(*a, size, root);
+}
+
+Test(plan, no_hazard_among_many_ranks)
+{
+    static const int sizes[] = { 16, 17, 31, 33, MANY_RANKS };
+
+    for (const struct pki_algorithm *const *a = pki_algorithms; *a != NULL; a++) {
+        for (size_t k = 0; k < sizeof sizes / sizeof sizes[0]; k++) {
+            struct plan_case c = { sizes[k], plan_is_rooted(*a) ? sizes[k] / 3 : 0, k % 2 ? PLAN_ALL_IN_PLACE : 0x2d, 7, 4, k };
+            struct plan_world world;
+            char text[128] = "";
+
+            cr_assert(plan_world_make(&world, *a, &c));
+            cr_assert_not(plan_find_hazard(&world, text, sizeof text), "%s: %s", describe(&world), text);
+            plan_world_free(&world);
+        }
+    }
 }
 
 /* ---- the same bits ---- */

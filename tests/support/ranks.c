@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "ranks.h"
 
-#include <arpa/inet.h>
 #include <errno.h>
-#include <netinet/in.h>
 #include <signal.h>
 #include <spawn.h>
 #include <stdarg.h>
@@ -11,10 +9,11 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/socket.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
+
+#include "ports.h"
 
 #define ROLE "PICKLE_TEST_ROLE"
 #define MEMORY "PICKLE_TEST_MEMORY"
@@ -130,19 +129,6 @@ void ranks_meet(void)
     }
 }
 
-/* A port that is free now. Nobody else takes it so soon: the kernel hands them out in turn. */
-static int free_port(void)
-{
-    struct sockaddr_in address = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
-    socklen_t bytes = sizeof address;
-    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-
-    if (fd < 0 || bind(fd, (struct sockaddr *)&address, bytes) != 0 || getsockname(fd, (struct sockaddr *)&address, &bytes) != 0)
-        broken("looking for a free port");
-    close(fd);
-    return ntohs(address.sin_port);
-}
-
 void ranks_open(struct ranks *ranks, int size)
 {
     void *memory;
@@ -151,7 +137,7 @@ void ranks_open(struct ranks *ranks, int size)
     ranks->size = size;
     for (int r = 0; r < RANKS_MAX; r++)
         ranks->statuses[r] = -2;
-    snprintf(ranks->root, sizeof ranks->root, "127.0.0.1:%d", free_port());
+    snprintf(ranks->root, sizeof ranks->root, "127.0.0.1:%d", free_port(NULL, 0));
     ranks->memory = memfd_create("pickle-test", 0); /* the ranks inherit it */
     if (ranks->memory < 0 || ftruncate(ranks->memory, sizeof *ranks->shared) != 0)
         broken("memfd_create");

@@ -3,8 +3,11 @@
 #include "bootstrap_ranks.h"
 
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <sys/stat.h>
+
+#include "ports.h"
 
 Test(launcher, host_id)
 {
@@ -103,8 +106,10 @@ static int port_of(const pk_unique_id_t *id, int index)
 
 Test(launcher, torchrun)
 {
+    static const int ours[] = { 1013, 2026 }; /* beyond torchrun's */
     pk_unique_id_t first, same, other;
     int listeners[PKI_ID_ADDRESSES];
+    char port[16];
 
     cr_expect_eq(find_by_torch("1", "0", &first), PK_ERR_ARG);
     cr_expect_eq(find_by_torch("2", "29500", &first), PK_ERR_ARG);
@@ -121,11 +126,12 @@ Test(launcher, torchrun)
     unsetenv("TORCHELASTIC_RESTART_COUNT");
 
     /* Rank 0 takes both ports; who comes to the same then has none; one of two is enough. */
-    cr_assert_eq(find_by_torch("0", "29500", &first), PK_OK, "%s", pki_error_get()->text);
-    cr_expect_eq(find_by_torch("0", "29500", &other), PK_ERR_SYSTEM);
+    snprintf(port, sizeof port, "%d", free_port(ours, 2));
+    cr_assert_eq(find_by_torch("0", port, &first), PK_OK, "%s", pki_error_get()->text);
+    cr_expect_eq(find_by_torch("0", port, &other), PK_ERR_SYSTEM);
     cr_assert_eq(pki_listener_take(&first, listeners), 2);
     close(listeners[0]);
-    cr_assert_eq(find_by_torch("0", "29500", &same), PK_OK, "%s", pki_error_get()->text);
+    cr_assert_eq(find_by_torch("0", port, &same), PK_OK, "%s", pki_error_get()->text);
     close(listeners[1]);
     cr_expect_eq(pki_listener_take(&same, listeners), 1);
     close(listeners[0]);
@@ -222,16 +228,9 @@ static pk_result_t meet(struct rank *self, struct pki_bootstrap *b)
 Test(launcher, root_address_is_used_again, .timeout = 20)
 {
     struct rank ranks[2][2];
-    struct pki_address free_one;
-    char root[PKI_ADDRESS_TEXT];
-    pk_unique_id_t id;
-    int listeners[PKI_ID_ADDRESSES];
+    char root[64];
 
-    cr_assert_eq(pki_bootstrap_id_on(true, &id), PK_OK);
-    free_one = root_of(&id);
-    pki_address_format(&free_one, root);
-    cr_assert_eq(pki_listener_take(&id, listeners), 1);
-    close(listeners[0]);
+    snprintf(root, sizeof root, "127.0.0.1:%d", free_port(NULL, 0));
     for (int round = 0; round < 2; round++) {
         for (int r = 0; r < 2; r++) {
             ranks[round][r] = (struct rank){ .size = 2, .rank = r, .timeout_ms = LIMIT_MS, .body = round == 0 ? linger : meet };

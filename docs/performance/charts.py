@@ -1,0 +1,181 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""The tables of docs/performance.md and its charts, from the files of bench/results and nothing else.
+
+usage: charts.py write TREE     fill in the tables, draw docs/performance/*.svg (needs gnuplot)
+       charts.py check TREE     say where a table is not what the results say; exit 1 then
+"""
+import os
+import re
+import subprocess
+import sys
+
+GPU = "bench/results/2026-11-21-h200-collectives.txt"
+HOST = "bench/results/2026-11-21-host-compare.txt"
+PAGE = "docs/performance.md"
+
+
+def sections(tree, path):
+    """[(command, [row])] of pickle-perf's tables, in order; a row is {column: number}."""
+    found, rows = [], None
+    with open(os.path.join(tree, path), encoding="utf-8") as file:
+        for line in file:
+            if line.startswith("### "):
+                rows = []
+                found.append((line.split(": ", 1)[1].strip(), rows))
+            fields = line.split()
+            if rows is None or len(fields) < 13 or not fields[0].isdigit():
+                continue
+            row = dict(zip(("bytes", "count", "type", "redop", "root", "us", "p99", "min", "max", "algbw", "busbw", "wrong"), fields))
+            rest = [float(field) for field in fields[12:]]
+            if len(rest) == 4:
+                row.update(bare=rest[0], to_bare=rest[1])
+            if len(rest) >= 2:
+                row.update(nccl=rest[-2], ratio=rest[-1])
+            found[-1][1].append({key: float(value) if key not in ("type", "redop", "root") else value for key, value in row.items()})
+    return found
+
+
+def section(tree, path, *words):
+    """Rows of the one table whose command has all these words, and none of those that begin with !."""
+    hits = [rows for command, rows in sections(tree, path)
+            if all((word[1:] not in command.split()) if word[0] == "!" else word in command for word in words)]
+    if len(hits) != 1:
+        sys.exit("%s: %d tables with %s" % (path, len(hits), words))
+    return hits[0]
+
+
+def compared(tree, ranks):
+    """{operation: [(bytes, {world: us})]} of pickle-compare's table for so many ranks."""
+    found, here, worlds = {}, False, []
+    with open(os.path.join(tree, HOST), encoding="utf-8") as file:
+        for line in file:
+            match = re.match(r"# (\d+) ranks a world", line)
+            if match:
+                here = int(match.group(1)) == ranks
+            if line.startswith("# operation"):
+                worlds = [w for w in line.split("|")[0].split()[3:] if w != "ratio"]
+            fields = line.split("|")[0].replace("~", " ").split()
+            if here and line.startswith("  ") and len(fields) > 4 and fields[1].isdigit():
+                times = [fields[2]] + fields[3::2]
+                found.setdefault(fields[0], []).append((int(fields[1]), dict(zip(worlds, times))))
+    return found
+
+
+def size(n):
+    for unit, text in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
+        if n >= unit:
+            return "%g %s" % (n / unit, text)
+    return "%d B" % n
+
+
+def table(headings, rows):
+    return ["| " + " | ".join(headings) + " |", "|" + "---|" * len(headings)] + ["| " + " | ".join(row) + " |" for row in rows]
+
+
+def bandwidth_table(tree):
+    rows = section(tree, GPU, "sendrecv", "oneway")
+    return table(["bytes", "libpickle, no kernel: GB/s", "bare copy: GB/s", "NCCL: GB/s", "NCCL's time / libpickle's"],
+                 [[size(r["bytes"]), "%.1f" % r["algbw"], "%.1f" % r["bare"], "%.1f" % (r["bytes"] / r["nccl"] / 1e3), "%.2f" % r["ratio"]]
+                  for r in rows])
+
+
+def latency_table(tree):
+    default, zero = section(tree, GPU, "pingpong", "!-z"), section(tree, GPU, "pingpong", " -z ")
+    return table(["bytes", "libpickle: µs", "without kernels: µs", "NCCL: µs", "NCCL's time / libpickle's"],
+                 [[size(d["bytes"]), "%.2f" % d["us"], "%.2f" % z["us"], "%.2f" % d["nccl"], "%.2f" % d["ratio"]] for d, z in zip(default, zero)])
+
+
+def gpu_operations(tree):
+    """[(name, rows)]: those on 4 GPUs, the ones of the chart."""
+    return [("allreduce", section(tree, GPU, "-n 4", "allreduce")),
+            ("allgather", section(tree, GPU, "-n 4", "allgather", "!-z")),
+            ("allgather, no kernels", section(tree, GPU, "-n 4", "allgather", "-i -z")),
+            ("reduce_scatter", section(tree, GPU, "-n 4", "reduce_scatter")),
+            ("alltoall", section(tree, GPU, "-n 4", "alltoall")),
+            ("broadcast", section(tree, GPU, "-n 4", "broadcast"))]
+
+
+def collectives_table(tree):
+    lines = []
+    for name, rows in gpu_operations(tree):
+        for r in rows:
+            lines.append([name, size(r["bytes"]), "%.2f" % r["us"], "%.2f" % r["nccl"], "%.2f" % r["ratio"], "%.1f" % r["busbw"]])
+    return table(["4 GPUs", "bytes", "libpickle: µs", "NCCL: µs", "NCCL's time / libpickle's", "libpickle's bus GB/s"], lines)
+
+
+def host_operations(tree, ranks):
+    """{operation: [(bytes, us, us of the best of Open MPI's ways, ratio)]}"""
+    found = {}
+    for op, rows in compared(tree, ranks).items():
+        for n, times in rows:
+            best = min(float(times[w]) for w in ("ompi-cma", "ompi-copy", "ompi-ucx"))
+            found.setdefault(op, []).append((n, times["pickle"], best, best / float(times["pickle"])))
+    return found
+
+
+def host_table(tree):
+    lines = []
+    for op, rows in host_operations(tree, 2).items():
+        for n, us, best, ratio in rows:
+            if op != "barrier" and n in (8, 4096, 262144, 16777216):
+                lines.append([op, size(n), us, "%.2f" % best, "%.2f" % ratio])
+    return table(["2 ranks", "bytes", "libpickle: µs", "best of Open MPI's ways: µs", "Open MPI's time / libpickle's"], lines)
+
+
+TABLES = {"bandwidth": bandwidth_table, "latency": latency_table, "collectives": collectives_table, "host": host_table}
+
+
+def filled(tree, text):
+    for name, make in TABLES.items():
+        pattern = re.compile(r"(<!-- begin %s -->\n).*?(<!-- end %s -->)" % (name, name), re.S)
+        if not pattern.search(text):
+            sys.exit("%s: no place for the table '%s'" % (PAGE, name))
+        text = pattern.sub(lambda match: match.group(1) + "\n".join(make(tree)) + "\n" + match.group(2), text)
+    return text
+
+
+def gnuplot(tree, name, title, ylabel, curves, more=""):
+    """curves: [(title, [(bytes, y)])]"""
+    script = ["set terminal svg noenhanced size 900,520 font 'sans,13' background rgb 'white'", "set output '%s'" % os.path.join(tree, "docs/performance", name + ".svg"),
+              "set title '%s'" % title, "set xlabel 'bytes'", "set ylabel '%s'" % ylabel, "set logscale x 2", "set format x '%.0b %B'", "set grid",
+              "set key outside bottom center horizontal", more]
+    plots = []
+    for i, (label, points) in enumerate(curves):
+        script += ["$c%d << END" % i] + ["%g %g" % point for point in points] + ["END"]
+        plots.append("$c%d with linespoints lw 2 pt %d ps 0.6 title '%s'" % (i, 5 + i, label))
+    script.append("plot " + ", ".join(plots) + (", 1 with lines dt 2 lc rgb 'black' notitle" if "ratio" in name else ""))
+    subprocess.run(["gnuplot"], input="\n".join(script).encode(), check=True)
+
+
+def draw(tree):
+    rows = section(tree, GPU, "sendrecv", "oneway")
+    both = section(tree, GPU, "sendrecv", "bidir")
+    gnuplot(tree, "bandwidth", "One GPU to another, 2 x H200, NVLink, libpickle without kernels, 2026-11-21", "GB/s one way",
+            [("libpickle", [(r["bytes"], r["algbw"]) for r in rows]), ("NCCL 2.28", [(r["bytes"], r["bytes"] / r["nccl"] / 1e3) for r in rows]),
+             ("bare copy", [(r["bytes"], r["bare"]) for r in rows]), ("libpickle, both ways", [(r["bytes"], r["algbw"]) for r in both]),
+             ("NCCL, both ways", [(r["bytes"], r["bytes"] / r["nccl"] / 1e3) for r in both])], "set yrange [0:*]")
+    gnuplot(tree, "ratio-collectives", "Collectives on 4 x H200, 2026-11-21: above 1 libpickle is faster than NCCL 2.28", "time of NCCL / time of libpickle",
+            [(name, [(r["bytes"], r["ratio"]) for r in rows]) for name, rows in gpu_operations(tree)], "set yrange [0:2]")
+    operations = host_operations(tree, 2)
+    gnuplot(tree, "ratio-host", "Host memory, 2 ranks, 2026-11-21: above 1 libpickle is faster than the best of Open MPI", "time of Open MPI / time of libpickle",
+            [(op, [(n, ratio) for n, _, _, ratio in rows]) for op, rows in operations.items() if op != "barrier"], "set logscale y 2; set yrange [0.5:8]")
+
+
+def main():
+    if len(sys.argv) != 3 or sys.argv[1] not in ("write", "check"):
+        sys.exit(__doc__)
+    tree = sys.argv[2]
+    with open(os.path.join(tree, PAGE), encoding="utf-8") as file:
+        text = file.read()
+    wanted = filled(tree, text)
+    if sys.argv[1] == "check":
+        same = wanted == text
+        print("%s: its tables are %swhat bench/results says" % (PAGE, "" if same else "NOT "))
+        sys.exit(0 if same else 1)
+    with open(os.path.join(tree, PAGE), "w", encoding="utf-8") as file:
+        file.write(wanted)
+    draw(tree)
+
+
+main()

@@ -63,6 +63,7 @@ const struct compute *compute_find(const char *name, const struct shape *shape, 
 struct gather {
     const char *name, *how;
     void *state;
+    void (*fetch)(void *state, const float *part, float *parts, size_t elements); /* in the call */
     void (*begin)(void *state, const float *part, float *parts, size_t elements); /* in the background */
     void (*poke)(void *state);                                                    /* NULL: it needs none */
     void (*end)(void *state);

@@ -7,6 +7,11 @@ struct ours {
     pk_stream_t stream;
 };
 
+static void fetch(void *state, const float *part, float *parts, size_t elements)
+{
+    must(pk_allgather(part, parts, elements, PK_F32, ((struct ours *)state)->comm, PK_BLOCKING), "pk_allgather");
+}
+
 static void begin(void *state, const float *part, float *parts, size_t elements)
 {
     struct ours *ours = state;
@@ -30,5 +35,5 @@ void gather_pickle(struct gather *gather, pk_comm_t *comm)
 
     ours.comm = comm;
     must(pk_stream_create(&ours.stream), "pk_stream_create");
-    *gather = (struct gather){ "libpickle", "pk_allgather in a host stream", &ours, begin, NULL, end, close_stream };
+    *gather = (struct gather){ "libpickle", "pk_allgather in a host stream", &ours, fetch, begin, NULL, end, close_stream };
 }

@@ -22,6 +22,11 @@ static double now_ms(void)
 
 static void fetch(struct job *job, struct gather *library, int layer)
 {
+    library->fetch(library->state, job->parts[layer], job->gathered[layer % 2], shape_part(&job->shape));
+}
+
+static void fetch_begin(struct job *job, struct gather *library, int layer)
+{
     library->begin(library->state, job->parts[layer], job->gathered[layer % 2], shape_part(&job->shape));
 }
 
@@ -34,21 +39,17 @@ static void run(struct job *job, struct gather *library, enum way way)
 {
     int layers = job->shape.layers;
 
-    if (way == OVERLAPPED) {
+    if (way == OVERLAPPED)
         fetch(job, library, 0);
-        library->end(library->state);
-    }
     for (int layer = 0; layer < layers; layer++) {
         bool next = way == OVERLAPPED && layer + 1 < layers;
 
-        if (way == IN_TURN || way == COMMUNICATION) {
+        if (way == IN_TURN || way == COMMUNICATION)
             fetch(job, library, layer);
-            library->end(library->state);
-        }
         if (way == COMMUNICATION)
             continue;
         if (next)
-            fetch(job, library, layer + 1);
+            fetch_begin(job, library, layer + 1);
         attend_begin(job, layer);
         job->compute->end(job->compute_state, next ? library->poke : NULL, library->state);
         if (next)

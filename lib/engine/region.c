@@ -442,7 +442,7 @@ pk_result_t pki_region_map_host(struct pki_engine *e, struct pki_peer *peer, con
 {
     struct pki_where where = pki_engine_where(e, peer->rank, NULL);
     const struct pki_import *import;
-    uint64_t base;
+    uint64_t base = 0;
     pk_result_t result = pki_region_map(e, peer, msg->region, msg->offset, msg->bytes, &base);
 
     if (result != PK_OK)

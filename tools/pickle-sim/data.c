@@ -16,7 +16,7 @@ static uint32_t input(uint32_t rank, size_t index)
 
 static uint32_t **make_buffers(int size, size_t elements, bool fill)
 {
-    uint32_t **buffers = calloc((size_t)size, sizeof *buffers);
+    uint32_t **buffers = size > 0 ? calloc((size_t)size, sizeof *buffers) : NULL;
 
     for (int rank = 0; buffers != NULL && rank < size; rank++) {
         buffers[rank] = malloc((elements + 1) * sizeof **buffers);

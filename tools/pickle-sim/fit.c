@@ -21,7 +21,7 @@ static int column_of(char *header, const char *name)
 {
     char *save = NULL;
     int at = 0;
-    char copy[1024];
+    char copy[2048];
 
     snprintf(copy, sizeof copy, "%s", header);
     for (char *word = strtok_r(copy, ",\r\n", &save); word != NULL; word = strtok_r(NULL, ",\r\n", &save), at++)

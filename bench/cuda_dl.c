@@ -351,14 +351,30 @@ void gpu_capture_begin(gpu_stream_t stream)
 
 int gpu_capture_end(gpu_stream_t stream, gpu_graph_t *graph)
 {
-    void *captured = NULL;
-    int code = cu.cuStreamEndCapture(stream, &captured);
+    return gpu_capture_end_all(&stream, 1, graph);
+}
 
-    *graph = NULL;
-    if (code != 0)
-        return code;
-    code = cu.cuGraphInstantiateWithFlags(graph, captured, 0);
-    must(cu.cuGraphDestroy(captured), "cuGraphDestroy");
+int gpu_capture_end_all(const gpu_stream_t *streams, int n, gpu_graph_t *graphs)
+{
+    int code = 0;
+
+    for (int i = 0; i < n; i++) {
+        int ended = cu.cuStreamEndCapture(streams[i], &graphs[i]);
+
+        if (ended != 0)
+            graphs[i] = NULL;
+        code = code != 0 ? code : ended;
+    }
+    for (int i = 0; i < n; i++) {
+        void *captured = graphs[i];
+
+        graphs[i] = NULL;
+        if (captured == NULL)
+            continue;
+        if (code == 0)
+            code = cu.cuGraphInstantiateWithFlags(&graphs[i], captured, 0);
+        must(cu.cuGraphDestroy(captured), "cuGraphDestroy");
+    }
     return code;
 }
 

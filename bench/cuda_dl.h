@@ -62,9 +62,11 @@ void gpu_ipc_export(const void *ptr, gpu_ipc_t *handle);
 void *gpu_ipc_open(const gpu_ipc_t *handle);
 void gpu_ipc_close(void *ptr);
 
-/* Capture in mode "thread local". end: the executable graph, or the driver's code and NULL. */
+/* Capture in mode "thread local". end: the executable graph, or the driver's code and NULL. A thread with several captures has to end all
+ * (end_all) before it makes graphs executable: the driver forbids that while a capture of the thread goes on. */
 void gpu_capture_begin(gpu_stream_t stream);
 int gpu_capture_end(gpu_stream_t stream, gpu_graph_t *graph);
+int gpu_capture_end_all(const gpu_stream_t *streams, int n, gpu_graph_t *graphs);
 void gpu_graph_launch(gpu_graph_t graph, gpu_stream_t stream);
 void gpu_graph_free(gpu_graph_t graph);
 

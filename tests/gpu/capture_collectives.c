@@ -331,9 +331,11 @@ static int one_thread_main(void)
     struct gpu_rank ranks[8];
     int n = gpu_ranks(4);
     float *in[8], *out[8], *host = malloc(N * sizeof(float));
+    gpu_stream_t streams[8];
     gpu_graph_t graphs[8];
     pk_unique_id_t id;
     size_t wrong = 0;
+    int code;
 
     must_be_ok(pk_get_unique_id(&id), "pk_get_unique_id");
     for (int r = 0; r < n; r++) {
@@ -363,15 +365,15 @@ static int one_thread_main(void)
     for (int r = 0; r < n; r++) {
         gpu_use(r);
         gpu_capture_begin(ranks[r].stream);
+        streams[r] = ranks[r].stream;
     }
     must_be_ok(pk_group_start(), "pk_group_start");
     for (int r = 0; r < n; r++)
         must_be_ok(call(&ranks[r], ALLREDUCE, in[r], out[r], 0), "allreduce in a group");
     must_be_ok(pk_group_end(), "pk_group_end");
-    for (int r = 0; r < n; r++) {
-        gpu_use(r);
-        graphs[r] = end_capture(&ranks[r], "one thread");
-    }
+    code = gpu_capture_end_all(streams, n, graphs);
+    if (!report(code == 0, "one thread: the captures ended: %s", gpu_error(code)))
+        exit(1);
     for (int turn = 0; turn < 5; turn++)
         for (int r = 0; r < n; r++) {
             gpu_use(r);

@@ -377,7 +377,7 @@ static struct fc_exec *exec_get(CUgraphExec handle)
 
 CUresult cuGraphInstantiateWithFlags(CUgraphExec *phGraphExec, CUgraph hGraph, unsigned long long flags)
 {
-    CUresult result = fc_enter(__func__, FC_CTX);
+    CUresult result = fc_enter(__func__, FC_CTX | FC_UNSAFE);
 
     if (result == CUDA_SUCCESS && (phGraphExec == NULL || flags > 15))
         result = CUDA_ERROR_INVALID_VALUE;
@@ -450,7 +450,7 @@ CUresult cuGraphUpload(CUgraphExec hGraphExec, CUstream hStream)
 
 CUresult cuGraphExecDestroy(CUgraphExec hGraphExec)
 {
-    CUresult result = fc_enter(__func__, FC_INIT);
+    CUresult result = fc_enter(__func__, FC_INIT | FC_UNSAFE);
 
     if (result == CUDA_SUCCESS) {
         struct fc_exec *exec;

@@ -127,6 +127,29 @@ static void expect_invalid(CUstream stream)
     OK(cuStreamQuery(stream));
 }
 
+/* A graph may be made executable, and such a one freed, only when no capture of the thread goes on, whichever stream that is in. */
+static void test_unsafe_graphs(void)
+{
+    const CUresult no = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    CUstream first = st_stream(), second = st_stream();
+    CUgraphExec exec, other;
+    CUgraph graph;
+
+    for (int i = 0; i < 2; i++) {
+        OK(cuStreamBeginCapture(first, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
+        OK(cuStreamEndCapture(first, &graph));
+        OK(cuGraphInstantiateWithFlags(&exec, graph, 0));
+        OK(cuStreamBeginCapture(second, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
+        if (i == 0)
+            EXPECT(cuGraphInstantiateWithFlags(&other, graph, 0), no);
+        else
+            EXPECT(cuGraphExecDestroy(exec), no);
+        expect_invalid(second);
+        OK(cuGraphExecDestroy(exec));
+        OK(cuGraphDestroy(graph));
+    }
+}
+
 /* What each mode forbids the thread that captures. */
 static void test_unsafe_here(void)
 {
@@ -319,6 +342,7 @@ void st_capture_tests(void)
 {
     test_fork_join();
     test_parallel_branches();
+    test_unsafe_graphs();
     test_unsafe_here();
     test_unsafe_elsewhere();
     test_structure();

@@ -47,13 +47,13 @@ static void test_reduce(void)
     uint32_t i[2];
     float f[2];
 
-    reduce(PKI_KERNEL_REDUCE_SUM_F16, (const void *const[]){ h0, h1 }, 2, 6, 2, h);
+    reduce(PKI_KERNEL_REDUCE "f16", (const void *const[]){ h0, h1 }, 2, 6, 2, h);
     CHECK(memcmp(h, want_h, sizeof h) == 0);
-    reduce(PKI_KERNEL_REDUCE_SUM_BF16, (const void *const[]){ b0, b1 }, 2, 3, 2, b);
+    reduce(PKI_KERNEL_REDUCE "bf16", (const void *const[]){ b0, b1 }, 2, 3, 2, b);
     CHECK(memcmp(b, want_b, sizeof b) == 0);
-    reduce(PKI_KERNEL_REDUCE_SUM_F32, (const void *const[]){ f0, f1, f2 }, 3, 2, 4, f);
+    reduce(PKI_KERNEL_REDUCE "f32", (const void *const[]){ f0, f1, f2 }, 3, 2, 4, f);
     CHECK(f[0] == 0.5f && f[1] == 12);
-    reduce(PKI_KERNEL_REDUCE_SUM_I32, (const void *const[]){ i0, i1 }, 2, 2, 4, i);
+    reduce(PKI_KERNEL_REDUCE "int32", (const void *const[]){ i0, i1 }, 2, 2, 4, i);
     CHECK(i[0] == 1 && i[1] == 11);
 }
 

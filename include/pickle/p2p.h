@@ -53,13 +53,14 @@ PK_API pk_result_t pk_recv(void *buf, size_t count, pk_dtype_t dtype, int peer, 
 PK_API pk_result_t pk_group_start(void);
 
 /**
- * End a group. With PK_BLOCKING operations inside, returns when all of those have ended.
+ * End a group. With PK_BLOCKING operations inside, returns when all of those have ended. At most 512 operations of a communicator in CUDA
+ * streams fit in a group, with more nothing of the communicator's part is started; the other kinds have no such limit.
  *
  * Operations in streams that are being captured are recorded one after the other: receives are opened, then sends, then collectives in
  * the order of the calls, then receives end. Ranks have to group alike there. One thread may capture for several communicators in one
  * group; when one operation is refused none of the others is recorded.
  *
- * @return PK_OK; PK_ERR_ARG (no group open); else the first error of an operation in the group, including one that its call
+ * @return PK_OK; PK_ERR_ARG (no group open); PK_ERR_UNSUPPORTED (too many in CUDA streams); else the first error of an operation in the group, including one that its call
  *         already returned (then nothing of the group was started). Since 0.1.
  */
 PK_API pk_result_t pk_group_end(void);

@@ -140,7 +140,9 @@ static pk_result_t take_words(struct pki_task *task)
 
     while (e->words.nfree < 2) {
         if (pki_list_empty(&e->tasks)) /* what holds them is in this very group and cannot end before it has begun */
-            return pki_fail(PK_ERR_UNSUPPORTED, NULL, "%s: so many operations in cuda streams do not fit in one group", task->name);
+            return pki_fail(PK_ERR_UNSUPPORTED, NULL,
+                            "%s: a group has room for %d operations of a communicator in cuda streams: end it and begin another", task->name,
+                            PKI_STREAM_OPERATIONS);
         (void)pki_engine_progress(e);
         if (atomic_load(&e->failed) != PK_OK)
             return pki_engine_status(e);

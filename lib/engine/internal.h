@@ -327,6 +327,7 @@ struct pki_scratch {
 };
 
 #define PKI_QUICK_SCRATCH (64u << 10)
+#define PKI_STREAM_OPERATIONS 512 /* in CUDA streams at a time; each has two words while it lasts */
 #define PKI_PLANS_MAX 128 /* plans that are kept; those in use come on top */
 #define PKI_SCRATCH_MAX 64
 

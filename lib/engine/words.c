@@ -7,7 +7,7 @@
 
 #include "engine/internal.h"
 
-#define WORDS 1024       /* operations in streams at a time: two each */
+#define WORDS (2 * PKI_STREAM_OPERATIONS)
 #define WORD_STRIDE 16   /* in words: one a cache line */
 
 /* Layout: WORDS of the pool, then the abort flag, then for each peer the done words of its low-latency slots, receives before

@@ -2,6 +2,7 @@
 #include "comm/bootstrap_accept.h"
 
 #include <errno.h>
+#include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <stdlib.h>
 #include <string.h>

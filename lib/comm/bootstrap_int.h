@@ -88,16 +88,9 @@ pk_result_t pki_bootstrap_join(struct pki_bootstrap *b, const struct pki_id *id,
 
 /* ---- bootstrap_net.c: addresses and listeners ---- */
 
-#define PKI_ADDRESS_TEXT 64
-
-/* "192.0.2.1:4000", "[::1]:4000". */
-void pki_address_format(const struct pki_address *address, char out[PKI_ADDRESS_TEXT]);
-bool pki_address_is_loopback(const struct pki_address *address);
-void pki_address_set_port(struct pki_address *address, uint16_t port);
-void pki_address_any_port(const struct sockaddr_storage *storage, struct pki_address *address); /* the same with port 0 */
-
-/* The address to listen on, with port 0: loopback, or PK_IFNAME's, or that of the first interface that is up, else loopback. */
-pk_result_t pki_address_choose(bool loopback, struct pki_address *address);
+/* The address to listen on, with port 0: that of PK_IFNAME's first interface that is up; without PK_IFNAME loopback, or (not `loopback`) that
+ * of the first other interface that is up, where there is one. */
+pk_result_t pki_address_choose(bool loopback, struct sockaddr_storage *address);
 
 /* Listen on id's addresses (a port of 0 is chosen and filled in), write the id, and keep the listeners in the process's table. Of several
  * addresses those that do not exist here are left out; one that is in use is an error, or (`any`) left out too. */

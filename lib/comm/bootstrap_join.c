@@ -3,6 +3,7 @@
 #include "comm/bootstrap_int.h"
 
 #include <errno.h>
+#include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <stdio.h>
 #include <string.h>
@@ -10,6 +11,7 @@
 
 #include "comm/bootstrap_accept.h"
 #include "util/clock.h"
+#include "util/netif.h"
 
 /* One address of several must not keep us from the others; a single one may take all the time there is. */
 #define TRY_NS (10 * PKI_NS_PER_S)
@@ -46,14 +48,14 @@ static bool is_self(int fd)
 }
 
 /* PK_IN_PROGRESS: not this time. */
-static pk_result_t connect_to(struct joining *j, const struct pki_address *address, int fd, const struct pki_wait *wait)
+static pk_result_t connect_to(struct joining *j, const struct sockaddr_storage *address, int fd, const struct pki_wait *wait)
 {
     struct pollfd p = { .fd = fd, .events = POLLOUT };
     int error = 0;
     socklen_t bytes = sizeof error;
     pk_result_t result;
 
-    if (connect(fd, (const struct sockaddr *)&address->storage, address->bytes) != 0) {
+    if (connect(fd, (const struct sockaddr *)address, pki_netif_bytes(address)) != 0) {
         if (errno != EINPROGRESS && errno != EINTR) {
             j->errno_seen = errno;
             return PK_IN_PROGRESS;
@@ -93,12 +95,12 @@ static pk_result_t prove_to(struct joining *j, int fd, const struct pki_wait *wa
 /* One attempt at one address. PK_OK: the connection is the bootstrap's. PK_IN_PROGRESS: try again. */
 static pk_result_t attempt(struct joining *j, int index)
 {
-    const struct pki_address *address = &j->id->address[index];
+    const struct sockaddr_storage *address = &j->id->address[index];
     struct pki_wait wait = { .deadline_ns = j->deadline_ns, .cancel = j->b->cancel };
     const uint64_t try_until = pki_now_ns() + TRY_NS;
     const int on = 1;
     pk_result_t result;
-    int fd = socket(address->storage.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    int fd = socket(address->ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
 
     if (fd < 0) {
         j->errno_seen = errno;
@@ -131,9 +133,9 @@ static pk_result_t pause_for(struct joining *j, uint64_t ns)
 
 static pk_result_t not_found(struct joining *j, pk_result_t result)
 {
-    char where[PKI_ADDRESS_TEXT], reason[128];
+    char where[PKI_NETIF_TEXT], reason[128];
 
-    pki_address_format(&j->id->address[0], where);
+    pki_netif_format(&j->id->address[0], where);
     if (result == PK_ERR_ABORTED)
         return aborted(j);
     if (result == PK_ERR_AUTH)

@@ -10,6 +10,7 @@
 
 #include "util/auth.h"
 #include "util/env.h"
+#include "util/netif.h"
 
 #define SECRET_FILE_MIN 16
 #define SECRET_FILE_MAX 65536
@@ -71,7 +72,7 @@ static pk_result_t secret_from_file(const char *path, struct pki_secret *secret)
 static bool only_loopback(const struct pki_id *id)
 {
     for (int i = 0; i < id->address_count; i++)
-        if (!pki_address_is_loopback(&id->address[i]))
+        if (!pki_netif_is_loopback(&id->address[i]))
             return false;
     return true;
 }

@@ -11,7 +11,6 @@
 #ifndef PKI_BOOTSTRAP_WIRE_H
 #define PKI_BOOTSTRAP_WIRE_H
 
-#include <netinet/in.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -38,16 +37,11 @@ struct pki_secret {
     unsigned char job[PKI_JOB_BYTES];
 };
 
-struct pki_address {
-    struct sockaddr_storage storage;
-    socklen_t bytes;
-};
-
 /* An id, unpacked: where rank 0 listens (tried in order) and the secret. */
 struct pki_id {
     struct pki_secret secret;
     int address_count;
-    struct pki_address address[PKI_ID_ADDRESSES];
+    struct sockaddr_storage address[PKI_ID_ADDRESSES];
 };
 
 enum pki_hello_kind { PKI_HELLO_CONTROL = 1, PKI_HELLO_LOCAL = 2 };

@@ -63,7 +63,7 @@ struct pk_comm {
     atomic_bool placed;   /* rank and size are known */
     struct pki_bootstrap *bootstrap;
     unsigned char split_key[PKI_BOOTSTRAP_KEY_BYTES]; /* for communicators made out of this one */
-    struct pki_address address;                       /* and where their ranks listen, port 0 */
+    struct sockaddr_storage address;                  /* and where their ranks listen, port 0 */
     uint64_t splits;
     struct pki_device *device;
     struct pki_engine *engine; /* NULL until init is far enough */

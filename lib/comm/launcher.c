@@ -13,6 +13,7 @@
 #include "util/clock.h"
 #include "util/env.h"
 #include "util/fork.h"
+#include "util/netif.h"
 
 #define RANKS_MAX 65536
 
@@ -88,12 +89,9 @@ static pk_result_t resolve(const char *name, const char *text, const char *host,
     if (error != 0)
         return pki_fail(PK_ERR_ARG, NULL, "%s=%.200s: %s", name, text, gai_strerror(error));
     for (const struct addrinfo *a = found; a != NULL && id->address_count < most; a = a->ai_next) {
-        struct pki_address *to = &id->address[id->address_count];
-
         if (a->ai_family != AF_INET && a->ai_family != AF_INET6)
             continue;
-        memcpy(&to->storage, a->ai_addr, a->ai_addrlen);
-        to->bytes = a->ai_addrlen;
+        memcpy(&id->address[id->address_count], a->ai_addr, a->ai_addrlen);
         id->address_count++;
     }
     freeaddrinfo(found);
@@ -190,7 +188,7 @@ static void spread_ports(struct pki_id *id, int master_port)
         int port = PORT_FIRST + (master_port + (i / hosts + 1) * TORCH_PORT_STEP - PORT_FIRST + PORTS) % PORTS;
 
         id->address[i] = id->address[i % hosts];
-        pki_address_set_port(&id->address[i], (uint16_t)port);
+        pki_netif_set_port(&id->address[i], (uint16_t)port);
     }
     id->address_count = hosts * TORCH_PORTS;
 }

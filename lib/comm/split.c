@@ -12,6 +12,8 @@
 
 #include "comm/comm.h"
 #include "util/auth.h"
+#include "util/bytes.h"
+#include "util/netif.h"
 
 /* What every rank of the parent tells every other. */
 struct offer {
@@ -36,10 +38,8 @@ static pk_result_t make_secret(const struct pk_comm *parent, uint64_t number, in
     pk_result_t result;
 
     memcpy(text, label, sizeof label);
-    for (size_t i = 0; i < sizeof number; i++)
-        text[sizeof label + i] = (unsigned char)(number >> 8 * i);
-    for (size_t i = 0; i < sizeof color; i++)
-        text[sizeof label + sizeof number + i] = (unsigned char)((uint32_t)color >> 8 * i);
+    pki_put_u64(text + sizeof label, number);
+    pki_put_u32(text + sizeof label + sizeof number, (uint32_t)color);
     result = pki_auth_mac(parent->split_key, sizeof parent->split_key, text, sizeof text, mac);
     if (result == PK_OK) {
         memcpy(secret->key, mac, sizeof secret->key);
@@ -242,14 +242,12 @@ void pki_split_release(struct pki_split *s)
 
 pk_result_t pki_split_prepare(struct pk_comm *comm)
 {
-    struct sockaddr_storage address;
     pk_result_t result = pki_bootstrap_derive(comm->bootstrap, "pickle split", comm->split_key);
 
     if (result != PK_OK)
         return result;
-    if (pki_bootstrap_local_address(comm->bootstrap, &address))
-        pki_address_any_port(&address, &comm->address);
-    else
-        result = pki_address_choose(true, &comm->address); /* a communicator of one: nobody will look for it */
-    return result;
+    if (!pki_bootstrap_local_address(comm->bootstrap, &comm->address))
+        return pki_address_choose(true, &comm->address); /* a communicator of one: nobody will look for it */
+    pki_netif_set_port(&comm->address, 0);
+    return PK_OK;
 }

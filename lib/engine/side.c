@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "engine/internal.h"
+#include "util/bytes.h"
 #include "util/socket.h"
 
 enum frame_kind { FRAME_EXPORT = 1, FRAME_PIECES, FRAME_FAILED, FRAME_BYE, FRAME_FORGET };
@@ -88,26 +89,15 @@ void pki_side_send_forget(struct pki_engine *e, struct pki_peer *peer, uint32_t 
 /* kind u32, then code i32, peer i32, text; little endian. */
 #define NEWS_BYTES 12
 
-static void put_u32(unsigned char *out, uint32_t v)
-{
-    for (int i = 0; i < 4; i++)
-        out[i] = (unsigned char)(v >> 8 * i);
-}
-
-static uint32_t get_u32(const unsigned char *in)
-{
-    return in[0] | (uint32_t)in[1] << 8 | (uint32_t)in[2] << 16 | (uint32_t)in[3] << 24;
-}
-
 static pk_result_t tell_by_message(struct pki_peer *peer, const struct frame *frame)
 {
     unsigned char bytes[NEWS_BYTES + sizeof frame->u.failed.text];
     size_t text = frame->kind == FRAME_FAILED ? strlen(frame->u.failed.text) : 0;
     struct pki_msg msg = { .kind = PKI_MSG_SIDE, .payload = (uint16_t)(NEWS_BYTES + text) };
 
-    put_u32(bytes, frame->kind);
-    put_u32(bytes + 4, frame->kind == FRAME_FAILED ? (uint32_t)frame->u.failed.code : 0);
-    put_u32(bytes + 8, frame->kind == FRAME_FAILED ? (uint32_t)frame->u.failed.peer : 0);
+    pki_put_u32(bytes, frame->kind);
+    pki_put_u32(bytes + 4, frame->kind == FRAME_FAILED ? (uint32_t)frame->u.failed.code : 0);
+    pki_put_u32(bytes + 8, frame->kind == FRAME_FAILED ? (uint32_t)frame->u.failed.peer : 0);
     memcpy(bytes + NEWS_BYTES, frame->u.failed.text, text);
     return peer->lane->iface->transport->msg(peer->lane, &msg, bytes);
 }
@@ -261,17 +251,17 @@ void pki_side_message(struct pki_engine *e, struct pki_peer *peer, const struct 
     size_t text = msg->payload - (size_t)NEWS_BYTES;
 
     if (msg->payload < NEWS_BYTES || text >= sizeof frame.u.failed.text || peer->side_fd >= 0 ||
-        (get_u32(bytes) != FRAME_FAILED && get_u32(bytes) != FRAME_BYE)) {
+        (pki_get_u32(bytes) != FRAME_FAILED && pki_get_u32(bytes) != FRAME_BYE)) {
         (void)pki_fail(PK_ERR_INTERNAL, &where, "sent news that make no sense (%u bytes)", (unsigned)msg->payload);
         fail_peer(e, peer, PK_ERR_INTERNAL);
         return;
     }
-    if (get_u32(bytes) == FRAME_BYE) {
+    if (pki_get_u32(bytes) == FRAME_BYE) {
         peer->gone = true;
         return;
     }
-    frame.u.failed.code = (int32_t)get_u32(bytes + 4);
-    frame.u.failed.peer = (int32_t)get_u32(bytes + 8);
+    frame.u.failed.code = (int32_t)pki_get_u32(bytes + 4);
+    frame.u.failed.peer = (int32_t)pki_get_u32(bytes + 8);
     memcpy(frame.u.failed.text, bytes + NEWS_BYTES, text);
     take_failed(e, peer, &frame);
 }

@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "util/bytes.h"
 #include "util/env.h"
 #include "util/log.h"
 
@@ -29,13 +30,15 @@ bool pki_netif_in_list(const char *list, const char *name)
     }
 }
 
-/* Link-local addresses mean something else on each host. */
+/* Is this an address that other hosts can be told, of the interface `name` (NULL: of any but loopback)? Link-local ones mean something
+ * else on each host. */
 static bool usable(const struct ifaddrs *i, const char *name, int family)
 {
     struct sockaddr_in6 v6;
 
-    if (i->ifa_addr == NULL || i->ifa_addr->sa_family != family || (i->ifa_flags & (IFF_UP | IFF_RUNNING)) != (IFF_UP | IFF_RUNNING) ||
-        strcmp(i->ifa_name, name) != 0)
+    if (i->ifa_addr == NULL || i->ifa_addr->sa_family != family || (i->ifa_flags & (IFF_UP | IFF_RUNNING)) != (IFF_UP | IFF_RUNNING))
+        return false;
+    if (name != NULL ? strcmp(i->ifa_name, name) != 0 : (i->ifa_flags & IFF_LOOPBACK) != 0)
         return false;
     if (family == AF_INET)
         return true;
@@ -88,6 +91,26 @@ pk_result_t pki_netif_named(struct sockaddr_storage *out, int max, int *count)
     return PK_OK;
 }
 
+void pki_netif_loopback(struct sockaddr_storage *out)
+{
+    const struct sockaddr_in v4 = { .sin_family = AF_INET, .sin_addr = { htonl(INADDR_LOOPBACK) } };
+
+    memset(out, 0, sizeof *out);
+    memcpy(out, &v4, sizeof v4);
+}
+
+pk_result_t pki_netif_any(struct sockaddr_storage *out)
+{
+    struct ifaddrs *all;
+
+    if (getifaddrs(&all) != 0)
+        return pki_fail_errno(PK_ERR_SYSTEM, NULL, "getifaddrs");
+    if (!find(all, NULL, out))
+        pki_netif_loopback(out);
+    freeifaddrs(all);
+    return PK_OK;
+}
+
 socklen_t pki_netif_bytes(const struct sockaddr_storage *address)
 {
     return address->ss_family == AF_INET6 ? sizeof(struct sockaddr_in6) : sizeof(struct sockaddr_in);
@@ -95,32 +118,88 @@ socklen_t pki_netif_bytes(const struct sockaddr_storage *address)
 
 bool pki_netif_is_loopback(const struct sockaddr_storage *address)
 {
-    if (address->ss_family == AF_INET6)
-        return IN6_IS_ADDR_LOOPBACK(&((const struct sockaddr_in6 *)(const void *)address)->sin6_addr);
-    return ntohl(((const struct sockaddr_in *)(const void *)address)->sin_addr.s_addr) >> 24 == 127;
+    struct sockaddr_in6 v6;
+    struct sockaddr_in v4;
+
+    if (address->ss_family == AF_INET6) {
+        memcpy(&v6, address, sizeof v6);
+        return IN6_IS_ADDR_LOOPBACK(&v6.sin6_addr);
+    }
+    memcpy(&v4, address, sizeof v4);
+    return ntohl(v4.sin_addr.s_addr) >> 24 == 127;
 }
 
 void pki_netif_set_port(struct sockaddr_storage *address, uint16_t port)
 {
-    if (address->ss_family == AF_INET6)
-        ((struct sockaddr_in6 *)(void *)address)->sin6_port = htons(port);
-    else
-        ((struct sockaddr_in *)(void *)address)->sin_port = htons(port);
+    struct sockaddr_in6 v6;
+    struct sockaddr_in v4;
+
+    if (address->ss_family == AF_INET6) {
+        memcpy(&v6, address, sizeof v6);
+        v6.sin6_port = htons(port);
+        memcpy(address, &v6, sizeof v6);
+    } else {
+        memcpy(&v4, address, sizeof v4);
+        v4.sin_port = htons(port);
+        memcpy(address, &v4, sizeof v4);
+    }
 }
 
 void pki_netif_format(const struct sockaddr_storage *address, char out[PKI_NETIF_TEXT])
 {
     char host[INET6_ADDRSTRLEN] = "?";
+    struct sockaddr_in6 v6;
+    struct sockaddr_in v4;
 
     if (address->ss_family == AF_INET6) {
-        const struct sockaddr_in6 *v6 = (const struct sockaddr_in6 *)(const void *)address;
-
-        inet_ntop(AF_INET6, &v6->sin6_addr, host, sizeof host);
-        snprintf(out, PKI_NETIF_TEXT, "[%s]:%u", host, ntohs(v6->sin6_port));
+        memcpy(&v6, address, sizeof v6);
+        inet_ntop(AF_INET6, &v6.sin6_addr, host, sizeof host);
+        snprintf(out, PKI_NETIF_TEXT, "[%s]:%u", host, ntohs(v6.sin6_port));
     } else {
-        const struct sockaddr_in *v4 = (const struct sockaddr_in *)(const void *)address;
-
-        inet_ntop(AF_INET, &v4->sin_addr, host, sizeof host);
-        snprintf(out, PKI_NETIF_TEXT, "%s:%u", host, ntohs(v4->sin_port));
+        memcpy(&v4, address, sizeof v4);
+        inet_ntop(AF_INET, &v4.sin_addr, host, sizeof host);
+        snprintf(out, PKI_NETIF_TEXT, "%s:%u", host, ntohs(v4.sin_port));
     }
+}
+
+/* ---- On the wire ---- */
+
+void pki_netif_put(unsigned char out[PKI_NETIF_WIRE_BYTES], const struct sockaddr_storage *address)
+{
+    struct sockaddr_in6 v6;
+    struct sockaddr_in v4;
+
+    memset(out, 0, PKI_NETIF_WIRE_BYTES);
+    if (address->ss_family == AF_INET6) {
+        memcpy(&v6, address, sizeof v6);
+        pki_put_u16(out, 6);
+        pki_put_u16(out + 2, ntohs(v6.sin6_port));
+        pki_put_u32(out + 4, v6.sin6_scope_id);
+        memcpy(out + 8, &v6.sin6_addr, 16);
+    } else {
+        memcpy(&v4, address, sizeof v4);
+        pki_put_u16(out, 4);
+        pki_put_u16(out + 2, ntohs(v4.sin_port));
+        memcpy(out + 8, &v4.sin_addr, 4);
+    }
+}
+
+bool pki_netif_get(const unsigned char in[PKI_NETIF_WIRE_BYTES], struct sockaddr_storage *address)
+{
+    const uint16_t family = pki_get_u16(in), port = pki_get_u16(in + 2);
+    struct sockaddr_in6 v6 = { .sin6_family = AF_INET6, .sin6_port = htons(port), .sin6_scope_id = pki_get_u32(in + 4) };
+    struct sockaddr_in v4 = { .sin_family = AF_INET, .sin_port = htons(port) };
+
+    if (port == 0 || (family != 4 && family != 6))
+        return false;
+    if (family == 4 && (!pki_all_zero(in + 4, 4) || !pki_all_zero(in + 12, 12)))
+        return false;
+    memset(address, 0, sizeof *address);
+    memcpy(&v6.sin6_addr, in + 8, 16);
+    memcpy(&v4.sin_addr, in + 8, 4);
+    if (family == 6)
+        memcpy(address, &v6, sizeof v6);
+    else
+        memcpy(address, &v4, sizeof v4);
+    return true;
 }

@@ -10,6 +10,7 @@
 #include "pickle/base.h"
 
 #define PKI_NETIF_TEXT 64
+#define PKI_NETIF_WIRE_BYTES 24
 
 /* Is `name` among the names of the list "eth0,eth1"? */
 bool pki_netif_in_list(const char *list, const char *name);
@@ -18,10 +19,20 @@ bool pki_netif_in_list(const char *list, const char *name);
  * up are left out. None without PK_IFNAME. PK_ERR_ARG: it names only such ones. */
 pk_result_t pki_netif_named(struct sockaddr_storage *out, int max, int *count);
 
+/* An address, with port 0, of the first interface that is up and not loopback, IPv4 before IPv6; 127.0.0.1 where there is none. */
+pk_result_t pki_netif_any(struct sockaddr_storage *out);
+void pki_netif_loopback(struct sockaddr_storage *out); /* 127.0.0.1, port 0 */
+
+/* How much of `address` its family uses. */
 socklen_t pki_netif_bytes(const struct sockaddr_storage *address);
 bool pki_netif_is_loopback(const struct sockaddr_storage *address);
 void pki_netif_set_port(struct sockaddr_storage *address, uint16_t port);
 /* "192.0.2.1:4000", "[::1]:4000". */
 void pki_netif_format(const struct sockaddr_storage *address, char out[PKI_NETIF_TEXT]);
+
+/* On the wire: family u16 (4 or 6), port u16, scope u32, address[16]; of IPv4 the scope and the last 12 bytes are zero. */
+void pki_netif_put(unsigned char out[PKI_NETIF_WIRE_BYTES], const struct sockaddr_storage *address);
+/* Takes bytes from outside. False: no address, or one without a port. */
+bool pki_netif_get(const unsigned char in[PKI_NETIF_WIRE_BYTES], struct sockaddr_storage *address);
 
 #endif

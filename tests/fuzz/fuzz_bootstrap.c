@@ -7,6 +7,7 @@
 
 #include "comm/bootstrap_accept.h"
 #include "comm/bootstrap_int.h"
+#include "util/netif.h"
 
 int LLVMFuzzerTestOneInput(const unsigned char *data, size_t bytes);
 
@@ -21,15 +22,15 @@ static void fuzz_id(const unsigned char *data, size_t bytes)
 {
     pk_unique_id_t in = { { 0 } }, out;
     struct pki_id id;
-    char text[PKI_ADDRESS_TEXT];
+    char text[PKI_NETIF_TEXT];
 
     memcpy(in.bytes, data, bytes < sizeof in.bytes ? bytes : sizeof in.bytes);
     if (!pki_wire_get_id(&in, &id))
         return;
     require(id.address_count >= 0 && id.address_count <= PKI_ID_ADDRESSES);
     for (int i = 0; i < id.address_count; i++) {
-        pki_address_format(&id.address[i], text);
-        (void)pki_address_is_loopback(&id.address[i]);
+        pki_netif_format(&id.address[i], text);
+        (void)pki_netif_is_loopback(&id.address[i]);
     }
     pki_wire_put_id(&out, &id);
     require(memcmp(&in, &out, sizeof in) == 0);

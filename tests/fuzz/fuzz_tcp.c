@@ -70,7 +70,7 @@ static void fuzz_card(const uint8_t *data, size_t size)
         return;
     require(card.addresses >= 1 && card.addresses <= PKI_TCP_ADDRESSES && card.window <= PKI_TCP_WINDOW_MAX);
     pki_tcp_put_card(&out, &card);
-    require(out.len == in.len);
+    require(out.len == in.len && memcmp(out.bytes, in.bytes, in.len) == 0);
 }
 
 static void fuzz_handshake(const uint8_t *data, size_t size)

@@ -5,6 +5,7 @@
 
 #include <criterion/criterion.h>
 #include <dirent.h>
+#include <netinet/in.h>
 #include <pthread.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -13,6 +14,7 @@
 #include "comm/bootstrap.h"
 #include "comm/bootstrap_int.h"
 #include "util/clock.h"
+#include "util/netif.h"
 
 #define RANKS_MAX 32
 #define LIMIT_MS 8000
@@ -102,7 +104,7 @@ static inline int open_files(void)
 }
 
 /* Where the id says that rank 0 listens. */
-static inline struct pki_address root_of(const pk_unique_id_t *id)
+static inline struct sockaddr_storage root_of(const pk_unique_id_t *id)
 {
     struct pki_id unpacked;
 
@@ -112,11 +114,11 @@ static inline struct pki_address root_of(const pk_unique_id_t *id)
 
 static inline int knock(const pk_unique_id_t *id)
 {
-    const struct pki_address root = root_of(id);
-    int fd = socket(root.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    const struct sockaddr_storage root = root_of(id);
+    int fd = socket(root.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
 
     cr_assert_geq(fd, 0);
-    cr_assert_eq(connect(fd, (const struct sockaddr *)&root.storage, root.bytes), 0);
+    cr_assert_eq(connect(fd, (const struct sockaddr *)&root, pki_netif_bytes(&root)), 0);
     return fd;
 }
 

@@ -100,7 +100,7 @@ static int port_of(const pk_unique_id_t *id, int index)
     struct sockaddr_in v4;
 
     cr_assert(pki_wire_get_id(id, &made) && index < made.address_count);
-    memcpy(&v4, &made.address[index].storage, sizeof v4);
+    memcpy(&v4, &made.address[index], sizeof v4);
     return ntohs(v4.sin_port);
 }
 

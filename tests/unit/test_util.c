@@ -4,6 +4,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <netinet/in.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,6 +18,7 @@
 #include "util/dtype.h"
 #include "util/env.h"
 #include "util/log.h"
+#include "util/netif.h"
 #include "util/socket.h"
 
 /* ---- log ---- */
@@ -410,4 +412,64 @@ Test(socket, frames_that_do_not_fit)
     pair(ends);
     cr_assert_eq(send(ends[0], "no frame at all", 15, 0), 15);
     cr_expect_eq(pki_fd_recv(ends[1], &in, NULL), PK_ERR_INTERNAL);
+}
+
+/* ---- addresses ---- */
+
+static struct sockaddr_storage address_of(int family, uint16_t port)
+{
+    const struct sockaddr_in6 v6 = { .sin6_family = AF_INET6, .sin6_addr = IN6ADDR_LOOPBACK_INIT, .sin6_scope_id = 7 };
+    struct sockaddr_storage address = { 0 };
+
+    if (family == AF_INET6)
+        memcpy(&address, &v6, sizeof v6);
+    else
+        pki_netif_loopback(&address);
+    pki_netif_set_port(&address, port);
+    return address;
+}
+
+Test(util, addresses)
+{
+    static const struct {
+        int family;
+        const char *text;
+        socklen_t bytes;
+    } wanted[] = { { AF_INET, "127.0.0.1:4000", sizeof(struct sockaddr_in) }, { AF_INET6, "[::1]:4000", sizeof(struct sockaddr_in6) } };
+
+    for (int i = 0; i < 2; i++) {
+        const struct sockaddr_storage address = address_of(wanted[i].family, 4000);
+        struct sockaddr_storage back;
+        unsigned char wire[PKI_NETIF_WIRE_BYTES];
+        char text[PKI_NETIF_TEXT];
+
+        pki_netif_format(&address, text);
+        cr_expect_str_eq(text, wanted[i].text);
+        cr_expect_eq(pki_netif_bytes(&address), wanted[i].bytes);
+        cr_expect(pki_netif_is_loopback(&address));
+        pki_netif_put(wire, &address);
+        cr_assert(pki_netif_get(wire, &back));
+        cr_expect_arr_eq(&back, &address, sizeof back);
+    }
+}
+
+/* Bytes that no writer makes: another family, no port, anything but zero where IPv4 has nothing. */
+Test(util, addresses_refused)
+{
+    static const struct {
+        int family, at;
+        unsigned char value;
+    } wrong[] = { { AF_INET, 0, 5 }, { AF_INET6, 1, 1 }, { AF_INET, 4, 1 }, { AF_INET, 7, 1 }, { AF_INET, 12, 1 }, { AF_INET, 23, 1 } };
+    struct sockaddr_storage address = address_of(AF_INET, 0), back;
+    unsigned char wire[PKI_NETIF_WIRE_BYTES];
+
+    pki_netif_put(wire, &address);
+    cr_expect_not(pki_netif_get(wire, &back), "port 0");
+    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
+        address = address_of(wrong[i].family, 4000);
+        pki_netif_put(wire, &address);
+        cr_assert(pki_netif_get(wire, &back));
+        wire[wrong[i].at] = wrong[i].value;
+        cr_expect_not(pki_netif_get(wire, &back), "byte %d", wrong[i].at);
+    }
 }

@@ -1,59 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "transport/tcp/wire.h"
 
-#include <netinet/in.h>
 #include <string.h>
+
+#include "util/bytes.h"
+#include "util/netif.h"
 
 #define FRAME_MAGIC 0x6b50u         /* "Pk" */
 #define HELLO_MAGIC 0x31744b50u     /* "PKt1" */
 #define CHALLENGE_MAGIC 0x31754b50u /* "PKu1" */
 #define CARD_HEAD_BYTES 20
-#define CARD_ADDRESS_BYTES 24 /* family u16 (4 or 6), port u16, scope u32, address[16] */
 
-_Static_assert(CARD_HEAD_BYTES + PKI_TCP_ADDRESSES * CARD_ADDRESS_BYTES <= sizeof((struct pki_blob){ 0 }.bytes), "fits in a blob");
+_Static_assert(CARD_HEAD_BYTES + PKI_TCP_ADDRESSES * PKI_NETIF_WIRE_BYTES <= sizeof((struct pki_blob){ 0 }.bytes), "fits in a blob");
 _Static_assert(sizeof(struct pki_msg) == PKI_TCP_MSG_BYTES, "every field of a message is on the wire");
-
-static void put_u16(unsigned char *out, uint16_t v)
-{
-    out[0] = (unsigned char)v;
-    out[1] = (unsigned char)(v >> 8);
-}
-
-static void put_u32(unsigned char *out, uint32_t v)
-{
-    put_u16(out, (uint16_t)v);
-    put_u16(out + 2, (uint16_t)(v >> 16));
-}
-
-static void put_u64(unsigned char *out, uint64_t v)
-{
-    put_u32(out, (uint32_t)v);
-    put_u32(out + 4, (uint32_t)(v >> 32));
-}
-
-static uint16_t get_u16(const unsigned char *in)
-{
-    return (uint16_t)(in[0] | in[1] << 8);
-}
-
-static uint32_t get_u32(const unsigned char *in)
-{
-    return get_u16(in) | (uint32_t)get_u16(in + 2) << 16;
-}
-
-static uint64_t get_u64(const unsigned char *in)
-{
-    return get_u32(in) | (uint64_t)get_u32(in + 4) << 32;
-}
 
 /* ---- Frames ---- */
 
 static void put_header(unsigned char *out, enum pki_tcp_frame_type type, uint32_t bytes)
 {
-    put_u16(out, FRAME_MAGIC);
+    pki_put_u16(out, FRAME_MAGIC);
     out[2] = PKI_TCP_VERSION;
     out[3] = (unsigned char)type;
-    put_u32(out + 4, bytes);
+    pki_put_u32(out + 4, bytes);
 }
 
 bool pki_tcp_get_header(const unsigned char bytes[PKI_TCP_HEADER_BYTES], struct pki_tcp_frame *frame)
@@ -66,9 +34,9 @@ bool pki_tcp_get_header(const unsigned char bytes[PKI_TCP_HEADER_BYTES], struct 
         [PKI_TCP_ACK] = { PKI_TCP_ACK_BYTES, PKI_TCP_ACK_BYTES },
         [PKI_TCP_CLOSE] = { 0, 0 },
     };
-    uint32_t length = get_u32(bytes + 4);
+    uint32_t length = pki_get_u32(bytes + 4);
 
-    if (get_u16(bytes) != FRAME_MAGIC || bytes[2] != PKI_TCP_VERSION || bytes[3] < PKI_TCP_MSG || bytes[3] > PKI_TCP_CLOSE)
+    if (pki_get_u16(bytes) != FRAME_MAGIC || bytes[2] != PKI_TCP_VERSION || bytes[3] < PKI_TCP_MSG || bytes[3] > PKI_TCP_CLOSE)
         return false;
     if (length < lengths[bytes[3]].min || length > lengths[bytes[3]].max)
         return false;
@@ -84,37 +52,37 @@ size_t pki_tcp_put_msg(unsigned char out[PKI_TCP_HEADER_BYTES + PKI_TCP_MSG_BYTE
     put_header(out, PKI_TCP_MSG, fixed + msg->payload);
     to[0] = msg->kind;
     to[1] = msg->flags;
-    put_u16(to + 2, msg->index);
-    put_u32(to + 4, msg->sig);
-    put_u64(to + 8, msg->op);
+    pki_put_u16(to + 2, msg->index);
+    pki_put_u32(to + 4, msg->sig);
+    pki_put_u64(to + 8, msg->op);
     if (fixed == PKI_TCP_MSG_BYTES) {
-        put_u64(to + 16, msg->offset);
-        put_u64(to + 24, msg->bytes);
-        put_u32(to + 32, msg->region);
-        put_u16(to + 36, msg->gate_slot);
-        put_u16(to + 38, msg->payload);
-        put_u32(to + 40, msg->gate_value);
-        put_u32(to + 44, 0);
+        pki_put_u64(to + 16, msg->offset);
+        pki_put_u64(to + 24, msg->bytes);
+        pki_put_u32(to + 32, msg->region);
+        pki_put_u16(to + 36, msg->gate_slot);
+        pki_put_u16(to + 38, msg->payload);
+        pki_put_u32(to + 40, msg->gate_value);
+        pki_put_u32(to + 44, 0);
     }
     return PKI_TCP_HEADER_BYTES + fixed;
 }
 
 bool pki_tcp_get_msg(const unsigned char *bytes, uint32_t count, struct pki_msg *msg, const unsigned char **payload)
 {
-    struct pki_msg m = { .kind = bytes[0], .flags = bytes[1], .index = get_u16(bytes + 2), .sig = get_u32(bytes + 4),
-                         .op = get_u64(bytes + 8) };
+    struct pki_msg m = { .kind = bytes[0], .flags = bytes[1], .index = pki_get_u16(bytes + 2), .sig = pki_get_u32(bytes + 4),
+                         .op = pki_get_u64(bytes + 8) };
     uint32_t fixed = m.kind == PKI_MSG_EAGER ? PKI_TCP_MSG_SHORT_BYTES : PKI_TCP_MSG_BYTES;
 
     if (count < fixed || count - fixed > PKI_TCP_PAYLOAD_MAX)
         return false;
     m.payload = (uint16_t)(count - fixed);
     if (fixed == PKI_TCP_MSG_BYTES) {
-        m.offset = get_u64(bytes + 16);
-        m.bytes = get_u64(bytes + 24);
-        m.region = get_u32(bytes + 32);
-        m.gate_slot = get_u16(bytes + 36);
-        m.gate_value = get_u32(bytes + 40);
-        if (get_u16(bytes + 38) != m.payload)
+        m.offset = pki_get_u64(bytes + 16);
+        m.bytes = pki_get_u64(bytes + 24);
+        m.region = pki_get_u32(bytes + 32);
+        m.gate_slot = pki_get_u16(bytes + 36);
+        m.gate_value = pki_get_u32(bytes + 40);
+        if (pki_get_u16(bytes + 38) != m.payload)
             return false;
     }
     *msg = m;
@@ -129,10 +97,10 @@ void pki_tcp_put_chunk(unsigned char out[PKI_TCP_DATA_HEAD_BYTES], const struct 
     put_header(out, PKI_TCP_DATA, PKI_TCP_DATA_BYTES + chunk->bytes);
     to[0] = chunk->flags;
     to[1] = 0;
-    put_u16(to + 2, chunk->index);
-    put_u32(to + 4, chunk->sig);
-    put_u64(to + 8, chunk->op);
-    put_u64(to + 16, chunk->offset);
+    pki_put_u16(to + 2, chunk->index);
+    pki_put_u32(to + 4, chunk->sig);
+    pki_put_u64(to + 8, chunk->op);
+    pki_put_u64(to + 16, chunk->offset);
 }
 
 bool pki_tcp_get_chunk(const unsigned char bytes[PKI_TCP_DATA_HEAD_BYTES], struct pki_tcp_chunk *chunk)
@@ -142,8 +110,8 @@ bool pki_tcp_get_chunk(const unsigned char bytes[PKI_TCP_DATA_HEAD_BYTES], struc
 
     if (!pki_tcp_get_header(bytes, &frame) || frame.type != PKI_TCP_DATA || from[1] != 0)
         return false;
-    *chunk = (struct pki_tcp_chunk){ .flags = from[0], .index = get_u16(from + 2), .sig = get_u32(from + 4),
-                                     .op = get_u64(from + 8), .offset = get_u64(from + 16),
+    *chunk = (struct pki_tcp_chunk){ .flags = from[0], .index = pki_get_u16(from + 2), .sig = pki_get_u32(from + 4),
+                                     .op = pki_get_u64(from + 8), .offset = pki_get_u64(from + 16),
                                      .bytes = frame.bytes - PKI_TCP_DATA_BYTES };
     return true;
 }
@@ -151,16 +119,16 @@ bool pki_tcp_get_chunk(const unsigned char bytes[PKI_TCP_DATA_HEAD_BYTES], struc
 void pki_tcp_put_ack(unsigned char out[PKI_TCP_HEADER_BYTES + PKI_TCP_ACK_BYTES], const struct pki_tcp_ack *ack)
 {
     put_header(out, PKI_TCP_ACK, PKI_TCP_ACK_BYTES);
-    put_u32(out + PKI_TCP_HEADER_BYTES, ack->link);
-    put_u32(out + PKI_TCP_HEADER_BYTES + 4, 0);
-    put_u64(out + PKI_TCP_HEADER_BYTES + 8, ack->frames);
+    pki_put_u32(out + PKI_TCP_HEADER_BYTES, ack->link);
+    pki_put_u32(out + PKI_TCP_HEADER_BYTES + 4, 0);
+    pki_put_u64(out + PKI_TCP_HEADER_BYTES + 8, ack->frames);
 }
 
 bool pki_tcp_get_ack(const unsigned char bytes[PKI_TCP_ACK_BYTES], struct pki_tcp_ack *ack)
 {
-    if (get_u32(bytes) > PKI_TCP_SOCKETS_MAX || get_u32(bytes + 4) != 0)
+    if (pki_get_u32(bytes) > PKI_TCP_SOCKETS_MAX || pki_get_u32(bytes + 4) != 0)
         return false;
-    *ack = (struct pki_tcp_ack){ .link = get_u32(bytes), .frames = get_u64(bytes + 8) };
+    *ack = (struct pki_tcp_ack){ .link = pki_get_u32(bytes), .frames = pki_get_u64(bytes + 8) };
     return true;
 }
 
@@ -171,59 +139,16 @@ void pki_tcp_put_close(unsigned char out[PKI_TCP_HEADER_BYTES])
 
 /* ---- The card ---- */
 
-static void put_address(unsigned char *out, const struct sockaddr_storage *address)
-{
-    memset(out, 0, CARD_ADDRESS_BYTES);
-    if (address->ss_family == AF_INET6) {
-        struct sockaddr_in6 v6;
-
-        memcpy(&v6, address, sizeof v6);
-        put_u16(out, 6);
-        put_u16(out + 2, ntohs(v6.sin6_port));
-        put_u32(out + 4, v6.sin6_scope_id);
-        memcpy(out + 8, &v6.sin6_addr, 16);
-    } else {
-        struct sockaddr_in v4;
-
-        memcpy(&v4, address, sizeof v4);
-        put_u16(out, 4);
-        put_u16(out + 2, ntohs(v4.sin_port));
-        memcpy(out + 8, &v4.sin_addr, 4);
-    }
-}
-
-static bool get_address(const unsigned char *in, struct sockaddr_storage *address)
-{
-    uint16_t family = get_u16(in), port = get_u16(in + 2);
-
-    memset(address, 0, sizeof *address);
-    if (family == 6 && port != 0) {
-        struct sockaddr_in6 v6 = { .sin6_family = AF_INET6, .sin6_port = htons(port), .sin6_scope_id = get_u32(in + 4) };
-
-        memcpy(&v6.sin6_addr, in + 8, 16);
-        memcpy(address, &v6, sizeof v6);
-        return true;
-    }
-    if (family == 4 && port != 0) {
-        struct sockaddr_in v4 = { .sin_family = AF_INET, .sin_port = htons(port) };
-
-        memcpy(&v4.sin_addr, in + 8, 4);
-        memcpy(address, &v4, sizeof v4);
-        return true;
-    }
-    return false;
-}
-
 void pki_tcp_put_card(struct pki_blob *blob, const struct pki_tcp_card *card)
 {
-    put_u32(blob->bytes, PKI_TCP_VERSION);
-    put_u32(blob->bytes + 4, card->sockets);
-    put_u32(blob->bytes + 8, card->window);
-    put_u32(blob->bytes + 12, card->chunk_bytes);
-    put_u32(blob->bytes + 16, card->addresses);
+    pki_put_u32(blob->bytes, PKI_TCP_VERSION);
+    pki_put_u32(blob->bytes + 4, card->sockets);
+    pki_put_u32(blob->bytes + 8, card->window);
+    pki_put_u32(blob->bytes + 12, card->chunk_bytes);
+    pki_put_u32(blob->bytes + 16, card->addresses);
     for (uint32_t i = 0; i < card->addresses; i++)
-        put_address(blob->bytes + CARD_HEAD_BYTES + i * CARD_ADDRESS_BYTES, &card->address[i]);
-    blob->len = CARD_HEAD_BYTES + card->addresses * CARD_ADDRESS_BYTES;
+        pki_netif_put(blob->bytes + CARD_HEAD_BYTES + i * PKI_NETIF_WIRE_BYTES, &card->address[i]);
+    blob->len = CARD_HEAD_BYTES + card->addresses * PKI_NETIF_WIRE_BYTES;
     blob->fd = -1;
 }
 
@@ -231,18 +156,18 @@ bool pki_tcp_get_card(const struct pki_blob *blob, struct pki_tcp_card *card)
 {
     struct pki_tcp_card c = { 0 };
 
-    if (blob->len < CARD_HEAD_BYTES || get_u32(blob->bytes) != PKI_TCP_VERSION)
+    if (blob->len < CARD_HEAD_BYTES || pki_get_u32(blob->bytes) != PKI_TCP_VERSION)
         return false;
-    c.sockets = get_u32(blob->bytes + 4);
-    c.window = get_u32(blob->bytes + 8);
-    c.chunk_bytes = get_u32(blob->bytes + 12);
-    c.addresses = get_u32(blob->bytes + 16);
+    c.sockets = pki_get_u32(blob->bytes + 4);
+    c.window = pki_get_u32(blob->bytes + 8);
+    c.chunk_bytes = pki_get_u32(blob->bytes + 12);
+    c.addresses = pki_get_u32(blob->bytes + 16);
     if (c.sockets < 1 || c.sockets > PKI_TCP_SOCKETS_MAX || c.window < 1 || c.window > PKI_TCP_WINDOW_MAX ||
         c.chunk_bytes < PKI_TCP_CHUNK_MIN || c.chunk_bytes > PKI_TCP_CHUNK_MAX || c.addresses < 1 ||
-        c.addresses > PKI_TCP_ADDRESSES || blob->len != CARD_HEAD_BYTES + c.addresses * CARD_ADDRESS_BYTES)
+        c.addresses > PKI_TCP_ADDRESSES || blob->len != CARD_HEAD_BYTES + c.addresses * PKI_NETIF_WIRE_BYTES)
         return false;
     for (uint32_t i = 0; i < c.addresses; i++)
-        if (!get_address(blob->bytes + CARD_HEAD_BYTES + i * CARD_ADDRESS_BYTES, &c.address[i]))
+        if (!pki_netif_get(blob->bytes + CARD_HEAD_BYTES + i * PKI_NETIF_WIRE_BYTES, &c.address[i]))
             return false;
     *card = c;
     return true;
@@ -252,43 +177,43 @@ bool pki_tcp_get_card(const struct pki_blob *blob, struct pki_tcp_card *card)
 
 void pki_tcp_put_hello(unsigned char out[PKI_TCP_HELLO_BYTES], const struct pki_tcp_hello *hello)
 {
-    put_u32(out, HELLO_MAGIC);
-    put_u32(out + 4, hello->from);
-    put_u32(out + 8, hello->to);
-    put_u32(out + 12, hello->size);
-    put_u32(out + 16, hello->link);
-    put_u32(out + 20, 0);
-    put_u64(out + 24, hello->received);
+    pki_put_u32(out, HELLO_MAGIC);
+    pki_put_u32(out + 4, hello->from);
+    pki_put_u32(out + 8, hello->to);
+    pki_put_u32(out + 12, hello->size);
+    pki_put_u32(out + 16, hello->link);
+    pki_put_u32(out + 20, 0);
+    pki_put_u64(out + 24, hello->received);
     memcpy(out + 32, hello->nonce, PKI_TCP_NONCE_BYTES);
 }
 
 bool pki_tcp_get_hello(const unsigned char bytes[PKI_TCP_HELLO_BYTES], struct pki_tcp_hello *hello)
 {
-    if (get_u32(bytes) != HELLO_MAGIC || get_u32(bytes + 16) > PKI_TCP_SOCKETS_MAX || get_u32(bytes + 20) != 0)
+    if (pki_get_u32(bytes) != HELLO_MAGIC || pki_get_u32(bytes + 16) > PKI_TCP_SOCKETS_MAX || pki_get_u32(bytes + 20) != 0)
         return false;
-    hello->from = get_u32(bytes + 4);
-    hello->to = get_u32(bytes + 8);
-    hello->size = get_u32(bytes + 12);
-    hello->link = get_u32(bytes + 16);
-    hello->received = get_u64(bytes + 24);
+    hello->from = pki_get_u32(bytes + 4);
+    hello->to = pki_get_u32(bytes + 8);
+    hello->size = pki_get_u32(bytes + 12);
+    hello->link = pki_get_u32(bytes + 16);
+    hello->received = pki_get_u64(bytes + 24);
     memcpy(hello->nonce, bytes + 32, PKI_TCP_NONCE_BYTES);
     return true;
 }
 
 void pki_tcp_put_challenge(unsigned char out[PKI_TCP_CHALLENGE_BYTES], const struct pki_tcp_challenge *challenge)
 {
-    put_u32(out, CHALLENGE_MAGIC);
-    put_u32(out + 4, 0);
-    put_u64(out + 8, challenge->received);
+    pki_put_u32(out, CHALLENGE_MAGIC);
+    pki_put_u32(out + 4, 0);
+    pki_put_u64(out + 8, challenge->received);
     memcpy(out + 16, challenge->nonce, PKI_TCP_NONCE_BYTES);
     memcpy(out + 16 + PKI_TCP_NONCE_BYTES, challenge->mac, PKI_TCP_MAC_BYTES);
 }
 
 bool pki_tcp_get_challenge(const unsigned char bytes[PKI_TCP_CHALLENGE_BYTES], struct pki_tcp_challenge *challenge)
 {
-    if (get_u32(bytes) != CHALLENGE_MAGIC || get_u32(bytes + 4) != 0)
+    if (pki_get_u32(bytes) != CHALLENGE_MAGIC || pki_get_u32(bytes + 4) != 0)
         return false;
-    challenge->received = get_u64(bytes + 8);
+    challenge->received = pki_get_u64(bytes + 8);
     memcpy(challenge->nonce, bytes + 16, PKI_TCP_NONCE_BYTES);
     memcpy(challenge->mac, bytes + 16 + PKI_TCP_NONCE_BYTES, PKI_TCP_MAC_BYTES);
     return true;

@@ -185,7 +185,15 @@ pk_result_t coll_call(const struct coll_args *args);
 /* batches.c: run a list, each stretch of equal ranks and algorithm on a communicator of its own. */
 void run_list(struct rank *rank, const struct item *items, unsigned n);
 
-/* errors*.c, inspect.c, lifecycle.c: cases that are not in the list. Each runs on every rank. */
+/* A case that is not in the list; it runs on every rank. */
+struct special {
+    const char *what;
+    void (*run)(struct rank *rank);
+};
+
+void run_special(struct rank *rank, const struct special *cases, size_t count); /* main.c: those that were selected */
+
+/* errors*.c, inspect.c, lifecycle.c, promises.c: such cases. */
 void run_argument_errors(struct rank *rank);
 void run_collective_errors(struct rank *rank);
 void run_promises(struct rank *rank);

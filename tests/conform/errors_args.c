@@ -157,10 +157,7 @@ static void error_record(struct rank *r)
 
 void run_argument_errors(struct rank *rank)
 {
-    static const struct {
-        const char *what;
-        void (*run)(struct rank *rank);
-    } cases[] = {
+    static const struct special cases[] = {
         { "errors: null communicator", wrong_communicator }, { "errors: peer", wrong_peer },
         { "errors: type and reduction", wrong_type },        { "errors: buffers", wrong_buffer },
         { "errors: groups", wrong_group },                   { "errors: streams", wrong_stream },
@@ -168,11 +165,5 @@ void run_argument_errors(struct rank *rank)
         { "errors: the record", error_record },
     };
 
-    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        if (!selected(rank, cases[i].what))
-            continue;
-        begin_case(rank, cases[i].what);
-        cases[i].run(rank);
-        end_case(rank, cases[i].what, false, 0);
-    }
+    run_special(rank, cases, sizeof cases / sizeof cases[0]);
 }

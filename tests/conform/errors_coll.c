@@ -289,19 +289,10 @@ static void ranks_disagree(struct rank *r)
 
 void run_collective_errors(struct rank *rank)
 {
-    static const struct {
-        const char *what;
-        void (*run)(struct rank *rank);
-    } cases[] = {
+    static const struct special cases[] = {
         { "errors: arguments of collectives", wrong_arguments },
         { "errors: ranks that disagree", ranks_disagree },
     };
 
-    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        if (!selected(rank, cases[i].what))
-            continue;
-        begin_case(rank, cases[i].what);
-        cases[i].run(rank);
-        end_case(rank, cases[i].what, false, 0);
-    }
+    run_special(rank, cases, sizeof cases / sizeof cases[0]);
 }

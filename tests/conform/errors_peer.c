@@ -306,10 +306,7 @@ static void abort_collective(struct rank *r)
 
 void run_peer_errors(struct rank *rank)
 {
-    static const struct {
-        const char *what;
-        void (*run)(struct rank *rank);
-    } cases[] = {
+    static const struct special cases[] = {
         { "peers: other size, small", mismatch_small },   { "peers: other size, large", mismatch_large },
         { "peers: other operation", mismatch_operation }, { "peers: other count", mismatch_count },
         { "peers: timeout of a receive", timeout_receive }, { "peers: timeout in a host stream", timeout_stream },
@@ -318,11 +315,6 @@ void run_peer_errors(struct rank *rank)
         { "peers: abort in a collective", abort_collective },
     };
 
-    for (size_t i = 0; rank->size > 1 && i < sizeof cases / sizeof cases[0]; i++) {
-        if (!selected(rank, cases[i].what))
-            continue;
-        begin_case(rank, cases[i].what);
-        cases[i].run(rank);
-        end_case(rank, cases[i].what, false, 0);
-    }
+    if (rank->size > 1)
+        run_special(rank, cases, sizeof cases / sizeof cases[0]);
 }

@@ -117,21 +117,12 @@ static void explanations(struct rank *r)
 
 void run_inspection(struct rank *rank)
 {
-    static const struct {
-        const char *what;
-        void (*run)(struct rank *rank);
-    } cases[] = {
+    static const struct special cases[] = {
         { "inspect: paths", paths },
         { "inspect: steps announced and counted", steps },
         { "inspect: bytes counted", bytes },
         { "inspect: explanations", explanations },
     };
 
-    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        if (!selected(rank, cases[i].what))
-            continue;
-        begin_case(rank, cases[i].what);
-        cases[i].run(rank);
-        end_case(rank, cases[i].what, false, 0);
-    }
+    run_special(rank, cases, sizeof cases / sizeof cases[0]);
 }

@@ -142,6 +142,17 @@ void end_case(struct rank *rank, const char *what, bool compare, uint64_t digest
     end_watch(rank);
 }
 
+void run_special(struct rank *rank, const struct special *cases, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        if (!selected(rank, cases[i].what))
+            continue;
+        begin_case(rank, cases[i].what);
+        cases[i].run(rank);
+        end_case(rank, cases[i].what, false, 0);
+    }
+}
+
 /* Errors are provoked by the hundred here; PICKLE_TEST_VERBOSE shows what the library says about them. */
 static void take_line(void *arg, int level, const char *line)
 {

@@ -142,21 +142,12 @@ static void many_plans(struct rank *r)
 
 void run_promises(struct rank *rank)
 {
-    static const struct {
-        const char *what;
-        void (*run)(struct rank *rank);
-    } cases[] = {
+    static const struct special cases[] = {
         { "promises: order of a barrier", barrier_order },
         { "promises: sums in rank order", rank_order },
         { "promises: groups of everything", crowd },
         { "promises: many roots", many_plans },
     };
 
-    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        if (!selected(rank, cases[i].what))
-            continue;
-        begin_case(rank, cases[i].what);
-        cases[i].run(rank);
-        end_case(rank, cases[i].what, false, 0);
-    }
+    run_special(rank, cases, sizeof cases / sizeof cases[0]);
 }

@@ -8,20 +8,10 @@
 /* Everyone sends all it has to everyone, and sums up in rank order: the bits of the direct algorithm. */
 static void exchange(struct pki_plan *plan, int rank, int size, bool in_place, uint32_t *sent)
 {
-    struct pki_sum sum;
-
-    pki_sum_begin(&sum, plan, size);
-    pki_sum_add(&sum, rank, pki_in(0), PKI_NO_STEP);
-    for (int hop = 1; hop < size; hop++) {
-        int from = pki_before(rank, hop, size);
-        struct pki_ref theirs = pki_scratch(from < rank ? from : from - 1, pki_in(0));
-
-        sent[hop] = pki_plan_send(plan, pki_after(rank, hop, size), pki_in(0));
-        pki_sum_add(&sum, from, theirs, pki_plan_recv(plan, from, theirs));
-    }
-    pki_plan_final(plan, pki_sum_into(&sum, pki_out(0), pki_scratch(size - 1, pki_in(0))));
+    pki_sum_of_all(plan, &(const struct pki_sum_parts){
+        .rank = rank, .size = size, .running = (uint32_t)size - 1, .dst = pki_out(0), .sent = sent });
     for (int hop = 1; in_place && hop < size; hop++)
-        pki_plan_after(plan, sent[hop]);
+        pki_plan_after(plan, sent[pki_after(rank, hop, size)]);
 }
 
 /* One hop deep, for small messages: n - 1 sends of all the data. */

@@ -15,22 +15,9 @@ static uint32_t block_of(int rank, int piece)
 /* A piece of every rank's part goes to that rank, and this rank's is summed up in rank order. */
 static uint32_t collect(struct pki_plan *plan, int rank, int size, int piece, uint32_t *sent)
 {
-    struct pki_ref own = pki_in(block_of(rank, piece));
-    struct pki_sum sum;
-    uint32_t summed;
-
-    pki_sum_begin(&sum, plan, size);
-    pki_sum_add(&sum, rank, own, PKI_NO_STEP);
-    for (int hop = 1; hop < size; hop++) {
-        int to = pki_after(rank, hop, size), from = pki_before(rank, hop, size);
-        struct pki_ref part = pki_scratch(piece * (size - 1) + (from < rank ? from : from - 1), own);
-
-        sent[block_of(to, piece)] = pki_plan_send(plan, to, pki_in(block_of(to, piece)));
-        pki_sum_add(&sum, from, part, pki_plan_recv(plan, from, part));
-    }
-    summed = pki_sum_into(&sum, pki_out(block_of(rank, piece)), pki_scratch((uint32_t)(PIECES * (size - 1) + piece), own));
-    pki_plan_final(plan, summed);
-    return summed;
+    return pki_sum_of_all(plan, &(const struct pki_sum_parts){
+        .rank = rank, .size = size, .first = (uint32_t)piece, .stride = PIECES, .scratch = (uint32_t)(piece * (size - 1)),
+        .running = (uint32_t)(PIECES * (size - 1) + piece), .dst = pki_out(block_of(rank, piece)), .sent = sent + piece * size });
 }
 
 /* The sum goes to every other rank. In place a sum arrives where the part lies that went to the same rank. */
@@ -43,7 +30,7 @@ static void hand_out(struct pki_plan *plan, int rank, int size, int piece, bool 
         pki_plan_after(plan, summed);
         pki_plan_recv(plan, from, pki_out(block_of(from, piece)));
         if (in_place)
-            pki_plan_after(plan, sent[block_of(from, piece)]);
+            pki_plan_after(plan, sent[piece * size + from]);
     }
 }
 

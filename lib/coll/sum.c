@@ -59,24 +59,34 @@ uint32_t pki_sum_into(struct pki_sum *sum, struct pki_ref dst, struct pki_ref ru
     return summed;
 }
 
-uint32_t pki_sum_own_block(struct pki_plan *plan, int rank, int size, struct pki_ref dst, uint32_t *sent)
+uint32_t pki_sum_of_all(struct pki_plan *plan, const struct pki_sum_parts *p)
 {
+    const struct pki_ref own = pki_in(p->first + (uint32_t)p->rank * p->stride);
     struct pki_sum sum;
 
-    pki_sum_begin(&sum, plan, size);
-    pki_sum_add(&sum, rank, pki_in(rank), PKI_NO_STEP);
-    for (int hop = 1; hop < size; hop++) {
-        int to = pki_after(rank, hop, size);
-        int from = pki_before(rank, hop, size);
-        struct pki_ref part = pki_scratch(from < rank ? from : from - 1, pki_in(rank));
-        uint32_t step = pki_plan_send(plan, to, pki_in(to));
+    pki_sum_begin(&sum, plan, p->size);
+    pki_sum_add(&sum, p->rank, own, PKI_NO_STEP);
+    for (int hop = 1; hop < p->size; hop++) {
+        int to = pki_after(p->rank, hop, p->size);
+        int from = pki_before(p->rank, hop, p->size);
+        struct pki_ref part = pki_scratch(p->scratch + (uint32_t)(from < p->rank ? from : from - 1), own);
 
-        if (sent != NULL)
-            sent[to] = step;
+        if (!p->only_here) {
+            uint32_t step = pki_plan_send(plan, to, pki_in(p->first + (uint32_t)to * p->stride));
+
+            if (p->sent != NULL)
+                p->sent[to] = step;
+        }
         pki_sum_add(&sum, from, part, pki_plan_recv(plan, from, part));
     }
-    uint32_t summed = pki_sum_into(&sum, dst, pki_scratch(size - 1, pki_in(rank)));
+    uint32_t summed = pki_sum_into(&sum, p->dst, pki_scratch(p->running, own));
 
     pki_plan_final(plan, summed);
     return summed;
+}
+
+uint32_t pki_sum_own_block(struct pki_plan *plan, int rank, int size, struct pki_ref dst, uint32_t *sent)
+{
+    return pki_sum_of_all(plan, &(const struct pki_sum_parts){
+        .rank = rank, .size = size, .stride = 1, .running = (uint32_t)size - 1, .dst = dst, .sent = sent });
 }

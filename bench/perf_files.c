@@ -2,33 +2,9 @@
 /* What programs read: CSV and JSON. */
 #include "perf.h"
 
-#include <stdlib.h>
 #include <time.h>
 
-static FILE *open_output(const char *path)
-{
-    FILE *file = fopen(path, "w");
-
-    if (file == NULL) {
-        perror(path);
-        exit(2);
-    }
-    return file;
-}
-
-static void json_string(FILE *out, const char *text)
-{
-    fputc('"', out);
-    for (; *text != '\0'; text++) {
-        if (*text == '"' || *text == '\\')
-            fprintf(out, "\\%c", *text);
-        else if ((unsigned char)*text < 0x20)
-            fprintf(out, "\\u%04x", *text);
-        else
-            fputc(*text, out);
-    }
-    fputc('"', out);
-}
+#include "output.h"
 
 static void json_header(struct perf_run *run, const char *description)
 {
@@ -43,11 +19,11 @@ static void json_header(struct perf_run *run, const char *description)
             o->zero_sm ? "true" : "false");
     if (o->nccl != PERF_NCCL_OFF) {
         fprintf(run->json, " \"nccl_version\": \"%s\", \"nccl_path\": ", perf_nccl_version());
-        json_string(run->json, perf_nccl_path());
+        output_json_string(run->json, perf_nccl_path());
         fputs(",\n", run->json);
     }
     fputs(" \"rank0\": ", run->json);
-    json_string(run->json, description);
+    output_json_string(run->json, description);
     fputs(",\n \"rows\": [", run->json);
 }
 
@@ -56,12 +32,12 @@ void perf_files_open(struct perf_run *run, const char *description)
     const struct perf_options *o = &run->options;
 
     if (o->csv_path != NULL) {
-        run->csv = open_output(o->csv_path);
+        run->csv = output_open(o->csv_path);
         fputs("operation,pattern,ranks,memory,bytes,count,type,in_place,median_us,p99_us,min_us,max_us,algbw_gbps,busbw_gbps,wrong,"
               "bare_gbps,algorithm,transports,sms,nccl_median_us,nccl_ratio,nccl_wrong,nccl_setting,reduction,root,buffers\n", run->csv);
     }
     if (o->json_path != NULL) {
-        run->json = open_output(o->json_path);
+        run->json = output_open(o->json_path);
         json_header(run, description);
     }
 }
@@ -117,9 +93,9 @@ static void json_row(struct perf_run *run, const struct perf_row *row)
     if (o->nccl != PERF_NCCL_OFF)
         json_nccl(run, row);
     fputs("\"algorithm\": ", run->json);
-    json_string(run->json, row->explanation.algorithm);
+    output_json_string(run->json, row->explanation.algorithm);
     fputs(", \"transports\": ", run->json);
-    json_string(run->json, row->explanation.transports);
+    output_json_string(run->json, row->explanation.transports);
     fprintf(run->json, ", \"sms\": %d, \"steps\": %llu}", row->explanation.sms, (unsigned long long)row->explanation.steps);
 }
 
@@ -132,18 +108,10 @@ void perf_files_row(struct perf_run *run, const struct perf_row *row)
     run->first_row = false;
 }
 
-static void close_output(FILE *file, const char *path)
-{
-    if (file != NULL && fclose(file) != 0) {
-        perror(path);
-        exit(1);
-    }
-}
-
 void perf_files_close(struct perf_run *run)
 {
     if (run->json != NULL)
         fputs("\n ]}\n", run->json);
-    close_output(run->csv, run->options.csv_path);
-    close_output(run->json, run->options.json_path);
+    output_close(run->csv, run->options.csv_path);
+    output_close(run->json, run->options.json_path);
 }

@@ -7,25 +7,9 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "output.h"
+
 #define DESCRIPTION_BYTES 256
-
-static void cpu_model(char *out, size_t bytes)
-{
-    FILE *file = fopen("/proc/cpuinfo", "r");
-    char line[256];
-    char *colon;
-
-    snprintf(out, bytes, "unknown CPU");
-    while (file != NULL && fgets(line, sizeof line, file) != NULL) {
-        if (strncmp(line, "model name", 10) == 0 && (colon = strchr(line, ':')) != NULL) {
-            line[strcspn(line, "\n")] = '\0';
-            snprintf(out, bytes, "%s", colon + 2);
-            break;
-        }
-    }
-    if (file != NULL)
-        fclose(file);
-}
 
 /* This rank's process and hardware in one line. */
 static void describe(const struct perf_run *run, char *out)
@@ -35,7 +19,7 @@ static void describe(const struct perf_run *run, char *out)
     char gpu[64] = "no GPU";
 
     gethostname(host, sizeof host - 1);
-    cpu_model(cpu, sizeof cpu);
+    output_cpu_model(cpu, sizeof cpu);
     if (run->options.cuda)
         gpu_name(run->gpu, gpu, sizeof gpu);
     if (run->options.cuda)

@@ -8,65 +8,27 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "output.h"
+
 static const char *const family_names[FAMILIES] = { "libpickle", "Open MPI", "Gloo" };
-
-static void cpu_model(char *out, size_t bytes)
-{
-    FILE *file = fopen("/proc/cpuinfo", "r");
-    char line[256];
-
-    snprintf(out, bytes, "unknown CPU");
-    while (file != NULL && fgets(line, sizeof line, file) != NULL) {
-        const char *colon = strchr(line, ':');
-
-        if (strncmp(line, "model name", 10) == 0 && colon != NULL) {
-            snprintf(out, bytes, "%.*s", (int)strcspn(colon + 2, "\n"), colon + 2);
-            break;
-        }
-    }
-    if (file != NULL)
-        fclose(file);
-}
-
-static FILE *open_output(const char *path)
-{
-    FILE *file = path != NULL ? fopen(path, "w") : NULL;
-
-    if (path != NULL && file == NULL) {
-        perror(path);
-        exit(2);
-    }
-    return file;
-}
-
-static void json_string(FILE *out, const char *text)
-{
-    fputc('"', out);
-    for (; *text != '\0'; text++) {
-        if (*text == '"' || *text == '\\')
-            fputc('\\', out);
-        fputc((unsigned char)*text < 0x20 ? ' ' : *text, out);
-    }
-    fputc('"', out);
-}
 
 static void json_header(struct driver *driver, const char *cpu, const char *date)
 {
     fprintf(driver->json, "{\"tool\": \"pickle-compare\", \"date\": \"%s\", \"cpu\": ", date);
-    json_string(driver->json, cpu);
+    output_json_string(driver->json, cpu);
     fprintf(driver->json, ", \"cpus\": %ld, \"ranks\": %d, \"bound\": %s,\n \"worlds\": [", sysconf(_SC_NPROCESSORS_ONLN),
             driver->options.ranks, driver->options.bind ? "true" : "false");
     for (int w = 0; w < driver->world_count; w++) {
         const struct driver_world *world = &driver->worlds[w];
 
         fprintf(driver->json, "%s\n  {\"name\": ", w > 0 ? "," : "");
-        json_string(driver->json, world->label);
+        output_json_string(driver->json, world->label);
         fputs(", \"command\": ", driver->json);
-        json_string(driver->json, world->command);
+        output_json_string(driver->json, world->command);
         fputs(", \"settings\": ", driver->json);
-        json_string(driver->json, world->settings);
+        output_json_string(driver->json, world->settings);
         fputs(", \"absent\": ", driver->json);
-        json_string(driver->json, world->absent);
+        output_json_string(driver->json, world->absent);
         fputc('}', driver->json);
     }
     fputs("],\n \"rows\": [", driver->json);
@@ -104,7 +66,7 @@ void driver_header(struct driver *driver)
     time_t now = time(NULL);
     struct tm tm;
 
-    cpu_model(cpu, sizeof cpu);
+    output_cpu_model(cpu, sizeof cpu);
     uname(&system);
     strftime(date, sizeof date, "%Y-%m-%d %H:%M", localtime_r(&now, &tm));
     getloadavg(&load, 1);
@@ -122,8 +84,8 @@ void driver_header(struct driver *driver)
         else
             printf("#     %s\n", world->settings);
     }
-    driver->csv = open_output(driver->options.csv_path);
-    driver->json = open_output(driver->options.json_path);
+    driver->csv = output_open(driver->options.csv_path);
+    driver->json = output_open(driver->options.json_path);
     if (driver->csv != NULL)
         fputs("operation,bytes,ranks,world,family,median_us,p99_us,min_us,samples,ratio,ratio_rounds,ratio_least,ratio_most,wrong,"
               "how\n", driver->csv);
@@ -244,11 +206,11 @@ static void json_row(const struct driver *driver, const struct driver_row *row)
         if (!r->measured)
             continue;
         fprintf(driver->json, "%s\n   {\"world\": ", comma);
-        json_string(driver->json, driver->worlds[w].label);
+        output_json_string(driver->json, driver->worlds[w].label);
         fprintf(driver->json, ", \"median_us\": %.3f, \"p99_us\": %.3f, \"min_us\": %.3f, \"samples\": %u, \"ratio\": %.4f,"
                 " \"ratio_rounds\": [%.4f, %.4f, %.4f], \"wrong\": %llu, \"how\": ", r->median_us, r->p99_us, r->min_us,
                 r->samples, ratio(row, w), spread.least, spread.median, spread.most, (unsigned long long)r->wrong);
-        json_string(driver->json, r->note);
+        output_json_string(driver->json, r->note);
         fputc('}', driver->json);
         comma = ",";
     }
@@ -268,14 +230,6 @@ void driver_report(struct driver *driver, const struct driver_row *row)
     driver->first_row = false;
 }
 
-static void close_output(FILE *file, const char *path)
-{
-    if (file != NULL && fclose(file) != 0) {
-        perror(path);
-        exit(1);
-    }
-}
-
 void driver_footer(struct driver *driver)
 {
     for (int w = 0; w < driver->world_count; w++)
@@ -284,6 +238,6 @@ void driver_footer(struct driver *driver)
     printf("# wrong elements: %llu %s\n", (unsigned long long)driver->wrong, driver->wrong == 0 ? "OK" : "FAILED");
     if (driver->json != NULL)
         fputs("\n ]}\n", driver->json);
-    close_output(driver->csv, driver->options.csv_path);
-    close_output(driver->json, driver->options.json_path);
+    output_close(driver->csv, driver->options.csv_path);
+    output_close(driver->json, driver->options.json_path);
 }

@@ -162,15 +162,8 @@ static int rank_main(void)
 
 static void drive(const char *connections)
 {
-    struct ranks ranks;
-    int wrong;
-
     setenv("CUDA_DEVICE_MAX_CONNECTIONS", connections, 1);
-    ranks_open(&ranks, 2);
-    ranks_start_all(&ranks, "capture", NULL, NULL);
-    wrong = ranks_wait(&ranks, 100000, -1);
-    report(wrong == 0, "capture, connections %s: %d ranks failed", connections, wrong);
-    ranks_close(&ranks);
+    ranks_drive(&(struct ranks_turn){ .role = "capture", .size = 2, .timeout_ms = 100000 }, "capture, connections %s", connections);
 }
 
 int main(void)

@@ -154,17 +154,11 @@ static int rank_main(void)
 
 int main(int argc, char **argv)
 {
-    struct ranks ranks;
-    int wrong;
-
     if (ranks_role() != NULL)
         return rank_main();
     if (!gpu_enough(2))
         return GPU_SKIPPED;
-    ranks_open(&ranks, argc > 1 ? atoi(argv[1]) : gpu_ranks(4));
-    ranks_start_all(&ranks, "fused", NULL, NULL);
-    wrong = ranks_wait(&ranks, 100000, -1);
-    report(wrong == 0, "fused collectives on %d ranks: %d failed", ranks.size, wrong);
-    ranks_close(&ranks);
+    ranks_drive(&(struct ranks_turn){ .role = "fused", .size = argc > 1 ? atoi(argv[1]) : gpu_ranks(4), .timeout_ms = 100000 },
+                "fused collectives");
     return report_end();
 }

@@ -60,19 +60,22 @@ static void try_while_held(struct gpu_rank *self, struct holder *holder, size_t 
     char *source = gpu_alloc(bytes);
     char *result = gpu_alloc(bytes);
     double free_ms, held_ms;
+    bool arrived;
 
     pattern_to_gpu(source, bytes, (uint64_t)self->rank + bytes);
     transfer(self, source, result, bytes); /* maps the buffers */
     report(stream_idle_within(self->stream, LIMIT_MS, NULL), "%zu bytes: the first transfer", bytes);
     ranks_meet();
     transfer(self, source, result, bytes);
-    report(stream_idle_within(self->stream, LIMIT_MS, &free_ms), "%zu bytes on a free GPU: %.3f ms", bytes, free_ms);
+    arrived = stream_idle_within(self->stream, LIMIT_MS, &free_ms);
+    report(arrived, "%zu bytes on a free GPU: %.3f ms", bytes, free_ms);
     gpu_fill(result, 0x5a, bytes);
     ranks_meet();
     hold(holder);
     ranks_meet();
     transfer(self, source, result, bytes);
-    report(stream_idle_within(self->stream, LIMIT_MS, &held_ms), "%zu bytes while every multiprocessor is held: %.3f ms", bytes, held_ms);
+    arrived = stream_idle_within(self->stream, LIMIT_MS, &held_ms);
+    report(arrived, "%zu bytes while every multiprocessor is held: %.3f ms", bytes, held_ms);
     report(gpu_stream_query(holder->stream) == GPU_NOT_READY, "%zu bytes: the kernel still holds them", bytes);
     ranks_meet();
     let_go(holder);
@@ -103,18 +106,11 @@ static int rank_main(void)
 
 int main(int argc, char **argv)
 {
-    struct ranks ranks;
-    int wrong;
-
     if (ranks_role() != NULL)
         return rank_main();
     if (!gpu_enough(2))
         return GPU_SKIPPED;
-    ranks_open(&ranks, 2);
-    atomic_store(&ranks.shared->words[BYTES], argc > 1 ? atoll(argv[1]) : gpu_is_software() ? 16 << 20 : 1 << 30);
-    ranks_start_all(&ranks, "hold", NULL, NULL);
-    wrong = ranks_wait(&ranks, 90000, -1);
-    report(wrong == 0, "zero SM: %d ranks failed", wrong);
-    ranks_close(&ranks);
+    ranks_drive(&(struct ranks_turn){ .role = "hold", .size = 2, .timeout_ms = 90000,
+                                      .word = argc > 1 ? atoll(argv[1]) : gpu_is_software() ? 16 << 20 : 1 << 30 }, "zero SM");
     return report_end();
 }

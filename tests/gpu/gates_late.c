@@ -169,16 +169,9 @@ static int rank_main(void)
 
 static void drive(const char *connections, double late_s)
 {
-    struct ranks ranks;
-    int wrong;
-
     setenv("CUDA_DEVICE_MAX_CONNECTIONS", connections, 1);
-    ranks_open(&ranks, 2);
-    atomic_store(&ranks.shared->words[LATE_MS], (int64_t)(late_s * 1000));
-    ranks_start_all(&ranks, "late", NULL, NULL);
-    wrong = ranks_wait(&ranks, (int)(late_s * 1000 + 60000), -1);
-    report(wrong == 0, "connections %s: %d ranks failed", connections, wrong);
-    ranks_close(&ranks);
+    ranks_drive(&(struct ranks_turn){ .role = "late", .size = 2, .timeout_ms = (int)(late_s * 1000 + 60000),
+                                      .word = (int64_t)(late_s * 1000) }, "connections %s", connections);
 }
 
 int main(int argc, char **argv)

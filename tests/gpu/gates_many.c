@@ -124,18 +124,12 @@ static int rank_main(void)
 
 static void drive(const char *connections)
 {
-    struct ranks ranks;
-    int wrong;
-
     if (connections != NULL)
         setenv("CUDA_DEVICE_MAX_CONNECTIONS", connections, 1);
     else
         unsetenv("CUDA_DEVICE_MAX_CONNECTIONS");
-    ranks_open(&ranks, 2);
-    ranks_start_all(&ranks, "many", NULL, NULL);
-    wrong = ranks_wait(&ranks, 90000, -1);
-    report(wrong == 0, "64 streams, connections %s: %d ranks failed", connections != NULL ? connections : "by default", wrong);
-    ranks_close(&ranks);
+    ranks_drive(&(struct ranks_turn){ .role = "many", .size = 2, .timeout_ms = 90000 }, "64 streams, connections %s",
+                connections != NULL ? connections : "by default");
 }
 
 int main(void)

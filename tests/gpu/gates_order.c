@@ -129,15 +129,9 @@ int main(void)
     if (!gpu_enough(2))
         return GPU_SKIPPED;
     for (int i = 0; i < 2; i++) {
-        struct ranks ranks;
-        int wrong;
-
         setenv("CUDA_DEVICE_MAX_CONNECTIONS", connections[i], 1);
-        ranks_open(&ranks, 2);
-        ranks_start_all(&ranks, "order", NULL, NULL);
-        wrong = ranks_wait(&ranks, 90000, -1);
-        report(wrong == 0, "opposite order, connections %s: %d ranks failed", connections[i], wrong);
-        ranks_close(&ranks);
+        ranks_drive(&(struct ranks_turn){ .role = "order", .size = 2, .timeout_ms = 90000 }, "opposite order, connections %s",
+                    connections[i]);
     }
     return report_end();
 }

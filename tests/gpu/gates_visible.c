@@ -108,17 +108,11 @@ static int rank_main(void)
 int main(void)
 {
     const struct ranks_hooks hooks = { see_one, see_all, getenv("CUDA_VISIBLE_DEVICES") };
-    struct ranks ranks;
-    int wrong;
 
     if (ranks_role() != NULL)
         return rank_main();
     if (!gpu_enough(2))
         return GPU_SKIPPED;
-    ranks_open(&ranks, gpu_ranks(8));
-    ranks_start_all(&ranks, "visible", NULL, &hooks);
-    wrong = ranks_wait(&ranks, 60000, -1);
-    report(wrong == 0, "%d ranks that see one GPU each: %d failed", ranks.size, wrong);
-    ranks_close(&ranks);
+    ranks_drive(&(struct ranks_turn){ .role = "visible", .size = gpu_ranks(8), .hooks = &hooks }, "ranks that see one GPU each");
     return report_end();
 }

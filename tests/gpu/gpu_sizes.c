@@ -161,18 +161,11 @@ static int rank_main(void)
 
 int main(int argc, char **argv)
 {
-    struct ranks ranks;
-    int wrong;
-
     if (ranks_role() != NULL)
         return rank_main();
     if (!gpu_enough(2))
         return GPU_SKIPPED;
-    ranks_open(&ranks, argc > 2 ? atoi(argv[2]) : gpu_ranks(8));
-    atomic_store(&ranks.shared->words[MAX_BYTES], argc > 1 ? atoll(argv[1]) : gpu_is_software() ? 2 << 20 : 1 << 30);
-    ranks_start_all(&ranks, "sizes", NULL, NULL);
-    wrong = ranks_wait(&ranks, 250000, -1);
-    report(wrong == 0, "all sizes on %d ranks: %d failed", ranks.size, wrong);
-    ranks_close(&ranks);
+    ranks_drive(&(struct ranks_turn){ .role = "sizes", .size = argc > 2 ? atoi(argv[2]) : gpu_ranks(8), .timeout_ms = 250000,
+                                      .word = argc > 1 ? atoll(argv[1]) : gpu_is_software() ? 2 << 20 : 1 << 30 }, "all sizes");
     return report_end();
 }

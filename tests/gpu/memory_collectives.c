@@ -198,18 +198,6 @@ static int rank_main(void)
     return report_end();
 }
 
-static void drive(const char *role, int size)
-{
-    struct ranks ranks;
-    int wrong;
-
-    ranks_open(&ranks, size);
-    ranks_start_all(&ranks, role, NULL, NULL);
-    wrong = ranks_wait(&ranks, 60000, -1);
-    report(wrong == 0, "%s: %d of %d ranks failed", role, wrong, size);
-    ranks_close(&ranks);
-}
-
 int main(void)
 {
     if (ranks_role() != NULL)
@@ -217,8 +205,8 @@ int main(void)
     if (!gpu_enough(2))
         return GPU_SKIPPED;
     setenv("PK_ALGORITHM", "direct", 0); /* ranks whose memory is of different kinds must not choose by it */
-    drive("as it is", gpu_ranks(3));
+    ranks_drive(&(struct ranks_turn){ .role = "as it is", .size = gpu_ranks(3) }, "as it is");
     setenv("PK_P2P_LEVEL", "LOC", 1);
-    drive("through the host", 2);
+    ranks_drive(&(struct ranks_turn){ .role = "through the host", .size = 2 }, "through the host");
     return report_end();
 }

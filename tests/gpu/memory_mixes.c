@@ -203,22 +203,10 @@ static int rank_main(void)
     return report_end();
 }
 
-static void drive(const char *role, int size)
-{
-    struct ranks ranks;
-    int wrong;
-
-    ranks_open(&ranks, size);
-    ranks_start_all(&ranks, role, NULL, NULL);
-    wrong = ranks_wait(&ranks, 60000, -1);
-    report(wrong == 0, "%s: %d of %d ranks failed", role, wrong, size);
-    ranks_close(&ranks);
-}
-
 static void drive_with(const char *role, const char *name, const char *value)
 {
     setenv(name, value, 1);
-    drive(role, 2);
+    ranks_drive(&(struct ranks_turn){ .role = role, .size = 2 }, "%s", role);
     unsetenv(name);
 }
 
@@ -228,14 +216,14 @@ int main(void)
         return rank_main();
     if (!gpu_enough(2))
         return GPU_SKIPPED;
-    drive("as it is", gpu_ranks(3));
+    ranks_drive(&(struct ranks_turn){ .role = "as it is", .size = gpu_ranks(3) }, "as it is");
     drive_with("through the host", "PK_P2P_LEVEL", "LOC");
     setenv("PICKLE_TEST_CMA", "0", 1);
     drive_with("through the host in two copies", "PK_P2P_LEVEL", "LOC");
-    drive("in two copies", 2);
+    ranks_drive(&(struct ranks_turn){ .role = "in two copies", .size = 2 }, "in two copies");
     unsetenv("PICKLE_TEST_CMA");
     drive_with("one hardware queue", "CUDA_DEVICE_MAX_CONNECTIONS", "1");
-    drive("a rank without gpu", 2);
-    drive("no kernels", 2);
+    ranks_drive(&(struct ranks_turn){ .role = "a rank without gpu", .size = 2 }, "a rank without gpu");
+    ranks_drive(&(struct ranks_turn){ .role = "no kernels", .size = 2 }, "no kernels");
     return report_end();
 }

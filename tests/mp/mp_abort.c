@@ -107,15 +107,9 @@ static int rank_main(void)
 
 int main(void)
 {
-    struct ranks ranks;
-
     if (ranks_role() != NULL)
         return rank_main();
-    for (size_t i = 1; i < turns_count; i++) { /* p2p is among the conformance cases */
-        ranks_open(&ranks, SIZE);
-        ranks_start_all(&ranks, turns[i].name, NULL, NULL);
-        report(ranks_wait(&ranks, 30000, -1) == 0, "%s", turns[i].name);
-        ranks_close(&ranks);
-    }
+    for (size_t i = 1; i < turns_count; i++) /* p2p is among the conformance cases */
+        ranks_drive(&(struct ranks_turn){ .role = turns[i].name, .size = SIZE, .timeout_ms = 30000 }, "%s", turns[i].name);
     return report_end();
 }

@@ -32,14 +32,8 @@ static void find_conform(void)
 static void by_environment(int size, char *cases)
 {
     char *argv[] = { conform, "--env", "--cases", cases, NULL };
-    struct ranks ranks;
-    int wrong;
 
-    ranks_open(&ranks, size);
-    ranks_start_all(&ranks, NULL, argv, NULL);
-    wrong = ranks_wait(&ranks, TIMEOUT_MS, -1);
-    report(wrong == 0, "pickle-conform, %d processes by PK_RANK: %d ranks failed", size, wrong);
-    ranks_close(&ranks);
+    ranks_drive(&(struct ranks_turn){ .argv = argv, .size = size, .timeout_ms = TIMEOUT_MS }, "pickle-conform, processes by PK_RANK");
 }
 
 static bool find_mpirun(char *out, size_t bytes)
@@ -71,18 +65,13 @@ static void by_mpirun(void)
     static const struct ranks_hooks hooks = { .before = forget_rank };
     char mpirun[4200];
     char *argv[] = { mpirun, "--allow-run-as-root", "--oversubscribe", "-n", "2", conform, "--env", "--cases", "200", NULL };
-    struct ranks ranks;
-    int wrong;
 
     if (!find_mpirun(mpirun, sizeof mpirun)) {
         printf("SKIPPED: there is no mpirun here\n");
         return;
     }
-    ranks_open(&ranks, 1);
-    ranks_start_all(&ranks, NULL, argv, &hooks);
-    wrong = ranks_wait(&ranks, TIMEOUT_MS, -1);
-    report(wrong == 0, "pickle-conform, 2 processes by mpirun");
-    ranks_close(&ranks);
+    ranks_drive(&(struct ranks_turn){ .argv = argv, .size = 1, .timeout_ms = TIMEOUT_MS, .hooks = &hooks },
+                "pickle-conform, 2 processes by mpirun");
 }
 
 int main(void)

@@ -288,15 +288,7 @@ static void comms_main(int rank)
 
 static void drive(const char *role, int size)
 {
-    struct ranks ranks;
-    double begun = monotonic_ms();
-    int wrong;
-
-    ranks_open(&ranks, size);
-    ranks_start_all(&ranks, role, NULL, NULL);
-    wrong = ranks_wait(&ranks, 110000, -1);
-    report(wrong == 0, "%s: %d ranks, %.0f ms", role, size, monotonic_ms() - begun);
-    ranks_close(&ranks);
+    ranks_drive(&(struct ranks_turn){ .role = role, .size = size, .timeout_ms = 110000 }, "%s", role);
 }
 
 int main(void)

@@ -185,21 +185,11 @@ static void drive_death(void)
     ranks_close(&ranks);
 }
 
-static void drive_fork(void)
-{
-    struct ranks ranks;
-
-    ranks_open(&ranks, SIZE);
-    ranks_start_all(&ranks, "fork", NULL, NULL);
-    report(ranks_wait(&ranks, 60000, -1) == 0, "fork");
-    ranks_close(&ranks);
-}
-
 int main(void)
 {
     if (ranks_role() != NULL)
         return strcmp(ranks_role(), "fork") == 0 ? fork_main() : death_main();
-    drive_fork();
+    ranks_drive(&(struct ranks_turn){ .role = "fork", .size = SIZE }, "fork");
     drive_death();
     return report_end();
 }

@@ -70,12 +70,8 @@ static void before(int rank, void *arg)
 static void drive(const char *role, void *apart)
 {
     const struct ranks_hooks hooks = { .before = before, .arg = apart };
-    struct ranks ranks;
 
-    ranks_open(&ranks, SIZE);
-    ranks_start_all(&ranks, role, NULL, &hooks);
-    report(ranks_wait(&ranks, 60000, -1) == 0, "%s", role);
-    ranks_close(&ranks);
+    ranks_drive(&(struct ranks_turn){ .role = role, .size = SIZE, .hooks = &hooks }, "%s", role);
     unsetenv("PK_HOST_ID");
 }
 

@@ -143,23 +143,11 @@ static int rank_main(void)
     return report_end();
 }
 
-static void drive(int size)
-{
-    struct ranks ranks;
-    int wrong;
-
-    ranks_open(&ranks, size);
-    ranks_start_all(&ranks, "many", NULL, NULL);
-    wrong = ranks_wait(&ranks, 60000, -1);
-    report(wrong == 0, "%d ranks: %d failed", size, wrong);
-    ranks_close(&ranks);
-}
-
 int main(void)
 {
     if (ranks_role() != NULL)
         return rank_main();
-    drive(2);
-    drive(SIZE_MAX_HERE);
+    ranks_drive(&(struct ranks_turn){ .role = "many", .size = 2 }, "many");
+    ranks_drive(&(struct ranks_turn){ .role = "many", .size = SIZE_MAX_HERE }, "many");
     return report_end();
 }

@@ -138,18 +138,11 @@ static int rank_main(void)
 
 static void drive(int ranks_here, const char *cma, const char *algorithm)
 {
-    struct ranks ranks;
-    int wrong;
-
-    setenv("PK_CMA", cma, 1);
+    setenv("PICKLE_TEST_CMA", cma, 1);
     if (algorithm != NULL)
         setenv("PK_ALGORITHM", algorithm, 1);
-    ranks_open(&ranks, ranks_here);
-    ranks_start_all(&ranks, "memory", NULL, NULL);
-    wrong = ranks_wait(&ranks, 60000, -1);
-    report(wrong == 0, "%d ranks, PK_CMA=%s, algorithm %s: %d failed", ranks_here, cma, algorithm != NULL ? algorithm : "by itself",
-           wrong);
-    ranks_close(&ranks);
+    ranks_drive(&(struct ranks_turn){ .role = "memory", .size = ranks_here }, "PICKLE_TEST_CMA=%s, algorithm %s", cma,
+                algorithm != NULL ? algorithm : "by itself");
     unsetenv("PK_ALGORITHM");
 }
 

@@ -200,15 +200,8 @@ static void torch_after(int rank, void *arg)
 
 static void drive(const char *role, int64_t word, const struct ranks_hooks *hooks)
 {
-    struct ranks ranks;
-    int wrong;
-
-    ranks_open(&ranks, SIZE);
-    atomic_store(&ranks.shared->words[0], word);
-    ranks_start_all(&ranks, role, NULL, hooks);
-    wrong = ranks_wait(&ranks, 40000, -1);
-    report(wrong == 0, "%s (%lld): %d ranks failed", role, (long long)word, wrong);
-    ranks_close(&ranks);
+    ranks_drive(&(struct ranks_turn){ .role = role, .size = SIZE, .timeout_ms = 40000, .word = word, .hooks = hooks }, "%s (%lld)", role,
+                (long long)word);
 }
 
 static int own_rank(void)
@@ -237,7 +230,6 @@ static void drive_mpirun(void)
     static char mpirun[] = "/usr/bin/mpirun", self[4096], size[16];
     char *argv[] = { mpirun, "--allow-run-as-root", "--oversubscribe", "-n", size, self, NULL };
     ssize_t length = readlink("/proc/self/exe", self, sizeof self - 1);
-    struct ranks ranks;
 
     if (access(mpirun, X_OK) != 0 || length < 0) {
         printf("SKIPPED: there is no %s here\n", mpirun);
@@ -245,10 +237,7 @@ static void drive_mpirun(void)
     }
     self[length] = '\0';
     snprintf(size, sizeof size, "%d", SIZE);
-    ranks_open(&ranks, 1);
-    ranks_start_all(&ranks, "poll", argv, &hooks);
-    report(ranks_wait(&ranks, 60000, -1) == 0, "poll under mpirun");
-    ranks_close(&ranks);
+    ranks_drive(&(struct ranks_turn){ .role = "poll", .argv = argv, .size = 1, .hooks = &hooks }, "poll under mpirun");
 }
 
 int main(void)

@@ -73,18 +73,11 @@ static int run_rank(void)
 
 int main(void)
 {
-    struct ranks ranks;
-    int wrong;
-
     if (ranks_role() != NULL)
         return run_rank();
     setenv("PICKLE_TEST_HOSTS", "2", 1);
     setenv("PK_LOG", "error", 1);
     setenv("PK_RETRY_MS", "1000", 1); /* not receiving is no silence */
-    ranks_open(&ranks, 2);
-    ranks_start_all(&ranks, "rank", NULL, NULL);
-    wrong = ranks_wait(&ranks, LIMIT_MS, -1);
-    report(wrong == 0, "10 GiB to a rank that does not receive: %d ranks failed", wrong);
-    ranks_close(&ranks);
+    ranks_drive(&(struct ranks_turn){ .role = "rank", .size = 2, .timeout_ms = LIMIT_MS }, "10 GiB to a rank that does not receive");
     return report_end();
 }

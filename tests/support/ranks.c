@@ -249,3 +249,22 @@ void ranks_close(struct ranks *ranks)
     munmap(ranks->shared, sizeof *ranks->shared);
     close(ranks->memory);
 }
+
+void ranks_drive(const struct ranks_turn *turn, const char *format, ...)
+{
+    const double began_ms = monotonic_ms();
+    struct ranks ranks;
+    char what[512];
+    va_list args;
+    int wrong;
+
+    va_start(args, format);
+    vsnprintf(what, sizeof what, format, args);
+    va_end(args);
+    ranks_open(&ranks, turn->size);
+    atomic_store(&ranks.shared->words[0], turn->word);
+    ranks_start_all(&ranks, turn->role, turn->argv, turn->hooks);
+    wrong = ranks_wait(&ranks, turn->timeout_ms != 0 ? turn->timeout_ms : 60000, -1);
+    report(wrong == 0, "%s: %d of %d ranks failed, %.0f ms", what, wrong, turn->size, monotonic_ms() - began_ms);
+    ranks_close(&ranks);
+}

@@ -7,8 +7,8 @@ usage: environment.py TREE | environment.py --self-test
 """
 import os
 import re
-import sys
-import tempfile
+
+from planted import main
 
 VARIABLES_MAX = 20
 LITERAL = re.compile(r'"(PK_[A-Z0-9_]+)"') # a name and nothing else: what is handed to getenv and its like
@@ -89,33 +89,4 @@ PLANTED = [
     ("no variables were found", {"README.md": "", "lib/comm/config.c": "", "bench/perf.c": "", INFO: ""}),
 ]
 
-
-def self_test():
-    failures = 0
-    for expected, changes in PLANTED:
-        with tempfile.TemporaryDirectory() as tree:
-            for path, text in {**TREE, **changes}.items():
-                os.makedirs(os.path.dirname(os.path.join(tree, path)), exist_ok=True)
-                with open(os.path.join(tree, path), "w", encoding="utf-8") as file:
-                    file.write(text)
-            problems = list(check(tree))
-        if not (any(expected in problem for problem in problems) if expected else not problems):
-            print("expected '%s', got %s" % (expected, problems))
-            failures += 1
-    print("environment self-test: %d planted violations, %d failures" % (len(PLANTED) - 1, failures))
-    return failures
-
-
-def main():
-    if len(sys.argv) != 2:
-        sys.exit(__doc__)
-    if sys.argv[1] == "--self-test":
-        sys.exit(1 if self_test() else 0)
-    problems = list(check(sys.argv[1]))
-    for problem in problems:
-        print(problem)
-    print("environment: %d variables in the table, %d problems" % (len(in_table(sys.argv[1])), len(problems)))
-    sys.exit(1 if problems else 0)
-
-
-main()
+main("environment", __doc__, [(expected, {**TREE, **changes}) for expected, changes in PLANTED], check)

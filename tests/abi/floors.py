@@ -9,8 +9,8 @@ usage: floors.py TREE        print each violation, exit 1 when there is one
 """
 import os
 import re
-import sys
-import tempfile
+
+from planted import main
 
 # What a room may include besides itself: rooms, or single headers of a room.
 ROOMS = {
@@ -186,45 +186,10 @@ VIOLATIONS = [
 ]
 
 
-def write_house(tree, extra_path=None, extra_line=""):
-    files = dict(HOUSE)
-    if extra_path:
-        files[extra_path] = files.get(extra_path, "") + extra_line + "\n"
-    for path, text in files.items():
-        full = os.path.join(tree, path)
-        os.makedirs(os.path.dirname(full), exist_ok=True)
-        with open(full, "w", encoding="utf-8") as file:
-            file.write(text)
+def planted(path, line):
+    return {**HOUSE, path: HOUSE.get(path, "") + line + "\n"}
 
 
-def self_test():
-    failures = 0
-    with tempfile.TemporaryDirectory() as tree:
-        write_house(tree)
-        for problem in check(tree):
-            print("the house in order was blamed: " + problem)
-            failures += 1
-    for path, line, expected in VIOLATIONS:
-        with tempfile.TemporaryDirectory() as tree:
-            write_house(tree, path, line)
-            problems = check(tree)
-        if not any(expected in problem for problem in problems):
-            print("not found: '%s' in %s (got %s)" % (line, path, problems))
-            failures += 1
-    print("floors self-test: %d planted violations, %d failures" % (len(VIOLATIONS), failures))
-    return failures
+CASES = [(None, HOUSE)] + [(expected, planted(path, line)) for path, line, expected in VIOLATIONS]
 
-
-def main():
-    if len(sys.argv) != 2:
-        sys.exit(__doc__)
-    if sys.argv[1] == "--self-test":
-        sys.exit(1 if self_test() else 0)
-    problems = check(sys.argv[1])
-    for problem in problems:
-        print(problem)
-    print("floors: %d violations" % len(problems))
-    sys.exit(1 if problems else 0)
-
-
-main()
+main("floors", __doc__, CASES, check)

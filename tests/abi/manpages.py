@@ -10,7 +10,8 @@ import re
 import shutil
 import subprocess
 import sys
-import tempfile
+
+from planted import report, self_test
 
 SECTIONS = ("NAME", "SYNOPSIS", "DESCRIPTION", "RETURN VALUE", "SEE ALSO")
 
@@ -114,35 +115,17 @@ if shutil.which("mandoc"):
     PLANTED.append(("WARNING", {"pages/man3/pk_one.3": PAGE + ".PP\n.SH EMPTY\n.IPX\n"}))
 
 
-def self_test():
-    failures = 0
-    for expected, changes in PLANTED:
-        with tempfile.TemporaryDirectory() as tree:
-            for path, text in {**TREE, **changes}.items():
-                os.makedirs(os.path.dirname(os.path.join(tree, path)), exist_ok=True)
-                with open(os.path.join(tree, path), "w", encoding="utf-8") as file:
-                    file.write(text)
-            problems = list(check(tree, os.path.join(tree, "pages")))
-        if not (any(expected in problem for problem in problems) if expected else not problems):
-            print("expected '%s', got %s" % (expected, problems))
-            failures += 1
-    print("manpages self-test: %d planted faults, %d failures" % (len(PLANTED) - 1, failures))
-    return failures
-
-
 def main():
     if sys.argv[1:] == ["--self-test"]:
-        sys.exit(1 if self_test() else 0)
+        cases = [(expected, {**TREE, **changes}) for expected, changes in PLANTED]
+        sys.exit(1 if self_test("manpages", cases, lambda tree: check(tree, os.path.join(tree, "pages"))) else 0)
     if len(sys.argv) > 3 and sys.argv[1] == "--programs":
         problems = list(check_programs(sys.argv[2], sys.argv[3:]))
     elif len(sys.argv) == 3:
         problems = list(check(sys.argv[1], sys.argv[2]))
     else:
         sys.exit(__doc__)
-    for problem in problems:
-        print(problem)
-    print("manual pages: %d problems%s" % (len(problems), "" if shutil.which("mandoc") or shutil.which("man") else ", looked at by no formatter"))
-    sys.exit(1 if problems else 0)
+    report("manual pages" if shutil.which("mandoc") or shutil.which("man") else "manual pages, looked at by no formatter", problems)
 
 
 main()

@@ -7,8 +7,8 @@ usage: style.py TREE | style.py --self-test
 """
 import os
 import re
-import sys
-import tempfile
+
+from planted import main
 
 FUNCTION_MAX = 80
 FUNCTION_GOOD = 40
@@ -108,31 +108,6 @@ PLANTED = [
 ]
 
 
-def self_test():
-    failures = 0
-    for expected, text in [(None, GOOD)] + PLANTED:
-        with tempfile.TemporaryDirectory() as tree:
-            os.mkdir(os.path.join(tree, "lib"))
-            with open(os.path.join(tree, "lib", "x.c"), "w", encoding="utf-8") as file:
-                file.write(text)
-            problems = check(tree)
-        found = any(expected in problem for problem in problems) if expected else not problems
-        if not found:
-            print("expected '%s', got %s" % (expected, problems))
-            failures += 1
-    print("style self-test: %d planted violations, %d failures" % (len(PLANTED), failures))
-    return failures
+CASES = [(expected, {"lib/x.c": text}) for expected, text in [(None, GOOD)] + PLANTED]
 
-
-def main():
-    if len(sys.argv) != 2:
-        sys.exit(__doc__)
-    if sys.argv[1] == "--self-test":
-        sys.exit(1 if self_test() else 0)
-    problems = check(sys.argv[1])
-    for problem in problems:
-        print(problem)
-    sys.exit(1 if problems else 0)
-
-
-main()
+main("style", __doc__, CASES, check)

@@ -9,6 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "measure.h"
 #include "pickle/pickle.h"
 
 enum op {
@@ -72,10 +73,6 @@ struct rank {
 };
 
 /* main.c */
-int64_t now_ns(void);
-/* How many times longer than the headers promise things may take: PICKLE_TEST_SLACK, 20 by default so that no test depends on the
- * machine's speed or on what else it does. 1 holds the promises themselves. */
-double slack(void);
 void end_watch(struct rank *rank); /* it is idle from now on */
 void begin_case(struct rank *rank, const char *what);
 /* All ranks tell one another how it went; `digest` must be equal everywhere if `compare`. Ends the program when that fails. */

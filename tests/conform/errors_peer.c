@@ -14,7 +14,7 @@
 
 static int64_t since_ms(int64_t begin_ns)
 {
-    return (now_ns() - begin_ns) / 1000000;
+    return (monotonic_ns() - begin_ns) / 1000000;
 }
 
 static pk_error_info_t last_error(void)
@@ -36,7 +36,7 @@ static void meet(struct rank *r)
 
 static void within(struct rank *r, int64_t took_ms, int64_t least_ms, int64_t most_ms, const char *what)
 {
-    if (took_ms < least_ms || took_ms > (int64_t)((double)most_ms * slack()))
+    if (took_ms < least_ms || took_ms > (int64_t)((double)most_ms * test_slack()))
         fail(r, "%s took %lld ms, not %lld to %lld", what, (long long)took_ms, (long long)least_ms, (long long)most_ms);
 }
 
@@ -85,7 +85,7 @@ static void collective_mismatch(struct rank *r, bool other_operation, const char
     pk_comm_t *comm = throwaway(r, LONG_MS);
     float source[128] = { 0 };
     float *result = calloc(128 * (size_t)r->size, sizeof *result);
-    int64_t begin = now_ns();
+    int64_t begin = monotonic_ns();
     pk_result_t outcome;
     int mismatched;
     int all[256];
@@ -125,7 +125,7 @@ static void timeout_receive(struct rank *r)
 {
     pk_comm_t *comm = throwaway(r, TIMEOUT_MS);
     float buffer[4];
-    int64_t begin = now_ns();
+    int64_t begin = monotonic_ns();
 
     if (comm == NULL)
         return;
@@ -135,7 +135,7 @@ static void timeout_receive(struct rank *r)
         if (last_error().peer != 1)
             fail(r, "the error names rank %d instead of 1: '%.300s'", last_error().peer, last_error().text);
         expect(r, pk_comm_async_error(comm), PK_ERR_TIMEOUT, "pk_comm_async_error of a poisoned communicator");
-        begin = now_ns();
+        begin = monotonic_ns();
         expect(r, pk_send(buffer, 4, PK_F32, 1, comm, PK_BLOCKING), PK_ERR_TIMEOUT, "an operation on a poisoned communicator");
         within(r, since_ms(begin), 0, 100, "an operation on a poisoned communicator");
     }
@@ -151,7 +151,7 @@ static void timeout_stream(struct rank *r)
     pk_comm_t *comm = throwaway(r, TIMEOUT_MS);
     pk_stream_t stream;
     float buffer[4];
-    int64_t begin = now_ns();
+    int64_t begin = monotonic_ns();
 
     if (comm == NULL || !expect(r, pk_stream_create(&stream), PK_OK, "pk_stream_create"))
         return;
@@ -199,7 +199,7 @@ static void *abort_soon(void *arg)
     struct aborter *a = arg;
 
     usleep(ABORT_AFTER_US);
-    a->began_ns = now_ns();
+    a->began_ns = monotonic_ns();
     a->result = pk_comm_abort(a->comm);
     a->took_ms = since_ms(a->began_ns);
     return NULL;
@@ -219,7 +219,7 @@ static void abort_while(struct rank *r, pk_result_t (*block)(struct rank *r, pk_
         abort();
     if (waits(r))
         expect(r, block(r, comm), PK_ERR_ABORTED, "the call that was aborted");
-    returned_ns = now_ns();
+    returned_ns = monotonic_ns();
     if (r->rank == 0) {
         pthread_join(thread, NULL);
         expect(r, aborter.result, PK_OK, "pk_comm_abort");

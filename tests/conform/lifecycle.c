@@ -2,7 +2,6 @@
 /* How communicators begin and end. */
 #include "conform.h"
 
-#include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -83,10 +82,10 @@ static void alone(struct rank *r)
 /* Polls until the nonblocking init has ended. */
 static pk_result_t poll_init(pk_comm_t *comm)
 {
-    int64_t deadline = now_ns() + TIMEOUT_MS * (int64_t)1000000;
+    int64_t deadline = monotonic_ns() + TIMEOUT_MS * (int64_t)1000000;
     pk_result_t result = PK_IN_PROGRESS;
 
-    while (result == PK_IN_PROGRESS && now_ns() < deadline) {
+    while (result == PK_IN_PROGRESS && monotonic_ns() < deadline) {
         result = pk_comm_async_error(comm);
         usleep(1000);
     }
@@ -107,11 +106,11 @@ static void nonblocking(struct rank *r)
         return;
     if (r->rank == r->size - 1)
         usleep(300000);
-    begin = now_ns();
+    begin = monotonic_ns();
     if (!expect(r, pk_comm_init_rank(&comm, r->size, r->rank, &id, &config), PK_IN_PROGRESS, "nonblocking init"))
         return;
-    if (now_ns() - begin > 200e6 * slack())
-        fail(r, "nonblocking init took %lld ms", (long long)(now_ns() - begin) / 1000000);
+    if (monotonic_ns() - begin > 200e6 * test_slack())
+        fail(r, "nonblocking init took %lld ms", (long long)(monotonic_ns() - begin) / 1000000);
     if (expect(r, poll_init(comm), PK_OK, "the end of nonblocking init"))
         use(r, comm, r->size);
     meet(r);
@@ -139,11 +138,11 @@ static void abort_init_of(struct rank *r, bool one)
     meet(r); /* an abort reaches the other ranks: none before all have looked */
     if (comm == NULL)
         return;
-    begin = now_ns();
+    begin = monotonic_ns();
     if (!one || r->rank == r->size - 2)
         expect(r, pk_comm_abort(comm), PK_OK, "pk_comm_abort of an init");
-    if (now_ns() - begin > 100e6 * slack())
-        fail(r, "pk_comm_abort of an init took %lld ms", (long long)(now_ns() - begin) / 1000000);
+    if (monotonic_ns() - begin > 100e6 * test_slack())
+        fail(r, "pk_comm_abort of an init took %lld ms", (long long)(monotonic_ns() - begin) / 1000000);
     expect(r, poll_init(comm), PK_ERR_ABORTED, "pk_comm_async_error after the abort");
     pk_comm_destroy(comm);
 }
@@ -312,27 +311,15 @@ static void split_refused(struct rank *r)
     expect(r, pk_comm_destroy(parent), PK_ERR_ABORTED, "pk_comm_destroy");
 }
 
-static int open_descriptors(void)
-{
-    DIR *dir = opendir("/proc/self/fd");
-    int n = 0;
-
-    while (dir != NULL && readdir(dir) != NULL)
-        n++;
-    if (dir != NULL)
-        closedir(dir);
-    return n;
-}
-
 /* As few as before, or what is left after a while. */
 static int descriptors_left(int before)
 {
-    int64_t deadline = now_ns() + 2 * (int64_t)1000000000;
-    int n = open_descriptors();
+    int64_t deadline = monotonic_ns() + 2 * (int64_t)1000000000;
+    int n = open_files();
 
-    while (n > before && now_ns() < deadline) {
+    while (n > before && monotonic_ns() < deadline) {
         usleep(20000);
-        n = open_descriptors();
+        n = open_files();
     }
     return n;
 }
@@ -352,7 +339,7 @@ static void descriptors(struct rank *r)
         expect(r, pk_comm_destroy(comm), PK_OK, "pk_comm_destroy");
         meet(r);
         if (r->rank == 0 && turn == 1)
-            after_two = open_descriptors();
+            after_two = open_files();
         if (r->rank == 0 && turn == 7)
             after_all = descriptors_left(after_two);
         meet(r);

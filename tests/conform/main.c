@@ -41,22 +41,6 @@ struct program {
     struct rank ranks[RANKS_MAX];
 };
 
-int64_t now_ns(void)
-{
-    struct timespec now;
-
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
-}
-
-double slack(void)
-{
-    const char *text = getenv("PICKLE_TEST_SLACK");
-    double value = text != NULL ? atof(text) : 20;
-
-    return value >= 1 ? value : 1;
-}
-
 void fail(struct rank *rank, const char *format, ...)
 {
     va_list args;
@@ -115,7 +99,7 @@ void begin_case(struct rank *rank, const char *what)
     rank->failure[0] = '\0';
     pthread_mutex_lock(&rank->watch->lock);
     snprintf(rank->watch->what, sizeof rank->watch->what, "%s", what);
-    rank->watch->since_ns = now_ns();
+    rank->watch->since_ns = monotonic_ns();
     pthread_mutex_unlock(&rank->watch->lock);
 }
 
@@ -173,7 +157,7 @@ static void *watch(void *arg)
             struct watch *w = &program->watches[r];
 
             pthread_mutex_lock(&w->lock);
-            if (w->since_ns != 0 && now_ns() - w->since_ns > limit_ns) {
+            if (w->since_ns != 0 && monotonic_ns() - w->since_ns > limit_ns) {
                 printf("HUNG rank %d for %u s in %s\n", program->ranks[r].rank, program->config.watchdog_s, w->what);
                 fflush(stdout);
                 abort();

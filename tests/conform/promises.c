@@ -16,10 +16,10 @@ static void barrier_order(struct rank *r)
 
         if (turn % r->size == r->rank)
             usleep(20000);
-        times[0] = now_ns();
+        times[0] = monotonic_ns();
         expect(r, pk_barrier(r->comm, turn % 2 == 0 ? PK_BLOCKING : r->streams[END_HOST]), PK_OK, "pk_barrier");
         expect(r, pk_stream_synchronize(r->streams[END_HOST]), PK_OK, "pk_stream_synchronize");
-        times[1] = now_ns();
+        times[1] = monotonic_ns();
         share(r, times, all, sizeof times);
         for (int i = 0; i < r->size; i++) {
             last = all[i][0] > last ? all[i][0] : last;

@@ -50,19 +50,9 @@ static bool find_mpirun(char *out, size_t bytes)
     return false;
 }
 
-/* mpirun itself is the only "rank" here; its children are told by PMIx who they are. */
-static void forget_rank(int rank, void *arg)
-{
-    (void)rank;
-    (void)arg;
-    unsetenv("PK_RANK");
-    unsetenv("PK_SIZE");
-    unsetenv("PK_ROOT");
-}
-
 static void by_mpirun(void)
 {
-    static const struct ranks_hooks hooks = { .before = forget_rank };
+    static const struct ranks_hooks hooks = { .before = ranks_forget };
     char mpirun[4200];
     char *argv[] = { mpirun, "--allow-run-as-root", "--oversubscribe", "-n", "2", conform, "--env", "--cases", "200", NULL };
 

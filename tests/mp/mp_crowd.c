@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Many: 64 ranks on one host; 1,000 idle connections, half-open ones, garbage and wrong secrets at rank 0's door; 1,000 communicators. */
 #include <arpa/inet.h>
-#include <dirent.h>
 #include <malloc.h>
 #include <netinet/in.h>
 #include <stdio.h>
@@ -225,18 +224,6 @@ static void drive_secret(void)
 
 /* ---- 1,000 communicators ---- */
 
-static int open_descriptors(void)
-{
-    DIR *dir = opendir("/proc/self/fd");
-    int n = 0;
-
-    while (dir != NULL && readdir(dir) != NULL)
-        n++;
-    if (dir != NULL)
-        closedir(dir);
-    return n;
-}
-
 static int mappings(void)
 {
     FILE *file = fopen("/proc/self/maps", "r");
@@ -274,11 +261,11 @@ static void comms_main(int rank)
         one_communicator(parent, i, rank);
         if (i != FIRST_COMMS)
             continue;
-        files = open_descriptors();
+        files = open_files();
         maps = mappings();
         bytes = mallinfo2().uordblks;
     }
-    report(open_descriptors() <= files, "comms: rank %d: %d descriptors after %d, %d after %d", rank, open_descriptors(), COMMS, files,
+    report(open_files() <= files, "comms: rank %d: %d descriptors after %d, %d after %d", rank, open_files(), COMMS, files,
            FIRST_COMMS);
     report(mappings() <= maps + 4, "comms: rank %d: %d mappings after %d, %d after %d", rank, mappings(), COMMS, maps, FIRST_COMMS);
     report(mallinfo2().uordblks < bytes + LEAK_BYTES, "comms: rank %d: %zu bytes after %d, %zu after %d", rank, mallinfo2().uordblks,

@@ -136,22 +136,6 @@ static int rank_main(void)
     return report_end();
 }
 
-/* All ranks are well under way, or a minute has passed. */
-static bool wait_for_turns(struct ranks *ranks)
-{
-    int64_t deadline = monotonic_ns() + 60 * (int64_t)1000000000;
-    int ready = 0;
-
-    while (ready < SIZE && monotonic_ns() < deadline) {
-        ready = 0;
-        for (int r = 0; r < SIZE; r++)
-            ready += atomic_load(&ranks->shared->rank_words[r][TURNS]) > ENOUGH_TURNS;
-        usleep(1000);
-    }
-    usleep(20000); /* those that only wait are waiting by now */
-    return ready == SIZE;
-}
-
 static void set_algorithm(const char *role)
 {
     const char *by = strstr(role, " by ");
@@ -187,7 +171,8 @@ static void kill_one(const char *role, int victim)
     ranks_open(&ranks, SIZE);
     atomic_store(&ranks.shared->words[VICTIM], victim);
     ranks_start_all(&ranks, role, NULL, strstr(role, " between hosts") != NULL ? &hosts : NULL);
-    under_way = wait_for_turns(&ranks);
+    under_way = ranks_under_way(&ranks, TURNS, ENOUGH_TURNS);
+    usleep(20000); /* those that only wait are waiting by now */
     atomic_store(&ranks.shared->words[KILLED_AT_NS], monotonic_ns());
     kill(ranks.pids[victim], SIGKILL);
     wrong = ranks_wait(&ranks, 40000, victim);

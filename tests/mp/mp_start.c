@@ -214,19 +214,10 @@ static int own_rank(void)
     return -1;
 }
 
-static void forget_rank(int rank, void *arg)
-{
-    (void)rank;
-    (void)arg;
-    unsetenv("PK_RANK");
-    unsetenv("PK_SIZE");
-    unsetenv("PK_ROOT");
-}
-
 /* mpirun itself is the only "rank" that the driver starts. */
 static void drive_mpirun(void)
 {
-    static const struct ranks_hooks hooks = { .before = forget_rank };
+    static const struct ranks_hooks hooks = { .before = ranks_forget };
     static char mpirun[] = "/usr/bin/mpirun", self[4096], size[16];
     char *argv[] = { mpirun, "--allow-run-as-root", "--oversubscribe", "-n", size, self, NULL };
     ssize_t length = readlink("/proc/self/exe", self, sizeof self - 1);

@@ -124,20 +124,6 @@ static int rank_main(void)
     return report_end();
 }
 
-static bool wait_for_turns(struct ranks *ranks)
-{
-    int64_t deadline = monotonic_ns() + 60 * (int64_t)1000000000;
-    int ready = 0;
-
-    while (ready < SIZE && monotonic_ns() < deadline) {
-        ready = 0;
-        for (int r = 0; r < SIZE; r++)
-            ready += atomic_load(&ranks->shared->rank_words[r][TURNS]) > ENOUGH_TURNS;
-        usleep(1000);
-    }
-    return ready == SIZE;
-}
-
 /* The victim is alone on its host. */
 static void set_host(int rank, void *arg)
 {
@@ -166,7 +152,7 @@ static void drive_stop(const char *operation, const char *algorithm, bool apart)
     snprintf(role, sizeof role, "stop %s", operation);
     ranks_open(&ranks, SIZE);
     ranks_start_all(&ranks, role, NULL, apart ? &hosts : NULL);
-    under_way = wait_for_turns(&ranks);
+    under_way = ranks_under_way(&ranks, TURNS, ENOUGH_TURNS);
     kill(ranks.pids[VICTIM], SIGSTOP);
     atomic_store(&ranks.shared->words[STOPPED_AT_NS], monotonic_ns());
     usleep(TIMEOUT_MS * 1000 + 300000);
@@ -186,7 +172,7 @@ static void drive_pause(const char *operation)
     snprintf(role, sizeof role, "pause %s", operation);
     ranks_open(&ranks, SIZE);
     ranks_start_all(&ranks, role, NULL, NULL);
-    under_way = wait_for_turns(&ranks);
+    under_way = ranks_under_way(&ranks, TURNS, ENOUGH_TURNS);
     for (int i = 0; i < PAUSES && under_way; i++) {
         kill(ranks.pids[i % SIZE], SIGSTOP);
         usleep(PAUSE_US);

@@ -4,7 +4,6 @@
 #define PKI_TEST_BOOTSTRAP_RANKS_H
 
 #include <criterion/criterion.h>
-#include <dirent.h>
 #include <netinet/in.h>
 #include <pthread.h>
 #include <string.h>
@@ -13,6 +12,7 @@
 
 #include "comm/bootstrap.h"
 #include "comm/bootstrap_int.h"
+#include "measure.h"
 #include "util/clock.h"
 #include "util/netif.h"
 
@@ -89,18 +89,6 @@ static inline void expect_all(const struct rank *ranks, int count, pk_result_t r
         if (text != NULL)
             cr_expect(strstr(ranks[r].error.text, text) != NULL, "rank %d says: %s", r, ranks[r].error.text);
     }
-}
-
-static inline int open_files(void)
-{
-    DIR *dir = opendir("/proc/self/fd");
-    int count = 0;
-
-    cr_assert_not_null(dir);
-    while (readdir(dir) != NULL)
-        count++;
-    closedir(dir);
-    return count;
 }
 
 /* Where the id says that rank 0 listens. */

@@ -23,27 +23,6 @@ extern char **environ;
 
 static unsigned passes, failures;
 
-int64_t monotonic_ns(void)
-{
-    struct timespec now;
-
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
-}
-
-double monotonic_ms(void)
-{
-    return (double)monotonic_ns() * 1e-6;
-}
-
-double test_slack(void)
-{
-    const char *text = getenv("PICKLE_TEST_SLACK");
-    double value = text != NULL ? atof(text) : 20;
-
-    return value >= 1 ? value : 1;
-}
-
 bool report(bool passed, const char *format, ...)
 {
     char line[1024];
@@ -267,4 +246,27 @@ void ranks_drive(const struct ranks_turn *turn, const char *format, ...)
     wrong = ranks_wait(&ranks, turn->timeout_ms != 0 ? turn->timeout_ms : 60000, -1);
     report(wrong == 0, "%s: %d of %d ranks failed, %.0f ms", what, wrong, turn->size, monotonic_ms() - began_ms);
     ranks_close(&ranks);
+}
+
+bool ranks_under_way(struct ranks *ranks, int word, int64_t enough)
+{
+    const int64_t deadline = monotonic_ns() + MEET_NS;
+    int ready = 0;
+
+    while (ready < ranks->size && monotonic_ns() < deadline) {
+        ready = 0;
+        for (int r = 0; r < ranks->size; r++)
+            ready += atomic_load(&ranks->shared->rank_words[r][word]) > enough;
+        usleep(1000);
+    }
+    return ready == ranks->size;
+}
+
+void ranks_forget(int rank, void *arg)
+{
+    (void)rank;
+    (void)arg;
+    unsetenv("PK_RANK");
+    unsetenv("PK_SIZE");
+    unsetenv("PK_ROOT");
 }

@@ -12,6 +12,8 @@
 #include <stdint.h>
 #include <sys/types.h>
 
+#include "measure.h"
+
 #define RANKS_MAX 64
 #define RANKS_WORDS 64
 
@@ -38,6 +40,9 @@ struct ranks_hooks {
     void *arg;
 };
 
+/* A hook, before: the process is not told who it is. mpirun itself is the only "rank" then; its children hear it from PMIx. */
+void ranks_forget(int rank, void *arg);
+
 /* In a rank: the role it was started for, its rank and size, the shared memory. In the driver: NULL. */
 const char *ranks_role(void);
 int ranks_rank(void);
@@ -54,6 +59,8 @@ void ranks_start_all(struct ranks *ranks, const char *role, char *const *argv, c
 /* Wait for all that were started; kill what is left after the time. Returns how many did not end with code 0; a rank that the
  * driver killed itself, `victim` (or -1), does not count. */
 int ranks_wait(struct ranks *ranks, int timeout_ms, int victim);
+/* In the driver: until rank_words[..][word] of every rank is above `enough`; false after a minute. */
+bool ranks_under_way(struct ranks *ranks, int word, int64_t enough);
 void ranks_close(struct ranks *ranks);
 
 /* The whole life of ranks that nothing happens to. */
@@ -72,11 +79,5 @@ void ranks_drive(const struct ranks_turn *turn, const char *format, ...) __attri
 /* PASS and FAIL lines, and their count: report_end is main's return value. */
 bool report(bool passed, const char *format, ...) __attribute__((format(printf, 2, 3)));
 int report_end(void);
-
-int64_t monotonic_ns(void);
-double monotonic_ms(void);
-/* How many times longer than the headers promise things may take: PICKLE_TEST_SLACK, 20 by default so that no test depends on the
- * machine's speed or on what else it does. 1 holds the promises themselves. */
-double test_slack(void);
 
 #endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Log lines and error records, environment variables, sockets, element types. */
 #include <criterion/criterion.h>
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <netinet/in.h>
@@ -13,6 +12,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "measure.h"
 #include "pickle/base.h"
 #include "util/clock.h"
 #include "util/dtype.h"
@@ -243,17 +243,6 @@ Test(env, words_and_truths)
 }
 
 /* ---- sockets ---- */
-
-static int open_files(void)
-{
-    DIR *dir = opendir("/proc/self/fd");
-    int count = 0;
-
-    while (readdir(dir) != NULL)
-        count++;
-    closedir(dir);
-    return count;
-}
 
 static void pair(int ends[2])
 {

@@ -172,9 +172,21 @@ static void run_add(const struct fc_launch *l)
 }
 
 static const size_t wait_bytes[] = { sizeof(struct pki_wait_args) };
+/* (uint64_t rounds): takes time, and touches nothing. */
+static void run_burn(const struct fc_launch *l)
+{
+    uint64_t rounds;
+    volatile uint64_t sum = 0;
+
+    memcpy(&rounds, l->params[0], sizeof rounds);
+    while (sum < rounds)
+        sum = sum + 4;
+}
+
 static const size_t ll_bytes[] = { sizeof(struct pki_ll_args) };
 static const size_t reduce_bytes[] = { sizeof(struct pki_reduce_args) };
 static const size_t fused_bytes[] = { sizeof(struct pki_fused_args) };
+static const size_t burn_bytes[] = { 8 };
 static const size_t spin_bytes[] = { 8 };
 static const size_t add_bytes[] = { 8, 8, 4 };
 
@@ -234,6 +246,7 @@ const struct fc_kernel fc_kernels[] = {
     TYPED(f8e4m3, F8E4M3),
     TYPED(f8e5m2, F8E5M2),
     { "fakecuda_spin", 1, spin_bytes, run_spin },
+    { "fakecuda_burn", 1, burn_bytes, run_burn },
     { "fakecuda_add", 3, add_bytes, run_add },
     { NULL, 0, NULL, NULL },
 };

@@ -1,0 +1,197 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What there is on this machine, and starting programs on it: one process a rank."""
+import csv
+import datetime
+import glob
+import os
+import platform
+import shutil
+import socket
+import statistics
+import subprocess
+import tempfile
+
+
+class Failed(Exception):
+    """A program did not run to its end: its last line."""
+
+
+def first_line(path, key):
+    try:
+        with open(path, encoding="utf-8") as lines:
+            return next((line.split(":", 1)[1].strip() for line in lines if line.startswith(key)), None)
+    except OSError:
+        return None
+
+
+def output_of(*command):
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+        return done.stdout if done.returncode == 0 else ""
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+
+
+def free_port():
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return one.getsockname()[1]
+
+
+def ratio(one, other):
+    return one / other if one is not None and other else None
+
+
+class Machine:
+    def __init__(self, folders, size):
+        self.folders = folders
+        self.size = size  # "tiny", "quick" or "full"
+        self.cpus = len(os.sched_getaffinity(0))
+        self.gpus = [line for line in output_of("nvidia-smi", "-L").splitlines() if line.startswith("GPU ")]
+        if not self.gpus and os.environ.get("PICKLE_BENCH_GPUS"):  # a driver without nvidia-smi
+            self.gpus = ["GPU %d" % i for i in range(int(os.environ["PICKLE_BENCH_GPUS"]))]
+        self.rdma = sorted(os.path.basename(path) for path in glob.glob("/sys/class/infiniband/*"))
+        self.mpirun = shutil.which("mpirun")
+        self.failures = []       # of programs of libpickle, that ran and should not have failed
+        self.beside_rows = None  # of pickle-jobs beside, which two experiments show
+
+    def pick(self, tiny, quick, full):
+        """What suits the size of the run."""
+        return {"tiny": tiny, "quick": quick, "full": full}[self.size]
+
+    def about(self):
+        cpu = first_line("/proc/cpuinfo", "model name") or platform.machine()
+        memory = int((first_line("/proc/meminfo", "MemTotal") or "0").split()[0]) >> 20
+        load = os.getloadavg()[0]
+        gpus = "%d x %s" % (len(self.gpus), self.gpus[0].split(": ", 1)[-1].split(" (")[0]) if self.gpus else "no GPU"
+        return ["%s, %s, %d CPUs, %d GiB, Linux %s" % (datetime.datetime.now().strftime("%Y-%m-%d %H:%M"), cpu, self.cpus, memory,
+                                                      platform.release()),
+                "%s; RDMA: %s; load before: %.1f" % (gpus, ", ".join(self.rdma) or "no device", load)]
+
+    def no_gpus(self, wanted=2):
+        """Why nothing can be measured on GPUs, or None."""
+        if not self.gpus:
+            return "no GPU"
+        return None if len(self.gpus) >= wanted else "needs %d GPUs, there is %d" % (wanted, len(self.gpus))
+
+    def no_rdma(self):
+        return None if self.rdma else "no RDMA device (/sys/class/infiniband is empty)"
+
+    def program(self, name):
+        """Its path, or None."""
+        for folder in self.folders:
+            if os.access(os.path.join(folder, name), os.X_OK):
+                return os.path.join(folder, name)
+        return shutil.which(name)
+
+    def need(self, name):
+        path = self.program(name)
+        if path is None:
+            raise Failed("%s was not built or not found" % name)
+        return path
+
+    def run(self, command, environments, timeout):
+        """One process an environment; the output of the first. Raises Failed."""
+        logs = [tempfile.TemporaryFile("w+") for _ in environments]  # pylint: disable=consider-using-with
+        processes = [subprocess.Popen(command, env={**os.environ, **environment}, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+                     for environment, log in zip(environments, logs)]
+        late = False
+        try:
+            for process in processes:
+                process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            late = True
+        finally:
+            for process in processes:
+                if process.poll() is None:
+                    process.kill()
+                    process.wait()
+        texts = []
+        for log in logs:
+            log.seek(0)
+            texts.append(log.read())
+            log.close()
+        if late or any(process.returncode != 0 for process in processes):
+            raise Failed(self.reason(command, processes, texts, late))
+        return texts[0]
+
+    def reason(self, command, processes, texts, late):
+        """Why it failed, in its own words. Code 2 is a program's refusal of what cannot be done here; the rest are failures."""
+        words = [text.splitlines() for process, text in zip(processes, texts) if late or process.returncode != 0]
+        last = [line.strip() for lines in words for line in lines[-3:] if line.strip() and not line.startswith("--")]
+        name = " ".join([os.path.basename(command[0])] + [word for word in command[1:2] if not word.startswith("-")])
+        said = "%s: %s%s" % (name, "did not end in time; " if late else "", last[-1] if last else "failed without a word")
+        if late or any(process.returncode not in (0, 2) for process in processes):
+            if command[0] != self.mpirun and "NCCL says" not in said:
+                self.failures.append(said)
+        return said
+
+    def launch(self, ranks, command, environment=None, hosts=False, timeout=240):
+        """Ranks of libpickle by PK_RANK, PK_SIZE and PK_ROOT; `hosts`: each is a host of its own."""
+        root = "127.0.0.1:%d" % free_port()
+        return self.run(command, [{"PK_RANK": str(rank), "PK_SIZE": str(ranks), "PK_ROOT": root,
+                                   **({"PK_HOST_ID": "bench%d" % rank} if hosts else {}), **(environment or {})}
+                                  for rank in range(ranks)], timeout)
+
+    def launch_mpi(self, ranks, command, timeout=240):
+        if self.mpirun is None:
+            raise Failed("no mpirun")
+        start = [self.mpirun, "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-n", str(ranks)]
+        if ranks > self.cpus:
+            start += ["--mca", "mpi_yield_when_idle", "1"]
+        return self.run(start + command, [{}], timeout)
+
+    def rows(self, launch, ranks, program, arguments, **how):
+        """Rows of the CSV that a program writes."""
+        with tempfile.NamedTemporaryFile(suffix=".csv") as file:
+            launch(ranks, [self.need(program)] + arguments + ["--csv", file.name], **how)
+            with open(file.name, encoding="utf-8", newline="") as lines:
+                return [{key: number(value) for key, value in row.items()} for row in csv.DictReader(lines)]
+
+    def perf(self, ranks, *arguments, **how):
+        return self.rows(self.launch, ranks, "pickle-perf", list(arguments), **how)
+
+    def compare(self, *arguments):
+        """Rows of pickle-compare, and why libraries are absent."""
+        with tempfile.NamedTemporaryFile(suffix=".csv") as file:
+            text = self.run([self.need("pickle-compare")] + list(arguments) + ["--csv", file.name], [{}], 400)
+            with open(file.name, encoding="utf-8", newline="") as lines:
+                return [{key: number(value) for key, value in row.items()} for row in csv.DictReader(lines)], text
+
+    def jobs(self, ranks, *arguments, rounds=1, devices="host"):
+        """Rows of pickle-jobs and of jobs-mpi, whose turns alternate: medians over the rounds. {library: rows or a reason}."""
+        heaps = {"libpickle": [], "Open MPI": []}
+        reasons = {}
+        for _ in range(rounds):
+            for library, launch, program in (("libpickle", self.launch, "pickle-jobs"), ("Open MPI", self.launch_mpi, "jobs-mpi")):
+                if library == "Open MPI" and devices == "cuda":
+                    reasons[library] = "jobs-mpi is for host memory"
+                    continue
+                try:
+                    heaps[library].append(self.rows(launch, ranks, program, list(arguments) + ["--device", devices]))
+                except Failed as why:
+                    reasons[library] = str(why)
+        return {library: reasons[library] if library in reasons else merged(heap) for library, heap in heaps.items()}
+
+
+def number(text):
+    try:
+        return int(text)
+    except ValueError:
+        pass
+    try:
+        return float(text)
+    except ValueError:
+        return text if text else None
+
+
+def merged(heap):
+    """The same rows of several runs: the median of each number; wrong elements are added up."""
+    rows = []
+    for same in zip(*heap):
+        row = dict(same[0])
+        for key, value in row.items():
+            if isinstance(value, (int, float)) and all(isinstance(other[key], (int, float)) for other in same):
+                row[key] = sum(other[key] for other in same) if key == "wrong" else statistics.median(other[key] for other in same)
+        rows.append(row)
+    return rows

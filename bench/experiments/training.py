@@ -1,0 +1,237 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Experiments 4 to 6, 9, 10 and 11: computing beside communication, the sweep over TCP, allreduce as jobs, patterns of training."""
+from machine import Failed, ratio
+from results import Chart, Table
+
+BESIDE = [("library", "library"), ("bytes", "bytes"), ("alone_ms", "alone (ms)"), ("beside_ms", "beside (ms)"), ("ratio", "alone / beside"),
+          ("rate_alone_gbps", "rate alone (GB/s)"), ("rate_beside_gbps", "beside (GB/s)"), ("lost_ms_per_gb", "lost (ms/GB)"),
+          ("covered", "covered")]
+
+
+def beside_queue_pairs(machine):
+    """4: what communication over RDMA costs computing, by queue pairs."""
+    table = Table("04-beside-queue-pairs", "4. Computing alone / beside messages over RDMA, by queue pairs",
+                  [("qps", "QPs"), ("pickle_ratio", "libpickle"), ("peer_ratio", "NCCL")])
+    for qps in (1, 2, 3, 4):
+        why = machine.no_rdma()
+        row = {}
+        if why is None:
+            try:
+                end = machine.pick("64K", "1M", "16M")
+                rows = machine.rows(machine.launch, 2, "pickle-jobs", ["beside", "--begin", end, "--end", end, "--jobs",
+                                                                       machine.pick("1", "5", "9")],
+                                    environment={"PK_QPS": str(qps)}, hosts=True)
+                row = {"pickle_ratio": rows[0]["ratio"]}
+                why = "computing on the CPU; NCCL: needs a GPU"
+            except Failed as failed:
+                why = str(failed)
+        table.add(reason=why, qps=qps, **row)
+    table.chart = Chart("Computing beside messages over RDMA", "queue pairs", "time alone / time beside", y_from_zero=True, bytes_x=False)
+    table.chart.add("libpickle", [(row["qps"], row["pickle_ratio"]) for row in table.rows])
+    return [table]
+
+
+def beside(machine, operation, name, title):
+    table = Table(name, title, BESIDE, ["a ratio of 1: free. Each rank has a thread that computes and one that communicates; "
+                                        "this machine has %d CPUs for 4 threads" % machine.cpus])
+    table.chart = Chart("%s: computing beside it, on %d CPUs" % (operation, machine.cpus), "message", "time alone / time beside",
+                        y_from_zero=True)
+    results = machine.beside_rows
+    if results is None:
+        results = machine.jobs(2, "beside", "--begin", "4K", "--end", machine.pick("4K", "16M", "64M"), "--factor", "16", "--jobs",
+                               machine.pick("1", "3", "7"))
+        machine.beside_rows = results
+    for library, rows in results.items():
+        if isinstance(rows, str):
+            table.add(library=library, reason=rows)
+            continue
+        mine = [row for row in rows if row["operation"] == operation]
+        for row in mine:
+            table.add(**{"library": library, **{key: row[key] for key, _ in BESIDE if key != "library"}},
+                      reason="" if row["lost_ms_per_gb"] is not None else "no message ended meanwhile")
+        table.chart.add(library, [(row["bytes"], row["ratio"]) for row in mine])
+    why = machine.no_gpus() or "attention on the GPU is not part of these programs yet"
+    table.add(library="on GPUs", reason=why)
+    return table
+
+
+def beside_messages(machine):
+    """5: what messages between two ranks cost computing, by size."""
+    return [beside(machine, "sendrecv", "05-beside-messages", "5. Computing beside messages between two ranks"), attention(machine)]
+
+
+def beside_allgather(machine):
+    """6: what allgather costs computing, by size."""
+    return [beside(machine, "allgather", "06-beside-allgather", "6. Computing beside allgather of two ranks")]
+
+
+def attention(machine):
+    """The demonstration for people, where it was built: its own words, and its picture."""
+    table = Table("05-attention-overlap", "4-6. examples/attention_overlap, 2 ranks", [("said", "what it said")])
+    program = machine.program("attention_overlap")
+    if program is None:
+        table.add(reason="examples/attention_overlap was not built or not found")
+        return table
+    arguments = machine.pick(["--rounds", "1", "--warmup", "0", "--layers", "2", "--keys", "128", "--alone"],
+                             ["--rounds", "5", "--warmup", "1"], [])
+    try:
+        lines = machine.launch_mpi(2, [program] + arguments).strip().splitlines()
+        for line in lines[-machine.pick(3, 12, 12):]:
+            table.add(said=line.split("\r")[-1].strip() or "-")
+    except Failed as why:
+        table.add(reason=str(why))
+    return table
+
+
+def tcp_sweep(machine):
+    """9: windows, chunks and sockets over TCP."""
+    table = Table("09-tcp-sweep", "9. TCP: bandwidth by chunk, window and sockets, messages one way, two hosts on the loopback interface",
+                  [("sockets", "sockets"), ("chunk", "chunk (bytes)"), ("window", "window (chunks)"), ("gbps", "GB/s")],
+                  ["each varied from the defaults of TCP between hosts; messages of %s" % machine.pick("1M", "16M", "64M")])
+    size = machine.pick("1M", "16M", "64M")
+    default = (4, 524288, 16)
+    settings = [(sockets, default[1], default[2]) for sockets in (1, 2, 4, 8)]
+    settings += [(default[0], kib << 10, default[2]) for kib in (64, 128, 256, 1024, 2048, 4096)]
+    settings += [(default[0], default[1], window) for window in (1, 2, 4, 8, 32)]
+    for sockets, chunk, window in machine.pick(settings[:2], settings, settings):
+        cells = {"sockets": sockets, "chunk": chunk, "window": window}
+        try:
+            rows = machine.perf(2, "sendrecv", "-p", "oneway", "-b", size, "-e", size, "-n", machine.pick("2", "8", "15"), "-w", "1",
+                                environment={"PK_SOCKETS": str(sockets), "PK_CHUNK_BYTES": str(chunk), "PK_WINDOW": str(window)}, hosts=True)
+            table.add(gbps=rows[0]["algbw_gbps"], **cells)
+        except Failed as why:
+            table.add(reason=str(why), **cells)
+    table.chart = Chart("TCP over loopback by chunk (4 sockets, window 16)", "chunk", "GB/s", y_from_zero=True)
+    table.chart.add("libpickle", sorted((row["chunk"], row["gbps"]) for row in table.rows if (row["sockets"], row["window"]) == (4, 16)))
+    return [table]
+
+
+def allreduce_jobs(machine):
+    """10: allreduce as jobs, 4 workers."""
+    numel = machine.pick("4096", "1048576", "1048576")
+    columns = [("library", "library"), ("job", "job"), ("duration_ns", "duration (ns)"), ("goodput_gbit_per_s", "goodput (Gb/s)")]
+    table = Table("10-allreduce-jobs", "10. allreduce --numel %s --dtype int32, 4 workers: each job, and the statistics of all" % numel,
+                  columns, ["4 workers on %d CPUs%s" % (machine.cpus, ": they take turns" if machine.cpus < 4 else "")])
+    results = machine.jobs(4, "allreduce", "--numel", numel, "--dtype", "int32", "--warmup", machine.pick("1", "5", "5"), "--jobs", "10")
+    table.chart = Chart("allreduce of %s int32, 4 workers" % numel, "job", "Gb/s", y_from_zero=True, bytes_x=False)
+    for library, rows in results.items():
+        if isinstance(rows, str):
+            table.add(library=library, job="-", reason=rows)
+            continue
+        for row in rows:
+            table.add(library=library, **{key: row[key] for key, _ in columns[1:]})
+        table.chart.add(library, [(row["job"], row["goodput_gbit_per_s"]) for row in rows if isinstance(row["job"], int)])
+    tables = [table]
+    if machine.no_gpus(4) is None:
+        tables.append(jobs_on_gpus(machine, numel, columns))
+    return tables
+
+
+def jobs_on_gpus(machine, numel, columns):
+    table = Table("10-allreduce-jobs-gpu", "10. The same on 4 GPUs", columns)
+    rows = machine.jobs(4, "allreduce", "--numel", numel, "--dtype", "int32", devices="cuda")["libpickle"]
+    for row in rows if not isinstance(rows, str) else []:
+        table.add(library="libpickle", **{key: row[key] for key, _ in columns[1:]})
+    if isinstance(rows, str):
+        table.add(library="libpickle", job="-", reason=rows)
+    return table
+
+
+PATTERNS = ("data", "sharded", "tensor", "sequence", "pipeline", "expert", "product")
+PATTERN_COLUMNS = [("pattern", "pattern"), ("ranks", "ranks"), ("library", "library"), ("compute_ms", "compute (ms)"),
+                   ("communicate_ms", "communicate (ms)"), ("step_ms", "step (ms)"), ("share_percent", "share of comm. (%)"),
+                   ("hidden_percent", "hidden (%)"), ("efficiency", "efficiency"), ("mb_per_step", "sent (MB)"), ("note", "note")]
+
+
+def add_pattern(table, machine, pattern, ranks, devices, *arguments):
+    results = machine.jobs(ranks, pattern, "--steps", machine.pick("2", "12", "25"), "--warmup", machine.pick("0", "3", "5"), *arguments,
+                           rounds=machine.pick(1, 2, 4), devices=devices)
+    for library, rows in results.items():
+        if isinstance(rows, str):
+            table.add(pattern=pattern, ranks=ranks, library=library, reason=rows)
+            continue
+        for row in rows:
+            cells = {key: row[key] for key, _ in PATTERN_COLUMNS if key not in ("note", "library")}
+            table.add(library=library, note=row["note"] or "", reason=row["reason"] or "", **cells)
+
+
+def share_chart(table, title):
+    """The share of communication, a bar a library for each pattern and number of ranks."""
+    chart = Chart(title, "", "share of the step in communication (%)", bars=True)
+    for library in dict.fromkeys(row["library"] for row in table.filled()):
+        rows = [row for row in table.filled() if row["library"] == library]
+        chart.add(library, [("%s, %d" % (row["pattern"], row["ranks"]), row["share_percent"]) for row in rows])
+    return chart
+
+
+def patterns_on(machine, devices, counts):
+    name = "11-patterns" if devices == "host" else "11-patterns-gpu"
+    model = {"host": ("4", "128", "64"), "cuda": ("4", "4096", "4096")}[devices]
+    if machine.size == "tiny":
+        model = ("2", "16", "16")
+    arguments = ["--layers", model[0], "--hidden", model[1], "--tokens", model[2]]
+    table = Table(name, "11. Patterns of training, %s memory: %s layers, hidden %s, %s tokens a rank" % ((devices,) + model), PATTERN_COLUMNS,
+                  ["share: of the step by which it is longer than one that only computes; hidden: of communicating alone; "
+                   "efficiency: compute / step", "%d CPUs: where ranks are more they take turns, and figures say less" % machine.cpus])
+    for ranks in counts:
+        for pattern in PATTERNS:
+            if pattern != "product" or ranks >= 4:
+                add_pattern(table, machine, pattern, ranks, devices, *arguments)
+    table.chart = share_chart(table, "Share of communication by pattern and ranks, %s memory" % devices)
+    return table
+
+
+def experts(machine):
+    table = Table("11-expert-tokens", "11. Experts: 32 to 256 tokens a batch, 2 ranks", [("tokens", "tokens")] + PATTERN_COLUMNS)
+    hidden = machine.pick("16", "128", "128")
+    for tokens in machine.pick(("32",), ("32", "64", "128", "256"), ("32", "64", "128", "256")):
+        before = len(table.rows)
+        add_pattern(table, machine, "expert", 2, "host", "--tokens", tokens, "--hidden", hidden)
+        for row in table.rows[before:]:
+            row["tokens"] = int(tokens)
+    table.chart = Chart("Experts, 2 ranks: share of communication", "tokens a batch", "share of the step (%)", y_from_zero=True, bytes_x=False)
+    for library in dict.fromkeys(row["library"] for row in table.filled()):
+        table.chart.add(library, [(row["tokens"], row["share_percent"]) for row in table.filled() if row["library"] == library])
+    return table
+
+
+def scaling(machine):
+    """What was measured here; far beyond it the simulator predicts, in tools/pickle-sim."""
+    table = Table("11-scaling", "11. Data parallel on 1 to 8 ranks: weak scaling (the same work a rank) and strong (divided)",
+                  [("scaling", "scaling"), ("ranks", "ranks"), ("step_ms", "step (ms)"), ("efficiency", "efficiency"),
+                   ("share_percent", "share of comm. (%)")],
+                  ["efficiency: of one rank's step, by the ranks where the work is divided; %d CPUs" % machine.cpus])
+    alone = {}
+    for kind, tokens_of in (("weak", lambda ranks: 64), ("strong", lambda ranks: 64 // ranks)):
+        for ranks in machine.pick((1, 2), (1, 2, 4), (1, 2, 4, 8)):
+            if ranks > machine.cpus:
+                table.add(scaling=kind, ranks=ranks, reason="%d CPUs: ranks would wait for one another's time" % machine.cpus)
+                continue
+            try:
+                row = machine.rows(machine.launch, ranks, "pickle-jobs", ["data", "--tokens", str(tokens_of(ranks)), "--steps",
+                                                                          machine.pick("2", "12", "25"), "--hidden",
+                                                                          machine.pick("16", "128", "128")])[0]
+            except Failed as why:
+                table.add(scaling=kind, ranks=ranks, reason=str(why))
+                continue
+            alone.setdefault(kind, row["step_ms"])
+            table.add(scaling=kind, ranks=ranks, step_ms=row["step_ms"], share_percent=row["share_percent"],
+                      efficiency=ratio(alone[kind], row["step_ms"] * (ranks if kind == "strong" else 1)))
+    table.add(scaling="to 1,024", reason="beyond this machine: tools/pickle-sim predicts it")
+    table.chart = Chart("Data parallel: efficiency", "ranks", "efficiency", y_from_zero=True, bytes_x=False)
+    for kind in ("weak", "strong"):
+        table.chart.add(kind, [(row["ranks"], row["efficiency"]) for row in table.rows if row["scaling"] == kind])
+    return table
+
+
+def patterns(machine):
+    """11: patterns of training, and the share of time in communication."""
+    tables = [patterns_on(machine, "host", machine.pick((2, 4), (2, 4), (2, 4, 8))), experts(machine), scaling(machine)]
+    why = machine.no_gpus()
+    if why is None:
+        tables.append(patterns_on(machine, "cuda", [ranks for ranks in (2, 4, 8) if ranks <= len(machine.gpus)]))
+    else:
+        table = Table("11-patterns-gpu", "11. Patterns of training on GPUs", PATTERN_COLUMNS)
+        table.add(reason=why)
+        tables.append(table)
+    return tables

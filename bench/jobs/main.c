@@ -1,0 +1,97 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Joining the job, and the little that its ranks tell one another. */
+#include "jobs.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+double jobs_now_us(void)
+{
+    struct timespec now;
+
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec * 1e6 + (double)now.tv_nsec * 1e-3;
+}
+
+static double *everybodys(struct jobs_run *run, double value)
+{
+    double *values = calloc((size_t)run->world.size, sizeof *values);
+
+    if (values == NULL)
+        abort();
+    run->library->share(run, &value, values, sizeof value);
+    return values;
+}
+
+double jobs_worst(struct jobs_run *run, double value)
+{
+    double *values = everybodys(run, value);
+
+    for (int r = 0; r < run->world.size; r++)
+        value = values[r] > value ? values[r] : value;
+    free(values);
+    return value;
+}
+
+double jobs_total(struct jobs_run *run, double value)
+{
+    double *values = everybodys(run, value);
+
+    value = 0;
+    for (int r = 0; r < run->world.size; r++)
+        value += values[r];
+    free(values);
+    return value;
+}
+
+void jobs_barrier(struct jobs_run *run)
+{
+    jobs_worst(run, 0);
+}
+
+static int by_size(const void *a, const void *b)
+{
+    double x = *(const double *)a;
+    double y = *(const double *)b;
+
+    return (x > y) - (x < y);
+}
+
+double jobs_median(double *samples, unsigned n)
+{
+    qsort(samples, n, sizeof *samples, by_size);
+    return n % 2 == 1 ? samples[n / 2] : (samples[n / 2 - 1] + samples[n / 2]) / 2;
+}
+
+static void know_members(struct jobs_group *world)
+{
+    world->members = calloc((size_t)world->size, sizeof *world->members);
+    if (world->members == NULL)
+        abort();
+    for (int r = 0; r < world->size; r++)
+        world->members[r] = r;
+}
+
+int jobs_main(int argc, char **argv, const char *program, const struct jobs_library *library)
+{
+    struct jobs_run run = { .library = library, .parts = JOBS_COMPUTE | JOBS_COMMUNICATE };
+
+    jobs_parse(argc, argv, program, &run.options);
+    if (run.options.cuda && (!library->gpu || gpu_absent() != NULL)) {
+        fprintf(stderr, "%s: %s\n", program, library->gpu ? gpu_absent() : "host memory only");
+        return 2;
+    }
+    library->open(&run, &argc, &argv);
+    know_members(&run.world);
+    run.options.mode->run(&run);
+    if (run.world.rank == 0 && run.wrong > 0)
+        printf("# wrong elements: %llu FAILED\n", (unsigned long long)run.wrong);
+    if (run.table != NULL)
+        table_close(run.table);
+    jobs_barrier(&run);
+    free(run.transfers);
+    library->close(&run);
+    free(run.world.members);
+    return run.wrong > 0;
+}

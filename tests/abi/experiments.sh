@@ -1,0 +1,85 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# The benchmarks as users get them: install the library, build and install bench/ against it, run every experiment in its smallest
+# form. Each table must be filled or say why not, on the host and, where it was built, on the software driver of CUDA. Wrong data must be
+# noticed.
+# usage: experiments.sh BUILD_DIR SOURCE_DIR
+set -eu
+build=$1
+source=$2
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT INT TERM
+export LC_ALL=C PK_TIMEOUT_MS=30000
+if command -v ninja >/dev/null; then
+    export CMAKE_GENERATOR=Ninja
+fi
+
+quietly() {
+    "$@" >"$work/log" 2>&1 || { tail -n 40 "$work/log"; exit 1; }
+}
+
+quietly cmake --install "$build" --prefix "$work/prefix"
+quietly cmake -S "$source/bench" -B "$work/bench" -DCMAKE_BUILD_TYPE=Release -DCMAKE_PREFIX_PATH="$work/prefix" \
+    -DCMAKE_INSTALL_PREFIX="$work/prefix"
+quietly cmake --build "$work/bench"
+quietly cmake --install "$work/bench"
+export PATH="$work/prefix/bin:$PATH" # and nothing of the tree
+
+quietly timeout 200 pickle-run-all --tiny --out "$work/results"
+for number in 01 02 03 04 05 06 07 08 09 10 11; do
+    ls "$work/results/$number"-*.json "$work/results/$number"-*.csv "$work/results/$number"-*.txt >"$work/log"
+done
+python3 - "$work"/results/*.json <<'PYTHON'
+import json
+import sys
+filled = 0
+for path in sys.argv[1:]:
+    with open(path, encoding="utf-8") as file:
+        table = json.load(file)
+    assert table["rows"] and table["about"], path
+    for row in table["rows"]:
+        assert row["reason"] or None not in row.values(), (path, row)
+        filled += not row["reason"]
+assert filled > 40, filled
+print("%d tables, %d rows with figures" % (len(sys.argv) - 1, filled))
+PYTHON
+if command -v gnuplot >/dev/null; then
+    ls "$work"/results/03-host-sizes.svg "$work"/results/03-host-sizes.png "$work"/results/11-patterns.png >"$work/log"
+fi
+
+# As on a machine with GPUs. NCCL does not run on the software driver.
+driver=$build/fakecuda
+if [ -e "$driver/libcuda.so.1" ]; then
+    LD_LIBRARY_PATH=$driver PICKLE_BENCH_GPUS=2 PERF_NCCL_LIBRARY=/none timeout 200 pickle-run-all --tiny --out "$work/gpu" 3 7 8 11 >"$work/log" 2>&1 ||
+        { tail -n 60 "$work/log"; exit 1; }
+    for table in 03-nvlink-sizes 07-copies-cuda 08-peer-to-peer 11-patterns-gpu; do
+        grep -q '^[^#].*[0-9]' "$work/gpu/$table.txt" || { cat "$work/gpu/$table.txt"; exit 1; }
+        ! grep -q 'no GPU' "$work/gpu/$table.txt" || { cat "$work/gpu/$table.txt"; exit 1; }
+    done
+    echo "the same on the software driver"
+fi
+
+# What must fail does.
+root=127.0.0.1:$((20000 + $$ % 10000))
+spoilt() {
+    status=0
+    PK_RANK=1 PK_SIZE=2 PK_ROOT=$root pickle-jobs "$@" --spoil >/dev/null 2>&1 &
+    PK_RANK=0 PK_SIZE=2 PK_ROOT=$root pickle-jobs "$@" --spoil >"$work/log" 2>&1 || status=$?
+    wait $! || true
+    [ $status -eq 1 ] || { cat "$work/log"; echo "pickle-jobs $1: a wrong result went unnoticed (code $status)"; exit 1; }
+}
+for mode in data sharded tensor sequence pipeline expert; do
+    spoilt "$mode" --hidden 16 --tokens 16 --steps 1 --warmup 0
+done
+spoilt allreduce --numel 100 --jobs 1 --warmup 0
+spoilt copies --begin 4K --end 4K --jobs 1
+spoilt beside --begin 4K --end 4K --jobs 1
+PYTHONPATH=$work/prefix/share/pickle/experiments python3 -c '
+from results import Table
+table = Table("t", "t", [("a", "a")])
+assert table.faults()
+table.add()
+assert table.faults()
+table.rows[0]["reason"] = "because"
+assert not table.faults()'
+echo "wrong results and empty cells are noticed"

@@ -5,6 +5,7 @@ import datetime
 import glob
 import os
 import platform
+import random
 import shutil
 import socket
 import statistics
@@ -33,9 +34,15 @@ def output_of(*command):
 
 
 def free_port():
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return one.getsockname()[1]
+    """Not one of those that the kernel hands out to whoever connects meanwhile."""
+    while True:
+        port = random.randrange(20000, 32000)
+        with socket.socket() as one:
+            try:
+                one.bind(("127.0.0.1", port))
+                return port
+            except OSError:
+                pass
 
 
 def ratio(one, other):

@@ -144,8 +144,8 @@ PATTERN_COLUMNS = [("pattern", "pattern"), ("ranks", "ranks"), ("library", "libr
 
 
 def add_pattern(table, machine, pattern, ranks, devices, *arguments):
-    results = machine.jobs(ranks, pattern, "--steps", machine.pick("2", "12", "25"), "--warmup", machine.pick("0", "3", "5"), *arguments,
-                           rounds=machine.pick(1, 2, 4), devices=devices)
+    results = machine.jobs(ranks, pattern, "--steps", machine.pick("2", "8", "25"), "--warmup", machine.pick("0", "2", "5"), *arguments,
+                           rounds=machine.pick(1, 1 if ranks > machine.cpus else 2, 4), devices=devices)
     for library, rows in results.items():
         if isinstance(rows, str):
             table.add(pattern=pattern, ranks=ranks, library=library, reason=rows)
@@ -175,7 +175,7 @@ def patterns_on(machine, devices, counts):
                    "efficiency: compute / step", "%d CPUs: where ranks are more they take turns, and figures say less" % machine.cpus])
     for ranks in counts:
         for pattern in PATTERNS:
-            if pattern != "product" or ranks >= 4:
+            if ranks >= 4 if pattern == "product" else ranks == 2 or machine.size != "tiny":
                 add_pattern(table, machine, pattern, ranks, devices, *arguments)
     table.chart = share_chart(table, "Share of communication by pattern and ranks, %s memory" % devices)
     return table

@@ -5,7 +5,8 @@
  * by its mpirun. Computes on the CPU; on the CPU copies cost computing time, so leave a core to them (--threads) if you can.
  *     cmake -S . -B build && cmake --build build && mpirun -n 2 build/attention_overlap --picture overlap
  * (-DCMAKE_PREFIX_PATH=DIRECTORY where the library was installed to a place of its own.) Between "hosts" of one machine, over TCP:
- *     mpirun -n 1 -x PK_HOST_ID=a build/attention_overlap --threads 1 : -n 1 -x PK_HOST_ID=b build/attention_overlap --threads 1
+ *     mpirun --mca pml ob1 --mca btl tcp,self -n 1 -x PK_HOST_ID=a build/attention_overlap --threads 1 \
+ *                                           : -n 1 -x PK_HOST_ID=b build/attention_overlap --threads 1
  */
 #include "attention.h"
 

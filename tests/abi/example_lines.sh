@@ -8,7 +8,7 @@ prefix=$2
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT INT TERM
 
-cp "$source"/examples/*.[ch]* "$work"
+cp -r "$source"/examples/. "$work"
 cd "$work"
 PKG_CONFIG_PATH=$(dirname "$(find "$prefix" -name pickle.pc)")
 LD_LIBRARY_PATH=$(dirname "$(find "$prefix" -name libpickle.so)")
@@ -23,6 +23,17 @@ for program in *.c *.cc; do
     [ -n "$line" ] || { echo "$program: its header says no line"; exit 1; }
     command -v mpirun >/dev/null || line=$(echo "$line" | sed 's/mpirun -n [0-9]* //')
     timeout 60 sh -euc "$line" >log 2>&1 || { echo "$program: '$line' failed:"; cat log; exit 1; }
+    done=$((done + 1))
+done
+
+# Those that are folders: by cmake, in their folder.
+CMAKE_PREFIX_PATH=$prefix
+export CMAKE_PREFIX_PATH
+for main in */main.c; do
+    line=$(sed -n 's|^ \* *\(cmake .*\)$|\1|p' "$main" | head -n 1)
+    [ -n "$line" ] || { echo "$main: its header says no line"; exit 1; }
+    command -v mpirun >/dev/null || line=$(echo "$line" | sed 's/mpirun -n [0-9]* //')
+    (cd "$(dirname "$main")" && rm -rf build && timeout 150 sh -euc "$line") >log 2>&1 || { echo "$main: '$line' failed:"; cat log; exit 1; }
     done=$((done + 1))
 done
 echo "$done examples, each by its own line"

@@ -7,12 +7,35 @@
 #include <time.h>
 #include <unistd.h>
 
-/* The part of the communication that cost no time, of what could be hidden: the first layer's has no attention before it. */
+/* The part of the communication that cost no time, of what could be hidden: the first layer's has no attention before it. Beyond all and
+ * nothing, as noise or ranks that wait for each other make it, it is all and nothing. */
 static double hidden(const struct job *job, const struct times *t)
 {
-    double could = t->communication * (job->shape.layers - 1) / job->shape.layers;
+    double could = t->communication * (job->shape.layers - 1) / job->shape.layers, gained = t->in_turn - t->overlapped;
 
-    return could > 0 ? (t->in_turn - t->overlapped) / could : 0;
+    if (could <= 0 || gained <= 0)
+        return 0;
+    return gained < could ? gained / could : 1;
+}
+
+/* What a rank receives for all layers, in GB. */
+static double received(const struct job *job)
+{
+    return (double)(job->shape.ranks - 1) * (double)shape_part(&job->shape) * 4e-9 * job->shape.layers;
+}
+
+static void print_row(const struct job *job, int l)
+{
+    const struct times *t = &job->times[l];
+    double layers = job->shape.layers, gb = received(job), beside = gb * (layers - 1) / layers;
+
+    printf("%-12s %9.3f %13.3f %9.3f %10.3f %7.0f %% %12.3f", job->libraries[l].name, t->attention / layers, t->communication / layers,
+           t->in_turn / layers, t->overlapped / layers, 100 * hidden(job, t), t->attention / t->overlapped);
+    if (gb > 0)
+        printf(" %11.2f %9.1f", gb / t->communication * 1e3, beside > 0 ? (t->overlapped - t->attention) / beside : 0);
+    else
+        printf(" %11s %9s", "-", "-");
+    printf("%c %s\n", t->unquiet ? '~' : ' ', job->libraries[l].how);
 }
 
 static void print_way(const struct job *job)
@@ -40,7 +63,7 @@ static void print_set_up(const struct job *job)
     uname(&host);
     strftime(date, sizeof date, "%Y-%m-%d %H:%M", localtime(&now));
     printf("attention_overlap, %s, Linux %s, %ld CPUs\n", date, host.release, sysconf(_SC_NPROCESSORS_ONLN));
-    printf("attention on the %s: this build of the example has no GPU code\n", job->compute->name);
+    printf("attention on the %s: this build of the example has no GPU code, and samples neither clock nor power\n", job->compute->name);
     printf("%d ranks of %d thread%s, %d layers; each rank: %d heads of %d, %d queries against %d keys of every rank\n", s->ranks, s->threads,
            s->threads == 1 ? "" : "s", s->layers, s->heads, s->width, s->queries, s->keys);
     printf("a layer's keys and values: %.2f MB from each rank; its attention: %.0f million operations, %.1f GFLOP/s a rank alone\n",
@@ -57,7 +80,7 @@ static void print_sentence(const struct job *job)
     printf("\nA layer takes %.2f ms when its keys and values are fetched first and %.2f ms when they travel during the layer before: ",
            t->in_turn / layers, t->overlapped / layers);
     if (share >= 0.05)
-        printf("%.0f %% of the communication disappears behind the attention.\n", share > 1 ? 100 : 100 * share);
+        printf("%.0f %% of the communication disappears behind the attention.\n", 100 * share);
     else
         printf("overlapping gains nothing here.\n");
     if (t->unquiet)
@@ -69,20 +92,14 @@ static void print_sentence(const struct job *job)
 
 void report(const struct job *job)
 {
-    double layers = job->shape.layers;
-
     if (job->shape.rank != 0)
         return;
     print_set_up(job);
     printf("\nms a layer, medians of %d rounds, slowest rank\n", job->rounds);
-    printf("%-12s %10s %14s %10s %11s %8s %12s  %s\n", "", "attention", "communication", "in turn", "overlapped", "hidden", "attention", "");
-    printf("%-12s %10s %14s %10s %11s %8s %12s\n", "", "alone", "alone", "", "", "", "/ overlapped");
-    for (int l = 0; l < job->library_count; l++) {
-        const struct times *t = &job->times[l];
-
-        printf("%-12s %10.3f %14.3f %10.3f %11.3f %6.0f %% %12.3f%c %s\n", job->libraries[l].name, t->attention / layers,
-               t->communication / layers, t->in_turn / layers, t->overlapped / layers, 100 * hidden(job, t), t->attention / t->overlapped,
-               t->unquiet ? '~' : ' ', job->libraries[l].how);
-    }
+    printf("%-12s %9s %13s %9s %10s %9s %12s %11s %9s\n", "", "attention", "communication", "in turn", "overlapped", "hidden", "attention",
+           "communic.", "attention");
+    printf("%-12s %9s %13s %9s %10s %9s %12s %11s %9s\n", "", "alone", "alone", "", "", "", "/ overlapped", "alone, GB/s", "lost,ms/GB");
+    for (int l = 0; l < job->library_count; l++)
+        print_row(job, l);
     print_sentence(job);
 }

@@ -77,6 +77,10 @@ static void print_sentence(const struct job *job)
     double layers = job->shape.layers, share = hidden(job, t);
     long cores = sysconf(_SC_NPROCESSORS_ONLN);
 
+    if (job->shape.ranks == 1) {
+        printf("\nOne rank has nobody to hear from: start more, by mpirun -n 2.\n");
+        return;
+    }
     printf("\nA layer takes %.2f ms when its keys and values are fetched first and %.2f ms when they travel during the layer before: ",
            t->in_turn / layers, t->overlapped / layers);
     if (share >= 0.05)

@@ -35,13 +35,17 @@ static inline size_t shape_queries(const struct shape *s)
     return (size_t)s->heads * (size_t)s->queries * (size_t)s->width;
 }
 
-/* Something that computes attention. A GPU would be one more of these tables, with its own memory and stream; main.c asks
- * compute_find for one by name. */
+/* Something that computes attention. A GPU would be one more of these tables in a file of its own, with its own memory and stream. */
 struct compute {
     const char *name;
-    /* NULL where it cannot be used here; `why` then says so. */
+    /* Called before there is a communicator, which takes the GPU that is current then. false: it cannot be used here, and `why` says so. */
+    bool (*usable)(const char **why);
+    /* NULL: it cannot compute this, and `why` says so. */
     void *(*open)(const struct shape *shape, const char **why);
     void (*close)(void *state);
+    /* Where communication of that memory ends beside the attention, and a wait for all that was begun there. */
+    pk_stream_t (*stream)(void *state);
+    pk_result_t (*stream_wait)(void *state);
     /* Memory that attention and communication use: the host's, or a GPU's. */
     float *(*alloc)(void *state, size_t elements);
     void (*free)(void *state, float *memory);
@@ -57,7 +61,7 @@ struct compute {
 extern const struct compute compute_cpu;
 
 /* The one of this name, or the first that can be used for "auto"; NULL: none, and `why` says so. */
-const struct compute *compute_find(const char *name, const struct shape *shape, void **state, const char **why);
+const struct compute *compute_find(const char *name, const char **why);
 
 /* A library that gathers parts. */
 struct gather {
@@ -70,7 +74,7 @@ struct gather {
     void (*close)(void *state);
 };
 
-void gather_pickle(struct gather *gather, pk_comm_t *comm);
+void gather_pickle(struct gather *gather, pk_comm_t *comm, const struct compute *compute, void *compute_state);
 /* false: it is not here, and `why` says so. */
 bool gather_mpi(struct gather *gather, const struct shape *shape, const char **why);
 

@@ -6,14 +6,13 @@
 
 static const struct compute *const known[] = { &compute_cpu };
 
-const struct compute *compute_find(const char *name, const struct shape *shape, void **state, const char **why)
+const struct compute *compute_find(const char *name, const char **why)
 {
     *why = "this build computes on the CPU alone: cpu or auto";
     for (size_t i = 0; i < sizeof known / sizeof known[0]; i++) {
         if (strcmp(name, "auto") != 0 && strcmp(name, known[i]->name) != 0)
             continue;
-        *state = known[i]->open(shape, why);
-        if (*state != NULL)
+        if (known[i]->usable(why))
             return known[i];
     }
     return NULL;

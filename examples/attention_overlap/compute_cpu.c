@@ -17,6 +17,7 @@
 
 struct cpu {
     struct shape shape;
+    pk_stream_t stream;
     pthread_t *threads;
     int started; /* besides the caller's */
     pthread_mutex_t lock;
@@ -128,10 +129,28 @@ static void *worker(void *arg)
     return NULL;
 }
 
+static bool cpu_usable(const char **why)
+{
+    (void)why;
+    return true;
+}
+
+static pk_stream_t cpu_stream(void *state)
+{
+    return ((struct cpu *)state)->stream;
+}
+
+static pk_result_t cpu_stream_wait(void *state)
+{
+    return pk_stream_synchronize(((struct cpu *)state)->stream);
+}
+
 static void cpu_close(void *state)
 {
     struct cpu *cpu = state;
 
+    if (cpu->stream.kind == PK_STREAM_KIND_HOST)
+        must(pk_stream_destroy(cpu->stream), "pk_stream_destroy");
     pthread_mutex_lock(&cpu->lock);
     cpu->leaving = true;
     pthread_cond_broadcast(&cpu->changed);
@@ -151,6 +170,7 @@ static void *cpu_open(const struct shape *shape, const char **why)
     *why = "a head may be 256 wide at most";
     if (cpu == NULL)
         return NULL;
+    must(pk_stream_create(&cpu->stream), "pk_stream_create");
     cpu->shape = *shape;
     cpu->threads = calloc((size_t)shape->threads, sizeof *cpu->threads);
     pthread_mutex_init(&cpu->lock, NULL);
@@ -219,8 +239,11 @@ static void cpu_copy(void *state, float *to, const float *from, size_t elements)
 
 const struct compute compute_cpu = {
     .name = "cpu",
+    .usable = cpu_usable,
     .open = cpu_open,
     .close = cpu_close,
+    .stream = cpu_stream,
+    .stream_wait = cpu_stream_wait,
     .alloc = cpu_alloc,
     .free = cpu_free,
     .begin = cpu_begin,

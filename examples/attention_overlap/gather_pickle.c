@@ -1,15 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Keys and values by libpickle: an allgather in a host stream, which the library carries on by itself. */
+/* Keys and values by libpickle: an allgather in the stream that belongs to the memory; the library carries it on by itself. */
 #include "attention.h"
 
 struct ours {
     pk_comm_t *comm;
+    const struct compute *compute;
+    void *compute_state;
     pk_stream_t stream;
 };
 
-static void fetch(void *state, const float *part, float *parts, size_t elements)
+static void end(void *state)
 {
-    must(pk_allgather(part, parts, elements, PK_F32, ((struct ours *)state)->comm, PK_BLOCKING), "pk_allgather");
+    struct ours *ours = state;
+
+    must(ours->compute->stream_wait(ours->compute_state), "the stream of the communication");
 }
 
 static void begin(void *state, const float *part, float *parts, size_t elements)
@@ -19,21 +23,20 @@ static void begin(void *state, const float *part, float *parts, size_t elements)
     must(pk_allgather(part, parts, elements, PK_F32, ours->comm, ours->stream), "pk_allgather");
 }
 
-static void end(void *state)
+static void fetch(void *state, const float *part, float *parts, size_t elements)
 {
-    must(pk_stream_synchronize(((struct ours *)state)->stream), "pk_stream_synchronize");
+    must(pk_allgather(part, parts, elements, PK_F32, ((struct ours *)state)->comm, PK_BLOCKING), "pk_allgather");
 }
 
-static void close_stream(void *state)
+static void nothing_to_close(void *state)
 {
-    must(pk_stream_destroy(((struct ours *)state)->stream), "pk_stream_destroy");
+    (void)state;
 }
 
-void gather_pickle(struct gather *gather, pk_comm_t *comm)
+void gather_pickle(struct gather *gather, pk_comm_t *comm, const struct compute *compute, void *compute_state)
 {
     static struct ours ours;
 
-    ours.comm = comm;
-    must(pk_stream_create(&ours.stream), "pk_stream_create");
-    *gather = (struct gather){ "libpickle", "pk_allgather in a host stream", &ours, fetch, begin, NULL, end, close_stream };
+    ours = (struct ours){ comm, compute, compute_state, compute->stream(compute_state) };
+    *gather = (struct gather){ "libpickle", "pk_allgather in a stream", &ours, fetch, begin, NULL, end, nothing_to_close };
 }

@@ -131,23 +131,10 @@ static float *filled(struct job *job, int kind, int layer, size_t elements)
     return filled;
 }
 
-static void open_job(struct job *job, const struct options *o)
+static void open_memory(struct job *job)
 {
-    const char *why = NULL;
-    size_t layers = (size_t)o->shape.layers;
+    size_t layers = (size_t)job->shape.layers;
 
-    job->shape = o->shape;
-    job->rounds = o->rounds;
-    job->warmup = o->warmup;
-    job->spoil = o->spoil;
-    job->comm = join(&job->shape.rank, &job->shape.ranks);
-    if (job->shape.threads == 0)
-        job->shape.threads = threads_here(job);
-    job->compute = compute_find(o->compute, &job->shape, &job->compute_state, &why);
-    if (job->compute == NULL) {
-        fprintf(stderr, "attention_overlap: --compute %s: %s\n", o->compute, why);
-        exit(2);
-    }
     job->parts = calloc(3 * layers, sizeof *job->parts);
     if (job->parts == NULL)
         exit(1);
@@ -162,11 +149,35 @@ static void open_job(struct job *job, const struct options *o)
         job->gathered[i] = memory(job, (size_t)job->shape.ranks * shape_part(&job->shape));
 }
 
+static void open_job(struct job *job, const struct options *o)
+{
+    const char *why = NULL;
+
+    job->shape = o->shape;
+    job->rounds = o->rounds;
+    job->warmup = o->warmup;
+    job->spoil = o->spoil;
+    job->compute = compute_find(o->compute, &why);
+    if (job->compute == NULL) {
+        fprintf(stderr, "attention_overlap: --compute %s: %s\n", o->compute, why);
+        exit(2);
+    }
+    job->comm = join(&job->shape.rank, &job->shape.ranks);
+    if (job->shape.threads == 0)
+        job->shape.threads = threads_here(job);
+    job->compute_state = job->compute->open(&job->shape, &why);
+    if (job->compute_state == NULL) {
+        fprintf(stderr, "attention_overlap: rank %d: %s\n", job->shape.rank, why);
+        exit(2);
+    }
+    open_memory(job);
+}
+
 static void open_libraries(struct job *job, bool alone)
 {
     const char *why = "--alone";
 
-    gather_pickle(&job->libraries[job->library_count++], job->comm);
+    gather_pickle(&job->libraries[job->library_count++], job->comm, job->compute, job->compute_state);
     if (!alone && gather_mpi(&job->libraries[job->library_count], &job->shape, &why))
         job->library_count++;
     else if (job->shape.rank == 0)

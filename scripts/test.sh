@@ -91,7 +91,8 @@ step "bench: configure against the installed package" 60 \
     cmake -S bench -B build/bench -G Ninja -DCMAKE_BUILD_TYPE=Release -DCMAKE_PREFIX_PATH="$PWD/build/prefix" >/dev/null &&
     step "bench: build" 120 cmake --build build/bench && {
     step "bench: pickle-info" 60 build/bench/pickle-info
-    step "bench: manual pages" 60 python3 tests/abi/manpages.py --programs build/bench/man pickle-info pickle-perf pickle-compare
+    step "bench: manual pages" 60 python3 tests/abi/manpages.py --programs build/bench/man pickle-info pickle-perf pickle-compare \
+        pickle-jobs pickle-run-all
     for op in sendrecv barrier broadcast reduce allreduce reduce_scatter allgather alltoall gather scatter \
         allgatherv alltoallv gatherv scatterv; do
         step "bench: pickle-perf $op on 2 ranks, checked" 60 sh tests/support/processes.sh env 2 \

@@ -11,11 +11,18 @@ file(GLOB templates CONFIGURE_DEPENDS ${CMAKE_CURRENT_LIST_DIR}/*.1.in)
 foreach(template ${templates})
     get_filename_component(name ${template} NAME_WE)
     if(TARGET ${name})
-        add_custom_command(OUTPUT ${CMAKE_BINARY_DIR}/man/${name}.1
-            COMMAND Python3::Interpreter ${manpages} program ${template} $<TARGET_FILE:${name}> ${Pickle_VERSION} ${CMAKE_BINARY_DIR}/man
-            DEPENDS ${name} ${manpages} ${template} COMMENT "Manual page of ${name}" VERBATIM)
-        list(APPEND pages ${CMAKE_BINARY_DIR}/man/${name}.1)
+        set(program $<TARGET_FILE:${name}>)
+        set(depends ${name})
+    elseif(name STREQUAL "pickle-run-all")
+        set(program ${CMAKE_CURRENT_LIST_DIR}/../run_all)
+        set(depends ${program})
+    else()
+        continue()
     endif()
+    add_custom_command(OUTPUT ${CMAKE_BINARY_DIR}/man/${name}.1
+        COMMAND Python3::Interpreter ${manpages} program ${template} ${program} ${Pickle_VERSION} ${CMAKE_BINARY_DIR}/man
+        DEPENDS ${depends} ${manpages} ${template} COMMENT "Manual page of ${name}" VERBATIM)
+    list(APPEND pages ${CMAKE_BINARY_DIR}/man/${name}.1)
 endforeach()
 add_custom_target(man ALL DEPENDS ${pages})
 install(FILES ${pages} DESTINATION ${CMAKE_INSTALL_MANDIR}/man1 OPTIONAL)

@@ -367,20 +367,21 @@ def library(tree, out):
 
 
 OPTION = re.compile(r"^ {2,6}(?:(-.*?)(?:(?:  +|(?<=\]) )(\S.*))|(-.{,30}))$")
+WORD = re.compile(r"^ {2,4}(\w+)  +(\S.*)()$") # a mode, or the number of an experiment
 
 
 def options(page, lines):
-    """An entry for each option of --help: what begins with a dash at its left edge; deeper lines go on. Other lines are text."""
+    """An entry for each option and each mode of --help; deeper lines go on. Other lines are text."""
     entry, text = None, []
 
     def flush():
         if entry:
             page.entry("\\fB%s\\fR" % entry.replace("-", "\\-"), " ".join(text))
-        elif text:
+        elif any(text):
             page.paragraph(" ".join(text))
 
     for line in lines:
-        match = OPTION.match(line)
+        match = OPTION.match(line) or WORD.match(line)
         if match:
             flush()
             entry, text = match.group(1) or match.group(3), [match.group(2)] if match.group(2) else []

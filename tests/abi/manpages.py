@@ -79,7 +79,7 @@ def check_programs(folder, names):
             yield "%s has no page" % name
             continue
         yield from check_page(name, path, ("NAME", "SYNOPSIS", "DESCRIPTION", "OPTIONS", "SEE ALSO"))
-        if not re.search(r"^\.TP\n\\fB\\-\w.*\n\S", read(path), re.M):
+        if not re.search(r"^\.TP\n\\fB\\-[\\\w].*\n\S", read(path), re.M):
             yield "%s.1: no option" % name
         yield from lint([path])
 

@@ -128,7 +128,8 @@ PK_API pk_result_t pk_allgatherv(const void *sendbuf, size_t sendcount, void *re
  * @param sendbuf  [size * count] elements, host or device; in place when it equals recvbuf
  * @param recvbuf  [size * count] elements
  * @param count    elements of one block
- * On a GPU copies inside it need a kernel (PK_ERR_NEEDS_SM with PK_SM_NONE): the own block out of place, every block in place.
+ * On a GPU in place it needs a kernel (PK_ERR_NEEDS_SM with PK_SM_NONE). Out of place the own block does; with PK_SM_NONE it goes through
+ * host memory instead, which a captured stream refuses with PK_ERR_NEEDS_SM.
  * Since 0.2.
  */
 PK_API pk_result_t pk_alltoall(const void *sendbuf, void *recvbuf, size_t count, pk_dtype_t dtype, pk_comm_t *comm,

@@ -42,8 +42,8 @@ typedef enum pk_op_kind {
 /** The way from this rank to a peer. */
 typedef struct pk_path {
     size_t struct_size;    /**< set by the caller */
-    char transport[16];    /**< "self", "shm", "nvlink", "tcp"; "none" where there is no way */
-    char device[32];       /**< what carries the bytes: "cma", "ring", "copy engine", "host memory" (pinned slots), ... */
+    char transport[16];    /**< "self", "shm", "nvlink", "rdma", "tcp"; "none" where there is no way */
+    char device[32];       /**< what carries the bytes: "cma", "ring", "copy engine", "socket", "host memory" (pinned slots), ... */
     double expected_gbps;  /**< 1e9 bytes a second one way; 0 unknown */
     char reason[192];      /**< one sentence: why this one */
 } pk_path_t;

@@ -69,7 +69,7 @@ pk_result_t pki_submit_refused(pk_result_t result)
     return result;
 }
 
-/* One communicator's part of a open_group. */
+/* One communicator's part of a group. */
 struct part {
     pk_comm_t *comm;
     struct pki_request *requests;

@@ -249,13 +249,6 @@ bool pki_bootstrap_local_address(const struct pki_bootstrap *b, struct sockaddr_
     return false;
 }
 
-int pki_bootstrap_fd(const struct pki_bootstrap *b)
-{
-    if (b->size == 1)
-        return -1;
-    return b->rank == 0 ? b->watch_fd : b->conns[0].fd;
-}
-
 pk_result_t pki_bootstrap_poll(struct pki_bootstrap *b)
 {
     pk_result_t result = pki_bootstrap_check(b);

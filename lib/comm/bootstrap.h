@@ -64,10 +64,6 @@ pk_result_t pki_bootstrap_derive(const struct pki_bootstrap *bootstrap, const ch
  * there is no connection (size 1). */
 bool pki_bootstrap_local_address(const struct pki_bootstrap *bootstrap, struct sockaddr_storage *address);
 
-/* A descriptor that becomes readable when another rank reports an error or dies: then call pki_bootstrap_poll. On rank 0 it stands
- * for all connections. -1 for size 1. The bootstrap's; do not read from it. */
-int pki_bootstrap_fd(const struct pki_bootstrap *bootstrap);
-
 /* Look, without blocking, whether some rank reported an error or died without pki_bootstrap_close. PK_OK, or the error, recorded.
  * Rank 0 tells the others. Errors of a rank that closed in good order are none. */
 pk_result_t pki_bootstrap_poll(struct pki_bootstrap *bootstrap);

@@ -54,13 +54,6 @@ static int find(const struct pki_topology *topology, const char *bus_id)
     return -1;
 }
 
-const struct pki_pci_device *pki_topology_device(const struct pki_topology *topology, const char *bus_id)
-{
-    int i = find(topology, bus_id);
-
-    return i < 0 ? NULL : &topology->devices[i];
-}
-
 enum pki_distance pki_topology_distance(const struct pki_topology *topology, const char *bus_id_a, const char *bus_id_b)
 {
     int a = find(topology, bus_id_a), b = find(topology, bus_id_b);

@@ -48,8 +48,7 @@ struct pki_topology {
 pk_result_t pki_topology_load(const char *path, bool io, struct pki_topology **topology);
 void pki_topology_free(struct pki_topology *topology);
 
-/* The device with this bus id, in any spelling ("0000:1B:00.0", "00000000:1b:00.0", "1b:00.0"); NULL when there is none. */
-const struct pki_pci_device *pki_topology_device(const struct pki_topology *topology, const char *bus_id);
+/* Bus ids in any spelling ("0000:1B:00.0", "00000000:1b:00.0", "1b:00.0"). UNKNOWN where there is no such device. */
 enum pki_distance pki_topology_distance(const struct pki_topology *topology, const char *bus_id_a, const char *bus_id_b);
 
 /*

@@ -91,30 +91,6 @@ pk_result_t pki_send_all(int fd, const void *data, size_t bytes, const struct pk
     return PK_OK;
 }
 
-pk_result_t pki_recv_all(int fd, void *data, size_t bytes, const struct pki_wait *wait, const struct pki_where *where)
-{
-    char *to = data;
-    size_t done = 0;
-
-    while (done < bytes) {
-        ssize_t n = recv(fd, to + done, bytes - done, MSG_DONTWAIT);
-        pk_result_t result = PK_OK;
-
-        if (n > 0)
-            done += (size_t)n;
-        else if (n == 0)
-            result = pki_fail(PK_ERR_PEER, where, "connection closed after %zu of %zu bytes", done, bytes);
-        else if (would_block(errno))
-            result = wait_one(fd, POLLIN, wait, where, "receiving");
-        else if (errno != EINTR)
-            result = pki_fail_errno(peer_gone(errno) ? PK_ERR_PEER : PK_ERR_SYSTEM, where,
-                                    "receive failed after %zu of %zu bytes", done, bytes);
-        if (result != PK_OK)
-            return result;
-    }
-    return PK_OK;
-}
-
 static void attach_fds(struct msghdr *message, union control *control, const int *fds, int fd_count)
 {
     const size_t bytes = sizeof(int) * (size_t)fd_count;

@@ -22,10 +22,9 @@ struct pki_wait {
  * PK_ERR_SYSTEM is recorded. */
 pk_result_t pki_poll(struct pollfd *fds, size_t count, const struct pki_wait *wait);
 
-/* Send or receive exactly `bytes`. PK_ERR_TIMEOUT, PK_ERR_ABORTED, PK_ERR_PEER (closed or reset) or PK_ERR_SYSTEM, all recorded
+/* Send exactly `bytes`. PK_ERR_TIMEOUT, PK_ERR_ABORTED, PK_ERR_PEER (closed or reset) or PK_ERR_SYSTEM, all recorded
  * for `where`; the stream is then in the middle of nowhere and of no further use. */
 pk_result_t pki_send_all(int fd, const void *data, size_t bytes, const struct pki_wait *wait, const struct pki_where *where);
-pk_result_t pki_recv_all(int fd, void *data, size_t bytes, const struct pki_wait *wait, const struct pki_where *where);
 
 /*
  * Frames: up to PKI_FRAME_MAX bytes and PKI_FRAME_FDS descriptors over a connected unix stream socket.

@@ -62,17 +62,10 @@ static int rank_main(void)
 
 int main(void)
 {
-    struct ranks ranks;
-    int wrong;
-
     if (ranks_role() != NULL)
         return rank_main();
     if (!gpu_enough(2))
         return GPU_SKIPPED;
-    ranks_open(&ranks, 2);
-    ranks_start_all(&ranks, "group", NULL, NULL);
-    wrong = ranks_wait(&ranks, 90000, -1);
-    report(wrong == 0, "large groups: %d ranks failed", wrong);
-    ranks_close(&ranks);
+    ranks_drive(&(struct ranks_turn){ .role = "group", .size = 2, .timeout_ms = 90000 }, "large groups");
     return report_end();
 }

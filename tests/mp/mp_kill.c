@@ -3,10 +3,13 @@
  * A rank is killed (SIGKILL) amid operations: every other rank gets PK_ERR_PEER that names it, within a second, and nothing is left in
  * /dev/shm, for nothing was ever there.
  */
+#include <errno.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "pickle/pickle.h"
@@ -84,12 +87,14 @@ static int judge(const struct role *role, struct turn_loop *loop, pk_result_t re
 }
 
 /* Files of other programs come and go there, so what counts is that the ranks have none: not mapped, not open. */
-static bool has_file_in_dev_shm(void)
+static bool has_file_in_dev_shm(pid_t pid)
 {
-    FILE *maps = fopen("/proc/self/maps", "r");
     char line[4096], target[256];
     bool found = false;
+    FILE *maps;
 
+    snprintf(line, sizeof line, "/proc/%d/maps", (int)pid);
+    maps = fopen(line, "r");
     while (maps != NULL && !found && fgets(line, sizeof line, maps) != NULL)
         found = strstr(line, " /dev/shm/") != NULL;
     if (maps != NULL)
@@ -97,7 +102,7 @@ static bool has_file_in_dev_shm(void)
     for (int fd = 0; fd < 1024 && !found; fd++) {
         ssize_t length;
 
-        snprintf(line, sizeof line, "/proc/self/fd/%d", fd);
+        snprintf(line, sizeof line, "/proc/%d/fd/%d", (int)pid, fd);
         length = readlink(line, target, sizeof target - 1);
         target[length > 0 ? length : 0] = '\0';
         found = strncmp(target, "/dev/shm/", 9) == 0;
@@ -125,7 +130,7 @@ static int rank_main(void)
             report(false, "%s: rank %d: wrong data", role.name, loop.rank);
         atomic_fetch_add(&ranks_shared()->rank_words[loop.rank][TURNS], 1);
     } while (result == PK_OK);
-    if (has_file_in_dev_shm())
+    if (has_file_in_dev_shm(getpid()))
         report(false, "%s: rank %d has a file in /dev/shm", role.name, loop.rank);
     judge(&role, &loop, result);
     if (role.stream)
@@ -173,18 +178,25 @@ static void kill_one(const char *role, int victim)
     ranks_start_all(&ranks, role, NULL, strstr(role, " between hosts") != NULL ? &hosts : NULL);
     under_way = ranks_under_way(&ranks, TURNS, ENOUGH_TURNS);
     usleep(20000); /* those that only wait are waiting by now */
+    if (has_file_in_dev_shm(ranks.pids[victim]))
+        report(false, "%s: rank %d leaves a file in /dev/shm", role, victim);
     atomic_store(&ranks.shared->words[KILLED_AT_NS], monotonic_ns());
     kill(ranks.pids[victim], SIGKILL);
     wrong = ranks_wait(&ranks, 40000, victim);
     report(under_way && wrong == 0, "%s: rank %d killed, %s%d others failed", role, victim,
            under_way ? "" : "the ranks had not come to work, ", wrong);
     ranks_close(&ranks);
+    /* What a rank might have started would be the driver's child by now. */
+    if (waitpid(-1, NULL, WNOHANG) >= 0 || errno != ECHILD)
+        report(false, "%s: a process is left", role);
 }
 
 int main(void)
 {
     if (ranks_role() != NULL)
         return rank_main();
+    if (prctl(PR_SET_CHILD_SUBREAPER, 1) != 0)
+        return 2;
     for (size_t i = 0; i < turns_count; i++)
         kill_one(turns[i].name, 2);
     for (size_t i = 0; i < sizeof with_algorithm / sizeof with_algorithm[0]; i++)

@@ -12,6 +12,7 @@ import sys
 
 GPU = "bench/results/2026-11-21-h200-collectives.txt"
 HOST = "bench/results/2026-11-21-host-compare.txt"
+OVERLAP = "bench/results/2026-11-21-host-overlap.txt"
 PAGE = "docs/performance.md"
 
 
@@ -123,7 +124,18 @@ def host_table(tree):
     return table(["2 ranks", "bytes", "libpickle: µs", "best of Open MPI's ways: µs", "Open MPI's time / libpickle's"], lines)
 
 
-TABLES = {"bandwidth": bandwidth_table, "latency": latency_table, "collectives": collectives_table, "host": host_table}
+def overlap_table(tree):
+    """Rows of attention_overlap: library, four times in ms a layer, what was hidden, and more."""
+    lines = []
+    with open(os.path.join(tree, OVERLAP), encoding="utf-8") as file:
+        for line in file:
+            match = re.match(r"(libpickle|Open MPI) +(\S+) +(\S+) +(\S+) +(\S+) +(\S+) % +(\S+)", line)
+            if match:
+                lines.append(list(match.groups()[:5]) + [match.group(7)])
+    return table(["ms a layer", "attention alone", "communication alone", "one after the other", "overlapped", "attention / overlapped"], lines)
+
+
+TABLES = {"overlap": overlap_table, "bandwidth": bandwidth_table, "latency": latency_table, "collectives": collectives_table, "host": host_table}
 
 
 def filled(tree, text):

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "table.h"
 
+#include "output.h"
+
 #include <math.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -17,28 +19,6 @@ struct table {
     char notes[NOTES_BYTES]; /* lines */
 };
 
-static FILE *open_output(const char *path)
-{
-    FILE *file = path != NULL ? fopen(path, "w") : NULL;
-
-    if (path != NULL && file == NULL) {
-        perror(path);
-        exit(2);
-    }
-    return file;
-}
-
-static void json_string(FILE *out, const char *text, size_t length)
-{
-    fputc('"', out);
-    for (size_t i = 0; i < length; i++) {
-        if (text[i] == '"' || text[i] == '\\')
-            fputc('\\', out);
-        fputc((unsigned char)text[i] < 0x20 ? ' ' : text[i], out);
-    }
-    fputc('"', out);
-}
-
 /* Lines as an array of strings. */
 static void json_lines(FILE *out, const char *text)
 {
@@ -49,7 +29,7 @@ static void json_lines(FILE *out, const char *text)
         size_t length = strcspn(text, "\n");
 
         fputs(comma, out);
-        json_string(out, text, length);
+        output_json_text(out, text, length);
         comma = ", ";
         text += length + (text[length] == '\n');
     }
@@ -75,8 +55,8 @@ struct table *table_open(const char *tool, const char *about, const struct table
     if (table == NULL)
         abort();
     *table = (struct table){ .columns = columns, .csv_path = csv_path, .json_path = json_path, .first_row = true };
-    table->csv = open_output(csv_path);
-    table->json = open_output(json_path);
+    table->csv = output_open(csv_path);
+    table->json = output_open(json_path);
     for (const char *line = about; *line != '\0'; line += strcspn(line, "\n") + (strchr(line, '\n') != NULL))
         printf("# %.*s\n", (int)strcspn(line, "\n"), line);
     print_heads(columns);
@@ -87,7 +67,7 @@ struct table *table_open(const char *tool, const char *about, const struct table
         fputs("reason\n", table->csv);
     if (table->json != NULL) {
         fputs("{\"tool\": ", table->json);
-        json_string(table->json, tool, strlen(tool));
+        output_json_string(table->json, tool);
         fputs(", \"about\": ", table->json);
         json_lines(table->json, about);
         fputs(",\n \"rows\": [", table->json);
@@ -123,7 +103,7 @@ static void json_cell(FILE *out, const struct table_column *column, const struct
 {
     fprintf(out, "\"%s\": ", column->name);
     if (column->decimals < 0)
-        json_string(out, cell->text != NULL ? cell->text : "", cell->text != NULL ? strlen(cell->text) : 0);
+        output_json_string(out, cell->text != NULL ? cell->text : "");
     else if (isnan(cell->number))
         fputs("null", out);
     else
@@ -150,7 +130,7 @@ void table_row(struct table *table, const struct table_cell *cells, const char *
     for (int i = 0; table->columns[i].name != NULL; i++)
         json_cell(table->json, &table->columns[i], &cells[i]);
     fputs("\"reason\": ", table->json);
-    json_string(table->json, why, strlen(why));
+    output_json_string(table->json, why);
     fputc('}', table->json);
     table->first_row = false;
 }
@@ -165,14 +145,6 @@ void table_note(struct table *table, const char *text)
         snprintf(table->notes + used, NOTES_BYTES - used, "%s\n", text);
 }
 
-static void close_output(FILE *file, const char *path)
-{
-    if (file != NULL && fclose(file) != 0) {
-        perror(path);
-        exit(1);
-    }
-}
-
 void table_close(struct table *table)
 {
     if (table->json != NULL) {
@@ -180,7 +152,7 @@ void table_close(struct table *table)
         json_lines(table->json, table->notes);
         fputs("}\n", table->json);
     }
-    close_output(table->csv, table->csv_path);
-    close_output(table->json, table->json_path);
+    output_close(table->csv, table->csv_path);
+    output_close(table->json, table->json_path);
     free(table);
 }

@@ -198,7 +198,7 @@ def experts(machine):
 def scaling(machine):
     """What was measured here; far beyond it the simulator predicts, in tools/pickle-sim."""
     table = Table("11-scaling", "11. Data parallel on 1 to 8 ranks: weak scaling (the same work a rank) and strong (divided)",
-                  [("scaling", "scaling"), ("ranks", "ranks"), ("step_ms", "step (ms)"), ("efficiency", "efficiency"),
+                  [("scaling", "scaling"), ("ranks", "ranks"), ("compute_ms", "compute (ms)"), ("step_ms", "step (ms)"), ("efficiency", "efficiency"),
                    ("share_percent", "share of comm. (%)")],
                   ["efficiency: of one rank's step, by the ranks where the work is divided; %d CPUs" % machine.cpus])
     alone = {}
@@ -215,7 +215,7 @@ def scaling(machine):
                 table.add(scaling=kind, ranks=ranks, reason=str(why))
                 continue
             alone.setdefault(kind, row["step_ms"])
-            table.add(scaling=kind, ranks=ranks, step_ms=row["step_ms"], share_percent=row["share_percent"],
+            table.add(scaling=kind, ranks=ranks, compute_ms=row["compute_ms"], step_ms=row["step_ms"], share_percent=row["share_percent"],
                       efficiency=ratio(alone[kind], row["step_ms"] * (ranks if kind == "strong" else 1)))
     table.add(scaling="to 1,024", reason="beyond this machine: tools/pickle-sim predicts it")
     table.chart = Chart("Data parallel: efficiency", "ranks", "efficiency", y_from_zero=True, bytes_x=False)

@@ -56,7 +56,7 @@ def between_hosts(machine):
         table.add(reason=why)
     table.chart = Chart("Bandwidth over RDMA, 4 queue pairs", "message", "Gb/s", y_from_zero=True)
     table.chart.add("libpickle", [(row["bytes"], row["pickle_gbit"]) for row in table.rows])
-    return [table, compared(machine, "02-tcp-sizes", "2. The same over TCP, loopback interface: half a round trip, host memory (Gb/s)",
+    return [table, compared(machine, "02-tcp-sizes", "2. Between two hosts over TCP, both here, on the loopback interface: half a round trip (Gb/s)",
                             ["--net"], ("pickle", "ompi-tcp", "gloo", "gloo-poll"))]
 
 
@@ -74,7 +74,7 @@ def compared(machine, name, title, arguments, worlds):
     """A row a size: what pickle-compare measured, all libraries turn by turn."""
     keys = [world.replace("-", "_").replace(":", "_").replace("=", "_").lower() + "_gbit" for world in worlds]
     table = Table(name, title, [("bytes", "bytes")] + [(key, NAMES[world]) for key, world in zip(keys, worlds)])
-    table.chart = Chart(title, "message", "Gb/s", log_y=True)
+    table.chart = Chart(title.split(". ", 1)[1].replace(" (Gb/s)", ""), "message", "Gb/s", log_y=True)
     try:
         rows, text = machine.compare("-o", "pingpong", "-b", "4096", "-e", machine.pick("65536", "16M", "256M"), "-f", "4", "-k",
                                      machine.pick("1", "3", "5"), "-t", machine.pick("1", "8", "20"), "-w", ",".join(worlds), *arguments)
@@ -120,7 +120,7 @@ def inside_a_host(machine):
     table.chart = Chart("Bandwidth between two GPUs", "message", "Gb/s", log_y=True)
     for key, heading in table.columns[1:4]:
         table.chart.add(heading, [(row["bytes"], row[key]) for row in table.rows])
-    return [table, compared(machine, "03-host-sizes", "3. The same between two processes of a host: half a round trip (Gb/s)", [],
+    return [table, compared(machine, "03-host-sizes", "3. Between two processes of a host: half a round trip (Gb/s)", [],
                             ("pickle", "ompi-cma", "ompi-copy", "ompi-ucx", "gloo"))]
 
 
@@ -182,5 +182,5 @@ def peer_to_peer(machine):
     for key, heading in table.columns[1:3]:
         table.chart.add(heading, [(row["bytes"], row[key]) for row in table.rows])
     return [table, compared(machine, "08-host-copies",
-                            "8. The same question on the host: one copy by the kernel, or two through shared memory (Gb/s)", [],
+                            "8. On the host: one copy by the kernel, or two through shared memory, half a round trip (Gb/s)", [],
                             ("pickle", "pickle:PICKLE_TEST_CMA=0", "ompi-cma", "ompi-copy"))]

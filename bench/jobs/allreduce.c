@@ -29,7 +29,7 @@ static void open_table(struct jobs_run *run)
     const struct jobs_options *o = &run->options;
     char library[JOBS_TEXT_BYTES], about[512];
 
-    run->library->describe(run, library);
+    library_describe(run, library);
     if (run->world.rank != 0)
         return;
     snprintf(about, sizeof about,
@@ -97,7 +97,7 @@ static double run_job(struct jobs_run *run, const struct buffers *b, unsigned jo
     jobs_put(run, b->result, b->host, bytes);
     jobs_barrier(run);
     begin = jobs_now_us();
-    run->library->allreduce(run, b->source, b->result, o->numel, o->type);
+    library_allreduce(run, b->source, b->result, o->numel, o->type);
     took_us = jobs_worst(run, jobs_now_us() - begin);
     *wrong = (uint64_t)jobs_total(run, (double)check(run, b, job));
     return took_us * 1e3;
@@ -106,7 +106,7 @@ static double run_job(struct jobs_run *run, const struct buffers *b, unsigned jo
 static void row(struct jobs_run *run, const char *name, double duration_ns, double goodput, double wrong)
 {
     if (run->world.rank == 0)
-        table_row(run->table, (struct table_cell[]){ TABLE_TEXT(name), TABLE_TEXT(run->library->name), TABLE_NUMBER(duration_ns),
+        table_row(run->table, (struct table_cell[]){ TABLE_TEXT(name), TABLE_TEXT(library_name), TABLE_NUMBER(duration_ns),
                   TABLE_NUMBER(goodput), TABLE_NUMBER(wrong) }, NULL);
 }
 

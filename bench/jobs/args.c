@@ -41,21 +41,21 @@ static const struct option long_options[] = {
     { NULL, 0, NULL, 0 },
 };
 
-static void print_usage(FILE *out, const char *program)
+static void print_usage(FILE *out)
 {
-    fprintf(out, "usage: %s MODE [options]\n", program);
+    fprintf(out, "usage: %s MODE [options]\n", library_program);
     for (int i = 0; jobs_mode_at(i) != NULL; i++)
         fprintf(out, "  %-10s %s\n", jobs_mode_at(i)->name, jobs_mode_at(i)->what);
     fputs(usage, out);
 }
 
-static _Noreturn void refuse(const char *program, const char *what, const char *value)
+static _Noreturn void refuse(const char *what, const char *value)
 {
-    fprintf(stderr, "%s: %s '%s' is not understood (--help)\n", program, what, value);
+    fprintf(stderr, "%s: %s '%s' is not understood (--help)\n", library_program, what, value);
     exit(2);
 }
 
-static size_t parse_size(const char *program, const char *value, size_t least, size_t most)
+static size_t parse_size(const char *value, size_t least, size_t most)
 {
     static const char units[] = "KMG";
     char *end;
@@ -65,56 +65,56 @@ static size_t parse_size(const char *program, const char *value, size_t least, s
     errno = 0;
     number = strtoull(value, &end, 10);
     if (end == value || errno != 0 || *value == '-' || number >> 33 != 0)
-        refuse(program, "number", value);
+        refuse("number", value);
     unit = *end != '\0' ? strchr(units, *end & ~0x20) : NULL;
     if (unit != NULL)
         number <<= 10 * (unit - units + 1);
     if ((*end != '\0' && (unit == NULL || end[1] != '\0')) || number < least || number > most)
-        refuse(program, "number", value);
+        refuse("number", value);
     return (size_t)number;
 }
 
-static unsigned parse_number(const char *program, const char *value, unsigned least, unsigned most)
+static unsigned parse_number(const char *value, unsigned least, unsigned most)
 {
-    return (unsigned)parse_size(program, value, least, most);
+    return (unsigned)parse_size(value, least, most);
 }
 
-static int one_of(const char *program, const char *value, const char *const *words)
+static int one_of(const char *value, const char *const *words)
 {
     for (int i = 0; words[i] != NULL; i++)
         if (strcmp(value, words[i]) == 0)
             return i;
-    refuse(program, "word", value);
+    refuse("word", value);
 }
 
-static void parse_option(int option, const char *value, const char *program, struct jobs_options *o)
+static void parse_option(int option, const char *value, struct jobs_options *o)
 {
     static const char *const devices[] = { "host", "cuda", NULL };
     const size_t most = (size_t)1 << 40;
 
     switch (option) {
-    case LAYERS: o->layers = parse_number(program, value, 1, 1000); break;
-    case HIDDEN: o->hidden = parse_number(program, value, 8, 32768); break;
-    case TOKENS: o->tokens = parse_number(program, value, 1, 1u << 20); break;
-    case PIECES: o->pieces = parse_number(program, value, 1, 1024); break;
-    case BUCKET: o->bucket_bytes = parse_size(program, value, 1, most); break;
-    case STEPS: o->steps = parse_number(program, value, 1, 100000); break;
-    case WARMUP: o->warmup = parse_number(program, value, 0, 100000); break;
-    case BEGIN: o->begin_bytes = parse_size(program, value, 8, most); break;
-    case END: o->end_bytes = parse_size(program, value, 8, most); break;
-    case FACTOR: o->factor = parse_number(program, value, 2, 1u << 20); break;
-    case NUMEL: o->numel = parse_size(program, value, 1, most); break;
-    case DTYPE: o->type = (enum jobs_type)one_of(program, value, jobs_type_names); break;
-    case DEVICE: o->cuda = one_of(program, value, devices) == 1; break;
+    case LAYERS: o->layers = parse_number(value, 1, 1000); break;
+    case HIDDEN: o->hidden = parse_number(value, 8, 32768); break;
+    case TOKENS: o->tokens = parse_number(value, 1, 1u << 20); break;
+    case PIECES: o->pieces = parse_number(value, 1, 1024); break;
+    case BUCKET: o->bucket_bytes = parse_size(value, 1, most); break;
+    case STEPS: o->steps = parse_number(value, 1, 100000); break;
+    case WARMUP: o->warmup = parse_number(value, 0, 100000); break;
+    case BEGIN: o->begin_bytes = parse_size(value, 8, most); break;
+    case END: o->end_bytes = parse_size(value, 8, most); break;
+    case FACTOR: o->factor = parse_number(value, 2, 1u << 20); break;
+    case NUMEL: o->numel = parse_size(value, 1, most); break;
+    case DTYPE: o->type = (enum jobs_type)one_of(value, jobs_type_names); break;
+    case DEVICE: o->cuda = one_of(value, devices) == 1; break;
     case CSV: o->csv_path = value; break;
     case JSON: o->json_path = value; break;
     case SPOIL: o->spoil = true; break;
-    case 'h': print_usage(stdout, program); exit(0);
-    default: print_usage(stderr, program); exit(2);
+    case 'h': print_usage(stdout); exit(0);
+    default: print_usage(stderr); exit(2);
     }
 }
 
-void jobs_parse(int argc, char **argv, const char *program, struct jobs_options *options)
+void jobs_parse(int argc, char **argv, struct jobs_options *options)
 {
     struct jobs_options o = { .layers = 4, .hidden = 128, .tokens = 64, .pieces = 8, .steps = 0, .warmup = 5,
                               .bucket_bytes = (size_t)1 << 20, .begin_bytes = 4096, .end_bytes = (size_t)16 << 20, .factor = 8,
@@ -122,16 +122,16 @@ void jobs_parse(int argc, char **argv, const char *program, struct jobs_options 
     int letter;
 
     while ((letter = getopt_long(argc, argv, "h", long_options, NULL)) != -1)
-        parse_option(letter, optarg, program, &o);
+        parse_option(letter, optarg, &o);
     if (optind != argc - 1) {
-        print_usage(stderr, program);
+        print_usage(stderr);
         exit(2);
     }
     o.mode = jobs_find_mode(argv[optind]);
     if (o.mode == NULL)
-        refuse(program, "mode", argv[optind]);
+        refuse("mode", argv[optind]);
     if (o.end_bytes < o.begin_bytes)
-        refuse(program, "last size", "smaller than the first");
+        refuse("last size", "smaller than the first");
     if (o.steps == 0)
         o.steps = o.mode->pattern != NULL ? 15 : 10;
     *options = o;

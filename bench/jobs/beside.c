@@ -45,7 +45,7 @@ struct background {
 static void run_batch(struct background *b)
 {
     for (unsigned i = 0; i < b->batch; i++) {
-        b->run->library->now(b->run, &b->run->transfers[0]);
+        library_now(&b->run->transfers[0]);
         atomic_fetch_add_explicit(&b->messages, 1, memory_order_relaxed);
     }
 }
@@ -58,7 +58,7 @@ static void *exchange(void *argument)
     do {
         run_batch(b);
         atomic_store(&b->running, 1);
-    } while (b->run->library->least(b->run, &b->group, atomic_load(&b->stop)) == 0);
+    } while (library_least(&b->group, atomic_load(&b->stop)) == 0);
     b->end_us = jobs_now_us();
     return NULL;
 }
@@ -181,7 +181,7 @@ static void report(struct jobs_run *run, const char *operation, size_t bytes, co
     rate = jobs_median(values[3], n);
     gigabytes = rate * beside * 1e-6;
     if (run->world.rank == 0)
-        table_row(run->table, (struct table_cell[]){ TABLE_TEXT(operation), TABLE_TEXT(run->library->name),
+        table_row(run->table, (struct table_cell[]){ TABLE_TEXT(operation), TABLE_TEXT(library_name),
                   TABLE_NUMBER(run->world.size), TABLE_NUMBER(bytes), TABLE_NUMBER(alone * 1e-3), TABLE_NUMBER(beside * 1e-3),
                   TABLE_NUMBER(alone / beside), TABLE_NUMBER(jobs_median(values[2], n)), TABLE_NUMBER(rate),
                   TABLE_NUMBER(gigabytes > 0 ? (beside - alone) * 1e-3 / gigabytes : NAN), TABLE_TEXT(covered ? "yes" : "no"),
@@ -210,7 +210,7 @@ static void open_table(struct jobs_run *run)
     char library[JOBS_TEXT_BYTES], about[640];
     long cpus = sysconf(_SC_NPROCESSORS_ONLN);
 
-    run->library->describe(run, library);
+    library_describe(run, library);
     if (run->world.rank != 0)
         return;
     snprintf(about, sizeof about,
@@ -232,7 +232,7 @@ static const char *unfit(const struct jobs_run *run)
 
 static void no_row(struct jobs_run *run, const char *reason)
 {
-    struct table_cell cells[sizeof columns / sizeof columns[0]] = { TABLE_TEXT("-"), TABLE_TEXT(run->library->name),
+    struct table_cell cells[sizeof columns / sizeof columns[0]] = { TABLE_TEXT("-"), TABLE_TEXT(library_name),
                                                                     TABLE_NUMBER(run->world.size) };
 
     for (int i = 3; i <= 11; i++)
@@ -263,11 +263,11 @@ void jobs_beside(struct jobs_run *run)
         no_row(run, unfit(run));
         return;
     }
-    run->library->split(run, 0, &b.group);
+    library_split(run, 0, &b.group);
     b.group.members = run->world.members;
     flops = flops_of_a_piece(run);
     for (int k = 0; k < 2; k++)
         for (size_t bytes = o->begin_bytes; bytes <= o->end_bytes; bytes *= o->factor)
             measure(run, &b, k == 0 ? JOBS_SENDRECV : JOBS_ALLGATHER, bytes, flops);
-    run->library->join(&b.group);
+    library_join(&b.group);
 }

@@ -189,7 +189,7 @@ static void meet(struct copies *c)
         abort();
     if (c->run->options.cuda)
         gpu_ipc_export(c->target, &own.ipc);
-    c->run->library->share(c->run, &own, all, sizeof own);
+    library_share(c->run, &own, all, sizeof own);
     c->peer = all[1];
     free(all);
 }

@@ -66,37 +66,11 @@ struct jobs_transfer {
     size_t *send_counts, *send_offsets, *recv_counts, *recv_offsets; /* alltoallv: one of each a rank */
 };
 
-/*
- * A library. A channel is a sequence of operations that end one after another; what has begun goes on until wait, in which everything
- * begun in the channel ends. Errors end the process with the library's text.
- */
-struct jobs_library {
-    const char *name;
-    bool gpu;
-    void (*open)(struct jobs_run *run, int *argc, char ***argv);
-    void (*describe)(struct jobs_run *run, char text[JOBS_TEXT_BYTES]);
-    void (*close)(struct jobs_run *run);
-    /* Part of the job: ranks with the same color, in the job's order. Collective. */
-    void (*split)(struct jobs_run *run, int color, struct jobs_group *group);
-    void (*join)(struct jobs_group *group); /* free what split made */
-    void (*begin)(struct jobs_run *run, const struct jobs_transfer *transfer, int channel);
-    void (*wait)(struct jobs_run *run, int channel);
-    /* A sum over the job, out of place, ended on return. */
-    void (*allreduce)(struct jobs_run *run, const void *source, void *result, size_t count, enum jobs_type type);
-    /* As begin and wait at once; from any one thread at a time for a group that no other thread uses. */
-    void (*now)(struct jobs_run *run, const struct jobs_transfer *transfer);
-    /* `bytes` of every rank, in rank order. Also a barrier. */
-    void (*share)(struct jobs_run *run, const void *value, void *values, size_t bytes);
-    /* The least of a number over the group, ended on return. From the thread that uses the group. */
-    int (*least)(struct jobs_run *run, const struct jobs_group *group, int number);
-};
-
 enum { JOBS_COMPUTE = 1, JOBS_COMMUNICATE = 2 };
 
 /* One process. */
 struct jobs_run {
     struct jobs_options options;
-    const struct jobs_library *library;
     struct jobs_group world;
     unsigned parts;       /* of a step that are done: JOBS_COMPUTE, JOBS_COMMUNICATE */
     double sent_bytes;    /* by this rank since it was set to 0, as the best algorithm would */
@@ -125,8 +99,32 @@ struct jobs_pattern {
     void (*note)(const struct jobs_run *run, char text[JOBS_TEXT_BYTES]); /* NULL: none */
 };
 
+/*
+ * The library: pickle.c or mpi.c, one of which a program is linked with. A channel is a sequence of operations that end one after another;
+ * what has begun goes on until wait, in which everything begun in the channel ends. Errors end the process with the library's text.
+ */
+extern const char library_name[], library_program[];
+extern const bool library_has_gpu;
+void library_open(struct jobs_run *run, int *argc, char ***argv);
+void library_describe(struct jobs_run *run, char text[JOBS_TEXT_BYTES]);
+void library_close(struct jobs_run *run);
+/* Part of the job: ranks with the same color, in the job's order, but for its members. Collective. */
+void library_split(struct jobs_run *run, int color, struct jobs_group *group);
+/* Free what split made. */
+void library_join(struct jobs_group *group);
+void library_begin(struct jobs_run *run, const struct jobs_transfer *transfer, int channel);
+void library_wait(struct jobs_run *run, int channel);
+/* A sum over the job, out of place, ended on return. */
+void library_allreduce(struct jobs_run *run, const void *source, void *result, size_t count, enum jobs_type type);
+/* As begin and wait at once; from any one thread at a time for a group that no other thread uses. */
+void library_now(const struct jobs_transfer *transfer);
+/* `bytes` of every rank, in rank order. Also a barrier. */
+void library_share(struct jobs_run *run, const void *value, void *values, size_t bytes);
+/* The least of a number over the group, ended on return. From the thread that uses the group. */
+int library_least(const struct jobs_group *group, int number);
+
 /* args.c. Prints what is wrong and ends the program. */
-void jobs_parse(int argc, char **argv, const char *program, struct jobs_options *options);
+void jobs_parse(int argc, char **argv, struct jobs_options *options);
 extern const char *const jobs_type_names[JOBS_TYPES + 1];
 
 /* modes.c */
@@ -134,7 +132,6 @@ const struct jobs_mode *jobs_find_mode(const char *name);
 const struct jobs_mode *jobs_mode_at(int i); /* NULL: beyond the last */
 
 /* main.c */
-int jobs_main(int argc, char **argv, const char *program, const struct jobs_library *library);
 double jobs_now_us(void);
 void jobs_barrier(struct jobs_run *run);
 /* The largest of all ranks' numbers, and their sum. */

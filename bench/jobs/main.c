@@ -20,7 +20,7 @@ static double *everybodys(struct jobs_run *run, double value)
 
     if (values == NULL)
         abort();
-    run->library->share(run, &value, values, sizeof value);
+    library_share(run, &value, values, sizeof value);
     return values;
 }
 
@@ -73,16 +73,16 @@ static void know_members(struct jobs_group *world)
         world->members[r] = r;
 }
 
-int jobs_main(int argc, char **argv, const char *program, const struct jobs_library *library)
+int main(int argc, char **argv)
 {
-    struct jobs_run run = { .library = library, .parts = JOBS_COMPUTE | JOBS_COMMUNICATE };
+    struct jobs_run run = { .parts = JOBS_COMPUTE | JOBS_COMMUNICATE };
 
-    jobs_parse(argc, argv, program, &run.options);
-    if (run.options.cuda && (!library->gpu || gpu_absent() != NULL)) {
-        fprintf(stderr, "%s: %s\n", program, library->gpu ? gpu_absent() : "host memory only");
+    jobs_parse(argc, argv, &run.options);
+    if (run.options.cuda && (!library_has_gpu || gpu_absent() != NULL)) {
+        fprintf(stderr, "%s: %s\n", library_program, library_has_gpu ? gpu_absent() : "host memory only");
         return 2;
     }
-    library->open(&run, &argc, &argv);
+    library_open(&run, &argc, &argv);
     know_members(&run.world);
     run.options.mode->run(&run);
     if (run.world.rank == 0 && run.wrong > 0)
@@ -91,7 +91,7 @@ int jobs_main(int argc, char **argv, const char *program, const struct jobs_libr
         table_close(run.table);
     jobs_barrier(&run);
     free(run.transfers);
-    library->close(&run);
+    library_close(&run);
     free(run.world.members);
     return run.wrong > 0;
 }

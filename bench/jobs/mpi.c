@@ -7,6 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+const char library_name[] = "Open MPI", library_program[] = "jobs-mpi";
+const bool library_has_gpu = false;
+
 #define REQUESTS_MAX 4096
 
 struct channel {
@@ -33,7 +36,7 @@ static void know(struct jobs_group *group, MPI_Comm comm)
     MPI_Comm_size(comm, &group->size);
 }
 
-static void open_job(struct jobs_run *run, int *argc, char ***argv)
+void library_open(struct jobs_run *run, int *argc, char ***argv)
 {
     int provided;
 
@@ -41,7 +44,7 @@ static void open_job(struct jobs_run *run, int *argc, char ***argv)
     know(&run->world, MPI_COMM_WORLD);
 }
 
-static void describe(struct jobs_run *run, char text[JOBS_TEXT_BYTES])
+void library_describe(struct jobs_run *run, char text[JOBS_TEXT_BYTES])
 {
     char version[MPI_MAX_LIBRARY_VERSION_STRING];
     int length;
@@ -51,13 +54,13 @@ static void describe(struct jobs_run *run, char text[JOBS_TEXT_BYTES])
     snprintf(text, JOBS_TEXT_BYTES, "%.*s", (int)strcspn(version, ",\n"), version);
 }
 
-static void close_job(struct jobs_run *run)
+void library_close(struct jobs_run *run)
 {
     free(run->world.handle);
     MPI_Finalize();
 }
 
-static void split(struct jobs_run *run, int color, struct jobs_group *group)
+void library_split(struct jobs_run *run, int color, struct jobs_group *group)
 {
     MPI_Comm comm;
 
@@ -65,7 +68,7 @@ static void split(struct jobs_run *run, int color, struct jobs_group *group)
     know(group, comm);
 }
 
-static void join(struct jobs_group *group)
+void library_join(struct jobs_group *group)
 {
     MPI_Comm_free(group->handle);
     free(group->handle);
@@ -122,23 +125,23 @@ static int post(const struct jobs_transfer *t, MPI_Request *request)
     return 1;
 }
 
-static void begin(struct jobs_run *run, const struct jobs_transfer *transfer, int channel)
+void library_begin(struct jobs_run *run, const struct jobs_transfer *transfer, int channel)
 {
     struct channel *c = &channels[channel];
 
     if (c->count + 2 > REQUESTS_MAX)
-        run->library->wait(run, channel);
+        library_wait(run, channel);
     c->count += post(transfer, c->requests + c->count);
 }
 
-static void wait_for(struct jobs_run *run, int channel)
+void library_wait(struct jobs_run *run, int channel)
 {
     (void)run;
     MPI_Waitall(channels[channel].count, channels[channel].requests, MPI_STATUSES_IGNORE);
     channels[channel].count = 0;
 }
 
-static void allreduce(struct jobs_run *run, const void *source, void *result, size_t count, enum jobs_type type)
+void library_allreduce(struct jobs_run *run, const void *source, void *result, size_t count, enum jobs_type type)
 {
     static const int bytes[JOBS_TYPES] = { 4, 4, 8, 8 };
     MPI_Datatype types[JOBS_TYPES] = { MPI_FLOAT, MPI_INT32_T, MPI_DOUBLE, MPI_INT64_T };
@@ -149,44 +152,22 @@ static void allreduce(struct jobs_run *run, const void *source, void *result, si
                       (int)(count - at < most ? count - at : most), types[type], MPI_SUM, comm_of(&run->world));
 }
 
-static void now(struct jobs_run *run, const struct jobs_transfer *transfer)
+void library_now(const struct jobs_transfer *transfer)
 {
     MPI_Request requests[2];
 
-    (void)run;
     MPI_Waitall(post(transfer, requests), requests, MPI_STATUSES_IGNORE);
 }
 
-static void share(struct jobs_run *run, const void *value, void *values, size_t bytes)
+void library_share(struct jobs_run *run, const void *value, void *values, size_t bytes)
 {
     MPI_Allgather(value, (int)bytes, MPI_BYTE, values, (int)bytes, MPI_BYTE, comm_of(&run->world));
 }
 
-static int least(struct jobs_run *run, const struct jobs_group *group, int number)
+int library_least(const struct jobs_group *group, int number)
 {
     int result;
 
-    (void)run;
     MPI_Allreduce(&number, &result, 1, MPI_INT, MPI_MIN, comm_of(group));
     return result;
-}
-
-int main(int argc, char **argv)
-{
-    static const struct jobs_library library = {
-        .name = "Open MPI",
-        .open = open_job,
-        .describe = describe,
-        .close = close_job,
-        .split = split,
-        .join = join,
-        .begin = begin,
-        .wait = wait_for,
-        .allreduce = allreduce,
-        .now = now,
-        .share = share,
-        .least = least,
-    };
-
-    return jobs_main(argc, argv, "jobs-mpi", &library);
 }

@@ -7,6 +7,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+const char library_name[] = "libpickle", library_program[] = "pickle-jobs";
+const bool library_has_gpu = true;
+
 static pk_stream_t channels[JOBS_CHANNELS];
 static gpu_event_t event; /* joins the streams of a GPU */
 
@@ -48,7 +51,7 @@ static void open_gpu(struct jobs_run *run)
     event = gpu_event_new();
 }
 
-static void open_job(struct jobs_run *run, int *argc, char ***argv)
+void library_open(struct jobs_run *run, int *argc, char ***argv)
 {
     pk_comm_config_t config = PK_COMM_CONFIG_INIT;
     pk_comm_t *comm;
@@ -68,7 +71,7 @@ static void open_job(struct jobs_run *run, int *argc, char ***argv)
     }
 }
 
-static void describe(struct jobs_run *run, char text[JOBS_TEXT_BYTES])
+void library_describe(struct jobs_run *run, char text[JOBS_TEXT_BYTES])
 {
     pk_mem_kind_t kind = run->options.cuda ? PK_MEM_DEVICE : PK_MEM_HOST;
     pk_path_t path = { .struct_size = sizeof path };
@@ -79,7 +82,7 @@ static void describe(struct jobs_run *run, char text[JOBS_TEXT_BYTES])
              path.device);
 }
 
-static void close_job(struct jobs_run *run)
+void library_close(struct jobs_run *run)
 {
     for (int c = 0; c < JOBS_CHANNELS; c++) {
         if (run->options.cuda)
@@ -90,7 +93,7 @@ static void close_job(struct jobs_run *run)
     must(pk_comm_destroy(run->world.handle), "pk_comm_destroy");
 }
 
-static void split(struct jobs_run *run, int color, struct jobs_group *group)
+void library_split(struct jobs_run *run, int color, struct jobs_group *group)
 {
     pk_comm_t *comm;
 
@@ -98,7 +101,7 @@ static void split(struct jobs_run *run, int color, struct jobs_group *group)
     know(group, comm);
 }
 
-static void join(struct jobs_group *group)
+void library_join(struct jobs_group *group)
 {
     must(pk_comm_destroy(group->handle), "pk_comm_destroy");
 }
@@ -132,7 +135,7 @@ static void post(const struct jobs_transfer *t, pk_stream_t stream)
 }
 
 /* On a GPU what begins comes behind what was computed, and what is computed after wait behind what was waited for. */
-static void begin(struct jobs_run *run, const struct jobs_transfer *transfer, int channel)
+void library_begin(struct jobs_run *run, const struct jobs_transfer *transfer, int channel)
 {
     if (run->options.cuda) {
         gpu_event_record(event, run->compute_stream);
@@ -141,7 +144,7 @@ static void begin(struct jobs_run *run, const struct jobs_transfer *transfer, in
     post(transfer, channels[channel]);
 }
 
-static void wait_for(struct jobs_run *run, int channel)
+void library_wait(struct jobs_run *run, int channel)
 {
     if (!run->options.cuda) {
         must(pk_stream_synchronize(channels[channel]), "pk_stream_synchronize");
@@ -152,48 +155,25 @@ static void wait_for(struct jobs_run *run, int channel)
     must(pk_comm_async_error(run->world.handle), "operation in a stream");
 }
 
-static void allreduce(struct jobs_run *run, const void *source, void *result, size_t count, enum jobs_type type)
+void library_allreduce(struct jobs_run *run, const void *source, void *result, size_t count, enum jobs_type type)
 {
     must(pk_allreduce(source, result, count, types[type], PK_SUM, run->world.handle, PK_BLOCKING), "pk_allreduce");
 }
 
-static void now(struct jobs_run *run, const struct jobs_transfer *transfer)
+void library_now(const struct jobs_transfer *transfer)
 {
-    (void)run;
     post(transfer, PK_BLOCKING);
 }
 
-static void share(struct jobs_run *run, const void *value, void *values, size_t bytes)
+void library_share(struct jobs_run *run, const void *value, void *values, size_t bytes)
 {
     must(pk_allgather(value, values, bytes, PK_UINT8, run->world.handle, PK_BLOCKING), "exchange of results");
 }
 
-static int least(struct jobs_run *run, const struct jobs_group *group, int number)
+int library_least(const struct jobs_group *group, int number)
 {
     int32_t own = number, result;
 
-    (void)run;
     must(pk_allreduce(&own, &result, 1, PK_INT32, PK_MIN, group->handle, PK_BLOCKING), "pk_allreduce");
     return result;
-}
-
-int main(int argc, char **argv)
-{
-    static const struct jobs_library library = {
-        .name = "libpickle",
-        .gpu = true,
-        .open = open_job,
-        .describe = describe,
-        .close = close_job,
-        .split = split,
-        .join = join,
-        .begin = begin,
-        .wait = wait_for,
-        .allreduce = allreduce,
-        .now = now,
-        .share = share,
-        .least = least,
-    };
-
-    return jobs_main(argc, argv, "pickle-jobs", &library);
 }

@@ -37,7 +37,7 @@ static void open_table(struct jobs_run *run)
     char library[JOBS_TEXT_BYTES], about[512];
     long cpus = sysconf(_SC_NPROCESSORS_ONLN);
 
-    run->library->describe(run, library);
+    library_describe(run, library);
     if (run->world.rank != 0)
         return;
     snprintf(about, sizeof about,
@@ -52,7 +52,7 @@ static void open_table(struct jobs_run *run)
 static void no_row(struct jobs_run *run, const char *reason)
 {
     const struct jobs_options *o = &run->options;
-    struct table_cell cells[sizeof columns / sizeof columns[0]] = { TABLE_TEXT(o->mode->name), TABLE_TEXT(run->library->name),
+    struct table_cell cells[sizeof columns / sizeof columns[0]] = { TABLE_TEXT(o->mode->name), TABLE_TEXT(library_name),
                                                                     TABLE_NUMBER(run->world.size), TABLE_NUMBER(o->tokens) };
 
     for (int i = 4; i <= 12; i++)
@@ -103,7 +103,7 @@ static void report(struct jobs_run *run, const double medians[KINDS], double p99
     if (pattern->note != NULL)
         pattern->note(run, note);
     if (run->world.rank == 0)
-        table_row(run->table, (struct table_cell[]){ TABLE_TEXT(run->options.mode->name), TABLE_TEXT(run->library->name),
+        table_row(run->table, (struct table_cell[]){ TABLE_TEXT(run->options.mode->name), TABLE_TEXT(library_name),
                   TABLE_NUMBER(run->world.size), TABLE_NUMBER(run->options.tokens), TABLE_NUMBER(alone * 1e-3),
                   TABLE_NUMBER(medians[COMMUNICATING] * 1e-3), TABLE_NUMBER(step * 1e-3), TABLE_NUMBER(p99_us * 1e-3),
                   TABLE_NUMBER(exposed > 0 ? 100 * exposed / step : 0), TABLE_NUMBER(fmin(fmax(hidden, 0), 100)),
@@ -145,7 +145,7 @@ static void know_members(struct jobs_run *run, int color, struct jobs_group *gro
     group->members = calloc((size_t)group->size, sizeof *group->members);
     if (colors == NULL || group->members == NULL)
         abort();
-    run->library->share(run, &color, colors, sizeof color);
+    library_share(run, &color, colors, sizeof color);
     for (int r = 0; r < run->world.size && found < group->size; r++)
         if (colors[r] == color)
             group->members[found++] = r;
@@ -154,13 +154,13 @@ static void know_members(struct jobs_run *run, int color, struct jobs_group *gro
 
 static void make_group(struct jobs_run *run, int color, struct jobs_group *group)
 {
-    run->library->split(run, color, group);
+    library_split(run, color, group);
     know_members(run, color, group);
 }
 
-static void free_group(struct jobs_run *run, struct jobs_group *group)
+static void free_group(struct jobs_group *group)
 {
-    run->library->join(group);
+    library_join(group);
     free(group->members);
 }
 
@@ -182,7 +182,7 @@ void jobs_train(struct jobs_run *run)
     pattern->prepare(run);
     measure(run);
     if (size % 2 == 0) {
-        free_group(run, &run->columns);
-        free_group(run, &run->rows);
+        free_group(&run->columns);
+        free_group(&run->rows);
     }
 }

@@ -75,13 +75,13 @@ void jobs_begin(struct jobs_run *run, int transfer, int channel)
     if ((run->parts & JOBS_COMMUNICATE) == 0)
         return;
     run->sent_bytes += leaving(t) * sizeof(float);
-    run->library->begin(run, t, channel);
+    library_begin(run, t, channel);
 }
 
 void jobs_wait(struct jobs_run *run, int channel)
 {
     if ((run->parts & JOBS_COMMUNICATE) != 0)
-        run->library->wait(run, channel);
+        library_wait(run, channel);
 }
 
 /* Element i of the source of `rank`: small whole numbers, whose sums are exact. */

@@ -88,6 +88,7 @@ struct pki_xfer {
     bool bounce;            /* send: pieces go through slots of this rank */
     bool in_lane;           /* send: as DATA, whatever the way could do */
     bool combines;          /* to a RECV_REDUCE on the host: DATA is combined as it comes */
+    bool fetch;             /* and the receiver can get it, too */
     bool remote_mapped;     /* `remote` is memory of this process */
     bool pulls;             /* the receiver combines straight from the sender's memory */
     bool shared, piece_out, all_moved; /* both ends move it; this one is at a piece; it has moved the last one */
@@ -456,13 +457,17 @@ void pki_put_failed(struct pki_xfer *xfer, pk_result_t result);
 void pki_share_lend(struct pki_xfer *xfer);                                  /* receive: take a slot for the grant, if it may be shared */
 pk_result_t pki_share_offer(struct pki_xfer *xfer);                          /* send */
 void pki_share_pull(struct pki_xfer *xfer);                                  /* receive */
+void pki_share_fetched(struct pki_xfer *xfer, const struct pki_put *get);    /* receive: a piece of what is pulled has landed */
+bool pki_share_may_fetch(const struct pki_xfer *xfer);                       /* receive that combines */
+/* All ranks move as much as any other at the same time: nobody has time to help. */
+bool pki_share_is_even(const struct pki_xfer *xfer);
 void pki_share_offered(struct pki_xfer *xfer, const struct pki_msg *offer);  /* receive */
 void pki_share_advance(struct pki_xfer *xfer);
 void pki_share_piece_done(struct pki_xfer *xfer);
 void pki_share_ended(struct pki_xfer *xfer); /* all is in place and both know */
 
-/* quick.c and quick_coll.c, unlocked: short blocking operations of host memory without a task. NOT: nothing has happened. BEGUN: it goes
- * on as a task in `blocking`, or, where that is empty, has failed. */
+/* quick.c and quick_coll.c (with quick_program.c), unlocked: short blocking operations of host memory without a task. NOT: nothing has
+ * happened. BEGUN: it goes on as a task in `blocking`, or, where that is empty, has failed. */
 enum pki_quick { PKI_QUICK_NOT, PKI_QUICK_DONE, PKI_QUICK_BEGUN };
 enum pki_quick pki_quick_run(struct pki_engine *engine, const struct pki_request *request, struct pki_list *blocking);
 enum pki_quick pki_quick_coll(struct pki_engine *engine, const struct pki_request *request, struct pki_list *blocking);

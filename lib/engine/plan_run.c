@@ -484,6 +484,13 @@ void pki_plan_resume(struct pki_task *task, uint64_t done)
     drain(task);
 }
 
+/* Nobody waits for it: peers are spoken to first, and what they answer comes meanwhile. */
+static bool is_private(const struct pki_task *task, uint32_t i)
+{
+    return task->kind == PKI_MEM_HOST && task->plan->steps[i].kind == PKI_STEP_COPY &&
+           task->dependents_first[i] == task->dependents_first[i + 1];
+}
+
 bool pki_plan_run(struct pki_task *task)
 {
     pk_result_t result = take_scratch(task);
@@ -496,7 +503,10 @@ bool pki_plan_run(struct pki_task *task)
     }
     if (!pki_mixed_before(task, task->scratch + task->scratch_stride * task->plan->scratch_blocks))
         return false;
-    for (uint32_t i = task->plan->nsteps; i-- > 0;) /* a stack: the first step is looked at first */
+    for (uint32_t i = task->plan->nsteps; i-- > 0;) /* a stack: what comes last is looked at first */
+        if (is_private(task, i))
+            queue_step(task, i);
+    for (uint32_t i = task->plan->nsteps; i-- > 0;)
         queue_step(task, i);
     drain(task);
     return true;

@@ -7,144 +7,12 @@
 #include <sched.h>
 #include <stdlib.h>
 
-#include "engine/internal.h"
+#include "engine/program.h"
 #include "util/copy.h"
 #include "util/dtype.h"
 
-#define STEPS_MAX 64u /* bits of a word */
-#define OPERANDS_MAX 128u
 #define LOOKS_A_TURN 64 /* at all lanes with the lock held: others want it too, an abort for instance */
 #define TURNS 64        /* after which an ordinary operation is no slower, and looks after everything else as well */
-
-struct place {
-    uint32_t buffer, offset; /* enum pki_buffer, bytes */
-};
-
-struct step {
-    uint8_t kind;
-    uint16_t index;
-    uint16_t first_operand, operands;
-    int32_t peer;
-    uint32_t bytes, count;
-    pk_op_t op;
-    struct place dst, src, landing;
-    uint64_t deps;
-};
-
-struct pki_program {
-    struct pki_request made_for;
-    bool fits;
-    uint32_t sig, n;
-    uint32_t stride; /* of scratch */
-    struct step steps[STEPS_MAX];
-    struct place operands[OPERANDS_MAX];
-};
-
-/* ---- making a program ---- */
-
-static bool place_of(const struct pki_program *program, const struct pki_plan *plan, struct pki_ref ref, struct place *place,
-                     size_t *bytes)
-{
-    size_t size = pki_dtype_bytes(program->made_for.dtype), first, count;
-
-    pki_layout_block(&program->made_for.layout, plan, ref, &first, &count);
-    *bytes = count * size;
-    first *= size;
-    if (ref.buffer == PKI_BUF_SCRATCH)
-        first += (size_t)ref.index * program->stride;
-    *place = (struct place){ ref.buffer, (uint32_t)first };
-    return *bytes <= PKI_EAGER_MAX_SHM && first <= UINT32_MAX;
-}
-
-static bool add_operands(struct pki_program *program, const struct pki_plan *plan, const struct pki_step *from, uint32_t *used,
-                         struct step *step)
-{
-    size_t bytes;
-
-    if (*used + from->operands > OPERANDS_MAX || from->operands > PKI_REDUCE_MAX)
-        return false;
-    step->first_operand = (uint16_t)*used;
-    step->operands = (uint16_t)from->operands;
-    for (uint32_t k = 0; k < from->operands; k++)
-        if (!place_of(program, plan, plan->operands[from->first_operand + k], &program->operands[(*used)++], &bytes))
-            return false;
-    return true;
-}
-
-static bool add_step(const struct pki_engine *e, struct pki_program *program, const struct pki_plan *plan, uint32_t i, uint32_t *used)
-{
-    const struct pki_step *from = &plan->steps[i];
-    struct step *step = &program->steps[i];
-    bool fits = true;
-    size_t bytes, other;
-
-    *step = (struct step){ .kind = from->kind, .index = (uint16_t)from->pair_index, .peer = from->peer };
-    step->op = program->made_for.op;
-    if (step->op == PK_AVG)
-        step->op = from->final ? PKI_SUM_DIVIDED(plan->size) : PK_SUM;
-    if (from->kind == PKI_STEP_SEND) {
-        fits = place_of(program, plan, from->src, &step->src, &bytes);
-    } else {
-        fits = place_of(program, plan, from->dst, &step->dst, &bytes);
-        if (from->kind == PKI_STEP_COPY || from->kind == PKI_STEP_RECV_REDUCE)
-            fits = fits && place_of(program, plan, from->src, &step->src, &other);
-        if (from->kind == PKI_STEP_RECV_REDUCE)
-            fits = fits && place_of(program, plan, from->landing, &step->landing, &other);
-        if (from->kind == PKI_STEP_REDUCE)
-            fits = fits && add_operands(program, plan, from, used, step);
-    }
-    if (from->kind != PKI_STEP_COPY && from->kind != PKI_STEP_REDUCE)
-        fits = fits && bytes <= e->peers[from->peer].eager_max;
-    step->bytes = (uint32_t)bytes;
-    step->count = (uint32_t)(bytes / pki_dtype_bytes(program->made_for.dtype));
-    for (uint32_t d = 0; d < from->deps; d++)
-        step->deps |= 1ull << plan->deps[from->first_dep + d];
-    return fits && from->kind != PKI_STEP_FUSED && from->peer != plan->rank;
-}
-
-static bool compile(struct pki_engine *e, struct pki_program *program, const struct pki_plan *plan, const struct pki_request *r)
-{
-    size_t stride;
-    uint32_t used = 0;
-
-    program->made_for = *r;
-    program->sig = pki_task_fingerprint(r, e->config.size);
-    program->n = plan->nsteps;
-    stride = pki_plan_scratch_stride(plan, r);
-    if (plan->nsteps > STEPS_MAX || stride * plan->scratch_blocks > PKI_QUICK_SCRATCH)
-        return false;
-    program->stride = (uint32_t)stride;
-    if (pki_coll_shape(r->algorithm->coll)->reduces && !e->host->ops->reduces(e->host, r->dtype, r->op))
-        return false;
-    for (uint32_t i = 0; i < plan->nsteps; i++)
-        if (!add_step(e, program, plan, i, &used))
-            return false;
-    return true;
-}
-
-static bool made_for(const struct pki_program *program, const struct pki_request *r)
-{
-    const struct pki_request *was = &program->made_for;
-
-    return was->layout.in_total == r->layout.in_total && was->layout.out_total == r->layout.out_total && was->count == r->count &&
-           was->dtype == r->dtype && was->op == r->op && was->root == r->root;
-}
-
-/* NULL: not this way. */
-static const struct pki_program *program_of(struct pki_engine *e, struct pki_plan_entry *entry, const struct pki_request *r)
-{
-    if (entry->program == NULL) {
-        entry->program = calloc(1, sizeof *entry->program);
-        if (entry->program == NULL)
-            return NULL; /* the ordinary way needs less */
-        entry->program->fits = compile(e, entry->program, entry->plan, r);
-    } else if (!made_for(entry->program, r)) {
-        entry->program->fits = compile(e, entry->program, entry->plan, r);
-    }
-    return entry->program->fits ? entry->program : NULL;
-}
-
-/* ---- running it ---- */
 
 struct run {
     struct pki_engine *e;
@@ -153,21 +21,45 @@ struct run {
     uintptr_t base[3]; /* by enum pki_buffer */
     uint64_t number;
     uint64_t done; /* a bit a step */
+    uint64_t held; /* of them, RECVs whose message is still in its lane, the oldest there */
+    const void **payloads; /* [step]: where */
     pk_result_t result;
 };
 
-static char *at(const struct run *run, struct place place)
+static char *at(const struct run *run, struct pki_place place)
 {
     return (char *)(run->base[place.buffer] + place.offset);
 }
 
-static bool send_step(struct run *run, const struct step *step)
+static void consumed(struct run *run, const struct pki_program_step *step)
+{
+    struct pki_peer *peer = &run->e->peers[step->peer];
+
+    peer->lane->iface->transport->pop(peer->lane);
+    pki_lane_consumed(run->e, peer, step->bytes);
+}
+
+/* Before others look at the lanes. */
+static void put_down(struct run *run)
+{
+    for (uint64_t left = run->held; left != 0; left &= left - 1) {
+        unsigned i = (unsigned)__builtin_ctzll(left);
+        const struct pki_program_step *step = &run->program->steps[i];
+
+        pki_copy_short(at(run, step->dst), run->payloads[i], step->bytes);
+        consumed(run, step);
+    }
+    run->held = 0;
+}
+
+static bool send_step(struct run *run, const struct pki_program_step *step)
 {
     struct pki_engine *e = run->e;
     struct pki_peer *peer = &e->peers[step->peer];
     struct pki_msg msg;
 
     if (peer->eager_out + step->bytes + sizeof msg > PKI_EAGER_CREDIT) {
+        put_down(run);
         (void)pki_lane_poll(e, peer); /* for CREDIT */
         return false;
     }
@@ -185,14 +77,14 @@ static bool send_step(struct run *run, const struct step *step)
     return true;
 }
 
-static bool is_it(const struct run *run, const struct step *step, const struct pki_msg *msg)
+static bool is_it(const struct run *run, const struct pki_program_step *step, const struct pki_msg *msg)
 {
     return msg->kind == PKI_MSG_EAGER && msg->flags == PKI_MSG_FLAG_COLL && msg->op == run->number && msg->index == step->index &&
            msg->sig == run->program->sig && msg->payload == step->bytes;
 }
 
 /* What came while an earlier operation was looked after the ordinary way. */
-static bool take_arrival(struct run *run, const struct step *step, void *to)
+static bool take_arrival(struct run *run, const struct pki_program_step *step, void *to)
 {
     struct pki_peer *peer = &run->e->peers[step->peer];
 
@@ -209,70 +101,107 @@ static bool take_arrival(struct run *run, const struct step *step, void *to)
     return false;
 }
 
-static bool take_message(struct run *run, const struct step *step, void *to)
-{
-    struct pki_peer *peer = &run->e->peers[step->peer];
-    const struct pki_transport *transport = peer->lane->iface->transport;
-    struct pki_msg msg;
-    const void *payload;
-
-    if (!pki_list_empty(&peer->arrivals) && take_arrival(run, step, to))
-        return true;
-    if (!transport->peek(peer->lane, &msg, &payload))
-        return false;
-    if (!is_it(run, step, &msg)) {
-        (void)pki_lane_poll(run->e, peer); /* keeps what nobody waits for */
-        return take_arrival(run, step, to);
-    }
-    pki_copy_short(to, payload, step->bytes);
-    transport->pop(peer->lane);
-    return true;
-}
-
-static bool recv_step(struct run *run, const struct step *step, void *to)
-{
-    struct pki_peer *peer = &run->e->peers[step->peer];
-
-    if (!take_message(run, step, to))
-        return false;
-    if (run->number > peer->coll_heard)
-        peer->coll_heard = run->number;
-    pki_lane_consumed(run->e, peer, step->bytes);
-    run->e->stats.bytes_received += step->bytes;
-    return true;
-}
-
-static void reduce_step(struct run *run, const struct step *step, const void *const *srcs, int n)
+static void reduce_step(struct run *run, const struct pki_program_step *step, const void *const *srcs, int n)
 {
     const struct pki_request *r = run->request;
 
     run->result = pki_reduce_host(at(run, step->dst), srcs, n, step->count, r->dtype, step->op);
 }
 
-/* False: not yet. */
-static bool try_step(struct run *run, const struct step *step)
+static void combine(struct run *run, const struct pki_program_step *step, const void *with)
+{
+    const void *const srcs[2] = { at(run, step->src), with };
+
+    reduce_step(run, step, srcs, 2);
+}
+
+/* What came while an earlier operation was looked after the ordinary way. */
+static bool recv_arrival(struct run *run, const struct pki_program_step *step)
+{
+    bool combines = step->kind == PKI_STEP_RECV_REDUCE;
+    char *to = at(run, combines ? step->landing : step->dst);
+
+    if (!take_arrival(run, step, to))
+        return false;
+    if (combines)
+        combine(run, step, to);
+    pki_lane_consumed(run->e, &run->e->peers[step->peer], step->bytes);
+    return true;
+}
+
+static bool recv_message(struct run *run, const struct pki_program_step *step)
+{
+    struct pki_peer *peer = &run->e->peers[step->peer];
+    const struct pki_transport *transport = peer->lane->iface->transport;
+    unsigned i = (unsigned)(step - run->program->steps);
+    struct pki_msg msg;
+    const void *payload;
+
+    if (!pki_list_empty(&peer->arrivals) && recv_arrival(run, step))
+        return true;
+    if (!transport->peek(peer->lane, &msg, &payload))
+        return false;
+    if (!is_it(run, step, &msg)) {
+        (void)pki_lane_poll(run->e, peer); /* keeps what nobody waits for */
+        return recv_arrival(run, step);
+    }
+    if (step->in_lane) {
+        run->payloads[i] = payload;
+        run->held |= 1ull << i;
+        return true;
+    }
+    if (step->kind == PKI_STEP_RECV_REDUCE)
+        combine(run, step, payload);
+    else
+        pki_copy_short(at(run, step->dst), payload, step->bytes);
+    consumed(run, step);
+    return true;
+}
+
+static bool recv_step(struct run *run, const struct pki_program_step *step)
+{
+    struct pki_peer *peer = &run->e->peers[step->peer];
+
+    if (!recv_message(run, step))
+        return false;
+    if (run->number > peer->coll_heard)
+        peer->coll_heard = run->number;
+    run->e->stats.bytes_received += step->bytes;
+    return true;
+}
+
+static void reduce_all(struct run *run, const struct pki_program_step *step)
 {
     const void *srcs[PKI_REDUCE_MAX];
+    uint64_t read = 0;
 
+    for (int k = 0; k < step->operands; k++) {
+        unsigned from = run->program->received_by[step->first_operand + k];
+        bool held = from > 0 && (run->held >> (from - 1) & 1) != 0;
+
+        srcs[k] = held ? run->payloads[from - 1] : at(run, run->program->operands[step->first_operand + k]);
+        read |= held ? 1ull << (from - 1) : 0;
+    }
+    reduce_step(run, step, srcs, step->operands);
+    run->held &= ~read;
+    for (; read != 0; read &= read - 1)
+        consumed(run, &run->program->steps[__builtin_ctzll(read)]);
+}
+
+/* False: not yet. */
+static bool try_step(struct run *run, const struct pki_program_step *step)
+{
     switch ((enum pki_step_kind)step->kind) {
     case PKI_STEP_SEND:
         return send_step(run, step);
     case PKI_STEP_RECV:
-        return recv_step(run, step, at(run, step->dst));
     case PKI_STEP_RECV_REDUCE:
-        if (!recv_step(run, step, at(run, step->landing)))
-            return false;
-        srcs[0] = at(run, step->src);
-        srcs[1] = at(run, step->landing);
-        reduce_step(run, step, srcs, 2);
-        return true;
+        return recv_step(run, step);
     case PKI_STEP_COPY:
         pki_copy_short(at(run, step->dst), at(run, step->src), step->bytes);
         return true;
     case PKI_STEP_REDUCE:
-        for (int k = 0; k < step->operands; k++)
-            srcs[k] = at(run, run->program->operands[step->first_operand + k]);
-        reduce_step(run, step, srcs, step->operands);
+        reduce_all(run, step);
         return true;
     case PKI_STEP_FUSED:
         break;
@@ -280,18 +209,24 @@ static bool try_step(struct run *run, const struct step *step)
     return false;
 }
 
-/* Try every step whose turn has come. True: all are done. */
-static bool look_at_all(struct run *run)
+static void look_at(struct run *run, uint64_t steps)
 {
-    uint64_t all = run->program->n == STEPS_MAX ? UINT64_MAX : (1ull << run->program->n) - 1;
-
-    for (uint64_t left = all & ~run->done; left != 0; left &= left - 1) {
+    for (uint64_t left = steps & ~run->done; left != 0; left &= left - 1) {
         unsigned i = (unsigned)__builtin_ctzll(left);
-        const struct step *step = &run->program->steps[i];
+        const struct pki_program_step *step = &run->program->steps[i];
 
         if ((step->deps & ~run->done) == 0 && try_step(run, step))
             run->done |= 1ull << i;
     }
+}
+
+/* Try every step whose turn has come. True: all are done. */
+static bool look_at_all(struct run *run)
+{
+    uint64_t all = run->program->n == PKI_PROGRAM_STEPS ? UINT64_MAX : (1ull << run->program->n) - 1;
+
+    look_at(run, all & ~run->program->late);
+    look_at(run, run->program->late);
     return run->done == all;
 }
 
@@ -304,6 +239,7 @@ static bool run_for_a_while(struct run *run)
         for (int i = 0; i < (e->spin ? LOOKS_A_TURN : 1); i++)
             if (look_at_all(run))
                 return true;
+        put_down(run);
         pki_engine_unlock(e);
         if (!e->spin)
             sched_yield();
@@ -331,7 +267,8 @@ static bool scratch_is_there(struct pki_engine *e)
 static enum pki_quick run_program(struct pki_engine *e, const struct pki_program *program, const struct pki_request *r,
                                   struct pki_list *blocking)
 {
-    struct run run = { .e = e, .program = program, .request = r, .number = ++e->coll_number };
+    const void *payloads[PKI_PROGRAM_STEPS];
+    struct run run = { .e = e, .program = program, .request = r, .number = ++e->coll_number, .payloads = payloads };
     bool ended;
 
     e->seen[run.number % PKI_SEEN_MAX] = (struct pki_coll_seen){ run.number, program->sig, r->count };
@@ -364,7 +301,7 @@ enum pki_quick pki_quick_coll(struct pki_engine *e, const struct pki_request *r,
     if (!pki_list_empty(&e->tasks) || atomic_load_explicit(&e->failed, memory_order_relaxed) != PK_OK || !scratch_is_there(e) ||
         pki_plan_take(e, r, &entry) != PK_OK)
         goto out;
-    program = program_of(e, entry, r);
+    program = pki_program_of(e, entry, r);
     if (program != NULL)
         how = run_program(e, program, r, blocking);
     pki_plan_give(e, entry);

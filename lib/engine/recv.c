@@ -112,7 +112,7 @@ void pki_recv_message(struct pki_xfer *xfer, const struct pki_msg *msg, const vo
         return;
     case PKI_MSG_OFFER:
         if (xfer->state != PKI_XFER_WAIT || xfer->kind != PKI_MEM_HOST || msg->bytes != xfer->bytes || xfer->done > 0 ||
-            (xfer->gate_slot < 0 && !(xfer->combines && msg->region != 0)))
+            (xfer->gate_slot < 0 && !(xfer->combines && (msg->region != 0 || pki_share_may_fetch(xfer)))))
             broken(xfer, msg);
         else
             pki_share_offered(xfer, msg);
@@ -186,7 +186,7 @@ static pk_result_t send_grant(struct pki_xfer *xfer)
     if (xfer->kind == PKI_MEM_HOST && !prefers_lane(xfer))
         pki_share_lend(xfer);
     else if (xfer->kind == PKI_MEM_HOST)
-        msg.flags |= PKI_MSG_FLAG_LANE;
+        msg.flags |= PKI_MSG_FLAG_LANE | (pki_share_may_fetch(xfer) ? PKI_MSG_FLAG_FETCH : 0);
     if (xfer->kind == PKI_MEM_HOST && xfer->gate_slot >= 0) {
         msg.flags |= PKI_MSG_FLAG_SHARED;
         msg.gate_slot = (uint16_t)xfer->gate_slot;

@@ -115,6 +115,7 @@ static pk_result_t resolve(struct pki_xfer *xfer, const struct pki_msg *grant)
     xfer->remote = base + grant->offset;
     xfer->in_lane = (grant->flags & PKI_MSG_FLAG_LANE) != 0 && xfer->kind == PKI_MEM_HOST && xfer->way == peer->lane;
     xfer->combines = xfer->in_lane;
+    xfer->fetch = xfer->in_lane && (grant->flags & PKI_MSG_FLAG_FETCH) != 0;
     if ((grant->flags & PKI_MSG_FLAG_SHARED) != 0 && xfer->kind == PKI_MEM_HOST) {
         xfer->gate_slot = grant->gate_slot % PKI_GATE_SLOTS;
         xfer->gate_value = grant->gate_value;
@@ -197,8 +198,17 @@ void pki_put_failed(struct pki_xfer *xfer, pk_result_t result)
                      xfer->bytes);
 }
 
+#define EVEN_PUT ((size_t)256 << 10) /* shorter ones cost a call of the kernel each: through the lane it is faster (measured) */
+
+static bool goes_in_large_puts(const struct pki_xfer *xfer)
+{
+    return xfer->kind == PKI_MEM_HOST && xfer->way->can_put && xfer->bytes >= EVEN_PUT && pki_share_is_even(xfer);
+}
+
 static void issue_puts(struct pki_xfer *xfer)
 {
+    if (xfer->ready < xfer->bytes && xfer->ready - xfer->issued < EVEN_PUT && xfer->way == xfer->peer->lane && goes_in_large_puts(xfer))
+        return; /* advanced again with more */
     while (xfer->issued < xfer->ready && xfer->puts_head - xfer->puts_tail < PKI_XFER_PUTS) {
         struct pki_put *put = &xfer->puts[xfer->puts_head % PKI_XFER_PUTS];
         size_t len = xfer->ready - xfer->issued < xfer->chunk ? xfer->ready - xfer->issued : xfer->chunk;
@@ -298,6 +308,10 @@ void pki_send_put_done(struct pki_put *put)
         pki_put_failed(xfer, put->result);
         return;
     }
+    if (xfer->pulls) {
+        pki_share_fetched(xfer, put);
+        return;
+    }
     if (xfer->shared) {
         pki_share_piece_done(xfer);
         return;
@@ -384,7 +398,8 @@ void pki_send_taken(struct pki_xfer *xfer, const struct pki_msg *msg)
 static bool better_in_lane(const struct pki_xfer *xfer)
 {
     return xfer->task->plan != NULL && xfer->kind == PKI_MEM_HOST && !xfer->bounce && !xfer->ll && xfer->issued == 0 && xfer->ready < xfer->bytes &&
-           xfer->way == xfer->peer->lane && xfer->way->can_get && !xfer->remote_mapped && xfer->bytes <= PKI_LANE_MAX;
+           xfer->way == xfer->peer->lane && xfer->way->can_get && !xfer->remote_mapped && xfer->bytes <= PKI_LANE_MAX &&
+           (xfer->combines || !goes_in_large_puts(xfer));
 }
 
 static void move(struct pki_xfer *xfer)

@@ -11,19 +11,29 @@
 
 #define PAGE ((size_t)4096)
 #define PIECE_MAX ((size_t)256 << 10)
+#define EVEN_PIECE_MAX ((size_t)512 << 10)
 #define PULL_PIECE ((size_t)64 << 10)
+#define FETCH_PIECE ((size_t)128 << 10) /* stays in a second-level cache, and the kernel's call is short against it */
+#define FETCH_MIN ((size_t)128 << 10)
+
+bool pki_share_is_even(const struct pki_xfer *xfer)
+{
+    return xfer->task->plan != NULL && !pki_coll_shape(xfer->task->request.algorithm->coll)->rooted;
+}
 
 /* Halves at first: a call of the kernel costs microseconds, and smaller pieces gain nothing (measured). Both ends compute the same. */
-static size_t piece_bytes(size_t bytes)
+static size_t piece_bytes(const struct pki_xfer *xfer)
 {
-    size_t half = (bytes / 2 + PAGE - 1) / PAGE * PAGE;
+    size_t half = (xfer->bytes / 2 + PAGE - 1) / PAGE * PAGE;
 
+    if (pki_share_is_even(xfer))
+        return xfer->bytes < EVEN_PIECE_MAX ? xfer->bytes : EVEN_PIECE_MAX;
     return half < PIECE_MAX ? half : PIECE_MAX;
 }
 
-static uint32_t pieces_of(size_t bytes)
+static uint32_t pieces_of(const struct pki_xfer *xfer)
 {
-    return (uint32_t)((bytes - 1) / piece_bytes(bytes) + 1);
+    return (uint32_t)((xfer->bytes - 1) / piece_bytes(xfer) + 1);
 }
 
 static struct pki_gate_slot *slot_of(const struct pki_xfer *xfer)
@@ -64,7 +74,7 @@ static bool claim(struct pki_xfer *xfer, uint32_t *piece)
 {
     _Atomic uint64_t *word = &slot_of(xfer)->claim;
     uint64_t seen = atomic_load_explicit(word, memory_order_relaxed);
-    uint32_t pieces = pieces_of(xfer->bytes);
+    uint32_t pieces = pieces_of(xfer);
 
     if (!xfer->remote_mapped && !(xfer->is_send ? xfer->way->can_put : xfer->way->can_get))
         return false; /* the other end can */
@@ -107,14 +117,14 @@ void pki_share_piece_done(struct pki_xfer *xfer)
     moved = atomic_fetch_add_explicit(&slot_of(xfer)->moved, 1, memory_order_acq_rel) + 1;
     pki_tsan_acquire(target);
     xfer->piece_out = false;
-    xfer->all_moved = moved == pieces_of(xfer->bytes);
+    xfer->all_moved = moved == pieces_of(xfer);
     pki_xfer_activate(xfer);
 }
 
 static void move_piece(struct pki_xfer *xfer, uint32_t piece)
 {
     struct pki_put *put = &xfer->puts[0];
-    size_t size = piece_bytes(xfer->bytes), at = piece * size;
+    size_t size = piece_bytes(xfer), at = piece * size;
     size_t len = xfer->bytes - at < size ? xfer->bytes - at : size;
     const struct pki_transport *transport = xfer->way->iface->transport;
     pk_result_t result;
@@ -150,8 +160,8 @@ static bool may_offer(const struct pki_xfer *xfer, const struct pki_msg *offer)
 {
     bool can_move = xfer->way->can_put || xfer->remote_mapped || offer->region != 0;
 
-    if (xfer->combines) /* the receiver combines it: it can read what it has mapped */
-        return offer->region != 0;
+    if (xfer->combines) /* the receiver combines it: it can read what it has mapped, or get it */
+        return offer->region != 0 || xfer->fetch;
     return xfer->gate_slot >= 0 && can_move;
 }
 
@@ -178,11 +188,14 @@ pk_result_t pki_share_offer(struct pki_xfer *xfer)
     return PK_OK;
 }
 
-/* Receive that combines: straight from the sender's memory, a piece a round of progress. */
-void pki_share_pull(struct pki_xfer *xfer)
+/* One copy by the kernel and one pass over it in the cache: where both ends are busy, less than two copies through the lane. */
+bool pki_share_may_fetch(const struct pki_xfer *xfer)
 {
-    size_t left = xfer->bytes - xfer->done, len = left < PULL_PIECE ? left : PULL_PIECE;
-    const void *from = (const void *)(uintptr_t)(xfer->remote + xfer->done); /* NOLINT: mapped */
+    return xfer->combines && xfer->bytes >= FETCH_MIN && xfer->peer->lane->can_get && pki_share_is_even(xfer);
+}
+
+static void pull_from(struct pki_xfer *xfer, const void *from, size_t len)
+{
     pk_result_t result = pki_plan_reduce_from(xfer->task, xfer->step, xfer->done, from, len);
 
     if (result != PK_OK) {
@@ -197,6 +210,53 @@ void pki_share_pull(struct pki_xfer *xfer)
     }
     pki_xfer_activate(xfer);
     pki_xfer_progressed(xfer);
+}
+
+void pki_share_fetched(struct pki_xfer *xfer, const struct pki_put *get)
+{
+    xfer->piece_out = false;
+    pull_from(xfer, get->src, get->bytes);
+}
+
+/* At the beginning of the landing block, which so stays in the cache, unless the result may lie in that block. */
+static char *landing_of(const struct pki_xfer *xfer)
+{
+    bool apart = xfer->task->plan->steps[xfer->step].dst.buffer != PKI_BUF_SCRATCH;
+
+    return apart ? xfer->addr : xfer->addr + xfer->done;
+}
+
+static void fetch_piece(struct pki_xfer *xfer, size_t len)
+{
+    struct pki_put *get = &xfer->puts[0];
+    pk_result_t result;
+
+    *get = (struct pki_put){ .ep = xfer->way, .src = landing_of(xfer), .remote = xfer->remote + xfer->done, .bytes = len, .owner = xfer };
+    pki_list_init(&get->node);
+    result = xfer->way->iface->transport->get(get);
+    if (result != PK_OK) {
+        pki_put_failed(xfer, result == PK_IN_PROGRESS ? PK_ERR_INTERNAL : result);
+        return;
+    }
+    xfer->piece_out = true;
+    xfer->engine->puts_out++;
+    pki_engine_look_soon(xfer->engine);
+}
+
+/* Receive that combines: from the sender's memory, a piece a round of progress. */
+void pki_share_pull(struct pki_xfer *xfer)
+{
+    size_t left = xfer->bytes - xfer->done, most = xfer->remote_mapped ? PULL_PIECE : FETCH_PIECE;
+    size_t len = left < most ? left : most;
+
+    if (xfer->piece_out) /* looked at twice in a round */
+        return;
+    if (xfer->all_moved)
+        end(xfer);
+    else if (xfer->remote_mapped)
+        pull_from(xfer, (const void *)(uintptr_t)(xfer->remote + xfer->done), len); /* NOLINT: mapped */
+    else
+        fetch_piece(xfer, len);
 }
 
 /* The sender may do the rest, end, and free its memory before this is read: only a piece in hand keeps it there. */

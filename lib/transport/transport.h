@@ -44,8 +44,9 @@ enum pki_msg_kind {
 #define PKI_MSG_FLAG_STAGED 16u  /* GRANT: the bytes go by ASK and SLOT, a piece at a time */
 #define PKI_MSG_FLAG_SHARED 32u  /* GRANT of host memory: both ends may move pieces, claimed in slot gate_slot under gate_value */
 #define PKI_MSG_FLAG_LANE 64u    /* GRANT of host memory: send it as DATA, for it is worked on as it comes */
+#define PKI_MSG_FLAG_FETCH 128u  /* GRANT with LANE: or OFFER all of it; the receiver gets and works on a piece at a time */
 
-/* Which transfer a message speaks of: op and index, within flags' COLL and CAPTURED and the direction (LL, DEVICE, STAGED, SHARED and LANE are no part of it). EAGER carries only the first 16 bytes. */
+/* Which transfer a message speaks of: op and index, within flags' COLL and CAPTURED and the direction (LL, DEVICE, STAGED, SHARED, LANE and FETCH are no part of it). EAGER carries only the first 16 bytes. */
 struct pki_msg {
     uint8_t kind;
     uint8_t flags;

@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a plan comes to for one count and type: offsets instead of blocks (quick_program.c), for quick_coll.c to run. */
+#ifndef PKI_PROGRAM_H
+#define PKI_PROGRAM_H
+
+#include "engine/internal.h"
+
+#define PKI_PROGRAM_STEPS 64u /* bits of a word */
+#define PKI_PROGRAM_OPERANDS 128u
+
+struct pki_place {
+    uint32_t buffer, offset; /* enum pki_buffer, bytes */
+};
+
+struct pki_program_step {
+    uint8_t kind;
+    bool in_lane; /* RECV: its one reader is a REDUCE, which may take it from the lane */
+    uint16_t index;
+    uint16_t first_operand, operands;
+    int32_t peer;
+    uint32_t bytes, count;
+    pk_op_t op;
+    struct pki_place dst, src, landing;
+    uint64_t deps;
+};
+
+struct pki_program {
+    struct pki_request made_for;
+    bool fits;
+    uint32_t sig, n;
+    uint32_t stride; /* of scratch */
+    uint64_t late;   /* a bit a step: copies that nothing waits for, done when peers have been spoken to */
+    struct pki_program_step steps[PKI_PROGRAM_STEPS];
+    struct pki_place operands[PKI_PROGRAM_OPERANDS];
+    uint8_t received_by[PKI_PROGRAM_OPERANDS]; /* 1 + the RECV with in_lane that brings it; 0: it is in memory */
+};
+
+/* The program of a plan for this request, kept beside it. NULL: it cannot be done in this way. */
+const struct pki_program *pki_program_of(struct pki_engine *engine, struct pki_plan_entry *entry, const struct pki_request *request);
+
+#endif

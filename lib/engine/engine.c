@@ -311,22 +311,30 @@ void pki_engine_abort(struct pki_engine *e)
         pki_engine_poison(e, PK_ERR_ABORTED, true);
     }
     collapse(e);
+    pki_engine_rouse(e);
     pki_engine_drain(e);
     pki_engine_unlock(e);
 }
 
 /* ---- end ---- */
 
+#define SPINS 4000
+#define YIELDS_SPINNING 40000 /* a core for each rank: the other threads that want one are few */
+#define YIELDS 4000           /* each of them may last as long as the other ranks' turns */
+
 void pki_engine_backoff(struct pki_engine *e, unsigned idle)
 {
-    if (e->spin && idle < 4000)
+    if (e->spin && idle < SPINS) {
         pki_cpu_pause();
-    else if (idle < 40000)
+        return;
+    }
+    if (idle < (e->spin ? YIELDS_SPINNING : YIELDS)) {
         sched_yield();
-    else
+        return;
+    }
+    if (!pki_engine_doze(e))
         nanosleep(&(struct timespec){ .tv_nsec = 100000 }, NULL);
-    if (idle >= 40000)
-        pki_engine_look_soon(e); /* a sleeper looks around at every waking */
+    pki_engine_look_soon(e); /* a sleeper looks around at every waking */
 }
 
 /* Progress until `done` is set. */

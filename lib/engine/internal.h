@@ -400,6 +400,10 @@ void pki_engine_drain(struct pki_engine *engine);
 void pki_engine_wait_all(struct pki_engine *engine);
 /* Unlocked: what a thread does that has found nothing to do `idle` times in a row. */
 void pki_engine_backoff(struct pki_engine *engine, unsigned idle);
+/* doze.c. Unlocked: sleep until a message comes, 10 ms at most. False: it cannot be, or somebody else is at work. */
+bool pki_engine_doze(struct pki_engine *engine);
+/* Wake the thread that does; locked or not, while the lanes are open. */
+void pki_engine_rouse(struct pki_engine *engine);
 /* Unlocked: a driver goes. */
 void pki_engine_leave(struct pki_engine *engine);
 /* Unlocked: progress until *done. */

@@ -106,6 +106,9 @@ struct pki_ep {
      * where the transport cannot share memory. Page-aligned, zeroed at first. */
     struct pki_gate_slot *gates_mine;
     struct pki_gate_slot *gates_theirs;
+    /* Set to 1 by this rank when it goes to sleep (util/futex.h): the peer's next message sets it to 0 and wakes it. NULL: the lane
+     * cannot wake anybody. */
+    _Atomic uint32_t *bell;
 };
 
 /* A move of matched bytes. Owned by the engine; the transport's from put's PK_OK until it is on iface->done. */

@@ -1,8 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A communicator with nothing to do uses no CPU, whatever was done in it before: blocking, in a stream, between hosts. */
+/* A communicator with nothing to do uses no CPU, whatever was done in it before: blocking, in a stream, between hosts. A rank that waits
+ * long for another of its machine sleeps, and a message wakes it. */
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -14,6 +17,11 @@
 #define COUNT 1000
 #define IDLE_MS 1000
 #define MOST_MS 20 /* of them */
+#define WAITS 8
+#define WAIT_MS 150
+#define WAIT_MOST_MS 75   /* of them: it does not sleep at once */
+#define NAPS_MOST 100     /* in WAIT_MS: ten times as many as sleeps, a tenth of short naps */
+#define WOKEN_MOST_US 2000 /* at best: a sleep that nobody ends is five times as long. On a quiet machine it is about 30 us. */
 
 static double cpu_ms(void)
 {
@@ -36,6 +44,50 @@ static void rest(const char *after)
     ranks_meet();
 }
 
+static double now_us(void)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec * 1e6 + (double)t.tv_nsec * 1e-3;
+}
+
+static long naps(void)
+{
+    struct rusage usage;
+
+    getrusage(RUSAGE_SELF, &usage);
+    return usage.ru_nvcsw;
+}
+
+/* Rank 1 sends the time, late; rank 0 waits for it. */
+static void wait_long(pk_comm_t *comm, int rank)
+{
+    double sent_us, best_us = 1e9, before = cpu_ms();
+    long slept = naps();
+    bool good = true;
+
+    for (int i = 0; i < WAITS; i++) {
+        ranks_meet();
+        if (rank == 1) {
+            usleep(WAIT_MS * 1000);
+            sent_us = now_us();
+            good &= pk_send(&sent_us, 1, PK_F64, 0, comm, PK_BLOCKING) == PK_OK;
+            continue;
+        }
+        good &= pk_recv(&sent_us, 1, PK_F64, 1, comm, PK_BLOCKING) == PK_OK;
+        if (now_us() - sent_us < best_us)
+            best_us = now_us() - sent_us;
+    }
+    report(good, "rank %d: waits", rank);
+    if (rank != 0)
+        return;
+    printf("# woken after %.1f us at best; %.1f ms of CPU and %.0f naps in %d ms\n", best_us, (cpu_ms() - before) / WAITS,
+           (double)(naps() - slept) / WAITS, WAIT_MS);
+    report(best_us < WOKEN_MOST_US, "a sleeping rank is woken, after %.1f us", best_us);
+    report((cpu_ms() - before) / WAITS < WAIT_MOST_MS && (naps() - slept) / WAITS < NAPS_MOST, "a rank that waits long sleeps");
+}
+
 static int rank_main(void)
 {
     pk_comm_config_t config = PK_COMM_CONFIG_INIT;
@@ -55,6 +107,8 @@ static int rank_main(void)
     for (size_t i = 0; i < turns_count; i++)
         report(turn_run(&turns[i], &streamed) == PK_OK, "%s: rank %d: %s in a stream", ranks_role(), rank, turns[i].name);
     rest("operations in a stream");
+    if (strcmp(ranks_role(), "one host") == 0)
+        wait_long(comm, rank);
     report(pk_stream_destroy(stream) == PK_OK && pk_comm_destroy(comm) == PK_OK, "%s: rank %d: destroy", ranks_role(), rank);
     turn_close(&blocking);
     turn_close(&streamed);

@@ -11,6 +11,7 @@
 
 #include "shm_pair.h"
 #include "util/clock.h"
+#include "util/futex.h"
 
 /* Both directions begin with message `next` and data position `data`, as after so many before. */
 static void pair_wind(struct pair *pair, uint32_t next, uint32_t data)
@@ -360,6 +361,43 @@ Test(shm, a_peer_that_claims_too_much)
         cr_assert(send_numbered(pair.ep[0], 0, 0) == PK_ERR_PEER && pair.ep[0]->dead, "claim %#lx", claims[i]);
         pair_free(&pair);
     }
+}
+
+/* ---- Sleeping ---- */
+
+static void *sleep_at_bells(void *arg)
+{
+    _Atomic uint32_t *const *bells = arg;
+    uint64_t begin = pki_now_ns();
+
+    while (atomic_load(bells[0]) == 1 && atomic_load(bells[1]) == 1 && pki_now_ns() - begin < 20 * PKI_NS_PER_S)
+        if (!pki_futex_wait(bells, 2, 1, 20 * PKI_NS_PER_S))
+            usleep(1000); /* a kernel that cannot wait for several */
+    return pki_now_ns() - begin < 10 * PKI_NS_PER_S ? arg : NULL;
+}
+
+/* One sleeper, lanes to two peers: the message of either wakes it. */
+Test(shm, a_message_wakes_who_sleeps)
+{
+    struct pair pairs[2] = { pair_new(true), pair_new(true) };
+
+    for (int i = 0; i < 2; i++) {
+        _Atomic uint32_t *bells[2] = { pairs[0].ep[1]->bell, pairs[1].ep[1]->bell };
+        pthread_t sleeper;
+        void *in_time = NULL;
+
+        cr_assert(send_numbered(pairs[i].ep[0], 0, 8) == PK_OK && atomic_load(bells[0]) == 0 && atomic_load(bells[1]) == 0);
+        atomic_store(bells[0], 1);
+        atomic_store(bells[1], 1);
+        cr_assert(pthread_create(&sleeper, NULL, sleep_at_bells, bells) == 0);
+        usleep(20000);
+        cr_assert(send_numbered(pairs[i].ep[0], 1, 8) == PK_OK);
+        cr_assert(pthread_join(sleeper, &in_time) == 0 && in_time != NULL);
+        cr_assert(atomic_load(bells[i]) == 0 && atomic_load(bells[1 - i]) == 1);
+        atomic_store(bells[1 - i], 0);
+    }
+    pair_free(&pairs[0]);
+    pair_free(&pairs[1]);
 }
 
 static int memfd(off_t bytes, int seals)

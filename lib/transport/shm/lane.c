@@ -4,6 +4,7 @@
 
 #include "transport/shm/shm.h"
 #include "util/copy.h"
+#include "util/futex.h"
 #include "util/tsan.h"
 
 #define CELL_MASK (PKI_SHM_CELLS - 1)
@@ -37,6 +38,7 @@ void pki_shm_rx_init(struct pki_shm_rx *rx, struct pki_shm_inbox *mine)
 void pki_shm_tx_init(struct pki_shm_tx *tx, struct pki_shm_inbox *theirs, uintptr_t owner_inbox)
 {
     *tx = (struct pki_shm_tx){ .cells = theirs->cells, .data = theirs->data, .taken = &theirs->header.taken };
+    tx->bell = &theirs->header.bell;
     tx->owner_cells = owner_inbox == 0 ? 0 : owner_inbox + offsetof(struct pki_shm_inbox, cells);
 }
 
@@ -97,6 +99,13 @@ static void write_words(struct pki_shm_cell *cell, const struct pki_msg *msg, bo
     }
 }
 
+/* The owner sleeps. Of several messages the first one wakes it. */
+static __attribute__((noinline, cold)) void ring(_Atomic uint32_t *bell)
+{
+    if (atomic_exchange_explicit(bell, 0, memory_order_relaxed) != 0)
+        pki_futex_wake(bell);
+}
+
 /* The last store: with it the message is there. */
 static void stamp(struct pki_shm_tx *tx, struct pki_shm_cell *cell, uint32_t shape)
 {
@@ -106,6 +115,8 @@ static void stamp(struct pki_shm_tx *tx, struct pki_shm_cell *cell, uint32_t sha
         pki_tsan_release(tx->owner_cells + (number & CELL_MASK) * sizeof *cell);
     /* Release: the reader's acquire in peek(); the rest of the cell and the payload are written before. */
     atomic_store_explicit(&cell->word[0], (uint64_t)shape << 32 | (uint32_t)(number + 1), memory_order_release);
+    if (atomic_load_explicit(tx->bell, memory_order_relaxed) != 0)
+        ring(tx->bell);
 }
 
 static pk_result_t refused(struct pki_ep *ep, uint32_t bytes)

@@ -92,6 +92,7 @@ static pk_result_t shm_ep_init(struct pki_ep *ep, struct pki_blob *mine)
 
     ep->dead = ep->can_put = ep->can_get = false;
     ep->gates_mine = ep->gates_theirs = NULL;
+    ep->bell = NULL;
     shm->mine = shm->theirs = NULL;
     shm->inbox_fd = -1;
     if (getrandom(shm->nonce, sizeof shm->nonce, 0) != (ssize_t)sizeof shm->nonce)
@@ -100,6 +101,7 @@ static pk_result_t shm_ep_init(struct pki_ep *ep, struct pki_blob *mine)
     if (result != PK_OK)
         return result;
     ep->gates_mine = shm->mine->gates;
+    ep->bell = &shm->mine->header.bell;
     pki_shm_rx_init(&shm->rx, shm->mine);
     hello.gate_slots = PKI_GATE_SLOTS;
     hello.inbox_bytes = sizeof *shm->mine;
@@ -164,6 +166,7 @@ static void shm_ep_close(struct pki_ep *ep)
     shm->mine = shm->theirs = NULL;
     shm->inbox_fd = -1;
     ep->gates_mine = ep->gates_theirs = NULL;
+    ep->bell = NULL;
     ep->can_put = ep->can_get = false;
     ep->dead = true;
 }

@@ -26,7 +26,7 @@
 #include "transport/transport.h"
 #include "util/log.h"
 
-#define PKI_SHM_LAYOUT 1u /* version of everything below */
+#define PKI_SHM_LAYOUT 2u /* version of everything below */
 #define PKI_SHM_PAGE 4096u
 #define PKI_SHM_CELLS 1024u
 #define PKI_SHM_DATA_BYTES (256u << 10)
@@ -57,10 +57,12 @@ struct pki_shm_cell {
 #define PKI_SHM_INLINE_SHORT_AT 24u
 #define PKI_SHM_INLINE_LONG_AT 56u
 
-/* How far the owner of the inbox has read: cells in the lower half, position in the data area in the upper. */
+/* taken: how far the owner of the inbox has read: cells in the lower half, position in the data area in the upper. bell: the owner
+ * sleeps, or is about to; who writes a message clears it and wakes the owner there. */
 struct pki_shm_header {
     _Atomic uint64_t taken;
-    unsigned char pad[PKI_SHM_PAGE - sizeof(uint64_t)];
+    _Atomic uint32_t bell;
+    unsigned char pad[PKI_SHM_PAGE - sizeof(uint64_t) - sizeof(uint32_t)];
 };
 
 struct pki_shm_inbox {
@@ -112,6 +114,7 @@ struct pki_shm_tx {
     struct pki_shm_cell *cells;
     unsigned char *data;
     const _Atomic uint64_t *taken;
+    _Atomic uint32_t *bell;
     uint32_t next;
     uint32_t data_next;
     uint32_t taken_next; /* what `taken` said when last read */

@@ -21,7 +21,7 @@ enum pki_cuda_kernel { /* the typed ones: one for each pk_dtype_t */
 };
 
 /* A GPU's primary context as this process uses it: one object a GPU, shared and counted. Everything but refs and imports is fixed
- * once pki_cuda_context_get has returned; those two are guarded by the process's lock. */
+ * once its first user has it; those two are guarded by the process's lock. */
 struct pki_cuda_context {
     const struct pki_cuda_driver *cu;
     int refs;

@@ -161,7 +161,7 @@ void fc_wait_before_free(struct fc_ctx *ctx); /* drops the lock meanwhile */
 void fc_ipc_drop(struct fc_range *range);
 void fc_ctx_free_memory(struct fc_ctx *ctx);
 
-/* --- streams and events (fc_stream.c, fc_exec.c, fc_event.c) --- */
+/* --- streams and events (fc_stream.c, fc_streamapi.c, fc_exec.c) --- */
 
 /* A place in a stream's order that others wait for. */
 struct fc_point {

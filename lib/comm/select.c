@@ -52,11 +52,8 @@ static bool carries(const struct pki_pair *pair, int t, enum pki_mem_kind source
 static void describe_host(const struct pki_pair *pair, int t, struct pki_path *path)
 {
     if (!pair->same_host) {
-        bool rdma = strcmp(pair->transports[t]->name, "rdma") == 0;
-
-        (void)snprintf(path->device, sizeof path->device, rdma ? "queue pairs" : "socket");
-        (void)snprintf(path->reason, sizeof path->reason, "ranks on different hosts, this one %s %.95s", rdma ? "with" : "at",
-                       pair->probes[t][0].reason);
+        (void)snprintf(path->device, sizeof path->device, "%s", pair->transports[t]->link);
+        (void)snprintf(path->reason, sizeof path->reason, "ranks on different hosts; this one: %.95s", pair->probes[t][0].reason);
     } else if (pair->can_put[t]) {
         (void)snprintf(path->device, sizeof path->device, "cma");
         (void)snprintf(path->reason, sizeof path->reason, "ranks %s, one copy from buffer to buffer (%.95s)",

@@ -154,6 +154,7 @@ struct pki_probe {
 
 struct pki_transport {
     const char *name; /* "shm" */
+    const char *link; /* between hosts: what joins two ranks, for people: "socket" */
     size_t iface_bytes, ep_bytes;
     bool between_hosts; /* joins ranks of different hosts, and only those; else only ranks of one host */
     /* The receiver learns of bytes put from its own transport, as FIN messages, and the engine sends none, except for STAGED pieces. */

@@ -265,6 +265,7 @@ static void rdma_count(const struct pki_iface *base, struct pki_counts *counts)
 
 const struct pki_transport pki_transport_rdma = {
     .name = "rdma",
+    .link = "queue pairs",
     .iface_bytes = sizeof(struct pki_rdma_iface),
     .ep_bytes = sizeof(struct pki_rdma_ep),
     .between_hosts = true,

@@ -350,6 +350,7 @@ static int tcp_wait_fd(struct pki_iface *base)
 
 const struct pki_transport pki_transport_tcp = {
     .name = "tcp",
+    .link = "socket",
     .between_hosts = true,
     .tells = true,
     .iface_bytes = sizeof(struct pki_tcp_iface),

@@ -165,10 +165,11 @@ void pki_plan_final(struct pki_plan *plan, uint32_t step)
 static pk_result_t number_transfers(struct pki_plan *plan)
 {
     uint32_t *sent = calloc((size_t)plan->size * 2, sizeof *sent);
-    uint32_t *received = sent + plan->size;
+    uint32_t *received;
 
     if (sent == NULL)
-        return PK_ERR_MEMORY;
+        return PK_ERR_MEMORY; /* the caller says so */
+    received = sent + plan->size;
     for (uint32_t i = 0; i < plan->nsteps; i++) {
         struct pki_step *step = &plan->steps[i];
 

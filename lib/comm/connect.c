@@ -216,11 +216,12 @@ static pk_result_t take_offers(struct pk_comm *comm, struct link *links, const s
 static pk_result_t agree(struct pk_comm *comm, struct link *links)
 {
     size_t size = (size_t)comm->size;
-    uint8_t *stand = calloc(size + size * size, 1), *all = stand + size; /* bit t: transport t joins us */
+    uint8_t *stand = calloc(size + size * size, 1), *all; /* bit t: transport t joins us */
     pk_result_t result;
 
     if (stand == NULL)
         return pki_fail(PK_ERR_MEMORY, NULL, "no memory for the connections of %d ranks", comm->size);
+    all = stand + size;
     for (size_t i = 0; i < size; i++)
         for (int t = 0; t < PKI_TRANSPORTS_MAX; t++)
             stand[i] |= (uint8_t)((links[i].eps[t] != NULL) << t);

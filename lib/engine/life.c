@@ -57,13 +57,18 @@ static void lists_init(struct pki_engine *e)
     pki_list_init(&e->in_service);
 }
 
-pk_result_t pki_engine_open(const struct pki_engine_config *config, struct pki_engine **engine)
+/* With its peers; nothing is open. NULL: no memory, recorded. */
+static struct pki_engine *engine_new(const struct pki_engine_config *config)
 {
     struct pki_engine *e = calloc(1, sizeof *e);
-    pk_result_t result = PK_ERR_MEMORY;
+    struct pki_peer *peers = calloc((size_t)config->size, sizeof *peers);
 
-    if (e == NULL)
-        return pki_fail(PK_ERR_MEMORY, NULL, "no memory for an engine");
+    if (e == NULL || peers == NULL) {
+        (void)pki_fail(PK_ERR_MEMORY, NULL, "no memory for an engine of %d ranks", config->size);
+        free(peers);
+        free(e);
+        return NULL;
+    }
     atomic_flag_clear(&e->lock);
     e->config = *config;
     e->gpu = config->device;
@@ -72,14 +77,22 @@ pk_result_t pki_engine_open(const struct pki_engine_config *config, struct pki_e
     e->spin = config->local_ranks <= sysconf(_SC_NPROCESSORS_ONLN);
     lists_init(e);
     pki_list_init(&e->fused.waiting);
-    e->peers = calloc((size_t)config->size, sizeof *e->peers);
-    if (e->peers == NULL)
-        goto err_free;
+    e->peers = peers;
     for (int i = 0; i < config->size; i++)
-        peer_init(&e->peers[i], i);
+        peer_init(&peers[i], i);
+    return e;
+}
+
+pk_result_t pki_engine_open(const struct pki_engine_config *config, struct pki_engine **engine)
+{
+    struct pki_engine *e = engine_new(config);
+    pk_result_t result;
+
+    if (e == NULL)
+        return PK_ERR_MEMORY;
     result = pki_device_host.open(0, &e->host);
     if (result != PK_OK)
-        goto err_peers;
+        goto err_free;
     result = pki_words_open(e);
     if (result != PK_OK)
         goto err_host;
@@ -93,9 +106,8 @@ err_words:
     pki_words_close(e);
 err_host:
     e->host->ops->close(e->host);
-err_peers:
-    free(e->peers);
 err_free:
+    free(e->peers);
     free(e);
     return result;
 }

@@ -199,7 +199,7 @@ static pk_result_t take_export(struct pki_engine *e, struct pki_peer *peer, cons
     struct pki_import *import;
 
     if (frame->kind == FRAME_EXPORT) {
-        struct pki_export x = { .base = frame->u.export.base, 
+        struct pki_export x = { .base = frame->u.export.base,
                                 .bytes = frame->u.export.bytes, .buffer_id = frame->u.export.buffer_id,
                                 .owner = frame->u.export.owner, .pieces = frame->u.export.pieces,
                                 .piece_bytes_first = frame->u.export.piece_bytes_first,

@@ -322,7 +322,6 @@ void fc_capture_put(struct fc_capture *capture);
 struct fc_graph *fc_graph_new(void);
 struct fc_node *fc_graph_add(struct fc_graph *graph, struct fc_op *op, struct fc_node *const *deps, size_t ndeps);
 void fc_graph_free(struct fc_graph *graph);
-void fc_graph_publish(struct fc_graph *graph);
 struct fc_graph *fc_graph_get(CUgraph handle);
 void fc_exec_run(struct fc_exec *exec);
 void fc_exec_put(struct fc_exec *exec);

@@ -1,16 +1,36 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "coll/doubling.h"
 #include "coll/fold.h"
 #include "coll/plan.h"
 #include "coll/sum.h"
 
-/* The rank before stands for this one. */
-static void leave_it_to_the_rank_before(struct pki_plan *plan, int rank, bool in_place)
+static int rank_at(const struct pki_doubling *d, int index)
 {
-    uint32_t sent = pki_plan_send(plan, rank - 1, pki_in(0));
+    return d->ranks == NULL ? index : d->ranks[index];
+}
 
-    pki_plan_recv(plan, rank - 1, pki_out(0));
-    if (in_place)
+static void after(struct pki_plan *plan, uint32_t step)
+{
+    if (step != PKI_NO_STEP)
+        pki_plan_after(plan, step);
+}
+
+static uint32_t send_mine(struct pki_plan *plan, const struct pki_doubling *d, int peer)
+{
+    uint32_t sent = pki_plan_send(plan, peer, d->mine);
+
+    after(plan, d->ready);
+    return sent;
+}
+
+/* The rank before stands for this one. */
+static uint32_t leave_it_to_the_rank_before(struct pki_plan *plan, const struct pki_doubling *d)
+{
+    uint32_t sent = send_mine(plan, d, rank_at(d, d->me - 1));
+    uint32_t received = pki_plan_recv(plan, rank_at(d, d->me - 1), pki_out(0));
+    if (d->in_place)
         pki_plan_after(plan, sent);
+    return received;
 }
 
 /* The sum of two neighbouring stretches of ranks, this rank's and the peer's, the lower first: both peers get the same bits. */
@@ -22,45 +42,51 @@ static uint32_t join(struct pki_plan *plan, bool lower, struct pki_ref mine, str
     return step;
 }
 
-static void take_part(struct pki_plan *plan, int rank, bool in_place, const struct pki_fold *fold)
+static uint32_t take_part(struct pki_plan *plan, const struct pki_doubling *d, const struct pki_fold *fold)
 {
-    struct pki_ref mine = pki_in(0), theirs;
-    uint32_t summed = PKI_NO_STEP, sent, landing = 0;
+    struct pki_doubling now = *d;
+    uint32_t landing = d->scratch, sent, summed;
+    struct pki_ref theirs;
 
     if (fold->paired) {
         theirs = pki_scratch(landing++, pki_in(0));
-        summed = join(plan, true, mine, theirs, pki_plan_recv(plan, rank + 1, theirs));
-        mine = pki_out(0);
+        now.ready = join(plan, true, now.mine, theirs, pki_plan_recv(plan, rank_at(d, d->me + 1), theirs));
+        after(plan, d->ready);
+        now.mine = pki_out(0);
+        now.in_place = true;
     }
     for (int distance = 1; distance < fold->power; distance *= 2) {
-        int peer = pki_fold_rank(fold, fold->number ^ distance);
+        int peer = rank_at(d, pki_fold_rank(fold, fold->number ^ distance));
 
         theirs = pki_scratch(landing++, pki_in(0));
-        sent = pki_plan_send(plan, peer, mine);
-        if (summed != PKI_NO_STEP)
-            pki_plan_after(plan, summed);
-        summed = join(plan, (fold->number & distance) == 0, mine, theirs, pki_plan_recv(plan, peer, theirs));
-        if (in_place || mine.buffer == PKI_BUF_OUT) /* the sum goes where the send reads */
-            pki_plan_after(plan, sent);
-        mine = pki_out(0);
+        sent = send_mine(plan, &now, peer);
+        summed = join(plan, (fold->number & distance) == 0, now.mine, theirs, pki_plan_recv(plan, peer, theirs));
+        after(plan, now.in_place ? sent : now.ready); /* in place the sum goes where the send reads */
+        now.ready = summed;
+        now.mine = pki_out(0);
+        now.in_place = true;
     }
-    pki_plan_final(plan, summed);
-    if (fold->paired) {
-        pki_plan_send(plan, rank + 1, pki_out(0));
-        pki_plan_after(plan, summed);
-    }
+    pki_plan_final(plan, now.ready);
+    if (fold->paired)
+        send_mine(plan, &now, rank_at(d, d->me + 1));
+    return now.ready;
+}
+
+uint32_t pki_doubling_sum(struct pki_plan *plan, const struct pki_doubling *d)
+{
+    struct pki_fold fold = pki_fold(d->me, d->n);
+
+    return fold.number < 0 ? leave_it_to_the_rank_before(plan, d) : take_part(plan, d, &fold);
 }
 
 /* All the data is exchanged at distance 1, 2, 4, ...: log n sends of it, for small messages. */
 static void build(struct pki_plan *plan, int rank, int size, bool in_place)
 {
-    struct pki_fold fold = pki_fold(rank, size);
+    struct pki_doubling all = { .n = size, .me = rank, .mine = pki_in(0), .ready = PKI_NO_STEP, .in_place = in_place };
 
     pki_plan_cut(plan, 1, 1);
-    if (fold.number < 0)
-        leave_it_to_the_rank_before(plan, rank, in_place);
-    else if (size > 1)
-        take_part(plan, rank, in_place, &fold);
+    if (size > 1)
+        (void)pki_doubling_sum(plan, &all);
     else if (!in_place)
         pki_plan_copy(plan, pki_out(0), pki_in(0));
 }

@@ -8,25 +8,34 @@
     X(pki_direct_allgather) \
     X(pki_ring_allgather) \
     X(pki_doubling_allgather) \
+    X(pki_hier_allgather) \
     X(pki_direct_allgatherv) \
     X(pki_ring_allgatherv) \
+    X(pki_hier_allgatherv) \
     X(pki_direct_allreduce) \
     X(pki_staggered_allreduce) \
     X(pki_flat_allreduce) \
     X(pki_ring_allreduce) \
     X(pki_doubling_allreduce) \
     X(pki_halving_allreduce) \
+    X(pki_hier_allreduce) \
+    X(pki_leader_allreduce) \
     X(pki_direct_reduce_scatter) \
     X(pki_ring_reduce_scatter) \
     X(pki_halving_reduce_scatter) \
+    X(pki_hier_reduce_scatter) \
     X(pki_direct_broadcast) \
     X(pki_flat_broadcast) \
     X(pki_ring_broadcast) \
     X(pki_tree_broadcast) \
+    X(pki_hier_broadcast) \
+    X(pki_leader_broadcast) \
     X(pki_direct_reduce) \
     X(pki_flat_reduce) \
     X(pki_ring_reduce) \
     X(pki_tree_reduce) \
+    X(pki_hier_reduce) \
+    X(pki_leader_reduce) \
     X(pki_direct_alltoall) \
     X(pki_direct_alltoallv) \
     X(pki_direct_gather) \
@@ -36,7 +45,8 @@
     X(pki_tree_scatter) \
     X(pki_direct_scatterv) \
     X(pki_direct_barrier) \
-    X(pki_doubling_barrier)
+    X(pki_doubling_barrier) \
+    X(pki_hier_barrier)
 
 #define DECLARE(algorithm) extern const struct pki_algorithm algorithm;
 #define LIST(algorithm) &algorithm,

@@ -31,12 +31,12 @@ static void world_free(struct world *w)
     free(w->ends);
 }
 
-static pk_result_t make_plans(struct world *w, const struct pki_algorithm *algorithm, int root)
+static pk_result_t make_plans(struct world *w, const struct pki_algorithm *algorithm, const struct pki_plan *mine)
 {
     pk_result_t result = PK_OK;
 
     for (int i = 0; i < 2 * w->size && result == PK_OK; i++)
-        result = pki_plan_make_rooted(algorithm, i / 2, w->size, root, i % 2 != 0, &w->plans[i]);
+        result = pki_plan_make_on(algorithm, mine->hosts, i / 2, w->size, mine->root, i % 2 != 0, &w->plans[i]);
     return result;
 }
 
@@ -192,7 +192,7 @@ pk_result_t pki_plan_order(const struct pki_algorithm *algorithm, const struct p
         result = no_memory(plan);
         goto out;
     }
-    result = make_plans(&w, algorithm, plan->root);
+    result = make_plans(&w, algorithm, plan);
     if (result != PK_OK)
         goto out;
     transfers = number_transfers(&w);

@@ -199,6 +199,12 @@ pk_result_t pki_plan_make(const struct pki_algorithm *algorithm, int rank, int s
 pk_result_t pki_plan_make_rooted(const struct pki_algorithm *algorithm, int rank, int size, int root, bool in_place,
                                  struct pki_plan **plan)
 {
+    return pki_plan_make_on(algorithm, NULL, rank, size, root, in_place, plan);
+}
+
+pk_result_t pki_plan_make_on(const struct pki_algorithm *algorithm, const struct pki_hosts *hosts, int rank, int size, int root,
+                             bool in_place, struct pki_plan **plan)
+{
     struct pki_plan *p;
 
     assert(size > 0 && rank >= 0 && rank < size && root >= 0 && root < size);
@@ -209,6 +215,7 @@ pk_result_t pki_plan_make_rooted(const struct pki_algorithm *algorithm, int rank
         goto no_memory;
     p->rank = rank;
     p->size = size;
+    p->hosts = hosts;
     p->algorithm = algorithm->name;
     cut_by_name(p, algorithm->coll);
     if (algorithm->build_rooted != NULL) {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Plans: what one rank does in a collective, as an array of steps on blocks. Pure functions of (rank, size, root); no memory
+ * Plans: what one rank does in a collective, as an array of steps on blocks. Pure functions of (rank, size, root, hosts); no memory
  * addresses, no bytes, no I/O. How long blocks are is in a layout, which comes with the operation: so v-forms have the plans of the
  * others. The engine runs plans on any kind of memory and cuts what a step works on into chunks. What plans rely on:
  *
@@ -61,6 +61,8 @@ struct pki_step {
     uint32_t deps;
 };
 
+struct pki_hosts; /* hosts.h */
+
 struct pki_plan {
     struct pki_step *steps;
     uint32_t nsteps, steps_cap;
@@ -72,6 +74,7 @@ struct pki_plan {
     uint32_t scratch_blocks;        /* each as long as pki_layout_scratch says */
     int rank, size, root;           /* root: 0 where the collective has none */
     bool failed;                    /* out of memory while building */
+    const struct pki_hosts *hosts;  /* where the ranks sit, of those who made the plan; NULL: all on one host */
     bool ordered;                   /* from a GPU sends leave in the order of the steps, each whole: cutting is the plan's affair */
     const char *algorithm;
 };
@@ -141,8 +144,10 @@ const struct pki_algorithm *pki_algorithm_find(enum pki_coll coll, const char *n
 /* The collective as one FUSED step (fused.c), NULL where there is none: for GPUs alone. */
 const struct pki_algorithm *pki_fused_algorithm(enum pki_coll coll);
 
-/* Make and free a whole plan. `root` is of no account without build_rooted; pki_plan_make has root 0. PK_ERR_MEMORY,
- * PK_ERR_UNSUPPORTED (too many ranks). */
+/* Make and free a whole plan. `root` is of no account without build_rooted; pki_plan_make has root 0. `hosts` has to outlive the plan;
+ * NULL, and those without: all ranks are on one host. PK_ERR_MEMORY, PK_ERR_UNSUPPORTED (too many ranks). */
+pk_result_t pki_plan_make_on(const struct pki_algorithm *algorithm, const struct pki_hosts *hosts, int rank, int size, int root,
+                             bool in_place, struct pki_plan **plan);
 pk_result_t pki_plan_make(const struct pki_algorithm *algorithm, int rank, int size, bool in_place, struct pki_plan **plan);
 pk_result_t pki_plan_make_rooted(const struct pki_algorithm *algorithm, int rank, int size, int root, bool in_place,
                                  struct pki_plan **plan);

@@ -12,7 +12,7 @@
 
 #define DIRECT_MAX_RANKS 16 /* operands of one reduction: device.h */
 
-static const char *const names[PKI_WAYS] = { "direct", "flat", "ring", "doubling", "halving", "tree", "staggered" };
+static const char *const names[PKI_WAYS] = { "direct", "flat", "ring", "doubling", "halving", "tree", "staggered", "hier", "leader" };
 
 void pki_tuning_defaults(struct pki_tuning *t)
 {
@@ -53,8 +53,8 @@ static pk_result_t force(struct pki_chooser *chooser, const char *word, size_t l
     int coll = equal != NULL ? coll_named(word, before) : -1;
 
     if (way < 0 || (equal != NULL && (coll < 0 || chooser->all[coll][way] == NULL)))
-        return pki_fail(PK_ERR_ARG, NULL, "PK_ALGORITHM: '%.*s': direct, flat, ring, doubling, halving, tree or staggered, or operation=one "
-                        "that it has", (int)len, word);
+        return pki_fail(PK_ERR_ARG, NULL, "PK_ALGORITHM: '%.*s': direct, flat, ring, doubling, halving, tree, staggered, hier or leader, or "
+                        "operation=one that it has", (int)len, word);
     for (int c = 0; c < PKI_COLL_END; c++)
         if ((coll < 0 || c == coll) && chooser->all[c][way] != NULL)
             chooser->forced[c] = chooser->all[c][way];

@@ -20,7 +20,7 @@ struct pki_tuning {
     char algorithm[PKI_ALGORITHM_TEXT]; /* PK_ALGORITHM, or empty */
 };
 
-enum pki_way_to { PKI_DIRECT, PKI_FLAT, PKI_RING, PKI_DOUBLING, PKI_HALVING, PKI_TREE, PKI_STAGGERED, PKI_WAYS };
+enum pki_way_to { PKI_DIRECT, PKI_FLAT, PKI_RING, PKI_DOUBLING, PKI_HALVING, PKI_TREE, PKI_STAGGERED, PKI_HIER, PKI_LEADER, PKI_WAYS };
 
 struct pki_chooser {
     struct pki_tuning tuning;

@@ -74,6 +74,7 @@ struct pk_comm {
     bool has_net; /* net is known: there is another rank */
     int *side_fds;
     bool *local;
+    struct pki_hosts *hosts; /* of the ranks */
     struct pki_iface *ifaces[PKI_TRANSPORTS_MAX];
     atomic_bool cancel;
     atomic_int state;      /* PK_IN_PROGRESS until init has ended, then its result */

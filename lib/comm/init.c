@@ -6,6 +6,7 @@
 #include <sys/random.h>
 #include <unistd.h>
 
+#include "coll/hosts.h"
 #include "comm/comm.h"
 #include "util/clock.h"
 
@@ -58,23 +59,35 @@ static pk_result_t find_net(struct pk_comm *comm)
     return comm->has_net ? pki_bootstrap_derive(comm->bootstrap, "pickle between hosts", comm->net.key) : PK_OK;
 }
 
+/* Ranks that share a host are those with one host id. */
+static pk_result_t find_hosts(struct pk_comm *comm)
+{
+    int *first = malloc((size_t)comm->size * sizeof *first); /* the first rank of each rank's host */
+    pk_result_t result;
+
+    if (first == NULL)
+        return pki_fail(PK_ERR_MEMORY, NULL, "no memory for the hosts of %d ranks", comm->size);
+    for (int i = 0; i < comm->size; i++)
+        for (first[i] = 0; memcmp(comm->cards[first[i]].host_id, comm->cards[i].host_id, sizeof comm->cards[i].host_id) != 0;)
+            first[i]++;
+    result = pki_hosts_make(first, comm->size, &comm->hosts);
+    free(first);
+    return result;
+}
+
 static pk_result_t prepare_choice(struct pk_comm *comm)
 {
     struct pki_chooser *c = &comm->chooser;
+    pk_result_t result = find_hosts(comm);
 
+    if (result != PK_OK)
+        return result;
     c->tuning = comm->tuning;
     c->size = comm->size;
-    c->hosts = 0;
+    c->hosts = comm->hosts->n;
     c->gpus = false;
-    for (int i = 0; i < comm->size; i++) {
-        const struct pki_card *card = &comm->cards[i];
-        int first = 0;
-
-        while (memcmp(comm->cards[first].host_id, card->host_id, sizeof card->host_id) != 0)
-            first++;
-        c->hosts += first == i;
-        c->gpus = c->gpus || card->has_gpu;
-    }
+    for (int i = 0; i < comm->size; i++)
+        c->gpus = c->gpus || comm->cards[i].has_gpu;
     return pki_chooser_init(c);
 }
 
@@ -111,6 +124,7 @@ static pk_result_t open_engine(struct pk_comm *comm)
 {
     struct pki_engine_config config = { .rank = comm->rank,
                                         .size = comm->size,
+                                        .hosts = comm->hosts,
                                         .device = comm->device,
                                         .timeout_ms = comm->config.timeout_ms,
                                         .sm_policy = comm->config.sm_policy,
@@ -219,6 +233,7 @@ void pki_comm_tear_down(struct pk_comm *comm)
         }
     free(comm->side_fds);
     free(comm->local);
+    pki_hosts_free(comm->hosts);
     free(comm->paths);
     free(comm->gpu_distances);
     free(comm->cards);
@@ -226,6 +241,7 @@ void pki_comm_tear_down(struct pk_comm *comm)
         comm->device->ops->close(comm->device);
     comm->side_fds = NULL;
     comm->local = NULL;
+    comm->hosts = NULL;
     comm->paths = NULL;
     comm->gpu_distances = NULL;
     comm->cards = NULL;

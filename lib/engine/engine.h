@@ -25,6 +25,7 @@ enum pki_wait_policy { PKI_WAITS_AUTO, PKI_WAITS_VALUE, PKI_WAITS_KERNEL }; /* P
 
 struct pki_engine_config {
     int rank, size;
+    const struct pki_hosts *hosts; /* of the ranks, or NULL: one host; outlives the engine */
     int local_ranks;            /* ranks on this machine: more than CPUs means that spinning only steals time */
     struct pki_device *device;  /* GPU or NULL; stays the caller's, outlives the engine */
     uint64_t timeout_ms;        /* 0: none */

@@ -3,6 +3,7 @@
 #include <criterion/criterion.h>
 #include <string.h>
 
+#include "coll/hosts.h"
 #include "plan_model.h"
 
 #define SCHEDULES 5000
@@ -94,15 +95,17 @@ static struct score try_all(const struct pki_algorithm *algorithm, const struct 
     return score;
 }
 
-static int try_size(const struct pki_algorithm *algorithm, int size)
+static int try_size(const struct pki_algorithm *algorithm, const struct pki_hosts *hosts, int size)
 {
     int mutants = 0, roots = plan_is_rooted(algorithm) ? size : 1;
 
     for (int root = 0; root<roots; root += size> SIZES_ALL ? 3 : size > 4 ? 2 : 1) {
         for (int in_place = 0; in_place < 2; in_place++) {
             struct plan_case c = make_case(algorithm, size, root, in_place);
-            struct score score = try_all(algorithm, &c);
+            struct score score;
 
+            c.hosts = hosts;
+            score = try_all(algorithm, &c);
             mutants += score.mutants;
             cr_expect_eq(score.hazards, score.mutants, "%s %d, %d ranks, root %d, in place %d: a hazard in %d of %d mutants",
                          algorithm->name, (int)algorithm->coll, size, root, in_place, score.hazards, score.mutants);
@@ -119,6 +122,8 @@ static bool has_no_dependencies(const struct pki_algorithm *algorithm)
     enum pki_coll coll = algorithm->coll;
     bool direct = strcmp(algorithm->name, "direct") == 0;
 
+    if (strcmp(algorithm->name, "hier") == 0 || strcmp(algorithm->name, "leader") == 0) /* of one host */
+        return coll == PKI_COLL_BROADCAST || coll == PKI_COLL_ALLGATHER;
     if (coll == PKI_COLL_BROADCAST)
         return strcmp(algorithm->name, "flat") == 0;
     return direct &&
@@ -136,9 +141,32 @@ Test(plan, each_dependency_is_needed)
         if ((*a)->coll >= PKI_COLL_ALLGATHERV)
             continue;
         for (int size = 2; size <= (log ? SIZES_LOG : SIZES_ALL); size++)
-            mutants += try_size(*a, size);
+            mutants += try_size(*a, NULL, size);
         cr_log_info("%s %d: %d mutants", name, (int)(*a)->coll, mutants);
         cr_expect_eq(mutants == 0, has_no_dependencies(*a), "%s %d: %d mutants", name, (int)(*a)->coll, mutants);
+    }
+}
+
+/* Hosts of one size and of several, in rank order and not; and more than leaders send to directly. */
+Test(plan, each_dependency_is_needed_across_hosts, .timeout = 110)
+{
+    static const char *const maps[] = { "01", "0011", "0101", "0001", "01102", "011222", "010212", "0123456788" };
+
+    for (const struct pki_algorithm *const *a = pki_algorithms; *a != NULL; a++) {
+        if ((strcmp((*a)->name, "hier") != 0 && strcmp((*a)->name, "leader") != 0) || (*a)->coll >= PKI_COLL_ALLGATHERV)
+            continue;
+        for (size_t m = 0; m < sizeof maps / sizeof *maps; m++) {
+            int host_of[10], size = (int)strlen(maps[m]);
+            struct pki_hosts *hosts;
+
+            if (size > 6 && ((*a)->coll != PKI_COLL_ALLREDUCE || strcmp((*a)->name, "leader") != 0))
+                continue;
+            for (int r = 0; r < size; r++)
+                host_of[r] = maps[m][r] - '0';
+            cr_assert(pki_hosts_make(host_of, size, &hosts) == PK_OK);
+            (void)try_size(*a, hosts, size);
+            pki_hosts_free(hosts);
+        }
     }
 }
 

@@ -6,6 +6,7 @@
 #include <criterion/criterion.h>
 #include <stdlib.h>
 
+#include "coll/hosts.h"
 #include "coll/order.h"
 
 #define RANKS_FEW 9 /* up to here every number of them */
@@ -19,10 +20,11 @@ struct queue {
     int *partners;               /* by step: the peer's, -1: none */
 };
 
-static void make(struct queue *q, const struct pki_algorithm *algorithm, int rank, int size, int root, bool in_place)
+static void make(struct queue *q, const struct pki_algorithm *algorithm, const struct pki_hosts *hosts, int rank, int size, int root,
+                 bool in_place)
 {
     *q = (struct queue){ .plan = NULL };
-    cr_assert_eq(pki_plan_make_rooted(algorithm, rank, size, root, in_place, &q->plan), PK_OK);
+    cr_assert_eq(pki_plan_make_on(algorithm, hosts, rank, size, root, in_place, &q->plan), PK_OK);
     cr_assert_eq(pki_plan_order(algorithm, q->plan, &q->moments, &q->n), PK_OK);
     q->opened = calloc(q->plan->nsteps + 1, 1);
     q->sent = calloc(q->plan->nsteps + 1, 1);
@@ -115,13 +117,13 @@ static bool advance(struct queue *queues, int rank)
     return true;
 }
 
-static void run(const struct pki_algorithm *algorithm, int size, int root, uint32_t places)
+static void run(const struct pki_algorithm *algorithm, const struct pki_hosts *hosts, int size, int root, uint32_t places)
 {
     struct queue queues[RANKS_MAX];
     bool moved = true;
 
     for (int r = 0; r < size; r++)
-        make(&queues[r], algorithm, r, size, root, (places >> r % 32 & 1) != 0);
+        make(&queues[r], algorithm, hosts, r, size, root, (places >> r % 32 & 1) != 0);
     for (int r = 0; r < size; r++)
         find_partners(queues, r);
     while (moved) {
@@ -139,27 +141,46 @@ static void run(const struct pki_algorithm *algorithm, int size, int root, uint3
     }
 }
 
-static void run_all(const struct pki_algorithm *algorithm, int size, int root)
+static void run_all(const struct pki_algorithm *algorithm, const struct pki_hosts *hosts, int size, int root)
 {
     static const uint32_t places[] = { 0, UINT32_MAX, 0x155, 0x0aa, 0x1, 0x1e, 0x99 };
 
     for (size_t p = 0; p < sizeof places / sizeof places[0]; p++)
-        run(algorithm, size, root, places[p]);
+        run(algorithm, hosts, size, root, places[p]);
+}
+
+static void run_few(const struct pki_hosts *hosts, int size)
+{
+    for (int a = 0; pki_algorithms[a] != NULL; a++)
+        for (int root = 0; root < (pki_algorithms[a]->build_rooted != NULL ? size : 1); root++)
+            run_all(pki_algorithms[a], hosts, size, root);
 }
 
 Test(order, no_queue_stands)
 {
-    for (int a = 0; pki_algorithms[a] != NULL; a++)
-        for (int size = 1; size <= RANKS_FEW; size++)
-            for (int root = 0; root < (pki_algorithms[a]->build_rooted != NULL ? size : 1); root++)
-                run_all(pki_algorithms[a], size, root);
+    for (int size = 1; size <= RANKS_FEW; size++)
+        run_few(NULL, size);
+}
+
+Test(order, no_queue_stands_across_hosts)
+{
+    static const int maps[][RANKS_FEW] = { { 0, 0, 0, 1, 1, 1, 2, 2, 2 }, { 0, 1, 2, 0, 1, 2, 0, 1, 0 }, { 0, 1, 2, 3, 4, 5, 6, 7, 8 } };
+
+    for (int m = 0; m < 3; m++)
+        for (int size = 2; size <= RANKS_FEW; size++) {
+            struct pki_hosts *hosts;
+
+            cr_assert_eq(pki_hosts_make(maps[m], size, &hosts), PK_OK);
+            run_few(hosts, size);
+            pki_hosts_free(hosts);
+        }
 }
 
 /* Each rank works out the order from the plans of all, so this takes the time of size * size plans. */
 Test(order, no_queue_stands_among_many_ranks)
 {
     for (int a = 0; pki_algorithms[a] != NULL; a++) {
-        run_all(pki_algorithms[a], 17, pki_algorithms[a]->build_rooted != NULL ? 5 : 0);
-        run(pki_algorithms[a], RANKS_MAX, pki_algorithms[a]->build_rooted != NULL ? 21 : 0, 0x2d);
+        run_all(pki_algorithms[a], NULL, 17, pki_algorithms[a]->build_rooted != NULL ? 5 : 0);
+        run(pki_algorithms[a], NULL, RANKS_MAX, pki_algorithms[a]->build_rooted != NULL ? 21 : 0, 0x2d);
     }
 }

@@ -121,7 +121,7 @@ static void no_hazard(const struct pki_algorithm *algorithm, int size, int root)
     static const uint32_t places[] = { 0, PLAN_ALL_IN_PLACE, 0x2d };
 
     for (size_t k = 0; k < 9; k++) {
-        struct plan_case c = { size, root, places[k / 3], counts[k % 3], 3, k + (uint64_t)root };
+        struct plan_case c = { size, root, places[k / 3], counts[k % 3], 3, k + (uint64_t)root, NULL };
         struct plan_world world;
         char text[128] = "";
 
@@ -148,7 +148,7 @@ Test(plan, no_hazard_among_many_ranks)
 
     for (const struct pki_algorithm *const *a = pki_algorithms; *a != NULL; a++) {
         for (size_t k = 0; k < sizeof sizes / sizeof sizes[0]; k++) {
-            struct plan_case c = { sizes[k], plan_is_rooted(*a) ? sizes[k] / 3 : 0, k % 2 ? PLAN_ALL_IN_PLACE : 0x2d, 7, 4, k };
+            struct plan_case c = { sizes[k], plan_is_rooted(*a) ? sizes[k] / 3 : 0, k % 2 ? PLAN_ALL_IN_PLACE : 0x2d, 7, 4, k, NULL };
             struct plan_world world;
             char text[128] = "";
 
@@ -180,7 +180,7 @@ static uint64_t digest(const char *name, int size, uint32_t in_place, uint64_t s
 /* Operands are mixed in a way that shows their order: all ranks have the same result, whatever the schedule. */
 Test(plan, allreduce_gives_the_same_bits)
 {
-    static const char *const names[] = { "direct", "flat", "ring", "doubling", "halving", "staggered" };
+    static const char *const names[] = { "direct", "flat", "ring", "doubling", "halving", "staggered", "hier", "leader" };
 
     for (size_t k = 0; k < sizeof names / sizeof *names; k++) {
         for (int size = 1; size <= 10; size++) {

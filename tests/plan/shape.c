@@ -76,7 +76,7 @@ static size_t expected_sent(const struct pki_algorithm *algorithm, size_t size, 
     case PKI_COLL_ALLREDUCE:
         return flat ? size * others * count : 2 * others * count;
     case PKI_COLL_REDUCE:
-        return strcmp(name, "direct") == 0 ? others * count + others * (count / size) : others * count;
+        return strcmp(name, "direct") == 0 || strcmp(name, "hier") == 0 ? others * count + others * (count / size) : others * count;
     case PKI_COLL_BARRIER:
         return 0;
     default:

@@ -27,6 +27,7 @@ struct plan_case {
     size_t count;      /* elements: the operation's argument; of v-forms the longest block */
     size_t chunk;      /* elements, 1 and up */
     uint64_t lengths;  /* of v-forms: the seed of the lengths and gaps of blocks */
+    const struct pki_hosts *hosts; /* NULL: one; the caller's, outlives the world */
 };
 
 #define PLAN_ALL_IN_PLACE UINT32_MAX

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The rules. On one host, up to 16 ranks, reductions are in rank order whatever the size: `flat` and `direct` sum up in rank order, and
- * so does the ring of two ranks, since a + b = b + a. Measured on a host with 2 and 4 ranks (docs/design/0008). Between hosts a
- * ring in rank order crosses each host's link once where all-to-all algorithms cross it once for each rank of the host.
+ * so does the ring of two ranks, since a + b = b + a. Measured on a host with 2 and 4 ranks (docs/design/0008). Where hosts have several
+ * ranks, plans that know of hosts cross each link once where all-to-all algorithms cross it once for each rank (docs/design/0011).
  */
 #include "comm/choose.h"
 
@@ -21,6 +21,9 @@ void pki_tuning_defaults(struct pki_tuning *t)
     t->flat_root_max_bytes = 384 << 10;
     t->few_hops_max_bytes = 64 << 10;
     t->staggered_min_bytes = 256 << 20;
+    t->leader_max_bytes_per_rank = 16 << 10;
+    t->leader_max_bytes = 1 << 20;
+    t->hier_min_bytes = 512 << 10;
 }
 
 /* ---- PK_ALGORITHM ---- */
@@ -102,6 +105,8 @@ struct rule {
     const char *why;
 };
 
+#define LEADERS "short, among hosts of several ranks: one of each host speaks for it"
+#define ACROSS_HOSTS "among hosts of several ranks: within each host first, each block once between them"
 #define IN_RANK_ORDER "every rank reaches every other; reductions are in rank order"
 
 static bool is_few(const struct pki_chooser *c)
@@ -115,19 +120,39 @@ static bool shares_links(const struct pki_chooser *c)
     return c->hosts > 1 && c->hosts < c->size;
 }
 
+/* Up to here one rank of a host speaks for it. Of very many ranks too much would go through one. */
+static size_t leader_max_bytes(const struct pki_chooser *c)
+{
+    size_t bytes = c->tuning.leader_max_bytes_per_rank * (size_t)c->size;
+
+    return bytes < c->tuning.leader_max_bytes ? bytes : c->tuning.leader_max_bytes;
+}
+
+/* Everyone has, or gets, all the data. */
+static struct rule across_hosts(const struct pki_chooser *c, size_t bytes)
+{
+    if (bytes <= leader_max_bytes(c))
+        return (struct rule){ PKI_LEADER, LEADERS };
+    return (struct rule){ PKI_HIER, ACROSS_HOSTS };
+}
+
 static struct rule allreduce(const struct pki_chooser *c, size_t bytes)
 {
     size_t others = (size_t)c->size - 1;
 
     if (is_few(c) && (c->hosts == 1 || c->size <= 4) && bytes <= c->tuning.flat_max_bytes / (others > 0 ? others : 1))
         return (struct rule){ PKI_FLAT, "short: one hop, reduced in rank order everywhere" };
+    if (shares_links(c) && !is_few(c) && bytes > leader_max_bytes(c) && bytes <= 4 * c->tuning.leader_max_bytes_per_rank * (size_t)c->size)
+        return (struct rule){ PKI_HALVING, "many ranks: few hops" };
+    if (shares_links(c))
+        return across_hosts(c, bytes);
     if ((!is_few(c) || c->hosts > 1) && bytes <= c->tuning.few_hops_max_bytes / 4)
         return (struct rule){ PKI_DOUBLING, "short, among many: few hops" };
     if (c->size == 2 && !c->gpus)
         return (struct rule){ PKI_RING, "two ranks: reduced as it arrives, in rank order all the same" };
     if (!is_few(c) && bytes <= 8 * c->tuning.few_hops_max_bytes)
         return (struct rule){ PKI_HALVING, "many ranks: few hops" };
-    if (!is_few(c) || shares_links(c))
+    if (!is_few(c))
         return (struct rule){ PKI_RING, "long, among many: round a ring each link carries the least" };
     if (c->size == 2 && c->hosts == 1 && bytes >= c->tuning.staggered_min_bytes)
         return (struct rule){ PKI_STAGGERED, "long: in pieces, in rank order, so that links carry one while another is reduced" };
@@ -142,9 +167,11 @@ static struct rule reduce(const struct pki_chooser *c, size_t bytes)
         return (struct rule){ PKI_RING, "two ranks: reduced as it arrives, in rank order all the same" };
     if (is_few(c) && c->hosts == 1 && bytes <= c->tuning.flat_root_max_bytes / (others > 0 ? others : 1))
         return (struct rule){ PKI_FLAT, "short: one hop, reduced in rank order at the root" };
+    if (shares_links(c))
+        return across_hosts(c, bytes);
     if ((!is_few(c) || c->hosts > 1) && bytes <= c->tuning.few_hops_max_bytes)
         return (struct rule){ PKI_TREE, "short, among many: few hops" };
-    if (!is_few(c) || shares_links(c))
+    if (!is_few(c))
         return (struct rule){ PKI_RING, "long, among many: round a ring each link carries the least" };
     return (struct rule){ PKI_DIRECT, IN_RANK_ORDER };
 }
@@ -153,30 +180,34 @@ static struct rule reduce_scatter(const struct pki_chooser *c, size_t bytes)
 {
     if (c->size == 2 && !c->gpus)
         return (struct rule){ PKI_RING, "two ranks: reduced as it arrives, in rank order all the same" };
-    if (!is_few(c) && bytes * (size_t)c->size <= c->tuning.few_hops_max_bytes)
+    if (shares_links(c) && bytes * (size_t)c->size >= c->tuning.hier_min_bytes)
+        return (struct rule){ PKI_HIER, ACROSS_HOSTS };
+    if (shares_links(c) || (!is_few(c) && bytes * (size_t)c->size <= c->tuning.few_hops_max_bytes))
         return (struct rule){ PKI_HALVING, "short, among many: few hops" };
-    if (!is_few(c) || shares_links(c))
+    if (!is_few(c))
         return (struct rule){ PKI_RING, "long, among many: round a ring each link carries the least" };
     return (struct rule){ PKI_DIRECT, IN_RANK_ORDER };
 }
 
 static struct rule broadcast(const struct pki_chooser *c, size_t bytes)
 {
+    if (shares_links(c))
+        return across_hosts(c, bytes);
     if (is_few(c) && c->hosts == 1 && (!c->gpus || bytes <= c->tuning.few_hops_max_bytes))
         return (struct rule){ PKI_FLAT, "one hop; all take it from the root at once" };
     if (bytes <= c->tuning.few_hops_max_bytes)
         return (struct rule){ PKI_TREE, "short, among many: few hops" };
-    if (!is_few(c) || shares_links(c))
+    if (!is_few(c))
         return (struct rule){ PKI_RING, "long, among many: from rank to rank each link carries it once" };
     return (struct rule){ PKI_DIRECT, "long: the others pass parts on" };
 }
 
 static struct rule allgather(const struct pki_chooser *c, size_t bytes)
 {
-    if (!is_few(c) && bytes * (size_t)c->size <= c->tuning.few_hops_max_bytes)
+    if (shares_links(c) && bytes * (size_t)c->size >= c->tuning.hier_min_bytes)
+        return (struct rule){ PKI_HIER, ACROSS_HOSTS };
+    if (shares_links(c) || (!is_few(c) && bytes * (size_t)c->size <= c->tuning.few_hops_max_bytes))
         return (struct rule){ PKI_DOUBLING, "short, among many: few hops" };
-    if (shares_links(c))
-        return (struct rule){ PKI_RING, "round a ring each link carries the least" };
     return (struct rule){ PKI_DIRECT, "every rank reaches every other" };
 }
 
@@ -198,12 +229,14 @@ static struct rule rule_for(const struct pki_chooser *c, enum pki_coll coll, siz
     case PKI_COLL_GATHER:
     case PKI_COLL_SCATTER: return gather_or_scatter(c, bytes);
     case PKI_COLL_BARRIER:
+        if (shares_links(c) && c->size > 4)
+            return (struct rule){ PKI_HIER, LEADERS };
         if (c->size > 8)
             return (struct rule){ PKI_DOUBLING, "many ranks: few hops" };
         return (struct rule){ PKI_DIRECT, "one hop" };
     case PKI_COLL_ALLGATHERV: /* nobody knows how long the blocks are on average */
         if (shares_links(c))
-            return (struct rule){ PKI_RING, "round a ring each link carries the least" };
+            return (struct rule){ PKI_HIER, ACROSS_HOSTS };
         break;
     default:
         break;

@@ -17,6 +17,9 @@ struct pki_tuning {
     uint64_t flat_root_max_bytes;  /* reduce: most that the root receives when all send all they have to it */
     uint64_t few_hops_max_bytes;   /* up to here hops cost more than bytes, among many ranks or hosts */
     uint64_t staggered_min_bytes;  /* allreduce among GPUs: from here on in pieces */
+    uint64_t leader_max_bytes_per_rank; /* across hosts: up to here, times the ranks, one rank of a host speaks for it, */
+    uint64_t leader_max_bytes;          /* but not beyond this */
+    uint64_t hier_min_bytes;       /* across hosts, where each rank has a block: from so much in all on */
     char algorithm[PKI_ALGORITHM_TEXT]; /* PK_ALGORITHM, or empty */
 };
 

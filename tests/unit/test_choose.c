@@ -62,9 +62,23 @@ Test(choose, something_for_everything)
 Test(choose, many_hosts)
 {
     struct pki_chooser shared = chooser_of(8, 2, false, ""), apart = chooser_of(8, 8, false, "");
+    struct pki_chooser many = chooser_of(128, 16, false, "");
 
-    cr_assert(is_named(pki_choose(&shared, PKI_COLL_ALLREDUCE, 64 << 20), "ring"));
-    cr_assert(is_named(pki_choose(&shared, PKI_COLL_BROADCAST, 64 << 20), "ring"));
+    static const enum pki_coll blocks[] = { PKI_COLL_ALLGATHER, PKI_COLL_REDUCE_SCATTER, PKI_COLL_ALLGATHERV };
+    static const enum pki_coll whole[] = { PKI_COLL_ALLREDUCE, PKI_COLL_BROADCAST, PKI_COLL_REDUCE };
+
+    for (size_t i = 0; i < sizeof whole / sizeof *whole; i++) {
+        cr_assert(is_named(pki_choose(&shared, whole[i], 64 << 20), "hier"));
+        cr_assert(is_named(pki_choose(&shared, whole[i], 8), "leader"));
+    }
+    for (size_t i = 0; i < sizeof blocks / sizeof *blocks; i++)
+        cr_assert(is_named(pki_choose(&shared, blocks[i], 64 << 20), "hier"));
+    cr_assert(is_named(pki_choose(&many, PKI_COLL_ALLREDUCE, 1 << 20), "leader"));
+    cr_assert(is_named(pki_choose(&many, PKI_COLL_ALLREDUCE, 4 << 20), "halving"));
+    cr_assert(is_named(pki_choose(&many, PKI_COLL_ALLREDUCE, 64 << 20), "hier"));
+    cr_assert(is_named(pki_choose(&shared, PKI_COLL_BARRIER, 0), "hier"));
+    cr_assert(is_named(pki_choose(&shared, PKI_COLL_ALLTOALL, 64 << 20), "direct"));
+    cr_assert(is_named(pki_choose(&apart, PKI_COLL_REDUCE_SCATTER, 64 << 20), "direct"));
     cr_assert(is_named(pki_choose(&apart, PKI_COLL_ALLREDUCE, 64 << 20), "direct"));
     cr_assert(is_named(pki_choose(&apart, PKI_COLL_BROADCAST, 8), "tree"));
 }

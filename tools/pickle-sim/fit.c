@@ -168,7 +168,7 @@ static bool predict_some(const struct sim_machine *machine, struct sim_rows *row
             continue;
         if (of == NULL || !same_world(of, row)) {
             sim_world_free(&world);
-            good = sim_world_make(&world, algorithm, row->ranks, 0);
+            good = sim_world_make(&world, machine, NULL, algorithm, row->ranks, 0);
             of = row;
         }
         good = good && sim_run(machine, &world, NULL, row->bytes, 0, &result);

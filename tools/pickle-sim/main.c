@@ -14,8 +14,8 @@ static int usage(void)
     fputs("usage: pickle-sim run MACHINE OPERATION ALGORITHM RANKS BYTES...\n"
           "           simulated time of one collective; BYTES: the operation's argument (a rank's block for allgather and the "
           "like)\n"
-          "       pickle-sim check MACHINE RANKS\n"
-          "           run every plan with data on RANKS ranks and see that every rank ends with what it should\n"
+          "       pickle-sim check MACHINE RANKS [ALGORITHM]\n"
+          "           run every plan (of this name) with data on RANKS ranks and see that every rank ends with what it should\n"
           "       pickle-sim fit MACHINE OUT [--hold-out-ranks N] CSV...\n"
           "           find the numbers of MACHINE that meet pickle-perf's --csv files best; every third size is held out\n"
           "       pickle-sim compare MACHINE CSV...\n"
@@ -67,7 +67,7 @@ static int command_run(const struct sim_machine *m, int argc, char **argv)
 
     if (algorithm == NULL)
         return argc < 4 ? usage() : 2;
-    if (!number(argv[2], 1, sim_machine_ranks(m), &ranks) || !sim_world_make(&world, algorithm, (int)ranks, 0))
+    if (!number(argv[2], 1, sim_machine_ranks(m), &ranks) || !sim_world_make(&world, m, NULL, algorithm, (int)ranks, 0))
         return 2;
     printf("# %s: %s\n# %s %s, %d ranks%s\n", m->name, m->measured ? "fitted to measurements" : "from data sheets: predicted",
            argv[0], argv[1], (int)ranks, m->measured ? "" : ", predicted");
@@ -91,7 +91,7 @@ static int command_check(const struct sim_machine *m, int argc, char **argv)
     double ranks;
     int bad = 0, done = 0;
 
-    if (argc != 1)
+    if (argc != 1 && argc != 2)
         return usage();
     if (!number(argv[0], 1, sim_machine_ranks(m), &ranks))
         return 2;
@@ -100,10 +100,11 @@ static int command_check(const struct sim_machine *m, int argc, char **argv)
         const struct pki_shape *shape = pki_coll_shape(algorithm->coll);
         double start = seconds();
         struct sim_world world;
-        bool good = !shape->counts && sim_world_make(&world, algorithm, (int)ranks, (int)ranks / 3);
+        bool good;
 
-        if (shape->counts) /* these have the plans of those without lengths */
+        if (shape->counts || (argc == 2 && strcmp(argv[1], algorithm->name) != 0)) /* v-forms have the plans of the others */
             continue;
+        good = sim_world_make(&world, m, NULL, algorithm, (int)ranks, (int)ranks / 3);
         if (good) {
             good = algorithm->coll == PKI_COLL_BARRIER ? sim_check(m, &world, 0, 1) : sim_check(m, &world, 3, 2);
             sim_world_free(&world);

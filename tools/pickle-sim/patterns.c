@@ -33,7 +33,7 @@ static bool try_algorithm(const struct sim_machine *m, const struct pki_algorith
     struct sim_result result;
     bool good;
 
-    if (!sim_world_make(&world, algorithm, ranks, 0))
+    if (!sim_world_make(&world, m, members, algorithm, ranks, 0))
         return false;
     good = sim_run(m, &world, members, bytes, *us, &result);
     sim_world_free(&world);
@@ -45,7 +45,7 @@ static bool try_algorithm(const struct sim_machine *m, const struct pki_algorith
 /* Algorithms with few steps first: where they are fast, the others need not be followed to their end. */
 static bool try_all(const struct sim_machine *m, const struct known *k, double *us)
 {
-    const char *const order[] = { "halving", "doubling", "tree", "ring", "direct", "flat" };
+    const char *const order[] = { "leader", "hier", "halving", "doubling", "tree", "ring", "direct", "flat" };
     int *members = malloc((size_t)k->ranks * sizeof *members);
     bool good = members != NULL;
 

@@ -14,7 +14,7 @@ static bool make_plans(struct sim_world *world)
     if (world->plans == NULL || world->first == NULL)
         return false;
     for (int rank = 0; rank < world->size; rank++) {
-        if (pki_plan_make_rooted(world->algorithm, rank, world->size, world->root, false, &world->plans[rank]) != PK_OK)
+        if (pki_plan_make_on(world->algorithm, world->hosts, rank, world->size, world->root, false, &world->plans[rank]) != PK_OK)
             return false;
         total += world->plans[rank]->nsteps;
         if (total > UINT32_MAX)
@@ -140,10 +140,23 @@ static bool find_partners(struct sim_world *world)
     return good;
 }
 
-bool sim_world_make(struct sim_world *world, const struct pki_algorithm *algorithm, int size, int root)
+static bool find_hosts(struct sim_world *world, const struct sim_machine *machine, const int *members)
+{
+    int *node = malloc((size_t)world->size * sizeof *node);
+    bool good = node != NULL;
+
+    for (int rank = 0; good && rank < world->size; rank++)
+        node[rank] = (members == NULL ? rank : members[rank]) / machine->ranks_per_node;
+    good = good && pki_hosts_make(node, world->size, &world->hosts) == PK_OK;
+    free(node);
+    return good;
+}
+
+bool sim_world_make(struct sim_world *world, const struct sim_machine *machine, const int *members,
+                    const struct pki_algorithm *algorithm, int size, int root)
 {
     *world = (struct sim_world){ .algorithm = algorithm, .size = size, .root = root };
-    if (!make_plans(world))
+    if (!find_hosts(world, machine, members) || !make_plans(world))
         goto failed;
     for (int rank = 0; rank < size; rank++)
         for (uint32_t i = 0; i < world->plans[rank]->nsteps; i++)
@@ -162,6 +175,7 @@ void sim_world_free(struct sim_world *world)
 {
     for (int rank = 0; world->plans != NULL && rank < world->size; rank++)
         pki_plan_free(world->plans[rank]);
+    pki_hosts_free(world->hosts);
     free(world->plans);
     free(world->first);
     free(world->steps);

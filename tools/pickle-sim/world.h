@@ -3,7 +3,8 @@
 #ifndef SIM_WORLD_H
 #define SIM_WORLD_H
 
-#include "coll/plan.h"
+#include "coll/hosts.h"
+#include "machine.h"
 
 struct sim_step {
     const struct pki_step *plan;
@@ -16,6 +17,7 @@ struct sim_step {
 struct sim_world {
     const struct pki_algorithm *algorithm;
     int size, root;
+    struct pki_hosts *hosts; /* the nodes that ranks sit on */
     struct pki_plan **plans; /* [size] */
     uint32_t *first;         /* [size + 1]: number of a rank's first step */
     struct sim_step *steps;  /* [nsteps] */
@@ -23,8 +25,9 @@ struct sim_world {
     uint32_t nsteps;
 };
 
-/* False, and why on stderr: no memory, or plans whose transfers do not meet. */
-bool sim_world_make(struct sim_world *world, const struct pki_algorithm *algorithm, int size, int root);
+/* Rank i is the machine's rank members[i] (NULL: i). False, and why on stderr: no memory, or plans whose transfers do not meet. */
+bool sim_world_make(struct sim_world *world, const struct sim_machine *machine, const int *members,
+                    const struct pki_algorithm *algorithm, int size, int root);
 void sim_world_free(struct sim_world *world);
 
 static inline bool sim_is_send(const struct sim_step *step)

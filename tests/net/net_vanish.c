@@ -15,7 +15,7 @@ int main(void)
 {
     static float in[COUNT], out[COUNT];
     const char *retry = getenv("PK_RETRY_MS");
-    double limit_ms = (retry != NULL ? atof(retry) : 10000) * 2 + 1000, last;
+    double limit_ms = (retry != NULL ? atof(retry) : 10000) * 2 + 250 * test_slack(), last;
     pk_comm_config_t config = PK_COMM_CONFIG_INIT;
     pk_error_info_t error = { .struct_size = sizeof error };
     pk_comm_t *comm;

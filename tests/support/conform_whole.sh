@@ -45,7 +45,7 @@ count() {
 
 for ranks in 1 2 3 4 5 6 7 8; do
     for algorithm in chosen direct flat ring doubling halving tree staggered; do
-        count "$ranks $algorithm" piece "${PIECE_S:-1200}" 8 --no-errors --cases 3000 --max-bytes 67108864 \
+        count "$ranks $algorithm" piece "${PIECE_S:-1200}" 8 --no-errors --cases 3000 --max-bytes 67108864 --watchdog 600 \
             --filter " $ranks ranks, $algorithm," "$@"
     done
 done

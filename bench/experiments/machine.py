@@ -82,7 +82,7 @@ class Machine:
         return None if len(self.gpus) >= wanted else "needs %d GPUs, there is %d" % (wanted, len(self.gpus))
 
     def no_rdma(self):
-        return None if self.rdma else "no RDMA device (/sys/class/infiniband is empty)"
+        return None if self.rdma else "no RDMA device here (/sys/class/infiniband is empty)"
 
     def program(self, name):
         """Its path, or None."""
@@ -169,16 +169,20 @@ class Machine:
         """Rows of pickle-jobs and of jobs-mpi, whose turns alternate: medians over the rounds. {library: rows or a reason}."""
         heaps = {"libpickle": [], "Open MPI": []}
         reasons = {}
+        if devices == "cuda":
+            del heaps["Open MPI"]
+            reasons["NCCL"] = "not in pickle-jobs; pickle-perf --nccl measures its operations"
         for _ in range(rounds):
             for library, launch, program in (("libpickle", self.launch, "pickle-jobs"), ("Open MPI", self.launch_mpi, "jobs-mpi")):
-                if library == "Open MPI" and devices == "cuda":
-                    reasons[library] = "jobs-mpi is for host memory"
+                if library not in heaps:
                     continue
                 try:
                     heaps[library].append(self.rows(launch, ranks, program, list(arguments) + ["--device", devices]))
                 except Failed as why:
                     reasons[library] = str(why)
-        return {library: reasons[library] if library in reasons else merged(heap) for library, heap in heaps.items()}
+        results = {library: merged(heap) for library, heap in heaps.items()}
+        results.update(reasons)
+        return results
 
 
 def number(text):

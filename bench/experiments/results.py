@@ -96,14 +96,14 @@ class Chart:
     def settings(self):
         lines = ["set title '%s'" % quoted(self.title), "set xlabel '%s'" % quoted(self.x), "set ylabel '%s'" % quoted(self.y),
                  "set grid xtics ytics lc rgb '#cccccc' lt 1 lw 0.5",
-                 "set key outside right top vertical samplen 2", "set rmargin 26", "set bmargin 6"]
+                 "set key outside right top vertical Left reverse samplen 2 width 1", "set bmargin 6"]
         if self.log_y:
             lines.append("set logscale y")
         elif self.y_from_zero or self.bars:
             lines.append("set yrange [0:*]")
         if self.bars:
             lines += ["set style data histogram", "set style histogram clustered gap 1", "set style fill solid 0.9 border -1",
-                      "set xtics rotate by -35", "set grid noxtics", "set bmargin 8"]
+                      "set xtics rotate by -35", "set grid noxtics", "set bmargin 9"]
         elif self.bytes_x:
             lines += ["set logscale x 2", "set format x '%.0b %BB'", "set xtics rotate by -30"]
         else:

@@ -2,6 +2,7 @@
 """Experiments 4 to 6, 9, 10 and 11: computing beside communication, the sweep over TCP, allreduce as jobs, patterns of training."""
 from machine import Failed, ratio
 from results import Chart, Table
+from transfers import compared
 
 BESIDE = [("library", "library"), ("bytes", "bytes"), ("alone_ms", "alone (ms)"), ("beside_ms", "beside (ms)"), ("ratio", "alone / beside"),
           ("rate_alone_gbps", "rate alone (GB/s)"), ("rate_beside_gbps", "beside (GB/s)"), ("lost_ms_per_gb", "lost (ms/GB)"),
@@ -34,7 +35,8 @@ def beside_queue_pairs(machine):
 def beside(machine, operation, name, title):
     table = Table(name, title, BESIDE, ["a ratio of 1: free. Each rank has a thread that computes and one that communicates; "
                                         "this machine has %d CPUs for 4 threads" % machine.cpus])
-    table.chart = Chart("%s: computing beside it, on %d CPUs" % (operation, machine.cpus), "message", "time alone / time beside",
+    table.chart = Chart("Computing beside %s, 2 ranks on %d CPUs (1: it costs nothing)" % (operation, machine.cpus), "message",
+                        "time alone / time beside",
                         y_from_zero=True)
     results = machine.beside_rows
     if results is None:
@@ -121,19 +123,23 @@ def allreduce_jobs(machine):
         for row in rows:
             table.add(library=library, **{key: row[key] for key, _ in columns[1:]})
         table.chart.add(library, [(row["job"], row["goodput_gbit_per_s"]) for row in rows if isinstance(row["job"], int)])
-    tables = [table]
-    if machine.no_gpus(4) is None:
-        tables.append(jobs_on_gpus(machine, numel, columns))
-    return tables
+    bytes_ = str(4 * int(numel))
+    others = compared(machine, "10-allreduce-compared", "10. allreduce of as many bytes (f32), 4 workers, turn by turn (Gb/s)", ["-r", "4"],
+                      ("pickle", "ompi-cma", "ompi-copy", "ompi-ucx", "gloo"), "allreduce", (bytes_, bytes_))
+    return [table, others, jobs_on_gpus(machine, numel, columns)]
 
 
 def jobs_on_gpus(machine, numel, columns):
     table = Table("10-allreduce-jobs-gpu", "10. The same on 4 GPUs", columns)
-    rows = machine.jobs(4, "allreduce", "--numel", numel, "--dtype", "int32", devices="cuda")["libpickle"]
-    for row in rows if not isinstance(rows, str) else []:
-        table.add(library="libpickle", **{key: row[key] for key, _ in columns[1:]})
-    if isinstance(rows, str):
-        table.add(library="libpickle", job="-", reason=rows)
+    why = machine.no_gpus(4)
+    if why is not None:
+        table.add(reason=why)
+        return table
+    for library, rows in machine.jobs(4, "allreduce", "--numel", numel, "--dtype", "int32", devices="cuda").items():
+        for row in rows if not isinstance(rows, str) else []:
+            table.add(library=library, **{key: row[key] for key, _ in columns[1:]})
+        if isinstance(rows, str):
+            table.add(library=library, reason=rows)
     return table
 
 
@@ -160,7 +166,7 @@ def share_chart(table, title):
     chart = Chart(title, "", "share of the step in communication (%)", bars=True)
     for library in dict.fromkeys(row["library"] for row in table.filled()):
         rows = [row for row in table.filled() if row["library"] == library]
-        chart.add(library, [("%s, %d" % (row["pattern"], row["ranks"]), row["share_percent"]) for row in rows])
+        chart.add(library, [("%s, %d ranks" % (row["pattern"], row["ranks"]), row["share_percent"]) for row in rows])
     return chart
 
 

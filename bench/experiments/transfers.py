@@ -70,14 +70,15 @@ def absences(text):
     return dict(line.split(": ", 1) for line in lines)
 
 
-def compared(machine, name, title, arguments, worlds):
-    """A row a size: what pickle-compare measured, all libraries turn by turn."""
+def compared(machine, name, title, arguments, worlds, operation="pingpong", sizes=None):
+    """A row a size: what pickle-compare measured, all libraries turn by turn. Rates are of what one rank has."""
     keys = [world.replace("-", "_").replace(":", "_").replace("=", "_").lower() + "_gbit" for world in worlds]
     table = Table(name, title, [("bytes", "bytes")] + [(key, NAMES[world]) for key, world in zip(keys, worlds)])
     table.chart = Chart(title.split(". ", 1)[1].replace(" (Gb/s)", ""), "message", "Gb/s", log_y=True)
     try:
-        rows, text = machine.compare("-o", "pingpong", "-b", "4096", "-e", machine.pick("65536", "16M", "256M"), "-f", "4", "-k",
-                                     machine.pick("1", "3", "5"), "-t", machine.pick("1", "8", "20"), "-w", ",".join(worlds), *arguments)
+        begin, end = sizes or ("4096", machine.pick("65536", "16M", "256M"))
+        rows, text = machine.compare("-o", operation, "-b", begin, "-e", end, "-f", "4", "-k", machine.pick("1", "3", "5"), "-t",
+                                     machine.pick("1", "8", "20"), "-w", ",".join(worlds), *arguments)
     except Failed as why:
         table.add(reason=str(why))
         return table
@@ -87,6 +88,10 @@ def compared(machine, name, title, arguments, worlds):
         cells = {key: bytes_ * 8e-3 / us[world] for key, world in zip(keys, worlds) if world in us}
         missing = ["%s: %s" % (NAMES[world], absent.get(world, "not measured")) for world in worlds if world not in us]
         table.add(reason="; ".join(missing), bytes=bytes_, **cells)
+    if len(table.rows) == 1:
+        table.chart = Chart(table.chart.title + ", %d bytes" % table.rows[0]["bytes"], "", "Gb/s", bars=True)
+        table.chart.add("Gb/s", [(NAMES[world], table.rows[0][key]) for key, world in zip(keys, worlds)])
+        return table
     for key, world in zip(keys, worlds):
         table.chart.add(NAMES[world], [(row["bytes"], row[key]) for row in table.rows])
     return table

@@ -50,9 +50,10 @@ fi
 # As on a machine with GPUs. NCCL does not run on the software driver.
 driver=$build/fakecuda
 if [ -e "$driver/libcuda.so.1" ]; then
-    LD_LIBRARY_PATH=$driver PICKLE_BENCH_GPUS=2 PERF_NCCL_LIBRARY=/none timeout 200 pickle-run-all --tiny --out "$work/gpu" 3 7 8 11 >"$work/log" 2>&1 ||
+    LD_LIBRARY_PATH=$driver FAKECUDA_DEVICES=4 PICKLE_BENCH_GPUS=4 PERF_NCCL_LIBRARY=/none timeout 200 pickle-run-all --tiny --out "$work/gpu" \
+        3 7 8 10 11 >"$work/log" 2>&1 ||
         { tail -n 60 "$work/log"; exit 1; }
-    for table in 03-nvlink-sizes 07-copies-cuda 08-peer-to-peer 11-patterns-gpu; do
+    for table in 03-nvlink-sizes 07-copies-cuda 08-peer-to-peer 10-allreduce-jobs-gpu 11-patterns-gpu; do
         grep -q '^[^#].*[0-9]' "$work/gpu/$table.txt" || { cat "$work/gpu/$table.txt"; exit 1; }
         ! grep -q 'no GPU' "$work/gpu/$table.txt" || { cat "$work/gpu/$table.txt"; exit 1; }
     done
@@ -74,6 +75,11 @@ done
 spoilt allreduce --numel 100 --jobs 1 --warmup 0
 spoilt copies --begin 4K --end 4K --jobs 1
 spoilt beside --begin 4K --end 4K --jobs 1
+cp -r "$work/prefix" "$work/broken"
+printf '#!/bin/sh\necho it broke >&2\nexit 1\n' >"$work/broken/bin/pickle-jobs"
+status=0
+timeout 60 "$work/broken/bin/pickle-run-all" --tiny --out "$work/broken/results" 7 >"$work/log" 2>&1 || status=$?
+{ [ $status -eq 1 ] && grep -q '^FAILED: pickle-jobs copies: it broke' "$work/log"; } || { cat "$work/log"; echo "a program's failure went unnoticed"; exit 1; }
 PYTHONPATH=$work/prefix/share/pickle/experiments python3 -c '
 from results import Table
 table = Table("t", "t", [("a", "a")])
@@ -82,4 +88,4 @@ table.add()
 assert table.faults()
 table.rows[0]["reason"] = "because"
 assert not table.faults()'
-echo "wrong results and empty cells are noticed"
+echo "wrong results, failing programs and empty cells are noticed"

@@ -97,6 +97,8 @@ class Chart:
         lines = ["set title '%s'" % quoted(self.title), "set xlabel '%s'" % quoted(self.x), "set ylabel '%s'" % quoted(self.y),
                  "set grid xtics ytics lc rgb '#cccccc' lt 1 lw 0.5",
                  "set key outside right top vertical Left reverse samplen 2 width 1", "set bmargin 6"]
+        if len(self.series) == 1:
+            lines.append("unset key")
         if self.log_y:
             lines.append("set logscale y")
         elif self.y_from_zero or self.bars:

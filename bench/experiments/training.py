@@ -124,8 +124,8 @@ def allreduce_jobs(machine):
             table.add(library=library, **{key: row[key] for key, _ in columns[1:]})
         table.chart.add(library, [(row["job"], row["goodput_gbit_per_s"]) for row in rows if isinstance(row["job"], int)])
     bytes_ = str(4 * int(numel))
-    others = compared(machine, "10-allreduce-compared", "10. allreduce of as many bytes (f32), 4 workers, turn by turn (Gb/s)", ["-r", "4"],
-                      ("pickle", "ompi-cma", "ompi-copy", "ompi-ucx", "gloo"), "allreduce", (bytes_, bytes_))
+    others = compared(machine, "10-allreduce-compared", "10. allreduce of %s bytes (f32), 4 workers, turn by turn (Gb/s)" % bytes_,
+                      ["-r", "4"], ("pickle", "ompi-cma", "ompi-copy", "ompi-ucx", "gloo"), "allreduce", (bytes_, bytes_))
     return [table, others, jobs_on_gpus(machine, numel, columns)]
 
 

@@ -89,7 +89,7 @@ def compared(machine, name, title, arguments, worlds, operation="pingpong", size
         missing = ["%s: %s" % (NAMES[world], absent.get(world, "not measured")) for world in worlds if world not in us]
         table.add(reason="; ".join(missing), bytes=bytes_, **cells)
     if len(table.rows) == 1:
-        table.chart = Chart(table.chart.title + ", %d bytes" % table.rows[0]["bytes"], "", "Gb/s", bars=True)
+        table.chart = Chart(table.chart.title, "", "Gb/s", bars=True)
         table.chart.add("Gb/s", [(NAMES[world], table.rows[0][key]) for key, world in zip(keys, worlds)])
         return table
     for key, world in zip(keys, worlds):

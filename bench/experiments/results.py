@@ -109,7 +109,12 @@ class Chart:
         elif self.bytes_x:
             lines += ["set logscale x 2", "set format x '%.0b %BB'", "set xtics rotate by -30"]
         else:
-            lines += ["set xtics 1", "set offsets 0.2, 0.2, 0, 0"]
+            places = sorted({x for _, points in self.series for x, _ in points})
+            lines.append("set xtics (%s)" % ", ".join("%g" % x for x in places))
+            if places[-1] >= 8 * places[0] > 8:
+                lines += ["set logscale x 2", "set xrange [%g:%g]" % (places[0] / 1.1, places[-1] * 1.1)]
+            else:
+                lines.append("set offsets 0.2, 0.2, 0, 0")
         return lines
 
     def bar_script(self):

@@ -2,6 +2,7 @@
 /* Every algorithm, thousands of random cases: the right result whatever the order in which ranks, steps and chunks go on. */
 #include <criterion/criterion.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "plan_model.h"
 
@@ -147,7 +148,9 @@ Test(plan, no_hazard_among_many_ranks)
     static const int sizes[] = { 16, 17, 31, 33, MANY_RANKS };
 
     for (const struct pki_algorithm *const *a = pki_algorithms; *a != NULL; a++) {
-        for (size_t k = 0; k < sizeof sizes / sizeof sizes[0]; k++) {
+        bool across = strcmp((*a)->name, "hier") == 0 || strcmp((*a)->name, "leader") == 0; /* hosts.c has them, on hosts */
+
+        for (size_t k = 0; !across && k < sizeof sizes / sizeof sizes[0]; k++) {
             struct plan_case c = { sizes[k], plan_is_rooted(*a) ? sizes[k] / 3 : 0, k % 2 ? PLAN_ALL_IN_PLACE : 0x2d, 7, 4, k, NULL };
             struct plan_world world;
             char text[128] = "";

@@ -20,7 +20,7 @@ static const char usage[] =
     "                     what the others are compared with. NAME:VARIABLE=VALUE:... sets environment variables of one world\n"
     "                     (pickle,pickle:PICKLE_TEST_CMA=0,pickle:LD_LIBRARY_PATH=/other/build)\n"
     "      --net          over TCP, on the loopback interface: each rank of libpickle is a host of its own\n"
-    "      --bind core|none  one core a rank, or as the kernel likes (default: core where there are enough of them)\n"
+    "      --bind core|none  each rank to a core, in turn, or as the kernel likes (default: core where there are enough of them)\n"
     "      --csv FILE, --json FILE\n"
     "  -h, --help\n"
     "Times are of the slowest rank; ratios are of medians, the first world's time to the other's: below 1 the first is faster.\n"

@@ -18,7 +18,7 @@
 struct driver_options {
     int ranks;
     bool net;              /* between hosts: TCP where a library has something else */
-    bool bind;             /* one core a rank */
+    bool bind;             /* each rank to a core, in turn */
     bool operations[COMPARE_OPS];
     size_t begin_bytes, end_bytes;
     unsigned factor, rounds;

@@ -73,7 +73,7 @@ void driver_header(struct driver *driver)
     printf("# pickle-compare, %s, %s, %ld CPUs, Linux %s, load before %.1f (what else runs spoils times, above all of threads)\n", date,
            cpu, sysconf(_SC_NPROCESSORS_ONLN), system.release, load);
     printf("# %d ranks a world, %s, %u rounds of %.0f ms a size, turn by turn; every result checked; sums of f32\n",
-           driver->options.ranks, driver->options.bind ? "one core a rank" : "not bound to cores", driver->options.rounds,
+           driver->options.ranks, driver->options.bind ? "each rank bound to a core" : "not bound to cores", driver->options.rounds,
            driver->options.turn_us * 1e-3);
     for (int w = 0; w < driver->world_count; w++) {
         const struct driver_world *world = &driver->worlds[w];

@@ -303,12 +303,13 @@ static void await(struct driver *driver, struct driver_world *world)
 static void add_mpirun(const struct driver *driver, const struct kind *kind, struct words *command)
 {
     char start[128];
+    bool crowded = driver->options.ranks > sysconf(_SC_NPROCESSORS_ONLN);
 
     snprintf(start, sizeof start, "mpirun --allow-run-as-root --oversubscribe -n %d --bind-to %s", driver->options.ranks,
-             driver->options.bind ? "core" : "none");
+             !driver->options.bind ? "none" : crowded ? "core:overload-allowed" : "core");
     add_words(command, start, " ");
     /* More ranks than cores: those that wait must make room. */
-    if (driver->options.ranks > sysconf(_SC_NPROCESSORS_ONLN))
+    if (crowded)
         add_words(command, "--mca mpi_yield_when_idle 1", " ");
     add_words(command, kind->mpirun, " ");
 }

@@ -7,15 +7,8 @@
 
 #include "comm/bootstrap_accept.h"
 #include "comm/bootstrap_int.h"
+#include "targets.h"
 #include "util/netif.h"
-
-int LLVMFuzzerTestOneInput(const unsigned char *data, size_t bytes);
-
-static void require(bool right)
-{
-    if (!right)
-        abort();
-}
 
 /* What a parser takes, its writer must give back. */
 static void fuzz_id(const unsigned char *data, size_t bytes)
@@ -114,32 +107,17 @@ static void fuzz_conn(const unsigned char *data, size_t bytes)
     pki_conn_close(&c);
 }
 
-int LLVMFuzzerTestOneInput(const unsigned char *data, size_t bytes)
+static void fuzz_accept(const unsigned char *data, size_t bytes)
 {
-    if (bytes == 0)
-        return 0;
-    switch (data[0] % 7) {
-    case 0:
-        fuzz_id(data + 1, bytes - 1);
-        break;
-    case 1:
-        fuzz_hello(data + 1, bytes - 1);
-        break;
-    case 2:
-        fuzz_notice(data + 1, bytes - 1);
-        break;
-    case 3:
-        fuzz_host_port(data + 1, bytes - 1);
-        break;
-    case 4:
-        fuzz_handshake(data + 1, bytes - 1, true);
-        break;
-    case 5:
-        fuzz_handshake(data + 1, bytes - 1, false);
-        break;
-    case 6:
-        fuzz_conn(data + 1, bytes - 1);
-        break;
-    }
-    return 0;
+    fuzz_handshake(data, bytes, true);
 }
+
+static void fuzz_connect(const unsigned char *data, size_t bytes)
+{
+    fuzz_handshake(data, bytes, false);
+}
+
+const struct fuzz_target fuzz_targets[] = {
+    { "id", fuzz_id },         { "hello", fuzz_hello },     { "notice", fuzz_notice }, { "host_port", fuzz_host_port },
+    { "accept", fuzz_accept }, { "connect", fuzz_connect }, { "frame", fuzz_conn },    { NULL, NULL },
+};

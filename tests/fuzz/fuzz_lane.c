@@ -6,15 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "targets.h"
 #include "transport/shm/shm.h"
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-
-static void require(bool truth)
-{
-    if (!truth)
-        abort();
-}
 
 static void fuzz_hello(const uint8_t *data, size_t size)
 {
@@ -94,11 +87,6 @@ static void fuzz_writer(const uint8_t *data, size_t size)
     free(inbox);
 }
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
-{
-    static void (*const targets[])(const uint8_t *, size_t) = { fuzz_hello, fuzz_cell, fuzz_reader, fuzz_writer };
-
-    if (size > 0)
-        targets[data[0] % (sizeof targets / sizeof *targets)](data + 1, size - 1);
-    return 0;
-}
+const struct fuzz_target fuzz_targets[] = {
+    { "hello", fuzz_hello }, { "cell", fuzz_cell }, { "reader", fuzz_reader }, { "writer", fuzz_writer }, { NULL, NULL },
+};

@@ -3,11 +3,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "targets.h"
 #include "transport/rdma/rdma.h"
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+static void fuzz_message_or_hello(const uint8_t *data, size_t size)
 {
     struct pki_rdma_hello hello;
     struct pki_blob blob = { .fd = -1 };
@@ -15,7 +14,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     uint8_t *exact = malloc(size > 0 ? size : 1); /* so that the sanitizer sees a read behind the end */
 
     if (exact == NULL)
-        return 0;
+        return;
     if (size > 0)
         memcpy(exact, data, size);
     for (uint32_t nrails = 1; nrails <= PKI_RDMA_RAILS_MAX; nrails++)
@@ -27,5 +26,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (pki_rdma_hello_parse(&blob, &hello) == NULL && (hello.nrails > PKI_RDMA_RAILS_MAX || hello.nqps > PKI_RDMA_QPS_MAX))
         abort();
     free(exact);
-    return 0;
 }
+
+const struct fuzz_target fuzz_targets[] = { { "message_or_hello", fuzz_message_or_hello }, { NULL, NULL } };

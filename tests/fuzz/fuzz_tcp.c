@@ -5,15 +5,8 @@
  */
 #include <unistd.h>
 
+#include "targets.h"
 #include "tcp_pair.h"
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-
-static void require(bool truth)
-{
-    if (!truth)
-        abort();
-}
 
 static void say(int fd, const void *bytes, size_t count)
 {
@@ -238,12 +231,8 @@ static void fuzz_guest(const uint8_t *data, size_t size)
     far_end_close(&far);
 }
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
-{
-    static void (*const targets[])(const uint8_t *, size_t) = { fuzz_header,    fuzz_message, fuzz_chunk, fuzz_card,
-                                                                fuzz_handshake, fuzz_lane,    fuzz_data,  fuzz_guest };
-
-    if (size > 0)
-        targets[data[0] % (sizeof targets / sizeof *targets)](data + 1, size - 1);
-    return 0;
-}
+const struct fuzz_target fuzz_targets[] = {
+    { "header", fuzz_header }, { "message", fuzz_message }, { "chunk", fuzz_chunk },
+    { "card", fuzz_card },     { "handshake", fuzz_handshake }, { "lane", fuzz_lane },
+    { "data", fuzz_data },     { "guest", fuzz_guest },     { NULL, NULL },
+};

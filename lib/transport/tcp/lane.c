@@ -95,7 +95,8 @@ void pki_tcp_lane_flush(struct pki_tcp_ep *ep)
         message.msg_iovlen = (size_t)gather(ep, parts);
         if (message.msg_iovlen == 0)
             return;
-        n = sendmsg(link->watch.fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+        n = message.msg_iovlen == 1 ? send(link->watch.fd, parts->iov_base, parts->iov_len, MSG_NOSIGNAL | MSG_DONTWAIT)
+                                    : sendmsg(link->watch.fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
         if (n >= 0)
             advance_out(ep, (size_t)n);
         else if (errno == EAGAIN || errno == EWOULDBLOCK)
@@ -289,11 +290,16 @@ bool pki_tcp_lane_read(struct pki_tcp_ep *ep)
 }
 
 /* With few peers a look at the lane costs one system call, and the way through epoll two. */
+bool pki_tcp_lanes_are_polled(const struct pki_tcp_iface *iface)
+{
+    return iface->neps <= DIRECT_PEERS && iface->quiet <= DIRECT_ROUNDS;
+}
+
 static bool look_directly(struct pki_tcp_ep *ep)
 {
     struct pki_tcp_iface *iface = ep->iface;
 
-    if (iface->neps > DIRECT_PEERS || iface->quiet > DIRECT_ROUNDS || ep->links[0].state != PKI_TCP_UP)
+    if (!pki_tcp_lanes_are_polled(iface) || ep->links[0].state != PKI_TCP_UP)
         return false;
     if (!pki_tcp_lane_read(ep))
         return false;

@@ -318,11 +318,16 @@ static void look_at_health(struct pki_tcp_iface *iface)
             pki_tcp_link_health(&iface->eps[i]->links[k]);
 }
 
-/* Asking the kernel costs as much as a message through shared memory: the longer nothing has come, the less often. */
+/*
+ * Asking the kernel costs as much as a message through shared memory: the longer nothing has come, the less often. Where peek looks at
+ * the lanes itself and nothing else is under way, there is hardly anything to ask for, and a message would wait for the answer.
+ */
 static bool is_turn(const struct pki_tcp_iface *iface)
 {
-    if (iface->busy > 0 || iface->trouble || iface->quiet < 1024)
+    if (iface->busy > 0 || iface->trouble)
         return true;
+    if (iface->quiet < 1024)
+        return !pki_tcp_lanes_are_polled(iface) || iface->round % 8 == 0;
     return iface->round % (iface->quiet < 65536 ? 4 : 16) == 0;
 }
 

@@ -237,6 +237,8 @@ void pki_tcp_guests_close(struct pki_tcp_iface *iface);
 pk_result_t pki_tcp_msg(struct pki_ep *ep, const struct pki_msg *msg, const void *payload);
 bool pki_tcp_peek(struct pki_ep *ep, struct pki_msg *msg, const void **payload);
 void pki_tcp_pop(struct pki_ep *ep);
+/* peek reads the lanes without asking epoll first. */
+bool pki_tcp_lanes_are_polled(const struct pki_tcp_iface *iface);
 /* Read what has come; true when something has. */
 bool pki_tcp_lane_read(struct pki_tcp_ep *ep);
 /* Write what waits, acknowledgements that are due among it. */

@@ -134,6 +134,8 @@ static int gather(struct pki_tcp_link *link, struct iovec parts[4])
     for (uint64_t i = link->next; i < link->end && i < link->next + 2; i++) {
         struct pki_tcp_slot *slot = slot_of(link, i);
 
+        if (i > link->next && !link->copies)
+            break; /* perhaps it goes without a copy */
         if (skip < sizeof slot->head)
             parts[n++] = (struct iovec){ slot->head + skip, sizeof slot->head - skip };
         skip = skip > sizeof slot->head ? skip - sizeof slot->head : 0;
@@ -156,14 +158,20 @@ static void advance_out(struct pki_tcp_link *link, size_t bytes)
     }
 }
 
+static ssize_t send_copied(struct pki_tcp_link *link)
+{
+    struct iovec parts[4];
+    struct msghdr message = { .msg_iov = parts, .msg_iovlen = (size_t)gather(link, parts) };
+
+    return sendmsg(link->watch.fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
 void pki_tcp_data_write(struct pki_tcp_link *link)
 {
     size_t budget = ROUND_BYTES;
 
     while (link->state == PKI_TCP_UP && link->writable && link->next < link->end) {
-        struct iovec parts[4];
-        struct msghdr message = { .msg_iov = parts, .msg_iovlen = (size_t)gather(link, parts) };
-        ssize_t n = sendmsg(link->watch.fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+        ssize_t n = pki_tcp_goes_spliced(link) ? pki_tcp_splice(link) : send_copied(link);
 
         if (n < 0 && errno == EINTR)
             continue;
@@ -189,6 +197,7 @@ void pki_tcp_data_write(struct pki_tcp_link *link)
 
 void pki_tcp_data_rewind(struct pki_tcp_link *link)
 {
+    pki_tcp_pipe_close(link);
     link->next = link->acked;
     link->written = 0;
     link->head_have = 0;

@@ -9,11 +9,13 @@
 
 #include "transport/tcp/tcp.h"
 #include "util/clock.h"
+#include "util/copy.h"
 
 #define TX_MASK (PKI_TCP_TX_BYTES - 1)
 #define TELL_BYTES (PKI_TCP_TX_BYTES / 4) /* acknowledged at the latest after so many bytes: the writer never stands still for it */
 #define DIRECT_PEERS 2                    /* with no more of them each lane is read without asking epoll first */
 #define DIRECT_ROUNDS 4096                /* and only while something happens now and then */
+#define AT_ONCE_BYTES 2048                /* what is shorter is in the ring sooner than the kernel has looked at two pieces */
 #define GOODBYE_NS (200 * PKI_NS_PER_MS)
 
 /* ---- Out ---- */
@@ -23,8 +25,8 @@ static void ring_write(struct pki_tcp_ep *ep, const void *data, size_t bytes)
     size_t at = ep->tx_end & TX_MASK;
     size_t first = bytes < PKI_TCP_TX_BYTES - at ? bytes : PKI_TCP_TX_BYTES - at;
 
-    memcpy(ep->tx + at, data, first);
-    memcpy(ep->tx, (const unsigned char *)data + first, bytes - first);
+    pki_copy_short(ep->tx + at, data, first); /* a few bytes past the source within a page, behind the head: not for libc's memcpy */
+    pki_copy_short(ep->tx, (const unsigned char *)data + first, bytes - first);
     ep->tx_end += bytes;
 }
 
@@ -106,12 +108,27 @@ void pki_tcp_lane_flush(struct pki_tcp_ep *ep)
     }
 }
 
+/* Where nothing waits in front of it, a frame goes straight from the caller's memory, and into the ring while it travels. How much went. */
+static size_t send_at_once(struct pki_tcp_ep *ep, void *head, size_t head_bytes, const void *payload, size_t payload_bytes)
+{
+    struct pki_tcp_link *link = &ep->links[0];
+    struct iovec parts[2] = { { head, head_bytes }, { (void *)(uintptr_t)payload, payload_bytes } };
+    struct msghdr message = { .msg_iov = parts, .msg_iovlen = 2 };
+    ssize_t n;
+
+    if (payload_bytes < AT_ONCE_BYTES || link->state != PKI_TCP_UP || !link->writable || ep->tx_sent != ep->tx_end ||
+        ep->acks_bytes > 0)
+        return 0;
+    n = sendmsg(link->watch.fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+    return n > 0 ? (size_t)n : 0; /* pki_tcp_lane_flush sees what is wrong */
+}
+
 pk_result_t pki_tcp_msg(struct pki_ep *base, const struct pki_msg *msg, const void *payload)
 {
     struct pki_tcp_ep *ep = pki_tcp_ep_of(base);
     unsigned char head[PKI_TCP_HEADER_BYTES + PKI_TCP_MSG_BYTES];
     struct pki_msg out = *msg;
-    size_t bytes;
+    size_t bytes, sent;
 
     if (base->dead)
         return PK_ERR_PEER;
@@ -126,9 +143,11 @@ pk_result_t pki_tcp_msg(struct pki_ep *base, const struct pki_msg *msg, const vo
             return result;
     }
     bytes = pki_tcp_put_msg(head, &out);
+    sent = send_at_once(ep, head, bytes, payload, msg->payload);
     ring_write(ep, head, bytes);
     if (msg->payload > 0)
         ring_write(ep, payload, msg->payload);
+    ep->tx_sent += sent;
     ep->links[0].end++;
     pki_tcp_lane_flush(ep);
     return PK_OK;
@@ -159,22 +178,30 @@ void pki_tcp_lane_rewind(struct pki_tcp_ep *ep)
     ep->acks_due = true;
 }
 
-/* Wait for the kernel to have sent, and the peer's to have taken, all that was written. */
+/* All is written, and the peer's kernel has it. */
+static bool is_out(struct pki_tcp_ep *ep)
+{
+    struct pki_tcp_link *link = &ep->links[0];
+    int waiting = 0;
+
+    link->writable = true;
+    ep->acks_due = true;
+    pki_tcp_lane_flush(ep);
+    return link->state == PKI_TCP_UP && ep->tx_sent == ep->tx_end && ep->acks_bytes == 0 &&
+           (ioctl(link->watch.fd, SIOCOUTQ, &waiting) != 0 || waiting == 0);
+}
+
+/* A connection that is broken is made again first: the peer may still wait for the last acknowledgements. */
 static void see_out(struct pki_tcp_ep *ep, uint64_t until)
 {
     struct pki_tcp_link *link = &ep->links[0];
 
-    while (link->state == PKI_TCP_UP && pki_now_ns() < until) {
+    while (link->state != PKI_TCP_OVER && !is_out(ep) && pki_now_ns() < until) {
         struct pollfd p = { .fd = link->watch.fd, .events = POLLOUT };
-        int waiting = 0;
 
-        link->writable = true;
-        pki_tcp_lane_flush(ep);
+        (void)poll(&p, link->state == PKI_TCP_UP && ep->tx_sent < ep->tx_end ? 1 : 0, 1);
         if (link->state != PKI_TCP_UP)
-            return;
-        if (ep->tx_sent == ep->tx_end && (ioctl(link->watch.fd, SIOCOUTQ, &waiting) != 0 || waiting == 0))
-            return;
-        (void)poll(&p, ep->tx_sent < ep->tx_end ? 1 : 0, 1);
+            (void)ep->iface->base.transport->progress(&ep->iface->base);
     }
 }
 
@@ -182,7 +209,7 @@ void pki_tcp_lane_close(struct pki_tcp_ep *ep)
 {
     unsigned char head[PKI_TCP_HEADER_BYTES];
 
-    if (ep->links[0].state != PKI_TCP_UP || PKI_TCP_TX_BYTES - (size_t)(ep->tx_end - ep->tx_head) < sizeof head)
+    if (ep->base.connecting || PKI_TCP_TX_BYTES - (size_t)(ep->tx_end - ep->tx_head) < sizeof head)
         return;
     pki_tcp_put_close(head);
     ring_write(ep, head, sizeof head);

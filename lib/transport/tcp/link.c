@@ -44,6 +44,17 @@ void pki_tcp_unwatch(struct pki_tcp_watch *watch)
     watch->fd = -1;
 }
 
+/* Pages of a user's buffer may be in it: after the end of their put nobody may see what becomes of them. */
+void pki_tcp_link_drop(struct pki_tcp_link *link)
+{
+    const struct linger forget = { .l_onoff = 1 };
+
+    if (link->watch.fd >= 0 && link->acked < link->end && link->index > 0)
+        (void)setsockopt(link->watch.fd, SOL_SOCKET, SO_LINGER, &forget, sizeof forget);
+    pki_tcp_unwatch(&link->watch);
+    pki_tcp_pipe_close(link);
+}
+
 /* A host that vanishes sends nothing. Where nothing is on its way the kernel asks it now and then; else see pki_tcp_link_health. */
 void pki_tcp_socket_options(const struct pki_tcp_iface *iface, int fd)
 {
@@ -86,7 +97,7 @@ static void over(struct pki_tcp_ep *ep)
         struct pki_tcp_link *link = &ep->links[i];
 
         pki_list_remove(&link->ready);
-        pki_tcp_unwatch(&link->watch);
+        pki_tcp_link_drop(link);
         link->state = PKI_TCP_OVER;
         if (link->grant != NULL)
             link->grant->fillers--;
@@ -123,7 +134,7 @@ void pki_tcp_left(struct pki_tcp_ep *ep)
 
 static void wait_again(struct pki_tcp_link *link, uint64_t pause)
 {
-    pki_tcp_unwatch(&link->watch);
+    pki_tcp_link_drop(link);
     pki_list_remove(&link->ready);
     link->state = PKI_TCP_WAITING;
     link->retry_ns = pki_now_ns() + pause;
@@ -170,6 +181,9 @@ void pki_tcp_link_health(struct pki_tcp_link *link)
 
     if (link->state != PKI_TCP_UP || getsockopt(link->watch.fd, IPPROTO_TCP, TCP_INFO, &info, &bytes) != 0)
         return;
+    /* No edge is missed that we know of; a transfer that stood still for one would stand still for ever. */
+    link->readable = link->writable = true;
+    pki_tcp_link_ready(link);
     if (info.tcpi_last_ack_recv > half_ms && (info.tcpi_retransmits >= SILENT_TRIES || info.tcpi_probes >= SILENT_TRIES))
         pki_tcp_link_broken(link, ETIMEDOUT);
 }
@@ -344,7 +358,7 @@ bool pki_tcp_link_up(struct pki_tcp_link *link, int fd, uint64_t received)
     if (received < link->acked || received > link->end)
         return false;
     if (link->watch.fd != fd)
-        pki_tcp_unwatch(&link->watch);
+        pki_tcp_link_drop(link);
     if (!pki_tcp_watch(ep->iface, &link->watch, fd, true))
         return false;
     link->state = PKI_TCP_UP;

@@ -148,7 +148,7 @@ static pk_result_t make_links(struct pki_tcp_ep *ep)
         struct pki_tcp_link *link = &ep->links[i];
 
         link->watch.kind = PKI_TCP_LINK;
-        link->watch.fd = -1;
+        link->watch.fd = link->pipe[0] = link->pipe[1] = -1;
         pki_list_init(&link->ready);
         link->ep = ep;
         link->index = i;
@@ -201,7 +201,7 @@ static void tcp_ep_close(struct pki_ep *base)
             pki_tcp_lane_close(ep);
         for (uint32_t i = 0; i < ep->nlinks; i++) {
             pki_list_remove(&ep->links[i].ready);
-            pki_tcp_unwatch(&ep->links[i].watch);
+            pki_tcp_link_drop(&ep->links[i]);
         }
         free(ep->links[0].slots);
         ep->iface->eps[base->peer] = NULL;

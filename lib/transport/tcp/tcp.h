@@ -88,6 +88,9 @@ struct pki_tcp_link {
     uint64_t next;
     size_t written;     /* bytes of `next`, head and payload */
     size_t outstanding; /* payload bytes in slots */
+    int pipe[2];        /* through which payload goes without being copied; -1: not made */
+    size_t piped;       /* bytes in it */
+    bool copies;        /* payload does not go that way here */
 
     /* chunk in */
     unsigned char head[PKI_TCP_DATA_HEAD_BYTES];
@@ -203,6 +206,8 @@ void pki_tcp_link_ready(struct pki_tcp_link *link);
 /* Watch `fd` for the sake of `watch`, which has it from then on. */
 bool pki_tcp_watch(struct pki_tcp_iface *iface, struct pki_tcp_watch *watch, int fd, bool both_ways);
 void pki_tcp_unwatch(struct pki_tcp_watch *watch);
+/* The connection goes, if there is one; what the kernel has not sent of chunks that are not acknowledged, it forgets. */
+void pki_tcp_link_drop(struct pki_tcp_link *link);
 void pki_tcp_socket_options(const struct pki_tcp_iface *iface, int fd);
 
 /* The connection failed, with `error` (an errno; 0: closed by the other end): it will be made again. */
@@ -258,6 +263,13 @@ void pki_tcp_data_deal(struct pki_tcp_ep *ep);
 void pki_tcp_data_rewind(struct pki_tcp_link *link);
 void pki_tcp_data_acked(struct pki_tcp_link *link, uint64_t frames);
 void pki_tcp_data_lost(struct pki_tcp_ep *ep); /* every put ends with PK_ERR_PEER */
+
+/* ---- splice.c: payload without a copy ---- */
+
+/* The next chunk goes, or is going, by pki_tcp_splice, which writes some of it: as sendmsg. */
+bool pki_tcp_goes_spliced(struct pki_tcp_link *link);
+ssize_t pki_tcp_splice(struct pki_tcp_link *link);
+void pki_tcp_pipe_close(struct pki_tcp_link *link);
 
 /* ---- grant.c: what the peer may write ---- */
 

@@ -1,0 +1,112 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Chunks whose pages themselves go into the connection, without the sender's copy: through a pipe, for the kernel has no other way. No
+ * byte of a chunk changes before the peer has acknowledged it, because until then its put has not ended.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "transport/tcp/tcp.h"
+
+#define SPLICE_MIN (64u << 10) /* shorter payload is copied sooner than its pages are counted */
+#define PIPE_BYTES (1 << 20)
+
+static const struct pki_tcp_slot *next_slot(const struct pki_tcp_link *link)
+{
+    return &link->slots[link->next % link->ep->params.window];
+}
+
+static void copy_instead(struct pki_tcp_link *link, const char *what)
+{
+    struct pki_where where = pki_tcp_where(link->ep);
+
+    pki_log(PKI_LOG_INFO, &where, "over tcp: connection %u: payload is copied from now on: %s failed (errno %d)", link->index, what,
+            errno);
+    link->copies = true;
+}
+
+static bool pipe_open(struct pki_tcp_link *link)
+{
+    if (link->pipe[0] >= 0)
+        return true;
+    if (pipe2(link->pipe, O_CLOEXEC | O_NONBLOCK) != 0) {
+        copy_instead(link, "pipe2");
+        link->pipe[0] = link->pipe[1] = -1;
+        return false;
+    }
+    (void)fcntl(link->pipe[1], F_SETPIPE_SZ, PIPE_BYTES); /* fewer do too */
+    return true;
+}
+
+bool pki_tcp_goes_spliced(struct pki_tcp_link *link)
+{
+    return link->piped > 0 || (!link->copies && next_slot(link)->bytes >= SPLICE_MIN && pipe_open(link));
+}
+
+void pki_tcp_pipe_close(struct pki_tcp_link *link)
+{
+    if (link->index == 0 || link->pipe[0] < 0)
+        return;
+    close(link->pipe[0]);
+    close(link->pipe[1]);
+    link->pipe[0] = link->pipe[1] = -1;
+    link->piped = 0;
+}
+
+/*
+ * A splice that finds the connection broken raises SIGPIPE, and no flag keeps it from that. It goes through the pipe in several steps, so
+ * that the signal may come with success: of the bytes that went before the break.
+ */
+static ssize_t splice_quietly(struct pki_tcp_link *link)
+{
+    const struct timespec at_once = { 0 };
+    sigset_t pipe_signal, old, pending;
+    bool was_pending = false;
+    ssize_t n;
+    int error;
+
+    sigemptyset(&pipe_signal);
+    sigaddset(&pipe_signal, SIGPIPE);
+    pthread_sigmask(SIG_BLOCK, &pipe_signal, &old);
+    if (sigismember(&old, SIGPIPE) && sigpending(&pending) == 0)
+        was_pending = sigismember(&pending, SIGPIPE);
+    n = splice(link->pipe[0], NULL, link->watch.fd, NULL, link->piped, SPLICE_F_NONBLOCK | SPLICE_F_MOVE);
+    error = errno;
+    if (n < (ssize_t)link->piped && !was_pending)
+        while (sigtimedwait(&pipe_signal, NULL, &at_once) < 0 && errno == EINTR)
+            continue;
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    errno = error;
+    return n;
+}
+
+ssize_t pki_tcp_splice(struct pki_tcp_link *link)
+{
+    const struct pki_tcp_slot *slot = next_slot(link);
+    ssize_t n;
+
+    if (link->written < sizeof slot->head)
+        return send(link->watch.fd, slot->head + link->written, sizeof slot->head - link->written,
+                    MSG_NOSIGNAL | MSG_DONTWAIT | MSG_MORE);
+    if (link->piped == 0) {
+        size_t done = link->written - sizeof slot->head;
+        struct iovec part = { (char *)(uintptr_t)slot->src + done, slot->bytes - done };
+
+        n = vmsplice(link->pipe[1], &part, 1, SPLICE_F_NONBLOCK);
+        if (n <= 0) { /* memory of a device, perhaps */
+            copy_instead(link, "vmsplice");
+            errno = EINTR;
+            return -1;
+        }
+        link->piped = (size_t)n;
+    }
+    n = splice_quietly(link);
+    link->piped -= n > 0 ? (size_t)n : 0;
+    return n;
+}

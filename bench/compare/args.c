@@ -20,13 +20,15 @@ static const char usage[] =
     "                     what the others are compared with. NAME:VARIABLE=VALUE:... sets environment variables of one world\n"
     "                     (pickle,pickle:PICKLE_TEST_CMA=0,pickle:LD_LIBRARY_PATH=/other/build)\n"
     "      --net          over TCP, on the loopback interface: each rank of libpickle is a host of its own\n"
+    "      --enter WORDS  before the command of each rank, %r the rank, as in \"ip netns exec host%r\"; --root ADDRESS: where rank 0 is\n"
+    "                     then (default 127.0.0.1). Worlds for that: ompi-eth0, and variables of the others; see bench/net-compare\n"
     "      --bind core|none  each rank to a core, in turn, or as the kernel likes (default: core where there are enough of them)\n"
     "      --csv FILE, --json FILE\n"
     "  -h, --help\n"
     "Times are of the slowest rank; ratios are of medians, the first world's time to the other's: below 1 the first is faster.\n"
     "A ratio with ~ differed from round to round by more than half: the machine was not quiet enough for it.\n";
 
-enum { OPTION_NET = 256, OPTION_CSV, OPTION_JSON, OPTION_BIND };
+enum { OPTION_NET = 256, OPTION_CSV, OPTION_JSON, OPTION_BIND, OPTION_ENTER, OPTION_ROOT };
 
 static const struct option long_options[] = {
     { "ranks", required_argument, NULL, 'r' },   { "ops", required_argument, NULL, 'o' },
@@ -35,6 +37,7 @@ static const struct option long_options[] = {
     { "turn-ms", required_argument, NULL, 't' }, { "worlds", required_argument, NULL, 'w' },
     { "net", no_argument, NULL, OPTION_NET },    { "bind", required_argument, NULL, OPTION_BIND },
     { "csv", required_argument, NULL, OPTION_CSV }, { "json", required_argument, NULL, OPTION_JSON },
+    { "enter", required_argument, NULL, OPTION_ENTER }, { "root", required_argument, NULL, OPTION_ROOT },
     { "help", no_argument, NULL, 'h' },          { NULL, 0, NULL, 0 },
 };
 
@@ -111,6 +114,8 @@ static void parse_option(int letter, const char *value, struct driver_options *o
     case 't': o->turn_us = 1e3 * parse_number("length of a turn", value, 1, 60000); break;
     case 'w': o->worlds = value; break;
     case OPTION_NET: o->net = true; break;
+    case OPTION_ENTER: o->enter = value; o->net = true; break;
+    case OPTION_ROOT: o->root = value; break;
     case OPTION_BIND: *bind = parse_binding(value); break;
     case OPTION_CSV: o->csv_path = value; break;
     case OPTION_JSON: o->json_path = value; break;
@@ -122,7 +127,7 @@ static void parse_option(int letter, const char *value, struct driver_options *o
 void driver_parse(int argc, char **argv, struct driver_options *options)
 {
     struct driver_options o = { .ranks = 2, .begin_bytes = 8, .end_bytes = (size_t)64 << 20, .factor = 8, .rounds = 5,
-                                .turn_us = 20e3 };
+                                .turn_us = 20e3, .root = "127.0.0.1" };
     int bind = -1;
     int letter;
 

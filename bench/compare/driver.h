@@ -18,6 +18,8 @@
 struct driver_options {
     int ranks;
     bool net;              /* between hosts: TCP where a library has something else */
+    const char *enter;     /* with net: words before each rank's command, %r the rank; mpirun gets rank 0's; NULL: none */
+    const char *root;      /* with net: where ranks of libpickle meet, without the port */
     bool bind;             /* each rank to a core, in turn */
     bool operations[COMPARE_OPS];
     size_t begin_bytes, end_bytes;

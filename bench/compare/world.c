@@ -47,6 +47,9 @@ static const struct kind kinds[] = {
     { "ompi-copy", FAMILY_OMPI, "compare-mpi", "-", OB1 "vader,self --mca btl_vader_single_copy_mechanism none", NULL, false },
     { "ompi-ucx", FAMILY_OMPI, "compare-mpi", "-", UCX, NULL, false },
     { "ompi-tcp", FAMILY_OMPI, "compare-mpi", "-", OB1 "tcp,self --mca btl_tcp_if_include lo", NULL, false },
+    /* On hosts of their own (--enter), which a host file names. */
+    { "ompi-eth0", FAMILY_OMPI, "compare-mpi", "-",
+      OB1 "tcp,self --mca btl_tcp_if_include eth0 --mca oob_tcp_if_include eth0 --mca rtc ^hwloc", NULL, false },
     { "gloo", FAMILY_GLOO, "compare-gloo", "async", NULL, NULL, true },
     { "gloo-poll", FAMILY_GLOO, "compare-gloo", "poll", NULL, NULL, false },
 };
@@ -328,20 +331,46 @@ static void describe(const struct kind *kind, const struct words *variables, con
         snprintf(world->command + used, COMMAND_BYTES - used, "%s %s", kind->program, kind->variant);
 }
 
+/* %r in a word is the rank. */
+static void add_rank_words(struct words *words, const char *text, int rank)
+{
+    const char *mark;
+    char one[SPEC_BYTES];
+
+    for (; text != NULL && (mark = strstr(text, "%r")) != NULL; text = mark + 2) {
+        snprintf(one, sizeof one, "%.*s%d", (int)(mark - text), text, rank);
+        add_words(words, one, " ");
+    }
+    add_words(words, text, " ");
+}
+
+/* The command where its rank is to be. */
+static void enter(const struct driver *driver, const struct words *command, int rank, struct words *out)
+{
+    *out = (struct words){ .count = 0 };
+    add_rank_words(out, driver->options.enter, rank);
+    for (int i = 0; i < command->count; i++)
+        add_word(out, command->list[i], strlen(command->list[i]));
+}
+
 static void start_ranks(struct driver *driver, struct driver_world *world, const struct kind *kind, const struct words *command,
                         struct words *variables)
 {
+    static struct words entered;
     char log[128], own[128];
 
     snprintf(log, sizeof log, "%s/w%d.log", driver->folder, (int)(world - driver->worlds));
     if (kind->mpirun != NULL) {
-        spawn(world, false, command, variables, -1, log);
+        enter(driver, command, 0, &entered);
+        spawn(world, false, &entered, variables, -1, log);
         return;
     }
-    snprintf(own, sizeof own, "PK_RANK=%%r PK_SIZE=%d PK_ROOT=127.0.0.1:%d", driver->options.ranks, free_port());
+    snprintf(own, sizeof own, "PK_RANK=%%r PK_SIZE=%d PK_ROOT=%s:%d", driver->options.ranks, driver->options.root, free_port());
     add_words(variables, own, " ");
-    for (int r = 0; r < driver->options.ranks; r++)
-        spawn(world, driver->options.bind && !kind->unbound, command, variables, r, log);
+    for (int r = 0; r < driver->options.ranks; r++) {
+        enter(driver, command, r, &entered);
+        spawn(world, driver->options.bind && !kind->unbound, &entered, variables, r, log);
+    }
 }
 
 /* `spec`: a kind's name, then variables, divided by colons. */

@@ -15,7 +15,6 @@
 #define TELL_BYTES (PKI_TCP_TX_BYTES / 4) /* acknowledged at the latest after so many bytes: the writer never stands still for it */
 #define DIRECT_PEERS 2                    /* with no more of them each lane is read without asking epoll first */
 #define DIRECT_ROUNDS 4096                /* and only while something happens now and then */
-#define AT_ONCE_BYTES 2048                /* what is shorter is in the ring sooner than the kernel has looked at two pieces */
 #define GOODBYE_NS (200 * PKI_NS_PER_MS)
 
 /* ---- Out ---- */
@@ -108,27 +107,12 @@ void pki_tcp_lane_flush(struct pki_tcp_ep *ep)
     }
 }
 
-/* Where nothing waits in front of it, a frame goes straight from the caller's memory, and into the ring while it travels. How much went. */
-static size_t send_at_once(struct pki_tcp_ep *ep, void *head, size_t head_bytes, const void *payload, size_t payload_bytes)
-{
-    struct pki_tcp_link *link = &ep->links[0];
-    struct iovec parts[2] = { { head, head_bytes }, { (void *)(uintptr_t)payload, payload_bytes } };
-    struct msghdr message = { .msg_iov = parts, .msg_iovlen = 2 };
-    ssize_t n;
-
-    if (payload_bytes < AT_ONCE_BYTES || link->state != PKI_TCP_UP || !link->writable || ep->tx_sent != ep->tx_end ||
-        ep->acks_bytes > 0)
-        return 0;
-    n = sendmsg(link->watch.fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
-    return n > 0 ? (size_t)n : 0; /* pki_tcp_lane_flush sees what is wrong */
-}
-
 pk_result_t pki_tcp_msg(struct pki_ep *base, const struct pki_msg *msg, const void *payload)
 {
     struct pki_tcp_ep *ep = pki_tcp_ep_of(base);
     unsigned char head[PKI_TCP_HEADER_BYTES + PKI_TCP_MSG_BYTES];
     struct pki_msg out = *msg;
-    size_t bytes, sent;
+    size_t bytes;
 
     if (base->dead)
         return PK_ERR_PEER;
@@ -143,11 +127,9 @@ pk_result_t pki_tcp_msg(struct pki_ep *base, const struct pki_msg *msg, const vo
             return result;
     }
     bytes = pki_tcp_put_msg(head, &out);
-    sent = send_at_once(ep, head, bytes, payload, msg->payload);
     ring_write(ep, head, bytes);
     if (msg->payload > 0)
         ring_write(ep, payload, msg->payload);
-    ep->tx_sent += sent;
     ep->links[0].end++;
     pki_tcp_lane_flush(ep);
     return PK_OK;

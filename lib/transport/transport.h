@@ -195,7 +195,9 @@ struct pki_transport {
 
     /* Advance what is in flight; cheap when there is nothing. */
     pk_result_t (*progress)(struct pki_iface *iface);
-    int (*wait_fd)(struct pki_iface *iface); /* readable when progress has something to do; -1: poll */
+    /* Readable when progress has something to do; -1: poll. May itself make progress. To be called before every sleep: what has been
+     * told already is not told again. */
+    int (*wait_fd)(struct pki_iface *iface);
     void (*count)(const struct pki_iface *iface, struct pki_counts *counts); /* add its own */
 };
 

@@ -18,7 +18,7 @@ static void fuzz_message_or_hello(const uint8_t *data, size_t size)
     if (size > 0)
         memcpy(exact, data, size);
     for (uint32_t nrails = 1; nrails <= PKI_RDMA_RAILS_MAX; nrails++)
-        if (size <= UINT32_MAX && pki_rdma_message_parse(exact, (uint32_t)size, nrails, &msg) &&
+        if (size <= UINT32_MAX && pki_rdma_message_parse(exact, (uint32_t)size, nrails, PKI_RDMA_PIECE_SHIFT_MIN, &msg) &&
             (msg.payload > PKI_RDMA_PAYLOAD_MAX || msg.payload > size))
             abort();
     blob.len = (uint32_t)(size < sizeof blob.bytes ? size : sizeof blob.bytes);

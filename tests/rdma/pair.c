@@ -3,6 +3,7 @@
  * Two endpoints of the rdma transport in one process, on whatever devices there are: messages with rings at their limits, puts of all
  * sizes, queue pairs that fail, a peer that leaves. Exit code 77 without a device.
  */
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -46,7 +47,7 @@ static struct pki_rdma_ep *rdma_ep(int side)
     return pki_container_of(sides[side].ep, struct pki_rdma_ep, base);
 }
 
-static void open_pair(void)
+static void open_pair(uint32_t piece_shift)
 {
     struct pki_iface_config config = { .size = 2 };
 
@@ -57,6 +58,7 @@ static void open_pair(void)
         sides[s].iface->transport = T;
         pki_list_init(&sides[s].iface->done);
         must(T->open(&config, sides[s].iface), "open");
+        pki_rdma_iface_of(sides[s].iface)->piece_shift = piece_shift;
         sides[s].ep->iface = sides[s].iface;
         sides[s].ep->rank = s;
         sides[s].ep->peer = 1 - s;
@@ -236,6 +238,45 @@ static void puts_of_all_sizes(void)
           "no registration is left in use");
 }
 
+/* Both ends have registered memory in pieces of 64 KiB. */
+static void puts_in_pieces(void)
+{
+    struct pki_rdma_iface *iface = rdma_ep(0)->iface;
+    uint64_t before = iface->registrations;
+
+    puts_of_all_sizes();
+    check(iface->registrations - before > 64 * (uint64_t)iface->nrails, "long buffers are registered in pieces");
+}
+
+static bool is_readable(int fd, int ms)
+{
+    struct pollfd poll_fd = { .fd = fd, .events = POLLIN };
+
+    return poll(&poll_fd, 1, ms) == 1;
+}
+
+/* Whoever has nothing to do may sleep until the device tells of a completion. */
+static void sleeping(void)
+{
+    struct pki_msg msg = { .kind = PKI_MSG_CREDIT, .bytes = 5 }, got;
+    const void *payload;
+    bool woken = true, quiet = true;
+
+    for (int i = 0; i < 50 && woken; i++) {
+        int fd;
+
+        while ((fd = T->wait_fd(sides[1].iface)) < 0)
+            progress();
+        quiet = quiet && !is_readable(fd, 0);
+        while (T->msg(sides[0].ep, &msg, NULL) != PK_OK && !sides[0].ep->dead)
+            (void)T->progress(sides[0].iface);
+        woken = is_readable(fd, 5000) && next_message(1, &got, &payload) && got.bytes == 5;
+        T->pop(sides[1].ep);
+    }
+    check(woken, "each of 50 messages wakes a sleeping receiver");
+    check(quiet, "and nothing else does");
+}
+
 /* Memory that was unmapped and mapped anew at the same place is registered again: the device must not write into the old pages. */
 static void remapped_memory(void)
 {
@@ -275,6 +316,28 @@ static void remapped_memory(void)
     }
     check(iface->ncached <= 256, "the cache is bounded");
     munmap(at, bytes);
+}
+
+/* Chunks of one put share doorbells and completions: no more than one for each queue pair. What else completes at the sender: the lane. */
+static void few_completions(void)
+{
+    const unsigned transfers = 8, chunks = 4;
+    struct pki_rdma_iface *iface = rdma_ep(0)->iface;
+    uint64_t requests = iface->work_requests, doorbells = iface->doorbells, completions = iface->completions;
+    unsigned shared;
+
+    if (rdma_ep(0)->nqps > 2)
+        return;
+    for (unsigned i = 0; i < transfers; i++)
+        (void)transfer(chunks << 20, 0, chunks << 20, 800 + i, NULL);
+    requests = iface->work_requests - requests;
+    doorbells = iface->doorbells - doorbells;
+    completions = iface->completions - completions;
+    shared = transfers * rdma_ep(0)->nqps + 2 * transfers; /* and for each transfer its grant, and its FIN */
+    check(requests >= transfers * (chunks + 1) && doorbells <= shared + 2 && completions <= shared + 2,
+          "chunks share doorbells and completions");
+    printf("     %llu requests, %llu doorbells, %llu completions for %u transfers of %u MiB\n", (unsigned long long)requests,
+           (unsigned long long)doorbells, (unsigned long long)completions, transfers, chunks);
 }
 
 static void kill_data_qp(void)
@@ -366,7 +429,7 @@ int main(void)
     printf("probe: %s, %.2f GB/s\n", probe.reason, probe.gbps);
     if (!probe.usable)
         return 77;
-    open_pair();
+    open_pair(PKI_RDMA_PIECE_SHIFT);
     for (int i = 0; i < rdma_ep(0)->iface->nrails; i++)
         printf("rail %d: %s port %d %s gid %d mtu %d\n", i, rdma_ep(0)->iface->rails[i].name, rdma_ep(0)->iface->rails[i].port,
                rdma_ep(0)->iface->rails[i].interface, rdma_ep(0)->iface->rails[i].gid_index,
@@ -376,10 +439,15 @@ int main(void)
     long_messages();
     puts_of_all_sizes();
     remapped_memory();
+    few_completions();
     figures();
     leaving();
     close_pair();
-    open_pair();
+    open_pair(16);
+    puts_in_pieces();
+    sleeping();
+    close_pair();
+    open_pair(PKI_RDMA_PIECE_SHIFT);
     failing_qp();
     no_path_left();
     close_pair();

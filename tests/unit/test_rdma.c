@@ -37,6 +37,7 @@ static void good_hello(struct pki_rdma_hello *hello, struct pki_blob *blob)
     hello->version = PKI_RDMA_VERSION;
     hello->nqps = 2;
     hello->nrails = 1;
+    hello->piece_shift = PKI_RDMA_PIECE_SHIFT;
     hello->rails[0].mtu = IBV_MTU_1024;
     hello->rails[0].ethernet = 1;
     blob->len = sizeof *hello;
@@ -52,13 +53,14 @@ Test(rdma, greetings)
     memcpy(blob.bytes, &hello, sizeof hello);
     cr_expect_null(pki_rdma_hello_parse(&blob, &parsed));
     cr_expect_eq(memcmp(&hello, &parsed, sizeof hello), 0);
-    for (int wrong = 0; wrong < 8; wrong++) {
+    for (int wrong = 0; wrong < 10; wrong++) {
         good_hello(&hello, &blob);
         hello.magic += wrong == 0;
         hello.version += wrong == 1;
         hello.nqps = wrong == 2 ? 0 : wrong == 3 ? PKI_RDMA_QPS_MAX + 1 : 2;
         hello.nrails = wrong == 4 ? 0 : wrong == 5 ? PKI_RDMA_RAILS_MAX + 1 : 1;
         hello.rails[0].mtu = wrong == 6 ? 0 : IBV_MTU_1024;
+        hello.piece_shift = wrong == 8 ? PKI_RDMA_PIECE_SHIFT_MIN - 1 : wrong == 9 ? PKI_RDMA_PIECE_SHIFT + 1 : 20;
         blob.len -= wrong == 7;
         memcpy(blob.bytes, &hello, sizeof hello);
         cr_expect_not_null(pki_rdma_hello_parse(&blob, &parsed), "case %d", wrong);
@@ -70,7 +72,7 @@ static bool parses(struct pki_msg msg, uint32_t count, uint32_t nrails, struct p
     uint8_t bytes[PKI_RDMA_SLOT_BYTES + 8] = { 0 };
 
     memcpy(bytes, &msg, sizeof msg);
-    return pki_rdma_message_parse(bytes, count, nrails, out);
+    return pki_rdma_message_parse(bytes, count, nrails, PKI_RDMA_PIECE_SHIFT, out);
 }
 
 Test(rdma, messages)
@@ -93,6 +95,17 @@ Test(rdma, messages)
     cr_expect_not(parses(grant, 48, 2, &out), "no keys");
     cr_expect_not(parses(grant, 48 + 4, 2, &out), "keys of one rail");
     cr_expect(parses(elsewhere, 48, 2, &out), "no host memory, no keys");
+    grant.offset = ((uint64_t)3 << PKI_RDMA_PIECE_SHIFT) - 4096;
+    grant.bytes = 4096;
+    cr_expect(parses(grant, 48 + 8, 2, &out), "it ends where a piece ends");
+    grant.bytes = 4097;
+    cr_expect(parses(grant, 48 + 16, 2, &out), "two pieces");
+    cr_expect_not(parses(grant, 48 + 8, 2, &out), "keys of one piece");
+    grant.bytes = UINT64_MAX;
+    cr_expect_not(parses(grant, 48 + 8, 2, &out), "no range of memory");
+    grant.offset = 0;
+    cr_expect_not(parses(grant, 48 + PKI_RDMA_PAYLOAD_MAX, 1, &out), "more keys than a message holds");
+    grant.bytes = 0;
     grant.payload = 8;
     cr_expect_not(parses(grant, 48 + 16, 2, &out));
 }

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Which devices and ports there are, which are near, and opening them. */
 #include <dirent.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/epoll.h>
 
 #include "topology/topology.h"
 #include "transport/rdma/rdma.h"
@@ -118,6 +120,8 @@ static void rail_close(struct pki_rdma_rail *rail)
 
     if (rail->cq != NULL)
         verbs->destroy_cq(rail->cq);
+    if (rail->channel != NULL)
+        verbs->destroy_comp_channel(rail->channel);
     if (rail->pd != NULL)
         verbs->dealloc_pd(rail->pd);
     if (rail->context != NULL)
@@ -136,12 +140,34 @@ static pk_result_t read_port(struct pki_rdma_rail *rail, struct ibv_port_attr *p
     return pki_rdma_choose_gid(rail, port->gid_tbl_len);
 }
 
+/* Completions are told on it, to who sleeps. */
+static pk_result_t open_channel(struct pki_rdma_iface *iface, struct pki_rdma_rail *rail)
+{
+    struct epoll_event event = { .events = EPOLLIN };
+
+    rail->channel = pki_verbs(NULL)->create_comp_channel(rail->context);
+    if (rail->channel == NULL)
+        return pki_fail_errno(PK_ERR_SYSTEM, NULL, "rdma: ibv_create_comp_channel on %s", rail->name);
+    if (fcntl(rail->channel->fd, F_SETFL, O_NONBLOCK) != 0 ||
+        epoll_ctl(iface->epoll_fd, EPOLL_CTL_ADD, rail->channel->fd, &event) != 0)
+        return pki_fail_errno(PK_ERR_SYSTEM, NULL, "rdma: the completion channel of %s", rail->name);
+    return PK_OK;
+}
+
+/* A device may limit how much can be registered at once. */
+static void limit_pieces(struct pki_rdma_iface *iface, uint64_t max_bytes)
+{
+    while (iface->piece_shift > PKI_RDMA_PIECE_SHIFT_MIN && (uint64_t)1 << iface->piece_shift > max_bytes)
+        iface->piece_shift--;
+}
+
 static pk_result_t furnish(struct pki_rdma_iface *iface, struct pki_rdma_rail *rail)
 {
     const struct pki_verbs *verbs = pki_verbs(NULL);
     int peers = iface->size - 1;
     int wanted = peers * (int)(2 * PKI_RDMA_RING + 8 + iface->nqps * PKI_RDMA_DEPTH);
     struct ibv_device_attr attr;
+    pk_result_t result;
 
     if (verbs->query_device(rail->context, &attr) != 0)
         return pki_fail_errno(PK_ERR_SYSTEM, NULL, "rdma: ibv_query_device of %s", rail->name);
@@ -149,10 +175,14 @@ static pk_result_t furnish(struct pki_rdma_iface *iface, struct pki_rdma_rail *r
         return pki_fail(PK_ERR_UNSUPPORTED, NULL,
                         "rdma: %s has completion queues of %d entries at most, %d are needed for %d peers", rail->name,
                         attr.max_cqe, wanted, peers);
+    limit_pieces(iface, attr.max_mr_size);
     rail->pd = verbs->alloc_pd(rail->context);
     if (rail->pd == NULL)
         return pki_fail_errno(PK_ERR_SYSTEM, NULL, "rdma: ibv_alloc_pd on %s", rail->name);
-    rail->cq = verbs->create_cq(rail->context, wanted, NULL, NULL, 0);
+    result = open_channel(iface, rail);
+    if (result != PK_OK)
+        return result;
+    rail->cq = verbs->create_cq(rail->context, wanted, NULL, rail->channel, 0);
     if (rail->cq == NULL)
         return pki_fail_errno(PK_ERR_SYSTEM, NULL, "rdma: ibv_create_cq of %d entries on %s", wanted, rail->name);
     return PK_OK;

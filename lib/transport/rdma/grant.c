@@ -56,11 +56,37 @@ static struct pki_rdma_grant *add(struct pki_rdma_ep *ep, struct pki_rdma_grants
     return &grants->at[grants->n++];
 }
 
-pk_result_t pki_rdma_grant_out(struct pki_rdma_ep *ep, const struct pki_msg *msg, uint32_t rkeys[PKI_RDMA_RAILS_MAX])
+uint32_t pki_rdma_grant_keys(const struct pki_msg *msg, uint32_t nrails, uint32_t shift)
+{
+    uint64_t bytes = length(msg), pieces;
+
+    if (bytes > 0 && msg->offset + (bytes - 1) < msg->offset)
+        return 0;
+    pieces = pki_rdma_pieces(msg->offset, bytes, shift);
+    return pieces <= PKI_RDMA_KEYS_MAX / nrails ? (uint32_t)pieces * nrails : 0;
+}
+
+static void copy_keys(const struct pki_rdma_iface *iface, const struct pki_rdma_grant *grant, uint32_t nkeys, uint32_t *rkeys)
+{
+    uint64_t first = pki_rdma_piece(grant->mr->watch.begin, grant->begin, iface->piece_shift) * (uint64_t)iface->nrails;
+
+    for (uint32_t i = 0; i < nkeys; i++)
+        rkeys[i] = grant->mr->mrs[first + i]->rkey;
+}
+
+pk_result_t pki_rdma_grant_out(struct pki_rdma_ep *ep, const struct pki_msg *msg, uint32_t rkeys[PKI_RDMA_KEYS_MAX])
 {
     struct pki_rdma_grant *grant = known(&ep->grants, msg);
+    uint32_t nkeys = pki_rdma_grant_keys(msg, (uint32_t)ep->iface->nrails, ep->iface->piece_shift);
     struct pki_rdma_mr *mr;
     pk_result_t result;
+
+    if (nkeys == 0) {
+        struct pki_where where = pki_rdma_where(ep);
+
+        return pki_fail(PK_ERR_UNSUPPORTED, &where, "rdma: a transfer of %llu bytes needs more than %u keys",
+                        (unsigned long long)length(msg), PKI_RDMA_KEYS_MAX);
+    }
 
     if (grant == NULL) {
         result = pki_rdma_mr_get(ep->iface, (void *)(uintptr_t)msg->offset, length(msg), &mr);
@@ -73,20 +99,32 @@ pk_result_t pki_rdma_grant_out(struct pki_rdma_ep *ep, const struct pki_msg *msg
         }
         grant->mr = mr;
     }
-    for (int i = 0; i < ep->iface->nrails; i++)
-        rkeys[i] = grant->mr->mrs[i]->rkey;
+    copy_keys(ep->iface, grant, nkeys, rkeys);
     return PK_OK;
 }
 
 pk_result_t pki_rdma_grant_in(struct pki_rdma_ep *ep, const struct pki_msg *msg, const uint32_t *rkeys)
 {
     struct pki_rdma_grant *target = known(&ep->targets, msg);
+    uint32_t nkeys = pki_rdma_grant_keys(msg, ep->nrails_there, ep->shift_there);
 
     if (target == NULL)
         target = add(ep, &ep->targets, msg);
     if (target == NULL)
         return PK_ERR_MEMORY;
-    memcpy(target->rkeys, rkeys, ep->nrails_there * sizeof *rkeys);
+    target->keys.begin = target->begin;
+    if (nkeys <= PKI_RDMA_RAILS_MAX) {
+        memcpy(target->keys.few, rkeys, nkeys * sizeof *rkeys);
+        return PK_OK;
+    }
+    if (target->keys.many == NULL)
+        target->keys.many = malloc(nkeys * sizeof *rkeys);
+    if (target->keys.many == NULL) {
+        struct pki_where where = pki_rdma_where(ep);
+
+        return pki_fail(PK_ERR_MEMORY, &where, "rdma: no memory for %u keys", nkeys);
+    }
+    memcpy(target->keys.many, rkeys, nkeys * sizeof *rkeys);
     return PK_OK;
 }
 
@@ -101,6 +139,7 @@ void pki_rdma_grant_end(struct pki_rdma_ep *ep, const struct pki_msg *fin, bool 
             continue;
         if (grant->mr != NULL)
             pki_rdma_mr_put(ep->iface, grant->mr);
+        free(grant->keys.many);
         *grant = grants->at[--grants->n];
     }
 }
@@ -120,6 +159,8 @@ void pki_rdma_grants_close(struct pki_rdma_ep *ep)
 {
     for (size_t i = 0; i < ep->grants.n; i++)
         pki_rdma_mr_put(ep->iface, ep->grants.at[i].mr);
+    for (size_t i = 0; i < ep->targets.n; i++)
+        free(ep->targets.at[i].keys.many);
     free(ep->grants.at);
     free(ep->targets.at);
     memset(&ep->grants, 0, sizeof ep->grants);

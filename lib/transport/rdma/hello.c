@@ -16,6 +16,8 @@ const char *pki_rdma_hello_parse(const struct pki_blob *blob, struct pki_rdma_he
         return "its version is another one";
     if (hello->nqps < 1 || hello->nqps > PKI_RDMA_QPS_MAX || hello->nrails < 1 || hello->nrails > PKI_RDMA_RAILS_MAX)
         return "its numbers of queue pairs and rails cannot be";
+    if (hello->piece_shift < PKI_RDMA_PIECE_SHIFT_MIN || hello->piece_shift > PKI_RDMA_PIECE_SHIFT)
+        return "its pieces of memory cannot be";
     for (uint32_t i = 0; i < hello->nrails; i++)
         if (hello->rails[i].mtu < IBV_MTU_256 || hello->rails[i].mtu > IBV_MTU_4096 || hello->rails[i].ethernet > 1)
             return "it describes a port that cannot be";

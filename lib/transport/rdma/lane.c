@@ -32,7 +32,8 @@ pk_result_t pki_rdma_lane_open(struct pki_rdma_ep *ep)
     if (lane->block == NULL)
         return pki_fail(PK_ERR_MEMORY, &where, "rdma: no memory for the rings of a lane");
     memset(lane->block, 0, offsetof(struct pki_rdma_block, in));
-    lane->mr = pki_verbs(NULL)->reg_mr(rail->pd, lane->block, bytes, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
+    lane->mr = pki_verbs(NULL)->reg_mr_iova2(rail->pd, lane->block, bytes, (uintptr_t)lane->block,
+                                             IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
     if (lane->mr == NULL)
         return pki_fail_errno(errno == ENOMEM ? PK_ERR_MEMORY : PK_ERR_SYSTEM, &where,
                               "rdma: registering the rings of a lane, %zu bytes, with %s (limit of locked memory: ulimit -l)",
@@ -111,14 +112,14 @@ static pk_result_t note(struct pki_rdma_ep *ep, const struct pki_msg *msg, uint3
     if (!pki_rdma_names_memory(msg))
         return PK_OK;
     parts->at[1] = rkeys;
-    parts->bytes[1] = (uint32_t)ep->iface->nrails * (uint32_t)sizeof *rkeys;
+    parts->bytes[1] = pki_rdma_grant_keys(msg, (uint32_t)ep->iface->nrails, ep->iface->piece_shift) * (uint32_t)sizeof *rkeys;
     return pki_rdma_grant_out(ep, msg, rkeys);
 }
 
 pk_result_t pki_rdma_msg(struct pki_ep *base, const struct pki_msg *msg, const void *payload)
 {
     struct pki_rdma_ep *ep = pki_rdma_ep_of(base);
-    uint32_t rkeys[PKI_RDMA_RAILS_MAX];
+    uint32_t rkeys[PKI_RDMA_KEYS_MAX];
     struct parts parts = { .at = { msg, payload },
                            .bytes = { msg->kind == PKI_MSG_EAGER ? SHORT_BYTES : LONG_BYTES, msg->payload } };
     pk_result_t result;
@@ -219,9 +220,9 @@ static void read_head(const uint8_t *slot, uint32_t bytes, struct pki_msg *msg)
         msg->payload = (uint16_t)(bytes - SHORT_BYTES);
 }
 
-bool pki_rdma_message_parse(const uint8_t *bytes, uint32_t count, uint32_t nrails, struct pki_msg *msg)
+bool pki_rdma_message_parse(const uint8_t *bytes, uint32_t count, uint32_t nrails, uint32_t shift, struct pki_msg *msg)
 {
-    uint32_t head, keys;
+    uint32_t head, keys = 0;
 
     if (count < SHORT_BYTES || count > PKI_RDMA_SLOT_BYTES || (bytes[0] != PKI_MSG_EAGER && count < LONG_BYTES))
         return false;
@@ -229,7 +230,11 @@ bool pki_rdma_message_parse(const uint8_t *bytes, uint32_t count, uint32_t nrail
     if (count - head > PKI_RDMA_PAYLOAD_MAX)
         return false;
     read_head(bytes, count, msg);
-    keys = pki_rdma_names_memory(msg) ? nrails * (uint32_t)sizeof(uint32_t) : 0;
+    if (pki_rdma_names_memory(msg)) {
+        keys = pki_rdma_grant_keys(msg, nrails, shift) * (uint32_t)sizeof(uint32_t);
+        if (keys == 0)
+            return false;
+    }
     return count - head == msg->payload + keys && (keys == 0 || msg->payload == 0);
 }
 
@@ -237,10 +242,10 @@ void pki_rdma_lane_received(struct pki_rdma_ep *ep, uint32_t bytes)
 {
     struct pki_rdma_lane *lane = &ep->lane;
     const uint8_t *slot = lane->block->in[lane->arrived % PKI_RDMA_RING];
-    uint32_t rkeys[PKI_RDMA_RAILS_MAX];
+    uint32_t rkeys[PKI_RDMA_KEYS_MAX];
     struct pki_msg msg;
 
-    if (!pki_rdma_message_parse(slot, bytes, ep->nrails_there, &msg)) {
+    if (!pki_rdma_message_parse(slot, bytes, ep->nrails_there, ep->shift_there, &msg)) {
         pki_rdma_ep_failed(ep, "the peer sent what is no message");
         return;
     }
@@ -249,7 +254,7 @@ void pki_rdma_lane_received(struct pki_rdma_ep *ep, uint32_t bytes)
         return;
     }
     if (pki_rdma_names_memory(&msg)) {
-        memcpy(rkeys, slot + LONG_BYTES, ep->nrails_there * sizeof rkeys[0]);
+        memcpy(rkeys, slot + LONG_BYTES, bytes - LONG_BYTES); /* they need not be aligned there */
         if (pki_rdma_grant_in(ep, &msg, rkeys) != PK_OK)
             pki_rdma_ep_failed(ep, "no memory for a grant");
     }

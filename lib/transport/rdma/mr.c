@@ -16,7 +16,7 @@ static void deregister(struct pki_rdma_iface *iface, struct pki_rdma_mr *mr)
 {
     pki_list_remove(&mr->node);
     pki_rdma_watch_remove(&mr->watch);
-    for (int i = 0; i < iface->nrails; i++)
+    for (uint64_t i = 0; i < mr->npieces * (uint64_t)iface->nrails; i++)
         if (mr->mrs[i] != NULL)
             pki_verbs(NULL)->dereg_mr(mr->mrs[i]);
     free(mr);
@@ -28,13 +28,19 @@ static void evict_oldest(struct pki_rdma_iface *iface)
     deregister(iface, pki_container_of(iface->cached.next, struct pki_rdma_mr, node));
 }
 
-/* A source may be memory that this process may only read. */
-static struct ibv_mr *register_on(const struct pki_rdma_rail *rail, void *addr, size_t bytes)
+/* A source may be memory that this process may only read. Writes may pass each other on their way through the machine, if they may not
+ * pass the message that tells of them: it is of the same device, and strictly ordered. */
+static struct ibv_mr *register_on(const struct pki_rdma_iface *iface, int rail, void *addr, size_t bytes)
 {
     const struct pki_verbs *verbs = pki_verbs(NULL);
-    struct ibv_mr *mr = verbs->reg_mr(rail->pd, addr, bytes, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
+    struct ibv_pd *pd = iface->rails[rail].pd;
+    unsigned access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE;
+    struct ibv_mr *mr;
 
-    return mr != NULL || (errno != EFAULT && errno != EACCES) ? mr : verbs->reg_mr(rail->pd, addr, bytes, 0);
+    if (iface->nrails == 1)
+        access |= IBV_ACCESS_RELAXED_ORDERING;
+    mr = verbs->reg_mr_iova2(pd, addr, bytes, (uintptr_t)addr, access);
+    return mr != NULL || (errno != EFAULT && errno != EACCES) ? mr : verbs->reg_mr_iova2(pd, addr, bytes, (uintptr_t)addr, 0);
 }
 
 /* Where the limit of registered memory is reached, unused registrations make room. */
@@ -42,34 +48,51 @@ static struct ibv_mr *register_with_room(struct pki_rdma_iface *iface, int rail,
 {
     struct ibv_mr *mr;
 
-    while ((mr = register_on(&iface->rails[rail], addr, bytes)) == NULL && errno == ENOMEM && iface->ncached > 0)
+    while ((mr = register_on(iface, rail, addr, bytes)) == NULL && errno == ENOMEM && iface->ncached > 0)
         evict_oldest(iface);
     if (mr != NULL)
         iface->registrations++;
     return mr;
 }
 
+static pk_result_t register_pieces(struct pki_rdma_iface *iface, struct pki_rdma_mr *mr)
+{
+    uintptr_t begin = mr->watch.begin, end;
+
+    for (uint32_t piece = 0; piece < mr->npieces; piece++, begin = end) {
+        end = ((begin >> iface->piece_shift) + 1) << iface->piece_shift;
+        end = end < mr->watch.end && end != 0 ? end : mr->watch.end;
+        for (int i = 0; i < iface->nrails; i++) {
+            struct ibv_mr **slot = &mr->mrs[piece * (uint64_t)iface->nrails + (uint64_t)i];
+
+            *slot = register_with_room(iface, i, (void *)begin, end - begin);
+            if (*slot == NULL)
+                return pki_fail_errno(errno == ENOMEM ? PK_ERR_MEMORY : PK_ERR_SYSTEM, NULL,
+                                      "rdma: registering %zu bytes with %s (limit of locked memory: ulimit -l)",
+                                      (size_t)(end - begin), iface->rails[i].name);
+        }
+    }
+    return PK_OK;
+}
+
 static pk_result_t register_new(struct pki_rdma_iface *iface, uintptr_t begin, uintptr_t end, struct pki_rdma_mr **out)
 {
-    struct pki_rdma_mr *mr = calloc(1, sizeof *mr);
+    uint64_t npieces = pki_rdma_pieces(begin, end - begin, iface->piece_shift);
+    struct pki_rdma_mr *mr = calloc(1, sizeof *mr + npieces * (uint64_t)iface->nrails * sizeof mr->mrs[0]);
+    pk_result_t result;
 
     if (mr == NULL)
         return pki_fail(PK_ERR_MEMORY, NULL, "rdma: no memory for a registration");
     mr->watch.begin = begin;
     mr->watch.end = end;
     mr->users = 1;
+    mr->npieces = (uint32_t)npieces;
     pki_list_init(&mr->node);
     pki_rdma_watch_add(&mr->watch); /* before the pages are taken, so that no change goes unnoticed */
-    for (int i = 0; i < iface->nrails; i++) {
-        mr->mrs[i] = register_with_room(iface, i, (void *)begin, end - begin);
-        if (mr->mrs[i] == NULL) {
-            pk_result_t result = pki_fail_errno(errno == ENOMEM ? PK_ERR_MEMORY : PK_ERR_SYSTEM, NULL,
-                                                "rdma: registering %zu bytes with %s (limit of locked memory: ulimit -l)",
-                                                (size_t)(end - begin), iface->rails[i].name);
-
-            deregister(iface, mr);
-            return result;
-        }
+    result = register_pieces(iface, mr);
+    if (result != PK_OK) {
+        deregister(iface, mr);
+        return result;
     }
     pki_list_push(&iface->used, &mr->node);
     *out = mr;

@@ -61,17 +61,23 @@ static struct pki_rdma_qp *least_loaded(struct pki_rdma_ep *ep)
 static void gather(struct pki_rdma_qp *qp, const struct pki_rdma_chunk *chunk)
 {
     const struct pki_rdma_move *move = chunk->move;
+    const struct pki_rdma_ep *ep = qp->ep;
+    uintptr_t source = (uintptr_t)move->put->src + chunk->offset;
+    uint64_t remote = move->put->remote + chunk->offset;
+    uint64_t here = pki_rdma_piece(move->mr->watch.begin, source, ep->iface->piece_shift);
+    uint64_t there = pki_rdma_piece(move->keys.begin, remote, ep->shift_there);
+    const uint32_t *rkeys = move->keys.many != NULL ? move->keys.many : move->keys.few;
     struct ibv_send_wr *wr = &qp->requests[qp->gathered];
     struct ibv_sge *piece = &qp->pieces[qp->gathered];
 
-    *piece = (struct ibv_sge){ .addr = (uintptr_t)move->put->src + chunk->offset,
+    *piece = (struct ibv_sge){ .addr = source,
                                .length = chunk->bytes,
-                               .lkey = move->mr->mrs[qp->rail_here]->lkey };
+                               .lkey = move->mr->mrs[here * (uint64_t)ep->iface->nrails + qp->rail_here]->lkey };
     *wr = (struct ibv_send_wr){
         .wr_id = pki_rdma_wr_id(qp, qp->posted), .sg_list = piece, .num_sge = 1, .opcode = IBV_WR_RDMA_WRITE
     };
-    wr->wr.rdma.remote_addr = move->put->remote + chunk->offset;
-    wr->wr.rdma.rkey = move->rkeys[qp->rail_there];
+    wr->wr.rdma.remote_addr = remote;
+    wr->wr.rdma.rkey = rkeys[there * ep->nrails_there + qp->rail_there];
     if ((qp->posted + 1) % SIGNAL_EVERY == 0)
         wr->send_flags = IBV_SEND_SIGNALED;
     if (qp->gathered > 0)
@@ -97,11 +103,24 @@ static void ring_doorbells(struct pki_rdma_ep *ep)
     }
 }
 
+/* A request has one key at each end, so a chunk ends where a piece of registered memory does. */
+static size_t chunk_here(const struct pki_rdma_ep *ep, const struct pki_rdma_move *move)
+{
+    const struct pki_put *put = move->put;
+    uint64_t here = (uint64_t)1 << ep->iface->piece_shift, there = (uint64_t)1 << ep->shift_there;
+    size_t bytes = put->bytes - move->issued;
+
+    bytes = bytes < move->chunk ? bytes : move->chunk;
+    here -= ((uintptr_t)put->src + move->issued) % here;
+    there -= (put->remote + move->issued) % there;
+    bytes = bytes < here ? bytes : here;
+    return bytes < there ? bytes : there;
+}
+
 /* The next chunk that has to go: of a failed queue pair first. */
 static bool next_chunk(struct pki_rdma_ep *ep, struct pki_rdma_chunk *chunk)
 {
     struct pki_rdma_move *move;
-    size_t left;
 
     if (ep->nredo > 0) {
         *chunk = ep->redo[--ep->nredo];
@@ -110,10 +129,7 @@ static bool next_chunk(struct pki_rdma_ep *ep, struct pki_rdma_chunk *chunk)
     if (ep->move_next == ep->move_end)
         return false;
     move = move_at(ep, ep->move_next);
-    left = move->put->bytes - move->issued;
-    *chunk = (struct pki_rdma_chunk){ .move = move,
-                                      .offset = move->issued,
-                                      .bytes = (uint32_t)(left < move->chunk ? left : move->chunk) };
+    *chunk = (struct pki_rdma_chunk){ .move = move, .offset = move->issued, .bytes = (uint32_t)chunk_here(ep, move) };
     move->issued += chunk->bytes;
     move->flying++;
     if (move->issued == move->put->bytes)
@@ -158,7 +174,7 @@ pk_result_t pki_rdma_put(struct pki_put *put)
     if (target == NULL || put->bytes == 0 || put->done_remote.word != NULL)
         return pki_fail(PK_ERR_INTERNAL, &where, "rdma: a put of %zu bytes to where nothing was granted", put->bytes);
     *move = (struct pki_rdma_move){ .put = put, .chunk = chunk_size(ep, put->bytes) };
-    memcpy(move->rkeys, target->rkeys, sizeof move->rkeys);
+    move->keys = target->keys;
     result = pki_rdma_mr_get(ep->iface, put->src, put->bytes, &move->mr);
     if (result != PK_OK)
         return result;

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/epoll.h>
 #include <sys/random.h>
 #include <unistd.h>
 
@@ -38,6 +39,10 @@ static pk_result_t rdma_open(const struct pki_iface_config *config, struct pki_i
     iface->size = config->size;
     iface->device = config->device;
     iface->nqps = (uint32_t)qps;
+    iface->piece_shift = PKI_RDMA_PIECE_SHIFT;
+    iface->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+    if (iface->epoll_fd < 0)
+        return pki_fail_errno(PK_ERR_SYSTEM, NULL, "rdma: epoll_create1");
     base->msg_payload_max = PKI_RDMA_PAYLOAD_MAX;
     pki_list_init(&iface->eps);
     pki_list_init(&iface->used);
@@ -53,6 +58,7 @@ static void rdma_close(struct pki_iface *base)
     if (iface->nrails > 0)
         pki_rdma_watch_close();
     pki_rdma_rails_close(iface);
+    close(iface->epoll_fd);
     free(iface->qps);
     iface->qps = NULL;
 }
@@ -62,9 +68,12 @@ static void rdma_close(struct pki_iface *base)
 static void fill_hello(const struct pki_rdma_ep *ep, struct pki_blob *mine)
 {
     const struct pki_rdma_iface *iface = ep->iface;
-    struct pki_rdma_hello hello = {
-        .magic = PKI_RDMA_MAGIC, .version = PKI_RDMA_VERSION, .nqps = ep->nqps, .nrails = (uint32_t)iface->nrails, .psn = ep->psn
-    };
+    struct pki_rdma_hello hello = { .magic = PKI_RDMA_MAGIC,
+                                    .version = PKI_RDMA_VERSION,
+                                    .nqps = ep->nqps,
+                                    .nrails = (uint32_t)iface->nrails,
+                                    .psn = ep->psn,
+                                    .piece_shift = iface->piece_shift };
 
     hello.credit = (uintptr_t)&ep->lane.block->credit;
     hello.credit_rkey = ep->lane.mr->rkey;
@@ -130,6 +139,7 @@ static pk_result_t rdma_ep_connect(struct pki_ep *base, struct pki_blob *theirs)
     if (why != NULL)
         return pki_fail(PK_ERR_MISMATCH, &where, "rdma: the peer's greeting cannot be used: %s", why);
     ep->nrails_there = hello.nrails;
+    ep->shift_there = hello.piece_shift;
     ep->lane.their_credit = hello.credit;
     ep->lane.their_rkey = hello.credit_rkey;
     result = pki_rdma_qps_connect(ep, &hello);
@@ -253,6 +263,34 @@ static pk_result_t rdma_progress(struct pki_iface *base)
     return PK_OK;
 }
 
+/* Events that were told before, of completions that may have been polled since. */
+static void take_events(struct pki_rdma_rail *rail)
+{
+    struct ibv_cq *cq;
+    void *context;
+
+    while (pki_verbs(NULL)->get_cq_event(rail->channel, &cq, &context) == 0) {
+        pki_verbs(NULL)->ack_cq_events(cq, 1);
+        rail->armed = false;
+    }
+}
+
+/* What completed before a queue was armed is not told, so it is polled once more. */
+static int rdma_wait_fd(struct pki_iface *base)
+{
+    struct pki_rdma_iface *iface = pki_rdma_iface_of(base);
+
+    for (int r = 0; r < iface->nrails; r++) {
+        struct pki_rdma_rail *rail = &iface->rails[r];
+
+        take_events(rail);
+        if (!rail->armed && ibv_req_notify_cq(rail->cq, 0) != 0)
+            return -1;
+        rail->armed = true;
+    }
+    return pki_rdma_poll(iface) ? -1 : iface->epoll_fd;
+}
+
 static void rdma_count(const struct pki_iface *base, struct pki_counts *counts)
 {
     const struct pki_rdma_iface *iface = pki_container_of(base, struct pki_rdma_iface, base);
@@ -281,5 +319,6 @@ const struct pki_transport pki_transport_rdma = {
     .pop = pki_rdma_pop,
     .put = pki_rdma_put,
     .progress = rdma_progress,
+    .wait_fd = rdma_wait_fd,
     .count = rdma_count,
 };

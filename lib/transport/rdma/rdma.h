@@ -12,6 +12,8 @@
  * FIN of that transfer has gone. A put is cut into chunks, each an RDMA WRITE on the queue pair with fewest bytes in flight. When all have
  * been acknowledged the put is done; the FIN that the engine sends then comes behind the bytes.
  *
+ * Completion events are for who wants to sleep (wait_fd); nothing is armed before.
+ *
  * A queue pair that fails gives its chunks to the others. An endpoint without its lane or without any data queue pair is dead.
  */
 #ifndef PKI_RDMA_H
@@ -31,10 +33,14 @@
 #define PKI_RDMA_DEPTH 16u         /* chunks in flight on a data queue pair. A power of two */
 #define PKI_RDMA_MOVES 64u         /* puts to one peer in flight. A power of two */
 #define PKI_RDMA_INLINE 128u       /* bytes that a send carries in its request, where the device can */
+#define PKI_RDMA_KEYS_MAX (PKI_RDMA_PAYLOAD_MAX / (uint32_t)sizeof(uint32_t)) /* behind one GRANT */
 #define PKI_RDMA_SLOT_BYTES (sizeof(struct pki_msg) + PKI_RDMA_PAYLOAD_MAX)
 
 #define PKI_RDMA_MAGIC 0x52444d41u
-#define PKI_RDMA_VERSION 1u
+#define PKI_RDMA_VERSION 2u
+/* Memory is registered in pieces of 2^shift bytes at most, whose borders are multiples of that: keys of a range follow from its address. */
+#define PKI_RDMA_PIECE_SHIFT 30u
+#define PKI_RDMA_PIECE_SHIFT_MIN 12u
 #define PKI_RDMA_RECEIVE ((uint64_t)1 << 63) /* in a work request's id: it is a receive */
 
 struct pki_rdma_ep;
@@ -44,6 +50,8 @@ struct pki_rdma_rail {
     struct ibv_context *context;
     struct ibv_pd *pd;
     struct ibv_cq *cq;
+    struct ibv_comp_channel *channel;
+    bool armed;         /* the next completion is told on the channel */
     char name[32];      /* "mlx5_0" */
     char interface[16]; /* "eth0", or empty */
     uint8_t port;
@@ -63,18 +71,25 @@ struct pki_rdma_watch {
     atomic_bool stale; /* these addresses mean other pages now, or none */
 };
 
-/* Memory that devices may reach, on all rails. */
+/* Memory that devices may reach, on all rails, in pieces. */
 struct pki_rdma_mr {
     struct pki_list node; /* iface->cached or iface->used */
     unsigned users;
     struct pki_rdma_watch watch;
-    struct ibv_mr *mrs[PKI_RDMA_RAILS_MAX];
+    uint32_t npieces;
+    struct ibv_mr *mrs[]; /* [piece * nrails + rail] */
+};
+
+/* Of a range at the peer. Few, and then they lie here, unless it is huge. */
+struct pki_rdma_keys {
+    uint64_t begin;                          /* of the range */
+    uint32_t few[PKI_RDMA_RAILS_MAX], *many; /* [piece * rails there + rail]; many: NULL, or the target's */
 };
 
 struct pki_rdma_move { /* a put in flight */
     struct pki_put *put;
     struct pki_rdma_mr *mr;
-    uint32_t rkeys[PKI_RDMA_RAILS_MAX]; /* by the peer's rails */
+    struct pki_rdma_keys keys;
     size_t chunk, issued;
     unsigned flying; /* chunks given to a queue pair, or waiting for another one, and not acknowledged */
 };
@@ -89,9 +104,9 @@ struct pki_rdma_qp {
     struct ibv_qp *qp;
     struct pki_rdma_ep *ep;
     struct pki_rdma_rail *rail;
-    uint32_t slot;              /* in iface->qps */
+    uint32_t slot; /* in iface->qps */
     uint32_t rail_here, rail_there;
-    uint32_t inline_bytes;      /* that a request may carry itself */
+    uint32_t inline_bytes; /* that a request may carry itself */
     bool dead;
     uint32_t posted, completed; /* work requests ever; sequence numbers */
     size_t bytes;               /* in flight */
@@ -116,9 +131,9 @@ struct pki_rdma_lane {
     struct ibv_mr *mr;
     uint32_t bytes[PKI_RDMA_RING]; /* of each message that has come */
     uint32_t arrived, popped, reposted;
-    uint32_t told;                 /* value of `reposted` that the peer knows or will know */
+    uint32_t told; /* value of `reposted` that the peer knows or will know */
     uint32_t sent;
-    uint64_t their_credit;         /* where the peer's word is */
+    uint64_t their_credit; /* where the peer's word is */
     uint32_t their_rkey;
 };
 
@@ -127,9 +142,9 @@ struct pki_rdma_grant {
     uint8_t flags;
     uint16_t index;
     uint64_t op;
-    uint64_t begin, bytes;              /* address in the receiver's process */
-    struct pki_rdma_mr *mr;             /* grants */
-    uint32_t rkeys[PKI_RDMA_RAILS_MAX]; /* targets */
+    uint64_t begin, bytes;     /* address in the receiver's process */
+    struct pki_rdma_mr *mr;    /* grants */
+    struct pki_rdma_keys keys; /* targets */
 };
 
 struct pki_rdma_grants {
@@ -143,6 +158,7 @@ struct pki_rdma_hello {
     uint32_t nqps; /* of data, that this rank would like */
     uint32_t nrails;
     uint32_t psn;
+    uint32_t piece_shift;
     uint32_t credit_rkey;
     uint64_t credit;
     uint32_t qpns[1 + PKI_RDMA_QPS_MAX]; /* the lane's first */
@@ -156,15 +172,16 @@ struct pki_rdma_hello {
 struct pki_rdma_ep {
     struct pki_ep base;
     struct pki_rdma_iface *iface;
-    struct pki_list node; /* iface->eps */
+    struct pki_list node;    /* iface->eps */
     struct pki_rdma_qp *qps; /* [1 + nqps], the lane's first */
     uint32_t nqps, nqps_made, nrails_there, psn;
+    uint32_t shift_there; /* the peer's piece_shift */
     bool left;            /* the peer has closed its end in good order */
     struct pki_rdma_lane lane;
     struct pki_rdma_grants grants, targets;
     struct pki_rdma_move moves[PKI_RDMA_MOVES];
     uint32_t move_head, move_next, move_end; /* [head, next) are issued as a whole, [next, end) not yet */
-    struct pki_rdma_chunk *redo; /* chunks of failed queue pairs */
+    struct pki_rdma_chunk *redo;             /* chunks of failed queue pairs */
     unsigned nredo;
 };
 
@@ -172,7 +189,8 @@ struct pki_rdma_iface {
     struct pki_iface base;
     struct pki_device *device;
     int rank, size;
-    uint32_t nqps;
+    uint32_t nqps, piece_shift;
+    int epoll_fd; /* of the rails' channels */
     struct pki_rdma_rail rails[PKI_RDMA_RAILS_MAX];
     int nrails;
     bool refused; /* no rail could be opened: tried once */
@@ -220,6 +238,17 @@ void pki_rdma_watch_remove(struct pki_rdma_watch *watch);
 /* What this thread has unmapped before is marked stale when this returns. */
 void pki_rdma_watch_sync(void);
 
+/* Pieces that a range of memory touches, and the number of the one that holds `at`. */
+static inline uint64_t pki_rdma_piece(uint64_t begin, uint64_t at, uint32_t shift)
+{
+    return (at >> shift) - (begin >> shift);
+}
+
+static inline uint64_t pki_rdma_pieces(uint64_t begin, uint64_t bytes, uint32_t shift)
+{
+    return pki_rdma_piece(begin, begin + (bytes > 0 ? bytes - 1 : 0), shift) + 1;
+}
+
 /* mr.c */
 pk_result_t pki_rdma_mr_get(struct pki_rdma_iface *iface, const void *addr, size_t bytes, struct pki_rdma_mr **mr);
 void pki_rdma_mr_put(struct pki_rdma_iface *iface, struct pki_rdma_mr *mr);
@@ -254,12 +283,13 @@ pk_result_t pki_rdma_lane_fill(struct pki_rdma_ep *ep);
 /* Say goodbye and wait, a moment at most, until all that was sent has arrived. */
 void pki_rdma_lane_leave(struct pki_rdma_ep *ep);
 
-/* A message that has come: false when it is none; `nrails` of the peer. Pure. */
-bool pki_rdma_message_parse(const uint8_t *bytes, uint32_t count, uint32_t nrails, struct pki_msg *msg);
+/* A message that has come: false when it is none; `nrails` and piece `shift` of the peer. Pure. */
+bool pki_rdma_message_parse(const uint8_t *bytes, uint32_t count, uint32_t nrails, uint32_t shift, struct pki_msg *msg);
 
 /* grant.c. Does this message name host memory that the other end will write to? Then keys follow it. */
 bool pki_rdma_names_memory(const struct pki_msg *msg);
-pk_result_t pki_rdma_grant_out(struct pki_rdma_ep *ep, const struct pki_msg *msg, uint32_t rkeys[PKI_RDMA_RAILS_MAX]);
+uint32_t pki_rdma_grant_keys(const struct pki_msg *msg, uint32_t nrails, uint32_t shift); /* how many; 0: none, or no range */
+pk_result_t pki_rdma_grant_out(struct pki_rdma_ep *ep, const struct pki_msg *msg, uint32_t rkeys[PKI_RDMA_KEYS_MAX]);
 pk_result_t pki_rdma_grant_in(struct pki_rdma_ep *ep, const struct pki_msg *msg, const uint32_t *rkeys);
 /* The FIN of the whole transfer has come, or gone: its grant, or target, is of no further use. */
 void pki_rdma_grant_end(struct pki_rdma_ep *ep, const struct pki_msg *fin, bool ours);

@@ -20,8 +20,13 @@ struct pki_verbs {
     __typeof__(_ibv_query_gid_ex) *query_gid_ex;
     __typeof__(ibv_alloc_pd) *alloc_pd;
     __typeof__(ibv_dealloc_pd) *dealloc_pd;
-    struct ibv_mr *(*reg_mr)(struct ibv_pd *pd, void *addr, size_t bytes, int access);
+    /* Leaves away optional access flags (relaxed ordering) that the kernel does not know. */
+    __typeof__(ibv_reg_mr_iova2) *reg_mr_iova2;
     __typeof__(ibv_dereg_mr) *dereg_mr;
+    __typeof__(ibv_create_comp_channel) *create_comp_channel;
+    __typeof__(ibv_destroy_comp_channel) *destroy_comp_channel;
+    __typeof__(ibv_get_cq_event) *get_cq_event;
+    __typeof__(ibv_ack_cq_events) *ack_cq_events;
     __typeof__(ibv_create_cq) *create_cq;
     __typeof__(ibv_destroy_cq) *destroy_cq;
     __typeof__(ibv_create_qp) *create_qp;

@@ -1,0 +1,35 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Queue pairs that fail and registrations that cannot be had while two ranks exchange data: right data, or the named error in time.
+# usage, inside vm.sh: limits.sh FOLDER-OF-TEST-PROGRAMS
+set -u
+bin=$1
+. "$(dirname "$0")/check.sh"
+
+shim() { wrapper=(env LD_PRELOAD="$bin/rdma-shim.so" PK_QPS=2 "$@"); }
+# The library's own program, without the library's own privilege to lock memory.
+locked() { wrapper=(setpriv --bounding-set=-ipc_lock --inh-caps=-ipc_lock bash -c "ulimit -l $1; exec \"\$@\"" --); }
+
+RANK0=SHIM_KILL_QP=3000:1
+shim
+damage "one data queue pair fails" ok 4 1048576 2 :
+grep -q 'a queue pair on .* has failed, 1 are left' /tmp/log
+outcome "and it did" $?
+RANK0=SHIM_KILL_QP=3000:1,3000:2
+damage "both data queue pairs fail" peer 25 1048576 2 :
+RANK0=SHIM_KILL_QP=3000:0
+damage "the lane's queue pair fails" peer 25 1048576 2 :
+unset RANK0
+shim SHIM_MAX_MRS=9
+damage "9 registrations at a time, 40 buffers" ok 4 262144 40 :
+shim SHIM_MAX_MRS=1
+damage "none but the lane's" memory 20 1048576 1 :
+shim SHIM_MAX_MR_BYTES=65536
+damage "registrations of 64 KiB" ok 3 4194304 2 :
+locked 12288
+damage "room for few registrations, many buffers" ok 4 1048576 40 :
+damage "no room for a registration" memory 20 16777216 1 :
+locked '$((PK_RANK * 65536))'
+wrapper=(env EXPECT_TRANSPORT=tcp "${wrapper[@]}")
+damage "rank 0 may lock no memory: both go over tcp" ok 2 1048576 2 :
+the_end

@@ -1,0 +1,157 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Devices that are poorer, or break: preloaded, it stands between the library and libibverbs, where the library looks its functions up.
+ *   SHIM_NO_INLINE=1      no queue pair carries bytes in its requests
+ *   SHIM_MAX_MR_BYTES=N   one registration covers at most so many
+ *   SHIM_MAX_MRS=N        so many registrations at a time; more fail with ENOMEM
+ *   SHIM_KILL_QP=MS:K,... MS milliseconds after queue pair number K (from 0, in the order in which they are made) was made, it is put into error
+ */
+#include <dlfcn.h>
+#include <errno.h>
+#include <infiniband/verbs.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static void *(*real_dlsym)(void *handle, const char *name);
+static struct ibv_qp *(*real_create_qp)(struct ibv_pd *pd, struct ibv_qp_init_attr *attr);
+static int (*real_modify_qp)(struct ibv_qp *qp, struct ibv_qp_attr *attr, int mask);
+static int (*real_query_device)(struct ibv_context *context, struct ibv_device_attr *attr);
+static struct ibv_mr *(*real_reg_mr_iova2)(struct ibv_pd *pd, void *addr, size_t bytes, uint64_t iova, unsigned int access);
+static int (*real_dereg_mr)(struct ibv_mr *mr);
+static atomic_int mrs, qps;
+
+struct kill {
+    struct ibv_qp *qp;
+    int number;
+    useconds_t us;
+};
+
+static long number_of(const char *name)
+{
+    const char *value = getenv(name);
+
+    return value != NULL ? atol(value) : 0;
+}
+
+static void *kill_later(void *arg)
+{
+    struct kill *kill = arg;
+    struct ibv_qp_attr attr = { .qp_state = IBV_QPS_ERR };
+
+    usleep(kill->us);
+    printf("shim: queue pair %d is put into error: %d\n", kill->number, real_modify_qp(kill->qp, &attr, IBV_QP_STATE));
+    fflush(stdout);
+    free(kill);
+    return NULL;
+}
+
+static void plan_death(struct ibv_qp *qp, int number)
+{
+    const char *at = getenv("SHIM_KILL_QP");
+
+    while (at != NULL && *at != '\0') {
+        char *end;
+        long ms = strtol(at, &end, 10), which = *end == ':' ? strtol(end + 1, &end, 10) : -1;
+        struct kill *kill = which == number ? malloc(sizeof *kill) : NULL;
+        pthread_t thread;
+
+        if (kill != NULL) {
+            *kill = (struct kill){ .qp = qp, .number = number, .us = (useconds_t)ms * 1000 };
+            if (pthread_create(&thread, NULL, kill_later, kill) == 0)
+                pthread_detach(thread);
+        }
+        at = *end == ',' ? end + 1 : NULL;
+    }
+}
+
+static struct ibv_qp *create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *attr)
+{
+    struct ibv_qp *qp;
+
+    if (number_of("SHIM_NO_INLINE") != 0 && attr->cap.max_inline_data > 0) {
+        errno = EINVAL;
+        return NULL;
+    }
+    qp = real_create_qp(pd, attr);
+    if (qp != NULL)
+        plan_death(qp, atomic_fetch_add(&qps, 1));
+    return qp;
+}
+
+static int query_device(struct ibv_context *context, struct ibv_device_attr *attr)
+{
+    int error = real_query_device(context, attr);
+
+    if (error == 0 && number_of("SHIM_MAX_MR_BYTES") > 0)
+        attr->max_mr_size = (uint64_t)number_of("SHIM_MAX_MR_BYTES");
+    return error;
+}
+
+static struct ibv_mr *reg_mr_iova2(struct ibv_pd *pd, void *addr, size_t bytes, uint64_t iova, unsigned int access)
+{
+    long most = number_of("SHIM_MAX_MRS"), longest = number_of("SHIM_MAX_MR_BYTES");
+    struct ibv_mr *mr = NULL;
+
+    if (longest > 0 && bytes > (size_t)longest && bytes > 1 << 20) /* a lane's rings are shorter than any device's limit */
+        errno = EINVAL;
+    else if (most > 0 && atomic_load(&mrs) >= most)
+        errno = ENOMEM;
+    else
+        mr = real_reg_mr_iova2(pd, addr, bytes, iova, access);
+    if (mr != NULL)
+        atomic_fetch_add(&mrs, 1);
+    return mr;
+}
+
+static int dereg_mr(struct ibv_mr *mr)
+{
+    atomic_fetch_sub(&mrs, 1);
+    return real_dereg_mr(mr);
+}
+
+typedef void (*function)(void);
+
+static const struct {
+    const char *name;
+    void *real; /* the variable */
+    function instead;
+} functions[] = {
+    { "ibv_create_qp", &real_create_qp, (function)create_qp },
+    { "ibv_modify_qp", &real_modify_qp, NULL },
+    { "ibv_query_device", &real_query_device, (function)query_device },
+    { "ibv_reg_mr_iova2", &real_reg_mr_iova2, (function)reg_mr_iova2 },
+    { "ibv_dereg_mr", &real_dereg_mr, (function)dereg_mr },
+};
+
+/* By memcpy, because C has no conversion between functions' and objects' addresses. */
+static void find_real_dlsym(void)
+{
+    void *found = dlvsym(RTLD_NEXT, "dlsym", "GLIBC_2.34");
+
+    if (found == NULL)
+        found = dlvsym(RTLD_NEXT, "dlsym", "GLIBC_2.2.5");
+    if (found == NULL)
+        abort();
+    memcpy(&real_dlsym, &found, sizeof found);
+}
+
+void *dlsym(void *restrict handle, const char *restrict name)
+{
+    void *found;
+
+    if (real_dlsym == NULL)
+        find_real_dlsym();
+    found = real_dlsym(handle, name);
+    for (size_t i = 0; i < sizeof functions / sizeof functions[0] && found != NULL; i++)
+        if (strcmp(functions[i].name, name) == 0) {
+            memcpy(functions[i].real, &found, sizeof found);
+            if (functions[i].instead != NULL)
+                memcpy(&found, &functions[i].instead, sizeof found);
+            return found;
+        }
+    return found;
+}

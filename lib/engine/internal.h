@@ -518,15 +518,27 @@ void pki_self_advance(struct pki_xfer *xfer);
 /* region.c */
 pk_result_t pki_region_tell(struct pki_engine *engine, struct pki_peer *peer, const void *addr, size_t bytes, uint32_t *id,
                             uint64_t *offset); /* PK_IN_PROGRESS: the socket is full */
+/* Memory of pk_mem_alloc; and it is no more. */
+pk_result_t pki_region_tell_host(struct pki_engine *engine, struct pki_peer *peer, const struct pki_mem *mem, uint32_t *id);
+void pki_region_withdraw(struct pki_engine *engine, const struct pki_mem *mem);
+/* A granted transfer keeps its region from being forgotten until it has ended. 0: none. */
+void pki_region_hold(struct pki_engine *engine, uint32_t id);
+void pki_region_drop(struct pki_engine *engine, uint32_t id);
+static inline uint32_t pki_region_index(uint32_t id)
+{
+    return (id & (PKI_REGION_GENERATION - 1)) - 1;
+}
+void pki_region_close_all(struct pki_engine *engine); /* the peers' too */
+void pki_export_release(struct pki_export *exported);
+bool pki_region_registered(struct pki_engine *engine, const void *ptr, size_t bytes);
+
+/* import.c: a peer's regions */
 /* Where region `id` of the peer is mapped here; [offset, offset + bytes) must lie in it. */
 pk_result_t pki_region_map(struct pki_engine *engine, struct pki_peer *peer, uint32_t id, uint64_t offset, uint64_t bytes,
                            uint64_t *remote);
 /* The same for the host memory that a GRANT or OFFER names. `here`: where this process has it mapped, else its address at the peer. */
 pk_result_t pki_region_map_host(struct pki_engine *engine, struct pki_peer *peer, const struct pki_msg *msg, bool here,
                                 uint64_t *remote);
-/* Memory of pk_mem_alloc; and it is no more. */
-pk_result_t pki_region_tell_host(struct pki_engine *engine, struct pki_peer *peer, const struct pki_mem *mem, uint32_t *id);
-void pki_region_withdraw(struct pki_engine *engine, const struct pki_mem *mem);
 /* A description has come: keep it until it is mapped. Takes over its descriptors. */
 pk_result_t pki_region_arrived(struct pki_engine *engine, struct pki_peer *peer, uint32_t id, const struct pki_export *exported);
 /* NULL: this region has not been described. */
@@ -535,16 +547,7 @@ struct pki_import *pki_region_import(struct pki_peer *peer, uint32_t id);
 void pki_region_forgotten(struct pki_engine *engine, struct pki_peer *peer, uint32_t id);
 bool pki_region_retired_many(const struct pki_engine *engine);
 void pki_region_close_retired(struct pki_engine *engine); /* nothing waits in a stream now */
-/* A granted transfer keeps its region from being forgotten until it has ended. 0: none. */
-void pki_region_hold(struct pki_engine *engine, uint32_t id);
-void pki_region_drop(struct pki_engine *engine, uint32_t id);
-static inline uint32_t pki_region_index(uint32_t id)
-{
-    return (id & (PKI_REGION_GENERATION - 1)) - 1;
-}
-void pki_region_close_all(struct pki_engine *engine);
-void pki_export_release(struct pki_export *exported);
-bool pki_region_registered(struct pki_engine *engine, const void *ptr, size_t bytes);
+void pki_region_close_imports(struct pki_peer *peer);
 
 /* shared.c: let a GRANT or OFFER name the transfer's memory as a region that the peer knows. PK_ERR_UNSUPPORTED, without a record: it is
  * not of pk_mem_alloc. */

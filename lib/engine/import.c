@@ -1,0 +1,195 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Regions of peers: what they described, and what of it is mapped here. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/internal.h"
+
+#define RETIRED_MAX 64
+#define RETIRED_BYTES_MAX ((size_t)256 << 20)
+
+struct retired { /* a mapping that nobody needs any more */
+    struct pki_list node;
+    struct pki_ep *way;
+    struct pki_export exported;
+    uint64_t remote;
+};
+
+struct pki_import *pki_region_import(struct pki_peer *peer, uint32_t id)
+{
+    uint32_t index = pki_region_index(id);
+
+    return id == 0 || index >= peer->nimports || peer->imports[index].id != id ? NULL : &peer->imports[index];
+}
+
+static struct pki_ep *way_of(struct pki_peer *peer, const struct pki_export *exported)
+{
+    return exported->kind == PKI_EXPORT_MEMFD ? peer->lane : peer->way[PKI_MEM_DEVICE][PKI_MEM_DEVICE];
+}
+
+/* Closing a mapping of GPU memory waits for all work of the GPU, and in a stream that may wait for this very thread: so not now. */
+static void retire(struct pki_engine *e, struct pki_peer *peer, struct pki_import *import)
+{
+    struct pki_ep *way = way_of(peer, &import->exported);
+    bool host = import->exported.kind == PKI_EXPORT_MEMFD;
+    struct retired *r = import->mapped && !host ? malloc(sizeof *r) : NULL;
+
+    pki_export_release(&import->exported);
+    if (import->mapped && host)
+        way->iface->transport->unmap(way, &import->exported, import->remote);
+    if (r != NULL) { /* else it stays mapped until the process ends: memory is short anyhow */
+        *r = (struct retired){ .way = way, .exported = import->exported, .remote = import->remote };
+        pki_list_push(&e->retired, &r->node);
+        e->nretired++;
+        e->retired_bytes += r->exported.bytes;
+    }
+    *import = (struct pki_import){ .id = 0 };
+}
+
+/* What its owner has freed stays allocated while it is mapped, so not much may gather; but closing it also waits for the program's own
+ * kernels, one of which may wait for a transfer that the caller is about to start. */
+bool pki_region_retired_many(const struct pki_engine *e)
+{
+    return e->nretired >= RETIRED_MAX || e->retired_bytes >= RETIRED_BYTES_MAX;
+}
+
+void pki_region_close_retired(struct pki_engine *e)
+{
+    struct pki_list *node;
+
+    e->nretired = 0;
+    e->retired_bytes = 0;
+    while ((node = pki_list_pop(&e->retired)) != NULL) {
+        struct retired *r = pki_container_of(node, struct retired, node);
+
+        r->way->iface->transport->unmap(r->way, &r->exported, r->remote);
+        free(r);
+    }
+}
+
+void pki_region_forgotten(struct pki_engine *e, struct pki_peer *peer, uint32_t id)
+{
+    struct pki_import *import = pki_region_import(peer, id);
+
+    if (import != NULL)
+        retire(e, peer, import);
+}
+
+static pk_result_t import_entry(struct pki_engine *e, struct pki_peer *peer, uint32_t id, struct pki_import **out)
+{
+    struct pki_where where = pki_engine_where(e, peer->rank, NULL);
+    uint32_t index = pki_region_index(id);
+
+    if (index >= PKI_REGIONS_MAX || (index < peer->nimports && peer->imports[index].id == id))
+        return pki_fail(PK_ERR_INTERNAL, &where, "described region %#x, which cannot be or has been described", id);
+    if (index >= peer->imports_cap) {
+        uint32_t cap = 2 * index + 16;
+        struct pki_import *grown = realloc(peer->imports, cap * sizeof *grown);
+
+        if (grown == NULL)
+            return pki_fail(PK_ERR_MEMORY, &where, "no memory for %u regions", cap);
+        memset(grown + peer->imports_cap, 0, (cap - peer->imports_cap) * sizeof *grown);
+        peer->imports = grown;
+        peer->imports_cap = cap;
+    }
+    if (index >= peer->nimports)
+        peer->nimports = index + 1; /* entries between are of regions that other peers were told of */
+    else
+        retire(e, peer, &peer->imports[index]);
+    *out = &peer->imports[index];
+    return PK_OK;
+}
+
+pk_result_t pki_region_arrived(struct pki_engine *e, struct pki_peer *peer, uint32_t id, const struct pki_export *exported)
+{
+    struct pki_where where = pki_engine_where(e, peer->rank, NULL);
+    struct pki_import import = { .id = id, .exported = *exported }, *entry = NULL;
+    pk_result_t result = import_entry(e, peer, id, &entry);
+
+    if (result != PK_OK)
+        return result;
+    if (exported->pieces > 0) {
+        import.exported.fds = malloc(exported->pieces * sizeof(int));
+        if (import.exported.fds == NULL)
+            return pki_fail(PK_ERR_MEMORY, &where, "no memory for %u descriptors", exported->pieces);
+        for (uint32_t i = 0; i < exported->pieces; i++)
+            import.exported.fds[i] = -1;
+    }
+    *entry = import;
+    return PK_OK;
+}
+
+static pk_result_t map(struct pki_engine *e, struct pki_peer *peer, struct pki_import *import)
+{
+    struct pki_ep *way = way_of(peer, &import->exported);
+    struct pki_where where = pki_engine_where(e, peer->rank, NULL);
+    pk_result_t result;
+
+    if (way == NULL || import->pieces_here < import->exported.pieces)
+        return pki_fail(PK_ERR_INTERNAL, &where, "region %#x came incomplete", import->id);
+    result = way->iface->transport->map(way, &import->exported, &import->remote);
+    if (result != PK_OK)
+        return result;
+    pki_export_release(&import->exported);
+    import->mapped = true;
+    return PK_OK;
+}
+
+pk_result_t pki_region_map(struct pki_engine *e, struct pki_peer *peer, uint32_t id, uint64_t offset, uint64_t bytes,
+                           uint64_t *remote)
+{
+    struct pki_where where = pki_engine_where(e, peer->rank, NULL);
+    struct pki_import *import = pki_region_import(peer, id);
+    pk_result_t result;
+
+    if (import == NULL || import->pieces_here < import->exported.pieces) {
+        pki_side_poll(e, peer); /* the description was sent before the grant */
+        import = pki_region_import(peer, id);
+    }
+    if (import == NULL)
+        return pki_fail(PK_ERR_INTERNAL, &where, "granted region %#x without describing it", id);
+    if (offset > import->exported.bytes || bytes > import->exported.bytes - offset)
+        return pki_fail(PK_ERR_INTERNAL, &where, "granted %llu bytes at %llu of region %#x, which has %llu",
+                        (unsigned long long)bytes, (unsigned long long)offset, id, (unsigned long long)import->exported.bytes);
+    if (import->mapped)
+        e->stats.mappings_found++;
+    if (!import->mapped) {
+        e->stats.mappings_made++;
+        result = map(e, peer, import);
+        if (result != PK_OK)
+            return result;
+    }
+    *remote = import->remote;
+    return PK_OK;
+}
+
+pk_result_t pki_region_map_host(struct pki_engine *e, struct pki_peer *peer, const struct pki_msg *msg, bool here, uint64_t *remote)
+{
+    struct pki_where where = pki_engine_where(e, peer->rank, NULL);
+    const struct pki_import *import;
+    uint64_t base = 0;
+    pk_result_t result = pki_region_map(e, peer, msg->region, msg->offset, msg->bytes, &base);
+
+    if (result != PK_OK)
+        return result;
+    import = pki_region_import(peer, msg->region);
+    if (import->exported.kind != PKI_EXPORT_MEMFD)
+        return pki_fail(PK_ERR_INTERNAL, &where, "named region %#x as host memory", msg->region);
+    *remote = (here ? base : import->exported.base) + msg->offset;
+    return PK_OK;
+}
+
+void pki_region_close_imports(struct pki_peer *peer)
+{
+    for (uint32_t i = 0; i < peer->nimports; i++) {
+        struct pki_import *import = &peer->imports[i];
+        struct pki_ep *way = way_of(peer, &import->exported);
+
+        if (import->mapped)
+            way->iface->transport->unmap(way, &import->exported, import->remote);
+        pki_export_release(&import->exported);
+    }
+    free(peer->imports);
+    peer->imports = NULL;
+    peer->nimports = 0;
+}

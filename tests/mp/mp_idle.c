@@ -21,7 +21,7 @@
 #define WAIT_MS 150
 #define WAIT_MOST_MS 75   /* of them: it does not sleep at once */
 #define NAPS_MOST 100     /* in WAIT_MS: ten times as many as sleeps, a tenth of short naps */
-#define WOKEN_MOST_US 2000 /* at best: a sleep that nobody ends is five times as long. On a quiet machine it is about 30 us. */
+#define WOKEN_MOST_US 2000 /* at best: a sleep that nobody ends is five times as long. */
 
 static double cpu_ms(void)
 {

@@ -265,7 +265,8 @@ static void open_work(struct work *w, const struct kind *kind)
     w->rounds = is_reduction(item->op) && item->rounds < 2 ? 2 : item->rounds;
     source_bytes = kind->source_bytes(w);
     result_bytes = kind->result_bytes(w);
-    while (w->rounds > 2 && w->rounds * (source_bytes + result_bytes) > MEMORY_MAX)
+    /* By what the rank with most needs: a root has more than the others, and all have to do as many rounds. */
+    while (w->rounds > 2 && w->rounds * (w->bytes + message_a_rank(w)) > MEMORY_MAX)
         w->rounds--;
     misalign = item->misalign == BY_ELEMENT ? width : item->misalign == BY_BYTES ? ODD_BYTES : 0;
     for (w->round = 0; w->round < w->rounds; w->round++) {

@@ -37,7 +37,7 @@ run_ctest() {
     local preset=$1 seconds=$2 xml=$results/$1.xml status=0 total bad skip
     shift 2
     say "$preset: ctest $*"
-    "${wrapper[@]}" timeout -k 10 "$seconds" ctest --preset "$preset" --timeout 120 --output-junit "$xml" "$@" </dev/null || status=$?
+    "${wrapper[@]}" timeout -k 10 "$seconds" ctest --preset "$preset" -j "$(nproc)" --timeout 120 --output-junit "$xml" "$@" </dev/null || status=$?
     total=$(number tests "$xml") bad=$(number failures "$xml") skip=$(number skipped "$xml")
     total=${total:-0} bad=${bad:-0} skip=${skip:-0}
     # A run that ended badly without naming a test, or that ran none, is a failure too.

@@ -19,6 +19,7 @@ void pki_tuning_defaults(struct pki_tuning *t)
     t->direct_max_ranks = DIRECT_MAX_RANKS;
     t->flat_max_bytes = 24 << 10;
     t->flat_root_max_bytes = 384 << 10;
+    t->flat_root_max_work = 32 << 10;
     t->few_hops_max_bytes = 64 << 10;
     t->staggered_min_bytes = 256 << 20;
     t->leader_max_bytes_per_rank = 16 << 10;
@@ -159,13 +160,19 @@ static struct rule allreduce(const struct pki_chooser *c, size_t bytes)
     return (struct rule){ PKI_DIRECT, IN_RANK_ORDER };
 }
 
+static bool root_sums_alone(const struct pki_chooser *c, size_t bytes)
+{
+    uint64_t others = c->size > 1 ? (uint64_t)c->size - 1 : 1;
+
+    return is_few(c) && c->hosts == 1 &&
+           bytes <= (c->gpus ? c->tuning.flat_root_max_bytes / others : c->tuning.flat_root_max_work / (others * others));
+}
+
 static struct rule reduce(const struct pki_chooser *c, size_t bytes)
 {
-    size_t others = (size_t)c->size - 1;
-
     if (c->size == 2 && !c->gpus)
         return (struct rule){ PKI_RING, "two ranks: reduced as it arrives, in rank order all the same" };
-    if (is_few(c) && c->hosts == 1 && bytes <= c->tuning.flat_root_max_bytes / (others > 0 ? others : 1))
+    if (root_sums_alone(c, bytes))
         return (struct rule){ PKI_FLAT, "short: one hop, reduced in rank order at the root" };
     if (shares_links(c))
         return across_hosts(c, bytes);

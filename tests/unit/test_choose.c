@@ -59,6 +59,18 @@ Test(choose, something_for_everything)
             }
 }
 
+Test(choose, a_root_sums_alone_what_is_soon_summed)
+{
+    struct pki_chooser few = chooser_of(3, 1, false, ""), more = chooser_of(8, 1, false, ""), gpus = chooser_of(4, 1, true, "");
+
+    cr_assert(is_named(pki_choose(&few, PKI_COLL_REDUCE, 8 << 10), "flat"));
+    cr_assert(is_named(pki_choose(&few, PKI_COLL_REDUCE, 32 << 10), "direct"));
+    cr_assert(is_named(pki_choose(&more, PKI_COLL_REDUCE, 64), "flat"));
+    cr_assert(is_named(pki_choose(&more, PKI_COLL_REDUCE, 2 << 10), "direct"));
+    cr_assert(is_named(pki_choose(&gpus, PKI_COLL_REDUCE, 128 << 10), "flat"));
+    cr_assert(is_named(pki_choose(&gpus, PKI_COLL_REDUCE, 256 << 10), "direct"));
+}
+
 Test(choose, many_hosts)
 {
     struct pki_chooser shared = chooser_of(8, 2, false, ""), apart = chooser_of(8, 8, false, "");

@@ -11,7 +11,7 @@ import subprocess
 import sys
 
 GPU = "bench/results/2026-11-21-h200-collectives.txt"
-HOST = "bench/results/2026-11-21-host-compare.txt"
+HOST = "bench/results/2026-11-21-host-compare-idle.txt"
 OVERLAP = "bench/results/2026-11-21-host-overlap.txt"
 PAGE = "docs/performance.md"
 

@@ -121,18 +121,9 @@ void pki_share_piece_done(struct pki_xfer *xfer)
     pki_xfer_activate(xfer);
 }
 
-static void move_piece(struct pki_xfer *xfer, uint32_t piece)
+/* What the transport said of it. */
+static void piece_started(struct pki_xfer *xfer, pk_result_t result)
 {
-    struct pki_put *put = &xfer->puts[0];
-    size_t size = piece_bytes(xfer), at = piece * size;
-    size_t len = xfer->bytes - at < size ? xfer->bytes - at : size;
-    const struct pki_transport *transport = xfer->way->iface->transport;
-    pk_result_t result;
-
-    *put = (struct pki_put){ .ep = xfer->way, .src = xfer->addr + at, .remote = xfer->remote + at, .bytes = len,
-                             .mapped = xfer->remote_mapped, .owner = xfer };
-    pki_list_init(&put->node);
-    result = xfer->is_send ? transport->put(put) : transport->get(put);
     if (result != PK_OK) {
         pki_put_failed(xfer, result == PK_IN_PROGRESS ? PK_ERR_INTERNAL : result);
         return;
@@ -140,6 +131,19 @@ static void move_piece(struct pki_xfer *xfer, uint32_t piece)
     xfer->piece_out = true;
     xfer->engine->puts_out++;
     pki_engine_look_soon(xfer->engine);
+}
+
+static void move_piece(struct pki_xfer *xfer, uint32_t piece)
+{
+    struct pki_put *put = &xfer->puts[0];
+    size_t size = piece_bytes(xfer), at = piece * size;
+    size_t len = xfer->bytes - at < size ? xfer->bytes - at : size;
+    const struct pki_transport *transport = xfer->way->iface->transport;
+
+    *put = (struct pki_put){ .ep = xfer->way, .src = xfer->addr + at, .remote = xfer->remote + at, .bytes = len,
+                             .mapped = xfer->remote_mapped, .owner = xfer };
+    pki_list_init(&put->node);
+    piece_started(xfer, xfer->is_send ? transport->put(put) : transport->get(put));
 }
 
 /* Without a piece to take it waits for the other end's message. */
@@ -229,18 +233,10 @@ static char *landing_of(const struct pki_xfer *xfer)
 static void fetch_piece(struct pki_xfer *xfer, size_t len)
 {
     struct pki_put *get = &xfer->puts[0];
-    pk_result_t result;
 
     *get = (struct pki_put){ .ep = xfer->way, .src = landing_of(xfer), .remote = xfer->remote + xfer->done, .bytes = len, .owner = xfer };
     pki_list_init(&get->node);
-    result = xfer->way->iface->transport->get(get);
-    if (result != PK_OK) {
-        pki_put_failed(xfer, result == PK_IN_PROGRESS ? PK_ERR_INTERNAL : result);
-        return;
-    }
-    xfer->piece_out = true;
-    xfer->engine->puts_out++;
-    pki_engine_look_soon(xfer->engine);
+    piece_started(xfer, xfer->way->iface->transport->get(get));
 }
 
 /* Receive that combines: from the sender's memory, a piece a round of progress. */

@@ -36,7 +36,7 @@ static pk_result_t make_plans(struct world *w, const struct pki_algorithm *algor
     pk_result_t result = PK_OK;
 
     for (int i = 0; i < 2 * w->size && result == PK_OK; i++)
-        result = pki_plan_make_on(algorithm, mine->hosts, i / 2, w->size, mine->root, i % 2 != 0, &w->plans[i]);
+        result = pki_plan_make(algorithm, mine->hosts, i / 2, w->size, mine->root, i % 2 != 0, &w->plans[i]);
     return result;
 }
 

@@ -191,19 +191,8 @@ static void cut_by_name(struct pki_plan *plan, enum pki_coll coll)
     pki_plan_cut(plan, shape->in_many || parts ? (uint32_t)plan->size : 1, shape->out_many || parts ? (uint32_t)plan->size : 1);
 }
 
-pk_result_t pki_plan_make(const struct pki_algorithm *algorithm, int rank, int size, bool in_place, struct pki_plan **plan)
-{
-    return pki_plan_make_rooted(algorithm, rank, size, 0, in_place, plan);
-}
-
-pk_result_t pki_plan_make_rooted(const struct pki_algorithm *algorithm, int rank, int size, int root, bool in_place,
-                                 struct pki_plan **plan)
-{
-    return pki_plan_make_on(algorithm, NULL, rank, size, root, in_place, plan);
-}
-
-pk_result_t pki_plan_make_on(const struct pki_algorithm *algorithm, const struct pki_hosts *hosts, int rank, int size, int root,
-                             bool in_place, struct pki_plan **plan)
+pk_result_t pki_plan_make(const struct pki_algorithm *algorithm, const struct pki_hosts *hosts, int rank, int size, int root,
+                          bool in_place, struct pki_plan **plan)
 {
     struct pki_plan *p;
 

@@ -144,13 +144,10 @@ const struct pki_algorithm *pki_algorithm_find(enum pki_coll coll, const char *n
 /* The collective as one FUSED step (fused.c), NULL where there is none: for GPUs alone. */
 const struct pki_algorithm *pki_fused_algorithm(enum pki_coll coll);
 
-/* Make and free a whole plan. `root` is of no account without build_rooted; pki_plan_make has root 0. `hosts` has to outlive the plan;
+/* Make and free a whole plan. `root` is of no account without build_rooted. `hosts` has to outlive the plan;
  * NULL, and those without: all ranks are on one host. PK_ERR_MEMORY, PK_ERR_UNSUPPORTED (too many ranks). */
-pk_result_t pki_plan_make_on(const struct pki_algorithm *algorithm, const struct pki_hosts *hosts, int rank, int size, int root,
-                             bool in_place, struct pki_plan **plan);
-pk_result_t pki_plan_make(const struct pki_algorithm *algorithm, int rank, int size, bool in_place, struct pki_plan **plan);
-pk_result_t pki_plan_make_rooted(const struct pki_algorithm *algorithm, int rank, int size, int root, bool in_place,
-                                 struct pki_plan **plan);
+pk_result_t pki_plan_make(const struct pki_algorithm *algorithm, const struct pki_hosts *hosts, int rank, int size, int root,
+                          bool in_place, struct pki_plan **plan);
 void pki_plan_free(struct pki_plan *plan);
 
 /*

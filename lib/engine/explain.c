@@ -28,8 +28,8 @@ static void add_way(struct pki_engine *e, int peer, enum pki_mem_kind kind, pk_e
 static pk_result_t explain_coll(struct pki_engine *e, const struct pki_request *r, enum pki_mem_kind kind, pk_explanation_t *out)
 {
     struct pki_plan *plan;
-    pk_result_t result = pki_plan_make_on(r->algorithm, e->config.hosts, e->config.rank, e->config.size, r->root,
-                                          r->in_place && (r->algorithm->build_rooted == NULL || r->root == e->config.rank), &plan);
+    pk_result_t result = pki_plan_make(r->algorithm, e->config.hosts, e->config.rank, e->config.size, r->root,
+                                       r->in_place && (r->algorithm->build_rooted == NULL || r->root == e->config.rank), &plan);
     bool kernel = false;
 
     if (result != PK_OK)

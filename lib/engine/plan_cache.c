@@ -55,8 +55,8 @@ static pk_result_t make(struct pki_engine *e, const struct pki_plan_entry *key, 
     if (entry == NULL)
         return pki_fail(PK_ERR_MEMORY, NULL, "no memory for a plan");
     *entry = *key;
-    result = pki_plan_make_on(key->algorithm, e->config.hosts, e->config.rank, e->config.size, key->root, key->in_place,
-                              &entry->plan);
+    result = pki_plan_make(key->algorithm, e->config.hosts, e->config.rank, e->config.size, key->root, key->in_place,
+                           &entry->plan);
     if (result == PK_OK && !reverse_deps(entry))
         result = pki_fail(PK_ERR_MEMORY, NULL, "no memory for a plan of %u steps", entry->plan->nsteps);
     if (result != PK_OK) {

@@ -200,7 +200,7 @@ Test(hosts, leaders_send_few_messages)
         for (int rank = 0; rank < 16; rank++) {
             struct pki_plan *plan;
 
-            cr_assert(pki_plan_make_on(pki_algorithm_find(expected[k].coll, expected[k].name), hosts, rank, 16, 5, false, &plan) == PK_OK);
+            cr_assert(pki_plan_make(pki_algorithm_find(expected[k].coll, expected[k].name), hosts, rank, 16, 5, false, &plan) == PK_OK);
             for (uint32_t i = 0; i < plan->nsteps; i++)
                 messages += plan->steps[i].kind == PKI_STEP_SEND && host_of[plan->steps[i].peer] != host_of[rank];
             pki_plan_free(plan);

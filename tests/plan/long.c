@@ -23,7 +23,7 @@ static void check(const struct pki_algorithm *algorithm, int size, size_t count)
         struct pki_plan *plan;
         size_t in = 0, out = 0, blocks = (size_t)size;
 
-        cr_assert(pki_plan_make_rooted(algorithm, rank, size, size / 2, rank % 2 == 0, &plan) == PK_OK);
+        cr_assert(pki_plan_make(algorithm, NULL, rank, size, size / 2, rank % 2 == 0, &plan) == PK_OK);
         for (uint32_t b = 0; b < plan->in_blocks; b++)
             in = end_of(&layout, plan, pki_in(b), in);
         for (uint32_t b = 0; b < plan->out_blocks; b++)
@@ -54,7 +54,7 @@ Test(plan, long_blocks_of_their_own)
     struct pki_layout layout = { .in_counts = counts, .in_offsets = offsets, .out_counts = counts, .out_offsets = offsets };
     struct pki_plan *plan;
 
-    cr_assert(pki_plan_make(algorithm, 1, 3, true, &plan) == PK_OK);
+    cr_assert(pki_plan_make(algorithm, NULL, 1, 3, 0, true, &plan) == PK_OK);
     for (uint32_t b = 0; b < 3; b++)
         cr_assert(end_of(&layout, plan, pki_in(b), offsets[b]) == offsets[b] + counts[b]);
     cr_assert(pki_layout_scratch(&layout, plan) == counts[2]);

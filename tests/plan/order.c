@@ -24,7 +24,7 @@ static void make(struct queue *q, const struct pki_algorithm *algorithm, const s
                  bool in_place)
 {
     *q = (struct queue){ .plan = NULL };
-    cr_assert_eq(pki_plan_make_on(algorithm, hosts, rank, size, root, in_place, &q->plan), PK_OK);
+    cr_assert_eq(pki_plan_make(algorithm, hosts, rank, size, root, in_place, &q->plan), PK_OK);
     cr_assert_eq(pki_plan_order(algorithm, q->plan, &q->moments, &q->n), PK_OK);
     q->opened = calloc(q->plan->nsteps + 1, 1);
     q->sent = calloc(q->plan->nsteps + 1, 1);

@@ -34,7 +34,7 @@ Test(shape, ring_allreduce_of_8_ranks_is_28_steps)
     for (int rank = 0; rank < 8; rank++) {
         struct pki_plan *plan;
 
-        cr_assert_eq(pki_plan_make(ring, rank, 8, true, &plan), PK_OK);
+        cr_assert_eq(pki_plan_make(ring, NULL, rank, 8, 0, true, &plan), PK_OK);
         cr_expect_eq(plan->nsteps, 28);
         cr_expect_eq(count_steps(plan, PKI_STEP_SEND), 14);
         cr_expect_eq(count_steps(plan, PKI_STEP_RECV), 7);
@@ -51,10 +51,10 @@ Test(shape, one_rank_copies_or_does_nothing)
     for (const struct pki_algorithm *const *a = pki_algorithms; *a != NULL; a++) {
         struct pki_plan *plan;
 
-        cr_assert_eq(pki_plan_make(*a, 0, 1, true, &plan), PK_OK);
+        cr_assert_eq(pki_plan_make(*a, NULL, 0, 1, 0, true, &plan), PK_OK);
         cr_expect_eq(plan->nsteps, 0);
         pki_plan_free(plan);
-        cr_assert_eq(pki_plan_make(*a, 0, 1, false, &plan), PK_OK);
+        cr_assert_eq(pki_plan_make(*a, NULL, 0, 1, 0, false, &plan), PK_OK);
         cr_expect_eq(plan->nsteps, (*a)->coll == PKI_COLL_BARRIER ? 0 : 1);
         cr_expect(plan->nsteps == 0 || plan->steps[0].kind == PKI_STEP_COPY);
         pki_plan_free(plan);
@@ -136,7 +136,7 @@ Test(shape, messages_of_64_ranks)
         for (int rank = 0; rank < 64; rank++) {
             struct pki_plan *plan;
 
-            cr_assert_eq(pki_plan_make_rooted(pki_algorithm_find(expected[i].coll, expected[i].name), rank, 64, 5, false, &plan),
+            cr_assert_eq(pki_plan_make(pki_algorithm_find(expected[i].coll, expected[i].name), NULL, rank, 64, 5, false, &plan),
                          PK_OK);
             cr_expect_leq(count_steps(plan, PKI_STEP_SEND), expected[i].most, "%s %d", expected[i].name, (int)expected[i].coll);
             cr_expect_leq(count_steps(plan, PKI_STEP_RECV) + count_steps(plan, PKI_STEP_RECV_REDUCE), expected[i].most, "%s %d",
@@ -181,7 +181,7 @@ Test(shape, buffers_that_are_there)
             struct pki_plan *plan;
 
             for (int root = 0; rank < size && root < size; root++) {
-                cr_assert_eq(pki_plan_make_rooted(*a, rank, size, root, in_place, &plan), PK_OK);
+                cr_assert_eq(pki_plan_make(*a, NULL, rank, size, root, in_place, &plan), PK_OK);
                 check_buffers(*a, plan);
                 pki_plan_free(plan);
             }
@@ -229,8 +229,8 @@ Test(shape, plans_that_are_the_same)
         struct pki_plan *first, *second;
 
         cr_assert_not_null(other);
-        cr_assert_eq(pki_plan_make_rooted(*a, 2, 6, 4, false, &first), PK_OK);
-        cr_assert_eq(pki_plan_make_rooted(other, 2, 6, 4, plan_is_rooted(*a) && !v, &second), PK_OK);
+        cr_assert_eq(pki_plan_make(*a, NULL, 2, 6, 4, false, &first), PK_OK);
+        cr_assert_eq(pki_plan_make(other, NULL, 2, 6, 4, plan_is_rooted(*a) && !v, &second), PK_OK);
         cr_expect(same_plan(first, second), "%s %d", (*a)->name, (int)(*a)->coll);
         for (uint32_t i = 0; v && i < first->nsteps; i++)
             cr_expect(first->steps[i].src.more == 0 && first->steps[i].dst.more == 0);
@@ -290,7 +290,7 @@ Test(shape, direct_allreduce_sums_in_rank_order)
             int next = 0;
             uint32_t reduces = 0;
 
-            cr_assert_eq(pki_plan_make(pki_algorithm_find(PKI_COLL_ALLREDUCE, "direct"), rank, sizes[k], true, &plan), PK_OK);
+            cr_assert_eq(pki_plan_make(pki_algorithm_find(PKI_COLL_ALLREDUCE, "direct"), NULL, rank, sizes[k], 0, true, &plan), PK_OK);
             for (uint32_t i = 0; i < plan->nsteps; i++) {
                 if (plan->steps[i].kind == PKI_STEP_REDUCE) {
                     next = check_operands(plan, i, next);
@@ -329,7 +329,7 @@ Test(shape, transfers_are_numbered_per_pair)
         struct pki_plan *plan;
         uint32_t sent[5] = { 0 }, received[5] = { 0 };
 
-        cr_assert_eq(pki_plan_make(*a, 2, 5, false, &plan), PK_OK);
+        cr_assert_eq(pki_plan_make(*a, NULL, 2, 5, 0, false, &plan), PK_OK);
         for (uint32_t i = 0; i < plan->nsteps; i++) {
             const struct pki_step *s = &plan->steps[i];
 
@@ -370,7 +370,7 @@ Test(shape, a_thousand_ranks_in_a_moment)
             struct pki_plan *plan;
             uint64_t begin = pki_now_ns(), took;
 
-            cr_assert_eq(pki_plan_make(*a, 517, 1024, run & 1, &plan), PK_OK);
+            cr_assert_eq(pki_plan_make(*a, NULL, 517, 1024, 0, run & 1, &plan), PK_OK);
             took = pki_now_ns() - begin;
             best = took < best ? took : best;
             pki_plan_free(plan);

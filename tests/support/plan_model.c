@@ -179,8 +179,8 @@ static bool find_partners(struct plan_world *world, int rank)
 static bool fill_world(struct plan_world *world)
 {
     for (int rank = 0; rank < world->c.size; rank++) {
-        if (pki_plan_make_on(world->algorithm, world->c.hosts, rank, world->c.size, world->c.root, plan_in_place(world, rank),
-                             &world->plans[rank]) != PK_OK)
+        if (pki_plan_make(world->algorithm, world->c.hosts, rank, world->c.size, world->c.root, plan_in_place(world, rank),
+                          &world->plans[rank]) != PK_OK)
             return false;
         make_layout(world, rank);
         world->scratch[rank] = pki_layout_scratch(&world->layouts[rank], world->plans[rank]);

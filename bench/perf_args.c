@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "perf.h"
 
-#include <errno.h>
 #include <getopt.h>
-#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "number.h"
 
 static const char usage[] =
     "usage: pickle-perf OPERATION [options]   (one process a rank, by mpirun or PK_RANK, PK_SIZE, PK_ROOT)\n"
@@ -92,23 +92,11 @@ static int one_of(const char *what, const char *value, const char *const *words)
 
 static size_t parse_bytes(const char *what, const char *value)
 {
-    char *end;
-    unsigned long long number;
-    unsigned shift;
+    size_t number;
 
-    errno = 0;
-    number = strtoull(value, &end, 10);
-    if (end == value || errno != 0 || *value == '-')
+    if (!number_parse(value, &number))
         refuse(what, value);
-    switch (*end) {
-    case 'k': case 'K': shift = 10; break;
-    case 'm': case 'M': shift = 20; break;
-    case 'g': case 'G': shift = 30; break;
-    default: shift = 0; break;
-    }
-    if (end[shift > 0] != '\0' || number > (ULLONG_MAX >> 1 >> shift))
-        refuse(what, value);
-    return (size_t)number << shift;
+    return number;
 }
 
 static unsigned parse_number(const char *what, const char *value, unsigned min, unsigned max)

@@ -5,8 +5,6 @@
 
 #include <stddef.h>
 
-#define TABLE_COLUMNS_MAX 24
-
 struct table_column {
     const char *name;  /* in the files: lower case, with its unit at the end */
     const char *head, *unit; /* for people */

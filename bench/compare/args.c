@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "driver.h"
 
-#include <errno.h>
 #include <getopt.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
+#include "number.h"
 
 static const char usage[] =
     "usage: pickle-compare [options]   the same work through libpickle, Open MPI and Gloo, turn by turn in one run\n"
@@ -49,21 +50,11 @@ static _Noreturn void refuse(const char *what, const char *value)
 
 static size_t parse_bytes(const char *what, const char *value)
 {
-    static const char units[] = "KMG";
-    char *end;
-    unsigned long long number;
-    const char *unit;
+    size_t number;
 
-    errno = 0;
-    number = strtoull(value, &end, 10);
-    if (end == value || errno != 0 || *value == '-')
+    if (!number_parse(value, &number))
         refuse(what, value);
-    if (*end == '\0')
-        return (size_t)number;
-    unit = strchr(units, *end & ~0x20);
-    if (unit == NULL || end[1] != '\0' || number >> 30 != 0)
-        refuse(what, value);
-    return (size_t)number << 10 * (unit - units + 1);
+    return number;
 }
 
 static unsigned parse_number(const char *what, const char *value, unsigned min, unsigned max)

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "jobs.h"
 
-#include <errno.h>
 #include <getopt.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "number.h"
 
 const char *const jobs_type_names[JOBS_TYPES + 1] = { "f32", "int32", "f64", "int64", NULL };
 
@@ -57,21 +58,11 @@ static _Noreturn void refuse(const char *what, const char *value)
 
 static size_t parse_size(const char *value, size_t least, size_t most)
 {
-    static const char units[] = "KMG";
-    char *end;
-    unsigned long long number;
-    const char *unit;
+    size_t number;
 
-    errno = 0;
-    number = strtoull(value, &end, 10);
-    if (end == value || errno != 0 || *value == '-' || number >> 33 != 0)
+    if (!number_parse(value, &number) || number < least || number > most)
         refuse("number", value);
-    unit = *end != '\0' ? strchr(units, *end & ~0x20) : NULL;
-    if (unit != NULL)
-        number <<= 10 * (unit - units + 1);
-    if ((*end != '\0' && (unit == NULL || end[1] != '\0')) || number < least || number > most)
-        refuse("number", value);
-    return (size_t)number;
+    return number;
 }
 
 static unsigned parse_number(const char *value, unsigned least, unsigned most)

@@ -1,0 +1,141 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Before a plan runs and after it: its blocks in memory, the state of its steps, scratch memory. */
+#include <stdlib.h>
+
+#include "engine/internal.h"
+#include "util/dtype.h"
+
+char *pki_plan_block(const struct pki_task *task, struct pki_ref ref, size_t *bytes)
+{
+    size_t size = pki_dtype_bytes(task->request.dtype), first, count;
+    uintptr_t base = (uintptr_t)task->request.in;
+
+    pki_layout_block(&task->request.layout, task->plan, ref, &first, &count);
+    *bytes = count * size;
+    if (ref.buffer == PKI_BUF_SCRATCH)
+        base = (uintptr_t)task->scratch + ref.index * task->scratch_stride;
+    else if (ref.buffer == PKI_BUF_OUT)
+        base = (uintptr_t)task->request.out;
+    return (char *)(base + first * size);
+}
+
+static size_t step_bytes(const struct pki_task *task, const struct pki_step *step)
+{
+    size_t bytes;
+
+    (void)pki_plan_block(task, step->kind == PKI_STEP_SEND ? step->src : step->dst, &bytes);
+    return bytes;
+}
+
+static struct pki_scratch *free_scratch(struct pki_engine *e, enum pki_mem_kind kind, size_t bytes)
+{
+    struct pki_scratch *empty = NULL;
+
+    for (int i = 0; i < PKI_SCRATCH_MAX; i++) {
+        struct pki_scratch *s = &e->scratch[i];
+
+        if (s->ptr != NULL && !s->busy && s->kind == kind && s->bytes >= bytes)
+            return s;
+        if (!s->busy && (empty == NULL || s->ptr == NULL))
+            empty = s;
+    }
+    return empty;
+}
+
+pk_result_t pki_plan_take_scratch(struct pki_task *task)
+{
+    struct pki_engine *e = task->engine;
+    size_t bytes = task->scratch_stride * task->plan->scratch_blocks + pki_mixed_bytes(task);
+    struct pki_scratch *s = task->scratch == NULL && bytes > 0 ? free_scratch(e, task->kind, bytes) : NULL;
+    struct pki_device *device = task->kind == PKI_MEM_DEVICE ? e->gpu : e->host;
+    void *ptr;
+    pk_result_t result;
+
+    if (task->scratch != NULL || bytes == 0)
+        return PK_OK;
+    if (s == NULL)
+        return PK_IN_PROGRESS;
+    if (s->ptr == NULL || s->kind != task->kind || s->bytes < bytes) {
+        if (s->ptr != NULL) {
+            struct pki_device *old = s->kind == PKI_MEM_DEVICE ? e->gpu : e->host;
+
+            old->ops->free(old, s->ptr);
+            s->ptr = NULL;
+        }
+        result = device->ops->alloc(device, bytes, &ptr);
+        if (result != PK_OK)
+            return result;
+        *s = (struct pki_scratch){ .ptr = ptr, .bytes = bytes, .kind = task->kind };
+    }
+    s->busy = true;
+    task->scratch = s->ptr;
+    return PK_OK;
+}
+
+static void give_scratch(struct pki_task *task)
+{
+    for (int i = 0; i < PKI_SCRATCH_MAX; i++)
+        if (task->scratch != NULL && task->engine->scratch[i].ptr == task->scratch)
+            task->engine->scratch[i].busy = false;
+    task->scratch = NULL;
+}
+
+size_t pki_plan_scratch_stride(const struct pki_plan *plan, const struct pki_request *r)
+{
+    size_t longest;
+
+    if (plan->scratch_blocks == 0)
+        return 0;
+    longest = pki_layout_scratch(&r->layout, plan) * pki_dtype_bytes(r->dtype);
+    return longest > 0 ? (longest + 255) / 256 * 256 : 256;
+}
+
+pk_result_t pki_plan_prepare(struct pki_task *task)
+{
+    struct pki_plan_entry *entry = NULL;
+    pk_result_t result = pki_plan_take(task->engine, &task->request, &entry);
+
+    if (result != PK_OK)
+        return result;
+    task->entry = entry;
+    task->plan = entry->plan;
+    task->dependents = entry->dependents;
+    task->dependents_first = entry->dependents_first;
+    task->remaining = task->plan->nsteps;
+    task->steps = calloc((size_t)task->plan->nsteps + 1, sizeof *task->steps);
+    task->ready_steps = malloc(((size_t)task->plan->nsteps + 1) * sizeof *task->ready_steps);
+    if (task->steps == NULL || task->ready_steps == NULL)
+        result = pki_fail(PK_ERR_MEMORY, NULL, "no memory for %u steps", task->plan->nsteps);
+    if (result != PK_OK) {
+        pki_plan_release(task);
+        return result;
+    }
+    task->scratch_stride = pki_plan_scratch_stride(task->plan, &task->request);
+    for (uint32_t i = 0; i < task->plan->nsteps; i++)
+        task->steps[i].bytes = step_bytes(task, &task->plan->steps[i]);
+    return PK_OK;
+}
+
+void pki_plan_release(struct pki_task *task)
+{
+    if (task->plan == NULL)
+        return;
+    give_scratch(task);
+    free(task->steps);
+    free(task->ready_steps);
+    task->steps = NULL;
+    task->ready_steps = NULL;
+    pki_plan_give(task->engine, task->entry);
+    task->entry = NULL;
+    task->plan = NULL;
+}
+
+void pki_plan_abandon(struct pki_task *task)
+{
+    give_scratch(task);
+    for (uint32_t i = 0; i < task->plan->nsteps; i++) {
+        if (task->steps[i].xfer != NULL)
+            pki_xfer_free(task->steps[i].xfer);
+        task->steps[i].xfer = NULL;
+    }
+}

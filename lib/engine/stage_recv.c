@@ -1,0 +1,202 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Staged transfers (stage.c), the receiver's side: slots for pieces that the sender asks for, and what comes in the lane for GPU memory. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/stage.h"
+
+static void broken(struct pki_xfer *xfer, const struct pki_msg *msg)
+{
+    struct pki_where where = pki_engine_where(xfer->engine, xfer->peer->rank, xfer->task);
+
+    pki_engine_poison(xfer->engine, pki_fail(PK_ERR_INTERNAL, &where, "staged message of kind %u does not fit (offset %llu of %zu)",
+                                             (unsigned)msg->kind, (unsigned long long)msg->offset, xfer->bytes), true);
+}
+
+void pki_stage_asked(struct pki_xfer *xfer, const struct pki_msg *msg)
+{
+    struct pki_stage *stage;
+
+    if (!pki_stage_open(xfer))
+        return;
+    stage = xfer->stage;
+    if (stage->head - stage->tail == 2 * PKI_STAGE_PIECES || msg->offset != xfer->issued || msg->gate_value == 0 ||
+        msg->gate_value > PKI_STAGE_BYTES || msg->gate_value > xfer->bytes - xfer->issued) {
+        broken(xfer, msg);
+        return;
+    }
+    *pki_stage_piece(stage, stage->head++) = (struct pki_piece){ .offset = xfer->issued, .len = msg->gate_value, .slot = -1 };
+    xfer->issued += msg->gate_value;
+    pki_stage_recv(xfer);
+}
+
+/* Bytes have come into slots: with FIN all up to its offset, with DATA the payload. */
+void pki_stage_landed(struct pki_xfer *xfer, const struct pki_msg *msg, const void *payload)
+{
+    struct pki_stage *stage = xfer->stage;
+    uint64_t end = msg->kind == PKI_MSG_DATA ? msg->offset + msg->payload : msg->offset;
+
+    for (unsigned i = stage->tail; i != stage->head; i++) {
+        struct pki_piece *piece = pki_stage_piece(stage, i);
+
+        if (!piece->placed || piece->filled)
+            continue;
+        if (msg->kind == PKI_MSG_DATA) {
+            if (msg->offset != piece->offset + piece->moved || msg->payload > piece->len - piece->moved)
+                break;
+            memcpy(pki_stage_slot_at(&xfer->engine->in, piece->slot) + piece->moved, payload, msg->payload);
+            piece->moved += msg->payload;
+        }
+        piece->filled = end >= piece->offset + piece->len;
+        if (end <= piece->offset + piece->len) {
+            pki_stage_recv(xfer);
+            return;
+        }
+    }
+    broken(xfer, msg);
+}
+
+static void piece_place(struct pki_xfer *xfer, struct pki_piece *piece)
+{
+    struct pki_engine *e = xfer->engine;
+    struct pki_msg msg = { .kind = PKI_MSG_SLOT, .flags = xfer->flags, .index = xfer->index, .sig = xfer->sig, .op = xfer->op,
+                           .bytes = xfer->bytes, .gate_value = (uint32_t)piece->len };
+
+    if (piece->slot < 0)
+        piece->slot = pki_stage_slot_take(e, &e->in);
+    if (piece->slot < 0)
+        return;
+    msg.offset = (uint64_t)(uintptr_t)pki_stage_slot_at(&e->in, piece->slot);
+    piece->placed = pki_lane_send(xfer->peer, &msg, NULL, e) == PK_OK;
+}
+
+static void advance_to(struct pki_xfer *xfer, size_t done)
+{
+    if (done == xfer->done)
+        return;
+    xfer->done = done;
+    if (done == xfer->bytes)
+        xfer->state = PKI_XFER_DONE;
+    pki_xfer_progressed(xfer);
+}
+
+void pki_stage_recv(struct pki_xfer *xfer)
+{
+    struct pki_engine *e = xfer->engine;
+    struct pki_stage *stage = xfer->stage;
+    size_t done = xfer->done;
+    bool in_order = true;
+
+    for (unsigned i = stage->tail; i != stage->head && in_order && atomic_load(&e->failed) == PK_OK; i++) {
+        struct pki_piece *piece = pki_stage_piece(stage, i);
+
+        if (!piece->placed && i - stage->tail < PKI_STAGE_PIECES)
+            piece_place(xfer, piece);
+        in_order = piece->placed; /* the sender takes slots in the order in which it asked */
+        if (piece->filled && !piece->copying && !piece->ended)
+            (void)pki_stage_copy_start(e, &e->in, piece, xfer->addr + piece->offset, pki_stage_slot_at(&e->in, piece->slot));
+        piece->ended |= pki_stage_copy_ended(e, piece);
+    }
+    while (stage->tail != stage->head && pki_stage_piece(stage, stage->tail)->ended) {
+        struct pki_piece *piece = pki_stage_piece(stage, stage->tail++);
+
+        pki_stage_slot_give(&e->in, piece->slot);
+        done += piece->len;
+    }
+    if (done < xfer->bytes)
+        pki_xfer_activate(xfer);
+    if (atomic_load(&e->failed) == PK_OK)
+        advance_to(xfer, done);
+}
+
+/* ---- a message that came in the lane, for GPU memory ---- */
+
+static bool buffer_is_free(const struct pki_xfer *xfer)
+{
+    return xfer->ll || (xfer->start.word != NULL ? pki_gate_is_open(&xfer->start) : xfer->opened);
+}
+
+/* Into the slot that the kernel in the receiving stream already polls. */
+static pk_result_t fill_low_latency(struct pki_xfer *xfer, const void *data)
+{
+    struct pki_engine *e = xfer->engine;
+    struct pki_ll_op op = { .send = true, .bytes = (uint32_t)xfer->bytes, .flag = xfer->gate_value };
+
+    xfer->slot = pki_stage_slot_take(e, &e->in);
+    if (xfer->slot < 0)
+        return PK_IN_PROGRESS;
+    memcpy(pki_stage_slot_at(&e->in, xfer->slot), data, xfer->bytes);
+    op.user = pki_stage_slot_at(&e->in, xfer->slot);
+    op.slot = pki_ll_slot(e, xfer->peer->rank, xfer->gate_slot);
+    e->stats.kernels++;
+    return e->gpu->ops->ll(&e->in.queue, &op, 1, e->abort_word);
+}
+
+/* Small enough for the driver to take the bytes within the call, wherever they lie. */
+static pk_result_t copy_up(struct pki_xfer *xfer, const void *data)
+{
+    struct pki_engine *e = xfer->engine;
+    struct pki_word_op ended = { .kind = PKI_WORD_WRITE };
+    pk_result_t result = e->in.memory != NULL ? PK_OK : pki_stage_pool_open(e, &e->in);
+
+    if (result == PK_OK && xfer->ll)
+        return fill_low_latency(xfer, data);
+    if (result == PK_OK && xfer->finish.word == NULL) {
+        xfer->own_word = pki_words_take(e, &xfer->finish);
+        if (xfer->own_word < 0)
+            return PK_IN_PROGRESS;
+    }
+    ended.gate = xfer->finish;
+    if (result == PK_OK)
+        result = e->gpu->ops->copy(&e->in.queue, xfer->addr, data, xfer->bytes);
+    if (result == PK_OK)
+        result = e->gpu->ops->words(&e->in.queue, &ended, 1, PKI_WAIT_VALUE);
+    e->stats.copies++;
+    return result;
+}
+
+static void keep(struct pki_xfer *xfer, const void *payload)
+{
+    xfer->kept = malloc(xfer->bytes);
+    if (xfer->kept != NULL)
+        memcpy(xfer->kept, payload, xfer->bytes);
+    else
+        pki_engine_poison(xfer->engine, pki_fail(PK_ERR_MEMORY, NULL, "no memory to keep %zu bytes", xfer->bytes), true);
+}
+
+void pki_stage_eager(struct pki_xfer *xfer, const void *payload)
+{
+    pk_result_t result = buffer_is_free(xfer) ? copy_up(xfer, payload) : PK_IN_PROGRESS;
+
+    if (result == PK_IN_PROGRESS)
+        keep(xfer, payload);
+    else if (result != PK_OK)
+        pki_engine_poison(xfer->engine, result, true);
+    xfer->state = PKI_XFER_WAIT;
+    pki_xfer_activate(xfer);
+}
+
+void pki_stage_kept(struct pki_xfer *xfer)
+{
+    pk_result_t result = buffer_is_free(xfer) ? copy_up(xfer, xfer->kept) : PK_IN_PROGRESS;
+
+    pki_xfer_activate(xfer);
+    if (result == PK_IN_PROGRESS)
+        return;
+    if (result != PK_OK)
+        pki_engine_poison(xfer->engine, result, true);
+    free(xfer->kept);
+    xfer->kept = NULL;
+}
+
+/* The word is this rank's own: the sender knows of none. */
+void pki_stage_watch(struct pki_xfer *xfer)
+{
+    if (!pki_gate_is_open(&xfer->finish)) {
+        pki_xfer_activate(xfer);
+        return;
+    }
+    pki_words_give(xfer->engine, xfer->own_word);
+    xfer->own_word = -1;
+    advance_to(xfer, xfer->bytes);
+}

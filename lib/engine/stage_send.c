@@ -1,0 +1,182 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Staged transfers, the sender's side: pieces of what is ready, through slots of this rank or the receiver's (stage.c). */
+#include <string.h>
+
+#include "engine/stage.h"
+
+/* The next piece of what is ready; false: there is none, or no slot or word for it. */
+static bool piece_begin(struct pki_xfer *xfer)
+{
+    struct pki_engine *e = xfer->engine;
+    struct pki_stage *stage = xfer->stage;
+    struct pki_piece *piece = pki_stage_piece(stage, stage->head);
+    size_t left = xfer->ready - xfer->issued;
+    const char *src = xfer->addr + xfer->issued;
+
+    if (left == 0 || stage->head - stage->tail == PKI_STAGE_PIECES)
+        return false;
+    *piece = (struct pki_piece){ .offset = xfer->issued, .len = left < PKI_STAGE_BYTES ? left : PKI_STAGE_BYTES, .slot = -1,
+                                 .src = src, .placed = !xfer->staged, .remote = xfer->remote + xfer->issued };
+    if (xfer->bounce) {
+        piece->slot = pki_stage_slot_take(e, &e->out);
+        if (piece->slot < 0)
+            return false;
+        piece->src = pki_stage_slot_at(&e->out, piece->slot);
+    }
+    if (xfer->bounce && xfer->kind == PKI_MEM_DEVICE) {
+        if (!pki_stage_copy_start(e, &e->out, piece, pki_stage_slot_at(&e->out, piece->slot), src)) {
+            pki_stage_slot_give(&e->out, piece->slot);
+            return false;
+        }
+    } else {
+        if (xfer->bounce)
+            memcpy(pki_stage_slot_at(&e->out, piece->slot), src, piece->len);
+        piece->filled = true;
+    }
+    xfer->issued += piece->len;
+    stage->head++;
+    return true;
+}
+
+static void piece_ask(struct pki_xfer *xfer, struct pki_piece *piece)
+{
+    struct pki_msg msg = { .kind = PKI_MSG_ASK, .flags = xfer->flags, .index = xfer->index, .sig = xfer->sig, .op = xfer->op,
+                           .bytes = xfer->bytes, .offset = piece->offset, .gate_value = (uint32_t)piece->len };
+
+    piece->asked = pki_lane_send(xfer->peer, &msg, NULL, xfer->engine) == PK_OK;
+}
+
+void pki_stage_placed(struct pki_xfer *xfer, const struct pki_msg *msg)
+{
+    struct pki_where where = pki_engine_where(xfer->engine, xfer->peer->rank, xfer->task);
+    struct pki_stage *stage = xfer->stage;
+
+    for (unsigned i = stage != NULL ? stage->tail : 0; stage != NULL && i != stage->head; i++) {
+        struct pki_piece *piece = pki_stage_piece(stage, i);
+
+        if (piece->placed || !piece->asked)
+            continue;
+        piece->placed = true;
+        piece->remote = msg->offset;
+        return;
+    }
+    pki_engine_poison(xfer->engine, pki_fail(PK_ERR_INTERNAL, &where, "gave a slot that was not asked for"), true);
+}
+
+/* Where nothing can be put the piece goes as DATA messages; they come in order and tell of themselves. */
+static void piece_tell(struct pki_xfer *xfer, struct pki_piece *piece)
+{
+    size_t max = xfer->way->iface->msg_payload_max;
+
+    while (piece->moved < piece->len) {
+        size_t len = piece->len - piece->moved < max ? piece->len - piece->moved : max;
+        struct pki_msg msg = { .kind = PKI_MSG_DATA, .flags = xfer->flags, .index = xfer->index, .sig = xfer->sig, .op = xfer->op,
+                               .bytes = xfer->bytes, .offset = piece->offset + piece->moved, .payload = (uint16_t)len };
+
+        if (pki_lane_send(xfer->peer, &msg, piece->src + piece->moved, xfer->engine) != PK_OK)
+            return;
+        piece->moved += len;
+    }
+    piece->ended = true;
+}
+
+static void piece_put(struct pki_xfer *xfer, struct pki_piece *piece)
+{
+    struct pki_where where = pki_engine_where(xfer->engine, xfer->peer->rank, xfer->task);
+    const struct pki_transport *transport = xfer->way->iface->transport;
+    pk_result_t result;
+
+    piece->put = (struct pki_put){ .ep = xfer->way, .src = piece->src, .remote = piece->remote, .bytes = piece->len, .owner = xfer };
+    piece->put.about = (struct pki_msg){ .kind = PKI_MSG_FIN, .flags = xfer->flags, .index = xfer->index, .sig = xfer->sig,
+                                         .op = xfer->op, .bytes = xfer->bytes };
+    if (xfer->staged)
+        piece->put.about.flags |= PKI_MSG_FLAG_STAGED;
+    pki_list_init(&piece->put.node);
+    result = transport->put(&piece->put);
+    if (result == PK_IN_PROGRESS)
+        return;
+    if (result != PK_OK) {
+        pki_engine_blame(xfer->engine, result, &where, transport->name, xfer->done, xfer->bytes);
+        return;
+    }
+    piece->moving = true;
+    xfer->engine->puts_out++;
+}
+
+void pki_stage_put_done(struct pki_xfer *xfer, struct pki_put *put)
+{
+    struct pki_where where = pki_engine_where(xfer->engine, xfer->peer->rank, xfer->task);
+
+    if (put->result != PK_OK)
+        pki_engine_blame(xfer->engine, put->result, &where, put->ep->iface->transport->name, xfer->done, xfer->bytes);
+    else
+        pki_container_of(put, struct pki_piece, put)->ended = true;
+}
+
+/* False: not yet, and no later piece may overtake it. */
+static bool piece_send(struct pki_xfer *xfer, struct pki_piece *piece)
+{
+    piece->filled |= pki_stage_copy_ended(xfer->engine, piece);
+    if (xfer->staged && !piece->asked)
+        piece_ask(xfer, piece);
+    if (xfer->staged && !piece->asked)
+        return false;
+    if (!piece->filled || !piece->placed || piece->moving || piece->ended)
+        return xfer->way->can_put || piece->ended;
+    if (xfer->way->can_put)
+        piece_put(xfer, piece);
+    else
+        piece_tell(xfer, piece);
+    return piece->moving || piece->ended;
+}
+
+void pki_stage_send(struct pki_xfer *xfer)
+{
+    struct pki_engine *e = xfer->engine;
+    size_t before = xfer->done;
+    bool go_on = true;
+
+    if (!pki_stage_open(xfer))
+        return;
+    while (piece_begin(xfer))
+        ;
+    for (unsigned i = xfer->stage->tail; i != xfer->stage->head && go_on && atomic_load(&e->failed) == PK_OK; i++)
+        go_on = piece_send(xfer, pki_stage_piece(xfer->stage, i));
+    while (xfer->stage->tail != xfer->stage->head && pki_stage_piece(xfer->stage, xfer->stage->tail)->ended) {
+        struct pki_piece *piece = pki_stage_piece(xfer->stage, xfer->stage->tail++);
+
+        pki_stage_slot_give(&e->out, piece->slot);
+        xfer->done += piece->len;
+    }
+    if (!xfer->way->can_put)
+        xfer->told = xfer->done;
+    if (xfer->finish.word != NULL && xfer->done == xfer->bytes)
+        pki_gate_open(&xfer->finish);
+    if (xfer->done > before && xfer->done < xfer->bytes)
+        pki_xfer_progressed(xfer);
+    pki_xfer_activate(xfer);
+}
+
+/* The bytes of a low-latency send that the GPU cannot read where they are; false: no slot is free. */
+bool pki_stage_low_latency(struct pki_xfer *xfer)
+{
+    struct pki_engine *e = xfer->engine;
+
+    if (xfer->slot < 0)
+        xfer->slot = pki_stage_slot_take(e, &e->out);
+    if (xfer->slot < 0)
+        return false;
+    memcpy(pki_stage_slot_at(&e->out, xfer->slot), xfer->addr, xfer->bytes);
+    return true;
+}
+
+char *pki_stage_low_latency_source(const struct pki_xfer *xfer)
+{
+    return pki_stage_slot_at(&xfer->engine->out, xfer->slot);
+}
+
+void pki_stage_give(struct pki_xfer *xfer)
+{
+    pki_stage_slot_give(xfer->is_send ? &xfer->engine->out : &xfer->engine->in, xfer->slot);
+    xfer->slot = -1;
+}

@@ -1,0 +1,283 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Operations of a call or a group: started together, waited for. */
+#include "engine/internal.h"
+
+static pk_result_t make_all(struct pki_engine *e, const struct pki_request *requests, int n, uint64_t group, struct pki_list *made)
+{
+    for (int i = 0; i < n; i++) {
+        struct pki_task *task;
+        pk_result_t result = pki_task_new(e, &requests[i], &task);
+
+        if (result != PK_OK)
+            return result;
+        task->group = group;
+        pki_list_push(made, &task->waiting);
+    }
+    return PK_OK;
+}
+
+static void unmake_all(struct pki_list *made)
+{
+    struct pki_list *node;
+
+    while ((node = pki_list_pop(made)) != NULL) {
+        struct pki_task *task = pki_container_of(node, struct pki_task, waiting);
+
+        pki_stream_left(task);
+        pki_task_free(task);
+    }
+}
+
+/* Receives before sends, so that a group that meets itself in one thread, and peers, find the grants. */
+static void start_those(struct pki_list *made, bool sends)
+{
+    for (struct pki_list *n = made->next; n != made; n = n->next) {
+        struct pki_task *task = pki_container_of(n, struct pki_task, waiting);
+
+        if ((task->request.what == PKI_DO_SEND) != sends)
+            continue;
+        if (pki_task_in_cuda_stream(task))
+            pki_stream_begin(task);
+        else if (!task->after_stream && atomic_load(&task->may_start))
+            (void)pki_task_start(task);
+    }
+}
+
+/* The later phases of operations in CUDA streams, each for all tasks before the next. */
+static void join_streams(struct pki_list *made)
+{
+    for (int phase = 0; phase < 2; phase++)
+        for (struct pki_list *n = made->next; n != made; n = n->next) {
+            struct pki_task *task = pki_container_of(n, struct pki_task, waiting);
+
+            if (!pki_task_in_cuda_stream(task))
+                continue;
+            if (phase == 0)
+                pki_stream_move(task);
+            else
+                pki_stream_end(task, made);
+        }
+}
+
+/* Nothing else would end these. */
+static void end_unenrolled(struct pki_list *from, struct pki_list *made, pk_result_t result)
+{
+    for (struct pki_list *n = from; n != made; n = n->next) {
+        struct pki_task *task = pki_container_of(n, struct pki_task, waiting);
+
+        pki_stream_left(task);
+        task->number = 0;
+        task->result = result;
+        atomic_store(&task->ended, true);
+    }
+}
+
+static pk_result_t enroll_all(struct pki_engine *e, struct pki_list *made)
+{
+    for (struct pki_list *n = made->next; n != made; n = n->next) {
+        pk_result_t result = pki_task_enroll(pki_container_of(n, struct pki_task, waiting));
+
+        if (result != PK_OK) { /* out of memory half way: the peers cannot be told which ones are missing */
+            pki_engine_poison(e, result, true);
+            end_unenrolled(n, made, result);
+            return result;
+        }
+    }
+    return PK_OK;
+}
+
+static void keep_blocking(struct pki_list *made, struct pki_list *blocking)
+{
+    struct pki_list *node;
+
+    while ((node = pki_list_pop(made)) != NULL) {
+        struct pki_task *task = pki_container_of(node, struct pki_task, waiting);
+
+        if (task->request.stream.kind == PK_STREAM_KIND_BLOCKING)
+            pki_list_push(blocking, node);
+        else if (task->number == 0) /* it never got a place: memory ran out */
+            pki_task_free(task);
+    }
+}
+
+static pk_result_t start_locked(struct pki_engine *e, const struct pki_request *requests, int n, uint64_t group,
+                                struct pki_list *blocking)
+{
+    struct pki_list made;
+    pk_result_t result;
+
+    pki_list_init(&made);
+    result = make_all(e, requests, n, group, &made);
+    if (result != PK_OK) {
+        unmake_all(&made);
+        return result;
+    }
+    result = pki_engine_status(e); /* it may have failed since the caller looked: nothing would ever end these */
+    if (result != PK_OK) {
+        unmake_all(&made);
+        return result;
+    }
+    result = enroll_all(e, &made);
+    if (result == PK_OK) {
+        start_those(&made, false);
+        start_those(&made, true);
+        join_streams(&made);
+    }
+    keep_blocking(&made, blocking);
+    return result;
+}
+
+uint64_t pki_engine_new_group(void)
+{
+    static _Atomic uint64_t groups;
+
+    return atomic_fetch_add(&groups, 1) + 1;
+}
+
+static void leave_and_unlock(struct pki_engine *e)
+{
+    if (e->gpu != NULL)
+        e->gpu->ops->leave(e->gpu);
+    pki_engine_unlock(e);
+}
+
+#define CALM_CALLS 8 /* after which the others' messages are looked at all the same */
+
+/* Kernels see to all that is unfinished. */
+static bool is_calm(struct pki_engine *e)
+{
+    return atomic_load(&e->failed) == PK_OK && !pki_list_empty(&e->tasks) &&
+           atomic_load(&e->calm_tasks) == atomic_load(&e->async_tasks) && ++e->calm_calls % CALM_CALLS != 0;
+}
+
+/* What nobody waits for is the service thread's to go on with. */
+static pk_result_t wake_or_abort(struct pki_engine *e)
+{
+    if (pki_service_wake() == PK_OK)
+        return PK_OK;
+    pki_engine_abort(e);
+    return PK_ERR_SYSTEM;
+}
+
+pk_result_t pki_engine_start_all(struct pki_engine *e, const struct pki_request *requests, int n, uint64_t group,
+                                 struct pki_list *blocking, struct pki_capture **capture)
+{
+    pk_result_t result = pki_engine_status(e);
+
+    if (result != PK_OK)
+        return result;
+    pki_engine_lock(e);
+    if (pki_region_retired_many(e) && pki_list_empty(&e->tasks) && pki_list_empty(&e->captured) && !pki_streams_wait())
+        pki_region_close_retired(e);
+    if (e->gpu != NULL)
+        e->gpu->ops->enter(e->gpu); /* once for all calls of the driver */
+    if (pki_capture_wanted(e, requests, n, &result)) {
+        if (result == PK_OK)
+            result = pki_capture_check(e, requests, n, capture);
+        leave_and_unlock(e);
+        return result;
+    }
+    if (result == PK_OK)
+        result = start_locked(e, requests, n, group, blocking);
+    if (!is_calm(e))
+        (void)pki_engine_progress(e);
+    if (result == PK_OK && atomic_load(&e->failed) != PK_OK && pki_list_empty(blocking))
+        result = pki_engine_status(e);
+    leave_and_unlock(e);
+    if (atomic_load(&e->async_tasks) > 0 && wake_or_abort(e) != PK_OK) /* nobody would go on with them */
+        result = PK_ERR_SYSTEM;
+    return result;
+}
+
+pk_result_t pki_engine_capture_post(struct pki_engine *e, struct pki_capture *capture)
+{
+    pk_result_t result;
+
+    pki_engine_lock(e);
+    result = pki_capture_post(e, capture);
+    pki_engine_unlock(e);
+    return result == PK_OK ? wake_or_abort(e) : result; /* asleep it would not notice that a peer is gone */
+}
+
+pk_result_t pki_engine_capture_record(struct pki_engine *e, struct pki_capture *capture)
+{
+    pk_result_t result;
+
+    pki_engine_lock(e);
+    result = pki_capture_record(e, capture);
+    pki_capture_drop(e, capture);
+    pki_engine_unlock(e);
+    return result;
+}
+
+void pki_engine_capture_drop(struct pki_engine *e, struct pki_capture *capture)
+{
+    pki_engine_lock(e);
+    pki_capture_drop(e, capture);
+    pki_engine_unlock(e);
+}
+
+bool pki_engine_poll(struct pki_engine *e, const struct pki_list *blocking)
+{
+    pki_engine_lock(e);
+    (void)pki_engine_progress(e);
+    pki_engine_unlock(e);
+    for (struct pki_list *n = blocking->next; n != blocking; n = n->next)
+        if (!atomic_load_explicit(&pki_container_of(n, struct pki_task, waiting)->ended, memory_order_acquire))
+            return false;
+    return true;
+}
+
+pk_result_t pki_engine_finish(struct pki_engine *e, struct pki_list *blocking)
+{
+    pk_result_t first = PK_OK;
+    struct pki_list *node;
+
+    while ((node = pki_list_pop(blocking)) != NULL) {
+        struct pki_task *task = pki_container_of(node, struct pki_task, waiting);
+
+        pki_engine_wait(e, &task->ended);
+        if (first == PK_OK)
+            first = task->result;
+        pki_engine_lock(e); /* whoever ended it has left it */
+        pki_task_free(task);
+        pki_engine_unlock(e);
+    }
+    if (first != PK_OK)
+        (void)pki_engine_status(e);
+    return first;
+}
+
+static pk_result_t capture_alone(struct pki_engine *e, struct pki_capture *capture)
+{
+    pk_result_t result = pki_engine_capture_post(e, capture);
+
+    if (result == PK_OK)
+        return pki_engine_capture_record(e, capture);
+    pki_engine_capture_drop(e, capture);
+    return result;
+}
+
+pk_result_t pki_engine_run(struct pki_engine *e, const struct pki_request *request)
+{
+    struct pki_list blocking;
+    struct pki_capture *capture = NULL;
+    uint64_t group = request->stream.kind == PK_STREAM_KIND_HOST ? pki_engine_new_group() : 0;
+    pk_result_t started, finished;
+    enum pki_quick quick;
+
+    pki_list_init(&blocking);
+    quick = pki_quick_run(e, request, &blocking);
+    if (quick == PKI_QUICK_DONE)
+        return PK_OK;
+    if (quick == PKI_QUICK_BEGUN) {
+        started = pki_list_empty(&blocking) ? pki_engine_status(e) : PK_OK; /* empty: it has failed */
+        finished = pki_engine_finish(e, &blocking);
+        return started != PK_OK ? started : finished;
+    }
+    started = pki_engine_start_all(e, request, 1, group, &blocking, &capture);
+    if (capture != NULL)
+        return capture_alone(e, capture);
+    finished = pki_engine_finish(e, &blocking);
+    return started != PK_OK ? started : finished;
+}

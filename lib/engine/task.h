@@ -1,0 +1,268 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Tasks, each an operation of the API: a plan with the state of its steps, or a single transfer. How they are made, run and ended, and
+ * how they join streams. Locked, unless it says otherwise.
+ */
+#ifndef PKI_ENGINE_TASK_H
+#define PKI_ENGINE_TASK_H
+
+#include "engine/engine.h"
+
+struct pki_fused_words;
+struct pki_host_stream;
+struct pki_peer;
+struct pki_xfer;
+
+#define PKI_HOST_CHUNK (512u << 10)      /* granularity of dependencies between steps on the host */
+#define PKI_HOST_WORK (1u << 20)         /* the same for copies and reductions by the CPU, of a round of progress */
+#define PKI_DEVICE_CHUNK (16u << 20)     /* the same on a GPU, for plans with reductions */
+
+enum pki_task_mode {
+    PKI_TASK_CPU,    /* the engine starts it at once and the caller (or host stream) waits for `ended` */
+    PKI_TASK_GATED,  /* a CUDA stream opens `ready` and waits for `release` */
+    PKI_TASK_STREAM  /* the CUDA stream does the transfer itself */
+};
+
+struct pki_step_state {
+    size_t bytes;      /* length of the step's block */
+    size_t done;       /* bytes finished */
+    struct pki_xfer *xfer;
+    size_t landed;          /* RECV_REDUCE: bytes that have come */
+    bool reduced;           /* RECV_REDUCE: they are combined as they come, without landing */
+    struct pki_gate finish; /* work on a GPU in flight */
+    int finish_slot;
+    size_t finish_bytes;    /* done will be this when it opens */
+    bool started, complete, queued, starved; /* starved: no word was left for the work, or no time */
+};
+
+/* A collective whose buffers are of two kinds of memory (mixed.c). */
+struct pki_mixed {
+    bool over;               /* the receive buffer has everything */
+    bool active, shadows_in; /* the send buffer has the shadow; else the receive buffer */
+    const void *user_in;
+    void *user_out;
+    size_t in_bytes, out_bytes;
+    uint32_t block;          /* of the receive buffer, being copied out */
+    size_t issued;           /* bytes of the copy */
+    int word;
+    struct pki_gate ended;   /* the last piece has been copied */
+};
+
+/* fused.c */
+struct pki_fused {
+    bool on;
+    char *inbox;                     /* of this rank, at the end of ll_memory */
+    uint64_t remote[PKI_FUSED_RANKS]; /* [rank]: where this rank writes in its inbox, mapped here */
+    struct pki_fused_words *words;   /* registered with the GPU; NULL without fused collectives */
+    uint32_t epoch;                  /* the last that was handed out */
+    bool skipped;                    /* this rank has done the last one in another way */
+    uint32_t ctas_launched;
+    struct pki_list waiting;         /* tasks that have an epoch and no kernel yet, in order */
+    int indirect;                    /* tasks that the engine will launch, not the call itself */
+    struct pki_queue queue;          /* for those */
+};
+
+struct pki_task {
+    struct pki_list node;      /* engine->tasks, from start to end */
+    struct pki_list waiting;   /* the caller's list of blocking ones */
+    struct pki_list in_stream; /* host stream's queue */
+    struct pki_engine *engine;
+    struct pki_request request;
+    const char *name;
+    uint64_t number;
+    uint32_t sig;
+    enum pki_mem_kind kind;
+    enum pki_task_mode mode;
+    struct pki_queue queue;    /* the caller's CUDA stream */
+    bool after_stream;         /* starts when the stream has nothing more to do */
+    enum pki_wait_how how;
+    struct pki_gate ready;     /* opened by the stream when it comes to the operation */
+    struct pki_gate release;   /* the stream waits for it; the engine opens it at the end */
+    int ready_slot, release_slot;
+    struct pki_host_stream *stream;
+    uint64_t group;            /* of the process: operations that were started together */
+    atomic_bool may_start;     /* host stream: everything before it has ended */
+    bool counted; /* among those in CUDA streams of the process */
+    bool started, holds_wait, direct, few_queues, waited;
+    bool running;              /* its steps are being looked at */
+    bool more_work;            /* on the host: some step is starved */
+    atomic_bool ended;
+    pk_result_t result;
+    uint64_t begun_ns, deadline_ns;
+    bool warned;
+    unsigned questions;        /* late.c: asked about it so far */
+    uint64_t asked;            /* the number of the last one that there was time to answer */
+    uint64_t asking, asking_ns; /* the last one */
+    struct pki_xfer *xfer;     /* send, recv */
+    size_t *lengths;           /* the layout's arrays */
+    struct pki_plan_entry *entry;
+    const struct pki_plan *plan; /* the entry's */
+    const uint32_t *dependents, *dependents_first;
+    struct pki_step_state *steps;
+    uint32_t *ready_steps;     /* stack of steps to look at */
+    uint32_t nready, remaining;
+    uint32_t next_send;        /* steps before it hold no first send that has yet to be issued */
+    char *scratch;
+    size_t scratch_stride;
+    struct pki_mixed mixed;
+    struct pki_list turn;      /* fused: engine->fused.waiting */
+    uint32_t epoch, last_epoch, clear_epoch;
+    int ctas;
+    bool calm, careful, indirect, launched, fallen; /* fallen: a rank does it in another way, so all do */
+};
+
+/* The last collectives that began here: what a peer says of one that has ended must agree too. */
+#define PKI_SEEN_MAX 64
+
+struct pki_coll_seen {
+    uint64_t number;
+    uint32_t sig;
+    size_t count;
+};
+
+struct pki_plan_entry { /* the plan cache */
+    struct pki_list node; /* engine->plans, the one used last in front */
+    const struct pki_algorithm *algorithm;
+    bool in_place;
+    int root;
+    unsigned users; /* tasks */
+    struct pki_plan *plan;
+    struct pki_program *program; /* quick_coll.c's, or NULL */
+    uint32_t *dependents, *dependents_first; /* reversed dependencies: of step i, [first[i], first[i + 1]) */
+};
+
+struct pki_scratch {
+    char *ptr;
+    size_t bytes;
+    bool busy;
+    enum pki_mem_kind kind;
+};
+
+#define PKI_QUICK_SCRATCH (64u << 10)
+#define PKI_STREAM_OPERATIONS 512 /* in CUDA streams at a time; each has two words while it lasts */
+#define PKI_PLANS_MAX 128 /* plans that are kept; those in use come on top */
+#define PKI_SCRATCH_MAX 64
+
+static inline bool pki_task_in_cuda_stream(const struct pki_task *task)
+{
+    return task->request.stream.kind == PK_STREAM_KIND_CUDA;
+}
+
+/* agree.c */
+uint32_t pki_task_fingerprint(const struct pki_request *request, int size);
+void pki_task_mismatch(struct pki_task *task, int peer, uint32_t their_sig);
+/* Is what a peer says of collective `number` another one than the one that began here? Then the engine has failed. */
+bool pki_task_contradicts(struct pki_engine *engine, int peer, uint64_t number, uint32_t their_sig);
+/* Give a collective its number; peers may have spoken of it already, and disagree. */
+void pki_task_number(struct pki_task *task);
+
+/* task.c */
+/* Checked and with its plan, but not to be started: for what is captured. */
+pk_result_t pki_task_make(struct pki_engine *engine, const struct pki_request *request, struct pki_task **task);
+pk_result_t pki_task_new(struct pki_engine *engine, const struct pki_request *request, struct pki_task **task);
+/* Give the task its number and place; from here on it ends through pki_task_end. */
+pk_result_t pki_task_enroll(struct pki_task *task);
+bool pki_task_start(struct pki_task *task); /* false: it cannot yet, ask again */
+void pki_task_end(struct pki_task *task, pk_result_t result);
+void pki_task_free(struct pki_task *task);
+void pki_task_stir(struct pki_task *task); /* it needs the CPU from now on */
+/* Does it copy or reduce inside the gpu? The library's own queue does that. */
+bool pki_task_needs_kernel(const struct pki_task *task);
+/* A collective that began without a task: the steps in `done` (a bit each) are complete, scratch is engine->quick_scratch. */
+pk_result_t pki_task_resume(struct pki_engine *engine, const struct pki_request *request, uint64_t number, uint64_t done,
+                            struct pki_list *blocking);
+
+/* plan_prepare.c */
+char *pki_plan_block(const struct pki_task *task, struct pki_ref ref, size_t *bytes);
+size_t pki_plan_scratch_stride(const struct pki_plan *plan, const struct pki_request *request); /* bytes of a block; 0: none */
+/* PK_IN_PROGRESS: so many collectives are at work that this one has to wait for one of them. */
+pk_result_t pki_plan_take_scratch(struct pki_task *task);
+pk_result_t pki_plan_prepare(struct pki_task *task);
+void pki_plan_release(struct pki_task *task);
+void pki_plan_abandon(struct pki_task *task); /* free the transfers of an unfinished plan */
+
+/* plan_run.c */
+bool pki_plan_run(struct pki_task *task); /* false: it cannot start yet */
+void pki_plan_resume(struct pki_task *task, uint64_t done);
+/* A step's own bytes have moved, to `done` in all; the steps that depend on it are looked at next. */
+void pki_plan_step_done(struct pki_task *task, uint32_t step, size_t done, bool ended);
+void pki_plan_xfer_progress(struct pki_task *task, uint32_t step, size_t done, bool ended);
+bool pki_plan_poll(struct pki_task *task);
+
+/* plan_work.c */
+/* Do bytes [from, from + len) of a COPY, a REDUCE or the reduction of a RECV_REDUCE. */
+pk_result_t pki_plan_work(struct pki_task *task, uint32_t step, size_t from, size_t len, const struct pki_queue *queue);
+/* Do, or let the GPU do, what can be done now of a step whose first `avail` bytes may be worked on; `all`: nothing can come on top. */
+void pki_plan_look_at_work(struct pki_task *task, uint32_t step, size_t avail, bool all);
+/* Host, RECV_REDUCE: combine what has just come with the step's own operand, from where it is. */
+pk_result_t pki_plan_reduce_from(struct pki_task *task, uint32_t step, size_t at, const void *payload, size_t bytes);
+/* How many of `bytes` the CPU may copy or reduce now: whole pages, unless it is all of them. */
+size_t pki_plan_ration(struct pki_engine *engine, size_t bytes);
+
+/* plan_cache.c: the plan for a request; the task gives it back. */
+pk_result_t pki_plan_take(struct pki_engine *engine, const struct pki_request *request, struct pki_plan_entry **entry);
+void pki_plan_give(struct pki_engine *engine, struct pki_plan_entry *entry);
+void pki_plans_close(struct pki_engine *engine);
+
+/* quick.c and quick_coll.c (with quick_program.c), unlocked: short blocking operations of host memory without a task. NOT: nothing has
+ * happened. BEGUN: it goes on as a task in `blocking`, or, where that is empty, has failed. */
+enum pki_quick { PKI_QUICK_NOT, PKI_QUICK_DONE, PKI_QUICK_BEGUN };
+enum pki_quick pki_quick_run(struct pki_engine *engine, const struct pki_request *request, struct pki_list *blocking);
+enum pki_quick pki_quick_coll(struct pki_engine *engine, const struct pki_request *request, struct pki_list *blocking);
+
+/* mixed.c. The middle two: false: not yet, ask again. */
+void pki_mixed_choose(struct pki_task *task, const enum pki_mem_kind kinds[2], const size_t bytes[2]);
+bool pki_mixed_before(struct pki_task *task, char *shadow);
+bool pki_mixed_after(struct pki_task *task);
+size_t pki_mixed_bytes(const struct pki_task *task); /* of the shadow, beside the scratch memory */
+
+/* cuda_stream.c: tasks in the caller's CUDA stream, three phases so that a group's do not block one another */
+pk_result_t pki_stream_admit(struct pki_task *task); /* before anything is posted: may it wait in this stream, how */
+void pki_stream_begin(struct pki_task *task);        /* "ready" and "my buffer is free" */
+void pki_stream_move(struct pki_task *task);         /* what the stream itself moves */
+void pki_stream_end(struct pki_task *task, struct pki_list *made); /* waits, for all of `made` in the same stream at once */
+void pki_stream_left(struct pki_task *task);         /* the task has ended: its wait is over */
+void pki_stream_waits(uint64_t *pending, uint64_t *most); /* of the process */
+bool pki_streams_wait(void); /* may a stream of the process wait for a peer because of an operation? Graphs are not counted */
+
+/* capture.c */
+/* Nothing has happened when this refuses; the others follow as engine.h says. */
+pk_result_t pki_capture_check(struct pki_engine *engine, const struct pki_request *requests, int n, struct pki_capture **out);
+pk_result_t pki_capture_post(struct pki_engine *engine, struct pki_capture *capture);
+pk_result_t pki_capture_record(struct pki_engine *engine, struct pki_capture *capture);
+void pki_capture_drop(struct pki_engine *engine, struct pki_capture *capture);
+/* Is one of them in a stream that is being captured? *error: they cannot be told, or are mixed. */
+bool pki_capture_wanted(struct pki_engine *engine, const struct pki_request *requests, int n, pk_result_t *error);
+
+/* Let streams that wait in replayed graphs go. */
+void pki_capture_release(struct pki_engine *engine);
+void pki_capture_close(struct pki_engine *engine);
+
+/* fused.c */
+size_t pki_fused_inbox_bytes(const struct pki_engine *engine);
+pk_result_t pki_fused_open(struct pki_engine *engine, char *inbox);
+void pki_fused_close(struct pki_engine *engine);
+void pki_fused_reach(struct pki_engine *engine, int peer, uint64_t inbox); /* the peer's inbox is mapped here */
+int pki_fused_ctas(const struct pki_engine *engine, const struct pki_request *request);
+bool pki_task_is_fused(const struct pki_task *task);
+void pki_fused_made(struct pki_task *task);   /* a fused one: will the call itself launch it (direct)? */
+void pki_fused_forget(struct pki_task *task); /* it waits for no turn any more */
+bool pki_fused_all_direct(const struct pki_engine *engine);
+void pki_fused_enroll(struct pki_task *task); /* any collective */
+pk_result_t pki_fused_launch(struct pki_task *task, const struct pki_queue *queue);
+void pki_fused_look(struct pki_task *task);   /* launch it in the library's queue if it is its turn */
+void pki_fused_fall(struct pki_task *task);   /* another rank does the operation by an ordinary plan */
+void pki_fused_left(struct pki_task *task);   /* the task ends */
+bool pki_fused_waits_for(const struct pki_task *task, int peer);
+bool pki_fused_poll(struct pki_task *task, bool *ended); /* true: something has changed */
+
+/* late.c: look at deadlines; a WHO or HERE has come; the rank to blame for the oldest operation, -1 when there is none */
+void pki_late_check(struct pki_engine *engine, uint64_t now);
+void pki_late_message(struct pki_engine *engine, struct pki_peer *peer, const struct pki_msg *msg);
+int pki_engine_missing(struct pki_engine *engine);
+
+/* host_stream.c */
+void pki_host_stream_append(struct pki_host_stream *stream, struct pki_task *task);
+void pki_host_stream_ended(struct pki_host_stream *stream, struct pki_task *task);
+
+#endif

@@ -1,0 +1,221 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Transfers between this rank and a peer, and the peer itself. Locked.
+ *
+ * xfer   one transfer: posted, matched, moved
+ * peer   the other end: its lane, its ways, what has arrived before it was asked for
+ */
+#ifndef PKI_ENGINE_XFER_H
+#define PKI_ENGINE_XFER_H
+
+#include "engine/region.h"
+
+struct pki_task;
+
+#define PKI_EAGER_MAX 8192u              /* bytes of host memory that go in the lane without a grant, unless the transport knows better */
+#define PKI_EAGER_MAX_SHM (32u << 10)    /* the same between ranks of a host, where a grant costs as much as the longer copy */
+#define PKI_EAGER_CREDIT (256u << 10)    /* eager bytes a peer may have sent that nobody asked for yet */
+#define PKI_LANE_PIECE 16384u            /* bytes of a DATA message that is worked on as it comes */
+#define PKI_LANE_MAX ((size_t)256 << 20)
+#define PKI_SHARE_MIN (64u << 10)        /* below, memory of one host goes through the lane; from there on both ends move pieces */
+#define PKI_HOST_PUT (4u << 20)          /* most that one put of host memory moves: the lock is held so long */
+#define PKI_XFER_PUTS 2                  /* chunks of one transfer in flight */
+#define PKI_GRANT_NS 20000u              /* how long a send in a stream looks for its grant at most */
+#define PKI_LL_SLOTS 16                  /* low-latency slots a pair and direction */
+#define PKI_IFACES_MAX 4
+
+enum pki_xfer_state {
+    PKI_XFER_UNPOSTED,  /* receive: a dependency may still use the buffer. send: no byte of it is ready */
+    PKI_XFER_SAY,       /* the next message (EAGER, WANT or GRANT) has not gone out: no room, or its turn has not come */
+    PKI_XFER_WAIT,      /* send: for the grant. receive: for data */
+    PKI_XFER_MOVE,      /* send: granted; chunks go as they become ready */
+    PKI_XFER_DONE
+};
+
+struct pki_xfer {
+    struct pki_list match;  /* peer->sends or peer->recvs while it can be matched */
+    struct pki_list active; /* engine->active while it must be looked at in every progress */
+    struct pki_engine *engine;
+    struct pki_peer *peer;
+    struct pki_task *task;
+    uint32_t step;          /* of the task's plan */
+    bool is_send;
+    bool wanted;            /* send: WANT has been sent. receive: WANT has arrived */
+    bool ll;                /* moves through a low-latency slot */
+    bool in_stream;         /* a stream moves it; only completion is watched here */
+    bool opened;            /* receive: the buffer is free */
+    bool staged;            /* send: the receiver gives slots, a piece at a time */
+    bool bounce;            /* send: pieces go through slots of this rank */
+    bool in_lane;           /* send: as DATA, whatever the way could do */
+    bool combines;          /* to a RECV_REDUCE on the host: DATA is combined as it comes */
+    bool fetch;             /* and the receiver can get it, too */
+    bool remote_mapped;     /* `remote` is memory of this process */
+    bool pulls;             /* the receiver combines straight from the sender's memory */
+    bool shared, piece_out, all_moved; /* both ends move it; this one is at a piece; it has moved the last one */
+    struct pki_ep *way;     /* send, granted, or offered */
+    enum pki_xfer_state state;
+    enum pki_mem_kind kind;
+    uint8_t flags;          /* PKI_MSG_FLAG_* */
+    uint16_t index;
+    uint32_t sig;
+    uint64_t op;
+    char *addr;
+    size_t bytes, chunk;
+    size_t ready;           /* send: bytes that may be read */
+    size_t issued, done;    /* bytes handed over; bytes finished, in order */
+    size_t told;            /* send: bytes that FIN has announced */
+    uint64_t remote;        /* send, granted: where to. receive, offered: where from */
+    int gate_slot;          /* -1: none */
+    uint32_t gate_value;
+    struct pki_gate start, finish; /* of the slot: buffer free; last byte in place */
+    struct pki_put puts[PKI_XFER_PUTS];
+    unsigned puts_head, puts_tail;
+    uint32_t region;        /* granted or offered: of this rank; 0: none */
+    struct pki_stage *stage;
+    void *kept;             /* receive into GPU memory: an eager message that came before the buffer was free */
+    int slot;               /* pinned memory for a low-latency kernel to read; -1: none */
+    int own_word;           /* receive: `finish` is this word of the rank's own; -1: it is the slot's */
+};
+
+struct pki_arrival { /* a message that nobody had asked for */
+    struct pki_list node;
+    struct pki_msg msg;
+    unsigned char payload[];
+};
+
+struct pki_slots { /* gate or low-latency slots of one pair that this rank, as receiver, hands out */
+    uint16_t free[PKI_GATE_SLOTS];
+    uint32_t value[PKI_GATE_SLOTS]; /* last value handed out */
+    int nfree;
+};
+
+struct pki_peer {
+    int rank;
+    struct pki_ep *eps[PKI_IFACES_MAX]; /* all endpoints; lane and ways are among them */
+    int neps;
+    struct pki_ep *lane;
+    struct pki_ep *way[2][2];       /* [source kind][target kind] */
+    size_t eager_max;               /* longest transfer of host memory that travels in the lane without a grant */
+    int side_fd;
+    bool gone;                      /* said goodbye, or died */
+    bool gone_before;               /* and that was known a whole round of progress ago */
+    bool untold;                    /* of this engine's failure: there was no room */
+    uint64_t sends_begun[2], recvs_begun[2]; /* matching numbers; [1]: captured operations */
+    uint32_t patience_ns;           /* how long a send in a stream looks for this peer's grant */
+    uint64_t coll_heard;            /* highest number of a collective it has spoken of */
+    uint64_t answered, answered_number; /* late.c: the last question that it answered; the collective it had come to by then, */
+    int answered_waits;                 /* and the rank that it waited for, -1: none */
+    struct pki_list sends, recvs;
+    struct pki_list arrivals;
+    size_t eager_out;               /* eager bytes sent and not yet credited */
+    size_t eager_in;                /* eager bytes consumed and not yet credited back */
+    struct pki_slots gates, lls;
+    uint64_t *ll_remote;            /* the peer's slots for this rank, mapped here */
+    struct pki_export ll_exported;
+    uint64_t ll_mapping;
+    struct pki_import *imports;
+    uint32_t nimports, imports_cap;
+    uint32_t *told;                 /* [entry]: the id of our region there that the peer has been told of */
+    uint32_t told_cap;
+    uint32_t exporting, exported_pieces; /* a description in the middle of being sent */
+};
+
+/* lane.c: messages of a peer */
+pk_result_t pki_lane_send(struct pki_peer *peer, const struct pki_msg *msg, const void *payload, struct pki_engine *engine);
+bool pki_lane_poll(struct pki_engine *engine, struct pki_peer *peer);
+/* Take an early arrival that speaks of `xfer`; NULL when there is none. The caller frees it. */
+struct pki_arrival *pki_lane_take(struct pki_xfer *xfer);
+void pki_lane_consumed(struct pki_engine *engine, struct pki_peer *peer, size_t payload);
+
+/* xfer.c, send.c, recv.c */
+struct pki_xfer *pki_xfer_new(struct pki_engine *engine, int peer, bool is_send);
+void pki_xfer_free(struct pki_xfer *xfer);
+void pki_xfer_activate(struct pki_xfer *xfer);
+void pki_xfer_advance(struct pki_xfer *xfer);
+/* How many chunks `bytes` of it are. */
+static inline size_t pki_xfer_chunks(const struct pki_xfer *xfer, size_t bytes)
+{
+    return bytes == 0 ? 0 : (bytes - 1) / xfer->chunk + 1;
+}
+
+void pki_xfer_post(struct pki_xfer *xfer);
+void pki_xfer_progressed(struct pki_xfer *xfer);
+void pki_send_advance(struct pki_xfer *xfer);
+void pki_send_granted(struct pki_xfer *xfer, const struct pki_msg *grant);
+void pki_send_put_done(struct pki_put *put);
+void pki_recv_advance(struct pki_xfer *xfer);
+void pki_recv_message(struct pki_xfer *xfer, const struct pki_msg *msg, const void *payload);
+/* The buffer is free: the receive may be matched, or its gate opened. */
+void pki_recv_open(struct pki_xfer *xfer);
+/* The peer's message disagrees; `bytes` is what it says of the length. */
+void pki_xfer_mismatch(struct pki_xfer *xfer, const struct pki_msg *msg, size_t bytes);
+struct pki_ll_op pki_ll_send_op(struct pki_xfer *xfer);
+void pki_send_taken(struct pki_xfer *xfer, const struct pki_msg *msg);
+void pki_put_failed(struct pki_xfer *xfer, pk_result_t result);
+
+/* share.c: long transfers of host memory that both ends move */
+void pki_share_lend(struct pki_xfer *xfer);                                  /* receive: take a slot for the grant, if it may be shared */
+pk_result_t pki_share_offer(struct pki_xfer *xfer);                          /* send */
+void pki_share_pull(struct pki_xfer *xfer);                                  /* receive */
+void pki_share_fetched(struct pki_xfer *xfer, const struct pki_put *get);    /* receive: a piece of what is pulled has landed */
+bool pki_share_may_fetch(const struct pki_xfer *xfer);                       /* receive that combines */
+/* All ranks move as much as any other at the same time: nobody has time to help. */
+bool pki_share_is_even(const struct pki_xfer *xfer);
+void pki_share_offered(struct pki_xfer *xfer, const struct pki_msg *offer);  /* receive */
+void pki_share_advance(struct pki_xfer *xfer);
+void pki_share_piece_done(struct pki_xfer *xfer);
+void pki_share_ended(struct pki_xfer *xfer); /* all is in place and both know */
+
+#define PKI_STAGE_BYTES (512u << 10)     /* one slot of pinned memory, and the longest piece */
+#define PKI_STAGE_SLOTS 16               /* of each direction, made when first used */
+
+struct pki_stage_pool {      /* slots of one direction, and the queue that copies between them and GPU memory */
+    char *memory;            /* NULL: not made yet */
+    uint8_t free[PKI_STAGE_SLOTS];
+    int nfree;
+    struct pki_queue queue;
+};
+
+/* stage.c: through slots of pinned host memory */
+void pki_stage_send(struct pki_xfer *xfer); /* advances xfer->done */
+void pki_stage_placed(struct pki_xfer *xfer, const struct pki_msg *msg);
+void pki_stage_put_done(struct pki_xfer *xfer, struct pki_put *put);
+bool pki_stage_low_latency(struct pki_xfer *xfer);
+char *pki_stage_low_latency_source(const struct pki_xfer *xfer);
+void pki_stage_give(struct pki_xfer *xfer);
+void pki_stage_asked(struct pki_xfer *xfer, const struct pki_msg *msg);
+void pki_stage_landed(struct pki_xfer *xfer, const struct pki_msg *msg, const void *payload);
+void pki_stage_recv(struct pki_xfer *xfer);
+void pki_stage_eager(struct pki_xfer *xfer, const void *payload);
+void pki_stage_kept(struct pki_xfer *xfer);
+void pki_stage_watch(struct pki_xfer *xfer);
+void pki_stage_leave(struct pki_xfer *xfer);
+bool pki_stage_idle(struct pki_engine *engine);
+/* The queue for copies from host memory (up) or to it; NULL: the engine has failed. */
+struct pki_queue *pki_stage_queue(struct pki_engine *engine, bool up);
+void pki_stage_close(struct pki_engine *engine);
+/* Under sm_policy NONE the one copy inside the GPU that an exchange out of place has to make, of a rank's own block, goes through the
+ * host: by copy engines, where any other copy would be a kernel. */
+bool pki_stage_copies(const struct pki_engine *engine, enum pki_coll coll, const struct pki_plan *plan);
+/* *queue: the one it is done in. */
+pk_result_t pki_stage_copy(struct pki_engine *engine, char *dst, const char *src, size_t bytes, struct pki_queue **queue);
+#define PKI_STAGE_COPY_MAX (32u << 20) /* of one call: a launch queue is not long */
+
+/* self.c: a transfer from this rank to itself */
+void pki_self_advance(struct pki_xfer *xfer);
+
+/* ll.c */
+void pki_ll_unimport(struct pki_engine *engine, struct pki_peer *peer);
+uint64_t *pki_ll_slot(struct pki_engine *engine, int peer, int slot);
+
+/* side.c: frames on the socket beside the lane */
+void pki_side_send_forget(struct pki_engine *engine, struct pki_peer *peer, uint32_t id); /* a hint: it may get lost */
+pk_result_t pki_side_send_export(struct pki_engine *engine, struct pki_peer *peer, uint32_t id, const struct pki_export *exported);
+void pki_side_poll(struct pki_engine *engine, struct pki_peer *peer);
+void pki_side_check_left(struct pki_engine *engine, struct pki_peer *peer); /* a peer that said goodbye is still waited for */
+void pki_side_tell_all(struct pki_engine *engine, bool failed);
+/* Those that had no room for the news of this engine's failure. */
+void pki_side_tell_again(struct pki_engine *engine);
+void pki_side_message(struct pki_engine *engine, struct pki_peer *peer, const struct pki_msg *msg, const void *payload);
+
+#endif

@@ -15,6 +15,7 @@ static struct driver {
     int (*cuDeviceGet)(int *device, int ordinal);
     int (*cuDeviceGetName)(char *name, int bytes, int device);
     int (*cuDeviceGetAttribute)(int *value, int attribute, int device);
+    int (*cuDeviceGetPCIBusId)(char *text, int bytes, int device);
     int (*cuGetErrorString)(int code, const char **text);
     int (*cuDevicePrimaryCtxRetain)(void **context, int device);
     int (*cuCtxSetCurrent)(void *context);
@@ -58,6 +59,7 @@ struct entry {
 #define ENTRY(name) { #name, offsetof(struct driver, name) }
 static const struct entry entries[] = {
     ENTRY(cuInit), ENTRY(cuDeviceGetCount), ENTRY(cuDeviceGet), ENTRY(cuDeviceGetName), ENTRY(cuDeviceGetAttribute),
+    ENTRY(cuDeviceGetPCIBusId),
     ENTRY(cuGetErrorString), ENTRY(cuDevicePrimaryCtxRetain), ENTRY(cuCtxSetCurrent), ENTRY(cuMemAlloc_v2), ENTRY(cuMemFree_v2),
     ENTRY(cuMemHostAlloc), ENTRY(cuMemFreeHost), ENTRY(cuMemcpyAsync), ENTRY(cuMemsetD8Async), ENTRY(cuStreamCreate),
     ENTRY(cuStreamDestroy_v2), ENTRY(cuStreamSynchronize), ENTRY(cuStreamQuery), ENTRY(cuStreamWaitEvent), ENTRY(cuEventCreate),
@@ -187,6 +189,11 @@ void gpu_use(int ordinal)
 void gpu_name(int ordinal, char *name, size_t bytes)
 {
     must(cu.cuDeviceGetName(name, (int)bytes, device_of(ordinal)), "cuDeviceGetName");
+}
+
+void gpu_bus_id(int ordinal, char *text, size_t bytes)
+{
+    must(cu.cuDeviceGetPCIBusId(text, (int)bytes, device_of(ordinal)), "cuDeviceGetPCIBusId");
 }
 
 static int attribute_of(int ordinal, int attribute)

@@ -32,6 +32,8 @@ const char *gpu_error(int code);
 void gpu_use(int ordinal);
 /* The name of a device, terminated. */
 void gpu_name(int ordinal, char *name, size_t bytes);
+/* Where it sits ("0000:18:00.0"), as NVML knows it too. */
+void gpu_bus_id(int ordinal, char *text, size_t bytes);
 int gpu_multiprocessors(int ordinal);
 int gpu_threads_per_multiprocessor(int ordinal);
 

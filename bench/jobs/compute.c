@@ -4,6 +4,8 @@
 
 #include <math.h>
 
+#include "ptx.h"
+
 #define EDGE 32
 
 /* c += a b, in the first level of the cache. */
@@ -36,17 +38,7 @@ static void compute_on_cpu(double flops)
     (void)sink;
 }
 
-/* Multiply-adds of all threads that the GPU holds; argument: how many each does. */
-static const char burn_ptx[] =
-    ".version 6.0\n.target sm_70\n.address_size 64\n"
-    ".visible .entry fakecuda_burn(.param .u64 rounds)\n{\n"
-    " .reg .pred %p; .reg .b64 %n, %i, %z; .reg .f32 %a, %b; .reg .b32 %t;\n"
-    " ld.param.u64 %n, [rounds]; mov.u64 %i, 0; mov.u32 %t, %tid.x; cvt.rn.f32.u32 %a, %t; mov.f32 %b, 0f3F000000;\n"
-    "again: fma.rn.f32 %a, %a, %b, %b; fma.rn.f32 %a, %a, %b, %b; fma.rn.f32 %a, %a, %b, %b; fma.rn.f32 %a, %a, %b, %b;\n"
-    " add.u64 %i, %i, 4; setp.lt.u64 %p, %i, %n; @%p bra again;\n"
-    " setp.eq.f32 %p, %a, 0fC2280000; mov.u64 %z, 0; @%p st.global.f32 [%z], %a;\n" /* never: keeps the loop */
-    " ret;\n}\n";
-
+/* Multiply-adds of all threads that the GPU holds. */
 static void compute_on_gpu(struct jobs_run *run, double flops)
 {
     static gpu_kernel_t kernel;
@@ -56,7 +48,7 @@ static void compute_on_gpu(struct jobs_run *run, double flops)
     void *params[] = { &rounds };
 
     if (kernel == NULL)
-        kernel = gpu_kernel_load(burn_ptx, "fakecuda_burn");
+        kernel = gpu_kernel_load(ptx_burn, PTX_BURN);
     gpu_kernel_launch(kernel, blocks, threads, params, run->compute_stream);
 }
 

@@ -57,6 +57,12 @@ if [ -e "$driver/libcuda.so.1" ]; then
         grep -q '^[^#].*[0-9]' "$work/gpu/$table.txt" || { cat "$work/gpu/$table.txt"; exit 1; }
         ! grep -q 'no GPU' "$work/gpu/$table.txt" || { cat "$work/gpu/$table.txt"; exit 1; }
     done
+    for rank in 1 0; do
+        LD_LIBRARY_PATH=$driver FAKECUDA_DEVICES=2 PK_RANK=$rank PK_SIZE=2 PK_ROOT=127.0.0.1:$((31000 + $$ % 1000)) timeout 60 pickle-beside \
+            --compute burn --cases sendrecv:64K,allgather:64K,allreduce:64K --interval 5 --warm 1 --turns 1 >"$work/beside.$rank" 2>&1 &
+    done
+    wait || true
+    [ "$(grep -c '^ *burn .* yes ' "$work/beside.0")" -eq 3 ] || { cat "$work"/beside.*; exit 1; }
     echo "the same on the software driver"
 fi
 

@@ -6,31 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Under this name the software driver has it too. One thread of a block polls, seldom enough to leave the bus to others. */
-static const char spin_ptx[] =
-    ".version 7.0\n"
-    ".target sm_70\n"
-    ".address_size 64\n"
-    ".visible .entry fakecuda_spin(.param .u64 flag)\n"
-    "{\n"
-    "    .reg .pred %p<3>;\n"
-    "    .reg .b32 %r<3>;\n"
-    "    .reg .b64 %rd<3>;\n"
-    "    ld.param.u64 %rd1, [flag];\n"
-    "    cvta.to.global.u64 %rd2, %rd1;\n"
-    "    mov.u32 %r2, %tid.x;\n"
-    "    setp.ne.u32 %p2, %r2, 0;\n"
-    "    @%p2 bra ready;\n"
-    "again:\n"
-    "    ld.volatile.global.u32 %r1, [%rd2];\n"
-    "    setp.ne.u32 %p1, %r1, 0;\n"
-    "    @%p1 bra ready;\n"
-    "    nanosleep.u32 1000;\n"
-    "    bra again;\n"
-    "ready:\n"
-    "    bar.sync 0;\n"
-    "    ret;\n"
-    "}\n";
+#include "ptx.h"
 
 bool gpu_enough(int gpus)
 {
@@ -174,7 +150,7 @@ size_t pattern_wrong_on_gpu(const void *device, size_t bytes, uint64_t key)
 
 gpu_kernel_t spin_kernel(void)
 {
-    return gpu_kernel_load(spin_ptx, "fakecuda_spin");
+    return gpu_kernel_load(ptx_spin, PTX_SPIN);
 }
 
 void spin_launch(gpu_kernel_t kernel, int blocks, int threads, uint32_t *flag, gpu_stream_t stream)

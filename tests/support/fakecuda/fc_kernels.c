@@ -7,6 +7,7 @@
 #include "fc_kernels.h"
 
 #include <string.h>
+#include <time.h>
 
 
 /* --- pki_wait --- */
@@ -183,11 +184,26 @@ static void run_burn(const struct fc_launch *l)
         sum = sum + 4;
 }
 
+/* (uint64_t (*table)[2]): one multiprocessor, whose cycles are nanoseconds. */
+static void run_stamp(const struct fc_launch *l)
+{
+    CUdeviceptr address;
+    struct timespec now;
+    uint64_t *entry;
+
+    memcpy(&address, l->params[0], sizeof address);
+    entry = fc_ptr(l, address, 2 * sizeof *entry);
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    if (entry != NULL)
+        entry[0] = entry[1] = (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
 static const size_t ll_bytes[] = { sizeof(struct pki_ll_args) };
 static const size_t reduce_bytes[] = { sizeof(struct pki_reduce_args) };
 static const size_t fused_bytes[] = { sizeof(struct pki_fused_args) };
 static const size_t burn_bytes[] = { 8 };
 static const size_t spin_bytes[] = { 8 };
+static const size_t stamp_bytes[] = { 8 };
 static const size_t add_bytes[] = { 8, 8, 4 };
 
 /* A type's kernels: the same work, told the type. */
@@ -247,6 +263,7 @@ const struct fc_kernel fc_kernels[] = {
     TYPED(f8e5m2, F8E5M2),
     { "fakecuda_spin", 1, spin_bytes, run_spin },
     { "fakecuda_burn", 1, burn_bytes, run_burn },
+    { "fakecuda_stamp", 1, stamp_bytes, run_stamp },
     { "fakecuda_add", 3, add_bytes, run_add },
     { NULL, 0, NULL, NULL },
 };

@@ -1,0 +1,127 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "beside.h"
+
+#include <getopt.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "number.h"
+
+const char *const beside_operation_names[BESIDE_OPERATIONS] = { "sendrecv", "oneway", "allgather", "allreduce" };
+
+static const char usage[] =
+    "usage: pickle-beside [options]   (one process a rank and a GPU, by mpirun or PK_RANK, PK_SIZE, PK_ROOT; 2 ranks or more)\n"
+    "What messages cost computing on GPUs that run both: times, cycles of the multiprocessors, clock, power and rates, alone and beside.\n"
+    "  --compute W[,W]     matmul (bf16, cuBLAS), attention (bf16, cuDNN), burn (f32 in registers, no library)\n"
+    "                      (default matmul,attention)\n"
+    "  --cases OP:BYTES[,OP:BYTES]  sendrecv (both ways, round the ring), oneway (0 to 1), allgather (in place, BYTES a rank), allreduce\n"
+    "                      (default sendrecv:64M,sendrecv:1G,allgather:64M,allgather:1G,allreduce:1G)\n"
+    "  --turns N           of each kind, whose median is told (default 3)\n"
+    "  --interval MS       of computing that is measured (default 300)\n"
+    "  --warm MS           of computing before it, messages included (default 100)\n"
+    "  --max-sms N         for allreduce; all else runs with sm_policy PK_SM_NONE (default 16)\n"
+    "  --nccl              NCCL beside it, turn by turn (libnccl.so.2 or PERF_NCCL_LIBRARY)\n"
+    "  --csv FILE --json FILE\n"
+    "  --spoil             change a result before it is checked: the program must then fail\n";
+
+enum { COMPUTE = 256, CASES, TURNS, INTERVAL, WARM, MAX_SMS, NCCL, CSV, JSON, SPOIL };
+
+static const struct option long_options[] = {
+    { "compute", required_argument, NULL, COMPUTE }, { "cases", required_argument, NULL, CASES },
+    { "turns", required_argument, NULL, TURNS },     { "interval", required_argument, NULL, INTERVAL },
+    { "warm", required_argument, NULL, WARM },       { "max-sms", required_argument, NULL, MAX_SMS },
+    { "nccl", no_argument, NULL, NCCL },             { "csv", required_argument, NULL, CSV },
+    { "json", required_argument, NULL, JSON },       { "spoil", no_argument, NULL, SPOIL },
+    { "help", no_argument, NULL, 'h' },              { NULL, 0, NULL, 0 },
+};
+
+static _Noreturn void refuse(const char *what, const char *value)
+{
+    fprintf(stderr, "pickle-beside: %s '%s' is not understood (--help)\n", what, value);
+    exit(2);
+}
+
+static unsigned number(const char *value, unsigned least, unsigned most)
+{
+    size_t n;
+
+    if (!number_parse(value, &n) || n < least || n > most)
+        refuse("number", value);
+    return (unsigned)n;
+}
+
+static void parse_works(char *list, struct beside_options *o)
+{
+    static const char *const known[] = { "matmul", "attention", "burn" };
+    char *rest = NULL;
+
+    o->work_count = 0;
+    for (char *word = strtok_r(list, ",", &rest); word != NULL; word = strtok_r(NULL, ",", &rest)) {
+        size_t i = 0;
+
+        while (i < sizeof known / sizeof known[0] && strcmp(word, known[i]) != 0)
+            i++;
+        if (i == sizeof known / sizeof known[0] || o->work_count == BESIDE_WORKS)
+            refuse("computing", word);
+        o->works[o->work_count++] = known[i];
+    }
+}
+
+static void parse_cases(char *list, struct beside_options *o)
+{
+    char *rest = NULL;
+
+    o->case_count = 0;
+    for (char *word = strtok_r(list, ",", &rest); word != NULL; word = strtok_r(NULL, ",", &rest)) {
+        struct beside_case *c = &o->cases[o->case_count];
+        char *colon = strchr(word, ':');
+        int op = 0;
+
+        if (colon == NULL || o->case_count == BESIDE_CASES)
+            refuse("case", word);
+        *colon = '\0';
+        while (op < BESIDE_OPERATIONS && strcmp(word, beside_operation_names[op]) != 0)
+            op++;
+        if (op == BESIDE_OPERATIONS || !number_parse(colon + 1, &c->bytes) || c->bytes < 4096 || c->bytes > (size_t)16 << 30)
+            refuse("case", word);
+        c->operation = (enum beside_operation)op;
+        c->bytes -= c->bytes % 4096;
+        o->case_count++;
+    }
+}
+
+static void parse_option(int option, char *value, struct beside_options *o)
+{
+    switch (option) {
+    case COMPUTE: parse_works(value, o); break;
+    case CASES: parse_cases(value, o); break;
+    case TURNS: o->turns = number(value, 1, BESIDE_TURNS); break;
+    case INTERVAL: o->interval_ms = number(value, 1, 10000); break;
+    case WARM: o->warm_ms = number(value, 0, 10000); break;
+    case MAX_SMS: o->max_sms = (int)number(value, 1, 1024); break;
+    case NCCL: o->nccl = true; break;
+    case CSV: o->csv_path = value; break;
+    case JSON: o->json_path = value; break;
+    case SPOIL: o->spoil = true; break;
+    case 'h': fputs(usage, stdout); exit(0);
+    default: fputs(usage, stderr); exit(2);
+    }
+}
+
+void beside_parse(int argc, char **argv, struct beside_options *options)
+{
+    static char works[] = "matmul,attention", cases[] = "sendrecv:64M,sendrecv:1G,allgather:64M,allgather:1G,allreduce:1G";
+    struct beside_options o = { .turns = 3, .interval_ms = 300, .warm_ms = 100, .max_sms = 16 };
+    int letter;
+
+    parse_works(works, &o);
+    parse_cases(cases, &o);
+    while ((letter = getopt_long(argc, argv, "h", long_options, NULL)) != -1)
+        parse_option(letter, optarg, &o);
+    if (optind != argc) {
+        fputs(usage, stderr);
+        exit(2);
+    }
+    *options = o;
+}

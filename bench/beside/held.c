@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Are multiprocessors needed? A kernel holds all of them, as many threads as they take, while one operation is run. */
+#include "beside.h"
+
+#include <math.h>
+#include <unistd.h>
+
+#include "ptx.h"
+
+#define THREADS 1024
+#define LIMIT_MS 400.0
+
+static double ended_within(gpu_stream_t stream, double limit_ms)
+{
+    double begin = beside_now_us();
+    int code;
+
+    while ((code = gpu_stream_query(stream)) == GPU_NOT_READY && beside_now_us() - begin < limit_ms * 1e3)
+        usleep(20);
+    return code == 0 ? (beside_now_us() - begin) * 1e-3 : NAN;
+}
+
+static double one(struct beside_run *run, struct beside_side *side, const struct beside_case *c)
+{
+    beside_share(run, "", NULL, 0);
+    side->post(run, c);
+    return ended_within(run->message_stream, LIMIT_MS);
+}
+
+double beside_held(struct beside_run *run, struct beside_side *side, const struct beside_case *c, double *free_ms)
+{
+    gpu_kernel_t kernel = gpu_kernel_load(ptx_spin, PTX_SPIN);
+    volatile uint32_t *flag = gpu_host_alloc(sizeof *flag);
+    void *word = (void *)(uintptr_t)flag, *params[] = { &word };
+    int blocks = gpu_multiprocessors(run->gpu) * gpu_kernel_blocks_per_multiprocessor(kernel, THREADS);
+    double held_ms;
+    bool holds;
+
+    *flag = 1;
+    gpu_kernel_launch(kernel, blocks, THREADS, params, run->compute_stream); /* loads it */
+    gpu_stream_sync(run->compute_stream);
+    one(run, side, c);
+    *free_ms = one(run, side, c);
+    *flag = 0;
+    __sync_synchronize();
+    gpu_kernel_launch(kernel, blocks, THREADS, params, run->compute_stream);
+    usleep(30000); /* it runs by now */
+    held_ms = one(run, side, c);
+    holds = gpu_stream_query(run->compute_stream) == GPU_NOT_READY;
+    beside_share(run, "", NULL, 0);
+    *flag = 1;
+    gpu_stream_sync(run->compute_stream);
+    beside_message_wait(run, side->name);
+    gpu_host_free((void *)(uintptr_t)flag);
+    return beside_all(run, holds && !isnan(held_ms)) ? beside_worst(run, held_ms) : NAN;
+}

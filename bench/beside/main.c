@@ -1,0 +1,255 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "beside.h"
+
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+void beside_fail(const char *format, ...)
+{
+    va_list args;
+
+    va_start(args, format);
+    fputs("pickle-beside: ", stderr);
+    vfprintf(stderr, format, args);
+    fputc('\n', stderr);
+    va_end(args);
+    exit(1);
+}
+
+void beside_must(pk_result_t result, const char *what)
+{
+    pk_error_info_t info = { .struct_size = sizeof info };
+
+    if (result == PK_OK)
+        return;
+    pk_last_error(&info);
+    beside_fail("%s: %s %s", what, pk_strerror(result), info.text);
+}
+
+void beside_share(struct beside_run *run, const void *value, void *values, size_t bytes)
+{
+    if (bytes == 0)
+        beside_must(pk_barrier(run->world, PK_BLOCKING), "pk_barrier");
+    else
+        beside_must(pk_allgather(value, values, bytes, PK_UINT8, run->world, PK_BLOCKING), "exchange of results");
+}
+
+double beside_worst(struct beside_run *run, double value)
+{
+    double worst;
+
+    beside_must(pk_allreduce(&value, &worst, 1, PK_F64, PK_MAX, run->world, PK_BLOCKING), "exchange of results");
+    return worst;
+}
+
+bool beside_all(struct beside_run *run, bool value)
+{
+    return beside_worst(run, value ? 0 : 1) == 0;
+}
+
+static int by_size(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+
+    return (x > y) - (x < y);
+}
+
+double beside_median(double *samples, unsigned n)
+{
+    qsort(samples, n, sizeof *samples, by_size);
+    return n % 2 == 1 ? samples[n / 2] : (samples[n / 2 - 1] + samples[n / 2]) / 2;
+}
+
+double beside_now_us(void)
+{
+    struct timespec now;
+
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec * 1e6 + (double)now.tv_nsec * 1e-3;
+}
+
+static int local_rank(void)
+{
+    static const char *const names[] = { "OMPI_COMM_WORLD_LOCAL_RANK", "PMIX_LOCAL_RANK", "SLURM_LOCALID", "LOCAL_RANK", "PK_RANK" };
+
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
+        if (getenv(names[i]) != NULL)
+            return atoi(getenv(names[i]));
+    return 0;
+}
+
+static void open_run(struct beside_run *run)
+{
+    pk_comm_config_t config = PK_COMM_CONFIG_INIT;
+
+    if (gpu_absent() != NULL) {
+        fprintf(stderr, "pickle-beside: %s\n", gpu_absent());
+        exit(2);
+    }
+    run->gpu = local_rank() % gpu_count();
+    gpu_use(run->gpu);
+    config.device = PK_DEVICE_CUDA(run->gpu);
+    beside_must(pk_comm_init(&run->world, &config), "pk_comm_init");
+    beside_must(pk_comm_rank(run->world, &run->rank), "pk_comm_rank");
+    beside_must(pk_comm_size(run->world, &run->size), "pk_comm_size");
+    if (run->size < 2 || run->size > gpu_count()) {
+        if (run->rank == 0)
+            fprintf(stderr, "pickle-beside: 2 ranks or more, each with a GPU of its own: here are %d ranks, %d GPUs\n", run->size, gpu_count());
+        exit(2);
+    }
+    config.sm_policy = PK_SM_NONE;
+    beside_must(pk_comm_split(run->world, 0, run->rank, &run->zero, &config), "pk_comm_split");
+    config.sm_policy = PK_SM_BOUNDED;
+    config.max_sms = run->options.max_sms;
+    beside_must(pk_comm_split(run->world, 0, run->rank, &run->some, &config), "pk_comm_split");
+    run->compute_stream = gpu_stream_new();
+    beside_messages_open(run);
+    beside_samples_open(run);
+}
+
+static void open_report(struct beside_run *run)
+{
+    const struct beside_options *o = &run->options;
+    int version = pk_version();
+    char about[1600], name[64], limit[48] = "";
+
+    gpu_name(run->gpu, name, sizeof name);
+    if (!isnan(beside_power_limit()))
+        snprintf(limit, sizeof limit, ", power limit %.0f W", beside_power_limit());
+    snprintf(about, sizeof about,
+             "beside: what messages cost computing, and the other way round\n"
+             "libpickle %d.%d.%d, %d ranks of a process and a GPU each, %s%s\n"
+             "medians of %u turns of %.0f ms after %.0f ms of the same; of the rank whose computing lost most\n"
+             "ratio: time alone / beside; /clock: cycles of the multiprocessors alone / beside (counted on each of them); MHz: cycles / time\n"
+             "rate: bytes that leave a rank (of allreduce 2 (n-1)/n of it); lost: longer computing per GB that left meanwhile\n"
+             "covered: messages had ended before the computing began, and the last ended after it; longest: between two ends, in medians of that\n"
+             "one: a single operation, on a free GPU and while a kernel holds every multiprocessor (-: it did not end within 0.4 s)\n"
+             "%s: sm_policy PK_SM_NONE; allreduce: at most %d multiprocessors",
+             version / 10000, version / 100 % 100, version % 100, run->size, name, limit, o->turns, o->interval_ms, o->warm_ms,
+             "sendrecv, oneway, allgather", o->max_sms);
+    if (run->rank == 0)
+        beside_report_open(run, about);
+}
+
+/* One operation on fresh buffers, looked at. */
+static uint64_t try_once(struct beside_run *run, struct beside_side *side, const struct beside_case *c)
+{
+    beside_fill(run, c);
+    side->post(run, c);
+    beside_message_wait(run, side->name);
+    return beside_check(run, c);
+}
+
+static uint64_t total(struct beside_run *run, uint64_t wrong)
+{
+    uint64_t all;
+
+    beside_must(pk_allreduce(&wrong, &all, 1, PK_UINT64, PK_SUM, run->world, PK_BLOCKING), "exchange of results");
+    return all;
+}
+
+static void measure_case(struct beside_run *run, struct beside_work *work, struct beside_side *sides, int n, const struct beside_case *c)
+{
+    static struct beside_turn turns[BESIDE_SIDES][BESIDE_TURNS];
+    double held_ms[BESIDE_SIDES], free_ms[BESIDE_SIDES];
+    unsigned rounds = beside_rounds(run, work, run->options.interval_ms);
+
+    beside_pickle(run, &sides[0], c);
+    for (int s = 0; s < n; s++) {
+        uint64_t wrong = try_once(run, &sides[s], c);
+
+        held_ms[s] = beside_held(run, &sides[s], c, &free_ms[s]);
+        run->wrong += total(run, wrong);
+    }
+    for (unsigned t = 0; t < run->options.turns; t++) {
+        struct beside_samples alone;
+
+        beside_alone(run, work, rounds, &alone);
+        for (int s = 0; s < n; s++) {
+            turns[s][t].alone = alone;
+            beside_turn(run, work, &sides[s], c, rounds, &turns[s][t]);
+        }
+    }
+    for (int s = 0; s < n; s++) {
+        uint64_t wrong = total(run, try_once(run, &sides[s], c) + work->check(work));
+
+        run->wrong += wrong;
+        beside_report(run, work, &sides[s], c, turns[s], held_ms[s], free_ms[s], wrong);
+    }
+}
+
+static void note(struct beside_run *run, const char *what, const char *how)
+{
+    char text[256];
+
+    snprintf(text, sizeof text, "%s: %s", what, how);
+    if (run->rank == 0)
+        table_note(run->table, text);
+}
+
+static void note_ways(struct beside_run *run)
+{
+    for (int i = 0; i < run->options.case_count; i++) {
+        const struct beside_case *c = &run->options.cases[i];
+        struct beside_side side;
+        char what[64];
+
+        beside_pickle(run, &side, c);
+        snprintf(what, sizeof what, "%s, %s of %zu bytes", side.name, beside_operation_names[c->operation], c->bytes);
+        note(run, what, side.how);
+    }
+}
+
+static void measure_work(struct beside_run *run, const char *name, struct beside_side *sides, int n)
+{
+    struct beside_work work;
+    const char *why = "another rank cannot";
+    bool here = beside_work_open(&work, name, run, &why);
+
+    if (!beside_all(run, here)) {
+        beside_report_absent(run, name, "-", NULL, why);
+        return;
+    }
+    work.launch(&work);
+    gpu_stream_sync(run->compute_stream);
+    note(run, name, work.how);
+    for (int i = 0; i < run->options.case_count; i++)
+        measure_case(run, &work, sides, n, &run->options.cases[i]);
+    work.close(&work);
+}
+
+int main(int argc, char **argv)
+{
+    struct beside_run run = { .rank = 0 };
+    struct beside_side sides[BESIDE_SIDES];
+    const char *why;
+    int n = 1;
+
+    beside_parse(argc, argv, &run.options);
+    open_run(&run);
+    open_report(&run);
+    if (run.options.nccl && beside_nccl_open(&run, &sides[n], &why))
+        n++;
+    else if (run.options.nccl)
+        beside_report_absent(&run, "-", "NCCL", NULL, why);
+    note_ways(&run);
+    if (n > 1)
+        note(&run, "NCCL", sides[1].how);
+    for (int w = 0; w < run.options.work_count; w++)
+        measure_work(&run, run.options.works[w], sides, n);
+    if (run.rank == 0 && run.wrong > 0)
+        printf("# wrong elements: %llu FAILED\n", (unsigned long long)run.wrong);
+    if (run.rank == 0)
+        table_close(run.table);
+    beside_nccl_close();
+    beside_share(&run, "", NULL, 0);
+    beside_samples_close();
+    beside_messages_close(&run);
+    beside_must(pk_comm_destroy(run.some), "pk_comm_destroy");
+    beside_must(pk_comm_destroy(run.zero), "pk_comm_destroy");
+    beside_must(pk_comm_destroy(run.world), "pk_comm_destroy");
+    return run.wrong > 0;
+}

@@ -10,6 +10,7 @@ import shutil
 import socket
 import statistics
 import subprocess
+import sys
 import tempfile
 
 
@@ -60,7 +61,11 @@ class Machine:
         self.rdma = sorted(os.path.basename(path) for path in glob.glob("/sys/class/infiniband/*"))
         self.mpirun = shutil.which("mpirun")
         self.failures = []       # of programs of libpickle, that ran and should not have failed
+        nccl = [path for folder in sys.path for path in glob.glob(os.path.join(folder, "nvidia/nccl/lib/libnccl.so.2"))]
+        if nccl:
+            os.environ.setdefault("PERF_NCCL_LIBRARY", nccl[0])
         self.beside_rows = None  # of pickle-jobs beside, which two experiments show
+        self.gpu_rows = None     # of pickle-beside, likewise
 
     def pick(self, tiny, quick, full):
         """What suits the size of the run."""
@@ -87,8 +92,9 @@ class Machine:
     def program(self, name):
         """Its path, or None."""
         for folder in self.folders:
-            if os.access(os.path.join(folder, name), os.X_OK):
-                return os.path.join(folder, name)
+            path = os.path.join(folder, name)
+            if os.path.isfile(path) and os.access(path, os.X_OK):
+                return path
         return shutil.which(name)
 
     def need(self, name):

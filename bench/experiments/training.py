@@ -52,19 +52,67 @@ def beside(machine, operation, name, title):
             table.add(**{"library": library, **{key: row[key] for key, _ in BESIDE if key != "library"}},
                       reason="" if row["lost_ms_per_gb"] is not None else "no message ended meanwhile")
         table.chart.add(library, [(row["bytes"], row["ratio"]) for row in mine])
-    why = machine.no_gpus() or "attention on the GPU is not part of these programs yet"
-    table.add(library="on GPUs", reason=why)
+    return table
+
+
+ON_GPUS = [("compute", "compute"), ("bytes", "bytes"), ("library", "library"), ("alone_ms", "alone (ms)"), ("beside_ms", "beside (ms)"),
+           ("ratio", "raw ratio"), ("ratio_per_clock", "ratio per clock"), ("mhz_alone", "MHz alone"), ("mhz_beside", "MHz beside"),
+           ("watts_alone", "W alone"), ("watts_beside", "W beside"), ("rate_alone_gbps", "GB/s alone"), ("rate_beside_gbps", "GB/s beside"),
+           ("lost_ms_per_gb", "lost (ms/GB)"), ("covered", "covered"), ("free_ms", "one, free (ms)"), ("held_ms", "one, all SMs held (ms)")]
+
+
+def gpu_cases(machine):
+    """One run of pickle-beside serves both experiments."""
+    sizes = machine.pick(("64K",), ("1M", "64M", "1G"), ("4K", "64K", "1M", "16M", "64M", "256M", "1G", "4G"))
+    gathers = machine.pick(("64K",), ("64M", "1G"), ("1M", "16M", "64M", "256M", "1G"))
+    return ",".join(["sendrecv:" + size for size in sizes] + ["allgather:" + size for size in gathers] + ["allreduce:" + gathers[-1]])
+
+
+def gpu_rows(machine):
+    """Rows of pickle-beside: NCCL in turns with libpickle, cuBLAS and cuDNN beside them. Raises Failed."""
+    if machine.gpu_rows is None:
+        ranks = min(len(machine.gpus), 4)
+        arguments = machine.pick(["--compute", "burn", "--turns", "1", "--interval", "5", "--warm", "1"],
+                                 ["--compute", "attention", "--turns", "1"], ["--compute", "matmul,attention", "--turns", "3"])
+        machine.gpu_rows = machine.rows(machine.launch, ranks, "pickle-beside", arguments + ["--nccl", "--cases", gpu_cases(machine)])
+    return machine.gpu_rows
+
+
+def beside_on_gpus(machine, operation, name, title):
+    table = Table(name, title, ON_GPUS, ["ratios: alone / beside, of time and of the multiprocessors' cycles; lost: longer computing per GB that left "
+                                         "meanwhile", "covered: messages went all the time; held: while a kernel holds every multiprocessor"])
+    table.chart = Chart("Computing on a GPU beside %s, per clock (1: it costs nothing)" % operation, "message", "cycles alone / beside", y_from_zero=True)
+    why = machine.no_gpus()
+    try:
+        rows = gpu_rows(machine) if why is None else []
+    except Failed as failed:
+        why, rows = str(failed), []
+    for row in rows:
+        if row["operation"] not in (operation, "-") or (row["operation"] == "-" and not row["reason"]):
+            continue
+        missing = [heading for key, heading in ON_GPUS if row[key] is None]
+        reason = row["reason"] or (", ".join(missing) + ": could not be had; an operation that needs multiprocessors waits for one" if missing else "")
+        table.add(reason=reason, **{key: row[key] for key, _ in ON_GPUS})
+    if why is not None or not table.rows:
+        table.add(reason=why or "nothing was measured")
+    for compute in dict.fromkeys(row["compute"] for row in table.rows if row["ratio_per_clock"] is not None):
+        for library in dict.fromkeys(row["library"] for row in table.rows if row["ratio_per_clock"] is not None):
+            table.chart.add("%s, %s" % (library, compute), [(row["bytes"], row["ratio_per_clock"]) for row in table.rows
+                                                            if (row["library"], row["compute"]) == (library, compute)])
     return table
 
 
 def beside_messages(machine):
     """5: what messages between two ranks cost computing, by size."""
-    return [beside(machine, "sendrecv", "05-beside-messages", "5. Computing beside messages between two ranks"), attention(machine)]
+    return [beside(machine, "sendrecv", "05-beside-messages", "5. Computing beside messages between two ranks, on the CPU"),
+            beside_on_gpus(machine, "sendrecv", "05-beside-messages-gpu", "5. Computing beside messages both ways, on GPUs"), attention(machine)]
 
 
 def beside_allgather(machine):
     """6: what allgather costs computing, by size."""
-    return [beside(machine, "allgather", "06-beside-allgather", "6. Computing beside allgather of two ranks")]
+    return [beside(machine, "allgather", "06-beside-allgather", "6. Computing beside allgather of two ranks, on the CPU"),
+            beside_on_gpus(machine, "allgather", "06-beside-allgather-gpu", "6. Computing beside allgather, bytes a rank, on GPUs"),
+            beside_on_gpus(machine, "allreduce", "06-beside-allreduce-gpu", "6. Computing beside allreduce, on GPUs")]
 
 
 def attention(machine):
@@ -74,7 +122,7 @@ def attention(machine):
     if program is None:
         table.add(reason="examples/attention_overlap was not built or not found")
         return table
-    arguments = machine.pick(["--rounds", "1", "--warmup", "0", "--layers", "2", "--keys", "128", "--alone"],
+    arguments = machine.pick(["--rounds", "1", "--warmup", "1", "--layers", "2", "--keys", "128", "--alone"],
                              ["--rounds", "5", "--warmup", "1"], [])
     try:
         lines = machine.launch_mpi(2, [program] + arguments).strip().splitlines()

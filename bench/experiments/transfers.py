@@ -56,8 +56,35 @@ def between_hosts(machine):
         table.add(reason=why)
     table.chart = Chart("Bandwidth over RDMA, 4 queue pairs", "message", "Gb/s", y_from_zero=True)
     table.chart.add("libpickle", [(row["bytes"], row["pickle_gbit"]) for row in table.rows])
-    return [table, compared(machine, "02-tcp-sizes", "2. Between two hosts over TCP, both here, on the loopback interface: half a round trip (Gb/s)",
+    return [table, over_tcp(machine), compared(machine, "02-tcp-sizes", "2. Between two hosts over TCP, both here, on the loopback interface: half a round trip (Gb/s)",
                             ["--net"], ("pickle", "ompi-tcp", "gloo", "gloo-poll"))]
+
+
+def over_tcp(machine):
+    """Between GPUs through sockets: ranks that are taken for hosts of their own, NCCL without its ways inside a host."""
+    table = Table("02-tcp-gpu-sizes", "2. Between two GPUs over TCP on the loopback interface, one way (Gb/s)",
+                  [("bytes", "bytes"), ("pickle_gbit", "libpickle"), ("peer_gbit", "NCCL"), ("ratio", "libpickle / NCCL")],
+                  ["NCCL_P2P_DISABLE=1 NCCL_SHM_DISABLE=1 NCCL_SOCKET_IFNAME=lo"])
+    table.chart = Chart("Between two GPUs over TCP, loopback", "message", "Gb/s", log_y=True)
+    why = machine.no_gpus()
+    sizes = ("64K", machine.pick("64K", "64M", "1G"), "-d", "cuda")
+    if why is None:
+        try:
+            try:
+                rows = one_way(machine, *sizes, "--nccl", environment={"NCCL_P2P_DISABLE": "1", "NCCL_SHM_DISABLE": "1", "NCCL_SOCKET_IFNAME": "lo"})
+            except Failed as failed:
+                why, rows = str(failed), one_way(machine, *sizes)
+            for row in rows:
+                rate = row["algbw_gbps"] * GBIT
+                table.add(reason=why or "", bytes=row["bytes"], pickle_gbit=rate, ratio=row.get("nccl_ratio"),
+                          peer_gbit=rate / row["nccl_ratio"] if row.get("nccl_ratio") else None)
+        except Failed as failed:
+            why = str(failed)
+    if not table.rows:
+        table.add(reason=why)
+    for key, heading in table.columns[1:3]:
+        table.chart.add(heading, [(row["bytes"], row[key]) for row in table.rows])
+    return table
 
 
 NAMES = {"pickle": "libpickle", "ompi-cma": "Open MPI, CMA", "ompi-copy": "Open MPI, copies", "ompi-ucx": "Open MPI, UCX",

@@ -12,7 +12,7 @@
 #include <stddef.h>
 
 #define ROUNDS_MAX 1000
-#define LIBRARIES_MAX 2
+#define LIBRARIES_MAX 3
 
 /* What each rank works on in each layer: `queries` of its own against the keys and values of all ranks, `keys` from each. */
 struct shape {
@@ -23,7 +23,7 @@ struct shape {
     int threads; /* that compute, on each rank */
 };
 
-/* Elements of one rank's part of a layer: [2: keys, values][heads][keys][width]. */
+/* Elements of one rank's part of a layer: [keys][2: key, value][heads][width], so that all ranks' parts are one sequence. */
 static inline size_t shape_part(const struct shape *s)
 {
     return (size_t)2 * (size_t)s->heads * (size_t)s->keys * (size_t)s->width;
@@ -35,9 +35,14 @@ static inline size_t shape_queries(const struct shape *s)
     return (size_t)s->heads * (size_t)s->queries * (size_t)s->width;
 }
 
-/* Something that computes attention. A GPU would be one more of these tables in a file of its own, with its own memory and stream. */
+/* Something that computes attention, with its own memory and stream. */
 struct compute {
     const char *name;
+    pk_dtype_t type;       /* of all elements */
+    size_t element_bytes;
+    double tolerance;      /* of an element of the output: all lie between -1 and 1 */
+    struct shape defaults; /* where nothing else was asked for: its ranks and threads are not meant */
+    pk_mem_kind_t memory;
     /* Called before there is a communicator, which takes the GPU that is current then. false: it cannot be used here, and `why` says so. */
     bool (*usable)(const char **why);
     /* NULL: it cannot compute this, and `why` says so. */
@@ -47,36 +52,41 @@ struct compute {
     pk_stream_t (*stream)(void *state);
     pk_result_t (*stream_wait)(void *state);
     /* Memory that attention and communication use: the host's, or a GPU's. */
-    float *(*alloc)(void *state, size_t elements);
-    void (*free)(void *state, float *memory);
+    void *(*alloc)(void *state, size_t elements);
+    void (*free)(void *state, void *memory);
     /* Begin output = attention(queries, parts), parts being [ranks] parts in rank order. Returns at once. */
-    void (*begin)(void *state, const float *queries, const float *parts, float *output);
+    void (*begin)(void *state, const void *queries, const void *parts, void *output);
     /* Wait for it. `poke(arg)` is called now and then on the caller's thread, for libraries that progress only in calls; may be NULL. */
     void (*end)(void *state, void (*poke)(void *), void *arg);
-    /* Copies between that memory and ordinary memory. */
-    void (*put)(void *state, float *to, const float *from, size_t elements);
-    void (*get)(void *state, float *to, const float *from, size_t elements);
+    /* Copies between that memory and ordinary memory, where elements are floats. */
+    void (*put)(void *state, void *to, const float *from, size_t elements);
+    void (*get)(void *state, float *to, const void *from, size_t elements);
+    /* What it computes with, in a few words; NULL: nothing to add. */
+    const char *(*how)(void *state);
 };
 
-extern const struct compute compute_cpu;
+extern const struct compute compute_cpu, compute_gpu;
 
 /* The one of this name, or the first that can be used for "auto"; NULL: none, and `why` says so. */
 const struct compute *compute_find(const char *name, const char **why);
 
-/* A library that gathers parts. */
+/* A library that gathers parts: each rank's own lies in its place of `parts` before. */
 struct gather {
     const char *name, *how;
     void *state;
-    void (*fetch)(void *state, const float *part, float *parts, size_t elements); /* in the call */
-    void (*begin)(void *state, const float *part, float *parts, size_t elements); /* in the background */
-    void (*poke)(void *state);                                                    /* NULL: it needs none */
+    void (*fetch)(void *state, void *parts, size_t elements); /* of one part; ended on return */
+    void (*begin)(void *state, void *parts, size_t elements); /* in the background */
+    void (*poke)(void *state);                                /* NULL: it needs none */
     void (*end)(void *state);
     void (*close)(void *state);
 };
 
-void gather_pickle(struct gather *gather, pk_comm_t *comm, const struct compute *compute, void *compute_state);
-/* false: it is not here, and `why` says so. */
-bool gather_mpi(struct gather *gather, const struct shape *shape, const char **why);
+struct job;
+
+void gather_pickle(struct gather *gather, const struct job *job);
+/* false: it is not here, or not for this memory, and `why` says so. */
+bool gather_mpi(struct gather *gather, const struct job *job, const char **why);
+bool gather_nccl(struct gather *gather, const struct job *job, const char **why);
 
 /* Medians over the rounds of the slowest rank's time for all layers, in ms. */
 struct times {
@@ -93,9 +103,15 @@ struct job {
     int library_count;
     int rounds, warmup;
     bool spoil; /* one element, so that the check must find it */
-    float **parts, **queries, *gathered[2], **outputs;
+    void **gathered, **queries, **outputs; /* one of each a layer */
     struct times times[LIBRARIES_MAX];
 };
+
+/* Where a rank's part of a layer lies among all. */
+static inline void *place(const struct job *job, int layer, int rank)
+{
+    return (char *)job->gathered[layer] + (size_t)rank * shape_part(&job->shape) * job->compute->element_bytes;
+}
 
 /* Fill in job->times. */
 void measure(struct job *job);

@@ -12,7 +12,6 @@
 #include <string.h>
 
 #define QUERIES_LOOKED_AT 2 /* of each head */
-#define TOLERANCE 1e-4
 
 float number(int kind, int layer, int rank, size_t i)
 {
@@ -20,41 +19,37 @@ float number(int kind, int layer, int rank, size_t i)
 
     x = (x ^ x >> 15) * 2246822519u;
     x = (x ^ x >> 13) * 3266489917u;
-    return (float)(x >> 8) / 8388608.0f - 1;
+    return (float)(x >> 24) / 128.0f - 1; /* bf16 holds it exactly */
 }
 
 /* Output of one query of one head: [width]. `parts` is [ranks] parts; `scores` has room for one a key. */
 static void plain_attention(const struct shape *s, const float *query, const float *parts, int head, double *scores, double *output)
 {
-    size_t width = (size_t)s->width, part = shape_part(s), first = (size_t)head * (size_t)s->keys * width, n = 0;
+    size_t width = (size_t)s->width, all = (size_t)s->ranks * (size_t)s->keys, stride = 2 * (size_t)s->heads * width;
+    const float *keys = parts + (size_t)head * width, *values = keys + stride / 2;
     double highest = -INFINITY, total = 0;
 
-    for (int r = 0; r < s->ranks; r++)
-        for (size_t k = 0; k < (size_t)s->keys; k++, n++) {
-            const float *key = parts + (size_t)r * part + first + k * width;
-
-            scores[n] = 0;
-            for (size_t c = 0; c < width; c++)
-                scores[n] += (double)query[c] * (double)key[c];
-            highest = fmax(highest, scores[n]);
-        }
+    for (size_t k = 0; k < all; k++) {
+        scores[k] = 0;
+        for (size_t c = 0; c < width; c++)
+            scores[k] += (double)query[c] * (double)keys[k * stride + c];
+        highest = fmax(highest, scores[k]);
+    }
     memset(output, 0, width * sizeof *output);
-    n = 0;
-    for (int r = 0; r < s->ranks; r++)
-        for (size_t k = 0; k < (size_t)s->keys; k++, n++) {
-            const float *value = parts + (size_t)r * part + part / 2 + first + k * width;
-            double weight = exp(scores[n] - highest);
+    for (size_t k = 0; k < all; k++) {
+        double weight = exp(scores[k] - highest);
 
-            total += weight;
-            for (size_t c = 0; c < width; c++)
-                output[c] += weight * (double)value[c];
-        }
+        total += weight;
+        for (size_t c = 0; c < width; c++)
+            output[c] += weight * (double)values[k * stride + c];
+    }
     for (size_t c = 0; c < width; c++)
         output[c] /= total;
 }
 
-static size_t differences(const struct shape *s, const float *queries, const float *parts, const float *got, double *scores, double *row)
+static size_t differences(const struct job *job, const float *queries, const float *parts, const float *got, double *scores, double *row)
 {
+    const struct shape *s = &job->shape;
     size_t width = (size_t)s->width, wrong = 0;
 
     for (int head = 0; head < s->heads; head++)
@@ -63,7 +58,7 @@ static size_t differences(const struct shape *s, const float *queries, const flo
 
             plain_attention(s, queries + at, parts, head, scores, row);
             for (size_t c = 0; c < width; c++)
-                wrong += !(fabs((double)got[at + c] - row[c]) <= TOLERANCE); /* not a number is wrong too */
+                wrong += !(fabs((double)got[at + c] - row[c]) <= job->compute->tolerance); /* not a number is wrong too */
         }
     return wrong;
 }
@@ -72,35 +67,33 @@ static size_t check_layer(struct job *job, int layer, float *parts, float *scrat
 {
     const struct shape *s = &job->shape;
     size_t part = shape_part(s), wrong = 0;
-    float *queries = scratch, *got = scratch + shape_queries(s);
+    float *queries = scratch, *got = scratch + shape_queries(s), *came = scratch + 2 * shape_queries(s);
 
     for (int r = 0; r < s->ranks; r++)
         for (size_t i = 0; i < part; i++)
             parts[(size_t)r * part + i] = number(1, layer, r, i);
-    if (layer >= s->layers - 2) { /* those are still in the two buffers, and every element must be the very same */
-        float *came = scratch + 2 * shape_queries(s);
-
-        job->compute->get(job->compute_state, came, job->gathered[layer % 2], (size_t)s->ranks * part);
-        for (size_t i = 0; i < (size_t)s->ranks * part; i++)
-            wrong += came[i] != parts[i];
-    }
+    job->compute->get(job->compute_state, came, job->gathered[layer], (size_t)s->ranks * part);
+    for (size_t i = 0; i < (size_t)s->ranks * part; i++)
+        wrong += came[i] != parts[i]; /* the very same */
     for (size_t i = 0; i < shape_queries(s); i++)
         queries[i] = number(0, layer, s->rank, i) / sqrtf((float)s->width);
     job->compute->get(job->compute_state, got, job->outputs[layer], shape_queries(s));
     if (job->spoil && layer == 0)
         got[0] += 1;
-    return wrong + differences(s, queries, parts, got, scores, scores + (size_t)s->ranks * (size_t)s->keys);
+    return wrong + differences(job, queries, parts, got, scores, scores + (size_t)s->ranks * (size_t)s->keys);
 }
 
-/* Nothing of an earlier run may pass for this one's. */
-static void wipe(struct job *job, const float *parts)
+/* Nothing of an earlier run may pass for this one's: what others send is overwritten. `nothing` is as large as the larger of both. */
+static void wipe(struct job *job, const float *nothing)
 {
-    size_t all = (size_t)job->shape.ranks * shape_part(&job->shape);
+    const struct shape *s = &job->shape;
 
-    for (int layer = 0; layer < job->shape.layers; layer++)
-        job->compute->put(job->compute_state, job->outputs[layer], parts, shape_queries(&job->shape));
-    for (int i = 0; i < 2; i++)
-        job->compute->put(job->compute_state, job->gathered[i], parts, all);
+    for (int layer = 0; layer < s->layers; layer++) {
+        job->compute->put(job->compute_state, job->outputs[layer], nothing, shape_queries(s));
+        for (int r = 0; r < s->ranks; r++)
+            if (r != s->rank)
+                job->compute->put(job->compute_state, place(job, layer, r), nothing, shape_part(s));
+    }
 }
 
 size_t check(struct job *job, struct gather *library)

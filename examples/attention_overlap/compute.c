@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What can compute here. A GPU would be a table of its own in a file of its own, and a line in this list. */
+/* What can compute here, best first. */
 #include "attention.h"
 
 #include <string.h>
 
-static const struct compute *const known[] = { &compute_cpu };
+static const struct compute *const known[] = { &compute_gpu, &compute_cpu };
 
 const struct compute *compute_find(const char *name, const char **why)
 {
-    *why = "this build computes on the CPU alone: cpu or auto";
+    *why = "it is cpu, gpu or auto";
     for (size_t i = 0; i < sizeof known / sizeof known[0]; i++) {
         if (strcmp(name, "auto") != 0 && strcmp(name, known[i]->name) != 0)
             continue;

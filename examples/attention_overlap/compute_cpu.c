@@ -36,8 +36,8 @@ struct tile {
     float out[QUERY_TILE][WIDTH_MAX], highest[QUERY_TILE], total[QUERY_TILE];
 };
 
-/* One query against the keys of a tile. */
-static void attend_query(struct tile *t, int q, const float *query, const float *values, int keys, int width)
+/* One query against the keys of a tile; values lie `stride` apart. */
+static void attend_query(struct tile *t, int q, const float *query, const float *values, size_t stride, int keys, int width)
 {
     float highest = t->highest[q], scale;
 
@@ -57,15 +57,15 @@ static void attend_query(struct tile *t, int q, const float *query, const float 
 
         t->total[q] += weight;
         for (int c = 0; c < width; c++)
-            t->out[q][c] += weight * values[(size_t)k * (size_t)width + (size_t)c];
+            t->out[q][c] += weight * values[(size_t)k * stride + (size_t)c];
     }
 }
 
-static void load_keys(struct tile *t, const float *keys, int count, int width)
+static void load_keys(struct tile *t, const float *keys, size_t stride, int count, int width)
 {
     for (int k = 0; k < count; k++)
         for (int c = 0; c < width; c++)
-            t->keys[c][k] = keys[(size_t)k * (size_t)width + (size_t)c];
+            t->keys[c][k] = keys[(size_t)k * stride + (size_t)c];
 }
 
 static void attend_task(struct cpu *cpu, int task)
@@ -74,22 +74,20 @@ static void attend_task(struct cpu *cpu, int task)
     int tiles = (s->queries + QUERY_TILE - 1) / QUERY_TILE, head = task / tiles, first = task % tiles * QUERY_TILE;
     int count = s->queries - first < QUERY_TILE ? s->queries - first : QUERY_TILE;
     size_t width = (size_t)s->width, offset = ((size_t)head * (size_t)s->queries + (size_t)first) * width;
+    size_t stride = 2 * (size_t)s->heads * width; /* from a key to the next */
+    int all = s->ranks * s->keys;
     struct tile t;
 
     memset(&t, 0, sizeof t);
     for (int q = 0; q < count; q++)
         t.highest[q] = -INFINITY;
-    for (int r = 0; r < s->ranks; r++) {
-        const float *keys = cpu->parts + (size_t)r * shape_part(s) + (size_t)head * (size_t)s->keys * width;
-        const float *values = keys + shape_part(s) / 2;
+    for (int k = 0; k < all; k += KEY_TILE) {
+        int here = all - k < KEY_TILE ? all - k : KEY_TILE;
+        const float *keys = cpu->parts + (size_t)k * stride + (size_t)head * width;
 
-        for (int k = 0; k < s->keys; k += KEY_TILE) {
-            int here = s->keys - k < KEY_TILE ? s->keys - k : KEY_TILE;
-
-            load_keys(&t, keys + (size_t)k * width, here, s->width);
-            for (int q = 0; q < count; q++)
-                attend_query(&t, q, cpu->queries + offset + (size_t)q * width, values + (size_t)k * width, here, s->width);
-        }
+        load_keys(&t, keys, stride, here, s->width);
+        for (int q = 0; q < count; q++)
+            attend_query(&t, q, cpu->queries + offset + (size_t)q * width, keys + stride / 2, stride, here, s->width);
     }
     for (int q = 0; q < count; q++)
         for (size_t c = 0; c < width; c++)
@@ -188,7 +186,7 @@ static void *cpu_open(const struct shape *shape, const char **why)
     return cpu;
 }
 
-static float *cpu_alloc(void *state, size_t elements)
+static void *cpu_alloc(void *state, size_t elements)
 {
     void *memory;
 
@@ -199,13 +197,13 @@ static float *cpu_alloc(void *state, size_t elements)
     return memory;
 }
 
-static void cpu_free(void *state, float *memory)
+static void cpu_free(void *state, void *memory)
 {
     (void)state;
     free(memory);
 }
 
-static void cpu_begin(void *state, const float *queries, const float *parts, float *output)
+static void cpu_begin(void *state, const void *queries, const void *parts, void *output)
 {
     struct cpu *cpu = state;
 
@@ -231,7 +229,13 @@ static void cpu_end(void *state, void (*poke)(void *), void *arg)
     pthread_mutex_unlock(&cpu->lock);
 }
 
-static void cpu_copy(void *state, float *to, const float *from, size_t elements)
+static void cpu_put(void *state, void *to, const float *from, size_t elements)
+{
+    (void)state;
+    memcpy(to, from, elements * sizeof *from);
+}
+
+static void cpu_get(void *state, float *to, const void *from, size_t elements)
 {
     (void)state;
     memcpy(to, from, elements * sizeof *to);
@@ -239,6 +243,11 @@ static void cpu_copy(void *state, float *to, const float *from, size_t elements)
 
 const struct compute compute_cpu = {
     .name = "cpu",
+    .type = PK_F32,
+    .element_bytes = sizeof(float),
+    .tolerance = 1e-4,
+    .defaults = { .layers = 12, .heads = 8, .width = 64, .queries = 16, .keys = 1024 },
+    .memory = PK_MEM_HOST,
     .usable = cpu_usable,
     .open = cpu_open,
     .close = cpu_close,
@@ -248,6 +257,6 @@ const struct compute compute_cpu = {
     .free = cpu_free,
     .begin = cpu_begin,
     .end = cpu_end,
-    .put = cpu_copy,
-    .get = cpu_copy,
+    .put = cpu_put,
+    .get = cpu_get,
 };

@@ -12,16 +12,16 @@
 
 static MPI_Request request = MPI_REQUEST_NULL;
 
-static void fetch(void *state, const float *part, float *parts, size_t elements)
+static void fetch(void *state, void *parts, size_t elements)
 {
     (void)state;
-    MPI_Allgather(part, (int)elements, MPI_FLOAT, parts, (int)elements, MPI_FLOAT, MPI_COMM_WORLD);
+    MPI_Allgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, parts, (int)elements, MPI_FLOAT, MPI_COMM_WORLD);
 }
 
-static void begin(void *state, const float *part, float *parts, size_t elements)
+static void begin(void *state, void *parts, size_t elements)
 {
     (void)state;
-    MPI_Iallgather(part, (int)elements, MPI_FLOAT, parts, (int)elements, MPI_FLOAT, MPI_COMM_WORLD, &request);
+    MPI_Iallgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, parts, (int)elements, MPI_FLOAT, MPI_COMM_WORLD, &request);
 }
 
 static void poke(void *state)
@@ -44,10 +44,14 @@ static void close_mpi(void *state)
     MPI_Finalize();
 }
 
-bool gather_mpi(struct gather *gather, const struct shape *shape, const char **why)
+bool gather_mpi(struct gather *gather, const struct job *job, const char **why)
 {
+    const struct shape *shape = &job->shape;
     int rank, size;
 
+    *why = "it is compared with in host memory";
+    if (job->compute->memory != PK_MEM_HOST)
+        return false;
     *why = "mpirun did not start this job";
     if (getenv("OMPI_COMM_WORLD_SIZE") == NULL)
         return false;
@@ -66,10 +70,10 @@ bool gather_mpi(struct gather *gather, const struct shape *shape, const char **w
     return true;
 }
 #else
-bool gather_mpi(struct gather *gather, const struct shape *shape, const char **why)
+bool gather_mpi(struct gather *gather, const struct job *job, const char **why)
 {
     (void)gather;
-    (void)shape;
+    (void)job;
     *why = "it was not there when this program was built";
     return false;
 }

@@ -3,29 +3,35 @@
 #include "attention.h"
 
 struct ours {
-    pk_comm_t *comm;
-    const struct compute *compute;
-    void *compute_state;
+    const struct job *job;
     pk_stream_t stream;
 };
+
+static void gather(const struct ours *ours, void *parts, size_t elements, pk_stream_t stream)
+{
+    const struct job *job = ours->job;
+    const char *own = (const char *)parts + (size_t)job->shape.rank * elements * job->compute->element_bytes;
+
+    must(pk_allgather(own, parts, elements, job->compute->type, job->comm, stream), "pk_allgather");
+}
 
 static void end(void *state)
 {
     struct ours *ours = state;
 
-    must(ours->compute->stream_wait(ours->compute_state), "the stream of the communication");
+    must(ours->job->compute->stream_wait(ours->job->compute_state), "the stream of the communication");
 }
 
-static void begin(void *state, const float *part, float *parts, size_t elements)
+static void begin(void *state, void *parts, size_t elements)
 {
     struct ours *ours = state;
 
-    must(pk_allgather(part, parts, elements, PK_F32, ours->comm, ours->stream), "pk_allgather");
+    gather(ours, parts, elements, ours->stream);
 }
 
-static void fetch(void *state, const float *part, float *parts, size_t elements)
+static void fetch(void *state, void *parts, size_t elements)
 {
-    must(pk_allgather(part, parts, elements, PK_F32, ((struct ours *)state)->comm, PK_BLOCKING), "pk_allgather");
+    gather(state, parts, elements, PK_BLOCKING);
 }
 
 static void nothing_to_close(void *state)
@@ -33,10 +39,10 @@ static void nothing_to_close(void *state)
     (void)state;
 }
 
-void gather_pickle(struct gather *gather, pk_comm_t *comm, const struct compute *compute, void *compute_state)
+void gather_pickle(struct gather *made, const struct job *job)
 {
     static struct ours ours;
 
-    ours = (struct ours){ comm, compute, compute_state, compute->stream(compute_state) };
-    *gather = (struct gather){ "libpickle", "pk_allgather in a stream", &ours, fetch, begin, NULL, end, nothing_to_close };
+    ours = (struct ours){ job, job->compute->stream(job->compute_state) };
+    *made = (struct gather){ "libpickle", "pk_allgather in a stream", &ours, fetch, begin, NULL, end, nothing_to_close };
 }

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What is overlap worth? Each rank has queries of its own and a part of the keys and values. For each layer it needs all ranks' parts, which
- * an allgather brings while it computes the layer before. The same with MPI_Iallgather where the program was built with Open MPI and started
- * by its mpirun. Computes on the CPU; on the CPU copies cost computing time, so leave a core to them (--threads) if you can.
+ * an allgather brings while it computes the layer before. On GPUs (one a rank) attention is cuDNN's, the copies are the copy engines', and NCCL
+ * does the same beside it where it is found; on the CPU MPI_Iallgather does, where the program was built with Open MPI and started by its
+ * mpirun. On the CPU copies cost computing time, so leave a core to them (--threads) if you can.
  *     cmake -S . -B build && cmake --build build && mpirun -n 2 build/attention_overlap --picture overlap
  * (-DCMAKE_PREFIX_PATH=DIRECTORY where the library was installed to a place of its own.) Between "hosts" of one machine, over TCP:
  *     mpirun --mca pml ob1 --mca btl tcp,self -n 1 -x PK_HOST_ID=a build/attention_overlap --threads 1 \
@@ -19,16 +20,16 @@
 
 static const char usage[] =
     "usage: attention_overlap [options]     (one process a rank, by mpirun or PK_RANK, PK_SIZE, PK_ROOT; alone a job of one)\n"
-    "  --layers N      layers of a run (default 12)\n"
-    "  --heads N       attention heads (default 8)\n"
-    "  --width N       numbers of a head, 256 at most (default 64)\n"
-    "  --queries N     queries of each rank (default 16)\n"
-    "  --keys N        keys of each rank (default 1024)\n"
+    "  --layers N      layers of a run (default: on the CPU 12, on a GPU 8)\n"
+    "  --heads N       attention heads (8; 32)\n"
+    "  --width N       numbers of a head, 256 at most (64; 128)\n"
+    "  --queries N     queries of each rank (16; 2048)\n"
+    "  --keys N        keys of each rank (1024; 4096)\n"
     "  --threads N     threads that compute, on each rank (default: this process's CPUs by the ranks of this host)\n"
     "  --rounds N      measured rounds (default 15)\n"
     "  --warmup N      rounds before them (default 3)\n"
-    "  --compute C     cpu or auto (default auto)\n"
-    "  --alone         do not compare with Open MPI\n"
+    "  --compute C     cpu, gpu or auto (default auto)\n"
+    "  --alone         do not compare with Open MPI and NCCL\n"
     "  --picture NAME  draw NAME.png and NAME.svg (needs gnuplot)\n"
     "  --spoil         change one result before it is checked: the program must then fail\n"
     "  --help          this text\n";
@@ -63,7 +64,6 @@ static void parse(int argc, char **argv, struct options *o)
     int option;
 
     *o = (struct options){ .rounds = 15, .warmup = 3, .compute = "auto" };
-    o->shape = (struct shape){ .layers = 12, .heads = 8, .width = 64, .queries = 16, .keys = 1024 };
     while ((option = getopt_long(argc, argv, "", names, NULL)) != -1) {
         switch (option) {
         case 'l': o->shape.layers = positive(optarg); break;
@@ -107,9 +107,9 @@ static int threads_here(const struct job *job)
     return (int)least;
 }
 
-static float *memory(struct job *job, size_t elements)
+static void *memory(struct job *job, size_t elements)
 {
-    float *memory = job->compute->alloc(job->compute_state, elements);
+    void *memory = job->compute->alloc(job->compute_state, elements);
 
     if (memory == NULL) {
         fprintf(stderr, "attention_overlap: rank %d has no memory\n", job->shape.rank);
@@ -118,42 +118,55 @@ static float *memory(struct job *job, size_t elements)
     return memory;
 }
 
-static float *filled(struct job *job, int kind, int layer, size_t elements)
+static void fill(struct job *job, void *to, int kind, int layer, size_t elements)
 {
-    float scale = kind == 0 ? 1 / sqrtf((float)job->shape.width) : 1, *plain = malloc(elements * sizeof *plain), *filled = memory(job, elements);
+    float scale = kind == 0 ? 1 / sqrtf((float)job->shape.width) : 1, *plain = malloc(elements * sizeof *plain);
 
     if (plain == NULL)
         exit(1);
     for (size_t i = 0; i < elements; i++)
         plain[i] = number(kind, layer, job->shape.rank, i) * scale;
-    job->compute->put(job->compute_state, filled, plain, elements);
+    job->compute->put(job->compute_state, to, plain, elements);
     free(plain);
-    return filled;
 }
 
 static void open_memory(struct job *job)
 {
-    size_t layers = (size_t)job->shape.layers;
+    const struct shape *s = &job->shape;
+    size_t layers = (size_t)s->layers;
 
-    job->parts = calloc(3 * layers, sizeof *job->parts);
-    if (job->parts == NULL)
+    job->gathered = calloc(3 * layers, sizeof *job->gathered);
+    if (job->gathered == NULL)
         exit(1);
-    job->queries = job->parts + layers;
+    job->queries = job->gathered + layers;
     job->outputs = job->queries + layers;
-    for (int layer = 0; layer < job->shape.layers; layer++) {
-        job->parts[layer] = filled(job, 1, layer, shape_part(&job->shape));
-        job->queries[layer] = filled(job, 0, layer, shape_queries(&job->shape));
-        job->outputs[layer] = memory(job, shape_queries(&job->shape));
+    for (int layer = 0; layer < s->layers; layer++) {
+        job->gathered[layer] = memory(job, (size_t)s->ranks * shape_part(s));
+        job->queries[layer] = memory(job, shape_queries(s));
+        job->outputs[layer] = memory(job, shape_queries(s));
+        fill(job, place(job, layer, s->rank), 1, layer, shape_part(s));
+        fill(job, job->queries[layer], 0, layer, shape_queries(s));
     }
-    for (int i = 0; i < 2; i++)
-        job->gathered[i] = memory(job, (size_t)job->shape.ranks * shape_part(&job->shape));
+}
+
+/* What was asked for, else what suits the computing. */
+static struct shape shape_of(const struct options *o, const struct compute *compute)
+{
+    struct shape s = o->shape;
+    const struct shape *d = &compute->defaults;
+
+    s.layers = s.layers != 0 ? s.layers : d->layers;
+    s.heads = s.heads != 0 ? s.heads : d->heads;
+    s.width = s.width != 0 ? s.width : d->width;
+    s.queries = s.queries != 0 ? s.queries : d->queries;
+    s.keys = s.keys != 0 ? s.keys : d->keys;
+    return s;
 }
 
 static void open_job(struct job *job, const struct options *o)
 {
     const char *why = NULL;
 
-    job->shape = o->shape;
     job->rounds = o->rounds;
     job->warmup = o->warmup;
     job->spoil = o->spoil;
@@ -162,6 +175,7 @@ static void open_job(struct job *job, const struct options *o)
         fprintf(stderr, "attention_overlap: --compute %s: %s\n", o->compute, why);
         exit(2);
     }
+    job->shape = shape_of(o, job->compute);
     job->comm = join(&job->shape.rank, &job->shape.ranks);
     if (job->shape.threads == 0)
         job->shape.threads = threads_here(job);
@@ -175,13 +189,20 @@ static void open_job(struct job *job, const struct options *o)
 
 static void open_libraries(struct job *job, bool alone)
 {
-    const char *why = "--alone";
+    static const struct {
+        const char *name;
+        bool (*open)(struct gather *gather, const struct job *job, const char **why);
+    } others[] = { { "Open MPI", gather_mpi }, { "NCCL", gather_nccl } };
 
-    gather_pickle(&job->libraries[job->library_count++], job->comm, job->compute, job->compute_state);
-    if (!alone && gather_mpi(&job->libraries[job->library_count], &job->shape, &why))
-        job->library_count++;
-    else if (job->shape.rank == 0)
-        printf("Open MPI is not compared with: %s\n", why);
+    gather_pickle(&job->libraries[job->library_count++], job);
+    for (size_t i = 0; i < sizeof others / sizeof others[0]; i++) {
+        const char *why = "--alone";
+
+        if (!alone && others[i].open(&job->libraries[job->library_count], job, &why))
+            job->library_count++;
+        else if (job->shape.rank == 0)
+            printf("%s is not compared with: %s\n", others[i].name, why);
+    }
 }
 
 static void close_job(struct job *job)
@@ -189,10 +210,8 @@ static void close_job(struct job *job)
     for (int l = job->library_count - 1; l >= 0; l--)
         job->libraries[l].close(job->libraries[l].state);
     for (int i = 0; i < 3 * job->shape.layers; i++)
-        job->compute->free(job->compute_state, job->parts[i]);
-    for (int i = 0; i < 2; i++)
         job->compute->free(job->compute_state, job->gathered[i]);
-    free(job->parts);
+    free(job->gathered);
     job->compute->close(job->compute_state);
     must(pk_comm_destroy(job->comm), "pk_comm_destroy");
 }

@@ -22,17 +22,17 @@ static double now_ms(void)
 
 static void fetch(struct job *job, struct gather *library, int layer)
 {
-    library->fetch(library->state, job->parts[layer], job->gathered[layer % 2], shape_part(&job->shape));
+    library->fetch(library->state, job->gathered[layer], shape_part(&job->shape));
 }
 
 static void fetch_begin(struct job *job, struct gather *library, int layer)
 {
-    library->begin(library->state, job->parts[layer], job->gathered[layer % 2], shape_part(&job->shape));
+    library->begin(library->state, job->gathered[layer], shape_part(&job->shape));
 }
 
 static void attend_begin(struct job *job, int layer)
 {
-    job->compute->begin(job->compute_state, job->queries[layer], job->gathered[layer % 2], job->outputs[layer]);
+    job->compute->begin(job->compute_state, job->queries[layer], job->gathered[layer], job->outputs[layer]);
 }
 
 static void run(struct job *job, struct gather *library, enum way way)

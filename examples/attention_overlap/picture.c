@@ -10,7 +10,7 @@ static void plot(FILE *out, const struct job *job, const char *prefix, const cha
     double layers = job->shape.layers;
 
     fprintf(out, "set terminal %s\nset output '%s.%s'\n", terminal, prefix, suffix);
-    fprintf(out, "set title 'Attention beside an allgather of keys and values, %d ranks, CPU'\n", job->shape.ranks);
+    fprintf(out, "set title 'Attention beside an allgather of keys and values, %d ranks, %s'\n", job->shape.ranks, job->compute->name);
     fprintf(out, "set ylabel 'ms a layer'\nset yrange [0:*]\nset grid y\nset style data histograms\nset style histogram clustered gap 1\n"
                  "set style fill solid 0.9 border -1\nset boxwidth 0.9\nset key outside bottom center horizontal\n");
     fprintf(out, "$times << END\n");

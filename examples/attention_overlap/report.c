@@ -21,7 +21,7 @@ static double hidden(const struct job *job, const struct times *t)
 /* What a rank receives for all layers, in GB. */
 static double received(const struct job *job)
 {
-    return (double)(job->shape.ranks - 1) * (double)shape_part(&job->shape) * 4e-9 * job->shape.layers;
+    return (double)(job->shape.ranks - 1) * (double)shape_part(&job->shape) * (double)job->compute->element_bytes * 1e-9 * job->shape.layers;
 }
 
 static void print_row(const struct job *job, int l)
@@ -46,9 +46,9 @@ static void print_way(const struct job *job)
 
     if (job->shape.ranks == 1)
         return;
-    if (pk_comm_path(job->comm, peer, PK_MEM_HOST, PK_MEM_HOST, &path) == PK_OK)
+    if (pk_comm_path(job->comm, peer, job->compute->memory, job->compute->memory, &path) == PK_OK)
         printf("path to rank %d: %s (%s): %s\n", peer, path.transport, path.device, path.reason);
-    if (pk_explain(job->comm, PK_OP_ALLGATHER, shape_part(&job->shape), PK_F32, PK_MEM_HOST, 0, 0, &e) == PK_OK)
+    if (pk_explain(job->comm, PK_OP_ALLGATHER, shape_part(&job->shape), job->compute->type, job->compute->memory, 1, 0, &e) == PK_OK)
         printf("allgather: %s over %s, %d SMs: %s\n", e.algorithm, e.transports, e.sms, e.reason);
 }
 
@@ -63,11 +63,12 @@ static void print_set_up(const struct job *job)
     uname(&host);
     strftime(date, sizeof date, "%Y-%m-%d %H:%M", localtime(&now));
     printf("attention_overlap, %s, Linux %s, %ld CPUs\n", date, host.release, sysconf(_SC_NPROCESSORS_ONLN));
-    printf("attention on the %s: this build of the example has no GPU code, and samples neither clock nor power\n", job->compute->name);
+    printf("attention on the %s%s%s\n", job->compute->name, job->compute->how != NULL ? ": " : "",
+           job->compute->how != NULL ? job->compute->how(job->compute_state) : "");
     printf("%d ranks of %d thread%s, %d layers; each rank: %d heads of %d, %d queries against %d keys of every rank\n", s->ranks, s->threads,
            s->threads == 1 ? "" : "s", s->layers, s->heads, s->width, s->queries, s->keys);
     printf("a layer's keys and values: %.2f MB from each rank; its attention: %.0f million operations, %.1f GFLOP/s a rank alone\n",
-           (double)shape_part(s) * 4e-6, flops / s->layers * 1e-6, flops / job->times[0].attention * 1e-6);
+           (double)shape_part(s) * (double)job->compute->element_bytes * 1e-6, flops / s->layers * 1e-6, flops / job->times[0].attention * 1e-6);
     print_way(job);
 }
 
@@ -89,7 +90,7 @@ static void print_sentence(const struct job *job)
         printf("overlapping gains nothing here.\n");
     if (t->unquiet)
         printf("(But times moved by more than half from round to round, ~: something else runs on this machine, and the figures say little.)\n");
-    if ((long)job->shape.threads * job->shape.ranks >= cores)
+    if (job->compute->memory == PK_MEM_HOST && (long)job->shape.threads * job->shape.ranks >= cores)
         printf("(The ranks' threads are as many as the %ld CPUs: whoever copies takes a CPU from the attention. With a CPU to spare, --threads,\n"
                "or with copy engines of GPUs, it need not.)\n", cores);
 }

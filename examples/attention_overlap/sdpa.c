@@ -7,7 +7,6 @@
 
 #include "open_library.h"
 
-#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -136,6 +135,13 @@ static bool load(void)
              missing != NULL ? missing : "");
     library = NULL;
     return false;
+}
+
+bool sdpa_present(const char **why)
+{
+    reason[0] = '\0';
+    *why = reason;
+    return load();
 }
 
 static bool make(int kind, descriptor_t *made)

@@ -3,6 +3,7 @@
 #ifndef SDPA_H
 #define SDPA_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 /* Strides count elements: of a batch, a head and a token; a head's numbers lie side by side. The output lies as the queries do. */
@@ -14,6 +15,8 @@ struct sdpa_shape {
 
 struct sdpa;
 
+/* Is cuDNN here? `why` as below. */
+bool sdpa_present(const char **why);
 /* For the GPU whose context is current. `stream`: a CUDA stream. NULL: it cannot be done here, and `why` (static) says so. */
 struct sdpa *sdpa_open(const struct sdpa_shape *shape, void *stream, const char **why);
 /* Memory of the GPU that it needs while it computes; 0: none. */

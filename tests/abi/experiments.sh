@@ -51,9 +51,9 @@ fi
 driver=$build/fakecuda
 if [ -e "$driver/libcuda.so.1" ]; then
     LD_LIBRARY_PATH=$driver FAKECUDA_DEVICES=4 PICKLE_BENCH_GPUS=4 PERF_NCCL_LIBRARY=/none timeout 200 pickle-run-all --tiny --out "$work/gpu" \
-        3 7 8 10 11 >"$work/log" 2>&1 ||
+        3 5 6 7 8 10 11 >"$work/log" 2>&1 ||
         { tail -n 60 "$work/log"; exit 1; }
-    for table in 03-nvlink-sizes 07-copies-cuda 08-peer-to-peer 10-allreduce-jobs-gpu 11-patterns-gpu; do
+    for table in 03-nvlink-sizes 05-beside-messages-gpu 06-beside-allgather-gpu 06-beside-allreduce-gpu 07-copies-cuda 08-peer-to-peer 10-allreduce-jobs-gpu 11-patterns-gpu; do
         grep -q '^[^#].*[0-9]' "$work/gpu/$table.txt" || { cat "$work/gpu/$table.txt"; exit 1; }
         ! grep -q 'no GPU' "$work/gpu/$table.txt" || { cat "$work/gpu/$table.txt"; exit 1; }
     done

@@ -1,0 +1,226 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Attention on a GPU by cuDNN, in bf16: one stream computes, the other is where communication ends. */
+#include "attention.h"
+
+#ifdef HAVE_CUDA
+#include <cuda_runtime_api.h>
+#include <math.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "sdpa.h"
+
+struct gpu {
+    cudaStream_t compute, communication;
+    struct sdpa *sdpa;
+    void *workspace;
+    size_t value_offset; /* bytes from a key to its value */
+    char how[320];
+};
+
+static void need(cudaError_t code, const char *what)
+{
+    if (code == cudaSuccess)
+        return;
+    fprintf(stderr, "attention_overlap: %s: %s\n", what, cudaGetErrorString(code));
+    exit(1);
+}
+
+static int local_rank(void)
+{
+    static const char *const names[] = { "OMPI_COMM_WORLD_LOCAL_RANK", "PMIX_LOCAL_RANK", "SLURM_LOCALID", "LOCAL_RANK", "PK_RANK" };
+
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
+        if (getenv(names[i]) != NULL)
+            return atoi(getenv(names[i]));
+    return 0;
+}
+
+/* The device stays current: the communicator takes it. */
+static bool gpu_usable(const char **why)
+{
+    int count = 0;
+    cudaError_t code;
+
+    if (!sdpa_present(why))
+        return false;
+    code = cudaGetDeviceCount(&count);
+    if (code == cudaSuccess && count > 0)
+        code = cudaSetDevice(local_rank() % count);
+    if (code == cudaSuccess && count > 0)
+        code = cudaFree(NULL); /* makes its context */
+    if (code != cudaSuccess || count == 0)
+        *why = code != cudaSuccess ? cudaGetErrorString(code) : "there is no GPU";
+    return code == cudaSuccess && count > 0;
+}
+
+static void gpu_close(void *state)
+{
+    struct gpu *gpu = state;
+
+    if (gpu->sdpa != NULL)
+        sdpa_close(gpu->sdpa);
+    cudaFree(gpu->workspace);
+    cudaStreamDestroy(gpu->compute);
+    cudaStreamDestroy(gpu->communication);
+    free(gpu);
+}
+
+static void *gpu_open(const struct shape *s, const char **why)
+{
+    const int64_t width = s->width, heads = s->heads, keys = (int64_t)s->ranks * s->keys;
+    /* Queries were scaled when they were made. */
+    struct sdpa_shape shape = { .batch = 1, .heads = heads, .queries = s->queries, .keys = keys, .width = width,
+                                .query_strides = { heads * s->queries * width, s->queries * width, width },
+                                .key_strides = { keys * 2 * heads * width, width, 2 * heads * width }, .scale = 1 };
+    struct gpu *gpu = calloc(1, sizeof *gpu);
+    struct cudaDeviceProp properties;
+    int device;
+
+    if (gpu == NULL)
+        abort();
+    need(cudaStreamCreateWithFlags(&gpu->compute, cudaStreamNonBlocking), "cudaStreamCreate");
+    need(cudaStreamCreateWithFlags(&gpu->communication, cudaStreamNonBlocking), "cudaStreamCreate");
+    gpu->value_offset = (size_t)(heads * width) * 2;
+    gpu->sdpa = sdpa_open(&shape, gpu->compute, why);
+    if (gpu->sdpa == NULL) {
+        gpu_close(gpu);
+        return NULL;
+    }
+    if (sdpa_workspace_bytes(gpu->sdpa) > 0)
+        need(cudaMalloc(&gpu->workspace, (size_t)sdpa_workspace_bytes(gpu->sdpa)), "cudaMalloc");
+    need(cudaGetDevice(&device), "cudaGetDevice");
+    need(cudaGetDeviceProperties(&properties, device), "cudaGetDeviceProperties");
+    snprintf(gpu->how, sizeof gpu->how, "%.200s, %s, bf16", properties.name, sdpa_name());
+    return gpu;
+}
+
+static pk_stream_t gpu_stream(void *state)
+{
+    return PK_CUDA_STREAM(((struct gpu *)state)->communication);
+}
+
+static pk_result_t gpu_stream_wait(void *state)
+{
+    need(cudaStreamSynchronize(((struct gpu *)state)->communication), "communication");
+    return PK_OK;
+}
+
+/* Whole pages of 2 MiB: copies of what lies in smaller ones are slower. */
+static void *gpu_alloc(void *state, size_t elements)
+{
+    const size_t page = (size_t)2 << 20;
+    void *memory;
+
+    (void)state;
+    return cudaMalloc(&memory, (elements * 2 + page - 1) / page * page) == cudaSuccess ? memory : NULL;
+}
+
+static void gpu_free(void *state, void *memory)
+{
+    (void)state;
+    need(cudaFree(memory), "cudaFree");
+}
+
+static void gpu_begin(void *state, const void *queries, const void *parts, void *output)
+{
+    struct gpu *gpu = state;
+    int code = sdpa_launch(gpu->sdpa, queries, parts, (const char *)parts + gpu->value_offset, output, gpu->workspace);
+
+    if (code == 0)
+        return;
+    fprintf(stderr, "attention_overlap: %s: code %d\n", sdpa_name(), code);
+    exit(1);
+}
+
+static void gpu_end(void *state, void (*poke)(void *), void *arg)
+{
+    struct gpu *gpu = state;
+
+    while (poke != NULL && cudaStreamQuery(gpu->compute) == cudaErrorNotReady)
+        poke(arg);
+    need(cudaStreamSynchronize(gpu->compute), "attention");
+}
+
+/* To the nearest number of 8 digits, to the even one of two. */
+static uint16_t to_bf16(float value)
+{
+    uint32_t bits;
+
+    memcpy(&bits, &value, sizeof bits);
+    if (value != value)
+        return 0x7fff;
+    return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+
+static uint16_t *scratch(size_t elements)
+{
+    uint16_t *memory = malloc(elements * sizeof *memory);
+
+    if (memory == NULL) {
+        fprintf(stderr, "attention_overlap: no memory\n");
+        exit(1);
+    }
+    return memory;
+}
+
+static void gpu_put(void *state, void *to, const float *from, size_t elements)
+{
+    uint16_t *plain = scratch(elements);
+
+    (void)state;
+    for (size_t i = 0; i < elements; i++)
+        plain[i] = to_bf16(from[i]);
+    need(cudaMemcpy(to, plain, elements * sizeof *plain, cudaMemcpyHostToDevice), "cudaMemcpy");
+    free(plain);
+}
+
+static void gpu_get(void *state, float *to, const void *from, size_t elements)
+{
+    uint16_t *plain = scratch(elements);
+
+    (void)state;
+    need(cudaMemcpy(plain, from, elements * sizeof *plain, cudaMemcpyDeviceToHost), "cudaMemcpy");
+    for (size_t i = 0; i < elements; i++) {
+        uint32_t bits = (uint32_t)plain[i] << 16;
+
+        memcpy(&to[i], &bits, sizeof bits);
+    }
+    free(plain);
+}
+
+static const char *gpu_how(void *state)
+{
+    return ((struct gpu *)state)->how;
+}
+
+const struct compute compute_gpu = {
+    .name = "gpu",
+    .type = PK_BF16,
+    .element_bytes = 2,
+    .tolerance = 1e-2,
+    .defaults = { .layers = 8, .heads = 32, .width = 128, .queries = 2048, .keys = 4096 },
+    .memory = PK_MEM_DEVICE,
+    .usable = gpu_usable,
+    .open = gpu_open,
+    .close = gpu_close,
+    .stream = gpu_stream,
+    .stream_wait = gpu_stream_wait,
+    .alloc = gpu_alloc,
+    .free = gpu_free,
+    .begin = gpu_begin,
+    .end = gpu_end,
+    .put = gpu_put,
+    .get = gpu_get,
+    .how = gpu_how,
+};
+#else
+static bool gpu_usable(const char **why)
+{
+    *why = "this build of the example found no CUDA toolkit";
+    return false;
+}
+
+const struct compute compute_gpu = { .name = "gpu", .usable = gpu_usable };
+#endif

@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "nccl_calls.h"
+
+#include "open_library.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+static struct nccl_calls nccl;
+static char name[32] = "NCCL";
+
+#define CALL(name) { #name, offsetof(struct nccl_calls, name) }
+static const struct library_call calls[] = {
+    CALL(ncclGetVersion), CALL(ncclGetErrorString), CALL(ncclGetUniqueId), CALL(ncclCommInitRank), CALL(ncclCommDestroy), CALL(ncclGroupStart),
+    CALL(ncclGroupEnd),   CALL(ncclSend),           CALL(ncclRecv),        CALL(ncclAllGather),    CALL(ncclAllReduce),
+};
+
+const char *nccl_name(void)
+{
+    return name;
+}
+
+const struct nccl_calls *nccl_load(const char *given, const char **why)
+{
+    static char error[256], text[320];
+    void *library;
+    const char *missing;
+    int version = 0;
+
+    *why = text;
+    setenv("NCCL_NVLS_ENABLE", "0", 1); /* NCCL reads it when it is first called */
+    library = library_open(given, "libnccl.so.2", error, sizeof error);
+    missing = library != NULL ? library_load(library, calls, sizeof calls / sizeof calls[0], &nccl) : NULL;
+    if (library == NULL || missing != NULL) {
+        snprintf(text, sizeof text, "NCCL: %s%s", missing != NULL ? "it has no " : error, missing != NULL ? missing : "");
+        return NULL;
+    }
+    if (nccl.ncclGetVersion(&version) == 0)
+        snprintf(name, sizeof name, "NCCL %d.%d.%d", version / 10000, version / 100 % 100, version % 100);
+    return &nccl;
+}

@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What is used of NCCL, opened at run time: its header is not needed to build this. Codes: 0 is success. */
+#ifndef NCCL_CALLS_H
+#define NCCL_CALLS_H
+
+#include <stddef.h>
+
+enum { NCCL_ID_BYTES = 128, NCCL_F32 = 7, NCCL_BF16 = 9, NCCL_SUM = 0 };
+
+struct nccl_id {
+    char bytes[NCCL_ID_BYTES];
+};
+
+struct nccl_calls {
+    int (*ncclGetVersion)(int *version);
+    const char *(*ncclGetErrorString)(int code);
+    int (*ncclGetUniqueId)(struct nccl_id *id);
+    int (*ncclCommInitRank)(void **comm, int size, struct nccl_id id, int rank);
+    int (*ncclCommDestroy)(void *comm);
+    int (*ncclGroupStart)(void);
+    int (*ncclGroupEnd)(void);
+    int (*ncclSend)(const void *buffer, size_t count, int type, int peer, void *comm, void *stream);
+    int (*ncclRecv)(void *buffer, size_t count, int type, int peer, void *comm, void *stream);
+    int (*ncclAllGather)(const void *source, void *result, size_t count, int type, void *comm, void *stream);
+    int (*ncclAllReduce)(const void *source, void *result, size_t count, int type, int op, void *comm, void *stream);
+};
+
+/* `given`: its path, or NULL or empty for libnccl.so.2 where it is usually found. NULL: it is not here, and `why` (static) says so. Sets an
+ * environment variable (NVLink multicast stays off): call it while there is one thread. */
+const struct nccl_calls *nccl_load(const char *given, const char **why);
+/* "NCCL 2.28.9" */
+const char *nccl_name(void);
+
+#endif

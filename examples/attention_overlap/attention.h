@@ -65,7 +65,7 @@ struct compute {
     const char *(*how)(void *state);
 };
 
-extern const struct compute compute_cpu, compute_gpu;
+extern const struct compute compute_cpu, compute_gpu, compute_kernel;
 
 /* The one of this name, or the first that can be used for "auto"; NULL: none, and `why` says so. */
 const struct compute *compute_find(const char *name, const char **why);

@@ -1,19 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Attention on a GPU by cuDNN, in bf16: one stream computes, the other is where communication ends. */
+/* Attention on a GPU, in bf16, by cuDNN or by a kernel: one stream computes, the other is where communication ends. */
 #include "attention.h"
 
 #ifdef HAVE_CUDA
 #include <cuda_runtime_api.h>
-#include <math.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "attend.h"
 #include "sdpa.h"
 
 struct gpu {
     cudaStream_t compute, communication;
-    struct sdpa *sdpa;
+    struct sdpa_shape shape;
+    struct sdpa *sdpa; /* NULL: the kernel */
     void *workspace;
     size_t value_offset; /* bytes from a key to its value */
     char how[320];
@@ -38,14 +39,11 @@ static int local_rank(void)
 }
 
 /* The device stays current: the communicator takes it. */
-static bool gpu_usable(const char **why)
+static bool device_usable(const char **why)
 {
     int count = 0;
-    cudaError_t code;
+    cudaError_t code = cudaGetDeviceCount(&count);
 
-    if (!sdpa_present(why))
-        return false;
-    code = cudaGetDeviceCount(&count);
     if (code == cudaSuccess && count > 0)
         code = cudaSetDevice(local_rank() % count);
     if (code == cudaSuccess && count > 0)
@@ -53,6 +51,21 @@ static bool gpu_usable(const char **why)
     if (code != cudaSuccess || count == 0)
         *why = code != cudaSuccess ? cudaGetErrorString(code) : "there is no GPU";
     return code == cudaSuccess && count > 0;
+}
+
+static bool gpu_usable(const char **why)
+{
+    return sdpa_present(why) && device_usable(why);
+}
+
+static bool kernel_usable(const char **why)
+{
+#ifdef HAVE_ATTEND
+    return device_usable(why);
+#else
+    *why = "this build of the example had no compiler for CUDA";
+    return false;
+#endif
 }
 
 static void gpu_close(void *state)
@@ -67,33 +80,70 @@ static void gpu_close(void *state)
     free(gpu);
 }
 
-static void *gpu_open(const struct shape *s, const char **why)
+static struct gpu *open_either(const struct shape *s)
 {
     const int64_t width = s->width, heads = s->heads, keys = (int64_t)s->ranks * s->keys;
-    /* Queries were scaled when they were made. */
-    struct sdpa_shape shape = { .batch = 1, .heads = heads, .queries = s->queries, .keys = keys, .width = width,
-                                .query_strides = { heads * s->queries * width, s->queries * width, width },
-                                .key_strides = { keys * 2 * heads * width, width, 2 * heads * width }, .scale = 1 };
     struct gpu *gpu = calloc(1, sizeof *gpu);
-    struct cudaDeviceProp properties;
-    int device;
 
     if (gpu == NULL)
         abort();
     need(cudaStreamCreateWithFlags(&gpu->compute, cudaStreamNonBlocking), "cudaStreamCreate");
     need(cudaStreamCreateWithFlags(&gpu->communication, cudaStreamNonBlocking), "cudaStreamCreate");
     gpu->value_offset = (size_t)(heads * width) * 2;
-    gpu->sdpa = sdpa_open(&shape, gpu->compute, why);
+    /* Queries were scaled when they were made. */
+    gpu->shape = (struct sdpa_shape){ .batch = 1, .heads = heads, .queries = s->queries, .keys = keys, .width = width,
+                                      .query_strides = { heads * s->queries * width, s->queries * width, width },
+                                      .key_strides = { keys * 2 * heads * width, width, 2 * heads * width }, .scale = 1 };
+    return gpu;
+}
+
+static void describe(struct gpu *gpu, const char *by)
+{
+    struct cudaDeviceProp properties;
+    int device;
+
+    need(cudaGetDevice(&device), "cudaGetDevice");
+    need(cudaGetDeviceProperties(&properties, device), "cudaGetDeviceProperties");
+    snprintf(gpu->how, sizeof gpu->how, "%.100s, %.200s, bf16", properties.name, by);
+}
+
+static void *gpu_open(const struct shape *s, const char **why)
+{
+    struct gpu *gpu = open_either(s);
+
+    gpu->sdpa = sdpa_open(&gpu->shape, gpu->compute, why);
     if (gpu->sdpa == NULL) {
         gpu_close(gpu);
         return NULL;
     }
     if (sdpa_workspace_bytes(gpu->sdpa) > 0)
         need(cudaMalloc(&gpu->workspace, (size_t)sdpa_workspace_bytes(gpu->sdpa)), "cudaMalloc");
-    need(cudaGetDevice(&device), "cudaGetDevice");
-    need(cudaGetDeviceProperties(&properties, device), "cudaGetDeviceProperties");
-    snprintf(gpu->how, sizeof gpu->how, "%.200s, %s, bf16", properties.name, sdpa_name());
+    describe(gpu, sdpa_name());
     return gpu;
+}
+
+static void *kernel_open(const struct shape *s, const char **why)
+{
+    struct gpu *gpu;
+
+    *why = "the kernel is for heads that are 64 or 128 wide: --compute gpu takes others, by cuDNN";
+    if (s->width != 64 && s->width != 128)
+        return NULL;
+    gpu = open_either(s);
+    describe(gpu, "a kernel of this program");
+    return gpu;
+}
+
+/* 0, or a code. */
+static int launch(struct gpu *gpu, const void *queries, const void *keys, const void *values, void *output)
+{
+    if (gpu->sdpa != NULL)
+        return sdpa_launch(gpu->sdpa, queries, keys, values, output, gpu->workspace);
+#ifdef HAVE_ATTEND
+    return attend_launch(&gpu->shape, queries, keys, values, output, gpu->compute);
+#else
+    return -1;
+#endif
 }
 
 static pk_stream_t gpu_stream(void *state)
@@ -126,11 +176,11 @@ static void gpu_free(void *state, void *memory)
 static void gpu_begin(void *state, const void *queries, const void *parts, void *output)
 {
     struct gpu *gpu = state;
-    int code = sdpa_launch(gpu->sdpa, queries, parts, (const char *)parts + gpu->value_offset, output, gpu->workspace);
+    int code = launch(gpu, queries, parts, (const char *)parts + gpu->value_offset, output);
 
     if (code == 0)
         return;
-    fprintf(stderr, "attention_overlap: %s: code %d\n", sdpa_name(), code);
+    fprintf(stderr, "attention_overlap: %s: code %d\n", gpu->how, code);
     exit(1);
 }
 
@@ -195,26 +245,15 @@ static const char *gpu_how(void *state)
     return ((struct gpu *)state)->how;
 }
 
-const struct compute compute_gpu = {
-    .name = "gpu",
-    .type = PK_BF16,
-    .element_bytes = 2,
-    .tolerance = 1e-2,
-    .defaults = { .layers = 8, .heads = 32, .width = 128, .queries = 2048, .keys = 4096 },
-    .memory = PK_MEM_DEVICE,
-    .usable = gpu_usable,
-    .open = gpu_open,
-    .close = gpu_close,
-    .stream = gpu_stream,
-    .stream_wait = gpu_stream_wait,
-    .alloc = gpu_alloc,
-    .free = gpu_free,
-    .begin = gpu_begin,
-    .end = gpu_end,
-    .put = gpu_put,
-    .get = gpu_get,
-    .how = gpu_how,
-};
+/* All but where attention comes from. */
+#define ON_A_GPU \
+    .type = PK_BF16, .element_bytes = 2, .tolerance = 1e-2, .memory = PK_MEM_DEVICE, \
+    .defaults = { .layers = 8, .heads = 32, .width = 128, .queries = 2048, .keys = 4096 }, .close = gpu_close, .stream = gpu_stream, \
+    .stream_wait = gpu_stream_wait, .alloc = gpu_alloc, .free = gpu_free, .begin = gpu_begin, .end = gpu_end, .put = gpu_put, .get = gpu_get, \
+    .how = gpu_how
+
+const struct compute compute_gpu = { .name = "gpu", .usable = gpu_usable, .open = gpu_open, ON_A_GPU };
+const struct compute compute_kernel = { .name = "kernel", .usable = kernel_usable, .open = kernel_open, ON_A_GPU };
 #else
 static bool gpu_usable(const char **why)
 {
@@ -223,4 +262,5 @@ static bool gpu_usable(const char **why)
 }
 
 const struct compute compute_gpu = { .name = "gpu", .usable = gpu_usable };
+const struct compute compute_kernel = { .name = "kernel", .usable = gpu_usable };
 #endif

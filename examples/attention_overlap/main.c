@@ -28,7 +28,7 @@ static const char usage[] =
     "  --threads N     threads that compute, on each rank (default: this process's CPUs by the ranks of this host)\n"
     "  --rounds N      measured rounds (default 15)\n"
     "  --warmup N      rounds before them (default 3)\n"
-    "  --compute C     cpu, gpu or auto (default auto)\n"
+    "  --compute C     cpu, gpu (cuDNN), kernel (a GPU, by a kernel of this program) or auto (default auto: GPUs where they are)\n"
     "  --alone         do not compare with Open MPI and NCCL\n"
     "  --picture NAME  draw NAME.png and NAME.svg (needs gnuplot)\n"
     "  --spoil         change one result before it is checked: the program must then fail\n"

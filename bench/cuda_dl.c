@@ -165,6 +165,19 @@ int gpu_count(void)
     return gpu_absent() == NULL ? device_count : 0;
 }
 
+int gpu_of_rank(void)
+{
+    static const char *const names[] = { "OMPI_COMM_WORLD_LOCAL_RANK", "PMIX_LOCAL_RANK", "SLURM_LOCALID", "LOCAL_RANK", "PK_RANK" };
+
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        const char *value = getenv(names[i]);
+
+        if (value != NULL && *value != '\0')
+            return atoi(value) % device_count;
+    }
+    return 0;
+}
+
 static int device_of(int ordinal)
 {
     int device;

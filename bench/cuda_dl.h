@@ -28,6 +28,8 @@ const char *gpu_absent(void);
 int gpu_count(void);
 const char *gpu_error(int code);
 
+/* The device for this process, where each rank of a host takes one in turn: by what the launcher says of ranks. There must be one. */
+int gpu_of_rank(void);
 /* Make the primary context of a device current in the calling thread. */
 void gpu_use(int ordinal);
 /* The name of a device, terminated. */

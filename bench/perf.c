@@ -5,27 +5,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-static int local_rank(int otherwise)
-{
-    static const char *const names[] = { "OMPI_COMM_WORLD_LOCAL_RANK", "PMIX_LOCAL_RANK", "SLURM_LOCALID", "LOCAL_RANK" };
-
-    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
-        const char *value = getenv(names[i]);
-
-        if (value != NULL && *value != '\0')
-            return atoi(value);
-    }
-    return otherwise;
-}
-
 static void choose_gpu(struct perf_run *run)
 {
-    const char *rank = getenv("PK_RANK");
     int count = gpu_count();
 
     run->gpu = run->options.gpu;
     if (run->gpu < 0)
-        run->gpu = local_rank(rank != NULL ? atoi(rank) : 0) % count;
+        run->gpu = gpu_of_rank();
     if (run->gpu >= count) {
         fprintf(stderr, "pickle-perf: there is no GPU %d, only %d of them\n", run->gpu, count);
         exit(2);

@@ -71,16 +71,6 @@ double beside_now_us(void)
     return (double)now.tv_sec * 1e6 + (double)now.tv_nsec * 1e-3;
 }
 
-static int local_rank(void)
-{
-    static const char *const names[] = { "OMPI_COMM_WORLD_LOCAL_RANK", "PMIX_LOCAL_RANK", "SLURM_LOCALID", "LOCAL_RANK", "PK_RANK" };
-
-    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
-        if (getenv(names[i]) != NULL)
-            return atoi(getenv(names[i]));
-    return 0;
-}
-
 static void open_run(struct beside_run *run)
 {
     pk_comm_config_t config = PK_COMM_CONFIG_INIT;
@@ -89,7 +79,7 @@ static void open_run(struct beside_run *run)
         fprintf(stderr, "pickle-beside: %s\n", gpu_absent());
         exit(2);
     }
-    run->gpu = local_rank() % gpu_count();
+    run->gpu = gpu_of_rank();
     gpu_use(run->gpu);
     config.device = PK_DEVICE_CUDA(run->gpu);
     beside_must(pk_comm_init(&run->world, &config), "pk_comm_init");

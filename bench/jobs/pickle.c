@@ -33,19 +33,9 @@ static void know(struct jobs_group *group, pk_comm_t *comm)
     must(pk_comm_size(comm, &group->size), "pk_comm_size");
 }
 
-static int local_rank(void)
-{
-    static const char *const names[] = { "OMPI_COMM_WORLD_LOCAL_RANK", "PMIX_LOCAL_RANK", "SLURM_LOCALID", "LOCAL_RANK", "PK_RANK" };
-
-    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
-        if (getenv(names[i]) != NULL)
-            return atoi(getenv(names[i]));
-    return 0;
-}
-
 static void open_gpu(struct jobs_run *run)
 {
-    run->gpu = local_rank() % gpu_count();
+    run->gpu = gpu_of_rank();
     gpu_use(run->gpu);
     run->compute_stream = gpu_stream_new();
     event = gpu_event_new();

@@ -67,7 +67,8 @@ class Table:
             writer.writerows(self.rows)
         with open(path + ".json", "w", encoding="utf-8") as out:
             json.dump({"table": self.name, "title": self.title, "notes": self.notes, "about": about,
-                       "columns": dict(self.columns), "rows": self.rows}, out, indent=1)
+                       "columns": dict(self.columns), "rows": self.rows,
+                       "chart": self.chart.described() if self.chart is not None else None}, out, indent=1)
             out.write("\n")
         if self.chart is not None:
             self.chart.draw(path)
@@ -80,6 +81,17 @@ class Chart:
         self.title, self.x, self.y = title, x, y
         self.bars, self.log_y, self.y_from_zero, self.bytes_x = bars, log_y, y_from_zero, bytes_x
         self.series = []  # [(name, [(x, y)])]
+
+    def described(self):
+        """All that it takes to draw it elsewhere."""
+        return dict(vars(self))
+
+    @staticmethod
+    def from_description(description):
+        chart = Chart(description["title"], description["x"], description["y"])
+        vars(chart).update(description)
+        chart.series = [(name, [tuple(point) for point in points]) for name, points in description["series"]]
+        return chart
 
     def add(self, name, points):
         points = [(x, y) for x, y in points if y is not None]
@@ -145,6 +157,22 @@ class Chart:
             script += self.bar_script() if self.bars else self.line_script()
             subprocess.run(["gnuplot"], input="\n".join(script) + "\n", text=True, check=True, timeout=60,
                            stderr=subprocess.DEVNULL)
+
+
+def draw_folder(folder):
+    """The charts of results that were written where gnuplot was not. Their number; None: it is not here either."""
+    drawn = 0
+    if shutil.which("gnuplot") is None:
+        return None
+    for name in sorted(os.listdir(folder)):
+        if not name.endswith(".json"):
+            continue
+        with open(os.path.join(folder, name), encoding="utf-8") as file:
+            description = json.load(file).get("chart")
+        if description is not None and description["series"]:
+            Chart.from_description(description).draw(os.path.join(folder, name[:-len(".json")]))
+            drawn += 1
+    return drawn
 
 
 def quoted(text):

@@ -133,12 +133,20 @@ static void do_within_call(struct pki_task *task)
     task->request.stream = PK_BLOCKING;
 }
 
+/* Room for one more operation. A stream's launch queue has some 1,000 places, and the driver keeps whoever fills it, with the lock: so
+ * half as many operations as there are words for, if others have begun that will end. */
+static bool has_room(const struct pki_engine *e)
+{
+    return e->words.nfree >= 2 + 2 * PKI_STREAM_OPERATIONS ||
+           (e->words.nfree >= 2 + PKI_STREAM_OPERATIONS && pki_list_empty(&e->tasks));
+}
+
 /* So many operations are pending in streams that the words are used up: let some end first. */
 static pk_result_t take_words(struct pki_task *task)
 {
     struct pki_engine *e = task->engine;
 
-    while (e->words.nfree < 2) {
+    while (!has_room(e)) {
         if (pki_list_empty(&e->tasks)) /* what holds them is in this very group and cannot end before it has begun */
             return pki_fail(PK_ERR_UNSUPPORTED, NULL,
                             "%s: a group has room for %d operations of a communicator in cuda streams: end it and begin another", task->name,

@@ -7,7 +7,9 @@
 
 #include "engine/internal.h"
 
-#define WORDS (2 * PKI_STREAM_OPERATIONS)
+/* Operations in streams leave the last third to what runs for them (pki_stream_admit): copies through host memory have a word each, and
+ * an operation ends when they have. */
+#define WORDS (3 * PKI_STREAM_OPERATIONS)
 #define WORD_STRIDE 16   /* in words: one a cache line */
 
 /* Layout: WORDS of the pool, then the abort flag, then for each peer the done words of its low-latency slots, receives before

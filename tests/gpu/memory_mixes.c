@@ -188,6 +188,27 @@ static void flood(struct bed *bed)
     report(bed->wrong == 0, "%s: rank %d: %d transfers at a time", ranks_role(), self->rank, N);
 }
 
+/* More operations in a stream than the library has words for, before the first can begin: what copies for them needs some too. */
+static void pile_up(struct bed *bed)
+{
+    enum { N = 700, BYTES = 40000 };
+    struct gpu_rank *self = &bed->self;
+    pk_stream_t stream = bed->streams[CUDA_STREAM];
+
+    if (self->rank > 1)
+        return;
+    write_pattern(bed, DEVICE, bed->source[DEVICE], BYTES, 7);
+    for (int i = 0; i < N; i++)
+        if (self->rank == 0)
+            must_be_ok(pk_send(bed->source[DEVICE], BYTES, PK_UINT8, 1, self->comm, stream), "pk_send");
+        else
+            must_be_ok(pk_recv(bed->target[DEVICE] + i % 64 * BYTES, BYTES, PK_UINT8, 0, self->comm, stream), "pk_recv");
+    finish(bed, CUDA_STREAM);
+    for (int i = 0; i < 64 && self->rank == 1; i++)
+        bed->wrong += !is_pattern(bed, DEVICE, bed->target[DEVICE] + i * BYTES, BYTES, 7);
+    report(bed->wrong == 0, "%s: rank %d: %d operations in a stream", ranks_role(), self->rank, N);
+}
+
 static int rank_main(void)
 {
     struct bed bed = { .no_gpu = strcmp(ranks_role(), "a rank without gpu") == 0 && ranks_rank() == 1 };
@@ -199,6 +220,7 @@ static int rank_main(void)
                 exchange(&bed, from, to, sizes[s], (enum ending)(((unsigned)from + (unsigned)to + s) % ENDINGS));
     report(bed.wrong == 0, "%s: rank %d: %u exchanges, %u wrong", ranks_role(), bed.self.rank, bed.done, bed.wrong);
     flood(&bed);
+    pile_up(&bed);
     bed_close(&bed);
     return report_end();
 }

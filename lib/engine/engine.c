@@ -319,12 +319,21 @@ void pki_engine_abort(struct pki_engine *e)
 /* ---- end ---- */
 
 #define SPINS 4000
+#define SPINS_BESIDE_KERNEL 50 /* its threads that carry packets come to a core when somebody leaves it */
 #define YIELDS_SPINNING 40000 /* a core for each rank: the other threads that want one are few */
 #define YIELDS 4000           /* each of them may last as long as the other ranks' turns */
 
+static unsigned spins(const struct pki_engine *e)
+{
+    for (int i = 0; i < e->nifaces; i++)
+        if (atomic_load_explicit(&e->ifaces[i]->in_kernel, memory_order_relaxed))
+            return SPINS_BESIDE_KERNEL;
+    return SPINS;
+}
+
 void pki_engine_backoff(struct pki_engine *e, unsigned idle)
 {
-    if (e->spin && idle < SPINS) {
+    if (e->spin && idle < spins(e)) {
         pki_cpu_pause();
         return;
     }

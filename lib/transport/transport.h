@@ -10,6 +10,7 @@
 #ifndef PKI_TRANSPORT_H
 #define PKI_TRANSPORT_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -91,6 +92,7 @@ struct pki_iface {
     size_t msg_payload_max; /* bytes; 0 without msg */
     size_t eager_max;       /* longest transfer that goes whole in one message, the same on all ranks; 0: the engine's choice */
     struct pki_list done;   /* finished struct pki_put, by `node`; the engine pops them after progress */
+    _Atomic bool in_kernel; /* transfers are under way that this machine's kernel carries: who waits leaves it the core */
 };
 
 struct pki_ep {
@@ -132,6 +134,7 @@ struct pki_put {
 struct pki_net {
     unsigned char key[PKI_NET_KEY_BYTES]; /* known to the ranks of this communicator alone */
     struct sockaddr_storage local;        /* this rank's address on the network that the bootstrap uses */
+    uint64_t machine; /* the same on ranks of one machine, though their networks be apart; 0: not known */
 };
 
 struct pki_iface_config {

@@ -26,6 +26,7 @@ static struct driver {
     int (*cuMemcpyAsync)(address_t dst, address_t src, size_t bytes, void *stream);
     int (*cuMemsetD8Async)(address_t dst, unsigned char value, size_t count, void *stream);
     int (*cuStreamCreate)(void **stream, unsigned flags);
+    int (*cuStreamCreateWithPriority)(void **stream, unsigned flags, int priority);
     int (*cuStreamDestroy_v2)(void *stream);
     int (*cuStreamSynchronize)(void *stream);
     int (*cuStreamQuery)(void *stream);
@@ -61,7 +62,7 @@ static const struct entry entries[] = {
     ENTRY(cuInit), ENTRY(cuDeviceGetCount), ENTRY(cuDeviceGet), ENTRY(cuDeviceGetName), ENTRY(cuDeviceGetAttribute),
     ENTRY(cuDeviceGetPCIBusId),
     ENTRY(cuGetErrorString), ENTRY(cuDevicePrimaryCtxRetain), ENTRY(cuCtxSetCurrent), ENTRY(cuMemAlloc_v2), ENTRY(cuMemFree_v2),
-    ENTRY(cuMemHostAlloc), ENTRY(cuMemFreeHost), ENTRY(cuMemcpyAsync), ENTRY(cuMemsetD8Async), ENTRY(cuStreamCreate),
+    ENTRY(cuMemHostAlloc), ENTRY(cuMemFreeHost), ENTRY(cuMemcpyAsync), ENTRY(cuMemsetD8Async), ENTRY(cuStreamCreate), ENTRY(cuStreamCreateWithPriority),
     ENTRY(cuStreamDestroy_v2), ENTRY(cuStreamSynchronize), ENTRY(cuStreamQuery), ENTRY(cuStreamWaitEvent), ENTRY(cuEventCreate),
     ENTRY(cuEventDestroy_v2), ENTRY(cuEventRecord), ENTRY(cuEventQuery), ENTRY(cuEventElapsedTime), ENTRY(cuIpcGetMemHandle),
     ENTRY(cuIpcOpenMemHandle_v2), ENTRY(cuIpcCloseMemHandle), ENTRY(cuStreamBeginCapture_v2), ENTRY(cuStreamEndCapture),
@@ -74,6 +75,7 @@ enum {
     ATTRIBUTE_MULTIPROCESSORS = 16,
     ATTRIBUTE_THREADS_PER_MULTIPROCESSOR = 39,
     STREAM_NON_BLOCKING = 1,
+    PRIORITY_HIGHEST = -100, /* the driver takes the highest that it has */
     HOST_PORTABLE_MAPPED = 3,
     IPC_LAZY_PEER_ACCESS = 1,
     CAPTURE_THREAD_LOCAL = 1
@@ -290,6 +292,14 @@ gpu_stream_t gpu_stream_new(void)
     void *stream;
 
     must(cu.cuStreamCreate(&stream, STREAM_NON_BLOCKING), "cuStreamCreate");
+    return stream;
+}
+
+gpu_stream_t gpu_stream_new_first(void)
+{
+    void *stream;
+
+    must(cu.cuStreamCreateWithPriority(&stream, STREAM_NON_BLOCKING, PRIORITY_HIGHEST), "cuStreamCreateWithPriority");
     return stream;
 }
 

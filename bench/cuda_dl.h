@@ -51,6 +51,8 @@ void gpu_fill(void *dst, unsigned char value, size_t bytes);
 
 /* A stream that does not synchronise with the legacy default stream. */
 gpu_stream_t gpu_stream_new(void);
+/* One whose kernels go before those of other streams that wait for multiprocessors. */
+gpu_stream_t gpu_stream_new_first(void);
 void gpu_stream_free(gpu_stream_t stream);
 int gpu_stream_sync(gpu_stream_t stream);
 int gpu_stream_query(gpu_stream_t stream);

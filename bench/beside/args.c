@@ -21,16 +21,19 @@ static const char usage[] =
     "  --interval MS       of computing that is measured (default 300)\n"
     "  --warm MS           of computing before it, messages included (default 100)\n"
     "  --max-sms N         for allreduce; all else runs with sm_policy PK_SM_NONE (default 16)\n"
+    "  --priority P        of the stream in which messages are: high (kernels of messages before those of computing) or normal (default high)\n"
+    "  --bare              bare copies beside it, for sendrecv: what copy engines can do at most\n"
     "  --nccl              NCCL beside it, turn by turn (libnccl.so.2 or PERF_NCCL_LIBRARY)\n"
     "  --csv FILE --json FILE\n"
     "  --spoil             change a result before it is checked: the program must then fail\n";
 
-enum { COMPUTE = 256, CASES, TURNS, INTERVAL, WARM, MAX_SMS, NCCL, CSV, JSON, SPOIL };
+enum { COMPUTE = 256, CASES, TURNS, INTERVAL, WARM, MAX_SMS, PRIORITY, BARE, NCCL, CSV, JSON, SPOIL };
 
 static const struct option long_options[] = {
     { "compute", required_argument, NULL, COMPUTE }, { "cases", required_argument, NULL, CASES },
     { "turns", required_argument, NULL, TURNS },     { "interval", required_argument, NULL, INTERVAL },
     { "warm", required_argument, NULL, WARM },       { "max-sms", required_argument, NULL, MAX_SMS },
+    { "priority", required_argument, NULL, PRIORITY }, { "bare", no_argument, NULL, BARE },
     { "nccl", no_argument, NULL, NCCL },             { "csv", required_argument, NULL, CSV },
     { "json", required_argument, NULL, JSON },       { "spoil", no_argument, NULL, SPOIL },
     { "help", no_argument, NULL, 'h' },              { NULL, 0, NULL, 0 },
@@ -91,6 +94,13 @@ static void parse_cases(char *list, struct beside_options *o)
     }
 }
 
+static bool parse_priority(const char *word)
+{
+    if (strcmp(word, "high") != 0 && strcmp(word, "normal") != 0)
+        refuse("priority", word);
+    return strcmp(word, "high") == 0;
+}
+
 static void parse_option(int option, char *value, struct beside_options *o)
 {
     switch (option) {
@@ -100,6 +110,8 @@ static void parse_option(int option, char *value, struct beside_options *o)
     case INTERVAL: o->interval_ms = number(value, 1, 10000); break;
     case WARM: o->warm_ms = number(value, 0, 10000); break;
     case MAX_SMS: o->max_sms = (int)number(value, 1, 1024); break;
+    case PRIORITY: o->first = parse_priority(value); break;
+    case BARE: o->bare = true; break;
     case NCCL: o->nccl = true; break;
     case CSV: o->csv_path = value; break;
     case JSON: o->json_path = value; break;
@@ -112,7 +124,7 @@ static void parse_option(int option, char *value, struct beside_options *o)
 void beside_parse(int argc, char **argv, struct beside_options *options)
 {
     static char works[] = "matmul,attention", cases[] = "sendrecv:64M,sendrecv:1G,allgather:64M,allgather:1G,allreduce:1G";
-    struct beside_options o = { .turns = 3, .interval_ms = 300, .warm_ms = 100, .max_sms = 16 };
+    struct beside_options o = { .turns = 3, .interval_ms = 300, .warm_ms = 100, .max_sms = 16, .first = true };
     int letter;
 
     parse_works(works, &o);

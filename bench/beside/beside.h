@@ -34,7 +34,8 @@ struct beside_options {
     unsigned turns;
     double interval_ms, warm_ms; /* of computing: measured, and before it */
     int max_sms;                 /* of operations that need any */
-    bool nccl, spoil;
+    bool nccl, bare, spoil;
+    bool first; /* messages before computing, where both wait for multiprocessors */
     const char *csv_path, *json_path;
 };
 
@@ -69,6 +70,7 @@ struct beside_work {
     const char *name, *how; /* "matmul", "cuBLAS 13.0, bf16, 8192 x 8192 x 8192" */
     void *state;
     double flops; /* of one launch */
+    unsigned rounds; /* launches of an interval */
     void (*launch)(struct beside_work *work);
     /* Elements looked at after a launch that are wrong. */
     uint64_t (*check)(struct beside_work *work);
@@ -91,6 +93,7 @@ struct beside_side {
     const char *name;
     char how[128];
     void (*post)(struct beside_run *run, const struct beside_case *c); /* in run->message_stream, in place for allgather */
+    bool bare; /* sendrecv alone */
 };
 
 void beside_messages_open(struct beside_run *run);
@@ -103,6 +106,11 @@ uint64_t beside_check(struct beside_run *run, const struct beside_case *c);
 bool beside_is_zero(const struct beside_case *c);
 void beside_pickle(struct beside_run *run, struct beside_side *side, const struct beside_case *c);
 void beside_message_wait(struct beside_run *run, const char *what);
+
+/* ---- bare.c: copies by cuMemcpyAsync into the next rank's buffer, and nothing else. The most that copy engines
+ * can do. For sendrecv. ---- */
+void beside_bare_open(struct beside_run *run, struct beside_side *side);
+void beside_bare_close(struct beside_run *run);
 
 /* ---- nccl.c. open: false: it is not here, and `why` says so. ---- */
 bool beside_nccl_open(struct beside_run *run, struct beside_side *side, const char **why);
@@ -134,8 +142,8 @@ struct beside_turn {
 
 /* Launches that take so long, the same on all ranks. */
 unsigned beside_rounds(struct beside_run *run, struct beside_work *work, double ms);
-void beside_alone(struct beside_run *run, struct beside_work *work, unsigned rounds, struct beside_samples *samples);
-void beside_turn(struct beside_run *run, struct beside_work *work, struct beside_side *side, const struct beside_case *c, unsigned rounds,
+void beside_alone(struct beside_run *run, struct beside_work *work, struct beside_samples *samples);
+void beside_turn(struct beside_run *run, struct beside_work *work, struct beside_side *side, const struct beside_case *c,
                  struct beside_turn *turn);
 
 /* ---- held.c: the time of one operation while a kernel holds every multiprocessor, in ms; NAN: it did not end. `free_ms`: without it. ---- */

@@ -117,9 +117,9 @@ static void open_report(struct beside_run *run)
              "rate: bytes that leave a rank (of allreduce 2 (n-1)/n of it); lost: longer computing per GB that left meanwhile\n"
              "covered: messages had ended before the computing began, and the last ended after it; longest: between two ends, in medians of that\n"
              "one: a single operation, on a free GPU and while a kernel holds every multiprocessor (-: it did not end within 0.4 s)\n"
-             "%s: sm_policy PK_SM_NONE; allreduce: at most %d multiprocessors",
+             "%s: sm_policy PK_SM_NONE; allreduce: at most %d multiprocessors; messages in a stream of %s priority",
              version / 10000, version / 100 % 100, version % 100, run->size, name, limit, o->turns, o->interval_ms, o->warm_ms,
-             "sendrecv, oneway, allgather", o->max_sms);
+             "sendrecv, oneway, allgather", o->max_sms, o->first ? "the highest" : "ordinary");
     if (run->rank == 0)
         beside_report_open(run, about);
 }
@@ -130,6 +130,7 @@ static uint64_t try_once(struct beside_run *run, struct beside_side *side, const
     beside_fill(run, c);
     side->post(run, c);
     beside_message_wait(run, side->name);
+    beside_share(run, "", NULL, 0); /* a bare copy ends where it began */
     return beside_check(run, c);
 }
 
@@ -141,15 +142,24 @@ static uint64_t total(struct beside_run *run, uint64_t wrong)
     return all;
 }
 
+static bool has(const struct beside_side *side, const struct beside_case *c)
+{
+    return !side->bare || c->operation == BESIDE_SENDRECV;
+}
+
 static void measure_case(struct beside_run *run, struct beside_work *work, struct beside_side *sides, int n, const struct beside_case *c)
 {
     static struct beside_turn turns[BESIDE_SIDES][BESIDE_TURNS];
     double held_ms[BESIDE_SIDES], free_ms[BESIDE_SIDES];
-    unsigned rounds = beside_rounds(run, work, run->options.interval_ms);
 
+    work->rounds = beside_rounds(run, work, run->options.interval_ms);
     beside_pickle(run, &sides[0], c);
     for (int s = 0; s < n; s++) {
-        uint64_t wrong = try_once(run, &sides[s], c);
+        uint64_t wrong;
+
+        if (!has(&sides[s], c))
+            continue;
+        wrong = try_once(run, &sides[s], c);
 
         held_ms[s] = beside_held(run, &sides[s], c, &free_ms[s]);
         run->wrong += total(run, wrong);
@@ -157,14 +167,20 @@ static void measure_case(struct beside_run *run, struct beside_work *work, struc
     for (unsigned t = 0; t < run->options.turns; t++) {
         struct beside_samples alone;
 
-        beside_alone(run, work, rounds, &alone);
+        beside_alone(run, work, &alone);
         for (int s = 0; s < n; s++) {
+            if (!has(&sides[s], c))
+                continue;
             turns[s][t].alone = alone;
-            beside_turn(run, work, &sides[s], c, rounds, &turns[s][t]);
+            beside_turn(run, work, &sides[s], c, &turns[s][t]);
         }
     }
     for (int s = 0; s < n; s++) {
-        uint64_t wrong = total(run, try_once(run, &sides[s], c) + work->check(work));
+        uint64_t wrong;
+
+        if (!has(&sides[s], c))
+            continue;
+        wrong = total(run, try_once(run, &sides[s], c) + work->check(work));
 
         run->wrong += wrong;
         beside_report(run, work, &sides[s], c, turns[s], held_ms[s], free_ms[s], wrong);
@@ -226,8 +242,10 @@ int main(int argc, char **argv)
     else if (run.options.nccl)
         beside_report_absent(&run, "-", "NCCL", NULL, why);
     note_ways(&run);
-    if (n > 1)
-        note(&run, "NCCL", sides[1].how);
+    if (run.options.bare)
+        beside_bare_open(&run, &sides[n++]);
+    for (int s = 1; s < n; s++)
+        note(&run, sides[s].name, sides[s].how);
     for (int w = 0; w < run.options.work_count; w++)
         measure_work(&run, run.options.works[w], sides, n);
     if (run.rank == 0 && run.wrong > 0)
@@ -235,6 +253,7 @@ int main(int argc, char **argv)
     if (run.rank == 0)
         table_close(run.table);
     beside_nccl_close();
+    beside_bare_close(&run);
     beside_share(&run, "", NULL, 0);
     beside_samples_close();
     beside_messages_close(&run);

@@ -169,7 +169,7 @@ void beside_messages_open(struct beside_run *run)
         largest = o->cases[i].bytes > largest ? o->cases[i].bytes : largest;
         run->result_bytes = all > run->result_bytes ? all : run->result_bytes;
     }
-    run->message_stream = gpu_stream_new();
+    run->message_stream = o->first ? gpu_stream_new_first() : gpu_stream_new();
     run->source = gpu_alloc(whole_pages(largest));
     run->result = gpu_alloc(whole_pages(run->result_bytes));
 }

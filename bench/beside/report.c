@@ -125,7 +125,7 @@ void beside_report(struct beside_run *run, const struct beside_work *work, const
         TABLE_NUMBER(f.watts_beside), TABLE_NUMBER(f.rate_alone), TABLE_NUMBER(f.rate_beside), TABLE_NUMBER(f.rate_beside / f.rate_alone),
         TABLE_NUMBER((f.beside_us - f.alone_us) * 1e-3 / gigabytes), TABLE_TEXT(f.covered ? "yes" : "NO"), TABLE_NUMBER(f.longest),
         TABLE_NUMBER(free_ms), TABLE_NUMBER(held_ms), TABLE_NUMBER(wrong), TABLE_NUMBER(f.nvml_alone), TABLE_NUMBER(f.nvml_beside),
-        TABLE_NUMBER(work->flops > 0 ? work->flops / f.alone_us * 1e-6 : NAN) }, NULL);
+        TABLE_NUMBER(work->flops * work->rounds / f.alone_us * 1e-6) }, NULL);
 }
 
 void beside_report_absent(struct beside_run *run, const char *work, const char *side, const struct beside_case *c, const char *why)

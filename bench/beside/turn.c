@@ -118,16 +118,16 @@ struct interval {
     bool began, ended;
 };
 
-static void launch(struct beside_run *run, struct beside_work *work, unsigned rounds, struct interval *interval)
+static void launch(struct beside_run *run, struct beside_work *work, struct interval *interval)
 {
-    unsigned before = (unsigned)(rounds * run->options.warm_ms / run->options.interval_ms) + 1;
+    unsigned before = (unsigned)(work->rounds * run->options.warm_ms / run->options.interval_ms) + 1;
 
     *interval = (struct interval){ .begin = gpu_event_new(), .end = gpu_event_new() };
     for (unsigned i = 0; i < before; i++)
         work->launch(work);
     beside_stamp(run, 0);
     gpu_event_record(interval->begin, run->compute_stream);
-    for (unsigned i = 0; i < rounds; i++)
+    for (unsigned i = 0; i < work->rounds; i++)
         work->launch(work);
     gpu_event_record(interval->end, run->compute_stream);
     beside_stamp(run, 1);
@@ -174,12 +174,12 @@ unsigned beside_rounds(struct beside_run *run, struct beside_work *work, double 
     return (unsigned)(ms * 1e3 / beside_worst(run, (beside_now_us() - begin) / 3)) + 1;
 }
 
-void beside_alone(struct beside_run *run, struct beside_work *work, unsigned rounds, struct beside_samples *samples)
+void beside_alone(struct beside_run *run, struct beside_work *work, struct beside_samples *samples)
 {
     struct interval interval;
 
     beside_share(run, "", NULL, 0);
-    launch(run, work, rounds, &interval);
+    launch(run, work, &interval);
     while (!look(&interval))
         usleep(200);
     end_interval(run, &interval, samples);
@@ -210,7 +210,7 @@ static void judge(const struct batches *b, const struct interval *interval, stru
     free(gaps);
 }
 
-void beside_turn(struct beside_run *run, struct beside_work *work, struct beside_side *side, const struct beside_case *c, unsigned rounds,
+void beside_turn(struct beside_run *run, struct beside_work *work, struct beside_side *side, const struct beside_case *c,
                  struct beside_turn *turn)
 {
     struct interval interval;
@@ -222,7 +222,7 @@ void beside_turn(struct beside_run *run, struct beside_work *work, struct beside
     begin_batches(&b);
     post_batch(&b);
     gpu_stream_wait(run->compute_stream, b.events[0]);
-    launch(run, work, rounds, &interval);
+    launch(run, work, &interval);
     while (!ended) {
         post_batch(&b);
         look(&interval);

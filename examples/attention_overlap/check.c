@@ -11,7 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define QUERIES_LOOKED_AT 2 /* of each head */
+#define QUERIES_LOOKED_AT 2             /* of each head */
+#define ALL_UP_TO ((size_t)32 << 20)    /* elements of all layers' parts: of more, the first and the last layer are looked at */
 
 float number(int kind, int layer, int rank, size_t i)
 {
@@ -112,7 +113,7 @@ size_t check(struct job *job, struct gather *library)
         parts[i] = NAN;
     wipe(job, parts);
     run_overlapped(job, library);
-    for (int layer = 0; layer < s->layers; layer++)
+    for (int layer = 0; layer < s->layers; layer += all * (size_t)s->layers <= ALL_UP_TO || s->layers == 1 ? 1 : s->layers - 1)
         wrong += check_layer(job, layer, parts, scratch, scores);
     must(pk_allreduce(&wrong, &anywhere, 1, PK_UINT64, PK_SUM, job->comm, PK_BLOCKING), "pk_allreduce");
     free(parts);

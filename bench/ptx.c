@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "ptx.h"
 
-/* One thread of a block polls, seldom enough to leave the bus to others. */
+/* One thread of a block polls, seldom: 264 blocks that each read host memory once a microsecond slowed copies between GPUs to a seventieth. */
 const char ptx_spin[] =
     ".version 7.0\n.target sm_70\n.address_size 64\n"
     ".visible .entry fakecuda_spin(.param .u64 flag)\n{\n"
@@ -9,7 +9,7 @@ const char ptx_spin[] =
     " ld.param.u64 %rd1, [flag]; cvta.to.global.u64 %rd2, %rd1;\n"
     " mov.u32 %r2, %tid.x; setp.ne.u32 %p2, %r2, 0; @%p2 bra ready;\n"
     "again: ld.volatile.global.u32 %r1, [%rd2]; setp.ne.u32 %p1, %r1, 0; @%p1 bra ready;\n"
-    " nanosleep.u32 1000; bra again;\n"
+    " nanosleep.u32 100000; bra again;\n"
     "ready: bar.sync 0; ret;\n}\n";
 
 /* The last lines keep the loop: no thread ever comes to store. */

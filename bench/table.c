@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define NOTES_BYTES 4096
+#define NOTES_BYTES 16384
 
 struct table {
     const struct table_column *columns;

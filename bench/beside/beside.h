@@ -153,6 +153,8 @@ double beside_held(struct beside_run *run, struct beside_side *side, const struc
 void beside_report_open(struct beside_run *run, const char *about);
 void beside_report(struct beside_run *run, const struct beside_work *work, const struct beside_side *side, const struct beside_case *c,
                    const struct beside_turn *turns, double held_ms, double free_ms, uint64_t wrong);
+/* What the rows since the last call say, in a sentence each. */
+void beside_explain(struct beside_run *run, const struct beside_work *work, const struct beside_case *c);
 void beside_report_absent(struct beside_run *run, const char *work, const char *side, const struct beside_case *c, const char *why);
 
 #endif

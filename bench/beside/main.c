@@ -185,6 +185,7 @@ static void measure_case(struct beside_run *run, struct beside_work *work, struc
         run->wrong += wrong;
         beside_report(run, work, &sides[s], c, turns[s], held_ms[s], free_ms[s], wrong);
     }
+    beside_explain(run, work, c);
 }
 
 static void note(struct beside_run *run, const char *what, const char *how)

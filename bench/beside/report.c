@@ -41,6 +41,12 @@ struct figures {
     int covered;
 };
 
+static struct {
+    const char *name;
+    struct figures figures;
+} reported[BESIDE_SIDES]; /* of the case that is under way */
+static int reported_count;
+
 void beside_report_open(struct beside_run *run, const char *about)
 {
     run->table = table_open("pickle-beside", about, columns, run->options.csv_path, run->options.json_path);
@@ -118,6 +124,8 @@ void beside_report(struct beside_run *run, const struct beside_work *work, const
 
     if (run->rank != 0)
         return;
+    reported[reported_count].name = side->name;
+    reported[reported_count++].figures = f;
     table_row(run->table, (struct table_cell[]){
         TABLE_TEXT(work->name), TABLE_TEXT(beside_operation_names[c->operation]), TABLE_NUMBER(c->bytes), TABLE_TEXT(side->name),
         TABLE_NUMBER(f.alone_us * 1e-3), TABLE_NUMBER(f.beside_us * 1e-3), TABLE_NUMBER(f.alone_us / f.beside_us),
@@ -126,6 +134,28 @@ void beside_report(struct beside_run *run, const struct beside_work *work, const
         TABLE_NUMBER((f.beside_us - f.alone_us) * 1e-3 / gigabytes), TABLE_TEXT(f.covered ? "yes" : "NO"), TABLE_NUMBER(f.longest),
         TABLE_NUMBER(free_ms), TABLE_NUMBER(held_ms), TABLE_NUMBER(wrong), TABLE_NUMBER(f.nvml_alone), TABLE_NUMBER(f.nvml_beside),
         TABLE_NUMBER(work->flops * work->rounds / f.alone_us * 1e-6) }, NULL);
+}
+
+/* Time lost is cycles lost and the clock's fall: their product. */
+void beside_explain(struct beside_run *run, const struct beside_work *work, const struct beside_case *c)
+{
+    char text[512], limit[64] = "";
+
+    if (!isnan(beside_power_limit()))
+        snprintf(limit, sizeof limit, ", of %.0f W allowed", beside_power_limit());
+    for (int i = 0; i < reported_count; i++) {
+        const struct figures *f = &reported[i].figures;
+
+        if (isnan(f->watts_beside) || isnan(f->rate_beside)) /* too little was measured for a sentence */
+            continue;
+        snprintf(text, sizeof text,
+                 "in words: %s of %zu bytes by %s leaves %s %.1f %% of its cycles, while the clock goes from %.0f to %.0f MHz (%.0f W alone, %.0f beside%s): "
+                 "together %.1f %% of its speed; the messages keep %.1f %% of theirs",
+                 beside_operation_names[c->operation], c->bytes, reported[i].name, work->name, 100 * f->cycles_ratio, f->mhz_alone, f->mhz_beside,
+                 f->watts_alone, f->watts_beside, limit, 100 * f->alone_us / f->beside_us, 100 * f->rate_beside / f->rate_alone);
+        table_note(run->table, text);
+    }
+    reported_count = 0;
 }
 
 void beside_report_absent(struct beside_run *run, const char *work, const char *side, const struct beside_case *c, const char *why)

@@ -23,7 +23,7 @@ static const char usage[] =
     "  --max-sms N         for allreduce; all else runs with sm_policy PK_SM_NONE (default 16)\n"
     "  --priority P        of the stream in which messages are: high (kernels of messages before those of computing) or normal (default high)\n"
     "  --bare              bare copies beside it, for sendrecv: what copy engines can do at most\n"
-    "  --nccl              NCCL beside it, turn by turn (libnccl.so.2 or PERF_NCCL_LIBRARY)\n"
+    "  --nccl[=default|zerocta]  NCCL beside it, turn by turn (libnccl.so.2 or PERF_NCCL_LIBRARY); zerocta: symmetric windows, CTA policy zero\n"
     "  --csv FILE --json FILE\n"
     "  --spoil             change a result before it is checked: the program must then fail\n";
 
@@ -34,7 +34,7 @@ static const struct option long_options[] = {
     { "turns", required_argument, NULL, TURNS },     { "interval", required_argument, NULL, INTERVAL },
     { "warm", required_argument, NULL, WARM },       { "max-sms", required_argument, NULL, MAX_SMS },
     { "priority", required_argument, NULL, PRIORITY }, { "bare", no_argument, NULL, BARE },
-    { "nccl", no_argument, NULL, NCCL },             { "csv", required_argument, NULL, CSV },
+    { "nccl", optional_argument, NULL, NCCL },             { "csv", required_argument, NULL, CSV },
     { "json", required_argument, NULL, JSON },       { "spoil", no_argument, NULL, SPOIL },
     { "help", no_argument, NULL, 'h' },              { NULL, 0, NULL, 0 },
 };
@@ -101,6 +101,15 @@ static bool parse_priority(const char *word)
     return strcmp(word, "high") == 0;
 }
 
+static enum beside_nccl parse_nccl(const char *word)
+{
+    if (word == NULL || strcmp(word, "default") == 0)
+        return BESIDE_NCCL_DEFAULT;
+    if (strcmp(word, "zerocta") != 0)
+        refuse("NCCL setting", word);
+    return BESIDE_NCCL_ZERO_CTA;
+}
+
 static void parse_option(int option, char *value, struct beside_options *o)
 {
     switch (option) {
@@ -112,7 +121,7 @@ static void parse_option(int option, char *value, struct beside_options *o)
     case MAX_SMS: o->max_sms = (int)number(value, 1, 1024); break;
     case PRIORITY: o->first = parse_priority(value); break;
     case BARE: o->bare = true; break;
-    case NCCL: o->nccl = true; break;
+    case NCCL: o->nccl = parse_nccl(value); break;
     case CSV: o->csv_path = value; break;
     case JSON: o->json_path = value; break;
     case SPOIL: o->spoil = true; break;
@@ -135,5 +144,7 @@ void beside_parse(int argc, char **argv, struct beside_options *options)
         fputs(usage, stderr);
         exit(2);
     }
+    if (o.bare && o.nccl == BESIDE_NCCL_ZERO_CTA) /* NCCL's memory has no legacy handles */
+        refuse("--bare with --nccl", "zerocta");
     *options = o;
 }

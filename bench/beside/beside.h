@@ -27,6 +27,9 @@ struct beside_case {
     size_t bytes; /* a message; of allgather a rank's part; of allreduce the whole */
 };
 
+/* NCCL as it comes; or with symmetric windows and CTA policy zero: its own way without multiprocessors. */
+enum beside_nccl { BESIDE_NCCL_OFF, BESIDE_NCCL_DEFAULT, BESIDE_NCCL_ZERO_CTA };
+
 struct beside_options {
     const char *works[BESIDE_WORKS];
     struct beside_case cases[BESIDE_CASES];
@@ -34,7 +37,8 @@ struct beside_options {
     unsigned turns;
     double interval_ms, warm_ms; /* of computing: measured, and before it */
     int max_sms;                 /* of operations that need any */
-    bool nccl, bare, spoil;
+    enum beside_nccl nccl;
+    bool bare, spoil;
     bool first; /* messages before computing, where both wait for multiprocessors */
     const char *csv_path, *json_path;
 };
@@ -46,8 +50,9 @@ struct beside_run {
     int rank, size, gpu;
     gpu_stream_t compute_stream, message_stream;
     char *source, *result;  /* of messages; largest of all cases */
-    size_t result_bytes;
+    size_t source_bytes, result_bytes; /* of the two: whole pages */
     struct table *table;
+    const char *nccl_absent; /* why, where it was asked for; NULL */
     uint64_t wrong;
 };
 
@@ -112,7 +117,11 @@ void beside_message_wait(struct beside_run *run, const char *what);
 void beside_bare_open(struct beside_run *run, struct beside_side *side);
 void beside_bare_close(struct beside_run *run);
 
-/* ---- nccl.c. open: false: it is not here, and `why` says so. ---- */
+/* ---- nccl.c. load, before there are buffers, and open: false: it is not here, and `why` says so. ---- */
+bool beside_nccl_load(struct beside_run *run, const char **why);
+/* Buffers of messages: of NCCL, where it wants its own. */
+void *beside_message_alloc(size_t bytes);
+void beside_message_free(void *memory);
 bool beside_nccl_open(struct beside_run *run, struct beside_side *side, const char **why);
 void beside_nccl_close(void);
 

@@ -96,6 +96,11 @@ static void open_run(struct beside_run *run)
     config.max_sms = run->options.max_sms;
     beside_must(pk_comm_split(run->world, 0, run->rank, &run->some, &config), "pk_comm_split");
     run->compute_stream = gpu_stream_new();
+    run->nccl_absent = NULL;
+    if (run->options.nccl != BESIDE_NCCL_OFF && !beside_nccl_load(run, &run->nccl_absent))
+        run->options.nccl = BESIDE_NCCL_OFF;
+    else
+        run->nccl_absent = NULL;
     beside_messages_open(run);
     beside_samples_open(run);
 }
@@ -232,16 +237,17 @@ int main(int argc, char **argv)
 {
     struct beside_run run = { .rank = 0 };
     struct beside_side sides[BESIDE_SIDES];
-    const char *why;
     int n = 1;
 
     beside_parse(argc, argv, &run.options);
     open_run(&run);
     open_report(&run);
-    if (run.options.nccl && beside_nccl_open(&run, &sides[n], &why))
+    if (run.options.nccl != BESIDE_NCCL_OFF && beside_nccl_open(&run, &sides[n], &run.nccl_absent)) {
+        run.nccl_absent = NULL;
         n++;
-    else if (run.options.nccl)
-        beside_report_absent(&run, "-", "NCCL", NULL, why);
+    }
+    if (run.nccl_absent != NULL)
+        beside_report_absent(&run, "-", "NCCL", NULL, run.nccl_absent);
     note_ways(&run);
     if (run.options.bare)
         beside_bare_open(&run, &sides[n++]);

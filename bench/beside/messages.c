@@ -95,6 +95,8 @@ void beside_fill(struct beside_run *run, const struct beside_case *c)
 
     gpu_fill(run->result, 0xff, gathers ? (size_t)run->size * c->bytes : c->bytes); /* not numbers */
     fill_source(run, gathers ? run->result + (size_t)run->rank * c->bytes : run->source, c->bytes);
+    if (gathers)
+        fill_source(run, run->source, c->bytes); /* for who does it out of place */
     beside_share(run, "", NULL, 0);
 }
 
@@ -160,23 +162,24 @@ static size_t whole_pages(size_t bytes)
 void beside_messages_open(struct beside_run *run)
 {
     const struct beside_options *o = &run->options;
-    size_t largest = 0;
+    size_t largest = 0, all_parts = 0;
 
-    run->result_bytes = 0;
     for (int i = 0; i < o->case_count; i++) {
         size_t all = o->cases[i].operation == BESIDE_ALLGATHER ? (size_t)run->size * o->cases[i].bytes : o->cases[i].bytes;
 
         largest = o->cases[i].bytes > largest ? o->cases[i].bytes : largest;
-        run->result_bytes = all > run->result_bytes ? all : run->result_bytes;
+        all_parts = all > all_parts ? all : all_parts;
     }
     run->message_stream = o->first ? gpu_stream_new_first() : gpu_stream_new();
-    run->source = gpu_alloc(whole_pages(largest));
-    run->result = gpu_alloc(whole_pages(run->result_bytes));
+    run->source_bytes = whole_pages(largest);
+    run->result_bytes = whole_pages(all_parts);
+    run->source = beside_message_alloc(run->source_bytes);
+    run->result = beside_message_alloc(run->result_bytes);
 }
 
 void beside_messages_close(struct beside_run *run)
 {
-    gpu_free(run->source);
-    gpu_free(run->result);
+    beside_message_free(run->source);
+    beside_message_free(run->result);
     gpu_stream_free(run->message_stream);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The same messages by NCCL, opened at run time, at its default settings; NVLink multicast stays off. */
+/* The same messages by NCCL, opened at run time, at its default settings or by its zero-CTA way; NVLink multicast stays off. */
 #include "beside.h"
 
 #include <stdio.h>
@@ -8,8 +8,11 @@
 
 #include "../../examples/attention_overlap/nccl_calls.h"
 
+enum { WINDOW_SYMMETRIC = 1 };
+
 static const struct nccl_calls *nccl;
-static void *comm;
+static const struct nccl_window_calls *windows; /* NULL: not wanted */
+static void *comm, *registered[2];
 
 static void must(int code, const char *what)
 {
@@ -25,8 +28,8 @@ static void post(struct beside_run *run, const struct beside_case *c)
 
     switch (c->operation) {
     case BESIDE_ALLREDUCE: must(nccl->ncclAllReduce(run->source, run->result, count, NCCL_F32, NCCL_SUM, comm, stream), "ncclAllReduce"); return;
-    case BESIDE_ALLGATHER:
-        must(nccl->ncclAllGather(run->result + (size_t)run->rank * c->bytes, run->result, count, NCCL_F32, comm, stream), "ncclAllGather");
+    case BESIDE_ALLGATHER: /* at the same place of a window on all ranks: out of place */
+        must(nccl->ncclAllGather(windows != NULL ? run->source : run->result + (size_t)run->rank * c->bytes, run->result, count, NCCL_F32, comm, stream), "ncclAllGather");
         return;
     default: break;
     }
@@ -38,15 +41,51 @@ static void post(struct beside_run *run, const struct beside_case *c)
     must(nccl->ncclGroupEnd(), "ncclGroupEnd");
 }
 
+bool beside_nccl_load(struct beside_run *run, const char **why)
+{
+    bool zero = run->options.nccl == BESIDE_NCCL_ZERO_CTA;
+
+    if (zero)
+        setenv("NCCL_CTA_POLICY", "2", 1);
+    nccl = nccl_load(getenv("PERF_NCCL_LIBRARY"), why);
+    windows = zero && nccl != NULL ? nccl_load_windows() : NULL;
+    if (nccl != NULL && zero && windows == NULL)
+        *why = "NCCL: it has no windows";
+    return beside_all(run, nccl != NULL && zero == (windows != NULL)); /* one that has it would wait for the others */
+}
+
+void *beside_message_alloc(size_t bytes)
+{
+    void *memory;
+
+    if (windows == NULL)
+        return gpu_alloc(bytes);
+    must(windows->ncclMemAlloc(&memory, bytes), "ncclMemAlloc");
+    return memory;
+}
+
+void beside_message_free(void *memory)
+{
+    if (windows == NULL)
+        gpu_free(memory);
+    else
+        must(windows->ncclMemFree(memory), "ncclMemFree");
+}
+
+static void register_windows(struct beside_run *run)
+{
+    if (windows == NULL)
+        return;
+    must(windows->ncclCommWindowRegister(comm, run->source, run->source_bytes, &registered[0], WINDOW_SYMMETRIC), "ncclCommWindowRegister");
+    must(windows->ncclCommWindowRegister(comm, run->result, run->result_bytes, &registered[1], WINDOW_SYMMETRIC), "ncclCommWindowRegister");
+}
+
 bool beside_nccl_open(struct beside_run *run, struct beside_side *side, const char **why)
 {
     static char text[160];
     struct nccl_id own = { { 0 } }, *ids;
     int code;
 
-    nccl = nccl_load(getenv("PERF_NCCL_LIBRARY"), why);
-    if (!beside_all(run, nccl != NULL)) /* one that has it would wait for the others */
-        return false;
     ids = calloc((size_t)run->size, sizeof *ids);
     if (ids == NULL)
         abort();
@@ -59,13 +98,17 @@ bool beside_nccl_open(struct beside_run *run, struct beside_side *side, const ch
     *why = text;
     if (!beside_all(run, code == 0))
         return false;
-    *side = (struct beside_side){ .name = "NCCL", .post = post };
-    snprintf(side->how, sizeof side->how, "%s, default settings", nccl_name());
+    register_windows(run);
+    *side = (struct beside_side){ .name = windows != NULL ? "NCCL zero" : "NCCL", .post = post };
+    snprintf(side->how, sizeof side->how, "%s, %s", nccl_name(), windows != NULL ? "symmetric windows, NCCL_CTA_POLICY=2 (zero)" : "default settings");
     return true;
 }
 
 void beside_nccl_close(void)
 {
+    for (int i = 0; i < 2; i++)
+        if (registered[i] != NULL)
+            must(windows->ncclCommWindowDeregister(comm, registered[i]), "ncclCommWindowDeregister");
     if (comm != NULL)
         must(nccl->ncclCommDestroy(comm), "ncclCommDestroy");
     comm = NULL;

@@ -7,6 +7,8 @@
 #include <stdlib.h>
 
 static struct nccl_calls nccl;
+static struct nccl_window_calls windows;
+static void *library;
 static char name[32] = "NCCL";
 
 #define CALL(name) { #name, offsetof(struct nccl_calls, name) }
@@ -23,7 +25,6 @@ const char *nccl_name(void)
 const struct nccl_calls *nccl_load(const char *given, const char **why)
 {
     static char error[256], text[320];
-    void *library;
     const char *missing;
     int version = 0;
 
@@ -38,4 +39,16 @@ const struct nccl_calls *nccl_load(const char *given, const char **why)
     if (nccl.ncclGetVersion(&version) == 0)
         snprintf(name, sizeof name, "NCCL %d.%d.%d", version / 10000, version / 100 % 100, version % 100);
     return &nccl;
+}
+
+const struct nccl_window_calls *nccl_load_windows(void)
+{
+    static const struct library_call more[] = {
+        { "ncclMemAlloc", offsetof(struct nccl_window_calls, ncclMemAlloc) },
+        { "ncclMemFree", offsetof(struct nccl_window_calls, ncclMemFree) },
+        { "ncclCommWindowRegister", offsetof(struct nccl_window_calls, ncclCommWindowRegister) },
+        { "ncclCommWindowDeregister", offsetof(struct nccl_window_calls, ncclCommWindowDeregister) },
+    };
+
+    return library_load(library, more, sizeof more / sizeof more[0], &windows) == NULL ? &windows : NULL;
 }

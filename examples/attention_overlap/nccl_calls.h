@@ -25,9 +25,19 @@ struct nccl_calls {
     int (*ncclAllReduce)(const void *source, void *result, size_t count, int type, int op, void *comm, void *stream);
 };
 
+/* What came with 2.27: memory and windows that its zero-CTA way (2.28) wants. */
+struct nccl_window_calls {
+    int (*ncclMemAlloc)(void **memory, size_t bytes);
+    int (*ncclMemFree)(void *memory);
+    int (*ncclCommWindowRegister)(void *comm, void *memory, size_t bytes, void **window, int flags);
+    int (*ncclCommWindowDeregister)(void *comm, void *window);
+};
+
 /* `given`: its path, or NULL or empty for libnccl.so.2 where it is usually found. NULL: it is not here, and `why` (static) says so. Sets an
  * environment variable (NVLink multicast stays off): call it while there is one thread. */
 const struct nccl_calls *nccl_load(const char *given, const char **why);
+/* After nccl_load. NULL: this NCCL has them not. */
+const struct nccl_window_calls *nccl_load_windows(void);
 /* "NCCL 2.28.9" */
 const char *nccl_name(void);
 

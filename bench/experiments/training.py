@@ -123,7 +123,7 @@ def attention(machine):
         table.add(reason="examples/attention_overlap was not built or not found")
         return table
     arguments = machine.pick(["--rounds", "1", "--warmup", "1", "--layers", "2", "--keys", "128", "--alone"],
-                             ["--rounds", "5", "--warmup", "1"], [])
+                             ["--rounds", "5", "--warmup", "1"] + ([] if machine.no_gpus() else ["--layers", "4"]), [])
     try:
         lines = machine.launch_mpi(2, [program] + arguments).strip().splitlines()
         for line in lines[-machine.pick(3, 12, 12):]:
@@ -199,7 +199,7 @@ PATTERN_COLUMNS = [("pattern", "pattern"), ("ranks", "ranks"), ("library", "libr
 
 def add_pattern(table, machine, pattern, ranks, devices, *arguments):
     results = machine.jobs(ranks, pattern, "--steps", machine.pick("2", "8", "25"), "--warmup", machine.pick("0", "2", "5"), *arguments,
-                           rounds=machine.pick(1, 1 if ranks > machine.cpus else 2, 4), devices=devices)
+                           rounds=machine.pick(1, 1 if ranks > machine.cpus or devices == "cuda" else 2, 4), devices=devices)
     for library, rows in results.items():
         if isinstance(rows, str):
             table.add(pattern=pattern, ranks=ranks, library=library, reason=rows)

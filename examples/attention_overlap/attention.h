@@ -58,6 +58,9 @@ struct compute {
     void (*begin)(void *state, const void *queries, const void *parts, void *output);
     /* Wait for it. `poke(arg)` is called now and then on the caller's thread, for libraries that progress only in calls; may be NULL. */
     void (*end)(void *state, void (*poke)(void *), void *arg);
+    /* What is begun from now on, attention or communication, waits for all that was begun before, and the caller does not. NULL: there are no
+     * streams for that, and the caller waits. */
+    void (*join)(void *state);
     /* Copies between that memory and ordinary memory, where elements are floats. */
     void (*put)(void *state, void *to, const float *from, size_t elements);
     void (*get)(void *state, float *to, const void *from, size_t elements);

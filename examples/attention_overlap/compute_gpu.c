@@ -13,6 +13,7 @@
 
 struct gpu {
     cudaStream_t compute, communication;
+    cudaEvent_t computed, communicated;
     struct sdpa_shape shape;
     struct sdpa *sdpa; /* NULL: the kernel */
     void *workspace;
@@ -75,6 +76,8 @@ static void gpu_close(void *state)
     if (gpu->sdpa != NULL)
         sdpa_close(gpu->sdpa);
     cudaFree(gpu->workspace);
+    cudaEventDestroy(gpu->computed);
+    cudaEventDestroy(gpu->communicated);
     cudaStreamDestroy(gpu->compute);
     cudaStreamDestroy(gpu->communication);
     free(gpu);
@@ -84,11 +87,16 @@ static struct gpu *open_either(const struct shape *s)
 {
     const int64_t width = s->width, heads = s->heads, keys = (int64_t)s->ranks * s->keys;
     struct gpu *gpu = calloc(1, sizeof *gpu);
+    int lowest, highest;
 
     if (gpu == NULL)
         abort();
     need(cudaStreamCreateWithFlags(&gpu->compute, cudaStreamNonBlocking), "cudaStreamCreate");
-    need(cudaStreamCreateWithFlags(&gpu->communication, cudaStreamNonBlocking), "cudaStreamCreate");
+    /* Kernels of the communication, where a library has any, before those of the attention. */
+    need(cudaDeviceGetStreamPriorityRange(&lowest, &highest), "cudaDeviceGetStreamPriorityRange");
+    need(cudaStreamCreateWithPriority(&gpu->communication, cudaStreamNonBlocking, highest), "cudaStreamCreate");
+    need(cudaEventCreateWithFlags(&gpu->computed, cudaEventDisableTiming), "cudaEventCreate");
+    need(cudaEventCreateWithFlags(&gpu->communicated, cudaEventDisableTiming), "cudaEventCreate");
     gpu->value_offset = (size_t)(heads * width) * 2;
     /* Queries were scaled when they were made. */
     gpu->shape = (struct sdpa_shape){ .batch = 1, .heads = heads, .queries = s->queries, .keys = keys, .width = width,
@@ -193,6 +201,16 @@ static void gpu_end(void *state, void (*poke)(void *), void *arg)
     need(cudaStreamSynchronize(gpu->compute), "attention");
 }
 
+static void gpu_join(void *state)
+{
+    struct gpu *gpu = state;
+
+    need(cudaEventRecord(gpu->computed, gpu->compute), "cudaEventRecord");
+    need(cudaEventRecord(gpu->communicated, gpu->communication), "cudaEventRecord");
+    need(cudaStreamWaitEvent(gpu->compute, gpu->communicated, 0), "cudaStreamWaitEvent");
+    need(cudaStreamWaitEvent(gpu->communication, gpu->computed, 0), "cudaStreamWaitEvent");
+}
+
 /* To the nearest number of 8 digits, to the even one of two. */
 static uint16_t to_bf16(float value)
 {
@@ -249,7 +267,7 @@ static const char *gpu_how(void *state)
 #define ON_A_GPU \
     .type = PK_BF16, .element_bytes = 2, .tolerance = 1e-2, .memory = PK_MEM_DEVICE, \
     .defaults = { .layers = 8, .heads = 32, .width = 128, .queries = 2048, .keys = 4096 }, .close = gpu_close, .stream = gpu_stream, \
-    .stream_wait = gpu_stream_wait, .alloc = gpu_alloc, .free = gpu_free, .begin = gpu_begin, .end = gpu_end, .put = gpu_put, .get = gpu_get, \
+    .stream_wait = gpu_stream_wait, .alloc = gpu_alloc, .free = gpu_free, .begin = gpu_begin, .end = gpu_end, .join = gpu_join, .put = gpu_put, .get = gpu_get, \
     .how = gpu_how
 
 const struct compute compute_gpu = { .name = "gpu", .usable = gpu_usable, .open = gpu_open, ON_A_GPU };

@@ -20,14 +20,20 @@ static double now_ms(void)
     return (double)t.tv_sec * 1e3 + (double)t.tv_nsec / 1e6;
 }
 
-static void fetch(struct job *job, struct gather *library, int layer)
-{
-    library->fetch(library->state, job->gathered[layer], shape_part(&job->shape));
-}
-
 static void fetch_begin(struct job *job, struct gather *library, int layer)
 {
     library->begin(library->state, job->gathered[layer], shape_part(&job->shape));
+}
+
+/* Before what is begun next. */
+static void fetch(struct job *job, struct gather *library, int layer)
+{
+    if (job->compute->join == NULL) {
+        library->fetch(library->state, job->gathered[layer], shape_part(&job->shape));
+        return;
+    }
+    fetch_begin(job, library, layer);
+    job->compute->join(job->compute_state);
 }
 
 static void attend_begin(struct job *job, int layer)
@@ -35,9 +41,18 @@ static void attend_begin(struct job *job, int layer)
     job->compute->begin(job->compute_state, job->queries[layer], job->gathered[layer], job->outputs[layer]);
 }
 
+/* Of the attention, and of the communication if there is any beside it. */
+static void wait_for_both(struct job *job, struct gather *library, bool communication)
+{
+    job->compute->end(job->compute_state, communication ? library->poke : NULL, library->state);
+    if (communication)
+        library->end(library->state);
+}
+
 static void run(struct job *job, struct gather *library, enum way way)
 {
     int layers = job->shape.layers;
+    void (*join)(void *state) = job->compute->join;
 
     if (way == OVERLAPPED)
         fetch(job, library, 0);
@@ -51,10 +66,13 @@ static void run(struct job *job, struct gather *library, enum way way)
         if (next)
             fetch_begin(job, library, layer + 1);
         attend_begin(job, layer);
-        job->compute->end(job->compute_state, next ? library->poke : NULL, library->state);
-        if (next)
-            library->end(library->state);
+        if (join != NULL)
+            join(job->compute_state);
+        else
+            wait_for_both(job, library, next);
     }
+    if (join != NULL)
+        wait_for_both(job, library, true);
 }
 
 /* The time of the slowest rank. */

@@ -29,7 +29,8 @@ struct driver_options {
     const char *csv_path, *json_path;
 };
 
-enum driver_family { FAMILY_PICKLE, FAMILY_OMPI, FAMILY_GLOO, FAMILIES };
+/* BARE: no library, only the copies and sums. */
+enum driver_family { FAMILY_PICKLE, FAMILY_OMPI, FAMILY_GLOO, FAMILY_BARE, FAMILIES };
 
 /* Ranks of one library with one setting. */
 struct driver_world {
@@ -50,6 +51,7 @@ struct driver_result {
     bool measured;
     double median_us, p99_us, min_us;
     double turn_us[ROUNDS_MAX]; /* median of each turn */
+    double switches; /* of cores to another process, of all ranks together, of one operation */
     unsigned samples;
     uint64_t wrong;
     char note[COMPARE_NOTE_BYTES];

@@ -80,7 +80,7 @@ struct heap {
 };
 
 static bool take_turn(struct driver *driver, struct driver_world *world, const struct compare_order *order, struct heap *heap,
-                      double *turn_us)
+                      double *turn_us, double *switches)
 {
     struct compare_answer answer;
     double *more = realloc(heap->samples, (heap->count + COMPARE_SAMPLES_MAX) * sizeof *more);
@@ -92,6 +92,7 @@ static bool take_turn(struct driver *driver, struct driver_world *world, const s
         return false;
     *turn_us = median(heap->samples + heap->count, answer.samples);
     heap->count += answer.samples;
+    *switches += answer.switches / driver->options.rounds;
     return true;
 }
 
@@ -140,7 +141,8 @@ static void run_size(struct driver *driver, enum compare_op op, size_t bytes)
         for (int turn = 0; turn < n; turn++) {
             int w = (int)((unsigned)turn + round) % n;
 
-            ready[w] = ready[w] && take_turn(driver, &driver->worlds[w], &orders[w], &heaps[w], &row.results[w].turn_us[round]);
+            ready[w] = ready[w] && take_turn(driver, &driver->worlds[w], &orders[w], &heaps[w], &row.results[w].turn_us[round],
+                                             &row.results[w].switches);
         }
     for (int w = 0; w < n; w++) {
         if (ready[w])

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <time.h>
@@ -141,18 +142,30 @@ static void run_chunk(struct compare_rank *self, const struct compare_library *l
     }
 }
 
-static void take_samples(struct compare_rank *self, const struct compare_library *library, struct compare_work *work,
-                         const struct compare_order *order, double *samples)
+static long switches_so_far(void)
+{
+    struct rusage use;
+
+    getrusage(RUSAGE_SELF, &use);
+    return use.ru_nvcsw + use.ru_nivcsw;
+}
+
+/* Returns how often the core went to somebody else, of one operation. */
+static double take_samples(struct compare_rank *self, const struct compare_library *library, struct compare_work *work,
+                           const struct compare_order *order, double *samples)
 {
     double ways = work->op == COMPARE_PINGPONG ? 2 : 1;
+    long switches;
 
     run_chunk(self, library, work, order->warmup);
+    switches = switches_so_far();
     for (unsigned s = 0; s < order->samples; s++) {
         double begin = now_us();
 
         run_chunk(self, library, work, order->chunk);
         samples[s] = (now_us() - begin) / order->chunk / ways;
     }
+    return (double)(switches_so_far() - switches) / order->chunk / order->samples / ways;
 }
 
 static void obey(int fd, struct compare_rank *self, const struct compare_library *library, const struct compare_order *order,
@@ -171,7 +184,7 @@ static void obey(int fd, struct compare_rank *self, const struct compare_library
     if (work.op == COMPARE_PINGPONG && self->rank > 1)
         memset(samples, 0, sizeof samples);
     else if (!order->check)
-        take_samples(self, library, &work, order, samples);
+        answer.switches = take_samples(self, library, &work, order, samples);
     for (int r = 0; order->check && r < (has_roots(work.op) ? self->size : 1); r++) {
         work.root = r;
         if (work.op != COMPARE_PINGPONG || self->rank < 2)

@@ -10,7 +10,7 @@
 
 #include "output.h"
 
-static const char *const family_names[FAMILIES] = { "libpickle", "Open MPI", "Gloo" };
+static const char *const family_names[FAMILIES] = { "libpickle", "Open MPI", "Gloo", "no library" };
 
 static void json_header(struct driver *driver, const char *cpu, const char *date)
 {
@@ -52,7 +52,7 @@ static void print_heads(const struct driver *driver)
         short_label(driver->worlds[w].label, label);
         printf(w == 0 ? " %12s" : " %12s ratio ", label);
     }
-    printf("  | best of: Open MPI  Gloo\n# %-14s %10s %12s", "", "", "us");
+    printf("  | best of: Open MPI  Gloo  bare\n# %-14s %10s %12s", "", "", "us");
     for (int w = 1; w < driver->world_count; w++)
         printf(" %12s       ", "us");
     printf("  | ratio\n");
@@ -88,7 +88,7 @@ void driver_header(struct driver *driver)
     driver->json = output_open(driver->options.json_path);
     if (driver->csv != NULL)
         fputs("operation,bytes,ranks,world,family,median_us,p99_us,min_us,samples,ratio,ratio_rounds,ratio_least,ratio_most,wrong,"
-              "how\n", driver->csv);
+              "how,switches\n", driver->csv);
     if (driver->json != NULL)
         json_header(driver, cpu, date);
     print_heads(driver);
@@ -172,6 +172,7 @@ static void print_row(const struct driver *driver, const struct driver_row *row)
     printf("  |         ");
     print_ratio(best_ratio(driver, row, FAMILY_OMPI), 8);
     print_ratio(best_ratio(driver, row, FAMILY_GLOO), 5);
+    print_ratio(best_ratio(driver, row, FAMILY_BARE), 5);
     printf("  %s\n", row->results[0].note);
     for (int w = 0; w < driver->world_count; w++)
         if (row->results[w].wrong > 0)
@@ -186,10 +187,10 @@ static void csv_row(const struct driver *driver, const struct driver_row *row)
         struct spread spread = round_ratios(driver, row, w);
 
         if (r->measured)
-            fprintf(driver->csv, "%s,%zu,%d,%s,%s,%.3f,%.3f,%.3f,%u,%.4f,%.4f,%.4f,%.4f,%llu,\"%s\"\n", driver_op_name(row->op), row->bytes,
+            fprintf(driver->csv, "%s,%zu,%d,%s,%s,%.3f,%.3f,%.3f,%u,%.4f,%.4f,%.4f,%.4f,%llu,\"%s\",%.1f\n", driver_op_name(row->op), row->bytes,
                     driver->options.ranks, driver->worlds[w].label, family_names[driver->worlds[w].family], r->median_us, r->p99_us,
                     r->min_us, r->samples, ratio(row, w), spread.median, spread.least, spread.most, (unsigned long long)r->wrong,
-                    r->note);
+                    r->note, r->switches);
     }
 }
 
@@ -208,8 +209,8 @@ static void json_row(const struct driver *driver, const struct driver_row *row)
         fprintf(driver->json, "%s\n   {\"world\": ", comma);
         output_json_string(driver->json, driver->worlds[w].label);
         fprintf(driver->json, ", \"median_us\": %.3f, \"p99_us\": %.3f, \"min_us\": %.3f, \"samples\": %u, \"ratio\": %.4f,"
-                " \"ratio_rounds\": [%.4f, %.4f, %.4f], \"wrong\": %llu, \"how\": ", r->median_us, r->p99_us, r->min_us,
-                r->samples, ratio(row, w), spread.least, spread.median, spread.most, (unsigned long long)r->wrong);
+                " \"ratio_rounds\": [%.4f, %.4f, %.4f], \"switches\": %.1f, \"wrong\": %llu, \"how\": ", r->median_us, r->p99_us, r->min_us,
+                r->samples, ratio(row, w), spread.least, spread.median, spread.most, r->switches, (unsigned long long)r->wrong);
         output_json_string(driver->json, r->note);
         fputc('}', driver->json);
         comma = ",";

@@ -50,6 +50,8 @@ static const struct kind kinds[] = {
     /* On hosts of their own (--enter), which a host file names. */
     { "ompi-eth0", FAMILY_OMPI, "compare-mpi", "-",
       OB1 "tcp,self --mca btl_tcp_if_include eth0 --mca oob_tcp_if_include eth0 --mca rtc ^hwloc", NULL, false },
+    { "bare-cma", FAMILY_BARE, "compare-bare", "cma", NULL, NULL, false },
+    { "bare-copy", FAMILY_BARE, "compare-bare", "copy", NULL, NULL, false },
     { "gloo", FAMILY_GLOO, "compare-gloo", "async", NULL, NULL, true },
     { "gloo-poll", FAMILY_GLOO, "compare-gloo", "poll", NULL, NULL, false },
 };
@@ -475,6 +477,7 @@ static bool merge_rank(struct driver_world *world, int rank, struct compare_answ
         return true;
     }
     answer->wrong += one.wrong;
+    answer->switches += one.switches;
     for (unsigned s = 0; s < one.samples && s < answer->samples; s++)
         samples[s] = own[s] > samples[s] ? own[s] : samples[s];
     return true;

@@ -11,7 +11,8 @@
 static const char usage[] =
     "usage: pickle-compare [options]   the same work through libpickle, Open MPI and Gloo, turn by turn in one run\n"
     "  -r, --ranks N      ranks of each world, on this machine (default 2)\n"
-    "  -o, --ops LIST     pingpong,allreduce,allgather,alltoall,reduce_scatter,broadcast,reduce,barrier (default all)\n"
+    "  -o, --ops LIST     pingpong,allreduce,allgather,alltoall,reduce_scatter,broadcast,reduce,barrier (default these)\n"
+    "                     and wake: how long after it was sent a message has been received by a rank that had waited 100 ms for it\n"
     "  -b, --begin N      first size in bytes, with K, M or G (default 8)\n"
     "  -e, --end N        last size (default 64M); sizes are what one rank has, all its blocks together\n"
     "  -f, --factor N     each size is the last one times N (default 8)\n"
@@ -124,7 +125,7 @@ void driver_parse(int argc, char **argv, struct driver_options *options)
     int letter;
 
     for (int op = 0; op < COMPARE_OPS; op++)
-        o.operations[op] = true;
+        o.operations[op] = op != COMPARE_WAKE;
     while ((letter = getopt_long(argc, argv, "r:o:b:e:f:k:t:w:h", long_options, NULL)) != -1)
         parse_option(letter, optarg, &o, &bind);
     if (optind != argc || o.end_bytes < o.begin_bytes || o.begin_bytes == 0) {

@@ -23,6 +23,7 @@ enum compare_op {
     COMPARE_BROADCAST,
     COMPARE_REDUCE,
     COMPARE_BARRIER,
+    COMPARE_WAKE, /* from rank 0 to rank 1, who has waited so long that it may sleep: until it has the message */
     COMPARE_OPS
 };
 

@@ -299,7 +299,7 @@ void explain(compare_rank *, const compare_work *work, char note[COMPARE_NOTE_BY
 
 int main(int argc, char **argv)
 {
-    const unsigned all = (1u << COMPARE_OPS) - 1;
+    const unsigned all = (1u << COMPARE_WAKE) - 1;
     bool poll = argc > 5 && std::strcmp(argv[5], "poll") == 0;
     compare_library library{};
 

@@ -12,10 +12,11 @@
 #define LEAST_SAMPLES 3u
 #define CHUNK_MAX 1000u
 #define WARMUP_US 500.0
+#define WAKE_BYTES 8 /* a time */
 #define CHECKED_TWICE_BYTES ((size_t)4 << 20) /* beyond, once must do: making the data takes longer than the operation */
 
 static const char *const op_names[COMPARE_OPS] = { "pingpong",       "allreduce", "allgather", "alltoall",
-                                                   "reduce_scatter", "broadcast", "reduce",    "barrier" };
+                                                   "reduce_scatter", "broadcast", "reduce",    "barrier",  "wake" };
 
 const char *driver_op_name(enum compare_op op)
 {
@@ -65,6 +66,10 @@ static bool prepare(struct driver *driver, struct driver_world *world, struct co
     memcpy(result->note, answer.note, sizeof result->note);
     if (!driver_order(driver, world, order, &answer, samples))
         return false;
+    if (order->op == COMPARE_WAKE) {
+        order->samples = LEAST_SAMPLES;
+        return true;
+    }
     guess_us = median(samples, answer.samples);
     order->chunk = between(SAMPLE_US / guess_us + 1, 1, CHUNK_MAX);
     sample_us = guess_us * order->chunk * (order->op == COMPARE_PINGPONG ? 2 : 1);
@@ -161,8 +166,8 @@ static void run_all(struct driver *driver)
         if (!o->operations[op])
             continue;
         for (size_t bytes = o->begin_bytes; bytes <= o->end_bytes; bytes *= o->factor) {
-            run_size(driver, (enum compare_op)op, op == COMPARE_BARRIER ? 0 : bytes);
-            if (op == COMPARE_BARRIER || bytes > SIZE_MAX / o->factor)
+            run_size(driver, (enum compare_op)op, op == COMPARE_BARRIER ? 0 : op == COMPARE_WAKE ? WAKE_BYTES : bytes);
+            if (op == COMPARE_BARRIER || op == COMPARE_WAKE || bytes > SIZE_MAX / o->factor)
                 break;
         }
     }

@@ -36,6 +36,14 @@ static void pingpong(struct compare_rank *self, int count)
         MPI_Send(self->send, count, MPI_FLOAT, peer, 0, MPI_COMM_WORLD);
 }
 
+static void one_way(struct compare_rank *self, int count)
+{
+    if (self->rank == 0)
+        MPI_Send(self->send, count, MPI_FLOAT, 1, 0, MPI_COMM_WORLD);
+    else
+        MPI_Recv(self->recv, count, MPI_FLOAT, 0, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+}
+
 static void run(struct compare_rank *self, const struct compare_work *work)
 {
     int count = (int)work->count, block = (int)work->block;
@@ -51,6 +59,7 @@ static void run(struct compare_rank *self, const struct compare_work *work)
     case COMPARE_BROADCAST: MPI_Bcast(self->recv, count, MPI_FLOAT, work->root, MPI_COMM_WORLD); break;
     case COMPARE_REDUCE: MPI_Reduce(self->send, self->recv, count, MPI_FLOAT, MPI_SUM, work->root, MPI_COMM_WORLD); break;
     case COMPARE_BARRIER: MPI_Barrier(MPI_COMM_WORLD); break;
+    case COMPARE_WAKE: one_way(self, count); break;
     case COMPARE_OPS: break;
     }
 }

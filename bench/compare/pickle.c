@@ -67,6 +67,14 @@ static void pingpong(struct compare_rank *self, size_t count)
         must(pk_send(self->send, count, PK_F32, peer, comm, PK_BLOCKING), "pk_send");
 }
 
+static void one_way(struct compare_rank *self, size_t count)
+{
+    if (self->rank == 0)
+        must(pk_send(self->send, count, PK_F32, 1, comm, PK_BLOCKING), "pk_send");
+    else
+        must(pk_recv(self->recv, count, PK_F32, 0, comm, PK_BLOCKING), "pk_recv");
+}
+
 static void run(struct compare_rank *self, const struct compare_work *work)
 {
     size_t count = work->count, block = work->block;
@@ -83,6 +91,7 @@ static void run(struct compare_rank *self, const struct compare_work *work)
     case COMPARE_BROADCAST: must(pk_broadcast(recv, recv, count, PK_F32, work->root, comm, PK_BLOCKING), "pk_broadcast"); break;
     case COMPARE_REDUCE: must(pk_reduce(send, recv, count, PK_F32, PK_SUM, work->root, comm, PK_BLOCKING), "pk_reduce"); break;
     case COMPARE_BARRIER: must(pk_barrier(comm, PK_BLOCKING), "pk_barrier"); break;
+    case COMPARE_WAKE: one_way(self, count); break;
     case COMPARE_OPS: break;
     }
 }
@@ -90,7 +99,8 @@ static void run(struct compare_rank *self, const struct compare_work *work)
 static void explain(struct compare_rank *self, const struct compare_work *work, char note[COMPARE_NOTE_BYTES])
 {
     static const pk_op_kind_t kinds[COMPARE_OPS] = { PK_OP_SEND,           PK_OP_ALLREDUCE, PK_OP_ALLGATHER, PK_OP_ALLTOALL,
-                                                     PK_OP_REDUCE_SCATTER, PK_OP_BROADCAST, PK_OP_REDUCE,    PK_OP_BARRIER };
+                                                     PK_OP_REDUCE_SCATTER, PK_OP_BROADCAST, PK_OP_REDUCE,    PK_OP_BARRIER,
+                                                     PK_OP_SEND };
     pk_explanation_t how = { .struct_size = sizeof how };
     int parts = work->op == COMPARE_ALLGATHER || work->op == COMPARE_ALLTOALL || work->op == COMPARE_REDUCE_SCATTER;
     size_t count = work->op == COMPARE_BARRIER ? 0 : parts ? work->block : work->count;

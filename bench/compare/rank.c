@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #define PAGE_BYTES 4096u
+#define ASLEEP_NS 100000000 /* nobody looks for a message longer than this without sleeping, if ever it sleeps */
 
 static _Noreturn void give_up(const char *what)
 {
@@ -85,6 +86,7 @@ static float expected(const struct compare_rank *self, const struct compare_work
 
     switch (work->op) {
     case COMPARE_PINGPONG: return number(1 - self->rank, i);
+    case COMPARE_WAKE: return number(0, i);
     case COMPARE_BROADCAST: return number(work->root, i);
     case COMPARE_ALLGATHER: return number((int)part, within);
     case COMPARE_ALLTOALL: return number((int)part, (size_t)self->rank * work->block + within);
@@ -100,6 +102,7 @@ static size_t result_count(const struct compare_rank *self, const struct compare
 {
     switch (work->op) {
     case COMPARE_PINGPONG: return self->rank < 2 ? work->count : 0;
+    case COMPARE_WAKE: return self->rank == 1 ? work->count : 0;
     case COMPARE_REDUCE: return self->rank == work->root ? work->count : 0;
     case COMPARE_ALLGATHER:
     case COMPARE_ALLTOALL: return work->block * (size_t)self->size;
@@ -142,6 +145,27 @@ static void run_chunk(struct compare_rank *self, const struct compare_library *l
     }
 }
 
+/* The message is the time at which it was sent. */
+static void take_wakings(struct compare_rank *self, const struct compare_library *library, const struct compare_work *work,
+                         unsigned samples, double *us)
+{
+    memset(us, 0, samples * sizeof *us);
+    for (unsigned s = 0; s < samples; s++) {
+        double sent;
+
+        if (self->rank == 0) {
+            nanosleep(&(struct timespec){ .tv_nsec = ASLEEP_NS }, NULL);
+            sent = now_us();
+            memcpy(self->send, &sent, sizeof sent);
+        }
+        library->run(self, work);
+        if (self->rank == 1) {
+            memcpy(&sent, self->recv, sizeof sent);
+            us[s] = now_us() - sent;
+        }
+    }
+}
+
 static long switches_so_far(void)
 {
     struct rusage use;
@@ -168,6 +192,11 @@ static double take_samples(struct compare_rank *self, const struct compare_libra
     return (double)(switches_so_far() - switches) / order->chunk / order->samples / ways;
 }
 
+static int takes_part(const struct compare_rank *self, enum compare_op op)
+{
+    return self->rank < 2 || (op != COMPARE_PINGPONG && op != COMPARE_WAKE);
+}
+
 static void obey(int fd, struct compare_rank *self, const struct compare_library *library, const struct compare_order *order,
                  struct compare_work *last)
 {
@@ -181,13 +210,15 @@ static void obey(int fd, struct compare_rank *self, const struct compare_library
     if (library->prepare != NULL && (work.op != last->op || work.count != last->count))
         library->prepare(self, &work);
     *last = work;
-    if (work.op == COMPARE_PINGPONG && self->rank > 1)
+    if (!takes_part(self, work.op))
         memset(samples, 0, sizeof samples);
+    else if (!order->check && work.op == COMPARE_WAKE)
+        take_wakings(self, library, &work, order->samples, samples);
     else if (!order->check)
         answer.switches = take_samples(self, library, &work, order, samples);
     for (int r = 0; order->check && r < (has_roots(work.op) ? self->size : 1); r++) {
         work.root = r;
-        if (work.op != COMPARE_PINGPONG || self->rank < 2)
+        if (takes_part(self, work.op))
             answer.wrong += check(self, library, &work);
     }
     if (order->check && self->rank == 0 && library->explain != NULL)

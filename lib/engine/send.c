@@ -234,20 +234,21 @@ static void issue_puts(struct pki_xfer *xfer)
     }
 }
 
-/* The kernel's copy costs microseconds to begin with: through the lane it is faster (measured). */
 static bool is_short(const struct pki_xfer *xfer)
 {
-    return xfer->way->can_get && xfer->way == xfer->peer->lane && xfer->kind == PKI_MEM_HOST && xfer->bytes < PKI_SHARE_MIN;
+    return xfer->way->can_get && xfer->way == xfer->peer->lane && xfer->kind == PKI_MEM_HOST && !pki_share_pays(xfer);
 }
 
-/* Short transfers in shorter messages, so that both ends copy at the same time. */
+/* Short transfers in shorter messages, so that both ends copy at the same time, if each has a core. */
 static size_t data_max(const struct pki_xfer *xfer)
 {
     size_t max = xfer->way->iface->msg_payload_max;
 
     if (xfer->in_lane && max > PKI_LANE_PIECE)
         return PKI_LANE_PIECE;
-    return xfer->bytes < PKI_SHARE_MIN && max > PKI_EAGER_MAX ? PKI_EAGER_MAX : max;
+    if (xfer->bytes >= PKI_SHARE_MIN || max <= PKI_EAGER_MAX)
+        return max;
+    return xfer->engine->spin || xfer->task->plan == NULL ? PKI_EAGER_MAX : max;
 }
 
 static void issue_data(struct pki_xfer *xfer)

@@ -31,6 +31,15 @@ static size_t piece_bytes(const struct pki_xfer *xfer)
     return half < PIECE_MAX ? half : PIECE_MAX;
 }
 
+/* The kernel's copy costs microseconds to begin with. Where ranks share cores it costs more, and each piece waits for its turn: in a collective
+ * long messages through the lane take a half to three quarters of the time then (docs/design/0006). */
+bool pki_share_pays(const struct pki_xfer *xfer)
+{
+    bool crowded = !xfer->engine->spin && xfer->task->plan != NULL && !xfer->way->same_process && !xfer->remote_mapped;
+
+    return xfer->bytes >= (crowded ? PKI_SHARE_MIN_CROWDED : PKI_SHARE_MIN);
+}
+
 static uint32_t pieces_of(const struct pki_xfer *xfer)
 {
     return (uint32_t)((xfer->bytes - 1) / piece_bytes(xfer) + 1);
@@ -182,7 +191,7 @@ pk_result_t pki_share_offer(struct pki_xfer *xfer)
     result = pki_shared_tell(xfer, &msg);
     if (result != PK_OK && result != PK_ERR_UNSUPPORTED)
         return PK_IN_PROGRESS;
-    if (!may_offer(xfer, &msg))
+    if (!may_offer(xfer, &msg) || (!xfer->combines && msg.region == 0 && !pki_share_pays(xfer)))
         return PK_ERR_UNSUPPORTED;
     result = pki_lane_send(xfer->peer, &msg, NULL, xfer->engine);
     if (result != PK_OK)

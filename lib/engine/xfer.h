@@ -18,6 +18,7 @@ struct pki_task;
 #define PKI_LANE_PIECE 16384u            /* bytes of a DATA message that is worked on as it comes */
 #define PKI_LANE_MAX ((size_t)256 << 20)
 #define PKI_SHARE_MIN (64u << 10)        /* below, memory of one host goes through the lane; from there on both ends move pieces */
+#define PKI_SHARE_MIN_CROWDED (16u << 20) /* the same for collectives among more ranks than cores */
 #define PKI_HOST_PUT (4u << 20)          /* most that one put of host memory moves: the lock is held so long */
 #define PKI_XFER_PUTS 2                  /* chunks of one transfer in flight */
 #define PKI_GRANT_NS 20000u              /* how long a send in a stream looks for its grant at most */
@@ -159,6 +160,7 @@ pk_result_t pki_share_offer(struct pki_xfer *xfer);                          /* 
 void pki_share_pull(struct pki_xfer *xfer);                                  /* receive */
 void pki_share_fetched(struct pki_xfer *xfer, const struct pki_put *get);    /* receive: a piece of what is pulled has landed */
 bool pki_share_may_fetch(const struct pki_xfer *xfer);                       /* receive that combines */
+bool pki_share_pays(const struct pki_xfer *xfer);                            /* send, granted; else it goes through the lane */
 /* All ranks move as much as any other at the same time: nobody has time to help. */
 bool pki_share_is_even(const struct pki_xfer *xfer);
 void pki_share_offered(struct pki_xfer *xfer, const struct pki_msg *offer);  /* receive */

@@ -11,7 +11,7 @@
 
 #define PAGE ((size_t)4096)
 #define PIECE_MAX ((size_t)256 << 10)
-#define EVEN_PIECE_MAX ((size_t)512 << 10)
+#define EVEN_PIECE_MAX ((size_t)4 << 20)
 #define PULL_PIECE ((size_t)64 << 10)
 #define FETCH_PIECE ((size_t)128 << 10) /* stays in a second-level cache, and the kernel's call is short against it */
 #define FETCH_MIN ((size_t)128 << 10)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The local work of a plan, copies and reductions: by the CPU, rationed, or queued on the GPU. */
 #include "engine/internal.h"
+#include "util/copy.h"
 #include "util/dtype.h"
 
 /* An average is a sum that the last of its steps divides. */
@@ -9,6 +10,16 @@ static pk_op_t step_op(const struct pki_task *task, const struct pki_step *step)
     if (task->request.op != PK_AVG)
         return task->request.op;
     return step->final ? PKI_SUM_DIVIDED(task->plan->size) : PK_SUM;
+}
+
+#define AROUND_BYTES ((size_t)8 << 20) /* a block and what goes beside it do not stay in a cache any more */
+
+static pk_result_t copy(const struct pki_task *task, uint32_t i, char *dst, const char *src, size_t len, const struct pki_queue *queue)
+{
+    if (task->kind == PKI_MEM_DEVICE || task->steps[i].bytes < AROUND_BYTES || dst == src)
+        return queue->device->ops->copy(queue, dst, src, len);
+    pki_copy_around(dst, src, len);
+    return PK_OK;
 }
 
 pk_result_t pki_plan_work(struct pki_task *task, uint32_t i, size_t from, size_t len, const struct pki_queue *queue)
@@ -23,7 +34,7 @@ pk_result_t pki_plan_work(struct pki_task *task, uint32_t i, size_t from, size_t
     if (task->kind == PKI_MEM_DEVICE)
         task->engine->stats.kernels++;
     if (step->kind == PKI_STEP_COPY)
-        return ops->copy(queue, dst, pki_plan_block(task, step->src, &bytes) + from, len);
+        return copy(task, i, dst, pki_plan_block(task, step->src, &bytes) + from, len, queue);
     if (step->kind == PKI_STEP_RECV_REDUCE) {
         srcs[0] = pki_plan_block(task, step->src, &bytes) + from;
         srcs[1] = pki_plan_block(task, step->landing, &bytes) + from;

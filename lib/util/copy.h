@@ -11,6 +11,9 @@ void pki_copy(void *restrict dst, const void *restrict src, size_t bytes);
 /* Into memory that another core will read next and has read before; dst is aligned to 64. */
 void pki_copy_out(void *restrict dst, const void *restrict src, size_t bytes);
 
+/* So much that it would only push everything else out of the caches: around them. */
+void pki_copy_around(void *restrict dst, const void *restrict src, size_t bytes);
+
 /* Mostly a few bytes: without a call up to 64, by two pieces that may overlap. */
 static inline void pki_copy_short(void *dst, const void *src, size_t bytes)
 {

@@ -222,6 +222,13 @@ static size_t part_of(int r, size_t count, size_t *n)
     return first;
 }
 
+static void take_part(int rank, float *out, size_t count)
+{
+    size_t n, first = part_of(rank, count, &n);
+
+    take(rank, hall->seats[rank].recv, first * sizeof(float), out + first, n * sizeof(float));
+}
+
 #define FLAT_COUNT 4096u /* elements up to which everyone sums up everything */
 
 static void allreduce(size_t count)
@@ -241,9 +248,13 @@ static void allreduce(size_t count)
     for (int hop = 1; hop < me->size; hop++) {
         int r = (me->rank + hop) % me->size;
 
-        first = part_of(r, count, &n);
+        if (!through_memory) { /* it is in this core's cache: put, not got */
+            await(&hall->seats[r].ready, number);
+            remote_put(r, hall->seats[r].recv + first * sizeof(float), out + first, n * sizeof(float));
+            continue;
+        }
         await(&hall->seats[r].summed, number);
-        take(r, hall->seats[r].recv, first * sizeof(float), out + first, n * sizeof(float));
+        take_part(r, out, count);
     }
 }
 

@@ -168,6 +168,12 @@ void pki_share_advance(struct pki_xfer *xfer)
         move_piece(xfer, piece);
 }
 
+/* Where this end would take the only piece at once, it need not be offered. */
+static bool goes_in_one_put(const struct pki_xfer *xfer)
+{
+    return pki_share_is_even(xfer) && xfer->bytes <= xfer->chunk && (xfer->way->can_put || xfer->remote_mapped);
+}
+
 /* May the whole of it be offered: is it ready, with nothing moved yet, and is there a way for one end at least? */
 static bool may_offer(const struct pki_xfer *xfer, const struct pki_msg *offer)
 {
@@ -191,7 +197,7 @@ pk_result_t pki_share_offer(struct pki_xfer *xfer)
     result = pki_shared_tell(xfer, &msg);
     if (result != PK_OK && result != PK_ERR_UNSUPPORTED)
         return PK_IN_PROGRESS;
-    if (!may_offer(xfer, &msg) || (!xfer->combines && msg.region == 0 && !pki_share_pays(xfer)))
+    if (!may_offer(xfer, &msg) || (!xfer->combines && msg.region == 0 && (!pki_share_pays(xfer) || goes_in_one_put(xfer))))
         return PK_ERR_UNSUPPORTED;
     result = pki_lane_send(xfer->peer, &msg, NULL, xfer->engine);
     if (result != PK_OK)

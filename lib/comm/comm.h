@@ -47,6 +47,16 @@ struct pki_paths { /* to one peer, for each [source][target] kind */
     struct pki_path way[2][2];
 };
 
+#define PKI_CALL_MEMOS 2
+
+/* A collective as it was called before; the API's. request.algorithm NULL: none. */
+struct pki_call_memo {
+    enum pki_coll coll;
+    int root; /* as it was given */
+    bool has_in, has_out;
+    struct pki_request request; /* its buffers do not count */
+};
+
 struct pk_comm {
     int rank, size;
     pk_unique_id_t id;
@@ -67,6 +77,7 @@ struct pk_comm {
     uint64_t splits;
     struct pki_device *device;
     struct pki_engine *engine; /* NULL until init is far enough */
+    struct pki_call_memo memos[PKI_CALL_MEMOS];
     struct pki_card *cards;
     struct pki_paths *paths;
     uint8_t *gpu_distances; /* enum pki_distance between this rank's GPU and each rank's; UNKNOWN across hosts */

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Plans are made once for each (algorithm, root, in place) and kept; of those that nobody uses the oldest go when there are many. */
+#include <limits.h>
 #include <stdlib.h>
 
 #include "engine/internal.h"
@@ -83,14 +84,18 @@ static void forget_the_oldest(struct pki_engine *e)
     }
 }
 
+#define NEAR_FRONT 3 /* plans used in turn stay where they are */
+
 pk_result_t pki_plan_take(struct pki_engine *e, const struct pki_request *r, struct pki_plan_entry **out)
 {
     struct pki_plan_entry key = key_of(e, r), *found = NULL;
+    unsigned looks = 0;
     pk_result_t result;
 
     for (struct pki_list *n = e->plans.next; n != &e->plans && found == NULL; n = n->next) {
         struct pki_plan_entry *entry = pki_container_of(n, struct pki_plan_entry, node);
 
+        looks++;
         if (entry->algorithm == key.algorithm && entry->root == key.root && entry->in_place == key.in_place)
             found = entry;
     }
@@ -98,11 +103,15 @@ pk_result_t pki_plan_take(struct pki_engine *e, const struct pki_request *r, str
         result = make(e, &key, &found);
         if (result != PK_OK)
             return result;
+        looks = UINT_MAX;
     }
-    pki_list_remove(&found->node);
-    pki_list_push(e->plans.next, &found->node); /* before the first: in front */
     found->users++;
-    forget_the_oldest(e);
+    if (looks > NEAR_FRONT) {
+        pki_list_remove(&found->node);
+        pki_list_push(e->plans.next, &found->node); /* before the first: in front */
+    }
+    if (e->nplans > PKI_PLANS_MAX)
+        forget_the_oldest(e);
     *out = found;
     return PK_OK;
 }

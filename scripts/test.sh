@@ -112,6 +112,9 @@ step "bench: configure against the installed package" 60 \
     fi
     step "bench: pickle-compare on 2 ranks, checked" 120 build/bench/compare/pickle-compare -e 64K -f 64 -k 1 -t 2 \
         --csv build/bench/compare.csv --json build/bench/compare.json
+    step "bench: pickle-compare, the copies alone, checked" 120 build/bench/compare/pickle-compare -r 3 -e 256K -f 64 -k 1 -t 2 \
+        -o pingpong,allreduce,allgather,alltoall,reduce_scatter,broadcast,reduce,barrier,wake -w pickle,bare-cma,bare-copy --csv build/bench/bare.csv
+    step "bench: pickle-compare-verdict" 60 python3 bench/compare/pickle-compare-verdict build/bench/compare.csv build/bench/bare.csv
     if have gnuplot; then
         step "bench: pickle-compare-chart" 60 sh bench/compare/pickle-compare-chart build/bench/compare.csv build/bench/compare
     fi

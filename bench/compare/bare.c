@@ -169,7 +169,7 @@ static void hand_out(const char *from, size_t bytes, int root, int takers, char 
     if (me->rank == root) {
         offer(from, bytes);
         for (int hop = 1; hop <= takers && !through_memory; hop++) {
-            int r = (root + hop) % me->size;
+            int r = (root + hop) % members;
 
             await(&hall->seats[r].ready, number);
             remote_put(r, place(r), from, share);

@@ -276,7 +276,7 @@ static enum pki_quick run_program(struct pki_engine *e, const struct pki_program
     run.base[PKI_BUF_OUT] = (uintptr_t)r->out;
     run.base[PKI_BUF_SCRATCH] = (uintptr_t)e->quick_scratch;
     ended = run_for_a_while(&run);
-    e->stats.steps += (uint64_t)__builtin_popcountll(run.done);
+    e->stats.steps += ended ? program->n : (uint64_t)__builtin_popcountll(run.done);
     if (run.result == PK_OK && ended) {
         e->stats.operations++;
         return PKI_QUICK_DONE;

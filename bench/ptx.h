@@ -7,6 +7,10 @@
 #define PTX_SPIN "fakecuda_spin"
 extern const char ptx_spin[];
 
+/* (uint32_t *flag): the same, but all threads are busy, and look at the word every 50 us. */
+#define PTX_HOLD "fakecuda_hold"
+extern const char ptx_hold[];
+
 /* (uint64_t rounds): each thread does so many multiply-adds. */
 #define PTX_BURN "fakecuda_burn"
 extern const char ptx_burn[];

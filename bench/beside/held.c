@@ -29,7 +29,7 @@ static double one(struct beside_run *run, struct beside_side *side, const struct
 
 double beside_held(struct beside_run *run, struct beside_side *side, const struct beside_case *c, double *free_ms)
 {
-    gpu_kernel_t kernel = gpu_kernel_load(ptx_spin, PTX_SPIN);
+    gpu_kernel_t kernel = gpu_kernel_load(ptx_hold, PTX_HOLD);
     volatile uint32_t *flag = gpu_host_alloc(sizeof *flag);
     void *word = (void *)(uintptr_t)flag, *params[] = { &word };
     int blocks = gpu_multiprocessors(run->gpu) * gpu_kernel_blocks_per_multiprocessor(kernel, THREADS);

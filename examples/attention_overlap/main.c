@@ -147,6 +147,10 @@ static void open_memory(struct job *job)
         fill(job, place(job, layer, s->rank), 1, layer, shape_part(s));
         fill(job, job->queries[layer], 0, layer, shape_queries(s));
     }
+    /* Once before anything is under way: CUDA loads a kernel when it is first launched, and may wait for all streams to do so, also for those
+     * that wait for a peer. */
+    job->compute->begin(job->compute_state, job->queries[0], job->gathered[0], job->outputs[0]);
+    job->compute->end(job->compute_state, NULL, NULL);
 }
 
 /* What was asked for, else what suits the computing. */

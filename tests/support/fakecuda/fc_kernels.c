@@ -262,6 +262,7 @@ const struct fc_kernel fc_kernels[] = {
     TYPED(f8e4m3, F8E4M3),
     TYPED(f8e5m2, F8E5M2),
     { "fakecuda_spin", 1, spin_bytes, run_spin },
+    { "fakecuda_hold", 1, spin_bytes, run_spin },
     { "fakecuda_burn", 1, burn_bytes, run_burn },
     { "fakecuda_stamp", 1, stamp_bytes, run_stamp },
     { "fakecuda_add", 3, add_bytes, run_add },

@@ -38,11 +38,16 @@ static void start_over(void)
 
 pk_result_t pki_address_choose(bool loopback, struct sockaddr_storage *address)
 {
+    struct pki_netif named;
     int count = 0;
-    pk_result_t result = pki_netif_named(address, 1, &count);
+    pk_result_t result = pki_netif_named(&named, 1, &count);
 
-    if (result != PK_OK || count > 0)
+    if (result != PK_OK)
         return result;
+    if (count > 0) {
+        *address = named.address;
+        return PK_OK;
+    }
     if (!loopback)
         return pki_netif_any(address);
     pki_netif_loopback(address);

@@ -89,6 +89,41 @@ int pki_topology_nearest_nics(const struct pki_topology *topology, const char *b
     return collect_nics(topology, best, distances, nics, capacity);
 }
 
+/* -1: not known. */
+static int how_far(const struct pki_topology *topology, int from, const char *card)
+{
+    int at = find(topology, card);
+
+    if (at < 0)
+        return -1;
+    if (from >= 0) {
+        int distance = topology->distances[from * topology->ndevices + at];
+
+        return distance == PKI_DIST_UNKNOWN ? -1 : distance;
+    }
+    if (topology->local_node < 0 || topology->devices[at].numa_node < 0)
+        return -1;
+    return topology->devices[at].numa_node == topology->local_node ? PKI_DIST_NODE : PKI_DIST_SYS;
+}
+
+int pki_topology_mark_near(const struct pki_topology *topology, const char *bus_id, char (*cards)[16], int n, bool *near)
+{
+    int from = bus_id != NULL ? find(topology, bus_id) : -1, best = PKI_DIST_SYS + 1, count = 0;
+
+    for (int i = 0; i < n; i++) {
+        int distance = how_far(topology, from, cards[i]);
+
+        best = distance >= 0 && distance < best ? distance : best;
+    }
+    for (int i = 0; i < n; i++) {
+        int distance = how_far(topology, from, cards[i]);
+
+        near[i] = distance < 0 || distance == best;
+        count += near[i];
+    }
+    return count;
+}
+
 int pki_topology_local_nics(const struct pki_topology *topology, const struct pki_pci_device **nics, int capacity)
 {
     bool local = false;

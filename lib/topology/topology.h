@@ -60,6 +60,12 @@ int pki_topology_nearest_nics(const struct pki_topology *topology, const char *b
 /* The NICs of the memory that the process's CPUs are nearest to; where that is unknown or has none, all of them. */
 int pki_topology_local_nics(const struct pki_topology *topology, const struct pki_pci_device **nics, int capacity);
 
+/*
+ * Of n cards, by bus ids ("": none), mark those nearest to the device `bus_id`, or, where that is NULL or not known, to the memory that the
+ * process's CPUs are nearest to. Cards of which nothing is known count as near. Returns how many.
+ */
+int pki_topology_mark_near(const struct pki_topology *topology, const char *bus_id, char (*cards)[16], int n, bool *near);
+
 /* "NVL", "PIX", ...; and back, in either case ("LOC" means SELF). False: no such name. */
 const char *pki_distance_name(enum pki_distance distance);
 bool pki_distance_parse(const char *text, enum pki_distance *distance);

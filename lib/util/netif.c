@@ -3,9 +3,12 @@
 
 #include <arpa/inet.h>
 #include <ifaddrs.h>
+#include <limits.h>
 #include <net/if.h>
 #include <netinet/in.h>
+#include <stddef.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "util/bytes.h"
@@ -46,7 +49,54 @@ static bool usable(const struct ifaddrs *i, const char *name, int family)
     return !IN6_IS_ADDR_LINKLOCAL(&v6.sin6_addr);
 }
 
-static bool find(const struct ifaddrs *all, const char *name, struct sockaddr_storage *out)
+/* Where the address itself begins in a socket address, and how many bytes it has. */
+static const unsigned char *bytes_of(const struct sockaddr *address, int family, int *count)
+{
+    *count = family == AF_INET ? 4 : 16;
+    return (const unsigned char *)address +
+           (family == AF_INET ? offsetof(struct sockaddr_in, sin_addr) : offsetof(struct sockaddr_in6, sin6_addr));
+}
+
+static int prefix_of(const struct sockaddr *mask, int family)
+{
+    int bytes, bits = 0;
+    const unsigned char *at;
+
+    if (mask == NULL)
+        return 0;
+    at = bytes_of(mask, family, &bytes);
+    while (bits < 8 * bytes && (at[bits / 8] >> (7 - bits % 8) & 1) != 0)
+        bits++;
+    return bits;
+}
+
+bool pki_netif_is_neighbour(const struct sockaddr_storage *own, int prefix, const struct sockaddr_storage *other)
+{
+    int bytes, whole = prefix / 8, rest = prefix % 8;
+    const unsigned char *a, *b;
+
+    if (own->ss_family != other->ss_family || prefix == 0)
+        return false;
+    a = bytes_of((const struct sockaddr *)own, own->ss_family, &bytes);
+    b = bytes_of((const struct sockaddr *)other, own->ss_family, &bytes);
+    return memcmp(a, b, (size_t)whole) == 0 && (rest == 0 || (a[whole] ^ b[whole]) >> (8 - rest) == 0);
+}
+
+void pki_netif_bus_id(const char *name, char out[PKI_NETIF_BUS_ID])
+{
+    char path[64], real[PATH_MAX];
+    unsigned domain, bus, device, function;
+
+    out[0] = '\0';
+    snprintf(path, sizeof path, "/sys/class/net/%.32s/device", name);
+    if (name[0] == '\0' || realpath(path, real) == NULL)
+        return;
+    for (const char *at = strchr(real, '/'); at != NULL; at = strchr(at + 1, '/')) /* the last: drivers put /virtio2 below it */
+        if (sscanf(at, "/%4x:%2x:%2x.%1x", &domain, &bus, &device, &function) == 4)
+            snprintf(out, PKI_NETIF_BUS_ID, "%04x:%02x:%02x.%x", domain & 0xffff, bus & 0xff, device & 0xff, function & 0xf);
+}
+
+static bool find(const struct ifaddrs *all, const char *name, struct pki_netif *out)
 {
     static const int families[] = { AF_INET, AF_INET6 };
 
@@ -54,14 +104,16 @@ static bool find(const struct ifaddrs *all, const char *name, struct sockaddr_st
         for (const struct ifaddrs *i = all; i != NULL; i = i->ifa_next)
             if (usable(i, name, families[f])) {
                 memset(out, 0, sizeof *out);
-                memcpy(out, i->ifa_addr, f == 0 ? sizeof(struct sockaddr_in) : sizeof(struct sockaddr_in6));
-                pki_netif_set_port(out, 0);
+                memcpy(&out->address, i->ifa_addr, f == 0 ? sizeof(struct sockaddr_in) : sizeof(struct sockaddr_in6));
+                pki_netif_set_port(&out->address, 0);
+                out->prefix = prefix_of(i->ifa_netmask, families[f]);
+                snprintf(out->name, sizeof out->name, "%.15s", i->ifa_name);
                 return true;
             }
     return false;
 }
 
-pk_result_t pki_netif_named(struct sockaddr_storage *out, int max, int *count)
+pk_result_t pki_netif_named(struct pki_netif *out, int max, int *count)
 {
     const char *list = pki_env_get("PK_IFNAME");
     struct ifaddrs *all;
@@ -101,11 +153,14 @@ void pki_netif_loopback(struct sockaddr_storage *out)
 
 pk_result_t pki_netif_any(struct sockaddr_storage *out)
 {
+    struct pki_netif any;
     struct ifaddrs *all;
 
     if (getifaddrs(&all) != 0)
         return pki_fail_errno(PK_ERR_SYSTEM, NULL, "getifaddrs");
-    if (!find(all, NULL, out))
+    if (find(all, NULL, &any))
+        *out = any.address;
+    else
         pki_netif_loopback(out);
     freeifaddrs(all);
     return PK_OK;

@@ -10,14 +10,27 @@
 #include "pickle/base.h"
 
 #define PKI_NETIF_TEXT 64
+#define PKI_NETIF_BUS_ID 16
 #define PKI_NETIF_WIRE_BYTES 24
 
 /* Is `name` among the names of the list "eth0,eth1"? */
 bool pki_netif_in_list(const char *list, const char *name);
 
-/* An address, with port 0, of each interface that PK_IFNAME names, in its order, IPv4 before IPv6; interfaces that are not there or not
- * up are left out. None without PK_IFNAME. PK_ERR_ARG: it names only such ones. */
-pk_result_t pki_netif_named(struct sockaddr_storage *out, int max, int *count);
+struct pki_netif {
+    char name[16]; /* empty: not known */
+    struct sockaddr_storage address; /* port 0 */
+    int prefix; /* bits of the address that name its network; 0: not known */
+};
+
+/* Each interface that PK_IFNAME names, in its order, IPv4 before IPv6; interfaces that are not there or not up are left out. None
+ * without PK_IFNAME. PK_ERR_ARG: it names only such ones. */
+pk_result_t pki_netif_named(struct pki_netif *out, int max, int *count);
+
+/* The PCI bus id of the card behind the interface; empty where there is none. */
+void pki_netif_bus_id(const char *name, char out[PKI_NETIF_BUS_ID]);
+
+/* The other address lies in the network of which the first `prefix` bits of `own` tell; false where that is not known. */
+bool pki_netif_is_neighbour(const struct sockaddr_storage *own, int prefix, const struct sockaddr_storage *other);
 
 /* An address, with port 0, of the first interface that is up and not loopback, IPv4 before IPv6; 127.0.0.1 where there is none. */
 pk_result_t pki_netif_any(struct sockaddr_storage *out);

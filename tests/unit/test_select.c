@@ -116,6 +116,42 @@ Test(topology, nearest_nics)
     }
 }
 
+/* Of the interfaces somebody names, by the bus ids of their cards; '#' marks the near ones. */
+Test(topology, mark_near)
+{
+    static const struct {
+        const char *file, *gpu;
+        int local_node;
+        char cards[4][16];
+        const char *near;
+    } cases[] = {
+        { "nvlink8.xml", "0000:13:00.0", -1, { "0000:84:00.0", "0000:14:00.0", "0000:24:00.0" }, ".#." }, /* behind its switch */
+        { "nvlink8.xml", "0000:13:00.0", -1, { "0000:84:00.0", "0000:24:00.0", "0000:34:00.0" }, ".##" }, /* of its node */
+        { "nvlink8.xml", "0000:13:00.0", -1, { "0000:84:00.0", "0000:54:00.0" }, "##" },                  /* both far */
+        { "nvlink8.xml", "0000:13:00.0", -1, { "", "0000:14:00.0", "0000:84:00.0" }, "##." },             /* nothing known of one */
+        { "nvlink8.xml", NULL, 1, { "0000:14:00.0", "0000:84:00.0", "0000:54:00.0" }, ".##" },            /* by the CPUs */
+        { "nvlink8.xml", "0000:ff:00.0", 0, { "0000:14:00.0", "0000:84:00.0" }, "#." },                   /* a GPU not known here */
+        { "nvlink8.xml", NULL, -1, { "0000:14:00.0", "0000:84:00.0" }, "##" },
+        { "flat_vm.xml", NULL, 0, { "", "nonsense" }, "##" },
+    };
+
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct pki_topology *t = load(cases[i].file);
+        char cards[4][16], got[5] = "";
+        bool near[4];
+        int n = (int)strlen(cases[i].near), count = 0, marked;
+
+        memcpy(cards, cases[i].cards, sizeof cards);
+        t->local_node = cases[i].local_node;
+        marked = pki_topology_mark_near(t, cases[i].gpu, cards, n, near);
+        for (int k = 0; k < n; k++)
+            count += (got[k] = near[k] ? '#' : '.') == '#';
+        cr_expect_str_eq(got, cases[i].near, "case %zu", i);
+        cr_expect_eq(marked, count, "case %zu: %d said, %d marked", i, marked, count);
+        pki_topology_free(t);
+    }
+}
+
 /* All CPUs of a file are allowed: they are near to no one node of two, and to the only one of a small machine. */
 Test(topology, local_nics)
 {

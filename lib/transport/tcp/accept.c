@@ -49,19 +49,16 @@ static pk_result_t listen_on(struct pki_tcp_iface *iface, const struct sockaddr_
     return PK_OK;
 }
 
-pk_result_t pki_tcp_listen(struct pki_tcp_iface *iface, const struct pki_net *net)
+pk_result_t pki_tcp_listen(struct pki_tcp_iface *iface, const struct pki_iface_config *config)
 {
-    struct sockaddr_storage found[PKI_TCP_ADDRESSES];
-    int count = 0;
-    pk_result_t result = PK_OK;
+    struct pki_netif nics[PKI_TCP_ADDRESSES];
+    uint32_t count = 0;
+    pk_result_t result = pki_tcp_choose_nics(config, nics, &count, &iface->near);
 
-    /* Who met over loopback is on one machine, and perhaps without a secret: nobody else is let near. */
-    if (!pki_netif_is_loopback(&net->local))
-        result = pki_netif_named(found, PKI_TCP_ADDRESSES, &count);
-    if (result == PK_OK && count == 0)
-        found[count++] = net->local;
-    for (int i = 0; i < count && result == PK_OK; i++)
-        result = listen_on(iface, &found[i]);
+    for (uint32_t i = 0; i < count && result == PK_OK; i++) {
+        iface->prefix[i] = nics[i].prefix;
+        result = listen_on(iface, &nics[i].address);
+    }
     return result;
 }
 

@@ -229,9 +229,13 @@ static void attempt_failed(struct pki_tcp_link *link, int error)
 static int dial(struct pki_tcp_link *link)
 {
     struct pki_tcp_iface *iface = link->ep->iface;
-    uint32_t turn = (link->index == 0 ? 0 : link->index - 1) + link->attempts;
-    const struct sockaddr_storage *to = &link->ep->theirs.address[turn % link->ep->theirs.addresses];
-    struct sockaddr_storage from = iface->address[turn % iface->listeners];
+    const struct pki_tcp_card *theirs = &link->ep->theirs;
+    struct pki_tcp_nic_pair pair =
+        pki_tcp_choose_pair(&(struct pki_tcp_nics){ iface->listeners, iface->near, iface->address, iface->prefix },
+                            &(struct pki_tcp_nics){ theirs->addresses, theirs->near, theirs->address, NULL },
+                            link->index == 0 ? 0 : link->index - 1, link->attempts);
+    const struct sockaddr_storage *to = &theirs->address[pair.theirs];
+    struct sockaddr_storage from = iface->address[pair.mine];
     int fd = socket(to->ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
 
     if (fd < 0)

@@ -96,7 +96,7 @@ static pk_result_t tcp_open(const struct pki_iface_config *config, struct pki_if
     else if (iface->epoll_fd < 0)
         result = pki_fail_errno(PK_ERR_SYSTEM, NULL, "over tcp: epoll_create");
     else
-        result = pki_tcp_listen(iface, config->net);
+        result = pki_tcp_listen(iface, config);
     if (result != PK_OK) {
         tcp_close(base);
         return result;
@@ -113,7 +113,7 @@ static pk_result_t tcp_ep_init(struct pki_ep *base, struct pki_blob *mine)
     struct pki_tcp_iface *iface = pki_tcp_iface_of(base->iface);
     struct pki_tcp_card card = { .sockets = iface->params.sockets, .window = iface->params.window,
                                  .chunk_bytes = iface->params.chunk_bytes, .machine = iface->machine,
-                                 .addresses = iface->listeners };
+                                 .addresses = iface->listeners, .near = iface->near };
 
     ep->iface = iface;
     ep->connects = base->rank > base->peer;

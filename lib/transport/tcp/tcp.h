@@ -22,6 +22,7 @@
 
 #include "transport/tcp/wire.h"
 #include "transport/transport.h"
+#include "util/netif.h"
 #include "util/log.h"
 
 #define PKI_TCP_LINKS_MAX (1 + PKI_TCP_SOCKETS_MAX)
@@ -167,7 +168,8 @@ struct pki_tcp_iface {
     uint64_t machine; /* as in struct pki_net */
     unsigned char key[PKI_NET_KEY_BYTES];
     struct pki_tcp_params params;
-    uint32_t listeners;
+    uint32_t listeners, near; /* of them those to be used first */
+    int prefix[PKI_TCP_ADDRESSES];
     struct pki_tcp_watch listener[PKI_TCP_ADDRESSES];
     struct sockaddr_storage address[PKI_TCP_ADDRESSES];
     struct pki_tcp_ep **eps; /* [size] */
@@ -230,9 +232,29 @@ pk_result_t pki_tcp_prove(const struct pki_tcp_iface *iface, const char *label, 
 #define PKI_TCP_LABEL_ACCEPT "pickle tcp accept"
 #define PKI_TCP_LABEL_CONNECT "pickle tcp connect"
 
+/* ---- nics.c: which interfaces ---- */
+
+/* The addresses that this rank listens at and connects from, the `near` nearest first. */
+pk_result_t pki_tcp_choose_nics(const struct pki_iface_config *config, struct pki_netif out[PKI_TCP_ADDRESSES], uint32_t *count,
+                                uint32_t *near);
+
+struct pki_tcp_nics { /* of one end of a pair */
+    uint32_t count, near;
+    const struct sockaddr_storage *address; /* [count] */
+    const int *prefix;                      /* of the own ones, as in struct pki_netif; of others NULL */
+};
+
+struct pki_tcp_nic_pair {
+    uint32_t mine, theirs;
+};
+
+/* Between which two a connection is attempted; `turn` counts the connections of a pair of ranks. Both ends' lists are not empty. */
+struct pki_tcp_nic_pair pki_tcp_choose_pair(const struct pki_tcp_nics *mine, const struct pki_tcp_nics *theirs, uint32_t turn,
+                                            uint32_t attempt);
+
 /* ---- accept.c: whoever connects to this rank ---- */
 
-pk_result_t pki_tcp_listen(struct pki_tcp_iface *iface, const struct pki_net *net);
+pk_result_t pki_tcp_listen(struct pki_tcp_iface *iface, const struct pki_iface_config *config);
 void pki_tcp_accept(struct pki_tcp_iface *iface, struct pki_tcp_watch *listener);
 void pki_tcp_guest_step(struct pki_tcp_iface *iface, struct pki_tcp_guest *guest);
 /* Let those go whose time is up; true while some are here. */

@@ -1,0 +1,112 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Which interfaces the tcp transport's connections take, and what it does where somebody else answers. */
+#include <criterion/criterion.h>
+#include <stdio.h>
+#include <unistd.h>
+
+#include "tcp_pair.h"
+
+static struct sockaddr_storage ipv4(const char *text)
+{
+    struct sockaddr_in in = { .sin_family = AF_INET };
+    struct sockaddr_storage out = { 0 };
+
+    cr_assert_eq(inet_pton(AF_INET, text, &in.sin_addr), 1);
+    memcpy(&out, &in, sizeof in);
+    return out;
+}
+
+/* Rank after rank of connections, "own-theirs" by number. */
+static void expect_pairs(const struct pki_tcp_nics *mine, const struct pki_tcp_nics *theirs, uint32_t attempt, const char *expected)
+{
+    char got[64] = "";
+
+    for (uint32_t turn = 0; turn < 4; turn++) {
+        struct pki_tcp_nic_pair pair = pki_tcp_choose_pair(mine, theirs, turn, attempt);
+
+        snprintf(got + strlen(got), sizeof got - strlen(got), "%s%u-%u", turn > 0 ? " " : "", pair.mine, pair.theirs);
+    }
+    cr_expect_str_eq(got, expected, "attempt %u: %s", attempt, got);
+}
+
+Test(tcp, connections_are_spread_over_interfaces)
+{
+    const struct sockaddr_storage rails[] = { ipv4("10.0.1.1"), ipv4("10.0.2.1"), ipv4("10.0.3.1") };
+    const struct sockaddr_storage over_there[] = { ipv4("10.0.2.9"), ipv4("10.0.1.9"), ipv4("10.0.3.9") };
+    const int by_24[] = { 24, 24, 24 }, by_16[] = { 16, 16, 16 }, unknown[] = { 0, 0, 0 };
+
+    /* Separate networks: those that can reach one another, whatever the order in which they are named. */
+    expect_pairs(&(struct pki_tcp_nics){ 3, 3, rails, by_24 }, &(struct pki_tcp_nics){ 3, 3, over_there, NULL }, 0, "0-1 1-0 2-2 0-1");
+    /* The nearest first, if they can reach one another. */
+    expect_pairs(&(struct pki_tcp_nics){ 3, 1, rails, by_24 }, &(struct pki_tcp_nics){ 3, 2, over_there, NULL }, 0, "0-1 0-1 0-1 0-1");
+    expect_pairs(&(struct pki_tcp_nics){ 3, 1, rails, by_24 }, &(struct pki_tcp_nics){ 3, 1, over_there, NULL }, 0, "0-1 1-0 0-1 1-0");
+    /* When an attempt has failed: another one, in reserve if need be. */
+    expect_pairs(&(struct pki_tcp_nics){ 3, 1, rails, by_24 }, &(struct pki_tcp_nics){ 3, 2, over_there, NULL }, 1, "1-0 2-2 0-1 1-0");
+    /* One network: each with each, all in use as soon as there are as many connections. */
+    expect_pairs(&(struct pki_tcp_nics){ 2, 2, rails, by_16 }, &(struct pki_tcp_nics){ 2, 2, over_there, NULL }, 0, "0-0 1-1 0-1 1-0");
+    /* Nothing known of networks. */
+    expect_pairs(&(struct pki_tcp_nics){ 2, 1, rails, unknown }, &(struct pki_tcp_nics){ 2, 1, over_there, NULL }, 0, "0-0 0-0 0-0 0-0");
+    expect_pairs(&(struct pki_tcp_nics){ 2, 1, rails, unknown }, &(struct pki_tcp_nics){ 2, 1, over_there, NULL }, 1, "1-1 0-1 1-0 0-0");
+}
+
+/* Somebody else answers at the first address of the card: a rank of another job, or no rank at all. The peer is found at the second. */
+static void foreign_first(const struct sockaddr_storage *foreign, struct pki_iface *other)
+{
+    struct tcp_pair pair;
+    struct pki_tcp_card card;
+    struct pki_msg msg = { .kind = PKI_MSG_EAGER };
+    const void *payload;
+
+    tcp_pair_begin(&pair);
+    cr_assert(pki_tcp_get_card(&pair.blob[0], &card));
+    card.address[1] = card.address[0];
+    card.address[0] = *foreign;
+    card.addresses = 2;
+    card.near = 1;
+    pki_tcp_put_card(&pair.blob[0], &card);
+    cr_assert_eq(tcp()->ep_connect(pair.ep[0], &pair.blob[1]), PK_OK);
+    cr_assert_eq(tcp()->ep_connect(pair.ep[1], &pair.blob[0]), PK_OK);
+    for (uint64_t until = pki_now_ns() + 4 * PKI_NS_PER_S; pair.ep[1]->connecting && pki_now_ns() < until;) {
+        tcp_pair_progress(&pair);
+        if (other != NULL)
+            (void)tcp()->progress(other);
+    }
+    cr_assert_not(pair.ep[1]->connecting);
+    cr_assert_not(pair.ep[1]->dead);
+    for (uint32_t i = 0; i < pki_tcp_ep_of(pair.ep[1])->nlinks; i++) {
+        struct sockaddr_storage there = { 0 };
+        socklen_t bytes = sizeof there;
+
+        cr_assert_eq(getpeername(pki_tcp_ep_of(pair.ep[1])->links[i].watch.fd, (struct sockaddr *)&there, &bytes), 0);
+        cr_assert_eq(memcmp(&there, &card.address[1], sizeof(struct sockaddr_in)), 0, "connection %u leads to the foreign address", i);
+    }
+    cr_assert_eq(tcp()->msg(pair.ep[1], &msg, NULL), PK_OK);
+    for (uint64_t until = pki_now_ns() + PKI_NS_PER_S; !tcp()->peek(pair.ep[0], &msg, &payload) && pki_now_ns() < until;)
+        tcp_pair_progress(&pair);
+    cr_assert(tcp()->peek(pair.ep[0], &msg, &payload), "the peer hears what is said");
+    tcp_pair_free(&pair);
+}
+
+Test(tcp, foreign_address_is_refused)
+{
+    struct sockaddr_storage address = ipv4("127.0.0.1");
+    struct pki_iface_config config = { .rank = 0, .size = 2 };
+    struct pki_net net = { .key = { 1, 2, 3 }, .local = address };
+    struct pki_iface *other = calloc(1, tcp()->iface_bytes);
+    socklen_t bytes = sizeof address;
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+    setenv("PK_SOCKETS", "2", 1);
+    other->transport = tcp();
+    pki_list_init(&other->done);
+    config.net = &net;
+    cr_assert_eq(tcp()->open(&config, other), PK_OK);
+    foreign_first(&pki_tcp_iface_of(other)->address[0], other); /* the rank of another job, with another key */
+    cr_assert_geq(pki_tcp_iface_of(other)->dropped, 1);
+    tcp()->close(other);
+    free(other);
+    cr_assert_eq(bind(fd, (struct sockaddr *)&address, sizeof(struct sockaddr_in)), 0);
+    cr_assert_eq(getsockname(fd, (struct sockaddr *)&address, &bytes), 0);
+    foreign_first(&address, NULL); /* nobody listens */
+    close(fd);
+}

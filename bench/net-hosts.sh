@@ -10,7 +10,8 @@ net_hosts() {
     root=127.0.0.1
     [ "$fabric" = veth ] || return 0
     if [ -z "${PICKLE_VETH_INSIDE:-}" ]; then
-        PICKLE_VETH_INSIDE=1 exec unshare -n -m "$@"
+        # Nothing of it outlives the script: mpirun leaves programs behind when it is ended.
+        PICKLE_VETH_INSIDE=1 exec unshare -n -m -p --fork --kill-child --mount-proc "$@"
     fi
     mount --make-rprivate / && mkdir -p /run/netns && mount -t tmpfs netns /run/netns || exit 77
     ip link set lo up

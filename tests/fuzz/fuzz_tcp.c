@@ -204,6 +204,59 @@ static void fuzz_data(const uint8_t *data, size_t size)
     free(second);
 }
 
+/* The connection for chunks breaks and comes back; the peer says how much it has had, which may be a lie. */
+static void come_back(struct far_end *far, uint64_t received)
+{
+    struct pki_tcp_link *link = &pki_tcp_ep_of(far->ep)->links[1];
+    int ends[2];
+
+    close(far->data);
+    far->data = -1;
+    (void)tcp()->progress(own_iface());
+    if (link->state == PKI_TCP_OVER)
+        return;
+    require(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends) == 0);
+    far->data = ends[1];
+    if (!pki_tcp_link_up(link, ends[0], received))
+        close(ends[0]);
+}
+
+/* Puts, spliced where they are long, while the peer reads some of it, acknowledges what it likes, and lets the connection break. Each
+ * put ends once at most, and none after the endpoint has been closed. */
+static void fuzz_put(const uint8_t *data, size_t size)
+{
+    static unsigned char bytes[1 << 20], sink[1 << 16];
+    struct pki_put puts[8] = { 0 };
+    unsigned begun = 0, ended = 0;
+    struct far_end far;
+
+    far_end_open(&far);
+    for (; size >= 2 && !far.ep->dead; data += 2, size -= 2) {
+        unsigned char ack[PKI_TCP_HEADER_BYTES + PKI_TCP_ACK_BYTES];
+        struct pki_list *node;
+
+        if (data[0] % 4 == 0 && begun < 8) {
+            puts[begun] = (struct pki_put){ .ep = far.ep, .src = bytes, .bytes = 1 + (size_t)data[1] * 4096,
+                                            .about = { .kind = PKI_MSG_FIN, .op = begun } };
+            pki_list_init(&puts[begun].node);
+            require(tcp()->put(&puts[begun++]) == PK_OK);
+        } else if (data[0] % 4 == 1) {
+            for (int i = 0; i < data[1] % 16 && recv(far.data, sink, sizeof sink, MSG_DONTWAIT) > 0; i++)
+                continue;
+        } else if (data[0] % 4 == 2) {
+            pki_tcp_put_ack(ack, &(struct pki_tcp_ack){ .link = 1, .frames = data[1] % 16 });
+            say(far.lane, ack, sizeof ack);
+        } else if (data[0] % 4 == 3) {
+            come_back(&far, data[1] % 16);
+        }
+        take_all(&far);
+        for (; (node = pki_list_pop(&own_iface()->done)) != NULL; ended++)
+            require(node >= &puts[0].node && node <= &puts[7].node);
+    }
+    require(ended <= begun && (!far.ep->dead || ended == begun));
+    far_end_close(&far);
+}
+
 /* Nobody without the key gets further than a place among the guests. */
 static void fuzz_guest(const uint8_t *data, size_t size)
 {
@@ -234,5 +287,6 @@ static void fuzz_guest(const uint8_t *data, size_t size)
 const struct fuzz_target fuzz_targets[] = {
     { "header", fuzz_header }, { "message", fuzz_message }, { "chunk", fuzz_chunk },
     { "card", fuzz_card },     { "handshake", fuzz_handshake }, { "lane", fuzz_lane },
-    { "data", fuzz_data },     { "guest", fuzz_guest },     { NULL, NULL },
+    { "data", fuzz_data },     { "guest", fuzz_guest },     { "put", fuzz_put },
+    { NULL, NULL },
 };

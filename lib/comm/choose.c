@@ -143,8 +143,8 @@ static struct rule allreduce(const struct pki_chooser *c, size_t bytes)
 
     if (is_few(c) && (c->hosts == 1 || c->size <= 4) && bytes <= c->tuning.flat_max_bytes / (others > 0 ? others : 1))
         return (struct rule){ PKI_FLAT, "short: one hop, reduced in rank order everywhere" };
-    if (shares_links(c) && !is_few(c) && bytes > leader_max_bytes(c) && bytes <= 4 * c->tuning.leader_max_bytes_per_rank * (size_t)c->size)
-        return (struct rule){ PKI_HALVING, "many ranks: few hops" };
+    if (shares_links(c) && bytes > leader_max_bytes(c) && bytes <= 4 * c->tuning.leader_max_bytes_per_rank * (size_t)c->size)
+        return is_few(c) ? (struct rule){ PKI_LEADER, LEADERS } : (struct rule){ PKI_HALVING, "many ranks: few hops" };
     if (shares_links(c))
         return across_hosts(c, bytes);
     if ((!is_few(c) || c->hosts > 1) && bytes <= c->tuning.few_hops_max_bytes / 4)

@@ -85,6 +85,8 @@ Test(choose, many_hosts)
     }
     for (size_t i = 0; i < sizeof blocks / sizeof *blocks; i++)
         cr_assert(is_named(pki_choose(&shared, blocks[i], 64 << 20), "hier"));
+    cr_assert(is_named(pki_choose(&shared, PKI_COLL_ALLREDUCE, 512 << 10), "leader"));
+    cr_assert(is_named(pki_choose(&shared, PKI_COLL_ALLREDUCE, 1 << 20), "hier"));
     cr_assert(is_named(pki_choose(&many, PKI_COLL_ALLREDUCE, 1 << 20), "leader"));
     cr_assert(is_named(pki_choose(&many, PKI_COLL_ALLREDUCE, 4 << 20), "halving"));
     cr_assert(is_named(pki_choose(&many, PKI_COLL_ALLREDUCE, 64 << 20), "hier"));

@@ -5,6 +5,7 @@
 usage: charts.py write TREE     fill in the tables, draw docs/performance/*.svg (needs gnuplot)
        charts.py check TREE     say where a table is not what the results say; exit 1 then
 """
+import csv
 import os
 import re
 import subprocess
@@ -13,6 +14,7 @@ import sys
 GPU = "bench/results/2026-11-21-h200-collectives.txt"
 HOST = "bench/results/2026-11-21-host-compare-idle.txt"
 OVERLAP = "bench/results/2026-11-21-host-overlap.txt"
+BESIDE = "bench/results/2026-11-21-h200-beside.csv"
 PAGE = "docs/performance.md"
 
 
@@ -135,7 +137,38 @@ def overlap_table(tree):
     return table(["ms a layer", "attention alone", "communication alone", "one after the other", "overlapped", "attention / overlapped"], lines)
 
 
-TABLES = {"overlap": overlap_table, "bandwidth": bandwidth_table, "latency": latency_table, "collectives": collectives_table, "host": host_table}
+def beside_rows(tree):
+    """What pickle-beside measured: rows that have figures."""
+    with open(os.path.join(tree, BESIDE), encoding="utf-8", newline="") as file:
+        return [row for row in csv.DictReader(file) if row["ratio"]]
+
+
+def beside_table(tree):
+    return table(["computing, messages", "library", "per clock", "time", "MHz", "W", "GB/s alone", "GB/s beside", "lost, ms/GB", "covered", "all SMs held: ms"],
+                 [["%s, %s %s" % (r["compute"], r["operation"], size(int(r["bytes"]))), r["library"], r["ratio_per_clock"], r["ratio"],
+                   "%s → %s" % (r["mhz_alone"], r["mhz_beside"]), "%s → %s" % (r["watts_alone"], r["watts_beside"]), r["rate_alone_gbps"],
+                   r["rate_beside_gbps"], r["lost_ms_per_gb"], r["covered"], r["held_ms"] or "not done"] for r in beside_rows(tree)])
+
+
+def draw_beside(tree):
+    """Two panels of bars, one a library: what computing keeps per clock, and what the messages keep of their rate."""
+    rows = beside_rows(tree)
+    names = list(dict.fromkeys("%s\\n%s\\n%s" % (r["compute"], r["operation"], size(int(r["bytes"]))) for r in rows))
+    script = ["set terminal svg size 1000,760 font 'sans,12' background rgb 'white'",
+              "set output '%s'" % os.path.join(tree, "docs/performance", "beside.svg"),
+              "set style data histograms", "set style histogram clustered gap 1", "set style fill solid 0.9 border -1", "set grid y", "set lmargin 12", "set rmargin 3", "set bmargin 5",
+              "set multiplot layout 2,1 title '2 x H200: computing and messages at the same time, 2026-11-21'"]
+    for key, title, more in (("ratio_per_clock", "computing: cycles alone / beside", "set yrange [0:1.19]"),
+                             ("rate_beside_gbps", "messages meanwhile: GB/s that leave each GPU", "set yrange [0:*]")):
+        cells = {(r["library"], "%s\\n%s\\n%s" % (r["compute"], r["operation"], size(int(r["bytes"])))): r[key] for r in rows}
+        name = "$" + key
+        script += [name + " << END"] + ['"%s" %s %s' % (n, cells.get(("libpickle", n), "NaN"), cells.get(("NCCL", n), "NaN")) for n in names] + ["END"]
+        script += ["set ylabel '%s'" % title, more, "set key %s" % ("off" if key == "rate_beside_gbps" else "top left horizontal"),
+                   "plot %s using 2:xtic(1) title 'libpickle' lc rgb '#c0392b', '' using 3 title 'NCCL' lc rgb '#6c3483'" % name]
+    subprocess.run(["gnuplot"], input="\n".join(script + ["unset multiplot"]).encode(), check=True)
+
+
+TABLES = {"overlap": overlap_table, "beside": beside_table, "bandwidth": bandwidth_table, "latency": latency_table, "collectives": collectives_table, "host": host_table}
 
 
 def filled(tree, text):
@@ -169,6 +202,7 @@ def draw(tree):
              ("NCCL, both ways", [(r["bytes"], r["bytes"] / r["nccl"] / 1e3) for r in both])], "set yrange [0:*]")
     gnuplot(tree, "ratio-collectives", "Collectives on 4 x H200, 2026-11-21: above 1 libpickle is faster than NCCL 2.28", "time of NCCL / time of libpickle",
             [(name, [(r["bytes"], r["ratio"]) for r in rows]) for name, rows in gpu_operations(tree)], "set yrange [0:2]")
+    draw_beside(tree)
     operations = host_operations(tree, 2)
     gnuplot(tree, "ratio-host", "Host memory, 2 ranks, 2026-11-21: above 1 libpickle is faster than the best of Open MPI", "time of Open MPI / time of libpickle",
             [(op, [(n, ratio) for n, _, _, ratio in rows]) for op, rows in operations.items() if op != "barrier"], "set logscale y 2; set yrange [0.5:8]")

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # What only a machine with GPUs can show: builds, installs into a prefix of its own, runs every test that needs a real GPU and
 # measures beside NCCL. One line a step; everything they printed is in the output folder. Exit 1 when a step failed, 77 without a GPU.
-# usage: scripts/gpu.sh [-o FOLDER] [tests] [figures] [demo]     default: tests figures, build/gpu-out
+# usage: scripts/gpu.sh [-o FOLDER] [tests] [figures] [experiments] [demo]     default: tests figures, build/gpu-out
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit
 . scripts/common.sh
@@ -91,6 +91,13 @@ figures() {
         figure allgather-zero "$ranks" allgather -d cuda -z -i -b 4K -e 1G -f 16 -n 10 --nccl
         figure allreduce "$ranks" allreduce -d cuda -b 4K -e 1G -f 8 -n 10 --nccl
     done
+    [ "$count" -lt 2 ] || step beside 120 bash -c 'on "$@"' on 2 build/gpu-bench/beside/pickle-beside --turns 1 --nccl --bare --csv "$out/beside.csv"
+}
+
+experiments() {
+    step examples 120 bash -c 'cmake -S examples -B build/gpu-examples -G Ninja -DCMAKE_BUILD_TYPE=Release -DCMAKE_PREFIX_PATH="$1" &&
+        cmake --build build/gpu-examples' - "$prefix"
+    step experiments 300 bench/run_all --quick --bin build/gpu-bench --bin build/gpu-examples --out "$out/experiments"
 }
 
 count=$(gpus)
@@ -100,6 +107,7 @@ nvidia-smi --query-gpu=name,driver_version --format=csv,noheader 2>/dev/null | h
 step build 300 bash -c "$(declare -f build_all); build=$build prefix=$prefix; build_all" || exit 1
 [[ $wanted != *" tests "* ]] || tests
 [[ $wanted != *" figures "* ]] || figures
+[[ $wanted != *" experiments "* ]] || experiments
 [[ $wanted != *" demo "* ]] || step demo 240 bash scripts/demo.sh
 echo "$failed steps failed; what they printed is in $out"
 [ "$failed" -eq 0 ]

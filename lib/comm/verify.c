@@ -77,10 +77,9 @@ static void make_offer(struct verify *v, struct offer *mine)
 static bool write_to(struct verify *v, int peer)
 {
     const struct pki_device_ops *ops = v->comm->device->ops;
-    const struct pki_transport *transport = v->eps[peer]->iface->transport;
     char *own = v->memory + (size_t)v->comm->size * PATTERN_BYTES;
 
-    if (!v->offers[peer].valid || transport->map(v->eps[peer], &v->offers[peer].exported, &v->mapped[peer]) != PK_OK)
+    if (!v->offers[peer].valid || pki_engine_map(v->comm->engine, v->eps[peer], &v->offers[peer].exported, &v->mapped[peer]) != PK_OK)
         return false;
     pattern(v->host, v->comm->rank, peer);
     return ops->copy(&v->queue, own, v->host, PATTERN_BYTES) == PK_OK &&

@@ -313,6 +313,7 @@ const struct pki_device_ops pki_device_cuda_ops = {
     .export = pki_cuda_export,
     .import = pki_cuda_import,
     .unimport = pki_cuda_unimport,
+    .make_way = pki_cuda_make_way,
     .queue_open = pki_cuda_queue_open,
     .queue_close = pki_cuda_queue_close,
     .idle = pki_cuda_idle,

@@ -20,8 +20,8 @@ enum pki_cuda_kernel { /* the typed ones: one for each pk_dtype_t */
     PKI_CUDA_KERNELS = PKI_CUDA_TWOSHOT + PK_DTYPE_COUNT
 };
 
-/* A GPU's primary context as this process uses it: one object a GPU, shared and counted. Everything but refs and imports is fixed
- * once its first user has it; those two are guarded by the process's lock. */
+/* A GPU's primary context as this process uses it: one object a GPU, shared and counted. Everything but refs, imports and closing is
+ * fixed once its first user has it; those are guarded by the process's lock. */
 struct pki_cuda_context {
     const struct pki_cuda_driver *cu;
     int refs;
@@ -33,6 +33,7 @@ struct pki_cuda_context {
     CUfunction kernels[PKI_CUDA_KERNELS];
     bool early_launch; /* a kernel can be launched before the one ahead of it in the stream has ended (sm_90) */
     struct pki_list imports; /* IPC mappings, cuda_share.c's */
+    int closing;             /* of them */
 };
 
 /* One range that classify has seen, in pieces: VMM memory has one for each cuMemMap, all other memory one. */
@@ -96,6 +97,7 @@ void pki_cuda_host_unregister(struct pki_device *device, void *ptr);
 pk_result_t pki_cuda_export(struct pki_device *device, const struct pki_mem *mem, struct pki_export *out);
 pk_result_t pki_cuda_import(struct pki_device *device, const struct pki_export *in, bool same_process, void **base);
 void pki_cuda_unimport(struct pki_device *device, const struct pki_export *in, bool same_process, void *base);
+void pki_cuda_make_way(struct pki_device *device);
 
 /* ---- cuda_queue.c ---- */
 

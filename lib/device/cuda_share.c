@@ -15,6 +15,7 @@
 struct ipc_mapping {
     struct pki_list node; /* in context->imports; pki_cuda_lock */
     bool stale;           /* closed: its owner has freed the memory and allocated other memory at the same address */
+    bool in_the_way;      /* to be closed for that reason */
     uint8_t handle[PKI_EXPORT_HANDLE_BYTES];
     uint64_t owner, base, bytes; /* the owner's */
     CUdeviceptr address;
@@ -214,19 +215,58 @@ static struct ipc_mapping *mapping_find(const struct pki_cuda_context *context, 
 
 /* The owner has allocated anew where this process still maps what it has freed, all or a part of it: the driver takes the two for one and
  * refuses. What overlaps memory that lives has been freed. */
-static bool close_stale(const struct pki_cuda_context *context, const struct pki_export *in)
+static bool find_in_the_way(const struct pki_cuda_context *context, const struct pki_export *in)
 {
-    bool closed = false;
+    bool found = context->closing > 0; /* another thread is about it */
 
     for (const struct pki_list *node = context->imports.next; node != &context->imports; node = node->next) {
         struct ipc_mapping *m = pki_container_of(node, struct ipc_mapping, node);
 
         if (m->stale || m->owner != in->owner || m->base >= in->base + in->bytes || in->base >= m->base + m->bytes)
             continue;
-        context->cu->ipc_close_mem_handle(m->address);
-        m->stale = closed = true;
+        m->in_the_way = found = true;
     }
-    return closed;
+    return found;
+}
+
+/* With the process's lock held, which is let go meanwhile: what the close waits for may itself need the lock. */
+static void close_unlocked(struct pki_cuda_context *context, CUdeviceptr address, uint64_t bytes)
+{
+    CUresult code;
+
+    context->closing++;
+    pki_cuda_unlock();
+    code = context->cu->ipc_close_mem_handle(address);
+    pki_cuda_lock();
+    context->closing--;
+    if (code != CUDA_SUCCESS && code != CUDA_ERROR_DEINITIALIZED)
+        pki_cuda_fail(code, "cuIpcCloseMemHandle of %zu bytes", (size_t)bytes);
+}
+
+static struct ipc_mapping *next_in_the_way(const struct pki_cuda_context *context)
+{
+    for (const struct pki_list *node = context->imports.next; node != &context->imports; node = node->next) {
+        struct ipc_mapping *m = pki_container_of(node, struct ipc_mapping, node);
+
+        if (m->in_the_way && !m->stale)
+            return m;
+    }
+    return NULL;
+}
+
+void pki_cuda_make_way(struct pki_device *device)
+{
+    struct pki_cuda_context *context = pki_cuda(device)->context;
+    struct ipc_mapping *m;
+
+    pki_cuda_enter(context);
+    pki_cuda_lock();
+    while ((m = next_in_the_way(context)) != NULL) {
+        m->stale = true;
+        close_unlocked(context, m->address, m->bytes);
+    }
+    pki_cuda_unlock();
+    pki_cuda_leave(context);
 }
 
 static pk_result_t ipc_open(const struct pki_cuda_context *context, const struct pki_export *in, CUdeviceptr *address)
@@ -239,8 +279,8 @@ static pk_result_t ipc_open(const struct pki_cuda_context *context, const struct
 
     memcpy(&handle, in->handle, sizeof handle);
     code = cu->ipc_open_mem_handle(&opened, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
-    if (code == CUDA_ERROR_ALREADY_MAPPED && close_stale(context, in))
-        code = cu->ipc_open_mem_handle(&opened, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
+    if (code == CUDA_ERROR_ALREADY_MAPPED && find_in_the_way(context, in))
+        return PK_IN_PROGRESS;
     if (code != CUDA_SUCCESS)
         return pki_cuda_fail(code, "cuIpcOpenMemHandle of %zu bytes on device %d", (size_t)in->bytes, context->ordinal);
     code = cu->mem_get_address_range(&start, &bytes, opened);
@@ -287,10 +327,9 @@ static pk_result_t import_ipc(struct pki_cuda_context *context, const struct pki
 }
 
 /* With the process's lock held. A stale mapping goes first: whoever holds it has held it longer. */
-static void unimport_ipc(const struct pki_cuda_context *context, const struct pki_export *in)
+static void unimport_ipc(struct pki_cuda_context *context, const struct pki_export *in)
 {
     struct ipc_mapping *m = mapping_find(context, in, true);
-    CUresult code = CUDA_SUCCESS;
 
     if (m == NULL)
         m = mapping_find(context, in, false);
@@ -298,9 +337,7 @@ static void unimport_ipc(const struct pki_cuda_context *context, const struct pk
         return;
     pki_list_remove(&m->node);
     if (!m->stale)
-        code = context->cu->ipc_close_mem_handle(m->address);
-    if (code != CUDA_SUCCESS && code != CUDA_ERROR_DEINITIALIZED)
-        pki_cuda_fail(code, "cuIpcCloseMemHandle of %zu bytes", (size_t)m->bytes);
+        close_unlocked(context, m->address, m->bytes);
     free(m);
 }
 

@@ -141,10 +141,13 @@ struct pki_device_ops {
     void (*host_unregister)(struct pki_device *device, void *ptr);
 
     /* Describe an allocation to another process, and map one described. import verifies bytes; a mapping is read and written by
-     * copies and kernels of this device, peer access included. The process that exported maps it too (its own address). */
+     * copies and kernels of this device, peer access included. The process that exported maps it too (its own address).
+     * PK_IN_PROGRESS of import: a mapping of memory that its owner has freed stands in the way; make_way closes all such, which waits
+     * for all work of the device, and so for whatever its streams wait for. */
     pk_result_t (*export)(struct pki_device *device, const struct pki_mem *mem, struct pki_export *out);
     pk_result_t (*import)(struct pki_device *device, const struct pki_export *in, bool same_process, void **base);
     void (*unimport)(struct pki_device *device, const struct pki_export *in, bool same_process, void *base);
+    void (*make_way)(struct pki_device *device);
 
     /* A private queue that never synchronises with the legacy default stream. */
     pk_result_t (*queue_open)(struct pki_device *device, struct pki_queue *queue);

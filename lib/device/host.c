@@ -91,6 +91,11 @@ static void host_unimport(struct pki_device *device, const struct pki_export *in
     (void)base;
 }
 
+static void host_make_way(struct pki_device *device)
+{
+    (void)device;
+}
+
 static pk_result_t host_queue_open(struct pki_device *device, struct pki_queue *queue)
 {
     *queue = (struct pki_queue){ .device = device };
@@ -192,6 +197,7 @@ const struct pki_device_ops pki_device_host = {
     .export = host_export,
     .import = host_import,
     .unimport = host_unimport,
+    .make_way = host_make_way,
     .queue_open = host_queue_open,
     .queue_close = host_queue_close,
     .idle = host_idle,

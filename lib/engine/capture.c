@@ -80,7 +80,7 @@ void pki_capture_drop(struct pki_engine *e, struct pki_capture *capture)
 
         if (part->task != NULL) {
             if (!part->kept && part->task->scratch != NULL) /* it never came so far that a graph could use it */
-                e->gpu->ops->free(e->gpu, part->task->scratch);
+                pki_scratch_drop(e, part->task->scratch, part->task->scratch_stride * part->task->plan->scratch_blocks);
             part->task->scratch = NULL;
             pki_task_free(part->task);
         }
@@ -239,7 +239,12 @@ static pk_result_t await_grant(struct pki_engine *e, struct captured *c)
     c->slot = &c->peer->lane->gates_theirs[msg.gate_slot % PKI_GATE_SLOTS];
     if (c->bytes == 0)
         return PK_OK;
-    result = pki_region_map(e, c->peer, msg.region, msg.offset, c->bytes, &c->remote);
+    while ((result = pki_region_map(e, c->peer, msg.region, msg.offset, c->bytes, &c->remote)) == PK_IN_PROGRESS) {
+        if (!pki_streams_wait())
+            e->gpu->ops->make_way(e->gpu); /* a replay that waits for a peer needs nothing of this thread */
+        else if ((result = pause_for(e, c, until)) != PK_OK)
+            return result;
+    }
     c->remote += msg.offset;
     return result;
 }

@@ -75,17 +75,9 @@ pk_result_t pki_capture_plan_check(struct pki_engine *e, struct capture_part *pa
 
 static pk_result_t keep_scratch(struct pki_engine *e, const struct pki_task *task)
 {
-    struct pki_graph_memory *memory;
-
-    if (task->scratch == NULL)
+    if (task->scratch == NULL || pki_scratch_keep(e, task->scratch, task->scratch_stride * task->plan->scratch_blocks))
         return PK_OK;
-    memory = malloc(sizeof *memory);
-    if (memory == NULL)
-        return pki_fail(PK_ERR_MEMORY, NULL, "no memory for a captured collective");
-    memory->ptr = task->scratch;
-    memory->bytes = task->scratch_stride * task->plan->scratch_blocks;
-    pki_list_push(&e->graph_memory, &memory->node);
-    return PK_OK;
+    return pki_fail(PK_ERR_MEMORY, NULL, "no memory for a captured collective");
 }
 
 static struct captured *new_transfer(struct pki_engine *e, const struct pki_task *task, uint32_t i)

@@ -240,7 +240,7 @@ static void begin_direct(struct pki_task *task)
     pki_xfer_post(xfer);
     if (xfer->is_send)
         look_for_grant(xfer);
-    task->direct = xfer->is_send ? xfer->state == PKI_XFER_MOVE && !xfer->bounce : xfer->gate_slot >= 0;
+    task->direct = xfer->is_send ? xfer->state == PKI_XFER_MOVE && !xfer->bounce && !xfer->staged : xfer->gate_slot >= 0;
     if (xfer->is_send && task->few_queues && !pki_gate_is_open(&xfer->start))
         task->direct = false;
     if (!task->direct)

@@ -51,6 +51,8 @@ void pki_engine_ep_drop(struct pki_engine *engine, int peer, struct pki_ep *ep);
 void pki_engine_set_lane(struct pki_engine *engine, int peer, struct pki_ep *lane, int side_fd);
 void pki_engine_set_way(struct pki_engine *engine, int peer, enum pki_mem_kind source, enum pki_mem_kind target,
                         struct pki_ep *ep);
+/* A transport's map, for as long as it takes: may wait for all work of the GPU, so not where a stream waits for an operation. */
+pk_result_t pki_engine_map(struct pki_engine *engine, struct pki_ep *way, const struct pki_export *in, uint64_t *remote);
 /* Low-latency slots: this rank's memory for all peers (NULL without), and where a peer keeps those for this rank, mapped here. */
 pk_result_t pki_engine_ll_export(struct pki_engine *engine, struct pki_export *out, uint64_t *offset);
 pk_result_t pki_engine_ll_import(struct pki_engine *engine, int peer, const struct pki_export *in, uint64_t offset);

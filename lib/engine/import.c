@@ -5,6 +5,7 @@
 
 #include "engine/internal.h"
 
+#define WAYS_MADE 1000 /* another thread may be about it, and new ones come */
 #define RETIRED_MAX 64
 #define RETIRED_BYTES_MAX ((size_t)256 << 20)
 
@@ -46,11 +47,23 @@ static void retire(struct pki_engine *e, struct pki_peer *peer, struct pki_impor
     *import = (struct pki_import){ .id = 0 };
 }
 
+bool pki_streams_rest(const struct pki_engine *e)
+{
+    return pki_list_empty(&e->captured) && !pki_streams_wait();
+}
+
 /* What its owner has freed stays allocated while it is mapped, so not much may gather; but closing it also waits for the program's own
  * kernels, one of which may wait for a transfer that the caller is about to start. */
-bool pki_region_retired_many(const struct pki_engine *e)
+void pki_region_tidy(struct pki_engine *e)
 {
-    return e->nretired >= RETIRED_MAX || e->retired_bytes >= RETIRED_BYTES_MAX;
+    bool many = e->nretired >= RETIRED_MAX || e->retired_bytes >= RETIRED_BYTES_MAX;
+
+    if ((!many && !e->way_blocked) || !pki_list_empty(&e->tasks) || !pki_streams_rest(e))
+        return;
+    pki_region_close_retired(e);
+    if (e->way_blocked)
+        e->gpu->ops->make_way(e->gpu);
+    e->way_blocked = false;
 }
 
 void pki_region_close_retired(struct pki_engine *e)
@@ -119,6 +132,20 @@ pk_result_t pki_region_arrived(struct pki_engine *e, struct pki_peer *peer, uint
     return PK_OK;
 }
 
+pk_result_t pki_engine_map(struct pki_engine *e, struct pki_ep *way, const struct pki_export *in, uint64_t *remote)
+{
+    const struct pki_transport *transport = way->iface->transport;
+    pk_result_t result = transport->map(way, in, remote);
+
+    for (int turn = 0; result == PK_IN_PROGRESS && turn < WAYS_MADE; turn++) {
+        e->gpu->ops->make_way(e->gpu);
+        result = transport->map(way, in, remote);
+    }
+    return result == PK_IN_PROGRESS ? pki_fail(PK_ERR_SYSTEM, NULL, "mappings of freed memory cannot be closed") : result;
+}
+
+/* What stands in the way cannot be closed while a stream waits for an operation: the close would wait for the stream, and the stream,
+ * sooner or later, for this thread. */
 static pk_result_t map(struct pki_engine *e, struct pki_peer *peer, struct pki_import *import)
 {
     struct pki_ep *way = way_of(peer, &import->exported);
@@ -127,7 +154,12 @@ static pk_result_t map(struct pki_engine *e, struct pki_peer *peer, struct pki_i
 
     if (way == NULL || import->pieces_here < import->exported.pieces)
         return pki_fail(PK_ERR_INTERNAL, &where, "region %#x came incomplete", import->id);
-    result = way->iface->transport->map(way, &import->exported, &import->remote);
+    if (pki_streams_rest(e))
+        result = pki_engine_map(e, way, &import->exported, &import->remote);
+    else
+        result = way->iface->transport->map(way, &import->exported, &import->remote);
+    if (result == PK_IN_PROGRESS)
+        e->way_blocked = true;
     if (result != PK_OK)
         return result;
     pki_export_release(&import->exported);
@@ -154,10 +186,10 @@ pk_result_t pki_region_map(struct pki_engine *e, struct pki_peer *peer, uint32_t
     if (import->mapped)
         e->stats.mappings_found++;
     if (!import->mapped) {
-        e->stats.mappings_made++;
         result = map(e, peer, import);
         if (result != PK_OK)
             return result;
+        e->stats.mappings_made++;
     }
     *remote = import->remote;
     return PK_OK;

@@ -35,7 +35,7 @@ struct pki_engine {
     struct pki_iface *ifaces[PKI_IFACES_MAX];
     int nifaces;
     struct pki_list tasks, active, registrations, captured;
-    struct pki_list graph_memory; /* scratch memory of captured collectives */
+    struct pki_list graph_memory; /* scratch memory of captured collectives, and what could not be freed when it should */
     struct pki_list free_xfers, spent_xfers; /* spent: finished in this round of progress */
     struct pki_list ended;     /* tasks to free at the end of the round */
     struct pki_list slabs;
@@ -59,6 +59,7 @@ struct pki_engine {
     struct pki_list retired;    /* mappings to be closed when nothing is under way and they are many */
     uint32_t nretired;
     size_t retired_bytes;
+    bool way_blocked;           /* one of them, or one of another engine's, kept a peer's memory from being mapped */
     struct pki_shared *shared; /* by address */
     uint32_t nshared, shared_cap;
     struct pki_list plans;

@@ -51,7 +51,7 @@ pk_result_t pki_engine_ll_import(struct pki_engine *e, int rank, const struct pk
 
     if (way == NULL)
         return PK_OK; /* no way into its memory: no slots either */
-    result = way->iface->transport->map(way, in, &remote);
+    result = pki_engine_map(e, way, in, &remote);
     if (result != PK_OK)
         return result;
     peer->ll_exported = *in;

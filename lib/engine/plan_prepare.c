@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Before a plan runs and after it: its blocks in memory, the state of its steps, scratch memory. */
+/* Before a plan runs and after it: its blocks in memory, the state of its steps. */
 #include <stdlib.h>
 
 #include "engine/internal.h"
@@ -25,59 +25,6 @@ static size_t step_bytes(const struct pki_task *task, const struct pki_step *ste
 
     (void)pki_plan_block(task, step->kind == PKI_STEP_SEND ? step->src : step->dst, &bytes);
     return bytes;
-}
-
-static struct pki_scratch *free_scratch(struct pki_engine *e, enum pki_mem_kind kind, size_t bytes)
-{
-    struct pki_scratch *empty = NULL;
-
-    for (int i = 0; i < PKI_SCRATCH_MAX; i++) {
-        struct pki_scratch *s = &e->scratch[i];
-
-        if (s->ptr != NULL && !s->busy && s->kind == kind && s->bytes >= bytes)
-            return s;
-        if (!s->busy && (empty == NULL || s->ptr == NULL))
-            empty = s;
-    }
-    return empty;
-}
-
-pk_result_t pki_plan_take_scratch(struct pki_task *task)
-{
-    struct pki_engine *e = task->engine;
-    size_t bytes = task->scratch_stride * task->plan->scratch_blocks + pki_mixed_bytes(task);
-    struct pki_scratch *s = task->scratch == NULL && bytes > 0 ? free_scratch(e, task->kind, bytes) : NULL;
-    struct pki_device *device = task->kind == PKI_MEM_DEVICE ? e->gpu : e->host;
-    void *ptr;
-    pk_result_t result;
-
-    if (task->scratch != NULL || bytes == 0)
-        return PK_OK;
-    if (s == NULL)
-        return PK_IN_PROGRESS;
-    if (s->ptr == NULL || s->kind != task->kind || s->bytes < bytes) {
-        if (s->ptr != NULL) {
-            struct pki_device *old = s->kind == PKI_MEM_DEVICE ? e->gpu : e->host;
-
-            old->ops->free(old, s->ptr);
-            s->ptr = NULL;
-        }
-        result = device->ops->alloc(device, bytes, &ptr);
-        if (result != PK_OK)
-            return result;
-        *s = (struct pki_scratch){ .ptr = ptr, .bytes = bytes, .kind = task->kind };
-    }
-    s->busy = true;
-    task->scratch = s->ptr;
-    return PK_OK;
-}
-
-static void give_scratch(struct pki_task *task)
-{
-    for (int i = 0; i < PKI_SCRATCH_MAX; i++)
-        if (task->scratch != NULL && task->engine->scratch[i].ptr == task->scratch)
-            task->engine->scratch[i].busy = false;
-    task->scratch = NULL;
 }
 
 size_t pki_plan_scratch_stride(const struct pki_plan *plan, const struct pki_request *r)
@@ -120,7 +67,7 @@ void pki_plan_release(struct pki_task *task)
 {
     if (task->plan == NULL)
         return;
-    give_scratch(task);
+    pki_scratch_give(task);
     free(task->steps);
     free(task->ready_steps);
     task->steps = NULL;
@@ -132,7 +79,7 @@ void pki_plan_release(struct pki_task *task)
 
 void pki_plan_abandon(struct pki_task *task)
 {
-    give_scratch(task);
+    pki_scratch_give(task);
     for (uint32_t i = 0; i < task->plan->nsteps; i++) {
         if (task->steps[i].xfer != NULL)
             pki_xfer_free(task->steps[i].xfer);

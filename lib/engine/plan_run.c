@@ -190,7 +190,7 @@ static void drain(struct pki_task *task)
 void pki_plan_resume(struct pki_task *task, uint64_t done)
 {
     struct pki_engine *e = task->engine;
-    pk_result_t result = task->scratch_stride > 0 ? pki_plan_take_scratch(task) : PK_OK;
+    pk_result_t result = task->scratch_stride > 0 ? pki_scratch_take(task) : PK_OK;
 
     if (result != PK_OK) {
         pki_engine_poison(e, result == PK_IN_PROGRESS ? PK_ERR_INTERNAL : result, true);
@@ -221,7 +221,7 @@ static bool is_private(const struct pki_task *task, uint32_t i)
 
 bool pki_plan_run(struct pki_task *task)
 {
-    pk_result_t result = pki_plan_take_scratch(task);
+    pk_result_t result = pki_scratch_take(task);
 
     if (result == PK_IN_PROGRESS)
         return false;

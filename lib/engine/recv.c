@@ -36,6 +36,12 @@ static bool staged(const struct pki_xfer *xfer)
     return xfer->kind == PKI_MEM_DEVICE && pki_stage_receives(xfer->engine, xfer->peer);
 }
 
+/* Granted, and the sender cannot map the memory: it asks for slots all the same. */
+static bool is_refused(const struct pki_xfer *xfer)
+{
+    return xfer->kind == PKI_MEM_DEVICE && xfer->region != 0 && !xfer->ll && xfer->own_word < 0 && xfer->done == 0;
+}
+
 static void take_eager(struct pki_xfer *xfer, const struct pki_msg *msg, const void *payload)
 {
     if (msg->payload != xfer->bytes || msg->sig != xfer->sig) {
@@ -91,7 +97,7 @@ void pki_recv_message(struct pki_xfer *xfer, const struct pki_msg *msg, const vo
             pki_recv_advance(xfer);
         return;
     case PKI_MSG_ASK:
-        if (xfer->state == PKI_XFER_WAIT && staged(xfer))
+        if (xfer->state == PKI_XFER_WAIT && (staged(xfer) || xfer->stage != NULL || is_refused(xfer)))
             pki_stage_asked(xfer, msg);
         else
             broken(xfer, msg);

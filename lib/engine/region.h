@@ -63,7 +63,8 @@ void pki_export_release(struct pki_export *exported);
 bool pki_region_registered(struct pki_engine *engine, const void *ptr, size_t bytes);
 
 /* import.c: a peer's regions */
-/* Where region `id` of the peer is mapped here; [offset, offset + bytes) must lie in it. */
+/* Where region `id` of the peer is mapped here; [offset, offset + bytes) must lie in it. PK_IN_PROGRESS: it cannot be mapped before no
+ * stream waits. */
 pk_result_t pki_region_map(struct pki_engine *engine, struct pki_peer *peer, uint32_t id, uint64_t offset, uint64_t bytes,
                            uint64_t *remote);
 /* The same for the host memory that a GRANT or OFFER names. `here`: where this process has it mapped, else its address at the peer. */
@@ -75,8 +76,8 @@ pk_result_t pki_region_arrived(struct pki_engine *engine, struct pki_peer *peer,
 struct pki_import *pki_region_import(struct pki_peer *peer, uint32_t id);
 /* The peer's memory is gone, or it needs the entry. */
 void pki_region_forgotten(struct pki_engine *engine, struct pki_peer *peer, uint32_t id);
-bool pki_region_retired_many(const struct pki_engine *engine);
 void pki_region_close_retired(struct pki_engine *engine); /* nothing waits in a stream now */
+void pki_region_tidy(struct pki_engine *engine);          /* close what is to be closed, if that is so */
 void pki_region_close_imports(struct pki_peer *peer);
 
 /* shared.c: let a GRANT or OFFER name the transfer's memory as a region that the peer knows. PK_ERR_UNSUPPORTED, without a record: it is

@@ -144,6 +144,25 @@ static void choose_way(struct pki_xfer *xfer, const struct pki_msg *grant, enum 
     xfer->bounce = xfer->kind != target;
 }
 
+/* The receiver's memory cannot be mapped now. It takes the first ASK for word of that. */
+static pk_result_t go_staged(struct pki_xfer *xfer)
+{
+    static atomic_bool said;
+    struct pki_peer *peer = xfer->peer;
+    struct pki_where where = pki_engine_where(xfer->engine, peer->rank, xfer->task);
+
+    xfer->way = peer->way[PKI_MEM_HOST][PKI_MEM_HOST];
+    if (xfer->way == NULL)
+        return pki_fail(PK_ERR_UNSUPPORTED, &where, "the peer's memory cannot be mapped while a stream waits, and there is no other way");
+    xfer->staged = true;
+    xfer->bounce = xfer->kind == PKI_MEM_DEVICE;
+    xfer->engine->stats.mappings_blocked++;
+    if (!atomic_exchange(&said, true))
+        pki_log(PKI_LOG_WARN, &where, "the peer allocated memory where it had freed some that is still mapped here: until no stream waits "
+                "for an operation, such memory is reached through the host");
+    return PK_OK;
+}
+
 void pki_send_granted(struct pki_xfer *xfer, const struct pki_msg *grant)
 {
     enum pki_mem_kind target = (grant->flags & PKI_MSG_FLAG_DEVICE) != 0 ? PKI_MEM_DEVICE : PKI_MEM_HOST;
@@ -163,6 +182,8 @@ void pki_send_granted(struct pki_xfer *xfer, const struct pki_msg *grant)
         return;
     }
     result = resolve(xfer, grant);
+    if (result == PK_IN_PROGRESS)
+        result = go_staged(xfer);
     if (result != PK_OK) {
         pki_engine_poison(xfer->engine, result, true);
         return;

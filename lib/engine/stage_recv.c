@@ -70,6 +70,13 @@ static void piece_place(struct pki_xfer *xfer, struct pki_piece *piece)
     piece->placed = pki_lane_send(xfer->peer, &msg, NULL, e) == PK_OK;
 }
 
+/* Of a transfer that was granted at first a stream of this rank may wait for the word that the sender would have written. */
+static void end_grant(struct pki_xfer *xfer)
+{
+    pki_gate_open(&xfer->finish);
+    pki_slots_give(&xfer->peer->gates, xfer->gate_slot);
+}
+
 static void advance_to(struct pki_xfer *xfer, size_t done)
 {
     if (done == xfer->done)
@@ -77,6 +84,8 @@ static void advance_to(struct pki_xfer *xfer, size_t done)
     xfer->done = done;
     if (done == xfer->bytes)
         xfer->state = PKI_XFER_DONE;
+    if (done == xfer->bytes && xfer->stage != NULL && xfer->gate_slot >= 0)
+        end_grant(xfer);
     pki_xfer_progressed(xfer);
 }
 
@@ -93,7 +102,7 @@ void pki_stage_recv(struct pki_xfer *xfer)
         if (!piece->placed && i - stage->tail < PKI_STAGE_PIECES)
             piece_place(xfer, piece);
         in_order = piece->placed; /* the sender takes slots in the order in which it asked */
-        if (piece->filled && !piece->copying && !piece->ended)
+        if (piece->filled && !piece->copying && !piece->ended && pki_gate_is_open(&xfer->start))
             (void)pki_stage_copy_start(e, &e->in, piece, xfer->addr + piece->offset, pki_stage_slot_at(&e->in, piece->slot));
         piece->ended |= pki_stage_copy_ended(e, piece);
     }

@@ -167,8 +167,7 @@ pk_result_t pki_engine_start_all(struct pki_engine *e, const struct pki_request 
     if (result != PK_OK)
         return result;
     pki_engine_lock(e);
-    if (pki_region_retired_many(e) && pki_list_empty(&e->tasks) && pki_list_empty(&e->captured) && !pki_streams_wait())
-        pki_region_close_retired(e);
+    pki_region_tidy(e);
     if (e->gpu != NULL)
         e->gpu->ops->enter(e->gpu); /* once for all calls of the driver */
     if (pki_capture_wanted(e, requests, n, &result)) {

@@ -175,8 +175,13 @@ pk_result_t pki_task_resume(struct pki_engine *engine, const struct pki_request 
 /* plan_prepare.c */
 char *pki_plan_block(const struct pki_task *task, struct pki_ref ref, size_t *bytes);
 size_t pki_plan_scratch_stride(const struct pki_plan *plan, const struct pki_request *request); /* bytes of a block; 0: none */
-/* PK_IN_PROGRESS: so many collectives are at work that this one has to wait for one of them. */
-pk_result_t pki_plan_take_scratch(struct pki_task *task);
+/* scratch.c. PK_IN_PROGRESS: so many collectives are at work that this one has to wait for one of them. */
+pk_result_t pki_scratch_take(struct pki_task *task);
+void pki_scratch_give(struct pki_task *task);
+/* GPU memory that is not needed any more: freed now, or with the engine. */
+void pki_scratch_drop(struct pki_engine *engine, void *ptr, size_t bytes);
+bool pki_scratch_keep(struct pki_engine *engine, void *ptr, size_t bytes); /* with the engine; false: no memory */
+/* plan_run.c, plan_prepare.c */
 pk_result_t pki_plan_prepare(struct pki_task *task);
 void pki_plan_release(struct pki_task *task);
 void pki_plan_abandon(struct pki_task *task); /* free the transfers of an unfinished plan */
@@ -223,6 +228,7 @@ void pki_stream_move(struct pki_task *task);         /* what the stream itself m
 void pki_stream_end(struct pki_task *task, struct pki_list *made); /* waits, for all of `made` in the same stream at once */
 void pki_stream_left(struct pki_task *task);         /* the task has ended: its wait is over */
 void pki_stream_waits(uint64_t *pending, uint64_t *most); /* of the process */
+bool pki_streams_rest(const struct pki_engine *engine); /* no stream waits, and no graph of this engine's ever will (import.c) */
 bool pki_streams_wait(void); /* may a stream of the process wait for a peer because of an operation? Graphs are not counted */
 
 /* capture.c */

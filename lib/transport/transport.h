@@ -180,7 +180,8 @@ struct pki_transport {
     /* Make local memory reachable: describe it, for the peer's map. Descriptors in *out are the caller's to close and free. */
     pk_result_t (*reg)(struct pki_iface *iface, const struct pki_mem *mem, struct pki_export *out);
     void (*dereg)(struct pki_iface *iface, const struct pki_export *exported);
-    /* Make a peer's memory reachable from here: `remote` + offset is what put takes. unmap when no put uses it. */
+    /* Make a peer's memory reachable from here: `remote` + offset is what put takes. unmap when no put uses it. PK_IN_PROGRESS: not
+     * before the device has made way (device.h). */
     pk_result_t (*map)(struct pki_ep *ep, const struct pki_export *in, uint64_t *remote);
     void (*unmap)(struct pki_ep *ep, const struct pki_export *in, uint64_t remote);
 

@@ -78,6 +78,8 @@ struct fc_state {
     enum { FC_QUEUES_OFF, FC_QUEUES_PROCESS, FC_QUEUES_CONTEXT } queues;
     bool trace, protect, corrupt;
     unsigned jitter_us, depth;
+    unsigned stuck_s;     /* how long a call waits for streams before it says so */
+    const char *sync;     /* names of entry points that wait for the context as freeing does */
     size_t memory_bytes;
     atomic_ulong stats[FC_STATS];
 };
@@ -87,6 +89,7 @@ struct fc_thread {
     int depth;
     CUstreamCaptureMode mode;
     bool in_callback;
+    const char *call;
 };
 
 extern struct fc_state fc;
@@ -95,6 +98,7 @@ extern _Thread_local struct fc_thread fc_self;
 /* Every entry point begins and ends with these. enter: may the call go on? leave: traces, returns its argument. */
 CUresult fc_enter(const char *name, unsigned need);
 CUresult fc_leave(const char *name, CUresult result);
+const char *fc_call(void); /* the entry point that the thread is in */
 void fc_trace(const char *format, ...) __attribute__((format(printf, 1, 2)));
 struct fc_ctx *fc_current(void);
 void fc_lock(void);
@@ -133,6 +137,7 @@ struct fc_range {
     unsigned sync_memops;
     struct fc_handle *handle; /* VMM */
     CUipcMemHandle ipc;       /* IPC: what it was opened from */
+    uint64_t block;           /* cuMemAlloc: it lies in; 0: none */
 };
 
 /* What an address is, for an operation of `bytes` bytes. */
@@ -156,6 +161,12 @@ void fc_range_remove(struct fc_range *range);
 /* Map `fd` for device memory: the pointer's side and the alias. fd -1: reserve both sides only. */
 int fc_map(int fd, size_t bytes, size_t alignment, uintptr_t *base, char **alias);
 void fc_unmap(uintptr_t base, char *alias, size_t bytes);
+/* The same at an address that was reserved; it stays so when it is unmapped. */
+int fc_map_at(int fd, size_t bytes, uintptr_t base, char **alias);
+void fc_unmap_at(uintptr_t base, char *alias, size_t bytes);
+uintptr_t fc_reserve(size_t bytes, size_t alignment); /* 0: none */
+/* Where in which block an allocation is to lie; 0: it has none. */
+uintptr_t fc_block_place(int device, size_t bytes, uint64_t *block);
 size_t fc_round(size_t bytes, size_t to);
 void fc_wait_before_free(struct fc_ctx *ctx); /* drops the lock meanwhile */
 void fc_ipc_drop(struct fc_range *range);

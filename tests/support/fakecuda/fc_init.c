@@ -94,6 +94,8 @@ static void read_environment(void)
     fc.jitter_us = (unsigned)env_long("FAKECUDA_JITTER_US", 0);
     fc.depth = (unsigned)env_long("FAKECUDA_DEPTH", 1024);
     fc.memory_bytes = (size_t)env_long("FAKECUDA_MEMORY_MB", 16384) << 20;
+    fc.stuck_s = (unsigned)env_long("FAKECUDA_STUCK_S", 10);
+    fc.sync = getenv("FAKECUDA_SYNC");
     fc.connections = (int)env_long("CUDA_DEVICE_MAX_CONNECTIONS", 8);
     if (fc.depth < 2)
         fc.depth = 2;
@@ -206,6 +208,19 @@ static CUresult check_state(unsigned need)
     return result;
 }
 
+const char *fc_call(void)
+{
+    return fc_self.call != NULL ? fc_self.call : "a thread of the driver";
+}
+
+/* Is it one of those that are to wait for all work of the context? */
+static bool is_synchronous(const char *name)
+{
+    const char *found = fc.sync != NULL ? strstr(fc.sync, name) : NULL;
+
+    return found != NULL && (found == fc.sync || found[-1] == ',') && (found[strlen(name)] == ',' || found[strlen(name)] == '\0');
+}
+
 CUresult fc_enter(const char *name, unsigned need)
 {
     CUresult result;
@@ -216,6 +231,12 @@ CUresult fc_enter(const char *name, unsigned need)
         result = CUDA_ERROR_NOT_PERMITTED;
     if (result == CUDA_SUCCESS)
         result = check_state(need);
+    fc_self.call = name;
+    if (result == CUDA_SUCCESS && fc_current() != NULL && is_synchronous(name)) {
+        fc_lock();
+        fc_wait_ctx(fc_current());
+        fc_unlock();
+    }
     return result;
 }
 

@@ -15,7 +15,7 @@
 struct wire_handle {
     uint32_t magic;
     int32_t pid, fd, physical;
-    uint64_t inode, id, bytes, mapped_bytes;
+    uint64_t inode, id, bytes, mapped_bytes, base, block;
 };
 _Static_assert(sizeof(struct wire_handle) <= sizeof(CUipcMemHandle), "fits the driver's handle");
 
@@ -34,6 +34,8 @@ static CUresult handle_of(CUipcMemHandle *handle, uintptr_t address)
     wire.id = r->id;
     wire.bytes = r->bytes;
     wire.mapped_bytes = r->mapped_bytes;
+    wire.base = r->base;
+    wire.block = r->block;
     memset(handle, 0, sizeof *handle);
     memcpy(handle->reserved, &wire, sizeof wire);
     return CUDA_SUCCESS;
@@ -88,6 +90,26 @@ static struct fc_range *find_opened(const CUipcMemHandle *handle, const struct f
     return NULL;
 }
 
+/* The driver takes a mapping of what lay there before in the same block for this one, and refuses. */
+static bool is_in_the_way(const struct fc_range *r, const struct wire_handle *wire)
+{
+    struct wire_handle old;
+
+    memcpy(&old, r->ipc.reserved, sizeof old);
+    return wire->block != 0 && old.block == wire->block && old.pid == wire->pid && old.base < wire->base + wire->mapped_bytes &&
+           wire->base < old.base + old.mapped_bytes;
+}
+
+static bool is_taken(const struct wire_handle *wire, const struct fc_ctx *ctx)
+{
+    struct fc_range *r;
+
+    for (size_t i = 0; (r = fc_range_at(i)) != NULL; i++)
+        if (r->kind == FC_IPC && r->ctx == ctx && is_in_the_way(r, wire))
+            return true;
+    return false;
+}
+
 static CUresult map_remote(const CUipcMemHandle *handle, const struct wire_handle *wire, struct fc_range **range)
 {
     struct fc_range *r = calloc(1, sizeof *r);
@@ -135,7 +157,9 @@ static CUresult open_handle(CUdeviceptr *pointer, const CUipcMemHandle *handle, 
         return CUDA_ERROR_INVALID_CONTEXT;
     fc_lock();
     r = find_opened(handle, fc_current());
-    if (r == NULL)
+    if (r == NULL && is_taken(&wire, fc_current()))
+        result = CUDA_ERROR_ALREADY_MAPPED;
+    else if (r == NULL)
         result = map_remote(handle, &wire, &r);
     if (result == CUDA_SUCCESS) {
         r->refs++;

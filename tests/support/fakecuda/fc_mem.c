@@ -32,14 +32,27 @@ static void fill(struct fc_range *r)
 
 static CUresult back_with_memfd(struct fc_range *r)
 {
+    int failed = -1;
+
     r->fd = memfd_create("fakecuda", MFD_CLOEXEC);
     if (r->fd < 0)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    if (ftruncate(r->fd, (off_t)r->mapped_bytes) != 0 || fc_map(r->fd, r->mapped_bytes, PAGE, &r->base, &r->alias) != 0) {
+    r->base = fc_block_place(r->device, r->mapped_bytes, &r->block);
+    if (ftruncate(r->fd, (off_t)r->mapped_bytes) == 0)
+        failed = r->block != 0 ? fc_map_at(r->fd, r->mapped_bytes, r->base, &r->alias)
+                               : fc_map(r->fd, r->mapped_bytes, PAGE, &r->base, &r->alias);
+    if (failed != 0)
         close(r->fd);
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    }
-    return CUDA_SUCCESS;
+    return failed != 0 ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
+}
+
+static void unmap(const struct fc_range *r)
+{
+    if (r->block != 0)
+        fc_unmap_at(r->base, r->alias, r->mapped_bytes);
+    else
+        fc_unmap(r->base, r->alias, r->mapped_bytes);
+    close(r->fd);
 }
 
 static CUresult device_alloc(CUdeviceptr *pointer, size_t bytes)
@@ -77,8 +90,7 @@ static CUresult device_alloc(CUdeviceptr *pointer, size_t bytes)
     return CUDA_SUCCESS;
 
 err_unmap:
-    fc_unmap(r->base, r->alias, r->mapped_bytes);
-    close(r->fd);
+    unmap(r);
 err_unlock:
     fc_unlock();
     free(r);
@@ -97,8 +109,7 @@ CUresult cuMemAlloc_v2(CUdeviceptr *dptr, size_t bytesize)
 static void device_drop(struct fc_range *r)
 {
     fc_range_remove(r);
-    fc_unmap(r->base, r->alias, r->mapped_bytes);
-    close(r->fd);
+    unmap(r);
     r->ctx->bytes_used -= r->mapped_bytes;
     free(r);
 }

@@ -162,22 +162,43 @@ static char *reserve(size_t bytes, size_t alignment)
     return aligned;
 }
 
-int fc_map(int fd, size_t bytes, size_t alignment, uintptr_t *base, char **alias)
+uintptr_t fc_reserve(size_t bytes, size_t alignment)
+{
+    return (uintptr_t)reserve(bytes, alignment);
+}
+
+int fc_map_at(int fd, size_t bytes, uintptr_t base, char **alias)
 {
     int prot = fd >= 0 ? PROT_READ | PROT_WRITE : PROT_NONE;
     int flags = fd >= 0 ? MAP_SHARED : MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+    void *address = fc.protect ? NULL : (void *)base; // NOLINT(performance-no-int-to-ptr)
+    char *seen = mmap(address, bytes, prot, fc.protect ? flags : flags | MAP_FIXED, fd, 0);
+
+    if (seen == MAP_FAILED)
+        return -1;
+    *alias = seen;
+    return 0;
+}
+
+void fc_unmap_at(uintptr_t base, char *alias, size_t bytes)
+{
+    if ((uintptr_t)alias != base)
+        munmap(alias, bytes);
+    else if (mmap(alias, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) == MAP_FAILED)
+        abort();
+}
+
+int fc_map(int fd, size_t bytes, size_t alignment, uintptr_t *base, char **alias)
+{
     char *address = reserve(bytes, alignment);
-    char *seen;
 
     if (address == NULL)
         return -1;
-    seen = fc.protect ? mmap(NULL, bytes, prot, flags, fd, 0) : mmap(address, bytes, prot, flags | MAP_FIXED, fd, 0);
-    if (seen == MAP_FAILED) {
+    if (fc_map_at(fd, bytes, (uintptr_t)address, alias) != 0) {
         munmap(address, bytes);
         return -1;
     }
     *base = (uintptr_t)address;
-    *alias = seen;
     return 0;
 }
 

@@ -3,9 +3,11 @@
 #include "fakecuda.h"
 
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 static struct fc_stream *streams; /* the closing ones too, until they are empty */
 static struct fc_stream *reaper;
@@ -301,13 +303,43 @@ CUresult fc_submit(struct fc_stream *stream, struct fc_op *op)
     return CUDA_SUCCESS;
 }
 
+/* A call that waits for what this very thread was to open would wait for ever, and say nothing. */
+static void say_stuck(const struct fc_stream *s)
+{
+    const struct fc_op *op = s->head != NULL ? s->head->op : NULL;
+
+    fprintf(stderr, "fakecuda %d: %s has waited %u s for stream %llu, which has %llu operations to do and is at ", (int)getpid(),
+            fc_call(), fc.stuck_s, (unsigned long long)s->id, (unsigned long long)(s->submitted - s->completed));
+    if (op != NULL && op->kind == FC_OP_WAIT)
+        fprintf(stderr, "a wait for %#llx at %#lx\n", (unsigned long long)op->word.value, (unsigned long)op->word.address);
+    else if (op != NULL && op->kind == FC_OP_KERNEL)
+        fprintf(stderr, "kernel %s\n", op->launch.kernel->name);
+    else
+        fprintf(stderr, "an operation of kind %d\n", op != NULL ? (int)op->kind : -1);
+}
+
+static void wait_change_watched(const struct fc_stream *s, int64_t since_ns, bool *said)
+{
+    struct timespec until;
+
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec++;
+    (void)pthread_cond_timedwait(&fc.changed, &fc.lock, &until);
+    if (*said || fc_now_ns() - since_ns < (int64_t)fc.stuck_s * 1000000000)
+        return;
+    say_stuck(s);
+    *said = true;
+}
+
 void fc_wait_done(struct fc_stream *stream)
 {
     uint64_t target = stream->submitted;
+    int64_t since_ns = fc_now_ns();
+    bool said = fc.stuck_s == 0;
 
     stream->pins++;
     while (stream->completed < target)
-        pthread_cond_wait(&fc.changed, &fc.lock);
+        wait_change_watched(stream, since_ns, &said);
     stream->pins--;
     if (stream->closing && stream->pins == 0) {
         if (stream->started)

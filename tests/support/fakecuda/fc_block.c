@@ -1,0 +1,78 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Where short allocations lie: side by side in blocks of 2 MiB, in the first gap that is long enough. A block is never given back, so that
+ * an address is soon used again, for memory of another length: what programs do to those who keep mappings of it.
+ */
+#include "fakecuda.h"
+
+#include <stdlib.h>
+#include <sys/mman.h>
+
+#define BLOCK_BYTES FC_GRANULARITY
+#define SHORT_MAX ((size_t)1 << 20)
+
+struct block {
+    struct block *next;
+    uintptr_t base;
+    int device;
+    uint64_t id;
+};
+
+static struct block *blocks;
+static uint64_t last_id;
+
+static struct block *block_new(int device)
+{
+    struct block *b = calloc(1, sizeof *b);
+    struct block **last = &blocks;
+
+    if (b == NULL)
+        return NULL;
+    b->base = fc_reserve(BLOCK_BYTES, BLOCK_BYTES);
+    if (b->base == 0) {
+        free(b);
+        return NULL;
+    }
+    b->device = device;
+    b->id = ++last_id;
+    while (*last != NULL)
+        last = &(*last)->next;
+    *last = b;
+    return b;
+}
+
+/* The first gap of so many bytes; 0: there is none. */
+static uintptr_t gap_in(const struct block *b, size_t bytes)
+{
+    uintptr_t address = b->base;
+
+    while (address + bytes <= b->base + BLOCK_BYTES) {
+        const struct fc_range *r = fc_range_overlap(address, bytes);
+
+        if (r == NULL)
+            return address;
+        address = r->base + r->mapped_bytes;
+    }
+    return 0;
+}
+
+uintptr_t fc_block_place(int device, size_t bytes, uint64_t *block)
+{
+    uintptr_t address = 0;
+    struct block *b;
+
+    if (bytes > SHORT_MAX)
+        return 0;
+    for (b = blocks; b != NULL; b = b->next) {
+        address = b->device == device ? gap_in(b, bytes) : 0;
+        if (address != 0)
+            break;
+    }
+    if (b == NULL) {
+        b = block_new(device);
+        address = b != NULL ? b->base : 0;
+    }
+    if (address != 0)
+        *block = b->id;
+    return address;
+}

@@ -175,16 +175,17 @@ pk_result_t pki_task_resume(struct pki_engine *engine, const struct pki_request 
 /* plan_prepare.c */
 char *pki_plan_block(const struct pki_task *task, struct pki_ref ref, size_t *bytes);
 size_t pki_plan_scratch_stride(const struct pki_plan *plan, const struct pki_request *request); /* bytes of a block; 0: none */
-/* scratch.c. PK_IN_PROGRESS: so many collectives are at work that this one has to wait for one of them. */
+pk_result_t pki_plan_prepare(struct pki_task *task);
+void pki_plan_release(struct pki_task *task);
+void pki_plan_abandon(struct pki_task *task); /* free the transfers of an unfinished plan */
+
+/* scratch.c */
+/* PK_IN_PROGRESS: so many collectives are at work that this one has to wait for one of them. */
 pk_result_t pki_scratch_take(struct pki_task *task);
 void pki_scratch_give(struct pki_task *task);
 /* GPU memory that is not needed any more: freed now, or with the engine. */
 void pki_scratch_drop(struct pki_engine *engine, void *ptr, size_t bytes);
 bool pki_scratch_keep(struct pki_engine *engine, void *ptr, size_t bytes); /* with the engine; false: no memory */
-/* plan_run.c, plan_prepare.c */
-pk_result_t pki_plan_prepare(struct pki_task *task);
-void pki_plan_release(struct pki_task *task);
-void pki_plan_abandon(struct pki_task *task); /* free the transfers of an unfinished plan */
 
 /* plan_run.c */
 bool pki_plan_run(struct pki_task *task); /* false: it cannot start yet */

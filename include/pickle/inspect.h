@@ -134,6 +134,17 @@ PK_API pk_result_t pk_topology_dump(const pk_comm_t *comm, char *text, size_t ca
  */
 PK_API pk_result_t pk_config_dump(const pk_comm_t *comm, char *text, size_t capacity, size_t *needed);
 
+/**
+ * Write what the communicator's unfinished operations wait for, as lines of text: one for each operation (name, number, how it is done, for how
+ * long it has been going on), under it one for each step that has begun and not ended (which peer, how many bytes, which message or
+ * word it waits for). For bug reports and for watchdogs; the wording may change.
+ * @param comm, text, needed  as for pk_topology_dump; comm must not be NULL
+ * @return PK_OK; PK_ERR_ARG
+ * Any thread, at any time before pk_comm_destroy; waits 100 ms at most, and where another thread is inside the library for longer, the text
+ * says that. Since 0.2.
+ */
+PK_API pk_result_t pk_pending_dump(const pk_comm_t *comm, char *text, size_t capacity, size_t *needed);
+
 /** Receives one log line without newline. Called from any thread, must not call the library, must not keep `line`. */
 typedef void (*pk_log_callback_t)(void *arg, int level, const char *line);
 

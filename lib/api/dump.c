@@ -20,6 +20,18 @@ pk_result_t pk_topology_dump(const pk_comm_t *comm, char *text, size_t capacity,
     return result == PK_OK ? pki_topology_dump(comm, text, capacity, needed) : result;
 }
 
+pk_result_t pk_pending_dump(const pk_comm_t *comm, char *text, size_t capacity, size_t *needed)
+{
+    struct pki_where call = PKI_CALL("pending_dump");
+    pk_result_t result = check(comm, text, capacity, &call);
+
+    if (result == PK_OK && comm == NULL)
+        result = pki_fail(PK_ERR_ARG, &call, "comm is null");
+    if (result == PK_OK)
+        pki_engine_pending(comm->engine, text, capacity, needed);
+    return result;
+}
+
 pk_result_t pk_config_dump(const pk_comm_t *comm, char *text, size_t capacity, size_t *needed)
 {
     struct pki_where call = PKI_CALL("config_dump");

@@ -116,6 +116,8 @@ pk_result_t pki_engine_finish(struct pki_engine *engine, struct pki_list *blocki
 pk_result_t pki_engine_explain(struct pki_engine *engine, const struct pki_request *request, enum pki_mem_kind kind,
                                pk_explanation_t *out);
 void pki_engine_stats(struct pki_engine *engine, pk_stats_t *stats);
+/* What unfinished operations wait for, as text (pk_pending_dump). */
+void pki_engine_pending(struct pki_engine *engine, char *text, size_t capacity, size_t *needed);
 
 pk_result_t pki_engine_register(struct pki_engine *engine, void *ptr, size_t bytes);
 pk_result_t pki_engine_deregister(struct pki_engine *engine, void *ptr, size_t bytes);

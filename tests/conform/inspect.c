@@ -115,6 +115,26 @@ static void explanations(struct rank *r)
            "pk_explain(root = size)");
 }
 
+/* A receive that nobody has sent to yet is told of, with its peer. */
+static void pending(struct rank *r)
+{
+    int previous = (r->rank + r->size - 1) % r->size, next = (r->rank + 1) % r->size;
+    float sent = (float)r->rank, got = -1;
+    char text[4096], wanted[64];
+    size_t needed = 0;
+
+    expect(r, pk_recv(&got, 1, PK_F32, previous, r->comm, r->streams[END_HOST]), PK_OK, "pk_recv");
+    expect(r, pk_pending_dump(r->comm, text, sizeof text, &needed), PK_OK, "pk_pending_dump");
+    snprintf(wanted, sizeof wanted, "receive from rank %d, 4 bytes", previous);
+    if (strstr(text, wanted) == NULL || needed != strlen(text) + 1)
+        fail(r, "pk_pending_dump says nothing of it: %.200s", text);
+    expect(r, pk_barrier(r->comm, PK_BLOCKING), PK_OK, "pk_barrier");
+    expect(r, pk_send(&sent, 1, PK_F32, next, r->comm, PK_BLOCKING), PK_OK, "pk_send");
+    expect(r, pk_stream_synchronize(r->streams[END_HOST]), PK_OK, "pk_stream_synchronize");
+    if (got != (float)previous)
+        fail(r, "%g came from rank %d", (double)got, previous);
+}
+
 void run_inspection(struct rank *rank)
 {
     static const struct special cases[] = {
@@ -122,6 +142,7 @@ void run_inspection(struct rank *rank)
         { "inspect: steps announced and counted", steps },
         { "inspect: bytes counted", bytes },
         { "inspect: explanations", explanations },
+        { "inspect: what is pending", pending },
     };
 
     run_special(rank, cases, sizeof cases / sizeof cases[0]);

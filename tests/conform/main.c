@@ -2,11 +2,15 @@
 /* pickle-conform: does the library do what its headers say? Through the public API alone; ranks are threads or processes. */
 #include "conform.h"
 
+#include <dirent.h>
+#include <execinfo.h>
 #include <getopt.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -145,6 +149,49 @@ static void take_line(void *arg, int level, const char *line)
         fprintf(stderr, "%d %s\n", level, line);
 }
 
+static void print_stack(int signal_number)
+{
+    void *frames[48];
+    int n = backtrace(frames, 48);
+
+    (void)signal_number;
+    backtrace_symbols_fd(frames, n, STDOUT_FILENO);
+    (void)!write(STDOUT_FILENO, "\n", 1);
+}
+
+/* Where every thread is: one may be inside the driver, or hold a lock. */
+static void print_stacks(void)
+{
+    struct sigaction action = { .sa_handler = print_stack, .sa_flags = SA_RESTART };
+    DIR *tasks = opendir("/proc/self/task");
+    struct dirent *entry;
+
+    sigaction(SIGUSR2, &action, NULL);
+    while (tasks != NULL && (entry = readdir(tasks)) != NULL) {
+        long tid = strtol(entry->d_name, NULL, 10);
+
+        if (tid <= 0 || tid == syscall(SYS_gettid))
+            continue;
+        printf("thread %ld:\n", tid);
+        fflush(stdout);
+        syscall(SYS_tgkill, getpid(), tid, SIGUSR2);
+        usleep(50000); /* one after the other */
+    }
+    if (tasks != NULL)
+        closedir(tasks);
+}
+
+static void print_hang(const struct rank *rank)
+{
+    static char text[64 << 10];
+
+    printf("HUNG rank %d for %u s in %s\n", rank->rank, rank->config->watchdog_s, rank->watch->what);
+    if (rank->comm != NULL && pk_pending_dump(rank->comm, text, sizeof text, NULL) == PK_OK)
+        printf("%s", text);
+    print_stacks();
+    fflush(stdout);
+}
+
 /* Ends the process, with a core file where those are wanted, when a rank of it takes too long over a case. */
 static void *watch(void *arg)
 {
@@ -158,8 +205,8 @@ static void *watch(void *arg)
 
             pthread_mutex_lock(&w->lock);
             if (w->since_ns != 0 && monotonic_ns() - w->since_ns > limit_ns) {
-                printf("HUNG rank %d for %u s in %s\n", program->ranks[r].rank, program->config.watchdog_s, w->what);
-                fflush(stdout);
+                print_hang(&program->ranks[r]);
+                sleep(2); /* the other ranks, if processes, say what they wait for too */
                 abort();
             }
             pthread_mutex_unlock(&w->lock);

@@ -27,14 +27,19 @@ static unsigned long ranges(void)
     return stat != NULL ? stat("ranges") : 0;
 }
 
-static void exchange(struct gpu_rank *self, char *source, char *target, size_t bytes)
+static void exchange_in(struct gpu_rank *self, char *source, char *target, size_t bytes, pk_stream_t stream)
 {
     int other = 1 - self->rank;
 
     must_be_ok(pk_group_start(), "pk_group_start");
-    must_be_ok(pk_send(source, bytes, PK_UINT8, other, self->comm, PK_BLOCKING), "pk_send");
-    must_be_ok(pk_recv(target, bytes, PK_UINT8, other, self->comm, PK_BLOCKING), "pk_recv");
+    must_be_ok(pk_send(source, bytes, PK_UINT8, other, self->comm, stream), "pk_send");
+    must_be_ok(pk_recv(target, bytes, PK_UINT8, other, self->comm, stream), "pk_recv");
     must_be_ok(pk_group_end(), "pk_group_end");
+}
+
+static void exchange(struct gpu_rank *self, char *source, char *target, size_t bytes)
+{
+    exchange_in(self, source, target, bytes, PK_BLOCKING);
 }
 
 static void different(struct gpu_rank *self)
@@ -92,8 +97,18 @@ static void alive(struct gpu_rank *self)
     gpu_free(source);
 }
 
-static void same_address(struct gpu_rank *self)
+static uint64_t blocked(const struct gpu_rank *self)
 {
+    pk_stats_t stats = { .struct_size = sizeof stats };
+
+    must_be_ok(pk_comm_stats(self->comm, &stats), "pk_comm_stats");
+    return stats.mappings_blocked;
+}
+
+/* The peer still maps what lay there; while its stream waits for this very transfer it cannot let go of it. */
+static void same_address(struct gpu_rank *self, pk_stream_t stream, const char *how)
+{
+    uint64_t blocked_before = blocked(self);
     char *source = gpu_alloc(64 * BYTES), *last = NULL;
     unsigned wrong = 0, again = 0;
 
@@ -106,12 +121,19 @@ static void same_address(struct gpu_rank *self)
         pattern_to_gpu(source, bytes, (uint64_t)(7000 + 2 * i + self->rank));
         ranks_meet();
         /* The peers agree on what is left of the longer beginning. */
-        exchange(self, source, target + at, bytes - at);
+        exchange_in(self, source, target + at, bytes - at, stream);
+        if (stream.kind == PK_STREAM_KIND_CUDA && !stream_idle_within(self->stream, 20000, NULL)) {
+            report(false, "rank %d: freed and allocated again, %s: turn %d does not end", self->rank, how, i);
+            exit(1);
+        }
         wrong += pattern_wrong_on_gpu(target + at, bytes - at, (uint64_t)(7001 + 2 * i - self->rank)) != bytes - at;
         gpu_free(target);
     }
     gpu_free(source);
-    report(wrong == 0, "rank %d: freed and allocated again: %u times at the same address, %u wrong", self->rank, again, wrong);
+    report(wrong == 0, "rank %d: freed and allocated again, %s: %u times at the same address, %llu times through the host, %u wrong", self->rank,
+           how, again, (unsigned long long)(blocked(self) - blocked_before), wrong);
+    if (gpu_is_software())
+        report((blocked(self) > blocked_before) == (stream.kind == PK_STREAM_KIND_CUDA), "rank %d: %s: a mapping was in the way", self->rank, how);
 }
 
 static void replaced_pieces(struct gpu_rank *self)
@@ -138,7 +160,8 @@ static int rank_main(void)
     struct gpu_rank self;
 
     gpu_rank_open(&self, PK_SM_DEFAULT, 30000);
-    same_address(&self);
+    same_address(&self, PK_BLOCKING, "blocking");
+    same_address(&self, self.in_stream, "in a stream");
     replaced_pieces(&self);
     different(&self);
     alive(&self);

@@ -52,6 +52,7 @@ static void try_inspection(pk_comm_t *comm)
     expect_refused(pk_comm_stats(comm, &stats), "pk_comm_stats");
     expect_refused(pk_explain(comm, PK_OP_ALLREDUCE, 1, PK_F32, PK_MEM_HOST, 0, 0, &explanation), "pk_explain");
     expect_refused(pk_config_dump(comm, text, sizeof text, &needed), "pk_config_dump");
+    expect_refused(pk_pending_dump(comm, text, sizeof text, &needed), "pk_pending_dump");
     expect_refused(pk_topology_dump(comm, text, sizeof text, &needed), "pk_topology_dump");
 }
 

@@ -78,6 +78,7 @@ static void others_without(pk_comm_t *none)
     REFUSED(pk_explain(none, PK_OP_ALLREDUCE, 4, PK_F32, PK_MEM_HOST, 0, 0, &explanation));
     REFUSED(pk_comm_stats(none, &stats));
     REFUSED(pk_config_dump(none, NULL, 0, NULL));
+    REFUSED(pk_pending_dump(none, NULL, 0, NULL));
     REFUSED(pk_register(none, in, sizeof in));
     REFUSED(pk_deregister(none, in, sizeof in));
     REFUSED(pk_mem_alloc(none, 4, &memory));
@@ -112,6 +113,7 @@ static void null_outputs(pk_comm_t *c)
     REFUSED(pk_comm_stats(c, NULL));
     REFUSED(pk_topology_dump(c, NULL, 4, NULL));
     REFUSED(pk_config_dump(c, NULL, 4, NULL));
+    REFUSED(pk_pending_dump(c, NULL, 4, NULL));
     REFUSED(pk_register(c, NULL, 4));
     REFUSED(pk_deregister(c, NULL, 4));
     REFUSED(pk_mem_alloc(c, 4, NULL));

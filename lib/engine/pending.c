@@ -1,0 +1,121 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What unfinished operations wait for, in words: for bug reports. */
+#include <time.h>
+
+#include "engine/internal.h"
+#include "engine/stage.h"
+#include "util/text.h"
+
+#define LOCK_TURNS 100 /* milliseconds */
+
+static void add_gate(struct pki_text *out, const char *name, const struct pki_gate *gate)
+{
+    if (gate->word == NULL)
+        return;
+    pki_text_add(out, ", %s %s (word %u, opens at %u)", name, pki_gate_is_open(gate) ? "open" : "shut",
+                 atomic_load_explicit(gate->word, memory_order_relaxed), gate->value);
+}
+
+static void add_pieces(struct pki_text *out, const struct pki_stage *stage)
+{
+    for (unsigned i = stage->tail; i != stage->head; i++) {
+        const struct pki_piece *piece = &stage->pieces[i % (2 * PKI_STAGE_PIECES)];
+
+        pki_text_add(out, ", piece of %zu at %zu: slot %d%s%s%s%s%s%s", piece->len, piece->offset, piece->slot, piece->asked ? " asked" : "",
+                     piece->placed ? " placed" : "", piece->copying ? " copying" : "", piece->filled ? " filled" : "",
+                     piece->moving ? " moving" : "", piece->ended ? " ended" : "");
+    }
+}
+
+static void add_xfer(struct pki_text *out, const struct pki_xfer *xfer)
+{
+    static const char *const states[] = { "not posted", "has to speak to the peer", "waits for the peer", "moves", "done" };
+    static const char *const kinds[] = { "host", "device" };
+
+    pki_text_add(out, "%s rank %d, %zu bytes of %s memory, %s; ready %zu, issued %zu, done %zu", xfer->is_send ? "send to" : "receive from",
+                 xfer->peer->rank, xfer->bytes, kinds[xfer->kind], states[xfer->state], xfer->ready, xfer->issued, xfer->done);
+    pki_text_add(out, "%s%s%s%s%s%s%s%s", xfer->way != NULL ? ", by " : "", xfer->way != NULL ? xfer->way->iface->transport->name : "",
+                 xfer->ll ? ", low-latency slot" : "", xfer->in_stream ? ", the stream moves it" : "", xfer->staged ? ", staged" : "",
+                 xfer->bounce ? ", by own slots" : "", xfer->opened ? ", buffer free" : "", xfer->wanted ? ", wanted" : "");
+    add_gate(out, "start", &xfer->start);
+    add_gate(out, "finish", &xfer->finish);
+    if (xfer->stage != NULL)
+        add_pieces(out, xfer->stage);
+    pki_text_add(out, "\n");
+}
+
+static void add_steps(struct pki_text *out, const struct pki_task *task)
+{
+    static const char *const names[] = { "send", "recv", "recv_reduce", "copy", "reduce", "fused" };
+    unsigned idle = 0;
+
+    for (uint32_t i = 0; i < task->plan->nsteps; i++) {
+        const struct pki_step_state *state = &task->steps[i];
+
+        if (state->complete)
+            continue;
+        if (!state->started && state->finish_bytes <= state->done && !state->starved) {
+            idle++;
+            continue;
+        }
+        pki_text_add(out, "    step %u, %s: %zu of %zu bytes%s", i, names[task->plan->steps[i].kind], state->done, state->bytes,
+                     state->starved ? ", no word or no time was left for it" : "");
+        if (state->finish_bytes > state->done)
+            add_gate(out, "the gpu's work", &state->finish);
+        pki_text_add(out, state->xfer != NULL ? "; " : "\n");
+        if (state->xfer != NULL)
+            add_xfer(out, state->xfer);
+    }
+    pki_text_add(out, "    %u steps left, %u of them not begun\n", task->remaining, idle);
+}
+
+static void add_task(struct pki_text *out, const struct pki_task *task)
+{
+    static const char *const modes[] = { "by the engine", "by the engine between two gates of a cuda stream", "by a cuda stream" };
+
+    pki_text_add(out, "%s %llu, %s%s, for %llu ms%s%s%s", task->name, (unsigned long long)task->number, modes[task->mode],
+                 task->direct ? " itself" : "", (unsigned long long)((pki_now_ns() - task->begun_ns) / PKI_NS_PER_MS),
+                 task->started ? "" : ", not started", task->after_stream ? ", within the call" : "",
+                 atomic_load(&task->may_start) ? "" : ", behind another of its host stream");
+    if (task->ready_slot >= 0)
+        add_gate(out, "ready", &task->ready);
+    if (task->release_slot >= 0)
+        add_gate(out, "release", &task->release);
+    if (task->plan != NULL)
+        pki_text_add(out, ", algorithm %s, scratch %s\n", task->request.algorithm->name, task->scratch != NULL ? "taken" : "none");
+    else
+        pki_text_add(out, "\n");
+    if (task->plan != NULL && task->steps != NULL)
+        add_steps(out, task);
+    if (task->xfer != NULL) {
+        pki_text_add(out, "    ");
+        add_xfer(out, task->xfer);
+    }
+}
+
+static bool lock_in_time(struct pki_engine *e)
+{
+    for (int turn = 0; turn < LOCK_TURNS; turn++) {
+        if (pki_engine_trylock(e))
+            return true;
+        nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
+    }
+    return false;
+}
+
+void pki_engine_pending(struct pki_engine *e, char *text, size_t capacity, size_t *needed)
+{
+    struct pki_text out = { .start = text, .capacity = capacity };
+
+    pki_text_add(&out, "rank %d of %d, result %d, %d operations in streams, %d drivers\n", e->config.rank, e->config.size,
+                 (int)atomic_load(&e->failed), (int)atomic_load(&e->async_tasks), (int)atomic_load(&e->drivers));
+    if (lock_in_time(e)) {
+        for (const struct pki_list *n = e->tasks.next; n != &e->tasks; n = n->next)
+            add_task(&out, pki_container_of(n, struct pki_task, node));
+        pki_engine_unlock(e);
+    } else {
+        pki_text_add(&out, "a thread has been inside the library, or in a call of a driver that it made, for more than %d ms\n", LOCK_TURNS);
+    }
+    if (needed != NULL)
+        *needed = out.length + 1;
+}

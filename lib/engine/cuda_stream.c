@@ -163,6 +163,12 @@ static pk_result_t take_words(struct pki_task *task)
     return PK_OK;
 }
 
+static void count_in(struct pki_task *task)
+{
+    task->counted = true;
+    atomic_fetch_add(&in_streams, 1);
+}
+
 pk_result_t pki_stream_admit(struct pki_task *task)
 {
     struct pki_engine *e = task->engine;
@@ -172,8 +178,10 @@ pk_result_t pki_stream_admit(struct pki_task *task)
         return pki_fail(PK_ERR_ARG, NULL, "%s: a cuda stream, but the communicator has no gpu (config.device)", task->name);
     task->queue = (struct pki_queue){ e->gpu, task->request.stream.handle };
     task->direct = pki_task_is_fused(task) && pki_fused_all_direct(e); /* its kernel needs nobody */
-    if (task->direct)
+    if (task->direct) {
+        count_in(task);
         return PK_OK;
+    }
     if (task->kind == PKI_MEM_DEVICE && pki_task_needs_kernel(task) && connections_of(e) <= PKI_FEW_QUEUES) {
         do_within_call(task);
         return PK_OK;
@@ -181,8 +189,7 @@ pk_result_t pki_stream_admit(struct pki_task *task)
     result = choose_wait(task);
     if (result == PK_OK)
         result = take_words(task);
-    task->counted = true;
-    atomic_fetch_add(&in_streams, 1);
+    count_in(task);
     if (result != PK_OK)
         pki_stream_left(task);
     return result;

@@ -56,7 +56,7 @@ on() {
 export -f on
 
 tests() {
-    local source name library
+    local source name library sanitizer
     for source in tests/gpu/*.c; do
         name=gpu.$(basename "$source" .c)
         [ "$name" = gpu.gpu_sizes ] || step "$name" 60 "$build/tests/$name"
@@ -68,6 +68,13 @@ tests() {
         step "conform-processes-$ranks" 120 bash -c 'on "$@"' on "$ranks" \
             "$build/tests/pickle-conform" --env --memory cuda --cases 60 --max-bytes 1048576
     done
+    sanitizer=$(command -v compute-sanitizer || ls /usr/local/cuda/bin/compute-sanitizer 2>/dev/null)
+    if [ -n "$sanitizer" ] && [ "$count" -ge 2 ]; then
+        step sanitizer 120 "$sanitizer" --tool memcheck --error-exitcode 1 "$build/tests/pickle-conform" --threads --ranks 2 --memory cuda \
+            --cases 30 --max-bytes 65536 --no-errors
+    else
+        echo "sanitizer: not run, no compute-sanitizer or not two GPUs here"
+    fi
     library=$(find "$prefix" -name libpickle.so | head -n 1)
     if [ "$count" -ge 2 ] && python3 -c 'import torch' 2>/dev/null; then
         step torch 120 python3 tests/torch/torch_ctypes.py "$library"

@@ -12,6 +12,14 @@ static pk_result_t check(const pk_comm_t *comm, const char *text, size_t capacit
     return PK_OK;
 }
 
+/* For what is of a communicator alone. */
+static pk_result_t check_own(const pk_comm_t *comm, const char *text, size_t capacity, const char *name)
+{
+    struct pki_where call = PKI_CALL(name);
+
+    return comm == NULL ? pki_fail(PK_ERR_ARG, &call, "comm is null") : check(comm, text, capacity, &call);
+}
+
 pk_result_t pk_topology_dump(const pk_comm_t *comm, char *text, size_t capacity, size_t *needed)
 {
     struct pki_where call = PKI_CALL("topology_dump");
@@ -22,11 +30,8 @@ pk_result_t pk_topology_dump(const pk_comm_t *comm, char *text, size_t capacity,
 
 pk_result_t pk_pending_dump(const pk_comm_t *comm, char *text, size_t capacity, size_t *needed)
 {
-    struct pki_where call = PKI_CALL("pending_dump");
-    pk_result_t result = check(comm, text, capacity, &call);
+    pk_result_t result = check_own(comm, text, capacity, "pending_dump");
 
-    if (result == PK_OK && comm == NULL)
-        result = pki_fail(PK_ERR_ARG, &call, "comm is null");
     if (result == PK_OK)
         pki_engine_pending(comm->engine, text, capacity, needed);
     return result;
@@ -34,11 +39,8 @@ pk_result_t pk_pending_dump(const pk_comm_t *comm, char *text, size_t capacity, 
 
 pk_result_t pk_config_dump(const pk_comm_t *comm, char *text, size_t capacity, size_t *needed)
 {
-    struct pki_where call = PKI_CALL("config_dump");
-    pk_result_t result = check(comm, text, capacity, &call);
+    pk_result_t result = check_own(comm, text, capacity, "config_dump");
 
-    if (result == PK_OK && comm == NULL)
-        result = pki_fail(PK_ERR_ARG, &call, "comm is null");
     if (result == PK_OK)
         pki_config_dump(comm, text, capacity, needed);
     return result;

@@ -111,7 +111,7 @@ static void count_memory(const struct pki_engine *e, pk_stats_t *stats)
     if (e->gpu != NULL)
         stats->words = e->gpu->words;
     if (e->ll_memory != NULL)
-        stats->device_bytes += (uint64_t)e->config.size * PKI_LL_SLOTS * PKI_LL_SLOT_BYTES;
+        stats->device_bytes += (uint64_t)e->config.size * PKI_LL_SLOTS * PKI_LL_SLOT_BYTES + pki_fused_inbox_bytes(e);
     for (int i = 0; i < PKI_SCRATCH_MAX; i++)
         if (e->scratch[i].ptr != NULL && e->scratch[i].kind == PKI_MEM_DEVICE)
             stats->device_bytes += e->scratch[i].bytes;

@@ -98,13 +98,23 @@ static CUresult get_function(const void *handle, bool library, const char *name,
     return CUDA_ERROR_NOT_FOUND;
 }
 
+/* Measured: both wait for all work of the context. */
+static void wait_first(void)
+{
+    fc_lock();
+    fc_wait_before_free(fc_current());
+    fc_unlock();
+}
+
 static CUresult module_entry(const char *name, CUmodule *module, const void *image)
 {
     struct module *m = NULL;
     CUresult result = fc_enter(name, FC_CTX | FC_UNSAFE);
 
-    if (result == CUDA_SUCCESS)
+    if (result == CUDA_SUCCESS) {
+        wait_first();
         result = load(image, fc_current(), &m);
+    }
     if (result == CUDA_SUCCESS)
         *module = (CUmodule)(void *)m;
     return fc_leave(name, result);
@@ -134,6 +144,7 @@ CUresult cuModuleUnload(CUmodule hmod)
     CUresult result = fc_enter(__func__, FC_CTX | FC_UNSAFE);
 
     if (result == CUDA_SUCCESS) {
+        wait_first();
         fc_lock();
         result = unload(hmod, false);
         fc_unlock();

@@ -67,8 +67,15 @@ static void budget_give(void *stream)
     pthread_mutex_unlock(&budget.lock);
 }
 
-/* Operations in CUDA streams of the process that have not ended, whatever their streams wait by. */
+/* Operations of the process for which a CUDA stream may wait, whatever by, and that have not ended. */
 static atomic_int in_streams;
+
+void pki_stream_count(struct pki_task *task)
+{
+    if (!task->counted)
+        atomic_fetch_add(&in_streams, 1);
+    task->counted = true;
+}
 
 bool pki_streams_wait(void)
 {
@@ -163,12 +170,6 @@ static pk_result_t take_words(struct pki_task *task)
     return PK_OK;
 }
 
-static void count_in(struct pki_task *task)
-{
-    task->counted = true;
-    atomic_fetch_add(&in_streams, 1);
-}
-
 pk_result_t pki_stream_admit(struct pki_task *task)
 {
     struct pki_engine *e = task->engine;
@@ -178,10 +179,8 @@ pk_result_t pki_stream_admit(struct pki_task *task)
         return pki_fail(PK_ERR_ARG, NULL, "%s: a cuda stream, but the communicator has no gpu (config.device)", task->name);
     task->queue = (struct pki_queue){ e->gpu, task->request.stream.handle };
     task->direct = pki_task_is_fused(task) && pki_fused_all_direct(e); /* its kernel needs nobody */
-    if (task->direct) {
-        count_in(task);
+    if (task->direct)
         return PK_OK;
-    }
     if (task->kind == PKI_MEM_DEVICE && pki_task_needs_kernel(task) && connections_of(e) <= PKI_FEW_QUEUES) {
         do_within_call(task);
         return PK_OK;
@@ -189,7 +188,7 @@ pk_result_t pki_stream_admit(struct pki_task *task)
     result = choose_wait(task);
     if (result == PK_OK)
         result = take_words(task);
-    count_in(task);
+    pki_stream_count(task);
     if (result != PK_OK)
         pki_stream_left(task);
     return result;
@@ -366,13 +365,14 @@ void pki_stream_end(struct pki_task *task, struct pki_list *made)
 
 void pki_stream_left(struct pki_task *task)
 {
+    if (task->counted)
+        atomic_fetch_sub(&in_streams, 1);
+    task->counted = false;
     if (task->request.stream.kind != PK_STREAM_KIND_CUDA)
         return;
     if (task->holds_wait)
         budget_give(task->queue.handle);
-    if (task->counted)
-        atomic_fetch_sub(&in_streams, 1);
-    task->holds_wait = task->counted = false;
+    task->holds_wait = false;
     if (task->release_slot >= 0)
         pki_gate_open(&task->release);
     pki_words_give(task->engine, task->ready_slot);

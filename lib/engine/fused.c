@@ -319,6 +319,7 @@ pk_result_t pki_fused_launch(struct pki_task *task, const struct pki_queue *queu
     if (result != PK_OK)
         return result;
     task->launched = true;
+    pki_stream_count(task); /* the kernel waits for other ranks, in whatever queue it is */
     e->stats.bytes_sent += args.bytes * (size_t)(e->config.size - 1);
     pki_fused_forget(task);
     return PK_OK;

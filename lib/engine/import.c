@@ -49,9 +49,6 @@ static void retire(struct pki_engine *e, struct pki_peer *peer, struct pki_impor
 
 bool pki_streams_rest(const struct pki_engine *e)
 {
-    for (const struct pki_list *n = e->tasks.next; n != &e->tasks; n = n->next)
-        if (pki_container_of(n, struct pki_task, node)->launched) /* its kernel, in the library's own queue, waits for other ranks */
-            return false;
     return pki_list_empty(&e->captured) && !pki_streams_wait();
 }
 

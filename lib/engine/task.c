@@ -276,8 +276,7 @@ void pki_task_end(struct pki_task *task, pk_result_t result)
     pki_fused_left(task);
     task->result = result;
     pki_list_remove(&task->node);
-    if (kind == PK_STREAM_KIND_CUDA)
-        pki_stream_left(task);
+    pki_stream_left(task);
     if (kind == PK_STREAM_KIND_HOST)
         pki_host_stream_ended(task->stream, task);
     e->stats.operations++;

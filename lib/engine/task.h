@@ -82,7 +82,7 @@ struct pki_task {
     struct pki_host_stream *stream;
     uint64_t group;            /* of the process: operations that were started together */
     atomic_bool may_start;     /* host stream: everything before it has ended */
-    bool counted; /* among those in CUDA streams of the process */
+    bool counted; /* among those of the process for which a stream may wait */
     bool started, holds_wait, direct, few_queues, waited;
     bool running;              /* its steps are being looked at */
     bool more_work;            /* on the host: some step is starved */
@@ -227,6 +227,7 @@ pk_result_t pki_stream_admit(struct pki_task *task); /* before anything is poste
 void pki_stream_begin(struct pki_task *task);        /* "ready" and "my buffer is free" */
 void pki_stream_move(struct pki_task *task);         /* what the stream itself moves */
 void pki_stream_end(struct pki_task *task, struct pki_list *made); /* waits, for all of `made` in the same stream at once */
+void pki_stream_count(struct pki_task *task);        /* a stream may wait for it from now on */
 void pki_stream_left(struct pki_task *task);         /* the task has ended: its wait is over */
 void pki_stream_waits(uint64_t *pending, uint64_t *most); /* of the process */
 bool pki_streams_rest(const struct pki_engine *engine); /* no stream waits, and no graph of this engine's ever will (import.c) */

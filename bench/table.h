@@ -24,8 +24,8 @@ struct table_cell {
 #define TABLE_TEXT(value) ((struct table_cell){ .text = (value) })
 
 /*
- * Begin: prints `about` (lines, each gets "# "), then the heads. `columns` ends with a NULL name and must outlive the table. Paths may be NULL.
- * Ends the program where a file cannot be written.
+ * Begin: prints `about` (lines, each gets "# "), then the heads. `columns` ends with a NULL name and must outlive the table. Paths may be
+ * NULL. Ends the program where a file cannot be written.
  */
 struct table *table_open(const char *tool, const char *about, const struct table_column *columns, const char *csv_path,
                          const char *json_path);

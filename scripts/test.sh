@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Build and test everything: gcc, clang, address + undefined-behaviour and thread sanitizers, libFuzzer, a build without CUDA and
-# PMIx, one for aarch64 under an emulator, consumers of the installed package. The last line is "N passed, N failed, N skipped"; exit 1 when anything failed.
+# PMIx, one for aarch64 under an emulator, consumers of the installed package. The last line is "N passed, N failed, N skipped"; exit 1 when
+# anything failed.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit
 . scripts/common.sh

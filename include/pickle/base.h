@@ -61,7 +61,8 @@ typedef enum pk_dtype {
 /** Size of one element of a type. @return bytes; 0 when `dtype` is not a type. Any thread. Since 0.1. */
 PK_API size_t pk_dtype_size(pk_dtype_t dtype);
 
-/** Name of a type. @return its enumerator in lower case without prefix ("bf16"), not to be freed; "?" when unknown. Any thread. Since 0.1. */
+/** Name of a type. @return its enumerator in lower case without prefix ("bf16"), not to be freed; "?" when unknown. Any thread.
+ * Since 0.1. */
 PK_API const char *pk_dtype_name(pk_dtype_t dtype);
 
 /**

@@ -60,8 +60,8 @@ PK_API pk_result_t pk_group_start(void);
  * the order of the calls, then receives end. Ranks have to group alike there. One thread may capture for several communicators in one
  * group; when one operation is refused none of the others is recorded.
  *
- * @return PK_OK; PK_ERR_ARG (no group open); PK_ERR_UNSUPPORTED (too many in CUDA streams); else the first error of an operation in the group, including one that its call
- *         already returned (then nothing of the group was started). Since 0.1.
+ * @return PK_OK; PK_ERR_ARG (no group open); PK_ERR_UNSUPPORTED (too many in CUDA streams); else the first error of an operation in the
+ *         group, including one that its call already returned (then nothing of the group was started). Since 0.1.
  */
 PK_API pk_result_t pk_group_end(void);
 

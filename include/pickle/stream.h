@@ -58,7 +58,8 @@ PK_API pk_result_t pk_stream_create(pk_stream_t *stream);
  */
 PK_API pk_result_t pk_stream_synchronize(pk_stream_t stream);
 
-/** Like pk_stream_synchronize without waiting. @return as pk_stream_synchronize; PK_IN_PROGRESS while an operation has not ended. Since 0.1. */
+/** Like pk_stream_synchronize without waiting. @return as pk_stream_synchronize; PK_IN_PROGRESS while an operation has not ended.
+ * Since 0.1. */
 PK_API pk_result_t pk_stream_query(pk_stream_t stream);
 
 /** Synchronize and free a host stream. The stream is gone whatever is returned. @return as pk_stream_synchronize. Since 0.1. */

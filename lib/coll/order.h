@@ -22,8 +22,8 @@ struct pki_moment {
     uint32_t level; /* what waits for a peer waits for a moment of a lower level there */
 };
 
-/* The moments of `plan`, made by `algorithm`, in order; to be freed. All ranks come to orders that fit one another, whichever of them are in
- * place. PK_ERR_MEMORY; PK_ERR_INTERNAL: the steps wait for one another in a circle. */
+/* The moments of `plan`, made by `algorithm`, in order; to be freed. All ranks come to orders that fit one another, whichever of them are
+ * in place. PK_ERR_MEMORY; PK_ERR_INTERNAL: the steps wait for one another in a circle. */
 pk_result_t pki_plan_order(const struct pki_algorithm *algorithm, const struct pki_plan *plan, struct pki_moment **moments,
                            uint32_t *n);
 

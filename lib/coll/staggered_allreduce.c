@@ -47,8 +47,8 @@ static void exchange(struct pki_plan *plan, int rank, int size, bool in_place, u
 }
 
 /*
- * As `direct`, in pieces one after another, and sends leave in the plan's order: a rank's link carries the next piece while one is summed up,
- * and no two ranks aim at the same peer at once. 2 (n - 1) sends of an n-th of the data each, in PIECES pieces.
+ * As `direct`, in pieces one after another, and sends leave in the plan's order: a rank's link carries the next piece while one is summed
+ * up, and no two ranks aim at the same peer at once. 2 (n - 1) sends of an n-th of the data each, in PIECES pieces.
  */
 static void build(struct pki_plan *plan, int rank, int size, bool in_place)
 {

@@ -50,9 +50,10 @@ pk_result_t pki_bootstrap_allgather(struct pki_bootstrap *bootstrap, const void 
 
 pk_result_t pki_bootstrap_barrier(struct pki_bootstrap *bootstrap, uint64_t deadline_ns);
 
-/* Join this rank and every other rank r with local[r] by an authenticated unix stream socket (a name made from randomness, abstract or in PK_RUN_DIR;
- * both ends must run as the same user). fds[size] gets connected, non-blocking, close-on-exec sockets, the caller's, and -1
- * elsewhere; set only with PK_OK. They are guarded (util/fork.h): let them go before closing them. Every rank calls it, those without local peers too, and local[] must be symmetric. */
+/* Join this rank and every other rank r with local[r] by an authenticated unix stream socket (a name made from randomness, abstract or in
+ * PK_RUN_DIR; both ends must run as the same user). fds[size] gets connected, non-blocking, close-on-exec sockets, the caller's, and -1
+ * elsewhere; set only with PK_OK. They are guarded (util/fork.h): let them go before closing them. Every rank calls it, those without local
+ * peers too, and local[] must be symmetric. */
 pk_result_t pki_bootstrap_connect_local(struct pki_bootstrap *bootstrap, const bool *local, int *fds, uint64_t deadline_ns);
 
 /* A key that the ranks of this communicator alone can make, another one for every label (shorter than 32 bytes), from the secret and

@@ -88,8 +88,8 @@ pk_result_t pki_bootstrap_join(struct pki_bootstrap *b, const struct pki_id *id,
 
 /* ---- bootstrap_net.c: addresses and listeners ---- */
 
-/* The address to listen on, with port 0: that of PK_IFNAME's first interface that is up; without PK_IFNAME loopback, or (not `loopback`) that
- * of the first other interface that is up, where there is one. */
+/* The address to listen on, with port 0: that of PK_IFNAME's first interface that is up; without PK_IFNAME loopback, or (not `loopback`)
+ * that of the first other interface that is up, where there is one. */
 pk_result_t pki_address_choose(bool loopback, struct sockaddr_storage *address);
 
 /* Listen on id's addresses (a port of 0 is chosen and filled in), write the id, and keep the listeners in the process's table. Of several

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Every collective in CUDA graphs, on registered memory: captured once, replayed with changing data; several collectives in one graph; a
- * group of several GPUs captured by one thread; refused where it cannot be, with the capture intact; the communicator destroyed while the graph
- * still exists; a peer killed while a replay waits for it.
+ * group of several GPUs captured by one thread; refused where it cannot be, with the capture intact; the communicator destroyed while the
+ * graph still exists; a peer killed while a replay waits for it.
  */
 #include <signal.h>
 #include <stdio.h>

@@ -37,7 +37,8 @@ static pk_result_t only_wait(struct turn_loop *l)
 
 static const struct turn wait_turn = { "wait", only_wait, NULL, NULL };
 
-/* In the driver and, by its name, in the ranks: "OPERATION", "OPERATION in a host stream", "OPERATION by ALGORITHM", "OPERATION between hosts". */
+/* In the driver and, by its name, in the ranks: "OPERATION", "OPERATION in a host stream", "OPERATION by ALGORITHM", "OPERATION between
+ * hosts". */
 struct role {
     char name[64];
     const struct turn *turn;

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# The transport alone, idleness, and a machine without libibverbs, in the machine with RDMA devices: each line is a test of its own; the last line counts.
+# The transport alone, idleness, and a machine without libibverbs, in the machine with RDMA devices: each line is a test of its own; the
+# last line counts.
 # usage, inside vm.sh: inside.sh FOLDER-OF-TEST-PROGRAMS
 set -u
 bin=$1

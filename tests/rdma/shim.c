@@ -4,7 +4,8 @@
  *   SHIM_NO_INLINE=1      no queue pair carries bytes in its requests
  *   SHIM_MAX_MR_BYTES=N   one registration covers at most so many
  *   SHIM_MAX_MRS=N        so many registrations at a time; more fail with ENOMEM
- *   SHIM_KILL_QP=MS:K,... MS milliseconds after queue pair number K (from 0, in the order in which they are made) was made, it is put into error
+ *   SHIM_KILL_QP=MS:K,... MS milliseconds after queue pair number K (from 0, in the order in which they are made) was made, it is put
+ *                         into error
  */
 #include <dlfcn.h>
 #include <errno.h>

@@ -6,10 +6,12 @@
 # usage: vm.sh [--timeout SECONDS] COMMAND...        (a single argument is a line for the shell)
 #
 # Devices rxe0 and rxe1 with the addresses 10.77.0.1 and 10.77.0.2 on eth0 and eth1, the two ends of one wire; what goes from one to the
-# other passes over it (and through tc, so netem can lose packets), though both addresses are one machine's. The working directory and PK_*, PICKLE_*, LD_LIBRARY_PATH are the caller's. /tmp is empty there; what must come
-# back is written to $VM_OUT, which is a folder here too (given by the caller, or thrown away).
+# other passes over it (and through tc, so netem can lose packets), though both addresses are one machine's. The working directory and PK_*,
+# PICKLE_*, LD_LIBRARY_PATH are the caller's. /tmp is empty there; what must come back is written to $VM_OUT, which is a folder here too
+# (given by the caller, or thrown away).
 # Exit code: the command's; 77 when the machine cannot be made here (packages cannot be had); 124 when time has run out; 125 when the
-# machine did not come up. The kernel and what it boots from are kept in ${PICKLE_VM_CACHE:-${XDG_CACHE_HOME:-~/.cache}/pickle-vm}.
+# machine did not come up. The kernel and what it boots from are kept in
+# ${PICKLE_VM_CACHE:-${XDG_CACHE_HOME:-~/.cache}/pickle-vm}.
 set -u -o pipefail
 
 limit=300
@@ -19,7 +21,7 @@ while [ $# -gt 0 ]; do
     *) break ;;
     esac
 done
-[ $# -gt 0 ] || { sed -n '3,15s/^# \{0,1\}//p' "$0"; exit 2; }
+[ $# -gt 0 ] || { sed -n '3,14s/^# \{0,1\}//p' "$0"; exit 2; }
 
 cache=${PICKLE_VM_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/pickle-vm}
 modules="virtio_pci virtio_rng 9pnet_virtio 9p veth crc32_generic ib_uverbs rdma_ucm rdma_rxe sch_netem"

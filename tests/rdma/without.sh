@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Without RDMA: a machine that has no device, a build that was told to do without, one that finds no headers, and one that cannot do without.
-# Each works, or says what is missing; what runs says why RDMA is not used.
+# Without RDMA: a machine that has no device, a build that was told to do without, one that finds no headers, and one that cannot do
+# without. Each works, or says what is missing; what runs says why RDMA is not used.
 # usage: without.sh SOURCE-FOLDER FOLDER-OF-TEST-PROGRAMS C-COMPILER
 set -u
 source=$1 bin=$2 compiler=$3

@@ -56,8 +56,8 @@ void ranks_open(struct ranks *ranks, int size);
 /* Start a rank: this program with `role`, or `argv` if that is not NULL (its first word is the file). */
 void ranks_start(struct ranks *ranks, int rank, const char *role, char *const *argv, const struct ranks_hooks *hooks);
 void ranks_start_all(struct ranks *ranks, const char *role, char *const *argv, const struct ranks_hooks *hooks);
-/* Wait for all that were started; kill what is left after twice the time, for a machine that is busy. Returns how many did not end with code 0; a rank that the
- * driver killed itself, `victim` (or -1), does not count. */
+/* Wait for all that were started; kill what is left after twice the time, for a machine that is busy. Returns how many did not end with
+ * code 0; a rank that the driver killed itself, `victim` (or -1), does not count. */
 int ranks_wait(struct ranks *ranks, int timeout_ms, int victim);
 /* In the driver: until rank_words[..][word] of every rank is above `enough`; false after a minute. */
 bool ranks_under_way(struct ranks *ranks, int word, int64_t enough);

@@ -4,8 +4,8 @@
  * writes it. Carries no messages; the pair's lane is another transport's.
  *
  * Each peer has a copy queue of its own, and long copies have one for all peers. Nothing ever waits in them: the engine puts only what
- * both sides are ready for. So a put always ends by itself. Behind its last byte the queue writes the peer's word, and then a word here that counts the puts of the
- * queue; progress compares that count, and never asks the driver while all goes well.
+ * both sides are ready for. So a put always ends by itself. Behind its last byte the queue writes the peer's word, and then a word here
+ * that counts the puts of the queue; progress compares that count, and never asks the driver while all goes well.
  */
 #include <stdlib.h>
 #include <string.h>

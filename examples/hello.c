@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Every rank contributes its number plus one, and every rank learns the sum. Started alone it is a job of one (and the library says
- * first that it found no launcher).
+ * Every rank contributes its number plus one, and every rank learns the sum. Started alone it is a job of one.
  *     cc hello.c $(pkg-config --cflags --libs pickle) -o hello && mpirun -n 4 ./hello
  */
 #include <pickle/pickle.h>

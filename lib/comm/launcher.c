@@ -255,6 +255,6 @@ pk_result_t pki_launcher_find(int *size, int *rank, pk_unique_id_t *id, uint64_t
         return find_from_torch(size, rank, id);
     if (pki_pmix_present())
         return pki_pmix_find(size, rank, id, deadline_ns, cancel);
-    return pki_fail(PK_ERR_UNSUPPORTED, NULL,
-                    "no launcher found: start under torchrun, mpirun or srun, or set PK_RANK, PK_SIZE and PK_ROOT=host:port");
+    return pki_decline(PK_ERR_UNSUPPORTED,
+                       "no launcher found: start under torchrun, mpirun or srun, or set PK_RANK, PK_SIZE and PK_ROOT=host:port");
 }

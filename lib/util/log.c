@@ -132,7 +132,7 @@ static void record(pk_result_t code, int sys_errno, const struct pki_where *wher
     memcpy(info->text, text, strnlen(text, sizeof info->text - 1)); /* the rest is zero */
 }
 
-static pk_result_t fail(pk_result_t code, int sys_errno, const struct pki_where *where, const char *fmt, va_list args)
+static void fail(enum pki_log_level level, pk_result_t code, int sys_errno, const struct pki_where *where, const char *fmt, va_list args)
 {
     char line[LINE_BYTES] = TAG;
     char *text = line + TAG_BYTES;
@@ -144,9 +144,8 @@ static pk_result_t fail(pk_result_t code, int sys_errno, const struct pki_where 
         length =
             advance(length, room, snprintf(text + length, room - length, ": %s", strerror_r(sys_errno, reason, sizeof reason)));
     record(code, sys_errno, where, text);
-    if (pki_log_enabled(PKI_LOG_ERROR))
-        emit(PKI_LOG_ERROR, line, TAG_BYTES + length);
-    return code;
+    if (pki_log_enabled(level))
+        emit(level, line, TAG_BYTES + length);
 }
 
 pk_result_t pki_fail(pk_result_t code, const struct pki_where *where, const char *fmt, ...)
@@ -155,7 +154,7 @@ pk_result_t pki_fail(pk_result_t code, const struct pki_where *where, const char
     va_list args;
 
     va_start(args, fmt);
-    fail(code, 0, where, fmt, args);
+    fail(PKI_LOG_ERROR, code, 0, where, fmt, args);
     va_end(args);
     errno = saved;
     return code;
@@ -167,7 +166,19 @@ pk_result_t pki_fail_errno(pk_result_t code, const struct pki_where *where, cons
     va_list args;
 
     va_start(args, fmt);
-    fail(code, saved, where, fmt, args);
+    fail(PKI_LOG_ERROR, code, saved, where, fmt, args);
+    va_end(args);
+    errno = saved;
+    return code;
+}
+
+pk_result_t pki_decline(pk_result_t code, const char *fmt, ...)
+{
+    int saved = errno;
+    va_list args;
+
+    va_start(args, fmt);
+    fail(PKI_LOG_INFO, code, 0, NULL, fmt, args);
     va_end(args);
     errno = saved;
     return code;

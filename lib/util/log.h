@@ -41,6 +41,9 @@ void pki_log(enum pki_log_level level, const struct pki_where *where, const char
 pk_result_t pki_fail(pk_result_t code, const struct pki_where *where, const char *fmt, ...) PKI_PRINTF(3, 4);
 pk_result_t pki_fail_errno(pk_result_t code, const struct pki_where *where, const char *fmt, ...) PKI_PRINTF(3, 4);
 
+/* As pki_fail, but a line of level info: what callers ask for and do without where there is none. */
+pk_result_t pki_decline(pk_result_t code, const char *fmt, ...) PKI_PRINTF(2, 3);
+
 /* The calling thread's record; pki_error_set stores one that another thread made (a poisoned communicator's first error)
  * without logging it again. */
 const pk_error_info_t *pki_error_get(void);

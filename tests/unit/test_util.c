@@ -90,6 +90,18 @@ Test(log, silence_still_records)
     cr_expect_eq(pki_error_get()->code, PK_ERR_MEMORY);
 }
 
+Test(log, what_is_declined_is_recorded_and_no_error_in_the_log)
+{
+    struct seen seen = { 0 };
+
+    unsetenv("PK_LOG"); /* the default level */
+    pki_log_set_callback(keep_line, &seen);
+    cr_expect_eq(pki_decline(PK_ERR_UNSUPPORTED, "no %s found", "launcher"), PK_ERR_UNSUPPORTED);
+    cr_expect_eq(seen.lines, 0);
+    cr_expect_eq(pki_error_get()->code, PK_ERR_UNSUPPORTED);
+    cr_expect_str_eq(pki_error_get()->text, "no launcher found");
+}
+
 Test(log, long_text_is_cut)
 {
     static char text[5000];

@@ -56,7 +56,8 @@ set xlabel 'bytes'
 set ylabel 'GB/s'
 set logscale x 2
 set logscale y
-set format x '%.0b %B'
+set xtics rotate by -30 ()
+do for [i=0:20] { set xtics add (sprintf("%d %s", 2**(2*i%10), word("B KiB MiB GiB TiB", 1+2*i/10)) 4.0**i) }
 set grid
 plot $plots
 GNUPLOT

@@ -119,7 +119,7 @@ class Chart:
             lines += ["set style data histogram", "set style histogram clustered gap 1", "set style fill solid 0.9 border -1",
                       "set xtics rotate by -35", "set grid noxtics", "set bmargin 9"]
         elif self.bytes_x:
-            lines += ["set logscale x 2", "set format x '%.0b %BB'", "set xtics rotate by -30"]
+            lines += ["set logscale x 2", "set xtics rotate by -30 (%s)" % ", ".join(byte_tics())]
         else:
             places = sorted({x for _, points in self.series for x, _ in points})
             lines.append("set xtics (%s)" % ", ".join("%g" % x for x in places))
@@ -173,6 +173,11 @@ def draw_folder(folder):
             Chart.from_description(description).draw(os.path.join(folder, name[:-len(".json")]))
             drawn += 1
     return drawn
+
+
+def byte_tics():
+    """Names of sizes; gnuplot's own write KiB as kiB."""
+    return ["'%d %s' %d" % (2 ** (2 * i % 10), ("B", "KiB", "MiB", "GiB", "TiB")[2 * i // 10], 4 ** i) for i in range(21)]
 
 
 def quoted(text):

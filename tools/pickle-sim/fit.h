@@ -22,14 +22,14 @@ struct sim_rows {
 /* Append the rows of a file. Says on stderr what it cannot use. */
 bool sim_rows_read(struct sim_rows *rows, const char *path);
 void sim_rows_free(struct sim_rows *rows);
-/* Hold out every third size of each sweep, and all rows of `ranks` ranks (0: none). */
+/* Hold out every third size of each sweep, neither the first nor the last of it, and all rows of `ranks` ranks (0: none). */
 void sim_rows_hold_out(struct sim_rows *rows, int ranks);
 
 /* Fill predicted_us of all rows. */
 bool sim_predict(const struct sim_machine *machine, struct sim_rows *rows);
 /* Change the machine's fitted numbers until the rows that are not held out are met best. */
 bool sim_fit(struct sim_machine *machine, struct sim_rows *rows);
-/* Median and largest |predicted / measured - 1| of the rows that are held out, or of those that are not. */
-void sim_error(const struct sim_rows *rows, bool held_out, double *median, double *largest, int *count);
+/* Median and largest |predicted / measured - 1| of the rows of so many ranks (0: any) that are held out, or of those that are not. */
+void sim_error(const struct sim_rows *rows, bool held_out, int ranks, double *median, double *largest, int *count);
 
 #endif

@@ -16,6 +16,11 @@ struct field {
 };
 
 #define AT(member) offsetof(struct sim_machine, member)
+/* In memory, in the node's cache, in a core's. */
+#define RATE(name, at, least)                                                                      \
+    { name, NUMBER, (at) + offsetof(struct sim_rate, memory), least, 1e6 },                         \
+    { name "_node", NUMBER, (at) + offsetof(struct sim_rate, node), 0, 1e6 },                       \
+    { name "_core", NUMBER, (at) + offsetof(struct sim_rate, core), 0, 1e6 }
 
 static const struct field fields[] = {
     { "nodes", WHOLE, AT(nodes), 1, 65536 },
@@ -25,30 +30,40 @@ static const struct field fields[] = {
     { "chunk_bytes", NUMBER, AT(chunk_bytes), 64, 1e12 },
     { "eager_bytes", NUMBER, AT(eager_bytes), 0, 1e12 },
     { "operation_us", NUMBER, AT(operation_us), 0, 1e6 },
+    { "switch_us", NUMBER, AT(switch_us), 0, 1e6 },
     { "copied_by_cpu", YES_NO, AT(copied_by_cpu), 0, 1 },
+    { "lane_bytes", NUMBER, AT(lane_bytes), 0, 1e15 },
+    { "shared_bytes", NUMBER, AT(shared_bytes), 0, 1e15 },
+    { "core_cache_bytes", NUMBER, AT(core_cache_bytes), 0, 1e15 },
+    { "node_cache_bytes", NUMBER, AT(node_cache_bytes), 0, 1e15 },
     { "measured", YES_NO, AT(measured), 0, 1 },
     { "tflops", NUMBER, AT(tflops), 0, 1e9 },
     { "intra.latency_us", NUMBER, AT(intra.latency_us), 0, 1e6 },
     { "intra.send_us", NUMBER, AT(intra.send_us), 0, 1e6 },
     { "intra.recv_us", NUMBER, AT(intra.recv_us), 0, 1e6 },
     { "intra.handshake_us", NUMBER, AT(intra.handshake_us), 0, 1e6 },
-    { "intra.gbps", NUMBER, AT(intra.gbps), 1e-6, 1e6 },
+    RATE("intra.gbps", AT(intra.gbps), 1e-6),
+    RATE("intra.lane_gbps", AT(intra.lane_gbps), 0),
     { "intra.shared_gbps", NUMBER, AT(intra.shared_gbps), 0, 1e6 },
     { "inter.latency_us", NUMBER, AT(inter.latency_us), 0, 1e6 },
     { "inter.send_us", NUMBER, AT(inter.send_us), 0, 1e6 },
     { "inter.recv_us", NUMBER, AT(inter.recv_us), 0, 1e6 },
     { "inter.handshake_us", NUMBER, AT(inter.handshake_us), 0, 1e6 },
-    { "inter.gbps", NUMBER, AT(inter.gbps), 1e-6, 1e6 },
+    RATE("inter.gbps", AT(inter.gbps), 1e-6),
     { "reduce.step_us", NUMBER, AT(reduce.step_us), 0, 1e6 },
-    { "reduce.gbps", NUMBER, AT(reduce.gbps), 1e-6, 1e6 },
+    RATE("reduce.gbps", AT(reduce.gbps), 1e-6),
     { "copy.step_us", NUMBER, AT(copy.step_us), 0, 1e6 },
-    { "copy.gbps", NUMBER, AT(copy.gbps), 1e-6, 1e6 },
+    RATE("copy.gbps", AT(copy.gbps), 1e-6),
 };
 enum { FIELDS = sizeof fields / sizeof *fields };
 
-const char *const sim_machine_fitted[] = { "operation_us",       "intra.latency_us", "intra.send_us",     "intra.recv_us",
-                                           "intra.handshake_us", "intra.gbps",       "intra.shared_gbps", "reduce.step_us",
-                                           "reduce.gbps",        "copy.step_us",     "copy.gbps",         NULL };
+const char *const sim_machine_fitted[] = {
+    "operation_us",       "switch_us",           "intra.latency_us",     "intra.send_us",        "intra.recv_us",
+    "intra.handshake_us", "intra.gbps",          "intra.gbps_node",      "intra.gbps_core",      "intra.shared_gbps",
+    "intra.lane_gbps",    "intra.lane_gbps_node", "intra.lane_gbps_core", "reduce.step_us",      "reduce.gbps",
+    "reduce.gbps_node",   "reduce.gbps_core",    "copy.step_us",         "copy.gbps",            "copy.gbps_node",
+    "copy.gbps_core",     "core_cache_bytes",    "node_cache_bytes",     NULL,
+};
 
 double *sim_machine_number(struct sim_machine *machine, const char *name)
 {
@@ -56,6 +71,14 @@ double *sim_machine_number(struct sim_machine *machine, const char *name)
         if (strcmp(fields[i].name, name) == 0 && fields[i].kind == NUMBER)
             return (double *)(void *)((char *)machine + fields[i].offset);
     return NULL;
+}
+
+bool sim_machine_allows(const char *name, double number)
+{
+    for (int i = 0; i < FIELDS; i++)
+        if (strcmp(fields[i].name, name) == 0)
+            return number >= fields[i].least && number <= fields[i].most;
+    return false;
 }
 
 /* The group's object and the member's name in it. */

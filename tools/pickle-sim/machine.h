@@ -9,18 +9,27 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+/*
+ * GB/s by where the data is: in the caches of single cores ("gbps_core" in the file), in the one that a node's cores share ("gbps_node"),
+ * or in memory ("gbps"). 0: as the next slower.
+ */
+struct sim_rate {
+    double core, node, memory;
+};
+
 struct sim_link {
     double latency_us;   /* from the last byte leaving to the receiver knowing */
     double send_us;      /* what a chunk costs the sending port beside its bytes */
     double recv_us;      /* what a chunk costs the receiving rank's CPU */
     double handshake_us; /* grant, before the first chunk of a transfer that is not eager */
-    double gbps;         /* of one port, each way */
+    struct sim_rate gbps; /* of one port, each way; of one core where cores move the bytes */
+    struct sim_rate lane_gbps; /* of each end's copy of what goes in the lane */
     double shared_gbps;  /* of everything in a node together; 0: ports do not meet */
 };
 
 struct sim_work {
-    double step_us; /* to start one */
-    double gbps;    /* bytes read and written */
+    double step_us;       /* to start one */
+    struct sim_rate gbps; /* bytes read and written */
 };
 
 struct sim_machine {
@@ -30,7 +39,10 @@ struct sim_machine {
     int nics_per_node;  /* rank i of a node uses NIC i * nics / ranks */
     double chunk_bytes, eager_bytes;
     double operation_us; /* from the call to the first step */
-    bool copied_by_cpu;  /* inside a node the receiver's core moves the bytes */
+    double switch_us;    /* of a core that several ranks share: until one of them that has something to do gets it */
+    bool copied_by_cpu;  /* inside a node cores move the bytes: up to lane_bytes each end copies them once, from shared_bytes on */
+    double lane_bytes, shared_bytes; /* both ends move parts of them (0: never), and between these the sender does it */
+    double core_cache_bytes, node_cache_bytes; /* 0: rates do not depend on where the data is */
     bool measured;       /* fitted to figures of this machine; else from data sheets */
     struct sim_link intra, inter;
     struct sim_work reduce, copy;
@@ -39,6 +51,8 @@ struct sim_machine {
 
 /* A number of the machine by the name it has in the file, "intra.gbps"; NULL for others. */
 double *sim_machine_number(struct sim_machine *machine, const char *name);
+/* Would a file with this number be read? */
+bool sim_machine_allows(const char *name, double number);
 /* Names of all that a fit may change, NULL at the end. */
 extern const char *const sim_machine_fitted[];
 

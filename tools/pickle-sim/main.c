@@ -67,7 +67,7 @@ static int command_run(const struct sim_machine *m, int argc, char **argv)
 
     if (algorithm == NULL)
         return argc < 4 ? usage() : 2;
-    if (!number(argv[2], 1, sim_machine_ranks(m), &ranks) || !sim_world_make(&world, m, NULL, algorithm, (int)ranks, 0))
+    if (!number(argv[2], 1, sim_machine_ranks(m), &ranks) || !sim_world_make(&world, m, NULL, algorithm, (int)ranks, 0, false))
         return 2;
     printf("# %s: %s\n# %s %s, %d ranks%s\n", m->name, m->measured ? "fitted to measurements" : "from data sheets: predicted",
            argv[0], argv[1], (int)ranks, m->measured ? "" : ", predicted");
@@ -104,7 +104,7 @@ static int command_check(const struct sim_machine *m, int argc, char **argv)
 
         if (shape->counts || (argc == 2 && strcmp(argv[1], algorithm->name) != 0)) /* v-forms have the plans of the others */
             continue;
-        good = sim_world_make(&world, m, NULL, algorithm, (int)ranks, (int)ranks / 3);
+        good = sim_world_make(&world, m, NULL, algorithm, (int)ranks, (int)ranks / 3, false);
         if (good) {
             good = algorithm->coll == PKI_COLL_BARRIER ? sim_check(m, &world, 0, 1) : sim_check(m, &world, 3, 2);
             sim_world_free(&world);
@@ -119,10 +119,23 @@ static int command_check(const struct sim_machine *m, int argc, char **argv)
     return bad > 0 || done == 0;
 }
 
-static void print_rows(const struct sim_rows *rows)
+static void print_error(const struct sim_rows *rows, bool held_out, int ranks)
 {
     double median, largest;
+    char which[32] = "";
     int count;
+
+    sim_error(rows, held_out, ranks, &median, &largest, &count);
+    if (ranks > 0)
+        snprintf(which, sizeof which, ", %d ranks", ranks);
+    if (count > 0)
+        printf("# %s%s: %d rows, median error %.1f %%, largest %.1f %%\n", held_out ? "held out" : "fitted to", which, count, 100 * median,
+               100 * largest);
+}
+
+static void print_rows(const struct sim_rows *rows)
+{
+    int most = 0;
 
     printf("%-16s %-10s %6s %14s %14s %14s %8s\n", "operation", "algorithm", "ranks", "bytes", "measured us", "simulated us",
            "error");
@@ -133,12 +146,11 @@ static void print_rows(const struct sim_rows *rows)
             printf("%-16s %-10s %6d %14.0f %14.3f %14.3f %+7.1f%%%s\n", r->operation, r->algorithm, r->ranks, r->bytes, r->us,
                    r->predicted_us, 100 * (r->predicted_us / r->us - 1), r->held_out ? " held out" : "");
     }
-    for (int held = 0; held < 2; held++) {
-        sim_error(rows, held == 1, &median, &largest, &count);
-        if (count > 0)
-            printf("# %s: %d rows, median error %.1f %%, largest %.1f %%\n", held ? "held out" : "fitted to", count, 100 * median,
-                   100 * largest);
-    }
+    for (int i = 0; i < rows->count; i++)
+        most = rows->rows[i].ranks > most ? rows->rows[i].ranks : most;
+    for (int held = 0; held < 2; held++)
+        for (int ranks = 0; ranks <= most; ranks++)
+            print_error(rows, held == 1, ranks);
 }
 
 static int command_fit(struct sim_machine *m, int argc, char **argv)

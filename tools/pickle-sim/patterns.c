@@ -33,7 +33,7 @@ static bool try_algorithm(const struct sim_machine *m, const struct pki_algorith
     struct sim_result result;
     bool good;
 
-    if (!sim_world_make(&world, m, members, algorithm, ranks, 0))
+    if (!sim_world_make(&world, m, members, algorithm, ranks, 0, false))
         return false;
     good = sim_run(m, &world, members, bytes, *us, &result);
     sim_world_free(&world);

@@ -14,7 +14,7 @@ static bool make_plans(struct sim_world *world)
     if (world->plans == NULL || world->first == NULL)
         return false;
     for (int rank = 0; rank < world->size; rank++) {
-        if (pki_plan_make(world->algorithm, world->hosts, rank, world->size, world->root, false, &world->plans[rank]) != PK_OK)
+        if (pki_plan_make(world->algorithm, world->hosts, rank, world->size, world->root, world->in_place, &world->plans[rank]) != PK_OK)
             return false;
         total += world->plans[rank]->nsteps;
         if (total > UINT32_MAX)
@@ -153,9 +153,9 @@ static bool find_hosts(struct sim_world *world, const struct sim_machine *machin
 }
 
 bool sim_world_make(struct sim_world *world, const struct sim_machine *machine, const int *members,
-                    const struct pki_algorithm *algorithm, int size, int root)
+                    const struct pki_algorithm *algorithm, int size, int root, bool in_place)
 {
-    *world = (struct sim_world){ .algorithm = algorithm, .size = size, .root = root };
+    *world = (struct sim_world){ .algorithm = algorithm, .size = size, .root = root, .in_place = in_place };
     if (!find_hosts(world, machine, members) || !make_plans(world))
         goto failed;
     for (int rank = 0; rank < size; rank++)

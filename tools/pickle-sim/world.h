@@ -17,6 +17,7 @@ struct sim_step {
 struct sim_world {
     const struct pki_algorithm *algorithm;
     int size, root;
+    bool in_place;
     struct pki_hosts *hosts; /* the nodes that ranks sit on */
     struct pki_plan **plans; /* [size] */
     uint32_t *first;         /* [size + 1]: number of a rank's first step */
@@ -27,7 +28,7 @@ struct sim_world {
 
 /* Rank i is the machine's rank members[i] (NULL: i). False, and why on stderr: no memory, or plans whose transfers do not meet. */
 bool sim_world_make(struct sim_world *world, const struct sim_machine *machine, const int *members,
-                    const struct pki_algorithm *algorithm, int size, int root);
+                    const struct pki_algorithm *algorithm, int size, int root, bool in_place);
 void sim_world_free(struct sim_world *world);
 
 static inline bool sim_is_send(const struct sim_step *step)

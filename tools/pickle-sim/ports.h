@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What chunks take their turn at - ports, NICs, cores - and how long they have it. */
+#ifndef SIM_PORTS_H
+#define SIM_PORTS_H
+
+#include "machine.h"
+#include "world.h"
+
+struct sim_ports {
+    const struct sim_machine *machine;
+    const int *members; /* rank i sits at place members[i] of the machine (NULL: i) */
+    double *tx, *rx, *cpu, *nic_tx, *nic_rx, *shared; /* when each is free: they serve one after another, in the order of asking */
+    double *touched;    /* [ranks]: bytes that the operation reads and writes there */
+    double all_touched; /* of a node */
+    int crowd;          /* ranks of a core */
+    bool even;          /* ranks have more to do than this transfer: a chunk is moved by one of the two, not by both at once */
+    double intra_bytes, inter_bytes;
+};
+
+/* `all_roots`: each rank is the root now and then. False: no memory; nothing is left open. */
+bool sim_ports_open(struct sim_ports *ports, const struct sim_machine *machine, const struct sim_world *world, bool all_roots,
+                    const int *members, const struct pki_layout *layout, double element_bytes);
+void sim_ports_close(struct sim_ports *ports);
+
+bool sim_ports_are_near(const struct sim_ports *ports, const uint32_t rank[2]);
+/* The core that a rank has: less than there are ranks. */
+uint32_t sim_core_of(const struct sim_ports *ports, uint32_t rank);
+/* A rank that has a core for itself does something, from `from` on or when it can, for `us`. Returns when that ends. */
+double sim_compute(struct sim_ports *ports, uint32_t rank, double from, double us);
+double sim_work_us(const struct sim_ports *ports, uint32_t rank, const struct sim_work *kind, double bytes);
+/* What one end's core has to do for a chunk, or a piece of one, of a transfer of `whole` bytes inside a node. */
+double sim_copy_us(const struct sim_ports *ports, const uint32_t rank[2], bool receiver, double bytes, double whole);
+bool sim_is_shared(const struct sim_ports *ports, double whole); /* both ends move it */
+/* `bytes` go from rank[0] to rank[1] by ports. Returns when the last is there; *left when the sender is free of it. */
+double sim_travel(struct sim_ports *ports, const uint32_t rank[2], double bytes, double start, double *left);
+
+#endif

@@ -32,7 +32,7 @@ static size_t piece_bytes(const struct pki_xfer *xfer)
 }
 
 /* The kernel's copy costs microseconds to begin with. Where ranks share cores it costs more, and each piece waits for its turn: in a collective
- * long messages through the lane take a half to three quarters of the time then (docs/design/0006). */
+ * longer blocks are faster through the lane then (docs/design/0006). */
 bool pki_share_pays(const struct pki_xfer *xfer)
 {
     bool crowded = !xfer->engine->spin && xfer->task->plan != NULL && !xfer->way->same_process && !xfer->remote_mapped;

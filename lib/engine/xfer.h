@@ -18,7 +18,7 @@ struct pki_task;
 #define PKI_LANE_PIECE 16384u            /* bytes of a DATA message that is worked on as it comes */
 #define PKI_LANE_MAX ((size_t)256 << 20)
 #define PKI_SHARE_MIN (64u << 10)        /* below, memory of one host goes through the lane; from there on both ends move pieces */
-#define PKI_SHARE_MIN_CROWDED (16u << 20) /* the same for collectives among more ranks than cores */
+#define PKI_SHARE_MIN_CROWDED (512u << 10) /* the same for collectives among more ranks than cores */
 #define PKI_HOST_PUT (4u << 20)          /* most that one put of host memory moves: the lock is held so long */
 #define PKI_XFER_PUTS 2                  /* chunks of one transfer in flight */
 #define PKI_GRANT_NS 20000u              /* how long a send in a stream looks for its grant at most */

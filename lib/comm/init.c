@@ -8,7 +8,6 @@
 
 #include "coll/hosts.h"
 #include "comm/comm.h"
-#include "util/bytes.h"
 #include "util/clock.h"
 
 /* The pid goes with it, since a forked child has the parent's number. 0 (no randomness): nobody is in the same process. */
@@ -55,12 +54,8 @@ static void fill_card(struct pk_comm *comm, struct pki_card *card)
 /* What transports between hosts prove themselves with, and where. */
 static pk_result_t find_net(struct pk_comm *comm)
 {
-    unsigned char machine[PKI_HOST_ID_BYTES];
-
     _Static_assert(PKI_NET_KEY_BYTES == PKI_BOOTSTRAP_KEY_BYTES, "one is the other");
     comm->has_net = pki_bootstrap_local_address(comm->bootstrap, &comm->net.local);
-    pki_bootstrap_machine_id(machine);
-    comm->net.machine = pki_get_u64(machine);
     return comm->has_net ? pki_bootstrap_derive(comm->bootstrap, "pickle between hosts", comm->net.key) : PK_OK;
 }
 
@@ -148,6 +143,7 @@ static pk_result_t open_engine(struct pk_comm *comm)
         if (comm->cards[i].fused_ctas < config.fused_ctas)
             config.fused_ctas = comm->cards[i].fused_ctas;
     }
+    comm->net.one_machine = config.local_ranks == comm->size;
     return pki_engine_open(&config, &comm->engine);
 }
 

@@ -134,7 +134,7 @@ struct pki_put {
 struct pki_net {
     unsigned char key[PKI_NET_KEY_BYTES]; /* known to the ranks of this communicator alone */
     struct sockaddr_storage local;        /* this rank's address on the network that the bootstrap uses */
-    uint64_t machine; /* the same on ranks of one machine, though their networks be apart; 0: not known */
+    bool one_machine; /* all ranks share one, though their networks may be apart */
 };
 
 struct pki_iface_config {

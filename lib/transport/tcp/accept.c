@@ -32,6 +32,7 @@ static pk_result_t listen_on(struct pki_tcp_iface *iface, const struct sockaddr_
     pki_netif_format(address, text);
     if (fd < 0)
         return pki_fail_errno(PK_ERR_SYSTEM, NULL, "over tcp: socket");
+    pki_tcp_socket_options(iface, fd); /* what it accepts inherits them */
     if (bind(fd, (struct sockaddr *)address, pki_netif_bytes(address)) != 0 || listen(fd, BACKLOG) != 0 ||
         getsockname(fd, (struct sockaddr *)address, &bytes) != 0) {
         pk_result_t result = pki_fail_errno(PK_ERR_SYSTEM, NULL, "over tcp: cannot listen at %s", text);

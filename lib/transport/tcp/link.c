@@ -66,6 +66,10 @@ void pki_tcp_socket_options(const struct pki_tcp_iface *iface, int fd)
     (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle, sizeof idle);
     (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &on, sizeof on);
     (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &probes, sizeof probes);
+    /* There is nobody to be fair to, and no bandwidth to be estimated and paced by. Before it connects or listens: a connection that has
+     * been paced once stays so. */
+    if (iface->one_machine)
+        (void)setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, "reno", strlen("reno"));
 }
 
 pk_result_t pki_tcp_prove(const struct pki_tcp_iface *iface, const char *label, const unsigned char hello[PKI_TCP_HELLO_BYTES],
@@ -353,13 +357,6 @@ static bool all_up(const struct pki_tcp_ep *ep)
     return true;
 }
 
-/* Within a machine there is nobody to be fair to, and no bandwidth to be estimated and paced by. */
-static void choose_congestion(const struct pki_tcp_ep *ep, int fd)
-{
-    if (ep->beside)
-        (void)setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, "reno", strlen("reno"));
-}
-
 bool pki_tcp_link_up(struct pki_tcp_link *link, int fd, uint64_t received)
 {
     struct pki_tcp_ep *ep = link->ep;
@@ -370,7 +367,6 @@ bool pki_tcp_link_up(struct pki_tcp_link *link, int fd, uint64_t received)
         pki_tcp_link_drop(link);
     if (!pki_tcp_watch(ep->iface, &link->watch, fd, true))
         return false;
-    choose_congestion(ep, fd);
     link->state = PKI_TCP_UP;
     link->readable = link->writable = true;
     if (link->index == 0) {

@@ -81,7 +81,7 @@ static pk_result_t tcp_open(const struct pki_iface_config *config, struct pki_if
         return PK_ERR_UNSUPPORTED;
     iface->rank = config->rank;
     iface->size = config->size;
-    iface->machine = config->net->machine;
+    iface->one_machine = config->net->one_machine || pki_netif_is_loopback(&config->net->local);
     memcpy(iface->key, config->net->key, sizeof iface->key);
     pki_list_init(&iface->ready);
     for (int i = 0; i < PKI_TCP_GUESTS; i++)
@@ -112,8 +112,7 @@ static pk_result_t tcp_ep_init(struct pki_ep *base, struct pki_blob *mine)
     struct pki_tcp_ep *ep = pki_tcp_ep_of(base);
     struct pki_tcp_iface *iface = pki_tcp_iface_of(base->iface);
     struct pki_tcp_card card = { .sockets = iface->params.sockets, .window = iface->params.window,
-                                 .chunk_bytes = iface->params.chunk_bytes, .machine = iface->machine,
-                                 .addresses = iface->listeners, .near = iface->near };
+                                 .chunk_bytes = iface->params.chunk_bytes, .addresses = iface->listeners, .near = iface->near };
 
     ep->iface = iface;
     ep->connects = base->rank > base->peer;
@@ -176,7 +175,6 @@ static pk_result_t tcp_ep_connect(struct pki_ep *base, struct pki_blob *theirs)
     ep->params = (struct pki_tcp_params){ .sockets = lower(mine->sockets, ep->theirs.sockets),
                                           .window = lower(mine->window, ep->theirs.window),
                                           .chunk_bytes = lower(mine->chunk_bytes, ep->theirs.chunk_bytes) };
-    ep->beside = pki_netif_is_loopback(&ep->iface->address[0]) || (ep->theirs.machine != 0 && ep->theirs.machine == ep->iface->machine);
     ep->tx = malloc(PKI_TCP_TX_BYTES);
     ep->rx = malloc(PKI_TCP_RX_BYTES);
     ep->moves = calloc(PKI_TCP_MOVES, sizeof *ep->moves);

@@ -126,7 +126,6 @@ struct pki_tcp_ep {
     struct pki_tcp_card theirs;
     bool connects;                /* this rank does; the peer accepts */
     bool left;                    /* the peer has left in good order */
-    bool beside;                  /* the peer is on this machine */
     uint32_t nlinks;
     struct pki_tcp_link *links;   /* [nlinks] */
 
@@ -165,7 +164,7 @@ struct pki_tcp_guest {
 struct pki_tcp_iface {
     struct pki_iface base;
     int rank, size, epoll_fd;
-    uint64_t machine; /* as in struct pki_net */
+    bool one_machine; /* there is no wire */
     unsigned char key[PKI_NET_KEY_BYTES];
     struct pki_tcp_params params;
     uint32_t listeners, near; /* of them those to be used first */

@@ -9,7 +9,7 @@
 #define FRAME_MAGIC 0x6b50u         /* "Pk" */
 #define HELLO_MAGIC 0x31744b50u     /* "PKt1" */
 #define CHALLENGE_MAGIC 0x31754b50u /* "PKu1" */
-#define CARD_HEAD_BYTES 32
+#define CARD_HEAD_BYTES 24
 
 _Static_assert(CARD_HEAD_BYTES + PKI_TCP_ADDRESSES * PKI_NETIF_WIRE_BYTES <= sizeof((struct pki_blob){ 0 }.bytes), "fits in a blob");
 _Static_assert(sizeof(struct pki_msg) == PKI_TCP_MSG_BYTES, "every field of a message is on the wire");
@@ -145,9 +145,8 @@ void pki_tcp_put_card(struct pki_blob *blob, const struct pki_tcp_card *card)
     pki_put_u32(blob->bytes + 4, card->sockets);
     pki_put_u32(blob->bytes + 8, card->window);
     pki_put_u32(blob->bytes + 12, card->chunk_bytes);
-    pki_put_u64(blob->bytes + 16, card->machine);
-    pki_put_u32(blob->bytes + 24, card->addresses);
-    pki_put_u32(blob->bytes + 28, card->near);
+    pki_put_u32(blob->bytes + 16, card->addresses);
+    pki_put_u32(blob->bytes + 20, card->near);
     for (uint32_t i = 0; i < card->addresses; i++)
         pki_netif_put(blob->bytes + CARD_HEAD_BYTES + i * PKI_NETIF_WIRE_BYTES, &card->address[i]);
     blob->len = CARD_HEAD_BYTES + card->addresses * PKI_NETIF_WIRE_BYTES;
@@ -163,9 +162,8 @@ bool pki_tcp_get_card(const struct pki_blob *blob, struct pki_tcp_card *card)
     c.sockets = pki_get_u32(blob->bytes + 4);
     c.window = pki_get_u32(blob->bytes + 8);
     c.chunk_bytes = pki_get_u32(blob->bytes + 12);
-    c.machine = pki_get_u64(blob->bytes + 16);
-    c.addresses = pki_get_u32(blob->bytes + 24);
-    c.near = pki_get_u32(blob->bytes + 28);
+    c.addresses = pki_get_u32(blob->bytes + 16);
+    c.near = pki_get_u32(blob->bytes + 20);
     if (c.sockets < 1 || c.sockets > PKI_TCP_SOCKETS_MAX || c.window < 1 || c.window > PKI_TCP_WINDOW_MAX ||
         c.chunk_bytes < PKI_TCP_CHUNK_MIN || c.chunk_bytes > PKI_TCP_CHUNK_MAX || c.addresses < 1 ||
         c.addresses > PKI_TCP_ADDRESSES || c.near < 1 || c.near > c.addresses ||

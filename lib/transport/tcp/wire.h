@@ -77,7 +77,6 @@ void pki_tcp_put_close(unsigned char out[PKI_TCP_HEADER_BYTES]);
 
 struct pki_tcp_card {
     uint32_t sockets, window, chunk_bytes;
-    uint64_t machine; /* as in struct pki_net */
     uint32_t addresses, near; /* of them those to be used first */
     struct sockaddr_storage address[PKI_TCP_ADDRESSES];
 };

@@ -323,17 +323,17 @@ void pki_engine_abort(struct pki_engine *e)
 #define YIELDS_SPINNING 40000 /* a core for each rank: the other threads that want one are few */
 #define YIELDS 4000           /* each of them may last as long as the other ranks' turns */
 
-static unsigned spins(const struct pki_engine *e)
+bool pki_engine_spins(const struct pki_engine *e)
 {
     for (int i = 0; i < e->nifaces; i++)
         if (atomic_load_explicit(&e->ifaces[i]->in_kernel, memory_order_relaxed))
-            return SPINS_BESIDE_KERNEL;
-    return SPINS;
+            return false;
+    return e->spin;
 }
 
 void pki_engine_backoff(struct pki_engine *e, unsigned idle)
 {
-    if (e->spin && idle < spins(e)) {
+    if (e->spin && idle < (pki_engine_spins(e) ? SPINS : SPINS_BESIDE_KERNEL)) {
         pki_cpu_pause();
         return;
     }

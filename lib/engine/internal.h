@@ -96,6 +96,8 @@ void pki_engine_drain(struct pki_engine *engine);
 void pki_engine_wait_all(struct pki_engine *engine);
 /* Unlocked: what a thread does that has found nothing to do `idle` times in a row. */
 void pki_engine_backoff(struct pki_engine *engine, unsigned idle);
+/* Who waits may keep the core: each rank has one, and nothing comes by way of the kernel, whose threads would want it. */
+bool pki_engine_spins(const struct pki_engine *engine);
 /* doze.c. Unlocked: sleep until a message comes, 10 ms at most. False: it cannot be, or somebody else is at work. */
 bool pki_engine_doze(struct pki_engine *engine);
 /* Wake the thread that does; locked or not, while the lanes are open. */

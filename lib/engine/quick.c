@@ -94,7 +94,7 @@ static bool recv_quick(struct pki_engine *e, const struct pki_request *r, size_t
     enum found found = FOUND_NOTHING;
 
     for (int turn = 0; turn < TURNS && found == FOUND_NOTHING; turn++) {
-        if (turn > 0 && !e->spin)
+        if (turn > 0 && !pki_engine_spins(e))
             sched_yield();
         pki_engine_lock(e);
         found = recv_turn(e, r, bytes);

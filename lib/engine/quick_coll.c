@@ -241,7 +241,7 @@ static bool run_for_a_while(struct run *run)
                 return true;
         put_down(run);
         pki_engine_unlock(e);
-        if (!e->spin)
+        if (!pki_engine_spins(e))
             sched_yield();
         pki_engine_lock(e);
         if (run->result != PK_OK || atomic_load_explicit(&e->failed, memory_order_relaxed) != PK_OK)

@@ -92,7 +92,7 @@ struct pki_iface {
     size_t msg_payload_max; /* bytes; 0 without msg */
     size_t eager_max;       /* longest transfer that goes whole in one message, the same on all ranks; 0: the engine's choice */
     struct pki_list done;   /* finished struct pki_put, by `node`; the engine pops them after progress */
-    _Atomic bool in_kernel; /* transfers are under way that this machine's kernel carries: who waits leaves it the core */
+    _Atomic bool in_kernel; /* what comes from peers the kernel carries: who waits leaves it, and the peer, the core soon */
 };
 
 struct pki_ep {

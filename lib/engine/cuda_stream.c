@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Operations in the caller's CUDA stream. A send whose grant is here, and every receive into GPU memory, are done by the stream itself:
- * word, copy, word. Everything else is gated: the stream opens `ready` when it comes to the operation and waits for `release`, and the
- * engine works in between.
+ * word, copy, word; and so are collectives that consist of such (stream_plan.c). Everything else is gated: the stream opens `ready` when it
+ * comes to the operation and waits for `release`, and the engine works in between.
  *
  * Only the caller's own streams ever wait, each for one operation at a time: what the library puts into its own queues can run at
  * once. So no operation is stuck behind an unrelated one, whatever the order of the calls.
@@ -200,17 +200,6 @@ static void failed(struct pki_task *task, pk_result_t result)
         pki_engine_poison(task->engine, result, true);
 }
 
-/* The stream has come here: open a gate, by the CPU if nothing is before it in the stream. */
-static void arrive(struct pki_task *task, const struct pki_gate *gate)
-{
-    struct pki_word_op op = { PKI_WORD_WRITE, *gate };
-
-    if (task->queue.device->ops->idle(&task->queue))
-        pki_gate_open(gate);
-    else
-        failed(task, task->queue.device->ops->words(&task->queue, &op, 1, task->how));
-}
-
 static bool moves_itself(const struct pki_task *task)
 {
     return task->request.what != PKI_DO_COLL && task->kind == PKI_MEM_DEVICE && task->xfer->bytes > 0 &&
@@ -219,11 +208,15 @@ static bool moves_itself(const struct pki_task *task)
 
 /* The peer has probably called at the same time, and its grant is on the way. Peers that are late again and again are looked for ever
  * more briefly. */
-static void look_for_grant(struct pki_xfer *xfer)
+void pki_stream_look_for_grant(struct pki_xfer *xfer)
 {
     struct pki_peer *peer = xfer->peer;
-    uint64_t until = pki_now_ns() + peer->patience_ns;
+    uint64_t until;
 
+    if (xfer->state != PKI_XFER_WAIT)
+        return;
+    pki_stream_flush(xfer->engine); /* somebody may wait for these words */
+    until = pki_now_ns() + peer->patience_ns;
     while (xfer->state == PKI_XFER_WAIT && pki_now_ns() < until)
         if (!pki_lane_poll(xfer->engine, peer))
             pki_cpu_pause();
@@ -233,73 +226,122 @@ static void look_for_grant(struct pki_xfer *xfer)
         peer->patience_ns /= 2;
 }
 
-static void begin_direct(struct pki_task *task)
+/* Receives of one group from one peer in one stream are free at the same moment: the sender has to wait for the first only. Their words
+ * are written from the last to the first (pki_stream_open), so that none is written when the sender is past it. */
+static void begin_receive(struct pki_task *task)
 {
     struct pki_xfer *xfer = task->xfer;
-    struct pki_peer *peer = xfer->peer;
+    struct pki_word_batch *b = &task->engine->batch;
 
-    task->mode = PKI_TASK_STREAM; /* low-latency slots may be granted */
-    if (xfer->is_send) {
-        xfer->ready = 0; /* not before the stream comes to it */
-        (void)pki_lane_poll(task->engine, peer);
-    }
+    xfer->joined = b->received.peer == xfer->peer && b->received.op + 1 == xfer->op && b->received.stream == task->queue.handle;
     pki_xfer_post(xfer);
-    if (xfer->is_send)
-        look_for_grant(xfer);
-    task->direct = xfer->is_send ? xfer->state == PKI_XFER_MOVE && !xfer->bounce && !xfer->staged : xfer->gate_slot >= 0;
-    if (xfer->is_send && task->few_queues && !pki_gate_is_open(&xfer->start))
+    task->direct = xfer->gate_slot >= 0;
+    if (xfer->state != PKI_XFER_WAIT) /* granted later: who knows what has been opened by then */
+        xfer->joined = false;
+    b->received.peer = task->direct && !xfer->ll ? xfer->peer : NULL;
+    b->received.op = xfer->op;
+    b->received.stream = task->queue.handle;
+}
+
+static void begin_send(struct pki_task *task)
+{
+    struct pki_xfer *xfer = task->xfer;
+
+    xfer->ready = 0; /* not before the stream comes to it */
+    (void)pki_lane_poll(task->engine, xfer->peer);
+    pki_xfer_post(xfer);
+    pki_stream_look_for_grant(xfer);
+    task->direct = xfer->state == PKI_XFER_MOVE && !xfer->bounce && !xfer->staged;
+    if (task->few_queues && !pki_gate_is_open(&xfer->start))
         task->direct = false;
-    if (!task->direct)
-        task->mode = PKI_TASK_GATED;
-    else if (!xfer->is_send && !xfer->ll)
-        arrive(task, &xfer->start);
 }
 
 void pki_stream_begin(struct pki_task *task)
 {
+    if (moves_itself(task)) {
+        task->mode = PKI_TASK_STREAM; /* low-latency slots may be granted */
+        if (task->xfer->is_send)
+            begin_send(task);
+        else
+            begin_receive(task);
+    } else if (!task->direct && task->plan != NULL) {
+        task->mode = PKI_TASK_GATED;
+        pki_stream_plan_begin(task);
+    }
     task->mode = task->direct ? PKI_TASK_STREAM : PKI_TASK_GATED;
-    if (moves_itself(task))
-        begin_direct(task);
-    if (task->direct)
-        task->started = true;
-    else
-        arrive(task, &task->ready);
+    task->started = task->direct;
+    if (task->request.what == PKI_DO_SEND && !task->direct)
+        pki_stream_arrive(task, &task->ready);
 }
 
-static void put_in_stream(struct pki_task *task)
+void pki_stream_open(struct pki_task *task)
 {
-    struct pki_xfer *xfer = task->xfer;
-    struct pki_word_op wait = { PKI_WORD_WAIT, xfer->start };
-    struct pki_put *put = &xfer->puts[0];
-    pk_result_t result = PK_OK;
+    if (!task->direct)
+        pki_stream_arrive(task, &task->ready);
+    else if (task->xfer != NULL && !task->xfer->ll)
+        pki_stream_arrive(task, &task->xfer->start);
+    else if (task->plan != NULL && !pki_task_is_fused(task))
+        pki_stream_plan_open(task);
+}
 
-    if (!pki_gate_is_open(&xfer->start))
-        result = task->queue.device->ops->words(&task->queue, &wait, 1, task->how);
-    *put = (struct pki_put){ .ep = xfer->way, .src = xfer->addr, .remote = xfer->remote, .bytes = xfer->bytes,
-                             .done_remote = xfer->finish, .queue = &task->queue, .owner = xfer };
+pk_result_t pki_stream_put(struct pki_task *task, struct pki_xfer *xfer, bool joined)
+{
+    struct pki_put *put = &xfer->puts[0];
+    pk_result_t result;
+
+    *put = (struct pki_put){ .ep = xfer->way, .src = xfer->addr, .remote = xfer->remote, .bytes = xfer->bytes, .queue = &task->queue,
+                             .owner = xfer };
     pki_list_init(&put->node);
-    if (result == PK_OK)
-        result = xfer->way->iface->transport->put(put);
+    pki_stream_before_copy(task, joined);
+    result = xfer->way->iface->transport->put(put);
+    if (result != PK_OK)
+        return result;
     task->engine->stats.copies++;
-    failed(task, result);
+    pki_stream_copied(task, &xfer->finish, xfer->bytes);
+    xfer->in_stream = true;
+    pki_xfer_activate(xfer);
+    return PK_OK;
+}
+
+/* Has the stream waited for this gate already? */
+static bool is_past(const struct pki_task *task)
+{
+    const struct pki_xfer *xfer = task->xfer;
+    const struct pki_word_batch *b = &task->engine->batch;
+
+    return xfer->joined && b->sent.peer == xfer->peer && b->sent.op + 1 == xfer->op && b->sent.stream == task->queue.handle;
+}
+
+static void move_send(struct pki_task *task)
+{
+    struct pki_engine *e = task->engine;
+    struct pki_xfer *xfer = task->xfer;
+    bool past = is_past(task);
+
+    if (xfer->ll) {
+        struct pki_ll_op op = pki_ll_send_op(xfer);
+
+        pki_stream_flush(e);
+        failed(task, e->gpu->ops->ll(&task->queue, &op, 1, e->abort_word));
+        e->stats.kernels++;
+        xfer->in_stream = true;
+        pki_xfer_activate(xfer);
+        return;
+    }
+    if (!past) {
+        pki_stream_before_wait(task);
+        pki_stream_wait(task, &xfer->start);
+    }
+    failed(task, pki_stream_put(task, xfer, past));
+    e->batch.sent = (struct pki_stream_last){ xfer->peer, xfer->op, task->queue.handle };
 }
 
 void pki_stream_move(struct pki_task *task)
 {
-    struct pki_engine *e = task->engine;
-
-    if (!task->direct || task->xfer == NULL || !task->xfer->is_send)
-        return;
-    if (task->xfer->ll) {
-        struct pki_ll_op op = pki_ll_send_op(task->xfer);
-
-        failed(task, e->gpu->ops->ll(&task->queue, &op, 1, e->abort_word));
-        e->stats.kernels++;
-    } else {
-        put_in_stream(task);
-    }
-    task->xfer->in_stream = true;
-    pki_xfer_activate(task->xfer);
+    if (task->direct && task->xfer != NULL && task->xfer->is_send)
+        move_send(task);
+    else if (task->direct && task->plan != NULL && !pki_task_is_fused(task))
+        pki_stream_plan_move(task);
 }
 
 static void receive_ll(struct pki_task *task)
@@ -313,51 +355,40 @@ static void receive_ll(struct pki_task *task)
     e->stats.kernels++;
 }
 
-/* What the stream has to wait for at the end of this task; a NULL word: nothing. */
-static struct pki_gate last_gate(const struct pki_task *task)
+/* What the stream has to wait for at the end of this task. */
+static void wait_for(const struct pki_task *task)
 {
-    struct pki_gate gate = { 0 };
-
     if (!task->direct)
-        gate = task->release;
+        pki_stream_wait(task, &task->release);
     else if (task->xfer != NULL && !task->xfer->is_send && !task->xfer->ll)
-        gate = task->xfer->finish;
-    return pki_gate_is_open(&gate) ? (struct pki_gate){ 0 } : gate;
+        pki_stream_wait(task, &task->xfer->finish);
+    else if (task->plan != NULL && !pki_task_is_fused(task))
+        pki_stream_plan_end(task);
 }
 
-#define WAITS_A_CALL 16
-
-/* One wait for all tasks of the group in this task's stream: two in a row would hold a queue behind the first. */
+/* For all tasks of the group in this task's stream at once: two in a row would hold a queue behind the first. */
 static void wait_for_all(struct pki_task *first, struct pki_list *made)
 {
-    struct pki_word_op ops[WAITS_A_CALL];
-    int n = 0;
-
+    pki_stream_before_last_wait(first);
     for (struct pki_list *node = &first->waiting; node != made; node = node->next) {
         struct pki_task *task = pki_container_of(node, struct pki_task, waiting);
-        struct pki_gate gate;
 
         if (!pki_task_in_cuda_stream(task) || task->queue.handle != first->queue.handle || task->waited)
             continue;
-        if (n == WAITS_A_CALL)
-            break;
         task->waited = true;
-        gate = last_gate(task);
-        if (gate.word != NULL)
-            ops[n++] = (struct pki_word_op){ PKI_WORD_WAIT, gate };
+        wait_for(task);
     }
-    if (n == 0)
-        return;
-    failed(first, first->queue.device->ops->words(&first->queue, ops, n, first->how));
-    if (first->how == PKI_WAIT_KERNEL)
-        first->engine->stats.kernels++;
 }
 
 void pki_stream_end(struct pki_task *task, struct pki_list *made)
 {
-    if (task->direct && task->plan != NULL) /* behind all that the group's sends and receives open or move for the peers */
+    bool kernel = task->direct && ((task->xfer != NULL && !task->xfer->is_send && task->xfer->ll) || pki_task_is_fused(task));
+
+    if (kernel) /* behind all that the group's sends and receives open or move for the peers */
+        pki_stream_flush(task->engine);
+    if (kernel && task->xfer == NULL)
         failed(task, pki_fused_launch(task, &task->queue));
-    if (task->direct && task->xfer != NULL && !task->xfer->is_send && task->xfer->ll)
+    else if (kernel)
         receive_ll(task);
     if (!task->waited)
         wait_for_all(task, made);

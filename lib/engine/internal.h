@@ -27,6 +27,27 @@ struct pki_words {
     int nfree, n;
 };
 
+#define PKI_WORDS_A_BATCH 64
+
+/* The transfer that a call has put into a stream last. */
+struct pki_stream_last {
+    const struct pki_peer *peer; /* NULL: none */
+    uint64_t op;
+    void *stream;
+};
+
+/* Word operations of a call for a caller's stream, not handed to the driver yet (stream_words.c). */
+struct pki_word_batch {
+    bool used, waits, copied;
+    bool asked, idle;          /* nothing is before it in the stream, if that has been asked */
+    struct pki_queue queue;
+    enum pki_wait_how how;
+    struct pki_word_op ops[PKI_WORDS_A_BATCH];
+    int n, deferred;           /* deferred: the last so many tell of copies that the stream has already */
+    size_t behind;             /* bytes of those */
+    struct pki_stream_last received, sent;
+};
+
 struct pki_engine {
     atomic_flag lock;
     struct pki_engine_config config;
@@ -47,6 +68,7 @@ struct pki_engine {
     size_t work_left;          /* bytes that the CPU may copy or reduce in this round of progress */
     unsigned puts_out;         /* moves that transports have and have not finished */
     struct pki_words words;
+    struct pki_word_batch batch;
     _Atomic uint32_t *abort_word;
     char *ll_memory;
     struct pki_fused fused;

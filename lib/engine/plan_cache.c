@@ -35,6 +35,7 @@ static void entry_free(struct pki_plan_entry *entry)
     free(entry->dependents);
     free(entry->dependents_first);
     free(entry->program);
+    free(entry->moments);
     free(entry);
 }
 

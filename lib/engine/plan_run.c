@@ -56,7 +56,7 @@ static size_t available(const struct pki_task *task, uint32_t i, bool *all)
     return least;
 }
 
-static struct pki_xfer *make_xfer(struct pki_task *task, uint32_t i)
+struct pki_xfer *pki_plan_xfer(struct pki_task *task, uint32_t i)
 {
     const struct pki_step *step = &task->plan->steps[i];
     struct pki_step_state *state = &task->steps[i];
@@ -93,7 +93,7 @@ static void look_at_send(struct pki_task *task, uint32_t i, size_t avail, bool a
     if (!all && (avail == 0 || state->bytes <= task->engine->peers[task->plan->steps[i].peer].eager_max)) /* a short one goes in the lane, whole */
         return;
     if (!state->started) {
-        struct pki_xfer *xfer = make_xfer(task, i);
+        struct pki_xfer *xfer = pki_plan_xfer(task, i);
 
         if (xfer == NULL)
             return;
@@ -116,7 +116,7 @@ static void look_at_recv(struct pki_task *task, uint32_t i, bool all)
     struct pki_step_state *state = &task->steps[i];
 
     if (!state->started && (all || granted_early(task, &task->plan->steps[i]))) {
-        struct pki_xfer *xfer = make_xfer(task, i);
+        struct pki_xfer *xfer = pki_plan_xfer(task, i);
 
         if (xfer == NULL)
             return;

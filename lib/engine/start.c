@@ -43,6 +43,17 @@ static void start_those(struct pki_list *made, bool sends)
     }
 }
 
+/* From the last to the first: cuda_stream.c says why. */
+static void open_streams(struct pki_list *made)
+{
+    for (struct pki_list *n = made->prev; n != made; n = n->prev) {
+        struct pki_task *task = pki_container_of(n, struct pki_task, waiting);
+
+        if (pki_task_in_cuda_stream(task) && task->request.what != PKI_DO_SEND)
+            pki_stream_open(task);
+    }
+}
+
 /* The later phases of operations in CUDA streams, each for all tasks before the next. */
 static void join_streams(struct pki_list *made)
 {
@@ -120,8 +131,10 @@ static pk_result_t start_locked(struct pki_engine *e, const struct pki_request *
     result = enroll_all(e, &made);
     if (result == PK_OK) {
         start_those(&made, false);
+        open_streams(&made);
         start_those(&made, true);
         join_streams(&made);
+        pki_stream_restart(e);
     }
     keep_blocking(&made, blocking);
     return result;

@@ -128,6 +128,8 @@ struct pki_plan_entry { /* the plan cache */
     unsigned users; /* tasks */
     struct pki_plan *plan;
     struct pki_program *program; /* quick_coll.c's, or NULL */
+    struct pki_moment *moments;  /* stream_plan.c's, or NULL */
+    uint32_t nmoments;
     uint32_t *dependents, *dependents_first; /* reversed dependencies: of step i, [first[i], first[i + 1]) */
 };
 
@@ -173,6 +175,8 @@ pk_result_t pki_task_resume(struct pki_engine *engine, const struct pki_request 
                             struct pki_list *blocking);
 
 /* plan_prepare.c */
+/* The transfer of a SEND, RECV or RECV_REDUCE, made and not posted; NULL: the engine has failed. */
+struct pki_xfer *pki_plan_xfer(struct pki_task *task, uint32_t step);
 char *pki_plan_block(const struct pki_task *task, struct pki_ref ref, size_t *bytes);
 size_t pki_plan_scratch_stride(const struct pki_plan *plan, const struct pki_request *request); /* bytes of a block; 0: none */
 pk_result_t pki_plan_prepare(struct pki_task *task);
@@ -224,13 +228,34 @@ size_t pki_mixed_bytes(const struct pki_task *task); /* of the shadow, beside th
 
 /* cuda_stream.c: tasks in the caller's CUDA stream, three phases so that a group's do not block one another */
 pk_result_t pki_stream_admit(struct pki_task *task); /* before anything is posted: may it wait in this stream, how */
-void pki_stream_begin(struct pki_task *task);        /* "ready" and "my buffer is free" */
+void pki_stream_begin(struct pki_task *task);        /* posted and, where the peer has been as quick, matched */
+void pki_stream_open(struct pki_task *task);         /* "ready" and "my buffer is free": from the last task to the first */
 void pki_stream_move(struct pki_task *task);         /* what the stream itself moves */
 void pki_stream_end(struct pki_task *task, struct pki_list *made); /* waits, for all of `made` in the same stream at once */
 void pki_stream_count(struct pki_task *task);        /* a stream may wait for it from now on */
 void pki_stream_left(struct pki_task *task);         /* the task has ended: its wait is over */
 void pki_stream_waits(uint64_t *pending, uint64_t *most); /* of the process */
 bool pki_streams_rest(const struct pki_engine *engine); /* no stream waits, and no graph of this engine's ever will (import.c) */
+void pki_stream_look_for_grant(struct pki_xfer *xfer);
+/* The copy of a transfer whose gate the stream has waited for, and the word behind it. */
+pk_result_t pki_stream_put(struct pki_task *task, struct pki_xfer *xfer, bool joined);
+
+/* stream_words.c */
+void pki_stream_arrive(const struct pki_task *task, const struct pki_gate *gate); /* open it when the stream comes here */
+void pki_stream_wait(const struct pki_task *task, const struct pki_gate *gate);
+void pki_stream_before_wait(const struct pki_task *task); /* which a copy will follow: what peers need for it to end goes first */
+void pki_stream_before_last_wait(const struct pki_task *task); /* with which the call ends */
+/* joined: whoever waits for the last copy before this one waits for this one too. */
+void pki_stream_before_copy(const struct pki_task *task, bool joined);
+void pki_stream_copied(const struct pki_task *task, const struct pki_gate *done, size_t bytes);
+void pki_stream_flush(struct pki_engine *engine);
+void pki_stream_restart(struct pki_engine *engine); /* flushed, and nothing is known of any stream */
+
+/* stream_plan.c: the phases of a collective; begin sets task->direct */
+void pki_stream_plan_begin(struct pki_task *task);
+void pki_stream_plan_open(const struct pki_task *task);
+void pki_stream_plan_move(struct pki_task *task);
+void pki_stream_plan_end(const struct pki_task *task);
 bool pki_streams_wait(void); /* may a stream of the process wait for a peer because of an operation? Graphs are not counted */
 
 /* capture.c */

@@ -44,6 +44,7 @@ struct pki_xfer {
     bool wanted;            /* send: WANT has been sent. receive: WANT has arrived */
     bool ll;                /* moves through a low-latency slot */
     bool in_stream;         /* a stream moves it; only completion is watched here */
+    bool joined;            /* its start gate opens no later than that of the pair's transfer before it */
     bool opened;            /* receive: the buffer is free */
     bool staged;            /* send: the receiver gives slots, a piece at a time */
     bool bounce;            /* send: pieces go through slots of this rank */

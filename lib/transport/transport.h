@@ -60,7 +60,7 @@ struct pki_msg {
     uint16_t gate_slot;
     uint16_t payload; /* set by the transport on receipt and by the caller of msg: bytes that follow, <= iface->msg_payload_max */
     uint32_t gate_value; /* start gate opens at gate_value; done gate at gate_value too */
-    uint32_t reserved;
+    uint32_t joined;     /* GRANT of GPU memory: nonzero: the start gate opens no later than that of the pair's GRANT before it */
 };
 
 /* ---- Gates of a pair ---- */

@@ -13,6 +13,7 @@ enum pki_cuda_kernel { /* the typed ones: one for each pk_dtype_t */
     PKI_CUDA_WAIT,
     PKI_CUDA_LL,
     PKI_CUDA_EXCHANGE,
+    PKI_CUDA_PUSH,
     PKI_CUDA_REDUCE,
     PKI_CUDA_FOLD = PKI_CUDA_REDUCE + PK_DTYPE_COUNT,
     PKI_CUDA_RELAY = PKI_CUDA_FOLD + PK_DTYPE_COUNT, /* from here on for the common types alone */

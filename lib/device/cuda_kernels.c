@@ -21,7 +21,7 @@ _Static_assert(sizeof(struct pki_ll_args) <= 4096 && sizeof(struct pki_wait_args
 
 static void name_of(int which, char *name, size_t len)
 {
-    static const char *const plain[] = { PKI_KERNEL_WAIT, PKI_KERNEL_LL, PKI_KERNEL_EXCHANGE };
+    static const char *const plain[] = { PKI_KERNEL_WAIT, PKI_KERNEL_LL, PKI_KERNEL_EXCHANGE, PKI_KERNEL_PUSH };
     static const char *const typed[] = { PKI_KERNEL_REDUCE, PKI_KERNEL_FOLD, PKI_KERNEL_RELAY, PKI_KERNEL_TWOSHOT };
     int type = which - PKI_CUDA_REDUCE;
 
@@ -168,11 +168,14 @@ static void ll_arg(struct pki_ll_args_op *arg, const struct pki_ll_op *op)
     arg->bytes = op->bytes;
     arg->flag = op->flag;
     arg->send = op->send;
+    arg->ctas = op->ctas > 1 ? op->ctas : 1;
+    arg->arrived = (uint64_t)(uintptr_t)op->arrived;
 }
 
 pk_result_t pki_cuda_ll(const struct pki_queue *queue, const struct pki_ll_op *ops, int n, const _Atomic uint32_t *abort_flag)
 {
     struct pki_ll_args args;
+    unsigned ctas = 0;
 
     if (n < 1 || n > PKI_LL_OPS_MAX)
         return pki_fail(PK_ERR_ARG, NULL, "%d messages in one launch; 1 to %d are possible", n, PKI_LL_OPS_MAX);
@@ -180,22 +183,30 @@ pk_result_t pki_cuda_ll(const struct pki_queue *queue, const struct pki_ll_op *o
     args.n = (uint32_t)n;
     args.abort_flag = (uint64_t)(uintptr_t)abort_flag;
     for (int i = 0; i < n; i++) {
-        if (ops[i].bytes > PKI_LL_MAX_BYTES || ops[i].flag == 0)
+        if (ops[i].bytes > PKI_LL_MAX_BYTES || ops[i].flag == 0 || (ops[i].ctas > 1 && ops[i].arrived == NULL))
             return pki_fail(PK_ERR_INTERNAL, NULL, "a low-latency message of %u bytes with flag %u", ops[i].bytes, ops[i].flag);
         ll_arg(&args.ops[i], &ops[i]);
+        ctas += args.ops[i].ctas;
     }
-    return launch(queue, PKI_CUDA_LL, (unsigned)n, PKI_LL_THREADS, &args, false);
+    return launch(queue, PKI_CUDA_LL, ctas, PKI_LL_THREADS, &args, true);
 }
 
 pk_result_t pki_cuda_fused(const struct pki_queue *queue, enum pki_fused_kernel kernel, pk_dtype_t dtype, int ctas,
                            const struct pki_fused_args *args)
 {
-    static const int first[] = { [PKI_FUSED_EXCHANGE] = PKI_CUDA_EXCHANGE, [PKI_FUSED_FOLD] = PKI_CUDA_FOLD,
-                                 [PKI_FUSED_RELAY] = PKI_CUDA_RELAY, [PKI_FUSED_TWOSHOT] = PKI_CUDA_TWOSHOT };
+    static const struct {
+        int which;
+        unsigned threads;
+        bool typed;
+    } all[] = { [PKI_FUSED_EXCHANGE] = { PKI_CUDA_EXCHANGE, PKI_FUSED_THREADS, false },
+                [PKI_FUSED_PUSH] = { PKI_CUDA_PUSH, PKI_PUSH_THREADS, false },
+                [PKI_FUSED_FOLD] = { PKI_CUDA_FOLD, PKI_FUSED_THREADS, true },
+                [PKI_FUSED_RELAY] = { PKI_CUDA_RELAY, PKI_FUSED_THREADS, true },
+                [PKI_FUSED_TWOSHOT] = { PKI_CUDA_TWOSHOT, PKI_FUSED_THREADS, true } };
+    int which = all[kernel].which + (all[kernel].typed ? (int)dtype : 0);
     struct pki_fused_args copy = *args;
 
-    if (!exists(first[kernel] + (int)dtype))
+    if (!exists(which))
         return pki_fail(PK_ERR_INTERNAL, NULL, "no fused kernel %d of %s", (int)kernel, pk_dtype_name(dtype));
-    return launch(queue, first[kernel] + (kernel == PKI_FUSED_EXCHANGE ? 0 : (int)dtype), (unsigned)ctas, PKI_FUSED_THREADS, &copy,
-                  true);
+    return launch(queue, which, (unsigned)ctas, all[kernel].threads, &copy, true);
 }

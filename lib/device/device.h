@@ -88,23 +88,25 @@ struct pki_export {
     int *fds;                                /* [pieces], malloc'ed by export; import reads it, does not close */
 };
 
-/* A message of the low-latency kernel: one CTA moves it through a slot in the receiver's GPU memory, whose 8-byte cells carry 4
+/* A message of the low-latency kernel: one CTA, or several, move it through a slot in the receiver's GPU memory, whose 8-byte cells carry 4
  * bytes of data and 4 of flag. Sender and receiver each launch one. The receiver has granted the slot while it was empty, so the
  * sender waits for nothing. */
 struct pki_ll_op {
     bool send;
     void *user;             /* source or destination */
     uint32_t bytes;         /* up to PKI_LL_MAX_BYTES */
-    uint32_t flag;          /* counts up with each use of a slot, leaving 0 out: cells keep the flags of longer messages before */
+    uint32_t flag;          /* another one than any cell of the slot holds, and not 0 */
     uint64_t *slot;         /* send: the peer's, mapped here. recv: own */
-    _Atomic uint32_t *done; /* host_registered word set to `flag` at the end (buffer free, or data there, system-wide), or NULL */
+    uint32_t ctas;          /* that move it; 0 is 1 */
+    uint32_t *arrived;      /* with several: 0 in this GPU's memory, for this message alone while it moves */
+    _Atomic uint32_t *done; /* host_registered word set to `flag` at the end (buffer free, or data there for what follows in the queue), or NULL */
 };
 
-#define PKI_LL_MAX_BYTES (32u << 10)
+#define PKI_LL_MAX_BYTES (512u << 10)
 #define PKI_LL_SLOT_BYTES (2u * PKI_LL_MAX_BYTES)
-#define PKI_LL_OPS_MAX 8 /* of one launch */
+#define PKI_LL_OPS_MAX 2 /* of one launch */
 
-enum pki_fused_kernel { PKI_FUSED_EXCHANGE, PKI_FUSED_FOLD, PKI_FUSED_RELAY, PKI_FUSED_TWOSHOT };
+enum pki_fused_kernel { PKI_FUSED_EXCHANGE, PKI_FUSED_PUSH, PKI_FUSED_FOLD, PKI_FUSED_RELAY, PKI_FUSED_TWOSHOT };
 
 struct pki_device_info {
     char name[64];
@@ -165,7 +167,7 @@ struct pki_device_ops {
                           pk_dtype_t dtype, pk_op_t op);
     /* Up to 255 word operations, in order. Host queue: waits are not allowed (the engine polls). */
     pk_result_t (*words)(const struct pki_queue *queue, const struct pki_word_op *ops, int n, enum pki_wait_how how);
-    /* All n messages in one launch, a CTA each. `abort_flag`: host_registered word; nonzero makes the CTAs leave. */
+    /* All n messages in one launch, a CTA or several each. `abort_flag`: host_registered word; nonzero makes the CTAs leave. */
     pk_result_t (*ll)(const struct pki_queue *queue, const struct pki_ll_op *ops, int n, const _Atomic uint32_t *abort_flag);
 
     /* One rank's part in a fused collective, in `ctas` CTAs. args: kernels/kernels.h. The kernel ends when all ranks have launched

@@ -22,6 +22,7 @@
 
 #define STREAMS_MAX 256
 #define GRANT_LEAST_NS 300u
+#define CALM_BYTES (32u << 10) /* few longer low-latency messages have room at a time: their end must be seen soon */
 
 /* The process's streams with a value wait pending. */
 static struct {
@@ -256,6 +257,14 @@ static void begin_send(struct pki_task *task)
         task->direct = false;
 }
 
+/* Kernels at both ends see to a short low-latency message. */
+static bool is_calm(const struct pki_task *task)
+{
+    const struct pki_xfer *xfer = task->xfer;
+
+    return task->direct && xfer != NULL && xfer->ll && (xfer->is_send || xfer->peer->ll_by_kernel) && xfer->bytes <= CALM_BYTES;
+}
+
 void pki_stream_begin(struct pki_task *task)
 {
     if (moves_itself(task)) {
@@ -270,6 +279,8 @@ void pki_stream_begin(struct pki_task *task)
     }
     task->mode = task->direct ? PKI_TASK_STREAM : PKI_TASK_GATED;
     task->started = task->direct;
+    if (is_calm(task))
+        pki_task_calm(task);
     if (task->request.what == PKI_DO_SEND && !task->direct)
         pki_stream_arrive(task, &task->ready);
 }
@@ -349,7 +360,8 @@ static void receive_ll(struct pki_task *task)
     struct pki_engine *e = task->engine;
     struct pki_xfer *xfer = task->xfer;
     struct pki_ll_op op = { .user = xfer->addr, .bytes = (uint32_t)xfer->bytes, .flag = xfer->gate_value,
-                            .slot = pki_ll_slot(e, xfer->peer->rank, xfer->gate_slot), .done = xfer->finish.word };
+                            .slot = pki_ll_slot(e, xfer->peer->rank, xfer->gate_slot), .done = xfer->finish.word, .ctas = pki_ll_ctas(e, xfer->bytes),
+                            .arrived = pki_ll_arrived(e, xfer->peer->rank, false, xfer->gate_value) };
 
     failed(task, e->gpu->ops->ll(&task->queue, &op, 1, e->abort_word));
     e->stats.kernels++;

@@ -74,9 +74,9 @@ static void explain_p2p(struct pki_engine *e, const struct pki_request *r, enum 
         algorithm = "local copy";
     else if (kind == PKI_MEM_HOST && bytes <= peer->eager_max)
         algorithm = "eager";
-    else if (kind == PKI_MEM_DEVICE && e->config.kernels && peer->ll_remote != NULL && bytes <= PKI_LL_MAX_BYTES && bytes > 0) {
+    else if (kind == PKI_MEM_DEVICE && e->config.kernels && peer->ll_remote != NULL && bytes <= pki_ll_max(e) && bytes > 0) {
         algorithm = "ll kernel";
-        out->sms = 1;
+        out->sms = (int)pki_ll_ctas(e, bytes);
     } else if (kind == PKI_MEM_DEVICE && pki_stage_receives(e, peer))
         algorithm = "host slots";
     snprintf(out->algorithm, sizeof out->algorithm, "%s", algorithm);
@@ -111,7 +111,7 @@ static void count_memory(const struct pki_engine *e, pk_stats_t *stats)
     if (e->gpu != NULL)
         stats->words = e->gpu->words;
     if (e->ll_memory != NULL)
-        stats->device_bytes += (uint64_t)e->config.size * PKI_LL_SLOTS * PKI_LL_SLOT_BYTES + pki_fused_inbox_bytes(e);
+        stats->device_bytes += (uint64_t)e->config.size * PKI_LL_RING_BYTES + pki_fused_inbox_bytes(e);
     for (int i = 0; i < PKI_SCRATCH_MAX; i++)
         if (e->scratch[i].ptr != NULL && e->scratch[i].kind == PKI_MEM_DEVICE)
             stats->device_bytes += e->scratch[i].bytes;

@@ -17,11 +17,6 @@
 
 #define EPOCHS_END 0xffff0000u  /* from here on the inboxes are cleared and epochs begin anew */
 #define EPOCHS_BEGIN 2u         /* 0 is what an empty cell holds */
-#define ONE_SHOT_BYTES (512u << 10) /* most that a rank receives in one shot of allreduce */
-#define RELAY_BYTES (1u << 20)
-#define TWOSHOT_BYTES (16u << 20)
-#define PAIRS_A_CTA 512u
-#define TWOSHOT_BYTES_A_CTA (64u << 10)
 
 /* ---- memory ---- */
 
@@ -94,70 +89,6 @@ void pki_engine_fused_start(struct pki_engine *e)
     e->fused.on = true;
 }
 
-/* ---- which operations ---- */
-
-/* What there are kernels of two steps for. */
-static bool is_common(pk_dtype_t dtype, pk_op_t op)
-{
-    return (op == PK_SUM || op == PK_AVG) && (dtype == PK_F32 || dtype == PK_F16 || dtype == PK_BF16);
-}
-
-static enum pki_fused_kernel kernel_of(const struct pki_engine *e, enum pki_coll coll, size_t bytes, pk_dtype_t dtype, pk_op_t op)
-{
-    size_t received = bytes * (size_t)(e->config.size - 1);
-
-    if (coll == PKI_COLL_ALLGATHER || coll == PKI_COLL_ALLTOALL)
-        return PKI_FUSED_EXCHANGE;
-    if (coll != PKI_COLL_ALLREDUCE || !is_common(dtype, op) || (received <= ONE_SHOT_BYTES && bytes <= PKI_FUSED_BYTES))
-        return PKI_FUSED_FOLD;
-    return bytes <= RELAY_BYTES ? PKI_FUSED_RELAY : PKI_FUSED_TWOSHOT;
-}
-
-bool pki_engine_fuses(const struct pki_engine *e, enum pki_coll coll, size_t bytes, pk_dtype_t dtype, pk_op_t op)
-{
-    if (!e->fused.on || e->config.size < 2 || bytes == 0 || pki_fused_algorithm(coll) == NULL)
-        return false;
-    if (bytes <= PKI_FUSED_BYTES)
-        return true;
-    return coll == PKI_COLL_ALLREDUCE && bytes <= TWOSHOT_BYTES && is_common(dtype, op);
-}
-
-static size_t bytes_of(const struct pki_request *r)
-{
-    return r->count * pki_dtype_bytes(r->dtype);
-}
-
-int pki_fused_ctas(const struct pki_engine *e, const struct pki_request *r)
-{
-    size_t bytes = bytes_of(r), ctas;
-    enum pki_fused_kernel kernel = kernel_of(e, r->algorithm->coll, bytes, r->dtype, r->op);
-
-    if (kernel == PKI_FUSED_TWOSHOT)
-        ctas = bytes / TWOSHOT_BYTES_A_CTA;
-    else if (kernel == PKI_FUSED_RELAY)
-        ctas = bytes / 8 / (size_t)e->config.size / PAIRS_A_CTA;
-    else
-        ctas = ((bytes + 7) / 8 + PAIRS_A_CTA - 1) / PAIRS_A_CTA;
-    if (ctas > (size_t)e->config.fused_ctas)
-        ctas = (size_t)e->config.fused_ctas;
-    return ctas == 0 ? 1 : (int)ctas;
-}
-
-static uint32_t epochs_of(const struct pki_engine *e, const struct pki_request *r)
-{
-    size_t size = (size_t)e->config.size, bytes = bytes_of(r), part;
-    enum pki_fused_kernel kernel = kernel_of(e, r->algorithm->coll, bytes, r->dtype, r->op);
-
-    if (kernel == PKI_FUSED_RELAY) {
-        part = ((bytes + 7) / 8 + size - 1) / size;
-        return (uint32_t)((part + PKI_FUSED_RELAY_PAIRS - 1) / PKI_FUSED_RELAY_PAIRS);
-    }
-    if (kernel != PKI_FUSED_TWOSHOT)
-        return 1;
-    part = (bytes + 16 * size - 1) / (16 * size) * 16;
-    return (uint32_t)((part + PKI_FUSED_PIECE - 1) / PKI_FUSED_PIECE);
-}
-
 bool pki_task_is_fused(const struct pki_task *task)
 {
     return task->plan != NULL && task->plan->nsteps == 1 && task->plan->steps[0].kind == PKI_STEP_FUSED;
@@ -165,13 +96,55 @@ bool pki_task_is_fused(const struct pki_task *task)
 
 /* ---- epochs and turns ---- */
 
+static uint32_t mask_of(const struct pki_engine *e, bool own)
+{
+    uint32_t all = (1u << e->config.size) - 1;
+
+    return own ? all : all & ~(1u << e->config.rank);
+}
+
+/* The plans of the others let every rank hear of each that does an operation by one. Those of rooted ones do not: it has to be said. */
+static void meet_rooted(struct pki_task *task)
+{
+    struct pki_engine *e = task->engine;
+
+    for (int i = 0; i < e->config.size; i++) {
+        struct pki_list *n = e->peers[i].arrivals.next, *next;
+
+        for (; n != &e->peers[i].arrivals; n = next) {
+            struct pki_arrival *arrival = pki_container_of(n, struct pki_arrival, node);
+
+            next = n->next;
+            if (arrival->msg.kind != PKI_MSG_PLAN || arrival->msg.op != task->number)
+                continue;
+            task->heard_of = true;
+            pki_list_remove(n);
+            free(arrival);
+        }
+    }
+    if (!pki_task_is_fused(task)) {
+        task->untold = mask_of(e, false);
+        pki_fused_tell(task);
+    }
+}
+
+void pki_fused_tell(struct pki_task *task)
+{
+    struct pki_engine *e = task->engine;
+    struct pki_msg msg = { .kind = PKI_MSG_PLAN, .flags = PKI_MSG_FLAG_COLL, .sig = task->sig, .op = task->number };
+
+    for (int i = 0; i < e->config.size; i++)
+        if ((task->untold >> i & 1) != 0 && pki_lane_send(&e->peers[i], &msg, NULL, e) == PK_OK)
+            task->untold &= ~(1u << i);
+}
+
 /* Every rank counts alike, whether it takes part by a kernel or not. Near the end two epochs more are for clearing. */
 void pki_fused_enroll(struct pki_task *task)
 {
     struct pki_fused *f = &task->engine->fused;
     const struct pki_request *r = &task->request;
 
-    if (!pki_engine_fuses(task->engine, r->algorithm->coll, bytes_of(r), r->dtype, r->op))
+    if (!pki_engine_fuses(task->engine, r->algorithm->coll, pki_fused_bytes(r), r->dtype, r->op))
         return;
     task->clear_epoch = 0;
     if (f->epoch >= EPOCHS_END) {
@@ -179,12 +152,14 @@ void pki_fused_enroll(struct pki_task *task)
         f->epoch = EPOCHS_BEGIN + (f->epoch + 2 - EPOCHS_BEGIN) % 2; /* the same parity as before the jump */
     }
     task->epoch = f->epoch + 1;
-    f->epoch += epochs_of(task->engine, r);
+    f->epoch += pki_fused_epochs(task->engine, r);
     task->last_epoch = f->epoch;
     task->careful = f->skipped;
     f->skipped = !pki_task_is_fused(task);
     if (pki_task_is_fused(task))
         pki_list_push(&f->waiting, &task->turn);
+    if (pki_coll_shape(r->algorithm->coll)->rooted)
+        meet_rooted(task);
 }
 
 static bool is_my_turn(const struct pki_task *task)
@@ -212,28 +187,44 @@ bool pki_fused_all_direct(const struct pki_engine *e)
 
 /* ---- launch ---- */
 
-static uint32_t mask_of(const struct pki_engine *e, bool own)
+/* Who sends to whom: of the collectives without a root, all to all. */
+static void fill_ranks(const struct pki_task *task, struct pki_fused_args *args)
 {
-    uint32_t all = (1u << e->config.size) - 1;
+    const struct pki_request *r = &task->request;
+    const struct pki_shape *shape = pki_coll_shape(r->algorithm->coll);
+    bool is_root = shape->rooted && r->root == task->engine->config.rank;
+    bool from_root = shape->in_at_root, copies_own = !shape->reduces && !r->in_place;
+    uint32_t root = shape->rooted ? 1u << r->root : 0;
 
-    return own ? all : all & ~(1u << e->config.rank);
+    if (!shape->rooted) {
+        args->send = mask_of(task->engine, false);
+        args->recv = mask_of(task->engine, copies_own); /* in place this rank's block is where it belongs */
+    } else if (is_root && from_root) {
+        args->send = mask_of(task->engine, false);
+        args->recv = copies_own ? root : 0;
+    } else if (is_root) {
+        args->recv = mask_of(task->engine, copies_own);
+    } else if (from_root) {
+        args->recv = root;
+    } else {
+        args->send = root;
+    }
 }
 
 static void fill_buffers(const struct pki_task *task, struct pki_fused_args *args)
 {
     const struct pki_request *r = &task->request;
-    enum pki_coll coll = r->algorithm->coll;
+    const struct pki_shape *shape = pki_coll_shape(r->algorithm->coll);
+    int rank = task->engine->config.rank;
 
     args->in = (uint64_t)(uintptr_t)r->in;
     args->out = (uint64_t)(uintptr_t)r->out;
-    args->bytes = bytes_of(r);
-    if (coll == PKI_COLL_ALLTOALL || coll == PKI_COLL_REDUCE_SCATTER)
+    args->bytes = pki_fused_bytes(r);
+    if (shape->in_many && pki_shape_has_in(shape, rank, r->root))
         args->in_stride = args->bytes;
-    if (coll == PKI_COLL_ALLTOALL || coll == PKI_COLL_ALLGATHER)
+    if (shape->out_many && pki_shape_has_out(shape, rank, r->root))
         args->out_stride = args->bytes;
-    args->send = mask_of(task->engine, false);
-    /* In place this rank's block is where it belongs. */
-    args->recv = mask_of(task->engine, args->out_stride > 0 && !r->in_place);
+    fill_ranks(task, args);
     args->divisor = r->op == PK_AVG ? (uint32_t)task->engine->config.size : 0;
     args->op = r->op == PK_AVG ? PKI_KERNEL_SUM : (uint32_t)r->op;
 }
@@ -283,14 +274,14 @@ static bool was_heard_of(const struct pki_task *task)
 {
     const struct pki_engine *e = task->engine;
 
-    for (int i = 0; i < e->config.size; i++)
+    for (int i = 0; i < e->config.size && !task->heard_of; i++)
         for (const struct pki_list *n = e->peers[i].arrivals.next; n != &e->peers[i].arrivals; n = n->next) {
             const struct pki_msg *msg = &pki_container_of(n, struct pki_arrival, node)->msg;
 
             if ((msg->flags & PKI_MSG_FLAG_COLL) != 0 && msg->op == task->number)
                 return true;
         }
-    return false;
+    return task->heard_of;
 }
 
 static _Atomic uint32_t *entry_of(uint32_t *words, uint32_t epoch)
@@ -315,12 +306,12 @@ pk_result_t pki_fused_launch(struct pki_task *task, const struct pki_queue *queu
     args.sig = task->sig;
     args.fence = !task->direct;
     args.careful = task->careful;
-    result = start_kernel(e, queue, kernel_of(e, r->algorithm->coll, args.bytes, r->dtype, r->op), r->dtype, task->ctas, &args);
+    result = start_kernel(e, queue, pki_fused_kernel(e, r), r->dtype, task->ctas, &args);
     if (result != PK_OK)
         return result;
     task->launched = true;
     pki_stream_count(task); /* the kernel waits for other ranks, in whatever queue it is */
-    e->stats.bytes_sent += args.bytes * (size_t)(e->config.size - 1);
+    e->stats.bytes_sent += args.bytes * (size_t)__builtin_popcount(args.send);
     pki_fused_forget(task);
     return PK_OK;
 }

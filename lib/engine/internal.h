@@ -149,7 +149,7 @@ pk_result_t pki_words_open(struct pki_engine *engine);
 void pki_words_close(struct pki_engine *engine);
 int pki_words_take(struct pki_engine *engine, struct pki_gate *gate); /* -1: none left */
 void pki_words_give(struct pki_engine *engine, int slot);
-_Atomic uint32_t *pki_words_ll(struct pki_engine *engine, int peer, bool send, int slot);
+_Atomic uint32_t *pki_words_ll(struct pki_engine *engine, int peer, bool send, uint32_t flag);
 void pki_slots_init(struct pki_slots *slots, int n);
 int pki_slots_take(struct pki_slots *slots);
 void pki_slots_give(struct pki_slots *slots, int slot);

@@ -119,6 +119,8 @@ static void keep(struct pki_engine *e, struct pki_peer *peer, const struct pki_m
     if (contradicts(e, peer, msg) || came_too_late(e, peer, msg))
         return;
     hear_of_fused(e, msg);
+    if (msg->kind == PKI_MSG_PLAN && msg->op <= e->coll_number)
+        return; /* begun here already, or over */
     arrival = malloc(sizeof *arrival + msg->payload);
     if (arrival == NULL) {
         struct pki_where where = pki_engine_where(e, peer->rank, NULL);
@@ -167,7 +169,7 @@ static void dispatch(struct pki_engine *e, struct pki_peer *peer, const struct p
     }
     if ((msg->flags & (PKI_MSG_FLAG_COLL | PKI_MSG_FLAG_CAPTURED)) == PKI_MSG_FLAG_COLL && msg->op > peer->coll_heard)
         peer->coll_heard = msg->op;
-    xfer = find_xfer(peer, msg);
+    xfer = msg->kind == PKI_MSG_PLAN ? NULL : find_xfer(peer, msg);
     if (xfer == NULL)
         keep(e, peer, msg, payload);
     else if (msg->kind == PKI_MSG_SLOT)

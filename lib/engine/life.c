@@ -18,7 +18,6 @@ static void peer_init(struct pki_peer *peer, int rank)
     pki_list_init(&peer->recvs);
     pki_list_init(&peer->arrivals);
     pki_slots_init(&peer->gates, PKI_GATE_SLOTS);
-    pki_slots_init(&peer->lls, PKI_LL_SLOTS);
 }
 
 static pk_result_t queues_open(struct pki_engine *e)

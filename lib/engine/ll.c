@@ -1,7 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Low-latency slots: memory of this rank's GPU that each peer writes small messages into, a flag beside every word; and behind them, in
- * the same allocation, the inboxes of fused collectives. */
+/*
+ * Low-latency messages: each peer has a ring in the memory of this rank's GPU that it writes them into, a flag beside every word. The
+ * receiver says where. Behind the rings, in the same allocation, are the inboxes of fused collectives.
+ */
 #include "engine/internal.h"
+
+#define ROOM_NS 20000u              /* a copy engine costs about as much more, and is not in turn with the kernels */
+#define CTAS_MAX 16u
+#define BYTES_A_CTA (4u << 10)      /* one round of its threads (measured: docs/design/0009) */
+#define BYTES_A_CTA_MAX (32u << 10) /* beyond, a copy engine is faster */
 
 static struct pki_iface *gpu_iface(struct pki_engine *e)
 {
@@ -11,9 +18,10 @@ static struct pki_iface *gpu_iface(struct pki_engine *e)
     return NULL;
 }
 
+/* The ring, and a word for each message of each direction. */
 static size_t bytes_a_peer(void)
 {
-    return (size_t)PKI_LL_SLOTS * PKI_LL_SLOT_BYTES;
+    return PKI_LL_RING_BYTES + 2 * PKI_LL_MESSAGES * sizeof(uint32_t);
 }
 
 pk_result_t pki_engine_ll_export(struct pki_engine *e, struct pki_export *out, uint64_t *offset)
@@ -58,7 +66,7 @@ pk_result_t pki_engine_ll_import(struct pki_engine *e, int rank, const struct pk
     peer->ll_mapping = remote;
     if (e->config.fused)
         pki_fused_reach(e, rank, remote + offset + (uint64_t)e->config.size * bytes_a_peer());
-    peer->ll_remote = (uint64_t *)(uintptr_t)(remote + offset + (uint64_t)e->config.rank * bytes_a_peer());
+    peer->ll_remote = (char *)(uintptr_t)(remote + offset + (uint64_t)e->config.rank * bytes_a_peer());
     return PK_OK;
 }
 
@@ -72,7 +80,115 @@ void pki_ll_unimport(struct pki_engine *e, struct pki_peer *peer)
     peer->ll_remote = NULL;
 }
 
-uint64_t *pki_ll_slot(struct pki_engine *e, int peer, int slot)
+/* ---- places ---- */
+
+static uint32_t units_of(size_t bytes)
 {
-    return (uint64_t *)(void *)(e->ll_memory + (size_t)peer * bytes_a_peer() + (size_t)slot * PKI_LL_SLOT_BYTES);
+    return (uint32_t)((2 * bytes + PKI_LL_UNIT - 1) / PKI_LL_UNIT);
+}
+
+/* Used is what lies from the tail to the head; a place that would not fit before the end of the ring begins at its start. */
+static bool find_room(const struct pki_ll_ring *ring, uint32_t units, uint32_t *at)
+{
+    const uint32_t all = PKI_LL_RING_BYTES / PKI_LL_UNIT;
+    bool wrapped = ring->head <= ring->tail;
+
+    *at = ring->live == 0 || (!wrapped && units > all - ring->head) ? 0 : ring->head;
+    if (ring->live == 0)
+        return units <= all;
+    if (wrapped || *at == 0)
+        return units < ring->tail - *at; /* never quite full: head and tail would be equal */
+    return true;
+}
+
+bool pki_ll_take(struct pki_ll_ring *ring, size_t bytes, int *place, uint32_t *flag)
+{
+    uint32_t next = ring->flag + 1 != 0 ? ring->flag + 1 : 1, at; /* 0 is what an empty cell holds */
+
+    if (ring->live > 0 && next - ring->oldest >= PKI_LL_MESSAGES)
+        return false;
+    if (!find_room(ring, units_of(bytes), &at))
+        return false;
+    if (ring->live++ == 0) {
+        ring->oldest = next;
+        ring->tail = at;
+    }
+    ring->flag = next;
+    ring->head = at + units_of(bytes);
+    ring->entries[next % PKI_LL_MESSAGES].flag = next;
+    ring->entries[next % PKI_LL_MESSAGES].end = ring->head;
+    ring->entries[next % PKI_LL_MESSAGES].over = false;
+    *place = (int)at;
+    *flag = next;
+    return true;
+}
+
+void pki_ll_give(struct pki_ll_ring *ring, uint32_t flag)
+{
+    if (ring->entries[flag % PKI_LL_MESSAGES].flag != flag)
+        return;
+    ring->entries[flag % PKI_LL_MESSAGES].over = true;
+    while (ring->live > 0 && ring->entries[ring->oldest % PKI_LL_MESSAGES].over) {
+        ring->tail = ring->entries[ring->oldest % PKI_LL_MESSAGES].end;
+        ring->oldest = ring->oldest + 1 != 0 ? ring->oldest + 1 : 1;
+        ring->live--;
+    }
+}
+
+/* The oldest one's kernel has ended: nobody needs to have looked. */
+static bool oldest_ended(struct pki_engine *e, const struct pki_peer *peer)
+{
+    const _Atomic uint32_t *done = pki_words_ll(e, peer->rank, false, peer->lls.oldest);
+
+    return atomic_load_explicit(done, memory_order_acquire) == peer->lls.oldest;
+}
+
+bool pki_ll_take_soon(struct pki_engine *e, struct pki_peer *peer, size_t bytes, int *place, uint32_t *flag)
+{
+    uint64_t until = 0;
+
+    if (peer->room_ns == 0)
+        peer->room_ns = ROOM_NS;
+    for (;;) {
+        while (peer->lls.live > 0 && oldest_ended(e, peer))
+            pki_ll_give(&peer->lls, peer->lls.oldest);
+        if (pki_ll_take(&peer->lls, bytes, place, flag))
+            break;
+        if (until == 0)
+            until = pki_now_ns() + peer->room_ns;
+        if (pki_now_ns() > until) {
+            peer->room_ns = peer->room_ns / 2 + 1; /* those that do not end are waited for ever more briefly */
+            return false;
+        }
+        pki_cpu_pause();
+    }
+    peer->room_ns = ROOM_NS;
+    return true;
+}
+
+size_t pki_ll_max(const struct pki_engine *e)
+{
+    size_t ctas = e->gpu != NULL && e->gpu->max_ctas > 0 ? (size_t)e->gpu->max_ctas : CTAS_MAX;
+
+    return ctas < CTAS_MAX ? ctas * BYTES_A_CTA_MAX : PKI_LL_MAX_BYTES;
+}
+
+uint32_t pki_ll_ctas(const struct pki_engine *e, size_t bytes)
+{
+    uint32_t limit = e->gpu->max_ctas > 0 && (uint32_t)e->gpu->max_ctas < CTAS_MAX ? (uint32_t)e->gpu->max_ctas : CTAS_MAX;
+    uint32_t ctas = (uint32_t)(bytes / BYTES_A_CTA);
+
+    return ctas == 0 ? 1 : ctas < limit ? ctas : limit;
+}
+
+uint64_t *pki_ll_slot(struct pki_engine *e, int peer, int place)
+{
+    return (uint64_t *)(void *)(e->ll_memory + (size_t)peer * bytes_a_peer() + (size_t)place * PKI_LL_UNIT);
+}
+
+uint32_t *pki_ll_arrived(struct pki_engine *e, int peer, bool send, uint32_t flag)
+{
+    char *words = e->ll_memory + (size_t)peer * bytes_a_peer() + PKI_LL_RING_BYTES;
+
+    return (uint32_t *)(void *)words + (send ? PKI_LL_MESSAGES : 0) + flag % PKI_LL_MESSAGES;
 }

@@ -183,7 +183,8 @@ static void drain(struct pki_task *task)
             look_at(task, i);
     }
     task->running = false;
-    if (task->remaining == 0 && atomic_load_explicit(&task->engine->failed, memory_order_relaxed) == PK_OK && pki_mixed_after(task))
+    if (task->remaining == 0 && task->untold == 0 &&
+        atomic_load_explicit(&task->engine->failed, memory_order_relaxed) == PK_OK && pki_mixed_after(task))
         pki_task_end(task, PK_OK);
 }
 
@@ -268,6 +269,8 @@ bool pki_plan_poll(struct pki_task *task)
 
     if (pki_task_is_fused(task))
         return poll_fused(task);
+    if (task->untold != 0)
+        pki_fused_tell(task);
     task->more_work = false;
     for (uint32_t i = 0; i < task->plan->nsteps; i++) {
         struct pki_step_state *state = &task->steps[i];

@@ -131,7 +131,7 @@ void pki_recv_message(struct pki_xfer *xfer, const struct pki_msg *msg, const vo
 static bool ll_allowed(const struct pki_xfer *xfer)
 {
     return xfer->engine->config.kernels && xfer->peer->ll_remote != NULL && xfer->task->mode == PKI_TASK_STREAM &&
-           xfer->bytes <= PKI_LL_MAX_BYTES && xfer->engine->ll_memory != NULL;
+           xfer->bytes <= pki_ll_max(xfer->engine) && xfer->engine->ll_memory != NULL;
 }
 
 /* A slot for the sender to signal through; kept until the transfer ends. False: none is free now. */
@@ -142,12 +142,9 @@ static bool take_slot(struct pki_xfer *xfer)
 
     if (xfer->gate_slot >= 0)
         return true;
-    if (ll_allowed(xfer) && (xfer->gate_slot = pki_slots_take(&peer->lls)) >= 0) {
+    if (ll_allowed(xfer) && pki_ll_take_soon(xfer->engine, peer, xfer->bytes, &xfer->gate_slot, &xfer->gate_value)) {
         xfer->ll = true;
-        xfer->gate_value = ++peer->lls.value[xfer->gate_slot];
-        if (xfer->gate_value == 0) /* 0 is what an empty slot holds */
-            xfer->gate_value = ++peer->lls.value[xfer->gate_slot];
-        xfer->finish = (struct pki_gate){ pki_words_ll(xfer->engine, peer->rank, false, xfer->gate_slot), xfer->gate_value };
+        xfer->finish = (struct pki_gate){ pki_words_ll(xfer->engine, peer->rank, false, xfer->gate_value), xfer->gate_value };
         return true;
     }
     xfer->gate_slot = pki_slots_take(&peer->gates);
@@ -235,10 +232,14 @@ static void watch_gate(struct pki_xfer *xfer)
         done = xfer->bytes;
     else
         done = left >= chunks ? 0 : (chunks - left) * xfer->chunk;
-    if (done < xfer->bytes)
+    if (done < xfer->bytes) {
         pki_xfer_activate(xfer);
-    else
-        pki_slots_give(xfer->ll ? &xfer->peer->lls : &xfer->peer->gates, xfer->gate_slot);
+    } else if (xfer->ll) {
+        xfer->peer->ll_by_kernel = xfer->slot < 0;
+        pki_ll_give(&xfer->peer->lls, xfer->gate_value);
+    } else {
+        pki_slots_give(&xfer->peer->gates, xfer->gate_slot);
+    }
     if (done == xfer->bytes)
         pki_stage_give(xfer);
     advance_to(xfer, done);

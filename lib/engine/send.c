@@ -78,7 +78,7 @@ static bool grant_fits(const struct pki_xfer *xfer, const struct pki_msg *grant)
         return !device && grant->region == 0;
     if ((grant->flags & PKI_MSG_FLAG_LL) != 0)
         return device && xfer->engine->gpu != NULL && xfer->peer->ll_remote != NULL && xfer->bytes <= PKI_LL_MAX_BYTES &&
-               grant->gate_slot < PKI_LL_SLOTS;
+               (size_t)grant->gate_slot * PKI_LL_UNIT + 2 * xfer->bytes <= PKI_LL_RING_BYTES;
     if (device)
         return grant->region != 0 && xfer->peer->lane->gates_theirs != NULL && grant->gate_slot < PKI_GATE_SLOTS;
     if ((grant->flags & PKI_MSG_FLAG_SHARED) != 0)
@@ -100,7 +100,7 @@ static pk_result_t resolve(struct pki_xfer *xfer, const struct pki_msg *grant)
         return PK_OK;
     if ((grant->flags & PKI_MSG_FLAG_LL) != 0) {
         xfer->ll = true;
-        xfer->gate_slot = grant->gate_slot % PKI_LL_SLOTS;
+        xfer->gate_slot = grant->gate_slot;
         xfer->gate_value = grant->gate_value;
         return PK_OK;
     }
@@ -374,8 +374,10 @@ struct pki_ll_op pki_ll_send_op(struct pki_xfer *xfer)
 {
     struct pki_ll_op op = { .send = true, .user = xfer->addr, .bytes = (uint32_t)xfer->bytes, .flag = xfer->gate_value };
 
-    op.slot = xfer->peer->ll_remote + (size_t)xfer->gate_slot * (PKI_LL_SLOT_BYTES / sizeof *op.slot);
-    op.done = pki_words_ll(xfer->engine, xfer->peer->rank, true, xfer->gate_slot);
+    op.slot = (uint64_t *)(void *)(xfer->peer->ll_remote + (size_t)xfer->gate_slot * PKI_LL_UNIT);
+    op.done = pki_words_ll(xfer->engine, xfer->peer->rank, true, op.flag);
+    op.ctas = pki_ll_ctas(xfer->engine, xfer->bytes);
+    op.arrived = pki_ll_arrived(xfer->engine, xfer->peer->rank, true, op.flag);
     xfer->finish = (struct pki_gate){ op.done, op.flag };
     return op;
 }

@@ -177,6 +177,8 @@ void pki_stage_eager(struct pki_xfer *xfer, const void *payload)
 {
     pk_result_t result = buffer_is_free(xfer) ? copy_up(xfer, payload) : PK_IN_PROGRESS;
 
+    pki_task_stir(xfer->task);
+    xfer->peer->ll_by_kernel = false;
     if (result == PK_IN_PROGRESS)
         keep(xfer, payload);
     else if (result != PK_OK)

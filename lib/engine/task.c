@@ -224,9 +224,8 @@ pk_result_t pki_task_enroll(struct pki_task *task)
     if (task->request.what == PKI_DO_COLL)
         pki_fused_enroll(task);
     pki_list_push(&e->tasks, &task->node);
-    task->calm = task->direct && pki_task_is_fused(task);
-    if (task->calm)
-        atomic_fetch_add(&e->calm_tasks, 1);
+    if (task->direct && pki_task_is_fused(task))
+        pki_task_calm(task);
     if (task->request.stream.kind != PK_STREAM_KIND_BLOCKING)
         atomic_fetch_add(&e->async_tasks, 1);
     if (task->request.stream.kind == PK_STREAM_KIND_HOST) {
@@ -254,6 +253,12 @@ bool pki_task_start(struct pki_task *task)
         pki_xfer_post(task->xfer);
     }
     return true;
+}
+
+void pki_task_calm(struct pki_task *task)
+{
+    task->calm = true;
+    atomic_fetch_add(&task->engine->calm_tasks, 1);
 }
 
 void pki_task_stir(struct pki_task *task)

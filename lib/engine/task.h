@@ -108,6 +108,8 @@ struct pki_task {
     struct pki_list turn;      /* fused: engine->fused.waiting */
     uint32_t epoch, last_epoch, clear_epoch;
     int ctas;
+    uint32_t untold;           /* not fused, though it could be: bit p, rank p has yet to be told */
+    bool heard_of;             /* another rank has said that it has an ordinary plan */
     bool calm, careful, indirect, launched, fallen; /* fallen: a rank does it in another way, so all do */
 };
 
@@ -167,6 +169,7 @@ pk_result_t pki_task_enroll(struct pki_task *task);
 bool pki_task_start(struct pki_task *task); /* false: it cannot yet, ask again */
 void pki_task_end(struct pki_task *task, pk_result_t result);
 void pki_task_free(struct pki_task *task);
+void pki_task_calm(struct pki_task *task); /* kernels see to it: it needs to be looked at only now and then */
 void pki_task_stir(struct pki_task *task); /* it needs the CPU from now on */
 /* Does it copy or reduce inside the gpu? The library's own queue does that. */
 bool pki_task_needs_kernel(const struct pki_task *task);
@@ -276,7 +279,12 @@ size_t pki_fused_inbox_bytes(const struct pki_engine *engine);
 pk_result_t pki_fused_open(struct pki_engine *engine, char *inbox);
 void pki_fused_close(struct pki_engine *engine);
 void pki_fused_reach(struct pki_engine *engine, int peer, uint64_t inbox); /* the peer's inbox is mapped here */
+void pki_fused_tell(struct pki_task *task);  /* `untold` ranks that this one has an ordinary plan */
+/* fused_rules.c: of a request that is fused */
+size_t pki_fused_bytes(const struct pki_request *request); /* of a block */
+enum pki_fused_kernel pki_fused_kernel(const struct pki_engine *engine, const struct pki_request *request);
 int pki_fused_ctas(const struct pki_engine *engine, const struct pki_request *request);
+uint32_t pki_fused_epochs(const struct pki_engine *engine, const struct pki_request *request);
 bool pki_task_is_fused(const struct pki_task *task);
 void pki_fused_made(struct pki_task *task);   /* a fused one: will the call itself launch it (direct)? */
 void pki_fused_forget(struct pki_task *task); /* it waits for no turn any more */

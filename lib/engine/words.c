@@ -12,11 +12,11 @@
 #define WORDS (3 * PKI_STREAM_OPERATIONS)
 #define WORD_STRIDE 16   /* in words: one a cache line */
 
-/* Layout: WORDS of the pool, then the abort flag, then for each peer the done words of its low-latency slots, receives before
+/* Layout: WORDS of the pool, then the abort flag, then for each peer the done words of low-latency messages, receives before
  * sends. All of it is registered with the GPU at once. */
 static size_t words_total(const struct pki_engine *e)
 {
-    return ((size_t)WORDS + 1 + (size_t)e->config.size * 2 * PKI_LL_SLOTS) * WORD_STRIDE;
+    return ((size_t)WORDS + 1 + (size_t)e->config.size * 2 * PKI_LL_MESSAGES) * WORD_STRIDE;
 }
 
 static size_t words_bytes(const struct pki_engine *e)
@@ -67,9 +67,9 @@ void pki_words_close(struct pki_engine *e)
     free(e->words.free);
 }
 
-_Atomic uint32_t *pki_words_ll(struct pki_engine *e, int peer, bool send, int slot)
+_Atomic uint32_t *pki_words_ll(struct pki_engine *e, int peer, bool send, uint32_t flag)
 {
-    size_t index = (size_t)WORDS + 1 + ((size_t)peer * 2 + send) * PKI_LL_SLOTS + (size_t)slot;
+    size_t index = (size_t)WORDS + 1 + ((size_t)peer * 2 + send) * PKI_LL_MESSAGES + flag % PKI_LL_MESSAGES;
 
     return &e->words.words[index * WORD_STRIDE];
 }

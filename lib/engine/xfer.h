@@ -22,7 +22,9 @@ struct pki_task;
 #define PKI_HOST_PUT (4u << 20)          /* most that one put of host memory moves: the lock is held so long */
 #define PKI_XFER_PUTS 2                  /* chunks of one transfer in flight */
 #define PKI_GRANT_NS 20000u              /* how long a send in a stream looks for its grant at most */
-#define PKI_LL_SLOTS 16                  /* low-latency slots a pair and direction */
+#define PKI_LL_RING_BYTES (3840u << 10)  /* for low-latency messages, of a pair and direction */
+#define PKI_LL_UNIT 64u                  /* places in it are multiples of this */
+#define PKI_LL_MESSAGES 64u              /* in it at a time */
 #define PKI_IFACES_MAX 4
 
 enum pki_xfer_state {
@@ -42,7 +44,7 @@ struct pki_xfer {
     uint32_t step;          /* of the task's plan */
     bool is_send;
     bool wanted;            /* send: WANT has been sent. receive: WANT has arrived */
-    bool ll;                /* moves through a low-latency slot */
+    bool ll;                /* a low-latency message: gate_slot is its place in the ring, gate_value its flag */
     bool in_stream;         /* a stream moves it; only completion is watched here */
     bool joined;            /* its start gate opens no later than that of the pair's transfer before it */
     bool opened;            /* receive: the buffer is free */
@@ -85,7 +87,18 @@ struct pki_arrival { /* a message that nobody had asked for */
     unsigned char payload[];
 };
 
-struct pki_slots { /* gate or low-latency slots of one pair that this rank, as receiver, hands out */
+/* Low-latency messages that this rank, as receiver, has granted, oldest first; a message's flag names its entry. */
+struct pki_ll_ring {
+    uint32_t flag; /* of the last one */
+    uint32_t oldest, live;
+    uint32_t head, tail; /* in units: where the next begins, where the oldest does */
+    struct {
+        uint32_t flag, end;
+        bool over;
+    } entries[PKI_LL_MESSAGES];
+};
+
+struct pki_slots { /* gate slots of one pair that this rank, as receiver, hands out */
     uint16_t free[PKI_GATE_SLOTS];
     uint32_t value[PKI_GATE_SLOTS]; /* last value handed out */
     int nfree;
@@ -111,8 +124,11 @@ struct pki_peer {
     struct pki_list arrivals;
     size_t eager_out;               /* eager bytes sent and not yet credited */
     size_t eager_in;                /* eager bytes consumed and not yet credited back */
-    struct pki_slots gates, lls;
-    uint64_t *ll_remote;            /* the peer's slots for this rank, mapped here */
+    struct pki_slots gates;
+    struct pki_ll_ring lls;
+    uint32_t room_ns;               /* how long to wait for room there */
+    bool ll_by_kernel;              /* its last low-latency message was sent by a kernel: the next one will hardly need this CPU */
+    char *ll_remote;                /* the peer's ring for this rank, mapped here */
     struct pki_export ll_exported;
     uint64_t ll_mapping;
     struct pki_import *imports;
@@ -209,7 +225,14 @@ void pki_self_advance(struct pki_xfer *xfer);
 
 /* ll.c */
 void pki_ll_unimport(struct pki_engine *engine, struct pki_peer *peer);
-uint64_t *pki_ll_slot(struct pki_engine *engine, int peer, int slot);
+bool pki_ll_take(struct pki_ll_ring *ring, size_t bytes, int *place, uint32_t *flag); /* false: no room now */
+void pki_ll_give(struct pki_ll_ring *ring, uint32_t flag); /* again: nothing happens */
+/* As pki_ll_take; waits for a moment for messages of this peer that are about to end. */
+bool pki_ll_take_soon(struct pki_engine *engine, struct pki_peer *peer, size_t bytes, int *place, uint32_t *flag);
+size_t pki_ll_max(const struct pki_engine *engine); /* longest message */
+uint32_t pki_ll_ctas(const struct pki_engine *engine, size_t bytes);
+uint64_t *pki_ll_slot(struct pki_engine *engine, int peer, int place);
+uint32_t *pki_ll_arrived(struct pki_engine *engine, int peer, bool send, uint32_t flag);
 
 /* side.c: frames on the socket beside the lane */
 void pki_side_send_forget(struct pki_engine *engine, struct pki_peer *peer, uint32_t id); /* a hint: it may get lost */

@@ -173,16 +173,19 @@ static void check_order(void)
 struct ll_bed {
     uint8_t *src, *dst;
     uint64_t *slot;
-    uint32_t flag;
+    uint32_t *arrived; /* of either side */
+    uint32_t flag, ctas;
 };
 
 static bool ll_case(struct ll_bed *bed, uint32_t bytes, uint32_t src_offset, uint32_t dst_offset)
 {
     struct pki_ll_op send = {
-        .send = true, .user = bed->src + src_offset, .bytes = bytes, .flag = ++bed->flag, .slot = bed->slot, .done = &words[0]
+        .send = true, .user = bed->src + src_offset, .bytes = bytes, .flag = ++bed->flag, .slot = bed->slot, .done = &words[0],
+        .ctas = bed->ctas, .arrived = bed->arrived
     };
     struct pki_ll_op recv = {
-        .user = bed->dst + dst_offset, .bytes = bytes, .flag = bed->flag, .slot = bed->slot, .done = &words[16]
+        .user = bed->dst + dst_offset, .bytes = bytes, .flag = bed->flag, .slot = bed->slot, .done = &words[16],
+        .ctas = bed->ctas, .arrived = bed->arrived + 1
     };
     uint8_t *edge = calloc(1, 8);
     bool ok = device_fill(bed->src + src_offset, bytes, bed->flag) && device_fill(bed->dst, PKI_LL_MAX_BYTES + 32, 99);
@@ -235,7 +238,7 @@ static void ll_abort(struct ll_bed *bed)
 static void check_ll(void)
 {
     static const uint32_t sizes[] = { 0, 1, 4, 7, 8, 9, 16, 31, 100, 4096, 4097, 8191, 16384, 20000, 32767, 32768 };
-    struct ll_bed bed = { device_alloc(64 << 10), device_alloc(64 << 10), device_alloc(PKI_LL_SLOT_BYTES), 0 };
+    struct ll_bed bed = { device_alloc(PKI_LL_MAX_BYTES + 64), device_alloc(PKI_LL_MAX_BYTES + 64), device_alloc(PKI_LL_SLOT_BYTES), (uint32_t *)(void *)device_alloc(8), 0, 1 };
     struct pki_ll_op bad = { .bytes = PKI_LL_MAX_BYTES + 1, .flag = 1 };
 
     word_set(2, 0);
@@ -245,12 +248,16 @@ static void check_ll(void)
                 printf("     (%u bytes, offsets %u and %u)\n", sizes[i], offset, (offset * 5) % 9);
         }
     }
+    for (bed.ctas = 2; bed.ctas <= 16; bed.ctas *= 2)
+        CHECK(ll_case(&bed, bed.ctas << 15, 0, 0) && ll_case(&bed, (bed.ctas << 15) - 5, 8, 3) && ll_case(&bed, 1, 1, 2));
+    bed.ctas = 1;
     ll_many(&bed);
     ll_abort(&bed);
     CHECK(ops->ll(&queue, &bad, 1, NULL) == PK_ERR_INTERNAL);
     ops->free(device, bed.src);
     ops->free(device, bed.dst);
     ops->free(device, bed.slot);
+    ops->free(device, bed.arrived);
 }
 
 /* ---- Capture ---- */

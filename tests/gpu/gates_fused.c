@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Fused collectives where they are put to the test: rows of operations of all sizes in streams that change, blocking calls in between,
- * ranks whose memory is the host's, ranks that disagree, and a rank that does not come.
+ * Fused collectives where they are put to the test: a row that mixes all kinds, lengths on both sides of every change of kernel, roots, streams
+ * that change, blocking calls in between, ranks whose memory is the host's and who do an operation by an ordinary plan; ranks that
+ * disagree, and a rank that does not come.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,7 +12,18 @@
 
 #define TURNS 300
 #define STREAMS 3
-#define COUNT_MAX 200000u
+#define COUNT_MAX 1100000u /* of all blocks together */
+
+enum what { ALLREDUCE, REDUCE, BROADCAST, GATHER, SCATTER, ALLGATHER, ALLTOALL, REDUCE_SCATTER, WHATS };
+
+struct turn {
+    struct gpu_rank *self;
+    int number, root;
+    enum what what;
+    size_t count; /* of a block */
+    bool in_place;
+    pk_stream_t stream;
+};
 
 static uint32_t next(uint32_t *state)
 {
@@ -25,72 +37,149 @@ static float number(size_t i, int rank, int turn)
     return (float)((i * 3 + (size_t)rank * 5 + (size_t)turn * 7) % 61);
 }
 
-static void fill(float *device, float *host, size_t count, int rank, int turn)
+static bool many_in(enum what what)
 {
-    for (size_t i = 0; i < count; i++)
-        host[i] = number(i, rank, turn);
-    gpu_copy(device, host, count * sizeof *host);
+    return what == SCATTER || what == ALLTOALL || what == REDUCE_SCATTER;
 }
 
-static int wrong_sums(const float *device, float *host, size_t count, int size, int turn)
+static bool many_out(enum what what)
 {
-    int wrong = 0;
+    return what == GATHER || what == ALLGATHER || what == ALLTOALL;
+}
 
-    gpu_copy(host, device, count * sizeof *host);
-    for (size_t i = 0; i < count; i++) {
-        float sum = 0;
+static bool has_out(const struct turn *t)
+{
+    return (t->what != REDUCE && t->what != GATHER) || t->self->rank == t->root;
+}
 
-        for (int r = 0; r < size; r++)
-            sum += number(i, r, turn);
-        wrong += host[i] != sum;
+static float expected(const struct turn *t, size_t i)
+{
+    size_t block = (size_t)t->self->rank * t->count;
+    float sum = 0;
+
+    switch (t->what) {
+    case BROADCAST: return number(i, t->root, t->number);
+    case SCATTER: return number(block + i, t->root, t->number);
+    case GATHER:
+    case ALLGATHER: return number(i % t->count, (int)(i / t->count), t->number);
+    case ALLTOALL: return number(block + i % t->count, (int)(i / t->count), t->number);
+    default: break;
     }
+    for (int r = 0; r < t->self->size; r++)
+        sum += number(t->what == REDUCE_SCATTER ? block + i : i, r, t->number);
+    return sum;
+}
+
+static pk_result_t call(const struct turn *t, const float *in, float *out)
+{
+    pk_comm_t *comm = t->self->comm;
+
+    switch (t->what) {
+    case REDUCE: return pk_reduce(in, out, t->count, PK_F32, PK_SUM, t->root, comm, t->stream);
+    case BROADCAST: return pk_broadcast(in, out, t->count, PK_F32, t->root, comm, t->stream);
+    case GATHER: return pk_gather(in, out, t->count, PK_F32, t->root, comm, t->stream);
+    case SCATTER: return pk_scatter(in, out, t->count, PK_F32, t->root, comm, t->stream);
+    case ALLGATHER: return pk_allgather(in, out, t->count, PK_F32, comm, t->stream);
+    case ALLTOALL: return pk_alltoall(in, out, t->count, PK_F32, comm, t->stream);
+    case REDUCE_SCATTER: return pk_reduce_scatter(in, out, t->count, PK_F32, PK_SUM, comm, t->stream);
+    default: return pk_allreduce(in, out, t->count, PK_F32, PK_SUM, comm, t->stream);
+    }
+}
+
+/* Short ones, those about as long as cells carry, and long ones. */
+static size_t draw_count(uint32_t *state, int size)
+{
+    uint32_t range = next(state) % 8;
+    size_t count = range < 5 ? 1 + next(state) % 3000 : range < 7 ? 60000 + next(state) % 12000 : 70000 + next(state) % 1000000;
+
+    count = next(state) % 3 != 0 ? (count + 3) / 4 * 4 : count;
+    return count * (size_t)size <= COUNT_MAX ? count : COUNT_MAX / (size_t)size / 4 * 4;
+}
+
+static bool draw(struct turn *t, uint32_t *own)
+{
+    uint32_t common = (uint32_t)t->number * 2654435761u;
+
+    *own = common ^ (uint32_t)(t->self->rank * 7919);
+    t->what = next(&common) % WHATS;
+    t->root = (int)(next(&common) % (uint32_t)t->self->size);
+    t->count = draw_count(&common, t->self->size);
+    t->in_place = next(&common) % 3 == 0;
+    return next(own) % 8 == 0;
+}
+
+static size_t wrong_in(const struct turn *t, const float *out)
+{
+    size_t wrong = 0, n = t->count * (many_out(t->what) ? (size_t)t->self->size : 1);
+
+    for (size_t i = 0; i < n && has_out(t); i++)
+        wrong += out[i] != expected(t, i);
     return wrong;
 }
 
-/* All ranks draw the same numbers; what is each rank's own affair they draw apart. */
-static int turn_once(struct gpu_rank *self, const gpu_stream_t *streams, float *in, float *out, float *host, int turn)
+/* In place: where the other buffer lies within the one that has all blocks. */
+static void place(const struct turn *t, float **in, float **out)
 {
-    uint32_t common = (uint32_t)turn * 2654435761u, own = common ^ (uint32_t)(self->rank * 7919);
-    size_t count = 1 + next(&common) % (next(&common) % 4 == 0 ? COUNT_MAX : 3000);
-    bool from_host = next(&own) % 8 == 0, blocking = next(&own) % 6 == 0;
-    gpu_stream_t stream = streams[next(&own) % STREAMS];
-    float *memory = malloc(count * sizeof *memory);
-    int wrong = 0;
+    size_t own = (size_t)t->self->rank * t->count;
 
-    fill(in, host, count, self->rank, turn);
-    memcpy(memory, host, count * sizeof *host);
-    must_be_ok(pk_allreduce(from_host ? memory : in, from_host ? memory : out, count, PK_F32, PK_SUM, self->comm,
-                            blocking || from_host ? PK_BLOCKING : PK_CUDA_STREAM(stream)),
-               "pk_allreduce");
+    if (!t->in_place)
+        return;
+    if (many_in(t->what) == many_out(t->what))
+        *in = *out;
+    else if (many_in(t->what))
+        *out = *in + own;
+    else
+        *in = *out + own;
+}
+
+static bool turn_once(struct turn *t, const gpu_stream_t *streams, float *const device[2], float *const host[2])
+{
+    uint32_t own;
+    bool from_host = draw(t, &own);
+    float *in = from_host ? host[0] : device[0], *out = from_host ? host[1] : device[1];
+    size_t blocks = many_in(t->what) ? (size_t)t->self->size : 1;
+
+    t->stream = from_host || next(&own) % 6 == 0 ? PK_BLOCKING : PK_CUDA_STREAM(streams[next(&own) % STREAMS]);
+    place(t, &in, &out);
+    for (size_t i = 0; i < t->count * blocks; i++)
+        (from_host ? in : host[0])[i] = number(i, t->self->rank, t->number);
+    if (!from_host)
+        gpu_copy(in, host[0], t->count * blocks * sizeof *in);
+    must_be_ok(call(t, in, out), "a collective");
     for (int s = 0; s < STREAMS; s++)
         if (!stream_idle_within(streams[s], 20000, NULL))
-            report(false, "rank %d: turn %d does not end", self->rank, turn);
-    for (size_t i = 0; i < count && from_host; i++) {
-        float sum = 0;
-
-        for (int r = 0; r < self->size; r++)
-            sum += number(i, r, turn);
-        wrong += memory[i] != sum;
-    }
-    free(memory);
-    return from_host ? wrong : wrong_sums(out, host, count, self->size, turn);
+            report(false, "rank %d: turn %d does not end", t->self->rank, t->number);
+    if (from_host)
+        return wrong_in(t, out) == 0;
+    gpu_copy(host[0], out, t->count * (many_out(t->what) ? (size_t)t->self->size : 1) * sizeof *out);
+    return wrong_in(t, host[0]) == 0;
 }
 
 static void rows(struct gpu_rank *self)
 {
-    float *in = gpu_alloc(COUNT_MAX * sizeof(float)), *out = gpu_alloc(COUNT_MAX * sizeof(float));
-    float *host = malloc(COUNT_MAX * sizeof *host);
+    struct turn turn = { .self = self };
+    float *device[2], *host[2];
     gpu_stream_t streams[STREAMS];
     int wrong = 0;
 
+    for (int i = 0; i < 2; i++) {
+        device[i] = gpu_alloc(COUNT_MAX * sizeof(float));
+        host[i] = malloc(COUNT_MAX * sizeof(float));
+    }
     for (int s = 0; s < STREAMS; s++)
         streams[s] = gpu_stream_new();
-    for (int turn = 0; turn < TURNS; turn++)
-        wrong += turn_once(self, streams, in, out, host, turn) != 0;
-    report(wrong == 0, "rank %d: %d of %d allreduces in changing streams and memory are wrong", self->rank, wrong, TURNS);
+    for (turn.number = 0; turn.number < TURNS && host[0] != NULL && host[1] != NULL; turn.number++)
+        if (!turn_once(&turn, streams, device, host)) {
+            report(false, "rank %d: turn %d, collective %d of %zu, root %d, is wrong", self->rank, turn.number, (int)turn.what, turn.count,
+                   turn.root);
+            wrong++;
+        }
+    report(wrong == 0 && turn.number == TURNS, "rank %d: %d of %d collectives of all kinds, in changing streams and memory, are wrong",
+           self->rank, wrong, turn.number);
     for (int s = 0; s < STREAMS; s++)
         gpu_stream_free(streams[s]);
-    free(host);
+    for (int i = 0; i < 2; i++)
+        free(host[i]);
 }
 
 /* Many behind one another without a look, alternating between streams: out of turn, one would overwrite another's inbox. */

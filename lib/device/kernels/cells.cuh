@@ -29,6 +29,15 @@ __device__ __forceinline__ bool load_pair(uint64_t slot, uint32_t pair, uint32_t
     return flag_low == flag && flag_high == flag;
 }
 
+/* A kernel of this library that follows in the stream may be launched already; it waits here for the end of what is before it. */
+__device__ __forceinline__ void early_begin()
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;");
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
 /* Up to 8 bytes of user memory at any address, zero-padded, and back. What is not whole and aligned is rare and out of line. */
 __device__ __noinline__ uint64_t read_odd(const unsigned char *from, uint32_t bytes)
 {

@@ -81,14 +81,20 @@ __device__ __forceinline__ bool receive(const one_shot &s, uint32_t first, uint6
     return all;
 }
 
-/* Nobody writes cells in an epoch of 0 bytes. */
+__device__ void clear_range(const one_shot &s, uint64_t begin, uint32_t bytes)
+{
+    for (uint32_t i = blockIdx.x * PKI_FUSED_THREADS + threadIdx.x; i < bytes / 16; i += s.threads)
+        store_pair(begin, i, 0, 0);
+}
+
+/* Nobody writes cells or marks in an epoch of 0 bytes. */
 __device__ void clear(const one_shot &s)
 {
-    const uint32_t cells = (PKI_FUSED_PARTS - PKI_FUSED_CELLS) / 16;
-
     for (uint32_t r = 0; r < s.args.size; r++) {
-        for (uint32_t i = blockIdx.x * PKI_FUSED_THREADS + threadIdx.x; i < cells; i += s.threads)
-            store_pair(inbox_half(s.args, s.args.epoch, r) + PKI_FUSED_CELLS, i, 0, 0);
+        uint64_t half = inbox_half(s.args, s.args.epoch, r);
+
+        clear_range(s, half + PKI_FUSED_CELLS, PKI_FUSED_PARTS - PKI_FUSED_CELLS);
+        clear_range(s, half + PKI_FUSED_MARKS, PKI_FUSED_MARKS_BYTES);
     }
 }
 
@@ -194,7 +200,7 @@ template <typename E, typename Op> __device__ void fold(const pki_fused_args &ar
 
 extern "C" __global__ void __launch_bounds__(PKI_FUSED_THREADS, 1) pki_exchange(const __grid_constant__ pki_fused_args args)
 {
-    begin();
+    early_begin();
     exchange(args);
 }
 
@@ -202,7 +208,7 @@ extern "C" __global__ void __launch_bounds__(PKI_FUSED_THREADS, 1) pki_exchange(
     extern "C" __global__ void __launch_bounds__(PKI_FUSED_THREADS, 1) \
         pki_fold_##element(const __grid_constant__ pki_fused_args args) \
     { \
-        begin(); \
+        early_begin(); \
         fold<element, any_op>(args); \
     }
 

@@ -204,15 +204,6 @@ __device__ __forceinline__ void finish(const pki_fused_args &args, uint32_t verd
     asm volatile("red.relaxed.gpu.global.add.u32 [%0], 1;" ::"l"(args.state) : "memory");
 }
 
-/* A kernel of this library that follows in the stream may be launched already; it waits here for the end of what is before it. */
-__device__ __forceinline__ void begin()
-{
-#if __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.launch_dependents;");
-    asm volatile("griddepcontrol.wait;" ::: "memory");
-#endif
-}
-
 } // namespace
 
 #endif

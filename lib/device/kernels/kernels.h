@@ -4,12 +4,13 @@
  * Every kernel takes one parameter, a struct by value. Plain C and CUDA C++ alike; addresses are 64-bit numbers.
  *
  *   pki_wait            1 CTA, 32 threads                struct pki_wait_args
- *   pki_ll              n CTAs, PKI_LL_THREADS threads   struct pki_ll_args
+ *   pki_ll              as many as its messages have CTAs, PKI_LL_THREADS   struct pki_ll_args
  *   pki_reduce_<type>   any grid, PKI_REDUCE_THREADS     struct pki_reduce_args
  *   pki_exchange        any grid, PKI_FUSED_THREADS      struct pki_fused_args
  *   pki_fold_<type>     any grid, PKI_FUSED_THREADS      struct pki_fused_args
  *   pki_relay_<type>    any grid, PKI_FUSED_THREADS      struct pki_fused_args
- *   pki_twoshot_<type>  grid as on all other ranks       struct pki_fused_args
+ *   pki_twoshot_<type>  grid as on all other ranks, PKI_FUSED_THREADS   struct pki_fused_args
+ *   pki_push            grid as on all other ranks, PKI_PUSH_THREADS    struct pki_fused_args
  *
  * <type> is the name of a type (pk_dtype_name). No kernel uses dynamic shared memory, and none needs its CTAs to run at the same
  * time.
@@ -25,6 +26,7 @@
 #define PKI_KERNEL_EXCHANGE "pki_exchange"
 #define PKI_KERNEL_FOLD "pki_fold_"
 #define PKI_KERNEL_RELAY "pki_relay_"
+#define PKI_KERNEL_PUSH "pki_push"
 #define PKI_KERNEL_TWOSHOT "pki_twoshot_"
 
 /* What the typed kernels do, as the first values of pk_op_t say it. An average is a sum with a divisor. */
@@ -49,19 +51,19 @@ struct pki_wait_args {
 };
 
 /*
- * pki_ll: CTA i does ops[i]. A slot is an array of pairs of cells, 16 bytes each:
+ * pki_ll: the first ops[0].ctas CTAs do ops[0], those behind them ops[1] and so on. A slot is an array of pairs of cells, 16 bytes each:
  *     uint32_t data_low, flag, data_high, flag
  * Pair k carries bytes [8 k, 8 k + 8) of the message, zero-padded; a message of 0 bytes still uses one pair. A 16-byte store is
  * not one event for a reader in another GPU, but each 8-byte half is: so both halves carry the flag.
  *   send: writes all pairs; it waits for nothing, since the receiver has granted the slot.
  *   recv: until both flags of a pair are `flag`, takes its data.
- * At the end *done = flag: the source may be reused (send), the data is in place for CPU and GPUs (recv).
+ * At the end *done = flag: the source may be reused (send), the data is in place for what follows in the stream (recv).
  * A cell keeps the flag of the last message that was long enough to reach it, so a flag must not come back to a slot while any
  * cell may hold it: count up, and skip 0. Every 1000 polls or so a receiver looks at abort_flag and
  * returns, without writing *done, when it is not 0.
  */
 #define PKI_LL_THREADS 512
-#define PKI_LL_OPS 8 /* parameters of a launch cost time */
+#define PKI_LL_OPS 2 /* parameters of a launch cost time */
 
 struct pki_ll_args_op {
     uint64_t user;
@@ -70,7 +72,8 @@ struct pki_ll_args_op {
     uint32_t bytes;
     uint32_t flag;
     uint32_t send; /* 1: send, 0: recv */
-    uint32_t reserved;
+    uint32_t ctas; /* at least 1, of this message */
+    uint64_t arrived; /* with more than one CTA: address of a 32-bit word in this GPU's memory, 0 before and after */
 };
 
 struct pki_ll_args {
@@ -115,12 +118,20 @@ struct pki_reduce_args {
  *   at 0                    header: one pair of cells (see pki_ll), data = sig, flag = epoch
  *   at PKI_FUSED_BEGUN      in half 0 alone: the epoch that the writer has begun last
  *   at PKI_FUSED_FLAGS      pki_twoshot: for each CTA two words, PKI_FUSED_FLAG_BYTES apart: its parts, its results are there (= epoch)
- *   at PKI_FUSED_CELLS      pki_exchange, pki_fold: pairs of cells
- *   at PKI_FUSED_RELAY_PARTS, PKI_FUSED_RELAY_RESULTS    pki_relay: pairs of cells, PKI_FUSED_RELAY_PAIRS of the reader's part and of the
- *                           writer's result
+ *   at PKI_FUSED_CELLS      pki_exchange, pki_fold: pairs of cells; pki_relay: PKI_FUSED_RELAY_PAIRS of the reader's part, and at
+ *                           PKI_FUSED_RELAY_RESULTS as many of the writer's result
  *   at PKI_FUSED_PARTS      pki_twoshot: PKI_FUSED_PIECE bytes of the reader's part
  *   at PKI_FUSED_RESULTS    pki_twoshot: PKI_FUSED_PIECE bytes of the writer's result
- * Cells are never used for anything else: what looks like a flag is one.
+ *   at PKI_FUSED_PARTS      pki_push: rings, in all PKI_FUSED_PUSH_BYTES
+ *   at PKI_FUSED_MARKS      PKI_FUSED_RING_MARKS marks of each ring, PKI_FUSED_MARK_BYTES apart
+ * Cells and marks are never used for anything else: what looks like a flag is one.
+ *
+ * Rings carry a block from each rank to each other one, in chunks. There are n = PKI_PUSH_RINGS for each CTA of the grid, numbered through. A
+ * ring has the area divided by n, rounded down to whole KiB. Chunks have as many bytes as make one round of all rings suffice, in
+ * multiples of PKI_FUSED_GRAIN, but at most half of a ring and PKI_FUSED_CHUNK: chunk c goes through ring c % n as its turn t = c / n,
+ * by slot t % (ring / chunk). A mark is a 64-bit word, count << 32 | epoch, which the other side writes: in the reader's half so many
+ * chunks are there, in the writer's half (which is where that rank writes) so many have been taken; the latter only where the writer needs it.
+ *   marks of ring r: 2 r there, 2 r + 1 taken
  *
  * pki_exchange: block p of IN (at in + p * in_stride, `bytes` long) goes to each rank p in `send`, block p of OUT comes from each rank
  *   p in `recv`. This rank in `recv`: it copies its own.
@@ -129,8 +140,9 @@ struct pki_reduce_args {
  * pki_relay, for sums: as pki_twoshot, with parts of ceil(pairs / size) pairs of cells and pieces of PKI_FUSED_RELAY_PAIRS.
  * pki_twoshot, for sums: allreduce of `bytes`. Part p of the data, of ceil(elements / size) elements rounded up to 16 bytes, is folded by rank
  *   p, in pieces: piece k of all parts has epoch `epoch` + k. All ranks have the same grid.
+ * pki_push: as pki_exchange, through rings. A chunk of OUT is written when all ranks in `recv` have sent it.
  *
- * With `clear` pki_exchange, of 0 bytes then, also sets all cells and headers of the epoch's halves to 0.
+ * With `clear` pki_exchange, of 0 bytes then, also sets all cells, marks and headers of the epoch's halves to 0.
  *
  * When it has ended, CTA c sets words->done[c] to the last of its epochs and adds 1 to state->ended. While it waits it looks now and then at
  * abort_flag, and leaves when it is not 0, saying nothing; and at words->fall: when the epoch's entry is the epoch, the operation is done
@@ -147,14 +159,24 @@ struct pki_reduce_args {
 #define PKI_FUSED_FLAGS 1024u
 #define PKI_FUSED_FLAG_BYTES 64u
 #define PKI_FUSED_CELLS 8192u
-#define PKI_FUSED_BYTES (256u << 10) /* most of one block that goes in cells */
+#define PKI_FUSED_BYTES (512u << 10) /* most of one block that goes in cells */
 #define PKI_FUSED_RELAY_PAIRS 65536u
-#define PKI_FUSED_RELAY_PARTS (PKI_FUSED_CELLS + 2 * PKI_FUSED_BYTES)
+#define PKI_FUSED_RELAY_PARTS PKI_FUSED_CELLS
 #define PKI_FUSED_RELAY_RESULTS (PKI_FUSED_RELAY_PARTS + 16 * PKI_FUSED_RELAY_PAIRS)
 #define PKI_FUSED_PARTS (PKI_FUSED_RELAY_RESULTS + 16 * PKI_FUSED_RELAY_PAIRS)
 #define PKI_FUSED_PIECE (2u << 20)
 #define PKI_FUSED_RESULTS (PKI_FUSED_PARTS + PKI_FUSED_PIECE)
-#define PKI_FUSED_HALF (7u << 20)
+#define PKI_FUSED_PUSH_BYTES (2 * PKI_FUSED_PIECE)
+#define PKI_FUSED_CHUNK (16u << 10)
+#define PKI_FUSED_GRAIN 512u
+#define PKI_FUSED_MARKS (PKI_FUSED_PARTS + PKI_FUSED_PUSH_BYTES)
+#define PKI_FUSED_RING_MARKS 2u
+#define PKI_FUSED_MARK_BYTES 32u
+#define PKI_FUSED_MARKS_BYTES (PKI_FUSED_CTAS * PKI_PUSH_RINGS * PKI_FUSED_RING_MARKS * PKI_FUSED_MARK_BYTES)
+#define PKI_FUSED_HALF (PKI_FUSED_MARKS + PKI_FUSED_MARKS_BYTES)
+
+#define PKI_PUSH_RINGS 8u /* of a CTA: as many warps send, and as many receive */
+#define PKI_PUSH_THREADS (64 * PKI_PUSH_RINGS)
 
 struct pki_fused_words { /* host memory that the GPU sees */
     uint64_t differs[PKI_FUSED_RANKS];

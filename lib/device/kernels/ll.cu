@@ -13,34 +13,39 @@ __device__ __forceinline__ bool is_aborted(uint64_t abort_flag)
     return abort_flag != 0 && *(const volatile uint32_t *)abort_flag != 0;
 }
 
-__device__ void send(const pki_ll_args_op &op, uint32_t pairs)
+/* This CTA's share of a message, in pairs: from `first` on, one in `step`. */
+struct ll_share {
+    uint32_t pairs, first, step;
+};
+
+__device__ void send(const pki_ll_args_op &op, const ll_share &s)
 {
     const unsigned char *user = (const unsigned char *)op.user;
 
-    for (uint32_t first = threadIdx.x; first < pairs; first += pairs_in_flight * PKI_LL_THREADS) {
+    for (uint32_t first = s.first; first < s.pairs; first += pairs_in_flight * s.step) {
         uint64_t data[pairs_in_flight];
 
 #pragma unroll
         for (int i = 0; i < pairs_in_flight; i++) {
-            uint32_t offset = (first + i * PKI_LL_THREADS) * pair_data_bytes;
+            uint32_t offset = (first + i * s.step) * pair_data_bytes;
 
             data[i] = offset < op.bytes ? read_user(user + offset, op.bytes - offset) : 0;
         }
 #pragma unroll
         for (int i = 0; i < pairs_in_flight; i++) {
-            if (first + i * PKI_LL_THREADS < pairs)
-                store_pair(op.slot, first + i * PKI_LL_THREADS, data[i], op.flag);
+            if (first + i * s.step < s.pairs)
+                store_pair(op.slot, first + i * s.step, data[i], op.flag);
         }
     }
 }
 
 /* Every load that is in flight is of a different pair; one that came too early is repeated with its group. */
-__device__ bool recv(const pki_ll_args_op &op, uint32_t pairs, uint64_t abort_flag)
+__device__ bool recv(const pki_ll_args_op &op, const ll_share &s, uint64_t abort_flag)
 {
     unsigned char *user = (unsigned char *)op.user;
     uint32_t polls = 0;
 
-    for (uint32_t first = threadIdx.x; first < pairs; first += pairs_in_flight * PKI_LL_THREADS) {
+    for (uint32_t first = s.first; first < s.pairs; first += pairs_in_flight * s.step) {
         uint64_t data[pairs_in_flight];
         bool all;
 
@@ -48,15 +53,15 @@ __device__ bool recv(const pki_ll_args_op &op, uint32_t pairs, uint64_t abort_fl
             all = true;
 #pragma unroll
             for (int i = 0; i < pairs_in_flight; i++) {
-                if (first + i * PKI_LL_THREADS < pairs)
-                    all &= load_pair(op.slot, first + i * PKI_LL_THREADS, op.flag, &data[i]);
+                if (first + i * s.step < s.pairs)
+                    all &= load_pair(op.slot, first + i * s.step, op.flag, &data[i]);
             }
             if (!all && ++polls % polls_per_look == 0 && is_aborted(abort_flag))
                 return false;
         } while (!all);
 #pragma unroll
         for (int i = 0; i < pairs_in_flight; i++) {
-            uint32_t offset = (first + i * PKI_LL_THREADS) * pair_data_bytes;
+            uint32_t offset = (first + i * s.step) * pair_data_bytes;
 
             if (offset < op.bytes)
                 write_user(user + offset, op.bytes - offset, data[i]);
@@ -65,24 +70,32 @@ __device__ bool recv(const pki_ll_args_op &op, uint32_t pairs, uint64_t abort_fl
     return true;
 }
 
+/* By thread 0 of each CTA of a message that it has done its share of: is it the last one? */
+__device__ __forceinline__ bool is_last(const pki_ll_args_op &op)
+{
+    return op.ctas == 1 || atomicInc((unsigned *)op.arrived, op.ctas - 1) == op.ctas - 1;
+}
+
 } // namespace
 
 extern "C" __global__ void __launch_bounds__(PKI_LL_THREADS) pki_ll(const __grid_constant__ pki_ll_args args)
 {
-    const pki_ll_args_op &op = args.ops[blockIdx.x];
-    uint32_t pairs = (op.bytes + pair_data_bytes - 1) / pair_data_bytes;
+    uint32_t which = 0, cta = blockIdx.x;
     bool whole = true;
+    ll_share share;
 
-    if (pairs == 0)
-        pairs = 1;
+    early_begin();
+    while (cta >= args.ops[which].ctas)
+        cta -= args.ops[which++].ctas;
+    const pki_ll_args_op &op = args.ops[which];
+    share.pairs = op.bytes > 0 ? (op.bytes + pair_data_bytes - 1) / pair_data_bytes : 1;
+    share.step = op.ctas * PKI_LL_THREADS;
+    share.first = cta * PKI_LL_THREADS + threadIdx.x;
     if (op.send)
-        send(op, pairs);
+        send(op, share);
     else
-        whole = recv(op, pairs, args.abort_flag);
-    /* The barrier collects what all threads have read or written; thread 0's fence then makes it visible before the word. */
+        whole = recv(op, share, args.abort_flag);
     whole = __syncthreads_and(whole);
-    if (threadIdx.x == 0 && whole && op.done != 0) {
-        __threadfence_system();
+    if (threadIdx.x == 0 && whole && is_last(op) && op.done != 0)
         *(volatile uint32_t *)op.done = op.flag;
-    }
 }

@@ -221,7 +221,7 @@ template <typename E, typename Op> __device__ __forceinline__ void relay_run(con
     extern "C" __global__ void __launch_bounds__(PKI_FUSED_THREADS, 1) \
         pki_relay_##element(const __grid_constant__ pki_fused_args args) \
     { \
-        begin(); \
+        early_begin(); \
         relay_run<element, sum>(relay_of(args)); \
     }
 

@@ -5,7 +5,7 @@
  * other ranks. The parts of a piece leave before the results of the one before it are waited for.
  */
 #include "device/kernels/element.cuh"
-#include "device/kernels/fused.cuh"
+#include "device/kernels/rings.cuh"
 
 namespace
 {
@@ -42,43 +42,9 @@ __device__ __forceinline__ uint64_t place(const two_shot &s, uint32_t rank, uint
     return rank * s.part + (uint64_t)piece * PKI_FUSED_PIECE + 16ull * v;
 }
 
-__device__ __forceinline__ uint32_t left(const two_shot &s, uint64_t at)
-{
-    return s.args.bytes - at < 8 ? (uint32_t)(s.args.bytes - at) : 8;
-}
-
-/* At the end, or where the user's memory is not aligned to 16 bytes. */
-__device__ __noinline__ uint4 read_end(const two_shot &s, uint64_t at)
-{
-    const unsigned char *from = (const unsigned char *)s.args.in + at;
-    union {
-        uint4 raw;
-        uint64_t words[2];
-    } value;
-
-    value.words[0] = at < s.args.bytes ? read_user(from, left(s, at)) : 0;
-    value.words[1] = at + 8 < s.args.bytes ? read_user(from + 8, left(s, at + 8)) : 0;
-    return value.raw;
-}
-
-__device__ __noinline__ void write_end(const two_shot &s, uint64_t at, uint4 data)
-{
-    unsigned char *to = (unsigned char *)s.args.out + at;
-    union {
-        uint4 raw;
-        uint64_t words[2];
-    } value;
-
-    value.raw = data;
-    if (at < s.args.bytes)
-        write_user(to, left(s, at), value.words[0]);
-    if (at + 8 < s.args.bytes)
-        write_user(to + 8, left(s, at + 8), value.words[1]);
-}
-
 __device__ __forceinline__ uint4 read(const two_shot &s, uint64_t at)
 {
-    return at + 16 <= s.args.bytes && (s.args.in & 15) == 0 ? *(const uint4 *)(s.args.in + at) : read_end(s, at);
+    return at + 16 <= s.args.bytes && (s.args.in & 15) == 0 ? *(const uint4 *)(s.args.in + at) : read_end({ s.args.in, s.args.bytes }, at);
 }
 
 __device__ __forceinline__ void write(const two_shot &s, uint64_t at, uint4 data)
@@ -86,12 +52,12 @@ __device__ __forceinline__ void write(const two_shot &s, uint64_t at, uint4 data
     if (at + 16 <= s.args.bytes && (s.args.out & 15) == 0)
         *(uint4 *)(s.args.out + at) = data;
     else
-        write_end(s, at, data);
+        write_end({ s.args.out, s.args.bytes }, at, data);
 }
 
 __device__ __forceinline__ uint32_t after(const two_shot &s, uint32_t hop)
 {
-    return s.args.rank + hop < s.args.size ? s.args.rank + hop : s.args.rank + hop - s.args.size;
+    return rank_after(s.args, hop);
 }
 
 __device__ __forceinline__ uint64_t flag_of(uint64_t half, uint32_t which)
@@ -273,7 +239,7 @@ template <typename E, typename Op> __device__ __forceinline__ void run(const two
     extern "C" __global__ void __launch_bounds__(PKI_FUSED_THREADS, 1) \
         pki_twoshot_##element(const __grid_constant__ pki_fused_args args) \
     { \
-        begin(); \
+        early_begin(); \
         run<element, sum>(two_shot_of(args)); \
     }
 

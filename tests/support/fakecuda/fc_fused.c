@@ -213,6 +213,7 @@ static void clear_cells(struct fc_fused *f)
         if (fc_is_other(f, p)) {
             memset(f->mine[p][f->args->epoch & 1], 0, 16);
             memset(f->mine[p][f->args->epoch & 1] + PKI_FUSED_CELLS, 0, PKI_FUSED_PARTS - PKI_FUSED_CELLS);
+            memset(f->mine[p][f->args->epoch & 1] + PKI_FUSED_MARKS, 0, PKI_FUSED_MARKS_BYTES);
         }
 }
 
@@ -248,7 +249,8 @@ void fc_run_exchange(const struct fc_launch *l)
 
     if (!fc_fused_open(l, &f))
         return;
-    done = !f.fell && fc_fused_begin(&f) && send_blocks(&f) && exchange_in(&f) && fc_fused_headers(&f);
+    /* Headers first: nothing is written before all take part, for OUT may be IN. */
+    done = !f.fell && fc_fused_begin(&f) && send_blocks(&f) && fc_fused_headers(&f) && exchange_in(&f);
     if (done && f.args->clear)
         clear_cells(&f);
     fc_fused_end(&f, done, f.args->epoch);

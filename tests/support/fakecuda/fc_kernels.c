@@ -249,6 +249,7 @@ const struct fc_kernel fc_kernels[] = {
     { PKI_KERNEL_WAIT, 1, wait_bytes, run_pki_wait },
     { PKI_KERNEL_LL, 1, ll_bytes, run_pki_ll },
     { PKI_KERNEL_EXCHANGE, 1, fused_bytes, fc_run_exchange },
+    { PKI_KERNEL_PUSH, 1, fused_bytes, fc_run_push },
     TYPED(int8, INT8),
     TYPED(uint8, UINT8),
     TYPED(int32, INT32),

@@ -94,9 +94,9 @@ static void test_ll(uint32_t bytes)
     memset(&args, 0, sizeof args);
     args.n = 2;
     args.abort_flag = st_word(&words, 0);
-    args.ops[0] = (struct pki_ll_args_op){ .user = to, .slot = slot, .bytes = bytes, .flag = 3, .done = st_word(&words, 1) };
+    args.ops[0] = (struct pki_ll_args_op){ .user = to, .slot = slot, .bytes = bytes, .flag = 3, .ctas = 1, .done = st_word(&words, 1) };
     args.ops[1] =
-        (struct pki_ll_args_op){ .user = from, .slot = slot, .bytes = bytes, .flag = 3, .send = 1, .done = st_word(&words, 2) };
+        (struct pki_ll_args_op){ .user = from, .slot = slot, .bytes = bytes, .flag = 3, .ctas = 1, .send = 1, .done = st_word(&words, 2) };
     launch(s, PKI_KERNEL_LL, 2, PKI_LL_THREADS, &args);
     OK(cuStreamSynchronize(s));
     CHECK(atomic_load(&words.at[1]) == 3 && atomic_load(&words.at[2]) == 3);

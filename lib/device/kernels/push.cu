@@ -1,0 +1,106 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Exchanges of blocks too long for cells: pki_push. Half of a CTA's warps send, half receive, each warp alone with its counterpart on the other
+ * ranks, so that the fences of some pass while others copy.
+ */
+#include "device/kernels/rings.cuh"
+
+namespace
+{
+
+constexpr int push_vectors = 8; /* in flight, of a lane */
+
+__device__ __forceinline__ span block_of(uint64_t base, uint64_t stride, uint32_t rank, uint64_t bytes)
+{
+    return { base + rank * stride, bytes };
+}
+
+/* `pushed`: so many chunks of IN have been read, for a receiver that may overwrite them. */
+__device__ __forceinline__ uint32_t push_out(const rings &s, volatile uint32_t *pushed)
+{
+    const pki_fused_args &args = s.args;
+    uint32_t targets = other_ranks(args, args.send);
+
+    for (uint32_t turn = 0; turn < s.turns; turn++) {
+        uint32_t verdict = wait_until(args, [&]() { return has_room(s, targets, push_emptied, turn); }, []() {});
+
+        if (verdict != go_on)
+            return verdict;
+        __syncwarp();
+        for (uint32_t hop = 1; hop < args.size; hop++) {
+            uint32_t to = rank_after(args, hop);
+
+            if ((targets >> to & 1) != 0)
+                fill<push_vectors>(block_of(args.in, args.in_stride, to, args.bytes), chunk_at(s, turn),
+                                   slot_of(s, peer_half(args, args.epoch, to), PKI_FUSED_PARTS, turn), chunk_vectors(s, turn));
+        }
+        mark(s, targets, push_filled, turn + 1, true);
+        if (threadIdx.x % 32 == 0)
+            *pushed = turn + 1;
+    }
+    return go_on;
+}
+
+/* Nothing is written before all ranks have sent this chunk: one that does the operation in another way has IN as it was. */
+__device__ __forceinline__ uint32_t take_in(const rings &s, headers &header, const volatile uint32_t *pushed)
+{
+    const pki_fused_args &args = s.args;
+    uint32_t sources = other_ranks(args, args.recv);
+    auto report = [&]() { header.report(args); };
+    uint32_t verdict;
+
+    for (uint32_t turn = 0; turn < s.turns; turn++) {
+        verdict = wait_until(
+            args,
+            [&]() {
+                bool here = is_marked(s, sources, push_filled, turn + 1);
+
+                return header.check(args) && here && *pushed > turn;
+            },
+            report);
+        if (verdict != go_on)
+            return verdict;
+        __syncwarp();
+        for (uint32_t hop = 0; hop < args.size; hop++) {
+            uint32_t from = rank_after(args, hop);
+            span to = block_of(args.out, args.out_stride, from, args.bytes);
+
+            if (from == args.rank && (args.recv >> from & 1) != 0) {
+                copy_own<push_vectors>(block_of(args.in, args.in_stride, from, args.bytes), to, chunk_at(s, turn), chunk_vectors(s, turn));
+            } else if ((sources >> from & 1) != 0) {
+                empty<push_vectors>(slot_of(s, inbox_half(args, args.epoch, from), PKI_FUSED_PARTS, turn), to, chunk_at(s, turn),
+                                    chunk_vectors(s, turn));
+            }
+        }
+        if (turn + s.slots < s.turns) /* or nobody waits for it */
+            mark(s, sources, push_emptied, turn + 1, false);
+    }
+    return wait_until(args, [&]() { return header.check(args); }, report);
+}
+
+__device__ __forceinline__ void push(const pki_fused_args &args)
+{
+    __shared__ uint32_t pushed[PKI_PUSH_RINGS];
+    uint32_t warp = threadIdx.x / 32, ring = warp % PKI_PUSH_RINGS;
+    rings s = rings_of(args, args.bytes, PKI_FUSED_PUSH_BYTES, PKI_PUSH_RINGS, ring);
+    headers header(args);
+    uint32_t verdict;
+
+    if (threadIdx.x < PKI_PUSH_RINGS)
+        pushed[threadIdx.x] = 0;
+    __syncthreads();
+    verdict = wait_turn(args, load_state(args));
+    if (verdict == go_on) {
+        header.send(args);
+        verdict = warp < PKI_PUSH_RINGS ? take_in(s, header, &pushed[ring]) : push_out(s, &pushed[ring]);
+    }
+    finish(args, verdict, args.epoch);
+}
+
+} // namespace
+
+extern "C" __global__ void __launch_bounds__(PKI_PUSH_THREADS, 1) pki_push(const __grid_constant__ pki_fused_args args)
+{
+    early_begin();
+    push(args);
+}

@@ -140,19 +140,24 @@ static bool is_in_place(const struct call *c)
     return false;
 }
 
-/* In place as the operation says, or apart. */
-static pk_result_t check_places(struct call *c)
+static pk_result_t check_buffers(const struct call *c)
 {
-    struct pki_request *r = &c->request;
-    size_t width = pki_dtype_bytes(r->dtype);
+    const struct pki_request *r = &c->request;
     pk_result_t result = PK_OK;
 
     if (c->has_in)
         result = pki_check_buffer(r->in, r->in_count, r->dtype, "sendbuf", &c->where);
     if (result == PK_OK && c->has_out)
         result = pki_check_buffer(r->out, r->out_count, r->dtype, "recvbuf", &c->where);
-    if (result != PK_OK)
-        return result;
+    return result;
+}
+
+/* In place as the operation says, or apart. */
+static pk_result_t check_places(struct call *c)
+{
+    struct pki_request *r = &c->request;
+    size_t width = pki_dtype_bytes(r->dtype);
+
     r->in_place = is_in_place(c);
     if (!r->in_place && overlap(r->in, r->in_count * width, r->out, r->out_count * width))
         return pki_fail(PK_ERR_ARG, &c->where, "sendbuf and recvbuf overlap other than in place");
@@ -184,6 +189,8 @@ static pk_result_t describe(struct call *c, pk_stream_t stream)
                                        .op = a->op,
                                        .stream = stream };
     result = lay_out(c);
+    if (result == PK_OK)
+        result = check_buffers(c);
     return result == PK_OK ? check_places(c) : result;
 }
 
@@ -242,8 +249,11 @@ static pk_result_t prepare(struct call *c, enum pki_coll coll, pk_stream_t strea
 
     if (result != PK_OK)
         return result;
-    if (recall(c, coll, stream))
-        return check_places(c);
+    if (recall(c, coll, stream)) {
+        if ((c->has_in && c->request.in == NULL) || (c->has_out && c->request.out == NULL))
+            result = check_buffers(c);
+        return result == PK_OK ? check_places(c) : result;
+    }
     result = describe(c, stream);
     if (result == PK_OK)
         result = choose(c, coll);
@@ -259,7 +269,8 @@ static pk_result_t run(enum pki_coll coll, const struct args *args, pk_comm_t *c
     pk_result_t result = prepare(&c, coll, stream);
 
     result = result == PK_OK ? pki_submit(comm, &c.request) : pki_submit_refused(result);
-    free(c.memory); /* what runs on has its own copy */
+    if (c.memory != NULL)
+        free(c.memory); /* what runs on has its own copy */
     return result;
 }
 

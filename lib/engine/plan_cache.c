@@ -39,24 +39,30 @@ static void entry_free(struct pki_plan_entry *entry)
     free(entry);
 }
 
+struct plan_key {
+    const struct pki_algorithm *algorithm;
+    int root;
+    bool in_place;
+};
+
 /* Whether the buffers of a rank are in place counts at the root alone, and a root only where there is one. */
-static struct pki_plan_entry key_of(const struct pki_engine *e, const struct pki_request *r)
+static struct plan_key key_of(const struct pki_engine *e, const struct pki_request *r)
 {
     bool rooted = r->algorithm->build_rooted != NULL;
 
-    return (struct pki_plan_entry){ .algorithm = r->algorithm,
-                                    .root = rooted ? r->root : 0,
-                                    .in_place = r->in_place && (!rooted || r->root == e->config.rank) };
+    return (struct plan_key){ .algorithm = r->algorithm,
+                              .root = rooted ? r->root : 0,
+                              .in_place = r->in_place && (!rooted || r->root == e->config.rank) };
 }
 
-static pk_result_t make(struct pki_engine *e, const struct pki_plan_entry *key, struct pki_plan_entry **out)
+static pk_result_t make(struct pki_engine *e, const struct plan_key *key, struct pki_plan_entry **out)
 {
     struct pki_plan_entry *entry = malloc(sizeof *entry);
     pk_result_t result;
 
     if (entry == NULL)
         return pki_fail(PK_ERR_MEMORY, NULL, "no memory for a plan");
-    *entry = *key;
+    *entry = (struct pki_plan_entry){ .algorithm = key->algorithm, .root = key->root, .in_place = key->in_place };
     result = pki_plan_make(key->algorithm, e->config.hosts, e->config.rank, e->config.size, key->root, key->in_place,
                            &entry->plan);
     if (result == PK_OK && !reverse_deps(entry))
@@ -89,7 +95,8 @@ static void forget_the_oldest(struct pki_engine *e)
 
 pk_result_t pki_plan_take(struct pki_engine *e, const struct pki_request *r, struct pki_plan_entry **out)
 {
-    struct pki_plan_entry key = key_of(e, r), *found = NULL;
+    struct plan_key key = key_of(e, r);
+    struct pki_plan_entry *found = NULL;
     unsigned looks = 0;
     pk_result_t result;
 

@@ -9,6 +9,10 @@
 #define CTAS_MAX 16u
 #define BYTES_A_CTA (4u << 10)      /* one round of its threads (measured: docs/design/0009) */
 #define BYTES_A_CTA_MAX (32u << 10) /* beyond, a copy engine is faster */
+#define WAITING_CTAS_MAX 64         /* more could take all multiprocessors, and the message that comes first would have none */
+
+/* CTAs of the process's kernels that wait for low-latency messages. */
+static atomic_int waiting_ctas;
 
 static struct pki_iface *gpu_iface(struct pki_engine *e)
 {
@@ -75,6 +79,8 @@ void pki_ll_unimport(struct pki_engine *e, struct pki_peer *peer)
     struct pki_ep *way = peer->way[PKI_MEM_DEVICE][PKI_MEM_DEVICE];
 
     (void)e;
+    while (peer->lls.live > 0)
+        pki_ll_give(&peer->lls, peer->lls.oldest);
     if (peer->ll_remote != NULL)
         way->iface->transport->unmap(way, &peer->ll_exported, peer->ll_mapping);
     peer->ll_remote = NULL;
@@ -117,6 +123,7 @@ bool pki_ll_take(struct pki_ll_ring *ring, size_t bytes, int *place, uint32_t *f
     ring->head = at + units_of(bytes);
     ring->entries[next % PKI_LL_MESSAGES].flag = next;
     ring->entries[next % PKI_LL_MESSAGES].end = ring->head;
+    ring->entries[next % PKI_LL_MESSAGES].ctas = 0;
     ring->entries[next % PKI_LL_MESSAGES].over = false;
     *place = (int)at;
     *flag = next;
@@ -127,6 +134,8 @@ void pki_ll_give(struct pki_ll_ring *ring, uint32_t flag)
 {
     if (ring->entries[flag % PKI_LL_MESSAGES].flag != flag)
         return;
+    atomic_fetch_sub(&waiting_ctas, (int)ring->entries[flag % PKI_LL_MESSAGES].ctas);
+    ring->entries[flag % PKI_LL_MESSAGES].ctas = 0;
     ring->entries[flag % PKI_LL_MESSAGES].over = true;
     while (ring->live > 0 && ring->entries[ring->oldest % PKI_LL_MESSAGES].over) {
         ring->tail = ring->entries[ring->oldest % PKI_LL_MESSAGES].end;
@@ -143,6 +152,17 @@ static bool oldest_ended(struct pki_engine *e, const struct pki_peer *peer)
     return atomic_load_explicit(done, memory_order_acquire) == peer->lls.oldest;
 }
 
+/* A place, if the kernel that is going to wait there leaves multiprocessors to others. */
+static bool take_modestly(struct pki_ll_ring *ring, size_t bytes, uint32_t ctas, int *place, uint32_t *flag)
+{
+    if (atomic_fetch_add(&waiting_ctas, (int)ctas) + (int)ctas > WAITING_CTAS_MAX || !pki_ll_take(ring, bytes, place, flag)) {
+        atomic_fetch_sub(&waiting_ctas, (int)ctas);
+        return false;
+    }
+    ring->entries[*flag % PKI_LL_MESSAGES].ctas = ctas;
+    return true;
+}
+
 bool pki_ll_take_soon(struct pki_engine *e, struct pki_peer *peer, size_t bytes, int *place, uint32_t *flag)
 {
     uint64_t until = 0;
@@ -152,7 +172,7 @@ bool pki_ll_take_soon(struct pki_engine *e, struct pki_peer *peer, size_t bytes,
     for (;;) {
         while (peer->lls.live > 0 && oldest_ended(e, peer))
             pki_ll_give(&peer->lls, peer->lls.oldest);
-        if (pki_ll_take(&peer->lls, bytes, place, flag))
+        if (take_modestly(&peer->lls, bytes, pki_ll_ctas(e, bytes), place, flag))
             break;
         if (until == 0)
             until = pki_now_ns() + peer->room_ns;

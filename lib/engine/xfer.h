@@ -94,6 +94,7 @@ struct pki_ll_ring {
     uint32_t head, tail; /* in units: where the next begins, where the oldest does */
     struct {
         uint32_t flag, end;
+        uint32_t ctas; /* of the kernel that waits for it; 0 when it is over */
         bool over;
     } entries[PKI_LL_MESSAGES];
 };

@@ -252,6 +252,9 @@ static void check_now_and_then(struct pki_engine *e)
         return;
     e->checked_ns = now;
     check_peers(e);
+    for (int i = 0; i < e->config.size && atomic_load(&e->failed) == PK_OK; i++)
+        if (e->peers[i].lane != NULL)
+            pki_send_say_late(&e->peers[i], now);
     if (atomic_load(&e->failed) == PK_OK)
         pki_late_check(e, now);
 }

@@ -43,10 +43,34 @@ static void send_eager(struct pki_xfer *xfer)
     finish(xfer);
 }
 
+/* The receiver grants it by itself, as soon as it has come to it: a WANT would tell it nothing, unless it receives something else. */
+static bool is_expected(const struct pki_xfer *xfer)
+{
+    return xfer->peer->lane->iface->transport->between_hosts && xfer->bytes > xfer->peer->eager_max &&
+           (xfer->flags & PKI_MSG_FLAG_CAPTURED) == 0;
+}
+
+static bool say_want(struct pki_xfer *xfer)
+{
+    struct pki_msg msg = message(xfer, PKI_MSG_WANT);
+
+    xfer->wanted = pki_lane_send(xfer->peer, &msg, NULL, xfer->engine) == PK_OK;
+    return xfer->wanted;
+}
+
+void pki_send_say_late(struct pki_peer *peer, uint64_t now)
+{
+    for (struct pki_list *n = peer->sends.next; n != &peer->sends; n = n->next) {
+        struct pki_xfer *xfer = pki_container_of(n, struct pki_xfer, match);
+
+        if (xfer->state == PKI_XFER_WAIT && !xfer->wanted && now - xfer->task->begun_ns > PKI_WANT_NS && !say_want(xfer))
+            return;
+    }
+}
+
 static void say(struct pki_xfer *xfer)
 {
     struct pki_arrival *early = pki_lane_take(xfer);
-    struct pki_msg msg = message(xfer, PKI_MSG_WANT);
 
     if (early != NULL) {
         struct pki_msg grant = early->msg;
@@ -60,7 +84,7 @@ static void say(struct pki_xfer *xfer)
         return;
     }
     /* An empty transfer is never granted: it waits for credit. */
-    if (xfer->bytes == 0 || pki_lane_send(xfer->peer, &msg, NULL, xfer->engine) != PK_OK) {
+    if (xfer->bytes == 0 || (!is_expected(xfer) && !say_want(xfer))) {
         pki_xfer_activate(xfer);
         return;
     }

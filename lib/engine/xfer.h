@@ -21,6 +21,7 @@ struct pki_task;
 #define PKI_SHARE_MIN_CROWDED (512u << 10) /* the same for collectives among more ranks than cores */
 #define PKI_HOST_PUT (4u << 20)          /* most that one put of host memory moves: the lock is held so long */
 #define PKI_XFER_PUTS 2                  /* chunks of one transfer in flight */
+#define PKI_WANT_NS (20 * PKI_NS_PER_MS) /* after it a send between hosts says WANT though its grant would come without */
 #define PKI_GRANT_NS 20000u              /* how long a send in a stream looks for its grant at most */
 #define PKI_LL_RING_BYTES (3840u << 10)  /* for low-latency messages, of a pair and direction */
 #define PKI_LL_UNIT 64u                  /* places in it are multiples of this */
@@ -161,6 +162,8 @@ void pki_xfer_post(struct pki_xfer *xfer);
 void pki_xfer_progressed(struct pki_xfer *xfer);
 void pki_send_advance(struct pki_xfer *xfer);
 void pki_send_granted(struct pki_xfer *xfer, const struct pki_msg *grant);
+/* Sends to this peer that have waited long for a grant, and were silent so far, say what they are: the peer may expect another transfer. */
+void pki_send_say_late(struct pki_peer *peer, uint64_t now);
 void pki_send_put_done(struct pki_put *put);
 void pki_recv_advance(struct pki_xfer *xfer);
 void pki_recv_message(struct pki_xfer *xfer, const struct pki_msg *msg, const void *payload);

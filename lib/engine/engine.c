@@ -136,6 +136,8 @@ static bool progress_puts(struct pki_engine *e)
     for (int i = 0; i < e->nifaces; i++) {
         struct pki_list *node;
 
+        if (!e->ifaces[i]->carries)
+            continue;
         (void)e->ifaces[i]->transport->progress(e->ifaces[i]);
         while ((node = pki_list_pop(&e->ifaces[i]->done)) != NULL) {
             pki_send_put_done(pki_container_of(node, struct pki_put, node));
@@ -203,11 +205,16 @@ static void check_endpoints(struct pki_engine *e, const struct pki_peer *peer)
 
 static void check_peers(struct pki_engine *e)
 {
+    for (int i = 0; i < e->nifaces; i++)
+        if (!e->ifaces[i]->carries) /* it stands by */
+            (void)e->ifaces[i]->transport->progress(e->ifaces[i]);
     for (int i = 0; i < e->config.size && atomic_load(&e->failed) == PK_OK; i++) {
         if (e->peers[i].side_fd >= 0)
             pki_side_poll(e, &e->peers[i]);
-        else
+        else {
+            pki_note_carry(&e->peers[i]);
             check_endpoints(e, &e->peers[i]);
+        }
     }
     /* Only now: who left may have left because of another, who or whose messenger is polled after it. */
     for (int i = 0; i < e->config.size && atomic_load(&e->failed) == PK_OK; i++)

@@ -120,6 +120,10 @@ void pki_engine_wait_all(struct pki_engine *engine);
 void pki_engine_backoff(struct pki_engine *engine, unsigned idle);
 /* Who waits may keep the core: each rank has one, and nothing comes by way of the kernel, whose threads would want it. */
 bool pki_engine_spins(const struct pki_engine *engine);
+/* note.c: notes of one endpoint of a pair, carried by another. */
+void pki_note_open(struct pki_engine *engine);
+void pki_note_carry(const struct pki_peer *peer);
+
 /* doze.c. Unlocked: sleep until a message comes, 10 ms at most. False: it cannot be, or somebody else is at work. */
 bool pki_engine_doze(struct pki_engine *engine);
 /* Wake the thread that does; locked or not, while the lanes are open. */

@@ -177,6 +177,7 @@ void pki_engine_ep_drop(struct pki_engine *e, int peer, struct pki_ep *ep)
 void pki_engine_set_lane(struct pki_engine *e, int peer, struct pki_ep *lane, int side_fd)
 {
     e->peers[peer].lane = lane;
+    lane->iface->carries = true;
     if (lane->iface->eager_max > 0)
         e->peers[peer].eager_max = lane->iface->eager_max;
     else if (lane->gates_mine != NULL && lane->iface->msg_payload_max >= PKI_EAGER_MAX_SHM && !e->config.gpus)
@@ -193,11 +194,14 @@ void pki_engine_set_way(struct pki_engine *e, int peer, enum pki_mem_kind source
 {
     /* A path through slots bears the name of the transport that carries them, which is no way from buffer to buffer. */
     e->peers[peer].way[source][target] = ep != NULL && ep->iface->transport->reaches[source][target] ? ep : NULL;
+    if (e->peers[peer].way[source][target] != NULL)
+        ep->iface->carries = true;
 }
 
 void pki_engine_start(struct pki_engine *e)
 {
     e->checked_ns = pki_now_ns();
+    pki_note_open(e);
     pki_service_attach(e);
 }
 

@@ -87,6 +87,16 @@ static bool no_peek(struct pki_ep *ep, struct pki_msg *msg, const void **payload
     return false;
 }
 
+static void no_mend(struct pki_ep *ep, struct pki_ep *carrier)
+{
+    (void)ep, (void)carrier;
+}
+
+static void no_noted(struct pki_ep *ep, const void *bytes, size_t n)
+{
+    (void)ep, (void)bytes, (void)n;
+}
+
 static pk_result_t no_move(struct pki_put *put)
 {
     (void)put;
@@ -137,6 +147,8 @@ static void fill_traffic(struct pki_transport *t)
     t->msg = t->msg != NULL ? t->msg : no_msg;
     t->peek = t->peek != NULL ? t->peek : no_peek;
     t->pop = t->pop != NULL ? t->pop : no_ep;
+    t->mend = t->mend != NULL ? t->mend : no_mend;
+    t->noted = t->noted != NULL ? t->noted : no_noted;
     t->put = t->put != NULL ? t->put : no_move;
     t->get = t->get != NULL ? t->get : no_move;
     t->progress = t->progress != NULL ? t->progress : no_progress;

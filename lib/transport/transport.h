@@ -36,6 +36,7 @@ enum pki_msg_kind {
     PKI_MSG_WHO,       /* I have waited long: question `offset`, how far are you? */
     PKI_MSG_HERE,      /* the answer to question `offset`: `op` is my last collective, `bytes` 1 + the rank that I wait for, or 0 */
     PKI_MSG_PLAN,      /* collective `op` is no kernel here, but an ordinary plan (rooted ones, where all ranks have GPUs) */
+    PKI_MSG_NOTE,      /* between hosts: payload is what an endpoint of another transport tells its other end */
     PKI_MSG_SIDE       /* between hosts: payload is what goes over the socket beside the lane on one host */
 };
 
@@ -64,6 +65,8 @@ struct pki_msg {
     uint32_t joined;     /* GRANT of GPU memory: nonzero: the start gate opens no later than that of the pair's GRANT before it */
 };
 
+#define PKI_NOTE_MAX 1024u /* bytes of a NOTE */
+
 /* ---- Gates of a pair ---- */
 
 /* One matched transfer into GPU memory: start is written by the receiver ("my buffer is free"), done by the sender's copy queue.
@@ -91,6 +94,7 @@ struct pki_blob {
 struct pki_iface {
     const struct pki_transport *transport;
     size_t msg_payload_max; /* bytes; 0 without msg */
+    bool carries;           /* set by the engine: a lane or a way is of this transport; else it is only looked after now and then */
     size_t eager_max;       /* longest transfer that goes whole in one message, the same on all ranks; 0: the engine's choice */
     struct pki_list done;   /* finished struct pki_put, by `node`; the engine pops them after progress */
     _Atomic bool in_kernel; /* what comes from peers the kernel carries: who waits leaves it, and the peer, the core soon */
@@ -104,6 +108,7 @@ struct pki_ep {
     bool connecting; /* set by ep_connect: the connection is being made, in progress; messages may be sent already */
     bool dead;    /* set by the transport; everything in flight has been put on the done queue with PK_ERR_PEER */
     bool can_put; /* set by ep_connect: put works to this peer */
+    bool has_notes; /* set by the engine: `mend` is called, for another endpoint of this pair can carry notes */
     bool can_get; /* set by ep_connect: get works from any memory of this peer, by its address there */
     /* Memory that both ends see, PKI_EP_SHARED_BYTES each: gates of transfers to this rank, and of transfers to the peer. NULL
      * where the transport cannot share memory. Page-aligned, zeroed at first. */
@@ -192,6 +197,11 @@ struct pki_transport {
     /* The oldest message that has arrived, without taking it: false when there is none. *payload stays valid until pop. */
     bool (*peek)(struct pki_ep *ep, struct pki_msg *msg, const void **payload);
     void (*pop)(struct pki_ep *ep);
+
+    /* Optional, between hosts: say to the other end what it must know for this endpoint to be mended, by messages of kind NOTE on
+     * `carrier`, an endpoint of this pair whose lane works. Called now and then. noted: what the other end's has said. */
+    void (*mend)(struct pki_ep *ep, struct pki_ep *carrier);
+    void (*noted)(struct pki_ep *ep, const void *bytes, size_t n);
 
     /* Start moving. PK_OK: taken (it may be on the done queue already). PK_IN_PROGRESS: no room, nothing was taken. Else: the
      * move cannot be done (memory gone, peer dead). */

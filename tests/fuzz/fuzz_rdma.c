@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Bytes from another host: a message of the rdma lane, or a rank's greeting. */
+/* Bytes from another host: a message of the rdma lane, a rank's greeting, or a note about queue pairs that are made anew. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -9,6 +9,7 @@
 static void fuzz_message_or_hello(const uint8_t *data, size_t size)
 {
     struct pki_rdma_hello hello;
+    struct pki_rdma_note note;
     struct pki_blob blob = { .fd = -1 };
     struct pki_msg msg;
     uint8_t *exact = malloc(size > 0 ? size : 1); /* so that the sanitizer sees a read behind the end */
@@ -24,6 +25,8 @@ static void fuzz_message_or_hello(const uint8_t *data, size_t size)
     blob.len = (uint32_t)(size < sizeof blob.bytes ? size : sizeof blob.bytes);
     memcpy(blob.bytes, exact, blob.len);
     if (pki_rdma_hello_parse(&blob, &hello) == NULL && (hello.nrails > PKI_RDMA_RAILS_MAX || hello.nqps > PKI_RDMA_QPS_MAX))
+        abort();
+    if (pki_rdma_note_parse(exact, size, &note) == NULL && note.ngrants > PKI_RDMA_NUMBERS)
         abort();
     free(exact);
 }

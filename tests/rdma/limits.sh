@@ -10,15 +10,17 @@ shim() { wrapper=(env LD_PRELOAD="$bin/rdma-shim.so" PK_QPS=2 "$@"); }
 # The library's own program, without the library's own privilege to lock memory.
 locked() { wrapper=(setpriv --bounding-set=-ipc_lock --inh-caps=-ipc_lock bash -c "ulimit -l $1; exec \"\$@\"" --); }
 
+mended() {
+    grep -q 'new queue pairs stand' /tmp/log
+    outcome "and queue pairs were made anew" $?
+}
 RANK0=SHIM_KILL_QP=3000:1
-shim
-damage "one data queue pair fails" ok 4 1048576 2 :
-grep -q 'a queue pair on .* has failed, 1 are left' /tmp/log
-outcome "and it did" $?
-RANK0=SHIM_KILL_QP=3000:1,3000:2
-damage "both data queue pairs fail" peer 25 1048576 2 :
-RANK0=SHIM_KILL_QP=3000:0
-damage "the lane's queue pair fails" peer 25 1048576 2 :
+shim EXPECT_DAMAGE=1
+damage "a data queue pair fails" ok 5 1048576 2 :
+mended
+RANK0=SHIM_KILL_QP=2500:2,1000:3,1000:7 # those made anew are counted on: the lane's is 3, then 6
+damage "queue pairs fail three times, the lane's too" ok 7 1048576 2 :
+mended
 unset RANK0
 shim SHIM_MAX_MRS=9
 damage "9 registrations at a time, 40 buffers" ok 4 262144 40 :

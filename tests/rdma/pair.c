@@ -62,6 +62,7 @@ static void open_pair(uint32_t piece_shift)
         sides[s].ep->iface = sides[s].iface;
         sides[s].ep->rank = s;
         sides[s].ep->peer = 1 - s;
+        sides[s].ep->has_notes = true;
         must(T->ep_init(sides[s].ep, &sides[s].blob), "ep_init");
     }
     must(T->ep_connect(sides[0].ep, &sides[1].blob), "ep_connect");
@@ -80,10 +81,27 @@ static void close_pair(void)
     }
 }
 
+/* What carries notes between the two: straight from one to the other. */
+static bool notes_lost;
+
+static pk_result_t deliver(struct pki_ep *carrier, const struct pki_msg *msg, const void *payload)
+{
+    if (msg->kind == PKI_MSG_NOTE && !notes_lost)
+        T->noted(sides[carrier->peer].ep, payload, msg->payload);
+    return PK_OK;
+}
+
+static const struct pki_transport wire = { .name = "wire", .msg = deliver };
+static struct pki_iface wire_iface = { .transport = &wire };
+
 static void progress(void)
 {
-    (void)T->progress(sides[0].iface);
-    (void)T->progress(sides[1].iface);
+    for (int s = 0; s < 2; s++) {
+        struct pki_ep carrier = { .iface = &wire_iface, .rank = s, .peer = 1 - s };
+
+        (void)T->progress(sides[s].iface);
+        T->mend(sides[s].ep, &carrier);
+    }
 }
 
 static uint8_t byte_at(size_t i, unsigned seed)
@@ -164,60 +182,107 @@ static void long_messages(void)
 
 /* ---- Puts ---- */
 
-/* What the engine does for one transfer: grant, put in pieces, FIN. `disturb` is called when half of the pieces are on their way. */
+struct transfer {
+    uint8_t *source;
+    struct pki_msg grant;
+    size_t bytes, piece, issued, done;
+    struct pki_put puts[64];
+    unsigned n, ended;
+};
+
+/* False: a put was refused. */
+static bool put_next(struct transfer *t)
+{
+    struct pki_put *put = &t->puts[t->n];
+    pk_result_t result;
+
+    if (t->issued == t->bytes)
+        return true;
+    *put = (struct pki_put){ .ep = sides[0].ep,
+                             .src = t->source + t->issued,
+                             .remote = t->grant.offset + t->issued,
+                             .bytes = t->bytes - t->issued < t->piece ? t->bytes - t->issued : t->piece,
+                             .about = { .kind = PKI_MSG_FIN, .op = t->grant.op, .bytes = t->bytes } };
+    pki_list_init(&put->node);
+    result = T->put(put);
+    if (result == PK_OK) {
+        t->n++;
+        t->issued += put->bytes;
+    }
+    return result == PK_OK || result == PK_IN_PROGRESS;
+}
+
+/* They end in order. */
+static bool take_ended(struct transfer *t)
+{
+    struct pki_list *node;
+    bool right = true;
+
+    while ((node = pki_list_pop(&sides[0].iface->done)) != NULL) {
+        struct pki_put *put = pki_container_of(node, struct pki_put, node);
+
+        right = right && put == &t->puts[t->ended++] && put->result == PK_OK;
+        t->done += put->bytes;
+    }
+    return right;
+}
+
+static bool is_granted(const struct transfer *t)
+{
+    struct pki_msg msg;
+    const void *payload;
+    bool right;
+
+    while (T->msg(sides[1].ep, &t->grant, NULL) == PK_IN_PROGRESS)
+        progress();
+    right = next_message(0, &msg, &payload) && memcmp(&msg, &t->grant, sizeof msg) == 0;
+    if (right)
+        T->pop(sides[0].ep);
+    return right;
+}
+
+/* The receiver is told of each put, or of all. */
+static bool is_told(const struct transfer *t)
+{
+    struct pki_msg msg = { .offset = 0 };
+    const void *payload;
+    bool right = true;
+
+    for (size_t told = 0; right && told < t->bytes; told = msg.offset) {
+        right = next_message(1, &msg, &payload) && msg.kind == PKI_MSG_FIN && msg.op == t->grant.op && msg.bytes == t->bytes &&
+                msg.offset > told && msg.offset <= t->bytes;
+        if (right)
+            T->pop(sides[1].ep);
+    }
+    return right;
+}
+
+/* What the engine does for one transfer: grant, put in pieces. `disturb` is called when half of the pieces are on their way. */
 static bool transfer(size_t bytes, size_t offset, size_t piece, unsigned op, void (*disturb)(void))
 {
     uint8_t *source = malloc(bytes + offset + 64), *target = calloc(1, bytes + offset + 128);
-    struct pki_msg grant = { .kind = PKI_MSG_GRANT, .op = op, .bytes = bytes, .offset = (uintptr_t)target + 64 + offset }, msg;
-    struct pki_put puts[64];
-    const void *payload;
-    size_t issued = 0, done = 0;
-    unsigned n = 0, ended = 0;
+    struct transfer t = { .source = source + offset, .bytes = bytes, .piece = piece };
     uint64_t until = pki_now_ns() + WAIT_NS;
     bool right;
 
-    fill(source + offset, bytes, op);
-    while (T->msg(sides[1].ep, &grant, NULL) == PK_IN_PROGRESS)
-        progress();
-    right = next_message(0, &msg, &payload) && msg.kind == PKI_MSG_GRANT && msg.payload == 0 && msg.offset == grant.offset;
-    T->pop(sides[0].ep);
-    while (right && done < bytes && pki_now_ns() < until) {
-        struct pki_list *node;
-
-        if (issued < bytes) {
-            struct pki_put *put = &puts[n];
-            pk_result_t result;
-
-            *put = (struct pki_put){ .ep = sides[0].ep,
-                                     .src = source + offset + issued,
-                                     .remote = msg.offset + issued,
-                                     .bytes = bytes - issued < piece ? bytes - issued : piece };
-            pki_list_init(&put->node);
-            result = T->put(put);
-            if (result == PK_OK) {
-                n++;
-                issued += put->bytes;
-            }
-            right = result == PK_OK || result == PK_IN_PROGRESS;
-        }
-        if (disturb != NULL && issued >= bytes / 2) {
+    t.grant = (struct pki_msg){ .kind = PKI_MSG_GRANT, .op = op, .bytes = bytes, .offset = (uintptr_t)target + 64 + offset };
+    fill(t.source, bytes, op);
+    right = is_granted(&t);
+    while (right && t.done < bytes && pki_now_ns() < until) {
+        right = put_next(&t);
+        if (disturb != NULL && t.issued >= bytes / 2) {
             disturb();
             disturb = NULL;
         }
         progress();
-        while ((node = pki_list_pop(&sides[0].iface->done)) != NULL) {
-            struct pki_put *put = pki_container_of(node, struct pki_put, node);
-
-            right = right && put == &puts[ended++] && put->result == PK_OK;
-            done += put->bytes;
-        }
+        right = take_ended(&t) && right;
     }
-    msg = (struct pki_msg){ .kind = PKI_MSG_FIN, .op = op, .bytes = bytes, .offset = bytes };
-    right = right && done == bytes && T->msg(sides[0].ep, &msg, NULL) == PK_OK && next_message(1, &msg, &payload) &&
-            msg.kind == PKI_MSG_FIN;
-    if (right)
-        T->pop(sides[1].ep);
-    right = right && holds(target + 64 + offset, bytes, op);
+    right = right && t.done == bytes && is_told(&t) && holds(target + 64 + offset, bytes, op);
+    if (!right)
+        printf("     transfer %u: %zu of %zu bytes put, %zu ended; states %d and %d; %u and %u messages and %u grants have come, "
+               "%u arrived\n",
+               op, t.issued, bytes, t.done, (int)rdma_ep(0)->mend.state, (int)rdma_ep(1)->mend.state, rdma_ep(0)->lane.arrived,
+               rdma_ep(1)->lane.arrived, rdma_ep(1)->filled_end, rdma_ep(0)->lane.sent);
     for (size_t i = 0; i < 64; i++)
         right = right && target[offset + i] == 0 && target[offset + 64 + bytes + i] == 0;
     free(source);
@@ -333,41 +398,80 @@ static void few_completions(void)
     requests = iface->work_requests - requests;
     doorbells = iface->doorbells - doorbells;
     completions = iface->completions - completions;
-    shared = transfers * rdma_ep(0)->nqps + 2 * transfers; /* and for each transfer its grant, and its FIN */
-    check(requests >= transfers * (chunks + 1) && doorbells <= shared + 2 && completions <= shared + 2,
+    shared = transfers * rdma_ep(0)->nqps; /* what completes here beside them are the grants that come */
+    check(requests == transfers * chunks && doorbells <= shared && completions <= shared + transfers,
           "chunks share doorbells and completions");
     printf("     %llu requests, %llu doorbells, %llu completions for %u transfers of %u MiB\n", (unsigned long long)requests,
            (unsigned long long)doorbells, (unsigned long long)completions, transfers, chunks);
 }
 
-static void kill_data_qp(void)
+static unsigned doomed; /* number of the next queue pair to fail */
+
+static void kill_qp(void)
 {
     struct ibv_qp_attr attr = { .qp_state = IBV_QPS_ERR };
+    struct ibv_qp *qp = rdma_ep(doomed / 8 % 2)->qps[doomed % (1 + rdma_ep(0)->nqps)].qp;
 
-    (void)pki_verbs(NULL)->modify_qp(rdma_ep(0)->qps[1].qp, &attr, IBV_QP_STATE);
+    if (qp != NULL)
+        (void)pki_verbs(NULL)->modify_qp(qp, &attr, IBV_QP_STATE);
 }
 
+/* Whichever queue pair fails, at either end, in the middle of a transfer: new ones move the rest. */
 static void failing_qp(void)
 {
-    if (rdma_ep(0)->nqps < 2)
-        return;
-    check(transfer(8 << 20, 0, 1 << 20, 500, kill_data_qp) && rdma_ep(0)->qps[1].dead,
-          "a queue pair fails in the middle of a transfer; the others move the rest");
-    check(transfer(1 << 20, 3, 1 << 20, 501, NULL), "the next transfer goes without it");
+    bool right = true;
+
+    for (doomed = 0; doomed < 16 && right; doomed++) {
+        size_t bytes = doomed % 2 == 0 ? 8 << 20 : 3 << 20; /* with FINs, and with writes that tell of themselves */
+
+        right = transfer(bytes, 3, doomed % 2 == 0 ? 1 << 20 : bytes, 500 + doomed, kill_qp) &&
+                transfer(100000, 5, 100000, 600 + doomed, NULL);
+    }
+    check(right, "a queue pair fails, 16 times, the lane's or one for data: all bytes come, once");
+    check(rdma_ep(0)->mend.epoch > 0 && rdma_ep(0)->mend.epoch == rdma_ep(1)->mend.epoch, "and they were made anew");
+    printf("     %u times\n", rdma_ep(0)->mend.epoch);
+    check(rdma_ep(1)->grants.n == 0 && rdma_ep(1)->numbers_out == 0 && rdma_ep(0)->targets.n == 0, "no grant is left over");
 }
 
-static void kill_all_data_qps(void)
+/* Messages cross while queue pairs fail: none is lost, none comes twice. */
+static void failing_lane(void)
 {
-    struct ibv_qp_attr attr = { .qp_state = IBV_QPS_ERR };
+    unsigned sent[2] = { 0 }, got[2] = { 0 }, n = 0;
+    uint64_t until = pki_now_ns() + WAIT_NS;
+    bool right = true;
+    struct pki_msg msg;
+    const void *payload;
 
-    for (uint32_t i = 1; i <= rdma_ep(0)->nqps; i++)
-        (void)pki_verbs(NULL)->modify_qp(rdma_ep(0)->qps[i].qp, &attr, IBV_QP_STATE);
+    doomed = 0;
+    while (right && (got[0] < 2000 || got[1] < 2000) && pki_now_ns() < until && !sides[0].ep->dead && !sides[1].ep->dead) {
+        for (int s = 0; s < 2; s++) {
+            uint32_t what = sent[s];
+
+            msg = (struct pki_msg){ .kind = what % 3 == 0 ? PKI_MSG_CREDIT : PKI_MSG_EAGER, .op = what };
+            msg.payload = msg.kind == PKI_MSG_EAGER ? sizeof what : 0;
+            sent[s] += sent[s] < 2000 && T->msg(sides[s].ep, &msg, &what) == PK_OK;
+            while (T->peek(sides[s].ep, &msg, &payload)) {
+                right = right && msg.op == got[s] && (msg.payload == 0 || memcmp(payload, &got[s], sizeof got[s]) == 0);
+                got[s]++;
+                T->pop(sides[s].ep);
+            }
+        }
+        if (++n % 400 == 0 && doomed < 16 && rdma_ep(0)->mend.state == PKI_RDMA_UP && rdma_ep(1)->mend.state == PKI_RDMA_UP) {
+            kill_qp();
+            doomed += 8;
+        }
+        progress();
+    }
+    check(right && got[0] == 2000 && got[1] == 2000 && doomed > 0,
+          "2000 messages each way while queue pairs fail, each once, in order");
 }
 
 static void no_path_left(void)
 {
-    check(!transfer(8 << 20, 0, 1 << 20, 600, kill_all_data_qps) && sides[0].ep->dead,
-          "without a queue pair the endpoint is dead");
+    notes_lost = true;
+    sides[0].ep->has_notes = false;
+    doomed = 1;
+    check(!transfer(8 << 20, 0, 1 << 20, 700, kill_qp) && sides[0].ep->dead, "where no notes are carried the endpoint is dead");
     check(pki_error_get()->code == PK_ERR_PEER, "and the error says so");
 }
 
@@ -449,6 +553,7 @@ int main(void)
     close_pair();
     open_pair(PKI_RDMA_PIECE_SHIFT);
     failing_qp();
+    failing_lane();
     no_path_left();
     close_pair();
     return failures == 0 ? 0 : 1;

@@ -53,7 +53,7 @@ Test(rdma, greetings)
     memcpy(blob.bytes, &hello, sizeof hello);
     cr_expect_null(pki_rdma_hello_parse(&blob, &parsed));
     cr_expect_eq(memcmp(&hello, &parsed, sizeof hello), 0);
-    for (int wrong = 0; wrong < 10; wrong++) {
+    for (int wrong = 0; wrong < 12; wrong++) {
         good_hello(&hello, &blob);
         hello.magic += wrong == 0;
         hello.version += wrong == 1;
@@ -61,10 +61,32 @@ Test(rdma, greetings)
         hello.nrails = wrong == 4 ? 0 : wrong == 5 ? PKI_RDMA_RAILS_MAX + 1 : 1;
         hello.rails[0].mtu = wrong == 6 ? 0 : IBV_MTU_1024;
         hello.piece_shift = wrong == 8 ? PKI_RDMA_PIECE_SHIFT_MIN - 1 : wrong == 9 ? PKI_RDMA_PIECE_SHIFT + 1 : 20;
+        hello.immediate = wrong == 10 ? 2 : 1;
+        hello.qp_rails[2] = wrong == 11; /* of the second queue pair for data; there is rail 0 alone */
         blob.len -= wrong == 7;
         memcpy(blob.bytes, &hello, sizeof hello);
         cr_expect_not_null(pki_rdma_hello_parse(&blob, &parsed), "case %d", wrong);
     }
+}
+
+Test(rdma, notes)
+{
+    struct pki_rdma_note note, parsed;
+    struct pki_blob blob;
+
+    memset(&note, 0, sizeof note);
+    good_hello(&note.hello, &blob);
+    for (uint32_t kind = 0; kind < 5; kind++) {
+        note.kind = kind;
+        cr_expect_eq(pki_rdma_note_parse(&note, sizeof note, &parsed) == NULL, kind >= 1 && kind <= 3, "kind %u", kind);
+        cr_expect_not_null(pki_rdma_note_parse(&note, sizeof note - 1, &parsed));
+    }
+    note.kind = 1;
+    note.ngrants = PKI_RDMA_NUMBERS + 1;
+    cr_expect_not_null(pki_rdma_note_parse(&note, sizeof note, &parsed), "more grants than have numbers");
+    note.ngrants = PKI_RDMA_NUMBERS;
+    note.hello.nrails = 0;
+    cr_expect_not_null(pki_rdma_note_parse(&note, sizeof note, &parsed), "its greeting cannot be");
 }
 
 static bool parses(struct pki_msg msg, uint32_t count, uint32_t nrails, struct pki_msg *out)

@@ -140,6 +140,14 @@ static pk_result_t read_port(struct pki_rdma_rail *rail, struct ibv_port_attr *p
     return pki_rdma_choose_gid(rail, port->gid_tbl_len);
 }
 
+bool pki_rdma_rail_look(struct pki_rdma_rail *rail)
+{
+    struct ibv_port_attr port;
+
+    rail->usable = read_port(rail, &port) == PK_OK;
+    return rail->usable;
+}
+
 /* Completions are told on it, to who sleeps. */
 static pk_result_t open_channel(struct pki_rdma_iface *iface, struct pki_rdma_rail *rail)
 {
@@ -165,7 +173,7 @@ static pk_result_t furnish(struct pki_rdma_iface *iface, struct pki_rdma_rail *r
 {
     const struct pki_verbs *verbs = pki_verbs(NULL);
     int peers = iface->size - 1;
-    int wanted = peers * (int)(2 * PKI_RDMA_RING + 8 + iface->nqps * PKI_RDMA_DEPTH);
+    int wanted = peers * (int)(2 * PKI_RDMA_RING + 8 + iface->nqps * (PKI_RDMA_DEPTH + PKI_RDMA_TELLING + 1));
     struct ibv_device_attr attr;
     pk_result_t result;
 
@@ -203,10 +211,12 @@ static pk_result_t rail_open(struct ibv_device *device, struct pki_rdma_rail *ra
         rail_close(rail);
         return PK_ERR_UNSUPPORTED;
     }
+    rail->immediate = device->transport_type == IBV_TRANSPORT_IB; /* iWARP cannot */
     for (rail->port = 1; rail->port <= attr.phys_port_cnt; rail->port++) {
         pk_result_t result = read_port(rail, &port);
 
-        if (result == PK_OK && allowed(rail->interface))
+        rail->usable = result == PK_OK && allowed(rail->interface);
+        if (rail->usable)
             return PK_OK;
         if (result == PK_ERR_ARG) {
             rail_close(rail);

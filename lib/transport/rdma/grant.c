@@ -66,6 +66,17 @@ uint32_t pki_rdma_grant_keys(const struct pki_msg *msg, uint32_t nrails, uint32_
     return pieces <= PKI_RDMA_KEYS_MAX / nrails ? (uint32_t)pieces * nrails : 0;
 }
 
+/* Numbers that are out are few, so that a receive is posted for every write that may carry one. */
+static uint32_t take_number(struct pki_rdma_ep *ep, const struct pki_msg *msg)
+{
+    if (!ep->immediate || msg->kind != PKI_MSG_GRANT || ep->numbers_out == PKI_RDMA_NUMBERS)
+        return 0;
+    ep->numbers_out++;
+    if (++ep->number == 0)
+        ep->number = 1;
+    return ep->number;
+}
+
 static void copy_keys(const struct pki_rdma_iface *iface, const struct pki_rdma_grant *grant, uint32_t nkeys, uint32_t *rkeys)
 {
     uint64_t first = pki_rdma_piece(grant->mr->watch.begin, grant->begin, iface->piece_shift) * (uint64_t)iface->nrails;
@@ -74,7 +85,8 @@ static void copy_keys(const struct pki_rdma_iface *iface, const struct pki_rdma_
         rkeys[i] = grant->mr->mrs[first + i]->rkey;
 }
 
-pk_result_t pki_rdma_grant_out(struct pki_rdma_ep *ep, const struct pki_msg *msg, uint32_t rkeys[PKI_RDMA_KEYS_MAX])
+pk_result_t pki_rdma_grant_out(struct pki_rdma_ep *ep, const struct pki_msg *msg, uint32_t rkeys[PKI_RDMA_KEYS_MAX],
+                               uint32_t *number)
 {
     struct pki_rdma_grant *grant = known(&ep->grants, msg);
     uint32_t nkeys = pki_rdma_grant_keys(msg, (uint32_t)ep->iface->nrails, ep->iface->piece_shift);
@@ -98,8 +110,10 @@ pk_result_t pki_rdma_grant_out(struct pki_rdma_ep *ep, const struct pki_msg *msg
             return PK_ERR_MEMORY;
         }
         grant->mr = mr;
+        grant->number = take_number(ep, msg);
     }
     copy_keys(ep->iface, grant, nkeys, rkeys);
+    *number = grant->number;
     return PK_OK;
 }
 
@@ -113,6 +127,8 @@ pk_result_t pki_rdma_grant_in(struct pki_rdma_ep *ep, const struct pki_msg *msg,
     if (target == NULL)
         return PK_ERR_MEMORY;
     target->keys.begin = target->begin;
+    target->number = msg->kind == PKI_MSG_GRANT ? msg->gate_value : 0;
+    target->is_slot = msg->kind == PKI_MSG_SLOT;
     if (nkeys <= PKI_RDMA_RAILS_MAX) {
         memcpy(target->keys.few, rkeys, nkeys * sizeof *rkeys);
         return PK_OK;
@@ -128,20 +144,80 @@ pk_result_t pki_rdma_grant_in(struct pki_rdma_ep *ep, const struct pki_msg *msg,
     return PK_OK;
 }
 
+static void forget(struct pki_rdma_ep *ep, struct pki_rdma_grants *grants, size_t i)
+{
+    struct pki_rdma_grant *grant = &grants->at[i];
+
+    if (grant->mr != NULL) {
+        ep->numbers_out -= grant->number != 0;
+        pki_rdma_mr_put(ep->iface, grant->mr);
+    }
+    free(grant->keys.many);
+    *grant = grants->at[--grants->n];
+}
+
 void pki_rdma_grant_end(struct pki_rdma_ep *ep, const struct pki_msg *fin, bool ours)
 {
     struct pki_rdma_grants *grants = ours ? &ep->grants : &ep->targets;
 
     for (size_t i = grants->n; i-- > 0;) {
-        struct pki_rdma_grant *grant = &grants->at[i];
+        const struct pki_rdma_grant *grant = &grants->at[i];
 
-        if (grant->op != fin->op || grant->index != fin->index || ((grant->flags ^ fin->flags) & KEY_FLAGS) != 0)
-            continue;
-        if (grant->mr != NULL)
-            pki_rdma_mr_put(ep->iface, grant->mr);
-        free(grant->keys.many);
-        *grant = grants->at[--grants->n];
+        if (grant->op == fin->op && grant->index == fin->index && ((grant->flags ^ fin->flags) & KEY_FLAGS) == 0)
+            forget(ep, grants, i);
     }
+}
+
+void pki_rdma_target_used(struct pki_rdma_ep *ep, const struct pki_rdma_grant *target)
+{
+    forget(ep, &ep->targets, (size_t)(target - ep->targets.at));
+}
+
+static struct pki_rdma_grant *numbered(const struct pki_rdma_ep *ep, uint32_t number)
+{
+    for (size_t i = 0; i < ep->grants.n; i++)
+        if (ep->grants.at[i].number == number)
+            return &ep->grants.at[i];
+    return NULL;
+}
+
+bool pki_rdma_grant_written(struct pki_rdma_ep *ep, uint32_t number, uint32_t bytes)
+{
+    struct pki_rdma_grant *grant = number != 0 ? numbered(ep, number) : NULL;
+
+    if (grant == NULL || bytes > grant->bytes - grant->written)
+        return false;
+    grant->written += bytes;
+    if (grant->written == grant->bytes)
+        ep->filled[ep->filled_end++ % PKI_RDMA_NUMBERS] = number;
+    return true;
+}
+
+uint32_t pki_rdma_grants_unfilled(struct pki_rdma_ep *ep, uint32_t numbers[PKI_RDMA_NUMBERS])
+{
+    uint32_t n = 0;
+
+    for (size_t i = 0; i < ep->grants.n; i++) {
+        struct pki_rdma_grant *grant = &ep->grants.at[i];
+
+        if (grant->number == 0 || grant->written == grant->bytes)
+            continue;
+        grant->written = 0;
+        numbers[n++] = grant->number;
+    }
+    return n;
+}
+
+struct pki_msg pki_rdma_filled(const struct pki_rdma_ep *ep)
+{
+    const struct pki_rdma_grant *grant = numbered(ep, ep->filled[ep->filled_head % PKI_RDMA_NUMBERS]);
+
+    return (struct pki_msg){ .kind = PKI_MSG_FIN,
+                             .flags = grant->flags,
+                             .index = grant->index,
+                             .op = grant->op,
+                             .bytes = grant->bytes,
+                             .offset = grant->bytes };
 }
 
 const struct pki_rdma_grant *pki_rdma_target(const struct pki_rdma_ep *ep, uint64_t begin, uint64_t bytes)

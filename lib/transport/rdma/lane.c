@@ -12,6 +12,9 @@
 #define SHORT_BYTES 16u /* of struct pki_msg in an EAGER message */
 #define LONG_BYTES ((uint32_t)sizeof(struct pki_msg))
 #define SIGNAL_EVERY (PKI_RDMA_RING / 4)
+#define REPOST_EVERY (PKI_RDMA_RING / 4)
+#define CREDIT_LAG \
+    (PKI_RDMA_RING / 2) /* receives not told of yet that are worth a request. With those not posted again fewer than the ring */
 #define LEAVE_NS PKI_NS_PER_S
 #define BLOCK_ALIGN 4096u
 
@@ -56,11 +59,16 @@ static bool has_request(const struct pki_rdma_qp *qp)
     return qp->posted - qp->completed < PKI_RDMA_RING;
 }
 
-static bool has_credit(const struct pki_rdma_lane *lane, uint32_t reserve)
+static void hear_credit(struct pki_rdma_lane *lane, uint32_t credit)
 {
-    uint32_t credit = PKI_RDMA_RING - reserve + atomic_load_explicit(&lane->block->credit, memory_order_relaxed);
+    if ((int32_t)(credit - lane->credit) > 0)
+        lane->credit = credit;
+}
 
-    return (int32_t)(credit - lane->sent) > 0;
+static bool has_credit(struct pki_rdma_lane *lane, uint32_t reserve)
+{
+    hear_credit(lane, atomic_load_explicit(&lane->block->credit, memory_order_relaxed));
+    return (int32_t)(PKI_RDMA_RING - reserve + lane->credit - lane->sent) > 0;
 }
 
 /* The next request of the lane; every so many, or on demand, the device tells that it and those before it are done. */
@@ -74,53 +82,73 @@ static struct ibv_send_wr request(struct pki_rdma_qp *qp, bool signalled)
     return wr;
 }
 
-static pk_result_t send_parts(struct pki_rdma_ep *ep, const struct parts *parts, bool signalled)
+/* Messages stay in their slots until the peer has posted the receive again that they took. */
+static bool send_slot(struct pki_rdma_ep *ep, uint32_t number, bool signalled)
 {
     struct pki_rdma_qp *qp = &ep->qps[0];
     struct pki_rdma_lane *lane = &ep->lane;
-    uint8_t *slot = lane->block->out[lane->sent % PKI_RDMA_RING];
-    struct ibv_sge pieces[2];
+    struct ibv_sge piece = { .addr = (uintptr_t)lane->block->out[number % PKI_RDMA_RING],
+                             .length = lane->out_bytes[number % PKI_RDMA_RING],
+                             .lkey = lane->mr->lkey };
     struct ibv_send_wr wr = request(qp, signalled);
 
     wr.opcode = IBV_WR_SEND;
-    wr.sg_list = pieces;
-    wr.num_sge = parts->bytes[1] > 0 ? 2 : 1;
-    if (parts->bytes[0] + parts->bytes[1] <= qp->inline_bytes) {
+    wr.sg_list = &piece;
+    wr.num_sge = 1;
+    if (piece.length <= qp->inline_bytes)
         wr.send_flags |= IBV_SEND_INLINE;
-        for (int i = 0; i < 2; i++)
-            pieces[i] = (struct ibv_sge){ .addr = (uintptr_t)parts->at[i], .length = parts->bytes[i] };
-    } else {
-        memcpy(slot, parts->at[0], parts->bytes[0]);
-        if (parts->bytes[1] > 0)
-            memcpy(slot + parts->bytes[0], parts->at[1], parts->bytes[1]);
-        wr.num_sge = 1;
-        pieces[0] =
-            (struct ibv_sge){ .addr = (uintptr_t)slot, .length = parts->bytes[0] + parts->bytes[1], .lkey = lane->mr->lkey };
-    }
-    lane->sent++;
     if (pki_rdma_post(qp, &wr, 1))
-        return PK_OK;
-    pki_rdma_ep_failed(ep, "a message could not be posted");
-    return PK_ERR_PEER;
+        return true;
+    pki_rdma_broken(ep, "a message could not be posted");
+    return false;
+}
+
+static pk_result_t send_parts(struct pki_rdma_ep *ep, const struct parts *parts, bool signalled)
+{
+    struct pki_rdma_lane *lane = &ep->lane;
+    uint8_t *slot = lane->block->out[lane->sent % PKI_RDMA_RING];
+
+    memcpy(slot, parts->at[0], parts->bytes[0]);
+    if (parts->bytes[1] > 0)
+        memcpy(slot + parts->bytes[0], parts->at[1], parts->bytes[1]);
+    lane->out_bytes[lane->sent % PKI_RDMA_RING] = parts->bytes[0] + parts->bytes[1];
+    (void)send_slot(ep, lane->sent++, signalled); /* if it failed, it is sent again when the queue pair is mended */
+    return ep->base.dead ? PK_ERR_PEER : PK_OK;
+}
+
+bool pki_rdma_lane_resend(struct pki_rdma_ep *ep, uint32_t arrived, uint32_t credit)
+{
+    hear_credit(&ep->lane, credit);
+    for (; arrived != ep->lane.sent; arrived++)
+        if (!send_slot(ep, arrived, false))
+            return false;
+    return true;
 }
 
 /* Messages that a grant begins and ends with concern this transport too. */
-static pk_result_t note(struct pki_rdma_ep *ep, const struct pki_msg *msg, uint32_t *rkeys, struct parts *parts)
+static pk_result_t note(struct pki_rdma_ep *ep, struct pki_msg *msg, uint32_t *rkeys, struct parts *parts)
 {
+    uint32_t number;
+    pk_result_t result;
+
     if (msg->kind == PKI_MSG_FIN && msg->offset == msg->bytes)
         pki_rdma_grant_end(ep, msg, false);
     if (!pki_rdma_names_memory(msg))
         return PK_OK;
     parts->at[1] = rkeys;
     parts->bytes[1] = pki_rdma_grant_keys(msg, (uint32_t)ep->iface->nrails, ep->iface->piece_shift) * (uint32_t)sizeof *rkeys;
-    return pki_rdma_grant_out(ep, msg, rkeys);
+    result = pki_rdma_grant_out(ep, msg, rkeys, &number);
+    if (result == PK_OK && msg->kind == PKI_MSG_GRANT)
+        msg->gate_value = number; /* a grant of host memory has no gate here */
+    return result;
 }
 
 pk_result_t pki_rdma_msg(struct pki_ep *base, const struct pki_msg *msg, const void *payload)
 {
     struct pki_rdma_ep *ep = pki_rdma_ep_of(base);
     uint32_t rkeys[PKI_RDMA_KEYS_MAX];
-    struct parts parts = { .at = { msg, payload },
+    struct pki_msg head = *msg;
+    struct parts parts = { .at = { &head, payload },
                            .bytes = { msg->kind == PKI_MSG_EAGER ? SHORT_BYTES : LONG_BYTES, msg->payload } };
     pk_result_t result;
 
@@ -133,10 +161,15 @@ pk_result_t pki_rdma_msg(struct pki_ep *base, const struct pki_msg *msg, const v
 
         return pki_fail(PK_ERR_INTERNAL, &where, "rdma: a message of %u bytes, more than %u", msg->payload, PKI_RDMA_PAYLOAD_MAX);
     }
-    if (!has_credit(&ep->lane, 1) || !has_request(&ep->qps[0])) /* the last credit is for goodbye */
+    if (ep->mend.state != PKI_RDMA_UP || !has_credit(&ep->lane, 1) ||
+        !has_request(&ep->qps[0])) /* the last credit is for goodbye */
         return PK_IN_PROGRESS;
-    result = note(ep, msg, rkeys, &parts);
-    return result == PK_OK ? send_parts(ep, &parts, false) : result;
+    result = note(ep, &head, rkeys, &parts);
+    if (result != PK_OK)
+        return result;
+    if (msg->kind != PKI_MSG_EAGER) /* the peer reads credit in passing; there is no place for it in a short head */
+        head.reserved = ep->lane.told = ep->lane.reposted;
+    return send_parts(ep, &parts, false);
 }
 
 void pki_rdma_lane_credit(struct pki_rdma_ep *ep)
@@ -146,7 +179,8 @@ void pki_rdma_lane_credit(struct pki_rdma_ep *ep)
     struct ibv_sge piece = { .addr = (uintptr_t)&lane->block->told, .length = sizeof lane->block->told, .lkey = lane->mr->lkey };
     struct ibv_send_wr wr;
 
-    if (lane->told == lane->reposted || ep->left || ep->base.dead || !has_request(qp))
+    if (lane->reposted - lane->told < CREDIT_LAG || ep->left || ep->base.dead || ep->mend.state != PKI_RDMA_UP ||
+        !has_request(qp))
         return;
     lane->block->told = lane->told = lane->reposted;
     wr = request(qp, false);
@@ -157,7 +191,7 @@ void pki_rdma_lane_credit(struct pki_rdma_ep *ep)
     wr.wr.rdma.remote_addr = lane->their_credit;
     wr.wr.rdma.rkey = lane->their_rkey;
     if (!pki_rdma_post(qp, &wr, 1))
-        pki_rdma_ep_failed(ep, "a credit could not be posted");
+        pki_rdma_broken(ep, "a credit could not be posted");
 }
 
 void pki_rdma_lane_leave(struct pki_rdma_ep *ep)
@@ -180,6 +214,13 @@ void pki_rdma_lane_leave(struct pki_rdma_ep *ep)
 
 /* ---- In ---- */
 
+static pk_result_t receive_failed(const struct pki_rdma_qp *qp, int error)
+{
+    struct pki_where where = pki_rdma_where(qp->ep);
+
+    return pki_fail(PK_ERR_SYSTEM, &where, "rdma: ibv_post_recv on %s: %s", qp->rail->name, strerror(error));
+}
+
 static pk_result_t post_receives(struct pki_rdma_ep *ep, uint32_t first, uint32_t n)
 {
     struct pki_rdma_qp *qp = &ep->qps[0];
@@ -197,17 +238,38 @@ static pk_result_t post_receives(struct pki_rdma_ep *ep, uint32_t first, uint32_
                                        .next = i + 1 < n ? &wrs[i + 1] : NULL };
     }
     error = n > 0 ? ibv_post_recv(qp->qp, wrs, &bad) : 0;
-    if (error != 0) {
-        struct pki_where where = pki_rdma_where(ep);
+    return error != 0 ? receive_failed(qp, error) : PK_OK;
+}
 
-        return pki_fail(PK_ERR_SYSTEM, &where, "rdma: ibv_post_recv on %s: %s", qp->rail->name, strerror(error));
+/* They have no room for bytes: a write brings its own. */
+pk_result_t pki_rdma_post_telling(struct pki_rdma_qp *qp, uint32_t n)
+{
+    struct ibv_recv_wr wrs[PKI_RDMA_TELLING_BATCH], *bad = NULL;
+
+    while (n > 0) {
+        uint32_t batch = n < PKI_RDMA_TELLING_BATCH ? n : PKI_RDMA_TELLING_BATCH;
+        int error;
+
+        for (uint32_t i = 0; i < batch; i++)
+            wrs[i] = (struct ibv_recv_wr){ .wr_id = pki_rdma_wr_id(qp, 0) | PKI_RDMA_RECEIVE,
+                                           .next = i + 1 < batch ? &wrs[i + 1] : NULL };
+        error = ibv_post_recv(qp->qp, wrs, &bad);
+        if (error != 0)
+            return receive_failed(qp, error);
+        n -= batch;
     }
     return PK_OK;
 }
 
-pk_result_t pki_rdma_lane_fill(struct pki_rdma_ep *ep)
+pk_result_t pki_rdma_lane_again(struct pki_rdma_ep *ep)
 {
-    return post_receives(ep, 0, PKI_RDMA_RING);
+    struct pki_rdma_lane *lane = &ep->lane;
+    pk_result_t result = post_receives(ep, lane->arrived, lane->popped + PKI_RDMA_RING - lane->arrived);
+
+    lane->told = lane->reposted = lane->popped;
+    for (uint32_t i = 1; i <= ep->nqps && result == PK_OK; i++)
+        result = pki_rdma_post_telling(&ep->qps[i], PKI_RDMA_TELLING);
+    return result;
 }
 
 static void read_head(const uint8_t *slot, uint32_t bytes, struct pki_msg *msg)
@@ -258,8 +320,15 @@ void pki_rdma_lane_received(struct pki_rdma_ep *ep, uint32_t bytes)
         if (pki_rdma_grant_in(ep, &msg, rkeys) != PK_OK)
             pki_rdma_ep_failed(ep, "no memory for a grant");
     }
+    if (msg.kind != PKI_MSG_EAGER)
+        hear_credit(lane, msg.reserved);
     lane->bytes[lane->arrived % PKI_RDMA_RING] = bytes;
     lane->arrived++;
+}
+
+static bool nothing_there(const struct pki_rdma_ep *ep)
+{
+    return ep->lane.popped == ep->lane.arrived && ep->filled_head == ep->filled_end;
 }
 
 bool pki_rdma_peek(struct pki_ep *base, struct pki_msg *msg, const void **payload)
@@ -270,11 +339,20 @@ bool pki_rdma_peek(struct pki_ep *base, struct pki_msg *msg, const void **payloa
     uint32_t bytes;
 
     /* Whoever waits for one message looks here and not at progress. */
-    if (lane->popped == lane->arrived && (!pki_rdma_poll(ep->iface) || lane->popped == lane->arrived))
+    if (nothing_there(ep) && (!pki_rdma_poll(ep->iface) || nothing_there(ep)))
         return false;
+    ep->peeked_filled = ep->filled_head != ep->filled_end;
+    if (ep->peeked_filled) {
+        *msg = pki_rdma_filled(ep);
+        *payload = NULL;
+        return true;
+    }
     slot = lane->block->in[lane->popped % PKI_RDMA_RING];
     bytes = lane->bytes[lane->popped % PKI_RDMA_RING];
     read_head(slot, bytes, msg);
+    msg->reserved = 0;
+    if (msg->kind == PKI_MSG_GRANT && pki_rdma_names_memory(msg))
+        msg->gate_value = 0;
     *payload = slot + (msg->kind == PKI_MSG_EAGER ? SHORT_BYTES : LONG_BYTES);
     return true;
 }
@@ -285,11 +363,18 @@ void pki_rdma_pop(struct pki_ep *base)
     struct pki_rdma_lane *lane = &ep->lane;
     struct pki_msg msg;
 
+    if (ep->peeked_filled) {
+        msg = pki_rdma_filled(ep);
+        ep->filled_head++;
+        ep->peeked_filled = false;
+        pki_rdma_grant_end(ep, &msg, true);
+        return;
+    }
     read_head(lane->block->in[lane->popped % PKI_RDMA_RING], lane->bytes[lane->popped % PKI_RDMA_RING], &msg);
     if (msg.kind == PKI_MSG_FIN && msg.offset == msg.bytes)
         pki_rdma_grant_end(ep, &msg, true);
     lane->popped++;
-    if (lane->popped - lane->reposted < PKI_RDMA_RING / 4 || base->dead || ep->left)
+    if (lane->popped - lane->reposted < REPOST_EVERY || base->dead || ep->left || ep->mend.state != PKI_RDMA_UP)
         return;
     if (post_receives(ep, lane->reposted, lane->popped - lane->reposted) != PK_OK) {
         pki_rdma_ep_failed(ep, "receives could not be posted");

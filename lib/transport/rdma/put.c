@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Puts: cut into chunks, dealt to the queue pairs, finished in order. */
+#include <arpa/inet.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -14,15 +15,38 @@ static struct pki_rdma_move *move_at(struct pki_rdma_ep *ep, uint32_t number)
     return &ep->moves[number % PKI_RDMA_MOVES];
 }
 
+static bool has_ended(struct pki_rdma_ep *ep, uint32_t number)
+{
+    const struct pki_rdma_move *move = move_at(ep, number);
+
+    return number != ep->move_end && move->flying == 0 && move->issued == move->put->bytes;
+}
+
+static bool is_same_transfer(const struct pki_msg *a, const struct pki_msg *b)
+{
+    return a->kind == b->kind && a->op == b->op && a->index == b->index && a->flags == b->flags;
+}
+
+/* Tell the receiver of a put that has ended, unless one can be told of that goes on where it stops. False: not now. */
+static bool tell(struct pki_rdma_ep *ep, struct pki_rdma_move *move)
+{
+    uint32_t next = ep->move_head + 1;
+
+    if (move->fin.kind == 0 || (has_ended(ep, next) && is_same_transfer(&move->fin, &move_at(ep, next)->fin)))
+        return true;
+    return pki_rdma_msg(&ep->base, &move->fin, NULL) == PK_OK;
+}
+
 /* The engine wants the puts of one transfer to end in order, so a later put waits for an earlier one. */
 static void finish_ended(struct pki_rdma_ep *ep)
 {
-    while (ep->move_head != ep->move_next) {
+    while (has_ended(ep, ep->move_head)) {
         struct pki_rdma_move *move = move_at(ep, ep->move_head);
 
-        if (move->flying > 0)
+        if (!tell(ep, move))
             return;
-        ep->move_head++;
+        if (ep->move_next == ep->move_head++)
+            ep->move_next = ep->move_head;
         pki_rdma_mr_put(ep->iface, move->mr);
         move->put->result = PK_OK;
         pki_list_push(&ep->iface->base.done, &move->put->node);
@@ -76,9 +100,13 @@ static void gather(struct pki_rdma_qp *qp, const struct pki_rdma_chunk *chunk)
     *wr = (struct ibv_send_wr){
         .wr_id = pki_rdma_wr_id(qp, qp->posted), .sg_list = piece, .num_sge = 1, .opcode = IBV_WR_RDMA_WRITE
     };
+    if (move->number != 0) {
+        wr->opcode = IBV_WR_RDMA_WRITE_WITH_IMM;
+        wr->imm_data = htonl(move->number);
+    }
     wr->wr.rdma.remote_addr = remote;
     wr->wr.rdma.rkey = rkeys[there * ep->nrails_there + qp->rail_there];
-    if ((qp->posted + 1) % SIGNAL_EVERY == 0)
+    if ((qp->gathered + 1) % SIGNAL_EVERY == 0)
         wr->send_flags = IBV_SEND_SIGNALED;
     if (qp->gathered > 0)
         qp->requests[qp->gathered - 1].next = wr;
@@ -98,8 +126,8 @@ static void ring_doorbells(struct pki_rdma_ep *ep)
             continue;
         qp->gathered = 0;
         qp->requests[n - 1].send_flags = IBV_SEND_SIGNALED;
-        if (!pki_rdma_post(qp, qp->requests, n))
-            pki_rdma_data_failed(qp);
+        if (!qp->dead && !pki_rdma_post(qp, qp->requests, n))
+            pki_rdma_broken(ep, "a write could not be posted");
     }
 }
 
@@ -126,6 +154,8 @@ static bool next_chunk(struct pki_rdma_ep *ep, struct pki_rdma_chunk *chunk)
         *chunk = ep->redo[--ep->nredo];
         return true;
     }
+    while (ep->move_next != ep->move_end && move_at(ep, ep->move_next)->issued == move_at(ep, ep->move_next)->put->bytes)
+        ep->move_next++; /* after mending: it came before */
     if (ep->move_next == ep->move_end)
         return false;
     move = move_at(ep, ep->move_next);
@@ -142,20 +172,39 @@ void pki_rdma_deal(struct pki_rdma_ep *ep)
     struct pki_rdma_chunk chunk;
     struct pki_rdma_qp *qp;
 
+    finish_ended(ep); /* what could not be told of before */
+    if (ep->mend.state != PKI_RDMA_UP)
+        return;
     while ((qp = least_loaded(ep)) != NULL && next_chunk(ep, &chunk))
         gather(qp, &chunk);
     ring_doorbells(ep);
 }
 
-/* Every queue pair gets a share, none of it too small for the device to be busy with or too large to be moved elsewhere. */
+/* A request moves as much as it can, for each has its cost and one queue pair fills a port. Several rails get a share each, none of it
+ * too small for the device to be busy with. */
 static size_t chunk_size(const struct pki_rdma_ep *ep, size_t bytes)
 {
-    size_t share = (bytes + ep->nqps - 1) / ep->nqps;
+    uint32_t here = (uint32_t)ep->iface->nrails, rails = here > ep->nrails_there ? here : ep->nrails_there;
+    size_t share;
+
+    rails = rails < ep->nqps ? rails : ep->nqps;
+    share = (bytes + rails - 1) / rails;
 
     share = (share + 4095) / 4096 * 4096;
     if (share < CHUNK_MIN)
         return CHUNK_MIN;
     return share > CHUNK_MAX ? CHUNK_MAX : share;
+}
+
+/* It is the whole transfer, in few enough writes. */
+static bool tells_itself(const struct pki_rdma_ep *ep, const struct pki_rdma_move *move, const struct pki_rdma_grant *target)
+{
+    const struct pki_put *put = move->put;
+
+    return target->number != 0 && put->remote == target->begin && put->bytes == target->bytes &&
+           (put->bytes + move->chunk - 1) / move->chunk <= PKI_RDMA_PARTS &&
+           pki_rdma_pieces((uintptr_t)put->src, put->bytes, ep->iface->piece_shift) == 1 &&
+           pki_rdma_pieces(put->remote, put->bytes, ep->shift_there) == 1;
 }
 
 pk_result_t pki_rdma_put(struct pki_put *put)
@@ -173,11 +222,17 @@ pk_result_t pki_rdma_put(struct pki_put *put)
     target = pki_rdma_target(ep, put->remote, put->bytes);
     if (target == NULL || put->bytes == 0 || put->done_remote.word != NULL)
         return pki_fail(PK_ERR_INTERNAL, &where, "rdma: a put of %zu bytes to where nothing was granted", put->bytes);
-    *move = (struct pki_rdma_move){ .put = put, .chunk = chunk_size(ep, put->bytes) };
-    move->keys = target->keys;
+    *move = (struct pki_rdma_move){ .put = put, .chunk = chunk_size(ep, put->bytes), .keys = target->keys };
     result = pki_rdma_mr_get(ep->iface, put->src, put->bytes, &move->mr);
     if (result != PK_OK)
         return result;
+    if (tells_itself(ep, move, target)) {
+        move->number = target->number;
+        pki_rdma_target_used(ep, target);
+    } else if (!target->is_slot) {
+        move->fin = put->about;
+        move->fin.offset = put->remote + put->bytes - target->begin;
+    }
     ep->move_end++;
     pki_rdma_deal(ep);
     return PK_OK;
@@ -195,26 +250,4 @@ void pki_rdma_data_completed(struct pki_rdma_qp *qp, uint32_t sequence)
         chunk->move->flying--;
     }
     finish_ended(qp->ep);
-}
-
-/* What it had in flight goes again on the others. Writing the same bytes twice does no harm: the receiver has not been told of them. */
-void pki_rdma_data_failed(struct pki_rdma_qp *qp)
-{
-    struct pki_rdma_ep *ep = qp->ep;
-    struct pki_where where = pki_rdma_where(ep);
-    unsigned alive = 0;
-
-    qp->dead = true;
-    for (; qp->completed != qp->posted; qp->completed++)
-        ep->redo[ep->nredo++] = qp->chunks[qp->completed % PKI_RDMA_DEPTH];
-    qp->bytes = 0;
-    for (uint32_t i = 1; i <= ep->nqps; i++)
-        alive += !ep->qps[i].dead;
-    if (alive == 0) {
-        if (!ep->left || ep->move_head != ep->move_end)
-            pki_rdma_ep_failed(ep, "the last queue pair for data has failed");
-        return;
-    }
-    pki_log(PKI_LOG_WARN, &where, "rdma: a queue pair on %s has failed, %u are left; %u chunks go again", qp->rail->name, alive,
-            ep->nredo);
 }

@@ -50,7 +50,7 @@ static pk_result_t create(struct pki_rdma_qp *qp)
     struct ibv_qp_init_attr attr = { .send_cq = qp->rail->cq, .recv_cq = qp->rail->cq, .qp_type = IBV_QPT_RC };
 
     attr.cap.max_send_wr = is_lane(qp) ? PKI_RDMA_RING + 8 : PKI_RDMA_DEPTH;
-    attr.cap.max_recv_wr = is_lane(qp) ? PKI_RDMA_RING : 1;
+    attr.cap.max_recv_wr = (is_lane(qp) ? PKI_RDMA_RING : PKI_RDMA_TELLING) + 1; /* and the last one of all */
     attr.cap.max_send_sge = 2;
     attr.cap.max_recv_sge = 1;
     attr.cap.max_inline_data = is_lane(qp) ? PKI_RDMA_INLINE : 0;
@@ -75,25 +75,39 @@ static pk_result_t to_init(struct pki_rdma_qp *qp)
     return error != 0 ? failed(qp, "ibv_modify_qp to INIT", error) : PK_OK;
 }
 
+/* The lane's is on the first rail that is usable, those for data on all of them in turn. */
+static uint32_t choose_rail(const struct pki_rdma_iface *iface, uint32_t i)
+{
+    uint32_t usable[PKI_RDMA_RAILS_MAX] = { 0 }, n = 0;
+
+    for (int r = 0; r < iface->nrails; r++)
+        if (iface->rails[r].usable)
+            usable[n++] = (uint32_t)r;
+    return n > 0 ? usable[(i == 0 ? 0 : i - 1) % n] : 0;
+}
+
+static pk_result_t qp_open(struct pki_rdma_ep *ep, uint32_t i)
+{
+    struct pki_rdma_qp *qp = &ep->qps[i];
+    pk_result_t result;
+
+    *qp = (struct pki_rdma_qp){ .ep = ep, .rail_here = choose_rail(ep->iface, i) };
+    qp->rail = &ep->iface->rails[qp->rail_here];
+    result = create(qp);
+    return result == PK_OK ? to_init(qp) : result;
+}
+
 pk_result_t pki_rdma_qps_open(struct pki_rdma_ep *ep)
 {
-    ep->qps = calloc(1 + ep->nqps, sizeof *ep->qps);
+    pk_result_t result = PK_OK;
+
+    if (ep->qps == NULL)
+        ep->qps = calloc(1 + ep->nqps, sizeof *ep->qps);
     if (ep->qps == NULL)
         return pki_fail(PK_ERR_MEMORY, NULL, "rdma: no memory for %u queue pairs", 1 + ep->nqps);
-    for (uint32_t i = 0; i <= ep->nqps; i++) {
-        struct pki_rdma_qp *qp = &ep->qps[i];
-        pk_result_t result;
-
-        qp->ep = ep;
-        qp->rail_here = (i == 0 ? 0 : i - 1) % (uint32_t)ep->iface->nrails;
-        qp->rail = &ep->iface->rails[qp->rail_here];
-        result = create(qp);
-        if (result == PK_OK)
-            result = to_init(qp);
-        if (result != PK_OK)
-            return result;
-    }
-    return PK_OK;
+    for (uint32_t i = 0; i <= ep->nqps && result == PK_OK; i++)
+        result = qp_open(ep, i);
+    return result;
 }
 
 static pk_result_t to_rtr(struct pki_rdma_qp *qp, const struct pki_rdma_hello *theirs, uint32_t qpn)
@@ -136,17 +150,14 @@ static pk_result_t to_rts(struct pki_rdma_qp *qp)
     return error != 0 ? failed(qp, "ibv_modify_qp to RTS", error) : PK_OK;
 }
 
-/* A pair uses as many queue pairs as the one of them that has fewer would like. */
 pk_result_t pki_rdma_qps_connect(struct pki_rdma_ep *ep, const struct pki_rdma_hello *theirs)
 {
-    if (theirs->nqps < ep->nqps)
-        ep->nqps = theirs->nqps;
     for (uint32_t i = 0; i <= ep->nqps; i++) {
         struct pki_rdma_qp *qp = &ep->qps[i];
         struct pki_where where = pki_rdma_where(ep);
         pk_result_t result;
 
-        qp->rail_there = (i == 0 ? 0 : i - 1) % theirs->nrails;
+        qp->rail_there = theirs->qp_rails[i];
         if (theirs->rails[qp->rail_there].ethernet != qp->rail->ethernet)
             return pki_fail(PK_ERR_UNSUPPORTED, &where, "rdma: %s is %s, the peer's port is not", qp->rail->name,
                             qp->rail->ethernet ? "Ethernet" : "InfiniBand");
@@ -159,19 +170,33 @@ pk_result_t pki_rdma_qps_connect(struct pki_rdma_ep *ep, const struct pki_rdma_h
     return PK_OK;
 }
 
+void pki_rdma_qp_close(struct pki_rdma_qp *qp)
+{
+    if (qp->qp == NULL)
+        return;
+    pki_verbs(NULL)->destroy_qp(qp->qp);
+    qp->qp = NULL;
+    if (qp->slot < qp->ep->iface->nslots && qp->ep->iface->qps[qp->slot] == qp)
+        qp->ep->iface->qps[qp->slot] = NULL;
+}
+
 void pki_rdma_qps_close(struct pki_rdma_ep *ep)
 {
-    for (uint32_t i = 0; ep->qps != NULL && i <= ep->nqps_made; i++) {
-        struct pki_rdma_qp *qp = &ep->qps[i];
-
-        if (qp->qp == NULL)
-            continue;
-        pki_verbs(NULL)->destroy_qp(qp->qp);
-        if (qp->slot < ep->iface->nslots && ep->iface->qps[qp->slot] == qp)
-            ep->iface->qps[qp->slot] = NULL;
-    }
+    for (uint32_t i = 0; ep->qps != NULL && i <= ep->nqps_made; i++)
+        pki_rdma_qp_close(&ep->qps[i]);
     free(ep->qps);
     ep->qps = NULL;
+}
+
+/* Receives end in their order: when one that is posted now, and that the peer has no credit for, has been flushed, all that had come has
+ * been told of. It is posted first, for Soft-RoCE looks at the queue when the state is set. */
+bool pki_rdma_qp_end(struct pki_rdma_qp *qp)
+{
+    struct ibv_qp_attr attr = { .qp_state = IBV_QPS_ERR };
+    struct ibv_recv_wr wr = { .wr_id = pki_rdma_wr_id(qp, PKI_RDMA_LAST) | PKI_RDMA_RECEIVE }, *bad = NULL;
+
+    qp->dead = true;
+    return ibv_post_recv(qp->qp, &wr, &bad) == 0 && pki_verbs(NULL)->modify_qp(qp->qp, &attr, IBV_QP_STATE) == 0;
 }
 
 bool pki_rdma_post(struct pki_rdma_qp *qp, struct ibv_send_wr *first, unsigned n)

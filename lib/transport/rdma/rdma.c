@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The rdma transport: its table, endpoints, and completions. */
+#include <arpa/inet.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -65,35 +66,12 @@ static void rdma_close(struct pki_iface *base)
 
 /* ---- Endpoints ---- */
 
-static void fill_hello(const struct pki_rdma_ep *ep, struct pki_blob *mine)
-{
-    const struct pki_rdma_iface *iface = ep->iface;
-    struct pki_rdma_hello hello = { .magic = PKI_RDMA_MAGIC,
-                                    .version = PKI_RDMA_VERSION,
-                                    .nqps = ep->nqps,
-                                    .nrails = (uint32_t)iface->nrails,
-                                    .psn = ep->psn,
-                                    .piece_shift = iface->piece_shift };
-
-    hello.credit = (uintptr_t)&ep->lane.block->credit;
-    hello.credit_rkey = ep->lane.mr->rkey;
-    for (uint32_t i = 0; i <= ep->nqps; i++)
-        hello.qpns[i] = ep->qps[i].qp->qp_num;
-    for (int i = 0; i < iface->nrails; i++) {
-        memcpy(hello.rails[i].gid, iface->rails[i].gid.raw, sizeof hello.rails[i].gid);
-        hello.rails[i].lid = iface->rails[i].lid;
-        hello.rails[i].mtu = (uint8_t)iface->rails[i].mtu;
-        hello.rails[i].ethernet = iface->rails[i].ethernet;
-    }
-    *mine = (struct pki_blob){ .len = sizeof hello, .fd = -1 };
-    memcpy(mine->bytes, &hello, sizeof hello);
-}
-
 /* On failure ep_close undoes what was done. */
 static pk_result_t rdma_ep_init(struct pki_ep *base, struct pki_blob *mine)
 {
     struct pki_rdma_ep *ep = pki_rdma_ep_of(base);
     struct pki_where where = { .rank = base->rank, .peer = base->peer };
+    struct pki_rdma_hello hello;
     pk_result_t result = PK_OK;
 
     base->dead = base->can_put = false;
@@ -119,17 +97,20 @@ static pk_result_t rdma_ep_init(struct pki_ep *base, struct pki_blob *mine)
     if (result == PK_OK)
         result = pki_rdma_lane_open(ep);
     if (result == PK_OK)
-        result = pki_rdma_lane_fill(ep);
-    if (result == PK_OK)
-        fill_hello(ep, mine);
-    return result;
+        result = pki_rdma_lane_again(ep);
+    if (result != PK_OK)
+        return result;
+    pki_rdma_hello_fill(ep, &hello);
+    *mine = (struct pki_blob){ .len = sizeof hello, .fd = -1 };
+    memcpy(mine->bytes, &hello, sizeof hello);
+    return PK_OK;
 }
 
 static pk_result_t rdma_ep_connect(struct pki_ep *base, struct pki_blob *theirs)
 {
     struct pki_rdma_ep *ep = pki_rdma_ep_of(base);
     struct pki_where where = pki_rdma_where(ep);
-    struct pki_rdma_hello hello;
+    struct pki_rdma_hello hello, mine;
     const char *why = pki_rdma_hello_parse(theirs, &hello);
     pk_result_t result;
 
@@ -140,6 +121,10 @@ static pk_result_t rdma_ep_connect(struct pki_ep *base, struct pki_blob *theirs)
         return pki_fail(PK_ERR_MISMATCH, &where, "rdma: the peer's greeting cannot be used: %s", why);
     ep->nrails_there = hello.nrails;
     ep->shift_there = hello.piece_shift;
+    pki_rdma_hello_fill(ep, &mine);
+    ep->immediate = hello.immediate != 0 && mine.immediate != 0;
+    if (hello.nqps < ep->nqps) /* as many as the one of both that has fewer would like */
+        ep->nqps = hello.nqps;
     ep->lane.their_credit = hello.credit;
     ep->lane.their_rkey = hello.credit_rkey;
     result = pki_rdma_qps_connect(ep, &hello);
@@ -181,7 +166,8 @@ void pki_rdma_ep_failed(struct pki_rdma_ep *ep, const char *what)
     (void)pki_fail(PK_ERR_PEER, &where, "rdma: %s", what);
     for (uint32_t i = 0; i <= ep->nqps; i++) {
         ep->qps[i].dead = true;
-        (void)pki_verbs(NULL)->modify_qp(ep->qps[i].qp, &attr, IBV_QP_STATE);
+        if (ep->qps[i].qp != NULL)
+            (void)pki_verbs(NULL)->modify_qp(ep->qps[i].qp, &attr, IBV_QP_STATE);
     }
     pki_rdma_moves_fail(ep);
 }
@@ -191,26 +177,37 @@ void pki_rdma_ep_failed(struct pki_rdma_ep *ep, const char *what)
 static void completed_badly(struct pki_rdma_qp *qp, const struct ibv_wc *wc)
 {
     struct pki_rdma_ep *ep = qp->ep;
+    bool last = (wc->wr_id & PKI_RDMA_RECEIVE) != 0 && (uint32_t)wc->wr_id == PKI_RDMA_LAST;
     char text[128];
 
+    ep->mend.drained += last && ep->mend.state == PKI_RDMA_DRAINING;
     if (qp->dead || ep->base.dead)
         return; /* the rest of its requests, flushed */
-    (void)snprintf(text, sizeof text, "%s on %s: %.60s", qp == &ep->qps[0] ? "the lane" : "data", qp->rail->name,
-                   pki_verbs(NULL)->wc_status_str(wc->status));
-    if (qp != &ep->qps[0]) {
-        if (wc->status != IBV_WC_WR_FLUSH_ERR) {
-            struct pki_where where = pki_rdma_where(ep);
-
-            pki_log(PKI_LOG_WARN, &where, "rdma: %s", text);
-        }
-        if ((int32_t)((uint32_t)wc->wr_id - qp->completed) > 0) /* those before it have been acknowledged */
-            pki_rdma_data_completed(qp, (uint32_t)wc->wr_id - 1);
-        pki_rdma_data_failed(qp);
+    if (ep->left && ep->move_head == ep->move_end) {
+        qp->dead = true;
         return;
     }
-    qp->dead = true;
-    if (!ep->left || ep->move_head != ep->move_end)
-        pki_rdma_ep_failed(ep, text);
+    (void)snprintf(text, sizeof text, "%s on %s: %.60s", qp == &ep->qps[0] ? "the lane" : "data", qp->rail->name,
+                   pki_verbs(NULL)->wc_status_str(wc->status));
+    pki_rdma_broken(ep, text);
+}
+
+/* The peer has written, and says to which grant. */
+static void written(struct pki_rdma_qp *qp, uint32_t number, uint32_t bytes)
+{
+    struct pki_rdma_ep *ep = qp->ep;
+
+    if (ep->base.dead)
+        return;
+    if (!pki_rdma_grant_written(ep, number, bytes)) {
+        pki_rdma_ep_failed(ep, "the peer wrote to what was not granted");
+        return;
+    }
+    if (++qp->told < PKI_RDMA_TELLING_BATCH || qp->dead)
+        return;
+    qp->told = 0;
+    if (pki_rdma_post_telling(qp, PKI_RDMA_TELLING_BATCH) != PK_OK)
+        pki_rdma_ep_failed(ep, "receives could not be posted");
 }
 
 static void completed(struct pki_rdma_iface *iface, const struct ibv_wc *wc)
@@ -218,15 +215,21 @@ static void completed(struct pki_rdma_iface *iface, const struct ibv_wc *wc)
     uint32_t slot = (uint32_t)((wc->wr_id & ~PKI_RDMA_RECEIVE) >> 32);
     struct pki_rdma_qp *qp = slot < iface->nslots ? iface->qps[slot] : NULL;
 
-    if (qp == NULL) /* of an endpoint that is closed */
+    if (qp == NULL) /* of an endpoint that is closed, or made anew */
         return;
-    if (wc->status != IBV_WC_SUCCESS)
+    if (wc->status != IBV_WC_SUCCESS) {
         completed_badly(qp, wc);
+        return;
+    }
+    if (qp->ep->mend.state == PKI_RDMA_UP)
+        qp->ep->mend.since_ns = 0;
+    if ((wc->wr_id & PKI_RDMA_RECEIVE) != 0 && qp != &qp->ep->qps[0])
+        written(qp, ntohl(wc->imm_data), wc->byte_len);
     else if ((wc->wr_id & PKI_RDMA_RECEIVE) != 0)
         pki_rdma_lane_received(qp->ep, wc->byte_len);
     else if (qp == &qp->ep->qps[0])
         qp->completed = (uint32_t)wc->wr_id + 1;
-    else if (!qp->dead)
+    else if (!qp->ep->base.dead)
         pki_rdma_data_completed(qp, (uint32_t)wc->wr_id);
 }
 
@@ -256,7 +259,11 @@ static pk_result_t rdma_progress(struct pki_iface *base)
 
         if (ep->base.dead)
             continue;
-        if (ep->move_next != ep->move_end || ep->nredo > 0)
+        if (ep->mend.state != PKI_RDMA_UP) {
+            pki_rdma_mend_advance(ep);
+            continue;
+        }
+        if (ep->move_head != ep->move_end)
             pki_rdma_deal(ep);
         pki_rdma_lane_credit(ep);
     }
@@ -307,6 +314,7 @@ const struct pki_transport pki_transport_rdma = {
     .iface_bytes = sizeof(struct pki_rdma_iface),
     .ep_bytes = sizeof(struct pki_rdma_ep),
     .between_hosts = true,
+    .tells = true,
     .reaches = { [PKI_MEM_HOST] = { [PKI_MEM_HOST] = true } },
     .probe = rdma_probe,
     .open = rdma_open,
@@ -317,6 +325,8 @@ const struct pki_transport pki_transport_rdma = {
     .msg = pki_rdma_msg,
     .peek = pki_rdma_peek,
     .pop = pki_rdma_pop,
+    .mend = pki_rdma_mend,
+    .noted = pki_rdma_noted,
     .put = pki_rdma_put,
     .progress = rdma_progress,
     .wait_fd = rdma_wait_fd,

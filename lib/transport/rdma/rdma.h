@@ -5,16 +5,21 @@
  * A rail is one port of one device. A pair of ranks has one RC queue pair for the lane and PK_QPS for data, spread over the rails of
  * both: number i joins rail i (modulo their number) of the one rank to rail i of the other. So a message does not wait behind bulk.
  *
- * Lane: SENDs into a ring of receives that are always posted. The receiver counts what it has posted again and writes that number into
- * the sender's memory (its credit); a sender without credit sends nothing, so no receive is ever missing.
+ * Lane: SENDs into a ring of receives that are always posted. The receiver counts what it has posted again and says that number (the
+ * sender's credit) in passing with its own messages, or writes it into the sender's memory; a sender without credit sends nothing, so
+ * no receive is ever missing.
  *
- * Data: a GRANT that goes out names memory; it is registered, and the keys travel behind the message. The sender keeps them until the
- * FIN of that transfer has gone. A put is cut into chunks, each an RDMA WRITE on the queue pair with fewest bytes in flight. When all have
- * been acknowledged the put is done; the FIN that the engine sends then comes behind the bytes.
+ * Data: a GRANT that goes out names memory; it is registered, and the keys travel behind the message. A put is cut into chunks, each an
+ * RDMA WRITE on the queue pair with fewest bytes in flight; when all have been acknowledged the put is done.
+ *
+ * The receiver hears of the bytes in one of two ways. A grant that bears a number may be filled by up to PKI_RDMA_PARTS writes that
+ * carry it (WRITE_WITH_IMM): their bytes are summed up, and at the last one the transfer is complete. As each of them takes a receive that
+ * was posted before, only PKI_RDMA_NUMBERS grants at a time have one. Else a FIN follows the acknowledgements on the lane.
  *
  * Completion events are for who wants to sleep (wait_fd); nothing is armed before.
  *
- * A queue pair that fails gives its chunks to the others. An endpoint without its lane or without any data queue pair is dead.
+ * When a queue pair fails, all of the pair are made anew and what has not come goes again (mend.c). Where that cannot be, the endpoint
+ * is dead.
  */
 #ifndef PKI_RDMA_H
 #define PKI_RDMA_H
@@ -33,15 +38,20 @@
 #define PKI_RDMA_DEPTH 16u         /* chunks in flight on a data queue pair. A power of two */
 #define PKI_RDMA_MOVES 64u         /* puts to one peer in flight. A power of two */
 #define PKI_RDMA_INLINE 128u       /* bytes that a send carries in its request, where the device can */
+#define PKI_RDMA_NUMBERS 16u       /* grants to one peer at a time that are filled by writes which tell of themselves */
+#define PKI_RDMA_PARTS 4u          /* such writes for one grant */
+#define PKI_RDMA_TELLING_BATCH 16u /* receives of a data queue pair that are posted again at once */
+#define PKI_RDMA_TELLING (PKI_RDMA_NUMBERS * PKI_RDMA_PARTS + PKI_RDMA_TELLING_BATCH) /* receives posted there */
 #define PKI_RDMA_KEYS_MAX (PKI_RDMA_PAYLOAD_MAX / (uint32_t)sizeof(uint32_t)) /* behind one GRANT */
 #define PKI_RDMA_SLOT_BYTES (sizeof(struct pki_msg) + PKI_RDMA_PAYLOAD_MAX)
 
 #define PKI_RDMA_MAGIC 0x52444d41u
-#define PKI_RDMA_VERSION 2u
+#define PKI_RDMA_VERSION 3u
 /* Memory is registered in pieces of 2^shift bytes at most, whose borders are multiples of that: keys of a range follow from its address. */
 #define PKI_RDMA_PIECE_SHIFT 30u
 #define PKI_RDMA_PIECE_SHIFT_MIN 12u
 #define PKI_RDMA_RECEIVE ((uint64_t)1 << 63) /* in a work request's id: it is a receive */
+#define PKI_RDMA_LAST 1u                     /* a receive's sequence number: nothing follows on this queue pair */
 
 struct pki_rdma_ep;
 struct pki_rdma_iface;
@@ -51,11 +61,13 @@ struct pki_rdma_rail {
     struct ibv_pd *pd;
     struct ibv_cq *cq;
     struct ibv_comp_channel *channel;
+    bool usable;        /* its port was active when last looked at */
     bool armed;         /* the next completion is told on the channel */
     char name[32];      /* "mlx5_0" */
     char interface[16]; /* "eth0", or empty */
     uint8_t port;
     bool ethernet;
+    bool immediate; /* the device can write with immediate data */
     int gid_index;
     union ibv_gid gid;
     uint16_t lid;
@@ -91,6 +103,8 @@ struct pki_rdma_move { /* a put in flight */
     struct pki_rdma_mr *mr;
     struct pki_rdma_keys keys;
     size_t chunk, issued;
+    uint32_t number;    /* its writes carry it; 0: it has none */
+    struct pki_msg fin; /* to follow the last acknowledgement, if its kind is not 0 */
     unsigned flying; /* chunks given to a queue pair, or waiting for another one, and not acknowledged */
 };
 
@@ -107,9 +121,10 @@ struct pki_rdma_qp {
     uint32_t slot; /* in iface->qps */
     uint32_t rail_here, rail_there;
     uint32_t inline_bytes; /* that a request may carry itself */
-    bool dead;
+    bool dead; /* nothing more is posted */
     uint32_t posted, completed; /* work requests ever; sequence numbers */
     size_t bytes;               /* in flight */
+    uint32_t told;              /* receives taken by writes that told of themselves, not posted again */
     /* Data: what is in flight, and the requests being gathered for one doorbell. */
     struct pki_rdma_chunk chunks[PKI_RDMA_DEPTH];
     struct ibv_send_wr requests[PKI_RDMA_DEPTH];
@@ -119,7 +134,7 @@ struct pki_rdma_qp {
 
 /* What both ends of a lane keep in one registered allocation. */
 struct pki_rdma_block {
-    _Atomic uint32_t credit; /* written by the peer: receives that it has posted ever */
+    _Atomic uint32_t credit; /* written by the peer: receives that it has posted again */
     uint32_t told;           /* source of what is written there */
     uint8_t pad[56];
     uint8_t in[PKI_RDMA_RING][PKI_RDMA_SLOT_BYTES];
@@ -130,9 +145,10 @@ struct pki_rdma_lane {
     struct pki_rdma_block *block;
     struct ibv_mr *mr;
     uint32_t bytes[PKI_RDMA_RING]; /* of each message that has come */
+    uint32_t out_bytes[PKI_RDMA_RING]; /* of each that was sent, which is kept until a receive has been posted again */
     uint32_t arrived, popped, reposted;
     uint32_t told; /* value of `reposted` that the peer knows or will know */
-    uint32_t sent;
+    uint32_t sent, credit;
     uint64_t their_credit; /* where the peer's word is */
     uint32_t their_rkey;
 };
@@ -145,6 +161,9 @@ struct pki_rdma_grant {
     uint64_t begin, bytes;     /* address in the receiver's process */
     struct pki_rdma_mr *mr;    /* grants */
     struct pki_rdma_keys keys; /* targets */
+    uint32_t number;           /* 0: none */
+    uint64_t written;          /* grants with a number: bytes that have come */
+    bool is_slot;              /* for one piece of a transfer, of which the sender tells itself */
 };
 
 struct pki_rdma_grants {
@@ -160,13 +179,46 @@ struct pki_rdma_hello {
     uint32_t psn;
     uint32_t piece_shift;
     uint32_t credit_rkey;
+    uint32_t immediate; /* 1: all its devices can write with immediate data */
     uint64_t credit;
-    uint32_t qpns[1 + PKI_RDMA_QPS_MAX]; /* the lane's first */
+    uint32_t qpns[1 + PKI_RDMA_QPS_MAX];     /* the lane's first */
+    uint8_t qp_rails[1 + PKI_RDMA_QPS_MAX]; /* where they are, by number of `rails` */
     struct {
         uint8_t gid[16];
         uint16_t lid;
         uint8_t mtu, ethernet;
     } rails[PKI_RDMA_RAILS_MAX];
+};
+
+/* What two ranks tell each other, over another transport, when queue pairs have to be made anew. */
+struct pki_rdma_note {
+    uint32_t kind, epoch;
+    struct pki_rdma_hello hello;
+    uint32_t arrived, reposted; /* messages that have come; receives of messages that have been posted again */
+    uint32_t ngrants;           /* that have numbers and are not filled */
+    uint32_t grants[PKI_RDMA_NUMBERS];
+};
+
+enum pki_rdma_state {
+    PKI_RDMA_UP,        /* queue pairs stand */
+    PKI_RDMA_DRAINING,  /* they are in error; what completed before is taken in */
+    PKI_RDMA_WAITING,   /* for a port to be active */
+    PKI_RDMA_GREETING,  /* new ones are made; the peer's are not known, or this rank's have not been told */
+    PKI_RDMA_CONNECTED, /* the peer's may not be yet */
+    PKI_RDMA_GIVING_UP  /* says so, and is dead then */
+};
+
+struct pki_rdma_mend {
+    enum pki_rdma_state state;
+    uint32_t epoch;      /* how many times queue pairs have been made anew */
+    uint32_t drained;    /* DRAINING: queue pairs whose last receive has been flushed */
+    bool said;           /* the note that this state asks for has gone out */
+    bool has_hello, has_ready;
+    bool again;          /* CONNECTED: the new ones have failed already */
+    uint64_t entered_ns, looked_ns;
+    uint64_t since_ns;   /* when the trouble began; 0: something has completed since */
+    const char *why;     /* GIVING_UP */
+    struct pki_rdma_note theirs;
 };
 
 struct pki_rdma_ep {
@@ -177,10 +229,16 @@ struct pki_rdma_ep {
     uint32_t nqps, nqps_made, nrails_there, psn;
     uint32_t shift_there; /* the peer's piece_shift */
     bool left;            /* the peer has closed its end in good order */
+    bool immediate;       /* both ends can write with immediate data */
+    struct pki_rdma_mend mend;
     struct pki_rdma_lane lane;
     struct pki_rdma_grants grants, targets;
+    uint32_t number, numbers_out;         /* the last one given to a grant; how many grants have one */
+    uint32_t filled[PKI_RDMA_NUMBERS];    /* numbers of grants that are complete and the engine has not heard of */
+    uint32_t filled_head, filled_end;
+    bool peeked_filled; /* the last message shown was made of the first of them */
     struct pki_rdma_move moves[PKI_RDMA_MOVES];
-    uint32_t move_head, move_next, move_end; /* [head, next) are issued as a whole, [next, end) not yet */
+    uint32_t move_head, move_next, move_end; /* [head, next) are issued as a whole, of [next, end) some may be */
     struct pki_rdma_chunk *redo;             /* chunks of failed queue pairs */
     unsigned nredo;
 };
@@ -221,6 +279,8 @@ static inline struct pki_where pki_rdma_where(const struct pki_rdma_ep *ep)
 void pki_rdma_look(struct pki_probe *probe);
 pk_result_t pki_rdma_rails_open(struct pki_rdma_iface *iface);
 void pki_rdma_rails_close(struct pki_rdma_iface *iface);
+/* Look at its port again. True: it is active, and what describes it is up to date. */
+bool pki_rdma_rail_look(struct pki_rdma_rail *rail);
 
 /* gid.c: the entry of a port's table that is used; PK_GID_INDEX, or on Ethernet a RoCE v2 one, IPv4 before global IPv6 before link-local. */
 pk_result_t pki_rdma_choose_gid(struct pki_rdma_rail *rail, int entries);
@@ -254,10 +314,13 @@ pk_result_t pki_rdma_mr_get(struct pki_rdma_iface *iface, const void *addr, size
 void pki_rdma_mr_put(struct pki_rdma_iface *iface, struct pki_rdma_mr *mr);
 void pki_rdma_mr_close_all(struct pki_rdma_iface *iface);
 
-/* qp.c */
+/* qp.c. Open: on the rails that are usable. */
 pk_result_t pki_rdma_qps_open(struct pki_rdma_ep *ep);
 pk_result_t pki_rdma_qps_connect(struct pki_rdma_ep *ep, const struct pki_rdma_hello *theirs);
 void pki_rdma_qps_close(struct pki_rdma_ep *ep);
+void pki_rdma_qp_close(struct pki_rdma_qp *qp);
+/* Nothing more is moved by it. Completions come of what was; the last one has the id PKI_RDMA_LAST. False: none will come. */
+bool pki_rdma_qp_end(struct pki_rdma_qp *qp);
 /* The queue pair and sequence number of a work request, and back. */
 static inline uint64_t pki_rdma_wr_id(const struct pki_rdma_qp *qp, uint32_t sequence)
 {
@@ -266,7 +329,9 @@ static inline uint64_t pki_rdma_wr_id(const struct pki_rdma_qp *qp, uint32_t seq
 /* Hand over a chain of `n` requests with one doorbell. On failure the queue pair is dead. */
 bool pki_rdma_post(struct pki_rdma_qp *qp, struct ibv_send_wr *first, unsigned n);
 
-/* hello.c: can this build talk to a rank that says so? A text why not, or NULL and *hello. Pure. */
+/* hello.c: how an endpoint describes itself; and can this build talk to a rank that says so? A text why not, or NULL and *hello. Pure. */
+void pki_rdma_hello_fill(const struct pki_rdma_ep *ep, struct pki_rdma_hello *hello);
+const char *pki_rdma_hello_check(const struct pki_rdma_hello *hello);
 const char *pki_rdma_hello_parse(const struct pki_blob *blob, struct pki_rdma_hello *hello);
 
 /* lane.c */
@@ -276,10 +341,14 @@ pk_result_t pki_rdma_msg(struct pki_ep *ep, const struct pki_msg *msg, const voi
 bool pki_rdma_peek(struct pki_ep *ep, struct pki_msg *msg, const void **payload);
 void pki_rdma_pop(struct pki_ep *ep);
 void pki_rdma_lane_received(struct pki_rdma_ep *ep, uint32_t bytes);
+/* Post `n` receives on a data queue pair, for writes that tell of themselves. */
+pk_result_t pki_rdma_post_telling(struct pki_rdma_qp *qp, uint32_t n);
 /* Give the peer credit for receives that have been posted again, if it is worth a message. */
 void pki_rdma_lane_credit(struct pki_rdma_ep *ep);
-/* Post the first ring of receives, before the queue pair is ready to receive. */
-pk_result_t pki_rdma_lane_fill(struct pki_rdma_ep *ep);
+/* Post receives on all queue pairs, which are new, before they are ready to receive: the first ones, or after those that had been. */
+pk_result_t pki_rdma_lane_again(struct pki_rdma_ep *ep);
+/* Send what the peer has not got, of which `arrived` messages in all have come. False: this failed too. */
+bool pki_rdma_lane_resend(struct pki_rdma_ep *ep, uint32_t arrived, uint32_t credit);
 /* Say goodbye and wait, a moment at most, until all that was sent has arrived. */
 void pki_rdma_lane_leave(struct pki_rdma_ep *ep);
 
@@ -289,11 +358,20 @@ bool pki_rdma_message_parse(const uint8_t *bytes, uint32_t count, uint32_t nrail
 /* grant.c. Does this message name host memory that the other end will write to? Then keys follow it. */
 bool pki_rdma_names_memory(const struct pki_msg *msg);
 uint32_t pki_rdma_grant_keys(const struct pki_msg *msg, uint32_t nrails, uint32_t shift); /* how many; 0: none, or no range */
-pk_result_t pki_rdma_grant_out(struct pki_rdma_ep *ep, const struct pki_msg *msg, uint32_t rkeys[PKI_RDMA_KEYS_MAX]);
+/* *number: what the grant bears, or 0. */
+pk_result_t pki_rdma_grant_out(struct pki_rdma_ep *ep, const struct pki_msg *msg, uint32_t rkeys[PKI_RDMA_KEYS_MAX], uint32_t *number);
 pk_result_t pki_rdma_grant_in(struct pki_rdma_ep *ep, const struct pki_msg *msg, const uint32_t *rkeys);
 /* The FIN of the whole transfer has come, or gone: its grant, or target, is of no further use. */
 void pki_rdma_grant_end(struct pki_rdma_ep *ep, const struct pki_msg *fin, bool ours);
 const struct pki_rdma_grant *pki_rdma_target(const struct pki_rdma_ep *ep, uint64_t begin, uint64_t bytes);
+/* A target is of no further use: its keys have been noted elsewhere. */
+void pki_rdma_target_used(struct pki_rdma_ep *ep, const struct pki_rdma_grant *target);
+/* A write with this number has come. False: nothing with this number was granted. */
+bool pki_rdma_grant_written(struct pki_rdma_ep *ep, uint32_t number, uint32_t bytes);
+/* Numbers of grants that are not filled; what has come of them counts no more. How many. */
+uint32_t pki_rdma_grants_unfilled(struct pki_rdma_ep *ep, uint32_t numbers[PKI_RDMA_NUMBERS]);
+/* The FIN of the first grant that was filled so, for the engine. */
+struct pki_msg pki_rdma_filled(const struct pki_rdma_ep *ep);
 void pki_rdma_grants_close(struct pki_rdma_ep *ep);
 
 /* put.c */
@@ -301,8 +379,14 @@ pk_result_t pki_rdma_put(struct pki_put *put);
 /* Give chunks that wait to queue pairs that have room. */
 void pki_rdma_deal(struct pki_rdma_ep *ep);
 void pki_rdma_data_completed(struct pki_rdma_qp *qp, uint32_t sequence);
-void pki_rdma_data_failed(struct pki_rdma_qp *qp);
 void pki_rdma_moves_fail(struct pki_rdma_ep *ep);
+
+/* mend.c. A queue pair has failed: mend what can be mended. */
+void pki_rdma_broken(struct pki_rdma_ep *ep, const char *what);
+void pki_rdma_mend_advance(struct pki_rdma_ep *ep);
+void pki_rdma_mend(struct pki_ep *ep, struct pki_ep *carrier);
+void pki_rdma_noted(struct pki_ep *ep, const void *bytes, size_t n);
+const char *pki_rdma_note_parse(const void *bytes, size_t n, struct pki_rdma_note *note); /* pure; NULL: it can be one */
 
 /* rdma.c */
 void pki_rdma_ep_failed(struct pki_rdma_ep *ep, const char *what);

@@ -1,0 +1,305 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A queue pair that has failed: all of the pair are made anew, at both ends, on the rails whose ports are active then. Notes, which
+ * another endpoint carries, say which queue pairs are the new ones and what has come over the old ones:
+ *
+ *   both ends bring their queue pairs into error, and wait for the completions of what had come before     DRAINING
+ *   destroy them, and wait for a port that is active                                                       WAITING
+ *   make new ones, say their numbers, the messages that have come, the grants that are not filled (HELLO)   GREETING
+ *   connect, and say so (READY)                                                                            CONNECTED
+ *   send again what has not come                                                                           UP
+ *
+ * The old queue pairs are gone at both ends before anything is sent again, so that no write which is late can hit a buffer that has
+ * been given back, and none is counted twice. A message that came is not sent again; a grant's writes are, unless all of them had come.
+ */
+#include <stddef.h>
+#include <string.h>
+
+#include "transport/rdma/rdma.h"
+#include "util/clock.h"
+
+#define DRAIN_NS (3 * PKI_NS_PER_S)
+#define SAY_NS (100 * PKI_NS_PER_MS) /* that a note of the end may wait for room */
+#define LOOK_NS (20 * PKI_NS_PER_MS)
+#define PATIENCE_NS (5 * PKI_NS_PER_S) /* without an active port, or with queue pairs that fail again and again */
+
+_Static_assert(sizeof(struct pki_rdma_note) <= PKI_NOTE_MAX, "a note fits");
+
+enum note_kind { NOTE_HELLO = 1, NOTE_READY, NOTE_GIVING_UP };
+
+static void enter(struct pki_rdma_ep *ep, enum pki_rdma_state state)
+{
+    ep->mend.state = state;
+    ep->mend.entered_ns = pki_now_ns();
+    ep->mend.said = false;
+}
+
+static void destroy_qps(struct pki_rdma_ep *ep)
+{
+    for (uint32_t i = 0; i <= ep->nqps; i++)
+        pki_rdma_qp_close(&ep->qps[i]);
+}
+
+static void give_up(struct pki_rdma_ep *ep, const char *why)
+{
+    ep->mend.why = why;
+    enter(ep, PKI_RDMA_GIVING_UP);
+}
+
+static void drain(struct pki_rdma_ep *ep)
+{
+    ep->mend.drained = 0;
+    enter(ep, PKI_RDMA_DRAINING);
+    for (uint32_t i = 0; i <= ep->nqps; i++)
+        if (!pki_rdma_qp_end(&ep->qps[i]))
+            give_up(ep, "a queue pair could not be ended in good order");
+}
+
+void pki_rdma_broken(struct pki_rdma_ep *ep, const char *what)
+{
+    struct pki_where where = pki_rdma_where(ep);
+
+    if (ep->mend.state == PKI_RDMA_CONNECTED)
+        ep->mend.again = true;
+    if (ep->base.dead || ep->mend.state != PKI_RDMA_UP)
+        return;
+    if (!ep->base.has_notes) {
+        pki_rdma_ep_failed(ep, what);
+        return;
+    }
+    if (ep->mend.since_ns == 0)
+        ep->mend.since_ns = pki_now_ns();
+    ep->mend.epoch++;
+    ep->mend.has_hello = ep->mend.has_ready = ep->mend.again = false;
+    pki_log(PKI_LOG_WARN, &where, "rdma: %s; the queue pairs are made anew", what);
+    drain(ep);
+}
+
+/* ---- What had come, and what had not ---- */
+
+/* Chunks without a number are known to have come when they are acknowledged; those that are not go again. */
+static void collect_chunks(struct pki_rdma_ep *ep)
+{
+    for (uint32_t i = 1; i <= ep->nqps; i++) {
+        struct pki_rdma_qp *qp = &ep->qps[i];
+
+        for (; qp->completed != qp->posted; qp->completed++) {
+            const struct pki_rdma_chunk *chunk = &qp->chunks[qp->completed % PKI_RDMA_DEPTH];
+
+            if (chunk->move->number == 0)
+                ep->redo[ep->nredo++] = *chunk;
+        }
+    }
+}
+
+static bool is_listed(const struct pki_rdma_note *note, uint32_t number)
+{
+    for (uint32_t i = 0; i < note->ngrants; i++)
+        if (note->grants[i] == number)
+            return true;
+    return false;
+}
+
+/* A put whose writes tell of themselves has come as a whole, or starts over. One that had not begun belongs to a grant that may be younger
+ * than the peer's list: a peer that is up again sends them while this end is not yet. */
+static void judge_moves(struct pki_rdma_ep *ep)
+{
+    for (uint32_t i = ep->move_head; i != ep->move_end; i++) {
+        struct pki_rdma_move *move = &ep->moves[i % PKI_RDMA_MOVES];
+
+        if (move->number == 0 || move->issued == 0)
+            continue;
+        move->issued = is_listed(&ep->mend.theirs, move->number) ? 0 : move->put->bytes;
+        move->flying = 0;
+    }
+    ep->move_next = ep->move_head;
+}
+
+static void fill_note(struct pki_rdma_ep *ep, struct pki_rdma_note *note)
+{
+    memset(note, 0, sizeof *note);
+    note->kind = NOTE_HELLO;
+    note->epoch = ep->mend.epoch;
+    pki_rdma_hello_fill(ep, &note->hello);
+    note->arrived = ep->lane.arrived;
+    note->reposted = ep->lane.reposted;
+    note->ngrants = pki_rdma_grants_unfilled(ep, note->grants);
+}
+
+const char *pki_rdma_note_parse(const void *bytes, size_t n, struct pki_rdma_note *note)
+{
+    if (n != sizeof *note)
+        return "it has another length";
+    memcpy(note, bytes, sizeof *note);
+    if (note->kind < NOTE_HELLO || note->kind > NOTE_GIVING_UP)
+        return "its kind is unknown";
+    if (note->ngrants > PKI_RDMA_NUMBERS)
+        return "it lists more grants than there can be";
+    return note->kind == NOTE_HELLO ? pki_rdma_hello_check(&note->hello) : NULL;
+}
+
+/* ---- From state to state ---- */
+
+static void make_anew(struct pki_rdma_ep *ep)
+{
+    if (pki_rdma_qps_open(ep) != PK_OK || pki_rdma_lane_again(ep) != PK_OK) {
+        give_up(ep, "queue pairs could not be made again");
+        return;
+    }
+    enter(ep, PKI_RDMA_GREETING);
+}
+
+static void look_for_ports(struct pki_rdma_ep *ep, uint64_t now)
+{
+    bool any = false;
+
+    if (now - ep->mend.looked_ns < LOOK_NS)
+        return;
+    ep->mend.looked_ns = now;
+    for (int i = 0; i < ep->iface->nrails; i++)
+        any |= pki_rdma_rail_look(&ep->iface->rails[i]);
+    if (any)
+        make_anew(ep);
+    else if (now - ep->mend.since_ns > PATIENCE_NS)
+        give_up(ep, "no port has been active for long");
+}
+
+static void drained(struct pki_rdma_ep *ep, uint64_t now)
+{
+    collect_chunks(ep);
+    destroy_qps(ep);
+    if (now - ep->mend.since_ns > PATIENCE_NS)
+        give_up(ep, "queue pairs fail again and again");
+    else
+        enter(ep, PKI_RDMA_WAITING);
+}
+
+static void connect_qps(struct pki_rdma_ep *ep)
+{
+    if (pki_rdma_qps_connect(ep, &ep->mend.theirs.hello) == PK_OK)
+        enter(ep, PKI_RDMA_CONNECTED);
+    else
+        give_up(ep, "the new queue pairs could not be connected");
+}
+
+static void resume(struct pki_rdma_ep *ep)
+{
+    struct pki_where where = pki_rdma_where(ep);
+
+    judge_moves(ep);
+    enter(ep, PKI_RDMA_UP);
+    pki_log(PKI_LOG_WARN, &where, "rdma: new queue pairs stand after %llu ms",
+            (unsigned long long)((pki_now_ns() - ep->mend.since_ns) / PKI_NS_PER_MS));
+    if (ep->mend.again)
+        pki_rdma_broken(ep, "the new queue pairs have failed too");
+    else if (pki_rdma_lane_resend(ep, ep->mend.theirs.arrived, ep->mend.theirs.reposted))
+        pki_rdma_deal(ep);
+}
+
+void pki_rdma_mend_advance(struct pki_rdma_ep *ep)
+{
+    struct pki_rdma_mend *mend = &ep->mend;
+    uint64_t now = pki_now_ns();
+
+    if (ep->left && mend->state > PKI_RDMA_DRAINING) { /* nobody would answer */
+        if (ep->move_head != ep->move_end)
+            pki_rdma_ep_failed(ep, "the peer left while bytes were on their way");
+        return;
+    }
+    switch (mend->state) {
+    case PKI_RDMA_UP:
+    case PKI_RDMA_GIVING_UP:
+        return;
+    case PKI_RDMA_DRAINING:
+        if (mend->drained > ep->nqps)
+            drained(ep, now);
+        else if (now - mend->entered_ns > DRAIN_NS) /* what it wrote, or not, is not known */
+            give_up(ep, "a queue pair in error did not end");
+        return;
+    case PKI_RDMA_WAITING:
+        look_for_ports(ep, now);
+        return;
+    case PKI_RDMA_GREETING:
+        if (mend->said && mend->has_hello)
+            connect_qps(ep);
+        return;
+    case PKI_RDMA_CONNECTED:
+        if (mend->said && mend->has_ready)
+            resume(ep);
+        return;
+    }
+}
+
+/* ---- Notes ---- */
+
+static bool say(struct pki_ep *carrier, const struct pki_rdma_note *note)
+{
+    struct pki_msg msg = { .kind = PKI_MSG_NOTE, .payload = sizeof *note };
+
+    return carrier->iface->transport->msg(carrier, &msg, note) == PK_OK;
+}
+
+void pki_rdma_mend(struct pki_ep *base, struct pki_ep *carrier)
+{
+    struct pki_rdma_ep *ep = pki_rdma_ep_of(base);
+    struct pki_rdma_note note = { .epoch = ep->mend.epoch };
+
+    if (base->dead || ep->mend.said)
+        return;
+    switch (ep->mend.state) {
+    case PKI_RDMA_UP:
+    case PKI_RDMA_DRAINING:
+    case PKI_RDMA_WAITING:
+        return;
+    case PKI_RDMA_GREETING:
+        fill_note(ep, &note);
+        break;
+    case PKI_RDMA_CONNECTED:
+        note.kind = NOTE_READY;
+        break;
+    case PKI_RDMA_GIVING_UP:
+        note.kind = NOTE_GIVING_UP;
+        break;
+    }
+    ep->mend.said = say(carrier, &note);
+    if (note.kind == NOTE_GIVING_UP && (ep->mend.said || pki_now_ns() - ep->mend.entered_ns > SAY_NS))
+        pki_rdma_ep_failed(ep, ep->mend.why);
+}
+
+/* Notes come in order: hello, ready, and the next hello only after both ends have said ready. */
+static const char *take_note(struct pki_rdma_ep *ep, const struct pki_rdma_note *note)
+{
+    struct pki_rdma_mend *mend = &ep->mend;
+
+    if (note->kind == NOTE_GIVING_UP)
+        return "the peer gave up, no way there is left";
+    if (note->kind == NOTE_READY) {
+        mend->has_ready = note->epoch == mend->epoch && mend->has_hello;
+        return mend->has_ready ? NULL : "the peer's queue pairs are ready out of turn";
+    }
+    if (note->epoch == mend->epoch + 1 && mend->state == PKI_RDMA_UP)
+        pki_rdma_broken(ep, "the peer's queue pairs have failed");
+    if (note->epoch != mend->epoch || mend->has_hello || mend->state == PKI_RDMA_UP)
+        return "the peer greets out of turn";
+    if (ep->lane.sent - note->arrived > PKI_RDMA_RING || note->hello.nrails != ep->nrails_there ||
+        note->hello.piece_shift != ep->shift_there || note->hello.nqps != ep->nqps)
+        return "the peer's greeting is not of this pair";
+    mend->theirs = *note;
+    mend->has_hello = true;
+    return NULL;
+}
+
+void pki_rdma_noted(struct pki_ep *base, const void *bytes, size_t n)
+{
+    struct pki_rdma_ep *ep = pki_rdma_ep_of(base);
+    struct pki_rdma_note note;
+    const char *wrong = pki_rdma_note_parse(bytes, n, &note);
+
+    if (base->dead || ep->left || ep->qps == NULL)
+        return;
+    pki_rdma_mend_advance(ep);
+    if (wrong == NULL)
+        wrong = take_note(ep, &note);
+    if (wrong != NULL)
+        pki_rdma_ep_failed(ep, wrong);
+}

@@ -1,47 +1,74 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The last rung of waiting: sleep until a peer on this machine writes a message. Each lane has a bell, a word that both ends see. Who
+ * The last rung of waiting: sleep until a peer writes a message. A lane within a machine has a bell, a word that both ends see. Who
  * is about to sleep sets the bells of all its lanes and looks at the lanes once more; who writes a message and finds the bell set
- * clears it and wakes the sleeper. A lane without a bell cannot wake anybody: then the caller naps instead.
+ * clears it and wakes the sleeper. Transports between hosts have a descriptor instead, which tells of messages and of puts that have
+ * ended. One cannot sleep at words and at descriptors together: with both, one naps at the descriptors. A lane with neither cannot wake
+ * anybody: then the caller naps without.
  *
  * The writer has no fence between its message and its look at the bell, for every message would pay for it. So its processor may look
  * first, and both may miss the other. That takes a message that lies in a store buffer all the time that the sleeper waits before
  * its last look, thousands of cycles; and what it costs then is the rest of one sleep.
  */
+#include <poll.h>
+
 #include "engine/internal.h"
 #include "util/futex.h"
 
 #define SLEEP_NS (10 * PKI_NS_PER_MS) /* then deadlines and sockets are looked at */
+#define NAP_NS 100000
 #define SETTLE_NS 3000
 
-/* The bells of all lanes, or 0: a message may come that rings none. */
-static int find_bells(const struct pki_engine *e, _Atomic uint32_t **bells)
-{
-    int n = 0;
+/* Where to sleep. */
+struct bed {
+    _Atomic uint32_t *bells[PKI_FUTEX_WORDS];
+    struct pollfd fds[PKI_IFACES_MAX];
+    int nbells, nfds;
+};
 
+/* The bells of all lanes that have one. False: a message may come that neither rings nor shows at a descriptor. */
+static bool find_bells(const struct pki_engine *e, struct bed *bed)
+{
     for (int i = 0; i < e->config.size; i++) {
         const struct pki_ep *lane = e->peers[i].lane;
 
         if (lane == NULL)
             continue;
-        if (lane->bell == NULL || n == PKI_FUTEX_WORDS)
-            return 0;
-        bells[n++] = lane->bell;
+        if (lane->bell == NULL && lane->iface->transport->between_hosts)
+            continue;
+        if (lane->bell == NULL || bed->nbells == PKI_FUTEX_WORDS)
+            return false;
+        bed->bells[bed->nbells++] = lane->bell;
     }
-    return n;
+    return true;
 }
 
-/* Nothing but a message can move anything here. */
+/* Locked. Of all transports between hosts that carry. False: there is something to do, or one cannot tell. */
+static bool find_fds(struct pki_engine *e, struct bed *bed)
+{
+    for (int i = 0; i < e->nifaces; i++) {
+        struct pki_iface *iface = e->ifaces[i];
+        int fd = iface->carries && iface->transport->between_hosts ? iface->transport->wait_fd(iface) : -1;
+
+        if (fd >= 0)
+            bed->fds[bed->nfds++] = (struct pollfd){ .fd = fd, .events = POLLIN };
+        else if (iface->carries && iface->transport->between_hosts)
+            return false;
+    }
+    return true;
+}
+
+/* Nothing but a message can move anything here, or a put that ends and shows it. */
 static bool may_sleep(const struct pki_engine *e)
 {
-    return e->gpu == NULL && e->puts_out == 0 && pki_list_empty(&e->active) && atomic_load(&e->async_tasks) == 0 &&
-           atomic_load(&e->watched) == 0 && atomic_load(&e->failed) == PK_OK;
+    return e->gpu == NULL && pki_list_empty(&e->active) && atomic_load(&e->async_tasks) == 0 && atomic_load(&e->watched) == 0 &&
+           atomic_load(&e->failed) == PK_OK;
 }
 
-static void set_bells(_Atomic uint32_t *const *bells, int n, uint32_t value)
+static void set_bells(const struct bed *bed, uint32_t value)
 {
-    for (int i = 0; i < n; i++)
-        atomic_store_explicit(bells[i], value, memory_order_relaxed);
+    for (int i = 0; i < bed->nbells; i++)
+        atomic_store_explicit(bed->bells[i], value, memory_order_relaxed);
 }
 
 /* Locked. Everything that had been written when the bells could be seen. */
@@ -58,34 +85,44 @@ static bool something_has_come(struct pki_engine *e)
     return moved || pki_engine_progress(e);
 }
 
+static bool lie_down(const struct bed *bed)
+{
+    struct pollfd fds[PKI_IFACES_MAX];
+    struct timespec limit = { .tv_nsec = bed->nbells > 0 ? NAP_NS : SLEEP_NS };
+
+    if (bed->nfds == 0)
+        return pki_futex_wait(bed->bells, bed->nbells, 1, SLEEP_NS);
+    for (int i = 0; i < bed->nfds; i++)
+        fds[i] = bed->fds[i];
+    (void)ppoll(fds, (nfds_t)bed->nfds, &limit, NULL);
+    return true;
+}
+
 bool pki_engine_doze(struct pki_engine *e)
 {
-    _Atomic uint32_t *bells[PKI_FUTEX_WORDS];
-    bool awake, slept = true;
-    int n = 0;
+    struct bed bed = { .nbells = 0 };
+    bool can, awake, slept = true;
 
     if (!pki_engine_trylock(e))
         return false;
-    if (may_sleep(e))
-        n = find_bells(e, bells);
-    if (n > 0)
-        set_bells(bells, n, 1);
-    awake = n == 0 || something_has_come(e) || !may_sleep(e);
+    can = may_sleep(e) && find_bells(e, &bed) && (bed.nbells == 0 || e->puts_out == 0);
+    if (can)
+        set_bells(&bed, 1);
+    can = can && find_fds(e, &bed) && bed.nbells + bed.nfds > 0;
+    awake = !can || something_has_come(e) || !may_sleep(e);
     pki_engine_unlock(e);
-    if (n == 0)
-        return false;
     if (!awake)
-        slept = pki_futex_wait(bells, n, 1, SLEEP_NS);
-    set_bells(bells, n, 0);
-    return slept;
+        slept = lie_down(&bed);
+    set_bells(&bed, 0);
+    return can && slept;
 }
 
 void pki_engine_rouse(struct pki_engine *e)
 {
-    _Atomic uint32_t *bells[PKI_FUTEX_WORDS];
-    int n = find_bells(e, bells);
+    struct bed bed = { .nbells = 0 };
 
-    for (int i = 0; i < n; i++)
-        if (atomic_exchange(bells[i], 0) != 0)
-            pki_futex_wake(bells[i]);
+    (void)find_bells(e, &bed);
+    for (int i = 0; i < bed.nbells; i++)
+        if (atomic_exchange(bed.bells[i], 0) != 0)
+            pki_futex_wake(bed.bells[i]);
 }

@@ -18,7 +18,8 @@ check "two endpoints, a link-local address" 60 env PK_QPS=2 PK_GID_INDEX=0 PK_IF
 packets() { cat /sys/class/infiniband/rxe*/ports/1/hw_counters/sent_pkts | awk '{ n += $1 } END { print n }'; }
 before=$(packets)
 # Between hosts only: how soon a rank of one host is woken is no matter of an emulated processor.
-check "an idle communicator uses no CPU" 100 "$bin/mp.idle" "two hosts"
+check "an idle communicator uses no CPU, and who waits long sleeps" 100 env PICKLE_TEST_SLOW=1 "$bin/mp.idle" "two hosts"
+grep '^# woken' /tmp/log
 check "though it had used the devices: $(($(packets) - before)) packets" 5 [ $(($(packets) - before)) -gt 50 ]
 
 mount --bind /dev/null "$(readlink -f "$(ldconfig -p | awk '/libibverbs.so.1 / { print $NF; exit }')")"

@@ -1,16 +1,17 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Tables and pictures of point-to-point bandwidth over RDMA by queue pairs and by size, libpickle beside perftest, on the emulated machine.
-# usage: tables.sh FOLDER-WITH-PICKLE-PERF FOLDER-OF-LIBPICKLE FOLDER-FOR-RESULTS
-# Each session of the machine is begun with the command in QUIET, if there is one, and takes a minute and a half.
+# Tables and pictures of point-to-point bandwidth over RDMA by queue pairs and by size, libpickle beside perftest, on the emulated machine,
+# and of half round trips of 8 bytes. Each turn of the one follows a turn of the other, so that what else the machine does meets both.
+# usage: tables.sh FOLDER-WITH-PICKLE-PERF FOLDER-OF-LIBPICKLE FOLDER-FOR-RESULTS [TURNS]
+# Each session of the machine is begun with the command in QUIET, if there is one, and lasts LIMIT seconds at most (default 240).
 set -u
 here=$(cd "$(dirname "$0")" && pwd)
-perf=$1 library=$2 out=$3
+perf=$1 library=$2 out=$3 turns=${4:-3}
 mkdir -p "$out"
 : >"$out/ratio.csv"
 
 session() { # TURNS LATENCY-TURNS QPS SIZES
-    VM_OUT=$out ${QUIET:-} bash "$here/vm.sh" --timeout 88 bash "$here/ratio.sh" "$perf" "$library" "$@"
+    VM_OUT=$out ${QUIET:-} bash "$here/vm.sh" --timeout "${LIMIT:-240}" bash "$here/ratio.sh" "$perf" "$library" "$@"
     case $? in
     77) exit 77 ;;
     0) ;;
@@ -18,10 +19,9 @@ session() { # TURNS LATENCY-TURNS QPS SIZES
     esac
 }
 
-session 3 3 "1 2" 1048576
-session 3 0 "3 4" 1048576
-session 3 0 4 "4096 16384 65536 262144"
-session 2 0 4 "4194304 16777216"
+session "$turns" "$turns" "1 2" 1048576
+session "$turns" 0 "4 8" 1048576
+session "$turns" 0 2 "65536 262144 4194304 16777216"
 
 picture() { # NAME TITLE XLABEL COLUMN FILTER [GNUPLOT]
     grep '^bandwidth' "$out/ratio.csv" | awk -F, "$5" | sort -u -t, -k"$4,$4"n >"$out/$1.csv"
@@ -43,5 +43,5 @@ PLOT
 
 hash gnuplot 2>/dev/null || exit 0
 picture rdma-by-qps "Bandwidth of 1 MiB transfers (Soft-RoCE, emulated machine)" "queue pairs" 3 '$2 == 1048576'
-picture rdma-by-size "Bandwidth on 4 queue pairs (Soft-RoCE, emulated machine)" "bytes of a transfer" 2 '$3 == 4' 'set logscale x 2'
+picture rdma-by-size "Bandwidth on 2 queue pairs (Soft-RoCE, emulated machine)" "bytes of a transfer" 2 '$3 == 2' 'set logscale x 2'
 cat "$out/ratio.csv"

@@ -180,7 +180,7 @@ static pk_result_t send_grant(struct pki_xfer *xfer)
         msg.flags |= PKI_MSG_FLAG_DEVICE | (xfer->ll ? PKI_MSG_FLAG_LL : 0);
         msg.gate_slot = (uint16_t)xfer->gate_slot;
         msg.gate_value = xfer->gate_value;
-        msg.joined = xfer->joined;
+        msg.extra = xfer->joined;
     }
     if (xfer->kind == PKI_MEM_HOST && msg.flags == xfer->flags && xfer->bytes >= PKI_SHARE_MIN && !xfer->combines) {
         result = pki_shared_tell(xfer, &msg);

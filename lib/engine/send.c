@@ -149,7 +149,7 @@ static pk_result_t resolve(struct pki_xfer *xfer, const struct pki_msg *grant)
 
         xfer->gate_slot = grant->gate_slot % PKI_GATE_SLOTS;
         xfer->gate_value = grant->gate_value;
-        xfer->joined = grant->joined != 0;
+        xfer->joined = grant->extra != 0;
         xfer->start = (struct pki_gate){ &slot->start, grant->gate_value };
         xfer->finish = (struct pki_gate){ &slot->done, grant->gate_value };
     }

@@ -49,7 +49,8 @@ enum pki_msg_kind {
 #define PKI_MSG_FLAG_LANE 64u    /* GRANT of host memory: send it as DATA, for it is worked on as it comes */
 #define PKI_MSG_FLAG_FETCH 128u  /* GRANT with LANE: or OFFER all of it; the receiver gets and works on a piece at a time */
 
-/* Which transfer a message speaks of: op and index, within flags' COLL and CAPTURED and the direction (LL, DEVICE, STAGED, SHARED, LANE and FETCH are no part of it). EAGER carries only the first 16 bytes. */
+/* Which transfer a message speaks of: op and index, within flags' COLL and CAPTURED and the direction (LL, DEVICE, STAGED, SHARED, LANE and
+ * FETCH are no part of it). EAGER carries only the first 16 bytes. */
 struct pki_msg {
     uint8_t kind;
     uint8_t flags;
@@ -62,7 +63,8 @@ struct pki_msg {
     uint16_t gate_slot;
     uint16_t payload; /* set by the transport on receipt and by the caller of msg: bytes that follow, <= iface->msg_payload_max */
     uint32_t gate_value; /* start gate opens at gate_value; done gate at gate_value too */
-    uint32_t joined;     /* GRANT of GPU memory: nonzero: the start gate opens no later than that of the pair's GRANT before it */
+    uint32_t extra;      /* GRANT of GPU memory: nonzero: the start gate opens no later than that of the pair's GRANT before it. Else the
+                          * transport's own (rdma: credits) and 0 where the engine sees it */
 };
 
 #define PKI_NOTE_MAX 1024u /* bytes of a NOTE */

@@ -168,7 +168,7 @@ pk_result_t pki_rdma_msg(struct pki_ep *base, const struct pki_msg *msg, const v
     if (result != PK_OK)
         return result;
     if (msg->kind != PKI_MSG_EAGER) /* the peer reads credit in passing; there is no place for it in a short head */
-        head.reserved = ep->lane.told = ep->lane.reposted;
+        head.extra = ep->lane.told = ep->lane.reposted;
     return send_parts(ep, &parts, false);
 }
 
@@ -321,7 +321,7 @@ void pki_rdma_lane_received(struct pki_rdma_ep *ep, uint32_t bytes)
             pki_rdma_ep_failed(ep, "no memory for a grant");
     }
     if (msg.kind != PKI_MSG_EAGER)
-        hear_credit(lane, msg.reserved);
+        hear_credit(lane, msg.extra);
     lane->bytes[lane->arrived % PKI_RDMA_RING] = bytes;
     lane->arrived++;
 }
@@ -350,7 +350,7 @@ bool pki_rdma_peek(struct pki_ep *base, struct pki_msg *msg, const void **payloa
     slot = lane->block->in[lane->popped % PKI_RDMA_RING];
     bytes = lane->bytes[lane->popped % PKI_RDMA_RING];
     read_head(slot, bytes, msg);
-    msg->reserved = 0;
+    msg->extra = 0;
     if (msg->kind == PKI_MSG_GRANT && pki_rdma_names_memory(msg))
         msg->gate_value = 0;
     *payload = slot + (msg->kind == PKI_MSG_EAGER ? SHORT_BYTES : LONG_BYTES);

@@ -8,7 +8,6 @@
 #define ROOM_NS 20000u              /* a copy engine costs about as much more, and is not in turn with the kernels */
 #define CTAS_MAX 16u
 #define BYTES_A_CTA (4u << 10)      /* one round of its threads (measured: docs/design/0009) */
-#define BYTES_A_CTA_MAX (32u << 10) /* beyond, a copy engine is faster */
 #define WAITING_CTAS_MAX 64         /* more could take all multiprocessors, and the message that comes first would have none */
 
 /* CTAs of the process's kernels that wait for low-latency messages. */
@@ -184,13 +183,6 @@ bool pki_ll_take_soon(struct pki_engine *e, struct pki_peer *peer, size_t bytes,
     }
     peer->room_ns = ROOM_NS;
     return true;
-}
-
-size_t pki_ll_max(const struct pki_engine *e)
-{
-    size_t ctas = e->gpu != NULL && e->gpu->max_ctas > 0 ? (size_t)e->gpu->max_ctas : CTAS_MAX;
-
-    return ctas < CTAS_MAX ? ctas * BYTES_A_CTA_MAX : PKI_LL_MAX_BYTES;
 }
 
 uint32_t pki_ll_ctas(const struct pki_engine *e, size_t bytes)

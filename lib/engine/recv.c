@@ -131,7 +131,7 @@ void pki_recv_message(struct pki_xfer *xfer, const struct pki_msg *msg, const vo
 static bool ll_allowed(const struct pki_xfer *xfer)
 {
     return xfer->engine->config.kernels && xfer->peer->ll_remote != NULL && xfer->task->mode == PKI_TASK_STREAM &&
-           xfer->bytes <= pki_ll_max(xfer->engine) && xfer->engine->ll_memory != NULL;
+           xfer->bytes <= PKI_LL_LONGEST && xfer->engine->ll_memory != NULL;
 }
 
 /* A slot for the sender to signal through; kept until the transfer ends. False: none is free now. */

@@ -26,6 +26,7 @@ struct pki_task;
 #define PKI_LL_RING_BYTES (3840u << 10)  /* for low-latency messages, of a pair and direction */
 #define PKI_LL_UNIT 64u                  /* places in it are multiples of this */
 #define PKI_LL_MESSAGES 64u              /* in it at a time */
+#define PKI_LL_LONGEST ((size_t)32 << 10) /* a message; longer ones are for copy engines (docs/design/0009) */
 #define PKI_IFACES_MAX 4
 
 enum pki_xfer_state {
@@ -233,7 +234,6 @@ bool pki_ll_take(struct pki_ll_ring *ring, size_t bytes, int *place, uint32_t *f
 void pki_ll_give(struct pki_ll_ring *ring, uint32_t flag); /* again: nothing happens */
 /* As pki_ll_take; waits for a moment for messages of this peer that are about to end. */
 bool pki_ll_take_soon(struct pki_engine *engine, struct pki_peer *peer, size_t bytes, int *place, uint32_t *flag);
-size_t pki_ll_max(const struct pki_engine *engine); /* longest message */
 uint32_t pki_ll_ctas(const struct pki_engine *engine, size_t bytes);
 uint64_t *pki_ll_slot(struct pki_engine *engine, int peer, int place);
 uint32_t *pki_ll_arrived(struct pki_engine *engine, int peer, bool send, uint32_t flag);

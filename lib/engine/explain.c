@@ -25,6 +25,14 @@ static void add_way(struct pki_engine *e, int peer, enum pki_mem_kind kind, pk_e
              peer == e->config.rank ? "self" : way != NULL ? way->iface->transport->name : "none");
 }
 
+static int reduce_ctas(const struct pki_engine *e)
+{
+    struct pki_device_info info;
+
+    e->gpu->ops->info(e->gpu, &info);
+    return e->gpu->max_ctas > 0 && e->gpu->max_ctas < info.reduce_ctas ? e->gpu->max_ctas : info.reduce_ctas;
+}
+
 static pk_result_t explain_coll(struct pki_engine *e, const struct pki_request *r, enum pki_mem_kind kind, pk_explanation_t *out)
 {
     struct pki_plan *plan;
@@ -54,10 +62,7 @@ static pk_result_t explain_coll(struct pki_engine *e, const struct pki_request *
     snprintf(out->algorithm, sizeof out->algorithm, "%s", r->algorithm->name);
     pki_plan_free(plan);
     if (kernel && kind == PKI_MEM_DEVICE) {
-        struct pki_device_info info;
-
-        e->gpu->ops->info(e->gpu, &info);
-        out->sms = r->instead != NULL ? pki_fused_ctas(e, r) : e->gpu->max_ctas > 0 && e->gpu->max_ctas < info.reduce_ctas ? e->gpu->max_ctas : info.reduce_ctas;
+        out->sms = r->instead != NULL ? pki_fused_ctas(e, r) : reduce_ctas(e);
         if (e->config.sm_policy == PK_SM_NONE)
             return pki_fail(PK_ERR_NEEDS_SM, NULL, "a copy or reduction inside the gpu runs as a kernel");
     }

@@ -213,7 +213,7 @@ static void peer_close(struct pki_engine *e, struct pki_peer *peer)
         e->gpu->ops->host_unregister(e->gpu, peer->lane->gates_mine);
         e->gpu->ops->host_unregister(e->gpu, peer->lane->gates_theirs);
     }
-    pki_ll_unimport(e, peer);
+    pki_ll_unimport(peer);
     while (peer->neps > 0) {
         struct pki_ep *ep = peer->eps[--peer->neps];
 

@@ -73,11 +73,10 @@ pk_result_t pki_engine_ll_import(struct pki_engine *e, int rank, const struct pk
     return PK_OK;
 }
 
-void pki_ll_unimport(struct pki_engine *e, struct pki_peer *peer)
+void pki_ll_unimport(struct pki_peer *peer)
 {
     struct pki_ep *way = peer->way[PKI_MEM_DEVICE][PKI_MEM_DEVICE];
 
-    (void)e;
     while (peer->lls.live > 0)
         pki_ll_give(&peer->lls, peer->lls.oldest);
     if (peer->ll_remote != NULL)

@@ -229,7 +229,7 @@ pk_result_t pki_stage_copy(struct pki_engine *engine, char *dst, const char *src
 void pki_self_advance(struct pki_xfer *xfer);
 
 /* ll.c */
-void pki_ll_unimport(struct pki_engine *engine, struct pki_peer *peer);
+void pki_ll_unimport(struct pki_peer *peer);
 bool pki_ll_take(struct pki_ll_ring *ring, size_t bytes, int *place, uint32_t *flag); /* false: no room now */
 void pki_ll_give(struct pki_ll_ring *ring, uint32_t flag); /* again: nothing happens */
 /* As pki_ll_take; waits for a moment for messages of this peer that are about to end. */

@@ -11,7 +11,7 @@
 
 #define COMMS 8
 #define STREAMS 8
-#define BYTES ((size_t)64 << 10)
+#define LONGEST ((size_t)64 << 10)
 
 enum { ROUND_SERVED };
 
@@ -22,6 +22,7 @@ struct lot {
 };
 
 static struct lot lots[COMMS];
+static size_t length; /* of every message */
 
 static uint64_t key_of(int turn, int lot, int stream)
 {
@@ -34,8 +35,8 @@ static void open_lots(struct gpu_rank *self)
         lots[c].comm = gpu_rank_another(self, 30000);
         for (int s = 0; s < STREAMS; s++) {
             lots[c].streams[s] = gpu_stream_new();
-            lots[c].buffers[s] = gpu_alloc(BYTES);
-            gpu_fill(lots[c].buffers[s], 0x5a, BYTES);
+            lots[c].buffers[s] = gpu_alloc(LONGEST);
+            gpu_fill(lots[c].buffers[s], 0x5a, LONGEST);
         }
     }
 }
@@ -58,6 +59,16 @@ static bool all_idle_within(const struct lot *lot, double limit_ms)
     return idle_streams(lot) == STREAMS;
 }
 
+/* What the library says of a communicator that does not go on. */
+static void show(const struct lot *lot)
+{
+    static char text[65536];
+    size_t needed;
+
+    if (pk_pending_dump(lot->comm, text, sizeof text, &needed) == PK_OK)
+        puts(text);
+}
+
 static void receive_all(int turn)
 {
     double begin = monotonic_ms();
@@ -66,7 +77,7 @@ static void receive_all(int turn)
 
     for (int c = 0; c < COMMS; c++)
         for (int s = 0; s < STREAMS; s++)
-            must_be_ok(pk_recv(lots[c].buffers[s], BYTES, PK_UINT8, 1, lots[c].comm, PK_CUDA_STREAM(lots[c].streams[s])), "pk_recv");
+            must_be_ok(pk_recv(lots[c].buffers[s], length, PK_UINT8, 1, lots[c].comm, PK_CUDA_STREAM(lots[c].streams[s])), "pk_recv");
     printf("INFO turn %d: 64 receives posted in %.2f ms\n", turn, monotonic_ms() - begin);
     usleep(20000);
     for (int c = 0; c < COMMS; c++)
@@ -74,16 +85,18 @@ static void receive_all(int turn)
     report(early == 0, "turn %d: %d of 64 streams went on before anything was sent", turn, early);
     for (int c = COMMS - 1; c >= 0; c--) {
         atomic_store(&ranks_shared()->words[ROUND_SERVED], turn * COMMS + COMMS - c);
-        if (!report(all_idle_within(&lots[c], 20000), "turn %d: communicator %d was served and %d of 8 streams went on", turn, c,
-                    idle_streams(&lots[c])))
+        if (!report(all_idle_within(&lots[c], 10000), "turn %d: communicator %d was served and %d of 8 streams went on", turn, c,
+                    idle_streams(&lots[c]))) {
+            show(&lots[c]);
             exit(1);
+        }
         for (int other = 0; other < c; other++)
             early += idle_streams(&lots[other]);
     }
     report(early == 0, "turn %d: %d streams went on before their turn", turn, early);
     for (int c = 0; c < COMMS; c++)
         for (int s = 0; s < STREAMS; s++)
-            wrong += pattern_wrong_on_gpu(lots[c].buffers[s], BYTES, key_of(turn, c, s)) != BYTES;
+            wrong += pattern_wrong_on_gpu(lots[c].buffers[s], length, key_of(turn, c, s)) != length;
     report(wrong == 0, "turn %d: %d of 64 messages are wrong", turn, wrong);
 }
 
@@ -91,12 +104,12 @@ static void send_all(int turn)
 {
     for (int c = 0; c < COMMS; c++)
         for (int s = 0; s < STREAMS; s++)
-            pattern_to_gpu(lots[c].buffers[s], BYTES, key_of(turn, c, s));
+            pattern_to_gpu(lots[c].buffers[s], length, key_of(turn, c, s));
     for (int c = COMMS - 1; c >= 0; c--) {
         while (atomic_load(&ranks_shared()->words[ROUND_SERVED]) < turn * COMMS + COMMS - c)
             usleep(500);
         for (int s = 0; s < STREAMS; s++)
-            must_be_ok(pk_send(lots[c].buffers[s], BYTES, PK_UINT8, 0, lots[c].comm, PK_CUDA_STREAM(lots[c].streams[s])), "pk_send");
+            must_be_ok(pk_send(lots[c].buffers[s], length, PK_UINT8, 0, lots[c].comm, PK_CUDA_STREAM(lots[c].streams[s])), "pk_send");
     }
     for (int c = 0; c < COMMS; c++)
         report(all_idle_within(&lots[c], 20000), "turn %d: the sends of communicator %d ended", turn, c);
@@ -106,6 +119,7 @@ static int rank_main(void)
 {
     struct gpu_rank self;
 
+    length = strtoul(getenv("MANY_BYTES"), NULL, 10);
     gpu_rank_open(&self, PK_SM_DEFAULT, 30000);
     open_lots(&self);
     for (int turn = 0; turn < 3; turn++) {
@@ -122,14 +136,18 @@ static int rank_main(void)
     return report_end();
 }
 
-static void drive(const char *connections)
+static void drive(const char *connections, size_t bytes)
 {
+    char text[32];
+
+    snprintf(text, sizeof text, "%zu", bytes);
+    setenv("MANY_BYTES", text, 1);
     if (connections != NULL)
         setenv("CUDA_DEVICE_MAX_CONNECTIONS", connections, 1);
     else
         unsetenv("CUDA_DEVICE_MAX_CONNECTIONS");
-    ranks_drive(&(struct ranks_turn){ .role = "many", .size = 2, .timeout_ms = 90000 }, "64 streams, connections %s",
-                connections != NULL ? connections : "by default");
+    ranks_drive(&(struct ranks_turn){ .role = "many", .size = 2, .timeout_ms = 90000 }, "64 streams, %zu bytes, connections %s",
+                bytes, connections != NULL ? connections : "by default");
 }
 
 int main(void)
@@ -138,8 +156,10 @@ int main(void)
         return rank_main();
     if (!gpu_enough(2))
         return GPU_SKIPPED;
-    drive(NULL);
-    drive("1");
-    drive("32");
+    for (size_t bytes = 4 << 10; bytes <= LONGEST; bytes *= 4) {
+        drive(NULL, bytes);
+        drive("1", bytes);
+        drive("32", bytes);
+    }
     return report_end();
 }

@@ -6,6 +6,7 @@
 #include <criterion/criterion.h>
 #include <netinet/in.h>
 #include <pthread.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -108,6 +109,30 @@ static inline int knock(const pk_unique_id_t *id)
     cr_assert_geq(fd, 0);
     cr_assert_eq(connect(fd, (const struct sockaddr *)&root, pki_netif_bytes(&root)), 0);
     return fd;
+}
+
+/* A body: allgathers of several sizes. */
+static inline pk_result_t gather_body(struct rank *self, struct pki_bootstrap *b)
+{
+    static const size_t sizes[] = { 1, 24, 5000, 100000 };
+    const uint64_t deadline = pki_deadline_ns(LIMIT_MS);
+    pk_result_t result = PK_OK;
+
+    for (size_t s = 0; s < sizeof sizes / sizeof sizes[0] && result == PK_OK; s++) {
+        unsigned char *mine = malloc(sizes[s]);
+        unsigned char *all = calloc((size_t)self->size, sizes[s]);
+
+        memset(mine, self->rank + 1, sizes[s]);
+        result = pki_bootstrap_allgather(b, mine, sizes[s], all, deadline);
+        for (size_t i = 0; i < (size_t)self->size * sizes[s] && result == PK_OK; i++)
+            if (all[i] != (unsigned char)(i / sizes[s] + 1))
+                result = PK_ERR_INTERNAL;
+        free(mine);
+        free(all);
+    }
+    if (result == PK_OK)
+        result = pki_bootstrap_poll(b);
+    return result == PK_OK ? pki_bootstrap_barrier(b, deadline) : result;
 }
 
 #endif

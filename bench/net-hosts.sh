@@ -10,6 +10,7 @@ net_hosts() {
     root=127.0.0.1
     [ "$fabric" = veth ] || return 0
     if [ -z "${PICKLE_VETH_INSIDE:-}" ]; then
+        unshare -n -m -p --fork true 2>/dev/null || { echo "network namespaces are not to be had here (root has them)"; exit 77; }
         # Nothing of it outlives the script: mpirun leaves programs behind when it is ended.
         PICKLE_VETH_INSIDE=1 exec unshare -n -m -p --fork --kill-child --mount-proc "$@"
     fi

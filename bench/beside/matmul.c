@@ -89,7 +89,7 @@ static void *open_cublas(const char **why)
     const char *missing;
 
     for (size_t i = 0; i < sizeof names / sizeof names[0] && library == NULL; i++)
-        library = library_open(NULL, names[i], error, sizeof error);
+        library = open_library(NULL, names[i], error, sizeof error);
     missing = library != NULL ? library_load(library, calls, sizeof calls / sizeof calls[0], &cublas) : NULL;
     if (library != NULL && missing == NULL)
         return library;

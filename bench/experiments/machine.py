@@ -12,6 +12,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 
 
 class Failed(Exception):
@@ -51,9 +52,11 @@ def ratio(one, other):
 
 
 class Machine:
-    def __init__(self, folders, size):
+    def __init__(self, folders, size, seconds=None):
         self.folders = folders
         self.size = size  # "tiny", "quick" or "full"
+        self.seconds = seconds  # of the whole run, from now on; None: as long as it takes
+        self.began = time.monotonic()
         self.cpus = len(os.sched_getaffinity(0))
         self.gpus = [line for line in output_of("nvidia-smi", "-L").splitlines() if line.startswith("GPU ")]
         if not self.gpus and os.environ.get("PICKLE_BENCH_GPUS"):  # a driver without nvidia-smi
@@ -84,7 +87,7 @@ class Machine:
         """Why nothing can be measured on GPUs, or None."""
         if not self.gpus:
             return "no GPU"
-        return None if len(self.gpus) >= wanted else "needs %d GPUs, there is %d" % (wanted, len(self.gpus))
+        return None if len(self.gpus) >= wanted else "needs %d GPUs, here: %d" % (wanted, len(self.gpus))
 
     def no_rdma(self):
         return None if self.rdma else "no RDMA device here (/sys/class/infiniband is empty)"
@@ -103,15 +106,23 @@ class Machine:
             raise Failed("%s was not built or not found" % name)
         return path
 
+    def left(self):
+        """Seconds of the whole run."""
+        return float("inf") if self.seconds is None else self.seconds - (time.monotonic() - self.began)
+
     def run(self, command, environments, timeout):
         """One process an environment; the output of the first. Raises Failed."""
+        if self.left() < 1:
+            raise Failed("not run: the %g s of this run were over" % self.seconds)
+        cut = self.left() < timeout
+        end = time.monotonic() + min(timeout, self.left())
         logs = [tempfile.TemporaryFile("w+") for _ in environments]  # pylint: disable=consider-using-with
         processes = [subprocess.Popen(command, env={**os.environ, **environment}, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
                      for environment, log in zip(environments, logs)]
         late = False
         try:
             for process in processes:
-                process.wait(timeout)
+                process.wait(max(0, end - time.monotonic()))
         except subprocess.TimeoutExpired:
             late = True
         finally:
@@ -125,16 +136,18 @@ class Machine:
             texts.append(log.read())
             log.close()
         if late or any(process.returncode != 0 for process in processes):
+            if late and cut:
+                raise Failed("cut off: the %g s of this run were over" % self.seconds)
             raise Failed(self.reason(command, processes, texts, late))
         return texts[0]
 
     def reason(self, command, processes, texts, late):
-        """Why it failed, in its own words. Code 2 is a program's refusal of what cannot be done here; the rest are failures."""
+        """Why it failed, in its own words. Codes 2 and 77 are a program's refusal of what cannot be done here; the rest are failures."""
         words = [text.splitlines() for process, text in zip(processes, texts) if late or process.returncode != 0]
         last = [line.strip() for lines in words for line in lines[-3:] if line.strip() and not line.startswith("--")]
         name = " ".join([os.path.basename(command[0])] + [word for word in command[1:2] if not word.startswith("-")])
         said = "%s: %s%s" % (name, "did not end in time; " if late else "", last[-1] if last else "failed without a word")
-        if late or any(process.returncode not in (0, 2) for process in processes):
+        if late or any(process.returncode not in (0, 2, 77) for process in processes):
             if command[0] != self.mpirun and "NCCL says" not in said:
                 self.failures.append(said)
         return said
@@ -172,16 +185,13 @@ class Machine:
                 return [{key: number(value) for key, value in row.items()} for row in csv.DictReader(lines)], text
 
     def jobs(self, ranks, *arguments, rounds=1, devices="host"):
-        """Rows of pickle-jobs and of jobs-mpi, whose turns alternate: medians over the rounds. {library: rows or a reason}."""
-        heaps = {"libpickle": [], "Open MPI": []}
+        """Rows of pickle-jobs and of its peer (jobs-mpi, on GPUs jobs-nccl), whose turns alternate: medians over the rounds. {library: rows or a reason}."""
+        ways = [("libpickle", self.launch, "pickle-jobs"), ("NCCL", self.launch, "jobs-nccl") if devices == "cuda" else
+                ("Open MPI", self.launch_mpi, "jobs-mpi")]
+        heaps = {library: [] for library, _, _ in ways}
         reasons = {}
-        if devices == "cuda":
-            del heaps["Open MPI"]
-            reasons["NCCL"] = "not in pickle-jobs; pickle-perf --nccl measures its operations"
         for _ in range(rounds):
-            for library, launch, program in (("libpickle", self.launch, "pickle-jobs"), ("Open MPI", self.launch_mpi, "jobs-mpi")):
-                if library not in heaps:
-                    continue
+            for library, launch, program in ways:
                 try:
                     heaps[library].append(self.rows(launch, ranks, program, list(arguments) + ["--device", devices]))
                 except Failed as why:

@@ -1,8 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Experiments 4 to 6, 9, 10 and 11: computing beside communication, the sweep over TCP, allreduce as jobs, patterns of training."""
-from machine import Failed, ratio
+import csv
+import os
+
+from machine import Failed, number, ratio
 from results import Chart, Table
 from transfers import compared
+from words import sentences
 
 BESIDE = [("library", "library"), ("bytes", "bytes"), ("alone_ms", "alone (ms)"), ("beside_ms", "beside (ms)"), ("ratio", "alone / beside"),
           ("rate_alone_gbps", "rate alone (GB/s)"), ("rate_beside_gbps", "beside (GB/s)"), ("lost_ms_per_gb", "lost (ms/GB)"),
@@ -10,7 +14,7 @@ BESIDE = [("library", "library"), ("bytes", "bytes"), ("alone_ms", "alone (ms)")
 
 
 def beside_queue_pairs(machine):
-    """4: what communication over RDMA costs computing, by queue pairs."""
+    """What messages over RDMA cost computing."""
     table = Table("04-beside-queue-pairs", "4. Computing alone / beside messages over RDMA, by queue pairs",
                   [("qps", "QPs"), ("pickle_ratio", "libpickle"), ("peer_ratio", "NCCL")])
     for qps in (1, 2, 3, 4):
@@ -29,7 +33,7 @@ def beside_queue_pairs(machine):
         table.add(reason=why, qps=qps, **row)
     table.chart = Chart("Computing beside messages over RDMA", "queue pairs", "time alone / time beside", y_from_zero=True, bytes_x=False)
     table.chart.add("libpickle", [(row["qps"], row["pickle_ratio"]) for row in table.rows])
-    return [table]
+    return table
 
 
 def beside(machine, operation, name, title):
@@ -74,7 +78,7 @@ def gpu_rows(machine):
         ranks = min(len(machine.gpus), 4)
         arguments = machine.pick(["--compute", "burn", "--turns", "1", "--interval", "5", "--warm", "1"],
                                  ["--compute", "attention", "--turns", "1"], ["--compute", "matmul,attention", "--turns", "3"])
-        machine.gpu_rows = machine.rows(machine.launch, ranks, "pickle-beside", arguments + ["--nccl", "--cases", gpu_cases(machine)])
+        machine.gpu_rows = machine.rows(machine.launch, ranks, "pickle-beside", arguments + ["--nccl", "--bare", "--cases", gpu_cases(machine)])
     return machine.gpu_rows
 
 
@@ -95,6 +99,9 @@ def beside_on_gpus(machine, operation, name, title):
         table.add(reason=reason, **{key: row[key] for key, _ in ON_GPUS})
     if why is not None or not table.rows:
         table.add(reason=why or "nothing was measured")
+    if why is None and machine.no_gpus(4) is not None:
+        table.add(compute="on 4 GPUs", reason=machine.no_gpus(4))
+    table.notes += sentences([row for row in rows if row["operation"] == operation], 64 << 20)
     for compute in dict.fromkeys(row["compute"] for row in table.rows if row["ratio_per_clock"] is not None):
         for library in dict.fromkeys(row["library"] for row in table.rows if row["ratio_per_clock"] is not None):
             table.chart.add("%s, %s" % (library, compute), [(row["bytes"], row["ratio_per_clock"]) for row in table.rows
@@ -102,17 +109,24 @@ def beside_on_gpus(machine, operation, name, title):
     return table
 
 
-def beside_messages(machine):
-    """5: what messages between two ranks cost computing, by size."""
-    return [beside(machine, "sendrecv", "05-beside-messages", "5. Computing beside messages between two ranks, on the CPU"),
-            beside_on_gpus(machine, "sendrecv", "05-beside-messages-gpu", "5. Computing beside messages both ways, on GPUs"), attention(machine)]
+def messages_on_cpus(machine):
+    return beside(machine, "sendrecv", "05-beside-messages", "5. Computing beside messages between two ranks, on the CPU")
 
 
-def beside_allgather(machine):
-    """6: what allgather costs computing, by size."""
-    return [beside(machine, "allgather", "06-beside-allgather", "6. Computing beside allgather of two ranks, on the CPU"),
-            beside_on_gpus(machine, "allgather", "06-beside-allgather-gpu", "6. Computing beside allgather, bytes a rank, on GPUs"),
-            beside_on_gpus(machine, "allreduce", "06-beside-allreduce-gpu", "6. Computing beside allreduce, on GPUs")]
+def messages_on_gpus(machine):
+    return beside_on_gpus(machine, "sendrecv", "05-beside-messages-gpu", "5. Computing beside messages both ways, on GPUs")
+
+
+def allgather_on_cpus(machine):
+    return beside(machine, "allgather", "06-beside-allgather", "6. Computing beside allgather of two ranks, on the CPU")
+
+
+def allgather_on_gpus(machine):
+    return beside_on_gpus(machine, "allgather", "06-beside-allgather-gpu", "6. Computing beside allgather, bytes a rank, on GPUs")
+
+
+def allreduce_on_gpus(machine):
+    return beside_on_gpus(machine, "allreduce", "06-beside-allreduce-gpu", "6. Computing beside allreduce, on GPUs")
 
 
 def attention(machine):
@@ -133,61 +147,86 @@ def attention(machine):
     return table
 
 
-def tcp_sweep(machine):
-    """9: windows, chunks and sockets over TCP."""
-    table = Table("09-tcp-sweep", "9. TCP: bandwidth by chunk, window and sockets, messages one way, two hosts on the loopback interface",
-                  [("sockets", "sockets"), ("chunk", "chunk (bytes)"), ("window", "window (chunks)"), ("gbps", "GB/s")],
-                  ["each varied from the defaults of TCP between hosts; messages of %s" % machine.pick("1M", "16M", "64M")])
-    size = machine.pick("1M", "16M", "64M")
-    default = (4, 524288, 16)
-    settings = [(sockets, default[1], default[2]) for sockets in (1, 2, 4, 8)]
-    settings += [(default[0], kib << 10, default[2]) for kib in (64, 128, 256, 1024, 2048, 4096)]
-    settings += [(default[0], default[1], window) for window in (1, 2, 4, 8, 32)]
-    for sockets, chunk, window in machine.pick(settings[:2], settings, settings):
-        cells = {"sockets": sockets, "chunk": chunk, "window": window}
-        try:
-            rows = machine.perf(2, "sendrecv", "-p", "oneway", "-b", size, "-e", size, "-n", machine.pick("2", "8", "15"), "-w", "1",
-                                environment={"PK_SOCKETS": str(sockets), "PK_CHUNK_BYTES": str(chunk), "PK_WINDOW": str(window)}, hosts=True)
-            table.add(gbps=rows[0]["algbw_gbps"], **cells)
-        except Failed as why:
-            table.add(reason=str(why), **cells)
-    table.chart = Chart("TCP over loopback by chunk (4 sockets, window 16)", "chunk", "GB/s", y_from_zero=True)
-    table.chart.add("libpickle", sorted((row["chunk"], row["gbps"]) for row in table.rows if (row["sockets"], row["window"]) == (4, 16)))
-    return [table]
+SETTINGS = {"windows": (("4", "16"), ("4", "16"), ("1", "2", "4", "8", "16", "32")),
+            "chunks": (("65536",), ("65536", "524288", "2097152"), tuple(str(1 << n) for n in range(16, 23))),
+            "sockets": (("1",), ("1", "4"), ("1", "2", "4", "8"))}
 
 
-def allreduce_jobs(machine):
-    """10: allreduce as jobs, 4 workers."""
-    numel = machine.pick("4096", "1048576", "1048576")
-    columns = [("library", "library"), ("job", "job"), ("duration_ns", "duration (ns)"), ("goodput_gbit_per_s", "goodput (Gb/s)")]
-    table = Table("10-allreduce-jobs", "10. allreduce --numel %s --dtype int32, 4 workers: each job, and the statistics of all" % numel,
-                  columns, ["4 workers on %d CPUs%s" % (machine.cpus, ": they take turns" if machine.cpus < 4 else "")])
-    results = machine.jobs(4, "allreduce", "--numel", numel, "--dtype", "int32", "--warmup", machine.pick("1", "5", "5"), "--jobs", "10")
-    table.chart = Chart("allreduce of %s int32, 4 workers" % numel, "job", "Gb/s", y_from_zero=True, bytes_x=False)
+def tcp_sweep(machine, fabric):
+    """bench/tcp-sweep measures, in an order of no meaning, so that a mood of the machine falls on all."""
+    size = machine.pick("1M", "16M", "16M")
+    where = {"loopback": "on the loopback interface", "veth": "of a network namespace each, by a pair of virtual cards"}[fabric]
+    table = Table("09-tcp-sweep-%s" % fabric, "9. TCP by sockets, chunk and window, two hosts %s, %s to and fro" % (where, size),
+                  [("sockets", "sockets"), ("chunk", "chunk (bytes)"), ("window", "window (chunks)"), ("gbps", "GB/s")])
+    wanted = {name: machine.pick(*values) for name, values in SETTINGS.items()}
+    try:
+        lines = machine.run([machine.need("tcp-sweep"), "-b", os.path.dirname(machine.need("pickle-perf")), "-s", size, "-n",
+                             machine.pick("2", "5", "8"), "-w", " ".join(wanted["windows"]), "-c", " ".join(wanted["chunks"]), "-k",
+                             " ".join(wanted["sockets"]), fabric], [{}], 400).splitlines()
+        for row in csv.DictReader(line for line in lines if "," in line and not line.startswith("#")):
+            table.add(reason="" if row["gb_per_s"] else "pickle-perf failed with these", sockets=int(row["sockets"]),
+                      chunk=int(row["chunk_bytes"]), window=int(row["window"]), gbps=number(row["gb_per_s"]))
+    except Failed as why:
+        table.add(reason=str(why))
+    table.chart = Chart("TCP, %s: bandwidth by chunk" % fabric, "chunk", "GB/s", y_from_zero=True)
+    for sockets in machine.pick((1,), (1, 4), (1, 4)):
+        for window in map(int, machine.pick(("16",), ("4", "16"), ("1", "4", "16", "32"))):
+            table.chart.add("%d sockets, window %d" % (sockets, window) if sockets > 1 else "1 socket, window %d" % window,
+                            [(row["chunk"], row["gbps"]) for row in table.rows if (row["sockets"], row["window"]) == (sockets, window)])
+    return table
+
+
+def tcp_sweep_loopback(machine):
+    return tcp_sweep(machine, "loopback")
+
+
+def tcp_sweep_veth(machine):
+    return tcp_sweep(machine, "veth")
+
+
+def jobs_numel(machine):
+    return machine.pick("4096", "1048576", "1048576")
+
+
+def jobs_table(machine, table, workers, devices):
+    """Each job of each library, and the statistics of all."""
+    numel = jobs_numel(machine)
+    results = machine.jobs(workers, "allreduce", "--numel", numel, "--dtype", "int32", "--warmup", machine.pick("1", "5", "5"), "--jobs", "10",
+                           devices=devices)
+    table.chart = Chart("allreduce of %s int32, %d workers" % (numel, workers), "job", "Gb/s", y_from_zero=True, bytes_x=False)
     for library, rows in results.items():
         if isinstance(rows, str):
             table.add(library=library, job="-", reason=rows)
             continue
         for row in rows:
-            table.add(library=library, **{key: row[key] for key, _ in columns[1:]})
+            table.add(library=library, **{key: row[key] for key, _ in table.columns[1:]})
         table.chart.add(library, [(row["job"], row["goodput_gbit_per_s"]) for row in rows if isinstance(row["job"], int)])
-    bytes_ = str(4 * int(numel))
-    others = compared(machine, "10-allreduce-compared", "10. allreduce of %s bytes (f32), 4 workers, turn by turn (Gb/s)" % bytes_,
-                      ["-r", "4"], ("pickle", "ompi-cma", "ompi-copy", "ompi-ucx", "gloo"), "allreduce", (bytes_, bytes_))
-    return [table, others, jobs_on_gpus(machine, numel, columns)]
+    return table
 
 
-def jobs_on_gpus(machine, numel, columns):
-    table = Table("10-allreduce-jobs-gpu", "10. The same on 4 GPUs", columns)
-    why = machine.no_gpus(4)
-    if why is not None:
-        table.add(reason=why)
-        return table
-    for library, rows in machine.jobs(4, "allreduce", "--numel", numel, "--dtype", "int32", devices="cuda").items():
-        for row in rows if not isinstance(rows, str) else []:
-            table.add(library=library, **{key: row[key] for key, _ in columns[1:]})
-        if isinstance(rows, str):
-            table.add(library=library, reason=rows)
+JOBS = [("library", "library"), ("job", "job"), ("duration_ns", "duration (ns)"), ("goodput_gbit_per_s", "goodput (Gb/s)")]
+
+
+def jobs_on_cpus(machine):
+    table = Table("10-allreduce-jobs", "10. allreduce --numel %s --dtype int32, 4 workers: each job, and the statistics of all" % jobs_numel(machine),
+                  JOBS, ["4 workers on %d CPUs%s" % (machine.cpus, ": they take turns" if machine.cpus < 4 else "")])
+    return jobs_table(machine, table, 4, "host")
+
+
+def jobs_compared(machine):
+    bytes_ = str(4 * int(jobs_numel(machine)))
+    return compared(machine, "10-allreduce-compared", "10. allreduce of %s bytes (f32), 4 workers, turn by turn (Gb/s)" % bytes_,
+                    ["-r", "4"], ("pickle", "ompi-cma", "ompi-copy", "ompi-ucx", "gloo"), "allreduce", (bytes_, bytes_))
+
+
+def jobs_on_gpus(machine):
+    """4 workers, or as many as there are GPUs."""
+    workers = max(2, min(4, len(machine.gpus)))
+    table = Table("10-allreduce-jobs-gpu", "10. The same on %d GPUs" % workers, JOBS)
+    if machine.no_gpus() is None:
+        jobs_table(machine, table, workers, "cuda")
+    if machine.no_gpus(4) is not None:
+        table.add(library="4 workers", job="-", reason=machine.no_gpus(4))
     return table
 
 
@@ -278,14 +317,14 @@ def scaling(machine):
     return table
 
 
-def patterns(machine):
-    """11: patterns of training, and the share of time in communication."""
-    tables = [patterns_on(machine, "host", machine.pick((2, 4), (2, 4), (2, 4, 8))), experts(machine), scaling(machine)]
-    why = machine.no_gpus()
-    if why is None:
-        tables.append(patterns_on(machine, "cuda", [ranks for ranks in (2, 4, 8) if ranks <= len(machine.gpus)]))
-    else:
-        table = Table("11-patterns-gpu", "11. Patterns of training on GPUs", PATTERN_COLUMNS)
-        table.add(reason=why)
-        tables.append(table)
-    return tables
+def patterns_on_cpus(machine):
+    return patterns_on(machine, "host", machine.pick((2, 4), (2, 4), (2, 4, 8)))
+
+
+def patterns_on_gpus(machine):
+    """On 2, 4 and 8 GPUs, where there are so many."""
+    table = patterns_on(machine, "cuda", [ranks for ranks in (2, 4, 8) if machine.no_gpus(ranks) is None])
+    for ranks in (2, 4):
+        if machine.no_gpus(ranks) is not None:
+            table.add(pattern="all", ranks=ranks, reason=machine.no_gpus(ranks))
+    return table

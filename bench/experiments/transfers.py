@@ -20,7 +20,7 @@ def memory_of(machine):
 
 
 def queue_pairs(machine):
-    """1: bandwidth over the number of queue pairs."""
+    """Over the number of queue pairs."""
     table = Table("01-rdma-queue-pairs", "1. Bandwidth over RDMA by queue pairs, one way, 2 ranks of 2 hosts (Gb/s)",
                   [("qps", "QPs"), ("bytes", "bytes"), ("pickle_gbit", "libpickle"), ("peer_gbit", "NCCL")])
     size = machine.pick("64K", "64M", "1G")
@@ -37,11 +37,10 @@ def queue_pairs(machine):
         table.add(reason=why, **row)
     table.chart = Chart("Bandwidth over RDMA", "queue pairs", "Gb/s", y_from_zero=True, bytes_x=False)
     table.chart.add("libpickle", [(row["qps"], row["pickle_gbit"]) for row in table.rows])
-    return [table]
+    return table
 
 
-def between_hosts(machine):
-    """2: bandwidth over size, between hosts."""
+def rdma_sizes(machine):
     table = Table("02-rdma-sizes", "2. Bandwidth over RDMA by size, 4 queue pairs, one way, 2 ranks of 2 hosts (Gb/s)",
                   [("bytes", "bytes"), ("pickle_gbit", "libpickle"), ("peer_gbit", "NCCL")])
     why = machine.no_rdma()
@@ -56,11 +55,15 @@ def between_hosts(machine):
         table.add(reason=why)
     table.chart = Chart("Bandwidth over RDMA, 4 queue pairs", "message", "Gb/s", y_from_zero=True)
     table.chart.add("libpickle", [(row["bytes"], row["pickle_gbit"]) for row in table.rows])
-    return [table, over_tcp(machine), compared(machine, "02-tcp-sizes", "2. Between two hosts over TCP, both here, on the loopback interface: half a round trip (Gb/s)",
-                            ["--net"], ("pickle", "ompi-tcp", "gloo", "gloo-poll"))]
+    return table
 
 
-def over_tcp(machine):
+def tcp_sizes(machine):
+    return compared(machine, "02-tcp-sizes", "2. Between two hosts over TCP, both here, on the loopback interface: half a round trip (Gb/s)",
+                    ["--net"], ("pickle", "ompi-tcp", "gloo", "gloo-poll"))
+
+
+def tcp_sizes_gpu(machine):
     """Between GPUs through sockets: ranks that are taken for hosts of their own, NCCL without its ways inside a host."""
     table = Table("02-tcp-gpu-sizes", "2. Between two GPUs over TCP on the loopback interface, one way (Gb/s)",
                   [("bytes", "bytes"), ("pickle_gbit", "libpickle"), ("peer_gbit", "NCCL"), ("ratio", "libpickle / NCCL")],
@@ -124,8 +127,8 @@ def compared(machine, name, title, arguments, worlds, operation="pingpong", size
     return table
 
 
-def inside_a_host(machine):
-    """3: bandwidth over size, NVLink with NCCL and a bare copy beside it; on the host beside Open MPI and Gloo."""
+def nvlink_sizes(machine):
+    """NCCL and a bare copy beside it."""
     table = Table("03-nvlink-sizes", "3. Bandwidth between two GPUs by size, one way (Gb/s)",
                   [("bytes", "bytes"), ("pickle_gbit", "libpickle"), ("peer_gbit", "NCCL"), ("bare_gbit", "bare copy"),
                    ("ratio", "libpickle / NCCL")])
@@ -152,8 +155,12 @@ def inside_a_host(machine):
     table.chart = Chart("Bandwidth between two GPUs", "message", "Gb/s", log_y=True)
     for key, heading in table.columns[1:4]:
         table.chart.add(heading, [(row["bytes"], row[key]) for row in table.rows])
-    return [table, compared(machine, "03-host-sizes", "3. Between two processes of a host: half a round trip (Gb/s)", [],
-                            ("pickle", "ompi-cma", "ompi-copy", "ompi-ucx", "gloo"))]
+    return table
+
+
+def host_sizes(machine):
+    return compared(machine, "03-host-sizes", "3. Between two processes of a host: half a round trip (Gb/s)", [],
+                    ("pickle", "ompi-cma", "ompi-copy", "ompi-ucx", "gloo"))
 
 
 COPIES = [("bytes", "bytes"), ("asynchronous_us", "asynchronous (us)"), ("synchronous_us", "synchronous (us)"),
@@ -184,13 +191,16 @@ def copies_of(machine, memory):
     return table
 
 
-def copies(machine):
-    """7: the copy itself and the cost of handles."""
-    return [copies_of(machine, "cuda"), copies_of(machine, "host")]
+def gpu_copies(machine):
+    return copies_of(machine, "cuda")
+
+
+def host_copies(machine):
+    return copies_of(machine, "host")
 
 
 def peer_to_peer(machine):
-    """8: GPUs that reach one another against host memory between them (PK_P2P_LEVEL); on the host one copy against two."""
+    """GPUs that reach one another, against host memory between them."""
     ranks = max(2, min(len(machine.gpus), 8))
     table = Table("08-peer-to-peer", "8. allreduce of %d GPUs: directly, and through host memory (bus bandwidth, GB/s)" % ranks,
                   [("bytes", "bytes"), ("direct_gbps", "direct"), ("staged_gbps", "through host memory"), ("ratio", "direct / staged")],
@@ -213,6 +223,10 @@ def peer_to_peer(machine):
     table.chart = Chart("allreduce of %d GPUs" % ranks, "size", "GB/s", y_from_zero=True)
     for key, heading in table.columns[1:3]:
         table.chart.add(heading, [(row["bytes"], row[key]) for row in table.rows])
-    return [table, compared(machine, "08-host-copies",
-                            "8. On the host: one copy by the kernel, or two through shared memory, half a round trip (Gb/s)", [],
-                            ("pickle", "pickle:PICKLE_TEST_CMA=0", "ompi-cma", "ompi-copy"))]
+    return table
+
+
+def one_copy_or_two(machine):
+    return compared(machine, "08-host-copies",
+                    "8. On the host: one copy by the kernel, or two through shared memory, half a round trip (Gb/s)", [],
+                    ("pickle", "pickle:PICKLE_TEST_CMA=0", "ompi-cma", "ompi-copy"))

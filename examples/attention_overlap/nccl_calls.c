@@ -15,6 +15,7 @@ static char name[32] = "NCCL";
 static const struct library_call calls[] = {
     CALL(ncclGetVersion), CALL(ncclGetErrorString), CALL(ncclGetUniqueId), CALL(ncclCommInitRank), CALL(ncclCommDestroy), CALL(ncclGroupStart),
     CALL(ncclGroupEnd),   CALL(ncclSend),           CALL(ncclRecv),        CALL(ncclAllGather),    CALL(ncclAllReduce),
+    CALL(ncclReduceScatter),
 };
 
 const char *nccl_name(void)
@@ -30,7 +31,7 @@ const struct nccl_calls *nccl_load(const char *given, const char **why)
 
     *why = text;
     setenv("NCCL_NVLS_ENABLE", "0", 1); /* NCCL reads it when it is first called */
-    library = library_open(given, "libnccl.so.2", error, sizeof error);
+    library = open_library(given, "libnccl.so.2", error, sizeof error);
     missing = library != NULL ? library_load(library, calls, sizeof calls / sizeof calls[0], &nccl) : NULL;
     if (library == NULL || missing != NULL) {
         snprintf(text, sizeof text, "NCCL: %s%s", missing != NULL ? "it has no " : error, missing != NULL ? missing : "");

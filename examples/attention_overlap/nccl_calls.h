@@ -5,7 +5,7 @@
 
 #include <stddef.h>
 
-enum { NCCL_ID_BYTES = 128, NCCL_F32 = 7, NCCL_BF16 = 9, NCCL_SUM = 0 };
+enum { NCCL_ID_BYTES = 128, NCCL_INT32 = 2, NCCL_INT64 = 4, NCCL_F32 = 7, NCCL_F64 = 8, NCCL_BF16 = 9, NCCL_SUM = 0 };
 
 struct nccl_id {
     char bytes[NCCL_ID_BYTES];
@@ -22,6 +22,7 @@ struct nccl_calls {
     int (*ncclSend)(const void *buffer, size_t count, int type, int peer, void *comm, void *stream);
     int (*ncclRecv)(void *buffer, size_t count, int type, int peer, void *comm, void *stream);
     int (*ncclAllGather)(const void *source, void *result, size_t count, int type, void *comm, void *stream);
+    int (*ncclReduceScatter)(const void *source, void *result, size_t count, int type, int op, void *comm, void *stream);
     int (*ncclAllReduce)(const void *source, void *result, size_t count, int type, int op, void *comm, void *stream);
 };
 

@@ -37,7 +37,7 @@ static void *open_beside_python(const char *name)
     return library;
 }
 
-void *library_open(const char *given, const char *name, char *error, size_t error_bytes)
+void *open_library(const char *given, const char *name, char *error, size_t error_bytes)
 {
     static const char *const folders[] = { "/usr/local/cuda/lib64", "/usr/local/lib/python3*/*-packages/nvidia/*/lib" };
     void *library = dlopen(given != NULL && *given != '\0' ? given : name, RTLD_NOW | RTLD_GLOBAL);

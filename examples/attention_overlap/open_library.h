@@ -9,7 +9,7 @@
  * The shared object of this name ("libcudnn.so.9"): where the loader looks, then in the NVIDIA packages of the Python in PATH and of the
  * system. `given`, where not NULL or empty, is its path, and nothing else is tried. NULL: it was not found, and `error` says so.
  */
-void *library_open(const char *given, const char *name, char *error, size_t error_bytes);
+void *open_library(const char *given, const char *name, char *error, size_t error_bytes);
 
 /* One call of it; NULL: it has none. */
 struct library_call {

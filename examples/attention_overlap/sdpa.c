@@ -121,7 +121,7 @@ static bool load(void)
 
     if (library != NULL)
         return true;
-    library = library_open(NULL, "libcudnn.so.9", error, sizeof error);
+    library = open_library(NULL, "libcudnn.so.9", error, sizeof error);
     if (library == NULL) {
         snprintf(reason, sizeof reason, "cuDNN 9 was not found: %s", error);
         return false;

@@ -81,7 +81,8 @@ static bool sends_step(const struct pki_task *task, const struct pki_peer *peer,
     return true;
 }
 
-/* A grant of GPU memory that crossed an eager message: the send it speaks of has ended, and nobody would ever ask for it. */
+/* A grant of GPU memory that crossed an eager message, or of host memory, for which the sender did not wait: the send it speaks of has
+ * ended, and nobody would ever ask for it. */
 static bool came_too_late(const struct pki_engine *e, const struct pki_peer *peer, const struct pki_msg *msg)
 {
     bool coll = (msg->flags & PKI_MSG_FLAG_COLL) != 0;
@@ -116,8 +117,13 @@ static void keep(struct pki_engine *e, struct pki_peer *peer, const struct pki_m
 {
     struct pki_arrival *arrival;
 
-    if (contradicts(e, peer, msg) || came_too_late(e, peer, msg))
+    if (contradicts(e, peer, msg))
         return;
+    if (came_too_late(e, peer, msg)) {
+        if (msg->kind == PKI_MSG_GRANT && msg->bytes <= peer->ahead_max)
+            pki_send_ahead_granted(peer, msg->bytes);
+        return;
+    }
     hear_of_fused(e, msg);
     if (msg->kind == PKI_MSG_PLAN && msg->op <= e->coll_number)
         return; /* begun here already, or over */

@@ -182,6 +182,8 @@ void pki_engine_set_lane(struct pki_engine *e, int peer, struct pki_ep *lane, in
         e->peers[peer].eager_max = lane->iface->eager_max;
     else if (lane->gates_mine != NULL && lane->iface->msg_payload_max >= PKI_EAGER_MAX_SHM && !e->config.gpus)
         e->peers[peer].eager_max = PKI_EAGER_MAX_SHM;
+    if (!e->config.gpus) /* else the receiver may grant GPU memory, which bytes reach through slots */
+        e->peers[peer].ahead_max = lane->iface->ahead_max;
     e->peers[peer].side_fd = side_fd;
     if (e->gpu != NULL && lane->gates_mine != NULL) {
         /* A failure is found again, with a text, when the first gate is used. */

@@ -50,6 +50,31 @@ static bool is_expected(const struct pki_xfer *xfer)
            (xfer->flags & PKI_MSG_FLAG_CAPTURED) == 0;
 }
 
+/* The receiver's transport keeps it, if need be, and grants it all the same: that is the credit for another one. */
+static bool may_go_ahead(const struct pki_xfer *xfer)
+{
+    const struct pki_peer *peer = xfer->peer;
+
+    return xfer->bytes <= peer->ahead_max && xfer->bytes > peer->eager_max && xfer->ready == xfer->bytes && xfer->task->plan == NULL &&
+           xfer->kind == PKI_MEM_HOST && peer->way[PKI_MEM_HOST][PKI_MEM_HOST] == peer->lane && (xfer->flags & PKI_MSG_FLAG_CAPTURED) == 0 &&
+           peer->ahead_out + xfer->bytes <= peer->lane->iface->ahead_credit;
+}
+
+static void go_ahead(struct pki_xfer *xfer)
+{
+    xfer->ahead = true;
+    xfer->peer->ahead_out += xfer->bytes;
+    xfer->way = xfer->peer->lane;
+    xfer->state = PKI_XFER_MOVE;
+    pki_xfer_activate(xfer);
+    pki_send_advance(xfer);
+}
+
+void pki_send_ahead_granted(struct pki_peer *peer, size_t bytes)
+{
+    peer->ahead_out -= bytes < peer->ahead_out ? bytes : peer->ahead_out;
+}
+
 static bool say_want(struct pki_xfer *xfer)
 {
     struct pki_msg msg = message(xfer, PKI_MSG_WANT);
@@ -81,6 +106,10 @@ static void say(struct pki_xfer *xfer)
     }
     if (may_be_eager(xfer)) {
         send_eager(xfer);
+        return;
+    }
+    if (may_go_ahead(xfer)) {
+        go_ahead(xfer);
         return;
     }
     /* An empty transfer is never granted: it waits for credit. */
@@ -198,6 +227,11 @@ void pki_send_granted(struct pki_xfer *xfer, const struct pki_msg *grant)
         pki_xfer_mismatch(xfer, grant, grant->bytes);
         return;
     }
+    if (xfer->ahead) {
+        xfer->ahead = false;
+        pki_send_ahead_granted(xfer->peer, xfer->bytes);
+        return;
+    }
     choose_way(xfer, grant, target);
     if (xfer->way == NULL) {
         (void)pki_fail(PK_ERR_UNSUPPORTED, &where, "no way from %s memory of rank %d to %s memory of rank %d",
@@ -231,6 +265,7 @@ static void fill_put(struct pki_xfer *xfer, struct pki_put *put, size_t len)
 {
     *put = (struct pki_put){ .ep = xfer->way, .src = xfer->addr + xfer->issued, .remote = xfer->remote + xfer->issued, .bytes = len,
                              .mapped = xfer->remote_mapped, .done_remote = chunk_gate(xfer, xfer->issued + len), .owner = xfer };
+    put->ahead = xfer->ahead;
     if (xfer->way->iface->transport->tells)
         put->about = message(xfer, PKI_MSG_FIN);
     pki_list_init(&put->node);

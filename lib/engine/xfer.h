@@ -56,6 +56,7 @@ struct pki_xfer {
     bool combines;          /* to a RECV_REDUCE on the host: DATA is combined as it comes */
     bool fetch;             /* and the receiver can get it, too */
     bool remote_mapped;     /* `remote` is memory of this process */
+    bool ahead;             /* send: moved before its grant has come */
     bool pulls;             /* the receiver combines straight from the sender's memory */
     bool shared, piece_out, all_moved; /* both ends move it; this one is at a piece; it has moved the last one */
     struct pki_ep *way;     /* send, granted, or offered */
@@ -127,6 +128,7 @@ struct pki_peer {
     struct pki_list arrivals;
     size_t eager_out;               /* eager bytes sent and not yet credited */
     size_t eager_in;                /* eager bytes consumed and not yet credited back */
+    size_t ahead_max, ahead_out;    /* longest transfer that may move before its grant has come; bytes of those whose grants have not */
     struct pki_slots gates;
     struct pki_ll_ring lls;
     uint32_t room_ns;               /* how long to wait for room there */
@@ -174,6 +176,8 @@ void pki_recv_open(struct pki_xfer *xfer);
 void pki_xfer_mismatch(struct pki_xfer *xfer, const struct pki_msg *msg, size_t bytes);
 struct pki_ll_op pki_ll_send_op(struct pki_xfer *xfer);
 void pki_send_taken(struct pki_xfer *xfer, const struct pki_msg *msg);
+/* A grant has come for what had gone ahead of it. */
+void pki_send_ahead_granted(struct pki_peer *peer, size_t bytes);
 void pki_put_failed(struct pki_xfer *xfer, pk_result_t result);
 
 /* share.c: long transfers of host memory that both ends move */

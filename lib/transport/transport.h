@@ -98,6 +98,8 @@ struct pki_iface {
     size_t msg_payload_max; /* bytes; 0 without msg */
     bool carries;           /* set by the engine: a lane or a way is of this transport; else it is only looked after now and then */
     size_t eager_max;       /* longest transfer that goes whole in one message, the same on all ranks; 0: the engine's choice */
+    size_t ahead_max;       /* longest transfer that may be put before its grant has come, the same on all ranks; 0: none */
+    size_t ahead_credit;    /* bytes of such transfers to one peer, all together, whose grants have not come */
     struct pki_list done;   /* finished struct pki_put, by `node`; the engine pops them after progress */
     _Atomic bool in_kernel; /* what comes from peers the kernel carries: who waits leaves it, and the peer, the core soon */
 };
@@ -128,6 +130,7 @@ struct pki_put {
     const void *src;
     uint64_t remote; /* what map returned, plus the offset */
     bool mapped;     /* remote is memory of this process: map's of PKI_EXPORT_MEMFD */
+    bool ahead;      /* the grant has not come: iface->ahead_max; `remote` counts from the transfer's first byte */
     size_t bytes;
     struct pki_msg about;        /* transports that tell: names the transfer; STAGED: there is none to tell of, `remote` is all */
     struct pki_gate done_remote; /* opened behind the last byte, if its word is not NULL */

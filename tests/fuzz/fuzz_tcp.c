@@ -171,10 +171,10 @@ static void fuzz_lane(const uint8_t *data, size_t size)
     far_end_close(&far);
 }
 
-/* Two grants, and chunks that the input makes up; a byte outside a granted buffer is the address sanitizer's to find. */
+/* Two grants, a third one in the middle, and chunks that the input makes up; a byte outside a granted buffer is the address sanitizer's to find. */
 static void fuzz_data(const uint8_t *data, size_t size)
 {
-    unsigned char *first = malloc(300), *second = malloc(40);
+    unsigned char *first = malloc(300), *second = malloc(40), *third = malloc(300);
     struct pki_msg grant = { .kind = PKI_MSG_GRANT, .op = 1, .bytes = 300, .offset = (uint64_t)(uintptr_t)first };
     struct far_end far;
 
@@ -188,13 +188,18 @@ static void fuzz_data(const uint8_t *data, size_t size)
         struct pki_tcp_chunk chunk = { .op = data[0] % 4, .offset = (uint64_t)(data[1] | data[2] << 8), .bytes = 1 + data[3] };
         unsigned char head[PKI_TCP_DATA_HEAD_BYTES], payload[256] = { 0 };
 
+        chunk.ahead = data[0] / 4 % 4 == 1 ? 300 : data[0] / 4 % 4 == 2 ? 40 : 0;
         pki_tcp_put_chunk(head, &chunk);
         if (data[4] == 0) /* any byte of the head may be any other */
             head[data[5] % sizeof head] ^= data[1];
         say(far.data, head, sizeof head);
         say(far.data, payload, chunk.bytes);
-        if (data[4] % 2 == 1)
+        for (int i = 0; i < (data[4] % 2 == 0 ? 0 : data[4] % 4 == 1 ? 1 : 17); i++) /* 17: longer than a chunk waits for its grant */
             take_all(&far);
+        if (data[4] % 16 == 15 && grant.op == 2) {
+            grant = (struct pki_msg){ .kind = PKI_MSG_GRANT, .op = 3, .bytes = 300, .offset = (uint64_t)(uintptr_t)third };
+            require(far.ep->dead || tcp()->msg(far.ep, &grant, NULL) == PK_OK);
+        }
         data += 6;
         size -= 6;
     }
@@ -202,6 +207,7 @@ static void fuzz_data(const uint8_t *data, size_t size)
     far_end_close(&far);
     free(first);
     free(second);
+    free(third);
 }
 
 /* The connection for chunks breaks and comes back; the peer says how much it has had, which may be a lie. */

@@ -38,7 +38,8 @@ static void take_slot(struct pki_tcp_link *link, struct pki_tcp_move *move)
     size_t left = put->bytes - move->issued, max = link->ep->params.chunk_bytes;
     struct pki_tcp_chunk chunk = { .flags = put->about.flags, .index = put->about.index, .sig = put->about.sig,
                                    .op = put->about.op, .offset = put->remote + move->issued,
-                                   .bytes = (uint32_t)(left < max ? left : max) };
+                                   .bytes = (uint32_t)(left < max ? left : max),
+                                   .ahead = put->ahead ? (uint32_t)put->about.bytes : 0 };
 
     if ((put->about.flags & PKI_MSG_FLAG_STAGED) != 0) /* to a place that the peer gave a number */
         chunk = (struct pki_tcp_chunk){ .flags = PKI_MSG_FLAG_STAGED, .op = put->remote, .offset = move->issued,
@@ -205,23 +206,28 @@ void pki_tcp_data_rewind(struct pki_tcp_link *link)
     if (link->grant != NULL)
         link->grant->fillers--;
     link->grant = NULL;
+    pki_tcp_early_drop(link);
 }
 
 static bool begin_chunk(struct pki_tcp_link *link)
 {
     struct pki_tcp_ep *ep = link->ep;
 
+    bool right = pki_tcp_get_chunk(link->head, &link->chunk);
+
     link->head_have = 0;
-    if (pki_tcp_get_chunk(link->head, &link->chunk))
+    if (right)
         link->grant = pki_tcp_grant_find(ep, &link->chunk);
-    if (link->grant == NULL) {
+    if (link->grant == NULL && (!right || !pki_tcp_early_may(ep, &link->chunk))) {
         pki_tcp_lost(ep, "sent a chunk of no granted transfer (operation %llu, bytes %llu to %llu)",
                      (unsigned long long)link->chunk.op, (unsigned long long)link->chunk.offset,
                      (unsigned long long)link->chunk.offset + link->chunk.bytes);
         return false;
     }
-    link->grant->fillers++;
+    if (link->grant != NULL)
+        link->grant->fillers++;
     link->left = link->chunk.bytes;
+    link->looks = 0;
     return true;
 }
 
@@ -229,10 +235,14 @@ static bool end_chunk(struct pki_tcp_link *link)
 {
     struct pki_tcp_grant *grant = link->grant;
 
-    grant->fillers--;
-    link->grant = NULL;
     link->received++;
     link->ep->acks_due = true;
+    if (grant == NULL) {
+        pki_tcp_early_ended(link);
+        return true;
+    }
+    grant->fillers--;
+    link->grant = NULL;
     if (pki_tcp_grant_filled(link->ep, grant, &link->chunk))
         return true;
     pki_tcp_lost(link->ep, "sent bytes %llu to %llu of operation %llu twice", (unsigned long long)link->chunk.offset,
@@ -247,9 +257,9 @@ static ssize_t receive(struct pki_tcp_link *link)
     int n = 0;
 
     if (link->left > 0) {
-        char *into = link->grant->addr + link->chunk.offset + (link->chunk.bytes - link->left);
+        char *begin = link->grant != NULL ? link->grant->addr + link->chunk.offset : link->early->payload;
 
-        parts[n++] = (struct iovec){ into, link->left };
+        parts[n++] = (struct iovec){ begin + (link->chunk.bytes - link->left), link->left };
     }
     parts[n++] = (struct iovec){ link->head + link->head_have, sizeof link->head - link->head_have };
     return readv(link->watch.fd, parts, n);
@@ -261,7 +271,7 @@ static bool advance_in(struct pki_tcp_link *link, size_t bytes)
 
     link->left -= payload;
     link->head_have += bytes - payload;
-    if (link->grant != NULL && link->left == 0 && !end_chunk(link))
+    if (payload > 0 && link->left == 0 && !end_chunk(link))
         return false;
     return link->head_have < sizeof link->head || begin_chunk(link);
 }
@@ -271,7 +281,14 @@ void pki_tcp_data_read(struct pki_tcp_link *link)
     size_t budget = ROUND_BYTES;
 
     while (link->state == PKI_TCP_UP && link->readable) {
-        ssize_t n = receive(link);
+        ssize_t n;
+
+        if (link->left > 0 && link->grant == NULL && link->early == NULL && !pki_tcp_early_place(link)) {
+            if (link->state == PKI_TCP_UP)
+                pki_tcp_link_ready(link);
+            return;
+        }
+        n = receive(link);
 
         if (n < 0 && errno == EINTR)
             continue;

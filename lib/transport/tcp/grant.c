@@ -83,6 +83,8 @@ pk_result_t pki_tcp_grant(struct pki_tcp_ep *ep, const struct pki_msg *msg, stru
     pki_list_init(&grant->node);
     pki_list_push(&ep->grants, &grant->node);
     ep->iface->busy++;
+    if (!pki_tcp_early_adopt(ep, grant))
+        pki_tcp_lost(ep, "sent bytes of operation %llu twice", (unsigned long long)grant->op);
     return PK_OK;
 }
 
@@ -102,9 +104,9 @@ struct pki_tcp_grant *pki_tcp_grant_find(struct pki_tcp_ep *ep, const struct pki
     for (struct pki_list *n = ep->grants.next; n != &ep->grants; n = n->next) {
         struct pki_tcp_grant *grant = pki_container_of(n, struct pki_tcp_grant, node);
 
-        if (grant->op != chunk->op || grant->index != chunk->index || ((grant->flags ^ chunk->flags) & KEY_FLAGS) != 0)
+        if (!pki_tcp_is_of(grant, chunk))
             continue;
-        if (chunk->offset > grant->bytes || chunk->bytes > grant->bytes - chunk->offset || has_come(ep, grant, chunk))
+        if ((chunk->ahead > 0 && chunk->ahead != grant->bytes) || chunk->offset > grant->bytes || chunk->bytes > grant->bytes - chunk->offset || has_come(ep, grant, chunk))
             return NULL;
         return grant;
     }

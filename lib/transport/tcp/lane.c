@@ -116,9 +116,7 @@ pk_result_t pki_tcp_msg(struct pki_ep *base, const struct pki_msg *msg, const vo
 
     if (base->dead)
         return PK_ERR_PEER;
-    if (ep->left) /* nobody reads it any more */
-        return PK_OK;
-    if (PKI_TCP_TX_BYTES - (size_t)(ep->tx_end - ep->tx_head) < sizeof head + msg->payload)
+    if (!ep->left && PKI_TCP_TX_BYTES - (size_t)(ep->tx_end - ep->tx_head) < sizeof head + msg->payload)
         return PK_IN_PROGRESS;
     if (msg->kind == PKI_MSG_GRANT || msg->kind == PKI_MSG_SLOT) {
         pk_result_t result = pki_tcp_grant(ep, msg, &out);
@@ -126,6 +124,8 @@ pk_result_t pki_tcp_msg(struct pki_ep *base, const struct pki_msg *msg, const vo
         if (result != PK_OK)
             return result;
     }
+    if (ep->left) /* nobody reads it any more; what came ahead of a grant has come */
+        return PK_OK;
     bytes = pki_tcp_put_msg(head, &out);
     ring_write(ep, head, bytes);
     if (msg->payload > 0)
@@ -321,8 +321,9 @@ bool pki_tcp_peek(struct pki_ep *base, struct pki_msg *msg, const void **payload
     struct pki_tcp_ep *ep = pki_tcp_ep_of(base);
 
     ep->peeked_news = pki_tcp_news_peek(ep, msg);
+    ep->peeked_want = !ep->peeked_news && pki_tcp_early_peek(ep, msg);
     *payload = NULL;
-    if (ep->peeked_news)
+    if (ep->peeked_news || ep->peeked_want)
         return true;
     if (ep->rx_head == ep->rx_scan && !look_directly(ep))
         return false;
@@ -353,6 +354,10 @@ void pki_tcp_pop(struct pki_ep *base)
 
     if (ep->peeked_news) {
         pki_tcp_news_pop(ep);
+        return;
+    }
+    if (ep->peeked_want) {
+        ep->wants = false;
         return;
     }
     if (pki_tcp_get_header(ep->rx + ep->rx_head, &frame))

@@ -104,6 +104,7 @@ static void over(struct pki_tcp_ep *ep)
         if (link->grant != NULL)
             link->grant->fillers--;
         link->grant = NULL;
+        pki_tcp_early_drop(link);
     }
     ep->base.connecting = false;
 }

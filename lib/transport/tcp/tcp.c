@@ -104,6 +104,8 @@ static pk_result_t tcp_open(const struct pki_iface_config *config, struct pki_if
         return result;
     }
     base->msg_payload_max = base->eager_max = PKI_TCP_PAYLOAD_MAX;
+    base->ahead_max = PKI_TCP_AHEAD_MAX;
+    base->ahead_credit = PKI_TCP_AHEAD_CREDIT;
     return PK_OK;
 }
 
@@ -122,6 +124,7 @@ static pk_result_t tcp_ep_init(struct pki_ep *base, struct pki_blob *mine)
     pki_list_init(&ep->news);
     pki_list_init(&ep->free_grants);
     pki_list_init(&ep->slabs);
+    pki_list_init(&ep->earlies);
     memcpy(card.address, iface->address, sizeof card.address);
     pki_tcp_put_card(mine, &card);
     return PK_OK;
@@ -212,6 +215,7 @@ static void tcp_ep_close(struct pki_ep *base)
     }
     if (ep->islands != NULL)
         pki_tcp_grants_close(ep);
+    pki_tcp_early_close(ep);
     free(ep->links);
     free(ep->moves);
     free(ep->rx);
@@ -354,7 +358,9 @@ static pk_result_t tcp_progress(struct pki_iface *base)
 
 static int tcp_wait_fd(struct pki_iface *base)
 {
-    return pki_tcp_iface_of(base)->epoll_fd;
+    struct pki_tcp_iface *iface = pki_tcp_iface_of(base);
+
+    return pki_list_empty(&iface->ready) ? iface->epoll_fd : -1; /* what is left of a round shows at no descriptor */
 }
 
 const struct pki_transport pki_transport_tcp = {

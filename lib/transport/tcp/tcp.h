@@ -30,6 +30,7 @@
 #define PKI_TCP_RX_BYTES (128u << 10) /* and its receive buffer */
 #define PKI_TCP_MOVES 64u             /* puts to one peer in flight, a power of two */
 #define PKI_TCP_GUESTS 64             /* connections that have not proved themselves */
+#define PKI_TCP_AHEAD_CREDIT (2 * PKI_TCP_AHEAD_MAX)
 
 struct pki_tcp_ep;
 struct pki_tcp_iface;
@@ -97,8 +98,18 @@ struct pki_tcp_link {
     unsigned char head[PKI_TCP_DATA_HEAD_BYTES];
     size_t head_have;
     struct pki_tcp_grant *grant; /* being filled, or NULL */
+    struct pki_tcp_early *early; /* the same, before there is a grant */
     struct pki_tcp_chunk chunk;
     size_t left;
+    unsigned looks; /* rounds for which its payload has waited for a grant */
+};
+
+struct pki_tcp_early { /* a chunk that has come ahead of its grant */
+    struct pki_list node; /* ep->earlies */
+    struct pki_tcp_chunk chunk;
+    bool whole; /* all of it is here, and acknowledged */
+    bool told;  /* the engine knows that the peer has such a transfer */
+    char payload[];
 };
 
 struct pki_tcp_grant { /* a receive of this rank that the peer may fill */
@@ -140,7 +151,7 @@ struct pki_tcp_ep {
     unsigned char *rx;
     size_t rx_head, rx_scan, rx_tail;
     size_t rx_untold; /* bytes of frames that have not been acknowledged */
-    bool peeked_news;
+    bool peeked_news, peeked_want;
 
     struct pki_tcp_move *moves; /* ring of puts, in order */
     uint32_t move_head, move_next, move_end;
@@ -148,6 +159,11 @@ struct pki_tcp_ep {
     struct pki_list grants, news, free_grants, slabs;
     struct pki_tcp_island *islands;
     uint32_t nislands, islands_max;
+    struct pki_list earlies;
+    size_t early_bytes; /* of them */
+    unsigned untold;    /* of them */
+    struct pki_msg want; /* what is told of one of them */
+    bool wants;
 };
 
 struct pki_tcp_guest {
@@ -305,8 +321,29 @@ pk_result_t pki_tcp_grant(struct pki_tcp_ep *ep, const struct pki_msg *msg, stru
 struct pki_tcp_grant *pki_tcp_grant_find(struct pki_tcp_ep *ep, const struct pki_tcp_chunk *chunk);
 /* The chunk has come. False: some of it had come before. */
 bool pki_tcp_grant_filled(struct pki_tcp_ep *ep, struct pki_tcp_grant *grant, const struct pki_tcp_chunk *chunk);
+/* The same transfer, whatever part of it. */
+static inline bool pki_tcp_is_of(const struct pki_tcp_grant *grant, const struct pki_tcp_chunk *chunk)
+{
+    const unsigned key_flags = PKI_MSG_FLAG_COLL | PKI_MSG_FLAG_CAPTURED | PKI_MSG_FLAG_STAGED;
+
+    return grant->op == chunk->op && grant->index == chunk->index && ((grant->flags ^ chunk->flags) & key_flags) == 0;
+}
 /* How far the oldest transfer with news is, as the message that the peer would have sent; pop forgets it. */
 bool pki_tcp_news_peek(struct pki_tcp_ep *ep, struct pki_msg *msg);
 void pki_tcp_news_pop(struct pki_tcp_ep *ep);
+
+/* ---- early.c: chunks that are ahead of their grants ---- */
+
+/* May the chunk that begins here be without a grant? */
+bool pki_tcp_early_may(struct pki_tcp_ep *ep, const struct pki_tcp_chunk *chunk);
+/* Where the chunk's payload goes: its grant has come, or it has waited for it long enough. False: not yet. */
+bool pki_tcp_early_place(struct pki_tcp_link *link);
+void pki_tcp_early_ended(struct pki_tcp_link *link);
+void pki_tcp_early_drop(struct pki_tcp_link *link); /* the connection breaks in the middle of it */
+/* What has come of it goes to its place. False: not as the peer may. */
+bool pki_tcp_early_adopt(struct pki_tcp_ep *ep, struct pki_tcp_grant *grant);
+/* A chunk for which nobody has asked, as the WANT that its sender has not sent. */
+bool pki_tcp_early_peek(struct pki_tcp_ep *ep, struct pki_msg *msg);
+void pki_tcp_early_close(struct pki_tcp_ep *ep);
 
 #endif

@@ -10,6 +10,7 @@
 #define HELLO_MAGIC 0x31744b50u     /* "PKt1" */
 #define CHALLENGE_MAGIC 0x31754b50u /* "PKu1" */
 #define CARD_HEAD_BYTES 24
+#define CHUNK_AHEAD 128u /* flag of a chunk, beside those of messages */
 
 _Static_assert(CARD_HEAD_BYTES + PKI_TCP_ADDRESSES * PKI_NETIF_WIRE_BYTES <= sizeof((struct pki_blob){ 0 }.bytes), "fits in a blob");
 _Static_assert(sizeof(struct pki_msg) == PKI_TCP_MSG_BYTES, "every field of a message is on the wire");
@@ -95,12 +96,22 @@ void pki_tcp_put_chunk(unsigned char out[PKI_TCP_DATA_HEAD_BYTES], const struct 
     unsigned char *to = out + PKI_TCP_HEADER_BYTES;
 
     put_header(out, PKI_TCP_DATA, PKI_TCP_DATA_BYTES + chunk->bytes);
-    to[0] = chunk->flags;
+    to[0] = chunk->ahead > 0 ? chunk->flags | CHUNK_AHEAD : chunk->flags;
     to[1] = 0;
     pki_put_u16(to + 2, chunk->index);
     pki_put_u32(to + 4, chunk->sig);
     pki_put_u64(to + 8, chunk->op);
-    pki_put_u64(to + 16, chunk->offset);
+    pki_put_u64(to + 16, chunk->offset | (uint64_t)chunk->ahead << 32);
+}
+
+/* It has its transfer's length in the upper half of the offset. */
+static bool get_ahead(struct pki_tcp_chunk *chunk)
+{
+    chunk->flags &= (uint8_t)~CHUNK_AHEAD;
+    chunk->ahead = (uint32_t)(chunk->offset >> 32);
+    chunk->offset &= UINT32_MAX;
+    return chunk->ahead <= PKI_TCP_AHEAD_MAX && chunk->bytes <= chunk->ahead && chunk->offset <= chunk->ahead - chunk->bytes &&
+           (chunk->flags & (PKI_MSG_FLAG_STAGED | PKI_MSG_FLAG_CAPTURED)) == 0;
 }
 
 bool pki_tcp_get_chunk(const unsigned char bytes[PKI_TCP_DATA_HEAD_BYTES], struct pki_tcp_chunk *chunk)
@@ -113,7 +124,7 @@ bool pki_tcp_get_chunk(const unsigned char bytes[PKI_TCP_DATA_HEAD_BYTES], struc
     *chunk = (struct pki_tcp_chunk){ .flags = from[0], .index = pki_get_u16(from + 2), .sig = pki_get_u32(from + 4),
                                      .op = pki_get_u64(from + 8), .offset = pki_get_u64(from + 16),
                                      .bytes = frame.bytes - PKI_TCP_DATA_BYTES };
-    return true;
+    return (chunk->flags & CHUNK_AHEAD) == 0 || get_ahead(chunk);
 }
 
 void pki_tcp_put_ack(unsigned char out[PKI_TCP_HEADER_BYTES + PKI_TCP_ACK_BYTES], const struct pki_tcp_ack *ack)

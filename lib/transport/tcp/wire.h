@@ -20,6 +20,7 @@
 #define PKI_TCP_CHUNK_MAX (16u << 20)
 #define PKI_TCP_PAYLOAD_MAX (32u << 10) /* of a lane message */
 #define PKI_TCP_ADDRESSES 4
+#define PKI_TCP_AHEAD_MAX (1u << 20) /* a transfer that goes before its grant has come */
 
 /* ---- Frames ---- */
 
@@ -58,6 +59,7 @@ struct pki_tcp_chunk {
     uint64_t op;
     uint64_t offset; /* of the first byte in the transfer */
     uint32_t bytes;
+    uint32_t ahead; /* length of the whole transfer, where the chunk does not wait for its grant; else 0 */
 };
 
 /* Header and description of a chunk; the payload follows. */

@@ -117,7 +117,7 @@ void sim_rows_free(struct sim_rows *rows)
     *rows = (struct sim_rows){ 0 };
 }
 
-void sim_rows_hold_out(struct sim_rows *rows, int ranks)
+void sim_rows_hold_out(struct sim_rows *rows, uint64_t ranks)
 {
     int nth = 0;
 
@@ -126,7 +126,7 @@ void sim_rows_hold_out(struct sim_rows *rows, int ranks)
 
         if (i > 0 && (strcmp(row->operation, row[-1].operation) != 0 || row->ranks != row[-1].ranks))
             nth = 0;
-        row->held_out = ++nth % 3 == 2 || (ranks > 0 && row->ranks == ranks);
+        row->held_out = ++nth % 3 == 2 || (row->ranks < 64 && (ranks >> row->ranks & 1) != 0);
     }
 }
 

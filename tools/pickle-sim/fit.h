@@ -3,6 +3,8 @@
 #ifndef SIM_FIT_H
 #define SIM_FIT_H
 
+#include <stdint.h>
+
 #include "machine.h"
 
 struct sim_row { /* one line of pickle-perf's --csv */
@@ -22,8 +24,8 @@ struct sim_rows {
 /* Append the rows of a file. Says on stderr what it cannot use. */
 bool sim_rows_read(struct sim_rows *rows, const char *path);
 void sim_rows_free(struct sim_rows *rows);
-/* Hold out every third size of each sweep, neither the first nor the last of it, and all rows of `ranks` ranks (0: none). */
-void sim_rows_hold_out(struct sim_rows *rows, int ranks);
+/* Hold out every third size of each sweep, neither the first nor the last of it, and all rows of n ranks where bit n of `ranks` is set. */
+void sim_rows_hold_out(struct sim_rows *rows, uint64_t ranks);
 
 /* Fill predicted_us of all rows. */
 bool sim_predict(const struct sim_machine *machine, struct sim_rows *rows);

@@ -104,8 +104,8 @@ uint32_t sim_cores_next(struct sim_cores *cores, uint32_t of, double *delay_us)
         core->idle |= !core->busy;
         return NONE;
     }
-    /* Where nobody has anything to do they take turns in looking, and each is half a turn away. */
-    *delay_us = cores->around[rank] == rank ? 0 : core->idle ? cores->switch_us / 2 : rank != core->owner ? cores->switch_us : 0;
+    /* Where nobody has anything to do they take turns in looking, so that even the last owner is a turn away. */
+    *delay_us = cores->around[rank] == rank ? 0 : (core->idle || rank != core->owner) ? cores->switch_us : 0;
     core->owner = rank;
     core->idle = false;
     core->busy = true;

@@ -34,6 +34,9 @@ static const struct field fields[] = {
     { "copied_by_cpu", YES_NO, AT(copied_by_cpu), 0, 1 },
     { "lane_bytes", NUMBER, AT(lane_bytes), 0, 1e15 },
     { "shared_bytes", NUMBER, AT(shared_bytes), 0, 1e15 },
+    { "crowd_lane_bytes", NUMBER, AT(crowd_lane_bytes), 0, 1e15 },
+    { "lane_message_bytes", NUMBER, AT(lane_message_bytes), 0, 1e15 },
+    { "short_bytes", NUMBER, AT(short_bytes), 0, 1e15 },
     { "core_cache_bytes", NUMBER, AT(core_cache_bytes), 0, 1e15 },
     { "node_cache_bytes", NUMBER, AT(node_cache_bytes), 0, 1e15 },
     { "measured", YES_NO, AT(measured), 0, 1 },
@@ -41,6 +44,7 @@ static const struct field fields[] = {
     { "intra.latency_us", NUMBER, AT(intra.latency_us), 0, 1e6 },
     { "intra.send_us", NUMBER, AT(intra.send_us), 0, 1e6 },
     { "intra.recv_us", NUMBER, AT(intra.recv_us), 0, 1e6 },
+    { "intra.short_us", NUMBER, AT(intra.short_us), 0, 1e6 },
     { "intra.handshake_us", NUMBER, AT(intra.handshake_us), 0, 1e6 },
     RATE("intra.gbps", AT(intra.gbps), 1e-6),
     RATE("intra.lane_gbps", AT(intra.lane_gbps), 0),
@@ -62,7 +66,7 @@ const char *const sim_machine_fitted[] = {
     "intra.handshake_us", "intra.gbps",          "intra.gbps_node",      "intra.gbps_core",      "intra.shared_gbps",
     "intra.lane_gbps",    "intra.lane_gbps_node", "intra.lane_gbps_core", "reduce.step_us",      "reduce.gbps",
     "reduce.gbps_node",   "reduce.gbps_core",    "copy.step_us",         "copy.gbps",            "copy.gbps_node",
-    "copy.gbps_core",     "core_cache_bytes",    "node_cache_bytes",     NULL,
+    "copy.gbps_core",     "core_cache_bytes",    "node_cache_bytes",     "intra.short_us",      NULL,
 };
 
 double *sim_machine_number(struct sim_machine *machine, const char *name)

@@ -21,6 +21,7 @@ struct sim_link {
     double latency_us;   /* from the last byte leaving to the receiver knowing */
     double send_us;      /* what a chunk costs the sending port beside its bytes */
     double recv_us;      /* what a chunk costs the receiving rank's CPU */
+    double short_us;     /* either, of a transfer of short_bytes at most; 0: as any other */
     double handshake_us; /* grant, before the first chunk of a transfer that is not eager */
     struct sim_rate gbps; /* of one port, each way; of one core where cores move the bytes */
     struct sim_rate lane_gbps; /* of each end's copy of what goes in the lane */
@@ -42,6 +43,9 @@ struct sim_machine {
     double switch_us;    /* of a core that several ranks share: until one of them that has something to do gets it */
     bool copied_by_cpu;  /* inside a node cores move the bytes: up to lane_bytes each end copies them once, from shared_bytes on */
     double lane_bytes, shared_bytes; /* both ends move parts of them (0: never), and between these the sender does it */
+    double crowd_lane_bytes; /* instead of lane_bytes in collectives of more ranks than cores; 0: the same */
+    double lane_message_bytes; /* of which the receiver copies one while the sender makes the next; 0: all at once */
+    double short_bytes;
     double core_cache_bytes, node_cache_bytes; /* 0: rates do not depend on where the data is */
     bool measured;       /* fitted to figures of this machine; else from data sheets */
     struct sim_link intra, inter;

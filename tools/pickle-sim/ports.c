@@ -79,9 +79,23 @@ double sim_work_us(const struct sim_ports *ports, uint32_t rank, const struct si
     return kind->step_us + bytes_us(ports, bytes, &kind->gbps, ports->touched[rank]);
 }
 
+double sim_combine_us(const struct sim_ports *ports, uint32_t rank, double bytes)
+{
+    const struct sim_work *kind = &ports->machine->reduce;
+
+    return kind->step_us + bytes_us(ports, bytes, &kind->gbps, 1) + bytes_us(ports, 2 * bytes, &kind->gbps, ports->touched[rank]);
+}
+
+bool sim_is_in_lane(const struct sim_ports *ports, double whole)
+{
+    const struct sim_machine *m = ports->machine;
+
+    return whole <= (ports->crowd > 1 && ports->collective && m->crowd_lane_bytes > 0 ? m->crowd_lane_bytes : m->lane_bytes);
+}
+
 bool sim_is_shared(const struct sim_ports *ports, double whole)
 {
-    return ports->machine->shared_bytes > 0 && whole >= ports->machine->shared_bytes && whole > ports->machine->lane_bytes;
+    return ports->machine->shared_bytes > 0 && whole >= ports->machine->shared_bytes && !sim_is_in_lane(ports, whole);
 }
 
 double sim_copy_us(const struct sim_ports *ports, const uint32_t rank[2], bool receiver, double bytes, double whole)
@@ -90,7 +104,9 @@ double sim_copy_us(const struct sim_ports *ports, const uint32_t rank[2], bool r
     const struct sim_rate *lane = link->lane_gbps.memory > 0 ? &link->lane_gbps : &link->gbps;
     double each = receiver ? link->recv_us : link->send_us;
 
-    if (whole <= ports->machine->lane_bytes)
+    if (whole <= ports->machine->short_bytes && link->short_us > 0)
+        each = link->short_us;
+    if (sim_is_in_lane(ports, whole))
         return each + bytes_us(ports, bytes, lane, ports->touched[rank[receiver ? 1 : 0]]);
     if (receiver && !sim_is_shared(ports, whole))
         return each;
@@ -123,6 +139,7 @@ static void find_touched(struct sim_ports *ports, const struct sim_world *world,
     int nodes = 1;
 
     ports->even = world->size > 2 || !world->in_place;
+    ports->collective = !world->in_place;
     for (int rank = 0; rank < world->size; rank++) {
         size_t in = all_roots || pki_shape_has_in(shape, rank, world->root) ? layout->in_total : 0;
         size_t out = all_roots || pki_shape_has_out(shape, rank, world->root) ? layout->out_total : 0;

@@ -13,6 +13,7 @@ struct sim_ports {
     double *touched;    /* [ranks]: bytes that the operation reads and writes there */
     double all_touched; /* of a node */
     int crowd;          /* ranks of a core */
+    bool collective;
     bool even;          /* ranks have more to do than this transfer: a chunk is moved by one of the two, not by both at once */
     double intra_bytes, inter_bytes;
 };
@@ -27,9 +28,13 @@ bool sim_ports_are_near(const struct sim_ports *ports, const uint32_t rank[2]);
 uint32_t sim_core_of(const struct sim_ports *ports, uint32_t rank);
 /* A rank that has a core for itself does something, from `from` on or when it can, for `us`. Returns when that ends. */
 double sim_compute(struct sim_ports *ports, uint32_t rank, double from, double us);
+/* What came is combined with what is there, while it is in the core's cache. */
+double sim_combine_us(const struct sim_ports *ports, uint32_t rank, double bytes);
 double sim_work_us(const struct sim_ports *ports, uint32_t rank, const struct sim_work *kind, double bytes);
 /* What one end's core has to do for a chunk, or a piece of one, of a transfer of `whole` bytes inside a node. */
 double sim_copy_us(const struct sim_ports *ports, const uint32_t rank[2], bool receiver, double bytes, double whole);
+/* It goes through the lane, which each end copies into or from. */
+bool sim_is_in_lane(const struct sim_ports *ports, double whole);
 bool sim_is_shared(const struct sim_ports *ports, double whole); /* both ends move it */
 /* `bytes` go from rank[0] to rank[1] by ports. Returns when the last is there; *left when the sender is free of it. */
 double sim_travel(struct sim_ports *ports, const uint32_t rank[2], double bytes, double start, double *left);

@@ -21,6 +21,7 @@ enum sim_what {
     SIM_DONE,
     SIM_REDUCED, /* of a RECV_REDUCE: the second half */
     SIM_BEGIN,   /* a rank's round: `step` is round * size + rank */
+    SIM_FIRST,   /* a send through the lane: its first message is there */
     SIM_SENT,    /* a send: the sender's core has done its part of a chunk */
     SIM_HERE,    /* a receive: the receiver's core has done its part */
     SIM_PIECE,   /* a send: some core has moved a piece of the chunk */

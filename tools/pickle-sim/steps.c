@@ -82,17 +82,35 @@ static void compute(struct sim_run *run, uint32_t rank, double from, double us, 
     }
 }
 
+/* The step that gets what send `s` sends combines it. */
+static bool is_combined(const struct sim_run *run, uint32_t s)
+{
+    return sim_world_of(run, s)->steps[sim_step_of(run, s)->partner].plan->kind == PKI_STEP_RECV_REDUCE;
+}
+
+/* The part of a chunk that the receiver can look at only when all of it has been sent: a message of the lane. */
+static double last_of(const struct sim_run *run, uint32_t send, double bytes)
+{
+    double message = run->machine->lane_message_bytes;
+    uint32_t rank[2];
+
+    ends_of(run, send, rank);
+    return run->machine->copied_by_cpu && sim_ports_are_near(&run->ports, rank) && sim_is_in_lane(&run->ports, run->states[send].bytes) &&
+           message > 0 && bytes > message ? message : bytes;
+}
+
 /* By cores: the sender's part, and the receiver's when it has been told; or pieces by whoever comes. */
 static void copy_chunk(struct sim_run *run, uint32_t s, const uint32_t rank[2], double start)
 {
     struct sim_state *send = &run->states[s];
-    bool combined = sim_world_of(run, s)->steps[sim_step_of(run, s)->partner].plan->kind == PKI_STEP_RECV_REDUCE; /* the receiver gets it */
+    double bytes = chunk_of(run, send, send->done);
+    bool combined = is_combined(run, s); /* the receiver gets it */
 
     if (!sim_is_shared(&run->ports, send->bytes)) {
-        compute(run, rank[0], start, sim_copy_us(&run->ports, rank, false, chunk_of(run, send, send->done), send->bytes), s, SIM_SENT);
+        compute(run, rank[0], start, sim_copy_us(&run->ports, rank, false, last_of(run, s, bytes), send->bytes), s, SIM_FIRST);
         return;
     }
-    send->pieces = run->ports.even || combined ? 1 : 2;
+    send->pieces = combined || (run->ports.even && run->ports.crowd < 2) ? 1 : 2;
     send->taken = send->ended = 0;
     if (!combined)
         compute(run, rank[0], start, 0, s, SIM_PIECE);
@@ -231,13 +249,21 @@ static void step_ended(struct sim_run *run, uint32_t s, uint32_t rank)
         returned(run, round, rank);
 }
 
+/* Of the receive's current chunk: what was not combined while the rest came. */
+static double combined_late(const struct sim_run *run, uint32_t s)
+{
+    const struct sim_state *state = &run->states[s];
+
+    return last_of(run, in_round_of(run, s, sim_step_of(run, s)->partner), chunk_of(run, state, state->done));
+}
+
 static void chunk_done(struct sim_run *run, uint32_t s, bool reduced)
 {
     const struct sim_step *step = sim_step_of(run, s);
     struct sim_state *state = &run->states[s];
 
     if (step->plan->kind == PKI_STEP_RECV_REDUCE && !reduced) {
-        work(run, s, &run->machine->reduce, 3 * chunk_of(run, state, state->done), SIM_REDUCED);
+        compute(run, step->rank, run->now, sim_combine_us(&run->ports, step->rank, combined_late(run, s)), s, SIM_REDUCED);
         return;
     }
     if (run->data != NULL && !sim_data_do(run->data, step, state->done))
@@ -264,7 +290,7 @@ static void chunk_sent(struct sim_run *run, uint32_t s)
 {
     struct sim_state *send = &run->states[s];
     uint32_t rank[2];
-    double bytes = chunk_of(run, send, send->done);
+    double bytes = is_combined(run, s) && sim_is_in_lane(&run->ports, send->bytes) ? 0 : last_of(run, s, chunk_of(run, send, send->done));
 
     ends_of(run, s, rank);
     compute(run, rank[1], run->now + run->machine->intra.latency_us, sim_copy_us(&run->ports, rank, true, bytes, send->bytes),
@@ -272,12 +298,33 @@ static void chunk_sent(struct sim_run *run, uint32_t s)
     chunk_done(run, s, false);
 }
 
+/* The receiver's core can begin with what is there, while the sender's goes on. */
+static void first_sent(struct sim_run *run, uint32_t s)
+{
+    struct sim_state *send = &run->states[s];
+    double bytes = chunk_of(run, send, send->done), rest = bytes - last_of(run, s, bytes);
+    double each, us;
+    uint32_t rank[2];
+
+    if (!(rest > 0)) {
+        chunk_sent(run, s);
+        return;
+    }
+    ends_of(run, s, rank);
+    each = sim_copy_us(&run->ports, rank, true, 0, send->bytes);
+    us = is_combined(run, s) ? sim_combine_us(&run->ports, rank[1], rest) : sim_copy_us(&run->ports, rank, true, rest, send->bytes) - each;
+    compute(run, rank[1], run->now + run->machine->intra.latency_us, us, s, SIM_NOTHING);
+    each = sim_copy_us(&run->ports, rank, false, 0, send->bytes);
+    compute(run, rank[0], run->now, sim_copy_us(&run->ports, rank, false, rest, send->bytes) - each, s, SIM_SENT);
+}
+
 static void piece_moved(struct sim_run *run, uint32_t s, uint32_t rank)
 {
     struct sim_state *send = &run->states[s];
 
     if (++send->ended < send->pieces) {
-        compute(run, rank, run->now, 0, s, SIM_PIECE);
+        if (run->ports.crowd < 2) /* else each end moves its half: who has no core now is not done for by the other */
+            compute(run, rank, run->now, 0, s, SIM_PIECE);
         return;
     }
     sim_push(run, run->now + run->machine->intra.latency_us, in_round_of(run, s, sim_step_of(run, s)->partner), SIM_HERE);
@@ -293,6 +340,9 @@ static void follow(struct sim_run *run, uint32_t step, enum sim_what what, uint3
     case SIM_DONE:
     case SIM_REDUCED:
         chunk_done(run, step, what == SIM_REDUCED);
+        return;
+    case SIM_FIRST:
+        first_sent(run, step);
         return;
     case SIM_SENT:
         chunk_sent(run, step);

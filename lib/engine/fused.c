@@ -169,6 +169,8 @@ static bool is_my_turn(const struct pki_task *task)
 
 void pki_fused_made(struct pki_task *task)
 {
+    if (pki_fused_kernel(task->engine, &task->request) == PKI_FUSED_TWOSHOT)
+        pki_reach_find(task);
     task->indirect = !task->direct;
     task->engine->fused.indirect += task->indirect;
 }
@@ -225,6 +227,10 @@ static void fill_buffers(const struct pki_task *task, struct pki_fused_args *arg
     if (shape->out_many && pki_shape_has_out(shape, rank, r->root))
         args->out_stride = args->bytes;
     fill_ranks(task, args);
+    args->results = shape->in_many ? 1u << rank : shape->rooted ? 1u << r->root : mask_of(task->engine, true);
+    args->reach = task->reach.all;
+    memcpy(args->in_there, task->reach.in, sizeof args->in_there);
+    memcpy(args->out_there, task->reach.out, sizeof args->out_there);
     args->divisor = r->op == PK_AVG ? (uint32_t)task->engine->config.size : 0;
     args->op = r->op == PK_AVG ? PKI_KERNEL_SUM : (uint32_t)r->op;
 }
@@ -304,11 +310,13 @@ pk_result_t pki_fused_launch(struct pki_task *task, const struct pki_queue *queu
     args = begin_args(e, task->epoch);
     fill_buffers(task, &args);
     args.sig = task->sig;
+    args.epochs = task->last_epoch - task->epoch + 1;
     args.fence = !task->direct;
     args.careful = task->careful;
     result = start_kernel(e, queue, pki_fused_kernel(e, r), r->dtype, task->ctas, &args);
     if (result != PK_OK)
         return result;
+    e->stats.kernels_reaching += args.reach;
     task->launched = true;
     pki_stream_count(task); /* the kernel waits for other ranks, in whatever queue it is */
     e->stats.bytes_sent += args.bytes * (size_t)__builtin_popcount(args.send);
@@ -362,6 +370,7 @@ void pki_fused_left(struct pki_task *task)
 {
     if (task->fallen)
         atomic_store(entry_of(task->engine->fused.words->release, task->epoch), task->epoch);
+    pki_reach_drop(task);
     pki_fused_forget(task);
 }
 

@@ -6,7 +6,7 @@
 #define ONE_SHOT_BYTES (512u << 10) /* most that a rank receives in one shot of allreduce, and of a block */
 #define ONE_SHOT_BLOCK (256u << 10)
 #define RELAY_BYTES (1u << 20)
-#define TWOSHOT_BYTES (16u << 20)
+#define TWOSHOT_BYTES (64u << 20) /* of all parts together */
 #define PUSH_BYTES (8u << 20)
 #define ROOTED_BYTES (4u << 20)
 #define PAIRS_A_CTA 512u
@@ -24,10 +24,10 @@ static size_t max_bytes(enum pki_coll coll, int size)
 {
     switch (coll) {
     case PKI_COLL_ALLREDUCE:
+    case PKI_COLL_REDUCE:
         return TWOSHOT_BYTES;
     case PKI_COLL_REDUCE_SCATTER:
-    case PKI_COLL_REDUCE:
-        return PKI_FUSED_BYTES;
+        return TWOSHOT_BYTES / (size_t)size;
     case PKI_COLL_BROADCAST:
         return ROOTED_BYTES / (size_t)(size - 1);
     default:
@@ -48,7 +48,7 @@ static enum pki_fused_kernel kernel_for(const struct pki_engine *e, enum pki_col
         return bytes <= PKI_FUSED_BYTES ? PKI_FUSED_EXCHANGE : PKI_FUSED_PUSH;
     if (coll == PKI_COLL_ALLREDUCE && is_common(dtype, op) && (received > ONE_SHOT_BYTES || bytes > ONE_SHOT_BLOCK))
         return bytes <= RELAY_BYTES ? PKI_FUSED_RELAY : PKI_FUSED_TWOSHOT;
-    return PKI_FUSED_FOLD;
+    return bytes <= PKI_FUSED_BYTES ? PKI_FUSED_FOLD : PKI_FUSED_TWOSHOT;
 }
 
 bool pki_engine_fuses(const struct pki_engine *e, enum pki_coll coll, size_t bytes, pk_dtype_t dtype, pk_op_t op)
@@ -100,7 +100,7 @@ int pki_fused_ctas(const struct pki_engine *e, const struct pki_request *r)
 /* Pieces. */
 uint32_t pki_fused_epochs(const struct pki_engine *e, const struct pki_request *r)
 {
-    size_t size = (size_t)e->config.size, bytes = pki_fused_bytes(r), part;
+    size_t size = pki_coll_shape(r->algorithm->coll)->in_many ? 1 : (size_t)e->config.size, bytes = pki_fused_bytes(r), part;
 
     switch (pki_fused_kernel(e, r)) {
     case PKI_FUSED_RELAY:

@@ -169,6 +169,10 @@ static void dispatch(struct pki_engine *e, struct pki_peer *peer, const struct p
         pki_late_message(e, peer, msg);
         return;
     }
+    if (msg->kind == PKI_MSG_MAP || msg->kind == PKI_MSG_MAPPED) {
+        pki_reach_message(e, peer, msg);
+        return;
+    }
     if (msg->kind == PKI_MSG_SIDE) {
         pki_side_message(e, peer, msg, payload);
         return;

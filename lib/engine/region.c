@@ -276,6 +276,32 @@ pk_result_t pki_region_tell(struct pki_engine *e, struct pki_peer *peer, const v
     return PK_OK;
 }
 
+uint64_t pki_region_there(struct pki_engine *e, struct pki_peer *peer, const void *addr, size_t bytes, uint32_t *id)
+{
+    struct pki_msg msg = { .kind = PKI_MSG_MAP };
+    const struct pki_region *region;
+    uint64_t offset;
+
+    if (pki_region_tell(e, peer, addr, bytes, id, &offset) != PK_OK)
+        return 0;
+    region = by_id(e, *id);
+    if (region->there[peer->rank] == PKI_REGION_NOWHERE)
+        return 0;
+    if (region->there[peer->rank] != 0)
+        return region->there[peer->rank] + offset;
+    msg.region = *id;
+    (void)pki_lane_send(peer, &msg, NULL, e); /* without an answer it is asked again next time */
+    return 0;
+}
+
+void pki_region_mapped(struct pki_engine *e, int peer, uint32_t id, uint64_t base)
+{
+    struct pki_region *region = by_id(e, id);
+
+    if (region != NULL && peer < PKI_FUSED_RANKS)
+        region->there[peer] = base;
+}
+
 void pki_region_close_all(struct pki_engine *e)
 {
     pki_region_close_retired(e);

@@ -3,6 +3,7 @@
 #ifndef PKI_ENGINE_REGION_H
 #define PKI_ENGINE_REGION_H
 
+#include "device/kernels/kernels.h"
 #include "engine/engine.h"
 
 struct pki_peer;
@@ -11,6 +12,7 @@ struct pki_xfer;
 #define PKI_REGION_GENERATION (1u << 20) /* ids are an entry's number plus a multiple of this */
 #define PKI_REGIONS_MAX (PKI_REGION_GENERATION - 2)
 #define PKI_REGIONS_KEPT 1024u           /* more only while transfers need them */
+#define PKI_REGION_NOWHERE 1u            /* where a region is that a peer cannot map */
 #define PKI_EXPORT_PIECES_MAX 65536u     /* descriptors of one region */
 
 struct pki_region { /* an allocation of this rank that peers may map */
@@ -21,6 +23,7 @@ struct pki_region { /* an allocation of this rank that peers may map */
     struct pki_mem mem;
     struct pki_export exported;
     struct pki_iface *iface;
+    uint64_t there[PKI_FUSED_RANKS]; /* where these ranks have it mapped, if they were asked to; 0: unknown */
 };
 
 struct pki_shared { /* memory of pk_mem_alloc */
@@ -48,6 +51,9 @@ struct pki_registration {
 /* region.c */
 pk_result_t pki_region_tell(struct pki_engine *engine, struct pki_peer *peer, const void *addr, size_t bytes, uint32_t *id,
                             uint64_t *offset); /* PK_IN_PROGRESS: the socket is full */
+/* Where the peer has this memory mapped. 0: nowhere yet, but it has been asked to if it can be. *id: the region. */
+uint64_t pki_region_there(struct pki_engine *engine, struct pki_peer *peer, const void *addr, size_t bytes, uint32_t *id);
+void pki_region_mapped(struct pki_engine *engine, int peer, uint32_t id, uint64_t base); /* its answer */
 /* Memory of pk_mem_alloc; and it is no more. */
 pk_result_t pki_region_tell_host(struct pki_engine *engine, struct pki_peer *peer, const struct pki_mem *mem, uint32_t *id);
 void pki_region_withdraw(struct pki_engine *engine, const struct pki_mem *mem);

@@ -180,6 +180,7 @@ pk_result_t pki_task_new(struct pki_engine *e, const struct pki_request *r, stru
 
 void pki_task_free(struct pki_task *task)
 {
+    pki_reach_drop(task);
     pki_fused_forget(task);
     pki_plan_release(task);
     free(task->lengths);

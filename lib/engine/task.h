@@ -48,6 +48,13 @@ struct pki_mixed {
     struct pki_gate ended;   /* the last piece has been copied */
 };
 
+/* reach.c: where the other ranks have the buffers of a fused collective mapped */
+struct pki_reach {
+    bool all; /* all have what they need */
+    uint32_t regions[2];
+    uint64_t in[PKI_FUSED_RANKS], out[PKI_FUSED_RANKS];
+};
+
 /* fused.c */
 struct pki_fused {
     bool on;
@@ -107,6 +114,7 @@ struct pki_task {
     struct pki_mixed mixed;
     struct pki_list turn;      /* fused: engine->fused.waiting */
     uint32_t epoch, last_epoch, clear_epoch;
+    struct pki_reach reach;
     int ctas;
     uint32_t untold;           /* not fused, though it could be: bit p, rank p has yet to be told */
     bool heard_of;             /* another rank has said that it has an ordinary plan */
@@ -296,6 +304,11 @@ void pki_fused_fall(struct pki_task *task);   /* another rank does the operation
 void pki_fused_left(struct pki_task *task);   /* the task ends */
 bool pki_fused_waits_for(const struct pki_task *task, int peer);
 bool pki_fused_poll(struct pki_task *task, bool *ended); /* true: something has changed */
+
+/* reach.c */
+void pki_reach_find(struct pki_task *task); /* of a fused one */
+void pki_reach_drop(struct pki_task *task);
+void pki_reach_message(struct pki_engine *engine, struct pki_peer *peer, const struct pki_msg *msg);
 
 /* late.c: look at deadlines; a WHO or HERE has come; the rank to blame for the oldest operation, -1 when there is none */
 void pki_late_check(struct pki_engine *engine, uint64_t now);

@@ -35,6 +35,8 @@ enum pki_msg_kind {
     PKI_MSG_TAKEN,     /* receiver: all bytes of an offered transfer are in place */
     PKI_MSG_WHO,       /* I have waited long: question `offset`, how far are you? */
     PKI_MSG_HERE,      /* the answer to question `offset`: `op` is my last collective, `bytes` 1 + the rank that I wait for, or 0 */
+    PKI_MSG_MAP,       /* map my `region`, and say where it is then */
+    PKI_MSG_MAPPED,    /* `region` of yours is at `offset` here, or cannot be (PKI_REGION_NOWHERE) */
     PKI_MSG_PLAN,      /* collective `op` is no kernel here, but an ordinary plan (rooted ones, where all ranks have GPUs) */
     PKI_MSG_NOTE,      /* between hosts: payload is what an endpoint of another transport tells its other end */
     PKI_MSG_SIDE       /* between hosts: payload is what goes over the socket beside the lane on one host */

@@ -25,10 +25,14 @@ struct turn {
     pk_stream_t stream;
 };
 
+/* Mixed well: the low bits choose the operation, the next ones who does it in another way. */
 static uint32_t next(uint32_t *state)
 {
-    *state = *state * 1664525u + 1013904223u;
-    return *state >> 8;
+    uint32_t x = *state += 0x9e3779b9u;
+
+    x = (x ^ x >> 16) * 0x7feb352du;
+    x = (x ^ x >> 15) * 0x846ca68bu;
+    return (x ^ x >> 16) >> 8;
 }
 
 /* Whole numbers small enough that all sums are exact; the operation's number is in them. */
@@ -100,7 +104,7 @@ static bool draw(struct turn *t, uint32_t *own)
 {
     uint32_t common = (uint32_t)t->number * 2654435761u;
 
-    *own = common ^ (uint32_t)(t->self->rank * 7919);
+    *own = common ^ (uint32_t)((t->self->rank + 1) * 7919);
     t->what = next(&common) % WHATS;
     t->root = (int)(next(&common) % (uint32_t)t->self->size);
     t->count = draw_count(&common, t->self->size);
@@ -160,6 +164,7 @@ static void rows(struct gpu_rank *self)
     struct turn turn = { .self = self };
     float *device[2], *host[2];
     gpu_stream_t streams[STREAMS];
+    pk_stats_t stats = { .struct_size = sizeof stats };
     int wrong = 0;
 
     for (int i = 0; i < 2; i++) {
@@ -176,6 +181,9 @@ static void rows(struct gpu_rank *self)
         }
     report(wrong == 0 && turn.number == TURNS, "rank %d: %d of %d collectives of all kinds, in changing streams and memory, are wrong",
            self->rank, wrong, turn.number);
+    must_be_ok(pk_comm_stats(self->comm, &stats), "pk_comm_stats");
+    report(stats.kernels_reaching > 0, "rank %d: %llu kernels of sums had all buffers mapped", self->rank,
+           (unsigned long long)stats.kernels_reaching);
     for (int s = 0; s < STREAMS; s++)
         gpu_stream_free(streams[s]);
     for (int i = 0; i < 2; i++)

@@ -10,6 +10,7 @@ namespace
 
 constexpr uint32_t polls_a_look = 256; /* at the words in host memory, which are far */
 constexpr uint32_t full_warp = 0xffffffffu;
+constexpr uint32_t header_pairs = 3;
 
 /* How a wait ends. */
 constexpr uint32_t go_on = 0, leave = 1, let_others = 2;
@@ -126,7 +127,15 @@ struct headers {
     __device__ __forceinline__ void send(const pki_fused_args &args) const
     {
         if (mine)
-            store_pair(peer_half(args, args.epoch, threadIdx.x), 0, args.sig, args.epoch);
+            store_pair(peer_half(args, args.epoch, threadIdx.x), 0, (uint64_t)args.reach << 32 | args.sig, args.epoch);
+    }
+    /* Before the rest of the header. */
+    __device__ __forceinline__ void send_places(const pki_fused_args &args) const
+    {
+        if (!mine)
+            return;
+        store_pair(peer_half(args, args.epoch, threadIdx.x), 1, args.in_there[threadIdx.x], args.epoch);
+        store_pair(peer_half(args, args.epoch, threadIdx.x), 2, args.out_there[threadIdx.x], args.epoch);
     }
     __device__ __forceinline__ bool check(const pki_fused_args &args)
     {
@@ -142,8 +151,8 @@ struct headers {
     }
     __device__ __forceinline__ void forget(const pki_fused_args &args) const
     {
-        if (mine)
-            store_pair(inbox_half(args, args.epoch, threadIdx.x), 0, 0, 0);
+        for (uint32_t pair = 0; mine && pair < header_pairs; pair++)
+            store_pair(inbox_half(args, args.epoch, threadIdx.x), pair, 0, 0);
     }
     __device__ __forceinline__ void report(const pki_fused_args &args) const
     {

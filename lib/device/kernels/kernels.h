@@ -115,7 +115,8 @@ struct pki_reduce_args {
  * writes nothing into the half before every other rank says in `begun` that it has come to e + 1 or beyond.
  *
  * A half:
- *   at 0                    header: one pair of cells (see pki_ll), data = sig, flag = epoch
+ *   at 0                    header: pairs of cells (see pki_ll), flag = epoch: sig in the lower half and `reach` in the upper; of pki_twoshot
+ *                           also where the reader has the writer's IN and its OUT mapped
  *   at PKI_FUSED_BEGUN      in half 0 alone: the epoch that the writer has begun last
  *   at PKI_FUSED_FLAGS      pki_twoshot: for each CTA two words, PKI_FUSED_FLAG_BYTES apart: its parts, its results are there (= epoch)
  *   at PKI_FUSED_CELLS      pki_exchange, pki_fold: pairs of cells; pki_relay: PKI_FUSED_RELAY_PAIRS of the reader's part, and at
@@ -137,9 +138,12 @@ struct pki_reduce_args {
  *   p in `recv`. This rank in `recv`: it copies its own.
  * pki_fold: as pki_exchange with the blocks of IN; OUT = the blocks for this rank, its own among them, folded in rank order, where
  *   `recv` is not 0 (then it names all other ranks).
- * pki_relay, for sums: as pki_twoshot, with parts of ceil(pairs / size) pairs of cells and pieces of PKI_FUSED_RELAY_PAIRS.
- * pki_twoshot, for sums: allreduce of `bytes`. Part p of the data, of ceil(elements / size) elements rounded up to 16 bytes, is folded by rank
- *   p, in pieces: piece k of all parts has epoch `epoch` + k. All ranks have the same grid.
+ * pki_relay, for sums: allreduce as pki_twoshot by way of the inboxes, with parts of ceil(pairs / size) pairs of cells and pieces of PKI_FUSED_RELAY_PAIRS.
+ * pki_twoshot, for sums: part p of the data is folded by rank p. Where in_stride is not 0, that is block p of IN, which goes to the beginning
+ *   of OUT; else bytes from p * ceil(elements / size) on, a part being rounded up to 16 bytes, which go to the same place in OUT. The
+ *   results go to the ranks in `results`. All ranks have the same grid.
+ *   When all of them say `reach`, a rank reads the parts from the others' IN and writes the results into their OUT; nobody ends before all
+ *   have. Else all goes by way of the inboxes, in pieces: piece k of all parts has epoch `epoch` + k.
  * pki_push: as pki_exchange, through rings. A chunk of OUT is written when all ranks in `recv` have sent it.
  *
  * With `clear` pki_exchange, of 0 bytes then, also sets all cells, marks and headers of the epoch's halves to 0.
@@ -208,6 +212,9 @@ struct pki_fused_args {
     uint32_t fence;       /* 1: everything written is visible to all before `done` is set */
     uint32_t clear;
     uint32_t careful;
+    uint32_t reach, results;             /* pki_twoshot; reach: all others have what they need of IN and OUT mapped, aligned to 16 bytes */
+    uint32_t epochs, reserved;           /* of the operation */
+    uint64_t in_there[PKI_FUSED_RANKS], out_there[PKI_FUSED_RANKS]; /* at rank p, if `reach` */
 };
 
 #endif

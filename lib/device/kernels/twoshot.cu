@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Allreduce of medium size, for the types that are reduced in bulk: every rank folds one part and hands out the result. Parts and results travel by plain stores with a flag
- * behind them, so that the link carries nothing else. A CTA works on its own slice of every piece and talks only to the same CTA of the
- * other ranks. The parts of a piece leave before the results of the one before it are waited for.
+ * Sums of medium size, for the types that are reduced in bulk: every rank folds one part and hands out the result. Where all ranks' buffers are
+ * mapped by all, it does so in one pass from memory to memory. Else parts and results of an allreduce travel through the inboxes, by plain
+ * stores with a flag behind them. A CTA works on its own slice of every piece and talks only to the same CTA of the other ranks. The parts
+ * of a piece leave before the results of the one before it are waited for.
  */
 #include "device/kernels/element.cuh"
 #include "device/kernels/rings.cuh"
@@ -15,14 +16,13 @@ constexpr int vectors_a_thread = 4; /* in flight */
 struct two_shot {
     const pki_fused_args &args;
     uint64_t part; /* bytes of each part but the last ones, a multiple of 16 */
-    uint32_t pieces;
 };
 
 __device__ __forceinline__ two_shot two_shot_of(const pki_fused_args &args)
 {
-    uint64_t part = (args.bytes + 16ull * args.size - 1) / (16ull * args.size) * 16;
+    uint64_t vectors = (args.bytes + 15) / 16;
 
-    return { args, part, (uint32_t)((part + PKI_FUSED_PIECE - 1) / PKI_FUSED_PIECE) };
+    return { args, (args.in_stride != 0 ? vectors : (vectors + args.size - 1) / args.size) * 16 };
 }
 
 /* What this CTA does of a piece, in 16-byte vectors counted from the piece's start. The same for all parts. */
@@ -36,23 +36,45 @@ __device__ __forceinline__ void slice(const two_shot &s, uint32_t piece, uint32_
     *end = *begin + each < vectors ? *begin + each : vectors;
 }
 
-/* Where in the user's buffers vector v of a rank's part lies, in bytes. */
-__device__ __forceinline__ uint64_t place(const two_shot &s, uint32_t rank, uint32_t piece, uint32_t v)
+/* A rank's part of a buffer: the blocks lie apart, or it is all one. */
+__device__ __forceinline__ span part_of(const two_shot &s, uint64_t base, uint32_t rank)
 {
-    return rank * s.part + (uint64_t)piece * PKI_FUSED_PIECE + 16ull * v;
+    uint64_t from = rank * s.part;
+
+    if (s.args.in_stride != 0)
+        return { base, s.args.bytes };
+    if (from >= s.args.bytes)
+        return { base + from, 0 };
+    return { base + from, s.args.bytes - from < s.part ? s.args.bytes - from : s.part };
 }
 
-__device__ __forceinline__ uint4 read(const two_shot &s, uint64_t at)
+__device__ __forceinline__ span source_of(const two_shot &s, uint64_t in, uint32_t rank)
 {
-    return at + 16 <= s.args.bytes && (s.args.in & 15) == 0 ? *(const uint4 *)(s.args.in + at) : read_end({ s.args.in, s.args.bytes }, at);
+    return part_of(s, in + rank * s.args.in_stride, rank);
 }
 
-__device__ __forceinline__ void write(const two_shot &s, uint64_t at, uint4 data)
+/* Where vector v of a piece is in its part, in bytes. */
+__device__ __forceinline__ uint64_t place(uint32_t piece, uint32_t v)
 {
-    if (at + 16 <= s.args.bytes && (s.args.out & 15) == 0)
-        *(uint4 *)(s.args.out + at) = data;
+    return (uint64_t)piece * PKI_FUSED_PIECE + 16ull * v;
+}
+
+__device__ __forceinline__ uint4 read(const span &from, uint64_t at)
+{
+    return is_whole(from, at, 1) ? *(const uint4 *)(from.address + at) : read_end(from, at);
+}
+
+__device__ __forceinline__ void write(const span &to, uint64_t at, uint4 data)
+{
+    if (is_whole(to, at, 1))
+        *(uint4 *)(to.address + at) = data;
     else
-        write_end({ s.args.out, s.args.bytes }, at, data);
+        write_end(to, at, data);
+}
+
+__device__ __forceinline__ bool gets_results(const two_shot &s, uint32_t rank)
+{
+    return (s.args.results >> rank & 1) != 0;
 }
 
 __device__ __forceinline__ uint32_t after(const two_shot &s, uint32_t hop)
@@ -108,13 +130,14 @@ __device__ __noinline__ void send_parts(const two_shot &s, uint32_t piece)
     for (uint32_t hop = 1; hop < s.args.size; hop++) {
         uint32_t to = after(s, hop);
         uint4 *target = (uint4 *)(peer_half(s.args, s.args.epoch + piece, to) + PKI_FUSED_PARTS);
+        const span part = source_of(s, s.args.in, to);
 
         for (uint32_t v = begin + threadIdx.x; v < end; v += vectors_a_thread * PKI_FUSED_THREADS) {
             uint4 data[vectors_a_thread];
 
 #pragma unroll
             for (int i = 0; i < vectors_a_thread; i++)
-                data[i] = read(s, place(s, to, piece, v + i * PKI_FUSED_THREADS));
+                data[i] = read(part, place(piece, v + i * PKI_FUSED_THREADS));
 #pragma unroll
             for (int i = 0; i < vectors_a_thread; i++) {
                 if (v + i * PKI_FUSED_THREADS < end)
@@ -130,6 +153,7 @@ __device__ __forceinline__ void fold_vectors(const two_shot &s, uint32_t piece, 
 {
     total<E, Op, 16> totals[Count];
     vec<E> data[Count];
+    const span own = source_of(s, s.args.in, s.args.rank), to = part_of(s, s.args.out, s.args.rank);
 
 #pragma unroll 1
     for (uint32_t r = 0; r < s.args.size; r++) {
@@ -137,7 +161,7 @@ __device__ __forceinline__ void fold_vectors(const two_shot &s, uint32_t piece, 
 
 #pragma unroll
         for (int i = 0; i < Count; i++)
-            data[i].raw = r == s.args.rank ? read(s, place(s, r, piece, first + i * PKI_FUSED_THREADS))
+            data[i].raw = r == s.args.rank ? read(own, place(piece, first + i * PKI_FUSED_THREADS))
                                          : __ldcg(source + i * PKI_FUSED_THREADS);
 #pragma unroll
         for (int i = 0; i < Count; i++) {
@@ -154,13 +178,17 @@ __device__ __forceinline__ void fold_vectors(const two_shot &s, uint32_t piece, 
     for (uint32_t hop = 1; hop < s.args.size; hop++) {
         uint4 *target = (uint4 *)(peer_half(s.args, s.args.epoch + piece, after(s, hop)) + PKI_FUSED_RESULTS) + first;
 
+        if (!gets_results(s, after(s, hop)))
+            continue;
 #pragma unroll
         for (int i = 0; i < Count; i++)
             target[i * PKI_FUSED_THREADS] = data[i].raw;
     }
+    if (!gets_results(s, s.args.rank))
+        return;
 #pragma unroll
     for (int i = 0; i < Count; i++)
-        write(s, place(s, s.args.rank, piece, first + i * PKI_FUSED_THREADS), data[i].raw);
+        write(to, place(piece, first + i * PKI_FUSED_THREADS), data[i].raw);
 }
 
 template <typename E, typename Op> __device__ __forceinline__ void fold_part(const two_shot &s, uint32_t piece, const Op &op)
@@ -186,6 +214,7 @@ __device__ __noinline__ void take_results(const two_shot &s, uint32_t piece)
     for (uint32_t hop = 1; hop < s.args.size; hop++) {
         uint32_t from = after(s, hop);
         const uint4 *source = (const uint4 *)(inbox_half(s.args, s.args.epoch + piece, from) + PKI_FUSED_RESULTS);
+        const span part = part_of(s, s.args.out, from);
 
         for (uint32_t v = begin + threadIdx.x; v < end; v += vectors_a_thread * PKI_FUSED_THREADS) {
             uint4 data[vectors_a_thread];
@@ -198,39 +227,166 @@ __device__ __noinline__ void take_results(const two_shot &s, uint32_t piece)
 #pragma unroll
             for (int i = 0; i < vectors_a_thread; i++) {
                 if (v + i * PKI_FUSED_THREADS < end)
-                    write(s, place(s, from, piece, v + i * PKI_FUSED_THREADS), data[i]);
+                    write(part, place(piece, v + i * PKI_FUSED_THREADS), data[i]);
             }
         }
     }
 }
 
+/* ---- from memory to memory ---- */
+
+struct places { /* what this rank folds, in each rank's buffers as they are mapped here */
+    uint64_t in[PKI_FUSED_RANKS], out[PKI_FUSED_RANKS], bytes;
+};
+
+/* Lane p of every CTA's first warp hears of rank p. Nobody writes anything before: a rank that does it in another way needs IN as it was. */
+template <typename Report>
+__device__ __forceinline__ bool meet(const two_shot &s, headers &header, Report report, places *found, bool *straight, uint32_t *verdict)
+{
+    const pki_fused_args &args = s.args;
+    uint32_t rank = threadIdx.x;
+    bool watches = rank < args.size && rank != args.rank, reach = args.reach != 0;
+
+    if (threadIdx.x < 32) {
+        uint64_t half = inbox_half(args, args.epoch, watches ? rank : 0), sig = 0, in = args.in, out = args.out;
+
+        *verdict = wait_until(
+            args,
+            [&]() {
+                bool here = header.check(args);
+
+                if (!watches)
+                    return here;
+                return load_pair(half, 0, args.epoch, &sig) && (uint32_t)sig == args.sig && load_pair(half, 1, args.epoch, &in) &&
+                       load_pair(half, 2, args.epoch, &out) && here;
+            },
+            report);
+        reach = reach && (!watches || sig >> 32 != 0);
+        if (rank < args.size) {
+            found->in[rank] = source_of(s, in, args.rank).address;
+            found->out[rank] = part_of(s, out, args.rank).address;
+            found->bytes = part_of(s, 0, args.rank).bytes;
+        }
+        __threadfence_system();
+    }
+    *straight = __syncthreads_and(reach);
+    return !__syncthreads_or(*verdict != go_on);
+}
+
+template <typename E, typename Op, int Count>
+__device__ __forceinline__ void fold_straight(const two_shot &s, const Op &op, const places &all, uint64_t at, uint64_t stride)
+{
+    total<E, Op, 16> totals[Count];
+    vec<E> data[Count];
+
+#pragma unroll 1
+    for (uint32_t r = 0; r < s.args.size; r++) {
+#pragma unroll
+        for (int i = 0; i < Count; i++)
+            data[i].raw = __ldcg((const uint4 *)(all.in[r] + at + i * stride));
+#pragma unroll
+        for (int i = 0; i < Count; i++) {
+            if (r == 0)
+                totals[i].begin(data[i]);
+            else
+                totals[i].add(op, data[i]);
+        }
+    }
+#pragma unroll
+    for (int i = 0; i < Count; i++)
+        totals[i].end(s.args.divisor, &data[i]);
+#pragma unroll 1
+    for (uint32_t hop = 0; hop < s.args.size; hop++) {
+        uint32_t to = after(s, hop);
+
+        if (!gets_results(s, to))
+            continue;
+#pragma unroll
+        for (int i = 0; i < Count; i++)
+            *(uint4 *)(all.out[to] + at + i * stride) = data[i].raw;
+    }
+}
+
+/* What is less than a vector. */
+template <typename E, typename Op>
+__device__ __noinline__ void fold_end(const two_shot &s, const Op &op, const places &all, uint64_t at)
+{
+    total<E, Op, 16> sum_up;
+    vec<E> data;
+
+#pragma unroll 1
+    for (uint32_t r = 0; r < s.args.size; r++) {
+        data.raw = read_end({ all.in[r], all.bytes }, at);
+        if (r == 0)
+            sum_up.begin(data);
+        else
+            sum_up.add(op, data);
+    }
+    sum_up.end(s.args.divisor, &data);
+#pragma unroll 1
+    for (uint32_t r = 0; r < s.args.size; r++) {
+        if (gets_results(s, r))
+            write_end({ all.out[r], all.bytes }, at, data.raw);
+    }
+}
+
+template <typename E, typename Op> __device__ __forceinline__ void fold_all(const two_shot &s, const Op &op, const places &all)
+{
+    const uint64_t stride = 16ull * gridDim.x * PKI_FUSED_THREADS, whole = all.bytes / 16 * 16;
+    uint64_t at = 16ull * (blockIdx.x * PKI_FUSED_THREADS + threadIdx.x);
+
+    for (; at + (E::vectors - 1) * stride < whole; at += E::vectors * stride)
+        fold_straight<E, Op, E::vectors>(s, op, all, at, stride);
+    for (; at < whole; at += stride)
+        fold_straight<E, Op, 1>(s, op, all, at, stride);
+    if (at == whole && whole < all.bytes)
+        fold_end<E, Op>(s, op, all, at);
+    raise(s, 0, 1);
+}
+
+/* ---- by way of the inboxes ---- */
+
+template <typename E, typename Op, typename Check, typename Report>
+__device__ __forceinline__ void run_pieces(const two_shot &s, const Op &op, Check check, Report report, uint32_t *verdict)
+{
+    send_parts(s, 0);
+    for (uint32_t piece = 0; piece < s.args.epochs; piece++) {
+        if (piece + 1 < s.args.epochs)
+            send_parts(s, piece + 1);
+        if (!await(s, piece, 0, check, report, verdict))
+            break;
+        fold_part<E>(s, piece, op);
+        if (!await(s, piece, 1, check, report, verdict))
+            break;
+        if (gets_results(s, s.args.rank) && s.args.in_stride == 0)
+            take_results(s, piece);
+    }
+}
+
 template <typename E, typename Op> __device__ __forceinline__ void run(const two_shot &s)
 {
+    __shared__ places all;
     const Op op(s.args.op);
     headers header(s.args);
+    bool straight = false;
     auto check = [&]() { return header.check(s.args); };
     auto report = [&]() { header.report(s.args); };
 
     uint32_t verdict = wait_turn(s.args, load_state(s.args));
 
     if (!__syncthreads_or(verdict != go_on)) {
+        header.send_places(s.args);
         header.send(s.args);
-        send_parts(s, 0);
-        for (uint32_t piece = 0; piece < s.pieces; piece++) {
-            /* Piece 1 has the half of the operation before this one: all ranks must have come to this one first. */
-            if (piece == 0 && !await(s, 0, 0, check, report, &verdict))
-                break;
-            if (piece + 1 < s.pieces)
-                send_parts(s, piece + 1);
-            if (piece > 0 && !await(s, piece, 0, check, report, &verdict))
-                break;
-            fold_part<E>(s, piece, op);
-            if (!await(s, piece, 1, check, report, &verdict))
-                break;
-            take_results(s, piece);
+        if (meet(s, header, report, &all, &straight, &verdict)) {
+            if (straight) {
+                fold_all<E>(s, op, all);
+                await(s, 0, 1, check, report, &verdict);
+            } else {
+                run_pieces<E>(s, op, check, report, &verdict);
+            }
         }
     }
-    finish(s.args, verdict, s.args.epoch + s.pieces - 1);
+    finish(s.args, verdict, s.args.epoch + s.args.epochs - 1);
 }
 
 } // namespace

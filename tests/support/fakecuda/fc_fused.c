@@ -67,12 +67,19 @@ bool fc_cells_read(void *cells, uint64_t pair, uint32_t flag, uint64_t *data)
 
 /* ---- headers ---- */
 
+static void send_header(const struct pki_fused_args *a, char *half, uint32_t p)
+{
+    fc_cells_write(half, 1, a->in_there[p], a->epoch);
+    fc_cells_write(half, 2, a->out_there[p], a->epoch);
+    fc_cells_write(half, 0, (uint64_t)a->reach << 32 | a->sig, a->epoch);
+}
+
 bool fc_fused_begin(struct fc_fused *f)
 {
     f->begun = true;
     for (uint32_t p = 0; p < f->args->size; p++)
         if (fc_is_other(f, p))
-            fc_cells_write(f->theirs[p][f->args->epoch & 1], 0, f->args->sig, f->args->epoch);
+            send_header(f->args, f->theirs[p][f->args->epoch & 1], p);
     return true;
 }
 
@@ -211,7 +218,7 @@ static void clear_cells(struct fc_fused *f)
 {
     for (uint32_t p = 0; p < f->args->size; p++)
         if (fc_is_other(f, p)) {
-            memset(f->mine[p][f->args->epoch & 1], 0, 16);
+            memset(f->mine[p][f->args->epoch & 1], 0, 48);
             memset(f->mine[p][f->args->epoch & 1] + PKI_FUSED_CELLS, 0, PKI_FUSED_PARTS - PKI_FUSED_CELLS);
             memset(f->mine[p][f->args->epoch & 1] + PKI_FUSED_MARKS, 0, PKI_FUSED_MARKS_BYTES);
         }
@@ -294,110 +301,4 @@ void fc_run_fold(const struct fc_launch *l, pk_dtype_t type)
     done = !f.fell && fc_fused_begin(&f) && send_blocks(&f) && (f.args->recv == 0 || fold_in(&f, type, blocks)) && fc_fused_headers(&f);
     free(blocks);
     fc_fused_end(&f, done, f.args->epoch);
-}
-
-/* ---- two shots ---- */
-
-static uint64_t part_bytes(const struct pki_fused_args *a)
-{
-    uint64_t vectors = (a->bytes + 15) / 16;
-
-    return (vectors + a->size - 1) / a->size * 16;
-}
-
-/* What a piece of a rank's part is in the user's buffers. */
-static void piece_range(const struct pki_fused_args *a, uint32_t rank, uint32_t piece, uint64_t *begin, uint64_t *bytes)
-{
-    uint64_t part = part_bytes(a), from = (uint64_t)piece * PKI_FUSED_PIECE;
-    uint64_t length = part - from < PKI_FUSED_PIECE ? part - from : PKI_FUSED_PIECE;
-
-    *begin = rank * part + from;
-    if (*begin > a->bytes)
-        *begin = a->bytes;
-    *bytes = a->bytes - *begin < length ? a->bytes - *begin : length;
-}
-
-static void raise_flags(struct fc_fused *f, uint32_t epoch, uint32_t which)
-{
-    for (uint32_t p = 0; p < f->args->size; p++)
-        for (uint32_t c = 0; c < f->l->grid.x && fc_is_other(f, p); c++)
-            fc_store32(f->theirs[p][epoch & 1] + PKI_FUSED_FLAGS + (2 * c + which) * PKI_FUSED_FLAG_BYTES, epoch);
-}
-
-static bool await_flags(struct fc_fused *f, uint32_t epoch, uint32_t which)
-{
-    for (uint32_t p = 0; p < f->args->size; p++)
-        for (uint32_t c = 0; c < f->l->grid.x && fc_is_other(f, p); c++)
-            while (fc_load32(f->mine[p][epoch & 1] + PKI_FUSED_FLAGS + (2 * c + which) * PKI_FUSED_FLAG_BYTES) != epoch)
-                if (!fc_fused_look(f))
-                    return false;
-    return true;
-}
-
-static void fold_piece(struct fc_fused *f, pk_dtype_t type, const char *in, char *out, uint64_t bytes, uint32_t epoch)
-{
-    const struct pki_fused_args *a = f->args;
-
-    for (uint64_t i = 0; i < bytes / fc_element_bytes(type); i++) {
-        union fc_wide value = { .u = 0 };
-
-        for (uint32_t p = 0; p < a->size; p++) {
-            const char *from = p == a->rank ? in : f->mine[p][epoch & 1] + PKI_FUSED_PARTS;
-            union fc_wide x = fc_element_load(from, i, type);
-
-            value = p == 0 ? x : fc_element_combine(value, x, type, a->op);
-        }
-        fc_element_store(out, i, type, value, a->divisor);
-    }
-    for (uint32_t p = 0; p < a->size; p++)
-        if (fc_is_other(f, p))
-            memcpy(f->theirs[p][epoch & 1] + PKI_FUSED_RESULTS, out, bytes);
-}
-
-static bool do_piece(struct fc_fused *f, pk_dtype_t type, const char *in, char *out, uint32_t piece)
-{
-    const struct pki_fused_args *a = f->args;
-    uint32_t epoch = a->epoch + piece;
-    uint64_t begin, bytes;
-
-    for (uint32_t p = 0; p < a->size; p++) {
-        piece_range(a, p, piece, &begin, &bytes);
-        if (fc_is_other(f, p))
-            memcpy(f->theirs[p][epoch & 1] + PKI_FUSED_PARTS, in + begin, bytes);
-    }
-    raise_flags(f, epoch, 0);
-    if (!await_flags(f, epoch, 0))
-        return false;
-    piece_range(a, a->rank, piece, &begin, &bytes);
-    fold_piece(f, type, in + begin, out + begin, bytes, epoch);
-    raise_flags(f, epoch, 1);
-    if (!await_flags(f, epoch, 1))
-        return false;
-    for (uint32_t p = 0; p < a->size; p++) {
-        piece_range(a, p, piece, &begin, &bytes);
-        if (fc_is_other(f, p))
-            memcpy(out + begin, f->mine[p][epoch & 1] + PKI_FUSED_RESULTS, bytes);
-    }
-    return true;
-}
-
-void fc_run_twoshot(const struct fc_launch *l, pk_dtype_t type)
-{
-    struct fc_fused f;
-    uint32_t pieces;
-    const char *in;
-    char *out;
-    bool done;
-
-    if (!fc_fused_open(l, &f))
-        return;
-    in = fc_ptr(l, f.args->in, f.args->bytes);
-    out = fc_ptr(l, f.args->out, f.args->bytes);
-    if (in == NULL || out == NULL)
-        return;
-    pieces = (uint32_t)((part_bytes(f.args) + PKI_FUSED_PIECE - 1) / PKI_FUSED_PIECE);
-    done = !f.fell && fc_fused_begin(&f) && fc_fused_headers(&f); /* which a mismatch of lengths must not outrun */
-    for (uint32_t piece = 0; piece < pieces && done; piece++)
-        done = do_piece(&f, type, in, out, piece);
-    fc_fused_end(&f, done, f.args->epoch + pieces - 1);
 }

@@ -3,7 +3,6 @@
 #ifndef PKI_ENGINE_REGION_H
 #define PKI_ENGINE_REGION_H
 
-#include "device/kernels/kernels.h"
 #include "engine/engine.h"
 
 struct pki_peer;

@@ -95,7 +95,7 @@ typedef struct pk_stats {
     uint64_t completions;     /**< RDMA: entries read from completion queues, of receives too */
     uint64_t registrations;   /**< RDMA: memory registered, once a port; in steady state none */
     uint64_t mappings_blocked; /**< transfers that went through the host because a mapping of freed memory could not be closed yet */
-    uint64_t kernels_reaching; /**< kernels of collectives for which all other ranks had this rank's buffers mapped, to go there directly */
+    uint64_t kernels_reaching; /**< kernels of long collectives for which all other ranks had this rank's buffers mapped, to go there directly */
 } pk_stats_t;
 
 /** Read the counters. @return PK_OK; PK_ERR_ARG (null, struct_size). Since 0.1. */

@@ -169,7 +169,9 @@ static bool is_my_turn(const struct pki_task *task)
 
 void pki_fused_made(struct pki_task *task)
 {
-    if (pki_fused_kernel(task->engine, &task->request) == PKI_FUSED_TWOSHOT)
+    enum pki_fused_kernel kernel = pki_fused_kernel(task->engine, &task->request);
+
+    if (kernel == PKI_FUSED_TWOSHOT || kernel == PKI_FUSED_PUSH)
         pki_reach_find(task);
     task->indirect = !task->direct;
     task->engine->fused.indirect += task->indirect;

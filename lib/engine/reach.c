@@ -19,12 +19,14 @@ static bool may_reach(struct pki_engine *e, const void *buffer, size_t bytes)
     return is_aligned(buffer) && e->gpu->ops->classify(e->gpu, buffer, bytes, &mem) == PK_OK && mem.kind == PKI_MEM_DEVICE && mem.shareable;
 }
 
-/* Who else needs it: each rank in `ranks`. */
+/* What others need: each rank in `ranks` has it mapped. What only this rank needs has to be aligned. */
 static bool find(struct pki_task *task, const void *buffer, size_t bytes, uint32_t ranks, uint64_t *there, uint32_t *region)
 {
     struct pki_engine *e = task->engine;
     bool all = true;
 
+    if (ranks == 0)
+        return is_aligned(buffer);
     if (!may_reach(e, buffer, bytes))
         return false;
     for (int p = 0; p < e->config.size; p++) {
@@ -36,25 +38,38 @@ static bool find(struct pki_task *task, const void *buffer, size_t bytes, uint32
     return all;
 }
 
-/* Nothing of it may be forgotten while the operation lasts. */
+/* Who writes into this rank's OUT. Parts of reduce_scatter stay where they are formed. */
+static uint32_t writers(const struct pki_task *task, const struct pki_shape *shape)
+{
+    int rank = task->engine->config.rank, root = task->request.root;
+    uint32_t others = ((1u << task->engine->config.size) - 1) & ~(1u << rank);
+
+    if (shape->reduces && shape->in_many)
+        return 0;
+    if (!shape->rooted)
+        return others;
+    if (shape->in_at_root)
+        return rank == root ? 0 : 1u << root;
+    return rank == root ? others : 0;
+}
+
+/* Of its regions nothing may be forgotten while the operation lasts. */
 void pki_reach_find(struct pki_task *task)
 {
     const struct pki_request *r = &task->request;
     const struct pki_shape *shape = pki_coll_shape(r->algorithm->coll);
     struct pki_engine *e = task->engine;
     struct pki_reach *reach = &task->reach;
-    uint32_t others = ((1u << e->config.size) - 1) & ~(1u << e->config.rank);
-    size_t bytes = pki_fused_bytes(r), in_bytes = shape->in_many ? bytes * (size_t)e->config.size : bytes;
-    /* In reduce_scatter a rank writes its own OUT alone; in reduce all write the root's. */
-    bool shares_out = !shape->in_many && pki_shape_has_out(shape, e->config.rank, r->root);
-    uint32_t in = 0, out = 0;
+    uint32_t readers = shape->reduces ? ((1u << e->config.size) - 1) & ~(1u << e->config.rank) : 0, in = 0, out = 0;
+    size_t bytes = pki_fused_bytes(r), size = (size_t)e->config.size;
 
-    if (!find(task, r->in, in_bytes, others, reach->in, &in))
+    if (shape->in_many && shape->out_many && r->in_place)
+        return; /* what a rank has yet to send must not be overwritten */
+    if (!find(task, r->in, shape->in_many ? bytes * size : bytes, readers, reach->in, &in) ||
+        !find(task, r->out, shape->out_many ? bytes * size : bytes, writers(task, shape), reach->out, &out))
         return;
-    if (shares_out && !find(task, r->out, bytes, others, reach->out, &out))
-        return;
-    if (!shares_out && pki_shape_has_out(shape, e->config.rank, r->root) && !is_aligned(r->out))
-        return;
+    for (int p = 0; p < e->config.size && shape->out_many; p++)
+        reach->out[p] += (size_t)p * bytes;
     reach->all = true;
     reach->regions[0] = in;
     reach->regions[1] = out;

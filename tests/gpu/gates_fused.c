@@ -182,7 +182,7 @@ static void rows(struct gpu_rank *self)
     report(wrong == 0 && turn.number == TURNS, "rank %d: %d of %d collectives of all kinds, in changing streams and memory, are wrong",
            self->rank, wrong, turn.number);
     must_be_ok(pk_comm_stats(self->comm, &stats), "pk_comm_stats");
-    report(stats.kernels_reaching > 0, "rank %d: %llu kernels of sums had all buffers mapped", self->rank,
+    report(stats.kernels_reaching > 0, "rank %d: %llu kernels of long ones had all buffers mapped", self->rank,
            (unsigned long long)stats.kernels_reaching);
     for (int s = 0; s < STREAMS; s++)
         gpu_stream_free(streams[s]);

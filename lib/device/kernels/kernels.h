@@ -116,9 +116,9 @@ struct pki_reduce_args {
  *
  * A half:
  *   at 0                    header: pairs of cells (see pki_ll), flag = epoch: sig in the lower half and `reach` in the upper; of pki_twoshot
- *                           also where the reader has the writer's IN and its OUT mapped
+ *                           and pki_push also where the reader has the writer's IN, and its OUT or in it the place of its block, mapped
  *   at PKI_FUSED_BEGUN      in half 0 alone: the epoch that the writer has begun last
- *   at PKI_FUSED_FLAGS      pki_twoshot: for each CTA two words, PKI_FUSED_FLAG_BYTES apart: its parts, its results are there (= epoch)
+ *   at PKI_FUSED_FLAGS      pki_twoshot, pki_push: for each CTA two words, PKI_FUSED_FLAG_BYTES apart: its parts, its results are there (= epoch)
  *   at PKI_FUSED_CELLS      pki_exchange, pki_fold: pairs of cells; pki_relay: PKI_FUSED_RELAY_PAIRS of the reader's part, and at
  *                           PKI_FUSED_RELAY_RESULTS as many of the writer's result
  *   at PKI_FUSED_PARTS      pki_twoshot: PKI_FUSED_PIECE bytes of the reader's part
@@ -144,7 +144,8 @@ struct pki_reduce_args {
  *   results go to the ranks in `results`. All ranks have the same grid.
  *   When all of them say `reach`, a rank reads the parts from the others' IN and writes the results into their OUT; nobody ends before all
  *   have. Else all goes by way of the inboxes, in pieces: piece k of all parts has epoch `epoch` + k.
- * pki_push: as pki_exchange, through rings. A chunk of OUT is written when all ranks in `recv` have sent it.
+ * pki_push: as pki_exchange. When all ranks say `reach`, each writes its blocks to where the headers say that they belong; nobody ends before all
+ *   have. Else through rings: a chunk of OUT is written when all ranks in `recv` have sent it.
  *
  * With `clear` pki_exchange, of 0 bytes then, also sets all cells, marks and headers of the epoch's halves to 0.
  *
@@ -212,9 +213,9 @@ struct pki_fused_args {
     uint32_t fence;       /* 1: everything written is visible to all before `done` is set */
     uint32_t clear;
     uint32_t careful;
-    uint32_t reach, results;             /* pki_twoshot; reach: all others have what they need of IN and OUT mapped, aligned to 16 bytes */
+    uint32_t reach, results;             /* reach: all others have what they need of IN and OUT mapped, aligned to 16 bytes. results: pki_twoshot */
     uint32_t epochs, reserved;           /* of the operation */
-    uint64_t in_there[PKI_FUSED_RANKS], out_there[PKI_FUSED_RANKS]; /* at rank p, if `reach` */
+    uint64_t in_there[PKI_FUSED_RANKS], out_there[PKI_FUSED_RANKS]; /* for rank p's header, if `reach` */
 };
 
 #endif

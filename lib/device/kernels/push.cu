@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Exchanges of blocks too long for cells: pki_push. Half of a CTA's warps send, half receive, each warp alone with its counterpart on the other
- * ranks, so that the fences of some pass while others copy.
+ * Exchanges of blocks too long for cells: pki_push. Where all ranks' buffers are mapped by those who need them, a rank writes its blocks where they
+ * belong. Else through rings: half of a CTA's warps send, half receive, each warp alone with its counterpart on the other ranks, so that the
+ * fences of some pass while others copy.
  */
-#include "device/kernels/rings.cuh"
+#include "device/kernels/reach.cuh"
 
 namespace
 {
@@ -78,21 +79,85 @@ __device__ __forceinline__ uint32_t take_in(const rings &s, headers &header, con
     return wait_until(args, [&]() { return header.check(args); }, report);
 }
 
-__device__ __forceinline__ void push(const pki_fused_args &args)
+__device__ __forceinline__ uint32_t push_by_rings(const pki_fused_args &args, headers &header)
 {
     __shared__ uint32_t pushed[PKI_PUSH_RINGS];
     uint32_t warp = threadIdx.x / 32, ring = warp % PKI_PUSH_RINGS;
     rings s = rings_of(args, args.bytes, PKI_FUSED_PUSH_BYTES, PKI_PUSH_RINGS, ring);
-    headers header(args);
-    uint32_t verdict;
 
     if (threadIdx.x < PKI_PUSH_RINGS)
         pushed[threadIdx.x] = 0;
     __syncthreads();
-    verdict = wait_turn(args, load_state(args));
-    if (verdict == go_on) {
+    return warp < PKI_PUSH_RINGS ? take_in(s, header, &pushed[ring]) : push_out(s, &pushed[ring]);
+}
+
+/* As many vectors at a time as there are, up to Count; returns where this thread has come to. */
+template <int Count> __device__ __forceinline__ uint64_t push_vectors_of(uint64_t from, uint64_t to, uint64_t whole, uint64_t at)
+{
+    const uint64_t stride = 16ull * gridDim.x * PKI_PUSH_THREADS;
+
+#pragma unroll 1
+    for (; at + (Count - 1) * stride < whole; at += Count * stride) {
+        uint4 data[Count];
+
+#pragma unroll
+        for (int i = 0; i < Count; i++)
+            data[i] = __ldcg((const uint4 *)(from + at + i * stride));
+#pragma unroll
+        for (int i = 0; i < Count; i++)
+            *(uint4 *)(to + at + i * stride) = data[i];
+    }
+    if constexpr (Count > 1)
+        return push_vectors_of<Count / 2>(from, to, whole, at);
+    return at;
+}
+
+/* All CTAs together, each its share. */
+__device__ __forceinline__ void push_block(uint64_t from, uint64_t to, uint64_t bytes)
+{
+    const uint64_t whole = bytes / 16 * 16;
+    uint64_t at = push_vectors_of<push_vectors>(from, to, whole, 16ull * (blockIdx.x * PKI_PUSH_THREADS + threadIdx.x));
+
+    if (at == whole && whole < bytes)
+        write_end({ to, bytes }, at, read_end({ from, bytes }, at));
+}
+
+/* CTAs begin with different ranks, so that all links are busy. */
+__device__ __forceinline__ void push_straight(const pki_fused_args &args, const places &found)
+{
+#pragma unroll 1
+    for (uint32_t hop = 0; hop < args.size; hop++) {
+        uint32_t to = rank_after(args, (hop + 1 + blockIdx.x) % args.size);
+        uint64_t from = args.in + to * args.in_stride;
+
+        if (to == args.rank && (args.recv >> to & 1) != 0)
+            push_block(from, args.out + to * args.out_stride, args.bytes);
+        else if ((other_ranks(args, args.send) >> to & 1) != 0)
+            push_block(from, found.out[to], args.bytes);
+    }
+    raise(args, args.epoch, 1);
+}
+
+__device__ __forceinline__ void push(const pki_fused_args &args)
+{
+    __shared__ places found;
+    headers header(args);
+    bool straight = false;
+    auto check = [&]() { return header.check(args); };
+    auto report = [&]() { header.report(args); };
+    uint32_t verdict = wait_turn(args, load_state(args));
+
+    if (!__syncthreads_or(verdict != go_on)) {
+        header.send_places(args);
         header.send(args);
-        verdict = warp < PKI_PUSH_RINGS ? take_in(s, header, &pushed[ring]) : push_out(s, &pushed[ring]);
+        if (meet(args, header, report, &found, &straight, &verdict)) {
+            if (straight) {
+                push_straight(args, found);
+                await(args, args.epoch, 1, check, report, &verdict);
+            } else {
+                verdict = push_by_rings(args, header);
+            }
+        }
     }
     finish(args, verdict, args.epoch);
 }

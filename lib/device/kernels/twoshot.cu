@@ -6,7 +6,7 @@
  * of a piece leave before the results of the one before it are waited for.
  */
 #include "device/kernels/element.cuh"
-#include "device/kernels/rings.cuh"
+#include "device/kernels/reach.cuh"
 
 namespace
 {
@@ -82,46 +82,6 @@ __device__ __forceinline__ uint32_t after(const two_shot &s, uint32_t hop)
     return rank_after(s.args, hop);
 }
 
-__device__ __forceinline__ uint64_t flag_of(uint64_t half, uint32_t which)
-{
-    return half + PKI_FUSED_FLAGS + (2 * blockIdx.x + which) * PKI_FUSED_FLAG_BYTES;
-}
-
-/* The barrier collects what the CTA has written; each fence then orders it before that thread's flag. */
-__device__ __forceinline__ void raise(const two_shot &s, uint32_t piece, uint32_t which)
-{
-    __syncthreads();
-    if (threadIdx.x >= s.args.size || threadIdx.x == s.args.rank)
-        return;
-    __threadfence_system();
-    asm volatile("st.relaxed.sys.global.u32 [%0], %1;" ::"l"(flag_of(peer_half(s.args, s.args.epoch + piece, threadIdx.x), which)),
-                 "r"(s.args.epoch + piece)
-                 : "memory");
-}
-
-/* Lane p of the first warp waits for rank p. False: the CTA has to stop. */
-template <typename Check, typename Report>
-__device__ __forceinline__ bool await(const two_shot &s, uint32_t piece, uint32_t which, Check check, Report report,
-                                      uint32_t *verdict)
-{
-    if (threadIdx.x < 32) {
-        bool watches = threadIdx.x < s.args.size && threadIdx.x != s.args.rank;
-        uint64_t address = flag_of(inbox_half(s.args, s.args.epoch + piece, threadIdx.x), which);
-
-        *verdict = wait_until(
-            s.args,
-            [&]() {
-                uint32_t flag = s.args.epoch + piece;
-
-                if (watches)
-                    asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(flag) : "l"(address) : "memory");
-                return (int32_t)(flag - (s.args.epoch + piece)) >= 0 && check();
-            },
-            report);
-    }
-    return !__syncthreads_or(*verdict != go_on);
-}
-
 __device__ __noinline__ void send_parts(const two_shot &s, uint32_t piece)
 {
     uint32_t begin, end;
@@ -145,24 +105,20 @@ __device__ __noinline__ void send_parts(const two_shot &s, uint32_t piece)
             }
         }
     }
-    raise(s, piece, 0);
+    raise(s.args, s.args.epoch + piece, 0);
 }
 
-template <typename E, typename Op, int Count>
-__device__ __forceinline__ void fold_vectors(const two_shot &s, uint32_t piece, const Op &op, uint32_t first)
+/* Count vectors, each of all ranks; load(r, i): of rank r the i-th. */
+template <typename E, int Count, typename Op, typename Load>
+__device__ __forceinline__ void fold_loaded(const two_shot &s, const Op &op, vec<E> *data, Load load)
 {
     total<E, Op, 16> totals[Count];
-    vec<E> data[Count];
-    const span own = source_of(s, s.args.in, s.args.rank), to = part_of(s, s.args.out, s.args.rank);
 
 #pragma unroll 1
     for (uint32_t r = 0; r < s.args.size; r++) {
-        const uint4 *source = (const uint4 *)(inbox_half(s.args, s.args.epoch + piece, r) + PKI_FUSED_PARTS) + first;
-
 #pragma unroll
         for (int i = 0; i < Count; i++)
-            data[i].raw = r == s.args.rank ? read(own, place(piece, first + i * PKI_FUSED_THREADS))
-                                         : __ldcg(source + i * PKI_FUSED_THREADS);
+            data[i].raw = load(r, i);
 #pragma unroll
         for (int i = 0; i < Count; i++) {
             if (r == 0)
@@ -174,6 +130,19 @@ __device__ __forceinline__ void fold_vectors(const two_shot &s, uint32_t piece, 
 #pragma unroll
     for (int i = 0; i < Count; i++)
         totals[i].end(s.args.divisor, &data[i]);
+}
+
+template <typename E, typename Op, int Count>
+__device__ __forceinline__ void fold_vectors(const two_shot &s, uint32_t piece, const Op &op, uint32_t first)
+{
+    vec<E> data[Count];
+    const span own = source_of(s, s.args.in, s.args.rank), to = part_of(s, s.args.out, s.args.rank);
+
+    fold_loaded<E, Count>(s, op, data, [&](uint32_t r, int i) {
+        const uint4 *source = (const uint4 *)(inbox_half(s.args, s.args.epoch + piece, r) + PKI_FUSED_PARTS) + first;
+
+        return r == s.args.rank ? read(own, place(piece, first + i * PKI_FUSED_THREADS)) : __ldcg(source + i * PKI_FUSED_THREADS);
+    });
 #pragma unroll 1
     for (uint32_t hop = 1; hop < s.args.size; hop++) {
         uint4 *target = (uint4 *)(peer_half(s.args, s.args.epoch + piece, after(s, hop)) + PKI_FUSED_RESULTS) + first;
@@ -203,7 +172,7 @@ template <typename E, typename Op> __device__ __forceinline__ void fold_part(con
         for (; v < end; v += PKI_FUSED_THREADS)
             fold_vectors<E, Op, 1>(s, piece, op, v);
     }
-    raise(s, piece, 1);
+    raise(s.args, s.args.epoch + piece, 1);
 }
 
 __device__ __noinline__ void take_results(const two_shot &s, uint32_t piece)
@@ -235,66 +204,29 @@ __device__ __noinline__ void take_results(const two_shot &s, uint32_t piece)
 
 /* ---- from memory to memory ---- */
 
-struct places { /* what this rank folds, in each rank's buffers as they are mapped here */
+/* What this rank folds: where it is in each rank's IN, and where it goes in OUT. */
+struct shares {
     uint64_t in[PKI_FUSED_RANKS], out[PKI_FUSED_RANKS], bytes;
 };
 
-/* Lane p of every CTA's first warp hears of rank p. Nobody writes anything before: a rank that does it in another way needs IN as it was. */
-template <typename Report>
-__device__ __forceinline__ bool meet(const two_shot &s, headers &header, Report report, places *found, bool *straight, uint32_t *verdict)
+__device__ __forceinline__ void find_shares(const two_shot &s, const places &found, shares *all)
 {
-    const pki_fused_args &args = s.args;
     uint32_t rank = threadIdx.x;
-    bool watches = rank < args.size && rank != args.rank, reach = args.reach != 0;
 
-    if (threadIdx.x < 32) {
-        uint64_t half = inbox_half(args, args.epoch, watches ? rank : 0), sig = 0, in = args.in, out = args.out;
-
-        *verdict = wait_until(
-            args,
-            [&]() {
-                bool here = header.check(args);
-
-                if (!watches)
-                    return here;
-                return load_pair(half, 0, args.epoch, &sig) && (uint32_t)sig == args.sig && load_pair(half, 1, args.epoch, &in) &&
-                       load_pair(half, 2, args.epoch, &out) && here;
-            },
-            report);
-        reach = reach && (!watches || sig >> 32 != 0);
-        if (rank < args.size) {
-            found->in[rank] = source_of(s, in, args.rank).address;
-            found->out[rank] = part_of(s, out, args.rank).address;
-            found->bytes = part_of(s, 0, args.rank).bytes;
-        }
-        __threadfence_system();
+    if (rank < s.args.size) {
+        all->in[rank] = source_of(s, found.in[rank], s.args.rank).address;
+        all->out[rank] = part_of(s, found.out[rank], s.args.rank).address;
+        all->bytes = part_of(s, 0, s.args.rank).bytes;
     }
-    *straight = __syncthreads_and(reach);
-    return !__syncthreads_or(*verdict != go_on);
+    __syncthreads();
 }
 
 template <typename E, typename Op, int Count>
-__device__ __forceinline__ void fold_straight(const two_shot &s, const Op &op, const places &all, uint64_t at, uint64_t stride)
+__device__ __forceinline__ void fold_straight(const two_shot &s, const Op &op, const shares &all, uint64_t at, uint64_t stride)
 {
-    total<E, Op, 16> totals[Count];
     vec<E> data[Count];
 
-#pragma unroll 1
-    for (uint32_t r = 0; r < s.args.size; r++) {
-#pragma unroll
-        for (int i = 0; i < Count; i++)
-            data[i].raw = __ldcg((const uint4 *)(all.in[r] + at + i * stride));
-#pragma unroll
-        for (int i = 0; i < Count; i++) {
-            if (r == 0)
-                totals[i].begin(data[i]);
-            else
-                totals[i].add(op, data[i]);
-        }
-    }
-#pragma unroll
-    for (int i = 0; i < Count; i++)
-        totals[i].end(s.args.divisor, &data[i]);
+    fold_loaded<E, Count>(s, op, data, [&](uint32_t r, int i) { return __ldcg((const uint4 *)(all.in[r] + at + i * stride)); });
 #pragma unroll 1
     for (uint32_t hop = 0; hop < s.args.size; hop++) {
         uint32_t to = after(s, hop);
@@ -309,20 +241,11 @@ __device__ __forceinline__ void fold_straight(const two_shot &s, const Op &op, c
 
 /* What is less than a vector. */
 template <typename E, typename Op>
-__device__ __noinline__ void fold_end(const two_shot &s, const Op &op, const places &all, uint64_t at)
+__device__ __noinline__ void fold_end(const two_shot &s, const Op &op, const shares &all, uint64_t at)
 {
-    total<E, Op, 16> sum_up;
     vec<E> data;
 
-#pragma unroll 1
-    for (uint32_t r = 0; r < s.args.size; r++) {
-        data.raw = read_end({ all.in[r], all.bytes }, at);
-        if (r == 0)
-            sum_up.begin(data);
-        else
-            sum_up.add(op, data);
-    }
-    sum_up.end(s.args.divisor, &data);
+    fold_loaded<E, 1>(s, op, &data, [&](uint32_t r, int) { return read_end({ all.in[r], all.bytes }, at); });
 #pragma unroll 1
     for (uint32_t r = 0; r < s.args.size; r++) {
         if (gets_results(s, r))
@@ -330,7 +253,7 @@ __device__ __noinline__ void fold_end(const two_shot &s, const Op &op, const pla
     }
 }
 
-template <typename E, typename Op> __device__ __forceinline__ void fold_all(const two_shot &s, const Op &op, const places &all)
+template <typename E, typename Op> __device__ __forceinline__ void fold_all(const two_shot &s, const Op &op, const shares &all)
 {
     const uint64_t stride = 16ull * gridDim.x * PKI_FUSED_THREADS, whole = all.bytes / 16 * 16;
     uint64_t at = 16ull * (blockIdx.x * PKI_FUSED_THREADS + threadIdx.x);
@@ -341,7 +264,7 @@ template <typename E, typename Op> __device__ __forceinline__ void fold_all(cons
         fold_straight<E, Op, 1>(s, op, all, at, stride);
     if (at == whole && whole < all.bytes)
         fold_end<E, Op>(s, op, all, at);
-    raise(s, 0, 1);
+    raise(s.args, s.args.epoch, 1);
 }
 
 /* ---- by way of the inboxes ---- */
@@ -353,10 +276,10 @@ __device__ __forceinline__ void run_pieces(const two_shot &s, const Op &op, Chec
     for (uint32_t piece = 0; piece < s.args.epochs; piece++) {
         if (piece + 1 < s.args.epochs)
             send_parts(s, piece + 1);
-        if (!await(s, piece, 0, check, report, verdict))
+        if (!await(s.args, s.args.epoch + piece, 0, check, report, verdict))
             break;
         fold_part<E>(s, piece, op);
-        if (!await(s, piece, 1, check, report, verdict))
+        if (!await(s.args, s.args.epoch + piece, 1, check, report, verdict))
             break;
         if (gets_results(s, s.args.rank) && s.args.in_stride == 0)
             take_results(s, piece);
@@ -365,7 +288,8 @@ __device__ __forceinline__ void run_pieces(const two_shot &s, const Op &op, Chec
 
 template <typename E, typename Op> __device__ __forceinline__ void run(const two_shot &s)
 {
-    __shared__ places all;
+    __shared__ places found;
+    __shared__ shares all;
     const Op op(s.args.op);
     headers header(s.args);
     bool straight = false;
@@ -377,10 +301,11 @@ template <typename E, typename Op> __device__ __forceinline__ void run(const two
     if (!__syncthreads_or(verdict != go_on)) {
         header.send_places(s.args);
         header.send(s.args);
-        if (meet(s, header, report, &all, &straight, &verdict)) {
+        if (meet(s.args, header, report, &found, &straight, &verdict)) {
             if (straight) {
+                find_shares(s, found, &all);
                 fold_all<E>(s, op, all);
-                await(s, 0, 1, check, report, &verdict);
+                await(s.args, s.args.epoch, 1, check, report, &verdict);
             } else {
                 run_pieces<E>(s, op, check, report, &verdict);
             }

@@ -302,3 +302,43 @@ void fc_run_fold(const struct fc_launch *l, pk_dtype_t type)
     free(blocks);
     fc_fused_end(&f, done, f.args->epoch);
 }
+
+/* ---- from memory to memory, and the flags with which it ends ---- */
+
+bool fc_fused_all_reach(struct fc_fused *f)
+{
+    const struct pki_fused_args *a = f->args;
+    uint64_t data = 0;
+
+    for (uint32_t p = 0; p < a->size; p++)
+        if (fc_is_other(f, p) && (!fc_cells_read(f->mine[p][a->epoch & 1], 0, a->epoch, &data) || data >> 32 == 0))
+            return false;
+    return a->reach != 0;
+}
+
+char *fc_fused_place(struct fc_fused *f, uint32_t p, unsigned pair, uint64_t own, uint64_t at, uint64_t bytes)
+{
+    uint64_t address = own;
+
+    while (fc_is_other(f, p) && !fc_cells_read(f->mine[p][f->args->epoch & 1], pair, f->args->epoch, &address))
+        if (!fc_fused_look(f))
+            return NULL;
+    return fc_ptr(f->l, address + at, bytes);
+}
+
+void fc_fused_raise(struct fc_fused *f, uint32_t epoch, uint32_t which)
+{
+    for (uint32_t p = 0; p < f->args->size; p++)
+        for (uint32_t c = 0; c < f->l->grid.x && fc_is_other(f, p); c++)
+            fc_store32(f->theirs[p][epoch & 1] + PKI_FUSED_FLAGS + (2 * c + which) * PKI_FUSED_FLAG_BYTES, epoch);
+}
+
+bool fc_fused_await(struct fc_fused *f, uint32_t epoch, uint32_t which)
+{
+    for (uint32_t p = 0; p < f->args->size; p++)
+        for (uint32_t c = 0; c < f->l->grid.x && fc_is_other(f, p); c++)
+            while (fc_load32(f->mine[p][epoch & 1] + PKI_FUSED_FLAGS + (2 * c + which) * PKI_FUSED_FLAG_BYTES) != epoch)
+                if (!fc_fused_look(f))
+                    return false;
+    return true;
+}

@@ -26,6 +26,11 @@ bool fc_cells_read(void *cells, uint64_t pair, uint32_t flag, uint64_t *data);
 bool fc_fused_open(const struct fc_launch *l, struct fc_fused *f);
 bool fc_fused_begin(struct fc_fused *f);   /* sends the headers */
 bool fc_fused_headers(struct fc_fused *f); /* waits for the others' */
+bool fc_fused_all_reach(struct fc_fused *f); /* headers are here: do all ranks have all buffers mapped? */
+/* Where `bytes` of rank p's buffer are, as its header says in `pair`; of this rank's own, which is at `own`. */
+char *fc_fused_place(struct fc_fused *f, uint32_t p, unsigned pair, uint64_t own, uint64_t at, uint64_t bytes);
+void fc_fused_raise(struct fc_fused *f, uint32_t epoch, uint32_t which);
+bool fc_fused_await(struct fc_fused *f, uint32_t epoch, uint32_t which);
 void fc_fused_end(struct fc_fused *f, bool done, uint32_t last_epoch);
 
 #endif

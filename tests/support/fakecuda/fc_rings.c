@@ -176,6 +176,26 @@ static bool reach(const struct fc_fused *f, bool used, uint64_t address, uint64_
     return !used || *at != NULL;
 }
 
+static bool push_straight(struct fc_fused *f, const struct rings *s)
+{
+    const struct pki_fused_args *a = f->args;
+
+    for (uint32_t p = 0; p < a->size; p++) {
+        char *to;
+
+        if (p == a->rank && (a->recv >> p & 1) != 0)
+            memmove(s->out + p * a->out_stride, s->in + p * a->in_stride, a->bytes);
+        if ((a->send >> p & 1) == 0 || !fc_is_other(f, p))
+            continue;
+        to = fc_fused_place(f, p, 2, 0, 0, a->bytes);
+        if (to == NULL)
+            return false;
+        memcpy(to, s->in + p * a->in_stride, a->bytes);
+    }
+    fc_fused_raise(f, a->epoch, 1);
+    return fc_fused_await(f, a->epoch, 1);
+}
+
 void fc_run_push(const struct fc_launch *l)
 {
     const struct pki_fused_args *a = l->params[0];
@@ -189,7 +209,9 @@ void fc_run_push(const struct fc_launch *l)
     rings_open(&s, &f, a->bytes);
     done = !f.fell && reach(&f, a->send != 0 || own, a->in, a->in_stride > 0 ? a->in_stride * (a->size - 1) + a->bytes : a->bytes, &s.in) &&
            reach(&f, a->recv != 0, a->out, a->out_stride > 0 ? a->out_stride * (a->size - 1) + a->bytes : a->bytes, &s.out) &&
-           fc_fused_begin(&f) && fc_fused_headers(&f) && run_rings(&s);
+           fc_fused_begin(&f) && fc_fused_headers(&f);
+    if (done)
+        done = fc_fused_all_reach(&f) ? push_straight(&f, &s) : run_rings(&s);
     free(s.all);
     fc_fused_end(&f, done, a->epoch);
 }

@@ -50,23 +50,6 @@ static bool gets_results(const struct pki_fused_args *a, uint32_t rank)
     return (a->results >> rank & 1) != 0;
 }
 
-static void raise_flags(struct fc_fused *f, uint32_t epoch, uint32_t which)
-{
-    for (uint32_t p = 0; p < f->args->size; p++)
-        for (uint32_t c = 0; c < f->l->grid.x && fc_is_other(f, p); c++)
-            fc_store32(f->theirs[p][epoch & 1] + PKI_FUSED_FLAGS + (2 * c + which) * PKI_FUSED_FLAG_BYTES, epoch);
-}
-
-static bool await_flags(struct fc_fused *f, uint32_t epoch, uint32_t which)
-{
-    for (uint32_t p = 0; p < f->args->size; p++)
-        for (uint32_t c = 0; c < f->l->grid.x && fc_is_other(f, p); c++)
-            while (fc_load32(f->mine[p][epoch & 1] + PKI_FUSED_FLAGS + (2 * c + which) * PKI_FUSED_FLAG_BYTES) != epoch)
-                if (!fc_fused_look(f))
-                    return false;
-    return true;
-}
-
 /* NULL for nothing, or where it cannot be reached, which fc_ptr has said. */
 static char *user_at(struct fc_fused *f, uint64_t base, uint64_t at, uint64_t bytes)
 {
@@ -143,37 +126,13 @@ static bool do_piece(struct fc_fused *f, pk_dtype_t type, uint32_t piece)
 
     if (!send_parts(f, piece))
         return false;
-    raise_flags(f, epoch, 0);
-    if (!await_flags(f, epoch, 0) || !fold_piece(f, type, piece, result))
+    fc_fused_raise(f, epoch, 0);
+    if (!fc_fused_await(f, epoch, 0) || !fold_piece(f, type, piece, result))
         return false;
-    raise_flags(f, epoch, 1);
-    if (!await_flags(f, epoch, 1))
+    fc_fused_raise(f, epoch, 1);
+    if (!fc_fused_await(f, epoch, 1))
         return false;
     return !gets_results(a, a->rank) || a->in_stride != 0 || take_results(f, piece);
-}
-
-/* ---- from memory to memory ---- */
-
-static bool all_reach(struct fc_fused *f)
-{
-    const struct pki_fused_args *a = f->args;
-    uint64_t data = 0;
-
-    for (uint32_t p = 0; p < a->size; p++)
-        if (fc_is_other(f, p) && (!fc_cells_read(f->mine[p][a->epoch & 1], 0, a->epoch, &data) || data >> 32 == 0))
-            return false;
-    return a->reach != 0;
-}
-
-/* Where `bytes` of rank p's buffer are, as its header says. */
-static char *place_at(struct fc_fused *f, uint32_t p, unsigned pair, uint64_t own, uint64_t at, uint64_t bytes)
-{
-    uint64_t address = own;
-
-    while (fc_is_other(f, p) && !fc_cells_read(f->mine[p][f->args->epoch & 1], pair, f->args->epoch, &address))
-        if (!fc_fused_look(f))
-            return NULL;
-    return fc_ptr(f->l, address + at, bytes);
 }
 
 static bool reach_and_fold(struct fc_fused *f, pk_dtype_t type, const struct range *r)
@@ -182,8 +141,8 @@ static bool reach_and_fold(struct fc_fused *f, pk_dtype_t type, const struct ran
     char *in[PKI_FUSED_RANKS], *out[PKI_FUSED_RANKS];
 
     for (uint32_t p = 0; p < a->size; p++) {
-        in[p] = place_at(f, p, 1, a->in, r->in, r->bytes);
-        out[p] = gets_results(a, p) ? place_at(f, p, 2, a->out, r->out, r->bytes) : NULL;
+        in[p] = fc_fused_place(f, p, 1, a->in, r->in, r->bytes);
+        out[p] = gets_results(a, p) ? fc_fused_place(f, p, 2, a->out, r->out, r->bytes) : NULL;
         if (in[p] == NULL || (gets_results(a, p) && out[p] == NULL))
             return false;
     }
@@ -205,8 +164,8 @@ static bool do_straight(struct fc_fused *f, pk_dtype_t type)
 
     if (r.bytes > 0 && !reach_and_fold(f, type, &r))
         return false;
-    raise_flags(f, f->args->epoch, 1);
-    return await_flags(f, f->args->epoch, 1);
+    fc_fused_raise(f, f->args->epoch, 1);
+    return fc_fused_await(f, f->args->epoch, 1);
 }
 
 void fc_run_twoshot(const struct fc_launch *l, pk_dtype_t type)
@@ -217,7 +176,7 @@ void fc_run_twoshot(const struct fc_launch *l, pk_dtype_t type)
     if (!fc_fused_open(l, &f))
         return;
     done = !f.fell && fc_fused_begin(&f) && fc_fused_headers(&f); /* which a mismatch of lengths must not outrun */
-    if (done && all_reach(&f))
+    if (done && fc_fused_all_reach(&f))
         done = do_straight(&f, type);
     else
         for (uint32_t piece = 0; piece < f.args->epochs && done; piece++)

@@ -7,6 +7,7 @@
  * cma:  one copy by process_vm_readv and process_vm_writev, each rank the same share of it
  * copy: two copies, through shared memory
  */
+#include "add.h"
 #include "compare.h"
 
 #include <fcntl.h>
@@ -115,18 +116,6 @@ static void take(int rank, const char *from, size_t at, void *to, size_t bytes)
         memcpy(to, slot_of(rank) + at, bytes);
     else
         remote_get(rank, to, from + at, bytes);
-}
-
-#ifdef __x86_64__
-#define VECTORS __attribute__((target_clones("avx512f", "avx2", "default"), optimize("O3")))
-#else
-#define VECTORS
-#endif
-
-static VECTORS void add(float *restrict to, const float *a, const float *b, size_t n)
-{
-    for (size_t i = 0; i < n; i++)
-        to[i] = a[i] + b[i];
 }
 
 /* to = the sum of all ranks' elements [first, first + count). */

@@ -1,24 +1,40 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Ping-pong over one TCP connection with no library: send, and recv until the message is there. Nothing is matched, framed, checked or
- * acknowledged, nobody else may write. What these system calls take is the kernel's; where a library comes near it there is nothing left to gain.
+ * Ping-pong and the allreduce of two ranks over one TCP connection with no library: the bytes are written and read, both ends polling, and added.
+ * Nothing is matched, framed, checked or acknowledged, nobody else may write. What these system calls take is the kernel's; where a
+ * library comes near it there is nothing left to gain.
+ *
+ * copy:   send and recv, each of which copies
+ * splice: as copy, but the pages of 64 KiB and more go into the connection themselves, through a pipe
  */
+#include "add.h"
 #include "compare.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <signal.h>
 #include <sys/socket.h>
+#include <sys/uio.h>
 #include <time.h>
 #include <unistd.h>
 
 #define TRIES 2000 /* of the one who connects, a millisecond apart */
 
-static int wire = -1;
+#define SPLICE_MIN ((size_t)64 << 10)
+#define COPY_MAX ((size_t)256 << 10) /* of one send: the reader begins before all of it is copied */
+#define PIECE ((size_t)64 << 10)
+#define PIPE_BYTES (1 << 20)
+#define ONE_HOP_MAX ((size_t)1 << 20)
+
+static int wire = -1, pipes[2];
+static int splices;
+static size_t in_pipe;
 
 static _Noreturn void give_up(const char *what)
 {
@@ -91,7 +107,12 @@ static void open_world(struct compare_rank *self, int argc, char **argv)
     self->size = number_of("PK_SIZE");
     wire = meet(place, self->rank);
     freeaddrinfo(place);
-    snprintf(self->settings, sizeof self->settings, "bare send and recv on one connection, recv polled");
+    splices = strcmp(self->variant, "splice") == 0;
+    if (pipe2(pipes, O_CLOEXEC | O_NONBLOCK) != 0)
+        give_up("pipe2");
+    (void)fcntl(pipes[1], F_SETPIPE_SZ, PIPE_BYTES);
+    (void)signal(SIGPIPE, SIG_IGN);
+    snprintf(self->settings, sizeof self->settings, "bare %s and recv on one connection, polled", splices ? "splice" : "send");
 }
 
 static void close_world(struct compare_rank *self)
@@ -100,45 +121,130 @@ static void close_world(struct compare_rank *self)
     close(wire);
 }
 
-static void put(const char *at, size_t bytes)
-{
-    while (bytes > 0) {
-        ssize_t n = send(wire, at, bytes, MSG_NOSIGNAL);
+/* What is written and read, a stream each way. Of the stream in, the first `summed` bytes are added to own elements. */
+struct traffic {
+    const char *out;             /* the first bytes of the stream out; behind them those at `then` */
+    size_t first;
+    const char *then;
+    size_t total_out, may_out;   /* bytes [0, may_out) are there already */
+    size_t total_in, summed;
+    const float *own;            /* summed with what comes, into `sums` */
+    float *sums;
+    char *plain;                 /* where the rest goes */
+};
 
-        if (n < 0 && errno != EINTR)
-            give_up("send");
-        at += n > 0 ? n : 0;
-        bytes -= n > 0 ? (size_t)n : 0;
+static ssize_t send_spliced(const char *at, size_t bytes)
+{
+    struct iovec part = { (char *)(uintptr_t)at, bytes };
+
+    if (in_pipe == 0) {
+        ssize_t n = vmsplice(pipes[1], &part, 1, SPLICE_F_NONBLOCK);
+
+        if (n <= 0)
+            return n;
+        in_pipe = (size_t)n;
+    }
+    return splice(pipes[0], NULL, wire, NULL, in_pipe, SPLICE_F_NONBLOCK | SPLICE_F_MOVE);
+}
+
+static void write_some(const struct traffic *t, size_t *out)
+{
+    const char *at = *out < t->first ? t->out + *out : t->then + (*out - t->first);
+    size_t end = *out < t->first && t->may_out > t->first ? t->first : t->may_out, left = end - *out;
+    ssize_t n;
+
+    if (left == 0)
+        return;
+    if (in_pipe > 0 || (splices && left >= SPLICE_MIN)) {
+        n = send_spliced(at, left);
+        in_pipe -= n > 0 ? (size_t)n : 0;
+    } else {
+        n = send(wire, at, left < COPY_MAX ? left : COPY_MAX, MSG_NOSIGNAL | MSG_DONTWAIT);
+    }
+    if (n < 0 && errno != EINTR && errno != EAGAIN)
+        give_up("send");
+    *out += n > 0 ? (size_t)n : 0;
+}
+
+/* A piece that fits into the second-level cache, and is summed up while it is there. */
+static ssize_t read_and_add(struct traffic *t, size_t in)
+{
+    static float piece[PIECE / sizeof(float)];
+    size_t have = in % sizeof(float), left = t->summed - in, most = sizeof piece - have;
+    ssize_t n = recv(wire, (char *)piece + have, left < most ? left : most, MSG_DONTWAIT);
+    size_t at = in / sizeof(float), count;
+
+    if (n <= 0)
+        return n;
+    count = (have + (size_t)n) / sizeof(float);
+    add(t->sums + at, t->own + at, piece, count);
+    memmove(piece, piece + count, (have + (size_t)n) % sizeof(float)); /* a part of an element */
+    return n;
+}
+
+static void read_some(struct traffic *t, size_t *in)
+{
+    ssize_t n;
+
+    if (*in == t->total_in)
+        return;
+    n = *in < t->summed ? read_and_add(t, *in) : recv(wire, t->plain + (*in - t->summed), t->total_in - *in, MSG_DONTWAIT);
+    if (n == 0 || (n < 0 && errno != EINTR && errno != EAGAIN))
+        give_up("recv");
+    *in += n > 0 ? (size_t)n : 0;
+}
+
+static void carry(struct traffic t)
+{
+    size_t out = 0, in = 0;
+
+    while (out < t.total_out || in < t.total_in) {
+        if (t.may_out < t.total_out) /* what has been summed may go */
+            t.may_out = t.first + (in < t.summed ? in - in % sizeof(float) : t.summed);
+        write_some(&t, &out);
+        read_some(&t, &in);
     }
 }
 
-static void take(char *at, size_t bytes)
+/* Each way go as many bytes as the buffer has, the least that there can be. Short: all of one's own, in one hop. Long: half of them, and half of the
+ * sum, so that each element is summed once. */
+static void allreduce(struct compare_rank *self, size_t count)
 {
-    while (bytes > 0) {
-        ssize_t n = recv(wire, at, bytes, MSG_DONTWAIT);
+    float *send = (float *)(void *)self->send, *recv = (float *)(void *)self->recv;
+    size_t bytes = count * sizeof(float), half = count / 2, mine = self->rank == 0 ? half : count - half;
+    size_t my_first = self->rank == 0 ? 0 : half, their_first = self->rank == 0 ? half : 0;
 
-        if (n == 0 || (n < 0 && errno != EINTR && errno != EAGAIN))
-            give_up("recv");
-        at += n > 0 ? n : 0;
-        bytes -= n > 0 ? (size_t)n : 0;
-    }
+    if (bytes <= ONE_HOP_MAX)
+        carry((struct traffic){ .out = self->send, .first = bytes, .total_out = bytes, .may_out = bytes, .total_in = bytes,
+                                .summed = bytes, .own = send, .sums = recv });
+    else
+        carry((struct traffic){ .out = (char *)(send + their_first), .first = bytes - mine * sizeof(float),
+                                .then = (char *)(recv + my_first), .total_out = bytes, .may_out = bytes - mine * sizeof(float), .total_in = bytes,
+                                .summed = mine * sizeof(float), .own = send + my_first, .sums = recv + my_first,
+                                .plain = (char *)(recv + their_first) });
 }
 
 static void run(struct compare_rank *self, const struct compare_work *work)
 {
     size_t bytes = work->count * sizeof(float);
+    struct traffic out = { .out = self->send, .first = bytes, .total_out = bytes, .may_out = bytes };
+    struct traffic in = { .total_in = bytes, .plain = self->recv };
 
+    if (work->op == COMPARE_ALLREDUCE) {
+        allreduce(self, work->count);
+        return;
+    }
     if (self->rank == 0)
-        put(self->send, bytes);
-    take(self->recv, bytes);
+        carry(out);
+    carry(in);
     if (self->rank == 1)
-        put(self->send, bytes);
+        carry(out);
 }
 
 int main(int argc, char **argv)
 {
     static const struct compare_library library = {
-        .operations = 1u << COMPARE_PINGPONG,
+        .operations = 1u << COMPARE_PINGPONG | 1u << COMPARE_ALLREDUCE,
         .open = open_world,
         .close = close_world,
         .run = run,

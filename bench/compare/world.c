@@ -50,7 +50,8 @@ static const struct kind kinds[] = {
     /* On hosts of their own (--enter), which a host file names. */
     { "ompi-eth0", FAMILY_OMPI, "compare-mpi", "-",
       OB1 "tcp,self --mca btl_tcp_if_include eth0 --mca oob_tcp_if_include eth0 --mca rtc ^hwloc", NULL, false },
-    { "bare-wire", FAMILY_BARE, "compare-wire", "-", NULL, NULL, false },
+    { "bare-wire", FAMILY_BARE, "compare-wire", "copy", NULL, NULL, false },
+    { "bare-splice", FAMILY_BARE, "compare-wire", "splice", NULL, NULL, false },
     { "bare-cma", FAMILY_BARE, "compare-bare", "cma", NULL, NULL, false },
     { "bare-copy", FAMILY_BARE, "compare-bare", "copy", NULL, NULL, false },
     { "gloo", FAMILY_GLOO, "compare-gloo", "async", NULL, NULL, true },

@@ -174,6 +174,19 @@ void pki_engine_ep_drop(struct pki_engine *e, int peer, struct pki_ep *ep)
     free(ep);
 }
 
+static size_t lesser(size_t a, size_t b)
+{
+    return a < b ? a : b;
+}
+
+static void set_ahead(const struct pki_engine *e, struct pki_peer *peer)
+{
+    const struct pki_iface *iface = peer->lane->iface;
+
+    peer->ahead_credit = lesser(iface->ahead_credit, PKI_AHEAD_ALL / (e->config.size > 1 ? (size_t)e->config.size - 1 : 1));
+    peer->ahead_max = lesser(iface->ahead_max, peer->ahead_credit);
+}
+
 void pki_engine_set_lane(struct pki_engine *e, int peer, struct pki_ep *lane, int side_fd)
 {
     e->peers[peer].lane = lane;
@@ -183,7 +196,7 @@ void pki_engine_set_lane(struct pki_engine *e, int peer, struct pki_ep *lane, in
     else if (lane->gates_mine != NULL && lane->iface->msg_payload_max >= PKI_EAGER_MAX_SHM && !e->config.gpus)
         e->peers[peer].eager_max = PKI_EAGER_MAX_SHM;
     if (!e->config.gpus) /* else the receiver may grant GPU memory, which bytes reach through slots */
-        e->peers[peer].ahead_max = lane->iface->ahead_max;
+        set_ahead(e, &e->peers[peer]);
     e->peers[peer].side_fd = side_fd;
     if (e->gpu != NULL && lane->gates_mine != NULL) {
         /* A failure is found again, with a text, when the first gate is used. */

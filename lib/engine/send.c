@@ -55,9 +55,10 @@ static bool may_go_ahead(const struct pki_xfer *xfer)
 {
     const struct pki_peer *peer = xfer->peer;
 
+    /* Receives of a plan are granted when it begins: steps gain nothing (measured). */
     return xfer->bytes <= peer->ahead_max && xfer->bytes > peer->eager_max && xfer->ready == xfer->bytes && xfer->task->plan == NULL &&
-           xfer->kind == PKI_MEM_HOST && peer->way[PKI_MEM_HOST][PKI_MEM_HOST] == peer->lane && (xfer->flags & PKI_MSG_FLAG_CAPTURED) == 0 &&
-           peer->ahead_out + xfer->bytes <= peer->lane->iface->ahead_credit;
+           xfer->kind == PKI_MEM_HOST && peer->way[PKI_MEM_HOST][PKI_MEM_HOST] == peer->lane &&
+           (xfer->flags & PKI_MSG_FLAG_CAPTURED) == 0 && peer->ahead_out + xfer->bytes <= peer->ahead_credit;
 }
 
 static void go_ahead(struct pki_xfer *xfer)

@@ -15,6 +15,7 @@ struct pki_task;
 #define PKI_EAGER_MAX 8192u              /* bytes of host memory that go in the lane without a grant, unless the transport knows better */
 #define PKI_EAGER_MAX_SHM (32u << 10)    /* the same between ranks of a host, where a grant costs as much as the longer copy */
 #define PKI_EAGER_CREDIT (256u << 10)    /* eager bytes a peer may have sent that nobody asked for yet */
+#define PKI_AHEAD_ALL (32u << 20)        /* bytes that all peers together may have moved ahead of grants, of one rank */
 #define PKI_LANE_PIECE 16384u            /* bytes of a DATA message that is worked on as it comes */
 #define PKI_LANE_MAX ((size_t)256 << 20)
 #define PKI_SHARE_MIN (64u << 10)        /* below, memory of one host goes through the lane; from there on both ends move pieces */
@@ -128,7 +129,8 @@ struct pki_peer {
     struct pki_list arrivals;
     size_t eager_out;               /* eager bytes sent and not yet credited */
     size_t eager_in;                /* eager bytes consumed and not yet credited back */
-    size_t ahead_max, ahead_out;    /* longest transfer that may move before its grant has come; bytes of those whose grants have not */
+    size_t ahead_max, ahead_credit; /* longest transfer that may move before its grant has come; most bytes of such */
+    size_t ahead_out;               /* bytes of those whose grants have not come */
     struct pki_slots gates;
     struct pki_ll_ring lls;
     uint32_t room_ns;               /* how long to wait for room there */

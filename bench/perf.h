@@ -82,6 +82,7 @@ struct perf_options {
     enum perf_ending ending;
     size_t begin_bytes, end_bytes;
     unsigned factor, iterations, warmup;
+    unsigned window; /* messages of a window, one way; 0: by their size */
     pk_dtype_t dtype;
     bool check, cuda, in_place, zero_sm, bare;
     int gpu; /* ordinal, -1: by local rank */
@@ -200,7 +201,7 @@ void perf_exchange(struct perf_run *run, const char *source, char *result);
 char *perf_source(const struct perf_run *run);
 char *perf_result(const struct perf_run *run);
 /* Messages that one post of sendrecv one way sends. */
-unsigned perf_window(const struct perf_size *size);
+unsigned perf_window(const struct perf_run *run, const struct perf_size *size);
 
 /* perf_measure.c. All of run->library, whose turn it is. */
 /* Warm up. Tells how many operations make a sample, the same on all ranks. */

@@ -28,6 +28,7 @@ static const char usage[] =
     "  -i, --in-place       source and result share memory (not sendrecv, barrier, alltoallv)\n"
     "  -z, --zero-sm        no kernels: what needs one is refused\n"
     "  -p, --pattern P      sendrecv: pingpong, oneway (ranks 0 and 1), bidir (every rank to the next; default)\n"
+    "      --window N       -p oneway: messages in a row, behind which the receiver answers (default 64 to 4, by their size)\n"
     "      --bare           sendrecv on GPUs: measure a bare copy of each size as well, and print the ratio\n"
     "      --nccl[=SETTING] measure NCCL as well, in turns, and print the ratio of its time to the library's (-d cuda, in a stream):\n"
     "                       default, registered (ncclMemAlloc, ncclCommRegister) or zerocta (symmetric windows, CTA policy\n"
@@ -36,7 +37,7 @@ static const char usage[] =
     "      --json FILE      rows as JSON\n"
     "  -h, --help           this text\n";
 
-enum { OPTION_BARE = 256, OPTION_CSV, OPTION_JSON, OPTION_NCCL };
+enum { OPTION_BARE = 256, OPTION_CSV, OPTION_JSON, OPTION_NCCL, OPTION_WINDOW };
 
 static const struct option long_options[] = {
     { "begin", required_argument, NULL, 'b' },      { "end", required_argument, NULL, 'e' },
@@ -49,7 +50,8 @@ static const struct option long_options[] = {
     { "bare", no_argument, NULL, OPTION_BARE },     { "csv", required_argument, NULL, OPTION_CSV },
     { "json", required_argument, NULL, OPTION_JSON }, { "help", no_argument, NULL, 'h' },
     { "nccl", optional_argument, NULL, OPTION_NCCL }, { "root", required_argument, NULL, 'r' },
-    { "memory", required_argument, NULL, 'm' },     { NULL, 0, NULL, 0 },
+    { "memory", required_argument, NULL, 'm' },     { "window", required_argument, NULL, OPTION_WINDOW },
+    { NULL, 0, NULL, 0 },
 };
 
 /* In the order of PK_SUM and the others. */
@@ -152,6 +154,7 @@ static void parse_option(int letter, const char *value, struct perf_options *o, 
     case OPTION_NCCL:
         o->nccl = (enum perf_nccl_setting)(PERF_NCCL_DEFAULT + (value != NULL ? one_of("NCCL setting", value, nccl_names) : 0));
         break;
+    case OPTION_WINDOW: o->window = parse_number("window", value, 1, 1u << 16); break;
     case OPTION_CSV: o->csv_path = value; break;
     case OPTION_JSON: o->json_path = value; break;
     case 'h': fputs(usage, stdout); exit(0);
@@ -175,6 +178,8 @@ static void check_together(const struct perf_options *o)
         wrong = "--bare copies through IPC handles, which memory of --nccl=registered and zerocta does not have";
     else if (o->in_place && perf_operation(o->op)->in_place == PERF_NEVER)
         wrong = "-i: this operation is never in place";
+    else if (o->window != 0 && (o->op != PERF_SENDRECV || o->pattern != PERF_ONEWAY))
+        wrong = "--window is for sendrecv -p oneway";
     else if (o->reduction != PK_SUM && !perf_reduces(o->op))
         wrong = "-o is for reductions";
     else if (o->root != 0 && !perf_has_root(o->op))

@@ -115,7 +115,7 @@ static double messages_in_post(const struct perf_run *run, const struct perf_siz
 {
     if (run->options.op != PERF_SENDRECV || run->options.pattern == PERF_BIDIR)
         return 1;
-    return run->options.pattern == PERF_PINGPONG ? 2 : perf_window(size);
+    return run->options.pattern == PERF_PINGPONG ? 2 : perf_window(run, size);
 }
 
 void perf_measure(struct perf_run *run, const struct perf_size *size, unsigned chunk, struct perf_times *times)

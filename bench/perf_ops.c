@@ -37,8 +37,10 @@ bool perf_takes_part(const struct perf_run *run)
     return !for_two || run->rank < 2;
 }
 
-unsigned perf_window(const struct perf_size *size)
+unsigned perf_window(const struct perf_run *run, const struct perf_size *size)
 {
+    if (run->options.window != 0)
+        return run->options.window;
     if (size->message_bytes <= 64 << 10)
         return 64;
     return size->message_bytes <= 16 << 20 ? 16 : 4;
@@ -200,7 +202,7 @@ static void post_pingpong(struct perf_run *run, size_t count)
 /* A window of messages, then one element back: the time covers the arrival of the data, not only its departure. */
 static void post_oneway(struct perf_run *run, const struct perf_size *size)
 {
-    unsigned window = perf_window(size);
+    unsigned window = perf_window(run, size);
     char *answer = run->recv_buffer + run->capacity_bytes;
 
     run->library->group_start();

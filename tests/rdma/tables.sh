@@ -1,30 +1,46 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Tables and pictures of point-to-point bandwidth over RDMA by queue pairs and by size, libpickle beside perftest, on the emulated machine,
-# and of half round trips of 8 bytes. Each turn of the one follows a turn of the other, so that what else the machine does meets both.
+# Tables and pictures of point-to-point transfers over RDMA on the emulated machine, libpickle beside perftest and UCX: bandwidth by queue
+# pairs and by size, half round trips of 8 bytes. Each turn of the one follows a turn of the other, so that what else the machine does
+# meets both.
 # usage: tables.sh FOLDER-WITH-PICKLE-PERF FOLDER-OF-LIBPICKLE FOLDER-FOR-RESULTS [TURNS]
-# Each session of the machine is begun with the command in QUIET, if there is one, and lasts LIMIT seconds at most (default 240).
+# The machine is booted as often as is needed, LIMIT seconds (default 85) at most each time, by the command in QUIET if there is one. What is in
+# FOLDER-FOR-RESULTS/ratio.csv is not measured again: whoever is interrupted goes on where he was. Exit code 1: some of it is missing.
 set -u
 here=$(cd "$(dirname "$0")" && pwd)
-perf=$1 library=$2 out=$3 turns=${4:-3}
+perf=$1 library=$2 out=$3 turns=${4:-5} limit=${LIMIT:-85}
 mkdir -p "$out"
-: >"$out/ratio.csv"
+touch "$out/ratio.csv"
 
-session() { # TURNS LATENCY-TURNS QPS SIZES
-    VM_OUT=$out ${QUIET:-} bash "$here/vm.sh" --timeout "${LIMIT:-240}" bash "$here/ratio.sh" "$perf" "$library" "$@"
-    case $? in
-    77) exit 77 ;;
-    0) ;;
-    *) echo "tables.sh: a session did not come to its end" >&2 ;;
-    esac
+cells=()
+for bytes in 8 65536 1048576 16777216; do
+    for qps in 2 4 1 3; do
+        [ "$bytes" -eq 8 ] && [ "$qps" -ne 2 ] || cells+=("write:$qps:$bytes")
+    done
+done
+for bytes in 4096 16384 262144 4194304; do
+    cells+=("write:4:$bytes")
+done
+cells+=(ucx:2:8 ucx:1:65536 ucx:1:1048576 ucx:1:16777216 send:2:8 write:4:33554432)
+
+missing() { # those that are not in the table, in order
+    local cell peer qps bytes
+    for cell in "${cells[@]}"; do
+        IFS=: read -r peer qps bytes <<<"$cell"
+        grep -q "^[a-z_]*,$peer,$bytes,$qps," "$out/ratio.csv" || echo "$cell:$((bytes > 16777216 ? 3 : turns))"
+    done
 }
 
-session "$turns" "$turns" "1 2" 1048576
-session "$turns" 0 "4 8" 1048576
-session "$turns" 0 2 "65536 262144 4194304 16777216"
+while todo=$(missing) && [ -n "$todo" ]; do
+    before=$(wc -l <"$out/ratio.csv")
+    VM_OUT=$out ${QUIET:-} bash "$here/vm.sh" --timeout "$limit" bash "$here/ratio.sh" "$perf" "$library" $((limit * 2 / 3)) $todo
+    [ $? -eq 77 ] && exit 77
+    [ "$(wc -l <"$out/ratio.csv")" -gt "$before" ] || break
+    [ -z "${ONCE:-}" ] || break
+done
 
 picture() { # NAME TITLE XLABEL COLUMN FILTER [GNUPLOT]
-    grep '^bandwidth' "$out/ratio.csv" | awk -F, "$5" | sort -u -t, -k"$4,$4"n >"$out/$1.csv"
+    awk -F, "\$1 == \"bandwidth_mib_s\" && \$2 == \"write\" && $5" "$out/ratio.csv" | sort -t, -k"$4,$4"n >"$out/$1.csv"
     [ -s "$out/$1.csv" ] || return
     gnuplot <<PLOT
 set terminal svg size 720,420 background "white"
@@ -37,11 +53,13 @@ set yrange [0:*]
 set grid
 set key bottom right
 ${6:-}
-plot "$out/$1.csv" using $4:4 with linespoints lw 2 title "libpickle", "" using $4:5 with linespoints lw 2 title "ib\\_write\\_bw"
+plot "$out/$1.csv" using $4:6 with linespoints lw 2 title "libpickle", "" using $4:7 with linespoints lw 2 title "ib\\_write\\_bw"
 PLOT
 }
 
-hash gnuplot 2>/dev/null || exit 0
-picture rdma-by-qps "Bandwidth of 1 MiB transfers (Soft-RoCE, emulated machine)" "queue pairs" 3 '$2 == 1048576'
-picture rdma-by-size "Bandwidth on 2 queue pairs (Soft-RoCE, emulated machine)" "bytes of a transfer" 2 '$3 == 2' 'set logscale x 2'
-cat "$out/ratio.csv"
+if hash gnuplot 2>/dev/null; then
+    picture rdma-by-qps "Bandwidth of 1 MiB transfers (Soft-RoCE, emulated machine)" "queue pairs" 4 '$3 == 1048576' 'set xtics 1'
+    picture rdma-by-size "Bandwidth on 4 queue pairs (Soft-RoCE, emulated machine)" "bytes of a transfer" 3 '$4 == 4' 'set logscale x 2'
+fi
+cut -d, -f1-8 "$out/ratio.csv"
+[ -z "$(missing)" ]

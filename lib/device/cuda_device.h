@@ -100,6 +100,11 @@ pk_result_t pki_cuda_import(struct pki_device *device, const struct pki_export *
 void pki_cuda_unimport(struct pki_device *device, const struct pki_export *in, bool same_process, void *base);
 void pki_cuda_make_way(struct pki_device *device);
 
+/* ---- cuda_dmabuf.c ---- */
+
+pk_result_t pki_cuda_dmabuf(struct pki_device *device, const struct pki_mem *mem, int *fd);
+pk_result_t pki_cuda_settle(struct pki_device *device);
+
 /* ---- cuda_queue.c ---- */
 
 pk_result_t pki_cuda_queue_open(struct pki_device *device, struct pki_queue *queue);

@@ -48,6 +48,8 @@ static const struct symbol symbols[] = {
     { "cuMemHostUnregister", offsetof(struct pki_cuda_driver, host_unregister) },
     { "cuMemHostGetDevicePointer_v2", offsetof(struct pki_cuda_driver, host_get_device_pointer) },
     { "cuMemGetAddressRange_v2", offsetof(struct pki_cuda_driver, mem_get_address_range) },
+    { "cuMemGetHandleForAddressRange", offsetof(struct pki_cuda_driver, mem_get_handle_for_range) },
+    { "cuFlushGPUDirectRDMAWrites", offsetof(struct pki_cuda_driver, flush_rdma_writes) },
     { "cuIpcGetMemHandle", offsetof(struct pki_cuda_driver, ipc_get_mem_handle) },
     { "cuIpcOpenMemHandle_v2", offsetof(struct pki_cuda_driver, ipc_open_mem_handle) },
     { "cuIpcCloseMemHandle", offsetof(struct pki_cuda_driver, ipc_close_mem_handle) },

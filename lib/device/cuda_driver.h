@@ -44,6 +44,8 @@ struct pki_cuda_driver {
     __typeof__(cuMemHostUnregister) *host_unregister;
     __typeof__(cuMemHostGetDevicePointer) *host_get_device_pointer;
     __typeof__(cuMemGetAddressRange) *mem_get_address_range;
+    __typeof__(cuMemGetHandleForAddressRange) *mem_get_handle_for_range;
+    __typeof__(cuFlushGPUDirectRDMAWrites) *flush_rdma_writes;
     __typeof__(cuIpcGetMemHandle) *ipc_get_mem_handle;
     __typeof__(cuIpcOpenMemHandle) *ipc_open_mem_handle;
     __typeof__(cuIpcCloseMemHandle) *ipc_close_mem_handle;

@@ -91,6 +91,18 @@ static void host_unimport(struct pki_device *device, const struct pki_export *in
     (void)base;
 }
 
+static pk_result_t host_dmabuf(struct pki_device *device, const struct pki_mem *mem, int *fd)
+{
+    (void)device, (void)mem, (void)fd;
+    return PK_ERR_UNSUPPORTED;
+}
+
+static pk_result_t host_settle(struct pki_device *device)
+{
+    (void)device;
+    return PK_OK;
+}
+
 static void host_make_way(struct pki_device *device)
 {
     (void)device;
@@ -198,6 +210,8 @@ const struct pki_device_ops pki_device_host = {
     .import = host_import,
     .unimport = host_unimport,
     .make_way = host_make_way,
+    .dmabuf = host_dmabuf,
+    .settle = host_settle,
     .queue_open = host_queue_open,
     .queue_close = host_queue_close,
     .idle = host_idle,

@@ -332,6 +332,7 @@ void pki_engine_abort(struct pki_engine *e)
 #define SPINS_BESIDE_KERNEL 50 /* its threads that carry packets come to a core when somebody leaves it */
 #define YIELDS_SPINNING 40000 /* a core for each rank: the other threads that want one are few */
 #define YIELDS 4000           /* each of them may last as long as the other ranks' turns */
+#define YIELDS_BESIDE_THREADS 200 /* threads of the kernel, which move every byte: a waiting rank has taken one of two cores from them */
 
 bool pki_engine_spins(const struct pki_engine *e)
 {
@@ -341,13 +342,21 @@ bool pki_engine_spins(const struct pki_engine *e)
     return e->spin;
 }
 
+static unsigned yields(const struct pki_engine *e)
+{
+    for (int i = 0; i < e->nifaces; i++)
+        if (e->ifaces[i]->carries && e->ifaces[i]->in_threads)
+            return YIELDS_BESIDE_THREADS;
+    return e->spin ? YIELDS_SPINNING : YIELDS;
+}
+
 void pki_engine_backoff(struct pki_engine *e, unsigned idle)
 {
     if (e->spin && idle < (pki_engine_spins(e) ? SPINS : SPINS_BESIDE_KERNEL)) {
         pki_cpu_pause();
         return;
     }
-    if (idle < (e->spin ? YIELDS_SPINNING : YIELDS)) {
+    if (idle < yields(e)) {
         sched_yield();
         return;
     }

@@ -125,6 +125,11 @@ void pki_stage_close(struct pki_engine *e)
 
 /* ---- pieces ---- */
 
+bool pki_stage_reaches(const struct pki_xfer *xfer, const struct pki_ep *way)
+{
+    return way != NULL && way->can_put && way->iface->transport->reaches_gpu(way->iface, xfer->addr, xfer->bytes);
+}
+
 bool pki_stage_open(struct pki_xfer *xfer)
 {
     struct pki_engine *e = xfer->engine;

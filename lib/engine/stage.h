@@ -44,6 +44,8 @@ static inline struct pki_piece *pki_stage_piece(struct pki_stage *stage, unsigne
 {
     return &stage->pieces[index % (2 * PKI_STAGE_PIECES)];
 }
+/* Do the devices of this way read and write the transfer's GPU memory themselves? */
+bool pki_stage_reaches(const struct pki_xfer *xfer, const struct pki_ep *way);
 /* Let the GPU copy, and a word say when it has. False: no word is free, or the engine has failed. */
 bool pki_stage_copy_start(struct pki_engine *engine, struct pki_stage_pool *pool, struct pki_piece *piece, void *dst, const void *src);
 bool pki_stage_copy_ended(struct pki_engine *engine, struct pki_piece *piece);

@@ -13,10 +13,20 @@ static void broken(struct pki_xfer *xfer, const struct pki_msg *msg)
                                              (unsigned)msg->kind, (unsigned long long)msg->offset, xfer->bytes), true);
 }
 
+/* The sender's devices write to this rank's GPU memory, if the GPU then sees it. */
+static bool may_be_direct(const struct pki_xfer *xfer)
+{
+    struct pki_device *gpu = xfer->engine->gpu;
+
+    return pki_stage_reaches(xfer, xfer->peer->way[PKI_MEM_HOST][PKI_MEM_HOST]) && gpu->ops->settle(gpu) == PK_OK;
+}
+
 void pki_stage_asked(struct pki_xfer *xfer, const struct pki_msg *msg)
 {
     struct pki_stage *stage;
 
+    if (xfer->stage == NULL)
+        xfer->direct = may_be_direct(xfer);
     if (!pki_stage_open(xfer))
         return;
     stage = xfer->stage;
@@ -42,7 +52,7 @@ void pki_stage_landed(struct pki_xfer *xfer, const struct pki_msg *msg, const vo
         if (!piece->placed || piece->filled)
             continue;
         if (msg->kind == PKI_MSG_DATA) {
-            if (msg->offset != piece->offset + piece->moved || msg->payload > piece->len - piece->moved)
+            if (piece->slot < 0 || msg->offset != piece->offset + piece->moved || msg->payload > piece->len - piece->moved)
                 break;
             memcpy(pki_stage_slot_at(&xfer->engine->in, piece->slot) + piece->moved, payload, msg->payload);
             piece->moved += msg->payload;
@@ -62,11 +72,11 @@ static void piece_place(struct pki_xfer *xfer, struct pki_piece *piece)
     struct pki_msg msg = { .kind = PKI_MSG_SLOT, .flags = xfer->flags, .index = xfer->index, .sig = xfer->sig, .op = xfer->op,
                            .bytes = xfer->bytes, .gate_value = (uint32_t)piece->len };
 
-    if (piece->slot < 0)
+    if (piece->slot < 0 && !xfer->direct)
         piece->slot = pki_stage_slot_take(e, &e->in);
-    if (piece->slot < 0)
+    if (xfer->direct ? !pki_gate_is_open(&xfer->start) : piece->slot < 0)
         return;
-    msg.offset = (uint64_t)(uintptr_t)pki_stage_slot_at(&e->in, piece->slot);
+    msg.offset = (uint64_t)(uintptr_t)(xfer->direct ? xfer->addr + piece->offset : pki_stage_slot_at(&e->in, piece->slot));
     piece->placed = pki_lane_send(xfer->peer, &msg, NULL, e) == PK_OK;
 }
 
@@ -89,6 +99,16 @@ static void advance_to(struct pki_xfer *xfer, size_t done)
     pki_xfer_progressed(xfer);
 }
 
+static bool settle(struct pki_xfer *xfer)
+{
+    struct pki_device *gpu = xfer->engine->gpu;
+    pk_result_t result = gpu->ops->settle(gpu);
+
+    if (result != PK_OK)
+        pki_engine_poison(xfer->engine, result, true);
+    return result == PK_OK;
+}
+
 void pki_stage_recv(struct pki_xfer *xfer)
 {
     struct pki_engine *e = xfer->engine;
@@ -102,7 +122,9 @@ void pki_stage_recv(struct pki_xfer *xfer)
         if (!piece->placed && i - stage->tail < PKI_STAGE_PIECES)
             piece_place(xfer, piece);
         in_order = piece->placed; /* the sender takes slots in the order in which it asked */
-        if (piece->filled && !piece->copying && !piece->ended && pki_gate_is_open(&xfer->start))
+        if (piece->filled && xfer->direct)
+            piece->ended = piece->ended || settle(xfer);
+        else if (piece->filled && !piece->copying && !piece->ended && pki_gate_is_open(&xfer->start))
             (void)pki_stage_copy_start(e, &e->in, piece, xfer->addr + piece->offset, pki_stage_slot_at(&e->in, piece->slot));
         piece->ended |= pki_stage_copy_ended(e, piece);
     }

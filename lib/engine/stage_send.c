@@ -17,19 +17,19 @@ static bool piece_begin(struct pki_xfer *xfer)
         return false;
     *piece = (struct pki_piece){ .offset = xfer->issued, .len = left < PKI_STAGE_BYTES ? left : PKI_STAGE_BYTES, .slot = -1,
                                  .src = src, .placed = !xfer->staged, .remote = xfer->remote + xfer->issued };
-    if (xfer->bounce) {
+    if (xfer->bounce && !xfer->direct) {
         piece->slot = pki_stage_slot_take(e, &e->out);
         if (piece->slot < 0)
             return false;
         piece->src = pki_stage_slot_at(&e->out, piece->slot);
     }
-    if (xfer->bounce && xfer->kind == PKI_MEM_DEVICE) {
+    if (piece->slot >= 0 && xfer->kind == PKI_MEM_DEVICE) {
         if (!pki_stage_copy_start(e, &e->out, piece, pki_stage_slot_at(&e->out, piece->slot), src)) {
             pki_stage_slot_give(&e->out, piece->slot);
             return false;
         }
     } else {
-        if (xfer->bounce)
+        if (piece->slot >= 0)
             memcpy(pki_stage_slot_at(&e->out, piece->slot), src, piece->len);
         piece->filled = true;
     }
@@ -136,6 +136,8 @@ void pki_stage_send(struct pki_xfer *xfer)
     size_t before = xfer->done;
     bool go_on = true;
 
+    if (xfer->stage == NULL)
+        xfer->direct = xfer->kind == PKI_MEM_DEVICE && pki_stage_reaches(xfer, xfer->way);
     if (!pki_stage_open(xfer))
         return;
     while (piece_begin(xfer))

@@ -53,6 +53,7 @@ struct pki_xfer {
     bool opened;            /* receive: the buffer is free */
     bool staged;            /* send: the receiver gives slots, a piece at a time */
     bool bounce;            /* send: pieces go through slots of this rank */
+    bool direct;            /* staged: the transport's devices reach this rank's GPU memory, and no slot here is needed */
     bool in_lane;           /* send: as DATA, whatever the way could do */
     bool combines;          /* to a RECV_REDUCE on the host: DATA is combined as it comes */
     bool fetch;             /* and the receiver can get it, too */

@@ -103,6 +103,12 @@ static pk_result_t no_move(struct pki_put *put)
     return PK_ERR_UNSUPPORTED;
 }
 
+static bool no_gpu(struct pki_iface *iface, const void *addr, size_t bytes)
+{
+    (void)iface, (void)addr, (void)bytes;
+    return false;
+}
+
 /* Everything ends before its call returns. */
 static pk_result_t no_progress(struct pki_iface *iface)
 {
@@ -149,6 +155,7 @@ static void fill_traffic(struct pki_transport *t)
     t->pop = t->pop != NULL ? t->pop : no_ep;
     t->mend = t->mend != NULL ? t->mend : no_mend;
     t->noted = t->noted != NULL ? t->noted : no_noted;
+    t->reaches_gpu = t->reaches_gpu != NULL ? t->reaches_gpu : no_gpu;
     t->put = t->put != NULL ? t->put : no_move;
     t->get = t->get != NULL ? t->get : no_move;
     t->progress = t->progress != NULL ? t->progress : no_progress;

@@ -104,6 +104,7 @@ struct pki_iface {
     size_t ahead_credit;    /* bytes of such transfers to one peer, all together, whose grants have not come */
     struct pki_list done;   /* finished struct pki_put, by `node`; the engine pops them after progress */
     _Atomic bool in_kernel; /* what comes from peers the kernel carries: who waits leaves it, and the peer, the core soon */
+    bool in_threads;        /* threads of the kernel move every byte: who waits long sleeps soon, or they have no core */
 };
 
 struct pki_ep {
@@ -209,6 +210,10 @@ struct pki_transport {
      * `carrier`, an endpoint of this pair whose lane works. Called now and then. noted: what the other end's has said. */
     void (*mend)(struct pki_ep *ep, struct pki_ep *carrier);
     void (*noted)(struct pki_ep *ep, const void *bytes, size_t n);
+
+    /* Optional: do its devices read and write this memory of this rank's GPU themselves? Then it may be a put's source, and what a SLOT
+     * names. False: only host memory, for now. */
+    bool (*reaches_gpu)(struct pki_iface *iface, const void *addr, size_t bytes);
 
     /* Start moving. PK_OK: taken (it may be on the done queue already). PK_IN_PROGRESS: no room, nothing was taken. Else: the
      * move cannot be done (memory gone, peer dead). */

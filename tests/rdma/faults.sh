@@ -15,6 +15,23 @@ wire_again() { # what an interface forgets when it goes down
 }
 
 damage "nothing happens" ok 3 1048576 2 :
+# Much of what rank 0 sends goes by a rail where each packet takes 200 ms more; the lane, and what tells of the data, goes by the other.
+slow_rail() { # NAME SECONDS BYTES
+    local turns bytes
+    tc qdisc add dev eth1 root netem delay 200ms limit 100000
+    RANK0=PK_IFNAME=lo,eth0,eth1 RANK1=PK_IFNAME=lo,eth0
+    wrapper=(env PK_QPS=2 EXPECT_DAMAGE=1)
+    damage "$1: nothing is told before it is there" ok "$2" "$3" 2 :
+    turns=$(sed -n 's/^rank 0: \([0-9]*\) turns.*/\1/p' /tmp/log)
+    bytes=$(tc -s qdisc show dev eth1 | sed -n 's/^ Sent \([0-9]*\) bytes.*/\1/p')
+    tc qdisc del dev eth1 root
+    unset RANK0 RANK1
+    wrapper=()
+    [ "$bytes" -gt $((${turns:-0} * $3 / 4)) ] && [ "${turns:-0}" -gt 0 ]
+    outcome "and the slow rail has carried $bytes bytes of ${turns:-0} transfers" $?
+}
+slow_rail "two rails, writes that tell of themselves" 4 2097152
+slow_rail "two rails, a FIN behind the acknowledgements" 8 8388608
 damage "the wire loses all for a second" ok 5 1048576 2 \
     'tc qdisc add dev eth0 root netem loss 100%; sleep 1; tc qdisc del dev eth0 root'
 # rxe fails a queue pair at once when a packet meets the interface down: new ones are made when it is up again. Where none met it, none need be.

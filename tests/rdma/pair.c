@@ -10,131 +10,7 @@
 #include <sys/mman.h>
 #include <time.h>
 
-#include "transport/rdma/rdma.h"
-#include "util/clock.h"
-
-extern const struct pki_transport pki_transport_rdma;
-
-#define T (&pki_transport_rdma)
-#define WAIT_NS (20 * PKI_NS_PER_S)
-
-struct side {
-    struct pki_iface *iface;
-    struct pki_ep *ep;
-    struct pki_blob blob;
-};
-
-static struct side sides[2];
-static unsigned failures;
-
-static void check(bool good, const char *what)
-{
-    failures += !good;
-    printf("%s %s\n", good ? "PASS" : "FAIL", what);
-    fflush(stdout);
-}
-
-static void must(pk_result_t result, const char *what)
-{
-    if (result == PK_OK)
-        return;
-    printf("FAIL %s: %d %s\n", what, (int)result, pki_error_get()->text);
-    exit(1);
-}
-
-static struct pki_rdma_ep *rdma_ep(int side)
-{
-    return pki_container_of(sides[side].ep, struct pki_rdma_ep, base);
-}
-
-static void open_pair(uint32_t piece_shift)
-{
-    struct pki_iface_config config = { .size = 2 };
-
-    for (int s = 0; s < 2; s++) {
-        config.rank = s;
-        sides[s].iface = calloc(1, T->iface_bytes);
-        sides[s].ep = calloc(1, T->ep_bytes);
-        sides[s].iface->transport = T;
-        pki_list_init(&sides[s].iface->done);
-        must(T->open(&config, sides[s].iface), "open");
-        pki_rdma_iface_of(sides[s].iface)->piece_shift = piece_shift;
-        sides[s].ep->iface = sides[s].iface;
-        sides[s].ep->rank = s;
-        sides[s].ep->peer = 1 - s;
-        sides[s].ep->has_notes = true;
-        must(T->ep_init(sides[s].ep, &sides[s].blob), "ep_init");
-    }
-    must(T->ep_connect(sides[0].ep, &sides[1].blob), "ep_connect");
-    must(T->ep_connect(sides[1].ep, &sides[0].blob), "ep_connect");
-}
-
-static void close_pair(void)
-{
-    for (int s = 0; s < 2; s++) {
-        T->ep_close(sides[s].ep);
-        free(sides[s].ep);
-    }
-    for (int s = 0; s < 2; s++) {
-        T->close(sides[s].iface);
-        free(sides[s].iface);
-    }
-}
-
-/* What carries notes between the two: straight from one to the other. */
-static bool notes_lost;
-
-static pk_result_t deliver(struct pki_ep *carrier, const struct pki_msg *msg, const void *payload)
-{
-    if (msg->kind == PKI_MSG_NOTE && !notes_lost)
-        T->noted(sides[carrier->peer].ep, payload, msg->payload);
-    return PK_OK;
-}
-
-static const struct pki_transport wire = { .name = "wire", .msg = deliver };
-static struct pki_iface wire_iface = { .transport = &wire };
-
-static void progress(void)
-{
-    for (int s = 0; s < 2; s++) {
-        struct pki_ep carrier = { .iface = &wire_iface, .rank = s, .peer = 1 - s };
-
-        (void)T->progress(sides[s].iface);
-        T->mend(sides[s].ep, &carrier);
-    }
-}
-
-static uint8_t byte_at(size_t i, unsigned seed)
-{
-    return (uint8_t)((i * 2654435761u + seed) >> 7);
-}
-
-static void fill(uint8_t *at, size_t bytes, unsigned seed)
-{
-    for (size_t i = 0; i < bytes; i++)
-        at[i] = byte_at(i, seed);
-}
-
-static bool holds(const uint8_t *at, size_t bytes, unsigned seed)
-{
-    for (size_t i = 0; i < bytes; i++)
-        if (at[i] != byte_at(i, seed))
-            return false;
-    return true;
-}
-
-/* Take one message at `side`; false when time runs out. */
-static bool next_message(int side, struct pki_msg *msg, const void **payload)
-{
-    uint64_t until = pki_now_ns() + WAIT_NS;
-
-    while (!T->peek(sides[side].ep, msg, payload)) {
-        progress();
-        if (sides[side].ep->dead || pki_now_ns() > until)
-            return false;
-    }
-    return true;
-}
+#include "pair.h"
 
 /* ---- Messages ---- */
 
@@ -182,112 +58,45 @@ static void long_messages(void)
 
 /* ---- Puts ---- */
 
-struct transfer {
-    uint8_t *source;
-    struct pki_msg grant;
-    size_t bytes, piece, issued, done;
-    struct pki_put puts[64];
-    unsigned n, ended;
-};
-
-/* False: a put was refused. */
-static bool put_next(struct transfer *t)
+/* Several transfers into the same memory at a time: more than can bear numbers, so that some tell of themselves and others do not. What is
+ * granted to one is not taken for another. */
+static void puts_to_one_place(void)
 {
-    struct pki_put *put = &t->puts[t->n];
-    pk_result_t result;
-
-    if (t->issued == t->bytes)
-        return true;
-    *put = (struct pki_put){ .ep = sides[0].ep,
-                             .src = t->source + t->issued,
-                             .remote = t->grant.offset + t->issued,
-                             .bytes = t->bytes - t->issued < t->piece ? t->bytes - t->issued : t->piece,
-                             .about = { .kind = PKI_MSG_FIN, .op = t->grant.op, .bytes = t->bytes } };
-    pki_list_init(&put->node);
-    result = T->put(put);
-    if (result == PK_OK) {
-        t->n++;
-        t->issued += put->bytes;
-    }
-    return result == PK_OK || result == PK_IN_PROGRESS;
-}
-
-/* They end in order. */
-static bool take_ended(struct transfer *t)
-{
-    struct pki_list *node;
-    bool right = true;
-
-    while ((node = pki_list_pop(&sides[0].iface->done)) != NULL) {
-        struct pki_put *put = pki_container_of(node, struct pki_put, node);
-
-        right = right && put == &t->puts[t->ended++] && put->result == PK_OK;
-        t->done += put->bytes;
-    }
-    return right;
-}
-
-static bool is_granted(const struct transfer *t)
-{
-    struct pki_msg msg;
-    const void *payload;
-    bool right;
-
-    while (T->msg(sides[1].ep, &t->grant, NULL) == PK_IN_PROGRESS)
-        progress();
-    right = next_message(0, &msg, &payload) && memcmp(&msg, &t->grant, sizeof msg) == 0;
-    if (right)
-        T->pop(sides[0].ep);
-    return right;
-}
-
-/* The receiver is told of each put, or of all. */
-static bool is_told(const struct transfer *t)
-{
-    struct pki_msg msg = { .offset = 0 };
-    const void *payload;
-    bool right = true;
-
-    for (size_t told = 0; right && told < t->bytes; told = msg.offset) {
-        right = next_message(1, &msg, &payload) && msg.kind == PKI_MSG_FIN && msg.op == t->grant.op && msg.bytes == t->bytes &&
-                msg.offset > told && msg.offset <= t->bytes;
-        if (right)
-            T->pop(sides[1].ep);
-    }
-    return right;
-}
-
-/* What the engine does for one transfer: grant, put in pieces. `disturb` is called when half of the pieces are on their way. */
-static bool transfer(size_t bytes, size_t offset, size_t piece, unsigned op, void (*disturb)(void))
-{
-    uint8_t *source = malloc(bytes + offset + 64), *target = calloc(1, bytes + offset + 128);
-    struct transfer t = { .source = source + offset, .bytes = bytes, .piece = piece };
+    enum { TRANSFERS = 3 * PKI_RDMA_NUMBERS, BYTES = 70000 };
+    static struct transfer t[TRANSFERS];
+    uint8_t *source = malloc(BYTES), *target = calloc(1, BYTES);
     uint64_t until = pki_now_ns() + WAIT_NS;
-    bool right;
+    unsigned ended = 0, told = 0;
+    bool right = true;
 
-    t.grant = (struct pki_msg){ .kind = PKI_MSG_GRANT, .op = op, .bytes = bytes, .offset = (uintptr_t)target + 64 + offset };
-    fill(t.source, bytes, op);
-    right = is_granted(&t);
-    while (right && t.done < bytes && pki_now_ns() < until) {
-        right = put_next(&t);
-        if (disturb != NULL && t.issued >= bytes / 2) {
-            disturb();
-            disturb = NULL;
-        }
-        progress();
-        right = take_ended(&t) && right;
+    fill(source, BYTES, 1);
+    for (unsigned i = 0; i < TRANSFERS && right; i++) {
+        t[i] = (struct transfer){ .source = source, .bytes = BYTES, .piece = BYTES };
+        t[i].grant = (struct pki_msg){ .kind = PKI_MSG_GRANT, .op = 900 + i, .bytes = BYTES, .offset = (uintptr_t)target };
+        right = is_granted(&t[i]);
     }
-    right = right && t.done == bytes && is_told(&t) && holds(target + 64 + offset, bytes, op);
-    if (!right)
-        printf("     transfer %u: %zu of %zu bytes put, %zu ended; states %d and %d; %u and %u messages and %u grants have come, "
-               "%u arrived\n",
-               op, t.issued, bytes, t.done, (int)rdma_ep(0)->mend.state, (int)rdma_ep(1)->mend.state, rdma_ep(0)->lane.arrived,
-               rdma_ep(1)->lane.arrived, rdma_ep(1)->filled_end, rdma_ep(0)->lane.sent);
-    for (size_t i = 0; i < 64; i++)
-        right = right && target[offset + i] == 0 && target[offset + 64 + bytes + i] == 0;
+    for (unsigned i = 0; i < TRANSFERS && right; i++)
+        while (t[i].issued < BYTES && right && pki_now_ns() < until) {
+            right = put_next(&t[i]);
+            progress();
+        }
+    while (right && (ended < TRANSFERS || told < TRANSFERS) && pki_now_ns() < until && !sides[1].ep->dead) {
+        struct pki_msg msg;
+        const void *payload;
+
+        progress();
+        ended += pki_list_pop(&sides[0].iface->done) != NULL;
+        if (!T->peek(sides[1].ep, &msg, &payload))
+            continue;
+        right = msg.kind == PKI_MSG_FIN && msg.op >= 900 && msg.op < 900 + TRANSFERS && t[msg.op - 900].done == 0 && msg.offset == BYTES;
+        t[msg.op - 900].done = BYTES;
+        told++;
+        T->pop(sides[1].ep);
+    }
+    check(right && ended == TRANSFERS && told == TRANSFERS && holds(target, BYTES, 1), "48 transfers at a time into the same memory");
+    check(rdma_ep(1)->grants.n == 0 && rdma_ep(1)->numbers_out == 0 && rdma_ep(0)->targets.n == 0, "and no grant is left over");
     free(source);
     free(target);
-    return right;
 }
 
 static void puts_of_all_sizes(void)
@@ -542,6 +351,7 @@ int main(void)
     messages();
     long_messages();
     puts_of_all_sizes();
+    puts_to_one_place();
     remapped_memory();
     few_completions();
     figures();

@@ -4,6 +4,7 @@
  *   SHIM_NO_INLINE=1      no queue pair carries bytes in its requests
  *   SHIM_MAX_MR_BYTES=N   one registration covers at most so many
  *   SHIM_MAX_MRS=N        so many registrations at a time; more fail with ENOMEM
+ *   SHIM_DMABUF=1         what is registered as a dma-buf is a memfd: its pages are. Without it no device takes a dma-buf. Says how many were
  *   SHIM_KILL_QP=MS:K,... MS milliseconds after queue pair number K (from 0, in the order in which they are made) was made, it is put
  *                         into error
  */
@@ -15,6 +16,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 static void *(*real_dlsym)(void *handle, const char *name);
@@ -23,7 +25,8 @@ static int (*real_modify_qp)(struct ibv_qp *qp, struct ibv_qp_attr *attr, int ma
 static int (*real_query_device)(struct ibv_context *context, struct ibv_device_attr *attr);
 static struct ibv_mr *(*real_reg_mr_iova2)(struct ibv_pd *pd, void *addr, size_t bytes, uint64_t iova, unsigned int access);
 static int (*real_dereg_mr)(struct ibv_mr *mr);
-static atomic_int mrs, qps;
+static struct ibv_mr *(*real_reg_dmabuf_mr)(struct ibv_pd *pd, uint64_t offset, size_t length, uint64_t iova, int fd, int access);
+static atomic_int mrs, qps, dmabufs;
 
 struct kill {
     struct ibv_qp *qp;
@@ -108,6 +111,31 @@ static struct ibv_mr *reg_mr_iova2(struct ibv_pd *pd, void *addr, size_t bytes, 
     return mr;
 }
 
+static struct ibv_mr *reg_dmabuf_mr(struct ibv_pd *pd, uint64_t offset, size_t length, uint64_t iova, int fd, int access)
+{
+    struct ibv_mr *mr;
+    void *map;
+
+    if (number_of("SHIM_DMABUF") == 0) {
+        errno = EOPNOTSUPP;
+        return NULL;
+    }
+    map = mmap(NULL, length, PROT_READ | PROT_WRITE, MAP_SHARED, fd, (off_t)offset);
+    if (map == MAP_FAILED)
+        return NULL;
+    mr = reg_mr_iova2(pd, map, length, iova, (unsigned)access);
+    munmap(map, length); /* the registration holds the pages */
+    if (mr != NULL)
+        atomic_fetch_add(&dmabufs, 1);
+    return mr;
+}
+
+static __attribute__((destructor)) void say_dmabufs(void)
+{
+    if (atomic_load(&dmabufs) > 0)
+        printf("shim: %d dma-bufs were registered\n", atomic_load(&dmabufs));
+}
+
 static int dereg_mr(struct ibv_mr *mr)
 {
     atomic_fetch_sub(&mrs, 1);
@@ -125,6 +153,7 @@ static const struct {
     { "ibv_modify_qp", &real_modify_qp, NULL },
     { "ibv_query_device", &real_query_device, (function)query_device },
     { "ibv_reg_mr_iova2", &real_reg_mr_iova2, (function)reg_mr_iova2 },
+    { "ibv_reg_dmabuf_mr", &real_reg_dmabuf_mr, (function)reg_dmabuf_mr },
     { "ibv_dereg_mr", &real_dereg_mr, (function)dereg_mr },
 };
 

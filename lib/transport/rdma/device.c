@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <unistd.h>
 
 #include "topology/topology.h"
 #include "transport/rdma/rdma.h"
@@ -196,6 +197,18 @@ static pk_result_t furnish(struct pki_rdma_iface *iface, struct pki_rdma_rail *r
     return PK_OK;
 }
 
+/* Such as Soft-RoCE: it hangs on no bus. */
+static bool is_software(const char *device)
+{
+    char path[600], target[600];
+    ssize_t n;
+
+    (void)snprintf(path, sizeof path, CLASS "/%.128s", device);
+    n = readlink(path, target, sizeof target - 1);
+    target[n > 0 ? n : 0] = '\0';
+    return strstr(target, "/devices/virtual/") != NULL;
+}
+
 /* The first usable port of a device; PK_ERR_UNSUPPORTED when there is none. */
 static pk_result_t rail_open(struct ibv_device *device, struct pki_rdma_rail *rail)
 {
@@ -211,6 +224,7 @@ static pk_result_t rail_open(struct ibv_device *device, struct pki_rdma_rail *ra
         rail_close(rail);
         return PK_ERR_UNSUPPORTED;
     }
+    rail->software = is_software(rail->name);
     rail->immediate = device->transport_type == IBV_TRANSPORT_IB; /* iWARP cannot */
     for (rail->port = 1; rail->port <= attr.phys_port_cnt; rail->port++) {
         pk_result_t result = read_port(rail, &port);
@@ -271,6 +285,9 @@ static pk_result_t open_some(struct pki_rdma_iface *iface, struct ibv_device **d
         if (result == PK_OK) {
             iface->nrails++;
             result = furnish(iface, rail);
+            iface->base.in_threads |= rail->software;
+            if (rail->software)
+                atomic_store_explicit(&iface->base.in_kernel, true, memory_order_relaxed);
         }
         if (result != PK_OK)
             return result;

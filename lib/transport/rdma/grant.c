@@ -22,14 +22,18 @@ static uint64_t length(const struct pki_msg *msg)
     return msg->kind == PKI_MSG_SLOT ? msg->gate_value : msg->bytes;
 }
 
+static bool is_of(const struct pki_rdma_grant *grant, const struct pki_msg *msg)
+{
+    return grant->op == msg->op && grant->index == msg->index && ((grant->flags ^ msg->flags) & KEY_FLAGS) == 0;
+}
+
 /* Pieces of one transfer go through the same place many times. */
 static struct pki_rdma_grant *known(struct pki_rdma_grants *grants, const struct pki_msg *msg)
 {
     for (size_t i = 0; i < grants->n; i++) {
         struct pki_rdma_grant *grant = &grants->at[i];
 
-        if (grant->op == msg->op && grant->index == msg->index && ((grant->flags ^ msg->flags) & KEY_FLAGS) == 0 &&
-            grant->begin == msg->offset && grant->bytes == length(msg))
+        if (is_of(grant, msg) && grant->begin == msg->offset && grant->bytes == length(msg))
             return grant;
     }
     return NULL;
@@ -163,7 +167,7 @@ void pki_rdma_grant_end(struct pki_rdma_ep *ep, const struct pki_msg *fin, bool 
     for (size_t i = grants->n; i-- > 0;) {
         const struct pki_rdma_grant *grant = &grants->at[i];
 
-        if (grant->op == fin->op && grant->index == fin->index && ((grant->flags ^ fin->flags) & KEY_FLAGS) == 0)
+        if (is_of(grant, fin))
             forget(ep, grants, i);
     }
 }
@@ -220,12 +224,12 @@ struct pki_msg pki_rdma_filled(const struct pki_rdma_ep *ep)
                              .offset = grant->bytes };
 }
 
-const struct pki_rdma_grant *pki_rdma_target(const struct pki_rdma_ep *ep, uint64_t begin, uint64_t bytes)
+const struct pki_rdma_grant *pki_rdma_target(const struct pki_rdma_ep *ep, const struct pki_msg *about, uint64_t begin, uint64_t bytes)
 {
     for (size_t i = 0; i < ep->targets.n; i++) {
         const struct pki_rdma_grant *target = &ep->targets.at[i];
 
-        if (begin >= target->begin && begin - target->begin <= target->bytes && bytes <= target->bytes - (begin - target->begin))
+        if (is_of(target, about) && begin >= target->begin && begin - target->begin <= target->bytes && bytes <= target->bytes - (begin - target->begin))
             return target;
     }
     return NULL;

@@ -219,7 +219,7 @@ pk_result_t pki_rdma_put(struct pki_put *put)
         return PK_ERR_PEER;
     if (ep->move_end - ep->move_head == PKI_RDMA_MOVES)
         return PK_IN_PROGRESS;
-    target = pki_rdma_target(ep, put->remote, put->bytes);
+    target = pki_rdma_target(ep, &put->about, put->remote, put->bytes);
     if (target == NULL || put->bytes == 0 || put->done_remote.word != NULL)
         return pki_fail(PK_ERR_INTERNAL, &where, "rdma: a put of %zu bytes to where nothing was granted", put->bytes);
     *move = (struct pki_rdma_move){ .put = put, .chunk = chunk_size(ep, put->bytes), .keys = target->keys };

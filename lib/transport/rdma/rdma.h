@@ -68,6 +68,7 @@ struct pki_rdma_rail {
     uint8_t port;
     bool ethernet;
     bool immediate; /* the device can write with immediate data */
+    bool software;  /* the kernel's threads are the device */
     int gid_index;
     union ibv_gid gid;
     uint16_t lid;
@@ -88,6 +89,7 @@ struct pki_rdma_mr {
     struct pki_list node; /* iface->cached or iface->used */
     unsigned users;
     struct pki_rdma_watch watch;
+    struct pki_mem gpu; /* the allocation; of kind HOST: it is host memory */
     uint32_t npieces;
     struct ibv_mr *mrs[]; /* [piece * nrails + rail] */
 };
@@ -257,6 +259,8 @@ struct pki_rdma_iface {
     uint32_t nslots, slots_room;
     struct pki_list used, cached; /* struct pki_rdma_mr; cached: the one used longest ago first */
     unsigned ncached;
+    unsigned gpu_failures; /* registrations of GPU memory that failed, since one was possible */
+    bool gpu_told;         /* the log says that it was possible */
     uint64_t work_requests, doorbells, completions, registrations;
 };
 
@@ -309,10 +313,11 @@ static inline uint64_t pki_rdma_pieces(uint64_t begin, uint64_t bytes, uint32_t 
     return pki_rdma_piece(begin, begin + (bytes > 0 ? bytes - 1 : 0), shift) + 1;
 }
 
-/* mr.c */
+/* mr.c: host memory, and GPU memory that the devices reach. */
 pk_result_t pki_rdma_mr_get(struct pki_rdma_iface *iface, const void *addr, size_t bytes, struct pki_rdma_mr **mr);
 void pki_rdma_mr_put(struct pki_rdma_iface *iface, struct pki_rdma_mr *mr);
 void pki_rdma_mr_close_all(struct pki_rdma_iface *iface);
+bool pki_rdma_reaches_gpu(struct pki_iface *iface, const void *addr, size_t bytes);
 
 /* qp.c. Open: on the rails that are usable. */
 pk_result_t pki_rdma_qps_open(struct pki_rdma_ep *ep);
@@ -363,7 +368,8 @@ pk_result_t pki_rdma_grant_out(struct pki_rdma_ep *ep, const struct pki_msg *msg
 pk_result_t pki_rdma_grant_in(struct pki_rdma_ep *ep, const struct pki_msg *msg, const uint32_t *rkeys);
 /* The FIN of the whole transfer has come, or gone: its grant, or target, is of no further use. */
 void pki_rdma_grant_end(struct pki_rdma_ep *ep, const struct pki_msg *fin, bool ours);
-const struct pki_rdma_grant *pki_rdma_target(const struct pki_rdma_ep *ep, uint64_t begin, uint64_t bytes);
+/* Of this transfer: several may have been granted the same memory. */
+const struct pki_rdma_grant *pki_rdma_target(const struct pki_rdma_ep *ep, const struct pki_msg *about, uint64_t begin, uint64_t bytes);
 /* A target is of no further use: its keys have been noted elsewhere. */
 void pki_rdma_target_used(struct pki_rdma_ep *ep, const struct pki_rdma_grant *target);
 /* A write with this number has come. False: nothing with this number was granted. */

@@ -23,6 +23,7 @@ struct pki_verbs {
     /* Leaves away optional access flags (relaxed ordering) that the kernel does not know. */
     __typeof__(ibv_reg_mr_iova2) *reg_mr_iova2;
     __typeof__(ibv_dereg_mr) *dereg_mr;
+    __typeof__(ibv_reg_dmabuf_mr) *reg_dmabuf_mr; /* NULL before rdma-core 34 */
     __typeof__(ibv_create_comp_channel) *create_comp_channel;
     __typeof__(ibv_destroy_comp_channel) *destroy_comp_channel;
     __typeof__(ibv_get_cq_event) *get_cq_event;

@@ -108,6 +108,7 @@ void fc_max(enum fc_stat stat, unsigned long value);
 /* A stream touched memory it may not touch: says so, and poisons the process as the driver does. */
 void fc_fault(const char *what, uintptr_t address, size_t bytes);
 void fc_device_uuid(int physical, CUuuid *uuid);
+bool fc_has_dmabuf(void); /* fc_dmabuf.c */
 bool fc_ctx_valid(const struct fc_ctx *ctx);
 
 /* --- memory (fc_range.c, fc_mem.c, fc_ipc.c, fc_vmm.c) --- */

@@ -144,8 +144,6 @@ static const struct {
     { CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED, 1 },
     { CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED, 0 },
     { CU_DEVICE_ATTRIBUTE_MAX_BLOCKS_PER_MULTIPROCESSOR, 32 },
-    { CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED, 0 },
-    { CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED, 0 },
     { CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED, 0 },
     { CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED, 0 },
     { CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED, 0 },
@@ -155,6 +153,11 @@ static CUresult attribute_value(int *value, CUdevice_attribute attribute, CUdevi
 {
     if (attribute == CU_DEVICE_ATTRIBUTE_PCI_BUS_ID) {
         *value = 0x19 + 0x10 * fc.physical[dev];
+        return CUDA_SUCCESS;
+    }
+    if (attribute == CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED || attribute == CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED ||
+        attribute == CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_FLUSH_WRITES_OPTIONS) { /* by the host, for writes are not ordered */
+        *value = fc_has_dmabuf();
         return CUDA_SUCCESS;
     }
     for (size_t i = 0; i < sizeof attributes / sizeof attributes[0]; i++)

@@ -1,0 +1,33 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# GPU memory over RDMA, in the machine with RDMA devices, on a software CUDA driver: as dma-bufs, which here are memfds (rdma-shim), and where
+# no device takes those through pinned memory of the host. What a real GPU and a real NIC do together is not shown by this.
+# usage, inside vm.sh: gpus.sh FOLDER-OF-TEST-PROGRAMS FOLDER-OF-LIBCUDA
+set -u
+bin=$1
+here=$(dirname "$0")
+. "$here/check.sh"
+[ -e "$2/libcuda.so.1" ] || { echo "no software CUDA driver in this build"; exit 77; }
+export LD_LIBRARY_PATH=$2${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} LD_PRELOAD=$bin/rdma-shim.so
+
+gpus() { # NAME CASES VARIABLE=VALUE...
+    local name=$1 cases=$2
+    shift 2
+    check "GPU memory: $name" 150 env "$@" "$here/ranks.sh" 2 2 "$bin/pickle-conform" --env --memory cuda --max-bytes 1048576 --watchdog 100 \
+        --cases "$cases" --no-errors
+}
+
+registered() { # NAME COUNT: registrations of dma-bufs, by both ranks
+    grep -c '^shim: [0-9]* dma-bufs' /tmp/log | grep -qx "$2"
+    outcome "$1" $?
+}
+
+gpus "as dma-bufs, two rails" 24 FAKECUDA_DMABUF=1 SHIM_DMABUF=1
+registered "and both ranks registered some" 2
+gpus "as dma-bufs in pieces of 64 KiB, one queue pair" 12 FAKECUDA_DMABUF=1 SHIM_DMABUF=1 SHIM_MAX_MR_BYTES=65536 PK_QPS=1
+registered "and both ranks registered some" 2
+gpus "no device takes a dma-buf" 12 FAKECUDA_DMABUF=1
+registered "and none was registered: it went through pinned memory" 0
+gpus "the driver has no dma-bufs" 12 FAKECUDA_DMABUF=0
+registered "and none was registered: it went through pinned memory" 0
+the_end

@@ -266,6 +266,12 @@ void pki_side_message(struct pki_engine *e, struct pki_peer *peer, const struct 
     take_failed(e, peer, &frame);
 }
 
+/* The peer may have all of it, and this rank not yet be told so: the transport will say how it ended. */
+static bool is_under_way(const struct pki_xfer *xfer)
+{
+    return xfer->is_send && xfer->state == PKI_XFER_MOVE && xfer->issued == xfer->bytes && xfer->puts_head != xfer->puts_tail;
+}
+
 /* It left in good order, and what it had sent has been read: whoever still waits for it waits for ever. */
 void pki_side_check_left(struct pki_engine *e, struct pki_peer *peer)
 {
@@ -276,7 +282,7 @@ void pki_side_check_left(struct pki_engine *e, struct pki_peer *peer)
         peer->gone_before = true;
         return;
     }
-    if (pki_lane_poll(e, peer) || pki_list_empty(list))
+    if (pki_lane_poll(e, peer) || pki_list_empty(list) || is_under_way(pki_container_of(list->next, struct pki_xfer, match)))
         return;
     where = pki_engine_where(e, peer->rank, pki_container_of(list->next, struct pki_xfer, match)->task);
     (void)pki_fail(PK_ERR_PEER, &where, "has destroyed its communicator");

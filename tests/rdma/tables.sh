@@ -12,16 +12,14 @@ perf=$1 library=$2 out=$3 turns=${4:-5} limit=${LIMIT:-85}
 mkdir -p "$out"
 touch "$out/ratio.csv"
 
-cells=()
-for bytes in 8 65536 1048576 16777216; do
-    for qps in 2 4 1 3; do
-        [ "$bytes" -eq 8 ] && [ "$qps" -ne 2 ] || cells+=("write:$qps:$bytes")
-    done
-done
-for bytes in 4096 16384 262144 4194304; do
+cells=(write:2:8 ucx:2:8 ucx:1:1048576)
+for bytes in 65536 1048576 4096 16384 262144 4194304 16777216; do
     cells+=("write:4:$bytes")
 done
-cells+=(ucx:2:8 ucx:1:65536 ucx:1:1048576 ucx:1:16777216 send:2:8 write:4:33554432)
+for bytes in 65536 1048576 16777216; do
+    cells+=("write:2:$bytes" "write:1:$bytes" "write:3:$bytes")
+done
+cells+=(ucx:1:65536 ucx:1:16777216 send:2:8 write:4:33554432)
 
 missing() { # those that are not in the table, in order
     local cell peer qps bytes

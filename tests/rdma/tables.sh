@@ -49,15 +49,16 @@ set xlabel "$3"
 set ylabel "MiB/s"
 set yrange [0:*]
 set grid
-set key bottom right
+set key bottom right noenhanced
 ${6:-}
-plot "$out/$1.csv" using $4:6 with linespoints lw 2 title "libpickle", "" using $4:7 with linespoints lw 2 title "ib\\_write\\_bw"
+plot "$out/$1.csv" using $4:6 with linespoints lw 2 title "libpickle", "" using $4:7 with linespoints lw 2 title "ib_write_bw"
 PLOT
 }
 
 if hash gnuplot 2>/dev/null; then
     picture rdma-by-qps "Bandwidth of 1 MiB transfers (Soft-RoCE, emulated machine)" "queue pairs" 4 '$3 == 1048576' 'set xtics 1'
-    picture rdma-by-size "Bandwidth on 4 queue pairs (Soft-RoCE, emulated machine)" "bytes of a transfer" 3 '$4 == 4' 'set logscale x 2'
+    picture rdma-by-size "Bandwidth on 4 queue pairs (Soft-RoCE, emulated machine)" "bytes of a transfer" 3 '$4 == 4' "set logscale x 2
+set xtics (\"4 KiB\" 4096, \"16 KiB\" 16384, \"64 KiB\" 65536, \"256 KiB\" 262144, \"1 MiB\" 1048576, \"4 MiB\" 4194304, \"16 MiB\" 16777216)"
 fi
 cut -d, -f1-8 "$out/ratio.csv"
 [ -z "$(missing)" ]

@@ -259,9 +259,8 @@ def share_chart(table, title):
 
 def patterns_on(machine, devices, counts):
     name = "11-patterns" if devices == "host" else "11-patterns-gpu"
-    model = {"host": ("4", "128", "64"), "cuda": ("4", "4096", "4096")}[devices]
-    if machine.size == "tiny":
-        model = ("2", "16", "16")
+    # On GPUs the larger model's gradients alone are 3 GB a rank, which the host fills and looks at.
+    model = machine.pick(("2", "16", "16"), *((("4", "128", "64"),) * 2 if devices == "host" else (("4", "1024", "4096"), ("4", "4096", "4096"))))
     arguments = ["--layers", model[0], "--hidden", model[1], "--tokens", model[2]]
     table = Table(name, "11. Patterns of training, %s memory: %s layers, hidden %s, %s tokens a rank" % ((devices,) + model), PATTERN_COLUMNS,
                   ["share: of the step by which it is longer than one that only computes; hidden: of communicating alone; "

@@ -18,6 +18,8 @@
 #define STARTS 3u
 #define SATURATED 0.5
 #define PULL 0.05
+#define ONE_SHOT_BLOCK 262144
+#define ONE_SHOT_BYTES 524288
 
 struct column {
     int operation, ranks, bytes, us, algorithm;
@@ -130,6 +132,13 @@ void sim_rows_hold_out(struct sim_rows *rows, uint64_t ranks)
     }
 }
 
+/* A kernel that adds up what all ranks sent it: those of GPUs to this size (lib/engine/fused_rules.c). */
+static bool is_one_shot(const struct sim_row *row)
+{
+    return strcmp(row->algorithm, "fused") == 0 && strcmp(row->operation, "allreduce") == 0 && row->bytes <= ONE_SHOT_BLOCK &&
+           row->bytes * (row->ranks - 1) <= ONE_SHOT_BYTES;
+}
+
 /* A row's algorithm where the simulator knows it; else what the engine does by itself without one: direct. */
 static const struct pki_algorithm *algorithm_of(const struct sim_row *row)
 {
@@ -140,7 +149,7 @@ static const struct pki_algorithm *algorithm_of(const struct sim_row *row)
         if (shape == NULL || strcmp(shape->name, row->operation) != 0)
             continue;
         found = pki_algorithm_find((enum pki_coll)coll, row->algorithm);
-        return found != NULL ? found : pki_algorithm_find((enum pki_coll)coll, "direct");
+        return found != NULL ? found : pki_algorithm_find((enum pki_coll)coll, is_one_shot(row) ? "flat" : "direct");
     }
     return NULL;
 }

@@ -24,7 +24,7 @@ struct sim_link {
     double short_us;     /* either, of a transfer of short_bytes at most; 0: as any other */
     double handshake_us; /* grant, before the first chunk of a transfer that is not eager */
     struct sim_rate gbps; /* of one port, each way; of one core where cores move the bytes */
-    struct sim_rate lane_gbps; /* of each end's copy of what goes in the lane */
+    struct sim_rate lane_gbps; /* of each end's copy of what goes in the lane; of a port, where no core copies (kernels of GPUs) */
     double shared_gbps;  /* of everything in a node together; 0: ports do not meet */
 };
 

@@ -113,22 +113,37 @@ double sim_copy_us(const struct sim_ports *ports, const uint32_t rank[2], bool r
     return each + bytes_us(ports, bytes, &link->gbps, larger(ports->touched[rank[0]], ports->touched[rank[1]]));
 }
 
-double sim_travel(struct sim_ports *ports, const uint32_t rank[2], double bytes, double start, double *left)
+/* Of one port. */
+static double wire_us(const struct sim_ports *ports, const uint32_t rank[2], double bytes, double whole)
 {
     bool near = sim_ports_are_near(ports, rank);
-    int from = place_of(ports, rank[0]), to = place_of(ports, rank[1]);
     const struct sim_link *link = near ? &ports->machine->intra : &ports->machine->inter;
-    double *tx = near ? &ports->tx[from] : &ports->nic_tx[nic_of(ports, from)];
-    double *rx = near ? &ports->rx[to] : &ports->nic_rx[nic_of(ports, to)];
-    double us = bytes_us(ports, bytes, &link->gbps, larger(ports->touched[rank[0]], ports->touched[rank[1]])), head, there;
+    bool lane = near && link->lane_gbps.memory > 0 && sim_is_in_lane(ports, whole);
+
+    return bytes_us(ports, bytes, lane ? &link->lane_gbps : &link->gbps, larger(ports->touched[rank[0]], ports->touched[rank[1]]));
+}
+
+double sim_leave(struct sim_ports *ports, const uint32_t rank[2], double bytes, double whole, double now, double *head)
+{
+    bool near = sim_ports_are_near(ports, rank);
+    int from = place_of(ports, rank[0]);
+    const struct sim_link *link = near ? &ports->machine->intra : &ports->machine->inter;
+    double us = wire_us(ports, rank, bytes, whole);
+    double left = serve(near ? &ports->tx[from] : &ports->nic_tx[nic_of(ports, from)], now, link->send_us + us);
 
     *(near ? &ports->intra_bytes : &ports->inter_bytes) += bytes;
-    *left = serve(tx, start, link->send_us + us);
-    head = *left - us + link->latency_us;
-    there = serve(rx, head, us);
+    *head = left - us + link->latency_us;
     if (near && link->shared_gbps > 0)
-        there = larger(there, serve(&ports->shared[node_of(ports, from)], start, bytes / (link->shared_gbps * 1e3)));
-    return there;
+        *head = larger(*head, serve(&ports->shared[node_of(ports, from)], now, bytes / (link->shared_gbps * 1e3)) - us);
+    return left;
+}
+
+double sim_arrive(struct sim_ports *ports, const uint32_t rank[2], double bytes, double whole, double now)
+{
+    int to = place_of(ports, rank[1]);
+    bool near = sim_ports_are_near(ports, rank);
+
+    return serve(near ? &ports->rx[to] : &ports->nic_rx[nic_of(ports, to)], now, wire_us(ports, rank, bytes, whole));
 }
 
 /* Bytes of the caller's buffers that ranks use: only the root's where the others have none. */

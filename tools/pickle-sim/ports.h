@@ -36,7 +36,12 @@ double sim_copy_us(const struct sim_ports *ports, const uint32_t rank[2], bool r
 /* It goes through the lane, which each end copies into or from. */
 bool sim_is_in_lane(const struct sim_ports *ports, double whole);
 bool sim_is_shared(const struct sim_ports *ports, double whole); /* both ends move it */
-/* `bytes` go from rank[0] to rank[1] by ports. Returns when the last is there; *left when the sender is free of it. */
-double sim_travel(struct sim_ports *ports, const uint32_t rank[2], double bytes, double start, double *left);
+/*
+ * `bytes` of a transfer of `whole` go from rank[0] to rank[1] by ports. sim_leave is called when they can go; it returns when the sender is
+ * free of them, *head: when the first of them comes. sim_arrive is called then, and returns when the last is there. Two calls, because a
+ * port serves in the order of coming, which is not the order of going.
+ */
+double sim_leave(struct sim_ports *ports, const uint32_t rank[2], double bytes, double whole, double now, double *head);
+double sim_arrive(struct sim_ports *ports, const uint32_t rank[2], double bytes, double whole, double now);
 
 #endif

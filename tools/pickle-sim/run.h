@@ -9,7 +9,7 @@
 #include "sim.h"
 
 struct sim_state {
-    uint32_t chunks, started, done;
+    uint32_t chunks, started, done, left, come; /* left, come: of a send that goes by ports, chunks that have begun to */
     uint32_t dep;   /* those before it have done what the next chunk needs */
     double arrived; /* receive: when the eager chunk that waits for it came; negative: none */
     double bytes;   /* of the block */
@@ -21,6 +21,8 @@ enum sim_what {
     SIM_DONE,
     SIM_REDUCED, /* of a RECV_REDUCE: the second half */
     SIM_BEGIN,   /* a rank's round: `step` is round * size + rank */
+    SIM_LEAVE,   /* a send by ports: a chunk can go */
+    SIM_HEAD,    /* the first of its bytes come */
     SIM_FIRST,   /* a send through the lane: its first message is there */
     SIM_SENT,    /* a send: the sender's core has done its part of a chunk */
     SIM_HERE,    /* a receive: the receiver's core has done its part */

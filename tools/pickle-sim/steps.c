@@ -117,13 +117,37 @@ static void copy_chunk(struct sim_run *run, uint32_t s, const uint32_t rank[2], 
     compute(run, rank[1], start, 0, s, SIM_PIECE);
 }
 
+/* By ports. */
+static void leave(struct sim_run *run, uint32_t s)
+{
+    struct sim_state *send = &run->states[s];
+    uint32_t rank[2];
+    double left, head;
+
+    ends_of(run, s, rank);
+    left = sim_leave(&run->ports, rank, chunk_of(run, send, send->left++), send->bytes, run->now, &head);
+    sim_push(run, left, s, SIM_DONE);
+    sim_push(run, head > run->now ? head : run->now, s, SIM_HEAD);
+}
+
+static void arrive(struct sim_run *run, uint32_t s)
+{
+    struct sim_state *send = &run->states[s];
+    uint32_t rank[2];
+    double there;
+
+    ends_of(run, s, rank);
+    there = sim_arrive(&run->ports, rank, chunk_of(run, send, send->come++), send->bytes, run->now);
+    compute(run, rank[1], there, (sim_ports_are_near(&run->ports, rank) ? &run->machine->intra : &run->machine->inter)->recv_us,
+            in_round_of(run, s, sim_step_of(run, s)->partner), SIM_HERE);
+}
+
 /* The current chunk of send `s` goes. */
 static void transfer(struct sim_run *run, uint32_t s, double start)
 {
     struct sim_state *send = &run->states[s];
-    uint32_t partner = in_round_of(run, s, sim_step_of(run, s)->partner), rank[2];
     const struct sim_link *link;
-    double left, there;
+    uint32_t rank[2];
     bool near;
 
     ends_of(run, s, rank);
@@ -136,9 +160,10 @@ static void transfer(struct sim_run *run, uint32_t s, double start)
         copy_chunk(run, s, rank, start);
         return;
     }
-    there = sim_travel(&run->ports, rank, chunk_of(run, send, send->started - 1), start, &left);
-    sim_push(run, left, s, SIM_DONE);
-    compute(run, rank[1], there, link->recv_us, partner, SIM_HERE);
+    if (start > run->now)
+        sim_push(run, start, s, SIM_LEAVE);
+    else
+        leave(run, s);
 }
 
 static void work(struct sim_run *run, uint32_t s, const struct sim_work *kind, double bytes, enum sim_what what)
@@ -340,6 +365,12 @@ static void follow(struct sim_run *run, uint32_t step, enum sim_what what, uint3
     case SIM_DONE:
     case SIM_REDUCED:
         chunk_done(run, step, what == SIM_REDUCED);
+        return;
+    case SIM_LEAVE:
+        leave(run, step);
+        return;
+    case SIM_HEAD:
+        arrive(run, step);
         return;
     case SIM_FIRST:
         first_sent(run, step);

@@ -11,10 +11,15 @@ import re
 import subprocess
 import sys
 
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../bench/experiments"))
+sys.dont_write_bytecode = True
+from words import sentences  # noqa: E402  pylint: disable=wrong-import-position
+
 GPU = "bench/results/2026-11-21-h200-collectives.txt"
 HOST = "bench/results/2026-11-21-host-compare-idle.txt"
 OVERLAP = "bench/results/2026-11-21-host-overlap.txt"
-BESIDE = "bench/results/2026-11-21-h200-beside.csv"
+PRODUCTS = "bench/results/2026-11-21-h200-beside.csv"
+EXPERIMENTS = "bench/results/2026-11-21-h200-experiments"
 PAGE = "docs/performance.md"
 
 
@@ -137,17 +142,50 @@ def overlap_table(tree):
     return table(["ms a layer", "attention alone", "communication alone", "one after the other", "overlapped", "attention / overlapped"], lines)
 
 
+def csv_rows(tree, path):
+    with open(os.path.join(tree, path), encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
 def beside_rows(tree):
-    """What pickle-beside measured: rows that have figures."""
-    with open(os.path.join(tree, BESIDE), encoding="utf-8", newline="") as file:
-        return [row for row in csv.DictReader(file) if row["ratio"]]
+    """What pickle-beside measured: rows that have figures, attention by run_all, products of matrices earlier."""
+    rows = []
+    for operation, table_of in (("sendrecv", "05-beside-messages-gpu"), ("allgather", "06-beside-allgather-gpu"), ("allreduce", "06-beside-allreduce-gpu")):
+        rows += [{**row, "operation": operation} for row in csv_rows(tree, "%s/%s.csv" % (EXPERIMENTS, table_of)) if row["bytes"] and int(row["bytes"]) >= 64 << 20]
+    return [row for row in rows + [row for row in csv_rows(tree, PRODUCTS) if row["compute"] == "matmul"] if row["ratio"]]
+
+
+def nvlink_table(tree):
+    rows = csv_rows(tree, EXPERIMENTS + "/03-nvlink-sizes.csv")
+    return table(["bytes", "libpickle: Gb/s", "NCCL: Gb/s", "bare copy: Gb/s", "libpickle / NCCL", "bare copy / NCCL"],
+                 [[size(int(r["bytes"])), digits(r["pickle_gbit"], 1), digits(r["peer_gbit"], 1), digits(r["bare_gbit"], 1), digits(r["ratio"], 2),
+                   "%.2f" % (float(r["bare_gbit"]) / float(r["peer_gbit"]))] for r in rows if r["ratio"]])
+
+
+def digits(text, n):
+    return "%.*f" % (n, float(text)) if text else "-"
+
+
+def numbers(row):
+    words = ("compute", "operation", "library", "covered", "reason")
+    return {key: value if key in words else float(value) if value else None for key, value in row.items()}
+
+
+def beside_words(tree):
+    """A sentence for each kind of computing and operation, of messages of 1 GiB."""
+    found = []
+    for sentence in sentences([{**row, "bytes": int(row["bytes"])} for row in map(numbers, beside_rows(tree))], 1 << 30):
+        found.append("- " + sentence)
+    return found
 
 
 def beside_table(tree):
     return table(["computing, messages", "library", "per clock", "time", "MHz", "W", "GB/s alone", "GB/s beside", "lost, ms/GB", "covered", "all SMs held: ms"],
-                 [["%s, %s %s" % (r["compute"], r["operation"], size(int(r["bytes"]))), r["library"], r["ratio_per_clock"], r["ratio"],
-                   "%s → %s" % (r["mhz_alone"], r["mhz_beside"]), "%s → %s" % (r["watts_alone"], r["watts_beside"]), r["rate_alone_gbps"],
-                   r["rate_beside_gbps"], r["lost_ms_per_gb"], r["covered"], r["held_ms"] or "not done"] for r in beside_rows(tree)])
+                 [["%s, %s %s" % (r["compute"], r["operation"], size(int(r["bytes"]))), r["library"], digits(r["ratio_per_clock"], 3),
+                   digits(r["ratio"], 3), "%s → %s" % (digits(r["mhz_alone"], 0), digits(r["mhz_beside"], 0)),
+                   "%s → %s" % (digits(r["watts_alone"], 0), digits(r["watts_beside"], 0)), digits(r["rate_alone_gbps"], 1),
+                   digits(r["rate_beside_gbps"], 1), digits(r["lost_ms_per_gb"], 3), r["covered"],
+                   digits(r["held_ms"], 1) if r["held_ms"] else "not done"] for r in beside_rows(tree)])
 
 
 def draw_beside(tree):
@@ -168,7 +206,7 @@ def draw_beside(tree):
     subprocess.run(["gnuplot"], input="\n".join(script + ["unset multiplot"]).encode(), check=True)
 
 
-TABLES = {"overlap": overlap_table, "beside": beside_table, "bandwidth": bandwidth_table, "latency": latency_table, "collectives": collectives_table, "host": host_table}
+TABLES = {"overlap": overlap_table, "beside": beside_table, "beside-words": beside_words, "experiment-3": nvlink_table, "bandwidth": bandwidth_table, "latency": latency_table, "collectives": collectives_table, "host": host_table}
 
 
 def filled(tree, text):

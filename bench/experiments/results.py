@@ -114,19 +114,21 @@ class Chart:
         if self.log_y:
             lines.append("set logscale y")
         elif self.y_from_zero or self.bars:
-            lines.append("set yrange [0:*]")
+            lines += ["set yrange [0:*]", "set offsets graph 0, graph 0, graph 0.08, 0"]  # the highest line is not the frame
         if self.bars:
             lines += ["set style data histogram", "set style histogram clustered gap 1", "set style fill solid 0.9 border -1",
                       "set xtics rotate by -35", "set grid noxtics", "set bmargin 9"]
         elif self.bytes_x:
-            lines += ["set logscale x 2", "set xtics rotate by -30 (%s)" % ", ".join(byte_tics())]
+            places = [x for _, points in self.series for x, _ in points]
+            lines += ["set logscale x 2", "set xrange [%g:%g]" % (min(places) / 1.15, max(places) * 1.15),
+                      "set xtics rotate by -30 (%s)" % ", ".join(byte_tics())]
         else:
             places = sorted({x for _, points in self.series for x, _ in points})
             lines.append("set xtics (%s)" % ", ".join("%g" % x for x in places))
             if places[-1] >= 8 * places[0] > 8:
                 lines += ["set logscale x 2", "set xrange [%g:%g]" % (places[0] / 1.1, places[-1] * 1.1)]
             else:
-                lines.append("set offsets 0.2, 0.2, 0, 0")
+                lines.append("set offsets 0.2, 0.2, graph 0.08, 0")
         return lines
 
     def bar_script(self):

@@ -220,8 +220,9 @@ def filled(tree, text):
 
 def gnuplot(tree, name, title, ylabel, curves, more=""):
     """curves: [(title, [(bytes, y)])]"""
+    edges = [x for _, points in curves for x, _ in points]
     script = ["set terminal svg noenhanced size 900,520 font 'sans,13' background rgb 'white'", "set output '%s'" % os.path.join(tree, "docs/performance", name + ".svg"),
-              "set title '%s'" % title, "set xlabel 'bytes'", "set ylabel '%s'" % ylabel, "set logscale x 2", "set grid", "set key outside bottom center horizontal",
+              "set title '%s'" % title, "set xlabel 'bytes'", "set ylabel '%s'" % ylabel, "set logscale x 2", "set xrange [%g:%g]" % (min(edges) / 1.15, max(edges) * 1.15), "set grid", "set key outside bottom center horizontal",
               "set xtics (%s)" % ", ".join("'%s' %d" % (size(4 ** i), 4 ** i) for i in range(21)), more]
     plots = []
     for i, (label, points) in enumerate(curves):

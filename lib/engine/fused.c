@@ -20,9 +20,14 @@
 
 /* ---- memory ---- */
 
+static size_t others(const struct pki_engine *e)
+{
+    return (size_t)e->config.size - 1;
+}
+
 size_t pki_fused_inbox_bytes(const struct pki_engine *e)
 {
-    return e->config.fused ? (size_t)e->config.size * 2 * PKI_FUSED_HALF + 256 : 0; /* and struct pki_fused_state */
+    return e->config.fused ? others(e) * 2 * PKI_FUSED_HALF + 256 : 0; /* and struct pki_fused_state */
 }
 
 static size_t words_bytes(void)
@@ -71,7 +76,9 @@ void pki_fused_close(struct pki_engine *e)
 
 void pki_fused_reach(struct pki_engine *e, int peer, uint64_t inbox)
 {
-    e->fused.remote[peer] = inbox + 2ull * (unsigned)e->config.rank * PKI_FUSED_HALF;
+    unsigned here = (unsigned)(e->config.rank > peer ? e->config.rank - 1 : e->config.rank);
+
+    e->fused.remote[peer] = inbox + 2ull * here * PKI_FUSED_HALF;
 }
 
 bool pki_engine_fused_ready(const struct pki_engine *e)
@@ -244,7 +251,7 @@ static struct pki_fused_args begin_args(const struct pki_engine *e, uint32_t epo
                                    .abort_flag = (uint64_t)(uintptr_t)e->abort_word, .ended_before = f->ctas_launched,
                                    .epoch = epoch, .rank = (uint32_t)e->config.rank, .size = (uint32_t)e->config.size };
 
-    args.state = args.inbox + (uint64_t)e->config.size * 2 * PKI_FUSED_HALF;
+    args.state = args.inbox + others(e) * 2 * PKI_FUSED_HALF;
     memcpy(args.peers, f->remote, sizeof args.peers);
     return args;
 }

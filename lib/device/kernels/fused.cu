@@ -93,6 +93,8 @@ __device__ void clear(const one_shot &s)
     for (uint32_t r = 0; r < s.args.size; r++) {
         uint64_t half = inbox_half(s.args, s.args.epoch, r);
 
+        if (r == s.args.rank)
+            continue;
         clear_range(s, half + PKI_FUSED_CELLS, PKI_FUSED_PARTS - PKI_FUSED_CELLS);
         clear_range(s, half + PKI_FUSED_MARKS, PKI_FUSED_MARKS_BYTES);
     }

@@ -15,9 +15,15 @@ constexpr uint32_t header_pairs = 3;
 /* How a wait ends. */
 constexpr uint32_t go_on = 0, leave = 1, let_others = 2;
 
+/* Counted from 0. */
+__device__ __forceinline__ uint32_t nth_other(const pki_fused_args &args, uint32_t rank)
+{
+    return rank > args.rank ? rank - 1 : rank;
+}
+
 __device__ __forceinline__ uint64_t inbox_half(const pki_fused_args &args, uint32_t epoch, uint32_t source)
 {
-    return args.inbox + (2ull * source + (epoch & 1)) * PKI_FUSED_HALF;
+    return args.inbox + (2ull * nth_other(args, source) + (epoch & 1)) * PKI_FUSED_HALF;
 }
 
 __device__ __forceinline__ uint64_t peer_half(const pki_fused_args &args, uint32_t epoch, uint32_t target)
@@ -79,7 +85,7 @@ __device__ __forceinline__ void say_begun(const pki_fused_args &args)
 __device__ __noinline__ uint32_t wait_for_all_to_come(const pki_fused_args &args)
 {
     uint32_t rank = threadIdx.x % 32;
-    uint64_t begun = args.inbox + 2ull * rank * PKI_FUSED_HALF + PKI_FUSED_BEGUN;
+    uint64_t begun = args.inbox + 2ull * nth_other(args, rank) * PKI_FUSED_HALF + PKI_FUSED_BEGUN;
 
     return wait_until(
         args,

@@ -169,7 +169,7 @@ struct pki_reduce_args {
 #define PKI_FUSED_RELAY_PARTS PKI_FUSED_CELLS
 #define PKI_FUSED_RELAY_RESULTS (PKI_FUSED_RELAY_PARTS + 16 * PKI_FUSED_RELAY_PAIRS)
 #define PKI_FUSED_PARTS (PKI_FUSED_RELAY_RESULTS + 16 * PKI_FUSED_RELAY_PAIRS)
-#define PKI_FUSED_PIECE (2u << 20)
+#define PKI_FUSED_PIECE (1u << 20)
 #define PKI_FUSED_RESULTS (PKI_FUSED_PARTS + PKI_FUSED_PIECE)
 #define PKI_FUSED_PUSH_BYTES (2 * PKI_FUSED_PIECE)
 #define PKI_FUSED_CHUNK (16u << 10)
@@ -199,7 +199,7 @@ struct pki_fused_args {
     uint64_t in, out;
     uint64_t in_stride, out_stride;  /* bytes from one rank's block to the next */
     uint64_t bytes;                  /* of a block */
-    uint64_t inbox;                  /* of this rank: half h of rank p at inbox + (2 p + h) * PKI_FUSED_HALF */
+    uint64_t inbox;                  /* of this rank: half h of the p-th other rank at inbox + (2 p + h) * PKI_FUSED_HALF */
     uint64_t peers[PKI_FUSED_RANKS]; /* where this rank's half 0 is in rank p's inbox, mapped here */
     uint64_t words;                  /* struct pki_fused_words */
     uint64_t abort_flag;             /* address of a 32-bit word */

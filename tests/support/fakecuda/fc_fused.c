@@ -9,8 +9,10 @@
 
 static bool reach_halves(struct fc_fused *f, uint32_t rank)
 {
+    uint32_t other = rank > f->args->rank ? rank - 1 : rank;
+
     for (int h = 0; h < 2; h++) {
-        f->mine[rank][h] = fc_ptr(f->l, f->args->inbox + (2ull * rank + (unsigned)h) * PKI_FUSED_HALF, PKI_FUSED_HALF);
+        f->mine[rank][h] = fc_ptr(f->l, f->args->inbox + (2ull * other + (unsigned)h) * PKI_FUSED_HALF, PKI_FUSED_HALF);
         f->theirs[rank][h] = fc_ptr(f->l, f->args->peers[rank] + (uint64_t)h * PKI_FUSED_HALF, PKI_FUSED_HALF);
         if (f->mine[rank][h] == NULL || f->theirs[rank][h] == NULL)
             return false;

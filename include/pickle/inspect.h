@@ -96,6 +96,12 @@ typedef struct pk_stats {
     uint64_t registrations;   /**< RDMA: memory registered, once a port; in steady state none */
     uint64_t mappings_blocked; /**< transfers that went through the host because a mapping of freed memory could not be closed yet */
     uint64_t kernels_reaching; /**< kernels of long collectives for which all other ranks had this rank's buffers mapped, to go there directly */
+    uint64_t captured_operations; /**< recorded into CUDA graphs. This and the next four are counted once, when an operation is captured, and in none
+                                       of the counters above: each replay of its graph does as much again, without the library */
+    uint64_t captured_steps;      /**< plan steps of those */
+    uint64_t captured_copies;     /**< copies by copy engines that they do in each replay */
+    uint64_t captured_kernels;    /**< kernels that they launch in each replay; under PK_SM_NONE none */
+    uint64_t captured_words;      /**< words that they write or wait for in each replay */
 } pk_stats_t;
 
 /** Read the counters. @return PK_OK; PK_ERR_ARG (null, struct_size). Since 0.1. */

@@ -270,8 +270,14 @@ pk_result_t pki_capture_post(struct pki_engine *e, struct pki_capture *capture)
 
 void pki_record_flush(struct capture_recorder *r)
 {
+    bool waits = false;
+
     if (r->result == PK_OK && r->n > 0)
         r->result = r->queue->device->ops->words(r->queue, r->ops, r->n, r->how);
+    for (int i = 0; i < r->n; i++)
+        waits = waits || r->ops[i].kind != PKI_WORD_WRITE;
+    r->stats->captured_words += (uint64_t)r->n;
+    r->stats->captured_kernels += waits && r->how == PKI_WAIT_KERNEL;
     r->n = 0;
 }
 
@@ -309,6 +315,8 @@ void pki_record_send(struct capture_recorder *r, struct captured *c)
     pki_list_init(&c->put.node);
     if (r->result == PK_OK)
         r->result = way->iface->transport->put(&c->put);
+    r->stats->captured_copies++;
+    r->stats->captured_words++; /* behind it */
 }
 
 enum pass { PASS_OPEN, PASS_SEND, PASS_COLLECTIVE, PASS_DONE, PASSES };
@@ -318,6 +326,10 @@ static void record_part(struct pki_engine *e, struct capture_part *part, enum pa
     struct captured *c = part->task == NULL ? part->xfers[0] : NULL;
 
     r->queue = &part->queue;
+    if (pass == PASS_COLLECTIVE) {
+        r->stats->captured_operations++;
+        r->stats->captured_steps += c == NULL ? part->task->plan->nsteps : 1;
+    }
     if (c == NULL && pass == PASS_COLLECTIVE)
         pki_capture_plan_record(e, part, r);
     else if (c != NULL && pass == PASS_OPEN && !c->is_send)
@@ -331,7 +343,7 @@ static void record_part(struct pki_engine *e, struct capture_part *part, enum pa
 
 pk_result_t pki_capture_record(struct pki_engine *e, struct pki_capture *capture)
 {
-    struct capture_recorder recorder = { .how = capture->how };
+    struct capture_recorder recorder = { .how = capture->how, .stats = &e->stats };
     pk_result_t result = PK_OK;
 
     for (int i = 0; i < capture->n && result == PK_OK; i++)

@@ -47,6 +47,7 @@ struct capture_recorder {
     struct pki_queue *queue;
     enum pki_wait_how how;
     pk_result_t result;
+    pk_stats_t *stats;
     int n;
     struct pki_word_op ops[64];
 };

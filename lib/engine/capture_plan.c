@@ -128,8 +128,11 @@ static void record_work(struct capture_part *part, uint32_t i, struct capture_re
     size_t bytes = part->task->steps[i].bytes;
 
     pki_record_flush(r);
-    if (bytes > 0 && r->result == PK_OK)
-        r->result = pki_plan_work(part->task, i, 0, bytes, r->queue);
+    if (bytes == 0 || r->result != PK_OK)
+        return;
+    r->result = pki_plan_work(part->task, i, 0, bytes, r->queue);
+    r->stats->kernels--; /* it is not launched now */
+    r->stats->captured_kernels++;
 }
 
 void pki_capture_plan_record(struct pki_engine *e, struct capture_part *part, struct capture_recorder *r)

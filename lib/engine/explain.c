@@ -116,7 +116,7 @@ static void count_memory(const struct pki_engine *e, pk_stats_t *stats)
     const struct pki_stage_pool *pools[2] = { &e->in, &e->out };
 
     if (e->gpu != NULL)
-        stats->words = e->gpu->words;
+        stats->words = e->gpu->words - e->stats.captured_words;
     if (e->ll_memory != NULL)
         stats->device_bytes += (uint64_t)e->config.size * PKI_LL_RING_BYTES + pki_fused_inbox_bytes(e);
     for (int i = 0; i < PKI_SCRATCH_MAX; i++)

@@ -156,15 +156,40 @@ static void verify(struct bed *bed, enum operation op, int root, int turn)
         report(false, "rank %d: replay %d of %s: wrong at %zu: %g", bed->self.rank, turn, names[op], i, (double)bed->host[i]);
 }
 
+static pk_stats_t stats_of(const struct gpu_rank *self)
+{
+    pk_stats_t stats = { .struct_size = sizeof stats };
+
+    must_be_ok(pk_comm_stats(self->comm, &stats), "pk_comm_stats");
+    return stats;
+}
+
+/* What one replay does is counted when it is captured, and apart from what has been done. */
+static void check_counts(const struct gpu_rank *self, enum operation op, const pk_stats_t *before)
+{
+    pk_stats_t after = stats_of(self);
+    uint64_t copies = after.captured_copies - before->captured_copies, kernels = after.captured_kernels - before->captured_kernels;
+
+    if (after.captured_operations != before->captured_operations + 1 || after.captured_steps == before->captured_steps ||
+        after.kernels != before->kernels || after.copies != before->copies || after.words != before->words)
+        report(false, "rank %d: %s is not counted as captured", self->rank, names[op]);
+    /* Out of place: a block to every other rank, and the own one by a kernel. Waits may be kernels too. */
+    if (op == ALLGATHER && (copies != (uint64_t)self->size - 1 || kernels == 0))
+        report(false, "rank %d: a replay of allgather is %llu copies and %llu kernels", self->rank, (unsigned long long)copies,
+               (unsigned long long)kernels);
+}
+
 static void one(struct bed *bed, enum operation op)
 {
     struct gpu_rank *self = &bed->self;
+    pk_stats_t before = stats_of(self);
     int root = (int)op % self->size;
     gpu_graph_t graph;
 
     gpu_capture_begin(self->stream);
     must_be_ok(call(self, op, bed->in, bed->out, root), names[op]);
     graph = end_capture(self, names[op]);
+    check_counts(self, op, &before);
     for (int turn = 0; turn < REPLAYS; turn++) {
         prepare(bed, turn);
         ranks_meet(); /* a peer may write as soon as this rank replays */

@@ -54,11 +54,17 @@ static pk_result_t force(struct pki_chooser *chooser, const char *word, size_t l
 {
     const char *equal = memchr(word, '=', len);
     size_t before = equal != NULL ? (size_t)(equal - word) : 0;
+    const char *name = equal != NULL ? equal + 1 : word;
+    bool fused = word + len - name == 5 && memcmp(name, "fused", 5) == 0;
     int way = equal != NULL ? way_named(equal + 1, len - before - 1) : way_named(word, len);
     int coll = equal != NULL ? coll_named(word, before) : -1;
 
+    if (fused && (equal == NULL || (coll >= 0 && pki_fused_algorithm((enum pki_coll)coll) != NULL))) {
+        chooser->fused |= coll >= 0 ? 1u << coll : UINT32_MAX;
+        return PK_OK;
+    }
     if (way < 0 || (equal != NULL && (coll < 0 || chooser->all[coll][way] == NULL)))
-        return pki_fail(PK_ERR_ARG, NULL, "PK_ALGORITHM: '%.*s': direct, flat, ring, doubling, halving, tree, staggered, hier or leader, or "
+        return pki_fail(PK_ERR_ARG, NULL, "PK_ALGORITHM: '%.*s': direct, flat, ring, doubling, halving, tree, staggered, hier, leader or fused, or "
                         "operation=one that it has", (int)len, word);
     for (int c = 0; c < PKI_COLL_END; c++)
         if ((coll < 0 || c == coll) && chooser->all[c][way] != NULL)
@@ -81,6 +87,7 @@ static pk_result_t force_all(struct pki_chooser *chooser, const char *text)
 
 pk_result_t pki_chooser_init(struct pki_chooser *chooser)
 {
+    chooser->fused = 0;
     for (int c = 0; c < PKI_COLL_END; c++) {
         chooser->forced[c] = NULL;
         for (int w = 0; w < PKI_WAYS; w++)

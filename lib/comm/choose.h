@@ -34,6 +34,7 @@ struct pki_chooser {
     bool gpus;  /* some rank has one */
     const struct pki_algorithm *all[PKI_COLL_END][PKI_WAYS]; /* NULL: there is none */
     const struct pki_algorithm *forced[PKI_COLL_END];        /* by PK_ALGORITHM */
+    uint32_t fused;                                          /* likewise: bit c, a kernel in GPU memory whatever the length */
 };
 
 struct pki_choice {

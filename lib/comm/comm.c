@@ -206,7 +206,7 @@ pk_result_t pki_comm_choose(const struct pk_comm *comm, enum pki_coll coll, size
     if (kind == PKI_MEM_DEVICE && comm->chooser.forced[coll] == NULL && pki_engine_fuses(comm->engine, coll, bytes, dtype, op)) {
         choice->instead = choice->algorithm;
         choice->algorithm = pki_fused_algorithm(coll);
-        choice->reason = "short: one kernel on each rank, in rank order";
+        choice->reason = (comm->chooser.fused >> coll & 1) != 0 ? "PK_ALGORITHM of rank 0" : "one kernel on each rank, in rank order";
     }
     return PK_OK;
 }

@@ -133,7 +133,8 @@ static pk_result_t open_engine(struct pk_comm *comm)
                                         .net = comm->has_net ? &comm->net : NULL,
                                         .kernels = comm->device != NULL,
                                         .fused = comm->device != NULL && comm->size <= PKI_FUSED_RANKS,
-                                        .fused_ctas = PKI_FUSED_CTAS };
+                                        .fused_ctas = PKI_FUSED_CTAS,
+                                        .fused_always = comm->chooser.fused };
 
     for (int i = 0; i < comm->size; i++) {
         config.local_ranks += memcmp(comm->cards[i].machine_id, comm->cards[comm->rank].machine_id, PKI_HOST_ID_BYTES) == 0;

@@ -36,6 +36,7 @@ struct pki_engine_config {
     bool kernels;               /* every rank of the communicator allows kernels */
     bool fused;                 /* and can take part in fused collectives: at most PKI_FUSED_RANKS, all on this host */
     int fused_ctas;             /* most CTAs of one fused kernel, the same on all ranks */
+    uint32_t fused_always;      /* bit c: collective c whatever its length, likewise */
 };
 
 pk_result_t pki_engine_open(const struct pki_engine_config *config, struct pki_engine **engine);

@@ -159,6 +159,7 @@ void pki_fused_enroll(struct pki_task *task)
         f->epoch = EPOCHS_BEGIN + (f->epoch + 2 - EPOCHS_BEGIN) % 2; /* the same parity as before the jump */
     }
     task->epoch = f->epoch + 1;
+    task->entry_number = f->entries++;
     f->epoch += pki_fused_epochs(task->engine, r);
     task->last_epoch = f->epoch;
     task->careful = f->skipped;
@@ -299,9 +300,9 @@ static bool was_heard_of(const struct pki_task *task)
     return task->heard_of;
 }
 
-static _Atomic uint32_t *entry_of(uint32_t *words, uint32_t epoch)
+static _Atomic uint32_t *entry_of(const struct pki_task *task, uint32_t *words)
 {
-    return (_Atomic uint32_t *)&words[epoch % PKI_FUSED_FALLS];
+    return (_Atomic uint32_t *)&words[task->entry_number % PKI_FUSED_FALLS];
 }
 
 pk_result_t pki_fused_launch(struct pki_task *task, const struct pki_queue *queue)
@@ -319,6 +320,7 @@ pk_result_t pki_fused_launch(struct pki_task *task, const struct pki_queue *queu
     args = begin_args(e, task->epoch);
     fill_buffers(task, &args);
     args.sig = task->sig;
+    args.entry = task->entry_number % PKI_FUSED_FALLS;
     args.epochs = task->last_epoch - task->epoch + 1;
     args.fence = !task->direct;
     args.careful = task->careful;
@@ -354,7 +356,7 @@ void pki_fused_fall(struct pki_task *task)
         return;
     task->fallen = true;
     pki_task_stir(task);
-    atomic_store(entry_of(e->fused.words->fall, task->epoch), task->epoch);
+    atomic_store(entry_of(task, e->fused.words->fall), task->epoch);
 }
 
 /* The kernel stands by in the stream: now is the operation's time. */
@@ -362,7 +364,7 @@ static bool start_instead(struct pki_task *task)
 {
     struct pki_engine *e = task->engine;
 
-    if (atomic_load(entry_of(e->fused.words->came, task->epoch)) != task->epoch)
+    if (atomic_load(entry_of(task, e->fused.words->came)) != task->epoch)
         return false;
     pki_plan_release(task);
     task->request.algorithm = task->request.instead;
@@ -378,7 +380,7 @@ static bool start_instead(struct pki_task *task)
 void pki_fused_left(struct pki_task *task)
 {
     if (task->fallen)
-        atomic_store(entry_of(task->engine->fused.words->release, task->epoch), task->epoch);
+        atomic_store(entry_of(task, task->engine->fused.words->release), task->epoch);
     pki_reach_drop(task);
     pki_fused_forget(task);
 }

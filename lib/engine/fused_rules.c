@@ -6,11 +6,14 @@
 #define ONE_SHOT_BYTES (512u << 10) /* most that a rank receives in one shot of allreduce, and of a block */
 #define ONE_SHOT_BLOCK (256u << 10)
 #define RELAY_BYTES (1u << 20)
-#define TWOSHOT_BYTES (64u << 20) /* of all parts together */
+#define TWOSHOT_BYTES (64u << 20)
+#define SCATTERED_BYTES (256u << 20) /* in all */
+#define ALWAYS_BYTES ((size_t)4 << 30)
+#define LONG_CTAS 16u /* for what is longer than TWOSHOT_BYTES: they fill the links */
 #define PUSH_BYTES (8u << 20)
 #define ROOTED_BYTES (4u << 20)
 #define PAIRS_A_CTA 512u
-#define TWOSHOT_BYTES_A_CTA (64u << 10)
+#define PART_BYTES_A_CTA (16u << 10) /* of what a rank folds */
 
 /* What there are kernels of two steps for. */
 static bool is_common(pk_dtype_t dtype, pk_op_t op)
@@ -27,7 +30,7 @@ static size_t max_bytes(enum pki_coll coll, int size)
     case PKI_COLL_REDUCE:
         return TWOSHOT_BYTES;
     case PKI_COLL_REDUCE_SCATTER:
-        return TWOSHOT_BYTES / (size_t)size;
+        return SCATTERED_BYTES / (size_t)size;
     case PKI_COLL_BROADCAST:
         return ROOTED_BYTES / (size_t)(size - 1);
     default:
@@ -53,6 +56,8 @@ static enum pki_fused_kernel kernel_for(const struct pki_engine *e, enum pki_col
 
 bool pki_engine_fuses(const struct pki_engine *e, enum pki_coll coll, size_t bytes, pk_dtype_t dtype, pk_op_t op)
 {
+    bool always = (e->config.fused_always >> coll & 1) != 0;
+
     if (!e->fused.on || e->config.size < 2 || bytes == 0 || pki_fused_algorithm(coll) == NULL)
         return false;
     if (bytes <= PKI_FUSED_BYTES)
@@ -60,7 +65,7 @@ bool pki_engine_fuses(const struct pki_engine *e, enum pki_coll coll, size_t byt
     /* Blocks one behind another that are not whole vectors are slow in rings. */
     if (bytes % 16 != 0 && (pki_coll_shape(coll)->in_many || pki_coll_shape(coll)->out_many))
         return false;
-    return bytes <= max_bytes(coll, e->config.size) && (exchanges(coll) || is_common(dtype, op));
+    return bytes <= (always ? ALWAYS_BYTES : max_bytes(coll, e->config.size)) && (exchanges(coll) || is_common(dtype, op));
 }
 
 size_t pki_fused_bytes(const struct pki_request *r)
@@ -74,13 +79,13 @@ enum pki_fused_kernel pki_fused_kernel(const struct pki_engine *e, const struct 
 }
 
 /* Before the limit. */
-static size_t wanted_ctas(const struct pki_engine *e, enum pki_fused_kernel kernel, size_t bytes)
+static size_t wanted_ctas(const struct pki_engine *e, enum pki_coll coll, enum pki_fused_kernel kernel, size_t bytes)
 {
     switch (kernel) {
     case PKI_FUSED_PUSH:
         return PKI_FUSED_CTAS;
     case PKI_FUSED_TWOSHOT:
-        return bytes / TWOSHOT_BYTES_A_CTA;
+        return bytes / (pki_coll_shape(coll)->in_many ? 1 : (size_t)e->config.size) / PART_BYTES_A_CTA;
     case PKI_FUSED_RELAY:
         return bytes / 8 / (size_t)e->config.size / PAIRS_A_CTA;
     default:
@@ -90,8 +95,10 @@ static size_t wanted_ctas(const struct pki_engine *e, enum pki_fused_kernel kern
 
 int pki_fused_ctas(const struct pki_engine *e, const struct pki_request *r)
 {
-    size_t bytes = pki_fused_bytes(r), ctas = wanted_ctas(e, pki_fused_kernel(e, r), bytes);
+    size_t bytes = pki_fused_bytes(r), ctas = wanted_ctas(e, r->algorithm->coll, pki_fused_kernel(e, r), bytes);
 
+    if (bytes > TWOSHOT_BYTES && ctas > LONG_CTAS)
+        ctas = LONG_CTAS;
     if (ctas > (size_t)e->config.fused_ctas)
         ctas = (size_t)e->config.fused_ctas;
     return ctas == 0 ? 1 : (int)ctas;

@@ -62,6 +62,7 @@ struct pki_fused {
     uint64_t remote[PKI_FUSED_RANKS]; /* [rank]: where this rank writes in its inbox, mapped here */
     struct pki_fused_words *words;   /* registered with the GPU; NULL without fused collectives */
     uint32_t epoch;                  /* the last that was handed out */
+    uint32_t entries;                /* of words->fall, handed out; those of unfinished operations are different ones */
     bool skipped;                    /* this rank has done the last one in another way */
     uint32_t ctas_launched;
     struct pki_list waiting;         /* tasks that have an epoch and no kernel yet, in order */
@@ -113,7 +114,7 @@ struct pki_task {
     size_t scratch_stride;
     struct pki_mixed mixed;
     struct pki_list turn;      /* fused: engine->fused.waiting */
-    uint32_t epoch, last_epoch, clear_epoch;
+    uint32_t epoch, last_epoch, clear_epoch, entry_number;
     struct pki_reach reach;
     int ctas;
     uint32_t untold;           /* not fused, though it could be: bit p, rank p has yet to be told */

@@ -101,18 +101,21 @@ Test(choose, asked_for)
 {
     struct pki_chooser one = chooser_of(4, 1, false, "ring");
     struct pki_chooser list = chooser_of(4, 1, false, "tree,allreduce=halving,broadcast=ring");
+    struct pki_chooser kernels = chooser_of(4, 1, false, "allreduce=fused");
 
     cr_assert(is_named(pki_choose(&one, PKI_COLL_ALLREDUCE, 8), "ring"));
     cr_assert(is_named(pki_choose(&one, PKI_COLL_ALLTOALL, 8), "direct")); /* it has no other */
     cr_assert(is_named(pki_choose(&list, PKI_COLL_ALLREDUCE, 8), "halving"));
     cr_assert(is_named(pki_choose(&list, PKI_COLL_BROADCAST, 8), "ring"));
     cr_assert(is_named(pki_choose(&list, PKI_COLL_REDUCE, 8), "tree"));
+    cr_assert(one.fused == 0 && kernels.fused == (1u << PKI_COLL_ALLREDUCE));
+    cr_assert(is_named(pki_choose(&kernels, PKI_COLL_ALLREDUCE, 8), "flat")); /* in host memory */
 }
 
 Test(choose, asked_for_wrongly)
 {
     static const char *const wrong[] = { "rings", "allreduce", "allreduce=", "=ring", "allreduce=tree", "all=ring", "ring,,tree",
-                                         "ring;tree", "Ring", " ring", "allreduce=ring=tree" };
+                                         "ring;tree", "Ring", " ring", "allreduce=ring=tree", "barrier=fused" };
     char long_text[PKI_ALGORITHM_TEXT + 8];
 
     for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++)
@@ -121,5 +124,6 @@ Test(choose, asked_for_wrongly)
     long_text[sizeof long_text - 1] = '\0';
     cr_assert(pki_algorithm_text_check(long_text) == PK_ERR_ARG);
     cr_assert(pki_algorithm_text_check("allreduce=ring,alltoallv=direct") == PK_OK);
+    cr_assert(pki_algorithm_text_check("fused,allreduce=ring,reduce=fused") == PK_OK);
     cr_assert(pki_algorithm_text_check("") == PK_OK);
 }

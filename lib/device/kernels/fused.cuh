@@ -40,7 +40,7 @@ __device__ __noinline__ uint32_t look(const pki_fused_args &args)
 {
     if (*(const volatile uint32_t *)args.abort_flag != 0)
         return leave;
-    return *(volatile uint32_t *)&words_of(args)->fall[args.epoch % PKI_FUSED_FALLS] == args.epoch ? let_others : go_on;
+    return *(volatile uint32_t *)&words_of(args)->fall[args.entry] == args.epoch ? let_others : go_on;
 }
 
 /* Until attempt() is true on every lane of the warp, which are all here; report() goes with every look around. */
@@ -188,11 +188,10 @@ __device__ __forceinline__ uint64_t pick(const uint64_t *data, uint32_t r)
 __device__ __noinline__ bool others_have_done_it(const pki_fused_args &args)
 {
     volatile pki_fused_words *words = words_of(args);
-    uint32_t entry = args.epoch % PKI_FUSED_FALLS;
 
     if (blockIdx.x == 0)
-        words->came[entry] = args.epoch;
-    while (words->release[entry] != args.epoch) {
+        words->came[args.entry] = args.epoch;
+    while (words->release[args.entry] != args.epoch) {
         if (*(const volatile uint32_t *)args.abort_flag != 0)
             return false;
         __nanosleep(500);

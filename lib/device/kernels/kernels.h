@@ -150,7 +150,7 @@ struct pki_reduce_args {
  * With `clear` pki_exchange, of 0 bytes then, also sets all cells, marks and headers of the epoch's halves to 0.
  *
  * When it has ended, CTA c sets words->done[c] to the last of its epochs and adds 1 to state->ended. While it waits it looks now and then at
- * abort_flag, and leaves when it is not 0, saying nothing; and at words->fall: when the epoch's entry is the epoch, the operation is done
+ * abort_flag, and leaves when it is not 0, saying nothing; and at words->fall: when the operation's entry is the epoch, it is done
  * in another way. Then CTA 0 sets words->came to the epoch, and all end, as above, when words->release is it, and set state->unproven to
  * the last of their epochs before they add to state->ended. CTA 0 says meanwhile in words->missing[p] = epoch that it waits for rank p's
  * header (0: it is here), and in words->differs[p] = epoch << 32 | sig that p's is another operation; then it waits until it is aborted.
@@ -158,7 +158,7 @@ struct pki_reduce_args {
 #define PKI_FUSED_THREADS 512
 #define PKI_FUSED_RANKS 8
 #define PKI_FUSED_CTAS 32
-#define PKI_FUSED_FALLS 1024 /* entries for the latest epochs, at epoch % PKI_FUSED_FALLS */
+#define PKI_FUSED_FALLS 1024 /* entries for the latest operations */
 
 #define PKI_FUSED_BEGUN 64u
 #define PKI_FUSED_FLAGS 1024u
@@ -214,7 +214,8 @@ struct pki_fused_args {
     uint32_t clear;
     uint32_t careful;
     uint32_t reach, results;             /* reach: all others have what they need of IN and OUT mapped, aligned to 16 bytes. results: pki_twoshot */
-    uint32_t epochs, reserved;           /* of the operation */
+    uint32_t epochs;                     /* of the operation */
+    uint32_t entry;                      /* its own of words->fall, came and release */
     uint64_t in_there[PKI_FUSED_RANKS], out_there[PKI_FUSED_RANKS]; /* for rank p's header, if `reach` */
 };
 

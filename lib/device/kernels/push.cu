@@ -91,8 +91,13 @@ __device__ __forceinline__ uint32_t push_by_rings(const pki_fused_args &args, he
     return warp < PKI_PUSH_RINGS ? take_in(s, header, &pushed[ring]) : push_out(s, &pushed[ring]);
 }
 
+struct targets { /* of one block */
+    uint64_t at[PKI_FUSED_RANKS];
+    uint32_t n;
+};
+
 /* As many vectors at a time as there are, up to Count; returns where this thread has come to. */
-template <int Count> __device__ __forceinline__ uint64_t push_vectors_of(uint64_t from, uint64_t to, uint64_t whole, uint64_t at)
+template <int Count> __device__ __forceinline__ uint64_t push_vectors_of(uint64_t from, const targets &to, uint64_t whole, uint64_t at)
 {
     const uint64_t stride = 16ull * gridDim.x * PKI_PUSH_THREADS;
 
@@ -103,9 +108,12 @@ template <int Count> __device__ __forceinline__ uint64_t push_vectors_of(uint64_
 #pragma unroll
         for (int i = 0; i < Count; i++)
             data[i] = __ldcg((const uint4 *)(from + at + i * stride));
+#pragma unroll 1
+        for (uint32_t t = 0; t < to.n; t++) {
 #pragma unroll
-        for (int i = 0; i < Count; i++)
-            *(uint4 *)(to + at + i * stride) = data[i];
+            for (int i = 0; i < Count; i++)
+                *(uint4 *)(to.at[t] + at + i * stride) = data[i];
+        }
     }
     if constexpr (Count > 1)
         return push_vectors_of<Count / 2>(from, to, whole, at);
@@ -113,27 +121,45 @@ template <int Count> __device__ __forceinline__ uint64_t push_vectors_of(uint64_
 }
 
 /* All CTAs together, each its share. */
-__device__ __forceinline__ void push_block(uint64_t from, uint64_t to, uint64_t bytes)
+__device__ __forceinline__ void push_block(uint64_t from, const targets &to, uint64_t bytes)
 {
     const uint64_t whole = bytes / 16 * 16;
     uint64_t at = push_vectors_of<push_vectors>(from, to, whole, 16ull * (blockIdx.x * PKI_PUSH_THREADS + threadIdx.x));
 
-    if (at == whole && whole < bytes)
-        write_end({ to, bytes }, at, read_end({ from, bytes }, at));
+    for (uint32_t t = 0; at == whole && whole < bytes && t < to.n; t++)
+        write_end({ to.at[t], bytes }, at, read_end({ from, bytes }, at));
 }
 
-/* CTAs begin with different ranks, so that all links are busy. */
-__device__ __forceinline__ void push_straight(const pki_fused_args &args, const places &found)
+/* Where this rank's block for a rank goes; 0: there is none, or it is where it belongs. */
+__device__ __forceinline__ uint64_t target_of(const pki_fused_args &args, const places &found, uint32_t rank)
 {
-#pragma unroll 1
-    for (uint32_t hop = 0; hop < args.size; hop++) {
-        uint32_t to = rank_after(args, (hop + 1 + blockIdx.x) % args.size);
-        uint64_t from = args.in + to * args.in_stride;
+    if (rank == args.rank)
+        return (args.recv >> rank & 1) != 0 ? args.out + rank * args.out_stride : 0;
+    return (args.send >> rank & 1) != 0 ? found.out[rank] : 0;
+}
 
-        if (to == args.rank && (args.recv >> to & 1) != 0)
-            push_block(from, args.out + to * args.out_stride, args.bytes);
-        else if ((other_ranks(args, args.send) >> to & 1) != 0)
-            push_block(from, found.out[to], args.bytes);
+/* Of what all get, a block is read once. CTAs begin with different ranks, so that all links are busy. */
+__device__ __forceinline__ void push_straight(const pki_fused_args &args, const places &found, targets *to)
+{
+    const bool common = args.in_stride == 0;
+
+#pragma unroll 1
+    for (uint32_t hop = 0; hop < (common ? 1 : args.size); hop++) {
+        uint32_t first = rank_after(args, (hop + 1 + blockIdx.x) % args.size);
+
+        __syncthreads();
+        if (threadIdx.x == 0) {
+            to->n = 0;
+            for (uint32_t i = 0; i < (common ? args.size : 1); i++) {
+                uint64_t at = target_of(args, found, (first + i) % args.size);
+
+                if (at != 0)
+                    to->at[to->n++] = at;
+            }
+        }
+        __syncthreads();
+        if (to->n > 0)
+            push_block(args.in + first * args.in_stride, *to, args.bytes);
     }
     raise(args, args.epoch, 1);
 }
@@ -141,6 +167,7 @@ __device__ __forceinline__ void push_straight(const pki_fused_args &args, const 
 __device__ __forceinline__ void push(const pki_fused_args &args)
 {
     __shared__ places found;
+    __shared__ targets to;
     headers header(args);
     bool straight = false;
     auto check = [&]() { return header.check(args); };
@@ -152,7 +179,7 @@ __device__ __forceinline__ void push(const pki_fused_args &args)
         header.send(args);
         if (meet(args, header, report, &found, &straight, &verdict)) {
             if (straight) {
-                push_straight(args, found);
+                push_straight(args, found, &to);
                 await(args, args.epoch, 1, check, report, &verdict);
             } else {
                 verdict = push_by_rings(args, header);

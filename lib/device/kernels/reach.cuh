@@ -24,7 +24,7 @@ __device__ __forceinline__ bool meet(const pki_fused_args &args, headers &header
     bool watches = rank < args.size && rank != args.rank, reach = args.reach != 0;
 
     if (threadIdx.x < 32) {
-        uint64_t half = inbox_half(args, args.epoch, watches ? rank : 0), sig = 0, in = args.in, out = args.out;
+        uint64_t half = inbox_half(args, args.epoch, watches ? rank : 0), sig = 0, in = args.in, out = args.out, seen;
 
         *verdict = wait_until(
             args,
@@ -37,12 +37,13 @@ __device__ __forceinline__ bool meet(const pki_fused_args &args, headers &header
                        load_pair(half, 2, args.epoch, &out) && here;
             },
             report);
+        if (watches) /* what comes after this load sees what the other rank's stream had done; a fence would wait for this rank's header */
+            asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(seen) : "l"(half) : "memory");
         reach = reach && (!watches || sig >> 32 != 0);
         if (rank < args.size) {
             found->in[rank] = in;
             found->out[rank] = out;
         }
-        __threadfence_system();
     }
     *straight = __syncthreads_and(reach);
     return !__syncthreads_or(*verdict != go_on);

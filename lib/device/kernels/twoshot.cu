@@ -108,17 +108,23 @@ __device__ __noinline__ void send_parts(const two_shot &s, uint32_t piece)
     raise(s.args, s.args.epoch + piece, 0);
 }
 
-/* Count vectors, each of all ranks; load(r, i): of rank r the i-th. */
+/* Count vectors, each of all ranks; load(r, i): of rank r the i-th. Those of two ranks are on their way at a time. */
 template <typename E, int Count, typename Op, typename Load>
 __device__ __forceinline__ void fold_loaded(const two_shot &s, const Op &op, vec<E> *data, Load load)
 {
     total<E, Op, 16> totals[Count];
 
 #pragma unroll 1
-    for (uint32_t r = 0; r < s.args.size; r++) {
+    for (uint32_t r = 0; r < s.args.size; r += 2) {
+        vec<E> second[Count];
+        bool has_second = r + 1 < s.args.size;
+
 #pragma unroll
         for (int i = 0; i < Count; i++)
             data[i].raw = load(r, i);
+#pragma unroll
+        for (int i = 0; i < Count && has_second; i++)
+            second[i].raw = load(r + 1, i);
 #pragma unroll
         for (int i = 0; i < Count; i++) {
             if (r == 0)
@@ -126,6 +132,9 @@ __device__ __forceinline__ void fold_loaded(const two_shot &s, const Op &op, vec
             else
                 totals[i].add(op, data[i]);
         }
+#pragma unroll
+        for (int i = 0; i < Count && has_second; i++)
+            totals[i].add(op, second[i]);
     }
 #pragma unroll
     for (int i = 0; i < Count; i++)
@@ -166,12 +175,10 @@ template <typename E, typename Op> __device__ __forceinline__ void fold_part(con
 
     slice(s, piece, &v, &end);
     v += threadIdx.x;
-    for (; v + (E::vectors - 1) * PKI_FUSED_THREADS < end; v += E::vectors * PKI_FUSED_THREADS)
-        fold_vectors<E, Op, E::vectors>(s, piece, op, v);
-    if (E::vectors > 1) {
-        for (; v < end; v += PKI_FUSED_THREADS)
-            fold_vectors<E, Op, 1>(s, piece, op, v);
-    }
+    for (; v + PKI_FUSED_THREADS < end; v += 2 * PKI_FUSED_THREADS)
+        fold_vectors<E, Op, 2>(s, piece, op, v);
+    if (v < end)
+        fold_vectors<E, Op, 1>(s, piece, op, v);
     raise(s.args, s.args.epoch + piece, 1);
 }
 
@@ -255,11 +262,14 @@ __device__ __noinline__ void fold_end(const two_shot &s, const Op &op, const sha
 
 template <typename E, typename Op> __device__ __forceinline__ void fold_all(const two_shot &s, const Op &op, const shares &all)
 {
+    constexpr int many = sizeof(typename E::stored) == 4 ? 8 : 4; /* registers: halves are summed as floats */
     const uint64_t stride = 16ull * gridDim.x * PKI_FUSED_THREADS, whole = all.bytes / 16 * 16;
     uint64_t at = 16ull * (blockIdx.x * PKI_FUSED_THREADS + threadIdx.x);
 
-    for (; at + (E::vectors - 1) * stride < whole; at += E::vectors * stride)
-        fold_straight<E, Op, E::vectors>(s, op, all, at, stride);
+    for (; at + (many - 1) * stride < whole; at += many * stride)
+        fold_straight<E, Op, many>(s, op, all, at, stride);
+    for (; at + stride < whole; at += 2 * stride)
+        fold_straight<E, Op, 2>(s, op, all, at, stride);
     for (; at < whole; at += stride)
         fold_straight<E, Op, 1>(s, op, all, at, stride);
     if (at == whole && whole < all.bytes)

@@ -41,7 +41,7 @@ bool fc_fused_look(struct fc_fused *f)
     say_who_is_missing(f);
     if (fc_load32(f->abort_word) != 0)
         return false;
-    f->fell = fc_load32(&f->words->fall[f->args->epoch % PKI_FUSED_FALLS]) == f->args->epoch;
+    f->fell = fc_load32(&f->words->fall[f->args->entry]) == f->args->epoch;
     if (f->fell)
         return false;
     fc_relax(&f->round);
@@ -150,7 +150,7 @@ bool fc_fused_open(const struct fc_launch *l, struct fc_fused *f)
 
 static void wait_for_release(struct fc_fused *f)
 {
-    uint32_t entry = f->args->epoch % PKI_FUSED_FALLS;
+    uint32_t entry = f->args->entry;
 
     fc_store32(&f->words->came[entry], f->args->epoch);
     while (fc_load32(&f->words->release[entry]) != f->args->epoch && fc_load32(f->abort_word) == 0)

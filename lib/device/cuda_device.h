@@ -14,11 +14,11 @@ enum pki_cuda_kernel { /* the typed ones: one for each pk_dtype_t */
     PKI_CUDA_LL,
     PKI_CUDA_EXCHANGE,
     PKI_CUDA_PUSH,
-    PKI_CUDA_REDUCE,
-    PKI_CUDA_FOLD = PKI_CUDA_REDUCE + PK_DTYPE_COUNT,
-    PKI_CUDA_RELAY = PKI_CUDA_FOLD + PK_DTYPE_COUNT, /* from here on for the common types alone */
-    PKI_CUDA_TWOSHOT = PKI_CUDA_RELAY + PK_DTYPE_COUNT,
-    PKI_CUDA_KERNELS = PKI_CUDA_TWOSHOT + PK_DTYPE_COUNT
+    PKI_CUDA_FOLD,
+    PKI_CUDA_RELAY,
+    PKI_CUDA_TWOSHOT,
+    PKI_CUDA_REDUCE, /* one a type */
+    PKI_CUDA_KERNELS = PKI_CUDA_REDUCE + PK_DTYPE_COUNT
 };
 
 /* A GPU's primary context as this process uses it: one object a GPU, shared and counted. Everything but refs, imports and closing is

@@ -21,14 +21,13 @@ _Static_assert(sizeof(struct pki_ll_args) <= 4096 && sizeof(struct pki_wait_args
 
 static void name_of(int which, char *name, size_t len)
 {
-    static const char *const plain[] = { PKI_KERNEL_WAIT, PKI_KERNEL_LL, PKI_KERNEL_EXCHANGE, PKI_KERNEL_PUSH };
-    static const char *const typed[] = { PKI_KERNEL_REDUCE, PKI_KERNEL_FOLD, PKI_KERNEL_RELAY, PKI_KERNEL_TWOSHOT };
-    int type = which - PKI_CUDA_REDUCE;
+    static const char *const plain[] = { PKI_KERNEL_WAIT, PKI_KERNEL_LL, PKI_KERNEL_EXCHANGE, PKI_KERNEL_PUSH,
+                                         PKI_KERNEL_FOLD, PKI_KERNEL_RELAY, PKI_KERNEL_TWOSHOT };
 
     if (which < PKI_CUDA_REDUCE)
         snprintf(name, len, "%s", plain[which]);
     else
-        snprintf(name, len, "%s%s", typed[type / PK_DTYPE_COUNT], pk_dtype_name((pk_dtype_t)(type % PK_DTYPE_COUNT)));
+        snprintf(name, len, "%s%s", PKI_KERNEL_REDUCE, pk_dtype_name((pk_dtype_t)(which - PKI_CUDA_REDUCE)));
 }
 
 static CUresult kernel_get(struct pki_cuda_context *context, int which, const char *name)
@@ -42,13 +41,6 @@ static CUresult kernel_get(struct pki_cuda_context *context, int which, const ch
     return code;
 }
 
-static bool exists(int which)
-{
-    int type = (which - PKI_CUDA_RELAY) % PK_DTYPE_COUNT;
-
-    return which < PKI_CUDA_RELAY || type == PK_F32 || type == PK_F16 || type == PK_BF16; /* relay.cu, twoshot.cu */
-}
-
 pk_result_t pki_cuda_kernels_load(struct pki_cuda_context *context)
 {
     CUresult code = context->cu->module_load_data(&context->module, pki_kernels_fatbin);
@@ -58,8 +50,6 @@ pk_result_t pki_cuda_kernels_load(struct pki_cuda_context *context)
     if (code != CUDA_SUCCESS)
         return pki_cuda_fail(code, "loading %zu bytes of kernels on device %d", pki_kernels_fatbin_bytes, context->ordinal);
     for (int i = 0; i < PKI_CUDA_KERNELS; i++) {
-        if (!exists(i))
-            continue;
         name_of(i, name, sizeof name);
         code = kernel_get(context, i, name);
         if (code != CUDA_SUCCESS) {
@@ -199,16 +189,15 @@ pk_result_t pki_cuda_fused(const struct pki_queue *queue, enum pki_fused_kernel 
     static const struct {
         int which;
         unsigned threads;
-        bool typed;
-    } all[] = { [PKI_FUSED_EXCHANGE] = { PKI_CUDA_EXCHANGE, PKI_FUSED_THREADS, false },
-                [PKI_FUSED_PUSH] = { PKI_CUDA_PUSH, PKI_PUSH_THREADS, false },
-                [PKI_FUSED_FOLD] = { PKI_CUDA_FOLD, PKI_FUSED_THREADS, true },
-                [PKI_FUSED_RELAY] = { PKI_CUDA_RELAY, PKI_FUSED_THREADS, true },
-                [PKI_FUSED_TWOSHOT] = { PKI_CUDA_TWOSHOT, PKI_FUSED_THREADS, true } };
-    int which = all[kernel].which + (all[kernel].typed ? (int)dtype : 0);
+    } all[] = { [PKI_FUSED_EXCHANGE] = { PKI_CUDA_EXCHANGE, PKI_FUSED_THREADS },
+                [PKI_FUSED_PUSH] = { PKI_CUDA_PUSH, PKI_PUSH_THREADS },
+                [PKI_FUSED_FOLD] = { PKI_CUDA_FOLD, PKI_FUSED_THREADS },
+                [PKI_FUSED_RELAY] = { PKI_CUDA_RELAY, PKI_FUSED_THREADS },
+                [PKI_FUSED_TWOSHOT] = { PKI_CUDA_TWOSHOT, PKI_FUSED_THREADS } };
     struct pki_fused_args copy = *args;
 
-    if (!exists(which))
+    if ((kernel == PKI_FUSED_RELAY || kernel == PKI_FUSED_TWOSHOT) && dtype != PK_F32 && dtype != PK_F16 && dtype != PK_BF16)
         return pki_fail(PK_ERR_INTERNAL, NULL, "no fused kernel %d of %s", (int)kernel, pk_dtype_name(dtype));
-    return launch(queue, which, (unsigned)ctas, all[kernel].threads, &copy, true);
+    copy.type = (uint32_t)dtype;
+    return launch(queue, all[kernel].which, (unsigned)ctas, all[kernel].threads, &copy, true);
 }

@@ -126,18 +126,18 @@ static double since(double *mark)
 
 static void kernels(const struct pki_cuda_driver *cu, CUmodule module)
 {
-    static const char *const names[] = { PKI_KERNEL_WAIT, PKI_KERNEL_LL, PKI_KERNEL_EXCHANGE };
-    static const char *const typed[] = { PKI_KERNEL_REDUCE, PKI_KERNEL_FOLD, PKI_KERNEL_RELAY, PKI_KERNEL_TWOSHOT };
+    static const char *const names[] = { PKI_KERNEL_WAIT, PKI_KERNEL_LL, PKI_KERNEL_EXCHANGE, PKI_KERNEL_FOLD, PKI_KERNEL_RELAY, PKI_KERNEL_TWOSHOT };
+    static const char *const typed[] = { PKI_KERNEL_REDUCE };
     CUfunction function;
     int threads;
     double mark = monotonic_ms();
 
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < 6; i++) {
         if (cu->module_get_function(&function, module, names[i]) == CUDA_SUCCESS)
             cu->func_get_attribute(&threads, CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, function);
         printf("INFO %s: %.2f ms\n", names[i], since(&mark));
     }
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < 1; i++) {
         int n = 0;
 
         for (int type = 0; type < PK_DTYPE_COUNT; type++) {

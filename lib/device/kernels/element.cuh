@@ -11,6 +11,7 @@
 
 #include "device/float_bits.h"
 #include "device/kernels/kernels.h"
+#include "pickle/base.h"
 
 namespace
 {
@@ -20,6 +21,12 @@ template <bool Common, int Vectors> struct kind_of_element {
     static constexpr bool is_common = Common;
     static constexpr int vectors = Vectors;
 };
+
+/* Divisions are long, and made only for averages: their code is there once. */
+template <typename Wide> __device__ __noinline__ Wide divide_once(Wide x, Wide divisor)
+{
+    return x / divisor;
+}
 
 /* An element: how it is stored, what it is accumulated in, and the way between. Wide integers wrap; `signed_wide` is what they are
  * compared and divided as. */
@@ -40,7 +47,7 @@ template <typename Stored, typename Wide, typename Signed> struct integer : kind
     }
     static __device__ __forceinline__ wide divide(wide x, uint32_t divisor)
     {
-        return (wide)(Signed)((Signed)x / (Signed)divisor);
+        return (wide)divide_once<Signed>((Signed)x, (Signed)divisor);
     }
     static __device__ __forceinline__ bool is_nan(wide)
     {
@@ -51,7 +58,7 @@ template <typename Stored, typename Wide, typename Signed> struct integer : kind
 struct int8 : integer<int8_t, uint32_t, int32_t> {
     static __device__ __forceinline__ wide divide(wide x, uint32_t divisor)
     {
-        return (wide)((int32_t)(int8_t)x / (int32_t)divisor); /* the sum has wrapped in 8 bits */
+        return (wide)divide_once<int32_t>((int8_t)x, (int32_t)divisor); /* the sum has wrapped in 8 bits */
     }
     static __device__ __forceinline__ bool less(wide a, wide b)
     {
@@ -62,7 +69,7 @@ struct int8 : integer<int8_t, uint32_t, int32_t> {
 struct uint8 : integer<uint8_t, uint32_t, uint32_t> {
     static __device__ __forceinline__ wide divide(wide x, uint32_t divisor)
     {
-        return (uint32_t)(uint8_t)x / divisor;
+        return divide_once<uint32_t>((uint8_t)x, divisor);
     }
     static __device__ __forceinline__ bool less(wide a, wide b)
     {
@@ -89,7 +96,7 @@ struct floating : kind_of_element<Common, Common ? 4 : sizeof(Stored) == 1 ? 1 :
     }
     static __device__ __forceinline__ wide divide(wide x, uint32_t divisor)
     {
-        return x / (wide)divisor;
+        return divide_once<wide>(x, (wide)divisor);
     }
     static __device__ __forceinline__ bool is_nan(wide x)
     {
@@ -240,6 +247,33 @@ template <typename E, typename Op, int Bytes> struct total {
             out->element[e] = E::store(divisor > 1 ? E::divide(value[e], divisor) : value[e]);
     }
 };
+
+/* work(E()) for the type that a kernel was told: what has nothing to do with elements is there once, not a kernel a type. */
+template <typename Work> __device__ __forceinline__ void with_common_type(uint32_t type, Work work)
+{
+    if (type == PK_F32)
+        work(f32());
+    else if (type == PK_F16)
+        work(f16());
+    else
+        work(bf16());
+}
+
+template <typename Work> __device__ __forceinline__ void with_type(uint32_t type, Work work)
+{
+    switch (type) {
+    case PK_INT8: work(int8()); break;
+    case PK_UINT8: work(uint8()); break;
+    case PK_INT32: work(int32()); break;
+    case PK_UINT32: work(uint32()); break;
+    case PK_INT64: work(int64()); break;
+    case PK_UINT64: work(uint64()); break;
+    case PK_F64: work(f64()); break;
+    case PK_F8E4M3: work(f8e4m3()); break;
+    case PK_F8E5M2: work(f8e5m2()); break;
+    default: with_common_type(type, work); break;
+    }
+}
 
 } // namespace
 

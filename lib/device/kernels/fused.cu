@@ -172,29 +172,36 @@ __device__ void exchange(const pki_fused_args &args)
     });
 }
 
-template <typename E, typename Op> __device__ void fold(const pki_fused_args &args)
+template <typename E> __device__ __forceinline__ uint64_t fold_pair(const pki_fused_args &args, const uint64_t *data, uint64_t own)
+{
+    const any_op op(args.op);
+    packed<E, 8> in, out;
+    total<E, any_op, 8> sum_up;
+
+#pragma unroll 1
+    for (uint32_t r = 0; r < args.size; r++) {
+        in.words[0] = r == args.rank ? own : pick(data, r);
+        if (r == 0)
+            sum_up.begin(in);
+        else
+            sum_up.add(op, in);
+    }
+    sum_up.end(args.divisor, &out);
+    return out.words[0];
+}
+
+__device__ void fold(const pki_fused_args &args)
 {
     const one_shot shot = one_shot_of(args);
-    const Op op(args.op);
 
     run(shot, [&](uint32_t pair, uint32_t left, const uint64_t *data) {
-        packed<E, 8> in, out;
-        total<E, Op, 8> sum_up;
-        uint64_t own;
+        uint64_t own, result = 0;
 
         if (args.recv == 0)
             return;
         own = read_block(shot, args.rank, pair);
-#pragma unroll 1
-        for (uint32_t r = 0; r < args.size; r++) {
-            in.words[0] = r == args.rank ? own : pick(data, r);
-            if (r == 0)
-                sum_up.begin(in);
-            else
-                sum_up.add(op, in);
-        }
-        sum_up.end(args.divisor, &out);
-        write_user((unsigned char *)args.out + (uint64_t)pair * pair_data_bytes, left, out.words[0]);
+        with_type(args.type, [&](auto e) { result = fold_pair<decltype(e)>(args, data, own); });
+        write_user((unsigned char *)args.out + (uint64_t)pair * pair_data_bytes, left, result);
     });
 }
 
@@ -206,23 +213,8 @@ extern "C" __global__ void __launch_bounds__(PKI_FUSED_THREADS, 1) pki_exchange(
     exchange(args);
 }
 
-#define PKI_FOLD_KERNEL(element) \
-    extern "C" __global__ void __launch_bounds__(PKI_FUSED_THREADS, 1) \
-        pki_fold_##element(const __grid_constant__ pki_fused_args args) \
-    { \
-        early_begin(); \
-        fold<element, any_op>(args); \
-    }
-
-PKI_FOLD_KERNEL(int8)
-PKI_FOLD_KERNEL(uint8)
-PKI_FOLD_KERNEL(int32)
-PKI_FOLD_KERNEL(uint32)
-PKI_FOLD_KERNEL(int64)
-PKI_FOLD_KERNEL(uint64)
-PKI_FOLD_KERNEL(f16)
-PKI_FOLD_KERNEL(bf16)
-PKI_FOLD_KERNEL(f32)
-PKI_FOLD_KERNEL(f64)
-PKI_FOLD_KERNEL(f8e4m3)
-PKI_FOLD_KERNEL(f8e5m2)
+extern "C" __global__ void __launch_bounds__(PKI_FUSED_THREADS, 1) pki_fold(const __grid_constant__ pki_fused_args args)
+{
+    early_begin();
+    fold(args);
+}

@@ -7,9 +7,9 @@
  *   pki_ll              as many as its messages have CTAs, PKI_LL_THREADS   struct pki_ll_args
  *   pki_reduce_<type>   any grid, PKI_REDUCE_THREADS     struct pki_reduce_args
  *   pki_exchange        any grid, PKI_FUSED_THREADS      struct pki_fused_args
- *   pki_fold_<type>     any grid, PKI_FUSED_THREADS      struct pki_fused_args
- *   pki_relay_<type>    any grid, PKI_FUSED_THREADS      struct pki_fused_args
- *   pki_twoshot_<type>  grid as on all other ranks, PKI_FUSED_THREADS   struct pki_fused_args
+ *   pki_fold            any grid, PKI_FUSED_THREADS      struct pki_fused_args
+ *   pki_relay           any grid, PKI_FUSED_THREADS      struct pki_fused_args
+ *   pki_twoshot         grid as on all other ranks, PKI_FUSED_THREADS   struct pki_fused_args
  *   pki_push            grid as on all other ranks, PKI_PUSH_THREADS    struct pki_fused_args
  *
  * <type> is the name of a type (pk_dtype_name). No kernel uses dynamic shared memory, and none needs its CTAs to run at the same
@@ -24,10 +24,10 @@
 #define PKI_KERNEL_LL "pki_ll"
 #define PKI_KERNEL_REDUCE "pki_reduce_" /* the type's name behind it */
 #define PKI_KERNEL_EXCHANGE "pki_exchange"
-#define PKI_KERNEL_FOLD "pki_fold_"
-#define PKI_KERNEL_RELAY "pki_relay_"
+#define PKI_KERNEL_FOLD "pki_fold"
+#define PKI_KERNEL_RELAY "pki_relay"
 #define PKI_KERNEL_PUSH "pki_push"
-#define PKI_KERNEL_TWOSHOT "pki_twoshot_"
+#define PKI_KERNEL_TWOSHOT "pki_twoshot"
 
 /* What the typed kernels do, as the first values of pk_op_t say it. An average is a sum with a divisor. */
 #define PKI_KERNEL_SUM 0u
@@ -210,6 +210,8 @@ struct pki_fused_args {
     uint32_t send, recv; /* bit p: rank p */
     uint32_t sig;
     uint32_t op, divisor; /* as in pki_reduce_args */
+    uint32_t type;        /* pk_dtype_t, of sums. pki_relay, pki_twoshot: PK_F32, PK_F16 or PK_BF16 */
+    uint32_t reserved;
     uint32_t fence;       /* 1: everything written is visible to all before `done` is set */
     uint32_t clear;
     uint32_t careful;

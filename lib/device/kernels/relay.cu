@@ -106,13 +106,11 @@ __device__ __forceinline__ bool relay_parts_here(const relay &r, uint32_t piece,
     return all;
 }
 
-template <typename E, typename Op>
-__device__ __forceinline__ void relay_fold_pair(const relay &r, const Op &op, uint32_t piece, uint32_t pair, const uint64_t *data)
+template <typename E> __device__ __forceinline__ uint64_t relay_sum(const relay &r, const uint64_t *data, uint64_t own)
 {
-    const uint32_t epoch = r.args.epoch + piece;
-    const uint64_t at = relay_place(r, r.args.rank, piece, pair), own = relay_read(r, at);
+    const sum op(0);
     packed<E, 8> in, out;
-    total<E, Op, 8> sum_up;
+    total<E, sum, 8> sum_up;
 
 #pragma unroll 1
     for (uint32_t p = 0; p < r.args.size; p++) {
@@ -123,13 +121,22 @@ __device__ __forceinline__ void relay_fold_pair(const relay &r, const Op &op, ui
             sum_up.add(op, in);
     }
     sum_up.end(r.args.divisor, &out);
-    for (uint32_t hop = 1; hop < r.args.size; hop++)
-        store_pair(peer_half(r.args, epoch, relay_after(r, hop)) + PKI_FUSED_RELAY_RESULTS, pair, out.words[0], epoch);
-    relay_write(r, at, out.words[0]);
+    return out.words[0];
 }
 
-template <typename E, typename Op>
-__device__ __forceinline__ uint32_t relay_fold(const relay &r, const Op &op, uint32_t piece, headers &header)
+__device__ __forceinline__ void relay_fold_pair(const relay &r, uint32_t piece, uint32_t pair, const uint64_t *data)
+{
+    const uint32_t epoch = r.args.epoch + piece;
+    const uint64_t at = relay_place(r, r.args.rank, piece, pair), own = relay_read(r, at);
+    uint64_t result = 0;
+
+    with_common_type(r.args.type, [&](auto e) { result = relay_sum<decltype(e)>(r, data, own); });
+    for (uint32_t hop = 1; hop < r.args.size; hop++)
+        store_pair(peer_half(r.args, epoch, relay_after(r, hop)) + PKI_FUSED_RELAY_RESULTS, pair, result, epoch);
+    relay_write(r, at, result);
+}
+
+__device__ __forceinline__ uint32_t relay_fold(const relay &r, uint32_t piece, headers &header)
 {
     const uint32_t pairs = pairs_of(r, piece);
     auto report = [&]() { header.report(r.args); };
@@ -151,7 +158,7 @@ __device__ __forceinline__ uint32_t relay_fold(const relay &r, const Op &op, uin
 #pragma unroll
         for (int u = 0; u < relay_in_flight; u++) {
             if (relay_pair(r, first, u) < pairs)
-                relay_fold_pair<E>(r, op, piece, relay_pair(r, first, u), data[u]);
+                relay_fold_pair(r, piece, relay_pair(r, first, u), data[u]);
         }
         first += relay_in_flight * r.threads;
     } while (first < pairs);
@@ -195,9 +202,8 @@ __device__ __noinline__ uint32_t relay_take(const relay &r, uint32_t piece)
 }
 
 /* Piece k + 1 leaves once this thread has heard of all ranks in piece k: the first one's half belonged to the operation before. */
-template <typename E, typename Op> __device__ __forceinline__ void relay_run(const relay &r)
+__device__ __forceinline__ void relay_run(const relay &r)
 {
-    const Op op(r.args.op);
     headers header(r.args);
     uint32_t verdict = wait_turn(r.args, load_state(r.args));
 
@@ -206,7 +212,7 @@ template <typename E, typename Op> __device__ __forceinline__ void relay_run(con
         relay_send(r, 0);
     }
     for (uint32_t piece = 0; piece < r.pieces && verdict == go_on; piece++) {
-        verdict = relay_fold<E>(r, op, piece, header);
+        verdict = relay_fold(r, piece, header);
         if (verdict == go_on && piece + 1 < r.pieces)
             relay_send(r, piece + 1);
         if (verdict == go_on)
@@ -217,14 +223,8 @@ template <typename E, typename Op> __device__ __forceinline__ void relay_run(con
 
 } // namespace
 
-#define PKI_RELAY_KERNEL(element) \
-    extern "C" __global__ void __launch_bounds__(PKI_FUSED_THREADS, 1) \
-        pki_relay_##element(const __grid_constant__ pki_fused_args args) \
-    { \
-        early_begin(); \
-        relay_run<element, sum>(relay_of(args)); \
-    }
-
-PKI_RELAY_KERNEL(f16)
-PKI_RELAY_KERNEL(bf16)
-PKI_RELAY_KERNEL(f32)
+extern "C" __global__ void __launch_bounds__(PKI_FUSED_THREADS, 1) pki_relay(const __grid_constant__ pki_fused_args args)
+{
+    early_begin();
+    relay_run(relay_of(args));
+}

@@ -11,7 +11,7 @@
 namespace
 {
 
-constexpr int vectors_a_thread = 4; /* in flight */
+constexpr int vectors_a_thread = 2; /* in flight */
 
 struct two_shot {
     const pki_fused_args &args;
@@ -109,10 +109,11 @@ __device__ __noinline__ void send_parts(const two_shot &s, uint32_t piece)
 }
 
 /* Count vectors, each of all ranks; load(r, i): of rank r the i-th. Those of two ranks are on their way at a time. */
-template <typename E, int Count, typename Op, typename Load>
-__device__ __forceinline__ void fold_loaded(const two_shot &s, const Op &op, vec<E> *data, Load load)
+template <typename E, int Count, typename Load>
+__device__ __forceinline__ void fold_loaded(const two_shot &s, vec<E> *data, Load load)
 {
-    total<E, Op, 16> totals[Count];
+    const sum op(0);
+    total<E, sum, 16> totals[Count];
 
 #pragma unroll 1
     for (uint32_t r = 0; r < s.args.size; r += 2) {
@@ -141,44 +142,47 @@ __device__ __forceinline__ void fold_loaded(const two_shot &s, const Op &op, vec
         totals[i].end(s.args.divisor, &data[i]);
 }
 
-template <typename E, typename Op, int Count>
-__device__ __forceinline__ void fold_vectors(const two_shot &s, uint32_t piece, const Op &op, uint32_t first)
+/* One vector, of any type. */
+template <typename Load> __device__ __forceinline__ uint4 fold_one(const two_shot &s, Load load)
 {
-    vec<E> data[Count];
-    const span own = source_of(s, s.args.in, s.args.rank), to = part_of(s, s.args.out, s.args.rank);
+    uint4 result;
 
-    fold_loaded<E, Count>(s, op, data, [&](uint32_t r, int i) {
-        const uint4 *source = (const uint4 *)(inbox_half(s.args, s.args.epoch + piece, r) + PKI_FUSED_PARTS) + first;
+    with_common_type(s.args.type, [&](auto e) {
+        vec<decltype(e)> data;
 
-        return r == s.args.rank ? read(own, place(piece, first + i * PKI_FUSED_THREADS)) : __ldcg(source + i * PKI_FUSED_THREADS);
+        fold_loaded<decltype(e), 1>(s, &data, load);
+        result = data.raw;
     });
-#pragma unroll 1
-    for (uint32_t hop = 1; hop < s.args.size; hop++) {
-        uint4 *target = (uint4 *)(peer_half(s.args, s.args.epoch + piece, after(s, hop)) + PKI_FUSED_RESULTS) + first;
-
-        if (!gets_results(s, after(s, hop)))
-            continue;
-#pragma unroll
-        for (int i = 0; i < Count; i++)
-            target[i * PKI_FUSED_THREADS] = data[i].raw;
-    }
-    if (!gets_results(s, s.args.rank))
-        return;
-#pragma unroll
-    for (int i = 0; i < Count; i++)
-        write(to, place(piece, first + i * PKI_FUSED_THREADS), data[i].raw);
+    return result;
 }
 
-template <typename E, typename Op> __device__ __forceinline__ void fold_part(const two_shot &s, uint32_t piece, const Op &op)
+__device__ __forceinline__ void fold_vector(const two_shot &s, uint32_t piece, uint32_t v)
+{
+    const span own = source_of(s, s.args.in, s.args.rank), to = part_of(s, s.args.out, s.args.rank);
+    const uint64_t at = place(piece, v);
+    const uint4 result = fold_one(s, [&](uint32_t r, int) {
+        const uint4 *parts = (const uint4 *)(inbox_half(s.args, s.args.epoch + piece, r) + PKI_FUSED_PARTS);
+
+        return r == s.args.rank ? read(own, at) : __ldcg(parts + v);
+    });
+
+#pragma unroll 1
+    for (uint32_t hop = 1; hop < s.args.size; hop++) {
+        if (gets_results(s, after(s, hop)))
+            ((uint4 *)(peer_half(s.args, s.args.epoch + piece, after(s, hop)) + PKI_FUSED_RESULTS))[v] = result;
+    }
+    if (gets_results(s, s.args.rank))
+        write(to, at, result);
+}
+
+__device__ __noinline__ void fold_part(const two_shot &s, uint32_t piece)
 {
     uint32_t v, end;
 
     slice(s, piece, &v, &end);
-    v += threadIdx.x;
-    for (; v + PKI_FUSED_THREADS < end; v += 2 * PKI_FUSED_THREADS)
-        fold_vectors<E, Op, 2>(s, piece, op, v);
-    if (v < end)
-        fold_vectors<E, Op, 1>(s, piece, op, v);
+#pragma unroll 1
+    for (v += threadIdx.x; v < end; v += PKI_FUSED_THREADS)
+        fold_vector(s, piece, v);
     raise(s.args, s.args.epoch + piece, 1);
 }
 
@@ -228,79 +232,92 @@ __device__ __forceinline__ void find_shares(const two_shot &s, const places &fou
     __syncthreads();
 }
 
-template <typename E, typename Op, int Count>
-__device__ __forceinline__ void fold_straight(const two_shot &s, const Op &op, const shares &all, uint64_t at, uint64_t stride)
+__device__ __forceinline__ uint4 load_of(const shares &all, uint32_t rank, uint64_t at)
 {
-    vec<E> data[Count];
-
-    fold_loaded<E, Count>(s, op, data, [&](uint32_t r, int i) { return __ldcg((const uint4 *)(all.in[r] + at + i * stride)); });
-#pragma unroll 1
-    for (uint32_t hop = 0; hop < s.args.size; hop++) {
-        uint32_t to = after(s, hop);
-
-        if (!gets_results(s, to))
-            continue;
-#pragma unroll
-        for (int i = 0; i < Count; i++)
-            *(uint4 *)(all.out[to] + at + i * stride) = data[i].raw;
-    }
+    return __ldcg((const uint4 *)(all.in[rank] + at));
 }
 
-/* What is less than a vector. */
-template <typename E, typename Op>
-__device__ __noinline__ void fold_end(const two_shot &s, const Op &op, const shares &all, uint64_t at)
+/* Until fewer than Count vectors are left; returns where this thread has come to. */
+template <typename E, int Count>
+__device__ __forceinline__ uint64_t fold_straight(const two_shot &s, const shares &all, uint64_t at, uint64_t whole)
 {
-    vec<E> data;
+    const uint64_t stride = 16ull * gridDim.x * PKI_FUSED_THREADS;
 
-    fold_loaded<E, 1>(s, op, &data, [&](uint32_t r, int) { return read_end({ all.in[r], all.bytes }, at); });
+#pragma unroll 1
+    for (; at + (Count - 1) * stride < whole; at += Count * stride) {
+        vec<E> data[Count];
+
+        fold_loaded<E, Count>(s, data, [&](uint32_t r, int i) { return load_of(all, r, at + i * stride); });
+#pragma unroll 1
+        for (uint32_t hop = 0; hop < s.args.size; hop++) {
+            uint32_t to = after(s, hop);
+
+            if (!gets_results(s, to))
+                continue;
+#pragma unroll
+            for (int i = 0; i < Count; i++)
+                *(uint4 *)(all.out[to] + at + i * stride) = data[i].raw;
+        }
+    }
+    return at;
+}
+
+/* One vector, or what is less. */
+__device__ __noinline__ void fold_last(const two_shot &s, const shares &all, uint64_t at)
+{
+    const uint4 result = fold_one(s, [&](uint32_t r, int) { return read({ all.in[r], all.bytes }, at); });
+
 #pragma unroll 1
     for (uint32_t r = 0; r < s.args.size; r++) {
         if (gets_results(s, r))
-            write_end({ all.out[r], all.bytes }, at, data.raw);
+            write({ all.out[r], all.bytes }, at, result);
     }
 }
 
-template <typename E, typename Op> __device__ __forceinline__ void fold_all(const two_shot &s, const Op &op, const shares &all)
+__device__ __forceinline__ void fold_all(const two_shot &s, const shares &all)
 {
-    constexpr int many = sizeof(typename E::stored) == 4 ? 8 : 4; /* registers: halves are summed as floats */
     const uint64_t stride = 16ull * gridDim.x * PKI_FUSED_THREADS, whole = all.bytes / 16 * 16;
     uint64_t at = 16ull * (blockIdx.x * PKI_FUSED_THREADS + threadIdx.x);
 
-    for (; at + (many - 1) * stride < whole; at += many * stride)
-        fold_straight<E, Op, many>(s, op, all, at, stride);
-    for (; at + stride < whole; at += 2 * stride)
-        fold_straight<E, Op, 2>(s, op, all, at, stride);
-    for (; at < whole; at += stride)
-        fold_straight<E, Op, 1>(s, op, all, at, stride);
-    if (at == whole && whole < all.bytes)
-        fold_end<E, Op>(s, op, all, at);
-    raise(s.args, s.args.epoch, 1);
+    with_common_type(s.args.type, [&](auto e) {
+        constexpr int many = sizeof(typename decltype(e)::stored) == 4 ? 8 : 4; /* registers: halves are summed as floats */
+
+        at = fold_straight<decltype(e), many>(s, all, at, whole);
+        at = fold_straight<decltype(e), 2>(s, all, at, whole);
+    });
+#pragma unroll 1
+    for (; at < all.bytes; at += stride)
+        fold_last(s, all, at);
 }
 
 /* ---- by way of the inboxes ---- */
 
-template <typename E, typename Op, typename Check, typename Report>
-__device__ __forceinline__ void run_pieces(const two_shot &s, const Op &op, Check check, Report report, uint32_t *verdict)
+__device__ __noinline__ uint32_t run_pieces(const two_shot &s, headers &header)
 {
+    auto check = [&]() { return header.check(s.args); };
+    auto report = [&]() { header.report(s.args); };
+    uint32_t verdict = go_on;
+
     send_parts(s, 0);
+#pragma unroll 1
     for (uint32_t piece = 0; piece < s.args.epochs; piece++) {
         if (piece + 1 < s.args.epochs)
             send_parts(s, piece + 1);
-        if (!await(s.args, s.args.epoch + piece, 0, check, report, verdict))
+        if (!await(s.args, s.args.epoch + piece, 0, check, report, &verdict))
             break;
-        fold_part<E>(s, piece, op);
-        if (!await(s.args, s.args.epoch + piece, 1, check, report, verdict))
+        fold_part(s, piece);
+        if (!await(s.args, s.args.epoch + piece, 1, check, report, &verdict))
             break;
         if (gets_results(s, s.args.rank) && s.args.in_stride == 0)
             take_results(s, piece);
     }
+    return verdict;
 }
 
-template <typename E, typename Op> __device__ __forceinline__ void run(const two_shot &s)
+__device__ __forceinline__ void run(const two_shot &s)
 {
     __shared__ places found;
     __shared__ shares all;
-    const Op op(s.args.op);
     headers header(s.args);
     bool straight = false;
     auto check = [&]() { return header.check(s.args); };
@@ -314,10 +331,11 @@ template <typename E, typename Op> __device__ __forceinline__ void run(const two
         if (meet(s.args, header, report, &found, &straight, &verdict)) {
             if (straight) {
                 find_shares(s, found, &all);
-                fold_all<E>(s, op, all);
+                fold_all(s, all);
+                raise(s.args, s.args.epoch, 1);
                 await(s.args, s.args.epoch, 1, check, report, &verdict);
             } else {
-                run_pieces<E>(s, op, check, report, &verdict);
+                verdict = run_pieces(s, header);
             }
         }
     }
@@ -326,14 +344,8 @@ template <typename E, typename Op> __device__ __forceinline__ void run(const two
 
 } // namespace
 
-#define PKI_TWOSHOT_KERNEL(element) \
-    extern "C" __global__ void __launch_bounds__(PKI_FUSED_THREADS, 1) \
-        pki_twoshot_##element(const __grid_constant__ pki_fused_args args) \
-    { \
-        early_begin(); \
-        run<element, sum>(two_shot_of(args)); \
-    }
-
-PKI_TWOSHOT_KERNEL(f16)
-PKI_TWOSHOT_KERNEL(bf16)
-PKI_TWOSHOT_KERNEL(f32)
+extern "C" __global__ void __launch_bounds__(PKI_FUSED_THREADS, 1) pki_twoshot(const __grid_constant__ pki_fused_args args)
+{
+    early_begin();
+    run(two_shot_of(args));
+}

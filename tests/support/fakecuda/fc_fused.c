@@ -289,8 +289,9 @@ static bool fold_in(struct fc_fused *f, pk_dtype_t type, char *blocks)
     return true;
 }
 
-void fc_run_fold(const struct fc_launch *l, pk_dtype_t type)
+void fc_run_fold(const struct fc_launch *l)
 {
+    const pk_dtype_t type = (pk_dtype_t)((const struct pki_fused_args *)l->params[0])->type;
     struct fc_fused f;
     char *blocks;
     bool done;

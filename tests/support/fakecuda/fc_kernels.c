@@ -211,18 +211,6 @@ static const size_t add_bytes[] = { 8, 8, 4 };
     static void run_reduce_##type(const struct fc_launch *l) \
     { \
         fc_run_reduce(l, PK_##enumerator); \
-    } \
-    static void run_fold_##type(const struct fc_launch *l) \
-    { \
-        fc_run_fold(l, PK_##enumerator); \
-    } \
-    static void run_relay_##type(const struct fc_launch *l) \
-    { \
-        fc_run_relay(l, PK_##enumerator); \
-    } \
-    static void run_twoshot_##type(const struct fc_launch *l) \
-    { \
-        fc_run_twoshot(l, PK_##enumerator); \
     }
 
 TYPED_RUN(int8, INT8)
@@ -239,10 +227,8 @@ TYPED_RUN(f8e4m3, F8E4M3)
 TYPED_RUN(f8e5m2, F8E5M2)
 
 #define TYPED(type, enumerator) \
-    { PKI_KERNEL_REDUCE #type, 1, reduce_bytes, run_reduce_##type }, { PKI_KERNEL_FOLD #type, 1, fused_bytes, run_fold_##type }, \
-    { PKI_KERNEL_RELAY #type, 1, fused_bytes, run_relay_##type }, \
     { \
-        PKI_KERNEL_TWOSHOT #type, 1, fused_bytes, run_twoshot_##type \
+        PKI_KERNEL_REDUCE #type, 1, reduce_bytes, run_reduce_##type \
     }
 
 const struct fc_kernel fc_kernels[] = {
@@ -250,6 +236,9 @@ const struct fc_kernel fc_kernels[] = {
     { PKI_KERNEL_LL, 1, ll_bytes, run_pki_ll },
     { PKI_KERNEL_EXCHANGE, 1, fused_bytes, fc_run_exchange },
     { PKI_KERNEL_PUSH, 1, fused_bytes, fc_run_push },
+    { PKI_KERNEL_FOLD, 1, fused_bytes, fc_run_fold },
+    { PKI_KERNEL_RELAY, 1, fused_bytes, fc_run_relay },
+    { PKI_KERNEL_TWOSHOT, 1, fused_bytes, fc_run_twoshot },
     TYPED(int8, INT8),
     TYPED(uint8, UINT8),
     TYPED(int32, INT32),

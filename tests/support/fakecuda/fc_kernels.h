@@ -34,9 +34,9 @@ void fc_run_reduce(const struct fc_launch *l, pk_dtype_t type);
 
 /* fc_fused.c */
 void fc_run_exchange(const struct fc_launch *l);
-void fc_run_fold(const struct fc_launch *l, pk_dtype_t type);
-void fc_run_relay(const struct fc_launch *l, pk_dtype_t type);
+void fc_run_fold(const struct fc_launch *l);
+void fc_run_relay(const struct fc_launch *l);
 void fc_run_push(const struct fc_launch *l);
-void fc_run_twoshot(const struct fc_launch *l, pk_dtype_t type);
+void fc_run_twoshot(const struct fc_launch *l);
 
 #endif

@@ -94,8 +94,9 @@ static bool do_piece(struct fc_fused *f, pk_dtype_t type, const char *in, char *
     return true;
 }
 
-void fc_run_relay(const struct fc_launch *l, pk_dtype_t type)
+void fc_run_relay(const struct fc_launch *l)
 {
+    const pk_dtype_t type = (pk_dtype_t)((const struct pki_fused_args *)l->params[0])->type;
     struct fc_fused f;
     uint64_t part;
     uint32_t pieces;

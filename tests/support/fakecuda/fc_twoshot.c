@@ -168,8 +168,9 @@ static bool do_straight(struct fc_fused *f, pk_dtype_t type)
     return fc_fused_await(f, f->args->epoch, 1);
 }
 
-void fc_run_twoshot(const struct fc_launch *l, pk_dtype_t type)
+void fc_run_twoshot(const struct fc_launch *l)
 {
+    const pk_dtype_t type = (pk_dtype_t)((const struct pki_fused_args *)l->params[0])->type;
     struct fc_fused f;
     bool done;
 

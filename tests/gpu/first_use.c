@@ -126,31 +126,25 @@ static double since(double *mark)
 
 static void kernels(const struct pki_cuda_driver *cu, CUmodule module)
 {
-    static const char *const names[] = { PKI_KERNEL_WAIT, PKI_KERNEL_LL, PKI_KERNEL_EXCHANGE, PKI_KERNEL_FOLD, PKI_KERNEL_RELAY, PKI_KERNEL_TWOSHOT };
-    static const char *const typed[] = { PKI_KERNEL_REDUCE };
+    static const char *const names[] = { PKI_KERNEL_WAIT, PKI_KERNEL_LL, PKI_KERNEL_EXCHANGE, PKI_KERNEL_PUSH,
+                                         PKI_KERNEL_FOLD, PKI_KERNEL_RELAY, PKI_KERNEL_TWOSHOT };
     CUfunction function;
     int threads;
     double mark = monotonic_ms();
 
-    for (int i = 0; i < 6; i++) {
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         if (cu->module_get_function(&function, module, names[i]) == CUDA_SUCCESS)
             cu->func_get_attribute(&threads, CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, function);
         printf("INFO %s: %.2f ms\n", names[i], since(&mark));
     }
-    for (int i = 0; i < 1; i++) {
-        int n = 0;
+    for (int type = 0; type < PK_DTYPE_COUNT; type++) {
+        char name[64];
 
-        for (int type = 0; type < PK_DTYPE_COUNT; type++) {
-            char name[64];
-
-            snprintf(name, sizeof name, "%s%s", typed[i], pk_dtype_name((pk_dtype_t)type));
-            if (cu->module_get_function(&function, module, name) != CUDA_SUCCESS)
-                continue;
+        snprintf(name, sizeof name, "%s%s", PKI_KERNEL_REDUCE, pk_dtype_name((pk_dtype_t)type));
+        if (cu->module_get_function(&function, module, name) == CUDA_SUCCESS)
             cu->func_get_attribute(&threads, CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, function);
-            n++;
-        }
-        printf("INFO %d of %s: %.2f ms\n", n, typed[i], since(&mark));
     }
+    printf("INFO %d of %s: %.2f ms\n", PK_DTYPE_COUNT, PKI_KERNEL_REDUCE, since(&mark));
 }
 
 static int parts_main(void)

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * sm_policy NONE: what works without multiprocessors works, launches no kernel from the beginning of init to the end, and what needs one is
- * refused with the reason. For every operation the steps that were executed are those that pk_explain announced; and 2,000 kernels of the
+ * refused with the reason. For every operation, at lengths for each way of doing it, the steps that were executed are those that pk_explain
+ * announced; and 2,000 kernels of the
  * program queued ahead of an operation are no trouble.
  */
 #include <dlfcn.h>
@@ -12,6 +13,11 @@
 #include "gpu_rank.h"
 
 #define N ((size_t)60000)
+
+/* Elements of a block: cells, the end of cells, from memory to memory, twice so that buffers are mapped, and plans of copies. */
+static const size_t lengths[] = { 1, 1000, N, 300000, 300000, 5000000 };
+
+#define LENGTHS (sizeof lengths / sizeof lengths[0])
 
 static unsigned long driver_count(const char *what)
 {
@@ -38,31 +44,62 @@ static uint64_t steps(const struct gpu_rank *self)
     return stats.steps;
 }
 
-static pk_result_t call(struct gpu_rank *self, pk_op_kind_t op, int in_place, float *in, float *out)
+/* With parts of the same length; those of PK_OP_SEND and RECV are one exchange round all ranks. */
+static pk_result_t call_other(struct gpu_rank *self, pk_op_kind_t op, size_t n, int in_place, float *in, float *out)
 {
-    size_t own = (size_t)self->rank * N;
+    size_t counts[8];
+    pk_comm_t *comm = self->comm;
+    pk_stream_t stream = self->in_stream;
+    pk_result_t result;
+
+    for (int i = 0; i < self->size; i++)
+        counts[i] = n;
+    switch (op) {
+    case PK_OP_ALLGATHERV:
+        return pk_allgatherv(in_place ? out + (size_t)self->rank * n : in, n, out, counts, NULL, PK_F32, comm, stream);
+    case PK_OP_ALLTOALLV:
+        return pk_alltoallv(in_place ? out : in, counts, NULL, out, counts, NULL, PK_F32, comm, stream);
+    case PK_OP_GATHERV:
+        return pk_gatherv(in_place && self->rank == 0 ? out : in, n, out, counts, NULL, PK_F32, 0, comm, stream);
+    case PK_OP_SCATTERV:
+        return pk_scatterv(in, counts, NULL, in_place && self->rank == 0 ? in : out, n, PK_F32, 0, comm, stream);
+    case PK_OP_SEND:
+        result = pk_group_start();
+        if (result == PK_OK)
+            result = pk_send(in, n, PK_F32, (self->rank + 1) % self->size, comm, stream);
+        if (result == PK_OK)
+            result = pk_recv(out, n, PK_F32, (self->rank + self->size - 1) % self->size, comm, stream);
+        return result == PK_OK ? pk_group_end() : result;
+    default:
+        return pk_barrier(comm, stream);
+    }
+}
+
+static pk_result_t call(struct gpu_rank *self, pk_op_kind_t op, size_t n, int in_place, float *in, float *out)
+{
+    size_t own = (size_t)self->rank * n;
     pk_comm_t *comm = self->comm;
     pk_stream_t stream = self->in_stream;
 
     switch (op) {
     case PK_OP_BROADCAST:
-        return pk_broadcast(in_place ? out : in, out, N, PK_F32, 0, comm, stream);
+        return pk_broadcast(in_place ? out : in, out, n, PK_F32, 0, comm, stream);
     case PK_OP_REDUCE:
-        return pk_reduce(in_place ? out : in, out, N, PK_F32, PK_SUM, 0, comm, stream);
+        return pk_reduce(in_place ? out : in, out, n, PK_F32, PK_SUM, 0, comm, stream);
     case PK_OP_ALLREDUCE:
-        return pk_allreduce(in_place ? out : in, out, N, PK_F32, PK_SUM, comm, stream);
+        return pk_allreduce(in_place ? out : in, out, n, PK_F32, PK_SUM, comm, stream);
     case PK_OP_REDUCE_SCATTER:
-        return pk_reduce_scatter(in, in_place ? in + own : out, N, PK_F32, PK_SUM, comm, stream);
+        return pk_reduce_scatter(in, in_place ? in + own : out, n, PK_F32, PK_SUM, comm, stream);
     case PK_OP_ALLGATHER:
-        return pk_allgather(in_place ? out + own : in, out, N, PK_F32, comm, stream);
+        return pk_allgather(in_place ? out + own : in, out, n, PK_F32, comm, stream);
     case PK_OP_ALLTOALL:
-        return pk_alltoall(in_place ? out : in, out, N, PK_F32, comm, stream);
+        return pk_alltoall(in_place ? out : in, out, n, PK_F32, comm, stream);
     case PK_OP_GATHER:
-        return pk_gather(in_place && self->rank == 0 ? out : in, out, N, PK_F32, 0, comm, stream);
+        return pk_gather(in_place && self->rank == 0 ? out : in, out, n, PK_F32, 0, comm, stream);
     case PK_OP_SCATTER:
-        return pk_scatter(in, in_place && self->rank == 0 ? in : out, N, PK_F32, 0, comm, stream);
+        return pk_scatter(in, in_place && self->rank == 0 ? in : out, n, PK_F32, 0, comm, stream);
     default:
-        return pk_barrier(comm, stream);
+        return call_other(self, op, n, in_place, in, out);
     }
 }
 
@@ -75,7 +112,9 @@ static const struct {
     { PK_OP_ALLREDUCE, "allreduce", { false, false } }, { PK_OP_REDUCE_SCATTER, "reduce_scatter", { false, false } },
     { PK_OP_ALLGATHER, "allgather", { false, true } },  { PK_OP_ALLTOALL, "alltoall", { true, false } },
     { PK_OP_GATHER, "gather", { false, true } },        { PK_OP_SCATTER, "scatter", { false, true } },
-    { PK_OP_BARRIER, "barrier", { true, true } },
+    { PK_OP_BARRIER, "barrier", { true, true } },       { PK_OP_SEND, "exchange", { true, true } },
+    { PK_OP_ALLGATHERV, "allgatherv", { false, true } }, { PK_OP_ALLTOALLV, "alltoallv", { true, false } },
+    { PK_OP_GATHERV, "gatherv", { false, true } },      { PK_OP_SCATTERV, "scatterv", { false, true } },
 };
 
 #define OPERATIONS (sizeof operations / sizeof operations[0])
@@ -89,26 +128,27 @@ static void must_end(const struct gpu_rank *self, const char *what)
 }
 
 /* Explained, done, counted. */
-static void one(struct gpu_rank *self, unsigned i, int in_place, float *in, float *out)
+static void one(struct gpu_rank *self, unsigned i, size_t n, int in_place, float *in, float *out)
 {
     pk_explanation_t explanation = { .struct_size = sizeof explanation };
-    pk_result_t explained = pk_explain(self->comm, operations[i].op, N, PK_F32, PK_MEM_DEVICE, in_place, 0, &explanation);
-    uint64_t before = steps(self), done;
-    pk_result_t result = call(self, operations[i].op, in_place, in, out);
+    int peer = operations[i].op == PK_OP_SEND ? (self->rank + 1) % self->size : 0;
+    pk_result_t explained = pk_explain(self->comm, operations[i].op, n, PK_F32, PK_MEM_DEVICE, in_place, peer, &explanation);
+    uint64_t before = steps(self), wanted = explanation.steps * (operations[i].op == PK_OP_SEND ? 2 : 1), done;
+    pk_result_t result = call(self, operations[i].op, n, in_place, in, out);
 
     must_end(self, operations[i].name);
-    while (steps(self) - before < explanation.steps && result == PK_OK && pk_comm_async_error(self->comm) == PK_OK)
+    while (steps(self) - before < wanted && result == PK_OK && pk_comm_async_error(self->comm) == PK_OK)
         ; /* the stream is released before the last step is counted */
     done = steps(self) - before;
-    report(result == PK_OK && explained == PK_OK && done == explanation.steps,
-           "rank %d: %s, %s: %llu steps explained as \"%s\" (%d), %llu done (%d)", self->rank, operations[i].name,
-           in_place ? "in place" : "apart", (unsigned long long)explanation.steps, explanation.algorithm, (int)explained,
+    report(result == PK_OK && explained == PK_OK && done == wanted,
+           "rank %d: %s of %zu, %s: %llu steps explained as \"%s\" (%d), %llu done (%d)", self->rank, operations[i].name, n,
+           in_place ? "in place" : "apart", (unsigned long long)wanted, explanation.algorithm, (int)explained,
            (unsigned long long)done, (int)result);
 }
 
-static void open_buffers(const struct gpu_rank *self, float **in, float **out)
+static void open_buffers(const struct gpu_rank *self, size_t n, float **in, float **out)
 {
-    size_t bytes = N * (size_t)self->size * sizeof(float);
+    size_t bytes = n * (size_t)self->size * sizeof(float);
 
     *in = gpu_alloc(bytes);
     *out = gpu_alloc(bytes);
@@ -123,19 +163,20 @@ static int with_kernels(void)
     float *in, *out;
 
     gpu_rank_open(&self, PK_SM_DEFAULT, 30000);
-    open_buffers(&self, &in, &out);
-    for (unsigned i = 0; i < OPERATIONS; i++)
-        for (int in_place = 0; in_place < 2; in_place++)
-            one(&self, i, in_place, in, out);
+    open_buffers(&self, lengths[LENGTHS - 1], &in, &out);
+    for (unsigned k = 0; k < LENGTHS; k++)
+        for (unsigned i = 0; i < OPERATIONS; i++)
+            for (int in_place = 0; in_place < 2; in_place++)
+                one(&self, i, lengths[k], in_place, in, out);
     kernel = spin_kernel();
     flag = gpu_host_alloc(sizeof *flag);
     *(volatile uint32_t *)flag = 1; /* they end at once; the launch queue is full all the same */
     for (int i = 0; i < 2000; i++)
         spin_launch(kernel, 1, 32, flag, self.stream);
-    must_be_ok(call(&self, PK_OP_ALLREDUCE, 0, in, out), "allreduce behind 2,000 kernels");
+    must_be_ok(call(&self, PK_OP_ALLREDUCE, N, 0, in, out), "allreduce behind 2,000 kernels");
     for (int i = 0; i < 2000; i++)
         spin_launch(kernel, 1, 32, flag, self.stream);
-    must_be_ok(call(&self, PK_OP_ALLTOALL, 0, in, out), "alltoall behind 2,000 kernels");
+    must_be_ok(call(&self, PK_OP_ALLTOALL, N, 0, in, out), "alltoall behind 2,000 kernels");
     must_end(&self, "what comes behind 2,000 kernels");
     report(pk_comm_async_error(self.comm) == PK_OK, "rank %d: operations behind 2,000 kernels each", self.rank);
     gpu_rank_close(&self);
@@ -145,7 +186,7 @@ static int with_kernels(void)
 static void refused(struct gpu_rank *self, unsigned i, int in_place, float *in, float *out)
 {
     pk_error_info_t info = { .struct_size = sizeof info };
-    pk_result_t result = call(self, operations[i].op, in_place, in, out);
+    pk_result_t result = call(self, operations[i].op, N, in_place, in, out);
 
     pk_last_error(&info);
     report(result == PK_ERR_NEEDS_SM && strstr(info.text, "kernel") != NULL, "rank %d: %s, %s: refused (%d): %.120s", self->rank,
@@ -182,16 +223,16 @@ static int without_kernels(void)
     before = launches();
     gpu_rank_open(&self, PK_SM_NONE, 30000);
     bytes = N * (size_t)self.size * sizeof(float);
-    open_buffers(&self, &in, &out);
+    open_buffers(&self, N, &in, &out);
     for (unsigned i = 0; i < OPERATIONS; i++)
         for (int in_place = 0; in_place < 2; in_place++) {
             ranks_meet();
             if (operations[i].works[in_place])
-                one(&self, i, in_place, in, out);
+                one(&self, i, N, in_place, in, out);
             else if (self.rank == 0)
                 refused(&self, i, in_place, in, out);
         }
-    must_be_ok(call(&self, PK_OP_ALLTOALL, 0, in, out), "alltoall");
+    must_be_ok(call(&self, PK_OP_ALLTOALL, N, 0, in, out), "alltoall");
     must_end(&self, "alltoall");
     report(exchanged(&self, out), "rank %d: alltoall without kernels brought the right blocks", self.rank);
     report(pattern_wrong_on_gpu(in, bytes, 1 + (uint64_t)self.rank) == bytes, "rank %d: the send buffer is as it was",

@@ -11,7 +11,7 @@
 #define ALWAYS_BYTES ((size_t)4 << 30)
 #define LONG_CTAS 16u /* for what is longer than TWOSHOT_BYTES: they fill the links */
 #define PUSH_BYTES (8u << 20)
-#define ROOTED_BYTES (4u << 20)
+#define ROOTED_BYTES (16u << 20)
 #define PAIRS_A_CTA 512u
 #define PART_BYTES_A_CTA (16u << 10) /* of what a rank folds */
 

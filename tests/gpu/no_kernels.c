@@ -2,8 +2,7 @@
 /*
  * sm_policy NONE: what works without multiprocessors works, launches no kernel from the beginning of init to the end, and what needs one is
  * refused with the reason. For every operation, at lengths for each way of doing it, the steps that were executed are those that pk_explain
- * announced; and 2,000 kernels of the
- * program queued ahead of an operation are no trouble.
+ * announced; and 2,000 kernels of the program queued ahead of an operation are no trouble.
  */
 #include <dlfcn.h>
 #include <stdio.h>

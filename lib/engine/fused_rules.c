@@ -5,13 +5,13 @@
 
 #define ONE_SHOT_BYTES (512u << 10) /* most that a rank receives in one shot of allreduce, and of a block */
 #define ONE_SHOT_BLOCK (256u << 10)
-#define RELAY_BYTES (1u << 20)
+#define RELAY_BYTES (512u << 10)
 #define TWOSHOT_BYTES (64u << 20)
 #define SCATTERED_BYTES (256u << 20) /* in all */
 #define ALWAYS_BYTES ((size_t)4 << 30)
 #define LONG_CTAS 16u /* for what is longer than TWOSHOT_BYTES: they fill the links */
 #define PUSH_BYTES (8u << 20)
-#define ROOTED_BYTES (16u << 20)
+#define ROOTED_BYTES (32u << 20)
 #define PAIRS_A_CTA 512u
 #define PART_BYTES_A_CTA (16u << 10) /* of what a rank folds */
 

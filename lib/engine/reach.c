@@ -35,6 +35,7 @@ static bool find(struct pki_task *task, const void *buffer, size_t bytes, uint32
         there[p] = pki_region_there(e, &e->peers[p], buffer, bytes, region);
         all = all && there[p] != 0;
     }
+    task->reach.asked = task->reach.asked || !all;
     return all;
 }
 

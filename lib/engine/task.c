@@ -225,7 +225,7 @@ pk_result_t pki_task_enroll(struct pki_task *task)
     if (task->request.what == PKI_DO_COLL)
         pki_fused_enroll(task);
     pki_list_push(&e->tasks, &task->node);
-    if (task->direct && pki_task_is_fused(task))
+    if (task->direct && pki_task_is_fused(task) && !task->reach.asked) /* else the answers are waited for */
         pki_task_calm(task);
     if (task->request.stream.kind != PK_STREAM_KIND_BLOCKING)
         atomic_fetch_add(&e->async_tasks, 1);

@@ -51,6 +51,7 @@ struct pki_mixed {
 /* reach.c: where the other ranks have the buffers of a fused collective mapped */
 struct pki_reach {
     bool all; /* all have what they need */
+    bool asked; /* some of them were asked to map it */
     uint32_t regions[2];
     uint64_t in[PKI_FUSED_RANKS], out[PKI_FUSED_RANKS];
 };

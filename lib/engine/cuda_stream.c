@@ -13,108 +13,39 @@
  * the kernels of all streams, though not copies to a peer: there a send never waits in the stream before its copy, and what needs
  * a kernel of the library is done inside the call.
  */
-#include <pthread.h>
+#include <limits.h>
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "engine/internal.h"
 
-#define STREAMS_MAX 256
 #define GRANT_LEAST_NS 300u
 #define CALM_BYTES (32u << 10) /* few longer low-latency messages have room at a time: their end must be seen soon */
-
-/* The process's streams with a value wait pending. */
-static struct {
-    pthread_mutex_t lock;
-    struct {
-        void *stream;
-        int waits;
-    } entries[STREAMS_MAX];
-    int streams, most;
-} budget = { .lock = PTHREAD_MUTEX_INITIALIZER };
-
-/* One more wait in `stream`, if then no more than `limit` streams have one. */
-static bool budget_take(void *stream, int limit)
-{
-    bool taken = false;
-
-    pthread_mutex_lock(&budget.lock);
-    for (int i = 0; i < budget.streams && !taken; i++)
-        if (budget.entries[i].stream == stream) {
-            budget.entries[i].waits++;
-            taken = true;
-        }
-    if (!taken && budget.streams < limit && budget.streams < STREAMS_MAX) {
-        budget.entries[budget.streams].stream = stream;
-        budget.entries[budget.streams++].waits = 1;
-        taken = true;
-    }
-    if (budget.streams > budget.most)
-        budget.most = budget.streams;
-    pthread_mutex_unlock(&budget.lock);
-    return taken;
-}
-
-static void budget_give(void *stream)
-{
-    pthread_mutex_lock(&budget.lock);
-    for (int i = 0; i < budget.streams; i++)
-        if (budget.entries[i].stream == stream) {
-            if (--budget.entries[i].waits == 0)
-                budget.entries[i] = budget.entries[--budget.streams];
-            break;
-        }
-    pthread_mutex_unlock(&budget.lock);
-}
-
-/* Operations of the process for which a CUDA stream may wait, whatever by, and that have not ended. */
-static atomic_int in_streams;
 
 void pki_stream_count(struct pki_task *task)
 {
     if (!task->counted)
-        atomic_fetch_add(&in_streams, 1);
+        pki_waiting_enter(task->engine->ordinal, task->queue.handle);
     task->counted = true;
 }
 
-bool pki_streams_wait(void)
-{
-    return atomic_load(&in_streams) > 0;
-}
-
-void pki_stream_waits(uint64_t *pending, uint64_t *most)
-{
-    pthread_mutex_lock(&budget.lock);
-    *pending = (uint64_t)budget.streams;
-    *most = (uint64_t)budget.most;
-    pthread_mutex_unlock(&budget.lock);
-}
-
 /* How many streams may hold a queue. */
-static int wait_limit(const struct pki_engine *e, int connections)
+static int wait_limit(const struct pki_engine *e)
 {
-    if (e->config.wait_policy == PKI_WAITS_KERNEL || connections <= PKI_FEW_QUEUES)
+    if (e->config.wait_policy == PKI_WAITS_KERNEL || e->connections <= PKI_FEW_QUEUES)
         return 0;
-    return e->config.wait_policy == PKI_WAITS_VALUE ? STREAMS_MAX : connections / 2 - 1;
-}
-
-static int connections_of(const struct pki_engine *e)
-{
-    struct pki_device_info info;
-
-    e->gpu->ops->info(e->gpu, &info);
-    return info.connections;
+    return e->config.wait_policy == PKI_WAITS_VALUE ? INT_MAX : e->connections / 2 - 1;
 }
 
 static pk_result_t choose_wait(struct pki_task *task)
 {
     struct pki_engine *e = task->engine;
-    int connections = connections_of(e), limit = wait_limit(e, connections);
+    int limit = wait_limit(e);
 
-    task->few_queues = connections <= PKI_FEW_QUEUES;
+    task->few_queues = e->connections <= PKI_FEW_QUEUES;
     task->how = PKI_WAIT_KERNEL;
-    if (budget_take(task->queue.handle, limit)) {
+    if (pki_waiting_hold(e->ordinal, task->queue.handle, limit)) {
         task->how = PKI_WAIT_VALUE;
         task->holds_wait = true;
         return PK_OK;
@@ -124,9 +55,9 @@ static pk_result_t choose_wait(struct pki_task *task)
     if (limit == 0)
         return pki_fail(PK_ERR_NEEDS_SM, NULL, "%s in a cuda stream: with CUDA_DEVICE_MAX_CONNECTIONS=%d a waiting stream stops every "
                         "kernel of the process, so the wait needs a kernel; set it to 8 or more, or allow kernels", task->name,
-                        connections);
+                        e->connections);
     return pki_fail(PK_ERR_NEEDS_SM, NULL, "%s in a cuda stream: operations are pending in %d streams, as many as %d hardware queues "
-                    "bear (CUDA_DEVICE_MAX_CONNECTIONS); one more needs a kernel to wait", task->name, limit, connections);
+                    "bear (CUDA_DEVICE_MAX_CONNECTIONS); one more needs a kernel to wait", task->name, limit, e->connections);
 }
 
 /* The operation begins when the stream has come to its end, and the call waits for it. */
@@ -136,7 +67,7 @@ static void do_within_call(struct pki_task *task)
 
     if (!atomic_exchange(&said, true))
         pki_log(PKI_LOG_WARN, NULL, "with CUDA_DEVICE_MAX_CONNECTIONS=%d reductions and copies inside the gpu are done within the call: "
-                "set it to 8 or more", connections_of(task->engine));
+                "set it to 8 or more", task->engine->connections);
     task->after_stream = true;
     task->request.stream = PK_BLOCKING;
 }
@@ -182,14 +113,14 @@ pk_result_t pki_stream_admit(struct pki_task *task)
     task->direct = pki_task_is_fused(task) && pki_fused_all_direct(e); /* its kernel needs nobody */
     if (task->direct)
         return PK_OK;
-    if (task->kind == PKI_MEM_DEVICE && pki_task_needs_kernel(task) && connections_of(e) <= PKI_FEW_QUEUES) {
+    if (task->kind == PKI_MEM_DEVICE && pki_task_needs_kernel(task) && e->connections <= PKI_FEW_QUEUES) {
         do_within_call(task);
         return PK_OK;
     }
+    pki_stream_count(task);
     result = choose_wait(task);
     if (result == PK_OK)
         result = take_words(task);
-    pki_stream_count(task);
     if (result != PK_OK)
         pki_stream_left(task);
     return result;
@@ -408,14 +339,14 @@ void pki_stream_end(struct pki_task *task, struct pki_list *made)
 
 void pki_stream_left(struct pki_task *task)
 {
+    if (task->holds_wait)
+        pki_waiting_drop(task->engine->ordinal, task->queue.handle);
+    task->holds_wait = false;
     if (task->counted)
-        atomic_fetch_sub(&in_streams, 1);
+        pki_waiting_leave(task->engine->ordinal, task->queue.handle);
     task->counted = false;
     if (task->request.stream.kind != PK_STREAM_KIND_CUDA)
         return;
-    if (task->holds_wait)
-        budget_give(task->queue.handle);
-    task->holds_wait = false;
     if (task->release_slot >= 0)
         pki_gate_open(&task->release);
     pki_words_give(task->engine, task->ready_slot);

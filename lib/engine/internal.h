@@ -52,6 +52,7 @@ struct pki_engine {
     atomic_flag lock;
     struct pki_engine_config config;
     struct pki_device *host, *gpu;
+    int ordinal, connections;  /* of the GPU; its hardware queues */
     struct pki_peer *peers;
     struct pki_iface *ifaces[PKI_IFACES_MAX];
     int nifaces;

@@ -56,6 +56,15 @@ static void lists_init(struct pki_engine *e)
     pki_list_init(&e->in_service);
 }
 
+static void look_at_gpu(struct pki_engine *e)
+{
+    struct pki_device_info info;
+
+    e->gpu->ops->info(e->gpu, &info);
+    e->ordinal = info.ordinal;
+    e->connections = info.connections;
+}
+
 /* With its peers; nothing is open. NULL: no memory, recorded. */
 static struct pki_engine *engine_new(const struct pki_engine_config *config)
 {
@@ -71,6 +80,8 @@ static struct pki_engine *engine_new(const struct pki_engine_config *config)
     atomic_flag_clear(&e->lock);
     e->config = *config;
     e->gpu = config->device;
+    if (e->gpu != NULL)
+        look_at_gpu(e);
     if (e->gpu != NULL && config->sm_policy == PK_SM_BOUNDED)
         e->gpu->max_ctas = config->max_sms;
     e->spin = config->local_ranks <= sysconf(_SC_NPROCESSORS_ONLN);

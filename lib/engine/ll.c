@@ -8,10 +8,6 @@
 #define ROOM_NS 20000u              /* a copy engine costs about as much more, and is not in turn with the kernels */
 #define CTAS_MAX 16u
 #define BYTES_A_CTA (4u << 10)      /* one round of its threads (measured: docs/design/0009) */
-#define WAITING_CTAS_MAX 64         /* more could take all multiprocessors, and the message that comes first would have none */
-
-/* CTAs of the process's kernels that wait for low-latency messages. */
-static atomic_int waiting_ctas;
 
 static struct pki_iface *gpu_iface(struct pki_engine *e)
 {
@@ -121,7 +117,6 @@ bool pki_ll_take(struct pki_ll_ring *ring, size_t bytes, int *place, uint32_t *f
     ring->head = at + units_of(bytes);
     ring->entries[next % PKI_LL_MESSAGES].flag = next;
     ring->entries[next % PKI_LL_MESSAGES].end = ring->head;
-    ring->entries[next % PKI_LL_MESSAGES].ctas = 0;
     ring->entries[next % PKI_LL_MESSAGES].over = false;
     *place = (int)at;
     *flag = next;
@@ -132,8 +127,6 @@ void pki_ll_give(struct pki_ll_ring *ring, uint32_t flag)
 {
     if (ring->entries[flag % PKI_LL_MESSAGES].flag != flag)
         return;
-    atomic_fetch_sub(&waiting_ctas, (int)ring->entries[flag % PKI_LL_MESSAGES].ctas);
-    ring->entries[flag % PKI_LL_MESSAGES].ctas = 0;
     ring->entries[flag % PKI_LL_MESSAGES].over = true;
     while (ring->live > 0 && ring->entries[ring->oldest % PKI_LL_MESSAGES].over) {
         ring->tail = ring->entries[ring->oldest % PKI_LL_MESSAGES].end;
@@ -150,17 +143,6 @@ static bool oldest_ended(struct pki_engine *e, const struct pki_peer *peer)
     return atomic_load_explicit(done, memory_order_acquire) == peer->lls.oldest;
 }
 
-/* A place, if the kernel that is going to wait there leaves multiprocessors to others. */
-static bool take_modestly(struct pki_ll_ring *ring, size_t bytes, uint32_t ctas, int *place, uint32_t *flag)
-{
-    if (atomic_fetch_add(&waiting_ctas, (int)ctas) + (int)ctas > WAITING_CTAS_MAX || !pki_ll_take(ring, bytes, place, flag)) {
-        atomic_fetch_sub(&waiting_ctas, (int)ctas);
-        return false;
-    }
-    ring->entries[*flag % PKI_LL_MESSAGES].ctas = ctas;
-    return true;
-}
-
 bool pki_ll_take_soon(struct pki_engine *e, struct pki_peer *peer, size_t bytes, int *place, uint32_t *flag)
 {
     uint64_t until = 0;
@@ -170,7 +152,7 @@ bool pki_ll_take_soon(struct pki_engine *e, struct pki_peer *peer, size_t bytes,
     for (;;) {
         while (peer->lls.live > 0 && oldest_ended(e, peer))
             pki_ll_give(&peer->lls, peer->lls.oldest);
-        if (take_modestly(&peer->lls, bytes, pki_ll_ctas(e, bytes), place, flag))
+        if (pki_ll_take(&peer->lls, bytes, place, flag))
             break;
         if (until == 0)
             until = pki_now_ns() + peer->room_ns;

@@ -128,10 +128,18 @@ void pki_recv_message(struct pki_xfer *xfer, const struct pki_msg *msg, const vo
     }
 }
 
+/* By a kernel that waits in the caller's stream, if then others, and other streams, still have what they need. */
 static bool ll_allowed(const struct pki_xfer *xfer)
 {
-    return xfer->engine->config.kernels && xfer->peer->ll_remote != NULL && xfer->task->mode == PKI_TASK_STREAM &&
-           xfer->bytes <= PKI_LL_LONGEST && xfer->engine->ll_memory != NULL;
+    struct pki_engine *e = xfer->engine;
+    void *stream = xfer->task->queue.handle;
+
+    if (!e->config.kernels || xfer->peer->ll_remote == NULL || xfer->task->mode != PKI_TASK_STREAM || xfer->bytes > PKI_LL_LONGEST ||
+        e->ll_memory == NULL)
+        return false;
+    if (xfer->bytes > PKI_LL_CROWDED && !pki_waiting_alone(e->ordinal, stream))
+        return false;
+    return pki_waiting_occupy(e->ordinal, stream, (int)pki_ll_ctas(e, xfer->bytes));
 }
 
 /* A slot for the sender to signal through; kept until the transfer ends. False: none is free now. */

@@ -247,7 +247,7 @@ void pki_stream_move(struct pki_task *task);         /* what the stream itself m
 void pki_stream_end(struct pki_task *task, struct pki_list *made); /* waits, for all of `made` in the same stream at once */
 void pki_stream_count(struct pki_task *task);        /* a stream may wait for it from now on */
 void pki_stream_left(struct pki_task *task);         /* the task has ended: its wait is over */
-void pki_stream_waits(uint64_t *pending, uint64_t *most); /* of the process */
+void pki_stream_waits(uint64_t *pending, uint64_t *most); /* value waits of the process: streams that have one (waiting.c) */
 bool pki_streams_rest(const struct pki_engine *engine); /* no stream waits, and no graph of this engine's ever will (import.c) */
 void pki_stream_look_for_grant(struct pki_xfer *xfer);
 /* The copy of a transfer whose gate the stream has waited for, and the word behind it. */
@@ -269,7 +269,15 @@ void pki_stream_plan_begin(struct pki_task *task);
 void pki_stream_plan_open(const struct pki_task *task);
 void pki_stream_plan_move(struct pki_task *task);
 void pki_stream_plan_end(const struct pki_task *task);
-bool pki_streams_wait(void); /* may a stream of the process wait for a peer because of an operation? Graphs are not counted */
+bool pki_streams_wait(void); /* may a stream of the process wait for a peer because of an operation? Graphs are not counted (waiting.c) */
+
+/* waiting.c, unlocked: streams of the process that may wait for peers, by the GPU's ordinal and the handle */
+void pki_waiting_enter(int device, void *stream); /* for one operation more */
+void pki_waiting_leave(int device, void *stream);
+bool pki_waiting_hold(int device, void *stream, int limit); /* entered: a value wait, if then no more than `limit` streams have one */
+void pki_waiting_drop(int device, void *stream);
+bool pki_waiting_occupy(int device, void *stream, int ctas); /* entered: a kernel that waits, until the stream's operations have ended */
+bool pki_waiting_alone(int device, void *stream);            /* no other stream of the GPU may wait */
 
 /* capture.c */
 /* Nothing has happened when this refuses; the others follow as engine.h says. */
@@ -294,6 +302,7 @@ void pki_fused_tell(struct pki_task *task);  /* `untold` ranks that this one has
 size_t pki_fused_bytes(const struct pki_request *request); /* of a block */
 enum pki_fused_kernel pki_fused_kernel(const struct pki_engine *engine, const struct pki_request *request);
 int pki_fused_ctas(const struct pki_engine *engine, const struct pki_request *request);
+bool pki_fused_has_room(struct pki_task *task); /* no: kernels of other streams that wait have taken so much that this one must not wait too */
 uint32_t pki_fused_epochs(const struct pki_engine *engine, const struct pki_request *request);
 bool pki_task_is_fused(const struct pki_task *task);
 void pki_fused_made(struct pki_task *task);   /* a fused one: will the call itself launch it (direct)? */

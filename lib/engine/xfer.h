@@ -27,7 +27,8 @@ struct pki_task;
 #define PKI_LL_RING_BYTES (3840u << 10)  /* for low-latency messages, of a pair and direction */
 #define PKI_LL_UNIT 64u                  /* places in it are multiples of this */
 #define PKI_LL_MESSAGES 64u              /* in it at a time */
-#define PKI_LL_LONGEST ((size_t)32 << 10) /* a message; longer ones are for copy engines (docs/design/0009) */
+#define PKI_LL_LONGEST ((size_t)512 << 10) /* a message */
+#define PKI_LL_CROWDED ((size_t)32 << 10) /* while other streams wait for peers too; longer ones are for copy engines then */
 #define PKI_IFACES_MAX 4
 
 enum pki_xfer_state {
@@ -99,7 +100,6 @@ struct pki_ll_ring {
     uint32_t head, tail; /* in units: where the next begins, where the oldest does */
     struct {
         uint32_t flag, end;
-        uint32_t ctas; /* of the kernel that waits for it; 0 when it is over */
         bool over;
     } entries[PKI_LL_MESSAGES];
 };

@@ -1,0 +1,137 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The streams of the process that may wait for peers, whatever by: value waits, which hold hardware queues, and kernels, which hold
+ * multiprocessors. What is in one stream runs one behind another, so a stream counts once, with the most that any of its operations takes.
+ */
+#include <pthread.h>
+
+#include "engine/internal.h"
+
+#define STREAMS_MAX 256
+
+/* Of all kernels of the library on a GPU that wait for peers. Each CTA may fill a multiprocessor, and the program needs some too; and a kernel
+ * that found none would wait for those that have one, whose peers may wait for it. */
+#define CTAS_MAX 96
+
+struct waiting_stream {
+    int device;
+    void *stream;
+    int ops;   /* that have not ended */
+    int holds; /* value waits */
+    int ctas;  /* of the largest kernel since `ops` was 0 */
+};
+
+static struct {
+    pthread_mutex_t lock;
+    struct waiting_stream streams[STREAMS_MAX];
+    int n;
+    int holding, most; /* streams with value waits, now and at most */
+} waiting = { .lock = PTHREAD_MUTEX_INITIALIZER };
+
+static atomic_int operations;
+
+/* NULL: none, or no room for it. */
+static struct waiting_stream *find(int device, void *stream, bool make)
+{
+    for (int i = 0; i < waiting.n; i++)
+        if (waiting.streams[i].stream == stream && waiting.streams[i].device == device)
+            return &waiting.streams[i];
+    if (!make || waiting.n == STREAMS_MAX)
+        return NULL;
+    waiting.streams[waiting.n] = (struct waiting_stream){ .device = device, .stream = stream };
+    return &waiting.streams[waiting.n++];
+}
+
+void pki_waiting_enter(int device, void *stream)
+{
+    struct waiting_stream *s;
+
+    atomic_fetch_add(&operations, 1);
+    pthread_mutex_lock(&waiting.lock);
+    s = find(device, stream, true);
+    if (s != NULL)
+        s->ops++;
+    pthread_mutex_unlock(&waiting.lock);
+}
+
+void pki_waiting_leave(int device, void *stream)
+{
+    struct waiting_stream *s;
+
+    atomic_fetch_sub(&operations, 1);
+    pthread_mutex_lock(&waiting.lock);
+    s = find(device, stream, false);
+    if (s != NULL && --s->ops == 0)
+        *s = waiting.streams[--waiting.n];
+    pthread_mutex_unlock(&waiting.lock);
+}
+
+bool pki_waiting_hold(int device, void *stream, int limit)
+{
+    struct waiting_stream *s;
+    bool held;
+
+    pthread_mutex_lock(&waiting.lock);
+    s = find(device, stream, false);
+    held = s != NULL && (s->holds > 0 || waiting.holding < limit);
+    if (held && s->holds++ == 0)
+        waiting.holding++;
+    if (waiting.holding > waiting.most)
+        waiting.most = waiting.holding;
+    pthread_mutex_unlock(&waiting.lock);
+    return held;
+}
+
+void pki_waiting_drop(int device, void *stream)
+{
+    struct waiting_stream *s;
+
+    pthread_mutex_lock(&waiting.lock);
+    s = find(device, stream, false);
+    if (s != NULL && --s->holds == 0)
+        waiting.holding--;
+    pthread_mutex_unlock(&waiting.lock);
+}
+
+bool pki_waiting_occupy(int device, void *stream, int ctas)
+{
+    struct waiting_stream *s;
+    int others = 0;
+    bool fits;
+
+    pthread_mutex_lock(&waiting.lock);
+    s = find(device, stream, false);
+    for (int i = 0; i < waiting.n; i++)
+        if (&waiting.streams[i] != s && waiting.streams[i].device == device)
+            others += waiting.streams[i].ctas;
+    fits = s != NULL && others + ctas <= CTAS_MAX;
+    if (fits && s->ctas < ctas)
+        s->ctas = ctas;
+    pthread_mutex_unlock(&waiting.lock);
+    return fits;
+}
+
+bool pki_waiting_alone(int device, void *stream)
+{
+    bool alone = true;
+
+    pthread_mutex_lock(&waiting.lock);
+    for (int i = 0; i < waiting.n; i++)
+        alone = alone && (waiting.streams[i].stream == stream || waiting.streams[i].device != device);
+    alone = alone && waiting.n < STREAMS_MAX;
+    pthread_mutex_unlock(&waiting.lock);
+    return alone;
+}
+
+bool pki_streams_wait(void)
+{
+    return atomic_load(&operations) > 0;
+}
+
+void pki_stream_waits(uint64_t *pending, uint64_t *most)
+{
+    pthread_mutex_lock(&waiting.lock);
+    *pending = (uint64_t)waiting.holding;
+    *most = (uint64_t)waiting.most;
+    pthread_mutex_unlock(&waiting.lock);
+}

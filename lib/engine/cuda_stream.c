@@ -138,6 +138,11 @@ static bool moves_itself(const struct pki_task *task)
            task->request.peer != task->engine->config.rank && !pki_stage_receives(task->engine, task->xfer->peer);
 }
 
+static bool waits_for_grant(const struct pki_xfer *xfer)
+{
+    return xfer->state == PKI_XFER_WAIT || xfer->state == PKI_XFER_SAY;
+}
+
 /* The peer has probably called at the same time, and its grant is on the way. Peers that are late again and again are looked for ever
  * more briefly. */
 void pki_stream_look_for_grant(struct pki_xfer *xfer)
@@ -145,14 +150,14 @@ void pki_stream_look_for_grant(struct pki_xfer *xfer)
     struct pki_peer *peer = xfer->peer;
     uint64_t until;
 
-    if (xfer->state != PKI_XFER_WAIT)
+    if (!waits_for_grant(xfer))
         return;
     pki_stream_flush(xfer->engine); /* somebody may wait for these words */
     until = pki_now_ns() + peer->patience_ns;
-    while (xfer->state == PKI_XFER_WAIT && pki_now_ns() < until)
+    while (waits_for_grant(xfer) && pki_now_ns() < until)
         if (!pki_lane_poll(xfer->engine, peer))
             pki_cpu_pause();
-    if (xfer->state != PKI_XFER_WAIT)
+    if (!waits_for_grant(xfer))
         peer->patience_ns = PKI_GRANT_NS;
     else if (peer->patience_ns > GRANT_LEAST_NS)
         peer->patience_ns /= 2;
@@ -181,8 +186,12 @@ static void begin_send(struct pki_task *task)
 
     xfer->ready = 0; /* not before the stream comes to it */
     (void)pki_lane_poll(task->engine, xfer->peer);
+    xfer->quiet = true; /* most receivers of GPU memory grant it unasked */
     pki_xfer_post(xfer);
     pki_stream_look_for_grant(xfer);
+    xfer->quiet = false;
+    if (xfer->state == PKI_XFER_SAY)
+        pki_send_advance(xfer);
     task->direct = xfer->state == PKI_XFER_MOVE && !xfer->bounce && !xfer->staged;
     if (task->few_queues && !pki_gate_is_open(&xfer->start))
         task->direct = false;

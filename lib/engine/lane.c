@@ -34,10 +34,18 @@ static bool is_for_sender(const struct pki_msg *msg)
     return msg->kind == PKI_MSG_GRANT || msg->kind == PKI_MSG_SLOT || msg->kind == PKI_MSG_TAKEN;
 }
 
+/* The send has not begun. */
+static bool is_early(const struct pki_peer *peer, const struct pki_msg *msg)
+{
+    return msg->kind == PKI_MSG_GRANT && (msg->flags & KEY_FLAGS) == 0 && msg->op > peer->sends_begun[0];
+}
+
 static struct pki_xfer *find_xfer(struct pki_peer *peer, const struct pki_msg *msg)
 {
     struct pki_list *list = is_for_sender(msg) ? &peer->sends : &peer->recvs;
 
+    if (is_early(peer, msg))
+        return NULL;
     for (struct pki_list *n = list->next; n != list; n = n->next) {
         struct pki_xfer *xfer = pki_container_of(n, struct pki_xfer, match);
 
@@ -60,6 +68,19 @@ struct pki_arrival *pki_lane_take(struct pki_xfer *xfer)
         }
     }
     return NULL;
+}
+
+void pki_lane_forget(struct pki_peer *peer, uint64_t op)
+{
+    for (struct pki_list *n = peer->arrivals.next; n != &peer->arrivals; n = n->next) {
+        struct pki_arrival *arrival = pki_container_of(n, struct pki_arrival, node);
+
+        if (arrival->msg.kind == PKI_MSG_GRANT && (arrival->msg.flags & KEY_FLAGS) == 0 && arrival->msg.op == op) {
+            pki_list_remove(n);
+            free(arrival);
+            return;
+        }
+    }
 }
 
 /* A collective with this number began here and is another one than the peer's. */
@@ -87,7 +108,7 @@ static bool came_too_late(const struct pki_engine *e, const struct pki_peer *pee
 {
     bool coll = (msg->flags & PKI_MSG_FLAG_COLL) != 0;
 
-    if (msg->kind != PKI_MSG_GRANT || (msg->flags & PKI_MSG_FLAG_CAPTURED) != 0)
+    if (msg->kind != PKI_MSG_GRANT || (msg->flags & PKI_MSG_FLAG_CAPTURED) != 0 || is_early(peer, msg))
         return false;
     for (const struct pki_list *n = e->tasks.next; n != &e->tasks; n = n->next) {
         const struct pki_task *task = pki_container_of(n, struct pki_task, node);
@@ -177,6 +198,10 @@ static void dispatch(struct pki_engine *e, struct pki_peer *peer, const struct p
         pki_side_message(e, peer, msg, payload);
         return;
     }
+    if (msg->kind == PKI_MSG_REVOKE) {
+        pki_promise_revoked(e, peer, msg);
+        return;
+    }
     if ((msg->flags & (PKI_MSG_FLAG_COLL | PKI_MSG_FLAG_CAPTURED)) == PKI_MSG_FLAG_COLL && msg->op > peer->coll_heard)
         peer->coll_heard = msg->op;
     xfer = msg->kind == PKI_MSG_PLAN ? NULL : find_xfer(peer, msg);
@@ -206,6 +231,7 @@ bool pki_lane_poll(struct pki_engine *e, struct pki_peer *peer)
     }
     if (peer->eager_in >= PKI_EAGER_CREDIT / 2)
         give_credit(e, peer);
+    pki_promise_look(e, peer);
     if (peer->lane->dead && n == 0) {
         struct pki_where where = pki_engine_where(e, peer->rank, pki_engine_first_task(e));
 

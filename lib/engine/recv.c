@@ -108,6 +108,12 @@ void pki_recv_message(struct pki_xfer *xfer, const struct pki_msg *msg, const vo
         else
             take_data(xfer, msg, payload);
         return;
+    case PKI_MSG_USED:
+        if (xfer->promised != 0)
+            pki_promise_was_used(xfer, msg);
+        else
+            broken(xfer, msg);
+        return;
     case PKI_MSG_FIN:
         if (xfer->stage != NULL)
             pki_stage_landed(xfer, msg, NULL);
@@ -142,6 +148,26 @@ static bool ll_allowed(const struct pki_xfer *xfer)
     return pki_waiting_occupy(e->ordinal, stream, (int)pki_ll_ctas(e, xfer->bytes));
 }
 
+static void begin_low_latency(struct pki_xfer *xfer)
+{
+    xfer->ll = true;
+    xfer->finish = (struct pki_gate){ pki_words_ll(xfer->engine, xfer->peer->rank, false, xfer->gate_value), xfer->gate_value };
+}
+
+enum promise { PROMISE_NONE, PROMISE_KEPT, PROMISE_STANDS /* there was no room to tell the sender that it does not hold */ };
+
+/* The sender may write already. */
+static enum promise settle_promise(struct pki_xfer *xfer)
+{
+    if (!pki_promise_is_for(xfer))
+        return PROMISE_NONE;
+    if (xfer->kind != PKI_MEM_DEVICE || xfer->bytes != xfer->peer->promise.bytes || !ll_allowed(xfer))
+        return pki_promise_take_back(xfer) == PK_OK ? PROMISE_NONE : PROMISE_STANDS;
+    pki_promise_keep(xfer);
+    begin_low_latency(xfer);
+    return PROMISE_KEPT;
+}
+
 /* A slot for the sender to signal through; kept until the transfer ends. False: none is free now. */
 static bool take_slot(struct pki_xfer *xfer)
 {
@@ -151,8 +177,7 @@ static bool take_slot(struct pki_xfer *xfer)
     if (xfer->gate_slot >= 0)
         return true;
     if (ll_allowed(xfer) && pki_ll_take_soon(xfer->engine, peer, xfer->bytes, &xfer->gate_slot, &xfer->gate_value)) {
-        xfer->ll = true;
-        xfer->finish = (struct pki_gate){ pki_words_ll(xfer->engine, peer->rank, false, xfer->gate_value), xfer->gate_value };
+        begin_low_latency(xfer);
         return true;
     }
     xfer->gate_slot = pki_slots_take(&peer->gates);
@@ -188,7 +213,7 @@ static pk_result_t send_grant(struct pki_xfer *xfer)
         msg.flags |= PKI_MSG_FLAG_DEVICE | (xfer->ll ? PKI_MSG_FLAG_LL : 0);
         msg.gate_slot = (uint16_t)xfer->gate_slot;
         msg.gate_value = xfer->gate_value;
-        msg.extra = xfer->joined;
+        msg.extra = xfer->joined ? PKI_GRANT_JOINED : 0;
     }
     if (xfer->kind == PKI_MEM_HOST && msg.flags == xfer->flags && xfer->bytes >= PKI_SHARE_MIN && !xfer->combines) {
         result = pki_shared_tell(xfer, &msg);
@@ -216,8 +241,15 @@ static pk_result_t send_grant(struct pki_xfer *xfer)
 
 static void say(struct pki_xfer *xfer)
 {
+    enum promise promise = settle_promise(xfer);
     pk_result_t result;
 
+    if (promise != PROMISE_NONE) {
+        xfer->state = promise == PROMISE_KEPT ? PKI_XFER_WAIT : xfer->state;
+        pki_promise_next(xfer);
+        pki_xfer_activate(xfer);
+        return;
+    }
     if (xfer->bytes == 0 || ((xfer->kind == PKI_MEM_HOST || staged(xfer)) && xfer->bytes <= xfer->peer->eager_max && !xfer->wanted))
         return; /* an EAGER or WANT message comes */
     result = send_grant(xfer);
@@ -225,6 +257,8 @@ static void say(struct pki_xfer *xfer)
         xfer->state = PKI_XFER_WAIT;
     else if (result != PK_IN_PROGRESS)
         pki_engine_poison(xfer->engine, result, true);
+    if (result == PK_OK)
+        pki_promise_next(xfer);
     if (result == PK_IN_PROGRESS || xfer->kind == PKI_MEM_DEVICE)
         pki_xfer_activate(xfer);
 }
@@ -280,6 +314,10 @@ void pki_recv_open(struct pki_xfer *xfer)
 
 void pki_recv_advance(struct pki_xfer *xfer)
 {
+    if (xfer->used && (xfer->state == PKI_XFER_WAIT || xfer->kind == PKI_MEM_HOST)) {
+        pki_promise_fetch(xfer);
+        return;
+    }
     if (xfer->state == PKI_XFER_SAY) {
         take_arrivals(xfer);
         if (xfer->state == PKI_XFER_SAY)

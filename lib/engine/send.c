@@ -94,14 +94,23 @@ void pki_send_say_late(struct pki_peer *peer, uint64_t now)
     }
 }
 
-static void say(struct pki_xfer *xfer)
+/* A promise that does not suit is none. */
+static bool take_grant(struct pki_xfer *xfer, struct pki_msg *grant)
 {
     struct pki_arrival *early = pki_lane_take(xfer);
 
-    if (early != NULL) {
-        struct pki_msg grant = early->msg;
+    if (early == NULL)
+        return false;
+    *grant = early->msg;
+    free(early);
+    return grant->extra != PKI_GRANT_PROMISE || (pki_promise_suits(xfer, grant) && !may_be_eager(xfer));
+}
 
-        free(early);
+static void say(struct pki_xfer *xfer)
+{
+    struct pki_msg grant;
+
+    if (take_grant(xfer, &grant)) {
         pki_send_granted(xfer, &grant);
         return;
     }
@@ -113,6 +122,8 @@ static void say(struct pki_xfer *xfer)
         go_ahead(xfer);
         return;
     }
+    if (xfer->quiet && xfer->bytes > 0)
+        return;
     /* An empty transfer is never granted: it waits for credit. */
     if (xfer->bytes == 0 || (!is_expected(xfer) && !say_want(xfer))) {
         pki_xfer_activate(xfer);
@@ -179,7 +190,7 @@ static pk_result_t resolve(struct pki_xfer *xfer, const struct pki_msg *grant)
 
         xfer->gate_slot = grant->gate_slot % PKI_GATE_SLOTS;
         xfer->gate_value = grant->gate_value;
-        xfer->joined = grant->extra != 0;
+        xfer->joined = grant->extra == PKI_GRANT_JOINED;
         xfer->start = (struct pki_gate){ &slot->start, grant->gate_value };
         xfer->finish = (struct pki_gate){ &slot->done, grant->gate_value };
     }
@@ -224,6 +235,8 @@ void pki_send_granted(struct pki_xfer *xfer, const struct pki_msg *grant)
     struct pki_where where = pki_engine_where(xfer->engine, xfer->peer->rank, xfer->task);
     pk_result_t result;
 
+    if (grant->extra == PKI_GRANT_PROMISE && !pki_promise_suits(xfer, grant))
+        return; /* the receiver sees that it was wrong when it comes to it */
     if (grant->bytes != xfer->bytes || grant->sig != xfer->sig) {
         pki_xfer_mismatch(xfer, grant, grant->bytes);
         return;
@@ -233,6 +246,10 @@ void pki_send_granted(struct pki_xfer *xfer, const struct pki_msg *grant)
         pki_send_ahead_granted(xfer->peer, xfer->bytes);
         return;
     }
+    if (xfer->by_promise)
+        return; /* the receiver will hear that its promise was used */
+    if (grant->extra == PKI_GRANT_PROMISE)
+        pki_promise_use(xfer);
     choose_way(xfer, grant, target);
     if (xfer->way == NULL) {
         (void)pki_fail(PK_ERR_UNSUPPORTED, &where, "no way from %s memory of rank %d to %s memory of rank %d",

@@ -39,9 +39,13 @@ enum pki_msg_kind {
     PKI_MSG_MAPPED,    /* `region` of yours is at `offset` here, or cannot be (PKI_REGION_NOWHERE) */
     PKI_MSG_PLAN,      /* collective `op` is no kernel here, but an ordinary plan (rooted ones, where all ranks have GPUs) */
     PKI_MSG_NOTE,      /* between hosts: payload is what an endpoint of another transport tells its other end */
-    PKI_MSG_SIDE       /* between hosts: payload is what goes over the socket beside the lane on one host */
+    PKI_MSG_SIDE,      /* between hosts: payload is what goes over the socket beside the lane on one host */
+    PKI_MSG_REVOKE,    /* receiver: the GRANT ahead of send `op` does not hold */
+    PKI_MSG_USED       /* sender: that grant had been used by then, and the `bytes` are there */
 };
 
+#define PKI_GRANT_JOINED 1u /* the start gate opens no later than that of the pair's GRANT before it */
+#define PKI_GRANT_PROMISE 2u  /* of a send that the receiver has not come to; it may be revoked */
 #define PKI_MSG_FLAG_COLL 1u     /* `op` is a collective's number, else the pair's send number */
 #define PKI_MSG_FLAG_CAPTURED 2u /* of a captured operation: matches only those */
 #define PKI_MSG_FLAG_DEVICE 4u   /* GRANT: the target is GPU memory, with a gate slot */
@@ -65,8 +69,7 @@ struct pki_msg {
     uint16_t gate_slot;
     uint16_t payload; /* set by the transport on receipt and by the caller of msg: bytes that follow, <= iface->msg_payload_max */
     uint32_t gate_value; /* start gate opens at gate_value; done gate at gate_value too */
-    uint32_t extra;      /* GRANT of GPU memory: nonzero: the start gate opens no later than that of the pair's GRANT before it. Else the
-                          * transport's own (rdma: credits) and 0 where the engine sees it */
+    uint32_t extra;      /* GRANT of GPU memory: PKI_GRANT_*. Else the transport's own (rdma: credits) and 0 where the engine sees it */
 };
 
 #define PKI_NOTE_MAX 1024u /* bytes of a NOTE */

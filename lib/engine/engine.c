@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The engine's lock, its progress, and its end in failure. */
+#include <limits.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -8,6 +9,7 @@
 #include "engine/internal.h"
 
 #define CHECK_EVERY_NS (2 * PKI_NS_PER_MS) /* how often peers' sockets and deadlines are looked at while something waits */
+#define CALM_TRANSFERS 16 /* of those that kernels see to, looked at in a round: they end one behind another */
 #define DRAIN_NS (50 * PKI_NS_PER_MS)
 
 void pki_engine_lock(struct pki_engine *e)
@@ -147,19 +149,33 @@ static bool progress_puts(struct pki_engine *e)
     return moved;
 }
 
+/* All of `from` to an empty list. */
+static void move_list(struct pki_list *from, struct pki_list *to)
+{
+    pki_list_init(to);
+    if (pki_list_empty(from))
+        return;
+    *to = *from;
+    to->next->prev = to;
+    to->prev->next = to;
+    pki_list_init(from);
+}
+
 /* Each active transfer leaves the list before it is looked at, and comes back by itself if it must be looked at again. */
 static void progress_active(struct pki_engine *e)
 {
+    int calm = atomic_load(&e->calm_tasks);
+    int left = calm > 0 && calm == atomic_load(&e->async_tasks) ? CALM_TRANSFERS : INT_MAX;
     struct pki_list batch, *node;
 
     if (pki_list_empty(&e->active))
         return;
-    batch = e->active;
-    batch.next->prev = &batch;
-    batch.prev->next = &batch;
-    pki_list_init(&e->active);
-    while ((node = pki_list_pop(&batch)) != NULL)
+    move_list(&e->active, &batch);
+    while (left-- > 0 && (node = pki_list_pop(&batch)) != NULL)
         pki_xfer_advance(pki_container_of(node, struct pki_xfer, active));
+    while ((node = pki_list_pop(&e->active)) != NULL) /* behind those that have not been looked at */
+        pki_list_push(&batch, node);
+    move_list(&batch, &e->active);
 }
 
 static bool task_moves(struct pki_task *task)

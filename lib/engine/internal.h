@@ -60,6 +60,8 @@ struct pki_engine {
     struct pki_list graph_memory; /* scratch memory of captured collectives, and what could not be freed when it should */
     struct pki_list free_xfers, spent_xfers; /* spent: finished in this round of progress */
     struct pki_list ended;     /* tasks to free at the end of the round */
+    struct pki_list spare_tasks;
+    int nspare_tasks;
     struct pki_list slabs;
     struct pki_queue work;     /* the library's queue for copies and reductions on the GPU; never waits */
     struct pki_queue late;     /* and for sends that the caller's stream could not do itself */

@@ -49,6 +49,7 @@ static void lists_init(struct pki_engine *e)
     pki_list_init(&e->free_xfers);
     pki_list_init(&e->spent_xfers);
     pki_list_init(&e->ended);
+    pki_list_init(&e->spare_tasks);
     pki_list_init(&e->slabs);
     pki_list_init(&e->plans);
     pki_list_init(&e->stages);
@@ -300,6 +301,7 @@ pk_result_t pki_engine_close(struct pki_engine *e)
         free(e->ifaces[i]);
     }
     pki_plans_close(e);
+    pki_tasks_close(e);
     memory_free(e);
     pki_words_close(e);
     e->host->ops->close(e->host);

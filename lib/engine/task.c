@@ -6,6 +6,8 @@
 #include "engine/internal.h"
 #include "util/dtype.h"
 
+#define SPARE_TASKS 128
+
 static const char *request_name(const struct pki_request *r)
 {
     if (r->what == PKI_DO_SEND)
@@ -122,9 +124,39 @@ static pk_result_t task_init(struct pki_task *task, struct pki_engine *e, const 
     return pki_layout_own(&task->request.layout, (size_t)e->config.size, &task->lengths);
 }
 
+/* Cleared. An allocation of this size costs as much as everything else here. */
+static struct pki_task *task_take(struct pki_engine *e)
+{
+    struct pki_list *node = pki_list_pop(&e->spare_tasks);
+
+    if (node == NULL)
+        return calloc(1, sizeof(struct pki_task));
+    e->nspare_tasks--;
+    return memset(pki_container_of(node, struct pki_task, node), 0, sizeof(struct pki_task));
+}
+
+static void task_give(struct pki_engine *e, struct pki_task *task)
+{
+    if (e->nspare_tasks >= SPARE_TASKS) {
+        free(task);
+        return;
+    }
+    pki_list_init(&task->node);
+    pki_list_push(e->spare_tasks.next, &task->node); /* in front: it is in the cache */
+    e->nspare_tasks++;
+}
+
+void pki_tasks_close(struct pki_engine *e)
+{
+    struct pki_list *node;
+
+    while ((node = pki_list_pop(&e->spare_tasks)) != NULL)
+        free(pki_container_of(node, struct pki_task, node));
+}
+
 pk_result_t pki_task_make(struct pki_engine *e, const struct pki_request *r, struct pki_task **out)
 {
-    struct pki_task *task = calloc(1, sizeof *task);
+    struct pki_task *task = task_take(e);
     struct buffers found;
     pk_result_t result;
 
@@ -195,7 +227,7 @@ void pki_task_free(struct pki_task *task)
     pki_fused_forget(task);
     pki_plan_release(task);
     free(task->lengths);
-    free(task);
+    task_give(task->engine, task);
 }
 
 /* The single transfer of a send or receive. */

@@ -179,6 +179,7 @@ pk_result_t pki_task_enroll(struct pki_task *task);
 bool pki_task_start(struct pki_task *task); /* false: it cannot yet, ask again */
 void pki_task_end(struct pki_task *task, pk_result_t result);
 void pki_task_free(struct pki_task *task);
+void pki_tasks_close(struct pki_engine *engine); /* frees those that are kept for later */
 void pki_task_calm(struct pki_task *task); /* kernels see to it: it needs to be looked at only now and then */
 void pki_task_stir(struct pki_task *task); /* it needs the CPU from now on */
 /* Does it copy or reduce inside the gpu? The library's own queue does that. */

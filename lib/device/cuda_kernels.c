@@ -166,7 +166,6 @@ pk_result_t pki_cuda_ll(const struct pki_queue *queue, const struct pki_ll_op *o
 {
     struct pki_ll_args args;
     unsigned ctas = 0;
-    bool waits = false; /* for a peer, perhaps for ever: such a kernel is not launched early, lest it stand before other streams' work */
 
     if (n < 1 || n > PKI_LL_OPS_MAX)
         return pki_fail(PK_ERR_ARG, NULL, "%d messages in one launch; 1 to %d are possible", n, PKI_LL_OPS_MAX);
@@ -178,9 +177,8 @@ pk_result_t pki_cuda_ll(const struct pki_queue *queue, const struct pki_ll_op *o
             return pki_fail(PK_ERR_INTERNAL, NULL, "a low-latency message of %u bytes with flag %u", ops[i].bytes, ops[i].flag);
         ll_arg(&args.ops[i], &ops[i]);
         ctas += args.ops[i].ctas;
-        waits = waits || !ops[i].send;
     }
-    return launch(queue, PKI_CUDA_LL, ctas, PKI_LL_THREADS, &args, !waits);
+    return launch(queue, PKI_CUDA_LL, ctas, PKI_LL_THREADS, &args, true);
 }
 
 pk_result_t pki_cuda_fused(const struct pki_queue *queue, enum pki_fused_kernel kernel, pk_dtype_t dtype, int ctas,

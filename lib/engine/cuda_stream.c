@@ -7,9 +7,10 @@
  * Only the caller's own streams ever wait, each for one operation at a time: what the library puts into its own queues can run at
  * once. So no operation is stuck behind an unrelated one, whatever the order of the calls.
  *
- * A pending wait by a stream memory operation holds one of the process's hardware queues. Measured with 8 of them: up to 3 waits
- * hurt nobody, with 4 some streams stand still, with 6 all kernels do. So they are counted, and beyond half of the queues waits become kernels
- * of one warp, or are refused where kernels are not allowed. With one or two queues whatever follows a wait in its stream holds up
+ * A pending wait by a stream memory operation holds one of the process's hardware queues, and what the driver puts into that queue behind it,
+ * of any stream, stands still. With few streams it avoids such queues; with 64 some were stuck behind two waits. So where kernels are allowed
+ * waits are kernels of one warp. Elsewhere they are counted and refused beyond half of the queues: up to 3 of 8 hurt 16 other streams not
+ * at all, with 4 some stand still, with 6 all kernels do (docs/design/0002). With one or two queues whatever follows a wait in its stream holds up
  * the kernels of all streams, though not copies to a peer: there a send never waits in the stream before its copy, and what needs
  * a kernel of the library is done inside the call.
  */
@@ -21,7 +22,6 @@
 #include "engine/internal.h"
 
 #define GRANT_LEAST_NS 300u
-#define CALM_BYTES (32u << 10) /* few longer low-latency messages have room at a time: their end must be seen soon */
 
 void pki_stream_count(struct pki_task *task)
 {
@@ -30,12 +30,14 @@ void pki_stream_count(struct pki_task *task)
     task->counted = true;
 }
 
-/* How many streams may hold a queue. */
+/* How many streams may hold a queue. None where kernels can wait instead: with more streams than queues the driver puts some behind the wait. */
 static int wait_limit(const struct pki_engine *e)
 {
-    if (e->config.wait_policy == PKI_WAITS_KERNEL || e->connections <= PKI_FEW_QUEUES)
+    if (e->config.wait_policy == PKI_WAITS_VALUE)
+        return e->connections <= PKI_FEW_QUEUES ? 0 : INT_MAX;
+    if (e->config.wait_policy == PKI_WAITS_KERNEL || e->connections <= PKI_FEW_QUEUES || e->config.sm_policy != PK_SM_NONE)
         return 0;
-    return e->config.wait_policy == PKI_WAITS_VALUE ? INT_MAX : e->connections / 2 - 1;
+    return e->connections / 2 - 1;
 }
 
 static pk_result_t choose_wait(struct pki_task *task)
@@ -197,12 +199,12 @@ static void begin_send(struct pki_task *task)
         task->direct = false;
 }
 
-/* Kernels at both ends see to a short low-latency message. */
+/* Kernels at both ends see to a low-latency message, and whoever wants its place looks for its end (pki_ll_take_soon). */
 static bool is_calm(const struct pki_task *task)
 {
     const struct pki_xfer *xfer = task->xfer;
 
-    return task->direct && xfer != NULL && xfer->ll && (xfer->is_send || xfer->peer->ll_by_kernel) && xfer->bytes <= CALM_BYTES;
+    return task->direct && xfer != NULL && xfer->ll && (xfer->is_send || xfer->peer->ll_by_kernel);
 }
 
 void pki_stream_begin(struct pki_task *task)

@@ -5,7 +5,7 @@
  */
 #include "engine/internal.h"
 
-#define ROOM_NS 20000u              /* a copy engine costs about as much more, and is not in turn with the kernels */
+#define ROOM_NS 50000u              /* a copy engine costs about as much more, and is not in turn with the kernels */
 #define CTAS_MAX 16u
 #define BYTES_A_CTA (4u << 10)      /* one round of its threads (measured: docs/design/0009) */
 

@@ -28,7 +28,7 @@ void pki_promise_next(struct pki_xfer *xfer)
     struct pki_promise *a = &peer->promise;
     struct pki_msg msg = message(PKI_MSG_GRANT, xfer->op + 1, xfer->bytes);
 
-    if (!xfer->ll || xfer->flags != 0 || xfer->bytes > PKI_LL_CROWDED)
+    if (!xfer->ll || xfer->flags != 0 || xfer->bytes > PKI_LL_PROMISED)
         return;
     a->alike = xfer->bytes != a->last_bytes ? 1 : a->alike + 1;
     a->last_bytes = xfer->bytes;

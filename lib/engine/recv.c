@@ -138,14 +138,11 @@ void pki_recv_message(struct pki_xfer *xfer, const struct pki_msg *msg, const vo
 static bool ll_allowed(const struct pki_xfer *xfer)
 {
     struct pki_engine *e = xfer->engine;
-    void *stream = xfer->task->queue.handle;
 
     if (!e->config.kernels || xfer->peer->ll_remote == NULL || xfer->task->mode != PKI_TASK_STREAM || xfer->bytes > PKI_LL_LONGEST ||
         e->ll_memory == NULL)
         return false;
-    if (xfer->bytes > PKI_LL_CROWDED && !pki_waiting_alone(e->ordinal, stream))
-        return false;
-    return pki_waiting_occupy(e->ordinal, stream, (int)pki_ll_ctas(e, xfer->bytes));
+    return pki_waiting_occupy(e->ordinal, xfer->task->queue.handle, (int)pki_ll_ctas(e, xfer->bytes));
 }
 
 static void begin_low_latency(struct pki_xfer *xfer)

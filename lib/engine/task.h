@@ -278,7 +278,6 @@ void pki_waiting_leave(int device, void *stream);
 bool pki_waiting_hold(int device, void *stream, int limit); /* entered: a value wait, if then no more than `limit` streams have one */
 void pki_waiting_drop(int device, void *stream);
 bool pki_waiting_occupy(int device, void *stream, int ctas); /* entered: a kernel that waits, until the stream's operations have ended */
-bool pki_waiting_alone(int device, void *stream);            /* no other stream of the GPU may wait */
 
 /* capture.c */
 /* Nothing has happened when this refuses; the others follow as engine.h says. */

@@ -9,9 +9,9 @@
 
 #define STREAMS_MAX 256
 
-/* Of all kernels of the library on a GPU that wait for peers. Each CTA may fill a multiprocessor, and the program needs some too; and a kernel
- * that found none would wait for those that have one, whose peers may wait for it. */
-#define CTAS_MAX 96
+/* Of all kernels of the library on a GPU that wait for peers. Each CTA may fill a multiprocessor, there may be as many of each stream's next
+ * kernel, launched early, and the program needs some too. A kernel that found none would wait for those that have one, whose peers may wait for it. */
+#define CTAS_MAX 64
 
 struct waiting_stream {
     int device;
@@ -109,18 +109,6 @@ bool pki_waiting_occupy(int device, void *stream, int ctas)
         s->ctas = ctas;
     pthread_mutex_unlock(&waiting.lock);
     return fits;
-}
-
-bool pki_waiting_alone(int device, void *stream)
-{
-    bool alone = true;
-
-    pthread_mutex_lock(&waiting.lock);
-    for (int i = 0; i < waiting.n; i++)
-        alone = alone && (waiting.streams[i].stream == stream || waiting.streams[i].device != device);
-    alone = alone && waiting.n < STREAMS_MAX;
-    pthread_mutex_unlock(&waiting.lock);
-    return alone;
 }
 
 bool pki_streams_wait(void)

@@ -23,12 +23,12 @@ struct pki_task;
 #define PKI_HOST_PUT (4u << 20)          /* most that one put of host memory moves: the lock is held so long */
 #define PKI_XFER_PUTS 2                  /* chunks of one transfer in flight */
 #define PKI_WANT_NS (20 * PKI_NS_PER_MS) /* after it a send between hosts says WANT though its grant would come without */
-#define PKI_GRANT_NS 20000u              /* how long a send in a stream looks for its grant at most */
+#define PKI_GRANT_NS 50000u              /* how long a send in a stream looks for its grant at most */
 #define PKI_LL_RING_BYTES (3840u << 10)  /* for low-latency messages, of a pair and direction */
 #define PKI_LL_UNIT 64u                  /* places in it are multiples of this */
 #define PKI_LL_MESSAGES 64u              /* in it at a time */
 #define PKI_LL_LONGEST ((size_t)512 << 10) /* a message */
-#define PKI_LL_CROWDED ((size_t)32 << 10) /* while other streams wait for peers too; longer ones are for copy engines then */
+#define PKI_LL_PROMISED ((size_t)64 << 10) /* a message whose place may be promised */
 #define PKI_IFACES_MAX 4
 
 enum pki_xfer_state {

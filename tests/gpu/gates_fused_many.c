@@ -95,6 +95,17 @@ static void compute_beside(const struct gpu_rank *self, gpu_kernel_t kernel, int
         exit(1);
 }
 
+/* What the library says of those that do not end. */
+static void show_all(void)
+{
+    static char text[65536];
+    size_t needed;
+
+    for (int c = 0; c < COMMS; c++)
+        if (gpu_stream_query(sides[c].stream) != 0 && pk_pending_dump(sides[c].comm, text, sizeof text, &needed) == PK_OK)
+            printf("communicator %d: %s\n", c, text);
+}
+
 static void turn_once(struct gpu_rank *self, gpu_kernel_t kernel, int turn)
 {
     fill(self, turn);
@@ -112,8 +123,10 @@ static void turn_once(struct gpu_rank *self, gpu_kernel_t kernel, int turn)
             call(c, turn);
     }
     for (int c = 0; c < COMMS; c++)
-        if (!report(stream_idle_within(sides[c].stream, 10000, NULL), "turn %d: rank %d: communicator %d has ended", turn, self->rank, c))
+        if (!report(stream_idle_within(sides[c].stream, 10000, NULL), "turn %d: rank %d: communicator %d has ended", turn, self->rank, c)) {
+            show_all();
             exit(1);
+        }
     for (int c = 0; c < COMMS; c++)
         report(wrong_in(c, turn) == 0, "turn %d: rank %d: communicator %d: all elements are right", turn, self->rank, c);
 }

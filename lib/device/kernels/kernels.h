@@ -36,7 +36,7 @@
 #define PKI_KERNEL_MAX 3u
 
 /* pki_wait: return when every word has its value. Reads are acquiring, system scope. */
-#define PKI_WAIT_WORDS_MAX 128
+#define PKI_WAIT_WORDS_MAX 16
 
 struct pki_wait_word {
     uint64_t address; /* of a 32-bit word, host or device */

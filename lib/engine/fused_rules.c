@@ -120,15 +120,3 @@ uint32_t pki_fused_epochs(const struct pki_engine *e, const struct pki_request *
         return 1;
     }
 }
-
-/* With one or two hardware queues an ordinary plan would be done within the call, in the order of the calls: no better. */
-bool pki_fused_has_room(struct pki_task *task)
-{
-    struct pki_engine *e = task->engine;
-
-    if (!pki_task_in_cuda_stream(task) || e->connections <= PKI_FEW_QUEUES)
-        return true;
-    task->queue = (struct pki_queue){ e->gpu, task->request.stream.handle };
-    pki_stream_count(task);
-    return pki_waiting_occupy(e->ordinal, task->queue.handle, pki_fused_ctas(e, &task->request));
-}

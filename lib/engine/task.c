@@ -191,14 +191,6 @@ err_free:
     return result;
 }
 
-/* As a rank does whose memory is of another kind; the other ranks' kernels will stand by. */
-static pk_result_t do_instead(struct pki_task *task)
-{
-    pki_plan_release(task);
-    task->request.algorithm = task->request.instead;
-    return pki_plan_prepare(task);
-}
-
 pk_result_t pki_task_new(struct pki_engine *e, const struct pki_request *r, struct pki_task **out)
 {
     struct pki_task *task;
@@ -206,12 +198,9 @@ pk_result_t pki_task_new(struct pki_engine *e, const struct pki_request *r, stru
 
     if (result != PK_OK)
         return result;
-    if (pki_task_is_fused(task) && !pki_fused_has_room(task))
-        result = do_instead(task);
-    if (result == PK_OK && r->stream.kind == PK_STREAM_KIND_CUDA)
+    if (r->stream.kind == PK_STREAM_KIND_CUDA)
         result = pki_stream_admit(task);
     if (result != PK_OK) {
-        pki_stream_left(task);
         pki_task_free(task);
         return result;
     }

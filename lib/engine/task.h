@@ -302,7 +302,6 @@ void pki_fused_tell(struct pki_task *task);  /* `untold` ranks that this one has
 size_t pki_fused_bytes(const struct pki_request *request); /* of a block */
 enum pki_fused_kernel pki_fused_kernel(const struct pki_engine *engine, const struct pki_request *request);
 int pki_fused_ctas(const struct pki_engine *engine, const struct pki_request *request);
-bool pki_fused_has_room(struct pki_task *task); /* no: kernels of other streams that wait have taken so much that this one must not wait too */
 uint32_t pki_fused_epochs(const struct pki_engine *engine, const struct pki_request *request);
 bool pki_task_is_fused(const struct pki_task *task);
 void pki_fused_made(struct pki_task *task);   /* a fused one: will the call itself launch it (direct)? */

@@ -9,7 +9,7 @@
 
 #define STREAMS_MAX 256
 
-/* Of all kernels of the library on a GPU that wait for peers. Each CTA may fill a multiprocessor, there may be as many of each stream's next
+/* Of all kernels on a GPU that wait for messages. Each CTA may fill a multiprocessor, there may be as many of each stream's next
  * kernel, launched early, and the program needs some too. A kernel that found none would wait for those that have one, whose peers may wait for it. */
 #define CTAS_MAX 64
 

@@ -9,6 +9,7 @@
 #include <time.h>
 
 #include "engine/internal.h"
+#include "util/cpus.h"
 #include "util/fork.h"
 
 #define WATCH_NS 10000000 /* how soon a peer's death is noticed for graphs that wait */
@@ -27,17 +28,6 @@ static struct {
     unsigned generation; /* of the thread that is meant to run: an older one ends, even if a newer has been started already */
     atomic_bool awake, asleep; /* awake: the thread exists */
 } service = { .lock = PTHREAD_MUTEX_INITIALIZER, .wakeup = PTHREAD_COND_INITIALIZER };
-
-/* The thread that made it may be bound to one core, which its own spinning needs. */
-static void widen_affinity(void)
-{
-    cpu_set_t all;
-
-    CPU_ZERO(&all);
-    for (int cpu = 0; cpu < CPU_SETSIZE; cpu++)
-        CPU_SET(cpu, &all);
-    (void)sched_setaffinity(0, sizeof all, &all); /* the kernel takes what the cpuset allows */
-}
 
 void pki_engine_leave(struct pki_engine *e)
 {
@@ -146,7 +136,7 @@ static void *serve(void *arg)
     unsigned idle = 0;
     bool go_on = true;
 
-    widen_affinity();
+    pki_cpus_widen();
     while (go_on) {
         bool busy = false, driven = false, moved;
 

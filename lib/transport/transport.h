@@ -156,6 +156,7 @@ struct pki_net {
 
 struct pki_iface_config {
     int rank, size;
+    int local_ranks;           /* on this machine; 0: not known */
     struct pki_device *device; /* the communicator's GPU, or NULL */
     const struct pki_net *net; /* NULL: not known */
 };

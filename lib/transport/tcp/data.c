@@ -9,6 +9,12 @@
 #define MOVE_MASK (PKI_TCP_MOVES - 1)
 #define ROUND_BYTES (4u << 20) /* of one link in one round of progress, so that none starves the others */
 
+/* And where threads wait for the next one. */
+static size_t round_bytes(const struct pki_tcp_link *link)
+{
+    return link->ep->iface->threads.n > 0 ? PKI_TCP_LEND_MIN : ROUND_BYTES;
+}
+
 /* ---- Out ---- */
 
 static struct pki_tcp_slot *slot_of(struct pki_tcp_link *link, uint64_t number)
@@ -126,13 +132,13 @@ void pki_tcp_data_lost(struct pki_tcp_ep *ep)
     ep->move_next = ep->move_end;
 }
 
-/* What is left of the chunks from `next` on, two of them at most. */
-static int gather(struct pki_tcp_link *link, struct iovec parts[4])
+/* What is left of the chunks from `next` to `end`. */
+static int gather(struct pki_tcp_link *link, uint64_t end, struct iovec parts[4])
 {
     size_t skip = link->written;
     int n = 0;
 
-    for (uint64_t i = link->next; i < link->end && i < link->next + 2; i++) {
+    for (uint64_t i = link->next; i < end; i++) {
         struct pki_tcp_slot *slot = slot_of(link, i);
 
         if (i > link->next && !link->copies)
@@ -156,24 +162,70 @@ static void advance_out(struct pki_tcp_link *link, size_t bytes)
             return;
         link->written -= whole;
         link->next++;
+        link->sent = link->next > link->sent ? link->next : link->sent;
     }
 }
 
-static ssize_t send_copied(struct pki_tcp_link *link)
+void pki_tcp_chunk_sent(struct pki_tcp_link *link)
+{
+    advance_out(link, 0);
+}
+
+/*
+ * It may be faster than the thread that has just sent the last of them. Or they went over an older connection: then the peer has refused this
+ * one, which was told that they were missing, or is about to.
+ */
+bool pki_tcp_data_was_sent(struct pki_tcp_link *link, uint64_t frames)
+{
+    if (frames <= link->next || link->state != PKI_TCP_UP)
+        return true;
+    pki_tcp_settle_out(link);
+    if (frames > link->sent)
+        return false;
+    if (frames > link->next)
+        pki_tcp_link_broken(link, 0);
+    return true;
+}
+
+/* Of the chunk `next`, or of that and others before `end`. */
+static ssize_t write_some(struct pki_tcp_link *link, uint64_t end)
 {
     struct iovec parts[4];
-    struct msghdr message = { .msg_iov = parts, .msg_iovlen = (size_t)gather(link, parts) };
+    struct msghdr message = { .msg_iov = parts };
 
+    if (pki_tcp_goes_spliced(link))
+        return pki_tcp_splice(link);
+    message.msg_iovlen = (size_t)gather(link, end, parts);
     return sendmsg(link->watch.fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
+ssize_t pki_tcp_chunk_send(struct pki_tcp_link *link)
+{
+    ssize_t n = write_some(link, link->next + 1);
+
+    link->written += n > 0 ? (size_t)n : 0;
+    return n;
+}
+
+/* What is left of the chunk `next`. */
+static size_t unwritten(struct pki_tcp_link *link)
+{
+    return PKI_TCP_DATA_HEAD_BYTES + slot_of(link, link->next)->bytes - link->written;
 }
 
 void pki_tcp_data_write(struct pki_tcp_link *link)
 {
-    size_t budget = ROUND_BYTES;
+    size_t budget = round_bytes(link);
 
     while (link->state == PKI_TCP_UP && link->writable && link->next < link->end) {
-        ssize_t n = pki_tcp_goes_spliced(link) ? pki_tcp_splice(link) : send_copied(link);
+        uint64_t end = link->next + 2 < link->end ? link->next + 2 : link->end;
+        ssize_t n;
 
+        if (pki_tcp_lend(link, true, unwritten(link))) {
+            link->writable = false;
+            return;
+        }
+        n = write_some(link, end);
         if (n < 0 && errno == EINTR)
             continue;
         if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
@@ -198,6 +250,7 @@ void pki_tcp_data_write(struct pki_tcp_link *link)
 
 void pki_tcp_data_rewind(struct pki_tcp_link *link)
 {
+    pki_tcp_recall(link);
     pki_tcp_pipe_close(link);
     link->next = link->acked;
     link->written = 0;
@@ -250,16 +303,16 @@ static bool end_chunk(struct pki_tcp_link *link)
     return false;
 }
 
-/* The rest of the chunk and the head of the next one, in one system call. */
-static ssize_t receive(struct pki_tcp_link *link)
+ssize_t pki_tcp_chunk_receive(struct pki_tcp_link *link, size_t done)
 {
+    size_t left = link->left - done;
     struct iovec parts[2];
     int n = 0;
 
-    if (link->left > 0) {
+    if (left > 0) {
         char *begin = link->grant != NULL ? link->grant->addr + link->chunk.offset : link->early->payload;
 
-        parts[n++] = (struct iovec){ begin + (link->chunk.bytes - link->left), link->left };
+        parts[n++] = (struct iovec){ begin + (link->chunk.bytes - left), left };
     }
     parts[n++] = (struct iovec){ link->head + link->head_have, sizeof link->head - link->head_have };
     return readv(link->watch.fd, parts, n);
@@ -278,7 +331,7 @@ static bool advance_in(struct pki_tcp_link *link, size_t bytes)
 
 void pki_tcp_data_read(struct pki_tcp_link *link)
 {
-    size_t budget = ROUND_BYTES;
+    size_t budget = round_bytes(link);
 
     while (link->state == PKI_TCP_UP && link->readable) {
         ssize_t n;
@@ -288,8 +341,11 @@ void pki_tcp_data_read(struct pki_tcp_link *link)
                 pki_tcp_link_ready(link);
             return;
         }
-        n = receive(link);
-
+        if (link->grant != NULL && pki_tcp_lend(link, false, link->left)) { /* what comes ahead of its grant may move yet */
+            link->readable = false;
+            return;
+        }
+        n = pki_tcp_chunk_receive(link, 0);
         if (n < 0 && errno == EINTR)
             continue;
         if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
@@ -308,4 +364,25 @@ void pki_tcp_data_read(struct pki_tcp_link *link)
         }
         budget -= (size_t)n;
     }
+}
+
+/* Where the kernel had nothing more, or no room, its next edge tells; it may have come while the thread was at it. */
+bool pki_tcp_data_returned(struct pki_tcp_job *job)
+{
+    struct pki_tcp_link *link = job->link;
+
+    if (link->state != PKI_TCP_UP)
+        return true;
+    if (!job->out && !advance_in(link, job->moved))
+        return false;
+    if (job->failed) {
+        pki_tcp_link_broken(link, job->error);
+        return false;
+    }
+    if (job->out)
+        link->writable = link->writable || !job->blocked;
+    else
+        link->readable = link->readable || !job->blocked;
+    pki_tcp_link_ready(link);
+    return true;
 }

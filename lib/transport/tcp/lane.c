@@ -208,7 +208,7 @@ static bool take_ack(struct pki_tcp_ep *ep, const unsigned char *bytes)
         return false;
     if (ack.link == 0)
         pki_tcp_lane_acked(ep, ack.frames);
-    else if (ep->links[ack.link].state == PKI_TCP_UP && ack.frames > ep->links[ack.link].next)
+    else if (!pki_tcp_data_was_sent(&ep->links[ack.link], ack.frames))
         return false;
     else
         pki_tcp_data_acked(&ep->links[ack.link], ack.frames);

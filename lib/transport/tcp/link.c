@@ -49,6 +49,7 @@ void pki_tcp_link_drop(struct pki_tcp_link *link)
 {
     const struct linger forget = { .l_onoff = 1 };
 
+    pki_tcp_recall(link);
     if (link->watch.fd >= 0 && link->acked < link->end && link->index > 0)
         (void)setsockopt(link->watch.fd, SOL_SOCKET, SO_LINGER, &forget, sizeof forget);
     pki_tcp_unwatch(&link->watch);
@@ -324,8 +325,8 @@ static void challenged(struct pki_tcp_link *link)
     struct pki_tcp_challenge challenge;
     int fd = link->watch.fd;
 
-    while (link->have < sizeof link->in) {
-        ssize_t n = recv(fd, link->in + link->have, sizeof link->in - link->have, MSG_DONTWAIT);
+    while (link->have < sizeof link->challenge) {
+        ssize_t n = recv(fd, link->challenge + link->have, sizeof link->challenge - link->have, MSG_DONTWAIT);
 
         if (n < 0 && errno == EINTR)
             continue;
@@ -337,7 +338,7 @@ static void challenged(struct pki_tcp_link *link)
         }
         link->have += (size_t)n;
     }
-    if (!pki_tcp_get_challenge(link->in, &challenge) || !answer(link, &challenge) ||
+    if (!pki_tcp_get_challenge(link->challenge, &challenge) || !answer(link, &challenge) ||
         !pki_tcp_link_up(link, fd, challenge.received))
         attempt_failed(link, 0);
 }

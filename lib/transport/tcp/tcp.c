@@ -21,15 +21,45 @@
  * enough, and eight sockets gain nothing over four. */
 #define DEFAULT_SOCKETS 4
 #define DEFAULT_SOCKETS_LOOPBACK 1 /* there is no wire to share: what is copied there, the same CPUs copy */
+/* Of the CPUs that each rank has. */
+#define CPUS_FOR_THREADS 8
+#define DEFAULT_THREADS 4
 #define DEFAULT_WINDOW 16
 #define DEFAULT_CHUNK_BYTES (512 << 10)
 #define DEFAULT_RETRY_MS 10000
 
-static pk_result_t read_params(const struct pki_net *net, struct pki_tcp_params *params)
+/* Threads only where each rank has CPUs to spare: they spin for a while, and so do the rank's own. */
+static int default_threads(const struct pki_iface_config *config)
 {
-    int64_t sockets, window, chunk, retry_ms;
-    int64_t fallback = pki_netif_is_loopback(&net->local) ? DEFAULT_SOCKETS_LOOPBACK : DEFAULT_SOCKETS;
-    pk_result_t result = pki_env_int("PK_SOCKETS", 1, PKI_TCP_SOCKETS_MAX, fallback, &sockets);
+    long cpus = config->local_ranks > 0 ? sysconf(_SC_NPROCESSORS_ONLN) / config->local_ranks : 0;
+
+    return cpus < CPUS_FOR_THREADS ? 0 : DEFAULT_THREADS;
+}
+
+/* PK_SOCKETS: their number, or number/threads. */
+static pk_result_t read_sockets(const struct pki_iface_config *config, uint32_t *sockets, int *threads)
+{
+    const char *text = pki_env_get("PK_SOCKETS");
+    int given = 0, helpers = default_threads(config), all = 0;
+
+    *threads = helpers;
+    *sockets = pki_netif_is_loopback(&config->net->local) && helpers == 0 ? DEFAULT_SOCKETS_LOOPBACK : DEFAULT_SOCKETS;
+    if (text == NULL)
+        return PK_OK;
+    if (sscanf(text, "%2d%n/%1d%n", &given, &all, &helpers, &all) < 1 || text[all] != '\0' || given < 1 ||
+        given > (int)PKI_TCP_SOCKETS_MAX || helpers < 0 || helpers > PKI_TCP_THREADS_MAX)
+        return pki_fail(PK_ERR_ARG, NULL, "PK_SOCKETS=%.40s: not a number of connections from 1 to %u, nor one and a number of threads from 0 to "
+                                          "%d (4/2)", text, PKI_TCP_SOCKETS_MAX, PKI_TCP_THREADS_MAX);
+    *sockets = (uint32_t)given;
+    *threads = helpers;
+    return PK_OK;
+}
+
+static pk_result_t read_params(const struct pki_iface_config *config, struct pki_tcp_params *params, int *threads)
+{
+    int64_t window, chunk, retry_ms;
+    uint32_t sockets;
+    pk_result_t result = read_sockets(config, &sockets, threads);
 
     if (result == PK_OK)
         result = pki_env_int("PK_WINDOW", 1, PKI_TCP_WINDOW_MAX, DEFAULT_WINDOW, &window);
@@ -39,7 +69,7 @@ static pk_result_t read_params(const struct pki_net *net, struct pki_tcp_params 
         result = pki_env_int("PK_RETRY_MS", 100, 3600000, DEFAULT_RETRY_MS, &retry_ms);
     if (result != PK_OK)
         return result;
-    *params = (struct pki_tcp_params){ .sockets = (uint32_t)sockets, .window = (uint32_t)window, .chunk_bytes = (uint32_t)chunk,
+    *params = (struct pki_tcp_params){ .sockets = sockets, .window = (uint32_t)window, .chunk_bytes = (uint32_t)chunk,
                                        .retry_ns = (uint64_t)retry_ms * PKI_NS_PER_MS };
     return PK_OK;
 }
@@ -64,6 +94,7 @@ static void tcp_close(struct pki_iface *base)
 {
     struct pki_tcp_iface *iface = pki_tcp_iface_of(base);
 
+    pki_tcp_threads_close(&iface->threads);
     pki_tcp_guests_close(iface);
     for (uint32_t i = 0; i < iface->listeners; i++)
         pki_tcp_unwatch(&iface->listener[i]);
@@ -86,9 +117,10 @@ static pk_result_t tcp_open(const struct pki_iface_config *config, struct pki_if
     iface->one_machine = config->net->one_machine || pki_netif_is_loopback(&config->net->local);
     memcpy(iface->key, config->net->key, sizeof iface->key);
     pki_list_init(&iface->ready);
+    pki_list_init(&iface->lent);
     for (int i = 0; i < PKI_TCP_GUESTS; i++)
         iface->guests[i].watch.fd = -1;
-    result = read_params(config->net, &iface->params);
+    result = read_params(config, &iface->params, &iface->threads.max);
     if (result != PK_OK)
         return result;
     iface->eps = calloc((size_t)config->size, sizeof *iface->eps);
@@ -277,11 +309,11 @@ static void work(struct pki_tcp_link *link)
         pki_tcp_lane_flush(ep);
         return;
     }
-    if (link->readable)
+    if (link->readable && !link->in.lent)
         pki_tcp_data_read(link);
     if (ep->acks_due) /* before the long write: the peer waits for them */
         pki_tcp_lane_flush(ep);
-    if (link->writable)
+    if (link->writable && !link->out.lent)
         pki_tcp_data_write(link);
 }
 
@@ -348,6 +380,8 @@ static pk_result_t tcp_progress(struct pki_iface *base)
         timers(iface);
     if (iface->round % HEALTH_ROUNDS == 0)
         look_at_health(iface);
+    if (!pki_list_empty(&iface->lent) && pki_tcp_take_back(iface))
+        iface->quiet = 0;
     if (is_turn(iface) && gather_events(iface) > 0)
         iface->quiet = 0;
     if (work_all(iface))
@@ -360,7 +394,9 @@ static int tcp_wait_fd(struct pki_iface *base)
 {
     struct pki_tcp_iface *iface = pki_tcp_iface_of(base);
 
-    return pki_list_empty(&iface->ready) ? iface->epoll_fd : -1; /* what is left of a round shows at no descriptor */
+    if (!pki_list_empty(&iface->ready) || !pki_list_empty(&iface->lent))
+        return -1; /* what is left of a round, and what threads end, shows at no descriptor */
+    return iface->epoll_fd;
 }
 
 const struct pki_transport pki_transport_tcp = {

@@ -18,6 +18,7 @@
 #ifndef PKI_TCP_H
 #define PKI_TCP_H
 
+#include <pthread.h>
 #include <sys/socket.h>
 
 #include "transport/tcp/wire.h"
@@ -31,6 +32,8 @@
 #define PKI_TCP_MOVES 64u             /* puts to one peer in flight, a power of two */
 #define PKI_TCP_GUESTS 64             /* connections that have not proved themselves */
 #define PKI_TCP_AHEAD_CREDIT (2 * PKI_TCP_AHEAD_MAX)
+#define PKI_TCP_THREADS_MAX 8
+#define PKI_TCP_LEND_MIN (64u << 10)  /* bytes that are worth a thread's attention */
 
 struct pki_tcp_ep;
 struct pki_tcp_iface;
@@ -68,6 +71,32 @@ struct pki_tcp_slot { /* a chunk that the peer has not acknowledged */
     unsigned char head[PKI_TCP_DATA_HEAD_BYTES];
 };
 
+/* Half a link that may be lent to a thread for the rest of one chunk (threads.c). */
+struct pki_tcp_job {
+    struct pki_list node; /* iface->lent */
+    struct pki_tcp_link *link;
+    bool out, lent;
+    size_t bytes, moved;    /* to be moved, and moved */
+    bool blocked;           /* the kernel has nothing more, or no room */
+    bool failed;            /* with `error`; 0: closed by the other end */
+    int error;
+    atomic_bool recalled, ended;
+};
+
+struct pki_tcp_thread {
+    pthread_t id;
+    struct pki_tcp_threads *all;
+    _Atomic(struct pki_tcp_job *) job;
+    _Atomic uint32_t asleep; /* a futex */
+};
+
+struct pki_tcp_threads {
+    int n, max; /* started, when there is something for them to do, and to be started */
+    unsigned stamp;
+    atomic_bool over;
+    struct pki_tcp_thread thread[PKI_TCP_THREADS_MAX];
+};
+
 struct pki_tcp_link {
     struct pki_tcp_watch watch;
     struct pki_list ready; /* iface->ready while there is something to read, or to write and room for it */
@@ -82,17 +111,18 @@ struct pki_tcp_link {
     /* while it does not stand */
     unsigned attempts;
     uint64_t broken_ns, refused_ns, retry_ns, attempt_ends_ns;
-    unsigned char hello[PKI_TCP_HELLO_BYTES], in[PKI_TCP_CHALLENGE_BYTES];
+    unsigned char hello[PKI_TCP_HELLO_BYTES], challenge[PKI_TCP_CHALLENGE_BYTES];
     size_t have;
 
     /* chunks out: slots [acked, end), of which `next` is being written */
     struct pki_tcp_slot *slots;
-    uint64_t next;
+    uint64_t next, sent; /* `sent` of them have ever gone whole, over this connection or one before it */
     size_t written;     /* bytes of `next`, head and payload */
     size_t outstanding; /* payload bytes in slots */
     int pipe[2];        /* through which payload goes without being copied; -1: not made */
     size_t piped;       /* bytes in it */
     bool copies;        /* payload does not go that way here */
+    struct pki_tcp_job out; /* while it is lent, `next`, `written` and the pipe are a thread's */
 
     /* chunk in */
     unsigned char head[PKI_TCP_DATA_HEAD_BYTES];
@@ -102,6 +132,7 @@ struct pki_tcp_link {
     struct pki_tcp_chunk chunk;
     size_t left;
     unsigned looks; /* rounds for which its payload has waited for a grant */
+    struct pki_tcp_job in; /* while it is lent, the head and what is left of the chunk are a thread's */
 };
 
 struct pki_tcp_early { /* a chunk that has come ahead of its grant */
@@ -198,6 +229,8 @@ struct pki_tcp_iface {
     unsigned dropped;        /* connections that never proved the key */
     uint64_t rest_until_ns;  /* out of descriptors: no accepting until then */
     struct pki_tcp_guest guests[PKI_TCP_GUESTS];
+    struct pki_tcp_threads threads;
+    struct pki_list lent; /* jobs that threads have */
 };
 
 static inline struct pki_tcp_ep *pki_tcp_ep_of(struct pki_ep *ep)
@@ -302,6 +335,30 @@ void pki_tcp_data_deal(struct pki_tcp_ep *ep);
 void pki_tcp_data_rewind(struct pki_tcp_link *link);
 void pki_tcp_data_acked(struct pki_tcp_link *link, uint64_t frames);
 void pki_tcp_data_lost(struct pki_tcp_ep *ep); /* every put ends with PK_ERR_PEER */
+
+/* For whoever has the half of the link; the result is the system call's. What is left of the chunk being received after `done` bytes more,
+ * and the head of the next one. */
+ssize_t pki_tcp_chunk_receive(struct pki_tcp_link *link, size_t done);
+/* What is left of the chunk being written, of which `written` is what has gone. */
+ssize_t pki_tcp_chunk_send(struct pki_tcp_link *link);
+/* Whatever of that chunk a thread has written. */
+void pki_tcp_chunk_sent(struct pki_tcp_link *link);
+/* The peer says that it has had so many chunks. False: that cannot be. */
+bool pki_tcp_data_was_sent(struct pki_tcp_link *link, uint64_t frames);
+/* A thread has ended its job: go on from there. False: the link is broken, or the endpoint lost. */
+bool pki_tcp_data_returned(struct pki_tcp_job *job);
+
+/* ---- threads.c: other threads for long chunks ---- */
+
+/* Let a thread do the rest of the chunk, `bytes`, if one is free; false: the caller does it. */
+bool pki_tcp_lend(struct pki_tcp_link *link, bool out, size_t bytes);
+/* Go on with what threads have ended; true when there was some. */
+bool pki_tcp_take_back(struct pki_tcp_iface *iface);
+/* Both halves are the caller's again, wherever in their chunks the threads are; to be called before anything but that is done with them. */
+void pki_tcp_recall(struct pki_tcp_link *link);
+/* The same with what goes out, which goes on from there. */
+void pki_tcp_settle_out(struct pki_tcp_link *link);
+void pki_tcp_threads_close(struct pki_tcp_threads *all);
 
 /* ---- splice.c: payload without a copy ---- */
 

@@ -84,6 +84,7 @@ static enum found recv_turn(struct pki_engine *e, const struct pki_request *r, s
     if (!pki_list_empty(&e->tasks) || !pki_list_empty(&peer->arrivals) ||
         atomic_load_explicit(&e->failed, memory_order_relaxed) != PK_OK)
         return FOUND_OTHER;
+    peer->lane->expected = (uint32_t)bytes;
     for (int i = 0; i < (e->spin ? LOOKS_A_TURN : 1) && found == FOUND_NOTHING; i++)
         found = look(e, peer, r, bytes);
     return found;

@@ -139,6 +139,7 @@ static bool recv_message(struct run *run, const struct pki_program_step *step)
 
     if (!pki_list_empty(&peer->arrivals) && recv_arrival(run, step))
         return true;
+    peer->lane->expected = step->bytes;
     if (!transport->peek(peer->lane, &msg, &payload))
         return false;
     if (!is_it(run, step, &msg)) {

@@ -8,7 +8,7 @@
 
 /* As memcpy. */
 void pki_copy(void *restrict dst, const void *restrict src, size_t bytes);
-/* Into memory that another core will read next and has read before; dst is aligned to 64. */
+/* Into memory that a core far away will read next and has read before, by streaming stores; dst is aligned to 64. */
 void pki_copy_out(void *restrict dst, const void *restrict src, size_t bytes);
 
 /* So much that it would only push everything else out of the caches: around them. */

@@ -29,7 +29,10 @@ static void fuzz_cell(const uint8_t *data, size_t size)
     if (!pki_shm_cell_parse(&cell, atomic_load(&cell.word[0]), &msg, &place))
         return;
     require(msg.payload <= PKI_SHM_PAYLOAD_MAX);
-    require((uint64_t)place.offset + msg.payload <= (place.outside ? PKI_SHM_DATA_BYTES : sizeof cell));
+    if (place.outside && place.offset >= PKI_SHM_DATA_BYTES)
+        require(place.offset % PKI_SHM_SLOT_BYTES == 0 && place.offset + msg.payload <= PKI_SHM_DATA_BYTES + PKI_SHM_SLOTS * PKI_SHM_SLOT_BYTES);
+    else
+        require((uint64_t)place.offset + msg.payload <= (place.outside ? PKI_SHM_DATA_BYTES : sizeof cell));
     require(!place.outside || (place.offset % PKI_SHM_DATA_ALIGN == 0 && place.end % PKI_SHM_DATA_ALIGN == 0));
 }
 
@@ -81,6 +84,8 @@ static void fuzz_writer(const uint8_t *data, size_t size)
         if ((data[3] & 1) != 0) /* believable, half of the time */
             taken = (uint64_t)ep.tx.data_next << 32 | ep.tx.next;
         atomic_store(&inbox.header.taken, taken);
+        if ((data[3] & 2) != 0) /* a message of the peer's said so */
+            ep.tx.heard = ep.tx.next;
         if (pki_shm_msg(&ep.base, &msg, payload) == PK_ERR_PEER)
             require(ep.base.dead);
         require(ep.tx.next - ep.tx.taken_next <= PKI_SHM_CELLS);

@@ -19,7 +19,7 @@ static void pair_wind(struct pair *pair, uint32_t next, uint32_t data)
     for (int i = 0; i < 2; i++) {
         struct pki_shm_ep *ep = (struct pki_shm_ep *)(void *)pair->ep[i];
 
-        ep->rx.next = ep->rx.told_next = ep->tx.next = ep->tx.taken_next = next;
+        ep->rx.next = ep->rx.told_next = ep->tx.next = ep->tx.taken_next = ep->tx.heard = next;
         ep->rx.data_end = ep->rx.told_data = ep->tx.data_next = ep->tx.taken_data = data;
         atomic_store(&ep->mine->header.taken, (uint64_t)data << 32 | next);
     }
@@ -244,6 +244,47 @@ Test(shm, room_comes_back_before_empty)
     pair_free(&pair);
 }
 
+/* Both sides send and take in no order, so that what each knows of the other is old or new; no payload is written over before it is read. */
+Test(shm, talk_in_both_directions)
+{
+    struct pair pair = pair_new(true);
+    uint32_t sent[2] = { 0 }, taken[2] = { 0 }, in_slots = 0;
+
+    pair_wind(&pair, UINT32_MAX - 9000, 0);
+    for (uint32_t i = 0; i < 60000; i++) {
+        unsigned side = hash(i) % 2, lag = i / 20000; /* answered at once, then later and later */
+        struct pki_shm_tx *tx = &((struct pki_shm_ep *)(void *)pair.ep[side])->tx;
+        uint32_t payload = hash(sent[side] + side) % (2 * PKI_SHM_SLOT_BYTES), data_next = tx->data_next;
+
+        if (hash(i + 1) % 3 == 0 && send_numbered(pair.ep[side], sent[side] * 2 + side, payload) == PK_OK) {
+            in_slots += payload > 64 && tx->data_next == data_next;
+            sent[side]++;
+        }
+        while (taken[1 - side] != sent[1 - side] && hash(i + taken[1 - side]) % (1 + lag) == 0) {
+            uint32_t number = taken[1 - side]++;
+
+            payload = hash(number + 1 - side) % (2 * PKI_SHM_SLOT_BYTES);
+            cr_assert(take_numbered(pair.ep[side], number * 2 + 1 - side, payload), "message %u to %u", number, side);
+        }
+    }
+    cr_assert(in_slots > 1000 && in_slots < sent[0] + sent[1], "%u of %u in slots", in_slots, sent[0] + sent[1]);
+    pair_free(&pair);
+}
+
+/* With nothing said by the other side only the first find their slots free. */
+Test(shm, one_direction_leaves_the_slots)
+{
+    struct pair pair = pair_new(true);
+    struct pki_shm_tx *tx = &((struct pki_shm_ep *)(void *)pair.ep[0])->tx;
+
+    for (uint32_t i = 0; i < 100; i++) {
+        cr_assert(send_numbered(pair.ep[0], i, 100) == PK_OK && take_numbered(pair.ep[1], i, 100));
+        cr_assert(tx->data_next == (i < PKI_SHM_SLOTS ? 0 : (i + 1 - PKI_SHM_SLOTS) * 128), "after %u", i);
+    }
+    cr_assert(send_numbered(pair.ep[1], 0, 0) == PK_OK && take_numbered(pair.ep[0], 0, 0) && tx->heard == 100);
+    pair_free(&pair);
+}
+
 struct runner {
     struct pki_ep *ep;
     uint32_t count;
@@ -342,7 +383,8 @@ Test(shm, damaged_cells_kill_the_endpoint)
     damaged_cell(9 | PKI_SHM_SHAPE_LONG, 0, PKI_MSG_FIN);
     damaged_cell(4, 0, PKI_MSG_FIN); /* kind and shape disagree */
     damaged_cell(4 | PKI_SHM_SHAPE_LONG, 0, PKI_MSG_EAGER);
-    damaged_cell(4 | 0x40000, 0, PKI_MSG_EAGER);                         /* unknown bit */
+    damaged_cell((PKI_SHM_SLOT_BYTES + 1) | PKI_SHM_SHAPE_SLOT, 0, PKI_MSG_EAGER);
+    damaged_cell(100 | PKI_SHM_SHAPE_SLOT | outside, 0, PKI_MSG_EAGER);  /* in two places */
     damaged_cell(100 | outside, 32, PKI_MSG_EAGER);                      /* not aligned */
     damaged_cell(100 | outside, PKI_SHM_DATA_BYTES - 64, PKI_MSG_EAGER); /* over the end */
     damaged_cell(100 | outside, 1ull << 32, PKI_MSG_EAGER);

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "transport/shm/shm.h"
+#include "util/clock.h"
 #include "util/copy.h"
 #include "util/futex.h"
 #include "util/tsan.h"
@@ -16,6 +17,23 @@
 #define TELL_DATA (PKI_SHM_DATA_BYTES / 4)
 
 _Static_assert(PKI_SHM_DATA_BYTES - TELL_DATA >= 2 * PKI_SHM_PAYLOAD_MAX, "room with a quarter untold");
+
+#define TIMED_EVERY 128u /* messages */
+#define FAR_NS 110 /* that a store takes which the other core's cache must hear of, and reading the clock */
+#define FAR_SURE 4
+#define STREAM_FAR_BYTES 1024u   /* and more are written by streaming stores, as measured between far cores, */
+#define STREAM_NEAR_BYTES 16384u /* between near ones, */
+#define STREAM_BYTES 4096u       /* and as long as it is not known which they are */
+#define NEAR_LINES 4u /* a payload of so many is fetched together with its cell. Of a longer one some lines would be fetched while they */
+#define FAR_LINES 8u  /* are being written, and cores that share a cache lose more by that than they win */
+
+/* Until the stores before are in the cache. */
+static void full_fence(void)
+{
+#ifdef __SSE2__
+    __builtin_ia32_mfence();
+#endif
+}
 
 static uint32_t round_data(uint32_t bytes)
 {
@@ -42,6 +60,12 @@ void pki_shm_tx_init(struct pki_shm_tx *tx, struct pki_shm_inbox *theirs, uintpt
     tx->owner_cells = owner_inbox == 0 ? 0 : owner_inbox + offsetof(struct pki_shm_inbox, cells);
 }
 
+/* Of message `number`, behind the data area. */
+static uint32_t slot_at(uint32_t number)
+{
+    return PKI_SHM_DATA_BYTES + number % PKI_SHM_SLOTS * PKI_SHM_SLOT_BYTES;
+}
+
 /* ---- Writing ---- */
 
 /* What the peer has read since. It can only have read what was written. */
@@ -55,6 +79,8 @@ static pk_result_t refresh(struct pki_ep *ep, struct pki_shm_tx *tx)
         return broken(ep, "peer claims to have read what was not sent", tx->next, taken);
     tx->taken_next = next;
     tx->taken_data = data;
+    if (tx->next - next < tx->next - tx->heard)
+        tx->heard = next;
     return PK_OK;
 }
 
@@ -113,7 +139,8 @@ static void stamp(struct pki_shm_tx *tx, struct pki_shm_cell *cell, uint32_t sha
 
     if (tx->owner_cells != 0)
         pki_tsan_release(tx->owner_cells + (number & CELL_MASK) * sizeof *cell);
-    /* Release: the reader's acquire in peek(); the rest of the cell and the payload are written before. */
+    /* Release: the reader's acquire in peek(); the rest of the cell and the payload are written before, and what `taken` of the other
+     * direction counts was read before. */
     atomic_store_explicit(&cell->word[0], (uint64_t)shape << 32 | (uint32_t)(number + 1), memory_order_release);
     if (atomic_load_explicit(tx->bell, memory_order_relaxed) != 0)
         ring(tx->bell);
@@ -128,55 +155,150 @@ static pk_result_t refused(struct pki_ep *ep, uint32_t bytes)
     return pki_fail(PK_ERR_INTERNAL, &where, "over shm: a message of %u bytes, more than %u", bytes, PKI_SHM_PAYLOAD_MAX);
 }
 
-pk_result_t pki_shm_msg(struct pki_ep *ep, const struct pki_msg *msg, const void *payload)
+static bool streams(const struct pki_shm_tx *tx, uint32_t bytes)
+{
+    return bytes >= (tx->far > 0 ? STREAM_FAR_BYTES : tx->far < 0 ? STREAM_NEAR_BYTES : STREAM_BYTES);
+}
+
+/* Has the message been taken that was in the next one's slot? Streaming stores want lines that have not been used for long. */
+static bool may_use_slot(const struct pki_shm_tx *tx, uint32_t bytes)
+{
+    return bytes <= PKI_SHM_SLOT_BYTES && tx->next - tx->heard < PKI_SHM_SLOTS && !streams(tx, bytes);
+}
+
+/* Of this message the stores into the cell are timed. */
+static bool is_timed(const struct pki_shm_tx *tx)
+{
+#ifdef __SSE2__
+    return tx->next % TIMED_EVERY == TIMED_EVERY - 1;
+#else
+    (void)tx;
+    return false;
+#endif
+}
+
+/*
+ * Near or far? A store into a line that the other core has read takes as long as that core is away: virtual cores move between the
+ * two within minutes. Several messages in turn must say so.
+ */
+static __attribute__((noinline, cold)) uint64_t timing_begin(void)
+{
+    full_fence();
+    return pki_now_ns();
+}
+
+static __attribute__((noinline, cold)) void timing_end(struct pki_shm_tx *tx, uint64_t begin)
+{
+    full_fence();
+    if (pki_now_ns() - begin >= FAR_NS)
+        tx->far += tx->far < FAR_SURE;
+    else
+        tx->far -= tx->far > -FAR_SURE;
+}
+
+/* Where a payload goes. */
+struct target {
+    uint32_t shape; /* bits of it */
+    uint32_t position, data_end;
+};
+
+static pk_result_t find_room(struct pki_ep *ep, uint32_t bytes, bool inside, struct target *target)
 {
     struct pki_shm_tx *tx = &pki_shm_ep_of(ep)->tx;
+    struct target t = { .data_end = tx->data_next };
+    pk_result_t result = PK_OK;
+
+    if (!inside && may_use_slot(tx, bytes)) {
+        t.shape = PKI_SHM_SHAPE_SLOT;
+    } else if (!inside) {
+        t.shape = PKI_SHM_SHAPE_OUTSIDE;
+        t.position = data_position(tx, bytes);
+        t.data_end = t.position + round_data(bytes);
+    }
+    if (!has_room(tx, t.data_end)) {
+        result = refresh(ep, tx);
+        if (result == PK_OK && !has_room(tx, t.data_end))
+            result = PK_IN_PROGRESS;
+    }
+    *target = t;
+    return result;
+}
+
+static void copy_payload(struct pki_shm_tx *tx, const struct target *target, const void *payload, uint32_t bytes)
+{
+    unsigned char *to = tx->data + (target->position & DATA_MASK);
+
+    if (target->shape == PKI_SHM_SHAPE_SLOT)
+        pki_copy(tx->data + slot_at(tx->next), payload, bytes);
+    else if (streams(tx, bytes))
+        pki_copy_out(to, payload, bytes);
+    else
+        pki_copy(to, payload, bytes);
+    tx->data_next = target->data_end;
+}
+
+/* The words of the cell are written first, so that its line is on its way while the payload is copied; not when they are timed. */
+static void write_message(struct pki_shm_ep *shm, const struct pki_msg *msg, const void *payload, const struct target *target)
+{
+    struct pki_shm_tx *tx = &shm->tx;
     struct pki_shm_cell *cell = &tx->cells[tx->next & CELL_MASK];
-    bool is_long = msg->kind != PKI_MSG_EAGER;
-    uint32_t bytes = msg->payload;
-    uint32_t at = is_long ? PKI_SHM_INLINE_LONG_AT : PKI_SHM_INLINE_SHORT_AT;
-    bool outside = bytes > sizeof *cell - at;
-    uint32_t position = outside ? data_position(tx, bytes) : tx->data_next;
-    uint32_t data_end = outside ? position + round_data(bytes) : tx->data_next;
+    bool is_long = msg->kind != PKI_MSG_EAGER, timed = is_timed(tx);
+    uint32_t shape = msg->payload | (is_long ? PKI_SHM_SHAPE_LONG : 0) | target->shape | shm->rx.next << PKI_SHM_SHAPE_TAKEN_SHIFT;
+    uint64_t begin = 0;
+
+    if (!timed)
+        write_words(cell, msg, is_long);
+    if (target->shape != 0)
+        copy_payload(tx, target, payload, msg->payload);
+    if (timed) {
+        begin = timing_begin();
+        write_words(cell, msg, is_long);
+    }
+    if (target->shape == 0)
+        pki_copy_short(cell->byte + (is_long ? PKI_SHM_INLINE_LONG_AT : PKI_SHM_INLINE_SHORT_AT), payload, msg->payload);
+    else
+        atomic_store_explicit(&cell->word[7], target->position, memory_order_relaxed);
+    stamp(tx, cell, shape);
+    if (timed)
+        timing_end(tx, begin);
+}
+
+pk_result_t pki_shm_msg(struct pki_ep *ep, const struct pki_msg *msg, const void *payload)
+{
+    uint32_t bytes = msg->payload, at = msg->kind != PKI_MSG_EAGER ? PKI_SHM_INLINE_LONG_AT : PKI_SHM_INLINE_SHORT_AT;
+    struct target target;
+    pk_result_t result;
 
     if (ep->dead || bytes > PKI_SHM_PAYLOAD_MAX)
         return refused(ep, bytes);
-    if (!has_room(tx, data_end)) {
-        pk_result_t result = refresh(ep, tx);
-
-        if (result != PK_OK || !has_room(tx, data_end))
-            return result != PK_OK ? result : PK_IN_PROGRESS;
-    }
-    write_words(cell, msg, is_long);
-    if (outside) {
-        pki_copy_out(tx->data + (position & DATA_MASK), payload, bytes);
-        atomic_store_explicit(&cell->word[7], position, memory_order_relaxed);
-        tx->data_next = data_end;
-    } else {
-        pki_copy_short(cell->byte + at, payload, bytes);
-    }
-    stamp(tx, cell, bytes | (is_long ? PKI_SHM_SHAPE_LONG : 0) | (outside ? PKI_SHM_SHAPE_OUTSIDE : 0));
-    return PK_OK;
+    result = find_room(ep, bytes, bytes <= sizeof(struct pki_shm_cell) - at, &target);
+    if (result == PK_OK)
+        write_message(pki_shm_ep_of(ep), msg, payload, &target);
+    return result;
 }
 
 /* ---- Reading ---- */
 
-/* The payload's place. */
-static bool place_parse(const struct pki_shm_cell *cell, uint32_t shape, struct pki_shm_place *place)
+/* The payload's place. `number`: the message's. */
+static bool place_parse(const struct pki_shm_cell *cell, uint32_t shape, uint32_t number, struct pki_shm_place *place)
 {
     uint32_t bytes = shape & PKI_SHM_SHAPE_LENGTH;
     uint32_t at = (shape & PKI_SHM_SHAPE_LONG) != 0 ? PKI_SHM_INLINE_LONG_AT : PKI_SHM_INLINE_SHORT_AT;
     uint64_t position;
 
-    if ((shape & PKI_SHM_SHAPE_OUTSIDE) == 0) {
+    if ((shape & (PKI_SHM_SHAPE_OUTSIDE | PKI_SHM_SHAPE_SLOT)) == 0) {
         *place = (struct pki_shm_place){ .offset = at };
         return bytes <= sizeof *cell - at;
+    }
+    if ((shape & PKI_SHM_SHAPE_OUTSIDE) == 0) {
+        *place = (struct pki_shm_place){ .outside = true, .offset = slot_at(number) };
+        return bytes <= PKI_SHM_SLOT_BYTES;
     }
     position = atomic_load_explicit(&cell->word[7], memory_order_relaxed);
     *place = (struct pki_shm_place){ .outside = true, .offset = (uint32_t)position & DATA_MASK };
     place->end = (uint32_t)position + round_data(bytes);
-    return bytes <= PKI_SHM_PAYLOAD_MAX && position <= UINT32_MAX && position % PKI_SHM_DATA_ALIGN == 0 &&
-           place->offset + round_data(bytes) <= PKI_SHM_DATA_BYTES;
+    return (shape & PKI_SHM_SHAPE_SLOT) == 0 && bytes <= PKI_SHM_PAYLOAD_MAX && position <= UINT32_MAX &&
+           position % PKI_SHM_DATA_ALIGN == 0 && place->offset + round_data(bytes) <= PKI_SHM_DATA_BYTES;
 }
 
 bool pki_shm_cell_parse(const struct pki_shm_cell *cell, uint64_t head, struct pki_msg *msg, struct pki_shm_place *place)
@@ -184,7 +306,7 @@ bool pki_shm_cell_parse(const struct pki_shm_cell *cell, uint64_t head, struct p
     uint32_t shape = (uint32_t)(head >> 32);
     unsigned char *rest = (unsigned char *)&msg->offset;
 
-    if ((shape & ~(PKI_SHM_SHAPE_LENGTH | PKI_SHM_SHAPE_LONG | PKI_SHM_SHAPE_OUTSIDE)) != 0 || !place_parse(cell, shape, place))
+    if (!place_parse(cell, shape, (uint32_t)head - 1, place))
         return false;
     set_first_word(msg, atomic_load_explicit(&cell->word[1], memory_order_relaxed));
     msg->op = atomic_load_explicit(&cell->word[2], memory_order_relaxed);
@@ -206,23 +328,48 @@ static void tell(struct pki_shm_rx *rx)
     rx->told_data = rx->data_end;
 }
 
+/* The payload's lines come together with the cell's then, not after it. In line: gcc drops calls of functions that only prefetch. */
+static inline __attribute__((always_inline)) void expect(const struct pki_shm_ep *shm)
+{
+    uint32_t bytes = shm->base.expected, most = (shm->tx.far > 0 ? FAR_LINES : NEAR_LINES) * 64;
+    const unsigned char *slot = shm->rx.data + slot_at(shm->rx.next);
+
+    if (bytes <= sizeof(struct pki_shm_cell) - PKI_SHM_INLINE_SHORT_AT || bytes > most)
+        return;
+    for (uint32_t i = 0; i < bytes; i += 64)
+        __builtin_prefetch(slot + i);
+}
+
+/* How many of this rank's messages the peer has taken; older news than what the header said meanwhile is passed over. */
+static void hear(struct pki_shm_tx *tx, uint32_t shape)
+{
+    uint32_t more = ((shape >> PKI_SHM_SHAPE_TAKEN_SHIFT) - tx->heard) & PKI_SHM_TAKEN_MASK;
+
+    if (more <= tx->next - tx->heard)
+        tx->heard += more;
+}
+
 bool pki_shm_peek(struct pki_ep *ep, struct pki_msg *msg, const void **payload)
 {
-    struct pki_shm_rx *rx = &pki_shm_ep_of(ep)->rx;
+    struct pki_shm_ep *shm = pki_shm_ep_of(ep);
+    struct pki_shm_rx *rx = &shm->rx;
     const struct pki_shm_cell *cell = &rx->cells[rx->next & CELL_MASK];
     /* Acquire: the writer's release in stamp(). */
     uint64_t head = atomic_load_explicit(&cell->word[0], memory_order_acquire);
     struct pki_shm_place place;
 
-    if ((uint32_t)head != rx->next + 1 || ep->dead)
+    if ((uint32_t)head != rx->next + 1 || ep->dead) {
+        expect(shm);
         return false;
+    }
     if (!pki_shm_cell_parse(cell, head, msg, &place)) {
         broken(ep, "cell is damaged", rx->next, head);
         return false;
     }
+    hear(&shm->tx, (uint32_t)(head >> 32));
     pki_tsan_acquire((uintptr_t)cell);
     *payload = place.outside ? rx->data + place.offset : cell->byte + place.offset;
-    if (place.outside)
+    if (place.outside && place.offset < PKI_SHM_DATA_BYTES)
         rx->data_end = place.end;
     return true;
 }

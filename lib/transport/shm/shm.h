@@ -5,12 +5,16 @@
  * Each rank makes one inbox a peer, a sealed memfd, and passes its descriptor; the peer writes messages into it. Bulk data goes
  * by one copy into the peer's own memory (cma.c) where the kernel allows that.
  *
- * An inbox:   header page | gates, PKI_EP_SHARED_BYTES | ring of cells | data
+ * An inbox:   header page | gates, PKI_EP_SHARED_BYTES | ring of cells | data | slots
  *
  * A message takes one cell, a cache line whose first word carries the number of the message: the reader polls the word it will
  * read anyway, so a small message costs the transfer of one line. Payload that does not fit in the cell lies in the data area,
  * in one piece, at a position that counts bytes from the beginning of time; where a piece would cross the end of the area the
  * writer skips to the start. The reader says how far it has read, cells and data, in one word of the header.
+ *
+ * Between ranks that answer each other a payload of up to 8 KiB lies in one of two slots instead, message n's in slot n mod 2: lines
+ * that both cores had a moment ago cost half of what those cost that come round once in 256 KiB. The writer must know that the
+ * message before in that slot has been read: every message says how many of the other direction have been taken.
  *
  * The peer may be broken. What it can write is checked before it is used: nothing it writes makes this process touch memory
  * outside the inbox, and the seals keep it from shrinking what is mapped here.
@@ -26,22 +30,24 @@
 #include "transport/transport.h"
 #include "util/log.h"
 
-#define PKI_SHM_LAYOUT 2u /* version of everything below */
+#define PKI_SHM_LAYOUT 3u /* version of everything below */
 #define PKI_SHM_PAGE 4096u
 #define PKI_SHM_CELLS 1024u
 #define PKI_SHM_DATA_BYTES (256u << 10)
 #define PKI_SHM_DATA_ALIGN 64u
 #define PKI_SHM_PAYLOAD_MAX (32u << 10)
+#define PKI_SHM_SLOTS 2u
+#define PKI_SHM_SLOT_BYTES 8192u
 
 #define PKI_SHM_GATES_AT PKI_SHM_PAGE
 #define PKI_SHM_CELLS_AT (PKI_SHM_GATES_AT + PKI_EP_SHARED_BYTES)
 #define PKI_SHM_DATA_AT (PKI_SHM_CELLS_AT + PKI_SHM_CELLS * sizeof(struct pki_shm_cell))
-#define PKI_SHM_INBOX_BYTES (PKI_SHM_DATA_AT + PKI_SHM_DATA_BYTES)
+#define PKI_SHM_INBOX_BYTES (PKI_SHM_DATA_AT + PKI_SHM_DATA_BYTES + PKI_SHM_SLOTS * PKI_SHM_SLOT_BYTES)
 
 /*
  * word[0]: lower half the stamp, number of the message + 1 (so that a new inbox, all zeros, holds none); upper half the shape.
  * word[1..2]: the first 16 bytes of struct pki_msg. LONG: word[3..6] the other 32. OUTSIDE: word[7] is the position of the payload
- * in the data area; else the payload begins at word[3], or at word[7] when LONG.
+ * in the data area. SLOT: the payload is in the message's slot. Else it begins at word[3], or at word[7] when LONG.
  */
 struct pki_shm_cell {
     union {
@@ -53,6 +59,9 @@ struct pki_shm_cell {
 #define PKI_SHM_SHAPE_LENGTH 0xffffu /* of the payload */
 #define PKI_SHM_SHAPE_LONG 0x10000u
 #define PKI_SHM_SHAPE_OUTSIDE 0x20000u
+#define PKI_SHM_SHAPE_SLOT 0x40000u
+#define PKI_SHM_SHAPE_TAKEN_SHIFT 19u /* and up: the lower bits of how many messages of the other direction have been taken */
+#define PKI_SHM_TAKEN_MASK (UINT32_MAX >> PKI_SHM_SHAPE_TAKEN_SHIFT)
 
 #define PKI_SHM_INLINE_SHORT_AT 24u
 #define PKI_SHM_INLINE_LONG_AT 56u
@@ -70,6 +79,7 @@ struct pki_shm_inbox {
     struct pki_gate_slot gates[PKI_GATE_SLOTS];
     struct pki_shm_cell cells[PKI_SHM_CELLS];
     unsigned char data[PKI_SHM_DATA_BYTES];
+    unsigned char slots[PKI_SHM_SLOTS][PKI_SHM_SLOT_BYTES]; /* offsets of payloads go on here: behind `data` */
 };
 
 _Static_assert(sizeof(struct pki_shm_inbox) == PKI_SHM_INBOX_BYTES, "no holes in an inbox");
@@ -77,6 +87,7 @@ _Static_assert(PKI_SHM_INBOX_BYTES % PKI_SHM_PAGE == 0, "whole pages");
 _Static_assert((PKI_SHM_CELLS & (PKI_SHM_CELLS - 1)) == 0, "numbers of messages wrap at 2^32");
 _Static_assert((PKI_SHM_DATA_BYTES & (PKI_SHM_DATA_BYTES - 1)) == 0, "positions wrap at 2^32");
 _Static_assert(PKI_SHM_PAYLOAD_MAX <= PKI_SHM_SHAPE_LENGTH, "length fits");
+_Static_assert(4 * PKI_SHM_CELLS <= PKI_SHM_TAKEN_MASK, "what a message tells of the other direction is never taken for an older lap's");
 _Static_assert(sizeof(struct pki_msg) == 48, "cells are cut for this message");
 
 #define PKI_SHM_NONCE_BYTES 32u
@@ -119,6 +130,8 @@ struct pki_shm_tx {
     uint32_t data_next;
     uint32_t taken_next; /* what `taken` said when last read */
     uint32_t taken_data;
+    uint32_t heard;      /* how many the peer has taken, as its messages said; at least as of its last lap */
+    int32_t far;         /* above 0: the cores share no cache, as the time that stores took says */
     uintptr_t owner_cells; /* where the owner has the cells mapped, in the same process; else 0 */
 };
 
@@ -149,12 +162,12 @@ bool pki_shm_peek(struct pki_ep *ep, struct pki_msg *msg, const void **payload);
 void pki_shm_pop(struct pki_ep *ep);
 
 /* Read a cell whose first word was `head`. False: no writer of this layout makes such a cell. *payload is the offset of
- * msg->payload bytes, in the data area if `outside`, else in the cell; both are in bounds. Pure; reads each word once at most,
+ * msg->payload bytes, in the data area or the slots behind it if `outside`, else in the cell; both are in bounds. Pure; reads each word once at most,
  * for the peer may change them meanwhile. */
 struct pki_shm_place {
     bool outside;
     uint32_t offset;
-    uint32_t end; /* outside: position behind it */
+    uint32_t end; /* outside and not in a slot: position behind it */
 };
 bool pki_shm_cell_parse(const struct pki_shm_cell *cell, uint64_t head, struct pki_msg *msg, struct pki_shm_place *place);
 

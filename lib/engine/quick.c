@@ -10,6 +10,7 @@
 #include "util/dtype.h"
 
 #define LOOKS_A_TURN 64 /* at the lane with the lock held: others want it too, an abort for instance */
+#define LOOKS_CROWDED 8 /* where the core is then given to another rank: a peer that runs on another core answers sooner than the kernel */
 #define TURNS 64        /* after which the ordinary way is no slower, and looks after everything else as well */
 
 static bool may_be_quick(const struct pki_engine *e, const struct pki_request *r, size_t bytes)
@@ -85,7 +86,7 @@ static enum found recv_turn(struct pki_engine *e, const struct pki_request *r, s
         atomic_load_explicit(&e->failed, memory_order_relaxed) != PK_OK)
         return FOUND_OTHER;
     peer->lane->expected = (uint32_t)bytes;
-    for (int i = 0; i < (e->spin ? LOOKS_A_TURN : 1) && found == FOUND_NOTHING; i++)
+    for (int i = 0; i < (e->spin ? LOOKS_A_TURN : LOOKS_CROWDED) && found == FOUND_NOTHING; i++)
         found = look(e, peer, r, bytes);
     return found;
 }

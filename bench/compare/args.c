@@ -19,7 +19,7 @@ static const char usage[] =
     "  -k, --rounds N     turns of each world for each size (default 5)\n"
     "  -t, --turn-ms N    length of a turn (default 20)\n"
     "  -w, --worlds LIST  pickle, pickle-mem, ompi-cma, ompi-copy, ompi-ucx, ompi-tcp, gloo, gloo-poll, bare-cma, bare-copy,\n"
-    "                     bare-wire, bare-splice, with commas; the first is what the others are compared with. bare: no library,\n"
+    "                     bare-stream, bare-wire, bare-splice, with commas; the first is what the others are compared with. bare: no library,\n"
     "                     the copies and sums alone; wire: send and recv on a TCP connection (pingpong, allreduce of 2), splice: the\n"
     "                     same without the sender's copy.\n"
     "                     NAME:VARIABLE=VALUE:... sets environment variables of one world\n"

@@ -6,10 +6,14 @@
  *
  * cma:  one copy by process_vm_readv and process_vm_writev, each rank the same share of it
  * copy: two copies, through shared memory
+ * stream: the same; what is written there goes by streaming stores, which need not first take the lines from the reader's cache
  */
 #include "add.h"
 #include "compare.h"
 
+#ifdef __SSE2__
+#include <emmintrin.h>
+#endif
 #include <fcntl.h>
 #include <linux/futex.h>
 #include <sched.h>
@@ -45,8 +49,9 @@ static struct hall *hall;
 static char *slots;         /* [rank][operation's parity] of slot_bytes */
 static size_t slot_bytes;
 static uint64_t number;     /* of the operation; the upper half counts sizes, for not all ranks take part in all operations */
+static uint64_t offered[2]; /* the operation in which this rank used each of its slots last */
 static int members;         /* ranks that take part in it */
-static int through_memory, may_yield;
+static int through_memory, streams, may_yield;
 static struct compare_rank *me;
 static float scratch[PIECE / sizeof(float)];
 
@@ -98,13 +103,29 @@ static char *slot_of(int rank)
     return slots + ((size_t)rank * 2 + number % 2) * slot_bytes;
 }
 
+/* Into a slot. */
+static void write_out(char *to, const char *from, size_t bytes)
+{
+#ifdef __SSE2__
+    for (; streams && bytes >= LINE; bytes -= LINE, to += LINE, from += LINE)
+        for (int i = 0; i < LINE; i += 16)
+            _mm_stream_si128((__m128i *)(void *)(to + i), _mm_loadu_si128((const __m128i *)(const void *)(from + i)));
+    if (streams)
+        _mm_sfence();
+#endif
+    memcpy(to, from, bytes);
+}
+
 /* `from` may be read by the others from now on. */
 static void offer(const void *from, size_t bytes)
 {
-    for (int r = 0; through_memory && r < members; r++)
-        await(&hall->seats[r].done, number - 2); /* whoever read this slot has done so */
+    uint64_t *last = &offered[number % 2];
+
+    for (int r = 0; through_memory && *last != 0 && r < members; r++)
+        await(&hall->seats[r].done, *last); /* whoever read this slot has done so */
+    *last = number;
     if (through_memory)
-        memcpy(slot_of(me->rank), from, bytes);
+        write_out(slot_of(me->rank), from, bytes);
     say(&hall->seats[me->rank].ready);
 }
 
@@ -232,7 +253,7 @@ static void allreduce(size_t count)
     }
     sum(out + first, first, n);
     if (through_memory) /* nobody else reads this part of the slot any more */
-        memcpy(slot_of(me->rank) + first * sizeof(float), out + first, n * sizeof(float));
+        write_out(slot_of(me->rank) + first * sizeof(float), (const char *)(out + first), n * sizeof(float));
     say(&hall->seats[me->rank].summed);
     for (int hop = 1; hop < me->size; hop++) {
         int r = (me->rank + hop) % me->size;
@@ -363,7 +384,8 @@ static void open_world(struct compare_rank *self, int argc, char **argv)
     if (self->size < 2 || self->size > RANKS_MAX || self->rank < 0 || self->rank >= self->size)
         give_up("PK_RANK and PK_SIZE");
     me = self;
-    through_memory = strcmp(self->variant, "copy") == 0;
+    streams = strcmp(self->variant, "stream") == 0;
+    through_memory = streams || strcmp(self->variant, "copy") == 0;
     may_yield = self->size > sysconf(_SC_NPROCESSORS_ONLN);
     slot_bytes = through_memory ? (self->capacity_bytes + (size_t)self->size * sizeof(float) + 4095) / 4096 * 4096 : 0;
     bytes = sizeof *hall + 2 * (size_t)self->size * slot_bytes;
@@ -373,7 +395,7 @@ static void open_world(struct compare_rank *self, int argc, char **argv)
     hall = memory;
     slots = (char *)memory + sizeof *hall;
     prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY);
-    snprintf(self->settings, sizeof self->settings, "no library, %s", through_memory ? "shared memory" : "process_vm_readv, process_vm_writev");
+    snprintf(self->settings, sizeof self->settings, "no library, %s", streams ? "shared memory, streaming stores" : through_memory ? "shared memory" : "process_vm_readv, process_vm_writev");
 }
 
 /* Once the buffers are there: everyone learns where they are. */
@@ -386,6 +408,7 @@ static void prepare(struct compare_rank *self, const struct compare_work *work)
     mine->recv = self->recv;
     mine->pid = getpid();
     number = ((number >> 32) + 1) << 32;
+    memset(offered, 0, sizeof offered);
     say(&mine->done);
     barrier();
 }

@@ -354,14 +354,14 @@ bool pki_shm_peek(struct pki_ep *ep, struct pki_msg *msg, const void **payload)
     struct pki_shm_ep *shm = pki_shm_ep_of(ep);
     struct pki_shm_rx *rx = &shm->rx;
     const struct pki_shm_cell *cell = &rx->cells[rx->next & CELL_MASK];
-    /* Acquire: the writer's release in stamp(). */
-    uint64_t head = atomic_load_explicit(&cell->word[0], memory_order_acquire);
     struct pki_shm_place place;
+    uint64_t head;
 
-    if ((uint32_t)head != rx->next + 1 || ep->dead) {
-        expect(shm);
+    expect(shm);
+    /* Acquire: the writer's release in stamp(). */
+    head = atomic_load_explicit(&cell->word[0], memory_order_acquire);
+    if ((uint32_t)head != rx->next + 1 || ep->dead)
         return false;
-    }
     if (!pki_shm_cell_parse(cell, head, msg, &place)) {
         broken(ep, "cell is damaged", rx->next, head);
         return false;

@@ -30,7 +30,7 @@ static void fuzz_cell(const uint8_t *data, size_t size)
         return;
     require(msg.payload <= PKI_SHM_PAYLOAD_MAX);
     if (place.outside && place.offset >= PKI_SHM_DATA_BYTES)
-        require(place.offset % PKI_SHM_SLOT_BYTES == 0 && place.offset + msg.payload <= PKI_SHM_DATA_BYTES + PKI_SHM_SLOTS * PKI_SHM_SLOT_BYTES);
+        require(place.offset % PKI_SHM_SLOT_BYTES == 0 && place.offset + msg.payload <= PKI_SHM_DATA_BYTES + PKI_SHM_SLOTS_BYTES);
     else
         require((uint64_t)place.offset + msg.payload <= (place.outside ? PKI_SHM_DATA_BYTES : sizeof cell));
     require(!place.outside || (place.offset % PKI_SHM_DATA_ALIGN == 0 && place.end % PKI_SHM_DATA_ALIGN == 0));

@@ -254,7 +254,7 @@ Test(shm, talk_in_both_directions)
     for (uint32_t i = 0; i < 60000; i++) {
         unsigned side = hash(i) % 2, lag = i / 20000; /* answered at once, then later and later */
         struct pki_shm_tx *tx = &((struct pki_shm_ep *)(void *)pair.ep[side])->tx;
-        uint32_t payload = hash(sent[side] + side) % (2 * PKI_SHM_SLOT_BYTES), data_next = tx->data_next;
+        uint32_t payload = hash(sent[side] + side) % (PKI_SHM_BIG_SLOT_BYTES + PKI_SHM_SLOT_BYTES), data_next = tx->data_next;
 
         if (hash(i + 1) % 3 == 0 && send_numbered(pair.ep[side], sent[side] * 2 + side, payload) == PK_OK) {
             in_slots += payload > 64 && tx->data_next == data_next;
@@ -263,7 +263,7 @@ Test(shm, talk_in_both_directions)
         while (taken[1 - side] != sent[1 - side] && hash(i + taken[1 - side]) % (1 + lag) == 0) {
             uint32_t number = taken[1 - side]++;
 
-            payload = hash(number + 1 - side) % (2 * PKI_SHM_SLOT_BYTES);
+            payload = hash(number + 1 - side) % (PKI_SHM_BIG_SLOT_BYTES + PKI_SHM_SLOT_BYTES);
             cr_assert(take_numbered(pair.ep[side], number * 2 + 1 - side, payload), "message %u to %u", number, side);
         }
     }
@@ -383,7 +383,7 @@ Test(shm, damaged_cells_kill_the_endpoint)
     damaged_cell(9 | PKI_SHM_SHAPE_LONG, 0, PKI_MSG_FIN);
     damaged_cell(4, 0, PKI_MSG_FIN); /* kind and shape disagree */
     damaged_cell(4 | PKI_SHM_SHAPE_LONG, 0, PKI_MSG_EAGER);
-    damaged_cell((PKI_SHM_SLOT_BYTES + 1) | PKI_SHM_SHAPE_SLOT, 0, PKI_MSG_EAGER);
+    damaged_cell((PKI_SHM_BIG_SLOT_BYTES + 1) | PKI_SHM_SHAPE_SLOT, 0, PKI_MSG_EAGER);
     damaged_cell(100 | PKI_SHM_SHAPE_SLOT | outside, 0, PKI_MSG_EAGER);  /* in two places */
     damaged_cell(100 | outside, 32, PKI_MSG_EAGER);                      /* not aligned */
     damaged_cell(100 | outside, PKI_SHM_DATA_BYTES - 64, PKI_MSG_EAGER); /* over the end */

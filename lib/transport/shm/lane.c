@@ -60,10 +60,12 @@ void pki_shm_tx_init(struct pki_shm_tx *tx, struct pki_shm_inbox *theirs, uintpt
     tx->owner_cells = owner_inbox == 0 ? 0 : owner_inbox + offsetof(struct pki_shm_inbox, cells);
 }
 
-/* Of message `number`, behind the data area. */
-static uint32_t slot_at(uint32_t number)
+/* Of message `number` with so long a payload, behind the data area. */
+static uint32_t slot_at(uint32_t number, uint32_t bytes)
 {
-    return PKI_SHM_DATA_BYTES + number % PKI_SHM_SLOTS * PKI_SHM_SLOT_BYTES;
+    uint32_t slot = bytes > PKI_SHM_SLOT_BYTES ? PKI_SHM_SLOTS : number % PKI_SHM_SLOTS;
+
+    return PKI_SHM_DATA_BYTES + slot * PKI_SHM_SLOT_BYTES;
 }
 
 /* ---- Writing ---- */
@@ -163,7 +165,9 @@ static bool streams(const struct pki_shm_tx *tx, uint32_t bytes)
 /* Has the message been taken that was in the next one's slot? Streaming stores want lines that have not been used for long. */
 static bool may_use_slot(const struct pki_shm_tx *tx, uint32_t bytes)
 {
-    return bytes <= PKI_SHM_SLOT_BYTES && tx->next - tx->heard < PKI_SHM_SLOTS && !streams(tx, bytes);
+    uint32_t untold = tx->next - tx->heard;
+
+    return bytes <= PKI_SHM_BIG_SLOT_BYTES && untold < (bytes > PKI_SHM_SLOT_BYTES ? 1 : PKI_SHM_SLOTS) && !streams(tx, bytes);
 }
 
 /* Of this message the stores into the cell are timed. */
@@ -229,7 +233,7 @@ static void copy_payload(struct pki_shm_tx *tx, const struct target *target, con
     unsigned char *to = tx->data + (target->position & DATA_MASK);
 
     if (target->shape == PKI_SHM_SHAPE_SLOT)
-        pki_copy(tx->data + slot_at(tx->next), payload, bytes);
+        pki_copy(tx->data + slot_at(tx->next, bytes), payload, bytes);
     else if (streams(tx, bytes))
         pki_copy_out(to, payload, bytes);
     else
@@ -291,8 +295,8 @@ static bool place_parse(const struct pki_shm_cell *cell, uint32_t shape, uint32_
         return bytes <= sizeof *cell - at;
     }
     if ((shape & PKI_SHM_SHAPE_OUTSIDE) == 0) {
-        *place = (struct pki_shm_place){ .outside = true, .offset = slot_at(number) };
-        return bytes <= PKI_SHM_SLOT_BYTES;
+        *place = (struct pki_shm_place){ .outside = true, .offset = slot_at(number, bytes) };
+        return bytes <= PKI_SHM_BIG_SLOT_BYTES;
     }
     position = atomic_load_explicit(&cell->word[7], memory_order_relaxed);
     *place = (struct pki_shm_place){ .outside = true, .offset = (uint32_t)position & DATA_MASK };
@@ -332,7 +336,7 @@ static void tell(struct pki_shm_rx *rx)
 static inline __attribute__((always_inline)) void expect(const struct pki_shm_ep *shm)
 {
     uint32_t bytes = shm->base.expected, most = (shm->tx.far > 0 ? FAR_LINES : NEAR_LINES) * 64;
-    const unsigned char *slot = shm->rx.data + slot_at(shm->rx.next);
+    const unsigned char *slot = shm->rx.data + slot_at(shm->rx.next, bytes);
 
     if (bytes <= sizeof(struct pki_shm_cell) - PKI_SHM_INLINE_SHORT_AT || bytes > most)
         return;

@@ -12,9 +12,10 @@
  * in one piece, at a position that counts bytes from the beginning of time; where a piece would cross the end of the area the
  * writer skips to the start. The reader says how far it has read, cells and data, in one word of the header.
  *
- * Between ranks that answer each other a payload of up to 8 KiB lies in one of two slots instead, message n's in slot n mod 2: lines
+ * Between ranks that answer each other a payload of up to 4 KiB lies in one of two slots instead, message n's in slot n mod 2: lines
  * that both cores had a moment ago cost half of what those cost that come round once in 256 KiB. The writer must know that the
- * message before in that slot has been read: every message says how many of the other direction have been taken.
+ * message before in that slot has been read: every message says how many of the other direction have been taken. For up to 8 KiB
+ * there is one slot more, used when all before have been read: two of that size would not stay in a first-level cache.
  *
  * The peer may be broken. What it can write is checked before it is used: nothing it writes makes this process touch memory
  * outside the inbox, and the seals keep it from shrinking what is mapped here.
@@ -37,12 +38,14 @@
 #define PKI_SHM_DATA_ALIGN 64u
 #define PKI_SHM_PAYLOAD_MAX (32u << 10)
 #define PKI_SHM_SLOTS 2u
-#define PKI_SHM_SLOT_BYTES 8192u
+#define PKI_SHM_SLOT_BYTES 4096u
+#define PKI_SHM_BIG_SLOT_BYTES 8192u
+#define PKI_SHM_SLOTS_BYTES (PKI_SHM_SLOTS * PKI_SHM_SLOT_BYTES + PKI_SHM_BIG_SLOT_BYTES)
 
 #define PKI_SHM_GATES_AT PKI_SHM_PAGE
 #define PKI_SHM_CELLS_AT (PKI_SHM_GATES_AT + PKI_EP_SHARED_BYTES)
 #define PKI_SHM_DATA_AT (PKI_SHM_CELLS_AT + PKI_SHM_CELLS * sizeof(struct pki_shm_cell))
-#define PKI_SHM_INBOX_BYTES (PKI_SHM_DATA_AT + PKI_SHM_DATA_BYTES + PKI_SHM_SLOTS * PKI_SHM_SLOT_BYTES)
+#define PKI_SHM_INBOX_BYTES (PKI_SHM_DATA_AT + PKI_SHM_DATA_BYTES + PKI_SHM_SLOTS_BYTES)
 
 /*
  * word[0]: lower half the stamp, number of the message + 1 (so that a new inbox, all zeros, holds none); upper half the shape.
@@ -79,7 +82,7 @@ struct pki_shm_inbox {
     struct pki_gate_slot gates[PKI_GATE_SLOTS];
     struct pki_shm_cell cells[PKI_SHM_CELLS];
     unsigned char data[PKI_SHM_DATA_BYTES];
-    unsigned char slots[PKI_SHM_SLOTS][PKI_SHM_SLOT_BYTES]; /* offsets of payloads go on here: behind `data` */
+    unsigned char slots[PKI_SHM_SLOTS_BYTES]; /* offsets of payloads go on here: behind `data` */
 };
 
 _Static_assert(sizeof(struct pki_shm_inbox) == PKI_SHM_INBOX_BYTES, "no holes in an inbox");

@@ -285,6 +285,23 @@ Test(shm, one_direction_leaves_the_slots)
     pair_free(&pair);
 }
 
+/* A message that lies unread while thousands go the other way says what was true when it was written. */
+Test(shm, old_news_is_no_news)
+{
+    struct pair pair = pair_new(true);
+    struct pki_shm_tx *tx = &((struct pki_shm_ep *)(void *)pair.ep[0])->tx;
+
+    cr_assert(send_numbered(pair.ep[1], 0, 0) == PK_OK);
+    for (uint32_t i = 0; i < PKI_SHM_TAKEN_MASK - 100; i++)
+        cr_assert(send_numbered(pair.ep[0], i, 100) == PK_OK && take_numbered(pair.ep[1], i, 100));
+    for (uint32_t i = 0; i < 200; i++)
+        cr_assert(send_numbered(pair.ep[0], i, 100) == PK_OK);
+    cr_assert(take_numbered(pair.ep[0], 0, 0) && tx->heard == 0);
+    cr_assert(send_numbered(pair.ep[1], 1, 0) == PK_OK && take_numbered(pair.ep[0], 1, 0));
+    cr_assert(tx->heard == PKI_SHM_TAKEN_MASK - 100, "%u", tx->heard);
+    pair_free(&pair);
+}
+
 struct runner {
     struct pki_ep *ep;
     uint32_t count;

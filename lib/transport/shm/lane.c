@@ -70,6 +70,11 @@ static uint32_t slot_at(uint32_t number, uint32_t bytes)
 
 /* ---- Writing ---- */
 
+static bool inbox_is_empty(const struct pki_shm_rx *rx)
+{
+    return (uint32_t)atomic_load_explicit(&rx->cells[rx->next & CELL_MASK].word[0], memory_order_relaxed) != rx->next + 1;
+}
+
 /* What the peer has read since. It can only have read what was written. */
 static pk_result_t refresh(struct pki_ep *ep, struct pki_shm_tx *tx)
 {
@@ -81,7 +86,9 @@ static pk_result_t refresh(struct pki_ep *ep, struct pki_shm_tx *tx)
         return broken(ep, "peer claims to have read what was not sent", tx->next, taken);
     tx->taken_next = next;
     tx->taken_data = data;
-    if (tx->next - next < tx->next - tx->heard)
+    /* With nothing unread all that is still to come says as much at least. An unread message may say less, and of less only the lower
+     * bits are told: they would be taken for more. */
+    if (tx->next - next < tx->next - tx->heard && inbox_is_empty(&pki_shm_ep_of(ep)->rx))
         tx->heard = next;
     return PK_OK;
 }
@@ -344,7 +351,7 @@ static inline __attribute__((always_inline)) void expect(const struct pki_shm_ep
         __builtin_prefetch(slot + i);
 }
 
-/* How many of this rank's messages the peer has taken; older news than what the header said meanwhile is passed over. */
+/* How many of this rank's messages the peer has taken, modulo what fits: after a longer silence it is too few, never too many. */
 static void hear(struct pki_shm_tx *tx, uint32_t shape)
 {
     uint32_t more = ((shape >> PKI_SHM_SHAPE_TAKEN_SHIFT) - tx->heard) & PKI_SHM_TAKEN_MASK;

@@ -90,7 +90,7 @@ _Static_assert(PKI_SHM_INBOX_BYTES % PKI_SHM_PAGE == 0, "whole pages");
 _Static_assert((PKI_SHM_CELLS & (PKI_SHM_CELLS - 1)) == 0, "numbers of messages wrap at 2^32");
 _Static_assert((PKI_SHM_DATA_BYTES & (PKI_SHM_DATA_BYTES - 1)) == 0, "positions wrap at 2^32");
 _Static_assert(PKI_SHM_PAYLOAD_MAX <= PKI_SHM_SHAPE_LENGTH, "length fits");
-_Static_assert(4 * PKI_SHM_CELLS <= PKI_SHM_TAKEN_MASK, "what a message tells of the other direction is never taken for an older lap's");
+_Static_assert(PKI_SHM_CELLS <= PKI_SHM_TAKEN_MASK, "what a message tells of the other direction is seldom too few");
 _Static_assert(sizeof(struct pki_msg) == 48, "cells are cut for this message");
 
 #define PKI_SHM_NONCE_BYTES 32u
@@ -133,7 +133,7 @@ struct pki_shm_tx {
     uint32_t data_next;
     uint32_t taken_next; /* what `taken` said when last read */
     uint32_t taken_data;
-    uint32_t heard;      /* how many the peer has taken, as its messages said; at least as of its last lap */
+    uint32_t heard;      /* how many the peer has taken, as its messages said; never too many */
     int32_t far;         /* above 0: the cores share no cache, as the time that stores took says */
     uintptr_t owner_cells; /* where the owner has the cells mapped, in the same process; else 0 */
 };

@@ -24,6 +24,7 @@ static const char usage[] =
     "                     same without the sender's copy.\n"
     "                     NAME:VARIABLE=VALUE:... sets environment variables of one world\n"
     "                     (pickle,pickle:PICKLE_TEST_CMA=0,pickle:LD_LIBRARY_PATH=/other/build)\n"
+    "                     bare-pipe: allgather and alltoall of pages lent by vmsplice, no library\n"
     "      --net          over TCP, on the loopback interface: each rank of libpickle is a host of its own\n"
     "      --enter WORDS  before the command of each rank, %r the rank, as in \"ip netns exec host%r\"; --root ADDRESS: where rank 0 is\n"
     "                     then (default 127.0.0.1). Worlds for that: ompi-eth0, and variables of the others; see bench/net-compare\n"

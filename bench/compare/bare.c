@@ -5,11 +5,13 @@
  * the same there is nothing left to gain.
  *
  * cma:  one copy by process_vm_readv and process_vm_writev, each rank the same share of it
+ * pipe: allgather and alltoall: one copy, of pages lent by vmsplice; the rest as cma
  * copy: two copies, through shared memory
  * stream: the same; what is written there goes by streaming stores, which need not first take the lines from the reader's cache
  */
 #include "add.h"
 #include "compare.h"
+#include "lent.h"
 
 #ifdef __SSE2__
 #include <emmintrin.h>
@@ -43,6 +45,7 @@ struct seat {
 
 struct hall {
     struct seat seats[RANKS_MAX];
+    struct lent_seat lent[LENT_RANKS_MAX];
 };
 
 static struct hall *hall;
@@ -222,6 +225,35 @@ static void exchange(const struct compare_work *work)
     memcpy(me->recv + (size_t)me->rank * block, me->send + (scattered ? (size_t)me->rank * block : 0), block);
 }
 
+static void exchange_lent(const struct compare_work *work)
+{
+    size_t block = work->block * sizeof(float), given[RANKS_MAX] = { 0 }, taken[RANKS_MAX] = { 0 };
+    size_t left = 2 * block * (size_t)(me->size - 1);
+    int scattered = work->op == COMPARE_ALLTOALL;
+
+    while (left > 0) {
+        size_t before = left;
+
+        for (int hop = 1; hop < me->size; hop++) {
+            int r = (me->rank + hop) % me->size;
+            size_t out = lent_give(r, me->send + (scattered ? (size_t)r * block : 0) + given[r], block - given[r]);
+            size_t in = lent_take(r, me->recv + (size_t)r * block + taken[r]);
+
+            given[r] += out;
+            taken[r] += in;
+            left -= out + in;
+        }
+        if (left == before && may_yield)
+            sched_yield();
+    }
+    memcpy(me->recv + (size_t)me->rank * block, me->send + (scattered ? (size_t)me->rank * block : 0), block);
+}
+
+static int by_pipes(void)
+{
+    return strcmp(me->variant, "pipe") == 0;
+}
+
 /* Of `count` elements the part that rank r sums up; *n: how many. */
 static size_t part_of(int r, size_t count, size_t *n)
 {
@@ -324,7 +356,7 @@ static void run(struct compare_rank *self, const struct compare_work *work)
     switch (work->op) {
     case COMPARE_ALLREDUCE: allreduce(work->count); break;
     case COMPARE_ALLGATHER:
-    case COMPARE_ALLTOALL: exchange(work); break;
+    case COMPARE_ALLTOALL: (by_pipes() ? exchange_lent : exchange)(work); break;
     case COMPARE_REDUCE_SCATTER:
         offer(me->send, work->block * (size_t)me->size * sizeof(float));
         sum((float *)(void *)me->recv, (size_t)me->rank * work->block, work->block);
@@ -413,6 +445,15 @@ static void prepare(struct compare_rank *self, const struct compare_work *work)
     barrier();
 }
 
+static void open_any(struct compare_rank *self, int argc, char **argv)
+{
+    open_world(self, argc, argv);
+    if (!by_pipes())
+        return;
+    lent_open(hall->lent, self->rank, self->size);
+    snprintf(self->settings, sizeof self->settings, "no library, vmsplice and read");
+}
+
 static void close_world(struct compare_rank *self)
 {
     (void)self;
@@ -422,7 +463,7 @@ int main(int argc, char **argv)
 {
     static const struct compare_library library = {
         .operations = (1u << COMPARE_OPS) - 1,
-        .open = open_world,
+        .open = open_any,
         .close = close_world,
         .prepare = prepare,
         .run = run,

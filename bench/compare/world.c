@@ -43,6 +43,7 @@ struct kind {
 static const struct kind kinds[] = {
     { "pickle", FAMILY_PICKLE, "compare-pickle", "plain", NULL, "PK_HOST_ID=host%r", false },
     { "pickle-mem", FAMILY_PICKLE, "compare-pickle", "alloc", NULL, "PK_HOST_ID=host%r", false },
+    { "bare-pipe", FAMILY_BARE, "compare-bare", "pipe", NULL, NULL, false },
     { "ompi-cma", FAMILY_OMPI, "compare-mpi", "-", OB1 "vader,self --mca btl_vader_single_copy_mechanism cma", NULL, false },
     { "ompi-copy", FAMILY_OMPI, "compare-mpi", "-", OB1 "vader,self --mca btl_vader_single_copy_mechanism none", NULL, false },
     { "ompi-ucx", FAMILY_OMPI, "compare-mpi", "-", UCX, NULL, false },

@@ -280,7 +280,7 @@ uint64_t pki_region_there(struct pki_engine *e, struct pki_peer *peer, const voi
 {
     struct pki_msg msg = { .kind = PKI_MSG_MAP };
     const struct pki_region *region;
-    uint64_t offset;
+    uint64_t offset = 0;
 
     if (pki_region_tell(e, peer, addr, bytes, id, &offset) != PK_OK)
         return 0;

@@ -24,7 +24,7 @@ static const struct variable settings[] = {
     { "PK_LOG", "none, error, warn (default), info, debug" },
     { "PK_TIMEOUT_MS", "deadline of operations and of init; 600000 by default" },
     { "PK_SM_POLICY", "default, none, or a number of multiprocessors" },
-    { "PK_WAIT", "how streams wait: auto (default), value, kernel" },
+    { "PK_UNPACK", "how GPU memory gets what arrives through the host: copy (default), kernel" },
     { "PK_ALGORITHM", "of collectives: ring, or allreduce=ring,broadcast=tree; by size by default" },
     { "PK_P2P_LEVEL", "farthest GPUs that copy directly: LOC NVL PIX PXB PHB NODE SYS" },
     { "PK_SOCKETS", "TCP connections for data between two ranks of different hosts" },

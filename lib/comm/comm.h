@@ -40,7 +40,7 @@ static inline bool pki_same_process(const struct pki_card *a, const struct pki_c
 enum pki_origin { PKI_FROM_DEFAULT, PKI_FROM_CONFIG, PKI_FROM_ENVIRONMENT, PKI_FROM_RANK_0 };
 
 struct pki_origins {
-    enum pki_origin device, sm_policy, nonblocking, timeout_ms, wait;
+    enum pki_origin device, sm_policy, nonblocking, timeout_ms, unpack;
 };
 
 struct pki_paths { /* to one peer, for each [source][target] kind */
@@ -61,7 +61,7 @@ struct pk_comm {
     int rank, size;
     pk_unique_id_t id;
     struct pk_comm_config config; /* resolved: environment and defaults are in */
-    enum pki_wait_policy wait_policy;
+    bool unpack_kernel;
     struct pki_origins origins;
     struct pki_tuning tuning;
     struct pki_chooser chooser;

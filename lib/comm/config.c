@@ -100,15 +100,15 @@ static void note_origins(struct pk_comm *comm)
     comm->origins.sm_policy = origin(c->sm_policy != PK_SM_DEFAULT, "PK_SM_POLICY");
     comm->origins.nonblocking = origin(c->nonblocking != 0, NULL);
     comm->origins.timeout_ms = origin(c->timeout_ms != 0, "PK_TIMEOUT_MS");
-    comm->origins.wait = origin(false, "PK_WAIT");
+    comm->origins.unpack = origin(false, "PK_UNPACK");
 }
 
 pk_result_t pki_config_resolve(const pk_comm_config_t *config, struct pk_comm *comm)
 {
-    static const char *const waits[] = { "auto", "value", "kernel", NULL };
+    static const char *const unpacks[] = { "copy", "kernel", NULL };
     pk_comm_config_t *c = &comm->config;
     int64_t timeout_ms;
-    int wait;
+    int unpack;
     pk_result_t result = copy_config(config, c);
 
     if (result == PK_OK)
@@ -124,13 +124,13 @@ pk_result_t pki_config_resolve(const pk_comm_config_t *config, struct pk_comm *c
     if (result == PK_OK)
         result = pki_env_int("PK_TIMEOUT_MS", 1, INT64_MAX / 2000000, DEFAULT_TIMEOUT_MS, &timeout_ms);
     if (result == PK_OK)
-        result = pki_env_word("PK_WAIT", waits, PKI_WAITS_AUTO, &wait);
+        result = pki_env_word("PK_UNPACK", unpacks, 0, &unpack);
     if (result != PK_OK)
         return result;
     if (c->timeout_ms == 0)
         c->timeout_ms = (uint64_t)timeout_ms;
     if (c->timeout_ms > TIMEOUT_MS_MAX)
         c->timeout_ms = TIMEOUT_MS_MAX;
-    comm->wait_policy = (enum pki_wait_policy)wait;
+    comm->unpack_kernel = unpack == 1;
     return PK_OK;
 }

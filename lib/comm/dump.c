@@ -153,7 +153,7 @@ static void dump_variables(struct pki_text *out)
 
 void pki_config_dump(const struct pk_comm *comm, char *text, size_t capacity, size_t *needed)
 {
-    static const char *const policies[] = { "default", "none", "bounded" }, *const waits[] = { "auto", "value", "kernel" };
+    static const char *const policies[] = { "default", "none", "bounded" };
     const struct pki_origins *origins = &comm->origins;
     const struct pki_tuning *tuning = &comm->tuning;
     struct pki_text out = { .start = text, .capacity = capacity };
@@ -163,7 +163,7 @@ void pki_config_dump(const struct pk_comm *comm, char *text, size_t capacity, si
     number(&out, "max_sms", (uint64_t)comm->config.max_sms, origins->sm_policy, "PK_SM_POLICY");
     line(&out, "nonblocking", comm->config.nonblocking ? "yes" : "no", origins->nonblocking, NULL);
     number(&out, "timeout_ms", comm->config.timeout_ms, origins->timeout_ms, "PK_TIMEOUT_MS");
-    line(&out, "wait", waits[comm->wait_policy], origins->wait, "PK_WAIT");
+    line(&out, "unpack", comm->unpack_kernel ? "kernel" : "copy", origins->unpack, "PK_UNPACK");
     line(&out, "algorithm", tuning->algorithm[0] != '\0' ? tuning->algorithm : "by size",
          tuned(comm, tuning->algorithm[0] != '\0'), "PK_ALGORITHM");
     line(&out, "p2p_level",

@@ -129,7 +129,7 @@ static pk_result_t open_engine(struct pk_comm *comm)
                                         .timeout_ms = comm->config.timeout_ms,
                                         .sm_policy = comm->config.sm_policy,
                                         .max_sms = comm->config.max_sms,
-                                        .wait_policy = comm->wait_policy,
+                                        .unpack_kernel = comm->unpack_kernel,
                                         .net = comm->has_net ? &comm->net : NULL,
                                         .kernels = comm->device != NULL,
                                         .fused = comm->device != NULL && comm->size <= PKI_FUSED_RANKS,

@@ -324,6 +324,7 @@ const struct pki_device_ops pki_device_cuda_ops = {
     .reduce = pki_cuda_reduce,
     .reduces = pki_cuda_reduces,
     .words = pki_cuda_words,
+    .unpack = pki_cuda_unpack,
     .ll = pki_cuda_ll,
     .fused = pki_cuda_fused,
     .info = cuda_info,

@@ -12,17 +12,19 @@ extern const size_t pki_kernels_fatbin_bytes;
 
 /* A reduction is bound by memory: so many SMs come within a few percent of all of them, and leave the rest to the program. */
 #define REDUCE_BYTES_PER_CTA (64u << 10)
+#define UNPACK_BYTES_PER_CTA (32u << 10)
 
 _Static_assert(PKI_LL_OPS == PKI_LL_OPS_MAX, "the kernel takes what the slot promises");
 _Static_assert(PKI_KERNEL_SUM == PK_SUM && PKI_KERNEL_PROD == PK_PROD && PKI_KERNEL_MIN == PK_MIN && PKI_KERNEL_MAX == PK_MAX,
                "kernels take the API's numbers");
 _Static_assert(PKI_REDUCE_SOURCES == PKI_REDUCE_MAX, "the kernel takes what the slot promises");
-_Static_assert(sizeof(struct pki_ll_args) <= 4096 && sizeof(struct pki_wait_args) <= 4096, "the limit of kernel parameters");
+_Static_assert(sizeof(struct pki_ll_args) <= 4096 && sizeof(struct pki_wait_args) <= 4096 &&
+                   sizeof(struct pki_unpack_args) <= 4096, "the limit of kernel parameters");
 
 static void name_of(int which, char *name, size_t len)
 {
     static const char *const plain[] = { PKI_KERNEL_WAIT, PKI_KERNEL_LL, PKI_KERNEL_EXCHANGE, PKI_KERNEL_PUSH,
-                                         PKI_KERNEL_FOLD, PKI_KERNEL_RELAY, PKI_KERNEL_TWOSHOT };
+                                         PKI_KERNEL_UNPACK, PKI_KERNEL_FOLD, PKI_KERNEL_RELAY, PKI_KERNEL_TWOSHOT };
 
     if (which < PKI_CUDA_REDUCE)
         snprintf(name, len, "%s", plain[which]);
@@ -148,6 +150,29 @@ pk_result_t pki_cuda_reduce(const struct pki_queue *queue, void *dst, const void
     ctas = (count * size + REDUCE_BYTES_PER_CTA - 1) / REDUCE_BYTES_PER_CTA;
     return launch(queue, PKI_CUDA_REDUCE + (int)dtype, ctas > limit ? (unsigned)limit : (unsigned)ctas, PKI_REDUCE_THREADS, &args,
                   false);
+}
+
+pk_result_t pki_cuda_unpack(const struct pki_queue *queue, void *dst, const void *src, const struct pki_unpack_fragment *fragments, int n)
+{
+    int limit = queue->device->max_ctas > 0 && queue->device->max_ctas < PKI_UNPACK_CTAS ? queue->device->max_ctas : PKI_UNPACK_CTAS;
+    struct pki_unpack_args args;
+    uint64_t longest = 0;
+
+    if (n < 1 || n > PKI_UNPACK_FRAGMENTS)
+        return pki_fail(PK_ERR_INTERNAL, NULL, "%d fragments to be unpacked in one launch", n);
+    memset(&args, 0, sizeof args);
+    args.src = (uint64_t)(uintptr_t)src;
+    args.dst = (uint64_t)(uintptr_t)dst;
+    args.n = (uint32_t)n;
+    for (int i = 0; i < n; i++) {
+        args.fragments[i] = fragments[i];
+        longest = fragments[i].bytes > longest ? fragments[i].bytes : longest;
+    }
+    args.ctas = n < limit ? (uint32_t)(limit / n) : 1;
+    if (args.ctas > longest / UNPACK_BYTES_PER_CTA + 1)
+        args.ctas = (uint32_t)(longest / UNPACK_BYTES_PER_CTA) + 1;
+    args.blocks = args.n * args.ctas;
+    return launch(queue, PKI_CUDA_UNPACK, args.blocks < (uint32_t)limit ? args.blocks : (unsigned)limit, PKI_UNPACK_THREADS, &args, false);
 }
 
 static void ll_arg(struct pki_ll_args_op *arg, const struct pki_ll_op *op)

@@ -105,6 +105,7 @@ struct pki_ll_op {
 #define PKI_LL_MAX_BYTES (512u << 10)
 #define PKI_LL_SLOT_BYTES (2u * PKI_LL_MAX_BYTES)
 #define PKI_LL_OPS_MAX 2 /* of one launch */
+#define PKI_UNPACK_CTAS 16 /* most of one launch: they keep the way to the host's memory full */
 
 enum pki_fused_kernel { PKI_FUSED_EXCHANGE, PKI_FUSED_PUSH, PKI_FUSED_FOLD, PKI_FUSED_RELAY, PKI_FUSED_TWOSHOT };
 
@@ -167,6 +168,8 @@ struct pki_device_ops {
 
     /* Work. All of it is queued and none of it waits on the CPU. Addresses are this process's, host_registered or imported or own. */
     pk_result_t (*copy)(const struct pki_queue *queue, void *dst, const void *src, size_t bytes);
+    /* All n fragments of `src`, host_registered memory, to their places in `dst`, memory of this device, in one launch. */
+    pk_result_t (*unpack)(const struct pki_queue *queue, void *dst, const void *src, const struct pki_unpack_fragment *fragments, int n);
     /* dst[i] = op over srcs[0..n-1][i] in that order, 2 <= n <= PKI_REDUCE_MAX, accumulated in f32 for 16- and 8-bit floats. dst may
      * equal a source. `op` is PK_SUM to PK_MAX or PKI_SUM_DIVIDED. */
     pk_result_t (*reduce)(const struct pki_queue *queue, void *dst, const void *const *srcs, int n, size_t count,

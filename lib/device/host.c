@@ -169,6 +169,14 @@ static pk_result_t host_words(const struct pki_queue *queue, const struct pki_wo
     return PK_OK;
 }
 
+static pk_result_t host_unpack(const struct pki_queue *queue, void *dst, const void *src, const struct pki_unpack_fragment *fragments, int n)
+{
+    (void)queue;
+    for (int i = 0; i < n; i++)
+        memcpy((char *)dst + fragments[i].dst_offset, (const char *)src + fragments[i].src_offset, fragments[i].bytes);
+    return PK_OK;
+}
+
 static pk_result_t host_ll(const struct pki_queue *queue, const struct pki_ll_op *ops, int n, const _Atomic uint32_t *abort_flag)
 {
     (void)queue;
@@ -220,6 +228,7 @@ const struct pki_device_ops pki_device_host = {
     .reduce = host_reduce,
     .reduces = host_reduces,
     .words = host_words,
+    .unpack = host_unpack,
     .ll = host_ll,
     .fused = host_fused,
     .info = host_info,

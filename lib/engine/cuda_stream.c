@@ -14,7 +14,6 @@
  * the kernels of all streams, though not copies to a peer: there a send never waits in the stream before its copy, and what needs
  * a kernel of the library is done inside the call.
  */
-#include <limits.h>
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
@@ -33,9 +32,7 @@ void pki_stream_count(struct pki_task *task)
 /* How many streams may hold a queue. None where kernels can wait instead: with more streams than queues the driver puts some behind the wait. */
 static int wait_limit(const struct pki_engine *e)
 {
-    if (e->config.wait_policy == PKI_WAITS_VALUE)
-        return e->connections <= PKI_FEW_QUEUES ? 0 : INT_MAX;
-    if (e->config.wait_policy == PKI_WAITS_KERNEL || e->connections <= PKI_FEW_QUEUES || e->config.sm_policy != PK_SM_NONE)
+    if (e->connections <= PKI_FEW_QUEUES || e->config.sm_policy != PK_SM_NONE)
         return 0;
     return e->connections / 2 - 1;
 }

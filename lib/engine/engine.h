@@ -21,8 +21,6 @@ struct pki_capture;
 /* With no more hardware queues (CUDA_DEVICE_MAX_CONNECTIONS) whatever follows a wait in its stream holds up other streams. */
 #define PKI_FEW_QUEUES 2
 
-enum pki_wait_policy { PKI_WAITS_AUTO, PKI_WAITS_VALUE, PKI_WAITS_KERNEL }; /* PK_WAIT */
-
 struct pki_engine_config {
     int rank, size;
     const struct pki_hosts *hosts; /* of the ranks, or NULL: one host; outlives the engine */
@@ -30,7 +28,7 @@ struct pki_engine_config {
     struct pki_device *device;  /* GPU or NULL; stays the caller's, outlives the engine */
     uint64_t timeout_ms;        /* 0: none */
     int sm_policy, max_sms;     /* PK_SM_* */
-    enum pki_wait_policy wait_policy;
+    bool unpack_kernel;         /* PK_UNPACK: what arrives in slots for GPU memory is fetched by a kernel */
     const struct pki_net *net;  /* of ranks on other hosts, or NULL; outlives the engine */
     bool gpus;                  /* some rank has one */
     bool kernels;               /* every rank of the communicator allows kernels */

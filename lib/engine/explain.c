@@ -25,6 +25,14 @@ static void add_way(struct pki_engine *e, int peer, enum pki_mem_kind kind, pk_e
              peer == e->config.rank ? "self" : way != NULL ? way->iface->transport->name : "none");
 }
 
+/* Of a receive from this peer into GPU memory, for what comes through slots. */
+static int unpack_ctas(const struct pki_engine *e, int peer)
+{
+    if (!pki_stage_unpacks(e) || !pki_stage_receives(e, &e->peers[peer]))
+        return 0;
+    return e->gpu->max_ctas > 0 && e->gpu->max_ctas < PKI_UNPACK_CTAS ? e->gpu->max_ctas : PKI_UNPACK_CTAS;
+}
+
 static int reduce_ctas(const struct pki_engine *e)
 {
     struct pki_device_info info;
@@ -53,6 +61,8 @@ static pk_result_t explain_coll(struct pki_engine *e, const struct pki_request *
 
         if (step->kind == PKI_STEP_SEND || step->kind == PKI_STEP_RECV || step->kind == PKI_STEP_RECV_REDUCE)
             add_way(e, step->peer, kind, out);
+        if (kind == PKI_MEM_DEVICE && (step->kind == PKI_STEP_RECV || step->kind == PKI_STEP_RECV_REDUCE))
+            out->sms = unpack_ctas(e, step->peer) > out->sms ? unpack_ctas(e, step->peer) : out->sms;
         for (int p = 0; p < e->config.size && step->kind == PKI_STEP_FUSED; p++)
             if (p != e->config.rank)
                 add_way(e, p, kind, out);
@@ -84,8 +94,10 @@ static void explain_p2p(struct pki_engine *e, const struct pki_request *r, enum 
     else if (kind == PKI_MEM_DEVICE && e->config.kernels && peer->ll_remote != NULL && bytes <= PKI_LL_LONGEST && bytes > 0) {
         algorithm = "ll kernel";
         out->sms = (int)pki_ll_ctas(e, bytes);
-    } else if (kind == PKI_MEM_DEVICE && pki_stage_receives(e, peer))
+    } else if (kind == PKI_MEM_DEVICE && pki_stage_receives(e, peer)) {
         algorithm = "host slots";
+        out->sms = r->what == PKI_DO_RECV ? unpack_ctas(e, r->peer) : 0;
+    }
     snprintf(out->algorithm, sizeof out->algorithm, "%s", algorithm);
     out->steps = 1;
     add_way(e, r->peer, kind, out);

@@ -167,6 +167,12 @@ static inline bool pki_stage_receives(const struct pki_engine *engine, const str
     return peer->way[PKI_MEM_DEVICE][PKI_MEM_DEVICE] == NULL && peer->rank != engine->config.rank;
 }
 
+/* And a kernel fetches it from the slots. */
+static inline bool pki_stage_unpacks(const struct pki_engine *engine)
+{
+    return engine->config.unpack_kernel && engine->config.sm_policy != PK_SM_NONE;
+}
+
 /* service.c: unlocked */
 void pki_service_attach(struct pki_engine *engine);
 void pki_service_detach(struct pki_engine *engine); /* the thread no longer touches it on return */

@@ -22,13 +22,25 @@ static void queue_dependents(struct pki_task *task, uint32_t i)
         queue_step(task, task->dependents[d]);
 }
 
-static size_t chunk_bytes(const struct pki_task *task)
+/* Does what this step moves, or what it works on, go through slots of this rank? */
+static bool is_staged(const struct pki_task *task, const struct pki_step *step)
+{
+    struct pki_engine *e = task->engine;
+    bool moves = step->kind == PKI_STEP_SEND || step->kind == PKI_STEP_RECV || step->kind == PKI_STEP_RECV_REDUCE;
+
+    return moves ? pki_stage_receives(e, &e->peers[step->peer]) : e->in.memory != NULL;
+}
+
+/* Both ends of a transfer have the same. */
+static size_t chunk_bytes(const struct pki_task *task, const struct pki_step *step)
 {
     if (task->kind == PKI_MEM_HOST)
         return PKI_HOST_CHUNK;
     if (task->plan->ordered)
         return SIZE_MAX;
-    return pki_coll_shape(task->request.algorithm->coll)->reduces ? PKI_DEVICE_CHUNK : SIZE_MAX;
+    if (!pki_coll_shape(task->request.algorithm->coll)->reduces)
+        return SIZE_MAX;
+    return is_staged(task, step) ? PKI_STAGED_CHUNK : PKI_DEVICE_CHUNK;
 }
 
 /* How many of the step's bytes its dependencies allow; *all: they have ended. */
@@ -52,7 +64,7 @@ static size_t available(const struct pki_task *task, uint32_t i, bool *all)
     if (!*all && least == bytes && bytes > 0) /* the last byte waits for the end of them all: plan.h */
         least = bytes - 1;
     if (least < bytes) /* whole chunks on a GPU, whole elements on the host */
-        least -= least % (task->kind == PKI_MEM_DEVICE ? chunk_bytes(task) : 16);
+        least -= least % (task->kind == PKI_MEM_DEVICE ? chunk_bytes(task, step) : 16);
     return least;
 }
 
@@ -71,7 +83,7 @@ struct pki_xfer *pki_plan_xfer(struct pki_task *task, uint32_t i)
     }
     xfer->addr = pki_plan_block(task, ref, &bytes);
     xfer->bytes = state->bytes;
-    xfer->chunk = chunk_bytes(task);
+    xfer->chunk = chunk_bytes(task, step);
     xfer->task = task;
     xfer->step = i;
     xfer->kind = task->kind;

@@ -184,6 +184,40 @@ bool pki_stage_copy_start(struct pki_engine *e, struct pki_stage_pool *pool, str
     return true;
 }
 
+bool pki_stage_unpack(struct pki_engine *e, struct pki_piece *const *pieces, int n, char *dst)
+{
+    struct pki_unpack_fragment fragments[PKI_STAGE_PIECES];
+    struct pki_word_op ended[PKI_STAGE_PIECES];
+    pk_result_t result;
+    int words = 0;
+
+    for (; words < n; words++) {
+        struct pki_piece *piece = pieces[words];
+
+        ended[words].kind = PKI_WORD_WRITE;
+        piece->word = pki_words_take(e, &ended[words].gate);
+        if (piece->word < 0)
+            break;
+        fragments[words] = (struct pki_unpack_fragment){ .src_offset = (uint64_t)piece->slot * PKI_STAGE_BYTES, .bytes = piece->len,
+                                                         .dst_offset = piece->offset };
+    }
+    if (words == 0)
+        return false;
+    result = e->gpu->ops->unpack(&e->in.queue, dst, e->in.memory, fragments, words);
+    if (result == PK_OK)
+        result = e->gpu->ops->words(&e->in.queue, ended, words, PKI_WAIT_VALUE);
+    if (result != PK_OK) {
+        pki_engine_poison(e, result, true);
+        return false;
+    }
+    e->stats.kernels++;
+    for (int i = 0; i < words; i++) {
+        pieces[i]->copied = ended[i].gate;
+        pieces[i]->copying = true;
+    }
+    return true;
+}
+
 bool pki_stage_copy_ended(struct pki_engine *e, struct pki_piece *piece)
 {
     if (!piece->copying || !pki_gate_is_open(&piece->copied))

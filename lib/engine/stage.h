@@ -5,7 +5,9 @@
 
 #include "engine/internal.h"
 
-#define PKI_STAGE_PIECES 4               /* of one transfer in flight */
+#define PKI_STAGE_PIECES 8               /* of one transfer in flight */
+#define PKI_STAGE_SHARE 8u               /* a short transfer is cut into so many, so that its copies and the wire overlap, */
+#define PKI_STAGE_PIECE_MIN (256u << 10) /* but not into shorter ones: each costs three messages and two copies */
 
 /* Part of a transfer on its way through slots (stage.c). */
 struct pki_piece {
@@ -48,6 +50,8 @@ static inline struct pki_piece *pki_stage_piece(struct pki_stage *stage, unsigne
 bool pki_stage_reaches(const struct pki_xfer *xfer, const struct pki_ep *way);
 /* Let the GPU copy, and a word say when it has. False: no word is free, or the engine has failed. */
 bool pki_stage_copy_start(struct pki_engine *engine, struct pki_stage_pool *pool, struct pki_piece *piece, void *dst, const void *src);
+/* The same for n pieces of one transfer that have come into slots of this rank, by one kernel. */
+bool pki_stage_unpack(struct pki_engine *engine, struct pki_piece *const *pieces, int n, char *dst);
 bool pki_stage_copy_ended(struct pki_engine *engine, struct pki_piece *piece);
 
 #endif

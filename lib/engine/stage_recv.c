@@ -109,12 +109,27 @@ static bool settle(struct pki_xfer *xfer)
     return result == PK_OK;
 }
 
+/* What has come into slots, into GPU memory. */
+static void fetch(struct pki_xfer *xfer, struct pki_piece *const *pieces, int n)
+{
+    struct pki_engine *e = xfer->engine;
+
+    if (n > 0 && pki_stage_unpacks(e)) {
+        (void)pki_stage_unpack(e, pieces, n, xfer->addr);
+        return;
+    }
+    for (int i = 0; i < n; i++)
+        (void)pki_stage_copy_start(e, &e->in, pieces[i], xfer->addr + pieces[i]->offset, pki_stage_slot_at(&e->in, pieces[i]->slot));
+}
+
 void pki_stage_recv(struct pki_xfer *xfer)
 {
+    struct pki_piece *come[PKI_STAGE_PIECES];
     struct pki_engine *e = xfer->engine;
     struct pki_stage *stage = xfer->stage;
     size_t done = xfer->done;
     bool in_order = true;
+    int n = 0;
 
     for (unsigned i = stage->tail; i != stage->head && in_order && atomic_load(&e->failed) == PK_OK; i++) {
         struct pki_piece *piece = pki_stage_piece(stage, i);
@@ -125,9 +140,10 @@ void pki_stage_recv(struct pki_xfer *xfer)
         if (piece->filled && xfer->direct)
             piece->ended = piece->ended || settle(xfer);
         else if (piece->filled && !piece->copying && !piece->ended && pki_gate_is_open(&xfer->start))
-            (void)pki_stage_copy_start(e, &e->in, piece, xfer->addr + piece->offset, pki_stage_slot_at(&e->in, piece->slot));
+            come[n++] = piece;
         piece->ended |= pki_stage_copy_ended(e, piece);
     }
+    fetch(xfer, come, n);
     while (stage->tail != stage->head && pki_stage_piece(stage, stage->tail)->ended) {
         struct pki_piece *piece = pki_stage_piece(stage, stage->tail++);
 

@@ -4,18 +4,27 @@
 
 #include "engine/stage.h"
 
+static size_t piece_max(const struct pki_xfer *xfer)
+{
+    size_t share = (xfer->bytes / PKI_STAGE_SHARE + 4095) & ~(size_t)4095;
+
+    if (share < PKI_STAGE_PIECE_MIN)
+        return PKI_STAGE_PIECE_MIN;
+    return share < PKI_STAGE_BYTES ? share : PKI_STAGE_BYTES;
+}
+
 /* The next piece of what is ready; false: there is none, or no slot or word for it. */
 static bool piece_begin(struct pki_xfer *xfer)
 {
     struct pki_engine *e = xfer->engine;
     struct pki_stage *stage = xfer->stage;
     struct pki_piece *piece = pki_stage_piece(stage, stage->head);
-    size_t left = xfer->ready - xfer->issued;
+    size_t left = xfer->ready - xfer->issued, max = piece_max(xfer);
     const char *src = xfer->addr + xfer->issued;
 
     if (left == 0 || stage->head - stage->tail == PKI_STAGE_PIECES)
         return false;
-    *piece = (struct pki_piece){ .offset = xfer->issued, .len = left < PKI_STAGE_BYTES ? left : PKI_STAGE_BYTES, .slot = -1,
+    *piece = (struct pki_piece){ .offset = xfer->issued, .len = left < max ? left : max, .slot = -1,
                                  .src = src, .placed = !xfer->staged, .remote = xfer->remote + xfer->issued };
     if (xfer->bounce && !xfer->direct) {
         piece->slot = pki_stage_slot_take(e, &e->out);

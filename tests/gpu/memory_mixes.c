@@ -2,7 +2,8 @@
 /*
  * Host, pinned, device and VMM memory at either end of a transfer: every pair of kinds, sizes on both sides of every change of
  * way, blocking, in host streams and in CUDA streams, either side late. Over NVLink, with PK_P2P_LEVEL=LOC (everything between GPUs goes
- * through the host), without one-copy access to the peer's memory, with one hardware queue, with a rank that has no GPU, and without kernels.
+ * through the host), without one-copy access to the peer's memory, between hosts with threads that help, with what arrives unpacked by a kernel,
+ * with one hardware queue, with a rank that has no GPU, and without kernels.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -209,10 +210,26 @@ static void pile_up(struct bed *bed)
     report(bed->wrong == 0, "%s: rank %d: %d operations in a stream", ranks_role(), self->rank, N);
 }
 
+/* A kernel unpacks where it was asked for and may, and nowhere else. */
+static void check_kernels(struct bed *bed)
+{
+    pk_stats_t stats = { .struct_size = sizeof stats };
+
+    must_be_ok(pk_comm_stats(bed->self.comm, &stats), "pk_comm_stats");
+    if (strcmp(ranks_role(), "no kernels") == 0)
+        report(stats.kernels == 0, "no kernels: rank %d: %llu kernels", bed->self.rank, (unsigned long long)stats.kernels);
+    if (strcmp(ranks_role(), "between hosts") == 0)
+        report(stats.kernels == 0, "between hosts: rank %d: %llu kernels", bed->self.rank, (unsigned long long)stats.kernels);
+    if (strstr(ranks_role(), "unpacked") != NULL)
+        report(stats.kernels > 0, "%s: rank %d: %llu kernels", ranks_role(), bed->self.rank, (unsigned long long)stats.kernels);
+}
+
 static int rank_main(void)
 {
     struct bed bed = { .no_gpu = strcmp(ranks_role(), "a rank without gpu") == 0 && ranks_rank() == 1 };
 
+    if (strncmp(ranks_role(), "between hosts", 13) == 0)
+        setenv("PK_HOST_ID", ranks_rank() == 0 ? "one" : "two", 1);
     bed_open(&bed);
     for (int from = 0; from < KINDS; from++)
         for (int to = 0; to < KINDS; to++)
@@ -221,6 +238,7 @@ static int rank_main(void)
     report(bed.wrong == 0, "%s: rank %d: %u exchanges, %u wrong", ranks_role(), bed.self.rank, bed.done, bed.wrong);
     flood(&bed);
     pile_up(&bed);
+    check_kernels(&bed);
     bed_close(&bed);
     return report_end();
 }
@@ -244,8 +262,13 @@ int main(void)
     drive_with("through the host in two copies", "PK_P2P_LEVEL", "LOC");
     ranks_drive(&(struct ranks_turn){ .role = "in two copies", .size = 2 }, "in two copies");
     unsetenv("PICKLE_TEST_CMA");
+    drive_with("between hosts", "PK_SOCKETS", "3/2");
+    setenv("PK_UNPACK", "kernel", 1);
+    drive_with("unpacked", "PK_P2P_LEVEL", "LOC");
+    drive_with("between hosts, unpacked", "PK_SOCKETS", "2/0");
+    ranks_drive(&(struct ranks_turn){ .role = "no kernels", .size = 2 }, "no kernels");
+    unsetenv("PK_UNPACK");
     drive_with("one hardware queue", "CUDA_DEVICE_MAX_CONNECTIONS", "1");
     ranks_drive(&(struct ranks_turn){ .role = "a rank without gpu", .size = 2 }, "a rank without gpu");
-    ranks_drive(&(struct ranks_turn){ .role = "no kernels", .size = 2 }, "no kernels");
     return report_end();
 }

@@ -5,6 +5,7 @@
  *
  *   pki_wait            1 CTA, 32 threads                struct pki_wait_args
  *   pki_ll              as many as its messages have CTAs, PKI_LL_THREADS   struct pki_ll_args
+ *   pki_unpack          any grid, PKI_UNPACK_THREADS     struct pki_unpack_args
  *   pki_reduce_<type>   any grid, PKI_REDUCE_THREADS     struct pki_reduce_args
  *   pki_exchange        any grid, PKI_FUSED_THREADS      struct pki_fused_args
  *   pki_fold            any grid, PKI_FUSED_THREADS      struct pki_fused_args
@@ -22,6 +23,7 @@
 
 #define PKI_KERNEL_WAIT "pki_wait"
 #define PKI_KERNEL_LL "pki_ll"
+#define PKI_KERNEL_UNPACK "pki_unpack"
 #define PKI_KERNEL_REDUCE "pki_reduce_" /* the type's name behind it */
 #define PKI_KERNEL_EXCHANGE "pki_exchange"
 #define PKI_KERNEL_FOLD "pki_fold"
@@ -81,6 +83,24 @@ struct pki_ll_args {
     uint64_t abort_flag; /* address of a 32-bit word; 0: none */
     uint32_t n;
     uint32_t reserved;
+};
+
+/*
+ * pki_unpack: bytes [src + src_offset, + bytes) go to dst + dst_offset, for each of n fragments, cut into `ctas` shares each, `blocks` =
+ * n * ctas in all, which the CTAs of the grid take in turn. Any alignment; fragments do not overlap in the target. The source is host
+ * memory that the GPU sees.
+ */
+#define PKI_UNPACK_THREADS 512
+#define PKI_UNPACK_FRAGMENTS 32
+
+struct pki_unpack_fragment {
+    uint64_t src_offset, bytes, dst_offset;
+};
+
+struct pki_unpack_args {
+    uint64_t src, dst;
+    struct pki_unpack_fragment fragments[PKI_UNPACK_FRAGMENTS];
+    uint32_t n, ctas, blocks, reserved;
 };
 
 /*

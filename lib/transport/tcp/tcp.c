@@ -21,9 +21,9 @@
  * enough, and eight sockets gain nothing over four. */
 #define DEFAULT_SOCKETS 4
 #define DEFAULT_SOCKETS_LOOPBACK 1 /* there is no wire to share: what is copied there, the same CPUs copy */
-/* Of the CPUs that each rank has. */
-#define CPUS_FOR_THREADS 8
-#define DEFAULT_THREADS 4
+/* As many threads as connections, by the CPUs that each rank has (bench/results/2026-11-21-h200-tcp.txt). */
+#define CPUS_FOR_4_THREADS 8
+#define CPUS_FOR_8_THREADS 16
 #define DEFAULT_WINDOW 16
 #define DEFAULT_CHUNK_BYTES (512 << 10)
 #define DEFAULT_RETRY_MS 10000
@@ -33,7 +33,9 @@ static int default_threads(const struct pki_iface_config *config)
 {
     long cpus = config->local_ranks > 0 ? sysconf(_SC_NPROCESSORS_ONLN) / config->local_ranks : 0;
 
-    return cpus < CPUS_FOR_THREADS ? 0 : DEFAULT_THREADS;
+    if (cpus >= CPUS_FOR_8_THREADS)
+        return 8;
+    return cpus >= CPUS_FOR_4_THREADS ? 4 : 0;
 }
 
 /* PK_SOCKETS: their number, or number/threads. */
@@ -43,7 +45,9 @@ static pk_result_t read_sockets(const struct pki_iface_config *config, uint32_t 
     int given = 0, helpers = default_threads(config), all = 0;
 
     *threads = helpers;
-    *sockets = pki_netif_is_loopback(&config->net->local) && helpers == 0 ? DEFAULT_SOCKETS_LOOPBACK : DEFAULT_SOCKETS;
+    *sockets = pki_netif_is_loopback(&config->net->local) ? DEFAULT_SOCKETS_LOOPBACK : DEFAULT_SOCKETS;
+    if (helpers > (int)*sockets)
+        *sockets = (uint32_t)helpers;
     if (text == NULL)
         return PK_OK;
     if (sscanf(text, "%2d%n/%1d%n", &given, &all, &helpers, &all) < 1 || text[all] != '\0' || given < 1 ||

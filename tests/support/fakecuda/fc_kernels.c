@@ -198,6 +198,22 @@ static void run_stamp(const struct fc_launch *l)
         entry[0] = entry[1] = (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
+static void run_pki_unpack(const struct fc_launch *l)
+{
+    const struct pki_unpack_args *args = l->params[0];
+
+    for (uint32_t i = 0; i < args->n && i < PKI_UNPACK_FRAGMENTS; i++) {
+        const struct pki_unpack_fragment *f = &args->fragments[i];
+        const void *src = fc_ptr(l, args->src + f->src_offset, f->bytes);
+        void *dst = fc_ptr(l, args->dst + f->dst_offset, f->bytes);
+
+        if (src == NULL || dst == NULL)
+            return;
+        memcpy(dst, src, f->bytes);
+    }
+}
+
+static const size_t unpack_bytes[] = { sizeof(struct pki_unpack_args) };
 static const size_t ll_bytes[] = { sizeof(struct pki_ll_args) };
 static const size_t reduce_bytes[] = { sizeof(struct pki_reduce_args) };
 static const size_t fused_bytes[] = { sizeof(struct pki_fused_args) };
@@ -236,6 +252,7 @@ const struct fc_kernel fc_kernels[] = {
     { PKI_KERNEL_LL, 1, ll_bytes, run_pki_ll },
     { PKI_KERNEL_EXCHANGE, 1, fused_bytes, fc_run_exchange },
     { PKI_KERNEL_PUSH, 1, fused_bytes, fc_run_push },
+    { PKI_KERNEL_UNPACK, 1, unpack_bytes, run_pki_unpack },
     { PKI_KERNEL_FOLD, 1, fused_bytes, fc_run_fold },
     { PKI_KERNEL_RELAY, 1, fused_bytes, fc_run_relay },
     { PKI_KERNEL_TWOSHOT, 1, fused_bytes, fc_run_twoshot },

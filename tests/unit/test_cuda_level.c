@@ -128,7 +128,7 @@ Test(cuda_level, dumps)
     cr_expect_eq(needed, strlen(text) + 1);
     expect_text(text, "p2p_level      SYS                  environment (PK_P2P_LEVEL)");
     expect_text(text, "timeout_ms     20000                pk_comm_config_t");
-    expect_text(text, "wait           auto                 default");
+    expect_text(text, "unpack         copy                 default");
     cr_expect_eq(pk_config_dump(comms[1], text, sizeof text, NULL), PK_OK);
     expect_text(text, "p2p_level      SYS                  rank 0");
     memset(small, 'x', sizeof small);

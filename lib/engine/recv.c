@@ -129,13 +129,6 @@ void pki_recv_message(struct pki_xfer *xfer, const struct pki_msg *msg, const vo
         else
             pki_share_offered(xfer, msg);
         return;
-    case PKI_MSG_LENT:
-        if (xfer->state != PKI_XFER_WAIT || !pki_lend_wanted(xfer) || xfer->shared || msg->offset != xfer->done || msg->bytes == 0 ||
-            msg->bytes > xfer->bytes - xfer->done || xfer->all_moved)
-            broken(xfer, msg);
-        else
-            pki_lend_take(xfer, msg);
-        return;
     default:
         broken(xfer, msg);
     }
@@ -240,8 +233,6 @@ static pk_result_t send_grant(struct pki_xfer *xfer)
         if (xfer->region == 0)
             pki_region_hold(xfer->engine, xfer->region = msg.region);
     }
-    if (pki_lend_wanted(xfer))
-        msg.extra = 1;
     return pki_lane_send(xfer->peer, &msg, NULL, xfer->engine);
 }
 
@@ -340,8 +331,6 @@ void pki_recv_advance(struct pki_xfer *xfer)
         pki_stage_recv(xfer);
     else if (xfer->own_word >= 0)
         pki_stage_watch(xfer);
-    else if (xfer->lends && xfer->all_moved)
-        pki_lend_end(xfer);
     else if (xfer->pulls)
         pki_share_pull(xfer);
     else if (xfer->shared)

@@ -180,7 +180,6 @@ static pk_result_t resolve(struct pki_xfer *xfer, const struct pki_msg *grant)
     xfer->remote = base + grant->offset;
     xfer->in_lane = (grant->flags & PKI_MSG_FLAG_LANE) != 0 && xfer->kind == PKI_MEM_HOST && xfer->way == peer->lane;
     xfer->combines = xfer->in_lane;
-    xfer->may_lend = grant->extra != 0 && xfer->kind == PKI_MEM_HOST && (grant->flags & PKI_MSG_FLAG_DEVICE) == 0 && xfer->way == peer->lane;
     xfer->fetch = xfer->in_lane && (grant->flags & PKI_MSG_FLAG_FETCH) != 0;
     if ((grant->flags & PKI_MSG_FLAG_SHARED) != 0 && xfer->kind == PKI_MEM_HOST) {
         xfer->gate_slot = grant->gate_slot % PKI_GATE_SLOTS;
@@ -313,10 +312,8 @@ static void issue_puts(struct pki_xfer *xfer)
         struct pki_put *put = &xfer->puts[xfer->puts_head % PKI_XFER_PUTS];
         size_t len = xfer->ready - xfer->issued < xfer->chunk ? xfer->ready - xfer->issued : xfer->chunk;
         pk_result_t result;
-        uint64_t begun;
 
         fill_put(xfer, put, len);
-        begun = pki_lend_times_puts(xfer) ? pki_now_ns() : 0;
         result = xfer->way->iface->transport->put(put);
         if (result == PK_IN_PROGRESS) {
             pki_xfer_activate(xfer);
@@ -326,8 +323,6 @@ static void issue_puts(struct pki_xfer *xfer)
             pki_put_failed(xfer, result);
             return;
         }
-        if (begun != 0)
-            pki_lend_note_put(xfer, len, begun);
         if (xfer->kind == PKI_MEM_DEVICE)
             xfer->engine->stats.copies++;
         if (len >= PKI_HOST_CHUNK) /* long copies by the CPU: rounds are long too, and a peer may have given up meanwhile */
@@ -497,7 +492,7 @@ static bool is_my_turn(const struct pki_xfer *xfer)
 
 void pki_send_taken(struct pki_xfer *xfer, const struct pki_msg *msg)
 {
-    if (xfer->state == PKI_XFER_MOVE && (xfer->shared || xfer->pulls || xfer->lends) && msg->offset == xfer->bytes)
+    if (xfer->state == PKI_XFER_MOVE && (xfer->shared || xfer->pulls) && msg->offset == xfer->bytes)
         pki_share_ended(xfer);
 }
 
@@ -513,7 +508,7 @@ static void move(struct pki_xfer *xfer)
 {
     if (better_in_lane(xfer))
         xfer->in_lane = true;
-    if (!xfer->shared && !xfer->pulls && !xfer->lends && pki_share_offer(xfer) == PK_IN_PROGRESS) {
+    if (!xfer->shared && !xfer->pulls && pki_share_offer(xfer) == PK_IN_PROGRESS) {
         pki_xfer_activate(xfer);
         return;
     }
@@ -521,10 +516,6 @@ static void move(struct pki_xfer *xfer)
         return;
     if (xfer->shared) {
         pki_share_advance(xfer);
-        return;
-    }
-    if (xfer->lends) {
-        pki_lend_advance(xfer);
         return;
     }
     if (xfer->in_stream) {

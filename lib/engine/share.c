@@ -148,16 +148,11 @@ static void move_piece(struct pki_xfer *xfer, uint32_t piece)
     size_t size = piece_bytes(xfer), at = piece * size;
     size_t len = xfer->bytes - at < size ? xfer->bytes - at : size;
     const struct pki_transport *transport = xfer->way->iface->transport;
-    bool times = pki_lend_times_puts(xfer);
-    uint64_t begun;
 
     *put = (struct pki_put){ .ep = xfer->way, .src = xfer->addr + at, .remote = xfer->remote + at, .bytes = len,
                              .mapped = xfer->remote_mapped, .owner = xfer };
     pki_list_init(&put->node);
-    begun = times ? pki_now_ns() : 0;
     piece_started(xfer, xfer->is_send ? transport->put(put) : transport->get(put));
-    if (times)
-        pki_lend_note_put(xfer, len, begun);
 }
 
 /* Without a piece to take it waits for the other end's message. */
@@ -202,8 +197,6 @@ pk_result_t pki_share_offer(struct pki_xfer *xfer)
     result = pki_shared_tell(xfer, &msg);
     if (result != PK_OK && result != PK_ERR_UNSUPPORTED)
         return PK_IN_PROGRESS;
-    if (msg.region == 0 && !xfer->combines && pki_lend_begins(xfer))
-        return PK_ERR_UNSUPPORTED;
     if (!may_offer(xfer, &msg) || (!xfer->combines && msg.region == 0 && (!pki_share_pays(xfer) || goes_in_one_put(xfer))))
         return PK_ERR_UNSUPPORTED;
     result = pki_lane_send(xfer->peer, &msg, NULL, xfer->engine);

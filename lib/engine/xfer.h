@@ -66,7 +66,6 @@ struct pki_xfer {
     bool remote_mapped;     /* `remote` is memory of this process */
     bool ahead;             /* send: moved before its grant has come */
     bool pulls;             /* the receiver combines straight from the sender's memory */
-    bool may_lend, lends;   /* the receiver can take it from a pipe; so it goes (receive: so it comes) */
     bool shared, piece_out, all_moved; /* both ends move it; this one is at a piece; it has moved the last one */
     struct pki_ep *way;     /* send, granted, or offered */
     enum pki_xfer_state state;
@@ -132,14 +131,6 @@ struct pki_slots { /* gate slots of one pair that this rank, as receiver, hands 
     int nfree;
 };
 
-/* What each way has cost this rank, ns a KiB; 0: not tried. */
-struct pki_way_costs {
-    float put, lend, take;
-    unsigned tried;
-};
-
-#define PKI_COST_LENGTHS 8 /* PKI_SHARE_MIN and up, by powers of two */
-
 struct pki_peer {
     int rank;
     struct pki_ep *eps[PKI_IFACES_MAX]; /* all endpoints; lane and ways are among them */
@@ -162,9 +153,6 @@ struct pki_peer {
     size_t eager_in;                /* eager bytes consumed and not yet credited back */
     size_t ahead_max, ahead_credit; /* longest transfer that may move before its grant has come; most bytes of such */
     size_t ahead_out;               /* bytes of those whose grants have not come */
-    struct pki_way_costs costs[PKI_COST_LENGTHS];
-    struct pki_xfer *lender;        /* has lent what the lane does not tell of yet */
-    uint32_t lent_through;
     struct pki_slots gates;
     struct pki_ll_ring lls;
     struct pki_promise promise;
@@ -217,15 +205,6 @@ void pki_send_taken(struct pki_xfer *xfer, const struct pki_msg *msg);
 /* A grant has come for what had gone ahead of it. */
 void pki_send_ahead_granted(struct pki_peer *peer, size_t bytes);
 void pki_put_failed(struct pki_xfer *xfer, pk_result_t result);
-
-/* lend.c: blocks of even collectives through a pipe, without a copy by the sender */
-bool pki_lend_wanted(const struct pki_xfer *xfer); /* receive */
-bool pki_lend_begins(struct pki_xfer *xfer);       /* send, granted, all of it ready: shall it? */
-void pki_lend_advance(struct pki_xfer *xfer);      /* send */
-void pki_lend_take(struct pki_xfer *xfer, const struct pki_msg *msg); /* receive */
-void pki_lend_end(struct pki_xfer *xfer);
-bool pki_lend_times_puts(const struct pki_xfer *xfer);
-void pki_lend_note_put(const struct pki_xfer *xfer, size_t bytes, uint64_t begun_ns);
 
 /* share.c: long transfers of host memory that both ends move */
 void pki_share_lend(struct pki_xfer *xfer);                                  /* receive: take a slot for the grant, if it may be shared */

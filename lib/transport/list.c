@@ -87,18 +87,6 @@ static bool no_peek(struct pki_ep *ep, struct pki_msg *msg, const void **payload
     return false;
 }
 
-static pk_result_t no_lend(struct pki_ep *ep, const void *src, size_t bytes, size_t *lent, uint32_t *through)
-{
-    (void)ep, (void)src, (void)bytes, (void)lent, (void)through;
-    return PK_ERR_UNSUPPORTED;
-}
-
-static pk_result_t no_borrow(struct pki_ep *ep, uint32_t through, void *dst, size_t bytes)
-{
-    (void)ep, (void)through, (void)dst, (void)bytes;
-    return PK_ERR_UNSUPPORTED;
-}
-
 static void no_mend(struct pki_ep *ep, struct pki_ep *carrier)
 {
     (void)ep, (void)carrier;
@@ -163,8 +151,6 @@ static void fill_setup(struct pki_transport *t)
 static void fill_traffic(struct pki_transport *t)
 {
     t->msg = t->msg != NULL ? t->msg : no_msg;
-    t->lend = t->lend != NULL ? t->lend : no_lend;
-    t->borrow = t->borrow != NULL ? t->borrow : no_borrow;
     t->peek = t->peek != NULL ? t->peek : no_peek;
     t->pop = t->pop != NULL ? t->pop : no_ep;
     t->mend = t->mend != NULL ? t->mend : no_mend;

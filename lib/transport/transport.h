@@ -33,7 +33,6 @@ enum pki_msg_kind {
     PKI_MSG_SLOT,      /* receiver: the oldest ASK without an answer goes to `offset`, an address here with room for `gate_value` bytes */
     PKI_MSG_OFFER,     /* sender, after a SHARED grant: all bytes lie at address `offset`; take pieces too */
     PKI_MSG_TAKEN,     /* receiver: all bytes of an offered transfer are in place */
-    PKI_MSG_LENT,      /* sender, after a GRANT of host memory with a nonzero `extra`: bytes [offset, offset + bytes) are lent, for borrow(`region`) */
     PKI_MSG_WHO,       /* I have waited long: question `offset`, how far are you? */
     PKI_MSG_HERE,      /* the answer to question `offset`: `op` is my last collective, `bytes` 1 + the rank that I wait for, or 0 */
     PKI_MSG_MAP,       /* map my `region`, and say where it is then */
@@ -122,7 +121,6 @@ struct pki_ep {
     bool has_notes; /* set by the engine: `mend` is called, for another endpoint of this pair can carry notes */
     uint32_t expected; /* set by the engine: payload bytes of the message that is waited for, a guess; peek may have them fetched */
     bool can_get; /* set by ep_connect: get works from any memory of this peer, by its address there */
-    bool can_lend; /* set by ep_connect: lend and borrow work; may become false later */
     /* Memory that both ends see, PKI_EP_SHARED_BYTES each: gates of transfers to this rank, and of transfers to the peer. NULL
      * where the transport cannot share memory. Page-aligned, zeroed at first. */
     struct pki_gate_slot *gates_mine;
@@ -226,12 +224,6 @@ struct pki_transport {
      * move cannot be done (memory gone, peer dead). */
     pk_result_t (*put)(struct pki_put *put);
     pk_result_t (*get)(struct pki_put *get); /* optional: as put, the other way: into `src` from `remote` */
-
-    /* Optional. lend: let the peer copy from host memory here: *lent of `bytes` at most, behind all that was lent before, and to stay as they
-     * are until the peer has had them. PK_ERR_UNSUPPORTED: not this memory, or not any more. The peer, once it has been told: the next `bytes`
-     * that have been lent to it; `through` is what lend said. */
-    pk_result_t (*lend)(struct pki_ep *ep, const void *src, size_t bytes, size_t *lent, uint32_t *through);
-    pk_result_t (*borrow)(struct pki_ep *ep, uint32_t through, void *dst, size_t bytes);
 
     /* Advance what is in flight; cheap when there is nothing. */
     pk_result_t (*progress)(struct pki_iface *iface);

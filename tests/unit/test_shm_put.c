@@ -190,24 +190,8 @@ static void send_message(struct pki_ep *ep, const struct pki_msg *msg, const voi
         assert(pki_now_ns() < deadline && !ep->dead);
 }
 
-/* As many bytes as there is room for, and a message that says so, again and again. */
-static void lend_all(struct pki_ep *ep, const unsigned char *from, size_t bytes)
-{
-    uint64_t deadline = pki_deadline_ns(10000);
-
-    for (size_t done = 0; done < bytes;) {
-        struct pki_msg msg = { .kind = PKI_MSG_LENT, .offset = done };
-
-        assert(pki_now_ns() < deadline);
-        assert(shm()->lend(ep, from + done, bytes - done, &msg.bytes, &msg.region) == PK_OK && msg.bytes <= bytes - done);
-        if (msg.bytes > 0)
-            send_message(ep, &msg, NULL);
-        done += msg.bytes;
-    }
-}
-
-/* The child: sends everything back with its bytes complemented; answers a GRANT by a put of as many sevens and a FIN, or, where `extra`
- * says so, lends them; ends with CREDIT, or rather waits to be killed. */
+/* The child: sends everything back with its bytes complemented; answers a GRANT by a put of as many sevens and a FIN; ends with
+ * CREDIT, or rather waits to be killed. */
 static int peer_main(int64_t parent)
 {
     static unsigned char back[PKI_SHM_PAYLOAD_MAX], sevens[1u << 20];
@@ -224,11 +208,6 @@ static int peer_main(int64_t parent)
         for (uint32_t i = 0; i < msg.payload; i++)
             back[i] = (unsigned char)~((const unsigned char *)payload)[i];
         shm()->pop(ep);
-        if (msg.kind == PKI_MSG_GRANT && msg.extra != 0) {
-            assert(msg.bytes < sizeof sevens && ep->can_lend);
-            lend_all(ep, sevens + 1, msg.bytes);
-            continue;
-        }
         if (msg.kind == PKI_MSG_GRANT) {
             assert(msg.bytes <= sizeof sevens);
             assert(move(ep, sevens, (void *)(uintptr_t)msg.offset, msg.bytes, NULL) == PK_OK);
@@ -294,29 +273,6 @@ static void granted(struct pki_ep *ep)
     free(landing);
 }
 
-/* More than the pipe holds, at odd addresses; and what has not been lent is not there. */
-static void lent(struct pki_ep *ep)
-{
-    size_t bytes = (1u << 20) - 5, done = 0;
-    unsigned char *landing = calloc(1, bytes + 2);
-    struct pki_msg msg = { .kind = PKI_MSG_GRANT, .bytes = bytes, .extra = 1 };
-    const void *payload;
-
-    send_message(ep, &msg, NULL);
-    while (done < bytes) {
-        wait_message(ep, &msg, &payload);
-        cr_assert(msg.kind == PKI_MSG_LENT && msg.offset == done && msg.bytes <= bytes - done);
-        cr_assert_eq(shm()->borrow(ep, msg.region, landing + 1 + done, msg.bytes), PK_OK);
-        done += msg.bytes;
-        shm()->pop(ep);
-    }
-    for (size_t i = 0; i < bytes; i++)
-        cr_assert(landing[1 + i] == 7);
-    cr_assert(landing[0] == 0 && landing[bytes + 1] == 0);
-    cr_assert_eq(shm()->borrow(ep, msg.region, landing, 1), PK_ERR_PEER);
-    free(landing);
-}
-
 Test(shm_put, two_processes)
 {
     int sock;
@@ -326,8 +282,6 @@ Test(shm_put, two_processes)
     char byte = 0;
 
     echoes(ep);
-    if (ep->can_lend)
-        lent(ep);
     if (ep->can_put)
         granted(ep);
     else

@@ -90,11 +90,11 @@ static pk_result_t shm_ep_init(struct pki_ep *ep, struct pki_blob *mine)
     struct pki_shm_hello hello = { .layout = PKI_SHM_LAYOUT, .cells = PKI_SHM_CELLS, .data_bytes = PKI_SHM_DATA_BYTES };
     pk_result_t result;
 
-    ep->dead = ep->can_put = ep->can_get = ep->can_lend = false;
+    ep->dead = ep->can_put = ep->can_get = false;
     ep->gates_mine = ep->gates_theirs = NULL;
     ep->bell = NULL;
     shm->mine = shm->theirs = NULL;
-    shm->inbox_fd = shm->lends[0] = shm->lends[1] = shm->borrows = -1;
+    shm->inbox_fd = -1;
     if (getrandom(shm->nonce, sizeof shm->nonce, 0) != (ssize_t)sizeof shm->nonce)
         return pki_fail_errno(PK_ERR_SYSTEM, &where, "over shm: getrandom");
     result = inbox_make(shm);
@@ -106,7 +106,6 @@ static pk_result_t shm_ep_init(struct pki_ep *ep, struct pki_blob *mine)
     hello.gate_slots = PKI_GATE_SLOTS;
     hello.inbox_bytes = sizeof *shm->mine;
     hello.inbox_address = (uintptr_t)shm->mine;
-    hello.inbox_fd = shm->inbox_fd;
     hello.nonce_address = (uintptr_t)shm->nonce;
     memcpy(hello.nonce, shm->nonce, sizeof hello.nonce);
     *mine = (struct pki_blob){ .len = sizeof hello, .fd = shm->inbox_fd };
@@ -142,11 +141,6 @@ static pk_result_t shm_ep_connect(struct pki_ep *ep, struct pki_blob *theirs)
         why = inbox_check(theirs->fd);
     result = why != NULL ? pki_fail(PK_ERR_PEER, &where, "over shm: cannot use the peer's inbox: %s", why)
                          : inbox_map(ep, theirs->fd, "the peer's", &shm->theirs);
-    if (result == PK_OK) {
-        ep->can_put = ep->same_process || (((struct pki_shm_iface *)(void *)ep->iface)->cma && pki_shm_cma_works(ep, &hello));
-        ep->can_get = ep->can_put;
-        ep->can_lend = ep->can_get && !ep->same_process && pki_shm_pipe_works(ep, (int)hello.inbox_fd, theirs->fd);
-    }
     if (theirs->fd >= 0)
         close(theirs->fd);
     theirs->fd = -1;
@@ -154,6 +148,8 @@ static pk_result_t shm_ep_connect(struct pki_ep *ep, struct pki_blob *theirs)
         return result;
     pki_shm_tx_init(&shm->tx, shm->theirs, ep->same_process ? (uintptr_t)hello.inbox_address : 0);
     ep->gates_theirs = shm->theirs->gates;
+    ep->can_put = ep->same_process || (((struct pki_shm_iface *)(void *)ep->iface)->cma && pki_shm_cma_works(ep, &hello));
+    ep->can_get = ep->can_put;
     return PK_OK;
 }
 
@@ -167,12 +163,11 @@ static void shm_ep_close(struct pki_ep *ep)
         munmap(shm->mine, sizeof *shm->mine);
     if (shm->inbox_fd >= 0)
         close(shm->inbox_fd);
-    pki_shm_pipe_close(shm);
     shm->mine = shm->theirs = NULL;
     shm->inbox_fd = -1;
     ep->gates_mine = ep->gates_theirs = NULL;
     ep->bell = NULL;
-    ep->can_put = ep->can_get = ep->can_lend = false;
+    ep->can_put = ep->can_get = false;
     ep->dead = true;
 }
 
@@ -266,6 +261,4 @@ const struct pki_transport pki_transport_shm = {
     .pop = pki_shm_pop,
     .put = pki_shm_put,
     .get = pki_shm_get,
-    .lend = pki_shm_lend,
-    .borrow = pki_shm_borrow,
 };

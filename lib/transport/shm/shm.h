@@ -103,7 +103,6 @@ struct pki_shm_hello {
     uint32_t gate_slots;
     uint64_t inbox_bytes;
     uint64_t inbox_address; /* in the owner's process */
-    int64_t inbox_fd;       /* there, too */
     uint64_t nonce_address; /* in the owner's process, of private memory that holds: */
     uint8_t nonce[PKI_SHM_NONCE_BYTES];
 };
@@ -145,8 +144,6 @@ struct pki_shm_ep {
     struct pki_shm_tx tx;
     struct pki_shm_inbox *mine, *theirs;
     int inbox_fd;
-    int lends[2]; /* pipe of what this rank lends, -1: not made yet */
-    int borrows;  /* the reading end of the peer's */
     uint8_t nonce[PKI_SHM_NONCE_BYTES]; /* the peer reads it here to learn that it can */
 };
 
@@ -184,11 +181,5 @@ const char *pki_shm_hello_parse(const struct pki_blob *blob, struct pki_shm_hell
 bool pki_shm_cma_works(const struct pki_ep *ep, const struct pki_shm_hello *theirs);
 pk_result_t pki_shm_put(struct pki_put *put);
 pk_result_t pki_shm_get(struct pki_put *get);
-
-/* pipe.c */
-bool pki_shm_pipe_works(const struct pki_ep *ep, int number, int same);
-pk_result_t pki_shm_lend(struct pki_ep *ep, const void *src, size_t bytes, size_t *lent, uint32_t *through);
-pk_result_t pki_shm_borrow(struct pki_ep *ep, uint32_t through, void *dst, size_t bytes);
-void pki_shm_pipe_close(struct pki_shm_ep *shm);
 
 #endif

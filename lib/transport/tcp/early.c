@@ -9,6 +9,7 @@
 
 #include "transport/tcp/tcp.h"
 
+#define EARLY_MAX 1024 /* chunks kept of a peer: the credit is of their bytes alone, and a chunk may be of one */
 #define LOOKS 64 /* rounds of progress for which a chunk waits in its connection */
 
 static bool same_bytes(const struct pki_tcp_chunk *a, const struct pki_tcp_chunk *b)
@@ -19,10 +20,12 @@ static bool same_bytes(const struct pki_tcp_chunk *a, const struct pki_tcp_chunk
 
 bool pki_tcp_early_may(struct pki_tcp_ep *ep, const struct pki_tcp_chunk *chunk)
 {
+    unsigned kept = 0;
+
     if (chunk->ahead == 0 || ep->early_bytes + chunk->bytes > PKI_TCP_AHEAD_CREDIT)
         return false;
     for (struct pki_list *n = ep->earlies.next; n != &ep->earlies; n = n->next)
-        if (same_bytes(&pki_container_of(n, struct pki_tcp_early, node)->chunk, chunk))
+        if (++kept == EARLY_MAX || same_bytes(&pki_container_of(n, struct pki_tcp_early, node)->chunk, chunk))
             return false;
     return true;
 }

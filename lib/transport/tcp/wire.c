@@ -111,7 +111,7 @@ static bool get_ahead(struct pki_tcp_chunk *chunk)
     chunk->ahead = (uint32_t)(chunk->offset >> 32);
     chunk->offset &= UINT32_MAX;
     return chunk->ahead <= PKI_TCP_AHEAD_MAX && chunk->bytes <= chunk->ahead && chunk->offset <= chunk->ahead - chunk->bytes &&
-           (chunk->flags & (PKI_MSG_FLAG_STAGED | PKI_MSG_FLAG_CAPTURED)) == 0;
+           (chunk->flags & ~PKI_MSG_FLAG_COLL) == 0; /* so that two chunks of a transfer cannot pass for chunks of two */
 }
 
 bool pki_tcp_get_chunk(const unsigned char bytes[PKI_TCP_DATA_HEAD_BYTES], struct pki_tcp_chunk *chunk)

@@ -70,19 +70,6 @@ struct pki_arrival *pki_lane_take(struct pki_xfer *xfer)
     return NULL;
 }
 
-void pki_lane_forget(struct pki_peer *peer, uint64_t op)
-{
-    for (struct pki_list *n = peer->arrivals.next; n != &peer->arrivals; n = n->next) {
-        struct pki_arrival *arrival = pki_container_of(n, struct pki_arrival, node);
-
-        if (arrival->msg.kind == PKI_MSG_GRANT && (arrival->msg.flags & KEY_FLAGS) == 0 && arrival->msg.op == op) {
-            pki_list_remove(n);
-            free(arrival);
-            return;
-        }
-    }
-}
-
 /* A collective with this number began here and is another one than the peer's. */
 static bool contradicts(struct pki_engine *e, struct pki_peer *peer, const struct pki_msg *msg)
 {
@@ -198,10 +185,6 @@ static void dispatch(struct pki_engine *e, struct pki_peer *peer, const struct p
         pki_side_message(e, peer, msg, payload);
         return;
     }
-    if (msg->kind == PKI_MSG_REVOKE) {
-        pki_promise_revoked(e, peer, msg);
-        return;
-    }
     if ((msg->flags & (PKI_MSG_FLAG_COLL | PKI_MSG_FLAG_CAPTURED)) == PKI_MSG_FLAG_COLL && msg->op > peer->coll_heard)
         peer->coll_heard = msg->op;
     xfer = msg->kind == PKI_MSG_PLAN ? NULL : find_xfer(peer, msg);
@@ -231,7 +214,6 @@ bool pki_lane_poll(struct pki_engine *e, struct pki_peer *peer)
     }
     if (peer->eager_in >= PKI_EAGER_CREDIT / 2)
         give_credit(e, peer);
-    pki_promise_look(e, peer);
     if (peer->lane->dead && n == 0) {
         struct pki_where where = pki_engine_where(e, peer->rank, pki_engine_first_task(e));
 

@@ -108,12 +108,6 @@ void pki_recv_message(struct pki_xfer *xfer, const struct pki_msg *msg, const vo
         else
             take_data(xfer, msg, payload);
         return;
-    case PKI_MSG_USED:
-        if (xfer->promised != 0)
-            pki_promise_was_used(xfer, msg);
-        else
-            broken(xfer, msg);
-        return;
     case PKI_MSG_FIN:
         if (xfer->stage != NULL)
             pki_stage_landed(xfer, msg, NULL);
@@ -149,20 +143,6 @@ static void begin_low_latency(struct pki_xfer *xfer)
 {
     xfer->ll = true;
     xfer->finish = (struct pki_gate){ pki_words_ll(xfer->engine, xfer->peer->rank, false, xfer->gate_value), xfer->gate_value };
-}
-
-enum promise { PROMISE_NONE, PROMISE_KEPT, PROMISE_STANDS /* there was no room to tell the sender that it does not hold */ };
-
-/* The sender may write already. */
-static enum promise settle_promise(struct pki_xfer *xfer)
-{
-    if (!pki_promise_is_for(xfer))
-        return PROMISE_NONE;
-    if (xfer->kind != PKI_MEM_DEVICE || xfer->bytes != xfer->peer->promise.bytes || !ll_allowed(xfer))
-        return pki_promise_take_back(xfer) == PK_OK ? PROMISE_NONE : PROMISE_STANDS;
-    pki_promise_keep(xfer);
-    begin_low_latency(xfer);
-    return PROMISE_KEPT;
 }
 
 /* A slot for the sender to signal through; kept until the transfer ends. False: none is free now. */
@@ -238,15 +218,8 @@ static pk_result_t send_grant(struct pki_xfer *xfer)
 
 static void say(struct pki_xfer *xfer)
 {
-    enum promise promise = settle_promise(xfer);
     pk_result_t result;
 
-    if (promise != PROMISE_NONE) {
-        xfer->state = promise == PROMISE_KEPT ? PKI_XFER_WAIT : xfer->state;
-        pki_promise_next(xfer);
-        pki_xfer_activate(xfer);
-        return;
-    }
     if (xfer->bytes == 0 || ((xfer->kind == PKI_MEM_HOST || staged(xfer)) && xfer->bytes <= xfer->peer->eager_max && !xfer->wanted))
         return; /* an EAGER or WANT message comes */
     result = send_grant(xfer);
@@ -254,8 +227,6 @@ static void say(struct pki_xfer *xfer)
         xfer->state = PKI_XFER_WAIT;
     else if (result != PK_IN_PROGRESS)
         pki_engine_poison(xfer->engine, result, true);
-    if (result == PK_OK)
-        pki_promise_next(xfer);
     if (result == PK_IN_PROGRESS || xfer->kind == PKI_MEM_DEVICE)
         pki_xfer_activate(xfer);
 }
@@ -311,10 +282,6 @@ void pki_recv_open(struct pki_xfer *xfer)
 
 void pki_recv_advance(struct pki_xfer *xfer)
 {
-    if (xfer->used && (xfer->state == PKI_XFER_WAIT || xfer->kind == PKI_MEM_HOST)) {
-        pki_promise_fetch(xfer);
-        return;
-    }
     if (xfer->state == PKI_XFER_SAY) {
         take_arrivals(xfer);
         if (xfer->state == PKI_XFER_SAY)

@@ -94,7 +94,6 @@ void pki_send_say_late(struct pki_peer *peer, uint64_t now)
     }
 }
 
-/* A promise that does not suit is none. */
 static bool take_grant(struct pki_xfer *xfer, struct pki_msg *grant)
 {
     struct pki_arrival *early = pki_lane_take(xfer);
@@ -103,7 +102,7 @@ static bool take_grant(struct pki_xfer *xfer, struct pki_msg *grant)
         return false;
     *grant = early->msg;
     free(early);
-    return grant->extra != PKI_GRANT_PROMISE || (pki_promise_suits(xfer, grant) && !may_be_eager(xfer));
+    return true;
 }
 
 static void say(struct pki_xfer *xfer)
@@ -235,8 +234,6 @@ void pki_send_granted(struct pki_xfer *xfer, const struct pki_msg *grant)
     struct pki_where where = pki_engine_where(xfer->engine, xfer->peer->rank, xfer->task);
     pk_result_t result;
 
-    if (grant->extra == PKI_GRANT_PROMISE && !pki_promise_suits(xfer, grant))
-        return; /* the receiver sees that it was wrong when it comes to it */
     if (grant->bytes != xfer->bytes || grant->sig != xfer->sig) {
         pki_xfer_mismatch(xfer, grant, grant->bytes);
         return;
@@ -246,10 +243,6 @@ void pki_send_granted(struct pki_xfer *xfer, const struct pki_msg *grant)
         pki_send_ahead_granted(xfer->peer, xfer->bytes);
         return;
     }
-    if (xfer->by_promise)
-        return; /* the receiver will hear that its promise was used */
-    if (grant->extra == PKI_GRANT_PROMISE)
-        pki_promise_use(xfer);
     choose_way(xfer, grant, target);
     if (xfer->way == NULL) {
         (void)pki_fail(PK_ERR_UNSUPPORTED, &where, "no way from %s memory of rank %d to %s memory of rank %d",

@@ -79,10 +79,6 @@ void pki_xfer_advance(struct pki_xfer *xfer)
 void pki_xfer_free(struct pki_xfer *xfer)
 {
     pki_stage_leave(xfer);
-    if (!xfer->is_send)
-        pki_promise_received(xfer);
-    else if (xfer->by_promise)
-        pki_promise_sent(xfer);
     pki_region_drop(xfer->engine, xfer->region);
     xfer->region = 0;
     pki_list_remove(&xfer->active);

@@ -28,7 +28,6 @@ struct pki_task;
 #define PKI_LL_UNIT 64u                  /* places in it are multiples of this */
 #define PKI_LL_MESSAGES 64u              /* in it at a time */
 #define PKI_LL_LONGEST ((size_t)512 << 10) /* a message */
-#define PKI_LL_PROMISED ((size_t)64 << 10) /* a message whose place may be promised */
 #define PKI_IFACES_MAX 4
 
 enum pki_xfer_state {
@@ -51,10 +50,6 @@ struct pki_xfer {
     bool ll;                /* a low-latency message: gate_slot is its place in the ring, gate_value its flag */
     bool in_stream;         /* a stream moves it; only completion is watched here */
     bool quiet;             /* send: the receiver's grant is looked for before WANT is said */
-    bool by_promise;        /* send */
-    bool used, fetching;    /* receive: the sender has used a promise that did not hold; its message is being fetched */
-    uint32_t promised;      /* receive: the flag of that promise; 0: none */
-    int promised_place;
     bool joined;            /* its start gate opens no later than that of the pair's transfer before it */
     bool opened;            /* receive: the buffer is free */
     bool staged;            /* send: the receiver gives slots, a piece at a time */
@@ -109,22 +104,6 @@ struct pki_ll_ring {
     } entries[PKI_LL_MESSAGES];
 };
 
-/* A receiver's promise of the place of a message to come (promise.c). */
-struct pki_promise {
-    bool live;
-    uint64_t op;
-    size_t bytes, last_bytes; /* of the promise; of the last message */
-    int place;
-    uint32_t flag;
-    unsigned alike, enough; /* low-latency messages of that length in a row; so many before the next promise */
-};
-
-/* What a sender has done with the last one. */
-struct pki_promised {
-    uint64_t used, ended, asked; /* numbers of sends: by a promise; its kernel has ended; the receiver wants to know. 0: none */
-    size_t bytes;
-};
-
 struct pki_slots { /* gate slots of one pair that this rank, as receiver, hands out */
     uint16_t free[PKI_GATE_SLOTS];
     uint32_t value[PKI_GATE_SLOTS]; /* last value handed out */
@@ -155,8 +134,6 @@ struct pki_peer {
     size_t ahead_out;               /* bytes of those whose grants have not come */
     struct pki_slots gates;
     struct pki_ll_ring lls;
-    struct pki_promise promise;
-    struct pki_promised promised;
     uint32_t room_ns;               /* how long to wait for room there */
     bool ll_by_kernel;              /* its last low-latency message was sent by a kernel: the next one will hardly need this CPU */
     char *ll_remote;                /* the peer's ring for this rank, mapped here */
@@ -267,22 +244,6 @@ bool pki_ll_take_soon(struct pki_engine *engine, struct pki_peer *peer, size_t b
 uint32_t pki_ll_ctas(const struct pki_engine *engine, size_t bytes);
 uint64_t *pki_ll_slot(struct pki_engine *engine, int peer, int place);
 uint32_t *pki_ll_arrived(struct pki_engine *engine, int peer, bool send, uint32_t flag);
-
-/* promise.c: places promised ahead; of the receiver */
-void pki_promise_next(struct pki_xfer *xfer); /* after a low-latency receive: the next, if it is likely to be like it */
-bool pki_promise_is_for(const struct pki_xfer *xfer);
-void pki_promise_keep(struct pki_xfer *xfer);             /* it is for this one, which waits there */
-pk_result_t pki_promise_take_back(struct pki_xfer *xfer); /* it is for this one, which does not */
-void pki_promise_received(struct pki_xfer *xfer);         /* the transfer is over */
-void pki_promise_was_used(struct pki_xfer *xfer, const struct pki_msg *msg);
-void pki_promise_fetch(struct pki_xfer *xfer);
-/* of the sender */
-bool pki_promise_suits(const struct pki_xfer *xfer, const struct pki_msg *grant);
-void pki_promise_use(struct pki_xfer *xfer);
-void pki_promise_sent(struct pki_xfer *xfer); /* and its kernel has ended */
-void pki_promise_revoked(struct pki_engine *engine, struct pki_peer *peer, const struct pki_msg *msg);
-void pki_promise_look(struct pki_engine *engine, struct pki_peer *peer); /* say what there was no room to say */
-void pki_lane_forget(struct pki_peer *peer, uint64_t op); /* the promise for a send that has not begun (lane.c) */
 
 /* side.c: frames on the socket beside the lane */
 void pki_side_send_forget(struct pki_engine *engine, struct pki_peer *peer, uint32_t id); /* a hint: it may get lost */

@@ -39,13 +39,10 @@ enum pki_msg_kind {
     PKI_MSG_MAPPED,    /* `region` of yours is at `offset` here, or cannot be (PKI_REGION_NOWHERE) */
     PKI_MSG_PLAN,      /* collective `op` is no kernel here, but an ordinary plan (rooted ones, where all ranks have GPUs) */
     PKI_MSG_NOTE,      /* between hosts: payload is what an endpoint of another transport tells its other end */
-    PKI_MSG_SIDE,      /* between hosts: payload is what goes over the socket beside the lane on one host */
-    PKI_MSG_REVOKE,    /* receiver: the GRANT ahead of send `op` does not hold */
-    PKI_MSG_USED       /* sender: that grant had been used by then, and the `bytes` are there */
+    PKI_MSG_SIDE       /* between hosts: payload is what goes over the socket beside the lane on one host */
 };
 
 #define PKI_GRANT_JOINED 1u /* the start gate opens no later than that of the pair's GRANT before it */
-#define PKI_GRANT_PROMISE 2u  /* of a send that the receiver has not come to; it may be revoked */
 #define PKI_MSG_FLAG_COLL 1u     /* `op` is a collective's number, else the pair's send number */
 #define PKI_MSG_FLAG_CAPTURED 2u /* of a captured operation: matches only those */
 #define PKI_MSG_FLAG_DEVICE 4u   /* GRANT: the target is GPU memory, with a gate slot */

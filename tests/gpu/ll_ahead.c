@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Messages whose places are promised ahead: rows of one length, and everything that makes a promise wrong: another length, host memory at
- * either end, another stream, blocking calls, a receiver that runs ahead and one that is behind; at last lengths that disagree.
+ * Low-latency messages in rows of one length, posted ahead, and everything that breaks a row: another length, host memory at either end,
+ * another stream, blocking calls, a receiver that runs ahead and one that is behind; at last lengths that disagree.
  */
 #include <stdio.h>
 #include <stdlib.h>

@@ -131,7 +131,6 @@ static void record_work(struct capture_part *part, uint32_t i, struct capture_re
     if (bytes == 0 || r->result != PK_OK)
         return;
     r->result = pki_plan_work(part->task, i, 0, bytes, r->queue);
-    r->stats->kernels--; /* it is not launched now */
     r->stats->captured_kernels++;
 }
 

@@ -25,7 +25,7 @@
 void pki_stream_count(struct pki_task *task)
 {
     if (!task->counted)
-        pki_waiting_enter(task->engine->ordinal, task->queue.handle);
+        task->listed = pki_waiting_enter(task->engine->ordinal, task->queue.handle);
     task->counted = true;
 }
 
@@ -44,7 +44,7 @@ static pk_result_t choose_wait(struct pki_task *task)
 
     task->few_queues = e->connections <= PKI_FEW_QUEUES;
     task->how = PKI_WAIT_KERNEL;
-    if (pki_waiting_hold(e->ordinal, task->queue.handle, limit)) {
+    if (task->listed && pki_waiting_hold(e->ordinal, task->queue.handle, limit)) {
         task->how = PKI_WAIT_VALUE;
         task->holds_wait = true;
         return PK_OK;
@@ -351,7 +351,7 @@ void pki_stream_left(struct pki_task *task)
         pki_waiting_drop(task->engine->ordinal, task->queue.handle);
     task->holds_wait = false;
     if (task->counted)
-        pki_waiting_leave(task->engine->ordinal, task->queue.handle);
+        pki_waiting_leave(task->engine->ordinal, task->queue.handle, task->listed);
     task->counted = false;
     if (task->request.stream.kind != PK_STREAM_KIND_CUDA)
         return;

@@ -91,7 +91,7 @@ static void explain_p2p(struct pki_engine *e, const struct pki_request *r, enum 
         algorithm = "eager";
     else if (kind == PKI_MEM_HOST && bytes <= peer->ahead_max)
         algorithm = "put ahead of the grant";
-    else if (kind == PKI_MEM_DEVICE && e->config.kernels && peer->ll_remote != NULL && bytes <= PKI_LL_LONGEST && bytes > 0) {
+    else if (kind == PKI_MEM_DEVICE && e->config.kernels && peer->ll_remote != NULL && bytes <= PKI_LL_MAX_BYTES && bytes > 0) {
         algorithm = "ll kernel";
         out->sms = (int)pki_ll_ctas(e, bytes);
     } else if (kind == PKI_MEM_DEVICE && pki_stage_receives(e, peer)) {

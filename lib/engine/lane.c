@@ -34,18 +34,10 @@ static bool is_for_sender(const struct pki_msg *msg)
     return msg->kind == PKI_MSG_GRANT || msg->kind == PKI_MSG_SLOT || msg->kind == PKI_MSG_TAKEN;
 }
 
-/* The send has not begun. */
-static bool is_early(const struct pki_peer *peer, const struct pki_msg *msg)
-{
-    return msg->kind == PKI_MSG_GRANT && (msg->flags & KEY_FLAGS) == 0 && msg->op > peer->sends_begun[0];
-}
-
 static struct pki_xfer *find_xfer(struct pki_peer *peer, const struct pki_msg *msg)
 {
     struct pki_list *list = is_for_sender(msg) ? &peer->sends : &peer->recvs;
 
-    if (is_early(peer, msg))
-        return NULL;
     for (struct pki_list *n = list->next; n != list; n = n->next) {
         struct pki_xfer *xfer = pki_container_of(n, struct pki_xfer, match);
 
@@ -95,7 +87,7 @@ static bool came_too_late(const struct pki_engine *e, const struct pki_peer *pee
 {
     bool coll = (msg->flags & PKI_MSG_FLAG_COLL) != 0;
 
-    if (msg->kind != PKI_MSG_GRANT || (msg->flags & PKI_MSG_FLAG_CAPTURED) != 0 || is_early(peer, msg))
+    if (msg->kind != PKI_MSG_GRANT || (msg->flags & PKI_MSG_FLAG_CAPTURED) != 0)
         return false;
     for (const struct pki_list *n = e->tasks.next; n != &e->tasks; n = n->next) {
         const struct pki_task *task = pki_container_of(n, struct pki_task, node);

@@ -31,8 +31,6 @@ pk_result_t pki_plan_work(struct pki_task *task, uint32_t i, size_t from, size_t
     const void *srcs[PKI_REDUCE_MAX];
     char *dst = pki_plan_block(task, step->dst, &bytes) + from;
 
-    if (task->kind == PKI_MEM_DEVICE)
-        task->engine->stats.kernels++;
     if (step->kind == PKI_STEP_COPY)
         return copy(task, i, dst, pki_plan_block(task, step->src, &bytes) + from, len, queue);
     if (step->kind == PKI_STEP_RECV_REDUCE) {
@@ -117,8 +115,10 @@ static void work_on_gpu(struct pki_task *task, uint32_t i, size_t avail)
     opened.gate = state->finish;
     if (pki_stage_copies(e, task->request.algorithm->coll, task->plan))
         result = copy_by_host(task, i, &avail, &queue);
-    else
+    else {
+        e->stats.kernels++;
         result = pki_plan_work(task, i, state->done, avail - state->done, queue);
+    }
     if (result == PK_OK)
         result = e->gpu->ops->words(queue, &opened, 1, PKI_WAIT_VALUE);
     if (result != PK_OK) {

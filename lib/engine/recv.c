@@ -133,16 +133,10 @@ static bool ll_allowed(const struct pki_xfer *xfer)
 {
     struct pki_engine *e = xfer->engine;
 
-    if (!e->config.kernels || xfer->peer->ll_remote == NULL || xfer->task->mode != PKI_TASK_STREAM || xfer->bytes > PKI_LL_LONGEST ||
+    if (!e->config.kernels || xfer->peer->ll_remote == NULL || xfer->task->mode != PKI_TASK_STREAM || xfer->bytes > PKI_LL_MAX_BYTES ||
         e->ll_memory == NULL)
         return false;
-    return pki_waiting_occupy(e->ordinal, xfer->task->queue.handle, (int)pki_ll_ctas(e, xfer->bytes));
-}
-
-static void begin_low_latency(struct pki_xfer *xfer)
-{
-    xfer->ll = true;
-    xfer->finish = (struct pki_gate){ pki_words_ll(xfer->engine, xfer->peer->rank, false, xfer->gate_value), xfer->gate_value };
+    return xfer->task->listed && pki_waiting_occupy(e->ordinal, xfer->task->queue.handle, (int)pki_ll_ctas(e, xfer->bytes));
 }
 
 /* A slot for the sender to signal through; kept until the transfer ends. False: none is free now. */
@@ -154,7 +148,8 @@ static bool take_slot(struct pki_xfer *xfer)
     if (xfer->gate_slot >= 0)
         return true;
     if (ll_allowed(xfer) && pki_ll_take_soon(xfer->engine, peer, xfer->bytes, &xfer->gate_slot, &xfer->gate_value)) {
-        begin_low_latency(xfer);
+        xfer->ll = true;
+        xfer->finish = (struct pki_gate){ pki_words_ll(xfer->engine, peer->rank, false, xfer->gate_value), xfer->gate_value };
         return true;
     }
     xfer->gate_slot = pki_slots_take(&peer->gates);

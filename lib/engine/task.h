@@ -92,7 +92,7 @@ struct pki_task {
     struct pki_host_stream *stream;
     uint64_t group;            /* of the process: operations that were started together */
     atomic_bool may_start;     /* host stream: everything before it has ended */
-    bool counted; /* among those of the process for which a stream may wait */
+    bool counted, listed; /* among those of the process for which a stream may wait; with its stream (waiting.c) */
     bool started, holds_wait, direct, few_queues, waited;
     bool running;              /* its steps are being looked at */
     bool more_work;            /* on the host: some step is starved */
@@ -274,11 +274,11 @@ void pki_stream_plan_end(const struct pki_task *task);
 bool pki_streams_wait(void); /* may a stream of the process wait for a peer because of an operation? Graphs are not counted (waiting.c) */
 
 /* waiting.c, unlocked: streams of the process that may wait for peers, by the GPU's ordinal and the handle */
-void pki_waiting_enter(int device, void *stream); /* for one operation more */
-void pki_waiting_leave(int device, void *stream);
-bool pki_waiting_hold(int device, void *stream, int limit); /* entered: a value wait, if then no more than `limit` streams have one */
+bool pki_waiting_enter(int device, void *stream); /* for one operation more; false: the list of streams is full, it is not in it */
+void pki_waiting_leave(int device, void *stream, bool listed);
+bool pki_waiting_hold(int device, void *stream, int limit); /* listed: a value wait, if then no more than `limit` streams have one */
 void pki_waiting_drop(int device, void *stream);
-bool pki_waiting_occupy(int device, void *stream, int ctas); /* entered: a kernel that waits, until the stream's operations have ended */
+bool pki_waiting_occupy(int device, void *stream, int ctas); /* listed: a kernel that waits, until the stream's operations have ended */
 
 /* capture.c */
 /* Nothing has happened when this refuses; the others follow as engine.h says. */

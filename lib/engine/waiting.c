@@ -42,7 +42,7 @@ static struct waiting_stream *find(int device, void *stream, bool make)
     return &waiting.streams[waiting.n++];
 }
 
-void pki_waiting_enter(int device, void *stream)
+bool pki_waiting_enter(int device, void *stream)
 {
     struct waiting_stream *s;
 
@@ -52,13 +52,16 @@ void pki_waiting_enter(int device, void *stream)
     if (s != NULL)
         s->ops++;
     pthread_mutex_unlock(&waiting.lock);
+    return s != NULL;
 }
 
-void pki_waiting_leave(int device, void *stream)
+void pki_waiting_leave(int device, void *stream, bool listed)
 {
     struct waiting_stream *s;
 
     atomic_fetch_sub(&operations, 1);
+    if (!listed)
+        return;
     pthread_mutex_lock(&waiting.lock);
     s = find(device, stream, false);
     if (s != NULL && --s->ops == 0)

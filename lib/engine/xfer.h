@@ -27,7 +27,6 @@ struct pki_task;
 #define PKI_LL_RING_BYTES (3840u << 10)  /* for low-latency messages, of a pair and direction */
 #define PKI_LL_UNIT 64u                  /* places in it are multiples of this */
 #define PKI_LL_MESSAGES 64u              /* in it at a time */
-#define PKI_LL_LONGEST ((size_t)512 << 10) /* a message */
 #define PKI_IFACES_MAX 4
 
 enum pki_xfer_state {

@@ -154,6 +154,6 @@ int main(void)
         return rank_main();
     if (!gpu_enough(2))
         return GPU_SKIPPED;
-    ranks_drive(&(struct ranks_turn){ .role = "ll_ahead", .size = 2, .timeout_ms = 90000 }, "messages promised ahead");
+    ranks_drive(&(struct ranks_turn){ .role = "ll_ahead", .size = 2, .timeout_ms = 90000 }, "rows of messages posted ahead");
     return report_end();
 }

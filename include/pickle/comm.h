@@ -8,8 +8,13 @@
  * pk_comm_destroy begins.
  *
  * Failure: after PK_ERR_TIMEOUT, PK_ERR_PEER or PK_ERR_ABORTED the communicator is poisoned. Every later operation returns the
- * first error, and the buffers of unfinished operations belong to the library until pk_comm_abort or pk_comm_destroy
- * returns. CUDA streams that were waiting are released; what they read then is undefined.
+ * first error. Buffers in host memory are the caller's again when the operation has returned an error (in a host stream: when
+ * pk_stream_synchronize has): nothing reads or writes them any more, neither this rank nor, with these exceptions, another one. A rank
+ * of this host that stands still in the middle of a copy of up to 8 MiB is waited for 30 ms. Memory from pk_mem_alloc may be read by
+ * reductions of other ranks, whose results then count for nothing, and an RDMA device may end writes that were on their way when the
+ * error came: both until pk_comm_destroy returns. GPU memory: a copy that has begun on any rank's GPU ends; pk_comm_abort and
+ * pk_comm_destroy wait up to 50 ms for those of this rank. What buffers hold is undefined. CUDA streams that were waiting are released;
+ * what they read then is undefined.
  *
  * Fork: in a child of fork, communicators and host streams of the parent are refused with PK_ERR_UNSUPPORTED by every call (pk_comm_destroy
  * too, which then frees nothing); the child may make its own. The parent goes on undisturbed.
@@ -115,9 +120,7 @@ PK_API pk_result_t pk_comm_split(pk_comm_t *comm, int color, int key, pk_comm_t 
 
 /**
  * Give up: release everything that waits in this communicator, here and on the other ranks (they get PK_ERR_ABORTED).
- * Afterwards the buffers of its operations are the caller's again, with one exception: a rank on this host that is in the middle of
- * writing into a receive buffer in host memory notices within milliseconds and may finish the piece it is at (up to 8 MiB).
- * Only pk_comm_destroy is left to call. May be called while
+ * Afterwards the buffers of its operations are the caller's again, as said above. Only pk_comm_destroy is left to call. May be called while
  * another thread is inside an operation or inside pk_comm_init_rank with `nonblocking`.
  *
  * @return PK_OK; PK_ERR_ARG (null)

@@ -81,7 +81,8 @@ static void peer_release(struct pki_peer *peer)
         }
 }
 
-/* Every stream and thread that waits is let go, every task ends. Runs once, where nothing else is half done. */
+/* Every stream and thread that waits is let go, every task ends, and before that what transports do with its memory. Runs once, where nothing
+ * else is half done. */
 static void collapse(struct pki_engine *e)
 {
     struct pki_list *node;
@@ -89,6 +90,8 @@ static void collapse(struct pki_engine *e)
     if (e->collapsed || atomic_load(&e->failed) == PK_OK)
         return;
     e->collapsed = true;
+    for (int i = 0; i < e->nifaces; i++)
+        e->ifaces[i]->transport->revoke(e->ifaces[i]);
     if (e->abort_word != NULL)
         atomic_store(e->abort_word, 1);
     for (int i = 0; i < e->config.size; i++)

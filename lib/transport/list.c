@@ -158,6 +158,7 @@ static void fill_traffic(struct pki_transport *t)
     t->reaches_gpu = t->reaches_gpu != NULL ? t->reaches_gpu : no_gpu;
     t->put = t->put != NULL ? t->put : no_move;
     t->get = t->get != NULL ? t->get : no_move;
+    t->revoke = t->revoke != NULL ? t->revoke : no_close;
     t->progress = t->progress != NULL ? t->progress : no_progress;
     t->wait_fd = t->wait_fd != NULL ? t->wait_fd : no_wait_fd;
     t->count = t->count != NULL ? t->count : no_count;

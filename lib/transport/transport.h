@@ -70,6 +70,7 @@ struct pki_msg {
 };
 
 #define PKI_NOTE_MAX 1024u /* bytes of a NOTE */
+#define PKI_REVOKE_NS 30000000ull /* pk_comm_abort is back within 100 ms */
 
 /* ---- Gates of a pair ---- */
 
@@ -221,6 +222,10 @@ struct pki_transport {
      * move cannot be done (memory gone, peer dead). */
     pk_result_t (*put)(struct pki_put *put);
     pk_result_t (*get)(struct pki_put *get); /* optional: as put, the other way: into `src` from `remote` */
+    /* Optional. The communicator has failed, and the callers of its operations have their buffers back: from its return on nothing touches
+     * memory that puts, gets or grants of this rank named, in so far as comm.h promises it. Puts end, on the done queue or not at all; the
+     * lanes carry messages as before. May wait for PKI_REVOKE_NS. Called once. */
+    void (*revoke)(struct pki_iface *iface);
 
     /* Advance what is in flight; cheap when there is nothing. */
     pk_result_t (*progress)(struct pki_iface *iface);

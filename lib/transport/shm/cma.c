@@ -66,6 +66,25 @@ static pk_result_t move_all(struct pki_put *put, vm_call *move, const char *call
     return PK_OK;
 }
 
+/* Begin with the peer's memory, if it is still lent; sequentially consistent, as the peer's look is. Else the move is put aside. */
+static bool enter(struct pki_put *put)
+{
+    struct pki_shm_header *header = &pki_shm_ep_of(put->ep)->theirs->header;
+
+    atomic_store(&header->at_work, 1);
+    if (atomic_load(&header->revoked) == 0)
+        return true;
+    atomic_store(&header->at_work, 0);
+    put->result = PK_ERR_PEER;
+    pki_list_push(&((struct pki_shm_iface *)(void *)put->ep->iface)->refused, &put->node);
+    return false;
+}
+
+static void leave(struct pki_ep *ep)
+{
+    atomic_store_explicit(&pki_shm_ep_of(ep)->theirs->header.at_work, 0, memory_order_release);
+}
+
 pk_result_t pki_shm_put(struct pki_put *put)
 {
     struct pki_ep *ep = put->ep;
@@ -74,12 +93,15 @@ pk_result_t pki_shm_put(struct pki_put *put)
         return PK_ERR_PEER;
     if (!ep->can_put && !put->mapped)
         return PK_ERR_UNSUPPORTED;
+    if (!enter(put))
+        return PK_OK;
     if (ep->same_process || put->mapped) {
         pki_copy((void *)(uintptr_t)put->remote, put->src, put->bytes);
         put->result = PK_OK;
     } else {
         put->result = move_all(put, process_vm_writev, "process_vm_writev to");
     }
+    leave(ep);
     /* The gate's release store is behind the copy: program order here, and the kernel's copy ran on this thread. */
     if (put->result == PK_OK && put->done_remote.word != NULL)
         pki_gate_open(&put->done_remote);
@@ -95,12 +117,15 @@ pk_result_t pki_shm_get(struct pki_put *get)
         return PK_ERR_PEER;
     if (!ep->can_get && !get->mapped)
         return PK_ERR_UNSUPPORTED;
+    if (!enter(get))
+        return PK_OK;
     if (ep->same_process || get->mapped) {
         pki_copy((void *)(uintptr_t)get->src, (const void *)(uintptr_t)get->remote, get->bytes);
         get->result = PK_OK;
     } else {
         get->result = move_all(get, process_vm_readv, "process_vm_readv from");
     }
+    leave(ep);
     pki_list_push(&ep->iface->done, &get->node);
     return PK_OK;
 }

@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/magic.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,6 +15,7 @@
 #include <unistd.h>
 
 #include "transport/shm/shm.h"
+#include "util/clock.h"
 #include "util/env.h"
 
 #define SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
@@ -52,6 +54,8 @@ static pk_result_t shm_open_iface(const struct pki_iface_config *config, struct 
     shm->cma = cma;
     iface->msg_payload_max = PKI_SHM_PAYLOAD_MAX;
     pki_list_init(&iface->done);
+    pki_list_init(&shm->eps);
+    pki_list_init(&shm->refused);
     return PK_OK;
 }
 
@@ -95,6 +99,7 @@ static pk_result_t shm_ep_init(struct pki_ep *ep, struct pki_blob *mine)
     ep->bell = NULL;
     shm->mine = shm->theirs = NULL;
     shm->inbox_fd = -1;
+    pki_list_init(&shm->node);
     if (getrandom(shm->nonce, sizeof shm->nonce, 0) != (ssize_t)sizeof shm->nonce)
         return pki_fail_errno(PK_ERR_SYSTEM, &where, "over shm: getrandom");
     result = inbox_make(shm);
@@ -150,6 +155,7 @@ static pk_result_t shm_ep_connect(struct pki_ep *ep, struct pki_blob *theirs)
     ep->gates_theirs = shm->theirs->gates;
     ep->can_put = ep->same_process || (((struct pki_shm_iface *)(void *)ep->iface)->cma && pki_shm_cma_works(ep, &hello));
     ep->can_get = ep->can_put;
+    pki_list_push(&((struct pki_shm_iface *)(void *)ep->iface)->eps, &shm->node);
     return PK_OK;
 }
 
@@ -157,6 +163,7 @@ static void shm_ep_close(struct pki_ep *ep)
 {
     struct pki_shm_ep *shm = pki_shm_ep_of(ep);
 
+    pki_list_remove(&shm->node);
     if (shm->theirs != NULL)
         munmap(shm->theirs, sizeof *shm->theirs);
     if (shm->mine != NULL)
@@ -169,6 +176,23 @@ static void shm_ep_close(struct pki_ep *ep)
     ep->bell = NULL;
     ep->can_put = ep->can_get = false;
     ep->dead = true;
+}
+
+/* A peer that stands still in the middle of a piece, or has been killed there, is not waited for longer. */
+static void shm_revoke(struct pki_iface *iface)
+{
+    struct pki_shm_iface *shm = (struct pki_shm_iface *)(void *)iface;
+    const struct pki_list *eps = &shm->eps;
+    uint64_t until = pki_now_ns() + PKI_REVOKE_NS;
+    struct pki_list *node;
+
+    for (const struct pki_list *n = eps->next; n != eps; n = n->next)
+        atomic_store(&pki_container_of(n, struct pki_shm_ep, node)->mine->header.revoked, 1);
+    for (const struct pki_list *n = eps->next; n != eps; n = n->next)
+        while (atomic_load(&pki_container_of(n, struct pki_shm_ep, node)->mine->header.at_work) != 0 && pki_now_ns() < until)
+            sched_yield();
+    while ((node = pki_list_pop(&shm->refused)) != NULL)
+        pki_list_push(&iface->done, node);
 }
 
 /* ---- Memory: an address is all it takes ---- */
@@ -261,4 +285,5 @@ const struct pki_transport pki_transport_shm = {
     .pop = pki_shm_pop,
     .put = pki_shm_put,
     .get = pki_shm_get,
+    .revoke = shm_revoke,
 };

@@ -31,7 +31,7 @@
 #include "transport/transport.h"
 #include "util/log.h"
 
-#define PKI_SHM_LAYOUT 3u /* version of everything below */
+#define PKI_SHM_LAYOUT 4u /* version of everything below */
 #define PKI_SHM_PAGE 4096u
 #define PKI_SHM_CELLS 1024u
 #define PKI_SHM_DATA_BYTES (256u << 10)
@@ -70,11 +70,14 @@ struct pki_shm_cell {
 #define PKI_SHM_INLINE_LONG_AT 56u
 
 /* taken: how far the owner of the inbox has read: cells in the lower half, position in the data area in the upper. bell: the owner
- * sleeps, or is about to; who writes a message clears it and wakes the owner there. */
+ * sleeps, or is about to; who writes a message clears it and wakes the owner there. revoked: the owner's memory is no longer the peer's to
+ * read or write; at_work: the peer is at it. The owner sets one and looks at the other, the peer the other way round. */
 struct pki_shm_header {
     _Atomic uint64_t taken;
     _Atomic uint32_t bell;
-    unsigned char pad[PKI_SHM_PAGE - sizeof(uint64_t) - sizeof(uint32_t)];
+    unsigned char pad[PKI_SHM_DATA_ALIGN - sizeof(uint64_t) - sizeof(uint32_t)];
+    _Atomic uint32_t revoked, at_work;
+    unsigned char pad_to_page[PKI_SHM_PAGE - PKI_SHM_DATA_ALIGN - 2 * sizeof(uint32_t)];
 };
 
 struct pki_shm_inbox {
@@ -110,6 +113,8 @@ struct pki_shm_hello {
 struct pki_shm_iface {
     struct pki_iface base;
     bool cma; /* not turned off by PICKLE_TEST_CMA */
+    struct pki_list eps;     /* that are connected */
+    struct pki_list refused; /* puts and gets whose peer has failed: its engine says why, and they end with this rank's */
 };
 
 /* Reader of the own inbox. */
@@ -140,6 +145,7 @@ struct pki_shm_tx {
 
 struct pki_shm_ep {
     struct pki_ep base;
+    struct pki_list node; /* iface->eps */
     struct pki_shm_rx rx;
     struct pki_shm_tx tx;
     struct pki_shm_inbox *mine, *theirs;

@@ -79,7 +79,7 @@ pk_result_t pki_tcp_put(struct pki_put *put)
 {
     struct pki_tcp_ep *ep = pki_tcp_ep_of(put->ep);
 
-    if (ep->base.dead)
+    if (ep->base.dead || ep->iface->revoked)
         return PK_ERR_PEER;
     if (ep->move_end - ep->move_head == PKI_TCP_MOVES)
         return PK_IN_PROGRESS;
@@ -284,10 +284,24 @@ static bool begin_chunk(struct pki_tcp_link *link)
     return true;
 }
 
+/* Within a machine its pages may have been the sender's own, who has given it up since: whatever they held when they were read. */
+static bool was_given_up(const struct pki_tcp_link *link)
+{
+    int error = 0;
+    socklen_t bytes = sizeof error;
+
+    return link->ep->iface->one_machine && link->chunk.bytes >= PKI_TCP_SPLICE_MIN &&
+           (getsockopt(link->watch.fd, SOL_SOCKET, SO_ERROR, &error, &bytes) != 0 || error != 0);
+}
+
 static bool end_chunk(struct pki_tcp_link *link)
 {
     struct pki_tcp_grant *grant = link->grant;
 
+    if (was_given_up(link)) {
+        pki_tcp_link_broken(link, ECONNRESET);
+        return false;
+    }
     link->received++;
     link->ep->acks_due = true;
     if (grant == NULL) {

@@ -154,6 +154,17 @@ static void end(struct pki_tcp_ep *ep, struct pki_tcp_grant *grant)
     ep->iface->busy--;
 }
 
+void pki_tcp_grants_forget(struct pki_tcp_ep *ep)
+{
+    while (!pki_list_empty(&ep->grants)) {
+        struct pki_tcp_grant *grant = pki_container_of(ep->grants.next, struct pki_tcp_grant, node);
+
+        pki_list_remove(&grant->news);
+        end(ep, grant);
+    }
+    ep->nislands = 0;
+}
+
 bool pki_tcp_grant_filled(struct pki_tcp_ep *ep, struct pki_tcp_grant *grant, const struct pki_tcp_chunk *chunk)
 {
     if (has_come(ep, grant, chunk))

@@ -94,9 +94,10 @@ static void set_trouble(struct pki_tcp_link *link)
 
 /* ---- The end ---- */
 
-static void over(struct pki_tcp_ep *ep)
+/* The links from `first` on. */
+static void over(struct pki_tcp_ep *ep, uint32_t first)
 {
-    for (uint32_t i = 0; i < ep->nlinks; i++) {
+    for (uint32_t i = first; i < ep->nlinks; i++) {
         struct pki_tcp_link *link = &ep->links[i];
 
         pki_list_remove(&link->ready);
@@ -107,7 +108,6 @@ static void over(struct pki_tcp_ep *ep)
         link->grant = NULL;
         pki_tcp_early_drop(link);
     }
-    ep->base.connecting = false;
 }
 
 void pki_tcp_lost(struct pki_tcp_ep *ep, const char *fmt, ...)
@@ -122,16 +122,34 @@ void pki_tcp_lost(struct pki_tcp_ep *ep, const char *fmt, ...)
     vsnprintf(text, sizeof text, fmt, args);
     va_end(args);
     (void)pki_fail(PK_ERR_PEER, &where, "over tcp: %s", text);
-    over(ep);
+    over(ep, 0);
+    ep->base.connecting = false;
     ep->base.dead = true;
     pki_tcp_data_lost(ep);
+}
+
+static bool all_up(const struct pki_tcp_ep *ep)
+{
+    for (uint32_t i = 0; i < ep->nlinks; i++)
+        if (ep->links[i].state != PKI_TCP_UP && ep->links[i].state != PKI_TCP_OVER)
+            return false;
+    return true;
+}
+
+void pki_tcp_data_give_up(struct pki_tcp_ep *ep)
+{
+    over(ep, 1);
+    pki_tcp_data_lost(ep);
+    pki_tcp_grants_forget(ep);
+    ep->base.connecting = ep->base.connecting && !all_up(ep);
 }
 
 /* Puts under way stay where they are: the engine knows that the peer is gone, and names what waited for it. */
 void pki_tcp_left(struct pki_tcp_ep *ep)
 {
     ep->left = true;
-    over(ep);
+    ep->base.connecting = false;
+    over(ep, 0);
 }
 
 /* ---- Broken ---- */
@@ -349,14 +367,6 @@ void pki_tcp_link_step(struct pki_tcp_link *link)
         connected(link);
     if (link->state == PKI_TCP_CHALLENGED)
         challenged(link);
-}
-
-static bool all_up(const struct pki_tcp_ep *ep)
-{
-    for (uint32_t i = 0; i < ep->nlinks; i++)
-        if (ep->links[i].state != PKI_TCP_UP)
-            return false;
-    return true;
 }
 
 bool pki_tcp_link_up(struct pki_tcp_link *link, int fd, uint64_t received)

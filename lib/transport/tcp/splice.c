@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Chunks whose pages themselves go into the connection, without the sender's copy: through a pipe, for the kernel has no other way. No
- * byte of a chunk changes before the peer has acknowledged it, because until then its put has not ended.
+ * byte of a chunk changes before the peer has acknowledged it, because until then its put has not ended. Where it ends otherwise, in an abort, the
+ * connection is reset first: within a machine the peer sees that (data.c), on a wire pages could be read later still, so there they are copied.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -14,7 +15,6 @@
 
 #include "transport/tcp/tcp.h"
 
-#define SPLICE_MIN (64u << 10) /* shorter payload is copied sooner than its pages are counted */
 #define PIPE_BYTES (1 << 20)
 
 static const struct pki_tcp_slot *next_slot(const struct pki_tcp_link *link)
@@ -46,7 +46,7 @@ static bool pipe_open(struct pki_tcp_link *link)
 
 bool pki_tcp_goes_spliced(struct pki_tcp_link *link)
 {
-    return link->piped > 0 || (!link->copies && next_slot(link)->bytes >= SPLICE_MIN && pipe_open(link));
+    return link->piped > 0 || (!link->copies && link->ep->iface->one_machine && next_slot(link)->bytes >= PKI_TCP_SPLICE_MIN && pipe_open(link));
 }
 
 void pki_tcp_pipe_close(struct pki_tcp_link *link)

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "util/auth.h"
@@ -394,6 +395,33 @@ static pk_result_t tcp_progress(struct pki_iface *base)
     return PK_OK;
 }
 
+#define SETTLE_NS PKI_NS_PER_MS
+
+/* Pages of buffers that the peers have yet to read out of connections on this machine. */
+static bool pages_are_out(const struct pki_tcp_iface *iface)
+{
+    for (int i = 0; iface->one_machine && i < iface->size; i++)
+        for (uint32_t k = 1; iface->eps[i] != NULL && k < iface->eps[i]->nlinks; k++)
+            if (iface->eps[i]->links[k].acked < iface->eps[i]->links[k].end && !iface->eps[i]->links[k].copies)
+                return true;
+    return false;
+}
+
+/* A peer that finds its connection reset does not believe the chunk that it has just read. The reset is handled by this core, perhaps only when
+ * nobody runs there. */
+static void tcp_revoke(struct pki_iface *base)
+{
+    struct pki_tcp_iface *iface = pki_tcp_iface_of(base);
+    bool settles = pages_are_out(iface);
+
+    iface->revoked = true;
+    for (int i = 0; i < iface->size; i++)
+        if (iface->eps[i] != NULL)
+            pki_tcp_data_give_up(iface->eps[i]);
+    if (settles)
+        nanosleep(&(struct timespec){ .tv_nsec = SETTLE_NS }, NULL);
+}
+
 static int tcp_wait_fd(struct pki_iface *base)
 {
     struct pki_tcp_iface *iface = pki_tcp_iface_of(base);
@@ -421,6 +449,7 @@ const struct pki_transport pki_transport_tcp = {
     .peek = pki_tcp_peek,
     .pop = pki_tcp_pop,
     .put = pki_tcp_put,
+    .revoke = tcp_revoke,
     .progress = tcp_progress,
     .wait_fd = tcp_wait_fd,
 };

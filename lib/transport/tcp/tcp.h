@@ -33,6 +33,7 @@
 #define PKI_TCP_GUESTS 64             /* connections that have not proved themselves */
 #define PKI_TCP_AHEAD_CREDIT (2 * PKI_TCP_AHEAD_MAX)
 #define PKI_TCP_THREADS_MAX 8
+#define PKI_TCP_SPLICE_MIN (64u << 10) /* shorter payload is copied sooner than its pages are counted */
 #define PKI_TCP_LEND_MIN (64u << 10)  /* bytes that are worth a thread's attention */
 
 struct pki_tcp_ep;
@@ -212,6 +213,7 @@ struct pki_tcp_iface {
     struct pki_iface base;
     int rank, size, epoll_fd;
     bool one_machine; /* there is no wire */
+    bool revoked;     /* no chunk goes or comes any more */
     unsigned char key[PKI_NET_KEY_BYTES];
     struct pki_tcp_params params;
     uint32_t listeners, near; /* of them those to be used first */
@@ -274,6 +276,8 @@ void pki_tcp_link_health(struct pki_tcp_link *link);
 void pki_tcp_lost(struct pki_tcp_ep *ep, const char *fmt, ...) PKI_PRINTF(2, 3);
 /* The peer has left in good order. */
 void pki_tcp_left(struct pki_tcp_ep *ep);
+/* Only the lane is left of it: chunks under way, puts and grants are given up. */
+void pki_tcp_data_give_up(struct pki_tcp_ep *ep);
 /* HMAC over a label, the hello and the challenge's nonce and count. */
 pk_result_t pki_tcp_prove(const struct pki_tcp_iface *iface, const char *label, const unsigned char hello[PKI_TCP_HELLO_BYTES],
                           const struct pki_tcp_challenge *challenge, unsigned char mac[PKI_TCP_MAC_BYTES]);
@@ -371,6 +375,7 @@ void pki_tcp_pipe_close(struct pki_tcp_link *link);
 
 pk_result_t pki_tcp_grants_open(struct pki_tcp_ep *ep);
 void pki_tcp_grants_close(struct pki_tcp_ep *ep);
+void pki_tcp_grants_forget(struct pki_tcp_ep *ep); /* no link fills one */
 /* GRANT and SLOT messages name memory of this rank; `out` is what the peer is told instead of an address: offsets count from the
  * transfer's first byte, and a place outside a transfer (SLOT) has a number. */
 pk_result_t pki_tcp_grant(struct pki_tcp_ep *ep, const struct pki_msg *msg, struct pki_msg *out);

@@ -1,0 +1,127 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * One of two ranks gives up in the middle of long transfers, and both use their buffers for something else as soon as their calls are back:
+ * nothing is written into them any more, and what had been received with PK_OK was what had been sent. By shared memory, and by sockets
+ * with and without threads of the library's.
+ */
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "pickle/pickle.h"
+#include "ranks.h"
+
+#define BYTES (48u << 20)
+#define ROUNDS 16
+#define LATE_ROUNDS 2  /* of them the last: the sender comes when the receiver has given up */
+#define SENT 0x11
+#define REUSED 0xa5
+#define WHILE_US 20000 /* in which the peer, or a thread, may still be at it */
+#define ABORT_US 2000  /* times the round's number: after its first transfer */
+
+/* Words of the shared memory. */
+enum { GIVEN_UP };
+
+struct aborter {
+    pk_comm_t *comm;
+    int delay_us;
+    atomic_bool begun;
+};
+
+static void *abort_soon(void *arg)
+{
+    struct aborter *a = arg;
+
+    while (!atomic_load(&a->begun))
+        usleep(100);
+    usleep((useconds_t)a->delay_us);
+    (void)pk_comm_abort(a->comm);
+    return NULL;
+}
+
+/* Bytes that are not `value`. */
+static size_t others(const unsigned char *bytes, unsigned char value)
+{
+    size_t n = 0;
+
+    for (size_t i = 0; i < BYTES; i++)
+        n += bytes[i] != value;
+    return n;
+}
+
+/* Until it fails. Returns how many bytes came wrong. */
+static size_t transfer(pk_comm_t *comm, int rank, unsigned char *bytes, struct aborter *aborter, pk_result_t *result)
+{
+    size_t wrong = 0;
+
+    do {
+        memset(bytes, rank == 1 ? SENT : 0, BYTES);
+        *result = rank == 1 ? pk_send(bytes, BYTES, PK_UINT8, 0, comm, PK_BLOCKING) : pk_recv(bytes, BYTES, PK_UINT8, 1, comm, PK_BLOCKING);
+        if (rank == 0 && *result == PK_OK)
+            wrong += others(bytes, SENT);
+        atomic_store(&aborter->begun, true);
+    } while (*result == PK_OK);
+    memset(bytes, REUSED, BYTES);
+    if (rank == 0)
+        atomic_fetch_add(&ranks_shared()->words[GIVEN_UP], 1);
+    return wrong;
+}
+
+static void round_of(pk_comm_t *parent, int rank, unsigned char *bytes, int number)
+{
+    struct aborter aborter = { .delay_us = number * ABORT_US };
+    pk_comm_t *comm = NULL;
+    pk_result_t result;
+    pthread_t thread;
+    size_t wrong, touched;
+    bool late = number >= ROUNDS - LATE_ROUNDS, aborts = rank == (late ? 0 : number % 2);
+
+    if (!report(pk_comm_split(parent, 0, rank, &comm, NULL) == PK_OK, "rank %d: split", rank))
+        exit(2);
+    aborter.comm = comm;
+    atomic_init(&aborter.begun, late);
+    while (late && rank == 1 && atomic_load(&ranks_shared()->words[GIVEN_UP]) <= number)
+        usleep(100);
+    if (aborts && pthread_create(&thread, NULL, abort_soon, &aborter) != 0)
+        exit(2);
+    wrong = transfer(comm, rank, bytes, &aborter, &result);
+    usleep(WHILE_US);
+    if (aborts)
+        pthread_join(thread, NULL);
+    (void)pk_comm_destroy(comm);
+    touched = others(bytes, REUSED);
+    report(result == PK_ERR_ABORTED && wrong == 0 && touched == 0, "round %d, rank %d%s: result %d, %zu bytes came wrong, %zu were touched",
+           number, rank, aborts ? " (aborts)" : "", (int)result, wrong, touched);
+    ranks_meet();
+}
+
+static int rank_main(void)
+{
+    int rank = ranks_rank();
+    unsigned char *bytes = malloc(BYTES);
+    pk_comm_t *comm = NULL;
+
+    if (bytes == NULL || !report(pk_comm_init(&comm, NULL) == PK_OK, "rank %d: init", rank))
+        return 2;
+    for (int i = 0; i < ROUNDS; i++)
+        round_of(comm, rank, bytes, i);
+    report(pk_comm_destroy(comm) == PK_OK, "rank %d: destroy", rank);
+    free(bytes);
+    return report_end();
+}
+
+int main(void)
+{
+    if (ranks_role() != NULL)
+        return rank_main();
+    setenv("PK_LOG", "error", 1);
+    ranks_drive(&(struct ranks_turn){ .role = "rank", .size = 2 }, "shared memory");
+    setenv("PICKLE_TEST_HOSTS", "2", 1);
+    ranks_drive(&(struct ranks_turn){ .role = "rank", .size = 2 }, "sockets");
+    setenv("PK_SOCKETS", "4/2", 1);
+    setenv("PK_CHUNK_BYTES", "4194304", 1);
+    ranks_drive(&(struct ranks_turn){ .role = "rank", .size = 2 }, "sockets and threads");
+    return report_end();
+}

@@ -9,6 +9,7 @@
  *   graph   the row as a graph, replayed
  * What is varied: 8 or 512 bytes of parameters, and what the end of an operation tells the CPU.
  * nvcc -O3 -std=c++17 -arch=sm_90 one_shot.cu -o one-shot && ./one-shot
+ * With -DWITH_PICKLE -lpickle the library's own allreduce comes last, in the same way.
  */
 #include <algorithm>
 #include <atomic>
@@ -22,6 +23,9 @@
 #include <thread>
 #include <unistd.h>
 #include <vector>
+#ifdef WITH_PICKLE
+#include <pickle/pickle.h>
+#endif
 
 constexpr int row_ops = 32, samples = 60, warm = 10;
 constexpr size_t half_bytes = (size_t)4 << 20;
@@ -156,6 +160,9 @@ struct common { /* of both ranks */
     std::atomic<int> arrived;
     cudaIpcMemHandle_t handles[2];
     char *inboxes[2];
+#ifdef WITH_PICKLE
+    pk_unique_id_t id;
+#endif
 };
 
 struct rank {
@@ -169,7 +176,7 @@ struct rank {
     uint32_t *host; /* [0..63] done, [64] the word of hold */
     uint32_t held = 0, ended = 0, *base;
     int ctas = 1, threads = 512;
-    bool early = true;
+    bool early = true, counts = false; /* counts: its kernels count `ended` up */
 };
 
 static void meet(rank &r)
@@ -200,7 +207,7 @@ template <typename Kernel> static void row(rank &r, Kernel kernel)
         r.a.epoch++;
         r.a.ended_before = r.ended;
         launch(r, kernel);
-        r.ended += r.ctas;
+        r.ended += r.counts ? r.ctas : 0;
     }
 }
 
@@ -214,7 +221,8 @@ struct times {
     double calls, cpu, queued;
 };
 
-template <typename Kernel> static times measure(rank &r, Kernel kernel)
+/* do_row: puts row_ops operations into the stream. */
+template <typename Row> static times measure_rows(rank &r, Row do_row)
 {
     std::vector<double> calls, cpu, queued;
     float ms;
@@ -222,7 +230,7 @@ template <typename Kernel> static times measure(rank &r, Kernel kernel)
     for (int s = 0; s < samples; s++) {
         meet(r);
         double t0 = now_us();
-        row(r, kernel);
+        do_row();
         double t1 = now_us();
         check(cudaStreamSynchronize(r.stream), "row");
         calls.push_back((now_us() - t0) / row_ops);
@@ -230,7 +238,7 @@ template <typename Kernel> static times measure(rank &r, Kernel kernel)
         meet(r);
         hold<<<1, 1, 0, r.stream>>>(r.host + 64, ++r.held);
         check(cudaEventRecord(r.begin, r.stream), "record");
-        row(r, kernel);
+        do_row();
         check(cudaEventRecord(r.end, r.stream), "record");
         meet(r);
         *(volatile uint32_t *)&r.host[64] = r.held;
@@ -239,6 +247,11 @@ template <typename Kernel> static times measure(rank &r, Kernel kernel)
         queued.push_back(ms * 1e3 / row_ops);
     }
     return { median(calls), median(cpu), median(queued) };
+}
+
+template <typename Kernel> static times measure(rank &r, Kernel kernel)
+{
+    return measure_rows(r, [&]() { row(r, kernel); });
 }
 
 template <typename Kernel> static double measure_graph(rank &r, Kernel kernel)
@@ -278,6 +291,7 @@ template <int Each, tell Tell, bound Bound> static void line(rank &r, const char
     double replayed = 0;
 
     r.ctas = ctas;
+    r.counts = Bound != NO_MORE;
     r.a.pairs = (uint32_t)(bytes / 8);
     times t = measure(r, kernel);
     if (graph && Bound == NO_MORE)
@@ -329,6 +343,40 @@ static void all_lines(rank &r)
     line<1, AT_END, NO_MORE>(r, "not early, a word to the CPU at the end", 4096, 1, true);
 }
 
+#ifdef WITH_PICKLE
+static void must(pk_result_t result, const char *what)
+{
+    if (result == PK_OK)
+        return;
+    fprintf(stderr, "%s: %s\n", what, pk_strerror(result));
+    _exit(1);
+}
+
+static void library_lines(rank &r)
+{
+    static const size_t sizes[] = { 8, 4096, 32768, 65536, 131072, 262144, 524288, 1048576 };
+    pk_comm_config_t config = PK_COMM_CONFIG_INIT;
+    pk_comm_t *comm;
+
+    config.device = PK_DEVICE_CUDA(r.number);
+    if (r.number == 0)
+        must(pk_get_unique_id(&r.shared->id), "pk_get_unique_id");
+    meet(r);
+    must(pk_comm_init_rank(&comm, 2, r.number, &r.shared->id, &config), "pk_comm_init_rank");
+    for (size_t bytes : sizes) {
+        times t = measure_rows(r, [&]() {
+            for (int i = 0; i < row_ops; i++)
+                must(pk_allreduce(r.a.in, r.a.out, bytes / 4, PK_F32, PK_SUM, comm, PK_CUDA_STREAM(r.stream)), "pk_allreduce");
+        });
+
+        if (r.number == 0)
+            printf("%-34s %7zu B          %7.2f %7.2f %7.2f\n", "libpickle", bytes, t.calls, t.cpu, t.queued);
+        fflush(stdout);
+    }
+    must(pk_comm_destroy(comm), "pk_comm_destroy");
+}
+#endif
+
 static void open_rank(rank &r, int gpus)
 {
     char *inbox, *far;
@@ -372,6 +420,10 @@ static void run(int number, int gpus, common *shared)
     r.shared = shared;
     open_rank(r, gpus);
     all_lines(r);
+#ifdef WITH_PICKLE
+    if (!r.alone)
+        library_lines(r);
+#endif
     meet(r);
 }
 

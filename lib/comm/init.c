@@ -172,20 +172,45 @@ static pk_result_t share_ll(struct pk_comm *comm)
     return result;
 }
 
-/* Fused collectives are for all ranks or for none. */
+static bool share_gpu(const struct pki_card *a, const struct pki_card *b)
+{
+    return a->has_gpu && b->has_gpu && memcmp(a->gpu_uuid, b->gpu_uuid, sizeof a->gpu_uuid) == 0;
+}
+
+static bool share_process(const struct pki_card *a, const struct pki_card *b)
+{
+    return a->process == b->process && a->pid == b->pid;
+}
+
+/* Of this communicator that use this rank's GPU. */
+static int processes_on_gpu(const struct pk_comm *comm)
+{
+    const struct pki_card *cards = comm->cards, *mine = &cards[comm->rank];
+    int n = 1;
+
+    for (int i = 0; i < comm->size; i++) {
+        bool another = share_gpu(&cards[i], mine) && !share_process(&cards[i], mine);
+
+        for (int k = 0; k < i && another; k++)
+            another = !share_gpu(&cards[k], mine) || !share_process(&cards[k], &cards[i]);
+        n += another;
+    }
+    return n;
+}
+
+/* Fused collectives are for all ranks or for none, and all launch the same grid: as large as the one with the least room can. */
 static pk_result_t agree_on_fused(struct pk_comm *comm)
 {
-    int32_t mine = pki_engine_fused_ready(comm->engine), *all = calloc((size_t)comm->size, sizeof *all);
-    bool ready = true;
+    int32_t mine = pki_engine_fused_offer(comm->engine, processes_on_gpu(comm)), least = mine, *all = calloc((size_t)comm->size, sizeof *all);
     pk_result_t result;
 
     if (all == NULL)
         return pki_fail(PK_ERR_MEMORY, NULL, "no memory for %d ranks", comm->size);
     result = pki_bootstrap_allgather(comm->bootstrap, &mine, sizeof mine, all, comm->deadline_ns);
     for (int i = 0; i < comm->size; i++)
-        ready = ready && all[i] != 0;
-    if (result == PK_OK && ready)
-        pki_engine_fused_start(comm->engine);
+        least = all[i] < least ? all[i] : least;
+    if (result == PK_OK)
+        pki_engine_fused_start(comm->engine, least);
     free(all);
     return result;
 }

@@ -12,6 +12,7 @@
 enum pki_cuda_kernel { /* the typed ones: one for each pk_dtype_t */
     PKI_CUDA_WAIT,
     PKI_CUDA_LL,
+    PKI_CUDA_TURN,
     PKI_CUDA_EXCHANGE,
     PKI_CUDA_PUSH,
     PKI_CUDA_UNPACK,

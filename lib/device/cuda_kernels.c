@@ -23,7 +23,7 @@ _Static_assert(sizeof(struct pki_ll_args) <= 4096 && sizeof(struct pki_wait_args
 
 static void name_of(int which, char *name, size_t len)
 {
-    static const char *const plain[] = { PKI_KERNEL_WAIT, PKI_KERNEL_LL, PKI_KERNEL_EXCHANGE, PKI_KERNEL_PUSH,
+    static const char *const plain[] = { PKI_KERNEL_WAIT, PKI_KERNEL_LL, PKI_KERNEL_TURN, PKI_KERNEL_EXCHANGE, PKI_KERNEL_PUSH,
                                          PKI_KERNEL_UNPACK, PKI_KERNEL_FOLD, PKI_KERNEL_RELAY, PKI_KERNEL_TWOSHOT };
 
     if (which < PKI_CUDA_REDUCE)
@@ -212,7 +212,8 @@ pk_result_t pki_cuda_fused(const struct pki_queue *queue, enum pki_fused_kernel 
     static const struct {
         int which;
         unsigned threads;
-    } all[] = { [PKI_FUSED_EXCHANGE] = { PKI_CUDA_EXCHANGE, PKI_FUSED_THREADS },
+    } all[] = { [PKI_FUSED_TURN] = { PKI_CUDA_TURN, 32 },
+                [PKI_FUSED_EXCHANGE] = { PKI_CUDA_EXCHANGE, PKI_FUSED_THREADS },
                 [PKI_FUSED_PUSH] = { PKI_CUDA_PUSH, PKI_PUSH_THREADS },
                 [PKI_FUSED_FOLD] = { PKI_CUDA_FOLD, PKI_FUSED_THREADS },
                 [PKI_FUSED_RELAY] = { PKI_CUDA_RELAY, PKI_FUSED_THREADS },
@@ -222,5 +223,5 @@ pk_result_t pki_cuda_fused(const struct pki_queue *queue, enum pki_fused_kernel 
     if ((kernel == PKI_FUSED_RELAY || kernel == PKI_FUSED_TWOSHOT) && dtype != PK_F32 && dtype != PK_F16 && dtype != PK_BF16)
         return pki_fail(PK_ERR_INTERNAL, NULL, "no fused kernel %d of %s", (int)kernel, pk_dtype_name(dtype));
     copy.type = (uint32_t)dtype;
-    return launch(queue, all[kernel].which, (unsigned)ctas, all[kernel].threads, &copy, true);
+    return launch(queue, all[kernel].which, (unsigned)ctas, all[kernel].threads, &copy, copy.early != 0);
 }

@@ -107,7 +107,7 @@ struct pki_ll_op {
 #define PKI_LL_OPS_MAX 2 /* of one launch */
 #define PKI_UNPACK_CTAS 16 /* most of one launch: they keep the way to the host's memory full */
 
-enum pki_fused_kernel { PKI_FUSED_EXCHANGE, PKI_FUSED_PUSH, PKI_FUSED_FOLD, PKI_FUSED_RELAY, PKI_FUSED_TWOSHOT };
+enum pki_fused_kernel { PKI_FUSED_TURN, PKI_FUSED_EXCHANGE, PKI_FUSED_PUSH, PKI_FUSED_FOLD, PKI_FUSED_RELAY, PKI_FUSED_TWOSHOT };
 
 struct pki_device_info {
     char name[64];
@@ -180,7 +180,7 @@ struct pki_device_ops {
     pk_result_t (*ll)(const struct pki_queue *queue, const struct pki_ll_op *ops, int n, const _Atomic uint32_t *abort_flag);
 
     /* One rank's part in a fused collective, in `ctas` CTAs. args: kernels/kernels.h. The kernel ends when all ranks have launched
-     * theirs, or by args->abort_flag. */
+     * theirs, or by args->abort_flag. PKI_FUSED_TURN: one warp, which waits for this rank's earlier ones. */
     pk_result_t (*fused)(const struct pki_queue *queue, enum pki_fused_kernel kernel, pk_dtype_t dtype, int ctas,
                          const struct pki_fused_args *args);
 

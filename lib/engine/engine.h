@@ -55,9 +55,10 @@ pk_result_t pki_engine_map(struct pki_engine *engine, struct pki_ep *way, const 
 /* Low-latency slots: this rank's memory for all peers (NULL without), and where a peer keeps those for this rank, mapped here. */
 pk_result_t pki_engine_ll_export(struct pki_engine *engine, struct pki_export *out, uint64_t *offset);
 pk_result_t pki_engine_ll_import(struct pki_engine *engine, int peer, const struct pki_export *in, uint64_t offset);
-/* Fused collectives: has this rank all it needs; and, when every rank has, use them. */
-bool pki_engine_fused_ready(const struct pki_engine *engine);
-void pki_engine_fused_start(struct pki_engine *engine);
+/* Fused collectives, for all ranks or for none: the next two. */
+/* CTAs of its kernels that this GPU has room for whatever else waits there; `processes` share it. 0: none, or this rank is not ready. */
+int pki_engine_fused_offer(struct pki_engine *engine, int processes);
+void pki_engine_fused_start(struct pki_engine *engine, int ctas); /* the least that any rank has offered; 0: without */
 /* Is a collective with this argument fused where all ranks have it in device memory? The same on all ranks. */
 bool pki_engine_fuses(const struct pki_engine *engine, enum pki_coll coll, size_t bytes, pk_dtype_t dtype, pk_op_t op);
 void pki_engine_start(struct pki_engine *engine);

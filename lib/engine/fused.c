@@ -70,6 +70,8 @@ void pki_fused_close(struct pki_engine *e)
     e->gpu->ops->queue_close(&f->queue);
     e->gpu->ops->host_unregister(e->gpu, f->words);
     munmap(f->words, words_bytes());
+    pki_waiting_return(e->ordinal, f->places);
+    f->places = 0;
     f->words = NULL;
     f->on = false;
 }
@@ -81,19 +83,22 @@ void pki_fused_reach(struct pki_engine *e, int peer, uint64_t inbox)
     e->fused.remote[peer] = inbox + 2ull * here * PKI_FUSED_HALF;
 }
 
-bool pki_engine_fused_ready(const struct pki_engine *e)
+int pki_engine_fused_offer(struct pki_engine *e, int processes)
 {
     if (e->fused.words == NULL)
-        return false;
+        return 0;
     for (int i = 0; i < e->config.size; i++)
         if (i != e->config.rank && e->fused.remote[i] == 0)
-            return false;
-    return true;
+            return 0;
+    e->fused.places = pki_waiting_reserve(e->ordinal, e->places / processes, e->config.fused_ctas);
+    return e->fused.places;
 }
 
-void pki_engine_fused_start(struct pki_engine *e)
+void pki_engine_fused_start(struct pki_engine *e, int ctas)
 {
-    e->fused.on = true;
+    pki_waiting_return(e->ordinal, e->fused.places - ctas);
+    e->fused.places = e->config.fused_ctas = ctas;
+    e->fused.on = ctas > 0;
 }
 
 bool pki_task_is_fused(const struct pki_task *task)
@@ -257,16 +262,54 @@ static struct pki_fused_args begin_args(const struct pki_engine *e, uint32_t epo
     return args;
 }
 
-static pk_result_t start_kernel(struct pki_engine *e, const struct pki_queue *queue, enum pki_fused_kernel kernel, pk_dtype_t dtype,
-                                int ctas, const struct pki_fused_args *args)
+static bool ctas_ended(const struct pki_engine *e, int ctas, uint32_t epoch)
 {
-    pk_result_t result = e->gpu->ops->fused(queue, kernel, dtype, ctas, args);
+    const struct pki_fused_words *words = e->fused.words;
 
-    if (result == PK_OK) {
-        e->fused.ctas_launched += (uint32_t)ctas;
-        e->stats.kernels++;
+    for (int c = 0; c < ctas; c++)
+        if ((int32_t)(atomic_load_explicit((const _Atomic uint32_t *)&words->done[c], memory_order_acquire) - epoch) < 0)
+            return false;
+    return true;
+}
+
+/*
+ * All that this communicator has on multiprocessors keeps to its places: the kernel whose turn it is, and one that has been launched early behind
+ * it. Kernels in other streams come when it is their turn: a warp waits there before.
+ */
+static pk_result_t await_turn(struct pki_engine *e, const struct pki_queue *queue, int ctas, struct pki_fused_args *args)
+{
+    struct pki_fused *f = &e->fused;
+    bool behind = f->last_stream == queue->handle;
+    pk_result_t result;
+
+    args->early = f->last_ctas + ctas <= f->places;
+    if ((behind && args->early) || ctas_ended(e, f->last_ctas, f->last_epoch)) {
+        args->early = 1;
+        return PK_OK;
     }
+    if (behind)
+        return PK_OK;
+    result = e->gpu->ops->fused(queue, PKI_FUSED_TURN, PK_UINT8, 1, args);
+    e->stats.kernels += result == PK_OK;
     return result;
+}
+
+static pk_result_t start_kernel(struct pki_engine *e, const struct pki_queue *queue, enum pki_fused_kernel kernel, pk_dtype_t dtype,
+                                int ctas, struct pki_fused_args *args)
+{
+    struct pki_fused *f = &e->fused;
+    pk_result_t result = await_turn(e, queue, ctas, args);
+
+    if (result == PK_OK)
+        result = e->gpu->ops->fused(queue, kernel, dtype, ctas, args);
+    if (result != PK_OK)
+        return result;
+    f->ctas_launched += (uint32_t)ctas;
+    f->last_stream = queue->handle;
+    f->last_ctas = ctas;
+    f->last_epoch = args->epoch + args->epochs - 1;
+    e->stats.kernels++;
+    return PK_OK;
 }
 
 /* Two rounds of nothing but headers, after each of which no cell holds a flag of that parity any more. */
@@ -278,7 +321,7 @@ static pk_result_t clear_inboxes(struct pki_task *task, const struct pki_queue *
     for (uint32_t i = 0; i < 2 && result == PK_OK; i++) {
         struct pki_fused_args args = begin_args(e, task->clear_epoch + i);
 
-        args.clear = 1;
+        args.clear = args.epochs = 1;
         args.careful = task->careful;
         result = start_kernel(e, queue, PKI_FUSED_EXCHANGE, PK_UINT8, e->config.fused_ctas, &args);
     }
@@ -387,16 +430,6 @@ void pki_fused_left(struct pki_task *task)
 
 /* ---- progress ---- */
 
-static bool all_ctas_ended(const struct pki_task *task)
-{
-    const struct pki_fused_words *words = task->engine->fused.words;
-
-    for (int c = 0; c < task->ctas; c++)
-        if ((int32_t)(atomic_load_explicit((const _Atomic uint32_t *)&words->done[c], memory_order_acquire) - task->last_epoch) < 0)
-            return false;
-    return true;
-}
-
 static bool disagrees(struct pki_task *task)
 {
     const struct pki_fused_words *words = task->engine->fused.words;
@@ -429,6 +462,6 @@ bool pki_fused_poll(struct pki_task *task, bool *ended)
     }
     if (task->fallen)
         return start_instead(task);
-    *ended = all_ctas_ended(task);
+    *ended = ctas_ended(task->engine, task->ctas, task->last_epoch);
     return *ended || disagrees(task);
 }

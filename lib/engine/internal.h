@@ -53,6 +53,7 @@ struct pki_engine {
     struct pki_engine_config config;
     struct pki_device *host, *gpu;
     int ordinal, connections;  /* of the GPU; its hardware queues */
+    int places;                /* CTAs of this process that may wait on it at a time */
     struct pki_peer *peers;
     struct pki_iface *ifaces[PKI_IFACES_MAX];
     int nifaces;

@@ -57,6 +57,8 @@ static void lists_init(struct pki_engine *e)
     pki_list_init(&e->in_service);
 }
 
+#define SPARE_SMS 4 /* for the program, and for warps that wait */
+
 static void look_at_gpu(struct pki_engine *e)
 {
     struct pki_device_info info;
@@ -64,6 +66,7 @@ static void look_at_gpu(struct pki_engine *e)
     e->gpu->ops->info(e->gpu, &info);
     e->ordinal = info.ordinal;
     e->connections = info.connections;
+    e->places = info.sms > 2 * SPARE_SMS ? info.sms - SPARE_SMS : info.sms / 2;
 }
 
 /* With its peers; nothing is open. NULL: no memory, recorded. */

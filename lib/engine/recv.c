@@ -136,7 +136,7 @@ static bool ll_allowed(const struct pki_xfer *xfer)
     if (!e->config.kernels || xfer->peer->ll_remote == NULL || xfer->task->mode != PKI_TASK_STREAM || xfer->bytes > PKI_LL_MAX_BYTES ||
         e->ll_memory == NULL)
         return false;
-    return xfer->task->listed && pki_waiting_occupy(e->ordinal, xfer->task->queue.handle, (int)pki_ll_ctas(e, xfer->bytes));
+    return xfer->task->listed && pki_waiting_occupy(e->ordinal, xfer->task->queue.handle, (int)pki_ll_ctas(e, xfer->bytes), e->places);
 }
 
 /* A slot for the sender to signal through; kept until the transfer ends. False: none is free now. */

@@ -67,6 +67,10 @@ struct pki_fused {
     uint32_t entries;                /* of words->fall, handed out; those of unfinished operations are different ones */
     bool skipped;                    /* this rank has done the last one in another way */
     uint32_t ctas_launched;
+    int places;                      /* CTAs of its kernels that there is always room for; pki_waiting_reserve's */
+    void *last_stream;               /* the kernel launched last: its stream, CTAs and last epoch */
+    int last_ctas;
+    uint32_t last_epoch;
     struct pki_list waiting;         /* tasks that have an epoch and no kernel yet, in order */
     int indirect;                    /* tasks that the engine will launch, not the call itself */
     struct pki_queue queue;          /* for those */
@@ -278,7 +282,11 @@ bool pki_waiting_enter(int device, void *stream); /* for one operation more; fal
 void pki_waiting_leave(int device, void *stream, bool listed);
 bool pki_waiting_hold(int device, void *stream, int limit); /* listed: a value wait, if then no more than `limit` streams have one */
 void pki_waiting_drop(int device, void *stream);
-bool pki_waiting_occupy(int device, void *stream, int ctas); /* listed: a kernel that waits, until the stream's operations have ended */
+/* listed: a kernel that waits, until the stream's operations have ended. places: as below */
+bool pki_waiting_occupy(int device, void *stream, int ctas, int places);
+/* Of the GPU's `places` for CTAs that wait, `most` or fewer for the fused collectives of one communicator; 0: there are none left. */
+int pki_waiting_reserve(int device, int places, int most);
+void pki_waiting_return(int device, int ctas);
 
 /* capture.c */
 /* Nothing has happened when this refuses; the others follow as engine.h says. */

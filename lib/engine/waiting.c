@@ -2,16 +2,19 @@
 /*
  * The streams of the process that may wait for peers, whatever by: value waits, which hold hardware queues, and kernels, which hold
  * multiprocessors. What is in one stream runs one behind another, so a stream counts once, with the most that any of its operations takes.
+ *
+ * A kernel that found no multiprocessor would wait for those that have one, whose peers may wait for it. So there is always one for each: the
+ * process shares those of a GPU out, in places. Messages take theirs as they come. Fused collectives cannot, since all ranks need the same
+ * grid: a communicator has its places from init to destroy, later ones fewer than the first (docs/design/0009).
  */
 #include <pthread.h>
 
 #include "engine/internal.h"
 
 #define STREAMS_MAX 256
+#define DEVICES_MAX 64
 
-/* Of all kernels on a GPU that wait for messages. Each CTA may fill a multiprocessor, there may be as many of each stream's next
- * kernel, launched early, and the program needs some too. A kernel that found none would wait for those that have one, whose peers may wait for it. */
-#define CTAS_MAX 64
+#define MESSAGE_CTAS 64 /* most that wait for messages on a GPU; there may be as many of each stream's next kernel, launched early */
 
 struct waiting_stream {
     int device;
@@ -26,6 +29,7 @@ static struct {
     struct waiting_stream streams[STREAMS_MAX];
     int n;
     int holding, most; /* streams with value waits, now and at most */
+    int fused[DEVICES_MAX]; /* places that communicators have for fused collectives */
 } waiting = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
 static atomic_int operations;
@@ -96,7 +100,15 @@ void pki_waiting_drop(int device, void *stream)
     pthread_mutex_unlock(&waiting.lock);
 }
 
-bool pki_waiting_occupy(int device, void *stream, int ctas)
+/* Locked. */
+static int message_limit(int device, int places)
+{
+    int left = (places - (device < DEVICES_MAX ? waiting.fused[device] : 0)) / 2;
+
+    return left < MESSAGE_CTAS ? left : MESSAGE_CTAS;
+}
+
+bool pki_waiting_occupy(int device, void *stream, int ctas, int places)
 {
     struct waiting_stream *s;
     int others = 0;
@@ -107,11 +119,39 @@ bool pki_waiting_occupy(int device, void *stream, int ctas)
     for (int i = 0; i < waiting.n; i++)
         if (&waiting.streams[i] != s && waiting.streams[i].device == device)
             others += waiting.streams[i].ctas;
-    fits = s != NULL && others + ctas <= CTAS_MAX;
+    fits = s != NULL && others + ctas <= message_limit(device, places);
     if (fits && s->ctas < ctas)
         s->ctas = ctas;
     pthread_mutex_unlock(&waiting.lock);
     return fits;
+}
+
+/* Of 128 places the first five communicators have 32, 16, 8, 4 and 2, and forty more one each. */
+int pki_waiting_reserve(int device, int places, int most)
+{
+    int all = places - places / 5, singles = all * 3 / 8, share = 0;
+
+    if (device >= DEVICES_MAX)
+        return 0;
+    pthread_mutex_lock(&waiting.lock);
+    if (waiting.fused[device] < all)
+        share = (all - singles - waiting.fused[device]) / 2;
+    if (share < 1)
+        share = waiting.fused[device] < all;
+    if (share > most)
+        share = most;
+    waiting.fused[device] += share;
+    pthread_mutex_unlock(&waiting.lock);
+    return share;
+}
+
+void pki_waiting_return(int device, int ctas)
+{
+    if (ctas == 0)
+        return;
+    pthread_mutex_lock(&waiting.lock);
+    waiting.fused[device] -= ctas;
+    pthread_mutex_unlock(&waiting.lock);
 }
 
 bool pki_streams_wait(void)

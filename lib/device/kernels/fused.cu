@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Small collectives in one exchange of cells between all ranks: pki_exchange and pki_fold. */
+/* Small collectives in one exchange of cells between all ranks: pki_exchange and pki_fold; and pki_turn. */
 #include "device/kernels/element.cuh"
 #include "device/kernels/fused.cuh"
 
@@ -205,15 +205,27 @@ __device__ void fold(const pki_fused_args &args)
     });
 }
 
+/* It looks less often: many may wait. */
+__device__ __forceinline__ void turn(const pki_fused_args &args)
+{
+    while (!is_turn(args, load_state(args)) && *(const volatile uint32_t *)args.abort_flag == 0)
+        __nanosleep(200);
+}
+
 } // namespace
 
-extern "C" __global__ void __launch_bounds__(PKI_FUSED_THREADS, 1) pki_exchange(const __grid_constant__ pki_fused_args args)
+extern "C" __global__ void __launch_bounds__(32) pki_turn(const __grid_constant__ pki_fused_args args)
+{
+    turn(args);
+}
+
+extern "C" __global__ void PKI_ALONE(PKI_FUSED_THREADS) pki_exchange(const __grid_constant__ pki_fused_args args)
 {
     early_begin();
     exchange(args);
 }
 
-extern "C" __global__ void __launch_bounds__(PKI_FUSED_THREADS, 1) pki_fold(const __grid_constant__ pki_fused_args args)
+extern "C" __global__ void PKI_ALONE(PKI_FUSED_THREADS) pki_fold(const __grid_constant__ pki_fused_args args)
 {
     early_begin();
     fold(args);

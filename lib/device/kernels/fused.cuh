@@ -5,6 +5,13 @@
 
 #include "device/kernels/cells.cuh"
 
+/* One CTA to a multiprocessor, which has registers left for warps that wait there (pki_wait, pki_turn). */
+#if __CUDACC_VER_MAJOR__ * 100 + __CUDACC_VER_MINOR__ >= 1204
+#define PKI_ALONE(threads) __maxnreg__(120)
+#else
+#define PKI_ALONE(threads) __launch_bounds__(threads, 1)
+#endif
+
 namespace
 {
 
@@ -99,13 +106,19 @@ __device__ __noinline__ uint32_t wait_for_all_to_come(const pki_fused_args &args
         []() {});
 }
 
+/* True: this rank's kernels before this one have ended. */
+__device__ __forceinline__ bool is_turn(const pki_fused_args &args, pki_fused_state state)
+{
+    return (int32_t)(state.ended - args.ended_before) >= 0;
+}
+
 /* Until this rank may write into the others' inboxes. The kernel before this one may be in another stream. */
 __device__ __forceinline__ uint32_t wait_turn(const pki_fused_args &args, pki_fused_state state)
 {
     uint32_t verdict = wait_until(
         args,
         [&]() {
-            bool turn = (int32_t)(state.ended - args.ended_before) >= 0;
+            bool turn = is_turn(args, state);
 
             if (!turn)
                 state = load_state(args);

@@ -7,6 +7,7 @@
  *   pki_ll              as many as its messages have CTAs, PKI_LL_THREADS   struct pki_ll_args
  *   pki_unpack          any grid, PKI_UNPACK_THREADS     struct pki_unpack_args
  *   pki_reduce_<type>   any grid, PKI_REDUCE_THREADS     struct pki_reduce_args
+ *   pki_turn            1 CTA, 32 threads                struct pki_fused_args
  *   pki_exchange        any grid, PKI_FUSED_THREADS      struct pki_fused_args
  *   pki_fold            any grid, PKI_FUSED_THREADS      struct pki_fused_args
  *   pki_relay           any grid, PKI_FUSED_THREADS      struct pki_fused_args
@@ -25,6 +26,7 @@
 #define PKI_KERNEL_LL "pki_ll"
 #define PKI_KERNEL_UNPACK "pki_unpack"
 #define PKI_KERNEL_REDUCE "pki_reduce_" /* the type's name behind it */
+#define PKI_KERNEL_TURN "pki_turn"
 #define PKI_KERNEL_EXCHANGE "pki_exchange"
 #define PKI_KERNEL_FOLD "pki_fold"
 #define PKI_KERNEL_RELAY "pki_relay"
@@ -154,6 +156,8 @@ struct pki_reduce_args {
  * chunks are there, in the writer's half (which is where that rank writes) so many have been taken; the latter only where the writer needs it.
  *   marks of ring r: 2 r there, 2 r + 1 taken
  *
+ * pki_turn: ends when state->ended has reached `ended_before`, or abort_flag is not 0, and says nothing. What follows it in its stream holds no
+ *   multiprocessors before its turn.
  * pki_exchange: block p of IN (at in + p * in_stride, `bytes` long) goes to each rank p in `send`, block p of OUT comes from each rank
  *   p in `recv`. This rank in `recv`: it copies its own.
  * pki_fold: as pki_exchange with the blocks of IN; OUT = the blocks for this rank, its own among them, folded in rank order, where
@@ -231,7 +235,7 @@ struct pki_fused_args {
     uint32_t sig;
     uint32_t op, divisor; /* as in pki_reduce_args */
     uint32_t type;        /* pk_dtype_t, of sums. pki_relay, pki_twoshot: PK_F32, PK_F16 or PK_BF16 */
-    uint32_t reserved;
+    uint32_t early;       /* for who launches: it may be launched before what is ahead of it in the stream has ended, where a GPU can */
     uint32_t fence;       /* 1: everything written is visible to all before `done` is set */
     uint32_t clear;
     uint32_t careful;

@@ -191,7 +191,7 @@ __device__ __forceinline__ void push(const pki_fused_args &args)
 
 } // namespace
 
-extern "C" __global__ void __launch_bounds__(PKI_PUSH_THREADS, 1) pki_push(const __grid_constant__ pki_fused_args args)
+extern "C" __global__ void PKI_ALONE(PKI_PUSH_THREADS) pki_push(const __grid_constant__ pki_fused_args args)
 {
     early_begin();
     push(args);

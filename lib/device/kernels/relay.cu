@@ -223,7 +223,7 @@ __device__ __forceinline__ void relay_run(const relay &r)
 
 } // namespace
 
-extern "C" __global__ void __launch_bounds__(PKI_FUSED_THREADS, 1) pki_relay(const __grid_constant__ pki_fused_args args)
+extern "C" __global__ void PKI_ALONE(PKI_FUSED_THREADS) pki_relay(const __grid_constant__ pki_fused_args args)
 {
     early_begin();
     relay_run(relay_of(args));

@@ -344,7 +344,7 @@ __device__ __forceinline__ void run(const two_shot &s)
 
 } // namespace
 
-extern "C" __global__ void __launch_bounds__(PKI_FUSED_THREADS, 1) pki_twoshot(const __grid_constant__ pki_fused_args args)
+extern "C" __global__ void PKI_ALONE(PKI_FUSED_THREADS) pki_twoshot(const __grid_constant__ pki_fused_args args)
 {
     early_begin();
     run(two_shot_of(args));

@@ -62,6 +62,7 @@ struct fc_ctx {
     unsigned epoch;    /* counts re-creations */
     unsigned peers;    /* bit d: access to device d enabled */
     int pending_waits; /* streams of this context whose head is a pending wait */
+    int held_sms;      /* by kernels that wait for other ranks */
     size_t bytes_used;
     struct fc_stream *legacy, *per_thread;
 };
@@ -354,6 +355,8 @@ struct fc_launch {
     void **params;
     struct fc_dims grid, block;
 };
+
+#define FC_SMS 132
 
 struct fc_kernel {
     const char *name; /* as cuModuleGetFunction is asked for it */

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What the operations do, on the thread of their stream. Called without the lock. */
+#include "device/kernels/kernels.h"
 #include "fakecuda.h"
 
 #include <sched.h>
@@ -206,13 +207,52 @@ static void run_write(const struct fc_op *op)
         atomic_store_explicit((_Atomic uint64_t *)(void *)word, op->word.value, memory_order_release);
 }
 
+/* The library's kernels that may wait for other ranks fill an SM with each block of more than a warp. They take SMs one by one, as a GPU places
+ * blocks, and give them back at the end; all others run wherever one is free. */
+static int sms_of(const struct fc_op *op)
+{
+    static const char *const waiting[] = { PKI_KERNEL_LL, PKI_KERNEL_EXCHANGE, PKI_KERNEL_FOLD, PKI_KERNEL_RELAY, PKI_KERNEL_TWOSHOT,
+                                           PKI_KERNEL_PUSH };
+
+    for (size_t i = 0; i < sizeof waiting / sizeof waiting[0]; i++)
+        if (strcmp(op->launch.kernel->name, waiting[i]) == 0)
+            return (int)op->launch.grid.x;
+    return 0;
+}
+
+static void take_sms(struct fc_ctx *ctx, int blocks, unsigned threads)
+{
+    fc_lock();
+    for (int taken = 0; taken < blocks || blocks == 0; taken++) {
+        while (ctx->held_sms >= FC_SMS && (blocks > 0 || threads > 32) && fc.sticky == CUDA_SUCCESS)
+            pthread_cond_wait(&fc.changed, &fc.lock);
+        if (blocks == 0)
+            break;
+        ctx->held_sms++;
+    }
+    fc_unlock();
+}
+
+static void give_sms(struct fc_ctx *ctx, int blocks)
+{
+    if (blocks == 0)
+        return;
+    fc_lock();
+    ctx->held_sms -= blocks;
+    pthread_cond_broadcast(&fc.changed);
+    fc_unlock();
+}
+
 static void run_kernel(const struct fc_op *op)
 {
     struct fc_launch launch = { .ctx = op->ctx, .params = op->launch.params, .grid = op->launch.grid, .block = op->launch.block };
+    int sms = sms_of(op);
 
     await_queue(op->ctx);
+    take_sms(op->ctx, sms, op->launch.block.x);
     fc_count(FC_KERNELS, 1);
     op->launch.kernel->run(&launch);
+    give_sms(op->ctx, sms);
 }
 
 void *fc_ptr(const struct fc_launch *launch, uintptr_t address, size_t bytes)

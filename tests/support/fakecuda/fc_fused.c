@@ -174,6 +174,19 @@ void fc_fused_end(struct fc_fused *f, bool done, uint32_t last_epoch)
         atomic_fetch_add((_Atomic uint32_t *)&state->ended, f->l->grid.x);
 }
 
+void fc_run_turn(const struct fc_launch *l)
+{
+    const struct pki_fused_args *a = l->params[0];
+    const struct pki_fused_state *state = fc_ptr(l, a->state, sizeof *state);
+    const void *abort_word = fc_ptr(l, a->abort_flag, 4);
+    unsigned round = 0;
+
+    if (state == NULL || abort_word == NULL)
+        return;
+    while ((int32_t)(fc_load32(&state->ended) - a->ended_before) < 0 && fc_load32(abort_word) == 0)
+        fc_relax(&round);
+}
+
 /* ---- one shot ---- */
 
 static bool send_block(struct fc_fused *f, uint32_t to)

@@ -250,6 +250,7 @@ TYPED_RUN(f8e5m2, F8E5M2)
 const struct fc_kernel fc_kernels[] = {
     { PKI_KERNEL_WAIT, 1, wait_bytes, run_pki_wait },
     { PKI_KERNEL_LL, 1, ll_bytes, run_pki_ll },
+    { PKI_KERNEL_TURN, 1, fused_bytes, fc_run_turn },
     { PKI_KERNEL_EXCHANGE, 1, fused_bytes, fc_run_exchange },
     { PKI_KERNEL_PUSH, 1, fused_bytes, fc_run_push },
     { PKI_KERNEL_UNPACK, 1, unpack_bytes, run_pki_unpack },

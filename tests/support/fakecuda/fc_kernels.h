@@ -33,6 +33,7 @@ size_t fc_element_bytes(pk_dtype_t type);
 void fc_run_reduce(const struct fc_launch *l, pk_dtype_t type);
 
 /* fc_fused.c */
+void fc_run_turn(const struct fc_launch *l);
 void fc_run_exchange(const struct fc_launch *l);
 void fc_run_fold(const struct fc_launch *l);
 void fc_run_relay(const struct fc_launch *l);

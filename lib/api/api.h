@@ -11,6 +11,12 @@
         .rank = -1, .peer = -1, .op = (name) \
     }
 
+/* This process made it and its init went well. Whether it has failed since is for the engine to say. */
+static inline bool pki_check_ready(const pk_comm_t *comm)
+{
+    return pki_fork_is_ours(comm->stamp) && atomic_load_explicit(&comm->state, memory_order_acquire) == PK_OK;
+}
+
 /* PK_OK when this process made it. */
 pk_result_t pki_check_own(const pk_comm_t *comm, const struct pki_where *call);
 /* PK_OK when operations may be called on it. */

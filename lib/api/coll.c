@@ -210,35 +210,60 @@ static pk_result_t choose(struct call *c, enum pki_coll coll)
 
 /* ---- the same call again ---- */
 
-/* Two in turn, for roots that take turns. */
-static struct pki_call_memo *memo_of(const struct call *c)
+/* Several, for roots that take turns. */
+static struct pki_call_memo *memo_of(pk_comm_t *comm, int root)
 {
-    return &c->comm->memos[(unsigned)c->args->root % PKI_CALL_MEMOS];
-}
-
-/* What the arguments apart from the buffers come to was found out the last time. */
-static bool recall(struct call *c, enum pki_coll coll, pk_stream_t stream)
-{
-    const struct pki_call_memo *m = memo_of(c);
-    const struct args *a = c->args;
-
-    if (m->request.algorithm == NULL || m->coll != coll || m->request.count != a->count || m->request.dtype != a->dtype ||
-        m->request.op != a->op || m->root != a->root || stream.kind != PK_STREAM_KIND_BLOCKING)
-        return false;
-    c->has_in = m->has_in;
-    c->has_out = m->has_out;
-    c->request = m->request;
-    c->request.in = m->has_in ? a->sendbuf : NULL;
-    c->request.out = m->has_out ? a->recvbuf : NULL;
-    return true;
+    return &comm->memos[(unsigned)root % PKI_CALL_MEMOS];
 }
 
 /* Not where something depends on what memory the buffers are. */
 static void remember(const struct call *c, enum pki_coll coll)
 {
-    if (c->request.stream.kind == PK_STREAM_KIND_BLOCKING && !c->request.classified && c->memory == NULL)
-        *memo_of(c) = (struct pki_call_memo){ .coll = coll, .root = c->args->root, .has_in = c->has_in, .has_out = c->has_out,
-                                              .request = c->request };
+    const struct pki_request *r = &c->request;
+    const struct pki_layout *l = &r->layout;
+    size_t width = pki_dtype_bytes(r->dtype);
+
+    if (r->stream.kind != PK_STREAM_KIND_BLOCKING || r->classified || c->memory != NULL)
+        return;
+    *memo_of(c->comm, c->args->root) = (struct pki_call_memo){
+        .coll = coll,
+        .root = c->args->root,
+        .has_in = c->has_in,
+        .has_out = c->has_out,
+        .in_bytes = r->in_count * width,
+        .out_bytes = r->out_count * width,
+        .own_at = own_block(c, NULL, c->shape->place == PKI_PLACE_OUT_PART ? l->in_total : l->out_total, NULL),
+        .request = *r,
+    };
+}
+
+static bool place_again(struct pki_call_memo *m, const void *sendbuf, void *recvbuf)
+{
+    enum pki_in_place place = pki_coll_shape(m->coll)->place;
+    uintptr_t in = (uintptr_t)sendbuf + (place == PKI_PLACE_OUT_PART ? m->own_at : 0);
+    uintptr_t out = (uintptr_t)recvbuf + (place == PKI_PLACE_IN_PART ? m->own_at : 0);
+    struct pki_request *r = &m->request;
+
+    r->in = m->has_in ? sendbuf : NULL;
+    r->out = m->has_out ? recvbuf : NULL;
+    r->in_place = m->has_in && m->has_out && in == out;
+    return (m->in_bytes == 0 || r->in != NULL) && (m->out_bytes == 0 || r->out != NULL) &&
+           (r->in_place || !overlap(r->in, m->in_bytes, r->out, m->out_bytes));
+}
+
+/* Everything but the buffers was looked at the last time. False: it was not so, or something is the matter with them. */
+static bool run_again(enum pki_coll coll, const struct args *a, pk_comm_t *comm, pk_stream_t stream, pk_result_t *result)
+{
+    struct pki_call_memo *m;
+
+    if (comm == NULL || !pki_check_ready(comm) || stream.kind != PK_STREAM_KIND_BLOCKING || pki_in_group())
+        return false;
+    m = memo_of(comm, a->root);
+    if (m->request.algorithm == NULL || m->coll != coll || m->request.count != a->count || m->request.dtype != a->dtype ||
+        m->request.op != a->op || m->root != a->root || !place_again(m, a->sendbuf, a->recvbuf))
+        return false;
+    *result = pki_engine_run(comm->engine, &m->request);
+    return true;
 }
 
 /* ---- all of them ---- */
@@ -247,14 +272,8 @@ static pk_result_t prepare(struct call *c, enum pki_coll coll, pk_stream_t strea
 {
     pk_result_t result = pki_check_common(c->comm, c->args->dtype, stream, &c->where);
 
-    if (result != PK_OK)
-        return result;
-    if (recall(c, coll, stream)) {
-        if ((c->has_in && c->request.in == NULL) || (c->has_out && c->request.out == NULL))
-            result = check_buffers(c);
-        return result == PK_OK ? check_places(c) : result;
-    }
-    result = describe(c, stream);
+    if (result == PK_OK)
+        result = describe(c, stream);
     if (result == PK_OK)
         result = choose(c, coll);
     if (result == PK_OK)
@@ -262,7 +281,7 @@ static pk_result_t prepare(struct call *c, enum pki_coll coll, pk_stream_t strea
     return result;
 }
 
-static pk_result_t run(enum pki_coll coll, const struct args *args, pk_comm_t *comm, pk_stream_t stream)
+static pk_result_t run_new(enum pki_coll coll, const struct args *args, pk_comm_t *comm, pk_stream_t stream)
 {
     const struct pki_shape *shape = pki_coll_shape(coll);
     struct call c = { .comm = comm, .shape = shape, .args = args, .where = PKI_CALL(shape->name) };
@@ -272,6 +291,13 @@ static pk_result_t run(enum pki_coll coll, const struct args *args, pk_comm_t *c
     if (c.memory != NULL)
         free(c.memory); /* what runs on has its own copy */
     return result;
+}
+
+static pk_result_t run(enum pki_coll coll, const struct args *args, pk_comm_t *comm, pk_stream_t stream)
+{
+    pk_result_t result;
+
+    return run_again(coll, args, comm, stream, &result) ? result : run_new(coll, args, comm, stream);
 }
 
 pk_result_t pk_barrier(pk_comm_t *comm, pk_stream_t stream)

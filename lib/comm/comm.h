@@ -47,14 +47,16 @@ struct pki_paths { /* to one peer, for each [source][target] kind */
     struct pki_path way[2][2];
 };
 
-#define PKI_CALL_MEMOS 2
+#define PKI_CALL_MEMOS 8
 
 /* A collective as it was called before; the API's. request.algorithm NULL: none. */
 struct pki_call_memo {
     enum pki_coll coll;
     int root; /* as it was given */
     bool has_in, has_out;
-    struct pki_request request; /* its buffers do not count */
+    size_t in_bytes, out_bytes;
+    size_t own_at; /* of this rank's block in a buffer that has one for each rank */
+    struct pki_request request; /* with the buffers of the last time */
 };
 
 struct pk_comm {

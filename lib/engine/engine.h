@@ -96,6 +96,10 @@ struct pki_request {
 /* What kind of memory the buffers of a request are. PK_ERR_ARG: of different kinds, or another device's. */
 pk_result_t pki_engine_classify(struct pki_engine *engine, struct pki_request *request, enum pki_mem_kind *kind);
 
+/* quick.c: a short blocking send or receive of host memory, to or from another rank, at once. Arguments are legal. False: nothing has
+ * happened, and pki_engine_run says what is the matter. */
+bool pki_engine_send_quick(struct pki_engine *engine, int peer, const void *in, size_t bytes);
+bool pki_engine_recv_quick(struct pki_engine *engine, int peer, void *out, size_t bytes);
 /* Start one operation; if it blocks it has ended on return. */
 pk_result_t pki_engine_run(struct pki_engine *engine, const struct pki_request *request);
 /* The two halves, for groups over several engines: start all, then finish (wait for) the blocking ones. `group` tells the groups of

@@ -28,6 +28,7 @@ struct pki_words {
 };
 
 #define PKI_WORDS_A_BATCH 64
+#define PKI_PLANS_RECENT 8
 
 /* The transfer that a call has put into a stream last. */
 struct pki_stream_last {
@@ -90,6 +91,7 @@ struct pki_engine {
     uint32_t nshared, shared_cap;
     struct pki_list plans;
     int nplans;
+    struct pki_plan_entry *recent_plans[PKI_PLANS_RECENT]; /* [root % PKI_PLANS_RECENT]: the last taken, in the list too, or NULL */
     struct pki_scratch scratch[PKI_SCRATCH_MAX];
     char *quick_scratch; /* PKI_QUICK_SCRATCH bytes, once they were needed */
     uint64_t coll_number, coll_captured;

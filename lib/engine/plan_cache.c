@@ -88,23 +88,37 @@ static void forget_the_oldest(struct pki_engine *e)
         pki_list_remove(&entry->node);
         entry_free(entry);
         e->nplans--;
+        for (int i = 0; i < PKI_PLANS_RECENT; i++)
+            if (e->recent_plans[i] == entry)
+                e->recent_plans[i] = NULL;
     }
 }
 
 #define NEAR_FRONT 3 /* plans used in turn stay where they are */
 
+static bool is_of(const struct pki_plan_entry *entry, const struct plan_key *key)
+{
+    return entry->algorithm == key->algorithm && entry->root == key->root && entry->in_place == key->in_place;
+}
+
 pk_result_t pki_plan_take(struct pki_engine *e, const struct pki_request *r, struct pki_plan_entry **out)
 {
     struct plan_key key = key_of(e, r);
+    struct pki_plan_entry **recent = &e->recent_plans[(unsigned)key.root % PKI_PLANS_RECENT];
     struct pki_plan_entry *found = NULL;
     unsigned looks = 0;
     pk_result_t result;
 
+    if (*recent != NULL && is_of(*recent, &key)) {
+        (*recent)->users++;
+        *out = *recent;
+        return PK_OK;
+    }
     for (struct pki_list *n = e->plans.next; n != &e->plans && found == NULL; n = n->next) {
         struct pki_plan_entry *entry = pki_container_of(n, struct pki_plan_entry, node);
 
         looks++;
-        if (entry->algorithm == key.algorithm && entry->root == key.root && entry->in_place == key.in_place)
+        if (is_of(entry, &key))
             found = entry;
     }
     if (found == NULL) {
@@ -120,6 +134,7 @@ pk_result_t pki_plan_take(struct pki_engine *e, const struct pki_request *r, str
     }
     if (e->nplans > PKI_PLANS_MAX)
         forget_the_oldest(e);
+    *recent = found;
     *out = found;
     return PK_OK;
 }

@@ -7,16 +7,14 @@
 
 #include "engine/internal.h"
 #include "util/copy.h"
-#include "util/dtype.h"
 
 #define LOOKS_A_TURN 64 /* at the lane with the lock held: others want it too, an abort for instance */
 #define LOOKS_CROWDED 8 /* where the core is then given to another rank: a peer that runs on another core answers sooner than the kernel */
 #define TURNS 64        /* after which the ordinary way is no slower, and looks after everything else as well */
 
-static bool may_be_quick(const struct pki_engine *e, const struct pki_request *r, size_t bytes)
+static bool may_be_quick(const struct pki_engine *e, const struct pki_peer *peer, size_t bytes)
 {
-    return r->stream.kind == PK_STREAM_KIND_BLOCKING && e->gpu == NULL && r->peer != e->config.rank &&
-           e->peers[r->peer].lane != NULL && bytes <= e->peers[r->peer].eager_max;
+    return e->gpu == NULL && peer->lane != NULL && bytes <= peer->eager_max;
 }
 
 static void count(struct pki_engine *e, bool is_send, size_t bytes)
@@ -29,9 +27,8 @@ static void count(struct pki_engine *e, bool is_send, size_t bytes)
         e->stats.bytes_received += bytes;
 }
 
-static bool send_quick(struct pki_engine *e, const struct pki_request *r, size_t bytes)
+static bool send_locked(struct pki_engine *e, struct pki_peer *peer, const void *in, size_t bytes)
 {
-    struct pki_peer *peer = &e->peers[r->peer];
     struct pki_msg msg;
 
     if (!pki_list_empty(&peer->sends) || !pki_list_empty(&peer->arrivals) ||
@@ -43,7 +40,7 @@ static bool send_quick(struct pki_engine *e, const struct pki_request *r, size_t
     msg.sig = 0;
     msg.op = peer->sends_begun[0] + 1;
     msg.payload = (uint16_t)bytes; /* EAGER carries no more of it */
-    if (peer->lane->iface->transport->msg(peer->lane, &msg, r->in) != PK_OK)
+    if (peer->lane->iface->transport->msg(peer->lane, &msg, in) != PK_OK)
         return false;
     peer->sends_begun[0]++;
     peer->eager_out += bytes + sizeof msg;
@@ -54,7 +51,7 @@ static bool send_quick(struct pki_engine *e, const struct pki_request *r, size_t
 
 enum found { FOUND_NOTHING, FOUND_IT, FOUND_OTHER };
 
-static enum found look(struct pki_engine *e, struct pki_peer *peer, const struct pki_request *r, size_t bytes)
+static enum found look(struct pki_engine *e, struct pki_peer *peer, void *out, size_t bytes)
 {
     const struct pki_transport *transport = peer->lane->iface->transport;
     struct pki_msg msg;
@@ -68,7 +65,7 @@ static enum found look(struct pki_engine *e, struct pki_peer *peer, const struct
     }
     if (msg.kind != PKI_MSG_EAGER || msg.flags != 0 || msg.op != peer->recvs_begun[0] + 1 || msg.payload != bytes)
         return FOUND_OTHER;
-    pki_copy_short(r->out, payload, bytes);
+    pki_copy_short(out, payload, bytes);
     transport->pop(peer->lane);
     peer->recvs_begun[0]++;
     pki_lane_consumed(e, peer, bytes);
@@ -77,9 +74,8 @@ static enum found look(struct pki_engine *e, struct pki_peer *peer, const struct
 }
 
 /* Nothing else is under way, so that nothing is kept waiting while one lane is looked at. */
-static enum found recv_turn(struct pki_engine *e, const struct pki_request *r, size_t bytes)
+static enum found recv_turn(struct pki_engine *e, struct pki_peer *peer, void *out, size_t bytes)
 {
-    struct pki_peer *peer = &e->peers[r->peer];
     enum found found = FOUND_NOTHING;
 
     if (!pki_list_empty(&e->tasks) || !pki_list_empty(&peer->arrivals) ||
@@ -87,37 +83,36 @@ static enum found recv_turn(struct pki_engine *e, const struct pki_request *r, s
         return FOUND_OTHER;
     peer->lane->expected = (uint32_t)bytes;
     for (int i = 0; i < (e->spin ? LOOKS_A_TURN : LOOKS_CROWDED) && found == FOUND_NOTHING; i++)
-        found = look(e, peer, r, bytes);
+        found = look(e, peer, out, bytes);
     return found;
 }
 
-static bool recv_quick(struct pki_engine *e, const struct pki_request *r, size_t bytes)
+bool pki_engine_send_quick(struct pki_engine *e, int to, const void *in, size_t bytes)
 {
+    struct pki_peer *peer = &e->peers[to];
+    bool done;
+
+    if (!may_be_quick(e, peer, bytes))
+        return false;
+    pki_engine_lock(e);
+    done = send_locked(e, peer, in, bytes);
+    pki_engine_unlock(e);
+    return done;
+}
+
+bool pki_engine_recv_quick(struct pki_engine *e, int from, void *out, size_t bytes)
+{
+    struct pki_peer *peer = &e->peers[from];
     enum found found = FOUND_NOTHING;
 
+    if (!may_be_quick(e, peer, bytes))
+        return false;
     for (int turn = 0; turn < TURNS && found == FOUND_NOTHING; turn++) {
         if (turn > 0 && !pki_engine_spins(e))
             sched_yield();
         pki_engine_lock(e);
-        found = recv_turn(e, r, bytes);
+        found = recv_turn(e, peer, out, bytes);
         pki_engine_unlock(e);
     }
     return found == FOUND_IT;
-}
-
-enum pki_quick pki_quick_run(struct pki_engine *e, const struct pki_request *r, struct pki_list *blocking)
-{
-    size_t bytes = r->count * pki_dtype_bytes(r->dtype);
-    bool done;
-
-    if (r->what == PKI_DO_COLL)
-        return pki_quick_coll(e, r, blocking);
-    if (!may_be_quick(e, r, bytes))
-        return PKI_QUICK_NOT;
-    if (r->what == PKI_DO_RECV)
-        return recv_quick(e, r, bytes) ? PKI_QUICK_DONE : PKI_QUICK_NOT;
-    pki_engine_lock(e);
-    done = send_quick(e, r, bytes);
-    pki_engine_unlock(e);
-    return done ? PKI_QUICK_DONE : PKI_QUICK_NOT;
 }

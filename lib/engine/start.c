@@ -276,10 +276,11 @@ pk_result_t pki_engine_run(struct pki_engine *e, const struct pki_request *reque
     struct pki_capture *capture = NULL;
     uint64_t group = request->stream.kind == PK_STREAM_KIND_HOST ? pki_engine_new_group() : 0;
     pk_result_t started, finished;
-    enum pki_quick quick;
+    enum pki_quick quick = PKI_QUICK_NOT;
 
     pki_list_init(&blocking);
-    quick = pki_quick_run(e, request, &blocking);
+    if (request->what == PKI_DO_COLL)
+        quick = pki_quick_coll(e, request, &blocking);
     if (quick == PKI_QUICK_DONE)
         return PK_OK;
     if (quick == PKI_QUICK_BEGUN) {

@@ -233,10 +233,9 @@ pk_result_t pki_plan_take(struct pki_engine *engine, const struct pki_request *r
 void pki_plan_give(struct pki_engine *engine, struct pki_plan_entry *entry);
 void pki_plans_close(struct pki_engine *engine);
 
-/* quick.c and quick_coll.c (with quick_program.c), unlocked: short blocking operations of host memory without a task. NOT: nothing has
- * happened. BEGUN: it goes on as a task in `blocking`, or, where that is empty, has failed. */
+/* quick_coll.c (with quick_program.c), unlocked: a short blocking collective of host memory without a task. NOT: nothing has happened.
+ * BEGUN: it goes on as a task in `blocking`, or, where that is empty, has failed. */
 enum pki_quick { PKI_QUICK_NOT, PKI_QUICK_DONE, PKI_QUICK_BEGUN };
-enum pki_quick pki_quick_run(struct pki_engine *engine, const struct pki_request *request, struct pki_list *blocking);
 enum pki_quick pki_quick_coll(struct pki_engine *engine, const struct pki_request *request, struct pki_list *blocking);
 
 /* mixed.c. The middle two: false: not yet, ask again. */

@@ -12,7 +12,9 @@
 #include "util/copy.h"
 
 #define TX_MASK (PKI_TCP_TX_BYTES - 1)
-#define TELL_BYTES (PKI_TCP_TX_BYTES / 4) /* acknowledged at the latest after so many bytes: the writer never stands still for it */
+#define TELL_BYTES (PKI_TCP_TX_BYTES / 4) /* acknowledged after so many bytes with the next message, */
+#define TELL_AT_LAST (PKI_TCP_TX_BYTES / 2) /* or else by itself: the writer never stands still for it */
+#define AT_ONCE_BYTES 4096 /* payload that it pays to keep only after it has been sent */
 #define DIRECT_PEERS 2                    /* with no more of them each lane is read without asking epoll first */
 #define DIRECT_ROUNDS 4096                /* and only while something happens now and then */
 #define GOODBYE_NS (200 * PKI_NS_PER_MS)
@@ -107,12 +109,31 @@ void pki_tcp_lane_flush(struct pki_tcp_ep *ep)
     }
 }
 
+/* Nothing waits in front of it. */
+static bool may_go_at_once(const struct pki_tcp_ep *ep, const struct pki_msg *msg)
+{
+    const struct pki_tcp_link *link = &ep->links[0];
+
+    return msg->payload >= AT_ONCE_BYTES && link->state == PKI_TCP_UP && link->writable && ep->tx_sent == ep->tx_end &&
+           ep->acks_bytes == 0 && !ep->acks_due;
+}
+
+/* Before it is kept in the ring: the peer reads it while it is copied there. Returns how much of it has gone. */
+static size_t send_at_once(struct pki_tcp_ep *ep, const unsigned char *head, size_t bytes, const struct pki_msg *msg, const void *payload)
+{
+    struct iovec parts[2] = { { (void *)(uintptr_t)head, bytes }, { (void *)(uintptr_t)payload, msg->payload } };
+    struct msghdr message = { .msg_iov = parts, .msg_iovlen = 2 };
+    ssize_t n = may_go_at_once(ep, msg) ? sendmsg(ep->links[0].watch.fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT) : 0;
+
+    return n > 0 ? (size_t)n : 0; /* a failure is seen again by flush */
+}
+
 pk_result_t pki_tcp_msg(struct pki_ep *base, const struct pki_msg *msg, const void *payload)
 {
     struct pki_tcp_ep *ep = pki_tcp_ep_of(base);
     unsigned char head[PKI_TCP_HEADER_BYTES + PKI_TCP_MSG_BYTES];
     struct pki_msg out = *msg;
-    size_t bytes;
+    size_t bytes, gone;
 
     if (base->dead)
         return PK_ERR_PEER;
@@ -127,9 +148,12 @@ pk_result_t pki_tcp_msg(struct pki_ep *base, const struct pki_msg *msg, const vo
     if (ep->left) /* nobody reads it any more; what came ahead of a grant has come */
         return PK_OK;
     bytes = pki_tcp_put_msg(head, &out);
+    ep->acks_due = ep->acks_due || ep->rx_untold >= TELL_BYTES;
+    gone = send_at_once(ep, head, bytes, msg, payload);
     ring_write(ep, head, bytes);
     if (msg->payload > 0)
         ring_write(ep, payload, msg->payload);
+    ep->tx_sent += gone;
     ep->links[0].end++;
     pki_tcp_lane_flush(ep);
     return PK_OK;
@@ -221,7 +245,7 @@ static bool take_frame(struct pki_tcp_ep *ep, const struct pki_tcp_frame *frame)
     case PKI_TCP_MSG:
         ep->links[0].received++;
         ep->rx_untold += PKI_TCP_HEADER_BYTES + frame->bytes;
-        ep->acks_due = ep->acks_due || ep->rx_untold >= TELL_BYTES;
+        ep->acks_due = ep->acks_due || ep->rx_untold >= TELL_AT_LAST;
         return true;
     case PKI_TCP_ACK:
         return take_ack(ep, ep->rx + ep->rx_scan + PKI_TCP_HEADER_BYTES);

@@ -294,7 +294,8 @@ void pki_put_failed(struct pki_xfer *xfer, pk_result_t result)
 
 static bool goes_in_large_puts(const struct pki_xfer *xfer)
 {
-    return xfer->kind == PKI_MEM_HOST && xfer->way->can_put && xfer->bytes >= EVEN_PUT && pki_share_is_even(xfer);
+    return xfer->kind == PKI_MEM_HOST && xfer->way->can_put && xfer->bytes >= EVEN_PUT && pki_share_is_even(xfer) &&
+           !pki_share_is_near(xfer);
 }
 
 static void issue_puts(struct pki_xfer *xfer)
@@ -326,9 +327,12 @@ static void issue_puts(struct pki_xfer *xfer)
     }
 }
 
-static bool is_short(const struct pki_xfer *xfer)
+/* Through the lane although the kernel could copy it: short, or to a core near by. As it began it goes on: what pays may change meanwhile. */
+static bool goes_as_data(const struct pki_xfer *xfer)
 {
-    return xfer->way->can_get && xfer->way == xfer->peer->lane && xfer->kind == PKI_MEM_HOST && !pki_share_pays(xfer);
+    if (!xfer->way->can_get || xfer->way != xfer->peer->lane || xfer->kind != PKI_MEM_HOST)
+        return false;
+    return xfer->issued > 0 ? xfer->puts_head == 0 : !pki_share_pays(xfer);
 }
 
 /* Short transfers in shorter messages, so that both ends copy at the same time, if each has a core. */
@@ -525,7 +529,7 @@ static void move(struct pki_xfer *xfer)
     } else if (xfer->staged || xfer->bounce) {
         pki_stage_send(xfer);
         tell(xfer);
-    } else if ((!xfer->way->can_put && !xfer->remote_mapped) || xfer->in_lane || is_short(xfer)) {
+    } else if ((!xfer->way->can_put && !xfer->remote_mapped) || xfer->in_lane || goes_as_data(xfer)) {
         issue_data(xfer);
     } else {
         issue_puts(xfer);

@@ -15,6 +15,8 @@
 #define PULL_PIECE ((size_t)64 << 10)
 #define FETCH_PIECE ((size_t)128 << 10) /* stays in a second-level cache, and the kernel's call is short against it */
 #define FETCH_MIN ((size_t)128 << 10)
+#define NEAR_MAX ((size_t)32 << 20)     /* from there on nothing of it is in a cache */
+#define NEAR_EVEN_MAX ((size_t)4 << 20) /* the same where all ranks send and receive such blocks at once */
 
 bool pki_share_is_even(const struct pki_xfer *xfer)
 {
@@ -31,12 +33,20 @@ static size_t piece_bytes(const struct pki_xfer *xfer)
     return half < PIECE_MAX ? half : PIECE_MAX;
 }
 
-/* The kernel's copy costs microseconds to begin with. Where ranks share cores it costs more, and each piece waits for its turn: in a collective
- * longer blocks are faster through the lane then (docs/design/0006). */
+bool pki_share_is_near(const struct pki_xfer *xfer)
+{
+    return xfer->way->is_near && !xfer->way->same_process && !xfer->remote_mapped;
+}
+
+/* The kernel's copy costs microseconds to begin with, and more a page than two copies through a cache that both cores have. Where ranks
+ * share cores it costs more, and each piece waits for its turn: in a collective longer blocks are faster through the lane then
+ * (docs/design/0006). */
 bool pki_share_pays(const struct pki_xfer *xfer)
 {
     bool crowded = !xfer->engine->spin && xfer->task->plan != NULL && !xfer->way->same_process && !xfer->remote_mapped;
 
+    if (pki_share_is_near(xfer))
+        return xfer->bytes >= (pki_share_is_even(xfer) && !xfer->combines ? NEAR_EVEN_MAX : NEAR_MAX);
     return xfer->bytes >= (crowded ? PKI_SHARE_MIN_CROWDED : PKI_SHARE_MIN);
 }
 
@@ -197,7 +207,7 @@ pk_result_t pki_share_offer(struct pki_xfer *xfer)
     result = pki_shared_tell(xfer, &msg);
     if (result != PK_OK && result != PK_ERR_UNSUPPORTED)
         return PK_IN_PROGRESS;
-    if (!may_offer(xfer, &msg) || (!xfer->combines && msg.region == 0 && (!pki_share_pays(xfer) || goes_in_one_put(xfer))))
+    if (!may_offer(xfer, &msg) || (msg.region == 0 && (!pki_share_pays(xfer) || (!xfer->combines && goes_in_one_put(xfer)))))
         return PK_ERR_UNSUPPORTED;
     result = pki_lane_send(xfer->peer, &msg, NULL, xfer->engine);
     if (result != PK_OK)

@@ -189,6 +189,8 @@ void pki_share_pull(struct pki_xfer *xfer);                                  /* 
 void pki_share_fetched(struct pki_xfer *xfer, const struct pki_put *get);    /* receive: a piece of what is pulled has landed */
 bool pki_share_may_fetch(const struct pki_xfer *xfer);                       /* receive that combines */
 bool pki_share_pays(const struct pki_xfer *xfer);                            /* send, granted; else it goes through the lane */
+/* Two copies through the lane take less time than one by the kernel, as of now. */
+bool pki_share_is_near(const struct pki_xfer *xfer);
 /* All ranks move as much as any other at the same time: nobody has time to help. */
 bool pki_share_is_even(const struct pki_xfer *xfer);
 void pki_share_offered(struct pki_xfer *xfer, const struct pki_msg *offer);  /* receive */

@@ -73,7 +73,7 @@ static void fuzz_writer(const uint8_t *data, size_t size)
     struct pki_shm_ep ep = { .base = { .rank = 0, .peer = 1 } };
 
     memset(&inbox.header, 0, sizeof inbox.header);
-    pki_shm_tx_init(&ep.tx, &inbox, 0);
+    pki_shm_tx_init(&ep.tx, &inbox, size % 2 == 0 ? PKI_SHM_DATA_BYTES : PKI_SHM_DATA_USED_MIN, 0);
     pki_shm_rx_init(&ep.rx, &own);
     for (; size >= 12; data += 12, size -= 12) {
         struct pki_msg msg = { .kind = data[0] };
@@ -91,6 +91,7 @@ static void fuzz_writer(const uint8_t *data, size_t size)
             require(ep.base.dead);
         require(ep.tx.next - ep.tx.taken_next <= PKI_SHM_CELLS);
         require(ep.tx.data_next - ep.tx.taken_data <= PKI_SHM_DATA_BYTES);
+        require(((ep.tx.data_next - 1) & (PKI_SHM_DATA_BYTES - 1)) < ep.tx.data_used || ep.tx.data_next == 0);
     }
 }
 

@@ -25,6 +25,13 @@ static void pair_wind(struct pair *pair, uint32_t next, uint32_t data)
     }
 }
 
+/* All of the data area is used. */
+static void pair_widen(struct pair *pair)
+{
+    for (int i = 0; i < 2; i++)
+        ((struct pki_shm_ep *)(void *)pair->ep[i])->tx.data_used = PKI_SHM_DATA_BYTES;
+}
+
 /* ---- Messages that follow from their number ---- */
 
 static unsigned char pattern[2 * PKI_SHM_PAYLOAD_MAX];
@@ -176,11 +183,13 @@ Test(shm, peek_leaves_the_message)
 }
 
 /* Bursts of changing length, so that every cell is written with every residue, through several laps and the wrap of the numbers. */
-Test(shm, laps_and_wrap_of_numbers)
+static void laps(bool wide)
 {
     struct pair pair = pair_new(true);
     uint32_t sent = 0, taken = 0;
 
+    if (wide)
+        pair_widen(&pair);
     pair_wind(&pair, UINT32_MAX - 2500, UINT32_MAX - (1u << 20) + 1);
     for (uint32_t burst = 1; taken < 12000; burst = burst % 700 + 13) {
         while (sent - taken < burst && send_numbered(pair.ep[0], sent, random_payload(sent)) == PK_OK)
@@ -191,6 +200,12 @@ Test(shm, laps_and_wrap_of_numbers)
     }
     cr_assert(((struct pki_shm_ep *)(void *)pair.ep[0])->tx.data_next < UINT32_MAX / 2, "positions were to wrap");
     pair_free(&pair);
+}
+
+Test(shm, laps_and_wrap_of_numbers)
+{
+    laps(false);
+    laps(true);
 }
 
 static uint32_t fill(struct pki_ep *ep, uint32_t first, uint32_t payload)
@@ -204,11 +219,13 @@ static uint32_t fill(struct pki_ep *ep, uint32_t first, uint32_t payload)
     return number - first;
 }
 
-static void full_and_back(uint32_t payload, uint32_t least, uint32_t most)
+static void full_and_back(bool wide, uint32_t payload, uint32_t least, uint32_t most)
 {
     struct pair pair = pair_new(true);
     uint32_t first = 0;
 
+    if (wide)
+        pair_widen(&pair);
     for (int round = 0; round < 20; round++) {
         uint32_t n = fill(pair.ep[0], first, payload);
 
@@ -223,10 +240,14 @@ static void full_and_back(uint32_t payload, uint32_t least, uint32_t most)
 
 Test(shm, full_ring_recovers)
 {
-    full_and_back(0, PKI_SHM_CELLS, PKI_SHM_CELLS);
-    full_and_back(40, 1, PKI_SHM_CELLS);
-    full_and_back(PKI_SHM_PAYLOAD_MAX, 8, 8);
-    full_and_back(20000, 11, 13);
+    for (unsigned wide = 0; wide < 2; wide++) {
+        full_and_back(wide, 0, PKI_SHM_CELLS, PKI_SHM_CELLS);
+        full_and_back(wide, 40, 1, PKI_SHM_CELLS);
+    }
+    full_and_back(false, PKI_SHM_PAYLOAD_MAX, 7, 8);
+    full_and_back(false, 20000, 10, 13);
+    full_and_back(true, PKI_SHM_PAYLOAD_MAX, 63, 64);
+    full_and_back(true, 20000, 98, 104);
 }
 
 /* A reader that never finds the ring empty still gives room back. */

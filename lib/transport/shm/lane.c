@@ -14,26 +14,22 @@
 /* The reader tells its progress by quarters, so that the line of the header is not fought over. The writer never stands still for
  * it: with a quarter untold there is room for a cell, and for the longest payload with the most that is skipped before it. */
 #define TELL_CELLS (PKI_SHM_CELLS / 4)
-#define TELL_DATA (PKI_SHM_DATA_BYTES / 4)
+#define TELL_DATA (PKI_SHM_DATA_USED_MIN / 4)
 
-_Static_assert(PKI_SHM_DATA_BYTES - TELL_DATA >= 2 * PKI_SHM_PAYLOAD_MAX, "room with a quarter untold");
+_Static_assert(PKI_SHM_DATA_USED_MIN - TELL_DATA >= 2 * PKI_SHM_PAYLOAD_MAX, "room with a quarter untold");
 
-#define TIMED_EVERY 128u /* messages */
-#define FAR_NS 110 /* that a store takes which the other core's cache must hear of, and reading the clock */
+#define PROBE_EVERY 128u /* messages, */
+#define PROBE_EVERY_LONG 16u /* those not EAGER, of which there are fewer and each takes longer */
+#define FAR_NS 100 /* that it takes to read a line which the other core wrote last, and the clock */
 #define FAR_SURE 4
 #define STREAM_FAR_BYTES 1024u   /* and more are written by streaming stores, as measured between far cores, */
 #define STREAM_NEAR_BYTES 16384u /* between near ones, */
 #define STREAM_BYTES 4096u       /* and as long as it is not known which they are */
+/* A second-level cache. Of a longer data area lines have left the reader's, for one that near cores share, when they come round again: they are written in
+ * half the time, and by streaming stores it would take twice as long. */
+#define NEAR_CACHE_BYTES (1u << 20)
 #define NEAR_LINES 4u /* a payload of so many is fetched together with its cell. Of a longer one some lines would be fetched while they */
 #define FAR_LINES 8u  /* are being written, and cores that share a cache lose more by that than they win */
-
-/* Until the stores before are in the cache. */
-static void full_fence(void)
-{
-#ifdef __SSE2__
-    __builtin_ia32_mfence();
-#endif
-}
 
 static uint32_t round_data(uint32_t bytes)
 {
@@ -50,13 +46,14 @@ static pk_result_t broken(struct pki_ep *ep, const char *what, uint32_t number, 
 
 void pki_shm_rx_init(struct pki_shm_rx *rx, struct pki_shm_inbox *mine)
 {
-    *rx = (struct pki_shm_rx){ .cells = mine->cells, .data = mine->data, .taken = &mine->header.taken };
+    *rx = (struct pki_shm_rx){ .cells = mine->cells, .data = mine->data, .taken = &mine->header.taken, .probe = &mine->header.probe };
 }
 
-void pki_shm_tx_init(struct pki_shm_tx *tx, struct pki_shm_inbox *theirs, uintptr_t owner_inbox)
+void pki_shm_tx_init(struct pki_shm_tx *tx, struct pki_shm_inbox *theirs, uint32_t data_used, uintptr_t owner_inbox)
 {
-    *tx = (struct pki_shm_tx){ .cells = theirs->cells, .data = theirs->data, .taken = &theirs->header.taken };
+    *tx = (struct pki_shm_tx){ .cells = theirs->cells, .data = theirs->data, .data_used = data_used, .taken = &theirs->header.taken };
     tx->bell = &theirs->header.bell;
+    tx->probe = &theirs->header.probe;
     tx->owner_cells = owner_inbox == 0 ? 0 : owner_inbox + offsetof(struct pki_shm_inbox, cells);
 }
 
@@ -101,9 +98,9 @@ static bool has_room(const struct pki_shm_tx *tx, uint32_t data_end)
 /* Where the next payload in the data area goes. */
 static uint32_t data_position(const struct pki_shm_tx *tx, uint32_t bytes)
 {
-    uint32_t left = PKI_SHM_DATA_BYTES - (tx->data_next & DATA_MASK);
+    uint32_t at = tx->data_next & DATA_MASK;
 
-    return round_data(bytes) <= left ? tx->data_next : tx->data_next + left;
+    return at + round_data(bytes) <= tx->data_used ? tx->data_next : tx->data_next + (PKI_SHM_DATA_BYTES - at);
 }
 
 /* The first word from its fields by arithmetic: loaded in one piece it would wait for the stores that made them. */
@@ -166,6 +163,8 @@ static pk_result_t refused(struct pki_ep *ep, uint32_t bytes)
 
 static bool streams(const struct pki_shm_tx *tx, uint32_t bytes)
 {
+    if (tx->far < 0 && tx->data_used > NEAR_CACHE_BYTES)
+        return false;
     return bytes >= (tx->far > 0 ? STREAM_FAR_BYTES : tx->far < 0 ? STREAM_NEAR_BYTES : STREAM_BYTES);
 }
 
@@ -177,34 +176,12 @@ static bool may_use_slot(const struct pki_shm_tx *tx, uint32_t bytes)
     return bytes <= PKI_SHM_BIG_SLOT_BYTES && untold < (bytes > PKI_SHM_SLOT_BYTES ? 1 : PKI_SHM_SLOTS) && !streams(tx, bytes);
 }
 
-/* Of this message the stores into the cell are timed. */
-static bool is_timed(const struct pki_shm_tx *tx)
+/* Beside this message a line is written for the reader to time. Short ones cannot afford it often. */
+static bool is_probe(uint32_t number, bool is_long)
 {
-#ifdef __SSE2__
-    return tx->next % TIMED_EVERY == TIMED_EVERY - 1;
-#else
-    (void)tx;
-    return false;
-#endif
-}
+    uint32_t every = is_long ? PROBE_EVERY_LONG : PROBE_EVERY;
 
-/*
- * Near or far? A store into a line that the other core has read takes as long as that core is away: virtual cores move between the
- * two within minutes. Several messages in turn must say so.
- */
-static __attribute__((noinline, cold)) uint64_t timing_begin(void)
-{
-    full_fence();
-    return pki_now_ns();
-}
-
-static __attribute__((noinline, cold)) void timing_end(struct pki_shm_tx *tx, uint64_t begin)
-{
-    full_fence();
-    if (pki_now_ns() - begin >= FAR_NS)
-        tx->far += tx->far < FAR_SURE;
-    else
-        tx->far -= tx->far > -FAR_SURE;
+    return number % every == every - 1;
 }
 
 /* Where a payload goes. */
@@ -248,30 +225,24 @@ static void copy_payload(struct pki_shm_tx *tx, const struct target *target, con
     tx->data_next = target->data_end;
 }
 
-/* The words of the cell are written first, so that its line is on its way while the payload is copied; not when they are timed. */
+/* The words of the cell are written first, so that its line is on its way while the payload is copied. */
 static void write_message(struct pki_shm_ep *shm, const struct pki_msg *msg, const void *payload, const struct target *target)
 {
     struct pki_shm_tx *tx = &shm->tx;
     struct pki_shm_cell *cell = &tx->cells[tx->next & CELL_MASK];
-    bool is_long = msg->kind != PKI_MSG_EAGER, timed = is_timed(tx);
+    bool is_long = msg->kind != PKI_MSG_EAGER;
     uint32_t shape = msg->payload | (is_long ? PKI_SHM_SHAPE_LONG : 0) | target->shape | shm->rx.next << PKI_SHM_SHAPE_TAKEN_SHIFT;
-    uint64_t begin = 0;
 
-    if (!timed)
-        write_words(cell, msg, is_long);
+    write_words(cell, msg, is_long);
+    if (is_probe(tx->next, is_long))
+        atomic_store_explicit(tx->probe, tx->next, memory_order_relaxed);
     if (target->shape != 0)
         copy_payload(tx, target, payload, msg->payload);
-    if (timed) {
-        begin = timing_begin();
-        write_words(cell, msg, is_long);
-    }
     if (target->shape == 0)
         pki_copy_short(cell->byte + (is_long ? PKI_SHM_INLINE_LONG_AT : PKI_SHM_INLINE_SHORT_AT), payload, msg->payload);
     else
         atomic_store_explicit(&cell->word[7], target->position, memory_order_relaxed);
     stamp(tx, cell, shape);
-    if (timed)
-        timing_end(tx, begin);
 }
 
 pk_result_t pki_shm_msg(struct pki_ep *ep, const struct pki_msg *msg, const void *payload)
@@ -385,10 +356,31 @@ bool pki_shm_peek(struct pki_ep *ep, struct pki_msg *msg, const void **payload)
     return true;
 }
 
+/*
+ * Near or far? A line that the other core wrote a moment ago takes as long to read as that core is away, wherever in its caches it is by then:
+ * virtual cores move between the two within minutes. Several in turn must say so.
+ */
+static __attribute__((noinline, cold)) void time_probe(struct pki_shm_ep *shm)
+{
+    struct pki_shm_tx *tx = &shm->tx;
+    uint64_t begin = pki_now_ns();
+
+    (void)atomic_load_explicit(shm->rx.probe, memory_order_acquire);
+    if (pki_now_ns() - begin >= FAR_NS)
+        tx->far += tx->far < FAR_SURE;
+    else
+        tx->far -= tx->far > -FAR_SURE;
+    shm->base.is_near = shm->flips ? !shm->base.is_near : tx->far < 0 && tx->data_used > NEAR_CACHE_BYTES;
+}
+
 void pki_shm_pop(struct pki_ep *ep)
 {
     struct pki_shm_rx *rx = &pki_shm_ep_of(ep)->rx;
+    const struct pki_shm_cell *cell = &rx->cells[rx->next & CELL_MASK];
 
+    if (is_probe(rx->next, true) &&
+        is_probe(rx->next, (atomic_load_explicit(&cell->word[0], memory_order_relaxed) >> 32 & PKI_SHM_SHAPE_LONG) != 0))
+        time_probe(pki_shm_ep_of(ep));
     rx->next++;
     if (rx->next - rx->told_next >= TELL_CELLS || rx->data_end - rx->told_data >= TELL_DATA)
         tell(rx);

@@ -42,16 +42,25 @@ static void shm_probe(const struct pki_iface_config *config, struct pki_probe *p
         snprintf(probe->reason, sizeof probe->reason, "memfd; process_vm_readv: %s", strerror(errno));
 }
 
+/* More is faster (lane.c), but it is memory of every pair. */
+static uint32_t data_used(int local_ranks)
+{
+    return local_ranks == 2 ? PKI_SHM_DATA_BYTES : PKI_SHM_DATA_USED_MIN;
+}
+
 static pk_result_t shm_open_iface(const struct pki_iface_config *config, struct pki_iface *iface)
 {
     struct pki_shm_iface *shm = (struct pki_shm_iface *)(void *)iface;
-    bool cma;
+    bool cma, flips = false;
     pk_result_t result = pki_env_bool("PICKLE_TEST_CMA", true, &cma);
 
-    (void)config;
+    if (result == PK_OK)
+        result = pki_env_bool("PICKLE_TEST_NEAR", false, &flips);
     if (result != PK_OK)
         return result;
     shm->cma = cma;
+    shm->flips = flips;
+    shm->data_used = data_used(config->local_ranks);
     iface->msg_payload_max = PKI_SHM_PAYLOAD_MAX;
     pki_list_init(&iface->done);
     pki_list_init(&shm->eps);
@@ -94,7 +103,7 @@ static pk_result_t shm_ep_init(struct pki_ep *ep, struct pki_blob *mine)
     struct pki_shm_hello hello = { .layout = PKI_SHM_LAYOUT, .cells = PKI_SHM_CELLS, .data_bytes = PKI_SHM_DATA_BYTES };
     pk_result_t result;
 
-    ep->dead = ep->can_put = ep->can_get = false;
+    ep->dead = ep->can_put = ep->can_get = ep->is_near = false;
     ep->gates_mine = ep->gates_theirs = NULL;
     ep->bell = NULL;
     shm->mine = shm->theirs = NULL;
@@ -138,6 +147,7 @@ static pk_result_t shm_ep_connect(struct pki_ep *ep, struct pki_blob *theirs)
 {
     struct pki_shm_ep *shm = pki_shm_ep_of(ep);
     struct pki_where where = pki_shm_where(ep);
+    struct pki_shm_iface *iface = (struct pki_shm_iface *)(void *)ep->iface;
     struct pki_shm_hello hello;
     const char *why = pki_shm_hello_parse(theirs, &hello);
     pk_result_t result;
@@ -151,11 +161,12 @@ static pk_result_t shm_ep_connect(struct pki_ep *ep, struct pki_blob *theirs)
     theirs->fd = -1;
     if (result != PK_OK)
         return result;
-    pki_shm_tx_init(&shm->tx, shm->theirs, ep->same_process ? (uintptr_t)hello.inbox_address : 0);
+    pki_shm_tx_init(&shm->tx, shm->theirs, iface->data_used, ep->same_process ? (uintptr_t)hello.inbox_address : 0);
     ep->gates_theirs = shm->theirs->gates;
-    ep->can_put = ep->same_process || (((struct pki_shm_iface *)(void *)ep->iface)->cma && pki_shm_cma_works(ep, &hello));
+    ep->can_put = ep->same_process || (iface->cma && pki_shm_cma_works(ep, &hello));
     ep->can_get = ep->can_put;
-    pki_list_push(&((struct pki_shm_iface *)(void *)ep->iface)->eps, &shm->node);
+    pki_list_push(&iface->eps, &shm->node);
+    shm->flips = iface->flips;
     return PK_OK;
 }
 

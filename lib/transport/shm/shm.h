@@ -31,10 +31,11 @@
 #include "transport/transport.h"
 #include "util/log.h"
 
-#define PKI_SHM_LAYOUT 4u /* version of everything below */
+#define PKI_SHM_LAYOUT 5u /* version of everything below */
 #define PKI_SHM_PAGE 4096u
 #define PKI_SHM_CELLS 1024u
-#define PKI_SHM_DATA_BYTES (256u << 10)
+#define PKI_SHM_DATA_BYTES (2u << 20)
+#define PKI_SHM_DATA_USED_MIN (256u << 10) /* a writer may keep to so much of it, from the beginning on */
 #define PKI_SHM_DATA_ALIGN 64u
 #define PKI_SHM_PAYLOAD_MAX (32u << 10)
 #define PKI_SHM_SLOTS 2u
@@ -71,14 +72,19 @@ struct pki_shm_cell {
 
 /* taken: how far the owner of the inbox has read: cells in the lower half, position in the data area in the upper. bell: the owner
  * sleeps, or is about to; who writes a message clears it and wakes the owner there. revoked: the owner's memory is no longer the peer's to
- * read or write; at_work: the peer is at it. The owner sets one and looks at the other, the peer the other way round. */
+ * read or write; at_work: the peer is at it. The owner sets one and looks at the other, the peer the other way round. probe: written now
+ * and then for the owner to time how long it takes to read; the value is of no account. */
 struct pki_shm_header {
     _Atomic uint64_t taken;
     _Atomic uint32_t bell;
     unsigned char pad[PKI_SHM_DATA_ALIGN - sizeof(uint64_t) - sizeof(uint32_t)];
     _Atomic uint32_t revoked, at_work;
-    unsigned char pad_to_page[PKI_SHM_PAGE - PKI_SHM_DATA_ALIGN - 2 * sizeof(uint32_t)];
+    unsigned char apart[PKI_SHM_DATA_ALIGN - 2 * sizeof(uint32_t)];
+    _Atomic uint32_t probe;
+    unsigned char pad_to_page[PKI_SHM_PAGE - 2 * PKI_SHM_DATA_ALIGN - sizeof(uint32_t)];
 };
+
+_Static_assert(sizeof(struct pki_shm_header) == PKI_SHM_PAGE, "a page");
 
 struct pki_shm_inbox {
     struct pki_shm_header header;
@@ -115,6 +121,8 @@ struct pki_shm_iface {
     bool cma; /* not turned off by PICKLE_TEST_CMA */
     struct pki_list eps;     /* that are connected */
     struct pki_list refused; /* puts and gets whose peer has failed: its engine says why, and they end with this rank's */
+    bool flips;         /* PICKLE_TEST_NEAR: is_near changes with every probe, whatever was measured */
+    uint32_t data_used; /* of a peer's data area */
 };
 
 /* Reader of the own inbox. */
@@ -122,6 +130,7 @@ struct pki_shm_rx {
     const struct pki_shm_cell *cells;
     const unsigned char *data;
     _Atomic uint64_t *taken;
+    const _Atomic uint32_t *probe;
     uint32_t next;      /* number of the next message */
     uint32_t data_end;  /* position behind the last payload seen */
     uint32_t told_next; /* what `taken` says */
@@ -134,12 +143,14 @@ struct pki_shm_tx {
     unsigned char *data;
     const _Atomic uint64_t *taken;
     _Atomic uint32_t *bell;
+    _Atomic uint32_t *probe;
     uint32_t next;
     uint32_t data_next;
+    uint32_t data_used;  /* of the data area, from its beginning on: no more pages of it are touched */
     uint32_t taken_next; /* what `taken` said when last read */
     uint32_t taken_data;
     uint32_t heard;      /* how many the peer has taken, as its messages said; never too many */
-    int32_t far;         /* above 0: the cores share no cache, as the time that stores took says */
+    int32_t far;         /* above 0: the cores share no cache, as the time that reading took says */
     uintptr_t owner_cells; /* where the owner has the cells mapped, in the same process; else 0 */
 };
 
@@ -150,6 +161,7 @@ struct pki_shm_ep {
     struct pki_shm_tx tx;
     struct pki_shm_inbox *mine, *theirs;
     int inbox_fd;
+    bool flips;
     uint8_t nonce[PKI_SHM_NONCE_BYTES]; /* the peer reads it here to learn that it can */
 };
 
@@ -165,7 +177,7 @@ static inline struct pki_where pki_shm_where(const struct pki_ep *ep)
 
 /* lane.c: slots of the table, and what they stand on */
 void pki_shm_rx_init(struct pki_shm_rx *rx, struct pki_shm_inbox *mine);
-void pki_shm_tx_init(struct pki_shm_tx *tx, struct pki_shm_inbox *theirs, uintptr_t owner_inbox);
+void pki_shm_tx_init(struct pki_shm_tx *tx, struct pki_shm_inbox *theirs, uint32_t data_used, uintptr_t owner_inbox);
 pk_result_t pki_shm_msg(struct pki_ep *ep, const struct pki_msg *msg, const void *payload);
 bool pki_shm_peek(struct pki_ep *ep, struct pki_msg *msg, const void **payload);
 void pki_shm_pop(struct pki_ep *ep);

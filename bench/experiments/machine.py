@@ -14,6 +14,8 @@ import sys
 import tempfile
 import time
 
+REST_SECONDS = 5  # that the other ranks have to end when one has failed
+
 
 class Failed(Exception):
     """A program did not run to its end: its last line."""
@@ -121,10 +123,14 @@ class Machine:
                      for environment, log in zip(environments, logs)]
         late = False
         try:
-            for process in processes:
-                process.wait(max(0, end - time.monotonic()))
+            while any(process.poll() is None for process in processes):
+                if time.monotonic() >= end:
+                    raise subprocess.TimeoutExpired(command, timeout)
+                if any(process.poll() for process in processes):
+                    end = min(end, time.monotonic() + REST_SECONDS)
+                time.sleep(0.02)
         except subprocess.TimeoutExpired:
-            late = True
+            late = not any(process.poll() for process in processes)
         finally:
             for process in processes:
                 if process.poll() is None:

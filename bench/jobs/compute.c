@@ -38,18 +38,21 @@ static void compute_on_cpu(double flops)
     (void)sink;
 }
 
+void jobs_compute_open(struct jobs_run *run)
+{
+    if (run->options.cuda)
+        run->burn = gpu_kernel_load(ptx_burn, PTX_BURN);
+}
+
 /* Multiply-adds of all threads that the GPU holds. */
 static void compute_on_gpu(struct jobs_run *run, double flops)
 {
-    static gpu_kernel_t kernel;
     const int threads = 256;
     int blocks = gpu_multiprocessors(run->gpu) * 8;
     uint64_t rounds = (uint64_t)(flops / 2 / blocks / threads) + 1;
     void *params[] = { &rounds };
 
-    if (kernel == NULL)
-        kernel = gpu_kernel_load(ptx_burn, PTX_BURN);
-    gpu_kernel_launch(kernel, blocks, threads, params, run->compute_stream);
+    gpu_kernel_launch(run->burn, blocks, threads, params, run->compute_stream);
 }
 
 void jobs_compute(struct jobs_run *run, double flops)

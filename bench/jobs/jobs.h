@@ -79,6 +79,7 @@ struct jobs_run {
     struct jobs_group rows, columns;   /* of the product of two patterns */
     int gpu;
     gpu_stream_t compute_stream;
+    gpu_kernel_t burn;
     struct table *table;
     uint64_t wrong;
 };
@@ -145,7 +146,9 @@ void jobs_put(struct jobs_run *run, void *to, const void *host, size_t bytes);
 void jobs_get(struct jobs_run *run, void *host, const void *from, size_t bytes);
 
 /* compute.c. Arithmetic of `flops` operations in f32: on a CPU products of blocks that stay in cache; on a GPU all multiprocessors, in
- * run->compute_stream. Does nothing in a step without JOBS_COMPUTE. */
+ * run->compute_stream. Does nothing in a step without JOBS_COMPUTE. The other comes before anything communicates: loading a kernel waits for all
+ * streams, also for those that wait for a peer. */
+void jobs_compute_open(struct jobs_run *run);
 void jobs_compute(struct jobs_run *run, double flops);
 
 /* transfers.c */

@@ -83,6 +83,7 @@ int main(int argc, char **argv)
         return 2;
     }
     library_open(&run, &argc, &argv);
+    jobs_compute_open(&run);
     know_members(&run.world);
     run.options.mode->run(&run);
     if (run.world.rank == 0 && run.wrong > 0)

@@ -14,16 +14,16 @@ extern const size_t pki_kernels_fatbin_bytes;
 #define REDUCE_BYTES_PER_CTA (64u << 10)
 #define UNPACK_BYTES_PER_CTA (32u << 10)
 
-_Static_assert(PKI_LL_OPS == PKI_LL_OPS_MAX, "the kernel takes what the slot promises");
+_Static_assert(PKI_LL_ROW_OPS == PKI_LL_OPS_MAX, "the kernel takes what the slot promises");
 _Static_assert(PKI_KERNEL_SUM == PK_SUM && PKI_KERNEL_PROD == PK_PROD && PKI_KERNEL_MIN == PK_MIN && PKI_KERNEL_MAX == PK_MAX,
                "kernels take the API's numbers");
 _Static_assert(PKI_REDUCE_SOURCES == PKI_REDUCE_MAX, "the kernel takes what the slot promises");
-_Static_assert(sizeof(struct pki_ll_args) <= 4096 && sizeof(struct pki_wait_args) <= 4096 &&
+_Static_assert(sizeof(struct pki_ll_row_args) <= 4096 && sizeof(struct pki_wait_args) <= 4096 &&
                    sizeof(struct pki_unpack_args) <= 4096, "the limit of kernel parameters");
 
 static void name_of(int which, char *name, size_t len)
 {
-    static const char *const plain[] = { PKI_KERNEL_WAIT, PKI_KERNEL_LL, PKI_KERNEL_TURN, PKI_KERNEL_EXCHANGE, PKI_KERNEL_PUSH,
+    static const char *const plain[] = { PKI_KERNEL_WAIT, PKI_KERNEL_LL, PKI_KERNEL_LL_ROW, PKI_KERNEL_TURN, PKI_KERNEL_EXCHANGE, PKI_KERNEL_PUSH,
                                          PKI_KERNEL_UNPACK, PKI_KERNEL_FOLD, PKI_KERNEL_RELAY, PKI_KERNEL_TWOSHOT };
 
     if (which < PKI_CUDA_REDUCE)
@@ -175,35 +175,59 @@ pk_result_t pki_cuda_unpack(const struct pki_queue *queue, void *dst, const void
     return launch(queue, PKI_CUDA_UNPACK, args.blocks < (uint32_t)limit ? args.blocks : (unsigned)limit, PKI_UNPACK_THREADS, &args, false);
 }
 
-static void ll_arg(struct pki_ll_args_op *arg, const struct pki_ll_op *op)
+static void ll_arg(struct pki_ll_args_op *arg, const struct pki_ll_op *op, unsigned ctas, unsigned first)
 {
-    arg->user = (uint64_t)(uintptr_t)op->user;
-    arg->slot = (uint64_t)(uintptr_t)op->slot;
-    arg->done = (uint64_t)(uintptr_t)op->done;
-    arg->bytes = op->bytes;
-    arg->flag = op->flag;
-    arg->send = op->send;
-    arg->ctas = op->ctas > 1 ? op->ctas : 1;
-    arg->arrived = (uint64_t)(uintptr_t)op->arrived;
+    *arg = (struct pki_ll_args_op){ .user = (uint64_t)(uintptr_t)op->user,
+                                    .slot = (uint64_t)(uintptr_t)op->slot,
+                                    .done = (uint64_t)(uintptr_t)op->done,
+                                    .bytes = op->bytes,
+                                    .flag = op->flag,
+                                    .send = op->send,
+                                    .ctas = (uint16_t)ctas,
+                                    .first = (uint16_t)first,
+                                    .arrived = (uint64_t)(uintptr_t)op->arrived };
 }
 
-pk_result_t pki_cuda_ll(const struct pki_queue *queue, const struct pki_ll_op *ops, int n, const _Atomic uint32_t *abort_flag)
+static unsigned ll_ctas(const struct pki_ll_op *op, unsigned limit)
 {
-    struct pki_ll_args args;
-    unsigned ctas = 0;
+    unsigned ctas = op->ctas > 1 ? op->ctas : 1;
+
+    return ctas < limit ? ctas : limit;
+}
+
+static pk_result_t ll_row(const struct pki_queue *queue, const struct pki_ll_op *ops, int n, unsigned limit, const struct pki_ll_head *head)
+{
+    struct pki_ll_row_args args;
+    unsigned all = 0, grid, first = 0;
+
+    args.head = *head;
+    for (int i = 0; i < n; i++)
+        all += ll_ctas(&ops[i], limit);
+    grid = all < limit ? all : limit;
+    for (int i = 0; i < n; i++) {
+        unsigned ctas = ll_ctas(&ops[i], limit);
+
+        ll_arg(&args.ops[i], &ops[i], ctas, first);
+        first = (first + ctas) % grid;
+    }
+    memset(&args.ops[n], 0, (size_t)(PKI_LL_ROW_OPS - n) * sizeof args.ops[0]);
+    return launch(queue, PKI_CUDA_LL_ROW, grid, PKI_LL_THREADS, &args, true);
+}
+
+pk_result_t pki_cuda_ll(const struct pki_queue *queue, const struct pki_ll_op *ops, int n, int ctas, const _Atomic uint32_t *abort_flag)
+{
+    struct pki_ll_args args = { .head = { .abort_flag = (uint64_t)(uintptr_t)abort_flag, .n = (uint32_t)n } };
+    unsigned limit = ctas > 0 ? (unsigned)ctas : UINT16_MAX;
 
     if (n < 1 || n > PKI_LL_OPS_MAX)
         return pki_fail(PK_ERR_ARG, NULL, "%d messages in one launch; 1 to %d are possible", n, PKI_LL_OPS_MAX);
-    memset(&args, 0, sizeof args);
-    args.n = (uint32_t)n;
-    args.abort_flag = (uint64_t)(uintptr_t)abort_flag;
-    for (int i = 0; i < n; i++) {
+    for (int i = 0; i < n; i++)
         if (ops[i].bytes > PKI_LL_MAX_BYTES || ops[i].flag == 0 || (ops[i].ctas > 1 && ops[i].arrived == NULL))
             return pki_fail(PK_ERR_INTERNAL, NULL, "a low-latency message of %u bytes with flag %u", ops[i].bytes, ops[i].flag);
-        ll_arg(&args.ops[i], &ops[i]);
-        ctas += args.ops[i].ctas;
-    }
-    return launch(queue, PKI_CUDA_LL, ctas, PKI_LL_THREADS, &args, true);
+    if (n > 1)
+        return ll_row(queue, ops, n, limit, &args.head);
+    ll_arg(&args.ops[0], ops, ll_ctas(ops, limit), 0);
+    return launch(queue, PKI_CUDA_LL, args.ops[0].ctas, PKI_LL_THREADS, &args, true);
 }
 
 pk_result_t pki_cuda_fused(const struct pki_queue *queue, enum pki_fused_kernel kernel, pk_dtype_t dtype, int ctas,

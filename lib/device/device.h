@@ -104,7 +104,7 @@ struct pki_ll_op {
 
 #define PKI_LL_MAX_BYTES (512u << 10)
 #define PKI_LL_SLOT_BYTES (2u * PKI_LL_MAX_BYTES)
-#define PKI_LL_OPS_MAX 2 /* of one launch */
+#define PKI_LL_OPS_MAX 64 /* of one launch */
 #define PKI_UNPACK_CTAS 16 /* most of one launch: they keep the way to the host's memory full */
 
 enum pki_fused_kernel { PKI_FUSED_TURN, PKI_FUSED_EXCHANGE, PKI_FUSED_PUSH, PKI_FUSED_FOLD, PKI_FUSED_RELAY, PKI_FUSED_TWOSHOT };
@@ -176,8 +176,9 @@ struct pki_device_ops {
                           pk_dtype_t dtype, pk_op_t op);
     /* Up to 255 word operations, in order. Host queue: waits are not allowed (the engine polls). */
     pk_result_t (*words)(const struct pki_queue *queue, const struct pki_word_op *ops, int n, enum pki_wait_how how);
-    /* All n messages in one launch, a CTA or several each. `abort_flag`: host_registered word; nonzero makes the CTAs leave. */
-    pk_result_t (*ll)(const struct pki_queue *queue, const struct pki_ll_op *ops, int n, const _Atomic uint32_t *abort_flag);
+    /* All n messages in one launch of `ctas` CTAs at most, or of as many as the messages ask for (0). With fewer than they ask for CTAs do one
+     * message behind another, in this order. `abort_flag`: host_registered word; nonzero makes the CTAs leave. */
+    pk_result_t (*ll)(const struct pki_queue *queue, const struct pki_ll_op *ops, int n, int ctas, const _Atomic uint32_t *abort_flag);
 
     /* One rank's part in a fused collective, in `ctas` CTAs. args: kernels/kernels.h. The kernel ends when all ranks have launched
      * theirs, or by args->abort_flag. PKI_FUSED_TURN: one warp, which waits for this rank's earlier ones. */

@@ -177,11 +177,12 @@ static pk_result_t host_unpack(const struct pki_queue *queue, void *dst, const v
     return PK_OK;
 }
 
-static pk_result_t host_ll(const struct pki_queue *queue, const struct pki_ll_op *ops, int n, const _Atomic uint32_t *abort_flag)
+static pk_result_t host_ll(const struct pki_queue *queue, const struct pki_ll_op *ops, int n, int ctas, const _Atomic uint32_t *abort_flag)
 {
     (void)queue;
     (void)ops;
     (void)n;
+    (void)ctas;
     (void)abort_flag;
     return pki_fail(PK_ERR_UNSUPPORTED, NULL, "the host has no low-latency kernel");
 }

@@ -271,13 +271,12 @@ static void move_send(struct pki_task *task)
     if (xfer->ll) {
         struct pki_ll_op op = pki_ll_send_op(xfer);
 
-        pki_stream_flush(e);
-        failed(task, e->gpu->ops->ll(&task->queue, &op, 1, e->abort_word));
-        e->stats.kernels++;
+        pki_ll_row_add(task, &op);
         xfer->in_stream = true;
         pki_xfer_activate(xfer);
         return;
     }
+    pki_ll_row_launch(e);
     if (!past) {
         pki_stream_before_wait(task);
         pki_stream_wait(task, &xfer->start);
@@ -290,8 +289,10 @@ void pki_stream_move(struct pki_task *task)
 {
     if (task->direct && task->xfer != NULL && task->xfer->is_send)
         move_send(task);
-    else if (task->direct && task->plan != NULL && !pki_task_is_fused(task))
+    else if (task->direct && task->plan != NULL && !pki_task_is_fused(task)) {
+        pki_ll_row_launch(task->engine);
         pki_stream_plan_move(task);
+    }
 }
 
 static void receive_ll(struct pki_task *task)
@@ -302,8 +303,7 @@ static void receive_ll(struct pki_task *task)
                             .slot = pki_ll_slot(e, xfer->peer->rank, xfer->gate_slot), .done = xfer->finish.word, .ctas = pki_ll_ctas(e, xfer->bytes),
                             .arrived = pki_ll_arrived(e, xfer->peer->rank, false, xfer->gate_value) };
 
-    failed(task, e->gpu->ops->ll(&task->queue, &op, 1, e->abort_word));
-    e->stats.kernels++;
+    pki_ll_row_add(task, &op);
 }
 
 /* What the stream has to wait for at the end of this task. */
@@ -335,12 +335,15 @@ void pki_stream_end(struct pki_task *task, struct pki_list *made)
 {
     bool kernel = task->direct && ((task->xfer != NULL && !task->xfer->is_send && task->xfer->ll) || pki_task_is_fused(task));
 
-    if (kernel) /* behind all that the group's sends and receives open or move for the peers */
-        pki_stream_flush(task->engine);
-    if (kernel && task->xfer == NULL)
-        failed(task, pki_fused_launch(task, &task->queue));
-    else if (kernel)
+    if (kernel && task->xfer != NULL) {
         receive_ll(task);
+        return;
+    }
+    pki_ll_row_launch(task->engine);
+    if (kernel) {
+        pki_stream_flush(task->engine); /* behind all that the group's sends and receives open or move for the peers */
+        failed(task, pki_fused_launch(task, &task->queue));
+    }
     if (!task->waited)
         wait_for_all(task, made);
 }

@@ -49,6 +49,13 @@ struct pki_word_batch {
     struct pki_stream_last received, sent;
 };
 
+/* Low-latency messages of a call for a caller's stream, not launched yet (ll_row.c). Sends before receives. */
+struct pki_ll_row {
+    struct pki_queue queue;
+    struct pki_ll_op ops[PKI_LL_OPS_MAX];
+    int n, sends, ctas;
+};
+
 struct pki_engine {
     atomic_flag lock;
     struct pki_engine_config config;
@@ -74,6 +81,8 @@ struct pki_engine {
     unsigned puts_out;         /* moves that transports have and have not finished */
     struct pki_words words;
     struct pki_word_batch batch;
+    struct pki_ll_row ll_row;
+    uint32_t ll_call;          /* counts calls: which low-latency messages are of this one */
     _Atomic uint32_t *abort_word;
     char *ll_memory;
     struct pki_fused fused;

@@ -154,6 +154,8 @@ bool pki_ll_take_soon(struct pki_engine *e, struct pki_peer *peer, size_t bytes,
             pki_ll_give(&peer->lls, peer->lls.oldest);
         if (pki_ll_take(&peer->lls, bytes, place, flag))
             break;
+        if (peer->ll_call == e->ll_call && peer->lls.live > 0 && (int32_t)(peer->lls.oldest - peer->ll_first) >= 0)
+            return false; /* what has the room is of this very call, and not launched yet */
         if (until == 0)
             until = pki_now_ns() + peer->room_ns;
         if (pki_now_ns() > until) {
@@ -163,13 +165,21 @@ bool pki_ll_take_soon(struct pki_engine *e, struct pki_peer *peer, size_t bytes,
         pki_cpu_pause();
     }
     peer->room_ns = ROOM_NS;
+    if (peer->ll_call != e->ll_call) {
+        peer->ll_call = e->ll_call;
+        peer->ll_first = *flag;
+    }
     return true;
+}
+
+uint32_t pki_ll_most_ctas(const struct pki_engine *e)
+{
+    return e->gpu->max_ctas > 0 && (uint32_t)e->gpu->max_ctas < CTAS_MAX ? (uint32_t)e->gpu->max_ctas : CTAS_MAX;
 }
 
 uint32_t pki_ll_ctas(const struct pki_engine *e, size_t bytes)
 {
-    uint32_t limit = e->gpu->max_ctas > 0 && (uint32_t)e->gpu->max_ctas < CTAS_MAX ? (uint32_t)e->gpu->max_ctas : CTAS_MAX;
-    uint32_t ctas = (uint32_t)(bytes / BYTES_A_CTA);
+    uint32_t limit = pki_ll_most_ctas(e), ctas = (uint32_t)(bytes / BYTES_A_CTA);
 
     return ctas == 0 ? 1 : ctas < limit ? ctas : limit;
 }

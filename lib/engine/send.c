@@ -434,7 +434,7 @@ static void issue_ll(struct pki_xfer *xfer)
             return;
         op.user = pki_stage_low_latency_source(xfer);
     }
-    result = e->gpu->ops->ll(&e->late, &op, 1, e->abort_word);
+    result = e->gpu->ops->ll(&e->late, &op, 1, 0, e->abort_word);
     if (result != PK_OK) {
         pki_put_failed(xfer, result);
         return;

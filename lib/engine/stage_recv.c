@@ -176,7 +176,7 @@ static pk_result_t fill_low_latency(struct pki_xfer *xfer, const void *data)
     op.user = pki_stage_slot_at(&e->in, xfer->slot);
     op.slot = pki_ll_slot(e, xfer->peer->rank, xfer->gate_slot);
     e->stats.kernels++;
-    return e->gpu->ops->ll(&e->in.queue, &op, 1, e->abort_word);
+    return e->gpu->ops->ll(&e->in.queue, &op, 1, 0, e->abort_word);
 }
 
 /* Small enough for the driver to take the bytes within the call, wherever they lie. */

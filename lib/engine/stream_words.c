@@ -28,6 +28,8 @@ void pki_stream_flush(struct pki_engine *e)
 
 void pki_stream_restart(struct pki_engine *e)
 {
+    pki_ll_row_launch(e);
+    e->ll_call++;
     pki_stream_flush(e);
     e->batch.used = false;
     e->batch.received.peer = e->batch.sent.peer = NULL;

@@ -269,6 +269,11 @@ void pki_stream_copied(const struct pki_task *task, const struct pki_gate *done,
 void pki_stream_flush(struct pki_engine *engine);
 void pki_stream_restart(struct pki_engine *engine); /* flushed, and nothing is known of any stream */
 
+/* ll_row.c: low-latency messages of a call, for one launch; in the stream they come behind the words of the batch. To be launched before
+ * anything that waits. */
+void pki_ll_row_add(struct pki_task *task, const struct pki_ll_op *op);
+void pki_ll_row_launch(struct pki_engine *engine);
+
 /* stream_plan.c: the phases of a collective; begin sets task->direct */
 void pki_stream_plan_begin(struct pki_task *task);
 void pki_stream_plan_open(const struct pki_task *task);

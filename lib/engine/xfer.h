@@ -26,7 +26,7 @@ struct pki_task;
 #define PKI_GRANT_NS 50000u              /* how long a send in a stream looks for its grant at most */
 #define PKI_LL_RING_BYTES (3840u << 10)  /* for low-latency messages, of a pair and direction */
 #define PKI_LL_UNIT 64u                  /* places in it are multiples of this */
-#define PKI_LL_MESSAGES 64u              /* in it at a time */
+#define PKI_LL_MESSAGES 128u             /* in it at a time */
 #define PKI_IFACES_MAX 4
 
 enum pki_xfer_state {
@@ -134,6 +134,7 @@ struct pki_peer {
     struct pki_slots gates;
     struct pki_ll_ring lls;
     uint32_t room_ns;               /* how long to wait for room there */
+    uint32_t ll_call, ll_first;     /* the last call that took a place there, and its first message */
     bool ll_by_kernel;              /* its last low-latency message was sent by a kernel: the next one will hardly need this CPU */
     char *ll_remote;                /* the peer's ring for this rank, mapped here */
     struct pki_export ll_exported;
@@ -243,6 +244,7 @@ void pki_ll_give(struct pki_ll_ring *ring, uint32_t flag); /* again: nothing hap
 /* As pki_ll_take; waits for a moment for messages of this peer that are about to end. */
 bool pki_ll_take_soon(struct pki_engine *engine, struct pki_peer *peer, size_t bytes, int *place, uint32_t *flag);
 uint32_t pki_ll_ctas(const struct pki_engine *engine, size_t bytes);
+uint32_t pki_ll_most_ctas(const struct pki_engine *engine); /* of one launch */
 uint64_t *pki_ll_slot(struct pki_engine *engine, int peer, int place);
 uint32_t *pki_ll_arrived(struct pki_engine *engine, int peer, bool send, uint32_t flag);
 

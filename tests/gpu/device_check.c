@@ -192,7 +192,7 @@ static bool ll_case(struct ll_bed *bed, uint32_t bytes, uint32_t src_offset, uin
     uint8_t before[8] = { 0 };
 
     ok = ok && download(before, bed->dst + dst_offset + bytes, 8);
-    ok = ok && ops->ll(&second, &recv, 1, &words[32]) == PK_OK && ops->ll(&queue, &send, 1, &words[32]) == PK_OK;
+    ok = ok && ops->ll(&second, &recv, 1, 0, &words[32]) == PK_OK && ops->ll(&queue, &send, 1, 0, &words[32]) == PK_OK;
     ok = ok && word_becomes(0, bed->flag) && word_becomes(1, bed->flag) && drained(&queue) && drained(&second);
     ok = ok && device_has(bed->dst + dst_offset, bytes, bed->flag);
     ok = ok && download(edge, bed->dst + dst_offset + bytes, 8) && memcmp(edge, before, 8) == 0;
@@ -216,7 +216,7 @@ static void ll_many(struct ll_bed *bed)
         list[HALF + i] =
             (struct pki_ll_op){ .send = true, .user = bed->src + i * 1000, .bytes = 1000, .flag = bed->flag, .slot = slot };
     }
-    CHECK(ops->ll(&queue, list, 2 * HALF, NULL) == PK_OK && drained(&queue));
+    CHECK(ops->ll(&queue, list, 2 * HALF, 0, NULL) == PK_OK && drained(&queue));
     CHECK(device_has(bed->dst, HALF * 1000, 4321));
     ops->free(device, slots);
 }
@@ -227,7 +227,7 @@ static void ll_abort(struct ll_bed *bed)
 
     word_set(0, 0);
     word_set(2, 0);
-    CHECK(ops->ll(&queue, &recv, 1, &words[32]) == PK_OK);
+    CHECK(ops->ll(&queue, &recv, 1, 0, &words[32]) == PK_OK);
     usleep(2000);
     CHECK(!ops->idle(&queue));
     word_set(2, 1);
@@ -253,7 +253,7 @@ static void check_ll(void)
     bed.ctas = 1;
     ll_many(&bed);
     ll_abort(&bed);
-    CHECK(ops->ll(&queue, &bad, 1, NULL) == PK_ERR_INTERNAL);
+    CHECK(ops->ll(&queue, &bad, 1, 0, NULL) == PK_ERR_INTERNAL);
     ops->free(device, bed.src);
     ops->free(device, bed.dst);
     ops->free(device, bed.slot);
@@ -349,7 +349,7 @@ static void submit(int what, uint8_t *a, uint8_t *b, uint64_t *slot, uint32_t fl
         CHECK(ops->reduce(&queue, a, srcs, 2, 1024, PK_F32, PK_SUM) == PK_OK);
         break;
     default:
-        CHECK(ops->ll(&queue, ll, 2, NULL) == PK_OK);
+        CHECK(ops->ll(&queue, ll, 2, 0, NULL) == PK_OK);
     }
 }
 

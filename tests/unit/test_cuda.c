@@ -336,8 +336,8 @@ Test(cuda, limits_of_work)
     cr_expect_eq(ops->reduce(&queue, NULL, srcs, 2, 0, PK_F32, PK_SUM), PK_OK);
     cr_expect_eq(ops->reduce(&queue, NULL, srcs, 2, 1, PK_F32, PK_AVG), PK_ERR_INTERNAL, "divided by how much?");
     cr_expect_eq(ops->reduce(&queue, NULL, srcs, 2, 1, PK_DTYPE_COUNT, PK_SUM), PK_ERR_INTERNAL);
-    cr_expect_eq(ops->ll(&queue, &ll, 1, NULL), PK_ERR_INTERNAL, "a flag of 0");
-    cr_expect_eq(ops->ll(&queue, &ll, PKI_LL_OPS_MAX + 1, NULL), PK_ERR_ARG);
+    cr_expect_eq(ops->ll(&queue, &ll, 1, 0, NULL), PK_ERR_INTERNAL, "a flag of 0");
+    cr_expect_eq(ops->ll(&queue, &ll, PKI_LL_OPS_MAX + 1, 0, NULL), PK_ERR_ARG);
     ops->queue_close(&queue);
     cr_expect_null(queue.handle);
 }

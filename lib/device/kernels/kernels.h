@@ -4,7 +4,8 @@
  * Every kernel takes one parameter, a struct by value. Plain C and CUDA C++ alike; addresses are 64-bit numbers.
  *
  *   pki_wait            1 CTA, 32 threads                struct pki_wait_args
- *   pki_ll              as many as its messages have CTAs, PKI_LL_THREADS   struct pki_ll_args
+ *   pki_ll              as many as its message has CTAs, PKI_LL_THREADS     struct pki_ll_args
+ *   pki_ll_row          any grid, PKI_LL_THREADS         struct pki_ll_row_args
  *   pki_unpack          any grid, PKI_UNPACK_THREADS     struct pki_unpack_args
  *   pki_reduce_<type>   any grid, PKI_REDUCE_THREADS     struct pki_reduce_args
  *   pki_turn            1 CTA, 32 threads                struct pki_fused_args
@@ -24,6 +25,7 @@
 
 #define PKI_KERNEL_WAIT "pki_wait"
 #define PKI_KERNEL_LL "pki_ll"
+#define PKI_KERNEL_LL_ROW "pki_ll_row"
 #define PKI_KERNEL_UNPACK "pki_unpack"
 #define PKI_KERNEL_REDUCE "pki_reduce_" /* the type's name behind it */
 #define PKI_KERNEL_TURN "pki_turn"
@@ -55,7 +57,8 @@ struct pki_wait_args {
 };
 
 /*
- * pki_ll: the first ops[0].ctas CTAs do ops[0], those behind them ops[1] and so on. A slot is an array of pairs of cells, 16 bytes each:
+ * pki_ll: one message. pki_ll_row: n of them; CTAs first to first + ctas - 1 of the grid, after the last one the first again, do an op, and each CTA
+ * its ops in their order, so one that has a send behind a receive waits before it sends. A slot is an array of pairs of cells, 16 bytes each:
  *     uint32_t data_low, flag, data_high, flag
  * Pair k carries bytes [8 k, 8 k + 8) of the message, zero-padded; a message of 0 bytes still uses one pair. A 16-byte store is
  * not one event for a reader in another GPU, but each 8-byte half is: so both halves carry the flag.
@@ -67,7 +70,7 @@ struct pki_wait_args {
  * returns, without writing *done, when it is not 0.
  */
 #define PKI_LL_THREADS 512
-#define PKI_LL_OPS 2 /* parameters of a launch cost time */
+#define PKI_LL_ROW_OPS 64
 
 struct pki_ll_args_op {
     uint64_t user;
@@ -75,16 +78,27 @@ struct pki_ll_args_op {
     uint64_t done; /* address of a 32-bit word; 0: none */
     uint32_t bytes;
     uint32_t flag;
-    uint32_t send; /* 1: send, 0: recv */
-    uint32_t ctas; /* at least 1, of this message */
+    uint16_t send; /* 1: send, 0: recv */
+    uint16_t ctas; /* of this message: at least 1, at most the grid */
+    uint16_t first;
+    uint16_t reserved;
     uint64_t arrived; /* with more than one CTA: address of a 32-bit word in this GPU's memory, 0 before and after */
 };
 
-struct pki_ll_args {
-    struct pki_ll_args_op ops[PKI_LL_OPS];
+struct pki_ll_head {
     uint64_t abort_flag; /* address of a 32-bit word; 0: none */
     uint32_t n;
     uint32_t reserved;
+};
+
+struct pki_ll_args { /* parameters of a launch cost time: apart from the row's */
+    struct pki_ll_head head;
+    struct pki_ll_args_op ops[1];
+};
+
+struct pki_ll_row_args {
+    struct pki_ll_head head;
+    struct pki_ll_args_op ops[PKI_LL_ROW_OPS];
 };
 
 /*

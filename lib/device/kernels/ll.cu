@@ -76,26 +76,41 @@ __device__ __forceinline__ bool is_last(const pki_ll_args_op &op)
     return op.ctas == 1 || atomicInc((unsigned *)op.arrived, op.ctas - 1) == op.ctas - 1;
 }
 
-} // namespace
-
-extern "C" __global__ void __launch_bounds__(PKI_LL_THREADS) pki_ll(const __grid_constant__ pki_ll_args args)
+/* By all threads of the CTA, which is number `cta` of the message's. False: aborted. */
+__device__ __forceinline__ bool move(const pki_ll_args_op &op, uint32_t cta, uint64_t abort_flag)
 {
-    uint32_t which = 0, cta = blockIdx.x;
     bool whole = true;
     ll_share share;
 
-    early_begin();
-    while (cta >= args.ops[which].ctas)
-        cta -= args.ops[which++].ctas;
-    const pki_ll_args_op &op = args.ops[which];
     share.pairs = op.bytes > 0 ? (op.bytes + pair_data_bytes - 1) / pair_data_bytes : 1;
     share.step = op.ctas * PKI_LL_THREADS;
     share.first = cta * PKI_LL_THREADS + threadIdx.x;
     if (op.send)
         send(op, share);
     else
-        whole = recv(op, share, args.abort_flag);
+        whole = recv(op, share, abort_flag);
     whole = __syncthreads_and(whole);
     if (threadIdx.x == 0 && whole && is_last(op) && op.done != 0)
         *(volatile uint32_t *)op.done = op.flag;
+    return whole;
+}
+
+} // namespace
+
+extern "C" __global__ void __launch_bounds__(PKI_LL_THREADS) pki_ll(const __grid_constant__ pki_ll_args args)
+{
+    early_begin();
+    move(args.ops[0], blockIdx.x, args.head.abort_flag);
+}
+
+extern "C" __global__ void __launch_bounds__(PKI_LL_THREADS) pki_ll_row(const __grid_constant__ pki_ll_row_args args)
+{
+    early_begin();
+#pragma unroll 1
+    for (uint32_t i = 0; i < args.head.n; i++) {
+        uint32_t first = args.ops[i].first, cta = blockIdx.x >= first ? blockIdx.x - first : blockIdx.x + gridDim.x - first;
+
+        if (cta < args.ops[i].ctas && !move(args.ops[i], cta, args.head.abort_flag))
+            return;
+    }
 }

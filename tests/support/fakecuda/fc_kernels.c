@@ -107,16 +107,16 @@ static bool message_recv(struct message *m)
 }
 
 /* The blocks of a launch run side by side on a GPU: here all sends go first, which wait for nothing, then every receive as it can. */
-static void run_pki_ll(const struct fc_launch *l)
+static void run_ll(const struct fc_launch *l, uint32_t most)
 {
-    const struct pki_ll_args *args = l->params[0];
-    const void *abort_word = args->abort_flag != 0 ? fc_ptr(l, args->abort_flag, 4) : NULL;
-    struct message messages[PKI_LL_OPS];
-    uint32_t n = args->n <= l->grid.x ? args->n : l->grid.x, left = 0;
+    const struct pki_ll_row_args *args = l->params[0]; /* those of one message begin alike */
+    const void *abort_word = args->head.abort_flag != 0 ? fc_ptr(l, args->head.abort_flag, 4) : NULL;
+    struct message messages[PKI_LL_ROW_OPS];
+    uint32_t n = args->head.n, left = 0;
     unsigned round = 0;
 
-    if (n > PKI_LL_OPS)
-        n = PKI_LL_OPS;
+    if (n > most)
+        n = most;
     for (uint32_t i = 0; i < n; i++) {
         if (!message_open(l, &args->ops[i], &messages[i]))
             return;
@@ -139,6 +139,16 @@ static void run_pki_ll(const struct fc_launch *l)
             return;
         fc_relax(&round);
     }
+}
+
+static void run_pki_ll(const struct fc_launch *l)
+{
+    run_ll(l, 1);
+}
+
+static void run_pki_ll_row(const struct fc_launch *l)
+{
+    run_ll(l, PKI_LL_ROW_OPS);
 }
 
 /* --- for tests --- */
@@ -215,6 +225,7 @@ static void run_pki_unpack(const struct fc_launch *l)
 
 static const size_t unpack_bytes[] = { sizeof(struct pki_unpack_args) };
 static const size_t ll_bytes[] = { sizeof(struct pki_ll_args) };
+static const size_t ll_row_bytes[] = { sizeof(struct pki_ll_row_args) };
 static const size_t reduce_bytes[] = { sizeof(struct pki_reduce_args) };
 static const size_t fused_bytes[] = { sizeof(struct pki_fused_args) };
 static const size_t burn_bytes[] = { 8 };
@@ -250,6 +261,7 @@ TYPED_RUN(f8e5m2, F8E5M2)
 const struct fc_kernel fc_kernels[] = {
     { PKI_KERNEL_WAIT, 1, wait_bytes, run_pki_wait },
     { PKI_KERNEL_LL, 1, ll_bytes, run_pki_ll },
+    { PKI_KERNEL_LL_ROW, 1, ll_row_bytes, run_pki_ll_row },
     { PKI_KERNEL_TURN, 1, fused_bytes, fc_run_turn },
     { PKI_KERNEL_EXCHANGE, 1, fused_bytes, fc_run_exchange },
     { PKI_KERNEL_PUSH, 1, fused_bytes, fc_run_push },

@@ -82,7 +82,7 @@ static void test_ll(uint32_t bytes)
 {
     struct st_words words = st_words_new();
     CUdeviceptr slot = st_alloc(65536), from = st_alloc(32768), to = st_alloc(32768);
-    struct pki_ll_args args;
+    struct pki_ll_row_args args;
     CUstream s = st_stream();
     unsigned char sent[32768], got[32768] = { 0 };
 
@@ -92,18 +92,18 @@ static void test_ll(uint32_t bytes)
     OK(cuMemsetD8(slot, 0, 65536));
     OK(cuCtxSynchronize());
     memset(&args, 0, sizeof args);
-    args.n = 2;
-    args.abort_flag = st_word(&words, 0);
+    args.head.n = 2;
+    args.head.abort_flag = st_word(&words, 0);
     args.ops[0] = (struct pki_ll_args_op){ .user = to, .slot = slot, .bytes = bytes, .flag = 3, .ctas = 1, .done = st_word(&words, 1) };
     args.ops[1] =
-        (struct pki_ll_args_op){ .user = from, .slot = slot, .bytes = bytes, .flag = 3, .ctas = 1, .send = 1, .done = st_word(&words, 2) };
-    launch(s, PKI_KERNEL_LL, 2, PKI_LL_THREADS, &args);
+        (struct pki_ll_args_op){ .user = from, .slot = slot, .bytes = bytes, .flag = 3, .ctas = 1, .first = 1, .send = 1, .done = st_word(&words, 2) };
+    launch(s, PKI_KERNEL_LL_ROW, 2, PKI_LL_THREADS, &args);
     OK(cuStreamSynchronize(s));
     CHECK(atomic_load(&words.at[1]) == 3 && atomic_load(&words.at[2]) == 3);
     OK(cuMemcpyDtoH(got, to, sizeof got));
     CHECK(memcmp(got, sent, bytes) == 0 && (bytes == sizeof got || got[bytes] == 0xcb));
     /* Nobody sends: abort ends it, and the word stays. */
-    args.n = 1;
+    args.head.n = 1;
     args.ops[0].flag = 4;
     launch(s, PKI_KERNEL_LL, 1, PKI_LL_THREADS, &args);
     CHECK(!st_done(s, 10));

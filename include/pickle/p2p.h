@@ -24,7 +24,8 @@ extern "C" {
  * @param count  elements; 0 is legal (a message without data, matched like any other)
  * @param peer   0 to size - 1; this rank itself only inside a group or in an asynchronous stream
  * @return PK_OK; PK_ERR_ARG; PK_ERR_MISMATCH (the receive names another size); PK_ERR_NEEDS_SM; PK_ERR_UNSUPPORTED (no path
- *         between these kinds of memory; memory not registered in a captured stream); PK_ERR_PEER; PK_ERR_TIMEOUT;
+ *         between these kinds of memory; memory not registered in a captured stream; operations are pending in more CUDA streams of the process
+ *         than a GPU has room for kernels that wait, about 100); PK_ERR_PEER; PK_ERR_TIMEOUT;
  *         PK_ERR_ABORTED; PK_ERR_MEMORY
  * With PK_BLOCKING returns when `buf` may be reused, which does not mean that the peer has received. In other streams returns
  * at once; errors found later are reported by the next call, pk_comm_async_error and pk_stream_synchronize. In a CUDA stream

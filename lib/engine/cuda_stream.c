@@ -9,7 +9,7 @@
  *
  * A pending wait by a stream memory operation holds one of the process's hardware queues, and what the driver puts into that queue behind it,
  * of any stream, stands still. With few streams it avoids such queues; with 64 some were stuck behind two waits. So where kernels are allowed
- * waits are kernels of one warp. Elsewhere they are counted and refused beyond half of the queues: up to 3 of 8 hurt 16 other streams not
+ * waits are kernels of one warp, which are counted too: a GPU has room for 128 kernels at a time. Elsewhere value waits are counted and refused beyond half of the queues: up to 3 of 8 hurt 16 other streams not
  * at all, with 4 some stand still, with 6 all kernels do (docs/design/0002). With one or two queues whatever follows a wait in its stream holds up
  * the kernels of all streams, though not copies to a peer: there a send never waits in the stream before its copy, and what needs
  * a kernel of the library is done inside the call.
@@ -21,6 +21,7 @@
 #include "engine/internal.h"
 
 #define GRANT_LEAST_NS 300u
+#define ROOM_NS 100000000u /* for one more kernel that waits */
 
 void pki_stream_count(struct pki_task *task)
 {
@@ -29,12 +30,50 @@ void pki_stream_count(struct pki_task *task)
     task->counted = true;
 }
 
-/* How many streams may hold a queue. None where kernels can wait instead: with more streams than queues the driver puts some behind the wait. */
+/* How many streams may hold a queue. None where kernels can wait instead: with more streams than queues the driver puts some behind the wait, be
+ * it the only one. */
 static int wait_limit(const struct pki_engine *e)
 {
     if (e->connections <= PKI_FEW_QUEUES || e->config.sm_policy != PK_SM_NONE)
         return 0;
     return e->connections / 2 - 1;
+}
+
+/* Let operations of this and other communicators end. */
+static pk_result_t step_aside(struct pki_engine *e)
+{
+    (void)pki_engine_progress(e);
+    if (atomic_load(&e->failed) != PK_OK)
+        return pki_engine_status(e);
+    pki_engine_unlock(e); /* abort may want it */
+    sched_yield();
+    pki_engine_lock(e);
+    return PK_OK;
+}
+
+/* As many kernels wait on the GPU as may. What does not end, because peers are late, is waited for ever more briefly. */
+static pk_result_t wait_by_kernel(struct pki_task *task)
+{
+    static _Atomic uint32_t patience_ns = ROOM_NS;
+    struct pki_engine *e = task->engine;
+    uint64_t until = 0;
+
+    task->how = PKI_WAIT_KERNEL;
+    while (!task->listed || !pki_waiting_occupy(e->ordinal, task->queue.handle, 0, e->places)) {
+        pk_result_t result = step_aside(e);
+
+        if (result != PK_OK)
+            return result;
+        if (until == 0)
+            until = pki_now_ns() + atomic_load(&patience_ns);
+        if (pki_now_ns() < until)
+            continue;
+        atomic_store(&patience_ns, atomic_load(&patience_ns) / 2 + 1);
+        return pki_fail(PK_ERR_UNSUPPORTED, NULL, "%s in a cuda stream: streams of the process wait for peers by %d kernels that wait, as many as a "
+                        "gpu bears; with some more none of its kernels would begin", task->name, PKI_WAITING_KERNELS);
+    }
+    atomic_store(&patience_ns, ROOM_NS);
+    return PK_OK;
 }
 
 static pk_result_t choose_wait(struct pki_task *task)
@@ -43,14 +82,13 @@ static pk_result_t choose_wait(struct pki_task *task)
     int limit = wait_limit(e);
 
     task->few_queues = e->connections <= PKI_FEW_QUEUES;
-    task->how = PKI_WAIT_KERNEL;
     if (task->listed && pki_waiting_hold(e->ordinal, task->queue.handle, limit)) {
         task->how = PKI_WAIT_VALUE;
         task->holds_wait = true;
         return PK_OK;
     }
     if (e->config.sm_policy != PK_SM_NONE)
-        return PK_OK;
+        return wait_by_kernel(task);
     if (limit == 0)
         return pki_fail(PK_ERR_NEEDS_SM, NULL, "%s in a cuda stream: with CUDA_DEVICE_MAX_CONNECTIONS=%d a waiting stream stops every "
                         "kernel of the process, so the wait needs a kernel; set it to 8 or more, or allow kernels", task->name,
@@ -85,16 +123,15 @@ static pk_result_t take_words(struct pki_task *task)
     struct pki_engine *e = task->engine;
 
     while (!has_room(e)) {
+        pk_result_t result;
+
         if (pki_list_empty(&e->tasks)) /* what holds them is in this very group and cannot end before it has begun */
             return pki_fail(PK_ERR_UNSUPPORTED, NULL,
                             "%s: a group has room for %d operations of a communicator in cuda streams: end it and begin another", task->name,
                             PKI_STREAM_OPERATIONS);
-        (void)pki_engine_progress(e);
-        if (atomic_load(&e->failed) != PK_OK)
-            return pki_engine_status(e);
-        pki_engine_unlock(e); /* abort may want it */
-        sched_yield();
-        pki_engine_lock(e);
+        result = step_aside(e);
+        if (result != PK_OK)
+            return result;
     }
     task->ready_slot = pki_words_take(e, &task->ready);
     task->release_slot = pki_words_take(e, &task->release);

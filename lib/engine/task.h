@@ -286,11 +286,15 @@ bool pki_waiting_enter(int device, void *stream); /* for one operation more; fal
 void pki_waiting_leave(int device, void *stream, bool listed);
 bool pki_waiting_hold(int device, void *stream, int limit); /* listed: a value wait, if then no more than `limit` streams have one */
 void pki_waiting_drop(int device, void *stream);
-/* listed: a kernel that waits, until the stream's operations have ended. places: as below */
+/* listed: a kernel that waits, until the stream's operations have ended; of one warp (0), or a low-latency one of so many CTAs. False: no room.
+ * places: as below */
 bool pki_waiting_occupy(int device, void *stream, int ctas, int places);
 /* Of the GPU's `places` for CTAs that wait, `most` or fewer for the fused collectives of one communicator; 0: there are none left. */
 int pki_waiting_reserve(int device, int places, int most);
 void pki_waiting_return(int device, int ctas);
+
+/* Kernels on a GPU that may wait for messages. With 128 kernels none begins any more (measured: docs/design/0002); the program needs some. */
+#define PKI_WAITING_KERNELS 112
 
 /* capture.c */
 /* Nothing has happened when this refuses; the others follow as engine.h says. */

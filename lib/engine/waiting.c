@@ -22,6 +22,7 @@ struct waiting_stream {
     int ops;   /* that have not ended */
     int holds; /* value waits */
     int ctas;  /* of the largest kernel since `ops` was 0 */
+    int grids; /* kernels of it that may wait on the GPU at a time */
 };
 
 static struct {
@@ -108,20 +109,52 @@ static int message_limit(int device, int places)
     return left < MESSAGE_CTAS ? left : MESSAGE_CTAS;
 }
 
+/* Kernels of a stream that may be on the GPU at a time: low-latency ones are launched early, behind one that waits. */
+static int grids_of(const struct waiting_stream *s)
+{
+    return s->ctas > 0 && s->ops > 1 ? 2 : 1;
+}
+
+/* What the other streams of its GPU have. */
+static void count_others(const struct waiting_stream *s, int *ctas, int *grids)
+{
+    *ctas = *grids = 0;
+    for (int i = 0; i < waiting.n; i++) {
+        const struct waiting_stream *other = &waiting.streams[i];
+
+        if (other == s || other->device != s->device)
+            continue;
+        *ctas += other->ctas;
+        *grids += other->grids;
+    }
+}
+
+/* With `ctas` of a low-latency kernel, or 0: by a kernel of one warp. */
+static bool admit(struct waiting_stream *s, int ctas, int places)
+{
+    struct waiting_stream then = *s;
+    int others, grids;
+
+    if (then.ctas < ctas)
+        then.ctas = ctas;
+    if (then.ctas != s->ctas || grids_of(&then) != s->grids) {
+        count_others(s, &others, &grids);
+        if ((ctas > 0 && others + ctas > message_limit(s->device, places)) || grids + grids_of(&then) > PKI_WAITING_KERNELS)
+            return false;
+    }
+    then.grids = grids_of(&then);
+    *s = then;
+    return true;
+}
+
 bool pki_waiting_occupy(int device, void *stream, int ctas, int places)
 {
     struct waiting_stream *s;
-    int others = 0;
     bool fits;
 
     pthread_mutex_lock(&waiting.lock);
     s = find(device, stream, false);
-    for (int i = 0; i < waiting.n; i++)
-        if (&waiting.streams[i] != s && waiting.streams[i].device == device)
-            others += waiting.streams[i].ctas;
-    fits = s != NULL && others + ctas <= message_limit(device, places);
-    if (fits && s->ctas < ctas)
-        s->ctas = ctas;
+    fits = s != NULL && admit(s, ctas, places);
     pthread_mutex_unlock(&waiting.lock);
     return fits;
 }

@@ -9,7 +9,7 @@
 #include "engine/internal.h"
 
 #define CHECK_EVERY_NS (2 * PKI_NS_PER_MS) /* how often peers' sockets and deadlines are looked at while something waits */
-#define CALM_TRANSFERS 16 /* of those that kernels see to, looked at in a round: they end one behind another */
+#define CALM_TRANSFERS 8 /* unfinished ones of those that kernels see to, looked at in a round: they end one behind another */
 #define DRAIN_NS (50 * PKI_NS_PER_MS)
 
 void pki_engine_lock(struct pki_engine *e)
@@ -174,8 +174,12 @@ static void progress_active(struct pki_engine *e)
     if (pki_list_empty(&e->active))
         return;
     move_list(&e->active, &batch);
-    while (left-- > 0 && (node = pki_list_pop(&batch)) != NULL)
-        pki_xfer_advance(pki_container_of(node, struct pki_xfer, active));
+    while (left > 0 && (node = pki_list_pop(&batch)) != NULL) {
+        struct pki_xfer *xfer = pki_container_of(node, struct pki_xfer, active);
+
+        pki_xfer_advance(xfer);
+        left -= !pki_list_empty(&xfer->active); /* those that have ended are spent, and still there */
+    }
     while ((node = pki_list_pop(&e->active)) != NULL) /* behind those that have not been looked at */
         pki_list_push(&batch, node);
     move_list(&batch, &e->active);

@@ -130,7 +130,7 @@ static void count_memory(const struct pki_engine *e, pk_stats_t *stats)
     if (e->gpu != NULL)
         stats->words = e->gpu->words - e->stats.captured_words;
     if (e->ll_memory != NULL)
-        stats->device_bytes += (uint64_t)e->config.size * PKI_LL_RING_BYTES + pki_fused_inbox_bytes(e);
+        stats->device_bytes += (uint64_t)(e->config.size - 1) * PKI_LL_RING_BYTES + pki_fused_inbox_bytes(e);
     for (int i = 0; i < PKI_SCRATCH_MAX; i++)
         if (e->scratch[i].ptr != NULL && e->scratch[i].kind == PKI_MEM_DEVICE)
             stats->device_bytes += e->scratch[i].bytes;

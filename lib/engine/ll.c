@@ -23,6 +23,12 @@ static size_t bytes_a_peer(void)
     return PKI_LL_RING_BYTES + 2 * PKI_LL_MESSAGES * sizeof(uint32_t);
 }
 
+/* The ring of messages from `peer` in the memory of `owner`, which has none of its own; `size`: behind all rings. */
+static size_t ring_at(int owner, int peer)
+{
+    return (size_t)(peer > owner ? peer - 1 : peer) * bytes_a_peer();
+}
+
 pk_result_t pki_engine_ll_export(struct pki_engine *e, struct pki_export *out, uint64_t *offset)
 {
     struct pki_iface *iface = gpu_iface(e);
@@ -32,14 +38,14 @@ pk_result_t pki_engine_ll_export(struct pki_engine *e, struct pki_export *out, u
 
     if (iface == NULL || !(e->config.kernels || e->config.fused))
         return PK_ERR_UNSUPPORTED;
-    result = e->gpu->ops->alloc(e->gpu, (size_t)e->config.size * bytes_a_peer() + pki_fused_inbox_bytes(e), &ptr);
+    result = e->gpu->ops->alloc(e->gpu, ring_at(0, e->config.size) + pki_fused_inbox_bytes(e), &ptr);
     if (result != PK_OK)
         return result;
     result = e->gpu->ops->classify(e->gpu, ptr, 1, &mem);
     if (result == PK_OK)
         result = iface->transport->reg(iface, &mem, out);
     if (result == PK_OK)
-        result = pki_fused_open(e, (char *)ptr + (size_t)e->config.size * bytes_a_peer());
+        result = pki_fused_open(e, (char *)ptr + ring_at(0, e->config.size));
     if (result != PK_OK) {
         e->gpu->ops->free(e->gpu, ptr);
         return result;
@@ -64,8 +70,8 @@ pk_result_t pki_engine_ll_import(struct pki_engine *e, int rank, const struct pk
     peer->ll_exported = *in;
     peer->ll_mapping = remote;
     if (e->config.fused)
-        pki_fused_reach(e, rank, remote + offset + (uint64_t)e->config.size * bytes_a_peer());
-    peer->ll_remote = (char *)(uintptr_t)(remote + offset + (uint64_t)e->config.rank * bytes_a_peer());
+        pki_fused_reach(e, rank, remote + offset + ring_at(0, e->config.size));
+    peer->ll_remote = (char *)(uintptr_t)(remote + offset + ring_at(rank, e->config.rank));
     return PK_OK;
 }
 
@@ -186,12 +192,12 @@ uint32_t pki_ll_ctas(const struct pki_engine *e, size_t bytes)
 
 uint64_t *pki_ll_slot(struct pki_engine *e, int peer, int place)
 {
-    return (uint64_t *)(void *)(e->ll_memory + (size_t)peer * bytes_a_peer() + (size_t)place * PKI_LL_UNIT);
+    return (uint64_t *)(void *)(e->ll_memory + ring_at(e->config.rank, peer) + (size_t)place * PKI_LL_UNIT);
 }
 
 uint32_t *pki_ll_arrived(struct pki_engine *e, int peer, bool send, uint32_t flag)
 {
-    char *words = e->ll_memory + (size_t)peer * bytes_a_peer() + PKI_LL_RING_BYTES;
+    char *words = e->ll_memory + ring_at(e->config.rank, peer) + PKI_LL_RING_BYTES;
 
     return (uint32_t *)(void *)words + (send ? PKI_LL_MESSAGES : 0) + flag % PKI_LL_MESSAGES;
 }

@@ -154,7 +154,7 @@ static void leave_and_unlock(struct pki_engine *e)
     pki_engine_unlock(e);
 }
 
-#define CALM_CALLS 8 /* after which the others' messages are looked at all the same */
+#define CALM_CALLS 32 /* after which the others' messages are looked at all the same */
 
 /* Kernels see to all that is unfinished. */
 static bool is_calm(struct pki_engine *e)

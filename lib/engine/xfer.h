@@ -24,8 +24,8 @@ struct pki_task;
 #define PKI_XFER_PUTS 2                  /* chunks of one transfer in flight */
 #define PKI_WANT_NS (20 * PKI_NS_PER_MS) /* after it a send between hosts says WANT though its grant would come without */
 #define PKI_GRANT_NS 50000u              /* how long a send in a stream looks for its grant at most */
-#define PKI_LL_RING_BYTES (3840u << 10)  /* for low-latency messages, of a pair and direction */
-#define PKI_LL_UNIT 64u                  /* places in it are multiples of this */
+#define PKI_LL_RING_BYTES (7680u << 10)  /* for low-latency messages, of a pair and direction */
+#define PKI_LL_UNIT 128u                 /* places in it are multiples of this */
 #define PKI_LL_MESSAGES 128u             /* in it at a time */
 #define PKI_IFACES_MAX 4
 

@@ -19,6 +19,7 @@ void pki_tuning_defaults(struct pki_tuning *t)
     t->direct_max_ranks = DIRECT_MAX_RANKS;
     t->flat_max_bytes = 24 << 10;
     t->flat_pair_max_bytes = 1 << 20; /* over loopback 0.6 to 0.9 of a ring's time up to here, 1.1 beyond (docs/design/0017) */
+    t->flat_pair_gpu_max_bytes = 4 << 20; /* 0.6 of the direct algorithm's time at 256 KiB and 1 MiB, 0.75 at 4, the same beyond (docs/design/0018) */
     t->flat_root_max_bytes = 384 << 10;
     t->flat_root_max_work = 32 << 10;
     t->few_hops_max_bytes = 64 << 10;
@@ -151,7 +152,7 @@ static struct rule allreduce(const struct pki_chooser *c, size_t bytes)
 
     if (is_few(c) && (c->hosts == 1 || c->size <= 4) && bytes <= c->tuning.flat_max_bytes / (others > 0 ? others : 1))
         return (struct rule){ PKI_FLAT, "short: one hop, reduced in rank order everywhere" };
-    if (c->size == 2 && c->hosts == 2 && !c->gpus && bytes <= c->tuning.flat_pair_max_bytes)
+    if (c->size == 2 && c->hosts == 2 && bytes <= (c->gpus ? c->tuning.flat_pair_gpu_max_bytes : c->tuning.flat_pair_max_bytes))
         return (struct rule){ PKI_FLAT, "two hosts: as many bytes between them as round a ring, in one hop" };
     if (shares_links(c) && bytes > leader_max_bytes(c) && bytes <= 4 * c->tuning.leader_max_bytes_per_rank * (size_t)c->size)
         return is_few(c) ? (struct rule){ PKI_LEADER, LEADERS } : (struct rule){ PKI_HALVING, "many ranks: few hops" };

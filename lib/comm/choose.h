@@ -14,7 +14,8 @@ struct pki_tuning {
     int32_t direct_max_ranks;      /* with more, not every rank sends to every other */
     int32_t p2p_level;             /* PK_P2P_LEVEL: enum pki_distance, UNKNOWN where it is not set */
     uint64_t flat_max_bytes;       /* allreduce: most that a rank receives when all send all they have to all */
-    uint64_t flat_pair_max_bytes;  /* the same between two ranks on two hosts */
+    uint64_t flat_pair_max_bytes;  /* the same between two ranks on two hosts, */
+    uint64_t flat_pair_gpu_max_bytes; /* and where they have GPUs */
     uint64_t flat_root_max_bytes;  /* reduce, GPUs among the ranks: most that the root receives when all send all they have to it */
     uint64_t flat_root_max_work;   /* reduce, host memory: most of that times the others, who wait for the root to sum it up alone */
     uint64_t few_hops_max_bytes;   /* up to here hops cost more than bytes, among many ranks or hosts */

@@ -184,7 +184,7 @@ static void fuzz_data(const uint8_t *data, size_t size)
     grant.bytes = 40;
     grant.offset = (uint64_t)(uintptr_t)second;
     require(tcp()->msg(far.ep, &grant, NULL) == PK_OK);
-    while (size >= 6) {
+    while (size >= 6 && !far.ep->dead) {
         struct pki_tcp_chunk chunk = { .op = data[0] % 4, .offset = (uint64_t)(data[1] | data[2] << 8), .bytes = 1 + data[3] };
         unsigned char head[PKI_TCP_DATA_HEAD_BYTES], payload[256] = { 0 };
 

@@ -22,7 +22,11 @@ struct tcp_pair {
 
 static inline const struct pki_transport *tcp(void)
 {
-    return pki_transport_find("tcp");
+    static const struct pki_transport *found;
+
+    if (found == NULL)
+        found = pki_transport_find("tcp");
+    return found;
 }
 
 static inline struct pki_iface *tcp_iface_new(struct pki_net *net, int rank, int size)

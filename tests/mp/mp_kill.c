@@ -2,6 +2,8 @@
 /*
  * A rank is killed (SIGKILL) amid operations: every other rank gets PK_ERR_PEER that names it, within a second, and nothing is left in
  * /dev/shm, for nothing was ever there.
+ *
+ * usage: mp.kill [TEXT]   only what has TEXT in its name
  */
 #include <errno.h>
 #include <signal.h>
@@ -166,6 +168,8 @@ static void forget_host(int rank, void *arg)
     unsetenv("PK_HOST_ID");
 }
 
+static const char *wanted = ""; /* only roles in whose names this is */
+
 static void kill_one(const char *role, int victim)
 {
     const struct ranks_hooks hosts = { .before = set_host, .after = forget_host };
@@ -173,6 +177,8 @@ static void kill_one(const char *role, int victim)
     bool under_way;
     int wrong;
 
+    if (strstr(role, wanted) == NULL)
+        return;
     set_algorithm(role);
     ranks_open(&ranks, SIZE);
     atomic_store(&ranks.shared->words[VICTIM], victim);
@@ -192,10 +198,12 @@ static void kill_one(const char *role, int victim)
         report(false, "%s: a process is left", role);
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
     if (ranks_role() != NULL)
         return rank_main();
+    if (argc > 1)
+        wanted = argv[1];
     if (prctl(PR_SET_CHILD_SUBREAPER, 1) != 0)
         return 2;
     for (size_t i = 0; i < turns_count; i++)

@@ -7,13 +7,15 @@ outcome() { # NAME CODE
     if [ "$2" -eq 0 ]; then
         passed=$((passed + 1))
         echo "PASS $1"
-        grep -hE 'turns|costs|shim' /tmp/log | sed 's/^/     /'
+        grep -hE 'turns|costs|shim' /tmp/log | head -n 6 | sed 's/^/     /'
     else
         failed=$((failed + 1))
         echo "FAIL $1 (exit code $2)"
         tail -n 40 /tmp/log
     fi
 }
+
+packets() { cat /sys/class/infiniband/rxe*/ports/1/hw_counters/sent_pkts | awk '{ n += $1 } END { print n }'; }
 
 # check NAME SECONDS COMMAND...
 check() {
@@ -23,11 +25,20 @@ check() {
     outcome "$name" $?
 }
 
+wire_again() { # eth1 is up, with what an interface forgets when it goes down
+    ip link set eth1 up
+    ip route replace 10.77.0.0/24 dev eth1 table 11
+    for j in 0 1; do
+        ip neigh replace 10.77.0.$((j + 1)) dev eth1 lladdr 52:54:00:77:00:0$((j + 1)) nud permanent
+    done
+}
+
 # damage NAME EXPECTED SECONDS BYTES BUFFERS COMMAND: the command runs a second after both ranks are up, `pids` are the ranks'. What is
-# in the array `wrapper` stands before the rank's program; RANK0 and RANK1 are NAME=VALUE for one rank.
-wrapper=()
+# in the array `wrapper` stands before the rank's program; RANK0 and RANK1 are NAME=VALUE for one rank. Both have ended `within` seconds of
+# the command, if that is not empty.
+wrapper=() within=
 damage() {
-    local name=$1 rank own status=0 pids=() survivors=()
+    local name=$1 rank own status=0 pids=() survivors=() begun
     export PK_ROOT=127.0.0.1:$((20000 + RANDOM % 12000)) PK_SIZE=2
     : >/tmp/log
     for rank in 0 1; do
@@ -41,11 +52,15 @@ damage() {
         sleep 0.1
     done
     sleep 1
+    begun=${EPOCHREALTIME/./}
     eval "$6"
     for pid in "${survivors[@]}"; do
         wait "$pid" || status=$?
     done
+    begun=$(((${EPOCHREALTIME/./} - begun) / 1000))
     wait
+    [ -z "$within" ] || name+=" (over after $begun ms)"
+    [ -z "$within" ] || [ $begun -le $((within * 1000)) ] || status=124
     outcome "$name" $status
 }
 

@@ -2,38 +2,70 @@
 # SPDX-License-Identifier: Apache-2.0
 # The conformance list over RDMA, in the machine with RDMA devices.
 # usage, inside vm.sh: conform.sh FOLDER-OF-TEST-PROGRAMS
+# PICKLE_TEST_CASES: so many cases of the list each, instead of the few that are run in CI. PICKLE_TEST_PARTS: not all parts, but
+# some of: whole poor losing failing flapping.
 set -u
 bin=$1
 here=$(dirname "$0")
 . "$here/check.sh"
 
-counter() { cat "/sys/class/infiniband/rxe$1/ports/1/hw_counters/sent_pkts"; }
-
-# conform NAME RANKS CASES VARIABLE=VALUE...: on two hosts. Without the errors of the list: their deadlines are too short for an emulated
-# machine. faults.sh does damage with longer ones. That data went over a device is counted, or a silent TCP would pass.
+# conform NAME RANKS HOSTS CASES VARIABLE=VALUE...: without the errors of the list: their deadlines are too short for an emulated machine.
+# faults.sh does damage with longer ones. That data went over a device is counted, or a silent TCP would pass.
 conform() {
-    local name=$1 ranks=$2 cases=$3 before
-    shift 3
-    before=$(($(counter 0) + $(counter 1)))
-    check "conformance: $name" 100 env "$@" "$here/ranks.sh" "$ranks" 2 "$bin/pickle-conform" --env --max-bytes 1048576 --watchdog 60 \
-        --cases "$cases" --no-errors
-    check "and it went over the devices: $(($(counter 0) + $(counter 1) - before)) packets" 5 \
-        [ $(($(counter 0) + $(counter 1) - before)) -gt 300 ]
+    local name=$1 ranks=$2 hosts=$3 cases=${PICKLE_TEST_CASES:-$4} before
+    shift 4
+    before=$(packets)
+    check "conformance: $name" $((100 + cases * 2)) env "$@" "$here/ranks.sh" "$ranks" "$hosts" "$bin/pickle-conform" --env --max-bytes 1048576 \
+        --watchdog 60 --cases "$cases" --no-errors
+    grep ' passed, ' /tmp/log | tail -n 1
+    before=$(($(packets) - before))
+    [ "$before" -gt 300 ]
+    outcome "and it went over the devices: $before packets" $?
 }
 
 one=PK_IFNAME=lo,eth0
 wire="RANK0=PK_IFNAME=lo,eth0 RANK1=PK_IFNAME=lo,eth1"
 four="$wire RANK2=PK_IFNAME=lo,eth1 RANK3=PK_IFNAME=lo,eth0" # both hosts have both devices
 
-conform "2 ranks on one device" 2 40 $one
-conform "2 ranks, each with both devices, 4 queue pairs" 2 40 PK_QPS=4
-conform "4 ranks on 2 devices, shm and rdma, one queue pair" 4 16 $four PK_QPS=1
-conform "over the wire, 8 queue pairs" 2 24 $wire PK_QPS=8
-conform "over the wire, nothing inline" 2 16 $wire PK_QPS=2 LD_PRELOAD="$bin/rdma-shim.so" SHIM_NO_INLINE=1
-conform "over the wire, registrations of 64 KiB" 2 16 $wire PK_QPS=2 LD_PRELOAD="$bin/rdma-shim.so" SHIM_MAX_MR_BYTES=65536
-tc qdisc add dev eth0 root netem loss 1% && tc qdisc add dev eth1 root netem loss 1%
-conform "one packet of 100 is lost" 2 16 $wire
-lost=$(tc -s qdisc show dev eth0 | grep -o 'dropped [0-9]*')
-check "and some were: $lost" 5 [ "${lost#dropped }" -gt 0 ]
-tc qdisc del dev eth0 root && tc qdisc del dev eth1 root
+whole() {
+    conform "2 ranks on one device" 2 2 40 $one
+    conform "2 ranks, each with both devices, 4 queue pairs" 2 2 40 PK_QPS=4
+    conform "4 ranks on 2 devices, shm and rdma, one queue pair" 4 2 16 $four PK_QPS=1
+    conform "4 ranks of 4 hosts on 2 devices" 4 4 12 $four PK_QPS=2
+    conform "over the wire, 8 queue pairs" 2 2 24 $wire PK_QPS=8
+}
+
+poor() {
+    conform "nothing inline" 2 2 16 $wire PK_QPS=2 LD_PRELOAD="$bin/rdma-shim.so" SHIM_NO_INLINE=1
+    conform "registrations of 64 KiB" 2 2 16 $wire PK_QPS=2 LD_PRELOAD="$bin/rdma-shim.so" SHIM_MAX_MR_BYTES=65536
+}
+
+losing() {
+    local lost
+    tc qdisc add dev eth0 root netem loss 1% && tc qdisc add dev eth1 root netem loss 1%
+    conform "one packet of 100 is lost" 2 2 16 $wire
+    lost=$(tc -s qdisc show dev eth0 | grep -o 'dropped [0-9]*')
+    check "and some were: $lost" 5 [ "${lost#dropped }" -gt 0 ]
+    tc qdisc del dev eth0 root && tc qdisc del dev eth1 root
+}
+
+failing() {
+    conform "queue pairs fail, the lane's too" 2 2 24 $wire PK_QPS=2 LD_PRELOAD="$bin/rdma-shim.so" SHIM_KILL_EVERY=700
+    grep -q 'new queue pairs stand' /tmp/log
+    outcome "and were made anew, $(grep -c 'is put into error' /tmp/log) failed" $?
+}
+
+flapping() {
+    local flapper
+    while sleep 2; do ip link set eth1 down; sleep 0.3; wire_again; done &
+    flapper=$!
+    conform "the link goes down and up" 2 2 24 $wire
+    kill $flapper
+    wait $flapper 2>/dev/null
+    wire_again
+}
+
+for part in ${PICKLE_TEST_PARTS:-whole poor losing failing flapping}; do
+    $part
+done
 the_end

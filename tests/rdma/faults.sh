@@ -6,14 +6,6 @@ set -u
 bin=$1
 . "$(dirname "$0")/check.sh"
 
-wire_again() { # what an interface forgets when it goes down
-    ip link set eth1 up
-    ip route replace 10.77.0.0/24 dev eth1 table 11
-    for j in 0 1; do
-        ip neigh replace 10.77.0.$((j + 1)) dev eth1 lladdr 52:54:00:77:00:0$((j + 1)) nud permanent
-    done
-}
-
 damage "nothing happens" ok 3 1048576 2 :
 # Much of what rank 0 sends goes by a rail where each packet takes 200 ms more; the lane, and what tells of the data, goes by the other.
 slow_rail() { # NAME SECONDS BYTES
@@ -40,11 +32,18 @@ damage "the link goes down and up again" ok 6 1048576 2 'ip link set eth1 down; 
 ! grep -q 'the queue pairs are made anew' /tmp/log || grep -q 'new queue pairs stand' /tmp/log
 outcome "and queue pairs that failed were made anew" $?
 wrapper=()
+within=3
 damage "rank 1 is killed" peer 30 1048576 2 'survivors=(${pids[0]}); pkill -9 -P ${pids[1]}'
+within=15
 damage "the wire loses all for ever" peer 25 1048576 2 'tc qdisc add dev eth0 root netem loss 100%'
 tc qdisc del dev eth0 root
 damage "the link goes down" peer 25 1048576 2 'ip link set eth1 down'
 wire_again
+within=5
+wrapper=(env PK_TIMEOUT_MS=2000) # before the transport gives up
+damage "the link goes down, and 2 s are all there is" timeout 25 1048576 2 'ip link set eth1 down'
+wire_again
+wrapper=() within=
 damage "the link is as good as before" ok 2 1048576 2 :
 # The kernel lets those that have it open go on until they leave.
 damage "a device is deleted" any 5 1048576 2 'timeout 20 rdma link delete rxe1 || echo "rdma link delete: $?" >>/tmp/log'
@@ -53,4 +52,10 @@ gone
 outcome "it is gone when they have left" $?
 wrapper=(env EXPECT_TRANSPORT=tcp)
 damage "without it, ranks meet over tcp" ok 2 1048576 2 :
+rdma link add rxe1 type rxe netdev eth1
+wrapper=()
+damage "the device is there again" ok 2 1048576 2 :
+before=$(packets)
+check "4 ranks of two hosts, one is killed in collectives: the others name it" 100 env PICKLE_TEST_SLACK=5 "$bin/mp.kill" "between hosts"
+check "and what they did went over the devices: $(($(packets) - before)) packets" 5 [ $(($(packets) - before)) -gt 1000 ]
 the_end

@@ -15,7 +15,6 @@ grep -q '^4 data queue pairs, 0 bytes inline' /tmp/log
 outcome "and nothing did" $?
 check "two endpoints, a link-local address" 60 env PK_QPS=2 PK_GID_INDEX=0 PK_IFNAME=eth0 "$bin/rdma-pair"
 
-packets() { cat /sys/class/infiniband/rxe*/ports/1/hw_counters/sent_pkts | awk '{ n += $1 } END { print n }'; }
 before=$(packets)
 # Between hosts only: how soon a rank of one host is woken is no matter of an emulated processor.
 check "an idle communicator uses no CPU, and who waits long sleeps" 100 env PICKLE_TEST_SLOW=1 "$bin/mp.idle" "two hosts"

@@ -140,7 +140,8 @@ int main(int argc, char **argv)
         return 2;
     make_buffers(&loop, argv[3], argv[4]);
     config.device = PK_DEVICE_HOST;
-    config.timeout_ms = 30000;
+    if (getenv("PK_TIMEOUT_MS") == NULL)
+        config.timeout_ms = 30000;
     result = pk_comm_init(&loop.comm, &config);
     if (result != PK_OK) {
         pk_last_error(&info);

@@ -7,6 +7,7 @@
  *   SHIM_DMABUF=1         what is registered as a dma-buf is a memfd: its pages are. Without it no device takes a dma-buf. Says how many were
  *   SHIM_KILL_QP=MS:K,... MS milliseconds after queue pair number K (from 0, in the order in which they are made) was made, it is put
  *                         into error
+ *   SHIM_KILL_EVERY=MS    that often one of those that are two seconds old is put into error, in turn
  */
 #include <dlfcn.h>
 #include <errno.h>
@@ -17,11 +18,13 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <time.h>
 #include <unistd.h>
 
 static void *(*real_dlsym)(void *handle, const char *name);
 static struct ibv_qp *(*real_create_qp)(struct ibv_pd *pd, struct ibv_qp_init_attr *attr);
 static int (*real_modify_qp)(struct ibv_qp *qp, struct ibv_qp_attr *attr, int mask);
+static int (*real_destroy_qp)(struct ibv_qp *qp);
 static int (*real_query_device)(struct ibv_context *context, struct ibv_device_attr *attr);
 static struct ibv_mr *(*real_reg_mr_iova2)(struct ibv_pd *pd, void *addr, size_t bytes, uint64_t iova, unsigned int access);
 static int (*real_dereg_mr)(struct ibv_mr *mr);
@@ -34,6 +37,18 @@ struct kill {
     useconds_t us;
 };
 
+/* Those that are there, so that none is touched when it has been destroyed. */
+#define LIVE_MAX 256
+
+struct live {
+    struct ibv_qp *qp;
+    int number;
+    time_t born_s;
+};
+
+static struct live live[LIVE_MAX];
+static pthread_mutex_t live_mutex = PTHREAD_MUTEX_INITIALIZER;
+
 static long number_of(const char *name)
 {
     const char *value = getenv(name);
@@ -41,16 +56,64 @@ static long number_of(const char *name)
     return value != NULL ? atol(value) : 0;
 }
 
+static time_t now_s(void)
+{
+    struct timespec now;
+
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return now.tv_sec;
+}
+
+static void put_into_error(const struct live *one)
+{
+    struct ibv_qp_attr attr = { .qp_state = IBV_QPS_ERR };
+
+    printf("shim: queue pair %d is put into error: %d\n", one->number, real_modify_qp(one->qp, &attr, IBV_QP_STATE));
+    fflush(stdout);
+}
+
 static void *kill_later(void *arg)
 {
     struct kill *kill = arg;
-    struct ibv_qp_attr attr = { .qp_state = IBV_QPS_ERR };
 
     usleep(kill->us);
-    printf("shim: queue pair %d is put into error: %d\n", kill->number, real_modify_qp(kill->qp, &attr, IBV_QP_STATE));
-    fflush(stdout);
+    pthread_mutex_lock(&live_mutex);
+    for (int i = 0; i < LIVE_MAX; i++)
+        if (live[i].qp == kill->qp && live[i].number == kill->number)
+            put_into_error(&live[i]);
+    pthread_mutex_unlock(&live_mutex);
     free(kill);
     return NULL;
+}
+
+static void *kill_every(void *arg)
+{
+    int turn = 0;
+
+    (void)arg;
+    for (;;) {
+        usleep((useconds_t)number_of("SHIM_KILL_EVERY") * 1000);
+        pthread_mutex_lock(&live_mutex);
+        for (int i = 0; i < LIVE_MAX; i++) {
+            const struct live *one = &live[(turn + i) % LIVE_MAX];
+
+            if (one->qp == NULL || now_s() - one->born_s < 2)
+                continue;
+            put_into_error(one);
+            turn = (turn + i + 1) % LIVE_MAX;
+            break;
+        }
+        pthread_mutex_unlock(&live_mutex);
+    }
+    return NULL;
+}
+
+static void start_killing(void)
+{
+    pthread_t thread;
+
+    if (number_of("SHIM_KILL_EVERY") > 0 && pthread_create(&thread, NULL, kill_every, NULL) == 0)
+        pthread_detach(thread);
 }
 
 static void plan_death(struct ibv_qp *qp, int number)
@@ -72,6 +135,21 @@ static void plan_death(struct ibv_qp *qp, int number)
     }
 }
 
+static void enlist(struct ibv_qp *qp, int number)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    int i = 0;
+
+    pthread_once(&once, start_killing);
+    pthread_mutex_lock(&live_mutex);
+    while (i < LIVE_MAX && live[i].qp != NULL)
+        i++;
+    if (i < LIVE_MAX)
+        live[i] = (struct live){ .qp = qp, .number = number, .born_s = now_s() };
+    pthread_mutex_unlock(&live_mutex);
+    plan_death(qp, number);
+}
+
 static struct ibv_qp *create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *attr)
 {
     struct ibv_qp *qp;
@@ -82,8 +160,18 @@ static struct ibv_qp *create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *attr
     }
     qp = real_create_qp(pd, attr);
     if (qp != NULL)
-        plan_death(qp, atomic_fetch_add(&qps, 1));
+        enlist(qp, atomic_fetch_add(&qps, 1));
     return qp;
+}
+
+static int destroy_qp(struct ibv_qp *qp)
+{
+    pthread_mutex_lock(&live_mutex);
+    for (int i = 0; i < LIVE_MAX; i++)
+        if (live[i].qp == qp)
+            live[i].qp = NULL;
+    pthread_mutex_unlock(&live_mutex);
+    return real_destroy_qp(qp);
 }
 
 static int query_device(struct ibv_context *context, struct ibv_device_attr *attr)
@@ -150,6 +238,7 @@ static const struct {
     function instead;
 } functions[] = {
     { "ibv_create_qp", &real_create_qp, (function)create_qp },
+    { "ibv_destroy_qp", &real_destroy_qp, (function)destroy_qp },
     { "ibv_modify_qp", &real_modify_qp, NULL },
     { "ibv_query_device", &real_query_device, (function)query_device },
     { "ibv_reg_mr_iova2", &real_reg_mr_iova2, (function)reg_mr_iova2 },

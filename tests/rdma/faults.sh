@@ -32,17 +32,17 @@ damage "the link goes down and up again" ok 6 1048576 2 'ip link set eth1 down; 
 ! grep -q 'the queue pairs are made anew' /tmp/log || grep -q 'new queue pairs stand' /tmp/log
 outcome "and queue pairs that failed were made anew" $?
 wrapper=()
-within=3
+within=8
 damage "rank 1 is killed" peer 30 1048576 2 'survivors=(${pids[0]}); pkill -9 -P ${pids[1]}'
-within=15
+within=25
 damage "the wire loses all for ever" peer 25 1048576 2 'tc qdisc add dev eth0 root netem loss 100%'
 tc qdisc del dev eth0 root
 damage "the link goes down" peer 25 1048576 2 'ip link set eth1 down'
 wire_again
-within=5
-wrapper=(env PK_TIMEOUT_MS=2000) # before the transport gives up
-damage "the link goes down, and 2 s are all there is" timeout 25 1048576 2 'ip link set eth1 down'
-wire_again
+within=20 # two operations after one another
+wrapper=(env PK_TIMEOUT_MS=6000) # before the transport gives up
+damage "the wire loses all, and 6 s are all there is" timeout 25 1048576 2 'tc qdisc add dev eth0 root netem loss 100%'
+tc qdisc del dev eth0 root
 wrapper=() within=
 damage "the link is as good as before" ok 2 1048576 2 :
 # The kernel lets those that have it open go on until they leave.

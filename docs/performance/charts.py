@@ -19,6 +19,7 @@ GPU = "bench/results/2026-11-21-h200-collectives.txt"
 HOST = "bench/results/2026-11-21-host-compare-idle.txt"
 OVERLAP = "bench/results/2026-11-21-host-overlap.txt"
 PRODUCTS = "bench/results/2026-11-21-h200-beside.csv"
+RDMA = "bench/results/2026-11-22-rdma-vm.csv"
 EXPERIMENTS = "bench/results/2026-11-21-h200-experiments"
 PAGE = "docs/performance.md"
 
@@ -162,6 +163,24 @@ def nvlink_table(tree):
                    "%.2f" % (float(r["bare_gbit"]) / float(r["peer_gbit"]))] for r in rows if r["ratio"]])
 
 
+PEERS = {"write": ("ib_write_lat", "ib_write_bw"), "send": ("ib_send_lat", "-"), "ucx": ("UCX, am_lat", "UCX, put_bw")}
+
+
+def rdma_goal(row):
+    """Where there is one, and whether it is met."""
+    bytes_, ratio = int(row["bytes"]), float(row["ratio"])
+    if row["peer"] != "write" or (bytes_ != 8 and not 65536 <= bytes_ <= 16777216):
+        return "-"
+    return ("at most 1.5: " + ("met" if ratio <= 1.5 else "MISSED")) if bytes_ == 8 else "at least 0.9: " + ("met" if ratio >= 0.9 else "MISSED")
+
+
+def rdma_table(tree):
+    rows = sorted(csv_rows(tree, RDMA), key=lambda r: (r["figure"] != "half_round_trip_us", r["peer"] != "write", r["peer"], int(r["queue_pairs"]), int(r["bytes"])))
+    return table(["bytes", "queue pairs", "figure", "libpickle", "peer", "peer's", "libpickle / peer", "goal"],
+                 [[size(int(r["bytes"])), r["queue_pairs"], "half round trip, µs" if int(r["bytes"]) == 8 else "MiB/s", r["libpickle"],
+                   PEERS[r["peer"]][int(r["bytes"]) != 8], r["theirs"], r["ratio"], rdma_goal(r)] for r in rows])
+
+
 def digits(text, n):
     return "%.*f" % (n, float(text)) if text else "-"
 
@@ -206,7 +225,7 @@ def draw_beside(tree):
     subprocess.run(["gnuplot"], input="\n".join(script + ["unset multiplot"]).encode(), check=True)
 
 
-TABLES = {"overlap": overlap_table, "beside": beside_table, "beside-words": beside_words, "experiment-3": nvlink_table, "bandwidth": bandwidth_table, "latency": latency_table, "collectives": collectives_table, "host": host_table}
+TABLES = {"rdma": rdma_table, "overlap": overlap_table, "beside": beside_table, "beside-words": beside_words, "experiment-3": nvlink_table, "bandwidth": bandwidth_table, "latency": latency_table, "collectives": collectives_table, "host": host_table}
 
 
 def filled(tree, text):

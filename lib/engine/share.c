@@ -223,6 +223,13 @@ bool pki_share_may_fetch(const struct pki_xfer *xfer)
     return xfer->combines && xfer->bytes >= FETCH_MIN && xfer->peer->lane->can_get && pki_share_is_even(xfer);
 }
 
+/* The sender has failed, and its caller uses the memory for something else, perhaps since before it was read. */
+static bool is_taken_back(const struct pki_xfer *xfer)
+{
+    atomic_thread_fence(memory_order_acquire); /* reads of the memory before this one; the other end sets it, and then lets its callers go */
+    return xfer->remote_mapped && xfer->way->revoked != NULL && atomic_load_explicit(xfer->way->revoked, memory_order_relaxed) != 0;
+}
+
 static void pull_from(struct pki_xfer *xfer, const void *from, size_t len)
 {
     pk_result_t result = pki_plan_reduce_from(xfer->task, xfer->step, xfer->done, from, len);
@@ -231,6 +238,8 @@ static void pull_from(struct pki_xfer *xfer, const void *from, size_t len)
         pki_engine_poison(xfer->engine, result, true);
         return;
     }
+    if (is_taken_back(xfer)) /* the news of the failure come by their own way */
+        return;
     xfer->done += len;
     if (xfer->done == xfer->bytes) {
         xfer->all_moved = true;

@@ -127,6 +127,9 @@ struct pki_ep {
     /* Set to 1 by this rank when it goes to sleep (util/futex.h): the peer's next message sets it to 0 and wakes it. NULL: the lane
      * cannot wake anybody. */
     _Atomic uint32_t *bell;
+    /* Not 0 when the peer has taken its memory back: what is read of its mapped memory from then on may be anything. NULL: the peer
+     * cannot tell. */
+    const _Atomic uint32_t *revoked;
 };
 
 /* A move of matched bytes. Owned by the engine; the transport's from put's PK_OK until it is on iface->done. */

@@ -2,7 +2,8 @@
 /*
  * One of two ranks gives up in the middle of long transfers, and both use their buffers for something else as soon as their calls are back:
  * nothing is written into them any more, and what had been received with PK_OK was what had been sent. By shared memory, and by sockets
- * with and without threads of the library's.
+ * with and without threads of the library's. Likewise with memory from pk_mem_alloc, which the root of a reduction reads by itself: what it
+ * got with PK_OK is the sum.
  */
 #include <pthread.h>
 #include <stdio.h>
@@ -97,6 +98,58 @@ static void round_of(pk_comm_t *parent, int rank, unsigned char *bytes, int numb
     ranks_meet();
 }
 
+#define FLOATS (2u << 20)
+#define SUMS 40
+#define SUM_US 150 /* times the round's number */
+
+static void fill(float *at, float value)
+{
+    for (size_t i = 0; i < FLOATS; i++)
+        at[i] = value;
+}
+
+/* Until it fails. Returns how many sums were wrong. */
+static size_t reduce(pk_comm_t *comm, int rank, float *in, float *out, struct aborter *aborter, pk_result_t *result)
+{
+    size_t wrong = 0;
+
+    fill(in, 1);
+    do {
+        *result = pk_reduce(in, out, FLOATS, PK_F32, PK_SUM, 1, comm, PK_BLOCKING);
+        for (size_t i = 0; rank == 1 && *result == PK_OK && i < FLOATS; i++)
+            wrong += out[i] != 2;
+        atomic_store(&aborter->begun, true);
+    } while (*result == PK_OK);
+    fill(in, REUSED);
+    return wrong;
+}
+
+/* Rank 0 gives up, rank 1 is the root. */
+static void sum_round(pk_comm_t *parent, int rank, int number)
+{
+    struct aborter aborter = { .delay_us = number * SUM_US };
+    pk_comm_t *comm = NULL;
+    void *in = NULL, *out = NULL;
+    pk_result_t result;
+    pthread_t thread;
+    size_t wrong;
+
+    if (!report(pk_comm_split(parent, 0, rank, &comm, NULL) == PK_OK && pk_mem_alloc(comm, FLOATS * sizeof(float), &in) == PK_OK &&
+                pk_mem_alloc(comm, FLOATS * sizeof(float), &out) == PK_OK, "rank %d: memory", rank))
+        exit(2);
+    aborter.comm = comm;
+    atomic_init(&aborter.begun, false);
+    if (rank == 0 && pthread_create(&thread, NULL, abort_soon, &aborter) != 0)
+        exit(2);
+    wrong = reduce(comm, rank, in, out, &aborter, &result);
+    usleep(WHILE_US / 4);
+    if (rank == 0)
+        pthread_join(thread, NULL);
+    (void)pk_comm_destroy(comm);
+    report(result == PK_ERR_ABORTED && wrong == 0, "sum %d, rank %d: result %d, %zu wrong", number, rank, (int)result, wrong);
+    ranks_meet();
+}
+
 static int rank_main(void)
 {
     int rank = ranks_rank();
@@ -107,6 +160,8 @@ static int rank_main(void)
         return 2;
     for (int i = 0; i < ROUNDS; i++)
         round_of(comm, rank, bytes, i);
+    for (int i = 0; i < SUMS && getenv("PICKLE_TEST_HOSTS") == NULL; i++)
+        sum_round(comm, rank, i);
     report(pk_comm_destroy(comm) == PK_OK, "rank %d: destroy", rank);
     free(bytes);
     return report_end();

@@ -106,6 +106,7 @@ static pk_result_t shm_ep_init(struct pki_ep *ep, struct pki_blob *mine)
     ep->dead = ep->can_put = ep->can_get = ep->is_near = false;
     ep->gates_mine = ep->gates_theirs = NULL;
     ep->bell = NULL;
+    ep->revoked = NULL;
     shm->mine = shm->theirs = NULL;
     shm->inbox_fd = -1;
     pki_list_init(&shm->node);
@@ -163,6 +164,7 @@ static pk_result_t shm_ep_connect(struct pki_ep *ep, struct pki_blob *theirs)
         return result;
     pki_shm_tx_init(&shm->tx, shm->theirs, iface->data_used, ep->same_process ? (uintptr_t)hello.inbox_address : 0);
     ep->gates_theirs = shm->theirs->gates;
+    ep->revoked = &shm->theirs->header.revoked;
     ep->can_put = ep->same_process || (iface->cma && pki_shm_cma_works(ep, &hello));
     ep->can_get = ep->can_put;
     pki_list_push(&iface->eps, &shm->node);
@@ -185,6 +187,7 @@ static void shm_ep_close(struct pki_ep *ep)
     shm->inbox_fd = -1;
     ep->gates_mine = ep->gates_theirs = NULL;
     ep->bell = NULL;
+    ep->revoked = NULL;
     ep->can_put = ep->can_get = false;
     ep->dead = true;
 }

@@ -191,6 +191,29 @@ static bool sum(pk_comm_t *comm, int rank, unsigned round, uint32_t *out, uint32
     return wrong == 0;
 }
 
+#define BURST 24
+
+/* From rank to rank, short messages that need no answer: with them the lanes' rings wrap. */
+static bool burst(pk_comm_t *comm, int rank, unsigned round, uint32_t *out, uint32_t *in)
+{
+    int from = (rank + SIZE - 1) % SIZE;
+    size_t wrong = 0;
+
+    for (unsigned k = 0; k < BURST; k++) {
+        size_t count = 1 + ((round * BURST + k) * 7919u) % 8192;
+
+        for (size_t i = 0; i < count; i++)
+            out[i] = word(rank, round + k, i);
+        if (rank != SIZE - 1 && pk_send(out, count, PK_INT32, rank + 1, comm, PK_BLOCKING) != PK_OK)
+            return false;
+        if (rank != 0 && pk_recv(in, count, PK_INT32, from, comm, PK_BLOCKING) != PK_OK)
+            return false;
+        for (size_t i = 0; i < count && rank != 0; i++)
+            wrong += in[i] != word(from, round + k, i);
+    }
+    return wrong == 0;
+}
+
 /* Until all have got everything. A rank that leaves sees its last acknowledgements into the proxy's kernel, and thinks that the peer's has
  * them; those that the proxy then drops nobody could send again. */
 static bool stay(pk_comm_t *comm)
@@ -222,6 +245,7 @@ static int run_rank(void)
     for (right = true; sent < goal && right; round++) {
         memset(in, 0xee, WORDS * sizeof *in);
         right = round % 3 == 2 ? sum(comm, rank, round, out, in) : ring(comm, rank, round, out, in);
+        right = right && burst(comm, rank, round, out, in);
         sent += SIZE * (1 + (round % 3 == 2 ? (round * 104729u) % (WORDS / 4) : (round * 7919u * 64) % WORDS)) * sizeof *out;
     }
     if (!right) {

@@ -15,22 +15,26 @@ constexpr int vectors_a_thread = 2; /* in flight */
 
 struct two_shot {
     const pki_fused_args &args;
-    uint64_t part; /* bytes of each part but the last ones, a multiple of 16 */
+    uint64_t part;  /* bytes of each part but the last ones, a multiple of 16 */
+    uint64_t piece; /* of a part, that go through the inboxes at a time: as well; the last one may have less */
 };
 
 __device__ __forceinline__ two_shot two_shot_of(const pki_fused_args &args)
 {
-    uint64_t vectors = (args.bytes + 15) / 16;
+    uint64_t vectors = (args.bytes + 15) / 16, part = args.in_stride != 0 ? vectors : (vectors + args.size - 1) / args.size;
 
-    return { args, (args.in_stride != 0 ? vectors : (vectors + args.size - 1) / args.size) * 16 };
+    return { args, part * 16, (part + args.epochs - 1) / args.epochs * 16 };
 }
 
-/* What this CTA does of a piece, in 16-byte vectors counted from the piece's start. The same for all parts. */
+/*
+ * What this CTA does of a piece, in 16-byte vectors counted from the piece's start. The same for all parts, and where it ends early the same for
+ * all pieces: a place in the inbox is taken again two pieces later, and only the same CTA of the reader has said that it is done with it.
+ */
 __device__ __forceinline__ void slice(const two_shot &s, uint32_t piece, uint32_t *begin, uint32_t *end)
 {
-    uint64_t rest = s.part - (uint64_t)piece * PKI_FUSED_PIECE;
-    uint32_t vectors = (uint32_t)((rest < PKI_FUSED_PIECE ? rest : PKI_FUSED_PIECE) / 16);
-    uint32_t each = (vectors + gridDim.x - 1) / gridDim.x;
+    uint64_t from = piece * s.piece, rest = from < s.part ? s.part - from : 0;
+    uint32_t vectors = (uint32_t)((rest < s.piece ? rest : s.piece) / 16);
+    uint32_t each = (uint32_t)((s.piece / 16 + gridDim.x - 1) / gridDim.x);
 
     *begin = blockIdx.x * each < vectors ? blockIdx.x * each : vectors;
     *end = *begin + each < vectors ? *begin + each : vectors;
@@ -54,9 +58,9 @@ __device__ __forceinline__ span source_of(const two_shot &s, uint64_t in, uint32
 }
 
 /* Where vector v of a piece is in its part, in bytes. */
-__device__ __forceinline__ uint64_t place(uint32_t piece, uint32_t v)
+__device__ __forceinline__ uint64_t place(const two_shot &s, uint32_t piece, uint32_t v)
 {
-    return (uint64_t)piece * PKI_FUSED_PIECE + 16ull * v;
+    return piece * s.piece + 16ull * v;
 }
 
 __device__ __forceinline__ uint4 read(const span &from, uint64_t at)
@@ -97,7 +101,7 @@ __device__ __noinline__ void send_parts(const two_shot &s, uint32_t piece)
 
 #pragma unroll
             for (int i = 0; i < vectors_a_thread; i++)
-                data[i] = read(part, place(piece, v + i * PKI_FUSED_THREADS));
+                data[i] = read(part, place(s, piece, v + i * PKI_FUSED_THREADS));
 #pragma unroll
             for (int i = 0; i < vectors_a_thread; i++) {
                 if (v + i * PKI_FUSED_THREADS < end)
@@ -159,7 +163,7 @@ template <typename Load> __device__ __forceinline__ uint4 fold_one(const two_sho
 __device__ __forceinline__ void fold_vector(const two_shot &s, uint32_t piece, uint32_t v)
 {
     const span own = source_of(s, s.args.in, s.args.rank), to = part_of(s, s.args.out, s.args.rank);
-    const uint64_t at = place(piece, v);
+    const uint64_t at = place(s, piece, v);
     const uint4 result = fold_one(s, [&](uint32_t r, int) {
         const uint4 *parts = (const uint4 *)(inbox_half(s.args, s.args.epoch + piece, r) + PKI_FUSED_PARTS);
 
@@ -207,7 +211,7 @@ __device__ __noinline__ void take_results(const two_shot &s, uint32_t piece)
 #pragma unroll
             for (int i = 0; i < vectors_a_thread; i++) {
                 if (v + i * PKI_FUSED_THREADS < end)
-                    write(part, place(piece, v + i * PKI_FUSED_THREADS), data[i]);
+                    write(part, place(s, piece, v + i * PKI_FUSED_THREADS), data[i]);
             }
         }
     }

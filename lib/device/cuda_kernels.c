@@ -247,6 +247,6 @@ pk_result_t pki_cuda_fused(const struct pki_queue *queue, enum pki_fused_kernel 
     if ((kernel == PKI_FUSED_RELAY || kernel == PKI_FUSED_TWOSHOT) && dtype != PK_F32 && dtype != PK_F16 && dtype != PK_BF16)
         return pki_fail(PK_ERR_INTERNAL, NULL, "no fused kernel %d of %s", (int)kernel, pk_dtype_name(dtype));
     copy.type = (uint32_t)dtype;
-    /* What comes behind a turn relies on it for what is before both. */
+    /* pki_turn does not wait for what is before it in the stream; if it came early, the kernel behind it would wait for nothing but pki_turn. */
     return launch(queue, all[kernel].which, (unsigned)ctas, all[kernel].threads, &copy, copy.early != 0 && kernel != PKI_FUSED_TURN);
 }

@@ -17,6 +17,7 @@
 
 #define EPOCHS_END 0xffff0000u  /* from here on the inboxes are cleared and epochs begin anew */
 #define EPOCHS_BEGIN 2u         /* 0 is what an empty cell holds */
+#define EPOCHS_FRESH (1u << 28) /* far less than the half of all, from which on an old one would look like one to come */
 
 /* ---- memory ---- */
 
@@ -272,6 +273,18 @@ static bool ctas_ended(const struct pki_engine *e, int ctas, uint32_t epoch)
     return true;
 }
 
+/* What CTAs that no kernel has had for long have said would pass for an epoch to come. While no kernel runs all may say the latest. */
+static void freshen(struct pki_engine *e, uint32_t epoch)
+{
+    struct pki_fused *f = &e->fused;
+
+    if (epoch - f->fresh_epoch < EPOCHS_FRESH || !ctas_ended(e, f->last_ctas, f->last_epoch))
+        return;
+    for (int c = 0; c < PKI_FUSED_CTAS; c++)
+        atomic_store_explicit((_Atomic uint32_t *)&f->words->done[c], epoch - 1, memory_order_release);
+    f->fresh_epoch = epoch;
+}
+
 /*
  * All that this communicator has on multiprocessors keeps to its places: the kernel whose turn it is, and one that has been launched early behind
  * it. Kernels in other streams come when it is their turn: a warp waits there before.
@@ -298,8 +311,10 @@ static pk_result_t start_kernel(struct pki_engine *e, const struct pki_queue *qu
                                 int ctas, struct pki_fused_args *args)
 {
     struct pki_fused *f = &e->fused;
-    pk_result_t result = await_turn(e, queue, ctas, args);
+    pk_result_t result;
 
+    freshen(e, args->epoch);
+    result = await_turn(e, queue, ctas, args);
     if (result == PK_OK)
         result = e->gpu->ops->fused(queue, kernel, dtype, ctas, args);
     if (result != PK_OK)

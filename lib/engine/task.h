@@ -71,6 +71,7 @@ struct pki_fused {
     void *last_stream;               /* the kernel launched last: its stream, CTAs and last epoch */
     int last_ctas;
     uint32_t last_epoch;
+    uint32_t fresh_epoch;            /* when all of words->done were set to the latest */
     struct pki_list waiting;         /* tasks that have an epoch and no kernel yet, in order */
     int indirect;                    /* tasks that the engine will launch, not the call itself */
     struct pki_queue queue;          /* for those */

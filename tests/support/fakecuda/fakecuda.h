@@ -358,6 +358,11 @@ struct fc_launch {
 
 #define FC_SMS 132
 
+struct fc_kernel;
+
+/* fc_exec.c: one of those that wait for other ranks, and, on a GPU, for what is before them in their stream themselves. */
+bool fc_waits_for_ranks(const struct fc_kernel *kernel);
+
 struct fc_kernel {
     const char *name; /* as cuModuleGetFunction is asked for it */
     size_t nparams;

@@ -207,17 +207,22 @@ static void run_write(const struct fc_op *op)
         atomic_store_explicit((_Atomic uint64_t *)(void *)word, op->word.value, memory_order_release);
 }
 
+bool fc_waits_for_ranks(const struct fc_kernel *kernel)
+{
+    static const char *const waiting[] = { PKI_KERNEL_LL, PKI_KERNEL_LL_ROW, PKI_KERNEL_EXCHANGE, PKI_KERNEL_FOLD, PKI_KERNEL_RELAY,
+                                           PKI_KERNEL_TWOSHOT, PKI_KERNEL_PUSH };
+
+    for (size_t i = 0; i < sizeof waiting / sizeof waiting[0]; i++)
+        if (strcmp(kernel->name, waiting[i]) == 0)
+            return true;
+    return false;
+}
+
 /* The library's kernels that may wait for other ranks fill an SM with each block of more than a warp. They take SMs one by one, as a GPU places
  * blocks, and give them back at the end; all others run wherever one is free. */
 static int sms_of(const struct fc_op *op)
 {
-    static const char *const waiting[] = { PKI_KERNEL_LL, PKI_KERNEL_EXCHANGE, PKI_KERNEL_FOLD, PKI_KERNEL_RELAY, PKI_KERNEL_TWOSHOT,
-                                           PKI_KERNEL_PUSH };
-
-    for (size_t i = 0; i < sizeof waiting / sizeof waiting[0]; i++)
-        if (strcmp(op->launch.kernel->name, waiting[i]) == 0)
-            return (int)op->launch.grid.x;
-    return 0;
+    return fc_waits_for_ranks(op->launch.kernel) ? (int)op->launch.grid.x : 0;
 }
 
 static void take_sms(struct fc_ctx *ctx, int blocks, unsigned threads)

@@ -316,6 +316,15 @@ static struct fc_op *launch_op(struct fc_ctx *ctx, const struct fc_kernel *kerne
     return op;
 }
 
+static bool is_early(const CUlaunchConfig *config)
+{
+    for (unsigned i = 0; i < config->numAttrs; i++)
+        if (config->attrs[i].id == CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION &&
+            config->attrs[i].value.programmaticStreamSerializationAllowed != 0)
+            return true;
+    return false;
+}
+
 static CUresult launch(const void *function, const CUlaunchConfig *config, void **params)
 {
     struct function *f = find_function(function);
@@ -332,6 +341,8 @@ static CUresult launch(const void *function, const CUlaunchConfig *config, void 
     if (threads == 0 || threads > 1024 || blocks == 0 || (params == NULL && f->kernel->nparams > 0))
         return CUDA_ERROR_INVALID_VALUE;
     if (config->sharedMemBytes > STATIC_SHARED_BYTES && config->sharedMemBytes > (unsigned)f->max_dynamic_shared)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (is_early(config) && !fc_waits_for_ranks(f->kernel))
         return CUDA_ERROR_INVALID_VALUE;
     op = launch_op(s->ctx, f->kernel, params);
     op->launch.grid = (struct fc_dims){ config->gridDimX, config->gridDimY, config->gridDimZ };

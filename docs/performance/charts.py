@@ -20,7 +20,8 @@ HOST = "bench/results/2026-11-21-host-compare-idle.txt"
 OVERLAP = "bench/results/2026-11-21-host-overlap.txt"
 PRODUCTS = "bench/results/2026-11-21-h200-beside.csv"
 RDMA = "bench/results/2026-11-22-rdma-vm.csv"
-EXPERIMENTS = "bench/results/2026-11-21-h200-experiments"
+EXPERIMENTS = "bench/results/2026-11-21-h200-experiments"  # 5 and 6
+TRANSFERS = "bench/results/2026-11-22-h200-experiments"
 PAGE = "docs/performance.md"
 
 
@@ -157,7 +158,7 @@ def beside_rows(tree):
 
 
 def nvlink_table(tree):
-    rows = csv_rows(tree, EXPERIMENTS + "/03-nvlink-sizes.csv")
+    rows = csv_rows(tree, TRANSFERS + "/03-nvlink-sizes.csv")
     return table(["bytes", "libpickle: Gb/s", "NCCL: Gb/s", "bare copy: Gb/s", "libpickle / NCCL", "bare copy / NCCL"],
                  [[size(int(r["bytes"])), digits(r["pickle_gbit"], 1), digits(r["peer_gbit"], 1), digits(r["bare_gbit"], 1), digits(r["ratio"], 2),
                    "%.2f" % (float(r["bare_gbit"]) / float(r["peer_gbit"]))] for r in rows if r["ratio"]])

@@ -6,6 +6,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
+#include <string.h>
 
 #include "comm/bootstrap.h"
 #include "comm/bootstrap_wire.h"
@@ -34,6 +35,11 @@ struct pki_card {
 static inline bool pki_same_process(const struct pki_card *a, const struct pki_card *b)
 {
     return a->pid == b->pid && a->process == b->process && a->process != 0;
+}
+
+static inline bool pki_same_gpu(const struct pki_card *a, const struct pki_card *b)
+{
+    return a->has_gpu && b->has_gpu && memcmp(a->gpu_uuid, b->gpu_uuid, sizeof a->gpu_uuid) == 0;
 }
 
 /* Where a setting's value came from. */

@@ -302,7 +302,7 @@ static void fill_facts(const struct pk_comm *comm, int peer, const struct link *
     pair->same_process = pair->same_host && pki_same_process(a, b);
     pair->has_gpu[0] = a->has_gpu != 0;
     pair->has_gpu[1] = b->has_gpu != 0;
-    pair->same_gpu = a->has_gpu && b->has_gpu && memcmp(a->gpu_uuid, b->gpu_uuid, sizeof a->gpu_uuid) == 0;
+    pair->same_gpu = pki_same_gpu(a, b);
     pair->distance = (enum pki_distance)comm->gpu_distances[peer];
     pair->p2p_level = (enum pki_distance)comm->tuning.p2p_level;
     for (int t = 0; t < PKI_TRANSPORTS_MAX && transports[t] != NULL; t++) {

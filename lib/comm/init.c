@@ -172,16 +172,6 @@ static pk_result_t share_ll(struct pk_comm *comm)
     return result;
 }
 
-static bool share_gpu(const struct pki_card *a, const struct pki_card *b)
-{
-    return a->has_gpu && b->has_gpu && memcmp(a->gpu_uuid, b->gpu_uuid, sizeof a->gpu_uuid) == 0;
-}
-
-static bool share_process(const struct pki_card *a, const struct pki_card *b)
-{
-    return a->process == b->process && a->pid == b->pid;
-}
-
 /* Of this communicator that use this rank's GPU. */
 static int processes_on_gpu(const struct pk_comm *comm)
 {
@@ -189,10 +179,10 @@ static int processes_on_gpu(const struct pk_comm *comm)
     int n = 1;
 
     for (int i = 0; i < comm->size; i++) {
-        bool another = share_gpu(&cards[i], mine) && !share_process(&cards[i], mine);
+        bool another = pki_same_gpu(&cards[i], mine) && !pki_same_process(&cards[i], mine);
 
         for (int k = 0; k < i && another; k++)
-            another = !share_gpu(&cards[k], mine) || !share_process(&cards[k], &cards[i]);
+            another = !pki_same_gpu(&cards[k], mine) || !pki_same_process(&cards[k], &cards[i]);
         n += another;
     }
     return n;

@@ -16,11 +16,6 @@ struct party {
     uint8_t *distances;
 };
 
-static bool same_gpu(const struct pki_card *a, const struct pki_card *b)
-{
-    return memcmp(a->gpu_uuid, b->gpu_uuid, sizeof a->gpu_uuid) == 0;
-}
-
 static uint8_t *row(const struct party *party, int member)
 {
     return &party->distances[(size_t)member * (size_t)party->n];
@@ -42,7 +37,7 @@ static bool gather(const struct pk_comm *comm, struct party *party)
         if (i == comm->rank)
             party->me = party->n;
         party->ranks[party->n++] = i;
-        different = different || !same_gpu(&comm->cards[i], card(comm, party, 0));
+        different = different || !pki_same_gpu(&comm->cards[i], card(comm, party, 0));
     }
     return different && party->me >= 0 && party->n <= PKI_FRAME_MAX;
 }
@@ -54,7 +49,7 @@ static void ask_driver(const struct pk_comm *comm, const struct party *party, ui
     for (int i = 0; i < party->n; i++) {
         const struct pki_card *other = card(comm, party, i);
 
-        if (same_gpu(own, other))
+        if (pki_same_gpu(own, other))
             mine[i] = PKI_DIST_SELF;
         else if (pki_device_cuda_link(own->gpu_pci, other->gpu_pci) == PKI_LINK_NVLINK)
             mine[i] = PKI_DIST_NVL;

@@ -187,10 +187,5 @@ static int rank_main(void)
 
 int main(void)
 {
-    if (ranks_role() != NULL)
-        return rank_main();
-    if (!gpu_enough(2))
-        return GPU_SKIPPED;
-    ranks_drive(&(struct ranks_turn){ .role = "crowd", .size = 2, .timeout_ms = 90000 }, "200 streams");
-    return report_end();
+    return gpu_two_ranks(rank_main, "crowd", 90000, "200 streams");
 }

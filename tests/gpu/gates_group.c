@@ -62,10 +62,5 @@ static int rank_main(void)
 
 int main(void)
 {
-    if (ranks_role() != NULL)
-        return rank_main();
-    if (!gpu_enough(2))
-        return GPU_SKIPPED;
-    ranks_drive(&(struct ranks_turn){ .role = "group", .size = 2, .timeout_ms = 90000 }, "large groups");
-    return report_end();
+    return gpu_two_ranks(rank_main, "group", 90000, "large groups");
 }

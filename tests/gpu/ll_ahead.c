@@ -150,10 +150,5 @@ static int rank_main(void)
 
 int main(void)
 {
-    if (ranks_role() != NULL)
-        return rank_main();
-    if (!gpu_enough(2))
-        return GPU_SKIPPED;
-    ranks_drive(&(struct ranks_turn){ .role = "ll_ahead", .size = 2, .timeout_ms = 90000 }, "rows of messages posted ahead");
-    return report_end();
+    return gpu_two_ranks(rank_main, "ll_ahead", 90000, "rows of messages posted ahead");
 }

@@ -145,10 +145,5 @@ static int rank_main(void)
 
 int main(void)
 {
-    if (ranks_role() != NULL)
-        return rank_main();
-    if (!gpu_enough(2))
-        return GPU_SKIPPED;
-    ranks_drive(&(struct ranks_turn){ .role = "ll_group", .size = 2, .timeout_ms = 120000 }, "groups of low-latency messages");
-    return report_end();
+    return gpu_two_ranks(rank_main, "ll_group", 120000, "groups of low-latency messages");
 }

@@ -171,10 +171,5 @@ static int rank_main(void)
 
 int main(void)
 {
-    if (ranks_role() != NULL)
-        return rank_main();
-    if (!gpu_enough(2))
-        return GPU_SKIPPED;
-    ranks_drive(&(struct ranks_turn){ .role = "buffers", .size = 2, .timeout_ms = 100000 }, "many buffers");
-    return report_end();
+    return gpu_two_ranks(rank_main, "buffers", 100000, "many buffers");
 }

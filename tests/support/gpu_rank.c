@@ -21,6 +21,16 @@ bool gpu_enough(int gpus)
     return true;
 }
 
+int gpu_two_ranks(int (*rank_main)(void), const char *role, int timeout_ms, const char *what)
+{
+    if (ranks_role() != NULL)
+        return rank_main();
+    if (!gpu_enough(2))
+        return GPU_SKIPPED;
+    ranks_drive(&(struct ranks_turn){ .role = role, .size = 2, .timeout_ms = timeout_ms }, "%s", what);
+    return report_end();
+}
+
 bool gpu_is_software(void)
 {
     char name[64] = "";

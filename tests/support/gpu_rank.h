@@ -25,6 +25,9 @@ bool gpu_enough(int gpus);
 /* The driver that emulates GPUs on CPUs: everything is right and nothing fast. */
 bool gpu_is_software(void);
 
+/* All of main, where two ranks on a GPU each do the same once: rank_main in a rank; else starts them, or prints SKIPPED. Returns main's value. */
+int gpu_two_ranks(int (*rank_main)(void), const char *role, int timeout_ms, const char *what);
+
 /* In a rank: use GPU number `rank`, make the communicator and a stream. Ends the process when that fails. */
 void gpu_rank_open(struct gpu_rank *self, int sm_policy, uint64_t timeout_ms);
 /* Meets the others first. */

@@ -157,8 +157,8 @@ struct pki_reduce_args {
  *   at PKI_FUSED_FLAGS      pki_twoshot, pki_push: for each CTA two words, PKI_FUSED_FLAG_BYTES apart: its parts, its results are there (= epoch)
  *   at PKI_FUSED_CELLS      pki_exchange, pki_fold: pairs of cells; pki_relay: PKI_FUSED_RELAY_PAIRS of the reader's part, and at
  *                           PKI_FUSED_RELAY_RESULTS as many of the writer's result
- *   at PKI_FUSED_PARTS      pki_twoshot: PKI_FUSED_PIECE bytes of the reader's part
- *   at PKI_FUSED_RESULTS    pki_twoshot: PKI_FUSED_PIECE bytes of the writer's result
+ *   at PKI_FUSED_PARTS      pki_twoshot: PKI_FUSED_PIECE bytes at most of the reader's part, pieces of equal length
+ *   at PKI_FUSED_RESULTS    pki_twoshot: as many of the writer's result
  *   at PKI_FUSED_PARTS      pki_push: rings, in all PKI_FUSED_PUSH_BYTES
  *   at PKI_FUSED_MARKS      PKI_FUSED_RING_MARKS marks of each ring, PKI_FUSED_MARK_BYTES apart
  * Cells and marks are never used for anything else: what looks like a flag is one.

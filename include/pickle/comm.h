@@ -130,7 +130,8 @@ PK_API pk_result_t pk_comm_split(pk_comm_t *comm, int color, int key, pk_comm_t 
 PK_API pk_result_t pk_comm_abort(pk_comm_t *comm);
 
 /**
- * The state of a communicator, with a look at whether another rank has died or given up.
+ * The state of a communicator, with a look at whether another rank has died or given up. A connection between hosts that broke behind a
+ * message that was sent is made again here too: a rank that has nothing else to call for long may call this now and then.
  *
  * @return PK_OK; PK_IN_PROGRESS (a nonblocking init goes on); PK_ERR_ARG (null); the error that poisoned it, whose record
  *         pk_last_error then returns

@@ -226,6 +226,14 @@ static void check_endpoints(struct pki_engine *e, const struct pki_peer *peer)
         }
 }
 
+/* Broken connections between hosts are made again, and what was sent goes on: a peer may wait for it while this rank waits for nothing. */
+static void mend(struct pki_engine *e)
+{
+    for (int i = 0; i < e->nifaces; i++)
+        if (e->ifaces[i]->carries && e->ifaces[i]->transport->between_hosts)
+            (void)e->ifaces[i]->transport->progress(e->ifaces[i]);
+}
+
 static void check_peers(struct pki_engine *e)
 {
     for (int i = 0; i < e->nifaces; i++)
@@ -262,8 +270,10 @@ void pki_engine_look_around(struct pki_engine *e)
 {
     if (!pki_engine_trylock(e)) /* whoever has the lock looks around too */
         return;
-    if (atomic_load(&e->failed) == PK_OK)
+    if (atomic_load(&e->failed) == PK_OK) {
+        mend(e);
         check_peers(e);
+    }
     collapse(e);
     free_ended(e);
     pki_engine_unlock(e);

@@ -1,150 +1,31 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Transfers and collectives between "hosts" over connections that a proxy splits, merges, delays and cuts at random: every byte right,
- * none twice, no hang. The proxy sits in the connecting process, in place of libc's connect.
+ * none twice, no hang.
  *
  * usage: net.cuts [MIB]   send so many MiB in all (64 unless given)
  */
-#include <arpa/inet.h>
-#include <errno.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
-#include <poll.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
-#include <sys/syscall.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "pickle/pickle.h"
+#include "proxy.h"
 #include "ranks.h"
 
 #define SIZE 3
 #define LIFE_BYTES (1u << 20) /* a connection is cut after up to so many */
-#define PIECE (64u << 10)
-#define TIMEOUT_MS 280000
+#define TIMEOUT_MS 120000
 #define STAY_MS 60000
 
 enum { CUTS, PROXIED, MIB, FINISHED }; /* words of the shared memory */
 
-/* ---- The proxy ---- */
-
-struct relay {
-    int listener;
-    struct sockaddr_in to;
-    unsigned seed;
-};
-
-static uint32_t next_random(unsigned *seed)
-{
-    *seed = *seed * 1664525u + 1013904223u;
-    return *seed >> 8;
-}
-
-static int real_connect(int fd, const struct sockaddr *address, socklen_t bytes)
-{
-    return (int)syscall(SYS_connect, fd, address, bytes);
-}
-
-static bool push(int fd, const char *bytes, size_t count, unsigned *seed)
-{
-    while (count > 0) {
-        size_t piece = next_random(seed) % 4 == 0 ? 1 + next_random(seed) % 50 : count; /* split */
-        ssize_t n = send(fd, bytes, piece < count ? piece : count, MSG_NOSIGNAL);
-
-        if (n <= 0)
-            return false;
-        bytes += n;
-        count -= (size_t)n;
-    }
-    return true;
-}
-
-/* Wait for more than is there, sometimes, and hand it on in other pieces than it came. Returns the bytes; 0: it is over. */
-static size_t pass(int from, int to, unsigned *seed)
-{
-    char bytes[PIECE];
-    ssize_t n;
-
-    if (next_random(seed) % 64 == 0)
-        nanosleep(&(struct timespec){ .tv_nsec = (long)(next_random(seed) % 2000000) }, NULL);
-    n = recv(from, bytes, sizeof bytes, 0);
-    return n > 0 && push(to, bytes, (size_t)n, seed) ? (size_t)n : 0;
-}
-
-static void cut(int fd, unsigned *seed)
-{
-    const struct linger reset = { .l_onoff = 1 };
-
-    if (next_random(seed) % 2 == 0)
-        (void)setsockopt(fd, SOL_SOCKET, SO_LINGER, &reset, sizeof reset);
-    close(fd);
-}
-
-static void *relay(void *arg)
-{
-    struct relay *r = arg;
-    int near_fd = accept(r->listener, NULL, NULL), far_fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), on = 1;
-    size_t life = next_random(&r->seed) % LIFE_BYTES, passed = 0;
-    bool over = real_connect(far_fd, (struct sockaddr *)&r->to, sizeof r->to) != 0, was_cut = false;
-
-    (void)setsockopt(near_fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-    (void)setsockopt(far_fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-    while (!over) {
-        struct pollfd p[2] = { { .fd = near_fd, .events = POLLIN }, { .fd = far_fd, .events = POLLIN } };
-
-        (void)poll(p, 2, -1);
-        for (int i = 0; i < 2 && !over; i++)
-            if (p[i].revents != 0) {
-                size_t n = pass(p[i].fd, p[1 - i].fd, &r->seed);
-
-                over = n == 0;
-                passed += n;
-            }
-        was_cut = !over && passed > life;
-        over = over || was_cut;
-    }
-    if (was_cut)
-        atomic_fetch_add(&ranks_shared()->words[CUTS], 1);
-    cut(near_fd, &r->seed);
-    cut(far_fd, &r->seed);
-    close(r->listener);
-    free(r);
-    return NULL;
-}
-
-static bool is_for_root(const struct sockaddr_in *to)
-{
-    const char *root = getenv("PK_ROOT");
-
-    return root == NULL || atoi(strrchr(root, ':') + 1) == ntohs(to->sin_port);
-}
-
-/* Over libc's, whose declaration names all kinds of addresses. The bootstrap's connections go through as they are. */
+/* Over libc's, whose declaration names all kinds of addresses. */
 int cutting_connect(int fd, const struct sockaddr *address, socklen_t bytes) __asm__("connect");
 int cutting_connect(int fd, const struct sockaddr *address, socklen_t bytes)
 {
-    struct sockaddr_in near_end = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
-    socklen_t near_bytes = sizeof near_end;
-    struct relay *r;
-    pthread_t thread;
-
-    if (address->sa_family != AF_INET || is_for_root((const struct sockaddr_in *)(const void *)address))
-        return real_connect(fd, address, bytes);
-    r = calloc(1, sizeof *r);
-    if (r == NULL)
-        abort();
-    memcpy(&r->to, address, sizeof r->to);
-    r->seed = (unsigned)(atomic_fetch_add(&ranks_shared()->words[PROXIED], 1) * 7919 + ranks_rank());
-    r->listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (bind(r->listener, (struct sockaddr *)&near_end, sizeof near_end) != 0 || listen(r->listener, 1) != 0 ||
-        getsockname(r->listener, (struct sockaddr *)&near_end, &near_bytes) != 0 || pthread_create(&thread, NULL, relay, r) != 0)
-        abort();
-    pthread_detach(thread);
-    return real_connect(fd, (struct sockaddr *)&near_end, sizeof near_end);
+    return proxy_connect(fd, address, bytes);
 }
 
 /* ---- The ranks ---- */
@@ -240,6 +121,8 @@ static int run_rank(void)
     bool right;
     int rank;
 
+    proxy_rule(&(struct proxy_rules){ .life_bytes = LIFE_BYTES, .made = &ranks_shared()->words[PROXIED], .cut = &ranks_shared()->words[CUTS],
+                                      .seed = (unsigned)ranks_rank() });
     if (out == NULL || in == NULL || pk_comm_init(&comm, NULL) != PK_OK || pk_comm_rank(comm, &rank) != PK_OK)
         return 1;
     for (right = true; sent < goal && right; round++) {

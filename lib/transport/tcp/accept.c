@@ -202,13 +202,14 @@ void pki_tcp_guest_step(struct pki_tcp_iface *iface, struct pki_tcp_guest *guest
     }
 }
 
-bool pki_tcp_guest_timers(struct pki_tcp_iface *iface, uint64_t now)
+bool pki_tcp_guest_timers(struct pki_tcp_iface *iface, uint64_t now, uint64_t away_ns)
 {
     bool some = false;
 
     for (int i = 0; i < PKI_TCP_GUESTS; i++) {
         struct pki_tcp_guest *guest = &iface->guests[i];
 
+        guest->until_ns = pki_tcp_put_off(guest->until_ns, away_ns, now + STAY_NS);
         if (guest->watch.fd >= 0 && now > guest->until_ns)
             show_out(iface, guest, guest->challenged ? "sent no proof" : "said nothing");
         some = some || guest->watch.fd >= 0;

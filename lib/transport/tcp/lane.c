@@ -17,7 +17,7 @@
 #define AT_ONCE_BYTES 4096 /* payload that it pays to keep only after it has been sent */
 #define DIRECT_PEERS 2                    /* with no more of them each lane is read without asking epoll first */
 #define DIRECT_ROUNDS 4096                /* and only while something happens now and then */
-#define GOODBYE_NS (200 * PKI_NS_PER_MS)
+#define GOODBYE_NS (200 * PKI_NS_PER_MS) /* after a failure */
 
 /* ---- Out ---- */
 
@@ -197,29 +197,39 @@ static bool is_out(struct pki_tcp_ep *ep)
            (ioctl(link->watch.fd, SIOCOUTQ, &waiting) != 0 || waiting == 0);
 }
 
-/* A connection that is broken is made again first: the peer may still wait for the last acknowledgements. */
-static void see_out(struct pki_tcp_ep *ep, uint64_t until)
+static bool has_room(struct pki_tcp_ep *ep)
+{
+    return PKI_TCP_TX_BYTES - (size_t)(ep->tx_end - ep->tx_head) >= PKI_TCP_HEADER_BYTES;
+}
+
+/* A connection that is broken is made again first: the peer may still wait for the last messages or acknowledgements. */
+static void await(struct pki_tcp_ep *ep, bool (*is_so)(struct pki_tcp_ep *ep))
 {
     struct pki_tcp_link *link = &ep->links[0];
 
-    while (link->state != PKI_TCP_OVER && !is_out(ep) && pki_now_ns() < until) {
+    while (link->state != PKI_TCP_OVER && !is_so(ep) && pki_now_ns() < ep->iface->goodbye_ns) {
         struct pollfd p = { .fd = link->watch.fd, .events = POLLOUT };
 
         (void)poll(&p, link->state == PKI_TCP_UP && ep->tx_sent < ep->tx_end ? 1 : 0, 1);
-        if (link->state != PKI_TCP_UP)
-            (void)ep->iface->base.transport->progress(&ep->iface->base);
+        (void)ep->iface->base.transport->progress(&ep->iface->base);
     }
 }
 
+/* What was sent has gone when this returns, or PK_RETRY_MS has passed for all peers together: its sender has been told that it was sent. */
 void pki_tcp_lane_close(struct pki_tcp_ep *ep)
 {
     unsigned char head[PKI_TCP_HEADER_BYTES];
 
-    if (ep->base.connecting || PKI_TCP_TX_BYTES - (size_t)(ep->tx_end - ep->tx_head) < sizeof head)
+    if (ep->base.connecting)
+        return;
+    if (ep->iface->goodbye_ns == 0)
+        ep->iface->goodbye_ns = pki_now_ns() + (ep->iface->revoked ? GOODBYE_NS : ep->iface->params.retry_ns);
+    await(ep, has_room);
+    if (!has_room(ep))
         return;
     pki_tcp_put_close(head);
     ring_write(ep, head, sizeof head);
-    see_out(ep, pki_now_ns() + GOODBYE_NS);
+    await(ep, is_out);
 }
 
 /* ---- In ---- */

@@ -19,6 +19,7 @@
 #define REFUSED_NS (300 * PKI_NS_PER_MS)   /* a process that lives listens: nobody there means that it has ended */
 #define SILENT_TRIES 3                     /* retransmissions or probes without an answer */
 #define PROBE_NS (100 * PKI_NS_PER_MS)
+#define SHOWS_PART 8                       /* of the patience: so long stands what a living process has accepted, or will */
 
 /* ---- Small things ---- */
 
@@ -121,6 +122,11 @@ void pki_tcp_lost(struct pki_tcp_ep *ep, const char *fmt, ...)
     va_start(args, fmt);
     vsnprintf(text, sizeof text, fmt, args);
     va_end(args);
+    if (ep->iface->goodbye_ns > 0) { /* this rank leaves anyway */
+        pki_log(PKI_LOG_INFO, &where, "over tcp: %s", text);
+        pki_tcp_left(ep);
+        return;
+    }
     (void)pki_fail(PK_ERR_PEER, &where, "over tcp: %s", text);
     over(ep, 0);
     ep->base.connecting = false;
@@ -210,7 +216,10 @@ void pki_tcp_link_health(struct pki_tcp_link *link)
         pki_tcp_link_broken(link, ETIMEDOUT);
 }
 
-/* Its process lives, though it may be at something else: until it comes back to the library nobody counts the time. */
+/*
+ * Its process lives, though it may be at something else: until it comes back to the library nobody counts the time. That a connection was
+ * made does not show it yet: a proxy, or whoever has the port now, accepts for a process that has ended, and then hangs up.
+ */
 static void lives(struct pki_tcp_ep *ep)
 {
     for (uint32_t i = 0; i < ep->nlinks; i++)
@@ -233,15 +242,18 @@ static void attempt_failed(struct pki_tcp_link *link, int error)
 {
     struct pki_where where = pki_tcp_where(link->ep);
     uint64_t pause = PKI_NS_PER_MS << (link->attempts < 7 ? link->attempts : 7);
+    bool is_refused;
     char text[128];
 
     pki_log(PKI_LOG_DEBUG, &where, "over tcp: connection %u, attempt %u: %s", link->index, link->attempts,
             reason(error, text, sizeof text));
     if (link->state == PKI_TCP_PROBING)
         pause = PROBE_NS;
+    /* For who leaves it is enough that the peer's place answers nothing but a closed connection. */
+    is_refused = error == ECONNREFUSED || (link->ep->iface->goodbye_ns > 0 && link->shows_ns > 0 && (error == 0 || error == ECONNRESET));
     wait_again(link, pause < BACKOFF_MAX_NS ? pause : BACKOFF_MAX_NS);
     link->attempts++;
-    if (error == ECONNREFUSED)
+    if (is_refused)
         refused(link);
     else
         link->refused_ns = 0;
@@ -280,6 +292,7 @@ static void begin(struct pki_tcp_link *link, enum pki_tcp_state state)
     int fd = dial(link);
 
     link->state = state;
+    link->shows_ns = 0;
     link->attempt_ends_ns = pki_now_ns() + ATTEMPT_NS;
     if (fd < 0) {
         attempt_failed(link, errno);
@@ -318,11 +331,12 @@ static void connected(struct pki_tcp_link *link)
     }
     if (getpeername(link->watch.fd, (struct sockaddr *)&there, &bytes) != 0) /* not yet */
         return;
-    lives(link->ep);
-    if (link->state == PKI_TCP_PROBING)
-        attempt_failed(link, 0);
-    else
+    if (link->shows_ns == 0)
+        link->shows_ns = pki_now_ns() + link->ep->iface->params.retry_ns / SHOWS_PART;
+    if (link->state != PKI_TCP_PROBING)
         say_hello(link);
+    else if (recv(link->watch.fd, &(char){ 0 }, 1, MSG_PEEK | MSG_DONTWAIT) == 0)
+        attempt_failed(link, 0);
 }
 
 static bool answer(struct pki_tcp_link *link, const struct pki_tcp_challenge *challenge)
@@ -396,13 +410,33 @@ bool pki_tcp_link_up(struct pki_tcp_link *link, int fd, uint64_t received)
 
 /* ---- Time ---- */
 
-void pki_tcp_link_timers(struct pki_tcp_link *link, uint64_t now)
+/* What is connected still stands. */
+static void shown(struct pki_tcp_link *link)
+{
+    lives(link->ep);
+    if (link->state == PKI_TCP_PROBING)
+        wait_again(link, PROBE_NS);
+}
+
+/* Who accepts can do nothing but wait, and need not count: while the lane stands, the peer will say so when it has given up. */
+static bool is_the_peers_to_mend(const struct pki_tcp_link *link)
+{
+    return !link->ep->connects && link->index > 0 && link->ep->links[0].state == PKI_TCP_UP;
+}
+
+void pki_tcp_link_timers(struct pki_tcp_link *link, uint64_t now, uint64_t away_ns)
 {
     struct pki_tcp_ep *ep = link->ep;
 
     if (link->state == PKI_TCP_UP || link->state == PKI_TCP_OVER || link->state == PKI_TCP_IDLE)
         return;
     ep->iface->trouble = true;
+    link->broken_ns = pki_tcp_put_off(link->broken_ns, is_the_peers_to_mend(link) ? now : away_ns, now);
+    link->attempt_ends_ns = pki_tcp_put_off(link->attempt_ends_ns, away_ns, now + ATTEMPT_NS);
+    if (link->shows_ns > 0)
+        link->shows_ns = pki_tcp_put_off(link->shows_ns, away_ns, now + ep->iface->params.retry_ns / SHOWS_PART);
+    if (link->shows_ns > 0 && now > link->shows_ns && (link->state == PKI_TCP_PROBING || link->state == PKI_TCP_CHALLENGED))
+        shown(link);
     if (!ep->base.connecting && now > link->broken_ns && now - link->broken_ns > ep->iface->params.retry_ns) {
         pki_tcp_lost(ep, "connection %u broke and did not stand again within PK_RETRY_MS (%llu ms)", link->index,
                      (unsigned long long)(ep->iface->params.retry_ns / PKI_NS_PER_MS));

@@ -17,6 +17,7 @@
 
 #define EVENTS 32
 #define TIMERS_NS PKI_NS_PER_MS
+#define AWAY_NS (50 * PKI_NS_PER_MS) /* without a look at the timers: the rank was not in the library */
 #define HEALTH_ROUNDS 256
 /* As GPUDirect-TCPX has them. Measured over loopback and veth (bench/results/2026-11-21-tcp-sweep-*): a window of 4 and chunks of 512 KiB are
  * enough, and eight sockets gain nothing over four. */
@@ -339,14 +340,15 @@ static bool work_all(struct pki_tcp_iface *iface)
 
 static void timers(struct pki_tcp_iface *iface)
 {
-    uint64_t now = pki_now_ns();
+    uint64_t now = pki_now_ns(), away = now - iface->looked_ns > AWAY_NS ? now - iface->looked_ns : 0;
 
     if (now < iface->timers_ns)
         return;
-    iface->trouble = pki_tcp_guest_timers(iface, now);
+    iface->looked_ns = now;
+    iface->trouble = pki_tcp_guest_timers(iface, now, away);
     for (int i = 0; i < iface->size; i++)
         for (uint32_t k = 0; iface->eps[i] != NULL && k < iface->eps[i]->nlinks; k++)
-            pki_tcp_link_timers(&iface->eps[i]->links[k], now);
+            pki_tcp_link_timers(&iface->eps[i]->links[k], now, away);
     iface->timers_ns = now + TIMERS_NS;
 }
 

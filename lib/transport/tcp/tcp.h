@@ -112,6 +112,7 @@ struct pki_tcp_link {
     /* while it does not stand */
     unsigned attempts;
     uint64_t broken_ns, refused_ns, retry_ns, attempt_ends_ns;
+    uint64_t shows_ns; /* stands until then what has just been connected, somebody lives there; 0: nothing is connected */
     unsigned char hello[PKI_TCP_HELLO_BYTES], challenge[PKI_TCP_CHALLENGE_BYTES];
     size_t have;
 
@@ -227,6 +228,8 @@ struct pki_tcp_iface {
     unsigned busy;           /* moves and grants in flight */
     bool trouble;            /* some link does not stand, or guests are here */
     uint64_t timers_ns;      /* when they are looked at next */
+    uint64_t looked_ns;      /* when they were looked at last */
+    uint64_t goodbye_ns;     /* closing: no longer for what has not gone out; 0: not closing */
     uint64_t health_ns;      /* when connections that stand are */
     unsigned dropped;        /* connections that never proved the key */
     uint64_t rest_until_ns;  /* out of descriptors: no accepting until then */
@@ -270,7 +273,13 @@ void pki_tcp_link_broken(struct pki_tcp_link *link, int error);
 bool pki_tcp_link_up(struct pki_tcp_link *link, int fd, uint64_t received);
 /* An event on a connection that does not stand yet. */
 void pki_tcp_link_step(struct pki_tcp_link *link);
-void pki_tcp_link_timers(struct pki_tcp_link *link, uint64_t now);
+/* `away_ns`: for so long nobody has looked, and what came meanwhile has not been read. */
+void pki_tcp_link_timers(struct pki_tcp_link *link, uint64_t now, uint64_t away_ns);
+/* A time limit, put off by `away_ns`, but not beyond `at_most`. */
+static inline uint64_t pki_tcp_put_off(uint64_t until, uint64_t away_ns, uint64_t at_most)
+{
+    return until + away_ns < at_most ? until + away_ns : at_most;
+}
 void pki_tcp_link_health(struct pki_tcp_link *link);
 /* Nothing more can be done with this peer: the error is recorded with this text, everything in flight ends. */
 void pki_tcp_lost(struct pki_tcp_ep *ep, const char *fmt, ...) PKI_PRINTF(2, 3);
@@ -310,7 +319,7 @@ pk_result_t pki_tcp_listen(struct pki_tcp_iface *iface, const struct pki_iface_c
 void pki_tcp_accept(struct pki_tcp_iface *iface, struct pki_tcp_watch *listener);
 void pki_tcp_guest_step(struct pki_tcp_iface *iface, struct pki_tcp_guest *guest);
 /* Let those go whose time is up; true while some are here. */
-bool pki_tcp_guest_timers(struct pki_tcp_iface *iface, uint64_t now);
+bool pki_tcp_guest_timers(struct pki_tcp_iface *iface, uint64_t now, uint64_t away_ns);
 void pki_tcp_guests_close(struct pki_tcp_iface *iface);
 
 /* ---- lane.c: messages ---- */

@@ -9,14 +9,17 @@ cd "$(dirname "$0")/.." || exit
 
 passed=0 failed=0 skipped=0 failures=()
 results=$(mktemp -d)
-trap 'rm -rf "$results"' EXIT
+machine= # the process that runs the tests in the virtual machine
+trap '[ -z "$machine" ] || kill "$machine" 2>/dev/null; rm -rf "$results"' EXIT
+
+say() { printf '\n== %s (after %d s)\n' "$*" "$SECONDS"; }
 
 # step NAME SECONDS COMMAND...: a step is one test of its own; exit 77: it could not be run here.
 step() {
     local name=$1 seconds=$2 status=0
     shift 2
     say "$name"
-    timeout -k 10 "$seconds" "$@" </dev/null || status=$?
+    "${low[@]}" timeout -k 10 "$seconds" "$@" </dev/null || status=$?
     if [ "$status" -eq 0 ]; then
         passed=$((passed + 1))
     elif [ "$status" -eq 77 ]; then
@@ -33,20 +36,48 @@ step() {
 # number NAME FILE: an attribute of ctest's summary.
 number() { tr '\n\t' '  ' <"$2" 2>/dev/null | grep -o '<testsuite [^>]*>' | sed -n "s/.* $1=\"\([0-9]*\)\".*/\1/p"; }
 
-# run_ctest PRESET SECONDS OPTIONS...: every test of it counts.
-run_ctest() {
-    local preset=$1 seconds=$2 xml=$results/$1.xml status=0 total bad skip
-    shift 2
-    say "$preset: ctest $*"
-    "${wrapper[@]}" timeout -k 10 "$seconds" ctest --preset "$preset" -j "$(nproc)" --timeout 120 --output-junit "$xml" "$@" </dev/null || status=$?
-    total=$(number tests "$xml") bad=$(number failures "$xml") skip=$(number skipped "$xml")
+# ctest_into XML PRESET SECONDS OPTIONS...
+ctest_into() {
+    "${wrapper[@]}" timeout -k 10 "$3" ctest --preset "$2" -j "$(nproc)" --timeout 120 --output-junit "$1" "${@:4}" </dev/null
+}
+
+# count NAME XML STATUS: every test of it counts.
+count() {
+    local total bad skip
+    total=$(number tests "$2") bad=$(number failures "$2") skip=$(number skipped "$2")
     total=${total:-0} bad=${bad:-0} skip=${skip:-0}
     # A run that ended badly without naming a test, or that ran none, is a failure too.
-    if [ "$total" -eq 0 ] || { [ "$status" -ne 0 ] && [ "$bad" -eq 0 ]; }; then
+    if [ "$total" -eq 0 ] || { [ "$3" -ne 0 ] && [ "$bad" -eq 0 ]; }; then
         bad=$((bad + 1)) total=$((total + 1))
     fi
     passed=$((passed + total - bad - skip)) failed=$((failed + bad)) skipped=$((skipped + skip))
-    [ "$bad" -eq 0 ] || failures+=("$preset: $bad of ctest")
+    [ "$bad" -eq 0 ] || failures+=("$1: $bad of ctest")
+}
+
+run_ctest() { # PRESET SECONDS OPTIONS...
+    local xml=$results/$1.xml status=0
+    say "$1: ctest ${*:3}"
+    ctest_into "$xml" "$@" || status=$?
+    count "$1" "$xml" "$status"
+}
+
+# The tests in the virtual machine wait more than they compute, so that builds run beside them, which give way (low).
+begin_machine() {
+    ctest_into "$results/machine.xml" dev 900 -L rdma >"$results/machine.log" 2>&1 &
+    machine=$!
+    low=(nice -n 19)
+}
+
+end_machine() {
+    local status=0
+    low=()
+    [ -n "$machine" ] || return
+    say "waiting for the virtual machine"
+    wait "$machine" || status=$?
+    machine=
+    say "dev: ctest -L rdma"
+    cat "$results/machine.log"
+    count "dev, virtual machine" "$results/machine.xml" "$status"
 }
 
 build() { # preset, options of cmake...
@@ -57,36 +88,52 @@ build() { # preset, options of cmake...
     step "$preset: build" 900 cmake --build --preset "$preset"
 }
 
-wrapper=()
+wrapper=() low=()
 step "setup" 900 bash scripts/setup.sh need test || { echo "$passed passed, $failed failed"; exit 1; }
 
-build dev && run_ctest dev 900
+built=() # what there is to run
+if build dev; then
+    run_ctest dev 900 -LE rdma
+    begin_machine
+fi
 
 # The kernels are the same whatever the C compiler: the other builds take them from the first.
 fatbin=()
 [ -f build/dev/lib/kernels.fatbin ] && fatbin=("-DPICKLE_FATBIN=$PWD/build/dev/lib/kernels.fatbin")
 
 if have clang; then
-    build clang "${fatbin[@]}" && run_ctest clang 300 -R '^(unit|plan|conform|symbols|vectors|headers_alone)'
+    for preset in clang tsan fuzz; do
+        build $preset "${fatbin[@]}" && built+=("$preset")
+    done
     if have clang-tidy; then
-        step "clang: tidy" 300 bash scripts/lint.sh
+        step "clang: tidy" 600 bash scripts/lint.sh
     else
         echo "SKIPPED: no clang-tidy here"
         skipped=$((skipped + 1))
     fi
-    # Thread sanitizer needs its shadow where address randomisation may put libraries.
-    have setarch && wrapper=(setarch "$(uname -m)" -R)
-    build tsan "${fatbin[@]}" && run_ctest tsan 600 -R '^conform'
-    wrapper=()
-    build fuzz "${fatbin[@]}" && run_ctest fuzz 300 -R '^fuzz'
 else
     echo "SKIPPED: no clang here; neither the clang build nor thread sanitizer nor libFuzzer ran"
     skipped=$((skipped + 3))
 fi
-build asan "${fatbin[@]}" && run_ctest asan 400 -R '^(conform|fuzz)'
+build asan "${fatbin[@]}" && built+=(asan)
 # Plans know nothing of CUDA: one of their tests says whether they are built right.
-build no-cuda && run_ctest no-cuda 300 -R '^(unit|plan.shape|conform|symbols)'
+build no-cuda && built+=(no-cuda)
+end_machine
 step "aarch64: cross-build, conformance under qemu" 900 bash scripts/aarch64.sh
+
+for preset in "${built[@]}"; do
+    case $preset in
+    clang) run_ctest clang 300 -R '^(unit|plan|conform|symbols|vectors|headers_alone)' ;;
+    tsan) # needs its shadow where address randomisation may put libraries
+        have setarch && wrapper=(setarch "$(uname -m)" -R)
+        run_ctest tsan 600 -R '^conform'
+        wrapper=()
+        ;;
+    fuzz) run_ctest fuzz 300 -R '^fuzz' ;;
+    asan) run_ctest asan 400 -R '^(conform|fuzz)' ;;
+    no-cuda) run_ctest no-cuda 300 -R '^(unit|plan.shape|conform|symbols)' ;;
+    esac
+done
 
 step "install" 60 cmake --install build/dev --prefix "$PWD/build/prefix" >/dev/null
 step "bench: configure against the installed package" 60 \

@@ -103,7 +103,7 @@ printf '%s\n' "$tree" "$PWD" | grep -E '^/(tmp|run|mnt)/' >"$job/keep" # folders
 
 timeout -k 5 "$limit" qemu-system-x86_64 -accel tcg,thread=multi -cpu max -smp 2 -m 2048 -nodefaults -no-user-config -no-reboot \
     -display none -monitor none -serial "file:$job/console" -kernel "$cache/vmlinuz" -initrd "$cache/initramfs.gz" \
-    -append "console=ttyS0 quiet panic=-1 mitigations=off nokaslr" -device virtio-rng-pci \
+    -append "console=ttyS0 quiet panic=-1 mitigations=off nokaslr tsc=reliable cryptomgr.notests random.trust_cpu=on" -device virtio-rng-pci \
     -virtfs "local,path=/,mount_tag=root,security_model=none,readonly=on,multidevs=remap" \
     -virtfs "local,path=$job,mount_tag=job,security_model=none" -virtfs "local,path=$out,mount_tag=out,security_model=none" \
     </dev/null &

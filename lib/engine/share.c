@@ -35,19 +35,26 @@ static size_t piece_bytes(const struct pki_xfer *xfer)
 
 bool pki_share_is_near(const struct pki_xfer *xfer)
 {
-    return xfer->way->is_near && !xfer->way->same_process && !xfer->remote_mapped;
+    return xfer->engine->spin && xfer->way->is_near && !xfer->way->same_process && !xfer->remote_mapped;
 }
 
-/* The kernel's copy costs microseconds to begin with, and more a page than two copies through a cache that both cores have. Where ranks
- * share cores it costs more, and each piece waits for its turn: in a collective longer blocks are faster through the lane then
- * (docs/design/0006). */
+/* More ranks than cores. The kernel's calls take longer where several look into one another's memory, and each piece waits for its turn at a core: in
+ * a collective longer blocks are faster through the lane then (docs/design/0006). */
+static size_t pays_crowded(const struct pki_xfer *xfer)
+{
+    if (xfer->task->plan == NULL || xfer->way->same_process || xfer->remote_mapped)
+        return PKI_SHARE_MIN;
+    return xfer->way->is_near && pki_share_is_even(xfer) && !xfer->combines ? NEAR_EVEN_MAX : PKI_SHARE_MIN_CROWDED;
+}
+
+/* The kernel's copy costs microseconds to begin with, and more a page than two copies through a cache that both cores have. */
 bool pki_share_pays(const struct pki_xfer *xfer)
 {
-    bool crowded = !xfer->engine->spin && xfer->task->plan != NULL && !xfer->way->same_process && !xfer->remote_mapped;
-
+    if (!xfer->engine->spin)
+        return xfer->bytes >= pays_crowded(xfer);
     if (pki_share_is_near(xfer))
         return xfer->bytes >= (pki_share_is_even(xfer) && !xfer->combines ? NEAR_EVEN_MAX : NEAR_MAX);
-    return xfer->bytes >= (crowded ? PKI_SHARE_MIN_CROWDED : PKI_SHARE_MIN);
+    return xfer->bytes >= PKI_SHARE_MIN;
 }
 
 static uint32_t pieces_of(const struct pki_xfer *xfer)

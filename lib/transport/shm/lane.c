@@ -26,7 +26,8 @@ _Static_assert(PKI_SHM_DATA_USED_MIN - TELL_DATA >= 2 * PKI_SHM_PAYLOAD_MAX, "ro
 #define STREAM_NEAR_BYTES 16384u /* between near ones, */
 #define STREAM_BYTES 4096u       /* and as long as it is not known which they are */
 /* A second-level cache. Of a longer data area lines have left the reader's, for one that near cores share, when they come round again: they are written in
- * half the time, and by streaming stores it would take twice as long. */
+ * half the time, and by streaming stores it would take twice as long. In collectives among more ranks than cores the reader's core has other ranks'
+ * work to do meanwhile, or is the writer's own. */
 #define NEAR_CACHE_BYTES (1u << 20)
 #define NEAR_LINES 4u /* a payload of so many is fetched together with its cell. Of a longer one some lines would be fetched while they */
 #define FAR_LINES 8u  /* are being written, and cores that share a cache lose more by that than they win */
@@ -161,19 +162,19 @@ static pk_result_t refused(struct pki_ep *ep, uint32_t bytes)
     return pki_fail(PK_ERR_INTERNAL, &where, "over shm: a message of %u bytes, more than %u", bytes, PKI_SHM_PAYLOAD_MAX);
 }
 
-static bool streams(const struct pki_shm_tx *tx, uint32_t bytes)
+static bool streams(const struct pki_shm_tx *tx, const struct pki_msg *msg)
 {
-    if (tx->far < 0 && tx->data_used > NEAR_CACHE_BYTES)
+    if (tx->far < 0 && (tx->data_used > NEAR_CACHE_BYTES || (tx->crowded && (msg->flags & PKI_MSG_FLAG_COLL) != 0)))
         return false;
-    return bytes >= (tx->far > 0 ? STREAM_FAR_BYTES : tx->far < 0 ? STREAM_NEAR_BYTES : STREAM_BYTES);
+    return msg->payload >= (tx->far > 0 ? STREAM_FAR_BYTES : tx->far < 0 ? STREAM_NEAR_BYTES : STREAM_BYTES);
 }
 
 /* Has the message been taken that was in the next one's slot? Streaming stores want lines that have not been used for long. */
-static bool may_use_slot(const struct pki_shm_tx *tx, uint32_t bytes)
+static bool may_use_slot(const struct pki_shm_tx *tx, const struct pki_msg *msg)
 {
-    uint32_t untold = tx->next - tx->heard;
+    uint32_t untold = tx->next - tx->heard, bytes = msg->payload;
 
-    return bytes <= PKI_SHM_BIG_SLOT_BYTES && untold < (bytes > PKI_SHM_SLOT_BYTES ? 1 : PKI_SHM_SLOTS) && !streams(tx, bytes);
+    return bytes <= PKI_SHM_BIG_SLOT_BYTES && untold < (bytes > PKI_SHM_SLOT_BYTES ? 1 : PKI_SHM_SLOTS) && !streams(tx, msg);
 }
 
 /* Beside this message a line is written for the reader to time. Short ones cannot afford it often. */
@@ -190,13 +191,14 @@ struct target {
     uint32_t position, data_end;
 };
 
-static pk_result_t find_room(struct pki_ep *ep, uint32_t bytes, bool inside, struct target *target)
+static pk_result_t find_room(struct pki_ep *ep, const struct pki_msg *msg, bool inside, struct target *target)
 {
     struct pki_shm_tx *tx = &pki_shm_ep_of(ep)->tx;
+    uint32_t bytes = msg->payload;
     struct target t = { .data_end = tx->data_next };
     pk_result_t result = PK_OK;
 
-    if (!inside && may_use_slot(tx, bytes)) {
+    if (!inside && may_use_slot(tx, msg)) {
         t.shape = PKI_SHM_SHAPE_SLOT;
     } else if (!inside) {
         t.shape = PKI_SHM_SHAPE_OUTSIDE;
@@ -212,13 +214,14 @@ static pk_result_t find_room(struct pki_ep *ep, uint32_t bytes, bool inside, str
     return result;
 }
 
-static void copy_payload(struct pki_shm_tx *tx, const struct target *target, const void *payload, uint32_t bytes)
+static void copy_payload(struct pki_shm_tx *tx, const struct target *target, const struct pki_msg *msg, const void *payload)
 {
     unsigned char *to = tx->data + (target->position & DATA_MASK);
+    uint32_t bytes = msg->payload;
 
     if (target->shape == PKI_SHM_SHAPE_SLOT)
         pki_copy(tx->data + slot_at(tx->next, bytes), payload, bytes);
-    else if (streams(tx, bytes))
+    else if (streams(tx, msg))
         pki_copy_out(to, payload, bytes);
     else
         pki_copy(to, payload, bytes);
@@ -237,7 +240,7 @@ static void write_message(struct pki_shm_ep *shm, const struct pki_msg *msg, con
     if (is_probe(tx->next, is_long))
         atomic_store_explicit(tx->probe, tx->next, memory_order_relaxed);
     if (target->shape != 0)
-        copy_payload(tx, target, payload, msg->payload);
+        copy_payload(tx, target, msg, payload);
     if (target->shape == 0)
         pki_copy_short(cell->byte + (is_long ? PKI_SHM_INLINE_LONG_AT : PKI_SHM_INLINE_SHORT_AT), payload, msg->payload);
     else
@@ -253,7 +256,7 @@ pk_result_t pki_shm_msg(struct pki_ep *ep, const struct pki_msg *msg, const void
 
     if (ep->dead || bytes > PKI_SHM_PAYLOAD_MAX)
         return refused(ep, bytes);
-    result = find_room(ep, bytes, bytes <= sizeof(struct pki_shm_cell) - at, &target);
+    result = find_room(ep, msg, bytes <= sizeof(struct pki_shm_cell) - at, &target);
     if (result == PK_OK)
         write_message(pki_shm_ep_of(ep), msg, payload, &target);
     return result;
@@ -370,7 +373,7 @@ static __attribute__((noinline, cold)) void time_probe(struct pki_shm_ep *shm)
         tx->far += tx->far < FAR_SURE;
     else
         tx->far -= tx->far > -FAR_SURE;
-    shm->base.is_near = shm->flips ? !shm->base.is_near : tx->far < 0 && tx->data_used > NEAR_CACHE_BYTES;
+    shm->base.is_near = shm->flips ? !shm->base.is_near : tx->far < 0 && (tx->crowded || tx->data_used > NEAR_CACHE_BYTES);
 }
 
 void pki_shm_pop(struct pki_ep *ep)

@@ -61,6 +61,7 @@ static pk_result_t shm_open_iface(const struct pki_iface_config *config, struct 
     shm->cma = cma;
     shm->flips = flips;
     shm->data_used = data_used(config->local_ranks);
+    shm->crowded = config->local_ranks > sysconf(_SC_NPROCESSORS_ONLN);
     iface->msg_payload_max = PKI_SHM_PAYLOAD_MAX;
     pki_list_init(&iface->done);
     pki_list_init(&shm->eps);
@@ -163,6 +164,7 @@ static pk_result_t shm_ep_connect(struct pki_ep *ep, struct pki_blob *theirs)
     if (result != PK_OK)
         return result;
     pki_shm_tx_init(&shm->tx, shm->theirs, iface->data_used, ep->same_process ? (uintptr_t)hello.inbox_address : 0);
+    shm->tx.crowded = iface->crowded;
     ep->gates_theirs = shm->theirs->gates;
     ep->revoked = &shm->theirs->header.revoked;
     ep->can_put = ep->same_process || (iface->cma && pki_shm_cma_works(ep, &hello));

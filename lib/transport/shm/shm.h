@@ -123,6 +123,7 @@ struct pki_shm_iface {
     struct pki_list refused; /* puts and gets whose peer has failed: its engine says why, and they end with this rank's */
     bool flips;         /* PICKLE_TEST_NEAR: is_near changes with every probe, whatever was measured */
     uint32_t data_used; /* of a peer's data area */
+    bool crowded;       /* more ranks than cores */
 };
 
 /* Reader of the own inbox. */
@@ -151,6 +152,7 @@ struct pki_shm_tx {
     uint32_t taken_data;
     uint32_t heard;      /* how many the peer has taken, as its messages said; never too many */
     int32_t far;         /* above 0: the cores share no cache, as the time that reading took says */
+    bool crowded;        /* more ranks than cores */
     uintptr_t owner_cells; /* where the owner has the cells mapped, in the same process; else 0 */
 };
 

@@ -332,10 +332,24 @@ static pk_result_t find(int *size, int *rank, pk_unique_id_t *id, uint64_t deadl
     return PK_OK;
 }
 
+/* The lock may be that of a thread of the parent, which has it as long as it waits for the other ranks. */
+static void start_over(void)
+{
+    pthread_mutex_init(&job.lock, NULL);
+}
+
+static void watch_forks(void)
+{
+    (void)pki_fork_stamp();
+    pki_fork_at_child(start_over);
+}
+
 pk_result_t pki_pmix_find(int *size, int *rank, pk_unique_id_t *id, uint64_t deadline_ns, const atomic_bool *cancel)
 {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
     pk_result_t result;
 
+    pthread_once(&once, watch_forks);
     pthread_mutex_lock(&job.lock);
     result = find(size, rank, id, deadline_ns, cancel);
     pthread_mutex_unlock(&job.lock);

@@ -9,6 +9,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "util/fork.h"
+
 #define LINE_BYTES 1024
 #define TAG "pickle: "
 #define TAG_BYTES (sizeof(TAG) - 1)
@@ -50,9 +52,29 @@ bool pki_log_enabled(enum pki_log_level level)
     return (int)level <= now;
 }
 
+/* The lock may be that of a thread that only the parent has, inside a callback or waiting for whoever reads standard error. */
+static void start_over(void)
+{
+    pthread_mutex_init(&sink.lock, NULL);
+}
+
+static void watch_forks(void)
+{
+    (void)pki_fork_stamp();
+    pki_fork_at_child(start_over);
+}
+
+static void lock_sink(void)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+    pthread_once(&once, watch_forks);
+    pthread_mutex_lock(&sink.lock);
+}
+
 void pki_log_set_callback(pki_log_fn fn, void *arg)
 {
-    pthread_mutex_lock(&sink.lock);
+    lock_sink();
     sink.fn = fn;
     sink.arg = arg;
     pthread_mutex_unlock(&sink.lock);
@@ -89,7 +111,7 @@ static void emit(enum pki_log_level level, char *line, size_t length)
 {
     ssize_t ignored;
 
-    pthread_mutex_lock(&sink.lock);
+    lock_sink();
     if (sink.fn != NULL) {
         sink.fn(sink.arg, (int)level, line);
     } else {

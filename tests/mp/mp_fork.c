@@ -3,6 +3,7 @@
  * A rank forks. In the child every call on what the parent made is refused, at once and with a text, and does nothing to the parent; the child
  * can make its own. And a rank's children do not hide its death.
  */
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -116,16 +117,52 @@ static void all_turns(const char *when)
     }
 }
 
+/* ---- a fork while another thread writes to the log ---- */
+
+static atomic_int talk; /* 1: a thread is inside the callback, 2: it may leave */
+
+static void log_slowly(void *unused, int level, const char *line)
+{
+    (void)unused;
+    (void)level;
+    (void)line;
+    if (atomic_exchange(&talk, 1) == 0)
+        while (atomic_load(&talk) != 2)
+            usleep(1000);
+}
+
+static void *talk_long(void *unused)
+{
+    (void)pk_send(NULL, 1, PK_F32, 0, NULL, PK_BLOCKING);
+    return unused;
+}
+
+static pid_t fork_amid_a_line(pthread_t *talker)
+{
+    pid_t child;
+
+    pk_log_set_callback(log_slowly, NULL);
+    if (pthread_create(talker, NULL, talk_long, NULL) != 0)
+        abort();
+    while (atomic_load(&talk) == 0)
+        usleep(1000);
+    child = fork();
+    if (child != 0)
+        atomic_store(&talk, 2);
+    return child;
+}
+
 static int fork_main(void)
 {
     int status = -1;
+    pthread_t talker;
     pid_t child;
 
     if (!set_up())
         return 1;
     all_turns("before");
     fflush(stdout);
-    child = fork();
+    child = fork_amid_a_line(&talker);
     if (child == 0) {
         alarm(CHILD_SECONDS);
         try_parents();
@@ -133,6 +170,8 @@ static int fork_main(void)
         fflush(stdout);
         _exit(report_end());
     }
+    pthread_join(talker, NULL);
+    pk_log_set_callback(NULL, NULL);
     report(waitpid(child, &status, 0) == child && status == 0, "rank %d: its child ended with status %d", ranks_rank(), status);
     all_turns("after");
     report(pk_stream_destroy(made.stream) == PK_OK && pk_comm_destroy(made.comm) == PK_OK, "rank %d: ends what it made", ranks_rank());

@@ -10,6 +10,8 @@
 #include "util/auth.h"
 #include "util/clock.h"
 
+#define NEWS_NS (200 * PKI_NS_PER_MS)
+
 pk_result_t pki_bootstrap_id_on(bool loopback, pk_unique_id_t *id)
 {
     struct pki_id made = { .address_count = 1 };
@@ -262,6 +264,22 @@ pk_result_t pki_bootstrap_poll(struct pki_bootstrap *b)
     }
     if (result == PK_OK && b->asked)
         result = pki_bootstrap_fail(b, PK_ERR_TIMEOUT, 0, "another rank waited in vain for rank 0");
+    return result;
+}
+
+pk_result_t pki_bootstrap_news(struct pki_bootstrap *b)
+{
+    const uint64_t until = pki_now_ns() + NEWS_NS;
+    const struct pki_wait moment = { .deadline_ns = 0, .cancel = b->cancel };
+    pk_result_t result = PK_OK;
+
+    while (result == PK_OK && pki_now_ns() < until) {
+        result = pki_bootstrap_poll(b);
+        if (result == PK_OK && pki_poll(NULL, 0, &moment) == PK_ERR_ABORTED)
+            return pki_bootstrap_fail(b, PK_ERR_ABORTED, -1, "aborted");
+        if (result == PK_OK)
+            usleep(1000);
+    }
     return result;
 }
 

@@ -24,6 +24,7 @@
 
 #define PKI_HOST_ID_BYTES 32
 #define PKI_BOOTSTRAP_KEY_BYTES 32
+#define PKI_RANKS_MAX 65536
 #define PKI_BOOTSTRAP_GATHER_MAX (1u << 20)
 
 struct pki_bootstrap;
@@ -68,6 +69,10 @@ bool pki_bootstrap_local_address(const struct pki_bootstrap *bootstrap, struct s
 /* Look, without blocking, whether some rank reported an error or died without pki_bootstrap_close. PK_OK, or the error, recorded.
  * Rank 0 tells the others. Errors of a rank that closed in good order are none. */
 pk_result_t pki_bootstrap_poll(struct pki_bootstrap *bootstrap);
+
+/* Something went wrong between this rank and another, most likely because of an error that is on its way here, which is the one to return:
+ * wait a moment for it. PK_OK: none came. */
+pk_result_t pki_bootstrap_news(struct pki_bootstrap *bootstrap);
 
 /* Tell every other rank that this one gives up, and why. Their next call or pki_bootstrap_poll returns `code` naming `peer` (-1: none)
  * with this text. Best effort, never blocks. Only the first error of a bootstrap is told. */

@@ -107,10 +107,12 @@ static size_t oldest(const struct pki_acceptor *a)
 
 static void take_in(struct pki_acceptor *a, int fd)
 {
+    const struct pki_where where = { .rank = (int)a->rank, .peer = -1, .op = "init" };
     const int on = 1;
 
     if (a->kind == PKI_HELLO_LOCAL && !same_user(fd)) {
-        a->dropped++;
+        if (a->dropped++ < WARNINGS)
+            pki_log(PKI_LOG_WARN, &where, "dropped a connection of another user (or of a container with users of its own)");
         close(fd);
         return;
     }
@@ -121,13 +123,21 @@ static void take_in(struct pki_acceptor *a, int fd)
     pki_handshake_accept(&a->pending[a->pending_count++], fd, a->secret, pki_now_ns() + PENDING_NS);
 }
 
-/* Too many open files is no reason to fail while strangers hold some of them: let the oldest go, and rest when there is none. */
-static void make_room(struct pki_acceptor *a)
+/* Too many open files is no reason to fail while strangers hold some of them: let the oldest go, and rest when there is none. Whoever waits
+ * here until the deadline has to learn why from the log: the ranks at the door cannot say it. */
+static void make_room(struct pki_acceptor *a, int error)
 {
-    if (a->pending_count > a->done_count)
+    const struct pki_where where = { .rank = (int)a->rank, .peer = -1, .op = "init" };
+    char reason[128];
+
+    if (a->pending_count > a->done_count) {
         drop(a, oldest(a), "was pushed out because this process has too many open files");
-    else
-        a->rest_until_ns = pki_now_ns() + REST_NS;
+        return;
+    }
+    a->rest_until_ns = pki_now_ns() + REST_NS;
+    if (!a->said_why)
+        pki_log(PKI_LOG_WARN, &where, "cannot accept connections, and tries again: %s", strerror_r(error, reason, sizeof reason));
+    a->said_why = true;
 }
 
 static pk_result_t accept_some(struct pki_acceptor *a, int listener)
@@ -138,7 +148,7 @@ static pk_result_t accept_some(struct pki_acceptor *a, int listener)
         if (fd >= 0) {
             take_in(a, fd);
         } else if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
-            make_room(a);
+            make_room(a, errno);
             return PK_OK;
         } else if (errno == EBADF || errno == EINVAL || errno == ENOTSOCK || errno == EFAULT) {
             return pki_fail_errno(PK_ERR_SYSTEM, NULL, "accept");

@@ -16,7 +16,6 @@
 
 #define BACKLOG 4096
 #define AGAIN_NS (1 * PKI_NS_PER_MS) /* the other end's backlog is full */
-#define NEWS_NS (200 * PKI_NS_PER_MS)
 
 struct mesh {
     struct pki_bootstrap *b;
@@ -59,19 +58,11 @@ static pk_result_t listen_local(struct mesh *m)
     return result;
 }
 
-/* Rank r is not where it should be. Most likely because of an error that is on its way to us, which is the one to return. */
+/* Rank r is not where it should be. */
 static pk_result_t blame(struct mesh *m, int r, const char *why)
 {
-    const uint64_t until = pki_now_ns() + NEWS_NS;
-    const struct pki_wait moment = { .deadline_ns = 0, .cancel = m->b->cancel };
-    pk_result_t result = PK_OK;
+    pk_result_t result = pki_bootstrap_news(m->b);
 
-    while (result == PK_OK && pki_now_ns() < until) {
-        result = pki_bootstrap_poll(m->b);
-        if (result == PK_OK && pki_poll(NULL, 0, &moment) == PK_ERR_ABORTED)
-            return pki_bootstrap_fail(m->b, PK_ERR_ABORTED, -1, "aborted");
-        usleep(1000);
-    }
     if (result != PK_OK)
         return result;
     return pki_bootstrap_fail(m->b, PK_ERR_PEER, r, "cannot connect to rank %d on this host by a unix socket: %s%s", r, why,

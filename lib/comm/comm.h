@@ -16,6 +16,7 @@
 #include "pickle/pickle.h"
 #include "util/fork.h"
 #include "util/log.h"
+#include "util/socket.h"
 
 #define PKI_TRANSPORTS_MAX 4
 
@@ -134,6 +135,8 @@ pk_result_t pki_comm_verify(struct pk_comm *comm, struct pki_ep *const *eps);
 
 /* connect.c: endpoints of all pairs. */
 pk_result_t pki_comm_connect(struct pk_comm *comm);
+/* For what goes over the side sockets in init: it listens to the bootstrap too. */
+struct pki_wait pki_comm_patience(struct pk_comm *comm);
 
 /* comm.c */
 /* A null id: size, rank and id are the launcher's to say. */

@@ -50,10 +50,21 @@ static pk_result_t open_ifaces(struct pk_comm *comm)
     return PK_OK;
 }
 
+static pk_result_t hear(void *comm)
+{
+    return pki_bootstrap_poll(((struct pk_comm *)comm)->bootstrap);
+}
+
+/* The peer may itself wait for a rank that has died or given up, and rank 0 has to pass that on. */
+struct pki_wait pki_comm_patience(struct pk_comm *comm)
+{
+    return (struct pki_wait){ .deadline_ns = comm->deadline_ns, .cancel = &comm->cancel, .listen = hear, .arg = comm };
+}
+
 static pk_result_t offer(struct pk_comm *comm, int peer, struct link *link)
 {
     bool same_process = pki_same_process(&comm->cards[peer], &comm->cards[comm->rank]);
-    struct pki_wait wait = { comm->deadline_ns, &comm->cancel };
+    const struct pki_wait wait = pki_comm_patience(comm);
     struct pki_where where = { .rank = comm->rank, .peer = peer, .op = "init" };
 
     for (int t = 0; t < PKI_TRANSPORTS_MAX; t++) {
@@ -78,7 +89,7 @@ static pk_result_t offer(struct pk_comm *comm, int peer, struct link *link)
 
 static pk_result_t accept_offers(struct pk_comm *comm, int peer, struct link *link)
 {
-    struct pki_wait wait = { comm->deadline_ns, &comm->cancel };
+    const struct pki_wait wait = pki_comm_patience(comm);
     struct pki_where where = { .rank = comm->rank, .peer = peer, .op = "init" };
 
     for (int t = 0; t < PKI_TRANSPORTS_MAX; t++) {
@@ -355,7 +366,7 @@ static pk_result_t set_lane(struct pk_comm *comm, int peer, const struct link *l
 
 static pk_result_t connect_all(struct pk_comm *comm, struct link *links)
 {
-    pk_result_t result = open_ifaces(comm);
+    pk_result_t result = open_ifaces(comm), news;
 
     if (result == PK_OK && !one_host(comm))
         result = connect_remote(comm, links);
@@ -366,7 +377,10 @@ static pk_result_t connect_all(struct pk_comm *comm, struct link *links)
     for (int i = 0; i < comm->size && result == PK_OK; i++)
         if (i != comm->rank && comm->local[i])
             result = accept_offers(comm, i, &links[i]);
-    return result;
+    if (result != PK_ERR_PEER)
+        return result;
+    news = pki_bootstrap_news(comm->bootstrap);
+    return news != PK_OK ? news : result;
 }
 
 /* Peer access counts when data has come out right. */

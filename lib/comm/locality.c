@@ -58,17 +58,17 @@ static void ask_driver(const struct pk_comm *comm, const struct party *party, ui
     }
 }
 
-static pk_result_t send_row(const struct pk_comm *comm, const struct party *party, int to, const uint8_t *values)
+static pk_result_t send_row(struct pk_comm *comm, const struct party *party, int to, const uint8_t *values)
 {
-    struct pki_wait wait = { comm->deadline_ns, &comm->cancel };
+    const struct pki_wait wait = pki_comm_patience(comm);
     struct pki_where where = { .rank = comm->rank, .peer = party->ranks[to], .op = "init" };
 
     return pki_fd_send_wait(comm->side_fds[party->ranks[to]], values, (size_t)party->n, NULL, 0, &wait, &where);
 }
 
-static pk_result_t receive_row(const struct pk_comm *comm, const struct party *party, int from, uint8_t *values)
+static pk_result_t receive_row(struct pk_comm *comm, const struct party *party, int from, uint8_t *values)
 {
-    struct pki_wait wait = { comm->deadline_ns, &comm->cancel };
+    const struct pki_wait wait = pki_comm_patience(comm);
     struct pki_where where = { .rank = comm->rank, .peer = party->ranks[from], .op = "init" };
     struct pki_frame_in in = { .data = values, .capacity = (size_t)party->n };
     pk_result_t result = pki_fd_recv_wait(comm->side_fds[party->ranks[from]], &in, &wait, &where);
@@ -112,7 +112,7 @@ static void look_at_pcie(const struct pk_comm *comm, const struct party *party)
     pki_topology_free(topology);
 }
 
-static pk_result_t lead(const struct pk_comm *comm, const struct party *party)
+static pk_result_t lead(struct pk_comm *comm, const struct party *party)
 {
     pk_result_t result = PK_OK;
 
@@ -128,7 +128,7 @@ static pk_result_t lead(const struct pk_comm *comm, const struct party *party)
     return result;
 }
 
-static pk_result_t follow(const struct pk_comm *comm, const struct party *party)
+static pk_result_t follow(struct pk_comm *comm, const struct party *party)
 {
     uint8_t *mine = row(party, party->me);
     pk_result_t result;
@@ -138,7 +138,7 @@ static pk_result_t follow(const struct pk_comm *comm, const struct party *party)
     return result == PK_OK ? receive_row(comm, party, 0, mine) : result;
 }
 
-static pk_result_t find_out(const struct pk_comm *comm, struct party *party)
+static pk_result_t find_out(struct pk_comm *comm, struct party *party)
 {
     pk_result_t result;
 

@@ -25,6 +25,11 @@ union control {
     char room[CMSG_SPACE(sizeof(int) * PKI_FRAME_FDS)];
 };
 
+static bool is_cancelled(const struct pki_wait *wait)
+{
+    return wait->cancel != NULL && atomic_load_explicit(wait->cancel, memory_order_acquire);
+}
+
 pk_result_t pki_poll(struct pollfd *fds, size_t count, const struct pki_wait *wait)
 {
     for (;;) {
@@ -34,7 +39,9 @@ pk_result_t pki_poll(struct pollfd *fds, size_t count, const struct pki_wait *wa
         struct timespec timeout = { .tv_nsec = (long)slice };
         int ready;
 
-        if (wait->cancel != NULL && atomic_load_explicit(wait->cancel, memory_order_acquire))
+        pk_result_t news;
+
+        if (is_cancelled(wait))
             return PK_ERR_ABORTED;
         ready = ppoll(fds, (nfds_t)count, &timeout, NULL);
         if (ready > 0)
@@ -43,6 +50,9 @@ pk_result_t pki_poll(struct pollfd *fds, size_t count, const struct pki_wait *wa
             return pki_fail_errno(PK_ERR_SYSTEM, NULL, "poll of %zu descriptors", count);
         if (left == 0)
             return PK_IN_PROGRESS;
+        news = wait->listen != NULL ? wait->listen(wait->arg) : PK_OK;
+        if (news != PK_OK)
+            return news;
     }
 }
 
@@ -54,7 +64,7 @@ static pk_result_t wait_one(int fd, short events, const struct pki_wait *wait, c
 
     if (result == PK_IN_PROGRESS)
         return pki_fail(PK_ERR_TIMEOUT, where, "deadline passed while %s", doing);
-    if (result == PK_ERR_ABORTED)
+    if (result == PK_ERR_ABORTED && is_cancelled(wait))
         return pki_fail(PK_ERR_ABORTED, where, "aborted while %s", doing);
     return result;
 }

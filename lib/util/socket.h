@@ -15,11 +15,13 @@
 struct pki_wait {
     uint64_t deadline_ns;
     const atomic_bool *cancel;
+    pk_result_t (*listen)(void *arg); /* NULL, or asked every 20 ms in which nothing came: other than PK_OK ends the wait */
+    void *arg;
 };
 
 /* Wait until one of `fds` is ready. PK_OK: one is (revents are set). PK_IN_PROGRESS: the deadline has passed. PK_ERR_ABORTED:
  * *cancel was set; it is looked at every 20 ms. Neither of these two makes an error record: the caller knows what is missing.
- * PK_ERR_SYSTEM is recorded. */
+ * PK_ERR_SYSTEM is recorded. And what wait->listen returns. */
 pk_result_t pki_poll(struct pollfd *fds, size_t count, const struct pki_wait *wait);
 
 /* Send exactly `bytes`. PK_ERR_TIMEOUT, PK_ERR_ABORTED, PK_ERR_PEER (closed or reset) or PK_ERR_SYSTEM, all recorded

@@ -323,6 +323,31 @@ Test(socket, deadline_and_cancel, .timeout = 20)
     cr_expect_eq(pki_poll(NULL, 0, &wait), PK_ERR_ABORTED);
 }
 
+static pk_result_t hear_third(void *count)
+{
+    return ++*(int *)count < 3 ? PK_OK : PK_ERR_ABORTED;
+}
+
+/* What the listener says ends the wait, as it is and without another record. */
+Test(socket, waits_that_listen, .timeout = 20)
+{
+    int ends[2], heard = 0;
+    char byte;
+    struct pki_wait wait = { .deadline_ns = pki_deadline_ns(10000), .listen = hear_third, .arg = &heard };
+    struct pki_frame_in in = { .data = &byte, .capacity = 1 };
+
+    pair(ends);
+    pki_error_set(&(pk_error_info_t){ .code = PK_OK });
+    cr_expect_eq(pki_fd_recv_wait(ends[1], &in, &wait, NULL), PK_ERR_ABORTED);
+    cr_expect(heard == 3 && pki_error_get()->code == PK_OK);
+    heard = 0;
+    cr_expect_eq(pki_fd_send(ends[0], "x", 1, NULL, 0, NULL), PK_OK);
+    cr_expect_eq(pki_fd_recv_wait(ends[1], &in, &wait, NULL), PK_OK);
+    cr_expect(heard == 0 && byte == 'x');
+    wait.deadline_ns = pki_deadline_ns(30);
+    cr_expect_eq(pki_fd_recv_wait(ends[1], &in, &wait, NULL), PK_ERR_TIMEOUT);
+}
+
 Test(socket, frames_keep_their_borders_and_descriptors)
 {
     int ends[2], null = open("/dev/null", O_RDWR | O_CLOEXEC), zero = open("/dev/zero", O_RDWR | O_CLOEXEC), got[2] = { -1, -1 };

@@ -62,7 +62,8 @@ PK_API pk_result_t pk_group_start(void);
  * group; when one operation is refused none of the others is recorded.
  *
  * @return PK_OK; PK_ERR_ARG (no group open); PK_ERR_UNSUPPORTED (too many in CUDA streams); else the first error of an operation in the
- *         group, including one that its call already returned (then nothing of the group was started). Since 0.1.
+ *         group, including one that its call already returned (then nothing of the group was started), and PK_ERR_ARG when the communicator
+ *         or the host stream of one was destroyed meanwhile (nor then). Since 0.1.
  */
 PK_API pk_result_t pk_group_end(void);
 

@@ -36,5 +36,7 @@ pk_result_t pki_submit(pk_comm_t *comm, const struct pki_request *request);
 bool pki_in_group(void);
 /* A call inside a group found an error: the group's end returns it too. Passes `result` through. */
 pk_result_t pki_submit_refused(pk_result_t result);
+/* A communicator or a host stream (or NULL) is about to go: the calling thread's open group cannot start what it has recorded for it. */
+void pki_group_forgo(const pk_comm_t *comm, const void *stream);
 
 #endif

@@ -19,8 +19,8 @@ pk_result_t pk_comm_init_rank(pk_comm_t **comm, int size, int rank, const pk_uni
 {
     if (comm == NULL || id == NULL)
         return pki_fail(PK_ERR_ARG, NULL, "pk_comm_init_rank: %s is null", comm == NULL ? "comm" : "id");
-    if (size < 1 || rank < 0 || rank >= size)
-        return pki_fail(PK_ERR_ARG, NULL, "pk_comm_init_rank: rank %d of size %d", rank, size);
+    if (size < 1 || size > PKI_RANKS_MAX || rank < 0 || rank >= size)
+        return pki_fail(PK_ERR_ARG, NULL, "pk_comm_init_rank: rank %d of size %d (1 to %d)", rank, size, PKI_RANKS_MAX);
     return pki_comm_create(comm, size, rank, id, config);
 }
 
@@ -57,7 +57,10 @@ pk_result_t pk_comm_destroy(pk_comm_t *comm)
 {
     pk_result_t result = comm == NULL ? PK_OK : pki_check_own(comm, &(struct pki_where)PKI_CALL("comm_destroy"));
 
-    return comm == NULL || result != PK_OK ? result : pki_comm_destroy(comm);
+    if (comm == NULL || result != PK_OK)
+        return result;
+    pki_group_forgo(comm, NULL);
+    return pki_comm_destroy(comm);
 }
 
 static pk_result_t check_question(const pk_comm_t *comm, const int *answer, const char *name)

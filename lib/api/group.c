@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Groups: each thread collects its operations between the outermost start and end, then starts them together. */
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -11,8 +12,12 @@ struct entry {
     size_t *lengths; /* the request's, when it has any: the caller's arrays are the caller's again */
 };
 
-/* Every call asks: 4 bytes that a thread has at a fixed place, so that no function need be called for their address. */
-static _Thread_local int depth __attribute__((tls_model("initial-exec")));
+/* Threads of the process that have a group open. Every call asks, and while there is none no function need be called for the address of the
+ * thread's own memory. (Memory at a fixed place in each thread would spare that too, but it is scarce: a process that opens the library
+ * late, or has it twice, may have none left.) */
+static atomic_int open_groups;
+
+static _Thread_local int depth;
 
 static _Thread_local struct {
     struct entry *entries;
@@ -23,12 +28,13 @@ static _Thread_local struct {
 
 bool pki_in_group(void)
 {
-    return depth > 0;
+    return atomic_load_explicit(&open_groups, memory_order_relaxed) > 0 && depth > 0; /* a thread sees what it counted itself */
 }
 
 pk_result_t pk_group_start(void)
 {
-    depth++;
+    if (depth++ == 0)
+        atomic_fetch_add_explicit(&open_groups, 1, memory_order_relaxed);
     return PK_OK;
 }
 
@@ -57,18 +63,30 @@ static pk_result_t record(pk_comm_t *comm, const struct pki_request *request)
 
 pk_result_t pki_submit(pk_comm_t *comm, const struct pki_request *request)
 {
-    if (depth > 0)
+    if (pki_in_group())
         return record(comm, request);
     return pki_engine_run(comm->engine, request);
 }
 
 pk_result_t pki_submit_refused(pk_result_t result)
 {
-    if (depth > 0 && open_group.refused == PK_OK && result != PK_OK) {
+    if (pki_in_group() && open_group.refused == PK_OK && result != PK_OK) {
         open_group.refused = result;
         open_group.error = *pki_error_get();
     }
     return result;
+}
+
+void pki_group_forgo(const pk_comm_t *comm, const void *stream)
+{
+    for (size_t i = 0; pki_in_group() && i < open_group.n && open_group.refused == PK_OK; i++) {
+        const struct entry *entry = &open_group.entries[i];
+        bool streamed = stream != NULL && entry->request.stream.kind == PK_STREAM_KIND_HOST && entry->request.stream.handle == stream;
+
+        if (entry->comm == comm || streamed)
+            (void)pki_submit_refused(pki_fail(PK_ERR_ARG, NULL, "the %s of an operation was destroyed before the end of the group",
+                                              streamed ? "stream" : "communicator"));
+    }
 }
 
 /* One communicator's part of a group. */
@@ -178,6 +196,7 @@ pk_result_t pk_group_end(void)
         return pki_fail(PK_ERR_ARG, NULL, "pk_group_end: no group is open in this thread");
     if (--depth > 0)
         return PK_OK;
+    atomic_fetch_sub_explicit(&open_groups, 1, memory_order_relaxed);
     result = open_group.refused;
     if (result != PK_OK)
         pki_error_set(&open_group.error);

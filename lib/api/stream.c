@@ -43,6 +43,7 @@ pk_result_t pk_stream_destroy(pk_stream_t stream)
 
     if (result != PK_OK)
         return result;
+    pki_group_forgo(NULL, stream.handle);
     result = pki_host_stream_wait(stream.handle);
     pki_host_stream_close(stream.handle);
     return result;

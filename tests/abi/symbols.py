@@ -78,6 +78,8 @@ def check_dynamic(readelf_output):
             problems.append("the library is linked to %s" % needed)
     if re.search(r"\((RPATH|RUNPATH)\)", readelf_output):
         problems.append("the library carries a run path")
+    if re.search(r"\(FLAGS\).*\bSTATIC_TLS\b", readelf_output): # there is room for little of it, in all libraries of a process together
+        problems.append("the library wants memory at a fixed place in each thread: it could not be opened late, nor twice")
     return problems
 
 
@@ -135,6 +137,7 @@ def self_test():
         ("libpmix", check_dynamic(DYNAMIC + " 0x1 (NEEDED) Shared library: [libpmix.so.2]\n")),
         ("libstdc++", check_dynamic(DYNAMIC + " 0x1 (NEEDED) Shared library: [libstdc++.so.6]\n")),
         ("run path", check_dynamic(DYNAMIC + " 0x1d (RUNPATH) Library runpath: [/opt]\n")),
+        ("static tls", check_dynamic(DYNAMIC + " 0x1e (FLAGS) SYMBOLIC STATIC_TLS\n")),
         ("size in order", not check_size(LOAD % 0x5000)),
         ("too large", check_size(LOAD % (SIZE_MAX + 1))),
     ]

@@ -73,10 +73,11 @@ typedef struct pk_comm_config {
  * @param comm    out: the communicator, the caller's until pk_comm_destroy; set only with PK_OK or PK_IN_PROGRESS
  * @param config  NULL for all defaults
  * @return PK_OK; PK_IN_PROGRESS (config->nonblocking); PK_ERR_ARG (a variable or field is invalid, named);
- *         PK_ERR_UNSUPPORTED (no launcher found); PK_ERR_TIMEOUT (names the ranks that did not come); PK_ERR_AUTH;
- *         PK_ERR_SYSTEM; PK_ERR_MEMORY; or what kept another rank from taking part, which the record names
- * Collective: blocks until all ranks called it, at most timeout_ms; with config->nonblocking it returns at once, and
- * several may be begun before one is made. Any thread. Since 0.1.
+ *         PK_ERR_UNSUPPORTED (no launcher found; a field of `config` that this version does not know is not zero); PK_ERR_TIMEOUT
+ *         (names the ranks that did not come); PK_ERR_AUTH; PK_ERR_SYSTEM; PK_ERR_MEMORY; or what kept another rank from taking part,
+ *         which the record names
+ * Collective: blocks until all ranks called it, at most timeout_ms (and as long as the system's resolver takes for a host's name); with
+ * config->nonblocking it returns at once, and several may be begun before one is made. Any thread. Since 0.1.
  */
 PK_API pk_result_t pk_comm_init(pk_comm_t **comm, const pk_comm_config_t *config);
 
@@ -94,7 +95,7 @@ PK_API pk_result_t pk_get_unique_id(pk_unique_id_t *id);
  * Make a communicator of `size` ranks that all hold the same id.
  *
  * @param comm    out: as for pk_comm_init
- * @param size    number of ranks, 1 and up, the same everywhere
+ * @param size    number of ranks, 1 to 65536, the same everywhere
  * @param rank    this one, 0 to size - 1; rank 0 must be in the process that made the id
  * @param id      made by pk_get_unique_id; used once
  * @param config  NULL for all defaults

@@ -9,6 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "util/auth.h"
 #include "util/fork.h"
 #include "util/list.h"
 #include "util/netif.h"
@@ -158,6 +159,7 @@ int pki_listener_take(const pk_unique_id_t *id, int listeners[PKI_ID_ADDRESSES])
         memcpy(listeners, found->fds, sizeof found->fds);
         for (int i = 0; i < count; i++)
             pki_fork_let_go(listeners[i]);
+        pki_auth_wipe(&found->id, sizeof found->id);
         free(found);
     }
     return count;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The communicator's life as the API sees it: made at once or in a thread, polled, aborted, destroyed. */
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -28,10 +29,16 @@ static void *bring_up_thread(void *arg)
     return NULL;
 }
 
+/* Signals are for the program's own threads. */
 static pk_result_t start_thread(struct pk_comm *comm)
 {
-    int error = pthread_create(&comm->thread, NULL, bring_up_thread, comm);
+    sigset_t all, old;
+    int error;
 
+    sigfillset(&all);
+    pthread_sigmask(SIG_BLOCK, &all, &old);
+    error = pthread_create(&comm->thread, NULL, bring_up_thread, comm);
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
     if (error != 0)
         return pki_fail(PK_ERR_SYSTEM, NULL, "no thread for a nonblocking init: error %d", error);
     comm->has_thread = true;
@@ -79,6 +86,13 @@ static pk_result_t allocate(struct pk_comm **out, const pk_comm_config_t *config
     return PK_OK;
 }
 
+/* There are keys in it. */
+static void free_wiped(struct pk_comm *comm)
+{
+    pki_auth_wipe(comm, sizeof *comm);
+    free(comm);
+}
+
 /* Frees it when it cannot begin. */
 static pk_result_t begin_or_free(struct pk_comm *comm, struct pk_comm **out)
 {
@@ -90,7 +104,7 @@ static pk_result_t begin_or_free(struct pk_comm *comm, struct pk_comm **out)
     }
     pki_launcher_leave(&comm->turn);
     pki_split_release(comm->split);
-    free(comm);
+    free_wiped(comm);
     return result;
 }
 
@@ -192,9 +206,10 @@ pk_result_t pki_comm_destroy(struct pk_comm *comm)
         result = pki_engine_close(comm->engine);
         comm->engine = NULL;
         pki_comm_tear_down(comm);
+    } else {
+        pki_error_set(&comm->error);
     }
-    pki_auth_wipe(comm->split_key, sizeof comm->split_key);
-    free(comm);
+    free_wiped(comm);
     return result;
 }
 

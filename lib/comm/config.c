@@ -10,6 +10,15 @@
 #define TIMEOUT_MS_MAX (INT64_MAX / 2000000) /* 146 years: added to a clock in ns it does not wrap */
 #define SMS_MAX 1024
 
+/* Fields of a later version: their defaults are all right, but not to do what else they ask for must not go unsaid. */
+static bool asks_for_more(const pk_comm_config_t *in)
+{
+    for (size_t i = sizeof *in; i < in->struct_size; i++)
+        if (((const unsigned char *)in)[i] != 0)
+            return true;
+    return false;
+}
+
 /* Older callers have a shorter struct: what they do not know is zero. */
 static pk_result_t copy_config(const pk_comm_config_t *in, pk_comm_config_t *out)
 {
@@ -20,6 +29,9 @@ static pk_result_t copy_config(const pk_comm_config_t *in, pk_comm_config_t *out
         return PK_OK;
     if (in->struct_size < sizeof in->struct_size + sizeof in->device || in->struct_size > 4096)
         return pki_fail(PK_ERR_ARG, NULL, "config.struct_size is %zu: use PK_COMM_CONFIG_INIT", in->struct_size);
+    if (asks_for_more(in))
+        return pki_fail(PK_ERR_UNSUPPORTED, NULL, "config has fields that version %d.%d.%d does not know, and they are not zero",
+                        PK_VERSION_MAJOR, PK_VERSION_MINOR, PK_VERSION_PATCH);
     memcpy(out, in, in->struct_size < sizeof *out ? in->struct_size : sizeof *out);
     out->struct_size = sizeof *out;
     return PK_OK;

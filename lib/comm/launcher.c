@@ -15,8 +15,6 @@
 #include "util/fork.h"
 #include "util/netif.h"
 
-#define RANKS_MAX 65536
-
 /* torchrun's own store listens at MASTER_PORT. These are ours, tried in turn, since somebody else may have the first. */
 #define TORCH_PORT_STEP 1013
 #define TORCH_PORTS 2
@@ -135,7 +133,7 @@ static pk_result_t id_from_root(int rank, pk_unique_id_t *id)
 static pk_result_t read_numbers(const char *rank_name, const char *size_name, int *size, int *rank)
 {
     int64_t my_rank = -1, ranks = -1;
-    pk_result_t result = pki_env_int(size_name, 1, RANKS_MAX, -1, &ranks);
+    pk_result_t result = pki_env_int(size_name, 1, PKI_RANKS_MAX, -1, &ranks);
 
     if (result == PK_OK && ranks < 0)
         return pki_fail(PK_ERR_ARG, NULL, "%s is set, but not %s", rank_name, size_name);
@@ -218,7 +216,7 @@ static pk_result_t id_from_torch(int size, int rank, pk_unique_id_t *id)
     pk_result_t result = pki_env_int("MASTER_PORT", 1, 65535, 0, &port);
 
     if (result == PK_OK)
-        result = pki_env_int("LOCAL_WORLD_SIZE", 1, RANKS_MAX, 0, &here);
+        result = pki_env_int("LOCAL_WORLD_SIZE", 1, PKI_RANKS_MAX, 0, &here);
     /* All on this host: nobody else need reach it, however the host is called. */
     if (result == PK_OK)
         result = resolve("MASTER_ADDR", master, here == size ? "127.0.0.1" : master, NULL, PKI_ID_ADDRESSES / TORCH_PORTS, &made);

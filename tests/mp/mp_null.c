@@ -154,12 +154,15 @@ static void far_out(pk_comm_t *c, pk_stream_t s)
 static void too_long(pk_comm_t *c, pk_stream_t s)
 {
     const size_t huge[1] = { SIZE_MAX };
+    pk_explanation_t explanation = { .struct_size = sizeof explanation };
 
     REFUSED(pk_allreduce(in, out, SIZE_MAX, PK_F32, PK_SUM, c, s));
     REFUSED(pk_allgather(in, out, SIZE_MAX / 2, PK_F64, c, s));
     REFUSED(pk_alltoallv(in, huge, NULL, out, huge, NULL, PK_F64, c, s));
     REFUSED(pk_allgatherv(in, SIZE_MAX, out, huge, NULL, PK_F64, c, s));
     REFUSED(pk_send(in, SIZE_MAX, PK_F64, 0, c, s));
+    REFUSED(pk_explain(c, PK_OP_ALLREDUCE, SIZE_MAX / 4 + 2, PK_F32, PK_MEM_HOST, 0, 0, &explanation));
+    REFUSED(pk_explain(c, PK_OP_SEND, SIZE_MAX, PK_F64, PK_MEM_HOST, 0, 0, &explanation));
     REFUSED(pk_allreduce(in, out, 4, PK_F32, PK_SUM, c, no_stream));
     REFUSED(pk_barrier(c, strange_stream));
     REFUSED(pk_register(c, in, 0));
@@ -176,6 +179,65 @@ static pk_comm_t *alone(void)
     if (pk_get_unique_id(&id) == PK_OK)
         (void)pk_comm_init_rank(&comm, 1, 0, &id, &config);
     return comm;
+}
+
+/* Neither crashes nor starts anything of the group: what an operation in it needs is gone before its end. */
+static void gone_in_a_group(pk_comm_t *c)
+{
+    pk_comm_t *other = alone();
+    pk_stream_t stream;
+
+    if (!report(other != NULL && pk_stream_create(&stream) == PK_OK, "another communicator and stream"))
+        return;
+    in[0] = 7;
+    out[0] = 0;
+    report(pk_group_start() == PK_OK && pk_allreduce(in, out, 1, PK_F32, PK_SUM, c, stream) == PK_OK && pk_stream_destroy(stream) == PK_OK,
+           "a stream destroyed in a group");
+    REFUSED(pk_group_end());
+    report(pk_group_start() == PK_OK && pk_allreduce(in, out, 1, PK_F32, PK_SUM, c, PK_BLOCKING) == PK_OK &&
+               pk_allreduce(in, out, 1, PK_F32, PK_SUM, other, PK_BLOCKING) == PK_OK && pk_comm_destroy(other) == PK_OK,
+           "a communicator destroyed in a group");
+    REFUSED(pk_group_end());
+    report(out[0] == 0, "nothing of these groups was done");
+}
+
+/* A config as a later version's program has it. */
+static void later_config(void)
+{
+    struct {
+        pk_comm_config_t known;
+        uint64_t later;
+    } config = { .known = PK_COMM_CONFIG_INIT, .later = 1 };
+    pk_comm_t *comm = NULL;
+    pk_unique_id_t id;
+
+    config.known.struct_size = sizeof config;
+    config.known.device = PK_DEVICE_HOST;
+    report(pk_get_unique_id(&id) == PK_OK && pk_comm_init_rank(&comm, 1, 0, &id, &config.known) == PK_ERR_UNSUPPORTED && comm == NULL,
+           "a field that this version does not know is not ignored");
+    config.later = 0;
+    report(pk_comm_init_rank(&comm, 1, 0, &id, &config.known) == PK_OK && pk_comm_destroy(comm) == PK_OK, "where it is zero it does not matter");
+}
+
+/* The record is the init's, though another thread made it. */
+static void failed_unasked(void)
+{
+    pk_comm_config_t config = PK_COMM_CONFIG_INIT;
+    pk_error_info_t info = { .struct_size = sizeof info };
+    pk_comm_t *comm = NULL;
+    pk_unique_id_t id;
+    pk_result_t result;
+
+    config.device = PK_DEVICE_HOST;
+    config.nonblocking = 1;
+    config.timeout_ms = 50;
+    report(pk_get_unique_id(&id) == PK_OK && pk_comm_init_rank(&comm, 2, 0, &id, &config) == PK_IN_PROGRESS, "an init that will fail");
+    result = pk_comm_destroy(comm);
+    pk_last_error(&info);
+    report(result == PK_ERR_TIMEOUT && info.code == PK_ERR_TIMEOUT && info.peer == 1, "destroy returns %d, the record says %d: %.100s",
+           (int)result, (int)info.code, info.text);
+    REFUSED(pk_comm_init_rank(&comm, 65537, 0, &id, NULL));
+    REFUSED(pk_comm_init_rank(&comm, INT_MAX, 0, &id, NULL));
 }
 
 int main(void)
@@ -198,6 +260,9 @@ int main(void)
     far_out(comm, stream);
     too_long(comm, PK_BLOCKING);
     too_long(comm, stream);
+    gone_in_a_group(comm);
+    later_config();
+    failed_unasked();
     report(pk_group_start() == PK_OK && pk_group_end() == PK_OK && pk_stream_synchronize(stream) == PK_OK, "no group and no error is left");
     in[0] = 7;
     report(pk_allreduce(in, out, 1, PK_F32, PK_SUM, comm, PK_BLOCKING) == PK_OK && out[0] == 7, "the communicator works");

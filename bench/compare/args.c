@@ -29,12 +29,14 @@ static const char usage[] =
     "      --enter WORDS  before the command of each rank, %r the rank, as in \"ip netns exec host%r\"; --root ADDRESS: where rank 0 is\n"
     "                     then (default 127.0.0.1). Worlds for that: ompi-eth0, and variables of the others; see bench/net-compare\n"
     "      --bind core|none  each rank to a core, in turn, or as the kernel likes (default: core where there are enough of them)\n"
+    "      --backwards    start the worlds from the last to the first: memory got early may be slower than memory got late (by up to a fifth\n"
+    "                     from 8 MiB on, the same program), so ratios of large sizes want both orders\n"
     "      --csv FILE, --json FILE\n"
     "  -h, --help\n"
     "Times are of the slowest rank; ratios are of medians, the first world's time to the other's: below 1 the first is faster.\n"
     "A ratio with ~ differed from round to round by more than half: the machine was not quiet enough for it.\n";
 
-enum { OPTION_NET = 256, OPTION_CSV, OPTION_JSON, OPTION_BIND, OPTION_ENTER, OPTION_ROOT };
+enum { OPTION_NET = 256, OPTION_CSV, OPTION_JSON, OPTION_BIND, OPTION_ENTER, OPTION_ROOT, OPTION_BACKWARDS };
 
 static const struct option long_options[] = {
     { "ranks", required_argument, NULL, 'r' },   { "ops", required_argument, NULL, 'o' },
@@ -44,7 +46,8 @@ static const struct option long_options[] = {
     { "net", no_argument, NULL, OPTION_NET },    { "bind", required_argument, NULL, OPTION_BIND },
     { "csv", required_argument, NULL, OPTION_CSV }, { "json", required_argument, NULL, OPTION_JSON },
     { "enter", required_argument, NULL, OPTION_ENTER }, { "root", required_argument, NULL, OPTION_ROOT },
-    { "help", no_argument, NULL, 'h' },          { NULL, 0, NULL, 0 },
+    { "backwards", no_argument, NULL, OPTION_BACKWARDS }, { "help", no_argument, NULL, 'h' },
+    { NULL, 0, NULL, 0 },
 };
 
 static _Noreturn void refuse(const char *what, const char *value)
@@ -112,6 +115,7 @@ static void parse_option(int letter, const char *value, struct driver_options *o
     case OPTION_NET: o->net = true; break;
     case OPTION_ENTER: o->enter = value; o->net = true; break;
     case OPTION_ROOT: o->root = value; break;
+    case OPTION_BACKWARDS: o->backwards = true; break;
     case OPTION_BIND: *bind = parse_binding(value); break;
     case OPTION_CSV: o->csv_path = value; break;
     case OPTION_JSON: o->json_path = value; break;

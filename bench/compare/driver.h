@@ -21,6 +21,7 @@ struct driver_options {
     const char *enter;     /* with net: words before each rank's command, %r the rank; mpirun gets rank 0's; NULL: none */
     const char *root;      /* with net: where ranks of libpickle meet, without the port */
     bool bind;             /* each rank to a core, in turn */
+    bool backwards;        /* the last world of the list is started first, and so has the memory that others get otherwise */
     bool operations[COMPARE_OPS];
     size_t begin_bytes, end_bytes;
     unsigned factor, rounds;

@@ -441,13 +441,15 @@ void driver_start(struct driver *driver)
         exit(2);
     }
     open_listener(driver);
+    driver->world_count = specs.count;
     for (int i = 0; i < specs.count; i++) {
-        struct driver_world *world = &driver->worlds[driver->world_count++];
+        int index = driver->options.backwards ? specs.count - 1 - i : i;
+        struct driver_world *world = &driver->worlds[index];
 
         for (int r = 0; r < RANKS_MAX; r++)
             world->fds[r] = -1;
         world->ranks = driver->options.ranks;
-        start_world(driver, world, specs.list[i]);
+        start_world(driver, world, specs.list[index]);
     }
 }
 

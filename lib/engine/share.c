@@ -16,7 +16,9 @@
 #define FETCH_PIECE ((size_t)128 << 10) /* stays in a second-level cache, and the kernel's call is short against it */
 #define FETCH_MIN ((size_t)128 << 10)
 #define NEAR_MAX ((size_t)32 << 20)     /* from there on nothing of it is in a cache */
-#define NEAR_EVEN_MAX ((size_t)4 << 20) /* the same where all ranks send and receive such blocks at once */
+#define CROWDED_EVEN_MAX ((size_t)4 << 20) /* exchanged among more ranks than near cores */
+#define NEAR_CACHE ((size_t)1 << 20)    /* a second-level cache */
+#define FAR_EVEN_MIN ((size_t)8 << 20)  /* two ranks that both send and receive so much: what streaming stores write leaves their caches alone */
 
 bool pki_share_is_even(const struct pki_xfer *xfer)
 {
@@ -33,9 +35,21 @@ static size_t piece_bytes(const struct pki_xfer *xfer)
     return half < PIECE_MAX ? half : PIECE_MAX;
 }
 
+/* Where a broadcast writes the other rank has written before if the root changed, and its second-level cache still has those lines: they are waited for
+ * one after another, which takes longer than two copies through the lane. */
+static bool changes_hands(const struct pki_xfer *xfer)
+{
+    return xfer->task->plan != NULL && xfer->task->request.algorithm->coll == PKI_COLL_BROADCAST && xfer->bytes < NEAR_CACHE;
+}
+
 bool pki_share_is_near(const struct pki_xfer *xfer)
 {
-    return xfer->engine->spin && xfer->way->is_near && !xfer->way->same_process && !xfer->remote_mapped;
+    return xfer->engine->spin && xfer->way->is_near && !xfer->way->same_process && (!xfer->remote_mapped || changes_hands(xfer));
+}
+
+static bool is_exchanged(const struct pki_xfer *xfer)
+{
+    return pki_share_is_even(xfer) && !xfer->combines;
 }
 
 /* More ranks than cores. The kernel's calls take longer where several look into one another's memory, and each piece waits for its turn at a core: in
@@ -44,16 +58,19 @@ static size_t pays_crowded(const struct pki_xfer *xfer)
 {
     if (xfer->task->plan == NULL || xfer->way->same_process || xfer->remote_mapped)
         return PKI_SHARE_MIN;
-    return xfer->way->is_near && pki_share_is_even(xfer) && !xfer->combines ? NEAR_EVEN_MAX : PKI_SHARE_MIN_CROWDED;
+    return xfer->way->is_near && is_exchanged(xfer) ? CROWDED_EVEN_MAX : PKI_SHARE_MIN_CROWDED;
 }
 
-/* The kernel's copy costs microseconds to begin with, and more a page than two copies through a cache that both cores have. */
+/* The kernel's copy costs microseconds to begin with, and more a page than two copies through a cache that both cores have; where both ranks have
+ * much to copy for themselves more than two, wherever they are. */
 bool pki_share_pays(const struct pki_xfer *xfer)
 {
     if (!xfer->engine->spin)
         return xfer->bytes >= pays_crowded(xfer);
     if (pki_share_is_near(xfer))
-        return xfer->bytes >= (pki_share_is_even(xfer) && !xfer->combines ? NEAR_EVEN_MAX : NEAR_MAX);
+        return !is_exchanged(xfer) && xfer->bytes >= NEAR_MAX;
+    if (!xfer->way->same_process && !xfer->remote_mapped && is_exchanged(xfer) && xfer->engine->config.local_ranks == 2)
+        return xfer->bytes >= PKI_SHARE_MIN && xfer->bytes < FAR_EVEN_MIN;
     return xfer->bytes >= PKI_SHARE_MIN;
 }
 
@@ -210,6 +227,8 @@ pk_result_t pki_share_offer(struct pki_xfer *xfer)
 
     if (xfer->kind != PKI_MEM_HOST || xfer->bounce || xfer->ll || xfer->staged || xfer->issued > 0 || xfer->ready < xfer->bytes || xfer->bytes < PKI_SHARE_MIN ||
         xfer->in_lane != xfer->combines || (xfer->gate_slot < 0 && !xfer->combines))
+        return PK_ERR_UNSUPPORTED;
+    if (changes_hands(xfer) && pki_share_is_near(xfer)) /* whatever memory it is */
         return PK_ERR_UNSUPPORTED;
     result = pki_shared_tell(xfer, &msg);
     if (result != PK_OK && result != PK_ERR_UNSUPPORTED)

@@ -366,13 +366,13 @@ bool pki_shm_peek(struct pki_ep *ep, struct pki_msg *msg, const void **payload)
 static __attribute__((noinline, cold)) void time_probe(struct pki_shm_ep *shm)
 {
     struct pki_shm_tx *tx = &shm->tx;
-    uint64_t begin = pki_now_ns();
+    uint64_t begin = pki_now_ns(), took;
+    uint32_t value = atomic_load_explicit(shm->rx.probe, memory_order_acquire);
 
-    (void)atomic_load_explicit(shm->rx.probe, memory_order_acquire);
-    if (pki_now_ns() - begin >= FAR_NS)
-        tx->far += tx->far < FAR_SURE;
-    else
-        tx->far -= tx->far > -FAR_SURE;
+    took = pki_now_ns() - begin;
+    if (value != shm->rx.probed) /* else the writer is far ahead, and the line has been in this core's cache since the last time */
+        tx->far = took >= FAR_NS ? tx->far + (tx->far < FAR_SURE) : tx->far - (tx->far > -FAR_SURE);
+    shm->rx.probed = value;
     shm->base.is_near = shm->flips ? !shm->base.is_near : tx->far < 0 && (tx->crowded || tx->data_used > NEAR_CACHE_BYTES);
 }
 

@@ -132,6 +132,7 @@ struct pki_shm_rx {
     const unsigned char *data;
     _Atomic uint64_t *taken;
     const _Atomic uint32_t *probe;
+    uint32_t probed;    /* what it said when it was read last */
     uint32_t next;      /* number of the next message */
     uint32_t data_end;  /* position behind the last payload seen */
     uint32_t told_next; /* what `taken` says */

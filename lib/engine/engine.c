@@ -243,6 +243,7 @@ static void check_peers(struct pki_engine *e)
         if (e->peers[i].side_fd >= 0)
             pki_side_poll(e, &e->peers[i]);
         else {
+            e->peers[i].gone |= e->peers[i].lane != NULL && e->peers[i].lane->left; /* its news of that may have found no room */
             pki_note_carry(&e->peers[i]);
             check_endpoints(e, &e->peers[i]);
         }

@@ -269,7 +269,8 @@ void pki_side_message(struct pki_engine *e, struct pki_peer *peer, const struct 
 /* The peer may have all of it, and this rank not yet be told so: the transport will say how it ended. */
 static bool is_under_way(const struct pki_xfer *xfer)
 {
-    return xfer->is_send && xfer->state == PKI_XFER_MOVE && xfer->issued == xfer->bytes && xfer->puts_head != xfer->puts_tail;
+    return xfer->is_send && xfer->state == PKI_XFER_MOVE && xfer->issued == xfer->bytes && xfer->puts_head != xfer->puts_tail &&
+           !xfer->way->left;
 }
 
 /* It left in good order, and what it had sent has been read: whoever still waits for it waits for ever. */

@@ -114,6 +114,7 @@ struct pki_ep {
     bool same_process;
     int64_t peer_pid;
     bool connecting; /* set by ep_connect: the connection is being made, in progress; messages may be sent already */
+    bool left;    /* set by the transport: the other end has closed in good order, and no more comes, nor any word of what was put */
     bool dead;    /* set by the transport; everything in flight has been put on the done queue with PK_ERR_PEER */
     bool can_put; /* set by ep_connect: put works to this peer */
     bool has_notes; /* set by the engine: `mend` is called, for another endpoint of this pair can carry notes */

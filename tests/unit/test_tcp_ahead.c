@@ -133,6 +133,36 @@ Test(tcp_ahead, granted_after_the_peer_has_left)
     tcp_pair_free(&pair);
 }
 
+/* Word of the chunks comes by itself, behind the goodbye. */
+Test(tcp_ahead, acknowledged_behind_the_goodbye)
+{
+    const struct pki_tcp_ack ack = { .link = 1, .frames = 2 };
+    unsigned char close_frame[PKI_TCP_HEADER_BYTES], ack_frame[PKI_TCP_HEADER_BYTES + PKI_TCP_ACK_BYTES];
+    struct pki_tcp_link *links;
+    struct tcp_pair pair;
+    struct pki_put put;
+
+    begin(&pair, "1", "524288");
+    links = pki_tcp_ep_of(pair.ep[1])->links;
+    pki_tcp_put_close(close_frame);
+    pki_tcp_put_ack(ack_frame, &ack);
+    put_ahead(&pair, &put, 3);
+    while (links[1].received < 2) {
+        links[0].writable = false; /* so that rank 1 says nothing by itself */
+        tcp_pair_progress(&pair);
+    }
+    cr_assert_eq(send(links[0].watch.fd, close_frame, sizeof close_frame, 0), sizeof close_frame);
+    while (!pki_tcp_ep_of(pair.ep[0])->left)
+        (void)tcp()->progress(pair.iface[0]);
+    cr_assert_eq(send(links[0].watch.fd, ack_frame, sizeof ack_frame, MSG_NOSIGNAL), sizeof ack_frame);
+    tcp_cut(pair.ep[1], 0);
+    for (uint64_t until = pki_now_ns() + PKI_NS_PER_S; pki_now_ns() < until && pki_list_empty(&pair.iface[0]->done);)
+        (void)tcp()->progress(pair.iface[0]);
+    cr_assert_eq(pki_list_pop(&pair.iface[0]->done), &put.node);
+    cr_assert_eq(put.result, PK_OK);
+    tcp_pair_free(&pair);
+}
+
 Test(tcp_ahead, of_another_length_is_told)
 {
     struct tcp_pair pair;

@@ -169,6 +169,8 @@ static const char *admit(struct pki_tcp_iface *iface, struct pki_tcp_guest *gues
         return "came too late";
     if (link->state == PKI_TCP_UP)
         pki_tcp_link_broken(link, 0);
+    if (link->state == PKI_TCP_OVER) /* what broke was a goodbye */
+        return "came too late";
     if (link->received != guest->challenge.received)
         return "knew less than the one before it";
     guest->watch.fd = -1;

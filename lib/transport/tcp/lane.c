@@ -260,7 +260,7 @@ static bool take_frame(struct pki_tcp_ep *ep, const struct pki_tcp_frame *frame)
     case PKI_TCP_ACK:
         return take_ack(ep, ep->rx + ep->rx_scan + PKI_TCP_HEADER_BYTES);
     case PKI_TCP_CLOSE:
-        pki_tcp_left(ep);
+        pki_tcp_leaves(ep);
         return true;
     case PKI_TCP_DATA:
         break;

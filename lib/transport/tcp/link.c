@@ -153,9 +153,17 @@ void pki_tcp_data_give_up(struct pki_tcp_ep *ep)
 /* Puts under way stay where they are: the engine knows that the peer is gone, and names what waited for it. */
 void pki_tcp_left(struct pki_tcp_ep *ep)
 {
+    pki_tcp_leaves(ep);
+    over(ep, 0);
+    ep->base.left = true;
+}
+
+/* Its last acknowledgements may be behind its goodbye. */
+void pki_tcp_leaves(struct pki_tcp_ep *ep)
+{
     ep->left = true;
     ep->base.connecting = false;
-    over(ep, 0);
+    over(ep, 1);
 }
 
 /* ---- Broken ---- */
@@ -183,6 +191,10 @@ void pki_tcp_link_broken(struct pki_tcp_link *link, int error)
 
     if (link->state != PKI_TCP_UP)
         return;
+    if (ep->left) {
+        pki_tcp_left(ep);
+        return;
+    }
     pki_log(PKI_LOG_INFO, &where, "over tcp: connection %u: %s", link->index, reason(error, text, sizeof text));
     link->broken_ns = pki_now_ns();
     if (error == ETIMEDOUT)

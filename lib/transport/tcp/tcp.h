@@ -283,7 +283,9 @@ static inline uint64_t pki_tcp_put_off(uint64_t until, uint64_t away_ns, uint64_
 void pki_tcp_link_health(struct pki_tcp_link *link);
 /* Nothing more can be done with this peer: the error is recorded with this text, everything in flight ends. */
 void pki_tcp_lost(struct pki_tcp_ep *ep, const char *fmt, ...) PKI_PRINTF(2, 3);
-/* The peer has left in good order. */
+/* The peer leaves in good order: the lane is read to its end. */
+void pki_tcp_leaves(struct pki_tcp_ep *ep);
+/* And that was it. */
 void pki_tcp_left(struct pki_tcp_ep *ep);
 /* Only the lane is left of it: chunks under way, puts and grants are given up. */
 void pki_tcp_data_give_up(struct pki_tcp_ep *ep);

@@ -1,0 +1,114 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A rank on another "host" destroys its communicator in good order while its peer still has something to do with it: what it had sent
+ * comes, and who waits for what will never come is told so.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "pickle/pickle.h"
+#include "ranks.h"
+
+#define AHEAD_COUNT (100u << 10) /* sent before it is granted */
+#define COUNT 1000
+#define MESSAGES 245 /* nearly all that may be sent to who does not receive */
+#define TIMEOUT_MS 20000
+#define SOON_MS 3000
+
+enum { UNRECEIVED, MUCH_SENT, SCENES };
+static const char *const names[SCENES] = { "left without having received", "sent much and left" };
+
+static pk_result_t receive_all(pk_comm_t *comm, int peer)
+{
+    unsigned char bytes[COUNT];
+    pk_result_t result = PK_OK;
+
+    for (int i = 0; i < MESSAGES && result == PK_OK; i++) {
+        memset(bytes, 0, sizeof bytes);
+        result = pk_recv(bytes, COUNT, PK_UINT8, peer, comm, PK_BLOCKING);
+        if (result == PK_OK && (bytes[0] != i % 251 || bytes[COUNT - 1] != i % 251))
+            return PK_ERR_INTERNAL;
+    }
+    return result;
+}
+
+static pk_result_t send_all(pk_comm_t *comm, int peer)
+{
+    unsigned char bytes[COUNT];
+    pk_result_t result = PK_OK;
+
+    for (int i = 0; i < MESSAGES && result == PK_OK; i++) {
+        memset(bytes, i % 251, sizeof bytes);
+        result = pk_send(bytes, COUNT, PK_UINT8, peer, comm, PK_BLOCKING);
+    }
+    return result;
+}
+
+/* Of the one that stays. */
+static bool stays(pk_comm_t *comm, int scene, int peer)
+{
+    static unsigned char bytes[AHEAD_COUNT];
+    double began;
+    pk_result_t result = PK_OK;
+
+    if (scene == MUCH_SENT) {
+        usleep(500000);
+        result = receive_all(comm, peer);
+        if (result != PK_OK) {
+            fprintf(stderr, "receiving what was sent: %s\n", pk_strerror(result));
+            return false;
+        }
+    }
+    began = monotonic_ms();
+    result = scene == MUCH_SENT ? pk_recv(bytes, COUNT, PK_UINT8, peer, comm, PK_BLOCKING)
+                                : pk_send(bytes, AHEAD_COUNT, PK_UINT8, peer, comm, PK_BLOCKING);
+    if (result != PK_ERR_PEER || monotonic_ms() - began > SOON_MS * test_slack()) {
+        fprintf(stderr, "after the peer left: %s after %.0f ms\n", pk_strerror(result), monotonic_ms() - began);
+        return false;
+    }
+    return true;
+}
+
+static int run_rank(void)
+{
+    int scene = (int)atomic_load(&ranks_shared()->words[0]), rank = ranks_rank();
+    int leaver = (int)atomic_load(&ranks_shared()->words[1]);
+    pk_comm_config_t config = PK_COMM_CONFIG_INIT;
+    pk_comm_t *comm;
+    bool right = true;
+
+    config.timeout_ms = TIMEOUT_MS;
+    if (pk_comm_init(&comm, &config) != PK_OK || pk_barrier(comm, PK_BLOCKING) != PK_OK)
+        return 1;
+    ranks_meet();
+    if (rank != leaver)
+        right = stays(comm, scene, leaver);
+    else if (scene == MUCH_SENT)
+        right = send_all(comm, 1 - rank) == PK_OK;
+    else
+        usleep(300000);
+    return (pk_comm_destroy(comm) == PK_OK || rank != leaver) && right ? 0 : 1;
+}
+
+int main(void)
+{
+    if (ranks_role() != NULL)
+        return run_rank();
+    setenv("PICKLE_TEST_HOSTS", "2", 1);
+    for (int i = 0; i < 2 * SCENES; i++) {
+        double began = monotonic_ms();
+        struct ranks ranks;
+        int wrong;
+
+        ranks_open(&ranks, 2);
+        atomic_store(&ranks.shared->words[0], i / 2);
+        atomic_store(&ranks.shared->words[1], i % 2);
+        ranks_start_all(&ranks, "rank", NULL, NULL);
+        wrong = ranks_wait(&ranks, 2 * TIMEOUT_MS, -1);
+        report(wrong == 0, "rank %d %s: %d ranks wrong, %.0f ms", i % 2, names[i / 2], wrong, monotonic_ms() - began);
+        ranks_close(&ranks);
+    }
+    return report_end();
+}

@@ -84,6 +84,14 @@ static void advance_out(struct pki_tcp_ep *ep, size_t bytes)
         ep->acks_sent = ep->acks_bytes = 0;
 }
 
+/* Nothing can be written any more, but what the peer wrote before it left, or broke off, is still there. */
+static void end_by_reading(struct pki_tcp_link *link)
+{
+    link->writable = false;
+    link->readable = link->hangup = true;
+    pki_tcp_link_ready(link);
+}
+
 void pki_tcp_lane_flush(struct pki_tcp_ep *ep)
 {
     struct pki_tcp_link *link = &ep->links[0];
@@ -105,7 +113,7 @@ void pki_tcp_lane_flush(struct pki_tcp_ep *ep)
         else if (errno == EAGAIN || errno == EWOULDBLOCK)
             link->writable = false;
         else if (errno != EINTR)
-            pki_tcp_link_broken(link, errno);
+            end_by_reading(link);
     }
 }
 

@@ -15,6 +15,7 @@
 
 #define LABEL_BYTES 32
 #define ATTEMPT_NS (5 * PKI_NS_PER_S)      /* the peer answers a hello in its next round of progress */
+#define ATTEMPTS_LONGER 6                  /* each of them lasts twice as long as the one before it */
 #define BACKOFF_MAX_NS (100 * PKI_NS_PER_MS)
 #define REFUSED_NS (300 * PKI_NS_PER_MS)   /* a process that lives listens: nobody there means that it has ended */
 #define SILENT_TRIES 3                     /* retransmissions or probes without an answer */
@@ -299,13 +300,19 @@ static int dial(struct pki_tcp_link *link)
     return -1;
 }
 
+/* What has been connected waits in the queue of who is away, also when it is given up: a queue has room for 4096, or 128, of all peers. */
+static uint64_t attempt_ns(const struct pki_tcp_link *link)
+{
+    return link->shows_ns == 0 ? ATTEMPT_NS : ATTEMPT_NS << (link->attempts < ATTEMPTS_LONGER ? link->attempts : ATTEMPTS_LONGER);
+}
+
 static void begin(struct pki_tcp_link *link, enum pki_tcp_state state)
 {
     int fd = dial(link);
 
     link->state = state;
     link->shows_ns = 0;
-    link->attempt_ends_ns = pki_now_ns() + ATTEMPT_NS;
+    link->attempt_ends_ns = pki_now_ns() + attempt_ns(link);
     if (fd < 0) {
         attempt_failed(link, errno);
     } else if (!pki_tcp_watch(link->ep->iface, &link->watch, fd, true)) {
@@ -343,8 +350,10 @@ static void connected(struct pki_tcp_link *link)
     }
     if (getpeername(link->watch.fd, (struct sockaddr *)&there, &bytes) != 0) /* not yet */
         return;
-    if (link->shows_ns == 0)
+    if (link->shows_ns == 0) {
         link->shows_ns = pki_now_ns() + link->ep->iface->params.retry_ns / SHOWS_PART;
+        link->attempt_ends_ns = pki_now_ns() + attempt_ns(link);
+    }
     if (link->state != PKI_TCP_PROBING)
         say_hello(link);
     else if (recv(link->watch.fd, &(char){ 0 }, 1, MSG_PEEK | MSG_DONTWAIT) == 0)
@@ -422,14 +431,6 @@ bool pki_tcp_link_up(struct pki_tcp_link *link, int fd, uint64_t received)
 
 /* ---- Time ---- */
 
-/* What is connected still stands. */
-static void shown(struct pki_tcp_link *link)
-{
-    lives(link->ep);
-    if (link->state == PKI_TCP_PROBING)
-        wait_again(link, PROBE_NS);
-}
-
 /* Who accepts can do nothing but wait, and need not count: while the lane stands, the peer will say so when it has given up. */
 static bool is_the_peers_to_mend(const struct pki_tcp_link *link)
 {
@@ -444,11 +445,11 @@ void pki_tcp_link_timers(struct pki_tcp_link *link, uint64_t now, uint64_t away_
         return;
     ep->iface->trouble = true;
     link->broken_ns = pki_tcp_put_off(link->broken_ns, is_the_peers_to_mend(link) ? now : away_ns, now);
-    link->attempt_ends_ns = pki_tcp_put_off(link->attempt_ends_ns, away_ns, now + ATTEMPT_NS);
+    link->attempt_ends_ns = pki_tcp_put_off(link->attempt_ends_ns, away_ns, now + attempt_ns(link));
     if (link->shows_ns > 0)
         link->shows_ns = pki_tcp_put_off(link->shows_ns, away_ns, now + ep->iface->params.retry_ns / SHOWS_PART);
     if (link->shows_ns > 0 && now > link->shows_ns && (link->state == PKI_TCP_PROBING || link->state == PKI_TCP_CHALLENGED))
-        shown(link);
+        lives(ep); /* what is connected still stands */
     if (!ep->base.connecting && now > link->broken_ns && now - link->broken_ns > ep->iface->params.retry_ns) {
         pki_tcp_lost(ep, "connection %u broke and did not stand again within PK_RETRY_MS (%llu ms)", link->index,
                      (unsigned long long)(ep->iface->params.retry_ns / PKI_NS_PER_MS));

@@ -15,7 +15,7 @@
 #define REPOST_EVERY (PKI_RDMA_RING / 4)
 #define CREDIT_LAG \
     (PKI_RDMA_RING / 2) /* receives not told of yet that are worth a request. With those not posted again fewer than the ring */
-#define LEAVE_NS PKI_NS_PER_S
+#define LEAVE_NS (5 * PKI_NS_PER_S) /* by then the device has sent it again, or given it up */
 #define BLOCK_ALIGN 4096u
 
 /* A message in pieces. */
@@ -202,7 +202,7 @@ void pki_rdma_lane_leave(struct pki_rdma_ep *ep)
     uint64_t until = pki_now_ns() + LEAVE_NS;
     bool said = false;
 
-    while (!ep->base.dead && !ep->left && !qp->dead && pki_now_ns() < until) {
+    while (!ep->base.dead && !ep->left && !qp->dead && ep->mend.state == PKI_RDMA_UP && pki_now_ns() < until) {
         if (!said && has_credit(&ep->lane, 0) && has_request(qp))
             said = send_parts(ep, &parts, true) == PK_OK;
         if (said && qp->posted == qp->completed)
@@ -374,7 +374,14 @@ void pki_rdma_pop(struct pki_ep *base)
     if (msg.kind == PKI_MSG_FIN && msg.offset == msg.bytes)
         pki_rdma_grant_end(ep, &msg, true);
     lane->popped++;
-    if (lane->popped - lane->reposted < REPOST_EVERY || base->dead || ep->left || ep->mend.state != PKI_RDMA_UP)
+    pki_rdma_lane_repost(ep);
+}
+
+void pki_rdma_lane_repost(struct pki_rdma_ep *ep)
+{
+    struct pki_rdma_lane *lane = &ep->lane;
+
+    if (lane->popped - lane->reposted < REPOST_EVERY || ep->base.dead || ep->left || ep->mend.state != PKI_RDMA_UP)
         return;
     if (post_receives(ep, lane->reposted, lane->popped - lane->reposted) != PK_OK) {
         pki_rdma_ep_failed(ep, "receives could not be posted");

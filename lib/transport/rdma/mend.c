@@ -194,6 +194,7 @@ static void resume(struct pki_rdma_ep *ep)
         pki_rdma_broken(ep, "the new queue pairs have failed too");
     else if (pki_rdma_lane_resend(ep, ep->mend.theirs.arrived, ep->mend.theirs.reposted))
         pki_rdma_deal(ep);
+    pki_rdma_lane_repost(ep); /* what was popped since they were made: the peer may have no credit left, and send nothing to be popped */
 }
 
 void pki_rdma_mend_advance(struct pki_rdma_ep *ep)

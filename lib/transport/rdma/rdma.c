@@ -259,6 +259,7 @@ static pk_result_t rdma_progress(struct pki_iface *base)
 
         if (ep->base.dead)
             continue;
+        ep->base.left = ep->left && ep->move_head == ep->move_end;
         if (ep->mend.state != PKI_RDMA_UP) {
             pki_rdma_mend_advance(ep);
             continue;

@@ -350,6 +350,8 @@ void pki_rdma_lane_received(struct pki_rdma_ep *ep, uint32_t bytes);
 pk_result_t pki_rdma_post_telling(struct pki_rdma_qp *qp, uint32_t n);
 /* Give the peer credit for receives that have been posted again, if it is worth a message. */
 void pki_rdma_lane_credit(struct pki_rdma_ep *ep);
+/* Receives for what has been popped, once they are worth it. */
+void pki_rdma_lane_repost(struct pki_rdma_ep *ep);
 /* Post receives on all queue pairs, which are new, before they are ready to receive: the first ones, or after those that had been. */
 pk_result_t pki_rdma_lane_again(struct pki_rdma_ep *ep);
 /* Send what the peer has not got, of which `arrived` messages in all have come. False: this failed too. */

@@ -22,16 +22,17 @@ static const char *const names[SCENES] = { "left without having received", "sent
 
 static pk_result_t receive_all(pk_comm_t *comm, int peer)
 {
-    unsigned char bytes[COUNT];
-    pk_result_t result = PK_OK;
+    for (int i = 0; i < MESSAGES; i++) {
+        unsigned char bytes[COUNT] = { 0 }, right[COUNT];
+        pk_result_t result = pk_recv(bytes, COUNT, PK_UINT8, peer, comm, PK_BLOCKING);
 
-    for (int i = 0; i < MESSAGES && result == PK_OK; i++) {
-        memset(bytes, 0, sizeof bytes);
-        result = pk_recv(bytes, COUNT, PK_UINT8, peer, comm, PK_BLOCKING);
-        if (result == PK_OK && (bytes[0] != i % 251 || bytes[COUNT - 1] != i % 251))
+        if (result != PK_OK)
+            return result;
+        memset(right, i % 251, COUNT);
+        if (memcmp(bytes, right, COUNT) != 0)
             return PK_ERR_INTERNAL;
     }
-    return result;
+    return PK_OK;
 }
 
 static pk_result_t send_all(pk_comm_t *comm, int peer)

@@ -13,7 +13,7 @@ pk_result_t pki_lane_send(struct pki_peer *peer, const struct pki_msg *msg, cons
     pk_result_t result = peer->lane->iface->transport->msg(peer->lane, msg, payload);
 
     if (result == PK_OK) {
-        e->stats.messages++;
+        e->stats.messages += msg->kind != PKI_MSG_GRANT || msg->extra != PKI_GRANT_SILENT;
     } else if (result == PK_ERR_PEER) {
         struct pki_where where = pki_engine_where(e, peer->rank, NULL);
 
@@ -119,11 +119,8 @@ static void keep(struct pki_engine *e, struct pki_peer *peer, const struct pki_m
 
     if (contradicts(e, peer, msg))
         return;
-    if (came_too_late(e, peer, msg)) {
-        if (msg->kind == PKI_MSG_GRANT && msg->bytes <= peer->ahead_max)
-            pki_send_ahead_granted(peer, msg->bytes);
+    if (came_too_late(e, peer, msg))
         return;
-    }
     hear_of_fused(e, msg);
     if (msg->kind == PKI_MSG_PLAN && msg->op <= e->coll_number)
         return; /* begun here already, or over */
@@ -144,16 +141,28 @@ static void keep(struct pki_engine *e, struct pki_peer *peer, const struct pki_m
 /* What could not go out now goes with the next message consumed, or the next look at the lane. */
 static void give_credit(struct pki_engine *e, struct pki_peer *peer)
 {
-    struct pki_msg credit = { .kind = PKI_MSG_CREDIT, .bytes = peer->eager_in };
+    struct pki_msg credit = { .kind = PKI_MSG_CREDIT, .bytes = peer->eager_in, .offset = peer->ahead_in };
 
     if (pki_lane_send(peer, &credit, NULL, e) == PK_OK)
-        peer->eager_in = 0;
+        peer->eager_in = peer->ahead_in = 0;
+}
+
+static bool owes_credit(const struct pki_peer *peer)
+{
+    return peer->eager_in >= PKI_EAGER_CREDIT / 2 || (peer->ahead_in > 0 && peer->ahead_in >= peer->ahead_credit / 2);
 }
 
 void pki_lane_consumed(struct pki_engine *e, struct pki_peer *peer, size_t payload)
 {
     peer->eager_in += payload + sizeof(struct pki_msg);
-    if (peer->eager_in >= PKI_EAGER_CREDIT / 2)
+    if (owes_credit(peer))
+        give_credit(e, peer);
+}
+
+void pki_lane_caught_up(struct pki_engine *e, struct pki_peer *peer, size_t bytes)
+{
+    peer->ahead_in += bytes;
+    if (owes_credit(peer))
         give_credit(e, peer);
 }
 
@@ -163,6 +172,7 @@ static void dispatch(struct pki_engine *e, struct pki_peer *peer, const struct p
 
     if (msg->kind == PKI_MSG_CREDIT) {
         peer->eager_out -= msg->bytes < peer->eager_out ? msg->bytes : peer->eager_out;
+        peer->ahead_out -= msg->offset < peer->ahead_out ? msg->offset : peer->ahead_out;
         return;
     }
     if (msg->kind == PKI_MSG_WHO || msg->kind == PKI_MSG_HERE) {
@@ -204,7 +214,7 @@ bool pki_lane_poll(struct pki_engine *e, struct pki_peer *peer)
         transport->pop(peer->lane);
         n++;
     }
-    if (peer->eager_in >= PKI_EAGER_CREDIT / 2)
+    if (owes_credit(peer))
         give_credit(e, peer);
     if (peer->lane->dead && n == 0) {
         struct pki_where where = pki_engine_where(e, peer->rank, pki_engine_first_task(e));

@@ -200,7 +200,7 @@ static void set_ahead(const struct pki_engine *e, struct pki_peer *peer)
     const struct pki_iface *iface = peer->lane->iface;
 
     peer->ahead_credit = lesser(iface->ahead_credit, PKI_AHEAD_ALL / (e->config.size > 1 ? (size_t)e->config.size - 1 : 1));
-    peer->ahead_max = lesser(iface->ahead_max, peer->ahead_credit);
+    peer->ahead_max = lesser(iface->ahead_max, peer->ahead_credit / 2); /* while the other half is not given back, one can still go */
 }
 
 void pki_engine_set_lane(struct pki_engine *e, int peer, struct pki_ep *lane, int side_fd)

@@ -16,6 +16,8 @@ static void advance_to(struct pki_xfer *xfer, size_t done)
     xfer->done = done;
     if (done == xfer->bytes) {
         xfer->state = PKI_XFER_DONE;
+        if (xfer->silent)
+            pki_lane_caught_up(xfer->engine, xfer->peer, xfer->bytes);
         if (xfer->kind == PKI_MEM_HOST && xfer->gate_slot >= 0)
             pki_slots_give(&xfer->peer->gates, xfer->gate_slot);
     }
@@ -81,6 +83,17 @@ static void take_data(struct pki_xfer *xfer, const struct pki_msg *msg, const vo
     advance_to(xfer, xfer->done + msg->payload);
 }
 
+/* The sender has no credit, or waits for another reason, for what was granted to the transport alone. */
+static void say_silent(struct pki_xfer *xfer)
+{
+    const struct pki_msg msg = { .kind = PKI_MSG_GRANT, .flags = xfer->flags, .index = xfer->index, .sig = xfer->sig, .op = xfer->op,
+                                 .bytes = xfer->bytes, .extra = PKI_GRANT_AGAIN };
+
+    xfer->silent = pki_lane_send(xfer->peer, &msg, NULL, xfer->engine) != PK_OK;
+    if (xfer->silent)
+        pki_xfer_activate(xfer);
+}
+
 void pki_recv_message(struct pki_xfer *xfer, const struct pki_msg *msg, const void *payload)
 {
     switch (msg->kind) {
@@ -92,9 +105,13 @@ void pki_recv_message(struct pki_xfer *xfer, const struct pki_msg *msg, const vo
             pki_xfer_mismatch(xfer, msg, msg->bytes);
             return;
         }
+        if (msg->extra == PKI_WANT_AHEAD)
+            return;
         xfer->wanted = true;
         if (xfer->state == PKI_XFER_SAY)
             pki_recv_advance(xfer);
+        else if (xfer->silent)
+            say_silent(xfer);
         return;
     case PKI_MSG_ASK:
         if (xfer->state == PKI_XFER_WAIT && (staged(xfer) || xfer->stage != NULL || is_refused(xfer)))
@@ -186,6 +203,11 @@ static pk_result_t send_grant(struct pki_xfer *xfer)
         msg.gate_slot = (uint16_t)xfer->gate_slot;
         msg.gate_value = xfer->gate_value;
         msg.extra = xfer->joined ? PKI_GRANT_JOINED : 0;
+    }
+    if (xfer->kind == PKI_MEM_HOST && pki_xfer_goes_ahead(xfer)) {
+        xfer->silent = true;
+        msg.extra = PKI_GRANT_SILENT;
+        return pki_lane_send(xfer->peer, &msg, NULL, xfer->engine);
     }
     if (xfer->kind == PKI_MEM_HOST && msg.flags == xfer->flags && xfer->bytes >= PKI_SHARE_MIN && !xfer->combines) {
         result = pki_shared_tell(xfer, &msg);
@@ -287,7 +309,9 @@ void pki_recv_advance(struct pki_xfer *xfer)
     }
     if (xfer->state != PKI_XFER_WAIT)
         return;
-    if (xfer->kept != NULL)
+    if (xfer->silent && xfer->wanted)
+        say_silent(xfer);
+    else if (xfer->kept != NULL)
         pki_stage_kept(xfer);
     else if (xfer->stage != NULL)
         pki_stage_recv(xfer);

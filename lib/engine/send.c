@@ -46,19 +46,16 @@ static void send_eager(struct pki_xfer *xfer)
 /* The receiver grants it by itself, as soon as it has come to it: a WANT would tell it nothing, unless it receives something else. */
 static bool is_expected(const struct pki_xfer *xfer)
 {
-    return xfer->peer->lane->iface->transport->between_hosts && xfer->bytes > xfer->peer->eager_max &&
+    return xfer->peer->lane->iface->transport->between_hosts && xfer->bytes > xfer->peer->eager_max && !pki_xfer_goes_ahead(xfer) &&
            (xfer->flags & PKI_MSG_FLAG_CAPTURED) == 0;
 }
 
-/* The receiver's transport keeps it, if need be, and grants it all the same: that is the credit for another one. */
+/* The receiver's transport keeps it, if need be, and gives credit when it is asked for. */
 static bool may_go_ahead(const struct pki_xfer *xfer)
 {
     const struct pki_peer *peer = xfer->peer;
 
-    /* Receives of a plan are granted when it begins: steps gain nothing (measured). */
-    return xfer->bytes <= peer->ahead_max && xfer->bytes > peer->eager_max && xfer->ready == xfer->bytes && xfer->task->plan == NULL &&
-           xfer->kind == PKI_MEM_HOST && peer->way[PKI_MEM_HOST][PKI_MEM_HOST] == peer->lane &&
-           (xfer->flags & PKI_MSG_FLAG_CAPTURED) == 0 && peer->ahead_out + xfer->bytes <= peer->ahead_credit;
+    return pki_xfer_goes_ahead(xfer) && xfer->kind == PKI_MEM_HOST && peer->ahead_out + xfer->bytes <= peer->ahead_credit;
 }
 
 static void go_ahead(struct pki_xfer *xfer)
@@ -69,11 +66,6 @@ static void go_ahead(struct pki_xfer *xfer)
     xfer->state = PKI_XFER_MOVE;
     pki_xfer_activate(xfer);
     pki_send_advance(xfer);
-}
-
-void pki_send_ahead_granted(struct pki_peer *peer, size_t bytes)
-{
-    peer->ahead_out -= bytes < peer->ahead_out ? bytes : peer->ahead_out;
 }
 
 static bool say_want(struct pki_xfer *xfer)
@@ -236,11 +228,6 @@ void pki_send_granted(struct pki_xfer *xfer, const struct pki_msg *grant)
 
     if (grant->bytes != xfer->bytes || grant->sig != xfer->sig) {
         pki_xfer_mismatch(xfer, grant, grant->bytes);
-        return;
-    }
-    if (xfer->ahead) {
-        xfer->ahead = false;
-        pki_send_ahead_granted(xfer->peer, xfer->bytes);
         return;
     }
     choose_way(xfer, grant, target);

@@ -58,7 +58,8 @@ struct pki_xfer {
     bool combines;          /* to a RECV_REDUCE on the host: DATA is combined as it comes */
     bool fetch;             /* and the receiver can get it, too */
     bool remote_mapped;     /* `remote` is memory of this process */
-    bool ahead;             /* send: moved before its grant has come */
+    bool ahead;             /* send: moved without a grant */
+    bool silent;            /* receive: granted to the transport alone */
     bool pulls;             /* the receiver combines straight from the sender's memory */
     bool shared, piece_out, all_moved; /* both ends move it; this one is at a piece; it has moved the last one */
     struct pki_ep *way;     /* send, granted, or offered */
@@ -129,8 +130,9 @@ struct pki_peer {
     struct pki_list arrivals;
     size_t eager_out;               /* eager bytes sent and not yet credited */
     size_t eager_in;                /* eager bytes consumed and not yet credited back */
-    size_t ahead_max, ahead_credit; /* longest transfer that may move before its grant has come; most bytes of such */
-    size_t ahead_out;               /* bytes of those whose grants have not come */
+    size_t ahead_max, ahead_credit; /* longest transfer that may move without a grant; most bytes of such */
+    size_t ahead_out;               /* bytes of those that have been sent and not yet credited */
+    size_t ahead_in;                /* bytes of those that have been received and not yet credited back */
     struct pki_slots gates;
     struct pki_ll_ring lls;
     uint32_t room_ns;               /* how long to wait for room there */
@@ -152,12 +154,21 @@ bool pki_lane_poll(struct pki_engine *engine, struct pki_peer *peer);
 /* Take an early arrival that speaks of `xfer`; NULL when there is none. The caller frees it. */
 struct pki_arrival *pki_lane_take(struct pki_xfer *xfer);
 void pki_lane_consumed(struct pki_engine *engine, struct pki_peer *peer, size_t payload);
+/* The same of bytes that went ahead of a grant. */
+void pki_lane_caught_up(struct pki_engine *engine, struct pki_peer *peer, size_t bytes);
 
 /* xfer.c, send.c, recv.c */
 struct pki_xfer *pki_xfer_new(struct pki_engine *engine, int peer, bool is_send);
 void pki_xfer_free(struct pki_xfer *xfer);
 void pki_xfer_activate(struct pki_xfer *xfer);
 void pki_xfer_advance(struct pki_xfer *xfer);
+/* Neither eager nor too long, and nobody has asked for a grant: the sender has the credit to go ahead, or else says WANT. */
+static inline bool pki_xfer_goes_ahead(const struct pki_xfer *xfer)
+{
+    return xfer->bytes <= xfer->peer->ahead_max && xfer->bytes > xfer->peer->eager_max && !xfer->wanted &&
+           xfer->peer->way[PKI_MEM_HOST][PKI_MEM_HOST] == xfer->peer->lane && (xfer->flags & PKI_MSG_FLAG_CAPTURED) == 0;
+}
+
 /* How many chunks `bytes` of it are. */
 static inline size_t pki_xfer_chunks(const struct pki_xfer *xfer, size_t bytes)
 {
@@ -179,8 +190,6 @@ void pki_recv_open(struct pki_xfer *xfer);
 void pki_xfer_mismatch(struct pki_xfer *xfer, const struct pki_msg *msg, size_t bytes);
 struct pki_ll_op pki_ll_send_op(struct pki_xfer *xfer);
 void pki_send_taken(struct pki_xfer *xfer, const struct pki_msg *msg);
-/* A grant has come for what had gone ahead of it. */
-void pki_send_ahead_granted(struct pki_peer *peer, size_t bytes);
 void pki_put_failed(struct pki_xfer *xfer, pk_result_t result);
 
 /* share.c: long transfers of host memory that both ends move */

@@ -28,7 +28,7 @@ enum pki_msg_kind {
     PKI_MSG_GRANT,     /* receiver: put it at region + offset; `gate_slot`, `gate_value` when the pair has gates */
     PKI_MSG_DATA,      /* payload is bytes [offset, offset + payload) of a granted transfer */
     PKI_MSG_FIN,       /* sender: bytes up to `offset` of a granted transfer are in place */
-    PKI_MSG_CREDIT,    /* receiver: `bytes` of eager payload have been consumed */
+    PKI_MSG_CREDIT,    /* receiver: `bytes` of eager payload have been consumed, and `offset` that went ahead of a grant */
     PKI_MSG_ASK,       /* sender, granted STAGED: a place for the `gate_value` bytes at `offset`, please */
     PKI_MSG_SLOT,      /* receiver: the oldest ASK without an answer goes to `offset`, an address here with room for `gate_value` bytes */
     PKI_MSG_OFFER,     /* sender, after a SHARED grant: all bytes lie at address `offset`; take pieces too */
@@ -43,6 +43,9 @@ enum pki_msg_kind {
 };
 
 #define PKI_GRANT_JOINED 1u /* the start gate opens no later than that of the pair's GRANT before it */
+#define PKI_GRANT_SILENT 2u /* iface->ahead_max: for the transport alone, the sender does not wait for it */
+#define PKI_GRANT_AGAIN 4u  /* the sender does wait: what the transport knows by a SILENT one is told */
+#define PKI_WANT_AHEAD 1u   /* made by the transport here: the bytes need no grant */
 #define PKI_MSG_FLAG_COLL 1u     /* `op` is a collective's number, else the pair's send number */
 #define PKI_MSG_FLAG_CAPTURED 2u /* of a captured operation: matches only those */
 #define PKI_MSG_FLAG_DEVICE 4u   /* GRANT: the target is GPU memory, with a gate slot */
@@ -66,7 +69,7 @@ struct pki_msg {
     uint16_t gate_slot;
     uint16_t payload; /* set by the transport on receipt and by the caller of msg: bytes that follow, <= iface->msg_payload_max */
     uint32_t gate_value; /* start gate opens at gate_value; done gate at gate_value too */
-    uint32_t extra;      /* GRANT of GPU memory: PKI_GRANT_*. Else the transport's own (rdma: credits) and 0 where the engine sees it */
+    uint32_t extra;      /* GRANT: PKI_GRANT_*; WANT: PKI_WANT_*. Else the transport's own (rdma: credits) and 0 where the engine sees it */
 };
 
 #define PKI_NOTE_MAX 1024u /* bytes of a NOTE */
@@ -102,7 +105,7 @@ struct pki_iface {
     bool carries;           /* set by the engine: a lane or a way is of this transport; else it is only looked after now and then */
     size_t eager_max;       /* longest transfer that goes whole in one message, the same on all ranks; 0: the engine's choice */
     size_t ahead_max;       /* longest transfer that may be put before its grant has come, the same on all ranks; 0: none */
-    size_t ahead_credit;    /* bytes of such transfers to one peer, all together, whose grants have not come */
+    size_t ahead_credit;    /* bytes of such transfers to one peer, all together, that it has not asked for yet */
     struct pki_list done;   /* finished struct pki_put, by `node`; the engine pops them after progress */
     _Atomic bool in_kernel; /* what comes from peers the kernel carries: who waits leaves it, and the peer, the core soon */
     bool in_threads;        /* threads of the kernel move every byte: who waits long sleeps soon, or they have no core */

@@ -31,11 +31,17 @@ static void put_ahead(struct tcp_pair *pair, struct pki_put *put, uint64_t op)
     cr_assert_eq(tcp()->put(put), PK_OK);
 }
 
-static void grant(struct tcp_pair *pair, uint64_t op, size_t bytes)
+static void grant_how(struct tcp_pair *pair, uint64_t op, size_t bytes, uint32_t sig, uint32_t how)
 {
-    const struct pki_msg msg = { .kind = PKI_MSG_GRANT, .op = op, .sig = 5, .bytes = bytes, .offset = (uint64_t)(uintptr_t)taken };
+    const struct pki_msg msg = { .kind = PKI_MSG_GRANT, .op = op, .sig = sig, .bytes = bytes, .offset = (uint64_t)(uintptr_t)taken,
+                                 .extra = how };
 
     cr_assert_eq(tcp()->msg(pair->ep[1], &msg, NULL), PK_OK);
+}
+
+static void grant(struct tcp_pair *pair, uint64_t op, size_t bytes)
+{
+    grant_how(pair, op, bytes, 5, 0);
 }
 
 /* Progress until rank 1 has a message of this kind that says so many bytes; what comes before it is taken. */
@@ -175,6 +181,55 @@ Test(tcp_ahead, of_another_length_is_told)
     for (size_t i = 0; i < BYTES; i++)
         cr_assert_eq(taken[i], 0);
     tcp_pair_free(&pair);
+}
+
+Test(tcp_ahead, of_another_kind_is_told)
+{
+    struct tcp_pair pair;
+    struct pki_put put;
+
+    begin(&pair, "1", "65536");
+    grant_how(&pair, 3, BYTES, 6, PKI_GRANT_SILENT);
+    put_ahead(&pair, &put, 3);
+    cr_assert(await(&pair, PKI_MSG_WANT, 3, BYTES, 0));
+    for (size_t i = 0; i < BYTES; i++)
+        cr_assert_eq(taken[i], 0);
+    tcp_pair_free(&pair);
+}
+
+/* The first grant of rank 1 that rank 0 hears of: its operation; 0: of none within this time. */
+static uint64_t hears_of_grant(struct tcp_pair *pair, uint64_t patience_ns)
+{
+    uint64_t until = pki_now_ns() + patience_ns;
+    struct pki_msg msg;
+    const void *payload;
+
+    while (pki_now_ns() < until) {
+        tcp_pair_progress(pair);
+        if (!tcp()->peek(pair->ep[0], &msg, &payload))
+            continue;
+        tcp()->pop(pair->ep[0]);
+        if (msg.kind == PKI_MSG_GRANT)
+            return msg.op;
+    }
+    return 0;
+}
+
+Test(tcp_ahead, a_silent_grant_is_told_when_it_is_asked_for)
+{
+    struct tcp_pair pair;
+    struct pki_put put;
+
+    begin(&pair, "1", "65536");
+    grant_how(&pair, 3, BYTES, 5, PKI_GRANT_SILENT);
+    cr_assert_eq(hears_of_grant(&pair, PKI_NS_PER_S / 5), 0);
+    grant_how(&pair, 3, BYTES, 5, PKI_GRANT_AGAIN);
+    cr_assert_eq(hears_of_grant(&pair, PATIENCE_NS), 3);
+    put_ahead(&pair, &put, 3);
+    put.ahead = false;
+    cr_assert(await(&pair, PKI_MSG_FIN, 3, BYTES, 0));
+    cr_assert(put_ends(&pair, &put));
+    finish(&pair);
 }
 
 /* ---- Peers that misbehave ---- */

@@ -354,6 +354,7 @@ void pki_tcp_data_read(struct pki_tcp_link *link)
     size_t budget = round_bytes(link);
 
     while (link->state == PKI_TCP_UP && link->readable) {
+        size_t wanted;
         ssize_t n;
 
         if (link->left > 0 && link->grant == NULL && link->early == NULL && !pki_tcp_early_place(link)) {
@@ -365,6 +366,7 @@ void pki_tcp_data_read(struct pki_tcp_link *link)
             link->readable = false;
             return;
         }
+        wanted = link->left + sizeof link->head - link->head_have;
         n = pki_tcp_chunk_receive(link, 0);
         if (n < 0 && errno == EINTR)
             continue;
@@ -378,6 +380,10 @@ void pki_tcp_data_read(struct pki_tcp_link *link)
         }
         if (!advance_in(link, (size_t)n))
             return;
+        if ((size_t)n < wanted && link->left == 0 && !link->hangup) { /* that was all: the next bytes are an event */
+            link->readable = false;
+            return;
+        }
         if ((size_t)n >= budget) {
             pki_tcp_link_ready(link);
             return;

@@ -109,7 +109,7 @@ bool pki_tcp_early_adopt(struct pki_tcp_ep *ep, struct pki_tcp_grant *grant)
         bool whole = early->whole;
 
         n = n->next;
-        if (!pki_tcp_is_of(grant, &chunk) || chunk.ahead != grant->bytes)
+        if (!pki_tcp_is_of(grant, &chunk) || chunk.ahead != grant->bytes || chunk.sig != grant->sig)
             continue;
         if (whole)
             memcpy(grant->addr + chunk.offset, early->payload, chunk.bytes);
@@ -135,7 +135,7 @@ bool pki_tcp_early_peek(struct pki_tcp_ep *ep, struct pki_msg *msg)
         ep->untold--;
         ep->wants = chunk->offset == 0; /* once for all chunks of a transfer */
         ep->want = (struct pki_msg){ .kind = PKI_MSG_WANT, .flags = chunk->flags, .index = chunk->index, .sig = chunk->sig,
-                                     .op = chunk->op, .bytes = chunk->ahead };
+                                     .op = chunk->op, .bytes = chunk->ahead, .extra = PKI_WANT_AHEAD };
     }
     *msg = ep->wants ? ep->want : *msg;
     return ep->wants;

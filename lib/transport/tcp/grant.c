@@ -67,7 +67,7 @@ pk_result_t pki_tcp_grant(struct pki_tcp_ep *ep, const struct pki_msg *msg, stru
     struct pki_list *node;
     struct pki_tcp_grant *grant;
 
-    if (msg->kind == PKI_MSG_GRANT && (msg->flags & (PKI_MSG_FLAG_STAGED | PKI_MSG_FLAG_DEVICE)) != 0)
+    if (msg->kind == PKI_MSG_GRANT && (msg->extra == PKI_GRANT_AGAIN || (msg->flags & (PKI_MSG_FLAG_STAGED | PKI_MSG_FLAG_DEVICE)) != 0))
         return PK_OK;
     node = pki_list_pop(&ep->free_grants);
     if (node == NULL && grow(ep))
@@ -99,6 +99,12 @@ static bool has_come(const struct pki_tcp_ep *ep, const struct pki_tcp_grant *gr
     return false;
 }
 
+/* Else the engine hears of the chunk as of a WANT, which does not fit. */
+static bool agree(const struct pki_tcp_grant *grant, const struct pki_tcp_chunk *chunk)
+{
+    return chunk->ahead == 0 || (chunk->ahead == grant->bytes && chunk->sig == grant->sig);
+}
+
 struct pki_tcp_grant *pki_tcp_grant_find(struct pki_tcp_ep *ep, const struct pki_tcp_chunk *chunk)
 {
     for (struct pki_list *n = ep->grants.next; n != &ep->grants; n = n->next) {
@@ -106,7 +112,7 @@ struct pki_tcp_grant *pki_tcp_grant_find(struct pki_tcp_ep *ep, const struct pki
 
         if (!pki_tcp_is_of(grant, chunk))
             continue;
-        if ((chunk->ahead > 0 && chunk->ahead != grant->bytes) || chunk->offset > grant->bytes || chunk->bytes > grant->bytes - chunk->offset || has_come(ep, grant, chunk))
+        if (!agree(grant, chunk) || chunk->offset > grant->bytes || chunk->bytes > grant->bytes - chunk->offset || has_come(ep, grant, chunk))
             return NULL;
         return grant;
     }

@@ -145,6 +145,8 @@ pk_result_t pki_tcp_msg(struct pki_ep *base, const struct pki_msg *msg, const vo
 
     if (base->dead)
         return PK_ERR_PEER;
+    if (msg->kind == PKI_MSG_GRANT && msg->extra == PKI_GRANT_SILENT)
+        return pki_tcp_grant(ep, msg, &out);
     if (!ep->left && PKI_TCP_TX_BYTES - (size_t)(ep->tx_end - ep->tx_head) < sizeof head + msg->payload)
         return PK_IN_PROGRESS;
     if (msg->kind == PKI_MSG_GRANT || msg->kind == PKI_MSG_SLOT) {

@@ -19,6 +19,8 @@
 #define TIMERS_NS PKI_NS_PER_MS
 #define AWAY_NS (50 * PKI_NS_PER_MS) /* without a look at the timers: the rank was not in the library */
 #define HEALTH_ROUNDS 256
+#define DIRECT_SIZE 8 /* ranks, at most, where connections are read without asking epoll first, */
+#define DIRECT_BYTES ((size_t)128 << 10) /* and for no longer transfers */
 /* As GPUDirect-TCPX has them. Measured over loopback and veth (bench/results/2026-11-21-tcp-sweep-*): a window of 4 and chunks of 512 KiB are
  * enough, and eight sockets gain nothing over four. */
 #define DEFAULT_SOCKETS 4
@@ -364,13 +366,34 @@ static void look_at_health(struct pki_tcp_iface *iface)
             pki_tcp_link_health(&iface->eps[i]->links[k]);
 }
 
+/* Where a short transfer is awaited on one connection, reading it costs as much as asking whether there is something. Of a long one more comes
+ * together while epoll is asked. */
+static bool look_for_chunks(struct pki_tcp_iface *iface)
+{
+    if (iface->busy == 0 || iface->size > DIRECT_SIZE || !pki_tcp_lanes_are_polled(iface))
+        return false;
+    for (int i = 0; i < iface->size; i++) {
+        struct pki_tcp_ep *ep = iface->eps[i];
+
+        if (ep == NULL || pki_list_empty(&ep->grants))
+            continue;
+        if (ep->nlinks > 2 || pki_container_of(ep->grants.next, struct pki_tcp_grant, node)->bytes > DIRECT_BYTES)
+            return false;
+        if (!ep->links[1].readable && ep->links[1].state == PKI_TCP_UP) {
+            ep->links[1].readable = true;
+            pki_tcp_link_ready(&ep->links[1]);
+        }
+    }
+    return true;
+}
+
 /*
  * Asking the kernel costs as much as a message through shared memory: the longer nothing has come, the less often. Where peek looks at
  * the lanes itself and nothing else is under way, there is hardly anything to ask for, and a message would wait for the answer.
  */
-static bool is_turn(const struct pki_tcp_iface *iface)
+static bool is_turn(const struct pki_tcp_iface *iface, bool looks)
 {
-    if (iface->busy > 0 || iface->trouble)
+    if ((iface->busy > 0 && !looks) || iface->trouble)
         return true;
     if (iface->quiet < 1024)
         return !pki_tcp_lanes_are_polled(iface) || iface->round % 8 == 0;
@@ -380,6 +403,7 @@ static bool is_turn(const struct pki_tcp_iface *iface)
 static pk_result_t tcp_progress(struct pki_iface *base)
 {
     struct pki_tcp_iface *iface = pki_tcp_iface_of(base);
+    bool looks;
 
     iface->round++;
     iface->quiet++;
@@ -389,9 +413,10 @@ static pk_result_t tcp_progress(struct pki_iface *base)
         look_at_health(iface);
     if (!pki_list_empty(&iface->lent) && pki_tcp_take_back(iface))
         iface->quiet = 0;
-    if (is_turn(iface) && gather_events(iface) > 0)
+    looks = look_for_chunks(iface);
+    if (is_turn(iface, looks) && gather_events(iface) > 0)
         iface->quiet = 0;
-    if (work_all(iface))
+    if (work_all(iface) && !looks)
         iface->quiet = 0;
     atomic_store_explicit(&base->in_kernel, iface->neps > 0, memory_order_relaxed);
     return PK_OK;

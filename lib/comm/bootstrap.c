@@ -14,7 +14,7 @@
 
 pk_result_t pki_bootstrap_id_on(bool loopback, pk_unique_id_t *id)
 {
-    struct pki_id made = { .address_count = 1 };
+    struct pki_id made = { .listened = true, .address_count = 1 };
     pk_result_t result = pki_auth_random(&made.secret, sizeof made.secret);
 
     if (result == PK_OK)

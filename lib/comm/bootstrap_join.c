@@ -15,7 +15,8 @@
 
 /* One address of several must not keep us from the others; a single one may take all the time there is. */
 #define TRY_NS (10 * PKI_NS_PER_S)
-#define GONE_NS (500 * PKI_NS_PER_MS) /* nobody listens for so long after a connection broke: rank 0 has died */
+#define GONE_NS (500 * PKI_NS_PER_MS) /* nobody listens for so long where somebody has: rank 0 has died, or given up */
+#define FAREWELL_NS (300 * PKI_NS_PER_MS) /* an abort need not wait for its end */
 #define PAUSE_MIN_NS (1 * PKI_NS_PER_MS)
 #define PAUSE_MAX_NS (50 * PKI_NS_PER_MS)
 
@@ -24,14 +25,9 @@ struct joining {
     const struct pki_id *id;
     uint64_t deadline_ns;
     int errno_seen;     /* of the last attempt; 0: the connection was closed or silent */
-    uint64_t lost_ns;   /* when a connection broke that rank 0 may not have admitted; 0: none has */
+    uint64_t lost_ns;   /* when a connection broke that rank 0 may not have admitted, or nobody listened any more; 0: neither */
     unsigned strangers; /* addresses, as bits, where somebody with another secret answered */
 };
-
-static pk_result_t aborted(struct joining *j)
-{
-    return pki_bootstrap_fail(j->b, PK_ERR_ABORTED, -1, "aborted");
-}
 
 /* A connection from a port to itself: what connecting again and again to a free port of this host ends in by chance. It would
  * also keep rank 0 from that port. */
@@ -123,6 +119,20 @@ static pk_result_t attempt(struct joining *j, int index)
     return j->strangers == (1u << j->id->address_count) - 1 ? PK_ERR_AUTH : PK_IN_PROGRESS;
 }
 
+/* Rank 0 and all who have come would wait for this one until their deadline: a moment for one more attempt, to tell them. */
+static pk_result_t aborted(struct joining *j)
+{
+    struct pki_bootstrap *b = j->b;
+    const atomic_bool *cancel = b->cancel;
+
+    b->cancel = NULL;
+    j->deadline_ns = pki_now_ns() + FAREWELL_NS;
+    for (int i = 0; i < j->id->address_count && b->conns[0].fd < 0; i++)
+        (void)attempt(j, i);
+    b->cancel = cancel;
+    return pki_bootstrap_fail(b, PK_ERR_ABORTED, -1, "aborted");
+}
+
 static pk_result_t pause_for(struct joining *j, uint64_t ns)
 {
     const uint64_t until = pki_now_ns() + ns;
@@ -170,8 +180,10 @@ static pk_result_t wait_admitted(struct joining *j)
     return PK_IN_PROGRESS;
 }
 
-static bool is_gone(const struct joining *j)
+static bool is_gone(struct joining *j)
 {
+    if (j->lost_ns == 0 && j->id->listened && j->errno_seen == ECONNREFUSED)
+        j->lost_ns = pki_now_ns();
     return j->lost_ns != 0 && j->errno_seen == ECONNREFUSED && pki_now_ns() - j->lost_ns > GONE_NS;
 }
 
@@ -186,7 +198,7 @@ pk_result_t pki_bootstrap_join(struct pki_bootstrap *b, const struct pki_id *id,
         if (result == PK_OK)
             result = wait_admitted(&j);
         if (result == PK_IN_PROGRESS && is_gone(&j))
-            return pki_bootstrap_fail(b, PK_ERR_PEER, 0, "rank 0 died: its control connection was closed, and nobody listens any more");
+            return pki_bootstrap_fail(b, PK_ERR_PEER, 0, "rank 0 died or gave up: nobody listens any more");
         if (result == PK_IN_PROGRESS && pki_now_ns() < deadline_ns && i == id->address_count - 1) {
             result = pause_for(&j, pause);
             pause = 2 * pause < PAUSE_MAX_NS ? 2 * pause : PAUSE_MAX_NS;

@@ -40,6 +40,7 @@ struct pki_secret {
 /* An id, unpacked: where rank 0 listens (tried in order) and the secret. */
 struct pki_id {
     struct pki_secret secret;
+    bool listened; /* rank 0 did, before anybody was given the id */
     int address_count;
     struct sockaddr_storage address[PKI_ID_ADDRESSES];
 };

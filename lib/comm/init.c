@@ -205,6 +205,17 @@ static pk_result_t agree_on_fused(struct pk_comm *comm)
     return result;
 }
 
+static pk_result_t start_together(struct pk_comm *comm)
+{
+    pk_result_t result = pki_bootstrap_barrier(comm->bootstrap, comm->deadline_ns);
+
+    if (result == PK_OK)
+        pki_engine_start(comm->engine);
+    else
+        pki_engine_give_up(comm->engine, result);
+    return result;
+}
+
 pk_result_t pki_comm_bring_up(struct pk_comm *comm)
 {
     pk_result_t result = pki_comm_meet(comm);
@@ -222,10 +233,8 @@ pk_result_t pki_comm_bring_up(struct pk_comm *comm)
     if (result == PK_OK)
         result = pki_split_prepare(comm);
     if (result == PK_OK)
-        result = pki_bootstrap_barrier(comm->bootstrap, comm->deadline_ns);
-    if (result == PK_OK)
-        pki_engine_start(comm->engine);
-    else if (comm->bootstrap != NULL)
+        result = start_together(comm);
+    if (result != PK_OK && comm->bootstrap != NULL)
         pki_bootstrap_tell(comm->bootstrap, result, -1, pki_error_get()->text);
     pki_bootstrap_close(comm->bootstrap);
     comm->bootstrap = NULL;

@@ -52,7 +52,7 @@ static pk_result_t make_secret(const struct pk_comm *parent, uint64_t number, in
 /* Listen where the parent's ranks have been met before. */
 static pk_result_t listen_here(struct pki_split *s)
 {
-    struct pki_id made = { .address_count = 1, .address = { s->parent->address } };
+    struct pki_id made = { .listened = true, .address_count = 1, .address = { s->parent->address } };
     pk_result_t result = make_secret(s->parent, s->number, s->mine.color, &made.secret);
 
     if (result == PK_OK)

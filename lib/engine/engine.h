@@ -66,6 +66,9 @@ void pki_engine_start(struct pki_engine *engine);
 /* Wait for the unfinished, say goodbye, free everything. Returns the error that poisoned it, if one did. */
 pk_result_t pki_engine_close(struct pki_engine *engine);
 
+/* Init failed when it had come so far that others may be through with theirs: they are told the calling thread's error. To be closed. */
+void pki_engine_give_up(struct pki_engine *engine, pk_result_t code);
+
 /* Poison: release every waiting thread and stream, tell the peers. Any thread. The first one counts. */
 void pki_engine_abort(struct pki_engine *engine);
 /* PK_OK, or the first error, whose record becomes the calling thread's. Any thread. */

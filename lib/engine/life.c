@@ -236,6 +236,13 @@ void pki_engine_start(struct pki_engine *e)
     pki_service_attach(e);
 }
 
+void pki_engine_give_up(struct pki_engine *e, pk_result_t code)
+{
+    pki_engine_lock(e);
+    pki_engine_poison(e, code, true);
+    pki_engine_unlock(e);
+}
+
 static void peer_close(struct pki_engine *e, struct pki_peer *peer)
 {
     struct pki_list *node;

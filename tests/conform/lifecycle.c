@@ -152,6 +152,33 @@ static void abort_init(struct rank *r)
     abort_init_of(r, false);
 }
 
+/* Wherever the others are by then, nobody waits for the deadline. A rank that comes when rank 0 has left cannot hear why, and one that is
+ * through may hear of it only with its first operation. */
+static void abort_init_anywhere(struct rank *r)
+{
+    pk_comm_config_t config = PK_COMM_CONFIG_INIT;
+
+    config.device = PK_DEVICE_HOST;
+    config.nonblocking = 1;
+    config.timeout_ms = LONG_MS;
+    for (int turn = 0; turn < 12 && r->ok; turn++) {
+        pk_result_t result;
+        pk_comm_t *comm = NULL;
+        pk_unique_id_t id;
+
+        if (!new_id(r, &id) || !expect(r, pk_comm_init_rank(&comm, r->size, r->rank, &id, &config), PK_IN_PROGRESS, "nonblocking init"))
+            return;
+        usleep((useconds_t)(turn * 300));
+        if (r->rank == turn % r->size)
+            expect(r, pk_comm_abort(comm), PK_OK, "pk_comm_abort of an init");
+        result = poll_init(comm);
+        if (result != PK_ERR_ABORTED && (r->rank == turn % r->size || (result != PK_ERR_PEER && result != PK_OK)))
+            fail(r, "turn %d: the init that rank %d aborted ended with %d", turn, turn % r->size, (int)result);
+        meet(r);
+        pk_comm_destroy(comm);
+    }
+}
+
 static void abort_init_elsewhere(struct rank *r)
 {
     abort_init_of(r, true);
@@ -363,6 +390,7 @@ void run_lifecycle(struct rank *rank)
     static const struct special between[] = { /* more than one rank */
         { "life: abort of an init", abort_init },
         { "life: abort of an init by one rank", abort_init_elsewhere },
+        { "life: abort of an init at any moment", abort_init_anywhere },
         { "life: a sender that leaves early", early_leave },
     };
 

@@ -234,6 +234,14 @@ static void mend(struct pki_engine *e)
             (void)e->ifaces[i]->transport->progress(e->ifaces[i]);
 }
 
+/* Between hosts bad news are messages of the lane. */
+static void hear_distant(struct pki_engine *e)
+{
+    for (int i = 0; i < e->config.size && atomic_load(&e->failed) == PK_OK; i++)
+        if (e->peers[i].lane != NULL && e->peers[i].side_fd < 0)
+            (void)pki_lane_poll(e, &e->peers[i]);
+}
+
 static void check_peers(struct pki_engine *e)
 {
     for (int i = 0; i < e->nifaces; i++)
@@ -273,6 +281,7 @@ void pki_engine_look_around(struct pki_engine *e)
         return;
     if (atomic_load(&e->failed) == PK_OK) {
         mend(e);
+        hear_distant(e);
         check_peers(e);
     }
     collapse(e);

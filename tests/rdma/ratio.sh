@@ -19,6 +19,10 @@ between() { # VALUE LEAST MOST
     echo $(($1 < $2 ? $2 : $1 > $3 ? $3 : $1))
 }
 
+writes() { # of ib_write_bw, on each queue pair; it wants 5 at least
+    between $((33554432 / bytes / qps)) 5 2000
+}
+
 # both SERVER-VARIABLES CLIENT-VARIABLES PROGRAM OPTIONS...: what the client says.
 both() {
     local server=$1 client=$2
@@ -48,16 +52,18 @@ theirs() {
     case $peer:$bytes in
     write:8) perftest ib_write_lat 5 -s 8 -n 1000 ;;
     send:8) perftest ib_send_lat 5 -s 8 -n 1000 ;;
-    write:*) perftest ib_write_bw 4 -q "$qps" -s "$bytes" -n "$(between $((33554432 / bytes / qps)) 5 2000)" -t 8 ;;
+    write:*) perftest ib_write_bw 4 -q "$qps" -s "$bytes" -n "$(writes)" -t 8 ;;
     ucx:8) ucx 3 -t am_lat -D short -n 1000 -w 10 ;;
     ucx:*) ucx 7 -t put_bw -D zcopy -O 8 -n "$(between $((33554432 / bytes)) 5 2000)" -w 2 ;;
     esac
 }
 
-# Windows of 4 MiB at least behind one another, four of them and one to warm up, but no more bytes than a few seconds take.
+# Windows of 4 MiB at least behind one another, four of them and one to warm up. Long messages: as many as ib_write_bw writes, in one go,
+# for the machine moves more bytes a second the longer it moves them (40 MiB at 62 MiB/s, 160 MiB at 94).
 ours() {
     local window=$((bytes <= 65536 ? 128 : bytes <= 1048576 ? 16 : 4)) mode="-p pingpong -n 1000 -w 10" column=median_us
-    [ "$bytes" -eq 8 ] || mode="-p oneway --window $window -n $((bytes <= 4194304 ? 4 : 1)) -w 1"
+    [ "$bytes" -eq 8 ] || mode="-p oneway --window $window -n 4 -w 1"
+    [ "$bytes" -le 4194304 ] || mode="-p oneway --window $(($(writes) * qps)) -n 1 -w 0"
     rm -f /tmp/ours.csv
     PK_QPS=$qps timeout 60 "$here/ranks.sh" 2 2 "$perf" sendrecv -b "$bytes" -e "$bytes" $mode -c 0 --csv /tmp/ours.csv >/tmp/ours.log 2>&1
     awk -F, -v c=$column -v s="$bytes" 'NR == 1 { for (i = 1; i <= NF; i++) if ($i == c) at = i }

@@ -11,11 +11,10 @@
  * first error. Buffers in host memory are the caller's again when the operation has returned an error (in a host stream: when
  * pk_stream_synchronize has): nothing reads or writes them any more, neither this rank nor, with these exceptions, another one. A rank
  * of this host that stands still in the middle of a copy of up to 8 MiB is waited for 30 ms. Memory from pk_mem_alloc may be read by
- * reductions of other ranks until they hear of the failure: they do not end with PK_OK. RDMA devices may read and write buffers until
- * pk_comm_destroy returns, for transfers that were on their way and for those of ranks that have not heard of the failure. A copy
- * that has begun on any rank's GPU ends, of GPU memory and of host memory (in an operation of both kinds, or in a CUDA stream);
- * pk_comm_abort and pk_comm_destroy wait up to 50 ms for those of this rank. What buffers hold is undefined. CUDA
- * streams that were waiting are released; what they read then is undefined.
+ * reductions of other ranks until they hear of the failure: they do not end with PK_OK. An RDMA device that does not say within 30 ms
+ * that its queue pairs have ended may write what is on its way. A copy that has begun on any rank's GPU ends, of GPU memory and of host
+ * memory (in an operation of both kinds, or in a CUDA stream); pk_comm_abort and pk_comm_destroy wait up to 50 ms for those of this
+ * rank. What buffers hold is undefined. CUDA streams that were waiting are released; what they read then is undefined.
  *
  * Fork: in a child of fork, communicators and host streams of the parent are refused with PK_ERR_UNSUPPORTED by every call (pk_comm_destroy
  * too, which then frees nothing); the child may make its own. The parent goes on undisturbed.

@@ -4,6 +4,7 @@
  * nothing is written into them any more, and what had been received with PK_OK was what had been sent. By shared memory, and by sockets
  * with and without threads of the library's. Likewise with memory from pk_mem_alloc, which the root of a reduction reads by itself: what it
  * got with PK_OK is the sum.
+ * usage: mp.revoke [TURN]     for slow machines, PICKLE_TEST_MIB: of a buffer; PICKLE_TEST_ABORT_US
  */
 #include <pthread.h>
 #include <stdio.h>
@@ -14,16 +15,19 @@
 #include "pickle/pickle.h"
 #include "ranks.h"
 
-#define BYTES (48u << 20)
+#define MIB 48
 #define ROUNDS 16
 #define LATE_ROUNDS 2  /* of them the last: the sender comes when the receiver has given up */
 #define SENT 0x11
 #define REUSED 0xa5
 #define WHILE_US 20000 /* in which the peer, or a thread, may still be at it */
-#define ABORT_US 2000  /* times the round's number: after its first transfer */
+#define ABORT_US 2000  /* times the round's number, unless PICKLE_TEST_ABORT_US says otherwise: after its first transfer */
 
 /* Words of the shared memory. */
 enum { GIVEN_UP };
+
+static size_t buffer_bytes;
+static int abort_us;
 
 struct aborter {
     pk_comm_t *comm;
@@ -47,7 +51,7 @@ static size_t others(const unsigned char *bytes, unsigned char value)
 {
     size_t n = 0;
 
-    for (size_t i = 0; i < BYTES; i++)
+    for (size_t i = 0; i < buffer_bytes; i++)
         n += bytes[i] != value;
     return n;
 }
@@ -58,13 +62,13 @@ static size_t transfer(pk_comm_t *comm, int rank, unsigned char *bytes, struct a
     size_t wrong = 0;
 
     do {
-        memset(bytes, rank == 1 ? SENT : 0, BYTES);
-        *result = rank == 1 ? pk_send(bytes, BYTES, PK_UINT8, 0, comm, PK_BLOCKING) : pk_recv(bytes, BYTES, PK_UINT8, 1, comm, PK_BLOCKING);
+        memset(bytes, rank == 1 ? SENT : 0, buffer_bytes);
+        *result = rank == 1 ? pk_send(bytes, buffer_bytes, PK_UINT8, 0, comm, PK_BLOCKING) : pk_recv(bytes, buffer_bytes, PK_UINT8, 1, comm, PK_BLOCKING);
         if (rank == 0 && *result == PK_OK)
             wrong += others(bytes, SENT);
         atomic_store(&aborter->begun, true);
     } while (*result == PK_OK);
-    memset(bytes, REUSED, BYTES);
+    memset(bytes, REUSED, buffer_bytes);
     if (rank == 0)
         atomic_fetch_add(&ranks_shared()->words[GIVEN_UP], 1);
     return wrong;
@@ -72,7 +76,7 @@ static size_t transfer(pk_comm_t *comm, int rank, unsigned char *bytes, struct a
 
 static void round_of(pk_comm_t *parent, int rank, unsigned char *bytes, int number)
 {
-    struct aborter aborter = { .delay_us = number * ABORT_US };
+    struct aborter aborter = { .delay_us = number * abort_us };
     pk_comm_t *comm = NULL;
     pk_result_t result;
     pthread_t thread;
@@ -153,9 +157,13 @@ static void sum_round(pk_comm_t *parent, int rank, int number)
 static int rank_main(void)
 {
     int rank = ranks_rank();
-    unsigned char *bytes = malloc(BYTES);
+    const char *mib = getenv("PICKLE_TEST_MIB"), *us = getenv("PICKLE_TEST_ABORT_US");
+    unsigned char *bytes;
     pk_comm_t *comm = NULL;
 
+    buffer_bytes = (mib != NULL ? strtoul(mib, NULL, 10) : MIB) << 20;
+    abort_us = us != NULL ? atoi(us) : ABORT_US;
+    bytes = malloc(buffer_bytes);
     if (bytes == NULL || !report(pk_comm_init(&comm, NULL) == PK_OK, "rank %d: init", rank))
         return 2;
     for (int i = 0; i < ROUNDS; i++)
@@ -167,16 +175,24 @@ static int rank_main(void)
     return report_end();
 }
 
-int main(void)
+static void turn(const char *name, const char *wanted)
 {
+    if (wanted == NULL || strcmp(name, wanted) == 0)
+        ranks_drive(&(struct ranks_turn){ .role = "rank", .size = 2 }, "%s", name);
+}
+
+int main(int argc, char **argv)
+{
+    const char *wanted = argc > 1 ? argv[1] : NULL;
+
     if (ranks_role() != NULL)
         return rank_main();
     setenv("PK_LOG", "error", 1);
-    ranks_drive(&(struct ranks_turn){ .role = "rank", .size = 2 }, "shared memory");
+    turn("shared memory", wanted);
     setenv("PICKLE_TEST_HOSTS", "2", 1);
-    ranks_drive(&(struct ranks_turn){ .role = "rank", .size = 2 }, "sockets");
+    turn("between hosts", wanted); /* sockets, where there is no RDMA device */
     setenv("PK_SOCKETS", "4/2", 1);
     setenv("PK_CHUNK_BYTES", "4194304", 1);
-    ranks_drive(&(struct ranks_turn){ .role = "rank", .size = 2 }, "sockets and threads");
+    turn("sockets and threads", wanted);
     return report_end();
 }

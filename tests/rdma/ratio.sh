@@ -58,12 +58,12 @@ theirs() {
     esac
 }
 
-# Windows of 4 MiB at least behind one another, four of them and one to warm up. Long messages: as many as ib_write_bw writes, in one go,
-# for the machine moves more bytes a second the longer it moves them (40 MiB at 62 MiB/s, 160 MiB at 94).
+# Windows of 4 MiB at least behind one another, four of them and one to warm up. Long messages: as many as ib_write_bw writes, but 10 at most,
+# in one go and in memory that is there, for the machine moves more bytes a second the longer it moves them (40 MiB at 62 MiB/s, 160 MiB at 94).
 ours() {
     local window=$((bytes <= 65536 ? 128 : bytes <= 1048576 ? 16 : 4)) mode="-p pingpong -n 1000 -w 10" column=median_us
     [ "$bytes" -eq 8 ] || mode="-p oneway --window $window -n 4 -w 1"
-    [ "$bytes" -le 4194304 ] || mode="-p oneway --window $(($(writes) * qps)) -n 1 -w 0"
+    [ "$bytes" -le 4194304 ] || mode="-p oneway --window $(between $(($(writes) * qps)) 1 10) -n 1 -w 0 -m registered"
     rm -f /tmp/ours.csv
     PK_QPS=$qps timeout 60 "$here/ranks.sh" 2 2 "$perf" sendrecv -b "$bytes" -e "$bytes" $mode -c 0 --csv /tmp/ours.csv >/tmp/ours.log 2>&1
     awk -F, -v c=$column -v s="$bytes" 'NR == 1 { for (i = 1; i <= NF; i++) if ($i == c) at = i }

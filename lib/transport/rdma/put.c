@@ -215,7 +215,7 @@ pk_result_t pki_rdma_put(struct pki_put *put)
     struct pki_where where = pki_rdma_where(ep);
     pk_result_t result;
 
-    if (ep->base.dead || ep->left)
+    if (ep->base.dead || ep->left || ep->iface->revoked)
         return PK_ERR_PEER;
     if (ep->move_end - ep->move_head == PKI_RDMA_MOVES)
         return PK_IN_PROGRESS;
@@ -243,6 +243,7 @@ pk_result_t pki_rdma_put(struct pki_put *put)
 /* `sequence` and all before it have been acknowledged. */
 void pki_rdma_data_completed(struct pki_rdma_qp *qp, uint32_t sequence)
 {
+    qp->over = sequence + 1;
     for (; (int32_t)(sequence - qp->completed) >= 0; qp->completed++) {
         const struct pki_rdma_chunk *chunk = &qp->chunks[qp->completed % PKI_RDMA_DEPTH];
 

@@ -158,6 +158,10 @@ pk_result_t pki_rdma_qps_connect(struct pki_rdma_ep *ep, const struct pki_rdma_h
         pk_result_t result;
 
         qp->rail_there = theirs->qp_rails[i];
+        if (i > 0 && ep->iface->revoked) {
+            qp->dead = true; /* as it is, it takes no packet */
+            continue;
+        }
         if (theirs->rails[qp->rail_there].ethernet != qp->rail->ethernet)
             return pki_fail(PK_ERR_UNSUPPORTED, &where, "rdma: %s is %s, the peer's port is not", qp->rail->name,
                             qp->rail->ethernet ? "Ethernet" : "InfiniBand");

@@ -181,6 +181,9 @@ static void completed_badly(struct pki_rdma_qp *qp, const struct ibv_wc *wc)
     char text[128];
 
     ep->mend.drained += last && ep->mend.state == PKI_RDMA_DRAINING;
+    qp->ended |= last;
+    if ((wc->wr_id & PKI_RDMA_RECEIVE) == 0)
+        qp->over = (uint32_t)wc->wr_id + 1;
     if (qp->dead || ep->base.dead)
         return; /* the rest of its requests, flushed */
     if (ep->left && ep->move_head == ep->move_end) {
@@ -197,7 +200,7 @@ static void written(struct pki_rdma_qp *qp, uint32_t number, uint32_t bytes)
 {
     struct pki_rdma_ep *ep = qp->ep;
 
-    if (ep->base.dead)
+    if (ep->base.dead || ep->iface->revoked)
         return;
     if (!pki_rdma_grant_written(ep, number, bytes)) {
         pki_rdma_ep_failed(ep, "the peer wrote to what was not granted");
@@ -332,5 +335,6 @@ const struct pki_transport pki_transport_rdma = {
     .put = pki_rdma_put,
     .progress = rdma_progress,
     .wait_fd = rdma_wait_fd,
+    .revoke = pki_rdma_revoke,
     .count = rdma_count,
 };

@@ -124,7 +124,9 @@ struct pki_rdma_qp {
     uint32_t rail_here, rail_there;
     uint32_t inline_bytes; /* that a request may carry itself */
     bool dead; /* nothing more is posted */
+    bool ended; /* in error, and its last receive has been flushed */
     uint32_t posted, completed; /* work requests ever; sequence numbers */
+    uint32_t over; /* data: as `completed`, and those that were flushed */
     size_t bytes;               /* in flight */
     uint32_t told;              /* receives taken by writes that told of themselves, not posted again */
     /* Data: what is in flight, and the requests being gathered for one doorbell. */
@@ -254,6 +256,7 @@ struct pki_rdma_iface {
     struct pki_rdma_rail rails[PKI_RDMA_RAILS_MAX];
     int nrails;
     bool refused; /* no rail could be opened: tried once */
+    bool revoked; /* the communicator has failed: nothing is written, or may be, to where grants said */
     struct pki_list eps;
     struct pki_rdma_qp **qps; /* by slot; NULL where one has been closed */
     uint32_t nslots, slots_room;
@@ -395,6 +398,9 @@ void pki_rdma_mend_advance(struct pki_rdma_ep *ep);
 void pki_rdma_mend(struct pki_ep *ep, struct pki_ep *carrier);
 void pki_rdma_noted(struct pki_ep *ep, const void *bytes, size_t n);
 const char *pki_rdma_note_parse(const void *bytes, size_t n, struct pki_rdma_note *note); /* pure; NULL: it can be one */
+
+/* revoke.c */
+void pki_rdma_revoke(struct pki_iface *base);
 
 /* rdma.c */
 void pki_rdma_ep_failed(struct pki_rdma_ep *ep, const char *what);

@@ -199,10 +199,11 @@ void pki_rdma_lane_leave(struct pki_rdma_ep *ep)
     struct pki_rdma_qp *qp = &ep->qps[0];
     struct pki_msg bye = { .kind = KIND_BYE };
     struct parts parts = { .at = { &bye }, .bytes = { LONG_BYTES } };
-    uint64_t until = pki_now_ns() + LEAVE_NS;
     bool said = false;
 
-    while (!ep->base.dead && !ep->left && !qp->dead && ep->mend.state == PKI_RDMA_UP && pki_now_ns() < until) {
+    if (ep->iface->leave_ns == 0) /* all endpoints together have so long */
+        ep->iface->leave_ns = pki_now_ns() + LEAVE_NS;
+    while (!ep->base.dead && !ep->left && !qp->dead && ep->mend.state == PKI_RDMA_UP && pki_now_ns() < ep->iface->leave_ns) {
         if (!said && has_credit(&ep->lane, 0) && has_request(qp))
             said = send_parts(ep, &parts, true) == PK_OK;
         if (said && qp->posted == qp->completed)

@@ -257,6 +257,7 @@ struct pki_rdma_iface {
     int nrails;
     bool refused; /* no rail could be opened: tried once */
     bool revoked; /* the communicator has failed: nothing is written, or may be, to where grants said */
+    uint64_t leave_ns; /* closing: no longer for what has not gone out to any peer; 0: not closing */
     struct pki_list eps;
     struct pki_rdma_qp **qps; /* by slot; NULL where one has been closed */
     uint32_t nslots, slots_room;

@@ -40,10 +40,7 @@ static void end_data(struct pki_rdma_ep *ep)
 
 static void forget_moves(struct pki_rdma_ep *ep)
 {
-    for (; ep->move_head != ep->move_end; ep->move_head++)
-        pki_rdma_mr_put(ep->iface, ep->moves[ep->move_head % PKI_RDMA_MOVES].mr);
-    ep->move_next = ep->move_end;
-    ep->nredo = 0;
+    pki_rdma_moves_fail(ep); /* the engine counts them until they end */
     for (uint32_t i = 1; i <= ep->nqps; i++)
         ep->qps[i].completed = ep->qps[i].posted;
 }

@@ -90,8 +90,12 @@ pk_result_t pki_tcp_prove(const struct pki_tcp_iface *iface, const char *label, 
 
 static void set_trouble(struct pki_tcp_link *link)
 {
-    link->ep->iface->trouble = true;
-    link->ep->iface->timers_ns = 0;
+    struct pki_tcp_iface *iface = link->ep->iface;
+
+    if (!iface->trouble) /* until now there was nothing to look at: that is not to have been away */
+        iface->looked_ns = pki_now_ns();
+    iface->trouble = true;
+    iface->timers_ns = 0;
 }
 
 /* ---- The end ---- */

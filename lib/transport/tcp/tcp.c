@@ -243,7 +243,7 @@ static void tcp_ep_close(struct pki_ep *base)
     struct pki_tcp_ep *ep = pki_tcp_ep_of(base);
 
     if (ep->links != NULL) {
-        if (!base->dead && !ep->left)
+        if (base->can_put && !base->dead && !ep->left)
             pki_tcp_lane_close(ep);
         for (uint32_t i = 0; i < ep->nlinks; i++) {
             pki_list_remove(&ep->links[i].ready);

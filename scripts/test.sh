@@ -63,7 +63,7 @@ run_ctest() { # PRESET SECONDS OPTIONS...
 
 # The tests in the virtual machine wait more than they compute, so that builds run beside them, which give way (low).
 begin_machine() {
-    ctest_into "$results/machine.xml" dev 900 -L rdma >"$results/machine.log" 2>&1 &
+    ctest_into "$results/machine.xml" dev 1500 -L rdma >"$results/machine.log" 2>&1 &
     machine=$!
     low=(nice -n 19)
 }
@@ -93,7 +93,7 @@ step "setup" 900 bash scripts/setup.sh need test || { echo "$passed passed, $fai
 
 built=() # what there is to run
 if build dev; then
-    run_ctest dev 900 -LE rdma
+    run_ctest dev 1500 -LE rdma
     begin_machine
 fi
 

@@ -17,6 +17,7 @@
 #define COUNT 1000
 #define IDLE_MS 1000
 #define MOST_MS 20 /* of them */
+#define TRIES 3    /* an emulated processor that its host holds up counts the time as that of whoever had it */
 #define WAITS 8
 #define WAIT_MS 150
 #define WAIT_MOST_MS 75    /* of them: it does not sleep at once */
@@ -31,15 +32,22 @@ static double cpu_ms(void)
     return (double)t.tv_sec * 1e3 + (double)t.tv_nsec * 1e-6;
 }
 
+static double used_ms(void)
+{
+    double before = cpu_ms();
+
+    usleep(IDLE_MS * 1000);
+    return cpu_ms() - before;
+}
+
 static void rest(const char *after)
 {
-    double before, used;
+    double used = MOST_MS;
 
     ranks_meet();
     usleep(50000); /* threads that have just worked may look for more a moment */
-    before = cpu_ms();
-    usleep(IDLE_MS * 1000);
-    used = cpu_ms() - before;
+    for (int i = 0; i < TRIES && used >= MOST_MS; i++)
+        used = used_ms();
     report(used < MOST_MS, "%s: rank %d: %.2f ms of CPU in %d ms of idleness after %s", ranks_role(), ranks_rank(), used, IDLE_MS,
            after);
     ranks_meet();

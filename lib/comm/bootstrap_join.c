@@ -180,10 +180,15 @@ static pk_result_t wait_admitted(struct joining *j)
     return PK_IN_PROGRESS;
 }
 
-static bool is_gone(struct joining *j)
+/* Rank 0 listened before this rank had its id. */
+static void note_refusal(struct joining *j)
 {
     if (j->lost_ns == 0 && j->id->listened && j->errno_seen == ECONNREFUSED)
         j->lost_ns = pki_now_ns();
+}
+
+static bool is_gone(const struct joining *j)
+{
     return j->lost_ns != 0 && j->errno_seen == ECONNREFUSED && pki_now_ns() - j->lost_ns > GONE_NS;
 }
 
@@ -197,6 +202,7 @@ pk_result_t pki_bootstrap_join(struct pki_bootstrap *b, const struct pki_id *id,
         result = attempt(&j, i);
         if (result == PK_OK)
             result = wait_admitted(&j);
+        note_refusal(&j);
         if (result == PK_IN_PROGRESS && is_gone(&j))
             return pki_bootstrap_fail(b, PK_ERR_PEER, 0, "rank 0 died or gave up: nobody listens any more");
         if (result == PK_IN_PROGRESS && pki_now_ns() < deadline_ns && i == id->address_count - 1) {

@@ -340,7 +340,6 @@ static void start_over(void)
 
 static void watch_forks(void)
 {
-    (void)pki_fork_stamp();
     pki_fork_at_child(start_over);
 }
 

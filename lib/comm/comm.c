@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The communicator's life as the API sees it: made at once or in a thread, polled, aborted, destroyed. */
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "comm/comm.h"
 #include "util/auth.h"
 #include "util/clock.h"
+#include "util/thread.h"
 
 #define ABORT_MS 80 /* how long an abort waits for an init to end: it may be inside a system call that cannot be called off */
 
@@ -29,16 +29,10 @@ static void *bring_up_thread(void *arg)
     return NULL;
 }
 
-/* Signals are for the program's own threads. */
 static pk_result_t start_thread(struct pk_comm *comm)
 {
-    sigset_t all, old;
-    int error;
+    int error = pki_thread_start(&comm->thread, bring_up_thread, comm);
 
-    sigfillset(&all);
-    pthread_sigmask(SIG_BLOCK, &all, &old);
-    error = pthread_create(&comm->thread, NULL, bring_up_thread, comm);
-    pthread_sigmask(SIG_SETMASK, &old, NULL);
     if (error != 0)
         return pki_fail(PK_ERR_SYSTEM, NULL, "no thread for a nonblocking init: error %d", error);
     comm->has_thread = true;

@@ -5,12 +5,12 @@
  */
 #include <pthread.h>
 #include <sched.h>
-#include <signal.h>
 #include <time.h>
 
 #include "engine/internal.h"
 #include "util/cpus.h"
 #include "util/fork.h"
+#include "util/thread.h"
 
 #define WATCH_NS 10000000 /* how soon a peer's death is noticed for graphs that wait */
 #define AWAKE_NS 200000ull /* how long it stays awake with nothing to do: operations come in rows */
@@ -157,16 +157,11 @@ static void *serve(void *arg)
     return NULL;
 }
 
-/* Locked. Signals are for the program's own threads. */
+/* Locked. */
 static pk_result_t start_thread(void)
 {
-    sigset_t all, old;
-    int error;
+    int error = pki_thread_start(&service.thread, serve, (void *)(uintptr_t)service.generation);
 
-    sigfillset(&all);
-    pthread_sigmask(SIG_BLOCK, &all, &old);
-    error = pthread_create(&service.thread, NULL, serve, (void *)(uintptr_t)service.generation);
-    pthread_sigmask(SIG_SETMASK, &old, NULL);
     if (error != 0)
         return pki_fail(PK_ERR_SYSTEM, NULL, "no service thread: error %d", error);
     service.running = true;

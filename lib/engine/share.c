@@ -35,6 +35,12 @@ static size_t piece_bytes(const struct pki_xfer *xfer)
     return half < PIECE_MAX ? half : PIECE_MAX;
 }
 
+/* Another process's, which only the kernel reaches. */
+static bool is_foreign(const struct pki_xfer *xfer)
+{
+    return !xfer->way->same_process && !xfer->remote_mapped;
+}
+
 /* Where a broadcast writes the other rank has written before if the root changed, and its second-level cache still has those lines: they are waited for
  * one after another, which takes longer than two copies through the lane. */
 static bool changes_hands(const struct pki_xfer *xfer)
@@ -56,7 +62,7 @@ static bool is_exchanged(const struct pki_xfer *xfer)
  * a collective longer blocks are faster through the lane then (docs/design/0006). */
 static size_t pays_crowded(const struct pki_xfer *xfer)
 {
-    if (xfer->task->plan == NULL || xfer->way->same_process || xfer->remote_mapped)
+    if (xfer->task->plan == NULL || !is_foreign(xfer))
         return PKI_SHARE_MIN;
     return xfer->way->is_near && is_exchanged(xfer) ? CROWDED_EVEN_MAX : PKI_SHARE_MIN_CROWDED;
 }
@@ -69,7 +75,7 @@ bool pki_share_pays(const struct pki_xfer *xfer)
         return xfer->bytes >= pays_crowded(xfer);
     if (pki_share_is_near(xfer))
         return !is_exchanged(xfer) && xfer->bytes >= NEAR_MAX;
-    if (!xfer->way->same_process && !xfer->remote_mapped && is_exchanged(xfer) && xfer->engine->config.local_ranks == 2)
+    if (is_foreign(xfer) && is_exchanged(xfer) && xfer->engine->config.local_ranks == 2)
         return xfer->bytes >= PKI_SHARE_MIN && xfer->bytes < FAR_EVEN_MIN;
     return xfer->bytes >= PKI_SHARE_MIN;
 }

@@ -95,6 +95,7 @@ void pki_fork_let_go(int fd)
 
 void pki_fork_at_child(void (*start_over)(void))
 {
+    (void)pki_fork_stamp();
     pthread_mutex_lock(&state.lock);
     if (state.count < CHILD_CALLS)
         state.calls[state.count++] = start_over;

@@ -25,7 +25,7 @@ static inline bool pki_fork_is_ours(unsigned stamp)
 void pki_fork_guard(int fd);
 void pki_fork_let_go(int fd);
 
-/* In a child, alone in its process, before fork returns: `start_over` makes a lock or list of the process as it was at first. At most 8. */
+/* From now on, in a child, alone in its process, before fork returns: `start_over` makes a lock or list of the process as it was at first. At most 8. */
 void pki_fork_at_child(void (*start_over)(void));
 
 #endif

@@ -74,8 +74,7 @@ static bool stays(pk_comm_t *comm, int scene, int peer)
 
 static int run_rank(void)
 {
-    int scene = (int)atomic_load(&ranks_shared()->words[0]), rank = ranks_rank();
-    int leaver = (int)atomic_load(&ranks_shared()->words[1]);
+    int turn = (int)atomic_load(&ranks_shared()->words[0]), scene = turn / 2, leaver = turn % 2, rank = ranks_rank();
     pk_comm_config_t config = PK_COMM_CONFIG_INIT;
     pk_comm_t *comm;
     bool right = true;
@@ -98,18 +97,8 @@ int main(void)
     if (ranks_role() != NULL)
         return run_rank();
     setenv("PICKLE_TEST_HOSTS", "2", 1);
-    for (int i = 0; i < 2 * SCENES; i++) {
-        double began = monotonic_ms();
-        struct ranks ranks;
-        int wrong;
-
-        ranks_open(&ranks, 2);
-        atomic_store(&ranks.shared->words[0], i / 2);
-        atomic_store(&ranks.shared->words[1], i % 2);
-        ranks_start_all(&ranks, "rank", NULL, NULL);
-        wrong = ranks_wait(&ranks, 2 * TIMEOUT_MS, -1);
-        report(wrong == 0, "rank %d %s: %d ranks wrong, %.0f ms", i % 2, names[i / 2], wrong, monotonic_ms() - began);
-        ranks_close(&ranks);
-    }
+    for (int i = 0; i < 2 * SCENES; i++)
+        ranks_drive(&(struct ranks_turn){ .role = "rank", .size = 2, .timeout_ms = 2 * TIMEOUT_MS, .word = i }, "rank %d %s", i % 2,
+                    names[i / 2]);
     return report_end();
 }

@@ -9,7 +9,6 @@
 #include <linux/userfaultfd.h>
 #include <poll.h>
 #include <pthread.h>
-#include <signal.h>
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/ioctl.h>
@@ -17,6 +16,7 @@
 #include <unistd.h>
 
 #include "transport/rdma/rdma.h"
+#include "util/thread.h"
 
 #define FEATURES \
     (UFFD_FEATURE_EVENT_REMAP | UFFD_FEATURE_EVENT_REMOVE | UFFD_FEATURE_EVENT_UNMAP | UFFD_FEATURE_PAGEFAULT_FLAG_WP)
@@ -78,19 +78,6 @@ static void *watch_thread(void *arg)
     }
 }
 
-/* With every signal blocked: they are the application's. */
-static bool start_thread(void)
-{
-    sigset_t all, before;
-    bool started;
-
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    started = pthread_create(&watcher.thread, NULL, watch_thread, NULL) == 0;
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    return started;
-}
-
 static int open_uffd(void)
 {
     struct uffdio_api api = { .api = UFFD_API, .features = FEATURES };
@@ -109,7 +96,7 @@ void pki_rdma_watch_open(void)
     if (watcher.users++ == 0) {
         watcher.fd = open_uffd();
         watcher.stop_fd = watcher.fd >= 0 ? eventfd(0, EFD_CLOEXEC) : -1;
-        if (watcher.fd >= 0 && (watcher.stop_fd < 0 || !start_thread())) {
+        if (watcher.fd >= 0 && (watcher.stop_fd < 0 || !pki_thread_start(&watcher.thread, watch_thread, NULL) == 0)) {
             close(watcher.fd);
             watcher.fd = -1;
         }

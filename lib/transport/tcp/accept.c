@@ -101,7 +101,7 @@ static void take_in(struct pki_tcp_iface *iface, int fd)
     pki_tcp_socket_options(iface, fd);
     if (!pki_tcp_watch(iface, &guest->watch, fd, true))
         close(fd);
-    iface->trouble = true;
+    pki_tcp_trouble(iface);
 }
 
 void pki_tcp_accept(struct pki_tcp_iface *iface, struct pki_tcp_watch *listener)

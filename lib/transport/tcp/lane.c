@@ -21,6 +21,11 @@
 
 /* ---- Out ---- */
 
+static size_t tx_room(const struct pki_tcp_ep *ep)
+{
+    return PKI_TCP_TX_BYTES - (size_t)(ep->tx_end - ep->tx_head);
+}
+
 static void ring_write(struct pki_tcp_ep *ep, const void *data, size_t bytes)
 {
     size_t at = ep->tx_end & TX_MASK;
@@ -147,7 +152,7 @@ pk_result_t pki_tcp_msg(struct pki_ep *base, const struct pki_msg *msg, const vo
         return PK_ERR_PEER;
     if (msg->kind == PKI_MSG_GRANT && msg->extra == PKI_GRANT_SILENT)
         return pki_tcp_grant(ep, msg, &out);
-    if (!ep->left && PKI_TCP_TX_BYTES - (size_t)(ep->tx_end - ep->tx_head) < sizeof head + msg->payload)
+    if (!ep->left && tx_room(ep) < sizeof head + msg->payload)
         return PK_IN_PROGRESS;
     if (msg->kind == PKI_MSG_GRANT || msg->kind == PKI_MSG_SLOT) {
         pk_result_t result = pki_tcp_grant(ep, msg, &out);
@@ -209,7 +214,7 @@ static bool is_out(struct pki_tcp_ep *ep)
 
 static bool has_room(struct pki_tcp_ep *ep)
 {
-    return PKI_TCP_TX_BYTES - (size_t)(ep->tx_end - ep->tx_head) >= PKI_TCP_HEADER_BYTES;
+    return tx_room(ep) >= PKI_TCP_HEADER_BYTES;
 }
 
 /* A connection that is broken is made again first: the peer may still wait for the last messages or acknowledgements. */

@@ -88,10 +88,8 @@ pk_result_t pki_tcp_prove(const struct pki_tcp_iface *iface, const char *label, 
     return pki_auth_mac(iface->key, sizeof iface->key, transcript, sizeof transcript, mac);
 }
 
-static void set_trouble(struct pki_tcp_link *link)
+void pki_tcp_trouble(struct pki_tcp_iface *iface)
 {
-    struct pki_tcp_iface *iface = link->ep->iface;
-
     if (!iface->trouble) /* until now there was nothing to look at: that is not to have been away */
         iface->looked_ns = pki_now_ns();
     iface->trouble = true;
@@ -180,7 +178,7 @@ static void wait_again(struct pki_tcp_link *link, uint64_t pause)
     link->state = PKI_TCP_WAITING;
     link->retry_ns = pki_now_ns() + pause;
     link->have = 0;
-    set_trouble(link);
+    pki_tcp_trouble(link->ep->iface);
 }
 
 static const char *reason(int error, char *text, size_t bytes)
@@ -304,6 +302,11 @@ static int dial(struct pki_tcp_link *link)
     return -1;
 }
 
+static uint64_t shows_after(const struct pki_tcp_link *link, uint64_t now)
+{
+    return now + link->ep->iface->params.retry_ns / SHOWS_PART;
+}
+
 /* What has been connected waits in the queue of who is away, also when it is given up: a queue has room for 4096, or 128, of all peers. */
 static uint64_t attempt_ns(const struct pki_tcp_link *link)
 {
@@ -355,7 +358,7 @@ static void connected(struct pki_tcp_link *link)
     if (getpeername(link->watch.fd, (struct sockaddr *)&there, &bytes) != 0) /* not yet */
         return;
     if (link->shows_ns == 0) {
-        link->shows_ns = pki_now_ns() + link->ep->iface->params.retry_ns / SHOWS_PART;
+        link->shows_ns = shows_after(link, pki_now_ns());
         link->attempt_ends_ns = pki_now_ns() + attempt_ns(link);
     }
     if (link->state != PKI_TCP_PROBING)
@@ -451,7 +454,7 @@ void pki_tcp_link_timers(struct pki_tcp_link *link, uint64_t now, uint64_t away_
     link->broken_ns = pki_tcp_put_off(link->broken_ns, is_the_peers_to_mend(link) ? now : away_ns, now);
     link->attempt_ends_ns = pki_tcp_put_off(link->attempt_ends_ns, away_ns, now + attempt_ns(link));
     if (link->shows_ns > 0)
-        link->shows_ns = pki_tcp_put_off(link->shows_ns, away_ns, now + ep->iface->params.retry_ns / SHOWS_PART);
+        link->shows_ns = pki_tcp_put_off(link->shows_ns, away_ns, shows_after(link, now));
     if (link->shows_ns > 0 && now > link->shows_ns && (link->state == PKI_TCP_PROBING || link->state == PKI_TCP_CHALLENGED))
         lives(ep); /* what is connected still stands */
     if (!ep->base.connecting && now > link->broken_ns && now - link->broken_ns > ep->iface->params.retry_ns) {

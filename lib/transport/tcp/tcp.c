@@ -232,7 +232,7 @@ static pk_result_t tcp_ep_connect(struct pki_ep *base, struct pki_blob *theirs)
         return result;
     ep->iface->eps[base->peer] = ep;
     ep->iface->neps++;
-    ep->iface->trouble = true;
+    pki_tcp_trouble(ep->iface);
     base->connecting = true;
     base->can_put = true;
     return PK_OK;

@@ -112,7 +112,7 @@ struct pki_tcp_link {
     /* while it does not stand */
     unsigned attempts;
     uint64_t broken_ns, refused_ns, retry_ns, attempt_ends_ns;
-    uint64_t shows_ns; /* stands until then what has just been connected, somebody lives there; 0: nothing is connected */
+    uint64_t shows_ns; /* what has been connected shows that the peer lives, if it still stands by then; 0: nothing is connected */
     unsigned char hello[PKI_TCP_HELLO_BYTES], challenge[PKI_TCP_CHALLENGE_BYTES];
     size_t have;
 
@@ -281,6 +281,8 @@ static inline uint64_t pki_tcp_put_off(uint64_t until, uint64_t away_ns, uint64_
     return until + away_ns < at_most ? until + away_ns : at_most;
 }
 void pki_tcp_link_health(struct pki_tcp_link *link);
+/* There is something that the timers have to look at, from now on. */
+void pki_tcp_trouble(struct pki_tcp_iface *iface);
 /* Nothing more can be done with this peer: the error is recorded with this text, everything in flight ends. */
 void pki_tcp_lost(struct pki_tcp_ep *ep, const char *fmt, ...) PKI_PRINTF(2, 3);
 /* The peer leaves in good order: the lane is read to its end. */

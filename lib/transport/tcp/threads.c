@@ -11,13 +11,13 @@
 #include <errno.h>
 #include <pthread.h>
 #include <sched.h>
-#include <signal.h>
 
 #include "transport/tcp/tcp.h"
 #include "util/clock.h"
 #include "util/cpus.h"
 #include "util/fork.h"
 #include "util/futex.h"
+#include "util/thread.h"
 
 #define AWAKE_NS (500 * 1000ull)    /* without a job */
 #define PATIENCE_NS (20 * 1000ull)  /* within one, for the peer's bytes or the kernel's room */
@@ -106,24 +106,20 @@ static void rouse(struct pki_tcp_thread *thread)
         pki_futex_wake(&thread->asleep);
 }
 
-/* One more, if there may be more. Signals are for the program's own threads. */
+/* One more, if there may be more. */
 static void start_one(struct pki_tcp_threads *all)
 {
     struct pki_tcp_thread *thread = &all->thread[all->n];
-    sigset_t every, old;
 
     if (all->n == all->max)
         return;
     if (all->n == 0)
         all->stamp = pki_fork_stamp();
     thread->all = all;
-    sigfillset(&every);
-    pthread_sigmask(SIG_BLOCK, &every, &old);
-    if (pthread_create(&thread->id, NULL, serve, thread) == 0)
+    if (pki_thread_start(&thread->id, serve, thread) == 0)
         all->n++;
     else
         all->max = all->n; /* it goes without */
-    pthread_sigmask(SIG_SETMASK, &old, NULL);
 }
 
 void pki_tcp_threads_close(struct pki_tcp_threads *all)

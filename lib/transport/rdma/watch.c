@@ -96,7 +96,7 @@ void pki_rdma_watch_open(void)
     if (watcher.users++ == 0) {
         watcher.fd = open_uffd();
         watcher.stop_fd = watcher.fd >= 0 ? eventfd(0, EFD_CLOEXEC) : -1;
-        if (watcher.fd >= 0 && (watcher.stop_fd < 0 || !pki_thread_start(&watcher.thread, watch_thread, NULL) == 0)) {
+        if (watcher.fd >= 0 && (watcher.stop_fd < 0 || pki_thread_start(&watcher.thread, watch_thread, NULL) != 0)) {
             close(watcher.fd);
             watcher.fd = -1;
         }

@@ -36,9 +36,9 @@ step() {
 # number NAME FILE: an attribute of ctest's summary.
 number() { tr '\n\t' '  ' <"$2" 2>/dev/null | grep -o '<testsuite [^>]*>' | sed -n "s/.* $1=\"\([0-9]*\)\".*/\1/p"; }
 
-# ctest_into XML PRESET SECONDS OPTIONS...
+# ctest_into XML PRESET SECONDS OPTIONS...: tests that keep a core busy count as two.
 ctest_into() {
-    "${wrapper[@]}" timeout -k 10 "$3" ctest --preset "$2" -j "$(nproc)" --timeout 120 --output-junit "$1" "${@:4}" </dev/null
+    "${wrapper[@]}" timeout -k 10 "$3" ctest --preset "$2" -j "$((2 * $(nproc)))" --timeout 120 --output-junit "$1" "${@:4}" </dev/null
 }
 
 # count NAME XML STATUS: every test of it counts.
@@ -80,65 +80,17 @@ end_machine() {
     count "dev, virtual machine" "$results/machine.xml" "$status"
 }
 
-build() { # preset, options of cmake...
+# build PRESET TARGETS...: what its tests need; all without targets.
+build() {
     local preset=$1
     shift
-    step "$preset: configure" 120 cmake --preset "$preset" "$@" >"$results/log" 2>&1 || { cat "$results/log"; return 1; }
+    step "$preset: configure" 120 cmake --preset "$preset" "${fatbin[@]}" >"$results/log" 2>&1 || { cat "$results/log"; return 1; }
     grep -E '^-- pickle|SKIPPED|Warning' "$results/log"
-    step "$preset: build" 900 cmake --build --preset "$preset"
+    step "$preset: build" 900 cmake --build --preset "$preset" ${1:+--target "$@"}
 }
 
-wrapper=() low=()
-step "setup" 900 bash scripts/setup.sh need test || { echo "$passed passed, $failed failed"; exit 1; }
-
-built=() # what there is to run
-if build dev; then
-    run_ctest dev 1500 -LE rdma
-    begin_machine
-fi
-
-# The kernels are the same whatever the C compiler: the other builds take them from the first.
-fatbin=()
-[ -f build/dev/lib/kernels.fatbin ] && fatbin=("-DPICKLE_FATBIN=$PWD/build/dev/lib/kernels.fatbin")
-
-if have clang; then
-    for preset in clang tsan fuzz; do
-        build $preset "${fatbin[@]}" && built+=("$preset")
-    done
-    if have clang-tidy; then
-        step "clang: tidy" 600 bash scripts/lint.sh
-    else
-        echo "SKIPPED: no clang-tidy here"
-        skipped=$((skipped + 1))
-    fi
-else
-    echo "SKIPPED: no clang here; neither the clang build nor thread sanitizer nor libFuzzer ran"
-    skipped=$((skipped + 3))
-fi
-build asan "${fatbin[@]}" && built+=(asan)
-# Plans know nothing of CUDA: one of their tests says whether they are built right.
-build no-cuda && built+=(no-cuda)
-end_machine
-step "aarch64: cross-build, conformance under qemu" 900 bash scripts/aarch64.sh
-
-for preset in "${built[@]}"; do
-    case $preset in
-    clang) run_ctest clang 300 -R '^(unit|plan|conform|symbols|vectors|headers_alone)' ;;
-    tsan) # needs its shadow where address randomisation may put libraries
-        have setarch && wrapper=(setarch "$(uname -m)" -R)
-        run_ctest tsan 600 -R '^conform'
-        wrapper=()
-        ;;
-    fuzz) run_ctest fuzz 300 -R '^fuzz' ;;
-    asan) run_ctest asan 400 -R '^(conform|fuzz)' ;;
-    no-cuda) run_ctest no-cuda 300 -R '^(unit|plan.shape|conform|symbols)' ;;
-    esac
-done
-
-step "install" 60 cmake --install build/dev --prefix "$PWD/build/prefix" >/dev/null
-step "bench: configure against the installed package" 60 \
-    cmake -S bench -B build/bench -G Ninja -DCMAKE_BUILD_TYPE=Release -DCMAKE_PREFIX_PATH="$PWD/build/prefix" >/dev/null &&
-    step "bench: build" 120 cmake --build build/bench && {
+check_bench() {
+    local op
     step "bench: pickle-info" 60 build/bench/pickle-info
     step "bench: manual pages" 60 python3 tests/abi/manpages.py --programs build/bench/man pickle-info pickle-perf pickle-compare \
         pickle-jobs pickle-run-all
@@ -168,12 +120,8 @@ step "bench: configure against the installed package" 60 \
     fi
 }
 
-step "README.md's program by README.md's command" 60 sh tests/abi/readme.sh "$PWD" "$PWD/build/prefix"
-step "docs/guide.md: programs, commands, and what they print" 200 python3 tests/abi/guide.py docs/guide.md "$PWD/build/prefix" build/bench build/bench/compare
-step "examples: each by the line of its header" 300 sh tests/abi/example_lines.sh "$PWD" "$PWD/build/prefix"
-step "examples: configure against the installed package" 60 \
-    cmake -S examples -B build/examples -G Ninja -DCMAKE_PREFIX_PATH="$PWD/build/prefix" >/dev/null &&
-    step "examples: build" 120 cmake --build build/examples && {
+check_examples() {
+    local name examples overlap
     examples=(hello ring data_parallel experts ring_attention)
     [ ! -x build/examples/user ] || examples+=(user)
     for name in "${examples[@]}"; do
@@ -184,6 +132,65 @@ step "examples: configure against the installed package" 60 \
     step "examples: attention_overlap on 2 ranks, checked" 60 "${overlap[@]}"
     step "examples: attention_overlap notices a wrong element" 60 bash -c '! "$@" --spoil' - "${overlap[@]}"
 }
+
+wrapper=() low=() fatbin=()
+step "setup" 900 bash scripts/setup.sh need test || { echo "$passed passed, $failed failed"; exit 1; }
+
+built=() # what there is to run
+if build dev; then
+    run_ctest dev 1500 -LE rdma
+    begin_machine
+fi
+
+# The kernels are the same whatever the C compiler: the other builds take them from the first.
+[ -f build/dev/lib/kernels.fatbin ] && fatbin=("-DPICKLE_FATBIN=$PWD/build/dev/lib/kernels.fatbin")
+
+if have clang; then
+    build clang && built+=(clang)
+    build tsan conformance && built+=(tsan)
+    build fuzz fuzzing && built+=(fuzz)
+    if have clang-tidy; then
+        step "clang: tidy" 600 bash scripts/lint.sh
+    else
+        echo "SKIPPED: no clang-tidy here"
+        skipped=$((skipped + 1))
+    fi
+else
+    echo "SKIPPED: no clang here; neither the clang build nor thread sanitizer nor libFuzzer ran"
+    skipped=$((skipped + 3))
+fi
+build asan conformance fuzzing && built+=(asan)
+# Plans know nothing of CUDA: one of their tests says whether they are built right.
+build no-cuda && built+=(no-cuda)
+step "aarch64: cross-build, conformance under qemu" 900 bash scripts/aarch64.sh
+step "install" 60 cmake --install build/dev --prefix "$PWD/build/prefix" >/dev/null
+step "bench: configure against the installed package" 60 \
+    cmake -S bench -B build/bench -G Ninja -DCMAKE_BUILD_TYPE=Release -DCMAKE_PREFIX_PATH="$PWD/build/prefix" >/dev/null &&
+    step "bench: build" 120 cmake --build build/bench && built+=(bench)
+step "examples: configure against the installed package" 60 \
+    cmake -S examples -B build/examples -G Ninja -DCMAKE_PREFIX_PATH="$PWD/build/prefix" >/dev/null &&
+    step "examples: build" 120 cmake --build build/examples && built+=(examples)
+step "examples: each by the line of its header" 300 sh tests/abi/example_lines.sh "$PWD" "$PWD/build/prefix"
+end_machine
+
+for preset in "${built[@]}"; do
+    case $preset in
+    clang) run_ctest clang 300 -R '^(unit|plan|conform|symbols|vectors|headers_alone)' ;;
+    tsan) # needs its shadow where address randomisation may put libraries
+        have setarch && wrapper=(setarch "$(uname -m)" -R)
+        run_ctest tsan 600 -R '^conform'
+        wrapper=()
+        ;;
+    fuzz) run_ctest fuzz 300 -R '^fuzz' ;;
+    asan) run_ctest asan 400 -R '^(conform|fuzz)' ;;
+    no-cuda) run_ctest no-cuda 300 -R '^(unit|plan.shape|conform|symbols)' ;;
+    bench) check_bench ;;
+    examples) check_examples ;;
+    esac
+done
+
+step "README.md's program by README.md's command" 60 sh tests/abi/readme.sh "$PWD" "$PWD/build/prefix"
+step "docs/guide.md: programs, commands, and what they print" 200 python3 tests/abi/guide.py docs/guide.md "$PWD/build/prefix" build/bench build/bench/compare
 
 echo
 for name in "${failures[@]}"; do

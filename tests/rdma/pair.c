@@ -8,7 +8,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/wait.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "pair.h"
 
@@ -299,6 +301,23 @@ static void leaving(void)
     check(!sides[1].ep->dead && T->msg(sides[1].ep, &msg, NULL) == PK_OK, "leaving in good order is no failure");
 }
 
+/* A child of fork opens devices of its own, and what its memory becomes is noticed there too. */
+static void in_a_child(void)
+{
+    int status = -1;
+    pid_t child;
+
+    fflush(stdout);
+    child = fork();
+    if (child == 0) {
+        open_pair(PKI_RDMA_PIECE_SHIFT);
+        failures = 0;
+        remapped_memory();
+        _exit(failures == 0 ? 0 : 1);
+    }
+    check(child > 0 && waitpid(child, &status, 0) == child && status == 0, "all that in a child of fork");
+}
+
 static double now_us(void)
 {
     return (double)pki_now_ns() / 1e3;
@@ -353,6 +372,7 @@ int main(void)
     puts_of_all_sizes();
     puts_to_one_place();
     remapped_memory();
+    in_a_child();
     few_completions();
     figures();
     leaving();

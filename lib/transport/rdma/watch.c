@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "transport/rdma/rdma.h"
+#include "util/fork.h"
 #include "util/thread.h"
 
 #define FEATURES \
@@ -59,6 +60,25 @@ static void take(const struct uffd_msg *event)
     }
 }
 
+/* A child has neither the thread nor the mappings that the kernel tells of: it begins anew. */
+static void start_over(void)
+{
+    pthread_mutex_init(&watcher.life, NULL);
+    pthread_mutex_init(&watcher.lock, NULL);
+    pki_list_init(&watcher.ranges);
+    watcher.users = 0;
+    if (watcher.fd >= 0)
+        close(watcher.fd);
+    if (watcher.stop_fd >= 0)
+        close(watcher.stop_fd);
+    watcher.fd = watcher.stop_fd = -1;
+}
+
+static void know_forks(void)
+{
+    pki_fork_at_child(start_over);
+}
+
 static void *watch_thread(void *arg)
 {
     struct pollfd fds[2] = { { .fd = watcher.fd, .events = POLLIN }, { .fd = watcher.stop_fd, .events = POLLIN } };
@@ -92,6 +112,9 @@ static int open_uffd(void)
 
 void pki_rdma_watch_open(void)
 {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+    pthread_once(&once, know_forks);
     pthread_mutex_lock(&watcher.life);
     if (watcher.users++ == 0) {
         watcher.fd = open_uffd();

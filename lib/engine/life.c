@@ -57,6 +57,8 @@ static void lists_init(struct pki_engine *e)
     pki_list_init(&e->in_service);
 }
 
+#define LEAVING_SPINS 2000
+#define LEAVING_NAP_NS 100000
 #define SPARE_SMS 4 /* for the program, and for warps that wait */
 
 static void look_at_gpu(struct pki_engine *e)
@@ -286,6 +288,38 @@ static void memory_free(struct pki_engine *e)
         free(node);
 }
 
+/* To a peer on another host: what was sent to it may still be on its way. */
+static bool leaves(const struct pki_peer *peer)
+{
+    if (peer->lane == NULL || peer->side_fd >= 0)
+        return true;
+    for (int i = 0; i < peer->neps; i++)
+        if (peer->eps[i]->dead)
+            return true;
+    pki_note_carry(peer);
+    return peer->lane->iface->transport->leave(peer->lane);
+}
+
+/* A lane that has failed is mended first, for its sender has been told that its messages were sent; and the other end of one may need this
+ * rank's notes. Each transport bounds the time. */
+static void leave(struct pki_engine *e)
+{
+    bool is_done = false;
+
+    for (unsigned rounds = 0; !is_done; rounds++) {
+        is_done = true;
+        for (int i = 0; i < e->nifaces; i++)
+            if (e->ifaces[i]->transport->between_hosts)
+                (void)e->ifaces[i]->transport->progress(e->ifaces[i]);
+        for (int i = 0; i < e->config.size; i++)
+            is_done &= leaves(&e->peers[i]);
+        if (!is_done && rounds < LEAVING_SPINS)
+            sched_yield();
+        else if (!is_done)
+            nanosleep(&(struct timespec){ .tv_nsec = LEAVING_NAP_NS }, NULL);
+    }
+}
+
 pk_result_t pki_engine_close(struct pki_engine *e)
 {
     pk_result_t result;
@@ -297,6 +331,7 @@ pk_result_t pki_engine_close(struct pki_engine *e)
     pki_engine_drain(e);
     result = pki_engine_status(e);
     pki_side_tell_all(e, result != PK_OK);
+    leave(e);
     if (e->queues_open) {
         e->gpu->ops->queue_close(&e->late);
         e->gpu->ops->queue_close(&e->work);

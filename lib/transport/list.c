@@ -5,6 +5,8 @@
 #include <string.h>
 
 #include "transport/transport.h"
+#include "util/clock.h"
+#include "util/env.h"
 
 extern const struct pki_transport pki_transport_nvlink;
 extern const struct pki_transport pki_transport_shm;
@@ -51,6 +53,12 @@ static pk_result_t no_ep_blob(struct pki_ep *ep, struct pki_blob *blob)
 static void no_ep(struct pki_ep *ep)
 {
     (void)ep;
+}
+
+static bool no_leave(struct pki_ep *ep)
+{
+    (void)ep;
+    return true;
 }
 
 static pk_result_t no_reg(struct pki_iface *iface, const struct pki_mem *mem, struct pki_export *out)
@@ -142,6 +150,7 @@ static void fill_setup(struct pki_transport *t)
     t->ep_init = t->ep_init != NULL ? t->ep_init : no_ep_blob;
     t->ep_connect = t->ep_connect != NULL ? t->ep_connect : no_ep_blob;
     t->ep_close = t->ep_close != NULL ? t->ep_close : no_ep;
+    t->leave = t->leave != NULL ? t->leave : no_leave;
     t->reg = t->reg != NULL ? t->reg : no_reg;
     t->dereg = t->dereg != NULL ? t->dereg : no_dereg;
     t->map = t->map != NULL ? t->map : no_map;
@@ -178,6 +187,16 @@ const struct pki_transport *const *pki_transports(void)
 {
     pthread_once(&once, fill);
     return table;
+}
+
+pk_result_t pki_transport_retry_ns(uint64_t *ns)
+{
+    int64_t ms;
+    pk_result_t result = pki_env_int("PK_RETRY_MS", 100, 3600000, 10000, &ms);
+
+    if (result == PK_OK)
+        *ns = (uint64_t)ms * PKI_NS_PER_MS;
+    return result;
 }
 
 const struct pki_transport *pki_transport_find(const char *name)

@@ -191,22 +191,23 @@ struct pki_transport {
 
     /* Can this transport work on this machine, as far as one rank can tell? Never fails: says so in *probe. */
     void (*probe)(const struct pki_iface_config *config, struct pki_probe *probe);
-
     pk_result_t (*open)(const struct pki_iface_config *config, struct pki_iface *iface);
     void (*close)(struct pki_iface *iface); /* all endpoints are closed */
 
-    /* ep_init fills the blob for the peer; ep_connect takes the peer's. After PK_OK of ep_connect messages may be sent. On any
-     * failure, and also between the two, the caller calls ep_close. ep's public fields rank, peer, same_process, peer_pid and
-     * iface are set before ep_init; all else is zero. */
+    /* ep_init fills the blob for the peer; ep_connect takes the peer's. After PK_OK of ep_connect messages may be sent. On any failure, and also
+     * between the two, the caller calls ep_close. rank, peer, same_process, peer_pid and iface are set before ep_init; all else is zero. */
     pk_result_t (*ep_init)(struct pki_ep *ep, struct pki_blob *mine);
     pk_result_t (*ep_connect)(struct pki_ep *ep, struct pki_blob *theirs);
     void (*ep_close)(struct pki_ep *ep);
+    /* Optional. Of a lane, again and again before ep_close, between progress and mend: say goodbye behind all that was sent. True: all has
+     * arrived, nobody would read it, or it was long enough. */
+    bool (*leave)(struct pki_ep *ep);
 
     /* Make local memory reachable: describe it, for the peer's map. Descriptors in *out are the caller's to close and free. */
     pk_result_t (*reg)(struct pki_iface *iface, const struct pki_mem *mem, struct pki_export *out);
     void (*dereg)(struct pki_iface *iface, const struct pki_export *exported);
-    /* Make a peer's memory reachable from here: `remote` + offset is what put takes. unmap when no put uses it. PK_IN_PROGRESS: not
-     * before the device has made way (device.h). */
+    /* A peer's memory, reachable from here: `remote` + offset is what put takes. unmap when no put uses it. PK_IN_PROGRESS: not before the
+     * device has made way (device.h). */
     pk_result_t (*map)(struct pki_ep *ep, const struct pki_export *in, uint64_t *remote);
     void (*unmap)(struct pki_ep *ep, const struct pki_export *in, uint64_t remote);
 
@@ -216,7 +217,6 @@ struct pki_transport {
     /* The oldest message that has arrived, without taking it: false when there is none. *payload stays valid until pop. */
     bool (*peek)(struct pki_ep *ep, struct pki_msg *msg, const void **payload);
     void (*pop)(struct pki_ep *ep);
-
     /* Optional, between hosts: say to the other end what it must know for this endpoint to be mended, by messages of kind NOTE on
      * `carrier`, an endpoint of this pair whose lane works. Called now and then. noted: what the other end's has said. */
     void (*mend)(struct pki_ep *ep, struct pki_ep *carrier);
@@ -237,8 +237,7 @@ struct pki_transport {
 
     /* Advance what is in flight; cheap when there is nothing. */
     pk_result_t (*progress)(struct pki_iface *iface);
-    /* Readable when progress has something to do; -1: poll. May itself make progress. To be called before every sleep: what has been
-     * told already is not told again. */
+    /* Readable when progress has something to do; -1: poll. May itself make progress. Before every sleep: what has been told is not again. */
     int (*wait_fd)(struct pki_iface *iface);
     void (*count)(const struct pki_iface *iface, struct pki_counts *counts); /* add its own */
 };
@@ -246,5 +245,6 @@ struct pki_transport {
 /* All transports of this build in order of preference, stubs filled in; NULL at the end. */
 const struct pki_transport *const *pki_transports(void);
 const struct pki_transport *pki_transport_find(const char *name);
+pk_result_t pki_transport_retry_ns(uint64_t *ns); /* PK_RETRY_MS */
 
 #endif

@@ -36,19 +36,6 @@ static void rest(double ms)
         usleep(10000);
 }
 
-/* In the library, though with nothing to do. */
-static pk_result_t idle(pk_comm_t *comm, double ms)
-{
-    double until = monotonic_ms() + ms;
-    pk_result_t result = PK_OK;
-
-    while (monotonic_ms() < until && result == PK_OK) {
-        result = pk_comm_async_error(comm);
-        usleep(1000);
-    }
-    return result;
-}
-
 static pk_result_t send_row(pk_comm_t *comm, int peer)
 {
     unsigned char bytes[COUNT];
@@ -81,7 +68,7 @@ static pk_result_t play(pk_comm_t *comm, int scene, int rank)
     switch (scene) {
     case LEAVES:
         if (rank == 0)
-            return idle(comm, 300) == PK_OK ? send_row(comm, 1) : PK_ERR_INTERNAL;
+            return ranks_idle(comm, 300) == PK_OK ? send_row(comm, 1) : PK_ERR_INTERNAL;
         proxy_cut_all(1);
         rest(RETRY_MS / 2);
         proxy_let_through();
@@ -94,7 +81,7 @@ static pk_result_t play(pk_comm_t *comm, int scene, int rank)
         return send_row(comm, 0);
     case BACK:
         if (rank == 0) {
-            pk_result_t result = idle(comm, 300);
+            pk_result_t result = ranks_idle(comm, 300);
 
             rest(2.5 * RETRY_MS);
             return result == PK_OK ? send_row(comm, 1) : result;

@@ -293,12 +293,30 @@ static void leaving(void)
     const void *payload;
 
     must(T->msg(sides[0].ep, &msg, NULL), "CREDIT");
+    while (!T->leave(sides[0].ep))
+        progress();
     T->ep_close(sides[0].ep);
     check(next_message(1, &got, &payload) && got.kind == PKI_MSG_CREDIT && got.bytes == 5,
           "the last message of a peer that leaves");
     T->pop(sides[1].ep);
     progress();
     check(!sides[1].ep->dead && T->msg(sides[1].ep, &msg, NULL) == PK_OK, "leaving in good order is no failure");
+}
+
+/* Its goodbye has come, and it does not know that when its queue pairs fail. */
+static void goodbye_heard(void)
+{
+    uint64_t until = pki_now_ns() + WAIT_NS;
+
+    (void)T->leave(sides[0].ep);
+    while (!rdma_ep(1)->left && pki_now_ns() < until)
+        (void)T->progress(sides[1].iface);
+    pki_rdma_broken(rdma_ep(0), "made to fail");
+    until = pki_now_ns() + rdma_ep(0)->iface->retry_ns / 2;
+    while (!T->leave(sides[0].ep))
+        progress();
+    check(rdma_ep(0)->left && !sides[0].ep->dead && !sides[1].ep->dead && pki_now_ns() < until,
+          "who mends its end for a goodbye that has come is told so");
 }
 
 /* A child of fork opens devices of its own, and what its memory becomes is noticed there too. */
@@ -380,6 +398,7 @@ int main(void)
     open_pair(16);
     puts_in_pieces();
     sleeping();
+    goodbye_heard();
     close_pair();
     open_pair(PKI_RDMA_PIECE_SHIFT);
     failing_qp();

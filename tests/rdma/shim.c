@@ -108,6 +108,46 @@ static void *kill_every(void *arg)
     return NULL;
 }
 
+struct doom {
+    struct live them[LIVE_MAX];
+    unsigned us;
+};
+
+static void *fail_them(void *arg)
+{
+    struct doom *doom = arg;
+
+    usleep(doom->us);
+    pthread_mutex_lock(&live_mutex);
+    for (int i = 0; i < LIVE_MAX; i++)
+        if (live[i].qp != NULL && live[i].qp == doom->them[i].qp && live[i].number == doom->them[i].number)
+            put_into_error(&live[i]);
+    pthread_mutex_unlock(&live_mutex);
+    free(doom);
+    return NULL;
+}
+
+/* For the program itself: all that are there now are put into error so many microseconds from now; 0: before this returns. */
+void shim_fail_all(unsigned us);
+void shim_fail_all(unsigned us)
+{
+    struct doom *doom = malloc(sizeof *doom);
+    pthread_t thread;
+
+    if (doom == NULL)
+        abort();
+    pthread_mutex_lock(&live_mutex);
+    memcpy(doom->them, live, sizeof live);
+    pthread_mutex_unlock(&live_mutex);
+    doom->us = us;
+    if (us == 0)
+        (void)fail_them(doom);
+    else if (pthread_create(&thread, NULL, fail_them, doom) == 0)
+        pthread_detach(thread);
+    else
+        abort();
+}
+
 static void start_killing(void)
 {
     pthread_t thread;

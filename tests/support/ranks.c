@@ -109,6 +109,18 @@ void ranks_meet(void)
     }
 }
 
+pk_result_t ranks_idle(pk_comm_t *comm, double ms)
+{
+    double until = monotonic_ms() + ms;
+    pk_result_t result = PK_OK;
+
+    while (monotonic_ms() < until && result == PK_OK) {
+        result = pk_comm_async_error(comm);
+        usleep(1000);
+    }
+    return result;
+}
+
 void ranks_open(struct ranks *ranks, int size)
 {
     void *memory;

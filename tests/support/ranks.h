@@ -13,6 +13,7 @@
 #include <sys/types.h>
 
 #include "measure.h"
+#include "pickle/pickle.h"
 
 #define RANKS_MAX 64
 #define RANKS_WORDS 64
@@ -50,6 +51,9 @@ int ranks_size(void);
 struct ranks_shared *ranks_shared(void);
 /* A barrier of all ranks, by the shared memory. Ends the process after 120 s. */
 void ranks_meet(void);
+
+/* In the library for so long, though with nothing to do; until something fails. */
+pk_result_t ranks_idle(pk_comm_t *comm, double ms);
 
 /* Make a place for `size` ranks. */
 void ranks_open(struct ranks *ranks, int size);

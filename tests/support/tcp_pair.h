@@ -39,6 +39,7 @@ static inline struct pki_iface *tcp_iface_new(struct pki_net *net, int rank, int
     memset(net->key, 42, sizeof net->key);
     memcpy(&net->local, &loopback, sizeof loopback);
     iface->transport = tcp();
+    iface->carries = true;
     pki_list_init(&iface->done);
     assert(tcp()->open(&config, iface) == PK_OK);
     return iface;

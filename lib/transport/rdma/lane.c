@@ -15,7 +15,7 @@
 #define REPOST_EVERY (PKI_RDMA_RING / 4)
 #define CREDIT_LAG \
     (PKI_RDMA_RING / 2) /* receives not told of yet that are worth a request. With those not posted again fewer than the ring */
-#define LEAVE_NS (5 * PKI_NS_PER_S) /* by then the device has sent it again, or given it up */
+#define LEAVE_NS (5 * PKI_NS_PER_S) /* after a failure. By then the device has sent it again, or given it up */
 #define BLOCK_ALIGN 4096u
 
 /* A message in pieces. */
@@ -120,7 +120,7 @@ bool pki_rdma_lane_resend(struct pki_rdma_ep *ep, uint32_t arrived, uint32_t cre
 {
     hear_credit(&ep->lane, credit);
     for (; arrived != ep->lane.sent; arrived++)
-        if (!send_slot(ep, arrived, false))
+        if (!send_slot(ep, arrived, arrived + 1 == ep->lane.sent)) /* who leaves waits for the last one */
             return false;
     return true;
 }
@@ -179,7 +179,7 @@ void pki_rdma_lane_credit(struct pki_rdma_ep *ep)
     struct ibv_sge piece = { .addr = (uintptr_t)&lane->block->told, .length = sizeof lane->block->told, .lkey = lane->mr->lkey };
     struct ibv_send_wr wr;
 
-    if (lane->reposted - lane->told < CREDIT_LAG || ep->left || ep->base.dead || ep->mend.state != PKI_RDMA_UP ||
+    if (lane->reposted - lane->told < CREDIT_LAG || ep->left || ep->said_bye || ep->base.dead || ep->mend.state != PKI_RDMA_UP ||
         !has_request(qp))
         return;
     lane->block->told = lane->told = lane->reposted;
@@ -194,23 +194,34 @@ void pki_rdma_lane_credit(struct pki_rdma_ep *ep)
         pki_rdma_broken(ep, "a credit could not be posted");
 }
 
-void pki_rdma_lane_leave(struct pki_rdma_ep *ep)
+static void say_bye(struct pki_rdma_ep *ep)
 {
-    struct pki_rdma_qp *qp = &ep->qps[0];
-    struct pki_msg bye = { .kind = KIND_BYE };
+    struct pki_msg bye = { .kind = KIND_BYE, .flags = ep->iface->revoked };
     struct parts parts = { .at = { &bye }, .bytes = { LONG_BYTES } };
-    bool said = false;
+
+    if (has_credit(&ep->lane, 0) && has_request(&ep->qps[0]))
+        ep->said_bye = send_parts(ep, &parts, true) == PK_OK;
+}
+
+/* Goodbye is behind all that was sent: when it has been acknowledged all has come. After a failure nothing is mended for its sake. */
+bool pki_rdma_lane_is_settled(const struct pki_rdma_ep *ep)
+{
+    if (!ep->base.can_put || ep->base.dead || ep->left)
+        return true;
+    if (ep->mend.state != PKI_RDMA_UP)
+        return ep->iface->revoked;
+    return ep->said_bye && ep->qps[0].posted == ep->qps[0].completed;
+}
+
+bool pki_rdma_leave(struct pki_ep *base)
+{
+    struct pki_rdma_ep *ep = pki_rdma_ep_of(base);
 
     if (ep->iface->leave_ns == 0) /* all endpoints together have so long */
-        ep->iface->leave_ns = pki_now_ns() + LEAVE_NS;
-    while (!ep->base.dead && !ep->left && !qp->dead && ep->mend.state == PKI_RDMA_UP && pki_now_ns() < ep->iface->leave_ns) {
-        if (!said && has_credit(&ep->lane, 0) && has_request(qp))
-            said = send_parts(ep, &parts, true) == PK_OK;
-        if (said && qp->posted == qp->completed)
-            return;
-        (void)pki_rdma_poll(ep->iface);
-        pki_cpu_pause();
-    }
+        ep->iface->leave_ns = pki_now_ns() + (ep->iface->revoked ? LEAVE_NS : ep->iface->retry_ns);
+    if (!ep->said_bye && !pki_rdma_lane_is_settled(ep) && ep->mend.state == PKI_RDMA_UP)
+        say_bye(ep);
+    return pki_rdma_lane_is_settled(ep) || pki_now_ns() > ep->iface->leave_ns;
 }
 
 /* ---- In ---- */
@@ -314,6 +325,7 @@ void pki_rdma_lane_received(struct pki_rdma_ep *ep, uint32_t bytes)
     }
     if (msg.kind == KIND_BYE) {
         ep->left = true;
+        ep->left_well = msg.flags == 0;
         return;
     }
     if (pki_rdma_names_memory(&msg)) {

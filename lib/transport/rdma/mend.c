@@ -11,6 +11,7 @@
  *
  * The old queue pairs are gone at both ends before anything is sent again, so that no write which is late can hit a buffer that has
  * been given back, and none is counted twice. A message that came is not sent again; a grant's writes are, unless all of them had come.
+ * Who closes its end goes on with this until its goodbye has arrived; who has heard a goodbye does not, and says so when it is greeted.
  */
 #include <stddef.h>
 #include <string.h>
@@ -22,15 +23,17 @@
 #define SAY_NS (100 * PKI_NS_PER_MS) /* that a note of the end may wait for room */
 #define LOOK_NS (20 * PKI_NS_PER_MS)
 #define PATIENCE_NS (5 * PKI_NS_PER_S) /* without an active port, or with queue pairs that fail again and again */
+#define STOOD_NS (30 * PKI_NS_PER_S) /* then a failure is a new one though nothing has completed meanwhile: longer than any device tries */
+#define AWAY_NS (50 * PKI_NS_PER_MS) /* without a look: the rank was not in the library, and that does not count */
 
 _Static_assert(sizeof(struct pki_rdma_note) <= PKI_NOTE_MAX, "a note fits");
 
-enum note_kind { NOTE_HELLO = 1, NOTE_READY, NOTE_GIVING_UP };
+enum note_kind { NOTE_HELLO = 1, NOTE_READY, NOTE_GIVING_UP, NOTE_GOODBYE_CAME };
 
 static void enter(struct pki_rdma_ep *ep, enum pki_rdma_state state)
 {
     ep->mend.state = state;
-    ep->mend.entered_ns = pki_now_ns();
+    ep->mend.entered_ns = ep->mend.advanced_ns = pki_now_ns();
     ep->mend.said = false;
 }
 
@@ -67,7 +70,7 @@ void pki_rdma_broken(struct pki_rdma_ep *ep, const char *what)
         pki_rdma_ep_failed(ep, what);
         return;
     }
-    if (ep->mend.since_ns == 0)
+    if (ep->mend.since_ns == 0 || pki_now_ns() - ep->mend.entered_ns > STOOD_NS)
         ep->mend.since_ns = pki_now_ns();
     ep->mend.epoch++;
     ep->mend.has_hello = ep->mend.has_ready = ep->mend.again = false;
@@ -131,7 +134,7 @@ const char *pki_rdma_note_parse(const void *bytes, size_t n, struct pki_rdma_not
     if (n != sizeof *note)
         return "it has another length";
     memcpy(note, bytes, sizeof *note);
-    if (note->kind < NOTE_HELLO || note->kind > NOTE_GIVING_UP)
+    if (note->kind < NOTE_HELLO || note->kind > NOTE_GOODBYE_CAME)
         return "its kind is unknown";
     if (note->ngrants > PKI_RDMA_NUMBERS)
         return "it lists more grants than there can be";
@@ -197,20 +200,47 @@ static void resume(struct pki_rdma_ep *ep)
     pki_rdma_lane_repost(ep); /* what was popped since they were made: the peer may have no credit left, and send nothing to be popped */
 }
 
+static void put_off(struct pki_rdma_mend *mend, uint64_t now)
+{
+    uint64_t away = now - mend->advanced_ns;
+
+    mend->advanced_ns = now;
+    if (away < AWAY_NS)
+        return;
+    mend->entered_ns += away;
+    mend->since_ns += away;
+}
+
+/* Nobody would answer. Who had all that it waited for has had writes that told of themselves. */
+static void end_moves(struct pki_rdma_ep *ep)
+{
+    for (uint32_t i = ep->move_head; i != ep->move_end; i++) {
+        struct pki_rdma_move *move = &ep->moves[i % PKI_RDMA_MOVES];
+
+        if (ep->left_well && move->number != 0 && move->issued == move->put->bytes)
+            move->flying = 0;
+    }
+    pki_rdma_deal(ep);
+    if (ep->move_head != ep->move_end)
+        pki_rdma_ep_failed(ep, "the peer left while bytes were on their way");
+}
+
 void pki_rdma_mend_advance(struct pki_rdma_ep *ep)
 {
     struct pki_rdma_mend *mend = &ep->mend;
     uint64_t now = pki_now_ns();
 
-    if (ep->left && mend->state > PKI_RDMA_DRAINING) { /* nobody would answer */
-        if (ep->move_head != ep->move_end)
-            pki_rdma_ep_failed(ep, "the peer left while bytes were on their way");
+    if (mend->state == PKI_RDMA_UP)
+        return;
+    put_off(mend, now);
+    if (ep->left && mend->state > PKI_RDMA_DRAINING) {
+        end_moves(ep);
         return;
     }
     switch (mend->state) {
     case PKI_RDMA_UP:
     case PKI_RDMA_GIVING_UP:
-        return;
+        break;
     case PKI_RDMA_DRAINING:
         if (mend->drained > ep->nqps)
             drained(ep, now);
@@ -245,7 +275,15 @@ void pki_rdma_mend(struct pki_ep *base, struct pki_ep *carrier)
     struct pki_rdma_ep *ep = pki_rdma_ep_of(base);
     struct pki_rdma_note note = { .epoch = ep->mend.epoch };
 
-    if (base->dead || ep->mend.said)
+    if (base->dead)
+        return;
+    ep->left |= carrier->left; /* an end closes what stands by last: nothing more comes */
+    if (ep->left) {
+        note.kind = NOTE_GOODBYE_CAME;
+        ep->mend.left_due = ep->mend.left_due && !say(carrier, &note);
+        return;
+    }
+    if (ep->mend.said)
         return;
     switch (ep->mend.state) {
     case PKI_RDMA_UP:
@@ -274,6 +312,10 @@ static const char *take_note(struct pki_rdma_ep *ep, const struct pki_rdma_note 
 
     if (note->kind == NOTE_GIVING_UP)
         return "the peer gave up, no way there is left";
+    if (note->kind == NOTE_GOODBYE_CAME) {
+        ep->left = ep->said_bye; /* it reads nothing more, and has had all */
+        return ep->left ? NULL : "the peer has heard a goodbye that was not said";
+    }
     if (note->kind == NOTE_READY) {
         mend->has_ready = note->epoch == mend->epoch && mend->has_hello;
         return mend->has_ready ? NULL : "the peer's queue pairs are ready out of turn";
@@ -296,8 +338,12 @@ void pki_rdma_noted(struct pki_ep *base, const void *bytes, size_t n)
     struct pki_rdma_note note;
     const char *wrong = pki_rdma_note_parse(bytes, n, &note);
 
-    if (base->dead || ep->left || ep->qps == NULL)
+    if (base->dead || ep->qps == NULL)
         return;
+    if (ep->left) {
+        ep->mend.left_due |= wrong == NULL && note.kind == NOTE_HELLO;
+        return;
+    }
     pki_rdma_mend_advance(ep);
     if (wrong == NULL)
         wrong = take_note(ep, &note);

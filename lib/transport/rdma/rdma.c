@@ -34,6 +34,8 @@ static pk_result_t rdma_open(const struct pki_iface_config *config, struct pki_i
     int64_t qps;
     pk_result_t result = pki_env_int("PK_QPS", 1, PKI_RDMA_QPS_MAX, PKI_RDMA_QPS_DEFAULT, &qps);
 
+    if (result == PK_OK)
+        result = pki_transport_retry_ns(&iface->retry_ns);
     if (result != PK_OK)
         return result;
     iface->rank = config->rank;
@@ -138,11 +140,12 @@ static pk_result_t rdma_ep_connect(struct pki_ep *base, struct pki_blob *theirs)
 static void rdma_ep_close(struct pki_ep *base)
 {
     struct pki_rdma_ep *ep = pki_rdma_ep_of(base);
+    struct pki_where where = pki_rdma_where(ep);
 
     if (ep->iface == NULL) /* ep_init was not reached */
         return;
-    if (base->can_put)
-        pki_rdma_lane_leave(ep);
+    if (ep->iface->leave_ns != 0 && !ep->iface->revoked && !pki_rdma_lane_is_settled(ep))
+        pki_log(PKI_LOG_WARN, &where, "rdma: left, and not all that was sent has arrived");
     pki_rdma_qps_close(ep);
     pki_rdma_moves_fail(ep);
     pki_rdma_grants_close(ep);
@@ -326,6 +329,7 @@ const struct pki_transport pki_transport_rdma = {
     .ep_init = rdma_ep_init,
     .ep_connect = rdma_ep_connect,
     .ep_close = rdma_ep_close,
+    .leave = pki_rdma_leave,
     .msg = pki_rdma_msg,
     .peek = pki_rdma_peek,
     .pop = pki_rdma_pop,

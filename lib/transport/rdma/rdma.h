@@ -219,7 +219,8 @@ struct pki_rdma_mend {
     bool said;           /* the note that this state asks for has gone out */
     bool has_hello, has_ready;
     bool again;          /* CONNECTED: the new ones have failed already */
-    uint64_t entered_ns, looked_ns;
+    bool left_due;       /* the peer mends what it has left: tell it that its goodbye has come */
+    uint64_t entered_ns, looked_ns, advanced_ns;
     uint64_t since_ns;   /* when the trouble began; 0: something has completed since */
     const char *why;     /* GIVING_UP */
     struct pki_rdma_note theirs;
@@ -232,7 +233,9 @@ struct pki_rdma_ep {
     struct pki_rdma_qp *qps; /* [1 + nqps], the lane's first */
     uint32_t nqps, nqps_made, nrails_there, psn;
     uint32_t shift_there; /* the peer's piece_shift */
-    bool left;            /* the peer has closed its end in good order */
+    bool left;            /* the peer has closed its end: nothing more comes */
+    bool left_well;       /* and had all that it waited for */
+    bool said_bye;        /* this rank is closing its own */
     bool immediate;       /* both ends can write with immediate data */
     struct pki_rdma_mend mend;
     struct pki_rdma_lane lane;
@@ -257,6 +260,7 @@ struct pki_rdma_iface {
     int nrails;
     bool refused; /* no rail could be opened: tried once */
     bool revoked; /* the communicator has failed: nothing is written, or may be, to where grants said */
+    uint64_t retry_ns; /* PK_RETRY_MS */
     uint64_t leave_ns; /* closing: no longer for what has not gone out to any peer; 0: not closing */
     struct pki_list eps;
     struct pki_rdma_qp **qps; /* by slot; NULL where one has been closed */
@@ -360,8 +364,9 @@ void pki_rdma_lane_repost(struct pki_rdma_ep *ep);
 pk_result_t pki_rdma_lane_again(struct pki_rdma_ep *ep);
 /* Send what the peer has not got, of which `arrived` messages in all have come. False: this failed too. */
 bool pki_rdma_lane_resend(struct pki_rdma_ep *ep, uint32_t arrived, uint32_t credit);
-/* Say goodbye and wait, a moment at most, until all that was sent has arrived. */
-void pki_rdma_lane_leave(struct pki_rdma_ep *ep);
+bool pki_rdma_leave(struct pki_ep *ep);
+/* Nothing that was sent is still on its way to somebody who might read it. */
+bool pki_rdma_lane_is_settled(const struct pki_rdma_ep *ep);
 
 /* A message that has come: false when it is none; `nrails` and piece `shift` of the peer. Pure. */
 bool pki_rdma_message_parse(const uint8_t *bytes, uint32_t count, uint32_t nrails, uint32_t shift, struct pki_msg *msg);

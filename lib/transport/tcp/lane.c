@@ -17,7 +17,7 @@
 #define AT_ONCE_BYTES 4096 /* payload that it pays to keep only after it has been sent */
 #define DIRECT_PEERS 2                    /* with no more of them each lane is read without asking epoll first */
 #define DIRECT_ROUNDS 4096                /* and only while something happens now and then */
-#define GOODBYE_NS (200 * PKI_NS_PER_MS) /* after a failure */
+#define GOODBYE_NS (200 * PKI_NS_PER_MS) /* after a failure, or where only notes went */
 
 /* ---- Out ---- */
 
@@ -238,7 +238,7 @@ void pki_tcp_lane_close(struct pki_tcp_ep *ep)
     if (ep->base.connecting)
         return;
     if (ep->iface->goodbye_ns == 0)
-        ep->iface->goodbye_ns = pki_now_ns() + (ep->iface->revoked ? GOODBYE_NS : ep->iface->params.retry_ns);
+        ep->iface->goodbye_ns = pki_now_ns() + (ep->iface->revoked || !ep->iface->base.carries ? GOODBYE_NS : ep->iface->params.retry_ns);
     await(ep, has_room);
     if (!has_room(ep))
         return;

@@ -30,7 +30,6 @@
 #define CPUS_FOR_8_THREADS 16
 #define DEFAULT_WINDOW 16
 #define DEFAULT_CHUNK_BYTES (512 << 10)
-#define DEFAULT_RETRY_MS 10000
 
 /* Threads only where each rank has CPUs to spare: they spin for a while, and so do the rank's own. */
 static int default_threads(const struct pki_iface_config *config)
@@ -65,7 +64,8 @@ static pk_result_t read_sockets(const struct pki_iface_config *config, uint32_t 
 
 static pk_result_t read_params(const struct pki_iface_config *config, struct pki_tcp_params *params, int *threads)
 {
-    int64_t window, chunk, retry_ms;
+    int64_t window, chunk;
+    uint64_t retry_ns;
     uint32_t sockets;
     pk_result_t result = read_sockets(config, &sockets, threads);
 
@@ -74,11 +74,11 @@ static pk_result_t read_params(const struct pki_iface_config *config, struct pki
     if (result == PK_OK)
         result = pki_env_int("PK_CHUNK_BYTES", PKI_TCP_CHUNK_MIN, PKI_TCP_CHUNK_MAX, DEFAULT_CHUNK_BYTES, &chunk);
     if (result == PK_OK)
-        result = pki_env_int("PK_RETRY_MS", 100, 3600000, DEFAULT_RETRY_MS, &retry_ms);
+        result = pki_transport_retry_ns(&retry_ns);
     if (result != PK_OK)
         return result;
     *params = (struct pki_tcp_params){ .sockets = sockets, .window = (uint32_t)window, .chunk_bytes = (uint32_t)chunk,
-                                       .retry_ns = (uint64_t)retry_ms * PKI_NS_PER_MS };
+                                       .retry_ns = retry_ns };
     return PK_OK;
 }
 

@@ -21,18 +21,20 @@ static const char usage[] =
     "  --interval MS       of computing that is measured (default 300)\n"
     "  --warm MS           of computing before it, messages included (default 100)\n"
     "  --max-sms N         for allreduce; all else runs with sm_policy PK_SM_NONE (default 16)\n"
+    "  --kernels           all else by kernels, too, where the library takes them: sm_policy PK_SM_DEFAULT\n"
     "  --priority P        of the stream in which messages are: high (kernels of messages before those of computing) or normal (default high)\n"
     "  --bare              bare copies beside it, for sendrecv: what copy engines can do at most\n"
     "  --nccl[=default|zerocta]  NCCL beside it, turn by turn (libnccl.so.2 or PERF_NCCL_LIBRARY); zerocta: symmetric windows, CTA policy zero\n"
     "  --csv FILE --json FILE\n"
     "  --spoil             change a result before it is checked: the program must then fail\n";
 
-enum { COMPUTE = 256, CASES, TURNS, INTERVAL, WARM, MAX_SMS, PRIORITY, BARE, NCCL, CSV, JSON, SPOIL };
+enum { COMPUTE = 256, CASES, TURNS, INTERVAL, WARM, MAX_SMS, KERNELS, PRIORITY, BARE, NCCL, CSV, JSON, SPOIL };
 
 static const struct option long_options[] = {
     { "compute", required_argument, NULL, COMPUTE }, { "cases", required_argument, NULL, CASES },
     { "turns", required_argument, NULL, TURNS },     { "interval", required_argument, NULL, INTERVAL },
     { "warm", required_argument, NULL, WARM },       { "max-sms", required_argument, NULL, MAX_SMS },
+    { "kernels", no_argument, NULL, KERNELS },
     { "priority", required_argument, NULL, PRIORITY }, { "bare", no_argument, NULL, BARE },
     { "nccl", optional_argument, NULL, NCCL },             { "csv", required_argument, NULL, CSV },
     { "json", required_argument, NULL, JSON },       { "spoil", no_argument, NULL, SPOIL },
@@ -119,6 +121,7 @@ static void parse_option(int option, char *value, struct beside_options *o)
     case INTERVAL: o->interval_ms = number(value, 1, 10000); break;
     case WARM: o->warm_ms = number(value, 0, 10000); break;
     case MAX_SMS: o->max_sms = (int)number(value, 1, 1024); break;
+    case KERNELS: o->kernels = true; break;
     case PRIORITY: o->first = parse_priority(value); break;
     case BARE: o->bare = true; break;
     case NCCL: o->nccl = parse_nccl(value); break;

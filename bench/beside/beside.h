@@ -39,6 +39,7 @@ struct beside_options {
     int max_sms;                 /* of operations that need any */
     enum beside_nccl nccl;
     bool bare, spoil;
+    bool kernels;                /* wherever the library takes them */
     bool first; /* messages before computing, where both wait for multiprocessors */
     const char *csv_path, *json_path;
 };
@@ -46,7 +47,7 @@ struct beside_options {
 struct beside_run {
     struct beside_options options;
     pk_comm_t *world;       /* for what ranks tell one another */
-    pk_comm_t *zero, *some; /* PK_SM_NONE and PK_SM_BOUNDED */
+    pk_comm_t *zero, *some; /* PK_SM_NONE, or with --kernels PK_SM_DEFAULT; and PK_SM_BOUNDED */
     int rank, size, gpu;
     gpu_stream_t compute_stream, message_stream;
     char *source, *result;  /* of messages; largest of all cases */

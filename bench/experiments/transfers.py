@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Experiments 1 to 3, 7 and 8: from one rank to another, the copy itself, and GPUs that may not reach one another."""
+"""Experiments 1 to 3, 7, 8 and a part of 9: from one rank to another, the copy itself, and GPUs that may not reach one another."""
+import statistics
+
 from machine import Failed, ratio
 from results import Chart, Table
 
@@ -63,26 +65,67 @@ def tcp_sizes(machine):
                     ["--net"], ("pickle", "ompi-tcp", "gloo", "gloo-poll"))
 
 
+NCCL_BY_SOCKETS = {"NCCL_P2P_DISABLE": "1", "NCCL_SHM_DISABLE": "1", "NCCL_NET": "Socket", "NCCL_SOCKET_IFNAME": "lo"}
+SOCKETS = ((2, 2), (4, 4), (1, 4), (8, 2))  # threads of NCCL, and sockets of each: which is best differs by machine and size
+
+
+def best_of_nccl(machine, *sizes):
+    """Rows with the settings of NCCL's sockets tried in turn: {bytes: [Gb/s of libpickle, Gb/s of NCCL's best, its setting]}."""
+    best = {}
+    for threads, sockets in machine.pick(SOCKETS[:1], SOCKETS[:2], SOCKETS):
+        environment = {**NCCL_BY_SOCKETS, "NCCL_SOCKET_NTHREADS": str(threads), "NCCL_NSOCKS_PERTHREAD": str(sockets)}
+        for row in one_way(machine, *sizes, "--nccl", environment=environment):
+            rate, peer = row["algbw_gbps"] * GBIT, row["algbw_gbps"] * GBIT / row["nccl_ratio"]
+            known = best.setdefault(row["bytes"], [[], 0, ""])
+            known[0].append(rate)
+            if peer > known[1]:
+                known[1:] = [peer, "%d threads of %d" % (threads, sockets)]
+    return {bytes_: [statistics.median(rates), peer, setting] for bytes_, (rates, peer, setting) in best.items()}
+
+
 def tcp_sizes_gpu(machine):
     """Between GPUs through sockets: ranks that are taken for hosts of their own, NCCL without its ways inside a host."""
     table = Table("02-tcp-gpu-sizes", "2. Between two GPUs over TCP on the loopback interface, one way (Gb/s)",
-                  [("bytes", "bytes"), ("pickle_gbit", "libpickle"), ("peer_gbit", "NCCL"), ("ratio", "libpickle / NCCL")],
-                  ["NCCL_P2P_DISABLE=1 NCCL_SHM_DISABLE=1 NCCL_SOCKET_IFNAME=lo"])
+                  [("bytes", "bytes"), ("pickle_gbit", "libpickle"), ("peer_gbit", "NCCL"), ("ratio", "libpickle / NCCL"), ("setting", "NCCL's sockets")],
+                  [" ".join("%s=%s" % pair for pair in NCCL_BY_SOCKETS.items()) + ", its best of several numbers of sockets"])
     table.chart = Chart("Between two GPUs over TCP, loopback", "message", "Gb/s", log_y=True)
     why = machine.no_gpus()
     sizes = ("64K", machine.pick("64K", "64M", "1G"), "-d", "cuda")
     if why is None:
         try:
             try:
-                rows = one_way(machine, *sizes, "--nccl", environment={"NCCL_P2P_DISABLE": "1", "NCCL_SHM_DISABLE": "1", "NCCL_SOCKET_IFNAME": "lo"})
+                for bytes_, (rate, peer, setting) in best_of_nccl(machine, *sizes).items():
+                    table.add(bytes=bytes_, pickle_gbit=rate, peer_gbit=peer, ratio=ratio(rate, peer), setting=setting)
             except Failed as failed:
-                why, rows = str(failed), one_way(machine, *sizes)
-            for row in rows:
-                rate = row["algbw_gbps"] * GBIT
-                table.add(reason=why or "", bytes=row["bytes"], pickle_gbit=rate, ratio=row.get("nccl_ratio"),
-                          peer_gbit=rate / row["nccl_ratio"] if row.get("nccl_ratio") else None)
+                for bytes_, rate in perf_gbit(one_way(machine, *sizes)).items():
+                    table.add(reason=str(failed), bytes=bytes_, pickle_gbit=rate)
         except Failed as failed:
             why = str(failed)
+    if not table.rows:
+        table.add(reason=why)
+    for key, heading in table.columns[1:3]:
+        table.chart.add(heading, [(row["bytes"], row[key]) for row in table.rows])
+    return table
+
+
+def tcp_unpack(machine):
+    """How what has arrived in pinned memory gets to the GPU, turn by turn."""
+    table = Table("09-tcp-unpack", "9. Between two GPUs over TCP on the loopback interface, one way: copies by engines, or one kernel for all that has arrived (Gb/s)",
+                  [("bytes", "bytes"), ("copy_gbit", "PK_UNPACK=copy"), ("kernel_gbit", "PK_UNPACK=kernel"), ("ratio", "kernel / copy")])
+    table.chart = Chart("Over TCP to a GPU", "message", "Gb/s", log_y=True)
+    why = machine.no_gpus()
+    rates = {}
+    try:
+        for _ in range(machine.pick(1, 2, 3) if why is None else 0):
+            for how in ("copy", "kernel"):
+                measured = one_way(machine, "256K", machine.pick("256K", "64M", "1G"), "-d", "cuda", environment={"PK_UNPACK": how})
+                for bytes_, rate in perf_gbit(measured).items():
+                    rates.setdefault(bytes_, {}).setdefault(how, []).append(rate)
+    except Failed as failed:
+        why = str(failed)
+    for bytes_, by in rates.items():
+        copy, kernel = (statistics.median(by[how]) if how in by else None for how in ("copy", "kernel"))
+        table.add(reason=why or "", bytes=bytes_, copy_gbit=copy, kernel_gbit=kernel, ratio=ratio(kernel, copy))
     if not table.rows:
         table.add(reason=why)
     for key, heading in table.columns[1:3]:

@@ -56,13 +56,15 @@ if [ -e "$driver/libcuda.so.1" ]; then
     LD_LIBRARY_PATH=$driver FAKECUDA_DEVICES=4 PICKLE_BENCH_GPUS=4 PERF_NCCL_LIBRARY=/none timeout 200 pickle-run-all --tiny --out "$work/gpu" \
         3 5 6 7 8 10 11 >"$work/log" 2>&1 ||
         { tail -n 60 "$work/log"; exit 1; }
-    for table in 03-nvlink-sizes 05-beside-messages-gpu 06-beside-allgather-gpu 06-beside-allreduce-gpu 07-copies-cuda 08-peer-to-peer 10-allreduce-jobs-gpu 11-patterns-gpu; do
+    LD_LIBRARY_PATH=$driver PICKLE_BENCH_GPUS=2 PERF_NCCL_LIBRARY=/none timeout 60 pickle-run-all --tiny --only gpu --out "$work/gpu" 2 9 >"$work/log" 2>&1 ||
+        { tail -n 60 "$work/log"; exit 1; }
+    for table in 02-tcp-gpu-sizes 09-tcp-unpack 03-nvlink-sizes 05-beside-messages-gpu 06-beside-allgather-gpu 06-beside-allreduce-gpu 07-copies-cuda 08-peer-to-peer 10-allreduce-jobs-gpu 11-patterns-gpu; do
         grep -q '^[^#].*[0-9]' "$work/gpu/$table.txt" || { cat "$work/gpu/$table.txt"; exit 1; }
         ! grep -q 'no GPU' "$work/gpu/$table.txt" || { cat "$work/gpu/$table.txt"; exit 1; }
     done
     for rank in 1 0; do
         LD_LIBRARY_PATH=$driver FAKECUDA_DEVICES=2 PK_RANK=$rank PK_SIZE=2 PK_ROOT=127.0.0.1:$((31000 + $$ % 1000)) timeout 60 pickle-beside \
-            --compute burn --cases sendrecv:64K,allgather:64K,allreduce:64K --interval 5 --warm 1 --turns 1 >"$work/beside.$rank" 2>&1 &
+            --kernels --compute burn --cases sendrecv:64K,allgather:64K,allreduce:64K --interval 5 --warm 1 --turns 1 >"$work/beside.$rank" 2>&1 &
     done
     wait || true
     [ "$(grep -c '^ *burn .* yes ' "$work/beside.0")" -eq 3 ] || { cat "$work"/beside.*; exit 1; }

@@ -112,7 +112,8 @@ PK_API pk_result_t pk_comm_init_rank(pk_comm_t **comm, int size, int rank, const
  * @param key      ranks are numbered by key, equal keys by their rank in the parent
  * @param newcomm  out: as for pk_comm_init; NULL for a negative color
  * @param config   NULL: the parent's, blocking. Device and policy need not be the parent's.
- * @return as pk_comm_init; the error of the parent if it is or becomes poisoned; PK_ERR_ARG (null; a group is open)
+ * @return as pk_comm_init; the error of the parent if it is or becomes poisoned; PK_ERR_ARG (null; a group is open; a
+ *         field of `config`: this rank's turn has not been taken then, and it may call again)
  * Collective over the parent, among its operations in the same order on all ranks. Blocking at most timeout_ms, the parent's until all
  * ranks of the parent have called it and then config's. With config->nonblocking it blocks with a negative color alone; an abort of the
  * init takes effect when the parent's ranks have called it. Nothing secret is sent. Since 0.2.

@@ -121,16 +121,18 @@ pk_result_t pki_comm_create(struct pk_comm **out, int size, int rank, const pk_u
     return begin_or_free(comm, out);
 }
 
-pk_result_t pki_comm_create_split(struct pk_comm **out, struct pki_split *split, const pk_comm_config_t *config)
+pk_result_t pki_comm_create_split(struct pk_comm **out, struct pk_comm *parent, int color, int key, const pk_comm_config_t *config)
 {
     struct pk_comm *comm = NULL;
-    pk_result_t result = allocate(&comm, config);
+    pk_result_t result = allocate(&comm, config); /* first: what refuses `config` has not taken this rank's turn in the parent */
 
+    if (result != PK_OK)
+        return result;
+    result = pki_split_begin(parent, color, key, &comm->split);
     if (result != PK_OK) {
-        pki_split_release(split);
+        free_wiped(comm);
         return result;
     }
-    comm->split = split;
     return begin_or_free(comm, out);
 }
 

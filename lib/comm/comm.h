@@ -116,6 +116,8 @@ pk_result_t pki_comm_split(struct pk_comm *parent, int color, int key, struct pk
 pk_result_t pki_split_prepare(struct pk_comm *comm);
 /* Wait for the other ranks of the parent; then size, rank and id are known. comm->split is gone, whatever the outcome. */
 pk_result_t pki_split_meet(struct pk_comm *comm);
+/* Tell the parent's ranks color and key, and begin to hear theirs. */
+pk_result_t pki_split_begin(struct pk_comm *parent, int color, int key, struct pki_split **split);
 void pki_split_release(struct pki_split *split); /* NULL is legal */
 
 /* init.c: everything until the engine works. */
@@ -141,8 +143,8 @@ struct pki_wait pki_comm_patience(struct pk_comm *comm);
 /* comm.c */
 /* A null id: size, rank and id are the launcher's to say. */
 pk_result_t pki_comm_create(struct pk_comm **comm, int size, int rank, const pk_unique_id_t *id, const pk_comm_config_t *config);
-/* Takes over `split`. */
-pk_result_t pki_comm_create_split(struct pk_comm **comm, struct pki_split *split, const pk_comm_config_t *config);
+/* Collective over `parent`, unless `config` is refused: then it has not been called. */
+pk_result_t pki_comm_create_split(struct pk_comm **comm, struct pk_comm *parent, int color, int key, const pk_comm_config_t *config);
 pk_result_t pki_comm_abort(struct pk_comm *comm);
 pk_result_t pki_comm_state(struct pk_comm *comm);
 /* The same after a look at the other ranks. */

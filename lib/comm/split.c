@@ -104,7 +104,7 @@ static pk_result_t start_allgather(struct pki_split *s)
     return pki_engine_start_all(parent->engine, &request, 1, pki_engine_new_group(), &s->started, NULL);
 }
 
-static pk_result_t begin(struct pk_comm *parent, int color, int key, struct pki_split **split)
+pk_result_t pki_split_begin(struct pk_comm *parent, int color, int key, struct pki_split **split)
 {
     struct pki_split *s = calloc(1, sizeof *s);
     pk_result_t result = PK_OK;
@@ -220,12 +220,11 @@ pk_result_t pki_comm_split(struct pk_comm *parent, int color, int key, struct pk
         }
         config = &like_parent;
     }
-    result = begin(parent, color, key, &s);
-    if (result != PK_OK)
-        return result;
     if (color >= 0)
-        return pki_comm_create_split(out, s, config);
-    result = sit_out(s);
+        return pki_comm_create_split(out, parent, color, key, config);
+    result = pki_split_begin(parent, color, key, &s);
+    if (result == PK_OK)
+        result = sit_out(s);
     if (result == PK_OK)
         *out = NULL;
     return result;

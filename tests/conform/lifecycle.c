@@ -325,12 +325,22 @@ static void split_nonblocking(struct rank *r)
 static void split_refused(struct rank *r)
 {
     pk_comm_t *parent = throwaway(r, TIMEOUT_MS), *child = NULL;
+    pk_comm_config_t config = PK_COMM_CONFIG_INIT;
 
     expect(r, pk_comm_split(NULL, 0, 0, &child, NULL), PK_ERR_ARG, "pk_comm_split of null");
     expect(r, pk_comm_split(parent, 0, 0, NULL, NULL), PK_ERR_ARG, "pk_comm_split into null");
     expect(r, pk_group_start(), PK_OK, "pk_group_start");
     expect(r, pk_comm_split(parent, 0, 0, &child, NULL), PK_ERR_ARG, "pk_comm_split in a group");
     expect(r, pk_group_end(), PK_OK, "pk_group_end");
+    /* Refused on one rank alone: it has not had its turn, and may try again. */
+    config.device = PK_DEVICE_HOST;
+    config.sm_policy = 17;
+    if (r->rank == 0)
+        expect(r, pk_comm_split(parent, 0, 0, &child, &config), PK_ERR_ARG, "pk_comm_split with sm_policy 17");
+    expect(r, pk_comm_split(parent, 0, 0, &child, NULL), PK_OK, "pk_comm_split after that");
+    use(r, child, r->size);
+    expect(r, pk_comm_destroy(child), PK_OK, "pk_comm_destroy of what it made");
+    child = NULL;
     use(r, parent, r->size);
     meet(r);
     expect(r, pk_comm_abort(parent), PK_OK, "pk_comm_abort");

@@ -122,9 +122,9 @@ static void open_report(struct beside_run *run)
              "rate: bytes that leave a rank (of allreduce 2 (n-1)/n of it); lost: longer computing per GB that left meanwhile\n"
              "covered: messages had ended before the computing began, and the last ended after it; longest: between two ends, in medians of that\n"
              "one: a single operation, on a free GPU and while a kernel holds every multiprocessor (-: it did not end within 0.4 s)\n"
-             "%s: sm_policy %s; allreduce: at most %d multiprocessors; messages in a stream of %s priority",
+             "%s: sm_policy PK_SM_%s; allreduce: at most %d multiprocessors; messages in a stream of %s priority",
              version / 10000, version / 100 % 100, version % 100, run->size, name, limit, o->turns, o->interval_ms, o->warm_ms,
-             "sendrecv, oneway, allgather", o->kernels ? "PK_SM_DEFAULT" : "PK_SM_NONE", o->max_sms, o->first ? "the highest" : "ordinary");
+             "sendrecv, oneway, allgather", o->kernels ? "DEFAULT" : "NONE", o->max_sms, o->first ? "the highest" : "ordinary");
     if (run->rank == 0)
         beside_report_open(run, about);
 }

@@ -6,6 +6,7 @@
 
 #include "tcp_pair.h"
 #include "util/auth.h"
+#include "util/bytes.h"
 
 #define PATIENCE_NS (20 * PKI_NS_PER_S)
 
@@ -254,6 +255,24 @@ Test(tcp, lower_of_both_counts)
     cr_assert_eq(pki_tcp_ep_of(pair.ep[0])->params.sockets, 2);
     cr_assert_eq(pki_tcp_ep_of(pair.ep[0])->params.window, 8);
     cr_assert_eq(pki_tcp_ep_of(pair.ep[0])->params.chunk_bytes, 32768);
+    tcp_pair_free(&pair);
+}
+
+Test(tcp, another_version_is_named)
+{
+    struct tcp_pair pair;
+    pk_error_info_t info = { .struct_size = sizeof info };
+    char here[32];
+
+    params("1", "4", "65536");
+    tcp_pair_begin(&pair);
+    pki_put_u32(pair.blob[1].bytes, PKI_TCP_VERSION + 7);
+    cr_assert_eq(tcp()->ep_connect(pair.ep[0], &pair.blob[1]), PK_ERR_PEER);
+    pk_last_error(&info);
+    snprintf(here, sizeof here, "version %u,", PKI_TCP_VERSION + 7);
+    cr_assert(strstr(info.text, here) != NULL, "%s", info.text);
+    snprintf(here, sizeof here, "version %u:", PKI_TCP_VERSION);
+    cr_assert(strstr(info.text, here) != NULL, "%s", info.text);
     tcp_pair_free(&pair);
 }
 

@@ -207,6 +207,19 @@ static pk_result_t make_links(struct pki_tcp_ep *ep)
     return PK_OK;
 }
 
+static pk_result_t take_card(struct pki_tcp_ep *ep, const struct pki_blob *theirs)
+{
+    struct pki_where where = pki_tcp_where(ep);
+    uint32_t version = pki_tcp_card_version(theirs);
+
+    if (pki_tcp_get_card(theirs, &ep->theirs))
+        return PK_OK;
+    if (version == 0 || version == PKI_TCP_VERSION)
+        return pki_fail(PK_ERR_PEER, &where, "over tcp: its description makes no sense");
+    return pki_fail(PK_ERR_PEER, &where, "over tcp: it speaks version %u, this rank version %u: all ranks need the same version of the library", version,
+                    PKI_TCP_VERSION);
+}
+
 /* What stands when it fails, ep_close takes away. */
 static pk_result_t tcp_ep_connect(struct pki_ep *base, struct pki_blob *theirs)
 {
@@ -215,8 +228,9 @@ static pk_result_t tcp_ep_connect(struct pki_ep *base, struct pki_blob *theirs)
     const struct pki_tcp_params *mine = &ep->iface->params;
     pk_result_t result;
 
-    if (!pki_tcp_get_card(theirs, &ep->theirs))
-        return pki_fail(PK_ERR_PEER, &where, "over tcp: its description makes no sense: is it the same version of the library?");
+    result = take_card(ep, theirs);
+    if (result != PK_OK)
+        return result;
     ep->params = (struct pki_tcp_params){ .sockets = lower(mine->sockets, ep->theirs.sockets),
                                           .window = lower(mine->window, ep->theirs.window),
                                           .chunk_bytes = lower(mine->chunk_bytes, ep->theirs.chunk_bytes) };

@@ -164,11 +164,16 @@ void pki_tcp_put_card(struct pki_blob *blob, const struct pki_tcp_card *card)
     blob->fd = -1;
 }
 
+uint32_t pki_tcp_card_version(const struct pki_blob *blob)
+{
+    return blob->len < CARD_HEAD_BYTES ? 0 : pki_get_u32(blob->bytes);
+}
+
 bool pki_tcp_get_card(const struct pki_blob *blob, struct pki_tcp_card *card)
 {
     struct pki_tcp_card c = { 0 };
 
-    if (blob->len < CARD_HEAD_BYTES || pki_get_u32(blob->bytes) != PKI_TCP_VERSION)
+    if (pki_tcp_card_version(blob) != PKI_TCP_VERSION)
         return false;
     c.sockets = pki_get_u32(blob->bytes + 4);
     c.window = pki_get_u32(blob->bytes + 8);

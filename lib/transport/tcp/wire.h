@@ -13,7 +13,7 @@
 
 #include "transport/transport.h"
 
-#define PKI_TCP_VERSION 1u
+#define PKI_TCP_VERSION 2u
 #define PKI_TCP_SOCKETS_MAX 16u
 #define PKI_TCP_WINDOW_MAX 64u
 #define PKI_TCP_CHUNK_MIN (16u << 10)
@@ -84,6 +84,8 @@ struct pki_tcp_card {
 };
 
 void pki_tcp_put_card(struct pki_blob *blob, const struct pki_tcp_card *card);
+/* The version of these bytes that its sender speaks; 0: it is no card. */
+uint32_t pki_tcp_card_version(const struct pki_blob *blob);
 bool pki_tcp_get_card(const struct pki_blob *blob, struct pki_tcp_card *card);
 
 /* ---- Handshake: hello and proof come from the connecting end, the challenge from the other ---- */

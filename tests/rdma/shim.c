@@ -7,7 +7,8 @@
  *   SHIM_DMABUF=1         what is registered as a dma-buf is a memfd: its pages are. Without it no device takes a dma-buf. Says how many were
  *   SHIM_KILL_QP=MS:K,... MS milliseconds after queue pair number K (from 0, in the order in which they are made) was made, it is put
  *                         into error
- *   SHIM_KILL_EVERY=MS    that often one of those that are two seconds old is put into error, in turn
+ *   SHIM_KILL_EVERY=MS    that often one of those that have been connected for two seconds is put into error, in turn. (One that is not
+ *                         connected yet fails on no real device, and cannot be connected then.)
  */
 #include <dlfcn.h>
 #include <errno.h>
@@ -43,7 +44,7 @@ struct kill {
 struct live {
     struct ibv_qp *qp;
     int number;
-    time_t born_s;
+    time_t since_s; /* connected; 0: not yet */
 };
 
 static struct live live[LIVE_MAX];
@@ -97,7 +98,7 @@ static void *kill_every(void *arg)
         for (int i = 0; i < LIVE_MAX; i++) {
             const struct live *one = &live[(turn + i) % LIVE_MAX];
 
-            if (one->qp == NULL || now_s() - one->born_s < 2)
+            if (one->qp == NULL || one->since_s == 0 || now_s() - one->since_s < 2)
                 continue;
             put_into_error(one);
             turn = (turn + i + 1) % LIVE_MAX;
@@ -185,7 +186,7 @@ static void enlist(struct ibv_qp *qp, int number)
     while (i < LIVE_MAX && live[i].qp != NULL)
         i++;
     if (i < LIVE_MAX)
-        live[i] = (struct live){ .qp = qp, .number = number, .born_s = now_s() };
+        live[i] = (struct live){ .qp = qp, .number = number };
     pthread_mutex_unlock(&live_mutex);
     plan_death(qp, number);
 }
@@ -202,6 +203,18 @@ static struct ibv_qp *create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *attr
     if (qp != NULL)
         enlist(qp, atomic_fetch_add(&qps, 1));
     return qp;
+}
+
+static int modify_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int mask)
+{
+    int error = real_modify_qp(qp, attr, mask);
+
+    pthread_mutex_lock(&live_mutex);
+    for (int i = 0; i < LIVE_MAX && error == 0; i++)
+        if (live[i].qp == qp && (mask & IBV_QP_STATE) != 0 && attr->qp_state == IBV_QPS_RTS)
+            live[i].since_s = now_s();
+    pthread_mutex_unlock(&live_mutex);
+    return error;
 }
 
 static int destroy_qp(struct ibv_qp *qp)
@@ -279,7 +292,7 @@ static const struct {
 } functions[] = {
     { "ibv_create_qp", &real_create_qp, (function)create_qp },
     { "ibv_destroy_qp", &real_destroy_qp, (function)destroy_qp },
-    { "ibv_modify_qp", &real_modify_qp, NULL },
+    { "ibv_modify_qp", &real_modify_qp, (function)modify_qp },
     { "ibv_query_device", &real_query_device, (function)query_device },
     { "ibv_reg_mr_iova2", &real_reg_mr_iova2, (function)reg_mr_iova2 },
     { "ibv_reg_dmabuf_mr", &real_reg_dmabuf_mr, (function)reg_dmabuf_mr },

@@ -304,6 +304,7 @@ static bool leaves(const struct pki_peer *peer)
  * rank's notes. Each transport bounds the time. */
 static void leave(struct pki_engine *e)
 {
+    const pk_error_info_t kept = *pki_error_get(); /* a peer that is lost now is in the log, and is not what closing returns */
     bool is_done = false;
 
     for (unsigned rounds = 0; !is_done; rounds++) {
@@ -318,6 +319,7 @@ static void leave(struct pki_engine *e)
         else if (!is_done)
             nanosleep(&(struct timespec){ .tv_nsec = LEAVING_NAP_NS }, NULL);
     }
+    pki_error_set(&kept);
 }
 
 pk_result_t pki_engine_close(struct pki_engine *e)

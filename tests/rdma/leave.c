@@ -19,9 +19,10 @@
 #define COUNT_MAX 4096
 #define LONG_BYTES ((size_t)3 << 20)
 #define TIMEOUT_MS 60000
+#define LATE_MS 2000 /* the deadline where one waits in vain */
 #define OVER_MS 1500 /* how much longer than PK_RETRY_MS it may take */
 
-enum scene { BEFORE, BEHIND, INSIDE, THEIRS, BOTH, LONG, AWAY, GONE, SCENES };
+enum scene { BEFORE, BEHIND, INSIDE, THEIRS, BOTH, LONG, AWAY, GONE, LATE, SCENES };
 static const char *const names[SCENES] = { "the sender's have failed before it sends",
                                            "the sender's fail behind what it sends",
                                            "the sender's fail while it leaves",
@@ -29,7 +30,8 @@ static const char *const names[SCENES] = { "the sender's have failed before it s
                                            "each sends to the other, and all fail while they leave",
                                            "the sender's fail in a long transfer whose receiver leaves",
                                            "the receiver is away for longer than anybody waits",
-                                           "the receiver has died" };
+                                           "the receiver has died",
+                                           "one waited in vain, and its peer has died before it leaves" };
 
 static int rank;
 static unsigned failed_after_us;
@@ -135,6 +137,10 @@ static pk_result_t play_sender(pk_comm_t *comm, enum scene scene, int round)
         return send_row(comm, round);
     case LONG:
         return exchange_long(comm, round, true);
+    case LATE:
+        result = receive_row(comm, round);
+        rest(1.5 * LATE_MS);
+        return result;
     case BOTH:
         fail_all((unsigned)(1 + round * 977 % 5000));
         result = send_row(comm, round);
@@ -163,6 +169,9 @@ static pk_result_t play_receiver(pk_comm_t *comm, enum scene scene, int round)
     case AWAY:
         rest(RETRY_MS * 1.5);
         break;
+    case LATE:
+        rest(2 * LATE_MS);
+        _exit(0);
     case GONE:
         _exit(0);
     default:
@@ -178,7 +187,21 @@ static pk_result_t play_receiver(pk_comm_t *comm, enum scene scene, int round)
 /* Who was away for too long is told so, if not all had come. */
 static bool is_right(enum scene scene, bool sends, pk_result_t result)
 {
-    return result == PK_OK || (scene == AWAY && !sends && result == PK_ERR_PEER);
+    return scene == LATE ? result == PK_ERR_TIMEOUT : result == PK_OK || (scene == AWAY && !sends && result == PK_ERR_PEER);
+}
+
+/* What destroy returns is what pk_last_error says then. */
+static bool ends_well(pk_comm_t *comm, enum scene scene)
+{
+    const pk_result_t expected = scene == LATE ? PK_ERR_TIMEOUT : PK_OK;
+    pk_error_info_t error = { .struct_size = sizeof error };
+    pk_result_t result = pk_comm_destroy(comm);
+
+    (void)pk_last_error(&error);
+    if (result == expected && (result == PK_OK || error.code == result))
+        return true;
+    fprintf(stderr, "rank %d: destroy: %s (%s)\n", rank, pk_strerror(result), error.text);
+    return false;
 }
 
 static bool is_in_time(enum scene scene, double ms)
@@ -202,7 +225,7 @@ static bool run_round(enum scene scene, int round)
     pk_result_t result;
     double began;
 
-    config.timeout_ms = TIMEOUT_MS / 4;
+    config.timeout_ms = scene == LATE ? LATE_MS : TIMEOUT_MS / 4;
     config.device = PK_DEVICE_HOST;
     if (pk_comm_init(&comm, &config) != PK_OK || !goes_over_rdma(comm) || pk_barrier(comm, PK_BLOCKING) != PK_OK) {
         fprintf(stderr, "rank %d: no communicator over rdma\n", rank);
@@ -212,7 +235,7 @@ static bool run_round(enum scene scene, int round)
     result = sends ? play_sender(comm, scene, round) : play_receiver(comm, scene, round);
     (void)pk_last_error(&error);
     began = monotonic_ms();
-    if (pk_comm_destroy(comm) == PK_OK && is_right(scene, sends, result) && is_in_time(scene, monotonic_ms() - began))
+    if (ends_well(comm, scene) && is_right(scene, sends, result) && is_in_time(scene, monotonic_ms() - began))
         return true;
     fprintf(stderr, "rank %d, which %s, round %d: %s (%s); destroyed in %.0f ms; failed after %u us\n", rank,
             sends ? "sends" : "receives", round, pk_strerror(result), error.text, monotonic_ms() - began, failed_after_us);

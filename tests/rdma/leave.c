@@ -167,7 +167,7 @@ static pk_result_t play_receiver(pk_comm_t *comm, enum scene scene, int round)
     case BOTH:
         return play_sender(comm, scene, round);
     case AWAY:
-        rest(RETRY_MS * 1.5);
+        rest(RETRY_MS * 3);
         break;
     case LATE:
         rest(2 * LATE_MS);

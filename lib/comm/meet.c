@@ -27,13 +27,23 @@ pk_result_t pki_comm_open_device(struct pk_comm *comm)
     return cuda->open(ordinal, &comm->device);
 }
 
-/* Everything about the launcher happens in the communicators' order, which is the same on all ranks. */
-static pk_result_t find_and_open(struct pk_comm *comm, uint64_t deadline_ns)
+static uint64_t earliest(const struct pk_comm *comm, uint64_t most_ns)
+{
+    uint64_t now = pki_now_ns();
+
+    return comm->deadline_ns <= now || comm->deadline_ns - now < most_ns ? comm->deadline_ns : now + most_ns;
+}
+
+/* Everything about the launcher happens in the communicators' order, which is the same on all ranks. When the ranks of a split have met it takes so long
+ * at most. */
+static pk_result_t find_and_open(struct pk_comm *comm, uint64_t most_ns)
 {
     pk_result_t result = PK_OK;
+    uint64_t deadline_ns;
 
     if (comm->split != NULL)
         result = pki_split_meet(comm);
+    deadline_ns = earliest(comm, most_ns);
     if (comm->from_launcher) {
         result = pki_launcher_wait(&comm->turn, deadline_ns, &comm->cancel);
         if (result == PK_OK)
@@ -51,10 +61,9 @@ static pk_result_t find_and_open(struct pk_comm *comm, uint64_t deadline_ns)
 /* The others would wait for this rank until their deadline. */
 static pk_result_t say_farewell(struct pk_comm *comm, pk_result_t result)
 {
-    const uint64_t until = pki_now_ns() + FAREWELL_NS;
     const pk_error_info_t kept = *pki_error_get();
 
-    if (find_and_open(comm, until < comm->deadline_ns ? until : comm->deadline_ns) == PK_OK)
+    if (find_and_open(comm, FAREWELL_NS) == PK_OK)
         pki_bootstrap_tell(comm->bootstrap, result, -1, kept.text);
     pki_error_set(&kept);
     return result;
@@ -64,5 +73,5 @@ pk_result_t pki_comm_meet(struct pk_comm *comm)
 {
     pk_result_t result = pki_comm_open_device(comm);
 
-    return result == PK_OK ? find_and_open(comm, comm->deadline_ns) : say_farewell(comm, result);
+    return result == PK_OK ? find_and_open(comm, UINT64_MAX) : say_farewell(comm, result);
 }

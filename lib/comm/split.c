@@ -13,6 +13,7 @@
 #include "comm/comm.h"
 #include "util/auth.h"
 #include "util/bytes.h"
+#include "util/clock.h"
 #include "util/netif.h"
 
 /* What every rank of the parent tells every other. */
@@ -182,6 +183,7 @@ pk_result_t pki_split_meet(struct pk_comm *comm)
         release(s);
         return result;
     }
+    comm->deadline_ns = pki_deadline_ns(comm->config.timeout_ms); /* until now the parent's counted */
     find_group(s, &size, &rank, &first);
     if (rank != 0)
         stop_listening(s);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A rank that comes two seconds late is waited for; one that never comes is named by all that came. */
+/* A rank that comes two seconds late is waited for, in a split whatever the new one's time is; one that never comes is named by all that came. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,6 +11,8 @@
 #define SIZE 4
 #define LATE_US 2000000
 #define TIMEOUT_MS 1500
+#define SPLIT_TIMEOUT_MS 3000
+#define SPLIT_LATE_US 4000000
 
 /* Words of the shared memory. */
 enum { MISSING, ARRIVED };
@@ -31,6 +33,27 @@ static int late_rank(void)
     report(pk_allgather(&own, all, 1, PK_INT32, comm, PK_BLOCKING) == PK_OK && all[0] == 0 && all[3] == 3, "late: rank %d: allgather",
            own);
     report(pk_comm_destroy(comm) == PK_OK, "late: rank %d: destroy", own);
+    return report_end();
+}
+
+/* Until the last rank has called it the parent's time counts, and the new one's only then. */
+static int split_rank(void)
+{
+    pk_comm_config_t config = PK_COMM_CONFIG_INIT;
+    pk_comm_t *comm = NULL, *child = NULL;
+    int32_t own = ranks_rank(), sum = 0;
+
+    config.device = PK_DEVICE_HOST;
+    config.timeout_ms = 60000;
+    if (!report(pk_comm_init(&comm, &config) == PK_OK, "split: rank %d: init", own))
+        return report_end();
+    config.timeout_ms = SPLIT_TIMEOUT_MS;
+    if (own == SIZE - 1)
+        usleep(SPLIT_LATE_US);
+    report(pk_comm_split(comm, 0, 0, &child, &config) == PK_OK, "split: rank %d: the last rank is late", own);
+    report(child != NULL && pk_allreduce(&own, &sum, 1, PK_INT32, PK_SUM, child, PK_BLOCKING) == PK_OK && sum == SIZE * (SIZE - 1) / 2,
+           "split: rank %d: allreduce", own);
+    report(pk_comm_destroy(child) == PK_OK && pk_comm_destroy(comm) == PK_OK, "split: rank %d: destroy", own);
     return report_end();
 }
 
@@ -86,9 +109,12 @@ static void drive(const char *role, int missing)
 
 int main(void)
 {
+    if (ranks_role() != NULL && strcmp(ranks_role(), "split") == 0)
+        return split_rank();
     if (ranks_role() != NULL)
         return strcmp(ranks_role(), "late") == 0 ? late_rank() : missing_rank();
     drive("late", -1);
+    drive("split", -1);
     drive("missing", SIZE - 1);
     drive("missing", 1);
     drive("missing", 0);

@@ -146,7 +146,7 @@ PK_API pk_result_t pk_comm_async_error(pk_comm_t *comm);
  *
  * @return PK_OK, or the error that poisoned it
  * Local: does not wait for other ranks to destroy theirs; but between hosts until what was sent has arrived, though nobody may have received it
- * yet: PK_RETRY_MS at most for all peers together, while broken connections are made again. Else bounded by the operations' deadlines. Since 0.1.
+ * yet: PK_RETRY_MS at most for all peers of a transport together, while broken connections are made again. Else bounded by the operations' deadlines. Since 0.1.
  */
 PK_API pk_result_t pk_comm_destroy(pk_comm_t *comm);
 

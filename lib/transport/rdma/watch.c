@@ -60,6 +60,16 @@ static void take(const struct uffd_msg *event)
     }
 }
 
+/* Forgotten before it is closed: a child of a fork in between would close the number, whatever it stands for by then. */
+static void forget(int *fd)
+{
+    int old = *fd;
+
+    *fd = -1;
+    if (old >= 0)
+        close(old);
+}
+
 /* A child has neither the thread nor the mappings that the kernel tells of: it begins anew. */
 static void start_over(void)
 {
@@ -67,11 +77,8 @@ static void start_over(void)
     pthread_mutex_init(&watcher.lock, NULL);
     pki_list_init(&watcher.ranges);
     watcher.users = 0;
-    if (watcher.fd >= 0)
-        close(watcher.fd);
-    if (watcher.stop_fd >= 0)
-        close(watcher.stop_fd);
-    watcher.fd = watcher.stop_fd = -1;
+    forget(&watcher.fd);
+    forget(&watcher.stop_fd);
 }
 
 static void know_forks(void)
@@ -137,11 +144,9 @@ void pki_rdma_watch_close(void)
         if (watcher.fd >= 0) {
             (void)eventfd_write(watcher.stop_fd, 1);
             pthread_join(watcher.thread, NULL);
-            close(watcher.fd);
         }
-        if (watcher.stop_fd >= 0)
-            close(watcher.stop_fd);
-        watcher.fd = watcher.stop_fd = -1;
+        forget(&watcher.fd);
+        forget(&watcher.stop_fd);
     }
     pthread_mutex_unlock(&watcher.life);
 }

@@ -7,7 +7,7 @@
  *   SHIM_DMABUF=1         what is registered as a dma-buf is a memfd: its pages are. Without it no device takes a dma-buf. Says how many were
  *   SHIM_KILL_QP=MS:K,... MS milliseconds after queue pair number K (from 0, in the order in which they are made) was made, it is put
  *                         into error
- *   SHIM_KILL_EVERY=MS    that often one of those that have been connected for two seconds is put into error, in turn. (One that is not
+ *   SHIM_KILL_EVERY=MS    that often one of those that have been connected for a second is put into error, in turn. (One that is not
  *                         connected yet fails on no real device, and cannot be connected then.)
  */
 #include <dlfcn.h>
@@ -40,11 +40,12 @@ struct kill {
 
 /* Those that are there, so that none is touched when it has been destroyed. */
 #define LIVE_MAX 256
+#define KILL_AGE_MS 1000
 
 struct live {
     struct ibv_qp *qp;
     int number;
-    time_t since_s; /* connected; 0: not yet */
+    long since_ms; /* connected; 0: not yet */
 };
 
 static struct live live[LIVE_MAX];
@@ -57,12 +58,12 @@ static long number_of(const char *name)
     return value != NULL ? atol(value) : 0;
 }
 
-static time_t now_s(void)
+static long now_ms(void)
 {
     struct timespec now;
 
     clock_gettime(CLOCK_MONOTONIC, &now);
-    return now.tv_sec;
+    return now.tv_sec * 1000 + now.tv_nsec / 1000000;
 }
 
 static void put_into_error(const struct live *one)
@@ -98,7 +99,7 @@ static void *kill_every(void *arg)
         for (int i = 0; i < LIVE_MAX; i++) {
             const struct live *one = &live[(turn + i) % LIVE_MAX];
 
-            if (one->qp == NULL || one->since_s == 0 || now_s() - one->since_s < 2)
+            if (one->qp == NULL || one->since_ms == 0 || now_ms() - one->since_ms < KILL_AGE_MS)
                 continue;
             put_into_error(one);
             turn = (turn + i + 1) % LIVE_MAX;
@@ -212,7 +213,7 @@ static int modify_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int mask)
     pthread_mutex_lock(&live_mutex);
     for (int i = 0; i < LIVE_MAX && error == 0; i++)
         if (live[i].qp == qp && (mask & IBV_QP_STATE) != 0 && attr->qp_state == IBV_QPS_RTS)
-            live[i].since_s = now_s();
+            live[i].since_ms = now_ms();
     pthread_mutex_unlock(&live_mutex);
     return error;
 }

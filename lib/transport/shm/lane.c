@@ -361,16 +361,18 @@ bool pki_shm_peek(struct pki_ep *ep, struct pki_msg *msg, const void **payload)
 
 /*
  * Near or far? A line that the other core wrote a moment ago takes as long to read as that core is away, wherever in its caches it is by then:
- * virtual cores move between the two within minutes. Several in turn must say so.
+ * virtual cores move between the two within minutes. Several in turn must say so. Beside a message without a payload only near ones are told: it may be
+ * about a long transfer that goes elsewhere, which has driven the line out of all caches.
  */
-static __attribute__((noinline, cold)) void time_probe(struct pki_shm_ep *shm)
+static __attribute__((noinline, cold)) void time_probe(struct pki_shm_ep *shm, bool has_payload)
 {
     struct pki_shm_tx *tx = &shm->tx;
     uint64_t begin = pki_now_ns(), took;
     uint32_t value = atomic_load_explicit(shm->rx.probe, memory_order_acquire);
 
     took = pki_now_ns() - begin;
-    if (value != shm->rx.probed) /* else the writer is far ahead, and the line has been in this core's cache since the last time */
+    /* The same as before: the writer is far ahead, and the line has been in this core's cache since then. */
+    if (value != shm->rx.probed && (has_payload || took < FAR_NS))
         tx->far = took >= FAR_NS ? tx->far + (tx->far < FAR_SURE) : tx->far - (tx->far > -FAR_SURE);
     shm->rx.probed = value;
     shm->base.is_near = shm->flips ? !shm->base.is_near : tx->far < 0 && (tx->crowded || tx->data_used > NEAR_CACHE_BYTES);
@@ -381,9 +383,12 @@ void pki_shm_pop(struct pki_ep *ep)
     struct pki_shm_rx *rx = &pki_shm_ep_of(ep)->rx;
     const struct pki_shm_cell *cell = &rx->cells[rx->next & CELL_MASK];
 
-    if (is_probe(rx->next, true) &&
-        is_probe(rx->next, (atomic_load_explicit(&cell->word[0], memory_order_relaxed) >> 32 & PKI_SHM_SHAPE_LONG) != 0))
-        time_probe(pki_shm_ep_of(ep));
+    if (is_probe(rx->next, true)) {
+        uint32_t shape = (uint32_t)(atomic_load_explicit(&cell->word[0], memory_order_relaxed) >> 32);
+
+        if (is_probe(rx->next, (shape & PKI_SHM_SHAPE_LONG) != 0))
+            time_probe(pki_shm_ep_of(ep), (shape & PKI_SHM_SHAPE_LENGTH) != 0);
+    }
     rx->next++;
     if (rx->next - rx->told_next >= TELL_CELLS || rx->data_end - rx->told_data >= TELL_DATA)
         tell(rx);

@@ -118,6 +118,8 @@ struct pki_engine {
     atomic_int calm_tasks;     /* those of them that need to be looked at only now and then */
     unsigned calm_calls;
     atomic_int drivers;        /* threads that wait for a stream and see to it themselves */
+    bool tended, mending;      /* it has lanes that the service thread looks at, and some of them are being mended */
+    uint64_t tended_ns;        /* when it last did */
     struct pki_list in_service;
 };
 
@@ -138,6 +140,9 @@ bool pki_engine_spins(const struct pki_engine *engine);
 /* note.c: notes of one endpoint of a pair, carried by another. */
 void pki_note_open(struct pki_engine *engine);
 void pki_note_carry(const struct pki_peer *peer);
+/* Is there a lane that somebody must look at though nothing waits here? And look: whoever waits elsewhere has lanes mended all the same. */
+bool pki_note_has_tended(const struct pki_engine *engine);
+void pki_note_tend(struct pki_engine *engine);
 
 /* doze.c. Unlocked: sleep until a message comes, 10 ms at most. False: it cannot be, or somebody else is at work. */
 bool pki_engine_doze(struct pki_engine *engine);

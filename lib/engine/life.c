@@ -235,7 +235,10 @@ void pki_engine_start(struct pki_engine *e)
 {
     e->checked_ns = pki_now_ns();
     pki_note_open(e);
+    e->tended = pki_note_has_tended(e);
     pki_service_attach(e);
+    if (e->tended)
+        (void)pki_service_wake(); /* without the thread, which the log says, lanes are mended while somebody waits here */
 }
 
 void pki_engine_give_up(struct pki_engine *e, pk_result_t code)

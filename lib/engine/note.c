@@ -46,3 +46,27 @@ void pki_note_carry(const struct pki_peer *peer)
     take_notes(carrier, ep);
     ep->iface->transport->mend(ep, carrier);
 }
+
+bool pki_note_has_tended(const struct pki_engine *e)
+{
+    for (int i = 0; i < e->config.size; i++) {
+        const struct pki_ep *lane = e->peers[i].lane;
+
+        if (lane != NULL && lane->has_notes && lane->iface->transport->tended)
+            return true;
+    }
+    return false;
+}
+
+/* Messages that come meanwhile stay where they are, for whoever asks for them. */
+void pki_note_tend(struct pki_engine *e)
+{
+    e->mending = false;
+    for (int i = 0; i < e->nifaces; i++)
+        if (e->ifaces[i]->transport->between_hosts)
+            (void)e->ifaces[i]->transport->progress(e->ifaces[i]);
+    for (int i = 0; i < e->config.size; i++) {
+        pki_note_carry(&e->peers[i]);
+        e->mending |= e->peers[i].lane != NULL && e->peers[i].lane->mending;
+    }
+}

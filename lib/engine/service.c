@@ -2,6 +2,9 @@
 /*
  * The service thread of the process: it advances engines that have operations in streams, and sleeps when none has. It starts with
  * the first such operation and ends with the last engine.
+ *
+ * It also looks, now and then, after lanes that can break behind the last message of a rank that then waits in another communicator, or in none:
+ * the peer may wait for that message. Where there are such lanes the thread starts with the first of them.
  */
 #include <pthread.h>
 #include <sched.h>
@@ -13,6 +16,8 @@
 #include "util/thread.h"
 
 #define WATCH_NS 10000000 /* how soon a peer's death is noticed for graphs that wait */
+#define TEND_NS (100 * PKI_NS_PER_MS) /* how often lanes are looked after: an idle process pays for each time */
+#define MEND_NS PKI_NS_PER_MS /* and while they are being mended, which takes several notes to and fro */
 #define AWAKE_NS 200000ull /* how long it stays awake with nothing to do: operations come in rows */
 /* Where callers wait for their streams themselves it only dozes for a while: to wake it from its sleep with every operation costs more
  * than a doze costs the operation that nobody waits for. */
@@ -37,6 +42,23 @@ void pki_engine_leave(struct pki_engine *e)
         (void)pki_service_wake();
 }
 
+static uint64_t tend_every(const struct pki_engine *e)
+{
+    return e->mending ? MEND_NS : TEND_NS;
+}
+
+/* Whoever has the lock looks after its lanes itself. */
+static void tend(struct pki_engine *e)
+{
+    uint64_t now = e->tended ? pki_now_ns() : 0;
+
+    if (!e->tended || now - e->tended_ns < tend_every(e) || !pki_engine_trylock(e))
+        return;
+    pki_note_tend(e);
+    e->tended_ns = now;
+    pki_engine_unlock(e);
+}
+
 /* *busy: there is work that nobody else sees to; *driven: there is some that a waiting thread does. */
 static bool visit(bool *busy, bool *driven)
 {
@@ -48,6 +70,7 @@ static bool visit(bool *busy, bool *driven)
 
         bool calm = works && atomic_load(&e->calm_tasks) == atomic_load(&e->async_tasks);
 
+        tend(e);
         if (!works && !watched)
             continue;
         if (works && atomic_load(&e->drivers) > 0) {
@@ -76,20 +99,35 @@ static void rest(unsigned idle)
         nanosleep(&(struct timespec){ .tv_nsec = 50000 }, NULL);
 }
 
-/* Sleep until there is work; at most for a moment if graphs may wait for a peer that dies. True: that moment is over. */
+/* How long it may sleep: graphs may wait for a peer that dies, and lanes may break. 0: until it is woken. */
+static uint64_t sleep_ns(void)
+{
+    uint64_t shortest = 0;
+
+    for (struct pki_list *n = service.engines.next; n != &service.engines; n = n->next) {
+        const struct pki_engine *e = pki_container_of(n, struct pki_engine, in_service);
+        uint64_t ns = atomic_load(&e->watched) > 0 ? WATCH_NS : 0;
+
+        if (e->tended && (ns == 0 || tend_every(e) < ns))
+            ns = tend_every(e);
+        if (ns != 0 && (shortest == 0 || ns < shortest))
+            shortest = ns;
+    }
+    return shortest;
+}
+
+/* Sleep until there is work, or something to look at. True: the latter. */
 static bool sleep_watching(void)
 {
-    bool watched = false;
+    uint64_t ns = sleep_ns();
     struct timespec until;
 
-    for (struct pki_list *n = service.engines.next; n != &service.engines; n = n->next)
-        watched |= atomic_load(&pki_container_of(n, struct pki_engine, in_service)->watched) > 0;
-    if (!watched) {
+    if (ns == 0) {
         pthread_cond_wait(&service.wakeup, &service.lock);
         return false;
     }
     clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_nsec += WATCH_NS;
+    until.tv_nsec += (long)ns;
     until.tv_sec += until.tv_nsec / 1000000000;
     until.tv_nsec %= 1000000000;
     return pthread_cond_timedwait(&service.wakeup, &service.lock, &until) != 0;

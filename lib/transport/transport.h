@@ -117,6 +117,7 @@ struct pki_ep {
     bool same_process;
     int64_t peer_pid;
     bool connecting; /* set by ep_connect: the connection is being made, in progress; messages may be sent already */
+    bool mending; /* set by the transport: what carries its messages is being made anew, and notes go to and fro */
     bool left;    /* set by the transport: the other end has closed in good order, and no more comes, nor any word of what was put */
     bool dead;    /* set by the transport; everything in flight has been put on the done queue with PK_ERR_PEER */
     bool can_put; /* set by ep_connect: put works to this peer */
@@ -187,6 +188,8 @@ struct pki_transport {
     bool between_hosts; /* joins ranks of different hosts, and only those; else only ranks of one host */
     /* The receiver learns of bytes put from its own transport, as FIN messages, and the engine sends none, except for STAGED pieces. */
     bool tells;
+    /* Its lanes must be mended though no operation of their communicator waits: progress and mend are called now and then by the service thread. */
+    bool tended;
     bool reaches[2][2]; /* put works from [source kind] to [target kind], enum pki_mem_kind */
 
     /* Can this transport work on this machine, as far as one rank can tell? Never fails: says so in *probe. */

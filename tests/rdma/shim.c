@@ -13,6 +13,7 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <infiniband/verbs.h>
+#include <limits.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -129,17 +130,26 @@ static void *fail_them(void *arg)
     return NULL;
 }
 
-/* For the program itself: all that are there now are put into error so many microseconds from now; 0: before this returns. */
-void shim_fail_all(unsigned us);
-void shim_fail_all(unsigned us)
+/* For the program itself: how many were made so far. */
+int shim_made(void);
+int shim_made(void)
 {
-    struct doom *doom = malloc(sizeof *doom);
+    return atomic_load(&qps);
+}
+
+/* Those that are there now and have numbers from `first` up to `end` are put into error so many microseconds from now; 0: before this returns. */
+void shim_fail(unsigned us, int first, int end);
+void shim_fail(unsigned us, int first, int end)
+{
+    struct doom *doom = calloc(1, sizeof *doom);
     pthread_t thread;
 
     if (doom == NULL)
         abort();
     pthread_mutex_lock(&live_mutex);
-    memcpy(doom->them, live, sizeof live);
+    for (int i = 0; i < LIVE_MAX; i++)
+        if (live[i].qp != NULL && live[i].number >= first && live[i].number < end)
+            doom->them[i] = live[i];
     pthread_mutex_unlock(&live_mutex);
     doom->us = us;
     if (us == 0)
@@ -148,6 +158,12 @@ void shim_fail_all(unsigned us)
         pthread_detach(thread);
     else
         abort();
+}
+
+void shim_fail_all(unsigned us);
+void shim_fail_all(unsigned us)
+{
+    shim_fail(us, 0, INT_MAX);
 }
 
 static void start_killing(void)

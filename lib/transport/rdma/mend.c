@@ -33,6 +33,7 @@ enum note_kind { NOTE_HELLO = 1, NOTE_READY, NOTE_GIVING_UP, NOTE_GOODBYE_CAME }
 static void enter(struct pki_rdma_ep *ep, enum pki_rdma_state state)
 {
     ep->mend.state = state;
+    ep->base.mending = state != PKI_RDMA_UP;
     ep->mend.entered_ns = ep->mend.advanced_ns = pki_now_ns();
     ep->mend.said = false;
 }

@@ -322,6 +322,7 @@ const struct pki_transport pki_transport_rdma = {
     .ep_bytes = sizeof(struct pki_rdma_ep),
     .between_hosts = true,
     .tells = true,
+    .tended = true,
     .reaches = { [PKI_MEM_HOST] = { [PKI_MEM_HOST] = true } },
     .probe = rdma_probe,
     .open = rdma_open,

@@ -5,7 +5,9 @@
  * comes to the operation and waits for `release`, and the engine works in between.
  *
  * Only the caller's own streams ever wait, each for one operation at a time: what the library puts into its own queues can run at
- * once. So no operation is stuck behind an unrelated one, whatever the order of the calls.
+ * once. So no operation is stuck behind an unrelated one, whatever the order of the calls. But a copy that waits in a stream holds a hardware
+ * queue of copies from the call on, and chance decides which of the library's share it. So a stream copies by itself only while no operation
+ * of the process has copies left for the library's queues: then all that a copy can be stuck behind belongs to earlier calls.
  *
  * A pending wait by a stream memory operation holds one of the process's hardware queues, and what the driver puts into that queue behind it,
  * of any stream, stands still. With few streams it avoids such queues; with 64 some were stuck behind two waits. So where kernels are allowed
@@ -162,6 +164,14 @@ pk_result_t pki_stream_admit(struct pki_task *task)
     return result;
 }
 
+void pki_stream_copies(struct pki_task *task)
+{
+    if (task->copies || task->engine->gpu == NULL || pki_task_is_fused(task) || (task->kind != PKI_MEM_DEVICE && !task->mixed.active))
+        return;
+    pki_waiting_copies(task->engine->ordinal, 1);
+    task->copies = true;
+}
+
 static void failed(struct pki_task *task, pk_result_t result)
 {
     if (result != PK_OK)
@@ -231,6 +241,8 @@ static void begin_send(struct pki_task *task)
     task->direct = xfer->state == PKI_XFER_MOVE && !xfer->bounce && !xfer->staged;
     if (task->few_queues && !pki_gate_is_open(&xfer->start))
         task->direct = false;
+    if (!xfer->ll && pki_waiting_has_copies(task->engine->ordinal))
+        task->direct = false;
 }
 
 /* Kernels at both ends see to a low-latency message, and whoever wants its place looks for its end (pki_ll_take_soon). */
@@ -255,6 +267,8 @@ void pki_stream_begin(struct pki_task *task)
     }
     task->mode = task->direct ? PKI_TASK_STREAM : PKI_TASK_GATED;
     task->started = task->direct;
+    if (!task->direct)
+        pki_stream_copies(task);
     if (is_calm(task))
         pki_task_calm(task);
     if (task->request.what == PKI_DO_SEND && !task->direct)
@@ -393,6 +407,9 @@ void pki_stream_left(struct pki_task *task)
     if (task->counted)
         pki_waiting_leave(task->engine->ordinal, task->queue.handle, task->listed);
     task->counted = false;
+    if (task->copies)
+        pki_waiting_copies(task->engine->ordinal, -1);
+    task->copies = false;
     if (task->request.stream.kind != PK_STREAM_KIND_CUDA)
         return;
     if (task->release_slot >= 0)

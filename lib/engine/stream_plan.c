@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Collectives that the caller's stream does by itself: where all peers' grants are here when the call is made, the plan's steps go into
- * the stream as into a graph, in an order in which no rank's stream stands for ever (coll/order.h): words that say "my buffer is free",
- * waits for the peers', copies, words behind them, waits for what comes. No CPU is on the way then. Otherwise the operation is gated, and
- * the grants that have been exchanged by then serve it all the same: how the other ranks do it is their own affair.
+ * Collectives that the caller's stream does by itself: where all peers' grants are here when the call is made, and no operation of the process has
+ * copies left for the library's own queues (cuda_stream.c), the plan's steps go into the stream as into a graph, in an order in which no
+ * rank's stream stands for ever (coll/order.h): words that say "my buffer is free", waits for the peers', copies, words behind them, waits
+ * for what comes. No CPU is on the way then. Otherwise the operation is gated, and the grants that have been exchanged by then serve it all
+ * the same: how the other ranks do it is their own affair.
  *
  * Plans with work of their own, copies inside the GPU and reductions, stay with the engine, which lets copies and kernels overlap.
  */
@@ -23,7 +24,7 @@ static bool suits(const struct pki_task *task, uint32_t i)
 static bool can_be_done_by_stream(const struct pki_task *task)
 {
     if (task->plan == NULL || task->group != 0 || task->kind != PKI_MEM_DEVICE || task->few_queues || task->mixed.active ||
-        task->plan->ordered || task->plan->nsteps == 0)
+        task->plan->ordered || task->plan->nsteps == 0 || pki_waiting_has_copies(task->engine->ordinal))
         return false;
     for (uint32_t i = 0; i < task->plan->nsteps; i++)
         if (!suits(task, i))

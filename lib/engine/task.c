@@ -261,6 +261,8 @@ pk_result_t pki_task_enroll(struct pki_task *task)
         pki_task_calm(task);
     if (task->request.stream.kind != PK_STREAM_KIND_BLOCKING)
         atomic_fetch_add(&e->async_tasks, 1);
+    if (!pki_task_in_cuda_stream(task))
+        pki_stream_copies(task);
     if (task->request.stream.kind == PK_STREAM_KIND_HOST) {
         task->stream = task->request.stream.handle;
         pki_host_stream_append(task->stream, task);

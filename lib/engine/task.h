@@ -99,6 +99,7 @@ struct pki_task {
     atomic_bool may_start;     /* host stream: everything before it has ended */
     bool counted, listed; /* among those of the process for which a stream may wait; with its stream (waiting.c) */
     bool started, holds_wait, direct, few_queues, waited;
+    bool copies;               /* in the library's own queues: among those of the process (waiting.c) */
     bool running;              /* its steps are being looked at */
     bool more_work;            /* on the host: some step is starved */
     atomic_bool ended;
@@ -252,6 +253,7 @@ void pki_stream_open(struct pki_task *task);         /* "ready" and "my buffer i
 void pki_stream_move(struct pki_task *task);         /* what the stream itself moves */
 void pki_stream_end(struct pki_task *task, struct pki_list *made); /* waits, for all of `made` in the same stream at once */
 void pki_stream_count(struct pki_task *task);        /* a stream may wait for it from now on */
+void pki_stream_copies(struct pki_task *task);       /* copies of callers' streams must not stand before its own */
 void pki_stream_left(struct pki_task *task);         /* the task has ended: its wait is over */
 void pki_stream_waits(uint64_t *pending, uint64_t *most); /* value waits of the process: streams that have one (waiting.c) */
 bool pki_streams_rest(const struct pki_engine *engine); /* no stream waits, and no graph of this engine's ever will (import.c) */
@@ -293,6 +295,9 @@ bool pki_waiting_occupy(int device, void *stream, int ctas, int places);
 /* Of the GPU's `places` for CTAs that wait, `most` or fewer for the fused collectives of one communicator; 0: there are none left. */
 int pki_waiting_reserve(int device, int places, int most);
 void pki_waiting_return(int device, int ctas);
+/* So many operations more, or fewer, have copies for the library's own queues of the GPU; are there any? */
+void pki_waiting_copies(int device, int by);
+bool pki_waiting_has_copies(int device);
 
 /* Kernels on a GPU that may wait for messages. With 128 kernels none begins any more (measured: docs/design/0002); the program needs some. */
 #define PKI_WAITING_KERNELS 112

@@ -34,6 +34,7 @@ static struct {
 } waiting = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
 static atomic_int operations;
+static atomic_int copying[DEVICES_MAX]; /* operations whose copies the library's own queues have yet to do */
 
 /* NULL: none, or no room for it. */
 static struct waiting_stream *find(int device, void *stream, bool make)
@@ -185,6 +186,17 @@ void pki_waiting_return(int device, int ctas)
     pthread_mutex_lock(&waiting.lock);
     waiting.fused[device] -= ctas;
     pthread_mutex_unlock(&waiting.lock);
+}
+
+void pki_waiting_copies(int device, int by)
+{
+    if (device < DEVICES_MAX)
+        atomic_fetch_add(&copying[device], by);
+}
+
+bool pki_waiting_has_copies(int device)
+{
+    return device >= DEVICES_MAX || atomic_load(&copying[device]) > 0;
 }
 
 bool pki_streams_wait(void)

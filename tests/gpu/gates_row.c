@@ -3,7 +3,8 @@
  * Collectives queued one behind the other in two streams of one communicator, none waited for by the CPU, while ranks come late now and
  * then: a rank's stream may do one of them itself and its peer's engine the same one. Each takes what the one before it has left, in the
  * same memory, and what each has made is kept by a copy in the stream: a peer that writes too early, or scratch memory that two of them
- * use at once, shows.
+ * use at once, shows. And copies that wait in these streams must not hold up those for which the streams wait: with more ranks than two
+ * there are more streams with copies than hardware queues.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -136,7 +137,7 @@ int main(void)
         return rank_main();
     if (!gpu_enough(2))
         return GPU_SKIPPED;
-    for (int ranks = 2; ranks <= gpu_ranks(RANKS_MOST); ranks++)
+    for (int ranks = 2; ranks <= RANKS_MOST; ranks++) /* more than GPUs share them */
         drive(ranks, "direct");
     drive(2, NULL);
     return report_end();

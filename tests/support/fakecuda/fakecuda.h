@@ -67,6 +67,13 @@ struct fc_ctx {
     struct fc_stream *legacy, *per_thread;
 };
 
+/* Copies of several streams to other devices, one behind another as they were submitted. */
+struct fc_copy_queue {
+    uint64_t submitted, completed;
+};
+
+#define FC_COPY_QUEUES_MAX 32
+
 struct fc_state {
     pthread_mutex_t lock;
     pthread_cond_t changed; /* an operation ended, a wait began or ended */
@@ -79,6 +86,8 @@ struct fc_state {
     enum { FC_QUEUES_OFF, FC_QUEUES_PROCESS, FC_QUEUES_CONTEXT } queues;
     bool trace, protect, corrupt;
     unsigned jitter_us, depth;
+    struct fc_copy_queue copy_queues[FC_COPY_QUEUES_MAX];
+    unsigned ncopy_queues; /* 0: copies do not wait for one another */
     unsigned stuck_s;     /* how long a call waits for streams before it says so */
     const char *sync;     /* names of entry points that wait for the context as freeing does */
     size_t memory_bytes;
@@ -211,6 +220,9 @@ struct fc_op {
             uintptr_t dst, src;
             size_t bytes;
             bool dst_pageable, src_pageable;
+            bool crosses;                /* from one device to another */
+            struct fc_copy_queue *queue; /* NULL: it waits for no other */
+            uint64_t place;
             void *snapshot; /* of a small pageable source, taken at the call */
         } copy;
         struct {

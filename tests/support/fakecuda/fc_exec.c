@@ -77,7 +77,24 @@ static bool place_of(uintptr_t address, size_t bytes, bool pageable, struct fc_p
     return false;
 }
 
-static void run_copy(const struct fc_op *op)
+/* The copies before it in its queue have ended. */
+static void await_place(const struct fc_op *op)
+{
+    fc_lock();
+    while (op->copy.queue->completed != op->copy.place && fc.sticky == CUDA_SUCCESS)
+        pthread_cond_wait(&fc.changed, &fc.lock);
+    fc_unlock();
+}
+
+static void leave_place(const struct fc_op *op)
+{
+    fc_lock();
+    op->copy.queue->completed++;
+    pthread_cond_broadcast(&fc.changed);
+    fc_unlock();
+}
+
+static void copy_now(const struct fc_op *op)
 {
     struct fc_place dst, src;
 
@@ -98,6 +115,17 @@ static void run_copy(const struct fc_op *op)
     memcpy(dst.alias, src.alias, op->copy.bytes);
     if (fc.corrupt && dst.on_device && src.on_device && dst.physical != src.physical)
         dst.alias[op->copy.bytes / 2] ^= 1;
+}
+
+static void run_copy(const struct fc_op *op)
+{
+    if (op->copy.queue == NULL) {
+        copy_now(op);
+        return;
+    }
+    await_place(op);
+    copy_now(op);
+    leave_place(op);
 }
 
 static void run_set(const struct fc_op *op)

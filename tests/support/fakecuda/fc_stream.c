@@ -281,6 +281,15 @@ static void order_with_legacy(struct fc_stream *s)
     }
 }
 
+/* A copy to another device stands in its queue from the call on, whatever it has to wait for in its stream. */
+static void queue_copy(const struct fc_stream *stream, struct fc_op *op)
+{
+    if (op->kind != FC_OP_COPY || !op->copy.crosses || fc.ncopy_queues == 0)
+        return;
+    op->copy.queue = &fc.copy_queues[stream->id % fc.ncopy_queues];
+    op->copy.place = op->copy.queue->submitted++;
+}
+
 CUresult fc_submit(struct fc_stream *stream, struct fc_op *op)
 {
     CUresult result = CUDA_SUCCESS;
@@ -299,6 +308,7 @@ CUresult fc_submit(struct fc_stream *stream, struct fc_op *op)
         pthread_cond_wait(&fc.changed, &fc.lock);
     stream->pins--;
     order_with_legacy(stream);
+    queue_copy(stream, op);
     fc_push(stream, op);
     return CUDA_SUCCESS;
 }

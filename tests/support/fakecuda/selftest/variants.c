@@ -98,6 +98,31 @@ static void queues_of_context(void)
     CHECK(kernel_runs_beside(8, st_context(1)));
 }
 
+/* A copy to the other device that waits in its stream keeps those of other streams; copies inside a device and words it does not. */
+static void copy_queue(void)
+{
+    struct st_words words = st_words_new();
+    CUdeviceptr here = st_alloc(64), there;
+    CUstream first = st_stream(), second = st_stream(), third = st_stream();
+    CUcontext own;
+
+    OK(cuCtxGetCurrent(&own));
+    OK(cuCtxSetCurrent(st_context(1)));
+    there = st_alloc(64);
+    OK(cuCtxSetCurrent(own));
+    OK(cuMemsetD8Async(here, 0, 64, third));
+    CHECK(st_done(third, 5000));
+    OK(cuStreamWaitValue32(first, st_word(&words, 0), 1, CU_STREAM_WAIT_VALUE_GEQ));
+    OK(cuMemcpyAsync(there, here, 32, first));
+    OK(cuMemcpyAsync(there, here, 32, second));
+    OK(cuMemcpyAsync(here, here + 32, 32, third));
+    OK(cuStreamWriteValue32(third, st_word(&words, 1), 1, CU_STREAM_WRITE_VALUE_DEFAULT));
+    CHECK(st_done(third, 5000));
+    CHECK(!st_done(second, 50));
+    atomic_store(&words.at[0], 1);
+    CHECK(st_done(second, 5000) && st_done(first, 5000));
+}
+
 /* Memory goes while a stream still needs it: the process is poisoned, what waits is let go. */
 static void fault(void)
 {
@@ -155,6 +180,7 @@ static const struct variant {
     { "one_connection", "CUDA_DEVICE_MAX_CONNECTIONS=1", one_connection },
     { "no_queues", "FAKECUDA_QUEUES=0", no_queues },
     { "queues_of_context", "FAKECUDA_QUEUES=context", queues_of_context },
+    { "copy_queue", "FAKECUDA_COPY_QUEUES=1", copy_queue },
     { "fault", "FAKECUDA_FREE_SYNC=0", fault },
     { "forked", "FAKECUDA_JITTER_US=1", forked },
     { "context_end", "FAKECUDA_JITTER_US=2000", context_end },

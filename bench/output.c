@@ -23,6 +23,21 @@ void output_close(FILE *file, const char *path)
     }
 }
 
+void output_flush(FILE *file, const char *end)
+{
+    long place;
+
+    if (file == NULL)
+        return;
+    place = ftell(file);
+    if (end != NULL && place >= 0) {
+        fputs(end, file);
+        fflush(file);
+        fseek(file, place, SEEK_SET);
+    }
+    fflush(file);
+}
+
 void output_json_text(FILE *out, const char *text, size_t length)
 {
     fputc('"', out);

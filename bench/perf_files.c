@@ -6,6 +6,8 @@
 
 #include "output.h"
 
+static const char end[] = "\n ]}\n";
+
 static void json_header(struct perf_run *run, const char *description)
 {
     const struct perf_options *o = &run->options;
@@ -105,13 +107,15 @@ void perf_files_row(struct perf_run *run, const struct perf_row *row)
         csv_row(run, row);
     if (run->json != NULL)
         json_row(run, row);
+    output_flush(run->csv, NULL);
+    output_flush(run->json, end);
     run->first_row = false;
 }
 
 void perf_files_close(struct perf_run *run)
 {
     if (run->json != NULL)
-        fputs("\n ]}\n", run->json);
+        fputs(end, run->json);
     output_close(run->csv, run->options.csv_path);
     output_close(run->json, run->options.json_path);
 }

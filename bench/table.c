@@ -124,6 +124,7 @@ void table_row(struct table *table, const struct table_cell *cells, const char *
         csv_cell(table->csv, &table->columns[i], &cells[i]);
     if (table->csv != NULL)
         fprintf(table->csv, "\"%s\"\n", why);
+    output_flush(table->csv, NULL);
     if (table->json == NULL)
         return;
     fputs(table->first_row ? "\n  {" : ",\n  {", table->json);
@@ -132,6 +133,7 @@ void table_row(struct table *table, const struct table_cell *cells, const char *
     fputs("\"reason\": ", table->json);
     output_json_string(table->json, why);
     fputc('}', table->json);
+    output_flush(table->json, "\n ],\n \"notes\": []}\n");
     table->first_row = false;
 }
 

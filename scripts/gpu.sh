@@ -105,7 +105,7 @@ figures() {
 experiments() {
     step examples 120 bash -c 'cmake -S examples -B build/gpu-examples -G Ninja -DCMAKE_BUILD_TYPE=Release -DCMAKE_PREFIX_PATH="$1" &&
         cmake --build build/gpu-examples' - "$prefix"
-    step experiments 300 bench/run_all --quick --bin build/gpu-bench --bin build/gpu-examples --out "$out/experiments"
+    step experiments 300 bench/run_all --quick --only gpu --seconds 250 --bin build/gpu-bench --bin build/gpu-examples --out "$out/experiments"
 }
 
 count=$(gpus)

@@ -25,10 +25,12 @@ static const char usage[] =
     "  --priority P        of the stream in which messages are: high (kernels of messages before those of computing) or normal (default high)\n"
     "  --bare              bare copies beside it, for sendrecv: what copy engines can do at most\n"
     "  --nccl[=default|zerocta]  NCCL beside it, turn by turn (libnccl.so.2 or PERF_NCCL_LIBRARY); zerocta: symmetric windows, CTA policy zero\n"
+    "  --limit S           that any step may take: then the program ends and says which, on which rank (default 60)\n"
     "  --csv FILE --json FILE\n"
-    "  --spoil             change a result before it is checked: the program must then fail\n";
+    "  --spoil             change a result before it is checked: the program must then fail\n"
+    "  --stall             stand still in a step: the program must then end by --limit\n";
 
-enum { COMPUTE = 256, CASES, TURNS, INTERVAL, WARM, MAX_SMS, KERNELS, PRIORITY, BARE, NCCL, CSV, JSON, SPOIL };
+enum { COMPUTE = 256, CASES, TURNS, INTERVAL, WARM, MAX_SMS, KERNELS, PRIORITY, BARE, NCCL, LIMIT, CSV, JSON, SPOIL, STALL };
 
 static const struct option long_options[] = {
     { "compute", required_argument, NULL, COMPUTE }, { "cases", required_argument, NULL, CASES },
@@ -36,8 +38,9 @@ static const struct option long_options[] = {
     { "warm", required_argument, NULL, WARM },       { "max-sms", required_argument, NULL, MAX_SMS },
     { "kernels", no_argument, NULL, KERNELS },
     { "priority", required_argument, NULL, PRIORITY }, { "bare", no_argument, NULL, BARE },
-    { "nccl", optional_argument, NULL, NCCL },             { "csv", required_argument, NULL, CSV },
-    { "json", required_argument, NULL, JSON },       { "spoil", no_argument, NULL, SPOIL },
+    { "nccl", optional_argument, NULL, NCCL },       { "limit", required_argument, NULL, LIMIT },
+    { "csv", required_argument, NULL, CSV },         { "json", required_argument, NULL, JSON },
+    { "spoil", no_argument, NULL, SPOIL },           { "stall", no_argument, NULL, STALL },
     { "help", no_argument, NULL, 'h' },              { NULL, 0, NULL, 0 },
 };
 
@@ -125,9 +128,11 @@ static void parse_option(int option, char *value, struct beside_options *o)
     case PRIORITY: o->first = parse_priority(value); break;
     case BARE: o->bare = true; break;
     case NCCL: o->nccl = parse_nccl(value); break;
+    case LIMIT: o->limit_s = number(value, 1, 100000); break;
     case CSV: o->csv_path = value; break;
     case JSON: o->json_path = value; break;
     case SPOIL: o->spoil = true; break;
+    case STALL: o->stall = true; break;
     case 'h': fputs(usage, stdout); exit(0);
     default: fputs(usage, stderr); exit(2);
     }
@@ -136,7 +141,7 @@ static void parse_option(int option, char *value, struct beside_options *o)
 void beside_parse(int argc, char **argv, struct beside_options *options)
 {
     static char works[] = "matmul,attention", cases[] = "sendrecv:64M,sendrecv:1G,allgather:64M,allgather:1G,allreduce:1G";
-    struct beside_options o = { .turns = 3, .interval_ms = 300, .warm_ms = 100, .max_sms = 16, .first = true };
+    struct beside_options o = { .turns = 3, .interval_ms = 300, .warm_ms = 100, .max_sms = 16, .first = true, .limit_s = 60 };
     int letter;
 
     parse_works(works, &o);

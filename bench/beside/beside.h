@@ -38,7 +38,8 @@ struct beside_options {
     double interval_ms, warm_ms; /* of computing: measured, and before it */
     int max_sms;                 /* of operations that need any */
     enum beside_nccl nccl;
-    bool bare, spoil;
+    bool bare, spoil, stall;
+    double limit_s; /* of what may take next to no time */
     bool kernels;                /* wherever the library takes them */
     bool first; /* messages before computing, where both wait for multiprocessors */
     const char *csv_path, *json_path;
@@ -66,6 +67,16 @@ double beside_worst(struct beside_run *run, double value);
 bool beside_all(struct beside_run *run, bool value);
 double beside_median(double *samples, unsigned n);
 double beside_now_us(void);
+
+/* ---- watch.c: what is under way, told by rank 0 on standard error: on a terminal in one line that is written anew, else in a line a phase.
+ * A step that takes longer than --limit, whatever it waits for, ends the process with its rank, its name and the seconds. ---- */
+void beside_watch_open(struct beside_run *run);
+void beside_phase(const char *format, ...) __attribute__((format(printf, 1, 2)));
+/* Of the phase; "": its first. */
+void beside_step(const char *format, ...) __attribute__((format(printf, 1, 2)));
+/* Before anything else is written. */
+void beside_watch_hide(void);
+void beside_watch_close(void);
 
 /* ---- args.c ---- */
 void beside_parse(int argc, char **argv, struct beside_options *options);

@@ -6,17 +6,20 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
+#include <unistd.h>
 
 void beside_fail(const char *format, ...)
 {
     va_list args;
 
+    beside_watch_hide();
     va_start(args, format);
     fputs("pickle-beside: ", stderr);
     vfprintf(stderr, format, args);
     fputc('\n', stderr);
     va_end(args);
-    exit(1);
+    fflush(NULL);
+    _exit(1); /* the driver's own end might wait for what stands still */
 }
 
 void beside_must(pk_result_t result, const char *what)
@@ -71,10 +74,17 @@ double beside_now_us(void)
     return (double)now.tv_sec * 1e6 + (double)now.tv_nsec * 1e-3;
 }
 
+/* A little before --limit, for the library knows who is missing. */
+static uint64_t timeout_ms(const struct beside_run *run)
+{
+    return getenv("PK_TIMEOUT_MS") != NULL ? 0 : (uint64_t)(run->options.limit_s * 900);
+}
+
 static void open_run(struct beside_run *run)
 {
     pk_comm_config_t config = PK_COMM_CONFIG_INIT;
 
+    beside_step("cuInit, and a context");
     if (gpu_absent() != NULL) {
         fprintf(stderr, "pickle-beside: %s\n", gpu_absent());
         exit(2);
@@ -82,9 +92,12 @@ static void open_run(struct beside_run *run)
     run->gpu = gpu_of_rank();
     gpu_use(run->gpu);
     config.device = PK_DEVICE_CUDA(run->gpu);
+    config.timeout_ms = timeout_ms(run);
+    beside_step("pk_comm_init");
     beside_must(pk_comm_init(&run->world, &config), "pk_comm_init");
     beside_must(pk_comm_rank(run->world, &run->rank), "pk_comm_rank");
     beside_must(pk_comm_size(run->world, &run->size), "pk_comm_size");
+    beside_step("pk_comm_split");
     if (run->size < 2 || run->size > gpu_count()) {
         if (run->rank == 0)
             fprintf(stderr, "pickle-beside: 2 ranks or more, each with a GPU of its own: here are %d ranks, %d GPUs\n", run->size, gpu_count());
@@ -97,6 +110,7 @@ static void open_run(struct beside_run *run)
     beside_must(pk_comm_split(run->world, 0, run->rank, &run->some, &config), "pk_comm_split");
     run->compute_stream = gpu_stream_new();
     run->nccl_absent = NULL;
+    beside_step("NCCL, memory for messages, NVML");
     if (run->options.nccl != BESIDE_NCCL_OFF && !beside_nccl_load(run, &run->nccl_absent))
         run->options.nccl = BESIDE_NCCL_OFF;
     else
@@ -125,6 +139,7 @@ static void open_report(struct beside_run *run)
              "%s: sm_policy PK_SM_%s; allreduce: at most %d multiprocessors; messages in a stream of %s priority",
              version / 10000, version / 100 % 100, version % 100, run->size, name, limit, o->turns, o->interval_ms, o->warm_ms,
              "sendrecv, oneway, allgather", o->kernels ? "DEFAULT" : "NONE", o->max_sms, o->first ? "the highest" : "ordinary");
+    beside_watch_hide();
     if (run->rank == 0)
         beside_report_open(run, about);
 }
@@ -152,6 +167,30 @@ static bool has(const struct beside_side *side, const struct beside_case *c)
     return !side->bare || c->operation == BESIDE_SENDRECV;
 }
 
+static void phase(const struct beside_work *work, const char *library, const struct beside_case *c)
+{
+    beside_phase("%s beside %s of %zu bytes%s%s", work->name, beside_operation_names[c->operation], c->bytes, library[0] != '\0' ? " by " : "", library);
+}
+
+static void measure_turns(struct beside_run *run, struct beside_work *work, struct beside_side *sides, int n, const struct beside_case *c,
+                          struct beside_turn (*turns)[BESIDE_TURNS])
+{
+    for (unsigned t = 0; t < run->options.turns; t++) {
+        struct beside_samples alone;
+
+        phase(work, "", c);
+        beside_step("turn %u of %u: computing alone", t + 1, run->options.turns);
+        beside_alone(run, work, &alone);
+        for (int s = 0; s < n; s++) {
+            if (!has(&sides[s], c))
+                continue;
+            phase(work, sides[s].name, c);
+            turns[s][t].alone = alone;
+            beside_turn(run, work, &sides[s], c, &turns[s][t]);
+        }
+    }
+}
+
 static void measure_case(struct beside_run *run, struct beside_work *work, struct beside_side *sides, int n, const struct beside_case *c)
 {
     static struct beside_turn turns[BESIDE_SIDES][BESIDE_TURNS];
@@ -164,29 +203,22 @@ static void measure_case(struct beside_run *run, struct beside_work *work, struc
 
         if (!has(&sides[s], c))
             continue;
+        phase(work, sides[s].name, c);
+        beside_step("one operation");
         wrong = try_once(run, &sides[s], c);
-
+        beside_step("one operation while a kernel holds every multiprocessor");
         held_ms[s] = beside_held(run, &sides[s], c, &free_ms[s]);
         run->wrong += total(run, wrong);
     }
-    for (unsigned t = 0; t < run->options.turns; t++) {
-        struct beside_samples alone;
-
-        beside_alone(run, work, &alone);
-        for (int s = 0; s < n; s++) {
-            if (!has(&sides[s], c))
-                continue;
-            turns[s][t].alone = alone;
-            beside_turn(run, work, &sides[s], c, &turns[s][t]);
-        }
-    }
+    measure_turns(run, work, sides, n, c, turns);
     for (int s = 0; s < n; s++) {
         uint64_t wrong;
 
         if (!has(&sides[s], c))
             continue;
+        phase(work, sides[s].name, c);
+        beside_step("are results right?");
         wrong = total(run, try_once(run, &sides[s], c) + work->check(work));
-
         run->wrong += wrong;
         beside_report(run, work, &sides[s], c, turns[s], held_ms[s], free_ms[s], wrong);
     }
@@ -219,8 +251,12 @@ static void measure_work(struct beside_run *run, const char *name, struct beside
 {
     struct beside_work work;
     const char *why = "another rank cannot";
-    bool here = beside_work_open(&work, name, run, &why);
+    bool here;
 
+    beside_phase("%s: its libraries and its first launch", name);
+    while (run->options.stall)
+        usleep(1000);
+    here = beside_work_open(&work, name, run, &why);
     if (!beside_all(run, here)) {
         beside_report_absent(run, name, "-", NULL, why);
         return;
@@ -240,8 +276,10 @@ int main(int argc, char **argv)
     int n = 1;
 
     beside_parse(argc, argv, &run.options);
+    beside_watch_open(&run);
     open_run(&run);
     open_report(&run);
+    beside_phase("NCCL's communicator, handles for bare copies");
     if (run.options.nccl != BESIDE_NCCL_OFF && beside_nccl_open(&run, &sides[n], &run.nccl_absent)) {
         run.nccl_absent = NULL;
         n++;
@@ -255,6 +293,8 @@ int main(int argc, char **argv)
         note(&run, sides[s].name, sides[s].how);
     for (int w = 0; w < run.options.work_count; w++)
         measure_work(&run, run.options.works[w], sides, n);
+    beside_phase("the end");
+    beside_watch_hide();
     if (run.rank == 0 && run.wrong > 0)
         printf("# wrong elements: %llu FAILED\n", (unsigned long long)run.wrong);
     if (run.rank == 0)
@@ -267,5 +307,6 @@ int main(int argc, char **argv)
     beside_must(pk_comm_destroy(run.some), "pk_comm_destroy");
     beside_must(pk_comm_destroy(run.zero), "pk_comm_destroy");
     beside_must(pk_comm_destroy(run.world), "pk_comm_destroy");
+    beside_watch_close();
     return run.wrong > 0;
 }

@@ -124,6 +124,7 @@ void beside_report(struct beside_run *run, const struct beside_work *work, const
 
     if (run->rank != 0)
         return;
+    beside_watch_hide();
     reported[reported_count].name = side->name;
     reported[reported_count++].figures = f;
     table_row(run->table, (struct table_cell[]){
@@ -164,6 +165,7 @@ void beside_report_absent(struct beside_run *run, const char *work, const char *
 
     if (run->rank != 0)
         return;
+    beside_watch_hide();
     for (size_t i = 0; i < sizeof cells / sizeof cells[0]; i++)
         cells[i] = columns[i].name != NULL && columns[i].decimals < 0 ? TABLE_TEXT("-") : TABLE_NUMBER(NAN);
     cells[0] = TABLE_TEXT(work);

@@ -218,7 +218,9 @@ void beside_turn(struct beside_run *run, struct beside_work *work, struct beside
     bool ended = false;
 
     open_batches(&b, run, side, c);
+    beside_step("messages alone");
     turn->rate_alone = messages_alone(&b);
+    beside_step("messages beside computing");
     begin_batches(&b);
     post_batch(&b);
     gpu_stream_wait(run->compute_stream, b.events[0]);

@@ -5,7 +5,7 @@
 
 #include <stddef.h>
 
-#ifdef __x86_64__
+#if defined(__x86_64__) && !defined(__clang__) /* which needs nobody to tell it */
 #define VECTORS __attribute__((target_clones("avx512f", "avx2", "default"), optimize("O3")))
 #else
 #define VECTORS

@@ -10,6 +10,7 @@
 
 #include "output.h"
 
+static const char end[] = "\n ]}\n"; /* of the JSON file */
 static const char *const family_names[FAMILIES] = { "libpickle", "Open MPI", "Gloo", "no library" };
 
 static void json_header(struct driver *driver, const char *cpu, const char *date)
@@ -228,6 +229,8 @@ void driver_report(struct driver *driver, const struct driver_row *row)
         csv_row(driver, row);
     if (driver->json != NULL)
         json_row(driver, row);
+    output_flush(driver->csv, NULL);
+    output_flush(driver->json, end);
     driver->first_row = false;
 }
 
@@ -238,7 +241,7 @@ void driver_footer(struct driver *driver)
             printf("# ABSENT: %s: %s\n", driver->worlds[w].label, driver->worlds[w].absent);
     printf("# wrong elements: %llu %s\n", (unsigned long long)driver->wrong, driver->wrong == 0 ? "OK" : "FAILED");
     if (driver->json != NULL)
-        fputs("\n ]}\n", driver->json);
+        fputs(end, driver->json);
     output_close(driver->csv, driver->options.csv_path);
     output_close(driver->json, driver->options.json_path);
 }

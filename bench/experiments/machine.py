@@ -7,6 +7,7 @@ import os
 import platform
 import random
 import shutil
+import signal
 import socket
 import statistics
 import subprocess
@@ -15,10 +16,16 @@ import tempfile
 import time
 
 REST_SECONDS = 5  # that the other ranks have to end when one has failed
+END_SECONDS = 3   # that a process has to end when it is told to
+SHOW_SECONDS = 0.5
 
 
 class Failed(Exception):
-    """A program did not run to its end: its last line."""
+    """A program did not run to its end: its last line; `text`: all that its first process said."""
+
+    def __init__(self, why, text=""):
+        super().__init__(why)
+        self.text = text
 
 
 def first_line(path, key):
@@ -59,6 +66,9 @@ class Machine:
         self.size = size  # "tiny", "quick" or "full"
         self.seconds = seconds  # of the whole run, from now on; None: as long as it takes
         self.began = time.monotonic()
+        self.limit = self.table_began = None  # of the table that is being made
+        self.stopped = None      # why everything is to end
+        self.cut = []            # why rows of the table that is being made are missing behind those that are there
         self.cpus = len(os.sched_getaffinity(0))
         self.gpus = [line for line in output_of("nvidia-smi", "-L").splitlines() if line.startswith("GPU ")]
         if not self.gpus and os.environ.get("PICKLE_BENCH_GPUS"):  # a driver without nvidia-smi
@@ -70,7 +80,7 @@ class Machine:
         if nccl:
             os.environ.setdefault("PERF_NCCL_LIBRARY", nccl[0])
         self.beside_rows = None  # of pickle-jobs beside, which two experiments show
-        self.gpu_rows = None     # of pickle-beside, likewise
+        self.gpu_rows = None     # of pickle-beside, likewise; or why there are none
 
     def pick(self, tiny, quick, full):
         """What suits the size of the run."""
@@ -108,43 +118,51 @@ class Machine:
             raise Failed("%s was not built or not found" % name)
         return path
 
-    def left(self):
-        """Seconds of the whole run."""
-        return float("inf") if self.seconds is None else self.seconds - (time.monotonic() - self.began)
+    def begin_table(self, limit):
+        """From now on, so many seconds."""
+        self.limit, self.table_began = limit, time.monotonic()
+        self.cut = []
 
-    def run(self, command, environments, timeout):
+    def left(self):
+        """Seconds, and whose they are: the least of the run's and the table's."""
+        now = time.monotonic()
+        if self.stopped is not None:
+            return 0, self.stopped
+        of_run = float("inf") if self.seconds is None else self.seconds - (now - self.began)
+        of_table = float("inf") if self.limit is None else self.limit - (now - self.table_began)
+        if of_run <= of_table:
+            return of_run, "the %g s of this run are over" % (self.seconds or 0)
+        return of_table, "the %g s of this table are over" % self.limit
+
+    def run(self, command, environments):
         """One process an environment; the output of the first. Raises Failed."""
-        if self.left() < 1:
-            raise Failed("not run: the %g s of this run were over" % self.seconds)
-        cut = self.left() < timeout
-        end = time.monotonic() + min(timeout, self.left())
+        left, whose = self.left()
+        if left < 1:
+            raise Failed("not run: out of time: %s" % whose)
+        end = time.monotonic() + left
         logs = [tempfile.TemporaryFile("w+") for _ in environments]  # pylint: disable=consider-using-with
-        processes = [subprocess.Popen(command, env={**os.environ, **environment}, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        processes = [subprocess.Popen(command, env={**os.environ, **environment}, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                                      start_new_session=True)
                      for environment, log in zip(environments, logs)]
         late = False
         try:
             while any(process.poll() is None for process in processes):
-                if time.monotonic() >= end:
-                    raise subprocess.TimeoutExpired(command, timeout)
+                if time.monotonic() >= end or self.stopped is not None:
+                    late = not any(process.poll() for process in processes)
+                    break
                 if any(process.poll() for process in processes):
                     end = min(end, time.monotonic() + REST_SECONDS)
+                show_last(logs[0])
                 time.sleep(0.02)
-        except subprocess.TimeoutExpired:
-            late = not any(process.poll() for process in processes)
         finally:
-            for process in processes:
-                if process.poll() is None:
-                    process.kill()
-                    process.wait()
+            end_all(processes)
         texts = []
         for log in logs:
             log.seek(0)
             texts.append(log.read())
             log.close()
         if late or any(process.returncode != 0 for process in processes):
-            if late and cut:
-                raise Failed("cut off: the %g s of this run were over" % self.seconds)
-            raise Failed(self.reason(command, processes, texts, late))
+            raise Failed(self.reason(command, processes, texts, late), texts[0])
         return texts[0]
 
     def reason(self, command, processes, texts, late):
@@ -152,43 +170,54 @@ class Machine:
         words = [text.splitlines() for process, text in zip(processes, texts) if late or process.returncode != 0]
         last = [line.strip() for lines in words for line in lines[-3:] if line.strip() and not line.startswith("--")]
         name = " ".join([os.path.basename(command[0])] + [word for word in command[1:2] if not word.startswith("-")])
-        said = "%s: %s%s" % (name, "did not end in time; " if late else "", last[-1] if last else "failed without a word")
-        if late or any(process.returncode not in (0, 2, 77) for process in processes):
+        left, whose = self.left()
+        when = "cut off: %s; its last words: " % whose if left <= 0 else "did not end in time; "
+        said = "%s: %s%s" % (name, when if late else "", last[-1] if last else "nothing" if late else "failed without a word")
+        ours = late and (self.stopped is not None or whose.endswith("run are over") and left <= 0)
+        if not ours and (late or any(process.returncode not in (0, 2, 77) for process in processes)):
             if command[0] != self.mpirun and "NCCL says" not in said:
                 self.failures.append(said)
         return said
 
-    def launch(self, ranks, command, environment=None, hosts=False, timeout=240):
+    def launch(self, ranks, command, environment=None, hosts=False):
         """Ranks of libpickle by PK_RANK, PK_SIZE and PK_ROOT; `hosts`: each is a host of its own."""
         root = "127.0.0.1:%d" % free_port()
         return self.run(command, [{"PK_RANK": str(rank), "PK_SIZE": str(ranks), "PK_ROOT": root,
                                    **({"PK_HOST_ID": "bench%d" % rank} if hosts else {}), **(environment or {})}
-                                  for rank in range(ranks)], timeout)
+                                  for rank in range(ranks)])
 
-    def launch_mpi(self, ranks, command, timeout=240):
+    def launch_mpi(self, ranks, command):
         if self.mpirun is None:
             raise Failed("no mpirun")
         start = [self.mpirun, "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-n", str(ranks)]
         if ranks > self.cpus:
             start += ["--mca", "mpi_yield_when_idle", "1"]
-        return self.run(start + command, [{}], timeout)
+        return self.run(start + command, [{}])
 
     def rows(self, launch, ranks, program, arguments, **how):
-        """Rows of the CSV that a program writes."""
+        """Rows of the CSV that a program writes; where it did not come to its end those that it wrote before."""
+        return self.rows_and_text(lambda command: launch(ranks, command, **how), self.need(program), arguments)[0]
+
+    def rows_and_text(self, launch, program, arguments):
         with tempfile.NamedTemporaryFile(suffix=".csv") as file:
-            launch(ranks, [self.need(program)] + arguments + ["--csv", file.name], **how)
+            try:
+                text, why = launch([program] + list(arguments) + ["--csv", file.name]), None
+            except Failed as failed:
+                text, why = failed.text, failed
             with open(file.name, encoding="utf-8", newline="") as lines:
-                return [{key: number(value) for key, value in row.items()} for row in csv.DictReader(lines)]
+                rows = [{key: number(value) for key, value in row.items()} for row in csv.DictReader(lines)]
+        if why is not None:
+            if not rows:
+                raise why
+            self.cut.append(str(why))
+        return rows, text
 
     def perf(self, ranks, *arguments, **how):
         return self.rows(self.launch, ranks, "pickle-perf", list(arguments), **how)
 
     def compare(self, *arguments):
         """Rows of pickle-compare, and why libraries are absent."""
-        with tempfile.NamedTemporaryFile(suffix=".csv") as file:
-            text = self.run([self.need("pickle-compare")] + list(arguments) + ["--csv", file.name], [{}], 400)
-            with open(file.name, encoding="utf-8", newline="") as lines:
-                return [{key: number(value) for key, value in row.items()} for row in csv.DictReader(lines)], text
+        return self.rows_and_text(lambda command: self.run(command, [{}]), self.need("pickle-compare"), arguments)
 
     def jobs(self, ranks, *arguments, rounds=1, devices="host"):
         """Rows of pickle-jobs and of its peer (jobs-mpi, on GPUs jobs-nccl), whose turns alternate: medians over the rounds. {library: rows or a reason}."""
@@ -202,9 +231,35 @@ class Machine:
                     heaps[library].append(self.rows(launch, ranks, program, list(arguments) + ["--device", devices]))
                 except Failed as why:
                     reasons[library] = str(why)
-        results = {library: merged(heap) for library, heap in heaps.items()}
-        results.update(reasons)
-        return results
+        self.cut += ["%s: %s" % (library, why) for library, why in reasons.items() if heaps[library]]  # of a later round
+        return {library: merged(heap) if heap else reasons[library] for library, heap in heaps.items()}
+
+
+def end_all(processes):
+    """Those that are still there: asked first, for mpirun ends its ranks then. Never waits for ever: a driver may hold a process."""
+    running = [process for process in processes if process.poll() is None]
+    for sign in (signal.SIGTERM, signal.SIGKILL):
+        for process in running:
+            if process.poll() is None:
+                os.killpg(process.pid, sign)  # with what it started
+        end = time.monotonic() + END_SECONDS
+        while any(process.poll() is None for process in running) and time.monotonic() < end:
+            time.sleep(0.02)
+    for process in running:
+        if process.poll() is None:
+            print("process %d does not end" % process.pid, file=sys.stderr)
+
+
+def show_last(log, shown=[0.0]):  # pylint: disable=dangerous-default-value
+    """What the first process said last, where somebody looks on: one line, written anew now and then."""
+    if not sys.stderr.isatty() or time.monotonic() - shown[0] < SHOW_SECONDS:
+        return
+    shown[0] = time.monotonic()
+    size = os.fstat(log.fileno()).st_size
+    words = os.pread(log.fileno(), 400, max(0, size - 400)).decode(errors="replace").split("\n")
+    last = next((line for line in reversed(words) if line.strip()), "")
+    sys.stderr.write("\r\033[K%s\r" % last.split("\r")[-1].strip()[:shutil.get_terminal_size().columns - 1])
+    sys.stderr.flush()
 
 
 def number(text):

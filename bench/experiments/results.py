@@ -23,7 +23,9 @@ def text_of(value):
 
 
 class Table:
-    """Rows are dictionaries by column. A row whose cells are not all filled says why in `reason`."""
+    """Rows are dictionaries by column. A row whose cells are not all filled says why in `reason`. Each is in the files as soon as it is added."""
+    folder = None  # of the files of all tables; None: not before write
+    about = ()
 
     def __init__(self, name, title, columns, notes=()):
         self.name = name        # of the files
@@ -35,6 +37,8 @@ class Table:
 
     def add(self, reason="", **cells):
         self.rows.append({**{key: cells.get(key) for key, _ in self.columns}, "reason": reason})
+        if self.folder is not None:
+            self.write_rows()
 
     def filled(self):
         return [row for row in self.rows if not row["reason"]]
@@ -57,21 +61,24 @@ class Table:
             lines.append(("  ".join(padded) + ("  (%s)" % row["reason"] if row["reason"] else "")).rstrip())
         return "\n".join(lines) + "\n"
 
-    def write(self, folder, about):
-        path = os.path.join(folder, self.name)
+    def write(self):
+        self.write_rows()
+        if self.chart is not None:
+            self.chart.draw(os.path.join(self.folder, self.name))
+
+    def write_rows(self):
+        path = os.path.join(self.folder, self.name)
         with open(path + ".txt", "w", encoding="utf-8") as out:
-            out.write("".join("# %s\n" % line for line in about) + self.text())
+            out.write("".join("# %s\n" % line for line in self.about) + self.text())
         with open(path + ".csv", "w", encoding="utf-8", newline="") as out:
             writer = csv.DictWriter(out, [key for key, _ in self.columns] + ["reason"])
             writer.writeheader()
             writer.writerows(self.rows)
         with open(path + ".json", "w", encoding="utf-8") as out:
-            json.dump({"table": self.name, "title": self.title, "notes": self.notes, "about": about,
+            json.dump({"table": self.name, "title": self.title, "notes": self.notes, "about": self.about,
                        "columns": dict(self.columns), "rows": self.rows,
                        "chart": self.chart.described() if self.chart is not None else None}, out, indent=1)
             out.write("\n")
-        if self.chart is not None:
-            self.chart.draw(path)
 
 
 class Chart:

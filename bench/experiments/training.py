@@ -67,19 +67,28 @@ ON_GPUS = [("compute", "compute"), ("bytes", "bytes"), ("library", "library"), (
 
 def gpu_cases(machine):
     """One run of pickle-beside serves both experiments."""
-    sizes = machine.pick(("64K",), ("1M", "64M", "1G"), ("4K", "64K", "1M", "16M", "64M", "256M", "1G", "4G"))
-    gathers = machine.pick(("64K",), ("64M", "1G"), ("1M", "16M", "64M", "256M", "1G"))
+    if machine.size == "quick":  # what is said of it all first, should time not suffice
+        return "sendrecv:1G,allgather:1G,allreduce:1G,sendrecv:64M,allgather:64M,sendrecv:1M"
+    sizes = machine.pick(("64K",), (), ("4K", "64K", "1M", "16M", "64M", "256M", "1G", "4G"))
+    gathers = machine.pick(("64K",), (), ("1M", "16M", "64M", "256M", "1G"))
     return ",".join(["sendrecv:" + size for size in sizes] + ["allgather:" + size for size in gathers] + ["allreduce:" + gathers[-1]])
 
 
 def gpu_rows(machine):
-    """Rows of pickle-beside: NCCL in turns with libpickle, cuBLAS and cuDNN beside them. Raises Failed."""
+    """Rows of pickle-beside, and why there are no more: NCCL in turns with libpickle, cuBLAS and cuDNN beside them. Raises Failed."""
     if machine.gpu_rows is None:
         ranks = min(len(machine.gpus), 4)
         arguments = machine.pick(["--compute", "burn", "--turns", "1", "--interval", "5", "--warm", "1"],
-                                 ["--compute", "attention", "--turns", "1"], ["--compute", "matmul,attention", "--turns", "3"])
-        machine.gpu_rows = machine.rows(machine.launch, ranks, "pickle-beside", arguments + ["--nccl", "--bare", "--cases", gpu_cases(machine)])
-    return machine.gpu_rows
+                                 ["--compute", "attention", "--turns", "1", "--limit", "30"], ["--compute", "matmul,attention", "--turns", "3"])
+        try:
+            rows = machine.rows(machine.launch, ranks, "pickle-beside", arguments + ["--nccl", "--bare", "--cases", gpu_cases(machine)])
+            machine.gpu_rows = sorted(rows, key=lambda row: row["bytes"] or 0), machine.cut
+        except Failed as why:
+            machine.gpu_rows = why
+    if isinstance(machine.gpu_rows, Failed):
+        raise machine.gpu_rows
+    rows, machine.cut = machine.gpu_rows
+    return rows
 
 
 def beside_on_gpus(machine, operation, name, title):
@@ -139,7 +148,8 @@ def attention(machine):
     arguments = machine.pick(["--rounds", "1", "--warmup", "1", "--layers", "2", "--keys", "128", "--alone"],
                              ["--rounds", "5", "--warmup", "1"] + ([] if machine.no_gpus() else ["--layers", "4"]), [])
     try:
-        lines = machine.launch_mpi(2, [program] + arguments).strip().splitlines()
+        launch = machine.launch if machine.mpirun is None else machine.launch_mpi
+        lines = launch(2, [program] + arguments).strip().splitlines()
         for line in lines[-machine.pick(3, 12, 12):]:
             table.add(said=line.split("\r")[-1].strip() or "-")
     except Failed as why:
@@ -159,15 +169,19 @@ def tcp_sweep(machine, fabric):
     table = Table("09-tcp-sweep-%s" % fabric, "9. TCP by sockets, chunk and window, two hosts %s, %s to and fro" % (where, size),
                   [("sockets", "sockets"), ("chunk", "chunk (bytes)"), ("window", "window (chunks)"), ("gbps", "GB/s")])
     wanted = {name: machine.pick(*values) for name, values in SETTINGS.items()}
+    why = None
     try:
-        lines = machine.run([machine.need("tcp-sweep"), "-b", os.path.dirname(machine.need("pickle-perf")), "-s", size, "-n",
-                             machine.pick("2", "5", "8"), "-w", " ".join(wanted["windows"]), "-c", " ".join(wanted["chunks"]), "-k",
-                             " ".join(wanted["sockets"]), fabric], [{}], 400).splitlines()
-        for row in csv.DictReader(line for line in lines if "," in line and not line.startswith("#")):
-            table.add(reason="" if row["gb_per_s"] else "pickle-perf failed with these", sockets=int(row["sockets"]),
-                      chunk=int(row["chunk_bytes"]), window=int(row["window"]), gbps=number(row["gb_per_s"]))
-    except Failed as why:
-        table.add(reason=str(why))
+        text = machine.run([machine.need("tcp-sweep"), "-b", os.path.dirname(machine.need("pickle-perf")), "-s", size, "-n",
+                            machine.pick("2", "5", "8"), "-w", " ".join(wanted["windows"]), "-c", " ".join(wanted["chunks"]), "-k",
+                            " ".join(wanted["sockets"]), fabric], [{}])
+    except Failed as failed:
+        text, why = failed.text, str(failed)
+    rows = csv.DictReader(line for line in text.splitlines() if "," in line and not line.startswith("#"))
+    for row in sorted(rows, key=lambda row: [int(row[key]) for key in ("sockets", "chunk_bytes", "window")]):
+        table.add(reason="" if row["gb_per_s"] else "pickle-perf failed with these", sockets=int(row["sockets"]),
+                  chunk=int(row["chunk_bytes"]), window=int(row["window"]), gbps=number(row["gb_per_s"]))
+    if why is not None:
+        table.add(reason=why)
     table.chart = Chart("TCP, %s: bandwidth by chunk" % fabric, "chunk", "GB/s", y_from_zero=True)
     for sockets in machine.pick((1,), (1, 4), (1, 4)):
         for window in map(int, machine.pick(("16",), ("4", "16"), ("1", "4", "16", "32"))):

@@ -258,7 +258,8 @@ def peer_to_peer(machine):
                                     environment={"PK_P2P_LEVEL": level})
                 rates.append({row["bytes"]: row["busbw_gbps"] for row in rows})
             for bytes_, rate in rates[0].items():
-                table.add(bytes=bytes_, direct_gbps=rate, staged_gbps=rates[1][bytes_], ratio=ratio(rate, rates[1][bytes_]))
+                staged = rates[1].get(bytes_)
+                table.add(bytes=bytes_, direct_gbps=rate, staged_gbps=staged, ratio=ratio(rate, staged), reason="" if staged else "cut off")
         except Failed as failed:
             why = str(failed)
     if why is not None:

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * More elements than 32 bits count, moved and checked whole: point to point, broadcast, allgather, alltoallv and allreduce of int8 between two
- * ranks, with a buffer of 4 GiB each. Only where PICKLE_TEST_LONG=1 asks for it: it takes 13 GiB of memory, and minutes.
- */
+X */
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -207,7 +206,7 @@ static void *thread_main(void *arg)
     return NULL;
 }
 
-static void in_threads(void)
+static void in_threads(const char *how)
 {
     struct job jobs[RANKS];
     pthread_t threads[RANKS];
@@ -223,7 +222,7 @@ static void in_threads(void)
         pthread_join(threads[r], NULL);
         ok = ok && jobs[r].ok;
     }
-    report(ok, "ranks as threads");
+    report(ok, "%s", how);
 }
 
 static int rank_main(const char *role)
@@ -241,18 +240,6 @@ static int rank_main(const char *role)
     return report_end();
 }
 
-static void in_processes(const char *role, const char *variable, const char *value, const char *how)
-{
-    const struct ranks_turn turn = { .role = role, .size = RANKS, .timeout_ms = TIMEOUT_MS };
-
-    if (variable != NULL)
-        setenv(variable, value, 1);
-    ranks_drive(&turn, "%s", how);
-    if (variable != NULL)
-        unsetenv(variable);
-    unsetenv("PK_HOST_ID");
-}
-
 static long free_kib(void)
 {
     FILE *file = fopen("/proc/meminfo", "r");
@@ -267,13 +254,70 @@ static long free_kib(void)
     return kib;
 }
 
+/* A way to run it, by the argument that asks for it alone. */
+struct part {
+    const char *name, *role, *variable, *value, *how;
+};
+
+static const struct part parts[] = {
+    { "processes", "plain", NULL, NULL, "ranks as processes" },
+    { "shared", "shared", NULL, NULL, "ranks as processes, memory of pk_mem_alloc" },
+    { "lane", "plain", "PICKLE_TEST_CMA", "0", "ranks as processes without the kernel's copy" },
+    { "hosts", "plain", "PICKLE_TEST_HOSTS", "2", "ranks as processes that take themselves to be on two hosts" },
+    { "threads", NULL, NULL, NULL, "ranks as threads" },
+};
+
+#define PARTS (sizeof parts / sizeof *parts)
+
+static void in_processes(const struct part *part)
+{
+    const struct ranks_turn turn = { .role = part->role, .size = RANKS, .timeout_ms = TIMEOUT_MS };
+
+    if (part->variable != NULL)
+        setenv(part->variable, part->value, 1);
+    ranks_drive(&turn, "%s", part->how);
+    if (part->variable != NULL)
+        unsetenv(part->variable);
+    unsetenv("PK_HOST_ID");
+}
+
+static bool is_part(const char *name)
+{
+    for (size_t i = 0; i < PARTS; i++)
+        if (strcmp(parts[i].name, name) == 0)
+            return true;
+    return false;
+}
+
+static void refuse(int argc, char **argv)
+{
+    if (argc > 2)
+        fprintf(stderr, "%s: %d arguments, at most one is taken:", argv[0], argc - 1);
+    else
+        fprintf(stderr, "%s: there is no part '%s', only:", argv[0], argv[1]);
+    for (size_t i = 0; i < PARTS; i++)
+        fprintf(stderr, " %s", parts[i].name);
+    fprintf(stderr, "\n");
+}
+
+static void run_part(const struct part *part)
+{
+    if (part->role == NULL)
+        in_threads(part->how);
+    else
+        in_processes(part);
+}
+
 int main(int argc, char **argv)
 {
     const char *asked = getenv("PICKLE_TEST_LONG");
-    const char *part = argc > 1 ? argv[1] : "";
 
     if (ranks_role() != NULL)
         return rank_main(ranks_role());
+    if (argc > 2 || (argc == 2 && !is_part(argv[1]))) {
+        refuse(argc, argv);
+        return 2;
+    }
     if (asked == NULL || strcmp(asked, "1") != 0) {
         printf("SKIP: transfers of more than 2^32 elements take 13 GiB of memory and minutes: PICKLE_TEST_LONG=1 asks for them\n");
         return 77;
@@ -282,15 +326,8 @@ int main(int argc, char **argv)
         printf("SKIP: %ld MiB of memory are to be had, and %ld are needed\n", free_kib() >> 10, MEMORY_KIB >> 10);
         return 77;
     }
-    if (strstr("processes", part) != NULL)
-        in_processes("plain", NULL, NULL, "ranks as processes");
-    if (strstr("shared", part) != NULL)
-        in_processes("shared", NULL, NULL, "ranks as processes, memory of pk_mem_alloc");
-    if (strstr("lane", part) != NULL)
-        in_processes("plain", "PICKLE_TEST_CMA", "0", "ranks as processes without the kernel's copy");
-    if (strstr("hosts", part) != NULL)
-        in_processes("plain", "PICKLE_TEST_HOSTS", "2", "ranks as processes that take themselves to be on two hosts");
-    if (strstr("threads", part) != NULL)
-        in_threads();
+    for (size_t i = 0; i < PARTS; i++)
+        if (argc < 2 || strcmp(parts[i].name, argv[1]) == 0)
+            run_part(&parts[i]);
     return report_end();
 }

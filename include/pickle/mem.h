@@ -19,8 +19,8 @@ extern "C" {
  *
  * @param ptr    device memory of the communicator's device, or host memory; stays the caller's
  * @param bytes  1 and up
- * @return PK_OK; PK_ERR_ARG (null, empty, memory of another device); PK_ERR_MEMORY; PK_ERR_UNSUPPORTED (memory that cannot be
- *         shared between processes)
+ * @return PK_OK; PK_ERR_ARG (null, empty, beyond the end of the address space, memory of another device); PK_ERR_MEMORY;
+ *         PK_ERR_UNSUPPORTED (memory that cannot be shared between processes)
  * Local, does not block. Ranges may overlap; each register wants its own deregister. Since 0.1.
  */
 PK_API pk_result_t pk_register(pk_comm_t *comm, void *ptr, size_t bytes);

@@ -130,6 +130,9 @@ static void wrong_registration(struct rank *r)
     expect(r, pk_register(NULL, source, 64), PK_ERR_ARG, "pk_register(comm NULL)");
     expect(r, pk_register(r->comm, NULL, 64), PK_ERR_ARG, "pk_register(NULL)");
     expect(r, pk_register(r->comm, source, 0), PK_ERR_ARG, "pk_register(0 bytes)");
+    expect(r, pk_register(r->comm, source, SIZE_MAX), PK_ERR_ARG, "pk_register(SIZE_MAX bytes)");
+    expect(r, pk_register(r->comm, source, UINTPTR_MAX - (uintptr_t)source + 1), PK_ERR_ARG, "pk_register up to where addresses begin again");
+    expect(r, pk_deregister(r->comm, source, SIZE_MAX), PK_ERR_ARG, "pk_deregister of what was refused");
     expect(r, pk_deregister(r->comm, source, 64), PK_ERR_ARG, "pk_deregister of what was never registered");
     expect(r, pk_register(r->comm, source, 64), PK_OK, "pk_register of host memory");
     expect(r, pk_register(r->comm, source, 64), PK_OK, "pk_register, a second time");

@@ -3,6 +3,7 @@
 #include "bootstrap_ranks.h"
 
 #include <fcntl.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/stat.h>
@@ -210,11 +211,20 @@ Test(launcher, secret_file)
     cr_expect_eq(pki_launcher_find(&size, &rank, &id, pki_deadline_ns(1000), NULL), PK_OK);
 }
 
+static atomic_bool lingers, may_go;
+
+static void await(const atomic_bool *flag)
+{
+    for (int ms = 0; ms < LIMIT_MS && !atomic_load(flag); ms++)
+        sleep_ms(1);
+}
+
 static pk_result_t linger(struct rank *self, struct pki_bootstrap *b)
 {
     if (self->rank == 1)
         return PK_OK;
-    sleep_ms(100);
+    atomic_store(&lingers, true);
+    await(&may_go);
     return pki_bootstrap_poll(b);
 }
 
@@ -238,10 +248,11 @@ Test(launcher, root_address_is_used_again, .timeout = 20)
         }
         start_ranks(ranks[round], 2);
         if (round == 0)
-            sleep_ms(50); /* rank 0 stays a while in the first one */
+            await(&lingers); /* rank 0 stays in the first one until the second one has met */
     }
-    join_ranks(ranks[0], 2);
     join_ranks(ranks[1], 2);
+    atomic_store(&may_go, true);
+    join_ranks(ranks[0], 2);
     expect_all(ranks[0], 2, PK_OK, NULL);
     expect_all(ranks[1], 2, PK_OK, NULL);
 }

@@ -188,6 +188,7 @@ static pk_result_t grant(struct pki_engine *e, struct captured *c)
     if (c->own_slot < 0)
         return pki_fail(PK_ERR_UNSUPPORTED, NULL, "more than %d captured and pending receives from one rank", PKI_GATE_SLOTS);
     c->slot = &c->peer->lane->gates_mine[c->own_slot];
+    pki_watch_note(c->peer, false, c->own_slot, 1);
     atomic_store(&c->slot->start, 0);
     atomic_store(&c->slot->done, 0);
     msg.gate_slot = (uint16_t)c->own_slot;
@@ -237,6 +238,7 @@ static pk_result_t await_grant(struct pki_engine *e, struct captured *c)
     if (msg.bytes != c->bytes || msg.sig != c->sig)
         return disagree(e, c, &msg);
     c->slot = &c->peer->lane->gates_theirs[msg.gate_slot % PKI_GATE_SLOTS];
+    pki_watch_note(c->peer, true, msg.gate_slot % PKI_GATE_SLOTS, 1);
     if (c->bytes == 0)
         return PK_OK;
     while ((result = pki_region_map(e, c->peer, msg.region, msg.offset, c->bytes, &c->remote)) == PK_IN_PROGRESS) {

@@ -137,6 +137,7 @@ static pk_result_t take_words(struct pki_task *task)
     }
     task->ready_slot = pki_words_take(e, &task->ready);
     task->release_slot = pki_words_take(e, &task->release);
+    pki_words_lend(e, task->release_slot, &task->release);
     return PK_OK;
 }
 

@@ -11,6 +11,13 @@
 #define CHECK_EVERY_NS (2 * PKI_NS_PER_MS) /* how often peers' sockets and deadlines are looked at while something waits */
 #define CALM_TRANSFERS 8 /* unfinished ones of those that kernels see to, looked at in a round: they end one behind another */
 #define DRAIN_NS (50 * PKI_NS_PER_MS)
+#define ABORT_NS (20 * PKI_NS_PER_MS) /* how long the lock may be somebody else's */
+
+/* By who has the lock. */
+static inline void count_turn(struct pki_engine *e)
+{
+    atomic_store_explicit(&e->turns, atomic_load_explicit(&e->turns, memory_order_relaxed) + 1, memory_order_relaxed);
+}
 
 void pki_engine_lock(struct pki_engine *e)
 {
@@ -22,15 +29,20 @@ void pki_engine_lock(struct pki_engine *e)
         else
             pki_cpu_pause();
     }
+    count_turn(e);
 }
 
 bool pki_engine_trylock(struct pki_engine *e)
 {
-    return !atomic_flag_test_and_set_explicit(&e->lock, memory_order_acquire);
+    if (atomic_flag_test_and_set_explicit(&e->lock, memory_order_acquire))
+        return false;
+    count_turn(e);
+    return true;
 }
 
 void pki_engine_unlock(struct pki_engine *e)
 {
+    count_turn(e);
     atomic_flag_clear_explicit(&e->lock, memory_order_release);
 }
 
@@ -52,16 +64,41 @@ struct pki_task *pki_engine_first_task(const struct pki_engine *e)
 
 /* ---- failure ---- */
 
-void pki_engine_poison(struct pki_engine *e, pk_result_t code, bool tell)
+/* The first one counts. */
+static bool record(struct pki_engine *e, pk_result_t code)
 {
-    if (atomic_load(&e->failed) != PK_OK)
-        return;
+    if (atomic_exchange(&e->claimed, true))
+        return false;
     e->error = *pki_error_get();
     e->error.code = code;
     e->error.rank = e->config.rank;
+    return true;
+}
+
+void pki_engine_poison(struct pki_engine *e, pk_result_t code, bool tell)
+{
+    if (!record(e, code))
+        return;
     atomic_store(&e->failed, code);
     if (tell)
         pki_side_tell_all(e, true);
+}
+
+void pki_engine_poison_aside(struct pki_engine *e, pk_result_t code)
+{
+    if (!record(e, code))
+        return;
+    atomic_store(&e->news_owed, true);
+    atomic_store(&e->failed, code);
+}
+
+/* Peers that have not heard of the failure. */
+static void tell_owed(struct pki_engine *e)
+{
+    if (atomic_exchange(&e->news_owed, false))
+        pki_side_tell_all(e, true);
+    else if (atomic_load(&e->untold) > 0)
+        pki_side_tell_again(e);
 }
 
 static void peer_release(struct pki_peer *peer)
@@ -105,9 +142,9 @@ static void collapse(struct pki_engine *e)
 /* Of a poisoned communicator every call ends here, and no operation makes progress any more. */
 static void tell_rest(struct pki_engine *e)
 {
-    if (atomic_load(&e->untold) == 0 || !pki_engine_trylock(e))
+    if ((atomic_load(&e->untold) == 0 && !atomic_load(&e->news_owed)) || !pki_engine_trylock(e))
         return;
-    pki_side_tell_again(e);
+    tell_owed(e);
     pki_engine_unlock(e);
 }
 
@@ -325,10 +362,10 @@ bool pki_engine_progress(struct pki_engine *e)
             check_now_and_then(e);
     }
     collapse(e);
-    if (atomic_load(&e->failed) != PK_OK)
+    if (atomic_load(&e->failed) != PK_OK) {
         pki_capture_release(e); /* a graph's next wait comes after the last one was let go */
-    if (atomic_load(&e->untold) > 0)
-        pki_side_tell_again(e);
+        tell_owed(e);
+    }
     free_ended(e);
     return moved;
 }
@@ -343,8 +380,8 @@ void pki_engine_drain(struct pki_engine *e)
 
         if (atomic_load(&e->failed) != PK_OK)
             pki_capture_release(e);
-        if (atomic_load(&e->untold) > 0)
-            pki_side_tell_again(e);
+        if (atomic_load(&e->failed) != PK_OK)
+            tell_owed(e);
         idle = idle && atomic_load(&e->untold) == 0;
         (void)progress_puts(e);
         if (e->queues_open)
@@ -354,9 +391,37 @@ void pki_engine_drain(struct pki_engine *e)
     }
 }
 
+/* Who has the lock may be in a call of the driver that comes back when a stream has been let go. */
+static bool lock_within(struct pki_engine *e, uint64_t ns)
+{
+    uint64_t until = pki_now_ns() + ns;
+
+    while (!pki_engine_trylock(e)) {
+        if (pki_now_ns() > until)
+            return false;
+        sched_yield();
+    }
+    return true;
+}
+
+static bool lock_to_abort(struct pki_engine *e)
+{
+    struct pki_where where = pki_engine_where(e, -1, NULL);
+
+    if (lock_within(e, ABORT_NS))
+        return true;
+    if (atomic_load(&e->failed) == PK_OK) {
+        (void)pki_fail(PK_ERR_ABORTED, &where, "aborted by this rank");
+        pki_engine_poison_aside(e, PK_ERR_ABORTED);
+    }
+    pki_watch_let_go(e);
+    return lock_within(e, DRAIN_NS); /* else whoever has it goes on from here */
+}
+
 void pki_engine_abort(struct pki_engine *e)
 {
-    pki_engine_lock(e);
+    if (!lock_to_abort(e))
+        return;
     if (atomic_load(&e->failed) == PK_OK) {
         struct pki_where where = pki_engine_where(e, -1, NULL);
 

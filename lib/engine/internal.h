@@ -22,6 +22,7 @@ struct pki_graph_memory {
 /* Local gates: words that the caller's streams and the CPU share. */
 struct pki_words {
     _Atomic uint32_t *words; /* one a cache line */
+    _Atomic uint32_t *lent;  /* [slot]: what lets the stream go that waits for it; 0: none does */
     uint32_t *value;
     uint16_t *free;
     int nfree, n;
@@ -56,8 +57,16 @@ struct pki_ll_row {
     int n, sends, ctas;
 };
 
+/* watch.c's alone: since when the lock has been seen in the same hands. */
+struct pki_watched {
+    uint32_t turn;
+    uint64_t since_ns;
+};
+
 struct pki_engine {
     atomic_flag lock;
+    _Atomic uint32_t turns;    /* times that the lock was taken and given back: odd while somebody has it */
+    struct pki_watched held;
     struct pki_engine_config config;
     struct pki_device *host, *gpu;
     int ordinal, connections;  /* of the GPU; its hardware queues */
@@ -107,7 +116,9 @@ struct pki_engine {
     uint64_t questions;        /* late.c */
     struct pki_coll_seen seen[PKI_SEEN_MAX]; /* [number % PKI_SEEN_MAX] */
     pk_stats_t stats;
+    atomic_bool claimed;       /* somebody writes the record, or has */
     atomic_int failed;         /* pk_result_t; the record is written before it */
+    atomic_bool news_owed;     /* the peers have not been told, for want of the lock */
     pk_error_info_t error;
     atomic_int untold;         /* peers that still have to hear of the failure */
     bool spin, collapsed;
@@ -121,6 +132,8 @@ struct pki_engine {
     bool tended, mending;      /* it has lanes that the service thread looks at, and some of them are being mended */
     uint64_t tended_ns;        /* when it last did */
     struct pki_list in_service;
+    int visitors;              /* service.c's, by its lock: threads that advance it now */
+    bool leaving;
 };
 
 /* engine.c */
@@ -154,6 +167,8 @@ void pki_engine_leave(struct pki_engine *engine);
 void pki_engine_wait(struct pki_engine *engine, const atomic_bool *done);
 /* Make the engine unusable; the calling thread's error record becomes the engine's. `tell`: the peers do not know yet. */
 void pki_engine_poison(struct pki_engine *engine, pk_result_t code, bool tell);
+/* Unlocked, where the lock cannot be had: the peers are told by whoever has it next. */
+void pki_engine_poison_aside(struct pki_engine *engine, pk_result_t code);
 /* Something with a peer has failed: poison, unless the peers' sockets tell of an earlier and better reason. */
 void pki_engine_blame(struct pki_engine *engine, pk_result_t code, const struct pki_where *where, const char *what, size_t done,
                       size_t bytes);
@@ -173,6 +188,8 @@ pk_result_t pki_words_open(struct pki_engine *engine);
 void pki_words_close(struct pki_engine *engine);
 int pki_words_take(struct pki_engine *engine, struct pki_gate *gate); /* -1: none left */
 void pki_words_give(struct pki_engine *engine, int slot);
+void pki_words_lend(struct pki_engine *engine, int slot, const struct pki_gate *gate); /* a stream waits for it, until it is given back */
+void pki_words_let_go(struct pki_engine *engine); /* unlocked: streams that wait for such words */
 _Atomic uint32_t *pki_words_ll(struct pki_engine *engine, int peer, bool send, uint32_t flag);
 void pki_slots_init(struct pki_slots *slots, int n);
 int pki_slots_take(struct pki_slots *slots);
@@ -189,6 +206,25 @@ static inline bool pki_stage_unpacks(const struct pki_engine *engine)
 {
     return engine->config.unpack_kernel && engine->config.sm_policy != PK_SM_NONE;
 }
+
+/* watch.c */
+/* A stream of this rank waits for a word of the pair's slots to come to `value`: `done` of its own, `start` of the peer's. */
+static inline void pki_watch_note(struct pki_peer *peer, bool theirs, int slot, uint32_t value)
+{
+    if (peer->let_go != NULL)
+        atomic_store_explicit(&peer->let_go[theirs ? PKI_GATE_SLOTS + slot : slot], value, memory_order_relaxed);
+}
+
+/* The gate is opened, unless it is open. */
+static inline void pki_watch_open(_Atomic uint32_t *word, uint32_t value)
+{
+    if ((int32_t)(value - atomic_load(word)) > 0)
+        atomic_store(word, value);
+}
+
+/* Unlocked, the engine has failed: all streams and kernels that wait for peers or for this rank's CPU go on. */
+void pki_watch_let_go(struct pki_engine *engine);
+void pki_watch_look(struct pki_engine *engine, uint64_t now); /* unlocked, by one thread */
 
 /* service.c: unlocked */
 void pki_service_attach(struct pki_engine *engine);

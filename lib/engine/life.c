@@ -220,6 +220,7 @@ void pki_engine_set_lane(struct pki_engine *e, int peer, struct pki_ep *lane, in
         /* A failure is found again, with a text, when the first gate is used. */
         (void)e->gpu->ops->host_register(e->gpu, lane->gates_mine, PKI_EP_SHARED_BYTES);
         (void)e->gpu->ops->host_register(e->gpu, lane->gates_theirs, PKI_EP_SHARED_BYTES);
+        e->peers[peer].let_go = calloc(2 * PKI_GATE_SLOTS, sizeof *e->peers[peer].let_go); /* without it the watch leaves these alone */
     }
 }
 
@@ -269,6 +270,7 @@ static void peer_close(struct pki_engine *e, struct pki_peer *peer)
     if (peer->side_fd >= 0)
         close(peer->side_fd);
     free(peer->told);
+    free((void *)peer->let_go);
 }
 
 static void memory_free(struct pki_engine *e)

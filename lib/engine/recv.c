@@ -176,6 +176,7 @@ static bool take_slot(struct pki_xfer *xfer)
     xfer->gate_value = peer->gates.value[xfer->gate_slot] += (uint32_t)pki_xfer_chunks(xfer, xfer->bytes);
     xfer->start = (struct pki_gate){ &slot->start, xfer->gate_value };
     xfer->finish = (struct pki_gate){ &slot->done, xfer->gate_value };
+    pki_watch_note(peer, false, xfer->gate_slot, xfer->gate_value);
     return true;
 }
 
@@ -255,6 +256,8 @@ static void watch_gate(struct pki_xfer *xfer)
     size_t chunks = xfer->ll ? 1 : pki_xfer_chunks(xfer, xfer->bytes);
     size_t done;
 
+    if (atomic_load(&xfer->engine->failed) != PK_OK) /* and it may have been opened for that alone */
+        return;
     if ((int32_t)left <= 0)
         done = xfer->bytes;
     else

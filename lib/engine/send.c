@@ -182,6 +182,7 @@ static pk_result_t resolve(struct pki_xfer *xfer, const struct pki_msg *grant)
         xfer->gate_slot = grant->gate_slot % PKI_GATE_SLOTS;
         xfer->gate_value = grant->gate_value;
         xfer->joined = grant->extra == PKI_GRANT_JOINED;
+        pki_watch_note(peer, true, xfer->gate_slot, xfer->gate_value);
         xfer->start = (struct pki_gate){ &slot->start, grant->gate_value };
         xfer->finish = (struct pki_gate){ &slot->done, grant->gate_value };
     }
@@ -510,6 +511,8 @@ static void move(struct pki_xfer *xfer)
         pki_xfer_activate(xfer);
         return;
     }
+    if (atomic_load(&xfer->engine->failed) != PK_OK) /* and the gate may have been opened for that alone */
+        return;
     if (xfer->ll) {
         issue_ll(xfer);
         pki_xfer_activate(xfer);

@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The service thread of the process: it advances engines that have operations in streams, and sleeps when none has. It starts with
- * the first such operation and ends with the last engine.
+ * the first such operation and ends with the last engine. Where some engine has a GPU a second thread watches (watch.c): while the first one is
+ * kept by the driver in one engine it has another thread take its place, for the other engines.
  *
  * It also looks, now and then, after lanes that can break behind the last message of a rank that then waits in another communicator, or in none:
  * the peer may wait for that message. Where there are such lanes the thread starts with the first of them.
  */
 #include <pthread.h>
 #include <sched.h>
+#include <stdlib.h>
 #include <time.h>
 
 #include "engine/internal.h"
@@ -24,15 +26,33 @@
 #define DOZE_NS 100000
 #define DOZING_NS (20 * PKI_NS_PER_MS)
 
-static struct {
-    pthread_mutex_t lock; /* held while engines are visited, so that detach waits for the visit */
-    pthread_cond_t wakeup;
-    struct pki_list engines;
+#define LOOK_NS 10000000 /* between two looks of the watch */
+#define STUCK_NS (50 * PKI_NS_PER_MS) /* in one visit: the driver keeps it */
+#define SERVERS 4        /* at a time, all but one of them kept by the driver */
+
+struct server {
+    struct pki_list node;
     pthread_t thread;
-    bool listed, running;
+    unsigned generation; /* of the service: an older one ends when it can */
+    atomic_uint steps; /* odd while it visits an engine */
+    atomic_bool ended;
+    unsigned seen;      /* the watch's */
+    uint64_t since_ns;
+};
+
+static struct {
+    pthread_mutex_t lock; /* of all this; not held while an engine is visited */
+    pthread_cond_t wakeup, left; /* left: an engine has no visitors any more */
+    struct pki_list engines;
+    struct pki_list servers;
+    struct server *server; /* the one that is meant to run */
+    int nservers;
+    pthread_t watcher;
+    unsigned watches; /* the number of the one that is meant to run */
+    bool listed, running, watching;
     unsigned generation; /* of the thread that is meant to run: an older one ends, even if a newer has been started already */
     atomic_bool awake, asleep; /* awake: the thread exists */
-} service = { .lock = PTHREAD_MUTEX_INITIALIZER, .wakeup = PTHREAD_COND_INITIALIZER };
+} service = { .lock = PTHREAD_MUTEX_INITIALIZER, .wakeup = PTHREAD_COND_INITIALIZER, .left = PTHREAD_COND_INITIALIZER };
 
 void pki_engine_leave(struct pki_engine *e)
 {
@@ -47,44 +67,70 @@ static uint64_t tend_every(const struct pki_engine *e)
     return e->mending ? MEND_NS : TEND_NS;
 }
 
+static bool is_due(const struct pki_engine *e)
+{
+    return e->tended && pki_now_ns() - e->tended_ns >= tend_every(e);
+}
+
 /* Whoever has the lock looks after its lanes itself. */
 static void tend(struct pki_engine *e)
 {
-    uint64_t now = e->tended ? pki_now_ns() : 0;
-
-    if (!e->tended || now - e->tended_ns < tend_every(e) || !pki_engine_trylock(e))
+    if (!pki_engine_trylock(e))
         return;
     pki_note_tend(e);
-    e->tended_ns = now;
+    e->tended_ns = pki_now_ns();
     pki_engine_unlock(e);
 }
 
-/* *busy: there is work that nobody else sees to; *driven: there is some that a waiting thread does. */
-static bool visit(bool *busy, bool *driven)
+static bool advance(struct pki_engine *e, bool works)
+{
+    bool moved;
+
+    if (!pki_engine_trylock(e))
+        return false;
+    if (!works)
+        pki_engine_look_soon(e);
+    moved = pki_engine_progress(e);
+    pki_engine_unlock(e);
+    return moved;
+}
+
+/* Locked, but not while it advances an engine, which stays meanwhile. */
+static bool visit_one(struct server *self, struct pki_engine *e, bool tends, bool advances, bool works)
+{
+    bool moved;
+
+    e->visitors++;
+    pthread_mutex_unlock(&service.lock);
+    atomic_fetch_add(&self->steps, 1);
+    if (tends)
+        tend(e);
+    moved = advances && advance(e, works);
+    atomic_fetch_add(&self->steps, 1);
+    pthread_mutex_lock(&service.lock);
+    if (--e->visitors == 0 && e->leaving)
+        pthread_cond_broadcast(&service.left);
+    return moved;
+}
+
+/* Locked. *busy: there is work that nobody else sees to; *driven: there is some that a waiting thread does. */
+static bool visit(struct server *self, bool *busy, bool *driven)
 {
     bool moved = false;
 
     for (struct pki_list *n = service.engines.next; n != &service.engines; n = n->next) {
         struct pki_engine *e = pki_container_of(n, struct pki_engine, in_service);
-        bool works = atomic_load(&e->async_tasks) > 0, watched = atomic_load(&e->watched) > 0;
-
+        bool works = atomic_load(&e->async_tasks) > 0, watched = atomic_load(&e->watched) > 0, tends = is_due(e);
         bool calm = works && atomic_load(&e->calm_tasks) == atomic_load(&e->async_tasks);
+        bool others = works && atomic_load(&e->drivers) > 0, advances = (works || watched) && !others;
 
-        tend(e);
-        if (!works && !watched)
+        if ((!advances && !others && !tends) || e->leaving)
             continue;
-        if (works && atomic_load(&e->drivers) > 0) {
-            *driven = true;
-            continue;
-        }
-        *driven |= calm; /* by the GPU */
-        *busy |= (works && !calm) || atomic_load(&e->failed) != PK_OK; /* replays that wait are let go one wait at a time */
-        if (!pki_engine_trylock(e))
-            continue;
-        if (!works)
-            pki_engine_look_soon(e);
-        moved |= pki_engine_progress(e);
-        pki_engine_unlock(e);
+        *driven |= others || (advances && calm); /* calm: by the GPU */
+        if (advances)
+            *busy |= (works && !calm) || atomic_load(&e->failed) != PK_OK; /* replays that wait are let go one wait at a time */
+        if (advances || tends)
+            moved |= visit_one(self, e, tends, advances, works);
     }
     return moved;
 }
@@ -116,40 +162,48 @@ static uint64_t sleep_ns(void)
     return shortest;
 }
 
+/* Locked. False: nothing has happened for so long. */
+static bool await_wakeup(long ns)
+{
+    struct timespec until;
+
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_nsec += ns;
+    until.tv_sec += until.tv_nsec / 1000000000;
+    until.tv_nsec %= 1000000000;
+    return pthread_cond_timedwait(&service.wakeup, &service.lock, &until) == 0;
+}
+
 /* Sleep until there is work, or something to look at. True: the latter. */
 static bool sleep_watching(void)
 {
     uint64_t ns = sleep_ns();
-    struct timespec until;
 
     if (ns == 0) {
         pthread_cond_wait(&service.wakeup, &service.lock);
         return false;
     }
-    clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_nsec += (long)ns;
-    until.tv_sec += until.tv_nsec / 1000000000;
-    until.tv_nsec %= 1000000000;
-    return pthread_cond_timedwait(&service.wakeup, &service.lock, &until) != 0;
+    return !await_wakeup((long)ns);
 }
 
 /* Asleep is set before the last look, and wake looks at it after counting the operation: one of the two sees the other. */
-static void sleep_unless_busy(unsigned generation)
+static void sleep_unless_busy(struct server *self)
 {
     bool busy = false, driven = false;
 
     atomic_store(&service.asleep, true);
-    (void)visit(&busy, &driven);
-    while (!busy && service.generation == generation && atomic_load(&service.asleep)) {
+    (void)visit(self, &busy, &driven);
+    while (!busy && service.generation == self->generation && atomic_load(&service.asleep)) {
         if (!sleep_watching())
             continue;
-        (void)visit(&busy, &driven);
+        (void)visit(self, &busy, &driven);
     }
-    atomic_store(&service.asleep, false);
+    if (service.generation == self->generation)
+        atomic_store(&service.asleep, false);
 }
 
 /* Nothing to do, or nothing that the waiting threads do not do. */
-static void linger(unsigned generation, uint64_t busy_ns, uint64_t driven_ns)
+static void linger(struct server *self, uint64_t busy_ns, uint64_t driven_ns)
 {
     uint64_t now = pki_now_ns();
 
@@ -162,14 +216,14 @@ static void linger(unsigned generation, uint64_t busy_ns, uint64_t driven_ns)
         return;
     }
     pthread_mutex_lock(&service.lock);
-    if (service.generation == generation)
-        sleep_unless_busy(generation);
+    if (service.generation == self->generation)
+        sleep_unless_busy(self);
     pthread_mutex_unlock(&service.lock);
 }
 
 static void *serve(void *arg)
 {
-    unsigned generation = (unsigned)(uintptr_t)arg;
+    struct server *self = arg;
     uint64_t busy_ns = pki_now_ns(), driven_ns = 0;
     unsigned idle = 0;
     bool go_on = true;
@@ -179,8 +233,8 @@ static void *serve(void *arg)
         bool busy = false, driven = false, moved;
 
         pthread_mutex_lock(&service.lock);
-        moved = visit(&busy, &driven);
-        go_on = service.generation == generation;
+        moved = visit(self, &busy, &driven);
+        go_on = service.generation == self->generation;
         pthread_mutex_unlock(&service.lock);
         idle = moved ? 0 : idle + 1;
         if (busy)
@@ -190,20 +244,123 @@ static void *serve(void *arg)
         if (busy && !moved)
             rest(idle);
         else if (!busy && go_on)
-            linger(generation, busy_ns, driven_ns);
+            linger(self, busy_ns, driven_ns);
     }
+    atomic_store(&self->ended, true);
     return NULL;
+}
+
+static void end_server(struct server *s)
+{
+    pthread_join(s->thread, NULL);
+    pki_list_remove(&s->node);
+    free(s);
+}
+
+/* Locked. Those that the driver has let go. */
+static void end_ended(void)
+{
+    struct pki_list *next;
+
+    for (struct pki_list *n = service.servers.next; n != &service.servers; n = next) {
+        struct server *s = pki_container_of(n, struct server, node);
+
+        next = n->next;
+        if (!atomic_load(&s->ended))
+            continue;
+        end_server(s);
+        service.nservers--;
+    }
 }
 
 /* Locked. */
 static pk_result_t start_thread(void)
 {
-    int error = pki_thread_start(&service.thread, serve, (void *)(uintptr_t)service.generation);
+    struct server *s;
+    int error;
 
-    if (error != 0)
+    end_ended();
+    if (service.nservers == SERVERS)
+        return pki_fail(PK_ERR_SYSTEM, NULL, "no service thread: the driver keeps %d of them", SERVERS);
+    s = calloc(1, sizeof *s);
+    if (s == NULL)
+        return pki_fail(PK_ERR_MEMORY, NULL, "no memory for a service thread");
+    s->generation = service.generation;
+    error = pki_thread_start(&s->thread, serve, s);
+    if (error != 0) {
+        free(s);
         return pki_fail(PK_ERR_SYSTEM, NULL, "no service thread: error %d", error);
+    }
+    pki_list_push(&service.servers, &s->node);
+    service.nservers++;
+    service.server = s;
     service.running = true;
     return PK_OK;
+}
+
+/* Locked. Engines that the driver does not keep are another thread's from now on. */
+static void replace(uint64_t now)
+{
+    struct server *s = service.server;
+    unsigned steps = atomic_load(&s->steps);
+
+    if (steps % 2 == 0 || steps != s->seen) {
+        s->seen = steps;
+        s->since_ns = now;
+        return;
+    }
+    if (now - s->since_ns < STUCK_NS)
+        return;
+    s->since_ns = now; /* in case there is no other */
+    if (service.nservers == SERVERS)
+        return;
+    service.generation++;
+    if (start_thread() != PK_OK)
+        service.generation--;
+}
+
+static void look_around(void)
+{
+    uint64_t now = pki_now_ns();
+
+    if (service.running)
+        replace(now);
+    for (struct pki_list *n = service.engines.next; n != &service.engines; n = n->next) {
+        struct pki_engine *e = pki_container_of(n, struct pki_engine, in_service);
+
+        if (e->gpu != NULL)
+            pki_watch_look(e, now);
+    }
+}
+
+static void *watch(void *arg)
+{
+    const unsigned number = (unsigned)(uintptr_t)arg;
+
+    pki_cpus_widen();
+    pthread_mutex_lock(&service.lock);
+    while (service.watching && service.watches == number) {
+        if (!service.running || atomic_load(&service.asleep))
+            pthread_cond_wait(&service.wakeup, &service.lock);
+        else if (!await_wakeup(LOOK_NS))
+            look_around();
+    }
+    pthread_mutex_unlock(&service.lock);
+    return NULL;
+}
+
+/* Locked. */
+static void start_watch(void)
+{
+    int error;
+
+    if (service.watching)
+        return;
+    service.watching = true;
+    error = pki_thread_start(&service.watcher, watch, (void *)(uintptr_t)++service.watches);
+    service.watching = error == 0;
+    if (error != 0)
+        pki_log(PKI_LOG_WARN, NULL, "no thread to watch for calls of the driver that do not come back: error %d", error);
 }
 
 pk_result_t pki_service_wake(void)
@@ -227,8 +384,11 @@ static void start_over(void)
 {
     pthread_mutex_init(&service.lock, NULL);
     pthread_cond_init(&service.wakeup, NULL);
+    pthread_cond_init(&service.left, NULL);
     pki_list_init(&service.engines);
-    service.running = false;
+    service.running = service.watching = false;
+    pki_list_init(&service.servers);
+    service.nservers = 0;
     atomic_store(&service.awake, false);
     atomic_store(&service.asleep, false);
 }
@@ -238,30 +398,47 @@ void pki_service_attach(struct pki_engine *e)
     pthread_mutex_lock(&service.lock);
     if (!service.listed) {
         pki_list_init(&service.engines);
+        pki_list_init(&service.servers);
         pki_fork_at_child(start_over);
     }
     service.listed = true;
     pki_list_push(&service.engines, &e->in_service);
+    if (e->gpu != NULL)
+        start_watch();
     pthread_mutex_unlock(&service.lock);
+}
+
+/* Locked, and not any more on return. The threads have no engine left. */
+static void end_threads(void)
+{
+    const bool watching = service.watching;
+    const pthread_t watcher = service.watcher;
+    struct pki_list servers, *node;
+
+    pki_list_init(&servers);
+    while ((node = pki_list_pop(&service.servers)) != NULL)
+        pki_list_push(&servers, node);
+    service.nservers = 0;
+    service.generation++;
+    service.running = service.watching = false;
+    atomic_store(&service.awake, false);
+    pthread_cond_broadcast(&service.wakeup);
+    pthread_mutex_unlock(&service.lock);
+    if (watching)
+        pthread_join(watcher, NULL);
+    while (!pki_list_empty(&servers))
+        end_server(pki_container_of(servers.next, struct server, node));
 }
 
 void pki_service_detach(struct pki_engine *e)
 {
-    pthread_t thread;
-    bool join;
-
     pthread_mutex_lock(&service.lock);
+    e->leaving = true;
+    while (e->visitors > 0)
+        pthread_cond_wait(&service.left, &service.lock);
     pki_list_remove(&e->in_service);
-    join = service.running && service.listed && pki_list_empty(&service.engines);
-    thread = service.thread;
-    if (join) {
-        service.generation++;
-        service.running = false;
-        atomic_store(&service.awake, false);
-        pthread_cond_broadcast(&service.wakeup);
+    if ((service.running || service.watching) && service.listed && pki_list_empty(&service.engines))
+        end_threads();
+    else
         pthread_mutex_unlock(&service.lock);
-        pthread_join(thread, NULL);
-        return;
-    }
-    pthread_mutex_unlock(&service.lock);
 }

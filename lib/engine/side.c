@@ -4,9 +4,11 @@
  * of a peer's death: the kernel closes it. Between hosts there is no such socket: bad news and goodbye travel as messages on the
  * lane, and the lane itself tells of a death.
  */
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include "engine/internal.h"
@@ -163,12 +165,15 @@ static void fail_peer(struct pki_engine *e, struct pki_peer *peer, pk_result_t c
     pki_engine_poison(e, code, true);
 }
 
+static pk_result_t code_of(const struct frame *frame)
+{
+    return frame->u.failed.code > PK_IN_PROGRESS && frame->u.failed.code <= PK_ERR_INTERNAL ? (pk_result_t)frame->u.failed.code : PK_ERR_PEER;
+}
+
 static void take_failed(struct pki_engine *e, struct pki_peer *peer, struct frame *frame)
 {
     int culprit = frame->u.failed.peer >= 0 && frame->u.failed.peer < e->config.size ? frame->u.failed.peer : peer->rank;
-    pk_result_t code = frame->u.failed.code > PK_IN_PROGRESS && frame->u.failed.code <= PK_ERR_INTERNAL
-                           ? (pk_result_t)frame->u.failed.code
-                           : PK_ERR_PEER;
+    pk_result_t code = code_of(frame);
     struct pki_where where;
 
     if (atomic_load(&e->failed) != PK_OK) /* everybody tells everybody; the first counts */
@@ -314,4 +319,31 @@ void pki_side_poll(struct pki_engine *e, struct pki_peer *peer)
         (void)pki_fail(PK_ERR_INTERNAL, &where, "sent a frame that makes no sense (kind %u, %zu bytes)", frame.kind, in.bytes);
         fail_peer(e, peer, PK_ERR_INTERNAL);
     }
+}
+
+/* Of the frames that wait; one with descriptors is the last that can be seen. */
+#define PEEKED 16
+
+pk_result_t pki_side_peek(const struct pki_engine *e, const struct pki_peer *peer)
+{
+    const size_t each = PKI_FD_HEADER_BYTES + sizeof(struct frame);
+    struct pki_where where = pki_engine_where(e, peer->rank, NULL);
+    struct pollfd closed = { .fd = peer->side_fd };
+    unsigned char bytes[PEEKED * (PKI_FD_HEADER_BYTES + sizeof(struct frame))];
+    ssize_t n;
+
+    if (peer->side_fd < 0)
+        return PK_OK;
+    n = recv(peer->side_fd, bytes, sizeof bytes, MSG_PEEK | MSG_DONTWAIT);
+    for (size_t at = 0; n > 0 && at + each <= (size_t)n; at += each) {
+        struct frame frame;
+
+        memcpy(&frame, bytes + at + PKI_FD_HEADER_BYTES, sizeof frame);
+        frame.u.failed.text[sizeof frame.u.failed.text - 1] = '\0';
+        if (frame.kind == FRAME_FAILED)
+            return pki_fail(code_of(&frame), &where, "rank %d reports: %s", peer->rank, frame.u.failed.text);
+    }
+    if (n == 0 || (poll(&closed, 1, 0) == 1 && (closed.revents & POLLHUP) != 0))
+        return pki_fail(PK_ERR_PEER, &where, "closed its connection");
+    return PK_OK;
 }

@@ -38,7 +38,8 @@ pk_result_t pki_words_open(struct pki_engine *e)
     }
     w->value = calloc(WORDS, sizeof *w->value);
     w->free = calloc(WORDS, sizeof *w->free);
-    if (w->value == NULL || w->free == NULL) {
+    w->lent = calloc(WORDS, sizeof *w->lent);
+    if (w->value == NULL || w->free == NULL || w->lent == NULL) {
         result = pki_fail(PK_ERR_MEMORY, NULL, "no memory for %d gate words", WORDS);
         goto err_unmap;
     }
@@ -54,6 +55,7 @@ pk_result_t pki_words_open(struct pki_engine *e)
 err_unmap:
     free(w->value);
     free(w->free);
+    free((void *)w->lent);
     munmap(w->words, words_bytes(e));
     return result;
 }
@@ -65,6 +67,7 @@ void pki_words_close(struct pki_engine *e)
     munmap(e->words.words, words_bytes(e));
     free(e->words.value);
     free(e->words.free);
+    free((void *)e->words.lent);
 }
 
 _Atomic uint32_t *pki_words_ll(struct pki_engine *e, int peer, bool send, uint32_t flag)
@@ -90,8 +93,25 @@ int pki_words_take(struct pki_engine *e, struct pki_gate *gate)
 /* The gate has been opened: a stream that still waits at it is let through, now and after later uses. */
 void pki_words_give(struct pki_engine *e, int slot)
 {
-    if (slot >= 0)
-        e->words.free[e->words.nfree++] = (uint16_t)slot;
+    if (slot < 0)
+        return;
+    atomic_store_explicit(&e->words.lent[slot], 0, memory_order_relaxed);
+    e->words.free[e->words.nfree++] = (uint16_t)slot;
+}
+
+void pki_words_lend(struct pki_engine *e, int slot, const struct pki_gate *gate)
+{
+    atomic_store_explicit(&e->words.lent[slot], gate->value, memory_order_relaxed);
+}
+
+void pki_words_let_go(struct pki_engine *e)
+{
+    for (int slot = 0; slot < e->words.n; slot++) {
+        uint32_t value = atomic_load_explicit(&e->words.lent[slot], memory_order_relaxed);
+
+        if (value != 0)
+            pki_watch_open(&e->words.words[(size_t)slot * WORD_STRIDE], value);
+    }
 }
 
 void pki_slots_init(struct pki_slots *slots, int n)

@@ -134,6 +134,7 @@ struct pki_peer {
     size_t ahead_out;               /* bytes of those that have been sent and not yet credited */
     size_t ahead_in;                /* bytes of those that have been received and not yet credited back */
     struct pki_slots gates;
+    _Atomic uint32_t *let_go;       /* [2 * PKI_GATE_SLOTS], watch.c's; NULL without a GPU */
     struct pki_ll_ring lls;
     uint32_t room_ns;               /* how long to wait for room there */
     uint32_t ll_call, ll_first;     /* the last call that took a place there, and its first message */
@@ -262,6 +263,8 @@ void pki_side_send_forget(struct pki_engine *engine, struct pki_peer *peer, uint
 pk_result_t pki_side_send_export(struct pki_engine *engine, struct pki_peer *peer, uint32_t id, const struct pki_export *exported);
 void pki_side_poll(struct pki_engine *engine, struct pki_peer *peer);
 void pki_side_check_left(struct pki_engine *engine, struct pki_peer *peer); /* a peer that said goodbye is still waited for */
+/* Unlocked, nothing is taken: has the peer failed, or died, as far as can be seen? */
+pk_result_t pki_side_peek(const struct pki_engine *engine, const struct pki_peer *peer);
 void pki_side_tell_all(struct pki_engine *engine, bool failed);
 /* Those that had no room for the news of this engine's failure. */
 void pki_side_tell_again(struct pki_engine *engine);

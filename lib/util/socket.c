@@ -20,6 +20,8 @@ struct frame_header {
     uint32_t fd_count;
 };
 
+_Static_assert(sizeof(struct frame_header) == PKI_FD_HEADER_BYTES, "what lies before a frame's bytes");
+
 union control {
     struct cmsghdr align;
     char room[CMSG_SPACE(sizeof(int) * PKI_FRAME_FDS)];

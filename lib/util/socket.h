@@ -38,6 +38,7 @@ pk_result_t pki_send_all(int fd, const void *data, size_t bytes, const struct pk
  */
 #define PKI_FRAME_MAX 4096
 #define PKI_FRAME_FDS 250
+#define PKI_FD_HEADER_BYTES 12 /* before the bytes of each, for who looks at them without taking them */
 
 /* Never blocks. PK_OK: the frame is queued, and the descriptors stay the caller's (closing them now is fine). PK_IN_PROGRESS:
  * nothing was taken; poll for POLLOUT and offer it again. PK_ERR_PEER: the other end is gone (recorded, unless `where` is NULL: for

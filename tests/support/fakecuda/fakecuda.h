@@ -90,6 +90,8 @@ struct fc_state {
     unsigned ncopy_queues; /* 0: copies do not wait for one another */
     unsigned stuck_s;     /* how long a call waits for streams before it says so */
     const char *sync;     /* names of entry points that wait for the context as freeing does */
+    const char *hold;     /* names of those that keep the other threads' calls out */
+    struct fc_thread *holder; /* the thread that is in one of them */
     size_t memory_bytes;
     atomic_ulong stats[FC_STATS];
 };

@@ -99,6 +99,7 @@ static void read_environment(void)
     fc.memory_bytes = (size_t)env_long("FAKECUDA_MEMORY_MB", 16384) << 20;
     fc.stuck_s = (unsigned)env_long("FAKECUDA_STUCK_S", 10);
     fc.sync = getenv("FAKECUDA_SYNC");
+    fc.hold = getenv("FAKECUDA_HOLD");
     fc.connections = (int)env_long("CUDA_DEVICE_MAX_CONNECTIONS", 8);
     if (fc.depth < 2)
         fc.depth = 2;
@@ -216,12 +217,35 @@ const char *fc_call(void)
     return fc_self.call != NULL ? fc_self.call : "a thread of the driver";
 }
 
-/* Is it one of those that are to wait for all work of the context? */
-static bool is_synchronous(const char *name)
+static bool is_among(const char *name, const char *names)
 {
-    const char *found = fc.sync != NULL ? strstr(fc.sync, name) : NULL;
+    const char *found = names != NULL ? strstr(names, name) : NULL;
 
-    return found != NULL && (found == fc.sync || found[-1] == ',') && (found[strlen(name)] == ',' || found[strlen(name)] == '\0');
+    return found != NULL && (found == names || found[-1] == ',') && (found[strlen(name)] == ',' || found[strlen(name)] == '\0');
+}
+
+/* Calls that need a context stand in line behind the one of another thread that holds the driver. */
+static void take_turn(const char *name)
+{
+    if (fc.hold == NULL)
+        return;
+    fc_lock();
+    while (fc.holder != NULL && fc.holder != &fc_self)
+        pthread_cond_wait(&fc.changed, &fc.lock);
+    if (is_among(name, fc.hold))
+        fc.holder = &fc_self;
+    fc_unlock();
+}
+
+static void give_turn(const char *name)
+{
+    if (fc.hold == NULL || !is_among(name, fc.hold))
+        return;
+    fc_lock();
+    if (fc.holder == &fc_self)
+        fc.holder = NULL;
+    pthread_cond_broadcast(&fc.changed);
+    fc_unlock();
 }
 
 CUresult fc_enter(const char *name, unsigned need)
@@ -235,7 +259,9 @@ CUresult fc_enter(const char *name, unsigned need)
     if (result == CUDA_SUCCESS)
         result = check_state(need);
     fc_self.call = name;
-    if (result == CUDA_SUCCESS && fc_current() != NULL && is_synchronous(name)) {
+    if (result == CUDA_SUCCESS && (need & FC_CTX) == FC_CTX)
+        take_turn(name);
+    if (result == CUDA_SUCCESS && fc_current() != NULL && is_among(name, fc.sync)) {
         fc_lock();
         fc_wait_ctx(fc_current());
         fc_unlock();
@@ -245,6 +271,7 @@ CUresult fc_enter(const char *name, unsigned need)
 
 CUresult fc_leave(const char *name, CUresult result)
 {
+    give_turn(name);
     if (fc.trace) {
         const char *text = "?";
 

@@ -16,10 +16,10 @@
 namespace
 {
 
-/* Common types, whose sum has code of its own; and how many vectors of it a thread has in flight: code is not free. */
-template <bool Common, int Vectors> struct kind_of_element {
+/* Common types, whose sum has code of its own; and how many vectors of a block a thread has in flight: code is not free. */
+template <bool Common> struct kind_of_element {
     static constexpr bool is_common = Common;
-    static constexpr int vectors = Vectors;
+    static constexpr int vectors = Common ? 4 : 1;
 };
 
 /* Divisions are long, and made only for averages: their code is there once. */
@@ -30,7 +30,7 @@ template <typename Wide> __device__ __noinline__ Wide divide_once(Wide x, Wide d
 
 /* An element: how it is stored, what it is accumulated in, and the way between. Wide integers wrap; `signed_wide` is what they are
  * compared and divided as. */
-template <typename Stored, typename Wide, typename Signed> struct integer : kind_of_element<false, sizeof(Stored) == 1 ? 1 : 2> {
+template <typename Stored, typename Wide, typename Signed> struct integer : kind_of_element<false> {
     using stored = Stored;
     using wide = Wide;
     static __device__ __forceinline__ wide load(stored x)
@@ -86,8 +86,7 @@ struct int64 : integer<int64_t, uint64_t, int64_t> {
 struct uint64 : integer<uint64_t, uint64_t, uint64_t> {
 };
 
-template <typename Stored, typename Wide, bool Common = false>
-struct floating : kind_of_element<Common, Common ? 4 : sizeof(Stored) == 1 ? 1 : 2> {
+template <typename Stored, typename Wide, bool Common = false> struct floating : kind_of_element<Common> {
     using stored = Stored;
     using wide = Wide;
     static __device__ __forceinline__ bool less(wide a, wide b)

@@ -1,9 +1,50 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* n blocks into one in a single pass: a kernel a type. */
 #include "device/kernels/element.cuh"
+#include "device/kernels/fused.cuh"
 
 namespace
 {
+
+/* Few CTAs are as fast as the bytes that they have on the way: so many blocks are asked for before the first is used. */
+constexpr uint32_t sources_in_flight = 4;
+
+template <typename E> __device__ __forceinline__ vec<E> pick(const vec<E> in[sources_in_flight], uint32_t k)
+{
+    vec<E> one = in[0];
+
+#pragma unroll
+    for (uint32_t i = 1; i < sources_in_flight; i++)
+        one = k == i ? in[i] : one;
+    return one;
+}
+
+template <typename E, typename Op> __device__ __forceinline__ void add_one(total<E, Op, 16> *sum_up, const Op &op, bool first, const vec<E> &one)
+{
+    if (first)
+        sum_up->begin(one);
+    else
+        sum_up->add(op, one);
+}
+
+/* Add up what has been loaded of sources `first` to `end` - 1. Of one vector at a time, which has much code, it is there once. */
+template <typename E, typename Op, int Count>
+__device__ __forceinline__ void add_loaded(total<E, Op, 16> *totals, const Op &op, uint32_t first, uint32_t end,
+                                           const vec<E> (*in)[sources_in_flight])
+{
+    if constexpr (Count == 1) {
+#pragma unroll 1
+        for (uint32_t k = 0; k < sources_in_flight && first + k < end; k++)
+            add_one(totals, op, first + k == 0, pick<E>(in[0], k));
+    } else {
+#pragma unroll
+        for (uint32_t k = 0; k < sources_in_flight; k++) {
+#pragma unroll
+            for (int v = 0; v < Count && first + k < end; v++)
+                add_one(&totals[v], op, first + k == 0, in[v][k]);
+        }
+    }
+}
 
 /* The vectors that lie `stride` apart from `first`, `Count` of them. */
 template <typename E, typename Op, int Count>
@@ -12,20 +53,16 @@ __device__ __forceinline__ void reduce_vectors(const pki_reduce_args &args, cons
     total<E, Op, 16> totals[Count];
 
 #pragma unroll 1
-    for (uint32_t s = 0; s < args.n; s++) {
-        const uint4 *src = (const uint4 *)args.srcs[s];
-        vec<E> in[Count];
+    for (uint32_t s = 0; s < args.n; s += sources_in_flight) {
+        vec<E> in[Count][sources_in_flight];
 
 #pragma unroll
-        for (int v = 0; v < Count; v++)
-            in[v].raw = src[first + v * stride];
+        for (uint32_t k = 0; k < sources_in_flight; k++) {
 #pragma unroll
-        for (int v = 0; v < Count; v++) {
-            if (s == 0)
-                totals[v].begin(in[v]);
-            else
-                totals[v].add(op, in[v]);
+            for (int v = 0; v < Count && s + k < args.n; v++)
+                in[v][k].raw = ((const uint4 *)args.srcs[s + k])[first + v * stride];
         }
+        add_loaded<E, Op, Count>(totals, op, s, args.n, in);
     }
 #pragma unroll
     for (int v = 0; v < Count; v++) {
@@ -78,13 +115,13 @@ template <typename E, typename Op, int InFlight> __device__ __forceinline__ void
 
 /* The name of a kernel is the contract with kernels.h; the body is the template's. */
 #define PKI_REDUCE_KERNEL(element) \
-    extern "C" __global__ void __launch_bounds__(PKI_REDUCE_THREADS, 1) \
+    extern "C" __global__ void PKI_ALONE(PKI_REDUCE_THREADS) \
         pki_reduce_##element(const __grid_constant__ pki_reduce_args args) \
     { \
         if (element::is_common && args.op == PKI_KERNEL_SUM) \
             reduce<element, common_op<element>, element::vectors>(args); \
         else \
-            reduce<element, any_op, element::is_common ? 1 : element::vectors>(args); \
+            reduce<element, any_op, 1>(args); \
     }
 
 PKI_REDUCE_KERNEL(int8)

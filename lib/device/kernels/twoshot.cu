@@ -112,34 +112,33 @@ __device__ __noinline__ void send_parts(const two_shot &s, uint32_t piece)
     raise(s.args, s.args.epoch + piece, 0);
 }
 
-/* Count vectors, each of all ranks; load(r, i): of rank r the i-th. Those of two ranks are on their way at a time. */
-template <typename E, int Count, typename Load>
+/* Count vectors, each of all ranks; load(r, i): of rank r the i-th. Those of `Ranks` ranks are on their way at a time. */
+template <typename E, int Count, int Ranks, typename Load>
 __device__ __forceinline__ void fold_loaded(const two_shot &s, vec<E> *data, Load load)
 {
     const sum op(0);
     total<E, sum, 16> totals[Count];
 
 #pragma unroll 1
-    for (uint32_t r = 0; r < s.args.size; r += 2) {
-        vec<E> second[Count];
-        bool has_second = r + 1 < s.args.size;
+    for (uint32_t r = 0; r < s.args.size; r += Ranks) {
+        vec<E> in[Ranks][Count];
 
 #pragma unroll
-        for (int i = 0; i < Count; i++)
-            data[i].raw = load(r, i);
+        for (int k = 0; k < Ranks; k++) {
 #pragma unroll
-        for (int i = 0; i < Count && has_second; i++)
-            second[i].raw = load(r + 1, i);
-#pragma unroll
-        for (int i = 0; i < Count; i++) {
-            if (r == 0)
-                totals[i].begin(data[i]);
-            else
-                totals[i].add(op, data[i]);
+            for (int i = 0; i < Count && r + k < s.args.size; i++)
+                in[k][i].raw = load(r + k, i);
         }
 #pragma unroll
-        for (int i = 0; i < Count && has_second; i++)
-            totals[i].add(op, second[i]);
+        for (int k = 0; k < Ranks; k++) {
+#pragma unroll
+            for (int i = 0; i < Count && r + k < s.args.size; i++) {
+                if (r + k == 0)
+                    totals[i].begin(in[k][i]);
+                else
+                    totals[i].add(op, in[k][i]);
+            }
+        }
     }
 #pragma unroll
     for (int i = 0; i < Count; i++)
@@ -154,7 +153,7 @@ template <typename Load> __device__ __forceinline__ uint4 fold_one(const two_sho
     with_common_type(s.args.type, [&](auto e) {
         vec<decltype(e)> data;
 
-        fold_loaded<decltype(e), 1>(s, &data, load);
+        fold_loaded<decltype(e), 1, 2>(s, &data, load);
         result = data.raw;
     });
     return result;
@@ -242,8 +241,8 @@ __device__ __forceinline__ uint4 load_of(const shares &all, uint32_t rank, uint6
 }
 
 /* Until fewer than Count vectors are left; returns where this thread has come to. */
-template <typename E, int Count>
-__device__ __forceinline__ uint64_t fold_straight(const two_shot &s, const shares &all, uint64_t at, uint64_t whole)
+template <typename E, int Count, int Ranks>
+__device__ __noinline__ uint64_t fold_straight(const two_shot &s, const shares &all, uint64_t at, uint64_t whole)
 {
     const uint64_t stride = 16ull * gridDim.x * PKI_FUSED_THREADS;
 
@@ -251,7 +250,7 @@ __device__ __forceinline__ uint64_t fold_straight(const two_shot &s, const share
     for (; at + (Count - 1) * stride < whole; at += Count * stride) {
         vec<E> data[Count];
 
-        fold_loaded<E, Count>(s, data, [&](uint32_t r, int i) { return load_of(all, r, at + i * stride); });
+        fold_loaded<E, Count, Ranks>(s, data, [&](uint32_t r, int i) { return load_of(all, r, at + i * stride); });
 #pragma unroll 1
         for (uint32_t hop = 0; hop < s.args.size; hop++) {
             uint32_t to = after(s, hop);
@@ -286,8 +285,11 @@ __device__ __forceinline__ void fold_all(const two_shot &s, const shares &all)
     with_common_type(s.args.type, [&](auto e) {
         constexpr int many = sizeof(typename decltype(e)::stored) == 4 ? 8 : 4; /* registers: halves are summed as floats */
 
-        at = fold_straight<decltype(e), many>(s, all, at, whole);
-        at = fold_straight<decltype(e), 2>(s, all, at, whole);
+        if (s.args.size == 2)
+            at = fold_straight<decltype(e), many, 2>(s, all, at, whole);
+        else if (many > 4)
+            at = fold_straight<decltype(e), many / 2, 4>(s, all, at, whole);
+        at = fold_straight<decltype(e), 2, 4>(s, all, at, whole);
     });
 #pragma unroll 1
     for (; at < all.bytes; at += stride)

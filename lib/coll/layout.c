@@ -10,14 +10,27 @@
 struct buffer {
     size_t total;
     const size_t *counts, *offsets;
-    uint32_t blocks;
+    uint32_t blocks, pieces;
 };
 
 static struct buffer buffer_of(const struct pki_layout *layout, const struct pki_plan *plan, uint8_t which)
 {
     if (which == PKI_BUF_IN)
-        return (struct buffer){ layout->in_total, layout->in_counts, layout->in_offsets, plan->in_blocks };
-    return (struct buffer){ layout->out_total, layout->out_counts, layout->out_offsets, plan->out_blocks };
+        return (struct buffer){ layout->in_total, layout->in_counts, layout->in_offsets, plan->in_blocks, plan->pieces };
+    return (struct buffer){ layout->out_total, layout->out_counts, layout->out_offsets, plan->out_blocks, plan->pieces };
+}
+
+static void range_of(const struct buffer *b, uint32_t index, size_t *first, size_t *count)
+{
+    size_t begin, length;
+
+    if (b->pieces <= 1) {
+        pki_block_range(b->total, b->blocks, index, first, count);
+        return;
+    }
+    pki_block_range(b->total, b->blocks / b->pieces, index / b->pieces, &begin, &length);
+    pki_piece_range(length, b->pieces, index % b->pieces, first, count);
+    *first += begin;
 }
 
 static size_t first_of(const struct buffer *b, uint32_t index)
@@ -26,7 +39,7 @@ static size_t first_of(const struct buffer *b, uint32_t index)
 
     if (b->counts != NULL)
         return b->offsets[index];
-    pki_block_range(b->total, b->blocks, index, &first, &count);
+    range_of(b, index, &first, &count);
     return first;
 }
 
@@ -36,7 +49,7 @@ static size_t end_of(const struct buffer *b, uint32_t index)
 
     if (b->counts != NULL)
         return b->offsets[index] + b->counts[index];
-    pki_block_range(b->total, b->blocks, index, &first, &count);
+    range_of(b, index, &first, &count);
     return first + count;
 }
 

@@ -22,6 +22,7 @@
     X(pki_leader_allreduce) \
     X(pki_direct_reduce_scatter) \
     X(pki_ring_reduce_scatter) \
+    X(pki_staggered_reduce_scatter) \
     X(pki_halving_reduce_scatter) \
     X(pki_hier_reduce_scatter) \
     X(pki_direct_broadcast) \

@@ -67,6 +67,13 @@ void pki_plan_cut(struct pki_plan *plan, uint32_t in_blocks, uint32_t out_blocks
     assert(plan->nsteps == 0);
     plan->in_blocks = in_blocks;
     plan->out_blocks = out_blocks;
+    plan->pieces = 1;
+}
+
+void pki_plan_cut_finely(struct pki_plan *plan, uint32_t in_blocks, uint32_t out_blocks, uint32_t pieces)
+{
+    pki_plan_cut(plan, in_blocks * pieces, out_blocks * pieces);
+    plan->pieces = pieces;
 }
 
 static void count_scratch(struct pki_plan *plan, struct pki_ref ref)
@@ -240,4 +247,19 @@ void pki_block_range(size_t total, uint32_t blocks, uint32_t index, size_t *firs
 
     *first = each * index + (index < longer ? index : longer);
     *count = each + (index < longer ? 1 : 0);
+}
+
+void pki_piece_range(size_t total, uint32_t pieces, uint32_t index, size_t *first, size_t *count)
+{
+    size_t grains = total / PKI_PIECE_GRAIN;
+
+    if (grains < pieces) {
+        pki_block_range(total, pieces, index, first, count);
+        return;
+    }
+    pki_block_range(grains, pieces, index, first, count);
+    *first *= PKI_PIECE_GRAIN;
+    *count *= PKI_PIECE_GRAIN;
+    if (index == pieces - 1)
+        *count = total - *first;
 }

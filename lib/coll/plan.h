@@ -70,12 +70,16 @@ struct pki_plan {
     uint32_t ndeps, deps_cap;
     struct pki_ref *operands;
     uint32_t noperands, operands_cap;
-    uint32_t in_blocks, out_blocks; /* 1: the whole buffer; size: one a rank */
+    uint32_t in_blocks, out_blocks; /* 1: the whole buffer; size: one a rank; and each of these is `pieces` */
+    uint32_t pieces;
     uint32_t scratch_blocks;        /* each as long as pki_layout_scratch says */
     int rank, size, root;           /* root: 0 where the collective has none */
     bool failed;                    /* out of memory while building */
     const struct pki_hosts *hosts;  /* where the ranks sit, of those who made the plan; NULL: all on one host */
-    bool ordered;                   /* from a GPU sends leave in the order of the steps, each whole: cutting is the plan's affair */
+    /* In GPU memory transfers go in the order of the steps, each whole: cutting is the plan's affair. A rank's link carries one at a time
+     * either way: a receive opens when those before it, from other ranks, have ended. So they have to fall into rounds: a rank's n-th send
+     * meets the n-th receive of its peer, and neither depends on a transfer of round n or later. */
+    bool ordered;
     const char *algorithm;
 };
 
@@ -180,6 +184,8 @@ struct pki_ref pki_scratch(uint32_t index, struct pki_ref like);   /* begins whe
 struct pki_ref pki_scratch_at(uint32_t index, uint32_t base, struct pki_ref like);
 /* How IN and OUT are cut, where it is not as the collective's name says. Before the first step. */
 void pki_plan_cut(struct pki_plan *plan, uint32_t in_blocks, uint32_t out_blocks);
+/* The same, and each of these blocks in `pieces`, which steps then name: piece p of block b is block b * pieces + p. */
+void pki_plan_cut_finely(struct pki_plan *plan, uint32_t in_blocks, uint32_t out_blocks, uint32_t pieces);
 uint32_t pki_plan_send(struct pki_plan *plan, int peer, struct pki_ref src);
 uint32_t pki_plan_recv(struct pki_plan *plan, int peer, struct pki_ref dst);
 uint32_t pki_plan_recv_reduce(struct pki_plan *plan, int peer, struct pki_ref dst, struct pki_ref src, struct pki_ref landing);
@@ -195,5 +201,9 @@ void pki_plan_final(struct pki_plan *plan, uint32_t step);
 
 /* How `total` elements are cut into `blocks`: the first total % blocks are one longer. */
 void pki_block_range(size_t total, uint32_t blocks, uint32_t index, size_t *first, size_t *count);
+/* And a long block into pieces: they begin at multiples of PKI_PIECE_GRAIN elements, so that GPUs may work on whole vectors; the last one has
+ * what is left over. A short block is cut as above. */
+#define PKI_PIECE_GRAIN 64
+void pki_piece_range(size_t total, uint32_t pieces, uint32_t index, size_t *first, size_t *count);
 
 #endif

@@ -23,7 +23,8 @@ void pki_tuning_defaults(struct pki_tuning *t)
     t->flat_root_max_bytes = 384 << 10;
     t->flat_root_max_work = 32 << 10;
     t->few_hops_max_bytes = 64 << 10;
-    t->staggered_min_bytes = 256 << 20;
+    t->staggered_pair_min_bytes = 256 << 20;
+    t->staggered_min_bytes = 64 << 20;
     t->leader_max_bytes_per_rank = 16 << 10;
     t->leader_max_bytes = 1 << 20;
     t->hier_min_bytes = 512 << 10;
@@ -117,6 +118,7 @@ struct rule {
 
 #define LEADERS "short, among hosts of several ranks: one of each host speaks for it"
 #define ACROSS_HOSTS "among hosts of several ranks: within each host first, each block once between them"
+#define IN_PIECES "long: in pieces, in rank order, so that links carry one while another is reduced"
 #define IN_RANK_ORDER "every rank reaches every other; reductions are in rank order"
 
 static bool is_few(const struct pki_chooser *c)
@@ -166,8 +168,8 @@ static struct rule allreduce(const struct pki_chooser *c, size_t bytes)
         return (struct rule){ PKI_HALVING, "many ranks: few hops" };
     if (!is_few(c))
         return (struct rule){ PKI_RING, "long, among many: round a ring each link carries the least" };
-    if (c->size == 2 && c->hosts == 1 && bytes >= c->tuning.staggered_min_bytes)
-        return (struct rule){ PKI_STAGGERED, "long: in pieces, in rank order, so that links carry one while another is reduced" };
+    if (c->hosts == 1 && c->gpus && bytes >= (c->size > 2 ? c->tuning.staggered_min_bytes : c->tuning.staggered_pair_min_bytes))
+        return (struct rule){ PKI_STAGGERED, IN_PIECES };
     return (struct rule){ PKI_DIRECT, IN_RANK_ORDER };
 }
 
@@ -204,6 +206,8 @@ static struct rule reduce_scatter(const struct pki_chooser *c, size_t bytes)
         return (struct rule){ PKI_HALVING, "short, among many: few hops" };
     if (!is_few(c))
         return (struct rule){ PKI_RING, "long, among many: round a ring each link carries the least" };
+    if (c->hosts == 1 && c->gpus && c->size > 2 && bytes * (size_t)c->size >= c->tuning.staggered_min_bytes)
+        return (struct rule){ PKI_STAGGERED, IN_PIECES };
     return (struct rule){ PKI_DIRECT, IN_RANK_ORDER };
 }
 

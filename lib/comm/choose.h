@@ -19,7 +19,8 @@ struct pki_tuning {
     uint64_t flat_root_max_bytes;  /* reduce, GPUs among the ranks: most that the root receives when all send all they have to it */
     uint64_t flat_root_max_work;   /* reduce, host memory: most of that times the others, who wait for the root to sum it up alone */
     uint64_t few_hops_max_bytes;   /* up to here hops cost more than bytes, among many ranks or hosts */
-    uint64_t staggered_min_bytes;  /* allreduce among GPUs: from here on in pieces */
+    uint64_t staggered_pair_min_bytes; /* allreduce of two GPUs: from here on in pieces */
+    uint64_t staggered_min_bytes;  /* the same of more, and reduce_scatter from so much in all on, if there is no kernel for it */
     uint64_t leader_max_bytes_per_rank; /* across hosts: up to here, times the ranks, one rank of a host speaks for it, */
     uint64_t leader_max_bytes;          /* but not beyond this */
     uint64_t hier_min_bytes;       /* across hosts, where each rank has a block: from so much in all on */

@@ -7,6 +7,7 @@
 #define ONE_SHOT_BLOCK (256u << 10)
 #define RELAY_BYTES (512u << 10)
 #define TWOSHOT_BYTES (64u << 20)
+#define TWOSHOT_MANY_BYTES (128u << 20) /* of allreduce on more than two GPUs */
 #define SCATTERED_BYTES (256u << 20) /* in all */
 #define ALWAYS_BYTES ((size_t)4 << 30)
 #define LONG_CTAS 16u /* for what is longer than TWOSHOT_BYTES: they fill the links */
@@ -27,6 +28,7 @@ static size_t max_bytes(enum pki_coll coll, int size)
 {
     switch (coll) {
     case PKI_COLL_ALLREDUCE:
+        return size > 2 ? TWOSHOT_MANY_BYTES : TWOSHOT_BYTES;
     case PKI_COLL_REDUCE:
         return TWOSHOT_BYTES;
     case PKI_COLL_REDUCE_SCATTER:

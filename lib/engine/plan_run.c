@@ -123,10 +123,47 @@ static bool granted_early(const struct pki_task *task, const struct pki_step *st
     return task->kind == PKI_MEM_DEVICE && !pki_stage_receives(task->engine, &task->engine->peers[step->peer]);
 }
 
+static bool receives(const struct pki_step *step)
+{
+    return step->kind == PKI_STEP_RECV || step->kind == PKI_STEP_RECV_REDUCE;
+}
+
+/* The first receive that has not ended, from step `i` on. */
+static uint32_t next_recv(const struct pki_task *task, uint32_t i)
+{
+    while (i < task->plan->nsteps && (!receives(&task->plan->steps[i]) || task->steps[i].complete))
+        i++;
+    return i;
+}
+
+/* Into a GPU an ordered plan lets one rank write at a time. */
+static bool is_recv_turn(struct pki_task *task, uint32_t i)
+{
+    const struct pki_step *step = &task->plan->steps[i];
+
+    if (!task->plan->ordered || !granted_early(task, step))
+        return true;
+    task->next_recv = next_recv(task, task->next_recv);
+    for (uint32_t k = task->next_recv; k < i; k = next_recv(task, k + 1))
+        if (task->plan->steps[k].peer != step->peer)
+            return false;
+    return true;
+}
+
+/* A receive of an ordered plan has ended: those that waited for it are all from the rank whose turn it is now. */
+static void queue_next_recv(struct pki_task *task)
+{
+    uint32_t first = next_recv(task, task->next_recv);
+
+    for (uint32_t k = first; k < task->plan->nsteps && task->plan->steps[k].peer == task->plan->steps[first].peer; k = next_recv(task, k + 1))
+        queue_step(task, k);
+}
+
 static void look_at_recv(struct pki_task *task, uint32_t i, bool all)
 {
     struct pki_step_state *state = &task->steps[i];
 
+    all = all && is_recv_turn(task, i);
     if (!state->started && (all || granted_early(task, &task->plan->steps[i]))) {
         struct pki_xfer *xfer = pki_plan_xfer(task, i);
 
@@ -148,6 +185,8 @@ void pki_plan_step_done(struct pki_task *task, uint32_t i, size_t done, bool end
         state->complete = true;
         task->remaining--;
         task->engine->stats.steps++;
+        if (task->plan->ordered && receives(&task->plan->steps[i]))
+            queue_next_recv(task);
     }
     queue_dependents(task, i);
 }

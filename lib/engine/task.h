@@ -118,6 +118,7 @@ struct pki_task {
     uint32_t *ready_steps;     /* stack of steps to look at */
     uint32_t nready, remaining;
     uint32_t next_send;        /* steps before it hold no first send that has yet to be issued */
+    uint32_t next_recv;        /* of an ordered plan: nor a receive that has yet to end */
     char *scratch;
     size_t scratch_stride;
     struct pki_mixed mixed;

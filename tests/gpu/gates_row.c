@@ -137,8 +137,10 @@ int main(void)
         return rank_main();
     if (!gpu_enough(2))
         return GPU_SKIPPED;
-    for (int ranks = 2; ranks <= RANKS_MOST; ranks++) /* more than GPUs share them */
+    for (int ranks = 2; ranks <= RANKS_MOST; ranks++) { /* more than GPUs share them */
         drive(ranks, "direct");
+        drive(ranks, "staggered");
+    }
     drive(2, NULL);
     return report_end();
 }

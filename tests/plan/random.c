@@ -196,9 +196,11 @@ Test(plan, allreduce_gives_the_same_bits)
 }
 
 /* And it does not depend on the size of the message where both sum up in rank order. */
-Test(plan, flat_and_direct_give_the_same_bits)
+Test(plan, flat_direct_and_staggered_give_the_same_bits)
 {
-    for (int size = 1; size <= 18; size += size < 5 ? 1 : 4)
+    for (int size = 1; size <= 18; size += size < 5 ? 1 : 4) {
         cr_expect_eq(digest("flat", size, 0, 1), digest("direct", size, 0, 1), "%d ranks", size);
+        cr_expect_eq(digest("staggered", size, 0, 1), digest("direct", size, 0, 1), "%d ranks", size);
+    }
     cr_expect_neq(digest("ring", 5, 0, 1), digest("direct", 5, 0, 1)); /* so the order does show */
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What plans look like from outside: numbers of steps, bytes on the wire, order of operands, and how fast they are made. */
 #include <criterion/criterion.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "device/device.h"
@@ -340,6 +341,118 @@ Test(shape, transfers_are_numbered_per_pair)
         }
         pki_plan_free(plan);
     }
+}
+
+/* ---- rounds ---- */
+
+static const struct pki_step *nth_transfer(const struct pki_plan *plan, bool send, uint32_t n)
+{
+    for (uint32_t i = 0; i < plan->nsteps; i++)
+        if ((send ? plan_step_sends(&plan->steps[i]) : plan_step_receives(&plan->steps[i])) && n-- == 0)
+            return &plan->steps[i];
+    return NULL;
+}
+
+/* The round of each step: of a transfer its number, of other steps that of the last transfer they wait for. */
+static void expect_later_rounds(const struct pki_plan *plan, const char *name)
+{
+    uint32_t *rounds = calloc(plan->nsteps, sizeof *rounds), sends = 0, receives = 0;
+
+    for (uint32_t i = 0; i < plan->nsteps; i++) {
+        const struct pki_step *s = &plan->steps[i];
+        bool transfer = plan_step_sends(s) || plan_step_receives(s);
+        uint32_t least = 0;
+
+        for (uint32_t d = 0; d < s->deps; d++) {
+            uint32_t round = rounds[plan->deps[s->first_dep + d]];
+
+            least = round > least ? round : least;
+        }
+        rounds[i] = !transfer ? least : plan_step_sends(s) ? ++sends : ++receives;
+        cr_expect(!transfer || least < rounds[i], "%s of %d ranks: step %u of rank %d, in round %u, waits for round %u", name, plan->size, i,
+                  plan->rank, rounds[i], least);
+    }
+    free(rounds);
+}
+
+static void check_rounds(const struct pki_algorithm *algorithm, int size, bool in_place)
+{
+    struct pki_plan *plans[17];
+
+    for (int rank = 0; rank < size; rank++)
+        cr_assert_eq(pki_plan_make(algorithm, NULL, rank, size, 0, in_place, &plans[rank]), PK_OK);
+    for (int rank = 0; rank < size && plans[rank]->ordered; rank++) {
+        const struct pki_step *s;
+
+        for (uint32_t n = 0; (s = nth_transfer(plans[rank], true, n)) != NULL; n++) {
+            const struct pki_step *met = nth_transfer(plans[s->peer], false, n);
+
+            cr_expect(met != NULL && met->peer == rank && met->pair_index == s->pair_index, "%s of %d ranks: send %u of rank %d",
+                      algorithm->name, size, n, rank);
+        }
+        expect_later_rounds(plans[rank], algorithm->name);
+    }
+    for (int rank = 0; rank < size; rank++)
+        pki_plan_free(plans[rank]);
+}
+
+/* What plan.h asks of ordered plans: else ranks whose links carry one transfer at a time would wait for one another in a circle. */
+Test(shape, ordered_plans_go_in_rounds)
+{
+    int ordered = 0;
+
+    for (const struct pki_algorithm *const *a = pki_algorithms; *a != NULL; a++) {
+        struct pki_plan *plan;
+
+        cr_assert_eq(pki_plan_make(*a, NULL, 0, 4, 0, false, &plan), PK_OK);
+        ordered += plan->ordered;
+        pki_plan_free(plan);
+        for (int size = 2; size <= 17; size++)
+            for (int in_place = 0; in_place < 2; in_place++)
+                check_rounds(*a, size, in_place);
+    }
+    cr_expect_eq(ordered, 2);
+}
+
+/* In the r-th round everyone sends to the rank r places after it, piece by piece; the sums of a piece follow when the next one has gone. */
+Test(shape, staggered_rounds)
+{
+    static const int hops[] = { 1, 2, 3, 1, 2, 3, 1, 2, 3, 1, 2, 3 };
+    static const enum pki_coll colls[] = { PKI_COLL_ALLREDUCE, PKI_COLL_REDUCE_SCATTER };
+
+    for (int k = 0; k < 8; k++) {
+        struct pki_plan *plan;
+        uint32_t n = k < 4 ? 12 : 6;
+
+        cr_assert_eq(pki_plan_make(pki_algorithm_find(colls[k / 4], "staggered"), NULL, k % 4, 4, 0, true, &plan), PK_OK);
+        cr_expect_eq(count_steps(plan, PKI_STEP_SEND), n);
+        cr_expect_eq(count_steps(plan, PKI_STEP_REDUCE), 2);
+        for (uint32_t i = 0; i < n; i++)
+            cr_expect_eq(nth_transfer(plan, true, i)->peer, (k % 4 + hops[i]) % 4);
+        for (uint32_t i = 6; i < n; i++)
+            cr_expect_eq(nth_transfer(plan, true, i)->src.buffer, PKI_BUF_OUT);
+        pki_plan_free(plan);
+    }
+}
+
+/* Long pieces begin where a vector does; short ones are even. Blocks of ranks stay what the operation says. */
+Test(shape, pieces_of_blocks)
+{
+    struct pki_plan plan = { .in_blocks = 6, .out_blocks = 2, .pieces = 2 };
+    struct pki_layout layout = { .in_total = 3003, .out_total = 1001 };
+    size_t first, count;
+
+    pki_layout_block(&layout, &plan, pki_in(2), &first, &count);
+    cr_expect(first == 1001 && count == 512, "%zu, %zu", first, count);
+    pki_layout_block(&layout, &plan, pki_in(3), &first, &count);
+    cr_expect(first == 1001 + 512 && count == 489, "%zu, %zu", first, count);
+    pki_layout_block(&layout, &plan, pki_stretch(pki_in(4), 2), &first, &count);
+    cr_expect(first == 2002 && count == 1001, "%zu, %zu", first, count);
+    pki_layout_block(&layout, &plan, pki_scratch(0, pki_out(1)), &first, &count);
+    cr_expect(first == 0 && count == 489, "%zu, %zu", first, count);
+    layout.in_total = 15;
+    pki_layout_block(&layout, &plan, pki_in(3), &first, &count);
+    cr_expect(first == 8 && count == 2, "%zu, %zu", first, count);
 }
 
 Test(shape, blocks_cover_everything_once)

@@ -97,6 +97,28 @@ Test(choose, many_hosts)
     cr_assert(is_named(pki_choose(&apart, PKI_COLL_BROADCAST, 8), "tree"));
 }
 
+Test(choose, long_sums_of_gpus_go_in_rounds)
+{
+    static const int sizes[] = { 3, 4, 8, 16 };
+    struct pki_chooser two = chooser_of(2, 1, true, ""), no_gpu = chooser_of(4, 1, false, ""), many = chooser_of(17, 1, true, "");
+
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        struct pki_chooser c = chooser_of(sizes[i], 1, true, ""), hosts = chooser_of(sizes[i], sizes[i], true, "");
+        size_t block = (size_t)(64 << 20) / (size_t)sizes[i] + 1;
+
+        cr_assert(is_named(pki_choose(&c, PKI_COLL_ALLREDUCE, 32 << 20), "direct"));
+        cr_assert(is_named(pki_choose(&c, PKI_COLL_ALLREDUCE, 64 << 20), "staggered"));
+        cr_assert(is_named(pki_choose(&c, PKI_COLL_REDUCE_SCATTER, block), "staggered"));
+        cr_assert(is_named(pki_choose(&c, PKI_COLL_REDUCE_SCATTER, block / 2), "direct"));
+        cr_assert(is_named(pki_choose(&hosts, PKI_COLL_ALLREDUCE, 64 << 20), "direct"));
+    }
+    cr_assert(is_named(pki_choose(&two, PKI_COLL_ALLREDUCE, 128 << 20), "direct"));
+    cr_assert(is_named(pki_choose(&two, PKI_COLL_ALLREDUCE, 256 << 20), "staggered"));
+    cr_assert(is_named(pki_choose(&two, PKI_COLL_REDUCE_SCATTER, 1 << 30), "direct"));
+    cr_assert(is_named(pki_choose(&no_gpu, PKI_COLL_ALLREDUCE, 1 << 30), "direct"));
+    cr_assert(is_named(pki_choose(&many, PKI_COLL_ALLREDUCE, 1 << 30), "ring"));
+}
+
 Test(choose, asked_for)
 {
     struct pki_chooser one = chooser_of(4, 1, false, "ring");

@@ -242,7 +242,7 @@ __device__ __forceinline__ uint4 load_of(const shares &all, uint32_t rank, uint6
 
 /* Until fewer than Count vectors are left; returns where this thread has come to. */
 template <typename E, int Count, int Ranks>
-__device__ __noinline__ uint64_t fold_straight(const two_shot &s, const shares &all, uint64_t at, uint64_t whole)
+__device__ __forceinline__ uint64_t fold_straight(const two_shot &s, const shares &all, uint64_t at, uint64_t whole)
 {
     const uint64_t stride = 16ull * gridDim.x * PKI_FUSED_THREADS;
 
@@ -263,6 +263,13 @@ __device__ __noinline__ uint64_t fold_straight(const two_shot &s, const shares &
         }
     }
     return at;
+}
+
+/* Two ranks are served where pointers stay in registers; more, whose pointers must be looked up, and what is left over share code by calls. */
+template <typename E, int Count, int Ranks>
+__device__ __noinline__ uint64_t fold_apart(const two_shot &s, const shares &all, uint64_t at, uint64_t whole)
+{
+    return fold_straight<E, Count, Ranks>(s, all, at, whole);
 }
 
 /* One vector, or what is less. */
@@ -288,8 +295,8 @@ __device__ __forceinline__ void fold_all(const two_shot &s, const shares &all)
         if (s.args.size == 2)
             at = fold_straight<decltype(e), many, 2>(s, all, at, whole);
         else if (many > 4)
-            at = fold_straight<decltype(e), many / 2, 4>(s, all, at, whole);
-        at = fold_straight<decltype(e), 2, 4>(s, all, at, whole);
+            at = fold_apart<decltype(e), many / 2, 4>(s, all, at, whole);
+        at = fold_apart<decltype(e), 2, 4>(s, all, at, whole);
     });
 #pragma unroll 1
     for (; at < all.bytes; at += stride)

@@ -10,6 +10,8 @@
 #define NUMBERS_AT_ONCE 1024u
 #define NUMBERS_A_WORD 16u
 #define PROD_RANKS 6 /* that contribute a two: 64 fits every type */
+#define CODES 8192u
+#define RANKS_MOST 1170 /* each up to 7, below CODES in all */
 
 static uint64_t mix(uint64_t x)
 {
@@ -27,48 +29,58 @@ static uint64_t key_of(int rank, int index, unsigned iteration)
 /* Words of a block; `first` is a multiple of 8 bytes into it. */
 static void random_bytes(char *out, size_t bytes, uint64_t key, size_t first)
 {
-    for (size_t at = 0; at < bytes; at += 8) {
-        uint64_t word = mix(key + (first + at) / 8);
+    uint64_t from = key + first / 8, words = bytes / 8, word;
 
-        memcpy(out + at, &word, bytes - at < 8 ? bytes - at : 8);
+    for (uint64_t w = 0; w < words; w++) {
+        word = mix(from + w);
+        memcpy(out + 8 * w, &word, 8);
     }
+    word = mix(from + words);
+    memcpy(out + 8 * words, &word, bytes % 8);
 }
 
-/* What rank contributes where its random nibble is `nibble`. An average of multiples of the number of ranks is whole. */
-static int32_t number_of(const struct perf_run *run, int rank, unsigned nibble)
+/* What a rank contributes to an element is a code, drawn from a nibble of its random words: codes combine as the numbers do, and are small. */
+static uint64_t code_mask(const struct perf_run *run, int rank)
 {
     bool narrow = pk_dtype_size(run->options.dtype) == 1;
 
     if (run->options.reduction == PK_PROD)
-        return rank < PROD_RANKS && (nibble & 1) != 0 ? 2 : 1;
-    if (run->options.reduction == PK_AVG)
-        return (int32_t)(nibble & 1) * run->size;
-    return (int32_t)(nibble & (narrow ? 1 : 7));
+        return rank < PROD_RANKS ? 1 : 0;
+    return run->options.reduction == PK_AVG || narrow ? 1 : 7;
 }
 
-static int32_t combine(pk_op_t reduction, int32_t a, int32_t b)
+/* A rank's codes of NUMBERS_AT_ONCE elements; those of a word's 16 are in the order of the lanes that they are drawn into, four by four. */
+static void draw(uint16_t codes[NUMBERS_AT_ONCE], uint64_t key, uint64_t first_word, uint64_t mask)
 {
-    switch (reduction) {
-    case PK_PROD: return a * b;
-    case PK_MIN: return a < b ? a : b;
-    case PK_MAX: return a > b ? a : b;
-    default: return a + b;
+    uint64_t lanes = mask * 0x0001000100010001u;
+
+    for (size_t w = 0; w < NUMBERS_AT_ONCE / NUMBERS_A_WORD; w++) {
+        uint64_t word = mix(key + first_word + w);
+        uint64_t drawn[4] = { word & lanes, word >> 4 & lanes, word >> 8 & lanes, word >> 12 & lanes };
+
+        memcpy(codes + NUMBERS_A_WORD * w, drawn, sizeof drawn);
     }
 }
 
-/* results[i] = what was there and rank's number for element first + i, combined; `start`: nothing was there. */
-static void add_numbers(const struct perf_run *run, int32_t *results, size_t count, int rank, uint64_t key, size_t first, bool start)
+static void combine(pk_op_t reduction, uint16_t codes[NUMBERS_AT_ONCE], const uint16_t with[NUMBERS_AT_ONCE])
 {
-    for (size_t at = 0; at < count; at += NUMBERS_A_WORD) {
-        uint64_t word = mix(key + (first + at) / NUMBERS_A_WORD);
-        size_t n = count - at < NUMBERS_A_WORD ? count - at : NUMBERS_A_WORD;
+    if (reduction == PK_MIN)
+        for (size_t i = 0; i < NUMBERS_AT_ONCE; i++)
+            codes[i] = codes[i] < with[i] ? codes[i] : with[i];
+    else if (reduction == PK_MAX)
+        for (size_t i = 0; i < NUMBERS_AT_ONCE; i++)
+            codes[i] = codes[i] > with[i] ? codes[i] : with[i];
+    else
+        for (size_t i = 0; i < NUMBERS_AT_ONCE; i++)
+            codes[i] = (uint16_t)(codes[i] + with[i]);
+}
 
-        for (size_t k = 0; k < n; k++) {
-            int32_t number = number_of(run, rank, (unsigned)(word >> (4 * k) & 15));
-
-            results[at + k] = start ? number : combine(run->options.reduction, results[at + k], number);
-        }
-    }
+/* Codes of a product are powers of two. An average of multiples of the number of ranks is whole. */
+static int32_t number_of(const struct perf_run *run, bool reduced, unsigned code)
+{
+    if (run->options.reduction == PK_PROD)
+        return (int32_t)1 << code;
+    return run->options.reduction == PK_AVG && !reduced ? (int32_t)code * run->size : (int32_t)code;
 }
 
 /* Bits of a whole number in a binary float of `mantissa` stored bits and `bias`, where it is exact. */
@@ -85,41 +97,78 @@ static uint64_t float_bits(int32_t number, unsigned mantissa, unsigned bias)
     return (uint64_t)(exponent + bias) << mantissa | fraction;
 }
 
-static void encode(char *out, const int32_t *numbers, size_t count, pk_dtype_t dtype)
+static uint64_t encode(int32_t number, pk_dtype_t dtype)
 {
-    size_t width = pk_dtype_size(dtype);
+    switch (dtype) {
+    case PK_F64: return float_bits(number, 52, 1023);
+    case PK_F32: return float_bits(number, 23, 127);
+    case PK_BF16: return float_bits(number, 7, 127);
+    case PK_F16: return float_bits(number, 10, 15);
+    case PK_F8E4M3: return float_bits(number, 3, 7);
+    case PK_F8E5M2: return float_bits(number, 2, 15);
+    default: return (uint64_t)number;
+    }
+}
 
-    for (size_t i = 0; i < count; i++) {
-        uint64_t bits;
+/* The element for each code. */
+struct elements {
+    uint64_t bits[CODES];
+};
 
-        switch (dtype) {
-        case PK_F64: bits = float_bits(numbers[i], 52, 1023); break;
-        case PK_F32: bits = float_bits(numbers[i], 23, 127); break;
-        case PK_BF16: bits = float_bits(numbers[i], 7, 127); break;
-        case PK_F16: bits = float_bits(numbers[i], 10, 15); break;
-        case PK_F8E4M3: bits = float_bits(numbers[i], 3, 7); break;
-        case PK_F8E5M2: bits = float_bits(numbers[i], 2, 15); break;
-        default: bits = (uint64_t)numbers[i]; break;
+static void elements_of(const struct perf_run *run, bool reduced, struct elements *e)
+{
+    unsigned most = 7 * (reduced ? (unsigned)run->size : 1);
+
+    if (run->options.reduction == PK_PROD)
+        most = PROD_RANKS;
+    for (unsigned code = 0; code <= most; code++)
+        e->bits[code] = encode(number_of(run, reduced, code), run->options.dtype);
+}
+
+/* The elements of a word's codes, in order: little endian, as everything the library runs on. */
+static void write_word(char *out, const uint16_t codes[NUMBERS_A_WORD], const uint64_t *bits, size_t width)
+{
+    for (size_t i = 0; i < NUMBERS_A_WORD; i++)
+        memcpy(out + i * width, &bits[codes[i % 4 * 4 + i / 4]], width);
+}
+
+/* The width known to the compiler. */
+static void write_elements(char *out, const uint16_t *codes, size_t words, const uint64_t *bits, size_t width)
+{
+    for (size_t w = 0; w < words; w++, out += NUMBERS_A_WORD * width, codes += NUMBERS_A_WORD) {
+        switch (width) {
+        case 1: write_word(out, codes, bits, 1); break;
+        case 2: write_word(out, codes, bits, 2); break;
+        case 4: write_word(out, codes, bits, 4); break;
+        default: write_word(out, codes, bits, 8); break;
         }
-        memcpy(out + i * width, &bits, width); /* little endian, as everything the library runs on */
     }
 }
 
 static void numbers(const struct perf_run *run, char *out, size_t count, int rank, int index, unsigned iteration, size_t first)
 {
-    int32_t values[NUMBERS_AT_ONCE];
     size_t width = pk_dtype_size(run->options.dtype);
     int from = rank < 0 ? 0 : rank;
     int to = rank < 0 ? run->size : rank + 1;
+    uint16_t codes[NUMBERS_AT_ONCE], more[NUMBERS_AT_ONCE];
+    char last[NUMBERS_A_WORD * 8];
+    struct elements e;
 
+    elements_of(run, rank < 0, &e);
     for (size_t at = 0; at < count; at += NUMBERS_AT_ONCE) {
         size_t n = count - at < NUMBERS_AT_ONCE ? count - at : NUMBERS_AT_ONCE;
+        size_t words = n / NUMBERS_A_WORD, rest = n % NUMBERS_A_WORD;
 
-        for (int r = from; r < to; r++)
-            add_numbers(run, values, n, r, key_of(r, index, iteration), first + at, r == from);
-        for (size_t i = 0; rank < 0 && run->options.reduction == PK_AVG && i < n; i++)
-            values[i] /= run->size;
-        encode(out + at * width, values, n, run->options.dtype);
+        for (int r = from; r < to; r++) {
+            draw(r == from ? codes : more, key_of(r, index, iteration), (first + at) / NUMBERS_A_WORD, code_mask(run, r));
+            if (r > from)
+                combine(run->options.reduction, codes, more);
+        }
+        write_elements(out + at * width, codes, words, e.bits, width);
+        if (rest == 0)
+            continue;
+        write_elements(last, codes + words * NUMBERS_A_WORD, 1, e.bits, width);
+        memcpy(out + (at + words * NUMBERS_A_WORD) * width, last, rest * width);
     }
 }
 
@@ -154,6 +203,8 @@ const char *perf_uncheckable(pk_op_t reduction, pk_dtype_t dtype, int ranks)
 
     if (reduction == PK_AVG)
         most = ranks * ranks;
+    if (ranks >= RANKS_MOST)
+        return "so many ranks' data cannot be told: say -c 0";
     if (limit == 0 || (reduction != PK_SUM && reduction != PK_AVG) || most <= limit)
         return NULL;
     return "so many ranks cannot be summed exactly in this type: say -c 0";

@@ -144,7 +144,7 @@ PK_API pk_result_t pk_config_dump(const pk_comm_t *comm, char *text, size_t capa
 /**
  * Write what the communicator's unfinished operations wait for, as lines of text: one for each operation (name, number, how it is done, for how
  * long it has been going on), under it one for each step that has begun and not ended (which peer, how many bytes, which message or
- * word it waits for). For bug reports and for watchdogs; the wording may change.
+ * word it waits for); then one for each lane over RDMA, with what it has counted. For bug reports and for watchdogs; the wording may change.
  * @param comm, text, needed  as for pk_topology_dump; comm must not be NULL
  * @return PK_OK; PK_ERR_ARG
  * Any thread, at any time before pk_comm_destroy; waits 100 ms at most, and where another thread is inside the library for longer, the text

@@ -112,6 +112,9 @@ void pki_engine_pending(struct pki_engine *e, char *text, size_t capacity, size_
     if (lock_in_time(e)) {
         for (const struct pki_list *n = e->tasks.next; n != &e->tasks; n = n->next)
             add_task(&out, pki_container_of(n, struct pki_task, node));
+        for (int i = 0; i < e->config.size; i++)
+            if (e->peers[i].lane != NULL)
+                e->peers[i].lane->iface->transport->describe(e->peers[i].lane, &out);
         pki_engine_unlock(e);
     } else {
         pki_text_add(&out, "a thread has been inside the library, or in a call of a driver that it made, for more than %d ms\n", LOCK_TURNS);

@@ -105,6 +105,11 @@ static void no_noted(struct pki_ep *ep, const void *bytes, size_t n)
     (void)ep, (void)bytes, (void)n;
 }
 
+static void no_describe(const struct pki_ep *ep, struct pki_text *out)
+{
+    (void)ep, (void)out;
+}
+
 static pk_result_t no_move(struct pki_put *put)
 {
     (void)put;
@@ -164,6 +169,7 @@ static void fill_traffic(struct pki_transport *t)
     t->pop = t->pop != NULL ? t->pop : no_ep;
     t->mend = t->mend != NULL ? t->mend : no_mend;
     t->noted = t->noted != NULL ? t->noted : no_noted;
+    t->describe = t->describe != NULL ? t->describe : no_describe;
     t->reaches_gpu = t->reaches_gpu != NULL ? t->reaches_gpu : no_gpu;
     t->put = t->put != NULL ? t->put : no_move;
     t->get = t->get != NULL ? t->get : no_move;

@@ -20,6 +20,8 @@
 #include "pickle/base.h"
 #include "util/list.h"
 
+struct pki_text;
+
 /* ---- Messages on the ordered control lane of a pair ---- */
 
 enum pki_msg_kind {
@@ -224,6 +226,8 @@ struct pki_transport {
      * `carrier`, an endpoint of this pair whose lane works. Called now and then. noted: what the other end's has said. */
     void (*mend)(struct pki_ep *ep, struct pki_ep *carrier);
     void (*noted)(struct pki_ep *ep, const void *bytes, size_t n);
+    /* Optional. Of a lane, for people who look for what keeps it: a line of what it has counted. */
+    void (*describe)(const struct pki_ep *ep, struct pki_text *out);
 
     /* Optional: do its devices read and write this memory of this rank's GPU themselves? Then it may be a put's source, and what a SLOT
      * names. False: only host memory, for now. */

@@ -64,7 +64,9 @@ flapping() {
     local flapper
     while sleep 2; do ip link set eth1 down; sleep 0.3; wire_again; done &
     flapper=$!
-    conform "the link goes down and up" 2 2 24 $wire
+    conform "the link goes down and up" 2 2 24 $wire PICKLE_TEST_VERBOSE=1
+    echo "at both ends together queue pairs were made anew $(grep -c 'new queue pairs stand' /tmp/log) times; \
+$(grep -c 'heard of.* anew' /tmp/log) of them because a device had forgotten requests"
     kill $flapper
     wait $flapper 2>/dev/null
     wire_again

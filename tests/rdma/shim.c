@@ -16,6 +16,7 @@
 #include <limits.h>
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -208,6 +209,41 @@ static void enlist(struct ibv_qp *qp, int number)
     plan_death(qp, number);
 }
 
+static int (*real_post_send)(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad);
+static int lost_first, lost_end;
+
+/* For the program itself: what is posted from now on to those that have numbers from `first` up to `end` is neither done nor fails. */
+void shim_lose(int first, int end);
+void shim_lose(int first, int end)
+{
+    pthread_mutex_lock(&live_mutex);
+    lost_first = first;
+    lost_end = end;
+    pthread_mutex_unlock(&live_mutex);
+}
+
+static int post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad)
+{
+    bool is_lost = false;
+
+    pthread_mutex_lock(&live_mutex);
+    for (int i = 0; i < LIVE_MAX; i++)
+        is_lost |= live[i].qp == qp && live[i].number >= lost_first && live[i].number < lost_end;
+    pthread_mutex_unlock(&live_mutex);
+    return is_lost ? 0 : real_post_send(qp, wr, bad);
+}
+
+/* ibv_post_send is an inline function that goes through the device's own table. */
+static void stand_between(struct ibv_context *context)
+{
+    pthread_mutex_lock(&live_mutex);
+    if (context->ops.post_send != post_send) {
+        real_post_send = context->ops.post_send;
+        context->ops.post_send = post_send;
+    }
+    pthread_mutex_unlock(&live_mutex);
+}
+
 static struct ibv_qp *create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *attr)
 {
     struct ibv_qp *qp;
@@ -216,6 +252,7 @@ static struct ibv_qp *create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *attr
         errno = EINVAL;
         return NULL;
     }
+    stand_between(pd->context);
     qp = real_create_qp(pd, attr);
     if (qp != NULL)
         enlist(qp, atomic_fetch_add(&qps, 1));

@@ -76,9 +76,11 @@ static struct ibv_send_wr request(struct pki_rdma_qp *qp, bool signalled)
 {
     struct ibv_send_wr wr = { .wr_id = pki_rdma_wr_id(qp, qp->posted) };
 
-    if (signalled || (qp->posted + 1) % SIGNAL_EVERY == 0)
-        wr.send_flags = IBV_SEND_SIGNALED;
     qp->posted++;
+    if (signalled || qp->posted % SIGNAL_EVERY == 0) {
+        wr.send_flags = IBV_SEND_SIGNALED;
+        qp->signalled = qp->posted;
+    }
     return wr;
 }
 
@@ -172,18 +174,17 @@ pk_result_t pki_rdma_msg(struct pki_ep *base, const struct pki_msg *msg, const v
     return send_parts(ep, &parts, false);
 }
 
-void pki_rdma_lane_credit(struct pki_rdma_ep *ep)
+static void write_credit(struct pki_rdma_ep *ep, bool signalled)
 {
     struct pki_rdma_lane *lane = &ep->lane;
     struct pki_rdma_qp *qp = &ep->qps[0];
     struct ibv_sge piece = { .addr = (uintptr_t)&lane->block->told, .length = sizeof lane->block->told, .lkey = lane->mr->lkey };
     struct ibv_send_wr wr;
 
-    if (lane->reposted - lane->told < CREDIT_LAG || ep->left || ep->said_bye || ep->base.dead || ep->mend.state != PKI_RDMA_UP ||
-        !has_request(qp))
+    if (ep->left || ep->said_bye || ep->base.dead || ep->mend.state != PKI_RDMA_UP || !has_request(qp))
         return;
     lane->block->told = lane->told = lane->reposted;
-    wr = request(qp, false);
+    wr = request(qp, signalled);
     wr.opcode = IBV_WR_RDMA_WRITE;
     wr.sg_list = &piece;
     wr.num_sge = 1;
@@ -192,6 +193,17 @@ void pki_rdma_lane_credit(struct pki_rdma_ep *ep)
     wr.wr.rdma.rkey = lane->their_rkey;
     if (!pki_rdma_post(qp, &wr, 1))
         pki_rdma_broken(ep, "a credit could not be posted");
+}
+
+void pki_rdma_lane_credit(struct pki_rdma_ep *ep)
+{
+    if (ep->lane.reposted - ep->lane.told >= CREDIT_LAG)
+        write_credit(ep, false);
+}
+
+void pki_rdma_lane_ask(struct pki_rdma_ep *ep)
+{
+    write_credit(ep, true);
 }
 
 static void say_bye(struct pki_rdma_ep *ep)

@@ -22,7 +22,8 @@
 #define DRAIN_NS (3 * PKI_NS_PER_S)
 #define SAY_NS (100 * PKI_NS_PER_MS) /* that a note of the end may wait for room */
 #define LOOK_NS (20 * PKI_NS_PER_MS)
-#define PATIENCE_NS (5 * PKI_NS_PER_S) /* without an active port, or with queue pairs that fail again and again */
+#define PATIENCE_NS (5 * PKI_NS_PER_S) /* without an active port, or with queue pairs that fail again and again, */
+#define FAILURES 3 /* so many times: on a machine that is starved of processors one may take all that time */
 #define STOOD_NS (30 * PKI_NS_PER_S) /* then a failure is a new one though nothing has completed meanwhile: longer than any device tries */
 #define AWAY_NS (50 * PKI_NS_PER_MS) /* without a look: the rank was not in the library, and that does not count */
 
@@ -71,8 +72,11 @@ void pki_rdma_broken(struct pki_rdma_ep *ep, const char *what)
         pki_rdma_ep_failed(ep, what);
         return;
     }
-    if (ep->mend.since_ns == 0 || pki_now_ns() - ep->mend.entered_ns > STOOD_NS)
+    if (ep->mend.since_ns == 0 || pki_now_ns() - ep->mend.entered_ns > STOOD_NS) {
         ep->mend.since_ns = pki_now_ns();
+        ep->mend.failures = 0;
+    }
+    ep->mend.failures++;
     ep->mend.epoch++;
     ep->mend.has_hello = ep->mend.has_ready = ep->mend.again = false;
     pki_log(PKI_LOG_WARN, &where, "rdma: %s; the queue pairs are made anew", what);
@@ -172,7 +176,7 @@ static void drained(struct pki_rdma_ep *ep, uint64_t now)
 {
     collect_chunks(ep);
     destroy_qps(ep);
-    if (now - ep->mend.since_ns > PATIENCE_NS)
+    if (now - ep->mend.since_ns > PATIENCE_NS && ep->mend.failures >= FAILURES)
         give_up(ep, "queue pairs fail again and again");
     else
         enter(ep, PKI_RDMA_WAITING);
@@ -288,6 +292,8 @@ void pki_rdma_mend(struct pki_ep *base, struct pki_ep *carrier)
         return;
     switch (ep->mend.state) {
     case PKI_RDMA_UP:
+        pki_rdma_listen(ep);
+        return;
     case PKI_RDMA_DRAINING:
     case PKI_RDMA_WAITING:
         return;

@@ -336,6 +336,7 @@ const struct pki_transport pki_transport_rdma = {
     .pop = pki_rdma_pop,
     .mend = pki_rdma_mend,
     .noted = pki_rdma_noted,
+    .describe = pki_rdma_describe,
     .reaches_gpu = pki_rdma_reaches_gpu,
     .put = pki_rdma_put,
     .progress = rdma_progress,

@@ -126,6 +126,9 @@ struct pki_rdma_qp {
     bool dead; /* nothing more is posted */
     bool ended; /* in error, and its last receive has been flushed */
     uint32_t posted, completed; /* work requests ever; sequence numbers */
+    uint32_t signalled;         /* lane: as `posted`, behind the last one of which the device tells */
+    uint32_t heard;             /* `completed` when it was last looked at, */
+    uint64_t silent_ns;         /* and how long it has been that, while there were requests */
     uint32_t over; /* data: as `completed`, and those that were flushed */
     size_t bytes;               /* in flight */
     uint32_t told;              /* receives taken by writes that told of themselves, not posted again */
@@ -222,6 +225,8 @@ struct pki_rdma_mend {
     bool left_due;       /* the peer mends what it has left: tell it that its goodbye has come */
     uint64_t entered_ns, looked_ns, advanced_ns;
     uint64_t since_ns;   /* when the trouble began; 0: something has completed since */
+    uint32_t failures;   /* of all queue pairs since then */
+    uint64_t listened_ns; /* when what is silent was last looked at */
     const char *why;     /* GIVING_UP */
     struct pki_rdma_note theirs;
 };
@@ -358,6 +363,8 @@ void pki_rdma_lane_received(struct pki_rdma_ep *ep, uint32_t bytes);
 pk_result_t pki_rdma_post_telling(struct pki_rdma_qp *qp, uint32_t n);
 /* Give the peer credit for receives that have been posted again, if it is worth a message. */
 void pki_rdma_lane_credit(struct pki_rdma_ep *ep);
+/* Give it in a request of which the device tells, so that one hears whether those before it have arrived. */
+void pki_rdma_lane_ask(struct pki_rdma_ep *ep);
 /* Receives for what has been popped, once they are worth it. */
 void pki_rdma_lane_repost(struct pki_rdma_ep *ep);
 /* Post receives on all queue pairs, which are new, before they are ready to receive: the first ones, or after those that had been. */
@@ -404,6 +411,12 @@ void pki_rdma_mend_advance(struct pki_rdma_ep *ep);
 void pki_rdma_mend(struct pki_ep *ep, struct pki_ep *carrier);
 void pki_rdma_noted(struct pki_ep *ep, const void *bytes, size_t n);
 const char *pki_rdma_note_parse(const void *bytes, size_t n, struct pki_rdma_note *note); /* pure; NULL: it can be one */
+
+/* silence.c. Is there a queue pair of which nothing has been heard for too long? Then it has failed. */
+void pki_rdma_listen(struct pki_rdma_ep *ep);
+
+/* describe.c */
+void pki_rdma_describe(const struct pki_ep *ep, struct pki_text *out);
 
 /* revoke.c */
 void pki_rdma_revoke(struct pki_iface *base);

@@ -3,7 +3,7 @@
  * A data-parallel training step, as frameworks do it: each rank works on data of its own, gradients come in buckets, last layer first,
  * and as soon as a bucket is there its average over all ranks is begun in a stream while the next bucket is computed. The model is
  * LAYERS independent fits of y = w x, element by element, so that the right answer is known.
- *     cc data_parallel.c $(pkg-config --cflags --libs pickle) -lm -pthread -o data_parallel && mpirun -n 4 ./data_parallel
+ *     cc data_parallel.c $(pkg-config --cflags --libs pickle) -lm -pthread -o data_parallel && mpirun --oversubscribe -n 4 ./data_parallel
  */
 #include "example.h"
 

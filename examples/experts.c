@@ -2,7 +2,7 @@
 /*
  * Mixture of experts: each rank is one expert and has tokens that a gate sends to experts, some to many and some to none. Ranks tell one
  * another how many tokens will come (alltoall), send them (alltoallv), the experts work, and the results go back the same way.
- *     cc experts.c $(pkg-config --cflags --libs pickle) -lm -pthread -o experts && mpirun -n 4 ./experts
+ *     cc experts.c $(pkg-config --cflags --libs pickle) -lm -pthread -o experts && mpirun --oversubscribe -n 4 ./experts
  */
 #include "example.h"
 

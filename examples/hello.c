@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Every rank contributes its number plus one, and every rank learns the sum. Started alone it is a job of one.
- *     cc hello.c $(pkg-config --cflags --libs pickle) -o hello && mpirun -n 4 ./hello
+ *     cc hello.c $(pkg-config --cflags --libs pickle) -o hello && mpirun --oversubscribe -n 4 ./hello
  */
 #include <pickle/pickle.h>
 

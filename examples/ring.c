@@ -2,7 +2,7 @@
 /*
  * Every rank's numbers go round a ring of all ranks, and each rank adds up what passes. Everybody sends and receives at the same time:
  * that is what a group is for; one after the other, two large sends would wait for each other forever.
- *     cc ring.c $(pkg-config --cflags --libs pickle) -lm -pthread -o ring && mpirun -n 4 ./ring
+ *     cc ring.c $(pkg-config --cflags --libs pickle) -lm -pthread -o ring && mpirun --oversubscribe -n 4 ./ring
  */
 #include "example.h"
 

@@ -2,7 +2,7 @@
 /*
  * Ring attention: a sequence too long for one rank is cut, each rank keeps its queries, and keys with values go round the ring. While a
  * rank works on one part, the next is on its way in a stream. Softmax is computed as parts come: a running maximum, sum and output.
- *     cc ring_attention.c $(pkg-config --cflags --libs pickle) -lm -pthread -o ring_attention && mpirun -n 4 ./ring_attention
+ *     cc ring_attention.c $(pkg-config --cflags --libs pickle) -lm -pthread -o ring_attention && mpirun --oversubscribe -n 4 ./ring_attention
  */
 #include "example.h"
 

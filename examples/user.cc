@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // libpickle from C++: results as exceptions, a communicator that ends itself, containers as buffers. Collects the longest word of all.
-//     c++ user.cc $(pkg-config --cflags --libs pickle) -o user && mpirun -n 4 ./user
+//     c++ user.cc $(pkg-config --cflags --libs pickle) -o user && mpirun --oversubscribe -n 4 ./user
 #include <pickle/pickle.h>
 
 #include <cstdio>

@@ -48,7 +48,7 @@ picture() {
     for terminal in "pngcairo size 1200,800|png" "svg size 1200,800|svg"; do
         gnuplot <<GNUPLOT || return 1
 set datafile separator ','
-set key autotitle columnhead left top
+set key autotitle columnhead outside right top vertical
 set terminal ${terminal%|*}
 set output '$out/bandwidth.${terminal#*|}'
 set title 'libpickle: bus bandwidth'

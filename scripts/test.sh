@@ -170,7 +170,6 @@ step "bench: configure against the installed package" 60 \
 step "examples: configure against the installed package" 60 \
     cmake -S examples -B build/examples -G Ninja -DCMAKE_PREFIX_PATH="$PWD/build/prefix" >/dev/null &&
     step "examples: build" 120 cmake --build build/examples && built+=(examples)
-step "examples: each by the line of its header" 300 sh tests/abi/example_lines.sh "$PWD" "$PWD/build/prefix"
 end_machine
 
 for preset in "${built[@]}"; do

@@ -22,6 +22,7 @@ PRODUCTS = "bench/results/2026-11-21-h200-beside.csv"
 RDMA = "bench/results/2026-11-22-rdma-vm.csv"
 EXPERIMENTS = "bench/results/2026-11-21-h200-experiments"  # 5 and 6
 TRANSFERS = "bench/results/2026-11-22-h200-experiments"
+SIMULATED = "bench/results/2026-11-21-sim-fit.txt"
 PAGE = "docs/performance.md"
 
 
@@ -226,7 +227,25 @@ def draw_beside(tree):
     subprocess.run(["gnuplot"], input="\n".join(script + ["unset multiplot"]).encode(), check=True)
 
 
-TABLES = {"rdma": rdma_table, "overlap": overlap_table, "beside": beside_table, "beside-words": beside_words, "experiment-3": nvlink_table, "bandwidth": bandwidth_table, "latency": latency_table, "collectives": collectives_table, "host": host_table}
+def simulator_table(tree):
+    """What pickle-sim said of rows that its fit did not see."""
+    with open(os.path.join(tree, SIMULATED), encoding="utf-8") as file:
+        text = re.sub(r"\s+", " ", file.read())
+    ranks = re.findall(r"(\d ranks|all) \d+ rows (\d+) rows [\d.]+ % [\d.]+ % ([\d.]+) %", text)
+    shm = "shared memory, 2 cores"
+    rows = [[shm, "every third size, %s" % who if who in ("2 ranks", "4 ranks") else "every size, 3 ranks" if who != "all" else "together", count, "%s %%" % error]
+            for who, count, error in ranks]
+    for machine, what, pattern in (
+            ("NVLink, 2 x H200", "every third size", r"Held out every third size: (\d+) rows, ([\d.]+) %"),
+            ("NVLink, 2 x H200", "sizes that no sweep had, later that day", r"not fitted anew: (\d+) rows, ([\d.]+) %"),
+            ("NVLink, 4 x H200", "every size; the fit saw 2 GPUs", r"4 x H200, (\d+) rows .*?: ([\d.]+) %"),
+            ("TCP over loopback, 2 ranks on 2 cores", "every third size", r"held out (\d+) rows ([\d.]+) %")):
+        count, error = re.search(pattern, text).groups()
+        rows.append([machine, what, count, "%s %%" % error])
+    return table(["machine", "held out", "rows", "median error"], rows)
+
+
+TABLES = {"rdma": rdma_table, "overlap": overlap_table, "beside": beside_table, "beside-words": beside_words, "experiment-3": nvlink_table, "bandwidth": bandwidth_table, "latency": latency_table, "collectives": collectives_table, "host": host_table, "simulator": simulator_table}
 
 
 def filled(tree, text):

@@ -44,8 +44,8 @@ def environment(prefix, folders):
                 found[name] = folder
     env = dict(os.environ, LC_ALL="C", PKG_CONFIG_PATH=found.get("pickle.pc", ""), LD_LIBRARY_PATH=found.get("libpickle.so", ""),
                PATH=os.pathsep.join(list(folders) + [os.environ["PATH"]]), PK_TIMEOUT_MS="30000",
-               # As root, and on fewer cores than ranks.
-               OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1", OMPI_MCA_rmaps_base_oversubscribe="1",
+               # As root.
+               OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1",
                OMPI_MCA_hwloc_base_binding_policy="none")
     for name in [n for n in env if n.startswith("PK_") and n != "PK_TIMEOUT_MS" or n in ("RANK", "WORLD_SIZE")]:
         del env[name]

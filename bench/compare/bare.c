@@ -7,11 +7,13 @@
  * cma:  one copy by process_vm_readv and process_vm_writev, each rank the same share of it
  * pipe: allgather and alltoall: one copy, of pages lent by vmsplice; the rest as cma
  * copy: two copies, through shared memory
- * stream: the same; what is written there goes by streaming stores, which need not first take the lines from the reader's cache
+ * ring: the same through short rings; allgather, alltoall and the allreduce of two ranks
+ * stream: as copy; what is written there goes by streaming stores, which need not first take the lines from the reader's cache
  */
 #include "add.h"
 #include "compare.h"
 #include "lent.h"
+#include "ring.h"
 
 #ifdef __SSE2__
 #include <emmintrin.h>
@@ -54,7 +56,7 @@ static size_t slot_bytes;
 static uint64_t number;     /* of the operation; the upper half counts sizes, for not all ranks take part in all operations */
 static uint64_t offered[2]; /* the operation in which this rank used each of its slots last */
 static int members;         /* ranks that take part in it */
-static int through_memory, streams, may_yield;
+static int through_memory, streams, by_rings, may_yield;
 static struct compare_rank *me;
 static float scratch[PIECE / sizeof(float)];
 
@@ -211,6 +213,20 @@ static void pingpong(size_t bytes)
     }
 }
 
+#define AROUND ((size_t)4 << 20) /* a block and what goes beside it do not stay in a cache: its copy need not go there */
+
+/* This rank's own block. */
+static void keep_own(const struct compare_work *work)
+{
+    size_t block = work->block * sizeof(float);
+    const char *from = me->send + (work->op == COMPARE_ALLTOALL ? (size_t)me->rank * block : 0);
+    int before = streams;
+
+    streams |= block >= AROUND;
+    write_out(me->recv + (size_t)me->rank * block, from, block);
+    streams = before;
+}
+
 static void exchange(const struct compare_work *work)
 {
     size_t block = work->block * sizeof(float);
@@ -222,7 +238,7 @@ static void exchange(const struct compare_work *work)
 
         take(r, hall->seats[r].send, scattered ? (size_t)me->rank * block : 0, me->recv + (size_t)r * block, block);
     }
-    memcpy(me->recv + (size_t)me->rank * block, me->send + (scattered ? (size_t)me->rank * block : 0), block);
+    keep_own(work);
 }
 
 static void exchange_lent(const struct compare_work *work)
@@ -246,7 +262,7 @@ static void exchange_lent(const struct compare_work *work)
         if (left == before && may_yield)
             sched_yield();
     }
-    memcpy(me->recv + (size_t)me->rank * block, me->send + (scattered ? (size_t)me->rank * block : 0), block);
+    keep_own(work);
 }
 
 static int by_pipes(void)
@@ -352,6 +368,12 @@ static void run(struct compare_rank *self, const struct compare_work *work)
         wake(work->count * sizeof(float));
         return;
     }
+    if (by_rings) {
+        ring_run(work);
+        if (work->op != COMPARE_ALLREDUCE)
+            keep_own(work);
+        return;
+    }
     number++;
     switch (work->op) {
     case COMPARE_ALLREDUCE: allreduce(work->count); break;
@@ -406,7 +428,7 @@ static int shared_memory(const struct compare_rank *self, size_t bytes)
 static void open_world(struct compare_rank *self, int argc, char **argv)
 {
     const char *rank = getenv("PK_RANK"), *size = getenv("PK_SIZE");
-    size_t bytes;
+    size_t bytes, rings_at;
     void *memory;
 
     (void)argc;
@@ -421,13 +443,19 @@ static void open_world(struct compare_rank *self, int argc, char **argv)
     may_yield = self->size > sysconf(_SC_NPROCESSORS_ONLN);
     slot_bytes = through_memory ? (self->capacity_bytes + (size_t)self->size * sizeof(float) + 4095) / 4096 * 4096 : 0;
     bytes = sizeof *hall + 2 * (size_t)self->size * slot_bytes;
+    rings_at = (bytes + 4095) / 4096 * 4096;
+    by_rings = strcmp(self->variant, "ring") == 0;
+    if (by_rings)
+        bytes = rings_at + (size_t)self->size * (size_t)self->size * sizeof(struct ring);
     memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, shared_memory(self, bytes), 0);
     if (memory == MAP_FAILED)
         give_up("mmap of shared memory");
     hall = memory;
     slots = (char *)memory + sizeof *hall;
+    if (by_rings)
+        ring_open((struct ring *)(void *)((char *)memory + rings_at), self, may_yield);
     prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY);
-    snprintf(self->settings, sizeof self->settings, "no library, %s", streams ? "shared memory, streaming stores" : through_memory ? "shared memory" : "process_vm_readv, process_vm_writev");
+    snprintf(self->settings, sizeof self->settings, "no library, %s", by_rings ? "shared memory, rings" : streams ? "shared memory, streaming stores" : through_memory ? "shared memory" : "process_vm_readv, process_vm_writev");
 }
 
 /* Once the buffers are there: everyone learns where they are. */
@@ -443,6 +471,15 @@ static void prepare(struct compare_rank *self, const struct compare_work *work)
     memset(offered, 0, sizeof offered);
     say(&mine->done);
     barrier();
+}
+
+/* What there is through rings. */
+static unsigned ringed_operations(void)
+{
+    const char *size = getenv("PK_SIZE");
+    unsigned exchanges = 1u << COMPARE_ALLGATHER | 1u << COMPARE_ALLTOALL;
+
+    return size != NULL && atoi(size) == 2 ? exchanges | 1u << COMPARE_ALLREDUCE : exchanges;
 }
 
 static void open_any(struct compare_rank *self, int argc, char **argv)
@@ -461,7 +498,7 @@ static void close_world(struct compare_rank *self)
 
 int main(int argc, char **argv)
 {
-    static const struct compare_library library = {
+    struct compare_library library = {
         .operations = (1u << COMPARE_OPS) - 1,
         .open = open_any,
         .close = close_world,
@@ -469,5 +506,7 @@ int main(int argc, char **argv)
         .run = run,
     };
 
+    if (argc == 6 && strcmp(argv[5], "ring") == 0)
+        library.operations = ringed_operations();
     return compare_main(argc, argv, &library);
 }

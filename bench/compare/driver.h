@@ -9,7 +9,7 @@
 #include <stdio.h>
 #include <sys/types.h>
 
-#define WORLDS_MAX 12
+#define WORLDS_MAX 14
 #define RANKS_MAX 64
 #define ROUNDS_MAX 100
 #define LABEL_BYTES 48

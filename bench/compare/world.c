@@ -55,6 +55,7 @@ static const struct kind kinds[] = {
     { "bare-splice", FAMILY_BARE, "compare-wire", "splice", NULL, NULL, false },
     { "bare-cma", FAMILY_BARE, "compare-bare", "cma", NULL, NULL, false },
     { "bare-copy", FAMILY_BARE, "compare-bare", "copy", NULL, NULL, false },
+    { "bare-ring", FAMILY_BARE, "compare-bare", "ring", NULL, NULL, false },
     { "bare-stream", FAMILY_BARE, "compare-bare", "stream", NULL, NULL, false },
     { "gloo", FAMILY_GLOO, "compare-gloo", "async", NULL, NULL, true },
     { "gloo-poll", FAMILY_GLOO, "compare-gloo", "poll", NULL, NULL, false },

@@ -10,6 +10,8 @@
 #define SAMPLE_US 20.0      /* what is shorter is sampled in several operations */
 #define PROBE_SAMPLES 5u
 #define LEAST_SAMPLES 3u
+#define SETTLE_ROUNDS 3     /* at most, until a guess is no shorter than */
+#define SETTLED 0.8         /* so much of the one before */
 #define CHUNK_MAX 1000u
 #define WARMUP_US 500.0
 #define WAKE_BYTES 8 /* a time */
@@ -49,6 +51,33 @@ static bool takes_part(const struct driver_world *world, enum compare_op op)
     return world->absent[0] == '\0' && (world->operations >> op & 1) != 0;
 }
 
+/*
+ * The first operations of a world may take ten times as long as all later ones: pages are touched for the first time. A guess from these makes turns so
+ * short that what every turn begins with, cold caches, comes to be its median.
+ */
+static bool guess(struct driver *driver, struct driver_world *world, const struct compare_order *first, double *us)
+{
+    static double samples[COMPARE_SAMPLES_MAX];
+    struct compare_order order = *first;
+    struct compare_answer answer;
+    double last, now;
+
+    if (!driver_order(driver, world, &order, &answer, samples))
+        return false;
+    now = median(samples, answer.samples);
+    for (int round = 0; round < SETTLE_ROUNDS; round++) {
+        last = now;
+        order.samples = between(driver->options.turn_us / last, PROBE_SAMPLES, COMPARE_SAMPLES_MAX);
+        if (!driver_order(driver, world, &order, &answer, samples))
+            return false;
+        now = median(samples, answer.samples);
+        if (now >= SETTLED * last)
+            break;
+    }
+    *us = now;
+    return true;
+}
+
 /* Checks the data, and finds out how many operations make a sample and how many samples a turn. */
 static bool prepare(struct driver *driver, struct driver_world *world, struct compare_order *order, struct driver_result *result)
 {
@@ -64,13 +93,14 @@ static bool prepare(struct driver *driver, struct driver_world *world, struct co
         return false;
     result->wrong = answer.wrong;
     memcpy(result->note, answer.note, sizeof result->note);
-    if (!driver_order(driver, world, order, &answer, samples))
-        return false;
     if (order->op == COMPARE_WAKE) {
+        if (!driver_order(driver, world, order, &answer, samples))
+            return false;
         order->samples = LEAST_SAMPLES;
         return true;
     }
-    guess_us = median(samples, answer.samples);
+    if (!guess(driver, world, order, &guess_us))
+        return false;
     order->chunk = between(SAMPLE_US / guess_us + 1, 1, CHUNK_MAX);
     sample_us = guess_us * order->chunk * (order->op == COMPARE_PINGPONG ? 2 : 1);
     order->warmup = between(WARMUP_US / guess_us, 1, CHUNK_MAX);

@@ -74,7 +74,8 @@ typedef struct pk_comm_config {
  * @return PK_OK; PK_IN_PROGRESS (config->nonblocking); PK_ERR_ARG (a variable or field is invalid, named);
  *         PK_ERR_UNSUPPORTED (no launcher found; a field of `config` that this version does not know is not zero); PK_ERR_TIMEOUT
  *         (names the ranks that did not come); PK_ERR_AUTH; PK_ERR_PEER (one died; rank 0 had given up before this rank came);
- *         PK_ERR_SYSTEM; PK_ERR_MEMORY; or what kept another rank from taking part, which the record names
+ *         PK_ERR_MISMATCH (ranks disagree about the job, or run versions that do not understand one another); PK_ERR_SYSTEM; PK_ERR_MEMORY;
+ *         or what kept another rank from taking part, which the record names
  * Collective: blocks until all ranks called it, at most timeout_ms (and as long as the system's resolver takes for a host's name); with
  * config->nonblocking it returns at once, and several may be begun before one is made. Any thread. Since 0.1.
  */

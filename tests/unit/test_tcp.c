@@ -267,7 +267,7 @@ Test(tcp, another_version_is_named)
     params("1", "4", "65536");
     tcp_pair_begin(&pair);
     pki_put_u32(pair.blob[1].bytes, PKI_TCP_VERSION + 7);
-    cr_assert_eq(tcp()->ep_connect(pair.ep[0], &pair.blob[1]), PK_ERR_PEER);
+    cr_assert_eq(tcp()->ep_connect(pair.ep[0], &pair.blob[1]), PK_ERR_MISMATCH);
     pk_last_error(&info);
     snprintf(here, sizeof here, "version %u,", PKI_TCP_VERSION + 7);
     cr_assert(strstr(info.text, here) != NULL, "%s", info.text);

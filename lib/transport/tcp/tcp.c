@@ -216,7 +216,7 @@ static pk_result_t take_card(struct pki_tcp_ep *ep, const struct pki_blob *their
         return PK_OK;
     if (version == 0 || version == PKI_TCP_VERSION)
         return pki_fail(PK_ERR_PEER, &where, "over tcp: its description makes no sense");
-    return pki_fail(PK_ERR_PEER, &where, "over tcp: it speaks version %u, this rank version %u: all ranks need the same version of the library", version,
+    return pki_fail(PK_ERR_MISMATCH, &where, "over tcp: it speaks version %u, this rank version %u: all ranks need the same version of the library", version,
                     PKI_TCP_VERSION);
 }
 

@@ -170,6 +170,8 @@ static void dispatch(struct pki_engine *e, struct pki_peer *peer, const struct p
 {
     struct pki_xfer *xfer;
 
+    if (msg->kind == PKI_MSG_EAGER)
+        pki_credit_came(peer, msg);
     if (msg->kind == PKI_MSG_CREDIT) {
         peer->eager_out -= msg->bytes < peer->eager_out ? msg->bytes : peer->eager_out;
         peer->ahead_out -= msg->offset < peer->ahead_out ? msg->offset : peer->ahead_out;

@@ -12,7 +12,7 @@ static void peer_init(struct pki_peer *peer, int rank)
 {
     peer->rank = rank;
     peer->side_fd = -1;
-    peer->eager_max = PKI_EAGER_MAX;
+    peer->eager_max = peer->eager_coll = PKI_EAGER_MAX;
     peer->patience_ns = PKI_GRANT_NS;
     pki_list_init(&peer->sends);
     pki_list_init(&peer->recvs);
@@ -213,6 +213,9 @@ void pki_engine_set_lane(struct pki_engine *e, int peer, struct pki_ep *lane, in
         e->peers[peer].eager_max = lane->iface->eager_max;
     else if (lane->gates_mine != NULL && lane->iface->msg_payload_max >= PKI_EAGER_MAX_SHM && !e->config.gpus)
         e->peers[peer].eager_max = PKI_EAGER_MAX_SHM;
+    e->peers[peer].eager_coll = e->peers[peer].eager_max;
+    if (lane->iface->eager_coll > 0 && !e->config.gpus)
+        e->peers[peer].eager_coll = lane->iface->eager_coll;
     if (!e->config.gpus) /* else the receiver may grant GPU memory, which bytes reach through slots */
         set_ahead(e, &e->peers[peer]);
     e->peers[peer].side_fd = side_fd;

@@ -102,7 +102,7 @@ static void look_at_send(struct pki_task *task, uint32_t i, size_t avail, bool a
 {
     struct pki_step_state *state = &task->steps[i];
 
-    if (!all && (avail == 0 || state->bytes <= task->engine->peers[task->plan->steps[i].peer].eager_max)) /* a short one goes in the lane, whole */
+    if (!all && (avail == 0 || state->bytes <= task->engine->peers[task->plan->steps[i].peer].eager_coll)) /* a short one goes in the lane, whole */
         return;
     if (!state->started) {
         struct pki_xfer *xfer = pki_plan_xfer(task, i);

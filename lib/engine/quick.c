@@ -39,11 +39,13 @@ static bool send_locked(struct pki_engine *e, struct pki_peer *peer, const void 
     msg.index = 0;
     msg.sig = 0;
     msg.op = peer->sends_begun[0] + 1;
-    msg.payload = (uint16_t)bytes; /* EAGER carries no more of it */
+    msg.payload = (uint32_t)bytes;
+    msg.bytes = pki_credit_along(peer); /* EAGER carries no more of it */
     if (peer->lane->iface->transport->msg(peer->lane, &msg, in) != PK_OK)
         return false;
     peer->sends_begun[0]++;
     peer->eager_out += bytes + sizeof msg;
+    peer->eager_in -= msg.bytes;
     e->stats.messages++;
     count(e, true, bytes);
     return true;
@@ -65,6 +67,7 @@ static enum found look(struct pki_engine *e, struct pki_peer *peer, void *out, s
     }
     if (msg.kind != PKI_MSG_EAGER || msg.flags != 0 || msg.op != peer->recvs_begun[0] + 1 || msg.payload != bytes)
         return FOUND_OTHER;
+    pki_credit_came(peer, &msg);
     pki_copy_short(out, payload, bytes);
     transport->pop(peer->lane);
     peer->recvs_begun[0]++;

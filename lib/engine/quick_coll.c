@@ -68,10 +68,12 @@ static bool send_step(struct run *run, const struct pki_program_step *step)
     msg.index = step->index;
     msg.sig = run->program->sig;
     msg.op = run->number;
-    msg.payload = (uint16_t)step->bytes; /* EAGER carries no more of it */
+    msg.payload = step->bytes;
+    msg.bytes = pki_credit_along(peer); /* EAGER carries no more of it */
     if (peer->lane->iface->transport->msg(peer->lane, &msg, at(run, step->src)) != PK_OK)
         return false;
     peer->eager_out += step->bytes + sizeof msg;
+    peer->eager_in -= msg.bytes;
     e->stats.messages++;
     e->stats.bytes_sent += step->bytes;
     return true;
@@ -146,6 +148,7 @@ static bool recv_message(struct run *run, const struct pki_program_step *step)
         (void)pki_lane_poll(run->e, peer); /* keeps what nobody waits for */
         return recv_arrival(run, step);
     }
+    pki_credit_came(peer, &msg);
     if (step->in_lane) {
         run->payloads[i] = payload;
         run->held |= 1ull << i;

@@ -17,7 +17,7 @@ static bool place_of(const struct pki_program *program, const struct pki_plan *p
     if (ref.buffer == PKI_BUF_SCRATCH)
         first += (size_t)ref.index * program->stride;
     *place = (struct pki_place){ ref.buffer, (uint32_t)first };
-    return *bytes <= PKI_EAGER_MAX_SHM && first <= UINT32_MAX;
+    return *bytes <= PKI_QUICK_SCRATCH && first <= UINT32_MAX;
 }
 
 static bool add_operands(struct pki_program *program, const struct pki_plan *plan, const struct pki_step *from, uint32_t *used,
@@ -58,7 +58,7 @@ static bool add_step(const struct pki_engine *e, struct pki_program *program, co
             fits = fits && add_operands(program, plan, from, used, step);
     }
     if (from->kind != PKI_STEP_COPY && from->kind != PKI_STEP_REDUCE)
-        fits = fits && bytes <= e->peers[from->peer].eager_max;
+        fits = fits && bytes <= e->peers[from->peer].eager_coll;
     step->bytes = (uint32_t)bytes;
     step->count = (uint32_t)(bytes / pki_dtype_bytes(program->made_for.dtype));
     for (uint32_t d = 0; d < from->deps; d++)

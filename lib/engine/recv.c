@@ -238,7 +238,7 @@ static void say(struct pki_xfer *xfer)
 {
     pk_result_t result;
 
-    if (xfer->bytes == 0 || ((xfer->kind == PKI_MEM_HOST || staged(xfer)) && xfer->bytes <= xfer->peer->eager_max && !xfer->wanted))
+    if (xfer->bytes == 0 || ((xfer->kind == PKI_MEM_HOST || staged(xfer)) && xfer->bytes <= pki_xfer_eager_max(xfer) && !xfer->wanted))
         return; /* an EAGER or WANT message comes */
     result = send_grant(xfer);
     if (result == PK_OK)

@@ -26,19 +26,21 @@ static bool has_credit(const struct pki_xfer *xfer)
 
 static bool may_be_eager(const struct pki_xfer *xfer)
 {
-    return has_credit(xfer) && (xfer->bytes == 0 || (xfer->kind == PKI_MEM_HOST && xfer->bytes <= xfer->peer->eager_max));
+    return has_credit(xfer) && (xfer->bytes == 0 || (xfer->kind == PKI_MEM_HOST && xfer->bytes <= pki_xfer_eager_max(xfer)));
 }
 
 static void send_eager(struct pki_xfer *xfer)
 {
     struct pki_msg msg = message(xfer, PKI_MSG_EAGER);
 
-    msg.payload = (uint16_t)xfer->bytes;
+    msg.payload = (uint32_t)xfer->bytes;
+    msg.bytes = pki_credit_along(xfer->peer);
     if (pki_lane_send(xfer->peer, &msg, xfer->addr, xfer->engine) != PK_OK) {
         pki_xfer_activate(xfer);
         return;
     }
     xfer->peer->eager_out += xfer->bytes + sizeof msg;
+    xfer->peer->eager_in -= msg.bytes;
     xfer->done = xfer->bytes;
     finish(xfer);
 }
@@ -46,7 +48,7 @@ static void send_eager(struct pki_xfer *xfer)
 /* The receiver grants it by itself, as soon as it has come to it: a WANT would tell it nothing, unless it receives something else. */
 static bool is_expected(const struct pki_xfer *xfer)
 {
-    return xfer->peer->lane->iface->transport->between_hosts && xfer->bytes > xfer->peer->eager_max && !pki_xfer_goes_ahead(xfer) &&
+    return xfer->peer->lane->iface->transport->between_hosts && xfer->bytes > pki_xfer_eager_max(xfer) && !pki_xfer_goes_ahead(xfer) &&
            (xfer->flags & PKI_MSG_FLAG_CAPTURED) == 0;
 }
 
@@ -343,7 +345,7 @@ static void issue_data(struct pki_xfer *xfer)
         size_t len = xfer->ready - xfer->issued < max ? xfer->ready - xfer->issued : max;
 
         msg.offset = xfer->issued;
-        msg.payload = (uint16_t)len;
+        msg.payload = (uint32_t)len;
         if (pki_lane_send(xfer->peer, &msg, xfer->addr + xfer->issued, xfer->engine) != PK_OK) {
             pki_xfer_activate(xfer);
             break;

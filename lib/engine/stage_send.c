@@ -80,7 +80,7 @@ static void piece_tell(struct pki_xfer *xfer, struct pki_piece *piece)
     while (piece->moved < piece->len) {
         size_t len = piece->len - piece->moved < max ? piece->len - piece->moved : max;
         struct pki_msg msg = { .kind = PKI_MSG_DATA, .flags = xfer->flags, .index = xfer->index, .sig = xfer->sig, .op = xfer->op,
-                               .bytes = xfer->bytes, .offset = piece->offset + piece->moved, .payload = (uint16_t)len };
+                               .bytes = xfer->bytes, .offset = piece->offset + piece->moved, .payload = (uint32_t)len };
 
         if (pki_lane_send(xfer->peer, &msg, piece->src + piece->moved, xfer->engine) != PK_OK)
             return;

@@ -117,6 +117,7 @@ struct pki_peer {
     struct pki_ep *lane;
     struct pki_ep *way[2][2];       /* [source kind][target kind] */
     size_t eager_max;               /* longest transfer of host memory that travels in the lane without a grant */
+    size_t eager_coll;              /* the same of a collective's step */
     int side_fd;
     bool gone;                      /* said goodbye, or died */
     bool gone_before;               /* and that was known a whole round of progress ago */
@@ -149,6 +150,18 @@ struct pki_peer {
     uint32_t exporting, exported_pieces; /* a description in the middle of being sent */
 };
 
+/* An EAGER message to this peer takes along what is owed to it, and one from it brings what it has consumed. */
+static inline uint64_t pki_credit_along(const struct pki_peer *peer)
+{
+    return peer->lane->iface->eager_credits ? peer->eager_in : 0;
+}
+
+static inline void pki_credit_came(struct pki_peer *peer, const struct pki_msg *msg)
+{
+    if (peer->lane->iface->eager_credits)
+        peer->eager_out -= msg->bytes < peer->eager_out ? msg->bytes : peer->eager_out;
+}
+
 /* lane.c: messages of a peer */
 pk_result_t pki_lane_send(struct pki_peer *peer, const struct pki_msg *msg, const void *payload, struct pki_engine *engine);
 bool pki_lane_poll(struct pki_engine *engine, struct pki_peer *peer);
@@ -163,10 +176,15 @@ struct pki_xfer *pki_xfer_new(struct pki_engine *engine, int peer, bool is_send)
 void pki_xfer_free(struct pki_xfer *xfer);
 void pki_xfer_activate(struct pki_xfer *xfer);
 void pki_xfer_advance(struct pki_xfer *xfer);
+static inline size_t pki_xfer_eager_max(const struct pki_xfer *xfer)
+{
+    return (xfer->flags & PKI_MSG_FLAG_COLL) != 0 ? xfer->peer->eager_coll : xfer->peer->eager_max;
+}
+
 /* Neither eager nor too long, and nobody has asked for a grant: the sender has the credit to go ahead, or else says WANT. */
 static inline bool pki_xfer_goes_ahead(const struct pki_xfer *xfer)
 {
-    return xfer->bytes <= xfer->peer->ahead_max && xfer->bytes > xfer->peer->eager_max && !xfer->wanted &&
+    return xfer->bytes <= xfer->peer->ahead_max && xfer->bytes > pki_xfer_eager_max(xfer) && !xfer->wanted &&
            xfer->peer->way[PKI_MEM_HOST][PKI_MEM_HOST] == xfer->peer->lane && (xfer->flags & PKI_MSG_FLAG_CAPTURED) == 0;
 }
 

@@ -25,7 +25,7 @@ struct pki_text;
 /* ---- Messages on the ordered control lane of a pair ---- */
 
 enum pki_msg_kind {
-    PKI_MSG_EAGER = 1, /* payload is the whole transfer */
+    PKI_MSG_EAGER = 1, /* payload is the whole transfer; iface->eager_credits: and a CREDIT of `bytes` */
     PKI_MSG_WANT,      /* sender: my transfer is ready and not eager; grant it (offset unused, bytes = its length) */
     PKI_MSG_GRANT,     /* receiver: put it at region + offset; `gate_slot`, `gate_value` when the pair has gates */
     PKI_MSG_DATA,      /* payload is bytes [offset, offset + payload) of a granted transfer */
@@ -58,7 +58,7 @@ enum pki_msg_kind {
 #define PKI_MSG_FLAG_FETCH 128u  /* GRANT with LANE: or OFFER all of it; the receiver gets and works on a piece at a time */
 
 /* Which transfer a message speaks of: op and index, within flags' COLL and CAPTURED and the direction (LL, DEVICE, STAGED, SHARED, LANE and
- * FETCH are no part of it). EAGER carries only the first 16 bytes. */
+ * FETCH are no part of it). EAGER carries only the first 16 bytes, and `bytes` where iface->eager_credits. */
 struct pki_msg {
     uint8_t kind;
     uint8_t flags;
@@ -69,9 +69,9 @@ struct pki_msg {
     uint64_t bytes;
     uint32_t region; /* id of an exported region (owner's numbering); 0: `offset` is an address in the owner's process */
     uint16_t gate_slot;
-    uint16_t payload; /* set by the transport on receipt and by the caller of msg: bytes that follow, <= iface->msg_payload_max */
+    uint16_t extra;      /* GRANT: PKI_GRANT_*; WANT: PKI_WANT_*. Else the transport's own (rdma: credits) and 0 where the engine sees it */
     uint32_t gate_value; /* start gate opens at gate_value; done gate at gate_value too */
-    uint32_t extra;      /* GRANT: PKI_GRANT_*; WANT: PKI_WANT_*. Else the transport's own (rdma: credits) and 0 where the engine sees it */
+    uint32_t payload;    /* set by the transport on receipt and by the caller of msg: bytes that follow, <= iface->msg_payload_max */
 };
 
 #define PKI_NOTE_MAX 1024u /* bytes of a NOTE */
@@ -83,8 +83,7 @@ struct pki_msg {
  * Or one of host memory that both ends move: the next piece to take, under the grant's gate_value in the upper half, and how many
  * are in place. */
 struct pki_gate_slot {
-    _Atomic uint32_t start;
-    _Atomic uint32_t done;
+    _Atomic uint32_t start, done;
     _Atomic uint64_t claim;
     _Atomic uint32_t moved;
     uint8_t pad[44]; /* a slot a cache line: the CPU polls one word while a GPU writes the neighbour's */
@@ -103,9 +102,10 @@ struct pki_blob {
 
 struct pki_iface {
     const struct pki_transport *transport;
-    size_t msg_payload_max; /* bytes; 0 without msg */
+    size_t msg_payload_max; /* bytes, and of EAGER eager_coll where that is more; 0 without msg */
     bool carries;           /* set by the engine: a lane or a way is of this transport; else it is only looked after now and then */
-    size_t eager_max;       /* longest transfer that goes whole in one message, the same on all ranks; 0: the engine's choice */
+    size_t eager_max, eager_coll; /* longest that goes whole in one message, and step of a collective without GPUs; 0: the engine's choice */
+    bool eager_credits;           /* such a message gives credit, too: `bytes` */
     size_t ahead_max;       /* longest transfer that may be put before its grant has come, the same on all ranks; 0: none */
     size_t ahead_credit;    /* bytes of such transfers to one peer, all together, that it has not asked for yet */
     struct pki_list done;   /* finished struct pki_put, by `node`; the engine pops them after progress */

@@ -23,7 +23,7 @@ static void fuzz_header(const uint8_t *data, size_t size)
     memcpy(in, data, size < sizeof in ? size : sizeof in);
     if (pki_tcp_get_header(in, &frame))
         require(frame.bytes <= PKI_TCP_DATA_BYTES + PKI_TCP_CHUNK_MAX &&
-                (frame.type == PKI_TCP_DATA || frame.bytes <= PKI_TCP_MSG_BYTES + PKI_TCP_PAYLOAD_MAX));
+                (frame.type == PKI_TCP_DATA || frame.bytes <= PKI_TCP_MSG_SHORT_BYTES + PKI_TCP_EAGER_MAX));
 }
 
 static void fuzz_message(const uint8_t *data, size_t size)
@@ -35,7 +35,7 @@ static void fuzz_message(const uint8_t *data, size_t size)
 
     if (size < PKI_TCP_MSG_SHORT_BYTES || !pki_tcp_get_msg(data, (uint32_t)size, &msg, &payload))
         return;
-    require(msg.payload <= PKI_TCP_PAYLOAD_MAX && payload + msg.payload == data + size);
+    require(msg.payload <= (msg.kind == PKI_MSG_EAGER ? PKI_TCP_EAGER_MAX : PKI_TCP_PAYLOAD_MAX) && payload + msg.payload == data + size);
     head = pki_tcp_put_msg(out, &msg) - PKI_TCP_HEADER_BYTES;
     require(payload == data + head && memcmp(out + PKI_TCP_HEADER_BYTES, data, head < 44 ? head : 44) == 0);
 }

@@ -45,15 +45,17 @@ static bool equal(const unsigned char *at, size_t bytes, uint64_t seed)
 /* Rank `from` sends `count` messages of all lengths, the other checks them; every `cut_every`-th time round the lane is cut. */
 static void stream_messages(struct tcp_pair *pair, int from, unsigned count, unsigned cut_every)
 {
-    static unsigned char payload[PKI_TCP_PAYLOAD_MAX];
+    static unsigned char payload[PKI_TCP_EAGER_MAX];
     unsigned sent = 0, taken = 0;
     uint64_t until = pki_now_ns() + PATIENCE_NS;
 
     while (taken < count && pki_now_ns() < until) {
         struct pki_msg msg = { .kind = sent % 3 == 0 ? PKI_MSG_EAGER : PKI_MSG_FIN, .op = sent, .sig = sent * 7, .index = (uint16_t)sent };
         const void *got;
+        uint32_t most = msg.kind == PKI_MSG_EAGER ? PKI_TCP_EAGER_MAX : PKI_TCP_PAYLOAD_MAX;
 
-        msg.payload = (uint16_t)(mix(sent) % 5 == 0 ? mix(sent) % (PKI_TCP_PAYLOAD_MAX + 1) : mix(sent) % 100);
+        msg.payload = (uint32_t)(mix(sent) % 5 == 0 ? mix(sent) % (most + 1) : mix(sent) % 100);
+        msg.bytes = mix(sent + 1); /* credit, in one of kind EAGER */
         fill(payload, msg.payload, sent);
         if (sent < count && tcp()->msg(pair->ep[from], &msg, payload) == PK_OK)
             sent++;
@@ -64,6 +66,7 @@ static void stream_messages(struct tcp_pair *pair, int from, unsigned count, uns
             cr_assert_eq(msg.op, taken);
             cr_assert_eq(msg.sig, (uint32_t)taken * 7);
             cr_assert_eq(msg.index, (uint16_t)taken);
+            cr_assert_eq(msg.bytes, mix(taken + 1));
             cr_assert_eq(msg.kind, taken % 3 == 0 ? PKI_MSG_EAGER : PKI_MSG_FIN);
             cr_assert(equal(got, msg.payload, taken), "message %u", taken);
             tcp()->pop(pair->ep[1 - from]);
@@ -99,8 +102,8 @@ Test(tcp, messages_survive_cuts)
 Test(tcp, messages_wait_where_nobody_reads)
 {
     struct tcp_pair pair;
-    static unsigned char payload[PKI_TCP_PAYLOAD_MAX];
-    struct pki_msg msg = { .kind = PKI_MSG_EAGER, .payload = PKI_TCP_PAYLOAD_MAX };
+    static unsigned char payload[PKI_TCP_EAGER_MAX];
+    struct pki_msg msg = { .kind = PKI_MSG_EAGER, .payload = PKI_TCP_EAGER_MAX };
     unsigned taken = 0;
 
     params("1", "16", "524288");
@@ -109,7 +112,7 @@ Test(tcp, messages_wait_where_nobody_reads)
         taken += tcp()->msg(pair.ep[0], &msg, payload) == PK_OK;
         (void)tcp()->progress(pair.iface[0]);
     }
-    cr_assert_lt(taken, PKI_TCP_TX_BYTES / PKI_TCP_PAYLOAD_MAX + 1);
+    cr_assert_lt(taken, PKI_TCP_TX_BYTES / PKI_TCP_EAGER_MAX + 1);
     tcp_pair_free(&pair);
 }
 

@@ -170,7 +170,7 @@ pk_result_t pki_rdma_msg(struct pki_ep *base, const struct pki_msg *msg, const v
     if (result != PK_OK)
         return result;
     if (msg->kind != PKI_MSG_EAGER) /* the peer reads credit in passing; there is no place for it in a short head */
-        head.extra = ep->lane.told = ep->lane.reposted;
+        head.extra = (uint16_t)(ep->lane.told = ep->lane.reposted);
     return send_parts(ep, &parts, false);
 }
 
@@ -303,7 +303,7 @@ static void read_head(const uint8_t *slot, uint32_t bytes, struct pki_msg *msg)
     memset(msg, 0, sizeof *msg);
     memcpy(msg, slot, is_short ? SHORT_BYTES : LONG_BYTES);
     if (is_short)
-        msg->payload = (uint16_t)(bytes - SHORT_BYTES);
+        msg->payload = bytes - SHORT_BYTES;
 }
 
 bool pki_rdma_message_parse(const uint8_t *bytes, uint32_t count, uint32_t nrails, uint32_t shift, struct pki_msg *msg)
@@ -346,7 +346,7 @@ void pki_rdma_lane_received(struct pki_rdma_ep *ep, uint32_t bytes)
             pki_rdma_ep_failed(ep, "no memory for a grant");
     }
     if (msg.kind != PKI_MSG_EAGER)
-        hear_credit(lane, msg.extra);
+        hear_credit(lane, lane->credit + (uint32_t)(int16_t)(uint16_t)(msg.extra - lane->credit)); /* its lower half */
     lane->bytes[lane->arrived % PKI_RDMA_RING] = bytes;
     lane->arrived++;
 }

@@ -46,7 +46,7 @@
 #define PKI_RDMA_SLOT_BYTES (sizeof(struct pki_msg) + PKI_RDMA_PAYLOAD_MAX)
 
 #define PKI_RDMA_MAGIC 0x52444d41u
-#define PKI_RDMA_VERSION 3u
+#define PKI_RDMA_VERSION 4u
 /* Memory is registered in pieces of 2^shift bytes at most, whose borders are multiples of that: keys of a range follow from its address. */
 #define PKI_RDMA_PIECE_SHIFT 30u
 #define PKI_RDMA_PIECE_SHIFT_MIN 12u

@@ -301,7 +301,7 @@ bool pki_shm_cell_parse(const struct pki_shm_cell *cell, uint64_t head, struct p
 
         memcpy(rest + i * sizeof word, &word, sizeof word);
     }
-    msg->payload = (uint16_t)(shape & PKI_SHM_SHAPE_LENGTH);
+    msg->payload = (shape & PKI_SHM_SHAPE_LENGTH);
     return (msg->kind != PKI_MSG_EAGER) == ((shape & PKI_SHM_SHAPE_LONG) != 0);
 }
 

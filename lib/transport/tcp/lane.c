@@ -128,16 +128,24 @@ static bool may_go_at_once(const struct pki_tcp_ep *ep, const struct pki_msg *ms
     const struct pki_tcp_link *link = &ep->links[0];
 
     return msg->payload >= AT_ONCE_BYTES && link->state == PKI_TCP_UP && link->writable && ep->tx_sent == ep->tx_end &&
-           ep->acks_bytes == 0 && !ep->acks_due;
+           ep->acks_bytes == 0;
 }
 
-/* Before it is kept in the ring: the peer reads it while it is copied there. Returns how much of it has gone. */
+/* Before it is kept in the ring: the peer reads it while it is copied there. Acknowledgements that are due go behind it. Returns how many bytes
+ * of both have gone. */
 static size_t send_at_once(struct pki_tcp_ep *ep, const unsigned char *head, size_t bytes, const struct pki_msg *msg, const void *payload)
 {
-    struct iovec parts[2] = { { (void *)(uintptr_t)head, bytes }, { (void *)(uintptr_t)payload, msg->payload } };
+    struct iovec parts[3] = { { (void *)(uintptr_t)head, bytes }, { (void *)(uintptr_t)payload, msg->payload } };
     struct msghdr message = { .msg_iov = parts, .msg_iovlen = 2 };
-    ssize_t n = may_go_at_once(ep, msg) ? sendmsg(ep->links[0].watch.fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT) : 0;
+    ssize_t n;
 
+    if (!may_go_at_once(ep, msg))
+        return 0;
+    if (ep->acks_due)
+        gather_acks(ep);
+    if (ep->acks_bytes > 0)
+        parts[message.msg_iovlen++] = (struct iovec){ ep->acks, ep->acks_bytes };
+    n = sendmsg(ep->links[0].watch.fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
     return n > 0 ? (size_t)n : 0; /* a failure is seen again by flush */
 }
 
@@ -168,7 +176,7 @@ pk_result_t pki_tcp_msg(struct pki_ep *base, const struct pki_msg *msg, const vo
     ring_write(ep, head, bytes);
     if (msg->payload > 0)
         ring_write(ep, payload, msg->payload);
-    ep->tx_sent += gone;
+    advance_out(ep, gone);
     ep->links[0].end++;
     pki_tcp_lane_flush(ep);
     return PK_OK;

@@ -144,6 +144,8 @@ static pk_result_t tcp_open(const struct pki_iface_config *config, struct pki_if
         return result;
     }
     base->msg_payload_max = base->eager_max = PKI_TCP_PAYLOAD_MAX;
+    base->eager_coll = PKI_TCP_EAGER_MAX;
+    base->eager_credits = true;
     base->ahead_max = PKI_TCP_AHEAD_MAX;
     base->ahead_credit = PKI_TCP_AHEAD_CREDIT;
     return PK_OK;
@@ -234,8 +236,8 @@ static pk_result_t tcp_ep_connect(struct pki_ep *base, struct pki_blob *theirs)
     ep->params = (struct pki_tcp_params){ .sockets = lower(mine->sockets, ep->theirs.sockets),
                                           .window = lower(mine->window, ep->theirs.window),
                                           .chunk_bytes = lower(mine->chunk_bytes, ep->theirs.chunk_bytes) };
-    ep->tx = malloc(PKI_TCP_TX_BYTES);
-    ep->rx = malloc(PKI_TCP_RX_BYTES);
+    ep->tx = aligned_alloc(4096, PKI_TCP_TX_BYTES);
+    ep->rx = aligned_alloc(4096, PKI_TCP_RX_BYTES);
     ep->moves = calloc(PKI_TCP_MOVES, sizeof *ep->moves);
     if (ep->tx == NULL || ep->rx == NULL || ep->moves == NULL)
         return pki_fail(PK_ERR_MEMORY, &where, "over tcp: no memory for an endpoint");

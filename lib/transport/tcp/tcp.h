@@ -28,7 +28,7 @@
 
 #define PKI_TCP_LINKS_MAX (1 + PKI_TCP_SOCKETS_MAX)
 #define PKI_TCP_TX_BYTES (256u << 10) /* the lane's ring, a power of two */
-#define PKI_TCP_RX_BYTES (128u << 10) /* and its receive buffer */
+#define PKI_TCP_RX_BYTES (256u << 10) /* and its receive buffer */
 #define PKI_TCP_MOVES 64u             /* puts to one peer in flight, a power of two */
 #define PKI_TCP_GUESTS 64             /* connections that have not proved themselves */
 #define PKI_TCP_AHEAD_CREDIT (2 * PKI_TCP_AHEAD_MAX)

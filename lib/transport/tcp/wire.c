@@ -7,6 +7,7 @@
 #include "util/netif.h"
 
 #define FRAME_MAGIC 0x6b50u         /* "Pk" */
+#define FRAME_VERSION 2u            /* of the header */
 #define HELLO_MAGIC 0x31744b50u     /* "PKt1" */
 #define CHALLENGE_MAGIC 0x31754b50u /* "PKu1" */
 #define CARD_HEAD_BYTES 24
@@ -14,13 +15,14 @@
 
 _Static_assert(CARD_HEAD_BYTES + PKI_TCP_ADDRESSES * PKI_NETIF_WIRE_BYTES <= sizeof((struct pki_blob){ 0 }.bytes), "fits in a blob");
 _Static_assert(sizeof(struct pki_msg) == PKI_TCP_MSG_BYTES, "every field of a message is on the wire");
+_Static_assert(PKI_TCP_MSG_BYTES + PKI_TCP_PAYLOAD_MAX <= PKI_TCP_MSG_SHORT_BYTES + PKI_TCP_EAGER_MAX, "no message is longer than the longest EAGER");
 
 /* ---- Frames ---- */
 
 static void put_header(unsigned char *out, enum pki_tcp_frame_type type, uint32_t bytes)
 {
     pki_put_u16(out, FRAME_MAGIC);
-    out[2] = PKI_TCP_VERSION;
+    out[2] = FRAME_VERSION;
     out[3] = (unsigned char)type;
     pki_put_u32(out + 4, bytes);
 }
@@ -30,14 +32,14 @@ bool pki_tcp_get_header(const unsigned char bytes[PKI_TCP_HEADER_BYTES], struct 
     static const struct {
         uint32_t min, max;
     } lengths[] = {
-        [PKI_TCP_MSG] = { PKI_TCP_MSG_SHORT_BYTES, PKI_TCP_MSG_BYTES + PKI_TCP_PAYLOAD_MAX },
+        [PKI_TCP_MSG] = { PKI_TCP_MSG_SHORT_BYTES, PKI_TCP_MSG_SHORT_BYTES + PKI_TCP_EAGER_MAX },
         [PKI_TCP_DATA] = { PKI_TCP_DATA_BYTES + 1, PKI_TCP_DATA_BYTES + PKI_TCP_CHUNK_MAX },
         [PKI_TCP_ACK] = { PKI_TCP_ACK_BYTES, PKI_TCP_ACK_BYTES },
         [PKI_TCP_CLOSE] = { 0, 0 },
     };
     uint32_t length = pki_get_u32(bytes + 4);
 
-    if (pki_get_u16(bytes) != FRAME_MAGIC || bytes[2] != PKI_TCP_VERSION || bytes[3] < PKI_TCP_MSG || bytes[3] > PKI_TCP_CLOSE)
+    if (pki_get_u16(bytes) != FRAME_MAGIC || bytes[2] != FRAME_VERSION || bytes[3] < PKI_TCP_MSG || bytes[3] > PKI_TCP_CLOSE)
         return false;
     if (length < lengths[bytes[3]].min || length > lengths[bytes[3]].max)
         return false;
@@ -56,12 +58,12 @@ size_t pki_tcp_put_msg(unsigned char out[PKI_TCP_HEADER_BYTES + PKI_TCP_MSG_BYTE
     pki_put_u16(to + 2, msg->index);
     pki_put_u32(to + 4, msg->sig);
     pki_put_u64(to + 8, msg->op);
+    pki_put_u64(to + 16, msg->kind == PKI_MSG_EAGER ? msg->bytes : msg->offset);
     if (fixed == PKI_TCP_MSG_BYTES) {
-        pki_put_u64(to + 16, msg->offset);
         pki_put_u64(to + 24, msg->bytes);
         pki_put_u32(to + 32, msg->region);
         pki_put_u16(to + 36, msg->gate_slot);
-        pki_put_u16(to + 38, msg->payload);
+        pki_put_u16(to + 38, (uint16_t)msg->payload);
         pki_put_u32(to + 40, msg->gate_value);
         pki_put_u32(to + 44, 0);
     }
@@ -74,9 +76,11 @@ bool pki_tcp_get_msg(const unsigned char *bytes, uint32_t count, struct pki_msg 
                          .op = pki_get_u64(bytes + 8) };
     uint32_t fixed = m.kind == PKI_MSG_EAGER ? PKI_TCP_MSG_SHORT_BYTES : PKI_TCP_MSG_BYTES;
 
-    if (count < fixed || count - fixed > PKI_TCP_PAYLOAD_MAX)
+    if (count < fixed || count - fixed > (fixed == PKI_TCP_MSG_BYTES ? PKI_TCP_PAYLOAD_MAX : PKI_TCP_EAGER_MAX))
         return false;
-    m.payload = (uint16_t)(count - fixed);
+    m.payload = count - fixed;
+    if (fixed == PKI_TCP_MSG_SHORT_BYTES)
+        m.bytes = pki_get_u64(bytes + 16);
     if (fixed == PKI_TCP_MSG_BYTES) {
         m.offset = pki_get_u64(bytes + 16);
         m.bytes = pki_get_u64(bytes + 24);

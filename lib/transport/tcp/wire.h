@@ -13,12 +13,13 @@
 
 #include "transport/transport.h"
 
-#define PKI_TCP_VERSION 2u
+#define PKI_TCP_VERSION 3u
 #define PKI_TCP_SOCKETS_MAX 16u
 #define PKI_TCP_WINDOW_MAX 64u
 #define PKI_TCP_CHUNK_MIN (16u << 10)
 #define PKI_TCP_CHUNK_MAX (16u << 20)
 #define PKI_TCP_PAYLOAD_MAX (32u << 10) /* of a lane message */
+#define PKI_TCP_EAGER_MAX (64u << 10)   /* of one of kind EAGER */
 #define PKI_TCP_ADDRESSES 4
 #define PKI_TCP_AHEAD_MAX (1u << 20) /* a transfer that goes before its grant has come */
 
@@ -37,11 +38,11 @@ struct pki_tcp_frame {
 };
 
 #define PKI_TCP_HEADER_BYTES 8
-#define PKI_TCP_MSG_SHORT_BYTES 16 /* EAGER */
+#define PKI_TCP_MSG_SHORT_BYTES 24 /* EAGER; with the header 32, behind which the kernel copies a payload sooner than behind 24 */
 #define PKI_TCP_MSG_BYTES 48
 #define PKI_TCP_DATA_BYTES 24
 #define PKI_TCP_ACK_BYTES 16
-#define PKI_TCP_MSG_FRAME_MAX (PKI_TCP_HEADER_BYTES + PKI_TCP_MSG_BYTES + PKI_TCP_PAYLOAD_MAX)
+#define PKI_TCP_MSG_FRAME_MAX (PKI_TCP_HEADER_BYTES + PKI_TCP_MSG_SHORT_BYTES + PKI_TCP_EAGER_MAX)
 #define PKI_TCP_DATA_HEAD_BYTES (PKI_TCP_HEADER_BYTES + PKI_TCP_DATA_BYTES)
 
 /* Checks the length against what the type allows. */

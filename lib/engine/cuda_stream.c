@@ -7,7 +7,8 @@
  * Only the caller's own streams ever wait, each for one operation at a time: what the library puts into its own queues can run at
  * once. So no operation is stuck behind an unrelated one, whatever the order of the calls. But a copy that waits in a stream holds a hardware
  * queue of copies from the call on, and chance decides which of the library's share it. So a stream copies by itself only while no operation
- * of the process has copies left for the library's queues: then all that a copy can be stuck behind belongs to earlier calls.
+ * of the process among more than two ranks has copies left for the library's queues: then all that a copy can be stuck behind belongs to
+ * earlier calls. Two ranks' copies are in too few queues for that.
  *
  * A pending wait by a stream memory operation holds one of the process's hardware queues, and what the driver puts into that queue behind it,
  * of any stream, stands still. With few streams it avoids such queues; with 64 some were stuck behind two waits. So where kernels are allowed
@@ -167,7 +168,9 @@ pk_result_t pki_stream_admit(struct pki_task *task)
 
 void pki_stream_copies(struct pki_task *task)
 {
-    if (task->copies || task->engine->gpu == NULL || pki_task_is_fused(task) || (task->kind != PKI_MEM_DEVICE && !task->mixed.active))
+    if (task->copies || task->engine->config.size == 2 || task->engine->gpu == NULL || pki_task_is_fused(task))
+        return;
+    if (task->kind != PKI_MEM_DEVICE && !task->mixed.active)
         return;
     pki_waiting_copies(task->engine->ordinal, 1);
     task->copies = true;

@@ -20,6 +20,10 @@ enum pki_cuda_kernel { /* the typed ones: one for each pk_dtype_t */
     PKI_CUDA_FOLD,
     PKI_CUDA_RELAY,
     PKI_CUDA_TWOSHOT,
+    PKI_CUDA_PAIR_EXCHANGE,
+    PKI_CUDA_PAIR_F32,
+    PKI_CUDA_PAIR_F16,
+    PKI_CUDA_PAIR_BF16,
     PKI_CUDA_REDUCE, /* one a type */
     PKI_CUDA_KERNELS = PKI_CUDA_REDUCE + PK_DTYPE_COUNT
 };

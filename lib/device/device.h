@@ -107,7 +107,8 @@ struct pki_ll_op {
 #define PKI_LL_OPS_MAX 64 /* of one launch */
 #define PKI_UNPACK_CTAS 16 /* most of one launch: they keep the way to the host's memory full */
 
-enum pki_fused_kernel { PKI_FUSED_TURN, PKI_FUSED_EXCHANGE, PKI_FUSED_PUSH, PKI_FUSED_FOLD, PKI_FUSED_RELAY, PKI_FUSED_TWOSHOT };
+enum pki_fused_kernel { PKI_FUSED_TURN, PKI_FUSED_EXCHANGE, PKI_FUSED_PUSH, PKI_FUSED_FOLD, PKI_FUSED_RELAY, PKI_FUSED_TWOSHOT,
+                        PKI_FUSED_PAIR_EXCHANGE, PKI_FUSED_PAIR_SUM };
 
 struct pki_device_info {
     char name[64];

@@ -17,6 +17,8 @@
 
 #define EPOCHS_END 0xffff0000u  /* from here on the inboxes are cleared and epochs begin anew */
 #define EPOCHS_BEGIN 2u         /* 0 is what an empty cell holds */
+#define TELL_EVERY 16           /* of the kernels that may be quiet: this one is not */
+#define FOLLOW_NS 1000000u      /* an operation whose end the next one's tells is over so much later, as far as deadlines go */
 #define EPOCHS_FRESH (1u << 28) /* far less than the half of all, from which on an old one would look like one to come */
 
 /* ---- memory ---- */
@@ -267,6 +269,9 @@ static bool ctas_ended(const struct pki_engine *e, int ctas, uint32_t epoch)
 {
     const struct pki_fused_words *words = e->fused.words;
 
+    /* Each begins when those before it have ended: a later one speaks for them. */
+    if ((int32_t)(atomic_load_explicit((const _Atomic uint32_t *)&words->done[0], memory_order_acquire) - epoch) > 0)
+        return true;
     for (int c = 0; c < ctas; c++)
         if ((int32_t)(atomic_load_explicit((const _Atomic uint32_t *)&words->done[c], memory_order_acquire) - epoch) < 0)
             return false;
@@ -307,6 +312,12 @@ static pk_result_t await_turn(struct pki_engine *e, const struct pki_queue *queu
     return result;
 }
 
+/* Those that need not tell the CPU of their end when another one follows at once. */
+static bool is_quiet_kernel(enum pki_fused_kernel kernel)
+{
+    return kernel == PKI_FUSED_PAIR_EXCHANGE || kernel == PKI_FUSED_PAIR_SUM;
+}
+
 static pk_result_t start_kernel(struct pki_engine *e, const struct pki_queue *queue, enum pki_fused_kernel kernel, pk_dtype_t dtype,
                                 int ctas, struct pki_fused_args *args)
 {
@@ -314,11 +325,14 @@ static pk_result_t start_kernel(struct pki_engine *e, const struct pki_queue *qu
     pk_result_t result;
 
     freshen(e, args->epoch);
+    args->quiet = is_quiet_kernel(kernel) && args->fence == 0 && ++f->quiet % TELL_EVERY != 0;
     result = await_turn(e, queue, ctas, args);
     if (result == PK_OK)
         result = e->gpu->ops->fused(queue, kernel, dtype, ctas, args);
     if (result != PK_OK)
         return result;
+    if (f->soon && f->last_stream == queue->handle)
+        atomic_store((_Atomic uint32_t *)&f->words->followed, f->last_epoch);
     f->ctas_launched += (uint32_t)ctas;
     f->last_stream = queue->handle;
     f->last_ctas = ctas;
@@ -337,6 +351,7 @@ static pk_result_t clear_inboxes(struct pki_task *task, const struct pki_queue *
         struct pki_fused_args args = begin_args(e, task->clear_epoch + i);
 
         args.clear = args.epochs = 1;
+        e->fused.soon = false;
         args.careful = task->careful;
         result = start_kernel(e, queue, PKI_FUSED_EXCHANGE, PK_UINT8, e->config.fused_ctas, &args);
     }
@@ -382,6 +397,8 @@ pk_result_t pki_fused_launch(struct pki_task *task, const struct pki_queue *queu
     args.epochs = task->last_epoch - task->epoch + 1;
     args.fence = !task->direct;
     args.careful = task->careful;
+    e->fused.soon = task->begun_ns - e->fused.begun_ns < FOLLOW_NS;
+    e->fused.begun_ns = task->begun_ns;
     result = start_kernel(e, queue, pki_fused_kernel(e, r), r->dtype, task->ctas, &args);
     if (result != PK_OK)
         return result;

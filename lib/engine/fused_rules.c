@@ -5,6 +5,7 @@
 
 #define ONE_SHOT_BYTES (512u << 10) /* most that a rank receives in one shot of allreduce, and of a block */
 #define ONE_SHOT_BLOCK (256u << 10)
+#define PAIR_BYTES (256u << 10)     /* of two ranks: kernels with less code, no longer than what goes in one shot */
 #define RELAY_BYTES (512u << 10)
 #define TWOSHOT_BYTES (64u << 20)
 #define TWOSHOT_MANY_BYTES (128u << 20) /* of allreduce on more than two GPUs */
@@ -49,6 +50,8 @@ static enum pki_fused_kernel kernel_for(const struct pki_engine *e, enum pki_col
 {
     size_t received = bytes * (size_t)(e->config.size - 1);
 
+    if (bytes <= PKI_FUSED_BYTES && e->config.size == 2 && received <= PAIR_BYTES && (exchanges(coll) || is_common(dtype, op)))
+        return exchanges(coll) ? PKI_FUSED_PAIR_EXCHANGE : PKI_FUSED_PAIR_SUM;
     if (exchanges(coll))
         return bytes <= PKI_FUSED_BYTES ? PKI_FUSED_EXCHANGE : PKI_FUSED_PUSH;
     if (coll == PKI_COLL_ALLREDUCE && is_common(dtype, op) && (received > ONE_SHOT_BYTES || bytes > ONE_SHOT_BLOCK))

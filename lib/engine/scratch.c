@@ -99,8 +99,10 @@ pk_result_t pki_scratch_take(struct pki_task *task)
 
 void pki_scratch_give(struct pki_task *task)
 {
+    if (task->scratch == NULL)
+        return;
     for (int i = 0; i < PKI_SCRATCH_MAX; i++)
-        if (task->scratch != NULL && task->engine->scratch[i].ptr == task->scratch)
+        if (task->engine->scratch[i].ptr == task->scratch)
             task->engine->scratch[i].busy = false;
     task->scratch = NULL;
 }

@@ -67,6 +67,9 @@ struct pki_fused {
     uint32_t entries;                /* of words->fall, handed out; those of unfinished operations are different ones */
     bool skipped;                    /* this rank has done the last one in another way */
     uint32_t ctas_launched;
+    uint32_t quiet;                  /* kernels that could be; one in some tells the CPU all the same */
+    uint64_t begun_ns;               /* the operation launched last: when it was called */
+    bool soon;                       /* the next one was called soon after it */
     int places;                      /* CTAs of its kernels that there is always room for; pki_waiting_reserve's */
     void *last_stream;               /* the kernel launched last: its stream, CTAs and last epoch */
     int last_ctas;

@@ -14,6 +14,8 @@
  *   pki_relay           any grid, PKI_FUSED_THREADS      struct pki_fused_args
  *   pki_twoshot         grid as on all other ranks, PKI_FUSED_THREADS   struct pki_fused_args
  *   pki_push            grid as on all other ranks, PKI_PUSH_THREADS    struct pki_fused_args
+ *   pki_pair_exchange   any grid, PKI_FUSED_THREADS      struct pki_fused_args
+ *   pki_pair_<type>     any grid, PKI_FUSED_THREADS      struct pki_fused_args; f32, f16, bf16
  *
  * <type> is the name of a type (pk_dtype_name). No kernel uses dynamic shared memory, and none needs its CTAs to run at the same
  * time.
@@ -34,6 +36,8 @@
 #define PKI_KERNEL_RELAY "pki_relay"
 #define PKI_KERNEL_PUSH "pki_push"
 #define PKI_KERNEL_TWOSHOT "pki_twoshot"
+#define PKI_KERNEL_PAIR_EXCHANGE "pki_pair_exchange"
+#define PKI_KERNEL_PAIR_SUM "pki_pair_" /* the type's name behind it */
 
 /* What the typed kernels do, as the first values of pk_op_t say it. An average is a sum with a divisor. */
 #define PKI_KERNEL_SUM 0u
@@ -185,6 +189,10 @@ struct pki_reduce_args {
  * pki_push: as pki_exchange. When all ranks say `reach`, each writes its blocks to where the headers say that they belong; nobody ends before all
  *   have. Else through rings: a chunk of OUT is written when all ranks in `recv` have sent it.
  *
+ * pki_pair_exchange, pki_pair_<type>: as pki_exchange, and as pki_fold for sums, among two ranks. With `quiet` such a kernel may leave out words->done: where
+ *   words->followed, which it reads when it begins or before, has come to its epoch. Then the program has put another kernel of the communicator behind
+ *   it in the same stream; a later one that says so of itself says it of all before.
+ *
  * With `clear` pki_exchange, of 0 bytes then, also sets all cells, marks and headers of the epoch's halves to 0.
  *
  * When it has ended, CTA c sets words->done[c] to the last of its epochs and adds 1 to state->ended. While it waits it looks now and then at
@@ -225,6 +233,8 @@ struct pki_fused_words { /* host memory that the GPU sees */
     uint64_t differs[PKI_FUSED_RANKS];
     uint32_t missing[PKI_FUSED_RANKS];
     uint32_t reserved[8];
+    uint32_t followed; /* an epoch: see pki_pair_exchange */
+    uint32_t reserved_too[15];
     uint32_t done[PKI_FUSED_CTAS];
     uint32_t fall[PKI_FUSED_FALLS], came[PKI_FUSED_FALLS], release[PKI_FUSED_FALLS];
 };
@@ -256,6 +266,7 @@ struct pki_fused_args {
     uint32_t reach, results;             /* reach: all others have what they need of IN and OUT mapped, aligned to 16 bytes. results: pki_twoshot */
     uint32_t epochs;                     /* of the operation */
     uint32_t entry;                      /* its own of words->fall, came and release */
+    uint32_t quiet, reserved;
     uint64_t in_there[PKI_FUSED_RANKS], out_there[PKI_FUSED_RANKS]; /* for rank p's header, if `reach` */
 };
 

@@ -134,6 +134,7 @@ bool fc_fused_open(const struct fc_launch *l, struct fc_fused *f)
     state = fc_ptr(l, a->state, sizeof *state);
     if (f->abort_word == NULL || f->words == NULL || state == NULL)
         return false;
+    f->quiet = a->quiet != 0 && (int32_t)(fc_load32(&f->words->followed) - a->epoch) >= 0;
     for (uint32_t p = 0; p < a->size; p++)
         if (fc_is_other(f, p) && !reach_halves(f, p))
             return false;
@@ -166,9 +167,10 @@ void fc_fused_end(struct fc_fused *f, bool done, uint32_t last_epoch)
         return;
     if (f->fell)
         wait_for_release(f);
+    f->quiet = f->quiet && !f->fell;
     if (f->fell && state != NULL)
         fc_store32(&state->unproven, last_epoch);
-    for (uint32_t c = 0; c < f->l->grid.x; c++)
+    for (uint32_t c = 0; c < f->l->grid.x && !f->quiet; c++)
         fc_store32(&f->words->done[c], last_epoch);
     if (state != NULL)
         atomic_fetch_add((_Atomic uint32_t *)&state->ended, f->l->grid.x);

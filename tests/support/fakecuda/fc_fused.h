@@ -14,6 +14,7 @@ struct fc_fused {
     char *mine[PKI_FUSED_RANKS][2], *theirs[PKI_FUSED_RANKS][2];
     unsigned round;
     bool begun; /* its headers are out */
+    bool quiet; /* another kernel follows and tells the CPU */
     bool fell; /* the operation is done in another way */
 };
 

@@ -1,0 +1,142 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Small collectives of two ranks, whose kernels tell the CPU of their end only where no other follows at once: rows of them in one stream and
+ * in several are right, and their ends are known soon after the last, also while the next one's stream is held up.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "gpu_rank.h"
+
+#define ROW 200
+#define STREAMS 3
+#define COUNT ((size_t)2500) /* three CTAs and a bit */
+#define TIMEOUT_MS 4000
+#define SOON_MS 2000
+
+static int pending(struct gpu_rank *self)
+{
+    char text[8192], *at;
+
+    must_be_ok(pk_pending_dump(self->comm, text, sizeof text, NULL), "pk_pending_dump");
+    at = strstr(text, " operations in streams");
+    while (at != NULL && at > text && at[-1] >= '0' && at[-1] <= '9')
+        at--;
+    return at != NULL ? atoi(at) : -1;
+}
+
+static bool comes_to(struct gpu_rank *self, int n)
+{
+    double until = monotonic_ms() + SOON_MS * test_slack() / 4;
+
+    while (pending(self) != n && monotonic_ms() < until)
+        usleep(1000);
+    return pending(self) == n;
+}
+
+struct row {
+    float *in, *out[ROW], *host;
+    gpu_stream_t streams[STREAMS];
+};
+
+static float value(int rank, int turn, size_t i)
+{
+    return (float)((i + (size_t)turn * 7 + (size_t)rank * 3) % 50);
+}
+
+/* Lengths of one CTA and of several, so that not all of them have something to say. */
+static size_t count_of(int turn)
+{
+    return turn % 3 == 0 ? COUNT : turn % 3 == 1 ? 1 : 400;
+}
+
+static void one(struct gpu_rank *self, struct row *r, int turn, gpu_stream_t stream)
+{
+    float *in = r->in + (size_t)(turn % 2) * COUNT;
+
+    must_be_ok(pk_allreduce(in, r->out[turn], count_of(turn), PK_F32, PK_SUM, self->comm, PK_CUDA_STREAM(stream)), "pk_allreduce");
+}
+
+static bool is_right(struct row *r, int turn)
+{
+    gpu_copy(r->host, r->out[turn], count_of(turn) * sizeof(float));
+    for (size_t i = 0; i < count_of(turn); i++)
+        if (r->host[i] != value(0, turn % 2, i) + value(1, turn % 2, i))
+            return false;
+    return true;
+}
+
+static void row(struct gpu_rank *self, struct row *r, int streams)
+{
+    int wrong = 0;
+    bool known;
+
+    ranks_meet();
+    for (int turn = 0; turn < ROW; turn++)
+        one(self, r, turn, r->streams[turn / 5 % streams]);
+    for (int s = 0; s < streams; s++)
+        report(stream_idle_within(r->streams[s], 20000, NULL), "rank %d: %d streams: number %d is over", self->rank, streams, s);
+    known = comes_to(self, 0);
+    report(known, "rank %d: %d streams: all ends are known: %d are not", self->rank, streams, pending(self));
+    for (int turn = 0; turn < ROW; turn++)
+        wrong += !is_right(r, turn);
+    report(wrong == 0, "rank %d: %d streams: %d of %d are wrong", self->rank, streams, wrong, ROW);
+}
+
+/* One after another in two streams, of which the second is held up. */
+static void held_up(struct gpu_rank *self, struct row *r)
+{
+    uint32_t *flag = gpu_host_alloc(sizeof *flag);
+    gpu_kernel_t kernel = spin_kernel();
+    bool known;
+
+    atomic_store((_Atomic uint32_t *)flag, 0);
+    ranks_meet();
+    spin_launch(kernel, 1, 32, flag, r->streams[1]);
+    one(self, r, 0, r->streams[0]);
+    one(self, r, 1, r->streams[1]);
+    report(stream_idle_within(r->streams[0], 20000, NULL), "rank %d: the first is over", self->rank);
+    known = comes_to(self, 1);
+    report(known, "rank %d: the first's end is known while the second is held up: %d pending", self->rank, pending(self));
+    atomic_store((_Atomic uint32_t *)flag, 1);
+    report(stream_idle_within(r->streams[1], 20000, NULL) && comes_to(self, 0), "rank %d: the second is over, and known", self->rank);
+    gpu_host_free(flag);
+}
+
+static int rank_main(void)
+{
+    struct gpu_rank self;
+    struct row r;
+
+    gpu_rank_open(&self, PK_SM_DEFAULT, TIMEOUT_MS);
+    r.host = malloc(2 * COUNT * sizeof *r.host);
+    r.in = gpu_alloc(2 * COUNT * sizeof *r.in);
+    for (int turn = 0; turn < ROW; turn++)
+        r.out[turn] = gpu_alloc(COUNT * sizeof *r.out[turn]);
+    for (int s = 0; s < STREAMS; s++)
+        r.streams[s] = gpu_stream_new();
+    for (size_t i = 0; i < 2 * COUNT; i++)
+        r.host[i] = value(self.rank, (int)(i / COUNT), i % COUNT);
+    gpu_copy(r.in, r.host, 2 * COUNT * sizeof *r.in);
+    row(&self, &r, 1);
+    row(&self, &r, STREAMS);
+    held_up(&self, &r);
+    usleep((TIMEOUT_MS + 1000) * 1000); /* the last one's end is known, so no deadline is missed */
+    must_be_ok(pk_comm_async_error(self.comm), "a communicator at rest");
+    row(&self, &r, 1);
+    for (int turn = 0; turn < ROW; turn++)
+        gpu_free(r.out[turn]);
+    gpu_free(r.in);
+    for (int s = 0; s < STREAMS; s++)
+        gpu_stream_free(r.streams[s]);
+    free(r.host);
+    gpu_rank_close(&self);
+    return report_end();
+}
+
+int main(void)
+{
+    return gpu_two_ranks(rank_main, "pair", 60000, "small collectives of two ranks");
+}

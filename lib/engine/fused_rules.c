@@ -5,7 +5,7 @@
 
 #define ONE_SHOT_BYTES (512u << 10) /* most that a rank receives in one shot of allreduce, and of a block */
 #define ONE_SHOT_BLOCK (256u << 10)
-#define PAIR_BYTES (256u << 10)     /* of two ranks: kernels with less code, no longer than what goes in one shot */
+#define PAIR_BYTES (8u << 10)       /* of two ranks: kernels with less code, in one CTA: longer blocks want more */
 #define RELAY_BYTES (512u << 10)
 #define TWOSHOT_BYTES (64u << 20)
 #define TWOSHOT_MANY_BYTES (128u << 20) /* of allreduce on more than two GPUs */

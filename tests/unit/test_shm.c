@@ -238,6 +238,51 @@ static void full_and_back(bool wide, uint32_t payload, uint32_t least, uint32_t 
     pair_free(&pair);
 }
 
+/* How far into the data area the messages of a transfer of so many bytes come, when they go through it several times. */
+static uint32_t furthest(struct pair *pair, uint64_t transfer)
+{
+    const struct pki_shm_ep *reader = (const struct pki_shm_ep *)(const void *)pair->ep[1];
+    const struct pki_msg msg = { .kind = PKI_MSG_DATA, .bytes = transfer, .payload = PKI_SHM_PAYLOAD_MAX };
+    uint32_t furthest = 0;
+
+    for (uint32_t i = 0; i < 4 * PKI_SHM_DATA_BYTES / PKI_SHM_PAYLOAD_MAX; i++) {
+        struct pki_msg got;
+        const void *data;
+        uint32_t end;
+
+        cr_assert_eq(shm()->msg(pair->ep[0], &msg, pattern + i % 64), PK_OK);
+        cr_assert(shm()->peek(pair->ep[1], &got, &data));
+        cr_assert(got.payload == msg.payload && memcmp(data, pattern + i % 64, msg.payload) == 0);
+        end = (uint32_t)((const unsigned char *)data - reader->rx.data) + msg.payload;
+        furthest = end > furthest ? end : furthest;
+        shm()->pop(pair->ep[1]);
+    }
+    return furthest;
+}
+
+/* Also when those before them have gone further. */
+Test(shm, transfers_of_some_lengths_keep_to_a_part)
+{
+    struct pair pair = pair_new(true);
+
+    pattern_fill();
+    cr_expect_eq(furthest(&pair, 2 << 20), PKI_SHM_DATA_USED_MIN, "where it is less anyway");
+    pair_widen(&pair);
+    cr_expect_eq(furthest(&pair, (2 << 20) - 1), PKI_SHM_DATA_BYTES);
+    cr_expect_eq(furthest(&pair, 4 << 20), PKI_SHM_DATA_BYTES);
+    for (int half = 0; half < 2; half++) { /* from a place in the part, and from one beyond it */
+        (void)send_numbered(pair.ep[0], 0, 0);
+        cr_expect(take_numbered(pair.ep[1], 0, 0));
+        for (int i = 0; i < (half == 0 ? 3 : 50); i++) {
+            cr_assert_eq(send_numbered(pair.ep[0], 1, PKI_SHM_PAYLOAD_MAX), PK_OK);
+            cr_assert(take_numbered(pair.ep[1], 1, PKI_SHM_PAYLOAD_MAX));
+        }
+        cr_expect_eq(furthest(&pair, 2 << 20), 1280 << 10);
+        cr_expect_eq(furthest(&pair, (4 << 20) - 16), 1280 << 10);
+    }
+    pair_free(&pair);
+}
+
 Test(shm, full_ring_recovers)
 {
     for (unsigned wide = 0; wide < 2; wide++) {

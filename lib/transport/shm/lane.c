@@ -29,6 +29,11 @@ _Static_assert(PKI_SHM_DATA_USED_MIN - TELL_DATA >= 2 * PKI_SHM_PAYLOAD_MAX, "ro
  * half the time, and by streaming stores it would take twice as long. In collectives among more ranks than cores the reader's core has other ranks'
  * work to do meanwhile, or is the writer's own. */
 #define NEAR_CACHE_BYTES (1u << 20)
+/* Of blocks of 2 MiB the buffers of both ranks and two whole data areas are just more than the last cache keeps: there such transfers keep to a part, which is
+ * still more than a second-level cache. Shorter ones lose by that, and longer ones are in memory anyway. */
+#define PART_BYTES (1280u << 10)
+#define PART_FROM ((uint64_t)2 << 20)
+#define PART_BELOW ((uint64_t)4 << 20)
 #define NEAR_LINES 4u /* a payload of so many is fetched together with its cell. Of a longer one some lines would be fetched while they */
 #define FAR_LINES 8u  /* are being written, and cores that share a cache lose more by that than they win */
 
@@ -96,12 +101,20 @@ static bool has_room(const struct pki_shm_tx *tx, uint32_t data_end)
     return tx->next - tx->taken_next < PKI_SHM_CELLS && data_end - tx->taken_data <= PKI_SHM_DATA_BYTES;
 }
 
+/* How much of the data area the message may lie in. */
+static uint32_t used_by(const struct pki_shm_tx *tx, const struct pki_msg *msg)
+{
+    bool keeps = msg->kind == PKI_MSG_DATA && msg->bytes >= PART_FROM && msg->bytes < PART_BELOW;
+
+    return keeps && tx->data_used > PART_BYTES ? PART_BYTES : tx->data_used;
+}
+
 /* Where the next payload in the data area goes. */
-static uint32_t data_position(const struct pki_shm_tx *tx, uint32_t bytes)
+static uint32_t data_position(const struct pki_shm_tx *tx, const struct pki_msg *msg)
 {
     uint32_t at = tx->data_next & DATA_MASK;
 
-    return at + round_data(bytes) <= tx->data_used ? tx->data_next : tx->data_next + (PKI_SHM_DATA_BYTES - at);
+    return at + round_data(msg->payload) <= used_by(tx, msg) ? tx->data_next : tx->data_next + (PKI_SHM_DATA_BYTES - at);
 }
 
 /* The first word from its fields by arithmetic: loaded in one piece it would wait for the stores that made them. */
@@ -202,7 +215,7 @@ static pk_result_t find_room(struct pki_ep *ep, const struct pki_msg *msg, bool 
         t.shape = PKI_SHM_SHAPE_SLOT;
     } else if (!inside) {
         t.shape = PKI_SHM_SHAPE_OUTSIDE;
-        t.position = data_position(tx, bytes);
+        t.position = data_position(tx, msg);
         t.data_end = t.position + round_data(bytes);
     }
     if (!has_room(tx, t.data_end)) {

@@ -186,14 +186,17 @@ static bool sleep_watching(void)
     return !await_wakeup((long)ns);
 }
 
-/* Asleep is set before the last look, and wake looks at it after counting the operation: one of the two sees the other. */
+/*
+ * Asleep is set before the last look, and wake looks at it after counting the operation: one of the two sees the other. What the last look finds may
+ * be calm: nobody else will see its end, its deadline, or that another rank does it in another way.
+ */
 static void sleep_unless_busy(struct server *self)
 {
     bool busy = false, driven = false;
 
     atomic_store(&service.asleep, true);
     (void)visit(self, &busy, &driven);
-    while (!busy && service.generation == self->generation && atomic_load(&service.asleep)) {
+    while (!busy && !driven && service.generation == self->generation && atomic_load(&service.asleep)) {
         if (!sleep_watching())
             continue;
         (void)visit(self, &busy, &driven);

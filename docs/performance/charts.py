@@ -21,7 +21,7 @@ OVERLAP = "bench/results/2026-11-21-host-overlap.txt"
 PRODUCTS = "bench/results/2026-11-21-h200-beside.csv"
 RDMA = "bench/results/2026-11-22-rdma-vm.csv"
 EXPERIMENTS = "bench/results/2026-11-21-h200-experiments"  # 5 and 6
-TRANSFERS = "bench/results/2026-11-22-h200-experiments"
+TRANSFERS = "bench/results/2026-11-23-h200-experiments"
 SIMULATED = "bench/results/2026-11-21-sim-fit.txt"
 PAGE = "docs/performance.md"
 

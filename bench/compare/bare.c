@@ -13,6 +13,7 @@
 #include "add.h"
 #include "compare.h"
 #include "lent.h"
+#include "pieces.h"
 #include "ring.h"
 
 #ifdef __SSE2__
@@ -243,25 +244,7 @@ static void exchange(const struct compare_work *work)
 
 static void exchange_lent(const struct compare_work *work)
 {
-    size_t block = work->block * sizeof(float), given[RANKS_MAX] = { 0 }, taken[RANKS_MAX] = { 0 };
-    size_t left = 2 * block * (size_t)(me->size - 1);
-    int scattered = work->op == COMPARE_ALLTOALL;
-
-    while (left > 0) {
-        size_t before = left;
-
-        for (int hop = 1; hop < me->size; hop++) {
-            int r = (me->rank + hop) % me->size;
-            size_t out = lent_give(r, me->send + (scattered ? (size_t)r * block : 0) + given[r], block - given[r]);
-            size_t in = lent_take(r, me->recv + (size_t)r * block + taken[r]);
-
-            given[r] += out;
-            taken[r] += in;
-            left -= out + in;
-        }
-        if (left == before && may_yield)
-            sched_yield();
-    }
+    pieces_exchange(me, work, may_yield, &(struct pieces_way){ lent_give, lent_take });
     keep_own(work);
 }
 

@@ -62,11 +62,11 @@ static int reading_end(int from)
     return pipes[from].in;
 }
 
-size_t lent_take(int from, char *to)
+size_t lent_take(int from, char *to, size_t most)
 {
     uint64_t there = atomic_load_explicit(&seats[from].bytes[me], memory_order_acquire) - pipes[from].taken;
 
-    if (there > 0 && read(reading_end(from), to, there) != (ssize_t)there)
+    if (there > most || (there > 0 && read(reading_end(from), to, there) != (ssize_t)there))
         give_up("read of what was lent");
     pipes[from].taken += there;
     return there;

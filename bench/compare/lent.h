@@ -19,7 +19,7 @@ struct lent_seat { /* in memory that all ranks see, zeros at first */
 void lent_open(struct lent_seat *seats, int rank, int size); /* before anyone reads */
 /* How many of the bytes there was room for; they stay as they are until the other rank has read them. */
 size_t lent_give(int to, const char *from, size_t bytes);
-/* All that the rank has lent and nobody has read. */
-size_t lent_take(int from, char *to);
+/* All that the rank has lent and nobody has read; more than `most` of it ends the program. */
+size_t lent_take(int from, char *to, size_t most);
 
 #endif

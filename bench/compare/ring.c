@@ -2,11 +2,11 @@
 #include "ring.h"
 
 #include "add.h"
+#include "pieces.h"
 
 #include <sched.h>
 #include <string.h>
 
-#define RANKS_MAX 64
 #define PIECE ((size_t)32 << 10)
 
 static struct ring *rings;
@@ -76,29 +76,6 @@ static size_t take(int from, char *to, size_t most)
     return bytes;
 }
 
-static void exchange(const struct compare_work *work)
-{
-    size_t block = work->block * sizeof(float), given[RANKS_MAX] = { 0 }, got[RANKS_MAX] = { 0 };
-    size_t left = 2 * block * (size_t)(me->size - 1);
-    int scattered = work->op == COMPARE_ALLTOALL;
-
-    while (left > 0) {
-        size_t before = left;
-
-        for (int hop = 1; hop < me->size; hop++) {
-            int r = (me->rank + hop) % me->size;
-            size_t out = give(r, me->send + (scattered ? (size_t)r * block : 0) + given[r], block - given[r]);
-            size_t in = take(r, me->recv + (size_t)r * block + got[r], block - got[r]);
-
-            given[r] += out;
-            got[r] += in;
-            left -= out + in;
-        }
-        if (left == before && may_yield)
-            sched_yield();
-    }
-}
-
 /* What a rank sums up of an allreduce of two. */
 struct part {
     char *in, *out;
@@ -159,5 +136,5 @@ void ring_run(const struct compare_work *work)
     if (work->op == COMPARE_ALLREDUCE)
         allreduce(work->count);
     else
-        exchange(work);
+        pieces_exchange(me, work, may_yield, &(struct pieces_way){ give, take });
 }

@@ -129,8 +129,9 @@ struct pki_engine {
     atomic_int calm_tasks;     /* those of them that need to be looked at only now and then */
     unsigned calm_calls;
     atomic_int drivers;        /* threads that wait for a stream and see to it themselves */
-    bool tended, mending;      /* it has lanes that the service thread looks at, and some of them are being mended */
-    uint64_t tended_ns;        /* when it last did */
+    bool tended;               /* it has lanes that the service thread looks at */
+    atomic_bool mending;       /* some of them are being mended; read without the lock too, like the next */
+    _Atomic uint64_t tended_ns; /* when they were last looked at */
     struct pki_list in_service;
     int visitors;              /* service.c's, by its lock: threads that advance it now */
     bool leaving;

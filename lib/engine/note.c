@@ -61,12 +61,14 @@ bool pki_note_has_tended(const struct pki_engine *e)
 /* Messages that come meanwhile stay where they are, for whoever asks for them. */
 void pki_note_tend(struct pki_engine *e)
 {
-    e->mending = false;
+    bool mending = false;
+
     for (int i = 0; i < e->nifaces; i++)
         if (e->ifaces[i]->transport->between_hosts)
             (void)e->ifaces[i]->transport->progress(e->ifaces[i]);
     for (int i = 0; i < e->config.size; i++) {
         pki_note_carry(&e->peers[i]);
-        e->mending |= e->peers[i].lane != NULL && e->peers[i].lane->mending;
+        mending |= e->peers[i].lane != NULL && e->peers[i].lane->mending;
     }
+    atomic_store_explicit(&e->mending, mending, memory_order_relaxed);
 }

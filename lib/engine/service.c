@@ -64,12 +64,12 @@ void pki_engine_leave(struct pki_engine *e)
 
 static uint64_t tend_every(const struct pki_engine *e)
 {
-    return e->mending ? MEND_NS : TEND_NS;
+    return atomic_load_explicit(&e->mending, memory_order_relaxed) ? MEND_NS : TEND_NS;
 }
 
 static bool is_due(const struct pki_engine *e)
 {
-    return e->tended && pki_now_ns() - e->tended_ns >= tend_every(e);
+    return e->tended && pki_now_ns() - atomic_load_explicit(&e->tended_ns, memory_order_relaxed) >= tend_every(e);
 }
 
 /* Whoever has the lock looks after its lanes itself. */
@@ -78,7 +78,7 @@ static void tend(struct pki_engine *e)
     if (!pki_engine_trylock(e))
         return;
     pki_note_tend(e);
-    e->tended_ns = pki_now_ns();
+    atomic_store_explicit(&e->tended_ns, pki_now_ns(), memory_order_relaxed);
     pki_engine_unlock(e);
 }
 

@@ -46,16 +46,6 @@ static void *abort_soon(void *arg)
     return NULL;
 }
 
-/* Bytes that are not `value`. */
-static size_t others(const unsigned char *bytes, unsigned char value)
-{
-    size_t n = 0;
-
-    for (size_t i = 0; i < buffer_bytes; i++)
-        n += bytes[i] != value;
-    return n;
-}
-
 /* Until it fails. Returns how many bytes came wrong. */
 static size_t transfer(pk_comm_t *comm, int rank, unsigned char *bytes, struct aborter *aborter, pk_result_t *result)
 {
@@ -65,7 +55,7 @@ static size_t transfer(pk_comm_t *comm, int rank, unsigned char *bytes, struct a
         memset(bytes, rank == 1 ? SENT : 0, buffer_bytes);
         *result = rank == 1 ? pk_send(bytes, buffer_bytes, PK_UINT8, 0, comm, PK_BLOCKING) : pk_recv(bytes, buffer_bytes, PK_UINT8, 1, comm, PK_BLOCKING);
         if (rank == 0 && *result == PK_OK)
-            wrong += others(bytes, SENT);
+            wrong += bytes_other_than(SENT, bytes, buffer_bytes);
         atomic_store(&aborter->begun, true);
     } while (*result == PK_OK);
     memset(bytes, REUSED, buffer_bytes);
@@ -96,7 +86,7 @@ static void round_of(pk_comm_t *parent, int rank, unsigned char *bytes, int numb
     if (aborts)
         pthread_join(thread, NULL);
     (void)pk_comm_destroy(comm);
-    touched = others(bytes, REUSED);
+    touched = bytes_other_than(REUSED, bytes, buffer_bytes);
     report(result == PK_ERR_ABORTED && wrong == 0 && touched == 0, "round %d, rank %d%s: result %d, %zu bytes came wrong, %zu were touched",
            number, rank, aborts ? " (aborts)" : "", (int)result, wrong, touched);
     ranks_meet();

@@ -53,15 +53,6 @@ static void *cut(void *arg)
     return NULL;
 }
 
-static size_t others(const unsigned char *bytes, unsigned char value)
-{
-    size_t n = 0;
-
-    for (size_t i = 0; i < BYTES; i++)
-        n += bytes[i] != value;
-    return n;
-}
-
 static bool receive(pk_comm_t *comm, unsigned char *bytes, int scene)
 {
     pk_result_t expected = scene == BY_ABORT ? PK_ERR_ABORTED : PK_ERR_TIMEOUT, result;
@@ -78,7 +69,7 @@ static bool receive(pk_comm_t *comm, unsigned char *bytes, int scene)
         pthread_join(thread, NULL);
     (void)pk_comm_destroy(comm);
     usleep(LATE_MS / 2 * 1000);
-    touched = others(bytes, REUSED);
+    touched = bytes_other_than(REUSED, bytes, BYTES);
     if (result != expected || touched > 0)
         fprintf(stderr, "receive: %s, %zu bytes were touched\n", pk_strerror(result), touched);
     return result == expected && touched == 0;

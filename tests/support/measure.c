@@ -41,3 +41,12 @@ int open_files(void)
     closedir(dir);
     return count;
 }
+
+size_t bytes_other_than(unsigned char value, const unsigned char *bytes, size_t n)
+{
+    size_t others = 0;
+
+    for (size_t i = 0; i < n; i++)
+        others += bytes[i] != value;
+    return others;
+}

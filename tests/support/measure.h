@@ -3,6 +3,7 @@
 #ifndef MEASURE_H
 #define MEASURE_H
 
+#include <stddef.h>
 #include <stdint.h>
 
 int64_t monotonic_ns(void);
@@ -12,5 +13,7 @@ double monotonic_ms(void);
 double test_slack(void);
 /* Descriptors of this process; always a few too many, and by the same number each time. Ends the process when it cannot count them. */
 int open_files(void);
+/* How many of n bytes are not `value`. */
+size_t bytes_other_than(unsigned char value, const unsigned char *bytes, size_t n);
 
 #endif

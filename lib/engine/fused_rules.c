@@ -5,7 +5,6 @@
 
 #define ONE_SHOT_BYTES (512u << 10) /* most that a rank receives in one shot of allreduce, and of a block */
 #define ONE_SHOT_BLOCK (256u << 10)
-#define PAIR_BYTES (8u << 10)       /* of two ranks: kernels with less code, in one CTA: longer blocks want more */
 #define RELAY_BYTES (512u << 10)
 #define TWOSHOT_BYTES (64u << 20)
 #define TWOSHOT_MANY_BYTES (128u << 20) /* of allreduce on more than two GPUs */
@@ -15,6 +14,7 @@
 #define PUSH_BYTES (8u << 20)
 #define ROOTED_BYTES (32u << 20)
 #define PAIRS_A_CTA 512u
+#define PAIRS_A_CTA_OF_TWO 1024u /* two in flight a thread */
 #define PART_BYTES_A_CTA (16u << 10) /* of what a rank folds */
 
 /* What there are kernels of two steps for. */
@@ -50,7 +50,7 @@ static enum pki_fused_kernel kernel_for(const struct pki_engine *e, enum pki_col
 {
     size_t received = bytes * (size_t)(e->config.size - 1);
 
-    if (bytes <= PKI_FUSED_BYTES && e->config.size == 2 && received <= PAIR_BYTES && (exchanges(coll) || is_common(dtype, op)))
+    if (bytes <= PKI_FUSED_BYTES && e->config.size == 2 && (exchanges(coll) || is_common(dtype, op)))
         return exchanges(coll) ? PKI_FUSED_PAIR_EXCHANGE : PKI_FUSED_PAIR_SUM;
     if (exchanges(coll))
         return bytes <= PKI_FUSED_BYTES ? PKI_FUSED_EXCHANGE : PKI_FUSED_PUSH;
@@ -93,6 +93,9 @@ static size_t wanted_ctas(const struct pki_engine *e, enum pki_coll coll, enum p
         return bytes / (pki_coll_shape(coll)->in_many ? 1 : (size_t)e->config.size) / PART_BYTES_A_CTA;
     case PKI_FUSED_RELAY:
         return bytes / 8 / (size_t)e->config.size / PAIRS_A_CTA;
+    case PKI_FUSED_PAIR_EXCHANGE:
+    case PKI_FUSED_PAIR_SUM:
+        return ((bytes + 7) / 8 + PAIRS_A_CTA_OF_TWO - 1) / PAIRS_A_CTA_OF_TWO;
     default:
         return ((bytes + 7) / 8 + PAIRS_A_CTA - 1) / PAIRS_A_CTA;
     }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Small collectives of two ranks, whose kernels tell the CPU of their end only where no other follows at once: rows of them in one stream and
+ * Collectives of two ranks in cells, whose kernels tell the CPU of their end only where no other follows at once: rows of them in one stream and
  * in several are right, and their ends are known soon after the last, also while the next one's stream is held up.
  */
 #include <stdio.h>
@@ -12,7 +12,7 @@
 
 #define ROW 200
 #define STREAMS 3
-#define COUNT ((size_t)2500) /* three CTAs and a bit */
+#define COUNT ((size_t)40000) /* 19 CTAs and a bit */
 #define TIMEOUT_MS 4000
 #define SOON_MS 2000
 
@@ -49,7 +49,9 @@ static float value(int rank, int turn, size_t i)
 /* Lengths of one CTA and of several, so that not all of them have something to say. */
 static size_t count_of(int turn)
 {
-    return turn % 3 == 0 ? COUNT : turn % 3 == 1 ? 1 : 400;
+    static const size_t counts[] = { COUNT, 1, 400, 5000 };
+
+    return counts[turn % 4];
 }
 
 static void one(struct gpu_rank *self, struct row *r, int turn, gpu_stream_t stream)
@@ -138,5 +140,5 @@ static int rank_main(void)
 
 int main(void)
 {
-    return gpu_two_ranks(rank_main, "pair", 60000, "small collectives of two ranks");
+    return gpu_two_ranks(rank_main, "pair", 60000, "collectives of two ranks in cells");
 }

@@ -213,10 +213,13 @@ __device__ __noinline__ bool others_have_done_it(const pki_fused_args &args)
     return true;
 }
 
-/* All threads of the CTA come here, each with its verdict. */
-__device__ __forceinline__ void finish(const pki_fused_args &args, uint32_t verdict, uint32_t last_epoch)
+/* All threads of the CTA come here, each with its verdict. tell(fell): the CPU learns that the last epoch has ended; fell: it was done in another way. */
+template <typename Tell>
+__device__ __forceinline__ void finish_telling(const pki_fused_args &args, uint32_t verdict, uint32_t last_epoch, Tell tell)
 {
-    if (__syncthreads_or(verdict != go_on)) {
+    const bool fell = __syncthreads_or(verdict != go_on);
+
+    if (fell) {
         if (__syncthreads_or(verdict == leave) || threadIdx.x != 0 || !others_have_done_it(args))
             return;
         ((volatile pki_fused_state *)args.state)->unproven = last_epoch;
@@ -226,9 +229,14 @@ __device__ __forceinline__ void finish(const pki_fused_args &args, uint32_t verd
         return;
     if (args.fence)
         __threadfence_system();
-    *(volatile uint32_t *)&words_of(args)->done[blockIdx.x] = last_epoch;
+    tell(fell);
     /* What matters is that this CTA reads its inbox no more: the barrier has seen to that. */
     asm volatile("red.relaxed.gpu.global.add.u32 [%0], 1;" ::"l"(args.state) : "memory");
+}
+
+__device__ __forceinline__ void finish(const pki_fused_args &args, uint32_t verdict, uint32_t last_epoch)
+{
+    finish_telling(args, verdict, last_epoch, [&](bool) { *(volatile uint32_t *)&words_of(args)->done[blockIdx.x] = last_epoch; });
 }
 
 } // namespace

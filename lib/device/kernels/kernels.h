@@ -191,7 +191,7 @@ struct pki_reduce_args {
  *
  * pki_pair_exchange, pki_pair_<type>: as pki_exchange, and as pki_fold for sums, among two ranks. With `quiet` such a kernel may leave out words->done: where
  *   words->followed, which it reads when it begins or before, has come to its epoch. Then the program has put another kernel of the communicator behind
- *   it in the same stream; a later one that says so of itself says it of all before.
+ *   it in the same stream; a later one that says so of itself says it of all before. CTA 0 asks, and tells for all when all have ended.
  *
  * With `clear` pki_exchange, of 0 bytes then, also sets all cells, marks and headers of the epoch's halves to 0.
  *

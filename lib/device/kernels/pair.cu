@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Small collectives of two ranks: what pki_exchange does, and what pki_fold does of sums in the common types, for one other rank. Code is
+ * Collectives of two ranks in cells: what pki_exchange does, and what pki_fold does of sums in the common types, for one other rank. Code is
  * fetched anew with every launch: these kernels have little of it.
  */
 #include "device/kernels/element.cuh"
@@ -36,26 +36,43 @@ __device__ __forceinline__ uint64_t read_at(const pair_shot &s, const unsigned c
     return pair < s.pairs && block != nullptr ? read_user(block + offset, (uint32_t)s.args.bytes - offset) : 0;
 }
 
-/* The last epoch that the program has put another kernel behind, in the same stream: that one will tell the CPU. */
+/* The last epoch that the program has put another kernel behind, in the same stream: that one will tell the CPU. One CTA asks, for all: they
+ * would be served one after another, a microsecond each. */
 __device__ __forceinline__ uint32_t load_followed(const pki_fused_args &args)
 {
-    return threadIdx.x == 0 && args.quiet != 0 ? *(const volatile uint32_t *)&words_of(args)->followed : args.epoch - 1;
+    return blockIdx.x == 0 && threadIdx.x == 0 && args.quiet != 0 ? *(const volatile uint32_t *)&words_of(args)->followed : args.epoch - 1;
+}
+
+/* Until all other CTAs have ended. Not told: aborted meanwhile. */
+__device__ __noinline__ void tell_for_all(const pki_fused_args &args)
+{
+    volatile uint32_t *done = words_of(args)->done;
+
+    for (uint32_t polls = 1; (int32_t)(load_state(args).ended - args.ended_before - (gridDim.x - 1)) < 0; polls++)
+        if (polls % polls_a_look == 0 && *(const volatile uint32_t *)args.abort_flag != 0)
+            return;
+    for (uint32_t c = 0; c < gridDim.x; c++)
+        done[c] = args.epoch;
 }
 
 /* As finish, but the CPU is told nothing where another kernel follows: a word to the host's memory is most of a microsecond. */
 __device__ __forceinline__ void finish_pair(const pki_fused_args &args, uint32_t verdict, uint32_t followed)
 {
-    if (__syncthreads_or(verdict != go_on)) {
-        finish(args, verdict, args.epoch);
-        return;
-    }
-    if (threadIdx.x != 0)
-        return;
-    if (args.fence)
-        __threadfence_system();
-    if ((int32_t)(followed - args.epoch) < 0)
-        *(volatile uint32_t *)&words_of(args)->done[blockIdx.x] = args.epoch;
-    asm volatile("red.relaxed.gpu.global.add.u32 [%0], 1;" ::"l"(args.state) : "memory");
+    finish_telling(args, verdict, args.epoch, [&](bool fell) {
+        if (args.quiet == 0)
+            *(volatile uint32_t *)&words_of(args)->done[blockIdx.x] = args.epoch;
+        else if (blockIdx.x == 0 && (fell || (int32_t)(followed - args.epoch) < 0))
+            tell_for_all(args);
+    });
+}
+
+constexpr int pair_row = 2; /* pairs of a thread in flight */
+
+__device__ __forceinline__ void read_row(const pair_shot &s, const unsigned char *block, uint32_t first, uint64_t *data)
+{
+#pragma unroll
+    for (int u = 0; u < pair_row; u++)
+        data[u] = read_at(s, block, first + u * s.step);
 }
 
 /* Everything goes out before anything is waited for. `own`: this rank's block that `take` wants. */
@@ -69,33 +86,50 @@ template <typename Take> __device__ __forceinline__ void pair_run(const pki_fuse
     const uint32_t mine = blockIdx.x * PKI_FUSED_THREADS + threadIdx.x;
     const bool sends = (args.send >> s.peer & 1) != 0, receives = (args.recv >> s.peer & 1) != 0;
     pki_fused_state state = load_state(args);
-    uint64_t data = read_at(s, sends ? s.in : nullptr, mine); /* while `state` is on its way */
+    uint64_t data[pair_row];
     headers header(args);
-    uint32_t verdict = wait_turn(args, state);
+    uint32_t verdict;
 
+    read_row(s, sends ? s.in : nullptr, mine, data); /* while `state` is on its way */
+    verdict = wait_turn(args, state);
     if (verdict == go_on) {
         header.send(args);
-        for (uint32_t pair = mine; sends && pair < s.pairs; pair += s.step) {
-            if (pair != mine)
-                data = read_at(s, s.in, pair);
-            store_pair(s.far, pair, data, args.epoch);
+        for (uint32_t first = mine; sends && first < s.pairs; first += pair_row * s.step) {
+            if (first != mine)
+                read_row(s, s.in, first, data);
+#pragma unroll
+            for (int u = 0; u < pair_row; u++)
+                if (first + u * s.step < s.pairs)
+                    store_pair(s.far, first + u * s.step, data[u], args.epoch);
         }
     }
     /* Warps stay together for their votes. */
-    for (uint32_t pair = mine; verdict == go_on; pair += s.step) {
-        uint64_t their = 0, kept = read_at(s, own, pair);
+    for (uint32_t first = mine; verdict == go_on; first += pair_row * s.step) {
+        uint64_t their[pair_row], kept[pair_row];
 
+        read_row(s, own, first, kept);
         verdict = wait_until(
             args,
             [&]() {
-                bool here = !receives || pair >= s.pairs || load_pair(s.near, pair, args.epoch, &their);
+                bool here = true;
 
+#pragma unroll
+                for (int u = 0; u < pair_row; u++) {
+                    their[u] = 0;
+                    if (receives && first + u * s.step < s.pairs)
+                        here &= load_pair(s.near, first + u * s.step, args.epoch, &their[u]);
+                }
                 return header.check(args) && here;
             },
             [&]() { header.report(args); });
-        if (verdict == go_on && pair < s.pairs)
-            take(pair, (uint32_t)args.bytes - pair * pair_data_bytes, kept, their);
-        if (pair - threadIdx.x % 32 + s.step >= s.pairs)
+#pragma unroll
+        for (int u = 0; u < pair_row; u++) {
+            const uint32_t pair = first + u * s.step;
+
+            if (verdict == go_on && pair < s.pairs)
+                take(pair, (uint32_t)args.bytes - pair * pair_data_bytes, kept[u], their[u]);
+        }
+        if (first - threadIdx.x % 32 + pair_row * s.step >= s.pairs)
             break;
     }
     finish_pair(args, verdict, followed);

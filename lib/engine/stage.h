@@ -7,7 +7,7 @@
 
 #define PKI_STAGE_PIECES 8               /* of one transfer in flight */
 #define PKI_STAGE_SHARE 8u               /* a short transfer is cut into so many, so that its copies and the wire overlap, */
-#define PKI_STAGE_PIECE_MIN (256u << 10) /* but not into shorter ones: each costs three messages and two copies */
+#define PKI_STAGE_PIECE_MIN (1u << 20)   /* but not into shorter ones: each costs three messages and two copies */
 
 /* Part of a transfer on its way through slots (stage.c). */
 struct pki_piece {

@@ -227,7 +227,7 @@ void pki_share_advance(struct pki_xfer *xfer);
 void pki_share_piece_done(struct pki_xfer *xfer);
 void pki_share_ended(struct pki_xfer *xfer); /* all is in place and both know */
 
-#define PKI_STAGE_BYTES (1u << 20)       /* one slot of pinned memory, and the longest piece */
+#define PKI_STAGE_BYTES (2u << 20)       /* one slot of pinned memory, and the longest piece */
 #define PKI_STAGE_SLOTS 16               /* of each direction, made when first used */
 
 struct pki_stage_pool {      /* slots of one direction, and the queue that copies between them and GPU memory */

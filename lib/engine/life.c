@@ -214,6 +214,10 @@ void pki_engine_set_lane(struct pki_engine *e, int peer, struct pki_ep *lane, in
     else if (lane->gates_mine != NULL && lane->iface->msg_payload_max >= PKI_EAGER_MAX_SHM && !e->config.gpus)
         e->peers[peer].eager_max = PKI_EAGER_MAX_SHM;
     e->peers[peer].eager_coll = e->peers[peer].eager_max;
+    if (lane->is_quick && !e->config.gpus) {
+        e->peers[peer].eager_max = PKI_EAGER_MAX;
+        e->peers[peer].eager_coll = PKI_SHARE_MIN_QUICK;
+    }
     if (lane->iface->eager_coll > 0 && !e->config.gpus)
         e->peers[peer].eager_coll = lane->iface->eager_coll;
     if (!e->config.gpus) /* else the receiver may grant GPU memory, which bytes reach through slots */

@@ -15,6 +15,7 @@
 #define PULL_PIECE ((size_t)64 << 10)
 #define FETCH_PIECE ((size_t)128 << 10) /* stays in a second-level cache, and the kernel's call is short against it */
 #define FETCH_MIN ((size_t)128 << 10)
+#define FETCH_MIN_QUICK ((size_t)64 << 10)
 #define NEAR_MAX ((size_t)32 << 20)     /* from there on nothing of it is in a cache */
 #define CROWDED_EVEN_MAX ((size_t)4 << 20) /* exchanged among more ranks than near cores */
 #define NEAR_CACHE ((size_t)1 << 20)    /* a second-level cache */
@@ -53,6 +54,12 @@ bool pki_share_is_near(const struct pki_xfer *xfer)
     return xfer->engine->spin && xfer->way->is_near && !xfer->way->same_process && (!xfer->remote_mapped || changes_hands(xfer));
 }
 
+/* Of one copy by the kernel. */
+static size_t share_min(const struct pki_xfer *xfer)
+{
+    return xfer->peer->lane->is_quick ? PKI_SHARE_MIN_QUICK : PKI_SHARE_MIN;
+}
+
 static bool is_exchanged(const struct pki_xfer *xfer)
 {
     return pki_share_is_even(xfer) && !xfer->combines;
@@ -63,6 +70,8 @@ static bool is_exchanged(const struct pki_xfer *xfer)
 static size_t pays_crowded(const struct pki_xfer *xfer)
 {
     if (xfer->task->plan == NULL || !is_foreign(xfer))
+        return share_min(xfer);
+    if (xfer->peer->lane->is_quick)
         return PKI_SHARE_MIN;
     return xfer->way->is_near && is_exchanged(xfer) ? CROWDED_EVEN_MAX : PKI_SHARE_MIN_CROWDED;
 }
@@ -75,9 +84,9 @@ bool pki_share_pays(const struct pki_xfer *xfer)
         return xfer->bytes >= pays_crowded(xfer);
     if (pki_share_is_near(xfer))
         return !is_exchanged(xfer) && xfer->bytes >= NEAR_MAX;
-    if (is_foreign(xfer) && is_exchanged(xfer) && xfer->engine->config.local_ranks == 2)
+    if (is_foreign(xfer) && is_exchanged(xfer) && xfer->engine->config.local_ranks == 2 && !xfer->peer->lane->is_quick)
         return xfer->bytes >= PKI_SHARE_MIN && xfer->bytes < FAR_EVEN_MIN;
-    return xfer->bytes >= PKI_SHARE_MIN;
+    return xfer->bytes >= share_min(xfer);
 }
 
 static uint32_t pieces_of(const struct pki_xfer *xfer)
@@ -104,7 +113,7 @@ void pki_share_lend(struct pki_xfer *xfer)
     const struct pki_ep *way = peer->way[PKI_MEM_HOST][PKI_MEM_HOST];
     struct pki_gate_slot *slot;
 
-    if (xfer->bytes < PKI_SHARE_MIN || xfer->bytes / PIECE_MAX >= UINT32_MAX || way == NULL || way != peer->lane ||
+    if (xfer->bytes < share_min(xfer) || xfer->bytes / PIECE_MAX >= UINT32_MAX || way == NULL || way != peer->lane ||
         peer->lane->gates_mine == NULL || xfer->gate_slot >= 0)
         return;
     if (waited_for(xfer->task, xfer->step))
@@ -231,7 +240,7 @@ pk_result_t pki_share_offer(struct pki_xfer *xfer)
                            .bytes = xfer->bytes, .offset = (uint64_t)(uintptr_t)xfer->addr };
     pk_result_t result;
 
-    if (xfer->kind != PKI_MEM_HOST || xfer->bounce || xfer->ll || xfer->staged || xfer->issued > 0 || xfer->ready < xfer->bytes || xfer->bytes < PKI_SHARE_MIN ||
+    if (xfer->kind != PKI_MEM_HOST || xfer->bounce || xfer->ll || xfer->staged || xfer->issued > 0 || xfer->ready < xfer->bytes || xfer->bytes < share_min(xfer) ||
         xfer->in_lane != xfer->combines || (xfer->gate_slot < 0 && !xfer->combines))
         return PK_ERR_UNSUPPORTED;
     if (changes_hands(xfer) && pki_share_is_near(xfer)) /* whatever memory it is */
@@ -252,7 +261,9 @@ pk_result_t pki_share_offer(struct pki_xfer *xfer)
 /* One copy by the kernel and one pass over it in the cache: where both ends are busy, less than two copies through the lane. */
 bool pki_share_may_fetch(const struct pki_xfer *xfer)
 {
-    return xfer->combines && xfer->bytes >= FETCH_MIN && xfer->peer->lane->can_get && pki_share_is_even(xfer);
+    size_t least = xfer->peer->lane->is_quick ? FETCH_MIN_QUICK : FETCH_MIN;
+
+    return xfer->combines && xfer->bytes >= least && xfer->peer->lane->can_get && pki_share_is_even(xfer);
 }
 
 /* The sender has failed, and its caller uses the memory for something else, perhaps since before it was read. */

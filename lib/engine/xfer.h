@@ -20,6 +20,7 @@ struct pki_task;
 #define PKI_LANE_MAX ((size_t)256 << 20)
 #define PKI_SHARE_MIN (64u << 10)        /* below, memory of one host goes through the lane; from there on both ends move pieces */
 #define PKI_SHARE_MIN_CROWDED (512u << 10) /* the same for collectives among more ranks than cores */
+#define PKI_SHARE_MIN_QUICK (16u << 10)  /* the same where the lane `is_quick`: longer steps of collectives and messages of more than PKI_EAGER_MAX are not EAGER there */
 #define PKI_HOST_PUT (4u << 20)          /* most that one put of host memory moves: the lock is held so long */
 #define PKI_XFER_PUTS 2                  /* chunks of one transfer in flight */
 #define PKI_WANT_NS (20 * PKI_NS_PER_MS) /* after it a send between hosts says WANT though its grant would come without */

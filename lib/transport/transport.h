@@ -126,6 +126,7 @@ struct pki_ep {
     bool has_notes; /* set by the engine: `mend` is called, for another endpoint of this pair can carry notes */
     uint32_t expected; /* set by the engine: payload bytes of the message that is waited for, a guess; peek may have them fetched */
     bool is_near; /* the transport's, may change with every message: two copies by msg take less time than one by put or get */
+    bool is_quick; /* set by ep_connect, alike at both ends: one copy by put or get takes less time than two by msg from a few pages on, wherever the peer's core is */
     bool can_get; /* set by ep_connect: get works from any memory of this peer, by its address there */
     /* Memory that both ends see, PKI_EP_SHARED_BYTES each: gates of transfers to this rank, and of transfers to the peer. NULL
      * where the transport cannot share memory. Page-aligned, zeroed at first. */

@@ -571,5 +571,10 @@ Test(shm, inboxes_that_are_not_trusted)
         bad.bytes[field] ^= 1;
         refused(&bad, memfd(bytes, seals));
     }
+    for (size_t field = offsetof(struct pki_shm_hello, quick); field < sizeof hello; field += 4) {
+        bad = good;
+        bad.bytes[field] ^= 2;
+        refused(&bad, memfd(bytes, seals));
+    }
     ep_free(iface, ep);
 }

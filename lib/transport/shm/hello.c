@@ -18,6 +18,8 @@ const char *pki_shm_hello_parse(const struct pki_blob *blob, struct pki_shm_hell
     if (h.cells != PKI_SHM_CELLS || h.data_bytes != PKI_SHM_DATA_BYTES || h.gate_slots != PKI_GATE_SLOTS ||
         h.inbox_bytes != sizeof(struct pki_shm_inbox))
         return "its inbox has other sizes";
+    if (h.quick > 1 || h.reserved != 0)
+        return "what it says of itself makes no sense";
     *hello = h;
     return NULL;
 }

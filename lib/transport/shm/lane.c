@@ -388,7 +388,7 @@ static __attribute__((noinline, cold)) void time_probe(struct pki_shm_ep *shm, b
     if (value != shm->rx.probed && (has_payload || took < FAR_NS))
         tx->far = took >= FAR_NS ? tx->far + (tx->far < FAR_SURE) : tx->far - (tx->far > -FAR_SURE);
     shm->rx.probed = value;
-    shm->base.is_near = shm->flips ? !shm->base.is_near : tx->far < 0 && (tx->crowded || tx->data_used > NEAR_CACHE_BYTES);
+    shm->base.is_near = shm->flips ? !shm->base.is_near : !shm->base.is_quick && tx->far < 0 && (tx->crowded || tx->data_used > NEAR_CACHE_BYTES);
 }
 
 void pki_shm_pop(struct pki_ep *ep)

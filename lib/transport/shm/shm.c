@@ -51,14 +51,17 @@ static uint32_t data_used(int local_ranks)
 static pk_result_t shm_open_iface(const struct pki_iface_config *config, struct pki_iface *iface)
 {
     struct pki_shm_iface *shm = (struct pki_shm_iface *)(void *)iface;
-    bool cma, flips = false;
+    bool cma, flips = false, quick = false;
     pk_result_t result = pki_env_bool("PICKLE_TEST_CMA", true, &cma);
 
     if (result == PK_OK)
         result = pki_env_bool("PICKLE_TEST_NEAR", false, &flips);
+    if (result == PK_OK)
+        result = pki_env_bool("PICKLE_TEST_QUICK", cma && pki_shm_cma_is_quick(), &quick);
     if (result != PK_OK)
         return result;
     shm->cma = cma;
+    shm->quick = quick;
     shm->flips = flips;
     shm->data_used = data_used(config->local_ranks);
     shm->crowded = config->local_ranks > sysconf(_SC_NPROCESSORS_ONLN);
@@ -104,7 +107,7 @@ static pk_result_t shm_ep_init(struct pki_ep *ep, struct pki_blob *mine)
     struct pki_shm_hello hello = { .layout = PKI_SHM_LAYOUT, .cells = PKI_SHM_CELLS, .data_bytes = PKI_SHM_DATA_BYTES };
     pk_result_t result;
 
-    ep->dead = ep->can_put = ep->can_get = ep->is_near = false;
+    ep->dead = ep->can_put = ep->can_get = ep->is_near = ep->is_quick = false;
     ep->gates_mine = ep->gates_theirs = NULL;
     ep->bell = NULL;
     ep->revoked = NULL;
@@ -120,6 +123,7 @@ static pk_result_t shm_ep_init(struct pki_ep *ep, struct pki_blob *mine)
     ep->bell = &shm->mine->header.bell;
     pki_shm_rx_init(&shm->rx, shm->mine);
     hello.gate_slots = PKI_GATE_SLOTS;
+    hello.quick = ((struct pki_shm_iface *)(void *)ep->iface)->quick;
     hello.inbox_bytes = sizeof *shm->mine;
     hello.inbox_address = (uintptr_t)shm->mine;
     hello.nonce_address = (uintptr_t)shm->nonce;
@@ -169,6 +173,7 @@ static pk_result_t shm_ep_connect(struct pki_ep *ep, struct pki_blob *theirs)
     ep->revoked = &shm->theirs->header.revoked;
     ep->can_put = ep->same_process || (iface->cma && pki_shm_cma_works(ep, &hello));
     ep->can_get = ep->can_put;
+    ep->is_quick = iface->quick && hello.quick != 0;
     pki_list_push(&iface->eps, &shm->node);
     shm->flips = iface->flips;
     return PK_OK;

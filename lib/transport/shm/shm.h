@@ -31,7 +31,7 @@
 #include "transport/transport.h"
 #include "util/log.h"
 
-#define PKI_SHM_LAYOUT 5u /* version of everything below */
+#define PKI_SHM_LAYOUT 6u /* version of everything below */
 #define PKI_SHM_PAGE 4096u
 #define PKI_SHM_CELLS 1024u
 #define PKI_SHM_DATA_BYTES (2u << 20)
@@ -114,6 +114,8 @@ struct pki_shm_hello {
     uint64_t inbox_address; /* in the owner's process */
     uint64_t nonce_address; /* in the owner's process, of private memory that holds: */
     uint8_t nonce[PKI_SHM_NONCE_BYTES];
+    uint32_t quick; /* 0 or 1: the kernel copies fast, as measured */
+    uint32_t reserved; /* 0 */
 };
 
 struct pki_shm_iface {
@@ -121,6 +123,7 @@ struct pki_shm_iface {
     bool cma; /* not turned off by PICKLE_TEST_CMA */
     struct pki_list eps;     /* that are connected */
     struct pki_list refused; /* puts and gets whose peer has failed: its engine says why, and they end with this rank's */
+    bool quick; /* pki_shm_cma_is_quick, unless PICKLE_TEST_QUICK says */
     bool flips;         /* PICKLE_TEST_NEAR: is_near changes with every probe, whatever was measured */
     uint32_t data_used; /* of a peer's data area */
     bool crowded;       /* more ranks than cores */
@@ -200,6 +203,8 @@ const char *pki_shm_hello_parse(const struct pki_blob *blob, struct pki_shm_hell
 
 /* cma.c */
 bool pki_shm_cma_works(const struct pki_ep *ep, const struct pki_shm_hello *theirs);
+/* Does this processor do it so fast that two copies by msg take longer? Measured once. */
+bool pki_shm_cma_is_quick(void);
 pk_result_t pki_shm_put(struct pki_put *put);
 pk_result_t pki_shm_get(struct pki_put *get);
 

@@ -278,7 +278,7 @@ static bool ctas_ended(const struct pki_engine *e, int ctas, uint32_t epoch)
     return true;
 }
 
-/* What CTAs that no kernel has had for long have said would pass for an epoch to come. While no kernel runs all may say the latest. */
+/* What nothing has written for long would pass for an epoch to come. While no kernel runs all CTAs may say the latest, and nobody is missing. */
 static void freshen(struct pki_engine *e, uint32_t epoch)
 {
     struct pki_fused *f = &e->fused;
@@ -287,6 +287,8 @@ static void freshen(struct pki_engine *e, uint32_t epoch)
         return;
     for (int c = 0; c < PKI_FUSED_CTAS; c++)
         atomic_store_explicit((_Atomic uint32_t *)&f->words->done[c], epoch - 1, memory_order_release);
+    for (int p = 0; p < e->config.size; p++)
+        atomic_store((_Atomic uint32_t *)&f->words->missing[p], 0);
     f->fresh_epoch = epoch;
 }
 
@@ -480,8 +482,10 @@ static bool disagrees(struct pki_task *task)
 bool pki_fused_waits_for(const struct pki_task *task, int peer)
 {
     const struct pki_fused_words *words = task->engine->fused.words;
+    uint32_t missing = atomic_load((const _Atomic uint32_t *)&words->missing[peer]);
 
-    return atomic_load((const _Atomic uint32_t *)&words->missing[peer]) == task->epoch;
+    /* Or a later kernel does, which is to tell of this one's end. What an earlier one has left there is not to come. */
+    return missing != 0 && (int32_t)(missing - task->epoch) >= 0;
 }
 
 bool pki_fused_poll(struct pki_task *task, bool *ended)

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Collectives of two ranks in cells, whose kernels tell the CPU of their end only where no other follows at once: rows of them in one stream and
- * in several are right, and their ends are known soon after the last, also while the next one's stream is held up.
+ * in several are right, and their ends are known soon after the last, also while the next one's stream is held up. And a row whose last one the
+ * peer skips, so that nobody tells of the one before: the error names that rank all the same.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,6 +16,7 @@
 #define COUNT ((size_t)40000) /* 19 CTAs and a bit */
 #define TIMEOUT_MS 4000
 #define SOON_MS 2000
+#define SKIPPED_MS 3000
 
 static int pending(struct gpu_rank *self)
 {
@@ -107,6 +109,31 @@ static void held_up(struct gpu_rank *self, struct row *r)
     gpu_host_free(flag);
 }
 
+/* Behind a stream that is held up until all are in it. */
+static void last_is_skipped(struct gpu_rank *self, struct row *r)
+{
+    pk_comm_t *comm = gpu_rank_another(self, SKIPPED_MS);
+    uint32_t *flag = gpu_host_alloc(sizeof *flag);
+    gpu_kernel_t kernel = spin_kernel();
+    pk_error_info_t info = { .struct_size = sizeof info };
+    double until = monotonic_ms() + 4 * SKIPPED_MS;
+    pk_result_t result = PK_OK;
+
+    atomic_store((_Atomic uint32_t *)flag, 0);
+    spin_launch(kernel, 1, 32, flag, r->streams[0]);
+    for (int turn = 0; turn < 3 - self->rank; turn++)
+        must_be_ok(pk_allreduce(r->in, r->out[turn], 1, PK_F32, PK_SUM, comm, PK_CUDA_STREAM(r->streams[0])), "pk_allreduce");
+    atomic_store((_Atomic uint32_t *)flag, 1);
+    while (result == PK_OK && monotonic_ms() < until)
+        result = pk_comm_async_error(comm);
+    pk_last_error(&info);
+    report(self->rank == 0 ? result == PK_ERR_TIMEOUT && strstr(info.text, "waiting for rank 1") != NULL : result != PK_OK,
+           "rank %d: the last of a row is skipped by rank 1: %s, %.200s", self->rank, pk_strerror(result), info.text);
+    report(stream_idle_within(r->streams[0], 5000, NULL), "rank %d: the kernel has left", self->rank);
+    (void)pk_comm_destroy(comm);
+    gpu_host_free(flag);
+}
+
 static int rank_main(void)
 {
     struct gpu_rank self;
@@ -128,6 +155,7 @@ static int rank_main(void)
     usleep((TIMEOUT_MS + 1000) * 1000); /* the last one's end is known, so no deadline is missed */
     must_be_ok(pk_comm_async_error(self.comm), "a communicator at rest");
     row(&self, &r, 1);
+    last_is_skipped(&self, &r);
     for (int turn = 0; turn < ROW; turn++)
         gpu_free(r.out[turn]);
     gpu_free(r.in);

@@ -278,11 +278,15 @@ static bool ctas_ended(const struct pki_engine *e, int ctas, uint32_t epoch)
     return true;
 }
 
-/* What nothing has written for long would pass for an epoch to come. While no kernel runs all CTAs may say the latest, and nobody is missing. */
+/* What nothing has written for long would pass for an epoch to come. No kernel still runs that is as old as what `followed` then becomes; the CTAs
+ * may all say the latest, and nobody is missing, while no kernel runs. */
 static void freshen(struct pki_engine *e, uint32_t epoch)
 {
     struct pki_fused *f = &e->fused;
+    _Atomic uint32_t *followed = (_Atomic uint32_t *)&f->words->followed;
 
+    if (epoch - atomic_load(followed) > 2 * EPOCHS_FRESH)
+        atomic_store(followed, epoch - EPOCHS_FRESH);
     if (epoch - f->fresh_epoch < EPOCHS_FRESH || !ctas_ended(e, f->last_ctas, f->last_epoch))
         return;
     for (int c = 0; c < PKI_FUSED_CTAS; c++)

@@ -91,6 +91,39 @@ Test(cuda_fused, old_ends_are_no_ends)
     close_both();
 }
 
+static uint64_t operations(const struct rank *r)
+{
+    pk_stats_t stats = { .struct_size = sizeof stats };
+
+    cr_assert_eq(pk_comm_stats(r->comm, &stats), PK_OK);
+    return stats.operations;
+}
+
+/* That nothing has followed for long must not pass for something that follows: a kernel that may be quiet then tells of its end. */
+Test(cuda_fused, old_followers_are_no_followers)
+{
+    struct pki_queue queues[2];
+    uint64_t before[2];
+
+    open_both();
+    for (int i = 0; i < 2; i++) {
+        struct pki_device *device = ranks[i].comm->device;
+
+        before[i] = operations(&ranks[i]);
+        ranks[i].comm->engine->fused.epoch += FAR;
+        cr_assert_eq(device->ops->queue_open(device, &queues[i]), PK_OK);
+        cr_expect_eq(pk_allreduce(ranks[i].buffer, ranks[i].buffer, SMALL, PK_F32, PK_SUM, ranks[i].comm, PK_CUDA_STREAM(queues[i].handle)), PK_OK);
+    }
+    for (int i = 0; i < 2; i++) {
+        for (int ms = 0; ms < 10000 && operations(&ranks[i]) == before[i]; ms++)
+            usleep(1000);
+        cr_expect_eq(operations(&ranks[i]) - before[i], 1, "rank %d: the end is known", i);
+    }
+    for (int i = 0; i < 2; i++)
+        ranks[i].comm->device->ops->queue_close(&queues[i]);
+    close_both();
+}
+
 /* The warp in front of a kernel whose turn has not come does not wait for the stream itself: the software driver refuses to launch it early. */
 Test(cuda_fused, turn_is_not_launched_early)
 {

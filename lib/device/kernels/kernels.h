@@ -17,8 +17,8 @@
  *   pki_pair_exchange   any grid, PKI_FUSED_THREADS      struct pki_fused_args
  *   pki_pair_<type>     any grid, PKI_FUSED_THREADS      struct pki_fused_args; f32, f16, bf16
  *
- * <type> is the name of a type (pk_dtype_name). No kernel uses dynamic shared memory, and none needs its CTAs to run at the same
- * time.
+ * <type> is the name of a type (pk_dtype_name). No kernel uses dynamic shared memory. None needs its CTAs to run at the same time, with one exception:
+ * a pair kernel with `quiet` and several CTAs, whose CTA 0 may keep its place until the others have ended, so that it needs a second place.
  */
 #ifndef PKI_KERNELS_H
 #define PKI_KERNELS_H
@@ -191,7 +191,8 @@ struct pki_reduce_args {
  *
  * pki_pair_exchange, pki_pair_<type>: as pki_exchange, and as pki_fold for sums, among two ranks. With `quiet` such a kernel may leave out words->done: where
  *   words->followed, which it reads when it begins or before, has come to its epoch. Then the program has put another kernel of the communicator behind
- *   it in the same stream; a later one that says so of itself says it of all before. CTA 0 asks, and tells for all when all have ended.
+ *   it in the same stream; a later one that says so of itself says it of all before. CTA 0 asks; where it has to tell, it stays until
+ *   the others of its grid have ended and tells for all.
  *
  * With `clear` pki_exchange, of 0 bytes then, also sets all cells, marks and headers of the epoch's halves to 0.
  *

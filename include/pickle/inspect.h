@@ -60,14 +60,14 @@ typedef struct pk_explanation {
     char algorithm[32];    /**< "direct", "ring", "eager", "ll kernel", ... */
     char transports[64];   /**< names of the transports it uses, with commas */
     uint64_t steps;        /**< plan steps this rank executes; pk_comm_stats counts the same */
-    int sms;               /**< multiprocessors it occupies at most at a time; 0 = copy engines and CPU only */
+    int sms;               /**< multiprocessors it occupies at most at a time, by any reduction where it is one; 0 = copy engines and CPU only */
     char reason[192];      /**< why this algorithm */
 } pk_explanation_t;
 
 /**
  * What this rank would do for an operation on `count` elements of `dtype` in memory of `kind`; `in_place` as the operation defines it.
  * `count` is the operation's argument of this name (of reduce_scatter recvcount); v-forms do the same whatever their counts.
- * Reductions are taken to be PK_SUM. For SEND and RECV `peer` is the other rank, for an operation with a root the root; else ignored.
+ * Reductions are taken to be PK_SUM, but for `sms`. For SEND and RECV `peer` is the other rank, for an operation with a root the root; else ignored.
  * @return PK_OK; PK_ERR_ARG; PK_ERR_NEEDS_SM and PK_ERR_UNSUPPORTED where the operation would return them. Since 0.1.
  */
 PK_API pk_result_t pk_explain(const pk_comm_t *comm, pk_op_kind_t op, size_t count, pk_dtype_t dtype, pk_mem_kind_t kind,

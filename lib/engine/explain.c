@@ -41,6 +41,19 @@ static int reduce_ctas(const struct pki_engine *e)
     return e->gpu->max_ctas > 0 && e->gpu->max_ctas < info.reduce_ctas ? e->gpu->max_ctas : info.reduce_ctas;
 }
 
+/* Sums of some types have kernels that do with fewer than other reductions: of those that the caller may mean, the most. */
+static int fused_ctas(const struct pki_engine *e, const struct pki_request *r)
+{
+    struct pki_request other = *r;
+    int ctas = pki_fused_ctas(e, r), others;
+
+    if (!pki_coll_shape(r->algorithm->coll)->reduces)
+        return ctas;
+    other.op = PK_MAX;
+    others = pki_fused_ctas(e, &other);
+    return others > ctas ? others : ctas;
+}
+
 static pk_result_t explain_coll(struct pki_engine *e, const struct pki_request *r, enum pki_mem_kind kind, pk_explanation_t *out)
 {
     struct pki_plan *plan;
@@ -72,7 +85,7 @@ static pk_result_t explain_coll(struct pki_engine *e, const struct pki_request *
     snprintf(out->algorithm, sizeof out->algorithm, "%s", r->algorithm->name);
     pki_plan_free(plan);
     if (kernel && kind == PKI_MEM_DEVICE) {
-        out->sms = r->instead != NULL ? pki_fused_ctas(e, r) : reduce_ctas(e);
+        out->sms = r->instead != NULL ? fused_ctas(e, r) : reduce_ctas(e);
         if (e->config.sm_policy == PK_SM_NONE)
             return pki_fail(PK_ERR_NEEDS_SM, NULL, "a copy or reduction inside the gpu runs as a kernel");
     }
@@ -138,7 +151,7 @@ static void count_memory(const struct pki_engine *e, pk_stats_t *stats)
         stats->device_bytes += pki_container_of(n, struct pki_graph_memory, node)->bytes;
     for (int i = 0; i < 2; i++)
         if (pools[i]->memory != NULL)
-            stats->pinned_bytes += (uint64_t)PKI_STAGE_SLOTS * PKI_STAGE_BYTES;
+            stats->pinned_bytes += ((uint64_t)PKI_STAGE_SLOTS + 1) * PKI_STAGE_BYTES;
 }
 
 void pki_engine_stats(struct pki_engine *e, pk_stats_t *stats)

@@ -9,6 +9,7 @@
 #include "pickle/pickle.h"
 
 #define SMALL ((size_t)16)       /* floats: one CTA */
+#define MEDIUM ((size_t)8 << 10) /* some, and of a sum half as many as of other reductions */
 #define LARGE ((size_t)32 << 10) /* many */
 #define FAR ((1u << 31) + 16)    /* even: epochs keep their parity */
 
@@ -17,6 +18,7 @@ struct rank {
     void *buffer;
     pthread_t thread;
     size_t count;
+    pk_op_t op;
     pk_result_t result;
 };
 
@@ -26,7 +28,7 @@ static void *call(void *arg)
 {
     struct rank *r = arg;
 
-    r->result = pk_allreduce(r->buffer, r->buffer, r->count, PK_F32, PK_SUM, r->comm, PK_BLOCKING);
+    r->result = pk_allreduce(r->buffer, r->buffer, r->count, PK_F32, r->op, r->comm, PK_BLOCKING);
     return NULL;
 }
 
@@ -147,5 +149,24 @@ Test(cuda_fused, turn_is_not_launched_early)
     for (int i = 0; i < 2; i++)
         for (int q = 0; q < 2; q++)
             ranks[i].comm->device->ops->queue_close(&queues[i][q]);
+    close_both();
+}
+
+/* Nobody says to pk_explain which reduction it will be. */
+Test(cuda_fused, no_reduction_takes_more_than_explained)
+{
+    static const pk_op_t ops[] = { PK_SUM, PK_PROD, PK_MIN, PK_MAX, PK_AVG };
+    pk_explanation_t said = { .struct_size = sizeof said };
+    int most = 0;
+
+    open_both();
+    cr_assert_eq(pk_explain(ranks[0].comm, PK_OP_ALLREDUCE, MEDIUM, PK_F32, PK_MEM_DEVICE, 1, 0, &said), PK_OK);
+    for (unsigned i = 0; i < sizeof ops / sizeof ops[0]; i++) {
+        ranks[0].op = ranks[1].op = ops[i];
+        allreduce(MEDIUM);
+        cr_expect_leq(ranks[0].comm->engine->fused.last_ctas, said.sms, "reduction %d", (int)ops[i]);
+        most = ranks[0].comm->engine->fused.last_ctas > most ? ranks[0].comm->engine->fused.last_ctas : most;
+    }
+    cr_expect_eq(most, said.sms, "%d multiprocessors are explained, %d taken at most", said.sms, most);
     close_both();
 }

@@ -3,7 +3,8 @@
  * Host, pinned, device and VMM memory at either end of a transfer: every pair of kinds, sizes on both sides of every change of
  * way, blocking, in host streams and in CUDA streams, either side late. Over NVLink, with PK_P2P_LEVEL=LOC (everything between GPUs goes
  * through the host), without one-copy access to the peer's memory, between hosts with threads that help, with what arrives unpacked by a kernel,
- * with one hardware queue, with a rank that has no GPU, and without kernels.
+ * with one hardware queue, with a rank that has no GPU, and without kernels. What goes through slots of the host also in more pieces at a time than
+ * there may be, of more than 1 MiB each, and in so many that they take one another's places.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,8 +21,11 @@ static const char *const kind_names[] = { "pageable", "pinned", "device", "vmm" 
 static const char *const ending_names[] = { "blocking", "host stream", "cuda stream" };
 static const size_t sizes[] = { 0, 1, 4096, 8193, 32768, 100003, (1 << 20) + 5, 5 << 20 };
 
+static const size_t long_sizes[] = { (9 << 20) + 5, (33 << 20) + 3 }; /* 9 pieces of up to 1.1 MiB, 17 of up to 2 MiB */
+
 #define SIZES (sizeof sizes / sizeof sizes[0])
-#define LARGEST ((size_t)5 << 20)
+#define LONG_SIZES (sizeof long_sizes / sizeof long_sizes[0])
+#define LARGEST ((size_t)34 << 20)
 #define GUARD_BYTES 64
 
 struct bed {
@@ -154,13 +158,28 @@ static void exchange(struct bed *bed, int from, int to, size_t bytes, enum endin
                kind_names[target], previous, kind_names[(from + previous) % KINDS], ending_names[ending]);
 }
 
-/* Many at a time, so that slots and pieces are shared, and received in another order of sizes than the kinds suggest. */
+/* Through slots, if any: at least one end of each is in GPU memory. */
+static void long_ones(struct bed *bed)
+{
+    for (int kind = PINNED; kind < KINDS; kind++)
+        for (unsigned s = 0; s < LONG_SIZES; s++)
+            exchange(bed, kind, kind, long_sizes[s], (enum ending)(((unsigned)kind + s) % ENDINGS));
+}
+
+static bool through_slots(void)
+{
+    return strstr(ranks_role(), "through the host") != NULL || strstr(ranks_role(), "between hosts") != NULL ||
+           strstr(ranks_role(), "unpacked") != NULL;
+}
+
+/* Many at a time, each of several pieces, so that slots and pieces are shared, and received in another order of sizes than the kinds suggest. */
 static void flood(struct bed *bed)
 {
     enum { N = 12 };
     struct gpu_rank *self = &bed->self;
     int next = (self->rank + 1) % self->size, previous = (self->rank + self->size - 1) % self->size;
     size_t part = LARGEST / N;
+    char *got, *all;
 
     for (int k = 0; k < KINDS; k++)
         write_pattern(bed, k, bed->source[k], LARGEST, 99 + (uint64_t)self->rank);
@@ -171,21 +190,22 @@ static void flood(struct bed *bed)
                    "pk_recv");
     }
     must_be_ok(pk_group_end(), "pk_group_end");
+    got = malloc(part);
+    all = malloc(LARGEST);
+    if (got == NULL || all == NULL)
+        exit(2);
+    pattern_fill(all, LARGEST, 99 + (uint64_t)previous);
     for (int i = 0; i < N; i++) {
         int kind = (i / 2) % KINDS;
-        char *got = malloc(part), *all = malloc(LARGEST);
 
-        if (got == NULL || all == NULL)
-            exit(2);
-        pattern_fill(all, LARGEST, 99 + (uint64_t)previous);
         if (on_gpu(bed, kind))
             gpu_copy(got, bed->target[kind] + (size_t)i * part, part);
         else
             memcpy(got, bed->target[kind] + (size_t)i * part, part);
         bed->wrong += memcmp(got, all + (size_t)i * part, part) != 0;
-        free(got);
-        free(all);
     }
+    free(got);
+    free(all);
     report(bed->wrong == 0, "%s: rank %d: %d transfers at a time", ranks_role(), self->rank, N);
 }
 
@@ -223,7 +243,7 @@ static void check_unpack(struct bed *bed)
 {
     uint64_t kernels = kernels_so_far(bed);
 
-    exchange(bed, DEVICE, DEVICE, LARGEST, BLOCKING);
+    exchange(bed, DEVICE, DEVICE, sizes[SIZES - 1], BLOCKING);
     kernels = kernels_so_far(bed) - kernels;
     if (strcmp(ranks_role(), "between hosts") == 0)
         report(kernels == 0, "between hosts: rank %d: %llu kernels unpacked", bed->self.rank, (unsigned long long)kernels);
@@ -243,6 +263,8 @@ static int rank_main(void)
         for (int to = 0; to < KINDS; to++)
             for (unsigned s = 0; s < SIZES; s++)
                 exchange(&bed, from, to, sizes[s], (enum ending)(((unsigned)from + (unsigned)to + s) % ENDINGS));
+    if (through_slots())
+        long_ones(&bed);
     report(bed.wrong == 0, "%s: rank %d: %u exchanges, %u wrong", ranks_role(), bed.self.rank, bed.done, bed.wrong);
     flood(&bed);
     pile_up(&bed);

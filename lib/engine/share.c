@@ -261,9 +261,9 @@ pk_result_t pki_share_offer(struct pki_xfer *xfer)
 /* One copy by the kernel and one pass over it in the cache: where both ends are busy, less than two copies through the lane. */
 bool pki_share_may_fetch(const struct pki_xfer *xfer)
 {
-    size_t least = xfer->peer->lane->is_quick ? FETCH_MIN_QUICK : FETCH_MIN;
+    bool quick = xfer->peer->lane->is_quick;
 
-    return xfer->combines && xfer->bytes >= least && xfer->peer->lane->can_get && pki_share_is_even(xfer);
+    return xfer->combines && xfer->bytes >= (quick ? FETCH_MIN_QUICK : FETCH_MIN) && xfer->peer->lane->can_get && (quick || pki_share_is_even(xfer));
 }
 
 /* The sender has failed, and its caller uses the memory for something else, perhaps since before it was read. */

@@ -15,7 +15,7 @@
 namespace
 {
 
-constexpr uint32_t polls_a_look = 256; /* at the words in host memory, which are far */
+constexpr uint32_t polls_a_look = 64;
 constexpr uint32_t full_warp = 0xffffffffu;
 constexpr uint32_t header_pairs = 3;
 
@@ -43,11 +43,30 @@ __device__ __forceinline__ pki_fused_words *words_of(const pki_fused_args &args)
     return (pki_fused_words *)args.words;
 }
 
-__device__ __noinline__ uint32_t look(const pki_fused_args &args)
+/*
+ * Host memory answers a GPU's reads one after another, half a microsecond each or more. Were every warp to ask there, a wait of many CTAs would
+ * last as long as all the answers, and the peers, who wait for that, would ask meanwhile. So the warps ask by turns, one of the grid at a time, and who
+ * has an answer leaves it where the others look.
+ */
+__device__ __noinline__ uint32_t look(const pki_fused_args &args, uint32_t looks)
 {
-    if (*(const volatile uint32_t *)args.abort_flag != 0)
+    volatile pki_fused_state *state = (volatile pki_fused_state *)args.state;
+    const uint32_t warps = blockDim.x / 32, turn = blockIdx.x * warps + threadIdx.x / 32;
+
+    if (state->left != 0)
         return leave;
-    return *(volatile uint32_t *)&words_of(args)->fall[args.entry] == args.epoch ? let_others : go_on;
+    if (state->fallen == args.epoch)
+        return let_others;
+    if (looks % (gridDim.x * warps) != turn)
+        return go_on;
+    if (*(const volatile uint32_t *)args.abort_flag != 0) {
+        state->left = 1;
+        return leave;
+    }
+    if (*(volatile uint32_t *)&words_of(args)->fall[args.entry] != args.epoch)
+        return go_on;
+    state->fallen = args.epoch;
+    return let_others;
 }
 
 /* Until attempt() is true on every lane of the warp, which are all here; report() goes with every look around. */
@@ -62,7 +81,7 @@ __device__ __forceinline__ uint32_t wait_until(const pki_fused_args &args, Attem
         if (++polls % polls_a_look != 0)
             continue;
         report();
-        verdict = threadIdx.x % 32 == 0 ? look(args) : go_on;
+        verdict = threadIdx.x % 32 == 0 ? look(args, polls / polls_a_look - 1) : go_on;
         verdict = __shfl_sync(full_warp, verdict, 0);
         if (verdict != go_on)
             return verdict;

@@ -70,7 +70,7 @@ struct pki_wait_args {
  *   recv: until both flags of a pair are `flag`, takes its data.
  * At the end *done = flag: the source may be reused (send), the data is in place for what follows in the stream (recv).
  * A cell keeps the flag of the last message that was long enough to reach it, so a flag must not come back to a slot while any
- * cell may hold it: count up, and skip 0. Every 1000 polls or so a receiver looks at abort_flag and
+ * cell may hold it: count up, and skip 0. A receiver looks at abort_flag now and then, its warps by turns, and
  * returns, without writing *done, when it is not 0.
  */
 #define PKI_LL_THREADS 512
@@ -159,7 +159,7 @@ struct pki_reduce_args {
  *                           and pki_push also where the reader has the writer's IN, and its OUT or in it the place of its block, mapped
  *   at PKI_FUSED_BEGUN      in half 0 alone: the epoch that the writer has begun last
  *   at PKI_FUSED_FLAGS      pki_twoshot, pki_push: for each CTA two words, PKI_FUSED_FLAG_BYTES apart: its parts, its results are there (= epoch)
- *   at PKI_FUSED_CELLS      pki_exchange, pki_fold: pairs of cells; pki_relay: PKI_FUSED_RELAY_PAIRS of the reader's part, and at
+ *   at PKI_FUSED_CELLS      pki_exchange, pki_fold, pki_pair_*: pairs of cells; pki_relay: PKI_FUSED_RELAY_PAIRS of the reader's part, and at
  *                           PKI_FUSED_RELAY_RESULTS as many of the writer's result
  *   at PKI_FUSED_PARTS      pki_twoshot: PKI_FUSED_PIECE bytes at most of the reader's part, pieces of equal length
  *   at PKI_FUSED_RESULTS    pki_twoshot: as many of the writer's result
@@ -211,11 +211,12 @@ struct pki_reduce_args {
 #define PKI_FUSED_FLAGS 1024u
 #define PKI_FUSED_FLAG_BYTES 64u
 #define PKI_FUSED_CELLS 8192u
-#define PKI_FUSED_BYTES (512u << 10) /* most of one block that goes in cells */
+#define PKI_FUSED_BYTES (512u << 10) /* most of one block that goes in cells, */
+#define PKI_FUSED_PAIR_BYTES (1u << 20) /* and of one that a pair kernel sums up */
 #define PKI_FUSED_RELAY_PAIRS 32768u
 #define PKI_FUSED_RELAY_PARTS PKI_FUSED_CELLS
 #define PKI_FUSED_RELAY_RESULTS (PKI_FUSED_RELAY_PARTS + 16 * PKI_FUSED_RELAY_PAIRS)
-#define PKI_FUSED_PARTS (PKI_FUSED_RELAY_RESULTS + 16 * PKI_FUSED_RELAY_PAIRS)
+#define PKI_FUSED_PARTS (PKI_FUSED_CELLS + 2 * PKI_FUSED_PAIR_BYTES)
 #define PKI_FUSED_PIECE (512u << 10)
 #define PKI_FUSED_RESULTS (PKI_FUSED_PARTS + PKI_FUSED_PIECE)
 #define PKI_FUSED_PUSH_BYTES (2 * PKI_FUSED_PIECE)
@@ -240,8 +241,10 @@ struct pki_fused_words { /* host memory that the GPU sees */
     uint32_t fall[PKI_FUSED_FALLS], came[PKI_FUSED_FALLS], release[PKI_FUSED_FALLS];
 };
 
-struct pki_fused_state { /* memory of this rank's GPU, aligned to its size */
+struct pki_fused_state { /* memory of this rank's GPU, aligned to its size, 0 at first */
     uint32_t ended, unproven;
+    uint32_t left;   /* abort_flag was seen; */
+    uint32_t fallen; /* and that the operation with this epoch is done in another way: for warps that have not asked themselves */
 };
 
 struct pki_fused_args {

@@ -6,7 +6,7 @@ namespace
 {
 
 constexpr int pairs_in_flight = 4;        /* of a thread */
-constexpr uint32_t polls_per_look = 1000; /* at the abort word, which is in host memory */
+constexpr uint32_t polls_a_turn = 64;     /* of one of the message's warps, by turns, at the abort word: host memory answers one after another */
 
 __device__ __forceinline__ bool is_aborted(uint64_t abort_flag)
 {
@@ -56,7 +56,7 @@ __device__ bool recv(const pki_ll_args_op &op, const ll_share &s, uint64_t abort
                 if (first + i * s.step < s.pairs)
                     all &= load_pair(op.slot, first + i * s.step, op.flag, &data[i]);
             }
-            if (!all && ++polls % polls_per_look == 0 && is_aborted(abort_flag))
+            if (!all && ++polls % polls_a_turn == 0 && polls / polls_a_turn % (s.step / 32) == s.first / 32 && is_aborted(abort_flag))
                 return false;
         } while (!all);
 #pragma unroll

@@ -193,9 +193,9 @@ test_all() {
 }
 
 [ "${#low[@]}" -eq 0 ] || low=(nice -n 5) # deadlines are met all the same
-test_all clang no-cuda fuzz
+test_all clang no-cuda
 end_machine
-test_all tsan asan bench examples
+test_all tsan fuzz asan bench examples
 
 step "README.md's program by README.md's command" 60 sh tests/abi/readme.sh "$PWD" "$PWD/build/prefix"
 step "docs/guide.md: programs, commands, and what they print" 200 python3 tests/abi/guide.py docs/guide.md "$PWD/build/prefix" build/bench build/bench/compare

@@ -153,6 +153,23 @@ void pki_fused_tell(struct pki_task *task)
             task->untold &= ~(1u << i);
 }
 
+static _Atomic uint32_t *entry_of(const struct pki_task *task, uint32_t *words)
+{
+    return (_Atomic uint32_t *)&words[task->entry_number % PKI_FUSED_FALLS];
+}
+
+/* What an operation of long ago left there may say this one's epoch, which has come back since. */
+static void take_entry(struct pki_task *task)
+{
+    struct pki_fused *f = &task->engine->fused;
+    uint32_t *const words[] = { f->words->fall, f->words->came, f->words->release };
+
+    task->entry_number = f->entries++;
+    for (int i = 0; i < 3; i++)
+        if (atomic_load_explicit(entry_of(task, words[i]), memory_order_relaxed) == task->epoch)
+            atomic_store(entry_of(task, words[i]), 0);
+}
+
 /* Every rank counts alike, whether it takes part by a kernel or not. Near the end two epochs more are for clearing. */
 void pki_fused_enroll(struct pki_task *task)
 {
@@ -167,7 +184,7 @@ void pki_fused_enroll(struct pki_task *task)
         f->epoch = EPOCHS_BEGIN + (f->epoch + 2 - EPOCHS_BEGIN) % 2; /* the same parity as before the jump */
     }
     task->epoch = f->epoch + 1;
-    task->entry_number = f->entries++;
+    take_entry(task);
     f->epoch += pki_fused_epochs(task->engine, r);
     task->last_epoch = f->epoch;
     task->careful = f->skipped;
@@ -377,11 +394,6 @@ static bool was_heard_of(const struct pki_task *task)
                 return true;
         }
     return task->heard_of;
-}
-
-static _Atomic uint32_t *entry_of(const struct pki_task *task, uint32_t *words)
-{
-    return (_Atomic uint32_t *)&words[task->entry_number % PKI_FUSED_FALLS];
 }
 
 pk_result_t pki_fused_launch(struct pki_task *task, const struct pki_queue *queue)

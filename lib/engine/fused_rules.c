@@ -46,17 +46,17 @@ static bool exchanges(enum pki_coll coll)
     return !pki_coll_shape(coll)->reduces;
 }
 
-/* What goes in cells between two: by copies from block to block the others are as fast. */
-static size_t pair_bytes(enum pki_coll coll)
+/* What goes in cells between two: other collectives are as fast from block to block, and few CTAs write twice as many bytes in twice the time. */
+static size_t pair_bytes(const struct pki_engine *e, enum pki_coll coll)
 {
-    return coll == PKI_COLL_ALLREDUCE ? PKI_FUSED_PAIR_BYTES : PKI_FUSED_BYTES;
+    return coll == PKI_COLL_ALLREDUCE && e->config.fused_ctas == PKI_FUSED_CTAS ? PKI_FUSED_PAIR_BYTES : PKI_FUSED_BYTES;
 }
 
 static enum pki_fused_kernel kernel_for(const struct pki_engine *e, enum pki_coll coll, size_t bytes, pk_dtype_t dtype, pk_op_t op)
 {
     size_t received = bytes * (size_t)(e->config.size - 1);
 
-    if (e->config.size == 2 && bytes <= pair_bytes(coll) && (exchanges(coll) || is_common(dtype, op)))
+    if (e->config.size == 2 && bytes <= pair_bytes(e, coll) && (exchanges(coll) || is_common(dtype, op)))
         return exchanges(coll) ? PKI_FUSED_PAIR_EXCHANGE : PKI_FUSED_PAIR_SUM;
     if (exchanges(coll))
         return bytes <= PKI_FUSED_BYTES ? PKI_FUSED_EXCHANGE : PKI_FUSED_PUSH;

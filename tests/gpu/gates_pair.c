@@ -14,6 +14,8 @@
 #define ROW 200
 #define STREAMS 3
 #define COUNT ((size_t)40000) /* 19 CTAs and a bit */
+#define LONG_COUNT ((size_t)1 << 18) /* 1 MiB, all 32 CTAs */
+#define LONG_BYTES ((LONG_COUNT + 1) * sizeof(float))
 #define TIMEOUT_MS 4000
 #define SOON_MS 2000
 #define SKIPPED_MS 3000
@@ -89,6 +91,32 @@ static void row(struct gpu_rank *self, struct row *r, int streams)
     report(wrong == 0, "rank %d: %d streams: %d of %d are wrong", self->rank, streams, wrong, ROW);
 }
 
+/* As long as there are kernels for, in place and not, where all multiprocessors that the kernels may have are this communicator's. */
+static void long_ones(struct gpu_rank *self, gpu_stream_t stream)
+{
+    static const size_t counts[] = { LONG_COUNT, LONG_COUNT - 1, LONG_COUNT / 2 + 1, LONG_COUNT + 1 };
+    float *in = gpu_alloc(LONG_BYTES), *out = gpu_alloc(LONG_BYTES), *host = malloc(LONG_BYTES);
+    size_t wrong = 0;
+
+    for (int turn = 0; turn < 16; turn++) {
+        size_t count = counts[turn % 4];
+        bool in_place = turn / 4 % 2 == 1;
+
+        for (size_t i = 0; i < count; i++)
+            host[i] = value(self->rank, turn, i);
+        gpu_copy(in, host, count * sizeof *host);
+        must_be_ok(pk_allreduce(in, in_place ? in : out, count, PK_F32, PK_SUM, self->comm, PK_CUDA_STREAM(stream)), "pk_allreduce");
+        report(stream_idle_within(stream, 20000, NULL), "rank %d: %zu elements are over", self->rank, count);
+        gpu_copy(host, in_place ? in : out, count * sizeof *host);
+        for (size_t i = 0; i < count; i++)
+            wrong += host[i] != value(0, turn, i) + value(1, turn, i);
+    }
+    report(wrong == 0, "rank %d: of long ones %zu elements are wrong", self->rank, wrong);
+    gpu_free(in);
+    gpu_free(out);
+    free(host);
+}
+
 /* One after another in two streams, of which the second is held up. */
 static void held_up(struct gpu_rank *self, struct row *r)
 {
@@ -151,6 +179,7 @@ static int rank_main(void)
     gpu_copy(r.in, r.host, 2 * COUNT * sizeof *r.in);
     row(&self, &r, 1);
     row(&self, &r, STREAMS);
+    long_ones(&self, r.streams[0]);
     held_up(&self, &r);
     usleep((TIMEOUT_MS + 1000) * 1000); /* the last one's end is known, so no deadline is missed */
     must_be_ok(pk_comm_async_error(self.comm), "a communicator at rest");

@@ -98,6 +98,8 @@ __device__ void clear(const one_shot &s)
         clear_range(s, half + PKI_FUSED_CELLS, PKI_FUSED_PARTS - PKI_FUSED_CELLS);
         clear_range(s, half + PKI_FUSED_MARKS, PKI_FUSED_MARKS_BYTES);
     }
+    if (blockIdx.x == 0 && threadIdx.x == 0)
+        ((volatile pki_fused_state *)s.args.state)->fallen = 0;
 }
 
 /* Everything goes out before anything is waited for. */

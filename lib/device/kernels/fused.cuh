@@ -46,7 +46,7 @@ __device__ __forceinline__ pki_fused_words *words_of(const pki_fused_args &args)
 /*
  * Host memory answers a GPU's reads one after another, half a microsecond each or more. Were every warp to ask there, a wait of many CTAs would
  * last as long as all the answers, and the peers, who wait for that, would ask meanwhile. So the warps ask by turns, one of the grid at a time, and who
- * has an answer leaves it where the others look.
+ * has an answer leaves it where the others look. The first one, which minds the headers, asks every time: where nothing else comes, it waits alone.
  */
 __device__ __noinline__ uint32_t look(const pki_fused_args &args, uint32_t looks)
 {
@@ -57,7 +57,7 @@ __device__ __noinline__ uint32_t look(const pki_fused_args &args, uint32_t looks
         return leave;
     if (state->fallen == args.epoch)
         return let_others;
-    if (looks % (gridDim.x * warps) != turn)
+    if (turn != 0 && looks % (gridDim.x * warps) != turn)
         return go_on;
     if (*(const volatile uint32_t *)args.abort_flag != 0) {
         state->left = 1;

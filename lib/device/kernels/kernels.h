@@ -194,7 +194,7 @@ struct pki_reduce_args {
  *   it in the same stream; a later one that says so of itself says it of all before. CTA 0 asks; where it has to tell, it stays until
  *   the others of its grid have ended and tells for all.
  *
- * With `clear` pki_exchange, of 0 bytes then, also sets all cells, marks and headers of the epoch's halves to 0.
+ * With `clear` pki_exchange, of 0 bytes then, also sets all cells, marks and headers of the epoch's halves to 0, and state->fallen.
  *
  * When it has ended, CTA c sets words->done[c] to the last of its epochs and adds 1 to state->ended. While it waits it looks now and then at
  * abort_flag, and leaves when it is not 0, saying nothing; and at words->fall: when the operation's entry is the epoch, it is done

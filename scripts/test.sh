@@ -133,6 +133,27 @@ check_examples() {
     step "examples: attention_overlap notices a wrong element" 60 bash -c '! "$@" --spoil' - "${overlap[@]}"
 }
 
+# test_all PRESET...: those of them that were built.
+test_all() {
+    local preset
+    for preset; do
+        [[ " ${built[*]} " == *" $preset "* ]] || continue
+        case $preset in
+        clang) run_ctest clang 300 -R '^(unit|plan|conform|symbols|vectors|headers_alone)' ;;
+        tsan) # needs its shadow where address randomisation may put libraries
+            have setarch && wrapper=(setarch "$(uname -m)" -R)
+            run_ctest tsan 600 -R '^conform'
+            wrapper=()
+            ;;
+        fuzz) run_ctest fuzz 300 -R '^fuzz' ;;
+        asan) run_ctest asan 400 -R '^(conform|fuzz)' ;;
+        no-cuda) run_ctest no-cuda 300 -R '^(unit|plan.shape|conform|symbols)' ;;
+        bench) check_bench ;;
+        examples) check_examples ;;
+        esac
+    done
+}
+
 wrapper=() low=() fatbin=()
 step "setup" 900 bash scripts/setup.sh need test || { echo "$passed passed, $failed failed"; exit 1; }
 
@@ -170,27 +191,6 @@ step "bench: configure against the installed package" 60 \
 step "examples: configure against the installed package" 60 \
     cmake -S examples -B build/examples -G Ninja -DCMAKE_PREFIX_PATH="$PWD/build/prefix" >/dev/null &&
     step "examples: build" 120 cmake --build build/examples && built+=(examples)
-
-# test_all PRESET...: those of them that were built.
-test_all() {
-    local preset
-    for preset; do
-        [[ " ${built[*]} " == *" $preset "* ]] || continue
-        case $preset in
-        clang) run_ctest clang 400 -R '^(unit|plan|conform|symbols|vectors|headers_alone)' ;;
-        tsan) # needs its shadow where address randomisation may put libraries
-            have setarch && wrapper=(setarch "$(uname -m)" -R)
-            run_ctest tsan 600 -R '^conform'
-            wrapper=()
-            ;;
-        fuzz) run_ctest fuzz 400 -R '^fuzz' ;;
-        asan) run_ctest asan 400 -R '^(conform|fuzz)' ;;
-        no-cuda) run_ctest no-cuda 400 -R '^(unit|plan.shape|conform|symbols)' ;;
-        bench) check_bench ;;
-        examples) check_examples ;;
-        esac
-    done
-}
 
 [ "${#low[@]}" -eq 0 ] || low=(nice -n 5) # deadlines are met all the same
 test_all clang no-cuda

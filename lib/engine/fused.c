@@ -23,6 +23,9 @@
 
 /* ---- memory ---- */
 
+_Static_assert(PKI_FUSED_RELAY_RESULTS + 16 * PKI_FUSED_RELAY_PAIRS <= PKI_FUSED_PARTS, "what a relay has in cells lies among the cells");
+_Static_assert(PKI_FUSED_PAIR_BYTES >= PKI_FUSED_BYTES, "so that there are cells for all that goes in cells");
+
 static size_t others(const struct pki_engine *e)
 {
     return (size_t)e->config.size - 1;

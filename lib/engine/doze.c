@@ -65,6 +65,12 @@ static bool may_sleep(const struct pki_engine *e)
            atomic_load(&e->failed) == PK_OK;
 }
 
+static void count_sleeper(struct pki_engine *e, int n)
+{
+    for (int i = 0; i < e->nifaces; i++)
+        atomic_fetch_add_explicit(&e->ifaces[i]->sleepers, n, memory_order_relaxed);
+}
+
 static void set_bells(const struct bed *bed, uint32_t value)
 {
     for (int i = 0; i < bed->nbells; i++)
@@ -105,6 +111,7 @@ bool pki_engine_doze(struct pki_engine *e)
 
     if (!pki_engine_trylock(e))
         return false;
+    count_sleeper(e, 1);
     can = may_sleep(e) && find_bells(e, &bed) && (bed.nbells == 0 || e->puts_out == 0);
     if (can)
         set_bells(&bed, 1);
@@ -113,6 +120,7 @@ bool pki_engine_doze(struct pki_engine *e)
     pki_engine_unlock(e);
     if (!awake)
         slept = lie_down(&bed);
+    count_sleeper(e, -1);
     set_bells(&bed, 0);
     return can && slept;
 }

@@ -110,6 +110,7 @@ struct pki_iface {
     size_t ahead_credit;    /* bytes of such transfers to one peer, all together, that it has not asked for yet */
     struct pki_list done;   /* finished struct pki_put, by `node`; the engine pops them after progress */
     _Atomic bool in_kernel; /* what comes from peers the kernel carries: who waits leaves it, and the peer, the core soon */
+    atomic_int sleepers;    /* threads that sleep, or are about to, at what wait_fd has returned */
     bool in_threads;        /* threads of the kernel move every byte: who waits long sleeps soon, or they have no core */
 };
 

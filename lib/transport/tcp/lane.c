@@ -14,9 +14,8 @@
 #define TX_MASK (PKI_TCP_TX_BYTES - 1)
 #define TELL_BYTES (PKI_TCP_TX_BYTES / 4) /* acknowledged after so many bytes with the next message, */
 #define TELL_AT_LAST (PKI_TCP_TX_BYTES / 2) /* or else by itself: the writer never stands still for it */
-#define AT_ONCE_BYTES 4096 /* payload that it pays to keep only after it has been sent */
-#define DIRECT_PEERS 2                    /* with no more of them each lane is read without asking epoll first */
-#define DIRECT_ROUNDS 4096                /* and only while something happens now and then */
+#define AT_ONCE_BYTES 8192 /* payload that it pays to keep only after it has been sent; */
+#define AT_ONCE_COLL_BYTES (32u << 10) /* of a collective, whose ranks send at the same time: nobody waits while it is kept */
 #define GOODBYE_NS (200 * PKI_NS_PER_MS) /* after a failure, or where only notes went */
 
 /* ---- Out ---- */
@@ -97,6 +96,13 @@ static void end_by_reading(struct pki_tcp_link *link)
     pki_tcp_link_ready(link);
 }
 
+/* The kernel will say when there is room. */
+static void stand_still(struct pki_tcp_link *link)
+{
+    link->writable = false;
+    pki_tcp_put_back(link);
+}
+
 void pki_tcp_lane_flush(struct pki_tcp_ep *ep)
 {
     struct pki_tcp_link *link = &ep->links[0];
@@ -116,7 +122,7 @@ void pki_tcp_lane_flush(struct pki_tcp_ep *ep)
         if (n >= 0)
             advance_out(ep, (size_t)n);
         else if (errno == EAGAIN || errno == EWOULDBLOCK)
-            link->writable = false;
+            stand_still(link);
         else if (errno != EINTR)
             end_by_reading(link);
     }
@@ -126,8 +132,9 @@ void pki_tcp_lane_flush(struct pki_tcp_ep *ep)
 static bool may_go_at_once(const struct pki_tcp_ep *ep, const struct pki_msg *msg)
 {
     const struct pki_tcp_link *link = &ep->links[0];
+    uint32_t least = (msg->flags & PKI_MSG_FLAG_COLL) != 0 ? AT_ONCE_COLL_BYTES : AT_ONCE_BYTES;
 
-    return msg->payload >= AT_ONCE_BYTES && link->state == PKI_TCP_UP && link->writable && ep->tx_sent == ep->tx_end &&
+    return msg->payload >= least && link->state == PKI_TCP_UP && link->writable && ep->tx_sent == ep->tx_end &&
            ep->acks_bytes == 0;
 }
 
@@ -245,6 +252,7 @@ void pki_tcp_lane_close(struct pki_tcp_ep *ep)
 
     if (ep->base.connecting)
         return;
+    pki_tcp_put_back(&ep->links[0]);
     if (ep->iface->goodbye_ns == 0)
         ep->iface->goodbye_ns = pki_now_ns() + (ep->iface->revoked || !ep->iface->base.carries ? GOODBYE_NS : ep->iface->params.retry_ns);
     await(ep, has_room);
@@ -355,12 +363,6 @@ bool pki_tcp_lane_read(struct pki_tcp_ep *ep)
     return moved;
 }
 
-/* With few peers a look at the lane costs one system call, and the way through epoll two. */
-bool pki_tcp_lanes_are_polled(const struct pki_tcp_iface *iface)
-{
-    return iface->neps <= DIRECT_PEERS && iface->quiet <= DIRECT_ROUNDS;
-}
-
 static bool look_directly(struct pki_tcp_ep *ep)
 {
     struct pki_tcp_iface *iface = ep->iface;
@@ -370,6 +372,7 @@ static bool look_directly(struct pki_tcp_ep *ep)
     if (!pki_tcp_lane_read(ep))
         return false;
     iface->quiet = 0;
+    pki_tcp_found(&ep->links[0]);
     return true;
 }
 

@@ -52,6 +52,8 @@ void pki_tcp_link_drop(struct pki_tcp_link *link)
     const struct linger forget = { .l_onoff = 1 };
 
     pki_tcp_recall(link);
+    pki_list_remove(&link->aside);
+    link->finds = 0;
     if (link->watch.fd >= 0 && link->acked < link->end && link->index > 0)
         (void)setsockopt(link->watch.fd, SOL_SOCKET, SO_LINGER, &forget, sizeof forget);
     pki_tcp_unwatch(&link->watch);

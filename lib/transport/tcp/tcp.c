@@ -126,6 +126,7 @@ static pk_result_t tcp_open(const struct pki_iface_config *config, struct pki_if
     memcpy(iface->key, config->net->key, sizeof iface->key);
     pki_list_init(&iface->ready);
     pki_list_init(&iface->lent);
+    pki_list_init(&iface->aside);
     for (int i = 0; i < PKI_TCP_GUESTS; i++)
         iface->guests[i].watch.fd = -1;
     result = read_params(config, &iface->params, &iface->threads.max);
@@ -198,6 +199,7 @@ static pk_result_t make_links(struct pki_tcp_ep *ep)
         link->watch.kind = PKI_TCP_LINK;
         link->watch.fd = link->pipe[0] = link->pipe[1] = -1;
         pki_list_init(&link->ready);
+        pki_list_init(&link->aside);
         link->ep = ep;
         link->index = i;
         link->state = PKI_TCP_WAITING;
@@ -429,6 +431,8 @@ static pk_result_t tcp_progress(struct pki_iface *base)
         look_at_health(iface);
     if (!pki_list_empty(&iface->lent) && pki_tcp_take_back(iface))
         iface->quiet = 0;
+    if (!pki_list_empty(&iface->aside))
+        pki_tcp_look_after(iface);
     looks = look_for_chunks(iface);
     if (is_turn(iface, looks) && gather_events(iface) > 0)
         iface->quiet = 0;
@@ -471,6 +475,7 @@ static int tcp_wait_fd(struct pki_iface *base)
 
     if (!pki_list_empty(&iface->ready) || !pki_list_empty(&iface->lent))
         return -1; /* what is left of a round, and what threads end, shows at no descriptor */
+    pki_tcp_put_all_back(iface);
     return iface->epoll_fd;
 }
 

@@ -101,6 +101,8 @@ struct pki_tcp_threads {
 struct pki_tcp_link {
     struct pki_tcp_watch watch;
     struct pki_list ready; /* iface->ready while there is something to read, or to write and room for it */
+    struct pki_list aside; /* iface->aside while epoll does not watch it */
+    unsigned finds;        /* messages that were found by looking, since anybody slept */
     struct pki_tcp_ep *ep;
     uint32_t index;
     enum pki_tcp_state state;
@@ -223,7 +225,7 @@ struct pki_tcp_iface {
     struct sockaddr_storage address[PKI_TCP_ADDRESSES];
     struct pki_tcp_ep **eps; /* [size] */
     int neps;
-    struct pki_list ready;
+    struct pki_list ready, aside;
     unsigned round, quiet;   /* rounds of progress; those since something happened */
     unsigned busy;           /* moves and grants in flight */
     bool trouble;            /* some link does not stand, or guests are here */
@@ -331,8 +333,6 @@ void pki_tcp_guests_close(struct pki_tcp_iface *iface);
 pk_result_t pki_tcp_msg(struct pki_ep *ep, const struct pki_msg *msg, const void *payload);
 bool pki_tcp_peek(struct pki_ep *ep, struct pki_msg *msg, const void **payload);
 void pki_tcp_pop(struct pki_ep *ep);
-/* peek reads the lanes without asking epoll first. */
-bool pki_tcp_lanes_are_polled(const struct pki_tcp_iface *iface);
 /* Read what has come; true when something has. */
 bool pki_tcp_lane_read(struct pki_tcp_ep *ep);
 /* Write what waits, acknowledgements that are due among it. */
@@ -341,6 +341,18 @@ void pki_tcp_lane_flush(struct pki_tcp_ep *ep);
 void pki_tcp_lane_rewind(struct pki_tcp_ep *ep);
 void pki_tcp_lane_acked(struct pki_tcp_ep *ep, uint64_t frames);
 void pki_tcp_lane_close(struct pki_tcp_ep *ep); /* say that this rank leaves, and see it out, waiting a moment at most */
+
+/* ---- aside.c: lanes that epoll does not watch ---- */
+
+/* peek reads the lanes without asking epoll first. */
+bool pki_tcp_lanes_are_polled(const struct pki_tcp_iface *iface);
+/* peek has read something from this one: it may be taken out of epoll. */
+void pki_tcp_found(struct pki_tcp_link *link);
+/* Where somebody waits for an event, or has stopped looking. */
+void pki_tcp_put_back(struct pki_tcp_link *link);
+void pki_tcp_put_all_back(struct pki_tcp_iface *iface);
+/* In each round of progress while some are aside. */
+void pki_tcp_look_after(struct pki_tcp_iface *iface);
 
 /* ---- data.c: chunks ---- */
 

@@ -1,0 +1,75 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Connections that are read without asking epoll first. While epoll watches one, every segment and every acknowledgement that reaches it calls epoll
+ * back, within the peer's system call where both are on one machine: 1 us of a message, that is a sixth of an allreduce of 1 KiB. So a lane that is read at
+ * every look anyway is taken out, and put back before anybody sleeps or stops looking.
+ */
+#include <errno.h>
+#include <sys/epoll.h>
+
+#include "transport/tcp/tcp.h"
+
+#define DIRECT_PEERS 2     /* with no more of them each lane is read without asking epoll first */
+#define DIRECT_ROUNDS 4096 /* and only while something happens now and then */
+#define FINDS 16           /* looks that found something since anybody slept: who sleeps between messages would pay two system calls for each */
+#define ROUNDS 8           /* of progress, between looks that are not the engine's: it looks where it waits for a message, but acknowledgements come as well */
+
+bool pki_tcp_lanes_are_polled(const struct pki_tcp_iface *iface)
+{
+    return iface->neps <= DIRECT_PEERS && iface->quiet <= DIRECT_ROUNDS;
+}
+
+void pki_tcp_found(struct pki_tcp_link *link)
+{
+    struct pki_tcp_iface *iface = link->ep->iface;
+
+    if (link->finds < FINDS) {
+        link->finds++;
+        return;
+    }
+    if (!pki_list_empty(&link->aside) || link->state != PKI_TCP_UP || !link->writable || link->hangup ||
+        atomic_load_explicit(&iface->base.sleepers, memory_order_relaxed) != 0)
+        return;
+    if (epoll_ctl(iface->epoll_fd, EPOLL_CTL_DEL, link->watch.fd, NULL) == 0)
+        pki_list_push(&iface->aside, &link->aside);
+    else
+        link->finds = 0;
+}
+
+void pki_tcp_put_back(struct pki_tcp_link *link)
+{
+    struct pki_tcp_watch *watch = &link->watch;
+    int fd = watch->fd;
+
+    link->finds = 0;
+    if (pki_list_empty(&link->aside))
+        return;
+    pki_list_remove(&link->aside);
+    watch->fd = -1; /* what is there already is an event, too */
+    if (pki_tcp_watch(link->ep->iface, watch, fd, true))
+        return;
+    watch->fd = fd;
+    pki_tcp_link_broken(link, errno);
+}
+
+void pki_tcp_put_all_back(struct pki_tcp_iface *iface)
+{
+    while (!pki_list_empty(&iface->aside))
+        pki_tcp_put_back(pki_container_of(iface->aside.next, struct pki_tcp_link, aside));
+}
+
+void pki_tcp_look_after(struct pki_tcp_iface *iface)
+{
+    if (!pki_tcp_lanes_are_polled(iface)) {
+        pki_tcp_put_all_back(iface);
+        return;
+    }
+    if (iface->round % ROUNDS != 0)
+        return;
+    for (struct pki_list *n = iface->aside.next; n != &iface->aside; n = n->next) {
+        struct pki_tcp_link *link = pki_container_of(n, struct pki_tcp_link, aside);
+
+        link->readable = true;
+        pki_tcp_link_ready(link);
+    }
+}

@@ -2,7 +2,7 @@
 /*
  * Connections that are read without asking epoll first. While epoll watches one, every segment and every acknowledgement that reaches it calls epoll
  * back, within the peer's system call where both are on one machine: 1 us of a message, that is a sixth of an allreduce of 1 KiB. So a lane that is read at
- * every look anyway is taken out, and put back before anybody sleeps or stops looking.
+ * every look anyway is taken out, and a connection for chunks while those are looked for; they are put back before anybody sleeps or stops looking.
  */
 #include <errno.h>
 #include <sys/epoll.h>
@@ -50,6 +50,12 @@ void pki_tcp_put_back(struct pki_tcp_link *link)
         return;
     watch->fd = fd;
     pki_tcp_link_broken(link, errno);
+}
+
+void pki_tcp_stand_still(struct pki_tcp_link *link)
+{
+    link->writable = false;
+    pki_tcp_put_back(link);
 }
 
 void pki_tcp_put_all_back(struct pki_tcp_iface *iface)

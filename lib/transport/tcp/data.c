@@ -8,6 +8,7 @@
 #include "transport/tcp/tcp.h"
 
 #define MOVE_MASK (PKI_TCP_MOVES - 1)
+#define AT_ONCE_MAX PKI_TCP_AHEAD_MAX /* a put that is written before anything else is looked at */
 #define ROUND_BYTES (4u << 20) /* of one link in one round of progress, so that none starves the others */
 
 /* And where threads wait for the next one. */
@@ -76,6 +77,14 @@ void pki_tcp_data_deal(struct pki_tcp_ep *ep)
     }
 }
 
+/* Now, not in the next round of progress: until then a waiting rank looks for what has come, in vain. */
+static void write_at_once(struct pki_tcp_ep *ep)
+{
+    for (uint32_t i = 1; i < ep->nlinks; i++)
+        if (ep->links[i].state == PKI_TCP_UP && ep->links[i].writable && !ep->links[i].out.lent)
+            pki_tcp_data_write(&ep->links[i]);
+}
+
 pk_result_t pki_tcp_put(struct pki_put *put)
 {
     struct pki_tcp_ep *ep = pki_tcp_ep_of(put->ep);
@@ -87,6 +96,8 @@ pk_result_t pki_tcp_put(struct pki_put *put)
     ep->moves[ep->move_end++ & MOVE_MASK] = (struct pki_tcp_move){ .put = put };
     ep->iface->busy++;
     pki_tcp_data_deal(ep);
+    if (put->bytes <= AT_ONCE_MAX)
+        write_at_once(ep);
     return PK_OK;
 }
 
@@ -133,21 +144,25 @@ void pki_tcp_data_lost(struct pki_tcp_ep *ep)
     ep->move_next = ep->move_end;
 }
 
-/* What is left of the chunks from `next` to `end`. */
-static int gather(struct pki_tcp_link *link, uint64_t end, struct iovec parts[4])
+size_t pki_tcp_chunk_parts(struct pki_tcp_slot *slot, size_t written, struct iovec parts[2])
 {
-    size_t skip = link->written;
-    int n = 0;
+    size_t of_payload = written > sizeof slot->head ? written - sizeof slot->head : 0, n = 0;
+
+    if (written < sizeof slot->head)
+        parts[n++] = (struct iovec){ slot->head + written, sizeof slot->head - written };
+    parts[n++] = (struct iovec){ (char *)(uintptr_t)slot->src + of_payload, slot->bytes - of_payload };
+    return n;
+}
+
+/* What is left of the chunks from `next` to `end`. */
+static size_t gather(struct pki_tcp_link *link, uint64_t end, struct iovec parts[4])
+{
+    size_t skip = link->written, n = 0;
 
     for (uint64_t i = link->next; i < end; i++) {
-        struct pki_tcp_slot *slot = slot_of(link, i);
-
         if (i > link->next && !link->copies)
             break; /* perhaps it goes without a copy */
-        if (skip < sizeof slot->head)
-            parts[n++] = (struct iovec){ slot->head + skip, sizeof slot->head - skip };
-        skip = skip > sizeof slot->head ? skip - sizeof slot->head : 0;
-        parts[n++] = (struct iovec){ (char *)(uintptr_t)slot->src + skip, slot->bytes - skip };
+        n += pki_tcp_chunk_parts(slot_of(link, i), skip, parts + n);
         skip = 0;
     }
     return n;
@@ -196,7 +211,7 @@ static ssize_t write_some(struct pki_tcp_link *link, uint64_t end)
 
     if (pki_tcp_goes_spliced(link))
         return pki_tcp_splice(link);
-    message.msg_iovlen = (size_t)gather(link, end, parts);
+    message.msg_iovlen = gather(link, end, parts);
     return sendmsg(link->watch.fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 
@@ -230,7 +245,7 @@ void pki_tcp_data_write(struct pki_tcp_link *link)
         if (n < 0 && errno == EINTR)
             continue;
         if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
-            link->writable = false;
+            pki_tcp_stand_still(link);
             return;
         }
         if (n < 0) {

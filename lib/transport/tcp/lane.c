@@ -96,13 +96,6 @@ static void end_by_reading(struct pki_tcp_link *link)
     pki_tcp_link_ready(link);
 }
 
-/* The kernel will say when there is room. */
-static void stand_still(struct pki_tcp_link *link)
-{
-    link->writable = false;
-    pki_tcp_put_back(link);
-}
-
 void pki_tcp_lane_flush(struct pki_tcp_ep *ep)
 {
     struct pki_tcp_link *link = &ep->links[0];
@@ -122,7 +115,7 @@ void pki_tcp_lane_flush(struct pki_tcp_ep *ep)
         if (n >= 0)
             advance_out(ep, (size_t)n);
         else if (errno == EAGAIN || errno == EWOULDBLOCK)
-            stand_still(link);
+            pki_tcp_stand_still(link);
         else if (errno != EINTR)
             end_by_reading(link);
     }

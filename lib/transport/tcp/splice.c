@@ -17,7 +17,7 @@
 
 #define PIPE_BYTES (1 << 20)
 
-static const struct pki_tcp_slot *next_slot(const struct pki_tcp_link *link)
+static struct pki_tcp_slot *next_slot(const struct pki_tcp_link *link)
 {
     return &link->slots[link->next % link->ep->params.window];
 }
@@ -88,17 +88,13 @@ static ssize_t splice_quietly(struct pki_tcp_link *link)
 
 ssize_t pki_tcp_splice(struct pki_tcp_link *link)
 {
-    const struct pki_tcp_slot *slot = next_slot(link);
+    struct pki_tcp_slot *slot = next_slot(link);
     ssize_t n;
 
-    if (link->written < sizeof slot->head)
-        return send(link->watch.fd, slot->head + link->written, sizeof slot->head - link->written,
-                    MSG_NOSIGNAL | MSG_DONTWAIT | MSG_MORE);
     if (link->piped == 0) {
-        size_t done = link->written - sizeof slot->head;
-        struct iovec part = { (char *)(uintptr_t)slot->src + done, slot->bytes - done };
+        struct iovec parts[2];
 
-        n = vmsplice(link->pipe[1], &part, 1, SPLICE_F_NONBLOCK);
+        n = vmsplice(link->pipe[1], parts, pki_tcp_chunk_parts(slot, link->written, parts), SPLICE_F_NONBLOCK);
         if (n <= 0) { /* memory of a device, perhaps */
             copy_instead(link, "vmsplice");
             errno = EINTR;

@@ -395,9 +395,15 @@ static bool look_for_chunks(struct pki_tcp_iface *iface)
 
         if (ep == NULL || pki_list_empty(&ep->grants))
             continue;
-        if (ep->nlinks > 2 || pki_container_of(ep->grants.next, struct pki_tcp_grant, node)->bytes > DIRECT_BYTES)
+        if (ep->nlinks > 2)
             return false;
+        if (pki_container_of(ep->grants.next, struct pki_tcp_grant, node)->bytes > DIRECT_BYTES) {
+            pki_tcp_put_back(&ep->links[1]);
+            return false;
+        }
         if (!ep->links[1].readable && ep->links[1].state == PKI_TCP_UP) {
+            if (iface->threads.max == 0) /* theirs are events */
+                pki_tcp_found(&ep->links[1]);
             ep->links[1].readable = true;
             pki_tcp_link_ready(&ep->links[1]);
         }

@@ -20,6 +20,7 @@
 
 #include <pthread.h>
 #include <sys/socket.h>
+#include <sys/uio.h>
 
 #include "transport/tcp/wire.h"
 #include "transport/transport.h"
@@ -102,7 +103,7 @@ struct pki_tcp_link {
     struct pki_tcp_watch watch;
     struct pki_list ready; /* iface->ready while there is something to read, or to write and room for it */
     struct pki_list aside; /* iface->aside while epoll does not watch it */
-    unsigned finds;        /* messages that were found by looking, since anybody slept */
+    unsigned finds;        /* looks of that kind, since anybody slept */
     struct pki_tcp_ep *ep;
     uint32_t index;
     enum pki_tcp_state state;
@@ -346,11 +347,13 @@ void pki_tcp_lane_close(struct pki_tcp_ep *ep); /* say that this rank leaves, an
 
 /* peek reads the lanes without asking epoll first. */
 bool pki_tcp_lanes_are_polled(const struct pki_tcp_iface *iface);
-/* peek has read something from this one: it may be taken out of epoll. */
+/* A look of the engine's own has found something here, or is made in any case: it may be taken out of epoll. */
 void pki_tcp_found(struct pki_tcp_link *link);
 /* Where somebody waits for an event, or has stopped looking. */
 void pki_tcp_put_back(struct pki_tcp_link *link);
 void pki_tcp_put_all_back(struct pki_tcp_iface *iface);
+/* There is no room to write: the kernel will say when there is. */
+void pki_tcp_stand_still(struct pki_tcp_link *link);
 /* In each round of progress while some are aside. */
 void pki_tcp_look_after(struct pki_tcp_iface *iface);
 
@@ -370,6 +373,8 @@ void pki_tcp_data_lost(struct pki_tcp_ep *ep); /* every put ends with PK_ERR_PEE
 ssize_t pki_tcp_chunk_receive(struct pki_tcp_link *link, size_t done);
 /* What is left of the chunk being written, of which `written` is what has gone. */
 ssize_t pki_tcp_chunk_send(struct pki_tcp_link *link);
+/* Head and payload behind `written` of the chunk; returns how many parts. */
+size_t pki_tcp_chunk_parts(struct pki_tcp_slot *slot, size_t written, struct iovec parts[2]);
 /* Whatever of that chunk a thread has written. */
 void pki_tcp_chunk_sent(struct pki_tcp_link *link);
 /* The peer says that it has had so many chunks. False: that cannot be. */

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/mman.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -178,16 +179,30 @@ static uint32_t lower(uint32_t a, uint32_t b)
     return a < b ? a : b;
 }
 
+static size_t slots_bytes(const struct pki_tcp_ep *ep)
+{
+    return (size_t)ep->params.sockets * ep->params.window * sizeof(struct pki_tcp_slot);
+}
+
+/* Pages of their own, which go when they do: of a connection that is given up the peer may still read a head, as long as it likes (splice.c). */
+static struct pki_tcp_slot *make_slots(const struct pki_tcp_ep *ep)
+{
+    void *slots = mmap(NULL, slots_bytes(ep), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+    return slots != MAP_FAILED ? slots : NULL;
+}
+
 static pk_result_t make_links(struct pki_tcp_ep *ep)
 {
     uint32_t window = ep->params.window;
-    struct pki_tcp_slot *slots = calloc((size_t)ep->params.sockets * window, sizeof *slots);
+    struct pki_tcp_slot *slots = make_slots(ep);
 
     ep->links = calloc(1 + ep->params.sockets, sizeof *ep->links);
     if (ep->links == NULL || slots == NULL) {
         struct pki_where where = pki_tcp_where(ep);
 
-        free(slots);
+        if (slots != NULL)
+            munmap(slots, slots_bytes(ep));
         free(ep->links);
         ep->links = NULL;
         return pki_fail(PK_ERR_MEMORY, &where, "over tcp: no memory for %u connections", 1 + ep->params.sockets);
@@ -267,7 +282,7 @@ static void tcp_ep_close(struct pki_ep *base)
             pki_list_remove(&ep->links[i].ready);
             pki_tcp_link_drop(&ep->links[i]);
         }
-        free(ep->links[0].slots);
+        munmap(ep->links[0].slots, slots_bytes(ep));
         ep->iface->eps[base->peer] = NULL;
         ep->iface->neps--;
     }

@@ -246,7 +246,8 @@ struct pki_transport {
 
     /* Advance what is in flight; cheap when there is nothing. */
     pk_result_t (*progress)(struct pki_iface *iface);
-    /* Readable when progress has something to do; -1: poll. May itself make progress. Before every sleep: what has been told is not again. */
+    /* Readable when progress has something to do; -1: poll. May itself make progress. Before every sleep: what has been told is not again. Who sleeps
+     * there is counted in `sleepers` from before the call until it is awake. */
     int (*wait_fd)(struct pki_iface *iface);
     void (*count)(const struct pki_iface *iface, struct pki_counts *counts); /* add its own */
 };

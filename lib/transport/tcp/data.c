@@ -393,9 +393,11 @@ void pki_tcp_data_read(struct pki_tcp_link *link)
             pki_tcp_link_broken(link, n < 0 ? errno : 0);
             return;
         }
+        if (link->ep->iface->looks && link->ep->iface->threads.max == 0) /* theirs are events */
+            pki_tcp_found(link);
         if (!advance_in(link, (size_t)n))
             return;
-        if ((size_t)n < wanted && link->left == 0 && !link->hangup) { /* that was all: the next bytes are an event */
+        if ((size_t)n < wanted && link->left == 0 && !link->hangup) { /* that was all: the next bytes are an event, or found */
             link->readable = false;
             return;
         }

@@ -46,7 +46,7 @@ void pki_tcp_unwatch(struct pki_tcp_watch *watch)
     watch->fd = -1;
 }
 
-/* Pages of a user's buffer may be in it: after the end of their put nobody may see what becomes of them. */
+/* Pages of a user's buffer, and of slots, may be in it: after the end of their put nobody may see what becomes of them. */
 void pki_tcp_link_drop(struct pki_tcp_link *link)
 {
     const struct linger forget = { .l_onoff = 1 };

@@ -345,8 +345,8 @@ static void work(struct pki_tcp_link *link)
     if (link->state != PKI_TCP_UP)
         return;
     if (link->index == 0) {
-        if (link->readable)
-            (void)pki_tcp_lane_read(ep);
+        if (link->readable && pki_tcp_lane_read(ep))
+            ep->iface->quiet = 0;
         pki_tcp_lane_flush(ep);
         return;
     }
@@ -417,8 +417,6 @@ static bool look_for_chunks(struct pki_tcp_iface *iface)
             return false;
         }
         if (!ep->links[1].readable && ep->links[1].state == PKI_TCP_UP) {
-            if (iface->threads.max == 0) /* theirs are events */
-                pki_tcp_found(&ep->links[1]);
             ep->links[1].readable = true;
             pki_tcp_link_ready(&ep->links[1]);
         }
@@ -430,9 +428,9 @@ static bool look_for_chunks(struct pki_tcp_iface *iface)
  * Asking the kernel costs as much as a message through shared memory: the longer nothing has come, the less often. Where peek looks at
  * the lanes itself and nothing else is under way, there is hardly anything to ask for, and a message would wait for the answer.
  */
-static bool is_turn(const struct pki_tcp_iface *iface, bool looks)
+static bool is_turn(const struct pki_tcp_iface *iface)
 {
-    if ((iface->busy > 0 && !looks) || iface->trouble)
+    if ((iface->busy > 0 && !iface->looks) || iface->trouble)
         return true;
     if (iface->quiet < 1024)
         return !pki_tcp_lanes_are_polled(iface) || iface->round % 8 == 0;
@@ -442,7 +440,7 @@ static bool is_turn(const struct pki_tcp_iface *iface, bool looks)
 static pk_result_t tcp_progress(struct pki_iface *base)
 {
     struct pki_tcp_iface *iface = pki_tcp_iface_of(base);
-    bool looks;
+    bool behind;
 
     iface->round++;
     iface->quiet++;
@@ -452,12 +450,11 @@ static pk_result_t tcp_progress(struct pki_iface *base)
         look_at_health(iface);
     if (!pki_list_empty(&iface->lent) && pki_tcp_take_back(iface))
         iface->quiet = 0;
-    if (!pki_list_empty(&iface->aside))
-        pki_tcp_look_after(iface);
-    looks = look_for_chunks(iface);
-    if (is_turn(iface, looks) && gather_events(iface) > 0)
+    behind = !pki_list_empty(&iface->aside) && pki_tcp_look_after(iface);
+    iface->looks = look_for_chunks(iface);
+    if (is_turn(iface) && gather_events(iface) > 0)
         iface->quiet = 0;
-    if (work_all(iface) && !looks)
+    if (work_all(iface) && !iface->looks && !behind)
         iface->quiet = 0;
     atomic_store_explicit(&base->in_kernel, iface->neps > 0, memory_order_relaxed);
     return PK_OK;

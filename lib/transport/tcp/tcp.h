@@ -103,7 +103,7 @@ struct pki_tcp_link {
     struct pki_tcp_watch watch;
     struct pki_list ready; /* iface->ready while there is something to read, or to write and room for it */
     struct pki_list aside; /* iface->aside while epoll does not watch it */
-    unsigned finds;        /* looks of that kind, since anybody slept */
+    unsigned finds;        /* looks that found something, since it was put back */
     struct pki_tcp_ep *ep;
     uint32_t index;
     enum pki_tcp_state state;
@@ -124,7 +124,7 @@ struct pki_tcp_link {
     uint64_t next, sent; /* `sent` of them have ever gone whole, over this connection or one before it */
     size_t written;     /* bytes of `next`, head and payload */
     size_t outstanding; /* payload bytes in slots */
-    int pipe[2];        /* through which payload goes without being copied; -1: not made */
+    int pipe[2];        /* through which chunks go without being copied; -1: not made */
     size_t piped;       /* bytes in it */
     bool copies;        /* payload does not go that way here */
     struct pki_tcp_job out; /* while it is lent, `next`, `written` and the pipe are a thread's */
@@ -229,6 +229,7 @@ struct pki_tcp_iface {
     struct pki_list ready, aside;
     unsigned round, quiet;   /* rounds of progress; those since something happened */
     unsigned busy;           /* moves and grants in flight */
+    bool looks;              /* in this round connections are read for chunks without being told of any */
     bool trouble;            /* some link does not stand, or guests are here */
     uint64_t timers_ns;      /* when they are looked at next */
     uint64_t looked_ns;      /* when they were looked at last */
@@ -347,15 +348,15 @@ void pki_tcp_lane_close(struct pki_tcp_ep *ep); /* say that this rank leaves, an
 
 /* peek reads the lanes without asking epoll first. */
 bool pki_tcp_lanes_are_polled(const struct pki_tcp_iface *iface);
-/* A look of the engine's own has found something here, or is made in any case: it may be taken out of epoll. */
+/* A look that nobody was told to make has found something here: it may be taken out of epoll. */
 void pki_tcp_found(struct pki_tcp_link *link);
 /* Where somebody waits for an event, or has stopped looking. */
 void pki_tcp_put_back(struct pki_tcp_link *link);
 void pki_tcp_put_all_back(struct pki_tcp_iface *iface);
 /* There is no room to write: the kernel will say when there is. */
 void pki_tcp_stand_still(struct pki_tcp_link *link);
-/* In each round of progress while some are aside. */
-void pki_tcp_look_after(struct pki_tcp_iface *iface);
+/* In each round of progress while some are aside. True: they are ready, though nobody knows of anything there. */
+bool pki_tcp_look_after(struct pki_tcp_iface *iface);
 
 /* ---- data.c: chunks ---- */
 

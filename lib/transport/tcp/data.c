@@ -237,7 +237,7 @@ void pki_tcp_data_write(struct pki_tcp_link *link)
         uint64_t end = link->next + 2 < link->end ? link->next + 2 : link->end;
         ssize_t n;
 
-        if (pki_tcp_lend(link, true, unwritten(link))) {
+        if (pki_tcp_lend(link, true, unwritten(link), slot_of(link, link->next)->move->put->bytes)) {
             link->writable = false;
             return;
         }
@@ -377,7 +377,7 @@ void pki_tcp_data_read(struct pki_tcp_link *link)
                 pki_tcp_link_ready(link);
             return;
         }
-        if (link->grant != NULL && pki_tcp_lend(link, false, link->left)) { /* what comes ahead of its grant may move yet */
+        if (link->grant != NULL && pki_tcp_lend(link, false, link->left, link->grant->bytes)) { /* what comes ahead of its grant may move yet */
             link->readable = false;
             return;
         }

@@ -385,8 +385,8 @@ bool pki_tcp_data_returned(struct pki_tcp_job *job);
 
 /* ---- threads.c: other threads for long chunks ---- */
 
-/* Let a thread do the rest of the chunk, `bytes`, if one is free; false: the caller does it. */
-bool pki_tcp_lend(struct pki_tcp_link *link, bool out, size_t bytes);
+/* Let a thread do the rest of the chunk, `bytes` of a transfer of `whole`, if that pays and one is free; false: the caller does it. */
+bool pki_tcp_lend(struct pki_tcp_link *link, bool out, size_t bytes, size_t whole);
 /* Go on with what threads have ended; true when there was some. */
 bool pki_tcp_take_back(struct pki_tcp_iface *iface);
 /* Both halves are the caller's again, wherever in their chunks the threads are; to be called before anything but that is done with them. */

@@ -53,13 +53,15 @@ static bool hears(struct tcp_pair *pair, int rank, uint64_t op)
     uint64_t until = pki_now_ns() + PATIENCE_NS;
     struct pki_msg msg;
     const void *payload;
+    bool it;
 
     while (!tcp()->peek(pair->ep[rank], &msg, &payload) && pki_now_ns() < until && !pair->ep[rank]->dead)
         tcp_pair_progress(pair);
     if (pki_now_ns() >= until || pair->ep[rank]->dead)
         return false;
+    it = msg.op == op && msg.payload == 8 && memcmp(payload, "8 bytes", 8) == 0;
     tcp()->pop(pair->ep[rank]);
-    return msg.op == op && msg.payload == 8 && memcmp(payload, "8 bytes", 8) == 0;
+    return it;
 }
 
 static void talk(struct tcp_pair *pair, int times)
@@ -167,7 +169,7 @@ Test(tcp_aside, is_put_back_when_there_is_no_room)
 }
 
 /* By short transfers; a long one puts it back. */
-Test(tcp_aside, a_connection_for_chunks)
+Test(tcp_aside, a_connection_for_chunks, .timeout = 60)
 {
     static const size_t bytes[] = { 65536, LONG_BYTES };
     struct tcp_pair pair;

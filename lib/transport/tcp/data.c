@@ -364,6 +364,12 @@ static bool advance_in(struct pki_tcp_link *link, size_t bytes)
     return link->head_have < sizeof link->head || begin_chunk(link);
 }
 
+/* Without an event: the one connection for chunks, while there are no threads, whose next bytes are events. */
+static bool is_looked_at(const struct pki_tcp_link *link)
+{
+    return link->ep->iface->looks && link->ep->nlinks == 2 && link->ep->iface->threads.max == 0;
+}
+
 void pki_tcp_data_read(struct pki_tcp_link *link)
 {
     size_t budget = round_bytes(link);
@@ -393,7 +399,7 @@ void pki_tcp_data_read(struct pki_tcp_link *link)
             pki_tcp_link_broken(link, n < 0 ? errno : 0);
             return;
         }
-        if (link->ep->iface->looks && link->ep->iface->threads.max == 0) /* theirs are events */
+        if (is_looked_at(link))
             pki_tcp_found(link);
         if (!advance_in(link, (size_t)n))
             return;

@@ -344,7 +344,7 @@ void pki_tcp_lane_rewind(struct pki_tcp_ep *ep);
 void pki_tcp_lane_acked(struct pki_tcp_ep *ep, uint64_t frames);
 void pki_tcp_lane_close(struct pki_tcp_ep *ep); /* say that this rank leaves, and see it out, waiting a moment at most */
 
-/* ---- aside.c: lanes that epoll does not watch ---- */
+/* ---- aside.c: connections that epoll does not watch ---- */
 
 /* peek reads the lanes without asking epoll first. */
 bool pki_tcp_lanes_are_polled(const struct pki_tcp_iface *iface);

@@ -24,6 +24,11 @@ static void range_of(const struct buffer *b, uint32_t index, size_t *first, size
 {
     size_t begin, length;
 
+    if (b->blocks == 1) { /* without a division */
+        *first = 0;
+        *count = b->total;
+        return;
+    }
     if (b->pieces <= 1) {
         pki_block_range(b->total, b->blocks, index, first, count);
         return;
@@ -33,24 +38,14 @@ static void range_of(const struct buffer *b, uint32_t index, size_t *first, size
     *first += begin;
 }
 
-static size_t first_of(const struct buffer *b, uint32_t index)
+static void one_block(const struct buffer *b, uint32_t index, size_t *first, size_t *count)
 {
-    size_t first, count;
-
-    if (b->counts != NULL)
-        return b->offsets[index];
-    range_of(b, index, &first, &count);
-    return first;
-}
-
-static size_t end_of(const struct buffer *b, uint32_t index)
-{
-    size_t first, count;
-
-    if (b->counts != NULL)
-        return b->offsets[index] + b->counts[index];
-    range_of(b, index, &first, &count);
-    return first + count;
+    if (b->counts == NULL) {
+        range_of(b, index, first, count);
+        return;
+    }
+    *first = b->offsets[index];
+    *count = b->counts[index];
 }
 
 void pki_layout_block(const struct pki_layout *layout, const struct pki_plan *plan, struct pki_ref ref, size_t *first,
@@ -59,11 +54,17 @@ void pki_layout_block(const struct pki_layout *layout, const struct pki_plan *pl
     bool scratch = ref.buffer == PKI_BUF_SCRATCH;
     struct buffer b = buffer_of(layout, plan, scratch ? ref.like_buffer : ref.buffer);
     uint32_t index = scratch ? ref.like : ref.index;
-    size_t begin = first_of(&b, index);
+    size_t begin, base = 0, last, length;
 
     assert(b.counts == NULL || (ref.more == 0 && (!scratch || ref.base == ref.like)));
-    *first = scratch ? begin - first_of(&b, ref.base) : begin;
-    *count = end_of(&b, index + ref.more) - begin;
+    one_block(&b, index, &begin, count);
+    if (scratch)
+        one_block(&b, ref.base, &base, &length);
+    *first = begin - base;
+    if (ref.more > 0) {
+        one_block(&b, index + ref.more, &last, &length);
+        *count = last + length - begin;
+    }
 }
 
 static void make_longer(const struct pki_layout *layout, const struct pki_plan *plan, struct pki_ref ref, size_t *longest)

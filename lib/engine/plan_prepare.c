@@ -37,6 +37,21 @@ size_t pki_plan_scratch_stride(const struct pki_plan *plan, const struct pki_req
     return longest > 0 ? (longest + 255) / 256 * 256 : 256;
 }
 
+/* Most often that of the last operation. */
+static size_t scratch_stride(struct pki_plan_entry *entry, const struct pki_request *r)
+{
+    const struct pki_layout *l = &r->layout;
+    bool cut = l->in_counts == NULL && l->out_counts == NULL;
+
+    if (!cut || entry->stride_in != l->in_total || entry->stride_out != l->out_total || entry->stride_type != r->dtype) {
+        entry->stride = pki_plan_scratch_stride(entry->plan, r);
+        entry->stride_in = cut ? l->in_total : SIZE_MAX;
+        entry->stride_out = l->out_total;
+        entry->stride_type = r->dtype;
+    }
+    return entry->stride;
+}
+
 pk_result_t pki_plan_prepare(struct pki_task *task)
 {
     struct pki_plan_entry *entry = NULL;
@@ -49,15 +64,15 @@ pk_result_t pki_plan_prepare(struct pki_task *task)
     task->dependents = entry->dependents;
     task->dependents_first = entry->dependents_first;
     task->remaining = task->plan->nsteps;
-    task->steps = calloc((size_t)task->plan->nsteps + 1, sizeof *task->steps);
-    task->ready_steps = malloc(((size_t)task->plan->nsteps + 1) * sizeof *task->ready_steps);
-    if (task->steps == NULL || task->ready_steps == NULL)
+    task->steps = calloc((size_t)task->plan->nsteps + 1, sizeof *task->steps + sizeof *task->ready_steps);
+    task->ready_steps = (uint32_t *)(void *)(task->steps + task->plan->nsteps + 1);
+    if (task->steps == NULL)
         result = pki_fail(PK_ERR_MEMORY, NULL, "no memory for %u steps", task->plan->nsteps);
     if (result != PK_OK) {
         pki_plan_release(task);
         return result;
     }
-    task->scratch_stride = pki_plan_scratch_stride(task->plan, &task->request);
+    task->scratch_stride = scratch_stride(entry, &task->request);
     for (uint32_t i = 0; i < task->plan->nsteps; i++)
         task->steps[i].bytes = step_bytes(task, &task->plan->steps[i]);
     return PK_OK;
@@ -69,7 +84,6 @@ void pki_plan_release(struct pki_task *task)
         return;
     pki_scratch_give(task);
     free(task->steps);
-    free(task->ready_steps);
     task->steps = NULL;
     task->ready_steps = NULL;
     pki_plan_give(task->engine, task->entry);

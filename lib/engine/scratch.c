@@ -40,7 +40,7 @@ static struct pki_scratch *free_scratch(struct pki_engine *e, enum pki_mem_kind 
         if (s->ptr != NULL && s->kind == kind && s->bytes >= bytes)
             return s;
         if (s->ptr == NULL)
-            empty = s;
+            empty = empty == NULL ? s : empty; /* the first ones, which are found soonest */
         else if (too_short == NULL || s->bytes > too_short->bytes)
             too_short = s;
     }
@@ -101,8 +101,10 @@ void pki_scratch_give(struct pki_task *task)
 {
     if (task->scratch == NULL)
         return;
-    for (int i = 0; i < PKI_SCRATCH_MAX; i++)
-        if (task->engine->scratch[i].ptr == task->scratch)
-            task->engine->scratch[i].busy = false;
-    task->scratch = NULL;
+    for (int i = 0; i < PKI_SCRATCH_MAX && task->scratch != NULL; i++) {
+        if (task->engine->scratch[i].ptr != task->scratch)
+            continue;
+        task->engine->scratch[i].busy = false;
+        task->scratch = NULL;
+    }
 }

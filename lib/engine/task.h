@@ -150,6 +150,8 @@ struct pki_plan_entry { /* the plan cache */
     int root;
     unsigned users; /* tasks */
     struct pki_plan *plan;
+    size_t stride, stride_in, stride_out; /* of scratch, and the lengths it was made for */
+    pk_dtype_t stride_type;
     struct pki_program *program; /* quick_coll.c's, or NULL */
     struct pki_moment *moments;  /* stream_plan.c's, or NULL */
     uint32_t nmoments;

@@ -218,8 +218,8 @@ void pki_engine_set_lane(struct pki_engine *e, int peer, struct pki_ep *lane, in
         e->peers[peer].eager_max = PKI_EAGER_MAX;
         e->peers[peer].eager_coll = PKI_SHARE_MIN_QUICK;
     }
-    if (lane->iface->eager_coll > 0 && !e->config.gpus)
-        e->peers[peer].eager_coll = lane->iface->eager_coll;
+    if (lane->eager_coll > 0 && !e->config.gpus)
+        e->peers[peer].eager_coll = lane->eager_coll;
     if (!e->config.gpus) /* else the receiver may grant GPU memory, which bytes reach through slots */
         set_ahead(e, &e->peers[peer]);
     e->peers[peer].side_fd = side_fd;

@@ -102,9 +102,9 @@ struct pki_blob {
 
 struct pki_iface {
     const struct pki_transport *transport;
-    size_t msg_payload_max; /* bytes, and of EAGER eager_coll where that is more; 0 without msg */
+    size_t msg_payload_max; /* bytes, and of EAGER an endpoint's eager_coll where that is more; 0 without msg */
     bool carries;           /* set by the engine: a lane or a way is of this transport; else it is only looked after now and then */
-    size_t eager_max, eager_coll; /* longest that goes whole in one message, and step of a collective without GPUs; 0: the engine's choice */
+    size_t eager_max;       /* longest that goes whole in one message; 0: the engine's choice */
     bool eager_credits;           /* such a message gives credit, too: `bytes` */
     size_t ahead_max;       /* longest transfer that may be put before its grant has come, the same on all ranks; 0: none */
     size_t ahead_credit;    /* bytes of such transfers to one peer, all together, that it has not asked for yet */
@@ -125,6 +125,7 @@ struct pki_ep {
     bool dead;    /* set by the transport; everything in flight has been put on the done queue with PK_ERR_PEER */
     bool can_put; /* set by ep_connect: put works to this peer */
     bool has_notes; /* set by the engine: `mend` is called, for another endpoint of this pair can carry notes */
+    size_t eager_coll; /* set by ep_connect, alike at both ends: longest step of a collective without GPUs that goes whole in one message; 0: the engine's choice */
     uint32_t expected; /* set by the engine: payload bytes of the message that is waited for, a guess; peek may have them fetched */
     bool is_near; /* the transport's, may change with every message: two copies by msg take less time than one by put or get */
     bool is_quick; /* set by ep_connect, alike at both ends: one copy by put or get takes less time than two by msg from a few pages on, wherever the peer's core is */

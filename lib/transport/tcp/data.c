@@ -1,23 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Chunks of granted transfers, out and in. */
+/* Chunks of granted transfers, out. */
 #include <errno.h>
-#include <poll.h>
-#include <string.h>
 #include <sys/uio.h>
 
 #include "transport/tcp/tcp.h"
 
 #define MOVE_MASK (PKI_TCP_MOVES - 1)
 #define AT_ONCE_MAX PKI_TCP_AHEAD_MAX /* a put that is written before anything else is looked at */
-#define ROUND_BYTES (4u << 20) /* of one link in one round of progress, so that none starves the others */
-
-/* And where threads wait for the next one. */
-static size_t round_bytes(const struct pki_tcp_link *link)
-{
-    return link->ep->iface->threads.n > 0 ? PKI_TCP_LEND_MIN : ROUND_BYTES;
-}
-
-/* ---- Out ---- */
 
 static struct pki_tcp_slot *slot_of(struct pki_tcp_link *link, uint64_t number)
 {
@@ -231,17 +220,17 @@ static size_t unwritten(struct pki_tcp_link *link)
 
 void pki_tcp_data_write(struct pki_tcp_link *link)
 {
-    size_t budget = round_bytes(link);
+    size_t budget = pki_tcp_round_bytes(link);
 
-    while (link->state == PKI_TCP_UP && link->writable && link->next < link->end) {
+    while (link->state == PKI_TCP_UP && link->writable && (link->next < link->end || link->came_left > 0)) {
         uint64_t end = link->next + 2 < link->end ? link->next + 2 : link->end;
         ssize_t n;
 
-        if (pki_tcp_lend(link, true, unwritten(link), slot_of(link, link->next)->move->put->bytes)) {
+        if (link->came_left == 0 && pki_tcp_lend(link, true, unwritten(link), slot_of(link, link->next)->move->put->bytes)) {
             link->writable = false;
             return;
         }
-        n = write_some(link, end);
+        n = link->came_left > 0 ? pki_tcp_came_send(link) : write_some(link, end);
         if (n < 0 && errno == EINTR)
             continue;
         if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
@@ -252,6 +241,10 @@ void pki_tcp_data_write(struct pki_tcp_link *link)
             pki_tcp_link_broken(link, errno);
             return;
         }
+        if (link->came_left > 0) {
+            link->came_left -= (size_t)n;
+            continue;
+        }
         advance_out(link, (size_t)n);
         if ((size_t)n >= budget) {
             if (link->next < link->end)
@@ -260,178 +253,4 @@ void pki_tcp_data_write(struct pki_tcp_link *link)
         }
         budget -= (size_t)n;
     }
-}
-
-/* ---- In ---- */
-
-void pki_tcp_data_rewind(struct pki_tcp_link *link)
-{
-    pki_tcp_recall(link);
-    pki_tcp_pipe_close(link);
-    link->next = link->acked;
-    link->written = 0;
-    link->head_have = 0;
-    link->left = 0;
-    if (link->grant != NULL)
-        link->grant->fillers--;
-    link->grant = NULL;
-    pki_tcp_early_drop(link);
-}
-
-static bool begin_chunk(struct pki_tcp_link *link)
-{
-    struct pki_tcp_ep *ep = link->ep;
-
-    bool right = pki_tcp_get_chunk(link->head, &link->chunk);
-
-    link->head_have = 0;
-    if (right)
-        link->grant = pki_tcp_grant_find(ep, &link->chunk);
-    if (link->grant == NULL && (!right || !pki_tcp_early_may(ep, &link->chunk))) {
-        pki_tcp_lost(ep, "sent a chunk of no granted transfer (operation %llu, bytes %llu to %llu)",
-                     (unsigned long long)link->chunk.op, (unsigned long long)link->chunk.offset,
-                     (unsigned long long)link->chunk.offset + link->chunk.bytes);
-        return false;
-    }
-    if (link->grant != NULL)
-        link->grant->fillers++;
-    link->left = link->chunk.bytes;
-    link->looks = 0;
-    return true;
-}
-
-/* Within a machine its pages may have been the sender's own, who has given it up since: whatever they held when they were read. The socket's
- * error would not tell: a thread that writes on the same connection may have taken it away, and what had come can still be read. */
-static bool was_given_up(const struct pki_tcp_link *link)
-{
-    struct pollfd p = { .fd = link->watch.fd };
-    int n;
-
-    if (!link->ep->iface->one_machine || link->chunk.bytes < PKI_TCP_SPLICE_MIN)
-        return false;
-    do
-        n = poll(&p, 1, 0); /* asked for nothing, it tells of an error and of the end of both directions */
-    while (n < 0 && errno == EINTR);
-    return n != 0;
-}
-
-static bool end_chunk(struct pki_tcp_link *link)
-{
-    struct pki_tcp_grant *grant = link->grant;
-
-    if (was_given_up(link)) {
-        pki_tcp_link_broken(link, ECONNRESET);
-        return false;
-    }
-    link->received++;
-    link->ep->acks_due = true;
-    if (grant == NULL) {
-        pki_tcp_early_ended(link);
-        return true;
-    }
-    grant->fillers--;
-    link->grant = NULL;
-    if (pki_tcp_grant_filled(link->ep, grant, &link->chunk))
-        return true;
-    pki_tcp_lost(link->ep, "sent bytes %llu to %llu of operation %llu twice", (unsigned long long)link->chunk.offset,
-                 (unsigned long long)link->chunk.offset + link->chunk.bytes, (unsigned long long)link->chunk.op);
-    return false;
-}
-
-ssize_t pki_tcp_chunk_receive(struct pki_tcp_link *link, size_t done)
-{
-    size_t left = link->left - done;
-    struct iovec parts[2];
-    int n = 0;
-
-    if (left > 0) {
-        char *begin = link->grant != NULL ? link->grant->addr + link->chunk.offset : link->early->payload;
-
-        parts[n++] = (struct iovec){ begin + (link->chunk.bytes - left), left };
-    }
-    parts[n++] = (struct iovec){ link->head + link->head_have, sizeof link->head - link->head_have };
-    return readv(link->watch.fd, parts, n);
-}
-
-static bool advance_in(struct pki_tcp_link *link, size_t bytes)
-{
-    size_t payload = bytes < link->left ? bytes : link->left;
-
-    link->left -= payload;
-    link->head_have += bytes - payload;
-    if (payload > 0 && link->left == 0 && !end_chunk(link))
-        return false;
-    return link->head_have < sizeof link->head || begin_chunk(link);
-}
-
-/* Without an event: the one connection for chunks, while there are no threads, whose next bytes are events. */
-static bool is_looked_at(const struct pki_tcp_link *link)
-{
-    return link->ep->iface->looks && link->ep->nlinks == 2 && link->ep->iface->threads.max == 0;
-}
-
-void pki_tcp_data_read(struct pki_tcp_link *link)
-{
-    size_t budget = round_bytes(link);
-
-    while (link->state == PKI_TCP_UP && link->readable) {
-        size_t wanted;
-        ssize_t n;
-
-        if (link->left > 0 && link->grant == NULL && link->early == NULL && !pki_tcp_early_place(link)) {
-            if (link->state == PKI_TCP_UP)
-                pki_tcp_link_ready(link);
-            return;
-        }
-        if (link->grant != NULL && pki_tcp_lend(link, false, link->left, link->grant->bytes)) { /* what comes ahead of its grant may move yet */
-            link->readable = false;
-            return;
-        }
-        wanted = link->left + sizeof link->head - link->head_have;
-        n = pki_tcp_chunk_receive(link, 0);
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
-            link->readable = false;
-            return;
-        }
-        if (n <= 0) {
-            pki_tcp_link_broken(link, n < 0 ? errno : 0);
-            return;
-        }
-        if (is_looked_at(link))
-            pki_tcp_found(link);
-        if (!advance_in(link, (size_t)n))
-            return;
-        if ((size_t)n < wanted && link->left == 0 && !link->hangup) { /* that was all: the next bytes are an event, or found */
-            link->readable = false;
-            return;
-        }
-        if ((size_t)n >= budget) {
-            pki_tcp_link_ready(link);
-            return;
-        }
-        budget -= (size_t)n;
-    }
-}
-
-/* Where the kernel had nothing more, or no room, its next edge tells; it may have come while the thread was at it. */
-bool pki_tcp_data_returned(struct pki_tcp_job *job)
-{
-    struct pki_tcp_link *link = job->link;
-
-    if (link->state != PKI_TCP_UP)
-        return true;
-    if (!job->out && !advance_in(link, job->moved))
-        return false;
-    if (job->failed) {
-        pki_tcp_link_broken(link, job->error);
-        return false;
-    }
-    if (job->out)
-        link->writable = link->writable || !job->blocked;
-    else
-        link->readable = link->readable || !job->blocked;
-    pki_tcp_link_ready(link);
-    return true;
 }

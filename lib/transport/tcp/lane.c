@@ -16,6 +16,7 @@
 #define TELL_AT_LAST (PKI_TCP_TX_BYTES / 2) /* or else by itself: the writer never stands still for it */
 #define AT_ONCE_BYTES 8192 /* payload that it pays to keep only after it has been sent; */
 #define AT_ONCE_COLL_BYTES (32u << 10) /* of a collective, whose ranks send at the same time: nobody waits while it is kept */
+#define LANE_RESTS 8 /* of so many looks one is at the lane, */
 #define GOODBYE_NS (200 * PKI_NS_PER_MS) /* after a failure, or where only notes went */
 
 /* ---- Out ---- */
@@ -246,6 +247,8 @@ void pki_tcp_lane_close(struct pki_tcp_ep *ep)
     if (ep->base.connecting)
         return;
     pki_tcp_put_back(&ep->links[0]);
+    for (uint32_t i = 1; i < ep->nlinks; i++)
+        ep->links[i].told = UINT64_MAX; /* the peer closes that connection when it hears of this, and may not have read it to its end */
     if (ep->iface->goodbye_ns == 0)
         ep->iface->goodbye_ns = pki_now_ns() + (ep->iface->revoked || !ep->iface->base.carries ? GOODBYE_NS : ep->iface->params.retry_ns);
     await(ep, has_room);
@@ -287,6 +290,7 @@ static bool take_frame(struct pki_tcp_ep *ep, const struct pki_tcp_frame *frame)
         pki_tcp_leaves(ep);
         return true;
     case PKI_TCP_DATA:
+    case PKI_TCP_CAME:
         break;
     }
     return false;
@@ -297,7 +301,7 @@ static bool scan(struct pki_tcp_ep *ep)
 {
     while (ep->rx_tail - ep->rx_scan >= PKI_TCP_HEADER_BYTES) {
         struct pki_tcp_frame frame;
-        bool right = pki_tcp_get_header(ep->rx + ep->rx_scan, &frame) && frame.type != PKI_TCP_DATA;
+        bool right = pki_tcp_get_header(ep->rx + ep->rx_scan, &frame) && frame.type != PKI_TCP_DATA && frame.type != PKI_TCP_CAME;
 
         if (right && ep->rx_tail - ep->rx_scan - PKI_TCP_HEADER_BYTES < frame.bytes)
             return true;
@@ -356,11 +360,17 @@ bool pki_tcp_lane_read(struct pki_tcp_ep *ep)
     return moved;
 }
 
+/* While what is awaited comes on the connection for chunks, which is looked at as well. */
+static bool rests(struct pki_tcp_ep *ep)
+{
+    return pki_tcp_awaits_short(ep) && ++ep->rests % LANE_RESTS != 0;
+}
+
 static bool look_directly(struct pki_tcp_ep *ep)
 {
     struct pki_tcp_iface *iface = ep->iface;
 
-    if (!pki_tcp_lanes_are_polled(iface) || ep->links[0].state != PKI_TCP_UP)
+    if (!pki_tcp_lanes_are_polled(iface) || ep->links[0].state != PKI_TCP_UP || rests(ep))
         return false;
     if (!pki_tcp_lane_read(ep))
         return false;

@@ -58,6 +58,7 @@ void pki_tcp_link_drop(struct pki_tcp_link *link)
         (void)setsockopt(link->watch.fd, SOL_SOCKET, SO_LINGER, &forget, sizeof forget);
     pki_tcp_unwatch(&link->watch);
     pki_tcp_pipe_close(link);
+    pki_tcp_spill_drop(link);
 }
 
 /* A host that vanishes sends nothing. Where nothing is on its way the kernel asks it now and then; else see pki_tcp_link_health. */

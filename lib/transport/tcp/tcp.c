@@ -20,8 +20,6 @@
 #define TIMERS_NS PKI_NS_PER_MS
 #define AWAY_NS (50 * PKI_NS_PER_MS) /* without a look at the timers: the rank was not in the library */
 #define HEALTH_ROUNDS 256
-#define DIRECT_SIZE 8 /* ranks, at most, where connections are read without asking epoll first, */
-#define DIRECT_BYTES ((size_t)128 << 10) /* and for no longer transfers */
 /* As GPUDirect-TCPX has them. Measured over loopback and veth (bench/results/2026-11-21-tcp-sweep-*): a window of 4 and chunks of 512 KiB are
  * enough, and eight sockets gain nothing over four. */
 #define DEFAULT_SOCKETS 4
@@ -146,7 +144,6 @@ static pk_result_t tcp_open(const struct pki_iface_config *config, struct pki_if
         return result;
     }
     base->msg_payload_max = base->eager_max = PKI_TCP_PAYLOAD_MAX;
-    base->eager_coll = PKI_TCP_EAGER_MAX;
     base->eager_credits = true;
     base->ahead_max = PKI_TCP_AHEAD_MAX;
     base->ahead_credit = PKI_TCP_AHEAD_CREDIT;
@@ -155,12 +152,18 @@ static pk_result_t tcp_open(const struct pki_iface_config *config, struct pki_if
 
 /* ---- Endpoints ---- */
 
+/* Within a machine pages of a longer step are lent in less time than they are copied, where one connection has to be looked at for them. */
+static uint32_t eager_coll(const struct pki_tcp_iface *iface)
+{
+    return iface->one_machine && iface->params.sockets == 1 && iface->threads.max == 0 ? PKI_TCP_PAYLOAD_MAX : PKI_TCP_EAGER_MAX;
+}
+
 static pk_result_t tcp_ep_init(struct pki_ep *base, struct pki_blob *mine)
 {
     struct pki_tcp_ep *ep = pki_tcp_ep_of(base);
     struct pki_tcp_iface *iface = pki_tcp_iface_of(base->iface);
     struct pki_tcp_card card = { .sockets = iface->params.sockets, .window = iface->params.window,
-                                 .chunk_bytes = iface->params.chunk_bytes, .addresses = iface->listeners, .near = iface->near };
+                                 .chunk_bytes = iface->params.chunk_bytes, .eager_coll = eager_coll(iface), .addresses = iface->listeners, .near = iface->near };
 
     ep->iface = iface;
     ep->connects = base->rank > base->peer;
@@ -253,6 +256,7 @@ static pk_result_t tcp_ep_connect(struct pki_ep *base, struct pki_blob *theirs)
     ep->params = (struct pki_tcp_params){ .sockets = lower(mine->sockets, ep->theirs.sockets),
                                           .window = lower(mine->window, ep->theirs.window),
                                           .chunk_bytes = lower(mine->chunk_bytes, ep->theirs.chunk_bytes) };
+    base->eager_coll = lower(eager_coll(ep->iface), ep->theirs.eager_coll);
     ep->tx = aligned_alloc(4096, PKI_TCP_TX_BYTES);
     ep->rx = aligned_alloc(4096, PKI_TCP_RX_BYTES);
     ep->moves = calloc(PKI_TCP_MOVES, sizeof *ep->moves);
@@ -403,16 +407,16 @@ static void look_at_health(struct pki_tcp_iface *iface)
  * together while epoll is asked. */
 static bool look_for_chunks(struct pki_tcp_iface *iface)
 {
-    if (iface->busy == 0 || iface->size > DIRECT_SIZE || !pki_tcp_lanes_are_polled(iface))
+    if (iface->busy == 0 || iface->size > PKI_TCP_DIRECT_SIZE || !pki_tcp_lanes_are_polled(iface))
         return false;
     for (int i = 0; i < iface->size; i++) {
         struct pki_tcp_ep *ep = iface->eps[i];
 
-        if (ep == NULL || pki_list_empty(&ep->grants))
+        if (ep == NULL || pki_tcp_awaits(ep) == 0)
             continue;
         if (ep->nlinks > 2)
             return false;
-        if (pki_container_of(ep->grants.next, struct pki_tcp_grant, node)->bytes > DIRECT_BYTES) {
+        if (pki_tcp_awaits(ep) > PKI_TCP_DIRECT_BYTES) {
             pki_tcp_put_back(&ep->links[1]);
             return false;
         }

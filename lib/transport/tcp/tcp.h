@@ -32,9 +32,12 @@
 #define PKI_TCP_RX_BYTES (256u << 10) /* and its receive buffer */
 #define PKI_TCP_MOVES 64u             /* puts to one peer in flight, a power of two */
 #define PKI_TCP_GUESTS 64             /* connections that have not proved themselves */
-#define PKI_TCP_AHEAD_CREDIT (2 * PKI_TCP_AHEAD_MAX)
+#define PKI_TCP_AHEAD_CREDIT (4 * PKI_TCP_AHEAD_MAX)
 #define PKI_TCP_THREADS_MAX 8
 #define PKI_TCP_SPLICE_MIN (64u << 10) /* shorter payload is copied sooner than its pages are counted */
+#define PKI_TCP_DIRECT_SIZE 8 /* ranks, at most, where connections are read without asking epoll first, */
+#define PKI_TCP_DIRECT_BYTES ((size_t)1 << 20) /* and for no longer transfers */
+#define PKI_TCP_ROUND_BYTES ((size_t)4 << 20)
 #define PKI_TCP_LEND_MIN (64u << 10)  /* bytes that are worth a thread's attention */
 
 struct pki_tcp_ep;
@@ -126,6 +129,8 @@ struct pki_tcp_link {
     size_t outstanding; /* payload bytes in slots */
     int pipe[2];        /* through which chunks go without being copied; -1: not made */
     size_t piped;       /* bytes in it */
+    unsigned char came[PKI_TCP_DATA_HEAD_BYTES];
+    size_t came_left;   /* bytes of an acknowledgement of which the kernel took a part */
     bool copies;        /* payload does not go that way here */
     struct pki_tcp_job out; /* while it is lent, `next`, `written` and the pipe are a thread's */
 
@@ -137,6 +142,9 @@ struct pki_tcp_link {
     struct pki_tcp_chunk chunk;
     size_t left;
     unsigned looks; /* rounds for which its payload has waited for a grant */
+    char *spill;           /* what has been read behind a head that was not the one guessed: [spill_at, spill_at + spilled) comes next */
+    size_t spill_at, spilled;
+    unsigned misses;       /* heads for which nothing is guessed, after a wrong guess */
     struct pki_tcp_job in; /* while it is lent, the head and what is left of the chunk are a thread's */
 };
 
@@ -187,6 +195,7 @@ struct pki_tcp_ep {
     unsigned char *rx;
     size_t rx_head, rx_scan, rx_tail;
     size_t rx_untold; /* bytes of frames that have not been acknowledged */
+    unsigned rests; /* looks that would have been at it */
     bool peeked_news, peeked_want;
 
     struct pki_tcp_move *moves; /* ring of puts, in order */
@@ -330,6 +339,24 @@ void pki_tcp_guest_step(struct pki_tcp_iface *iface, struct pki_tcp_guest *guest
 bool pki_tcp_guest_timers(struct pki_tcp_iface *iface, uint64_t now, uint64_t away_ns);
 void pki_tcp_guests_close(struct pki_tcp_iface *iface);
 
+/* Bytes of the longest transfer of which chunks or acknowledgements are awaited next; 0: of none. */
+static inline size_t pki_tcp_awaits(const struct pki_tcp_ep *ep)
+{
+    size_t in = pki_list_empty(&ep->grants) ? 0 : pki_container_of(ep->grants.next, struct pki_tcp_grant, node)->bytes;
+    size_t out = ep->move_head == ep->move_end ? 0 : ep->moves[ep->move_head % PKI_TCP_MOVES].put->bytes;
+
+    return in > out ? in : out;
+}
+
+/* Then the one connection for chunks is read without being told of any. */
+static inline bool pki_tcp_awaits_short(const struct pki_tcp_ep *ep)
+{
+    size_t bytes = pki_tcp_awaits(ep);
+
+    return bytes > 0 && bytes <= PKI_TCP_DIRECT_BYTES && ep->nlinks == 2 && ep->iface->size <= PKI_TCP_DIRECT_SIZE &&
+           ep->links[1].state == PKI_TCP_UP;
+}
+
 /* ---- lane.c: messages ---- */
 
 pk_result_t pki_tcp_msg(struct pki_ep *ep, const struct pki_msg *msg, const void *payload);
@@ -358,21 +385,21 @@ void pki_tcp_stand_still(struct pki_tcp_link *link);
 /* In each round of progress while some are aside. True: they are ready, though nobody knows of anything there. */
 bool pki_tcp_look_after(struct pki_tcp_iface *iface);
 
-/* ---- data.c: chunks ---- */
+/* ---- data.c: chunks, out ---- */
 
 pk_result_t pki_tcp_put(struct pki_put *put);
-void pki_tcp_data_read(struct pki_tcp_link *link);
 void pki_tcp_data_write(struct pki_tcp_link *link);
+/* Of one link in one round of progress, so that none starves the others, and where threads wait for the next one. */
+static inline size_t pki_tcp_round_bytes(const struct pki_tcp_link *link)
+{
+    return link->ep->iface->threads.n > 0 ? PKI_TCP_LEND_MIN : PKI_TCP_ROUND_BYTES;
+}
 /* Hand chunks of the puts that wait to links with free slots. */
 void pki_tcp_data_deal(struct pki_tcp_ep *ep);
-void pki_tcp_data_rewind(struct pki_tcp_link *link);
 void pki_tcp_data_acked(struct pki_tcp_link *link, uint64_t frames);
 void pki_tcp_data_lost(struct pki_tcp_ep *ep); /* every put ends with PK_ERR_PEER */
 
-/* For whoever has the half of the link; the result is the system call's. What is left of the chunk being received after `done` bytes more,
- * and the head of the next one. */
-ssize_t pki_tcp_chunk_receive(struct pki_tcp_link *link, size_t done);
-/* What is left of the chunk being written, of which `written` is what has gone. */
+/* For whoever has the half of the link; the result is the system call's. What is left of the chunk being written, of which `written` is what has gone. */
 ssize_t pki_tcp_chunk_send(struct pki_tcp_link *link);
 /* Head and payload behind `written` of the chunk; returns how many parts. */
 size_t pki_tcp_chunk_parts(struct pki_tcp_slot *slot, size_t written, struct iovec parts[2]);
@@ -380,8 +407,45 @@ size_t pki_tcp_chunk_parts(struct pki_tcp_slot *slot, size_t written, struct iov
 void pki_tcp_chunk_sent(struct pki_tcp_link *link);
 /* The peer says that it has had so many chunks. False: that cannot be. */
 bool pki_tcp_data_was_sent(struct pki_tcp_link *link, uint64_t frames);
-/* A thread has ended its job: go on from there. False: the link is broken, or the endpoint lost. */
+
+/* ---- incoming.c: chunks, in ---- */
+
+void pki_tcp_data_read(struct pki_tcp_link *link);
+/* Both ways: a new connection begins with what the peer has not had. */
+void pki_tcp_data_rewind(struct pki_tcp_link *link);
+/* For whoever has the half of the link; the result is the system call's. What is left of the chunk being received after `done` bytes more,
+ * and the head of the next one. */
+ssize_t pki_tcp_chunk_receive(struct pki_tcp_link *link, size_t done);
+/* So many bytes of these have come. False: the link is broken, or the endpoint lost. */
+bool pki_tcp_advance_in(struct pki_tcp_link *link, size_t bytes);
+/* A thread has ended its job: go on from there. False: as above. */
 bool pki_tcp_data_returned(struct pki_tcp_job *job);
+
+/* ---- guess.c: head and payload in one system call ---- */
+
+struct pki_tcp_guess { /* behind the next head comes payload that goes to `at` */
+    struct pki_tcp_grant *grant;
+    char *at;
+    size_t offset, bytes; /* 0: no guess */
+};
+
+struct pki_tcp_guess pki_tcp_guess(struct pki_tcp_link *link);
+/* As readv. */
+ssize_t pki_tcp_guess_receive(struct pki_tcp_link *link, const struct pki_tcp_guess *guess);
+/* As pki_tcp_advance_in; what was not payload of that chunk is put aside. */
+bool pki_tcp_guess_advance(struct pki_tcp_link *link, const struct pki_tcp_guess *guess, size_t bytes);
+/* As readv, from what was put aside. */
+ssize_t pki_tcp_spill_take(struct pki_tcp_link *link, const struct iovec *parts, int n);
+void pki_tcp_spill_drop(struct pki_tcp_link *link);
+
+/* ---- came.c: acknowledgements on the connection itself ---- */
+
+/* That the chunk has come which has just been read. 1: said; 0: to be said on the lane; -1: the connection is broken. */
+int pki_tcp_came_say(struct pki_tcp_link *link);
+/* As send: what is left of it. */
+ssize_t pki_tcp_came_send(struct pki_tcp_link *link);
+/* The peer says so. False: the link is broken, or the endpoint lost. */
+bool pki_tcp_came_take(struct pki_tcp_link *link, uint64_t frames);
 
 /* ---- threads.c: other threads for long chunks ---- */
 

@@ -187,19 +187,20 @@ static void take(struct pki_tcp_job *job)
 
 bool pki_tcp_take_back(struct pki_tcp_iface *iface)
 {
-    struct pki_list *node = iface->lent.next, *next;
+    struct pki_list *node = iface->lent.next;
     bool some = false;
 
-    for (; node != &iface->lent; node = next) {
+    while (node != &iface->lent) {
         struct pki_tcp_job *job = pki_container_of(node, struct pki_tcp_job, node);
 
-        next = node->next;
+        node = node->next;
         if (!atomic_load_explicit(&job->ended, memory_order_acquire))
             continue;
         some = true;
         take(job);
         if (!pki_tcp_data_returned(job))
-            return true; /* links went, and with them perhaps the next of the list */
+            return true; /* links went */
+        node = iface->lent.next; /* what came along may have ended others */
     }
     return some;
 }

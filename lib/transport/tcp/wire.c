@@ -10,7 +10,7 @@
 #define FRAME_VERSION 2u            /* of the header */
 #define HELLO_MAGIC 0x31744b50u     /* "PKt1" */
 #define CHALLENGE_MAGIC 0x31754b50u /* "PKu1" */
-#define CARD_HEAD_BYTES 24
+#define CARD_HEAD_BYTES 28
 #define CHUNK_AHEAD 128u /* flag of a chunk, beside those of messages */
 
 _Static_assert(CARD_HEAD_BYTES + PKI_TCP_ADDRESSES * PKI_NETIF_WIRE_BYTES <= sizeof((struct pki_blob){ 0 }.bytes), "fits in a blob");
@@ -36,10 +36,11 @@ bool pki_tcp_get_header(const unsigned char bytes[PKI_TCP_HEADER_BYTES], struct 
         [PKI_TCP_DATA] = { PKI_TCP_DATA_BYTES + 1, PKI_TCP_DATA_BYTES + PKI_TCP_CHUNK_MAX },
         [PKI_TCP_ACK] = { PKI_TCP_ACK_BYTES, PKI_TCP_ACK_BYTES },
         [PKI_TCP_CLOSE] = { 0, 0 },
+        [PKI_TCP_CAME] = { PKI_TCP_DATA_BYTES, PKI_TCP_DATA_BYTES },
     };
     uint32_t length = pki_get_u32(bytes + 4);
 
-    if (pki_get_u16(bytes) != FRAME_MAGIC || bytes[2] != FRAME_VERSION || bytes[3] < PKI_TCP_MSG || bytes[3] > PKI_TCP_CLOSE)
+    if (pki_get_u16(bytes) != FRAME_MAGIC || bytes[2] != FRAME_VERSION || bytes[3] < PKI_TCP_MSG || bytes[3] > PKI_TCP_CAME)
         return false;
     if (length < lengths[bytes[3]].min || length > lengths[bytes[3]].max)
         return false;
@@ -131,6 +132,24 @@ bool pki_tcp_get_chunk(const unsigned char bytes[PKI_TCP_DATA_HEAD_BYTES], struc
     return (chunk->flags & CHUNK_AHEAD) == 0 || get_ahead(chunk);
 }
 
+void pki_tcp_put_came(unsigned char out[PKI_TCP_DATA_HEAD_BYTES], uint64_t frames)
+{
+    put_header(out, PKI_TCP_CAME, PKI_TCP_DATA_BYTES);
+    pki_put_u64(out + PKI_TCP_HEADER_BYTES, frames);
+    memset(out + PKI_TCP_HEADER_BYTES + 8, 0, PKI_TCP_DATA_BYTES - 8);
+}
+
+bool pki_tcp_get_came(const unsigned char bytes[PKI_TCP_DATA_HEAD_BYTES], uint64_t *frames)
+{
+    const unsigned char *from = bytes + PKI_TCP_HEADER_BYTES;
+    struct pki_tcp_frame frame;
+
+    if (!pki_tcp_get_header(bytes, &frame) || frame.type != PKI_TCP_CAME || pki_get_u64(from + 8) != 0 || pki_get_u64(from + 16) != 0)
+        return false;
+    *frames = pki_get_u64(from);
+    return true;
+}
+
 void pki_tcp_put_ack(unsigned char out[PKI_TCP_HEADER_BYTES + PKI_TCP_ACK_BYTES], const struct pki_tcp_ack *ack)
 {
     put_header(out, PKI_TCP_ACK, PKI_TCP_ACK_BYTES);
@@ -160,8 +179,9 @@ void pki_tcp_put_card(struct pki_blob *blob, const struct pki_tcp_card *card)
     pki_put_u32(blob->bytes + 4, card->sockets);
     pki_put_u32(blob->bytes + 8, card->window);
     pki_put_u32(blob->bytes + 12, card->chunk_bytes);
-    pki_put_u32(blob->bytes + 16, card->addresses);
-    pki_put_u32(blob->bytes + 20, card->near);
+    pki_put_u32(blob->bytes + 16, card->eager_coll);
+    pki_put_u32(blob->bytes + 20, card->addresses);
+    pki_put_u32(blob->bytes + 24, card->near);
     for (uint32_t i = 0; i < card->addresses; i++)
         pki_netif_put(blob->bytes + CARD_HEAD_BYTES + i * PKI_NETIF_WIRE_BYTES, &card->address[i]);
     blob->len = CARD_HEAD_BYTES + card->addresses * PKI_NETIF_WIRE_BYTES;
@@ -182,10 +202,12 @@ bool pki_tcp_get_card(const struct pki_blob *blob, struct pki_tcp_card *card)
     c.sockets = pki_get_u32(blob->bytes + 4);
     c.window = pki_get_u32(blob->bytes + 8);
     c.chunk_bytes = pki_get_u32(blob->bytes + 12);
-    c.addresses = pki_get_u32(blob->bytes + 16);
-    c.near = pki_get_u32(blob->bytes + 20);
+    c.eager_coll = pki_get_u32(blob->bytes + 16);
+    c.addresses = pki_get_u32(blob->bytes + 20);
+    c.near = pki_get_u32(blob->bytes + 24);
     if (c.sockets < 1 || c.sockets > PKI_TCP_SOCKETS_MAX || c.window < 1 || c.window > PKI_TCP_WINDOW_MAX ||
-        c.chunk_bytes < PKI_TCP_CHUNK_MIN || c.chunk_bytes > PKI_TCP_CHUNK_MAX || c.addresses < 1 ||
+        c.chunk_bytes < PKI_TCP_CHUNK_MIN || c.chunk_bytes > PKI_TCP_CHUNK_MAX || c.eager_coll < PKI_TCP_PAYLOAD_MAX ||
+        c.eager_coll > PKI_TCP_EAGER_MAX || c.addresses < 1 ||
         c.addresses > PKI_TCP_ADDRESSES || c.near < 1 || c.near > c.addresses ||
         blob->len != CARD_HEAD_BYTES + c.addresses * PKI_NETIF_WIRE_BYTES)
         return false;

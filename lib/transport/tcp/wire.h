@@ -13,7 +13,7 @@
 
 #include "transport/transport.h"
 
-#define PKI_TCP_VERSION 3u
+#define PKI_TCP_VERSION 4u
 #define PKI_TCP_SOCKETS_MAX 16u
 #define PKI_TCP_WINDOW_MAX 64u
 #define PKI_TCP_CHUNK_MIN (16u << 10)
@@ -30,6 +30,7 @@ enum pki_tcp_frame_type {
     PKI_TCP_DATA = 2,  /* data: a chunk of a granted transfer */
     PKI_TCP_ACK = 3,   /* lane: how many frames of a connection have come */
     PKI_TCP_CLOSE = 4, /* lane: the sender leaves in good order */
+    PKI_TCP_CAME = 5,  /* data: how many frames of this connection have come */
 };
 
 struct pki_tcp_frame {
@@ -67,6 +68,11 @@ struct pki_tcp_chunk {
 void pki_tcp_put_chunk(unsigned char out[PKI_TCP_DATA_HEAD_BYTES], const struct pki_tcp_chunk *chunk);
 bool pki_tcp_get_chunk(const unsigned char bytes[PKI_TCP_DATA_HEAD_BYTES], struct pki_tcp_chunk *chunk);
 
+/* As long as the head of a chunk. */
+void pki_tcp_put_came(unsigned char out[PKI_TCP_DATA_HEAD_BYTES], uint64_t frames);
+/* False: it is something else. */
+bool pki_tcp_get_came(const unsigned char bytes[PKI_TCP_DATA_HEAD_BYTES], uint64_t *frames);
+
 struct pki_tcp_ack {
     uint32_t link;
     uint64_t frames;
@@ -80,6 +86,7 @@ void pki_tcp_put_close(unsigned char out[PKI_TCP_HEADER_BYTES]);
 
 struct pki_tcp_card {
     uint32_t sockets, window, chunk_bytes;
+    uint32_t eager_coll;      /* longest step of a collective that goes in one message, not in chunks */
     uint32_t addresses, near; /* of them those to be used first */
     struct sockaddr_storage address[PKI_TCP_ADDRESSES];
 };

@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Acknowledgements of short transfers, on the connection that brought them: its sender waits for nothing else, and looks there for what comes the other
+ * way as well, so that neither of the two touches a second connection. All others ride on the lane (lane.c).
+ */
+#include <errno.h>
+#include <sys/socket.h>
+
+#include "transport/tcp/tcp.h"
+
+ssize_t pki_tcp_came_send(struct pki_tcp_link *link)
+{
+    return send(link->watch.fd, link->came + sizeof link->came - link->came_left, link->came_left, MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
+/* A whole transfer in one chunk, and nothing of ours that the acknowledgement would have to wait for. */
+static bool pays(const struct pki_tcp_link *link)
+{
+    const struct pki_tcp_ep *ep = link->ep;
+
+    return ep->nlinks == 2 && ep->iface->threads.max == 0 && link->chunk.ahead == link->chunk.bytes && link->chunk.bytes <= PKI_TCP_DIRECT_BYTES &&
+           link->writable && link->next == link->end && link->came_left == 0 && link->outstanding <= PKI_TCP_AHEAD_MAX;
+}
+
+int pki_tcp_came_say(struct pki_tcp_link *link)
+{
+    ssize_t n;
+
+    if (!pays(link))
+        return 0;
+    link->came_left = sizeof link->came;
+    pki_tcp_put_came(link->came, link->received + 1);
+    n = pki_tcp_came_send(link);
+    if (n <= 0) {
+        link->came_left = 0;
+        return n == 0 || errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR ? 0 : -1;
+    }
+    link->told = link->received + 1;
+    link->came_left -= (size_t)n;
+    if (link->came_left > 0) /* the rest before anything else */
+        pki_tcp_stand_still(link);
+    return 1;
+}
+
+bool pki_tcp_came_take(struct pki_tcp_link *link, uint64_t frames)
+{
+    if (frames > link->end || !pki_tcp_data_was_sent(link, frames)) {
+        pki_tcp_lost(link->ep, "acknowledged chunks that it was never sent");
+        return false;
+    }
+    pki_tcp_data_acked(link, frames);
+    return link->state == PKI_TCP_UP;
+}

@@ -1,0 +1,212 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Chunks of granted transfers, in. */
+#include <errno.h>
+#include <poll.h>
+#include <sys/uio.h>
+
+#include "transport/tcp/tcp.h"
+
+void pki_tcp_data_rewind(struct pki_tcp_link *link)
+{
+    pki_tcp_recall(link);
+    pki_tcp_pipe_close(link);
+    link->next = link->acked;
+    link->written = 0;
+    link->came_left = 0;
+    link->head_have = 0;
+    link->left = 0;
+    pki_tcp_spill_drop(link);
+    if (link->grant != NULL)
+        link->grant->fillers--;
+    link->grant = NULL;
+    pki_tcp_early_drop(link);
+}
+
+static bool begin_chunk(struct pki_tcp_link *link)
+{
+    struct pki_tcp_ep *ep = link->ep;
+    bool right = pki_tcp_get_chunk(link->head, &link->chunk);
+
+    if (right)
+        link->grant = pki_tcp_grant_find(ep, &link->chunk);
+    if (link->grant == NULL && (!right || !pki_tcp_early_may(ep, &link->chunk))) {
+        pki_tcp_lost(ep, "sent a chunk of no granted transfer (operation %llu, bytes %llu to %llu)",
+                     (unsigned long long)link->chunk.op, (unsigned long long)link->chunk.offset,
+                     (unsigned long long)link->chunk.offset + link->chunk.bytes);
+        return false;
+    }
+    if (link->grant != NULL)
+        link->grant->fillers++;
+    link->left = link->chunk.bytes;
+    link->looks = 0;
+    return true;
+}
+
+/* Within a machine its pages may have been the sender's own, who has given it up since: whatever they held when they were read. The socket's
+ * error would not tell: a thread that writes on the same connection may have taken it away, and what had come can still be read. */
+static bool was_given_up(const struct pki_tcp_link *link)
+{
+    struct pollfd p = { .fd = link->watch.fd };
+    int n;
+
+    if (!link->ep->iface->one_machine || link->chunk.bytes < PKI_TCP_SPLICE_MIN)
+        return false;
+    do
+        n = poll(&p, 1, 0); /* asked for nothing, it tells of an error and of the end of both directions */
+    while (n < 0 && errno == EINTR);
+    return n != 0;
+}
+
+/* False: what was read is not to be believed. Where the acknowledgement goes out on the same connection, that was not reset. */
+static bool acknowledge(struct pki_tcp_link *link)
+{
+    int said = pki_tcp_came_say(link);
+
+    if (said > 0)
+        return true;
+    if (said < 0 || was_given_up(link)) {
+        pki_tcp_link_broken(link, ECONNRESET);
+        return false;
+    }
+    link->ep->acks_due = true;
+    return true;
+}
+
+static bool end_chunk(struct pki_tcp_link *link)
+{
+    struct pki_tcp_grant *grant = link->grant;
+
+    if (!acknowledge(link))
+        return false;
+    link->received++;
+    if (grant == NULL) {
+        pki_tcp_early_ended(link);
+        return true;
+    }
+    grant->fillers--;
+    link->grant = NULL;
+    if (pki_tcp_grant_filled(link->ep, grant, &link->chunk))
+        return true;
+    pki_tcp_lost(link->ep, "sent bytes %llu to %llu of operation %llu twice", (unsigned long long)link->chunk.offset,
+                 (unsigned long long)link->chunk.offset + link->chunk.bytes, (unsigned long long)link->chunk.op);
+    return false;
+}
+
+ssize_t pki_tcp_chunk_receive(struct pki_tcp_link *link, size_t done)
+{
+    size_t left = link->left - done;
+    struct iovec parts[2];
+    int n = 0;
+
+    if (left > 0) {
+        char *begin = link->grant != NULL ? link->grant->addr + link->chunk.offset : link->early->payload;
+
+        parts[n++] = (struct iovec){ begin + (link->chunk.bytes - left), left };
+    }
+    parts[n++] = (struct iovec){ link->head + link->head_have, sizeof link->head - link->head_have };
+    if (link->spilled > 0)
+        return pki_tcp_spill_take(link, parts, n);
+    return n == 1 ? recv(link->watch.fd, parts->iov_base, parts->iov_len, MSG_DONTWAIT) : readv(link->watch.fd, parts, n);
+}
+
+bool pki_tcp_advance_in(struct pki_tcp_link *link, size_t bytes)
+{
+    size_t payload = bytes < link->left ? bytes : link->left;
+    uint64_t frames;
+
+    link->left -= payload;
+    link->head_have += bytes - payload;
+    if (payload > 0 && link->left == 0 && !end_chunk(link))
+        return false;
+    if (link->head_have < sizeof link->head)
+        return true;
+    link->head_have = 0;
+    link->misses -= link->misses > 0;
+    return pki_tcp_get_came(link->head, &frames) ? pki_tcp_came_take(link, frames) : begin_chunk(link);
+}
+
+/* Without an event: the one connection for chunks, while there are no threads, whose next bytes are events. */
+static bool is_looked_at(const struct pki_tcp_link *link)
+{
+    return link->ep->iface->looks && link->ep->nlinks == 2 && link->ep->iface->threads.max == 0;
+}
+
+/* *wanted: 0 where less says nothing about the connection. */
+static ssize_t receive(struct pki_tcp_link *link, struct pki_tcp_guess *guess, size_t *wanted)
+{
+    *guess = pki_tcp_guess(link);
+    *wanted = link->spilled > 0 ? 0 : link->left + sizeof link->head - link->head_have + guess->bytes;
+    return guess->bytes > 0 ? pki_tcp_guess_receive(link, guess) : pki_tcp_chunk_receive(link, 0);
+}
+
+/* That was all for now: the next bytes are an event, or looked for. */
+static bool is_dry(const struct pki_tcp_link *link, size_t got, size_t wanted)
+{
+    return link->left == 0 && link->spilled == 0 && !link->hangup && (got < wanted || !pki_list_empty(&link->aside));
+}
+
+void pki_tcp_data_read(struct pki_tcp_link *link)
+{
+    size_t budget = pki_tcp_round_bytes(link);
+
+    while (link->state == PKI_TCP_UP && link->readable) {
+        struct pki_tcp_guess guess;
+        size_t wanted;
+        ssize_t n;
+
+        if (link->left > 0 && link->grant == NULL && link->early == NULL && !pki_tcp_early_place(link)) {
+            if (link->state == PKI_TCP_UP)
+                pki_tcp_link_ready(link);
+            return;
+        }
+        if (link->grant != NULL && pki_tcp_lend(link, false, link->left, link->grant->bytes)) { /* what comes ahead of its grant may move yet */
+            link->readable = false;
+            return;
+        }
+        n = receive(link, &guess, &wanted);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
+            link->readable = false;
+            return;
+        }
+        if (n <= 0) {
+            pki_tcp_link_broken(link, n < 0 ? errno : 0);
+            return;
+        }
+        if (is_looked_at(link))
+            pki_tcp_found(link);
+        if (!(guess.bytes > 0 ? pki_tcp_guess_advance(link, &guess, (size_t)n) : pki_tcp_advance_in(link, (size_t)n)))
+            return;
+        if (is_dry(link, (size_t)n, wanted)) {
+            link->readable = false;
+            return;
+        }
+        if ((size_t)n >= budget) {
+            pki_tcp_link_ready(link);
+            return;
+        }
+        budget -= (size_t)n;
+    }
+}
+
+/* Where the kernel had nothing more, or no room, its next edge tells; it may have come while the thread was at it. */
+bool pki_tcp_data_returned(struct pki_tcp_job *job)
+{
+    struct pki_tcp_link *link = job->link;
+
+    if (link->state != PKI_TCP_UP)
+        return true;
+    if (!job->out && !pki_tcp_advance_in(link, job->moved))
+        return false;
+    if (job->failed) {
+        pki_tcp_link_broken(link, job->error);
+        return false;
+    }
+    if (job->out)
+        link->writable = link->writable || !job->blocked;
+    else
+        link->readable = link->readable || !job->blocked;
+    pki_tcp_link_ready(link);
+    return true;
+}

@@ -1,0 +1,371 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The tcp transport: payload that is read with a head not yet known, and acknowledgements on the connection that brought a chunk. */
+#include <criterion/criterion.h>
+#include <dlfcn.h>
+#include <errno.h>
+#include <sys/epoll.h>
+#include <unistd.h>
+
+#include "tcp_pair.h"
+
+#define PATIENCE_NS (20 * PKI_NS_PER_S)
+#define GUARD 64 /* bytes behind each buffer that nobody may write */
+#define BYTES 100000u
+
+/* ---- What send does to an acknowledgement: the kernel takes so many bytes of it, or none ---- */
+
+static ssize_t take_of_came = -1; /* -1: as ever; 0: EAGAIN */
+static unsigned cames, lane_acks;
+
+ssize_t send(int fd, const void *bytes, size_t count, int flags)
+{
+    static ssize_t (*real)(int, const void *, size_t, int);
+    const unsigned char *head = bytes;
+    bool is_came = count == PKI_TCP_DATA_HEAD_BYTES && head[3] == PKI_TCP_CAME;
+
+    if (real == NULL)
+        *(void **)&real = dlsym(RTLD_NEXT, "send");
+    cames += is_came;
+    lane_acks += count == PKI_TCP_HEADER_BYTES + PKI_TCP_ACK_BYTES && head[3] == PKI_TCP_ACK;
+    if (!is_came || take_of_came < 0)
+        return real(fd, bytes, count, flags);
+    if (take_of_came > 0)
+        return real(fd, bytes, (size_t)take_of_came, flags);
+    errno = EAGAIN;
+    return -1;
+}
+
+static void begin(struct tcp_pair *pair)
+{
+    setenv("PK_SOCKETS", "1", 1);
+    setenv("PK_WINDOW", "4", 1);
+    setenv("PK_CHUNK_BYTES", "524288", 1);
+    setenv("PK_RETRY_MS", "2000", 1);
+    tcp_pair_new(pair);
+}
+
+static void end(struct tcp_pair *pair)
+{
+    pair->ep[0]->dead = pair->ep[1]->dead = true; /* no goodbye: the two do not agree on what was sent */
+    tcp_pair_free(pair);
+}
+
+static unsigned char byte_of(uint64_t op, size_t at)
+{
+    return (unsigned char)(op * 61 + at * 7 + 1);
+}
+
+static void grant(struct tcp_pair *pair, uint64_t op, unsigned char *at, size_t bytes)
+{
+    const struct pki_msg msg = { .kind = PKI_MSG_GRANT, .op = op, .sig = 5, .bytes = bytes, .offset = (uint64_t)(uintptr_t)at,
+                                 .extra = PKI_GRANT_SILENT };
+
+    cr_assert_eq(tcp()->msg(pair->ep[1], &msg, NULL), PK_OK);
+}
+
+static void put_ahead(struct tcp_pair *pair, int from, struct pki_put *put, const void *bytes, size_t count, uint64_t op)
+{
+    *put = (struct pki_put){ .ep = pair->ep[from], .src = bytes, .bytes = count, .ahead = true,
+                             .about = { .kind = PKI_MSG_FIN, .op = op, .sig = 5, .bytes = count } };
+    pki_list_init(&put->node);
+    cr_assert_eq(tcp()->put(put), PK_OK);
+}
+
+/* ---- Streams that a peer may send, cut in two at every byte ---- */
+
+struct piece {
+    uint64_t op; /* 0: an acknowledgement of one chunk */
+    size_t offset, bytes, ahead;
+};
+
+struct stream {
+    const char *what;
+    bool puts;       /* the reader has sent a chunk */
+    bool misses;     /* read at once, its first head is not the one that is guessed */
+    uint64_t late;   /* granted when all of it has come */
+    struct piece pieces[4];
+};
+
+#define OPS 10
+static const size_t lengths[OPS] = { [3] = 100, [4] = 60, [9] = 50 };
+
+static const struct stream streams[] = {
+    { "as guessed", .pieces = { { 3, 0, 100, 100 }, { 4, 0, 60, 60 } } },
+    { "two chunks of a transfer", .misses = true, .pieces = { { 3, 0, 30, 100 }, { 3, 30, 70, 100 }, { 4, 0, 60, 0 } } },
+    { "an acknowledgement first", .puts = true, .misses = true, .pieces = { { 0 }, { 3, 0, 100, 100 }, { 4, 0, 60, 60 } } },
+    { "another transfer first", .misses = true, .pieces = { { 4, 0, 60, 60 }, { 3, 0, 100, 100 } } },
+    { "the end of a transfer first", .misses = true, .pieces = { { 3, 50, 50, 100 }, { 4, 0, 60, 60 }, { 3, 0, 50, 100 } } },
+    { "a transfer that is not granted first", .misses = true, .late = 9, .pieces = { { 9, 0, 50, 50 }, { 3, 0, 100, 100 }, { 4, 0, 60, 60 } } },
+};
+
+static size_t write_stream(const struct stream *s, unsigned char *out)
+{
+    size_t at = 0;
+
+    for (size_t i = 0; i < 4 && (s->pieces[i].bytes > 0 || (s->puts && i == 0)); i++) {
+        const struct piece *p = &s->pieces[i];
+        const struct pki_tcp_chunk chunk = { .op = p->op, .sig = 5, .offset = p->offset, .bytes = (uint32_t)p->bytes, .ahead = (uint32_t)p->ahead };
+
+        if (p->op == 0)
+            pki_tcp_put_came(out + at, 1);
+        else
+            pki_tcp_put_chunk(out + at, &chunk);
+        at += PKI_TCP_DATA_HEAD_BYTES;
+        for (size_t k = 0; k < p->bytes; k++)
+            out[at++] = byte_of(p->op, p->offset + k);
+    }
+    return at;
+}
+
+/* Which transfers rank 1 has whole, a bit an operation. */
+static unsigned hear(struct tcp_pair *pair, unsigned whole)
+{
+    struct pki_msg msg;
+    const void *payload;
+
+    (void)tcp()->progress(pair->iface[1]);
+    while (tcp()->peek(pair->ep[1], &msg, &payload)) {
+        if (msg.kind == PKI_MSG_FIN && msg.offset == msg.bytes)
+            whole |= 1u << msg.op;
+        tcp()->pop(pair->ep[1]);
+    }
+    return whole;
+}
+
+static void write_all(struct tcp_pair *pair, const unsigned char *bytes, size_t count)
+{
+    if (count > 0)
+        cr_assert_eq(write(pki_tcp_ep_of(pair->ep[0])->links[1].watch.fd, bytes, count), (ssize_t)count);
+}
+
+static void run_stream(const struct stream *s, size_t cut, size_t *length)
+{
+    static unsigned char buffers[OPS][256], own[70000];
+    const struct pki_tcp_link *link;
+    unsigned char bytes[512];
+    unsigned whole = 0, all = 1u << 3 | 1u << 4;
+    struct tcp_pair pair;
+    struct pki_put put;
+
+    begin(&pair);
+    link = &pki_tcp_ep_of(pair.ep[1])->links[1];
+    memset(buffers, 0, sizeof buffers);
+    *length = write_stream(s, bytes);
+    if (s->puts)
+        put_ahead(&pair, 1, &put, own, sizeof own, 1);
+    grant(&pair, 3, buffers[3], lengths[3]);
+    grant(&pair, 4, buffers[4], lengths[4]);
+    write_all(&pair, bytes, cut);
+    for (int i = 0; i < 3; i++)
+        whole = hear(&pair, whole);
+    write_all(&pair, bytes + cut, *length - cut);
+    for (int i = 0; i < 3; i++)
+        whole = hear(&pair, whole);
+    if (cut == 0)
+        cr_assert_eq(link->misses > 0, s->misses, "%s", s->what);
+    for (uint64_t until = pki_now_ns() + PATIENCE_NS; whole != all && pki_now_ns() < until && !pair.ep[1]->dead;)
+        whole = hear(&pair, whole);
+    if (s->late > 0) {
+        all |= 1u << s->late;
+        grant(&pair, s->late, buffers[s->late], lengths[s->late]);
+        whole = hear(&pair, whole);
+    }
+    cr_assert_eq(whole, all, "%s, cut at %zu: transfers %x have come", s->what, cut, whole);
+    for (unsigned op = 0; op < OPS; op++)
+        for (size_t i = 0; i < lengths[op] + GUARD; i++)
+            if ((whole >> op & 1) != 0 && buffers[op][i] != (i < lengths[op] ? byte_of(op, i) : 0))
+                cr_assert_fail("%s, cut at %zu: byte %zu of transfer %u", s->what, cut, i, op);
+    if (s->puts)
+        cr_assert_eq(pki_list_pop(&pair.iface[1]->done), &put.node);
+    cr_assert_eq(link->spilled, 0);
+    cr_assert(link->spill == NULL);
+    cr_assert_eq(link->received, 2u + (s->late > 0) + (s->pieces[2].op == 3 || s->pieces[1].op == 3 ? s->pieces[0].op == 3 : 0));
+    end(&pair);
+}
+
+Test(tcp_guess, streams_cut_at_every_byte, .timeout = 120)
+{
+    for (size_t i = 0; i < sizeof streams / sizeof *streams; i++) {
+        size_t length = 1;
+
+        for (size_t cut = 0; cut < length; cut++)
+            run_stream(&streams[i], cut, &length);
+    }
+}
+
+/* The connection breaks while bytes are put aside: they come again. */
+Test(tcp_guess, a_cut_with_bytes_put_aside)
+{
+    static unsigned char taken[BYTES + GUARD], sent[BYTES], late[64];
+    const struct piece first = { 9, 0, 50, 50 };
+    unsigned char bytes[512];
+    struct tcp_pair pair;
+    struct pki_put put;
+    unsigned whole = 0;
+    struct pki_tcp_link *link;
+    size_t length = write_stream(&(struct stream){ .pieces = { first } }, bytes);
+
+    for (size_t i = 0; i < BYTES; i++)
+        sent[i] = byte_of(3, i);
+    begin(&pair);
+    link = &pki_tcp_ep_of(pair.ep[1])->links[1];
+    grant(&pair, 3, taken, BYTES);
+    write_all(&pair, bytes, length);
+    while (link->spilled == 0)
+        (void)tcp()->progress(pair.iface[1]);
+    pki_tcp_link_broken(link, ECONNRESET);
+    cr_assert(link->spill == NULL);
+    put_ahead(&pair, 0, &put, sent, BYTES, 3);
+    for (uint64_t until = pki_now_ns() + PATIENCE_NS; whole != 1u << 3 && pki_now_ns() < until;) {
+        tcp_pair_progress(&pair);
+        whole = hear(&pair, whole);
+    }
+    cr_assert_eq(whole, 1u << 3);
+    cr_assert_eq(memcmp(taken, sent, BYTES), 0);
+    grant(&pair, 9, late, 50); /* nobody has sent it */
+    cr_assert_eq(hear(&pair, 0), 0);
+    tcp_pair_free(&pair);
+}
+
+/* ---- Acknowledgements ---- */
+
+/* The put ends; `lane`: because the lane says so. */
+static void exchange(struct tcp_pair *pair, size_t count, bool lane)
+{
+    static unsigned char taken[2 * BYTES], sent[2 * BYTES];
+    const struct pki_tcp_ep *ep = pki_tcp_ep_of(pair->ep[0]);
+    unsigned whole = 0;
+    struct pki_put put;
+
+    for (int i = 0; i < 100; i++) /* what they tell one another when they have met */
+        tcp_pair_progress(pair);
+    lane_acks = 0;
+    for (size_t i = 0; i < count; i++)
+        sent[i] = byte_of(3, i);
+    memset(taken, 0, sizeof taken);
+    grant(pair, 3, taken, count);
+    put_ahead(pair, 0, &put, sent, count, 3);
+    for (uint64_t until = pki_now_ns() + PATIENCE_NS; (whole == 0 || pki_list_empty(&pair->iface[0]->done)) && pki_now_ns() < until;) {
+        whole = hear(pair, whole);
+        (void)tcp()->progress(pair->iface[0]);
+    }
+    cr_assert_eq(whole, 1u << 3);
+    cr_assert_eq(memcmp(taken, sent, count), 0);
+    cr_assert_eq(pki_list_pop(&pair->iface[0]->done), &put.node);
+    cr_assert_eq(put.result, PK_OK);
+    cr_assert_eq(lane_acks > 0, lane, "%u acknowledgements on the lane", lane_acks);
+    cr_assert_eq(ep->links[1].acked, ep->links[1].end);
+}
+
+Test(tcp_guess, acknowledged_where_it_came)
+{
+    struct tcp_pair pair;
+
+    begin(&pair);
+    for (int i = 0; i < 5; i++)
+        exchange(&pair, BYTES, false);
+    cr_assert_eq(cames, 5);
+    tcp_pair_free(&pair);
+}
+
+Test(tcp_guess, acknowledged_on_the_lane_where_the_kernel_has_no_room)
+{
+    struct tcp_pair pair;
+
+    begin(&pair);
+    take_of_came = 0;
+    exchange(&pair, BYTES, true);
+    cr_assert_eq(cames, 1);
+    tcp_pair_free(&pair);
+}
+
+Test(tcp_guess, an_acknowledgement_in_parts)
+{
+    struct tcp_pair pair;
+
+    begin(&pair);
+    for (take_of_came = 1; take_of_came < (ssize_t)PKI_TCP_DATA_HEAD_BYTES; take_of_came += 6) {
+        cames = 0;
+        exchange(&pair, BYTES, false);
+        cr_assert_eq(cames, 1);
+    }
+    tcp_pair_free(&pair);
+}
+
+/* Two chunks, with several connections, and with threads: on the lane, as ever. */
+Test(tcp_guess, others_are_acknowledged_on_the_lane)
+{
+    static const char *const sockets[] = { "2", "1/1" };
+    struct tcp_pair pair;
+
+    for (size_t i = 0; i < 2; i++) {
+        begin(&pair);
+        tcp_pair_free(&pair);
+        setenv("PK_SOCKETS", sockets[i], 1);
+        tcp_pair_new(&pair);
+        exchange(&pair, BYTES, true);
+        tcp_pair_free(&pair);
+    }
+    setenv("PK_SOCKETS", "1", 1);
+    setenv("PK_CHUNK_BYTES", "65536", 1);
+    tcp_pair_new(&pair);
+    exchange(&pair, BYTES, true);
+    tcp_pair_free(&pair);
+    cr_assert_eq(cames, 0);
+}
+
+/* Its sender never reads that connection again: word of it is on the lane as well, behind the goodbye. */
+Test(tcp_guess, acknowledged_and_left)
+{
+    static unsigned char taken[BYTES], sent[BYTES];
+    struct pki_tcp_link *link;
+    struct tcp_pair pair;
+    struct pki_put put;
+
+    begin(&pair);
+    link = &pki_tcp_ep_of(pair.ep[0])->links[1];
+    grant(&pair, 3, taken, BYTES);
+    put_ahead(&pair, 0, &put, sent, BYTES, 3);
+    while (hear(&pair, 0) == 0)
+        continue;
+    cr_assert_eq(cames, 1);
+    cr_assert_eq(epoll_ctl(pki_tcp_iface_of(pair.iface[0])->epoll_fd, EPOLL_CTL_DEL, link->watch.fd, NULL), 0);
+    tcp()->ep_close(pair.ep[1]);
+    free(pair.ep[1]);
+    pair.ep[1] = NULL;
+    for (uint64_t until = pki_now_ns() + PATIENCE_NS; pki_list_empty(&pair.iface[0]->done) && pki_now_ns() < until;) {
+        struct pki_msg msg;
+        const void *payload;
+
+        link->readable = false;
+        (void)tcp()->progress(pair.iface[0]);
+        (void)tcp()->peek(pair.ep[0], &msg, &payload);
+    }
+    cr_assert_eq(pki_list_pop(&pair.iface[0]->done), &put.node);
+    cr_assert_eq(put.result, PK_OK);
+    tcp_pair_free(&pair);
+}
+
+static bool kills(uint32_t on_link, uint64_t frames)
+{
+    unsigned char came[PKI_TCP_DATA_HEAD_BYTES];
+    struct tcp_pair pair;
+    bool dead;
+
+    begin(&pair);
+    pki_tcp_put_came(came, frames);
+    cr_assert_eq(write(pki_tcp_ep_of(pair.ep[0])->links[on_link].watch.fd, came, sizeof came), (ssize_t)sizeof came);
+    for (uint64_t until = pki_now_ns() + PKI_NS_PER_S / 5; !pair.ep[1]->dead && pki_now_ns() < until;)
+        (void)tcp()->progress(pair.iface[1]);
+    dead = pair.ep[1]->dead;
+    end(&pair);
+    return dead;
+}
+
+Test(tcp_guess, acknowledgements_that_may_not_be)
+{
+    cr_assert(kills(1, 1), "of a chunk that was never sent");
+    cr_assert(kills(1, UINT64_MAX));
+    cr_assert(!kills(1, 0), "of none");
+    cr_assert(kills(0, 0), "on the lane");
+}

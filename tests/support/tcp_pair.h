@@ -97,6 +97,15 @@ static inline void tcp_pair_free(struct tcp_pair *pair)
     }
 }
 
+/* Without a goodbye, for which the other end, dead or of another opinion of what was sent, would let this one wait. */
+static inline void tcp_pair_drop(struct tcp_pair *pair)
+{
+    for (int i = 0; i < 2; i++)
+        if (pair->ep[i] != NULL)
+            pair->ep[i]->dead = true;
+    tcp_pair_free(pair);
+}
+
 /* Cut connection `link` of one end, as a network does. */
 static inline void tcp_cut(struct pki_ep *ep, uint32_t link)
 {

@@ -385,7 +385,7 @@ Test(tcp, chunk_outside_the_grant)
         pki_tcp_put_chunk(head, &wrong[i]);
         inject(&pair, 1, head, sizeof head);
         cr_assert(dies(&pair, 1, PKI_NS_PER_S), "case %zu", i);
-        tcp_pair_free(&pair);
+        tcp_pair_drop(&pair);
     }
 }
 
@@ -399,7 +399,7 @@ Test(tcp, bytes_that_make_no_sense)
         tcp_pair_new(&pair);
         inject(&pair, link, garbage, sizeof garbage);
         cr_assert(dies(&pair, 1, PKI_NS_PER_S));
-        tcp_pair_free(&pair);
+        tcp_pair_drop(&pair);
     }
 }
 
@@ -414,7 +414,7 @@ Test(tcp, acknowledgement_of_what_was_not_sent)
     pki_tcp_put_ack(frame, &ack);
     inject(&pair, 0, frame, sizeof frame);
     cr_assert(dies(&pair, 1, PKI_NS_PER_S));
-    tcp_pair_free(&pair);
+    tcp_pair_drop(&pair);
 }
 
 /* ---- Strangers ---- */

@@ -258,7 +258,7 @@ static bool kills(const struct pki_tcp_chunk *chunks, size_t count)
         (void)tcp()->progress(pair.iface[1]);
     dead = pair.ep[1]->dead;
     cr_assert_leq(pki_tcp_ep_of(pair.ep[1])->early_bytes, PKI_TCP_AHEAD_CREDIT);
-    tcp_pair_free(&pair);
+    tcp_pair_drop(&pair);
     return dead;
 }
 

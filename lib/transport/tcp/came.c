@@ -16,9 +16,7 @@ ssize_t pki_tcp_came_send(struct pki_tcp_link *link)
 /* A whole transfer in one chunk, and nothing of ours that the acknowledgement would have to wait for. */
 static bool pays(const struct pki_tcp_link *link)
 {
-    const struct pki_tcp_ep *ep = link->ep;
-
-    return ep->nlinks == 2 && ep->iface->threads.max == 0 && link->chunk.ahead == link->chunk.bytes && link->chunk.bytes <= PKI_TCP_DIRECT_BYTES &&
+    return pki_tcp_is_alone(link) && link->chunk.ahead == link->chunk.bytes && link->chunk.bytes <= PKI_TCP_DIRECT_BYTES &&
            link->writable && link->next == link->end && link->came_left == 0 && link->outstanding <= PKI_TCP_AHEAD_MAX;
 }
 

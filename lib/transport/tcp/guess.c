@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Head and payload in one system call. Where chunks come on one connection the next one is most often the next of the first transfer that is not
+ * Head and payload in one system call. Where all chunks come on one connection the next one is most often the next of the first transfer that is not
  * there yet, so what is behind its head is read to where that goes. While somebody reads a head alone, the sender's system call hands on the whole
  * payload behind it, and the reader, when it gives the socket free, has to take all that in before it can begin to copy.
  *
@@ -39,7 +39,7 @@ struct pki_tcp_guess pki_tcp_guess(struct pki_tcp_link *link)
     const struct pki_tcp_ep *ep = link->ep;
     struct pki_tcp_grant *grant;
 
-    if (link->left > 0 || link->head_have > 0 || link->spilled > 0 || ep->nlinks > 2 || ep->iface->threads.max > 0)
+    if (link->left > 0 || link->head_have > 0 || link->spilled > 0 || !pki_tcp_is_alone(link))
         return (struct pki_tcp_guess){ .bytes = 0 };
     grant = first_unfilled(ep);
     if (grant == NULL || link->misses > 0)

@@ -125,10 +125,10 @@ bool pki_tcp_advance_in(struct pki_tcp_link *link, size_t bytes)
     return pki_tcp_get_came(link->head, &frames) ? pki_tcp_came_take(link, frames) : begin_chunk(link);
 }
 
-/* Without an event: the one connection for chunks, while there are no threads, whose next bytes are events. */
+/* Without an event. */
 static bool is_looked_at(const struct pki_tcp_link *link)
 {
-    return link->ep->iface->looks && link->ep->nlinks == 2 && link->ep->iface->threads.max == 0;
+    return link->ep->iface->looks && pki_tcp_is_alone(link);
 }
 
 /* *wanted: 0 where less says nothing about the connection. */

@@ -403,7 +403,7 @@ static void look_at_health(struct pki_tcp_iface *iface)
             pki_tcp_link_health(&iface->eps[i]->links[k]);
 }
 
-/* Where a short transfer is awaited on one connection, reading it costs as much as asking whether there is something. Of a long one more comes
+/* Where a short transfer is awaited on one connection, reading that costs as much as asking whether there is something. Of a long one more comes
  * together while epoll is asked. */
 static bool look_for_chunks(struct pki_tcp_iface *iface)
 {
@@ -414,13 +414,11 @@ static bool look_for_chunks(struct pki_tcp_iface *iface)
 
         if (ep == NULL || pki_tcp_awaits(ep) == 0)
             continue;
-        if (ep->nlinks > 2)
-            return false;
-        if (pki_tcp_awaits(ep) > PKI_TCP_DIRECT_BYTES) {
+        if (!pki_tcp_awaits_short(ep)) {
             pki_tcp_put_back(&ep->links[1]);
             return false;
         }
-        if (!ep->links[1].readable && ep->links[1].state == PKI_TCP_UP) {
+        if (!ep->links[1].readable) {
             ep->links[1].readable = true;
             pki_tcp_link_ready(&ep->links[1]);
         }

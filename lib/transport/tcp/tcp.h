@@ -348,13 +348,19 @@ static inline size_t pki_tcp_awaits(const struct pki_tcp_ep *ep)
     return in > out ? in : out;
 }
 
-/* Then the one connection for chunks is read without being told of any. */
+/* It carries all chunks that are under way: the only one for chunks, or the first, to which an exchange with one peer goes. */
+static inline bool pki_tcp_is_alone(const struct pki_tcp_link *link)
+{
+    return link->index == 1 && (link->ep->nlinks == 2 || link->ep->iface->busy <= 2) && link->ep->iface->threads.max == 0;
+}
+
+/* Then that connection is read without being told of anything there. */
 static inline bool pki_tcp_awaits_short(const struct pki_tcp_ep *ep)
 {
     size_t bytes = pki_tcp_awaits(ep);
 
-    return bytes > 0 && bytes <= PKI_TCP_DIRECT_BYTES && ep->nlinks == 2 && ep->iface->size <= PKI_TCP_DIRECT_SIZE &&
-           ep->links[1].state == PKI_TCP_UP;
+    return bytes > 0 && bytes <= (ep->nlinks == 2 ? PKI_TCP_DIRECT_BYTES : ep->params.chunk_bytes) && ep->iface->size <= PKI_TCP_DIRECT_SIZE &&
+           pki_tcp_is_alone(&ep->links[1]) && ep->links[1].state == PKI_TCP_UP;
 }
 
 /* ---- lane.c: messages ---- */

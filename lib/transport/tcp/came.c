@@ -35,8 +35,8 @@ int pki_tcp_came_say(struct pki_tcp_link *link)
     }
     link->told = link->received + 1;
     link->came_left -= (size_t)n;
-    if (link->came_left > 0) /* the rest before anything else */
-        pki_tcp_stand_still(link);
+    if (link->came_left > 0) /* the rest before anything else: data_write finds out whether there is room */
+        pki_tcp_link_ready(link);
     return 1;
 }
 

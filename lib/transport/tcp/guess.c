@@ -42,7 +42,7 @@ struct pki_tcp_guess pki_tcp_guess(struct pki_tcp_link *link)
     if (link->left > 0 || link->head_have > 0 || link->spilled > 0 || !pki_tcp_is_alone(link))
         return (struct pki_tcp_guess){ .bytes = 0 };
     grant = first_unfilled(ep);
-    if (grant == NULL || link->misses > 0)
+    if (grant == NULL || link->misses > 0 || grant->fillers > 0 || ep->nislands > 0) /* something of it is there, or being read, behind the prefix */
         return (struct pki_tcp_guess){ .bytes = 0 };
     return (struct pki_tcp_guess){ .grant = grant, .at = grant->addr + grant->prefix, .offset = grant->prefix,
                                    .bytes = least(grant->bytes - grant->prefix, ep->params.chunk_bytes, GUESS_MAX) };
@@ -58,6 +58,7 @@ ssize_t pki_tcp_guess_receive(struct pki_tcp_link *link, const struct pki_tcp_gu
 /* It goes on from the last acknowledged chunk where there is no memory. */
 static bool spill(struct pki_tcp_link *link, const char *bytes, size_t count)
 {
+    link->misses = MISSES;
     link->spill = malloc(count);
     if (link->spill == NULL) {
         pki_tcp_link_broken(link, ENOMEM);
@@ -66,7 +67,6 @@ static bool spill(struct pki_tcp_link *link, const char *bytes, size_t count)
     memcpy(link->spill, bytes, count);
     link->spill_at = 0;
     link->spilled = count;
-    link->misses = MISSES;
     return true;
 }
 

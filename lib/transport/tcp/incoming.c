@@ -174,6 +174,7 @@ void pki_tcp_data_read(struct pki_tcp_link *link)
             pki_tcp_link_broken(link, n < 0 ? errno : 0);
             return;
         }
+        link->ep->iface->quiet = 0;
         if (is_looked_at(link))
             pki_tcp_found(link);
         if (!(guess.bytes > 0 ? pki_tcp_guess_advance(link, &guess, (size_t)n) : pki_tcp_advance_in(link, (size_t)n)))

@@ -16,7 +16,8 @@
 #define TELL_AT_LAST (PKI_TCP_TX_BYTES / 2) /* or else by itself: the writer never stands still for it */
 #define AT_ONCE_BYTES 8192 /* payload that it pays to keep only after it has been sent; */
 #define AT_ONCE_COLL_BYTES (32u << 10) /* of a collective, whose ranks send at the same time: nobody waits while it is kept */
-#define LANE_RESTS 8 /* of so many looks one is at the lane, */
+#define LANE_LOOKS 16 /* in vain, and then */
+#define LANE_RESTS 8 /* of so many one is at the lane while something else is awaited */
 #define GOODBYE_NS (200 * PKI_NS_PER_MS) /* after a failure, or where only notes went */
 
 /* ---- Out ---- */
@@ -360,10 +361,10 @@ bool pki_tcp_lane_read(struct pki_tcp_ep *ep)
     return moved;
 }
 
-/* While what is awaited comes on the connection for chunks, which is looked at as well. */
+/* While a chunk is awaited, or word of one, which come on a connection that is looked at as well; not where messages come meanwhile. */
 static bool rests(struct pki_tcp_ep *ep)
 {
-    return pki_tcp_awaits_short(ep) && ++ep->rests % LANE_RESTS != 0;
+    return pki_tcp_awaits_short(ep) && pki_tcp_awaits(ep) <= ep->params.chunk_bytes && ++ep->rests > LANE_LOOKS && ep->rests % LANE_RESTS != 0;
 }
 
 static bool look_directly(struct pki_tcp_ep *ep)
@@ -375,6 +376,7 @@ static bool look_directly(struct pki_tcp_ep *ep)
     if (!pki_tcp_lane_read(ep))
         return false;
     iface->quiet = 0;
+    ep->rests = 0;
     pki_tcp_found(&ep->links[0]);
     return true;
 }

@@ -167,6 +167,7 @@ static pk_result_t tcp_ep_init(struct pki_ep *base, struct pki_blob *mine)
 
     ep->iface = iface;
     ep->connects = base->rank > base->peer;
+    base->eager_coll = eager_coll(iface);
     pki_list_init(&ep->grants);
     pki_list_init(&ep->news);
     pki_list_init(&ep->free_grants);
@@ -256,7 +257,7 @@ static pk_result_t tcp_ep_connect(struct pki_ep *base, struct pki_blob *theirs)
     ep->params = (struct pki_tcp_params){ .sockets = lower(mine->sockets, ep->theirs.sockets),
                                           .window = lower(mine->window, ep->theirs.window),
                                           .chunk_bytes = lower(mine->chunk_bytes, ep->theirs.chunk_bytes) };
-    base->eager_coll = lower(eager_coll(ep->iface), ep->theirs.eager_coll);
+    base->eager_coll = lower((uint32_t)base->eager_coll, ep->theirs.eager_coll);
     ep->tx = aligned_alloc(4096, PKI_TCP_TX_BYTES);
     ep->rx = aligned_alloc(4096, PKI_TCP_RX_BYTES);
     ep->moves = calloc(PKI_TCP_MOVES, sizeof *ep->moves);

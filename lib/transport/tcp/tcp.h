@@ -195,7 +195,7 @@ struct pki_tcp_ep {
     unsigned char *rx;
     size_t rx_head, rx_scan, rx_tail;
     size_t rx_untold; /* bytes of frames that have not been acknowledged */
-    unsigned rests; /* looks that would have been at it */
+    unsigned rests; /* looks at it, and those it was spared, since something came */
     bool peeked_news, peeked_want;
 
     struct pki_tcp_move *moves; /* ring of puts, in order */

@@ -11,6 +11,7 @@ outcome() { # NAME CODE
     else
         failed=$((failed + 1))
         echo "FAIL $1 (exit code $2)"
+        grep -h '^FAIL' /tmp/log # perhaps long before the end
         tail -n 40 /tmp/log
     fi
 }

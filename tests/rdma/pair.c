@@ -200,6 +200,7 @@ static void few_completions(void)
     const unsigned transfers = 8, chunks = 4;
     struct pki_rdma_iface *iface = rdma_ep(0)->iface;
     uint64_t requests = iface->work_requests, doorbells = iface->doorbells, completions = iface->completions;
+    const unsigned some = transfers / 2; /* where the machine had no time for a rank, what it posts, or hears of, comes in two parts */
     unsigned shared;
 
     if (rdma_ep(0)->nqps > 2)
@@ -210,7 +211,7 @@ static void few_completions(void)
     doorbells = iface->doorbells - doorbells;
     completions = iface->completions - completions;
     shared = transfers * rdma_ep(0)->nqps; /* what completes here beside them are the grants that come */
-    check(requests == transfers * chunks && doorbells <= shared && completions <= shared + transfers,
+    check(requests == transfers * chunks && doorbells <= shared + some && completions <= shared + transfers + some,
           "chunks share doorbells and completions");
     printf("     %llu requests, %llu doorbells, %llu completions for %u transfers of %u MiB\n", (unsigned long long)requests,
            (unsigned long long)doorbells, (unsigned long long)completions, transfers, chunks);

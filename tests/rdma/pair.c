@@ -194,27 +194,36 @@ static void remapped_memory(void)
     munmap(at, bytes);
 }
 
-/* Chunks of one put share doorbells and completions: no more than one for each queue pair. What else completes at the sender: the lane. */
-static void few_completions(void)
+/* Chunks of one put share doorbells and completions: no more than one for each queue pair. What else completes at the sender: the lane. *exact: each
+ * chunk is one request. */
+static bool share_completions(bool *exact)
 {
     const unsigned transfers = 8, chunks = 4;
     struct pki_rdma_iface *iface = rdma_ep(0)->iface;
     uint64_t requests = iface->work_requests, doorbells = iface->doorbells, completions = iface->completions;
-    const unsigned some = transfers / 2; /* where the machine had no time for a rank, what it posts, or hears of, comes in two parts */
-    unsigned shared;
+    unsigned shared = transfers * rdma_ep(0)->nqps; /* what completes here beside them are the grants that come */
 
-    if (rdma_ep(0)->nqps > 2)
-        return;
     for (unsigned i = 0; i < transfers; i++)
         (void)transfer(chunks << 20, 0, chunks << 20, 800 + i, NULL);
     requests = iface->work_requests - requests;
     doorbells = iface->doorbells - doorbells;
     completions = iface->completions - completions;
-    shared = transfers * rdma_ep(0)->nqps; /* what completes here beside them are the grants that come */
-    check(requests == transfers * chunks && doorbells <= shared + some && completions <= shared + transfers + some,
-          "chunks share doorbells and completions");
     printf("     %llu requests, %llu doorbells, %llu completions for %u transfers of %u MiB\n", (unsigned long long)requests,
            (unsigned long long)doorbells, (unsigned long long)completions, transfers, chunks);
+    *exact = *exact && requests == transfers * chunks;
+    return doorbells <= shared && completions <= shared + transfers;
+}
+
+/* Where the machine has no time for a rank, what that posts or hears of may come in two parts: but not every time. */
+static void few_completions(void)
+{
+    bool exact = true, share = false;
+
+    if (rdma_ep(0)->nqps > 2)
+        return;
+    for (int turn = 0; turn < 5 && !share; turn++)
+        share = share_completions(&exact);
+    check(exact && share, "chunks share doorbells and completions");
 }
 
 static unsigned doomed; /* number of the next queue pair to fail */

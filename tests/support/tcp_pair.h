@@ -29,6 +29,15 @@ static inline const struct pki_transport *tcp(void)
     return found;
 }
 
+/* PK_* are read when an interface is opened. */
+static inline void tcp_params(const char *sockets, const char *window, const char *chunk)
+{
+    setenv("PK_SOCKETS", sockets, 1);
+    setenv("PK_WINDOW", window, 1);
+    setenv("PK_CHUNK_BYTES", chunk, 1);
+    setenv("PK_RETRY_MS", "2000", 1);
+}
+
 static inline struct pki_iface *tcp_iface_new(struct pki_net *net, int rank, int size)
 {
     struct sockaddr_in loopback = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };

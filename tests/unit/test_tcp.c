@@ -10,15 +10,6 @@
 
 #define PATIENCE_NS (20 * PKI_NS_PER_S)
 
-/* PK_* are read when an interface is opened. */
-static void params(const char *sockets, const char *window, const char *chunk)
-{
-    setenv("PK_SOCKETS", sockets, 1);
-    setenv("PK_WINDOW", window, 1);
-    setenv("PK_CHUNK_BYTES", chunk, 1);
-    setenv("PK_RETRY_MS", "2000", 1);
-}
-
 static uint64_t mix(uint64_t x)
 {
     x ^= x >> 31;
@@ -81,7 +72,7 @@ Test(tcp, messages_in_order_both_ways)
 {
     struct tcp_pair pair;
 
-    params("1", "16", "524288");
+    tcp_params("1", "16", "524288");
     tcp_pair_new(&pair);
     stream_messages(&pair, 0, 3000, 0);
     stream_messages(&pair, 1, 3000, 0);
@@ -92,7 +83,7 @@ Test(tcp, messages_survive_cuts)
 {
     struct tcp_pair pair;
 
-    params("1", "16", "524288");
+    tcp_params("1", "16", "524288");
     tcp_pair_new(&pair);
     stream_messages(&pair, 0, 1000, 10);
     stream_messages(&pair, 1, 1000, 10);
@@ -106,7 +97,7 @@ Test(tcp, messages_wait_where_nobody_reads)
     struct pki_msg msg = { .kind = PKI_MSG_EAGER, .payload = PKI_TCP_EAGER_MAX };
     unsigned taken = 0;
 
-    params("1", "16", "524288");
+    tcp_params("1", "16", "524288");
     tcp_pair_new(&pair);
     for (int i = 0; i < 100000; i++) {
         taken += tcp()->msg(pair.ep[0], &msg, payload) == PK_OK;
@@ -211,7 +202,7 @@ static void transfer_some(const char *sockets, const char *window, const char *c
     struct transfer t[6];
     struct tcp_pair pair;
 
-    params(sockets, window, chunk);
+    tcp_params(sockets, window, chunk);
     tcp_pair_new(&pair);
     for (int i = 0; i < 6; i++)
         transfer_begin(&pair, &t[i], 100 + (uint64_t)i, lengths[i], lengths[i] / 3 + 1);
@@ -247,7 +238,7 @@ Test(tcp, lower_of_both_counts)
     struct tcp_pair pair;
     struct pki_tcp_card card;
 
-    params("3", "8", "65536");
+    tcp_params("3", "8", "65536");
     tcp_pair_begin(&pair);
     cr_assert(pki_tcp_get_card(&pair.blob[1], &card));
     card.sockets = 2;
@@ -267,7 +258,7 @@ Test(tcp, another_version_is_named)
     pk_error_info_t info = { .struct_size = sizeof info };
     char here[32];
 
-    params("1", "4", "65536");
+    tcp_params("1", "4", "65536");
     tcp_pair_begin(&pair);
     pki_put_u32(pair.blob[1].bytes, PKI_TCP_VERSION + 7);
     cr_assert_eq(tcp()->ep_connect(pair.ep[0], &pair.blob[1]), PK_ERR_MISMATCH);
@@ -314,7 +305,7 @@ Test(tcp, death_is_noticed_on_both_sides)
         struct transfer t;
         struct pki_list *node;
 
-        params("2", "2", "16384");
+        tcp_params("2", "2", "16384");
         tcp_pair_new(&pair);
         transfer_begin(&pair, &t, 5, 1 << 20, 1 << 20);
         kill_end(&pair, victim);
@@ -338,7 +329,7 @@ Test(tcp, leaving_is_no_death)
     const void *payload;
     uint64_t until;
 
-    params("2", "2", "16384");
+    tcp_params("2", "2", "16384");
     tcp_pair_new(&pair);
     cr_assert_eq(tcp()->msg(pair.ep[0], &msg, NULL), PK_OK);
     tcp()->ep_close(pair.ep[0]);
@@ -379,7 +370,7 @@ Test(tcp, chunk_outside_the_grant)
         struct pki_msg grant = { .kind = PKI_MSG_GRANT, .op = 7, .bytes = sizeof target, .offset = (uint64_t)(uintptr_t)target };
         struct tcp_pair pair;
 
-        params("1", "4", "16384");
+        tcp_params("1", "4", "16384");
         tcp_pair_new(&pair);
         cr_assert_eq(tcp()->msg(pair.ep[1], &grant, NULL), PK_OK);
         pki_tcp_put_chunk(head, &wrong[i]);
@@ -395,7 +386,7 @@ Test(tcp, bytes_that_make_no_sense)
         static const unsigned char garbage[64] = "GET / HTTP/1.1";
         struct tcp_pair pair;
 
-        params("1", "4", "16384");
+        tcp_params("1", "4", "16384");
         tcp_pair_new(&pair);
         inject(&pair, link, garbage, sizeof garbage);
         cr_assert(dies(&pair, 1, PKI_NS_PER_S));
@@ -409,7 +400,7 @@ Test(tcp, acknowledgement_of_what_was_not_sent)
     struct pki_tcp_ack ack = { .link = 1, .frames = 1 };
     struct tcp_pair pair;
 
-    params("1", "4", "16384");
+    tcp_params("1", "4", "16384");
     tcp_pair_new(&pair);
     pki_tcp_put_ack(frame, &ack);
     inject(&pair, 0, frame, sizeof frame);
@@ -465,7 +456,7 @@ Test(tcp, strangers_are_dropped_and_counted)
     struct transfer t;
     int idle[100];
 
-    params("1", "4", "16384");
+    tcp_params("1", "4", "16384");
     tcp_pair_new(&pair);
     cr_assert_eq(shake(&pair, good, 41, false), 1, "another key");
     cr_assert_eq(shake(&pair, good, 42, true), 1, "an altered proof");

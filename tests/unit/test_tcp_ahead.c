@@ -12,10 +12,7 @@ static unsigned char sent[BYTES], taken[BYTES];
 
 static void begin(struct tcp_pair *pair, const char *sockets, const char *chunk)
 {
-    setenv("PK_SOCKETS", sockets, 1);
-    setenv("PK_WINDOW", "4", 1);
-    setenv("PK_CHUNK_BYTES", chunk, 1);
-    setenv("PK_RETRY_MS", "2000", 1);
+    tcp_params(sockets, "4", chunk);
     tcp_pair_new(pair);
     for (size_t i = 0; i < BYTES; i++)
         sent[i] = (unsigned char)(i * 2654435761u >> 16);

@@ -10,13 +10,16 @@
 
 ssize_t pki_tcp_came_send(struct pki_tcp_link *link)
 {
-    return send(link->watch.fd, link->came + sizeof link->came - link->came_left, link->came_left, MSG_NOSIGNAL | MSG_DONTWAIT);
+    ssize_t n = send(link->watch.fd, link->came + sizeof link->came - link->came_left, link->came_left, MSG_NOSIGNAL | MSG_DONTWAIT);
+
+    link->came_left -= n > 0 ? (size_t)n : 0;
+    return n;
 }
 
 /* A whole transfer in one chunk, and nothing of ours that the acknowledgement would have to wait for. */
 static bool pays(const struct pki_tcp_link *link)
 {
-    return pki_tcp_is_alone(link) && link->chunk.ahead == link->chunk.bytes && link->chunk.bytes <= PKI_TCP_DIRECT_BYTES &&
+    return pki_tcp_is_alone(link) && link->chunk.ahead == link->chunk.bytes &&
            link->writable && link->next == link->end && link->came_left == 0 && link->outstanding <= PKI_TCP_AHEAD_MAX;
 }
 
@@ -34,7 +37,6 @@ int pki_tcp_came_say(struct pki_tcp_link *link)
         return n == 0 || errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR ? 0 : -1;
     }
     link->told = link->received + 1;
-    link->came_left -= (size_t)n;
     if (link->came_left > 0) /* the rest before anything else: data_write finds out whether there is room */
         pki_tcp_link_ready(link);
     return 1;

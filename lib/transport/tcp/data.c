@@ -224,13 +224,14 @@ void pki_tcp_data_write(struct pki_tcp_link *link)
 
     while (link->state == PKI_TCP_UP && link->writable && (link->next < link->end || link->came_left > 0)) {
         uint64_t end = link->next + 2 < link->end ? link->next + 2 : link->end;
+        bool says = link->came_left > 0; /* before anything else */
         ssize_t n;
 
-        if (link->came_left == 0 && pki_tcp_lend(link, true, unwritten(link), slot_of(link, link->next)->move->put->bytes)) {
+        if (!says && pki_tcp_lend(link, true, unwritten(link), slot_of(link, link->next)->move->put->bytes)) {
             link->writable = false;
             return;
         }
-        n = link->came_left > 0 ? pki_tcp_came_send(link) : write_some(link, end);
+        n = says ? pki_tcp_came_send(link) : write_some(link, end);
         if (n < 0 && errno == EINTR)
             continue;
         if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
@@ -241,10 +242,8 @@ void pki_tcp_data_write(struct pki_tcp_link *link)
             pki_tcp_link_broken(link, errno);
             return;
         }
-        if (link->came_left > 0) {
-            link->came_left -= (size_t)n;
+        if (says)
             continue;
-        }
         advance_out(link, (size_t)n);
         if ((size_t)n >= budget) {
             if (link->next < link->end)

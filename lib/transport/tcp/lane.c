@@ -16,8 +16,8 @@
 #define TELL_AT_LAST (PKI_TCP_TX_BYTES / 2) /* or else by itself: the writer never stands still for it */
 #define AT_ONCE_BYTES 8192 /* payload that it pays to keep only after it has been sent; */
 #define AT_ONCE_COLL_BYTES (32u << 10) /* of a collective, whose ranks send at the same time: nobody waits while it is kept */
-#define LANE_LOOKS 16 /* in vain, and then */
-#define LANE_RESTS 8 /* of so many one is at the lane while something else is awaited */
+#define LANE_LOOKS 16 /* without a message, after which, */
+#define LANE_RESTS 8 /* while chunks are awaited, one look of so many is at the lane */
 #define GOODBYE_NS (200 * PKI_NS_PER_MS) /* after a failure, or where only notes went */
 
 /* ---- Out ---- */

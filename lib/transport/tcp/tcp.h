@@ -36,7 +36,8 @@
 #define PKI_TCP_THREADS_MAX 8
 #define PKI_TCP_SPLICE_MIN (64u << 10) /* shorter payload is copied sooner than its pages are counted */
 #define PKI_TCP_DIRECT_SIZE 8 /* ranks, at most, where connections are read without asking epoll first, */
-#define PKI_TCP_DIRECT_BYTES ((size_t)1 << 20) /* and for no longer transfers */
+#define PKI_TCP_DIRECT_BYTES ((size_t)PKI_TCP_AHEAD_MAX) /* and for no longer transfers */
+#define PKI_TCP_EXCHANGE 2 /* moves and grants that an exchange with one peer has in flight */
 #define PKI_TCP_ROUND_BYTES ((size_t)4 << 20)
 #define PKI_TCP_LEND_MIN (64u << 10)  /* bytes that are worth a thread's attention */
 
@@ -129,9 +130,9 @@ struct pki_tcp_link {
     size_t outstanding; /* payload bytes in slots */
     int pipe[2];        /* through which chunks go without being copied; -1: not made */
     size_t piped;       /* bytes in it */
-    unsigned char came[PKI_TCP_DATA_HEAD_BYTES];
-    size_t came_left;   /* bytes of an acknowledgement of which the kernel took a part */
     bool copies;        /* payload does not go that way here */
+    unsigned char came[PKI_TCP_DATA_HEAD_BYTES]; /* an acknowledgement (came.c), */
+    size_t came_left;   /* of which the kernel has not taken so many bytes yet */
     struct pki_tcp_job out; /* while it is lent, `next`, `written` and the pipe are a thread's */
 
     /* chunk in */
@@ -339,30 +340,6 @@ void pki_tcp_guest_step(struct pki_tcp_iface *iface, struct pki_tcp_guest *guest
 bool pki_tcp_guest_timers(struct pki_tcp_iface *iface, uint64_t now, uint64_t away_ns);
 void pki_tcp_guests_close(struct pki_tcp_iface *iface);
 
-/* Bytes of the longest transfer of which chunks or acknowledgements are awaited next; 0: of none. */
-static inline size_t pki_tcp_awaits(const struct pki_tcp_ep *ep)
-{
-    size_t in = pki_list_empty(&ep->grants) ? 0 : pki_container_of(ep->grants.next, struct pki_tcp_grant, node)->bytes;
-    size_t out = ep->move_head == ep->move_end ? 0 : ep->moves[ep->move_head % PKI_TCP_MOVES].put->bytes;
-
-    return in > out ? in : out;
-}
-
-/* It carries all chunks that are under way: the only one for chunks, or the first, to which an exchange with one peer goes. */
-static inline bool pki_tcp_is_alone(const struct pki_tcp_link *link)
-{
-    return link->index == 1 && (link->ep->nlinks == 2 || link->ep->iface->busy <= 2) && link->ep->iface->threads.max == 0;
-}
-
-/* Then that connection is read without being told of anything there. */
-static inline bool pki_tcp_awaits_short(const struct pki_tcp_ep *ep)
-{
-    size_t bytes = pki_tcp_awaits(ep);
-
-    return bytes > 0 && bytes <= (ep->nlinks == 2 ? PKI_TCP_DIRECT_BYTES : ep->params.chunk_bytes) && ep->iface->size <= PKI_TCP_DIRECT_SIZE &&
-           pki_tcp_is_alone(&ep->links[1]) && ep->links[1].state == PKI_TCP_UP;
-}
-
 /* ---- lane.c: messages ---- */
 
 pk_result_t pki_tcp_msg(struct pki_ep *ep, const struct pki_msg *msg, const void *payload);
@@ -391,15 +368,41 @@ void pki_tcp_stand_still(struct pki_tcp_link *link);
 /* In each round of progress while some are aside. True: they are ready, though nobody knows of anything there. */
 bool pki_tcp_look_after(struct pki_tcp_iface *iface);
 
+/* Bytes of the longest transfer of which chunks or acknowledgements are awaited next; 0: of none. */
+static inline size_t pki_tcp_awaits(const struct pki_tcp_ep *ep)
+{
+    size_t in = pki_list_empty(&ep->grants) ? 0 : pki_container_of(ep->grants.next, struct pki_tcp_grant, node)->bytes;
+    size_t out = ep->move_head == ep->move_end ? 0 : ep->moves[ep->move_head % PKI_TCP_MOVES].put->bytes;
+
+    return in > out ? in : out;
+}
+
+/* It carries all chunks that are under way: the only one for chunks, or the first, to which an exchange with one peer goes. */
+static inline bool pki_tcp_is_alone(const struct pki_tcp_link *link)
+{
+    return link->index == 1 && (link->ep->nlinks == 2 || link->ep->iface->busy <= PKI_TCP_EXCHANGE) && link->ep->iface->threads.max == 0;
+}
+
+/* Then that connection is read without being told of anything there. */
+static inline bool pki_tcp_awaits_short(const struct pki_tcp_ep *ep)
+{
+    size_t bytes = pki_tcp_awaits(ep);
+
+    return bytes > 0 && bytes <= (ep->nlinks == 2 ? PKI_TCP_DIRECT_BYTES : ep->params.chunk_bytes) && ep->iface->size <= PKI_TCP_DIRECT_SIZE &&
+           pki_tcp_is_alone(&ep->links[1]) && ep->links[1].state == PKI_TCP_UP;
+}
+
 /* ---- data.c: chunks, out ---- */
 
 pk_result_t pki_tcp_put(struct pki_put *put);
 void pki_tcp_data_write(struct pki_tcp_link *link);
+
 /* Of one link in one round of progress, so that none starves the others, and where threads wait for the next one. */
 static inline size_t pki_tcp_round_bytes(const struct pki_tcp_link *link)
 {
     return link->ep->iface->threads.n > 0 ? PKI_TCP_LEND_MIN : PKI_TCP_ROUND_BYTES;
 }
+
 /* Hand chunks of the puts that wait to links with free slots. */
 void pki_tcp_data_deal(struct pki_tcp_ep *ep);
 void pki_tcp_data_acked(struct pki_tcp_link *link, uint64_t frames);
@@ -448,7 +451,7 @@ void pki_tcp_spill_drop(struct pki_tcp_link *link);
 
 /* That the chunk has come which has just been read. 1: said; 0: to be said on the lane; -1: the connection is broken. */
 int pki_tcp_came_say(struct pki_tcp_link *link);
-/* As send: what is left of it. */
+/* As send: what is left of it, which is less then. */
 ssize_t pki_tcp_came_send(struct pki_tcp_link *link);
 /* The peer says so. False: the link is broken, or the endpoint lost. */
 bool pki_tcp_came_take(struct pki_tcp_link *link, uint64_t frames);

@@ -23,8 +23,7 @@
 #define PATIENCE_NS (20 * 1000ull)  /* within one, for the peer's bytes or the kernel's room */
 #define SLEEP_NS PKI_NS_PER_S
 #define LOOKS 64                    /* at the mailbox, between two at the clock */
-#define LEND_WHOLE_MIN ((size_t)512 << 10) /* transfers that are longer pay by themselves, */
-#define LEND_BUSY 2                 /* others where more is under way than an exchange with one peer */
+#define LEND_WHOLE_MIN ((size_t)512 << 10) /* transfers that are longer pay by themselves, others where more is under way than an exchange */
 
 /* ---- A thread ---- */
 
@@ -139,7 +138,7 @@ void pki_tcp_threads_close(struct pki_tcp_threads *all)
 /* A short transfer by itself is done sooner than handed over, and while a thread is at it the caller has nothing else to do. */
 static bool pays(const struct pki_tcp_iface *iface, size_t bytes, size_t whole)
 {
-    return bytes >= PKI_TCP_LEND_MIN && (whole > LEND_WHOLE_MIN || iface->busy > LEND_BUSY);
+    return bytes >= PKI_TCP_LEND_MIN && (whole > LEND_WHOLE_MIN || iface->busy > PKI_TCP_EXCHANGE);
 }
 
 bool pki_tcp_lend(struct pki_tcp_link *link, bool out, size_t bytes, size_t whole)

@@ -66,6 +66,9 @@ tests() {
         longest=$((ranks > count ? 64 << 20 : 1 << 30))
         step "gpu.gpu_sizes-$ranks" 120 "$build/tests/gpu.gpu_sizes" $longest "$ranks"
         step "conform-$ranks" 120 "$build/tests/pickle-conform" --threads --ranks "$ranks" --memory cuda --cases 120 --max-bytes 1048576
+        # A fresh process whose first operations are long.
+        step "conform-fresh-$ranks" 60 "$build/tests/pickle-conform" --threads --ranks "$ranks" --memory cuda --cases 120 --max-bytes 1048576 \
+            --no-errors --filter "many f32 count 262144 in place" --watchdog 20
         step "conform-processes-$ranks" 120 bash -c 'on "$@"' on "$ranks" \
             "$build/tests/pickle-conform" --env --memory cuda --cases 60 --max-bytes 1048576
     done

@@ -76,6 +76,7 @@ void pki_cuda_context_ref(struct pki_cuda_context *context)
 static void context_close(struct pki_cuda_context *context)
 {
     pki_cuda_enter(context);
+    pki_cuda_pool_close(context);
     pki_cuda_kernels_unload(context);
     context->cu->stream_destroy(context->stream);
     pki_cuda_leave(context);
@@ -101,7 +102,16 @@ static pk_result_t context_furnish(struct pki_cuda_context *context)
         return pki_cuda_fail(code, "cuStreamCreate on device %d", context->ordinal);
     result = pki_cuda_kernels_load(context);
     if (result != PK_OK)
-        context->cu->stream_destroy(context->stream);
+        goto err_stream;
+    result = pki_cuda_pool_open(context);
+    if (result != PK_OK)
+        goto err_kernels;
+    return PK_OK;
+
+err_kernels:
+    pki_cuda_kernels_unload(context);
+err_stream:
+    context->cu->stream_destroy(context->stream);
     return result;
 }
 
@@ -318,6 +328,7 @@ const struct pki_device_ops pki_device_cuda_ops = {
     .settle = pki_cuda_settle,
     .queue_open = pki_cuda_queue_open,
     .queue_close = pki_cuda_queue_close,
+    .clear = pki_cuda_clear,
     .idle = pki_cuda_idle,
     .capturing = pki_cuda_capturing,
     .copy = pki_cuda_copy,

@@ -3,6 +3,8 @@
 #ifndef PKI_CUDA_DEVICE_H
 #define PKI_CUDA_DEVICE_H
 
+#include <pthread.h>
+
 #include "device/cuda_driver.h"
 #include "device/device.h"
 #include "util/list.h"
@@ -28,8 +30,18 @@ enum pki_cuda_kernel { /* the typed ones: one for each pk_dtype_t */
     PKI_CUDA_KERNELS = PKI_CUDA_REDUCE + PK_DTYPE_COUNT
 };
 
-/* A GPU's primary context as this process uses it: one object a GPU, shared and counted. Everything but refs, imports and closing is
- * fixed once its first user has it; those are guarded by the process's lock. */
+/* A stream of the library's own (cuda_pool.c). */
+struct pki_cuda_stream {
+    struct pki_list node; /* context->spare */
+    CUstream handle;
+    _Atomic uint32_t *word; /* of context->words; NULL: there were too many */
+    uint32_t asked;         /* what the stream is to write there, or has */
+    bool looks;             /* somebody waits for that, since: */
+    uint64_t asked_ns;
+};
+
+/* A GPU's primary context as this process uses it: one object a GPU, shared and counted. Everything but refs, imports, closing and what
+ * cuda_pool.c has is fixed once its first user has it; the first three are guarded by the process's lock. */
 struct pki_cuda_context {
     const struct pki_cuda_driver *cu;
     int refs;
@@ -42,6 +54,11 @@ struct pki_cuda_context {
     bool early_launch; /* a kernel can be launched before the one ahead of it in the stream has ended (sm_90) */
     struct pki_list imports; /* IPC mappings, cuda_share.c's */
     int closing;             /* of them */
+    pthread_mutex_t spare_lock;
+    struct pki_list spare;   /* streams that no queue has */
+    int nspare;
+    char *words;
+    atomic_uint words_used;
 };
 
 /* One range that classify has seen, in pieces: VMM memory has one for each cuMemMap, all other memory one. */
@@ -112,10 +129,17 @@ void pki_cuda_make_way(struct pki_device *device);
 pk_result_t pki_cuda_dmabuf(struct pki_device *device, const struct pki_mem *mem, int *fd);
 pk_result_t pki_cuda_settle(struct pki_device *device);
 
-/* ---- cuda_queue.c ---- */
+/* ---- cuda_pool.c ---- */
 
+/* With the context current. Close: no queue is open any more. */
+pk_result_t pki_cuda_pool_open(struct pki_cuda_context *context);
+void pki_cuda_pool_close(struct pki_cuda_context *context);
 pk_result_t pki_cuda_queue_open(struct pki_device *device, struct pki_queue *queue);
 void pki_cuda_queue_close(struct pki_queue *queue);
+bool pki_cuda_clear(struct pki_queue *queue);
+
+/* ---- cuda_queue.c ---- */
+
 bool pki_cuda_idle(const struct pki_queue *queue);
 pk_result_t pki_cuda_capturing(const struct pki_queue *queue, bool *yes, uint64_t *id);
 pk_result_t pki_cuda_copy(const struct pki_queue *queue, void *dst, const void *src, size_t bytes);

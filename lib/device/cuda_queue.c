@@ -12,35 +12,6 @@ static CUstream stream_of(const struct pki_queue *queue)
     return (CUstream)queue->handle;
 }
 
-pk_result_t pki_cuda_queue_open(struct pki_device *device, struct pki_queue *queue)
-{
-    struct pki_cuda_context *context = pki_cuda(device)->context;
-    CUstream stream = NULL;
-    CUresult code;
-
-    pki_cuda_enter(context);
-    code = context->cu->stream_create(&stream, CU_STREAM_NON_BLOCKING);
-    pki_cuda_leave(context);
-    if (code != CUDA_SUCCESS)
-        return pki_cuda_fail(code, "cuStreamCreate on device %d", context->ordinal);
-    queue->device = device;
-    queue->handle = stream;
-    return PK_OK;
-}
-
-void pki_cuda_queue_close(struct pki_queue *queue)
-{
-    struct pki_cuda_context *context;
-
-    if (queue->handle == NULL)
-        return;
-    context = pki_cuda(queue->device)->context;
-    pki_cuda_enter(context);
-    context->cu->stream_destroy(stream_of(queue)); /* work that is still in it runs to its end */
-    pki_cuda_leave(context);
-    queue->handle = NULL;
-}
-
 /* Asking a capturing stream whether it is idle would end the capture, and so would asking the legacy stream while some blocking
  * stream captures: hence the first question, which harms neither. */
 bool pki_cuda_idle(const struct pki_queue *queue)

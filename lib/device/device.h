@@ -71,6 +71,7 @@ enum pki_wait_how { PKI_WAIT_VALUE, PKI_WAIT_KERNEL };
 struct pki_queue {
     struct pki_device *device;
     void *handle; /* CUstream; NULL is the legacy default stream, or the host's queue */
+    void *own;    /* the device's, of one that queue_open made; else NULL */
 };
 
 /* How to reach an allocation from another process. Descriptors are the caller's to close. */
@@ -162,6 +163,10 @@ struct pki_device_ops {
     /* A private queue that never synchronises with the legacy default stream. */
     pk_result_t (*queue_open)(struct pki_device *device, struct pki_queue *queue);
     void (*queue_close)(struct pki_queue *queue);
+    /* Before kernels, and copies inside the device, are put into a queue that queue_open made: does what is put there now go on, though streams
+     * wait? False: not, or it has to be found out. Ask again soon, and put in at once what was asked for. May take up to 20 us. The queue
+     * is another one then, for what that matters: what was put into it has ended. */
+    bool (*clear)(struct pki_queue *queue);
     bool (*idle)(const struct pki_queue *queue); /* all work in it has ended; false when it cannot be told (capture) */
     /* Is the queue being captured into a graph? `id` is the capture's, never 0. PK_ERR_UNSUPPORTED: the legacy stream while
      * another captures. */
@@ -208,6 +213,7 @@ struct pki_device {
     const struct pki_device_ops *ops;
     int max_ctas; /* most CTAs of one reduction; 0: the device's choice */
     uint64_t words; /* written or waited for in queues so far */
+    const atomic_int *waiting; /* streams of the process that wait on it for operations; NULL: nobody counts them */
 };
 
 /* The tables; cuda is NULL in a library built without CUDA. */

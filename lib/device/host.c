@@ -114,6 +114,12 @@ static pk_result_t host_queue_open(struct pki_device *device, struct pki_queue *
     return PK_OK;
 }
 
+static bool host_clear(struct pki_queue *queue)
+{
+    (void)queue;
+    return true;
+}
+
 static void host_queue_close(struct pki_queue *queue)
 {
     queue->device = NULL;
@@ -223,6 +229,7 @@ const struct pki_device_ops pki_device_host = {
     .settle = host_settle,
     .queue_open = host_queue_open,
     .queue_close = host_queue_close,
+    .clear = host_clear,
     .idle = host_idle,
     .capturing = host_capturing,
     .copy = host_copy,

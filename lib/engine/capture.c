@@ -19,7 +19,7 @@ bool pki_capture_wanted(struct pki_engine *e, const struct pki_request *requests
     int capturing = 0;
 
     for (int i = 0; i < n; i++) {
-        struct pki_queue queue = { e->gpu, requests[i].stream.handle };
+        struct pki_queue queue = { .device = e->gpu, .handle = requests[i].stream.handle };
         bool yes = false;
         uint64_t id;
 
@@ -103,7 +103,7 @@ pk_result_t pki_capture_check(struct pki_engine *e, const struct pki_request *re
         struct capture_part *part = &capture->parts[i];
 
         part->request = requests[i];
-        part->queue = (struct pki_queue){ e->gpu, requests[i].stream.handle };
+        part->queue = (struct pki_queue){ .device = e->gpu, .handle = requests[i].stream.handle };
         result = part->request.what == PKI_DO_COLL ? pki_capture_plan_check(e, part) : check_transfer(e, &part->request);
     }
     if (result != PK_OK) {

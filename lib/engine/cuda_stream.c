@@ -12,9 +12,9 @@
  *
  * A pending wait by a stream memory operation holds one of the process's hardware queues, and what the driver puts into that queue behind it,
  * of any stream, stands still. With few streams it avoids such queues; with 64 some were stuck behind two waits. So where kernels are allowed
- * waits are kernels of one warp, which are counted too: a GPU has room for 128 kernels at a time. Elsewhere value waits are counted and
- * refused beyond half of the queues: up to 3 of 8 hurt 16 other streams not at all, with 4 some stand still, with 6 all kernels do
- * (docs/design/0002). With one or two queues whatever follows a wait in its stream holds up the kernels of all streams, though not copies to a
+ * waits are kernels of one warp (they hold a queue once the program has put something behind them: docs/design/0024), which are counted too: a
+ * GPU has room for 128 kernels at a time. Elsewhere value waits are counted and refused beyond half of the queues: up to 3 of 8 hurt 16 other
+ * streams not at all, with 4 some stand still, with 6 all kernels do (docs/design/0002). With one or two queues whatever follows a wait in its stream holds up the kernels of all streams, though not copies to a
  * peer: there a send never waits in the stream before its copy, and what needs a kernel of the library is done inside the call.
  */
 #include <sched.h>
@@ -149,7 +149,7 @@ pk_result_t pki_stream_admit(struct pki_task *task)
 
     if (e->gpu == NULL)
         return pki_fail(PK_ERR_ARG, NULL, "%s: a cuda stream, but the communicator has no gpu (config.device)", task->name);
-    task->queue = (struct pki_queue){ e->gpu, task->request.stream.handle };
+    task->queue = (struct pki_queue){ .device = e->gpu, .handle = task->request.stream.handle };
     task->direct = pki_task_is_fused(task) && pki_fused_all_direct(e); /* its kernel needs nobody */
     if (task->direct)
         return PK_OK;

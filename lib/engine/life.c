@@ -20,22 +20,30 @@ static void peer_init(struct pki_peer *peer, int rank)
     pki_slots_init(&peer->gates, PKI_GATE_SLOTS);
 }
 
+/* Those that are open. What is still in them runs to its end. */
+static void queues_close(struct pki_engine *e)
+{
+    struct pki_queue *const queues[] = { &e->work, &e->late, &e->out.queue, &e->in.queue };
+
+    for (size_t i = 0; i < sizeof queues / sizeof queues[0]; i++)
+        if (queues[i]->device != NULL)
+            e->gpu->ops->queue_close(queues[i]);
+}
+
+/* All at once: to make a stream in the middle of an operation may wait for that operation. */
 static pk_result_t queues_open(struct pki_engine *e)
 {
-    pk_result_t result;
+    struct pki_queue *const queues[] = { &e->work, &e->late, &e->out.queue, &e->in.queue };
+    pk_result_t result = PK_OK;
 
     if (e->gpu == NULL)
         return PK_OK;
-    result = e->gpu->ops->queue_open(e->gpu, &e->work);
+    for (size_t i = 0; i < sizeof queues / sizeof queues[0] && result == PK_OK; i++)
+        result = e->gpu->ops->queue_open(e->gpu, queues[i]);
+    e->queues_open = result == PK_OK;
     if (result != PK_OK)
-        return result;
-    result = e->gpu->ops->queue_open(e->gpu, &e->late);
-    if (result != PK_OK) {
-        e->gpu->ops->queue_close(&e->work);
-        return result;
-    }
-    e->queues_open = true;
-    return PK_OK;
+        queues_close(e);
+    return result;
 }
 
 static void lists_init(struct pki_engine *e)
@@ -68,6 +76,7 @@ static void look_at_gpu(struct pki_engine *e)
     e->gpu->ops->info(e->gpu, &info);
     e->ordinal = info.ordinal;
     e->connections = info.connections;
+    e->gpu->waiting = pki_waiting_streams(e->ordinal);
     e->places = info.sms > 2 * SPARE_SMS ? info.sms - SPARE_SMS : info.sms / 2;
 }
 
@@ -346,10 +355,7 @@ pk_result_t pki_engine_close(struct pki_engine *e)
     result = pki_engine_status(e);
     pki_side_tell_all(e, result != PK_OK);
     leave(e);
-    if (e->queues_open) {
-        e->gpu->ops->queue_close(&e->late);
-        e->gpu->ops->queue_close(&e->work);
-    }
+    queues_close(e);
     pki_capture_close(e);
     pki_stage_close(e);
     pki_shared_close_all(e);

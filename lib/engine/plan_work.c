@@ -103,17 +103,21 @@ static void work_on_gpu(struct pki_task *task, uint32_t i, size_t avail)
     struct pki_engine *e = task->engine;
     struct pki_step_state *state = &task->steps[i];
     struct pki_word_op opened = { .kind = PKI_WORD_WRITE };
+    bool by_host = pki_stage_copies(e, task->request.algorithm->coll, task->plan);
     struct pki_queue *queue = &e->work;
     pk_result_t result;
 
     if (state->finish_bytes > state->done)
         return;
-    state->finish_slot = pki_words_take(e, &state->finish);
-    state->starved = state->finish_slot < 0;
+    state->starved = !by_host && !e->gpu->ops->clear(queue);
+    if (!state->starved) {
+        state->finish_slot = pki_words_take(e, &state->finish);
+        state->starved = state->finish_slot < 0;
+    }
     if (state->starved)
         return; /* looked at again by pki_plan_poll */
     opened.gate = state->finish;
-    if (pki_stage_copies(e, task->request.algorithm->coll, task->plan))
+    if (by_host)
         result = copy_by_host(task, i, &avail, &queue);
     else {
         e->stats.kernels++;

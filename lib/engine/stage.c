@@ -27,28 +27,20 @@ pk_result_t pki_stage_pool_open(struct pki_engine *e, struct pki_stage_pool *poo
     if (memory == MAP_FAILED)
         return pki_fail_errno(PK_ERR_MEMORY, NULL, "mmap of %zu bytes of slots", bytes);
     result = e->gpu->ops->host_register(e->gpu, memory, bytes);
-    if (result != PK_OK)
-        goto err_unmap;
-    result = e->gpu->ops->queue_open(e->gpu, &pool->queue);
-    if (result != PK_OK)
-        goto err_unregister;
+    if (result != PK_OK) {
+        munmap(memory, bytes);
+        return result;
+    }
     pool->memory = memory;
     for (pool->nfree = 0; pool->nfree < PKI_STAGE_SLOTS; pool->nfree++)
         pool->free[pool->nfree] = (uint8_t)(PKI_STAGE_SLOTS - 1 - pool->nfree);
     return PK_OK;
-
-err_unregister:
-    e->gpu->ops->host_unregister(e->gpu, memory);
-err_unmap:
-    munmap(memory, bytes);
-    return result;
 }
 
 static void pool_close(struct pki_engine *e, struct pki_stage_pool *pool)
 {
     if (pool->memory == NULL)
         return;
-    e->gpu->ops->queue_close(&pool->queue);
     e->gpu->ops->host_unregister(e->gpu, pool->memory);
     munmap(pool->memory, ((size_t)PKI_STAGE_SLOTS + 1) * PKI_STAGE_BYTES);
     pool->memory = NULL;
@@ -191,6 +183,8 @@ bool pki_stage_unpack(struct pki_engine *e, struct pki_piece *const *pieces, int
     pk_result_t result;
     int words = 0;
 
+    if (!e->gpu->ops->clear(&e->in.queue))
+        return false;
     for (; words < n; words++) {
         struct pki_piece *piece = pieces[words];
 

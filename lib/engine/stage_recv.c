@@ -169,6 +169,8 @@ static pk_result_t fill_low_latency(struct pki_xfer *xfer, const void *data)
     struct pki_engine *e = xfer->engine;
     struct pki_ll_op op = { .send = true, .bytes = (uint32_t)xfer->bytes, .flag = xfer->gate_value };
 
+    if (!e->gpu->ops->clear(&e->in.queue))
+        return PK_IN_PROGRESS;
     xfer->slot = pki_stage_slot_take(e, &e->in);
     if (xfer->slot < 0)
         return PK_IN_PROGRESS;

@@ -293,6 +293,7 @@ bool pki_streams_wait(void); /* may a stream of the process wait for a peer beca
 /* waiting.c, unlocked: streams of the process that may wait for peers, by the GPU's ordinal and the handle */
 bool pki_waiting_enter(int device, void *stream); /* for one operation more; false: the list of streams is full, it is not in it */
 void pki_waiting_leave(int device, void *stream, bool listed);
+const atomic_int *pki_waiting_streams(int device); /* how many there are on the GPU; NULL: not counted */
 bool pki_waiting_hold(int device, void *stream, int limit); /* listed: a value wait, if then no more than `limit` streams have one */
 void pki_waiting_drop(int device, void *stream);
 /* listed: a kernel that waits, until the stream's operations have ended; of one warp (0), or a low-latency one of so many CTAs. False: no room.

@@ -34,7 +34,19 @@ static struct {
 } waiting = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
 static atomic_int operations;
+static atomic_int streams_waiting[DEVICES_MAX];
 static atomic_int copying[DEVICES_MAX]; /* operations whose copies the library's own queues have yet to do */
+
+const atomic_int *pki_waiting_streams(int device)
+{
+    return device < DEVICES_MAX ? &streams_waiting[device] : NULL;
+}
+
+static void count_stream(int device, int by)
+{
+    if (device < DEVICES_MAX)
+        atomic_fetch_add(&streams_waiting[device], by);
+}
 
 /* NULL: none, or no room for it. */
 static struct waiting_stream *find(int device, void *stream, bool make)
@@ -55,8 +67,8 @@ bool pki_waiting_enter(int device, void *stream)
     atomic_fetch_add(&operations, 1);
     pthread_mutex_lock(&waiting.lock);
     s = find(device, stream, true);
-    if (s != NULL)
-        s->ops++;
+    if (s != NULL && s->ops++ == 0)
+        count_stream(device, 1);
     pthread_mutex_unlock(&waiting.lock);
     return s != NULL;
 }
@@ -70,8 +82,10 @@ void pki_waiting_leave(int device, void *stream, bool listed)
         return;
     pthread_mutex_lock(&waiting.lock);
     s = find(device, stream, false);
-    if (s != NULL && --s->ops == 0)
+    if (s != NULL && --s->ops == 0) {
+        count_stream(device, -1);
         *s = waiting.streams[--waiting.n];
+    }
     pthread_mutex_unlock(&waiting.lock);
 }
 

@@ -53,7 +53,7 @@ static void run_on(struct rank *rank, const struct item *items, unsigned n, cons
 
 static void run_batch(struct rank *rank, const struct item *items, unsigned n)
 {
-    char token = 0, tokens[256];
+    char token = 0, tokens[RANKS_MAX];
     pk_unique_id_t id;
 
     rank->ok = true;

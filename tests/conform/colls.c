@@ -5,7 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define RANKS 256
 #define GAP 3 /* elements between blocks of v-forms, sometimes */
 
 enum in_place { IN_IS_OUT, IN_IS_PART, OUT_IS_PART };
@@ -32,7 +31,7 @@ static const struct coll {
 
 /* The blocks of one buffer, in elements. */
 struct table {
-    size_t counts[RANKS], offsets[RANKS];
+    size_t counts[RANKS_MAX], offsets[RANKS_MAX];
     int blocks;
     size_t total;
     bool packed; /* say so by no offsets */
@@ -236,7 +235,7 @@ static pk_result_t post(const struct work *w, char *source, char *result)
 
 static void verify_sum(const struct work *w, const char *got, size_t count)
 {
-    uint64_t keys[RANKS];
+    uint64_t keys[RANKS_MAX];
     size_t where;
 
     for (int r = 0; r < w->rank->size; r++)

@@ -51,6 +51,7 @@ struct item {
 
 extern const char *const algorithms[]; /* NULL first: the library chooses */
 
+#define RANKS_MAX 256
 #define WHAT_BYTES 200
 
 /* What the watchdog looks at. */

@@ -7,14 +7,13 @@
 #include <string.h>
 
 #define COUNT 64
-#define RANKS 256
 #define LONG_MS 12000
 
 /* ---- arguments ---- */
 
 struct good {
     float *in, *out;
-    size_t counts[RANKS];
+    size_t counts[RANKS_MAX];
     struct coll_args args;
 };
 
@@ -102,7 +101,7 @@ static void wrong_buffers(struct rank *r, const struct good *g)
 static void wrong_blocks(struct rank *r, const struct good *g)
 {
     const struct coll_facts *f = g->args.facts;
-    size_t huge[RANKS], wrong[RANKS];
+    size_t huge[RANKS_MAX], wrong[RANKS_MAX];
     struct coll_args bad = g->args;
 
     memcpy(wrong, g->counts, sizeof wrong);
@@ -185,7 +184,7 @@ static void other_operation(struct coll_args *a, const struct rank *r)
 /* Rank 0 sends one element less to rank 1 than that one receives. */
 static void other_block(struct coll_args *a, const struct rank *r)
 {
-    static size_t counts[RANKS];
+    static size_t counts[RANKS_MAX];
 
     for (int i = 0; i < r->size; i++)
         counts[i] = COUNT - (i == 1);
@@ -244,7 +243,7 @@ static pk_error_info_t last_error(void)
 static void judge(struct rank *r, const struct coll_facts *f, const struct disagreement *d, pk_result_t outcome)
 {
     pk_error_info_t info = last_error();
-    int mismatched = outcome == PK_ERR_MISMATCH, all[RANKS];
+    int mismatched = outcome == PK_ERR_MISMATCH, all[RANKS_MAX];
 
     for (int i = 0; mismatched && i < 2; i++)
         if (d->words[i] != NULL && strstr(info.text, d->words[i]) == NULL)

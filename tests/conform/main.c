@@ -16,7 +16,6 @@
 
 #include "cuda_dl.h"
 
-#define RANKS_MAX 256
 #define CASES_MAX 3000
 #define OPERATION_TIMEOUT_MS 60000
 #define IDLE_TIMEOUT_MS 3600000 /* of the communicator where ranks wait that are not in a batch */
@@ -181,13 +180,15 @@ static void print_stacks(void)
         closedir(tasks);
 }
 
-static void print_hang(const struct rank *rank)
+/* What this rank waits for, and the others of the process. */
+static void print_hang(const struct program *program, const struct rank *rank)
 {
     static char text[64 << 10];
 
     printf("HUNG rank %d for %u s in %s\n", rank->rank, rank->config->watchdog_s, rank->watch->what);
-    if (rank->comm != NULL && pk_pending_dump(rank->comm, text, sizeof text, NULL) == PK_OK)
-        printf("%s", text);
+    for (int r = 0; r < program->config.ranks; r++)
+        if (program->ranks[r].comm != NULL && pk_pending_dump(program->ranks[r].comm, text, sizeof text, NULL) == PK_OK)
+            printf("%s", text);
     print_stacks();
     fflush(stdout);
 }
@@ -205,7 +206,7 @@ static void *watch(void *arg)
 
             pthread_mutex_lock(&w->lock);
             if (w->since_ns != 0 && monotonic_ns() - w->since_ns > limit_ns) {
-                print_hang(&program->ranks[r]);
+                print_hang(program, &program->ranks[r]);
                 sleep(2); /* the other ranks, if processes, say what they wait for too */
                 abort();
             }

@@ -6,13 +6,12 @@
 #include <string.h>
 #include <unistd.h>
 
-#define RANKS 256
 
 /* No rank leaves before the last has come. All are on one machine and have one clock. */
 static void barrier_order(struct rank *r)
 {
     for (int turn = 0; turn < 6; turn++) {
-        int64_t times[2], all[RANKS][2], last = 0, first = INT64_MAX;
+        int64_t times[2], all[RANKS_MAX][2], last = 0, first = INT64_MAX;
 
         if (turn % r->size == r->rank)
             usleep(20000);

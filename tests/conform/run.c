@@ -291,6 +291,15 @@ static void close_work(struct work *w)
     }
 }
 
+/* Freeing GPU memory waits for every stream of the process, and keeps other threads out of the driver meanwhile: also the one that does for another
+ * rank of this process what its stream waits for. */
+static void await_others(struct rank *rank)
+{
+    uint8_t own = 0, all[RANKS_MAX];
+
+    share(rank, &own, all, sizeof own);
+}
+
 static void finish_stream(struct rank *rank, enum ending ending)
 {
     if (ending == END_HOST)
@@ -352,6 +361,8 @@ void run_item(struct rank *rank, const struct item *item)
     }
     if (is_same_everywhere(item->op))
         digest = data_digest(buffer_view(&w.results[0]), w.results[0].bytes);
+    if (item->place == PLACE_DEVICE)
+        await_others(rank);
     close_work(&w);
     end_case(rank, what, true, digest);
 }

@@ -380,7 +380,7 @@ Test(host, memory)
 
     cr_assert_eq(pki_device_host.open(0, &device), PK_OK);
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
-        struct pki_queue queue = { device, NULL };
+        struct pki_queue queue = { .device = device };
         struct pki_mem mem;
         struct pki_export exported;
         unsigned char *p, byte = 9;

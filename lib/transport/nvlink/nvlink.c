@@ -41,7 +41,7 @@ struct copy_queue {
     struct nvlink_iface *iface;
     struct pki_list node;   /* in iface->busy */
     struct pki_list flying; /* pki_put.node, oldest first */
-    struct pki_queue queue; /* device is NULL until the first put */
+    struct pki_queue queue;
     _Atomic uint32_t *word; /* the number of the last put that has ended */
     uint32_t last;          /* number of the last put that was started */
     unsigned flights;
@@ -61,6 +61,7 @@ struct nvlink_ep {
     struct pki_ep base;
     struct copy_queue own;   /* short copies: those to different peers overlap */
     uint8_t device_uuid[16]; /* the peer's */
+    bool same_gpu;
 };
 
 static struct nvlink_iface *iface_of(struct pki_iface *iface)
@@ -164,7 +165,7 @@ static void queue_progress(struct copy_queue *q)
 }
 
 /* Copies end by themselves, so this is short; a copy that does not is left to the driver, and its put is given back unfinished. */
-static void queue_close(struct copy_queue *q)
+static void queue_drain(struct copy_queue *q)
 {
     uint64_t deadline = pki_now_ns() + DRAIN_NS;
 
@@ -173,9 +174,12 @@ static void queue_close(struct copy_queue *q)
         pki_cpu_pause();
     }
     finish_all(q, PK_ERR_ABORTED);
-    if (q->queue.device != NULL)
-        q->queue.device->ops->queue_close(&q->queue);
-    q->queue.device = NULL;
+}
+
+static void release_words(struct nvlink_iface *iface)
+{
+    iface->device->ops->host_unregister(iface->device, iface->words);
+    munmap(iface->words, iface->words_bytes);
 }
 
 static pk_result_t nvlink_open(const struct pki_iface_config *config, struct pki_iface *base)
@@ -200,15 +204,19 @@ static pk_result_t nvlink_open(const struct pki_iface_config *config, struct pki
     }
     iface->words = words;
     queue_init(&iface->bulk, iface, config->size);
-    return PK_OK;
+    result = iface->device->ops->queue_open(iface->device, &iface->bulk.queue);
+    if (result != PK_OK)
+        release_words(iface);
+    return result;
 }
 
 static void nvlink_close(struct pki_iface *base)
 {
     struct nvlink_iface *iface = iface_of(base);
 
-    iface->device->ops->host_unregister(iface->device, iface->words);
-    munmap(iface->words, iface->words_bytes);
+    queue_drain(&iface->bulk);
+    iface->device->ops->queue_close(&iface->bulk.queue);
+    release_words(iface);
 }
 
 static pk_result_t nvlink_ep_init(struct pki_ep *base, struct pki_blob *mine)
@@ -224,12 +232,14 @@ static pk_result_t nvlink_ep_init(struct pki_ep *base, struct pki_blob *mine)
     memcpy(mine->bytes, &greeting, sizeof greeting);
     mine->len = sizeof greeting;
     mine->fd = -1;
-    return PK_OK;
+    /* Not at the first put: to make a stream may wait for all work of the GPU, and with that for what this put is for. */
+    return iface->device->ops->queue_open(iface->device, &ep->own.queue);
 }
 
 static pk_result_t nvlink_ep_connect(struct pki_ep *base, struct pki_blob *theirs)
 {
     struct nvlink_ep *ep = ep_of(base);
+    struct pki_device_info info;
     struct pki_where where = { .rank = base->rank, .peer = base->peer, .op = "init" };
     struct greeting greeting;
 
@@ -243,6 +253,8 @@ static pk_result_t nvlink_ep_connect(struct pki_ep *base, struct pki_blob *their
         return pki_fail(PK_ERR_MISMATCH, &where, "nvlink: the peer speaks another version (%#x, here %#x)", greeting.magic,
                         MAGIC);
     memcpy(ep->device_uuid, greeting.device_uuid, sizeof ep->device_uuid);
+    iface_of(base->iface)->device->ops->info(iface_of(base->iface)->device, &info);
+    ep->same_gpu = memcmp(ep->device_uuid, info.uuid, sizeof ep->device_uuid) == 0;
     base->can_put = true;
     return PK_OK;
 }
@@ -265,8 +277,10 @@ static void nvlink_ep_close(struct pki_ep *base)
 
     if (ep->own.word == NULL) /* ep_init was not reached */
         return;
-    queue_close(&ep->own);
-    queue_close(&ep->own.iface->bulk); /* it may hold puts of this endpoint; another endpoint opens it again */
+    queue_drain(&ep->own);
+    queue_drain(&ep->own.iface->bulk); /* it may hold puts of this endpoint */
+    if (ep->own.queue.device != NULL)
+        ep->own.queue.device->ops->queue_close(&ep->own.queue);
     base->can_put = false;
 }
 
@@ -338,11 +352,9 @@ static pk_result_t nvlink_put(struct pki_put *put)
         return submit(put->queue, put, NULL);
     if (q->flights == IN_FLIGHT_MAX)
         return PK_IN_PROGRESS;
-    if (q->queue.device == NULL) {
-        result = iface->device->ops->queue_open(iface->device, &q->queue);
-        if (result != PK_OK)
-            return result;
-    }
+    /* Copies to another GPU do not stand behind a stream that waits, unless that copies too (docs/design/0002). */
+    if (ep_of(put->ep)->same_gpu && !iface->device->ops->clear(&q->queue))
+        return PK_IN_PROGRESS;
     put->private_gate.word = q->word;
     put->private_gate.value = q->last + 1;
     result = submit(&q->queue, put, &put->private_gate);

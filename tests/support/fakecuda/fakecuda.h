@@ -67,12 +67,12 @@ struct fc_ctx {
     struct fc_stream *legacy, *per_thread;
 };
 
-/* Copies of several streams to other devices, one behind another as they were submitted. */
-struct fc_copy_queue {
+/* A hardware queue that several streams share: what they put into it goes one behind another, as it was submitted. */
+struct fc_queue {
     uint64_t submitted, completed;
 };
 
-#define FC_COPY_QUEUES_MAX 32
+#define FC_QUEUES_MAX 32
 
 struct fc_state {
     pthread_mutex_t lock;
@@ -86,8 +86,10 @@ struct fc_state {
     enum { FC_QUEUES_OFF, FC_QUEUES_PROCESS, FC_QUEUES_CONTEXT } queues;
     bool trace, protect, corrupt;
     unsigned jitter_us, depth;
-    struct fc_copy_queue copy_queues[FC_COPY_QUEUES_MAX];
-    unsigned ncopy_queues; /* 0: copies do not wait for one another */
+    struct fc_queue copy_queues[FC_QUEUES_MAX]; /* copies to other devices */
+    unsigned ncopy_queues; /* 0: they do not wait for one another */
+    struct fc_queue work_queues[FC_QUEUES_MAX]; /* kernels, memsets, words, copies inside a device */
+    unsigned nwork_queues; /* 0: as above */
     unsigned stuck_s;     /* how long a call waits for streams before it says so */
     const char *sync;     /* names of entry points that wait for the context as freeing does */
     const char *hold;     /* names of those that keep the other threads' calls out */
@@ -217,14 +219,15 @@ struct fc_op {
     enum fc_op_kind kind;
     unsigned refs;
     struct fc_ctx *ctx;
+    struct fc_queue *queue; /* that it stands in, NULL: in none; and where */
+    uint64_t place;
     union {
         struct {
             uintptr_t dst, src;
             size_t bytes;
             bool dst_pageable, src_pageable;
-            bool crosses;                /* from one device to another */
-            struct fc_copy_queue *queue; /* NULL: it waits for no other */
-            uint64_t place;
+            bool crosses; /* from one device to another */
+            bool local;   /* inside one */
             void *snapshot; /* of a small pageable source, taken at the call */
         } copy;
         struct {
@@ -268,6 +271,7 @@ struct fc_stream {
     uint64_t id;
     bool internal; /* a chain of a graph, or the library's own: no handle for the user */
     bool started, closing;
+    bool by_copy_engine; /* the last that was put into it but words: a copy that leaves the device or comes to it */
     unsigned pins; /* waiters that still look at it */
     pthread_cond_t work;
     struct fc_item *head, *tail;

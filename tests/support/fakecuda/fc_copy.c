@@ -43,6 +43,7 @@ static struct fc_op *copy_op(const struct copy_call *call, struct fc_ctx *ctx, c
     op->copy.dst_pageable = dst->kind == FC_PAGEABLE;
     op->copy.src_pageable = src->kind == FC_PAGEABLE;
     op->copy.crosses = dst->on_device && src->on_device && dst->physical != src->physical;
+    op->copy.local = dst->on_device && src->on_device && dst->physical == src->physical;
     return op;
 }
 

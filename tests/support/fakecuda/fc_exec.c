@@ -77,24 +77,28 @@ static bool place_of(uintptr_t address, size_t bytes, bool pageable, struct fc_p
     return false;
 }
 
-/* The copies before it in its queue have ended. */
+/* What was before it in its queue has left. */
 static void await_place(const struct fc_op *op)
 {
+    if (op->queue == NULL)
+        return;
     fc_lock();
-    while (op->copy.queue->completed != op->copy.place && fc.sticky == CUDA_SUCCESS)
+    while (op->queue->completed != op->place && fc.sticky == CUDA_SUCCESS)
         pthread_cond_wait(&fc.changed, &fc.lock);
     fc_unlock();
 }
 
 static void leave_place(const struct fc_op *op)
 {
+    if (op->queue == NULL)
+        return;
     fc_lock();
-    op->copy.queue->completed++;
+    op->queue->completed++;
     pthread_cond_broadcast(&fc.changed);
     fc_unlock();
 }
 
-static void copy_now(const struct fc_op *op)
+static void run_copy(const struct fc_op *op)
 {
     struct fc_place dst, src;
 
@@ -115,17 +119,6 @@ static void copy_now(const struct fc_op *op)
     memcpy(dst.alias, src.alias, op->copy.bytes);
     if (fc.corrupt && dst.on_device && src.on_device && dst.physical != src.physical)
         dst.alias[op->copy.bytes / 2] ^= 1;
-}
-
-static void run_copy(const struct fc_op *op)
-{
-    if (op->copy.queue == NULL) {
-        copy_now(op);
-        return;
-    }
-    await_place(op);
-    copy_now(op);
-    leave_place(op);
 }
 
 static void run_set(const struct fc_op *op)
@@ -333,10 +326,15 @@ void fc_execute(const struct fc_op *op, uint64_t *random)
     };
 
     jitter(random);
+    await_place(op);
+    if (op->kind == FC_OP_KERNEL) /* it leaves the queue when it begins */
+        leave_place(op);
     if (op->kind == FC_OP_RECORD || op->kind == FC_OP_JOIN)
         run_point(op);
     else if (op->kind == FC_OP_GRAPH)
         run_graph(op);
     else if (op->kind != FC_OP_EMPTY && (op->kind == FC_OP_HOST || !poisoned()))
         handlers[op->kind](op);
+    if (op->kind != FC_OP_KERNEL)
+        leave_place(op);
 }

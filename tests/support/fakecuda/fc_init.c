@@ -94,8 +94,11 @@ static void read_environment(void)
     fc.jitter_us = (unsigned)env_long("FAKECUDA_JITTER_US", 0);
     fc.depth = (unsigned)env_long("FAKECUDA_DEPTH", 1024);
     fc.ncopy_queues = (unsigned)env_long("FAKECUDA_COPY_QUEUES", 0);
-    if (fc.ncopy_queues > FC_COPY_QUEUES_MAX)
-        fc.ncopy_queues = FC_COPY_QUEUES_MAX;
+    if (fc.ncopy_queues > FC_QUEUES_MAX)
+        fc.ncopy_queues = FC_QUEUES_MAX;
+    fc.nwork_queues = (unsigned)env_long("FAKECUDA_WORK_QUEUES", 0);
+    if (fc.nwork_queues > FC_QUEUES_MAX)
+        fc.nwork_queues = FC_QUEUES_MAX;
     fc.memory_bytes = (size_t)env_long("FAKECUDA_MEMORY_MB", 16384) << 20;
     fc.stuck_s = (unsigned)env_long("FAKECUDA_STUCK_S", 10);
     fc.sync = getenv("FAKECUDA_SYNC");

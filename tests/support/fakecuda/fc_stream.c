@@ -281,13 +281,25 @@ static void order_with_legacy(struct fc_stream *s)
     }
 }
 
-/* A copy to another device stands in its queue from the call on, whatever it has to wait for in its stream. */
-static void queue_copy(const struct fc_stream *stream, struct fc_op *op)
+static bool is_work(const struct fc_op *op)
 {
-    if (op->kind != FC_OP_COPY || !op->copy.crosses || fc.ncopy_queues == 0)
+    return op->kind == FC_OP_KERNEL || op->kind == FC_OP_SET || op->kind == FC_OP_WRITE || op->kind == FC_OP_WAIT ||
+           (op->kind == FC_OP_COPY && op->copy.local);
+}
+
+/* What stands in a queue does so from the call on, whatever it has to wait for in its stream. Words behind a copy of a copy engine go with that. */
+static void stand_in_queue(struct fc_stream *stream, struct fc_op *op)
+{
+    if (op->kind != FC_OP_WRITE)
+        stream->by_copy_engine = op->kind == FC_OP_COPY && !op->copy.local;
+    else if (stream->by_copy_engine)
         return;
-    op->copy.queue = &fc.copy_queues[stream->id % fc.ncopy_queues];
-    op->copy.place = op->copy.queue->submitted++;
+    if (fc.ncopy_queues > 0 && op->kind == FC_OP_COPY && op->copy.crosses)
+        op->queue = &fc.copy_queues[stream->id % fc.ncopy_queues];
+    else if (fc.nwork_queues > 0 && is_work(op))
+        op->queue = &fc.work_queues[stream->id % fc.nwork_queues];
+    if (op->queue != NULL)
+        op->place = op->queue->submitted++;
 }
 
 CUresult fc_submit(struct fc_stream *stream, struct fc_op *op)
@@ -308,7 +320,7 @@ CUresult fc_submit(struct fc_stream *stream, struct fc_op *op)
         pthread_cond_wait(&fc.changed, &fc.lock);
     stream->pins--;
     order_with_legacy(stream);
-    queue_copy(stream, op);
+    stand_in_queue(stream, op);
     fc_push(stream, op);
     return CUDA_SUCCESS;
 }

@@ -1,0 +1,232 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Streams of the library's own.
+ *
+ * They are made when a communicator is, and kept for the next one: every 43rd cuStreamCreate of a process waits for all work of the GPU, also
+ * for a stream that waits for the very thread that makes the call (H200, driver 580).
+ *
+ * All streams of a process share its hardware queues. A kernel that waits leaves its queue to others, until something is put behind it: then
+ * the queue stands still. The driver puts the work of a stream into a queue that goes on as long as less than half of them stand still, and any
+ * after that. So where several streams wait a word goes ahead: once it is there the queue goes on, and what follows the word is put into the
+ * same one. Where it does not come another stream takes the place of this one (measured: docs/design/0024).
+ */
+#include <stdlib.h>
+#include <sys/mman.h>
+
+#include "device/cuda_device.h"
+#include "util/clock.h"
+
+#define WORDS_BYTES ((size_t)16 << 10)
+#define WORD_STRIDE 64u
+#define SPARE_STREAMS 16 /* where 6 of 8 hardware queues stand still a word comes in two of three cases */
+#define FEW_CONNECTIONS 2  /* there kernels wait in front of one another whatever is done, and copies to other GPUs do not */
+#define HELD_SHARE 4       /* a quarter of the hardware queues: as many streams of the program may wait for these, and it is half */
+#define LOOK_NS 15000      /* a word takes 6 to 8 us */
+#define REPLACE_NS 30000
+
+/* With the context current. */
+static pk_result_t stream_new(struct pki_cuda_context *context, struct pki_cuda_stream **out)
+{
+    struct pki_cuda_stream *s = calloc(1, sizeof *s);
+    unsigned place;
+    CUresult code;
+
+    if (s == NULL)
+        return pki_fail(PK_ERR_MEMORY, NULL, "no memory for a stream");
+    code = context->cu->stream_create(&s->handle, CU_STREAM_NON_BLOCKING);
+    if (code != CUDA_SUCCESS) {
+        free(s);
+        return pki_cuda_fail(code, "cuStreamCreate on device %d", context->ordinal);
+    }
+    place = atomic_fetch_add(&context->words_used, 1);
+    if (place < WORDS_BYTES / WORD_STRIDE)
+        s->word = (_Atomic uint32_t *)(void *)(context->words + place * WORD_STRIDE);
+    *out = s;
+    return PK_OK;
+}
+
+void pki_cuda_pool_close(struct pki_cuda_context *context)
+{
+    struct pki_list *node;
+
+    while ((node = pki_list_pop(&context->spare)) != NULL) {
+        struct pki_cuda_stream *s = pki_container_of(node, struct pki_cuda_stream, node);
+
+        context->cu->stream_destroy(s->handle); /* work that is still in it runs to its end */
+        free(s);
+    }
+    context->cu->host_unregister(context->words); /* and the word in front of it is written */
+    munmap(context->words, WORDS_BYTES);
+    pthread_mutex_destroy(&context->spare_lock);
+}
+
+static void give_spare(struct pki_cuda_context *context, struct pki_cuda_stream *s)
+{
+    pthread_mutex_lock(&context->spare_lock);
+    pki_list_push(&context->spare, &s->node);
+    context->nspare++;
+    pthread_mutex_unlock(&context->spare_lock);
+}
+
+pk_result_t pki_cuda_pool_open(struct pki_cuda_context *context)
+{
+    void *words = mmap(NULL, WORDS_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    pk_result_t result = PK_OK;
+    CUresult code;
+
+    pki_list_init(&context->spare);
+    if (words == MAP_FAILED)
+        return pki_fail_errno(PK_ERR_MEMORY, NULL, "mmap of %zu bytes for words of streams", WORDS_BYTES);
+    code = context->cu->host_register(words, WORDS_BYTES, CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP);
+    if (code != CUDA_SUCCESS) {
+        munmap(words, WORDS_BYTES);
+        return pki_cuda_fail(code, "cuMemHostRegister of %zu bytes for words of streams", WORDS_BYTES);
+    }
+    context->words = words;
+    pthread_mutex_init(&context->spare_lock, NULL);
+    for (int i = 0; i < SPARE_STREAMS && result == PK_OK; i++) {
+        struct pki_cuda_stream *s = NULL;
+
+        result = stream_new(context, &s);
+        if (result == PK_OK)
+            give_spare(context, s);
+    }
+    if (result != PK_OK)
+        pki_cuda_pool_close(context);
+    return result;
+}
+
+static bool has_come(const struct pki_cuda_stream *s)
+{
+    return atomic_load_explicit(s->word, memory_order_acquire) == s->asked;
+}
+
+static bool is_idle(const struct pki_cuda_context *context, const struct pki_cuda_stream *s)
+{
+    return context->cu->stream_query(s->handle) != CUDA_ERROR_NOT_READY; /* any other error is of a context that is broken or gone */
+}
+
+/* One with nothing in it, if more than so many are there, or NULL. With the context current. */
+static struct pki_cuda_stream *take_spare(struct pki_cuda_context *context, int more_than)
+{
+    struct pki_cuda_stream *found = NULL;
+
+    pthread_mutex_lock(&context->spare_lock);
+    for (struct pki_list *node = context->spare.next; node != &context->spare && found == NULL && context->nspare > more_than; node = node->next) {
+        struct pki_cuda_stream *s = pki_container_of(node, struct pki_cuda_stream, node);
+
+        if (is_idle(context, s))
+            found = s;
+    }
+    if (found != NULL) {
+        pki_list_remove(&found->node);
+        context->nspare--;
+        found->looks = false;
+    }
+    pthread_mutex_unlock(&context->spare_lock);
+    return found;
+}
+
+static void put_behind(struct pki_queue *queue, struct pki_cuda_stream *s)
+{
+    queue->own = s;
+    queue->handle = s->handle;
+}
+
+pk_result_t pki_cuda_queue_open(struct pki_device *device, struct pki_queue *queue)
+{
+    struct pki_cuda_context *context = pki_cuda(device)->context;
+    struct pki_cuda_stream *s;
+    pk_result_t result = PK_OK;
+
+    pki_cuda_enter(context);
+    s = take_spare(context, SPARE_STREAMS);
+    if (s == NULL)
+        result = stream_new(context, &s);
+    pki_cuda_leave(context);
+    if (result != PK_OK)
+        return result;
+    queue->device = device;
+    put_behind(queue, s);
+    return PK_OK;
+}
+
+void pki_cuda_queue_close(struct pki_queue *queue)
+{
+    if (queue->own == NULL)
+        return;
+    give_spare(pki_cuda(queue->device)->context, queue->own);
+    *queue = (struct pki_queue){ .device = NULL };
+}
+
+/* ---- does its hardware queue go on? ---- */
+
+static bool is_crowded(const struct pki_cuda *cuda)
+{
+    const atomic_int *waiting = cuda->base.waiting;
+
+    return waiting != NULL && cuda->info.connections > FEW_CONNECTIONS &&
+           atomic_load_explicit(waiting, memory_order_relaxed) * HELD_SHARE >= cuda->info.connections;
+}
+
+static void ask(const struct pki_cuda_context *context, struct pki_cuda_stream *s)
+{
+    s->asked_ns = pki_now_ns();
+    s->looks = true;
+    if (context->cu->stream_write_value(s->handle, (CUdeviceptr)(uintptr_t)s->word, ++s->asked, CU_STREAM_WRITE_VALUE_DEFAULT) != CUDA_SUCCESS)
+        atomic_store(s->word, s->asked); /* what follows fails too, and says why */
+}
+
+/* True: the word has come. */
+static bool look(struct pki_cuda_stream *s)
+{
+    uint64_t until = pki_now_ns() + LOOK_NS;
+
+    while (!has_come(s)) {
+        if (pki_now_ns() > until)
+            return false;
+        pki_cpu_pause();
+    }
+    s->looks = false;
+    return true;
+}
+
+static void say_stuck(const struct pki_cuda *cuda)
+{
+    static atomic_bool said;
+
+    if (!atomic_exchange(&said, true))
+        pki_log(PKI_LOG_WARN, NULL, "device %d: all streams of the library's own stand behind streams that wait: %d wait for operations, the process has %d "
+                "hardware queues for all its streams; CUDA_DEVICE_MAX_CONNECTIONS=32 makes more", cuda->info.ordinal,
+                atomic_load(cuda->base.waiting), cuda->info.connections);
+}
+
+static void replace(struct pki_cuda *cuda, struct pki_queue *queue)
+{
+    struct pki_cuda_stream *old = queue->own, *s = take_spare(cuda->context, 0);
+
+    if (s == NULL) {
+        say_stuck(cuda);
+        return;
+    }
+    put_behind(queue, s);
+    give_spare(cuda->context, old);
+}
+
+bool pki_cuda_clear(struct pki_queue *queue)
+{
+    struct pki_cuda *cuda = pki_cuda(queue->device);
+    struct pki_cuda_stream *s = queue->own;
+    bool clear;
+
+    if (s == NULL || s->word == NULL || (!s->looks && !is_crowded(cuda)))
+        return true;
+    pki_cuda_enter(cuda->context);
+    if (!s->looks && is_idle(cuda->context, s)) /* what is in it goes on: it was asked about too */
+        ask(cuda->context, s);
+    clear = s->looks && look(s);
+    if (!clear && s->looks && pki_now_ns() - s->asked_ns > REPLACE_NS)
+        replace(cuda, queue);
+    pki_cuda_leave(cuda->context);
+    return clear;
+}

@@ -1,0 +1,156 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Streams wait for messages, and kernels of the program stand behind: each keeps one of the process's hardware queues. An operation that began
+ * before them, and needs kernels and copies of the library once its peer has come, must end all the same, while they wait.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "gpu_rank.h"
+
+#define HELD 5 /* of 8 hardware queues; the operation's own stream holds one more */
+#define TURNS 12
+#define LONGEST ((size_t)8 << 20)
+#define LIMIT_MS 10000
+#define TIMEOUT_MS 30000
+
+enum { POSTED, SERVE }; /* shared words: turns of which rank 0 has posted all, and of which the operation has ended */
+
+enum kind { LOW_LATENCY, COPY, ALLTOALL, REDUCE_SCATTER, KINDS };
+
+static const char *const names[KINDS] = { "a send of 16 KiB", "a send of 4 MiB", "an alltoall of 2 MiB", "a reduce_scatter of 2 MiB" };
+
+struct held {
+    gpu_stream_t stream;
+    char *buffer;
+};
+
+static gpu_kernel_t kernel;
+static uint32_t *open_flag;
+
+static size_t held_bytes(int i)
+{
+    return i % 2 == 0 ? 4 << 10 : (size_t)1 << 20;
+}
+
+static uint64_t key_of(int turn, int i)
+{
+    return (uint64_t)(turn * 100 + i + 1);
+}
+
+/* One end of the operation, with a kernel behind it. */
+static void post(struct gpu_rank *self, enum kind kind, char *in, char *out)
+{
+    size_t bytes = kind == LOW_LATENCY ? 16 << 10 : (size_t)4 << 20, block = (size_t)2 << 20;
+    pk_result_t result;
+
+    if (kind == ALLTOALL)
+        result = pk_alltoall(in, out, block, PK_UINT8, self->comm, self->in_stream);
+    else if (kind == REDUCE_SCATTER)
+        result = pk_reduce_scatter(in, out, block / 4, PK_INT32, PK_SUM, self->comm, self->in_stream);
+    else if (self->rank == 0)
+        result = pk_send(in, bytes, PK_UINT8, 1, self->comm, self->in_stream);
+    else
+        result = pk_recv(out, bytes, PK_UINT8, 0, self->comm, self->in_stream);
+    must_be_ok(result, names[kind]);
+    spin_launch(kernel, 1, 32, open_flag, self->stream);
+}
+
+static void post_held(struct held *held, pk_comm_t *comm)
+{
+    for (int i = 0; i < HELD; i++) {
+        must_be_ok(pk_recv(held[i].buffer, held_bytes(i), PK_UINT8, 1, comm, PK_CUDA_STREAM(held[i].stream)), "pk_recv");
+        spin_launch(kernel, 1, 32, open_flag, held[i].stream);
+    }
+}
+
+static void check_held(struct held *held, int turn)
+{
+    int idle = 0, right = 0;
+
+    for (int i = 0; i < HELD; i++) {
+        idle += stream_idle_within(held[i].stream, LIMIT_MS, NULL);
+        right += pattern_wrong_on_gpu(held[i].buffer, held_bytes(i), key_of(turn, i)) == held_bytes(i);
+    }
+    report(idle == HELD && right == HELD, "turn %d: %d of %d streams that waited have gone on, %d messages are right", turn, idle, HELD, right);
+}
+
+static void hold(struct gpu_rank *self, struct held *held, pk_comm_t *comm, char *in, char *out)
+{
+    struct ranks_shared *shared = ranks_shared();
+
+    for (int turn = 0; turn < TURNS; turn++) {
+        enum kind kind = (enum kind)(turn % KINDS);
+        double took_ms;
+        bool idle;
+
+        for (int i = 0; i < HELD; i++)
+            gpu_fill(held[i].buffer, 0x5a, held_bytes(i));
+        post(self, kind, in, out);
+        post_held(held, comm);
+        usleep(20000);
+        atomic_store(&shared->words[POSTED], turn + 1);
+        idle = stream_idle_within(self->stream, LIMIT_MS, &took_ms);
+        report(idle, "turn %d: beside %d streams that wait %s took %.1f ms", turn, HELD, names[kind], took_ms);
+        atomic_store(&shared->words[SERVE], turn + 1);
+        check_held(held, turn);
+    }
+}
+
+static void serve(struct gpu_rank *self, pk_comm_t *comm, char *in, char *out)
+{
+    struct ranks_shared *shared = ranks_shared();
+
+    for (int turn = 0; turn < TURNS; turn++) {
+        while (atomic_load(&shared->words[POSTED]) <= turn)
+            usleep(100);
+        post(self, (enum kind)(turn % KINDS), in, out);
+        while (atomic_load(&shared->words[SERVE]) <= turn)
+            usleep(100);
+        for (int i = 0; i < HELD; i++) {
+            pattern_to_gpu(in, held_bytes(i), key_of(turn, i));
+            must_be_ok(pk_send(in, held_bytes(i), PK_UINT8, 0, comm, self->in_stream), "pk_send");
+            report(stream_idle_within(self->stream, LIMIT_MS, NULL), "turn %d: message %d was sent", turn, i);
+        }
+    }
+}
+
+static int rank_main(void)
+{
+    struct held held[HELD];
+    struct gpu_rank self;
+    pk_comm_t *comm;
+    char *in, *out;
+
+    gpu_rank_open(&self, PK_SM_DEFAULT, TIMEOUT_MS);
+    comm = gpu_rank_another(&self, TIMEOUT_MS);
+    kernel = spin_kernel();
+    open_flag = gpu_host_alloc(sizeof *open_flag);
+    *open_flag = 1;
+    in = gpu_alloc(LONGEST);
+    out = gpu_alloc(LONGEST);
+    gpu_fill(in, 1, LONGEST);
+    for (int i = 0; i < HELD; i++)
+        held[i] = (struct held){ gpu_stream_new(), gpu_alloc(held_bytes(1)) };
+    ranks_meet();
+    if (self.rank == 0)
+        hold(&self, held, comm, in, out);
+    else
+        serve(&self, comm, in, out);
+    ranks_meet();
+    must_be_ok(pk_comm_destroy(comm), "pk_comm_destroy");
+    gpu_rank_close(&self);
+    return report_end();
+}
+
+int main(void)
+{
+    if (ranks_role() != NULL)
+        return rank_main();
+    if (!gpu_enough(1)) /* two ranks may share it */
+        return GPU_SKIPPED;
+    ranks_drive(&(struct ranks_turn){ .role = "behind", .size = 2, .timeout_ms = 100000 }, "kernels stand behind streams that wait");
+    return report_end();
+}

@@ -41,6 +41,15 @@ static void pattern(unsigned char *to, int from, int target)
     }
 }
 
+/* Before it is used; where the time is over it is used all the same. */
+static void make_clear(struct verify *v)
+{
+    uint64_t until = pki_now_ns() + PATIENCE_NS;
+
+    while (!v->comm->device->ops->clear(&v->queue, true) && pki_now_ns() < until)
+        pki_cpu_pause();
+}
+
 static bool drained(struct verify *v)
 {
     uint64_t until = pki_now_ns() + PATIENCE_NS;
@@ -92,6 +101,8 @@ static void write_all(struct verify *v)
 {
     bool ready = v->offers[v->comm->rank].valid != 0;
 
+    if (ready)
+        make_clear(v);
     for (int i = 0; i < v->comm->size; i++)
         if (v->eps[i] != NULL)
             v->bad[i] = !ready || !write_to(v, i);
@@ -104,8 +115,11 @@ static void look(struct verify *v)
     const struct pki_device_ops *ops = v->comm->device->ops;
     size_t bytes = (size_t)v->comm->size * PATTERN_BYTES;
     unsigned char want[PATTERN_BYTES];
-    bool ok = v->offers[v->comm->rank].valid != 0 && ops->copy(&v->queue, v->host, v->memory, bytes) == PK_OK && drained(v);
+    bool ok = v->offers[v->comm->rank].valid != 0;
 
+    if (ok)
+        make_clear(v);
+    ok = ok && ops->copy(&v->queue, v->host, v->memory, bytes) == PK_OK && drained(v);
     for (int i = 0; i < v->comm->size; i++) {
         if (v->eps[i] == NULL)
             continue;

@@ -78,7 +78,6 @@ static void context_close(struct pki_cuda_context *context)
     pki_cuda_enter(context);
     pki_cuda_pool_close(context);
     pki_cuda_kernels_unload(context);
-    context->cu->stream_destroy(context->stream);
     pki_cuda_leave(context);
     context->cu->primary_release(context->device);
     free(context);
@@ -95,23 +94,13 @@ void pki_cuda_context_unref(struct pki_cuda_context *context)
 /* With the context retained and current: what it needs to be of use. */
 static pk_result_t context_furnish(struct pki_cuda_context *context)
 {
-    CUresult code = context->cu->stream_create(&context->stream, CU_STREAM_NON_BLOCKING);
-    pk_result_t result;
+    pk_result_t result = pki_cuda_kernels_load(context);
 
-    if (code != CUDA_SUCCESS)
-        return pki_cuda_fail(code, "cuStreamCreate on device %d", context->ordinal);
-    result = pki_cuda_kernels_load(context);
     if (result != PK_OK)
-        goto err_stream;
+        return result;
     result = pki_cuda_pool_open(context);
     if (result != PK_OK)
-        goto err_kernels;
-    return PK_OK;
-
-err_kernels:
-    pki_cuda_kernels_unload(context);
-err_stream:
-    context->cu->stream_destroy(context->stream);
+        pki_cuda_kernels_unload(context);
     return result;
 }
 
@@ -317,6 +306,7 @@ const struct pki_device_ops pki_device_cuda_ops = {
     .leave = cuda_leave,
     .classify = pki_cuda_classify,
     .alloc = pki_cuda_alloc,
+    .zero = pki_cuda_zero,
     .free = pki_cuda_free,
     .host_register = pki_cuda_host_register,
     .host_unregister = pki_cuda_host_unregister,

@@ -48,7 +48,6 @@ struct pki_cuda_context {
     int ordinal;
     CUdevice device;
     CUcontext handle;
-    CUstream stream; /* for memory that must be zero; never waits for anything */
     CUmodule module;
     CUfunction kernels[PKI_CUDA_KERNELS];
     bool early_launch; /* a kernel can be launched before the one ahead of it in the stream has ended (sm_90) */
@@ -113,6 +112,7 @@ pk_result_t pki_cuda_piece(const struct pki_cuda_context *context, uintptr_t add
 /* ---- cuda_mem.c ---- */
 
 pk_result_t pki_cuda_alloc(struct pki_device *device, size_t bytes, void **ptr);
+pk_result_t pki_cuda_zero(struct pki_device *device, void *ptr, size_t bytes);
 void pki_cuda_free(struct pki_device *device, void *ptr);
 pk_result_t pki_cuda_host_register(struct pki_device *device, void *ptr, size_t bytes);
 void pki_cuda_host_unregister(struct pki_device *device, void *ptr);
@@ -136,7 +136,7 @@ pk_result_t pki_cuda_pool_open(struct pki_cuda_context *context);
 void pki_cuda_pool_close(struct pki_cuda_context *context);
 pk_result_t pki_cuda_queue_open(struct pki_device *device, struct pki_queue *queue);
 void pki_cuda_queue_close(struct pki_queue *queue);
-bool pki_cuda_clear(struct pki_queue *queue);
+bool pki_cuda_clear(struct pki_queue *queue, bool work);
 
 /* ---- cuda_queue.c ---- */
 

@@ -1,10 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Device memory of our own, and host memory that queues may touch. */
+#include <sched.h>
 #include <stdlib.h>
 
 #include "device/cuda_device.h"
+#include "util/clock.h"
 
 #define ZEROS_MAX ((size_t)128 << 10)
+#define ZERO_NS (10 * PKI_NS_PER_S)
 
 /*
  * Host memory registered by this process. The driver refuses to register a page twice, while several communicators may want the
@@ -24,47 +27,65 @@ static struct pki_list registrations = { &registrations, &registrations }; /* pk
 /* A memset is a kernel, which sm_policy NONE rules out and which waits where a program's kernel holds all multiprocessors; what the library
  * allocates under that policy is short, and is copied. Not cuMemsetD8: that one goes through the legacy stream, and waits for the
  * program's work in it. */
-static CUresult zero(const struct pki_cuda_context *context, CUdeviceptr address, size_t bytes)
+static CUresult put_zeros(const struct pki_cuda_context *context, CUstream stream, CUdeviceptr address, size_t bytes)
 {
     static const char zeros[4096];
     CUresult code = CUDA_SUCCESS;
 
     if (bytes > ZEROS_MAX)
-        return context->cu->memset_async(address, 0, bytes, context->stream);
+        return context->cu->memset_async(address, 0, bytes, stream);
     for (size_t done = 0; done < bytes && code == CUDA_SUCCESS; done += sizeof zeros)
         code = context->cu->memcpy_async(address + done, (CUdeviceptr)(uintptr_t)zeros,
-                                         bytes - done < sizeof zeros ? bytes - done : sizeof zeros, context->stream);
+                                         bytes - done < sizeof zeros ? bytes - done : sizeof zeros, stream);
     return code;
+}
+
+static bool ends_in_time(const struct pki_queue *queue, uint64_t until)
+{
+    while (!pki_cuda_idle(queue)) {
+        if (pki_now_ns() > until)
+            return false;
+        sched_yield();
+    }
+    return true;
+}
+
+pk_result_t pki_cuda_zero(struct pki_device *device, void *ptr, size_t bytes)
+{
+    struct pki_cuda_context *context = pki_cuda(device)->context;
+    uint64_t until = pki_now_ns() + ZERO_NS;
+    struct pki_queue queue;
+    pk_result_t result = pki_cuda_queue_open(device, &queue);
+    CUresult code = CUDA_SUCCESS;
+
+    if (result != PK_OK)
+        return result;
+    while (!pki_cuda_clear(&queue, true) && pki_now_ns() < until)
+        sched_yield();
+    pki_cuda_enter(context);
+    code = put_zeros(context, queue.handle, (CUdeviceptr)(uintptr_t)ptr, bytes);
+    if (code != CUDA_SUCCESS)
+        result = pki_cuda_fail(code, "zeroing %zu bytes on device %d", bytes, context->ordinal);
+    else if (!ends_in_time(&queue, until))
+        result = pki_fail(PK_ERR_TIMEOUT, NULL, "zeroing %zu bytes on device %d: streams that wait keep all of its hardware queues", bytes, context->ordinal);
+    pki_cuda_leave(context);
+    pki_cuda_queue_close(&queue);
+    return result;
 }
 
 pk_result_t pki_cuda_alloc(struct pki_device *device, size_t bytes, void **ptr)
 {
     struct pki_cuda_context *context = pki_cuda(device)->context;
-    const struct pki_cuda_driver *cu = context->cu;
     CUdeviceptr address = 0;
-    pk_result_t result = PK_OK;
     CUresult code;
 
-    if (bytes == 0)
-        bytes = 1;
     pki_cuda_enter(context);
-    code = cu->mem_alloc(&address, bytes);
-    if (code != CUDA_SUCCESS) {
-        result = pki_cuda_fail(code, "cuMemAlloc of %zu bytes on device %d", bytes, context->ordinal);
-        goto out;
-    }
-    code = zero(context, address, bytes);
-    if (code == CUDA_SUCCESS)
-        code = cu->stream_synchronize(context->stream);
-    if (code != CUDA_SUCCESS) {
-        result = pki_cuda_fail(code, "zeroing %zu bytes on device %d", bytes, context->ordinal);
-        cu->mem_free(address);
-        goto out;
-    }
-    *ptr = (void *)(uintptr_t)address;
-out:
+    code = context->cu->mem_alloc(&address, bytes > 0 ? bytes : 1);
     pki_cuda_leave(context);
-    return result;
+    if (code != CUDA_SUCCESS)
+        return pki_cuda_fail(code, "cuMemAlloc of %zu bytes on device %d", bytes, context->ordinal);
+    *ptr = (void *)(uintptr_t)address;
+    return PK_OK;
 }
 
 void pki_cuda_free(struct pki_device *device, void *ptr)

@@ -6,9 +6,9 @@
  * for a stream that waits for the very thread that makes the call (H200, driver 580).
  *
  * All streams of a process share its hardware queues. A kernel that waits leaves its queue to others, until something is put behind it: then
- * the queue stands still. The driver puts the work of a stream into a queue that goes on as long as less than half of them stand still, and any
- * after that. So where several streams wait a word goes ahead: once it is there the queue goes on, and what follows the word is put into the
- * same one. Where it does not come another stream takes the place of this one (measured: docs/design/0024).
+ * the queue stands still. The driver puts the work of an idle stream into a queue that goes on while few stand still, and later into any. So
+ * where several streams wait a word goes ahead: once it is there the queue goes on, and what follows the word is put into the same one. Where
+ * it does not come another stream takes the place of this one (measured: docs/design/0024).
  */
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -213,13 +213,13 @@ static void replace(struct pki_cuda *cuda, struct pki_queue *queue)
     give_spare(cuda->context, old);
 }
 
-bool pki_cuda_clear(struct pki_queue *queue)
+bool pki_cuda_clear(struct pki_queue *queue, bool work)
 {
     struct pki_cuda *cuda = pki_cuda(queue->device);
     struct pki_cuda_stream *s = queue->own;
     bool clear;
 
-    if (s == NULL || s->word == NULL || (!s->looks && !is_crowded(cuda)))
+    if (s == NULL || s->word == NULL || (!s->looks && (!work || !is_crowded(cuda))))
         return true;
     pki_cuda_enter(cuda->context);
     if (!s->looks && is_idle(cuda->context, s)) /* what is in it goes on: it was asked about too */

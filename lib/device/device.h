@@ -122,6 +122,9 @@ struct pki_device_info {
     bool vmm;
 };
 
+/* Copies from or to the host of fewer bytes stand where kernels do (H200: 4 and 64 KiB do, 1 MiB does not). */
+#define PKI_ENGINE_COPY ((size_t)1 << 20)
+
 struct pki_device_ops {
     const char *name; /* "host", "cuda" */
 
@@ -138,7 +141,8 @@ struct pki_device_ops {
      * allocation, managed memory is treated as host memory. Fast: a cached lookup, checked against the buffer id. */
     pk_result_t (*classify)(struct pki_device *device, const void *ptr, size_t bytes, struct pki_mem *mem);
 
-    pk_result_t (*alloc)(struct pki_device *device, size_t bytes, void **ptr); /* zeroed */
+    pk_result_t (*alloc)(struct pki_device *device, size_t bytes, void **ptr); /* holds anything */
+    pk_result_t (*zero)(struct pki_device *device, void *ptr, size_t bytes);   /* memory of alloc. Waits for that, 10 s at most; not inside an operation */
     void (*free)(struct pki_device *device, void *ptr);
 
     /* Let queues of this device touch words and bytes in [ptr, ptr + bytes) of host memory, at the same address. */
@@ -163,10 +167,11 @@ struct pki_device_ops {
     /* A private queue that never synchronises with the legacy default stream. */
     pk_result_t (*queue_open)(struct pki_device *device, struct pki_queue *queue);
     void (*queue_close)(struct pki_queue *queue);
-    /* Before kernels, and copies inside the device, are put into a queue that queue_open made: does what is put there now go on, though streams
-     * wait? False: not, or it has to be found out. Ask again soon, and put in at once what was asked for. May take up to 20 us. The queue
-     * is another one then, for what that matters: what was put into it has ended. */
-    bool (*clear)(struct pki_queue *queue);
+    /* Before anything is put into a queue that queue_open made: does it go on there now, though streams wait? `work`: kernels, copies inside the
+     * device and short ones from and to the host (less than PKI_ENGINE_COPY), which alone may not. False: it does not, or that has to be found out.
+     * Ask again soon, and put in at once what was asked for. May take up to 20 us, and put another stream behind the queue: what was put into
+     * it has ended then. */
+    bool (*clear)(struct pki_queue *queue, bool work);
     bool (*idle)(const struct pki_queue *queue); /* all work in it has ended; false when it cannot be told (capture) */
     /* Is the queue being captured into a graph? `id` is the capture's, never 0. PK_ERR_UNSUPPORTED: the legacy stream while
      * another captures. */

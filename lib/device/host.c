@@ -47,6 +47,13 @@ static pk_result_t host_alloc(struct pki_device *device, size_t bytes, void **pt
     return PK_OK;
 }
 
+static pk_result_t host_zero(struct pki_device *device, void *ptr, size_t bytes)
+{
+    (void)device;
+    memset(ptr, 0, bytes);
+    return PK_OK;
+}
+
 static void host_free(struct pki_device *device, void *ptr)
 {
     (void)device;
@@ -114,9 +121,9 @@ static pk_result_t host_queue_open(struct pki_device *device, struct pki_queue *
     return PK_OK;
 }
 
-static bool host_clear(struct pki_queue *queue)
+static bool host_clear(struct pki_queue *queue, bool work)
 {
-    (void)queue;
+    (void)queue, (void)work;
     return true;
 }
 
@@ -218,6 +225,7 @@ const struct pki_device_ops pki_device_host = {
     .leave = host_nothing,
     .classify = host_classify,
     .alloc = host_alloc,
+    .zero = host_zero,
     .free = host_free,
     .host_register = host_register,
     .host_unregister = host_unregister,

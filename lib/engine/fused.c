@@ -435,7 +435,7 @@ void pki_fused_look(struct pki_task *task)
 {
     pk_result_t result;
 
-    if (task->launched || !is_my_turn(task) || !task->engine->gpu->ops->clear(&task->engine->fused.queue))
+    if (task->launched || !is_my_turn(task) || !task->engine->gpu->ops->clear(&task->engine->fused.queue, true))
         return;
     result = pki_fused_launch(task, &task->engine->fused.queue);
     if (result != PK_OK)

@@ -41,7 +41,9 @@ pk_result_t pki_engine_ll_export(struct pki_engine *e, struct pki_export *out, u
     result = e->gpu->ops->alloc(e->gpu, ring_at(0, e->config.size) + pki_fused_inbox_bytes(e), &ptr);
     if (result != PK_OK)
         return result;
-    result = e->gpu->ops->classify(e->gpu, ptr, 1, &mem);
+    result = e->gpu->ops->zero(e->gpu, ptr, ring_at(0, e->config.size) + pki_fused_inbox_bytes(e));
+    if (result == PK_OK)
+        result = e->gpu->ops->classify(e->gpu, ptr, 1, &mem);
     if (result == PK_OK)
         result = iface->transport->reg(iface, &mem, out);
     if (result == PK_OK)

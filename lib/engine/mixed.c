@@ -54,6 +54,8 @@ static bool copy_all(struct pki_task *task, char *dst, const char *src, size_t b
     m->word = -1;
     if (len == 0 || queue == NULL)
         return len == 0;
+    if (!pki_may_copy(queue, len))
+        return false;
     m->word = pki_words_take(e, &m->ended);
     if (m->word < 0)
         return false;

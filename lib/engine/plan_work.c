@@ -104,12 +104,12 @@ static void work_on_gpu(struct pki_task *task, uint32_t i, size_t avail)
     struct pki_step_state *state = &task->steps[i];
     struct pki_word_op opened = { .kind = PKI_WORD_WRITE };
     bool by_host = pki_stage_copies(e, task->request.algorithm->coll, task->plan);
-    struct pki_queue *queue = &e->work;
+    struct pki_queue *queue = by_host ? &e->out.queue : &e->work;
     pk_result_t result;
 
     if (state->finish_bytes > state->done)
         return;
-    state->starved = !by_host && !e->gpu->ops->clear(queue);
+    state->starved = !e->gpu->ops->clear(queue, true);
     if (!state->starved) {
         state->finish_slot = pki_words_take(e, &state->finish);
         state->starved = state->finish_slot < 0;

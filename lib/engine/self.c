@@ -37,7 +37,7 @@ static pk_result_t copy(struct pki_engine *e, struct pki_xfer *send, struct pki_
         send->issued += some;
         return send->issued == send->bytes ? PK_OK : PK_IN_PROGRESS;
     }
-    if (!e->gpu->ops->clear(&e->work))
+    if (!e->gpu->ops->clear(&e->work, true))
         return PK_IN_PROGRESS;
     send->gate_slot = pki_words_take(e, &send->finish);
     if (send->gate_slot < 0)

@@ -417,7 +417,7 @@ static void issue_ll(struct pki_xfer *xfer)
     struct pki_ll_op op = pki_ll_send_op(xfer);
     pk_result_t result;
 
-    if (xfer->issued == xfer->bytes || xfer->ready < xfer->bytes || !e->gpu->ops->clear(&e->late))
+    if (xfer->issued == xfer->bytes || xfer->ready < xfer->bytes || !e->gpu->ops->clear(&e->late, true))
         return;
     if (xfer->kind == PKI_MEM_HOST) {
         if (!pki_stage_low_latency(xfer))

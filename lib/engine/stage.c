@@ -160,6 +160,8 @@ bool pki_stage_copy_start(struct pki_engine *e, struct pki_stage_pool *pool, str
     struct pki_word_op ended = { .kind = PKI_WORD_WRITE };
     pk_result_t result;
 
+    if (!pki_may_copy(&pool->queue, piece->len))
+        return false;
     piece->word = pki_words_take(e, &ended.gate);
     if (piece->word < 0)
         return false;
@@ -183,7 +185,7 @@ bool pki_stage_unpack(struct pki_engine *e, struct pki_piece *const *pieces, int
     pk_result_t result;
     int words = 0;
 
-    if (!e->gpu->ops->clear(&e->in.queue))
+    if (!e->gpu->ops->clear(&e->in.queue, true))
         return false;
     for (; words < n; words++) {
         struct pki_piece *piece = pieces[words];

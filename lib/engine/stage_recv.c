@@ -169,7 +169,7 @@ static pk_result_t fill_low_latency(struct pki_xfer *xfer, const void *data)
     struct pki_engine *e = xfer->engine;
     struct pki_ll_op op = { .send = true, .bytes = (uint32_t)xfer->bytes, .flag = xfer->gate_value };
 
-    if (!e->gpu->ops->clear(&e->in.queue))
+    if (!e->gpu->ops->clear(&e->in.queue, true))
         return PK_IN_PROGRESS;
     xfer->slot = pki_stage_slot_take(e, &e->in);
     if (xfer->slot < 0)
@@ -190,6 +190,8 @@ static pk_result_t copy_up(struct pki_xfer *xfer, const void *data)
 
     if (result == PK_OK && xfer->ll)
         return fill_low_latency(xfer, data);
+    if (result == PK_OK && !pki_may_copy(&e->in.queue, xfer->bytes))
+        return PK_IN_PROGRESS;
     if (result == PK_OK && xfer->finish.word == NULL) {
         xfer->own_word = pki_words_take(e, &xfer->finish);
         if (xfer->own_word < 0)

@@ -40,7 +40,7 @@ static void check_copy(void)
         uint8_t *a = device_alloc(n), *b = device_alloc(n), *zero = calloc(1, n + 1), *got = malloc(n + 1);
 
         memset(got, 0xff, n + 1);
-        CHECK(download(got, a, n) && memcmp(got, zero, n) == 0);
+        CHECK(ops->zero(device, a, n) == PK_OK && download(got, a, n) && memcmp(got, zero, n) == 0);
         CHECK(device_fill(a, n, 7));
         CHECK(ops->copy(&queue, b, a, n) == PK_OK && drained(&queue));
         CHECK(device_has(b, n, 7));

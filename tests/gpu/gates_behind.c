@@ -11,22 +11,23 @@
 #include "gpu_rank.h"
 
 #define HELD 5 /* of 8 hardware queues; the operation's own stream holds one more */
-#define TURNS 12
+#define TURNS 15
 #define LONGEST ((size_t)8 << 20)
 #define LIMIT_MS 10000
 #define TIMEOUT_MS 30000
 
 enum { POSTED, SERVE }; /* shared words: turns of which rank 0 has posted all, and of which the operation has ended */
 
-enum kind { LOW_LATENCY, COPY, ALLTOALL, REDUCE_SCATTER, KINDS };
+enum kind { LOW_LATENCY, COPY, FROM_HOST, ALLTOALL, REDUCE_SCATTER, KINDS };
 
-static const char *const names[KINDS] = { "a send of 16 KiB", "a send of 4 MiB", "an alltoall of 2 MiB", "a reduce_scatter of 2 MiB" };
+static const char *const names[KINDS] = { "a send of 16 KiB", "a send of 4 MiB", "a receive of 8 KiB from host memory", "an alltoall of 2 MiB", "a reduce_scatter of 2 MiB" };
 
 struct held {
     gpu_stream_t stream;
     char *buffer;
 };
 
+static char host_memory[8 << 10];
 static gpu_kernel_t kernel;
 static uint32_t *open_flag;
 
@@ -50,6 +51,10 @@ static void post(struct gpu_rank *self, enum kind kind, char *in, char *out)
         result = pk_alltoall(in, out, block, PK_UINT8, self->comm, self->in_stream);
     else if (kind == REDUCE_SCATTER)
         result = pk_reduce_scatter(in, out, block / 4, PK_INT32, PK_SUM, self->comm, self->in_stream);
+    else if (kind == FROM_HOST && self->rank == 0)
+        result = pk_recv(out, sizeof host_memory, PK_UINT8, 1, self->comm, self->in_stream);
+    else if (kind == FROM_HOST)
+        result = pk_send(host_memory, sizeof host_memory, PK_UINT8, 0, self->comm, self->in_stream);
     else if (self->rank == 0)
         result = pk_send(in, bytes, PK_UINT8, 1, self->comm, self->in_stream);
     else

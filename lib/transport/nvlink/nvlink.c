@@ -353,7 +353,7 @@ static pk_result_t nvlink_put(struct pki_put *put)
     if (q->flights == IN_FLIGHT_MAX)
         return PK_IN_PROGRESS;
     /* Copies to another GPU do not stand behind a stream that waits, unless that copies too (docs/design/0002). */
-    if (ep_of(put->ep)->same_gpu && !iface->device->ops->clear(&q->queue))
+    if (!iface->device->ops->clear(&q->queue, ep_of(put->ep)->same_gpu))
         return PK_IN_PROGRESS;
     put->private_gate.word = q->word;
     put->private_gate.value = q->last + 1;

@@ -281,17 +281,19 @@ static void order_with_legacy(struct fc_stream *s)
     }
 }
 
+#define FC_ENGINE_COPY ((size_t)1 << 20) /* shorter ones from and to the host go where kernels do */
+
 static bool is_work(const struct fc_op *op)
 {
     return op->kind == FC_OP_KERNEL || op->kind == FC_OP_SET || op->kind == FC_OP_WRITE || op->kind == FC_OP_WAIT ||
-           (op->kind == FC_OP_COPY && op->copy.local);
+           (op->kind == FC_OP_COPY && !op->copy.crosses && (op->copy.local || op->copy.bytes < FC_ENGINE_COPY));
 }
 
 /* What stands in a queue does so from the call on, whatever it has to wait for in its stream. Words behind a copy of a copy engine go with that. */
 static void stand_in_queue(struct fc_stream *stream, struct fc_op *op)
 {
     if (op->kind != FC_OP_WRITE)
-        stream->by_copy_engine = op->kind == FC_OP_COPY && !op->copy.local;
+        stream->by_copy_engine = op->kind == FC_OP_COPY && !is_work(op);
     else if (stream->by_copy_engine)
         return;
     if (fc.ncopy_queues > 0 && op->kind == FC_OP_COPY && op->copy.crosses)

@@ -23,6 +23,7 @@
 #define HELD_SHARE 4       /* a quarter of the hardware queues: as many streams of the program may wait for these, and it is half */
 #define LOOK_NS 15000      /* a word takes 6 to 8 us */
 #define REPLACE_NS 30000
+#define FRESH_NS 100000     /* an answer is good for so long: what is put in meanwhile follows what was asked for */
 
 /* With the context current. */
 static pk_result_t stream_new(struct pki_cuda_context *context, struct pki_cuda_stream **out)
@@ -122,6 +123,7 @@ static struct pki_cuda_stream *take_spare(struct pki_cuda_context *context, int 
         pki_list_remove(&found->node);
         context->nspare--;
         found->looks = false;
+        found->cleared_ns = 0;
     }
     pthread_mutex_unlock(&context->spare_lock);
     return found;
@@ -188,6 +190,7 @@ static bool look(struct pki_cuda_stream *s)
         pki_cpu_pause();
     }
     s->looks = false;
+    s->cleared_ns = pki_now_ns();
     return true;
 }
 
@@ -219,7 +222,7 @@ bool pki_cuda_clear(struct pki_queue *queue, bool work)
     struct pki_cuda_stream *s = queue->own;
     bool clear;
 
-    if (s == NULL || s->word == NULL || (!s->looks && (!work || !is_crowded(cuda))))
+    if (s == NULL || s->word == NULL || (!s->looks && (!work || !is_crowded(cuda) || pki_now_ns() - s->cleared_ns < FRESH_NS)))
         return true;
     pki_cuda_enter(cuda->context);
     if (!s->looks && is_idle(cuda->context, s)) /* what is in it goes on: it was asked about too */

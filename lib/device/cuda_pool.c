@@ -5,7 +5,7 @@
  * They are made when a communicator is, and kept for the next one: every 43rd cuStreamCreate of a process waits for all work of the GPU, also
  * for a stream that waits for the very thread that makes the call (H200, driver 580).
  *
- * All streams of a process share its hardware queues. A kernel that waits leaves its queue to others, until something is put behind it: then
+ * All streams of a process on a GPU share its hardware queues. A kernel that waits leaves its queue to others, until something is put behind it: then
  * the queue stands still. The driver puts the work of an idle stream into a queue that goes on while few stand still, and later into any. So
  * where several streams wait a word goes ahead: once it is there the queue goes on, and what follows the word is put into the same one. Where
  * it does not come another stream takes the place of this one (measured: docs/design/0024).
@@ -17,12 +17,13 @@
 #include "util/clock.h"
 
 #define WORDS_BYTES ((size_t)16 << 10)
-#define WORD_STRIDE 64u
+#define WORD_STRIDE 16u
 #define SPARE_STREAMS 16 /* where 6 of 8 hardware queues stand still a word comes in two of three cases */
 #define FEW_CONNECTIONS 2  /* there kernels wait in front of one another whatever is done, and copies to other GPUs do not */
 #define HELD_SHARE 4       /* a quarter of the hardware queues: as many streams of the program may wait for these, and it is half */
 #define LOOK_NS 15000      /* a word takes 6 to 8 us */
 #define REPLACE_NS 30000
+#define SAY_NS (100 * PKI_NS_PER_MS)
 #define FRESH_NS 100000     /* an answer is good for so long: what is put in meanwhile follows what was asked for */
 
 /* With the context current. */
@@ -179,10 +180,10 @@ static void ask(const struct pki_cuda_context *context, struct pki_cuda_stream *
         atomic_store(s->word, s->asked); /* what follows fails too, and says why */
 }
 
-/* True: the word has come. */
+/* True: the word has come. It is waited for only where it may be on the way. */
 static bool look(struct pki_cuda_stream *s)
 {
-    uint64_t until = pki_now_ns() + LOOK_NS;
+    uint64_t until = s->asked_ns + LOOK_NS;
 
     while (!has_come(s)) {
         if (pki_now_ns() > until)
@@ -194,11 +195,11 @@ static bool look(struct pki_cuda_stream *s)
     return true;
 }
 
-static void say_stuck(const struct pki_cuda *cuda)
+static void say_stuck(const struct pki_cuda *cuda, const struct pki_cuda_stream *s)
 {
     static atomic_bool said;
 
-    if (!atomic_exchange(&said, true))
+    if (pki_now_ns() - s->asked_ns > SAY_NS && !atomic_exchange(&said, true))
         pki_log(PKI_LOG_WARN, NULL, "device %d: all streams of the library's own stand behind streams that wait: %d wait for operations, the process has %d "
                 "hardware queues for all its streams; CUDA_DEVICE_MAX_CONNECTIONS=32 makes more", cuda->info.ordinal,
                 atomic_load(cuda->base.waiting), cuda->info.connections);
@@ -209,7 +210,7 @@ static void replace(struct pki_cuda *cuda, struct pki_queue *queue)
     struct pki_cuda_stream *old = queue->own, *s = take_spare(cuda->context, 0);
 
     if (s == NULL) {
-        say_stuck(cuda);
+        say_stuck(cuda, old);
         return;
     }
     put_behind(queue, s);

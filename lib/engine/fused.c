@@ -55,8 +55,11 @@ pk_result_t pki_fused_open(struct pki_engine *e, char *inbox)
     if (words == MAP_FAILED)
         return pki_fail_errno(PK_ERR_MEMORY, NULL, "mmap of %zu bytes", words_bytes());
     result = e->gpu->ops->host_register(e->gpu, words, words_bytes());
-    if (result == PK_OK)
+    if (result == PK_OK) {
         result = e->gpu->ops->queue_open(e->gpu, &f->queue);
+        if (result != PK_OK)
+            e->gpu->ops->host_unregister(e->gpu, words);
+    }
     if (result != PK_OK) {
         munmap(words, words_bytes());
         return result;

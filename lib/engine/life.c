@@ -20,7 +20,7 @@ static void peer_init(struct pki_peer *peer, int rank)
     pki_slots_init(&peer->gates, PKI_GATE_SLOTS);
 }
 
-/* Those that are open. What is still in them runs to its end. */
+/* Those that are open. What is still in them runs to its end: none of it waits (the queue of fused collectives is fused.c's). */
 static void queues_close(struct pki_engine *e)
 {
     struct pki_queue *const queues[] = { &e->work, &e->late, &e->out.queue, &e->in.queue };

@@ -316,7 +316,7 @@ static bool poll_fused(struct pki_task *task)
 
 bool pki_plan_poll(struct pki_task *task)
 {
-    bool moved = false, on_host = task->kind == PKI_MEM_HOST;
+    bool moved = false, looks = false, on_host = task->kind == PKI_MEM_HOST;
 
     if (pki_task_is_fused(task))
         return poll_fused(task);
@@ -328,7 +328,8 @@ bool pki_plan_poll(struct pki_task *task)
 
         if (state->starved && (on_host || task->engine->words.nfree > 0)) {
             queue_step(task, i);
-            moved = true;
+            looks = true;
+            moved |= on_host; /* a queue of the GPU that stands still may do so until others have had their turn */
         }
         if (state->complete || state->finish_bytes <= state->done || !pki_gate_is_open(&state->finish))
             continue;
@@ -337,7 +338,7 @@ bool pki_plan_poll(struct pki_task *task)
         queue_step(task, i);
         moved = true;
     }
-    if (moved || task->remaining == 0)
+    if (moved || looks || task->remaining == 0)
         drain(task);
     return moved || task->mixed.over; /* then the task is in another list */
 }

@@ -253,13 +253,13 @@ void pki_stage_kept(struct pki_xfer *xfer);
 void pki_stage_watch(struct pki_xfer *xfer);
 void pki_stage_leave(struct pki_xfer *xfer);
 bool pki_stage_idle(struct pki_engine *engine);
-/* The queue for copies from host memory (up) or to it; NULL: the engine has failed. */
 /* May a copy from or to the host be put into this queue now? */
 static inline bool pki_may_copy(struct pki_queue *queue, size_t bytes)
 {
     return queue->device->ops->clear(queue, bytes < PKI_ENGINE_COPY);
 }
 
+/* The queue for copies from host memory (up) or to it; NULL: the engine has failed. */
 struct pki_queue *pki_stage_queue(struct pki_engine *engine, bool up);
 void pki_stage_close(struct pki_engine *engine);
 /* Under sm_policy NONE the one copy inside the GPU that an exchange out of place has to make, of a rank's own block, goes through the

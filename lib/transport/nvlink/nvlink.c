@@ -3,7 +3,7 @@
  * GPU memory to GPU memory of another rank on the same host: the peer's memory is mapped here, and a copy engine of the local GPU
  * writes it. Carries no messages; the pair's lane is another transport's.
  *
- * Each peer has a copy queue of its own, and long copies have one for all peers. Nothing ever waits in them: the engine puts only what
+ * Each peer has a copy queue of its own, and long copies to other GPUs have one for all peers. Nothing ever waits in them: the engine puts only what
  * both sides are ready for. So a put always ends by itself. Behind its last byte the queue writes the peer's word, and then a word here
  * that counts the puts of the queue; progress compares that count, and never asks the driver while all goes well.
  */
@@ -343,7 +343,8 @@ static pk_result_t submit(const struct pki_queue *queue, const struct pki_put *p
 static pk_result_t nvlink_put(struct pki_put *put)
 {
     struct nvlink_iface *iface = iface_of(put->ep->iface);
-    struct copy_queue *q = put->bytes >= BULK_BYTES ? &iface->bulk : &ep_of(put->ep)->own;
+    const bool same_gpu = ep_of(put->ep)->same_gpu;
+    struct copy_queue *q = put->bytes >= BULK_BYTES && !same_gpu ? &iface->bulk : &ep_of(put->ep)->own;
     pk_result_t result;
 
     if (put->ep->dead)
@@ -353,7 +354,7 @@ static pk_result_t nvlink_put(struct pki_put *put)
     if (q->flights == IN_FLIGHT_MAX)
         return PK_IN_PROGRESS;
     /* Copies to another GPU do not stand behind a stream that waits, unless that copies too (docs/design/0002). */
-    if (!iface->device->ops->clear(&q->queue, ep_of(put->ep)->same_gpu))
+    if (!iface->device->ops->clear(&q->queue, same_gpu))
         return PK_IN_PROGRESS;
     put->private_gate.word = q->word;
     put->private_gate.value = q->last + 1;

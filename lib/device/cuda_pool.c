@@ -5,8 +5,8 @@
  * They are made when a communicator is, and kept for the next one: every 43rd cuStreamCreate of a process waits for all work of the GPU, also
  * for a stream that waits for the very thread that makes the call (H200, driver 580).
  *
- * All streams of a process on a GPU share its hardware queues. A kernel that waits leaves its queue to others, until something is put behind it: then
- * the queue stands still. The driver puts the work of an idle stream into a queue that goes on while few stand still, and later into any. So
+ * All streams of a process on a GPU share its hardware queues. A kernel that waits leaves its queue to others, until something is put behind it:
+ * then the queue stands still. The driver puts the work of an idle stream into a queue that goes on while few stand still, and later into any. So
  * where several streams wait a word goes ahead: once it is there the queue goes on, and what follows the word is put into the same one. Where
  * it does not come another stream takes the place of this one (measured: docs/design/0024).
  */

@@ -59,7 +59,7 @@ static void add_steps(struct pki_text *out, const struct pki_task *task)
             continue;
         }
         pki_text_add(out, "    step %u, %s: %zu of %zu bytes%s", i, names[task->plan->steps[i].kind], state->done, state->bytes,
-                     state->starved ? ", no word or no time was left for it" : "");
+                     state->starved ? ", no word, no time or no hardware queue was left for it" : "");
         if (state->finish_bytes > state->done)
             add_gate(out, "the gpu's work", &state->finish);
         pki_text_add(out, state->xfer != NULL ? "; " : "\n");

@@ -242,9 +242,13 @@ static pk_result_t await_grant(struct pki_engine *e, struct captured *c)
     if (c->bytes == 0)
         return PK_OK;
     while ((result = pki_region_map(e, c->peer, msg.region, msg.offset, c->bytes, &c->remote)) == PK_IN_PROGRESS) {
-        if (!pki_streams_wait())
+        if (pki_streams_hold()) {
             e->gpu->ops->make_way(e->gpu); /* a replay that waits for a peer needs nothing of this thread */
-        else if ((result = pause_for(e, c, until)) != PK_OK)
+            pki_streams_release();
+            continue;
+        }
+        result = pause_for(e, c, until);
+        if (result != PK_OK)
             return result;
     }
     c->remote += msg.offset;

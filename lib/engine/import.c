@@ -52,18 +52,24 @@ bool pki_streams_rest(const struct pki_engine *e)
     return pki_list_empty(&e->captured) && !pki_streams_wait();
 }
 
+bool pki_streams_hold_rest(const struct pki_engine *e)
+{
+    return pki_list_empty(&e->captured) && pki_streams_hold();
+}
+
 /* What its owner has freed stays allocated while it is mapped, so not much may gather; but closing it also waits for the program's own
  * kernels, one of which may wait for a transfer that the caller is about to start. */
 void pki_region_tidy(struct pki_engine *e)
 {
     bool many = e->nretired >= RETIRED_MAX || e->retired_bytes >= RETIRED_BYTES_MAX;
 
-    if ((!many && !e->way_blocked) || !pki_list_empty(&e->tasks) || !pki_streams_rest(e))
+    if ((!many && !e->way_blocked) || !pki_list_empty(&e->tasks) || !pki_streams_hold_rest(e))
         return;
     pki_region_close_retired(e);
     if (e->way_blocked)
         e->gpu->ops->make_way(e->gpu);
     e->way_blocked = false;
+    pki_streams_release();
 }
 
 void pki_region_close_retired(struct pki_engine *e)
@@ -154,10 +160,12 @@ static pk_result_t map(struct pki_engine *e, struct pki_peer *peer, struct pki_i
 
     if (way == NULL || import->pieces_here < import->exported.pieces)
         return pki_fail(PK_ERR_INTERNAL, &where, "region %#x came incomplete", import->id);
-    if (pki_streams_rest(e))
+    if (pki_streams_hold_rest(e)) {
         result = pki_engine_map(e, way, &import->exported, &import->remote);
-    else
+        pki_streams_release();
+    } else {
         result = way->iface->transport->map(way, &import->exported, &import->remote);
+    }
     if (result == PK_IN_PROGRESS)
         e->way_blocked = true;
     if (result != PK_OK)

@@ -19,10 +19,12 @@ bool pki_scratch_keep(struct pki_engine *e, void *ptr, size_t bytes)
 /* The driver's free waits for all work of the GPU, which may wait for this very thread: then it is put off. */
 void pki_scratch_drop(struct pki_engine *e, void *ptr, size_t bytes)
 {
-    if (pki_streams_rest(e))
-        e->gpu->ops->free(e->gpu, ptr);
-    else
+    if (!pki_streams_hold_rest(e)) {
         (void)pki_scratch_keep(e, ptr, bytes);
+        return;
+    }
+    e->gpu->ops->free(e->gpu, ptr);
+    pki_streams_release();
 }
 
 /* *fits: it is long enough; else an entry to be filled anew, one that was too short where nothing keeps that from being freed. NULL: all are

@@ -262,7 +262,9 @@ void pki_stream_count(struct pki_task *task);        /* a stream may wait for it
 void pki_stream_copies(struct pki_task *task);       /* copies of callers' streams must not stand before its own */
 void pki_stream_left(struct pki_task *task);         /* the task has ended: its wait is over */
 void pki_stream_waits(uint64_t *pending, uint64_t *most); /* value waits of the process: streams that have one (waiting.c) */
-bool pki_streams_rest(const struct pki_engine *engine); /* no stream waits, and no graph of this engine's ever will (import.c) */
+/* As pki_streams_wait and pki_streams_hold, and no graph of this engine's ever will wait (import.c). */
+bool pki_streams_rest(const struct pki_engine *engine);
+bool pki_streams_hold_rest(const struct pki_engine *engine);
 void pki_stream_look_for_grant(struct pki_xfer *xfer);
 /* The copy of a transfer whose gate the stream has waited for, and the word behind it. */
 pk_result_t pki_stream_put(struct pki_task *task, struct pki_xfer *xfer, bool joined);
@@ -289,6 +291,9 @@ void pki_stream_plan_open(const struct pki_task *task);
 void pki_stream_plan_move(struct pki_task *task);
 void pki_stream_plan_end(const struct pki_task *task);
 bool pki_streams_wait(void); /* may a stream of the process wait for a peer because of an operation? Graphs are not counted (waiting.c) */
+/* True: none may, and none begins to until release. For calls of the driver that wait for all work of a GPU and keep other threads out meanwhile. */
+bool pki_streams_hold(void);
+void pki_streams_release(void);
 
 /* waiting.c, unlocked: streams of the process that may wait for peers, by the GPU's ordinal and the handle */
 bool pki_waiting_enter(int device, void *stream); /* for one operation more; false: the list of streams is full, it is not in it */

@@ -64,8 +64,8 @@ bool pki_waiting_enter(int device, void *stream)
 {
     struct waiting_stream *s;
 
-    atomic_fetch_add(&operations, 1);
     pthread_mutex_lock(&waiting.lock);
+    atomic_fetch_add(&operations, 1);
     s = find(device, stream, true);
     if (s != NULL && s->ops++ == 0)
         count_stream(device, 1);
@@ -211,6 +211,20 @@ void pki_waiting_copies(int device, int by)
 bool pki_waiting_has_copies(int device)
 {
     return device >= DEVICES_MAX || atomic_load(&copying[device]) > 0;
+}
+
+bool pki_streams_hold(void)
+{
+    pthread_mutex_lock(&waiting.lock);
+    if (!pki_streams_wait())
+        return true;
+    pthread_mutex_unlock(&waiting.lock);
+    return false;
+}
+
+void pki_streams_release(void)
+{
+    pthread_mutex_unlock(&waiting.lock);
 }
 
 bool pki_streams_wait(void)

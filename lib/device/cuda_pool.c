@@ -174,10 +174,10 @@ static bool is_crowded(const struct pki_cuda *cuda)
 
 static void ask(const struct pki_cuda_context *context, struct pki_cuda_stream *s)
 {
-    s->asked_ns = pki_now_ns();
     s->looks = true;
     if (context->cu->stream_write_value(s->handle, (CUdeviceptr)(uintptr_t)s->word, ++s->asked, CU_STREAM_WRITE_VALUE_DEFAULT) != CUDA_SUCCESS)
         atomic_store(s->word, s->asked); /* what follows fails too, and says why */
+    s->asked_ns = pki_now_ns();
 }
 
 /* True: the word has come. It is waited for only where it may be on the way. */

@@ -423,12 +423,12 @@ pk_result_t pki_fused_launch(struct pki_task *task, const struct pki_queue *queu
     args.careful = task->careful;
     e->fused.soon = task->begun_ns - e->fused.begun_ns < FOLLOW_NS;
     e->fused.begun_ns = task->begun_ns;
+    pki_stream_count(task); /* the kernel waits for other ranks, in whatever queue it is */
     result = start_kernel(e, queue, pki_fused_kernel(e, r), r->dtype, task->ctas, &args);
     if (result != PK_OK)
         return result;
     e->stats.kernels_reaching += args.reach;
     task->launched = true;
-    pki_stream_count(task); /* the kernel waits for other ranks, in whatever queue it is */
     e->stats.bytes_sent += args.bytes * (size_t)__builtin_popcount(args.send);
     pki_fused_forget(task);
     return PK_OK;

@@ -160,7 +160,7 @@ static pk_result_t map(struct pki_engine *e, struct pki_peer *peer, struct pki_i
 
     if (way == NULL || import->pieces_here < import->exported.pieces)
         return pki_fail(PK_ERR_INTERNAL, &where, "region %#x came incomplete", import->id);
-    if (pki_streams_hold_rest(e)) {
+    if (import->exported.kind != PKI_EXPORT_MEMFD && pki_streams_hold_rest(e)) {
         result = pki_engine_map(e, way, &import->exported, &import->remote);
         pki_streams_release();
     } else {

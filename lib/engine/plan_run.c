@@ -320,13 +320,15 @@ bool pki_plan_poll(struct pki_task *task)
 
     if (pki_task_is_fused(task))
         return poll_fused(task);
-    if (task->untold != 0)
+    if (task->untold != 0) {
         pki_fused_tell(task);
+        moved = task->untold == 0; /* it may end below */
+    }
     task->more_work = false;
     for (uint32_t i = 0; i < task->plan->nsteps; i++) {
         struct pki_step_state *state = &task->steps[i];
 
-        if (state->starved && (on_host || task->engine->words.nfree > 0)) {
+        if (state->starved && (on_host ? task->engine->work_left > 0 : task->engine->words.nfree > 0)) {
             queue_step(task, i);
             looks = true;
             moved |= on_host; /* a queue of the GPU that stands still may do so until others have had their turn */

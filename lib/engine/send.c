@@ -264,7 +264,7 @@ static struct pki_gate chunk_gate(const struct pki_xfer *xfer, size_t end)
 
 static void fill_put(struct pki_xfer *xfer, struct pki_put *put, size_t len)
 {
-    *put = (struct pki_put){ .ep = xfer->way, .src = xfer->addr + xfer->issued, .remote = xfer->remote + xfer->issued, .bytes = len,
+    *put = (struct pki_put){ .ep = xfer->way, .src = xfer->addr + xfer->issued, .remote = xfer->remote + xfer->issued, .bytes = len, .whole = xfer->bytes,
                              .mapped = xfer->remote_mapped, .done_remote = chunk_gate(xfer, xfer->issued + len), .owner = xfer };
     put->ahead = xfer->ahead;
     if (xfer->way->iface->transport->tells)

@@ -95,7 +95,8 @@ static void piece_put(struct pki_xfer *xfer, struct pki_piece *piece)
     const struct pki_transport *transport = xfer->way->iface->transport;
     pk_result_t result;
 
-    piece->put = (struct pki_put){ .ep = xfer->way, .src = piece->src, .remote = piece->remote, .bytes = piece->len, .owner = xfer };
+    piece->put = (struct pki_put){ .ep = xfer->way, .src = piece->src, .remote = piece->remote, .bytes = piece->len,
+                                   .whole = xfer->bytes, .owner = xfer };
     piece->put.about = (struct pki_msg){ .kind = PKI_MSG_FIN, .flags = xfer->flags, .index = xfer->index, .sig = xfer->sig,
                                          .op = xfer->op, .bytes = xfer->bytes };
     if (xfer->staged)

@@ -77,10 +77,12 @@ void pki_waiting_leave(int device, void *stream, bool listed)
 {
     struct waiting_stream *s;
 
-    atomic_fetch_sub(&operations, 1);
-    if (!listed)
+    if (!listed) {
+        atomic_fetch_sub(&operations, 1);
         return;
+    }
     pthread_mutex_lock(&waiting.lock);
+    atomic_fetch_sub(&operations, 1); /* not before: who saw none would keep this thread here, which has yet to let the stream go */
     s = find(device, stream, false);
     if (s != NULL && --s->ops == 0) {
         count_stream(device, -1);

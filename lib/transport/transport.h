@@ -151,6 +151,7 @@ struct pki_put {
     bool mapped;     /* remote is memory of this process: map's of PKI_EXPORT_MEMFD */
     bool ahead;      /* the grant has not come: iface->ahead_max; `remote` counts from the transfer's first byte */
     size_t bytes;
+    size_t whole;    /* of the transfer that it is a part of: its puts end in order. 0: it is all */
     struct pki_msg about;        /* transports that tell: names the transfer; STAGED: there is none to tell of, `remote` is all */
     struct pki_gate done_remote; /* opened behind the last byte, if its word is not NULL */
     struct pki_queue *queue;     /* a queue to put it in, with no completion wanted (never on the done queue), or NULL */

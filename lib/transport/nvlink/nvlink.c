@@ -54,12 +54,12 @@ struct nvlink_iface {
     uint8_t *words; /* one count for each rank and one more, WORD_STRIDE apart, host_registered */
     size_t words_bytes;
     struct pki_list busy; /* copy queues with puts in flight */
-    struct copy_queue bulk; /* long copies to all peers, one after another */
+    struct copy_queue bulk; /* transfers of 1 MiB and more to other GPUs, one after another */
 };
 
 struct nvlink_ep {
     struct pki_ep base;
-    struct copy_queue own;   /* short copies: those to different peers overlap */
+    struct copy_queue own;   /* short ones: those to different peers overlap; and all inside the GPU */
     uint8_t device_uuid[16]; /* the peer's */
     bool same_gpu;
 };
@@ -344,7 +344,8 @@ static pk_result_t nvlink_put(struct pki_put *put)
 {
     struct nvlink_iface *iface = iface_of(put->ep->iface);
     const bool same_gpu = ep_of(put->ep)->same_gpu;
-    struct copy_queue *q = put->bytes >= BULK_BYTES && !same_gpu ? &iface->bulk : &ep_of(put->ep)->own;
+    const size_t whole = put->whole > put->bytes ? put->whole : put->bytes; /* by that: what ends last says that all is there */
+    struct copy_queue *q = whole >= BULK_BYTES && !same_gpu ? &iface->bulk : &ep_of(put->ep)->own;
     pk_result_t result;
 
     if (put->ep->dead)

@@ -56,7 +56,7 @@ on() {
 export -f on
 
 tests() {
-    local source name library sanitizer ranks longest connections
+    local source name library sanitizer ranks longest
     for source in tests/gpu/*.c; do
         name=gpu.$(basename "$source" .c)
         [ "$name" = gpu.gpu_sizes ] || step "$name" 60 "$build/tests/$name"
@@ -64,12 +64,10 @@ tests() {
     for ranks in 2 4; do
         # More ranks than GPUs share them: the same paths, not the same machine, and no room for 1 GiB a rank and block.
         longest=$((ranks > count ? 64 << 20 : 1 << 30))
-        # And their streams share the hardware queues of one process: with 8 of them one rank's stream may stand behind another's that waits for it.
-        connections=$((ranks > count ? 32 : 8))
         step "gpu.gpu_sizes-$ranks" 120 "$build/tests/gpu.gpu_sizes" $longest "$ranks"
-        step "conform-$ranks" 120 env CUDA_DEVICE_MAX_CONNECTIONS=$connections "$build/tests/pickle-conform" --threads --ranks "$ranks" --memory cuda --cases 120 --max-bytes 1048576
+        step "conform-$ranks" 120 "$build/tests/pickle-conform" --threads --ranks "$ranks" --memory cuda --cases 120 --max-bytes 1048576
         # A fresh process whose first operations are long.
-        step "conform-fresh-$ranks" 60 env CUDA_DEVICE_MAX_CONNECTIONS=$connections "$build/tests/pickle-conform" --threads --ranks "$ranks" --memory cuda --cases 120 --max-bytes 1048576 \
+        step "conform-fresh-$ranks" 60 "$build/tests/pickle-conform" --threads --ranks "$ranks" --memory cuda --cases 120 --max-bytes 1048576 \
             --no-errors --filter "many f32 count 262144 in place" --watchdog 20
         step "conform-processes-$ranks" 120 bash -c 'on "$@"' on "$ranks" \
             "$build/tests/pickle-conform" --env --memory cuda --cases 60 --max-bytes 1048576

@@ -36,8 +36,8 @@ struct pki_cuda_stream {
     CUstream handle;
     _Atomic uint32_t *word; /* of context->words; NULL: there were too many */
     uint32_t asked;         /* what the stream is to write there, or has */
-    bool looks;             /* somebody waits for that, since: */
-    uint64_t asked_ns, cleared_ns; /* cleared: the word had come */
+    bool pending;           /* it was asked for, and has not been seen */
+    uint64_t asked_ns, cleared_ns; /* when; and when it was last seen */
 };
 
 /* A GPU's primary context as this process uses it: one object a GPU, shared and counted. Everything but refs, imports, closing and what

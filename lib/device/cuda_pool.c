@@ -123,7 +123,7 @@ static struct pki_cuda_stream *take_spare(struct pki_cuda_context *context, int 
     if (found != NULL) {
         pki_list_remove(&found->node);
         context->nspare--;
-        found->looks = false;
+        found->pending = false;
         found->cleared_ns = 0;
     }
     pthread_mutex_unlock(&context->spare_lock);
@@ -174,7 +174,7 @@ static bool is_crowded(const struct pki_cuda *cuda)
 
 static void ask(const struct pki_cuda_context *context, struct pki_cuda_stream *s)
 {
-    s->looks = true;
+    s->pending = true;
     if (context->cu->stream_write_value(s->handle, (CUdeviceptr)(uintptr_t)s->word, ++s->asked, CU_STREAM_WRITE_VALUE_DEFAULT) != CUDA_SUCCESS)
         atomic_store(s->word, s->asked); /* what follows fails too, and says why */
     s->asked_ns = pki_now_ns();
@@ -190,7 +190,7 @@ static bool look(struct pki_cuda_stream *s)
             return false;
         pki_cpu_pause();
     }
-    s->looks = false;
+    s->pending = false;
     s->cleared_ns = pki_now_ns();
     return true;
 }
@@ -223,13 +223,13 @@ bool pki_cuda_clear(struct pki_queue *queue, bool work)
     struct pki_cuda_stream *s = queue->own;
     bool clear;
 
-    if (s == NULL || s->word == NULL || (!s->looks && (!work || !is_crowded(cuda) || pki_now_ns() - s->cleared_ns < FRESH_NS)))
+    if (s == NULL || s->word == NULL || (!s->pending && (!work || !is_crowded(cuda) || pki_now_ns() - s->cleared_ns < FRESH_NS)))
         return true;
     pki_cuda_enter(cuda->context);
-    if (!s->looks && is_idle(cuda->context, s)) /* what is in it goes on: it was asked about too */
+    if (!s->pending && is_idle(cuda->context, s)) /* what is in it goes on: it was asked about too */
         ask(cuda->context, s);
-    clear = s->looks && look(s);
-    if (!clear && s->looks && pki_now_ns() - s->asked_ns > REPLACE_NS)
+    clear = s->pending && look(s);
+    if (!clear && s->pending && pki_now_ns() - s->asked_ns > REPLACE_NS)
         replace(cuda, queue);
     pki_cuda_leave(cuda->context);
     return clear;

@@ -14,8 +14,9 @@
  * of any stream, stands still. With few streams it avoids such queues; with 64 some were stuck behind two waits. So where kernels are allowed
  * waits are kernels of one warp (they hold a queue once the program has put something behind them: docs/design/0024), which are counted too: a
  * GPU has room for 128 kernels at a time. Elsewhere value waits are counted and refused beyond half of the queues: up to 3 of 8 hurt 16 other
- * streams not at all, with 4 some stand still, with 6 all kernels do (docs/design/0002). With one or two queues whatever follows a wait in its stream holds up the kernels of all streams, though not copies to a
- * peer: there a send never waits in the stream before its copy, and what needs a kernel of the library is done inside the call.
+ * streams not at all, with 4 some stand still, with 6 all kernels do (docs/design/0002). With one or two queues whatever follows a wait in its
+ * stream holds up the kernels of all streams, though not copies to a peer: there a send never waits in the stream before its copy, and what needs
+ * a kernel of the library is done inside the call.
  */
 #include <sched.h>
 #include <stdlib.h>

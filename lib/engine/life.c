@@ -20,12 +20,23 @@ static void peer_init(struct pki_peer *peer, int rank)
     pki_slots_init(&peer->gates, PKI_GATE_SLOTS);
 }
 
+#define OWN_QUEUES 4
+
+static void list_queues(struct pki_engine *e, struct pki_queue *queues[OWN_QUEUES])
+{
+    queues[0] = &e->work;
+    queues[1] = &e->late;
+    queues[2] = &e->out.queue;
+    queues[3] = &e->in.queue;
+}
+
 /* Those that are open. What is still in them runs to its end: none of it waits (the queue of fused collectives is fused.c's). */
 static void queues_close(struct pki_engine *e)
 {
-    struct pki_queue *const queues[] = { &e->work, &e->late, &e->out.queue, &e->in.queue };
+    struct pki_queue *queues[OWN_QUEUES];
 
-    for (size_t i = 0; i < sizeof queues / sizeof queues[0]; i++)
+    list_queues(e, queues);
+    for (int i = 0; i < OWN_QUEUES; i++)
         if (queues[i]->device != NULL)
             e->gpu->ops->queue_close(queues[i]);
 }
@@ -33,12 +44,13 @@ static void queues_close(struct pki_engine *e)
 /* All at once: to make a stream in the middle of an operation may wait for that operation. */
 static pk_result_t queues_open(struct pki_engine *e)
 {
-    struct pki_queue *const queues[] = { &e->work, &e->late, &e->out.queue, &e->in.queue };
+    struct pki_queue *queues[OWN_QUEUES];
     pk_result_t result = PK_OK;
 
     if (e->gpu == NULL)
         return PK_OK;
-    for (size_t i = 0; i < sizeof queues / sizeof queues[0] && result == PK_OK; i++)
+    list_queues(e, queues);
+    for (int i = 0; i < OWN_QUEUES && result == PK_OK; i++)
         result = e->gpu->ops->queue_open(e->gpu, queues[i]);
     e->queues_open = result == PK_OK;
     if (result != PK_OK)

@@ -86,7 +86,7 @@ static void work_on_host(struct pki_task *task, uint32_t i, size_t avail)
         pki_plan_step_done(task, i, state->done + some, state->done + some == state->bytes);
 }
 
-static pk_result_t copy_by_host(struct pki_task *task, uint32_t i, size_t *end, struct pki_queue **queue)
+static pk_result_t copy_by_host(struct pki_task *task, uint32_t i, size_t *end)
 {
     const struct pki_step *step = &task->plan->steps[i];
     size_t from = task->steps[i].done, bytes;
@@ -94,7 +94,7 @@ static pk_result_t copy_by_host(struct pki_task *task, uint32_t i, size_t *end, 
 
     if (*end - from > PKI_STAGE_COPY_MAX)
         *end = from + PKI_STAGE_COPY_MAX;
-    return pki_stage_copy(task->engine, dst + from, src + from, *end - from, queue);
+    return pki_stage_copy(task->engine, dst + from, src + from, *end - from);
 }
 
 /* One piece in flight a step; the next when its word has been seen. */
@@ -118,7 +118,7 @@ static void work_on_gpu(struct pki_task *task, uint32_t i, size_t avail)
         return; /* looked at again by pki_plan_poll */
     opened.gate = state->finish;
     if (by_host)
-        result = copy_by_host(task, i, &avail, &queue);
+        result = copy_by_host(task, i, &avail);
     else {
         e->stats.kernels++;
         result = pki_plan_work(task, i, state->done, avail - state->done, queue);

@@ -78,7 +78,7 @@ bool pki_stage_copies(const struct pki_engine *e, enum pki_coll coll, const stru
 }
 
 /* Through the slot behind the others, which the queue's order alone guards. */
-pk_result_t pki_stage_copy(struct pki_engine *e, char *dst, const char *src, size_t bytes, struct pki_queue **queue)
+pk_result_t pki_stage_copy(struct pki_engine *e, char *dst, const char *src, size_t bytes)
 {
     struct pki_queue *q = pki_stage_queue(e, false);
     pk_result_t result = q != NULL ? PK_OK : (pk_result_t)atomic_load(&e->failed);
@@ -92,7 +92,6 @@ pk_result_t pki_stage_copy(struct pki_engine *e, char *dst, const char *src, siz
             result = e->gpu->ops->copy(q, dst + done, slot, len);
         e->stats.copies += 2;
     }
-    *queue = q;
     return result;
 }
 

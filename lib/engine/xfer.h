@@ -265,7 +265,6 @@ void pki_stage_close(struct pki_engine *engine);
 /* Under sm_policy NONE the one copy inside the GPU that an exchange out of place has to make, of a rank's own block, goes through the
  * host: by copy engines, where any other copy would be a kernel. */
 bool pki_stage_copies(const struct pki_engine *engine, enum pki_coll coll, const struct pki_plan *plan);
-/* *queue: the one it is done in. */
 pk_result_t pki_stage_copy(struct pki_engine *engine, char *dst, const char *src, size_t bytes);
 #define PKI_STAGE_COPY_MAX (32u << 20) /* of one call: a launch queue is not long */
 

@@ -112,6 +112,18 @@ static void make_many(const char *what, CUstream waiting, const std::function<CU
     puts("");
 }
 
+static void leave_places(void)
+{
+    std::vector<CUstream> streams;
+    double begin = now_ms();
+
+    for (int i = 0; i < 43; i++)
+        streams.push_back(stream_new());
+    for (CUstream stream : streams)
+        check(cuStreamDestroy(stream), "cuStreamDestroy");
+    printf("43 streams made and destroyed in %.2f ms\n", now_ms() - begin);
+}
+
 static void make_all(void)
 {
     CUstream waiting = stream_new();
@@ -127,6 +139,12 @@ static void make_all(void)
     make_many("cuMemHostAlloc", waiting, [&](int) { return cuMemHostAlloc(&host, 65536, CU_MEMHOSTALLOC_DEVICEMAP); });
     make_many("cuEventCreate", waiting, [&](int) { return cuEventCreate(&event, 0); });
     make_many("cuStreamCreate", waiting, [&](int) {
+        CUstream stream;
+
+        return cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING);
+    });
+    leave_places();
+    make_many("43 were destroyed before", waiting, [&](int) {
         CUstream stream;
 
         return cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING);

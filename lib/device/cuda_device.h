@@ -38,6 +38,7 @@ struct pki_cuda_stream {
     uint32_t asked;         /* what the stream is to write there, or has */
     bool pending;           /* it was asked for, and has not been seen */
     uint64_t asked_ns, cleared_ns; /* when; and when it was last seen */
+    uint64_t patience_ns;   /* after which another stream takes its place */
 };
 
 /* A GPU's primary context as this process uses it: one object a GPU, shared and counted. Everything but refs, imports, closing and what

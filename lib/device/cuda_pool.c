@@ -8,7 +8,8 @@
  * All streams of a process on a GPU share its hardware queues. A kernel that waits leaves its queue to others, until something is put behind it:
  * then the queue stands still. The driver puts the work of an idle stream into a queue that goes on while few stand still, and later into any. So
  * where several streams wait a word goes ahead: once it is there the queue goes on, and what follows the word is put into the same one. Where
- * it does not come another stream takes the place of this one (measured: docs/design/0024).
+ * it does not come another stream takes the place of this one (measured: docs/design/0024). One more at once, others by and by: where the GPU is
+ * another process's just now no word comes, and words in many streams would take all queues that go on.
  */
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -18,11 +19,13 @@
 
 #define WORDS_BYTES ((size_t)16 << 10)
 #define WORD_STRIDE 16u
+#define PLACES 43 /* that the driver makes at a time, when it has none for one more stream */
 #define SPARE_STREAMS 16 /* where 6 of 8 hardware queues stand still a word comes in two of three cases */
 #define FEW_CONNECTIONS 2  /* there kernels wait in front of one another whatever is done, and copies to other GPUs do not */
 #define HELD_SHARE 4       /* a quarter of the hardware queues: as many streams of the program may wait for these, and it is half */
 #define LOOK_NS 15000      /* a word takes 6 to 8 us */
-#define REPLACE_NS 30000
+#define REPLACE_NS 30000   /* after which another stream is asked; */
+#define PATIENCE_NS (5 * PKI_NS_PER_MS) /* once one was in vain: the GPU may be another process's for a while, and many words on their way fill all queues */
 #define SAY_NS (100 * PKI_NS_PER_MS)
 #define FRESH_NS 100000     /* an answer is good for so long: what is put in meanwhile follows what was asked for */
 
@@ -41,6 +44,7 @@ static pk_result_t stream_new(struct pki_cuda_context *context, struct pki_cuda_
         return pki_cuda_fail(code, "cuStreamCreate on device %d", context->ordinal);
     }
     place = atomic_fetch_add(&context->words_used, 1);
+    s->patience_ns = REPLACE_NS;
     if (place < WORDS_BYTES / WORD_STRIDE)
         s->word = (_Atomic uint32_t *)(void *)(context->words + place * WORD_STRIDE);
     *out = s;
@@ -70,6 +74,18 @@ static void give_spare(struct pki_cuda_context *context, struct pki_cuda_stream 
     pthread_mutex_unlock(&context->spare_lock);
 }
 
+/* A stream that is destroyed leaves its place. So the program makes its next ones without waiting for the GPU, though the library has taken places. */
+static void leave_places(const struct pki_cuda_driver *cu)
+{
+    CUstream made[PLACES];
+    int n = 0;
+
+    while (n < PLACES && cu->stream_create(&made[n], CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS)
+        n++;
+    while (n > 0)
+        cu->stream_destroy(made[--n]);
+}
+
 pk_result_t pki_cuda_pool_open(struct pki_cuda_context *context)
 {
     void *words = mmap(NULL, WORDS_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -95,6 +111,8 @@ pk_result_t pki_cuda_pool_open(struct pki_cuda_context *context)
     }
     if (result != PK_OK)
         pki_cuda_pool_close(context);
+    else
+        leave_places(context->cu);
     return result;
 }
 
@@ -125,6 +143,7 @@ static struct pki_cuda_stream *take_spare(struct pki_cuda_context *context, int 
         context->nspare--;
         found->pending = false;
         found->cleared_ns = 0;
+        found->patience_ns = REPLACE_NS;
     }
     pthread_mutex_unlock(&context->spare_lock);
     return found;
@@ -192,6 +211,7 @@ static bool look(struct pki_cuda_stream *s)
     }
     s->pending = false;
     s->cleared_ns = pki_now_ns();
+    s->patience_ns = REPLACE_NS;
     return true;
 }
 
@@ -213,6 +233,7 @@ static void replace(struct pki_cuda *cuda, struct pki_queue *queue)
         say_stuck(cuda, old);
         return;
     }
+    s->patience_ns = PATIENCE_NS;
     put_behind(queue, s);
     give_spare(cuda->context, old);
 }
@@ -229,7 +250,7 @@ bool pki_cuda_clear(struct pki_queue *queue, bool work)
     if (!s->pending && is_idle(cuda->context, s)) /* what is in it goes on: it was asked about too */
         ask(cuda->context, s);
     clear = s->pending && look(s);
-    if (!clear && s->pending && pki_now_ns() - s->asked_ns > REPLACE_NS)
+    if (!clear && s->pending && pki_now_ns() - s->asked_ns > s->patience_ns)
         replace(cuda, queue);
     pki_cuda_leave(cuda->context);
     return clear;

@@ -85,6 +85,14 @@ static void name_missing(const struct pki_engine *e, const struct pki_task *task
             add_name(text, len, i);
 }
 
+/* Of a task that waits for no rank: what else. */
+static const char *nobody(const struct pki_task *task)
+{
+    if (!task->started)
+        return "(none: its own stream has not come to it)";
+    return task->kind == PKI_MEM_DEVICE ? "(none: what this rank has given to its gpu has not ended)" : "(none: it has work left)";
+}
+
 static int first_missing(const char *text)
 {
     return text[0] == '\0' ? -1 : atoi(text);
@@ -155,7 +163,7 @@ static void warn(struct pki_engine *e, struct pki_task *task, uint64_t waited_ms
     where = pki_engine_where(e, first_missing(missing), task);
     task->warned = true;
     pki_log(PKI_LOG_WARN, &where, "has waited %llu ms for rank %s", (unsigned long long)waited_ms,
-            missing[0] != '\0' ? missing : "(none: its own stream has not come to it)");
+            missing[0] != '\0' ? missing : nobody(task));
 }
 
 static void time_out(struct pki_engine *e, const struct pki_task *task, uint64_t waited_ms)
@@ -166,7 +174,7 @@ static void time_out(struct pki_engine *e, const struct pki_task *task, uint64_t
     name_missing(e, task, missing, sizeof missing);
     where = pki_engine_where(e, first_missing(missing), task);
     (void)pki_fail(PK_ERR_TIMEOUT, &where, "no end after %llu ms; waiting for rank %s", (unsigned long long)waited_ms,
-                   missing[0] != '\0' ? missing : "(none: its own stream has not come to it)");
+                   missing[0] != '\0' ? missing : nobody(task));
     pki_engine_poison(e, PK_ERR_TIMEOUT, true);
 }
 

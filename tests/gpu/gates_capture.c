@@ -19,6 +19,7 @@
 struct eager {
     struct gpu_rank *self;
     pk_comm_t *comm;
+    pthread_barrier_t *made;
     int wrong, turns;
 };
 
@@ -33,6 +34,8 @@ static void *exchange_eagerly(void *arg)
     source = gpu_alloc(EAGER_BYTES);
     result = gpu_alloc(EAGER_BYTES);
     stream = gpu_stream_new();
+    pattern_to_gpu(source, EAGER_BYTES, 0);
+    pthread_barrier_wait(e->made);
     for (e->turns = 0; e->turns < EAGER_TURNS; e->turns++) {
         pattern_to_gpu(source, EAGER_BYTES, (uint64_t)(e->turns * 2 + e->self->rank + 1));
         must_be_ok(pk_group_start(), "pk_group_start");
@@ -41,6 +44,7 @@ static void *exchange_eagerly(void *arg)
         must_be_ok(pk_group_end(), "eager pk_group_end");
         if (!stream_idle_within(stream, 20000, NULL)) {
             report(false, "rank %d: eager exchange %d does not end", e->self->rank, e->turns);
+            gpu_show_pending(e->comm);
             exit(1);
         }
         e->wrong += pattern_wrong_on_gpu(result, EAGER_BYTES, (uint64_t)(e->turns * 2 + other + 1)) != EAGER_BYTES;
@@ -129,7 +133,8 @@ static void refused(struct gpu_rank *self)
 static int rank_main(void)
 {
     struct gpu_rank self;
-    struct eager eager = { .self = &self };
+    pthread_barrier_t made;
+    struct eager eager = { .self = &self, .made = &made };
     char *source, *result;
     gpu_graph_t graph;
     pthread_t thread;
@@ -141,14 +146,18 @@ static int rank_main(void)
     must_be_ok(pk_register(self.comm, result, BYTES), "pk_register");
     eager.comm = gpu_rank_another(&self, 60000);
     ranks_meet();
-    if (pthread_create(&thread, NULL, exchange_eagerly, &eager) != 0)
+    /* Streams, those of copies too, are made before any waits: to make one may wait for them (docs/design/0024). */
+    pattern_to_gpu(source, BYTES, 0);
+    if (pthread_barrier_init(&made, NULL, 2) != 0 || pthread_create(&thread, NULL, exchange_eagerly, &eager) != 0)
         abort();
+    pthread_barrier_wait(&made);
     graph = capture(&self, source, result);
     replay(&self, graph, source, result);
     replay_in_a_row(&self, graph, source, result);
     pthread_join(thread, NULL);
     report(eager.wrong == 0 && eager.turns == EAGER_TURNS, "rank %d: beside it %d eager exchanges, %d wrong", self.rank, eager.turns,
            eager.wrong);
+    pthread_barrier_destroy(&made);
     ranks_meet();
     gpu_graph_free(graph);
     refused(&self);

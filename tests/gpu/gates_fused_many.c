@@ -103,12 +103,10 @@ static void compute_beside(const struct gpu_rank *self, gpu_kernel_t kernel, int
 /* What the library says of those that do not end. */
 static void show_all(const struct gpu_rank *self)
 {
-    static char text[65536];
-    size_t needed;
-
-    for (int c = -1; c < comms; c++)
-        if (pk_pending_dump(c < 0 ? self->comm : sides[c].comm, text, sizeof text, &needed) == PK_OK && strlen(text) > 0)
-            printf("communicator %d: %s\n", c, text);
+    for (int c = -1; c < comms; c++) {
+        printf("communicator %d:\n", c);
+        gpu_show_pending(c < 0 ? self->comm : sides[c].comm);
+    }
 }
 
 static void all_must_end(const struct gpu_rank *self, int turn, int n)

@@ -68,16 +68,6 @@ static bool all_idle_within(const struct lot *lot, double limit_ms)
     return idle_streams(lot) == STREAMS;
 }
 
-/* What the library says of a communicator that does not go on. */
-static void show(const struct lot *lot)
-{
-    static char text[65536];
-    size_t needed;
-
-    if (pk_pending_dump(lot->comm, text, sizeof text, &needed) == PK_OK)
-        puts(text);
-}
-
 static void receive_all(int turn)
 {
     double begin = monotonic_ms();
@@ -96,7 +86,7 @@ static void receive_all(int turn)
         atomic_store(&ranks_shared()->words[ROUND_SERVED], turn * COMMS + COMMS - c);
         if (!report(all_idle_within(&lots[c], 10000), "turn %d: communicator %d was served and %d of 8 streams went on", turn, c,
                     idle_streams(&lots[c]))) {
-            show(&lots[c]);
+            gpu_show_pending(lots[c].comm);
             exit(1);
         }
         for (int other = 0; other < c; other++)

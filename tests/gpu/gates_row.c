@@ -113,6 +113,7 @@ static int rank_main(void)
     for (int s = 0; s < STREAMS; s++) {
         if (!stream_idle_within(rows[s].stream, 20000, NULL)) {
             report(false, "rank %d: stream %d does not end", self.rank, s);
+            gpu_show_pending(self.comm);
             exit(1);
         }
         row_check(&self, &rows[s], s);

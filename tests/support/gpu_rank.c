@@ -55,6 +55,15 @@ void must_be_ok(pk_result_t result, const char *what)
     exit(1);
 }
 
+void gpu_show_pending(const pk_comm_t *comm)
+{
+    static char text[65536];
+    size_t needed;
+
+    if (pk_pending_dump(comm, text, sizeof text, &needed) == PK_OK && strlen(text) > 0)
+        puts(text);
+}
+
 void gpu_rank_open(struct gpu_rank *self, int sm_policy, uint64_t timeout_ms)
 {
     pk_comm_config_t config = PK_COMM_CONFIG_INIT;

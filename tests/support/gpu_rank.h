@@ -35,6 +35,8 @@ void gpu_rank_close(struct gpu_rank *self);
 /* Another communicator of the same ranks. */
 pk_comm_t *gpu_rank_another(struct gpu_rank *self, uint64_t timeout_ms);
 
+/* Print what the library says of a communicator that does not go on. */
+void gpu_show_pending(const pk_comm_t *comm);
 /* Ends the process with the library's text unless PK_OK. */
 void must_be_ok(pk_result_t result, const char *what);
 

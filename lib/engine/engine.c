@@ -171,7 +171,7 @@ static void free_ended(struct pki_engine *e)
         pki_task_free(pki_container_of(node, struct pki_task, node));
 }
 
-static bool progress_puts(struct pki_engine *e)
+bool pki_engine_progress_puts(struct pki_engine *e)
 {
     bool moved = false;
 
@@ -355,7 +355,7 @@ bool pki_engine_progress(struct pki_engine *e)
         for (int i = 0; i < e->config.size; i++)
             if (e->peers[i].lane != NULL)
                 moved |= pki_lane_poll(e, &e->peers[i]);
-        moved |= progress_puts(e);
+        moved |= pki_engine_progress_puts(e);
         progress_active(e);
         moved |= progress_tasks(e);
         if (!moved || atomic_load_explicit(&e->idle_rounds, memory_order_relaxed) % 64 == 63)
@@ -383,7 +383,7 @@ void pki_engine_drain(struct pki_engine *e)
         if (atomic_load(&e->failed) != PK_OK)
             tell_owed(e);
         idle = idle && atomic_load(&e->untold) == 0;
-        (void)progress_puts(e);
+        (void)pki_engine_progress_puts(e);
         if (e->queues_open)
             idle = idle && e->gpu->ops->idle(&e->work) && e->gpu->ops->idle(&e->late) && pki_stage_idle(e);
         if (idle)

@@ -15,6 +15,7 @@ struct pki_place {
 struct pki_program_step {
     uint8_t kind;
     bool in_lane; /* RECV: its one reader is a REDUCE, which may take it from the lane */
+    bool ahead;   /* a transfer that is put ahead of its grant; all others are one EAGER message each */
     uint16_t index;
     uint16_t first_operand, operands;
     int32_t peer;
@@ -30,10 +31,35 @@ struct pki_program {
     uint32_t sig, n;
     uint32_t stride; /* of scratch */
     uint64_t late;   /* a bit a step: copies that nothing waits for, done when peers have been spoken to */
+    uint64_t ahead;  /* a bit a step: those that are put ahead of their grant */
     struct pki_program_step steps[PKI_PROGRAM_STEPS];
     struct pki_place operands[PKI_PROGRAM_OPERANDS];
     uint8_t received_by[PKI_PROGRAM_OPERANDS]; /* 1 + the RECV with in_lane that brings it; 0: it is in memory */
 };
+
+/* One that runs (quick_coll.c). */
+struct pki_quick_run {
+    struct pki_engine *e;
+    const struct pki_program *program;
+    const struct pki_request *request;
+    uintptr_t base[3];     /* by enum pki_buffer */
+    uint64_t held;         /* RECVs whose message is still in its lane, the oldest there; a bit a step */
+    const void **payloads; /* [step]: where */
+    struct pki_begun begun;
+    bool leaves;           /* the rest has to go the ordinary way */
+    pk_result_t result;
+};
+
+static inline char *pki_quick_at(const struct pki_quick_run *run, struct pki_place place)
+{
+    return (char *)(run->base[place.buffer] + place.offset);
+}
+
+/* quick_ahead.c: steps that are put ahead of their grant. False: not yet. */
+bool pki_quick_send_ahead(struct pki_quick_run *run, const struct pki_program_step *step);
+bool pki_quick_recv_ahead(struct pki_quick_run *run, const struct pki_program_step *step); /* it is where it belongs, and not combined yet */
+void pki_quick_look(struct pki_quick_run *run);   /* what connections have brought and taken */
+void pki_quick_give_up(struct pki_quick_run *run); /* the engine has failed */
 
 /* The program of a plan for this request, kept beside it. NULL: it cannot be done in this way. */
 const struct pki_program *pki_program_of(struct pki_engine *engine, struct pki_plan_entry *entry, const struct pki_request *request);

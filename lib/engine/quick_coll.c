@@ -2,7 +2,7 @@
 /*
  * Short blocking collectives of host memory: the same plan steps, one after another on the caller's thread, without a task, an
  * allocation or a clock. What a plan comes to for one count and type is kept beside it as a program: offsets instead of blocks.
- * Every transfer is one EAGER message. When a peer is late, what is left of the plan becomes an ordinary operation.
+ * A transfer is one EAGER message, or put ahead of its grant (quick_ahead.c). When a peer is late, what is left of the plan becomes an ordinary operation.
  */
 #include <sched.h>
 #include <stdlib.h>
@@ -14,24 +14,7 @@
 #define LOOKS_A_TURN 64 /* at all lanes with the lock held: others want it too, an abort for instance */
 #define TURNS 64        /* after which an ordinary operation is no slower, and looks after everything else as well */
 
-struct run {
-    struct pki_engine *e;
-    const struct pki_program *program;
-    const struct pki_request *request;
-    uintptr_t base[3]; /* by enum pki_buffer */
-    uint64_t number;
-    uint64_t done; /* a bit a step */
-    uint64_t held; /* of them, RECVs whose message is still in its lane, the oldest there */
-    const void **payloads; /* [step]: where */
-    pk_result_t result;
-};
-
-static char *at(const struct run *run, struct pki_place place)
-{
-    return (char *)(run->base[place.buffer] + place.offset);
-}
-
-static void consumed(struct run *run, const struct pki_program_step *step)
+static void consumed(struct pki_quick_run *run, const struct pki_program_step *step)
 {
     struct pki_peer *peer = &run->e->peers[step->peer];
 
@@ -40,19 +23,19 @@ static void consumed(struct run *run, const struct pki_program_step *step)
 }
 
 /* Before others look at the lanes. */
-static void put_down(struct run *run)
+static void put_down(struct pki_quick_run *run)
 {
     for (uint64_t left = run->held; left != 0; left &= left - 1) {
         unsigned i = (unsigned)__builtin_ctzll(left);
         const struct pki_program_step *step = &run->program->steps[i];
 
-        pki_copy_short(at(run, step->dst), run->payloads[i], step->bytes);
+        pki_copy_short(pki_quick_at(run, step->dst), run->payloads[i], step->bytes);
         consumed(run, step);
     }
     run->held = 0;
 }
 
-static bool send_step(struct run *run, const struct pki_program_step *step)
+static bool send_step(struct pki_quick_run *run, const struct pki_program_step *step)
 {
     struct pki_engine *e = run->e;
     struct pki_peer *peer = &e->peers[step->peer];
@@ -67,10 +50,10 @@ static bool send_step(struct run *run, const struct pki_program_step *step)
     msg.flags = PKI_MSG_FLAG_COLL;
     msg.index = step->index;
     msg.sig = run->program->sig;
-    msg.op = run->number;
+    msg.op = run->begun.number;
     msg.payload = step->bytes;
     msg.bytes = pki_credit_along(peer); /* EAGER carries no more of it */
-    if (peer->lane->iface->transport->msg(peer->lane, &msg, at(run, step->src)) != PK_OK)
+    if (peer->lane->iface->transport->msg(peer->lane, &msg, pki_quick_at(run, step->src)) != PK_OK)
         return false;
     peer->eager_out += step->bytes + sizeof msg;
     peer->eager_in -= msg.bytes;
@@ -79,14 +62,14 @@ static bool send_step(struct run *run, const struct pki_program_step *step)
     return true;
 }
 
-static bool is_it(const struct run *run, const struct pki_program_step *step, const struct pki_msg *msg)
+static bool is_it(const struct pki_quick_run *run, const struct pki_program_step *step, const struct pki_msg *msg)
 {
-    return msg->kind == PKI_MSG_EAGER && msg->flags == PKI_MSG_FLAG_COLL && msg->op == run->number && msg->index == step->index &&
+    return msg->kind == PKI_MSG_EAGER && msg->flags == PKI_MSG_FLAG_COLL && msg->op == run->begun.number && msg->index == step->index &&
            msg->sig == run->program->sig && msg->payload == step->bytes;
 }
 
 /* What came while an earlier operation was looked after the ordinary way. */
-static bool take_arrival(struct run *run, const struct pki_program_step *step, void *to)
+static bool take_arrival(struct pki_quick_run *run, const struct pki_program_step *step, void *to)
 {
     struct pki_peer *peer = &run->e->peers[step->peer];
 
@@ -103,25 +86,25 @@ static bool take_arrival(struct run *run, const struct pki_program_step *step, v
     return false;
 }
 
-static void reduce_step(struct run *run, const struct pki_program_step *step, const void *const *srcs, int n)
+static void reduce_step(struct pki_quick_run *run, const struct pki_program_step *step, const void *const *srcs, int n)
 {
     const struct pki_request *r = run->request;
 
-    run->result = pki_reduce_host(at(run, step->dst), srcs, n, step->count, r->dtype, step->op);
+    run->result = pki_reduce_host(pki_quick_at(run, step->dst), srcs, n, step->count, r->dtype, step->op);
 }
 
-static void combine(struct run *run, const struct pki_program_step *step, const void *with)
+static void combine(struct pki_quick_run *run, const struct pki_program_step *step, const void *with)
 {
-    const void *const srcs[2] = { at(run, step->src), with };
+    const void *const srcs[2] = { pki_quick_at(run, step->src), with };
 
     reduce_step(run, step, srcs, 2);
 }
 
 /* What came while an earlier operation was looked after the ordinary way. */
-static bool recv_arrival(struct run *run, const struct pki_program_step *step)
+static bool recv_arrival(struct pki_quick_run *run, const struct pki_program_step *step)
 {
     bool combines = step->kind == PKI_STEP_RECV_REDUCE;
-    char *to = at(run, combines ? step->landing : step->dst);
+    char *to = pki_quick_at(run, combines ? step->landing : step->dst);
 
     if (!take_arrival(run, step, to))
         return false;
@@ -131,7 +114,7 @@ static bool recv_arrival(struct run *run, const struct pki_program_step *step)
     return true;
 }
 
-static bool recv_message(struct run *run, const struct pki_program_step *step)
+static bool recv_message(struct pki_quick_run *run, const struct pki_program_step *step)
 {
     struct pki_peer *peer = &run->e->peers[step->peer];
     const struct pki_transport *transport = peer->lane->iface->transport;
@@ -157,24 +140,26 @@ static bool recv_message(struct run *run, const struct pki_program_step *step)
     if (step->kind == PKI_STEP_RECV_REDUCE)
         combine(run, step, payload);
     else
-        pki_copy_short(at(run, step->dst), payload, step->bytes);
+        pki_copy_short(pki_quick_at(run, step->dst), payload, step->bytes);
     consumed(run, step);
     return true;
 }
 
-static bool recv_step(struct run *run, const struct pki_program_step *step)
+static bool recv_step(struct pki_quick_run *run, const struct pki_program_step *step)
 {
     struct pki_peer *peer = &run->e->peers[step->peer];
 
-    if (!recv_message(run, step))
+    if (step->ahead ? !pki_quick_recv_ahead(run, step) : !recv_message(run, step))
         return false;
-    if (run->number > peer->coll_heard)
-        peer->coll_heard = run->number;
+    if (step->ahead && step->kind == PKI_STEP_RECV_REDUCE)
+        combine(run, step, pki_quick_at(run, step->landing));
+    if (run->begun.number > peer->coll_heard)
+        peer->coll_heard = run->begun.number;
     run->e->stats.bytes_received += step->bytes;
     return true;
 }
 
-static void reduce_all(struct run *run, const struct pki_program_step *step)
+static void reduce_all(struct pki_quick_run *run, const struct pki_program_step *step)
 {
     const void *srcs[PKI_REDUCE_MAX];
     uint64_t read = 0;
@@ -183,7 +168,7 @@ static void reduce_all(struct run *run, const struct pki_program_step *step)
         unsigned from = run->program->received_by[step->first_operand + k];
         bool held = from > 0 && (run->held >> (from - 1) & 1) != 0;
 
-        srcs[k] = held ? run->payloads[from - 1] : at(run, run->program->operands[step->first_operand + k]);
+        srcs[k] = held ? run->payloads[from - 1] : pki_quick_at(run, run->program->operands[step->first_operand + k]);
         read |= held ? 1ull << (from - 1) : 0;
     }
     reduce_step(run, step, srcs, step->operands);
@@ -193,16 +178,16 @@ static void reduce_all(struct run *run, const struct pki_program_step *step)
 }
 
 /* False: not yet. */
-static bool try_step(struct run *run, const struct pki_program_step *step)
+static bool try_step(struct pki_quick_run *run, const struct pki_program_step *step)
 {
     switch ((enum pki_step_kind)step->kind) {
     case PKI_STEP_SEND:
-        return send_step(run, step);
+        return step->ahead ? pki_quick_send_ahead(run, step) : send_step(run, step);
     case PKI_STEP_RECV:
     case PKI_STEP_RECV_REDUCE:
         return recv_step(run, step);
     case PKI_STEP_COPY:
-        pki_copy_short(at(run, step->dst), at(run, step->src), step->bytes);
+        pki_copy_short(pki_quick_at(run, step->dst), pki_quick_at(run, step->src), step->bytes);
         return true;
     case PKI_STEP_REDUCE:
         reduce_all(run, step);
@@ -213,37 +198,41 @@ static bool try_step(struct run *run, const struct pki_program_step *step)
     return false;
 }
 
-static void look_at(struct run *run, uint64_t steps)
+static void look_at(struct pki_quick_run *run, uint64_t steps)
 {
-    for (uint64_t left = steps & ~run->done; left != 0; left &= left - 1) {
+    for (uint64_t left = steps & ~run->begun.done; left != 0; left &= left - 1) {
         unsigned i = (unsigned)__builtin_ctzll(left);
         const struct pki_program_step *step = &run->program->steps[i];
 
-        if ((step->deps & ~run->done) == 0 && try_step(run, step))
-            run->done |= 1ull << i;
+        if ((step->deps & ~run->begun.done) == 0 && try_step(run, step))
+            run->begun.done |= 1ull << i;
     }
 }
 
 /* Try every step whose turn has come. True: all are done. */
-static bool look_at_all(struct run *run)
+static bool look_at_all(struct pki_quick_run *run)
 {
     uint64_t all = run->program->n == PKI_PROGRAM_STEPS ? UINT64_MAX : (1ull << run->program->n) - 1;
 
+    if (run->program->ahead != 0)
+        pki_quick_look(run);
     look_at(run, all & ~run->program->late);
     look_at(run, run->program->late);
-    return run->done == all;
+    return run->begun.done == all;
 }
 
 /* Locked on entry and return; let go in between, so that an abort gets through. */
-static bool run_for_a_while(struct run *run)
+static bool run_for_a_while(struct pki_quick_run *run)
 {
     struct pki_engine *e = run->e;
 
     for (int turn = 0; turn < TURNS; turn++) {
-        for (int i = 0; i < (e->spin ? LOOKS_A_TURN : 1); i++)
+        for (int i = 0; i < (e->spin ? LOOKS_A_TURN : 1) && !run->leaves; i++)
             if (look_at_all(run))
                 return true;
         put_down(run);
+        if (run->leaves)
+            return false;
         pki_engine_unlock(e);
         if (!pki_engine_spins(e))
             sched_yield();
@@ -272,23 +261,29 @@ static enum pki_quick run_program(struct pki_engine *e, const struct pki_program
                                   struct pki_list *blocking)
 {
     const void *payloads[PKI_PROGRAM_STEPS];
-    struct run run = { .e = e, .program = program, .request = r, .number = ++e->coll_number, .payloads = payloads };
+    struct pki_xfer *sends[PKI_PROGRAM_STEPS];
+    struct pki_quick_run run = { .e = e, .program = program, .request = r, .payloads = payloads };
     bool ended;
 
-    e->seen[run.number % PKI_SEEN_MAX] = (struct pki_coll_seen){ run.number, program->sig, r->count };
+    run.begun = (struct pki_begun){ .number = ++e->coll_number, .sends = sends };
+    e->seen[e->coll_number % PKI_SEEN_MAX] = (struct pki_coll_seen){ e->coll_number, program->sig, r->count };
     run.base[PKI_BUF_IN] = (uintptr_t)r->in;
     run.base[PKI_BUF_OUT] = (uintptr_t)r->out;
     run.base[PKI_BUF_SCRATCH] = (uintptr_t)e->quick_scratch;
     ended = run_for_a_while(&run);
-    e->stats.steps += ended ? program->n : (uint64_t)__builtin_popcountll(run.done);
+    e->stats.steps += ended ? program->n : (uint64_t)__builtin_popcountll(run.begun.done);
     if (run.result == PK_OK && ended) {
         e->stats.operations++;
         return PKI_QUICK_DONE;
     }
-    if (run.result == PK_OK && atomic_load_explicit(&e->failed, memory_order_relaxed) == PK_OK)
-        run.result = pki_task_resume(e, r, run.number, run.done, blocking);
+    if (run.result == PK_OK && atomic_load_explicit(&e->failed, memory_order_relaxed) == PK_OK) {
+        run.result = pki_task_resume(e, r, &run.begun, blocking);
+        if (run.result == PK_OK)
+            return PKI_QUICK_BEGUN;
+    }
     if (run.result != PK_OK)
         pki_engine_poison(e, run.result, true);
+    pki_quick_give_up(&run);
     return PKI_QUICK_BEGUN;
 }
 

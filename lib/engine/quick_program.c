@@ -35,6 +35,12 @@ static bool add_operands(struct pki_program *program, const struct pki_plan *pla
     return true;
 }
 
+static bool goes(const struct pki_peer *peer, size_t bytes, bool *ahead)
+{
+    *ahead = bytes > peer->eager_coll;
+    return !*ahead || (bytes <= peer->ahead_max && peer->way[PKI_MEM_HOST][PKI_MEM_HOST] == peer->lane);
+}
+
 static bool add_step(const struct pki_engine *e, struct pki_program *program, const struct pki_plan *plan, uint32_t i, uint32_t *used)
 {
     const struct pki_step *from = &plan->steps[i];
@@ -58,7 +64,7 @@ static bool add_step(const struct pki_engine *e, struct pki_program *program, co
             fits = fits && add_operands(program, plan, from, used, step);
     }
     if (from->kind != PKI_STEP_COPY && from->kind != PKI_STEP_REDUCE)
-        fits = fits && bytes <= e->peers[from->peer].eager_coll;
+        fits = fits && goes(&e->peers[from->peer], bytes, &step->ahead);
     step->bytes = (uint32_t)bytes;
     step->count = (uint32_t)(bytes / pki_dtype_bytes(program->made_for.dtype));
     for (uint32_t d = 0; d < from->deps; d++)
@@ -82,7 +88,7 @@ static bool may_stay(const struct pki_program *program, const struct pki_program
 {
     unsigned of_peer = 0;
 
-    if (step->kind != PKI_STEP_RECV || step->dst.buffer != PKI_BUF_SCRATCH)
+    if (step->kind != PKI_STEP_RECV || step->dst.buffer != PKI_BUF_SCRATCH || step->ahead)
         return false;
     for (uint32_t i = 0; i < program->n; i++)
         of_peer += program->steps[i].peer == step->peer &&
@@ -124,13 +130,15 @@ static void leave_in_lane(struct pki_program *program, uint32_t operands)
     }
 }
 
-static void find_late(struct pki_program *program)
+static void find_kinds(struct pki_program *program)
 {
     uint64_t needed = 0;
 
-    program->late = 0;
-    for (uint32_t i = 0; i < program->n; i++)
+    program->late = program->ahead = 0;
+    for (uint32_t i = 0; i < program->n; i++) {
         needed |= program->steps[i].deps;
+        program->ahead |= (uint64_t)program->steps[i].ahead << i;
+    }
     for (uint32_t i = 0; i < program->n; i++)
         if (program->steps[i].kind == PKI_STEP_COPY && (needed >> i & 1) == 0)
             program->late |= 1ull << i;
@@ -154,7 +162,7 @@ static bool compile(struct pki_engine *e, struct pki_program *program, const str
         if (!add_step(e, program, plan, i, &used))
             return false;
     leave_in_lane(program, used);
-    find_late(program);
+    find_kinds(program);
     return true;
 }
 

@@ -110,3 +110,22 @@ void pki_scratch_give(struct pki_task *task)
         task->scratch = NULL;
     }
 }
+
+void pki_scratch_take_quick(struct pki_task *task)
+{
+    struct pki_engine *e = task->engine;
+
+    for (int i = 0; i < PKI_SCRATCH_MAX; i++) {
+        struct pki_scratch *s = &e->scratch[i];
+        struct pki_scratch was = *s;
+
+        if (was.ptr != task->scratch)
+            continue;
+        *s = (struct pki_scratch){ .ptr = e->quick_scratch, .bytes = PKI_QUICK_SCRATCH, .kind = PKI_MEM_HOST, .busy = true };
+        task->scratch = e->quick_scratch;
+        e->quick_scratch = was.bytes >= PKI_QUICK_SCRATCH ? was.ptr : NULL;
+        if (e->quick_scratch == NULL)
+            e->host->ops->free(e->host, was.ptr);
+        return;
+    }
+}

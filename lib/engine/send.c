@@ -60,12 +60,17 @@ static bool may_go_ahead(const struct pki_xfer *xfer)
     return pki_xfer_goes_ahead(xfer) && xfer->kind == PKI_MEM_HOST && peer->ahead_out + xfer->bytes <= peer->ahead_credit;
 }
 
-static void go_ahead(struct pki_xfer *xfer)
+static void set_out_ahead(struct pki_xfer *xfer)
 {
     xfer->ahead = true;
     xfer->peer->ahead_out += xfer->bytes;
     xfer->way = xfer->peer->lane;
     xfer->state = PKI_XFER_MOVE;
+}
+
+static void go_ahead(struct pki_xfer *xfer)
+{
+    set_out_ahead(xfer);
     pki_xfer_activate(xfer);
     pki_send_advance(xfer);
 }
@@ -337,6 +342,17 @@ static size_t data_max(const struct pki_xfer *xfer)
     return xfer->engine->spin || xfer->task->plan == NULL ? PKI_EAGER_MAX : max;
 }
 
+bool pki_send_at_once(struct pki_xfer *xfer)
+{
+    if (!may_go_ahead(xfer))
+        return false;
+    set_out_ahead(xfer);
+    issue_puts(xfer);
+    if (xfer->issued == 0)
+        xfer->peer->ahead_out -= xfer->bytes;
+    return xfer->issued > 0;
+}
+
 static void issue_data(struct pki_xfer *xfer)
 {
     while (xfer->issued < xfer->ready) {
@@ -405,6 +421,8 @@ void pki_send_put_done(struct pki_put *put)
     }
     xfer->puts_tail++;
     xfer->done += put->bytes; /* puts of one transfer end in order */
+    if (xfer->task == NULL) /* quick_ahead.c sees it there */
+        return;
     if (xfer->done < xfer->bytes)
         pki_xfer_progressed(xfer);
     pki_xfer_activate(xfer);

@@ -329,18 +329,17 @@ void pki_task_end(struct pki_task *task, pk_result_t result)
     pki_list_push(&e->ended, &task->node);
 }
 
-pk_result_t pki_task_resume(struct pki_engine *e, const struct pki_request *r, uint64_t number, uint64_t done,
-                            struct pki_list *blocking)
+pk_result_t pki_task_resume(struct pki_engine *e, const struct pki_request *r, const struct pki_begun *begun, struct pki_list *blocking)
 {
     struct pki_task *task;
     pk_result_t result = pki_task_new(e, r, &task);
 
     if (result != PK_OK)
         return result;
-    task->number = number;
+    task->number = begun->number;
     task->started = true;
     pki_list_push(&e->tasks, &task->node);
     pki_list_push(blocking, &task->waiting);
-    pki_plan_resume(task, done);
+    pki_plan_resume(task, begun);
     return PK_OK;
 }

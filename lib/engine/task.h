@@ -197,9 +197,16 @@ void pki_task_calm(struct pki_task *task); /* kernels see to it: it needs to be 
 void pki_task_stir(struct pki_task *task); /* it needs the CPU from now on */
 /* Does it copy or reduce inside the gpu? The library's own queue does that. */
 bool pki_task_needs_kernel(const struct pki_task *task);
-/* A collective that began without a task: the steps in `done` (a bit each) are complete, scratch is engine->quick_scratch. */
-pk_result_t pki_task_resume(struct pki_engine *engine, const struct pki_request *request, uint64_t number, uint64_t done,
-                            struct pki_list *blocking);
+/* How far a collective has come that began without a task; a bit a step. Its scratch is engine->quick_scratch. */
+struct pki_begun {
+    uint64_t number;
+    uint64_t done;    /* complete */
+    uint64_t granted; /* receives of which the transport knows */
+    uint64_t sent;    /* sends whose bytes are on their way: */
+    struct pki_xfer **sends; /* [step] */
+};
+
+pk_result_t pki_task_resume(struct pki_engine *engine, const struct pki_request *request, const struct pki_begun *begun, struct pki_list *blocking);
 
 /* plan_prepare.c */
 /* The transfer of a SEND, RECV or RECV_REDUCE, made and not posted; NULL: the engine has failed. */
@@ -214,13 +221,14 @@ void pki_plan_abandon(struct pki_task *task); /* free the transfers of an unfini
 /* PK_IN_PROGRESS: so many collectives are at work that this one has to wait for one of them. */
 pk_result_t pki_scratch_take(struct pki_task *task);
 void pki_scratch_give(struct pki_task *task);
+void pki_scratch_take_quick(struct pki_task *task); /* the task's and engine->quick_scratch change places */
 /* GPU memory that is not needed any more: freed now, or with the engine. */
 void pki_scratch_drop(struct pki_engine *engine, void *ptr, size_t bytes);
 bool pki_scratch_keep(struct pki_engine *engine, void *ptr, size_t bytes); /* with the engine; false: no memory */
 
 /* plan_run.c */
 bool pki_plan_run(struct pki_task *task); /* false: it cannot start yet */
-void pki_plan_resume(struct pki_task *task, uint64_t done);
+void pki_plan_resume(struct pki_task *task, const struct pki_begun *begun);
 /* A step's own bytes have moved, to `done` in all; the steps that depend on it are looked at next. */
 void pki_plan_step_done(struct pki_task *task, uint32_t step, size_t done, bool ended);
 void pki_plan_xfer_progress(struct pki_task *task, uint32_t step, size_t done, bool ended);

@@ -197,6 +197,9 @@ static inline size_t pki_xfer_chunks(const struct pki_xfer *xfer, size_t bytes)
 
 void pki_xfer_post(struct pki_xfer *xfer);
 void pki_xfer_progressed(struct pki_xfer *xfer);
+/* A send that no task has, ahead of its grant; it may end before this returns. False: nothing has gone, it is as it was. */
+bool pki_send_at_once(struct pki_xfer *xfer);
+void pki_recv_go_on(struct pki_xfer *xfer); /* one that was granted to the transport before it was made */
 void pki_send_advance(struct pki_xfer *xfer);
 void pki_send_granted(struct pki_xfer *xfer, const struct pki_msg *grant);
 /* Sends to this peer that have waited long for a grant, and were silent so far, say what they are: the peer may expect another transfer. */

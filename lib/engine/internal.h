@@ -111,6 +111,7 @@ struct pki_engine {
     int nplans;
     struct pki_plan_entry *recent_plans[PKI_PLANS_RECENT]; /* [root % PKI_PLANS_RECENT]: the last taken, in the list too, or NULL */
     struct pki_scratch scratch[PKI_SCRATCH_MAX];
+    struct pki_ways ways;
     char *quick_scratch; /* PKI_QUICK_SCRATCH bytes, once they were needed */
     uint64_t coll_number, coll_captured;
     uint64_t questions;        /* late.c */

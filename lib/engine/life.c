@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "engine/internal.h"
+#include "util/env.h"
 #include "util/fork.h"
 
 static void peer_init(struct pki_peer *peer, int rank)
@@ -127,7 +128,9 @@ pk_result_t pki_engine_open(const struct pki_engine_config *config, struct pki_e
 
     if (e == NULL)
         return PK_ERR_MEMORY;
-    result = pki_device_host.open(0, &e->host);
+    result = pki_env_bool("PICKLE_TEST_WAYS", false, &e->ways.flips);
+    if (result == PK_OK)
+        result = pki_device_host.open(0, &e->host);
     if (result != PK_OK)
         goto err_free;
     result = pki_words_open(e);

@@ -15,7 +15,8 @@ struct pki_place {
 struct pki_program_step {
     uint8_t kind;
     bool in_lane; /* RECV: its one reader is a REDUCE, which may take it from the lane */
-    bool ahead;   /* a transfer that is put ahead of its grant; all others are one EAGER message each */
+    bool ahead;   /* a transfer that is put ahead of its grant, */
+    bool either;  /* or may be; all others are one EAGER message each */
     uint16_t index;
     uint16_t first_operand, operands;
     int32_t peer;
@@ -31,7 +32,8 @@ struct pki_program {
     uint32_t sig, n;
     uint32_t stride; /* of scratch */
     uint64_t late;   /* a bit a step: copies that nothing waits for, done when peers have been spoken to */
-    uint64_t ahead;  /* a bit a step: those that are put ahead of their grant */
+    uint64_t ahead;  /* a bit a step */
+    uint32_t either_bytes; /* of the longest one of these steps; 0: none */
     struct pki_program_step steps[PKI_PROGRAM_STEPS];
     struct pki_place operands[PKI_PROGRAM_OPERANDS];
     uint8_t received_by[PKI_PROGRAM_OPERANDS]; /* 1 + the RECV with in_lane that brings it; 0: it is in memory */
@@ -47,6 +49,8 @@ struct pki_quick_run {
     const void **payloads; /* [step]: where */
     struct pki_begun begun;
     bool leaves;           /* the rest has to go the ordinary way */
+    uint64_t lent;         /* RECVs that come in chunks, as their peer has been heard to say; a bit a step */
+    unsigned looks;
     pk_result_t result;
 };
 
@@ -55,11 +59,20 @@ static inline char *pki_quick_at(const struct pki_quick_run *run, struct pki_pla
     return (char *)(run->base[place.buffer] + place.offset);
 }
 
+enum pki_quick_found { PKI_QUICK_NOTHING, PKI_QUICK_IN_PLACE, PKI_QUICK_MESSAGE };
+
 /* quick_ahead.c: steps that are put ahead of their grant. False: not yet. */
 bool pki_quick_send_ahead(struct pki_quick_run *run, const struct pki_program_step *step);
-bool pki_quick_recv_ahead(struct pki_quick_run *run, const struct pki_program_step *step); /* it is where it belongs, and not combined yet */
+/* IN_PLACE: it is where it belongs, and not combined yet. MESSAGE: it has come whole, and is the next in the lane or has been kept. */
+enum pki_quick_found pki_quick_recv_ahead(struct pki_quick_run *run, const struct pki_program_step *step);
 void pki_quick_look(struct pki_quick_run *run);   /* what connections have brought and taken */
 void pki_quick_give_up(struct pki_quick_run *run); /* the engine has failed */
+
+/* quick_ways.c: does this collective's step that may go either way go whole? `settled`: where nothing is tried. */
+bool pki_way_is_whole(uint64_t number, bool settled);
+void pki_way_decide(struct pki_engine *engine, uint64_t number); /* before the collective begins */
+bool pki_way_is_tried(uint64_t number);
+void pki_way_took(struct pki_engine *engine, uint64_t number, size_t bytes, uint64_t ns);
 
 /* The program of a plan for this request, kept beside it. NULL: it cannot be done in this way. */
 const struct pki_program *pki_program_of(struct pki_engine *engine, struct pki_plan_entry *entry, const struct pki_request *request);

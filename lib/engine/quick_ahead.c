@@ -1,11 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Steps of short collectives without a task that are too long for one message: they are put ahead of their grant, and the receiving transport knows
- * where they belong before they come, most often. Who has no credit, or hears of such a peer, goes the ordinary way.
+ * where they belong before they come, most often. Who has no credit, or hears of such a peer, goes the ordinary way. Some steps come whole in one message
+ * instead, where that takes less time (quick_ways.c).
  */
 #include <stdlib.h>
 
 #include "engine/program.h"
+
+#define LOOKS 16 /* for chunks where none are expected */
 
 static uint64_t bit_of(const struct pki_quick_run *run, const struct pki_program_step *step)
 {
@@ -58,7 +61,7 @@ bool pki_quick_send_ahead(struct pki_quick_run *run, const struct pki_program_st
     return true;
 }
 
-enum found { NOTHING, ALL_OF_IT, A_WORD };
+enum found { NOTHING, ALL_OF_IT, A_WORD, WHOLE };
 
 static bool speaks_of(const struct pki_quick_run *run, const struct pki_program_step *step, const struct pki_msg *msg)
 {
@@ -71,6 +74,8 @@ static enum found understand(const struct pki_program_step *step, const struct p
 {
     if (msg->kind == PKI_MSG_FIN)
         return msg->offset == step->bytes ? ALL_OF_IT : A_WORD;
+    if (msg->kind == PKI_MSG_EAGER)
+        return msg->payload == step->bytes ? WHOLE : NOTHING;
     return msg->kind == PKI_MSG_WANT && msg->extra == PKI_WANT_AHEAD && msg->bytes == step->bytes ? A_WORD : NOTHING;
 }
 
@@ -80,7 +85,7 @@ static enum found look_at_arrivals(struct pki_quick_run *run, const struct pki_p
     struct pki_list *list = &peer_of(run, step)->arrivals, *n = list->next;
     enum found found = NOTHING;
 
-    while (n != list && found != ALL_OF_IT) {
+    while (n != list && found != ALL_OF_IT && found != WHOLE) {
         struct pki_arrival *arrival = pki_container_of(n, struct pki_arrival, node);
 
         n = n->next;
@@ -91,6 +96,8 @@ static enum found look_at_arrivals(struct pki_quick_run *run, const struct pki_p
             run->leaves = true;
             return NOTHING;
         }
+        if (found == WHOLE)
+            continue;
         pki_list_remove(&arrival->node);
         free(arrival);
     }
@@ -111,46 +118,59 @@ static enum found look_at_lane(struct pki_quick_run *run, const struct pki_progr
     if (speaks_of(run, step, &msg))
         found = understand(step, &msg);
     if (found != NOTHING) {
-        transport->pop(peer->lane);
+        if (found != WHOLE)
+            transport->pop(peer->lane);
         return found;
     }
     (void)pki_lane_poll(run->e, peer); /* keeps what nobody waits for */
     return look_at_arrivals(run, step);
 }
 
-static bool grant(struct pki_quick_run *run, const struct pki_program_step *step)
+/* To the transport, that it knows where the step belongs; or back. */
+static bool grant(struct pki_quick_run *run, const struct pki_program_step *step, unsigned what)
 {
     const struct pki_msg msg = { .kind = PKI_MSG_GRANT, .flags = PKI_MSG_FLAG_COLL, .index = step->index, .sig = run->program->sig,
-                                 .op = run->begun.number, .bytes = step->bytes, .extra = PKI_GRANT_SILENT,
+                                 .op = run->begun.number, .bytes = step->bytes, .extra = (uint16_t)what,
                                  .offset = (uint64_t)(uintptr_t)pki_quick_at(run, step->kind == PKI_STEP_RECV ? step->dst : step->landing) };
 
     if (pki_lane_send(peer_of(run, step), &msg, NULL, run->e) != PK_OK)
         return false;
-    run->begun.granted |= bit_of(run, step);
+    run->begun.granted ^= bit_of(run, step);
     return true;
 }
 
-bool pki_quick_recv_ahead(struct pki_quick_run *run, const struct pki_program_step *step)
+enum pki_quick_found pki_quick_recv_ahead(struct pki_quick_run *run, const struct pki_program_step *step)
 {
     struct pki_peer *peer = peer_of(run, step);
+    bool whole = step->either && (run->lent & bit_of(run, step)) == 0 && pki_way_is_whole(run->begun.number, peer->comes_whole);
     enum found found = NOTHING;
 
     if (!pki_list_empty(&peer->arrivals))
         found = look_at_arrivals(run, step);
-    if (run->leaves || ((run->begun.granted & bit_of(run, step)) == 0 && !grant(run, step)))
-        return false;
-    if (found != ALL_OF_IT)
+    if (run->leaves)
+        return PKI_QUICK_NOTHING;
+    if (found == NOTHING && !whole && (run->begun.granted & bit_of(run, step)) == 0 && !grant(run, step, PKI_GRANT_SILENT))
+        return PKI_QUICK_NOTHING;
+    if (found == NOTHING)
         found = look_at_lane(run, step);
+    if (found == A_WORD) { /* it is granted with the next look */
+        peer->comes_whole = false;
+        run->lent |= bit_of(run, step);
+    }
+    if (found == WHOLE && (run->begun.granted & bit_of(run, step)) != 0 && !grant(run, step, PKI_GRANT_BACK))
+        return PKI_QUICK_NOTHING;
+    if (found == WHOLE)
+        return PKI_QUICK_MESSAGE;
     if (found != ALL_OF_IT)
-        return false;
+        return PKI_QUICK_NOTHING;
     run->begun.granted &= ~bit_of(run, step);
     pki_lane_caught_up(run->e, peer, step->bytes);
-    return true;
+    return PKI_QUICK_IN_PLACE;
 }
 
 void pki_quick_look(struct pki_quick_run *run)
 {
-    if ((run->begun.sent | run->begun.granted) != 0)
+    if ((run->begun.sent | run->begun.granted) != 0 || ++run->looks % LOOKS == 0)
         (void)pki_engine_progress_puts(run->e);
 }
 

@@ -47,7 +47,7 @@ static bool send_step(struct pki_quick_run *run, const struct pki_program_step *
         return false;
     }
     msg.kind = PKI_MSG_EAGER;
-    msg.flags = PKI_MSG_FLAG_COLL;
+    msg.flags = PKI_MSG_FLAG_COLL | (step->either && e->ways.whole ? PKI_MSG_FLAG_WHOLE : 0);
     msg.index = step->index;
     msg.sig = run->program->sig;
     msg.op = run->begun.number;
@@ -64,7 +64,7 @@ static bool send_step(struct pki_quick_run *run, const struct pki_program_step *
 
 static bool is_it(const struct pki_quick_run *run, const struct pki_program_step *step, const struct pki_msg *msg)
 {
-    return msg->kind == PKI_MSG_EAGER && msg->flags == PKI_MSG_FLAG_COLL && msg->op == run->begun.number && msg->index == step->index &&
+    return msg->kind == PKI_MSG_EAGER && (msg->flags & ~PKI_MSG_FLAG_WHOLE) == PKI_MSG_FLAG_COLL && msg->op == run->begun.number && msg->index == step->index &&
            msg->sig == run->program->sig && msg->payload == step->bytes;
 }
 
@@ -149,9 +149,11 @@ static bool recv_step(struct pki_quick_run *run, const struct pki_program_step *
 {
     struct pki_peer *peer = &run->e->peers[step->peer];
 
-    if (step->ahead ? !pki_quick_recv_ahead(run, step) : !recv_message(run, step))
+    enum pki_quick_found found = step->ahead ? pki_quick_recv_ahead(run, step) : PKI_QUICK_MESSAGE;
+
+    if (found == PKI_QUICK_NOTHING || (found == PKI_QUICK_MESSAGE && !recv_message(run, step)))
         return false;
-    if (step->ahead && step->kind == PKI_STEP_RECV_REDUCE)
+    if (found == PKI_QUICK_IN_PLACE && step->kind == PKI_STEP_RECV_REDUCE)
         combine(run, step, pki_quick_at(run, step->landing));
     if (run->begun.number > peer->coll_heard)
         peer->coll_heard = run->begun.number;
@@ -177,12 +179,17 @@ static void reduce_all(struct pki_quick_run *run, const struct pki_program_step 
         consumed(run, &run->program->steps[__builtin_ctzll(read)]);
 }
 
+static bool goes_ahead(const struct pki_quick_run *run, const struct pki_program_step *step)
+{
+    return step->ahead && !(step->either && pki_way_is_whole(run->begun.number, run->e->ways.whole));
+}
+
 /* False: not yet. */
 static bool try_step(struct pki_quick_run *run, const struct pki_program_step *step)
 {
     switch ((enum pki_step_kind)step->kind) {
     case PKI_STEP_SEND:
-        return step->ahead ? pki_quick_send_ahead(run, step) : send_step(run, step);
+        return goes_ahead(run, step) ? pki_quick_send_ahead(run, step) : send_step(run, step);
     case PKI_STEP_RECV:
     case PKI_STEP_RECV_REDUCE:
         return recv_step(run, step);
@@ -263,9 +270,12 @@ static enum pki_quick run_program(struct pki_engine *e, const struct pki_program
     const void *payloads[PKI_PROGRAM_STEPS];
     struct pki_xfer *sends[PKI_PROGRAM_STEPS];
     struct pki_quick_run run = { .e = e, .program = program, .request = r, .payloads = payloads };
-    bool ended;
+    bool ended, tried = program->either_bytes > 0 && pki_way_is_tried(e->coll_number + 1);
+    uint64_t began_ns = tried ? pki_now_ns() : 0;
 
     run.begun = (struct pki_begun){ .number = ++e->coll_number, .sends = sends };
+    if (tried)
+        pki_way_decide(e, e->coll_number);
     e->seen[e->coll_number % PKI_SEEN_MAX] = (struct pki_coll_seen){ e->coll_number, program->sig, r->count };
     run.base[PKI_BUF_IN] = (uintptr_t)r->in;
     run.base[PKI_BUF_OUT] = (uintptr_t)r->out;
@@ -273,6 +283,8 @@ static enum pki_quick run_program(struct pki_engine *e, const struct pki_program
     ended = run_for_a_while(&run);
     e->stats.steps += ended ? program->n : (uint64_t)__builtin_popcountll(run.begun.done);
     if (run.result == PK_OK && ended) {
+        if (tried)
+            pki_way_took(e, run.begun.number, program->either_bytes, pki_now_ns() - began_ns);
         e->stats.operations++;
         return PKI_QUICK_DONE;
     }

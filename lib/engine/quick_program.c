@@ -35,10 +35,11 @@ static bool add_operands(struct pki_program *program, const struct pki_plan *pla
     return true;
 }
 
-static bool goes(const struct pki_peer *peer, size_t bytes, bool *ahead)
+static bool goes(const struct pki_peer *peer, size_t bytes, struct pki_program_step *step)
 {
-    *ahead = bytes > peer->eager_coll;
-    return !*ahead || (bytes <= peer->ahead_max && peer->way[PKI_MEM_HOST][PKI_MEM_HOST] == peer->lane);
+    step->ahead = bytes > peer->eager_coll;
+    step->either = step->ahead && bytes <= peer->lane->iface->eager_most;
+    return !step->ahead || (bytes <= peer->ahead_max && peer->way[PKI_MEM_HOST][PKI_MEM_HOST] == peer->lane);
 }
 
 static bool add_step(const struct pki_engine *e, struct pki_program *program, const struct pki_plan *plan, uint32_t i, uint32_t *used)
@@ -64,7 +65,7 @@ static bool add_step(const struct pki_engine *e, struct pki_program *program, co
             fits = fits && add_operands(program, plan, from, used, step);
     }
     if (from->kind != PKI_STEP_COPY && from->kind != PKI_STEP_REDUCE)
-        fits = fits && goes(&e->peers[from->peer], bytes, &step->ahead);
+        fits = fits && goes(&e->peers[from->peer], bytes, step);
     step->bytes = (uint32_t)bytes;
     step->count = (uint32_t)(bytes / pki_dtype_bytes(program->made_for.dtype));
     for (uint32_t d = 0; d < from->deps; d++)
@@ -88,7 +89,7 @@ static bool may_stay(const struct pki_program *program, const struct pki_program
 {
     unsigned of_peer = 0;
 
-    if (step->kind != PKI_STEP_RECV || step->dst.buffer != PKI_BUF_SCRATCH || step->ahead)
+    if (step->kind != PKI_STEP_RECV || step->dst.buffer != PKI_BUF_SCRATCH || (step->ahead && !step->either))
         return false;
     for (uint32_t i = 0; i < program->n; i++)
         of_peer += program->steps[i].peer == step->peer &&
@@ -135,9 +136,12 @@ static void find_kinds(struct pki_program *program)
     uint64_t needed = 0;
 
     program->late = program->ahead = 0;
+    program->either_bytes = 0;
     for (uint32_t i = 0; i < program->n; i++) {
         needed |= program->steps[i].deps;
         program->ahead |= (uint64_t)program->steps[i].ahead << i;
+        if (program->steps[i].either && program->steps[i].bytes > program->either_bytes)
+            program->either_bytes = program->steps[i].bytes;
     }
     for (uint32_t i = 0; i < program->n; i++)
         if (program->steps[i].kind == PKI_STEP_COPY && (needed >> i & 1) == 0)

@@ -119,6 +119,7 @@ struct pki_peer {
     struct pki_ep *way[2][2];       /* [source kind][target kind] */
     size_t eager_max;               /* longest transfer of host memory that travels in the lane without a grant */
     size_t eager_coll;              /* the same of a collective's step */
+    bool comes_whole;               /* longer ones of this peer's do too, for now (quick_ways.c) */
     int side_fd;
     bool gone;                      /* said goodbye, or died */
     bool gone_before;               /* and that was known a whole round of progress ago */
@@ -159,6 +160,8 @@ static inline uint64_t pki_credit_along(const struct pki_peer *peer)
 
 static inline void pki_credit_came(struct pki_peer *peer, const struct pki_msg *msg)
 {
+    if (msg->payload > peer->eager_coll)
+        peer->comes_whole = (msg->flags & PKI_MSG_FLAG_WHOLE) != 0;
     if (peer->lane->iface->eager_credits)
         peer->eager_out -= msg->bytes < peer->eager_out ? msg->bytes : peer->eager_out;
 }

@@ -162,6 +162,10 @@ pk_result_t pki_tcp_msg(struct pki_ep *base, const struct pki_msg *msg, const vo
         return PK_ERR_PEER;
     if (msg->kind == PKI_MSG_GRANT && msg->extra == PKI_GRANT_SILENT)
         return pki_tcp_grant(ep, msg, &out);
+    if (msg->kind == PKI_MSG_GRANT && msg->extra == PKI_GRANT_BACK) {
+        pki_tcp_grant_back(ep, msg);
+        return PK_OK;
+    }
     if (!ep->left && tx_room(ep) < sizeof head + msg->payload)
         return PK_IN_PROGRESS;
     if (msg->kind == PKI_MSG_GRANT || msg->kind == PKI_MSG_SLOT) {

@@ -145,6 +145,7 @@ static pk_result_t tcp_open(const struct pki_iface_config *config, struct pki_if
     }
     base->msg_payload_max = base->eager_max = PKI_TCP_PAYLOAD_MAX;
     base->eager_credits = true;
+    base->eager_most = PKI_TCP_EAGER_MAX;
     base->ahead_max = PKI_TCP_AHEAD_MAX;
     base->ahead_credit = PKI_TCP_AHEAD_CREDIT;
     return PK_OK;

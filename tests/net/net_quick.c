@@ -1,0 +1,151 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Collectives of 33 to 64 KiB between "hosts", whose steps are put ahead of their grant or go whole in one message, each way as its sender likes
+ * (PICKLE_TEST_WAYS lets it change), while ranks are late now and then: what has begun without a task goes on as an ordinary operation, from
+ * whatever step. Where all goes one way the sender runs out of credit. Every element is checked, and no grant or early chunk may be left over:
+ * memory stays where it is.
+ */
+#include <malloc.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "pickle/pickle.h"
+#include "ranks.h"
+
+#define MOST ((size_t)64 << 10)
+#define TURNS 2600 /* the ways are tried three times */
+#define LATE_US 6000
+
+static float in[MOST / sizeof(float)], out[MOST / sizeof(float)];
+
+struct rank {
+    pk_comm_t *comm;
+    int rank, size;
+    unsigned luck;
+};
+
+/* Others than the other ranks'. */
+static unsigned chance(struct rank *self, unsigned of)
+{
+    self->luck = self->luck * 1664525u + 1013904223u;
+    return (self->luck >> 16) % of;
+}
+
+static void sometimes_late(struct rank *self)
+{
+    if (chance(self, 40) == 0)
+        usleep(chance(self, LATE_US));
+}
+
+static float number(size_t i, int turn, int rank)
+{
+    return (float)(i % 1000 + (size_t)turn % 100 + (size_t)rank * 3);
+}
+
+static void fill(const struct rank *self, size_t count, int turn)
+{
+    for (size_t i = 0; i < count; i++)
+        in[i] = number(i, turn, self->rank);
+}
+
+static size_t wrong_sums(const struct rank *self, size_t count, int turn)
+{
+    size_t wrong = 0;
+
+    for (size_t i = 0; i < count; i++) {
+        float sum = 0;
+
+        for (int r = 0; r < self->size; r++)
+            sum += number(i, turn, r);
+        wrong += out[i] != sum;
+    }
+    return wrong;
+}
+
+static bool one_turn(struct rank *self, int turn)
+{
+    static const size_t lengths[] = { 65536, 65536, 40000, 65536, 32772, 65532 };
+    size_t count = lengths[turn / 7 % 6] / sizeof(float), wrong = 0;
+    int root = turn / 3 % self->size;
+    pk_result_t result;
+
+    fill(self, count, turn);
+    sometimes_late(self);
+    switch (turn % 5) {
+    case 3:
+        result = pk_broadcast(in, out, count, PK_F32, root, self->comm, PK_BLOCKING);
+        for (size_t i = 0; i < count; i++)
+            wrong += out[i] != number(i, turn, root);
+        break;
+    case 4:
+        result = pk_reduce(in, out, count, PK_F32, PK_SUM, root, self->comm, PK_BLOCKING);
+        wrong = self->rank == root ? wrong_sums(self, count, turn) : 0;
+        break;
+    default:
+        result = pk_allreduce(in, out, count, PK_F32, PK_SUM, self->comm, PK_BLOCKING);
+        wrong = wrong_sums(self, count, turn);
+    }
+    if (result != PK_OK || wrong > 0)
+        fprintf(stderr, "rank %d, turn %d, %zu elements: %s, %zu wrong\n", self->rank, turn, count, pk_strerror(result), wrong);
+    return result == PK_OK && wrong == 0;
+}
+
+/* The others are late all the time: 4 MiB of credit last for 64 of them. */
+static bool one_way(struct rank *self)
+{
+    size_t count = MOST / sizeof(float), wrong = 0;
+
+    for (int turn = 0; turn < 300; turn++) {
+        fill(self, count, turn);
+        if (self->rank != 0 && turn % 100 == 50)
+            usleep(50000);
+        if (pk_broadcast(in, out, count, PK_F32, 0, self->comm, PK_BLOCKING) != PK_OK)
+            return false;
+        for (size_t i = 0; i < count; i++)
+            wrong += out[i] != number(i, turn, 0);
+    }
+    return wrong == 0;
+}
+
+static int run_rank(void)
+{
+    struct rank self = { .rank = ranks_rank() };
+    size_t before = 0, after;
+
+    if (pk_comm_init(&self.comm, NULL) != PK_OK || pk_comm_size(self.comm, &self.size) != PK_OK)
+        return 1;
+    self.luck = 77u + 1000u * (unsigned)self.rank;
+    for (int turn = 0; turn < TURNS; turn++) {
+        if (turn == TURNS / 4)
+            before = mallinfo2().uordblks;
+        if (!one_turn(&self, turn))
+            return 1;
+    }
+    after = mallinfo2().uordblks;
+    if (after > before + MOST * 8)
+        fprintf(stderr, "rank %d: %zu bytes after %d turns, %zu after %d\n", self.rank, before, TURNS / 4, after, TURNS);
+    if (after > before + MOST * 8 || !one_way(&self))
+        return 1;
+    return pk_comm_destroy(self.comm) == PK_OK ? 0 : 1;
+}
+
+static void drive(int size, const char *flips)
+{
+    setenv("PICKLE_TEST_WAYS", flips, 1);
+    ranks_drive(&(struct ranks_turn){ .role = "quick", .size = size, .timeout_ms = 100000 }, "%d hosts, ways %s", size,
+                flips[0] == '1' ? "change" : "as they pay");
+}
+
+int main(void)
+{
+    if (ranks_role() != NULL)
+        return run_rank();
+    setenv("PICKLE_TEST_HOSTS", "4", 1);
+    setenv("PK_SOCKETS", "1/0", 1);
+    drive(2, "0");
+    drive(2, "1");
+    drive(3, "1");
+    return report_end();
+}

@@ -161,7 +161,7 @@ pk_result_t pki_engine_status(struct pki_engine *e)
 
 /* ---- progress ---- */
 
-static void free_ended(struct pki_engine *e)
+void pki_engine_free_ended(struct pki_engine *e)
 {
     struct pki_list *node;
 
@@ -322,7 +322,7 @@ void pki_engine_look_around(struct pki_engine *e)
         check_peers(e);
     }
     collapse(e);
-    free_ended(e);
+    pki_engine_free_ended(e);
     pki_engine_unlock(e);
 }
 
@@ -366,7 +366,7 @@ bool pki_engine_progress(struct pki_engine *e)
         pki_capture_release(e); /* a graph's next wait comes after the last one was let go */
         tell_owed(e);
     }
-    free_ended(e);
+    pki_engine_free_ended(e);
     return moved;
 }
 

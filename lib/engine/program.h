@@ -65,7 +65,7 @@ enum pki_quick_found { PKI_QUICK_NOTHING, PKI_QUICK_IN_PLACE, PKI_QUICK_MESSAGE 
 bool pki_quick_send_ahead(struct pki_quick_run *run, const struct pki_program_step *step);
 /* IN_PLACE: it is where it belongs, and not combined yet. MESSAGE: it has come whole, and is the next in the lane or has been kept. */
 enum pki_quick_found pki_quick_recv_ahead(struct pki_quick_run *run, const struct pki_program_step *step);
-void pki_quick_look(struct pki_quick_run *run);   /* what connections have brought and taken */
+bool pki_quick_has_to_look(struct pki_quick_run *run); /* is it time for what connections have brought and taken? */
 void pki_quick_give_up(struct pki_quick_run *run); /* the engine has failed */
 
 /* quick_ways.c: does this collective's step that may go either way go whole? `settled`: where nothing is tried. */

@@ -168,10 +168,9 @@ enum pki_quick_found pki_quick_recv_ahead(struct pki_quick_run *run, const struc
     return PKI_QUICK_IN_PLACE;
 }
 
-void pki_quick_look(struct pki_quick_run *run)
+bool pki_quick_has_to_look(struct pki_quick_run *run)
 {
-    if ((run->begun.sent | run->begun.granted) != 0 || ++run->looks % LOOKS == 0)
-        (void)pki_engine_progress_puts(run->e);
+    return (run->begun.sent | run->begun.granted) != 0 || ++run->looks % LOOKS == 0;
 }
 
 void pki_quick_give_up(struct pki_quick_run *run)

@@ -221,8 +221,10 @@ static bool look_at_all(struct pki_quick_run *run)
 {
     uint64_t all = run->program->n == PKI_PROGRAM_STEPS ? UINT64_MAX : (1ull << run->program->n) - 1;
 
-    if (run->program->ahead != 0)
-        pki_quick_look(run);
+    if (run->program->ahead != 0 && pki_quick_has_to_look(run)) {
+        put_down(run); /* what is read into the lane may move what is there */
+        (void)pki_engine_progress_puts(run->e);
+    }
     look_at(run, all & ~run->program->late);
     look_at(run, run->program->late);
     return run->begun.done == all;
@@ -281,6 +283,7 @@ static enum pki_quick run_program(struct pki_engine *e, const struct pki_program
     run.base[PKI_BUF_OUT] = (uintptr_t)r->out;
     run.base[PKI_BUF_SCRATCH] = (uintptr_t)e->quick_scratch;
     ended = run_for_a_while(&run);
+    pki_engine_free_ended(e);
     e->stats.steps += ended ? program->n : (uint64_t)__builtin_popcountll(run.begun.done);
     if (run.result == PK_OK && ended) {
         if (tried)

@@ -30,7 +30,7 @@ void pki_way_took(struct pki_engine *e, uint64_t number, size_t bytes, uint64_t 
     struct pki_ways *w = &e->ways;
     bool whole = pki_way_is_whole(number, false);
 
-    if (w->epoch != number / EVERY) {
+    if (w->epoch != number / EVERY || w->n[0] + w->n[1] == 0) {
         w->epoch = number / EVERY;
         w->bytes = bytes;
         w->n[0] = w->n[1] = 0;

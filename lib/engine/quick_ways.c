@@ -9,7 +9,7 @@
 
 #include "engine/program.h"
 
-#define EVERY 1024u /* collectives */
+#define EVERY 256u /* collectives */
 #define BETTER 33 / 32 /* or it stays as it is */
 #define ENOUGH (PKI_WAY_TRIES / 2)
 

@@ -198,7 +198,7 @@ void pki_task_stir(struct pki_task *task); /* it needs the CPU from now on */
 /* Does it copy or reduce inside the gpu? The library's own queue does that. */
 bool pki_task_needs_kernel(const struct pki_task *task);
 /* quick_ways.c: how long collectives took that sent steps the one way and the other. */
-#define PKI_WAY_TRIES 16u
+#define PKI_WAY_TRIES 8u
 
 struct pki_ways {
     bool whole;     /* what pays */

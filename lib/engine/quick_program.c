@@ -38,7 +38,7 @@ static bool add_operands(struct pki_program *program, const struct pki_plan *pla
 static bool goes(const struct pki_peer *peer, size_t bytes, struct pki_program_step *step)
 {
     step->ahead = bytes > peer->eager_coll;
-    step->either = step->ahead && bytes <= peer->lane->iface->eager_most;
+    step->either = step->ahead && peer->lane != NULL && bytes <= peer->lane->iface->eager_most;
     return !step->ahead || (bytes <= peer->ahead_max && peer->way[PKI_MEM_HOST][PKI_MEM_HOST] == peer->lane);
 }
 

@@ -32,7 +32,7 @@ struct pki_program {
     uint32_t sig, n;
     uint32_t stride; /* of scratch */
     uint64_t late;   /* a bit a step: copies that nothing waits for, done when peers have been spoken to */
-    uint64_t ahead;  /* a bit a step */
+    bool ahead;      /* some step is */
     uint32_t either_bytes; /* of the longest one of these steps; 0: none */
     struct pki_program_step steps[PKI_PROGRAM_STEPS];
     struct pki_place operands[PKI_PROGRAM_OPERANDS];

@@ -148,7 +148,6 @@ static bool recv_message(struct pki_quick_run *run, const struct pki_program_ste
 static bool recv_step(struct pki_quick_run *run, const struct pki_program_step *step)
 {
     struct pki_peer *peer = &run->e->peers[step->peer];
-
     enum pki_quick_found found = step->ahead ? pki_quick_recv_ahead(run, step) : PKI_QUICK_MESSAGE;
 
     if (found == PKI_QUICK_NOTHING || (found == PKI_QUICK_MESSAGE && !recv_message(run, step)))
@@ -221,7 +220,7 @@ static bool look_at_all(struct pki_quick_run *run)
 {
     uint64_t all = run->program->n == PKI_PROGRAM_STEPS ? UINT64_MAX : (1ull << run->program->n) - 1;
 
-    if (run->program->ahead != 0 && pki_quick_has_to_look(run)) {
+    if (run->program->ahead && pki_quick_has_to_look(run)) {
         put_down(run); /* what is read into the lane may move what is there */
         (void)pki_engine_progress_puts(run->e);
     }

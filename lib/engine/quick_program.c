@@ -135,11 +135,12 @@ static void find_kinds(struct pki_program *program)
 {
     uint64_t needed = 0;
 
-    program->late = program->ahead = 0;
+    program->late = 0;
+    program->ahead = false;
     program->either_bytes = 0;
     for (uint32_t i = 0; i < program->n; i++) {
         needed |= program->steps[i].deps;
-        program->ahead |= (uint64_t)program->steps[i].ahead << i;
+        program->ahead |= program->steps[i].ahead;
         if (program->steps[i].either && program->steps[i].bytes > program->either_bytes)
             program->either_bytes = program->steps[i].bytes;
     }

@@ -5,12 +5,9 @@
  * both are tried now and then, by the collective's number, which all ranks count alike; then the sender goes the way that took less. The last message
  * of those tries says which it is, so that the receiver knows what to wait for; a wrong guess costs it time and nothing else.
  */
-#include <string.h>
-
 #include "engine/program.h"
 
 #define EVERY 256u /* collectives */
-#define BETTER 33 / 32 /* or it stays as it is */
 #define ENOUGH (PKI_WAY_TRIES / 2)
 
 bool pki_way_is_whole(uint64_t number, bool settled)
@@ -54,6 +51,12 @@ static uint64_t median(const uint64_t *ns, unsigned n)
     return sorted[n / 2];
 }
 
+/* By so much that it is worth another way. */
+static bool is_less(uint64_t a, uint64_t b)
+{
+    return a + a / 32 < b;
+}
+
 void pki_way_decide(struct pki_engine *e, uint64_t number)
 {
     struct pki_ways *w = &e->ways;
@@ -66,5 +69,5 @@ void pki_way_decide(struct pki_engine *e, uint64_t number)
         return;
     lent = median(w->ns[0], w->n[0]);
     whole = median(w->ns[1], w->n[1]);
-    w->whole = w->whole ? lent * BETTER >= whole : whole * BETTER < lent;
+    w->whole = w->whole ? !is_less(lent, whole) : is_less(whole, lent);
 }

@@ -23,21 +23,26 @@ static void fuzz_header(const uint8_t *data, size_t size)
     memcpy(in, data, size < sizeof in ? size : sizeof in);
     if (pki_tcp_get_header(in, &frame))
         require(frame.bytes <= PKI_TCP_DATA_BYTES + PKI_TCP_CHUNK_MAX &&
-                (frame.type == PKI_TCP_DATA || frame.bytes <= PKI_TCP_MSG_SHORT_BYTES + PKI_TCP_EAGER_MAX));
+                (frame.type == PKI_TCP_DATA || frame.bytes <= PKI_TCP_MSG_FRAME_MAX - PKI_TCP_HEADER_BYTES));
 }
 
 static void fuzz_message(const uint8_t *data, size_t size)
 {
-    unsigned char out[PKI_TCP_HEADER_BYTES + PKI_TCP_MSG_BYTES];
+    unsigned char out[PKI_TCP_MSG_HEAD_MAX];
     const unsigned char *payload;
+    uint64_t frames = 0;
     struct pki_msg msg;
-    size_t head;
+    size_t head, same;
+    bool tells;
 
     if (size < PKI_TCP_MSG_SHORT_BYTES || !pki_tcp_get_msg(data, (uint32_t)size, &msg, &payload))
         return;
     require(msg.payload <= (msg.kind == PKI_MSG_EAGER ? PKI_TCP_EAGER_MAX : PKI_TCP_PAYLOAD_MAX) && payload + msg.payload == data + size);
-    head = pki_tcp_put_msg(out, &msg) - PKI_TCP_HEADER_BYTES;
-    require(payload == data + head && memcmp(out + PKI_TCP_HEADER_BYTES, data, head < 44 ? head : 44) == 0);
+    tells = pki_tcp_get_told(data, (uint32_t)size, &frames);
+    require(tells == (msg.kind == PKI_MSG_EAGER && msg.payload >= PKI_TCP_LONG_MIN));
+    head = pki_tcp_put_msg(out, &msg, frames) - PKI_TCP_HEADER_BYTES;
+    same = tells ? 32 : msg.kind == PKI_MSG_EAGER ? head : 44; /* what is behind is free */
+    require(payload == data + head && memcmp(out + PKI_TCP_HEADER_BYTES, data, same) == 0);
 }
 
 static void fuzz_chunk(const uint8_t *data, size_t size)
@@ -163,12 +168,23 @@ static void take_all(struct far_end *far)
     *(volatile unsigned *)&sum = sum;
 }
 
+/* Something to acknowledge. */
+static void send_some(struct far_end *far)
+{
+    static const unsigned char payload[5000];
+    static const uint32_t lengths[] = { 0, 100, sizeof payload };
+
+    for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++)
+        require(tcp()->msg(far->ep, &(struct pki_msg){ .kind = PKI_MSG_EAGER, .payload = lengths[i] }, payload) == PK_OK);
+}
+
 static void fuzz_lane(const uint8_t *data, size_t size)
 {
     struct far_end far;
     size_t half = size > 0 ? data[0] * size / 256 : 0;
 
     far_end_open(&far);
+    send_some(&far);
     say(far.lane, data, half);
     take_all(&far);
     say(far.lane, data + half, size - half);

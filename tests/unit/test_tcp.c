@@ -107,6 +107,69 @@ Test(tcp, messages_wait_where_nobody_reads)
     tcp_pair_free(&pair);
 }
 
+static void send_one(struct tcp_pair *pair, int from, uint32_t bytes)
+{
+    static unsigned char payload[PKI_TCP_EAGER_MAX];
+    struct pki_msg msg = { .kind = PKI_MSG_EAGER, .payload = bytes };
+    uint64_t until = pki_now_ns() + PATIENCE_NS;
+    const void *got;
+
+    cr_assert_eq(tcp()->msg(pair->ep[from], &msg, payload), PK_OK);
+    while (!tcp()->peek(pair->ep[1 - from], &msg, &got)) {
+        cr_assert_lt(pki_now_ns(), until);
+        tcp_pair_progress(pair);
+    }
+    cr_assert_eq(msg.payload, bytes);
+    tcp()->pop(pair->ep[1 - from]);
+}
+
+/* Long before either end would have said it by itself, and all round the ring. */
+Test(tcp, long_messages_say_what_has_come)
+{
+    const unsigned rounds = 3 * PKI_TCP_TX_BYTES / PKI_TCP_LONG_MIN;
+    struct tcp_pair pair;
+
+    tcp_params("1", "16", "524288");
+    tcp_pair_new(&pair);
+    for (unsigned i = 0; i < rounds; i++) {
+        const struct pki_tcp_link *link = &pki_tcp_ep_of(pair.ep[0])->links[0];
+
+        send_one(&pair, 0, PKI_TCP_LONG_MIN + i % 77);
+        cr_assert_eq(link->end, link->acked + 1);
+        send_one(&pair, 1, PKI_TCP_LONG_MIN);
+        cr_assert_eq(link->end, link->acked, "all %u", i);
+        cr_assert_eq(pki_tcp_ep_of(pair.ep[0])->tx_head, pki_tcp_ep_of(pair.ep[0])->tx_end);
+        if (i % 100 == 99)
+            tcp_cut(pair.ep[i % 2], 0);
+    }
+    tcp_pair_free(&pair);
+}
+
+Test(tcp, lengths_of_heads)
+{
+    static const struct {
+        uint32_t payload, head;
+    } cases[] = { { 0, 32 }, { PKI_TCP_LONG_MIN - 1, 32 }, { PKI_TCP_LONG_MIN, 128 }, { PKI_TCP_EAGER_MAX, 128 } };
+    static unsigned char bytes[PKI_TCP_MSG_FRAME_MAX];
+    const unsigned char *payload;
+    uint64_t frames;
+    struct pki_msg msg;
+
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        uint32_t count = cases[i].head - PKI_TCP_HEADER_BYTES + cases[i].payload;
+
+        msg = (struct pki_msg){ .kind = PKI_MSG_EAGER, .op = 9, .bytes = 4711, .payload = cases[i].payload };
+        cr_assert_eq(pki_tcp_put_msg(bytes, &msg, UINT64_MAX - 1), cases[i].head);
+        cr_assert(pki_tcp_get_msg(bytes + PKI_TCP_HEADER_BYTES, count, &msg, &payload));
+        cr_assert(payload == bytes + cases[i].head && msg.payload == cases[i].payload && msg.bytes == 4711);
+        cr_assert_eq(pki_tcp_get_told(bytes + PKI_TCP_HEADER_BYTES, count, &frames), cases[i].head == 128);
+        cr_assert(cases[i].head == 32 || frames == UINT64_MAX - 1);
+    }
+    for (uint32_t count = PKI_TCP_MSG_SHORT_BYTES + PKI_TCP_LONG_MIN; count < PKI_TCP_MSG_LONG_BYTES + PKI_TCP_LONG_MIN; count++)
+        cr_assert_not(pki_tcp_get_msg(bytes + PKI_TCP_HEADER_BYTES, count, &msg, &payload), "%u", count);
+    cr_assert_not(pki_tcp_get_msg(bytes + PKI_TCP_HEADER_BYTES, PKI_TCP_MSG_LONG_BYTES + PKI_TCP_EAGER_MAX + 1, &msg, &payload));
+}
+
 /* ---- Chunks ---- */
 
 struct transfer {
@@ -403,6 +466,20 @@ Test(tcp, acknowledgement_of_what_was_not_sent)
     tcp_params("1", "4", "16384");
     tcp_pair_new(&pair);
     pki_tcp_put_ack(frame, &ack);
+    inject(&pair, 0, frame, sizeof frame);
+    cr_assert(dies(&pair, 1, PKI_NS_PER_S));
+    tcp_pair_drop(&pair);
+}
+
+Test(tcp, message_that_acknowledges_what_was_not_sent)
+{
+    static unsigned char frame[PKI_TCP_MSG_HEAD_MAX + PKI_TCP_LONG_MIN];
+    const struct pki_msg msg = { .kind = PKI_MSG_EAGER, .payload = PKI_TCP_LONG_MIN };
+    struct tcp_pair pair;
+
+    tcp_params("1", "4", "16384");
+    tcp_pair_new(&pair);
+    cr_assert_eq(pki_tcp_put_msg(frame, &msg, 1), PKI_TCP_MSG_HEAD_MAX);
     inject(&pair, 0, frame, sizeof frame);
     cr_assert(dies(&pair, 1, PKI_NS_PER_S));
     tcp_pair_drop(&pair);

@@ -14,8 +14,7 @@
 #define TX_MASK (PKI_TCP_TX_BYTES - 1)
 #define TELL_BYTES (PKI_TCP_TX_BYTES / 4) /* acknowledged after so many bytes with the next message, */
 #define TELL_AT_LAST (PKI_TCP_TX_BYTES / 2) /* or else by itself: the writer never stands still for it */
-#define AT_ONCE_BYTES 8192 /* payload that it pays to keep only after it has been sent; */
-#define AT_ONCE_COLL_BYTES (32u << 10) /* of a collective, whose ranks send at the same time: nobody waits while it is kept */
+#define AT_ONCE_BYTES 8192 /* payload that it pays to keep only after it has been sent; not of a collective, whose ranks send at the same time: nobody waits for it */
 #define LANE_LOOKS 16 /* without a message, after which, */
 #define LANE_RESTS 8 /* while chunks are awaited, one look of so many is at the lane */
 #define GOODBYE_NS (200 * PKI_NS_PER_MS) /* after a failure, or where only notes went */
@@ -37,10 +36,15 @@ static void ring_write(struct pki_tcp_ep *ep, const void *data, size_t bytes)
     ep->tx_end += bytes;
 }
 
-static void ring_read(const struct pki_tcp_ep *ep, uint64_t from, unsigned char *out, size_t bytes)
+/* The length of the frame that begins there. */
+static size_t frame_bytes(const struct pki_tcp_ep *ep, uint64_t from)
 {
-    for (size_t i = 0; i < bytes; i++)
-        out[i] = ep->tx[(from + i) & TX_MASK];
+    unsigned char head[PKI_TCP_HEADER_BYTES];
+    size_t at = from & TX_MASK;
+
+    for (size_t i = 0; at + sizeof head > PKI_TCP_TX_BYTES && i < sizeof head; i++)
+        head[i] = ep->tx[(at + i) & TX_MASK];
+    return PKI_TCP_HEADER_BYTES + pki_tcp_get_length(at + sizeof head > PKI_TCP_TX_BYTES ? head : ep->tx + at);
 }
 
 static void gather_acks(struct pki_tcp_ep *ep)
@@ -116,7 +120,11 @@ void pki_tcp_lane_flush(struct pki_tcp_ep *ep)
                                     : sendmsg(link->watch.fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
         if (n >= 0)
             advance_out(ep, (size_t)n);
-        else if (errno == EAGAIN || errno == EWOULDBLOCK)
+        if (n >= 0 && ep->tx_sent == ep->tx_end && ep->acks_bytes == 0 && !ep->acks_due)
+            return;
+        if (n >= 0)
+            continue;
+        if (errno == EAGAIN || errno == EWOULDBLOCK)
             pki_tcp_stand_still(link);
         else if (errno != EINTR)
             end_by_reading(link);
@@ -127,9 +135,8 @@ void pki_tcp_lane_flush(struct pki_tcp_ep *ep)
 static bool may_go_at_once(const struct pki_tcp_ep *ep, const struct pki_msg *msg)
 {
     const struct pki_tcp_link *link = &ep->links[0];
-    uint32_t least = (msg->flags & PKI_MSG_FLAG_COLL) != 0 ? AT_ONCE_COLL_BYTES : AT_ONCE_BYTES;
 
-    return msg->payload >= least && link->state == PKI_TCP_UP && link->writable && ep->tx_sent == ep->tx_end &&
+    return (msg->flags & PKI_MSG_FLAG_COLL) == 0 && msg->payload >= AT_ONCE_BYTES && link->state == PKI_TCP_UP && link->writable && ep->tx_sent == ep->tx_end &&
            ep->acks_bytes == 0;
 }
 
@@ -151,10 +158,17 @@ static size_t send_at_once(struct pki_tcp_ep *ep, const unsigned char *head, siz
     return n > 0 ? (size_t)n : 0; /* a failure is seen again by flush */
 }
 
+/* What the peer has to know of the lane, it hears by the message that goes out now. */
+static void told_along(struct pki_tcp_ep *ep)
+{
+    ep->links[0].told = ep->links[0].received;
+    ep->rx_untold = 0;
+}
+
 pk_result_t pki_tcp_msg(struct pki_ep *base, const struct pki_msg *msg, const void *payload)
 {
     struct pki_tcp_ep *ep = pki_tcp_ep_of(base);
-    unsigned char head[PKI_TCP_HEADER_BYTES + PKI_TCP_MSG_BYTES];
+    unsigned char head[PKI_TCP_MSG_HEAD_MAX];
     struct pki_msg out = *msg;
     size_t bytes, gone;
 
@@ -176,7 +190,9 @@ pk_result_t pki_tcp_msg(struct pki_ep *base, const struct pki_msg *msg, const vo
     }
     if (ep->left) /* nobody reads it any more; what came ahead of a grant has come */
         return PK_OK;
-    bytes = pki_tcp_put_msg(head, &out);
+    bytes = pki_tcp_put_msg(head, &out, ep->links[0].received);
+    if (pki_tcp_msg_tells(out.kind, out.payload))
+        told_along(ep);
     ep->acks_due = ep->acks_due || ep->rx_untold >= TELL_BYTES;
     gone = send_at_once(ep, head, bytes, msg, payload);
     ring_write(ep, head, bytes);
@@ -192,15 +208,8 @@ void pki_tcp_lane_acked(struct pki_tcp_ep *ep, uint64_t frames)
 {
     struct pki_tcp_link *link = &ep->links[0];
 
-    for (; link->acked < frames; link->acked++) {
-        unsigned char head[PKI_TCP_HEADER_BYTES];
-        struct pki_tcp_frame frame;
-
-        ring_read(ep, ep->tx_head, head, sizeof head);
-        if (!pki_tcp_get_header(head, &frame)) /* own words */
-            return;
-        ep->tx_head += sizeof head + frame.bytes;
-    }
+    for (; link->acked < frames; link->acked++)
+        ep->tx_head += frame_bytes(ep, ep->tx_head);
 }
 
 void pki_tcp_lane_rewind(struct pki_tcp_ep *ep)
@@ -281,14 +290,27 @@ static bool take_ack(struct pki_tcp_ep *ep, const unsigned char *bytes)
     return true;
 }
 
+/* It may say what of the lane has come. */
+static bool take_msg(struct pki_tcp_ep *ep, const struct pki_tcp_frame *frame)
+{
+    uint64_t frames;
+
+    ep->links[0].received++;
+    ep->rx_untold += PKI_TCP_HEADER_BYTES + frame->bytes;
+    ep->acks_due = ep->acks_due || ep->rx_untold >= TELL_AT_LAST;
+    if (!pki_tcp_get_told(ep->rx + ep->rx_scan + PKI_TCP_HEADER_BYTES, frame->bytes, &frames))
+        return true;
+    if (frames > ep->links[0].end)
+        return false;
+    pki_tcp_lane_acked(ep, frames);
+    return true;
+}
+
 static bool take_frame(struct pki_tcp_ep *ep, const struct pki_tcp_frame *frame)
 {
     switch (frame->type) {
     case PKI_TCP_MSG:
-        ep->links[0].received++;
-        ep->rx_untold += PKI_TCP_HEADER_BYTES + frame->bytes;
-        ep->acks_due = ep->acks_due || ep->rx_untold >= TELL_AT_LAST;
-        return true;
+        return take_msg(ep, frame);
     case PKI_TCP_ACK:
         return take_ack(ep, ep->rx + ep->rx_scan + PKI_TCP_HEADER_BYTES);
     case PKI_TCP_CLOSE:

@@ -15,7 +15,7 @@
 
 _Static_assert(CARD_HEAD_BYTES + PKI_TCP_ADDRESSES * PKI_NETIF_WIRE_BYTES <= sizeof((struct pki_blob){ 0 }.bytes), "fits in a blob");
 _Static_assert(sizeof(struct pki_msg) == PKI_TCP_MSG_BYTES, "every field of a message is on the wire");
-_Static_assert(PKI_TCP_MSG_BYTES + PKI_TCP_PAYLOAD_MAX <= PKI_TCP_MSG_SHORT_BYTES + PKI_TCP_EAGER_MAX, "no message is longer than the longest EAGER");
+_Static_assert(PKI_TCP_MSG_BYTES + PKI_TCP_PAYLOAD_MAX <= PKI_TCP_MSG_LONG_BYTES + PKI_TCP_EAGER_MAX, "no message is longer than the longest EAGER");
 
 /* ---- Frames ---- */
 
@@ -32,7 +32,7 @@ bool pki_tcp_get_header(const unsigned char bytes[PKI_TCP_HEADER_BYTES], struct 
     static const struct {
         uint32_t min, max;
     } lengths[] = {
-        [PKI_TCP_MSG] = { PKI_TCP_MSG_SHORT_BYTES, PKI_TCP_MSG_SHORT_BYTES + PKI_TCP_EAGER_MAX },
+        [PKI_TCP_MSG] = { PKI_TCP_MSG_SHORT_BYTES, PKI_TCP_MSG_FRAME_MAX - PKI_TCP_HEADER_BYTES },
         [PKI_TCP_DATA] = { PKI_TCP_DATA_BYTES + 1, PKI_TCP_DATA_BYTES + PKI_TCP_CHUNK_MAX },
         [PKI_TCP_ACK] = { PKI_TCP_ACK_BYTES, PKI_TCP_ACK_BYTES },
         [PKI_TCP_CLOSE] = { 0, 0 },
@@ -48,19 +48,23 @@ bool pki_tcp_get_header(const unsigned char bytes[PKI_TCP_HEADER_BYTES], struct 
     return true;
 }
 
-size_t pki_tcp_put_msg(unsigned char out[PKI_TCP_HEADER_BYTES + PKI_TCP_MSG_BYTES], const struct pki_msg *msg)
+size_t pki_tcp_put_msg(unsigned char out[PKI_TCP_MSG_HEAD_MAX], const struct pki_msg *msg, uint64_t frames)
 {
     unsigned char *to = out + PKI_TCP_HEADER_BYTES;
-    uint32_t fixed = msg->kind == PKI_MSG_EAGER ? PKI_TCP_MSG_SHORT_BYTES : PKI_TCP_MSG_BYTES;
+    uint32_t fixed = PKI_TCP_MSG_SHORT_BYTES;
 
-    put_header(out, PKI_TCP_MSG, fixed + msg->payload);
     to[0] = msg->kind;
     to[1] = msg->flags;
     pki_put_u16(to + 2, msg->index);
     pki_put_u32(to + 4, msg->sig);
     pki_put_u64(to + 8, msg->op);
     pki_put_u64(to + 16, msg->kind == PKI_MSG_EAGER ? msg->bytes : msg->offset);
-    if (fixed == PKI_TCP_MSG_BYTES) {
+    if (pki_tcp_msg_tells(msg->kind, msg->payload)) {
+        fixed = PKI_TCP_MSG_LONG_BYTES;
+        pki_put_u64(to + 24, frames);
+        memset(to + 32, 0, PKI_TCP_MSG_LONG_BYTES - 32);
+    } else if (msg->kind != PKI_MSG_EAGER) {
+        fixed = PKI_TCP_MSG_BYTES;
         pki_put_u64(to + 24, msg->bytes);
         pki_put_u32(to + 32, msg->region);
         pki_put_u16(to + 36, msg->gate_slot);
@@ -68,21 +72,43 @@ size_t pki_tcp_put_msg(unsigned char out[PKI_TCP_HEADER_BYTES + PKI_TCP_MSG_BYTE
         pki_put_u32(to + 40, msg->gate_value);
         pki_put_u32(to + 44, 0);
     }
+    put_header(out, PKI_TCP_MSG, fixed + msg->payload);
     return PKI_TCP_HEADER_BYTES + fixed;
+}
+
+/* By its length: of those in between there is no EAGER. */
+static bool is_long(const unsigned char *bytes, uint32_t count)
+{
+    return bytes[0] == PKI_MSG_EAGER && count >= PKI_TCP_MSG_SHORT_BYTES + PKI_TCP_LONG_MIN;
+}
+
+/* Bytes before the payload; 0: the message makes no sense. */
+static uint32_t fixed_bytes(const unsigned char *bytes, uint32_t count)
+{
+    uint32_t fixed = PKI_TCP_MSG_SHORT_BYTES, least = 0, most = PKI_TCP_EAGER_MAX;
+
+    if (is_long(bytes, count)) {
+        fixed = PKI_TCP_MSG_LONG_BYTES;
+        least = PKI_TCP_LONG_MIN;
+    } else if (bytes[0] != PKI_MSG_EAGER) {
+        fixed = PKI_TCP_MSG_BYTES;
+        most = PKI_TCP_PAYLOAD_MAX;
+    }
+    return count >= fixed + least && count - fixed <= most ? fixed : 0;
 }
 
 bool pki_tcp_get_msg(const unsigned char *bytes, uint32_t count, struct pki_msg *msg, const unsigned char **payload)
 {
     struct pki_msg m = { .kind = bytes[0], .flags = bytes[1], .index = pki_get_u16(bytes + 2), .sig = pki_get_u32(bytes + 4),
                          .op = pki_get_u64(bytes + 8) };
-    uint32_t fixed = m.kind == PKI_MSG_EAGER ? PKI_TCP_MSG_SHORT_BYTES : PKI_TCP_MSG_BYTES;
+    uint32_t fixed = fixed_bytes(bytes, count);
 
-    if (count < fixed || count - fixed > (fixed == PKI_TCP_MSG_BYTES ? PKI_TCP_PAYLOAD_MAX : PKI_TCP_EAGER_MAX))
+    if (fixed == 0)
         return false;
     m.payload = count - fixed;
-    if (fixed == PKI_TCP_MSG_SHORT_BYTES)
+    if (m.kind == PKI_MSG_EAGER) {
         m.bytes = pki_get_u64(bytes + 16);
-    if (fixed == PKI_TCP_MSG_BYTES) {
+    } else {
         m.offset = pki_get_u64(bytes + 16);
         m.bytes = pki_get_u64(bytes + 24);
         m.region = pki_get_u32(bytes + 32);
@@ -93,6 +119,14 @@ bool pki_tcp_get_msg(const unsigned char *bytes, uint32_t count, struct pki_msg 
     }
     *msg = m;
     *payload = bytes + fixed;
+    return true;
+}
+
+bool pki_tcp_get_told(const unsigned char *bytes, uint32_t count, uint64_t *frames)
+{
+    if (fixed_bytes(bytes, count) != PKI_TCP_MSG_LONG_BYTES)
+        return false;
+    *frames = pki_get_u64(bytes + 24);
     return true;
 }
 

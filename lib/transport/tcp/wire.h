@@ -12,8 +12,9 @@
 #include <sys/socket.h>
 
 #include "transport/transport.h"
+#include "util/bytes.h"
 
-#define PKI_TCP_VERSION 4u
+#define PKI_TCP_VERSION 5u
 #define PKI_TCP_SOCKETS_MAX 16u
 #define PKI_TCP_WINDOW_MAX 64u
 #define PKI_TCP_CHUNK_MIN (16u << 10)
@@ -39,20 +40,37 @@ struct pki_tcp_frame {
 };
 
 #define PKI_TCP_HEADER_BYTES 8
-#define PKI_TCP_MSG_SHORT_BYTES 24 /* EAGER; with the header 32, behind which the kernel copies a payload sooner than behind 24 */
+#define PKI_TCP_MSG_SHORT_BYTES 24 /* EAGER; with the header 32, behind which the kernel copies a payload sooner than behind 24; */
+#define PKI_TCP_MSG_LONG_BYTES 120 /* of PKI_TCP_LONG_MIN and more; with the header two cache lines, so that copies of whole lines stay aligned */
+#define PKI_TCP_LONG_MIN 2048u
 #define PKI_TCP_MSG_BYTES 48
 #define PKI_TCP_DATA_BYTES 24
 #define PKI_TCP_ACK_BYTES 16
-#define PKI_TCP_MSG_FRAME_MAX (PKI_TCP_HEADER_BYTES + PKI_TCP_MSG_SHORT_BYTES + PKI_TCP_EAGER_MAX)
+#define PKI_TCP_MSG_HEAD_MAX (PKI_TCP_HEADER_BYTES + PKI_TCP_MSG_LONG_BYTES)
+#define PKI_TCP_MSG_FRAME_MAX (PKI_TCP_MSG_HEAD_MAX + PKI_TCP_EAGER_MAX)
 #define PKI_TCP_DATA_HEAD_BYTES (PKI_TCP_HEADER_BYTES + PKI_TCP_DATA_BYTES)
+
+/* Of a header that this end has written. */
+static inline uint32_t pki_tcp_get_length(const unsigned char bytes[PKI_TCP_HEADER_BYTES])
+{
+    return pki_get_u32(bytes + 4);
+}
 
 /* Checks the length against what the type allows. */
 bool pki_tcp_get_header(const unsigned char bytes[PKI_TCP_HEADER_BYTES], struct pki_tcp_frame *frame);
 
-/* Header and message, without the payload; returns their length. */
-size_t pki_tcp_put_msg(unsigned char out[PKI_TCP_HEADER_BYTES + PKI_TCP_MSG_BYTES], const struct pki_msg *msg);
+/* It says how many frames of the lane have come to its sender. */
+static inline bool pki_tcp_msg_tells(unsigned kind, uint32_t payload)
+{
+    return kind == PKI_MSG_EAGER && payload >= PKI_TCP_LONG_MIN;
+}
+
+/* Header and message, without the payload; returns their length. `frames`: where the message tells. */
+size_t pki_tcp_put_msg(unsigned char out[PKI_TCP_MSG_HEAD_MAX], const struct pki_msg *msg, uint64_t frames);
 /* `count` bytes behind the header. *payload points into them. */
 bool pki_tcp_get_msg(const unsigned char *bytes, uint32_t count, struct pki_msg *msg, const unsigned char **payload);
+/* False: it is no message that tells. */
+bool pki_tcp_get_told(const unsigned char *bytes, uint32_t count, uint64_t *frames);
 
 struct pki_tcp_chunk {
     uint8_t flags; /* identity of the transfer, as in struct pki_msg */

@@ -112,7 +112,9 @@ struct pki_engine {
     struct pki_plan_entry *recent_plans[PKI_PLANS_RECENT]; /* [root % PKI_PLANS_RECENT]: the last taken, in the list too, or NULL */
     struct pki_scratch scratch[PKI_SCRATCH_MAX];
     struct pki_ways ways;
-    char *quick_scratch; /* PKI_QUICK_SCRATCH bytes, once they were needed */
+    size_t quick_most;   /* bytes of collectives that may do without a task */
+    char *quick_scratch; /* once it was needed, quick_bytes long */
+    size_t quick_bytes;
     uint64_t coll_number, coll_captured;
     uint64_t questions;        /* late.c */
     struct pki_coll_seen seen[PKI_SEEN_MAX]; /* [number % PKI_SEEN_MAX] */

@@ -221,12 +221,13 @@ static size_t lesser(size_t a, size_t b)
     return a < b ? a : b;
 }
 
-static void set_ahead(const struct pki_engine *e, struct pki_peer *peer)
+static void set_ahead(struct pki_engine *e, struct pki_peer *peer)
 {
     const struct pki_iface *iface = peer->lane->iface;
 
     peer->ahead_credit = lesser(iface->ahead_credit, PKI_AHEAD_ALL / (e->config.size > 1 ? (size_t)e->config.size - 1 : 1));
     peer->ahead_max = lesser(iface->ahead_max, peer->ahead_credit / 2); /* while the other half is not given back, one can still go */
+    e->quick_most = peer->ahead_max > 0 || e->quick_most > PKI_QUICK_BYTES ? PKI_QUICK_AHEAD : PKI_QUICK_BYTES;
 }
 
 void pki_engine_set_lane(struct pki_engine *e, int peer, struct pki_ep *lane, int side_fd)

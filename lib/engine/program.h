@@ -4,6 +4,7 @@
 #define PKI_PROGRAM_H
 
 #include "engine/internal.h"
+#include "util/dtype.h"
 
 #define PKI_PROGRAM_STEPS 64u /* bits of a word */
 #define PKI_PROGRAM_OPERANDS 128u
@@ -30,7 +31,8 @@ struct pki_program {
     struct pki_request made_for;
     bool fits;
     uint32_t sig, n;
-    uint32_t stride; /* of scratch */
+    uint32_t stride; /* of scratch, in all: */
+    size_t scratch_bytes;
     uint64_t late;   /* a bit a step: copies that nothing waits for, done when peers have been spoken to */
     bool ahead;      /* some step is */
     uint32_t either_bytes; /* of the longest one of these steps; 0: none */
@@ -53,6 +55,12 @@ struct pki_quick_run {
     unsigned looks;
     pk_result_t result;
 };
+
+/* Of the longer of its buffers. */
+static inline size_t pki_request_bytes(const struct pki_request *r)
+{
+    return (r->in_count > r->out_count ? r->in_count : r->out_count) * pki_dtype_bytes(r->dtype);
+}
 
 static inline char *pki_quick_at(const struct pki_quick_run *run, struct pki_place place)
 {

@@ -254,14 +254,18 @@ static bool run_for_a_while(struct pki_quick_run *run)
 static bool may_be_quick(const struct pki_engine *e, const struct pki_request *r)
 {
     return r->stream.kind == PK_STREAM_KIND_BLOCKING && e->gpu == NULL && r->layout.in_counts == NULL &&
-           r->layout.out_counts == NULL && r->in_count * pki_dtype_bytes(r->dtype) <= PKI_QUICK_SCRATCH &&
-           r->out_count * pki_dtype_bytes(r->dtype) <= PKI_QUICK_SCRATCH && e->config.size > 1;
+           r->layout.out_counts == NULL && pki_request_bytes(r) <= (e->spin ? e->quick_most : PKI_QUICK_BYTES) &&
+           e->config.size > 1;
 }
 
-static bool scratch_is_there(struct pki_engine *e)
+static bool scratch_is_there(struct pki_engine *e, size_t bytes)
 {
-    if (e->quick_scratch == NULL)
-        e->quick_scratch = aligned_alloc(4096, PKI_QUICK_SCRATCH);
+    if (bytes <= e->quick_bytes)
+        return true;
+    free(e->quick_scratch);
+    e->quick_bytes = bytes <= PKI_QUICK_BYTES ? PKI_QUICK_BYTES : PKI_QUICK_AHEAD;
+    e->quick_scratch = aligned_alloc(4096, e->quick_bytes);
+    e->quick_bytes = e->quick_scratch == NULL ? 0 : e->quick_bytes;
     return e->quick_scratch != NULL;
 }
 
@@ -311,11 +315,11 @@ enum pki_quick pki_quick_coll(struct pki_engine *e, const struct pki_request *r,
     if (!may_be_quick(e, r))
         return PKI_QUICK_NOT;
     pki_engine_lock(e);
-    if (!pki_list_empty(&e->tasks) || atomic_load_explicit(&e->failed, memory_order_relaxed) != PK_OK || !scratch_is_there(e) ||
+    if (!pki_list_empty(&e->tasks) || atomic_load_explicit(&e->failed, memory_order_relaxed) != PK_OK ||
         pki_plan_take(e, r, &entry) != PK_OK)
         goto out;
     program = pki_program_of(e, entry, r);
-    if (program != NULL)
+    if (program != NULL && scratch_is_there(e, program->scratch_bytes))
         how = run_program(e, program, r, blocking);
     pki_plan_give(e, entry);
 out:

@@ -17,7 +17,7 @@ static bool place_of(const struct pki_program *program, const struct pki_plan *p
     if (ref.buffer == PKI_BUF_SCRATCH)
         first += (size_t)ref.index * program->stride;
     *place = (struct pki_place){ ref.buffer, (uint32_t)first };
-    return *bytes <= PKI_QUICK_SCRATCH && first <= UINT32_MAX;
+    return *bytes <= PKI_QUICK_AHEAD && first <= UINT32_MAX;
 }
 
 static bool add_operands(struct pki_program *program, const struct pki_plan *plan, const struct pki_step *from, uint32_t *used,
@@ -158,9 +158,10 @@ static bool compile(struct pki_engine *e, struct pki_program *program, const str
     program->sig = pki_task_fingerprint(r, e->config.size);
     program->n = plan->nsteps;
     stride = pki_plan_scratch_stride(plan, r);
-    if (plan->nsteps > PKI_PROGRAM_STEPS || stride * plan->scratch_blocks > PKI_QUICK_SCRATCH)
+    if (plan->nsteps > PKI_PROGRAM_STEPS || stride * plan->scratch_blocks > PKI_QUICK_AHEAD)
         return false;
     program->stride = (uint32_t)stride;
+    program->scratch_bytes = stride * plan->scratch_blocks;
     if (pki_coll_shape(r->algorithm->coll)->reduces && !e->host->ops->reduces(e->host, r->dtype, r->op))
         return false;
     for (uint32_t i = 0; i < plan->nsteps; i++)
@@ -168,7 +169,7 @@ static bool compile(struct pki_engine *e, struct pki_program *program, const str
             return false;
     leave_in_lane(program, used);
     find_kinds(program);
-    return true;
+    return program->ahead || (program->scratch_bytes <= PKI_QUICK_BYTES && pki_request_bytes(r) <= PKI_QUICK_BYTES);
 }
 
 static bool made_for(const struct pki_program *program, const struct pki_request *r)

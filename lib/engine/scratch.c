@@ -121,11 +121,10 @@ void pki_scratch_take_quick(struct pki_task *task)
 
         if (was.ptr != task->scratch)
             continue;
-        *s = (struct pki_scratch){ .ptr = e->quick_scratch, .bytes = PKI_QUICK_SCRATCH, .kind = PKI_MEM_HOST, .busy = true };
+        *s = (struct pki_scratch){ .ptr = e->quick_scratch, .bytes = e->quick_bytes, .kind = PKI_MEM_HOST, .busy = true };
         task->scratch = e->quick_scratch;
-        e->quick_scratch = was.bytes >= PKI_QUICK_SCRATCH ? was.ptr : NULL;
-        if (e->quick_scratch == NULL)
-            e->host->ops->free(e->host, was.ptr);
+        e->quick_scratch = was.ptr;
+        e->quick_bytes = was.bytes;
         return;
     }
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Collectives of 33 to 64 KiB between "hosts", whose steps are put ahead of their grant or go whole in one message, each way as its sender likes
+ * Collectives of 33 to 512 KiB between "hosts", whose steps are put ahead of their grant, or up to 64 KiB go whole in one message, each way as its sender likes
  * (PICKLE_TEST_WAYS lets it change), while ranks are late now and then: what has begun without a task goes on as an ordinary operation, from
  * whatever step. Where all goes one way the sender runs out of credit. Every element is checked, and no grant or early chunk may be left over:
  * memory stays where it is.
@@ -17,8 +17,10 @@
 #include "pickle/pickle.h"
 #include "ranks.h"
 
-#define MOST ((size_t)64 << 10)
+#define SHORT_MOST ((size_t)64 << 10)
+#define MOST ((size_t)512 << 10)
 #define TURNS 2600 /* the ways are tried ten times */
+#define LONG_TURNS 700
 #define LATE_US 6000
 #define PUNCTUAL_TURNS 20000
 
@@ -28,7 +30,9 @@ struct rank {
     pk_comm_t *comm;
     int rank, size;
     unsigned luck;
-    bool punctual;
+    bool punctual, is_long;
+    size_t most;
+    int turns;
 };
 
 /* Others than the other ranks'. */
@@ -71,8 +75,8 @@ static size_t wrong_sums(const struct rank *self, size_t count, int turn)
 
 static bool one_turn(struct rank *self, int turn)
 {
-    static const size_t lengths[] = { 65536, 65536, 40000, 65536, 32772, 65532 };
-    size_t count = lengths[turn / 7 % 6] / sizeof(float), wrong = 0;
+    static const size_t lengths[2][6] = { { 65536, 65536, 40000, 65536, 32772, 65532 }, { 524288, 65540, 131072, 40000, 262144, 524284 } };
+    size_t count = lengths[self->is_long][turn / 7 % 6] / sizeof(float), wrong = 0;
     int root = turn / 3 % self->size;
     pk_result_t result;
 
@@ -102,10 +106,10 @@ static bool one_turn(struct rank *self, int turn)
     return result == PK_OK && wrong == 0;
 }
 
-/* The others are late all the time: 4 MiB of credit last for 64 of them. */
+/* The others are late all the time: 4 MiB of credit last for 64 of them, or 8. */
 static bool one_way(struct rank *self)
 {
-    size_t count = MOST / sizeof(float), wrong = 0;
+    size_t count = self->most / sizeof(float), wrong = 0;
 
     for (int turn = 0; turn < 300; turn++) {
         fill(self, count, turn);
@@ -122,18 +126,19 @@ static bool one_way(struct rank *self)
 /* Nobody is late, so that no operation goes the ordinary way, which would clean up. */
 static bool stays_small(struct rank *self)
 {
+    int turns = self->is_long ? PUNCTUAL_TURNS / 8 : PUNCTUAL_TURNS;
     size_t before = 0;
 
     self->punctual = true;
-    for (int turn = 0; turn < PUNCTUAL_TURNS; turn++) {
-        if (turn == PUNCTUAL_TURNS / 4)
+    for (int turn = 0; turn < turns; turn++) {
+        if (turn == turns / 4)
             before = mallinfo2().uordblks;
-        if (pk_allreduce(in, out, MOST / sizeof(float), PK_F32, PK_SUM, self->comm, PK_BLOCKING) != PK_OK)
+        if (pk_allreduce(in, out, self->most / sizeof(float), PK_F32, PK_SUM, self->comm, PK_BLOCKING) != PK_OK)
             return false;
     }
-    if (mallinfo2().uordblks > before + MOST * 2)
+    if (mallinfo2().uordblks > before + self->most * 2)
         fprintf(stderr, "rank %d: %zu bytes, then %zu\n", self->rank, before, (size_t)mallinfo2().uordblks);
-    return mallinfo2().uordblks <= before + MOST * 2;
+    return mallinfo2().uordblks <= before + self->most * 2;
 }
 
 static void sleep_a_little(int signal)
@@ -193,15 +198,20 @@ static bool holds(struct rank *self)
 static int run_holding_rank(struct rank *self)
 {
     for (int turn = 0; turn < 17; turn++)
-        if (!broadcasts(self, 0, 1, MOST / sizeof(float), turn))
+        if (!broadcasts(self, 0, 1, SHORT_MOST / sizeof(float), turn))
             return 1;
     return holds(self) && pk_comm_destroy(self->comm) == PK_OK ? 0 : 1;
 }
 
 static int run_rank(void)
 {
-    struct rank self = { .rank = ranks_rank() };
+    struct rank self = { .rank = ranks_rank(), .is_long = strncmp(ranks_role(), "long", 4) == 0 };
     size_t before = 0, after;
+
+    self.most = self.is_long ? MOST : SHORT_MOST;
+    self.turns = self.is_long ? LONG_TURNS : TURNS;
+    if (strcmp(ranks_role(), "long, in pieces") == 0)
+        setenv("PK_CHUNK_BYTES", "65536", 1);
 
     if (strcmp(ranks_role(), "differ") == 0 || strcmp(ranks_role(), "differ, and hold") == 0)
         setenv("PICKLE_TEST_WAYS", self.rank == 0 ? "1" : "0", 1);
@@ -210,16 +220,16 @@ static int run_rank(void)
     self.luck = 77u + 1000u * (unsigned)self.rank;
     if (strcmp(ranks_role(), "differ, and hold") == 0)
         return run_holding_rank(&self);
-    for (int turn = 0; turn < TURNS; turn++) {
-        if (turn == TURNS / 4)
+    for (int turn = 0; turn < self.turns; turn++) {
+        if (turn == self.turns / 4)
             before = mallinfo2().uordblks;
         if (!one_turn(&self, turn))
             return 1;
     }
     after = mallinfo2().uordblks;
-    if (after > before + MOST * 8)
-        fprintf(stderr, "rank %d: %zu bytes after %d turns, %zu after %d\n", self.rank, before, TURNS / 4, after, TURNS);
-    if (after > before + MOST * 8 || !one_way(&self) || !stays_small(&self))
+    if (after > before + self.most * 8)
+        fprintf(stderr, "rank %d: %zu bytes after %d turns, %zu after %d\n", self.rank, before, self.turns / 4, after, self.turns);
+    if (after > before + self.most * 8 || !one_way(&self) || !stays_small(&self))
         return 1;
     return pk_comm_destroy(self.comm) == PK_OK ? 0 : 1;
 }
@@ -241,5 +251,8 @@ int main(void)
     drive(2, "differ", "1");
     drive(2, "differ, and hold", "1");
     drive(3, "change", "1");
+    drive(2, "long", "1");
+    drive(2, "long, in pieces", "1");
+    drive(3, "long", "1");
     return report_end();
 }

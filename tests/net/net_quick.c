@@ -73,6 +73,29 @@ static size_t wrong_sums(const struct rank *self, size_t count, int turn)
     return wrong;
 }
 
+/* Each rank's part of the buffers, in turn by all-gather, all-to-all and sum. */
+static pk_result_t exchange(struct rank *self, size_t count, int turn, size_t *wrong)
+{
+    size_t part = count / (size_t)self->size, mine = part * (size_t)self->rank;
+    pk_result_t result;
+
+    if (turn % 18 == 5)
+        result = pk_allgather(in, out, part, PK_F32, self->comm, PK_BLOCKING);
+    else if (turn % 18 == 11)
+        result = pk_alltoall(in, out, part, PK_F32, self->comm, PK_BLOCKING);
+    else
+        result = pk_reduce_scatter(in, out, part, PK_F32, PK_SUM, self->comm, PK_BLOCKING);
+    for (size_t i = 0; i < (turn % 18 == 17 ? part : part * (size_t)self->size); i++) {
+        int from = (int)(i / part);
+        float right = turn % 18 == 5 ? number(i % part, turn, from) : number(mine + i % part, turn, from);
+
+        for (int r = 1; turn % 18 == 17 && r < self->size; r++)
+            right += number(mine + i, turn, r);
+        *wrong += out[i] != right;
+    }
+    return result;
+}
+
 static bool one_turn(struct rank *self, int turn)
 {
     static const size_t lengths[2][6] = { { 65536, 65536, 40000, 65536, 32772, 65532 }, { 524288, 65540, 131072, 40000, 262144, 524284 } };
@@ -97,6 +120,12 @@ static bool one_turn(struct rank *self, int turn)
         result = pk_reduce(in, out, count, PK_F32, PK_SUM, root, self->comm, PK_BLOCKING);
         wrong = self->rank == root ? wrong_sums(self, count, turn) : 0;
         break;
+    case 5:
+        if (self->is_long) {
+            result = exchange(self, count, turn, &wrong);
+            break;
+        }
+        /* fall through */
     default:
         result = pk_allreduce(in, out, count, PK_F32, PK_SUM, self->comm, PK_BLOCKING);
         wrong = wrong_sums(self, count, turn);

@@ -10,6 +10,7 @@
 #define GUARD 64u
 #define MOST ((size_t)600 << 10)
 #define LINE 64u
+#define PAGE 4096u
 
 typedef void copier(void *restrict dst, const void *restrict src, size_t bytes);
 
@@ -19,10 +20,10 @@ static void set_up(void)
 {
     uint32_t random = 1;
 
-    sources = aligned_alloc(LINE, MOST + 2 * LINE);
-    targets = aligned_alloc(LINE, MOST + 2 * LINE + 2 * GUARD);
+    sources = aligned_alloc(PAGE, MOST + PAGE);
+    targets = aligned_alloc(PAGE, MOST + 3 * PAGE);
     cr_assert(sources != NULL && targets != NULL);
-    for (size_t i = 0; i < MOST + 2 * LINE; i++)
+    for (size_t i = 0; i < MOST + PAGE; i++)
         sources[i] = (unsigned char)((random = random * 1664525u + 1013904223u) >> 24);
 }
 
@@ -34,7 +35,7 @@ static void tear_down(void)
 
 static void try(copier *copy, const char *name, size_t dst_at, size_t src_at, size_t bytes)
 {
-    unsigned char *dst = targets + GUARD + dst_at;
+    unsigned char *dst = targets + PAGE + dst_at;
     size_t untouched = 0;
 
     memset(dst - GUARD, 0xa5, bytes + 2 * GUARD);
@@ -57,6 +58,15 @@ static void try_all(copier *copy, const char *name, size_t dst_step)
 Test(copy, whole, .init = set_up, .fini = tear_down)
 {
     try_all(pki_copy, "pki_copy", 13);
+}
+
+/* Where it is not libc's: 1 to 63 bytes past the source within a page. */
+Test(copy, close_behind, .init = set_up, .fini = tear_down)
+{
+    for (size_t past = 0; past <= LINE; past++)
+        for (size_t src_at = 0; src_at < 70; src_at += 23)
+            for (size_t bytes = 2040; bytes < 2130; bytes += 11)
+                try(pki_copy, "pki_copy", src_at + past, src_at, bytes);
 }
 
 Test(copy, out, .init = set_up, .fini = tear_down)

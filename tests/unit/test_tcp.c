@@ -107,7 +107,8 @@ Test(tcp, messages_wait_where_nobody_reads)
     tcp_pair_free(&pair);
 }
 
-static void send_one(struct tcp_pair *pair, int from, uint32_t bytes)
+/* `cut`: the connection, at this end, once it is under way; -1: it stays. */
+static void send_one(struct tcp_pair *pair, int from, uint32_t bytes, int cut)
 {
     static unsigned char payload[PKI_TCP_EAGER_MAX];
     struct pki_msg msg = { .kind = PKI_MSG_EAGER, .payload = bytes };
@@ -115,6 +116,8 @@ static void send_one(struct tcp_pair *pair, int from, uint32_t bytes)
     const void *got;
 
     cr_assert_eq(tcp()->msg(pair->ep[from], &msg, payload), PK_OK);
+    if (cut >= 0)
+        tcp_cut(pair->ep[cut], 0);
     while (!tcp()->peek(pair->ep[1 - from], &msg, &got)) {
         cr_assert_lt(pki_now_ns(), until);
         tcp_pair_progress(pair);
@@ -132,15 +135,17 @@ Test(tcp, long_messages_say_what_has_come)
     tcp_params("1", "16", "524288");
     tcp_pair_new(&pair);
     for (unsigned i = 0; i < rounds; i++) {
-        const struct pki_tcp_link *link = &pki_tcp_ep_of(pair.ep[0])->links[0];
+        const struct pki_tcp_ep *ep = pki_tcp_ep_of(pair.ep[0]), *other = pki_tcp_ep_of(pair.ep[1]);
+        const struct pki_tcp_link *link = &ep->links[0];
+        int cut = i % 50 == 49 ? (int)(i / 50 % 2) : -1;
 
-        send_one(&pair, 0, PKI_TCP_LONG_MIN + i % 77);
-        cr_assert_eq(link->end, link->acked + 1);
-        send_one(&pair, 1, PKI_TCP_LONG_MIN);
-        cr_assert_eq(link->end, link->acked, "all %u", i);
-        cr_assert_eq(pki_tcp_ep_of(pair.ep[0])->tx_head, pki_tcp_ep_of(pair.ep[0])->tx_end);
-        if (i % 100 == 99)
-            tcp_cut(pair.ep[i % 2], 0);
+        send_one(&pair, 0, PKI_TCP_LONG_MIN + i % 77, i % 100 == 49 ? cut : -1);
+        cr_assert(cut >= 0 || link->end == link->acked + 1);
+        cr_assert(other->rx_untold > 0 && other->rx_untold < 2 * PKI_TCP_LONG_MIN, "%zu bytes untold", other->rx_untold);
+        send_one(&pair, 1, PKI_TCP_LONG_MIN, i % 100 == 99 ? cut : -1);
+        cr_assert_eq(other->rx_untold, 0, "and it knows that it has said so");
+        cr_assert(cut >= 0 || other->links[0].told == other->links[0].received);
+        cr_assert(link->end == link->acked && ep->tx_head == ep->tx_end, "all %u", i);
     }
     tcp_pair_free(&pair);
 }
@@ -471,18 +476,44 @@ Test(tcp, acknowledgement_of_what_was_not_sent)
     tcp_pair_drop(&pair);
 }
 
-Test(tcp, message_that_acknowledges_what_was_not_sent)
+/* By a message's head or by a frame of its own. */
+static void acknowledge_unsent(struct tcp_pair *pair, bool by_message, uint64_t frames)
 {
     static unsigned char frame[PKI_TCP_MSG_HEAD_MAX + PKI_TCP_LONG_MIN];
     const struct pki_msg msg = { .kind = PKI_MSG_EAGER, .payload = PKI_TCP_LONG_MIN };
-    struct tcp_pair pair;
 
-    tcp_params("1", "4", "16384");
-    tcp_pair_new(&pair);
-    cr_assert_eq(pki_tcp_put_msg(frame, &msg, 1), PKI_TCP_MSG_HEAD_MAX);
-    inject(&pair, 0, frame, sizeof frame);
-    cr_assert(dies(&pair, 1, PKI_NS_PER_S));
-    tcp_pair_drop(&pair);
+    if (by_message)
+        cr_assert_eq(pki_tcp_put_msg(frame, &msg, frames), PKI_TCP_MSG_HEAD_MAX);
+    else
+        pki_tcp_put_ack(frame, &(struct pki_tcp_ack){ .link = 0, .frames = frames });
+    inject(pair, 0, frame, by_message ? sizeof frame : PKI_TCP_HEADER_BYTES + PKI_TCP_ACK_BYTES);
+}
+
+Test(tcp, messages_that_were_not_sent_cannot_be_acknowledged)
+{
+    static unsigned char payload[PKI_TCP_EAGER_MAX];
+    const struct pki_msg msg = { .kind = PKI_MSG_EAGER, .payload = sizeof payload };
+
+    for (int by_message = 0; by_message < 2; by_message++)
+        for (int queued = 0; queued < 2; queued++) {
+            struct tcp_pair pair;
+            struct pki_tcp_ep *ep;
+
+            tcp_params("1", "4", "16384");
+            tcp_pair_new(&pair);
+            ep = pki_tcp_ep_of(pair.ep[1]);
+            if (queued) { /* the kernel has no room */
+                ep->links[0].writable = false;
+                cr_assert_eq(tcp()->msg(pair.ep[1], &msg, payload), PK_OK);
+                cr_assert_lt(ep->tx_sent, ep->tx_end);
+            }
+            acknowledge_unsent(&pair, by_message, 1);
+            (void)tcp()->progress(pair.iface[1]);
+            for (int i = 0; i < 1000 && !pair.ep[1]->dead; i++)
+                (void)pki_tcp_lane_read(ep);
+            cr_assert(pair.ep[1]->dead, "%d, %d", by_message, queued);
+            tcp_pair_drop(&pair);
+        }
 }
 
 /* ---- Strangers ---- */

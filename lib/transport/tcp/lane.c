@@ -14,7 +14,7 @@
 #define TX_MASK (PKI_TCP_TX_BYTES - 1)
 #define TELL_BYTES (PKI_TCP_TX_BYTES / 4) /* acknowledged after so many bytes with the next message, */
 #define TELL_AT_LAST (PKI_TCP_TX_BYTES / 2) /* or else by itself: the writer never stands still for it */
-#define AT_ONCE_BYTES 8192 /* payload that it pays to keep only after it has been sent; not of a collective, whose ranks send at the same time: nobody waits for it */
+#define AT_ONCE_BYTES 8192 /* payload that it pays to keep only after it has been sent; not of a collective, most of whose ranks send at the same time: nobody waits for it */
 #define LANE_LOOKS 16 /* without a message, after which, */
 #define LANE_RESTS 8 /* while chunks are awaited, one look of so many is at the lane */
 #define GOODBYE_NS (200 * PKI_NS_PER_MS) /* after a failure, or where only notes went */
@@ -31,7 +31,7 @@ static void ring_write(struct pki_tcp_ep *ep, const void *data, size_t bytes)
     size_t at = ep->tx_end & TX_MASK;
     size_t first = bytes < PKI_TCP_TX_BYTES - at ? bytes : PKI_TCP_TX_BYTES - at;
 
-    pki_copy_short(ep->tx + at, data, first); /* a few bytes past the source within a page, behind the head: not for libc's memcpy */
+    pki_copy_short(ep->tx + at, data, first); /* behind a short head a few bytes past the source within a page */
     pki_copy_short(ep->tx, (const unsigned char *)data + first, bytes - first);
     ep->tx_end += bytes;
 }
@@ -212,6 +212,15 @@ void pki_tcp_lane_acked(struct pki_tcp_ep *ep, uint64_t frames)
         ep->tx_head += frame_bytes(ep, ep->tx_head);
 }
 
+/* While it stands. False: not all of them have been sent. */
+static bool take_acked(struct pki_tcp_ep *ep, uint64_t frames)
+{
+    if (frames > ep->links[0].end)
+        return false;
+    pki_tcp_lane_acked(ep, frames);
+    return ep->tx_head <= ep->tx_sent;
+}
+
 void pki_tcp_lane_rewind(struct pki_tcp_ep *ep)
 {
     ep->tx_sent = ep->tx_head;
@@ -282,11 +291,10 @@ static bool take_ack(struct pki_tcp_ep *ep, const unsigned char *bytes)
     if (!pki_tcp_get_ack(bytes, &ack) || ack.link >= ep->nlinks || ack.frames > ep->links[ack.link].end)
         return false;
     if (ack.link == 0)
-        pki_tcp_lane_acked(ep, ack.frames);
-    else if (!pki_tcp_data_was_sent(&ep->links[ack.link], ack.frames))
+        return take_acked(ep, ack.frames);
+    if (!pki_tcp_data_was_sent(&ep->links[ack.link], ack.frames))
         return false;
-    else
-        pki_tcp_data_acked(&ep->links[ack.link], ack.frames);
+    pki_tcp_data_acked(&ep->links[ack.link], ack.frames);
     return true;
 }
 
@@ -298,12 +306,7 @@ static bool take_msg(struct pki_tcp_ep *ep, const struct pki_tcp_frame *frame)
     ep->links[0].received++;
     ep->rx_untold += PKI_TCP_HEADER_BYTES + frame->bytes;
     ep->acks_due = ep->acks_due || ep->rx_untold >= TELL_AT_LAST;
-    if (!pki_tcp_get_told(ep->rx + ep->rx_scan + PKI_TCP_HEADER_BYTES, frame->bytes, &frames))
-        return true;
-    if (frames > ep->links[0].end)
-        return false;
-    pki_tcp_lane_acked(ep, frames);
-    return true;
+    return !pki_tcp_get_told(ep->rx + ep->rx_scan + PKI_TCP_HEADER_BYTES, frame->bytes, &frames) || take_acked(ep, frames);
 }
 
 static bool take_frame(struct pki_tcp_ep *ep, const struct pki_tcp_frame *frame)

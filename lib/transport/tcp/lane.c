@@ -42,9 +42,11 @@ static size_t frame_bytes(const struct pki_tcp_ep *ep, uint64_t from)
     unsigned char head[PKI_TCP_HEADER_BYTES];
     size_t at = from & TX_MASK;
 
-    for (size_t i = 0; at + sizeof head > PKI_TCP_TX_BYTES && i < sizeof head; i++)
+    if (at + sizeof head <= PKI_TCP_TX_BYTES)
+        return PKI_TCP_HEADER_BYTES + pki_tcp_get_length(ep->tx + at);
+    for (size_t i = 0; i < sizeof head; i++)
         head[i] = ep->tx[(at + i) & TX_MASK];
-    return PKI_TCP_HEADER_BYTES + pki_tcp_get_length(at + sizeof head > PKI_TCP_TX_BYTES ? head : ep->tx + at);
+    return PKI_TCP_HEADER_BYTES + pki_tcp_get_length(head);
 }
 
 static void gather_acks(struct pki_tcp_ep *ep)
@@ -118,16 +120,15 @@ void pki_tcp_lane_flush(struct pki_tcp_ep *ep)
             return;
         n = message.msg_iovlen == 1 ? send(link->watch.fd, parts->iov_base, parts->iov_len, MSG_NOSIGNAL | MSG_DONTWAIT)
                                     : sendmsg(link->watch.fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
-        if (n >= 0)
+        if (n >= 0) {
             advance_out(ep, (size_t)n);
-        if (n >= 0 && ep->tx_sent == ep->tx_end && ep->acks_bytes == 0 && !ep->acks_due)
-            return;
-        if (n >= 0)
-            continue;
-        if (errno == EAGAIN || errno == EWOULDBLOCK)
+            if (ep->tx_sent == ep->tx_end && ep->acks_bytes == 0 && !ep->acks_due)
+                return;
+        } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
             pki_tcp_stand_still(link);
-        else if (errno != EINTR)
+        } else if (errno != EINTR) {
             end_by_reading(link);
+        }
     }
 }
 

@@ -31,8 +31,8 @@ struct pki_program {
     struct pki_request made_for;
     bool fits;
     uint32_t sig, n;
-    uint32_t stride; /* of scratch, in all: */
-    size_t scratch_bytes;
+    uint32_t stride;      /* of a block of scratch memory; */
+    size_t scratch_bytes; /* all of them */
     uint64_t late;   /* a bit a step: copies that nothing waits for, done when peers have been spoken to */
     bool ahead;      /* some step is */
     uint32_t either_bytes; /* of the longest one of these steps; 0: none */

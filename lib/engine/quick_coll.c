@@ -260,12 +260,13 @@ static bool may_be_quick(const struct pki_engine *e, const struct pki_request *r
 
 static bool scratch_is_there(struct pki_engine *e, size_t bytes)
 {
+    size_t length = bytes <= PKI_QUICK_BYTES ? PKI_QUICK_BYTES : PKI_QUICK_AHEAD;
+
     if (bytes <= e->quick_bytes)
         return true;
     free(e->quick_scratch);
-    e->quick_bytes = bytes <= PKI_QUICK_BYTES ? PKI_QUICK_BYTES : PKI_QUICK_AHEAD;
-    e->quick_scratch = aligned_alloc(4096, e->quick_bytes);
-    e->quick_bytes = e->quick_scratch == NULL ? 0 : e->quick_bytes;
+    e->quick_scratch = aligned_alloc(4096, length);
+    e->quick_bytes = e->quick_scratch == NULL ? 0 : length;
     return e->quick_scratch != NULL;
 }
 

@@ -43,13 +43,10 @@ static inline uint64_t pki_get_u64(const unsigned char *in)
 /* What is kept free on the wire is zero, so that it can mean something one day. */
 static inline bool pki_all_zero(const unsigned char *in, size_t count)
 {
-    uint64_t any = 0;
-
-    for (; count >= 8; in += 8, count -= 8)
-        any |= pki_get_u64(in);
-    for (; count > 0; in++, count--)
-        any |= *in;
-    return any == 0;
+    for (size_t i = 0; i < count; i++)
+        if (in[i] != 0)
+            return false;
+    return true;
 }
 
 #endif

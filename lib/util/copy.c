@@ -8,7 +8,8 @@
 
 #define VECTOR_BYTES_MIN 2048u        /* libc uses no string instruction below */
 #define VECTOR_BYTES_MAX (512u << 10) /* above libc goes around the caches */
-#define CLOSE 64u
+#define PAGE_BYTES 4096u
+#define CLOSE_BYTES 64u               /* past the source within a page: there libc's is slow */
 #define AROUND_BYTES_MIN 4096u        /* below, the detour through memory costs more than it saves */
 
 typedef uint64_t vector __attribute__((vector_size(16), aligned(1), may_alias));
@@ -19,9 +20,9 @@ typedef uint64_t vector __attribute__((vector_size(16), aligned(1), may_alias));
  */
 static bool is_close_behind(const unsigned char *dst, const unsigned char *src)
 {
-    size_t past = ((uintptr_t)dst - (uintptr_t)src) % 4096;
+    size_t past = ((uintptr_t)dst - (uintptr_t)src) % PAGE_BYTES;
 
-    return past > 0 && past < CLOSE;
+    return past > 0 && past < CLOSE_BYTES;
 }
 
 void pki_copy(void *restrict dst, const void *restrict src, size_t bytes)

@@ -76,20 +76,20 @@ static size_t wrong_sums(const struct rank *self, size_t count, int turn)
 /* Each rank's part of the buffers, in turn by all-gather, all-to-all and sum. */
 static pk_result_t exchange(struct rank *self, size_t count, int turn, size_t *wrong)
 {
+    enum { GATHER, EXCHANGE, SUM } how = turn / 6 % 3;
     size_t part = count / (size_t)self->size, mine = part * (size_t)self->rank;
     pk_result_t result;
 
-    if (turn % 18 == 5)
+    if (how == GATHER)
         result = pk_allgather(in, out, part, PK_F32, self->comm, PK_BLOCKING);
-    else if (turn % 18 == 11)
+    else if (how == EXCHANGE)
         result = pk_alltoall(in, out, part, PK_F32, self->comm, PK_BLOCKING);
     else
         result = pk_reduce_scatter(in, out, part, PK_F32, PK_SUM, self->comm, PK_BLOCKING);
-    for (size_t i = 0; i < (turn % 18 == 17 ? part : part * (size_t)self->size); i++) {
-        int from = (int)(i / part);
-        float right = turn % 18 == 5 ? number(i % part, turn, from) : number(mine + i % part, turn, from);
+    for (size_t i = 0; i < (how == SUM ? part : part * (size_t)self->size); i++) {
+        float right = number((how == GATHER ? 0 : mine) + i % part, turn, (int)(i / part));
 
-        for (int r = 1; turn % 18 == 17 && r < self->size; r++)
+        for (int r = 1; how == SUM && r < self->size; r++)
             right += number(mine + i, turn, r);
         *wrong += out[i] != right;
     }
@@ -241,7 +241,6 @@ static int run_rank(void)
     self.turns = self.is_long ? LONG_TURNS : TURNS;
     if (strcmp(ranks_role(), "long, in pieces") == 0)
         setenv("PK_CHUNK_BYTES", "65536", 1);
-
     if (strcmp(ranks_role(), "differ") == 0 || strcmp(ranks_role(), "differ, and hold") == 0)
         setenv("PICKLE_TEST_WAYS", self.rank == 0 ? "1" : "0", 1);
     if (pk_comm_init(&self.comm, NULL) != PK_OK || pk_comm_size(self.comm, &self.size) != PK_OK)

@@ -392,6 +392,11 @@ extern const struct fc_kernel fc_kernels[];
 /* A pointer that a kernel may follow; NULL after a fault, then the kernel leaves. */
 void *fc_ptr(const struct fc_launch *launch, uintptr_t address, size_t bytes);
 void fc_relax(unsigned *round); /* between two looks at a word */
+
+/* fc_bytes.c: memmove and memset of what may be long. */
+void fc_bytes_copy(void *dst, const void *src, size_t bytes);
+void fc_bytes_set(void *dst, unsigned char value, size_t bytes);
+
 int64_t fc_now_ns(void);
 
 #pragma GCC visibility pop

@@ -116,7 +116,7 @@ static void run_copy(const struct fc_op *op)
         await_queue(op->ctx);
         fc_count(FC_LOCAL_COPIES, 1);
     }
-    memcpy(dst.alias, src.alias, op->copy.bytes);
+    fc_bytes_copy(dst.alias, src.alias, op->copy.bytes);
     if (fc.corrupt && dst.on_device && src.on_device && dst.physical != src.physical)
         dst.alias[op->copy.bytes / 2] ^= 1;
 }
@@ -131,7 +131,7 @@ static void run_set(const struct fc_op *op)
     await_queue(op->ctx);
     fc_count(FC_MEMSETS, 1);
     if (op->set.width == 1) {
-        memset(to, (int)op->set.value, bytes);
+        fc_bytes_set(to, (unsigned char)op->set.value, bytes);
         return;
     }
     for (size_t i = 0; i < op->set.count; i++)

@@ -236,8 +236,8 @@ static void clear_cells(struct fc_fused *f)
     for (uint32_t p = 0; p < f->args->size; p++)
         if (fc_is_other(f, p)) {
             memset(f->mine[p][f->args->epoch & 1], 0, 48);
-            memset(f->mine[p][f->args->epoch & 1] + PKI_FUSED_CELLS, 0, PKI_FUSED_PARTS - PKI_FUSED_CELLS);
-            memset(f->mine[p][f->args->epoch & 1] + PKI_FUSED_MARKS, 0, PKI_FUSED_MARKS_BYTES);
+            fc_bytes_set(f->mine[p][f->args->epoch & 1] + PKI_FUSED_CELLS, 0, PKI_FUSED_PARTS - PKI_FUSED_CELLS);
+            fc_bytes_set(f->mine[p][f->args->epoch & 1] + PKI_FUSED_MARKS, 0, PKI_FUSED_MARKS_BYTES);
         }
 }
 
@@ -260,7 +260,7 @@ static bool exchange_in(struct fc_fused *f)
 
             if (own == NULL)
                 return false;
-            memmove(out, own, a->bytes);
+            fc_bytes_copy(out, own, a->bytes);
         }
     }
     return true;
@@ -291,7 +291,7 @@ static bool fold_in(struct fc_fused *f, pk_dtype_t type, char *blocks)
         return false;
     for (uint32_t p = 0; p < a->size; p++)
         if (p == a->rank)
-            memcpy(blocks + p * a->bytes, own, a->bytes);
+            fc_bytes_copy(blocks + p * a->bytes, own, a->bytes);
         else if (!receive_block(f, p, blocks + p * a->bytes))
             return false;
     for (uint64_t i = 0; i < a->bytes / fc_element_bytes(type); i++) {

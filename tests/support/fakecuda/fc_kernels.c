@@ -219,7 +219,7 @@ static void run_pki_unpack(const struct fc_launch *l)
 
         if (src == NULL || dst == NULL)
             return;
-        memcpy(dst, src, f->bytes);
+        fc_bytes_copy(dst, src, f->bytes);
     }
 }
 

@@ -25,9 +25,9 @@ static void fill(struct fc_range *r)
 {
     size_t head = r->bytes < FILL_BYTES ? r->bytes : FILL_BYTES;
 
-    memset(r->alias, 0xcb, head);
+    fc_bytes_set(r->alias, 0xcb, head);
     if (r->bytes > head + PAGE)
-        memset(r->alias + r->bytes - PAGE, 0xcb, PAGE);
+        fc_bytes_set(r->alias + r->bytes - PAGE, 0xcb, PAGE);
 }
 
 static CUresult back_with_memfd(struct fc_range *r)

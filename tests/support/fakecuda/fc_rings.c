@@ -116,7 +116,7 @@ static bool push_chunk(struct rings *s, uint32_t r)
         return false;
     for (uint32_t p = 0; p < a->size; p++)
         if ((a->send >> p & 1) != 0 && fc_is_other(s->f, p))
-            memcpy(slot(s, theirs(s, p), r, turn), s->in + p * a->in_stride + at, bytes);
+            fc_bytes_copy(slot(s, theirs(s, p), r, turn), s->in + p * a->in_stride + at, bytes);
     mark(s, a->send, r, THERE, ++s->all[r].sent);
     return true;
 }
@@ -133,7 +133,7 @@ static bool take_chunk(struct rings *s, uint32_t r)
         char *out = s->out + p * a->out_stride + at;
 
         if ((a->recv >> p & 1) != 0)
-            memmove(out, p == a->rank ? s->in + p * a->in_stride + at : slot(s, mine(s, p), r, turn), bytes);
+            fc_bytes_copy(out, p == a->rank ? s->in + p * a->in_stride + at : slot(s, mine(s, p), r, turn), bytes);
     }
     mark_taken(s, a->recv, r, TAKEN, turn);
     s->all[r].taken++;
@@ -184,13 +184,13 @@ static bool push_straight(struct fc_fused *f, const struct rings *s)
         char *to;
 
         if (p == a->rank && (a->recv >> p & 1) != 0)
-            memmove(s->out + p * a->out_stride, s->in + p * a->in_stride, a->bytes);
+            fc_bytes_copy(s->out + p * a->out_stride, s->in + p * a->in_stride, a->bytes);
         if ((a->send >> p & 1) == 0 || !fc_is_other(f, p))
             continue;
         to = fc_fused_place(f, p, 2, 0, 0, a->bytes);
         if (to == NULL)
             return false;
-        memcpy(to, s->in + p * a->in_stride, a->bytes);
+        fc_bytes_copy(to, s->in + p * a->in_stride, a->bytes);
     }
     fc_fused_raise(f, a->epoch, 1);
     return fc_fused_await(f, a->epoch, 1);

@@ -77,10 +77,10 @@ static bool fold_piece(struct fc_fused *f, pk_dtype_t type, uint32_t piece, char
         fc_element_store(result, i, type, value, a->divisor);
     }
     if (out != NULL)
-        memcpy(out, result, r.bytes);
+        fc_bytes_copy(out, result, r.bytes);
     for (uint32_t p = 0; p < a->size; p++)
         if (fc_is_other(f, p) && gets_results(a, p))
-            memcpy(f->theirs[p][half] + PKI_FUSED_RESULTS, result, r.bytes);
+            fc_bytes_copy(f->theirs[p][half] + PKI_FUSED_RESULTS, result, r.bytes);
     return true;
 }
 
@@ -96,7 +96,7 @@ static bool send_parts(struct fc_fused *f, uint32_t piece)
             continue;
         if (in == NULL)
             return false;
-        memcpy(f->theirs[p][(a->epoch + piece) & 1] + PKI_FUSED_PARTS, in, r.bytes);
+        fc_bytes_copy(f->theirs[p][(a->epoch + piece) & 1] + PKI_FUSED_PARTS, in, r.bytes);
     }
     return true;
 }
@@ -113,7 +113,7 @@ static bool take_results(struct fc_fused *f, uint32_t piece)
             continue;
         if (out == NULL)
             return false;
-        memcpy(out, f->mine[p][(a->epoch + piece) & 1] + PKI_FUSED_RESULTS, r.bytes);
+        fc_bytes_copy(out, f->mine[p][(a->epoch + piece) & 1] + PKI_FUSED_RESULTS, r.bytes);
     }
     return true;
 }

@@ -140,14 +140,14 @@ Test(tcp_ahead, granted_after_the_peer_has_left)
 Test(tcp_ahead, acknowledged_behind_the_goodbye)
 {
     const struct pki_tcp_ack ack = { .link = 1, .frames = 2 };
-    unsigned char close_frame[PKI_TCP_HEADER_BYTES], ack_frame[PKI_TCP_HEADER_BYTES + PKI_TCP_ACK_BYTES];
+    unsigned char close_frame[PKI_TCP_HEADER_BYTES + PKI_TCP_CLOSE_BYTES], ack_frame[PKI_TCP_HEADER_BYTES + PKI_TCP_ACK_BYTES];
     struct pki_tcp_link *links;
     struct tcp_pair pair;
     struct pki_put put;
 
     begin(&pair, "1", "524288");
     links = pki_tcp_ep_of(pair.ep[1])->links;
-    pki_tcp_put_close(close_frame);
+    pki_tcp_put_close(close_frame, 0);
     pki_tcp_put_ack(ack_frame, &ack);
     put_ahead(&pair, &put, 3);
     while (links[1].received < 2) {

@@ -18,7 +18,7 @@ static struct pki_tcp_link *least_loaded(struct pki_tcp_ep *ep)
 {
     struct pki_tcp_link *best = NULL;
 
-    for (uint32_t i = 1; i < ep->nlinks; i++) {
+    for (uint32_t i = 1; i <= ep->params.sockets; i++) {
         struct pki_tcp_link *link = &ep->links[i];
 
         if (link->state == PKI_TCP_UP && link->end - link->acked < ep->params.window &&
@@ -69,7 +69,7 @@ void pki_tcp_data_deal(struct pki_tcp_ep *ep)
 /* Now, not in the next round of progress: until then a waiting rank looks for what has come, in vain. */
 static void write_at_once(struct pki_tcp_ep *ep)
 {
-    for (uint32_t i = 1; i < ep->nlinks; i++)
+    for (uint32_t i = 1; i <= ep->params.sockets; i++)
         if (ep->links[i].state == PKI_TCP_UP && ep->links[i].writable && !ep->links[i].out.lent)
             pki_tcp_data_write(&ep->links[i]);
 }

@@ -87,7 +87,7 @@ void pki_tcp_early_drop(struct pki_tcp_link *link)
 /* The rest is read into the buffer itself. */
 static void go_on_in_place(struct pki_tcp_ep *ep, struct pki_tcp_grant *grant, struct pki_tcp_early *early)
 {
-    for (uint32_t i = 1; i < ep->nlinks; i++) {
+    for (uint32_t i = 1; i <= ep->params.sockets; i++) {
         struct pki_tcp_link *link = &ep->links[i];
 
         if (link->early != early)

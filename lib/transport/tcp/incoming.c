@@ -68,7 +68,7 @@ static bool acknowledge(struct pki_tcp_link *link)
         pki_tcp_link_broken(link, ECONNRESET);
         return false;
     }
-    link->ep->acks_due = true;
+    link->ep->lane[0].acks_due = true;
     return true;
 }
 

@@ -16,84 +16,98 @@
 #define TELL_AT_LAST (PKI_TCP_TX_BYTES / 2) /* or else by itself: the writer never stands still for it */
 #define AT_ONCE_BYTES 8192 /* payload that it pays to keep only after it has been sent; not of a collective, most of whose ranks send at the same time: nobody waits for it */
 #define LANE_LOOKS 16 /* without a message, after which, */
+#define OTHER_RESTS 8 /* of two lanes, looks at the one that brings what is waited for, to one at the other */
 #define LANE_RESTS 8 /* while chunks are awaited, one look of so many is at the lane */
 #define GOODBYE_NS (200 * PKI_NS_PER_MS) /* after a failure, or where only notes went */
 
 /* ---- Out ---- */
 
-static size_t tx_room(const struct pki_tcp_ep *ep)
+static size_t tx_room(const struct pki_tcp_lane *lane)
 {
-    return PKI_TCP_TX_BYTES - (size_t)(ep->tx_end - ep->tx_head);
+    return PKI_TCP_TX_BYTES - (size_t)(lane->tx_end - lane->tx_head);
 }
 
-static void ring_write(struct pki_tcp_ep *ep, const void *data, size_t bytes)
+static void ring_write(struct pki_tcp_lane *lane, const void *data, size_t bytes)
 {
-    size_t at = ep->tx_end & TX_MASK;
+    size_t at = lane->tx_end & TX_MASK;
     size_t first = bytes < PKI_TCP_TX_BYTES - at ? bytes : PKI_TCP_TX_BYTES - at;
 
-    pki_copy_short(ep->tx + at, data, first); /* behind a short head a few bytes past the source within a page */
-    pki_copy_short(ep->tx, (const unsigned char *)data + first, bytes - first);
-    ep->tx_end += bytes;
+    pki_copy_short(lane->tx + at, data, first); /* behind a short head a few bytes past the source within a page */
+    pki_copy_short(lane->tx, (const unsigned char *)data + first, bytes - first);
+    lane->tx_end += bytes;
 }
 
 /* The length of the frame that begins there. */
-static size_t frame_bytes(const struct pki_tcp_ep *ep, uint64_t from)
+static size_t frame_bytes(const struct pki_tcp_lane *lane, uint64_t from)
 {
     unsigned char head[PKI_TCP_HEADER_BYTES];
     size_t at = from & TX_MASK;
 
     if (at + sizeof head <= PKI_TCP_TX_BYTES)
-        return PKI_TCP_HEADER_BYTES + pki_tcp_get_length(ep->tx + at);
+        return PKI_TCP_HEADER_BYTES + pki_tcp_get_length(lane->tx + at);
     for (size_t i = 0; i < sizeof head; i++)
-        head[i] = ep->tx[(at + i) & TX_MASK];
+        head[i] = lane->tx[(at + i) & TX_MASK];
     return PKI_TCP_HEADER_BYTES + pki_tcp_get_length(head);
 }
 
-static void gather_acks(struct pki_tcp_ep *ep)
+/* A lane acknowledges itself, and the first one the connections for chunks as well. */
+static uint32_t first_told(const struct pki_tcp_lane *lane)
 {
-    ep->acks_bytes = ep->acks_sent = 0;
-    ep->acks_due = false;
-    for (uint32_t i = 0; i < ep->nlinks; i++) {
+    return lane->link->index;
+}
+
+static uint32_t last_told(const struct pki_tcp_lane *lane)
+{
+    return lane->link->index == 0 ? lane->link->ep->params.sockets : lane->link->index;
+}
+
+static void gather_acks(struct pki_tcp_lane *lane)
+{
+    struct pki_tcp_ep *ep = lane->link->ep;
+
+    lane->acks_bytes = lane->acks_sent = 0;
+    lane->acks_due = false;
+    for (uint32_t i = first_told(lane); i <= last_told(lane); i++) {
         struct pki_tcp_ack ack = { .link = i, .frames = ep->links[i].received };
 
         if (ep->links[i].told == ack.frames)
             continue;
-        pki_tcp_put_ack(ep->acks + ep->acks_bytes, &ack);
-        ep->acks_bytes += PKI_TCP_HEADER_BYTES + PKI_TCP_ACK_BYTES;
+        pki_tcp_put_ack(lane->acks + lane->acks_bytes, &ack);
+        lane->acks_bytes += PKI_TCP_HEADER_BYTES + PKI_TCP_ACK_BYTES;
         ep->links[i].told = ack.frames;
     }
-    ep->rx_untold = 0;
+    lane->rx_untold = 0;
 }
 
 /* A half-written row of acknowledgements first, then the frames, then acknowledgements that are due. */
-static int gather(struct pki_tcp_ep *ep, struct iovec parts[3])
+static int gather(struct pki_tcp_lane *lane, struct iovec parts[3])
 {
-    size_t at = ep->tx_sent & TX_MASK, bytes = (size_t)(ep->tx_end - ep->tx_sent);
+    size_t at = lane->tx_sent & TX_MASK, bytes = (size_t)(lane->tx_end - lane->tx_sent);
     size_t first = bytes < PKI_TCP_TX_BYTES - at ? bytes : PKI_TCP_TX_BYTES - at;
     int n = 0;
 
-    if (ep->acks_sent == 0 && bytes > 0) {
-        parts[n++] = (struct iovec){ ep->tx + at, first };
+    if (lane->acks_sent == 0 && bytes > 0) {
+        parts[n++] = (struct iovec){ lane->tx + at, first };
         if (bytes > first)
-            parts[n++] = (struct iovec){ ep->tx, bytes - first };
+            parts[n++] = (struct iovec){ lane->tx, bytes - first };
     }
-    if (ep->acks_sent < ep->acks_bytes)
-        parts[n++] = (struct iovec){ ep->acks + ep->acks_sent, ep->acks_bytes - ep->acks_sent };
+    if (lane->acks_sent < lane->acks_bytes)
+        parts[n++] = (struct iovec){ lane->acks + lane->acks_sent, lane->acks_bytes - lane->acks_sent };
     return n;
 }
 
-static void advance_out(struct pki_tcp_ep *ep, size_t bytes)
+static void advance_out(struct pki_tcp_lane *lane, size_t bytes)
 {
-    if (ep->acks_sent == 0) {
-        size_t frames = (size_t)(ep->tx_end - ep->tx_sent);
+    if (lane->acks_sent == 0) {
+        size_t frames = (size_t)(lane->tx_end - lane->tx_sent);
 
         frames = bytes < frames ? bytes : frames;
-        ep->tx_sent += frames;
+        lane->tx_sent += frames;
         bytes -= frames;
     }
-    ep->acks_sent += bytes;
-    if (ep->acks_sent == ep->acks_bytes)
-        ep->acks_sent = ep->acks_bytes = 0;
+    lane->acks_sent += bytes;
+    if (lane->acks_sent == lane->acks_bytes)
+        lane->acks_sent = lane->acks_bytes = 0;
 }
 
 /* Nothing can be written any more, but what the peer wrote before it left, or broke off, is still there. */
@@ -104,25 +118,25 @@ static void end_by_reading(struct pki_tcp_link *link)
     pki_tcp_link_ready(link);
 }
 
-void pki_tcp_lane_flush(struct pki_tcp_ep *ep)
+void pki_tcp_lane_flush(struct pki_tcp_lane *lane)
 {
-    struct pki_tcp_link *link = &ep->links[0];
+    struct pki_tcp_link *link = lane->link;
 
     while (link->state == PKI_TCP_UP && link->writable) {
         struct iovec parts[3];
         struct msghdr message = { .msg_iov = parts };
         ssize_t n;
 
-        if (ep->acks_due && ep->acks_bytes == 0)
-            gather_acks(ep);
-        message.msg_iovlen = (size_t)gather(ep, parts);
+        if (lane->acks_due && lane->acks_bytes == 0)
+            gather_acks(lane);
+        message.msg_iovlen = (size_t)gather(lane, parts);
         if (message.msg_iovlen == 0)
             return;
         n = message.msg_iovlen == 1 ? send(link->watch.fd, parts->iov_base, parts->iov_len, MSG_NOSIGNAL | MSG_DONTWAIT)
                                     : sendmsg(link->watch.fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
         if (n >= 0) {
-            advance_out(ep, (size_t)n);
-            if (ep->tx_sent == ep->tx_end && ep->acks_bytes == 0 && !ep->acks_due)
+            advance_out(lane, (size_t)n);
+            if (lane->tx_sent == lane->tx_end && lane->acks_bytes == 0 && !lane->acks_due)
                 return;
         } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
             pki_tcp_stand_still(link);
@@ -133,37 +147,62 @@ void pki_tcp_lane_flush(struct pki_tcp_ep *ep)
 }
 
 /* Nothing waits in front of it. */
-static bool may_go_at_once(const struct pki_tcp_ep *ep, const struct pki_msg *msg)
+static bool may_go_at_once(const struct pki_tcp_lane *lane, const struct pki_msg *msg)
 {
-    const struct pki_tcp_link *link = &ep->links[0];
+    const struct pki_tcp_link *link = lane->link;
 
-    return (msg->flags & PKI_MSG_FLAG_COLL) == 0 && msg->payload >= AT_ONCE_BYTES && link->state == PKI_TCP_UP && link->writable && ep->tx_sent == ep->tx_end &&
-           ep->acks_bytes == 0;
+    return (msg->flags & PKI_MSG_FLAG_COLL) == 0 && msg->payload >= AT_ONCE_BYTES && link->state == PKI_TCP_UP && link->writable && lane->tx_sent == lane->tx_end &&
+           lane->acks_bytes == 0;
 }
 
 /* Before it is kept in the ring: the peer reads it while it is copied there. Acknowledgements that are due go behind it. Returns how many bytes
  * of both have gone. */
-static size_t send_at_once(struct pki_tcp_ep *ep, const unsigned char *head, size_t bytes, const struct pki_msg *msg, const void *payload)
+static size_t send_at_once(struct pki_tcp_lane *lane, const unsigned char *head, size_t bytes, const struct pki_msg *msg, const void *payload)
 {
     struct iovec parts[3] = { { (void *)(uintptr_t)head, bytes }, { (void *)(uintptr_t)payload, msg->payload } };
     struct msghdr message = { .msg_iov = parts, .msg_iovlen = 2 };
     ssize_t n;
 
-    if (!may_go_at_once(ep, msg))
+    if (!may_go_at_once(lane, msg))
         return 0;
-    if (ep->acks_due)
-        gather_acks(ep);
-    if (ep->acks_bytes > 0)
-        parts[message.msg_iovlen++] = (struct iovec){ ep->acks, ep->acks_bytes };
-    n = sendmsg(ep->links[0].watch.fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (lane->acks_due)
+        gather_acks(lane);
+    if (lane->acks_bytes > 0)
+        parts[message.msg_iovlen++] = (struct iovec){ lane->acks, lane->acks_bytes };
+    n = sendmsg(lane->link->watch.fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
     return n > 0 ? (size_t)n : 0; /* a failure is seen again by flush */
 }
 
 /* What the peer has to know of the lane, it hears by the message that goes out now. */
-static void told_along(struct pki_tcp_ep *ep)
+static void told_along(struct pki_tcp_lane *lane)
 {
-    ep->links[0].told = ep->links[0].received;
-    ep->rx_untold = 0;
+    lane->link->told = lane->link->received;
+    lane->rx_untold = 0;
+}
+
+/* Which messages of short collectives are in no order with others: two ranks that send each other one at the same time use a connection each, and the
+ * other one the next time (bench/limits/exchange.c). */
+static struct pki_tcp_lane *lane_of(struct pki_tcp_ep *ep, const struct pki_msg *msg)
+{
+    bool either = ep->nlanes > 1 && msg->kind == PKI_MSG_EAGER && (msg->flags & (PKI_MSG_FLAG_COLL | PKI_MSG_FLAG_CAPTURED)) == PKI_MSG_FLAG_COLL;
+
+    return &ep->lane[either ? (msg->op + ep->connects) & 1 : 0];
+}
+
+/* What the peer has to have had of the second lane before it hears how this rank fares. Of one that has been given up no more comes. */
+static uint64_t sent_by_other(const struct pki_tcp_ep *ep)
+{
+    const struct pki_tcp_link *other = ep->nlanes > 1 ? ep->lane[1].link : NULL;
+
+    if (other == NULL)
+        return 0;
+    return other->state == PKI_TCP_OVER ? other->acked : other->end;
+}
+
+/* So many of the other end's have come, or never will. */
+static bool other_has_come(const struct pki_tcp_ep *ep, uint64_t frames)
+{
+    return ep->nlanes == 1 || ep->lane[1].link->state == PKI_TCP_OVER || ep->lane[1].link->received >= frames;
 }
 
 pk_result_t pki_tcp_msg(struct pki_ep *base, const struct pki_msg *msg, const void *payload)
@@ -171,6 +210,7 @@ pk_result_t pki_tcp_msg(struct pki_ep *base, const struct pki_msg *msg, const vo
     struct pki_tcp_ep *ep = pki_tcp_ep_of(base);
     unsigned char head[PKI_TCP_MSG_HEAD_MAX];
     struct pki_msg out = *msg;
+    struct pki_tcp_lane *lane = lane_of(ep, msg);
     size_t bytes, gone;
 
     if (base->dead)
@@ -181,7 +221,7 @@ pk_result_t pki_tcp_msg(struct pki_ep *base, const struct pki_msg *msg, const vo
         pki_tcp_grant_back(ep, msg);
         return PK_OK;
     }
-    if (!ep->left && tx_room(ep) < sizeof head + msg->payload)
+    if (!ep->left && tx_room(lane) < sizeof head + msg->payload)
         return PK_IN_PROGRESS;
     if (msg->kind == PKI_MSG_GRANT || msg->kind == PKI_MSG_SLOT) {
         pk_result_t result = pki_tcp_grant(ep, msg, &out);
@@ -191,74 +231,75 @@ pk_result_t pki_tcp_msg(struct pki_ep *base, const struct pki_msg *msg, const vo
     }
     if (ep->left) /* nobody reads it any more; what came ahead of a grant has come */
         return PK_OK;
-    bytes = pki_tcp_put_msg(head, &out, ep->links[0].received);
+    bytes = pki_tcp_put_msg(head, &out, out.kind == PKI_MSG_SIDE ? sent_by_other(ep) : lane->link->received);
     if (pki_tcp_msg_tells(out.kind, out.payload))
-        told_along(ep);
-    ep->acks_due = ep->acks_due || ep->rx_untold >= TELL_BYTES;
-    gone = send_at_once(ep, head, bytes, msg, payload);
-    ring_write(ep, head, bytes);
+        told_along(lane);
+    lane->acks_due = lane->acks_due || lane->rx_untold >= TELL_BYTES;
+    gone = send_at_once(lane, head, bytes, msg, payload);
+    ring_write(lane, head, bytes);
     if (msg->payload > 0)
-        ring_write(ep, payload, msg->payload);
-    advance_out(ep, gone);
-    ep->links[0].end++;
-    pki_tcp_lane_flush(ep);
+        ring_write(lane, payload, msg->payload);
+    advance_out(lane, gone);
+    lane->link->end++;
+    pki_tcp_lane_flush(lane);
     return PK_OK;
 }
 
-void pki_tcp_lane_acked(struct pki_tcp_ep *ep, uint64_t frames)
+void pki_tcp_lane_acked(struct pki_tcp_lane *lane, uint64_t frames)
 {
-    struct pki_tcp_link *link = &ep->links[0];
+    struct pki_tcp_link *link = lane->link;
 
     for (; link->acked < frames; link->acked++)
-        ep->tx_head += frame_bytes(ep, ep->tx_head);
+        lane->tx_head += frame_bytes(lane, lane->tx_head);
 }
 
 /* While it stands. False: not all of them have been sent. */
-static bool take_acked(struct pki_tcp_ep *ep, uint64_t frames)
+static bool take_acked(struct pki_tcp_lane *lane, uint64_t frames)
 {
-    if (frames > ep->links[0].end)
+    if (frames > lane->link->end)
         return false;
-    pki_tcp_lane_acked(ep, frames);
-    return ep->tx_head <= ep->tx_sent;
+    pki_tcp_lane_acked(lane, frames);
+    return lane->tx_head <= lane->tx_sent;
 }
 
-void pki_tcp_lane_rewind(struct pki_tcp_ep *ep)
+void pki_tcp_lane_rewind(struct pki_tcp_lane *lane)
 {
-    ep->tx_sent = ep->tx_head;
-    ep->acks_sent = ep->acks_bytes = 0;
-    ep->rx_tail = ep->rx_scan;
-    for (uint32_t i = 0; i < ep->nlinks; i++)
-        ep->links[i].told = UINT64_MAX; /* what was told may not have come */
-    ep->acks_due = true;
+    lane->tx_sent = lane->tx_head;
+    lane->acks_sent = lane->acks_bytes = 0;
+    lane->rx_tail = lane->rx_scan;
+    for (uint32_t i = first_told(lane); i <= last_told(lane); i++)
+        lane->link->ep->links[i].told = UINT64_MAX; /* what was told may not have come */
+    lane->acks_due = true;
 }
 
 /* All is written, and the peer's kernel has it. */
-static bool is_out(struct pki_tcp_ep *ep)
+static bool is_out(struct pki_tcp_lane *lane)
 {
-    struct pki_tcp_link *link = &ep->links[0];
+    struct pki_tcp_link *link = lane->link;
     int waiting = 0;
 
     link->writable = true;
-    ep->acks_due = true;
-    pki_tcp_lane_flush(ep);
-    return link->state == PKI_TCP_UP && ep->tx_sent == ep->tx_end && ep->acks_bytes == 0 &&
+    lane->acks_due = true;
+    pki_tcp_lane_flush(lane);
+    return link->state == PKI_TCP_UP && link->heard && lane->tx_sent == lane->tx_end && lane->acks_bytes == 0 &&
            (ioctl(link->watch.fd, SIOCOUTQ, &waiting) != 0 || waiting == 0);
 }
 
-static bool has_room(struct pki_tcp_ep *ep)
+static bool has_room(struct pki_tcp_lane *lane)
 {
-    return tx_room(ep) >= PKI_TCP_HEADER_BYTES;
+    return tx_room(lane) >= PKI_TCP_HEADER_BYTES + PKI_TCP_CLOSE_BYTES;
 }
 
 /* A connection that is broken is made again first: the peer may still wait for the last messages or acknowledgements. */
-static void await(struct pki_tcp_ep *ep, bool (*is_so)(struct pki_tcp_ep *ep))
+static void await(struct pki_tcp_lane *lane, bool (*is_so)(struct pki_tcp_lane *lane))
 {
-    struct pki_tcp_link *link = &ep->links[0];
+    struct pki_tcp_link *link = lane->link;
+    struct pki_tcp_ep *ep = link->ep;
 
-    while (link->state != PKI_TCP_OVER && !is_so(ep) && pki_now_ns() < ep->iface->goodbye_ns) {
+    while (link->state != PKI_TCP_OVER && !is_so(lane) && pki_now_ns() < ep->iface->goodbye_ns) {
         struct pollfd p = { .fd = link->watch.fd, .events = POLLOUT };
 
-        (void)poll(&p, link->state == PKI_TCP_UP && ep->tx_sent < ep->tx_end ? 1 : 0, 1);
+        (void)poll(&p, link->state == PKI_TCP_UP && lane->tx_sent < lane->tx_end ? 1 : 0, 1);
         (void)ep->iface->base.transport->progress(&ep->iface->base);
     }
 }
@@ -266,33 +307,39 @@ static void await(struct pki_tcp_ep *ep, bool (*is_so)(struct pki_tcp_ep *ep))
 /* What was sent has gone when this returns, or PK_RETRY_MS has passed for all peers together: its sender has been told that it was sent. */
 void pki_tcp_lane_close(struct pki_tcp_ep *ep)
 {
-    unsigned char head[PKI_TCP_HEADER_BYTES];
+    struct pki_tcp_lane *lane = &ep->lane[0];
+    unsigned char head[PKI_TCP_HEADER_BYTES + PKI_TCP_CLOSE_BYTES];
 
     if (ep->base.connecting)
         return;
-    pki_tcp_put_back(&ep->links[0]);
-    for (uint32_t i = 1; i < ep->nlinks; i++)
+    pki_tcp_put_back(lane->link);
+    for (uint32_t i = 1; i <= ep->params.sockets; i++)
         ep->links[i].told = UINT64_MAX; /* the peer closes that connection when it hears of this, and may not have read it to its end */
     if (ep->iface->goodbye_ns == 0)
         ep->iface->goodbye_ns = pki_now_ns() + (ep->iface->revoked || !ep->iface->base.carries ? GOODBYE_NS : ep->iface->params.retry_ns);
-    await(ep, has_room);
-    if (!has_room(ep))
+    for (uint32_t i = 1; i < ep->nlanes; i++) {
+        pki_tcp_put_back(ep->lane[i].link);
+        await(&ep->lane[i], is_out);
+    }
+    await(lane, has_room);
+    if (!has_room(lane))
         return;
-    pki_tcp_put_close(head);
-    ring_write(ep, head, sizeof head);
-    await(ep, is_out);
+    pki_tcp_put_close(head, sent_by_other(ep));
+    ring_write(lane, head, sizeof head);
+    await(lane, is_out);
 }
 
 /* ---- In ---- */
 
-static bool take_ack(struct pki_tcp_ep *ep, const unsigned char *bytes)
+static bool take_ack(struct pki_tcp_lane *lane, const unsigned char *bytes)
 {
+    struct pki_tcp_ep *ep = lane->link->ep;
     struct pki_tcp_ack ack;
 
-    if (!pki_tcp_get_ack(bytes, &ack) || ack.link >= ep->nlinks || ack.frames > ep->links[ack.link].end)
+    if (!pki_tcp_get_ack(bytes, &ack) || ack.link < first_told(lane) || ack.link > last_told(lane) || ack.frames > ep->links[ack.link].end)
         return false;
-    if (ack.link == 0)
-        return take_acked(ep, ack.frames);
+    if (ack.link == lane->link->index)
+        return take_acked(lane, ack.frames);
     if (!pki_tcp_data_was_sent(&ep->links[ack.link], ack.frames))
         return false;
     pki_tcp_data_acked(&ep->links[ack.link], ack.frames);
@@ -300,25 +347,27 @@ static bool take_ack(struct pki_tcp_ep *ep, const unsigned char *bytes)
 }
 
 /* It may say what of the lane has come. */
-static bool take_msg(struct pki_tcp_ep *ep, const struct pki_tcp_frame *frame)
+static bool take_msg(struct pki_tcp_lane *lane, const struct pki_tcp_frame *frame)
 {
     uint64_t frames;
 
-    ep->links[0].received++;
-    ep->rx_untold += PKI_TCP_HEADER_BYTES + frame->bytes;
-    ep->acks_due = ep->acks_due || ep->rx_untold >= TELL_AT_LAST;
-    return !pki_tcp_get_told(ep->rx + ep->rx_scan + PKI_TCP_HEADER_BYTES, frame->bytes, &frames) || take_acked(ep, frames);
+    lane->link->received++;
+    lane->rx_untold += PKI_TCP_HEADER_BYTES + frame->bytes;
+    lane->acks_due = lane->acks_due || lane->rx_untold >= TELL_AT_LAST;
+    return !pki_tcp_get_told(lane->rx + lane->rx_scan + PKI_TCP_HEADER_BYTES, frame->bytes, &frames) || take_acked(lane, frames);
 }
 
-static bool take_frame(struct pki_tcp_ep *ep, const struct pki_tcp_frame *frame)
+static bool take_frame(struct pki_tcp_lane *lane, const struct pki_tcp_frame *frame)
 {
     switch (frame->type) {
     case PKI_TCP_MSG:
-        return take_msg(ep, frame);
+        return take_msg(lane, frame);
     case PKI_TCP_ACK:
-        return take_ack(ep, ep->rx + ep->rx_scan + PKI_TCP_HEADER_BYTES);
+        return take_ack(lane, lane->rx + lane->rx_scan + PKI_TCP_HEADER_BYTES);
     case PKI_TCP_CLOSE:
-        pki_tcp_leaves(ep);
+        if (lane->link->index != 0)
+            return false;
+        pki_tcp_leaves(lane->link->ep);
         return true;
     case PKI_TCP_DATA:
     case PKI_TCP_CAME:
@@ -327,114 +376,154 @@ static bool take_frame(struct pki_tcp_ep *ep, const struct pki_tcp_frame *frame)
     return false;
 }
 
-/* Look at the frames that are whole now. False: the endpoint is lost. */
-static bool scan(struct pki_tcp_ep *ep)
+/* A goodbye that came before what was sent ahead of it by the other lane, whose frames will have this lane looked at again. */
+static bool is_held(const struct pki_tcp_lane *lane, const struct pki_tcp_frame *frame)
 {
-    while (ep->rx_tail - ep->rx_scan >= PKI_TCP_HEADER_BYTES) {
-        struct pki_tcp_frame frame;
-        bool right = pki_tcp_get_header(ep->rx + ep->rx_scan, &frame) && frame.type != PKI_TCP_DATA && frame.type != PKI_TCP_CAME;
+    return frame->type == PKI_TCP_CLOSE && lane->link->index == 0 &&
+           !other_has_come(lane->link->ep, pki_tcp_get_close(lane->rx + lane->rx_scan + PKI_TCP_HEADER_BYTES));
+}
 
-        if (right && ep->rx_tail - ep->rx_scan - PKI_TCP_HEADER_BYTES < frame.bytes)
+static bool holds_goodbye(const struct pki_tcp_lane *lane)
+{
+    struct pki_tcp_frame frame;
+
+    return lane->rx_tail - lane->rx_scan >= PKI_TCP_HEADER_BYTES + PKI_TCP_CLOSE_BYTES && pki_tcp_get_header(lane->rx + lane->rx_scan, &frame) &&
+           is_held(lane, &frame);
+}
+
+/* Look at the frames that are whole now. False: the endpoint is lost. */
+static bool scan(struct pki_tcp_lane *lane)
+{
+    while (lane->rx_tail - lane->rx_scan >= PKI_TCP_HEADER_BYTES) {
+        struct pki_tcp_frame frame;
+        bool right = pki_tcp_get_header(lane->rx + lane->rx_scan, &frame) && frame.type != PKI_TCP_DATA && frame.type != PKI_TCP_CAME;
+
+        if (right && lane->rx_tail - lane->rx_scan - PKI_TCP_HEADER_BYTES < frame.bytes)
             return true;
-        if (!right || !take_frame(ep, &frame)) {
-            pki_tcp_lost(ep, "sent bytes on the lane that make no sense");
+        if (right && is_held(lane, &frame))
+            return true;
+        if (!right || !take_frame(lane, &frame)) {
+            pki_tcp_lost(lane->link->ep, "sent bytes on the lane that make no sense");
             return false;
         }
-        ep->rx_scan += PKI_TCP_HEADER_BYTES + frame.bytes;
+        lane->rx_scan += PKI_TCP_HEADER_BYTES + frame.bytes;
     }
     return true;
 }
 
-static void make_room(struct pki_tcp_ep *ep)
+static void make_room(struct pki_tcp_lane *lane)
 {
-    if (ep->rx_head > 0 && PKI_TCP_RX_BYTES - ep->rx_head < PKI_TCP_MSG_FRAME_MAX) {
-        memmove(ep->rx, ep->rx + ep->rx_head, ep->rx_tail - ep->rx_head);
-        ep->rx_tail -= ep->rx_head;
-        ep->rx_scan -= ep->rx_head;
-        ep->rx_head = 0;
+    if (lane->rx_head > 0 && PKI_TCP_RX_BYTES - lane->rx_head < PKI_TCP_MSG_FRAME_MAX) {
+        memmove(lane->rx, lane->rx + lane->rx_head, lane->rx_tail - lane->rx_head);
+        lane->rx_tail -= lane->rx_head;
+        lane->rx_scan -= lane->rx_head;
+        lane->rx_head = 0;
     }
 }
 
-bool pki_tcp_lane_read(struct pki_tcp_ep *ep)
+static bool read_lane(struct pki_tcp_lane *lane)
 {
-    struct pki_tcp_link *link = &ep->links[0];
+    struct pki_tcp_link *link = lane->link;
     bool moved = false;
 
+    if (link->state == PKI_TCP_UP && link->index == 0 && lane->rx_tail > lane->rx_scan && !scan(lane)) /* a goodbye that was held */
+        return false;
     while (link->state == PKI_TCP_UP) {
         size_t room;
         ssize_t n;
 
-        make_room(ep);
-        room = PKI_TCP_RX_BYTES - ep->rx_tail;
+        make_room(lane);
+        room = PKI_TCP_RX_BYTES - lane->rx_tail;
         if (room == 0) { /* the engine has not taken them yet: pop comes back here */
             link->readable = true;
             return moved;
         }
-        n = recv(link->watch.fd, ep->rx + ep->rx_tail, room, MSG_DONTWAIT);
+        n = recv(link->watch.fd, lane->rx + lane->rx_tail, room, MSG_DONTWAIT);
         if (n < 0 && errno == EINTR)
             continue;
         if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
             link->readable = false;
             return moved;
         }
+        if (n <= 0 && holds_goodbye(lane)) { /* it may end behind that */
+            link->readable = false;
+            link->hangup = true;
+            return moved;
+        }
         if (n <= 0) {
             pki_tcp_link_broken(link, n < 0 ? errno : 0);
             return moved;
         }
-        moved = true;
-        ep->rx_tail += (size_t)n;
-        if (!scan(ep) || ((size_t)n < room && !link->hangup))
+        moved = link->heard = true;
+        lane->rx_tail += (size_t)n;
+        if (!scan(lane) || ((size_t)n < room && !link->hangup))
             break;
     }
-    if (ep->acks_due)
-        pki_tcp_lane_flush(ep);
+    if (lane->acks_due)
+        pki_tcp_lane_flush(lane);
+    return moved;
+}
+
+bool pki_tcp_lane_read(struct pki_tcp_lane *lane)
+{
+    struct pki_tcp_lane *first = lane->link->ep->lane;
+    bool moved = read_lane(lane);
+
+    if (moved && lane != first && first->link->state == PKI_TCP_UP && first->rx_tail > first->rx_scan) /* a goodbye may have waited for this */
+        pki_tcp_look_again(first->link);
     return moved;
 }
 
 /* While a chunk is awaited, or word of one, which come on a connection that is looked at as well; not where messages come meanwhile. */
-static bool rests(struct pki_tcp_ep *ep)
+static bool rests(struct pki_tcp_lane *lane)
 {
-    return pki_tcp_awaits_short(ep) && pki_tcp_awaits(ep) <= ep->params.chunk_bytes && ++ep->rests > LANE_LOOKS && ep->rests % LANE_RESTS != 0;
+    struct pki_tcp_ep *ep = lane->link->ep;
+
+    return pki_tcp_awaits_short(ep) && pki_tcp_awaits(ep) <= ep->params.chunk_bytes && ++lane->rests > LANE_LOOKS && lane->rests % LANE_RESTS != 0;
 }
 
-static bool look_directly(struct pki_tcp_ep *ep)
+static bool look_directly(struct pki_tcp_lane *lane)
 {
-    struct pki_tcp_iface *iface = ep->iface;
+    struct pki_tcp_iface *iface = lane->link->ep->iface;
 
-    if (!pki_tcp_lanes_are_polled(iface) || ep->links[0].state != PKI_TCP_UP || rests(ep))
+    if (!pki_tcp_lanes_are_polled(iface) || lane->link->state != PKI_TCP_UP || rests(lane))
         return false;
-    if (!pki_tcp_lane_read(ep))
+    if (!pki_tcp_lane_read(lane))
         return false;
     iface->quiet = 0;
-    ep->rests = 0;
-    pki_tcp_found(&ep->links[0]);
+    lane->rests = 0;
+    pki_tcp_found(lane->link);
     return true;
 }
 
-bool pki_tcp_peek(struct pki_ep *base, struct pki_msg *msg, const void **payload)
+/* News of the engine comes after what its sender has said by the other lane before. */
+static bool is_early(struct pki_tcp_ep *ep, const struct pki_msg *msg)
 {
-    struct pki_tcp_ep *ep = pki_tcp_ep_of(base);
+    const struct pki_tcp_lane *other = &ep->lane[1];
 
-    ep->peeked_news = pki_tcp_news_peek(ep, msg);
-    ep->peeked_want = !ep->peeked_news && pki_tcp_early_peek(ep, msg);
-    *payload = NULL;
-    if (ep->peeked_news || ep->peeked_want)
-        return true;
-    if (ep->rx_head == ep->rx_scan && !look_directly(ep))
+    if (msg->kind != PKI_MSG_SIDE || ep->nlanes == 1 || other->popped >= msg->bytes)
         return false;
-    while (ep->rx_head < ep->rx_scan) {
-        const unsigned char *at = ep->rx + ep->rx_head, *bytes;
+    return other->rx_head != other->rx_scan || other->link->state != PKI_TCP_OVER;
+}
+
+static bool peek_lane(struct pki_tcp_lane *lane, struct pki_msg *msg, const void **payload)
+{
+    struct pki_tcp_ep *ep = lane->link->ep;
+
+    while (lane->rx_head < lane->rx_scan) {
+        const unsigned char *at = lane->rx + lane->rx_head, *bytes;
         struct pki_tcp_frame frame;
 
         if (!pki_tcp_get_header(at, &frame))
             return false;
         if (frame.type != PKI_TCP_MSG) {
-            ep->rx_head += PKI_TCP_HEADER_BYTES + frame.bytes;
+            lane->rx_head += PKI_TCP_HEADER_BYTES + frame.bytes;
             continue;
         }
         if (pki_tcp_get_msg(at + PKI_TCP_HEADER_BYTES, frame.bytes, msg, &bytes)) {
             *payload = bytes;
-            return true;
+            ep->peeked = lane;
+            return !is_early(ep, msg);
         }
         pki_tcp_lost(ep, "sent a message that makes no sense");
         return false;
@@ -442,9 +531,33 @@ bool pki_tcp_peek(struct pki_ep *base, struct pki_msg *msg, const void **payload
     return false;
 }
 
+bool pki_tcp_peek(struct pki_ep *base, struct pki_msg *msg, const void **payload)
+{
+    struct pki_tcp_ep *ep = pki_tcp_ep_of(base);
+    uint64_t expected = base->expected_op;
+    struct pki_tcp_lane *likely;
+
+    base->expected_op = 0;
+    ep->peeked_news = pki_tcp_news_peek(ep, msg);
+    ep->peeked_want = !ep->peeked_news && pki_tcp_early_peek(ep, msg);
+    *payload = NULL;
+    if (ep->peeked_news || ep->peeked_want)
+        return true;
+    likely = &ep->lane[ep->nlanes > 1 && expected != 0 ? (expected + !ep->connects) & 1 : 0];
+    if ((likely->rx_head != likely->rx_scan || look_directly(likely)) && peek_lane(likely, msg, payload))
+        return true;
+    if (ep->nlanes > 1) {
+        struct pki_tcp_lane *other = likely == ep->lane ? &ep->lane[1] : ep->lane;
+
+        return (other->rx_head != other->rx_scan || (++ep->looks % OTHER_RESTS == 0 && look_directly(other))) && peek_lane(other, msg, payload);
+    }
+    return false;
+}
+
 void pki_tcp_pop(struct pki_ep *base)
 {
     struct pki_tcp_ep *ep = pki_tcp_ep_of(base);
+    struct pki_tcp_lane *lane = ep->peeked;
     struct pki_tcp_frame frame;
 
     if (ep->peeked_news) {
@@ -455,10 +568,11 @@ void pki_tcp_pop(struct pki_ep *base)
         ep->wants = false;
         return;
     }
-    if (pki_tcp_get_header(ep->rx + ep->rx_head, &frame))
-        ep->rx_head += PKI_TCP_HEADER_BYTES + frame.bytes;
-    if (ep->rx_head == ep->rx_tail)
-        ep->rx_head = ep->rx_scan = ep->rx_tail = 0;
-    if (ep->links[0].readable)
-        pki_tcp_link_ready(&ep->links[0]);
+    if (pki_tcp_get_header(lane->rx + lane->rx_head, &frame))
+        lane->rx_head += PKI_TCP_HEADER_BYTES + frame.bytes;
+    lane->popped++;
+    if (lane->rx_head == lane->rx_tail)
+        lane->rx_head = lane->rx_scan = lane->rx_tail = 0;
+    if (lane->link->readable)
+        pki_tcp_link_ready(lane->link);
 }

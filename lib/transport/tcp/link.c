@@ -54,7 +54,7 @@ void pki_tcp_link_drop(struct pki_tcp_link *link)
     pki_tcp_recall(link);
     pki_list_remove(&link->aside);
     link->finds = 0;
-    if (link->watch.fd >= 0 && link->acked < link->end && link->index > 0)
+    if (link->watch.fd >= 0 && link->acked < link->end && link->lane == NULL)
         (void)setsockopt(link->watch.fd, SOL_SOCKET, SO_LINGER, &forget, sizeof forget);
     pki_tcp_unwatch(&link->watch);
     pki_tcp_pipe_close(link);
@@ -101,10 +101,9 @@ void pki_tcp_trouble(struct pki_tcp_iface *iface)
 
 /* ---- The end ---- */
 
-/* The links from `first` on. */
-static void over(struct pki_tcp_ep *ep, uint32_t first)
+static void over_between(struct pki_tcp_ep *ep, uint32_t first, uint32_t end)
 {
-    for (uint32_t i = first; i < ep->nlinks; i++) {
+    for (uint32_t i = first; i < end; i++) {
         struct pki_tcp_link *link = &ep->links[i];
 
         pki_list_remove(&link->ready);
@@ -115,6 +114,12 @@ static void over(struct pki_tcp_ep *ep, uint32_t first)
         link->grant = NULL;
         pki_tcp_early_drop(link);
     }
+}
+
+/* The links from `first` on. */
+static void over(struct pki_tcp_ep *ep, uint32_t first)
+{
+    over_between(ep, first, ep->nlinks);
 }
 
 void pki_tcp_lost(struct pki_tcp_ep *ep, const char *fmt, ...)
@@ -150,7 +155,7 @@ static bool all_up(const struct pki_tcp_ep *ep)
 
 void pki_tcp_data_give_up(struct pki_tcp_ep *ep)
 {
-    over(ep, 1);
+    over_between(ep, 1, 1 + ep->params.sockets);
     pki_tcp_data_lost(ep);
     pki_tcp_grants_forget(ep);
     ep->base.connecting = ep->base.connecting && !all_up(ep);
@@ -208,8 +213,8 @@ void pki_tcp_link_broken(struct pki_tcp_link *link, int error)
     link->refused_ns = 0;
     link->attempts = 0;
     link->readable = link->writable = link->hangup = false;
-    if (link->index == 0)
-        pki_tcp_lane_rewind(ep);
+    if (link->lane != NULL)
+        pki_tcp_lane_rewind(link->lane);
     else
         pki_tcp_data_rewind(link);
     wait_again(link, ep->connects ? 0 : PROBE_NS / 2);
@@ -287,7 +292,7 @@ static int dial(struct pki_tcp_link *link)
     struct pki_tcp_nic_pair pair =
         pki_tcp_choose_pair(&(struct pki_tcp_nics){ iface->listeners, iface->near, iface->address, iface->prefix },
                             &(struct pki_tcp_nics){ theirs->addresses, theirs->near, theirs->address, NULL },
-                            link->index == 0 ? 0 : link->index - 1, link->attempts);
+                            link->lane != NULL ? 0 : link->index - 1, link->attempts);
     const struct sockaddr_storage *to = &theirs->address[pair.theirs];
     struct sockaddr_storage from = iface->address[pair.mine];
     int fd = socket(to->ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
@@ -426,9 +431,10 @@ bool pki_tcp_link_up(struct pki_tcp_link *link, int fd, uint64_t received)
         return false;
     link->state = PKI_TCP_UP;
     link->readable = link->writable = true;
-    if (link->index == 0) {
-        pki_tcp_lane_acked(ep, received);
-        pki_tcp_lane_rewind(ep);
+    link->heard = !ep->connects;
+    if (link->lane != NULL) {
+        pki_tcp_lane_acked(link->lane, received);
+        pki_tcp_lane_rewind(link->lane);
     } else {
         pki_tcp_data_acked(link, received);
         pki_tcp_data_rewind(link);
@@ -444,7 +450,7 @@ bool pki_tcp_link_up(struct pki_tcp_link *link, int fd, uint64_t received)
 /* Who accepts can do nothing but wait, and need not count: while the lane stands, the peer will say so when it has given up. */
 static bool is_the_peers_to_mend(const struct pki_tcp_link *link)
 {
-    return !link->ep->connects && link->index > 0 && link->ep->links[0].state == PKI_TCP_UP;
+    return !link->ep->connects && link->index > 0 && link->ep->links[0].state == PKI_TCP_UP && !link->ep->links[0].hangup;
 }
 
 void pki_tcp_link_timers(struct pki_tcp_link *link, uint64_t now, uint64_t away_ns)

@@ -159,12 +159,18 @@ static uint32_t eager_coll(const struct pki_tcp_iface *iface)
     return iface->one_machine && iface->params.sockets == 1 && iface->threads.max == 0 ? PKI_TCP_PAYLOAD_MAX : PKI_TCP_EAGER_MAX;
 }
 
+/* Two where short collectives are polled for. */
+static uint32_t lanes(const struct pki_tcp_iface *iface)
+{
+    return iface->size <= PKI_TCP_LANES_SIZE ? PKI_TCP_LANES_MAX : 1;
+}
+
 static pk_result_t tcp_ep_init(struct pki_ep *base, struct pki_blob *mine)
 {
     struct pki_tcp_ep *ep = pki_tcp_ep_of(base);
     struct pki_tcp_iface *iface = pki_tcp_iface_of(base->iface);
     struct pki_tcp_card card = { .sockets = iface->params.sockets, .window = iface->params.window,
-                                 .chunk_bytes = iface->params.chunk_bytes, .eager_coll = eager_coll(iface), .addresses = iface->listeners, .near = iface->near };
+                                 .chunk_bytes = iface->params.chunk_bytes, .eager_coll = eager_coll(iface), .lanes = lanes(iface), .addresses = iface->listeners, .near = iface->near };
 
     ep->iface = iface;
     ep->connects = base->rank > base->peer;
@@ -202,7 +208,7 @@ static pk_result_t make_links(struct pki_tcp_ep *ep)
     uint32_t window = ep->params.window;
     struct pki_tcp_slot *slots = make_slots(ep);
 
-    ep->links = calloc(1 + ep->params.sockets, sizeof *ep->links);
+    ep->links = calloc(ep->nlanes + ep->params.sockets, sizeof *ep->links);
     if (ep->links == NULL || slots == NULL) {
         struct pki_where where = pki_tcp_where(ep);
 
@@ -212,7 +218,7 @@ static pk_result_t make_links(struct pki_tcp_ep *ep)
         ep->links = NULL;
         return pki_fail(PK_ERR_MEMORY, &where, "over tcp: no memory for %u connections", 1 + ep->params.sockets);
     }
-    ep->nlinks = 1 + ep->params.sockets;
+    ep->nlinks = ep->nlanes + ep->params.sockets;
     for (uint32_t i = 0; i < ep->nlinks; i++) {
         struct pki_tcp_link *link = &ep->links[i];
 
@@ -224,10 +230,13 @@ static pk_result_t make_links(struct pki_tcp_ep *ep)
         link->index = i;
         link->state = PKI_TCP_WAITING;
         link->broken_ns = pki_now_ns();
-        link->slots = i == 0 ? NULL : slots + (size_t)(i - 1) * window;
+        link->slots = i == 0 || i > ep->params.sockets ? NULL : slots + (size_t)(i - 1) * window;
     }
-    if (ep->nlinks > 1)
-        ep->links[0].slots = slots; /* link 0 has none: it only keeps the block for ep_close */
+    for (uint32_t i = 0; i < ep->nlanes; i++) {
+        ep->lane[i].link = &ep->links[i == 0 ? 0 : ep->nlinks - 1];
+        ep->lane[i].link->lane = &ep->lane[i];
+    }
+    ep->links[0].slots = slots; /* link 0 has none: it only keeps the block for ep_close */
     return PK_OK;
 }
 
@@ -259,10 +268,15 @@ static pk_result_t tcp_ep_connect(struct pki_ep *base, struct pki_blob *theirs)
                                           .window = lower(mine->window, ep->theirs.window),
                                           .chunk_bytes = lower(mine->chunk_bytes, ep->theirs.chunk_bytes) };
     base->eager_coll = lower((uint32_t)base->eager_coll, ep->theirs.eager_coll);
-    ep->tx = aligned_alloc(4096, PKI_TCP_TX_BYTES);
-    ep->rx = aligned_alloc(4096, PKI_TCP_RX_BYTES);
+    ep->nlanes = lower(lanes(ep->iface), ep->theirs.lanes);
+    for (uint32_t i = 0; i < ep->nlanes; i++) {
+        ep->lane[i].tx = aligned_alloc(4096, PKI_TCP_TX_BYTES);
+        ep->lane[i].rx = aligned_alloc(4096, PKI_TCP_RX_BYTES);
+        if (ep->lane[i].tx == NULL || ep->lane[i].rx == NULL)
+            return pki_fail(PK_ERR_MEMORY, &where, "over tcp: no memory for an endpoint");
+    }
     ep->moves = calloc(PKI_TCP_MOVES, sizeof *ep->moves);
-    if (ep->tx == NULL || ep->rx == NULL || ep->moves == NULL)
+    if (ep->moves == NULL)
         return pki_fail(PK_ERR_MEMORY, &where, "over tcp: no memory for an endpoint");
     result = pki_tcp_grants_open(ep);
     if (result == PK_OK)
@@ -297,11 +311,13 @@ static void tcp_ep_close(struct pki_ep *base)
     pki_tcp_early_close(ep);
     free(ep->links);
     free(ep->moves);
-    free(ep->rx);
-    free(ep->tx);
+    for (uint32_t i = 0; i < PKI_TCP_LANES_MAX; i++) {
+        free(ep->lane[i].rx);
+        free(ep->lane[i].tx);
+        ep->lane[i] = (struct pki_tcp_lane){ 0 };
+    }
     ep->links = NULL;
     ep->moves = NULL;
-    ep->rx = ep->tx = NULL;
     base->can_put = false;
     base->dead = true;
 }
@@ -350,16 +366,16 @@ static void work(struct pki_tcp_link *link)
 
     if (link->state != PKI_TCP_UP)
         return;
-    if (link->index == 0) {
-        if (link->readable && pki_tcp_lane_read(ep))
+    if (link->lane != NULL) {
+        if (link->readable && pki_tcp_lane_read(link->lane))
             ep->iface->quiet = 0;
-        pki_tcp_lane_flush(ep);
+        pki_tcp_lane_flush(link->lane);
         return;
     }
     if (link->readable && !link->in.lent)
         pki_tcp_data_read(link);
-    if (ep->acks_due) /* before the long write: the peer waits for them */
-        pki_tcp_lane_flush(ep);
+    if (ep->lane[0].acks_due) /* before the long write: the peer waits for them */
+        pki_tcp_lane_flush(&ep->lane[0]);
     if (link->writable && !link->out.lent)
         pki_tcp_data_write(link);
 }
@@ -470,7 +486,7 @@ static pk_result_t tcp_progress(struct pki_iface *base)
 static bool pages_are_out(const struct pki_tcp_iface *iface)
 {
     for (int i = 0; iface->one_machine && i < iface->size; i++)
-        for (uint32_t k = 1; iface->eps[i] != NULL && k < iface->eps[i]->nlinks; k++)
+        for (uint32_t k = 1; iface->eps[i] != NULL && k <= iface->eps[i]->params.sockets; k++)
             if (iface->eps[i]->links[k].acked < iface->eps[i]->links[k].end && !iface->eps[i]->links[k].copies)
                 return true;
     return false;

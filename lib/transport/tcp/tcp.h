@@ -2,11 +2,12 @@
 /*
  * TCP between hosts.
  *
- * A pair of ranks has 1 + sockets connections, "links". Link 0 is the lane: messages, and acknowledgements of all links. The others
- * carry chunks of granted transfers, each whole on one link, so that a small message never waits behind a long one. The higher
- * rank connects, the lower one accepts; both prove the communicator's key first.
+ * A pair of ranks has 1 + sockets connections, "links", or one more. Link 0 is a lane: messages, and acknowledgements. Links 1 to sockets
+ * carry chunks of granted transfers, each whole on one link, so that a small message never waits behind a long one. The last link of few ranks
+ * is a second lane, for every other short collective (docs/design/0027). The higher rank connects, the lower one accepts; both prove the
+ * communicator's key first.
  *
- * Every link counts its frames. What the peer has not acknowledged is kept (the lane's frames in a ring, chunks in their slots, which
+ * Every link counts its frames. What the peer has not acknowledged is kept (a lane's frames in a ring, chunks in their slots, which
  * point into the user's buffer), so that a link that breaks goes on where it was once it stands again, without losing or repeating
  * a frame. A slot is also the window: no chunk leaves without one, and the peer's acknowledgement gives it back.
  *
@@ -27,7 +28,8 @@
 #include "util/netif.h"
 #include "util/log.h"
 
-#define PKI_TCP_LINKS_MAX (1 + PKI_TCP_SOCKETS_MAX)
+#define PKI_TCP_LANES_MAX 2u
+#define PKI_TCP_LANES_SIZE 3 /* ranks, at most, between which there are two */
 #define PKI_TCP_TX_BYTES (256u << 10) /* the lane's ring, a power of two */
 #define PKI_TCP_RX_BYTES (256u << 10) /* and its receive buffer */
 #define PKI_TCP_MOVES 64u             /* puts to one peer in flight, a power of two */
@@ -110,8 +112,10 @@ struct pki_tcp_link {
     unsigned finds;        /* looks that found something, since it was put back */
     struct pki_tcp_ep *ep;
     uint32_t index;
+    struct pki_tcp_lane *lane; /* NULL: it carries chunks */
     enum pki_tcp_state state;
     bool readable, writable; /* as far as the kernel's edges tell */
+    bool heard;              /* a lane: something has come by this connection: the peer has let it in */
     bool hangup;             /* the end of the stream is somewhere behind what can be read */
     uint64_t received, told; /* the peer's frames that have come, and how many of them it knows */
     uint64_t acked, end;     /* own frames that the peer has, and that were ever queued */
@@ -175,6 +179,24 @@ struct pki_tcp_island { /* bytes of a grant that came before others in front of 
     size_t begin, end;
 };
 
+struct pki_tcp_lane {
+    struct pki_tcp_link *link;
+
+    /* out: a ring, bytes [head, end) kept, [sent, end) not yet written; acknowledgements go between frames */
+    unsigned char *tx;
+    uint64_t tx_head, tx_sent, tx_end;
+    unsigned char acks[(1 + PKI_TCP_SOCKETS_MAX) * (PKI_TCP_HEADER_BYTES + PKI_TCP_ACK_BYTES)];
+    size_t acks_bytes, acks_sent;
+    bool acks_due;
+
+    /* in: [head, scan) whole frames, [scan, tail) part of one */
+    unsigned char *rx;
+    size_t rx_head, rx_scan, rx_tail;
+    size_t rx_untold; /* bytes of frames that have not been acknowledged */
+    uint64_t popped;  /* messages that the engine has had */
+    unsigned rests; /* looks at it, and those it was spared, since something came */
+};
+
 struct pki_tcp_ep {
     struct pki_ep base;
     struct pki_tcp_iface *iface;
@@ -185,19 +207,11 @@ struct pki_tcp_ep {
     uint32_t nlinks;
     struct pki_tcp_link *links;   /* [nlinks] */
 
-    /* lane out: a ring, bytes [head, end) kept, [sent, end) not yet written; acknowledgements go between frames */
-    unsigned char *tx;
-    uint64_t tx_head, tx_sent, tx_end;
-    unsigned char acks[PKI_TCP_LINKS_MAX * (PKI_TCP_HEADER_BYTES + PKI_TCP_ACK_BYTES)];
-    size_t acks_bytes, acks_sent;
-    bool acks_due;
-
-    /* lane in: [head, scan) whole frames, [scan, tail) part of one */
-    unsigned char *rx;
-    size_t rx_head, rx_scan, rx_tail;
-    size_t rx_untold; /* bytes of frames that have not been acknowledged */
-    unsigned rests; /* looks at it, and those it was spared, since something came */
+    uint32_t nlanes;
+    struct pki_tcp_lane lane[PKI_TCP_LANES_MAX]; /* [nlanes]; the second one is the last link */
+    struct pki_tcp_lane *peeked;
     bool peeked_news, peeked_want;
+    unsigned looks; /* at lanes */
 
     struct pki_tcp_move *moves; /* ring of puts, in order */
     uint32_t move_head, move_next, move_end;
@@ -271,6 +285,12 @@ static inline struct pki_where pki_tcp_where(const struct pki_tcp_ep *ep)
 
 /* Put the link where progress finds it. */
 void pki_tcp_link_ready(struct pki_tcp_link *link);
+/* And have it read. */
+static inline void pki_tcp_look_again(struct pki_tcp_link *link)
+{
+    link->readable = true;
+    pki_tcp_link_ready(link);
+}
 
 /* ---- link.c: the life of a connection ---- */
 
@@ -303,7 +323,7 @@ void pki_tcp_lost(struct pki_tcp_ep *ep, const char *fmt, ...) PKI_PRINTF(2, 3);
 void pki_tcp_leaves(struct pki_tcp_ep *ep);
 /* And that was it. */
 void pki_tcp_left(struct pki_tcp_ep *ep);
-/* Only the lane is left of it: chunks under way, puts and grants are given up. */
+/* Only the lanes are left of it: chunks under way, puts and grants are given up. */
 void pki_tcp_data_give_up(struct pki_tcp_ep *ep);
 /* HMAC over a label, the hello and the challenge's nonce and count. */
 pk_result_t pki_tcp_prove(const struct pki_tcp_iface *iface, const char *label, const unsigned char hello[PKI_TCP_HELLO_BYTES],
@@ -346,12 +366,12 @@ pk_result_t pki_tcp_msg(struct pki_ep *ep, const struct pki_msg *msg, const void
 bool pki_tcp_peek(struct pki_ep *ep, struct pki_msg *msg, const void **payload);
 void pki_tcp_pop(struct pki_ep *ep);
 /* Read what has come; true when something has. */
-bool pki_tcp_lane_read(struct pki_tcp_ep *ep);
+bool pki_tcp_lane_read(struct pki_tcp_lane *lane);
 /* Write what waits, acknowledgements that are due among it. */
-void pki_tcp_lane_flush(struct pki_tcp_ep *ep);
+void pki_tcp_lane_flush(struct pki_tcp_lane *lane);
 /* Before and after a new connection. */
-void pki_tcp_lane_rewind(struct pki_tcp_ep *ep);
-void pki_tcp_lane_acked(struct pki_tcp_ep *ep, uint64_t frames);
+void pki_tcp_lane_rewind(struct pki_tcp_lane *lane);
+void pki_tcp_lane_acked(struct pki_tcp_lane *lane, uint64_t frames);
 void pki_tcp_lane_close(struct pki_tcp_ep *ep); /* say that this rank leaves, and see it out, waiting a moment at most */
 
 /* ---- aside.c: connections that epoll does not watch ---- */
@@ -380,7 +400,7 @@ static inline size_t pki_tcp_awaits(const struct pki_tcp_ep *ep)
 /* It carries all chunks that are under way: the only one for chunks, or the first, to which an exchange with one peer goes. */
 static inline bool pki_tcp_is_alone(const struct pki_tcp_link *link)
 {
-    return link->index == 1 && (link->ep->nlinks == 2 || link->ep->iface->busy <= PKI_TCP_EXCHANGE) && link->ep->iface->threads.max == 0;
+    return link->index == 1 && (link->ep->params.sockets == 1 || link->ep->iface->busy <= PKI_TCP_EXCHANGE) && link->ep->iface->threads.max == 0;
 }
 
 /* Then that connection is read without being told of anything there. */
@@ -388,7 +408,7 @@ static inline bool pki_tcp_awaits_short(const struct pki_tcp_ep *ep)
 {
     size_t bytes = pki_tcp_awaits(ep);
 
-    return bytes > 0 && bytes <= (ep->nlinks == 2 ? PKI_TCP_DIRECT_BYTES : ep->params.chunk_bytes) && ep->iface->size <= PKI_TCP_DIRECT_SIZE &&
+    return bytes > 0 && bytes <= (ep->params.sockets == 1 ? PKI_TCP_DIRECT_BYTES : ep->params.chunk_bytes) && ep->iface->size <= PKI_TCP_DIRECT_SIZE &&
            pki_tcp_is_alone(&ep->links[1]) && ep->links[1].state == PKI_TCP_UP;
 }
 

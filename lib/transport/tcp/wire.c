@@ -10,7 +10,7 @@
 #define FRAME_VERSION 2u            /* of the header */
 #define HELLO_MAGIC 0x31744b50u     /* "PKt1" */
 #define CHALLENGE_MAGIC 0x31754b50u /* "PKu1" */
-#define CARD_HEAD_BYTES 28
+#define CARD_HEAD_BYTES 32
 #define CHUNK_AHEAD 128u /* flag of a chunk, beside those of messages */
 
 _Static_assert(CARD_HEAD_BYTES + PKI_TCP_ADDRESSES * PKI_NETIF_WIRE_BYTES <= sizeof((struct pki_blob){ 0 }.bytes), "fits in a blob");
@@ -35,7 +35,7 @@ bool pki_tcp_get_header(const unsigned char bytes[PKI_TCP_HEADER_BYTES], struct 
         [PKI_TCP_MSG] = { PKI_TCP_MSG_SHORT_BYTES, PKI_TCP_MSG_FRAME_MAX - PKI_TCP_HEADER_BYTES },
         [PKI_TCP_DATA] = { PKI_TCP_DATA_BYTES + 1, PKI_TCP_DATA_BYTES + PKI_TCP_CHUNK_MAX },
         [PKI_TCP_ACK] = { PKI_TCP_ACK_BYTES, PKI_TCP_ACK_BYTES },
-        [PKI_TCP_CLOSE] = { 0, 0 },
+        [PKI_TCP_CLOSE] = { PKI_TCP_CLOSE_BYTES, PKI_TCP_CLOSE_BYTES },
         [PKI_TCP_CAME] = { PKI_TCP_DATA_BYTES, PKI_TCP_DATA_BYTES },
     };
     uint32_t length = pki_get_u32(bytes + 4);
@@ -65,7 +65,7 @@ size_t pki_tcp_put_msg(unsigned char out[PKI_TCP_MSG_HEAD_MAX], const struct pki
         memset(to + 32, 0, PKI_TCP_MSG_LONG_BYTES - 32);
     } else if (msg->kind != PKI_MSG_EAGER) {
         fixed = PKI_TCP_MSG_BYTES;
-        pki_put_u64(to + 24, msg->bytes);
+        pki_put_u64(to + 24, msg->kind == PKI_MSG_SIDE ? frames : msg->bytes);
         pki_put_u32(to + 32, msg->region);
         pki_put_u16(to + 36, msg->gate_slot);
         pki_put_u16(to + 38, (uint16_t)msg->payload);
@@ -194,15 +194,16 @@ void pki_tcp_put_ack(unsigned char out[PKI_TCP_HEADER_BYTES + PKI_TCP_ACK_BYTES]
 
 bool pki_tcp_get_ack(const unsigned char bytes[PKI_TCP_ACK_BYTES], struct pki_tcp_ack *ack)
 {
-    if (pki_get_u32(bytes) > PKI_TCP_SOCKETS_MAX || pki_get_u32(bytes + 4) != 0)
+    if (pki_get_u32(bytes) >= PKI_TCP_LINKS_MAX || pki_get_u32(bytes + 4) != 0)
         return false;
     *ack = (struct pki_tcp_ack){ .link = pki_get_u32(bytes), .frames = pki_get_u64(bytes + 8) };
     return true;
 }
 
-void pki_tcp_put_close(unsigned char out[PKI_TCP_HEADER_BYTES])
+void pki_tcp_put_close(unsigned char out[PKI_TCP_HEADER_BYTES + PKI_TCP_CLOSE_BYTES], uint64_t frames)
 {
-    put_header(out, PKI_TCP_CLOSE, 0);
+    put_header(out, PKI_TCP_CLOSE, PKI_TCP_CLOSE_BYTES);
+    pki_put_u64(out + PKI_TCP_HEADER_BYTES, frames);
 }
 
 /* ---- The card ---- */
@@ -216,6 +217,7 @@ void pki_tcp_put_card(struct pki_blob *blob, const struct pki_tcp_card *card)
     pki_put_u32(blob->bytes + 16, card->eager_coll);
     pki_put_u32(blob->bytes + 20, card->addresses);
     pki_put_u32(blob->bytes + 24, card->near);
+    pki_put_u32(blob->bytes + 28, card->lanes);
     for (uint32_t i = 0; i < card->addresses; i++)
         pki_netif_put(blob->bytes + CARD_HEAD_BYTES + i * PKI_NETIF_WIRE_BYTES, &card->address[i]);
     blob->len = CARD_HEAD_BYTES + card->addresses * PKI_NETIF_WIRE_BYTES;
@@ -239,10 +241,11 @@ bool pki_tcp_get_card(const struct pki_blob *blob, struct pki_tcp_card *card)
     c.eager_coll = pki_get_u32(blob->bytes + 16);
     c.addresses = pki_get_u32(blob->bytes + 20);
     c.near = pki_get_u32(blob->bytes + 24);
+    c.lanes = pki_get_u32(blob->bytes + 28);
     if (c.sockets < 1 || c.sockets > PKI_TCP_SOCKETS_MAX || c.window < 1 || c.window > PKI_TCP_WINDOW_MAX ||
         c.chunk_bytes < PKI_TCP_CHUNK_MIN || c.chunk_bytes > PKI_TCP_CHUNK_MAX || c.eager_coll < PKI_TCP_PAYLOAD_MAX ||
         c.eager_coll > PKI_TCP_EAGER_MAX || c.addresses < 1 ||
-        c.addresses > PKI_TCP_ADDRESSES || c.near < 1 || c.near > c.addresses ||
+        c.addresses > PKI_TCP_ADDRESSES || c.near < 1 || c.near > c.addresses || c.lanes < 1 || c.lanes > 2 ||
         blob->len != CARD_HEAD_BYTES + c.addresses * PKI_NETIF_WIRE_BYTES)
         return false;
     for (uint32_t i = 0; i < c.addresses; i++)
@@ -268,7 +271,7 @@ void pki_tcp_put_hello(unsigned char out[PKI_TCP_HELLO_BYTES], const struct pki_
 
 bool pki_tcp_get_hello(const unsigned char bytes[PKI_TCP_HELLO_BYTES], struct pki_tcp_hello *hello)
 {
-    if (pki_get_u32(bytes) != HELLO_MAGIC || pki_get_u32(bytes + 16) > PKI_TCP_SOCKETS_MAX || pki_get_u32(bytes + 20) != 0)
+    if (pki_get_u32(bytes) != HELLO_MAGIC || pki_get_u32(bytes + 16) >= PKI_TCP_LINKS_MAX || pki_get_u32(bytes + 20) != 0)
         return false;
     hello->from = pki_get_u32(bytes + 4);
     hello->to = pki_get_u32(bytes + 8);

@@ -14,8 +14,9 @@
 #include "transport/transport.h"
 #include "util/bytes.h"
 
-#define PKI_TCP_VERSION 5u
+#define PKI_TCP_VERSION 6u
 #define PKI_TCP_SOCKETS_MAX 16u
+#define PKI_TCP_LINKS_MAX (2 + PKI_TCP_SOCKETS_MAX)
 #define PKI_TCP_WINDOW_MAX 64u
 #define PKI_TCP_CHUNK_MIN (16u << 10)
 #define PKI_TCP_CHUNK_MAX (16u << 20)
@@ -46,6 +47,7 @@ struct pki_tcp_frame {
 #define PKI_TCP_MSG_BYTES 48
 #define PKI_TCP_DATA_BYTES 24
 #define PKI_TCP_ACK_BYTES 16
+#define PKI_TCP_CLOSE_BYTES 8
 #define PKI_TCP_MSG_HEAD_MAX (PKI_TCP_HEADER_BYTES + PKI_TCP_MSG_LONG_BYTES)
 #define PKI_TCP_MSG_FRAME_MAX (PKI_TCP_MSG_HEAD_MAX + PKI_TCP_EAGER_MAX)
 #define PKI_TCP_DATA_HEAD_BYTES (PKI_TCP_HEADER_BYTES + PKI_TCP_DATA_BYTES)
@@ -65,7 +67,8 @@ static inline bool pki_tcp_msg_tells(unsigned kind, uint32_t payload)
     return kind == PKI_MSG_EAGER && payload >= PKI_TCP_LONG_MIN;
 }
 
-/* Header and message, without the payload; returns their length. `frames`: where the message tells. */
+/* Header and message, without the payload; returns their length. `frames`: where the message tells; of SIDE, in the place of `bytes`, how many of the
+ * second lane came before it. */
 size_t pki_tcp_put_msg(unsigned char out[PKI_TCP_MSG_HEAD_MAX], const struct pki_msg *msg, uint64_t frames);
 /* `count` bytes behind the header. *payload points into them. */
 bool pki_tcp_get_msg(const unsigned char *bytes, uint32_t count, struct pki_msg *msg, const unsigned char **payload);
@@ -98,13 +101,19 @@ struct pki_tcp_ack {
 
 void pki_tcp_put_ack(unsigned char out[PKI_TCP_HEADER_BYTES + PKI_TCP_ACK_BYTES], const struct pki_tcp_ack *ack);
 bool pki_tcp_get_ack(const unsigned char bytes[PKI_TCP_ACK_BYTES], struct pki_tcp_ack *ack);
-void pki_tcp_put_close(unsigned char out[PKI_TCP_HEADER_BYTES]);
+/* `frames` of the second lane came before it. */
+void pki_tcp_put_close(unsigned char out[PKI_TCP_HEADER_BYTES + PKI_TCP_CLOSE_BYTES], uint64_t frames);
+static inline uint64_t pki_tcp_get_close(const unsigned char bytes[PKI_TCP_CLOSE_BYTES])
+{
+    return pki_get_u64(bytes);
+}
 
 /* ---- What a rank tells its peers before they connect (struct pki_blob) ---- */
 
 struct pki_tcp_card {
     uint32_t sockets, window, chunk_bytes;
     uint32_t eager_coll;      /* longest step of a collective that goes in one message, not in chunks */
+    uint32_t lanes;           /* 1 or 2 */
     uint32_t addresses, near; /* of them those to be used first */
     struct sockaddr_storage address[PKI_TCP_ADDRESSES];
 };

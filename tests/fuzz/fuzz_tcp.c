@@ -40,6 +40,8 @@ static void fuzz_message(const uint8_t *data, size_t size)
     require(msg.payload <= (msg.kind == PKI_MSG_EAGER ? PKI_TCP_EAGER_MAX : PKI_TCP_PAYLOAD_MAX) && payload + msg.payload == data + size);
     tells = pki_tcp_get_told(data, (uint32_t)size, &frames);
     require(tells == (msg.kind == PKI_MSG_EAGER && msg.payload >= PKI_TCP_LONG_MIN));
+    if (msg.kind == PKI_MSG_SIDE)
+        frames = msg.bytes;
     head = pki_tcp_put_msg(out, &msg, frames) - PKI_TCP_HEADER_BYTES;
     same = tells ? 32 : msg.kind == PKI_MSG_EAGER ? head : 44; /* what is behind is free */
     require(payload == data + head && memcmp(out + PKI_TCP_HEADER_BYTES, data, same) == 0);

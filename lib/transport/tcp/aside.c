@@ -72,11 +72,7 @@ bool pki_tcp_look_after(struct pki_tcp_iface *iface)
     }
     if (iface->round % ROUNDS != 0)
         return false;
-    for (struct pki_list *n = iface->aside.next; n != &iface->aside; n = n->next) {
-        struct pki_tcp_link *link = pki_container_of(n, struct pki_tcp_link, aside);
-
-        link->readable = true;
-        pki_tcp_link_ready(link);
-    }
+    for (struct pki_list *n = iface->aside.next; n != &iface->aside; n = n->next)
+        pki_tcp_look_again(pki_container_of(n, struct pki_tcp_link, aside));
     return true;
 }

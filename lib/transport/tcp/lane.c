@@ -16,8 +16,8 @@
 #define TELL_AT_LAST (PKI_TCP_TX_BYTES / 2) /* or else by itself: the writer never stands still for it */
 #define AT_ONCE_BYTES 8192 /* payload that it pays to keep only after it has been sent; not of a collective, most of whose ranks send at the same time: nobody waits for it */
 #define LANE_LOOKS 16 /* without a message, after which, */
-#define OTHER_RESTS 8 /* of two lanes, looks at the one that brings what is waited for, to one at the other */
 #define LANE_RESTS 8 /* while chunks are awaited, one look of so many is at the lane */
+#define OTHER_RESTS 8 /* of two lanes, looks at the one that brings what is waited for, to one at the other */
 #define GOODBYE_NS (200 * PKI_NS_PER_MS) /* after a failure, or where only notes went */
 
 /* ---- Out ---- */

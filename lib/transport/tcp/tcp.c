@@ -436,10 +436,8 @@ static bool look_for_chunks(struct pki_tcp_iface *iface)
             pki_tcp_put_back(&ep->links[1]);
             return false;
         }
-        if (!ep->links[1].readable) {
-            ep->links[1].readable = true;
-            pki_tcp_link_ready(&ep->links[1]);
-        }
+        if (!ep->links[1].readable)
+            pki_tcp_look_again(&ep->links[1]);
     }
     return true;
 }

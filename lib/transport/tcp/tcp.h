@@ -28,7 +28,6 @@
 #include "util/netif.h"
 #include "util/log.h"
 
-#define PKI_TCP_LANES_MAX 2u
 #define PKI_TCP_LANES_SIZE 3 /* ranks, at most, between which there are two */
 #define PKI_TCP_TX_BYTES (256u << 10) /* the lane's ring, a power of two */
 #define PKI_TCP_RX_BYTES (256u << 10) /* and its receive buffer */

@@ -245,7 +245,7 @@ bool pki_tcp_get_card(const struct pki_blob *blob, struct pki_tcp_card *card)
     if (c.sockets < 1 || c.sockets > PKI_TCP_SOCKETS_MAX || c.window < 1 || c.window > PKI_TCP_WINDOW_MAX ||
         c.chunk_bytes < PKI_TCP_CHUNK_MIN || c.chunk_bytes > PKI_TCP_CHUNK_MAX || c.eager_coll < PKI_TCP_PAYLOAD_MAX ||
         c.eager_coll > PKI_TCP_EAGER_MAX || c.addresses < 1 ||
-        c.addresses > PKI_TCP_ADDRESSES || c.near < 1 || c.near > c.addresses || c.lanes < 1 || c.lanes > 2 ||
+        c.addresses > PKI_TCP_ADDRESSES || c.near < 1 || c.near > c.addresses || c.lanes < 1 || c.lanes > PKI_TCP_LANES_MAX ||
         blob->len != CARD_HEAD_BYTES + c.addresses * PKI_NETIF_WIRE_BYTES)
         return false;
     for (uint32_t i = 0; i < c.addresses; i++)

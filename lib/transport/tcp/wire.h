@@ -16,7 +16,8 @@
 
 #define PKI_TCP_VERSION 6u
 #define PKI_TCP_SOCKETS_MAX 16u
-#define PKI_TCP_LINKS_MAX (2 + PKI_TCP_SOCKETS_MAX)
+#define PKI_TCP_LANES_MAX 2u
+#define PKI_TCP_LINKS_MAX (PKI_TCP_LANES_MAX + PKI_TCP_SOCKETS_MAX)
 #define PKI_TCP_WINDOW_MAX 64u
 #define PKI_TCP_CHUNK_MIN (16u << 10)
 #define PKI_TCP_CHUNK_MAX (16u << 20)
@@ -113,7 +114,7 @@ static inline uint64_t pki_tcp_get_close(const unsigned char bytes[PKI_TCP_CLOSE
 struct pki_tcp_card {
     uint32_t sockets, window, chunk_bytes;
     uint32_t eager_coll;      /* longest step of a collective that goes in one message, not in chunks */
-    uint32_t lanes;           /* 1 or 2 */
+    uint32_t lanes;
     uint32_t addresses, near; /* of them those to be used first */
     struct sockaddr_storage address[PKI_TCP_ADDRESSES];
 };

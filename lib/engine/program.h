@@ -76,12 +76,6 @@ enum pki_quick_found pki_quick_recv_ahead(struct pki_quick_run *run, const struc
 bool pki_quick_has_to_look(struct pki_quick_run *run); /* is it time for what connections have brought and taken? */
 void pki_quick_give_up(struct pki_quick_run *run); /* the engine has failed */
 
-/* quick_ways.c: does this collective's step that may go either way go whole? `settled`: where nothing is tried. */
-bool pki_way_is_whole(uint64_t number, bool settled);
-void pki_way_decide(struct pki_engine *engine, uint64_t number); /* before the collective begins */
-bool pki_way_is_tried(uint64_t number);
-void pki_way_took(struct pki_engine *engine, uint64_t number, size_t bytes, uint64_t ns);
-
 /* The program of a plan for this request, kept beside it. NULL: it cannot be done in this way. */
 const struct pki_program *pki_program_of(struct pki_engine *engine, struct pki_plan_entry *entry, const struct pki_request *request);
 

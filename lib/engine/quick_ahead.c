@@ -1,8 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Steps of short collectives without a task that are too long for one message: they are put ahead of their grant, and the receiving transport knows
- * where they belong before they come, most often. Who has no credit, or hears of such a peer, goes the ordinary way. Some steps come whole in one message
- * instead, where that takes less time (quick_ways.c).
+ * where they belong before they come, most often. Who has no credit, or hears of such a peer, goes the ordinary way.
+ *
+ * A step of 33 to 64 KiB over TCP within a machine may lend its pages, and end when the peer says that it has read them, or be copied as one message,
+ * which asks for no answer. Both are tried now and then, by the collective's number (util/trial.h); then the sender goes the way that took less. The last
+ * message of those tries says which it is, so that the receiver knows what to wait for; a wrong guess costs it time and nothing else.
  */
 #include <stdlib.h>
 
@@ -143,7 +146,7 @@ static bool grant(struct pki_quick_run *run, const struct pki_program_step *step
 enum pki_quick_found pki_quick_recv_ahead(struct pki_quick_run *run, const struct pki_program_step *step)
 {
     struct pki_peer *peer = peer_of(run, step);
-    bool whole = step->either && (run->lent & bit_of(run, step)) == 0 && pki_way_is_whole(run->begun.number, peer->comes_whole);
+    bool whole = step->either && (run->lent & bit_of(run, step)) == 0 && pki_trial_goes_second(run->begun.number, peer->comes_whole);
     enum found found = NOTHING;
 
     if (!pki_list_empty(&peer->arrivals))

@@ -47,7 +47,7 @@ static bool send_step(struct pki_quick_run *run, const struct pki_program_step *
         return false;
     }
     msg.kind = PKI_MSG_EAGER;
-    msg.flags = PKI_MSG_FLAG_COLL | (step->either && e->ways.whole ? PKI_MSG_FLAG_WHOLE : 0);
+    msg.flags = PKI_MSG_FLAG_COLL | (step->either && e->whole.second ? PKI_MSG_FLAG_WHOLE : 0);
     msg.index = step->index;
     msg.sig = run->program->sig;
     msg.op = run->begun.number;
@@ -181,7 +181,7 @@ static void reduce_all(struct pki_quick_run *run, const struct pki_program_step 
 
 static bool goes_ahead(const struct pki_quick_run *run, const struct pki_program_step *step)
 {
-    return step->ahead && !(step->either && pki_way_is_whole(run->begun.number, run->e->ways.whole));
+    return step->ahead && !(step->either && pki_trial_goes_second(run->begun.number, run->e->whole.second));
 }
 
 /* False: not yet. */
@@ -277,12 +277,12 @@ static enum pki_quick run_program(struct pki_engine *e, const struct pki_program
     const void *payloads[PKI_PROGRAM_STEPS];
     struct pki_xfer *sends[PKI_PROGRAM_STEPS];
     struct pki_quick_run run = { .e = e, .program = program, .request = r, .payloads = payloads };
-    bool ended, tried = program->either_bytes > 0 && pki_way_is_tried(e->coll_number + 1);
+    bool ended, tried = program->either_bytes > 0 && pki_trial_is_on(e->coll_number + 1);
     uint64_t began_ns = tried ? pki_now_ns() : 0;
 
     run.begun = (struct pki_begun){ .number = ++e->coll_number, .sends = sends };
     if (tried)
-        pki_way_decide(e, e->coll_number);
+        pki_trial_decide(&e->whole, e->coll_number);
     e->seen[e->coll_number % PKI_SEEN_MAX] = (struct pki_coll_seen){ e->coll_number, program->sig, r->count };
     run.base[PKI_BUF_IN] = (uintptr_t)r->in;
     run.base[PKI_BUF_OUT] = (uintptr_t)r->out;
@@ -292,7 +292,7 @@ static enum pki_quick run_program(struct pki_engine *e, const struct pki_program
     e->stats.steps += ended ? program->n : (uint64_t)__builtin_popcountll(run.begun.done);
     if (run.result == PK_OK && ended) {
         if (tried)
-            pki_way_took(e, run.begun.number, program->either_bytes, pki_now_ns() - began_ns);
+            pki_trial_took(&e->whole, run.begun.number, program->either_bytes, pki_now_ns() - began_ns);
         e->stats.operations++;
         return PKI_QUICK_DONE;
     }

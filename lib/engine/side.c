@@ -95,7 +95,7 @@ static pk_result_t tell_by_message(struct pki_peer *peer, const struct frame *fr
 {
     unsigned char bytes[NEWS_BYTES + sizeof frame->u.failed.text];
     size_t text = frame->kind == FRAME_FAILED ? strlen(frame->u.failed.text) : 0;
-    struct pki_msg msg = { .kind = PKI_MSG_SIDE, .payload = (uint32_t)(NEWS_BYTES + text) };
+    struct pki_msg msg = { .kind = PKI_MSG_SIDE, .extra = frame->kind == FRAME_BYE ? PKI_SIDE_LEAVES : 0, .payload = (uint32_t)(NEWS_BYTES + text) };
 
     pki_put_u32(bytes, frame->kind);
     pki_put_u32(bytes + 4, frame->kind == FRAME_FAILED ? (uint32_t)frame->u.failed.code : 0);

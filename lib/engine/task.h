@@ -198,18 +198,6 @@ void pki_task_calm(struct pki_task *task); /* kernels see to it: it needs to be 
 void pki_task_stir(struct pki_task *task); /* it needs the CPU from now on */
 /* Does it copy or reduce inside the gpu? The library's own queue does that. */
 bool pki_task_needs_kernel(const struct pki_task *task);
-/* quick_ways.c: how long collectives took that sent steps the one way and the other. */
-#define PKI_WAY_TRIES 8u
-
-struct pki_ways {
-    bool whole;     /* what pays */
-    bool flips;     /* test: the other one each time */
-    uint64_t epoch; /* of the samples, */
-    size_t bytes;   /* and how long the steps were: 0: not all alike */
-    unsigned n[2];
-    uint64_t ns[2][PKI_WAY_TRIES];
-};
-
 /* How far a collective has come that began without a task; a bit a step. Its scratch is engine->quick_scratch. */
 struct pki_begun {
     uint64_t number;

@@ -119,7 +119,7 @@ struct pki_peer {
     struct pki_ep *way[2][2];       /* [source kind][target kind] */
     size_t eager_max;               /* longest transfer of host memory that travels in the lane without a grant */
     size_t eager_coll;              /* the same of a collective's step */
-    bool comes_whole;               /* longer ones of this peer's do too, for now (quick_ways.c) */
+    bool comes_whole;               /* longer ones of this peer's do too, for now (quick_ahead.c) */
     int side_fd;
     bool gone;                      /* said goodbye, or died */
     bool gone_before;               /* and that was known a whole round of progress ago */

@@ -48,6 +48,7 @@ enum pki_msg_kind {
 #define PKI_GRANT_SILENT 2u /* iface->ahead_max: for the transport alone, the sender does not wait for it */
 #define PKI_GRANT_BACK 8u   /* as SILENT: what was granted so is the caller's again, for nothing of it has come and nothing will */
 #define PKI_GRANT_AGAIN 4u  /* the sender does wait: what the transport knows by a SILENT one is told */
+#define PKI_SIDE_LEAVES 1u /* SIDE, to the transport alone: a goodbye in good order, which nothing that this rank has sent may come after */
 #define PKI_WANT_AHEAD 1u   /* made by the transport here: the bytes need no grant */
 #define PKI_MSG_FLAG_COLL 1u     /* `op` is a collective's number, else the pair's send number */
 #define PKI_MSG_FLAG_CAPTURED 2u /* of a captured operation: matches only those */
@@ -71,7 +72,7 @@ struct pki_msg {
     uint64_t bytes;
     uint32_t region; /* id of an exported region (owner's numbering); 0: `offset` is an address in the owner's process */
     uint16_t gate_slot;
-    uint16_t extra;      /* GRANT: PKI_GRANT_*; WANT: PKI_WANT_*. Else the transport's own (rdma: credits) and 0 where the engine sees it */
+    uint16_t extra;      /* GRANT: PKI_GRANT_*; WANT: PKI_WANT_*; SIDE: PKI_SIDE_*. Else the transport's own (rdma: credits) and 0 where the engine sees it */
     uint32_t gate_value; /* start gate opens at gate_value; done gate at gate_value too */
     uint32_t payload;    /* set by the transport on receipt and by the caller of msg: bytes that follow, <= iface->msg_payload_max */
 };

@@ -40,8 +40,6 @@ static void fuzz_message(const uint8_t *data, size_t size)
     require(msg.payload <= (msg.kind == PKI_MSG_EAGER ? PKI_TCP_EAGER_MAX : PKI_TCP_PAYLOAD_MAX) && payload + msg.payload == data + size);
     tells = pki_tcp_get_told(data, (uint32_t)size, &frames);
     require(tells == (msg.kind == PKI_MSG_EAGER && msg.payload >= PKI_TCP_LONG_MIN));
-    if (msg.kind == PKI_MSG_SIDE)
-        frames = msg.bytes;
     head = pki_tcp_put_msg(out, &msg, frames) - PKI_TCP_HEADER_BYTES;
     same = tells ? 32 : msg.kind == PKI_MSG_EAGER ? head : 44; /* what is behind is free */
     require(payload == data + head && memcmp(out + PKI_TCP_HEADER_BYTES, data, same) == 0);
@@ -218,6 +216,12 @@ static void fuzz_data(const uint8_t *data, size_t size)
         unsigned char head[PKI_TCP_DATA_HEAD_BYTES], payload[256] = { 0 };
 
         chunk.ahead = data[0] / 4 % 4 == 1 ? 300 : data[0] / 4 % 4 == 2 ? 40 : 0;
+        chunk.told = data[4] / 16 % 4;
+        if (data[4] / 64 == 3) {
+            chunk.kept = true;
+            chunk.ahead = chunk.bytes;
+            chunk.offset = 0;
+        }
         pki_tcp_put_chunk(head, &chunk);
         if (data[4] == 0) /* any byte of the head may be any other */
             head[data[5] % sizeof head] ^= data[1];
@@ -262,7 +266,7 @@ static void come_back(struct far_end *far, uint64_t received)
         close(ends[0]);
 }
 
-/* Puts, spliced where they are long, while the peer reads some of it, acknowledges what it likes, and lets the connection break. Each
+/* Puts, spliced where they are long, or copied, and kept where they go ahead, while the peer reads some of it, acknowledges what it likes, and lets the connection break. Each
  * put ends once at most, and none after the endpoint has been closed. */
 static void fuzz_put(const uint8_t *data, size_t size)
 {
@@ -272,13 +276,15 @@ static void fuzz_put(const uint8_t *data, size_t size)
     struct far_end far;
 
     far_end_open(&far);
+    if (size > 0 && data[size - 1] % 2 == 0) /* the second way is tried first */
+        pki_tcp_ep_of(far.ep)->ways = (struct pki_tcp_ways){ .puts = PKI_TRIAL_TURNS, .bytes = 1 };
     for (; size >= 2 && !far.ep->dead; data += 2, size -= 2) {
         unsigned char ack[PKI_TCP_HEADER_BYTES + PKI_TCP_ACK_BYTES], came[PKI_TCP_DATA_HEAD_BYTES];
         struct pki_list *node;
 
         if (data[0] % 4 == 0 && begun < 8) {
-            puts[begun] = (struct pki_put){ .ep = far.ep, .src = bytes, .bytes = 1 + (size_t)data[1] * 4096,
-                                            .about = { .kind = PKI_MSG_FIN, .op = begun } };
+            puts[begun] = (struct pki_put){ .ep = far.ep, .src = bytes, .bytes = 1 + (size_t)data[1] * 4096, .ahead = data[0] / 4 % 2 == 1,
+                                            .about = { .kind = PKI_MSG_FIN, .op = begun, .bytes = 1 + (size_t)data[1] * 4096 } };
             pki_list_init(&puts[begun].node);
             require(tcp()->put(&puts[begun++]) == PK_OK);
         } else if (data[0] % 4 == 1) {

@@ -220,14 +220,14 @@ Test(tcp_lanes, nobody_waits_at_the_end_for_who_has_failed)
 /* Somebody who counts what was never sent keeps nobody awake. */
 Test(tcp_lanes, who_waits_for_the_other_lane_may_sleep)
 {
-    unsigned char head[PKI_TCP_MSG_HEAD_MAX + 12] = { 0 };
-    const struct pki_msg news = { .kind = PKI_MSG_SIDE, .payload = 12 };
+    unsigned char head[PKI_TCP_MSG_HEAD_MAX + PKI_TCP_LINE] = { 0 };
+    const struct pki_msg news = { .kind = PKI_MSG_SIDE, .bytes = UINT64_MAX, .payload = 12 };
     struct tcp_pair pair;
     int awake = 0;
     size_t n;
 
     begin(&pair);
-    n = pki_tcp_put_msg(head, &news, UINT64_MAX) + 12;
+    n = pki_tcp_filled((uint32_t)pki_tcp_put_msg(head, &news, 0) - PKI_TCP_HEADER_BYTES + 12);
     cr_assert_eq(write(pki_tcp_ep_of(pair.ep[1])->links[0].watch.fd, head, n), (ssize_t)n);
     for (int i = 0; i < 20000; i++) {
         struct pki_msg msg;
@@ -267,7 +267,7 @@ static void say_goodbye_first(struct tcp_pair *pair, uint64_t frames)
     unsigned char frame[PKI_TCP_HEADER_BYTES + PKI_TCP_CLOSE_BYTES];
     int fd = pki_tcp_ep_of(pair->ep[1])->links[0].watch.fd;
 
-    pki_tcp_put_close(frame, frames);
+    pki_tcp_put_close(frame, &(struct pki_tcp_before){ .messages = frames });
     cr_assert_eq(write(fd, frame, sizeof frame), (ssize_t)sizeof frame);
     cr_assert_eq(shutdown(fd, SHUT_WR), 0);
     for (int i = 0; i < 300; i++)
@@ -415,7 +415,7 @@ Test(tcp_lanes, the_second_says_less)
         begin(&pair);
         say(&pair, 0, 2, 100); /* a frame of the first lane */
         if (what == 0) {
-            pki_tcp_put_close(frame, 0);
+            pki_tcp_put_close(frame, &(struct pki_tcp_before){ 0 });
             bytes = PKI_TCP_HEADER_BYTES + PKI_TCP_CLOSE_BYTES;
         } else {
             pki_tcp_put_ack(frame, &(struct pki_tcp_ack){ .link = what == 1 ? 0 : LAST_LINK, .frames = 1 });

@@ -41,10 +41,17 @@ static void take_slot(struct pki_tcp_link *link, struct pki_tcp_move *move)
     if ((put->about.flags & PKI_MSG_FLAG_STAGED) != 0) /* to a place that the peer gave a number */
         chunk = (struct pki_tcp_chunk){ .flags = PKI_MSG_FLAG_STAGED, .op = put->remote, .offset = move->issued,
                                         .bytes = chunk.bytes };
-
+    chunk.told = link->received;
     slot->move = move;
     slot->src = (const char *)put->src + move->issued;
     slot->bytes = chunk.bytes;
+    if (move->issued == 0)
+        move->copied = pki_tcp_is_copied(link->ep, put);
+    slot->copied = move->copied;
+    slot->kept_end = slot->copied && chunk.ahead == chunk.bytes ? pki_tcp_keep(link, put) : 0;
+    chunk.kept = slot->kept_end > 0;
+    if (chunk.kept && link->next + 1 == link->end) /* it goes now */
+        link->told = link->received;
     pki_tcp_put_chunk(slot->head, &chunk);
     move->issued += chunk.bytes;
     link->outstanding += chunk.bytes;
@@ -112,7 +119,10 @@ void pki_tcp_data_acked(struct pki_tcp_link *link, uint64_t frames)
     while (link->acked < frames) {
         struct pki_tcp_slot *slot = slot_of(link, link->acked++);
 
-        slot->move->acked += slot->bytes;
+        if (slot->move != NULL)
+            slot->move->acked += slot->bytes;
+        if (slot->kept_end > 0)
+            link->ep->keep.head = slot->kept_end;
         link->outstanding -= slot->bytes;
     }
     if (link->next < link->acked) /* the connection broke, and the news came on the lane before it stood again */
@@ -149,7 +159,7 @@ static size_t gather(struct pki_tcp_link *link, uint64_t end, struct iovec parts
     size_t skip = link->written, n = 0;
 
     for (uint64_t i = link->next; i < end; i++) {
-        if (i > link->next && !link->copies)
+        if (i > link->next && !link->copies && !slot_of(link, i)->copied)
             break; /* perhaps it goes without a copy */
         n += pki_tcp_chunk_parts(slot_of(link, i), skip, parts + n);
         skip = 0;
@@ -161,13 +171,18 @@ static void advance_out(struct pki_tcp_link *link, size_t bytes)
 {
     link->written += bytes;
     while (link->next < link->end) {
-        size_t whole = PKI_TCP_DATA_HEAD_BYTES + slot_of(link, link->next)->bytes;
+        struct pki_tcp_slot *slot = slot_of(link, link->next);
+        size_t whole = PKI_TCP_DATA_HEAD_BYTES + slot->bytes;
 
         if (link->written < whole)
             return;
         link->written -= whole;
         link->next++;
         link->sent = link->next > link->sent ? link->next : link->sent;
+        if (slot->kept_end > 0 && slot->move != NULL) {
+            pki_tcp_kept(link->ep, slot);
+            end_moves(link->ep);
+        }
     }
 }
 
@@ -212,10 +227,23 @@ ssize_t pki_tcp_chunk_send(struct pki_tcp_link *link)
     return n;
 }
 
+bool pki_tcp_data_lends(const struct pki_tcp_link *link)
+{
+    for (uint64_t i = link->acked; i < link->end; i++)
+        if (slot_of((struct pki_tcp_link *)(uintptr_t)link, i)->move != NULL)
+            return true;
+    return false;
+}
+
 /* What is left of the chunk `next`. */
 static size_t unwritten(struct pki_tcp_link *link)
 {
     return PKI_TCP_DATA_HEAD_BYTES + slot_of(link, link->next)->bytes - link->written;
+}
+
+static size_t transfer_bytes(const struct pki_tcp_slot *slot)
+{
+    return slot->move != NULL ? slot->move->put->bytes : slot->bytes;
 }
 
 void pki_tcp_data_write(struct pki_tcp_link *link)
@@ -227,7 +255,7 @@ void pki_tcp_data_write(struct pki_tcp_link *link)
         bool says = link->came_left > 0; /* before anything else */
         ssize_t n;
 
-        if (!says && pki_tcp_lend(link, true, unwritten(link), slot_of(link, link->next)->move->put->bytes)) {
+        if (!says && pki_tcp_lend(link, true, unwritten(link), transfer_bytes(slot_of(link, link->next)))) {
             link->writable = false;
             return;
         }

@@ -37,17 +37,19 @@ static void ring_write(struct pki_tcp_lane *lane, const void *data, size_t bytes
     lane->tx_end += bytes;
 }
 
+/* Up to whole lines: no frame's header goes round the end. */
+static void ring_fill(struct pki_tcp_lane *lane)
+{
+    size_t bytes = -lane->tx_end % PKI_TCP_LINE;
+
+    memset(lane->tx + (lane->tx_end & TX_MASK), 0, bytes);
+    lane->tx_end += bytes;
+}
+
 /* The length of the frame that begins there. */
 static size_t frame_bytes(const struct pki_tcp_lane *lane, uint64_t from)
 {
-    unsigned char head[PKI_TCP_HEADER_BYTES];
-    size_t at = from & TX_MASK;
-
-    if (at + sizeof head <= PKI_TCP_TX_BYTES)
-        return PKI_TCP_HEADER_BYTES + pki_tcp_get_length(lane->tx + at);
-    for (size_t i = 0; i < sizeof head; i++)
-        head[i] = lane->tx[(at + i) & TX_MASK];
-    return PKI_TCP_HEADER_BYTES + pki_tcp_get_length(head);
+    return pki_tcp_filled(pki_tcp_get_length(lane->tx + (from & TX_MASK)));
 }
 
 /* A lane acknowledges itself, and the first one the connections for chunks as well. */
@@ -159,12 +161,15 @@ static bool may_go_at_once(const struct pki_tcp_lane *lane, const struct pki_msg
  * of both have gone. */
 static size_t send_at_once(struct pki_tcp_lane *lane, const unsigned char *head, size_t bytes, const struct pki_msg *msg, const void *payload)
 {
-    struct iovec parts[3] = { { (void *)(uintptr_t)head, bytes }, { (void *)(uintptr_t)payload, msg->payload } };
+    static const unsigned char zeros[PKI_TCP_LINE];
+    struct iovec parts[4] = { { (void *)(uintptr_t)head, bytes }, { (void *)(uintptr_t)payload, msg->payload } };
     struct msghdr message = { .msg_iov = parts, .msg_iovlen = 2 };
     ssize_t n;
 
     if (!may_go_at_once(lane, msg))
         return 0;
+    if ((bytes + msg->payload) % PKI_TCP_LINE > 0)
+        parts[message.msg_iovlen++] = (struct iovec){ (void *)(uintptr_t)zeros, PKI_TCP_LINE - (bytes + msg->payload) % PKI_TCP_LINE };
     if (lane->acks_due)
         gather_acks(lane);
     if (lane->acks_bytes > 0)
@@ -189,20 +194,33 @@ static struct pki_tcp_lane *lane_of(struct pki_tcp_ep *ep, const struct pki_msg 
     return &ep->lane[either ? (msg->op + ep->connects) & 1 : 0];
 }
 
-/* What the peer has to have had of the second lane before it hears how this rank fares. Of one that has been given up no more comes. */
-static uint64_t sent_by_other(const struct pki_tcp_ep *ep)
+/* What the peer has to have had before it hears how this rank fares. Of a connection that has been given up no more comes. `leaves`: in good order, else
+ * the chunks are about to be given up. */
+static struct pki_tcp_before sent_before(const struct pki_tcp_ep *ep, bool leaves)
 {
     const struct pki_tcp_link *other = ep->nlanes > 1 ? ep->lane[1].link : NULL;
 
-    if (other == NULL)
-        return 0;
-    return other->state == PKI_TCP_OVER ? other->acked : other->end;
+    return (struct pki_tcp_before){ .messages = other == NULL ? 0 : other->state == PKI_TCP_OVER ? other->acked : other->end,
+                                    .chunks = leaves && ep->links[1].state != PKI_TCP_OVER ? ep->keep.frames : 0 };
 }
 
 /* So many of the other end's have come, or never will. */
-static bool other_has_come(const struct pki_tcp_ep *ep, uint64_t frames)
+static bool has_come(const struct pki_tcp_link *link, uint64_t frames)
 {
-    return ep->nlanes == 1 || ep->lane[1].link->state == PKI_TCP_OVER || ep->lane[1].link->received >= frames;
+    return link->state == PKI_TCP_OVER || link->received >= frames;
+}
+
+static bool has_come_before(const struct pki_tcp_ep *ep, const struct pki_tcp_before *before)
+{
+    return (ep->nlanes == 1 || has_come(ep->lane[1].link, before->messages)) && has_come(&ep->links[1], before->chunks);
+}
+
+static void count_before(const struct pki_tcp_ep *ep, struct pki_msg *news)
+{
+    struct pki_tcp_before before = sent_before(ep, news->extra == PKI_SIDE_LEAVES);
+
+    news->bytes = before.messages;
+    news->offset = before.chunks;
 }
 
 pk_result_t pki_tcp_msg(struct pki_ep *base, const struct pki_msg *msg, const void *payload)
@@ -221,7 +239,7 @@ pk_result_t pki_tcp_msg(struct pki_ep *base, const struct pki_msg *msg, const vo
         pki_tcp_grant_back(ep, msg);
         return PK_OK;
     }
-    if (!ep->left && tx_room(lane) < sizeof head + msg->payload)
+    if (!ep->left && tx_room(lane) < sizeof head + msg->payload + PKI_TCP_LINE)
         return PK_IN_PROGRESS;
     if (msg->kind == PKI_MSG_GRANT || msg->kind == PKI_MSG_SLOT) {
         pk_result_t result = pki_tcp_grant(ep, msg, &out);
@@ -231,7 +249,9 @@ pk_result_t pki_tcp_msg(struct pki_ep *base, const struct pki_msg *msg, const vo
     }
     if (ep->left) /* nobody reads it any more; what came ahead of a grant has come */
         return PK_OK;
-    bytes = pki_tcp_put_msg(head, &out, out.kind == PKI_MSG_SIDE ? sent_by_other(ep) : lane->link->received);
+    if (out.kind == PKI_MSG_SIDE)
+        count_before(ep, &out);
+    bytes = pki_tcp_put_msg(head, &out, lane->link->received);
     if (pki_tcp_msg_tells(out.kind, out.payload))
         told_along(lane);
     lane->acks_due = lane->acks_due || lane->rx_untold >= TELL_BYTES;
@@ -239,6 +259,7 @@ pk_result_t pki_tcp_msg(struct pki_ep *base, const struct pki_msg *msg, const vo
     ring_write(lane, head, bytes);
     if (msg->payload > 0)
         ring_write(lane, payload, msg->payload);
+    ring_fill(lane);
     advance_out(lane, gone);
     lane->link->end++;
     pki_tcp_lane_flush(lane);
@@ -285,6 +306,11 @@ static bool is_out(struct pki_tcp_lane *lane)
            (ioctl(link->watch.fd, SIOCOUTQ, &waiting) != 0 || waiting == 0);
 }
 
+static bool kept_is_out(struct pki_tcp_lane *lane)
+{
+    return pki_tcp_kept_is_out(lane->link->ep);
+}
+
 static bool has_room(struct pki_tcp_lane *lane)
 {
     return tx_room(lane) >= PKI_TCP_HEADER_BYTES + PKI_TCP_CLOSE_BYTES;
@@ -309,6 +335,7 @@ void pki_tcp_lane_close(struct pki_tcp_ep *ep)
 {
     struct pki_tcp_lane *lane = &ep->lane[0];
     unsigned char head[PKI_TCP_HEADER_BYTES + PKI_TCP_CLOSE_BYTES];
+    struct pki_tcp_before before;
 
     if (ep->base.connecting)
         return;
@@ -321,10 +348,12 @@ void pki_tcp_lane_close(struct pki_tcp_ep *ep)
         pki_tcp_put_back(ep->lane[i].link);
         await(&ep->lane[i], is_out);
     }
+    await(lane, kept_is_out);
     await(lane, has_room);
     if (!has_room(lane))
         return;
-    pki_tcp_put_close(head, sent_by_other(ep));
+    before = sent_before(ep, true);
+    pki_tcp_put_close(head, &before);
     ring_write(lane, head, sizeof head);
     await(lane, is_out);
 }
@@ -352,7 +381,7 @@ static bool take_msg(struct pki_tcp_lane *lane, const struct pki_tcp_frame *fram
     uint64_t frames;
 
     lane->link->received++;
-    lane->rx_untold += PKI_TCP_HEADER_BYTES + frame->bytes;
+    lane->rx_untold += pki_tcp_filled(frame->bytes);
     lane->acks_due = lane->acks_due || lane->rx_untold >= TELL_AT_LAST;
     return !pki_tcp_get_told(lane->rx + lane->rx_scan + PKI_TCP_HEADER_BYTES, frame->bytes, &frames) || take_acked(lane, frames);
 }
@@ -376,11 +405,15 @@ static bool take_frame(struct pki_tcp_lane *lane, const struct pki_tcp_frame *fr
     return false;
 }
 
-/* A goodbye that came before what was sent ahead of it by the other lane, whose frames will have this lane looked at again. */
+/* A goodbye that came before what was sent ahead of it by another connection, whose frames will have this lane looked at again. */
 static bool is_held(const struct pki_tcp_lane *lane, const struct pki_tcp_frame *frame)
 {
-    return frame->type == PKI_TCP_CLOSE && lane->link->index == 0 &&
-           !other_has_come(lane->link->ep, pki_tcp_get_close(lane->rx + lane->rx_scan + PKI_TCP_HEADER_BYTES));
+    struct pki_tcp_before before;
+
+    if (frame->type != PKI_TCP_CLOSE || lane->link->index != 0)
+        return false;
+    before = pki_tcp_get_close(lane->rx + lane->rx_scan + PKI_TCP_HEADER_BYTES);
+    return !has_come_before(lane->link->ep, &before);
 }
 
 static bool holds_goodbye(const struct pki_tcp_lane *lane)
@@ -398,7 +431,7 @@ static bool scan(struct pki_tcp_lane *lane)
         struct pki_tcp_frame frame;
         bool right = pki_tcp_get_header(lane->rx + lane->rx_scan, &frame) && frame.type != PKI_TCP_DATA && frame.type != PKI_TCP_CAME;
 
-        if (right && lane->rx_tail - lane->rx_scan - PKI_TCP_HEADER_BYTES < frame.bytes)
+        if (right && lane->rx_tail - lane->rx_scan < pki_tcp_filled(frame.bytes))
             return true;
         if (right && is_held(lane, &frame))
             return true;
@@ -406,7 +439,7 @@ static bool scan(struct pki_tcp_lane *lane)
             pki_tcp_lost(lane->link->ep, "sent bytes on the lane that make no sense");
             return false;
         }
-        lane->rx_scan += PKI_TCP_HEADER_BYTES + frame.bytes;
+        lane->rx_scan += pki_tcp_filled(frame.bytes);
     }
     return true;
 }
@@ -464,13 +497,20 @@ static bool read_lane(struct pki_tcp_lane *lane)
     return moved;
 }
 
+void pki_tcp_lane_look(struct pki_tcp_ep *ep)
+{
+    struct pki_tcp_lane *first = &ep->lane[0];
+
+    if (first->link->state == PKI_TCP_UP && first->rx_tail > first->rx_scan)
+        pki_tcp_look_again(first->link);
+}
+
 bool pki_tcp_lane_read(struct pki_tcp_lane *lane)
 {
-    struct pki_tcp_lane *first = lane->link->ep->lane;
     bool moved = read_lane(lane);
 
-    if (moved && lane != first && first->link->state == PKI_TCP_UP && first->rx_tail > first->rx_scan) /* a goodbye may have waited for this */
-        pki_tcp_look_again(first->link);
+    if (moved && lane->link->index > 0)
+        pki_tcp_lane_look(lane->link->ep);
     return moved;
 }
 
@@ -496,12 +536,16 @@ static bool look_directly(struct pki_tcp_lane *lane)
     return true;
 }
 
-/* News of the engine comes after what its sender has said by the other lane before. */
+/* News of the engine comes after what its sender has said by the other lane before, and the chunks that it did not wait for. */
 static bool is_early(struct pki_tcp_ep *ep, const struct pki_msg *msg)
 {
     const struct pki_tcp_lane *other = &ep->lane[1];
 
-    if (msg->kind != PKI_MSG_SIDE || ep->nlanes == 1 || other->popped >= msg->bytes)
+    if (msg->kind != PKI_MSG_SIDE)
+        return false;
+    if (!has_come(&ep->links[1], msg->offset))
+        return true;
+    if (ep->nlanes == 1 || other->popped >= msg->bytes)
         return false;
     return other->rx_head != other->rx_scan || other->link->state != PKI_TCP_OVER;
 }
@@ -517,7 +561,7 @@ static bool peek_lane(struct pki_tcp_lane *lane, struct pki_msg *msg, const void
         if (!pki_tcp_get_header(at, &frame))
             return false;
         if (frame.type != PKI_TCP_MSG) {
-            lane->rx_head += PKI_TCP_HEADER_BYTES + frame.bytes;
+            lane->rx_head += pki_tcp_filled(frame.bytes);
             continue;
         }
         if (pki_tcp_get_msg(at + PKI_TCP_HEADER_BYTES, frame.bytes, msg, &bytes)) {
@@ -569,7 +613,7 @@ void pki_tcp_pop(struct pki_ep *base)
         return;
     }
     if (pki_tcp_get_header(lane->rx + lane->rx_head, &frame))
-        lane->rx_head += PKI_TCP_HEADER_BYTES + frame.bytes;
+        lane->rx_head += pki_tcp_filled(frame.bytes);
     lane->popped++;
     if (lane->rx_head == lane->rx_tail)
         lane->rx_head = lane->rx_scan = lane->rx_tail = 0;

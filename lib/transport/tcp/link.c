@@ -54,7 +54,7 @@ void pki_tcp_link_drop(struct pki_tcp_link *link)
     pki_tcp_recall(link);
     pki_list_remove(&link->aside);
     link->finds = 0;
-    if (link->watch.fd >= 0 && link->acked < link->end && link->lane == NULL)
+    if (link->watch.fd >= 0 && link->lane == NULL && pki_tcp_data_lends(link))
         (void)setsockopt(link->watch.fd, SOL_SOCKET, SO_LINGER, &forget, sizeof forget);
     pki_tcp_unwatch(&link->watch);
     pki_tcp_pipe_close(link);
@@ -217,6 +217,7 @@ void pki_tcp_link_broken(struct pki_tcp_link *link, int error)
         pki_tcp_lane_rewind(link->lane);
     else
         pki_tcp_data_rewind(link);
+    ep->keep.never |= link->index == 1;
     wait_again(link, ep->connects ? 0 : PROBE_NS / 2);
 }
 

@@ -47,7 +47,7 @@ static bool pipe_open(struct pki_tcp_link *link)
 
 bool pki_tcp_goes_spliced(struct pki_tcp_link *link)
 {
-    return link->piped > 0 || (!link->copies && link->ep->iface->one_machine && next_slot(link)->bytes >= PKI_TCP_SPLICE_MIN && pipe_open(link));
+    return link->piped > 0 || (!link->copies && !next_slot(link)->copied && link->ep->iface->one_machine && next_slot(link)->bytes >= PKI_TCP_SPLICE_MIN && pipe_open(link));
 }
 
 void pki_tcp_pipe_close(struct pki_tcp_link *link)

@@ -129,6 +129,8 @@ static pk_result_t tcp_open(const struct pki_iface_config *config, struct pki_if
     for (int i = 0; i < PKI_TCP_GUESTS; i++)
         iface->guests[i].watch.fd = -1;
     result = read_params(config, &iface->params, &iface->threads.max);
+    if (result == PK_OK)
+        result = pki_env_bool("PICKLE_TEST_WAYS", false, &iface->flips);
     if (result != PK_OK)
         return result;
     iface->eps = calloc((size_t)config->size, sizeof *iface->eps);
@@ -174,6 +176,7 @@ static pk_result_t tcp_ep_init(struct pki_ep *base, struct pki_blob *mine)
 
     ep->iface = iface;
     ep->connects = base->rank > base->peer;
+    ep->ways.trial.flips = iface->flips;
     base->eager_coll = eager_coll(iface);
     pki_list_init(&ep->grants);
     pki_list_init(&ep->news);
@@ -311,6 +314,8 @@ static void tcp_ep_close(struct pki_ep *base)
     pki_tcp_early_close(ep);
     free(ep->links);
     free(ep->moves);
+    free(ep->keep.ring);
+    ep->keep = (struct pki_tcp_keep){ 0 };
     for (uint32_t i = 0; i < PKI_TCP_LANES_MAX; i++) {
         free(ep->lane[i].rx);
         free(ep->lane[i].tx);
@@ -485,7 +490,7 @@ static bool pages_are_out(const struct pki_tcp_iface *iface)
 {
     for (int i = 0; iface->one_machine && i < iface->size; i++)
         for (uint32_t k = 1; iface->eps[i] != NULL && k <= iface->eps[i]->params.sockets; k++)
-            if (iface->eps[i]->links[k].acked < iface->eps[i]->links[k].end && !iface->eps[i]->links[k].copies)
+            if (!iface->eps[i]->links[k].copies && pki_tcp_data_lends(&iface->eps[i]->links[k]))
                 return true;
     return false;
 }

@@ -8,7 +8,7 @@
  * communicator's key first.
  *
  * Every link counts its frames. What the peer has not acknowledged is kept (a lane's frames in a ring, chunks in their slots, which
- * point into the user's buffer), so that a link that breaks goes on where it was once it stands again, without losing or repeating
+ * point into the user's buffer, or into a copy of it), so that a link that breaks goes on where it was once it stands again, without losing or repeating
  * a frame. A slot is also the window: no chunk leaves without one, and the peer's acknowledgement gives it back.
  *
  * A chunk says which transfer it belongs to and where in it it begins; the transport remembers the grants that it carried out, reads
@@ -27,6 +27,7 @@
 #include "transport/transport.h"
 #include "util/netif.h"
 #include "util/log.h"
+#include "util/trial.h"
 
 #define PKI_TCP_LANES_SIZE 3 /* ranks, at most, between which there are two */
 #define PKI_TCP_TX_BYTES (256u << 10) /* the lane's ring, a power of two */
@@ -40,6 +41,8 @@
 #define PKI_TCP_DIRECT_BYTES ((size_t)PKI_TCP_AHEAD_MAX) /* and for no longer transfers */
 #define PKI_TCP_EXCHANGE 2 /* moves and grants that an exchange with one peer has in flight */
 #define PKI_TCP_ROUND_BYTES ((size_t)4 << 20)
+#define PKI_TCP_KEEP_MAX (256u << 10) /* of one transfer that is copied, of which a copy is kept as well; */
+#define PKI_TCP_KEEP_BYTES (1u << 20) /* of all of them, to one peer */
 #define PKI_TCP_LEND_MIN (64u << 10)  /* bytes that are worth a thread's attention */
 
 struct pki_tcp_ep;
@@ -69,12 +72,15 @@ enum pki_tcp_state {
 struct pki_tcp_move { /* a put in flight */
     struct pki_put *put;
     size_t issued, acked;
+    bool copied;
 };
 
 struct pki_tcp_slot { /* a chunk that the peer has not acknowledged */
-    struct pki_tcp_move *move;
+    struct pki_tcp_move *move; /* NULL: its put has ended: `src` is a copy of it */
     const char *src;
     uint32_t bytes;
+    bool copied; /* into the connection, never lent */
+    uint64_t kept_end; /* where in ep->keep the place for that copy ends; 0: it has none */
     unsigned char head[PKI_TCP_DATA_HEAD_BYTES];
 };
 
@@ -152,6 +158,20 @@ struct pki_tcp_link {
     struct pki_tcp_job in; /* while it is lent, the head and what is left of the chunk are a thread's */
 };
 
+struct pki_tcp_keep { /* copies of chunks whose puts did not wait (copied.c), in a ring: bytes [head, end) */
+    char *ring; /* NULL until there is one */
+    uint64_t head, end;
+    uint64_t frames; /* of link 1 up to the last of them */
+    bool never;      /* the connection has been made anew: who leaves could not tell whether the last ones have come */
+};
+
+struct pki_tcp_ways { /* puts whose pages may be lent, or copied */
+    uint64_t puts;   /* so far; */
+    size_t bytes;    /* the last one, */
+    uint64_t put_ns; /* and when it went, where it was tried */
+    struct pki_trial trial; /* second way: copied */
+};
+
 struct pki_tcp_early { /* a chunk that has come ahead of its grant */
     struct pki_list node; /* ep->earlies */
     struct pki_tcp_chunk chunk;
@@ -214,6 +234,8 @@ struct pki_tcp_ep {
 
     struct pki_tcp_move *moves; /* ring of puts, in order */
     uint32_t move_head, move_next, move_end;
+    struct pki_tcp_keep keep;
+    struct pki_tcp_ways ways;
     uint64_t places;            /* granted outside a transfer so far: names of those to come */
     struct pki_list grants, news, free_grants, slabs;
     struct pki_tcp_island *islands;
@@ -241,6 +263,7 @@ struct pki_tcp_iface {
     int rank, size, epoll_fd;
     bool one_machine; /* there is no wire */
     bool revoked;     /* no chunk goes or comes any more */
+    bool flips;       /* test: of two ways to go the other one each time */
     unsigned char key[PKI_NET_KEY_BYTES];
     struct pki_tcp_params params;
     uint32_t listeners, near; /* of them those to be used first */
@@ -368,6 +391,8 @@ void pki_tcp_pop(struct pki_ep *ep);
 bool pki_tcp_lane_read(struct pki_tcp_lane *lane);
 /* Write what waits, acknowledgements that are due among it. */
 void pki_tcp_lane_flush(struct pki_tcp_lane *lane);
+/* A goodbye there may have waited for what has come by another connection. */
+void pki_tcp_lane_look(struct pki_tcp_ep *ep);
 /* Before and after a new connection. */
 void pki_tcp_lane_rewind(struct pki_tcp_lane *lane);
 void pki_tcp_lane_acked(struct pki_tcp_lane *lane, uint64_t frames);
@@ -435,6 +460,22 @@ size_t pki_tcp_chunk_parts(struct pki_tcp_slot *slot, size_t written, struct iov
 void pki_tcp_chunk_sent(struct pki_tcp_link *link);
 /* The peer says that it has had so many chunks. False: that cannot be. */
 bool pki_tcp_data_was_sent(struct pki_tcp_link *link, uint64_t frames);
+
+/* Pages of users' buffers are in the connection, or on their way there. */
+bool pki_tcp_data_lends(const struct pki_tcp_link *link);
+
+/* ---- copied.c: copies, instead of lent pages, and kept, so that a put need not wait ---- */
+
+/* That takes less time, for now. To be asked once a put. */
+bool pki_tcp_is_copied(struct pki_tcp_ep *ep, const struct pki_put *put);
+/* A place for a copy of the put, all of which is the link's next chunk, and is copied: where it ends. 0: it waits. */
+uint64_t pki_tcp_keep(struct pki_tcp_link *link, const struct pki_put *put);
+/* The chunk has been written: it is copied to its place, and counts as acknowledged for its put. */
+void pki_tcp_kept(struct pki_tcp_ep *ep, struct pki_tcp_slot *slot);
+/* It goes once more, and waits this time. */
+void pki_tcp_keep_again(struct pki_tcp_slot *slot);
+/* The peer has all of them, or its kernel has. */
+bool pki_tcp_kept_is_out(const struct pki_tcp_ep *ep);
 
 /* ---- incoming.c: chunks, in ---- */
 

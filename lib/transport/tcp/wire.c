@@ -14,7 +14,7 @@
 #define CHUNK_AHEAD 128u /* flag of a chunk, beside those of messages */
 
 _Static_assert(CARD_HEAD_BYTES + PKI_TCP_ADDRESSES * PKI_NETIF_WIRE_BYTES <= sizeof((struct pki_blob){ 0 }.bytes), "fits in a blob");
-_Static_assert(sizeof(struct pki_msg) == PKI_TCP_MSG_BYTES, "every field of a message is on the wire");
+_Static_assert(sizeof(struct pki_msg) + 8 == PKI_TCP_MSG_BYTES, "every field of a message is on the wire");
 _Static_assert(PKI_TCP_MSG_BYTES + PKI_TCP_PAYLOAD_MAX <= PKI_TCP_MSG_LONG_BYTES + PKI_TCP_EAGER_MAX, "no message is longer than the longest EAGER");
 
 /* ---- Frames ---- */
@@ -65,12 +65,12 @@ size_t pki_tcp_put_msg(unsigned char out[PKI_TCP_MSG_HEAD_MAX], const struct pki
         memset(to + 32, 0, PKI_TCP_MSG_LONG_BYTES - 32);
     } else if (msg->kind != PKI_MSG_EAGER) {
         fixed = PKI_TCP_MSG_BYTES;
-        pki_put_u64(to + 24, msg->kind == PKI_MSG_SIDE ? frames : msg->bytes);
+        pki_put_u64(to + 24, msg->bytes);
         pki_put_u32(to + 32, msg->region);
         pki_put_u16(to + 36, msg->gate_slot);
         pki_put_u16(to + 38, (uint16_t)msg->payload);
         pki_put_u32(to + 40, msg->gate_value);
-        pki_put_u32(to + 44, 0);
+        memset(to + 44, 0, PKI_TCP_MSG_BYTES - 44);
     }
     put_header(out, PKI_TCP_MSG, fixed + msg->payload);
     return PKI_TCP_HEADER_BYTES + fixed;
@@ -136,11 +136,21 @@ void pki_tcp_put_chunk(unsigned char out[PKI_TCP_DATA_HEAD_BYTES], const struct 
 
     put_header(out, PKI_TCP_DATA, PKI_TCP_DATA_BYTES + chunk->bytes);
     to[0] = chunk->ahead > 0 ? chunk->flags | CHUNK_AHEAD : chunk->flags;
-    to[1] = 0;
+    to[1] = chunk->kept;
     pki_put_u16(to + 2, chunk->index);
     pki_put_u32(to + 4, chunk->sig);
     pki_put_u64(to + 8, chunk->op);
     pki_put_u64(to + 16, chunk->offset | (uint64_t)chunk->ahead << 32);
+    pki_put_u64(to + 24, chunk->told);
+    memset(to + 32, 0, PKI_TCP_DATA_BYTES - 32);
+}
+
+static bool is_zero(const unsigned char *bytes, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        if (bytes[i] != 0)
+            return false;
+    return true;
 }
 
 /* It has its transfer's length in the upper half of the offset. */
@@ -158,12 +168,14 @@ bool pki_tcp_get_chunk(const unsigned char bytes[PKI_TCP_DATA_HEAD_BYTES], struc
     const unsigned char *from = bytes + PKI_TCP_HEADER_BYTES;
     struct pki_tcp_frame frame;
 
-    if (!pki_tcp_get_header(bytes, &frame) || frame.type != PKI_TCP_DATA || from[1] != 0)
+    if (!pki_tcp_get_header(bytes, &frame) || frame.type != PKI_TCP_DATA || from[1] > 1 || !is_zero(from + 32, PKI_TCP_DATA_BYTES - 32))
         return false;
     *chunk = (struct pki_tcp_chunk){ .flags = from[0], .index = pki_get_u16(from + 2), .sig = pki_get_u32(from + 4),
                                      .op = pki_get_u64(from + 8), .offset = pki_get_u64(from + 16),
-                                     .bytes = frame.bytes - PKI_TCP_DATA_BYTES };
-    return (chunk->flags & CHUNK_AHEAD) == 0 || get_ahead(chunk);
+                                     .bytes = frame.bytes - PKI_TCP_DATA_BYTES, .kept = from[1] == 1, .told = pki_get_u64(from + 24) };
+    if ((chunk->flags & CHUNK_AHEAD) != 0 && !get_ahead(chunk))
+        return false;
+    return !chunk->kept || chunk->ahead == chunk->bytes;
 }
 
 void pki_tcp_put_came(unsigned char out[PKI_TCP_DATA_HEAD_BYTES], uint64_t frames)
@@ -178,7 +190,7 @@ bool pki_tcp_get_came(const unsigned char bytes[PKI_TCP_DATA_HEAD_BYTES], uint64
     const unsigned char *from = bytes + PKI_TCP_HEADER_BYTES;
     struct pki_tcp_frame frame;
 
-    if (!pki_tcp_get_header(bytes, &frame) || frame.type != PKI_TCP_CAME || pki_get_u64(from + 8) != 0 || pki_get_u64(from + 16) != 0)
+    if (!pki_tcp_get_header(bytes, &frame) || frame.type != PKI_TCP_CAME || !is_zero(from + 8, PKI_TCP_DATA_BYTES - 8))
         return false;
     *frames = pki_get_u64(from);
     return true;
@@ -190,6 +202,7 @@ void pki_tcp_put_ack(unsigned char out[PKI_TCP_HEADER_BYTES + PKI_TCP_ACK_BYTES]
     pki_put_u32(out + PKI_TCP_HEADER_BYTES, ack->link);
     pki_put_u32(out + PKI_TCP_HEADER_BYTES + 4, 0);
     pki_put_u64(out + PKI_TCP_HEADER_BYTES + 8, ack->frames);
+    memset(out + PKI_TCP_HEADER_BYTES + 16, 0, PKI_TCP_ACK_BYTES - 16);
 }
 
 bool pki_tcp_get_ack(const unsigned char bytes[PKI_TCP_ACK_BYTES], struct pki_tcp_ack *ack)
@@ -200,10 +213,12 @@ bool pki_tcp_get_ack(const unsigned char bytes[PKI_TCP_ACK_BYTES], struct pki_tc
     return true;
 }
 
-void pki_tcp_put_close(unsigned char out[PKI_TCP_HEADER_BYTES + PKI_TCP_CLOSE_BYTES], uint64_t frames)
+void pki_tcp_put_close(unsigned char out[PKI_TCP_HEADER_BYTES + PKI_TCP_CLOSE_BYTES], const struct pki_tcp_before *before)
 {
     put_header(out, PKI_TCP_CLOSE, PKI_TCP_CLOSE_BYTES);
-    pki_put_u64(out + PKI_TCP_HEADER_BYTES, frames);
+    pki_put_u64(out + PKI_TCP_HEADER_BYTES, before->messages);
+    pki_put_u64(out + PKI_TCP_HEADER_BYTES + 8, before->chunks);
+    memset(out + PKI_TCP_HEADER_BYTES + 16, 0, PKI_TCP_CLOSE_BYTES - 16);
 }
 
 /* ---- The card ---- */

@@ -14,7 +14,7 @@
 #include "transport/transport.h"
 #include "util/bytes.h"
 
-#define PKI_TCP_VERSION 6u
+#define PKI_TCP_VERSION 7u
 #define PKI_TCP_SOCKETS_MAX 16u
 #define PKI_TCP_LANES_MAX 2u
 #define PKI_TCP_LINKS_MAX (PKI_TCP_LANES_MAX + PKI_TCP_SOCKETS_MAX)
@@ -42,13 +42,14 @@ struct pki_tcp_frame {
 };
 
 #define PKI_TCP_HEADER_BYTES 8
+#define PKI_TCP_LINE 64u /* frames of lanes are filled up to a multiple of it, and other heads are one: the kernel copies what begins with a line, there and here, in two thirds of the time */
 #define PKI_TCP_MSG_SHORT_BYTES 24 /* EAGER; with the header 32, behind which the kernel copies a payload sooner than behind 24; */
-#define PKI_TCP_MSG_LONG_BYTES 120 /* of PKI_TCP_LONG_MIN and more; with the header two cache lines, so that copies of whole lines stay aligned */
+#define PKI_TCP_MSG_LONG_BYTES 120 /* of PKI_TCP_LONG_MIN and more */
 #define PKI_TCP_LONG_MIN 2048u
-#define PKI_TCP_MSG_BYTES 48
-#define PKI_TCP_DATA_BYTES 24
-#define PKI_TCP_ACK_BYTES 16
-#define PKI_TCP_CLOSE_BYTES 8
+#define PKI_TCP_MSG_BYTES 56
+#define PKI_TCP_DATA_BYTES 56
+#define PKI_TCP_ACK_BYTES 56
+#define PKI_TCP_CLOSE_BYTES 56
 #define PKI_TCP_MSG_HEAD_MAX (PKI_TCP_HEADER_BYTES + PKI_TCP_MSG_LONG_BYTES)
 #define PKI_TCP_MSG_FRAME_MAX (PKI_TCP_MSG_HEAD_MAX + PKI_TCP_EAGER_MAX)
 #define PKI_TCP_DATA_HEAD_BYTES (PKI_TCP_HEADER_BYTES + PKI_TCP_DATA_BYTES)
@@ -57,6 +58,12 @@ struct pki_tcp_frame {
 static inline uint32_t pki_tcp_get_length(const unsigned char bytes[PKI_TCP_HEADER_BYTES])
 {
     return pki_get_u32(bytes + 4);
+}
+
+/* What a frame of so many bytes behind its header takes on a lane. */
+static inline uint32_t pki_tcp_filled(uint32_t bytes)
+{
+    return (PKI_TCP_HEADER_BYTES + bytes + PKI_TCP_LINE - 1) / PKI_TCP_LINE * PKI_TCP_LINE;
 }
 
 /* Checks the length against what the type allows. */
@@ -68,8 +75,7 @@ static inline bool pki_tcp_msg_tells(unsigned kind, uint32_t payload)
     return kind == PKI_MSG_EAGER && payload >= PKI_TCP_LONG_MIN;
 }
 
-/* Header and message, without the payload; returns their length. `frames`: where the message tells; of SIDE, in the place of `bytes`, how many of the
- * second lane came before it. */
+/* Header and message, without the payload; returns their length. `frames`: where the message tells. */
 size_t pki_tcp_put_msg(unsigned char out[PKI_TCP_MSG_HEAD_MAX], const struct pki_msg *msg, uint64_t frames);
 /* `count` bytes behind the header. *payload points into them. */
 bool pki_tcp_get_msg(const unsigned char *bytes, uint32_t count, struct pki_msg *msg, const unsigned char **payload);
@@ -84,6 +90,8 @@ struct pki_tcp_chunk {
     uint64_t offset; /* of the first byte in the transfer */
     uint32_t bytes;
     uint32_t ahead; /* length of the whole transfer, where the chunk does not wait for its grant; else 0 */
+    bool kept;      /* all of the transfer: the sender has a copy, and does not wait to hear that the chunk has come */
+    uint64_t told;  /* so many frames of this connection have come to the sender */
 };
 
 /* Header and description of a chunk; the payload follows. */
@@ -102,11 +110,16 @@ struct pki_tcp_ack {
 
 void pki_tcp_put_ack(unsigned char out[PKI_TCP_HEADER_BYTES + PKI_TCP_ACK_BYTES], const struct pki_tcp_ack *ack);
 bool pki_tcp_get_ack(const unsigned char bytes[PKI_TCP_ACK_BYTES], struct pki_tcp_ack *ack);
-/* `frames` of the second lane came before it. */
-void pki_tcp_put_close(unsigned char out[PKI_TCP_HEADER_BYTES + PKI_TCP_CLOSE_BYTES], uint64_t frames);
-static inline uint64_t pki_tcp_get_close(const unsigned char bytes[PKI_TCP_CLOSE_BYTES])
+/* What was sent before a goodbye, or news of the engine, by connections that may be slower. */
+struct pki_tcp_before {
+    uint64_t messages; /* frames of the second lane, */
+    uint64_t chunks;   /* and of the first connection for chunks */
+};
+
+void pki_tcp_put_close(unsigned char out[PKI_TCP_HEADER_BYTES + PKI_TCP_CLOSE_BYTES], const struct pki_tcp_before *before);
+static inline struct pki_tcp_before pki_tcp_get_close(const unsigned char bytes[PKI_TCP_CLOSE_BYTES])
 {
-    return pki_get_u64(bytes);
+    return (struct pki_tcp_before){ .messages = pki_get_u64(bytes), .chunks = pki_get_u64(bytes + 8) };
 }
 
 /* ---- What a rank tells its peers before they connect (struct pki_blob) ---- */

@@ -1,0 +1,105 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Within a machine a chunk's pages may be lent (splice.c), or it may be copied into the connection. Which takes less time is the machine's affair: what a copy
+ * costs, and how near the cores are to one another; so both are tried now and then.
+ *
+ * A short transfer that went ahead of its grant, in one chunk, is copied once more, into memory of this transport, in case the connection breaks: then its
+ * put ends at once, where one that lends has to wait to hear that its pages have been read, and what came is said along with the next chunk the other way.
+ * Only while the first connection for chunks stands: a chunk that goes once more waits for its answer, since who leaves has to know that it came.
+ */
+#include <linux/sockios.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+
+#include "transport/tcp/tcp.h"
+#include "util/clock.h"
+
+#define PAGE ((size_t)4096) /* copies from one to the other take half the time where both begin with one */
+#define UNIT ((size_t)1024) /* times are compared for so many bytes, whatever the puts' lengths */
+
+/* A step of a collective that may go whole in the lane has its own two ways. */
+static bool may(const struct pki_tcp_ep *ep, const struct pki_put *put)
+{
+    bool in_lane = (put->about.flags & PKI_MSG_FLAG_COLL) != 0 && put->bytes <= PKI_TCP_EAGER_MAX;
+
+    return ep->iface->one_machine && ep->iface->threads.max == 0 && ep->params.sockets == 1 && !in_lane && put->bytes >= PKI_TCP_SPLICE_MIN;
+}
+
+/* How long one took is the time to the next one: in one direction, in both, and to and fro. */
+bool pki_tcp_is_copied(struct pki_tcp_ep *ep, const struct pki_put *put)
+{
+    struct pki_tcp_ways *ways = &ep->ways;
+    uint64_t number = ways->puts, now;
+    bool was_tried = number > 0 && pki_trial_is_on(number - 1);
+
+    if (!may(ep, put))
+        return false;
+    ways->puts++;
+    if (!was_tried && !pki_trial_is_on(number))
+        return ways->trial.second;
+    now = pki_now_ns();
+    if (was_tried)
+        pki_trial_took(&ways->trial, number - 1, UNIT, (now - ways->put_ns) * UNIT / ways->bytes);
+    ways->bytes = put->bytes;
+    ways->put_ns = now;
+    pki_trial_decide(&ways->trial, number);
+    return pki_trial_goes_second(number, ways->trial.second);
+}
+
+static size_t place_bytes(size_t bytes)
+{
+    return (bytes + PAGE - 1) / PAGE * PAGE;
+}
+
+/* Once the peer has acknowledged one, it has let this connection in. With a window of one chunk it would have to answer each. */
+uint64_t pki_tcp_keep(struct pki_tcp_link *link, const struct pki_put *put)
+{
+    struct pki_tcp_keep *keep = &link->ep->keep;
+    size_t bytes = place_bytes(put->bytes), behind;
+
+    if (put->bytes > PKI_TCP_KEEP_MAX || link->ep->params.window == 1 || keep->never || link->acked == 0)
+        return 0;
+    if (keep->ring == NULL)
+        keep->ring = aligned_alloc(PAGE, PKI_TCP_KEEP_BYTES);
+    if (keep->head == keep->end) /* again where the last one was: that is in a cache */
+        keep->head = keep->end = keep->end / PKI_TCP_KEEP_BYTES * PKI_TCP_KEEP_BYTES;
+    behind = PKI_TCP_KEEP_BYTES - keep->end % PKI_TCP_KEEP_BYTES; /* to the ring's end */
+    if (behind >= bytes)
+        behind = 0;
+    if (keep->ring == NULL || keep->end + behind + bytes - keep->head > PKI_TCP_KEEP_BYTES)
+        return 0;
+    keep->end += behind + bytes;
+    return keep->end;
+}
+
+void pki_tcp_kept(struct pki_tcp_ep *ep, struct pki_tcp_slot *slot)
+{
+    char *copy = ep->keep.ring + (slot->kept_end - place_bytes(slot->bytes)) % PKI_TCP_KEEP_BYTES;
+
+    memcpy(copy, slot->src, slot->bytes);
+    slot->src = copy;
+    slot->move->acked += slot->bytes;
+    slot->move = NULL;
+    ep->keep.frames = ep->links[1].next;
+}
+
+void pki_tcp_keep_again(struct pki_tcp_slot *slot)
+{
+    struct pki_tcp_chunk chunk;
+
+    if (slot->kept_end == 0 || !pki_tcp_get_chunk(slot->head, &chunk))
+        return;
+    chunk.kept = false;
+    pki_tcp_put_chunk(slot->head, &chunk);
+}
+
+bool pki_tcp_kept_is_out(const struct pki_tcp_ep *ep)
+{
+    const struct pki_tcp_link *link = &ep->links[1];
+    int waiting = 0;
+
+    if (link->state == PKI_TCP_OVER || link->acked >= ep->keep.frames)
+        return true;
+    return !ep->keep.never && link->next >= ep->keep.frames && ioctl(link->watch.fd, SIOCOUTQ, &waiting) == 0 && waiting == 0;
+}

@@ -1,0 +1,63 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "util/trial.h"
+
+#define EVERY 256u
+#define ENOUGH (PKI_TRIAL_TURNS / 2)
+
+bool pki_trial_is_on(uint64_t number)
+{
+    return number % EVERY < 2 * PKI_TRIAL_TURNS;
+}
+
+bool pki_trial_goes_second(uint64_t number, bool settled)
+{
+    return pki_trial_is_on(number) ? number % EVERY >= PKI_TRIAL_TURNS : settled;
+}
+
+void pki_trial_took(struct pki_trial *t, uint64_t number, size_t bytes, uint64_t ns)
+{
+    bool second = pki_trial_goes_second(number, false);
+
+    if (t->epoch != number / EVERY || t->n[0] + t->n[1] == 0) {
+        t->epoch = number / EVERY;
+        t->bytes = bytes;
+        t->n[0] = t->n[1] = 0;
+    }
+    if (t->bytes != bytes)
+        t->bytes = 0;
+    t->ns[second][t->n[second]++ % PKI_TRIAL_TURNS] = ns;
+}
+
+static uint64_t median(const uint64_t *ns, unsigned n)
+{
+    uint64_t sorted[PKI_TRIAL_TURNS];
+
+    for (unsigned i = 0; i < n; i++) {
+        unsigned k = i;
+
+        for (; k > 0 && sorted[k - 1] > ns[i]; k--)
+            sorted[k] = sorted[k - 1];
+        sorted[k] = ns[i];
+    }
+    return sorted[n / 2];
+}
+
+/* By so much that it is worth another way. */
+static bool is_less(uint64_t a, uint64_t b)
+{
+    return a + a / 32 < b;
+}
+
+void pki_trial_decide(struct pki_trial *t, uint64_t number)
+{
+    uint64_t first, second;
+
+    if (number % EVERY != 2 * PKI_TRIAL_TURNS - 1)
+        return;
+    t->second ^= t->flips;
+    if (t->flips || t->epoch != number / EVERY || t->bytes == 0 || t->n[0] < ENOUGH || t->n[1] < ENOUGH)
+        return;
+    first = median(t->ns[0], t->n[0]);
+    second = median(t->ns[1], t->n[1]);
+    t->second = t->second ? !is_less(first, second) : is_less(second, first);
+}

@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Two ways to do the same, of which the machine decides which takes less time, and decides anew while it runs: how near two cores are to one another, for
+ * one. Both are tried now and then, by a number that counts what is done; all ends that count alike try the same at the same time. In between it goes
+ * the way that took less.
+ */
+#ifndef PKI_TRIAL_H
+#define PKI_TRIAL_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define PKI_TRIAL_TURNS 8u /* of each way */
+
+struct pki_trial {
+    bool second;    /* is the way that pays */
+    bool flips;     /* test: the other one each time */
+    uint64_t epoch; /* of the samples, */
+    size_t bytes;   /* and how much was moved: 0: not always as much */
+    unsigned n[2];
+    uint64_t ns[2][PKI_TRIAL_TURNS];
+};
+
+bool pki_trial_is_on(uint64_t number);
+/* Does this one go the second way? `settled`: where nothing is tried. */
+bool pki_trial_goes_second(uint64_t number, bool settled);
+/* `number` was tried, with so many bytes. */
+void pki_trial_took(struct pki_trial *trial, uint64_t number, size_t bytes, uint64_t ns);
+/* To be called before each that is tried. */
+void pki_trial_decide(struct pki_trial *trial, uint64_t number);
+
+#endif

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The tcp transport: chunks that are copied instead of lent, and kept, so that their puts need not wait. */
 #include <criterion/criterion.h>
+#include <dlfcn.h>
 #include <pthread.h>
 #include <unistd.h>
 
@@ -11,6 +12,19 @@
 #define MOST (PKI_TCP_KEEP_MAX + 5000u)
 
 static unsigned char source[2][MOST], target[2][MOST];
+
+static unsigned cames; /* acknowledgements on a connection for chunks */
+
+ssize_t send(int fd, const void *bytes, size_t count, int flags)
+{
+    static ssize_t (*real)(int, const void *, size_t, int);
+    uint64_t frames;
+
+    if (real == NULL)
+        *(void **)&real = dlsym(RTLD_NEXT, "send");
+    cames += count == PKI_TCP_DATA_HEAD_BYTES && pki_tcp_get_came(bytes, &frames);
+    return real(fd, bytes, count, flags);
+}
 
 static struct pki_tcp_ep *ep_of(const struct tcp_pair *pair, int rank)
 {
@@ -316,6 +330,96 @@ Test(tcp_copied, goodbye_is_behind_it)
         for (uint64_t until = pki_now_ns() + PATIENCE_NS; !ep_of(&pair, 1)->left && pki_now_ns() < until;)
             (void)tcp()->progress(pair.iface[1]);
         cr_assert(ep_of(&pair, 1)->left && !pair.ep[1]->dead);
+        tcp_pair_free(&pair);
+    }
+}
+
+/* Few looks, far apart: meanwhile the other connections have ended, and nobody listens any more. */
+Test(tcp_copied, goodbye_to_who_seldom_looks, .timeout = 60)
+{
+    for (int leaver = 0; leaver < 2; leaver++) {
+        struct tcp_pair pair;
+        struct pki_put one;
+
+        begin(&pair);
+        put(&pair, leaver, &one, 2, BYTES);
+        await_end(&pair, leaver, &one);
+        spoil(leaver);
+        say_news(&pair, leaver, true);
+        tcp()->ep_close(pair.ep[leaver]);
+        free(pair.ep[leaver]);
+        pair.ep[leaver] = NULL;
+        tcp()->close(pair.iface[leaver]);
+        for (int i = 0; i < 70; i++) { /* longer than PK_RETRY_MS */
+            (void)tcp()->progress(pair.iface[1 - leaver]);
+            cr_assert_not(pair.ep[1 - leaver]->dead, "leaver %d, look %d", leaver, i);
+            usleep(40000);
+        }
+        grant(&pair, 1 - leaver, 2, BYTES);
+        hear(&pair, 1 - leaver, 2, BYTES);
+        cr_assert(hears_news(&pair, 1 - leaver));
+        tcp()->ep_close(pair.ep[1 - leaver]);
+        free(pair.ep[1 - leaver]);
+        tcp()->close(pair.iface[1 - leaver]);
+        free(pair.iface[0]);
+        free(pair.iface[1]);
+    }
+}
+
+/* Whoever sent it may have closed the connection, and what came to it there would make the kernel throw away what it has not delivered. */
+Test(tcp_copied, nothing_is_said_on_its_connection)
+{
+    struct tcp_pair pair;
+    struct pki_put one;
+
+    begin(&pair);
+    cr_assert_geq(cames, 1);
+    cames = 0;
+    for (uint64_t op = 2; op < 12; op++) {
+        grant(&pair, 1, op, BYTES);
+        put(&pair, 0, &one, op, BYTES);
+        await_end(&pair, 0, &one);
+        hear(&pair, 1, op, BYTES);
+    }
+    cr_assert_eq(cames, 0);
+    tcp_pair_free(&pair);
+}
+
+static void *close_end(void *ep)
+{
+    tcp()->ep_close(ep);
+    return NULL;
+}
+
+/* The connection has been reset with the chunk unread, and whoever leaves has not looked yet. */
+Test(tcp_copied, goodbye_after_a_reset)
+{
+    for (int leaver = 0; leaver < 2; leaver++) {
+        struct tcp_pair pair;
+        struct pki_put one;
+        pthread_t thread;
+
+        begin(&pair);
+        for (uint64_t op = 3; op < 30; op++) { /* the kernel comes to take all of one at once */
+            grant(&pair, 1 - leaver, op, BYTES);
+            put(&pair, leaver, &one, op, BYTES);
+            await_end(&pair, leaver, &one);
+            hear(&pair, 1 - leaver, op, BYTES);
+        }
+        put(&pair, leaver, &one, 2, BYTES);
+        await_end(&pair, leaver, &one);
+        spoil(leaver);
+        cr_assert(pki_tcp_kept_is_out(ep_of(&pair, leaver)));
+        pki_tcp_link_broken(&ep_of(&pair, 1 - leaver)->links[1], 0);
+        cr_assert_not(pki_tcp_kept_is_out(ep_of(&pair, leaver)));
+        cr_assert_eq(pthread_create(&thread, NULL, close_end, pair.ep[leaver]), 0);
+        grant(&pair, 1 - leaver, 2, BYTES);
+        for (uint64_t until = pki_now_ns() + PATIENCE_NS; !ep_of(&pair, 1 - leaver)->left && pki_now_ns() < until && !pair.ep[1 - leaver]->dead;)
+            (void)tcp()->progress(pair.iface[1 - leaver]);
+        pthread_join(thread, NULL);
+        free(pair.ep[leaver]);
+        pair.ep[leaver] = NULL;
+        hear(&pair, 1 - leaver, 2, BYTES);
         tcp_pair_free(&pair);
     }
 }

@@ -8,6 +8,7 @@
  * Only while the first connection for chunks stands: a chunk that goes once more waits for its answer, since who leaves has to know that it came.
  */
 #include <linux/sockios.h>
+#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
@@ -94,6 +95,14 @@ void pki_tcp_keep_again(struct pki_tcp_slot *slot)
     pki_tcp_put_chunk(slot->head, &chunk);
 }
 
+/* A connection that has been reset has nothing waiting either. */
+static bool is_whole(const struct pki_tcp_link *link)
+{
+    struct pollfd p = { .fd = link->watch.fd, .events = POLLRDHUP };
+
+    return poll(&p, 1, 0) == 0;
+}
+
 bool pki_tcp_kept_is_out(const struct pki_tcp_ep *ep)
 {
     const struct pki_tcp_link *link = &ep->links[1];
@@ -101,5 +110,6 @@ bool pki_tcp_kept_is_out(const struct pki_tcp_ep *ep)
 
     if (link->state == PKI_TCP_OVER || link->acked >= ep->keep.frames)
         return true;
-    return !ep->keep.never && link->next >= ep->keep.frames && ioctl(link->watch.fd, SIOCOUTQ, &waiting) == 0 && waiting == 0;
+    return !ep->keep.never && link->state == PKI_TCP_UP && link->next >= ep->keep.frames && ioctl(link->watch.fd, SIOCOUTQ, &waiting) == 0 && waiting == 0 &&
+           is_whole(link);
 }

@@ -179,7 +179,7 @@ static void advance_out(struct pki_tcp_link *link, size_t bytes)
         link->written -= whole;
         link->next++;
         link->sent = link->next > link->sent ? link->next : link->sent;
-        if (slot->kept_end > 0 && slot->move != NULL) {
+        if (slot->kept_end > 0 && slot->move != NULL && !link->ep->keep.never) {
             pki_tcp_kept(link->ep, slot);
             end_moves(link->ep);
         }

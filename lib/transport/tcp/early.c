@@ -10,7 +10,7 @@
 #include "transport/tcp/tcp.h"
 
 #define EARLY_MAX 1024 /* chunks kept of a peer: the credit is of their bytes alone, and a chunk may be of one */
-#define LOOKS 64 /* rounds of progress for which a chunk waits in its connection */
+#define LOOKS 64 /* rounds of progress for which a chunk waits in its connection, unless its sender has gone */
 
 static bool same_bytes(const struct pki_tcp_chunk *a, const struct pki_tcp_chunk *b)
 {
@@ -68,7 +68,7 @@ bool pki_tcp_early_place(struct pki_tcp_link *link)
         link->grant->fillers++;
         return true;
     }
-    return ++link->looks > LOOKS && keep(link);
+    return (++link->looks > LOOKS || pki_tcp_has_gone(link->ep)) && keep(link);
 }
 
 void pki_tcp_early_ended(struct pki_tcp_link *link)

@@ -59,17 +59,21 @@ static bool was_given_up(const struct pki_tcp_link *link)
     return n != 0;
 }
 
-/* False: what was read is not to be believed. Where the acknowledgement goes out on the same connection, that was not reset. */
+/* A kept chunk is whole, whatever has become of its sender, who may have left: on its connection nothing is said of it, for what comes to a closed one makes
+ * the kernel throw away the rest that is still to be sent. False: what was read is not to be believed. Where the acknowledgement goes out on the same connection, that was not reset. */
 static bool acknowledge(struct pki_tcp_link *link)
 {
     int said;
 
-    if (link->chunk.kept && link->told == link->received) /* nobody waits for it: with the next chunk the other way, or the next one this way */
+    if (link->chunk.kept) {
+        if (link->told < link->received) /* else with the next chunk the other way, or the next one this way: nobody waits for it */
+            link->ep->lane[0].acks_due = true;
         return true;
+    }
     said = pki_tcp_came_say(link);
     if (said > 0)
         return true;
-    if (!link->chunk.kept && (said < 0 || was_given_up(link))) {
+    if (said < 0 || was_given_up(link)) {
         pki_tcp_link_broken(link, ECONNRESET);
         return false;
     }

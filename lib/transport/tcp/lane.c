@@ -348,6 +348,7 @@ void pki_tcp_lane_close(struct pki_tcp_ep *ep)
         pki_tcp_put_back(ep->lane[i].link);
         await(&ep->lane[i], is_out);
     }
+    pki_tcp_put_back(&ep->links[1]);
     await(lane, kept_is_out);
     await(lane, has_room);
     if (!has_room(lane))

@@ -255,7 +255,7 @@ static void refused(struct pki_tcp_link *link)
 {
     uint64_t now = pki_now_ns();
 
-    if (link->refused_ns == 0)
+    if (link->refused_ns == 0 || pki_tcp_has_gone(link->ep))
         link->refused_ns = now;
     else if (now - link->refused_ns > REFUSED_NS)
         pki_tcp_lost(link->ep, "its process has ended: nobody listens there any more");
@@ -461,7 +461,7 @@ void pki_tcp_link_timers(struct pki_tcp_link *link, uint64_t now, uint64_t away_
     if (link->state == PKI_TCP_UP || link->state == PKI_TCP_OVER || link->state == PKI_TCP_IDLE)
         return;
     ep->iface->trouble = true;
-    link->broken_ns = pki_tcp_put_off(link->broken_ns, is_the_peers_to_mend(link) ? now : away_ns, now);
+    link->broken_ns = pki_tcp_put_off(link->broken_ns, is_the_peers_to_mend(link) || pki_tcp_has_gone(ep) ? now : away_ns, now);
     link->attempt_ends_ns = pki_tcp_put_off(link->attempt_ends_ns, away_ns, now + attempt_ns(link));
     if (link->shows_ns > 0)
         link->shows_ns = pki_tcp_put_off(link->shows_ns, away_ns, shows_after(link, now));

@@ -298,6 +298,12 @@ static inline struct pki_tcp_iface *pki_tcp_iface_of(struct pki_iface *iface)
     return (struct pki_tcp_iface *)(void *)iface;
 }
 
+/* The peer has closed its connections, in good order so far: behind its goodbye, which waits for chunks that are still in this one. */
+static inline bool pki_tcp_has_gone(const struct pki_tcp_ep *ep)
+{
+    return ep->links[0].state == PKI_TCP_UP && ep->links[0].hangup && ep->links[1].state == PKI_TCP_UP;
+}
+
 static inline struct pki_where pki_tcp_where(const struct pki_tcp_ep *ep)
 {
     return (struct pki_where){ .rank = ep->base.rank, .peer = ep->base.peer };

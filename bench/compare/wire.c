@@ -31,8 +31,8 @@
 #define TRIES 2000 /* of the one who connects, a millisecond apart */
 
 #define SPLICE_MIN ((size_t)64 << 10)
-#define COPY_MAX ((size_t)256 << 10) /* of one send: the reader begins before all of it is copied */
-#define PIECE ((size_t)64 << 10)
+#define COPY_MAX ((size_t)512 << 10) /* of one send; more takes no less time */
+#define PIECE ((size_t)512 << 10)
 #define PIPE_BYTES (1 << 20)
 #define KEPT_MAX ((size_t)64 << 10) /* of a message that is kept; */
 #define KEPT_BYTES ((size_t)256 << 10) /* of all of them */
@@ -177,7 +177,7 @@ static void write_some(const struct traffic *t, size_t *out)
     *out += n > 0 ? (size_t)n : 0;
 }
 
-/* A piece that fits into the second-level cache, and is summed up while it is there. */
+/* A piece that fits into the last cache, and is summed up while it is there; shorter ones take more system calls, and longer. */
 static ssize_t read_and_add(struct traffic *t, size_t in)
 {
     static float piece[PIECE / sizeof(float)];

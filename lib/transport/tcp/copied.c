@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Within a machine a chunk's pages may be lent (splice.c), or it may be copied into the connection. Which takes less time is the machine's affair: what a copy
- * costs, and how near the cores are to one another; so both are tried now and then.
+ * Within a machine a chunk's pages may be lent (splice.c), or it may be copied into the connection, as it is on a wire. Which takes less time is the machine's
+ * affair: what a copy costs, and how near the cores are to one another; so both are tried now and then.
  *
- * A short transfer that went ahead of its grant, in one chunk, is copied once more, into memory of this transport, in case the connection breaks: then its
- * put ends at once, where one that lends has to wait to hear that its pages have been read, and what came is said along with the next chunk the other way.
- * Only while the first connection for chunks stands: a chunk that goes once more waits for its answer, since who leaves has to know that it came.
+ * A short transfer that went ahead of its grant, in one chunk, and is copied, is copied once more, into memory of this transport, in case the connection breaks:
+ * then its put ends at once, where one that lends has to wait to hear that its pages have been read, and what came is said along with the next chunk the other
+ * way. Only while the first connection for chunks stands: a chunk that goes once more waits for its answer, since who leaves has to know that it came.
  */
 #include <linux/sockios.h>
 #include <poll.h>
@@ -20,21 +20,28 @@
 #define UNIT ((size_t)1024) /* times are compared for so many bytes, whatever the puts' lengths */
 
 /* A step of a collective that may go whole in the lane has its own two ways. */
-static bool may(const struct pki_tcp_ep *ep, const struct pki_put *put)
+static bool has_two_ways(const struct pki_tcp_ep *ep, const struct pki_put *put)
 {
     bool in_lane = (put->about.flags & PKI_MSG_FLAG_COLL) != 0 && put->bytes <= PKI_TCP_EAGER_MAX;
 
-    return ep->iface->one_machine && ep->iface->threads.max == 0 && ep->params.sockets == 1 && !in_lane && put->bytes >= PKI_TCP_SPLICE_MIN;
+    return ep->iface->threads.max == 0 && !in_lane;
+}
+
+static struct pki_tcp_ways *ways_of(struct pki_tcp_ep *ep, size_t bytes)
+{
+    return &ep->ways[bytes <= PKI_TCP_KEEP_MAX ? 0 : bytes <= PKI_TCP_AHEAD_MAX ? 1 : 2];
 }
 
 /* How long one took is the time to the next one: in one direction, in both, and to and fro. */
 bool pki_tcp_is_copied(struct pki_tcp_ep *ep, const struct pki_put *put)
 {
-    struct pki_tcp_ways *ways = &ep->ways;
+    struct pki_tcp_ways *ways = ways_of(ep, put->bytes);
     uint64_t number = ways->puts, now;
     bool was_tried = number > 0 && pki_trial_is_on(number - 1);
 
-    if (!may(ep, put))
+    if (!ep->iface->one_machine || put->bytes < PKI_TCP_SPLICE_MIN)
+        return true;
+    if (!has_two_ways(ep, put))
         return false;
     ways->puts++;
     if (!was_tried && !pki_trial_is_on(number))
@@ -53,13 +60,13 @@ static size_t place_bytes(size_t bytes)
     return (bytes + PAGE - 1) / PAGE * PAGE;
 }
 
-/* Once the peer has acknowledged one, it has let this connection in. With a window of one chunk it would have to answer each. */
+/* By the first connection, which the peer has let in when it has acknowledged one. With a window of one chunk it would have to answer each. */
 uint64_t pki_tcp_keep(struct pki_tcp_link *link, const struct pki_put *put)
 {
     struct pki_tcp_keep *keep = &link->ep->keep;
     size_t bytes = place_bytes(put->bytes), behind;
 
-    if (put->bytes > PKI_TCP_KEEP_MAX || link->ep->params.window == 1 || keep->never || link->acked == 0)
+    if (put->bytes > PKI_TCP_KEEP_MAX || link->index != 1 || link->ep->iface->threads.max > 0 || link->ep->params.window == 1 || keep->never || link->acked == 0)
         return 0;
     if (keep->ring == NULL)
         keep->ring = aligned_alloc(PAGE, PKI_TCP_KEEP_BYTES);
@@ -82,6 +89,7 @@ void pki_tcp_kept(struct pki_tcp_ep *ep, struct pki_tcp_slot *slot)
     slot->src = copy;
     slot->move->acked += slot->bytes;
     slot->move = NULL;
+    ep->links[1].outstanding -= slot->bytes;
     ep->keep.frames = ep->links[1].next;
 }
 

@@ -119,10 +119,11 @@ void pki_tcp_data_acked(struct pki_tcp_link *link, uint64_t frames)
     while (link->acked < frames) {
         struct pki_tcp_slot *slot = slot_of(link, link->acked++);
 
-        if (slot->move != NULL)
-            slot->move->acked += slot->bytes;
         if (slot->kept_end > 0)
             link->ep->keep.head = slot->kept_end;
+        if (slot->move == NULL)
+            continue;
+        slot->move->acked += slot->bytes;
         link->outstanding -= slot->bytes;
     }
     if (link->next < link->acked) /* the connection broke, and the news came on the lane before it stood again */
@@ -159,7 +160,7 @@ static size_t gather(struct pki_tcp_link *link, uint64_t end, struct iovec parts
     size_t skip = link->written, n = 0;
 
     for (uint64_t i = link->next; i < end; i++) {
-        if (i > link->next && !link->copies && !slot_of(link, i)->copied)
+        if (i > link->next && !link->copies)
             break; /* perhaps it goes without a copy */
         n += pki_tcp_chunk_parts(slot_of(link, i), skip, parts + n);
         skip = 0;

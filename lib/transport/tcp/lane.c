@@ -17,7 +17,8 @@
 #define AT_ONCE_BYTES 8192 /* payload that it pays to keep only after it has been sent; not of a collective, most of whose ranks send at the same time: nobody waits for it */
 #define LANE_LOOKS 16 /* without a message, after which, */
 #define LANE_RESTS 8 /* while chunks are awaited, one look of so many is at the lane */
-#define OTHER_RESTS 8 /* of two lanes, looks at the one that brings what is waited for, to one at the other */
+#define SOLE_LOOKS 3 /* at a time at the lane of the only peer: sooner than after a round of progress */
+#define OTHER_RESTS 32 /* of two lanes, looks at the one that brings what is waited for, to one at the other */
 #define GOODBYE_NS (200 * PKI_NS_PER_MS) /* after a failure, or where only notes went */
 
 /* ---- Out ---- */
@@ -523,13 +524,23 @@ static bool rests(struct pki_tcp_lane *lane)
     return pki_tcp_awaits_short(ep) && pki_tcp_awaits(ep) <= ep->params.chunk_bytes && ++lane->rests > LANE_LOOKS && lane->rests % LANE_RESTS != 0;
 }
 
+static bool finds(struct pki_tcp_lane *lane)
+{
+    unsigned looks = lane->link->ep->iface->size == 2 ? SOLE_LOOKS : 1;
+
+    while (looks-- > 0 && lane->link->state == PKI_TCP_UP)
+        if (pki_tcp_lane_read(lane))
+            return true;
+    return false;
+}
+
 static bool look_directly(struct pki_tcp_lane *lane)
 {
     struct pki_tcp_iface *iface = lane->link->ep->iface;
 
     if (!pki_tcp_lanes_are_polled(iface) || lane->link->state != PKI_TCP_UP || rests(lane))
         return false;
-    if (!pki_tcp_lane_read(lane))
+    if (!finds(lane))
         return false;
     iface->quiet = 0;
     lane->rests = 0;

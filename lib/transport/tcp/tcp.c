@@ -176,7 +176,8 @@ static pk_result_t tcp_ep_init(struct pki_ep *base, struct pki_blob *mine)
 
     ep->iface = iface;
     ep->connects = base->rank > base->peer;
-    ep->ways.trial.flips = iface->flips;
+    for (int i = 0; i < PKI_TCP_WAYS; i++)
+        ep->ways[i].trial.flips = iface->flips;
     base->eager_coll = eager_coll(iface);
     pki_list_init(&ep->grants);
     pki_list_init(&ep->news);
@@ -456,7 +457,7 @@ static bool is_turn(const struct pki_tcp_iface *iface)
     if ((iface->busy > 0 && !iface->looks) || iface->trouble)
         return true;
     if (iface->quiet < 1024)
-        return !pki_tcp_lanes_are_polled(iface) || iface->round % 8 == 0;
+        return !pki_tcp_lanes_are_polled(iface) || iface->round % 32 == 0;
     return iface->round % (iface->quiet < 65536 ? 4 : 16) == 0;
 }
 

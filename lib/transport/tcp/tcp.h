@@ -43,6 +43,7 @@
 #define PKI_TCP_ROUND_BYTES ((size_t)4 << 20)
 #define PKI_TCP_KEEP_MAX (256u << 10) /* of one transfer that is copied, of which a copy is kept as well; */
 #define PKI_TCP_KEEP_BYTES (1u << 20) /* of all of them, to one peer */
+#define PKI_TCP_WAYS 3
 #define PKI_TCP_LEND_MIN (64u << 10)  /* bytes that are worth a thread's attention */
 
 struct pki_tcp_ep;
@@ -136,7 +137,7 @@ struct pki_tcp_link {
     struct pki_tcp_slot *slots;
     uint64_t next, sent; /* `sent` of them have ever gone whole, over this connection or one before it */
     size_t written;     /* bytes of `next`, head and payload */
-    size_t outstanding; /* payload bytes in slots */
+    size_t outstanding; /* payload bytes in slots whose puts wait */
     int pipe[2];        /* through which chunks go without being copied; -1: not made */
     size_t piped;       /* bytes in it */
     bool copies;        /* payload does not go that way here */
@@ -235,7 +236,7 @@ struct pki_tcp_ep {
     struct pki_tcp_move *moves; /* ring of puts, in order */
     uint32_t move_head, move_next, move_end;
     struct pki_tcp_keep keep;
-    struct pki_tcp_ways ways;
+    struct pki_tcp_ways ways[PKI_TCP_WAYS]; /* of puts of like length */
     uint64_t places;            /* granted outside a transfer so far: names of those to come */
     struct pki_list grants, news, free_grants, slabs;
     struct pki_tcp_island *islands;

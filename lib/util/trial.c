@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "util/trial.h"
 
-#define EVERY 256u
-#define BLOCK (PKI_TRIAL_TURNS / 2) /* of one way, then of the other, and once more: what comes first takes longer, whichever it is */
+#define EVERY 512u
 #define ENOUGH (PKI_TRIAL_TURNS / 2)
 
 bool pki_trial_is_on(uint64_t number)
@@ -10,9 +9,10 @@ bool pki_trial_is_on(uint64_t number)
     return number % EVERY < 2 * PKI_TRIAL_TURNS;
 }
 
+/* The blocks' order is that of Thue and Morse: whatever comes again after so many turns, a power of two, as the steps of a collective do, falls to both as often. */
 bool pki_trial_goes_second(uint64_t number, bool settled)
 {
-    return pki_trial_is_on(number) ? number % EVERY / BLOCK % 2 == 1 : settled;
+    return pki_trial_is_on(number) ? __builtin_parityll(number % EVERY / PKI_TRIAL_BLOCK) : settled;
 }
 
 void pki_trial_took(struct pki_trial *t, uint64_t number, size_t bytes, uint64_t ns)

@@ -11,7 +11,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define PKI_TRIAL_TURNS 8u /* of each way */
+#define PKI_TRIAL_TURNS 16u /* of each way, */
+#define PKI_TRIAL_BLOCK 4u  /* so many together */
 
 struct pki_trial {
     bool second;    /* is the way that pays */

@@ -278,7 +278,7 @@ static void fuzz_put(const uint8_t *data, size_t size)
     far_end_open(&far);
     if (size > 0 && data[size - 1] % 2 == 0) /* the second way is tried first */
         for (int i = 0; i < PKI_TCP_WAYS; i++)
-            pki_tcp_ep_of(far.ep)->ways[i] = (struct pki_tcp_ways){ .puts = PKI_TRIAL_TURNS / 2, .bytes = 1 };
+            pki_tcp_ep_of(far.ep)->ways[i] = (struct pki_tcp_ways){ .puts = PKI_TRIAL_BLOCK, .bytes = 1 };
     for (; size >= 2 && !far.ep->dead; data += 2, size -= 2) {
         unsigned char ack[PKI_TCP_HEADER_BYTES + PKI_TCP_ACK_BYTES], came[PKI_TCP_DATA_HEAD_BYTES];
         struct pki_list *node;

@@ -20,7 +20,8 @@ ssize_t pki_tcp_came_send(struct pki_tcp_link *link)
 static bool pays(const struct pki_tcp_link *link)
 {
     return pki_tcp_is_alone(link) && link->chunk.ahead == link->chunk.bytes &&
-           link->writable && link->next == link->end && link->came_left == 0 && link->outstanding <= PKI_TCP_AHEAD_MAX;
+           link->writable && link->next == link->end && link->came_left == 0 &&
+           link->outstanding + (link->ep->keep.end - link->ep->keep.head) <= PKI_TCP_AHEAD_MAX;
 }
 
 int pki_tcp_came_say(struct pki_tcp_link *link)

@@ -32,27 +32,34 @@ static struct pki_tcp_ways *ways_of(struct pki_tcp_ep *ep, size_t bytes)
     return &ep->ways[bytes <= PKI_TCP_KEEP_MAX ? 0 : bytes <= PKI_TCP_AHEAD_MAX ? 1 : 2];
 }
 
-/* How long one took is the time to the next one: in one direction, in both, and to and fro. */
+/* A block of tries is over, or another begins, by this put. It took from its first put to the first behind it, for so many bytes: puts of one burst are given
+ * at once, and wait later. */
+static void begin_block(struct pki_tcp_ways *ways)
+{
+    uint64_t now = pki_now_ns();
+
+    for (uint64_t i = ways->puts - PKI_TRIAL_BLOCK; ways->puts > 0 && ways->bytes > 0 && i < ways->puts; i++)
+        pki_trial_took(&ways->trial, i, UNIT, (now - ways->began_ns) * UNIT / ways->bytes);
+    if (ways->puts > 0)
+        pki_trial_decide(&ways->trial, ways->puts - 1);
+    ways->bytes = 0;
+    ways->began_ns = now;
+}
+
 bool pki_tcp_is_copied(struct pki_tcp_ep *ep, const struct pki_put *put)
 {
     struct pki_tcp_ways *ways = ways_of(ep, put->bytes);
-    uint64_t number = ways->puts, now;
-    bool was_tried = number > 0 && pki_trial_is_on(number - 1);
+    bool is_tried;
 
     if (!ep->iface->one_machine || put->bytes < PKI_TCP_SPLICE_MIN)
         return true;
     if (!has_two_ways(ep, put))
         return false;
-    ways->puts++;
-    if (!was_tried && !pki_trial_is_on(number))
-        return ways->trial.second;
-    now = pki_now_ns();
-    if (was_tried)
-        pki_trial_took(&ways->trial, number - 1, UNIT, (now - ways->put_ns) * UNIT / ways->bytes);
-    ways->bytes = put->bytes;
-    ways->put_ns = now;
-    pki_trial_decide(&ways->trial, number);
-    return pki_trial_goes_second(number, ways->trial.second);
+    is_tried = pki_trial_is_on(ways->puts);
+    if (ways->puts % PKI_TRIAL_BLOCK == 0 && (is_tried || (ways->puts > 0 && pki_trial_is_on(ways->puts - 1))))
+        begin_block(ways);
+    ways->bytes += is_tried ? put->bytes : 0;
+    return pki_trial_goes_second(ways->puts++, ways->trial.second);
 }
 
 static size_t place_bytes(size_t bytes)

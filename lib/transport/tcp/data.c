@@ -50,7 +50,7 @@ static void take_slot(struct pki_tcp_link *link, struct pki_tcp_move *move)
     slot->copied = move->copied;
     slot->kept_end = slot->copied && chunk.ahead == chunk.bytes ? pki_tcp_keep(link, put) : 0;
     chunk.kept = slot->kept_end > 0;
-    if (chunk.kept && link->next + 1 == link->end) /* it goes now */
+    if (chunk.kept && link->next + 1 == link->end && link->writable && !link->ep->lane[0].acks_due) /* it goes now, and nobody waits for word of another */
         link->told = link->received;
     pki_tcp_put_chunk(slot->head, &chunk);
     move->issued += chunk.bytes;

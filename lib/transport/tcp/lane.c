@@ -17,7 +17,7 @@
 #define AT_ONCE_BYTES 8192 /* payload that it pays to keep only after it has been sent; not of a collective, most of whose ranks send at the same time: nobody waits for it */
 #define LANE_LOOKS 16 /* without a message, after which, */
 #define LANE_RESTS 8 /* while chunks are awaited, one look of so many is at the lane */
-#define SOLE_LOOKS 3 /* at a time at the lane of the only peer: sooner than after a round of progress */
+#define SOLE_LOOKS 3 /* at a time at the lane of the only peer, where a message is waited for and nothing else */
 #define OTHER_RESTS 32 /* of two lanes, looks at the one that brings what is waited for, to one at the other */
 #define GOODBYE_NS (200 * PKI_NS_PER_MS) /* after a failure, or where only notes went */
 
@@ -289,6 +289,7 @@ void pki_tcp_lane_rewind(struct pki_tcp_lane *lane)
     lane->tx_sent = lane->tx_head;
     lane->acks_sent = lane->acks_bytes = 0;
     lane->rx_tail = lane->rx_scan;
+    lane->link->ep->gone = lane->link->ep->gone && lane->link->index > 0;
     for (uint32_t i = first_told(lane); i <= last_told(lane); i++)
         lane->link->ep->links[i].told = UINT64_MAX; /* what was told may not have come */
     lane->acks_due = true;
@@ -456,6 +457,17 @@ static void make_room(struct pki_tcp_lane *lane)
     }
 }
 
+/* What its goodbye waits for lies in this rank's kernel. */
+static void await_rest(struct pki_tcp_ep *ep)
+{
+    if (ep->gone)
+        return;
+    ep->gone = true;
+    pki_tcp_look_again(&ep->links[1]);
+    if (ep->nlanes > 1)
+        pki_tcp_look_again(ep->lane[1].link);
+}
+
 static bool read_lane(struct pki_tcp_lane *lane)
 {
     struct pki_tcp_link *link = lane->link;
@@ -483,6 +495,7 @@ static bool read_lane(struct pki_tcp_lane *lane)
         if (n <= 0 && holds_goodbye(lane)) { /* it may end behind that */
             link->readable = false;
             link->hangup = true;
+            await_rest(link->ep);
             return moved;
         }
         if (n <= 0) {
@@ -526,7 +539,8 @@ static bool rests(struct pki_tcp_lane *lane)
 
 static bool finds(struct pki_tcp_lane *lane)
 {
-    unsigned looks = lane->link->ep->iface->size == 2 ? SOLE_LOOKS : 1;
+    const struct pki_tcp_iface *iface = lane->link->ep->iface;
+    unsigned looks = iface->size == 2 && iface->spins && lane->link->ep->base.expected > 0 ? SOLE_LOOKS : 1;
 
     while (looks-- > 0 && lane->link->state == PKI_TCP_UP)
         if (pki_tcp_lane_read(lane))
@@ -624,6 +638,7 @@ void pki_tcp_pop(struct pki_ep *base)
         ep->wants = false;
         return;
     }
+    base->expected = 0;
     if (pki_tcp_get_header(lane->rx + lane->rx_head, &frame))
         lane->rx_head += pki_tcp_filled(frame.bytes);
     lane->popped++;

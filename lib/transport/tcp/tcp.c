@@ -121,6 +121,7 @@ static pk_result_t tcp_open(const struct pki_iface_config *config, struct pki_if
         return PK_ERR_UNSUPPORTED;
     iface->rank = config->rank;
     iface->size = config->size;
+    iface->spins = config->local_ranks <= sysconf(_SC_NPROCESSORS_ONLN);
     iface->one_machine = config->net->one_machine || pki_netif_is_loopback(&config->net->local);
     memcpy(iface->key, config->net->key, sizeof iface->key);
     pki_list_init(&iface->ready);
@@ -457,7 +458,7 @@ static bool is_turn(const struct pki_tcp_iface *iface)
     if ((iface->busy > 0 && !iface->looks) || iface->trouble)
         return true;
     if (iface->quiet < 1024)
-        return !pki_tcp_lanes_are_polled(iface) || iface->round % 32 == 0;
+        return !pki_tcp_lanes_are_polled(iface) || iface->round % 8 == 0;
     return iface->round % (iface->quiet < 65536 ? 4 : 16) == 0;
 }
 

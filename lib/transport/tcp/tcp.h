@@ -168,8 +168,8 @@ struct pki_tcp_keep { /* copies of chunks whose puts did not wait (copied.c), in
 
 struct pki_tcp_ways { /* puts whose pages may be lent, or copied */
     uint64_t puts;   /* so far; */
-    size_t bytes;    /* the last one, */
-    uint64_t put_ns; /* and when it went, where it was tried */
+    size_t bytes;    /* of the block of tries so far, */
+    uint64_t began_ns; /* and when that began */
     struct pki_trial trial; /* second way: copied */
 };
 
@@ -224,6 +224,7 @@ struct pki_tcp_ep {
     struct pki_tcp_card theirs;
     bool connects;                /* this rank does; the peer accepts */
     bool left;                    /* the peer has left in good order */
+    bool gone;                    /* its goodbye and the end of the first lane have come, though not what it sent before */
     uint32_t nlinks;
     struct pki_tcp_link *links;   /* [nlinks] */
 
@@ -265,6 +266,7 @@ struct pki_tcp_iface {
     bool one_machine; /* there is no wire */
     bool revoked;     /* no chunk goes or comes any more */
     bool flips;       /* test: of two ways to go the other one each time */
+    bool spins;       /* each rank here has a core */
     unsigned char key[PKI_NET_KEY_BYTES];
     struct pki_tcp_params params;
     uint32_t listeners, near; /* of them those to be used first */
@@ -299,10 +301,12 @@ static inline struct pki_tcp_iface *pki_tcp_iface_of(struct pki_iface *iface)
     return (struct pki_tcp_iface *)(void *)iface;
 }
 
-/* The peer has closed its connections, in good order so far: behind its goodbye, which waits for chunks that are still in this one. */
+/* The peer has closed its connections in good order, behind its goodbye, which waits for what it sent before and is still in one of them. */
 static inline bool pki_tcp_has_gone(const struct pki_tcp_ep *ep)
 {
-    return ep->links[0].state == PKI_TCP_UP && ep->links[0].hangup && ep->links[1].state == PKI_TCP_UP;
+    bool more = ep->links[1].state == PKI_TCP_UP || (ep->nlanes > 1 && ep->lane[1].link->state == PKI_TCP_UP);
+
+    return ep->gone && ep->links[0].state == PKI_TCP_UP && more;
 }
 
 static inline struct pki_where pki_tcp_where(const struct pki_tcp_ep *ep)

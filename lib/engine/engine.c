@@ -439,6 +439,7 @@ void pki_engine_abort(struct pki_engine *e)
 #define SPINS 4000
 #define SPINS_BESIDE_KERNEL 50 /* its threads that carry packets come to a core when somebody leaves it */
 #define YIELDS_SPINNING 40000 /* a core for each rank: the other threads that want one are few */
+#define YIELDS_BESIDE_KERNEL 16000 /* the same, where each look is a system call */
 #define YIELDS 4000           /* each of them may last as long as the other ranks' turns */
 #define YIELDS_BESIDE_THREADS 200 /* threads of the kernel, which move every byte: a waiting rank has taken one of two cores from them */
 
@@ -455,7 +456,9 @@ static unsigned yields(const struct pki_engine *e)
     for (int i = 0; i < e->nifaces; i++)
         if (e->ifaces[i]->carries && e->ifaces[i]->in_threads)
             return YIELDS_BESIDE_THREADS;
-    return e->spin ? YIELDS_SPINNING : YIELDS;
+    if (!e->spin)
+        return YIELDS;
+    return pki_engine_spins(e) ? YIELDS_SPINNING : YIELDS_BESIDE_KERNEL;
 }
 
 void pki_engine_backoff(struct pki_engine *e, unsigned idle)

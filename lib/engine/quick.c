@@ -59,6 +59,7 @@ static enum found look(struct pki_engine *e, struct pki_peer *peer, void *out, s
     struct pki_msg msg;
     const void *payload;
 
+    peer->lane->expected = (uint32_t)bytes;
     if (!transport->peek(peer->lane, &msg, &payload))
         return peer->lane->dead ? FOUND_OTHER : FOUND_NOTHING;
     if (msg.kind == PKI_MSG_CREDIT) {
@@ -84,7 +85,6 @@ static enum found recv_turn(struct pki_engine *e, struct pki_peer *peer, void *o
     if (!pki_list_empty(&e->tasks) || !pki_list_empty(&peer->arrivals) ||
         atomic_load_explicit(&e->failed, memory_order_relaxed) != PK_OK)
         return FOUND_OTHER;
-    peer->lane->expected = (uint32_t)bytes;
     for (int i = 0; i < (e->spin ? LOOKS_A_TURN : LOOKS_CROWDED) && found == FOUND_NOTHING; i++)
         found = look(e, peer, out, bytes);
     return found;

@@ -131,7 +131,7 @@ struct pki_ep {
     bool has_notes; /* set by the engine: `mend` is called, for another endpoint of this pair can carry notes */
     size_t eager_coll; /* set by ep_connect, alike at both ends: longest step of a collective without GPUs that goes whole in one message; 0: the engine's choice */
     uint64_t expected_op; /* set by the engine: number of the collective whose message is waited for, a guess for the next peek alone; 0: of none */
-    uint32_t expected; /* set by the engine: payload bytes of the message that is waited for, a guess; peek may have them fetched */
+    uint32_t expected; /* set by the engine: payload bytes of the message that is waited for, and nothing else, a guess; peek may have them fetched, or look more often, and may forget it */
     bool is_near; /* the transport's, may change with every message: two copies by msg take less time than one by put or get */
     bool is_quick; /* set by ep_connect, alike at both ends: one copy by put or get takes less time than two by msg from a few pages on, wherever the peer's core is */
     bool can_get; /* set by ep_connect: get works from any memory of this peer, by its address there */

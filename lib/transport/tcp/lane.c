@@ -537,10 +537,10 @@ static bool rests(struct pki_tcp_lane *lane)
     return pki_tcp_awaits_short(ep) && pki_tcp_awaits(ep) <= ep->params.chunk_bytes && ++lane->rests > LANE_LOOKS && lane->rests % LANE_RESTS != 0;
 }
 
-static bool finds(struct pki_tcp_lane *lane)
+static bool finds(struct pki_tcp_lane *lane, bool awaited)
 {
     const struct pki_tcp_iface *iface = lane->link->ep->iface;
-    unsigned looks = iface->size == 2 && iface->spins && lane->link->ep->base.expected > 0 ? SOLE_LOOKS : 1;
+    unsigned looks = awaited && iface->size == 2 && iface->spins ? SOLE_LOOKS : 1;
 
     while (looks-- > 0 && lane->link->state == PKI_TCP_UP)
         if (pki_tcp_lane_read(lane))
@@ -548,13 +548,13 @@ static bool finds(struct pki_tcp_lane *lane)
     return false;
 }
 
-static bool look_directly(struct pki_tcp_lane *lane)
+static bool look_directly(struct pki_tcp_lane *lane, bool awaited)
 {
     struct pki_tcp_iface *iface = lane->link->ep->iface;
 
     if (!pki_tcp_lanes_are_polled(iface) || lane->link->state != PKI_TCP_UP || rests(lane))
         return false;
-    if (!finds(lane))
+    if (!finds(lane, awaited))
         return false;
     iface->quiet = 0;
     lane->rests = 0;
@@ -605,21 +605,23 @@ bool pki_tcp_peek(struct pki_ep *base, struct pki_msg *msg, const void **payload
 {
     struct pki_tcp_ep *ep = pki_tcp_ep_of(base);
     uint64_t expected = base->expected_op;
+    bool awaited = base->expected > 0;
     struct pki_tcp_lane *likely;
 
     base->expected_op = 0;
+    base->expected = 0;
     ep->peeked_news = pki_tcp_news_peek(ep, msg);
     ep->peeked_want = !ep->peeked_news && pki_tcp_early_peek(ep, msg);
     *payload = NULL;
     if (ep->peeked_news || ep->peeked_want)
         return true;
     likely = &ep->lane[ep->nlanes > 1 && expected != 0 ? (expected + !ep->connects) & 1 : 0];
-    if ((likely->rx_head != likely->rx_scan || look_directly(likely)) && peek_lane(likely, msg, payload))
+    if ((likely->rx_head != likely->rx_scan || look_directly(likely, awaited)) && peek_lane(likely, msg, payload))
         return true;
     if (ep->nlanes > 1) {
         struct pki_tcp_lane *other = likely == ep->lane ? &ep->lane[1] : ep->lane;
 
-        return (other->rx_head != other->rx_scan || (++ep->looks % OTHER_RESTS == 0 && look_directly(other))) && peek_lane(other, msg, payload);
+        return (other->rx_head != other->rx_scan || (++ep->looks % OTHER_RESTS == 0 && look_directly(other, false))) && peek_lane(other, msg, payload);
     }
     return false;
 }
@@ -638,7 +640,6 @@ void pki_tcp_pop(struct pki_ep *base)
         ep->wants = false;
         return;
     }
-    base->expected = 0;
     if (pki_tcp_get_header(lane->rx + lane->rx_head, &frame))
         lane->rx_head += pki_tcp_filled(frame.bytes);
     lane->popped++;

@@ -119,7 +119,7 @@ static void receive_round(int round, int64_t *done)
         atomic_store(&shared->rank_words[0][c], taken[c]);
     atomic_store(&shared->words[POSTED], round + 1);
     for (int c = COMMS - 1; c >= 0; c--) {
-        if (!all_idle_within(c, 10000)) {
+        if (!all_idle_within(c, 40000)) {
             report(false, "round %d: communicator %d was served and %d of %d streams went on", round, c, idle_streams(c), STREAMS);
             exit(1);
         }

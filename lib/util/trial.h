@@ -28,7 +28,7 @@ bool pki_trial_is_on(uint64_t number);
 bool pki_trial_goes_second(uint64_t number, bool settled);
 /* `number` was tried, with so many bytes. */
 void pki_trial_took(struct pki_trial *trial, uint64_t number, size_t bytes, uint64_t ns);
-/* To be called before each that is tried. */
+/* If `number` is the last that is tried: which way pays from now on. Else nothing. */
 void pki_trial_decide(struct pki_trial *trial, uint64_t number);
 
 #endif

@@ -19,4 +19,10 @@ static VECTORS void add(float *restrict to, const float *a, const float *b, size
         to[i] = a[i] + b[i];
 }
 
+static inline VECTORS void add_into_two(float *restrict to, float *restrict also, const float *a, const float *b, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        to[i] = also[i] = a[i] + b[i];
+}
+
 #endif

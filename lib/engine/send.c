@@ -293,11 +293,20 @@ static bool goes_in_large_puts(const struct pki_xfer *xfer)
            !pki_share_is_near(xfer);
 }
 
+static uint32_t puts_max(const struct pki_xfer *xfer)
+{
+    uint32_t most = xfer->kind == PKI_MEM_HOST ? xfer->way->iface->puts_max : 0;
+
+    return most == 0 ? PKI_XFER_PUTS_FEW : most < PKI_XFER_PUTS ? most : PKI_XFER_PUTS;
+}
+
 static void issue_puts(struct pki_xfer *xfer)
 {
+    uint32_t most = puts_max(xfer);
+
     if (xfer->ready < xfer->bytes && xfer->ready - xfer->issued < EVEN_PUT && xfer->way == xfer->peer->lane && goes_in_large_puts(xfer))
         return; /* advanced again with more */
-    while (xfer->issued < xfer->ready && xfer->puts_head - xfer->puts_tail < PKI_XFER_PUTS) {
+    while (xfer->issued < xfer->ready && xfer->puts_head - xfer->puts_tail < most) {
         struct pki_put *put = &xfer->puts[xfer->puts_head % PKI_XFER_PUTS];
         size_t len = xfer->ready - xfer->issued < xfer->chunk ? xfer->ready - xfer->issued : xfer->chunk;
         pk_result_t result;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Acknowledgements of short transfers, on the connection that brought them: its sender waits for nothing else, and looks there for what comes the other
- * way as well, so that neither of the two touches a second connection. All others ride on the lane (lane.c).
+ * Acknowledgements of chunks. Of short transfers, on the connection that brought them: its sender waits for nothing else, and looks there for what comes the
+ * other way as well, so that neither of the two touches a second connection. Where chunks go both ways the head of the next one says it, if that is soon
+ * enough. All others ride on the lane (lane.c).
  */
 #include <errno.h>
 #include <sys/socket.h>
@@ -41,6 +42,34 @@ int pki_tcp_came_say(struct pki_tcp_link *link)
     if (link->came_left > 0) /* the rest before anything else: data_write finds out whether there is room */
         pki_tcp_link_ready(link);
     return 1;
+}
+
+void pki_tcp_owe(struct pki_tcp_link *link)
+{
+    if (link->owes)
+        return;
+    link->owes = true;
+    link->ep->iface->owing++;
+}
+
+void pki_tcp_pay(struct pki_tcp_iface *iface)
+{
+    for (int i = 0; i < iface->size && iface->owing > 0; i++) {
+        struct pki_tcp_ep *ep = iface->eps[i];
+
+        for (uint32_t k = 1; ep != NULL && k <= ep->params.sockets; k++) {
+            struct pki_tcp_link *link = &ep->links[k];
+
+            if (!link->owes)
+                continue;
+            link->owes = false;
+            iface->owing--;
+            if (link->told < link->received)
+                ep->lane[0].acks_due = true;
+        }
+        if (ep != NULL && ep->lane[0].acks_due)
+            pki_tcp_lane_flush(&ep->lane[0]);
+    }
 }
 
 bool pki_tcp_came_take(struct pki_tcp_link *link, uint64_t frames)

@@ -41,7 +41,6 @@ static void take_slot(struct pki_tcp_link *link, struct pki_tcp_move *move)
     if ((put->about.flags & PKI_MSG_FLAG_STAGED) != 0) /* to a place that the peer gave a number */
         chunk = (struct pki_tcp_chunk){ .flags = PKI_MSG_FLAG_STAGED, .op = put->remote, .offset = move->issued,
                                         .bytes = chunk.bytes };
-    chunk.told = link->received;
     slot->move = move;
     slot->src = (const char *)put->src + move->issued;
     slot->bytes = chunk.bytes;
@@ -50,8 +49,6 @@ static void take_slot(struct pki_tcp_link *link, struct pki_tcp_move *move)
     slot->copied = move->copied;
     slot->kept_end = slot->copied && chunk.ahead == chunk.bytes ? pki_tcp_keep(link, put) : 0;
     chunk.kept = slot->kept_end > 0;
-    if (chunk.kept && link->next + 1 == link->end && link->writable && !link->ep->lane[0].acks_due) /* it goes now, and nobody waits for word of another */
-        link->told = link->received;
     pki_tcp_put_chunk(slot->head, &chunk);
     move->issued += chunk.bytes;
     link->outstanding += chunk.bytes;
@@ -73,7 +70,7 @@ void pki_tcp_data_deal(struct pki_tcp_ep *ep)
     }
 }
 
-/* Now, not in the next round of progress: until then a waiting rank looks for what has come, in vain. */
+/* Now, not in the next round of progress: until then a waiting rank looks for what has come, in vain. Not of several: in between it reads. */
 static void write_at_once(struct pki_tcp_ep *ep)
 {
     for (uint32_t i = 1; i <= ep->params.sockets; i++)
@@ -92,7 +89,7 @@ pk_result_t pki_tcp_put(struct pki_put *put)
     ep->moves[ep->move_end++ & MOVE_MASK] = (struct pki_tcp_move){ .put = put };
     ep->iface->busy++;
     pki_tcp_data_deal(ep);
-    if (put->bytes <= AT_ONCE_MAX)
+    if (put->bytes <= AT_ONCE_MAX && ep->move_end - ep->move_head == 1)
         write_at_once(ep);
     return PK_OK;
 }
@@ -247,6 +244,16 @@ static size_t transfer_bytes(const struct pki_tcp_slot *slot)
     return slot->move != NULL ? slot->move->put->bytes : slot->bytes;
 }
 
+/* The heads that go now say what has come until now. Returns what the peer knows of it then. */
+static uint64_t tell(struct pki_tcp_link *link, uint64_t end)
+{
+    if (link->written > 0 || link->piped > 0)
+        return link->told;
+    for (uint64_t i = link->next; i < end; i++)
+        pki_tcp_put_chunk_told(slot_of(link, i)->head, link->received);
+    return link->received;
+}
+
 void pki_tcp_data_write(struct pki_tcp_link *link)
 {
     size_t budget = pki_tcp_round_bytes(link);
@@ -254,6 +261,7 @@ void pki_tcp_data_write(struct pki_tcp_link *link)
     while (link->state == PKI_TCP_UP && link->writable && (link->next < link->end || link->came_left > 0)) {
         uint64_t end = link->next + 2 < link->end ? link->next + 2 : link->end;
         bool says = link->came_left > 0; /* before anything else */
+        uint64_t tells = says ? link->told : tell(link, end);
         ssize_t n;
 
         if (!says && pki_tcp_lend(link, true, unwritten(link), transfer_bytes(slot_of(link, link->next)))) {
@@ -273,6 +281,8 @@ void pki_tcp_data_write(struct pki_tcp_link *link)
         }
         if (says)
             continue;
+        if (link->written + (size_t)n >= PKI_TCP_DATA_HEAD_BYTES)
+            link->told = tells;
         advance_out(link, (size_t)n);
         if ((size_t)n >= budget) {
             if (link->next < link->end)

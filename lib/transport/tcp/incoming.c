@@ -77,7 +77,10 @@ static bool acknowledge(struct pki_tcp_link *link)
         pki_tcp_link_broken(link, ECONNRESET);
         return false;
     }
-    link->ep->lane[0].acks_due = true;
+    if (pki_tcp_exchanges(link->ep))
+        pki_tcp_owe(link);
+    else
+        link->ep->lane[0].acks_due = true;
     return true;
 }
 

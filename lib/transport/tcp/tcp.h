@@ -41,6 +41,8 @@
 #define PKI_TCP_DIRECT_BYTES ((size_t)PKI_TCP_AHEAD_MAX) /* and for no longer transfers */
 #define PKI_TCP_EXCHANGE 2 /* moves and grants that an exchange with one peer has in flight */
 #define PKI_TCP_ROUND_BYTES ((size_t)4 << 20)
+#define PKI_TCP_TURN_BYTES ((size_t)512 << 10) /* where chunks go both ways: what comes is read, and summed up, while it is in a cache, */
+#define PKI_TCP_PUTS 4 /* and as many are given at once as need no answer in between */
 #define PKI_TCP_KEEP_MAX (256u << 10) /* of one transfer that is copied, of which a copy is kept as well; */
 #define PKI_TCP_KEEP_BYTES (1u << 20) /* of all of them, to one peer */
 #define PKI_TCP_WAYS 3
@@ -124,6 +126,7 @@ struct pki_tcp_link {
     bool heard;              /* a lane: something has come by this connection: the peer has let it in */
     bool hangup;             /* the end of the stream is somewhere behind what can be read */
     uint64_t received, told; /* the peer's frames that have come, and how many of them it knows */
+    bool owes;               /* chunks: word of some that have come, which the next one the other way brings if it goes soon */
     uint64_t acked, end;     /* own frames that the peer has, and that were ever queued */
 
     /* while it does not stand */
@@ -276,6 +279,7 @@ struct pki_tcp_iface {
     struct pki_tcp_ep **eps; /* [size] */
     int neps;
     struct pki_list ready, aside;
+    unsigned owing;          /* links that owe */
     unsigned round, quiet;   /* rounds of progress; those since something happened */
     unsigned busy;           /* moves and grants in flight */
     bool looks;              /* in this round connections are read for chunks without being told of any */
@@ -452,10 +456,20 @@ static inline bool pki_tcp_awaits_short(const struct pki_tcp_ep *ep)
 pk_result_t pki_tcp_put(struct pki_put *put);
 void pki_tcp_data_write(struct pki_tcp_link *link);
 
+/* Chunks go both ways, or come for two transfers, as in a collective whose steps hand on what comes. */
+static inline bool pki_tcp_exchanges(const struct pki_tcp_ep *ep)
+{
+    const struct pki_list *grants = &ep->grants;
+
+    return ep->iface->threads.max == 0 && !pki_list_empty(grants) && (ep->move_head != ep->move_end || grants->next->next != grants);
+}
+
 /* Of one link in one round of progress, so that none starves the others, and where threads wait for the next one. */
 static inline size_t pki_tcp_round_bytes(const struct pki_tcp_link *link)
 {
-    return link->ep->iface->threads.n > 0 ? PKI_TCP_LEND_MIN : PKI_TCP_ROUND_BYTES;
+    if (link->ep->iface->threads.n > 0)
+        return PKI_TCP_LEND_MIN;
+    return pki_tcp_exchanges(link->ep) ? PKI_TCP_TURN_BYTES : PKI_TCP_ROUND_BYTES;
 }
 
 /* Hand chunks of the puts that wait to links with free slots. */
@@ -526,6 +540,9 @@ int pki_tcp_came_say(struct pki_tcp_link *link);
 ssize_t pki_tcp_came_send(struct pki_tcp_link *link);
 /* The peer says so. False: the link is broken, or the endpoint lost. */
 bool pki_tcp_came_take(struct pki_tcp_link *link, uint64_t frames);
+/* A chunk has come of which the peer hears with the next one the other way, or, if none has gone by then, on the lane in the next round of progress. */
+void pki_tcp_owe(struct pki_tcp_link *link);
+void pki_tcp_pay(struct pki_tcp_iface *iface);
 
 /* ---- threads.c: other threads for long chunks ---- */
 

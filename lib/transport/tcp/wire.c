@@ -145,6 +145,11 @@ void pki_tcp_put_chunk(unsigned char out[PKI_TCP_DATA_HEAD_BYTES], const struct 
     memset(to + 32, 0, PKI_TCP_DATA_BYTES - 32);
 }
 
+void pki_tcp_put_chunk_told(unsigned char out[PKI_TCP_DATA_HEAD_BYTES], uint64_t frames)
+{
+    pki_put_u64(out + PKI_TCP_HEADER_BYTES + 24, frames);
+}
+
 static bool is_zero(const unsigned char *bytes, size_t count)
 {
     for (size_t i = 0; i < count; i++)

@@ -1,0 +1,172 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The tcp transport: where chunks go both ways the head of one says that others have come, as of when it goes; where none goes soon, the lane does. */
+#include <criterion/criterion.h>
+#include <dlfcn.h>
+
+#include "tcp_pair.h"
+
+#define PATIENCE_NS (20 * PKI_NS_PER_S)
+#define BYTES 100000u
+
+static unsigned char source[BYTES], target[2][2][BYTES];
+static unsigned acks; /* by a message of their own, on whichever connection */
+
+ssize_t send(int fd, const void *bytes, size_t count, int flags)
+{
+    static ssize_t (*real)(int, const void *, size_t, int);
+    struct pki_tcp_frame frame;
+
+    if (real == NULL)
+        *(void **)&real = dlsym(RTLD_NEXT, "send");
+    acks += count >= PKI_TCP_DATA_HEAD_BYTES && pki_tcp_get_header(bytes, &frame) && (frame.type == PKI_TCP_ACK || frame.type == PKI_TCP_CAME);
+    return real(fd, bytes, count, flags);
+}
+
+static struct pki_tcp_link *chunks_of(const struct tcp_pair *pair, int rank)
+{
+    return &pki_tcp_ep_of(pair->ep[rank])->links[1];
+}
+
+static struct pki_tcp_iface *iface_of(const struct tcp_pair *pair, int rank)
+{
+    return pki_tcp_iface_of(pair->iface[rank]);
+}
+
+/* Both ranks wait for two transfers, as in a collective. */
+static void begin(struct tcp_pair *pair)
+{
+    tcp_params("1/0", "4", "524288");
+    tcp_pair_new(pair);
+    for (size_t i = 0; i < BYTES; i++)
+        source[i] = (unsigned char)(i * 7 + i / 509);
+    memset(target, 0, sizeof target);
+    for (int rank = 0; rank < 2; rank++)
+        for (uint64_t op = 1; op <= 2; op++) {
+            const struct pki_msg msg = { .kind = PKI_MSG_GRANT, .op = op, .sig = 5, .bytes = BYTES, .extra = PKI_GRANT_SILENT,
+                                         .offset = (uint64_t)(uintptr_t)target[rank][op - 1] };
+
+            cr_assert_eq(tcp()->msg(pair->ep[rank], &msg, NULL), PK_OK);
+        }
+    acks = 0;
+}
+
+static void put(struct tcp_pair *pair, int rank, struct pki_put *put, uint64_t op)
+{
+    *put = (struct pki_put){ .ep = pair->ep[rank], .src = source, .bytes = BYTES, .about = { .kind = PKI_MSG_FIN, .op = op, .sig = 5, .bytes = BYTES } };
+    pki_list_init(&put->node);
+    cr_assert_eq(tcp()->put(put), PK_OK);
+}
+
+/* Only this rank looks, until so many chunks have come to it. */
+static void read_until(struct tcp_pair *pair, int rank, uint64_t chunks)
+{
+    for (uint64_t until = pki_now_ns() + PATIENCE_NS; chunks_of(pair, rank)->received < chunks; (void)tcp()->progress(pair->iface[rank]))
+        cr_assert(pki_now_ns() < until);
+}
+
+static bool has_ended(struct tcp_pair *pair, int rank, struct pki_put *put)
+{
+    return pki_list_pop(&pair->iface[rank]->done) == &put->node && put->result == PK_OK;
+}
+
+static void await_end(struct tcp_pair *pair, int rank, struct pki_put *put)
+{
+    for (uint64_t until = pki_now_ns() + PATIENCE_NS; pki_list_empty(&pair->iface[rank]->done) && pki_now_ns() < until;)
+        tcp_pair_progress(pair);
+    cr_assert(has_ended(pair, rank, put));
+}
+
+Test(tcp_turns, the_next_chunk_says_that_one_has_come)
+{
+    struct tcp_pair pair;
+    struct pki_put one, answer;
+
+    begin(&pair);
+    put(&pair, 0, &one, 1);
+    read_until(&pair, 1, 1);
+    cr_assert_eq(iface_of(&pair, 1)->owing, 1);
+    put(&pair, 1, &answer, 1);
+    read_until(&pair, 0, 1);
+    cr_assert(has_ended(&pair, 0, &one));
+    for (int i = 0; i < 20; i++)
+        (void)tcp()->progress(pair.iface[1]);
+    cr_assert_eq(acks, 0, "%u: the chunk has said it", acks);
+    cr_assert_eq(iface_of(&pair, 1)->owing, 0);
+    await_end(&pair, 1, &answer);
+    cr_assert_eq(memcmp(target[0][0], source, BYTES), 0);
+    cr_assert_eq(memcmp(target[1][0], source, BYTES), 0);
+    tcp_pair_free(&pair);
+}
+
+Test(tcp_turns, else_the_lane_says_it)
+{
+    struct tcp_pair pair;
+    struct pki_put one;
+
+    begin(&pair);
+    put(&pair, 0, &one, 1);
+    read_until(&pair, 1, 1);
+    cr_assert_eq(acks, 0);
+    (void)tcp()->progress(pair.iface[1]);
+    cr_assert_eq(acks, 1);
+    cr_assert_eq(iface_of(&pair, 1)->owing, 0);
+    await_end(&pair, 0, &one);
+    tcp_pair_free(&pair);
+}
+
+Test(tcp_turns, nobody_sleeps_and_owes)
+{
+    struct tcp_pair pair;
+    struct pki_put one;
+
+    begin(&pair);
+    put(&pair, 0, &one, 1);
+    read_until(&pair, 1, 1);
+    while (tcp()->wait_fd(pair.iface[1]) < 0) {
+        cr_assert_eq(acks, 0);
+        (void)tcp()->progress(pair.iface[1]);
+    }
+    cr_assert_eq(acks, 1);
+    cr_assert_eq(iface_of(&pair, 1)->owing, 0);
+    await_end(&pair, 0, &one);
+    tcp_pair_free(&pair);
+}
+
+/* A chunk that had to wait says what has come since. */
+Test(tcp_turns, told_as_of_when_it_goes)
+{
+    struct tcp_pair pair;
+    struct pki_put one, answer;
+
+    begin(&pair);
+    chunks_of(&pair, 1)->writable = false;
+    put(&pair, 1, &answer, 1);
+    put(&pair, 0, &one, 1);
+    read_until(&pair, 1, 1);
+    chunks_of(&pair, 1)->writable = true;
+    pki_tcp_link_ready(chunks_of(&pair, 1));
+    pki_tcp_data_write(chunks_of(&pair, 1));
+    read_until(&pair, 0, 1);
+    cr_assert(has_ended(&pair, 0, &one));
+    cr_assert_eq(acks, 0);
+    await_end(&pair, 1, &answer);
+    tcp_pair_free(&pair);
+}
+
+/* What an endpoint owes goes with it. */
+Test(tcp_turns, leaves_in_debt)
+{
+    struct tcp_pair pair;
+    struct pki_put one;
+
+    begin(&pair);
+    put(&pair, 0, &one, 1);
+    read_until(&pair, 1, 1);
+    cr_assert_eq(iface_of(&pair, 1)->owing, 1);
+    pair.ep[1]->dead = true; /* no waiting for the goodbye */
+    tcp()->ep_close(pair.ep[1]);
+    cr_assert_eq(iface_of(&pair, 1)->owing, 0);
+    free(pair.ep[1]);
+    pair.ep[1] = NULL;
+    tcp_pair_drop(&pair);
+}

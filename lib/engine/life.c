@@ -323,8 +323,7 @@ static void memory_free(struct pki_engine *e)
         e->gpu->ops->free(e->gpu, e->ll_memory);
     while ((node = pki_list_pop(&e->registrations)) != NULL)
         free(pki_container_of(node, struct pki_registration, node));
-    while ((node = pki_list_pop(&e->slabs)) != NULL)
-        free(node);
+    pki_xfers_release(e);
 }
 
 /* To a peer on another host: what was sent to it may still be on its way. */

@@ -293,21 +293,33 @@ static bool goes_in_large_puts(const struct pki_xfer *xfer)
            !pki_share_is_near(xfer);
 }
 
-static uint32_t puts_max(const struct pki_xfer *xfer)
+static bool takes_more(const struct pki_xfer *xfer)
 {
-    uint32_t most = xfer->kind == PKI_MEM_HOST ? xfer->way->iface->puts_max : 0;
+    return xfer->kind == PKI_MEM_HOST && xfer->puts_head == 0 && xfer->bytes / PKI_XFER_PUTS_FEW > xfer->chunk &&
+           xfer->way->iface->puts_max >= PKI_XFER_PUTS;
+}
 
-    return most == 0 ? PKI_XFER_PUTS_FEW : most < PKI_XFER_PUTS ? most : PKI_XFER_PUTS;
+static struct pki_put *next_put(struct pki_xfer *xfer)
+{
+    if (takes_more(xfer)) {
+        if (xfer->more == NULL)
+            xfer->more = malloc(PKI_XFER_PUTS * sizeof *xfer->more);
+        xfer->has_more = xfer->more != NULL;
+    }
+    return xfer->has_more ? &xfer->more[xfer->puts_head % PKI_XFER_PUTS] : &xfer->puts[xfer->puts_head % PKI_XFER_PUTS_FEW];
+}
+
+static bool has_put(const struct pki_xfer *xfer)
+{
+    return xfer->puts_head - xfer->puts_tail < (xfer->has_more ? PKI_XFER_PUTS : PKI_XFER_PUTS_FEW);
 }
 
 static void issue_puts(struct pki_xfer *xfer)
 {
-    uint32_t most = puts_max(xfer);
-
     if (xfer->ready < xfer->bytes && xfer->ready - xfer->issued < EVEN_PUT && xfer->way == xfer->peer->lane && goes_in_large_puts(xfer))
         return; /* advanced again with more */
-    while (xfer->issued < xfer->ready && xfer->puts_head - xfer->puts_tail < most) {
-        struct pki_put *put = &xfer->puts[xfer->puts_head % PKI_XFER_PUTS];
+    while (xfer->issued < xfer->ready && has_put(xfer)) {
+        struct pki_put *put = next_put(xfer);
         size_t len = xfer->ready - xfer->issued < xfer->chunk ? xfer->ready - xfer->issued : xfer->chunk;
         pk_result_t result;
 

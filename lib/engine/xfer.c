@@ -24,11 +24,25 @@ static bool grow(struct pki_engine *e)
     return true;
 }
 
+void pki_xfers_release(struct pki_engine *e)
+{
+    struct pki_list *node;
+
+    while ((node = pki_list_pop(&e->slabs)) != NULL) {
+        struct slab *slab = pki_container_of(node, struct slab, node);
+
+        for (int i = 0; i < XFERS_A_SLAB; i++)
+            free(slab->xfers[i].more);
+        free(slab);
+    }
+}
+
 /* NULL: out of memory, recorded. */
 struct pki_xfer *pki_xfer_new(struct pki_engine *e, int peer, bool is_send)
 {
     struct pki_list *node = pki_list_pop(&e->free_xfers);
     struct pki_xfer *xfer;
+    struct pki_put *more;
 
     if (node == NULL && grow(e))
         node = pki_list_pop(&e->free_xfers);
@@ -37,7 +51,9 @@ struct pki_xfer *pki_xfer_new(struct pki_engine *e, int peer, bool is_send)
         return NULL;
     }
     xfer = pki_container_of(node, struct pki_xfer, match);
+    more = xfer->more;
     memset(xfer, 0, sizeof *xfer);
+    xfer->more = more;
     pki_list_init(&xfer->match);
     pki_list_init(&xfer->active);
     xfer->engine = e;
@@ -45,7 +61,7 @@ struct pki_xfer *pki_xfer_new(struct pki_engine *e, int peer, bool is_send)
     xfer->is_send = is_send;
     xfer->gate_slot = xfer->slot = xfer->own_word = -1;
     xfer->chunk = SIZE_MAX;
-    for (int i = 0; i < PKI_XFER_PUTS; i++)
+    for (int i = 0; i < PKI_XFER_PUTS_FEW; i++)
         pki_list_init(&xfer->puts[i].node);
     return xfer;
 }

@@ -80,7 +80,9 @@ struct pki_xfer {
     int gate_slot;          /* -1: none */
     uint32_t gate_value;
     struct pki_gate start, finish; /* of the slot: buffer free; last byte in place */
-    struct pki_put puts[PKI_XFER_PUTS];
+    struct pki_put puts[PKI_XFER_PUTS_FEW];
+    struct pki_put *more;   /* [PKI_XFER_PUTS] instead, if it has_more; NULL: not made. Like `puts` it lives as long as the engine */
+    bool has_more;
     unsigned puts_head, puts_tail;
     uint32_t region;        /* granted or offered: of this rank; 0: none */
     struct pki_stage *stage;
@@ -179,6 +181,7 @@ void pki_lane_caught_up(struct pki_engine *engine, struct pki_peer *peer, size_t
 /* xfer.c, send.c, recv.c */
 struct pki_xfer *pki_xfer_new(struct pki_engine *engine, int peer, bool is_send);
 void pki_xfer_free(struct pki_xfer *xfer);
+void pki_xfers_release(struct pki_engine *engine); /* the memory of all of them, free or not */
 void pki_xfer_activate(struct pki_xfer *xfer);
 void pki_xfer_advance(struct pki_xfer *xfer);
 static inline size_t pki_xfer_eager_max(const struct pki_xfer *xfer)

@@ -33,9 +33,9 @@ static struct pki_tcp_iface *iface_of(const struct tcp_pair *pair, int rank)
 }
 
 /* Both ranks wait for two transfers, as in a collective. */
-static void begin(struct tcp_pair *pair)
+static void begin_with(struct tcp_pair *pair, const char *chunk)
 {
-    tcp_params("1/0", "4", "524288");
+    tcp_params("1/0", "4", chunk);
     tcp_pair_new(pair);
     for (size_t i = 0; i < BYTES; i++)
         source[i] = (unsigned char)(i * 7 + i / 509);
@@ -50,11 +50,22 @@ static void begin(struct tcp_pair *pair)
     acks = 0;
 }
 
-static void put(struct tcp_pair *pair, int rank, struct pki_put *put, uint64_t op)
+static void begin(struct tcp_pair *pair)
+{
+    begin_with(pair, "524288");
+}
+
+static void put_with(struct tcp_pair *pair, int rank, struct pki_put *put, uint64_t op, bool ahead)
 {
     *put = (struct pki_put){ .ep = pair->ep[rank], .src = source, .bytes = BYTES, .about = { .kind = PKI_MSG_FIN, .op = op, .sig = 5, .bytes = BYTES } };
+    put->ahead = ahead;
     pki_list_init(&put->node);
     cr_assert_eq(tcp()->put(put), PK_OK);
+}
+
+static void put(struct tcp_pair *pair, int rank, struct pki_put *it, uint64_t op)
+{
+    put_with(pair, rank, it, op, false);
 }
 
 /* Only this rank looks, until so many chunks have come to it. */
@@ -150,6 +161,67 @@ Test(tcp_turns, told_as_of_when_it_goes)
     cr_assert(has_ended(&pair, 0, &one));
     cr_assert_eq(acks, 0);
     await_end(&pair, 1, &answer);
+    tcp_pair_free(&pair);
+}
+
+/* A short collective ends with the round that brings its last chunk, and its caller may not come back for a while. */
+Test(tcp_turns, what_went_ahead_is_acknowledged_at_once)
+{
+    struct tcp_pair pair;
+    struct pki_put one;
+
+    begin_with(&pair, "65536");
+    put_with(&pair, 0, &one, 1, true);
+    for (uint64_t until = pki_now_ns() + PATIENCE_NS; chunks_of(&pair, 1)->received < 2; (void)tcp()->progress(pair.iface[1])) {
+        cr_assert(pki_now_ns() < until);
+        (void)tcp()->progress(pair.iface[0]);
+    }
+    cr_assert_eq(iface_of(&pair, 1)->owing, 0);
+    for (uint64_t until = pki_now_ns() + PATIENCE_NS; pki_list_empty(&pair.iface[0]->done); (void)tcp()->progress(pair.iface[0]))
+        cr_assert(pki_now_ns() < until, "without the other one");
+    cr_assert(has_ended(&pair, 0, &one));
+    tcp_pair_free(&pair);
+}
+
+/* Nor may the engine come back when it has heard that the last transfer it waits for is there. */
+Test(tcp_turns, acknowledged_when_all_is_heard)
+{
+    struct tcp_pair pair;
+    struct pki_put puts[2];
+    const void *payload;
+    struct pki_msg msg;
+
+    begin(&pair);
+    for (uint64_t op = 1; op <= 2; op++)
+        put(&pair, 0, &puts[op - 1], op);
+    for (uint64_t until = pki_now_ns() + PATIENCE_NS; chunks_of(&pair, 1)->received < 2; (void)tcp()->progress(pair.iface[1])) {
+        cr_assert(pki_now_ns() < until);
+        (void)tcp()->progress(pair.iface[0]);
+    }
+    while (tcp()->peek(pair.ep[1], &msg, &payload))
+        tcp()->pop(pair.ep[1]);
+    cr_assert_eq(iface_of(&pair, 1)->owing, 0);
+    for (int i = 0; i < 2; i++) {
+        for (uint64_t until = pki_now_ns() + PATIENCE_NS; pki_list_empty(&pair.iface[0]->done); (void)tcp()->progress(pair.iface[0]))
+            cr_assert(pki_now_ns() < until, "without the other one");
+        cr_assert(has_ended(&pair, 0, &puts[i]));
+    }
+    tcp_pair_free(&pair);
+}
+
+Test(tcp_turns, who_is_about_to_sleep_does_not_owe)
+{
+    struct tcp_pair pair;
+    struct pki_put one;
+
+    begin(&pair);
+    put(&pair, 0, &one, 1);
+    atomic_fetch_add(&pair.iface[1]->sleepers, 1);
+    read_until(&pair, 1, 1);
+    cr_assert_eq(acks, 1);
+    cr_assert_eq(iface_of(&pair, 1)->owing, 0);
+    atomic_fetch_sub(&pair.iface[1]->sleepers, 1);
+    await_end(&pair, 0, &one);
     tcp_pair_free(&pair);
 }
 

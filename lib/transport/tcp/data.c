@@ -41,6 +41,7 @@ static void take_slot(struct pki_tcp_link *link, struct pki_tcp_move *move)
     if ((put->about.flags & PKI_MSG_FLAG_STAGED) != 0) /* to a place that the peer gave a number */
         chunk = (struct pki_tcp_chunk){ .flags = PKI_MSG_FLAG_STAGED, .op = put->remote, .offset = move->issued,
                                         .bytes = chunk.bytes };
+    chunk.told = link->received;
     slot->move = move;
     slot->src = (const char *)put->src + move->issued;
     slot->bytes = chunk.bytes;
@@ -70,7 +71,7 @@ void pki_tcp_data_deal(struct pki_tcp_ep *ep)
     }
 }
 
-/* Now, not in the next round of progress: until then a waiting rank looks for what has come, in vain. Not of several: in between it reads. */
+/* Now, not in the next round of progress: until then a waiting rank looks for what has come, in vain. Not of several where chunks come, too: in between it reads. */
 static void write_at_once(struct pki_tcp_ep *ep)
 {
     for (uint32_t i = 1; i <= ep->params.sockets; i++)
@@ -89,7 +90,7 @@ pk_result_t pki_tcp_put(struct pki_put *put)
     ep->moves[ep->move_end++ & MOVE_MASK] = (struct pki_tcp_move){ .put = put };
     ep->iface->busy++;
     pki_tcp_data_deal(ep);
-    if (put->bytes <= AT_ONCE_MAX && ep->move_end - ep->move_head == 1)
+    if (put->bytes <= AT_ONCE_MAX && (ep->move_end - ep->move_head == 1 || !pki_tcp_exchanges(ep)))
         write_at_once(ep);
     return PK_OK;
 }
@@ -247,7 +248,7 @@ static size_t transfer_bytes(const struct pki_tcp_slot *slot)
 /* The heads that go now say what has come until now. Returns what the peer knows of it then. */
 static uint64_t tell(struct pki_tcp_link *link, uint64_t end)
 {
-    if (link->written > 0 || link->piped > 0)
+    if (link->written > 0 || link->piped > 0 || link->ep->iface->threads.max > 0)
         return link->told;
     for (uint64_t i = link->next; i < end; i++)
         pki_tcp_put_chunk_told(slot_of(link, i)->head, link->received);

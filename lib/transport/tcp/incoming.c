@@ -59,6 +59,13 @@ static bool was_given_up(const struct pki_tcp_link *link)
     return n != 0;
 }
 
+/* Of a transfer that went ahead the engine may hear, and return to its caller, without another round of progress; who is about to sleep makes none either. */
+static bool may_wait(const struct pki_tcp_link *link)
+{
+    return link->chunk.ahead == 0 && pki_tcp_exchanges(link->ep) &&
+           atomic_load_explicit(&link->ep->iface->base.sleepers, memory_order_relaxed) == 0;
+}
+
 /* A kept chunk is whole, whatever has become of its sender, who may have left: on its connection nothing is said of it, for what comes to a closed one makes
  * the kernel throw away the rest that is still to be sent. False: what was read is not to be believed. Where the acknowledgement goes out on the same connection, that was not reset. */
 static bool acknowledge(struct pki_tcp_link *link)
@@ -77,7 +84,7 @@ static bool acknowledge(struct pki_tcp_link *link)
         pki_tcp_link_broken(link, ECONNRESET);
         return false;
     }
-    if (pki_tcp_exchanges(link->ep))
+    if (may_wait(link))
         pki_tcp_owe(link);
     else
         link->ep->lane[0].acks_due = true;

@@ -521,9 +521,9 @@ static int tcp_wait_fd(struct pki_iface *base)
 {
     struct pki_tcp_iface *iface = pki_tcp_iface_of(base);
 
+    pki_tcp_pay(iface);
     if (!pki_list_empty(&iface->ready) || !pki_list_empty(&iface->lent))
         return -1; /* what is left of a round, and what threads end, shows at no descriptor */
-    pki_tcp_pay(iface);
     pki_tcp_put_all_back(iface);
     return iface->epoll_fd;
 }

@@ -295,8 +295,7 @@ static bool goes_in_large_puts(const struct pki_xfer *xfer)
 
 static bool takes_more(const struct pki_xfer *xfer)
 {
-    return xfer->kind == PKI_MEM_HOST && xfer->puts_head == 0 && xfer->bytes / PKI_XFER_PUTS_FEW > xfer->chunk &&
-           xfer->way->iface->puts_max >= PKI_XFER_PUTS;
+    return xfer->kind == PKI_MEM_HOST && xfer->puts_head == 0 && xfer->bytes / PKI_XFER_PUTS_FEW > xfer->chunk && xfer->way->iface->deep;
 }
 
 static struct pki_put *next_put(struct pki_xfer *xfer)

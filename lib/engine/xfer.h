@@ -23,7 +23,7 @@ struct pki_task;
 #define PKI_SHARE_MIN_QUICK (16u << 10)  /* the same where the lane `is_quick`: longer steps of collectives and messages of more than PKI_EAGER_MAX are not EAGER there */
 #define PKI_HOST_PUT (4u << 20)          /* most that one put of host memory moves: the lock is held so long */
 #define PKI_XFER_PUTS 4                  /* chunks of one transfer in flight, at most; */
-#define PKI_XFER_PUTS_FEW 2              /* unless the transport knows better */
+#define PKI_XFER_PUTS_FEW 2              /* and of most: iface->deep */
 #define PKI_WANT_NS (20 * PKI_NS_PER_MS) /* after it a send between hosts says WANT though its grant would come without */
 #define PKI_GRANT_NS 50000u              /* how long a send in a stream looks for its grant at most */
 #define PKI_LL_RING_BYTES (7680u << 10)  /* for low-latency messages, of a pair and direction */

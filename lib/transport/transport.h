@@ -112,7 +112,7 @@ struct pki_iface {
     bool eager_credits;           /* such a message gives credit, too: `bytes` */
     size_t ahead_max;       /* longest transfer that may be put before its grant has come, the same on all ranks; 0: none */
     size_t ahead_credit;    /* bytes of such transfers to one peer, all together, that it has not asked for yet */
-    unsigned puts_max;      /* of one transfer from host memory in flight, at most, if they are not too few for the engine; 0: its choice */
+    bool deep;              /* of a long transfer from host memory more puts than two pay, for they end late */
     struct pki_list done;   /* finished struct pki_put, by `node`; the engine pops them after progress */
     _Atomic bool in_kernel; /* what comes from peers the kernel carries: who waits leaves it, and the peer, the core soon */
     atomic_int sleepers;    /* threads that sleep, or are about to, at what wait_fd has returned */

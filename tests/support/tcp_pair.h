@@ -106,6 +106,22 @@ static inline void tcp_pair_free(struct tcp_pair *pair)
     }
 }
 
+/* It is the next of this rank's to end, and is over. */
+static inline bool tcp_pair_has_ended(struct tcp_pair *pair, int rank, struct pki_put *put)
+{
+    return pki_list_pop(&pair->iface[rank]->done) == &put->node && put->result == PK_OK;
+}
+
+static inline void tcp_pair_await_end(struct tcp_pair *pair, int rank, struct pki_put *put)
+{
+    bool ended;
+
+    for (uint64_t until = pki_now_ns() + 20 * PKI_NS_PER_S; pki_list_empty(&pair->iface[rank]->done) && pki_now_ns() < until;)
+        tcp_pair_progress(pair);
+    ended = tcp_pair_has_ended(pair, rank, put);
+    assert(ended);
+}
+
 /* Without a goodbye, for which the other end, dead or of another opinion of what was sent, would let this one wait. */
 static inline void tcp_pair_drop(struct tcp_pair *pair)
 {

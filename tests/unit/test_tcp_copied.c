@@ -73,18 +73,6 @@ static void put(struct tcp_pair *pair, int rank, struct pki_put *put, uint64_t o
     put_it(pair, rank, put, op, bytes);
 }
 
-static bool has_ended(struct tcp_pair *pair, int rank, struct pki_put *put)
-{
-    return pki_list_pop(&pair->iface[rank]->done) == &put->node && put->result == PK_OK;
-}
-
-static void await_end(struct tcp_pair *pair, int rank, struct pki_put *put)
-{
-    for (uint64_t until = pki_now_ns() + PATIENCE_NS; pki_list_empty(&pair->iface[rank]->done) && pki_now_ns() < until;)
-        tcp_pair_progress(pair);
-    cr_assert(has_ended(pair, rank, put));
-}
-
 /* All of it has come, and is right; only this rank looks where the other one is gone. */
 static void hear(struct tcp_pair *pair, int rank, uint64_t op, size_t bytes)
 {
@@ -121,7 +109,7 @@ static void begin_with(struct tcp_pair *pair, const char *sockets, const char *w
         grant(pair, 1 - rank, 1, BYTES);
         put(pair, rank, &first, 1, BYTES);
         hear(pair, 1 - rank, 1, BYTES);
-        await_end(pair, rank, &first);
+        tcp_pair_await_end(pair, rank, &first);
         go(pair, rank, true);
     }
 }
@@ -144,7 +132,7 @@ Test(tcp_copied, ends_at_once)
     begin(&pair);
     grant(&pair, 1, 2, 70000);
     put(&pair, 0, &one, 2, 70000);
-    cr_assert(has_ended(&pair, 0, &one));
+    cr_assert(tcp_pair_has_ended(&pair, 0, &one));
     spoil(0);
     hear(&pair, 1, 2, 70000);
     tcp_pair_free(&pair);
@@ -164,7 +152,7 @@ Test(tcp_copied, the_answer_says_that_it_came)
 
         grant(&pair, 1 - rank, op, bytes);
         put(&pair, rank, &one, op, bytes);
-        await_end(&pair, rank, &one);
+        tcp_pair_await_end(&pair, rank, &one);
         spoil(rank);
         hear(&pair, 1 - rank, op, bytes);
         for (int i = 0; i < 20; i++)
@@ -188,7 +176,7 @@ Test(tcp_copied, all_one_way)
 
         grant(&pair, 1, op, bytes);
         put(&pair, 0, &one, op, bytes);
-        await_end(&pair, 0, &one);
+        tcp_pair_await_end(&pair, 0, &one);
         spoil(0);
         hear(&pair, 1, op, bytes);
         for (int i = 0; i < 50; i++)
@@ -247,7 +235,7 @@ Test(tcp_copied, waits_where_it_has_to)
             (void)tcp()->progress(pair.iface[0]);
         cr_assert(pki_list_empty(&pair.iface[0]->done), "case %zu", i);
         hear(&pair, 1, 2, cases[i].bytes);
-        await_end(&pair, 0, &one);
+        tcp_pair_await_end(&pair, 0, &one);
         tcp_pair_free(&pair);
     }
 }
@@ -262,7 +250,7 @@ Test(tcp_copied, comes_from_the_copy)
         begin(&pair);
         grant(&pair, 1, 2, 200000);
         put(&pair, 0, &one, 2, 200000);
-        await_end(&pair, 0, &one);
+        tcp_pair_await_end(&pair, 0, &one);
         spoil(0);
         for (int i = 0; i < rounds; i++)
             (void)tcp()->progress(pair.iface[1]);
@@ -274,7 +262,7 @@ Test(tcp_copied, comes_from_the_copy)
         put(&pair, 0, &one, 3, BYTES);
         cr_assert(pki_list_empty(&pair.iface[0]->done));
         hear(&pair, 1, 3, BYTES);
-        await_end(&pair, 0, &one);
+        tcp_pair_await_end(&pair, 0, &one);
         cr_assert_eq(ep_of(&pair, 0)->links[1].acked, ep_of(&pair, 0)->links[1].end);
         tcp_pair_free(&pair);
     }
@@ -313,7 +301,7 @@ Test(tcp_copied, goodbye_is_behind_it)
         if (how > 0)
             grant(&pair, 1, 2, BYTES);
         put(&pair, 0, &one, 2, BYTES);
-        await_end(&pair, 0, &one);
+        tcp_pair_await_end(&pair, 0, &one);
         spoil(0);
         say_news(&pair, 0, true);
         tcp()->ep_close(pair.ep[0]);
@@ -348,7 +336,7 @@ Test(tcp_copied, goodbye_to_who_seldom_looks, .timeout = 60)
         begin(&pair);
         messages = 0;
         put(&pair, leaver, &one, 2, BYTES);
-        await_end(&pair, leaver, &one);
+        tcp_pair_await_end(&pair, leaver, &one);
         spoil(leaver);
         for (uint64_t op = 1; op <= 2; op++) /* by either lane */
             cr_assert_eq(tcp()->msg(pair.ep[leaver], &(struct pki_msg){ .kind = PKI_MSG_EAGER, .flags = PKI_MSG_FLAG_COLL, .op = op, .payload = 5 }, "five!"), PK_OK);
@@ -386,7 +374,7 @@ Test(tcp_copied, nothing_is_said_on_its_connection)
     for (uint64_t op = 2; op < 12; op++) {
         grant(&pair, 1, op, BYTES);
         put(&pair, 0, &one, op, BYTES);
-        await_end(&pair, 0, &one);
+        tcp_pair_await_end(&pair, 0, &one);
         hear(&pair, 1, op, BYTES);
     }
     cr_assert_eq(cames, 0);
@@ -420,11 +408,11 @@ Test(tcp_copied, goodbye_after_a_reset)
         for (uint64_t op = 3; op < 30; op++) { /* the kernel comes to take all of one at once */
             grant(&pair, 1 - leaver, op, BYTES);
             put(&pair, leaver, &one, op, BYTES);
-            await_end(&pair, leaver, &one);
+            tcp_pair_await_end(&pair, leaver, &one);
             hear(&pair, 1 - leaver, op, BYTES);
         }
         put(&pair, leaver, &one, 2, BYTES);
-        await_end(&pair, leaver, &one);
+        tcp_pair_await_end(&pair, leaver, &one);
         spoil(leaver);
         cr_assert(comes_to_be_out(&pair, leaver, true));
         pki_tcp_link_broken(&ep_of(&pair, 1 - leaver)->links[1], 0);
@@ -449,7 +437,7 @@ Test(tcp_copied, news_of_a_failure_comes)
 
     begin(&pair);
     put(&pair, 0, &one, 2, BYTES);
-    await_end(&pair, 0, &one);
+    tcp_pair_await_end(&pair, 0, &one);
     say_news(&pair, 0, false);
     tcp()->revoke(pair.iface[0]);
     cr_assert(hears_news(&pair, 1));
@@ -481,7 +469,7 @@ static void *leave(void *arg)
             tcp_cut(l->pair.ep[0], draw(&l->state) % 3);
         while (pki_list_empty(&l->pair.iface[0]->done))
             (void)tcp()->progress(l->pair.iface[0]);
-        cr_assert(has_ended(&l->pair, 0, &one));
+        cr_assert(tcp_pair_has_ended(&l->pair, 0, &one));
         spoil(0);
         while (op < l->last && atomic_load(&l->heard) < op) /* one target for all */
             (void)tcp()->progress(l->pair.iface[0]);

@@ -75,16 +75,19 @@ static void read_until(struct tcp_pair *pair, int rank, uint64_t chunks)
         cr_assert(pki_now_ns() < until);
 }
 
-static bool has_ended(struct tcp_pair *pair, int rank, struct pki_put *put)
+/* Rank 0 has sent what it was given, and rank 1 has read so much. */
+static void both_until(struct tcp_pair *pair, uint64_t chunks)
 {
-    return pki_list_pop(&pair->iface[rank]->done) == &put->node && put->result == PK_OK;
+    for (uint64_t until = pki_now_ns() + PATIENCE_NS; chunks_of(pair, 1)->received < chunks; tcp_pair_progress(pair))
+        cr_assert(pki_now_ns() < until);
 }
 
-static void await_end(struct tcp_pair *pair, int rank, struct pki_put *put)
+/* Rank 0's put ends though rank 1 does nothing any more. */
+static void ends_alone(struct tcp_pair *pair, struct pki_put *put)
 {
-    for (uint64_t until = pki_now_ns() + PATIENCE_NS; pki_list_empty(&pair->iface[rank]->done) && pki_now_ns() < until;)
-        tcp_pair_progress(pair);
-    cr_assert(has_ended(pair, rank, put));
+    for (uint64_t until = pki_now_ns() + PATIENCE_NS; pki_list_empty(&pair->iface[0]->done); (void)tcp()->progress(pair->iface[0]))
+        cr_assert(pki_now_ns() < until);
+    cr_assert(tcp_pair_has_ended(pair, 0, put));
 }
 
 Test(tcp_turns, the_next_chunk_says_that_one_has_come)
@@ -98,12 +101,12 @@ Test(tcp_turns, the_next_chunk_says_that_one_has_come)
     cr_assert_eq(iface_of(&pair, 1)->owing, 1);
     put(&pair, 1, &answer, 1);
     read_until(&pair, 0, 1);
-    cr_assert(has_ended(&pair, 0, &one));
+    cr_assert(tcp_pair_has_ended(&pair, 0, &one));
     for (int i = 0; i < 20; i++)
         (void)tcp()->progress(pair.iface[1]);
     cr_assert_eq(acks, 0, "%u: the chunk has said it", acks);
     cr_assert_eq(iface_of(&pair, 1)->owing, 0);
-    await_end(&pair, 1, &answer);
+    tcp_pair_await_end(&pair, 1, &answer);
     cr_assert_eq(memcmp(target[0][0], source, BYTES), 0);
     cr_assert_eq(memcmp(target[1][0], source, BYTES), 0);
     tcp_pair_free(&pair);
@@ -121,7 +124,7 @@ Test(tcp_turns, else_the_lane_says_it)
     (void)tcp()->progress(pair.iface[1]);
     cr_assert_eq(acks, 1);
     cr_assert_eq(iface_of(&pair, 1)->owing, 0);
-    await_end(&pair, 0, &one);
+    tcp_pair_await_end(&pair, 0, &one);
     tcp_pair_free(&pair);
 }
 
@@ -139,7 +142,7 @@ Test(tcp_turns, nobody_sleeps_and_owes)
     }
     cr_assert_eq(acks, 1);
     cr_assert_eq(iface_of(&pair, 1)->owing, 0);
-    await_end(&pair, 0, &one);
+    tcp_pair_await_end(&pair, 0, &one);
     tcp_pair_free(&pair);
 }
 
@@ -158,9 +161,9 @@ Test(tcp_turns, told_as_of_when_it_goes)
     pki_tcp_link_ready(chunks_of(&pair, 1));
     pki_tcp_data_write(chunks_of(&pair, 1));
     read_until(&pair, 0, 1);
-    cr_assert(has_ended(&pair, 0, &one));
+    cr_assert(tcp_pair_has_ended(&pair, 0, &one));
     cr_assert_eq(acks, 0);
-    await_end(&pair, 1, &answer);
+    tcp_pair_await_end(&pair, 1, &answer);
     tcp_pair_free(&pair);
 }
 
@@ -172,14 +175,9 @@ Test(tcp_turns, what_went_ahead_is_acknowledged_at_once)
 
     begin_with(&pair, "65536");
     put_with(&pair, 0, &one, 1, true);
-    for (uint64_t until = pki_now_ns() + PATIENCE_NS; chunks_of(&pair, 1)->received < 2; (void)tcp()->progress(pair.iface[1])) {
-        cr_assert(pki_now_ns() < until);
-        (void)tcp()->progress(pair.iface[0]);
-    }
+    both_until(&pair, 2);
     cr_assert_eq(iface_of(&pair, 1)->owing, 0);
-    for (uint64_t until = pki_now_ns() + PATIENCE_NS; pki_list_empty(&pair.iface[0]->done); (void)tcp()->progress(pair.iface[0]))
-        cr_assert(pki_now_ns() < until, "without the other one");
-    cr_assert(has_ended(&pair, 0, &one));
+    ends_alone(&pair, &one);
     tcp_pair_free(&pair);
 }
 
@@ -194,18 +192,12 @@ Test(tcp_turns, acknowledged_when_all_is_heard)
     begin(&pair);
     for (uint64_t op = 1; op <= 2; op++)
         put(&pair, 0, &puts[op - 1], op);
-    for (uint64_t until = pki_now_ns() + PATIENCE_NS; chunks_of(&pair, 1)->received < 2; (void)tcp()->progress(pair.iface[1])) {
-        cr_assert(pki_now_ns() < until);
-        (void)tcp()->progress(pair.iface[0]);
-    }
+    both_until(&pair, 2);
     while (tcp()->peek(pair.ep[1], &msg, &payload))
         tcp()->pop(pair.ep[1]);
     cr_assert_eq(iface_of(&pair, 1)->owing, 0);
-    for (int i = 0; i < 2; i++) {
-        for (uint64_t until = pki_now_ns() + PATIENCE_NS; pki_list_empty(&pair.iface[0]->done); (void)tcp()->progress(pair.iface[0]))
-            cr_assert(pki_now_ns() < until, "without the other one");
-        cr_assert(has_ended(&pair, 0, &puts[i]));
-    }
+    for (int i = 0; i < 2; i++)
+        ends_alone(&pair, &puts[i]);
     tcp_pair_free(&pair);
 }
 
@@ -221,7 +213,7 @@ Test(tcp_turns, who_is_about_to_sleep_does_not_owe)
     cr_assert_eq(acks, 1);
     cr_assert_eq(iface_of(&pair, 1)->owing, 0);
     atomic_fetch_sub(&pair.iface[1]->sleepers, 1);
-    await_end(&pair, 0, &one);
+    tcp_pair_await_end(&pair, 0, &one);
     tcp_pair_free(&pair);
 }
 

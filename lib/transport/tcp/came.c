@@ -52,24 +52,26 @@ void pki_tcp_owe(struct pki_tcp_link *link)
     link->ep->iface->owing++;
 }
 
+static void pay_peer(struct pki_tcp_ep *ep)
+{
+    struct pki_tcp_lane *lane = &ep->lane[0];
+
+    for (uint32_t i = 1; i <= ep->params.sockets; i++) {
+        struct pki_tcp_link *link = &ep->links[i];
+
+        lane->acks_due = lane->acks_due || (link->owes && link->told < link->received);
+        ep->iface->owing -= link->owes;
+        link->owes = false;
+    }
+    if (lane->acks_due)
+        pki_tcp_lane_flush(lane);
+}
+
 void pki_tcp_pay(struct pki_tcp_iface *iface)
 {
-    for (int i = 0; i < iface->size && iface->owing > 0; i++) {
-        struct pki_tcp_ep *ep = iface->eps[i];
-
-        for (uint32_t k = 1; ep != NULL && k <= ep->params.sockets; k++) {
-            struct pki_tcp_link *link = &ep->links[k];
-
-            if (!link->owes)
-                continue;
-            link->owes = false;
-            iface->owing--;
-            if (link->told < link->received)
-                ep->lane[0].acks_due = true;
-        }
-        if (ep != NULL && ep->lane[0].acks_due)
-            pki_tcp_lane_flush(&ep->lane[0]);
-    }
+    for (int i = 0; i < iface->size && iface->owing > 0; i++)
+        if (iface->eps[i] != NULL)
+            pay_peer(iface->eps[i]);
 }
 
 bool pki_tcp_came_take(struct pki_tcp_link *link, uint64_t frames)

@@ -232,6 +232,6 @@ void pki_tcp_news_pop(struct pki_tcp_ep *ep)
     pki_list_remove(&grant->news);
     if (grant->prefix == grant->bytes)
         end(ep, grant);
-    if (ep->iface->owing > 0 && pki_list_empty(&ep->grants)) /* the engine may return to its caller now */
+    if (pki_list_empty(&ep->grants)) /* the engine may return to its caller now */
         pki_tcp_pay(ep->iface);
 }

@@ -59,8 +59,8 @@ static bool was_given_up(const struct pki_tcp_link *link)
     return n != 0;
 }
 
-/* Of a transfer that went ahead the engine may hear, and return to its caller, without another round of progress; who is about to sleep makes none either. */
-static bool may_wait(const struct pki_tcp_link *link)
+/* The lane need not say at once that this chunk has come. Of a transfer that went ahead the engine may hear, and return to its caller, without another round of progress; who is about to sleep makes none either. */
+static bool may_owe(const struct pki_tcp_link *link)
 {
     return link->chunk.ahead == 0 && pki_tcp_exchanges(link->ep) &&
            atomic_load_explicit(&link->ep->iface->base.sleepers, memory_order_relaxed) == 0;
@@ -84,7 +84,7 @@ static bool acknowledge(struct pki_tcp_link *link)
         pki_tcp_link_broken(link, ECONNRESET);
         return false;
     }
-    if (may_wait(link))
+    if (may_owe(link))
         pki_tcp_owe(link);
     else
         link->ep->lane[0].acks_due = true;

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Chunks whose pages themselves go into the connection, their heads' too, without the sender's copy: through a pipe, for the kernel has no other way.
- * No byte of a chunk changes before the peer has acknowledged it (of its head, on a new connection, the number of frames that have come), because until then its put has not ended, nor is its slot free. Where it ends otherwise,
- * in an abort, the connection is reset first: within a machine the peer sees that (incoming.c), on a wire pages could be read later still, so there they are
- * copied. The heads' pages are the kernel's alone once the endpoint is closed (make_slots): what the peer reads there is what was written.
+ * No byte of a chunk changes before the peer has acknowledged it, because until then its put has not ended, nor is its slot free; `told` alone does, in a
+ * head that goes once more by a new connection, and what is left of the old one nobody reads then. Where it ends otherwise, in an abort, the connection is
+ * reset first: within a machine the peer sees that (incoming.c), on a wire pages could be read later still, so there they are copied. The heads' pages
+ * are the kernel's alone once the endpoint is closed (make_slots): what the peer reads there is what was written.
  */
 #include <errno.h>
 #include <fcntl.h>

@@ -151,7 +151,7 @@ static pk_result_t tcp_open(const struct pki_iface_config *config, struct pki_if
     base->eager_most = PKI_TCP_EAGER_MAX;
     base->ahead_max = PKI_TCP_AHEAD_MAX;
     base->ahead_credit = PKI_TCP_AHEAD_CREDIT;
-    base->puts_max = iface->threads.max == 0 ? PKI_TCP_PUTS : 0;
+    base->deep = iface->threads.max == 0;
     return PK_OK;
 }
 
@@ -307,9 +307,8 @@ static void tcp_ep_close(struct pki_ep *base)
         for (uint32_t i = 0; i < ep->nlinks; i++) {
             pki_list_remove(&ep->links[i].ready);
             pki_tcp_link_drop(&ep->links[i]);
-        }
-        for (uint32_t i = 0; i < ep->nlinks; i++)
             ep->iface->owing -= ep->links[i].owes;
+        }
         munmap(ep->links[0].slots, slots_bytes(ep));
         ep->iface->eps[base->peer] = NULL;
         ep->iface->neps--;
@@ -482,8 +481,7 @@ static pk_result_t tcp_progress(struct pki_iface *base)
     iface->looks = look_for_chunks(iface);
     if (is_turn(iface) && gather_events(iface) > 0)
         iface->quiet = 0;
-    if (iface->owing > 0)
-        pki_tcp_pay(iface);
+    pki_tcp_pay(iface);
     if (work_all(iface) && !iface->looks && !behind)
         iface->quiet = 0;
     atomic_store_explicit(&base->in_kernel, iface->neps > 0, memory_order_relaxed);

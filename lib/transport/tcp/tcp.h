@@ -41,8 +41,7 @@
 #define PKI_TCP_DIRECT_BYTES ((size_t)PKI_TCP_AHEAD_MAX) /* and for no longer transfers */
 #define PKI_TCP_EXCHANGE 2 /* moves and grants that an exchange with one peer has in flight */
 #define PKI_TCP_ROUND_BYTES ((size_t)4 << 20)
-#define PKI_TCP_TURN_BYTES ((size_t)512 << 10) /* where chunks go both ways: what comes is read, and summed up, while it is in a cache, */
-#define PKI_TCP_PUTS 4 /* and as many are given at once as need no answer in between */
+#define PKI_TCP_TURN_BYTES ((size_t)512 << 10) /* where chunks go both ways: what has been read is handed on, and summed up, while it is in a cache */
 #define PKI_TCP_KEEP_MAX (256u << 10) /* of one transfer that is copied, of which a copy is kept as well; */
 #define PKI_TCP_KEEP_BYTES (1u << 20) /* of all of them, to one peer */
 #define PKI_TCP_WAYS 3

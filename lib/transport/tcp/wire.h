@@ -96,7 +96,7 @@ struct pki_tcp_chunk {
 
 /* Header and description of a chunk; the payload follows. */
 void pki_tcp_put_chunk(unsigned char out[PKI_TCP_DATA_HEAD_BYTES], const struct pki_tcp_chunk *chunk);
-/* The same once more, as of now. */
+/* Another `told` in a head that is there. */
 void pki_tcp_put_chunk_told(unsigned char out[PKI_TCP_DATA_HEAD_BYTES], uint64_t frames);
 bool pki_tcp_get_chunk(const unsigned char bytes[PKI_TCP_DATA_HEAD_BYTES], struct pki_tcp_chunk *chunk);
 

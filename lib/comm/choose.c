@@ -14,11 +14,15 @@
 
 static const char *const names[PKI_WAYS] = { "direct", "flat", "ring", "doubling", "halving", "tree", "staggered", "hier", "leader" };
 
-void pki_tuning_defaults(struct pki_tuning *t)
+#define CPUS_FOR_THREADS 16 /* of two ranks: with so many, threads carry chunks of tcp (tcp.c) */
+
+void pki_tuning_defaults(struct pki_tuning *t, long cpus)
 {
     t->direct_max_ranks = DIRECT_MAX_RANKS;
     t->flat_max_bytes = 24 << 10;
-    t->flat_pair_max_bytes = 1 << 20; /* over loopback 0.6 to 0.9 of a ring's time up to here, 1.1 beyond (docs/design/0017) */
+    t->flat_pair_max_bytes = 1 << 20;
+    /* Without threads 0.95 of a ring's time up to there, 1.1 from 320 KiB on, 1.2 at 1 MiB; with them 0.7 at 512 KiB, 0.85 at 1 MiB (docs/design/0030). */
+    t->flat_pair_near_max_bytes = cpus < CPUS_FOR_THREADS ? 256 << 10 : t->flat_pair_max_bytes;
     t->flat_pair_gpu_max_bytes = 4 << 20; /* 0.6 of the direct algorithm's time at 256 KiB and 1 MiB, 0.75 at 4, the same beyond (docs/design/0018) */
     t->flat_root_max_bytes = 384 << 10;
     t->flat_root_max_work = 32 << 10;
@@ -148,13 +152,20 @@ static struct rule across_hosts(const struct pki_chooser *c, size_t bytes)
     return (struct rule){ PKI_HIER, ACROSS_HOSTS };
 }
 
+static size_t flat_pair_max_bytes(const struct pki_chooser *c)
+{
+    if (c->gpus)
+        return c->tuning.flat_pair_gpu_max_bytes;
+    return c->one_machine ? c->tuning.flat_pair_near_max_bytes : c->tuning.flat_pair_max_bytes;
+}
+
 static struct rule allreduce(const struct pki_chooser *c, size_t bytes)
 {
     size_t others = (size_t)c->size - 1;
 
     if (is_few(c) && (c->hosts == 1 || c->size <= 4) && bytes <= c->tuning.flat_max_bytes / (others > 0 ? others : 1))
         return (struct rule){ PKI_FLAT, "short: one hop, reduced in rank order everywhere" };
-    if (c->size == 2 && c->hosts == 2 && bytes <= (c->gpus ? c->tuning.flat_pair_gpu_max_bytes : c->tuning.flat_pair_max_bytes))
+    if (c->size == 2 && c->hosts == 2 && bytes <= flat_pair_max_bytes(c))
         return (struct rule){ PKI_FLAT, "two hosts: as many bytes between them as round a ring, in one hop" };
     if (shares_links(c) && bytes > leader_max_bytes(c) && bytes <= 4 * c->tuning.leader_max_bytes_per_rank * (size_t)c->size)
         return is_few(c) ? (struct rule){ PKI_LEADER, LEADERS } : (struct rule){ PKI_HALVING, "many ranks: few hops" };

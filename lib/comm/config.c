@@ -2,6 +2,7 @@
 /* Configuration: the caller's struct, then the environment, then defaults. */
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "comm/comm.h"
 #include "util/env.h"
@@ -76,7 +77,7 @@ static pk_result_t algorithm_from_env(struct pk_comm *comm)
     const char *text = pki_env_get("PK_ALGORITHM");
     pk_result_t result;
 
-    pki_tuning_defaults(&comm->tuning);
+    pki_tuning_defaults(&comm->tuning, sysconf(_SC_NPROCESSORS_ONLN));
     if (text == NULL)
         return PK_OK;
     result = pki_algorithm_text_check(text);

@@ -86,8 +86,11 @@ static pk_result_t prepare_choice(struct pk_comm *comm)
     c->size = comm->size;
     c->hosts = comm->hosts->n;
     c->gpus = false;
-    for (int i = 0; i < comm->size; i++)
+    c->one_machine = true;
+    for (int i = 0; i < comm->size; i++) {
         c->gpus = c->gpus || comm->cards[i].has_gpu;
+        c->one_machine = c->one_machine && memcmp(comm->cards[i].machine_id, comm->cards[0].machine_id, PKI_HOST_ID_BYTES) == 0;
+    }
     return pki_chooser_init(c);
 }
 
@@ -144,7 +147,7 @@ static pk_result_t open_engine(struct pk_comm *comm)
         if (comm->cards[i].fused_ctas < config.fused_ctas)
             config.fused_ctas = comm->cards[i].fused_ctas;
     }
-    comm->net.one_machine = config.local_ranks == comm->size;
+    comm->net.one_machine = comm->chooser.one_machine;
     return pki_engine_open(&config, &comm->engine);
 }
 

@@ -293,7 +293,12 @@ static void check_peers(struct pki_engine *e)
             check_endpoints(e, &e->peers[i]);
         }
     }
-    /* Only now: who left may have left because of another, who or whose messenger is polled after it. */
+}
+
+/* Behind check_peers: who left may have left because of another, who or whose messenger is polled after it. And behind a round of progress: what has
+ * ended may not have been looked at before. */
+static void check_left(struct pki_engine *e)
+{
     for (int i = 0; i < e->config.size && atomic_load(&e->failed) == PK_OK; i++)
         if (e->peers[i].gone)
             pki_side_check_left(e, &e->peers[i]);
@@ -339,6 +344,7 @@ static void check_now_and_then(struct pki_engine *e)
         return;
     e->checked_ns = now;
     check_peers(e);
+    check_left(e);
     for (int i = 0; i < e->config.size && atomic_load(&e->failed) == PK_OK; i++)
         if (e->peers[i].lane != NULL)
             pki_send_say_late(&e->peers[i], now);

@@ -26,6 +26,7 @@ static struct pki_peer *peer_of(const struct pki_quick_run *run, const struct pk
 static bool begin_send(struct pki_quick_run *run, const struct pki_program_step *step)
 {
     struct pki_xfer *xfer = pki_xfer_new(run->e, step->peer, true);
+    bool went;
 
     if (xfer == NULL) {
         run->result = PK_ERR_MEMORY;
@@ -36,9 +37,12 @@ static bool begin_send(struct pki_quick_run *run, const struct pki_program_step 
     xfer->index = step->index;
     xfer->sig = run->program->sig;
     xfer->op = run->begun.number;
-    xfer->addr = pki_quick_at(run, step->src);
+    xfer->addr = pki_quick_answer_at(run, step);
+    xfer->answered = step->answered;
     xfer->bytes = xfer->ready = step->bytes;
-    if (!pki_send_at_once(xfer)) {
+    went = pki_send_at_once(xfer);
+    pki_quick_answer_ends(run, step);
+    if (!went) {
         pki_xfer_free(xfer);
         run->leaves = true;
         return false;
@@ -64,7 +68,7 @@ bool pki_quick_send_ahead(struct pki_quick_run *run, const struct pki_program_st
     return true;
 }
 
-enum found { NOTHING, ALL_OF_IT, A_WORD, WHOLE };
+enum found { NOTHING, A_PART, ALL_OF_IT, A_WORD, WHOLE };
 
 static bool speaks_of(const struct pki_quick_run *run, const struct pki_program_step *step, const struct pki_msg *msg)
 {
@@ -73,10 +77,12 @@ static bool speaks_of(const struct pki_quick_run *run, const struct pki_program_
 }
 
 /* FIN says how much is there, WANT that some came before its grant. Anything else is the ordinary way's affair. */
-static enum found understand(const struct pki_program_step *step, const struct pki_msg *msg)
+static enum found understand(struct pki_quick_run *run, const struct pki_program_step *step, const struct pki_msg *msg)
 {
+    if (msg->kind == PKI_MSG_FIN && msg->offset < step->bytes)
+        run->came = msg->offset;
     if (msg->kind == PKI_MSG_FIN)
-        return msg->offset == step->bytes ? ALL_OF_IT : A_WORD;
+        return msg->offset == step->bytes ? ALL_OF_IT : A_PART;
     if (msg->kind == PKI_MSG_EAGER)
         return msg->payload == step->bytes ? WHOLE : NOTHING;
     return msg->kind == PKI_MSG_WANT && msg->extra == PKI_WANT_AHEAD && msg->bytes == step->bytes ? A_WORD : NOTHING;
@@ -94,7 +100,7 @@ static enum found look_at_arrivals(struct pki_quick_run *run, const struct pki_p
         n = n->next;
         if (!speaks_of(run, step, &arrival->msg) || arrival->msg.kind == PKI_MSG_GRANT)
             continue;
-        found = understand(step, &arrival->msg);
+        found = understand(run, step, &arrival->msg);
         if (found == NOTHING) {
             run->leaves = true;
             return NOTHING;
@@ -116,11 +122,12 @@ static enum found look_at_lane(struct pki_quick_run *run, const struct pki_progr
     const void *payload;
 
     peer->lane->expected = 0;
+    peer->lane->in_chunks = !step->either;
     peer->lane->expected_op = run->begun.number;
     if (!transport->peek(peer->lane, &msg, &payload))
         return NOTHING;
     if (speaks_of(run, step, &msg))
-        found = understand(step, &msg);
+        found = understand(run, step, &msg);
     if (found != NOTHING) {
         if (found != WHOLE)
             transport->pop(peer->lane);
@@ -153,11 +160,11 @@ enum pki_quick_found pki_quick_recv_ahead(struct pki_quick_run *run, const struc
         found = look_at_arrivals(run, step);
     if (run->leaves)
         return PKI_QUICK_NOTHING;
-    if (found == NOTHING && !whole && (run->begun.granted & bit_of(run, step)) == 0 && !grant(run, step, PKI_GRANT_SILENT))
+    if (found == NOTHING && !whole && (run->begun.granted & bit_of(run, step)) == 0 && !grant(run, step, PKI_GRANT_SILENT | (step->answers ? PKI_GRANT_ANSWERS : 0)))
         return PKI_QUICK_NOTHING;
     if (found == NOTHING)
         found = look_at_lane(run, step);
-    if (found == A_WORD) { /* it is granted with the next look */
+    if (found == A_WORD || found == A_PART) { /* it is granted with the next look */
         peer->comes_whole = false;
         run->lent |= bit_of(run, step);
     }
@@ -166,7 +173,7 @@ enum pki_quick_found pki_quick_recv_ahead(struct pki_quick_run *run, const struc
     if (found == WHOLE)
         return PKI_QUICK_MESSAGE;
     if (found != ALL_OF_IT)
-        return PKI_QUICK_NOTHING;
+        return found == A_PART ? PKI_QUICK_PART : PKI_QUICK_NOTHING;
     run->begun.granted &= ~bit_of(run, step);
     pki_lane_caught_up(run->e, peer, step->bytes);
     return PKI_QUICK_IN_PLACE;

@@ -151,10 +151,12 @@ static bool recv_step(struct pki_quick_run *run, const struct pki_program_step *
     struct pki_peer *peer = &run->e->peers[step->peer];
     enum pki_quick_found found = step->ahead ? pki_quick_recv_ahead(run, step) : PKI_QUICK_MESSAGE;
 
-    if (found == PKI_QUICK_NOTHING || (found == PKI_QUICK_MESSAGE && !recv_message(run, step)))
+    if (found == PKI_QUICK_PART)
+        pki_quick_sum_part(run, step, run->came);
+    if (found == PKI_QUICK_NOTHING || found == PKI_QUICK_PART || (found == PKI_QUICK_MESSAGE && !recv_message(run, step)))
         return false;
     if (found == PKI_QUICK_IN_PLACE && step->kind == PKI_STEP_RECV_REDUCE)
-        combine(run, step, pki_quick_at(run, step->landing));
+        pki_quick_sum_rest(run, step);
     if (run->begun.number > peer->coll_heard)
         peer->coll_heard = run->begun.number;
     run->e->stats.bytes_received += step->bytes;
@@ -207,7 +209,7 @@ static bool try_step(struct pki_quick_run *run, const struct pki_program_step *s
 
 static void look_at(struct pki_quick_run *run, uint64_t steps)
 {
-    for (uint64_t left = steps & ~run->begun.done; left != 0; left &= left - 1) {
+    for (uint64_t left = steps & ~run->begun.done; left != 0 && !run->leaves; left &= left - 1) {
         unsigned i = (unsigned)__builtin_ctzll(left);
         const struct pki_program_step *step = &run->program->steps[i];
 

@@ -17,7 +17,7 @@ static bool place_of(const struct pki_program *program, const struct pki_plan *p
     if (ref.buffer == PKI_BUF_SCRATCH)
         first += (size_t)ref.index * program->stride;
     *place = (struct pki_place){ ref.buffer, (uint32_t)first };
-    return *bytes <= PKI_QUICK_AHEAD && first <= UINT32_MAX;
+    return *bytes <= PKI_QUICK_STEP && first <= UINT32_MAX;
 }
 
 static bool add_operands(struct pki_program *program, const struct pki_plan *plan, const struct pki_step *from, uint32_t *used,
@@ -149,6 +149,19 @@ static void find_kinds(struct pki_program *program)
             program->late |= 1ull << i;
 }
 
+/* Two ranks that each sum up a half for both. */
+static void find_answers(struct pki_program *program)
+{
+    for (uint32_t i = 0; i + 1 < program->n; i++) {
+        struct pki_program_step *from = &program->steps[i], *next = from + 1;
+
+        from->answers = from->kind == PKI_STEP_RECV_REDUCE && from->ahead && !from->either && next->kind == PKI_STEP_SEND && next->peer == from->peer &&
+                        next->ahead && !next->either && next->deps == 1ull << i && same_place(next->src, from->dst) && next->bytes == from->bytes;
+        for (uint32_t k = 0; from->answers && k < i; k++)
+            program->steps[k].answered = program->steps[k].kind == PKI_STEP_SEND && program->steps[k].peer == from->peer && program->steps[k].deps == 0;
+    }
+}
+
 static bool compile(struct pki_engine *e, struct pki_program *program, const struct pki_plan *plan, const struct pki_request *r)
 {
     size_t stride;
@@ -158,7 +171,7 @@ static bool compile(struct pki_engine *e, struct pki_program *program, const str
     program->sig = pki_task_fingerprint(r, e->config.size);
     program->n = plan->nsteps;
     stride = pki_plan_scratch_stride(plan, r);
-    if (plan->nsteps > PKI_PROGRAM_STEPS || stride * plan->scratch_blocks > PKI_QUICK_AHEAD)
+    if (plan->nsteps > PKI_PROGRAM_STEPS || stride * plan->scratch_blocks > PKI_QUICK_STEP)
         return false;
     program->stride = (uint32_t)stride;
     program->scratch_bytes = stride * plan->scratch_blocks;
@@ -169,6 +182,7 @@ static bool compile(struct pki_engine *e, struct pki_program *program, const str
             return false;
     leave_in_lane(program, used);
     find_kinds(program);
+    find_answers(program);
     return program->ahead || (program->scratch_bytes <= PKI_QUICK_BYTES && pki_request_bytes(r) <= PKI_QUICK_BYTES);
 }
 

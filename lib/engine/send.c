@@ -272,6 +272,7 @@ static void fill_put(struct pki_xfer *xfer, struct pki_put *put, size_t len)
     *put = (struct pki_put){ .ep = xfer->way, .src = xfer->addr + xfer->issued, .remote = xfer->remote + xfer->issued, .bytes = len, .whole = xfer->bytes,
                              .mapped = xfer->remote_mapped, .done_remote = chunk_gate(xfer, xfer->issued + len), .owner = xfer };
     put->ahead = xfer->ahead;
+    put->answered = xfer->answered;
     if (xfer->way->iface->transport->tells)
         put->about = message(xfer, PKI_MSG_FIN);
     pki_list_init(&put->node);

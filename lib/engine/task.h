@@ -166,7 +166,8 @@ struct pki_scratch {
 };
 
 #define PKI_QUICK_BYTES ((size_t)64 << 10)  /* in, out or scratch of a collective without a task; */
-#define PKI_QUICK_AHEAD ((size_t)512 << 10) /* where steps go ahead of their grant */
+#define PKI_QUICK_AHEAD ((size_t)1 << 20)   /* where steps go ahead of their grant, */
+#define PKI_QUICK_STEP ((size_t)512 << 10)  /* each of so many bytes at most, as its scratch memory */
 #define PKI_STREAM_OPERATIONS 512 /* in CUDA streams at a time; each has two words while it lasts */
 #define PKI_PLANS_MAX 128 /* plans that are kept; those in use come on top */
 #define PKI_SCRATCH_MAX 64

@@ -61,6 +61,7 @@ struct pki_xfer {
     bool fetch;             /* and the receiver can get it, too */
     bool remote_mapped;     /* `remote` is memory of this process */
     bool ahead;             /* send: moved without a grant */
+    bool answered;          /* and struct pki_put's */
     bool silent;            /* receive: granted to the transport alone */
     bool pulls;             /* the receiver combines straight from the sender's memory */
     bool shared, piece_out, all_moved; /* both ends move it; this one is at a piece; it has moved the last one */

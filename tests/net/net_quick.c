@@ -1,12 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Collectives of 33 to 512 KiB between "hosts", whose steps are put ahead of their grant, or up to 64 KiB go whole in one message, each way as its sender likes
+ * Collectives of 33 KiB to 1 MiB between "hosts", whose steps are put ahead of their grant, or up to 64 KiB go whole in one message, each way as its sender likes
  * (PICKLE_TEST_WAYS lets it change), while ranks are late now and then: what has begun without a task goes on as an ordinary operation, from
- * whatever step. Where all goes one way the sender runs out of credit. Every element is checked, and no grant or early chunk may be left over:
+ * whatever step. Where all goes one way the sender runs out of credit, and so it does in sums of two halves behind messages that nobody has received yet. Every element is checked, and no grant or early chunk may be left over:
  * memory stays where it is.
  */
 #include <malloc.h>
+#include <pthread.h>
+#include <sched.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,7 +21,8 @@
 #include "ranks.h"
 
 #define SHORT_MOST ((size_t)64 << 10)
-#define MOST ((size_t)512 << 10)
+#define MOST ((size_t)1 << 20)
+#define LONG_MOST ((size_t)512 << 10)
 #define TURNS 2600 /* the ways are tried ten times */
 #define LONG_TURNS 700
 #define LATE_US 6000
@@ -30,7 +34,8 @@ struct rank {
     pk_comm_t *comm;
     int rank, size;
     unsigned luck;
-    bool punctual, is_long;
+    bool punctual;
+    enum { SHORT, LONG, HALVES } how_long;
     size_t most;
     int turns;
 };
@@ -98,8 +103,10 @@ static pk_result_t exchange(struct rank *self, size_t count, int turn, size_t *w
 
 static bool one_turn(struct rank *self, int turn)
 {
-    static const size_t lengths[2][6] = { { 65536, 65536, 40000, 65536, 32772, 65532 }, { 524288, 65540, 131072, 40000, 262144, 524284 } };
-    size_t count = lengths[self->is_long][turn / 7 % 6] / sizeof(float), wrong = 0;
+    static const size_t lengths[][6] = { { 65536, 65536, 40000, 65536, 32772, 65532 },
+                                         { 524288, 65540, 131072, 40000, 262144, 524284 },
+                                         { 524288, 262148, 1048576, 786428, 524284, 327684 } };
+    size_t count = lengths[self->how_long][turn / 7 % 6] / sizeof(float), wrong = 0;
     int root = turn / 3 % self->size;
     pk_result_t result;
 
@@ -121,7 +128,7 @@ static bool one_turn(struct rank *self, int turn)
         wrong = self->rank == root ? wrong_sums(self, count, turn) : 0;
         break;
     case 5:
-        if (self->is_long) {
+        if (self->how_long != SHORT) {
             result = exchange(self, count, turn, &wrong);
             break;
         }
@@ -135,7 +142,7 @@ static bool one_turn(struct rank *self, int turn)
     return result == PK_OK && wrong == 0;
 }
 
-/* The others are late all the time: 4 MiB of credit last for 64 of them, or 8. */
+/* The others are late all the time: 8 MiB of credit last for 128 of them, or 8. */
 static bool one_way(struct rank *self)
 {
     size_t count = self->most / sizeof(float), wrong = 0;
@@ -155,7 +162,7 @@ static bool one_way(struct rank *self)
 /* Nobody is late, so that no operation goes the ordinary way, which would clean up. */
 static bool stays_small(struct rank *self)
 {
-    int turns = self->is_long ? PUNCTUAL_TURNS / 8 : PUNCTUAL_TURNS;
+    int turns = self->how_long != SHORT ? PUNCTUAL_TURNS / 8 : PUNCTUAL_TURNS;
     size_t before = 0;
 
     self->punctual = true;
@@ -168,6 +175,71 @@ static bool stays_small(struct rank *self)
     if (mallinfo2().uordblks > before + self->most * 2)
         fprintf(stderr, "rank %d: %zu bytes, then %zu\n", self->rank, before, (size_t)mallinfo2().uordblks);
     return mallinfo2().uordblks <= before + self->most * 2;
+}
+
+#define UNASKED_BYTES ((size_t)256 << 10)
+
+static pk_result_t messages(struct rank *self, int n)
+{
+    pk_result_t result = PK_OK;
+
+    for (int i = 0; i < n && result == PK_OK; i++)
+        result = self->rank == 0 ? pk_send(in, UNASKED_BYTES, PK_UINT8, 1, self->comm, PK_BLOCKING)
+                                 : pk_recv(out, UNASKED_BYTES, PK_UINT8, 0, self->comm, PK_BLOCKING);
+    return result;
+}
+
+/* Rank 0's credit, all of which a new communicator has, ends somewhere in these sums, before one half of them or the other. */
+static bool runs_short(struct rank *self, int turn)
+{
+    static const int unasked[] = { 29, 28, 27, 30, 26 };
+    size_t count = LONG_MOST / sizeof(float), wrong = 0;
+    pk_result_t result = self->rank == 0 ? messages(self, unasked[turn % 5]) : PK_OK;
+
+    for (int i = 0; i < 6 && result == PK_OK; i++) {
+        fill(self, count, turn + i);
+        result = pk_allreduce(in, out, count, PK_F32, PK_SUM, self->comm, PK_BLOCKING);
+        wrong += wrong_sums(self, count, turn + i);
+    }
+    if (self->rank == 1 && result == PK_OK)
+        result = messages(self, unasked[turn % 5]);
+    if (result != PK_OK || wrong > 0)
+        fprintf(stderr, "rank %d, turn %d: %s, %zu wrong\n", self->rank, turn, pk_strerror(result), wrong);
+    return result == PK_OK && wrong == 0;
+}
+
+static atomic_bool is_over, gives_way;
+
+/* Another thread that looks after what comes, if there are cores enough whenever the rank itself does not. */
+static void *look(void *comm)
+{
+    while (!atomic_load(&is_over) && pk_comm_async_error(comm) == PK_OK)
+        if (atomic_load(&gives_way))
+            sched_yield();
+    return NULL;
+}
+
+static bool runs_short_while_others_look(struct rank *self, int turn)
+{
+    pthread_t other;
+    bool right;
+
+    atomic_store(&is_over, false);
+    atomic_store(&gives_way, turn % 3 > 0);
+    if (pthread_create(&other, NULL, look, self->comm) != 0)
+        return false;
+    right = runs_short(self, turn);
+    atomic_store(&is_over, true);
+    return pthread_join(other, NULL) == 0 && right;
+}
+
+/* After each a new communicator. */
+static int run_short_rank(struct rank *self)
+{
+    for (int turn = 0; turn < 24; turn++)
+        if (!runs_short_while_others_look(self, turn) || pk_comm_destroy(self->comm) != PK_OK || pk_comm_init(&self->comm, NULL) != PK_OK)
+            return 1;
+    return pk_comm_destroy(self->comm) == PK_OK ? 0 : 1;
 }
 
 static void sleep_a_little(int signal)
@@ -234,20 +306,25 @@ static int run_holding_rank(struct rank *self)
 
 static int run_rank(void)
 {
-    struct rank self = { .rank = ranks_rank(), .is_long = strncmp(ranks_role(), "long", 4) == 0 };
+    const char *role = ranks_role();
+    struct rank self = { .rank = ranks_rank(), .how_long = strncmp(role, "long", 4) == 0 ? LONG : strncmp(role, "halves", 6) == 0 ? HALVES : SHORT };
     size_t before = 0, after;
 
-    self.most = self.is_long ? MOST : SHORT_MOST;
-    self.turns = self.is_long ? LONG_TURNS : TURNS;
-    if (strcmp(ranks_role(), "long, in pieces") == 0)
+    self.most = self.how_long == SHORT ? SHORT_MOST : self.how_long == LONG ? LONG_MOST : MOST;
+    self.turns = self.how_long == SHORT ? TURNS : LONG_TURNS;
+    if (self.how_long == HALVES)
+        setenv("PK_ALGORITHM", "allreduce=ring", 1); /* with many CPUs it would not be the choice */
+    if (strstr(role, ", in pieces") != NULL)
         setenv("PK_CHUNK_BYTES", "65536", 1);
-    if (strcmp(ranks_role(), "differ") == 0 || strcmp(ranks_role(), "differ, and hold") == 0)
+    if (strcmp(role, "differ") == 0 || strcmp(role, "differ, and hold") == 0)
         setenv("PICKLE_TEST_WAYS", self.rank == 0 ? "1" : "0", 1);
     if (pk_comm_init(&self.comm, NULL) != PK_OK || pk_comm_size(self.comm, &self.size) != PK_OK)
         return 1;
     self.luck = 77u + 1000u * (unsigned)self.rank;
-    if (strcmp(ranks_role(), "differ, and hold") == 0)
+    if (strcmp(role, "differ, and hold") == 0)
         return run_holding_rank(&self);
+    if (strcmp(role, "halves, without credit") == 0)
+        return run_short_rank(&self);
     for (int turn = 0; turn < self.turns; turn++) {
         if (turn == self.turns / 4)
             before = mallinfo2().uordblks;
@@ -282,5 +359,10 @@ int main(void)
     drive(2, "long", "1");
     drive(2, "long, in pieces", "1");
     drive(3, "long", "1");
+    drive(2, "halves", "1");
+    drive(2, "halves", "0");
+    drive(2, "halves, in pieces", "1");
+    drive(2, "halves, without credit", "0");
+    drive(3, "halves", "1");
     return report_end();
 }

@@ -9,7 +9,7 @@ static struct pki_chooser chooser_of(int size, int hosts, bool gpus, const char 
     struct pki_chooser c;
 
     memset(&c, 0, sizeof c);
-    pki_tuning_defaults(&c.tuning);
+    pki_tuning_defaults(&c.tuning, 2);
     c.size = size;
     c.hosts = hosts;
     c.gpus = gpus;
@@ -69,6 +69,19 @@ Test(choose, a_root_sums_alone_what_is_soon_summed)
     cr_assert(is_named(pki_choose(&more, PKI_COLL_REDUCE, 2 << 10), "direct"));
     cr_assert(is_named(pki_choose(&gpus, PKI_COLL_REDUCE, 128 << 10), "flat"));
     cr_assert(is_named(pki_choose(&gpus, PKI_COLL_REDUCE, 256 << 10), "direct"));
+}
+
+Test(choose, two_hosts_that_are_one_machine)
+{
+    struct pki_chooser near = chooser_of(2, 2, false, ""), apart = near, many_cpus = near;
+
+    near.one_machine = many_cpus.one_machine = true;
+    pki_tuning_defaults(&many_cpus.tuning, 16);
+    cr_assert(is_named(pki_choose(&near, PKI_COLL_ALLREDUCE, 256 << 10), "flat"));
+    cr_assert(is_named(pki_choose(&near, PKI_COLL_ALLREDUCE, 320 << 10), "ring"));
+    cr_assert(is_named(pki_choose(&apart, PKI_COLL_ALLREDUCE, 1 << 20), "flat"));
+    cr_assert(is_named(pki_choose(&apart, PKI_COLL_ALLREDUCE, 2 << 20), "ring"));
+    cr_assert(is_named(pki_choose(&many_cpus, PKI_COLL_ALLREDUCE, 1 << 20), "flat")); /* threads carry chunks */
 }
 
 Test(choose, many_hosts)

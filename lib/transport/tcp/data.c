@@ -48,8 +48,12 @@ static void take_slot(struct pki_tcp_link *link, struct pki_tcp_move *move)
     if (move->issued == 0)
         move->copied = pki_tcp_is_copied(link->ep, put);
     slot->copied = move->copied;
-    slot->kept_end = slot->copied && chunk.ahead == chunk.bytes ? pki_tcp_keep(link, put) : 0;
-    chunk.kept = slot->kept_end > 0;
+    slot->place = pki_tcp_place_of(link->ep, slot->src);
+    slot->kept = false;
+    slot->kept_end = 0;
+    if (chunk.ahead == chunk.bytes)
+        pki_tcp_keep(link, slot);
+    chunk.kept = slot->kept;
     pki_tcp_put_chunk(slot->head, &chunk);
     move->issued += chunk.bytes;
     link->outstanding += chunk.bytes;
@@ -82,6 +86,7 @@ static void write_at_once(struct pki_tcp_ep *ep)
 pk_result_t pki_tcp_put(struct pki_put *put)
 {
     struct pki_tcp_ep *ep = pki_tcp_ep_of(put->ep);
+    unsigned place = pki_tcp_place_of(ep, put->src);
 
     if (ep->base.dead || ep->iface->revoked)
         return PK_ERR_PEER;
@@ -89,8 +94,10 @@ pk_result_t pki_tcp_put(struct pki_put *put)
         return PK_IN_PROGRESS;
     ep->moves[ep->move_end++ & MOVE_MASK] = (struct pki_tcp_move){ .put = put };
     ep->iface->busy++;
+    if (place < PKI_TCP_PLACES)
+        ep->keep.places[place].busy = true;
     pki_tcp_data_deal(ep);
-    if (put->bytes <= AT_ONCE_MAX && (ep->move_end - ep->move_head == 1 || !pki_tcp_exchanges(ep)))
+    if (put->bytes <= AT_ONCE_MAX && (place < PKI_TCP_PLACES || ep->move_end - ep->move_head == 1 || !pki_tcp_exchanges(ep)))
         write_at_once(ep);
     return PK_OK;
 }
@@ -117,8 +124,7 @@ void pki_tcp_data_acked(struct pki_tcp_link *link, uint64_t frames)
     while (link->acked < frames) {
         struct pki_tcp_slot *slot = slot_of(link, link->acked++);
 
-        if (slot->kept_end > 0)
-            link->ep->keep.head = slot->kept_end;
+        pki_tcp_keep_ends(link->ep, slot);
         if (slot->move == NULL)
             continue;
         slot->move->acked += slot->bytes;
@@ -178,7 +184,7 @@ static void advance_out(struct pki_tcp_link *link, size_t bytes)
         link->written -= whole;
         link->next++;
         link->sent = link->next > link->sent ? link->next : link->sent;
-        if (slot->kept_end > 0 && slot->move != NULL && !link->ep->keep.never) {
+        if (slot->kept && slot->move != NULL && !link->ep->keep.never) {
             pki_tcp_kept(link->ep, slot);
             end_moves(link->ep);
         }

@@ -77,6 +77,10 @@ static bool acknowledge(struct pki_tcp_link *link)
             link->ep->lane[0].acks_due = true;
         return true;
     }
+    if (link->grant != NULL && link->grant->answers && link->ep->iface->threads.max == 0) { /* if its pages were lent, and are not any more, what is made of it has no use either: the peer has failed */
+        pki_tcp_owe(link);
+        return true;
+    }
     said = pki_tcp_came_say(link);
     if (said > 0)
         return true;
@@ -135,6 +139,8 @@ bool pki_tcp_advance_in(struct pki_tcp_link *link, size_t bytes)
     uint64_t frames;
 
     link->left -= payload;
+    if (payload > 0 && link->left > 0 && link->grant != NULL)
+        pki_tcp_grant_part(link);
     link->head_have += bytes - payload;
     if (payload > 0 && link->left == 0 && !end_chunk(link))
         return false;
@@ -203,7 +209,7 @@ void pki_tcp_data_read(struct pki_tcp_link *link)
             link->readable = false;
             return;
         }
-        if ((size_t)n >= budget) {
+        if ((size_t)n >= budget || (link->grant != NULL && link->grant->answers)) { /* what has come may be worked on while more comes */
             pki_tcp_link_ready(link);
             return;
         }

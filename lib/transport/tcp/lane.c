@@ -234,7 +234,7 @@ pk_result_t pki_tcp_msg(struct pki_ep *base, const struct pki_msg *msg, const vo
 
     if (base->dead)
         return PK_ERR_PEER;
-    if (msg->kind == PKI_MSG_GRANT && msg->extra == PKI_GRANT_SILENT)
+    if (msg->kind == PKI_MSG_GRANT && (msg->extra & PKI_GRANT_SILENT) != 0)
         return pki_tcp_grant(ep, msg, &out);
     if (msg->kind == PKI_MSG_GRANT && msg->extra == PKI_GRANT_BACK) {
         pki_tcp_grant_back(ep, msg);
@@ -530,11 +530,11 @@ bool pki_tcp_lane_read(struct pki_tcp_lane *lane)
 }
 
 /* While a chunk is awaited, or word of one, which come on a connection that is looked at as well; not where messages come meanwhile. */
-static bool rests(struct pki_tcp_lane *lane)
+static bool rests(struct pki_tcp_lane *lane, bool in_chunks)
 {
     struct pki_tcp_ep *ep = lane->link->ep;
 
-    return pki_tcp_awaits_short(ep) && pki_tcp_awaits(ep) <= ep->params.chunk_bytes && ++lane->rests > LANE_LOOKS && lane->rests % LANE_RESTS != 0;
+    return pki_tcp_awaits_short(ep) && pki_tcp_awaits(ep) <= ep->params.chunk_bytes && ++lane->rests > (in_chunks ? 0 : LANE_LOOKS) && lane->rests % LANE_RESTS != 0;
 }
 
 static bool finds(struct pki_tcp_lane *lane, bool awaited)
@@ -548,11 +548,11 @@ static bool finds(struct pki_tcp_lane *lane, bool awaited)
     return false;
 }
 
-static bool look_directly(struct pki_tcp_lane *lane, bool awaited)
+static bool look_directly(struct pki_tcp_lane *lane, bool awaited, bool in_chunks)
 {
     struct pki_tcp_iface *iface = lane->link->ep->iface;
 
-    if (!pki_tcp_lanes_are_polled(iface) || lane->link->state != PKI_TCP_UP || rests(lane))
+    if (!pki_tcp_lanes_are_polled(iface) || lane->link->state != PKI_TCP_UP || rests(lane, in_chunks))
         return false;
     if (!finds(lane, awaited))
         return false;
@@ -605,23 +605,24 @@ bool pki_tcp_peek(struct pki_ep *base, struct pki_msg *msg, const void **payload
 {
     struct pki_tcp_ep *ep = pki_tcp_ep_of(base);
     uint64_t expected = base->expected_op;
-    bool awaited = base->expected > 0;
+    bool awaited = base->expected > 0, in_chunks = base->in_chunks;
     struct pki_tcp_lane *likely;
 
     base->expected_op = 0;
     base->expected = 0;
+    base->in_chunks = false;
     ep->peeked_news = pki_tcp_news_peek(ep, msg);
     ep->peeked_want = !ep->peeked_news && pki_tcp_early_peek(ep, msg);
     *payload = NULL;
     if (ep->peeked_news || ep->peeked_want)
         return true;
     likely = &ep->lane[ep->nlanes > 1 && expected != 0 ? (expected + !ep->connects) & 1 : 0];
-    if ((likely->rx_head != likely->rx_scan || look_directly(likely, awaited)) && peek_lane(likely, msg, payload))
+    if ((likely->rx_head != likely->rx_scan || look_directly(likely, awaited, in_chunks)) && peek_lane(likely, msg, payload))
         return true;
     if (ep->nlanes > 1) {
         struct pki_tcp_lane *other = likely == ep->lane ? &ep->lane[1] : ep->lane;
 
-        return (other->rx_head != other->rx_scan || (++ep->looks % OTHER_RESTS == 0 && look_directly(other, false))) && peek_lane(other, msg, payload);
+        return (other->rx_head != other->rx_scan || (++ep->looks % OTHER_RESTS == 0 && look_directly(other, false, in_chunks))) && peek_lane(other, msg, payload);
     }
     return false;
 }

@@ -319,6 +319,8 @@ static void tcp_ep_close(struct pki_ep *base)
     free(ep->links);
     free(ep->moves);
     free(ep->keep.ring);
+    for (unsigned i = 0; i < PKI_TCP_PLACES; i++)
+        free(ep->keep.places[i].at);
     ep->keep = (struct pki_tcp_keep){ 0 };
     for (uint32_t i = 0; i < PKI_TCP_LANES_MAX; i++) {
         free(ep->lane[i].rx);
@@ -544,6 +546,7 @@ const struct pki_transport pki_transport_tcp = {
     .peek = pki_tcp_peek,
     .pop = pki_tcp_pop,
     .put = pki_tcp_put,
+    .place = pki_tcp_place,
     .revoke = tcp_revoke,
     .progress = tcp_progress,
     .wait_fd = tcp_wait_fd,

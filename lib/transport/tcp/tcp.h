@@ -34,7 +34,7 @@
 #define PKI_TCP_RX_BYTES (256u << 10) /* and its receive buffer */
 #define PKI_TCP_MOVES 64u             /* puts to one peer in flight, a power of two */
 #define PKI_TCP_GUESTS 64             /* connections that have not proved themselves */
-#define PKI_TCP_AHEAD_CREDIT (4 * PKI_TCP_AHEAD_MAX)
+#define PKI_TCP_AHEAD_CREDIT (8 * PKI_TCP_AHEAD_MAX)
 #define PKI_TCP_THREADS_MAX 8
 #define PKI_TCP_SPLICE_MIN (64u << 10) /* shorter payload is copied sooner than its pages are counted */
 #define PKI_TCP_DIRECT_SIZE 8 /* ranks, at most, where connections are read without asking epoll first, */
@@ -43,6 +43,8 @@
 #define PKI_TCP_ROUND_BYTES ((size_t)4 << 20)
 #define PKI_TCP_TURN_BYTES ((size_t)512 << 10) /* where chunks go both ways: what has been read is handed on, and summed up, while it is in a cache */
 #define PKI_TCP_KEEP_MAX (256u << 10) /* of one transfer that is copied, of which a copy is kept as well; */
+#define PKI_TCP_PLACES 2 /* for transfers that are written where they are kept, */
+#define PKI_TCP_PLACE_MAX (512u << 10) /* of so many bytes at most */
 #define PKI_TCP_KEEP_BYTES (1u << 20) /* of all of them, to one peer */
 #define PKI_TCP_WAYS 3
 #define PKI_TCP_LEND_MIN (64u << 10)  /* bytes that are worth a thread's attention */
@@ -82,7 +84,9 @@ struct pki_tcp_slot { /* a chunk that the peer has not acknowledged */
     const char *src;
     uint32_t bytes;
     bool copied; /* into the connection, never lent */
-    uint64_t kept_end; /* where in ep->keep the place for that copy ends; 0: it has none */
+    bool kept; /* its put need not wait: */
+    uint64_t kept_end; /* where in ep->keep's ring a copy ends; 0: it has none there, */
+    unsigned place;    /* but is in this one of its places; PKI_TCP_PLACES: in none */
     unsigned char head[PKI_TCP_DATA_HEAD_BYTES];
 };
 
@@ -165,6 +169,10 @@ struct pki_tcp_keep { /* copies of chunks whose puts did not wait (copied.c), in
     char *ring; /* NULL until there is one */
     uint64_t head, end;
     uint64_t frames; /* of link 1 up to the last of them */
+    struct {
+        char *at; /* NULL until it is asked for */
+        bool busy; /* a chunk that the peer has not acknowledged is there */
+    } places[PKI_TCP_PLACES]; /* for what is written there in the first place */
     bool never;      /* the connection has been made anew: who leaves could not tell whether the last ones have come */
 };
 
@@ -192,8 +200,10 @@ struct pki_tcp_grant { /* a receive of this rank that the peer may fill */
     uint64_t op;
     char *addr;
     size_t bytes;
-    size_t prefix;     /* bytes [0, prefix) have come */
+    size_t prefix;     /* bytes [0, prefix) have come, */
+    size_t part;       /* and so many behind them, of a chunk that has not come whole: where `answers` */
     unsigned fillers;  /* links with a chunk of it half read */
+    bool answers;      /* a put to the peer follows, before anybody returns to a caller */
 };
 
 struct pki_tcp_island { /* bytes of a grant that came before others in front of them */
@@ -492,9 +502,15 @@ bool pki_tcp_data_lends(const struct pki_tcp_link *link);
 
 /* That takes less time, for now. To be asked once a put. */
 bool pki_tcp_is_copied(struct pki_tcp_ep *ep, const struct pki_put *put);
-/* A place for a copy of the put, all of which is the link's next chunk, and is copied: where it ends. 0: it waits. */
-uint64_t pki_tcp_keep(struct pki_tcp_link *link, const struct pki_put *put);
-/* The chunk has been written: it is copied to its place, and counts as acknowledged for its put. */
+/* transport->place; and which of them it was. PKI_TCP_PLACES: none. */
+char *pki_tcp_place(struct pki_ep *ep, size_t bytes);
+unsigned pki_tcp_place_of(const struct pki_tcp_ep *ep, const void *src);
+
+/* The slot's chunk, all of its move's put and the link's next, is to be kept where that can be. */
+void pki_tcp_keep(struct pki_tcp_link *link, struct pki_tcp_slot *slot);
+/* The peer has it. */
+void pki_tcp_keep_ends(struct pki_tcp_ep *ep, const struct pki_tcp_slot *slot);
+/* The chunk has been written: it is copied, unless it is there already, and counts as acknowledged for its put. */
 void pki_tcp_kept(struct pki_tcp_ep *ep, struct pki_tcp_slot *slot);
 /* It goes once more, and waits this time. */
 void pki_tcp_keep_again(struct pki_tcp_slot *slot);
@@ -581,6 +597,8 @@ static inline bool pki_tcp_is_of(const struct pki_tcp_grant *grant, const struct
 
     return grant->op == chunk->op && grant->index == chunk->index && ((grant->flags ^ chunk->flags) & key_flags) == 0;
 }
+/* More has come of a chunk that has not come whole yet. */
+void pki_tcp_grant_part(const struct pki_tcp_link *link);
 /* Nothing of it has come, nor will: a chunk of it from now on is one of no granted transfer. */
 void pki_tcp_grant_back(struct pki_tcp_ep *ep, const struct pki_msg *msg);
 /* How far the oldest transfer with news is, as the message that the peer would have sent; pop forgets it. */

@@ -13,6 +13,11 @@ static struct pki_tcp_slot *slot_of(struct pki_tcp_link *link, uint64_t number)
     return &link->slots[number % link->ep->params.window];
 }
 
+static bool is_free(const struct pki_tcp_link *link)
+{
+    return link->state == PKI_TCP_UP && link->end - link->acked < link->ep->params.window;
+}
+
 /* The link with the least on its way, of those that stand and have a free slot. */
 static struct pki_tcp_link *least_loaded(struct pki_tcp_ep *ep)
 {
@@ -21,7 +26,7 @@ static struct pki_tcp_link *least_loaded(struct pki_tcp_ep *ep)
     for (uint32_t i = 1; i <= ep->params.sockets; i++) {
         struct pki_tcp_link *link = &ep->links[i];
 
-        if (link->state == PKI_TCP_UP && link->end - link->acked < ep->params.window &&
+        if (is_free(link) &&
             (best == NULL || link->outstanding < best->outstanding))
             best = link;
     }
@@ -65,7 +70,7 @@ void pki_tcp_data_deal(struct pki_tcp_ep *ep)
 {
     while (ep->move_next != ep->move_end) {
         struct pki_tcp_move *move = &ep->moves[ep->move_next & MOVE_MASK];
-        struct pki_tcp_link *link = least_loaded(ep);
+        struct pki_tcp_link *link = pki_tcp_place_of(ep, move->put->src) < PKI_TCP_PLACES && is_free(&ep->links[1]) ? &ep->links[1] : least_loaded(ep);
 
         if (link == NULL)
             return;

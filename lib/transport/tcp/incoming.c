@@ -77,7 +77,8 @@ static bool acknowledge(struct pki_tcp_link *link)
             link->ep->lane[0].acks_due = true;
         return true;
     }
-    if (link->grant != NULL && link->grant->answers && link->ep->iface->threads.max == 0) { /* if its pages were lent, and are not any more, what is made of it has no use either: the peer has failed */
+    /* By the first connection goes the answer, if its put does not wait; one that waits makes another round. */
+    if (link->grant != NULL && link->grant->answers && link->index == 1 && link->ep->iface->threads.max == 0) { /* if its pages were lent, and are not any more, what is made of it has no use either: the peer has failed */
         pki_tcp_owe(link);
         return true;
     }

@@ -87,7 +87,8 @@ bool pki_quick_send_ahead(struct pki_quick_run *run, const struct pki_program_st
 enum pki_quick_found pki_quick_recv_ahead(struct pki_quick_run *run, const struct pki_program_step *step);
 /* quick_answer.c. So many bytes of this step's landing place have come: perhaps they are summed up now. Not all of them. */
 void pki_quick_sum_part(struct pki_quick_run *run, const struct pki_program_step *step, size_t came);
-void pki_quick_sum_rest(struct pki_quick_run *run, const struct pki_program_step *step);
+/* All of it has come. False: it is to be summed up as any other step is. */
+bool pki_quick_sum_rest(struct pki_quick_run *run, const struct pki_program_step *step);
 /* Where this SEND finds what it sends; and behind it, sent or not. */
 char *pki_quick_answer_at(struct pki_quick_run *run, const struct pki_program_step *step);
 void pki_quick_answer_ends(struct pki_quick_run *run, const struct pki_program_step *step);

@@ -11,15 +11,20 @@
 
 #define BLOCK ((size_t)4 << 10) /* is in the first-level cache when it is written for the second time */
 
-/* False: it is another one's turn, or nothing may be done before all is there. */
+static bool is_in_place(const struct pki_quick_run *run, const struct pki_program_step *step)
+{
+    return pki_quick_at(run, step->src) == pki_quick_at(run, step->dst);
+}
+
+/* False: it has no answer, or another step's is being made. */
 static bool begin(struct pki_quick_run *run, const struct pki_program_step *step)
 {
     struct pki_quick_answer *a = &run->answer;
     struct pki_ep *lane = run->e->peers[step->peer].lane;
 
-    if (a->step == NULL) {
+    if (step->answers && a->step == NULL) {
         *a = (struct pki_quick_answer){ .step = step, .place = lane->iface->transport->place(lane, step->bytes) };
-        a->there = a->place != NULL && pki_quick_at(run, step->src) == pki_quick_at(run, step->dst);
+        a->there = a->place != NULL && is_in_place(run, step);
     }
     return a->step == step;
 }
@@ -43,20 +48,16 @@ static void sum(struct pki_quick_run *run, const struct pki_program_step *step, 
 
 void pki_quick_sum_part(struct pki_quick_run *run, const struct pki_program_step *step, size_t came)
 {
-    bool in_place = pki_quick_at(run, step->src) == pki_quick_at(run, step->dst);
-
-    if (step->answers && begin(run, step) && (run->answer.there || !in_place))
+    if (begin(run, step) && (run->answer.there || !is_in_place(run, step)))
         sum(run, step, came);
 }
 
-void pki_quick_sum_rest(struct pki_quick_run *run, const struct pki_program_step *step)
+bool pki_quick_sum_rest(struct pki_quick_run *run, const struct pki_program_step *step)
 {
-    const void *const srcs[2] = { pki_quick_at(run, step->src), pki_quick_at(run, step->landing) };
-
-    if (step->answers && begin(run, step))
-        sum(run, step, step->bytes);
-    else
-        run->result = pki_reduce_host(pki_quick_at(run, step->dst), srcs, 2, step->count, run->request->dtype, step->op);
+    if (!begin(run, step))
+        return false;
+    sum(run, step, step->bytes);
+    return true;
 }
 
 static bool is_answer(const struct pki_quick_run *run, const struct pki_program_step *step)

@@ -151,12 +151,20 @@ static bool recv_step(struct pki_quick_run *run, const struct pki_program_step *
     struct pki_peer *peer = &run->e->peers[step->peer];
     enum pki_quick_found found = step->ahead ? pki_quick_recv_ahead(run, step) : PKI_QUICK_MESSAGE;
 
-    if (found == PKI_QUICK_PART)
-        pki_quick_sum_part(run, step, run->came);
-    if (found == PKI_QUICK_NOTHING || found == PKI_QUICK_PART || (found == PKI_QUICK_MESSAGE && !recv_message(run, step)))
+    switch (found) {
+    case PKI_QUICK_NOTHING:
         return false;
-    if (found == PKI_QUICK_IN_PLACE && step->kind == PKI_STEP_RECV_REDUCE)
-        pki_quick_sum_rest(run, step);
+    case PKI_QUICK_PART:
+        pki_quick_sum_part(run, step, run->came);
+        return false;
+    case PKI_QUICK_MESSAGE:
+        if (!recv_message(run, step))
+            return false;
+        break;
+    case PKI_QUICK_IN_PLACE:
+        if (step->kind == PKI_STEP_RECV_REDUCE && !pki_quick_sum_rest(run, step))
+            combine(run, step, pki_quick_at(run, step->landing));
+    }
     if (run->begun.number > peer->coll_heard)
         peer->coll_heard = run->begun.number;
     run->e->stats.bytes_received += step->bytes;

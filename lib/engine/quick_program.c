@@ -158,7 +158,7 @@ static void find_answers(struct pki_program *program)
         from->answers = from->kind == PKI_STEP_RECV_REDUCE && from->ahead && !from->either && next->kind == PKI_STEP_SEND && next->peer == from->peer &&
                         next->ahead && !next->either && next->deps == 1ull << i && same_place(next->src, from->dst) && next->bytes == from->bytes;
         for (uint32_t k = 0; from->answers && k < i; k++)
-            program->steps[k].answered = program->steps[k].kind == PKI_STEP_SEND && program->steps[k].peer == from->peer && program->steps[k].deps == 0;
+            program->steps[k].answered |= program->steps[k].kind == PKI_STEP_SEND && program->steps[k].peer == from->peer && program->steps[k].deps == 0;
     }
 }
 

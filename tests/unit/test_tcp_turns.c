@@ -1,26 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The tcp transport: where chunks go both ways the head of one says that others have come, as of when it goes; where none goes soon, the lane does. */
 #include <criterion/criterion.h>
-#include <dlfcn.h>
 
+#include "tcp_acks.h"
 #include "tcp_pair.h"
 
 #define PATIENCE_NS (20 * PKI_NS_PER_S)
 #define BYTES 100000u
 
 static unsigned char source[BYTES], target[2][2][BYTES];
-static unsigned acks; /* by a message of their own, on whichever connection */
-
-ssize_t send(int fd, const void *bytes, size_t count, int flags)
-{
-    static ssize_t (*real)(int, const void *, size_t, int);
-    struct pki_tcp_frame frame;
-
-    if (real == NULL)
-        *(void **)&real = dlsym(RTLD_NEXT, "send");
-    acks += count >= PKI_TCP_DATA_HEAD_BYTES && pki_tcp_get_header(bytes, &frame) && (frame.type == PKI_TCP_ACK || frame.type == PKI_TCP_CAME);
-    return real(fd, bytes, count, flags);
-}
 
 static struct pki_tcp_link *chunks_of(const struct tcp_pair *pair, int rank)
 {

@@ -33,6 +33,12 @@ static struct pki_tcp_link *least_loaded(struct pki_tcp_ep *ep)
     return best;
 }
 
+/* What is put from a place need not wait on the first connection. */
+static struct pki_tcp_link *link_for(struct pki_tcp_ep *ep, const struct pki_tcp_move *move)
+{
+    return move->place < PKI_TCP_PLACES && is_free(&ep->links[1]) ? &ep->links[1] : least_loaded(ep);
+}
+
 static void take_slot(struct pki_tcp_link *link, struct pki_tcp_move *move)
 {
     const struct pki_put *put = move->put;
@@ -53,7 +59,7 @@ static void take_slot(struct pki_tcp_link *link, struct pki_tcp_move *move)
     if (move->issued == 0)
         move->copied = pki_tcp_is_copied(link->ep, put);
     slot->copied = move->copied;
-    slot->place = pki_tcp_place_of(link->ep, slot->src);
+    slot->place = move->place;
     slot->kept = false;
     slot->kept_end = 0;
     if (chunk.ahead == chunk.bytes)
@@ -70,7 +76,7 @@ void pki_tcp_data_deal(struct pki_tcp_ep *ep)
 {
     while (ep->move_next != ep->move_end) {
         struct pki_tcp_move *move = &ep->moves[ep->move_next & MOVE_MASK];
-        struct pki_tcp_link *link = pki_tcp_place_of(ep, move->put->src) < PKI_TCP_PLACES && is_free(&ep->links[1]) ? &ep->links[1] : least_loaded(ep);
+        struct pki_tcp_link *link = link_for(ep, move);
 
         if (link == NULL)
             return;
@@ -97,7 +103,7 @@ pk_result_t pki_tcp_put(struct pki_put *put)
         return PK_ERR_PEER;
     if (ep->move_end - ep->move_head == PKI_TCP_MOVES)
         return PK_IN_PROGRESS;
-    ep->moves[ep->move_end++ & MOVE_MASK] = (struct pki_tcp_move){ .put = put };
+    ep->moves[ep->move_end++ & MOVE_MASK] = (struct pki_tcp_move){ .put = put, .place = place };
     ep->iface->busy++;
     if (place < PKI_TCP_PLACES)
         ep->keep.places[place].busy = true;

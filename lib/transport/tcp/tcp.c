@@ -25,7 +25,6 @@
 #define DEFAULT_SOCKETS 4
 #define DEFAULT_SOCKETS_LOOPBACK 1 /* there is no wire to share: what is copied there, the same CPUs copy */
 /* As many threads as connections, by the CPUs that each rank has (bench/results/2026-11-21-h200-tcp.txt). */
-#define CPUS_FOR_4_THREADS 8
 #define CPUS_FOR_8_THREADS 16
 #define DEFAULT_WINDOW 16
 #define DEFAULT_CHUNK_BYTES (512 << 10)
@@ -37,7 +36,7 @@ static int default_threads(const struct pki_iface_config *config)
 
     if (cpus >= CPUS_FOR_8_THREADS)
         return 8;
-    return cpus >= CPUS_FOR_4_THREADS ? 4 : 0;
+    return cpus >= PKI_CPUS_FOR_THREADS ? 4 : 0;
 }
 
 /* PK_SOCKETS: their number, or number/threads. */

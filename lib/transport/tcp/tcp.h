@@ -76,6 +76,7 @@ enum pki_tcp_state {
 struct pki_tcp_move { /* a put in flight */
     struct pki_put *put;
     size_t issued, acked;
+    unsigned place; /* of ep->keep's, where the put's bytes are; PKI_TCP_PLACES: in none */
     bool copied;
 };
 
@@ -86,7 +87,7 @@ struct pki_tcp_slot { /* a chunk that the peer has not acknowledged */
     bool copied; /* into the connection, never lent */
     bool kept; /* its put need not wait: */
     uint64_t kept_end; /* where in ep->keep's ring a copy ends; 0: it has none there, */
-    unsigned place;    /* but is in this one of its places; PKI_TCP_PLACES: in none */
+    unsigned place;    /* but is where the move's was; PKI_TCP_PLACES: in none */
     unsigned char head[PKI_TCP_DATA_HEAD_BYTES];
 };
 

@@ -162,12 +162,12 @@ struct pki_put {
     bool ahead;      /* the grant has not come: iface->ahead_max; `remote` counts from the transfer's first byte */
     bool answered;   /* the peer's next put is made of it (PKI_GRANT_ANSWERS there), and this rank's operation waits for that anyway */
     size_t bytes;
-    size_t whole;    /* of the transfer that it is a part of: its puts end in order. 0: it is all */
+    size_t whole;    /* of the transfer that it is a part of. 0: it is all */
     struct pki_msg about;        /* transports that tell: names the transfer; STAGED: there is none to tell of, `remote` is all */
     struct pki_gate done_remote; /* opened behind the last byte, if its word is not NULL */
     struct pki_queue *queue;     /* a queue to put it in, with no completion wanted (never on the done queue), or NULL */
     pk_result_t result;
-    void *owner;                  /* the engine's */
+    void *owner;                  /* the engine's; puts of one owner end in the order in which they were given */
     struct pki_gate private_gate; /* the transport's */
 };
 

@@ -9,6 +9,7 @@
 #define BYTES 1000000u
 
 static unsigned char sent[BYTES], taken[BYTES];
+static struct pki_tcp_link *passed_over; /* what has come by it is not read into memory of the transport, as if its rank looked seldom */
 
 static void begin(struct tcp_pair *pair, const char *sockets, const char *chunk)
 {
@@ -41,6 +42,13 @@ static void grant(struct tcp_pair *pair, uint64_t op, size_t bytes)
     grant_how(pair, op, bytes, 5, 0);
 }
 
+static void go_on(struct tcp_pair *pair)
+{
+    if (passed_over != NULL)
+        passed_over->looks = 0;
+    tcp_pair_progress(pair);
+}
+
 /* Progress until rank 1 has a message of this kind that says so many bytes; what comes before it is taken. */
 static bool await(struct tcp_pair *pair, enum pki_msg_kind kind, uint64_t op, uint64_t bytes, unsigned cut_every)
 {
@@ -49,7 +57,7 @@ static bool await(struct tcp_pair *pair, enum pki_msg_kind kind, uint64_t op, ui
     const void *payload;
 
     for (unsigned round = 1; pki_now_ns() < until && !pair->ep[0]->dead && !pair->ep[1]->dead; round++) {
-        tcp_pair_progress(pair);
+        go_on(pair);
         if (cut_every > 0 && round % cut_every == 0)
             tcp_cut(pair->ep[round / cut_every % 2], 1 + round / cut_every % (pki_tcp_ep_of(pair->ep[0])->nlinks - 1));
         while (tcp()->peek(pair->ep[1], &msg, &payload)) {
@@ -94,6 +102,67 @@ Test(tcp_ahead, ends_before_it_is_granted)
     grant(&pair, 3, BYTES);
     cr_assert(await(&pair, PKI_MSG_FIN, 3, BYTES, 0));
     finish(&pair);
+}
+
+/* Two parts of the first transfer, and a second one, each by another connection; what the peer says of them, in what order, is told to this end alone. */
+Test(tcp_ahead, ends_while_another_transfer_waits)
+{
+    const size_t part = BYTES / 4;
+    struct tcp_pair pair;
+    struct pki_put puts[3];
+    struct pki_tcp_ep *ep;
+    int owners[2];
+
+    begin(&pair, "3", "524288");
+    ep = pki_tcp_ep_of(pair.ep[0]);
+    for (int i = 0; i < 3; i++) {
+        puts[i] = (struct pki_put){ .ep = pair.ep[0], .src = sent, .remote = i == 1 ? part : 0, .bytes = part, .whole = i < 2 ? 2 * part : part, .ahead = true,
+                                    .about = { .kind = PKI_MSG_FIN, .op = i < 2 ? 3 : 4, .sig = 5, .bytes = i < 2 ? 2 * part : part },
+                                    .owner = &owners[i / 2] };
+        pki_list_init(&puts[i].node);
+        cr_assert_eq(tcp()->put(&puts[i]), PK_OK);
+        cr_assert_eq(ep->links[1 + i].end, 1, "it goes by the connection with the least on its way");
+    }
+    pki_tcp_data_acked(&ep->links[2], 1);
+    cr_assert(pki_list_empty(&pair.iface[0]->done), "the first part has not ended");
+    pki_tcp_data_acked(&ep->links[3], 1);
+    cr_assert(tcp_pair_has_ended(&pair, 0, &puts[2]), "another transfer has");
+    cr_assert(pki_list_empty(&pair.iface[0]->done));
+    pki_tcp_data_acked(&ep->links[1], 1);
+    cr_assert(tcp_pair_has_ended(&pair, 0, &puts[0]));
+    cr_assert(tcp_pair_has_ended(&pair, 0, &puts[1]));
+    cr_assert_eq(pki_tcp_iface_of(pair.iface[0])->busy, 0);
+    tcp_pair_drop(&pair);
+}
+
+/* The peer leaves its calls before it has come to the first one; more puts than there is room for come behind it. */
+Test(tcp_ahead, others_end_behind_one_that_nobody_asked_for)
+{
+    struct tcp_pair pair;
+    struct pki_put first, later;
+    int owners[2];
+    size_t bytes = 1000;
+
+    begin(&pair, "2", "524288");
+    first = (struct pki_put){ .ep = pair.ep[0], .src = sent, .bytes = bytes, .ahead = true,
+                              .about = { .kind = PKI_MSG_FIN, .op = 3, .sig = 5, .bytes = bytes }, .owner = &owners[0] };
+    pki_list_init(&first.node);
+    cr_assert_eq(tcp()->put(&first), PK_OK);
+    passed_over = &pki_tcp_ep_of(pair.ep[1])->links[1];
+    for (uint64_t op = 4; op < 4 + 2 * PKI_TCP_MOVES; op++) {
+        grant(&pair, op, 2 * bytes);
+        later = (struct pki_put){ .ep = pair.ep[0], .src = sent, .bytes = 2 * bytes, .ahead = true,
+                                  .about = { .kind = PKI_MSG_FIN, .op = op, .sig = 5, .bytes = 2 * bytes }, .owner = &owners[1] };
+        pki_list_init(&later.node);
+        cr_assert_eq(tcp()->put(&later), PK_OK);
+        for (uint64_t until = pki_now_ns() + PATIENCE_NS; pki_list_empty(&pair.iface[0]->done) && pki_now_ns() < until;)
+            go_on(&pair);
+        cr_assert(tcp_pair_has_ended(&pair, 0, &later), "operation %llu", (unsigned long long)op);
+        cr_assert(await(&pair, PKI_MSG_FIN, op, 2 * bytes, 0));
+    }
+    passed_over = NULL;
+    cr_assert(put_ends(&pair, &first), "read into memory of the transport in the end");
+    tcp_pair_free(&pair);
 }
 
 /* Granted after every number of rounds up to 200, connections cut meanwhile in every other turn. */

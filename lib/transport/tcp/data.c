@@ -5,8 +5,21 @@
 
 #include "transport/tcp/tcp.h"
 
-#define MOVE_MASK (PKI_TCP_MOVES - 1)
 #define AT_ONCE_MAX PKI_TCP_AHEAD_MAX /* a put that is written before anything else is looked at */
+
+static struct pki_tcp_move *move_at(struct pki_list *node)
+{
+    return pki_container_of(node, struct pki_tcp_move, node);
+}
+
+void pki_tcp_moves_open(struct pki_tcp_ep *ep)
+{
+    pki_list_init(&ep->puts);
+    pki_list_init(&ep->free_moves);
+    ep->undealt = &ep->puts;
+    for (uint32_t i = 0; i < PKI_TCP_MOVES; i++)
+        pki_list_push(&ep->free_moves, &ep->moves[i].node);
+}
 
 static struct pki_tcp_slot *slot_of(struct pki_tcp_link *link, uint64_t number)
 {
@@ -74,15 +87,15 @@ static void take_slot(struct pki_tcp_link *link, struct pki_tcp_move *move)
 
 void pki_tcp_data_deal(struct pki_tcp_ep *ep)
 {
-    while (ep->move_next != ep->move_end) {
-        struct pki_tcp_move *move = &ep->moves[ep->move_next & MOVE_MASK];
+    while (ep->undealt != &ep->puts) {
+        struct pki_tcp_move *move = move_at(ep->undealt);
         struct pki_tcp_link *link = link_for(ep, move);
 
         if (link == NULL)
             return;
         take_slot(link, move);
         if (move->issued == move->put->bytes)
-            ep->move_next++;
+            ep->undealt = move->node.next;
     }
 }
 
@@ -98,33 +111,53 @@ pk_result_t pki_tcp_put(struct pki_put *put)
 {
     struct pki_tcp_ep *ep = pki_tcp_ep_of(put->ep);
     unsigned place = pki_tcp_place_of(ep, put->src);
+    struct pki_list *node;
 
     if (ep->base.dead || ep->iface->revoked)
         return PK_ERR_PEER;
-    if (ep->move_end - ep->move_head == PKI_TCP_MOVES)
+    node = pki_list_pop(&ep->free_moves);
+    if (node == NULL)
         return PK_IN_PROGRESS;
-    ep->moves[ep->move_end++ & MOVE_MASK] = (struct pki_tcp_move){ .put = put, .place = place };
+    *move_at(node) = (struct pki_tcp_move){ .put = put, .place = place };
+    pki_list_push(&ep->puts, node);
+    if (ep->undealt == &ep->puts)
+        ep->undealt = node;
     ep->iface->busy++;
     if (place < PKI_TCP_PLACES)
         ep->keep.places[place].busy = true;
     pki_tcp_data_deal(ep);
-    if (put->bytes <= AT_ONCE_MAX && (place < PKI_TCP_PLACES || ep->move_end - ep->move_head == 1 || !pki_tcp_exchanges(ep)))
+    if (put->bytes <= AT_ONCE_MAX && (place < PKI_TCP_PLACES || ep->puts.next == node || !pki_tcp_exchanges(ep)))
         write_at_once(ep);
     return PK_OK;
 }
 
-/* Puts end in the order in which they were given. */
+static void end_move(struct pki_tcp_ep *ep, struct pki_tcp_move *move, pk_result_t result)
+{
+    move->put->result = result;
+    pki_list_push(&ep->iface->base.done, &move->put->node);
+    pki_list_remove(&move->node);
+    pki_list_push(ep->free_moves.next, &move->node); /* to be taken next: it is in a cache */
+    ep->iface->busy--;
+}
+
+/* An earlier put of the same transfer has not ended. */
+static bool waits(struct pki_tcp_ep *ep, const struct pki_tcp_move *move)
+{
+    for (struct pki_list *n = ep->puts.next; n != &move->node; n = n->next)
+        if (move_at(n)->put->owner == move->put->owner)
+            return true;
+    return false;
+}
+
+/* Those of one transfer in order, others not: the peer reads one that it has not asked for when it comes to it, and may leave its calls before. */
 static void end_moves(struct pki_tcp_ep *ep)
 {
-    while (ep->move_head != ep->move_end) {
-        struct pki_tcp_move *move = &ep->moves[ep->move_head & MOVE_MASK];
+    for (struct pki_list *n = ep->puts.next, *next; n != ep->undealt; n = next) {
+        struct pki_tcp_move *move = move_at(n);
 
-        if (move->acked < move->put->bytes)
-            return;
-        move->put->result = PK_OK;
-        pki_list_push(&ep->iface->base.done, &move->put->node);
-        ep->move_head++;
-        ep->iface->busy--;
+        next = n->next;
+        if (move->acked == move->put->bytes && !waits(ep, move))
+            end_move(ep, move, PK_OK);
     }
 }
 
@@ -149,14 +182,9 @@ void pki_tcp_data_acked(struct pki_tcp_link *link, uint64_t frames)
 
 void pki_tcp_data_lost(struct pki_tcp_ep *ep)
 {
-    for (; ep->move_head != ep->move_end; ep->move_head++) {
-        struct pki_put *put = ep->moves[ep->move_head & MOVE_MASK].put;
-
-        put->result = PK_ERR_PEER;
-        pki_list_push(&ep->iface->base.done, &put->node);
-        ep->iface->busy--;
-    }
-    ep->move_next = ep->move_end;
+    ep->undealt = &ep->puts;
+    while (!pki_list_empty(&ep->puts))
+        end_move(ep, move_at(ep->puts.next), PK_ERR_PEER);
 }
 
 size_t pki_tcp_chunk_parts(struct pki_tcp_slot *slot, size_t written, struct iovec parts[2])

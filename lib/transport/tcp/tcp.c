@@ -283,6 +283,7 @@ static pk_result_t tcp_ep_connect(struct pki_ep *base, struct pki_blob *theirs)
     ep->moves = calloc(PKI_TCP_MOVES, sizeof *ep->moves);
     if (ep->moves == NULL)
         return pki_fail(PK_ERR_MEMORY, &where, "over tcp: no memory for an endpoint");
+    pki_tcp_moves_open(ep);
     result = pki_tcp_grants_open(ep);
     if (result == PK_OK)
         result = make_links(ep);

@@ -32,7 +32,7 @@
 #define PKI_TCP_LANES_SIZE 3 /* ranks, at most, between which there are two */
 #define PKI_TCP_TX_BYTES (256u << 10) /* the lane's ring, a power of two */
 #define PKI_TCP_RX_BYTES (256u << 10) /* and its receive buffer */
-#define PKI_TCP_MOVES 64u             /* puts to one peer in flight, a power of two */
+#define PKI_TCP_MOVES 64u             /* puts to one peer in flight */
 #define PKI_TCP_GUESTS 64             /* connections that have not proved themselves */
 #define PKI_TCP_AHEAD_CREDIT (8 * PKI_TCP_AHEAD_MAX)
 #define PKI_TCP_THREADS_MAX 8
@@ -74,6 +74,7 @@ enum pki_tcp_state {
 };
 
 struct pki_tcp_move { /* a put in flight */
+    struct pki_list node; /* ep->puts, or free_moves */
     struct pki_put *put;
     size_t issued, acked;
     unsigned place; /* of ep->keep's, where the put's bytes are; PKI_TCP_PLACES: in none */
@@ -247,8 +248,9 @@ struct pki_tcp_ep {
     bool peeked_news, peeked_want;
     unsigned looks; /* at lanes */
 
-    struct pki_tcp_move *moves; /* ring of puts, in order */
-    uint32_t move_head, move_next, move_end;
+    struct pki_tcp_move *moves; /* [PKI_TCP_MOVES] */
+    struct pki_list puts, free_moves; /* those in flight as they were given, and the others */
+    struct pki_list *undealt; /* of puts the first that is not all in slots, or its head */
     struct pki_tcp_keep keep;
     struct pki_tcp_ways ways[PKI_TCP_WAYS]; /* of puts of like length */
     uint64_t places;            /* granted outside a transfer so far: names of those to come */
@@ -441,7 +443,7 @@ bool pki_tcp_look_after(struct pki_tcp_iface *iface);
 static inline size_t pki_tcp_awaits(const struct pki_tcp_ep *ep)
 {
     size_t in = pki_list_empty(&ep->grants) ? 0 : pki_container_of(ep->grants.next, struct pki_tcp_grant, node)->bytes;
-    size_t out = ep->move_head == ep->move_end ? 0 : ep->moves[ep->move_head % PKI_TCP_MOVES].put->bytes;
+    size_t out = pki_list_empty(&ep->puts) ? 0 : pki_container_of(ep->puts.next, struct pki_tcp_move, node)->put->bytes;
 
     return in > out ? in : out;
 }
@@ -465,13 +467,14 @@ static inline bool pki_tcp_awaits_short(const struct pki_tcp_ep *ep)
 
 pk_result_t pki_tcp_put(struct pki_put *put);
 void pki_tcp_data_write(struct pki_tcp_link *link);
+void pki_tcp_moves_open(struct pki_tcp_ep *ep);
 
 /* Chunks go both ways, or come for two transfers, as in a collective whose steps hand on what comes. */
 static inline bool pki_tcp_exchanges(const struct pki_tcp_ep *ep)
 {
     const struct pki_list *grants = &ep->grants;
 
-    return ep->iface->threads.max == 0 && !pki_list_empty(grants) && (ep->move_head != ep->move_end || grants->next->next != grants);
+    return ep->iface->threads.max == 0 && !pki_list_empty(grants) && (!pki_list_empty(&ep->puts) || grants->next->next != grants);
 }
 
 /* Of one link in one round of progress, so that none starves the others, and where threads wait for the next one. */

@@ -70,12 +70,14 @@ static bool copy_all(struct pki_task *task, char *dst, const char *src, size_t b
     return false;
 }
 
-bool pki_mixed_before(struct pki_task *task, char *shadow)
+bool pki_mixed_before(struct pki_task *task, size_t scratch_at)
 {
     struct pki_mixed *m = &task->mixed;
+    char *shadow;
 
     if (!m->active)
         return true;
+    shadow = task->scratch + scratch_at;
     if (!m->shadows_in) {
         task->request.out = shadow;
         return true;

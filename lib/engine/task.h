@@ -258,7 +258,7 @@ enum pki_quick pki_quick_coll(struct pki_engine *engine, const struct pki_reques
 
 /* mixed.c. The middle two: false: not yet, ask again. */
 void pki_mixed_choose(struct pki_task *task, const enum pki_mem_kind kinds[2], const size_t bytes[2]);
-bool pki_mixed_before(struct pki_task *task, char *shadow);
+bool pki_mixed_before(struct pki_task *task, size_t scratch_at); /* from there on the scratch is its own */
 bool pki_mixed_after(struct pki_task *task);
 size_t pki_mixed_bytes(const struct pki_task *task); /* of the shadow, beside the scratch memory */
 

@@ -20,6 +20,7 @@ HOST = "bench/results/2026-11-21-host-compare-idle.txt"
 OVERLAP = "bench/results/2026-11-21-host-overlap.txt"
 PRODUCTS = "bench/results/2026-11-21-h200-beside.csv"
 RDMA = "bench/results/2026-11-23-rdma-vm-2.csv"
+NET = "bench/results/2026-11-25-net-table.txt"
 EXPERIMENTS = "bench/results/2026-11-21-h200-experiments"  # 5 and 6
 TRANSFERS = "bench/results/2026-11-23-h200-experiments"
 SIMULATED = "bench/results/2026-11-21-sim-fit.txt"
@@ -183,6 +184,26 @@ def rdma_table(tree):
                    PEERS[r["peer"]][int(r["bytes"]) != 8], r["theirs"], r["ratio"], rdma_goal(r)] for r in rows])
 
 
+def net_rows(tree):
+    """(network, operation, bytes, words of one part each: us, Open MPI, Gloo, the faster bare process) of net-compare's verdicts."""
+    network = None
+    with open(os.path.join(tree, NET), encoding="utf-8") as file:
+        for line in file:
+            network = "loopback" if "-s 2 loopback" in line else "veth" if "-s 2 veth" in line else network
+            parts = [part.split() for part in line.split("|")]
+            if len(parts) == 4 and len(parts[0]) == 4 and parts[0][1].isdigit():
+                yield network, parts[0][0], int(parts[0][1]), [parts[0][3]] + parts[1:]
+
+
+def net_table(tree):
+    def peer(words):
+        return [words[0], words[1].rstrip("~"), words[2]] if len(words) == 4 else ["-"] * 3
+
+    return table(["network", "operation", "bytes", "libpickle, µs", "Open MPI, µs", "ratio", "goal", "Gloo, µs", "ratio", "goal", "bare process, µs", "libpickle / bare"],
+                 [[network, operation, size(count), us, *peer(mpi), *peer(gloo), bare[0], "%.2f" % (float(us) / float(bare[0]))]
+                  for network, operation, count, (us, mpi, gloo, bare) in net_rows(tree)])
+
+
 def digits(text, n):
     return "%.*f" % (n, float(text)) if text else "-"
 
@@ -245,7 +266,7 @@ def simulator_table(tree):
     return table(["machine", "held out", "rows", "median error"], rows)
 
 
-TABLES = {"rdma": rdma_table, "overlap": overlap_table, "beside": beside_table, "beside-words": beside_words, "experiment-3": nvlink_table, "bandwidth": bandwidth_table, "latency": latency_table, "collectives": collectives_table, "host": host_table, "simulator": simulator_table}
+TABLES = {"net": net_table, "rdma": rdma_table, "overlap": overlap_table, "beside": beside_table, "beside-words": beside_words, "experiment-3": nvlink_table, "bandwidth": bandwidth_table, "latency": latency_table, "collectives": collectives_table, "host": host_table, "simulator": simulator_table}
 
 
 def filled(tree, text):

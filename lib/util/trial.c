@@ -1,26 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "util/trial.h"
 
-#define EVERY 512u
 #define ENOUGH (PKI_TRIAL_TURNS / 2)
 
 bool pki_trial_is_on(uint64_t number)
 {
-    return number % EVERY < 2 * PKI_TRIAL_TURNS;
+    return number % PKI_TRIAL_EVERY < 2 * PKI_TRIAL_TURNS;
 }
 
 /* The blocks' order is that of Thue and Morse: whatever comes again after so many turns, a power of two, as the steps of a collective do, falls to both as often. */
 bool pki_trial_goes_second(uint64_t number, bool settled)
 {
-    return pki_trial_is_on(number) ? __builtin_parityll(number % EVERY / PKI_TRIAL_BLOCK) : settled;
+    return pki_trial_is_on(number) ? __builtin_parityll(number % PKI_TRIAL_EVERY / PKI_TRIAL_BLOCK) : settled;
 }
 
 void pki_trial_took(struct pki_trial *t, uint64_t number, size_t bytes, uint64_t ns)
 {
     bool second = pki_trial_goes_second(number, false);
 
-    if (t->epoch != number / EVERY || t->n[0] + t->n[1] == 0) {
-        t->epoch = number / EVERY;
+    if (t->epoch != number / PKI_TRIAL_EVERY || t->n[0] + t->n[1] == 0) {
+        t->epoch = number / PKI_TRIAL_EVERY;
         t->bytes = bytes;
         t->n[0] = t->n[1] = 0;
     }
@@ -29,19 +28,29 @@ void pki_trial_took(struct pki_trial *t, uint64_t number, size_t bytes, uint64_t
     t->ns[second][t->n[second]++ % PKI_TRIAL_TURNS] = ns;
 }
 
-/* What a quarter of them took at most: what disturbs one makes it longer. */
-static uint64_t quartile(const uint64_t *ns, unsigned n)
+/* What a quarter of them took at most: what disturbs one makes it longer. `between`: of a way's second and third block, or of the others. */
+static uint64_t quartile(const uint64_t *ns, unsigned n, bool between)
 {
     uint64_t sorted[PKI_TRIAL_TURNS];
+    unsigned count = 0;
 
     for (unsigned i = 0; i < n; i++) {
-        unsigned k = i;
+        unsigned k = count;
 
+        if ((i / PKI_TRIAL_BLOCK % 3 != 0) != between)
+            continue;
         for (; k > 0 && sorted[k - 1] > ns[i]; k--)
             sorted[k] = sorted[k - 1];
         sorted[k] = ns[i];
+        count++;
     }
-    return sorted[n / 4];
+    return count > 0 ? sorted[count / 4] : 0;
+}
+
+/* Of the blocks with even numbers and of those with odd ones, which a collective's steps may be by turns, each way has two: these, or those between. */
+static uint64_t takes(const struct pki_trial *t, bool second)
+{
+    return quartile(t->ns[second], t->n[second], false) + quartile(t->ns[second], t->n[second], true);
 }
 
 /* By so much that it is worth another way. */
@@ -54,12 +63,12 @@ void pki_trial_decide(struct pki_trial *t, uint64_t number)
 {
     uint64_t first, second;
 
-    if (number % EVERY != 2 * PKI_TRIAL_TURNS - 1)
+    if (number % PKI_TRIAL_EVERY != 2 * PKI_TRIAL_TURNS - 1)
         return;
     t->second ^= t->flips;
-    if (t->flips || t->epoch != number / EVERY || t->bytes == 0 || t->n[0] < ENOUGH || t->n[1] < ENOUGH)
+    if (t->flips || t->epoch != number / PKI_TRIAL_EVERY || t->bytes == 0 || t->n[0] < ENOUGH || t->n[1] < ENOUGH)
         return;
-    first = quartile(t->ns[0], t->n[0]);
-    second = quartile(t->ns[1], t->n[1]);
+    first = takes(t, false);
+    second = takes(t, true);
     t->second = t->second ? !is_less(first, second) : is_less(second, first);
 }

@@ -11,8 +11,11 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define PKI_TRIAL_TURNS 16u /* of each way, */
+#define PKI_TRIAL_EVERY 512u
+#define PKI_TRIAL_TURNS 16u /* of each way, of so many */
 #define PKI_TRIAL_BLOCK 4u  /* so many together */
+/* To begin with where the first ones find memory that nobody has touched, and say nothing of those to come. */
+#define PKI_TRIAL_COLD (PKI_TRIAL_EVERY - 2 * PKI_TRIAL_TURNS)
 
 struct pki_trial {
     bool second;    /* is the way that pays */

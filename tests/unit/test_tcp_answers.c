@@ -71,8 +71,7 @@ static void begin_with(struct tcp_pair *pair, const char *sockets)
     for (int rank = 0; rank < 2; rank++) {
         struct pki_put first;
 
-        for (int i = 0; i < PKI_TCP_WAYS; i++)
-            ep_of(pair, rank)->ways[i] = (struct pki_tcp_ways){ .puts = 2 * PKI_TRIAL_TURNS + 1, .bytes = 1, .trial = { .second = true } };
+        tcp_pair_go(pair, rank, true);
         cr_assert_null(tcp()->place(pair->ep[rank], BYTES), "nothing has been acknowledged");
         grant(pair, 1 - rank, 1, 0);
         put(pair, rank, &first, 1, source, false);

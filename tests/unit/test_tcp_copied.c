@@ -37,13 +37,6 @@ static unsigned char byte_of(uint64_t op, size_t at)
     return (unsigned char)(op * 61 + at * 7 + at / 509);
 }
 
-/* The pair's puts are lent, or copied, from now on; the trial says nothing. */
-static void go(struct tcp_pair *pair, int rank, bool copied)
-{
-    for (int i = 0; i < PKI_TCP_WAYS; i++)
-        ep_of(pair, rank)->ways[i] = (struct pki_tcp_ways){ .puts = 2 * PKI_TRIAL_TURNS + 1, .bytes = 1, .trial = { .second = copied } };
-}
-
 static void grant(struct tcp_pair *pair, int rank, uint64_t op, size_t bytes)
 {
     const struct pki_msg msg = { .kind = PKI_MSG_GRANT, .op = op, .sig = 5, .bytes = bytes, .offset = (uint64_t)(uintptr_t)target[rank],
@@ -105,12 +98,12 @@ static void begin_with(struct tcp_pair *pair, const char *sockets, const char *w
     for (int rank = 0; rank < 2; rank++) {
         struct pki_put first;
 
-        go(pair, rank, false);
+        tcp_pair_go(pair, rank, false);
         grant(pair, 1 - rank, 1, BYTES);
         put(pair, rank, &first, 1, BYTES);
         hear(pair, 1 - rank, 1, BYTES);
         tcp_pair_await_end(pair, rank, &first);
-        go(pair, rank, true);
+        tcp_pair_go(pair, rank, true);
     }
 }
 
@@ -122,6 +115,43 @@ static void begin(struct tcp_pair *pair)
 static void spoil(int rank)
 {
     memset(source[rank], 0xee, MOST);
+}
+
+/* Of a long transfer, two under way at a time, of which one way takes longer; each also a third of its bytes more than the other. */
+static void goes_by_what_it_takes(bool copied_is_slow)
+{
+    struct tcp_pair pair;
+    struct pki_put puts[2];
+    struct pki_tcp_move moves[2];
+    struct pki_tcp_ways *ways;
+
+    tcp_params("1/0", "4", "524288");
+    tcp_pair_new(&pair);
+    ways = &ep_of(&pair, 0)->ways[2];
+    cr_assert(ways->trial.second, "copies first");
+    ways->puts = PKI_TRIAL_EVERY - 2;
+    for (unsigned i = 0; i < 2 * PKI_TRIAL_TURNS + 4; i++) {
+        struct pki_tcp_move *ends = &moves[(i + 1) % 2], *given = &moves[i % 2];
+
+        puts[i % 2] = (struct pki_put){ .ep = pair.ep[0], .bytes = 300000 + i % 3 * 100000, .whole = 8 << 20 };
+        *given = (struct pki_tcp_move){ .put = &puts[i % 2] };
+        given->copied = pki_tcp_is_copied(ep_of(&pair, 0), given);
+        if (i == 0)
+            continue;
+        nanosleep(&(struct timespec){ .tv_nsec = (ends->copied == copied_is_slow ? 5 : 1) * (long)ends->put->bytes }, NULL);
+        if (ends->ways != NULL)
+            pki_tcp_way_ended(ends);
+    }
+    cr_assert_eq(ways->trial.n[0], PKI_TRIAL_TURNS);
+    cr_assert_eq(ways->trial.n[1], PKI_TRIAL_TURNS);
+    cr_assert_eq(ways->trial.second, !copied_is_slow);
+    tcp_pair_free(&pair);
+}
+
+Test(tcp_copied, goes_by_what_it_takes)
+{
+    goes_by_what_it_takes(false);
+    goes_by_what_it_takes(true);
 }
 
 Test(tcp_copied, ends_at_once)

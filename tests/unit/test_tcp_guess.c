@@ -39,6 +39,8 @@ static void begin_with(struct tcp_pair *pair, const char *sockets, const char *c
 {
     tcp_params(sockets, "4", chunk);
     tcp_pair_new(pair);
+    for (int rank = 0; rank < 2; rank++)
+        tcp_pair_go(pair, rank, false);
 }
 
 static void begin(struct tcp_pair *pair)

@@ -44,6 +44,21 @@ Test(trial, goes_the_way_that_takes_less)
     }
 }
 
+/* Blocks by turns long and short, as a collective's steps are, and one of each way disturbed. */
+Test(trial, compares_like_with_like)
+{
+    struct pki_trial t = { 0 };
+
+    for (uint64_t i = 0; i < 2 * PKI_TRIAL_TURNS; i++) {
+        unsigned block = (unsigned)(i / PKI_TRIAL_BLOCK);
+        uint64_t ns = block < 2 ? 100000 : block % 2 == 0 ? 3000 : 1000;
+
+        pki_trial_took(&t, i, 8, pki_trial_goes_second(i, false) ? ns - 100 : ns);
+        pki_trial_decide(&t, i);
+    }
+    cr_assert(t.second, "2900 and 900, not 3000 and 1000");
+}
+
 Test(trial, too_few_tell_nothing)
 {
     struct pki_trial t = { 0 };

@@ -27,28 +27,62 @@ static bool has_two_ways(const struct pki_tcp_ep *ep, const struct pki_put *put)
     return ep->iface->threads.max == 0 && !in_lane;
 }
 
-static struct pki_tcp_ways *ways_of(struct pki_tcp_ep *ep, size_t bytes)
+static struct pki_tcp_ways *ways_of(struct pki_tcp_ep *ep, const struct pki_put *put)
 {
-    return &ep->ways[bytes <= PKI_TCP_KEEP_MAX ? 0 : bytes <= PKI_TCP_AHEAD_MAX ? 1 : 2];
+    if (put->ahead)
+        return &ep->ways[put->bytes <= PKI_TCP_KEEP_MAX ? 0 : 1];
+    return &ep->ways[put->bytes <= PKI_TCP_AHEAD_MAX ? 2 : 3];
 }
 
-/* A block of tries is over, or another begins, by this put. It took from its first put to the first behind it, for so many bytes: puts of one burst are given
- * at once, and wait later. */
+/* Of tries, of which the last one is `last`. */
+static void end_block(struct pki_tcp_ways *ways, uint64_t last, uint64_t ns)
+{
+    for (uint64_t i = 0; ways->bytes > 0 && i < PKI_TRIAL_BLOCK; i++)
+        pki_trial_took(&ways->trial, last - i, UNIT, ns * UNIT / ways->bytes);
+    pki_trial_decide(&ways->trial, last);
+    ways->bytes = 0;
+    ways->busy_ns = 0;
+}
+
+/* A block of tries is over, or another begins, by this put, which is a whole transfer and may end before the peer has it. The block took from its first put to
+ * the first behind it, for so many bytes: puts of one burst are given at once, and wait later. */
 static void begin_block(struct pki_tcp_ways *ways)
 {
     uint64_t now = pki_now_ns();
 
-    for (uint64_t i = ways->puts - PKI_TRIAL_BLOCK; ways->puts > 0 && ways->bytes > 0 && i < ways->puts; i++)
-        pki_trial_took(&ways->trial, i, UNIT, (now - ways->began_ns) * UNIT / ways->bytes);
-    if (ways->puts > 0)
-        pki_trial_decide(&ways->trial, ways->puts - 1);
-    ways->bytes = 0;
+    end_block(ways, ways->puts - 1, now - ways->began_ns);
     ways->began_ns = now;
 }
 
-bool pki_tcp_is_copied(struct pki_tcp_ep *ep, const struct pki_put *put)
+/* Others end when the peer has them, and are given while those before them are under way: each took from the end of the one before, or from when it was
+ * given. Of several that end at once the first has taken all of it: so blocks count. */
+void pki_tcp_way_ended(struct pki_tcp_move *move)
 {
-    struct pki_tcp_ways *ways = ways_of(ep, put->bytes);
+    struct pki_tcp_ways *ways = move->ways;
+    uint64_t began = move->given_ns > ways->began_ns ? move->given_ns : ways->began_ns;
+
+    ways->began_ns = pki_now_ns();
+    if (!pki_trial_is_on(move->number))
+        return;
+    ways->busy_ns += ways->began_ns - began;
+    ways->bytes += move->put->bytes;
+    if (move->number % PKI_TRIAL_BLOCK == PKI_TRIAL_BLOCK - 1)
+        end_block(ways, move->number, ways->busy_ns);
+}
+
+static void begin_try(struct pki_tcp_ways *ways, struct pki_tcp_move *move)
+{
+    if (!pki_trial_is_on(ways->puts) && !pki_trial_is_on(ways->puts + 1)) /* the last one before says when the first one begins */
+        return;
+    move->ways = ways;
+    move->number = ways->puts;
+    move->given_ns = pki_now_ns();
+}
+
+bool pki_tcp_is_copied(struct pki_tcp_ep *ep, struct pki_tcp_move *move)
+{
+    const struct pki_put *put = move->put;
+    struct pki_tcp_ways *ways = ways_of(ep, put);
     bool is_tried;
 
     if (!ep->iface->one_machine || put->bytes < PKI_TCP_SPLICE_MIN)
@@ -56,9 +90,11 @@ bool pki_tcp_is_copied(struct pki_tcp_ep *ep, const struct pki_put *put)
     if (!has_two_ways(ep, put))
         return false;
     is_tried = pki_trial_is_on(ways->puts);
-    if (ways->puts % PKI_TRIAL_BLOCK == 0 && (is_tried || (ways->puts > 0 && pki_trial_is_on(ways->puts - 1))))
+    if (!put->ahead)
+        begin_try(ways, move);
+    else if (ways->puts % PKI_TRIAL_BLOCK == 0 && (is_tried || pki_trial_is_on(ways->puts - 1)))
         begin_block(ways);
-    ways->bytes += is_tried ? put->bytes : 0;
+    ways->bytes += is_tried && put->ahead ? put->bytes : 0;
     return pki_trial_goes_second(ways->puts++, ways->trial.second);
 }
 

@@ -70,7 +70,7 @@ static void take_slot(struct pki_tcp_link *link, struct pki_tcp_move *move)
     slot->src = (const char *)put->src + move->issued;
     slot->bytes = chunk.bytes;
     if (move->issued == 0)
-        move->copied = pki_tcp_is_copied(link->ep, put);
+        move->copied = pki_tcp_is_copied(link->ep, move);
     slot->copied = move->copied;
     slot->place = move->place;
     slot->kept = false;
@@ -133,6 +133,8 @@ pk_result_t pki_tcp_put(struct pki_put *put)
 
 static void end_move(struct pki_tcp_ep *ep, struct pki_tcp_move *move, pk_result_t result)
 {
+    if (move->ways != NULL && result == PK_OK)
+        pki_tcp_way_ended(move);
     move->put->result = result;
     pki_list_push(&ep->iface->base.done, &move->put->node);
     pki_list_remove(&move->node);

@@ -178,7 +178,7 @@ static pk_result_t tcp_ep_init(struct pki_ep *base, struct pki_blob *mine)
     ep->iface = iface;
     ep->connects = base->rank > base->peer;
     for (int i = 0; i < PKI_TCP_WAYS; i++)
-        ep->ways[i].trial.flips = iface->flips;
+        ep->ways[i] = (struct pki_tcp_ways){ .puts = PKI_TRIAL_COLD, .trial = { .second = true, .flips = iface->flips } }; /* copies first: the connection grows */
     base->eager_coll = eager_coll(iface);
     pki_list_init(&ep->grants);
     pki_list_init(&ep->news);

@@ -46,7 +46,7 @@
 #define PKI_TCP_PLACES 2 /* for transfers that are written where they are kept, */
 #define PKI_TCP_PLACE_MAX (512u << 10) /* of so many bytes at most */
 #define PKI_TCP_KEEP_BYTES (1u << 20) /* of all of them, to one peer */
-#define PKI_TCP_WAYS 3
+#define PKI_TCP_WAYS 4 /* puts that are alike in this */
 #define PKI_TCP_LEND_MIN (64u << 10)  /* bytes that are worth a thread's attention */
 
 struct pki_tcp_ep;
@@ -79,6 +79,8 @@ struct pki_tcp_move { /* a put in flight */
     size_t issued, acked;
     unsigned place; /* of ep->keep's, where the put's bytes are; PKI_TCP_PLACES: in none */
     bool copied;
+    struct pki_tcp_ways *ways; /* that want to know when it ends, or NULL; */
+    uint64_t number, given_ns; /* its number there, and when it was given, where that is tried */
 };
 
 struct pki_tcp_slot { /* a chunk that the peer has not acknowledged */
@@ -181,7 +183,8 @@ struct pki_tcp_keep { /* copies of chunks whose puts did not wait (copied.c), in
 struct pki_tcp_ways { /* puts whose pages may be lent, or copied */
     uint64_t puts;   /* so far; */
     size_t bytes;    /* of the block of tries so far, */
-    uint64_t began_ns; /* and when that began */
+    uint64_t busy_ns; /* and how long those took that are timed one by one, */
+    uint64_t began_ns; /* and when that began; of puts that are timed one by one, when the last one ended */
     struct pki_trial trial; /* second way: copied */
 };
 
@@ -504,8 +507,9 @@ bool pki_tcp_data_lends(const struct pki_tcp_link *link);
 
 /* ---- copied.c: copies, instead of lent pages, and kept, so that a put need not wait ---- */
 
-/* That takes less time, for now. To be asked once a put. */
-bool pki_tcp_is_copied(struct pki_tcp_ep *ep, const struct pki_put *put);
+/* That takes less time, for now. To be asked once a put; and told when it has ended. */
+bool pki_tcp_is_copied(struct pki_tcp_ep *ep, struct pki_tcp_move *move);
+void pki_tcp_way_ended(struct pki_tcp_move *move);
 /* transport->place; and which of them it was. PKI_TCP_PLACES: none. */
 char *pki_tcp_place(struct pki_ep *ep, size_t bytes);
 unsigned pki_tcp_place_of(const struct pki_tcp_ep *ep, const void *src);

@@ -117,7 +117,7 @@ static void spoil(int rank)
     memset(source[rank], 0xee, MOST);
 }
 
-/* Of a long transfer, two under way at a time, of which one way takes longer; each also a third of its bytes more than the other. */
+/* Parts of a long transfer, not all of one length, two under way at a time; one way takes five times as long. */
 static void goes_by_what_it_takes(bool copied_is_slow)
 {
     struct tcp_pair pair;

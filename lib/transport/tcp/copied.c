@@ -34,7 +34,7 @@ static struct pki_tcp_ways *ways_of(struct pki_tcp_ep *ep, const struct pki_put 
     return &ep->ways[put->bytes <= PKI_TCP_AHEAD_MAX ? 2 : 3];
 }
 
-/* Of tries, of which the last one is `last`. */
+/* Of tries, of which the last one is `last`, and which took `ns` together. */
 static void end_block(struct pki_tcp_ways *ways, uint64_t last, uint64_t ns)
 {
     for (uint64_t i = 0; ways->bytes > 0 && i < PKI_TRIAL_BLOCK; i++)
@@ -52,6 +52,15 @@ static void begin_block(struct pki_tcp_ways *ways)
 
     end_block(ways, ways->puts - 1, now - ways->began_ns);
     ways->began_ns = now;
+}
+
+static void count_in_block(struct pki_tcp_ways *ways, size_t bytes)
+{
+    bool is_tried = pki_trial_is_on(ways->puts);
+
+    if (ways->puts % PKI_TRIAL_BLOCK == 0 && (is_tried || pki_trial_is_on(ways->puts - 1)))
+        begin_block(ways);
+    ways->bytes += is_tried ? bytes : 0;
 }
 
 /* Others end when the peer has them, and are given while those before them are under way: each took from the end of the one before, or from when it was
@@ -83,18 +92,15 @@ bool pki_tcp_is_copied(struct pki_tcp_ep *ep, struct pki_tcp_move *move)
 {
     const struct pki_put *put = move->put;
     struct pki_tcp_ways *ways = ways_of(ep, put);
-    bool is_tried;
 
     if (!ep->iface->one_machine || put->bytes < PKI_TCP_SPLICE_MIN)
         return true;
     if (!has_two_ways(ep, put))
         return false;
-    is_tried = pki_trial_is_on(ways->puts);
-    if (!put->ahead)
+    if (put->ahead)
+        count_in_block(ways, put->bytes);
+    else
         begin_try(ways, move);
-    else if (ways->puts % PKI_TRIAL_BLOCK == 0 && (is_tried || pki_trial_is_on(ways->puts - 1)))
-        begin_block(ways);
-    ways->bytes += is_tried && put->ahead ? put->bytes : 0;
     return pki_trial_goes_second(ways->puts++, ways->trial.second);
 }
 

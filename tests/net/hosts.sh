@@ -3,7 +3,7 @@
 # Several "hosts" on one machine: network namespaces joined by a bridge, everything in a namespace of its own that ends with the script.
 #
 # usage: hosts.sh [-h HOSTS] [-r RANKS_A_HOST] [-n NICS] [-6] [-m] [-d RANK:SECONDS] [-t SECONDS] COMMAND...
-#   -n  network cards of each host, eth0 and on, each on a bridge of its own
+#   -n  network cards of each host, eth0 and on, each on a bridge of its own; where there are several, all must have been used in the end
 #   -6  IPv6 addresses alone
 #   -m  start by mpirun (PMIx) instead of PK_RANK, PK_SIZE and PK_ROOT
 #   -d  after so many seconds take down the cards of the host that this rank is on
@@ -107,6 +107,10 @@ for r in "${!pids[@]}"; do
     rc=$?
     [ $rc = 0 ] || echo "rank $r ended with code $rc"
     [ $code != 0 ] || code=$rc
+done
+for ((n = 0; n < nics && nics > 1 && code == 0; n++)); do
+    sent=$(ip netns exec host0 cat /sys/class/net/eth$n/statistics/tx_bytes)
+    [ "$sent" -ge 1000000 ] || { echo "eth$n of host 0 sent $sent bytes: no data went over it"; code=1; }
 done
 for ((r = 0; r < size; r++)); do
     [ ! -s "$out/$r" ] || sed "s/^/[$r] /" "$out/$r" | tail -20

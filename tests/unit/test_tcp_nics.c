@@ -110,3 +110,27 @@ Test(tcp, foreign_address_is_refused)
     foreign_first(&address, NULL); /* nobody listens */
     close(fd);
 }
+
+/* Connections for data and threads of a rank whose network has this address, PK_SOCKETS not being set. */
+static void expect_sockets(const char *address, bool one_machine, uint32_t sockets)
+{
+    struct pki_net net = { .key = { 1 }, .local = ipv4(address), .one_machine = one_machine };
+    struct pki_iface_config config = { .rank = 0, .size = 2, .net = &net };
+    struct pki_iface *iface = calloc(1, tcp()->iface_bytes);
+
+    iface->transport = tcp();
+    pki_list_init(&iface->done);
+    cr_assert_eq(tcp()->open(&config, iface), PK_OK);
+    cr_expect_eq(pki_tcp_iface_of(iface)->params.sockets, sockets, "%s, one machine %d: %u connections", address, one_machine,
+                 pki_tcp_iface_of(iface)->params.sockets);
+    cr_expect_eq(pki_tcp_iface_of(iface)->threads.max, 0, "there are no CPUs for threads");
+    tcp()->close(iface);
+    free(iface);
+}
+
+Test(tcp, one_connection_within_a_machine)
+{
+    expect_sockets("127.0.0.1", false, 1);
+    expect_sockets("0.0.0.0", true, 1); /* hosts of one machine, by whatever card */
+    expect_sockets("0.0.0.0", false, 4);
+}

@@ -50,11 +50,9 @@ static pk_result_t listen_on(struct pki_tcp_iface *iface, const struct sockaddr_
     return PK_OK;
 }
 
-pk_result_t pki_tcp_listen(struct pki_tcp_iface *iface, const struct pki_iface_config *config)
+pk_result_t pki_tcp_listen(struct pki_tcp_iface *iface, const struct pki_netif *nics, uint32_t count)
 {
-    struct pki_netif nics[PKI_TCP_ADDRESSES];
-    uint32_t count = 0;
-    pk_result_t result = pki_tcp_choose_nics(config, nics, &count, &iface->near);
+    pk_result_t result = PK_OK;
 
     for (uint32_t i = 0; i < count && result == PK_OK; i++) {
         iface->prefix[i] = nics[i].prefix;

@@ -21,9 +21,9 @@
 #define AWAY_NS (50 * PKI_NS_PER_MS) /* without a look at the timers: the rank was not in the library */
 #define HEALTH_ROUNDS 256
 /* As GPUDirect-TCPX has them. Measured over loopback and veth (bench/results/2026-11-21-tcp-sweep-*): a window of 4 and chunks of 512 KiB are
- * enough, and eight sockets gain nothing over four. */
+ * enough, and eight sockets gain nothing over four. Within a machine there is no wire to share: what more of them copy, the same CPUs copy
+ * (bench/results/2026-11-26-net-one-socket.txt). */
 #define DEFAULT_SOCKETS 4
-#define DEFAULT_SOCKETS_LOOPBACK 1 /* there is no wire to share: what is copied there, the same CPUs copy */
 /* As many threads as connections, by the CPUs that each rank has (bench/results/2026-11-21-h200-tcp.txt). */
 #define CPUS_FOR_8_THREADS 16
 #define DEFAULT_WINDOW 16
@@ -39,14 +39,14 @@ static int default_threads(const struct pki_iface_config *config)
     return cpus >= PKI_CPUS_FOR_THREADS ? 4 : 0;
 }
 
-/* PK_SOCKETS: their number, or number/threads. */
-static pk_result_t read_sockets(const struct pki_iface_config *config, uint32_t *sockets, int *threads)
+/* PK_SOCKETS: their number, or number/threads. By default within a machine one for each network interface. */
+static pk_result_t read_sockets(const struct pki_tcp_iface *iface, const struct pki_iface_config *config, uint32_t *sockets, int *threads)
 {
     const char *text = pki_env_get("PK_SOCKETS");
     int given = 0, helpers = default_threads(config), all = 0;
 
     *threads = helpers;
-    *sockets = pki_netif_is_loopback(&config->net->local) ? DEFAULT_SOCKETS_LOOPBACK : DEFAULT_SOCKETS;
+    *sockets = iface->one_machine ? iface->near : DEFAULT_SOCKETS;
     if (helpers > (int)*sockets)
         *sockets = (uint32_t)helpers;
     if (text == NULL)
@@ -60,12 +60,12 @@ static pk_result_t read_sockets(const struct pki_iface_config *config, uint32_t 
     return PK_OK;
 }
 
-static pk_result_t read_params(const struct pki_iface_config *config, struct pki_tcp_params *params, int *threads)
+static pk_result_t read_params(struct pki_tcp_iface *iface, const struct pki_iface_config *config)
 {
     int64_t window, chunk;
     uint64_t retry_ns;
     uint32_t sockets;
-    pk_result_t result = read_sockets(config, &sockets, threads);
+    pk_result_t result = read_sockets(iface, config, &sockets, &iface->threads.max);
 
     if (result == PK_OK)
         result = pki_env_int("PK_WINDOW", 1, PKI_TCP_WINDOW_MAX, DEFAULT_WINDOW, &window);
@@ -75,8 +75,8 @@ static pk_result_t read_params(const struct pki_iface_config *config, struct pki
         result = pki_transport_retry_ns(&retry_ns);
     if (result != PK_OK)
         return result;
-    *params = (struct pki_tcp_params){ .sockets = sockets, .window = (uint32_t)window, .chunk_bytes = (uint32_t)chunk,
-                                       .retry_ns = retry_ns };
+    iface->params = (struct pki_tcp_params){ .sockets = sockets, .window = (uint32_t)window, .chunk_bytes = (uint32_t)chunk,
+                                             .retry_ns = retry_ns };
     return PK_OK;
 }
 
@@ -114,6 +114,8 @@ static void tcp_close(struct pki_iface *base)
 static pk_result_t tcp_open(const struct pki_iface_config *config, struct pki_iface *base)
 {
     struct pki_tcp_iface *iface = pki_tcp_iface_of(base);
+    struct pki_netif nics[PKI_TCP_ADDRESSES];
+    uint32_t nnics = 0;
     pk_result_t result;
 
     if (config->net == NULL)
@@ -128,7 +130,9 @@ static pk_result_t tcp_open(const struct pki_iface_config *config, struct pki_if
     pki_list_init(&iface->aside);
     for (int i = 0; i < PKI_TCP_GUESTS; i++)
         iface->guests[i].watch.fd = -1;
-    result = read_params(config, &iface->params, &iface->threads.max);
+    result = pki_tcp_choose_nics(config, nics, &nnics, &iface->near);
+    if (result == PK_OK)
+        result = read_params(iface, config);
     if (result == PK_OK)
         result = pki_env_bool("PICKLE_TEST_WAYS", false, &iface->flips);
     if (result != PK_OK)
@@ -140,7 +144,7 @@ static pk_result_t tcp_open(const struct pki_iface_config *config, struct pki_if
     else if (iface->epoll_fd < 0)
         result = pki_fail_errno(PK_ERR_SYSTEM, NULL, "over tcp: epoll_create");
     else
-        result = pki_tcp_listen(iface, config);
+        result = pki_tcp_listen(iface, nics, nnics);
     if (result != PK_OK) {
         tcp_close(base);
         return result;

@@ -405,7 +405,8 @@ struct pki_tcp_nic_pair pki_tcp_choose_pair(const struct pki_tcp_nics *mine, con
 
 /* ---- accept.c: whoever connects to this rank ---- */
 
-pk_result_t pki_tcp_listen(struct pki_tcp_iface *iface, const struct pki_iface_config *config);
+/* At all the addresses chosen. */
+pk_result_t pki_tcp_listen(struct pki_tcp_iface *iface, const struct pki_netif *nics, uint32_t count);
 void pki_tcp_accept(struct pki_tcp_iface *iface, struct pki_tcp_watch *listener);
 void pki_tcp_guest_step(struct pki_tcp_iface *iface, struct pki_tcp_guest *guest);
 /* Let those go whose time is up; true while some are here. */

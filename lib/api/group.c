@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "api/api.h"
+#include "util/hot.h"
 
 struct entry {
     pk_comm_t *comm;
@@ -26,7 +27,7 @@ static _Thread_local struct {
     pk_error_info_t error;
 } open_group;
 
-bool pki_in_group(void)
+PKI_HOT bool pki_in_group(void)
 {
     return atomic_load_explicit(&open_groups, memory_order_relaxed) > 0 && depth > 0; /* a thread sees what it counted itself */
 }

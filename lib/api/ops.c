@@ -2,6 +2,7 @@
 /* Sends and receives: checked and described. */
 #include "api/api.h"
 #include "util/dtype.h"
+#include "util/hot.h"
 
 /* Nothing to refuse, nothing to record: the engine may be asked whether the message goes at once, without a description. Else what is
  * special about the call is found out below, with a text. */
@@ -41,7 +42,7 @@ static pk_result_t p2p(bool is_send, const void *in, void *out, size_t count, pk
     return pki_submit(comm, &request);
 }
 
-pk_result_t pk_send(const void *buf, size_t count, pk_dtype_t dtype, int peer, pk_comm_t *comm, pk_stream_t stream)
+PKI_HOT pk_result_t pk_send(const void *buf, size_t count, pk_dtype_t dtype, int peer, pk_comm_t *comm, pk_stream_t stream)
 {
     if (is_plain(buf, count, dtype, peer, comm, stream) &&
         pki_engine_send_quick(comm->engine, peer, buf, count * pki_dtype_bytes(dtype)))
@@ -49,7 +50,7 @@ pk_result_t pk_send(const void *buf, size_t count, pk_dtype_t dtype, int peer, p
     return p2p(true, buf, NULL, count, dtype, peer, comm, stream);
 }
 
-pk_result_t pk_recv(void *buf, size_t count, pk_dtype_t dtype, int peer, pk_comm_t *comm, pk_stream_t stream)
+PKI_HOT pk_result_t pk_recv(void *buf, size_t count, pk_dtype_t dtype, int peer, pk_comm_t *comm, pk_stream_t stream)
 {
     if (is_plain(buf, count, dtype, peer, comm, stream) &&
         pki_engine_recv_quick(comm->engine, peer, buf, count * pki_dtype_bytes(dtype)))

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "engine/internal.h"
+#include "util/hot.h"
 
 #define CHECK_EVERY_NS (2 * PKI_NS_PER_MS) /* how often peers' sockets and deadlines are looked at while something waits */
 #define CALM_TRANSFERS 8 /* unfinished ones of those that kernels see to, looked at in a round: they end one behind another */
@@ -19,7 +20,7 @@ static inline void count_turn(struct pki_engine *e)
     atomic_store_explicit(&e->turns, atomic_load_explicit(&e->turns, memory_order_relaxed) + 1, memory_order_relaxed);
 }
 
-void pki_engine_lock(struct pki_engine *e)
+PKI_HOT void pki_engine_lock(struct pki_engine *e)
 {
     unsigned spins = 0;
 
@@ -40,7 +41,7 @@ bool pki_engine_trylock(struct pki_engine *e)
     return true;
 }
 
-void pki_engine_unlock(struct pki_engine *e)
+PKI_HOT void pki_engine_unlock(struct pki_engine *e)
 {
     count_turn(e);
     atomic_flag_clear_explicit(&e->lock, memory_order_release);

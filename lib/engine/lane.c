@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "engine/internal.h"
+#include "util/hot.h"
 
 #define MESSAGES_A_POLL 64 /* of one peer, so that none starves the others */
 #define KEY_FLAGS (PKI_MSG_FLAG_COLL | PKI_MSG_FLAG_CAPTURED)
@@ -152,7 +153,7 @@ static bool owes_credit(const struct pki_peer *peer)
     return peer->eager_in >= PKI_EAGER_CREDIT / 2 || (peer->ahead_in > 0 && peer->ahead_in >= peer->ahead_credit / 2);
 }
 
-void pki_lane_consumed(struct pki_engine *e, struct pki_peer *peer, size_t payload)
+PKI_HOT void pki_lane_consumed(struct pki_engine *e, struct pki_peer *peer, size_t payload)
 {
     peer->eager_in += payload + sizeof(struct pki_msg);
     if (owes_credit(peer))

@@ -7,6 +7,7 @@
 
 #include "engine/internal.h"
 #include "util/copy.h"
+#include "util/hot.h"
 
 #define LOOKS_A_TURN 64 /* at the lane with the lock held: others want it too, an abort for instance */
 #define LOOKS_CROWDED 8 /* where the core is then given to another rank: a peer that runs on another core answers sooner than the kernel */
@@ -90,7 +91,7 @@ static enum found recv_turn(struct pki_engine *e, struct pki_peer *peer, void *o
     return found;
 }
 
-bool pki_engine_send_quick(struct pki_engine *e, int to, const void *in, size_t bytes)
+PKI_HOT bool pki_engine_send_quick(struct pki_engine *e, int to, const void *in, size_t bytes)
 {
     struct pki_peer *peer = &e->peers[to];
     bool done;
@@ -103,7 +104,7 @@ bool pki_engine_send_quick(struct pki_engine *e, int to, const void *in, size_t 
     return done;
 }
 
-bool pki_engine_recv_quick(struct pki_engine *e, int from, void *out, size_t bytes)
+PKI_HOT bool pki_engine_recv_quick(struct pki_engine *e, int from, void *out, size_t bytes)
 {
     struct pki_peer *peer = &e->peers[from];
     enum found found = FOUND_NOTHING;

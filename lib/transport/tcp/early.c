@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "transport/tcp/tcp.h"
+#include "util/hot.h"
 
 #define EARLY_MAX 1024 /* chunks kept of a peer: the credit is of their bytes alone, and a chunk may be of one */
 #define LOOKS 64 /* rounds of progress for which a chunk waits in its connection, unless its sender has gone */
@@ -123,7 +124,7 @@ bool pki_tcp_early_adopt(struct pki_tcp_ep *ep, struct pki_tcp_grant *grant)
     return true;
 }
 
-bool pki_tcp_early_peek(struct pki_tcp_ep *ep, struct pki_msg *msg)
+PKI_HOT bool pki_tcp_early_peek(struct pki_tcp_ep *ep, struct pki_msg *msg)
 {
     for (struct pki_list *n = ep->earlies.next; !ep->wants && ep->untold > 0 && n != &ep->earlies; n = n->next) {
         struct pki_tcp_early *early = pki_container_of(n, struct pki_tcp_early, node);

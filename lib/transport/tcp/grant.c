@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "transport/tcp/tcp.h"
+#include "util/hot.h"
 
 #define GRANTS_A_SLAB 32
 #define KEY_FLAGS (PKI_MSG_FLAG_COLL | PKI_MSG_FLAG_CAPTURED | PKI_MSG_FLAG_STAGED)
@@ -226,7 +227,7 @@ void pki_tcp_grant_part(const struct pki_tcp_link *link)
         pki_list_push(&link->ep->news, &grant->news);
 }
 
-bool pki_tcp_news_peek(struct pki_tcp_ep *ep, struct pki_msg *msg)
+PKI_HOT bool pki_tcp_news_peek(struct pki_tcp_ep *ep, struct pki_msg *msg)
 {
     const struct pki_tcp_grant *grant;
 

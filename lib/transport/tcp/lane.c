@@ -10,6 +10,7 @@
 #include "transport/tcp/tcp.h"
 #include "util/clock.h"
 #include "util/copy.h"
+#include "util/hot.h"
 
 #define TX_MASK (PKI_TCP_TX_BYTES - 1)
 #define TELL_BYTES (PKI_TCP_TX_BYTES / 4) /* acknowledged after so many bytes with the next message, */
@@ -28,7 +29,7 @@ static size_t tx_room(const struct pki_tcp_lane *lane)
     return PKI_TCP_TX_BYTES - (size_t)(lane->tx_end - lane->tx_head);
 }
 
-static void ring_write(struct pki_tcp_lane *lane, const void *data, size_t bytes)
+static PKI_HOT void ring_write(struct pki_tcp_lane *lane, const void *data, size_t bytes)
 {
     size_t at = lane->tx_end & TX_MASK;
     size_t first = bytes < PKI_TCP_TX_BYTES - at ? bytes : PKI_TCP_TX_BYTES - at;
@@ -121,7 +122,7 @@ static void end_by_reading(struct pki_tcp_link *link)
     pki_tcp_link_ready(link);
 }
 
-void pki_tcp_lane_flush(struct pki_tcp_lane *lane)
+PKI_HOT void pki_tcp_lane_flush(struct pki_tcp_lane *lane)
 {
     struct pki_tcp_link *link = lane->link;
 
@@ -224,7 +225,7 @@ static void count_before(const struct pki_tcp_ep *ep, struct pki_msg *news)
     news->offset = before.chunks;
 }
 
-pk_result_t pki_tcp_msg(struct pki_ep *base, const struct pki_msg *msg, const void *payload)
+PKI_HOT pk_result_t pki_tcp_msg(struct pki_ep *base, const struct pki_msg *msg, const void *payload)
 {
     struct pki_tcp_ep *ep = pki_tcp_ep_of(base);
     unsigned char head[PKI_TCP_MSG_HEAD_MAX];
@@ -267,7 +268,7 @@ pk_result_t pki_tcp_msg(struct pki_ep *base, const struct pki_msg *msg, const vo
     return PK_OK;
 }
 
-void pki_tcp_lane_acked(struct pki_tcp_lane *lane, uint64_t frames)
+PKI_HOT void pki_tcp_lane_acked(struct pki_tcp_lane *lane, uint64_t frames)
 {
     struct pki_tcp_link *link = lane->link;
 
@@ -409,7 +410,7 @@ static bool take_frame(struct pki_tcp_lane *lane, const struct pki_tcp_frame *fr
 }
 
 /* A goodbye that came before what was sent ahead of it by another connection, whose frames will have this lane looked at again. */
-static bool is_held(const struct pki_tcp_lane *lane, const struct pki_tcp_frame *frame)
+static PKI_HOT bool is_held(const struct pki_tcp_lane *lane, const struct pki_tcp_frame *frame)
 {
     struct pki_tcp_before before;
 
@@ -428,7 +429,7 @@ static bool holds_goodbye(const struct pki_tcp_lane *lane)
 }
 
 /* Look at the frames that are whole now. False: the endpoint is lost. */
-static bool scan(struct pki_tcp_lane *lane)
+static PKI_HOT bool scan(struct pki_tcp_lane *lane)
 {
     while (lane->rx_tail - lane->rx_scan >= PKI_TCP_HEADER_BYTES) {
         struct pki_tcp_frame frame;
@@ -468,7 +469,7 @@ static void await_rest(struct pki_tcp_ep *ep)
         pki_tcp_look_again(ep->lane[1].link);
 }
 
-static bool read_lane(struct pki_tcp_lane *lane)
+static PKI_HOT bool read_lane(struct pki_tcp_lane *lane)
 {
     struct pki_tcp_link *link = lane->link;
     bool moved = false;
@@ -548,7 +549,7 @@ static bool finds(struct pki_tcp_lane *lane, bool awaited)
     return false;
 }
 
-static bool look_directly(struct pki_tcp_lane *lane, bool awaited, bool in_chunks)
+static PKI_HOT bool look_directly(struct pki_tcp_lane *lane, bool awaited, bool in_chunks)
 {
     struct pki_tcp_iface *iface = lane->link->ep->iface;
 
@@ -576,7 +577,7 @@ static bool is_early(struct pki_tcp_ep *ep, const struct pki_msg *msg)
     return other->rx_head != other->rx_scan || other->link->state != PKI_TCP_OVER;
 }
 
-static bool peek_lane(struct pki_tcp_lane *lane, struct pki_msg *msg, const void **payload)
+static PKI_HOT bool peek_lane(struct pki_tcp_lane *lane, struct pki_msg *msg, const void **payload)
 {
     struct pki_tcp_ep *ep = lane->link->ep;
 
@@ -601,7 +602,7 @@ static bool peek_lane(struct pki_tcp_lane *lane, struct pki_msg *msg, const void
     return false;
 }
 
-bool pki_tcp_peek(struct pki_ep *base, struct pki_msg *msg, const void **payload)
+PKI_HOT bool pki_tcp_peek(struct pki_ep *base, struct pki_msg *msg, const void **payload)
 {
     struct pki_tcp_ep *ep = pki_tcp_ep_of(base);
     uint64_t expected = base->expected_op;
@@ -627,7 +628,7 @@ bool pki_tcp_peek(struct pki_ep *base, struct pki_msg *msg, const void **payload
     return false;
 }
 
-void pki_tcp_pop(struct pki_ep *base)
+PKI_HOT void pki_tcp_pop(struct pki_ep *base)
 {
     struct pki_tcp_ep *ep = pki_tcp_ep_of(base);
     struct pki_tcp_lane *lane = ep->peeked;

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "util/bytes.h"
+#include "util/hot.h"
 #include "util/netif.h"
 
 #define FRAME_MAGIC 0x6b50u         /* "Pk" */
@@ -27,7 +28,7 @@ static void put_header(unsigned char *out, enum pki_tcp_frame_type type, uint32_
     pki_put_u32(out + 4, bytes);
 }
 
-bool pki_tcp_get_header(const unsigned char bytes[PKI_TCP_HEADER_BYTES], struct pki_tcp_frame *frame)
+PKI_HOT bool pki_tcp_get_header(const unsigned char bytes[PKI_TCP_HEADER_BYTES], struct pki_tcp_frame *frame)
 {
     static const struct {
         uint32_t min, max;
@@ -48,7 +49,7 @@ bool pki_tcp_get_header(const unsigned char bytes[PKI_TCP_HEADER_BYTES], struct 
     return true;
 }
 
-size_t pki_tcp_put_msg(unsigned char out[PKI_TCP_MSG_HEAD_MAX], const struct pki_msg *msg, uint64_t frames)
+PKI_HOT size_t pki_tcp_put_msg(unsigned char out[PKI_TCP_MSG_HEAD_MAX], const struct pki_msg *msg, uint64_t frames)
 {
     unsigned char *to = out + PKI_TCP_HEADER_BYTES;
     uint32_t fixed = PKI_TCP_MSG_SHORT_BYTES;
@@ -97,7 +98,7 @@ static uint32_t fixed_bytes(const unsigned char *bytes, uint32_t count)
     return count >= fixed + least && count - fixed <= most ? fixed : 0;
 }
 
-bool pki_tcp_get_msg(const unsigned char *bytes, uint32_t count, struct pki_msg *msg, const unsigned char **payload)
+PKI_HOT bool pki_tcp_get_msg(const unsigned char *bytes, uint32_t count, struct pki_msg *msg, const unsigned char **payload)
 {
     struct pki_msg m = { .kind = bytes[0], .flags = bytes[1], .index = pki_get_u16(bytes + 2), .sig = pki_get_u32(bytes + 4),
                          .op = pki_get_u64(bytes + 8) };
@@ -122,7 +123,7 @@ bool pki_tcp_get_msg(const unsigned char *bytes, uint32_t count, struct pki_msg 
     return true;
 }
 
-bool pki_tcp_get_told(const unsigned char *bytes, uint32_t count, uint64_t *frames)
+PKI_HOT bool pki_tcp_get_told(const unsigned char *bytes, uint32_t count, uint64_t *frames)
 {
     if (fixed_bytes(bytes, count) != PKI_TCP_MSG_LONG_BYTES)
         return false;

@@ -111,8 +111,8 @@ Test(tcp, foreign_address_is_refused)
     close(fd);
 }
 
-/* Connections for data and threads of a rank whose network has this address, PK_SOCKETS not being set. */
-static void expect_sockets(const char *address, bool one_machine, uint32_t sockets)
+/* Connections for data, and chunks, of a rank whose network has this address, by default. */
+static void expect_sockets(const char *address, bool one_machine, uint32_t sockets, uint32_t chunk_bytes)
 {
     struct pki_net net = { .key = { 1 }, .local = ipv4(address), .one_machine = one_machine };
     struct pki_iface_config config = { .rank = 0, .size = 2, .net = &net };
@@ -123,6 +123,8 @@ static void expect_sockets(const char *address, bool one_machine, uint32_t socke
     cr_assert_eq(tcp()->open(&config, iface), PK_OK);
     cr_expect_eq(pki_tcp_iface_of(iface)->params.sockets, sockets, "%s, one machine %d: %u connections", address, one_machine,
                  pki_tcp_iface_of(iface)->params.sockets);
+    cr_expect_eq(pki_tcp_iface_of(iface)->params.chunk_bytes, chunk_bytes, "%s, one machine %d: chunks of %u bytes", address, one_machine,
+                 pki_tcp_iface_of(iface)->params.chunk_bytes);
     cr_expect_eq(pki_tcp_iface_of(iface)->threads.max, 0, "there are no CPUs for threads");
     tcp()->close(iface);
     free(iface);
@@ -130,7 +132,9 @@ static void expect_sockets(const char *address, bool one_machine, uint32_t socke
 
 Test(tcp, one_connection_within_a_machine)
 {
-    expect_sockets("127.0.0.1", false, 1);
-    expect_sockets("0.0.0.0", true, 1); /* hosts of one machine, by whatever card */
-    expect_sockets("0.0.0.0", false, 4);
+    expect_sockets("127.0.0.1", false, 1, 4 << 20);
+    expect_sockets("0.0.0.0", true, 1, 4 << 20); /* hosts of one machine, by whatever card */
+    expect_sockets("0.0.0.0", false, 4, 512 << 10);
+    setenv("PK_SOCKETS", "2", 1);
+    expect_sockets("0.0.0.0", true, 2, 512 << 10);
 }

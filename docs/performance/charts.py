@@ -8,6 +8,7 @@ usage: charts.py write TREE     fill in the tables, draw docs/performance/*.svg 
 import csv
 import os
 import re
+import statistics
 import subprocess
 import sys
 
@@ -20,7 +21,8 @@ HOST = "bench/results/2026-11-21-host-compare-idle.txt"
 OVERLAP = "bench/results/2026-11-21-host-overlap.txt"
 PRODUCTS = "bench/results/2026-11-21-h200-beside.csv"
 RDMA = "bench/results/2026-11-23-rdma-vm-2.csv"
-NET = "bench/results/2026-11-25-net-table.txt"
+NET = "bench/results/2026-11-26-net-table.txt"
+SWEEP = "bench/results/2026-11-26-tcp-sweep-%s.csv"
 EXPERIMENTS = "bench/results/2026-11-21-h200-experiments"  # 5 and 6
 TRANSFERS = "bench/results/2026-11-23-h200-experiments"
 SIMULATED = "bench/results/2026-11-21-sim-fit.txt"
@@ -148,7 +150,7 @@ def overlap_table(tree):
 
 def csv_rows(tree, path):
     with open(os.path.join(tree, path), encoding="utf-8", newline="") as file:
-        return list(csv.DictReader(file))
+        return list(csv.DictReader(line for line in file if not line.startswith("#")))
 
 
 def beside_rows(tree):
@@ -189,7 +191,8 @@ def net_rows(tree):
     network = None
     with open(os.path.join(tree, NET), encoding="utf-8") as file:
         for line in file:
-            network = "loopback" if "-s 2 loopback" in line else "veth" if "-s 2 veth" in line else network
+            began = re.search(r"net-compare -s \d+ (loopback|veth)", line)
+            network = began.group(1) if began else network
             parts = [part.split() for part in line.split("|")]
             if len(parts) == 4 and len(parts[0]) == 4 and parts[0][1].isdigit():
                 yield network, parts[0][0], int(parts[0][1]), [parts[0][3]] + parts[1:]
@@ -202,6 +205,43 @@ def net_table(tree):
     return table(["network", "operation", "bytes", "libpickle, µs", "Open MPI, µs", "ratio", "goal", "Gloo, µs", "ratio", "goal", "bare process, µs", "libpickle / bare"],
                  [[network, operation, size(count), us, *peer(mpi), *peer(gloo), bare[0], "%.2f" % (float(us) / float(bare[0]))]
                   for network, operation, count, (us, mpi, gloo, bare) in net_rows(tree)])
+
+
+def swept(tree, network, key):
+    """{(sockets, chunk bytes or window): GB/s} in the middle of what was measured with the other one; of windows those from 4 on."""
+    found = {}
+    for row in csv_rows(tree, SWEEP % network):
+        if key == "window" or int(row["window"]) >= 4:
+            found.setdefault((int(row["sockets"]), int(row[key])), []).append(float(row["gb_per_s"]))
+    return {key: statistics.median(values) for key, values in found.items()}
+
+
+def sweep_table(tree):
+    rows = []
+    for network in ("loopback", "veth"):
+        middle = swept(tree, network, "chunk_bytes")
+        chunks = sorted({chunk for _, chunk in middle})
+        rows += [[network, str(sockets)] + ["%.1f" % middle[sockets, chunk] for chunk in chunks] for sockets in sorted({k for k, _ in middle})]
+    return table(["network", "connections"] + ["chunks of " + size(chunk) for chunk in chunks], rows)
+
+
+def draw_sweep(tree):
+    script = ["set terminal svg noenhanced size 1000,760 font 'sans,12' background rgb 'white'", "set output '%s'" % os.path.join(tree, "docs/performance", "tcp-sweep.svg"),
+              "set logscale x 2", "set grid", "set yrange [0:9]", "set ylabel 'GB/s'", "set key bottom right",
+              "set multiplot layout 2,2 title 'TCP within a machine, 2 ranks, 16 MiB to and fro, 2026-11-26'"]
+    for network in ("loopback", "veth"):
+        for key, label in (("chunk_bytes", "chunk (windows of 4 and more)"), ("window", "window (all chunks)")):
+            middle = swept(tree, network, key)
+            places = sorted({place for _, place in middle})
+            script += ["set xlabel '%s, %s'" % (network, label), "set xrange [%g:%g]" % (places[0] / 1.15, places[-1] * 1.15),
+                       "set xtics (%s)" % ", ".join("'%s' %d" % (size(n) if key == "chunk_bytes" else n, n) for n in places)]
+            plots = []
+            for i, sockets in enumerate(sorted({k for k, _ in middle})):
+                name = "$%s_%s_%d" % (network, key, sockets)
+                script += [name + " << END"] + ["%g %g" % (n, middle[sockets, n]) for n in places] + ["END"]
+                plots.append("%s with linespoints lw 2 pt %d ps 0.6 title '%d connection%s'" % (name, 5 + i, sockets, "s" if sockets > 1 else ""))
+            script.append("plot " + ", ".join(plots))
+    subprocess.run(["gnuplot"], input="\n".join(script + ["unset multiplot"]).encode(), check=True)
 
 
 def digits(text, n):
@@ -266,7 +306,7 @@ def simulator_table(tree):
     return table(["machine", "held out", "rows", "median error"], rows)
 
 
-TABLES = {"net": net_table, "rdma": rdma_table, "overlap": overlap_table, "beside": beside_table, "beside-words": beside_words, "experiment-3": nvlink_table, "bandwidth": bandwidth_table, "latency": latency_table, "collectives": collectives_table, "host": host_table, "simulator": simulator_table}
+TABLES = {"net": net_table, "sweep": sweep_table, "rdma": rdma_table, "overlap": overlap_table, "beside": beside_table, "beside-words": beside_words, "experiment-3": nvlink_table, "bandwidth": bandwidth_table, "latency": latency_table, "collectives": collectives_table, "host": host_table, "simulator": simulator_table}
 
 
 def filled(tree, text):
@@ -302,6 +342,7 @@ def draw(tree):
     gnuplot(tree, "ratio-collectives", "Collectives on 4 x H200, 2026-11-21: above 1 libpickle is faster than NCCL 2.28", "time of NCCL / time of libpickle",
             [(name, [(r["bytes"], r["ratio"]) for r in rows]) for name, rows in gpu_operations(tree)], "set yrange [0:2]")
     draw_beside(tree)
+    draw_sweep(tree)
     operations = host_operations(tree, 2)
     gnuplot(tree, "ratio-host", "Host memory, 2 ranks, 2026-11-21: above 1 libpickle is faster than the best of Open MPI", "time of Open MPI / time of libpickle",
             [(op, [(n, ratio) for n, _, _, ratio in rows]) for op, rows in operations.items() if op != "barrier"], "set logscale y 2; set yrange [0.5:8]")

@@ -140,7 +140,7 @@ static void goes_by_what_it_takes(bool copied_is_slow)
             continue;
         nanosleep(&(struct timespec){ .tv_nsec = (ends->copied == copied_is_slow ? 5 : 1) * (long)ends->put->bytes }, NULL);
         if (ends->ways != NULL)
-            pki_tcp_way_ended(ends);
+            pki_tcp_way_ended(ep_of(&pair, 0), ends);
     }
     cr_assert_eq(ways->trial.n[0], PKI_TRIAL_TURNS);
     cr_assert_eq(ways->trial.n[1], PKI_TRIAL_TURNS);
@@ -152,6 +152,34 @@ Test(tcp_copied, goes_by_what_it_takes)
 {
     goes_by_what_it_takes(false);
     goes_by_what_it_takes(true);
+}
+
+/* Transfers of a long part and a short one, given together: the long one takes longer copied, the short one lent. */
+Test(tcp_copied, short_parts_behind_long_ones)
+{
+    struct tcp_pair pair;
+    struct pki_tcp_ep *ep;
+
+    tcp_params("1/0", "4", "524288");
+    tcp_pair_new(&pair);
+    ep = ep_of(&pair, 0);
+    ep->ways[2].puts = ep->ways[3].puts = PKI_TRIAL_EVERY - 1;
+    for (unsigned i = 0; i < 2 * PKI_TRIAL_TURNS + 2; i++) {
+        struct pki_put puts[2] = { { .ep = pair.ep[0], .bytes = 4 << 20 }, { .ep = pair.ep[0], .bytes = 512 << 10 } };
+        struct pki_tcp_move moves[2] = { { .put = &puts[0] }, { .put = &puts[1] } };
+
+        for (unsigned k = 0; k < 2; k++)
+            moves[k].copied = pki_tcp_is_copied(ep, &moves[k]);
+        for (unsigned k = 0; k < 2; k++) {
+            long ms = k == 0 ? (moves[k].copied ? 6 : 4) : moves[k].copied ? 1 : 2;
+
+            nanosleep(&(struct timespec){ .tv_nsec = ms * 1000000 }, NULL);
+            pki_tcp_way_ended(ep, &moves[k]);
+        }
+    }
+    cr_assert(!ep->ways[3].trial.second);
+    cr_assert(ep->ways[2].trial.second);
+    tcp_pair_free(&pair);
 }
 
 Test(tcp_copied, ends_at_once)

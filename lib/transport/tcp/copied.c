@@ -63,17 +63,17 @@ static void count_in_block(struct pki_tcp_ways *ways, size_t bytes)
     ways->bytes += is_tried ? bytes : 0;
 }
 
-/* Others end when the peer has them, and are given while those before them are under way: each took from the end of the one before, or from when it was
- * given. Of several that end at once the first has taken all of it: so blocks count. */
-void pki_tcp_way_ended(struct pki_tcp_move *move)
+/* Others end when the peer has them, and are given while those before them are under way, of whatever length: each took from the end of the one before, or from
+ * when it was given. Of several that end at once the first has taken all of it: so blocks count. */
+void pki_tcp_way_ended(struct pki_tcp_ep *ep, struct pki_tcp_move *move)
 {
     struct pki_tcp_ways *ways = move->ways;
-    uint64_t began = move->given_ns > ways->began_ns ? move->given_ns : ways->began_ns;
+    uint64_t began = move->given_ns > ep->ended_ns ? move->given_ns : ep->ended_ns;
 
-    ways->began_ns = pki_now_ns();
+    ep->ended_ns = pki_now_ns();
     if (!pki_trial_is_on(move->number))
         return;
-    ways->busy_ns += ways->began_ns - began;
+    ways->busy_ns += ep->ended_ns - began;
     ways->bytes += move->put->bytes;
     if (move->number % PKI_TRIAL_BLOCK == PKI_TRIAL_BLOCK - 1)
         end_block(ways, move->number, ways->busy_ns);
@@ -81,10 +81,14 @@ void pki_tcp_way_ended(struct pki_tcp_move *move)
 
 static void begin_try(struct pki_tcp_ways *ways, struct pki_tcp_move *move)
 {
-    if (!pki_trial_is_on(ways->puts) && !pki_trial_is_on(ways->puts + 1)) /* the last one before says when the first one begins */
-        return;
-    move->ways = ways;
+    move->ways = ways; /* all say when they end, those of any number that are tried began then */
     move->number = ways->puts;
+    if (!pki_trial_is_on(ways->puts))
+        return;
+    if (!pki_trial_is_on(ways->puts - 1)) { /* what was late in the tries before */
+        ways->bytes = 0;
+        ways->busy_ns = 0;
+    }
     move->given_ns = pki_now_ns();
 }
 

@@ -134,7 +134,7 @@ pk_result_t pki_tcp_put(struct pki_put *put)
 static void end_move(struct pki_tcp_ep *ep, struct pki_tcp_move *move, pk_result_t result)
 {
     if (move->ways != NULL && result == PK_OK)
-        pki_tcp_way_ended(move);
+        pki_tcp_way_ended(ep, move);
     move->put->result = result;
     pki_list_push(&ep->iface->base.done, &move->put->node);
     pki_list_remove(&move->node);

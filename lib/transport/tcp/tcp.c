@@ -119,6 +119,17 @@ static void tcp_close(struct pki_iface *base)
     pki_auth_wipe(iface->key, sizeof iface->key);
 }
 
+static pk_result_t listen_and_watch(struct pki_tcp_iface *iface, const struct pki_netif *nics, uint32_t nnics)
+{
+    iface->eps = calloc((size_t)iface->size, sizeof *iface->eps);
+    iface->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+    if (iface->eps == NULL)
+        return pki_fail(PK_ERR_MEMORY, NULL, "over tcp: no memory for %d ranks", iface->size);
+    if (iface->epoll_fd < 0)
+        return pki_fail_errno(PK_ERR_SYSTEM, NULL, "over tcp: epoll_create");
+    return pki_tcp_listen(iface, nics, nnics);
+}
+
 static pk_result_t tcp_open(const struct pki_iface_config *config, struct pki_iface *base)
 {
     struct pki_tcp_iface *iface = pki_tcp_iface_of(base);
@@ -133,6 +144,7 @@ static pk_result_t tcp_open(const struct pki_iface_config *config, struct pki_if
     iface->spins = config->local_ranks <= sysconf(_SC_NPROCESSORS_ONLN);
     iface->one_machine = config->net->one_machine || pki_netif_is_loopback(&config->net->local);
     memcpy(iface->key, config->net->key, sizeof iface->key);
+    iface->epoll_fd = -1;
     pki_list_init(&iface->ready);
     pki_list_init(&iface->lent);
     pki_list_init(&iface->aside);
@@ -143,16 +155,8 @@ static pk_result_t tcp_open(const struct pki_iface_config *config, struct pki_if
         result = read_params(iface, config);
     if (result == PK_OK)
         result = pki_env_bool("PICKLE_TEST_WAYS", false, &iface->flips);
-    if (result != PK_OK)
-        return result;
-    iface->eps = calloc((size_t)config->size, sizeof *iface->eps);
-    iface->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
-    if (iface->eps == NULL)
-        result = pki_fail(PK_ERR_MEMORY, NULL, "over tcp: no memory for %d ranks", config->size);
-    else if (iface->epoll_fd < 0)
-        result = pki_fail_errno(PK_ERR_SYSTEM, NULL, "over tcp: epoll_create");
-    else
-        result = pki_tcp_listen(iface, nics, nnics);
+    if (result == PK_OK)
+        result = listen_and_watch(iface, nics, nnics);
     if (result != PK_OK) {
         tcp_close(base);
         return result;

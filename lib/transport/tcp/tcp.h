@@ -79,7 +79,7 @@ struct pki_tcp_move { /* a put in flight */
     size_t issued, acked;
     unsigned place; /* of ep->keep's, where the put's bytes are; PKI_TCP_PLACES: in none */
     bool copied;
-    struct pki_tcp_ways *ways; /* that want to know when it ends, or NULL; */
+    struct pki_tcp_ways *ways; /* to which it belongs, and which are told when it ends, or NULL; */
     uint64_t number, given_ns; /* its number there, and when it was given, where that is tried */
 };
 
@@ -184,7 +184,7 @@ struct pki_tcp_ways { /* puts whose pages may be lent, or copied */
     uint64_t puts;   /* so far; */
     size_t bytes;    /* of the block of tries so far, */
     uint64_t busy_ns; /* and how long those took that are timed one by one, */
-    uint64_t began_ns; /* and when that began; of puts that are timed one by one, when the last one ended */
+    uint64_t began_ns; /* and when that began, of the others */
     struct pki_trial trial; /* second way: copied */
 };
 
@@ -255,7 +255,8 @@ struct pki_tcp_ep {
     struct pki_list puts, free_moves; /* those in flight as they were given, and the others */
     struct pki_list *undealt; /* of puts the first that is not all in slots, or its head */
     struct pki_tcp_keep keep;
-    struct pki_tcp_ways ways[PKI_TCP_WAYS]; /* of puts of like length */
+    struct pki_tcp_ways ways[PKI_TCP_WAYS]; /* of puts of like length; */
+    uint64_t ended_ns; /* when the last put ended that is timed by itself, of whatever length */
     uint64_t places;            /* granted outside a transfer so far: names of those to come */
     struct pki_list grants, news, free_grants, slabs;
     struct pki_tcp_island *islands;
@@ -510,7 +511,7 @@ bool pki_tcp_data_lends(const struct pki_tcp_link *link);
 
 /* That takes less time, for now. To be asked once a put; and told when it has ended. */
 bool pki_tcp_is_copied(struct pki_tcp_ep *ep, struct pki_tcp_move *move);
-void pki_tcp_way_ended(struct pki_tcp_move *move);
+void pki_tcp_way_ended(struct pki_tcp_ep *ep, struct pki_tcp_move *move);
 /* transport->place; and which of them it was. PKI_TCP_PLACES: none. */
 char *pki_tcp_place(struct pki_ep *ep, size_t bytes);
 unsigned pki_tcp_place_of(const struct pki_tcp_ep *ep, const void *src);

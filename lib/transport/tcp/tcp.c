@@ -29,7 +29,7 @@
 #define DEFAULT_WINDOW 16
 #define DEFAULT_CHUNK_BYTES (512 << 10)
 /* Within a machine, by one connection: nothing is gained there by several chunks at a time, and each is acknowledged, which takes the same CPUs as the
- * copies (bench/results/2026-11-26-net-chunks.txt). */
+ * copies (bench/results/2026-11-26-net-chunks.txt); but by ranks with a GPU, whose copies go on beside those (bench/results/2026-11-26-h200-tcp.txt). */
 #define DEFAULT_CHUNK_ALONE (4 << 20)
 
 /* Threads only where each rank has CPUs to spare: they spin for a while, and so do the rank's own. */
@@ -63,9 +63,9 @@ static pk_result_t read_sockets(const struct pki_tcp_iface *iface, const struct 
     return PK_OK;
 }
 
-static int64_t default_chunk(const struct pki_tcp_iface *iface, uint32_t sockets)
+static int64_t default_chunk(const struct pki_tcp_iface *iface, const struct pki_iface_config *config, uint32_t sockets)
 {
-    return iface->one_machine && sockets == 1 && iface->threads.max == 0 ? DEFAULT_CHUNK_ALONE : DEFAULT_CHUNK_BYTES;
+    return iface->one_machine && sockets == 1 && iface->threads.max == 0 && config->device == NULL ? DEFAULT_CHUNK_ALONE : DEFAULT_CHUNK_BYTES;
 }
 
 static pk_result_t read_params(struct pki_tcp_iface *iface, const struct pki_iface_config *config)
@@ -78,7 +78,7 @@ static pk_result_t read_params(struct pki_tcp_iface *iface, const struct pki_ifa
     if (result == PK_OK)
         result = pki_env_int("PK_WINDOW", 1, PKI_TCP_WINDOW_MAX, DEFAULT_WINDOW, &window);
     if (result == PK_OK)
-        result = pki_env_int("PK_CHUNK_BYTES", PKI_TCP_CHUNK_MIN, PKI_TCP_CHUNK_MAX, default_chunk(iface, sockets), &chunk);
+        result = pki_env_int("PK_CHUNK_BYTES", PKI_TCP_CHUNK_MIN, PKI_TCP_CHUNK_MAX, default_chunk(iface, config, sockets), &chunk);
     if (result == PK_OK)
         result = pki_transport_retry_ns(&retry_ns);
     if (result != PK_OK)

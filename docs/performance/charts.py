@@ -191,10 +191,11 @@ def net_rows(tree):
     network = None
     with open(os.path.join(tree, NET), encoding="utf-8") as file:
         for line in file:
-            began = re.search(r"net-compare -s \d+ (loopback|veth)", line)
-            network = began.group(1) if began else network
+            if re.match(r"\d+\. ", line):  # other headings are of excerpts
+                began = re.search(r"net-compare -s \d+ (loopback|veth)", line)
+                network = began.group(1) if began else None
             parts = [part.split() for part in line.split("|")]
-            if len(parts) == 4 and len(parts[0]) == 4 and parts[0][1].isdigit():
+            if network is not None and len(parts) == 4 and len(parts[0]) == 4 and parts[0][1].isdigit():
                 yield network, parts[0][0], int(parts[0][1]), [parts[0][3]] + parts[1:]
 
 

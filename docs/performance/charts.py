@@ -214,7 +214,7 @@ def swept(tree, network, key):
     for row in csv_rows(tree, SWEEP % network):
         if key == "window" or int(row["window"]) >= 4:
             found.setdefault((int(row["sockets"]), int(row[key])), []).append(float(row["gb_per_s"]))
-    return {key: statistics.median(values) for key, values in found.items()}
+    return {place: statistics.median(values) for place, values in found.items()}
 
 
 def sweep_table(tree):

@@ -112,7 +112,7 @@ Test(tcp, foreign_address_is_refused)
 }
 
 /* Connections for data, and chunks, of a rank whose network has this address, by default. */
-static void expect_sockets(const char *address, bool one_machine, uint32_t sockets, uint32_t chunk_bytes)
+static void expect_defaults(const char *address, bool one_machine, uint32_t sockets, uint32_t chunk_bytes)
 {
     struct pki_net net = { .key = { 1 }, .local = ipv4(address), .one_machine = one_machine };
     struct pki_iface_config config = { .rank = 0, .size = 2, .net = &net };
@@ -132,9 +132,9 @@ static void expect_sockets(const char *address, bool one_machine, uint32_t socke
 
 Test(tcp, one_connection_within_a_machine)
 {
-    expect_sockets("127.0.0.1", false, 1, 4 << 20);
-    expect_sockets("0.0.0.0", true, 1, 4 << 20); /* hosts of one machine, by whatever card */
-    expect_sockets("0.0.0.0", false, 4, 512 << 10);
+    expect_defaults("127.0.0.1", false, 1, 4 << 20);
+    expect_defaults("0.0.0.0", true, 1, 4 << 20); /* hosts of one machine, by whatever card */
+    expect_defaults("0.0.0.0", false, 4, 512 << 10);
     setenv("PK_SOCKETS", "2", 1);
-    expect_sockets("0.0.0.0", true, 2, 512 << 10);
+    expect_defaults("0.0.0.0", true, 2, 512 << 10);
 }

@@ -43,48 +43,44 @@ static int default_threads(const struct pki_iface_config *config)
 }
 
 /* PK_SOCKETS: their number, or number/threads. By default within a machine one for each network interface. */
-static pk_result_t read_sockets(const struct pki_tcp_iface *iface, const struct pki_iface_config *config, uint32_t *sockets, int *threads)
+static pk_result_t read_sockets(struct pki_tcp_iface *iface, const struct pki_iface_config *config)
 {
     const char *text = pki_env_get("PK_SOCKETS");
-    int given = 0, helpers = default_threads(config), all = 0;
+    int given = (int)(iface->one_machine ? iface->near : DEFAULT_SOCKETS), helpers = default_threads(config), all = 0;
 
-    *threads = helpers;
-    *sockets = iface->one_machine ? iface->near : DEFAULT_SOCKETS;
-    if (helpers > (int)*sockets)
-        *sockets = (uint32_t)helpers;
-    if (text == NULL)
-        return PK_OK;
-    if (sscanf(text, "%2d%n/%1d%n", &given, &all, &helpers, &all) < 1 || text[all] != '\0' || given < 1 ||
-        given > (int)PKI_TCP_SOCKETS_MAX || helpers < 0 || helpers > PKI_TCP_THREADS_MAX)
+    if (helpers > given)
+        given = helpers;
+    if (text != NULL && (sscanf(text, "%2d%n/%1d%n", &given, &all, &helpers, &all) < 1 || text[all] != '\0' || given < 1 ||
+                         given > (int)PKI_TCP_SOCKETS_MAX || helpers < 0 || helpers > PKI_TCP_THREADS_MAX))
         return pki_fail(PK_ERR_ARG, NULL, "PK_SOCKETS=%.40s: not a number of connections from 1 to %u, nor one and a number of threads from 0 to "
                                           "%d (4/2)", text, PKI_TCP_SOCKETS_MAX, PKI_TCP_THREADS_MAX);
-    *sockets = (uint32_t)given;
-    *threads = helpers;
+    iface->params.sockets = (uint32_t)given;
+    iface->threads.max = helpers;
     return PK_OK;
 }
 
-static int64_t default_chunk(const struct pki_tcp_iface *iface, const struct pki_iface_config *config, uint32_t sockets)
+static int64_t default_chunk(const struct pki_tcp_iface *iface, const struct pki_iface_config *config)
 {
-    return iface->one_machine && sockets == 1 && iface->threads.max == 0 && config->device == NULL ? DEFAULT_CHUNK_ALONE : DEFAULT_CHUNK_BYTES;
+    bool shares = iface->params.sockets > 1 || iface->threads.max > 0 || config->device != NULL;
+
+    return iface->one_machine && !shares ? DEFAULT_CHUNK_ALONE : DEFAULT_CHUNK_BYTES;
 }
 
 static pk_result_t read_params(struct pki_tcp_iface *iface, const struct pki_iface_config *config)
 {
     int64_t window, chunk;
-    uint64_t retry_ns;
-    uint32_t sockets;
-    pk_result_t result = read_sockets(iface, config, &sockets, &iface->threads.max);
+    pk_result_t result = read_sockets(iface, config);
 
     if (result == PK_OK)
         result = pki_env_int("PK_WINDOW", 1, PKI_TCP_WINDOW_MAX, DEFAULT_WINDOW, &window);
     if (result == PK_OK)
-        result = pki_env_int("PK_CHUNK_BYTES", PKI_TCP_CHUNK_MIN, PKI_TCP_CHUNK_MAX, default_chunk(iface, config, sockets), &chunk);
+        result = pki_env_int("PK_CHUNK_BYTES", PKI_TCP_CHUNK_MIN, PKI_TCP_CHUNK_MAX, default_chunk(iface, config), &chunk);
     if (result == PK_OK)
-        result = pki_transport_retry_ns(&retry_ns);
+        result = pki_transport_retry_ns(&iface->params.retry_ns);
     if (result != PK_OK)
         return result;
-    iface->params = (struct pki_tcp_params){ .sockets = sockets, .window = (uint32_t)window, .chunk_bytes = (uint32_t)chunk,
-                                             .retry_ns = retry_ns };
+    iface->params.window = (uint32_t)window;
+    iface->params.chunk_bytes = (uint32_t)chunk;
     return PK_OK;
 }
 

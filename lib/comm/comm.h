@@ -67,7 +67,12 @@ struct pki_call_memo {
 };
 
 struct pk_comm {
+    /* what every operation needs */
     int rank, size;
+    unsigned stamp;       /* pki_fork_is_ours: the process that made it */
+    atomic_int state;     /* PK_IN_PROGRESS until init has ended, then its result */
+    struct pki_engine *engine; /* NULL until init is far enough */
+
     pk_unique_id_t id;
     struct pk_comm_config config; /* resolved: environment and defaults are in */
     bool unpack_kernel;
@@ -75,7 +80,6 @@ struct pk_comm {
     struct pki_tuning tuning;
     struct pki_chooser chooser;
     uint64_t deadline_ns; /* of init */
-    unsigned stamp; /* pki_fork_is_ours: the process that made it */
     bool from_launcher;
     struct pki_split *split; /* the first half of making this one out of another; NULL when it is over */
     struct pki_list turn; /* of the launcher's communicators, while it waits for its turn and has it */
@@ -85,7 +89,6 @@ struct pk_comm {
     struct sockaddr_storage address;                  /* and where their ranks listen, port 0 */
     uint64_t splits;
     struct pki_device *device;
-    struct pki_engine *engine; /* NULL until init is far enough */
     struct pki_call_memo memos[PKI_CALL_MEMOS];
     struct pki_card *cards;
     struct pki_paths *paths;
@@ -97,7 +100,6 @@ struct pk_comm {
     struct pki_hosts *hosts; /* of the ranks */
     struct pki_iface *ifaces[PKI_TRANSPORTS_MAX];
     atomic_bool cancel;
-    atomic_int state;      /* PK_IN_PROGRESS until init has ended, then its result */
     pk_error_info_t error; /* of init, written before state */
     bool has_thread;
     pthread_t thread;

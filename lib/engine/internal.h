@@ -65,17 +65,23 @@ struct pki_watched {
 };
 
 struct pki_engine {
+    /* what every message needs */
     atomic_flag lock;
+    bool spin, collapsed;
+    atomic_int failed;         /* pk_result_t; `error` is written before it */
     _Atomic uint32_t turns;    /* times that the lock was taken and given back: odd while somebody has it */
+    struct pki_device *host, *gpu;
+    struct pki_peer *peers;
+    struct pki_list tasks, active;
+    pk_stats_t stats;
+
     struct pki_watched held;
     struct pki_engine_config config;
-    struct pki_device *host, *gpu;
     int ordinal, connections;  /* of the GPU; its hardware queues */
     int places;                /* CTAs of this process that may wait on it at a time */
-    struct pki_peer *peers;
     struct pki_iface *ifaces[PKI_IFACES_MAX];
     int nifaces;
-    struct pki_list tasks, active, registrations, captured;
+    struct pki_list registrations, captured;
     struct pki_list graph_memory; /* scratch memory of captured collectives, and what could not be freed when it should */
     struct pki_list free_xfers, spent_xfers; /* spent: finished in this round of progress */
     struct pki_list ended;     /* tasks to free at the end of the round */
@@ -119,13 +125,10 @@ struct pki_engine {
     uint64_t coll_number, coll_captured;
     uint64_t questions;        /* late.c */
     struct pki_coll_seen seen[PKI_SEEN_MAX]; /* [number % PKI_SEEN_MAX] */
-    pk_stats_t stats;
     atomic_bool claimed;       /* somebody writes the record, or has */
-    atomic_int failed;         /* pk_result_t; the record is written before it */
     atomic_bool news_owed;     /* the peers have not been told, for want of the lock */
     pk_error_info_t error;
     atomic_int untold;         /* peers that still have to hear of the failure */
-    bool spin, collapsed;
     atomic_uint idle_rounds;   /* a hint when to look around; written without the lock too */
     uint64_t checked_ns;       /* when peers and deadlines were last looked at */
     atomic_int watched;        /* graphs may wait for peers, whose end somebody has to notice */

@@ -54,12 +54,30 @@ static bool send_locked(struct pki_engine *e, struct pki_peer *peer, const void 
 
 enum found { FOUND_NOTHING, FOUND_IT, FOUND_OTHER };
 
+static PKI_HOT void took(struct pki_engine *e, struct pki_peer *peer, const struct pki_msg *msg)
+{
+    pki_credit_came(peer, msg);
+    peer->recvs_begun[0]++;
+    pki_lane_consumed(e, peer, msg->payload);
+    count(e, false, msg->payload);
+}
+
 static enum found look(struct pki_engine *e, struct pki_peer *peer, void *out, size_t bytes)
 {
     const struct pki_transport *transport = peer->lane->iface->transport;
+    struct pki_wanted wanted = { .op = peer->recvs_begun[0] + 1, .bytes = (uint32_t)bytes };
     struct pki_msg msg;
     const void *payload;
 
+    switch (transport->take == NULL ? PKI_TAKE_OTHER : transport->take(peer->lane, &wanted, out, &msg.bytes)) {
+    case PKI_TAKE_NOTHING: return FOUND_NOTHING;
+    case PKI_TAKE_IT:
+        msg.flags = 0;
+        msg.payload = wanted.bytes;
+        took(e, peer, &msg);
+        return FOUND_IT;
+    case PKI_TAKE_OTHER: break;
+    }
     peer->lane->expected = (uint32_t)bytes;
     if (!transport->peek(peer->lane, &msg, &payload))
         return peer->lane->dead ? FOUND_OTHER : FOUND_NOTHING;
@@ -69,12 +87,9 @@ static enum found look(struct pki_engine *e, struct pki_peer *peer, void *out, s
     }
     if (msg.kind != PKI_MSG_EAGER || msg.flags != 0 || msg.op != peer->recvs_begun[0] + 1 || msg.payload != bytes)
         return FOUND_OTHER;
-    pki_credit_came(peer, &msg);
     pki_copy_short(out, payload, bytes);
     transport->pop(peer->lane);
-    peer->recvs_begun[0]++;
-    pki_lane_consumed(e, peer, bytes);
-    count(e, false, bytes);
+    took(e, peer, &msg);
     return FOUND_IT;
 }
 

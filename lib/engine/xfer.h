@@ -116,27 +116,28 @@ struct pki_slots { /* gate slots of one pair that this rank, as receiver, hands 
 };
 
 struct pki_peer {
-    int rank;
-    struct pki_ep *eps[PKI_IFACES_MAX]; /* all endpoints; lane and ways are among them */
-    int neps;
+    /* what every message needs */
     struct pki_ep *lane;
-    struct pki_ep *way[2][2];       /* [source kind][target kind] */
     size_t eager_max;               /* longest transfer of host memory that travels in the lane without a grant */
     size_t eager_coll;              /* the same of a collective's step */
-    bool comes_whole;               /* longer ones of this peer's do too, for now (quick_ahead.c) */
+    size_t eager_out;               /* eager bytes sent and not yet credited */
+    size_t eager_in;                /* eager bytes consumed and not yet credited back */
+    uint64_t sends_begun[2], recvs_begun[2]; /* matching numbers; [1]: captured operations */
+    struct pki_list sends, arrivals, recvs;
+    bool comes_whole;               /* what is longer than eager_coll comes whole too, for now (quick_ahead.c) */
+
+    int rank;
+    int neps;
+    struct pki_ep *eps[PKI_IFACES_MAX]; /* all endpoints; lane and ways are among them */
+    struct pki_ep *way[2][2];       /* [source kind][target kind] */
     int side_fd;
     bool gone;                      /* said goodbye, or died */
     bool gone_before;               /* and that was known a whole round of progress ago */
     bool untold;                    /* of this engine's failure: there was no room */
-    uint64_t sends_begun[2], recvs_begun[2]; /* matching numbers; [1]: captured operations */
     uint32_t patience_ns;           /* how long a send in a stream looks for this peer's grant */
     uint64_t coll_heard;            /* highest number of a collective it has spoken of */
     uint64_t answered, answered_number; /* late.c: the last question that it answered; the collective it had come to by then, */
     int answered_waits;                 /* and the rank that it waited for, -1: none */
-    struct pki_list sends, recvs;
-    struct pki_list arrivals;
-    size_t eager_out;               /* eager bytes sent and not yet credited */
-    size_t eager_in;                /* eager bytes consumed and not yet credited back */
     size_t ahead_max, ahead_credit; /* longest transfer that may move without a grant; most bytes of such */
     size_t ahead_out;               /* bytes of those that have been sent and not yet credited */
     size_t ahead_in;                /* bytes of those that have been received and not yet credited back */

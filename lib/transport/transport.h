@@ -191,6 +191,18 @@ struct pki_counts {
     uint64_t work_requests, doorbells, completions, registrations;
 };
 
+/* An EAGER message of no collective. */
+struct pki_wanted {
+    uint64_t op;
+    uint32_t bytes; /* of payload */
+};
+
+enum pki_take {
+    PKI_TAKE_NOTHING, /* has come */
+    PKI_TAKE_IT,      /* it was the oldest message that has arrived, and has been taken; `credit` is what it gives (`bytes`) */
+    PKI_TAKE_OTHER,   /* to be peeked for: it is something else, or this is no time for it */
+};
+
 /* What a rank's machine offers; gathered from all ranks before paths are chosen. */
 struct pki_probe {
     bool usable;
@@ -237,6 +249,8 @@ struct pki_transport {
     /* The oldest message that has arrived, without taking it: false when there is none. *payload stays valid until pop. */
     bool (*peek)(struct pki_ep *ep, struct pki_msg *msg, const void **payload);
     void (*pop)(struct pki_ep *ep);
+    /* Optional, for short ones: peek, look at what there is, copy its payload out, pop; in one. */
+    enum pki_take (*take)(struct pki_ep *ep, const struct pki_wanted *wanted, void *out, uint64_t *credit);
     /* Optional, between hosts: say to the other end what it must know for this endpoint to be mended, by messages of kind NOTE on
      * `carrier`, an endpoint of this pair whose lane works. Called now and then. noted: what the other end's has said. */
     void (*mend)(struct pki_ep *ep, struct pki_ep *carrier);

@@ -10,15 +10,8 @@
 #include "transport/tcp/tcp.h"
 #include "util/hot.h"
 
-#define DIRECT_PEERS 2     /* with no more of them each lane is read without asking epoll first */
-#define DIRECT_ROUNDS 4096 /* and only while something happens now and then */
 #define FINDS 16           /* looks that found something since it was put back: who sleeps after each message pays two system calls for one in 17 */
 #define ROUNDS 8           /* of progress, between looks that are not the engine's: it looks where it waits for a message, but acknowledgements come as well */
-
-PKI_HOT bool pki_tcp_lanes_are_polled(const struct pki_tcp_iface *iface)
-{
-    return iface->neps <= DIRECT_PEERS && iface->quiet <= DIRECT_ROUNDS;
-}
 
 PKI_HOT void pki_tcp_found(struct pki_tcp_link *link)
 {

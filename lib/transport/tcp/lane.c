@@ -1,14 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Messages on link 0: kept in a ring until the peer has them, read into a buffer and looked at in place. */
 #include <errno.h>
-#include <linux/sockios.h>
-#include <poll.h>
 #include <string.h>
-#include <sys/ioctl.h>
 #include <sys/uio.h>
 
 #include "transport/tcp/tcp.h"
-#include "util/clock.h"
 #include "util/copy.h"
 #include "util/hot.h"
 
@@ -20,7 +16,6 @@
 #define LANE_RESTS 8 /* while chunks are awaited, one look of so many is at the lane */
 #define SOLE_LOOKS 3 /* at a time at the lane of the only peer, where a message is waited for and nothing else */
 #define OTHER_RESTS 32 /* of two lanes, looks at the one that brings what is waited for, to one at the other */
-#define GOODBYE_NS (200 * PKI_NS_PER_MS) /* after a failure, or where only notes went */
 
 /* ---- Out ---- */
 
@@ -29,7 +24,7 @@ static size_t tx_room(const struct pki_tcp_lane *lane)
     return PKI_TCP_TX_BYTES - (size_t)(lane->tx_end - lane->tx_head);
 }
 
-static PKI_HOT void ring_write(struct pki_tcp_lane *lane, const void *data, size_t bytes)
+void pki_tcp_lane_write(struct pki_tcp_lane *lane, const void *data, size_t bytes)
 {
     size_t at = lane->tx_end & TX_MASK;
     size_t first = bytes < PKI_TCP_TX_BYTES - at ? bytes : PKI_TCP_TX_BYTES - at;
@@ -196,16 +191,6 @@ static struct pki_tcp_lane *lane_of(struct pki_tcp_ep *ep, const struct pki_msg 
     return &ep->lane[either ? (msg->op + ep->connects) & 1 : 0];
 }
 
-/* What the peer has to have had before it hears how this rank fares. Of a connection that has been given up no more comes. `leaves`: in good order, else
- * the chunks are about to be given up. */
-static struct pki_tcp_before sent_before(const struct pki_tcp_ep *ep, bool leaves)
-{
-    const struct pki_tcp_link *other = ep->nlanes > 1 ? ep->lane[1].link : NULL;
-
-    return (struct pki_tcp_before){ .messages = other == NULL ? 0 : other->state == PKI_TCP_OVER ? other->acked : other->end,
-                                    .chunks = leaves && ep->links[1].state != PKI_TCP_OVER ? ep->keep.frames : 0 };
-}
-
 /* So many of the other end's have come, or never will. */
 static bool has_come(const struct pki_tcp_link *link, uint64_t frames)
 {
@@ -219,21 +204,19 @@ static bool has_come_before(const struct pki_tcp_ep *ep, const struct pki_tcp_be
 
 static void count_before(const struct pki_tcp_ep *ep, struct pki_msg *news)
 {
-    struct pki_tcp_before before = sent_before(ep, news->extra == PKI_SIDE_LEAVES);
+    struct pki_tcp_before before = pki_tcp_sent_before(ep, news->extra == PKI_SIDE_LEAVES);
 
     news->bytes = before.messages;
     news->offset = before.chunks;
 }
 
-PKI_HOT pk_result_t pki_tcp_msg(struct pki_ep *base, const struct pki_msg *msg, const void *payload)
+static pk_result_t send_message(struct pki_tcp_ep *ep, struct pki_tcp_lane *lane, const struct pki_msg *msg, const void *payload)
 {
-    struct pki_tcp_ep *ep = pki_tcp_ep_of(base);
     unsigned char head[PKI_TCP_MSG_HEAD_MAX];
     struct pki_msg out = *msg;
-    struct pki_tcp_lane *lane = lane_of(ep, msg);
     size_t bytes, gone;
 
-    if (base->dead)
+    if (ep->base.dead)
         return PK_ERR_PEER;
     if (msg->kind == PKI_MSG_GRANT && (msg->extra & PKI_GRANT_SILENT) != 0)
         return pki_tcp_grant(ep, msg, &out);
@@ -258,13 +241,49 @@ PKI_HOT pk_result_t pki_tcp_msg(struct pki_ep *base, const struct pki_msg *msg, 
         told_along(lane);
     lane->acks_due = lane->acks_due || lane->rx_untold >= TELL_BYTES;
     gone = send_at_once(lane, head, bytes, msg, payload);
-    ring_write(lane, head, bytes);
+    pki_tcp_lane_write(lane, head, bytes);
     if (msg->payload > 0)
-        ring_write(lane, payload, msg->payload);
+        pki_tcp_lane_write(lane, payload, msg->payload);
     ring_fill(lane);
     advance_out(lane, gone);
     lane->link->end++;
     pki_tcp_lane_flush(lane);
+    return PK_OK;
+}
+
+/* A short one that goes alone, and whole: made where it is kept. */
+static inline bool goes_alone(const struct pki_tcp_ep *ep, const struct pki_tcp_lane *lane, const struct pki_msg *msg, size_t bytes)
+{
+    return msg->kind == PKI_MSG_EAGER && msg->payload < PKI_TCP_LONG_MIN && !ep->base.dead && !ep->left && lane->link->state == PKI_TCP_UP &&
+           lane->link->writable && lane->tx_sent == lane->tx_end && lane->acks_bytes == 0 && !lane->acks_due && lane->rx_untold < TELL_BYTES &&
+           tx_room(lane) >= bytes && (lane->tx_end & TX_MASK) + bytes <= PKI_TCP_TX_BYTES;
+}
+
+static inline void send_alone(struct pki_tcp_lane *lane, const struct pki_msg *msg, const void *payload, size_t bytes)
+{
+    unsigned char *at = lane->tx + (lane->tx_end & TX_MASK);
+    ssize_t n;
+
+    memset(at + bytes - PKI_TCP_LINE, 0, PKI_TCP_LINE);
+    pki_copy_short(at + pki_tcp_put_msg(at, msg, 0), payload, msg->payload);
+    lane->tx_end += bytes;
+    lane->link->end++;
+    n = send(lane->link->watch.fd, at, bytes, MSG_NOSIGNAL | MSG_DONTWAIT);
+    lane->tx_sent += n > 0 ? (size_t)n : 0;
+    if (lane->tx_sent != lane->tx_end) /* a failure is seen again there */
+        pki_tcp_lane_flush(lane);
+    __builtin_prefetch(at + bytes, 1); /* where the next one goes */
+}
+
+PKI_HOT pk_result_t pki_tcp_msg(struct pki_ep *base, const struct pki_msg *msg, const void *payload)
+{
+    struct pki_tcp_ep *ep = pki_tcp_ep_of(base);
+    struct pki_tcp_lane *lane = lane_of(ep, msg);
+    size_t bytes = pki_tcp_filled(PKI_TCP_MSG_SHORT_BYTES + msg->payload);
+
+    if (!goes_alone(ep, lane, msg, bytes))
+        return send_message(ep, lane, msg, payload);
+    send_alone(lane, msg, payload, bytes);
     return PK_OK;
 }
 
@@ -294,72 +313,6 @@ void pki_tcp_lane_rewind(struct pki_tcp_lane *lane)
     for (uint32_t i = first_told(lane); i <= last_told(lane); i++)
         lane->link->ep->links[i].told = UINT64_MAX; /* what was told may not have come */
     lane->acks_due = true;
-}
-
-/* All is written, and the peer's kernel has it. */
-static bool is_out(struct pki_tcp_lane *lane)
-{
-    struct pki_tcp_link *link = lane->link;
-    int waiting = 0;
-
-    link->writable = true;
-    lane->acks_due = true;
-    pki_tcp_lane_flush(lane);
-    return link->state == PKI_TCP_UP && link->heard && lane->tx_sent == lane->tx_end && lane->acks_bytes == 0 &&
-           (ioctl(link->watch.fd, SIOCOUTQ, &waiting) != 0 || waiting == 0);
-}
-
-static bool kept_is_out(struct pki_tcp_lane *lane)
-{
-    return pki_tcp_kept_is_out(lane->link->ep);
-}
-
-static bool has_room(struct pki_tcp_lane *lane)
-{
-    return tx_room(lane) >= PKI_TCP_HEADER_BYTES + PKI_TCP_CLOSE_BYTES;
-}
-
-/* A connection that is broken is made again first: the peer may still wait for the last messages or acknowledgements. */
-static void await(struct pki_tcp_lane *lane, bool (*is_so)(struct pki_tcp_lane *lane))
-{
-    struct pki_tcp_link *link = lane->link;
-    struct pki_tcp_ep *ep = link->ep;
-
-    while (link->state != PKI_TCP_OVER && !is_so(lane) && pki_now_ns() < ep->iface->goodbye_ns) {
-        struct pollfd p = { .fd = link->watch.fd, .events = POLLOUT };
-
-        (void)poll(&p, link->state == PKI_TCP_UP && lane->tx_sent < lane->tx_end ? 1 : 0, 1);
-        (void)ep->iface->base.transport->progress(&ep->iface->base);
-    }
-}
-
-/* What was sent has gone when this returns, or PK_RETRY_MS has passed for all peers together: its sender has been told that it was sent. */
-void pki_tcp_lane_close(struct pki_tcp_ep *ep)
-{
-    struct pki_tcp_lane *lane = &ep->lane[0];
-    unsigned char head[PKI_TCP_HEADER_BYTES + PKI_TCP_CLOSE_BYTES];
-    struct pki_tcp_before before;
-
-    if (ep->base.connecting)
-        return;
-    pki_tcp_put_back(lane->link);
-    for (uint32_t i = 1; i <= ep->params.sockets; i++)
-        ep->links[i].told = UINT64_MAX; /* the peer closes that connection when it hears of this, and may not have read it to its end */
-    if (ep->iface->goodbye_ns == 0)
-        ep->iface->goodbye_ns = pki_now_ns() + (ep->iface->revoked || !ep->iface->base.carries ? GOODBYE_NS : ep->iface->params.retry_ns);
-    for (uint32_t i = 1; i < ep->nlanes; i++) {
-        pki_tcp_put_back(ep->lane[i].link);
-        await(&ep->lane[i], is_out);
-    }
-    pki_tcp_put_back(&ep->links[1]);
-    await(lane, kept_is_out);
-    await(lane, has_room);
-    if (!has_room(lane))
-        return;
-    before = sent_before(ep, true);
-    pki_tcp_put_close(head, &before);
-    ring_write(lane, head, sizeof head);
-    await(lane, is_out);
 }
 
 /* ---- In ---- */
@@ -392,9 +345,9 @@ static bool take_msg(struct pki_tcp_lane *lane, const struct pki_tcp_frame *fram
 
 static bool take_frame(struct pki_tcp_lane *lane, const struct pki_tcp_frame *frame)
 {
-    switch (frame->type) {
-    case PKI_TCP_MSG:
+    if (frame->type == PKI_TCP_MSG)
         return take_msg(lane, frame);
+    switch (frame->type) {
     case PKI_TCP_ACK:
         return take_ack(lane, lane->rx + lane->rx_scan + PKI_TCP_HEADER_BYTES);
     case PKI_TCP_CLOSE:
@@ -402,6 +355,7 @@ static bool take_frame(struct pki_tcp_lane *lane, const struct pki_tcp_frame *fr
             return false;
         pki_tcp_leaves(lane->link->ep);
         return true;
+    case PKI_TCP_MSG:
     case PKI_TCP_DATA:
     case PKI_TCP_CAME:
         break;
@@ -469,14 +423,43 @@ static void await_rest(struct pki_tcp_ep *ep)
         pki_tcp_look_again(ep->lane[1].link);
 }
 
+/* Behind recv, which returned n for `room` bytes. False: nothing more can be had there now. */
+static PKI_HOT bool take_read(struct pki_tcp_lane *lane, ssize_t n, size_t room)
+{
+    struct pki_tcp_link *link = lane->link;
+
+    if (n > 0) {
+        bool right;
+
+        link->heard = true;
+        lane->rx_tail += (size_t)n;
+        right = scan(lane);
+        if (lane->acks_due)
+            pki_tcp_lane_flush(lane);
+        return right && ((size_t)n == room || link->hangup);
+    }
+    if (n < 0 && errno == EINTR)
+        return true;
+    if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
+        link->readable = false;
+    } else if (holds_goodbye(lane)) { /* it may end behind that */
+        link->readable = false;
+        link->hangup = true;
+        await_rest(link->ep);
+    } else {
+        pki_tcp_link_broken(link, n < 0 ? errno : 0);
+    }
+    return false;
+}
+
 static PKI_HOT bool read_lane(struct pki_tcp_lane *lane)
 {
     struct pki_tcp_link *link = lane->link;
-    bool moved = false;
+    bool moved = false, more = true;
 
     if (link->state == PKI_TCP_UP && link->index == 0 && lane->rx_tail > lane->rx_scan && !scan(lane)) /* a goodbye that was held */
         return false;
-    while (link->state == PKI_TCP_UP) {
+    while (more && link->state == PKI_TCP_UP) {
         size_t room;
         ssize_t n;
 
@@ -487,29 +470,9 @@ static PKI_HOT bool read_lane(struct pki_tcp_lane *lane)
             return moved;
         }
         n = recv(link->watch.fd, lane->rx + lane->rx_tail, room, MSG_DONTWAIT);
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
-            link->readable = false;
-            return moved;
-        }
-        if (n <= 0 && holds_goodbye(lane)) { /* it may end behind that */
-            link->readable = false;
-            link->hangup = true;
-            await_rest(link->ep);
-            return moved;
-        }
-        if (n <= 0) {
-            pki_tcp_link_broken(link, n < 0 ? errno : 0);
-            return moved;
-        }
-        moved = link->heard = true;
-        lane->rx_tail += (size_t)n;
-        if (!scan(lane) || ((size_t)n < room && !link->hangup))
-            break;
+        moved = moved || n > 0;
+        more = take_read(lane, n, room);
     }
-    if (lane->acks_due)
-        pki_tcp_lane_flush(lane);
     return moved;
 }
 
@@ -626,6 +589,49 @@ PKI_HOT bool pki_tcp_peek(struct pki_ep *base, struct pki_msg *msg, const void *
         return (other->rx_head != other->rx_scan || (++ep->looks % OTHER_RESTS == 0 && look_directly(other, false, in_chunks))) && peek_lane(other, msg, payload);
     }
     return false;
+}
+
+/* Nothing but such a message can be there, and no other connection has to be looked at. */
+static inline bool may_take(struct pki_tcp_ep *ep, const struct pki_tcp_lane *lane)
+{
+    const struct pki_tcp_iface *iface = ep->iface;
+
+    return lane->rx_tail == 0 && lane->link->state == PKI_TCP_UP && pki_list_empty(&ep->news) && !ep->wants && ep->untold == 0 && iface->busy == 0 &&
+           pki_tcp_lanes_are_polled(iface) && (ep->nlanes == 1 || ++ep->looks % OTHER_RESTS != 0);
+}
+
+PKI_HOT enum pki_take pki_tcp_take(struct pki_ep *base, const struct pki_wanted *wanted, void *out, uint64_t *credit)
+{
+    struct pki_tcp_ep *ep = pki_tcp_ep_of(base);
+    struct pki_tcp_lane *lane = ep->lane;
+    struct pki_tcp_link *link = lane->link;
+    const unsigned char *payload;
+    ssize_t n;
+
+    if (!may_take(ep, lane))
+        return PKI_TAKE_OTHER;
+    n = recv(link->watch.fd, lane->rx, PKI_TCP_RX_BYTES, MSG_DONTWAIT);
+    payload = n < PKI_TCP_LINE ? NULL : pki_tcp_get_wanted(lane->rx, (size_t)n, wanted, credit);
+    if (payload == NULL) {
+        (void)take_read(lane, n, PKI_TCP_RX_BYTES);
+        return lane->rx_tail == 0 && link->state == PKI_TCP_UP ? PKI_TAKE_NOTHING : PKI_TAKE_OTHER;
+    }
+    pki_copy_short(out, payload, wanted->bytes);
+    link->heard = true;
+    link->received++;
+    lane->popped++;
+    lane->rests = 0;
+    lane->rx_untold += (size_t)n;
+    ep->iface->quiet = 0;
+    if (lane->rx_untold >= TELL_AT_LAST) {
+        lane->acks_due = true;
+        pki_tcp_lane_flush(lane);
+    }
+    if (pki_list_empty(&link->aside))
+        pki_tcp_found(link);
+    if (link->readable)
+        pki_tcp_link_ready(link);
+    return PKI_TAKE_IT;
 }
 
 PKI_HOT void pki_tcp_pop(struct pki_ep *base)

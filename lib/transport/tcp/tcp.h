@@ -222,35 +222,40 @@ struct pki_tcp_lane {
     /* out: a ring, bytes [head, end) kept, [sent, end) not yet written; acknowledgements go between frames */
     unsigned char *tx;
     uint64_t tx_head, tx_sent, tx_end;
-    unsigned char acks[(1 + PKI_TCP_SOCKETS_MAX) * (PKI_TCP_HEADER_BYTES + PKI_TCP_ACK_BYTES)];
     size_t acks_bytes, acks_sent;
     bool acks_due;
+    unsigned rests; /* looks at it, and those it was spared, since something came */
 
     /* in: [head, scan) whole frames, [scan, tail) part of one */
     unsigned char *rx;
     size_t rx_head, rx_scan, rx_tail;
     size_t rx_untold; /* bytes of frames that have not been acknowledged */
     uint64_t popped;  /* messages that the engine has had */
-    unsigned rests; /* looks at it, and those it was spared, since something came */
+
+    unsigned char acks[(1 + PKI_TCP_SOCKETS_MAX) * (PKI_TCP_HEADER_BYTES + PKI_TCP_ACK_BYTES)];
 };
 
 struct pki_tcp_ep {
     struct pki_ep base;
+
+    /* what every message needs */
     struct pki_tcp_iface *iface;
-    struct pki_tcp_params params; /* agreed */
-    struct pki_tcp_card theirs;
     bool connects;                /* this rank does; the peer accepts */
     bool left;                    /* the peer has left in good order */
     bool gone;                    /* its goodbye and the end of the first lane have come, though not what it sent before */
+    bool peeked_news, peeked_want;
+    bool wants;                   /* `want` is to be told */
+    uint32_t nlanes;
+    unsigned looks;               /* at lanes */
+    unsigned untold;              /* of `earlies` */
+    struct pki_tcp_lane *peeked;
+    struct pki_list news, earlies;
+    struct pki_tcp_lane lane[PKI_TCP_LANES_MAX]; /* [nlanes]; the second one is the last link */
+
     uint32_t nlinks;
     struct pki_tcp_link *links;   /* [nlinks] */
-
-    uint32_t nlanes;
-    struct pki_tcp_lane lane[PKI_TCP_LANES_MAX]; /* [nlanes]; the second one is the last link */
-    struct pki_tcp_lane *peeked;
-    bool peeked_news, peeked_want;
-    unsigned looks; /* at lanes */
-
+    struct pki_tcp_params params; /* agreed */
+    struct pki_tcp_card theirs;
     struct pki_tcp_move *moves; /* [PKI_TCP_MOVES] */
     struct pki_list puts, free_moves; /* those in flight as they were given, and the others */
     struct pki_list *undealt; /* of puts the first that is not all in slots, or its head */
@@ -258,14 +263,11 @@ struct pki_tcp_ep {
     struct pki_tcp_ways ways[PKI_TCP_WAYS]; /* of puts of like length; */
     uint64_t ended_ns; /* when the last put ended that is timed by itself, of whatever length */
     uint64_t places;            /* granted outside a transfer so far: names of those to come */
-    struct pki_list grants, news, free_grants, slabs;
+    struct pki_list grants, free_grants, slabs;
     struct pki_tcp_island *islands;
     uint32_t nislands, islands_max;
-    struct pki_list earlies;
-    size_t early_bytes; /* of them */
-    unsigned untold;    /* of them */
+    size_t early_bytes;  /* of `earlies` */
     struct pki_msg want; /* what is told of one of them */
-    bool wants;
 };
 
 struct pki_tcp_guest {
@@ -286,6 +288,8 @@ struct pki_tcp_iface {
     bool revoked;     /* no chunk goes or comes any more */
     bool flips;       /* test: of two ways to go the other one each time */
     bool spins;       /* each rank here has a core */
+    int neps;
+    unsigned round, quiet;   /* rounds of progress; those since something happened */
     unsigned char key[PKI_NET_KEY_BYTES];
     struct pki_tcp_params params;
     uint32_t listeners, near; /* of them those to be used first */
@@ -293,10 +297,8 @@ struct pki_tcp_iface {
     struct pki_tcp_watch listener[PKI_TCP_ADDRESSES];
     struct sockaddr_storage address[PKI_TCP_ADDRESSES];
     struct pki_tcp_ep **eps; /* [size] */
-    int neps;
     struct pki_list ready, aside;
     unsigned owing;          /* links that owe */
-    unsigned round, quiet;   /* rounds of progress; those since something happened */
     unsigned busy;           /* moves and grants in flight */
     bool looks;              /* in this round connections are read for chunks without being told of any */
     bool trouble;            /* some link does not stand, or guests are here */
@@ -334,8 +336,9 @@ static inline struct pki_where pki_tcp_where(const struct pki_tcp_ep *ep)
     return (struct pki_where){ .rank = ep->base.rank, .peer = ep->base.peer };
 }
 
-/* ---- tcp.c ---- */
+/* ---- rounds.c: progress ---- */
 
+pk_result_t pki_tcp_progress(struct pki_iface *iface);
 /* Put the link where progress finds it. */
 void pki_tcp_link_ready(struct pki_tcp_link *link);
 /* And have it read. */
@@ -419,6 +422,7 @@ void pki_tcp_guests_close(struct pki_tcp_iface *iface);
 pk_result_t pki_tcp_msg(struct pki_ep *ep, const struct pki_msg *msg, const void *payload);
 bool pki_tcp_peek(struct pki_ep *ep, struct pki_msg *msg, const void **payload);
 void pki_tcp_pop(struct pki_ep *ep);
+enum pki_take pki_tcp_take(struct pki_ep *ep, const struct pki_wanted *wanted, void *out, uint64_t *credit);
 /* Read what has come; true when something has. */
 bool pki_tcp_lane_read(struct pki_tcp_lane *lane);
 /* Write what waits, acknowledgements that are due among it. */
@@ -428,12 +432,24 @@ void pki_tcp_lane_look(struct pki_tcp_ep *ep);
 /* Before and after a new connection. */
 void pki_tcp_lane_rewind(struct pki_tcp_lane *lane);
 void pki_tcp_lane_acked(struct pki_tcp_lane *lane, uint64_t frames);
+/* Behind what is kept there already; there is room. */
+void pki_tcp_lane_write(struct pki_tcp_lane *lane, const void *data, size_t bytes);
+
+/* ---- goodbye.c ---- */
+
 void pki_tcp_lane_close(struct pki_tcp_ep *ep); /* say that this rank leaves, and see it out, waiting a moment at most */
+/* What the peer has to have had before it hears how this rank fares. `leaves`: in good order, else the chunks are about to be given up. */
+struct pki_tcp_before pki_tcp_sent_before(const struct pki_tcp_ep *ep, bool leaves);
 
 /* ---- aside.c: connections that epoll does not watch ---- */
 
-/* peek reads the lanes without asking epoll first. */
-bool pki_tcp_lanes_are_polled(const struct pki_tcp_iface *iface);
+#define PKI_TCP_DIRECT_PEERS 2     /* with no more of them each lane is read without asking epoll first, */
+#define PKI_TCP_DIRECT_ROUNDS 4096 /* and only while something happens now and then */
+
+static inline bool pki_tcp_lanes_are_polled(const struct pki_tcp_iface *iface)
+{
+    return iface->neps <= PKI_TCP_DIRECT_PEERS && iface->quiet <= PKI_TCP_DIRECT_ROUNDS;
+}
 /* A look that nobody was told to make has found something here: it may be taken out of epoll. */
 void pki_tcp_found(struct pki_tcp_link *link);
 /* Where somebody waits for an event, or has stopped looking. */

@@ -11,6 +11,7 @@
 #define FRAME_VERSION 2u            /* of the header */
 #define HELLO_MAGIC 0x31744b50u     /* "PKt1" */
 #define CHALLENGE_MAGIC 0x31754b50u /* "PKu1" */
+#define MSG_HEAD (FRAME_MAGIC | FRAME_VERSION << 16 | (uint32_t)PKI_TCP_MSG << 24)
 #define CARD_HEAD_BYTES 32
 #define CHUNK_AHEAD 128u /* flag of a chunk, beside those of messages */
 
@@ -41,6 +42,10 @@ PKI_HOT bool pki_tcp_get_header(const unsigned char bytes[PKI_TCP_HEADER_BYTES],
     };
     uint32_t length = pki_get_u32(bytes + 4);
 
+    if (pki_get_u32(bytes) == MSG_HEAD) {
+        *frame = (struct pki_tcp_frame){ .type = PKI_TCP_MSG, .bytes = length };
+        return length - PKI_TCP_MSG_SHORT_BYTES <= PKI_TCP_MSG_FRAME_MAX - PKI_TCP_HEADER_BYTES - PKI_TCP_MSG_SHORT_BYTES;
+    }
     if (pki_get_u16(bytes) != FRAME_MAGIC || bytes[2] != FRAME_VERSION || bytes[3] < PKI_TCP_MSG || bytes[3] > PKI_TCP_CAME)
         return false;
     if (length < lengths[bytes[3]].min || length > lengths[bytes[3]].max)
@@ -123,9 +128,21 @@ PKI_HOT bool pki_tcp_get_msg(const unsigned char *bytes, uint32_t count, struct 
     return true;
 }
 
+PKI_HOT const unsigned char *pki_tcp_get_wanted(const unsigned char *frame, size_t bytes, const struct pki_wanted *wanted, uint64_t *credit)
+{
+    const unsigned char *from = frame + PKI_TCP_HEADER_BYTES;
+    uint32_t length = PKI_TCP_MSG_SHORT_BYTES + wanted->bytes;
+
+    if (wanted->bytes >= PKI_TCP_LONG_MIN || bytes != pki_tcp_filled(length) || pki_get_u32(frame) != MSG_HEAD || pki_get_u32(frame + 4) != length ||
+        from[0] != PKI_MSG_EAGER || from[1] != 0 || pki_get_u64(from + 8) != wanted->op)
+        return NULL;
+    *credit = pki_get_u64(from + 16);
+    return from + PKI_TCP_MSG_SHORT_BYTES;
+}
+
 PKI_HOT bool pki_tcp_get_told(const unsigned char *bytes, uint32_t count, uint64_t *frames)
 {
-    if (fixed_bytes(bytes, count) != PKI_TCP_MSG_LONG_BYTES)
+    if (!is_long(bytes, count) || fixed_bytes(bytes, count) == 0)
         return false;
     *frames = pki_get_u64(bytes + 24);
     return true;

@@ -79,6 +79,8 @@ static inline bool pki_tcp_msg_tells(unsigned kind, uint32_t payload)
 size_t pki_tcp_put_msg(unsigned char out[PKI_TCP_MSG_HEAD_MAX], const struct pki_msg *msg, uint64_t frames);
 /* `count` bytes behind the header. *payload points into them. */
 bool pki_tcp_get_msg(const unsigned char *bytes, uint32_t count, struct pki_msg *msg, const unsigned char **payload);
+/* Where a whole frame of a lane, filled up, is such a message and short: what its payload is behind. NULL: it is something else. */
+const unsigned char *pki_tcp_get_wanted(const unsigned char *frame, size_t bytes, const struct pki_wanted *wanted, uint64_t *credit);
 /* False: it is no message that tells. */
 bool pki_tcp_get_told(const unsigned char *bytes, uint32_t count, uint64_t *frames);
 

@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A lane at its end: what was sent is seen out, and a goodbye behind it. */
+#include <linux/sockios.h>
+#include <poll.h>
+#include <sys/ioctl.h>
+
+#include "transport/tcp/tcp.h"
+#include "util/clock.h"
+
+#define GOODBYE_NS (200 * PKI_NS_PER_MS) /* after a failure, or where only notes went */
+
+/* What the peer has to have had before it hears how this rank fares. Of a connection that has been given up no more comes. `leaves`: in good order, else
+ * the chunks are about to be given up. */
+struct pki_tcp_before pki_tcp_sent_before(const struct pki_tcp_ep *ep, bool leaves)
+{
+    const struct pki_tcp_link *other = ep->nlanes > 1 ? ep->lane[1].link : NULL;
+
+    return (struct pki_tcp_before){ .messages = other == NULL ? 0 : other->state == PKI_TCP_OVER ? other->acked : other->end,
+                                    .chunks = leaves && ep->links[1].state != PKI_TCP_OVER ? ep->keep.frames : 0 };
+}
+
+/* All is written, and the peer's kernel has it. */
+static bool is_out(struct pki_tcp_lane *lane)
+{
+    struct pki_tcp_link *link = lane->link;
+    int waiting = 0;
+
+    link->writable = true;
+    lane->acks_due = true;
+    pki_tcp_lane_flush(lane);
+    return link->state == PKI_TCP_UP && link->heard && lane->tx_sent == lane->tx_end && lane->acks_bytes == 0 &&
+           (ioctl(link->watch.fd, SIOCOUTQ, &waiting) != 0 || waiting == 0);
+}
+
+static bool kept_is_out(struct pki_tcp_lane *lane)
+{
+    return pki_tcp_kept_is_out(lane->link->ep);
+}
+
+static bool has_room(struct pki_tcp_lane *lane)
+{
+    return PKI_TCP_TX_BYTES - (size_t)(lane->tx_end - lane->tx_head) >= PKI_TCP_HEADER_BYTES + PKI_TCP_CLOSE_BYTES;
+}
+
+/* A connection that is broken is made again first: the peer may still wait for the last messages or acknowledgements. */
+static void await(struct pki_tcp_lane *lane, bool (*is_so)(struct pki_tcp_lane *lane))
+{
+    struct pki_tcp_link *link = lane->link;
+    struct pki_tcp_ep *ep = link->ep;
+
+    while (link->state != PKI_TCP_OVER && !is_so(lane) && pki_now_ns() < ep->iface->goodbye_ns) {
+        struct pollfd p = { .fd = link->watch.fd, .events = POLLOUT };
+
+        (void)poll(&p, link->state == PKI_TCP_UP && lane->tx_sent < lane->tx_end ? 1 : 0, 1);
+        (void)ep->iface->base.transport->progress(&ep->iface->base);
+    }
+}
+
+/* What was sent has gone when this returns, or PK_RETRY_MS has passed for all peers together: its sender has been told that it was sent. */
+void pki_tcp_lane_close(struct pki_tcp_ep *ep)
+{
+    struct pki_tcp_lane *lane = &ep->lane[0];
+    unsigned char head[PKI_TCP_HEADER_BYTES + PKI_TCP_CLOSE_BYTES];
+    struct pki_tcp_before before;
+
+    if (ep->base.connecting)
+        return;
+    pki_tcp_put_back(lane->link);
+    for (uint32_t i = 1; i <= ep->params.sockets; i++)
+        ep->links[i].told = UINT64_MAX; /* the peer closes that connection when it hears of this, and may not have read it to its end */
+    if (ep->iface->goodbye_ns == 0)
+        ep->iface->goodbye_ns = pki_now_ns() + (ep->iface->revoked || !ep->iface->base.carries ? GOODBYE_NS : ep->iface->params.retry_ns);
+    for (uint32_t i = 1; i < ep->nlanes; i++) {
+        pki_tcp_put_back(ep->lane[i].link);
+        await(&ep->lane[i], is_out);
+    }
+    pki_tcp_put_back(&ep->links[1]);
+    await(lane, kept_is_out);
+    await(lane, has_room);
+    if (!has_room(lane))
+        return;
+    before = pki_tcp_sent_before(ep, true);
+    pki_tcp_put_close(head, &before);
+    pki_tcp_lane_write(lane, head, sizeof head);
+    await(lane, is_out);
+}

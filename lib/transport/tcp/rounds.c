@@ -1,0 +1,166 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Rounds of progress: what the kernel tells of, and what is looked at without being told. */
+#include <sys/epoll.h>
+
+#include "transport/tcp/tcp.h"
+#include "util/clock.h"
+
+#define EVENTS 32
+#define TIMERS_NS PKI_NS_PER_MS
+#define AWAY_NS (50 * PKI_NS_PER_MS) /* without a look at the timers: the rank was not in the library */
+#define HEALTH_ROUNDS 256
+
+void pki_tcp_link_ready(struct pki_tcp_link *link)
+{
+    if (pki_list_empty(&link->ready))
+        pki_list_push(&link->ep->iface->ready, &link->ready);
+}
+
+static void link_event(struct pki_tcp_link *link, uint32_t events)
+{
+    if (link->state != PKI_TCP_UP) {
+        pki_tcp_link_step(link);
+        return;
+    }
+    link->hangup = link->hangup || (events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0;
+    link->readable = link->readable || (events & ~(uint32_t)EPOLLOUT) != 0;
+    link->writable = link->writable || (events & EPOLLOUT) != 0;
+    pki_tcp_link_ready(link);
+}
+
+static int gather_events(struct pki_tcp_iface *iface)
+{
+    struct epoll_event events[EVENTS];
+    int n = epoll_wait(iface->epoll_fd, events, EVENTS, 0);
+
+    for (int i = 0; i < n; i++) {
+        struct pki_tcp_watch *watch = events[i].data.ptr;
+
+        if (watch->kind == PKI_TCP_LISTENER)
+            pki_tcp_accept(iface, watch);
+        else if (watch->kind == PKI_TCP_GUEST)
+            pki_tcp_guest_step(iface, pki_container_of(watch, struct pki_tcp_guest, watch));
+        else
+            link_event(pki_container_of(watch, struct pki_tcp_link, watch), events[i].events);
+    }
+    return n;
+}
+
+static void work(struct pki_tcp_link *link)
+{
+    struct pki_tcp_ep *ep = link->ep;
+
+    if (link->state != PKI_TCP_UP)
+        return;
+    if (link->lane != NULL) {
+        if (link->readable && pki_tcp_lane_read(link->lane))
+            ep->iface->quiet = 0;
+        pki_tcp_lane_flush(link->lane);
+        return;
+    }
+    if (link->readable && !link->in.lent)
+        pki_tcp_data_read(link);
+    if (ep->lane[0].acks_due) /* before the long write: the peer waits for them */
+        pki_tcp_lane_flush(&ep->lane[0]);
+    if (link->writable && !link->out.lent)
+        pki_tcp_data_write(link);
+}
+
+static bool work_all(struct pki_tcp_iface *iface)
+{
+    struct pki_list batch, *node;
+
+    if (pki_list_empty(&iface->ready))
+        return false;
+    batch = iface->ready;
+    batch.next->prev = &batch;
+    batch.prev->next = &batch;
+    pki_list_init(&iface->ready);
+    while ((node = pki_list_pop(&batch)) != NULL)
+        work(pki_container_of(node, struct pki_tcp_link, ready));
+    return true;
+}
+
+static void timers(struct pki_tcp_iface *iface)
+{
+    uint64_t now = pki_now_ns(), away = now - iface->looked_ns > AWAY_NS ? now - iface->looked_ns : 0;
+
+    if (now < iface->timers_ns)
+        return;
+    iface->looked_ns = now;
+    iface->trouble = pki_tcp_guest_timers(iface, now, away);
+    for (int i = 0; i < iface->size; i++)
+        for (uint32_t k = 0; iface->eps[i] != NULL && k < iface->eps[i]->nlinks; k++)
+            pki_tcp_link_timers(&iface->eps[i]->links[k], now, away);
+    iface->timers_ns = now + TIMERS_NS;
+}
+
+static void look_at_health(struct pki_tcp_iface *iface)
+{
+    uint64_t now = pki_now_ns();
+
+    if (now < iface->health_ns)
+        return;
+    iface->health_ns = now + iface->params.retry_ns / 16;
+    for (int i = 0; i < iface->size; i++)
+        for (uint32_t k = 0; iface->eps[i] != NULL && k < iface->eps[i]->nlinks; k++)
+            pki_tcp_link_health(&iface->eps[i]->links[k]);
+}
+
+/* Where a short transfer is awaited on one connection, reading that costs as much as asking whether there is something. Of a long one more comes
+ * together while epoll is asked. */
+static bool look_for_chunks(struct pki_tcp_iface *iface)
+{
+    if (iface->busy == 0 || iface->size > PKI_TCP_DIRECT_SIZE || !pki_tcp_lanes_are_polled(iface))
+        return false;
+    for (int i = 0; i < iface->size; i++) {
+        struct pki_tcp_ep *ep = iface->eps[i];
+
+        if (ep == NULL || pki_tcp_awaits(ep) == 0)
+            continue;
+        if (!pki_tcp_awaits_short(ep)) {
+            pki_tcp_put_back(&ep->links[1]);
+            return false;
+        }
+        if (!ep->links[1].readable)
+            pki_tcp_look_again(&ep->links[1]);
+    }
+    return true;
+}
+
+/*
+ * Asking the kernel costs as much as a message through shared memory: the longer nothing has come, the less often. Where peek looks at
+ * the lanes itself and nothing else is under way, there is hardly anything to ask for, and a message would wait for the answer.
+ */
+static bool is_turn(const struct pki_tcp_iface *iface)
+{
+    if ((iface->busy > 0 && !iface->looks) || iface->trouble)
+        return true;
+    if (iface->quiet < 1024)
+        return !pki_tcp_lanes_are_polled(iface) || iface->round % 8 == 0;
+    return iface->round % (iface->quiet < 65536 ? 4 : 16) == 0;
+}
+
+pk_result_t pki_tcp_progress(struct pki_iface *base)
+{
+    struct pki_tcp_iface *iface = pki_tcp_iface_of(base);
+    bool behind;
+
+    iface->round++;
+    iface->quiet++;
+    if (iface->trouble)
+        timers(iface);
+    if (iface->round % HEALTH_ROUNDS == 0)
+        look_at_health(iface);
+    if (!pki_list_empty(&iface->lent) && pki_tcp_take_back(iface))
+        iface->quiet = 0;
+    behind = !pki_list_empty(&iface->aside) && pki_tcp_look_after(iface);
+    iface->looks = look_for_chunks(iface);
+    if (is_turn(iface) && gather_events(iface) > 0)
+        iface->quiet = 0;
+    pki_tcp_pay(iface);
+    if (work_all(iface) && !iface->looks && !behind)
+        iface->quiet = 0;
+    atomic_store_explicit(&base->in_kernel, iface->neps > 0, memory_order_relaxed);
+    return PK_OK;
+}

@@ -1,0 +1,165 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The tcp transport: short messages that are taken without a peek, and sent from where they are kept. */
+#include <criterion/criterion.h>
+#include <unistd.h>
+
+#include "tcp_pair.h"
+
+#define PATIENCE_NS (20 * PKI_NS_PER_S)
+#define RING_TIMES 3 /* round the ring that sent messages are kept in */
+
+static unsigned char payload[PKI_TCP_EAGER_MAX];
+
+static void say(struct tcp_pair *pair, int from, struct pki_msg msg)
+{
+    uint64_t until = pki_now_ns() + PATIENCE_NS;
+    pk_result_t result;
+
+    while ((result = tcp()->msg(pair->ep[from], &msg, payload + msg.op % 64)) == PK_IN_PROGRESS && pki_now_ns() < until)
+        tcp_pair_progress(pair);
+    cr_assert_eq(result, PK_OK);
+}
+
+static void say_short(struct tcp_pair *pair, int from, uint64_t op, uint32_t bytes)
+{
+    say(pair, from, (struct pki_msg){ .kind = PKI_MSG_EAGER, .op = op, .bytes = op * 3, .payload = bytes });
+}
+
+/* Asked until something has come, and once more where it was the other lane's turn. Not a byte behind the payload is written. */
+static enum pki_take take(struct tcp_pair *pair, int rank, uint64_t op, uint32_t bytes)
+{
+    static unsigned char out[PKI_TCP_LONG_MIN + 64];
+    uint64_t until = pki_now_ns() + PATIENCE_NS, credit = 0;
+    enum pki_take got;
+    int others = 0;
+
+    memset(out, 0xee, sizeof out);
+    do
+        got = tcp()->take(pair->ep[rank], &(struct pki_wanted){ .op = op, .bytes = bytes }, out, &credit);
+    while ((got == PKI_TAKE_NOTHING || (got == PKI_TAKE_OTHER && others++ == 0)) && pki_now_ns() < until);
+    for (size_t i = got == PKI_TAKE_IT ? bytes : 0; i < sizeof out; i++)
+        cr_assert_eq(out[i], 0xee, "byte %zu", i);
+    if (got == PKI_TAKE_IT)
+        cr_assert(credit == op * 3 && memcmp(out, payload + op % 64, bytes) == 0);
+    return got;
+}
+
+static void hear(struct tcp_pair *pair, int rank, uint64_t op, uint32_t bytes)
+{
+    uint64_t until = pki_now_ns() + PATIENCE_NS;
+    const void *got;
+    struct pki_msg msg;
+
+    while (!tcp()->peek(pair->ep[rank], &msg, &got)) {
+        cr_assert(pki_now_ns() < until && !pair->ep[rank]->dead);
+        tcp_pair_progress(pair);
+    }
+    cr_assert(msg.op == op && msg.payload == bytes && memcmp(got, payload + op % 64, bytes) == 0);
+    tcp()->pop(pair->ep[rank]);
+}
+
+/* Lanes are looked at without being told of anything once something has come there. */
+static void begin(struct tcp_pair *pair)
+{
+    setenv("PK_SOCKETS", "1/0", 1);
+    setenv("PK_RETRY_MS", "2000", 1);
+    tcp_pair_new(pair);
+    for (size_t i = 0; i < sizeof payload; i++)
+        payload[i] = (unsigned char)(i * 7 + i / 251);
+    for (int from = 0; from < 2; from++) {
+        say_short(pair, from, 0, 8);
+        hear(pair, 1 - from, 0, 8);
+    }
+}
+
+Test(tcp_take, of_every_length)
+{
+    struct tcp_pair pair;
+
+    begin(&pair);
+    cr_assert_eq(tcp()->take(pair.ep[1], &(struct pki_wanted){ .op = 1 }, NULL, &(uint64_t){ 0 }), PKI_TAKE_NOTHING);
+    for (uint32_t bytes = 0; bytes < PKI_TCP_LONG_MIN; bytes += bytes < 200 ? 1 : 61) {
+        say_short(&pair, 0, bytes + 1, bytes);
+        cr_assert_eq(take(&pair, 1, bytes + 1, bytes), PKI_TAKE_IT, "%u bytes", bytes);
+    }
+    tcp_pair_free(&pair);
+}
+
+/* It is peeked for then, whole. */
+Test(tcp_take, of_something_else)
+{
+    static const struct pki_msg others[] = {
+        { .kind = PKI_MSG_EAGER, .op = 2, .payload = 8 },                              /* the next but one */
+        { .kind = PKI_MSG_EAGER, .op = 1, .payload = 9 },
+        { .kind = PKI_MSG_EAGER, .op = 1, .payload = 7 },
+        { .kind = PKI_MSG_EAGER, .op = 1, .payload = 4000 },
+        { .kind = PKI_MSG_EAGER, .op = 1, .payload = 8, .flags = PKI_MSG_FLAG_CAPTURED },
+        { .kind = PKI_MSG_FIN, .op = 1, .payload = 8 },
+    };
+    struct tcp_pair pair;
+
+    begin(&pair);
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+        say(&pair, 0, others[i]);
+        cr_assert_eq(take(&pair, 1, 1, 8), PKI_TAKE_OTHER, "case %zu", i);
+        hear(&pair, 1, others[i].op, others[i].payload);
+    }
+    say_short(&pair, 0, 1, PKI_TCP_LONG_MIN);
+    cr_assert_eq(tcp()->take(pair.ep[1], &(struct pki_wanted){ .op = 1, .bytes = PKI_TCP_LONG_MIN }, NULL, &(uint64_t){ 0 }), PKI_TAKE_OTHER, "too long for it");
+    hear(&pair, 1, 1, PKI_TCP_LONG_MIN);
+    say_short(&pair, 0, 1, 8);
+    cr_assert_eq(take(&pair, 1, 1, 8), PKI_TAKE_IT);
+    tcp_pair_free(&pair);
+}
+
+Test(tcp_take, of_one_of_several)
+{
+    struct tcp_pair pair;
+
+    begin(&pair);
+    for (uint64_t op = 1; op <= 3; op++)
+        say_short(&pair, 0, op, 8);
+    cr_assert_eq(take(&pair, 1, 1, 8), PKI_TAKE_OTHER, "they have come together");
+    for (uint64_t op = 1; op <= 3; op++)
+        hear(&pair, 1, op, 8);
+    say_short(&pair, 0, 4, 8);
+    cr_assert_eq(take(&pair, 1, 4, 8), PKI_TAKE_IT);
+    tcp_pair_free(&pair);
+}
+
+/* Neither end does anything but that: what is kept is acknowledged all the same, and what goes round the ring's end comes whole. */
+Test(tcp_take, and_nothing_else)
+{
+    struct tcp_pair pair;
+    uint32_t bytes = 0;
+
+    begin(&pair);
+    for (uint64_t op = 1; op * 64 < (uint64_t)RING_TIMES * PKI_TCP_TX_BYTES; op++) {
+        bytes = (bytes + 37) % 400;
+        for (int from = 0; from < 2; from++) {
+            const struct pki_msg msg = { .kind = PKI_MSG_EAGER, .op = op, .bytes = op * 3, .payload = bytes };
+            enum pki_take got;
+
+            cr_assert_eq(tcp()->msg(pair.ep[from], &msg, payload + op % 64), PK_OK, "op %llu", (unsigned long long)op);
+            got = take(&pair, 1 - from, op, bytes);
+            if (got == PKI_TAKE_OTHER) /* an acknowledgement came with it */
+                hear(&pair, 1 - from, op, bytes);
+        }
+    }
+    tcp_pair_free(&pair);
+}
+
+Test(tcp_take, while_the_lane_breaks)
+{
+    struct tcp_pair pair;
+
+    begin(&pair);
+    for (uint64_t op = 1; op <= 400; op++) {
+        say_short(&pair, 0, op, (uint32_t)op);
+        if (op % 7 == 0)
+            tcp_cut(pair.ep[op % 2], 0);
+        if (take(&pair, 1, op, (uint32_t)op) != PKI_TAKE_IT)
+            hear(&pair, 1, op, (uint32_t)op);
+    }
+    tcp_pair_free(&pair);
+}

@@ -198,7 +198,7 @@ struct pki_wanted {
 };
 
 enum pki_take {
-    PKI_TAKE_NOTHING, /* has come */
+    PKI_TAKE_NOTHING, /* has come where it would */
     PKI_TAKE_IT,      /* it was the oldest message that has arrived, and has been taken; `credit` is what it gives (`bytes`) */
     PKI_TAKE_OTHER,   /* to be peeked for: it is something else, or this is no time for it */
 };

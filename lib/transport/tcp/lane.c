@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Messages on link 0: kept in a ring until the peer has them, read into a buffer and looked at in place. */
+/* Messages on the lanes: kept in a ring until the peer has them, read into a buffer and looked at in place. */
 #include <errno.h>
 #include <string.h>
 #include <sys/uio.h>
@@ -29,8 +29,8 @@ void pki_tcp_lane_write(struct pki_tcp_lane *lane, const void *data, size_t byte
     size_t at = lane->tx_end & TX_MASK;
     size_t first = bytes < PKI_TCP_TX_BYTES - at ? bytes : PKI_TCP_TX_BYTES - at;
 
-    pki_copy_short(lane->tx + at, data, first); /* behind a short head a few bytes past the source within a page */
-    pki_copy_short(lane->tx, (const unsigned char *)data + first, bytes - first);
+    pki_copy(lane->tx + at, data, first);
+    pki_copy(lane->tx, (const unsigned char *)data + first, bytes - first);
     lane->tx_end += bytes;
 }
 
@@ -512,6 +512,15 @@ static bool finds(struct pki_tcp_lane *lane, bool awaited)
     return false;
 }
 
+/* A look that nobody was told to make has found something. */
+static inline void note_find(struct pki_tcp_lane *lane)
+{
+    lane->link->ep->iface->quiet = 0;
+    lane->rests = 0;
+    if (pki_list_empty(&lane->link->aside))
+        pki_tcp_found(lane->link);
+}
+
 static PKI_HOT bool look_directly(struct pki_tcp_lane *lane, bool awaited, bool in_chunks)
 {
     struct pki_tcp_iface *iface = lane->link->ep->iface;
@@ -520,9 +529,7 @@ static PKI_HOT bool look_directly(struct pki_tcp_lane *lane, bool awaited, bool 
         return false;
     if (!finds(lane, awaited))
         return false;
-    iface->quiet = 0;
-    lane->rests = 0;
-    pki_tcp_found(lane->link);
+    note_find(lane);
     return true;
 }
 
@@ -591,13 +598,13 @@ PKI_HOT bool pki_tcp_peek(struct pki_ep *base, struct pki_msg *msg, const void *
     return false;
 }
 
-/* Nothing but such a message can be there, and no other connection has to be looked at. */
-static inline bool may_take(struct pki_tcp_ep *ep, const struct pki_tcp_lane *lane)
+/* Nothing but such a message can be there, and no other connection has to be looked at this time. */
+static inline bool may_take(const struct pki_tcp_ep *ep, const struct pki_tcp_lane *lane)
 {
     const struct pki_tcp_iface *iface = ep->iface;
 
     return lane->rx_tail == 0 && lane->link->state == PKI_TCP_UP && pki_list_empty(&ep->news) && !ep->wants && ep->untold == 0 && iface->busy == 0 &&
-           pki_tcp_lanes_are_polled(iface) && (ep->nlanes == 1 || ++ep->looks % OTHER_RESTS != 0);
+           pki_tcp_lanes_are_polled(iface) && (ep->nlanes == 1 || (ep->looks + 1) % OTHER_RESTS != 0);
 }
 
 PKI_HOT enum pki_take pki_tcp_take(struct pki_ep *base, const struct pki_wanted *wanted, void *out, uint64_t *credit)
@@ -610,25 +617,25 @@ PKI_HOT enum pki_take pki_tcp_take(struct pki_ep *base, const struct pki_wanted 
 
     if (!may_take(ep, lane))
         return PKI_TAKE_OTHER;
+    ep->looks++;
     n = recv(link->watch.fd, lane->rx, PKI_TCP_RX_BYTES, MSG_DONTWAIT);
     payload = n < PKI_TCP_LINE ? NULL : pki_tcp_get_wanted(lane->rx, (size_t)n, wanted, credit);
     if (payload == NULL) {
         (void)take_read(lane, n, PKI_TCP_RX_BYTES);
+        if (n > 0)
+            note_find(lane);
         return lane->rx_tail == 0 && link->state == PKI_TCP_UP ? PKI_TAKE_NOTHING : PKI_TAKE_OTHER;
     }
     pki_copy_short(out, payload, wanted->bytes);
     link->heard = true;
     link->received++;
     lane->popped++;
-    lane->rests = 0;
     lane->rx_untold += (size_t)n;
-    ep->iface->quiet = 0;
     if (lane->rx_untold >= TELL_AT_LAST) {
         lane->acks_due = true;
         pki_tcp_lane_flush(lane);
     }
-    if (pki_list_empty(&link->aside))
-        pki_tcp_found(link);
+    note_find(lane);
     if (link->readable)
         pki_tcp_link_ready(link);
     return PKI_TAKE_IT;

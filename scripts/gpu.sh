@@ -64,7 +64,7 @@ tests() {
     for ranks in 2 4; do
         # More ranks than GPUs share them: the same paths, not the same machine, and no room for 1 GiB a rank and block.
         longest=$((ranks > count ? 64 << 20 : 1 << 30))
-        step "gpu.gpu_sizes-$ranks" 120 "$build/tests/gpu.gpu_sizes" $longest "$ranks"
+        step "gpu.gpu_sizes-$ranks" 240 "$build/tests/gpu.gpu_sizes" $longest "$ranks"
         step "conform-$ranks" 120 "$build/tests/pickle-conform" --threads --ranks "$ranks" --memory cuda --cases 120 --max-bytes 1048576
         # A fresh process whose first operations are long.
         step "conform-fresh-$ranks" 60 "$build/tests/pickle-conform" --threads --ranks "$ranks" --memory cuda --cases 120 --max-bytes 1048576 \

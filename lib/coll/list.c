@@ -38,6 +38,7 @@
     X(pki_hier_reduce) \
     X(pki_leader_reduce) \
     X(pki_direct_alltoall) \
+    X(pki_detour_alltoall) \
     X(pki_direct_alltoallv) \
     X(pki_direct_gather) \
     X(pki_tree_gather) \

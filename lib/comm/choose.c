@@ -12,8 +12,9 @@
 #include "util/log.h"
 
 #define DIRECT_MAX_RANKS 16 /* operands of one reduction: device.h */
+#define DETOUR_MIN_BYTES (2u << 20) /* of a block: two hops more against the host's memory (bench/results/2026-11-26-h200-detour.txt) */
 
-static const char *const names[PKI_WAYS] = { "direct", "flat", "ring", "doubling", "halving", "tree", "staggered", "hier", "leader" };
+static const char *const names[PKI_WAYS] = { "direct", "flat", "ring", "doubling", "halving", "tree", "staggered", "hier", "leader", "detour" };
 
 void pki_tuning_defaults(struct pki_tuning *t, long cpus)
 {
@@ -69,7 +70,7 @@ static pk_result_t force(struct pki_chooser *chooser, const char *word, size_t l
         return PK_OK;
     }
     if (way < 0 || (equal != NULL && (coll < 0 || chooser->all[coll][way] == NULL)))
-        return pki_fail(PK_ERR_ARG, NULL, "PK_ALGORITHM: '%.*s': direct, flat, ring, doubling, halving, tree, staggered, hier, leader or fused, or "
+        return pki_fail(PK_ERR_ARG, NULL, "PK_ALGORITHM: '%.*s': direct, flat, ring, doubling, halving, tree, staggered, hier, leader, detour or fused, or "
                         "operation=one that it has", (int)len, word);
     for (int c = 0; c < PKI_COLL_END; c++)
         if ((coll < 0 || c == coll) && chooser->all[c][way] != NULL)
@@ -266,6 +267,10 @@ static struct rule rule_for(const struct pki_chooser *c, enum pki_coll coll, siz
         if (c->size > 8)
             return (struct rule){ PKI_DOUBLING, "many ranks: few hops" };
         return (struct rule){ PKI_DIRECT, "one hop" };
+    case PKI_COLL_ALLTOALL:
+        if (c->detours && bytes >= DETOUR_MIN_BYTES)
+            return (struct rule){ PKI_DETOUR, "no kernels: the own block by way of the next rank" };
+        break;
     case PKI_COLL_ALLGATHERV: /* nobody knows how long the blocks are on average */
         if (shares_links(c))
             return (struct rule){ PKI_HIER, ACROSS_HOSTS };

@@ -85,7 +85,7 @@ static pk_result_t prepare_choice(struct pk_comm *comm)
     c->tuning = comm->tuning;
     c->size = comm->size;
     c->hosts = comm->hosts->n;
-    c->gpus = false;
+    c->gpus = c->detours = false;
     c->one_machine = true;
     for (int i = 0; i < comm->size; i++) {
         c->gpus = c->gpus || comm->cards[i].has_gpu;
@@ -191,19 +191,30 @@ static int processes_on_gpu(const struct pk_comm *comm)
     return n;
 }
 
-/* Fused collectives are for all ranks or for none, and all launch the same grid: as large as the one with the least room can. */
-static pk_result_t agree_on_fused(struct pk_comm *comm)
+/* What all ranks can do or none does. Fused collectives: all launch the same grid, as large as the one with the least room can. Detours are for those
+ * who may not copy by a kernel, and need the others' help. */
+static pk_result_t agree_on_ways(struct pk_comm *comm)
 {
-    int32_t mine = pki_engine_fused_offer(comm->engine, processes_on_gpu(comm)), least = mine, *all = calloc((size_t)comm->size, sizeof *all);
+    struct offer {
+        int32_t fused_ctas, reaches;
+    } mine, *all = calloc((size_t)comm->size, sizeof *all);
+    int least;
+    bool reach = true, forbidden = false;
     pk_result_t result;
 
     if (all == NULL)
         return pki_fail(PK_ERR_MEMORY, NULL, "no memory for %d ranks", comm->size);
+    mine.fused_ctas = least = pki_engine_fused_offer(comm->engine, processes_on_gpu(comm));
+    mine.reaches = pki_engine_reaches_all(comm->engine);
     result = pki_bootstrap_allgather(comm->bootstrap, &mine, sizeof mine, all, comm->deadline_ns);
-    for (int i = 0; i < comm->size; i++)
-        least = all[i] < least ? all[i] : least;
+    for (int i = 0; i < comm->size && result == PK_OK; i++) {
+        least = all[i].fused_ctas < least ? all[i].fused_ctas : least;
+        reach = reach && all[i].reaches != 0;
+        forbidden = forbidden || (comm->cards[i].has_gpu && comm->cards[i].fused_ctas == 0);
+    }
     if (result == PK_OK)
         pki_engine_fused_start(comm->engine, least);
+    comm->chooser.detours = result == PK_OK && reach && forbidden;
     free(all);
     return result;
 }
@@ -232,7 +243,7 @@ pk_result_t pki_comm_bring_up(struct pk_comm *comm)
     if (result == PK_OK)
         result = share_ll(comm);
     if (result == PK_OK)
-        result = agree_on_fused(comm);
+        result = agree_on_ways(comm);
     if (result == PK_OK)
         result = pki_split_prepare(comm);
     if (result == PK_OK)

@@ -7,6 +7,14 @@
  */
 #include "engine/internal.h"
 
+bool pki_engine_reaches_all(const struct pki_engine *e)
+{
+    for (int i = 0; i < e->config.size; i++)
+        if (i != e->config.rank && e->peers[i].way[PKI_MEM_DEVICE][PKI_MEM_DEVICE] == NULL)
+            return false;
+    return e->gpu != NULL;
+}
+
 static bool is_aligned(const void *buffer)
 {
     return (uintptr_t)buffer % 16 == 0;

@@ -20,10 +20,11 @@ static bool suits(const struct pki_task *task, uint32_t i)
            e->peers[step->peer].way[PKI_MEM_DEVICE][PKI_MEM_DEVICE] != NULL;
 }
 
-/* In a group it must not hold up the other operations, which other ranks may have begun before it. */
+/* In a group it must not hold up the other operations, which other ranks may have begun before it. Scratch memory is taken when the stream has come
+ * to the operation: else each one in the queue would hold some. */
 static bool can_be_done_by_stream(const struct pki_task *task)
 {
-    if (task->plan == NULL || task->group != 0 || task->kind != PKI_MEM_DEVICE || task->few_queues || task->mixed.active ||
+    if (task->plan == NULL || task->group != 0 || task->kind != PKI_MEM_DEVICE || task->scratch_stride > 0 || task->few_queues || task->mixed.active ||
         task->plan->ordered || task->plan->nsteps == 0 || pki_waiting_has_copies(task->engine->ordinal))
         return false;
     for (uint32_t i = 0; i < task->plan->nsteps; i++)

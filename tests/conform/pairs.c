@@ -33,7 +33,7 @@ static const char *const op_names[OPS] = { "pingpong",  "ring",       "many",   
                                            "alltoall",  "alltoallv",  "gather",   "gatherv",   "scatter",        "scatterv" };
 static const char *const reduction_names[PK_OP_COUNT] = { "sum", "prod", "min", "max", "avg" };
 static const char *const root_names[ROOTS] = { "first", "last", "middle" };
-const char *const algorithms[] = { NULL, "direct", "flat", "ring", "doubling", "halving", "tree", "staggered", "hier", "leader" };
+const char *const algorithms[] = { NULL, "direct", "flat", "ring", "doubling", "halving", "tree", "staggered", "hier", "leader", "detour" };
 static const char *const ending_names[ENDINGS] = { "blocking", "host stream", "cuda stream" };
 static const char *const misalign_names[MISALIGNS] = { "aligned", "off by an element", "off by bytes" };
 

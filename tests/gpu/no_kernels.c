@@ -12,6 +12,7 @@
 #include "gpu_rank.h"
 
 #define N ((size_t)60000)
+#define LONG ((size_t)700001) /* a rank's own block goes by way of another one */
 
 /* Elements of a block: cells, the end of cells, from memory to memory, twice so that buffers are mapped, and plans of copies. */
 static const size_t lengths[] = { 1, 1000, N, 300000, 300000, 5000000 };
@@ -118,6 +119,15 @@ static const struct {
 
 #define OPERATIONS (sizeof operations / sizeof operations[0])
 
+static unsigned index_of(pk_op_kind_t op)
+{
+    unsigned i = 0;
+
+    while (operations[i].op != op)
+        i++;
+    return i;
+}
+
 static void must_end(const struct gpu_rank *self, const char *what)
 {
     if (stream_idle_within(self->stream, 20000, NULL))
@@ -193,9 +203,9 @@ static void refused(struct gpu_rank *self, unsigned i, int in_place, float *in, 
 }
 
 /* What came from each rank is its block for this one. */
-static bool exchanged(const struct gpu_rank *self, const float *out)
+static bool exchanged(const struct gpu_rank *self, const float *out, size_t n)
 {
-    size_t bytes = N * (size_t)self->size * sizeof(float), block = N * sizeof(float);
+    size_t bytes = n * (size_t)self->size * sizeof(float), block = n * sizeof(float);
     char *got = malloc(bytes), *sent = malloc(bytes);
     bool right = got != NULL && sent != NULL;
 
@@ -210,19 +220,42 @@ static bool exchanged(const struct gpu_rank *self, const float *out)
     return right;
 }
 
+/* Also in a graph, where a copy through the host could not be. */
+static void replayed(struct gpu_rank *self, float *in, float *out)
+{
+    size_t bytes = LONG * (size_t)self->size * sizeof(float);
+    gpu_graph_t graph;
+
+    must_be_ok(pk_register(self->comm, in, bytes), "pk_register");
+    must_be_ok(pk_register(self->comm, out, bytes), "pk_register");
+    gpu_capture_begin(self->stream);
+    must_be_ok(call(self, PK_OP_ALLTOALL, LONG, 0, in, out), "captured alltoall");
+    must_be_ok(gpu_capture_end(self->stream, &graph) == 0 ? PK_OK : PK_ERR_INTERNAL, "the end of a capture");
+    for (int turn = 0; turn < 3; turn++) {
+        pattern_to_gpu(out, bytes, 99);
+        ranks_meet();
+        gpu_graph_launch(graph, self->stream);
+        must_end(self, "a replay of alltoall");
+        report(exchanged(self, out, LONG), "rank %d: replay %d of alltoall brought the right blocks", self->rank, turn);
+    }
+    ranks_meet();
+    gpu_graph_free(graph);
+}
+
 static int without_kernels(void)
 {
     struct gpu_rank self;
     unsigned long before;
     float *in, *out;
     pk_stats_t stats = { .struct_size = sizeof stats };
+    static const size_t exchanges[] = { N, LONG, LONG };
     size_t bytes;
 
     gpu_use(ranks_rank() % gpu_count());
     before = launches();
     gpu_rank_open(&self, PK_SM_NONE, 30000);
-    bytes = N * (size_t)self.size * sizeof(float);
-    open_buffers(&self, N, &in, &out);
+    bytes = LONG * (size_t)self.size * sizeof(float);
+    open_buffers(&self, LONG, &in, &out);
     for (unsigned i = 0; i < OPERATIONS; i++)
         for (int in_place = 0; in_place < 2; in_place++) {
             ranks_meet();
@@ -231,9 +264,13 @@ static int without_kernels(void)
             else if (self.rank == 0)
                 refused(&self, i, in_place, in, out);
         }
-    must_be_ok(call(&self, PK_OP_ALLTOALL, N, 0, in, out), "alltoall");
-    must_end(&self, "alltoall");
-    report(exchanged(&self, out), "rank %d: alltoall without kernels brought the right blocks", self.rank);
+    for (unsigned k = 0; k < sizeof exchanges / sizeof exchanges[0]; k++) {
+        pattern_to_gpu(out, bytes, 99);
+        ranks_meet();
+        one(&self, index_of(PK_OP_ALLTOALL), exchanges[k], 0, in, out);
+        report(exchanged(&self, out, exchanges[k]), "rank %d: alltoall of %zu without kernels brought the right blocks", self.rank, exchanges[k]);
+    }
+    replayed(&self, in, out);
     report(pattern_wrong_on_gpu(in, bytes, 1 + (uint64_t)self.rank) == bytes, "rank %d: the send buffer is as it was",
            self.rank);
     must_be_ok(pk_comm_stats(self.comm, &stats), "pk_comm_stats");

@@ -70,9 +70,12 @@ static size_t expected_sent(const struct pki_algorithm *algorithm, size_t size, 
     bool flat = strcmp(name, "flat") == 0;
 
     switch (algorithm->coll) {
+    case PKI_COLL_ALLTOALL:
+        if (strcmp(name, "detour") == 0 && size > 1) /* the own block, there and back */
+            return size * (others + 2) * count;
+        return size * others * count;
     case PKI_COLL_ALLGATHER:
     case PKI_COLL_REDUCE_SCATTER:
-    case PKI_COLL_ALLTOALL:
         return size * others * count;
     case PKI_COLL_ALLREDUCE:
         return flat ? size * others * count : 2 * others * count;

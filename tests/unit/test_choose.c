@@ -132,6 +132,18 @@ Test(choose, long_sums_of_gpus_go_in_rounds)
     cr_assert(is_named(pki_choose(&many, PKI_COLL_ALLREDUCE, 1 << 30), "ring"));
 }
 
+Test(choose, without_kernels_the_own_block_goes_by_a_neighbour)
+{
+    struct pki_chooser c = chooser_of(4, 1, true, "");
+
+    cr_assert(is_named(pki_choose(&c, PKI_COLL_ALLTOALL, 1 << 30), "direct"));
+    c.detours = true;
+    cr_assert(is_named(pki_choose(&c, PKI_COLL_ALLTOALL, 2 << 20), "detour"));
+    cr_assert(is_named(pki_choose(&c, PKI_COLL_ALLTOALL, (2 << 20) - 1), "direct"));
+    cr_assert(is_named(pki_choose(&c, PKI_COLL_ALLTOALLV, 1 << 30), "direct"));
+    cr_assert(is_named(pki_choose(&c, PKI_COLL_ALLGATHER, 1 << 30), "direct"));
+}
+
 Test(choose, asked_for)
 {
     struct pki_chooser one = chooser_of(4, 1, false, "ring");

@@ -191,30 +191,39 @@ static int processes_on_gpu(const struct pk_comm *comm)
     return n;
 }
 
+/* To all others: over PCIe what goes to another GPU and back takes the same link as what goes through the host. */
+static bool has_nvlinks(const struct pk_comm *comm)
+{
+    for (int i = 0; i < comm->size; i++)
+        if (i != comm->rank && comm->gpu_distances[i] != PKI_DIST_NVL)
+            return false;
+    return pki_engine_reaches_all(comm->engine);
+}
+
 /* What all ranks can do or none does. Fused collectives: all launch the same grid, as large as the one with the least room can. Detours are for those
  * who may not copy by a kernel, and need the others' help. */
 static pk_result_t agree_on_ways(struct pk_comm *comm)
 {
     struct offer {
-        int32_t fused_ctas, reaches;
+        int32_t fused_ctas, nvlinks;
     } mine, *all = calloc((size_t)comm->size, sizeof *all);
     int least;
-    bool reach = true, forbidden = false;
+    bool nvlinks = comm->size > 1, forbidden = false;
     pk_result_t result;
 
     if (all == NULL)
         return pki_fail(PK_ERR_MEMORY, NULL, "no memory for %d ranks", comm->size);
     mine.fused_ctas = least = pki_engine_fused_offer(comm->engine, processes_on_gpu(comm));
-    mine.reaches = pki_engine_reaches_all(comm->engine);
+    mine.nvlinks = has_nvlinks(comm);
     result = pki_bootstrap_allgather(comm->bootstrap, &mine, sizeof mine, all, comm->deadline_ns);
     for (int i = 0; i < comm->size && result == PK_OK; i++) {
         least = all[i].fused_ctas < least ? all[i].fused_ctas : least;
-        reach = reach && all[i].reaches != 0;
+        nvlinks = nvlinks && all[i].nvlinks != 0;
         forbidden = forbidden || (comm->cards[i].has_gpu && comm->cards[i].fused_ctas == 0);
     }
     if (result == PK_OK)
         pki_engine_fused_start(comm->engine, least);
-    comm->chooser.detours = result == PK_OK && reach && forbidden;
+    comm->chooser.detours = result == PK_OK && nvlinks && forbidden;
     free(all);
     return result;
 }

@@ -9,9 +9,9 @@
 #define TWOSHOT_BYTES (64u << 20)
 #define TWOSHOT_MANY_BYTES (128u << 20) /* of allreduce on more than two GPUs */
 #define SCATTERED_BYTES (256u << 20) /* in all */
-#define SCATTERED_MANY_BYTES (1u << 30) /* on more than two GPUs (bench/results/2026-11-26-h200-detour.txt) */
+#define SCATTERED_FOUR_BYTES (1u << 30) /* on three or four GPUs (bench/results/2026-11-26-h200-detour.txt) */
 #define ALWAYS_BYTES ((size_t)4 << 30)
-#define LONG_CTAS 16u /* for what is longer than TWOSHOT_BYTES, or SCATTERED_BYTES in all: they fill the links */
+#define LONG_CTAS 16u /* for what is longer than TWOSHOT_BYTES, and reduce_scatter from SCATTERED_BYTES in all on: they fill the links */
 #define PUSH_BYTES (8u << 20)
 #define ROOTED_BYTES (32u << 20)
 #define PAIRS_A_CTA 512u
@@ -34,7 +34,7 @@ static size_t max_bytes(enum pki_coll coll, int size)
     case PKI_COLL_REDUCE:
         return TWOSHOT_BYTES;
     case PKI_COLL_REDUCE_SCATTER:
-        return (size > 2 ? SCATTERED_MANY_BYTES : SCATTERED_BYTES) / (size_t)size;
+        return (size == 3 || size == 4 ? SCATTERED_FOUR_BYTES : SCATTERED_BYTES) / (size_t)size;
     case PKI_COLL_BROADCAST:
         return ROOTED_BYTES / (size_t)(size - 1);
     default:
@@ -112,7 +112,7 @@ int pki_fused_ctas(const struct pki_engine *e, const struct pki_request *r)
 {
     size_t bytes = pki_fused_bytes(r), ctas = wanted_ctas(e, r->algorithm->coll, pki_fused_kernel(e, r), bytes);
 
-    bool is_long = bytes > TWOSHOT_BYTES || (pki_coll_shape(r->algorithm->coll)->in_many && bytes >= SCATTERED_BYTES / (size_t)e->config.size);
+    bool is_long = bytes > TWOSHOT_BYTES || (r->algorithm->coll == PKI_COLL_REDUCE_SCATTER && bytes >= SCATTERED_BYTES / (size_t)e->config.size);
 
     if (is_long && ctas > LONG_CTAS)
         ctas = LONG_CTAS;

@@ -286,7 +286,7 @@ int main(void)
         return strcmp(ranks_role(), "none") == 0 ? without_kernels() : with_kernels();
     if (!gpu_enough(2))
         return GPU_SKIPPED;
-    ranks_drive(&(struct ranks_turn){ .role = "none", .size = 2 }, "none");
+    ranks_drive(&(struct ranks_turn){ .role = "none", .size = gpu_ranks(4) }, "none");
     ranks_drive(&(struct ranks_turn){ .role = "default", .size = gpu_ranks(3) }, "default");
     return report_end();
 }

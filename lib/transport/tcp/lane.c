@@ -598,13 +598,21 @@ PKI_HOT bool pki_tcp_peek(struct pki_ep *base, struct pki_msg *msg, const void *
     return false;
 }
 
-/* Nothing but such a message can be there, and no other connection has to be looked at this time. */
+/* Nothing but such a message can be there. */
 static inline bool may_take(const struct pki_tcp_ep *ep, const struct pki_tcp_lane *lane)
 {
     const struct pki_tcp_iface *iface = ep->iface;
 
     return lane->rx_tail == 0 && lane->link->state == PKI_TCP_UP && pki_list_empty(&ep->news) && !ep->wants && ep->untold == 0 && iface->busy == 0 &&
-           pki_tcp_lanes_are_polled(iface) && (ep->nlanes == 1 || (ep->looks + 1) % OTHER_RESTS != 0);
+           pki_tcp_lanes_are_polled(iface);
+}
+
+/* Something is there now that peek will find. */
+static bool comes_by_other(struct pki_tcp_ep *ep)
+{
+    struct pki_tcp_lane *other = &ep->lane[1];
+
+    return ep->nlanes > 1 && (other->rx_head != other->rx_scan || look_directly(other, false, false));
 }
 
 PKI_HOT enum pki_take pki_tcp_take(struct pki_ep *base, const struct pki_wanted *wanted, void *out, uint64_t *credit)
@@ -615,9 +623,8 @@ PKI_HOT enum pki_take pki_tcp_take(struct pki_ep *base, const struct pki_wanted 
     const unsigned char *payload;
     ssize_t n;
 
-    if (!may_take(ep, lane))
+    if (!may_take(ep, lane) || (++ep->looks % OTHER_RESTS == 0 && comes_by_other(ep)))
         return PKI_TAKE_OTHER;
-    ep->looks++;
     n = recv(link->watch.fd, lane->rx, PKI_TCP_RX_BYTES, MSG_DONTWAIT);
     payload = n < PKI_TCP_LINE ? NULL : pki_tcp_get_wanted(lane->rx, (size_t)n, wanted, credit);
     if (payload == NULL) {

@@ -11,6 +11,8 @@
  *
  * copy:   send and recv, each of which copies
  * splice: as copy, but the pages of 64 KiB and more go into the connection themselves, through a pipe
+ * frames: as copy, but short messages of a ping-pong have a head with length and number, which is checked, begin and end with cache lines, and are kept:
+ *         the least that a library does that does not know that an answer will come
  */
 #include "add.h"
 #include "compare.h"
@@ -39,10 +41,12 @@
 #define KEPT_BYTES ((size_t)256 << 10) /* of all of them */
 #define ONE_HOP_MAX ((size_t)256 << 10) /* above in halves: 0.9 of the time of one hop */
 #define TWICE_MAX ((size_t)512 << 10) /* of sums that are written twice; */
+#define FRAMED_MAX ((size_t)2016) /* of a message with a head */
+#define LINE ((size_t)64)
 #define PLACES 4 /* so often, one behind another: a peer that begins the next but one has read the last but one */
 
 static int wire = -1, pipes[2];
-static int splices;
+static int splices, frames;
 static size_t in_pipe;
 
 static _Noreturn void give_up(const char *what)
@@ -121,11 +125,13 @@ static void open_world(struct compare_rank *self, int argc, char **argv)
     if (fcntl(wire, F_SETFL, O_NONBLOCK) != 0) /* SPLICE_F_NONBLOCK speaks of the pipe alone: two that splice would wait for one another */
         give_up("fcntl");
     splices = strcmp(self->variant, "splice") == 0;
+    frames = strcmp(self->variant, "frames") == 0;
     if (pipe2(pipes, O_CLOEXEC | O_NONBLOCK) != 0)
         give_up("pipe2");
     (void)fcntl(pipes[1], F_SETPIPE_SZ, PIPE_BYTES);
     (void)signal(SIGPIPE, SIG_IGN);
-    snprintf(self->settings, sizeof self->settings, "bare %s and recv on one connection, polled", splices ? "splice" : "send");
+    snprintf(self->settings, sizeof self->settings, "bare %s and recv on one connection, polled%s", splices ? "splice" : "send",
+             frames ? "; short messages with heads, and kept" : "");
 }
 
 static void close_world(struct compare_rank *self)
@@ -244,6 +250,55 @@ static void acknowledge(void)
     move_all(0, line, sizeof line);
 }
 
+struct head {
+    uint64_t bytes, number, unused[2];
+};
+
+static size_t framed(size_t bytes)
+{
+    return (sizeof(struct head) + bytes + LINE - 1) / LINE * LINE;
+}
+
+static void send_framed(const char *data, size_t bytes)
+{
+    static _Alignas(4096) char ring[KEPT_BYTES];
+    static struct head head;
+    static size_t at;
+    size_t whole = framed(bytes);
+
+    if (at + whole > sizeof ring)
+        at = 0;
+    head.bytes = bytes;
+    head.number++;
+    memset(ring + at + whole - LINE, 0, LINE);
+    memcpy(ring + at, &head, sizeof head);
+    memcpy(ring + at + sizeof head, data, bytes);
+    move_all(1, ring + at, whole);
+    at += whole;
+}
+
+static void recv_framed(char *data, size_t bytes)
+{
+    static _Alignas(4096) char in[sizeof(struct head) + FRAMED_MAX];
+    static uint64_t number;
+    struct head head;
+
+    move_all(0, in, framed(bytes));
+    memcpy(&head, in, sizeof head);
+    if (head.bytes != bytes || head.number != ++number)
+        give_up("another message");
+    memcpy(data, in + sizeof head, bytes);
+}
+
+static void run_framed(struct compare_rank *self, size_t bytes)
+{
+    if (self->rank == 0)
+        send_framed(self->send, bytes);
+    recv_framed(self->recv, bytes);
+    if (self->rank == 1)
+        send_framed(self->send, bytes);
+}
+
 static int is_kept(size_t bytes)
 {
     return splices ? bytes < SPLICE_MIN : bytes <= KEPT_MAX;
@@ -302,6 +357,10 @@ static void run(struct compare_rank *self, const struct compare_work *work)
 
     if (work->op == COMPARE_ALLREDUCE) {
         allreduce(self, work->count);
+        return;
+    }
+    if (frames && bytes <= FRAMED_MAX) {
+        run_framed(self, bytes);
         return;
     }
     if (self->rank == 0)

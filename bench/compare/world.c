@@ -53,6 +53,7 @@ static const struct kind kinds[] = {
       OB1 "tcp,self --mca btl_tcp_if_include eth0 --mca oob_tcp_if_include eth0 --mca rtc ^hwloc", NULL, false },
     { "bare-wire", FAMILY_BARE, "compare-wire", "copy", NULL, NULL, false },
     { "bare-splice", FAMILY_BARE, "compare-wire", "splice", NULL, NULL, false },
+    { "bare-frames", FAMILY_BARE, "compare-wire", "frames", NULL, NULL, false },
     { "bare-cma", FAMILY_BARE, "compare-bare", "cma", NULL, NULL, false },
     { "bare-copy", FAMILY_BARE, "compare-bare", "copy", NULL, NULL, false },
     { "bare-ring", FAMILY_BARE, "compare-bare", "ring", NULL, NULL, false },

@@ -129,7 +129,8 @@ PK_API pk_result_t pk_allgatherv(const void *sendbuf, size_t sendcount, void *re
  * @param recvbuf  [size * count] elements
  * @param count    elements of one block
  * On a GPU in place it needs a kernel (PK_ERR_NEEDS_SM with PK_SM_NONE). Out of place the own block does; with PK_SM_NONE it goes through
- * host memory instead, which a captured stream refuses with PK_ERR_NEEDS_SM.
+ * host memory instead, which a captured stream refuses with PK_ERR_NEEDS_SM, or, where it has 2 MiB and NVLink joins all GPUs, to the next
+ * GPU and back, which takes as much GPU memory as a block has.
  * Since 0.2.
  */
 PK_API pk_result_t pk_alltoall(const void *sendbuf, void *recvbuf, size_t count, pk_dtype_t dtype, pk_comm_t *comm,

@@ -13,13 +13,13 @@ static void build(struct pki_plan *plan, int rank, int size, bool in_place)
     struct pki_ref lent = pki_scratch(in_place ? size - 1 : 0, pki_in(prev));
     uint32_t went, came;
 
-    for (int hop = 1; hop < size && in_place; hop++)
-        pki_plan_copy(plan, pki_scratch(hop - 1, pki_in(pki_after(rank, hop, size))), pki_in(pki_after(rank, hop, size)));
     if (size == 1) {
         if (!in_place)
             pki_plan_copy(plan, pki_out(rank), pki_in(rank));
         return;
     }
+    for (int hop = 1; hop < size && in_place; hop++) /* as in direct: the copy of block rank + hop is step hop - 1 */
+        pki_plan_copy(plan, pki_scratch(hop - 1, pki_in(pki_after(rank, hop, size))), pki_in(pki_after(rank, hop, size)));
     went = pki_plan_send(plan, next, pki_in(rank));
     came = pki_plan_recv(plan, prev, lent);
     for (int hop = 1; hop < size; hop++) {

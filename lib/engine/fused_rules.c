@@ -9,7 +9,7 @@
 #define TWOSHOT_BYTES (64u << 20)
 #define TWOSHOT_MANY_BYTES (128u << 20) /* of allreduce on more than two GPUs */
 #define SCATTERED_BYTES (256u << 20) /* in all */
-#define SCATTERED_FOUR_BYTES (1u << 30) /* on three or four GPUs (bench/results/2026-11-26-h200-detour.txt) */
+#define SCATTERED_FOUR_BYTES (1u << 30) /* on three or four GPUs; measured on four (bench/results/2026-11-26-h200-detour.txt) */
 #define ALWAYS_BYTES ((size_t)4 << 30)
 #define LONG_CTAS 16u /* for what is longer than TWOSHOT_BYTES, and reduce_scatter from SCATTERED_BYTES in all on: they fill the links */
 #define PUSH_BYTES (8u << 20)
@@ -111,7 +111,6 @@ static size_t wanted_ctas(const struct pki_engine *e, enum pki_coll coll, enum p
 int pki_fused_ctas(const struct pki_engine *e, const struct pki_request *r)
 {
     size_t bytes = pki_fused_bytes(r), ctas = wanted_ctas(e, r->algorithm->coll, pki_fused_kernel(e, r), bytes);
-
     bool is_long = bytes > TWOSHOT_BYTES || (r->algorithm->coll == PKI_COLL_REDUCE_SCATTER && bytes >= SCATTERED_BYTES / (size_t)e->config.size);
 
     if (is_long && ctas > LONG_CTAS)

@@ -345,9 +345,9 @@ static bool take_msg(struct pki_tcp_lane *lane, const struct pki_tcp_frame *fram
 
 static bool take_frame(struct pki_tcp_lane *lane, const struct pki_tcp_frame *frame)
 {
-    if (frame->type == PKI_TCP_MSG)
-        return take_msg(lane, frame);
     switch (frame->type) {
+    case PKI_TCP_MSG:
+        return take_msg(lane, frame);
     case PKI_TCP_ACK:
         return take_ack(lane, lane->rx + lane->rx_scan + PKI_TCP_HEADER_BYTES);
     case PKI_TCP_CLOSE:
@@ -355,7 +355,6 @@ static bool take_frame(struct pki_tcp_lane *lane, const struct pki_tcp_frame *fr
             return false;
         pki_tcp_leaves(lane->link->ep);
         return true;
-    case PKI_TCP_MSG:
     case PKI_TCP_DATA:
     case PKI_TCP_CAME:
         break;

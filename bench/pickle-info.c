@@ -34,6 +34,7 @@ static const struct variable settings[] = {
     { "PK_QPS", "RDMA: queue pairs for data to each peer; 2 by default" },
     { "PK_GID_INDEX", "RDMA: entry of the port's table of addresses; chosen by default" },
     { "PK_IFNAME", "network interfaces, eth0,eth1" },
+    { "PK_PORTS", "TCP ports to listen at, first-last; any by default" },
     { "PK_HOST_ID", "joins containers that share a machine" },
     { "PK_RUN_DIR", "directory that they share, where their networks are apart" },
     { "PK_SECRET_FILE", "secret that ranks prove to know" },

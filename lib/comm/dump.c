@@ -141,7 +141,7 @@ static void dump_variables(struct pki_text *out)
 {
     static const char *const variables[] = { "PK_LOG", "PK_SOCKETS", "PK_CHUNK_BYTES", "PK_WINDOW", "PK_RETRY_MS",
                                              "PK_QPS", "PK_GID_INDEX",
-                                             "PK_IFNAME", "PK_HOST_ID", "PK_SECRET_FILE", "PK_INSECURE" };
+                                             "PK_IFNAME", "PK_PORTS", "PK_HOST_ID", "PK_SECRET_FILE", "PK_INSECURE" };
 
     for (size_t i = 0; i < sizeof variables / sizeof variables[0]; i++) {
         const char *value = pki_env_get(variables[i]);

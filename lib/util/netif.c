@@ -22,15 +22,22 @@ static const char *word_end(const char *at)
     return comma != NULL ? comma : at + strlen(at);
 }
 
-bool pki_netif_in_list(const char *list, const char *name)
+int pki_netif_place(const char *list, const char *name)
 {
-    for (const char *at = list, *end; ; at = end + 1) {
+    int place = 0;
+
+    for (const char *at = list, *end;; at = end + 1, place++) {
         end = word_end(at);
         if ((size_t)(end - at) == strlen(name) && memcmp(at, name, (size_t)(end - at)) == 0)
-            return true;
+            return place;
         if (*end == '\0')
-            return false;
+            return -1;
     }
+}
+
+bool pki_netif_in_list(const char *list, const char *name)
+{
+    return pki_netif_place(list, name) >= 0;
 }
 
 /* Is this an address that other hosts can be told, of the interface `name` (NULL: of any but loopback)? Link-local ones mean something
@@ -57,7 +64,7 @@ static const unsigned char *bytes_of(const struct sockaddr *address, int family,
            (family == AF_INET ? offsetof(struct sockaddr_in, sin_addr) : offsetof(struct sockaddr_in6, sin6_addr));
 }
 
-static int prefix_of(const struct sockaddr *mask, int family)
+int pki_netif_prefix(const struct sockaddr *mask, int family)
 {
     int bytes, bits = 0;
     const unsigned char *at;
@@ -106,7 +113,7 @@ static bool find(const struct ifaddrs *all, const char *name, struct pki_netif *
                 memset(out, 0, sizeof *out);
                 memcpy(&out->address, i->ifa_addr, f == 0 ? sizeof(struct sockaddr_in) : sizeof(struct sockaddr_in6));
                 pki_netif_set_port(&out->address, 0);
-                out->prefix = prefix_of(i->ifa_netmask, families[f]);
+                out->prefix = pki_netif_prefix(i->ifa_netmask, families[f]);
                 snprintf(out->name, sizeof out->name, "%.15s", i->ifa_name);
                 return true;
             }
@@ -182,6 +189,16 @@ bool pki_netif_is_loopback(const struct sockaddr_storage *address)
     }
     memcpy(&v4, address, sizeof v4);
     return ntohl(v4.sin_addr.s_addr) >> 24 == 127;
+}
+
+uint16_t pki_netif_port(const struct sockaddr_storage *address)
+{
+    struct sockaddr_in6 v6;
+    struct sockaddr_in v4;
+
+    memcpy(&v6, address, sizeof v6);
+    memcpy(&v4, address, sizeof v4);
+    return ntohs(address->ss_family == AF_INET6 ? v6.sin6_port : v4.sin_port);
 }
 
 void pki_netif_set_port(struct sockaddr_storage *address, uint16_t port)

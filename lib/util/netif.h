@@ -13,8 +13,9 @@
 #define PKI_NETIF_BUS_ID 16
 #define PKI_NETIF_WIRE_BYTES 24
 
-/* Is `name` among the names of the list "eth0,eth1"? */
+/* Is `name` among the names of the list "eth0,eth1"? And as which, from 0; -1: it is not. */
 bool pki_netif_in_list(const char *list, const char *name);
+int pki_netif_place(const char *list, const char *name);
 
 struct pki_netif {
     char name[16]; /* empty: not known */
@@ -25,6 +26,21 @@ struct pki_netif {
 /* Each interface that PK_IFNAME names, in its order, IPv4 before IPv6; interfaces that are not there or not up are left out. None
  * without PK_IFNAME. PK_ERR_ARG: it names only such ones. */
 pk_result_t pki_netif_named(struct pki_netif *out, int max, int *count);
+
+#define PKI_NETIF_MAX 64 /* addresses that are looked at */
+
+struct ifaddrs;
+
+/*
+ * The addresses of this process that others may be told, of all interfaces that are up, at most `max` (and PKI_NETIF_MAX) of them.
+ * IPv4 comes before IPv6, the first address of every interface before the second one of any; then link-local ones (those of IPv6
+ * with their scope, which is this host's alone); then those of bridges of containers and virtual machines and of tunnels; with
+ * `loopback` loopback ends the list. PK_IFNAME restricts it to its interfaces, whatever they are, and orders them. May be none.
+ * PK_ERR_ARG: PK_IFNAME names no interface that is up and has an address. PK_ERR_SYSTEM.
+ */
+pk_result_t pki_netif_addresses(bool loopback, struct pki_netif *out, int max, int *count);
+/* The same of `all` (getifaddrs) and `names` (PK_IFNAME, or NULL); returns how many. */
+int pki_netif_order(const struct ifaddrs *all, const char *names, bool loopback, struct pki_netif *out, int max);
 
 /* The PCI bus id of the card behind the interface; empty where there is none. */
 void pki_netif_bus_id(const char *name, char out[PKI_NETIF_BUS_ID]);
@@ -39,6 +55,9 @@ void pki_netif_loopback(struct sockaddr_storage *out); /* 127.0.0.1, port 0 */
 /* How much of `address` its family uses. */
 socklen_t pki_netif_bytes(const struct sockaddr_storage *address);
 bool pki_netif_is_loopback(const struct sockaddr_storage *address);
+bool pki_netif_is_link_local(const struct sockaddr_storage *address);
+int pki_netif_prefix(const struct sockaddr *mask, int family); /* bits of a netmask; NULL: 0 */
+uint16_t pki_netif_port(const struct sockaddr_storage *address);
 void pki_netif_set_port(struct sockaddr_storage *address, uint16_t port);
 /* "192.0.2.1:4000", "[::1]:4000". */
 void pki_netif_format(const struct sockaddr_storage *address, char out[PKI_NETIF_TEXT]);

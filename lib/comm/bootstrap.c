@@ -9,6 +9,7 @@
 
 #include "util/auth.h"
 #include "util/clock.h"
+#include "util/fd.h"
 
 #define NEWS_NS (200 * PKI_NS_PER_MS)
 
@@ -33,7 +34,7 @@ pk_result_t pki_bootstrap_id(pk_unique_id_t *id)
 /* One descriptor that stands for all connections of rank 0. */
 static pk_result_t watch_all(struct pki_bootstrap *b)
 {
-    b->watch_fd = epoll_create1(EPOLL_CLOEXEC);
+    b->watch_fd = pki_fd_keep(epoll_create1(EPOLL_CLOEXEC));
     if (b->watch_fd < 0)
         return pki_fail_errno(PK_ERR_SYSTEM, NULL, "epoll_create");
     for (int r = 1; r < b->size; r++) {

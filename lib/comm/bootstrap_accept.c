@@ -10,6 +10,7 @@
 
 #include "util/auth.h"
 #include "util/clock.h"
+#include "util/fd.h"
 #include "util/log.h"
 
 /* A rank answers within a round trip; a stranger may hold a slot this long. */
@@ -143,7 +144,7 @@ static void make_room(struct pki_acceptor *a, int error)
 static pk_result_t accept_some(struct pki_acceptor *a, int listener)
 {
     for (int i = 0; i < PKI_ACCEPT_PENDING / 4 && a->done_count < PKI_ACCEPT_PENDING; i++) {
-        int fd = accept4(listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
+        int fd = pki_fd_keep(accept4(listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC));
 
         if (fd >= 0) {
             take_in(a, fd);

@@ -10,12 +10,13 @@
 
 #include "util/auth.h"
 #include "util/env.h"
+#include "util/fd.h"
 
 _Static_assert(PKI_HOST_ID_BYTES == PKI_HASH_BYTES, "a host id is a hash");
 
 static void read_boot_id(char *out, size_t room)
 {
-    int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
+    int fd = pki_fd_keep(open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC));
     ssize_t n = fd >= 0 ? read(fd, out, room - 1) : -1;
 
     if (fd >= 0)

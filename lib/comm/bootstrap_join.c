@@ -11,6 +11,7 @@
 
 #include "comm/bootstrap_accept.h"
 #include "util/clock.h"
+#include "util/fd.h"
 #include "util/netif.h"
 
 /* One address of several must not keep us from the others; a single one may take all the time there is. */
@@ -96,7 +97,7 @@ static pk_result_t attempt(struct joining *j, int index)
     const uint64_t try_until = pki_now_ns() + TRY_NS;
     const int on = 1;
     pk_result_t result;
-    int fd = socket(address->ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    int fd = pki_fd_keep(socket(address->ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
 
     if (fd < 0) {
         j->errno_seen = errno;

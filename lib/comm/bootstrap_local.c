@@ -12,6 +12,7 @@
 #include "comm/bootstrap_accept.h"
 #include "util/auth.h"
 #include "util/clock.h"
+#include "util/fd.h"
 #include "util/fork.h"
 
 #define BACKLOG 4096
@@ -49,7 +50,7 @@ static pk_result_t listen_local(struct mesh *m)
 {
     pk_result_t result;
 
-    m->listener = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    m->listener = pki_fd_keep(socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
     if (m->listener < 0)
         return pki_fail_errno(PK_ERR_SYSTEM, NULL, "socket");
     result = pki_place_bind(m->b, m->listener);
@@ -81,7 +82,7 @@ static pk_result_t begin(struct mesh *m, int r)
 
     if (result != PK_OK)
         return result;
-    fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    fd = pki_fd_keep(socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
     if (fd < 0)
         return pki_fail_errno(PK_ERR_SYSTEM, NULL, "socket");
     if (connect(fd, (struct sockaddr *)&name, bytes) != 0) {

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "util/auth.h"
+#include "util/fd.h"
 #include "util/fork.h"
 #include "util/list.h"
 #include "util/netif.h"
@@ -76,7 +77,7 @@ static pk_result_t listen_on(struct sockaddr_storage *address, bool any, int *li
 {
     char text[PKI_NETIF_TEXT];
     int error;
-    int fd = socket(address->ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    int fd = pki_fd_keep(socket(address->ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
 
     if (fd < 0 && errno == EAFNOSUPPORT)
         return PK_IN_PROGRESS;

@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "util/env.h"
+#include "util/fd.h"
 
 #define PREFIX "pickle-"
 #define STALE_S 60 /* of a socket file that refuses: younger ones may be about to listen */
@@ -42,7 +43,7 @@ pk_result_t pki_place_name(const struct pki_bootstrap *b, int rank, struct socka
 
 static bool refuses(const struct sockaddr_un *name)
 {
-    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    int fd = pki_fd_keep(socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
     bool refused = fd >= 0 && connect(fd, (const struct sockaddr *)name, sizeof *name) != 0 && errno == ECONNREFUSED;
 
     if (fd >= 0)

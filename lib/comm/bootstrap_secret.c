@@ -10,6 +10,7 @@
 
 #include "util/auth.h"
 #include "util/env.h"
+#include "util/fd.h"
 #include "util/netif.h"
 
 #define SECRET_FILE_MIN 16
@@ -21,7 +22,7 @@ static pk_result_t read_secret(const char *path, unsigned char *content, size_t 
     struct stat info;
     size_t have = 0;
     ssize_t n = 1;
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+    int fd = pki_fd_keep(open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
 
     if (fd < 0)
         return pki_fail_errno(PK_ERR_ARG, NULL, "PK_SECRET_FILE=%.200s cannot be opened", path);

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include "device/cuda_device.h"
+#include "util/fd.h"
 
 static int attribute(const struct pki_cuda_context *context, CUdevice_attribute which)
 {
@@ -26,8 +27,8 @@ pk_result_t pki_cuda_dmabuf(struct pki_device *device, const struct pki_mem *mem
     pki_cuda_leave(context);
     if (code != CUDA_SUCCESS)
         return PK_ERR_UNSUPPORTED;
-    *fd = found;
-    return PK_OK;
+    *fd = pki_fd_keep(found);
+    return *fd >= 0 ? PK_OK : PK_ERR_UNSUPPORTED;
 }
 
 /* GPUs that order a NIC's writes before what they read later themselves need nothing done. */

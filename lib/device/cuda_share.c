@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "device/cuda_device.h"
+#include "util/fd.h"
 
 /* An open IPC handle. The driver refuses to open one twice in a context, so communicators share them. */
 struct ipc_mapping {
@@ -80,6 +81,9 @@ static pk_result_t export_piece(const struct pki_cuda_context *context, uintptr_
     context->cu->vmm_release(handle);
     if (code != CUDA_SUCCESS)
         return pki_cuda_fail(code, "cuMemExportToShareableHandle of %zu bytes at %#zx", size, (size_t)address);
+    fd = pki_fd_keep(fd);
+    if (fd < 0)
+        return pki_fail_errno(PK_ERR_SYSTEM, NULL, "a descriptor for %zu bytes at %#zx", size, (size_t)address);
     fds[out->pieces++] = fd;
     *bytes = size;
     return PK_OK;

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "engine/internal.h"
+#include "util/fd.h"
 #include "util/fork.h"
 
 #define PAGE 4096ull
@@ -100,7 +101,7 @@ static pk_result_t map_new(struct pki_shared *s)
     if (s->bytes > SIZE_MAX / 2)
         return pki_fail(PK_ERR_MEMORY, NULL, "no address space for %zu bytes", s->bytes);
     s->bytes = (s->bytes + page - 1) / page * page;
-    s->fd = memfd_create("pickle-mem", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    s->fd = pki_fd_keep(memfd_create("pickle-mem", MFD_CLOEXEC | MFD_ALLOW_SEALING));
     if (s->fd < 0)
         return pki_fail_errno(PK_ERR_SYSTEM, NULL, "memfd_create of %zu bytes of shareable memory", s->bytes);
     if (ftruncate(s->fd, (off_t)s->bytes) != 0 || fcntl(s->fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {

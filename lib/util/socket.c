@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "util/clock.h"
+#include "util/fd.h"
 
 #define SLICE_NS (20 * PKI_NS_PER_MS)
 #define FRAME_MAGIC 0x664b50u /* "PKf" */
@@ -168,7 +169,8 @@ static pk_result_t peek_header(int fd, struct frame_header *header, const struct
     return PK_OK;
 }
 
-/* Take every descriptor out of the control data: the first `room` go to `fds`, any others are closed. Returns how many there were. */
+/* Take every descriptor out of the control data: the first `room` go to `fds`, any others are closed. Returns how many there were,
+ * less those that could not be kept. */
 static int detach_fds(struct msghdr *message, int *fds, int room)
 {
     int count = 0;
@@ -178,14 +180,16 @@ static int detach_fds(struct msghdr *message, int *fds, int room)
 
         if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS)
             continue;
-        for (size_t i = 0; i < n; i++, count++) {
+        for (size_t i = 0; i < n; i++) {
             int fd;
 
             memcpy(&fd, CMSG_DATA(c) + i * sizeof fd, sizeof fd);
-            if (count < room)
+            fd = pki_fd_keep(fd);
+            if (fd >= 0 && count < room)
                 fds[count] = fd;
-            else
+            else if (fd >= 0)
                 close(fd);
+            count += fd >= 0;
         }
     }
     return count;

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Hold sizes and habits: functions of at most 80 lines, nine in ten of at most 40, files of at most 800, no macro that hides a
-return or a goto, the licence in the first line.
+return or a goto, the licence in the first line, no descriptor of the library that does not go through util/fd.h.
 
 usage: style.py TREE | style.py --self-test
 """
@@ -17,6 +17,13 @@ FOLDERS = ("lib", "include", "bench", "examples", "tests", "tools")
 LICENCE = "SPDX-License-Identifier: Apache-2.0"
 DEFINE = re.compile(r"^\s*#\s*define\b")
 HIDDEN = re.compile(r"\b(return|goto)\b")
+# Calls that make a descriptor. fopen, opendir and getaddrinfo are left out: they close what they open to read before they return.
+MAKES_FD = re.compile(
+    r"(?<![\w>.])(?:socket|socketpair|accept4?|memfd_create|memfd_secret|epoll_create1?|eventfd|timerfd_create|signalfd|inotify_init1?|"
+    r"fanotify_init|pipe2?|open|openat2?|open64|creat|dup[23]?|shm_open|mkostemps?|mkstemp|pidfd_open|pidfd_getfd|userfaultfd|"
+    r"perf_event_open|io_uring_setup|syscall|fcntl)\(")
+MAKES_NO_FD = re.compile(r"syscall\(SYS_(futex\w*|membarrier|gettid|tgkill|getcpu|mbind|move_pages|get_mempolicy)\b|fcntl\((?!.*\bF_DUPFD)")
+KEPT = re.compile(r"\bpki_fd_keep\((\(int\))?$")
 
 
 def source_files(tree):
@@ -56,6 +63,15 @@ def macros(lines):
         number += 1
 
 
+def loose_descriptors(lines):
+    """(line, call) of each call that makes a descriptor and is not an argument of pki_fd_keep."""
+    for number, line in enumerate(lines, 1):
+        code = re.sub(r'"(\\.|[^"\\])*"', '""', line.split("//")[0])
+        for made in MAKES_FD.finditer(code):
+            if not MAKES_NO_FD.match(code, made.start()) and not KEPT.search(code[:made.start()]):
+                yield number, made.group().rstrip("(")
+
+
 def check_file(path, lines, lengths):
     if not lines or LICENCE not in lines[0]:
         yield "%s:1: the first line must be the licence: %s" % (path, LICENCE)
@@ -65,6 +81,9 @@ def check_file(path, lines, lengths):
         lengths.append(length)
         if length > FUNCTION_MAX:
             yield "%s:%d: function of %d lines, %d are allowed" % (path, first, length, FUNCTION_MAX)
+    if path.startswith("lib/") and not path.startswith("lib/util/fd."):
+        for number, call in loose_descriptors(lines):
+            yield "%s:%d: %s() makes a descriptor that may be 0, 1 or 2: wrap it in pki_fd_keep" % (path, number, call)
     if path.startswith("tests/"):
         return # macros that write whole functions are at home there
     for first, body in macros(lines):
@@ -105,6 +124,12 @@ PLANTED = [
     ("macro hides", GOOD + "#define CHECK(x) \\\n    do { \\\n        if (x) \\\n            goto out; \\\n    } while (0)\n"),
     ("nine in ten", GOOD + function_of(60) * 2),
     ("licence", "int x;\n"),
+    ("socket() makes", GOOD + "    fd = socket(AF_UNIX, SOCK_STREAM, 0);\n"),
+    ("pipe2() makes", GOOD + "    if (pipe2(ends, O_CLOEXEC) != 0)\n"),
+    ("fcntl() makes", GOOD + "    fd = fcntl(old, F_DUPFD_CLOEXEC, 0);\n"),
+    ("syscall() makes", GOOD + "    fd = (int)syscall(SYS_pidfd_open, pid, 0);\n"),
+    (None, GOOD + "    fd = pki_fd_keep(open(path, O_RDONLY));\n    fcntl(fd, F_SETFL, 0);\n    iface->open(fd);\n"
+     "    fd = pki_fd_keep((int)syscall(SYS_userfaultfd, 0));\n    syscall(SYS_futex, word);\n"),
 ]
 
 

@@ -10,6 +10,7 @@
 
 #include "transport/rdma/rdma.h"
 #include "util/env.h"
+#include "util/fd.h"
 
 #define BATCH 32 /* completions taken from a queue at once */
 
@@ -43,7 +44,7 @@ static pk_result_t rdma_open(const struct pki_iface_config *config, struct pki_i
     iface->device = config->device;
     iface->nqps = (uint32_t)qps;
     iface->piece_shift = PKI_RDMA_PIECE_SHIFT;
-    iface->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+    iface->epoll_fd = pki_fd_keep(epoll_create1(EPOLL_CLOEXEC));
     if (iface->epoll_fd < 0)
         return pki_fail_errno(PK_ERR_SYSTEM, NULL, "rdma: epoll_create1");
     base->msg_payload_max = PKI_RDMA_PAYLOAD_MAX;

@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "transport/rdma/rdma.h"
+#include "util/fd.h"
 #include "util/fork.h"
 #include "util/thread.h"
 
@@ -108,7 +109,7 @@ static void *watch_thread(void *arg)
 static int open_uffd(void)
 {
     struct uffdio_api api = { .api = UFFD_API, .features = FEATURES };
-    int fd = (int)syscall(SYS_userfaultfd, O_CLOEXEC | O_NONBLOCK | UFFD_USER_MODE_ONLY);
+    int fd = pki_fd_keep((int)syscall(SYS_userfaultfd, O_CLOEXEC | O_NONBLOCK | UFFD_USER_MODE_ONLY));
 
     if (fd >= 0 && ioctl(fd, UFFDIO_API, &api) != 0) {
         close(fd);
@@ -125,7 +126,7 @@ void pki_rdma_watch_open(void)
     pthread_mutex_lock(&watcher.life);
     if (watcher.users++ == 0) {
         watcher.fd = open_uffd();
-        watcher.stop_fd = watcher.fd >= 0 ? eventfd(0, EFD_CLOEXEC) : -1;
+        watcher.stop_fd = watcher.fd >= 0 ? pki_fd_keep(eventfd(0, EFD_CLOEXEC)) : -1;
         if (watcher.fd >= 0 && (watcher.stop_fd < 0 || pki_thread_start(&watcher.thread, watch_thread, NULL) != 0)) {
             close(watcher.fd);
             watcher.fd = -1;

@@ -17,6 +17,7 @@
 #include "transport/shm/shm.h"
 #include "util/clock.h"
 #include "util/env.h"
+#include "util/fd.h"
 
 #define SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
 
@@ -24,7 +25,7 @@ static void shm_probe(const struct pki_iface_config *config, struct pki_probe *p
 {
     char here = 1, there = 0;
     struct iovec local = { .iov_base = &there, .iov_len = 1 }, remote = { .iov_base = &here, .iov_len = 1 };
-    int fd = memfd_create("pickle-probe", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    int fd = pki_fd_keep(memfd_create("pickle-probe", MFD_CLOEXEC | MFD_ALLOW_SEALING));
     bool cma = true;
 
     (void)config;
@@ -90,7 +91,7 @@ static pk_result_t inbox_make(struct pki_shm_ep *shm)
 {
     struct pki_where where = pki_shm_where(&shm->base);
 
-    shm->inbox_fd = memfd_create("pickle-inbox", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    shm->inbox_fd = pki_fd_keep(memfd_create("pickle-inbox", MFD_CLOEXEC | MFD_ALLOW_SEALING));
     if (shm->inbox_fd < 0)
         return pki_fail_errno(PK_ERR_SYSTEM, &where, "over shm: memfd_create of an inbox");
     if (ftruncate(shm->inbox_fd, sizeof *shm->mine) != 0)
@@ -224,7 +225,7 @@ static pk_result_t export_memfd(const struct pki_mem *mem, struct pki_export *ou
 
     if (fds == NULL)
         return pki_fail(PK_ERR_MEMORY, NULL, "over shm: no memory to describe %zu bytes", mem->bytes);
-    *fds = fcntl(mem->memfd, F_DUPFD_CLOEXEC, 0);
+    *fds = pki_fd_keep(fcntl(mem->memfd, F_DUPFD_CLOEXEC, 0));
     if (*fds < 0) {
         free(fds);
         return pki_fail_errno(PK_ERR_SYSTEM, NULL, "over shm: a descriptor of %zu bytes", mem->bytes);

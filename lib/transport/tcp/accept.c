@@ -9,6 +9,7 @@
 #include "transport/tcp/tcp.h"
 #include "util/auth.h"
 #include "util/clock.h"
+#include "util/fd.h"
 #include "util/netif.h"
 
 #define BACKLOG 4096
@@ -25,7 +26,7 @@ static pk_result_t listen_on(struct pki_tcp_iface *iface, const struct sockaddr_
     struct sockaddr_storage *address = &iface->address[iface->listeners];
     char text[PKI_NETIF_TEXT];
     socklen_t bytes = sizeof *address;
-    int fd = socket(wanted->ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    int fd = pki_fd_keep(socket(wanted->ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
 
     *address = *wanted;
     pki_netif_set_port(address, 0);
@@ -108,7 +109,7 @@ void pki_tcp_accept(struct pki_tcp_iface *iface, struct pki_tcp_watch *listener)
         return;
     iface->rest_until_ns = 0;
     for (int i = 0; i < ACCEPTS_A_ROUND; i++) {
-        int fd = accept4(listener->fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
+        int fd = pki_fd_keep(accept4(listener->fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC));
 
         if (fd >= 0) {
             take_in(iface, fd);

@@ -11,6 +11,7 @@
 #include "transport/tcp/tcp.h"
 #include "util/auth.h"
 #include "util/clock.h"
+#include "util/fd.h"
 #include "util/netif.h"
 
 #define LABEL_BYTES 32
@@ -296,7 +297,7 @@ static int dial(struct pki_tcp_link *link)
                             link->lane != NULL ? 0 : link->index - 1, link->attempts);
     const struct sockaddr_storage *to = &theirs->address[pair.theirs];
     struct sockaddr_storage from = iface->address[pair.mine];
-    int fd = socket(to->ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    int fd = pki_fd_keep(socket(to->ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
 
     if (fd < 0)
         return -1;

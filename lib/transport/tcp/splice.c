@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "transport/tcp/tcp.h"
+#include "util/fd.h"
 
 #define PIPE_BYTES (1 << 20)
 
@@ -37,7 +38,7 @@ static bool pipe_open(struct pki_tcp_link *link)
 {
     if (link->pipe[0] >= 0)
         return true;
-    if (pipe2(link->pipe, O_CLOEXEC | O_NONBLOCK) != 0) {
+    if (pki_fd_pipe(link->pipe, O_CLOEXEC | O_NONBLOCK) != 0) {
         copy_instead(link, "pipe2");
         link->pipe[0] = link->pipe[1] = -1;
         return false;

@@ -14,6 +14,7 @@
 #include "util/auth.h"
 #include "util/clock.h"
 #include "util/env.h"
+#include "util/fd.h"
 #include "util/netif.h"
 
 #define SETTLE_NS PKI_NS_PER_MS
@@ -115,7 +116,7 @@ static void tcp_close(struct pki_iface *base)
 static pk_result_t listen_and_watch(struct pki_tcp_iface *iface, const struct pki_netif *nics, uint32_t nnics)
 {
     iface->eps = calloc((size_t)iface->size, sizeof *iface->eps);
-    iface->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+    iface->epoll_fd = pki_fd_keep(epoll_create1(EPOLL_CLOEXEC));
     if (iface->eps == NULL)
         return pki_fail(PK_ERR_MEMORY, NULL, "over tcp: no memory for %d ranks", iface->size);
     if (iface->epoll_fd < 0)

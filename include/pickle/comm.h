@@ -18,6 +18,11 @@
  *
  * Fork: in a child of fork, communicators and host streams of the parent are refused with PK_ERR_UNSUPPORTED by every call (pk_comm_destroy
  * too, which then frees nothing); the child may make its own. The parent goes on undisturbed.
+ *
+ * The process: descriptors that the library makes are 3 and above, also where the program has closed 0, 1 and 2 (those of drivers, as CUDA's and an
+ * RDMA device's, are the driver's). The library's threads have all signals blocked but those of faults (SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP,
+ * SIGSYS), which the program's handler gets in whatever thread meets one. Where the system copies, between processes or from a connection, a page that
+ * may not be touched is an error instead: no handler runs.
  */
 #ifndef PICKLE_COMM_H
 #define PICKLE_COMM_H

@@ -42,7 +42,7 @@ struct server {
 
 static struct {
     pthread_mutex_t lock; /* of all this; not held while an engine is visited */
-    pthread_cond_t wakeup, left; /* left: an engine has no visitors any more */
+    pthread_cond_t wakeup, left; /* wakeup: by make_wakeup; left: an engine has no visitors any more */
     struct pki_list engines;
     struct pki_list servers;
     struct server *server; /* the one that is meant to run */
@@ -52,7 +52,7 @@ static struct {
     bool listed, running, watching;
     unsigned generation; /* of the thread that is meant to run: an older one ends, even if a newer has been started already */
     atomic_bool awake, asleep; /* awake: the thread exists */
-} service = { .lock = PTHREAD_MUTEX_INITIALIZER, .wakeup = PTHREAD_COND_INITIALIZER, .left = PTHREAD_COND_INITIALIZER };
+} service = { .lock = PTHREAD_MUTEX_INITIALIZER, .left = PTHREAD_COND_INITIALIZER };
 
 void pki_engine_leave(struct pki_engine *e)
 {
@@ -167,7 +167,7 @@ static bool await_wakeup(long ns)
 {
     struct timespec until;
 
-    clock_gettime(CLOCK_REALTIME, &until);
+    clock_gettime(CLOCK_MONOTONIC, &until);
     until.tv_nsec += ns;
     until.tv_sec += until.tv_nsec / 1000000000;
     until.tv_nsec %= 1000000000;
@@ -382,11 +382,22 @@ pk_result_t pki_service_wake(void)
     return result;
 }
 
+/* The system's clock may be set back while a thread sleeps. */
+static void make_wakeup(void)
+{
+    pthread_condattr_t monotonic;
+
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_cond_init(&service.wakeup, &monotonic);
+    pthread_condattr_destroy(&monotonic);
+}
+
 /* The thread and the engines are the parent's. */
 static void start_over(void)
 {
     pthread_mutex_init(&service.lock, NULL);
-    pthread_cond_init(&service.wakeup, NULL);
+    make_wakeup();
     pthread_cond_init(&service.left, NULL);
     pki_list_init(&service.engines);
     service.running = service.watching = false;
@@ -400,6 +411,7 @@ void pki_service_attach(struct pki_engine *e)
 {
     pthread_mutex_lock(&service.lock);
     if (!service.listed) {
+        make_wakeup();
         pki_list_init(&service.engines);
         pki_list_init(&service.servers);
         pki_fork_at_child(start_over);

@@ -5,7 +5,8 @@
 
 #include <pthread.h>
 
-/* A thread that takes no signals: they are for the program's own. Returns 0, or pthread_create's error. */
+/* A thread that takes no signals: they are for the program's own, but for faults, which the program may handle in whatever thread meets
+ * one. Returns 0, or pthread_create's error. */
 int pki_thread_start(pthread_t *thread, void *(*run)(void *arg), void *arg);
 
 #endif

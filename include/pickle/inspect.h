@@ -155,7 +155,9 @@ PK_API pk_result_t pk_pending_dump(const pk_comm_t *comm, char *text, size_t cap
 /** Receives one log line without newline. Called from any thread, must not call the library, must not keep `line`. */
 typedef void (*pk_log_callback_t)(void *arg, int level, const char *line);
 
-/** Send log lines to `callback` instead of standard error; NULL restores it. Levels: 1 error 2 warn 3 info 4 debug. Since 0.1. */
+/** Send log lines to `callback` instead of standard error; NULL restores it. Levels: 1 error 2 warn 3 info 4 debug. Operations wait for a callback that
+ * blocks, but not for standard error: a line that its pipe, socket or terminal does not take at once is lost, and the next one says how many were.
+ * SIGPIPE is not raised. Since 0.1. */
 PK_API void pk_log_set_callback(pk_log_callback_t callback, void *arg);
 
 #ifdef __cplusplus

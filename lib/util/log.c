@@ -7,11 +7,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "util/fork.h"
+#include "util/stderr.h"
 
-#define LINE_BYTES 1024
+#define LINE_BYTES PKI_STDERR_LINE
 #define TAG "pickle: "
 #define TAG_BYTES (sizeof(TAG) - 1)
 
@@ -26,16 +26,20 @@ static struct {
 
 static const char *const level_names[] = { "none", "error", "warn", "info", "debug" };
 
+/* `line` holds `length` bytes, of which TAG is the first, and room for a newline. */
+static void emit(enum pki_log_level level, char *line, size_t length);
+
 static enum pki_log_level level_from_environment(void)
 {
     const char *word = getenv("PK_LOG");
+    char line[128];
 
     if (word == NULL || word[0] == '\0')
         return PKI_LOG_WARN;
     for (size_t i = 0; i < sizeof level_names / sizeof level_names[0]; i++)
         if (strcmp(word, level_names[i]) == 0)
             return (enum pki_log_level)i;
-    dprintf(STDERR_FILENO, TAG "PK_LOG=%.40s is none of none, error, warn, info, debug; using warn\n", word);
+    emit(PKI_LOG_WARN, line, (size_t)snprintf(line, sizeof line - 1, TAG "PK_LOG=%.40s is none of none, error, warn, info, debug; using warn", word));
     return PKI_LOG_WARN;
 }
 
@@ -52,7 +56,7 @@ bool pki_log_enabled(enum pki_log_level level)
     return (int)level <= now;
 }
 
-/* The lock may be that of a thread that only the parent has, inside a callback or waiting for whoever reads standard error. */
+/* The lock may be that of a thread that only the parent has, inside a callback. */
 static void start_over(void)
 {
     pthread_mutex_init(&sink.lock, NULL);
@@ -104,19 +108,14 @@ static size_t compose(char *out, size_t room, const struct pki_where *where, con
     return advance(at, room, vsnprintf(out + at, room - at, fmt, args));
 }
 
-/* `line` holds TAG, then `length` bytes of text and room for a newline. One write(2): lines of several processes that share
- * standard error do not mix. */
 static void emit(enum pki_log_level level, char *line, size_t length)
 {
-    ssize_t ignored;
-
     lock_sink();
     if (sink.fn != NULL) {
         sink.fn(sink.arg, (int)level, line);
     } else {
         line[length] = '\n';
-        ignored = write(STDERR_FILENO, line, length + 1);
-        (void)ignored;
+        pki_stderr_line(line, length + 1);
     }
     pthread_mutex_unlock(&sink.lock);
 }

@@ -8,15 +8,13 @@
  */
 #include <errno.h>
 #include <fcntl.h>
-#include <pthread.h>
-#include <signal.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "transport/tcp/tcp.h"
 #include "util/fd.h"
+#include "util/signal.h"
 
 #define PIPE_BYTES (1 << 20)
 
@@ -68,24 +66,12 @@ void pki_tcp_pipe_close(struct pki_tcp_link *link)
  */
 static ssize_t splice_quietly(struct pki_tcp_link *link)
 {
-    const struct timespec at_once = { 0 };
-    sigset_t pipe_signal, old, pending;
-    bool was_pending = false;
+    struct pki_signal_hold hold;
     ssize_t n;
-    int error;
 
-    sigemptyset(&pipe_signal);
-    sigaddset(&pipe_signal, SIGPIPE);
-    pthread_sigmask(SIG_BLOCK, &pipe_signal, &old);
-    if (sigismember(&old, SIGPIPE) && sigpending(&pending) == 0)
-        was_pending = sigismember(&pending, SIGPIPE);
+    pki_signal_hold(&hold, SIGPIPE);
     n = splice(link->pipe[0], NULL, link->watch.fd, NULL, link->piped, SPLICE_F_NONBLOCK | SPLICE_F_MOVE);
-    error = errno;
-    if (n < (ssize_t)link->piped && !was_pending)
-        while (sigtimedwait(&pipe_signal, NULL, &at_once) < 0 && errno == EINTR)
-            continue;
-    pthread_sigmask(SIG_SETMASK, &old, NULL);
-    errno = error;
+    pki_signal_release(&hold, n < (ssize_t)link->piped);
     return n;
 }
 

@@ -14,7 +14,7 @@ endif()
 
 if(PICKLE_SANITIZE)
     list(JOIN PICKLE_SANITIZE "," sanitizers)
-    target_compile_options(pickle_flags INTERFACE -fsanitize=${sanitizers} -fno-sanitize-recover=all -fno-omit-frame-pointer -g)
+    target_compile_options(pickle_flags INTERFACE -fsanitize=${sanitizers} -fno-sanitize-recover=all -fno-omit-frame-pointer -g1)
     target_link_options(pickle_flags INTERFACE -fsanitize=${sanitizers})
 endif()
 

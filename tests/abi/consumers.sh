@@ -57,7 +57,7 @@ mkdir "$work/cxx"
 cp "$source/tests/abi/consumer.cc" "$source/tests/abi/consumer.cmake" "$work/cxx/"
 mv "$work/cxx/consumer.cmake" "$work/cxx/CMakeLists.txt"
 cmake -S "$work/examples" -B "$work/examples-build" -DCMAKE_PREFIX_PATH="$prefix" >"$work/log" 2>&1 || { cat "$work/log"; exit 1; }
-cmake --build "$work/examples-build" >"$work/log" 2>&1 || { cat "$work/log"; exit 1; }
+cmake --build "$work/examples-build" --target hello >"$work/log" 2>&1 || { cat "$work/log"; exit 1; }
 run "find_package, C" "$work/examples-build/hello" "$(lib_dir "$prefix")"
 
 if command -v "${CXX:-c++}" >/dev/null; then

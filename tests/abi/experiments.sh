@@ -1,12 +1,13 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# The benchmarks as users get them: install the library, build and install bench/ against it, run every experiment in its smallest
-# form. Each table must be filled or say why not, on the host and, where it was built, on the software driver of CUDA. Wrong data must be
-# noticed.
-# usage: experiments.sh BUILD_DIR SOURCE_DIR
+# The benchmarks as users get them: build and install bench/ against the installed library, run every experiment in its smallest form. Each
+# table must be filled or say why not, on the host and, where it was built, on the software driver of CUDA. Wrong data must be noticed.
+# usage: experiments.sh BUILD_DIR SOURCE_DIR PREFIX BENCH_DIR     BENCH_DIR: where bench/ is built; it stays
 set -eu
 build=$1
 source=$2
+prefix=$3
+bench=$4
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT INT TERM
 export LC_ALL=C PK_TIMEOUT_MS=30000
@@ -18,11 +19,9 @@ quietly() {
     "$@" >"$work/log" 2>&1 || { tail -n 40 "$work/log"; exit 1; }
 }
 
-quietly cmake --install "$build" --prefix "$work/prefix"
-quietly cmake -S "$source/bench" -B "$work/bench" -DCMAKE_BUILD_TYPE=Release -DCMAKE_PREFIX_PATH="$work/prefix" \
-    -DCMAKE_INSTALL_PREFIX="$work/prefix"
-quietly cmake --build "$work/bench"
-quietly cmake --install "$work/bench"
+quietly cmake -S "$source/bench" -B "$bench" -DCMAKE_BUILD_TYPE=Release -DCMAKE_PREFIX_PATH="$prefix"
+quietly cmake --build "$bench"
+quietly cmake --install "$bench" --prefix "$work/prefix"
 export PATH="$work/prefix/bin:$PATH" # and nothing of the tree
 
 quietly timeout 200 pickle-run-all --tiny --out "$work/results"

@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 # Read by the scripts that run in the machine: check, damage, and the end.
 # shellcheck shell=bash
-passed=0 failed=0
+passed=0 failed=0 ended=$SECONDS
 
 outcome() { # NAME CODE
+    local took=$((SECONDS - ended))
+    ended=$SECONDS
     if [ "$2" -eq 0 ]; then
         passed=$((passed + 1))
-        echo "PASS $1"
+        echo "PASS $1 ($took s)"
         grep -hE 'turns|costs|shim' /tmp/log | head -n 6 | sed 's/^/     /'
     else
         failed=$((failed + 1))

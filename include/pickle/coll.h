@@ -6,7 +6,8 @@
  * Errors common to all: PK_ERR_ARG (null communicator or buffer, unknown type, reduction or root, buffers that overlap other than as
  * "in place" says, more elements than memory can hold); PK_ERR_MISMATCH (ranks disagree on operation,
  * count, type, reduction or root: names both sides); PK_ERR_NEEDS_SM; PK_ERR_UNSUPPORTED; PK_ERR_PEER; PK_ERR_TIMEOUT;
- * PK_ERR_ABORTED; PK_ERR_MEMORY. A rank that fails with PK_ERR_ARG has not taken part. With PK_BLOCKING the call returns when the
+ * PK_ERR_ABORTED; PK_ERR_MEMORY; PK_ERR_SYSTEM (a buffer that is not mapped or may not be written, where the kernel copies: EFAULT, and whose
+ * it is; elsewhere such a buffer ends the process with SIGSEGV). A rank that fails with PK_ERR_ARG has not taken part. With PK_BLOCKING the call returns when the
  * buffers are the caller's again; in other streams at once. Different communicators may be used from different threads. Calls
  * inside a group start together when it ends (p2p.h).
  *

@@ -7,7 +7,7 @@
  * time, except pk_comm_abort, pk_comm_async_error and the calls of inspect.h, which any thread may make at any time before
  * pk_comm_destroy begins.
  *
- * Failure: after PK_ERR_TIMEOUT, PK_ERR_PEER or PK_ERR_ABORTED the communicator is poisoned. Every later operation returns the
+ * Failure: after PK_ERR_TIMEOUT, PK_ERR_PEER, PK_ERR_SYSTEM or PK_ERR_ABORTED the communicator is poisoned. Every later operation returns the
  * first error. Buffers in host memory are the caller's again when the operation has returned an error (in a host stream: when
  * pk_stream_synchronize has): nothing reads or writes them any more, neither this rank nor, with these exceptions, another one. A rank
  * of this host that stands still in the middle of a copy of up to 8 MiB is waited for 30 ms. Memory from pk_mem_alloc may be read by

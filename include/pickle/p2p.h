@@ -26,7 +26,7 @@ extern "C" {
  * @return PK_OK; PK_ERR_ARG; PK_ERR_MISMATCH (the receive names another size); PK_ERR_NEEDS_SM; PK_ERR_UNSUPPORTED (no path
  *         between these kinds of memory; memory not registered in a captured stream; operations are pending in more CUDA streams of the process
  *         than a GPU has room for kernels that wait, about 100); PK_ERR_PEER; PK_ERR_TIMEOUT;
- *         PK_ERR_ABORTED; PK_ERR_MEMORY
+ *         PK_ERR_ABORTED; PK_ERR_MEMORY; PK_ERR_SYSTEM (a bad buffer, as in coll.h)
  * With PK_BLOCKING returns when `buf` may be reused, which does not mean that the peer has received. In other streams returns
  * at once; errors found later are reported by the next call, pk_comm_async_error and pk_stream_synchronize. In a CUDA stream
  * that is being captured the call waits on the CPU until the peer captures its receive; both buffers are registered GPU memory, and

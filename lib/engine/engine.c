@@ -259,7 +259,7 @@ static void check_endpoints(struct pki_engine *e, const struct pki_peer *peer)
         if (peer->eps[i]->dead && !peer->gone) {
             struct pki_where where = pki_engine_where(e, peer->rank, pki_engine_first_task(e));
 
-            pki_engine_blame(e, PK_ERR_PEER, &where, peer->eps[i]->iface->transport->name, 0, 0);
+            pki_engine_blame(e, PK_ERR_PEER, &where, peer->eps[i], 0, 0);
             return;
         }
 }
@@ -305,7 +305,23 @@ static void check_left(struct pki_engine *e)
             pki_side_check_left(e, &e->peers[i]);
 }
 
-void pki_engine_blame(struct pki_engine *e, pk_result_t code, const struct pki_where *where, const char *what, size_t done,
+/* What the endpoint failed with, and in which operation. Without a cause it is this rank's own trouble, which this thread has just recorded. */
+static void record_cause(pk_result_t code, const struct pki_where *where, const struct pki_ep *ep, size_t done, size_t bytes)
+{
+    const struct pki_cause *cause = ep != NULL && ep->cause.text[0] != '\0' ? &ep->cause : NULL;
+    const pk_error_info_t *last = pki_error_get();
+
+    if (cause != NULL && bytes > 0)
+        (void)pki_fail_again(code, cause->sys_errno, where, "%s (%zu of %zu bytes done)", cause->text, done, bytes);
+    else if (cause != NULL)
+        (void)pki_fail_again(code, cause->sys_errno, where, "%s", cause->text);
+    else if (code == PK_ERR_PEER || last->code != code)
+        (void)pki_fail(code, where, "%s failed, %zu of %zu bytes done", ep != NULL ? ep->iface->transport->name : "a move", done, bytes);
+    else
+        (void)pki_fail_again(code, last->sys_errno, where, "%s", last->text);
+}
+
+void pki_engine_blame(struct pki_engine *e, pk_result_t code, const struct pki_where *where, const struct pki_ep *ep, size_t done,
                       size_t bytes)
 {
     if (code == PK_ERR_PEER)
@@ -314,7 +330,7 @@ void pki_engine_blame(struct pki_engine *e, pk_result_t code, const struct pki_w
                 pki_side_poll(e, &e->peers[i]);
     if (atomic_load(&e->failed) != PK_OK)
         return;
-    (void)pki_fail(code, where, "%s failed, %zu of %zu bytes done", what, done, bytes);
+    record_cause(code, where, ep, done, bytes);
     pki_engine_poison(e, code, true);
 }
 

@@ -179,8 +179,9 @@ void pki_engine_wait(struct pki_engine *engine, const atomic_bool *done);
 void pki_engine_poison(struct pki_engine *engine, pk_result_t code, bool tell);
 /* Unlocked, where the lock cannot be had: the peers are told by whoever has it next. */
 void pki_engine_poison_aside(struct pki_engine *engine, pk_result_t code);
-/* Something with a peer has failed: poison, unless the peers' sockets tell of an earlier and better reason. */
-void pki_engine_blame(struct pki_engine *engine, pk_result_t code, const struct pki_where *where, const char *what, size_t done,
+/* Something with a peer has failed: poison with the endpoint's cause, unless the peers' sockets tell of an earlier and better reason. Without an
+ * endpoint, or a cause there, with what this thread has just recorded. */
+void pki_engine_blame(struct pki_engine *engine, pk_result_t code, const struct pki_where *where, const struct pki_ep *ep, size_t done,
                       size_t bytes);
 struct pki_where pki_engine_where(const struct pki_engine *engine, int peer, const struct pki_task *task);
 

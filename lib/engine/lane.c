@@ -16,9 +16,9 @@ pk_result_t pki_lane_send(struct pki_peer *peer, const struct pki_msg *msg, cons
     if (result == PK_OK) {
         e->stats.messages += msg->kind != PKI_MSG_GRANT || (msg->extra & (PKI_GRANT_SILENT | PKI_GRANT_BACK)) == 0;
     } else if (result == PK_ERR_PEER) {
-        struct pki_where where = pki_engine_where(e, peer->rank, NULL);
+        struct pki_where where = pki_engine_where(e, peer->rank, pki_engine_first_task(e));
 
-        pki_engine_blame(e, PK_ERR_PEER, &where, "a message", 0, msg->payload);
+        pki_engine_blame(e, PK_ERR_PEER, &where, peer->lane, 0, msg->payload);
     } else if (result != PK_IN_PROGRESS) {
         pki_engine_poison(e, result, true); /* this rank's own trouble (no room to register memory), recorded where it was seen */
     }
@@ -222,7 +222,7 @@ bool pki_lane_poll(struct pki_engine *e, struct pki_peer *peer)
     if (peer->lane->dead && n == 0) {
         struct pki_where where = pki_engine_where(e, peer->rank, pki_engine_first_task(e));
 
-        pki_engine_blame(e, PK_ERR_PEER, &where, "the lane", 0, 0);
+        pki_engine_blame(e, PK_ERR_PEER, &where, peer->lane, 0, 0);
     }
     return n > 0;
 }

@@ -282,8 +282,7 @@ void pki_put_failed(struct pki_xfer *xfer, pk_result_t result)
 {
     struct pki_where where = pki_engine_where(xfer->engine, xfer->peer->rank, xfer->task);
 
-    pki_engine_blame(xfer->engine, result, &where, xfer->way != NULL ? xfer->way->iface->transport->name : "a move", xfer->done,
-                     xfer->bytes);
+    pki_engine_blame(xfer->engine, result, &where, xfer->way, xfer->done, xfer->bytes);
 }
 
 #define EVEN_PUT ((size_t)256 << 10) /* shorter ones cost a call of the kernel each: through the lane it is faster (measured) */

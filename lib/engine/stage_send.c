@@ -106,7 +106,7 @@ static void piece_put(struct pki_xfer *xfer, struct pki_piece *piece)
     if (result == PK_IN_PROGRESS)
         return;
     if (result != PK_OK) {
-        pki_engine_blame(xfer->engine, result, &where, transport->name, xfer->done, xfer->bytes);
+        pki_engine_blame(xfer->engine, result, &where, xfer->way, xfer->done, xfer->bytes);
         return;
     }
     piece->moving = true;
@@ -118,7 +118,7 @@ void pki_stage_put_done(struct pki_xfer *xfer, struct pki_put *put)
     struct pki_where where = pki_engine_where(xfer->engine, xfer->peer->rank, xfer->task);
 
     if (put->result != PK_OK)
-        pki_engine_blame(xfer->engine, put->result, &where, put->ep->iface->transport->name, xfer->done, xfer->bytes);
+        pki_engine_blame(xfer->engine, put->result, &where, put->ep, xfer->done, xfer->bytes);
     else
         pki_container_of(put, struct pki_piece, put)->ended = true;
 }

@@ -19,6 +19,7 @@
 #include "device/device.h"
 #include "pickle/base.h"
 #include "util/list.h"
+#include "util/log.h"
 
 struct pki_text;
 
@@ -122,6 +123,12 @@ struct pki_iface {
     bool in_threads;        /* threads of the kernel move every byte: who waits long sleeps soon, or they have no core */
 };
 
+/* Why an endpoint has failed, for the error record of the operation that finds out, perhaps later and in another thread. */
+struct pki_cause {
+    int sys_errno;  /* of the system call that failed, or 0 */
+    char text[252]; /* empty: nothing has failed */
+};
+
 struct pki_ep {
     struct pki_iface *iface;
     int rank, peer;
@@ -130,7 +137,7 @@ struct pki_ep {
     bool connecting; /* set by ep_connect: the connection is being made, in progress; messages may be sent already */
     bool mending; /* set by the transport: what carries its messages is being made anew, and notes go to and fro */
     bool left;    /* set by the transport: the other end has closed in good order, and no more comes, nor any word of what was put */
-    bool dead;    /* set by the transport; everything in flight has been put on the done queue with PK_ERR_PEER */
+    bool dead;    /* set by the transport, after pki_ep_fail; everything in flight has been put on the done queue with PK_ERR_PEER */
     bool can_put; /* set by ep_connect: put works to this peer */
     bool has_notes; /* set by the engine: `mend` is called, for another endpoint of this pair can carry notes */
     size_t eager_coll; /* set by ep_connect, alike at both ends: longest step of a collective without GPUs that goes whole in one message; 0: the engine's choice */
@@ -150,6 +157,7 @@ struct pki_ep {
     /* Not 0 when the peer has taken its memory back: what is read of its mapped memory from then on may be anything. NULL: the peer
      * cannot tell. */
     const _Atomic uint32_t *revoked;
+    struct pki_cause cause; /* set by pki_ep_fail: of the first failure */
 };
 
 /* A move of matched bytes. Owned by the engine; the transport's from put's PK_OK until it is on iface->done. */
@@ -286,5 +294,10 @@ struct pki_transport {
 const struct pki_transport *const *pki_transports(void);
 const struct pki_transport *pki_transport_find(const char *name);
 pk_result_t pki_transport_retry_ns(uint64_t *ns); /* PK_RETRY_MS */
+
+/* fail.c. A transport has seen an error of this endpoint: record and log it, keep it in ep->cause unless there is one, return `code`.
+ * `error`: errno of the system call that failed, or 0. The text begins with the transport's name ("over shm: "). Whatever a put, get or message
+ * fails with, and why an endpoint is dead, is said here, once: the engine adds which operation it was. */
+pk_result_t pki_ep_fail(struct pki_ep *ep, pk_result_t code, int error, const char *fmt, ...) PKI_PRINTF(4, 5);
 
 #endif

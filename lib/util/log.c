@@ -192,6 +192,18 @@ pk_result_t pki_fail_errno(pk_result_t code, const struct pki_where *where, cons
     return code;
 }
 
+pk_result_t pki_fail_again(pk_result_t code, int sys_errno, const struct pki_where *where, const char *fmt, ...)
+{
+    int saved = errno;
+    va_list args;
+
+    va_start(args, fmt);
+    fail(PKI_LOG_INFO, code, sys_errno, where, fmt, args);
+    va_end(args);
+    errno = saved;
+    return code;
+}
+
 pk_result_t pki_decline(pk_result_t code, const char *fmt, ...)
 {
     int saved = errno;

@@ -108,16 +108,50 @@ Test(shm_put, memory_that_is_gone)
     struct pair pair = pair_new(false);
     char *two_pages = mmap(NULL, 8192, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     static char src[8192];
+    char text[80];
     _Atomic uint32_t word = 0;
 
     munmap(two_pages + 4096, 4096);
-    cr_assert(move(pair.ep[0], src, two_pages, 8192, &word) == PK_ERR_PEER && word == 0);
-    cr_assert(pki_error_get()->sys_errno == EFAULT && pki_error_get()->peer == 1);
-    cr_assert(fetch(pair.ep[0], two_pages, src, 8192) == PK_ERR_PEER && fetch(pair.ep[0], two_pages, src, 4096) == PK_OK);
+    snprintf(text, sizeof text, "8192 bytes of rank 1's buffer, at %p, cannot be written from byte 4096 on", (void *)two_pages);
+    cr_assert(move(pair.ep[0], src, two_pages, 8192, &word) == PK_ERR_SYSTEM && word == 0);
+    cr_assert(pki_error_get()->sys_errno == EFAULT && pki_error_get()->peer == 1 && strstr(pki_error_get()->text, text) != NULL, "%s",
+              pki_error_get()->text);
+    cr_assert(pair.ep[0]->cause.sys_errno == EFAULT && strstr(pair.ep[0]->cause.text, text) != NULL, "%s", pair.ep[0]->cause.text);
+    cr_assert(fetch(pair.ep[0], two_pages, src, 8192) == PK_ERR_SYSTEM && fetch(pair.ep[0], two_pages, src, 4096) == PK_OK);
     cr_assert(!pair.ep[0]->dead && move(pair.ep[0], src, two_pages, 4096, &word) == PK_OK && word == 9);
     pair.ep[0]->peer_pid = INT32_MAX; /* nobody's */
     cr_assert(move(pair.ep[0], src, two_pages, 1, NULL) == PK_ERR_PEER && pair.ep[0]->dead);
     cr_assert(move(pair.ep[0], src, two_pages, 1, NULL) == PK_ERR_PEER);
+    pair_free(&pair);
+}
+
+/* Whose memory it is that cannot be read or written. */
+static void expect_fault(const char *text)
+{
+    cr_assert(pki_error_get()->code == PK_ERR_SYSTEM && pki_error_get()->sys_errno == EFAULT, "%s", pki_error_get()->text);
+    cr_assert(strstr(pki_error_get()->text, text) != NULL, "%s", pki_error_get()->text);
+}
+
+Test(shm_put, whose_memory_is_bad)
+{
+    struct pair pair = pair_new(false);
+    char *bad = mmap(NULL, 8192, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    static char good[8192];
+
+    cr_assert(move(pair.ep[0], good, bad, 8192, NULL) == PK_ERR_SYSTEM);
+    expect_fault("8192 bytes of rank 1's buffer, at 0x");
+    expect_fault("cannot be written from byte 0 on");
+    cr_assert(fetch(pair.ep[0], good, bad, 8192) == PK_ERR_SYSTEM);
+    expect_fault("8192 bytes of rank 0's buffer, at 0x");
+    expect_fault("cannot be written from byte 0 on");
+    cr_assert(mprotect(bad + 4096, 4096, PROT_NONE) == 0);
+    cr_assert(move(pair.ep[0], bad, good, 8192, NULL) == PK_ERR_SYSTEM);
+    expect_fault("8192 bytes of rank 0's buffer, at 0x");
+    expect_fault("cannot be read from byte 4096 on");
+    cr_assert(fetch(pair.ep[0], bad, good, 8192) == PK_ERR_SYSTEM);
+    expect_fault("8192 bytes of rank 1's buffer, at 0x");
+    cr_assert(!pair.ep[0]->dead && !pair.ep[1]->dead);
+    munmap(bad, 8192);
     pair_free(&pair);
 }
 

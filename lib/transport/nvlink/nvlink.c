@@ -140,8 +140,7 @@ static bool finish_ended(struct copy_queue *q)
 /* A queue that is idle while its word stays behind has failed: the mapping or the context is gone. */
 static void check_broken(struct copy_queue *q)
 {
-    const struct pki_ep *ep;
-    struct pki_where where;
+    struct pki_ep *ep;
 
     if (!q->iface->device->ops->idle(&q->queue))
         return;
@@ -149,8 +148,7 @@ static void check_broken(struct copy_queue *q)
     if (q->flights == 0)
         return;
     ep = pki_container_of(q->flying.next, struct pki_put, node)->ep;
-    where = (struct pki_where){ .rank = ep->rank, .peer = ep->peer };
-    pki_fail(PK_ERR_PEER, &where, "nvlink: the copy queue has stopped with %u transfers unfinished", q->flights);
+    (void)pki_ep_fail(ep, PK_ERR_PEER, 0, "nvlink: the copy queue has stopped with %u transfers unfinished", q->flights);
     finish_all(q, PK_ERR_PEER);
 }
 

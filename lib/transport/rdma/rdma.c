@@ -161,13 +161,12 @@ static void rdma_ep_close(struct pki_ep *base)
 /* Queue pairs in error do nothing more, neither read a source nor write a target. */
 void pki_rdma_ep_failed(struct pki_rdma_ep *ep, const char *what)
 {
-    struct pki_where where = pki_rdma_where(ep);
     struct ibv_qp_attr attr = { .qp_state = IBV_QPS_ERR };
 
     if (ep->base.dead)
         return;
     ep->base.dead = true;
-    (void)pki_fail(PK_ERR_PEER, &where, "rdma: %s", what);
+    (void)pki_ep_fail(&ep->base, PK_ERR_PEER, 0, "rdma: %s", what);
     for (uint32_t i = 0; i <= ep->nqps; i++) {
         ep->qps[i].dead = true;
         if (ep->qps[i].qp != NULL)

@@ -69,37 +69,64 @@ bool pki_shm_cma_is_quick(void)
     return is_quick;
 }
 
-typedef ssize_t vm_call(pid_t pid, const struct iovec *local, unsigned long locals, const struct iovec *remote,
-                        unsigned long remotes, unsigned long flags);
-
-/* Which failures mean that the peer, or the memory it named, is gone. */
-static pk_result_t failed(struct pki_put *put, size_t done, const char *call)
+/* Between this rank's memory and the peer's. */
+static ssize_t vm_move(const struct pki_put *put, bool writes, size_t done, size_t bytes)
 {
-    struct pki_where where = pki_shm_where(put->ep);
+    struct iovec local = { .iov_base = (char *)(uintptr_t)put->src + done, .iov_len = bytes };
+    struct iovec remote = { .iov_base = (void *)(uintptr_t)(put->remote + done), .iov_len = bytes };
+    pid_t pid = (pid_t)put->ep->peer_pid;
 
-    if (errno == ESRCH)
-        put->ep->dead = true;
-    return pki_fail_errno(errno == ESRCH || errno == EFAULT ? PK_ERR_PEER : PK_ERR_SYSTEM, &where,
-                          "over shm: %s process %lld after %zu of %zu bytes", call, (long long)put->ep->peer_pid, done,
-                          put->bytes);
+    return writes ? process_vm_writev(pid, &local, 1, &remote, 1, 0) : process_vm_readv(pid, &local, 1, &remote, 1, 0);
 }
 
-static pk_result_t move_all(struct pki_put *put, vm_call *move, const char *call)
+/* Can this process read the byte there, and write it if `writes`? As the kernel sees it, for here a bad address would be the end. */
+static bool is_mine(char *at, bool writes)
+{
+    char byte;
+    struct iovec here = { .iov_base = &byte, .iov_len = 1 }, there = { .iov_base = at, .iov_len = 1 };
+
+    return process_vm_readv(getpid(), &here, 1, &there, 1, 0) == 1 &&
+           (!writes || process_vm_writev(getpid(), &here, 1, &there, 1, 0) == 1);
+}
+
+/* The kernel has moved all bytes before the bad one: it is the next of one of the two buffers. */
+static pk_result_t bad_address(struct pki_put *put, bool writes, size_t done)
+{
+    char *mine = (char *)(uintptr_t)put->src;
+    bool peers = is_mine(mine + done, !writes);
+
+    return pki_ep_fail(put->ep, PK_ERR_SYSTEM, EFAULT,
+                       "over shm: %s process %lld: %zu bytes of rank %d's buffer, at %#llx, cannot be %s from byte %zu on",
+                       writes ? "process_vm_writev to" : "process_vm_readv from", (long long)put->ep->peer_pid, put->bytes,
+                       peers ? put->ep->peer : put->ep->rank, (unsigned long long)(peers ? put->remote : (uintptr_t)mine),
+                       writes == peers ? "written" : "read", done);
+}
+
+static pk_result_t failed(struct pki_put *put, bool writes, size_t done)
+{
+    int error = errno;
+
+    if (error == EFAULT)
+        return bad_address(put, writes, done);
+    if (error == ESRCH)
+        put->ep->dead = true;
+    return pki_ep_fail(put->ep, error == ESRCH ? PK_ERR_PEER : PK_ERR_SYSTEM, error, "over shm: %s process %lld",
+                       writes ? "process_vm_writev to" : "process_vm_readv from", (long long)put->ep->peer_pid);
+}
+
+static pk_result_t move_all(struct pki_put *put, bool writes)
 {
     size_t done = 0;
 
     while (done < put->bytes) {
-        size_t piece = put->bytes - done < SYSCALL_BYTES_MAX ? put->bytes - done : SYSCALL_BYTES_MAX;
-        struct iovec local = { .iov_base = (char *)(uintptr_t)put->src + done, .iov_len = piece };
-        struct iovec remote = { .iov_base = (void *)(uintptr_t)(put->remote + done), .iov_len = piece };
-        ssize_t moved = move((pid_t)put->ep->peer_pid, &local, 1, &remote, 1, 0);
+        ssize_t moved = vm_move(put, writes, done, put->bytes - done < SYSCALL_BYTES_MAX ? put->bytes - done : SYSCALL_BYTES_MAX);
 
         if (moved < 0 && errno == EINTR)
             continue;
         if (moved == 0)
             errno = EFAULT;
         if (moved <= 0)
-            return failed(put, done, call);
+            return failed(put, writes, done);
         done += (size_t)moved;
     }
     return PK_OK;
@@ -138,7 +165,7 @@ pk_result_t pki_shm_put(struct pki_put *put)
         pki_copy((void *)(uintptr_t)put->remote, put->src, put->bytes);
         put->result = PK_OK;
     } else {
-        put->result = move_all(put, process_vm_writev, "process_vm_writev to");
+        put->result = move_all(put, true);
     }
     leave(ep);
     /* The gate's release store is behind the copy: program order here, and the kernel's copy ran on this thread. */
@@ -162,7 +189,7 @@ pk_result_t pki_shm_get(struct pki_put *get)
         pki_copy((void *)(uintptr_t)get->src, (const void *)(uintptr_t)get->remote, get->bytes);
         get->result = PK_OK;
     } else {
-        get->result = move_all(get, process_vm_readv, "process_vm_readv from");
+        get->result = move_all(get, false);
     }
     leave(ep);
     pki_list_push(&ep->iface->done, &get->node);

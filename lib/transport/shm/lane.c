@@ -44,10 +44,8 @@ static uint32_t round_data(uint32_t bytes)
 
 static pk_result_t broken(struct pki_ep *ep, const char *what, uint32_t number, uint64_t value)
 {
-    struct pki_where where = pki_shm_where(ep);
-
     ep->dead = true;
-    return pki_fail(PK_ERR_PEER, &where, "over shm: %s at message %u (%#llx)", what, number, (unsigned long long)value);
+    return pki_ep_fail(ep, PK_ERR_PEER, 0, "over shm: %s at message %u (%#llx)", what, number, (unsigned long long)value);
 }
 
 void pki_shm_rx_init(struct pki_shm_rx *rx, struct pki_shm_inbox *mine)
@@ -168,11 +166,9 @@ static void stamp(struct pki_shm_tx *tx, struct pki_shm_cell *cell, uint32_t sha
 
 static pk_result_t refused(struct pki_ep *ep, uint32_t bytes)
 {
-    struct pki_where where = pki_shm_where(ep);
-
     if (ep->dead)
         return PK_ERR_PEER; /* recorded when it died */
-    return pki_fail(PK_ERR_INTERNAL, &where, "over shm: a message of %u bytes, more than %u", bytes, PKI_SHM_PAYLOAD_MAX);
+    return pki_ep_fail(ep, PK_ERR_INTERNAL, 0, "over shm: a message of %u bytes, more than %u", bytes, PKI_SHM_PAYLOAD_MAX);
 }
 
 static bool streams(const struct pki_shm_tx *tx, const struct pki_msg *msg)

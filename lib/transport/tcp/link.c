@@ -139,7 +139,7 @@ void pki_tcp_lost(struct pki_tcp_ep *ep, const char *fmt, ...)
         pki_tcp_left(ep);
         return;
     }
-    (void)pki_fail(PK_ERR_PEER, &where, "over tcp: %s", text);
+    (void)pki_ep_fail(&ep->base, PK_ERR_PEER, 0, "over tcp: %s", text);
     over(ep, 0);
     ep->base.connecting = false;
     ep->base.dead = true;

@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Why an endpoint has failed: kept with it. */
+#include <errno.h>
+#include <stdio.h>
+
+#include "transport/transport.h"
+
+pk_result_t pki_ep_fail(struct pki_ep *ep, pk_result_t code, int error, const char *fmt, ...)
+{
+    struct pki_where where = { .rank = ep->rank, .peer = ep->peer };
+    struct pki_cause cause = { .sys_errno = error };
+    va_list args;
+
+    va_start(args, fmt);
+    vsnprintf(cause.text, sizeof cause.text, fmt, args);
+    va_end(args);
+    if (ep->cause.text[0] == '\0')
+        ep->cause = cause;
+    if (error == 0)
+        return pki_fail(code, &where, "%s", cause.text);
+    errno = error;
+    return pki_fail_errno(code, &where, "%s", cause.text);
+}

@@ -81,6 +81,8 @@ static void take_data(struct pki_xfer *xfer, const struct pki_msg *msg, const vo
         broken(xfer, msg);
         return;
     }
+    if (xfer->shared || xfer->asks)
+        pki_share_left(xfer);
     if (xfer->combines) {
         pk_result_t result = pki_plan_reduce_from(xfer->task, xfer->step, xfer->done, payload, msg->payload);
 
@@ -146,7 +148,7 @@ void pki_recv_message(struct pki_xfer *xfer, const struct pki_msg *msg, const vo
         return;
     case PKI_MSG_OFFER:
         if (xfer->state != PKI_XFER_WAIT || xfer->kind != PKI_MEM_HOST || msg->bytes != xfer->bytes || xfer->done > 0 ||
-            (xfer->gate_slot < 0 && !(xfer->combines && (msg->region != 0 || pki_share_may_fetch(xfer)))))
+            (xfer->gate_slot < 0 && !(xfer->combines && (msg->region != 0 || xfer->fetch))))
             broken(xfer, msg);
         else
             pki_share_offered(xfer, msg);
@@ -228,8 +230,10 @@ static pk_result_t send_grant(struct pki_xfer *xfer)
     }
     if (xfer->kind == PKI_MEM_HOST && !prefers_lane(xfer))
         pki_share_lend(xfer);
-    else if (xfer->kind == PKI_MEM_HOST)
-        msg.flags |= PKI_MSG_FLAG_LANE | (pki_share_may_fetch(xfer) ? PKI_MSG_FLAG_FETCH : 0);
+    else if (xfer->kind == PKI_MEM_HOST) {
+        xfer->fetch = pki_share_may_fetch(xfer);
+        msg.flags |= PKI_MSG_FLAG_LANE | (xfer->fetch ? PKI_MSG_FLAG_FETCH : 0);
+    }
     if (xfer->kind == PKI_MEM_HOST && xfer->gate_slot >= 0) {
         msg.flags |= PKI_MSG_FLAG_SHARED;
         msg.gate_slot = (uint16_t)xfer->gate_slot;
@@ -340,6 +344,8 @@ void pki_recv_advance(struct pki_xfer *xfer)
         pki_stage_recv(xfer);
     else if (xfer->own_word >= 0)
         pki_stage_watch(xfer);
+    else if (xfer->asks)
+        pki_share_ask(xfer);
     else if (xfer->pulls)
         pki_share_pull(xfer);
     else if (xfer->shared)

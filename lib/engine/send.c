@@ -95,13 +95,15 @@ void pki_send_say_late(struct pki_peer *peer, uint64_t now)
 
 static bool take_grant(struct pki_xfer *xfer, struct pki_msg *grant)
 {
-    struct pki_arrival *early = pki_lane_take(xfer);
+    struct pki_arrival *early;
 
-    if (early == NULL)
-        return false;
-    *grant = early->msg;
-    free(early);
-    return true;
+    while ((early = pki_lane_take(xfer)) != NULL) {
+        *grant = early->msg;
+        free(early);
+        if (grant->extra != PKI_GRANT_DATA) /* of an earlier replay, which has ended meanwhile */
+            return true;
+    }
+    return false;
 }
 
 static void say(struct pki_xfer *xfer)
@@ -238,6 +240,10 @@ void pki_send_granted(struct pki_xfer *xfer, const struct pki_msg *grant)
         pki_xfer_mismatch(xfer, grant, grant->bytes);
         return;
     }
+    if (grant->extra == PKI_GRANT_DATA && xfer->state == PKI_XFER_MOVE) {
+        pki_share_asked(xfer, grant);
+        return;
+    }
     choose_way(xfer, grant, target);
     if (xfer->way == NULL) {
         (void)pki_fail(PK_ERR_UNSUPPORTED, &where, "no way from %s memory of rank %d to %s memory of rank %d",
@@ -285,6 +291,11 @@ void pki_put_failed(struct pki_xfer *xfer, pk_result_t result)
     pki_engine_blame(xfer->engine, result, &where, xfer->way, xfer->done, xfer->bytes);
 }
 
+bool pki_put_refused(const struct pki_xfer *xfer, pk_result_t result)
+{
+    return result == PK_ERR_UNSUPPORTED && !xfer->way->can_put;
+}
+
 #define EVEN_PUT ((size_t)256 << 10) /* shorter ones cost a call of the kernel each: through the lane it is faster (measured) */
 
 static bool goes_in_large_puts(const struct pki_xfer *xfer)
@@ -324,7 +335,7 @@ static void issue_puts(struct pki_xfer *xfer)
 
         fill_put(xfer, put, len);
         result = xfer->way->iface->transport->put(put);
-        if (result == PK_IN_PROGRESS) {
+        if (result == PK_IN_PROGRESS || pki_put_refused(xfer, result)) {
             pki_xfer_activate(xfer);
             return;
         }
@@ -416,6 +427,16 @@ static void tell(struct pki_xfer *xfer)
         finish(xfer);
 }
 
+/* DATA follows puts, which the transport did until it was refused: it tells of itself alone, and comes in order. */
+static bool follows_puts(struct pki_xfer *xfer)
+{
+    if (xfer->puts_head == 0)
+        return true;
+    if (xfer->puts_head == xfer->puts_tail)
+        tell(xfer);
+    return xfer->puts_head == xfer->puts_tail && xfer->told == xfer->issued && xfer->state == PKI_XFER_MOVE;
+}
+
 void pki_send_put_done(struct pki_put *put)
 {
     struct pki_xfer *xfer = put->owner;
@@ -435,7 +456,7 @@ void pki_send_put_done(struct pki_put *put)
         pki_share_fetched(xfer, put);
         return;
     }
-    if (xfer->shared) {
+    if (xfer->shared || xfer->piece_out) {
         pki_share_piece_done(xfer);
         return;
     }
@@ -560,7 +581,8 @@ static void move(struct pki_xfer *xfer)
         pki_stage_send(xfer);
         tell(xfer);
     } else if ((!xfer->way->can_put && !xfer->remote_mapped) || xfer->in_lane || goes_as_data(xfer)) {
-        issue_data(xfer);
+        if (follows_puts(xfer))
+            issue_data(xfer);
     } else {
         issue_puts(xfer);
         tell(xfer);

@@ -134,8 +134,8 @@ static bool claim(struct pki_xfer *xfer, uint32_t *piece)
     uint64_t seen = atomic_load_explicit(word, memory_order_relaxed);
     uint32_t pieces = pieces_of(xfer);
 
-    if (!xfer->remote_mapped && !(xfer->is_send ? xfer->way->can_put : xfer->way->can_get))
-        return false; /* the other end can */
+    if (!xfer->remote_mapped && (xfer->is_send ? !xfer->way->can_put && xfer->region != 0 : !xfer->way->can_get))
+        return false; /* the other end can, or does as refused() says */
     while ((uint32_t)(seen >> 32) == xfer->gate_value && (uint32_t)seen < pieces)
         if (atomic_compare_exchange_weak_explicit(word, &seen, seen + 1, memory_order_relaxed, memory_order_relaxed)) {
             *piece = (uint32_t)seen;
@@ -170,18 +170,71 @@ void pki_share_piece_done(struct pki_xfer *xfer)
     uintptr_t target = xfer->is_send ? (uintptr_t)xfer->remote : (uintptr_t)xfer->addr;
     uint32_t moved;
 
+    xfer->piece_out = false;
+    if (!xfer->shared) /* it has gone over to DATA meanwhile */
+        return;
     pki_tsan_release(target);
     /* Acquire and release: who counts the last one tells of all pieces. */
     moved = atomic_fetch_add_explicit(&slot_of(xfer)->moved, 1, memory_order_acq_rel) + 1;
     pki_tsan_acquire(target);
-    xfer->piece_out = false;
     xfer->all_moved = moved == pieces_of(xfer);
     pki_xfer_activate(xfer);
+}
+
+/* From here on all of it is DATA. What puts and gets have moved, and still move, are the same bytes. */
+static void send_as_data(struct pki_xfer *xfer, size_t from)
+{
+    xfer->shared = xfer->pulls = xfer->fetch = false;
+    xfer->gate_slot = -1;
+    xfer->in_lane = true;
+    xfer->issued = xfer->done = xfer->told = from;
+    pki_xfer_activate(xfer);
+}
+
+void pki_share_asked(struct pki_xfer *xfer, const struct pki_msg *grant)
+{
+    if ((xfer->shared || xfer->pulls) && grant->offset <= xfer->bytes) /* else it has gone over by itself */
+        send_as_data(xfer, grant->offset);
+}
+
+void pki_share_ask(struct pki_xfer *xfer)
+{
+    struct pki_msg msg = { .kind = PKI_MSG_GRANT, .flags = xfer->flags, .index = xfer->index, .sig = xfer->sig, .op = xfer->op,
+                           .bytes = xfer->bytes, .offset = xfer->done, .extra = PKI_GRANT_DATA };
+
+    xfer->shared = xfer->pulls = xfer->remote_mapped = false;
+    xfer->asks = pki_lane_send(xfer->peer, &msg, NULL, xfer->engine) != PK_OK;
+    if (xfer->asks)
+        pki_xfer_activate(xfer);
+}
+
+/* Behind the last DATA the transfer is no more, so that a piece which this end has got meanwhile is not waited for. */
+void pki_share_left(struct pki_xfer *xfer)
+{
+    xfer->shared = xfer->asks = false;
+    if (!xfer->piece_out || pki_list_empty(&xfer->puts[0].node))
+        return;
+    pki_list_remove(&xfer->puts[0].node);
+    xfer->engine->puts_out--;
+    xfer->piece_out = false;
+}
+
+/* The piece was this end's alone to move, so that the other end has not ended, nor will it. */
+static void refused(struct pki_xfer *xfer)
+{
+    if (xfer->is_send)
+        send_as_data(xfer, 0);
+    else
+        pki_share_ask(xfer);
 }
 
 /* What the transport said of it. */
 static void piece_started(struct pki_xfer *xfer, pk_result_t result)
 {
+    if (pki_put_refused(xfer, result)) {
+        refused(xfer);
+        return;
+    }
     if (result != PK_OK) {
         pki_put_failed(xfer, result == PK_IN_PROGRESS ? PK_ERR_INTERNAL : result);
         return;

@@ -77,6 +77,8 @@ static void piece_tell(struct pki_xfer *xfer, struct pki_piece *piece)
 {
     size_t max = xfer->way->iface->msg_payload_max;
 
+    if (xfer->told < piece->offset) /* pieces before it were put, until the transport was refused, and the receiver is to be told so first */
+        return;
     while (piece->moved < piece->len) {
         size_t len = piece->len - piece->moved < max ? piece->len - piece->moved : max;
         struct pki_msg msg = { .kind = PKI_MSG_DATA, .flags = xfer->flags, .index = xfer->index, .sig = xfer->sig, .op = xfer->op,
@@ -86,6 +88,7 @@ static void piece_tell(struct pki_xfer *xfer, struct pki_piece *piece)
             return;
         piece->moved += len;
     }
+    xfer->told = piece->offset + piece->len;
     piece->ended = true;
 }
 
@@ -103,7 +106,7 @@ static void piece_put(struct pki_xfer *xfer, struct pki_piece *piece)
         piece->put.about.flags |= PKI_MSG_FLAG_STAGED;
     pki_list_init(&piece->put.node);
     result = transport->put(&piece->put);
-    if (result == PK_IN_PROGRESS)
+    if (result == PK_IN_PROGRESS || pki_put_refused(xfer, result))
         return;
     if (result != PK_OK) {
         pki_engine_blame(xfer->engine, result, &where, xfer->way, xfer->done, xfer->bytes);
@@ -160,8 +163,6 @@ void pki_stage_send(struct pki_xfer *xfer)
         pki_stage_slot_give(&e->out, piece->slot);
         xfer->done += piece->len;
     }
-    if (!xfer->way->can_put)
-        xfer->told = xfer->done;
     if (xfer->finish.word != NULL && xfer->done == xfer->bytes)
         pki_gate_open(&xfer->finish);
     if (xfer->done > before && xfer->done < xfer->bytes)

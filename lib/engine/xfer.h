@@ -58,13 +58,14 @@ struct pki_xfer {
     bool direct;            /* staged: the transport's devices reach this rank's GPU memory, and no slot here is needed */
     bool in_lane;           /* send: as DATA, whatever the way could do */
     bool combines;          /* to a RECV_REDUCE on the host: DATA is combined as it comes */
-    bool fetch;             /* and the receiver can get it, too */
+    bool fetch;             /* and the receiver could get it, too, when it granted */
     bool remote_mapped;     /* `remote` is memory of this process */
     bool ahead;             /* send: moved without a grant */
     bool answered;          /* and struct pki_put's */
     bool silent;            /* receive: granted to the transport alone */
     bool pulls;             /* the receiver combines straight from the sender's memory */
     bool shared, piece_out, all_moved; /* both ends move it; this one is at a piece; it has moved the last one */
+    bool asks;              /* receive: what was offered cannot be fetched any more, and the sender has not been told yet */
     struct pki_ep *way;     /* send, granted, or offered */
     enum pki_xfer_state state;
     enum pki_mem_kind kind;
@@ -223,6 +224,8 @@ void pki_xfer_mismatch(struct pki_xfer *xfer, const struct pki_msg *msg, size_t 
 struct pki_ll_op pki_ll_send_op(struct pki_xfer *xfer);
 void pki_send_taken(struct pki_xfer *xfer, const struct pki_msg *msg);
 void pki_put_failed(struct pki_xfer *xfer, pk_result_t result);
+/* Is it that the transport cannot put any more? The bytes go otherwise then. */
+bool pki_put_refused(const struct pki_xfer *xfer, pk_result_t result);
 
 /* share.c: long transfers of host memory that both ends move */
 void pki_share_lend(struct pki_xfer *xfer);                                  /* receive: take a slot for the grant, if it may be shared */
@@ -238,6 +241,10 @@ bool pki_share_is_even(const struct pki_xfer *xfer);
 void pki_share_offered(struct pki_xfer *xfer, const struct pki_msg *offer);  /* receive */
 void pki_share_advance(struct pki_xfer *xfer);
 void pki_share_piece_done(struct pki_xfer *xfer);
+/* The kernel does not copy for the receiver any more: it asks for DATA, and the sender hears of it. */
+void pki_share_ask(struct pki_xfer *xfer);
+void pki_share_left(struct pki_xfer *xfer); /* receive: the sender has gone over to DATA */
+void pki_share_asked(struct pki_xfer *xfer, const struct pki_msg *grant);
 void pki_share_ended(struct pki_xfer *xfer); /* all is in place and both know */
 
 #define PKI_STAGE_BYTES (2u << 20)       /* one slot of pinned memory, and the longest piece */

@@ -51,6 +51,7 @@ enum pki_msg_kind {
 #define PKI_GRANT_SILENT 2u /* iface->ahead_max: for the transport alone, the sender does not wait for it */
 #define PKI_GRANT_BACK 8u   /* as SILENT: what was granted so is the caller's again, for nothing of it has come and nothing will */
 #define PKI_GRANT_ANSWERS 16u /* along with SILENT: a put to the same peer follows before the operation ends, and can say that this has come */
+#define PKI_GRANT_DATA 32u /* of what was OFFERed and cannot be fetched: send it as DATA, from `offset` on */
 #define PKI_GRANT_AGAIN 4u  /* the sender does wait: what the transport knows by a SILENT one is told */
 #define PKI_SIDE_LEAVES 1u /* SIDE, to the transport alone: a goodbye in good order, which nothing that this rank has sent may come after */
 #define PKI_WANT_AHEAD 1u   /* made by the transport here: the bytes need no grant */
@@ -138,7 +139,7 @@ struct pki_ep {
     bool mending; /* set by the transport: what carries its messages is being made anew, and notes go to and fro */
     bool left;    /* set by the transport: the other end has closed in good order, and no more comes, nor any word of what was put */
     bool dead;    /* set by the transport, after pki_ep_fail; everything in flight has been put on the done queue with PK_ERR_PEER */
-    bool can_put; /* set by ep_connect: put works to this peer */
+    bool can_put; /* set by ep_connect: put works to this peer; no longer once a put or get has returned PK_ERR_UNSUPPORTED */
     bool has_notes; /* set by the engine: `mend` is called, for another endpoint of this pair can carry notes */
     size_t eager_coll; /* set by ep_connect, alike at both ends: longest step of a collective without GPUs that goes whole in one message; 0: the engine's choice */
     uint64_t expected_op; /* set by the engine: number of the collective whose message is waited for, a guess for the next peek alone; 0: of none */
@@ -146,7 +147,7 @@ struct pki_ep {
     bool in_chunks; /* set by the engine: what is waited for comes ahead of its grant and not as a message, a guess for the next peek alone */
     bool is_near; /* the transport's, may change with every message: two copies by msg take less time than one by put or get */
     bool is_quick; /* set by ep_connect, alike at both ends: one copy by put or get takes less time than two by msg from a few pages on, wherever the peer's core is */
-    bool can_get; /* set by ep_connect: get works from any memory of this peer, by its address there */
+    bool can_get; /* set by ep_connect: get works from any memory of this peer, by its address there; ends with can_put */
     /* Memory that both ends see, PKI_EP_SHARED_BYTES each: gates of transfers to this rank, and of transfers to the peer. NULL
      * where the transport cannot share memory. Page-aligned, zeroed at first. */
     struct pki_gate_slot *gates_mine;
@@ -270,8 +271,9 @@ struct pki_transport {
      * names. False: only host memory, for now. */
     bool (*reaches_gpu)(struct pki_iface *iface, const void *addr, size_t bytes);
 
-    /* Start moving. PK_OK: taken (it may be on the done queue already). PK_IN_PROGRESS: no room, nothing was taken. Else: the
-     * move cannot be done (memory gone, peer dead). */
+    /* Start moving. PK_OK: taken (it may be on the done queue already). PK_IN_PROGRESS: no room, nothing was taken.
+     * PK_ERR_UNSUPPORTED: it cannot be done any more, can_put and can_get are false now: part of the bytes may be there, and all of them go by msg.
+     * Else: the move cannot be done (memory gone, peer dead). */
     pk_result_t (*put)(struct pki_put *put);
     /* Optional. Memory of the transport, a page's beginning, to write `bytes` to that a put to this peer, ahead of its grant, then takes from there: it may end before
      * the peer has read them. Until such a put is given the same place is returned once more, to whoever asks next. NULL: none now. */

@@ -102,16 +102,21 @@ static pk_result_t bad_address(struct pki_put *put, bool writes, size_t done)
                        writes == peers ? "written" : "read", done);
 }
 
-static pk_result_t failed(struct pki_put *put, bool writes, size_t done)
+/* It worked at init: this process or the peer has dropped its privileges or gone into a sandbox since. What the peer's memory was to have comes by messages
+ * then, and all that follows. So it does where there is no such process: the peer's socket tells that it has ended, if it has and not only its first
+ * thread. */
+static pk_result_t refused(struct pki_put *put, bool writes)
 {
+    struct pki_shm_iface *iface = (struct pki_shm_iface *)(void *)put->ep->iface;
+    struct pki_where where = pki_shm_where(put->ep);
     int error = errno;
+    bool warns = error != ESRCH && !iface->said_refused;
 
-    if (error == EFAULT)
-        return bad_address(put, writes, done);
-    if (error == ESRCH)
-        put->ep->dead = true;
-    return pki_ep_fail(put->ep, error == ESRCH ? PK_ERR_PEER : PK_ERR_SYSTEM, error, "over shm: %s process %lld",
-                       writes ? "process_vm_writev to" : "process_vm_readv from", (long long)put->ep->peer_pid);
+    iface->said_refused |= warns;
+    put->ep->can_put = put->ep->can_get = false;
+    pki_log(warns ? PKI_LOG_WARN : PKI_LOG_INFO, &where, "over shm: %s process %lld: %s: from now on data is copied twice",
+            writes ? "process_vm_writev to" : "process_vm_readv from", (long long)put->ep->peer_pid, strerror(error));
+    return PK_ERR_UNSUPPORTED;
 }
 
 static pk_result_t move_all(struct pki_put *put, bool writes)
@@ -123,10 +128,8 @@ static pk_result_t move_all(struct pki_put *put, bool writes)
 
         if (moved < 0 && errno == EINTR)
             continue;
-        if (moved == 0)
-            errno = EFAULT;
         if (moved <= 0)
-            return failed(put, writes, done);
+            return moved < 0 && errno == EFAULT ? bad_address(put, writes, done) : refused(put, writes);
         done += (size_t)moved;
     }
     return PK_OK;
@@ -168,6 +171,8 @@ pk_result_t pki_shm_put(struct pki_put *put)
         put->result = move_all(put, true);
     }
     leave(ep);
+    if (put->result == PK_ERR_UNSUPPORTED)
+        return PK_ERR_UNSUPPORTED;
     /* The gate's release store is behind the copy: program order here, and the kernel's copy ran on this thread. */
     if (put->result == PK_OK && put->done_remote.word != NULL)
         pki_gate_open(&put->done_remote);
@@ -192,6 +197,8 @@ pk_result_t pki_shm_get(struct pki_put *get)
         get->result = move_all(get, false);
     }
     leave(ep);
+    if (get->result == PK_ERR_UNSUPPORTED)
+        return PK_ERR_UNSUPPORTED;
     pki_list_push(&ep->iface->done, &get->node);
     return PK_OK;
 }

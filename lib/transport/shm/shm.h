@@ -127,6 +127,7 @@ struct pki_shm_iface {
     bool flips;         /* PICKLE_TEST_NEAR: is_near changes with every probe, whatever was measured */
     uint32_t data_used; /* of a peer's data area */
     bool crowded;       /* more ranks than cores */
+    bool said_refused;  /* the kernel has refused to copy since init, and a line has warned of it */
 };
 
 /* Reader of the own inbox. */

@@ -53,7 +53,7 @@ pk_result_t pki_bootstrap_barrier(struct pki_bootstrap *bootstrap, uint64_t dead
 
 /* Join this rank and every other rank r with local[r] by an authenticated unix stream socket (a name made from randomness, abstract or in
  * PK_RUN_DIR; both ends must run as the same user). fds[size] gets connected, non-blocking, close-on-exec sockets, the caller's, and -1
- * elsewhere; set only with PK_OK. They are guarded (util/fork.h): let them go before closing them. Every rank calls it, those without local
+ * elsewhere; set only with PK_OK. PK_ERR_UNSUPPORTED: another rank runs as another user. They are guarded (util/fork.h): let them go before closing them. Every rank calls it, those without local
  * peers too, and local[] must be symmetric. */
 pk_result_t pki_bootstrap_connect_local(struct pki_bootstrap *bootstrap, const bool *local, int *fds, uint64_t deadline_ns);
 
@@ -81,12 +81,25 @@ void pki_bootstrap_tell(struct pki_bootstrap *bootstrap, pk_result_t code, int p
 /* NULL is legal. Local: other ranks see that this one left in good order. */
 void pki_bootstrap_close(struct pki_bootstrap *bootstrap);
 
-/* Identity of this host: two ranks with equal ids can reach each other by unix sockets. Made from PK_HOST_ID when set, else from the boot
- * id and, with PK_RUN_DIR, that directory, wherever it is mounted, else the network namespace. */
-void pki_bootstrap_host_id(unsigned char out[PKI_HOST_ID_BYTES]);
+enum pki_host_by { PKI_HOST_BY_NAME, PKI_HOST_BY_DIRECTORY, PKI_HOST_BY_NETWORK, PKI_HOST_UNKNOWN };
 
-/* Identity of the machine: ranks with equal ones share its CPUs, whatever host they take themselves to be on. */
-void pki_bootstrap_machine_id(unsigned char out[PKI_HOST_ID_BYTES]);
+struct pki_host {
+    /* Two ranks with equal ones can reach each other by unix sockets. Made from PK_HOST_ID when set, else from the boot id and, with
+     * PK_RUN_DIR, that directory, wherever it is mounted, else the network namespace. */
+    unsigned char host_id[PKI_HOST_ID_BYTES];
+    unsigned char machine_id[PKI_HOST_ID_BYTES]; /* ranks with equal ones share its CPUs, whatever host they take themselves to be on */
+    enum pki_host_by by;
+    char why[96]; /* UNKNOWN, and then the ids are this process's alone: "/proc/...: No such file or directory" */
+};
+
+void pki_bootstrap_host(uint64_t process, struct pki_host *host); /* `process`: a random number of this process */
+
+/* The effective user of this process, by its number outside of the user namespace that the process is in: the same user has the same
+ * number in all containers of a machine, but in namespaces within namespaces. */
+uint32_t pki_bootstrap_user(void);
+
+/* Can this process make unix sockets and connect them? False: `why` says what was denied. Having too many open files is no denial. */
+bool pki_bootstrap_unix_works(char *why, size_t room);
 
 /* Size, rank and id of the job this process belongs to: PK_RANK, PK_SIZE and PK_ROOT (host:port of rank 0), else torchrun's RANK,
  * WORLD_SIZE, MASTER_ADDR and MASTER_PORT, else PMIx. To be called once for each communicator, in the same order on all ranks: between

@@ -88,13 +88,14 @@ static void drop(struct pki_acceptor *a, size_t i, const char *why)
     remove_pending(a, i);
 }
 
-/* Unix sockets: the kernel says whose they are. */
-static bool same_user(int fd)
+bool pki_unix_same_user(int fd, uint32_t *user)
 {
-    struct ucred who;
+    struct ucred who = { .uid = UINT32_MAX };
     socklen_t bytes = sizeof who;
+    bool known = getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &bytes) == 0;
 
-    return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &bytes) == 0 && who.uid == geteuid();
+    *user = who.uid;
+    return known && who.uid == geteuid();
 }
 
 /* Of those that are not done, one that has said nothing if there is one: a rank speaks at once. */
@@ -110,10 +111,11 @@ static void take_in(struct pki_acceptor *a, int fd)
 {
     const struct pki_where where = { .rank = (int)a->rank, .peer = -1, .op = "init" };
     const int on = 1;
+    uint32_t user;
 
-    if (a->kind == PKI_HELLO_LOCAL && !same_user(fd)) {
+    if (a->kind == PKI_HELLO_LOCAL && !pki_unix_same_user(fd, &user)) {
         if (a->dropped++ < WARNINGS)
-            pki_log(PKI_LOG_WARN, &where, "dropped a connection of another user (or of a container with users of its own)");
+            pki_log(PKI_LOG_WARN, &where, "dropped a connection of another user (uid %u, this rank uid %u)", user, (unsigned)geteuid());
         close(fd);
         return;
     }

@@ -47,6 +47,9 @@ void pki_handshake_accept(struct pki_handshake *h, int fd, const struct pki_secr
  * PK_ERR_SYSTEM (no randomness, no hash) is. */
 pk_result_t pki_handshake_step(struct pki_handshake *h);
 
+/* Does the unix socket's other end belong to this process's user, as this process sees users? And whose it is. */
+bool pki_unix_same_user(int fd, uint32_t *user);
+
 #define PKI_ACCEPT_PENDING 256 /* more at a time push out the oldest, so that idle ones cannot shut out a rank */
 
 /* Accepts on some listeners and runs the handshakes of all connections side by side. Garbage, half-open and idle connections cost a

@@ -155,6 +155,12 @@ pk_result_t pki_bootstrap_check(const struct pki_bootstrap *b)
     return b->failed;
 }
 
+/* Who is blamed; nobody's error names himself: then it is `other`. */
+static int blamed(const struct pki_bootstrap *b, const struct pki_notice *notice, int other)
+{
+    return notice->peer == b->rank ? other : notice->peer;
+}
+
 /* Another rank gives up. Rank 0 passes it on; the others believe rank 0's words as they are. */
 static pk_result_t on_notice(struct pki_bootstrap *b, int r)
 {
@@ -170,13 +176,13 @@ static pk_result_t on_notice(struct pki_bootstrap *b, int r)
         return PK_IN_PROGRESS;
     }
     if (b->rank == 0) {
-        int peer = notice.peer >= 0 ? notice.peer : r;
+        int peer = notice.peer >= 0 ? blamed(b, &notice, r) : r;
 
         pki_conn_close(c); /* it knows; whether it closes in good order no longer matters */
         return pki_bootstrap_fail(b, notice.code, peer, "rank %d gave up: %s", r, notice.text);
     }
     pki_conn_close(c);
-    where.peer = notice.peer;
+    where.peer = blamed(b, &notice, -1);
     pki_fail(notice.code, &where, "%s", notice.text);
     spread(b, &notice);
     return notice.code;

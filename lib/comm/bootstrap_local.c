@@ -46,6 +46,46 @@ static pk_result_t derive_secret(struct mesh *m)
     return PK_OK;
 }
 
+static bool is_full(int error)
+{
+    return error == EMFILE || error == ENFILE || error == ENOBUFS || error == ENOMEM;
+}
+
+/* Where system calls are filtered any of these may be denied. The kernel makes up an abstract name. */
+static const char *try_unix(int listener, int client)
+{
+    struct sockaddr_un name = { .sun_family = AF_UNIX };
+    socklen_t bytes = sizeof name;
+
+    if (listener < 0 || client < 0)
+        return "socket";
+    if (bind(listener, (const struct sockaddr *)&name, sizeof name.sun_family) != 0)
+        return "bind";
+    if (listen(listener, 1) != 0)
+        return "listen";
+    if (getsockname(listener, (struct sockaddr *)&name, &bytes) != 0)
+        return "getsockname";
+    return connect(client, (const struct sockaddr *)&name, bytes) != 0 ? "connect" : NULL;
+}
+
+bool pki_bootstrap_unix_works(char *why, size_t room)
+{
+    int listener = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0), error;
+    int client = listener >= 0 ? socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0) : -1;
+    const char *denied = try_unix(listener, client);
+    char reason[64];
+
+    error = errno;
+    if (client >= 0)
+        close(client);
+    if (listener >= 0)
+        close(listener);
+    if (denied == NULL || is_full(error))
+        return true;
+    snprintf(why, room, "%s of a unix socket: %s", denied, strerror_r(error, reason, sizeof reason));
+    return false;
+}
+
 static pk_result_t listen_local(struct mesh *m)
 {
     pk_result_t result;
@@ -70,6 +110,17 @@ static pk_result_t blame(struct mesh *m, int r, const char *why)
                               pki_place_hint());
 }
 
+/* Ranks whose cards name different users do not come here: these are in user namespaces within namespaces. */
+static pk_result_t check_user(struct mesh *m, int r, int fd)
+{
+    uint32_t theirs;
+
+    if (pki_unix_same_user(fd, &theirs))
+        return PK_OK;
+    return pki_bootstrap_fail(m->b, PK_ERR_UNSUPPORTED, r, "rank %d on this host runs as another user (uid %u, rank %d as uid %u): by different "
+                              "PK_HOST_ID they talk over tcp", r, theirs, m->b->rank, (unsigned)geteuid());
+}
+
 /* Begin to connect to a lower rank. PK_IN_PROGRESS: its backlog is full. */
 static pk_result_t begin(struct mesh *m, int r)
 {
@@ -92,7 +143,9 @@ static pk_result_t begin(struct mesh *m, int r)
         close(fd);
         return result;
     }
-    result = pki_handshake_connect(&m->out[r], fd, &m->secret, &hello);
+    result = check_user(m, r, fd);
+    if (result == PK_OK)
+        result = pki_handshake_connect(&m->out[r], fd, &m->secret, &hello);
     if (result == PK_ERR_PEER)
         result = blame(m, r, "it closed at once");
     if (result != PK_OK) {

@@ -22,7 +22,9 @@
 
 /* What every rank tells every other. Fixed size, no pointers. */
 struct pki_card {
-    unsigned char host_id[PKI_HOST_ID_BYTES], machine_id[PKI_HOST_ID_BYTES];
+    struct pki_host host;
+    uint32_t user;  /* pki_bootstrap_user */
+    char alone[96]; /* why it can share memory with no other rank; empty: it can */
     int64_t pid;
     uint64_t process; /* random: a pid alone is the same in two containers */
     int32_t has_gpu, kernels; /* kernels: it takes part in low-latency messages */
@@ -125,6 +127,18 @@ void pki_split_release(struct pki_split *split); /* NULL is legal */
 /* init.c: everything until the engine works. */
 pk_result_t pki_comm_bring_up(struct pk_comm *comm);
 void pki_comm_tear_down(struct pk_comm *comm);
+
+/* apart.c */
+#define PKI_APART_TEXT 160
+/* Behind the probes and the process: host, user, alone. */
+void pki_card_fill_host(struct pki_card *card, bool has_peers);
+bool pki_same_machine(const struct pki_card *a, const struct pki_card *b);
+/* They share memory: an equivalence, and the same on all ranks. */
+bool pki_share_host(const struct pki_card *a, const struct pki_card *b);
+/* Why two ranks do not, in one sentence. */
+void pki_say_apart(const struct pki_card *mine, const struct pki_card *theirs, char out[PKI_APART_TEXT]);
+/* Cards are known: a line where this rank shares no memory with another one that may be on its machine. */
+void pki_warn_apart(const struct pk_comm *comm);
 
 /* locality.c: fill gpu_distances. All ranks of a host take part, over their side sockets, before endpoints use these. */
 pk_result_t pki_comm_locate(struct pk_comm *comm);

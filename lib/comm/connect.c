@@ -302,7 +302,7 @@ static pk_result_t connect_remote(struct pk_comm *comm, struct link *links)
     return result;
 }
 
-static void fill_facts(const struct pk_comm *comm, int peer, const struct link *link, struct pki_pair *pair)
+static void fill_facts(const struct pk_comm *comm, int peer, const struct link *link, struct pki_pair *pair, char apart[PKI_APART_TEXT])
 {
     const struct pki_transport *const *transports = pki_transports();
     const struct pki_card *a = &comm->cards[comm->rank], *b = &comm->cards[peer];
@@ -310,6 +310,10 @@ static void fill_facts(const struct pk_comm *comm, int peer, const struct link *
     memset(pair, 0, sizeof *pair);
     pair->same_rank = peer == comm->rank;
     pair->same_host = comm->local[peer];
+    if (!pair->same_host) {
+        pki_say_apart(a, b, apart);
+        pair->apart = apart;
+    }
     pair->same_process = pair->same_host && pki_same_process(a, b);
     pair->has_gpu[0] = a->has_gpu != 0;
     pair->has_gpu[1] = b->has_gpu != 0;
@@ -337,8 +341,9 @@ static struct pki_ep *ep_named(const struct link *link, const char *name)
 static void choose_paths(struct pk_comm *comm, int peer, const struct link *link)
 {
     struct pki_pair pair;
+    char apart[PKI_APART_TEXT];
 
-    fill_facts(comm, peer, link, &pair);
+    fill_facts(comm, peer, link, &pair, apart);
     for (int source = 0; source < 2; source++)
         for (int target = 0; target < 2; target++) {
             struct pki_path *path = &comm->paths[peer].way[source][target];

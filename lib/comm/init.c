@@ -30,8 +30,6 @@ static void fill_card(struct pk_comm *comm, struct pki_card *card)
     const struct pki_transport *const *transports = pki_transports();
 
     memset(card, 0, sizeof *card);
-    pki_bootstrap_host_id(card->host_id);
-    pki_bootstrap_machine_id(card->machine_id);
     card->pid = getpid();
     card->process = process_number();
     card->tuning = comm->tuning;
@@ -49,6 +47,7 @@ static void fill_card(struct pk_comm *comm, struct pki_card *card)
     }
     for (int i = 0; i < PKI_TRANSPORTS_MAX && transports[i] != NULL; i++)
         transports[i]->probe(&config, &card->probes[i]);
+    pki_card_fill_host(card, comm->size > 1);
 }
 
 /* What transports between hosts prove themselves with, and where. */
@@ -59,7 +58,6 @@ static pk_result_t find_net(struct pk_comm *comm)
     return comm->has_net ? pki_bootstrap_derive(comm->bootstrap, "pickle between hosts", comm->net.key) : PK_OK;
 }
 
-/* Ranks that share a host are those with one host id. */
 static pk_result_t find_hosts(struct pk_comm *comm)
 {
     int *first = malloc((size_t)comm->size * sizeof *first); /* the first rank of each rank's host */
@@ -68,7 +66,7 @@ static pk_result_t find_hosts(struct pk_comm *comm)
     if (first == NULL)
         return pki_fail(PK_ERR_MEMORY, NULL, "no memory for the hosts of %d ranks", comm->size);
     for (int i = 0; i < comm->size; i++)
-        for (first[i] = 0; memcmp(comm->cards[first[i]].host_id, comm->cards[i].host_id, sizeof comm->cards[i].host_id) != 0;)
+        for (first[i] = 0; !pki_share_host(&comm->cards[first[i]], &comm->cards[i]);)
             first[i]++;
     result = pki_hosts_make(first, comm->size, &comm->hosts);
     free(first);
@@ -89,7 +87,7 @@ static pk_result_t prepare_choice(struct pk_comm *comm)
     c->one_machine = true;
     for (int i = 0; i < comm->size; i++) {
         c->gpus = c->gpus || comm->cards[i].has_gpu;
-        c->one_machine = c->one_machine && memcmp(comm->cards[i].machine_id, comm->cards[0].machine_id, PKI_HOST_ID_BYTES) == 0;
+        c->one_machine = c->one_machine && pki_same_machine(&comm->cards[i], &comm->cards[0]);
     }
     return pki_chooser_init(c);
 }
@@ -119,7 +117,8 @@ static pk_result_t exchange_cards(struct pk_comm *comm)
     if (result != PK_OK)
         return result;
     for (int i = 0; i < comm->size; i++)
-        comm->local[i] = memcmp(comm->cards[i].host_id, mine.host_id, sizeof mine.host_id) == 0;
+        comm->local[i] = pki_share_host(&comm->cards[i], &comm->cards[comm->rank]);
+    pki_warn_apart(comm);
     return pki_bootstrap_connect_local(comm->bootstrap, comm->local, comm->side_fds, comm->deadline_ns);
 }
 
@@ -140,7 +139,7 @@ static pk_result_t open_engine(struct pk_comm *comm)
                                         .fused_always = comm->chooser.fused };
 
     for (int i = 0; i < comm->size; i++) {
-        config.local_ranks += memcmp(comm->cards[i].machine_id, comm->cards[comm->rank].machine_id, PKI_HOST_ID_BYTES) == 0;
+        config.local_ranks += pki_same_machine(&comm->cards[i], &comm->cards[comm->rank]);
         config.gpus = config.gpus || comm->cards[i].has_gpu;
         config.kernels = config.kernels && comm->cards[i].kernels && comm->cards[i].has_gpu;
         config.fused = config.fused && comm->local[i] && comm->cards[i].fused_ctas > 0;

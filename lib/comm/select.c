@@ -53,7 +53,9 @@ static void describe_host(const struct pki_pair *pair, int t, struct pki_path *p
 {
     if (!pair->same_host) {
         (void)snprintf(path->device, sizeof path->device, "%s", pair->transports[t]->link);
-        (void)snprintf(path->reason, sizeof path->reason, "ranks on different hosts; this one: %.95s", pair->probes[t][0].reason);
+        (void)snprintf(path->reason, sizeof path->reason, "%s; over %s, this rank: %.95s",
+                       pair->apart != NULL ? pair->apart : "ranks on different hosts", pair->transports[t]->name,
+                       pair->probes[t][0].reason);
     } else if (pair->can_put[t]) {
         (void)snprintf(path->device, sizeof path->device, "cma");
         (void)snprintf(path->reason, sizeof path->reason, "ranks %s, one copy from buffer to buffer (%.95s)",

@@ -56,7 +56,7 @@ pk_result_t pki_shared_tell(struct pki_xfer *xfer, struct pki_msg *msg)
     struct pki_mem mem;
     pk_result_t result;
 
-    if (s == NULL || peer->lane->gates_mine == NULL || peer->side_fd < 0)
+    if (s == NULL || s->fd < 0 || peer->lane->gates_mine == NULL || peer->side_fd < 0)
         return PK_ERR_UNSUPPORTED;
     mem = mem_of(s);
     result = pki_region_tell_host(e, peer, &mem, &msg->region);
@@ -92,6 +92,17 @@ static void insert(struct pki_engine *e, struct pki_shared s)
     e->nshared++;
 }
 
+/* Where memfds are denied no rank maps this one's memory. */
+static pk_result_t map_alone(struct pki_shared *s)
+{
+    void *at = mmap(NULL, s->bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+    if (at == MAP_FAILED)
+        return pki_fail_errno(PK_ERR_MEMORY, NULL, "mmap of %zu bytes", s->bytes);
+    s->base = (uintptr_t)at;
+    return PK_OK;
+}
+
 /* Sealed, so that nobody's mapping loses its pages. */
 static pk_result_t map_new(struct pki_shared *s)
 {
@@ -102,6 +113,8 @@ static pk_result_t map_new(struct pki_shared *s)
         return pki_fail(PK_ERR_MEMORY, NULL, "no address space for %zu bytes", s->bytes);
     s->bytes = (s->bytes + page - 1) / page * page;
     s->fd = pki_fd_keep(memfd_create("pickle-mem", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+    if (s->fd < 0 && errno != EMFILE && errno != ENFILE && errno != ENOMEM)
+        return map_alone(s);
     if (s->fd < 0)
         return pki_fail_errno(PK_ERR_SYSTEM, NULL, "memfd_create of %zu bytes of shareable memory", s->bytes);
     if (ftruncate(s->fd, (off_t)s->bytes) != 0 || fcntl(s->fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
@@ -133,7 +146,8 @@ static void release(struct pki_engine *e, struct pki_shared *s)
     pki_region_withdraw(e, &mem);
     munmap(at, s->bytes);
     pki_fork_let_go(s->fd);
-    close(s->fd);
+    if (s->fd >= 0)
+        close(s->fd);
 }
 
 pk_result_t pki_engine_mem_alloc(struct pki_engine *e, size_t bytes, void **ptr)
@@ -154,7 +168,8 @@ pk_result_t pki_engine_mem_alloc(struct pki_engine *e, size_t bytes, void **ptr)
     if (result != PK_OK) {
         munmap((void *)s.base, s.bytes);
         pki_fork_let_go(s.fd);
-        close(s.fd);
+        if (s.fd >= 0)
+            close(s.fd);
         return result;
     }
     *ptr = (void *)s.base;

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/un.h>
 #include <time.h>
 
@@ -211,4 +212,31 @@ Test(bootstrap_local, death_is_noticed, .timeout = 20)
             cr_expect_eq(ranks[r].error.peer, 1);
             cr_expect_lt(ranks[r].took_ms, SOON_MS);
         }
+}
+
+/* The system call itself changes this thread alone. */
+static pk_result_t user_body(struct rank *self, struct pki_bootstrap *b)
+{
+    static const bool local[] = { true, true };
+    int fds[2];
+
+    if (self->rank == 1 && syscall(SYS_setresuid, 65533, 65533, 65533) != 0)
+        return PK_ERR_SYSTEM;
+    return pki_bootstrap_connect_local(b, local, fds, pki_deadline_ns(LIMIT_MS));
+}
+
+/* Where cards cannot tell: nobody is let in, both say who is who, and neither blames itself. */
+Test(bootstrap_local, another_user, .timeout = 20)
+{
+    struct rank ranks[2];
+
+    if (geteuid() != 0)
+        cr_skip_test("needs root");
+    make_ranks(ranks, 2, user_body);
+    start_ranks(ranks, 2);
+    join_ranks(ranks, 2);
+    expect_all(ranks, 2, PK_ERR_UNSUPPORTED, "rank 0 on this host runs as another user (uid 0, rank 1 as uid 65533)");
+    expect_all(ranks, 2, PK_ERR_UNSUPPORTED, "PK_HOST_ID");
+    cr_expect_eq(ranks[0].error.peer, 1);
+    cr_expect_eq(ranks[1].error.peer, 0);
 }

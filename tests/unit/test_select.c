@@ -372,7 +372,7 @@ static const struct path_case {
     { as_it_is, D, H, "shm", "host memory", 0, "device memory here, host memory there: in pieces through pinned memory" },
     { no_gpu_there, D, H, "shm", "host memory", 0, "in pieces through pinned memory" },
     { no_gpu_there, H, D, NULL, "", 0, "the peer has no GPU" },
-    { other_host, H, H, "tcp", "socket", 0, "ranks on different hosts; this one: address 192.0.2.1" },
+    { other_host, H, H, "tcp", "socket", 0, "ranks on different hosts; over tcp, this rank: address 192.0.2.1" },
     { other_host, D, D, "tcp", "host memory", 0, "no transport of this build moves device memory between hosts" },
     { other_host, H, D, "tcp", "host memory", 0, "in pieces through pinned memory" },
     { other_host_without_network, H, H, NULL, "", 0, "tcp does not work on the peer: no address" },

@@ -29,12 +29,13 @@ static void shm_probe(const struct pki_iface_config *config, struct pki_probe *p
     bool cma = true;
 
     (void)config;
-    *probe = (struct pki_probe){ .usable = fd >= 0, .gbps = 8 };
-    if (fd < 0) {
+    *probe = (struct pki_probe){ .usable = fd >= 0 || errno == EMFILE || errno == ENFILE || errno == ENOMEM, .gbps = 8 };
+    if (!probe->usable) {
         snprintf(probe->reason, sizeof probe->reason, "memfd_create: %s", strerror(errno));
         return;
     }
-    close(fd);
+    if (fd >= 0)
+        close(fd);
     if (pki_env_bool("PICKLE_TEST_CMA", true, &cma) == PK_OK && !cma)
         snprintf(probe->reason, sizeof probe->reason, "memfd; process_vm_writev is off (PICKLE_TEST_CMA)");
     else if (process_vm_readv(getpid(), &local, 1, &remote, 1, 0) == 1)

@@ -39,6 +39,11 @@ bool pki_same_machine(const struct pki_card *a, const struct pki_card *b)
     return memcmp(a->host.machine_id, b->host.machine_id, sizeof a->host.machine_id) == 0;
 }
 
+bool pki_other_machine(const struct pki_card *a, const struct pki_card *b)
+{
+    return a->host.machine_known && b->host.machine_known && !pki_same_machine(a, b);
+}
+
 bool pki_share_host(const struct pki_card *a, const struct pki_card *b)
 {
     return a == b || (same_host_id(a, b) && a->alone[0] == '\0' && b->alone[0] == '\0' && a->user == b->user);

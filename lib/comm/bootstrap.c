@@ -10,6 +10,7 @@
 #include "util/auth.h"
 #include "util/clock.h"
 #include "util/fd.h"
+#include "util/netif.h"
 
 #define NEWS_NS (200 * PKI_NS_PER_MS)
 
@@ -240,16 +241,36 @@ pk_result_t pki_bootstrap_derive(const struct pki_bootstrap *b, const char *labe
     return pki_auth_mac(b->secret.key, PKI_SECRET_BYTES, text, sizeof text, key);
 }
 
+static bool address_of(const struct pki_conn *c, struct sockaddr_storage *address)
+{
+    socklen_t bytes = sizeof *address;
+
+    memset(address, 0, sizeof *address);
+    return c->fd >= 0 && getsockname(c->fd, (struct sockaddr *)address, &bytes) == 0;
+}
+
 bool pki_bootstrap_local_address(const struct pki_bootstrap *b, struct sockaddr_storage *address)
 {
-    for (int r = 0; r < b->conn_count; r++) {
-        socklen_t bytes = sizeof *address;
+    struct sockaddr_storage found;
+    bool any = false;
 
-        memset(address, 0, sizeof *address);
-        if (b->conns[r].fd >= 0 && getsockname(b->conns[r].fd, (struct sockaddr *)address, &bytes) == 0)
-            return true;
+    for (int r = 0; r < b->conn_count; r++) {
+        if (!address_of(&b->conns[r], &found) || (any && pki_netif_is_loopback(&found)))
+            continue;
+        *address = found;
+        any = true;
+        if (!pki_netif_is_loopback(&found))
+            break;
     }
-    return false;
+    return any;
+}
+
+int pki_bootstrap_local_addresses(const struct pki_bootstrap *b, struct sockaddr_storage *address)
+{
+    for (int r = 0; r < b->conn_count; r++)
+        if (!address_of(&b->conns[r], &address[r]))
+            memset(&address[r], 0, sizeof address[r]);
+    return b->conn_count;
 }
 
 pk_result_t pki_bootstrap_poll(struct pki_bootstrap *b)

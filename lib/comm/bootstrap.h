@@ -62,9 +62,12 @@ pk_result_t pki_bootstrap_connect_local(struct pki_bootstrap *bootstrap, const b
 pk_result_t pki_bootstrap_derive(const struct pki_bootstrap *bootstrap, const char *label,
                                  unsigned char key[PKI_BOOTSTRAP_KEY_BYTES]);
 
-/* The address of this host that its control connection uses, with some port: it reaches rank 0, or on rank 0 some other rank. False:
- * there is no connection (size 1). */
+/* The address of this host that a control connection uses, with some port: it reaches rank 0, or on rank 0 some other rank. One that is not
+ * of loopback, if there is any. False: there is no connection (size 1). */
 bool pki_bootstrap_local_address(const struct pki_bootstrap *bootstrap, struct sockaddr_storage *address);
+/* Of each control connection, by the number of the rank at its other end; family 0 where there is none. Returns how many there are: none, one
+ * (rank 0's), or the size. `address` has room for them. */
+int pki_bootstrap_local_addresses(const struct pki_bootstrap *bootstrap, struct sockaddr_storage *address);
 
 /* Look, without blocking, whether some rank reported an error or died without pki_bootstrap_close. PK_OK, or the error, recorded.
  * Rank 0 tells the others. Errors of a rank that closed in good order are none. */
@@ -88,8 +91,9 @@ struct pki_host {
      * PK_RUN_DIR, that directory, wherever it is mounted, else the network namespace. */
     unsigned char host_id[PKI_HOST_ID_BYTES];
     unsigned char machine_id[PKI_HOST_ID_BYTES]; /* ranks with equal ones share its CPUs, whatever host they take themselves to be on */
+    bool machine_known; /* else that is this process's alone */
     enum pki_host_by by;
-    char why[96]; /* UNKNOWN, and then the ids are this process's alone: "/proc/...: No such file or directory" */
+    char why[96]; /* UNKNOWN, and then host_id is this process's alone: "/proc/...: No such file or directory" */
 };
 
 void pki_bootstrap_host(uint64_t process, struct pki_host *host); /* `process`: a random number of this process */

@@ -82,6 +82,7 @@ void pki_bootstrap_host(uint64_t process, struct pki_host *host)
 
     memset(host, 0, sizeof *host);
     if (read_boot_id(boot_id, sizeof boot_id)) {
+        host->machine_known = true;
         hash(boot_id, host->machine_id);
         find(host, boot_id, process, text, sizeof text);
     } else {
@@ -102,7 +103,7 @@ uint32_t pki_bootstrap_user(void)
 {
     const uint32_t user = geteuid();
     char text[1024], *at = text, *end;
-    int fd = open(USERS, O_RDONLY | O_CLOEXEC);
+    int fd = pki_fd_keep(open(USERS, O_RDONLY | O_CLOEXEC));
     ssize_t n = fd >= 0 ? read(fd, text, sizeof text - 1) : -1;
 
     if (fd >= 0)

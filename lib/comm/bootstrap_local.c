@@ -70,8 +70,8 @@ static const char *try_unix(int listener, int client)
 
 bool pki_bootstrap_unix_works(char *why, size_t room)
 {
-    int listener = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0), error;
-    int client = listener >= 0 ? socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0) : -1;
+    int listener = pki_fd_keep(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0)), error;
+    int client = listener >= 0 ? pki_fd_keep(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0)) : -1;
     const char *denied = try_unix(listener, client);
     char reason[64];
 

@@ -25,6 +25,7 @@ struct pki_card {
     struct pki_host host;
     uint32_t user;  /* pki_bootstrap_user */
     char alone[96]; /* why it can share memory with no other rank; empty: it can */
+    int32_t outside; /* it has met a rank over a network, not over loopback */
     int64_t pid;
     uint64_t process; /* random: a pid alone is the same in two containers */
     int32_t has_gpu, kernels; /* kernels: it takes part in low-latency messages */
@@ -96,6 +97,7 @@ struct pk_comm {
     struct pki_paths *paths;
     uint8_t *gpu_distances; /* enum pki_distance between this rank's GPU and each rank's; UNKNOWN across hosts */
     struct pki_net net;
+    struct sockaddr_storage *met; /* net's */
     bool has_net; /* net is known: there is another rank */
     int *side_fds;
     bool *local;
@@ -133,6 +135,8 @@ void pki_comm_tear_down(struct pk_comm *comm);
 /* Behind the probes and the process: host, user, alone. */
 void pki_card_fill_host(struct pki_card *card, bool has_peers);
 bool pki_same_machine(const struct pki_card *a, const struct pki_card *b);
+/* Known to be on different machines. */
+bool pki_other_machine(const struct pki_card *a, const struct pki_card *b);
 /* They share memory: an equivalence, and the same on all ranks. */
 bool pki_share_host(const struct pki_card *a, const struct pki_card *b);
 /* Why two ranks do not, in one sentence. */

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Choosing the way between every pair of ranks and connecting its endpoints. */
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -7,6 +8,7 @@
 #include "comm/comm.h"
 #include "util/clock.h"
 #include "util/socket.h"
+#include "util/text.h"
 
 /* The endpoints to one peer while they are being connected, by transport. */
 struct link {
@@ -255,6 +257,25 @@ static const struct pki_ep *unfinished(const struct pk_comm *comm, const struct 
     return NULL;
 }
 
+/* With what the transport knows of why. */
+static pk_result_t not_connected(const struct pki_ep *ep)
+{
+    struct pki_where where = { .rank = ep->rank, .peer = ep->peer, .op = "init" };
+    char text[400] = "";
+    struct pki_text out = { .start = text, .capacity = sizeof text };
+
+    ep->iface->transport->describe(ep, &out);
+    errno = ep->cause.sys_errno;
+    return pki_fail_errno(PK_ERR_TIMEOUT, &where, "no connection over %s before the deadline: %s%s", ep->iface->transport->name, text,
+                          errno != 0 ? "; last" : "");
+}
+
+/* Another rank's deadline has passed, and it blames no third one: this rank knows what became of its own attempts to connect. */
+static pk_result_t told(const struct pki_ep *ep, pk_result_t result)
+{
+    return result == PK_ERR_TIMEOUT && pki_error_get()->peer < 0 && ep->cause.sys_errno != 0 ? not_connected(ep) : result;
+}
+
 static pk_result_t finish_remote(struct pk_comm *comm, const struct link *links)
 {
     const struct pki_ep *ep;
@@ -265,13 +286,13 @@ static pk_result_t finish_remote(struct pk_comm *comm, const struct link *links)
         pk_result_t result = ++rounds % 64 == 0 ? pki_bootstrap_poll(comm->bootstrap) : PK_OK;
 
         if (result != PK_OK)
-            return result;
+            return told(ep, result);
         if (ep->dead)
             return PK_ERR_PEER; /* recorded when it died */
         if (atomic_load(&comm->cancel))
             return pki_fail(PK_ERR_ABORTED, &where, "aborted");
         if (pki_now_ns() >= comm->deadline_ns)
-            return pki_fail(PK_ERR_TIMEOUT, &where, "no connection over %s before the deadline", ep->iface->transport->name);
+            return not_connected(ep);
         for (int t = 0; t < PKI_TRANSPORTS_MAX; t++)
             if (comm->ifaces[t] != NULL)
                 (void)comm->ifaces[t]->transport->progress(comm->ifaces[t]);

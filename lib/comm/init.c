@@ -9,6 +9,7 @@
 #include "coll/hosts.h"
 #include "comm/comm.h"
 #include "util/clock.h"
+#include "util/netif.h"
 
 /* The pid goes with it, since a forked child has the parent's number. 0 (no randomness): nobody is in the same process. */
 static uint64_t process_number(void)
@@ -48,6 +49,7 @@ static void fill_card(struct pk_comm *comm, struct pki_card *card)
     for (int i = 0; i < PKI_TRANSPORTS_MAX && transports[i] != NULL; i++)
         transports[i]->probe(&config, &card->probes[i]);
     pki_card_fill_host(card, comm->size > 1);
+    card->outside = comm->has_net && !pki_netif_is_loopback(&comm->net.local);
 }
 
 /* What transports between hosts prove themselves with, and where. */
@@ -55,7 +57,23 @@ static pk_result_t find_net(struct pk_comm *comm)
 {
     _Static_assert(PKI_NET_KEY_BYTES == PKI_BOOTSTRAP_KEY_BYTES, "one is the other");
     comm->has_net = pki_bootstrap_local_address(comm->bootstrap, &comm->net.local);
-    return comm->has_net ? pki_bootstrap_derive(comm->bootstrap, "pickle between hosts", comm->net.key) : PK_OK;
+    if (!comm->has_net)
+        return PK_OK;
+    comm->met = calloc((size_t)comm->size, sizeof *comm->met);
+    if (comm->met == NULL)
+        return pki_fail(PK_ERR_MEMORY, NULL, "no memory for the addresses of %d ranks", comm->size);
+    comm->net.nmet = pki_bootstrap_local_addresses(comm->bootstrap, comm->met);
+    comm->net.met = comm->met;
+    return pki_bootstrap_derive(comm->bootstrap, "pickle between hosts", comm->net.key);
+}
+
+/* Loopback joins the ranks only where all have met over it, and are not known to be on several machines: a tunnel may end there. */
+static bool is_outside(const struct pk_comm *comm)
+{
+    for (int i = 0; i < comm->size; i++)
+        if (comm->cards[i].outside != 0 || pki_other_machine(&comm->cards[i], &comm->cards[comm->rank]))
+            return true;
+    return false;
 }
 
 static pk_result_t find_hosts(struct pk_comm *comm)
@@ -147,6 +165,7 @@ static pk_result_t open_engine(struct pk_comm *comm)
             config.fused_ctas = comm->cards[i].fused_ctas;
     }
     comm->net.one_machine = comm->chooser.one_machine;
+    comm->net.outside = is_outside(comm);
     return pki_engine_open(&config, &comm->engine);
 }
 
@@ -285,6 +304,7 @@ void pki_comm_tear_down(struct pk_comm *comm)
     free(comm->paths);
     free(comm->gpu_distances);
     free(comm->cards);
+    free(comm->met);
     if (comm->device != NULL)
         comm->device->ops->close(comm->device);
     comm->side_fds = NULL;
@@ -293,5 +313,6 @@ void pki_comm_tear_down(struct pk_comm *comm)
     comm->paths = NULL;
     comm->gpu_distances = NULL;
     comm->cards = NULL;
+    comm->met = NULL;
     comm->device = NULL;
 }

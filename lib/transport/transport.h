@@ -126,7 +126,7 @@ struct pki_iface {
 
 /* Why an endpoint has failed, for the error record of the operation that finds out, perhaps later and in another thread. */
 struct pki_cause {
-    int sys_errno;  /* of the system call that failed, or 0 */
+    int sys_errno;  /* of the system call that failed, or 0; while `connecting`, of the last attempt */
     char text[252]; /* empty: nothing has failed */
 };
 
@@ -184,7 +184,10 @@ struct pki_put {
 #define PKI_NET_KEY_BYTES 32
 struct pki_net {
     unsigned char key[PKI_NET_KEY_BYTES]; /* known to the ranks of this communicator alone */
-    struct sockaddr_storage local;        /* this rank's address on the network that the bootstrap uses */
+    struct sockaddr_storage local;        /* an address of this rank by which it has met another, not of loopback if there is one */
+    const struct sockaddr_storage *met;   /* [nmet], by rank: the one by which it has met that rank; family 0: it has not. NULL: not known */
+    int nmet;
+    bool outside;     /* some ranks have met over a network: loopback alone does not join them */
     bool one_machine; /* all ranks share one, though their networks may be apart */
 };
 

@@ -11,6 +11,7 @@
 
 #include "util/clock.h"
 #include "util/env.h"
+#include "util/fd.h"
 #include "util/log.h"
 #include "util/netif.h"
 
@@ -46,7 +47,7 @@ static int listen_at(struct sockaddr_storage *address, int backlog, int *listene
 {
     const int on = 1;
     socklen_t bytes = sizeof *address;
-    int error, fd = socket(address->ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    int error, fd = pki_fd_keep(socket(address->ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
 
     if (fd < 0)
         return errno;

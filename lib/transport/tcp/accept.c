@@ -10,6 +10,7 @@
 #include "util/auth.h"
 #include "util/clock.h"
 #include "util/fd.h"
+#include "util/listen.h"
 #include "util/netif.h"
 
 #define BACKLOG 4096
@@ -20,27 +21,18 @@
 
 /* ---- Listening ---- */
 
-static pk_result_t listen_on(struct pki_tcp_iface *iface, const struct sockaddr_storage *wanted)
+/* With a port for `address`. */
+static pk_result_t listen_on(struct pki_tcp_iface *iface, struct sockaddr_storage *address)
 {
     struct pki_tcp_watch *watch = &iface->listener[iface->listeners];
-    struct sockaddr_storage *address = &iface->address[iface->listeners];
-    char text[PKI_NETIF_TEXT];
-    socklen_t bytes = sizeof *address;
-    int fd = pki_fd_keep(socket(wanted->ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+    int fd;
+    pk_result_t result;
 
-    *address = *wanted;
     pki_netif_set_port(address, 0);
-    pki_netif_format(address, text);
-    if (fd < 0)
-        return pki_fail_errno(PK_ERR_SYSTEM, NULL, "over tcp: socket");
-    pki_tcp_socket_options(iface, fd); /* what it accepts inherits them */
-    if (bind(fd, (struct sockaddr *)address, pki_netif_bytes(address)) != 0 || listen(fd, BACKLOG) != 0 ||
-        getsockname(fd, (struct sockaddr *)address, &bytes) != 0) {
-        pk_result_t result = pki_fail_errno(PK_ERR_SYSTEM, NULL, "over tcp: cannot listen at %s", text);
-
-        close(fd);
+    result = pki_listen(address, BACKLOG, false, &fd);
+    if (result != PK_OK)
         return result;
-    }
+    pki_tcp_socket_options(iface, fd); /* what it accepts inherits them */
     watch->kind = PKI_TCP_LISTENER;
     watch->fd = -1;
     if (!pki_tcp_watch(iface, watch, fd, false)) {
@@ -51,14 +43,40 @@ static pk_result_t listen_on(struct pki_tcp_iface *iface, const struct sockaddr_
     return PK_OK;
 }
 
-pk_result_t pki_tcp_listen(struct pki_tcp_iface *iface, const struct pki_netif *nics, uint32_t count)
+/* At every address of the family, with one port, if some of those that the others are told are of it. */
+static pk_result_t listen_to_family(struct pki_tcp_iface *iface, sa_family_t family)
+{
+    struct sockaddr_storage any = { .ss_family = family };
+    bool wanted = false;
+    pk_result_t result;
+
+    for (uint32_t i = 0; i < iface->addresses; i++)
+        wanted = wanted || iface->address[i].ss_family == family;
+    if (!wanted)
+        return PK_OK;
+    result = listen_on(iface, &any);
+    for (uint32_t i = 0; i < iface->addresses && result == PK_OK; i++)
+        if (iface->address[i].ss_family == family)
+            pki_netif_set_port(&iface->address[i], pki_netif_port(&any));
+    return result;
+}
+
+pk_result_t pki_tcp_listen(struct pki_tcp_iface *iface, const struct pki_tcp_choice *choice)
 {
     pk_result_t result = PK_OK;
 
-    for (uint32_t i = 0; i < count && result == PK_OK; i++) {
-        iface->prefix[i] = nics[i].prefix;
-        result = listen_on(iface, &nics[i].address);
+    iface->how = choice->how;
+    iface->addresses = choice->count;
+    for (uint32_t i = 0; i < choice->count; i++) {
+        iface->prefix[i] = choice->nics[i].prefix;
+        iface->address[i] = choice->nics[i].address;
     }
+    if (choice->how == PKI_TCP_ALL) {
+        result = listen_to_family(iface, AF_INET);
+        return result == PK_OK ? listen_to_family(iface, AF_INET6) : result;
+    }
+    for (uint32_t i = 0; i < choice->count && result == PK_OK; i++)
+        result = listen_on(iface, &iface->address[i]);
     return result;
 }
 
@@ -103,6 +121,18 @@ static void take_in(struct pki_tcp_iface *iface, int fd)
     pki_tcp_trouble(iface);
 }
 
+/* Whoever waits outside cannot know why. */
+static void cannot_accept(struct pki_tcp_iface *iface, int error)
+{
+    const struct pki_where where = { .rank = iface->rank, .peer = -1 };
+    char reason[128];
+
+    iface->rest_until_ns = pki_now_ns() + REST_NS;
+    if (!iface->said_full)
+        pki_log(PKI_LOG_WARN, &where, "over tcp: cannot accept connections, and tries again: %s", strerror_r(error, reason, sizeof reason));
+    iface->said_full = true;
+}
+
 void pki_tcp_accept(struct pki_tcp_iface *iface, struct pki_tcp_watch *listener)
 {
     if (iface->rest_until_ns != 0 && pki_now_ns() < iface->rest_until_ns)
@@ -114,7 +144,7 @@ void pki_tcp_accept(struct pki_tcp_iface *iface, struct pki_tcp_watch *listener)
         if (fd >= 0) {
             take_in(iface, fd);
         } else if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
-            iface->rest_until_ns = pki_now_ns() + REST_NS;
+            cannot_accept(iface, errno);
             return;
         } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
             return;

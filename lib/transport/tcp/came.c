@@ -77,7 +77,7 @@ void pki_tcp_pay(struct pki_tcp_iface *iface)
 bool pki_tcp_came_take(struct pki_tcp_link *link, uint64_t frames)
 {
     if (frames > link->end || !pki_tcp_data_was_sent(link, frames)) {
-        pki_tcp_lost(link->ep, "acknowledged chunks that it was never sent");
+        pki_tcp_lost(link->ep, 0, "acknowledged chunks that it was never sent");
         return false;
     }
     pki_tcp_data_acked(link, frames);

@@ -48,7 +48,7 @@ static bool keep(struct pki_tcp_link *link)
     if (pki_tcp_early_may(ep, &link->chunk))
         early = malloc(sizeof *early + link->chunk.bytes);
     if (early == NULL) {
-        pki_tcp_lost(ep, "sent %u bytes of operation %llu, which was not granted, and they cannot be kept", link->chunk.bytes,
+        pki_tcp_lost(ep, 0, "sent %u bytes of operation %llu, which was not granted, and they cannot be kept", link->chunk.bytes,
                      (unsigned long long)link->chunk.op);
         return false;
     }

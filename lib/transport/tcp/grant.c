@@ -86,7 +86,7 @@ pk_result_t pki_tcp_grant(struct pki_tcp_ep *ep, const struct pki_msg *msg, stru
     pki_list_push(&ep->grants, &grant->node);
     ep->iface->busy++;
     if (!pki_tcp_early_adopt(ep, grant))
-        pki_tcp_lost(ep, "sent bytes of operation %llu twice", (unsigned long long)grant->op);
+        pki_tcp_lost(ep, 0, "sent bytes of operation %llu twice", (unsigned long long)grant->op);
     return PK_OK;
 }
 
@@ -182,7 +182,7 @@ void pki_tcp_grant_back(struct pki_tcp_ep *ep, const struct pki_msg *msg)
         if (is_untouched(ep, grant))
             end(ep, grant);
         else
-            pki_tcp_lost(ep, "sent operation %llu as a message and in chunks", (unsigned long long)grant->op);
+            pki_tcp_lost(ep, 0, "sent operation %llu as a message and in chunks", (unsigned long long)grant->op);
         return;
     }
 }

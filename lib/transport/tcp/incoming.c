@@ -32,7 +32,7 @@ static bool begin_chunk(struct pki_tcp_link *link)
     if (right)
         link->grant = pki_tcp_grant_find(ep, &link->chunk);
     if (link->grant == NULL && (!right || !pki_tcp_early_may(ep, &link->chunk))) {
-        pki_tcp_lost(ep, "sent a chunk of no granted transfer (operation %llu, bytes %llu to %llu)",
+        pki_tcp_lost(ep, 0, "sent a chunk of no granted transfer (operation %llu, bytes %llu to %llu)",
                      (unsigned long long)link->chunk.op, (unsigned long long)link->chunk.offset,
                      (unsigned long long)link->chunk.offset + link->chunk.bytes);
         return false;
@@ -112,7 +112,7 @@ static bool end_chunk(struct pki_tcp_link *link)
     link->grant = NULL;
     if (pki_tcp_grant_filled(link->ep, grant, &link->chunk))
         return true;
-    pki_tcp_lost(link->ep, "sent bytes %llu to %llu of operation %llu twice", (unsigned long long)link->chunk.offset,
+    pki_tcp_lost(link->ep, 0, "sent bytes %llu to %llu of operation %llu twice", (unsigned long long)link->chunk.offset,
                  (unsigned long long)link->chunk.offset + link->chunk.bytes, (unsigned long long)link->chunk.op);
     return false;
 }

@@ -393,7 +393,7 @@ static PKI_HOT bool scan(struct pki_tcp_lane *lane)
         if (right && is_held(lane, &frame))
             return true;
         if (!right || !take_frame(lane, &frame)) {
-            pki_tcp_lost(lane->link->ep, "sent bytes on the lane that make no sense");
+            pki_tcp_lost(lane->link->ep, 0, "sent bytes on the lane that make no sense");
             return false;
         }
         lane->rx_scan += pki_tcp_filled(frame.bytes);
@@ -565,7 +565,7 @@ static PKI_HOT bool peek_lane(struct pki_tcp_lane *lane, struct pki_msg *msg, co
             ep->peeked = lane;
             return !is_early(ep, msg);
         }
-        pki_tcp_lost(ep, "sent a message that makes no sense");
+        pki_tcp_lost(ep, 0, "sent a message that makes no sense");
         return false;
     }
     return false;

@@ -13,9 +13,9 @@
 #include "util/clock.h"
 #include "util/fd.h"
 #include "util/netif.h"
+#include "util/text.h"
 
 #define LABEL_BYTES 32
-#define ATTEMPT_NS (5 * PKI_NS_PER_S)      /* the peer answers a hello in its next round of progress */
 #define ATTEMPTS_LONGER 6                  /* each of them lasts twice as long as the one before it */
 #define BACKOFF_MAX_NS (100 * PKI_NS_PER_MS)
 #define REFUSED_NS (300 * PKI_NS_PER_MS)   /* a process that lives listens: nobody there means that it has ended */
@@ -123,7 +123,7 @@ static void over(struct pki_tcp_ep *ep, uint32_t first)
     over_between(ep, first, ep->nlinks);
 }
 
-void pki_tcp_lost(struct pki_tcp_ep *ep, const char *fmt, ...)
+void pki_tcp_lost(struct pki_tcp_ep *ep, int error, const char *fmt, ...)
 {
     struct pki_where where = pki_tcp_where(ep);
     char text[256];
@@ -139,7 +139,7 @@ void pki_tcp_lost(struct pki_tcp_ep *ep, const char *fmt, ...)
         pki_tcp_left(ep);
         return;
     }
-    (void)pki_ep_fail(&ep->base, PK_ERR_PEER, 0, "over tcp: %s", text);
+    (void)pki_ep_fail(&ep->base, PK_ERR_PEER, error, "over tcp: %s", text);
     over(ep, 0);
     ep->base.connecting = false;
     ep->base.dead = true;
@@ -190,6 +190,12 @@ static void wait_again(struct pki_tcp_link *link, uint64_t pause)
     pki_tcp_trouble(link->ep->iface);
 }
 
+void pki_tcp_try_again(struct pki_tcp_link *link)
+{
+    wait_again(link, 0);
+    link->attempts = 0;
+}
+
 static const char *reason(int error, char *text, size_t bytes)
 {
     return error == 0 ? "closed by the other end" : strerror_r(error, text, bytes);
@@ -209,6 +215,7 @@ void pki_tcp_link_broken(struct pki_tcp_link *link, int error)
     }
     pki_log(PKI_LOG_INFO, &where, "over tcp: connection %u: %s", link->index, reason(error, text, sizeof text));
     link->broken_ns = pki_now_ns();
+    link->error = error;
     if (error == ETIMEDOUT)
         link->broken_ns -= ep->iface->params.retry_ns / 2;
     link->refused_ns = 0;
@@ -252,6 +259,30 @@ static void lives(struct pki_tcp_ep *ep)
             ep->links[i].broken_ns = pki_now_ns();
 }
 
+/* Where it had been reached. */
+static void process_ended(struct pki_tcp_link *link)
+{
+    char text[2 * PKI_NETIF_TEXT] = "";
+    struct pki_text out = { .start = text, .capacity = sizeof text };
+
+    pki_tcp_target_text(&link->ep->targets[link->target], &out);
+    pki_tcp_lost(link->ep, link->error != 0 ? link->error : ECONNRESET,
+                 "its process has ended, for nobody listens at %s any more; before that connection %u broke", text, link->index);
+}
+
+/* It was connected, and did not come back. */
+static void stays_broken(struct pki_tcp_link *link)
+{
+    const struct pki_tcp_target *target = &link->ep->targets[link->target];
+    char text[2 * PKI_NETIF_TEXT] = "", why[128];
+    struct pki_text out = { .start = text, .capacity = sizeof text };
+    int error = target->state == PKI_TCP_FAILED && target->error != 0 ? target->error : ETIMEDOUT;
+
+    pki_tcp_target_text(target, &out);
+    pki_tcp_lost(link->ep, error, "connection %u broke (%s) and did not stand again within PK_RETRY_MS (%llu ms); the peer is at %s", link->index,
+                 reason(link->error, why, sizeof why), (unsigned long long)(link->ep->iface->params.retry_ns / PKI_NS_PER_MS), text);
+}
+
 static void refused(struct pki_tcp_link *link)
 {
     uint64_t now = pki_now_ns();
@@ -259,7 +290,7 @@ static void refused(struct pki_tcp_link *link)
     if (link->refused_ns == 0 || pki_tcp_has_gone(link->ep))
         link->refused_ns = now;
     else if (now - link->refused_ns > REFUSED_NS)
-        pki_tcp_lost(link->ep, "its process has ended: nobody listens there any more");
+        process_ended(link);
 }
 
 /* An attempt came to nothing. */
@@ -275,9 +306,12 @@ static void attempt_failed(struct pki_tcp_link *link, int error)
     if (link->state == PKI_TCP_PROBING)
         pause = PROBE_NS;
     /* For who leaves it is enough that the peer's place answers nothing but a closed connection. */
+    pki_tcp_target_failed(link, error);
     is_refused = error == ECONNREFUSED || (link->ep->iface->goodbye_ns > 0 && link->shows_ns > 0 && (error == 0 || error == ECONNRESET));
     wait_again(link, pause < BACKOFF_MAX_NS ? pause : BACKOFF_MAX_NS);
     link->attempts++;
+    if (!pki_tcp_target_is_known(link)) /* that nobody listens at some address says nothing of the peer */
+        return;
     if (is_refused)
         refused(link);
     else
@@ -285,32 +319,6 @@ static void attempt_failed(struct pki_tcp_link *link, int error)
 }
 
 /* ---- Made ---- */
-
-/* Several interfaces carry the connections in turn; one that leads nowhere is left out by the next attempt. */
-static int dial(struct pki_tcp_link *link)
-{
-    struct pki_tcp_iface *iface = link->ep->iface;
-    const struct pki_tcp_card *theirs = &link->ep->theirs;
-    struct pki_tcp_nic_pair pair =
-        pki_tcp_choose_pair(&(struct pki_tcp_nics){ iface->listeners, iface->near, iface->address, iface->prefix },
-                            &(struct pki_tcp_nics){ theirs->addresses, theirs->near, theirs->address, NULL },
-                            link->lane != NULL ? 0 : link->index - 1, link->attempts);
-    const struct sockaddr_storage *to = &theirs->address[pair.theirs];
-    struct sockaddr_storage from = iface->address[pair.mine];
-    int fd = pki_fd_keep(socket(to->ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-
-    if (fd < 0)
-        return -1;
-    pki_tcp_socket_options(iface, fd);
-    if (iface->listeners > 1 && from.ss_family == to->ss_family) {
-        pki_netif_set_port(&from, 0);
-        (void)bind(fd, (struct sockaddr *)&from, pki_netif_bytes(&from));
-    }
-    if (connect(fd, (const struct sockaddr *)to, pki_netif_bytes(to)) == 0 || errno == EINPROGRESS || errno == EINTR)
-        return fd;
-    close(fd);
-    return -1;
-}
 
 static uint64_t shows_after(const struct pki_tcp_link *link, uint64_t now)
 {
@@ -320,12 +328,13 @@ static uint64_t shows_after(const struct pki_tcp_link *link, uint64_t now)
 /* What has been connected waits in the queue of who is away, also when it is given up: a queue has room for 4096, or 128, of all peers. */
 static uint64_t attempt_ns(const struct pki_tcp_link *link)
 {
-    return link->shows_ns == 0 ? ATTEMPT_NS : ATTEMPT_NS << (link->attempts < ATTEMPTS_LONGER ? link->attempts : ATTEMPTS_LONGER);
+    return link->shows_ns == 0 ? pki_tcp_target_ns(link)
+                               : PKI_TCP_ATTEMPT_NS << (link->attempts < ATTEMPTS_LONGER ? link->attempts : ATTEMPTS_LONGER);
 }
 
 static void begin(struct pki_tcp_link *link, enum pki_tcp_state state)
 {
-    int fd = dial(link);
+    int fd = pki_tcp_target_socket(link);
 
     link->state = state;
     link->shows_ns = 0;
@@ -443,6 +452,7 @@ bool pki_tcp_link_up(struct pki_tcp_link *link, int fd, uint64_t received)
         pki_tcp_data_deal(ep);
     }
     pki_tcp_link_ready(link);
+    pki_tcp_target_reached(link);
     ep->base.connecting = ep->base.connecting && !all_up(ep);
     return true;
 }
@@ -469,8 +479,7 @@ void pki_tcp_link_timers(struct pki_tcp_link *link, uint64_t now, uint64_t away_
     if (link->shows_ns > 0 && now > link->shows_ns && (link->state == PKI_TCP_PROBING || link->state == PKI_TCP_CHALLENGED))
         lives(ep); /* what is connected still stands */
     if (!ep->base.connecting && now > link->broken_ns && now - link->broken_ns > ep->iface->params.retry_ns) {
-        pki_tcp_lost(ep, "connection %u broke and did not stand again within PK_RETRY_MS (%llu ms)", link->index,
-                     (unsigned long long)(ep->iface->params.retry_ns / PKI_NS_PER_MS));
+        stays_broken(link);
         return;
     }
     if (link->state != PKI_TCP_WAITING) {

@@ -89,9 +89,12 @@ static void timers(struct pki_tcp_iface *iface)
         return;
     iface->looked_ns = now;
     iface->trouble = pki_tcp_guest_timers(iface, now, away);
-    for (int i = 0; i < iface->size; i++)
+    for (int i = 0; i < iface->size; i++) {
         for (uint32_t k = 0; iface->eps[i] != NULL && k < iface->eps[i]->nlinks; k++)
             pki_tcp_link_timers(&iface->eps[i]->links[k], now, away);
+        if (iface->eps[i] != NULL)
+            pki_tcp_say_connecting(iface->eps[i], now, away);
+    }
     iface->timers_ns = now + TIMERS_NS;
 }
 

@@ -113,7 +113,7 @@ static void tcp_close(struct pki_iface *base)
     pki_auth_wipe(iface->key, sizeof iface->key);
 }
 
-static pk_result_t listen_and_watch(struct pki_tcp_iface *iface, const struct pki_netif *nics, uint32_t nnics)
+static pk_result_t listen_and_watch(struct pki_tcp_iface *iface, const struct pki_tcp_choice *choice)
 {
     iface->eps = calloc((size_t)iface->size, sizeof *iface->eps);
     iface->epoll_fd = pki_fd_keep(epoll_create1(EPOLL_CLOEXEC));
@@ -121,14 +121,13 @@ static pk_result_t listen_and_watch(struct pki_tcp_iface *iface, const struct pk
         return pki_fail(PK_ERR_MEMORY, NULL, "over tcp: no memory for %d ranks", iface->size);
     if (iface->epoll_fd < 0)
         return pki_fail_errno(PK_ERR_SYSTEM, NULL, "over tcp: epoll_create");
-    return pki_tcp_listen(iface, nics, nnics);
+    return pki_tcp_listen(iface, choice);
 }
 
 static pk_result_t tcp_open(const struct pki_iface_config *config, struct pki_iface *base)
 {
     struct pki_tcp_iface *iface = pki_tcp_iface_of(base);
-    struct pki_netif nics[PKI_TCP_ADDRESSES];
-    uint32_t nnics = 0;
+    struct pki_tcp_choice choice;
     pk_result_t result;
 
     if (config->net == NULL)
@@ -136,7 +135,8 @@ static pk_result_t tcp_open(const struct pki_iface_config *config, struct pki_if
     iface->rank = config->rank;
     iface->size = config->size;
     iface->spins = config->local_ranks <= sysconf(_SC_NPROCESSORS_ONLN);
-    iface->one_machine = config->net->one_machine || pki_netif_is_loopback(&config->net->local);
+    iface->one_machine = config->net->one_machine || (pki_netif_is_loopback(&config->net->local) && !config->net->outside);
+    iface->net = config->net;
     memcpy(iface->key, config->net->key, sizeof iface->key);
     iface->epoll_fd = -1;
     pki_list_init(&iface->ready);
@@ -144,13 +144,14 @@ static pk_result_t tcp_open(const struct pki_iface_config *config, struct pki_if
     pki_list_init(&iface->aside);
     for (int i = 0; i < PKI_TCP_GUESTS; i++)
         iface->guests[i].watch.fd = -1;
-    result = pki_tcp_choose_nics(config, nics, &nnics, &iface->near);
+    result = pki_tcp_choose_nics(config, &choice);
+    iface->near = choice.near;
     if (result == PK_OK)
         result = read_params(iface, config);
     if (result == PK_OK)
         result = pki_env_bool("PICKLE_TEST_WAYS", false, &iface->flips);
     if (result == PK_OK)
-        result = listen_and_watch(iface, nics, nnics);
+        result = listen_and_watch(iface, &choice);
     if (result != PK_OK) {
         tcp_close(base);
         return result;
@@ -183,7 +184,8 @@ static pk_result_t tcp_ep_init(struct pki_ep *base, struct pki_blob *mine)
     struct pki_tcp_ep *ep = pki_tcp_ep_of(base);
     struct pki_tcp_iface *iface = pki_tcp_iface_of(base->iface);
     struct pki_tcp_card card = { .sockets = iface->params.sockets, .window = iface->params.window,
-                                 .chunk_bytes = iface->params.chunk_bytes, .eager_coll = eager_coll(iface), .lanes = lanes(iface), .addresses = iface->listeners, .near = iface->near };
+                                 .chunk_bytes = iface->params.chunk_bytes, .eager_coll = eager_coll(iface), .lanes = lanes(iface), .addresses = iface->addresses, .near = iface->near };
+    const struct pki_net *net = iface->net;
 
     ep->iface = iface;
     ep->connects = base->rank > base->peer;
@@ -196,6 +198,8 @@ static pk_result_t tcp_ep_init(struct pki_ep *base, struct pki_blob *mine)
     pki_list_init(&ep->slabs);
     pki_list_init(&ep->earlies);
     memcpy(card.address, iface->address, sizeof card.address);
+    if (iface->how == PKI_TCP_ALL && base->peer < net->nmet && net->met[base->peer].ss_family != AF_UNSPEC)
+        pki_tcp_put_met_first(&card, &net->met[base->peer]);
     pki_tcp_put_card(mine, &card);
     return PK_OK;
 }
@@ -279,6 +283,7 @@ static pk_result_t tcp_ep_connect(struct pki_ep *base, struct pki_blob *theirs)
     result = take_card(ep, theirs);
     if (result != PK_OK)
         return result;
+    pki_tcp_targets_fill(ep);
     ep->params = (struct pki_tcp_params){ .sockets = lower(mine->sockets, ep->theirs.sockets),
                                           .window = lower(mine->window, ep->theirs.window),
                                           .chunk_bytes = lower(mine->chunk_bytes, ep->theirs.chunk_bytes) };
@@ -393,6 +398,7 @@ const struct pki_transport pki_transport_tcp = {
     .ep_init = tcp_ep_init,
     .ep_connect = tcp_ep_connect,
     .ep_close = tcp_ep_close,
+    .describe = pki_tcp_describe,
     .msg = pki_tcp_msg,
     .peek = pki_tcp_peek,
     .pop = pki_tcp_pop,

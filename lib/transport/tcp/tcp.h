@@ -25,6 +25,7 @@
 
 #include "transport/tcp/wire.h"
 #include "transport/transport.h"
+#include "util/clock.h"
 #include "util/netif.h"
 #include "util/log.h"
 #include "util/trial.h"
@@ -51,6 +52,27 @@
 
 struct pki_tcp_ep;
 struct pki_tcp_iface;
+
+#define PKI_TCP_NICS 4     /* interfaces that are named, at most */
+#define PKI_TCP_TARGETS 16 /* addresses of a peer that are tried, link-local ones by each interface */
+
+enum pki_tcp_how {
+    PKI_TCP_LOOPBACK, /* one address, for this machine */
+    PKI_TCP_NAMED,    /* a listener at each interface that PK_IFNAME names, from which connections are made, too */
+    PKI_TCP_ALL       /* all addresses of this process; the kernel chooses from which one connections are made */
+};
+
+struct pki_tcp_choice { /* the addresses that the others are told, */
+    enum pki_tcp_how how;
+    uint32_t count, near; /* of them those to be used first */
+    struct pki_netif nics[PKI_TCP_ADDRESSES];
+};
+
+struct pki_tcp_target { /* an address of the peer's, with the scope of this host */
+    struct sockaddr_storage address;
+    enum { PKI_TCP_UNTRIED, PKI_TCP_TRYING, PKI_TCP_SILENT, PKI_TCP_FAILED } state; /* SILENT: it accepts, and does not answer */
+    int error; /* FAILED: errno; 0: closed by who listens there, or it is somebody else */
+};
 
 struct pki_tcp_params { /* of this rank; a pair uses the lower of both */
     uint32_t sockets, window, chunk_bytes;
@@ -137,7 +159,8 @@ struct pki_tcp_link {
     uint64_t acked, end;     /* own frames that the peer has, and that were ever queued */
 
     /* while it does not stand */
-    unsigned attempts;
+    unsigned attempts, target; /* ep->targets' that is tried */
+    int error; /* with which it broke; 0: closed by the other end */
     uint64_t broken_ns, refused_ns, retry_ns, attempt_ends_ns;
     uint64_t shows_ns; /* what has been connected shows that the peer lives, if it still stands by then; 0: nothing is connected */
     unsigned char hello[PKI_TCP_HELLO_BYTES], challenge[PKI_TCP_CHALLENGE_BYTES];
@@ -268,6 +291,12 @@ struct pki_tcp_ep {
     uint32_t nislands, islands_max;
     size_t early_bytes;  /* of `earlies` */
     struct pki_msg want; /* what is told of one of them */
+
+    uint32_t ntargets, near_targets; /* of them those to be used first */
+    struct pki_tcp_target targets[PKI_TCP_TARGETS]; /* where the peer listens, */
+    int reached; /* and the one that has led to it; -1: none yet */
+    uint64_t connecting_ns; /* since when it is being connected, as far as this rank has looked */
+    bool said; /* the log knows that this takes long */
 };
 
 struct pki_tcp_guest {
@@ -292,10 +321,15 @@ struct pki_tcp_iface {
     unsigned round, quiet;   /* rounds of progress; those since something happened */
     unsigned char key[PKI_NET_KEY_BYTES];
     struct pki_tcp_params params;
-    uint32_t listeners, near; /* of them those to be used first */
+    const struct pki_net *net;
+    enum pki_tcp_how how;
+    uint32_t addresses, near; /* that the others are told, and of them those to be used first */
     int prefix[PKI_TCP_ADDRESSES];
-    struct pki_tcp_watch listener[PKI_TCP_ADDRESSES];
     struct sockaddr_storage address[PKI_TCP_ADDRESSES];
+    uint32_t listeners;
+    struct pki_tcp_watch listener[PKI_TCP_ADDRESSES];
+    bool said_full; /* the log knows that there were no descriptors */
+    unsigned said;  /* peers of which the log knows that connecting takes long */
     struct pki_tcp_ep **eps; /* [size] */
     struct pki_list ready, aside;
     unsigned owing;          /* links that owe */
@@ -373,8 +407,10 @@ static inline uint64_t pki_tcp_put_off(uint64_t until, uint64_t away_ns, uint64_
 void pki_tcp_link_health(struct pki_tcp_link *link);
 /* There is something that the timers have to look at, from now on. */
 void pki_tcp_trouble(struct pki_tcp_iface *iface);
-/* Nothing more can be done with this peer: the error is recorded with this text, everything in flight ends. */
-void pki_tcp_lost(struct pki_tcp_ep *ep, const char *fmt, ...) PKI_PRINTF(2, 3);
+/* A connection that is being made is begun anew. */
+void pki_tcp_try_again(struct pki_tcp_link *link);
+/* Nothing more can be done with this peer: the error is recorded with this text, and `error` (an errno, or 0), everything in flight ends. */
+void pki_tcp_lost(struct pki_tcp_ep *ep, int error, const char *fmt, ...) PKI_PRINTF(3, 4);
 /* The peer leaves in good order: the lane is read to its end. */
 void pki_tcp_leaves(struct pki_tcp_ep *ep);
 /* And that was it. */
@@ -389,9 +425,10 @@ pk_result_t pki_tcp_prove(const struct pki_tcp_iface *iface, const char *label, 
 
 /* ---- nics.c: which interfaces ---- */
 
-/* The addresses that this rank listens at and connects from, the `near` nearest first. */
-pk_result_t pki_tcp_choose_nics(const struct pki_iface_config *config, struct pki_netif out[PKI_TCP_ADDRESSES], uint32_t *count,
-                                uint32_t *near);
+/* The addresses that the others are told, the `near` nearest first. */
+pk_result_t pki_tcp_choose_nics(const struct pki_iface_config *config, struct pki_tcp_choice *out);
+/* PKI_TCP_ALL: on the card for a rank that has met this one by the address `met`, that comes first. */
+void pki_tcp_put_met_first(struct pki_tcp_card *card, const struct sockaddr_storage *met);
 
 struct pki_tcp_nics { /* of one end of a pair */
     uint32_t count, near;
@@ -407,10 +444,33 @@ struct pki_tcp_nic_pair {
 struct pki_tcp_nic_pair pki_tcp_choose_pair(const struct pki_tcp_nics *mine, const struct pki_tcp_nics *theirs, uint32_t turn,
                                             uint32_t attempt);
 
+#define PKI_TCP_ATTEMPT_NS (5 * PKI_NS_PER_S) /* the peer answers a hello in its next round of progress */
+
+/* ---- targets.c: where a peer may be reached ---- */
+
+/* From its card. */
+void pki_tcp_targets_fill(struct pki_tcp_ep *ep);
+/* One of them, with the interface that leads there. */
+void pki_tcp_target_text(const struct pki_tcp_target *target, struct pki_text *out);
+/* The next attempt's: a socket from which to connect to link->target, or -1 with errno. */
+int pki_tcp_target_socket(struct pki_tcp_link *link);
+/* How long the attempt may go without an answer. */
+uint64_t pki_tcp_target_ns(const struct pki_tcp_link *link);
+/* The attempt has come to nothing. */
+void pki_tcp_target_failed(struct pki_tcp_link *link, int error);
+/* That address is the peer's. */
+bool pki_tcp_target_is_known(const struct pki_tcp_link *link);
+/* The connection stands. */
+void pki_tcp_target_reached(struct pki_tcp_link *link);
+/* transport->describe: of a peer that is being connected, what has been tried. */
+void pki_tcp_describe(const struct pki_ep *ep, struct pki_text *out);
+/* For the log, when that takes long. */
+void pki_tcp_say_connecting(struct pki_tcp_ep *ep, uint64_t now, uint64_t away_ns);
+
 /* ---- accept.c: whoever connects to this rank ---- */
 
 /* At all the addresses chosen. */
-pk_result_t pki_tcp_listen(struct pki_tcp_iface *iface, const struct pki_netif *nics, uint32_t count);
+pk_result_t pki_tcp_listen(struct pki_tcp_iface *iface, const struct pki_tcp_choice *choice);
 void pki_tcp_accept(struct pki_tcp_iface *iface, struct pki_tcp_watch *listener);
 void pki_tcp_guest_step(struct pki_tcp_iface *iface, struct pki_tcp_guest *guest);
 /* Let those go whose time is up; true while some are here. */

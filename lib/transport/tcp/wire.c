@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "transport/tcp/wire.h"
 
+#include <netinet/in.h>
 #include <string.h>
 
 #include "util/bytes.h"
@@ -246,6 +247,19 @@ void pki_tcp_put_close(unsigned char out[PKI_TCP_HEADER_BYTES + PKI_TCP_CLOSE_BY
 
 /* ---- The card ---- */
 
+/* The number of an interface means something on its own host alone. */
+static struct sockaddr_storage without_scope(struct sockaddr_storage address)
+{
+    struct sockaddr_in6 v6;
+
+    if (address.ss_family == AF_INET6) {
+        memcpy(&v6, &address, sizeof v6);
+        v6.sin6_scope_id = 0;
+        memcpy(&address, &v6, sizeof v6);
+    }
+    return address;
+}
+
 void pki_tcp_put_card(struct pki_blob *blob, const struct pki_tcp_card *card)
 {
     pki_put_u32(blob->bytes, PKI_TCP_VERSION);
@@ -256,8 +270,11 @@ void pki_tcp_put_card(struct pki_blob *blob, const struct pki_tcp_card *card)
     pki_put_u32(blob->bytes + 20, card->addresses);
     pki_put_u32(blob->bytes + 24, card->near);
     pki_put_u32(blob->bytes + 28, card->lanes);
-    for (uint32_t i = 0; i < card->addresses; i++)
-        pki_netif_put(blob->bytes + CARD_HEAD_BYTES + i * PKI_NETIF_WIRE_BYTES, &card->address[i]);
+    for (uint32_t i = 0; i < card->addresses; i++) {
+        struct sockaddr_storage address = without_scope(card->address[i]);
+
+        pki_netif_put(blob->bytes + CARD_HEAD_BYTES + i * PKI_NETIF_WIRE_BYTES, &address);
+    }
     blob->len = CARD_HEAD_BYTES + card->addresses * PKI_NETIF_WIRE_BYTES;
     blob->fd = -1;
 }
@@ -286,9 +303,11 @@ bool pki_tcp_get_card(const struct pki_blob *blob, struct pki_tcp_card *card)
         c.addresses > PKI_TCP_ADDRESSES || c.near < 1 || c.near > c.addresses || c.lanes < 1 || c.lanes > PKI_TCP_LANES_MAX ||
         blob->len != CARD_HEAD_BYTES + c.addresses * PKI_NETIF_WIRE_BYTES)
         return false;
-    for (uint32_t i = 0; i < c.addresses; i++)
+    for (uint32_t i = 0; i < c.addresses; i++) {
         if (!pki_netif_get(blob->bytes + CARD_HEAD_BYTES + i * PKI_NETIF_WIRE_BYTES, &c.address[i]))
             return false;
+        c.address[i] = without_scope(c.address[i]);
+    }
     *card = c;
     return true;
 }

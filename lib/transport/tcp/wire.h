@@ -14,7 +14,7 @@
 #include "transport/transport.h"
 #include "util/bytes.h"
 
-#define PKI_TCP_VERSION 7u
+#define PKI_TCP_VERSION 8u
 #define PKI_TCP_SOCKETS_MAX 16u
 #define PKI_TCP_LANES_MAX 2u
 #define PKI_TCP_LINKS_MAX (PKI_TCP_LANES_MAX + PKI_TCP_SOCKETS_MAX)
@@ -23,7 +23,7 @@
 #define PKI_TCP_CHUNK_MAX (16u << 20)
 #define PKI_TCP_PAYLOAD_MAX (32u << 10) /* of a lane message */
 #define PKI_TCP_EAGER_MAX (64u << 10)   /* of one of kind EAGER */
-#define PKI_TCP_ADDRESSES 4
+#define PKI_TCP_ADDRESSES 8
 #define PKI_TCP_AHEAD_MAX (1u << 20) /* a transfer that goes before its grant has come */
 
 /* ---- Frames ---- */
@@ -133,7 +133,7 @@ struct pki_tcp_card {
     uint32_t eager_coll;      /* longest step of a collective that goes in one message, not in chunks */
     uint32_t lanes;
     uint32_t addresses, near; /* of them those to be used first */
-    struct sockaddr_storage address[PKI_TCP_ADDRESSES];
+    struct sockaddr_storage address[PKI_TCP_ADDRESSES]; /* without a scope: that is each host's own */
 };
 
 void pki_tcp_put_card(struct pki_blob *blob, const struct pki_tcp_card *card);

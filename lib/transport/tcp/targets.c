@@ -1,0 +1,309 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Where a peer may be reached: its addresses one after the other, what came of each, and which one led to it. */
+#include <errno.h>
+#include <net/if.h>
+#include <netinet/in.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "transport/tcp/tcp.h"
+#include "util/clock.h"
+#include "util/fd.h"
+#include "util/text.h"
+
+#define FIRST_NS (500 * PKI_NS_PER_MS) /* for an answer of one address of several; twice as much each time they have all been tried */
+#define SAY_NS (5 * PKI_NS_PER_S)
+#define WARNINGS 3
+#define TEXT_BYTES 400
+
+/* ---- The list ---- */
+
+static uint32_t scope_of(const struct sockaddr_storage *address)
+{
+    struct sockaddr_in6 v6;
+
+    memcpy(&v6, address, sizeof v6);
+    return v6.sin6_scope_id;
+}
+
+static void add(struct pki_tcp_ep *ep, const struct sockaddr_storage *address, uint32_t scope)
+{
+    struct pki_tcp_target *target = &ep->targets[ep->ntargets];
+    struct sockaddr_in6 v6;
+
+    if (ep->ntargets == PKI_TCP_TARGETS)
+        return;
+    *target = (struct pki_tcp_target){ .address = *address };
+    if (scope != 0) {
+        memcpy(&v6, address, sizeof v6);
+        v6.sin6_scope_id = scope;
+        memcpy(&target->address, &v6, sizeof v6);
+    }
+    ep->ntargets++;
+}
+
+static bool needs_scope(const struct sockaddr_storage *address)
+{
+    return address->ss_family == AF_INET6 && pki_netif_is_link_local(address);
+}
+
+/* Which of this host's interfaces leads to a link-local address the other host cannot know: first the one by which ranks have been met. */
+static void add_by_each(struct pki_tcp_ep *ep, const struct sockaddr_storage *address)
+{
+    const struct pki_net *net = ep->iface->net;
+    const struct sockaddr_storage *met = ep->base.peer < net->nmet && needs_scope(&net->met[ep->base.peer]) ? &net->met[ep->base.peer] : &net->local;
+    const uint32_t first = needs_scope(met) ? scope_of(met) : 0, before = ep->ntargets;
+    struct pki_netif own[PKI_NETIF_MAX];
+    int count = 0;
+
+    if (first != 0)
+        add(ep, address, first);
+    if (pki_netif_addresses(false, own, PKI_NETIF_MAX, &count) != PK_OK)
+        count = 0;
+    for (int i = 0; i < count; i++)
+        if (needs_scope(&own[i].address) && scope_of(&own[i].address) != first)
+            add(ep, address, scope_of(&own[i].address));
+    if (ep->ntargets == before) /* no way there: the kernel says so */
+        add(ep, address, 0);
+}
+
+void pki_tcp_targets_fill(struct pki_tcp_ep *ep)
+{
+    ep->reached = -1;
+    ep->ntargets = 0;
+    for (uint32_t i = 0; i < ep->theirs.addresses; i++) {
+        if (ep->iface->how != PKI_TCP_NAMED && needs_scope(&ep->theirs.address[i]))
+            add_by_each(ep, &ep->theirs.address[i]);
+        else
+            add(ep, &ep->theirs.address[i], 0); /* PKI_TCP_NAMED: with the scope of the interface that takes it */
+        if (i < ep->theirs.near)
+            ep->near_targets = ep->ntargets;
+    }
+}
+
+/* ---- The choice ---- */
+
+static uint32_t turn_of(const struct pki_tcp_link *link)
+{
+    return link->lane != NULL ? 0 : link->index - 1;
+}
+
+/* One address is enough for all connections. */
+static bool settles(const struct pki_tcp_ep *ep)
+{
+    return ep->iface->how != PKI_TCP_NAMED && ep->theirs.near == 1;
+}
+
+/* The one that has led to the peer is tried alone for a while when it fails: if its process has ended, nobody listens there. */
+static uint32_t next_target(const struct pki_tcp_link *link)
+{
+    const struct pki_tcp_ep *ep = link->ep;
+    const uint32_t first = settles(ep) ? (ep->reached >= 0 ? (uint32_t)ep->reached : 0) : turn_of(link) % ep->near_targets;
+
+    if (settles(ep) && ep->reached >= 0 && pki_now_ns() - link->broken_ns < ep->iface->params.retry_ns / 4)
+        return first;
+    return (first + link->attempts) % ep->ntargets;
+}
+
+/* Several interfaces carry the connections in turn; one that leads nowhere is left out by the next attempt. */
+static void choose_named(struct pki_tcp_link *link, struct sockaddr_storage *to, struct sockaddr_storage *from)
+{
+    const struct pki_tcp_iface *iface = link->ep->iface;
+    const struct pki_tcp_card *theirs = &link->ep->theirs;
+    struct pki_tcp_nic_pair pair =
+        pki_tcp_choose_pair(&(struct pki_tcp_nics){ iface->addresses, iface->near, iface->address, iface->prefix },
+                            &(struct pki_tcp_nics){ theirs->addresses, theirs->near, theirs->address, NULL }, turn_of(link), link->attempts);
+    struct sockaddr_in6 v6;
+
+    link->target = pair.theirs;
+    *to = theirs->address[pair.theirs];
+    *from = iface->address[pair.mine];
+    if (needs_scope(to) && needs_scope(from)) {
+        memcpy(&v6, to, sizeof v6);
+        v6.sin6_scope_id = scope_of(from);
+        memcpy(to, &v6, sizeof v6);
+    }
+}
+
+int pki_tcp_target_socket(struct pki_tcp_link *link)
+{
+    struct pki_tcp_ep *ep = link->ep;
+    struct sockaddr_storage to, from = { 0 };
+    int fd, error;
+
+    if (ep->iface->how == PKI_TCP_NAMED) {
+        choose_named(link, &to, &from);
+    } else {
+        link->target = next_target(link);
+        to = ep->targets[link->target].address;
+    }
+    if (ep->targets[link->target].state == PKI_TCP_UNTRIED)
+        ep->targets[link->target].state = PKI_TCP_TRYING;
+    fd = pki_fd_keep(socket(to.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+    if (fd < 0)
+        return -1;
+    pki_tcp_socket_options(ep->iface, fd);
+    if (ep->iface->listeners > 1 && from.ss_family == to.ss_family) {
+        pki_netif_set_port(&from, 0);
+        (void)bind(fd, (struct sockaddr *)&from, pki_netif_bytes(&from));
+    }
+    if (connect(fd, (const struct sockaddr *)&to, pki_netif_bytes(&to)) == 0 || errno == EINPROGRESS || errno == EINTR)
+        return fd;
+    error = errno;
+    close(fd);
+    errno = error;
+    return -1;
+}
+
+uint64_t pki_tcp_target_ns(const struct pki_tcp_link *link)
+{
+    const struct pki_tcp_ep *ep = link->ep;
+    unsigned round = link->attempts / ep->ntargets;
+    uint64_t ns = FIRST_NS << (round < 4 ? round : 4);
+
+    return ep->ntargets > 1 && ns < PKI_TCP_ATTEMPT_NS ? ns : PKI_TCP_ATTEMPT_NS;
+}
+
+/* ---- What came of it ---- */
+
+static bool is_full(int error)
+{
+    return error == EMFILE || error == ENFILE || error == ENOBUFS || error == ENOMEM;
+}
+
+void pki_tcp_target_failed(struct pki_tcp_link *link, int error)
+{
+    struct pki_where where = pki_tcp_where(link->ep);
+    struct pki_tcp_target *target = &link->ep->targets[link->target];
+    char reason[128];
+
+    target->state = link->shows_ns > 0 && error == ETIMEDOUT ? PKI_TCP_SILENT : PKI_TCP_FAILED;
+    target->error = error;
+    if (link->ep->base.connecting)
+        link->ep->base.cause.sys_errno = error != 0 ? error : ECONNRESET;
+    if (is_full(error) && !link->ep->iface->said_full) {
+        link->ep->iface->said_full = true;
+        pki_log(PKI_LOG_WARN, &where, "over tcp: cannot make a connection, and tries again: %s", strerror_r(error, reason, sizeof reason));
+    }
+}
+
+bool pki_tcp_target_is_known(const struct pki_tcp_link *link)
+{
+    return !link->ep->base.connecting && (!settles(link->ep) || (int)link->target == link->ep->reached);
+}
+
+static bool same_host(const struct sockaddr_storage *a, const struct sockaddr_storage *b)
+{
+    struct sockaddr_in6 a6, b6;
+    struct sockaddr_in a4, b4;
+
+    if (a->ss_family != b->ss_family)
+        return false;
+    memcpy(&a6, a, sizeof a6);
+    memcpy(&b6, b, sizeof b6);
+    memcpy(&a4, a, sizeof a4);
+    memcpy(&b4, b, sizeof b4);
+    return a->ss_family == AF_INET6 ? memcmp(&a6.sin6_addr, &b6.sin6_addr, sizeof a6.sin6_addr) == 0 && a6.sin6_scope_id == b6.sin6_scope_id
+                                    : a4.sin_addr.s_addr == b4.sin_addr.s_addr;
+}
+
+/* Who accepts knows by where the peer comes from. */
+static int came_from(const struct pki_tcp_link *link)
+{
+    struct sockaddr_storage there = { 0 };
+    socklen_t bytes = sizeof there;
+
+    if (getpeername(link->watch.fd, (struct sockaddr *)&there, &bytes) != 0)
+        return -1;
+    for (uint32_t i = 0; i < link->ep->ntargets; i++)
+        if (same_host(&link->ep->targets[i].address, &there))
+            return (int)i;
+    return -1;
+}
+
+void pki_tcp_target_reached(struct pki_tcp_link *link)
+{
+    struct pki_tcp_ep *ep = link->ep;
+
+    if (!settles(ep))
+        return;
+    if (!ep->connects) {
+        ep->reached = ep->reached >= 0 ? ep->reached : came_from(link);
+        return;
+    }
+    ep->reached = (int)link->target;
+    for (uint32_t i = 0; i < ep->nlinks; i++) /* they need not wait for what does not answer */
+        if (ep->links[i].state == PKI_TCP_CONNECTING && ep->links[i].target != link->target)
+            pki_tcp_try_again(&ep->links[i]);
+}
+
+/* ---- Texts ---- */
+
+void pki_tcp_target_text(const struct pki_tcp_target *target, struct pki_text *out)
+{
+    char text[PKI_NETIF_TEXT], name[IF_NAMESIZE] = "";
+
+    pki_netif_format(&target->address, text);
+    if (needs_scope(&target->address) && if_indextoname(scope_of(&target->address), name) != NULL)
+        pki_text_add(out, "%.*s%%%s%s", (int)strcspn(text, "]"), text, name, strchr(text, ']'));
+    else
+        pki_text_add(out, "%s", text);
+}
+
+static void add_outcome(const struct pki_tcp_target *target, struct pki_text *out)
+{
+    char reason[128];
+
+    if (target->state == PKI_TCP_UNTRIED)
+        pki_text_add(out, " (not tried yet)");
+    else if (target->state == PKI_TCP_TRYING)
+        pki_text_add(out, " (no answer yet)");
+    else if (target->state == PKI_TCP_SILENT)
+        pki_text_add(out, " (accepts, but says nothing)");
+    else if (target->error == 0)
+        pki_text_add(out, " (closed by who listens there)");
+    else
+        pki_text_add(out, " (%s)", strerror_r(target->error, reason, sizeof reason));
+}
+
+void pki_tcp_describe(const struct pki_ep *base, struct pki_text *out)
+{
+    const struct pki_tcp_ep *ep = (const struct pki_tcp_ep *)(const void *)base;
+    struct pki_tcp_target own = { 0 };
+
+    if (!base->connecting)
+        return;
+    if (ep->connects) {
+        pki_text_add(out, "it is to be reached at");
+        for (uint32_t i = 0; i < ep->ntargets; i++) {
+            pki_text_add(out, i > 0 ? ", " : " ");
+            pki_tcp_target_text(&ep->targets[i], out);
+            add_outcome(&ep->targets[i], out);
+        }
+        return;
+    }
+    pki_text_add(out, "it has not connected to this rank, which listens at");
+    for (uint32_t i = 0; i < ep->iface->addresses; i++) {
+        own.address = ep->iface->address[i];
+        pki_text_add(out, i > 0 ? ", " : " ");
+        pki_tcp_target_text(&own, out);
+    }
+}
+
+void pki_tcp_say_connecting(struct pki_tcp_ep *ep, uint64_t now, uint64_t away_ns)
+{
+    struct pki_where where = pki_tcp_where(ep);
+    char text[TEXT_BYTES] = "";
+    struct pki_text out = { .start = text, .capacity = sizeof text };
+
+    if (!ep->base.connecting || ep->said)
+        return;
+    ep->connecting_ns = ep->connecting_ns == 0 ? now : pki_tcp_put_off(ep->connecting_ns, away_ns, now);
+    if (now - ep->connecting_ns < SAY_NS)
+        return;
+    ep->said = true;
+    if (ep->iface->said++ >= WARNINGS)
+        return;
+    pki_tcp_describe(&ep->base, &out);
+    pki_log(PKI_LOG_WARN, &where, "over tcp: no connection for %llu ms: %s", (unsigned long long)((now - ep->connecting_ns) / PKI_NS_PER_MS), text);
+}

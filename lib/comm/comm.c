@@ -63,6 +63,7 @@ static pk_result_t allocate(struct pk_comm **out, const pk_comm_config_t *config
     struct pk_comm *comm = calloc(1, sizeof *comm);
     pk_result_t result;
 
+    pki_fork_look();
     if (comm == NULL)
         return pki_fail(PK_ERR_MEMORY, NULL, "no memory for a communicator");
     comm->stamp = pki_fork_stamp();

@@ -20,6 +20,16 @@
 
 #define PKI_TRANSPORTS_MAX 4
 
+#define PKI_TOKEN_BYTES 16
+
+/* What proves that two ranks are in one process (process.c). */
+struct pki_token {
+    struct pki_list node;
+    uint64_t process; /* pki_process_number, when it was made */
+    unsigned char bytes[PKI_TOKEN_BYTES];
+    bool valid;
+};
+
 /* What every rank tells every other. Fixed size, no pointers. */
 struct pki_card {
     struct pki_host host;
@@ -27,7 +37,8 @@ struct pki_card {
     char alone[96]; /* why it can share memory with no other rank; empty: it can */
     int32_t outside; /* it has met a rank over a network, not over loopback */
     int64_t pid;
-    uint64_t process; /* random: a pid alone is the same in two containers */
+    uint64_t process; /* pki_process_number: a pid alone is the same in two containers */
+    unsigned char token[PKI_TOKEN_BYTES];
     int32_t has_gpu, kernels; /* kernels: it takes part in low-latency messages */
     int32_t fused_ctas;       /* most CTAs it has for a fused collective; 0: it takes part in none */
     unsigned char gpu_uuid[16];
@@ -35,11 +46,6 @@ struct pki_card {
     struct pki_probe probes[PKI_TRANSPORTS_MAX];
     struct pki_tuning tuning;
 };
-
-static inline bool pki_same_process(const struct pki_card *a, const struct pki_card *b)
-{
-    return a->pid == b->pid && a->process == b->process && a->process != 0;
-}
 
 static inline bool pki_same_gpu(const struct pki_card *a, const struct pki_card *b)
 {
@@ -101,6 +107,8 @@ struct pk_comm {
     bool has_net; /* net is known: there is another rank */
     int *side_fds;
     bool *local;
+    struct pki_token token;
+    int32_t *homes;       /* [rank] the lowest rank of its process: proven of this rank's process, and what the others have proven */
     struct pki_hosts *hosts; /* of the ranks */
     struct pki_iface *ifaces[PKI_TRANSPORTS_MAX];
     atomic_bool cancel;
@@ -108,6 +116,19 @@ struct pk_comm {
     bool has_thread;
     pthread_t thread;
 };
+
+static inline bool pki_same_process(const struct pk_comm *comm, int a, int b)
+{
+    return comm->homes[a] == comm->homes[b];
+}
+
+/* process.c. From show to hide other ranks of this process find the token: from before the cards are sent until all have looked. */
+void pki_token_show(struct pki_token *token);
+void pki_token_hide(struct pki_token *token);
+/* The cards are there: which ranks are in this process? All others are alone, */
+void pki_homes_find(struct pk_comm *comm);
+/* unless they say what they have found. */
+void pki_homes_hear(struct pk_comm *comm, int rank, int32_t home);
 
 /* config.c: fill `out` from the caller's struct (NULL: defaults) and the environment. */
 pk_result_t pki_config_resolve(const pk_comm_config_t *config, struct pk_comm *comm);

@@ -65,7 +65,7 @@ struct pki_wait pki_comm_patience(struct pk_comm *comm)
 
 static pk_result_t offer(struct pk_comm *comm, int peer, struct link *link)
 {
-    bool same_process = pki_same_process(&comm->cards[peer], &comm->cards[comm->rank]);
+    bool same_process = pki_same_process(comm, peer, comm->rank);
     const struct pki_wait wait = pki_comm_patience(comm);
     struct pki_where where = { .rank = comm->rank, .peer = peer, .op = "init" };
 
@@ -335,7 +335,7 @@ static void fill_facts(const struct pk_comm *comm, int peer, const struct link *
         pki_say_apart(a, b, apart);
         pair->apart = apart;
     }
-    pair->same_process = pair->same_host && pki_same_process(a, b);
+    pair->same_process = pair->same_host && pki_same_process(comm, peer, comm->rank);
     pair->has_gpu[0] = a->has_gpu != 0;
     pair->has_gpu[1] = b->has_gpu != 0;
     pair->same_gpu = pki_same_gpu(a, b);

@@ -3,26 +3,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 #include <unistd.h>
 
 #include "coll/hosts.h"
 #include "comm/comm.h"
 #include "util/clock.h"
 #include "util/netif.h"
-
-/* The pid goes with it, since a forked child has the parent's number. 0 (no randomness): nobody is in the same process. */
-static uint64_t process_number(void)
-{
-    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-    static uint64_t number;
-
-    pthread_mutex_lock(&lock);
-    if (number == 0 && getrandom(&number, sizeof number, 0) != (ssize_t)sizeof number)
-        number = 0;
-    pthread_mutex_unlock(&lock);
-    return number;
-}
 
 static void fill_card(struct pk_comm *comm, struct pki_card *card)
 {
@@ -32,7 +18,9 @@ static void fill_card(struct pk_comm *comm, struct pki_card *card)
 
     memset(card, 0, sizeof *card);
     card->pid = getpid();
-    card->process = process_number();
+    card->process = pki_process_number();
+    pki_token_show(&comm->token);
+    memcpy(card->token, comm->token.bytes, sizeof card->token);
     card->tuning = comm->tuning;
     if (comm->device != NULL) {
         struct pki_device_info info;
@@ -118,8 +106,9 @@ static pk_result_t exchange_cards(struct pk_comm *comm)
     comm->cards = calloc((size_t)comm->size, sizeof *comm->cards);
     comm->paths = calloc((size_t)comm->size, sizeof *comm->paths);
     comm->local = calloc((size_t)comm->size, sizeof *comm->local);
+    comm->homes = calloc((size_t)comm->size, sizeof *comm->homes);
     comm->side_fds = malloc((size_t)comm->size * sizeof *comm->side_fds);
-    if (comm->cards == NULL || comm->paths == NULL || comm->local == NULL || comm->side_fds == NULL)
+    if (comm->cards == NULL || comm->paths == NULL || comm->local == NULL || comm->homes == NULL || comm->side_fds == NULL)
         return pki_fail(PK_ERR_MEMORY, NULL, "no memory for %d ranks", comm->size);
     for (int i = 0; i < comm->size; i++)
         comm->side_fds[i] = -1;
@@ -131,6 +120,7 @@ static pk_result_t exchange_cards(struct pk_comm *comm)
     if (result != PK_OK)
         return result;
     comm->tuning = comm->cards[0].tuning;
+    pki_homes_find(comm);
     result = prepare_choice(comm);
     if (result != PK_OK)
         return result;
@@ -169,23 +159,26 @@ static pk_result_t open_engine(struct pk_comm *comm)
     return pki_engine_open(&config, &comm->engine);
 }
 
-/* Low-latency slots of all ranks with a GPU; without them small messages take the other way. */
+/* Low-latency slots of all ranks with a GPU, without which small messages take the other way; and which ranks are in one process. */
 static pk_result_t share_ll(struct pk_comm *comm)
 {
     struct slots {
         struct pki_export exported;
         uint64_t offset;
-        int64_t valid;
+        int32_t valid, home;
     } mine, *all;
     pk_result_t result;
 
     memset(&mine, 0, sizeof mine);
+    mine.home = comm->homes[comm->rank];
     if (comm->device != NULL) /* an error is final only for the slots */
         mine.valid = pki_engine_ll_export(comm->engine, &mine.exported, &mine.offset) == PK_OK && mine.exported.pieces == 0;
     all = calloc((size_t)comm->size, sizeof *all);
     if (all == NULL)
         return pki_fail(PK_ERR_MEMORY, NULL, "no memory for %d ranks", comm->size);
     result = pki_bootstrap_allgather(comm->bootstrap, &mine, sizeof mine, all, comm->deadline_ns);
+    for (int i = 0; i < comm->size && result == PK_OK; i++)
+        pki_homes_hear(comm, i, all[i].home);
     for (int i = 0; i < comm->size && result == PK_OK && comm->device != NULL; i++)
         if (i != comm->rank && all[i].valid)
             result = pki_engine_ll_import(comm->engine, i, &all[i].exported, all[i].offset);
@@ -200,10 +193,10 @@ static int processes_on_gpu(const struct pk_comm *comm)
     int n = 1;
 
     for (int i = 0; i < comm->size; i++) {
-        bool another = pki_same_gpu(&cards[i], mine) && !pki_same_process(&cards[i], mine);
+        bool another = pki_same_gpu(&cards[i], mine) && !pki_same_process(comm, i, comm->rank);
 
         for (int k = 0; k < i && another; k++)
-            another = !pki_same_gpu(&cards[k], mine) || !pki_same_process(&cards[k], &cards[i]);
+            another = !pki_same_gpu(&cards[k], mine) || !pki_same_process(comm, k, i);
         n += another;
     }
     return n;
@@ -293,6 +286,7 @@ pk_result_t pki_comm_bring_up(struct pk_comm *comm)
 
 void pki_comm_tear_down(struct pk_comm *comm)
 {
+    pki_token_hide(&comm->token);
     for (int i = 0; comm->side_fds != NULL && i < comm->size; i++)
         if (comm->side_fds[i] >= 0) {
             pki_fork_let_go(comm->side_fds[i]);
@@ -300,6 +294,7 @@ void pki_comm_tear_down(struct pk_comm *comm)
         }
     free(comm->side_fds);
     free(comm->local);
+    free(comm->homes);
     pki_hosts_free(comm->hosts);
     free(comm->paths);
     free(comm->gpu_distances);
@@ -309,6 +304,7 @@ void pki_comm_tear_down(struct pk_comm *comm)
         comm->device->ops->close(comm->device);
     comm->side_fds = NULL;
     comm->local = NULL;
+    comm->homes = NULL;
     comm->hosts = NULL;
     comm->paths = NULL;
     comm->gpu_distances = NULL;

@@ -21,6 +21,7 @@ pk_result_t pki_host_stream_open(struct pki_host_stream **out)
 {
     struct pki_host_stream *s = calloc(1, sizeof *s);
 
+    pki_fork_look();
     if (s == NULL)
         return pki_fail(PK_ERR_MEMORY, NULL, "no memory for a stream");
     pthread_mutex_init(&s->lock, NULL);

@@ -4,6 +4,8 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/random.h>
 #include <unistd.h>
 
 #define CHILD_CALLS 8
@@ -19,6 +21,15 @@ static struct {
     int count;
 } state = { .lock = PTHREAD_MUTEX_INITIALIZER, .once = PTHREAD_ONCE_INIT };
 
+/* In a page that the kernel clears in a child, or where it cannot (before Linux 4.14) in what in_child clears. */
+struct identity {
+    _Atomic uint64_t number; /* 0: not made yet */
+    atomic_bool known;       /* false: a child that nobody has noticed */
+};
+
+static struct identity in_data, *identity;
+static pthread_once_t identity_once = PTHREAD_ONCE_INIT;
+
 static void before(void)
 {
     pthread_mutex_lock(&state.lock);
@@ -32,6 +43,9 @@ static void in_parent(void)
 static void in_child(void)
 {
     atomic_fetch_add(&pki_fork_count, 1);
+    atomic_store(&in_data.number, 0);
+    if (identity != NULL)
+        atomic_store(&identity->known, true);
     for (size_t i = 0; i < state.bytes; i++)
         for (int bit = 0; state.guarded[i] != 0 && bit < 8; bit++)
             if (state.guarded[i] & 1u << bit)
@@ -52,6 +66,36 @@ unsigned pki_fork_stamp(void)
 {
     pthread_once(&state.once, watch);
     return atomic_load(&pki_fork_count);
+}
+
+static void make_identity(void)
+{
+    void *page = mmap(NULL, sizeof *identity, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+    (void)pki_fork_stamp();
+    identity = page != MAP_FAILED && madvise(page, sizeof *identity, MADV_WIPEONFORK) == 0 ? page : &in_data;
+    atomic_store(&identity->known, true);
+}
+
+uint64_t pki_process_number(void)
+{
+    uint64_t made, before;
+
+    pthread_once(&identity_once, make_identity);
+    before = atomic_load(&identity->number);
+    if (before != 0 || getrandom(&made, sizeof made, 0) != (ssize_t)sizeof made)
+        return before;
+    return atomic_compare_exchange_strong(&identity->number, &before, made) ? made : before;
+}
+
+void pki_fork_look(void)
+{
+    pthread_once(&identity_once, make_identity);
+    if (atomic_exchange(&identity->known, true))
+        return;
+    pthread_mutex_init(&state.lock, NULL); /* perhaps a thread of the parent has it */
+    before();
+    in_child();
 }
 
 static bool has_room(size_t byte)

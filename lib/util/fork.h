@@ -21,6 +21,13 @@ static inline bool pki_fork_is_ours(unsigned stamp)
     return stamp == atomic_load_explicit(&pki_fork_count, memory_order_relaxed);
 }
 
+/* A random number of this process; 0: there is no randomness. A child has another one, however it was made (fork, clone, a new pid namespace); what was
+ * restored twice from one snapshot may have the same. */
+uint64_t pki_process_number(void);
+
+/* Before anything is made: a child that a bare clone made, without the handlers of fork, is noticed here at the latest. */
+void pki_fork_look(void);
+
 /* Children close this descriptor as soon as they exist, until it is let go: before it is closed. Negative ones are ignored. */
 void pki_fork_guard(int fd);
 void pki_fork_let_go(int fd);

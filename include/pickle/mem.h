@@ -39,7 +39,7 @@ PK_API pk_result_t pk_deregister(pk_comm_t *comm, void *ptr, size_t bytes);
  * @param bytes  1 and up; whole pages are taken, of 2 MiB where it is as long
  * @param ptr    out: zeroed memory, aligned to 4096 bytes; the library's, to be given back by pk_mem_free, at the latest
  *               by pk_comm_destroy
- * @return PK_OK; PK_ERR_ARG (null, no bytes); PK_ERR_MEMORY; PK_ERR_SYSTEM (no descriptors)
+ * @return PK_OK; PK_ERR_ARG (null, no bytes); PK_ERR_MEMORY (EFBIG: more than ulimit -f allows); PK_ERR_SYSTEM (no descriptors)
  * Local, does not block. With a GPU the memory is pinned, so that CUDA streams may use it. A child of fork shares it. Where a sandbox
  * denies memfd_create it is ordinary memory. Since 0.2.
  */

@@ -13,6 +13,7 @@
 #include "engine/internal.h"
 #include "util/fd.h"
 #include "util/fork.h"
+#include "util/memfd.h"
 
 #define PAGE 4096ull
 #define HUGE_PAGE (2ull << 20)
@@ -117,8 +118,8 @@ static pk_result_t map_new(struct pki_shared *s)
         return map_alone(s);
     if (s->fd < 0)
         return pki_fail_errno(PK_ERR_SYSTEM, NULL, "memfd_create of %zu bytes of shareable memory", s->bytes);
-    if (ftruncate(s->fd, (off_t)s->bytes) != 0 || fcntl(s->fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
-        (void)pki_fail_errno(PK_ERR_MEMORY, NULL, "%zu bytes of shareable memory", s->bytes);
+    if (!pki_memfd_resize(s->fd, s->bytes) || fcntl(s->fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
+        (void)pki_fail_errno(PK_ERR_MEMORY, NULL, "%zu bytes of shareable memory%s", s->bytes, pki_memfd_hint(errno));
         goto err_close;
     }
     at = mmap(NULL, s->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, s->fd, 0);

@@ -18,24 +18,39 @@
 #include "util/clock.h"
 #include "util/env.h"
 #include "util/fd.h"
+#include "util/memfd.h"
 
 #define SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
+
+/* An inbox that nobody uses: the memory is not allocated. That there is no descriptor or memory left now is an error of the communicator that wants one. */
+static bool can_make_inbox(struct pki_probe *probe)
+{
+    int fd = pki_fd_keep(memfd_create("pickle-probe", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+    bool resized = fd >= 0 && pki_memfd_resize(fd, sizeof(struct pki_shm_inbox));
+    int error = errno;
+
+    if (fd < 0 && (error == EMFILE || error == ENFILE || error == ENOMEM))
+        return true;
+    if (fd < 0)
+        snprintf(probe->reason, sizeof probe->reason, "memfd_create: %s", strerror(error));
+    else if (!resized)
+        snprintf(probe->reason, sizeof probe->reason, "ftruncate to %zu bytes: %s%s", sizeof(struct pki_shm_inbox), strerror(error), pki_memfd_hint(error));
+    if (fd >= 0)
+        close(fd);
+    return resized;
+}
 
 static void shm_probe(const struct pki_iface_config *config, struct pki_probe *probe)
 {
     char here = 1, there = 0;
     struct iovec local = { .iov_base = &there, .iov_len = 1 }, remote = { .iov_base = &here, .iov_len = 1 };
-    int fd = pki_fd_keep(memfd_create("pickle-probe", MFD_CLOEXEC | MFD_ALLOW_SEALING));
     bool cma = true;
 
     (void)config;
-    *probe = (struct pki_probe){ .usable = fd >= 0 || errno == EMFILE || errno == ENFILE || errno == ENOMEM, .gbps = 8 };
-    if (!probe->usable) {
-        snprintf(probe->reason, sizeof probe->reason, "memfd_create: %s", strerror(errno));
+    *probe = (struct pki_probe){ .gbps = 8 };
+    probe->usable = can_make_inbox(probe);
+    if (!probe->usable)
         return;
-    }
-    if (fd >= 0)
-        close(fd);
     if (pki_env_bool("PICKLE_TEST_CMA", true, &cma) == PK_OK && !cma)
         snprintf(probe->reason, sizeof probe->reason, "memfd; process_vm_writev is off (PICKLE_TEST_CMA)");
     else if (process_vm_readv(getpid(), &local, 1, &remote, 1, 0) == 1)
@@ -95,8 +110,8 @@ static pk_result_t inbox_make(struct pki_shm_ep *shm)
     shm->inbox_fd = pki_fd_keep(memfd_create("pickle-inbox", MFD_CLOEXEC | MFD_ALLOW_SEALING));
     if (shm->inbox_fd < 0)
         return pki_fail_errno(PK_ERR_SYSTEM, &where, "over shm: memfd_create of an inbox");
-    if (ftruncate(shm->inbox_fd, sizeof *shm->mine) != 0)
-        return pki_fail_errno(PK_ERR_SYSTEM, &where, "over shm: ftruncate of an inbox to %zu bytes", sizeof *shm->mine);
+    if (!pki_memfd_resize(shm->inbox_fd, sizeof *shm->mine))
+        return pki_fail_errno(PK_ERR_SYSTEM, &where, "over shm: ftruncate of an inbox to %zu bytes%s", sizeof *shm->mine, pki_memfd_hint(errno));
     if (fcntl(shm->inbox_fd, F_ADD_SEALS, SEALS) != 0)
         return pki_fail_errno(PK_ERR_SYSTEM, &where, "over shm: seals of an inbox");
     return inbox_map(&shm->base, shm->inbox_fd, "own", &shm->mine);

@@ -1,0 +1,15 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Memory that is a file without a name, to be mapped by other processes. */
+#ifndef PKI_MEMFD_H
+#define PKI_MEMFD_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+/* Make it so long. RLIMIT_FSIZE holds for it as for any file; the signal that tells of the limit is taken away, and errno is EFBIG. */
+bool pki_memfd_resize(int fd, size_t bytes);
+
+/* For the text of an error: what to do about EFBIG, or nothing. Begins with a space. */
+const char *pki_memfd_hint(int error);
+
+#endif

@@ -45,8 +45,8 @@ typedef struct pk_stream {
  * returns at once. Operations of different communicators may share a stream.
  *
  * @param stream  out: the stream, the caller's until pk_stream_destroy
- * @return PK_OK; PK_ERR_ARG (null); PK_ERR_MEMORY; PK_ERR_SYSTEM (no thread)
- * Does not block. Any thread. Since 0.1.
+ * @return PK_OK; PK_ERR_ARG (null); PK_ERR_MEMORY; PK_ERR_SYSTEM (no thread can be made: EAGAIN; nothing else has failed)
+ * The first one makes the library's thread, which all share. Does not block. Any thread. Since 0.1.
  */
 PK_API pk_result_t pk_stream_create(pk_stream_t *stream);
 

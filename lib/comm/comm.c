@@ -31,10 +31,8 @@ static void *bring_up_thread(void *arg)
 
 static pk_result_t start_thread(struct pk_comm *comm)
 {
-    int error = pki_thread_start(&comm->thread, bring_up_thread, comm);
-
-    if (error != 0)
-        return pki_fail(PK_ERR_SYSTEM, NULL, "no thread for a nonblocking init: error %d", error);
+    if (pki_thread_start(&comm->thread, bring_up_thread, comm) != 0)
+        return pki_fail_errno(PK_ERR_SYSTEM, NULL, "pthread_create of the thread of a nonblocking init");
     comm->has_thread = true;
     return PK_IN_PROGRESS;
 }

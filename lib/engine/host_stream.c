@@ -20,10 +20,16 @@ struct pki_host_stream {
 pk_result_t pki_host_stream_open(struct pki_host_stream **out)
 {
     struct pki_host_stream *s = calloc(1, sizeof *s);
+    pk_result_t result;
 
     pki_fork_look();
     if (s == NULL)
         return pki_fail(PK_ERR_MEMORY, NULL, "no memory for a stream");
+    result = pki_service_hold();
+    if (result != PK_OK) {
+        free(s);
+        return result;
+    }
     pthread_mutex_init(&s->lock, NULL);
     pki_list_init(&s->tasks);
     s->stamp = pki_fork_stamp();
@@ -150,4 +156,5 @@ void pki_host_stream_close(struct pki_host_stream *s)
 {
     pthread_mutex_destroy(&s->lock);
     free(s);
+    pki_service_let_go();
 }

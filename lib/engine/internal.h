@@ -241,5 +241,8 @@ void pki_watch_look(struct pki_engine *engine, uint64_t now); /* unlocked, by on
 void pki_service_attach(struct pki_engine *engine);
 void pki_service_detach(struct pki_engine *engine); /* the thread no longer touches it on return */
 pk_result_t pki_service_wake(void);
+pk_result_t pki_service_start(void); /* the thread exists from now on, while there are engines */
+pk_result_t pki_service_hold(void);  /* or until it is let go */
+void pki_service_let_go(void);
 
 #endif

@@ -1,15 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The service thread of the process: it advances engines that have operations in streams, and sleeps when none has. It starts with
- * the first such operation and ends with the last engine. Where some engine has a GPU a second thread watches (watch.c): while the first one is
+ * the first host stream, or the first operation in a CUDA stream, either of which fails without it, and ends with the last engine and host stream. Where some engine has a GPU a second thread watches (watch.c): while the first one is
  * kept by the driver in one engine it has another thread take its place, for the other engines.
  *
  * It also looks, now and then, after lanes that can break behind the last message of a rank that then waits in another communicator, or in none:
  * the peer may wait for that message. Where there are such lanes the thread starts with the first of them.
  */
+#include <errno.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
 #include "engine/internal.h"
@@ -45,6 +47,7 @@ static struct {
     pthread_cond_t wakeup, left; /* wakeup: by make_wakeup; left: an engine has no visitors any more */
     struct pki_list engines;
     struct pki_list servers;
+    int streams; /* of the host */
     struct server *server; /* the one that is meant to run */
     int nservers;
     pthread_t watcher;
@@ -280,7 +283,6 @@ static void end_ended(void)
 static pk_result_t start_thread(void)
 {
     struct server *s;
-    int error;
 
     end_ended();
     if (service.nservers == SERVERS)
@@ -289,10 +291,9 @@ static pk_result_t start_thread(void)
     if (s == NULL)
         return pki_fail(PK_ERR_MEMORY, NULL, "no memory for a service thread");
     s->generation = service.generation;
-    error = pki_thread_start(&s->thread, serve, s);
-    if (error != 0) {
+    if (pki_thread_start(&s->thread, serve, s) != 0) {
         free(s);
-        return pki_fail(PK_ERR_SYSTEM, NULL, "no service thread: error %d", error);
+        return pki_fail_errno(PK_ERR_SYSTEM, NULL, "pthread_create of the service thread, which advances operations in streams");
     }
     pki_list_push(&service.servers, &s->node);
     service.nservers++;
@@ -355,27 +356,43 @@ static void *watch(void *arg)
 /* Locked. */
 static void start_watch(void)
 {
-    int error;
-
     if (service.watching)
         return;
     service.watching = true;
-    error = pki_thread_start(&service.watcher, watch, (void *)(uintptr_t)++service.watches);
-    service.watching = error == 0;
-    if (error != 0)
-        pki_log(PKI_LOG_WARN, NULL, "no thread to watch for calls of the driver that do not come back: error %d", error);
+    service.watching = pki_thread_start(&service.watcher, watch, (void *)(uintptr_t)++service.watches) == 0;
+    if (!service.watching)
+        pki_log(PKI_LOG_WARN, NULL, "no thread to watch for calls of the driver that do not come back: %s", strerror(errno));
+}
+
+/* Locked. */
+static pk_result_t start_once(void)
+{
+    pk_result_t result = service.running ? PK_OK : start_thread();
+
+    atomic_store(&service.awake, service.running);
+    return result;
+}
+
+pk_result_t pki_service_start(void)
+{
+    pk_result_t result;
+
+    if (atomic_load(&service.awake))
+        return PK_OK;
+    pthread_mutex_lock(&service.lock);
+    result = start_once();
+    pthread_mutex_unlock(&service.lock);
+    return result;
 }
 
 pk_result_t pki_service_wake(void)
 {
-    pk_result_t result = PK_OK;
+    pk_result_t result;
 
     if (atomic_load(&service.awake) && !atomic_load(&service.asleep))
         return PK_OK;
     pthread_mutex_lock(&service.lock);
-    if (!service.running)
-        result = start_thread();
-    atomic_store(&service.awake, service.running);
+    result = start_once();
     atomic_store(&service.asleep, false);
     pthread_cond_broadcast(&service.wakeup);
     pthread_mutex_unlock(&service.lock);
@@ -402,12 +419,13 @@ static void start_over(void)
     pki_list_init(&service.engines);
     service.running = service.watching = false;
     pki_list_init(&service.servers);
-    service.nservers = 0;
+    service.nservers = service.streams = 0;
     atomic_store(&service.awake, false);
     atomic_store(&service.asleep, false);
 }
 
-void pki_service_attach(struct pki_engine *e)
+/* For who may come first. */
+static void lock_listed(void)
 {
     pthread_mutex_lock(&service.lock);
     if (!service.listed) {
@@ -417,13 +435,18 @@ void pki_service_attach(struct pki_engine *e)
         pki_fork_at_child(start_over);
     }
     service.listed = true;
+}
+
+void pki_service_attach(struct pki_engine *e)
+{
+    lock_listed();
     pki_list_push(&service.engines, &e->in_service);
     if (e->gpu != NULL)
         start_watch();
     pthread_mutex_unlock(&service.lock);
 }
 
-/* Locked, and not any more on return. The threads have no engine left. */
+/* Locked, and not any more on return. */
 static void end_threads(void)
 {
     const bool watching = service.watching;
@@ -445,6 +468,15 @@ static void end_threads(void)
         end_server(pki_container_of(servers.next, struct server, node));
 }
 
+/* Locked, and not any more on return. */
+static void end_unless_used(void)
+{
+    if ((service.running || service.watching) && service.listed && pki_list_empty(&service.engines) && service.streams == 0)
+        end_threads();
+    else
+        pthread_mutex_unlock(&service.lock);
+}
+
 void pki_service_detach(struct pki_engine *e)
 {
     pthread_mutex_lock(&service.lock);
@@ -452,8 +484,23 @@ void pki_service_detach(struct pki_engine *e)
     while (e->visitors > 0)
         pthread_cond_wait(&service.left, &service.lock);
     pki_list_remove(&e->in_service);
-    if ((service.running || service.watching) && service.listed && pki_list_empty(&service.engines))
-        end_threads();
-    else
-        pthread_mutex_unlock(&service.lock);
+    end_unless_used();
+}
+
+pk_result_t pki_service_hold(void)
+{
+    pk_result_t result;
+
+    lock_listed();
+    result = start_once();
+    service.streams += result == PK_OK;
+    pthread_mutex_unlock(&service.lock);
+    return result;
+}
+
+void pki_service_let_go(void)
+{
+    pthread_mutex_lock(&service.lock);
+    service.streams--;
+    end_unless_used();
 }

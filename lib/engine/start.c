@@ -163,13 +163,13 @@ static bool is_calm(struct pki_engine *e)
            atomic_load(&e->calm_tasks) == atomic_load(&e->async_tasks) && ++e->calm_calls % CALM_CALLS != 0;
 }
 
-/* What nobody waits for is the service thread's to go on with. */
-static pk_result_t wake_or_abort(struct pki_engine *e)
+/* What nobody waits for is the service thread's to go on with: without one the call is refused, before anything has begun. */
+static pk_result_t need_service(const struct pki_request *requests, int n)
 {
-    if (pki_service_wake() == PK_OK)
-        return PK_OK;
-    pki_engine_abort(e);
-    return PK_ERR_SYSTEM;
+    for (int i = 0; i < n; i++)
+        if (requests[i].stream.kind != PK_STREAM_KIND_BLOCKING)
+            return pki_service_start();
+    return PK_OK;
 }
 
 pk_result_t pki_engine_start_all(struct pki_engine *e, const struct pki_request *requests, int n, uint64_t group,
@@ -177,6 +177,8 @@ pk_result_t pki_engine_start_all(struct pki_engine *e, const struct pki_request 
 {
     pk_result_t result = pki_engine_status(e);
 
+    if (result == PK_OK)
+        result = need_service(requests, n);
     if (result != PK_OK)
         return result;
     pki_engine_lock(e);
@@ -196,8 +198,8 @@ pk_result_t pki_engine_start_all(struct pki_engine *e, const struct pki_request 
     if (result == PK_OK && atomic_load(&e->failed) != PK_OK && pki_list_empty(blocking))
         result = pki_engine_status(e);
     leave_and_unlock(e);
-    if (atomic_load(&e->async_tasks) > 0 && wake_or_abort(e) != PK_OK) /* nobody would go on with them */
-        result = PK_ERR_SYSTEM;
+    if (atomic_load(&e->async_tasks) > 0)
+        (void)pki_service_wake();
     return result;
 }
 
@@ -208,7 +210,7 @@ pk_result_t pki_engine_capture_post(struct pki_engine *e, struct pki_capture *ca
     pki_engine_lock(e);
     result = pki_capture_post(e, capture);
     pki_engine_unlock(e);
-    return result == PK_OK ? wake_or_abort(e) : result; /* asleep it would not notice that a peer is gone */
+    return result == PK_OK ? pki_service_wake() : result; /* asleep it would not notice that a peer is gone */
 }
 
 pk_result_t pki_engine_capture_record(struct pki_engine *e, struct pki_capture *capture)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "util/thread.h"
 
+#include <errno.h>
 #include <signal.h>
 #include <stddef.h>
 
@@ -18,5 +19,7 @@ int pki_thread_start(pthread_t *thread, void *(*run)(void *arg), void *arg)
     pthread_sigmask(SIG_BLOCK, &others, &old);
     error = pthread_create(thread, NULL, run, arg);
     pthread_sigmask(SIG_SETMASK, &old, NULL);
+    if (error != 0)
+        errno = error;
     return error;
 }

@@ -23,7 +23,9 @@
  * one step, in rank order. PK_MIN and PK_MAX give NaN where any rank has one. PK_AVG is the sum, divided by the number of ranks
  * before its last rounding (so a sum of f32 or f64 may overflow where the average would not); the wrapped sum of integers is
  * divided and cut toward zero. Every rank gets the same bits, and the same from run to run for the same communicator, count and
- * type. On a GPU reductions need a kernel.
+ * type, whatever rounding mode, treatment of subnormal numbers or traps the program has set in its threads (-ffast-math, FTZ, fesetround,
+ * feenableexcept): reductions are done in the default floating-point environment, and afterwards the thread has its own again; which exception
+ * flags are raised then is not specified. On a GPU reductions need a kernel.
  *
  * V-forms: the lengths of blocks differ. `counts[r]` and `offsets[r]` are of the block that goes to or comes from rank r, offsets from the
  * first element of the buffer; offsets NULL: one block lies behind the other in rank order. Both have one entry for each rank and

@@ -8,6 +8,7 @@
 #include "device/device.h"
 #include "device/float_bits.h"
 #include "device/reduce_host.h"
+#include "float_modes.h"
 #include "util/dtype.h"
 
 /* ---- Conversions: every value of the small floats, and every border between two of them ---- */
@@ -335,6 +336,40 @@ Test(reduce, same_bits_with_all_instructions)
             }
         }
     }
+}
+
+/* Whatever the program has set in the calling thread: the bits are those of the default environment, and what it has set stays. */
+static void check_modes(pk_dtype_t dtype, pk_op_t op, int n, bool plain)
+{
+    static unsigned char memory[4][COUNT_MAX * 8], wanted[COUNT_MAX * 8], got[COUNT_MAX * 8];
+    const void *srcs[4] = { memory[0], memory[1], memory[2], memory[3] };
+    const size_t bytes = COUNT_MAX * pki_dtype_bytes(dtype);
+
+    for (int k = 0; k < n; k++)
+        fill(dtype, memory[k], COUNT_MAX);
+    cr_assert_eq(pki_reduce_host_isa(wanted, srcs, n, COUNT_MAX, dtype, op, plain), PK_OK);
+    for (size_t mode = 1; mode < float_modes_count; mode++) {
+        bool kept;
+
+        if (!float_mode_set(mode))
+            continue;
+        cr_assert_eq(pki_reduce_host_isa(got, srcs, n, COUNT_MAX, dtype, op, plain), PK_OK);
+        kept = float_mode_is(mode);
+        cr_assert(float_mode_set(0));
+        cr_expect(kept, "%s: the mode has changed", float_modes[mode]);
+        cr_expect(memcmp(got, wanted, bytes) == 0, "%s: type %d op %d n %d plain %d: other bits", float_modes[mode], (int)dtype, (int)op, n, plain);
+    }
+}
+
+Test(reduce, same_bits_in_every_floating_point_environment)
+{
+    const pk_op_t ops[] = { PK_SUM, PK_PROD, PK_MIN, PK_MAX, PKI_SUM_DIVIDED(3) };
+
+    for (int dtype = 0; dtype < PK_DTYPE_COUNT; dtype++)
+        for (size_t op = 0; op < sizeof ops / sizeof *ops; op++)
+            for (int n = 2; n <= 4; n++)
+                for (int plain = 0; plain < 2; plain++)
+                    check_modes((pk_dtype_t)dtype, ops[op], n, plain);
 }
 
 Test(reduce, refuses)

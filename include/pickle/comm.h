@@ -23,7 +23,8 @@
  * The process: descriptors that the library makes are 3 and above, also where the program has closed 0, 1 and 2 (those of drivers, as CUDA's and an
  * RDMA device's, are the driver's). The library's threads have all signals blocked but those of faults (SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP,
  * SIGSYS), which the program's handler gets in whatever thread meets one. Where the system copies, between processes or from a connection, a page that
- * may not be touched is an error instead: no handler runs.
+ * may not be touched is an error instead: no handler runs. A thread that is cancelled (pthread_cancel) inside a call ends when the call has: that goes
+ * on until it is done, the communicator is aborted, or its deadline has passed.
  */
 #ifndef PICKLE_COMM_H
 #define PICKLE_COMM_H

@@ -4,6 +4,14 @@
 #define PKI_API_H
 
 #include "comm/comm.h"
+#include "util/cancel.h"
+
+/* What an entry point returns at its end, when it has held cancellation from its beginning. */
+static inline pk_result_t pki_leave(int cancel, pk_result_t result)
+{
+    pki_cancel_release(cancel);
+    return result;
+}
 
 /* Who calls what, for error records: rank and peer are -1 until pki_check_comm has set the rank. */
 #define PKI_CALL(name) \

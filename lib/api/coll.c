@@ -285,12 +285,13 @@ static pk_result_t run_new(enum pki_coll coll, const struct args *args, pk_comm_
 {
     const struct pki_shape *shape = pki_coll_shape(coll);
     struct call c = { .comm = comm, .shape = shape, .args = args, .where = PKI_CALL(shape->name) };
+    const int cancel = pki_cancel_hold();
     pk_result_t result = prepare(&c, coll, stream);
 
     result = result == PK_OK ? pki_submit(comm, &c.request) : pki_submit_refused(result);
     if (c.memory != NULL)
         free(c.memory); /* what runs on has its own copy */
-    return result;
+    return pki_leave(cancel, result);
 }
 
 static pk_result_t run(enum pki_coll coll, const struct args *args, pk_comm_t *comm, pk_stream_t stream)

@@ -3,64 +3,69 @@
 
 pk_result_t pk_comm_init(pk_comm_t **comm, const pk_comm_config_t *config)
 {
-    if (comm == NULL)
-        return pki_fail(PK_ERR_ARG, NULL, "pk_comm_init: comm is null");
-    return pki_comm_create(comm, 0, 0, NULL, config);
+    const int cancel = pki_cancel_hold();
+    pk_result_t result = comm != NULL ? PK_OK : pki_fail(PK_ERR_ARG, NULL, "pk_comm_init: comm is null");
+
+    return pki_leave(cancel, result != PK_OK ? result : pki_comm_create(comm, 0, 0, NULL, config));
 }
 
 pk_result_t pk_get_unique_id(pk_unique_id_t *id)
 {
-    if (id == NULL)
-        return pki_fail(PK_ERR_ARG, NULL, "pk_get_unique_id: id is null");
-    return pki_bootstrap_id(id);
+    const int cancel = pki_cancel_hold();
+    pk_result_t result = id != NULL ? PK_OK : pki_fail(PK_ERR_ARG, NULL, "pk_get_unique_id: id is null");
+
+    return pki_leave(cancel, result != PK_OK ? result : pki_bootstrap_id(id));
 }
 
 pk_result_t pk_comm_init_rank(pk_comm_t **comm, int size, int rank, const pk_unique_id_t *id, const pk_comm_config_t *config)
 {
+    const int cancel = pki_cancel_hold();
+    pk_result_t result = PK_OK;
+
     if (comm == NULL || id == NULL)
-        return pki_fail(PK_ERR_ARG, NULL, "pk_comm_init_rank: %s is null", comm == NULL ? "comm" : "id");
-    if (size < 1 || size > PKI_RANKS_MAX || rank < 0 || rank >= size)
-        return pki_fail(PK_ERR_ARG, NULL, "pk_comm_init_rank: rank %d of size %d (1 to %d)", rank, size, PKI_RANKS_MAX);
-    return pki_comm_create(comm, size, rank, id, config);
+        result = pki_fail(PK_ERR_ARG, NULL, "pk_comm_init_rank: %s is null", comm == NULL ? "comm" : "id");
+    else if (size < 1 || size > PKI_RANKS_MAX || rank < 0 || rank >= size)
+        result = pki_fail(PK_ERR_ARG, NULL, "pk_comm_init_rank: rank %d of size %d (1 to %d)", rank, size, PKI_RANKS_MAX);
+    return pki_leave(cancel, result != PK_OK ? result : pki_comm_create(comm, size, rank, id, config));
 }
 
 pk_result_t pk_comm_split(pk_comm_t *comm, int color, int key, pk_comm_t **newcomm, const pk_comm_config_t *config)
 {
+    const int cancel = pki_cancel_hold();
     struct pki_where call = PKI_CALL("split");
-    pk_result_t result;
+    pk_result_t result = newcomm != NULL ? pki_check_comm(comm, &call) : pki_fail(PK_ERR_ARG, &call, "newcomm is null");
 
-    if (newcomm == NULL)
-        return pki_fail(PK_ERR_ARG, &call, "newcomm is null");
-    result = pki_check_comm(comm, &call);
-    if (result != PK_OK)
-        return result;
-    if (pki_in_group())
-        return pki_fail(PK_ERR_ARG, &call, "a group is open in this thread");
-    return pki_comm_split(comm, color, key, newcomm, config);
+    if (result == PK_OK && pki_in_group())
+        result = pki_fail(PK_ERR_ARG, &call, "a group is open in this thread");
+    return pki_leave(cancel, result != PK_OK ? result : pki_comm_split(comm, color, key, newcomm, config));
 }
 
 pk_result_t pk_comm_abort(pk_comm_t *comm)
 {
+    const int cancel = pki_cancel_hold();
     pk_result_t result = pki_check_own(comm, &(struct pki_where)PKI_CALL("comm_abort"));
 
-    return result != PK_OK ? result : pki_comm_abort(comm);
+    return pki_leave(cancel, result != PK_OK ? result : pki_comm_abort(comm));
 }
 
 pk_result_t pk_comm_async_error(pk_comm_t *comm)
 {
+    const int cancel = pki_cancel_hold();
     pk_result_t result = pki_check_own(comm, &(struct pki_where)PKI_CALL("comm_async_error"));
 
-    return result != PK_OK ? result : pki_comm_look(comm);
+    return pki_leave(cancel, result != PK_OK ? result : pki_comm_look(comm));
 }
 
 pk_result_t pk_comm_destroy(pk_comm_t *comm)
 {
+    const int cancel = pki_cancel_hold();
     pk_result_t result = comm == NULL ? PK_OK : pki_check_own(comm, &(struct pki_where)PKI_CALL("comm_destroy"));
 
-    if (comm == NULL || result != PK_OK)
-        return result;
-    pki_group_forgo(comm, NULL);
-    return pki_comm_destroy(comm);
+    if (comm != NULL && result == PK_OK) {
+        pki_group_forgo(comm, NULL);
+        result = pki_comm_destroy(comm);
+    }
+    return pki_leave(cancel, result);
 }
 
 static pk_result_t check_question(const pk_comm_t *comm, const int *answer, const char *name)

@@ -22,26 +22,29 @@ static pk_result_t check_own(const pk_comm_t *comm, const char *text, size_t cap
 
 pk_result_t pk_topology_dump(const pk_comm_t *comm, char *text, size_t capacity, size_t *needed)
 {
+    const int cancel = pki_cancel_hold();
     struct pki_where call = PKI_CALL("topology_dump");
     pk_result_t result = check(comm, text, capacity, &call);
 
-    return result == PK_OK ? pki_topology_dump(comm, text, capacity, needed) : result;
+    return pki_leave(cancel, result == PK_OK ? pki_topology_dump(comm, text, capacity, needed) : result);
 }
 
 pk_result_t pk_pending_dump(const pk_comm_t *comm, char *text, size_t capacity, size_t *needed)
 {
+    const int cancel = pki_cancel_hold();
     pk_result_t result = check_own(comm, text, capacity, "pending_dump");
 
     if (result == PK_OK)
         pki_engine_pending(comm->engine, text, capacity, needed);
-    return result;
+    return pki_leave(cancel, result);
 }
 
 pk_result_t pk_config_dump(const pk_comm_t *comm, char *text, size_t capacity, size_t *needed)
 {
+    const int cancel = pki_cancel_hold();
     pk_result_t result = check_own(comm, text, capacity, "config_dump");
 
     if (result == PK_OK)
         pki_config_dump(comm, text, capacity, needed);
-    return result;
+    return pki_leave(cancel, result);
 }

@@ -187,18 +187,13 @@ out:
     return result;
 }
 
-pk_result_t pk_group_end(void)
+static pk_result_t end_outermost(void)
 {
     struct entry *entries = open_group.entries;
     size_t n = open_group.n;
-    pk_result_t result;
+    pk_result_t result = open_group.refused;
 
-    if (depth == 0)
-        return pki_fail(PK_ERR_ARG, NULL, "pk_group_end: no group is open in this thread");
-    if (--depth > 0)
-        return PK_OK;
     atomic_fetch_sub_explicit(&open_groups, 1, memory_order_relaxed);
-    result = open_group.refused;
     if (result != PK_OK)
         pki_error_set(&open_group.error);
     memset(&open_group, 0, sizeof open_group);
@@ -208,4 +203,16 @@ pk_result_t pk_group_end(void)
         free(entries[i].lengths);
     free(entries);
     return result;
+}
+
+pk_result_t pk_group_end(void)
+{
+    int cancel;
+
+    if (depth == 0)
+        return pki_fail(PK_ERR_ARG, NULL, "pk_group_end: no group is open in this thread");
+    if (--depth > 0)
+        return PK_OK;
+    cancel = pki_cancel_hold();
+    return pki_leave(cancel, end_outermost());
 }

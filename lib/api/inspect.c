@@ -84,28 +84,35 @@ static pk_result_t describe(const pk_comm_t *comm, const struct question *q, con
     return p2p ? describe_p2p(comm, q, r, reason) : describe_coll(comm, q, r, reason);
 }
 
-pk_result_t pk_explain(const pk_comm_t *comm, pk_op_kind_t op, size_t count, pk_dtype_t dtype, pk_mem_kind_t kind, int in_place,
-                       int peer, pk_explanation_t *explanation)
+static pk_result_t explain(const pk_comm_t *comm, const struct question *question, pk_explanation_t *explanation)
 {
     struct pki_where call = PKI_CALL("explain");
     pk_result_t result = pki_check_comm((pk_comm_t *)(uintptr_t)comm, &call);
-    struct question question = { op, count, dtype, (enum pki_mem_kind)kind, in_place != 0, peer };
     struct pki_request request;
     pk_explanation_t full = { 0 };
     const char *reason = "";
 
     if (result == PK_OK)
-        result = pki_check_dtype(dtype, &call);
-    if (result == PK_OK && (explanation == NULL || (unsigned)kind > PK_MEM_DEVICE))
+        result = pki_check_dtype(question->dtype, &call);
+    if (result == PK_OK && (explanation == NULL || (unsigned)question->kind > (unsigned)PK_MEM_DEVICE))
         result = pki_fail(PK_ERR_ARG, &call, "%s", explanation == NULL ? "explanation is null" : "unknown kind of memory");
     if (result == PK_OK)
-        result = describe(comm, &question, &call, &request, &reason);
+        result = describe(comm, question, &call, &request, &reason);
     if (result == PK_OK)
-        result = pki_engine_explain(comm->engine, &request, (enum pki_mem_kind)kind, &full);
+        result = pki_engine_explain(comm->engine, &request, question->kind, &full);
     if (result != PK_OK)
         return result;
     snprintf(full.reason, sizeof full.reason, "%.191s", reason);
     return give(explanation, explanation->struct_size, &full, sizeof full, offsetof(pk_explanation_t, transports), "pk_explain");
+}
+
+pk_result_t pk_explain(const pk_comm_t *comm, pk_op_kind_t op, size_t count, pk_dtype_t dtype, pk_mem_kind_t kind, int in_place,
+                       int peer, pk_explanation_t *explanation)
+{
+    const int cancel = pki_cancel_hold();
+    const struct question question = { op, count, dtype, (enum pki_mem_kind)kind, in_place != 0, peer };
+
+    return pki_leave(cancel, explain(comm, &question, explanation));
 }
 
 pk_result_t pk_comm_stats(const pk_comm_t *comm, pk_stats_t *stats)

@@ -14,8 +14,8 @@ static inline bool is_plain(const void *buf, size_t count, pk_dtype_t dtype, int
            peer != comm->rank && buf != NULL && width > 0 && count <= UINT32_MAX && !pki_in_group();
 }
 
-static pk_result_t p2p(bool is_send, const void *in, void *out, size_t count, pk_dtype_t dtype, int peer, pk_comm_t *comm,
-                       pk_stream_t stream)
+static pk_result_t submit(bool is_send, const void *in, void *out, size_t count, pk_dtype_t dtype, int peer, pk_comm_t *comm,
+                          pk_stream_t stream)
 {
     struct pki_where call = PKI_CALL(is_send ? "send" : "recv");
     struct pki_request request = { .what = is_send ? PKI_DO_SEND : PKI_DO_RECV,
@@ -40,6 +40,14 @@ static pk_result_t p2p(bool is_send, const void *in, void *out, size_t count, pk
     else
         request.out_count = count;
     return pki_submit(comm, &request);
+}
+
+static pk_result_t p2p(bool is_send, const void *in, void *out, size_t count, pk_dtype_t dtype, int peer, pk_comm_t *comm,
+                       pk_stream_t stream)
+{
+    const int cancel = pki_cancel_hold();
+
+    return pki_leave(cancel, submit(is_send, in, out, count, dtype, peer, comm, stream));
 }
 
 PKI_HOT pk_result_t pk_send(const void *buf, size_t count, pk_dtype_t dtype, int peer, pk_comm_t *comm, pk_stream_t stream)

@@ -23,28 +23,31 @@ pk_result_t pk_stream_create(pk_stream_t *stream)
 
 pk_result_t pk_stream_synchronize(pk_stream_t stream)
 {
+    const int cancel = pki_cancel_hold();
     pk_result_t result = check(stream, "pk_stream_synchronize");
 
-    return result != PK_OK ? result : pki_host_stream_wait(stream.handle);
+    return pki_leave(cancel, result != PK_OK ? result : pki_host_stream_wait(stream.handle));
 }
 
 pk_result_t pk_stream_query(pk_stream_t stream)
 {
+    const int cancel = pki_cancel_hold();
     pk_result_t result = check(stream, "pk_stream_query");
 
-    if (result != PK_OK)
-        return result;
-    return pki_host_stream_idle(stream.handle) ? pki_host_stream_error(stream.handle) : PK_IN_PROGRESS;
+    if (result == PK_OK)
+        result = pki_host_stream_idle(stream.handle) ? pki_host_stream_error(stream.handle) : PK_IN_PROGRESS;
+    return pki_leave(cancel, result);
 }
 
 pk_result_t pk_stream_destroy(pk_stream_t stream)
 {
+    const int cancel = pki_cancel_hold();
     pk_result_t result = check(stream, "pk_stream_destroy");
 
-    if (result != PK_OK)
-        return result;
-    pki_group_forgo(NULL, stream.handle);
-    result = pki_host_stream_wait(stream.handle);
-    pki_host_stream_close(stream.handle);
-    return result;
+    if (result == PK_OK) {
+        pki_group_forgo(NULL, stream.handle);
+        result = pki_host_stream_wait(stream.handle);
+        pki_host_stream_close(stream.handle);
+    }
+    return pki_leave(cancel, result);
 }

@@ -10,6 +10,7 @@
 #include "engine/region.h"
 #include "engine/task.h"
 #include "engine/xfer.h"
+#include "util/cancel.h"
 #include "util/clock.h"
 #include "util/log.h"
 #include "util/trial.h"
@@ -68,6 +69,7 @@ struct pki_engine {
     /* what every message needs */
     atomic_flag lock;
     bool spin, collapsed;
+    bool calls_kernel;         /* a message may be a system call at which a cancelled thread ends: a transport between hosts is open */
     atomic_int failed;         /* pk_result_t; `error` is written before it */
     _Atomic uint32_t turns;    /* times that the lock was taken and given back: odd while somebody has it */
     struct pki_device *host, *gpu;

@@ -213,7 +213,10 @@ bool pki_lane_poll(struct pki_engine *e, struct pki_peer *peer)
     int n = 0;
 
     while (n < MESSAGES_A_POLL && transport->peek(peer->lane, &msg, &payload)) {
+        const int cancel = pki_cancel_hold(); /* for calls that do not, as they make no system call unless something else comes up */
+
         dispatch(e, peer, &msg, payload);
+        pki_cancel_release(cancel);
         transport->pop(peer->lane);
         n++;
     }

@@ -173,6 +173,7 @@ pk_result_t pki_engine_iface(struct pki_engine *e, const struct pki_transport *t
         return result;
     }
     e->ifaces[e->nifaces++] = iface;
+    e->calls_kernel = e->calls_kernel || transport->between_hosts;
     *out = iface;
     return PK_OK;
 }

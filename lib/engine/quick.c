@@ -109,13 +109,18 @@ static enum found recv_turn(struct pki_engine *e, struct pki_peer *peer, void *o
 PKI_HOT bool pki_engine_send_quick(struct pki_engine *e, int to, const void *in, size_t bytes)
 {
     struct pki_peer *peer = &e->peers[to];
+    int cancel = 0;
     bool done;
 
     if (!may_be_quick(e, peer, bytes))
         return false;
+    if (e->calls_kernel)
+        cancel = pki_cancel_hold();
     pki_engine_lock(e);
     done = send_locked(e, peer, in, bytes);
     pki_engine_unlock(e);
+    if (e->calls_kernel)
+        pki_cancel_release(cancel);
     return done;
 }
 
@@ -123,9 +128,12 @@ PKI_HOT bool pki_engine_recv_quick(struct pki_engine *e, int from, void *out, si
 {
     struct pki_peer *peer = &e->peers[from];
     enum found found = FOUND_NOTHING;
+    int cancel = 0;
 
     if (!may_be_quick(e, peer, bytes))
         return false;
+    if (e->calls_kernel)
+        cancel = pki_cancel_hold();
     for (int turn = 0; turn < TURNS && found == FOUND_NOTHING; turn++) {
         if (turn > 0 && !pki_engine_spins(e))
             sched_yield();
@@ -133,5 +141,7 @@ PKI_HOT bool pki_engine_recv_quick(struct pki_engine *e, int from, void *out, si
         found = recv_turn(e, peer, out, bytes);
         pki_engine_unlock(e);
     }
+    if (e->calls_kernel)
+        pki_cancel_release(cancel);
     return found == FOUND_IT;
 }

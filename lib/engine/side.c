@@ -130,6 +130,7 @@ static struct frame news(const struct pki_engine *e, bool failed)
 void pki_side_tell_all(struct pki_engine *e, bool failed)
 {
     const struct frame frame = news(e, failed);
+    const int cancel = pki_cancel_hold();
     int untold = 0;
 
     for (int i = 0; i < e->config.size; i++) {
@@ -139,6 +140,7 @@ void pki_side_tell_all(struct pki_engine *e, bool failed)
         untold += peer->untold;
     }
     atomic_store(&e->untold, untold);
+    pki_cancel_release(cancel);
 }
 
 void pki_side_tell_again(struct pki_engine *e)
@@ -295,7 +297,7 @@ void pki_side_check_left(struct pki_engine *e, struct pki_peer *peer)
     pki_engine_poison(e, PK_ERR_PEER, true);
 }
 
-void pki_side_poll(struct pki_engine *e, struct pki_peer *peer)
+static void take_all(struct pki_engine *e, struct pki_peer *peer)
 {
     struct pki_where where = pki_engine_where(e, peer->rank, pki_engine_first_task(e));
 
@@ -319,6 +321,14 @@ void pki_side_poll(struct pki_engine *e, struct pki_peer *peer)
         (void)pki_fail(PK_ERR_INTERNAL, &where, "sent a frame that makes no sense (kind %u, %zu bytes)", frame.kind, in.bytes);
         fail_peer(e, peer, PK_ERR_INTERNAL);
     }
+}
+
+void pki_side_poll(struct pki_engine *e, struct pki_peer *peer)
+{
+    const int cancel = pki_cancel_hold();
+
+    take_all(e, peer);
+    pki_cancel_release(cancel);
 }
 
 /* Of the frames that wait; one with descriptors is the last that can be seen. */

@@ -272,27 +272,40 @@ static pk_result_t capture_alone(struct pki_engine *e, struct pki_capture *captu
     return result;
 }
 
-pk_result_t pki_engine_run(struct pki_engine *e, const struct pki_request *request)
+/* What `quick` has not done. */
+static pk_result_t run_task(struct pki_engine *e, const struct pki_request *request, enum pki_quick quick, struct pki_list *blocking)
 {
-    struct pki_list blocking;
     struct pki_capture *capture = NULL;
     uint64_t group = request->stream.kind == PK_STREAM_KIND_HOST ? pki_engine_new_group() : 0;
     pk_result_t started, finished;
+
+    if (quick == PKI_QUICK_BEGUN)
+        started = pki_list_empty(blocking) ? pki_engine_status(e) : PK_OK; /* empty: it has failed */
+    else
+        started = pki_engine_start_all(e, request, 1, group, blocking, &capture);
+    if (capture != NULL)
+        return capture_alone(e, capture);
+    finished = pki_engine_finish(e, blocking);
+    return started != PK_OK ? started : finished;
+}
+
+pk_result_t pki_engine_run(struct pki_engine *e, const struct pki_request *request)
+{
+    bool held = e->calls_kernel;
+    int cancel = held ? pki_cancel_hold() : 0;
+    struct pki_list blocking;
     enum pki_quick quick = PKI_QUICK_NOT;
+    pk_result_t result = PK_OK;
 
     pki_list_init(&blocking);
     if (request->what == PKI_DO_COLL)
         quick = pki_quick_coll(e, request, &blocking);
-    if (quick == PKI_QUICK_DONE)
-        return PK_OK;
-    if (quick == PKI_QUICK_BEGUN) {
-        started = pki_list_empty(&blocking) ? pki_engine_status(e) : PK_OK; /* empty: it has failed */
-        finished = pki_engine_finish(e, &blocking);
-        return started != PK_OK ? started : finished;
+    if (quick != PKI_QUICK_DONE) {
+        cancel = held ? cancel : pki_cancel_hold();
+        held = true;
+        result = run_task(e, request, quick, &blocking);
     }
-    started = pki_engine_start_all(e, request, 1, group, &blocking, &capture);
-    if (capture != NULL)
-        return capture_alone(e, capture);
-    finished = pki_engine_finish(e, &blocking);
-    return started != PK_OK ? started : finished;
+    if (held)
+        pki_cancel_release(cancel);
+    return result;
 }

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "util/cancel.h"
 #include "util/fork.h"
 #include "util/stderr.h"
 
@@ -110,6 +111,8 @@ static size_t compose(char *out, size_t room, const struct pki_where *where, con
 
 static void emit(enum pki_log_level level, char *line, size_t length)
 {
+    const int cancel = pki_cancel_hold();
+
     lock_sink();
     if (sink.fn != NULL) {
         sink.fn(sink.arg, (int)level, line);
@@ -118,6 +121,7 @@ static void emit(enum pki_log_level level, char *line, size_t length)
         pki_stderr_line(line, length + 1);
     }
     pthread_mutex_unlock(&sink.lock);
+    pki_cancel_release(cancel);
 }
 
 void pki_log(enum pki_log_level level, const struct pki_where *where, const char *fmt, ...)

@@ -390,19 +390,32 @@ static pk_result_t set_lane(struct pk_comm *comm, int peer, const struct link *l
     return pki_fail(PK_ERR_UNSUPPORTED, &where, "no transport carries messages to it: %s", comm->paths[peer].way[0][0].reason);
 }
 
+/* Pair by pair, all ranks in the same order: no rank has more than one descriptor under way to a peer that is not about to take it. The kernel
+ * bounds how many a user may have in flight, and those who all send first would wait for one another. */
+static pk_result_t connect_local(struct pk_comm *comm, struct link *links)
+{
+    pk_result_t result = PK_OK;
+
+    for (int turn = 0; turn < comm->size && result == PK_OK; turn++) {
+        int peer = (turn - comm->rank + comm->size) % comm->size;
+
+        if (peer == comm->rank || !comm->local[peer])
+            continue;
+        result = offer(comm, peer, &links[peer]);
+        if (result == PK_OK)
+            result = accept_offers(comm, peer, &links[peer]);
+    }
+    return result;
+}
+
 static pk_result_t connect_all(struct pk_comm *comm, struct link *links)
 {
     pk_result_t result = open_ifaces(comm), news;
 
     if (result == PK_OK && !one_host(comm))
         result = connect_remote(comm, links);
-
-    for (int i = 0; i < comm->size && result == PK_OK; i++)
-        if (i != comm->rank && comm->local[i])
-            result = offer(comm, i, &links[i]);
-    for (int i = 0; i < comm->size && result == PK_OK; i++)
-        if (i != comm->rank && comm->local[i])
-            result = accept_offers(comm, i, &links[i]);
+    if (result == PK_OK)
+        result = connect_local(comm, links);
     if (result != PK_ERR_PEER)
         return result;
     news = pki_bootstrap_news(comm->bootstrap);

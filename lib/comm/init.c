@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Bringing a communicator up: device, ranks, cards, paths, endpoints. */
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "coll/hosts.h"
@@ -98,6 +100,29 @@ static pk_result_t prepare_choice(struct pk_comm *comm)
     return pki_chooser_init(c);
 }
 
+#define INIT_DESCRIPTORS 3 /* of each rank, while it meets the others */
+#define OWN_DESCRIPTORS 4  /* of a process that does nothing else */
+
+/* Each rank keeps a socket to every other one of its host, and both ends are this process's where that is a rank of it. Those who wait for
+ * descriptors in vain would wait until the deadline. */
+static pk_result_t check_descriptors(const struct pk_comm *comm)
+{
+    struct pki_where where = { .rank = comm->rank, .peer = -1, .op = "init" };
+    struct rlimit limit;
+    unsigned long long needed, here = 0, local = 0;
+
+    for (int i = 0; i < comm->size; i++) {
+        here += pki_same_process(&comm->cards[i], &comm->cards[comm->rank]);
+        local += comm->local[i];
+    }
+    needed = here * (local - 1) + here * INIT_DESCRIPTORS + OWN_DESCRIPTORS;
+    if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || needed <= limit.rlim_cur)
+        return PK_OK;
+    errno = EMFILE;
+    return pki_fail_errno(PK_ERR_SYSTEM, &where, "%llu ranks in this process, of %llu on this host, need %llu descriptors, for sockets to one another, "
+                          "and ulimit -n allows %llu", here, local, needed, (unsigned long long)limit.rlim_cur);
+}
+
 static pk_result_t exchange_cards(struct pk_comm *comm)
 {
     struct pki_card mine;
@@ -127,6 +152,9 @@ static pk_result_t exchange_cards(struct pk_comm *comm)
     for (int i = 0; i < comm->size; i++)
         comm->local[i] = pki_share_host(&comm->cards[i], &comm->cards[comm->rank]);
     pki_warn_apart(comm);
+    result = check_descriptors(comm);
+    if (result != PK_OK)
+        return result;
     return pki_bootstrap_connect_local(comm->bootstrap, comm->local, comm->side_fds, comm->deadline_ns);
 }
 

@@ -105,7 +105,8 @@ struct pki_gate_slot {
 struct pki_blob {
     uint8_t bytes[256];
     uint32_t len;
-    int fd; /* -1 or a descriptor that travels with it; the sender's stays its own to close, the receiver's is ep_connect's */
+    int fd; /* -1 or a descriptor that travels with it; the sender's is the transport's, which may close it in ep_connect: by then it has been sent.
+             * The receiver's is ep_connect's. */
 };
 
 struct pki_iface {

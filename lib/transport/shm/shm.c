@@ -184,6 +184,8 @@ static pk_result_t shm_ep_connect(struct pki_ep *ep, struct pki_blob *theirs)
     theirs->fd = -1;
     if (result != PK_OK)
         return result;
+    close(shm->inbox_fd); /* the peer has it, or it is on its way there, and here it is mapped */
+    shm->inbox_fd = -1;
     pki_shm_tx_init(&shm->tx, shm->theirs, iface->data_used, ep->same_process ? (uintptr_t)hello.inbox_address : 0);
     shm->tx.crowded = iface->crowded;
     ep->gates_theirs = shm->theirs->gates;

@@ -124,6 +124,23 @@ pk_result_t pki_bootstrap_fail(struct pki_bootstrap *b, pk_result_t code, int pe
     return code;
 }
 
+pk_result_t pki_bootstrap_fail_errno(struct pki_bootstrap *b, pk_result_t code, int peer, int error, const char *fmt, ...)
+{
+    const struct pki_where where = { .rank = b->rank, .peer = peer, .op = "init" };
+    struct pki_notice notice = { .code = code, .peer = peer };
+    char text[300], reason[64];
+    va_list args;
+
+    va_start(args, fmt);
+    vsnprintf(text, sizeof text, fmt, args);
+    va_end(args);
+    snprintf(notice.text, sizeof notice.text, "%s: %s", text, strerror_r(error, reason, sizeof reason));
+    errno = error;
+    pki_fail_errno(code, &where, "%s", text);
+    spread(b, &notice);
+    return code;
+}
+
 pk_result_t pki_bootstrap_adopt(struct pki_bootstrap *b, pk_result_t code)
 {
     struct pki_notice notice = { .code = code, .peer = pki_error_get()->peer };
@@ -197,19 +214,19 @@ static pk_result_t on_left(struct pki_bootstrap *b, int r, bool needed)
     return PK_IN_PROGRESS;
 }
 
+/* The kernel closes what a process had when it ends; a network that breaks shows otherwise. */
 static pk_result_t on_broken(struct pki_bootstrap *b, int r, pk_result_t result)
 {
-    char reason[128];
-    const char *why = "closed";
+    const int error = errno;
+    const bool died = error == 0 || error == ECONNRESET || error == EPIPE;
 
     if (result == PK_ERR_MEMORY)
         return pki_bootstrap_fail(b, PK_ERR_MEMORY, r, "no memory for a message of %u bytes", b->conns[r].frame.bytes);
-    if (result == PK_ERR_INTERNAL)
-        why = "carried bytes that are no message";
-    else if (errno != 0)
-        why = strerror_r(errno, reason, sizeof reason);
     pki_conn_close(&b->conns[r]);
-    return pki_bootstrap_fail(b, PK_ERR_PEER, r, "rank %d died: its control connection: %s", r, why);
+    if (result == PK_ERR_INTERNAL)
+        return pki_bootstrap_fail(b, PK_ERR_PEER, r, "the control connection of rank %d carried bytes that are no message", r);
+    return pki_bootstrap_fail_errno(b, PK_ERR_PEER, r, error != 0 ? error : ECONNRESET,
+                                    died ? "rank %d died: its control connection closed" : "the control connection of rank %d broke", r);
 }
 
 pk_result_t pki_bootstrap_receive(struct pki_bootstrap *b, int r, bool needed)

@@ -49,6 +49,9 @@ void pki_conn_release(struct pki_conn *c); /* forget the frame that was read */
 /* Record an error, remember it as the bootstrap's, tell the other ranks. Returns `code`. */
 pk_result_t pki_bootstrap_fail(struct pki_bootstrap *b, pk_result_t code, int peer, const char *fmt, ...) PKI_PRINTF(4, 5);
 
+/* With an errno, which the text ends with. */
+pk_result_t pki_bootstrap_fail_errno(struct pki_bootstrap *b, pk_result_t code, int peer, int error, const char *fmt, ...) PKI_PRINTF(5, 6);
+
 /* Tell it to one more, who came too late to hear it. */
 void pki_bootstrap_notify(const struct pki_bootstrap *b, int fd);
 

@@ -100,14 +100,13 @@ static pk_result_t listen_local(struct mesh *m)
 }
 
 /* Rank r is not where it should be. */
-static pk_result_t blame(struct mesh *m, int r, const char *why)
+static pk_result_t blame(struct mesh *m, int r, int error)
 {
     pk_result_t result = pki_bootstrap_news(m->b);
 
     if (result != PK_OK)
         return result;
-    return pki_bootstrap_fail(m->b, PK_ERR_PEER, r, "cannot connect to rank %d on this host by a unix socket: %s%s", r, why,
-                              pki_place_hint());
+    return pki_bootstrap_fail_errno(m->b, PK_ERR_PEER, r, error, "cannot connect to rank %d on this host by a unix socket%s", r, pki_place_hint());
 }
 
 /* Ranks whose cards name different users do not come here: these are in user namespaces within namespaces. */
@@ -127,7 +126,6 @@ static pk_result_t begin(struct mesh *m, int r)
     const struct pki_hello hello = { PKI_HELLO_LOCAL, (uint32_t)m->b->rank, (uint32_t)r, (uint32_t)m->b->size, { 0 } };
     struct sockaddr_un name;
     socklen_t bytes;
-    char reason[128];
     pk_result_t result = pki_place_name(m->b, r, &name, &bytes);
     int fd;
 
@@ -139,7 +137,7 @@ static pk_result_t begin(struct mesh *m, int r)
     if (connect(fd, (struct sockaddr *)&name, bytes) != 0) {
         result = PK_IN_PROGRESS;
         if (errno != EAGAIN && errno != EINTR)
-            result = blame(m, r, strerror_r(errno, reason, sizeof reason));
+            result = blame(m, r, errno);
         close(fd);
         return result;
     }
@@ -147,7 +145,7 @@ static pk_result_t begin(struct mesh *m, int r)
     if (result == PK_OK)
         result = pki_handshake_connect(&m->out[r], fd, &m->secret, &hello);
     if (result == PK_ERR_PEER)
-        result = blame(m, r, "it closed at once");
+        result = blame(m, r, ECONNRESET);
     if (result != PK_OK) {
         m->out[r].fd = -1;
         close(fd);

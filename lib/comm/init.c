@@ -12,12 +12,18 @@
 #include "util/clock.h"
 #include "util/netif.h"
 
-static void fill_card(struct pk_comm *comm, struct pki_card *card)
+static void probe(struct pk_comm *comm, struct pki_card *card)
 {
     struct pki_iface_config config = { .rank = comm->rank, .size = comm->size, .device = comm->device,
                                        .net = comm->has_net ? &comm->net : NULL };
     const struct pki_transport *const *transports = pki_transports();
 
+    for (int i = 0; i < PKI_TRANSPORTS_MAX && transports[i] != NULL; i++)
+        transports[i]->probe(&config, &card->probes[i]);
+}
+
+static void fill_card(struct pk_comm *comm, struct pki_card *card)
+{
     memset(card, 0, sizeof *card);
     card->pid = getpid();
     card->process = pki_process_number();
@@ -36,8 +42,7 @@ static void fill_card(struct pk_comm *comm, struct pki_card *card)
         memcpy(card->gpu_uuid, info.uuid, sizeof card->gpu_uuid);
         memcpy(card->gpu_pci, info.pci_bus_id, sizeof card->gpu_pci);
     }
-    for (int i = 0; i < PKI_TRANSPORTS_MAX && transports[i] != NULL; i++)
-        transports[i]->probe(&config, &card->probes[i]);
+    probe(comm, card);
     pki_card_fill_host(card, comm->size > 1);
     card->outside = comm->has_net && !pki_netif_is_loopback(&comm->net.local);
 }
@@ -64,6 +69,19 @@ static bool is_outside(const struct pk_comm *comm)
         if (comm->cards[i].outside != 0 || pki_other_machine(&comm->cards[i], &comm->cards[comm->rank]))
             return true;
     return false;
+}
+
+/* This rank has met others over loopback alone, and some are elsewhere: its address is another one for them. */
+static void look_outside(struct pk_comm *comm)
+{
+    struct pki_netif first;
+    int count = 0;
+
+    comm->net.outside = is_outside(comm);
+    if (!comm->net.outside || !pki_netif_is_loopback(&comm->net.local) || pki_netif_addresses(false, &first, 1, &count) != PK_OK || count == 0)
+        return;
+    comm->net.local = first.address;
+    probe(comm, &comm->cards[comm->rank]);
 }
 
 static pk_result_t find_hosts(struct pk_comm *comm)
@@ -146,6 +164,8 @@ static pk_result_t exchange_cards(struct pk_comm *comm)
         return result;
     comm->tuning = comm->cards[0].tuning;
     pki_homes_find(comm);
+    if (comm->has_net)
+        look_outside(comm);
     result = prepare_choice(comm);
     if (result != PK_OK)
         return result;
@@ -183,7 +203,6 @@ static pk_result_t open_engine(struct pk_comm *comm)
             config.fused_ctas = comm->cards[i].fused_ctas;
     }
     comm->net.one_machine = comm->chooser.one_machine;
-    comm->net.outside = is_outside(comm);
     return pki_engine_open(&config, &comm->engine);
 }
 

@@ -49,6 +49,58 @@ Test(tcp, connections_are_spread_over_interfaces)
     expect_pairs(&(struct pki_tcp_nics){ 2, 1, rails, unknown }, &(struct pki_tcp_nics){ 2, 1, over_there, NULL }, 1, "1-1 0-1 1-0 0-0");
 }
 
+static void expect_card(const char *met, uint32_t n, const char *expected)
+{
+    static const char *const texts[] = { "10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.4", "10.0.0.5", "10.0.0.6", "10.0.0.7", "10.0.0.8" };
+    struct pki_tcp_card card = { .addresses = n, .near = 1 };
+    struct sockaddr_storage first = { .ss_family = AF_INET6 };
+    char got[PKI_TCP_ADDRESSES * PKI_NETIF_TEXT] = "", text[PKI_NETIF_TEXT];
+
+    for (uint32_t i = 0; i < n; i++) {
+        card.address[i] = ipv4(texts[i]);
+        pki_netif_set_port(&card.address[i], 4000);
+    }
+    if (strchr(met, ':') == NULL)
+        first = ipv4(met);
+    pki_netif_set_port(&first, 55555);
+    pki_tcp_put_met_first(&card, &first);
+    for (uint32_t i = 0; i < card.addresses; i++) {
+        pki_netif_format(&card.address[i], text);
+        snprintf(got + strlen(got), sizeof got - strlen(got), "%s%s", i > 0 ? " " : "", text);
+    }
+    cr_expect_str_eq(got, expected, "met by %s: %s", met, got);
+}
+
+Test(tcp, where_two_have_met_comes_first)
+{
+    expect_card("10.0.0.2", 3, "10.0.0.2:4000 10.0.0.1:4000 10.0.0.3:4000");
+    expect_card("10.0.0.1", 2, "10.0.0.1:4000 10.0.0.2:4000");
+    expect_card("10.0.9.9", 2, "10.0.9.9:4000 10.0.0.1:4000 10.0.0.2:4000");
+    expect_card("10.0.9.9", 8, "10.0.9.9:4000 10.0.0.1:4000 10.0.0.2:4000 10.0.0.3:4000 10.0.0.4:4000 10.0.0.5:4000 10.0.0.6:4000 10.0.0.7:4000");
+    expect_card("127.0.1.1", 2, "10.0.0.1:4000 10.0.0.2:4000"); /* means something else there */
+    expect_card("::1", 1, "10.0.0.1:4000"); /* nobody listens there by IPv6 */
+}
+
+/* The number of an interface means nothing on another host. */
+Test(tcp, scopes_are_not_sent)
+{
+    struct sockaddr_in6 v6 = { .sin6_family = AF_INET6, .sin6_port = htons(4000), .sin6_scope_id = 11 };
+    struct pki_tcp_card card = { .sockets = 1, .window = 1, .chunk_bytes = PKI_TCP_CHUNK_MIN, .eager_coll = PKI_TCP_PAYLOAD_MAX, .lanes = 1,
+                                 .addresses = 1, .near = 1 }, got;
+    struct pki_blob blob = { 0 };
+
+    cr_assert_eq(inet_pton(AF_INET6, "fe80::1", &v6.sin6_addr), 1);
+    memcpy(&card.address[0], &v6, sizeof v6);
+    pki_tcp_put_card(&blob, &card);
+    cr_assert(pki_tcp_get_card(&blob, &got));
+    memcpy(&v6, &got.address[0], sizeof v6);
+    cr_expect_eq(v6.sin6_scope_id, 0);
+    blob.bytes[32 + 4] = 7; /* nor believed */
+    cr_assert(pki_tcp_get_card(&blob, &got));
+    memcpy(&v6, &got.address[0], sizeof v6);
+    cr_expect_eq(v6.sin6_scope_id, 0);
+}
+
 /* Somebody else answers at the first address of the card: a rank of another job, or no rank at all. The peer is found at the second. */
 static void foreign_first(const struct sockaddr_storage *foreign, struct pki_iface *other)
 {

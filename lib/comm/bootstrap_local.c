@@ -106,6 +106,9 @@ static pk_result_t blame(struct mesh *m, int r, int error)
 
     if (result != PK_OK)
         return result;
+    if (error == EPERM || error == EACCES) /* it may be well */
+        return pki_bootstrap_fail_errno(m->b, PK_ERR_SYSTEM, r, error, "may not connect to rank %d on this host by a unix socket (by different "
+                                        "PK_HOST_ID they talk over tcp)", r);
     return pki_bootstrap_fail_errno(m->b, PK_ERR_PEER, r, error, "cannot connect to rank %d on this host by a unix socket%s", r, pki_place_hint());
 }
 

@@ -1,16 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * One rank of a job whose hosts reach one another by some of their addresses only (reach.sh).
- * usage: net.reach ok                     init, a collective, and every peer on another host is reached over tcp
+ * usage: net.reach jail                   as ok, in a sandbox that has IPv4 alone and does not tell of network interfaces
+ *        net.reach ok                     init, a collective, and every peer on another host is reached over tcp
  *        net.reach cut ERRNO TEXT...      init fails at its deadline with this errno ("-": whichever), every TEXT is in the error's text, and before
  *                                         that a warning has named the first
  */
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
 
 #include "pickle/pickle.h"
 #include "ranks.h"
+#include "seccomp.h"
 
 #define COUNT 100000
 #define WARN 2 /* of pk_log_callback_t */
@@ -64,8 +69,10 @@ int main(int argc, char **argv)
     pk_comm_t *comm = NULL;
     pk_result_t result;
 
-    if (!cut && (argc != 2 || strcmp(argv[1], "ok") != 0))
+    if (!cut && (argc != 2 || (strcmp(argv[1], "ok") != 0 && strcmp(argv[1], "jail") != 0)))
         return 2;
+    if (strcmp(argv[1], "jail") == 0 && !(seccomp_deny(SYS_socket, AF_NETLINK, EAFNOSUPPORT) && seccomp_deny(SYS_socket, AF_INET6, EAFNOSUPPORT)))
+        return 77;
     expected.text = cut ? argv[3] : NULL;
     pk_log_set_callback(look, NULL);
     config.device = PK_DEVICE_HOST;

@@ -109,6 +109,14 @@ link_local | link_local_named) # the card has another number on each host; anoth
     size=3
     rank a ok; rank b ok; rank c ok
     ;;
+sandbox) # of three hosts with IPv4 and IPv6 one knows of IPv4 alone, and not which addresses it has
+    hosts a b c
+    network n0 a,eth0,10.99.0.1/24 b,eth0,10.99.0.2/24 c,eth0,10.99.0.3/24
+    for h in a b c; do ip -n $h addr add fd99::$h/64 dev eth0 nodad; done
+    export PK_ROOT=10.99.0.1:29777
+    size=3
+    rank a ok; rank b jail; rank c ok
+    ;;
 dropped | refused) # a firewall lets the meeting point through and not the ports for data: silently, or with an answer
     hosts a b
     network n0 a,eth0,10.99.0.1/24 b,eth0,10.99.0.2/24

@@ -21,15 +21,15 @@
 
 /* ---- Listening ---- */
 
-/* With a port for `address`. */
-static pk_result_t listen_on(struct pki_tcp_iface *iface, struct sockaddr_storage *address)
+/* With a port for `address`. PK_IN_PROGRESS, if `optional`: this host does not have it. */
+static pk_result_t listen_on(struct pki_tcp_iface *iface, struct sockaddr_storage *address, bool optional)
 {
     struct pki_tcp_watch *watch = &iface->listener[iface->listeners];
     int fd;
     pk_result_t result;
 
     pki_netif_set_port(address, 0);
-    result = pki_listen(address, BACKLOG, false, &fd);
+    result = pki_listen(address, BACKLOG, optional, &fd);
     if (result != PK_OK)
         return result;
     pki_tcp_socket_options(iface, fd); /* what it accepts inherits them */
@@ -43,6 +43,18 @@ static pk_result_t listen_on(struct pki_tcp_iface *iface, struct sockaddr_storag
     return PK_OK;
 }
 
+static void leave_out(struct pki_tcp_iface *iface, sa_family_t family)
+{
+    uint32_t kept = 0;
+
+    for (uint32_t i = 0; i < iface->addresses; i++)
+        if (iface->address[i].ss_family != family) {
+            iface->prefix[kept] = iface->prefix[i];
+            iface->address[kept++] = iface->address[i];
+        }
+    iface->addresses = kept;
+}
+
 /* At every address of the family, with one port, if some of those that the others are told are of it. */
 static pk_result_t listen_to_family(struct pki_tcp_iface *iface, sa_family_t family)
 {
@@ -54,10 +66,25 @@ static pk_result_t listen_to_family(struct pki_tcp_iface *iface, sa_family_t fam
         wanted = wanted || iface->address[i].ss_family == family;
     if (!wanted)
         return PK_OK;
-    result = listen_on(iface, &any);
+    result = listen_on(iface, &any, true);
+    if (result == PK_IN_PROGRESS) {
+        leave_out(iface, family);
+        return PK_OK;
+    }
     for (uint32_t i = 0; i < iface->addresses && result == PK_OK; i++)
         if (iface->address[i].ss_family == family)
             pki_netif_set_port(&iface->address[i], pki_netif_port(&any));
+    return result;
+}
+
+static pk_result_t listen_to_all(struct pki_tcp_iface *iface)
+{
+    pk_result_t result = listen_to_family(iface, AF_INET);
+
+    if (result == PK_OK)
+        result = listen_to_family(iface, AF_INET6);
+    if (result == PK_OK && iface->addresses == 0)
+        return pki_fail_errno(PK_ERR_SYSTEM, NULL, "over tcp: cannot listen at any address of this host");
     return result;
 }
 
@@ -71,12 +98,10 @@ pk_result_t pki_tcp_listen(struct pki_tcp_iface *iface, const struct pki_tcp_cho
         iface->prefix[i] = choice->nics[i].prefix;
         iface->address[i] = choice->nics[i].address;
     }
-    if (choice->how == PKI_TCP_ALL) {
-        result = listen_to_family(iface, AF_INET);
-        return result == PK_OK ? listen_to_family(iface, AF_INET6) : result;
-    }
+    if (choice->how == PKI_TCP_ALL)
+        return listen_to_all(iface);
     for (uint32_t i = 0; i < choice->count && result == PK_OK; i++)
-        result = listen_on(iface, &iface->address[i]);
+        result = listen_on(iface, &iface->address[i], false);
     return result;
 }
 

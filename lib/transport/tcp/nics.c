@@ -3,6 +3,7 @@
  * Which addresses the others are told. Of the interfaces that PK_IFNAME names those nearest carry this rank's connections, the others are in
  * reserve; each connection is made between two of them. Without PK_IFNAME it is all that this process has, of which one is enough.
  */
+#include <linux/netlink.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -95,12 +96,21 @@ static pk_result_t choose_named(const struct pki_iface_config *config, struct pk
     return PK_OK;
 }
 
-/* First that by which others have been met. */
+bool pki_tcp_knows_nics(void)
+{
+    int fd = socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_ROUTE);
+
+    if (fd >= 0)
+        close(fd);
+    return fd >= 0;
+}
+
+/* First that by which others have been met; in a sandbox that is all there is. */
 static pk_result_t choose_all(const struct pki_iface_config *config, struct pki_tcp_choice *out)
 {
     struct pki_netif all[PKI_TCP_ADDRESSES];
     int count = 0;
-    pk_result_t result = pki_netif_addresses(false, all, PKI_TCP_ADDRESSES, &count);
+    pk_result_t result = pki_tcp_knows_nics() ? pki_netif_addresses(false, all, PKI_TCP_ADDRESSES, &count) : PK_OK;
 
     if (result != PK_OK)
         return result;

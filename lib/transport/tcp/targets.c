@@ -58,7 +58,7 @@ static void add_by_each(struct pki_tcp_ep *ep, const struct sockaddr_storage *ad
 
     if (first != 0)
         add(ep, address, first);
-    if (pki_netif_addresses(false, own, PKI_NETIF_MAX, &count) != PK_OK)
+    if (pki_tcp_knows_nics() && pki_netif_addresses(false, own, PKI_NETIF_MAX, &count) != PK_OK)
         count = 0;
     for (int i = 0; i < count; i++)
         if (needs_scope(&own[i].address) && scope_of(&own[i].address) != first)

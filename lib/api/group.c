@@ -95,7 +95,7 @@ struct part {
     pk_comm_t *comm;
     struct pki_request *requests;
     int n;
-    struct pki_list blocking;
+    struct pki_awaited awaited;
     struct pki_capture *capture; /* its streams are being captured */
     pk_result_t result;
 };
@@ -121,19 +121,14 @@ static size_t split(const struct entry *entries, size_t n, struct part *parts, s
     return nparts;
 }
 
-/* Ranks that one thread drives wait for one another: all are progressed until all have ended. */
 static pk_result_t finish(struct part *parts, size_t nparts)
 {
     pk_result_t first = PK_OK;
-    bool ended;
 
-    do {
-        ended = true;
-        for (size_t p = 0; p < nparts; p++)
-            ended &= pki_engine_poll(parts[p].comm->engine, &parts[p].blocking);
-    } while (!ended && nparts > 1); /* a single one is waited for below, with care for the CPU */
+    if (nparts > 1) /* one alone waits inside */
+        pki_engines_wait(&parts[0].awaited);
     for (size_t p = 0; p < nparts; p++) {
-        pk_result_t result = pki_engine_finish(parts[p].comm->engine, &parts[p].blocking);
+        pk_result_t result = pki_engine_finish(parts[p].comm->engine, &parts[p].awaited.blocking);
 
         if (first == PK_OK)
             first = parts[p].result != PK_OK ? parts[p].result : result;
@@ -175,9 +170,12 @@ static pk_result_t run(const struct entry *entries, size_t n)
     }
     nparts = split(entries, n, parts, requests);
     for (size_t p = 0; p < nparts; p++) {
-        pki_list_init(&parts[p].blocking);
-        parts[p].result = pki_engine_start_all(parts[p].comm->engine, parts[p].requests, parts[p].n, group, &parts[p].blocking,
-                                               &parts[p].capture);
+        struct part *part = &parts[p];
+
+        part->awaited.engine = part->comm->engine;
+        part->awaited.next = p + 1 < nparts ? &parts[p + 1].awaited : NULL;
+        pki_list_init(&part->awaited.blocking);
+        part->result = pki_engine_start_all(part->comm->engine, part->requests, part->n, group, &part->awaited.blocking, &part->capture);
     }
     capture(parts, nparts);
     result = finish(parts, nparts);

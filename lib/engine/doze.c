@@ -16,13 +16,16 @@
 #include "util/futex.h"
 
 #define SLEEP_NS (10 * PKI_NS_PER_MS) /* then deadlines and sockets are looked at */
-#define NAP_NS 100000
+#define NAP_NS 100000u /* each NAPS_ALIKE are longer than those before, for a message of a neighbour may lie there as long: it is little of what was waited */
+#define NAP_MOST_NS PKI_NS_PER_MS
+#define NAPS_ALIKE 64
 #define SETTLE_NS 3000
+#define FDS_MAX 64
 
-/* Where to sleep. */
+/* Where to sleep: at the bells and descriptors of all engines that are waited for. */
 struct bed {
     _Atomic uint32_t *bells[PKI_FUTEX_WORDS];
-    struct pollfd fds[PKI_IFACES_MAX];
+    struct pollfd fds[FDS_MAX];
     int nbells, nfds;
 };
 
@@ -50,7 +53,7 @@ static bool find_fds(struct pki_engine *e, struct bed *bed)
         struct pki_iface *iface = e->ifaces[i];
         int fd = iface->carries && iface->transport->between_hosts ? iface->transport->wait_fd(iface) : -1;
 
-        if (fd >= 0)
+        if (fd >= 0 && bed->nfds < FDS_MAX)
             bed->fds[bed->nfds++] = (struct pollfd){ .fd = fd, .events = POLLIN };
         else if (iface->carries && iface->transport->between_hosts)
             return false;
@@ -71,30 +74,24 @@ static void count_sleeper(struct pki_engine *e, int n)
         atomic_fetch_add_explicit(&e->ifaces[i]->sleepers, n, memory_order_relaxed);
 }
 
-static void set_bells(const struct bed *bed, uint32_t value)
+/* From the one numbered `first` on. */
+static void set_bells(const struct bed *bed, int first, uint32_t value)
 {
-    for (int i = 0; i < bed->nbells; i++)
+    for (int i = first; i < bed->nbells; i++)
         atomic_store_explicit(bed->bells[i], value, memory_order_relaxed);
 }
 
-/* Locked. Everything that had been written when the bells could be seen. */
-static bool something_has_come(struct pki_engine *e)
+static uint64_t nap_ns(unsigned naps)
 {
-    uint64_t until = pki_now_ns() + SETTLE_NS;
-    bool moved;
+    uint64_t ns = NAP_NS * (1 + (uint64_t)naps / NAPS_ALIKE);
 
-    atomic_thread_fence(memory_order_seq_cst); /* bells, then lanes; for the partner see above */
-    do {
-        moved = pki_engine_progress(e);
-        pki_cpu_pause();
-    } while (!moved && pki_now_ns() < until);
-    return moved || pki_engine_progress(e);
+    return ns < NAP_MOST_NS ? ns : NAP_MOST_NS;
 }
 
-static bool lie_down(const struct bed *bed)
+static bool lie_down(const struct bed *bed, unsigned naps)
 {
-    struct pollfd fds[PKI_IFACES_MAX];
-    struct timespec limit = { .tv_nsec = bed->nbells > 0 ? NAP_NS : SLEEP_NS };
+    struct pollfd fds[FDS_MAX];
+    struct timespec limit = { .tv_nsec = (long)(bed->nbells > 0 ? nap_ns(naps) : SLEEP_NS) };
 
     if (bed->nfds == 0)
         return pki_futex_wait(bed->bells, bed->nbells, 1, SLEEP_NS);
@@ -104,25 +101,67 @@ static bool lie_down(const struct bed *bed)
     return true;
 }
 
-bool pki_engine_doze(struct pki_engine *e)
+/* Locked: what this engine adds to the bed. What comes for it from now on rings, or shows at a descriptor. False: nothing would. */
+static bool make_bed(struct pki_engine *e, struct bed *bed)
 {
-    struct bed bed = { .nbells = 0 };
-    bool can, awake, slept = true;
+    int first_bell = bed->nbells, first_fd = bed->nfds;
+
+    if (!may_sleep(e) || !find_bells(e, bed) || (bed->nbells > first_bell && e->puts_out > 0))
+        return false;
+    set_bells(bed, first_bell, 1);
+    return find_fds(e, bed) && bed->nbells + bed->nfds > first_bell + first_fd;
+}
+
+enum { CANNOT_SLEEP, IS_AWAKE, MAY_SLEEP };
+
+static int look(struct pki_engine *e)
+{
+    bool awake;
 
     if (!pki_engine_trylock(e))
-        return false;
-    count_sleeper(e, 1);
-    can = may_sleep(e) && find_bells(e, &bed) && (bed.nbells == 0 || e->puts_out == 0);
-    if (can)
-        set_bells(&bed, 1);
-    can = can && find_fds(e, &bed) && bed.nbells + bed.nfds > 0;
-    awake = !can || something_has_come(e) || !may_sleep(e);
+        return CANNOT_SLEEP; /* somebody else is at work */
+    awake = pki_engine_progress(e) || !may_sleep(e);
     pki_engine_unlock(e);
-    if (!awake)
-        slept = lie_down(&bed);
-    count_sleeper(e, -1);
-    set_bells(&bed, 0);
-    return can && slept;
+    return awake ? IS_AWAKE : MAY_SLEEP;
+}
+
+/* Has anything come that had been written when the bells could be seen? */
+static int look_at_all(const struct pki_awaited *first)
+{
+    uint64_t until = pki_now_ns() + SETTLE_NS;
+    bool last = false;
+    int state = MAY_SLEEP;
+
+    atomic_thread_fence(memory_order_seq_cst); /* bells, then lanes; for the partner see above */
+    while (state == MAY_SLEEP && !last) {
+        last = pki_now_ns() >= until;
+        for (const struct pki_awaited *a = first; a != NULL && state == MAY_SLEEP; a = a->next)
+            state = look(a->engine);
+        pki_cpu_pause();
+    }
+    return state;
+}
+
+bool pki_engines_doze(const struct pki_awaited *first, unsigned naps)
+{
+    struct bed bed = { .nbells = 0 };
+    const struct pki_awaited *next = first; /* the first whose senders have not been told that somebody sleeps */
+    bool can = true, slept = true;
+    int state = CANNOT_SLEEP;
+
+    for (; can && next != NULL && pki_engine_trylock(next->engine); next = next->next) {
+        count_sleeper(next->engine, 1);
+        can = make_bed(next->engine, &bed);
+        pki_engine_unlock(next->engine);
+    }
+    if (can && next == NULL)
+        state = look_at_all(first);
+    if (state == MAY_SLEEP)
+        slept = lie_down(&bed, naps);
+    for (; first != next; first = first->next)
+        count_sleeper(first->engine, -1);
+    set_bells(&bed, 0, 0);
+    return state != CANNOT_SLEEP && slept;
 }
 
 void pki_engine_rouse(struct pki_engine *e)

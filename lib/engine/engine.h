@@ -14,6 +14,7 @@
 #include "device/device.h"
 #include "pickle/pickle.h"
 #include "transport/transport.h"
+#include "util/list.h"
 
 struct pki_engine;
 struct pki_capture;
@@ -117,8 +118,14 @@ pk_result_t pki_engine_capture_post(struct pki_engine *engine, struct pki_captur
 pk_result_t pki_engine_capture_record(struct pki_engine *engine, struct pki_capture *capture);
 void pki_engine_capture_drop(struct pki_engine *engine, struct pki_capture *capture);
 uint64_t pki_engine_new_group(void);
-/* Progress once; true when all in the list have ended. */
-bool pki_engine_poll(struct pki_engine *engine, const struct pki_list *blocking);
+/* The blocking operations of one engine, of several that a thread waits for. */
+struct pki_awaited {
+    struct pki_engine *engine;
+    struct pki_list blocking;
+    struct pki_awaited *next;
+};
+/* Before finish, with several: until all have ended. Ranks that one thread drives wait for one another. */
+void pki_engines_wait(struct pki_awaited *first);
 pk_result_t pki_engine_finish(struct pki_engine *engine, struct pki_list *blocking);
 
 /* What a request would do, without doing it. */

@@ -156,12 +156,6 @@ void pki_engine_free_ended(struct pki_engine *engine); /* transfers and tasks th
 bool pki_engine_progress_puts(struct pki_engine *engine); /* of that, what transports do */
 /* Wait, 50 ms at most, until the library's own copies and kernels have ended. */
 void pki_engine_drain(struct pki_engine *engine);
-/* Unlocked: progress until no operation is unfinished. */
-void pki_engine_wait_all(struct pki_engine *engine);
-/* Unlocked: what a thread does that has found nothing to do `idle` times in a row. */
-void pki_engine_backoff(struct pki_engine *engine, unsigned idle);
-/* Who waits may keep the core: each rank has one, and nothing comes by way of the kernel, whose threads would want it. */
-bool pki_engine_spins(const struct pki_engine *engine);
 /* note.c: notes of one endpoint of a pair, carried by another. */
 void pki_note_open(struct pki_engine *engine);
 void pki_note_carry(const struct pki_peer *peer);
@@ -169,14 +163,22 @@ void pki_note_carry(const struct pki_peer *peer);
 bool pki_note_has_tended(const struct pki_engine *engine);
 void pki_note_tend(struct pki_engine *engine);
 
-/* doze.c. Unlocked: sleep until a message comes, 10 ms at most. False: it cannot be, or somebody else is at work. */
-bool pki_engine_doze(struct pki_engine *engine);
+/* rest.c. Unlocked: progress until *done. */
+void pki_engine_wait(struct pki_engine *engine, const atomic_bool *done);
+/* Unlocked: progress until no operation is unfinished. */
+void pki_engine_wait_all(struct pki_engine *engine);
+/* Unlocked: what a thread does that has found nothing to do `idle` times in a row. */
+void pki_engine_backoff(struct pki_engine *engine, unsigned idle);
+/* Who waits may keep the CPU: it is this rank's own, and nothing comes by way of the kernel, whose threads would want it. */
+bool pki_engine_spins(const struct pki_engine *engine);
+
+/* doze.c. Unlocked: sleep until a message comes for any of these engines, 10 ms at most. `naps`: how often the caller has slept in vain. False: it
+ * cannot be, or somebody else is at work. */
+bool pki_engines_doze(const struct pki_awaited *first, unsigned naps);
 /* Wake the thread that does; locked or not, while the lanes are open. */
 void pki_engine_rouse(struct pki_engine *engine);
 /* Unlocked: a driver goes. */
 void pki_engine_leave(struct pki_engine *engine);
-/* Unlocked: progress until *done. */
-void pki_engine_wait(struct pki_engine *engine, const atomic_bool *done);
 /* Make the engine unusable; the calling thread's error record becomes the engine's. `tell`: the peers do not know yet. */
 void pki_engine_poison(struct pki_engine *engine, pk_result_t code, bool tell);
 /* Unlocked, where the lock cannot be had: the peers are told by whoever has it next. */

@@ -231,17 +231,6 @@ void pki_engine_capture_drop(struct pki_engine *e, struct pki_capture *capture)
     pki_engine_unlock(e);
 }
 
-bool pki_engine_poll(struct pki_engine *e, const struct pki_list *blocking)
-{
-    pki_engine_lock(e);
-    (void)pki_engine_progress(e);
-    pki_engine_unlock(e);
-    for (struct pki_list *n = blocking->next; n != blocking; n = n->next)
-        if (!atomic_load_explicit(&pki_container_of(n, struct pki_task, waiting)->ended, memory_order_acquire))
-            return false;
-    return true;
-}
-
 pk_result_t pki_engine_finish(struct pki_engine *e, struct pki_list *blocking)
 {
     pk_result_t first = PK_OK;

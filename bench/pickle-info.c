@@ -27,6 +27,7 @@ static const struct variable settings[] = {
     { "PK_UNPACK", "how GPU memory gets what arrives through the host: copy (default), kernel" },
     { "PK_ALGORITHM", "of collectives: ring, or allreduce=ring,broadcast=tree; by size by default" },
     { "PK_P2P_LEVEL", "farthest GPUs that copy directly: LOC NVL PIX PXB PHB NODE SYS" },
+    { "PK_THREAD_CPUS", "CPUs of the library's own threads" },
     { "PK_SOCKETS", "TCP connections for data between two ranks of different hosts" },
     { "PK_CHUNK_BYTES", "most that one of them carries at a time" },
     { "PK_WINDOW", "chunks that one of them may have on its way" },

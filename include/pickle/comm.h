@@ -16,6 +16,14 @@
  * memory (in an operation of both kinds, or in a CUDA stream); pk_comm_abort and pk_comm_destroy wait up to 50 ms for those of this
  * rank. What buffers hold is undefined. CUDA streams that were waiting are released; what they read then is undefined.
  *
+ * CPUs: a rank that waits looks again and again, at first, while there is a CPU for each rank of the communicator on its machine; a rank without
+ * one of its own yields at once, and whoever waits long sleeps. What a rank may use is read in init: the CPUs of the calling thread (taskset,
+ * numactl, cpusets, sched_setaffinity) and the quotas of its control groups (docker --cpus). What is changed later is not noticed.
+ * pk_topology_dump says which ranks share. The library's own threads - for host streams, for TCP where it has some, for GPUs - run on the
+ * CPUs of the process's main thread, as these are when a thread is started: the program's binding. The environment's PK_THREAD_CPUS changes that for the
+ * whole process: "all" that its cpuset has, or a list such as 0-3,8 ("inherit": the default); init refuses what is none of these, and a list of
+ * which the process may use nothing, with PK_ERR_ARG. A program whose main thread is bound to one core, as by OpenMP, may want a list.
+ *
  * Fork: in a child of fork, communicators and host streams of the parent are refused with PK_ERR_UNSUPPORTED by every call (pk_comm_destroy
  * too, which then frees nothing); the child may make its own, also in a pid namespace of its own. The parent goes on undisturbed. In a child of a
  * bare clone, which runs no handlers of fork, that begins with its first pk_comm_init* or pk_stream_create.

@@ -109,8 +109,8 @@ PK_API pk_result_t pk_comm_stats(const pk_comm_t *comm, pk_stats_t *stats);
 
 /**
  * Write what this machine looks like, as lines of text for people: packages, NUMA nodes and CPUs; GPUs and NICs with what lies
- * between each two of them, and the NICs nearest to each GPU; why RDMA can or cannot be used; with `comm`, what transports found and where
- * its ranks are. Between devices:
+ * between each two of them, and the NICs nearest to each GPU; why RDMA can or cannot be used; with `comm`, what transports found, where
+ * its ranks are and which of them share a CPU with others (comm.h). Between devices:
  *
  *     SELF  one device
  *     NVL   NVLink, directly or through NVSwitches (as the GPU driver says)

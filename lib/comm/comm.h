@@ -14,6 +14,7 @@
 #include "comm/select.h"
 #include "engine/engine.h"
 #include "pickle/pickle.h"
+#include "util/cpus.h"
 #include "util/fork.h"
 #include "util/log.h"
 #include "util/socket.h"
@@ -45,6 +46,7 @@ struct pki_card {
     char gpu_pci[16];
     struct pki_probe probes[PKI_TRANSPORTS_MAX];
     struct pki_tuning tuning;
+    struct pki_cpus cpus; /* of the thread that called init */
 };
 
 static inline bool pki_same_gpu(const struct pki_card *a, const struct pki_card *b)
@@ -85,6 +87,7 @@ struct pk_comm {
     pk_unique_id_t id;
     struct pk_comm_config config; /* resolved: environment and defaults are in */
     bool unpack_kernel;
+    struct pki_cpus cpus; /* of the thread that called init, which a nonblocking one leaves to another */
     struct pki_origins origins;
     struct pki_tuning tuning;
     struct pki_chooser chooser;
@@ -164,6 +167,8 @@ bool pki_share_host(const struct pki_card *a, const struct pki_card *b);
 void pki_say_apart(const struct pki_card *mine, const struct pki_card *theirs, char out[PKI_APART_TEXT]);
 /* Cards are known: a line where this rank shares no memory with another one that may be on its machine. */
 void pki_warn_apart(const struct pk_comm *comm);
+/* cpus.c: what a rank has of its machine's CPUs, by the cards. PK_ERR_MEMORY. */
+pk_result_t pki_comm_cpus(const struct pk_comm *comm, int rank, struct pki_cpu_share *share);
 
 /* locality.c: fill gpu_distances. All ranks of a host take part, over their side sockets, before endpoints use these. */
 pk_result_t pki_comm_locate(struct pk_comm *comm);

@@ -2,7 +2,6 @@
 /* Configuration: the caller's struct, then the environment, then defaults. */
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "comm/comm.h"
 #include "util/env.h"
@@ -77,7 +76,7 @@ static pk_result_t algorithm_from_env(struct pk_comm *comm)
     const char *text = pki_env_get("PK_ALGORITHM");
     pk_result_t result;
 
-    pki_tuning_defaults(&comm->tuning, sysconf(_SC_NPROCESSORS_ONLN));
+    pki_tuning_defaults(&comm->tuning);
     if (text == NULL)
         return PK_OK;
     result = pki_algorithm_text_check(text);
@@ -129,7 +128,10 @@ pk_result_t pki_config_resolve(const pk_comm_config_t *config, struct pk_comm *c
     if (result != PK_OK)
         return result;
     note_origins(comm);
-    result = policy_from_env(c);
+    pki_cpus_read(&comm->cpus);
+    result = pki_cpus_configure();
+    if (result == PK_OK)
+        result = policy_from_env(c);
     if (result == PK_OK)
         result = algorithm_from_env(comm);
     if (result == PK_OK)

@@ -68,14 +68,16 @@ static void dump_ranks(const struct pk_comm *comm, struct pki_text *out)
 {
     for (int i = 0; i < comm->size; i++) {
         const struct pki_card *card = &comm->cards[i];
+        struct pki_cpu_share share = { .own = true };
 
+        (void)pki_comm_cpus(comm, i, &share);
         pki_text_add(out, "rank %d%s: %s, process %" PRId64, i, i == comm->rank ? " (this one)" : "",
                      comm->local[i] ? "this host" : "another host", card->pid);
         if (card->has_gpu)
             pki_text_add(out, ", GPU %.15s", card->gpu_pci);
         if (card->has_gpu && i != comm->rank && comm->gpu_distances[i] != PKI_DIST_UNKNOWN)
             pki_text_add(out, " (%s)", pki_distance_name((enum pki_distance)comm->gpu_distances[i]));
-        pki_text_add(out, "\n");
+        pki_text_add(out, share.own ? "\n" : ", shares its CPU\n");
     }
 }
 
@@ -139,7 +141,7 @@ static enum pki_origin tuned(const struct pk_comm *comm, bool is_set)
 /* What has no place in a communicator: read where it is used, from the environment alone. */
 static void dump_variables(struct pki_text *out)
 {
-    static const char *const variables[] = { "PK_LOG", "PK_SOCKETS", "PK_CHUNK_BYTES", "PK_WINDOW", "PK_RETRY_MS",
+    static const char *const variables[] = { "PK_LOG", "PK_THREAD_CPUS", "PK_SOCKETS", "PK_CHUNK_BYTES", "PK_WINDOW", "PK_RETRY_MS",
                                              "PK_QPS", "PK_GID_INDEX",
                                              "PK_IFNAME", "PK_PORTS", "PK_HOST_ID", "PK_SECRET_FILE", "PK_INSECURE" };
 

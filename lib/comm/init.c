@@ -30,6 +30,7 @@ static void fill_card(struct pk_comm *comm, struct pki_card *card)
     pki_token_show(&comm->token);
     memcpy(card->token, comm->token.bytes, sizeof card->token);
     card->tuning = comm->tuning;
+    card->cpus = comm->cpus;
     if (comm->device != NULL) {
         struct pki_device_info info;
 
@@ -102,10 +103,14 @@ static pk_result_t find_hosts(struct pk_comm *comm)
 static pk_result_t prepare_choice(struct pk_comm *comm)
 {
     struct pki_chooser *c = &comm->chooser;
+    struct pki_cpu_share share;
     pk_result_t result = find_hosts(comm);
 
+    if (result == PK_OK)
+        result = pki_comm_cpus(comm, 0, &share);
     if (result != PK_OK)
         return result;
+    pki_tuning_fit(&comm->tuning, share.cpus);
     c->tuning = comm->tuning;
     c->size = comm->size;
     c->hosts = comm->hosts->n;
@@ -193,7 +198,13 @@ static pk_result_t open_engine(struct pk_comm *comm)
                                         .fused = comm->device != NULL && comm->size <= PKI_FUSED_RANKS,
                                         .fused_ctas = PKI_FUSED_CTAS,
                                         .fused_always = comm->chooser.fused };
+    struct pki_cpu_share share;
+    pk_result_t result = pki_comm_cpus(comm, comm->rank, &share);
 
+    if (result != PK_OK)
+        return result;
+    config.shares_cpu = !share.own;
+    config.cpus = share.cpus;
     for (int i = 0; i < comm->size; i++) {
         config.local_ranks += pki_same_machine(&comm->cards[i], &comm->cards[comm->rank]);
         config.gpus = config.gpus || comm->cards[i].has_gpu;

@@ -25,7 +25,9 @@ struct pki_capture;
 struct pki_engine_config {
     int rank, size;
     const struct pki_hosts *hosts; /* of the ranks, or NULL: one host; outlives the engine */
-    int local_ranks;            /* ranks on this machine: more than CPUs means that spinning only steals time */
+    int local_ranks;            /* ranks on this machine */
+    bool shares_cpu;            /* this one has no CPU of its own: spinning would only take time from another */
+    int cpus;                   /* whole ones that are this rank's */
     struct pki_device *device;  /* GPU or NULL; stays the caller's, outlives the engine */
     uint64_t timeout_ms;        /* 0: none */
     int sm_policy, max_sms;     /* PK_SM_* */

@@ -113,7 +113,7 @@ static struct pki_engine *engine_new(const struct pki_engine_config *config)
         look_at_gpu(e);
     if (e->gpu != NULL && config->sm_policy == PK_SM_BOUNDED)
         e->gpu->max_ctas = config->max_sms;
-    e->spin = config->local_ranks <= sysconf(_SC_NPROCESSORS_ONLN);
+    e->spin = !config->shares_cpu;
     lists_init(e);
     pki_list_init(&e->fused.waiting);
     e->peers = peers;
@@ -156,7 +156,7 @@ err_free:
 pk_result_t pki_engine_iface(struct pki_engine *e, const struct pki_transport *transport, struct pki_iface **out)
 {
     struct pki_iface_config config = { .rank = e->config.rank, .size = e->config.size, .local_ranks = e->config.local_ranks,
-                                       .device = e->gpu, .net = e->config.net };
+                                       .shares_cpu = e->config.shares_cpu, .cpus = e->config.cpus, .device = e->gpu, .net = e->config.net };
     struct pki_iface *iface;
     pk_result_t result;
 

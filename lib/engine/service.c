@@ -138,9 +138,10 @@ static bool visit(struct server *self, bool *busy, bool *driven)
     return moved;
 }
 
-static void rest(unsigned idle)
+/* On the only CPU of a bound program this thread and the program's take turns. */
+static void rest(unsigned idle, bool spins)
 {
-    if (idle < 2000)
+    if (spins && idle < 2000)
         pki_cpu_pause();
     else if (idle < 20000)
         sched_yield();
@@ -232,9 +233,9 @@ static void *serve(void *arg)
     struct server *self = arg;
     uint64_t busy_ns = pki_now_ns(), driven_ns = 0;
     unsigned idle = 0;
+    const bool spins = pki_cpus_count() > 1;
     bool go_on = true;
 
-    pki_cpus_widen();
     while (go_on) {
         bool busy = false, driven = false, moved;
 
@@ -248,7 +249,7 @@ static void *serve(void *arg)
         else if (driven)
             driven_ns = pki_now_ns();
         if (busy && !moved)
-            rest(idle);
+            rest(idle, spins);
         else if (!busy && go_on)
             linger(self, busy_ns, driven_ns);
     }
@@ -341,7 +342,6 @@ static void *watch(void *arg)
 {
     const unsigned number = (unsigned)(uintptr_t)arg;
 
-    pki_cpus_widen();
     pthread_mutex_lock(&service.lock);
     while (service.watching && service.watches == number) {
         if (!service.running || atomic_load(&service.asleep))

@@ -195,6 +195,8 @@ struct pki_net {
 struct pki_iface_config {
     int rank, size;
     int local_ranks;           /* on this machine; 0: not known */
+    bool shares_cpu;           /* this rank has no CPU of its own */
+    int cpus;                  /* that are this rank's; 0: not known, or none is */
     struct pki_device *device; /* the communicator's GPU, or NULL */
     const struct pki_net *net; /* NULL: not known */
 };

@@ -9,7 +9,7 @@ static struct pki_chooser chooser_of(int size, int hosts, bool gpus, const char 
     struct pki_chooser c;
 
     memset(&c, 0, sizeof c);
-    pki_tuning_defaults(&c.tuning, 2);
+    pki_tuning_defaults(&c.tuning);
     c.size = size;
     c.hosts = hosts;
     c.gpus = gpus;
@@ -76,7 +76,7 @@ Test(choose, two_hosts_that_are_one_machine)
     struct pki_chooser near = chooser_of(2, 2, false, ""), apart = near, many_cpus = near;
 
     near.one_machine = many_cpus.one_machine = true;
-    pki_tuning_defaults(&many_cpus.tuning, 16);
+    pki_tuning_fit(&many_cpus.tuning, 8);
     cr_assert(is_named(pki_choose(&near, PKI_COLL_ALLREDUCE, 256 << 10), "flat"));
     cr_assert(is_named(pki_choose(&near, PKI_COLL_ALLREDUCE, 320 << 10), "ring"));
     cr_assert(is_named(pki_choose(&apart, PKI_COLL_ALLREDUCE, 1 << 20), "flat"));

@@ -81,7 +81,7 @@ static pk_result_t shm_open_iface(const struct pki_iface_config *config, struct 
     shm->quick = quick;
     shm->flips = flips;
     shm->data_used = data_used(config->local_ranks);
-    shm->crowded = config->local_ranks > sysconf(_SC_NPROCESSORS_ONLN);
+    shm->crowded = config->shares_cpu;
     iface->msg_payload_max = PKI_SHM_PAYLOAD_MAX;
     pki_list_init(&iface->done);
     pki_list_init(&shm->eps);

@@ -126,7 +126,7 @@ struct pki_shm_iface {
     bool quick; /* pki_shm_cma_is_quick, unless PICKLE_TEST_QUICK says */
     bool flips;         /* PICKLE_TEST_NEAR: is_near changes with every probe, whatever was measured */
     uint32_t data_used; /* of a peer's data area */
-    bool crowded;       /* more ranks than cores */
+    bool crowded;       /* this rank has no CPU of its own */
     bool said_refused;  /* the kernel has refused to copy since init, and a line has warned of it */
 };
 
@@ -157,7 +157,7 @@ struct pki_shm_tx {
     uint32_t taken_data;
     uint32_t heard;      /* how many the peer has taken, as its messages said; never too many */
     int32_t far;         /* above 0: the cores share no cache, as the time that reading took says */
-    bool crowded;        /* more ranks than cores */
+    bool crowded;        /* this rank has no CPU of its own */
     uintptr_t owner_cells; /* where the owner has the cells mapped, in the same process; else 0 */
 };
 

@@ -33,11 +33,9 @@
 /* Threads only where each rank has CPUs to spare: they spin for a while, and so do the rank's own. */
 static int default_threads(const struct pki_iface_config *config)
 {
-    long cpus = config->local_ranks > 0 ? sysconf(_SC_NPROCESSORS_ONLN) / config->local_ranks : 0;
-
-    if (cpus >= CPUS_FOR_8_THREADS)
+    if (config->cpus >= CPUS_FOR_8_THREADS)
         return 8;
-    return cpus >= PKI_CPUS_FOR_THREADS ? 4 : 0;
+    return config->cpus >= PKI_CPUS_FOR_THREADS ? 4 : 0;
 }
 
 /* PK_SOCKETS: their number, or number/threads. By default within a machine one for each network interface. */
@@ -134,7 +132,7 @@ static pk_result_t tcp_open(const struct pki_iface_config *config, struct pki_if
         return PK_ERR_UNSUPPORTED;
     iface->rank = config->rank;
     iface->size = config->size;
-    iface->spins = config->local_ranks <= sysconf(_SC_NPROCESSORS_ONLN);
+    iface->spins = !config->shares_cpu;
     iface->one_machine = config->net->one_machine || (pki_netif_is_loopback(&config->net->local) && !config->net->outside);
     iface->net = config->net;
     memcpy(iface->key, config->net->key, sizeof iface->key);

@@ -14,7 +14,6 @@
 
 #include "transport/tcp/tcp.h"
 #include "util/clock.h"
-#include "util/cpus.h"
 #include "util/fork.h"
 #include "util/futex.h"
 #include "util/thread.h"
@@ -92,7 +91,6 @@ static void *serve(void *arg)
     struct pki_tcp_thread *thread = arg;
     struct pki_tcp_job *job;
 
-    pki_cpus_widen();
     while ((job = await_job(thread)) != NULL) {
         do_job(job);
         atomic_store_explicit(&thread->job, NULL, memory_order_relaxed);

@@ -1,0 +1,116 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Has each rank a CPU of its own? Ranks may use different CPUs, so counting is not enough: of four ranks that may use 16 CPUs together two may
+ * both be bound to the first. So each is given a CPU, if need be by moving those that have one already (a matching of ranks and CPUs). Where that
+ * fails, the ranks that were asked to move, and the one that wanted a place, have fewer CPUs than they are: they share. A quota is shared by
+ * the ranks of its control group: more of them than CPUs share, too, wherever they run.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "util/cpus.h"
+#include "util/log.h"
+
+#define NOBODY (-1)
+
+struct deal {
+    const struct pki_cpus *const *ranks;
+    int n;
+    int holder[PKI_CPUS_TOLD]; /* the rank that has a CPU, or NOBODY */
+    bool *asked;               /* ranks that have been asked to move, in the current attempt */
+    bool *shares;
+};
+
+static bool may_use(const struct pki_cpus *cpus, int cpu)
+{
+    return (cpus->mask[cpu / 64] >> cpu % 64 & 1) != 0;
+}
+
+/* Who shares has been asked before, in vain, and CPUs never become free. */
+static bool may_move(const struct deal *deal, int rank)
+{
+    return !deal->asked[rank] && !deal->shares[rank];
+}
+
+static bool place(struct deal *deal, int rank)
+{
+    const struct pki_cpus *cpus = deal->ranks[rank];
+
+    deal->asked[rank] = true;
+    for (int cpu = 0; cpu < PKI_CPUS_TOLD; cpu++)
+        if (may_use(cpus, cpu) && deal->holder[cpu] == NOBODY) {
+            deal->holder[cpu] = rank;
+            return true;
+        }
+    for (int cpu = 0; cpu < PKI_CPUS_TOLD; cpu++)
+        if (may_use(cpus, cpu) && may_move(deal, deal->holder[cpu]) && place(deal, deal->holder[cpu])) {
+            deal->holder[cpu] = rank;
+            return true;
+        }
+    return false;
+}
+
+static void deal_all(struct deal *deal)
+{
+    for (int cpu = 0; cpu < PKI_CPUS_TOLD; cpu++)
+        deal->holder[cpu] = NOBODY;
+    for (int rank = 0; rank < deal->n; rank++) {
+        memset(deal->asked, 0, (size_t)deal->n * sizeof *deal->asked);
+        if (place(deal, rank))
+            continue;
+        for (int i = 0; i < deal->n; i++)
+            deal->shares[i] = deal->shares[i] || deal->asked[i];
+    }
+}
+
+static int users_of_cpu(const struct deal *deal, int cpu)
+{
+    int users = 0;
+
+    for (int i = 0; i < deal->n; i++)
+        users += may_use(deal->ranks[i], cpu);
+    return users;
+}
+
+static uint64_t users_of_quota(const struct deal *deal, uint64_t group)
+{
+    uint64_t users = 0;
+
+    for (int i = 0; i < deal->n; i++)
+        for (int k = 0; k < PKI_CPU_QUOTAS; k++)
+            users += deal->ranks[i]->quotas[k].group == group;
+    return users;
+}
+
+static void count(const struct deal *deal, int me, struct pki_cpu_share *share)
+{
+    const struct pki_cpus *mine = deal->ranks[me];
+    double cpus = 0;
+
+    share->own = !deal->shares[me];
+    for (int cpu = 0; cpu < PKI_CPUS_TOLD; cpu++)
+        if (may_use(mine, cpu))
+            cpus += 1.0 / users_of_cpu(deal, cpu);
+    for (int k = 0; k < PKI_CPU_QUOTAS && mine->quotas[k].group != 0; k++) {
+        double each = (double)mine->quotas[k].millicpus / 1000 / (double)users_of_quota(deal, mine->quotas[k].group);
+
+        share->own = share->own && each >= 1;
+        cpus = each < cpus ? each : cpus;
+    }
+    share->cpus = (int)(cpus + 1e-6); /* three thirds are one */
+}
+
+pk_result_t pki_cpus_share(const struct pki_cpus *const *ranks, int n, int me, struct pki_cpu_share *share)
+{
+    struct deal deal = { .ranks = ranks, .n = n };
+    bool *flags = calloc(2 * (size_t)n, sizeof *flags);
+
+    if (flags == NULL)
+        return pki_fail(PK_ERR_MEMORY, NULL, "no memory to deal CPUs to %d ranks", n);
+    deal.asked = flags;
+    deal.shares = flags + n;
+    deal_all(&deal);
+    count(&deal, me, share);
+    free(flags);
+    return PK_OK;
+}

@@ -13,7 +13,7 @@ launch() {
         timeout "${LAUNCH_TIMEOUT:-300}" mpirun --allow-run-as-root --oversubscribe --bind-to none -n "$n" "$@" </dev/null
         return
     fi
-    port=$((20000 + RANDOM % 10000))
+    port=$(sh tests/support/free_port.sh)
     for ((rank = 0; rank < n; rank++)); do
         PK_RANK=$rank PK_SIZE=$n PK_ROOT=127.0.0.1:$port timeout "${LAUNCH_TIMEOUT:-300}" "$@" </dev/null &
         pids+=($!)

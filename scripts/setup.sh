@@ -25,8 +25,8 @@ install_missing() {
     fi
     local apt=("${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -q -o DPkg::Lock::Timeout=120
         -o Acquire::Retries=1 -o Acquire::http::Timeout=15 -o Acquire::https::Timeout=15)
-    timeout 180 "${apt[@]}" update </dev/null >/dev/null 2>&1 || true
-    timeout 600 "${apt[@]}" install -y --no-install-recommends "${missing[@]}" </dev/null >/dev/null
+    timeout 600 "${apt[@]}" update </dev/null >/dev/null 2>&1 || true
+    timeout 1800 "${apt[@]}" install -y --no-install-recommends "${missing[@]}" </dev/null >/dev/null
 }
 
 if [ ${#missing[@]} -gt 0 ]; then

@@ -43,7 +43,7 @@ number() { tr '\n\t' '  ' <"$2" 2>/dev/null | grep -o '<testsuite [^>]*>' | sed 
 
 # ctest_into XML PRESET SECONDS OPTIONS...: tests that keep a core busy count as two.
 ctest_into() {
-    "${low[@]}" "${wrapper[@]}" timeout -k 10 "$3" ctest --preset "$2" -j "$((2 * $(nproc)))" --timeout 120 --output-junit "$1" "${@:4}" </dev/null
+    "${low[@]}" "${wrapper[@]}" timeout -k 10 "$3" ctest --preset "$2" -j "$((2 * $(nproc)))" --timeout 300 --output-junit "$1" "${@:4}" </dev/null
 }
 
 # count NAME XML STATUS: every test of it counts.
@@ -68,7 +68,7 @@ run_ctest() { # PRESET SECONDS OPTIONS...
 
 # The tests in the virtual machine wait more than they compute, so that builds, and tests that take any pace, run beside them and give way (low).
 begin_machine() {
-    ctest_into "$results/machine.xml" dev 1500 -L rdma >"$results/machine.log" 2>&1 &
+    ctest_into "$results/machine.xml" dev 3000 -L rdma >"$results/machine.log" 2>&1 &
     machine=$!
     low=(nice -n 19)
 }
@@ -91,27 +91,27 @@ build() {
     shift
     step "$preset: configure" 120 cmake --preset "$preset" "${fatbin[@]}" >"$results/log" 2>&1 || { cat "$results/log"; return 1; }
     grep -E '^-- pickle|SKIPPED|Warning' "$results/log"
-    step "$preset: build" 900 cmake --build --preset "$preset" ${1:+--target "$@"}
+    step "$preset: build" 1800 cmake --build --preset "$preset" ${1:+--target "$@"}
 }
 
 check_bench() {
     local op
-    step "bench: pickle-info" 60 "$bench"/pickle-info
-    step "bench: manual pages" 60 python3 tests/abi/manpages.py --programs "$bench"/man pickle-info pickle-perf pickle-compare \
+    step "bench: pickle-info" 120 "$bench"/pickle-info
+    step "bench: manual pages" 120 python3 tests/abi/manpages.py --programs "$bench"/man pickle-info pickle-perf pickle-compare \
         pickle-jobs pickle-run-all
     for op in sendrecv barrier broadcast reduce allreduce reduce_scatter allgather alltoall gather scatter \
         allgatherv alltoallv gatherv scatterv; do
-        step "bench: pickle-perf $op on 2 ranks, checked" 60 sh tests/support/processes.sh env 2 \
+        step "bench: pickle-perf $op on 2 ranks, checked" 120 sh tests/support/processes.sh env 2 \
             "$bench"/pickle-perf "$op" -b 8 -e 1M -f 16 -n 5 -w 1 -c 1
     done
-    step "bench: averages of bf16 in place in a stream on 3 ranks" 60 sh tests/support/processes.sh env 3 \
+    step "bench: averages of bf16 in place in a stream on 3 ranks" 120 sh tests/support/processes.sh env 3 \
         "$bench"/pickle-perf allreduce -e 256K -f 32 -n 5 -w 1 -o avg -t bf16 -i -s stream
-    step "bench: roots in turn, 8-bit floats, registered memory on 3 ranks" 60 sh tests/support/processes.sh env 3 \
+    step "bench: roots in turn, 8-bit floats, registered memory on 3 ranks" 120 sh tests/support/processes.sh env 3 \
         "$bench"/pickle-perf reduce -e 256K -f 32 -n 5 -w 1 -r -1 -o max -t f8e4m3 -m registered
     # A driver in software; what a library built without CUDA cannot use.
     if [ -f build/dev/lib/kernels.fatbin ]; then
         for op in sendrecv broadcast allreduce alltoall; do
-            step "bench: pickle-perf $op on 2 ranks of a software GPU, checked" 60 env LD_LIBRARY_PATH="$PWD/build/dev/fakecuda" \
+            step "bench: pickle-perf $op on 2 ranks of a software GPU, checked" 120 env LD_LIBRARY_PATH="$PWD/build/dev/fakecuda" \
                 sh tests/support/processes.sh env 2 "$bench"/pickle-perf "$op" -d cuda -e 256K -f 32 -n 3 -w 1
         done
     fi
@@ -119,9 +119,9 @@ check_bench() {
         --csv "$bench"/compare.csv --json "$bench"/compare.json
     step "bench: pickle-compare, the copies alone, checked" 120 "$bench"/compare/pickle-compare -r 3 -e 256K -f 64 -k 1 -t 2 \
         -o pingpong,allreduce,allgather,alltoall,reduce_scatter,broadcast,reduce,barrier,wake -w pickle,bare-cma,bare-copy --csv "$bench"/bare.csv
-    step "bench: pickle-compare-verdict" 60 python3 bench/compare/pickle-compare-verdict "$bench"/compare.csv "$bench"/bare.csv
+    step "bench: pickle-compare-verdict" 120 python3 bench/compare/pickle-compare-verdict "$bench"/compare.csv "$bench"/bare.csv
     if have gnuplot; then
-        step "bench: pickle-compare-chart" 60 sh bench/compare/pickle-compare-chart "$bench"/compare.csv "$bench"/compare
+        step "bench: pickle-compare-chart" 120 sh bench/compare/pickle-compare-chart "$bench"/compare.csv "$bench"/compare
     fi
 }
 
@@ -130,12 +130,12 @@ check_examples() {
     examples=(hello ring data_parallel experts ring_attention)
     [ ! -x build/examples/user ] || examples+=(user)
     for name in "${examples[@]}"; do
-        step "examples: $name on 3 ranks" 60 sh tests/support/processes.sh env 3 "build/examples/$name"
+        step "examples: $name on 3 ranks" 120 sh tests/support/processes.sh env 3 "build/examples/$name"
     done
-    step "examples: errors" 60 build/examples/errors
+    step "examples: errors" 120 build/examples/errors
     overlap=(sh tests/support/processes.sh env 2 build/examples/attention_overlap/attention_overlap --layers 3 --keys 200 --queries 9 --rounds 2)
-    step "examples: attention_overlap on 2 ranks, checked" 60 "${overlap[@]}"
-    step "examples: attention_overlap notices a wrong element" 60 bash -c '! "$@" --spoil' - "${overlap[@]}"
+    step "examples: attention_overlap on 2 ranks, checked" 120 "${overlap[@]}"
+    step "examples: attention_overlap notices a wrong element" 120 bash -c '! "$@" --spoil' - "${overlap[@]}"
 }
 
 # test_all PRESET...: those of them that were built.
@@ -144,14 +144,14 @@ test_all() {
     for preset; do
         [[ " ${built[*]} " == *" $preset "* ]] || continue
         case $preset in
-        clang) run_ctest clang 600 -R '^(unit|plan.shape|conform|symbols|vectors|headers_alone)' ;;
+        clang) run_ctest clang 1200 -R '^(unit|plan.shape|conform|symbols|vectors|headers_alone)' ;;
         tsan) # needs its shadow where address randomisation may put libraries
             have setarch && wrapper=(setarch "$(uname -m)" -R)
-            run_ctest tsan 600 -R '^conform'
+            run_ctest tsan 1200 -R '^conform'
             wrapper=()
             ;;
-        fuzz | asan) run_ctest "$preset" 600 -R '^(conform|fuzz)' ;;
-        no-cuda) run_ctest no-cuda 600 -R '^(unit|plan.shape|conform|symbols|rdma.not_built)' ;;
+        fuzz | asan) run_ctest "$preset" 1200 -R '^(conform|fuzz)' ;;
+        no-cuda) run_ctest no-cuda 1200 -R '^(unit|plan.shape|conform|symbols|rdma.not_built)' ;;
         bench) check_bench ;;
         examples) check_examples ;;
         esac
@@ -160,11 +160,11 @@ test_all() {
 
 wrapper=() low=() fatbin=()
 prefix=$PWD/build/dev/tests/prefix bench=$PWD/build/dev/tests/bench
-step "setup" 900 bash scripts/setup.sh need test || { echo "$passed passed, $failed failed"; exit 1; }
+step "setup" 2400 bash scripts/setup.sh need test || { echo "$passed passed, $failed failed"; exit 1; }
 
 built=() # what there is to run
 if build dev; then
-    run_ctest dev 1500 -LE rdma
+    run_ctest dev 3000 -LE rdma
     begin_machine
 fi
 
@@ -176,7 +176,7 @@ if have clang; then
     build tsan conformance && built+=(tsan)
     build fuzz conformance fuzzing && built+=(fuzz) # address and undefined-behaviour sanitizers, too
     if have clang-tidy; then
-        step "clang: tidy" 600 bash scripts/lint.sh
+        step "clang: tidy" 1200 bash scripts/lint.sh
     else
         echo "SKIPPED: no clang-tidy here"
         skipped=$((skipped + 1))
@@ -188,20 +188,20 @@ else
 fi
 # Plans know nothing of CUDA: one of their tests says whether they are built right.
 build no-cuda && built+=(no-cuda)
-step "aarch64: cross-build, conformance under qemu" 900 bash scripts/aarch64.sh
+step "aarch64: cross-build, conformance under qemu" 1800 bash scripts/aarch64.sh
 # What the test `experiments` of dev has installed and built.
-step "install" 60 cmake --install build/dev --prefix "$prefix" >/dev/null
-step "bench: configure against the installed package" 60 \
+step "install" 120 cmake --install build/dev --prefix "$prefix" >/dev/null
+step "bench: configure against the installed package" 120 \
     cmake -S bench -B "$bench" -G Ninja -DCMAKE_BUILD_TYPE=Release -DCMAKE_PREFIX_PATH="$prefix" >/dev/null &&
     step "bench: build" 300 cmake --build "$bench" && built+=(bench)
-step "examples: configure against the installed package" 60 \
+step "examples: configure against the installed package" 120 \
     cmake -S examples -B build/examples -G Ninja -DCMAKE_PREFIX_PATH="$prefix" >/dev/null &&
-    step "examples: build" 120 cmake --build build/examples && built+=(examples)
+    step "examples: build" 300 cmake --build build/examples && built+=(examples)
 
 [ "${#low[@]}" -eq 0 ] || low=(nice -n 5) # deadlines are met all the same
 test_all clang no-cuda tsan fuzz asan bench examples
-step "README.md's program by README.md's command" 60 sh tests/abi/readme.sh "$PWD" "$prefix"
-step "docs/guide.md: programs, commands, and what they print" 200 python3 tests/abi/guide.py docs/guide.md "$prefix" "$bench" "$bench/compare"
+step "README.md's program by README.md's command" 120 sh tests/abi/readme.sh "$PWD" "$prefix"
+step "docs/guide.md: programs, commands, and what they print" 400 python3 tests/abi/guide.py docs/guide.md "$prefix" "$bench" "$bench/compare"
 end_machine
 
 echo

@@ -15,6 +15,8 @@ if command -v ninja >/dev/null; then
     export CMAKE_GENERATOR=Ninja
 fi
 
+free_port() { sh "$source/tests/support/free_port.sh"; }
+
 quietly() {
     "$@" >"$work/log" 2>&1 || { tail -n 40 "$work/log"; exit 1; }
 }
@@ -61,23 +63,25 @@ if [ -e "$driver/libcuda.so.1" ]; then
         grep -q '^[^#].*[0-9]' "$work/gpu/$table.txt" || { cat "$work/gpu/$table.txt"; exit 1; }
         ! grep -q 'no GPU' "$work/gpu/$table.txt" || { cat "$work/gpu/$table.txt"; exit 1; }
     done
+    root=127.0.0.1:$(free_port)
     for rank in 1 0; do
-        LD_LIBRARY_PATH=$driver FAKECUDA_DEVICES=2 PK_RANK=$rank PK_SIZE=2 PK_ROOT=127.0.0.1:$((31000 + $$ % 1000)) timeout 60 pickle-beside \
+        LD_LIBRARY_PATH=$driver FAKECUDA_DEVICES=2 PK_RANK=$rank PK_SIZE=2 PK_ROOT=$root timeout 60 pickle-beside \
             --kernels --compute burn --cases sendrecv:64K,allgather:64K,allreduce:64K --interval 5 --warm 1 --turns 1 >"$work/beside.$rank" 2>&1 &
     done
     wait || true
     [ "$(grep -c '^ *burn .* yes ' "$work/beside.0")" -eq 3 ] || { cat "$work"/beside.*; exit 1; }
     grep -q '^pickle-beside: [0-9]* s: burn beside allgather of 65536 bytes by libpickle$' "$work/beside.0" || { cat "$work/beside.0"; exit 1; }
     # Waits that would not end are ended, with rank, phase and seconds; so is that for a rank that does not come.
+    root=127.0.0.1:$(free_port)
     for rank in 1 0; do
-        LD_LIBRARY_PATH=$driver FAKECUDA_DEVICES=2 PK_RANK=$rank PK_SIZE=2 PK_ROOT=127.0.0.1:$((31000 + $$ % 1000)) timeout 40 pickle-beside \
+        LD_LIBRARY_PATH=$driver FAKECUDA_DEVICES=2 PK_RANK=$rank PK_SIZE=2 PK_ROOT=$root timeout 40 pickle-beside \
             --compute burn --stall --limit 3 >"$work/beside.$rank" 2>&1 &
     done
     wait || true
     cat "$work/beside.0" "$work/beside.1" >"$work/log"
     grep -q '^pickle-beside: rank [01]: burn: its libraries and its first launch: not done after 3 s' "$work/log" || { cat "$work/log"; exit 1; }
     status=0
-    LD_LIBRARY_PATH=$driver FAKECUDA_DEVICES=2 PK_RANK=0 PK_SIZE=2 PK_ROOT=127.0.0.1:$((31000 + $$ % 1000)) timeout 40 pickle-beside --limit 2 \
+    LD_LIBRARY_PATH=$driver FAKECUDA_DEVICES=2 PK_RANK=0 PK_SIZE=2 PK_ROOT=127.0.0.1:$(free_port) timeout 40 pickle-beside --limit 2 \
         >"$work/log" 2>&1 || status=$?
     { [ $status -eq 1 ] && grep -q '^pickle-beside: .*rank 1 of 2 did not come\|^pickle-beside: a rank .*pk_comm_init: not done after 2 s' "$work/log"; } ||
         { cat "$work/log"; exit 1; }
@@ -85,8 +89,8 @@ if [ -e "$driver/libcuda.so.1" ]; then
 fi
 
 # What must fail does.
-root=127.0.0.1:$((20000 + $$ % 10000))
 spoilt() {
+    root=127.0.0.1:$(free_port)
     status=0
     PK_RANK=1 PK_SIZE=2 PK_ROOT=$root pickle-jobs "$@" --spoil >/dev/null 2>&1 &
     PK_RANK=0 PK_SIZE=2 PK_ROOT=$root pickle-jobs "$@" --spoil >"$work/log" 2>&1 || status=$?

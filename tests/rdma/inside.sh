@@ -21,7 +21,9 @@ check "an idle communicator uses no CPU, and who waits long sleeps" 100 env PICK
 grep '^# woken' /tmp/log
 check "though it had used the devices: $(($(packets) - before)) packets" 5 [ $(($(packets) - before)) -gt 50 ]
 
-mount --bind /dev/null "$(readlink -f "$(ldconfig -p | awk '/libibverbs.so.1 / { print $NF; exit }')")"
+verbs=$(readlink -f "$(ldconfig -p | awk '/libibverbs.so.1 / { print $NF; exit }')")
+mount --bind /dev/null "$verbs"
 check "without libibverbs" 20 "$bin/rdma-why" "cannot be used: libibverbs.so.1 cannot be loaded"
 check "all goes over TCP" 60 env EXPECT_TRANSPORT=tcp "$(dirname "$0")/ranks.sh" 2 2 "$bin/rdma-loop" ok 2 1048576 2
+umount "$verbs"
 the_end

@@ -11,8 +11,7 @@ if [ "$how" = mpirun ]; then
     exec mpirun --allow-run-as-root --oversubscribe --bind-to none -n "$size" "$@" </dev/null
 fi
 
-# A port that nobody has: 16 bits of the kernel's choice would need a program; the process id is as good.
-PK_ROOT=127.0.0.1:$((20000 + $$ % 12000))
+PK_ROOT=127.0.0.1:$(sh "$(dirname "$0")/free_port.sh")
 PK_SIZE=$size
 export PK_ROOT PK_SIZE
 pids=

@@ -54,7 +54,7 @@ static void by_mpirun(void)
 {
     static const struct ranks_hooks hooks = { .before = ranks_forget };
     char mpirun[4200];
-    char *argv[] = { mpirun, "--allow-run-as-root", "--oversubscribe", "-n", "2", conform, "--env", "--cases", "200", NULL };
+    char *argv[] = { mpirun, "--allow-run-as-root", "--oversubscribe", "-n", "2", conform, "--env", "--cases", "80", NULL };
 
     if (!find_mpirun(mpirun, sizeof mpirun)) {
         printf("SKIPPED: there is no mpirun here\n");
@@ -68,12 +68,12 @@ int main(void)
 {
     find_conform();
     if (getenv("PICKLE_TEST_HOSTS") != NULL) { /* net.* do more of it, under mpirun too */
-        by_environment(2, "250");
-        by_environment(4, "100");
+        by_environment(2, "120");
+        by_environment(4, "50");
         return report_end();
     }
-    by_environment(2, "400");
-    by_environment(4, "200");
+    by_environment(2, "160");
+    by_environment(4, "80");
     by_mpirun();
     return report_end();
 }

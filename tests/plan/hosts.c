@@ -7,7 +7,7 @@
 #include "coll/hosts.h"
 #include "plan_model.h"
 
-#define CASES_SMALL 4000
+#define CASES_SMALL 2000
 #define RANKS_SMALL 10
 #define CASES_LARGE 60
 #define RANKS_LARGE 64

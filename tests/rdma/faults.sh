@@ -32,17 +32,17 @@ damage "the link goes down and up again" ok 6 1048576 2 'ip link set eth1 down; 
 ! grep -q 'the queue pairs are made anew' /tmp/log || grep -q 'new queue pairs stand' /tmp/log
 outcome "and queue pairs that failed were made anew" $?
 wrapper=()
-within=8
-damage "rank 1 is killed" peer 30 1048576 2 'survivors=(${pids[0]}); pkill -9 -P ${pids[1]}'
-within=25
-damage "the wire loses all for ever" peer 25 1048576 2 'tc qdisc add dev eth0 root netem loss 100%'
+within=16
+damage "rank 1 is killed" peer 60 1048576 2 'survivors=(${pids[0]}); pkill -9 -P ${pids[1]}'
+within=60
+damage "the wire loses all for ever" peer 60 1048576 2 'tc qdisc add dev eth0 root netem loss 100%'
 tc qdisc del dev eth0 root
-damage "the link goes down" peer 25 1048576 2 'ip link set eth1 down'
+damage "the link goes down" peer 60 1048576 2 'ip link set eth1 down'
 wire_again
-within=20 # two operations after one another
+within=40 # two operations after one another
 wrapper=(env PK_TIMEOUT_MS=6000) # before the transport gives up
 # What one rank has sent may have come without its being told so: it hears that when the queue pairs are made anew, and begins its next operation later.
-damage "the wire loses all, and 6 s are all there is" late 25 1048576 2 'tc qdisc add dev eth0 root netem loss 100%'
+damage "the wire loses all, and 6 s are all there is" late 60 1048576 2 'tc qdisc add dev eth0 root netem loss 100%'
 tc qdisc del dev eth0 root
 grep -q 'A deadline passed' /tmp/log
 outcome "and a deadline passed" $?
@@ -50,7 +50,7 @@ wrapper=() within=
 damage "the link is as good as before" ok 2 1048576 2 :
 # The kernel lets those that have it open go on until they leave.
 damage "a device is deleted" any 5 1048576 2 'timeout 20 rdma link delete rxe1 || echo "rdma link delete: $?" >>/tmp/log'
-gone() { for ((i = 0; i < 100; i++)); do [ -e /sys/class/infiniband/rxe1 ] || return 0; sleep 0.1; done; return 1; }
+gone() { for ((i = 0; i < 600; i++)); do [ -e /sys/class/infiniband/rxe1 ] || return 0; sleep 0.1; done; return 1; }
 gone
 outcome "it is gone when they have left" $?
 wrapper=(env EXPECT_TRANSPORT=tcp)

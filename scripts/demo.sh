@@ -28,7 +28,7 @@ column() { head -n 1 "$1" | tr -d '\r' | tr ',' '\n' | grep -nx "$2" | cut -d : 
 measure() {
     local kind=$1 ranks=$2 largest=$3 op=$4 name=$4-$1-$2 wrong
     say "$op, $ranks ranks, $kind memory"
-    LAUNCH_TIMEOUT=240 launch "$ranks" "$perf" "$op" -b 16 -e "$largest" -f 4 -n 20 -w 3 -c 1 -d "$kind" \
+    LAUNCH_TIMEOUT=900 launch "$ranks" "$perf" "$op" -b 16 -e "$largest" -f 4 -n 20 -w 3 -c 1 -d "$kind" \
         --csv "$out/$name.csv" --json "$out/$name.json" | tee "$out/$name.txt"
     wrong=$(column "$out/$name.csv" wrong)
     awk -F, -v column="$wrong" 'NR > 1 && $column != "0" { bad = 1 } END { exit bad || NR < 2 }' "$out/$name.csv" || {
@@ -88,7 +88,7 @@ for op in allreduce allgather; do
 done
 
 say "the same work through libpickle, Open MPI and Gloo, turn by turn"
-timeout 240 "$compare" -b 8 -e 4M -f 8 -k 3 -t 5 --csv "$out/compare.csv" --json "$out/compare.json" | tee "$out/compare.txt"
+timeout 900 "$compare" -b 8 -e 4M -f 8 -k 3 -t 5 --csv "$out/compare.csv" --json "$out/compare.json" | tee "$out/compare.txt"
 
 gpus=$(gpus)
 if [ "$gpus" -ge 2 ]; then

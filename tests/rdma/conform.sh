@@ -21,7 +21,7 @@ conform() {
         --watchdog 60 --cases "$cases" --seed $seed --no-errors
     grep ' passed, ' /tmp/log | tail -n 1
     before=$(($(packets) - before))
-    [ "$before" -gt 300 ]
+    [ "$before" -gt 100 ]
     outcome "and it went over the devices: $before packets" $?
 }
 

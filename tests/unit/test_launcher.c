@@ -69,7 +69,7 @@ static pk_result_t find_as(const char *rank, const char *size, const char *root,
         setenv("PK_SIZE", size, 1);
     if (root != NULL)
         setenv("PK_ROOT", root, 1);
-    return pki_launcher_find(&n, &r, id, pki_deadline_ns(1000), NULL);
+    return pki_launcher_find(&n, &r, id, pki_deadline_ns(20000), NULL);
 }
 
 Test(launcher, variables)
@@ -100,7 +100,7 @@ static pk_result_t find_by_torch(const char *rank, const char *port, pk_unique_i
     setenv("WORLD_SIZE", "2", 1);
     setenv("MASTER_ADDR", "127.0.0.1", 1);
     setenv("MASTER_PORT", port, 1);
-    return pki_launcher_find(&n, &r, id, pki_deadline_ns(1000), NULL);
+    return pki_launcher_find(&n, &r, id, pki_deadline_ns(20000), NULL);
 }
 
 static int port_of(const pk_unique_id_t *id, int index)
@@ -156,7 +156,7 @@ Test(launcher, torchrun_under_another_launcher)
     setenv("PMIX_RANK", "0", 1);
     setenv("PMIX_NAMESPACE", "nobody", 1);
     setenv("TORCHELASTIC_RUN_ID", "a job", 1);
-    cr_expect_eq(pki_launcher_find(&n, &r, &id, pki_deadline_ns(1000), NULL), PK_OK);
+    cr_expect_eq(pki_launcher_find(&n, &r, &id, pki_deadline_ns(20000), NULL), PK_OK);
     cr_expect_eq(r, 1);
     unsetenv("TORCHELASTIC_RUN_ID");
     no_launcher();
@@ -171,14 +171,14 @@ Test(launcher, turns)
         pki_list_init(&turns[i]);
         pki_launcher_enter(&turns[i]);
     }
-    cr_expect_eq(pki_launcher_wait(&turns[0], pki_deadline_ns(1000), NULL), PK_OK);
+    cr_expect_eq(pki_launcher_wait(&turns[0], pki_deadline_ns(20000), NULL), PK_OK);
     cr_expect_eq(pki_launcher_wait(&turns[1], pki_deadline_ns(5), NULL), PK_ERR_TIMEOUT);
     cr_expect_eq(pki_launcher_wait(&turns[1], pki_deadline_ns(1000), &cancelled), PK_ERR_ABORTED);
     pki_launcher_leave(&turns[1]); /* gives up before its turn */
     cr_expect_eq(pki_launcher_wait(&turns[2], pki_deadline_ns(5), NULL), PK_ERR_TIMEOUT);
     pki_launcher_leave(&turns[0]);
     pki_launcher_leave(&turns[0]);
-    cr_expect_eq(pki_launcher_wait(&turns[2], pki_deadline_ns(1000), NULL), PK_OK);
+    cr_expect_eq(pki_launcher_wait(&turns[2], pki_deadline_ns(20000), NULL), PK_OK);
     pki_launcher_leave(&turns[2]);
 }
 
@@ -203,20 +203,20 @@ Test(launcher, secret_file)
     find_as("1", "2", "192.0.2.77:4000", &id);
     setenv("PK_SECRET_FILE", path, 1);
     write_secret(path, "only 15 letters", 0600);
-    cr_expect_eq(pki_launcher_find(&size, &rank, &id, pki_deadline_ns(1000), NULL), PK_ERR_ARG);
+    cr_expect_eq(pki_launcher_find(&size, &rank, &id, pki_deadline_ns(20000), NULL), PK_ERR_ARG);
     write_secret(path, "a secret of more than 16 bytes", 0604);
-    cr_expect_eq(pki_launcher_find(&size, &rank, &id, pki_deadline_ns(1000), NULL), PK_ERR_ARG);
+    cr_expect_eq(pki_launcher_find(&size, &rank, &id, pki_deadline_ns(20000), NULL), PK_ERR_ARG);
     cr_expect(strstr(pki_error_get()->text, "chmod") != NULL);
     write_secret(path, "a secret of more than 16 bytes", 0600);
-    cr_expect_eq(pki_launcher_find(&size, &rank, &id, pki_deadline_ns(1000), NULL), PK_OK);
+    cr_expect_eq(pki_launcher_find(&size, &rank, &id, pki_deadline_ns(20000), NULL), PK_OK);
     write_secret(path, "another secret of more than 16", 0600);
-    cr_expect_eq(pki_launcher_find(&size, &rank, &other, pki_deadline_ns(1000), NULL), PK_OK);
+    cr_expect_eq(pki_launcher_find(&size, &rank, &other, pki_deadline_ns(20000), NULL), PK_OK);
     cr_expect_neq(memcmp(&id, &other, sizeof id), 0);
     unlink(path);
-    cr_expect_eq(pki_launcher_find(&size, &rank, &id, pki_deadline_ns(1000), NULL), PK_ERR_ARG);
+    cr_expect_eq(pki_launcher_find(&size, &rank, &id, pki_deadline_ns(20000), NULL), PK_ERR_ARG);
     unsetenv("PK_SECRET_FILE");
     setenv("PK_INSECURE", "1", 1);
-    cr_expect_eq(pki_launcher_find(&size, &rank, &id, pki_deadline_ns(1000), NULL), PK_OK);
+    cr_expect_eq(pki_launcher_find(&size, &rank, &id, pki_deadline_ns(20000), NULL), PK_OK);
 }
 
 static atomic_bool lingers, may_go;

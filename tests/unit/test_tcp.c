@@ -533,7 +533,7 @@ static unsigned shake(struct tcp_pair *pair, struct pki_tcp_hello hello, unsigne
     unsigned char out[PKI_TCP_HELLO_BYTES], in[PKI_TCP_CHALLENGE_BYTES], mac[PKI_TCP_MAC_BYTES];
     struct pki_tcp_challenge challenge;
     unsigned before = pki_tcp_iface_of(pair->iface[0])->dropped;
-    uint64_t until = pki_now_ns() + 2 * PKI_NS_PER_S;
+    uint64_t until = pki_now_ns() + 20 * PKI_NS_PER_S;
     int fd = stranger(pair);
     ssize_t n = 0;
 

@@ -118,7 +118,7 @@ static void foreign_first(const struct sockaddr_storage *foreign, struct pki_ifa
     pki_tcp_put_card(&pair.blob[0], &card);
     cr_assert_eq(tcp()->ep_connect(pair.ep[0], &pair.blob[1]), PK_OK);
     cr_assert_eq(tcp()->ep_connect(pair.ep[1], &pair.blob[0]), PK_OK);
-    for (uint64_t until = pki_now_ns() + 4 * PKI_NS_PER_S; pair.ep[1]->connecting && pki_now_ns() < until;) {
+    for (uint64_t until = pki_now_ns() + 20 * PKI_NS_PER_S; pair.ep[1]->connecting && pki_now_ns() < until;) {
         tcp_pair_progress(&pair);
         if (other != NULL)
             (void)tcp()->progress(other);

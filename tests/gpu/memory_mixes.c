@@ -289,6 +289,8 @@ int main(void)
         return GPU_SKIPPED;
     ranks_drive(&(struct ranks_turn){ .role = "as it is", .size = gpu_ranks(3) }, "as it is");
     drive_with("through the host", "PK_P2P_LEVEL", "LOC");
+    if (getenv("FAKECUDA_SYNC") != NULL) /* streams of the communicator's own, which these two make all of */
+        return report_end();
     setenv("PICKLE_TEST_CMA", "0", 1);
     drive_with("through the host in two copies", "PK_P2P_LEVEL", "LOC");
     ranks_drive(&(struct ranks_turn){ .role = "in two copies", .size = 2 }, "in two copies");

@@ -48,7 +48,7 @@ typedef struct pk_comm pk_comm_t;
 
 #define PK_UNIQUE_ID_BYTES 128
 
-/** Names one communicator to be made: rank 0's address and a 128-bit secret. Send it to the other ranks by a private way. */
+/** Names one communicator to be made: up to four addresses of rank 0 and a 128-bit secret. Send it to the others by a private way. */
 typedef struct pk_unique_id {
     unsigned char bytes[PK_UNIQUE_ID_BYTES];
 } pk_unique_id_t;
@@ -84,6 +84,12 @@ typedef struct pk_comm_config {
  * + 2026 where that is taken, and not at torch's own port); else PMIx (mpirun, srun). All ranks make their communicators in the same
  * order.
  *
+ * Each rank may know rank 0 by another name or address: rank 0 listens at all addresses of its machine where there is a secret
+ * (PK_SECRET_FILE) or PK_INSECURE=1 allows that, unless all ranks are known to be there (LOCAL_WORLD_SIZE) or PK_ROOT is an
+ * address of loopback in digits; without a secret, where PK_ROOT is an address in digits or localhost, at that one alone. A
+ * name that is not known yet, and one where nobody listens yet, are tried again until the deadline, and after 5 s each rank
+ * logs what it waits for.
+ *
  * @param comm    out: the communicator, the caller's until pk_comm_destroy; set only with PK_OK or PK_IN_PROGRESS
  * @param config  NULL for all defaults
  * @return PK_OK; PK_IN_PROGRESS (config->nonblocking); PK_ERR_ARG (a variable or field is invalid, named);
@@ -91,20 +97,33 @@ typedef struct pk_comm_config {
  *         (names the ranks that did not come); PK_ERR_AUTH; PK_ERR_PEER (one died; rank 0 had given up before this rank came);
  *         PK_ERR_MISMATCH (ranks disagree about the job, or run versions that do not understand one another); PK_ERR_SYSTEM; PK_ERR_MEMORY;
  *         or what kept another rank from taking part, which the record names
- * Collective: blocks until all ranks called it, at most timeout_ms (and as long as the system's resolver takes for a host's name); with
- * config->nonblocking it returns at once, and several may be begun before one is made. Any thread. Since 0.1.
+ * Collective: blocks until all ranks called it, at most timeout_ms (the system's resolver is asked on a thread of its own;
+ * where none can be made, as long as it takes); with config->nonblocking it returns at once, and several may be begun before
+ * one is made. Any thread. Since 0.1.
  */
 PK_API pk_result_t pk_comm_init(pk_comm_t **comm, const pk_comm_config_t *config);
 
 /**
- * Make the id of a communicator to be. The calling process listens from now on for the ranks that will use it: call it where
- * rank 0 will run, once a communicator.
+ * Make the id of a communicator to be. The calling process listens from now on for the ranks that will use it, at the
+ * addresses that the id holds: up to four, of the interfaces that are up, those of container bridges and tunnels last
+ * (PK_IFNAME restricts and orders them). The other ranks try all. Call it where rank 0 will run, once a communicator.
  *
  * @param id  out, the caller's: 128 bytes to give to every rank
- * @return PK_OK; PK_ERR_ARG (null); PK_ERR_SYSTEM (no socket, no randomness)
+ * @return PK_OK; PK_ERR_ARG (null; PK_IFNAME or PK_PORTS is wrong); PK_ERR_SYSTEM (no socket, no randomness)
  * Does not block. Any thread. Since 0.1.
  */
 PK_API pk_result_t pk_get_unique_id(pk_unique_id_t *id);
+
+/**
+ * Give back an id that no communicator will be made with: the process that made it does not listen for it any more.
+ * pk_comm_init_rank of rank 0 gives its id back by itself, whatever it returns (but for PK_ERR_ARG of a rank or size that
+ * cannot be); so does the end of the process.
+ *
+ * @param id  made by pk_get_unique_id in this process, and not used yet
+ * @return PK_OK; PK_ERR_ARG (null; this process did not make it, or it is used up or released)
+ * Ranks that use the id later find nobody: PK_ERR_PEER. Does not block. Any thread. Since 0.2.
+ */
+PK_API pk_result_t pk_unique_id_release(const pk_unique_id_t *id);
 
 /**
  * Make a communicator of `size` ranks that all hold the same id.

@@ -13,16 +13,17 @@
 #include "util/netif.h"
 
 #define NEWS_NS (200 * PKI_NS_PER_MS)
+#define REPORT_NS (5 * PKI_NS_PER_S) /* the first line about who is missing; the next ones after twice the time */
 
 pk_result_t pki_bootstrap_id_on(bool loopback, pk_unique_id_t *id)
 {
-    struct pki_id made = { .listened = true, .address_count = 1 };
+    struct pki_id made = { .listened = true };
     pk_result_t result = pki_auth_random(&made.secret, sizeof made.secret);
 
     if (result == PK_OK)
-        result = pki_address_choose(loopback, &made.address[0]);
+        result = pki_id_addresses(loopback, NULL, &made);
     if (result == PK_OK)
-        result = pki_listener_make(&made, false, id);
+        result = pki_listener_make(&made, id);
     pki_auth_wipe(&made.secret, sizeof made.secret);
     return result;
 }
@@ -30,6 +31,13 @@ pk_result_t pki_bootstrap_id_on(bool loopback, pk_unique_id_t *id)
 pk_result_t pki_bootstrap_id(pk_unique_id_t *id)
 {
     return pki_bootstrap_id_on(false, id);
+}
+
+pk_result_t pki_bootstrap_release(const pk_unique_id_t *id)
+{
+    if (pki_listener_drop(id))
+        return PK_OK;
+    return pki_fail(PK_ERR_ARG, NULL, "this process did not make the id, or it is used up or released");
 }
 
 /* One descriptor that stands for all connections of rank 0. */
@@ -47,25 +55,20 @@ static pk_result_t watch_all(struct pki_bootstrap *b)
     return PK_OK;
 }
 
-static pk_result_t open_root(struct pki_bootstrap *b, const pk_unique_id_t *id, uint64_t deadline_ns)
+static pk_result_t open_root(struct pki_bootstrap *b, struct pki_meeting *meeting, uint64_t deadline_ns)
 {
-    int listeners[PKI_ID_ADDRESSES];
-    int count = pki_listener_take(id, listeners);
     pk_result_t result;
 
-    if (b->size == 1) {
-        for (int i = 0; i < count; i++)
-            close(listeners[i]);
+    if (b->size == 1)
         return pki_auth_random(b->session, sizeof b->session);
-    }
-    if (count == 0)
+    if (meeting->listener_count == 0)
         return pki_fail(PK_ERR_ARG, NULL, "rank 0 must run in the process that made the id, and an id serves one communicator");
-    result = pki_bootstrap_gather_ranks(b, listeners, count, deadline_ns);
+    result = pki_bootstrap_gather_ranks(b, meeting, deadline_ns);
     return result == PK_OK ? pki_bootstrap_adopt(b, watch_all(b)) : result;
 }
 
 /* The state of a rank that has no connection yet. */
-static struct pki_bootstrap *create(int size, int rank, const struct pki_id *id, const atomic_bool *cancel)
+static struct pki_bootstrap *create(int size, int rank, const struct pki_meeting *meeting, const atomic_bool *cancel)
 {
     struct pki_bootstrap *b = calloc(1, sizeof *b);
 
@@ -74,8 +77,10 @@ static struct pki_bootstrap *create(int size, int rank, const struct pki_id *id,
     b->size = size;
     b->rank = rank;
     b->cancel = cancel;
-    b->secret = id->secret;
+    b->secret = meeting->secret;
+    b->life = meeting->life;
     b->began_ns = pki_now_ns();
+    b->report_ns = b->began_ns + REPORT_NS;
     b->watch_fd = -1;
     b->conn_count = size == 1 ? 0 : rank == 0 ? size : 1;
     b->conns = calloc((size_t)b->conn_count + 1, sizeof b->conns[0]);
@@ -88,28 +93,52 @@ static struct pki_bootstrap *create(int size, int rank, const struct pki_id *id,
     return b;
 }
 
-pk_result_t pki_bootstrap_open(struct pki_bootstrap **bootstrap, int size, int rank, const pk_unique_id_t *id,
-                               uint64_t deadline_ns, const atomic_bool *cancel)
+/* Rank 0 closes its listeners before it welcomes anybody; whatever is still open, the caller does. */
+static pk_result_t open_at(struct pki_bootstrap **bootstrap, int size, int rank, struct pki_meeting *meeting,
+                           uint64_t deadline_ns, const atomic_bool *cancel)
 {
-    struct pki_id where;
     struct pki_bootstrap *b;
     pk_result_t result;
 
     if (size < 1 || rank < 0 || rank >= size)
         return pki_fail(PK_ERR_ARG, NULL, "rank %d of %d does not exist", rank, size);
-    if (!pki_wire_get_id(id, &where) || (size > 1 && where.address_count == 0))
-        return pki_fail(PK_ERR_ARG, NULL, "the id is none that pk_get_unique_id made");
-    b = create(size, rank, &where, cancel);
-    pki_auth_wipe(&where.secret, sizeof where.secret);
+    b = create(size, rank, meeting, cancel);
     if (b == NULL)
         return pki_fail(PK_ERR_MEMORY, NULL, "no memory for %d ranks", size);
-    result = rank == 0 ? open_root(b, id, deadline_ns) : pki_bootstrap_join(b, &where, deadline_ns);
+    result = rank == 0 ? open_root(b, meeting, deadline_ns) : pki_bootstrap_join(b, meeting, deadline_ns);
     if (result != PK_OK) {
         pki_bootstrap_close(b);
         return result;
     }
     *bootstrap = b;
     return PK_OK;
+}
+
+pk_result_t pki_bootstrap_open_at(struct pki_bootstrap **bootstrap, int size, int rank, struct pki_meeting *meeting,
+                                  uint64_t deadline_ns, const atomic_bool *cancel)
+{
+    pk_result_t result = open_at(bootstrap, size, rank, meeting, deadline_ns, cancel);
+
+    pki_meeting_close(meeting);
+    return result;
+}
+
+pk_result_t pki_bootstrap_open(struct pki_bootstrap **bootstrap, int size, int rank, const pk_unique_id_t *id,
+                               uint64_t deadline_ns, const atomic_bool *cancel)
+{
+    struct pki_meeting meeting;
+    pk_result_t result;
+
+    if (size < 1 || rank < 0 || rank >= size)
+        return pki_fail(PK_ERR_ARG, NULL, "rank %d of %d does not exist", rank, size);
+    result = pki_meeting_of_id(id, rank == 0, &meeting);
+    if (result != PK_OK)
+        return result;
+    if (size > 1 && meeting.address_count == 0) {
+        pki_meeting_close(&meeting);
+        return pki_fail(PK_ERR_ARG, NULL, "the id is none that pk_get_unique_id made");
+    }
+    return pki_bootstrap_open_at(bootstrap, size, rank, &meeting, deadline_ns, cancel);
 }
 
 static bool not_gathered(const struct pki_bootstrap *b, int r)

@@ -28,10 +28,11 @@
 #define PKI_BOOTSTRAP_GATHER_MAX (1u << 20)
 
 struct pki_bootstrap;
+struct pki_meeting; /* comm/bootstrap_meeting.h */
 
-/* Make an id with a fresh secret, and listen from now on, in this process, on an interface of PK_IFNAME, else on the first one that is up
- * and not loopback, else on loopback. The listener waits in a table of the process until pki_bootstrap_open takes it.
- * PK_ERR_ARG (PK_IFNAME names no usable interface); PK_ERR_SYSTEM; PK_ERR_MEMORY. Any thread. */
+/* Make an id with a fresh secret, and listen from now on, in this process, at up to four addresses of PK_IFNAME's interfaces,
+ * else of all that others are likely to reach, else of loopback. The listeners wait in a table of the process until
+ * pki_bootstrap_open takes them. PK_ERR_ARG (PK_IFNAME names no usable interface); PK_ERR_SYSTEM; PK_ERR_MEMORY. Any thread. */
 pk_result_t pki_bootstrap_id(pk_unique_id_t *id);
 
 /* Bring all ranks together: rank 0 takes the id's listener and accepts, the others connect. Returns once all are in; the listener is
@@ -42,6 +43,14 @@ pk_result_t pki_bootstrap_id(pk_unique_id_t *id);
  * disagree, or a rank exists twice; names it); PK_ERR_PEER (a rank died meanwhile); PK_ERR_SYSTEM; PK_ERR_MEMORY. */
 pk_result_t pki_bootstrap_open(struct pki_bootstrap **bootstrap, int size, int rank, const pk_unique_id_t *id,
                                uint64_t deadline_ns, const atomic_bool *cancel);
+
+/* The same at the meeting that a launcher has named; closes it. */
+pk_result_t pki_bootstrap_open_at(struct pki_bootstrap **bootstrap, int size, int rank, struct pki_meeting *meeting,
+                                  uint64_t deadline_ns, const atomic_bool *cancel);
+
+/* Give back an id that nobody has used: nobody listens for it any more. PK_ERR_ARG: this process did not make it, or it is used
+ * up. */
+pk_result_t pki_bootstrap_release(const pk_unique_id_t *id);
 
 /* Gather `bytes` (the same everywhere, 1 to PKI_BOOTSTRAP_GATHER_MAX, and below 4 GiB in all) from every rank, in rank order, on every
  * rank, through rank 0.
@@ -105,15 +114,17 @@ uint32_t pki_bootstrap_user(void);
 /* Can this process make unix sockets and connect them? False: `why` says what was denied. Having too many open files is no denial. */
 bool pki_bootstrap_unix_works(char *why, size_t room);
 
-/* Size, rank and id of the job this process belongs to: PK_RANK, PK_SIZE and PK_ROOT (host:port of rank 0), else torchrun's RANK,
- * WORLD_SIZE, MASTER_ADDR and MASTER_PORT, else PMIx. To be called once for each communicator, in the same order on all ranks: between
- * pki_launcher_wait and _leave. On rank 0 the listener exists afterwards. `cancel` may be NULL.
+/* Size, rank and meeting of the job this process belongs to: PK_RANK, PK_SIZE and PK_ROOT (host:port of rank 0), else torchrun's
+ * RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, else PMIx. To be called once for each communicator, in the same order on all
+ * ranks: between pki_launcher_wait and _leave. The caller closes the meeting, on rank 0 with its listeners, or hands it on.
+ * `cancel` may be NULL.
  *
- * The launcher's port is torch's own: rank 0 listens, and the others look for it, at MASTER_PORT + 1013 and + 2026 (above 65535: on
- * from 1024). With PK_ROOT and torchrun the secret is PK_SECRET_FILE's; without one only loopback addresses are served unless
- * PK_INSECURE=1.
+ * The launcher's port is torch's own: rank 0 listens, and the others look for it, at MASTER_PORT + 1013 and + 2026 (above 65535:
+ * on from 1024). With PK_ROOT and torchrun the secret is PK_SECRET_FILE's; without one only loopback addresses are served unless
+ * PK_INSECURE=1. Rank 0 listens at every address of its machine, however it is written there (docs/design/0036), unless all
+ * ranks are known to be here (LOCAL_WORLD_SIZE), there is no secret, or PK_ROOT is an address of loopback.
  * PK_ERR_UNSUPPORTED (no launcher); PK_ERR_ARG (a variable is wrong, named); PK_ERR_TIMEOUT; PK_ERR_ABORTED; PK_ERR_SYSTEM. */
-pk_result_t pki_launcher_find(int *size, int *rank, pk_unique_id_t *id, uint64_t deadline_ns, const atomic_bool *cancel);
+pk_result_t pki_launcher_find(int *size, int *rank, struct pki_meeting *meeting, uint64_t deadline_ns, const atomic_bool *cancel);
 
 /* All communicators that a launcher brings together meet at one place, so they come one after the other: a communicator enters when it
  * is made, waits until those before it have left, finds and opens, and leaves, whatever the outcome. */

@@ -72,15 +72,31 @@ static void remove_pending(struct pki_acceptor *a, size_t i)
     memmove(&a->pending[i], &a->pending[i + 1], (a->pending_count - i) * sizeof a->pending[0]);
 }
 
-/* Who came and was no rank of this job: a few of them are worth a line, a flood is not. */
+/* Ranks that have found rank 0 at another one of its addresses leave so, and whoever only looks whether somebody listens. */
+static bool left_early(const struct pki_handshake *h, pk_result_t result)
+{
+    return result == PK_ERR_PEER && (errno == ECONNRESET || (h->state == PKI_HS_HELLO && h->have == 0));
+}
+
+static const char *reason_to_drop(pk_result_t result)
+{
+    if (result == PK_ERR_AUTH)
+        return "could not prove the secret";
+    return result == PK_ERR_PEER ? "left" : "said nothing more";
+}
+
+/* Who came and was no rank of this job: a few of them are worth a line, a flood is not. A rank that leaves after its hello has
+ * found rank 0 at another address, or has another secret, and says so itself. */
 static void drop(struct pki_acceptor *a, size_t i, const char *why)
 {
+    const bool left = strcmp(why, reason_to_drop(PK_ERR_PEER)) == 0;
     const struct pki_handshake *h = &a->pending[i];
     const struct pki_where where = { .rank = (int)a->rank, .peer = -1, .op = "init" };
 
     if (a->dropped++ < WARNINGS) {
         if (h->state == PKI_HS_PROOF)
-            pki_log(PKI_LOG_WARN, &where, "dropped a connection that called itself rank %u and %s", h->hello.from, why);
+            pki_log(left ? PKI_LOG_INFO : PKI_LOG_WARN, &where, "dropped a connection that called itself rank %u and %s",
+                    h->hello.from, why);
         else
             pki_log(PKI_LOG_WARN, &where, "dropped a connection that %s before it said who it is", why);
     }
@@ -175,23 +191,20 @@ static void finish(struct pki_acceptor *a, size_t i)
     a->pending[a->done_count++] = done;
 }
 
-static const char *reason_to_drop(pk_result_t result)
-{
-    if (result == PK_ERR_AUTH)
-        return "could not prove the secret";
-    return result == PK_ERR_PEER ? "left" : "said nothing more";
-}
-
 static pk_result_t step_one(struct pki_acceptor *a, size_t i, bool readable)
 {
     pk_result_t result = readable ? pki_handshake_step(&a->pending[i]) : PK_IN_PROGRESS;
 
-    if (result == PK_OK)
+    if (result == PK_OK) {
         finish(a, i);
-    else if (result == PK_ERR_SYSTEM)
+    } else if (left_early(&a->pending[i], result)) {
+        close(a->pending[i].fd);
+        remove_pending(a, i);
+    } else if (result == PK_ERR_SYSTEM) {
         return result;
-    else if (result != PK_IN_PROGRESS || pki_now_ns() >= a->pending[i].deadline_ns)
+    } else if (result != PK_IN_PROGRESS || pki_now_ns() >= a->pending[i].deadline_ns) {
         drop(a, i, reason_to_drop(result));
+    }
     return PK_OK;
 }
 

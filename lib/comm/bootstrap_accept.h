@@ -13,6 +13,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "comm/bootstrap_meeting.h"
 #include "comm/bootstrap_wire.h"
 
 enum pki_handshake_state {
@@ -42,9 +43,9 @@ pk_result_t pki_handshake_connect(struct pki_handshake *h, int fd, const struct 
 /* The accepting end of `fd`, which stays the caller's. */
 void pki_handshake_accept(struct pki_handshake *h, int fd, const struct pki_secret *secret, uint64_t deadline_ns);
 
-/* Go on with what has arrived; never blocks, never reads past the handshake. PK_OK: done. PK_IN_PROGRESS. PK_ERR_PEER: the connection
- * broke. PK_ERR_AUTH: the other end sent no proof of the secret. None of these is recorded: strangers must not fill the log.
- * PK_ERR_SYSTEM (no randomness, no hash) is. */
+/* Go on with what has arrived; never blocks, never reads past the handshake. PK_OK: done. PK_IN_PROGRESS. PK_ERR_PEER: the
+ * connection broke (errno; 0: it was closed). PK_ERR_AUTH: the other end sent no proof of the secret. None of these is recorded:
+ * strangers must not fill the log. PK_ERR_SYSTEM (no randomness, no hash) is. */
 pk_result_t pki_handshake_step(struct pki_handshake *h);
 
 /* Does the unix socket's other end belong to this process's user, as this process sees users? And whose it is. */
@@ -68,7 +69,7 @@ struct pki_acceptor {
     struct pki_handshake pending[PKI_ACCEPT_PENDING];
 };
 
-#define PKI_ACCEPT_POLLS (PKI_ID_ADDRESSES + PKI_ACCEPT_PENDING)
+#define PKI_ACCEPT_POLLS (PKI_MEETING_LISTENERS + PKI_ACCEPT_PENDING)
 
 /* NULL without memory (not recorded). `secret` and `listeners` stay the caller's and must outlive it. */
 struct pki_acceptor *pki_acceptor_open(const struct pki_secret *secret, enum pki_hello_kind kind, int rank, const int *listeners,

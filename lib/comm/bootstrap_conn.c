@@ -81,8 +81,18 @@ unsigned long long pki_bootstrap_elapsed_ms(const struct pki_bootstrap *b)
     return (pki_now_ns() - b->began_ns) / PKI_NS_PER_MS;
 }
 
+bool pki_bootstrap_report_is_due(struct pki_bootstrap *b)
+{
+    const uint64_t now = pki_now_ns();
+
+    if (now < b->report_ns)
+        return false;
+    b->report_ns = now + 2 * (now - b->began_ns);
+    return true;
+}
+
 /* Best effort: whoever cannot take a few hundred bytes now finds the connection closed soon. */
-static void tell(int fd, uint32_t sequence, const struct pki_notice *notice)
+void pki_conn_tell(int fd, uint32_t sequence, const struct pki_notice *notice)
 {
     unsigned char bytes[PKI_FRAME_HEADER_BYTES + PKI_NOTICE_BYTES];
     const size_t length = pki_wire_put_notice(bytes + PKI_FRAME_HEADER_BYTES, notice);
@@ -94,7 +104,7 @@ static void tell(int fd, uint32_t sequence, const struct pki_notice *notice)
 
 void pki_bootstrap_notify(const struct pki_bootstrap *b, int fd)
 {
-    tell(fd, b->sequence, &b->notice);
+    pki_conn_tell(fd, b->sequence, &b->notice);
 }
 
 /* Keep the first error, whose record was just made, and tell every rank that is connected. */
@@ -282,7 +292,7 @@ static pk_result_t ask_who(struct pki_bootstrap *b)
     struct pollfd p = { .fd = b->conns[0].fd, .events = POLLIN };
     pk_result_t result;
 
-    tell(b->conns[0].fd, b->sequence, &question);
+    pki_conn_tell(b->conns[0].fd, b->sequence, &question);
     for (;;) {
         result = pki_poll(&p, 1, &wait);
         if (result == PK_OK)

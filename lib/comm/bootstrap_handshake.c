@@ -138,12 +138,14 @@ static pk_result_t fill(struct pki_handshake *h)
     while (h->have < want) {
         ssize_t n = recv(h->fd, h->in + h->have, want - h->have, MSG_DONTWAIT);
 
-        if (n > 0)
+        if (n > 0) {
             h->have += (size_t)n;
-        else if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
+        } else if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
             return PK_IN_PROGRESS;
-        else if (n == 0 || errno != EINTR)
+        } else if (n == 0 || errno != EINTR) {
+            errno = n == 0 ? 0 : errno;
             return PK_ERR_PEER;
+        }
     }
     h->have = 0;
     return PK_OK;

@@ -6,6 +6,7 @@
 #include <sys/un.h>
 
 #include "comm/bootstrap.h"
+#include "comm/bootstrap_meeting.h"
 #include "comm/bootstrap_wire.h"
 #include "util/log.h"
 #include "util/socket.h"
@@ -13,6 +14,7 @@
 /* A control connection, after its handshake. */
 struct pki_conn {
     int fd;     /* -1: none */
+    uint32_t life; /* rank 0: that it gave in its hello */
     bool left;  /* said BYE */
     bool ready; /* `frame` and `payload` hold a whole frame */
     unsigned char header[PKI_FRAME_HEADER_BYTES];
@@ -27,7 +29,9 @@ struct pki_bootstrap {
     struct pki_secret secret;
     unsigned char session[PKI_SESSION_BYTES]; /* made by rank 0 for this bootstrap alone */
     uint32_t sequence;                        /* of the next gather */
+    uint32_t life;                            /* of the meeting */
     uint64_t began_ns;                        /* the call in progress, for texts */
+    uint64_t report_ns;                       /* when it is due to say what it waits for */
     struct pki_conn *conns;                   /* by rank: on rank 0 all but itself, elsewhere rank 0 alone */
     int conn_count;
     int watch_fd;       /* rank 0: epoll over conns; else -1 */
@@ -52,8 +56,9 @@ pk_result_t pki_bootstrap_fail(struct pki_bootstrap *b, pk_result_t code, int pe
 /* With an errno, which the text ends with. */
 pk_result_t pki_bootstrap_fail_errno(struct pki_bootstrap *b, pk_result_t code, int peer, int error, const char *fmt, ...) PKI_PRINTF(5, 6);
 
-/* Tell it to one more, who came too late to hear it. */
+/* Tell it to one more, who came too late to hear it; and tell something to one alone. */
 void pki_bootstrap_notify(const struct pki_bootstrap *b, int fd);
+void pki_conn_tell(int fd, uint32_t sequence, const struct pki_notice *notice);
 
 /* The same for an error that a lower floor has recorded already. PK_OK passes through. */
 pk_result_t pki_bootstrap_adopt(struct pki_bootstrap *b, pk_result_t code);
@@ -78,29 +83,36 @@ pk_result_t pki_bootstrap_missing(struct pki_bootstrap *b, bool (*missing)(const
 int pki_bootstrap_name_missing(const struct pki_bootstrap *b, bool (*missing)(const struct pki_bootstrap *b, int r), char *out,
                                size_t room);
 
+/* Has the call taken 5 s, and three times as long since the last line? Then the caller says what it waits for. */
+bool pki_bootstrap_report_is_due(struct pki_bootstrap *b);
+
 /* Whole milliseconds since the call in progress began. */
 unsigned long long pki_bootstrap_elapsed_ms(const struct pki_bootstrap *b);
 
 /* ---- bootstrap_root.c, bootstrap_join.c: the two sides of pki_bootstrap_open ---- */
 
-/* Rank 0: accept until every rank is in, then welcome them all. Closes the listeners, whatever happens. */
-pk_result_t pki_bootstrap_gather_ranks(struct pki_bootstrap *b, const int *listeners, int listener_count, uint64_t deadline_ns);
+/* Rank 0: accept until every rank is in, then welcome them all. Nobody listens at the meeting afterwards, whatever happens. */
+pk_result_t pki_bootstrap_gather_ranks(struct pki_bootstrap *b, struct pki_meeting *meeting, uint64_t deadline_ns);
 
 /* Others: connect, prove, and wait for the welcome. */
-pk_result_t pki_bootstrap_join(struct pki_bootstrap *b, const struct pki_id *id, uint64_t deadline_ns);
+pk_result_t pki_bootstrap_join(struct pki_bootstrap *b, const struct pki_meeting *meeting, uint64_t deadline_ns);
 
-/* ---- bootstrap_net.c: addresses and listeners ---- */
+/* ---- bootstrap_net.c: ids and their listeners ---- */
 
-/* The address to listen on, with port 0: that of PK_IFNAME's first interface that is up; without PK_IFNAME loopback, or (not `loopback`)
- * that of the first other interface that is up, where there is one. */
-pk_result_t pki_address_choose(bool loopback, struct sockaddr_storage *address);
+/* Where to listen for an id, ports 0: at loopback, or (not `loopback`, or PK_IFNAME is set) at the likeliest addresses that
+ * others reach this process at. `first` (or NULL) is known to be good. PK_ERR_ARG (PK_IFNAME), PK_ERR_SYSTEM. */
+pk_result_t pki_id_addresses(bool loopback, const struct sockaddr_storage *first, struct pki_id *id);
 
-/* Listen on id's addresses (a port of 0 is chosen and filled in), write the id, and keep the listeners in the process's table. Of several
- * addresses those that do not exist here are left out; one that is in use is an error, or (`any`) left out too. */
-pk_result_t pki_listener_make(struct pki_id *id, bool any, pk_unique_id_t *out);
+/* Listen at id's addresses, of which those that do not exist are left out and ports are filled in, write the id, and keep the
+ * listeners in the process's table. */
+pk_result_t pki_listener_make(struct pki_id *id, pk_unique_id_t *out);
 
-/* Take the listeners of an id out of the table: the caller closes them. Returns how many, 0 when this process has none for it. */
-int pki_listener_take(const pk_unique_id_t *id, int listeners[PKI_ID_ADDRESSES]);
+/* Take the listeners of an id out of the table: the caller closes them (pki_meeting_close). Returns how many, 0 when this
+ * process has none for it. */
+int pki_listener_take(const pk_unique_id_t *id, int listeners[PKI_MEETING_LISTENERS]);
+
+/* Close them. False: there are none. */
+bool pki_listener_drop(const pk_unique_id_t *id);
 
 /* ---- bootstrap_place.c: unix sockets ---- */
 
@@ -115,12 +127,6 @@ const char *pki_place_hint(void);                                  /* for the te
 /* Was this process started under PMIx? Looks at the environment only. */
 bool pki_pmix_present(void);
 pk_result_t pki_pmix_find(int *size, int *rank, pk_unique_id_t *id, uint64_t deadline_ns, const atomic_bool *cancel);
-
-/* ---- bootstrap_secret.c ---- */
-
-/* Fill id->secret.key from PK_SECRET_FILE. Without: zeros where only loopback addresses are served, or PK_INSECURE allows more. `where`
- * is the variable and its value, for texts. */
-pk_result_t pki_secret_find(const char *where, struct pki_id *id);
 
 /* ---- bootstrap.c ---- */
 

@@ -126,7 +126,8 @@ static pk_result_t check_user(struct mesh *m, int r, int fd)
 /* Begin to connect to a lower rank. PK_IN_PROGRESS: its backlog is full. */
 static pk_result_t begin(struct mesh *m, int r)
 {
-    const struct pki_hello hello = { PKI_HELLO_LOCAL, (uint32_t)m->b->rank, (uint32_t)r, (uint32_t)m->b->size, { 0 } };
+    const struct pki_hello hello = { .kind = PKI_HELLO_LOCAL, .from = (uint32_t)m->b->rank, .to = (uint32_t)r,
+                                     .size = (uint32_t)m->b->size };
     struct sockaddr_un name;
     socklen_t bytes;
     pk_result_t result = pki_place_name(m->b, r, &name, &bytes);

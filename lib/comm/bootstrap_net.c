@@ -1,18 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Addresses and listeners. */
+/* Listeners, and the ids that wait for their communicator with them. */
 #include "comm/bootstrap_int.h"
 
 #include <errno.h>
-#include <netinet/in.h>
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "comm/bootstrap_meeting.h"
 #include "util/auth.h"
-#include "util/fd.h"
+#include "util/env.h"
 #include "util/fork.h"
 #include "util/list.h"
+#include "util/listen.h"
 #include "util/netif.h"
 
 #define BACKLOG 4096
@@ -22,7 +24,7 @@ struct entry {
     struct pki_list link;
     pk_unique_id_t id;
     int count;
-    int fds[PKI_ID_ADDRESSES];
+    int fds[PKI_MEETING_LISTENERS];
 };
 
 static struct {
@@ -38,97 +40,100 @@ static void start_over(void)
     pki_list_init(&table.entries);
 }
 
-pk_result_t pki_address_choose(bool loopback, struct sockaddr_storage *address)
-{
-    struct pki_netif named;
-    int count = 0;
-    pk_result_t result = pki_netif_named(&named, 1, &count);
+/* ---- listening ---- */
 
-    if (result != PK_OK)
-        return result;
-    if (count > 0) {
-        *address = named.address;
-        return PK_OK;
+static void close_listeners(const int *listeners, int count)
+{
+    for (int i = 0; i < count; i++) {
+        pki_fork_let_go(listeners[i]);
+        close(listeners[i]);
     }
-    if (!loopback)
-        return pki_netif_any(address);
-    pki_netif_loopback(address);
-    return PK_OK;
 }
 
-/* Bind, listen, and learn the port. Returns 0 or errno. */
-static int listen_at(int fd, struct sockaddr_storage *address)
-{
-    const int on = 1;
-    socklen_t bytes = sizeof *address;
-
-    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-    if (address->ss_family == AF_INET6)
-        setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &on, sizeof on);
-    if (bind(fd, (struct sockaddr *)address, pki_netif_bytes(address)) != 0)
-        return errno;
-    if (listen(fd, BACKLOG) != 0 || getsockname(fd, (struct sockaddr *)address, &bytes) != 0)
-        return errno;
-    return 0;
-}
-
-/* PK_IN_PROGRESS: this host does not have the address, or (`any`) somebody else does. */
-static pk_result_t listen_on(struct sockaddr_storage *address, bool any, int *listener)
+/* A given address that is not there, or taken. */
+static pk_result_t cannot_listen(const struct sockaddr_storage *address, int error)
 {
     char text[PKI_NETIF_TEXT];
-    int error;
-    int fd = pki_fd_keep(socket(address->ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
 
-    if (fd < 0 && errno == EAFNOSUPPORT)
-        return PK_IN_PROGRESS;
-    if (fd < 0)
-        return pki_fail_errno(PK_ERR_SYSTEM, NULL, "socket");
-    error = listen_at(fd, address);
-    if (error == 0) {
-        pki_fork_guard(fd);
-        *listener = fd;
-        return PK_OK;
-    }
-    close(fd);
-    if (error == EADDRNOTAVAIL || (any && error == EADDRINUSE))
-        return PK_IN_PROGRESS;
     pki_netif_format(address, text);
     errno = error;
     return pki_fail_errno(PK_ERR_SYSTEM, NULL, "cannot listen at %s", text);
 }
 
-static void close_entry(struct entry *e)
+pk_result_t pki_meeting_listen(struct sockaddr_storage *address, int *count, bool taken_ok, int *listeners)
 {
-    for (int i = 0; i < e->count; i++) {
-        pki_fork_let_go(e->fds[i]);
-        close(e->fds[i]);
+    int kept = 0, error = 0;
+    struct sockaddr_storage refused = *address;
+
+    for (int i = 0; i < *count; i++) {
+        struct sockaddr_storage at = address[i];
+        pk_result_t result = pki_listen(&at, BACKLOG, true, &listeners[kept]);
+
+        if (result == PK_IN_PROGRESS) {
+            refused = at;
+            error = errno;
+            if (error == EADDRINUSE && !taken_ok)
+                result = cannot_listen(&at, error);
+        }
+        if (result != PK_OK && result != PK_IN_PROGRESS) {
+            close_listeners(listeners, kept);
+            return result;
+        }
+        if (result == PK_IN_PROGRESS)
+            continue;
+        pki_fork_guard(listeners[kept]);
+        address[kept++] = at;
     }
-    free(e);
+    *count = kept;
+    return kept > 0 ? PK_OK : cannot_listen(&refused, error);
 }
 
-pk_result_t pki_listener_make(struct pki_id *id, bool any, pk_unique_id_t *out)
+void pki_meeting_where(const int *listeners, int count, char *out, size_t room)
+{
+    size_t at = 0;
+
+    out[0] = '\0';
+    for (int i = 0; i < count && at < room; i++) {
+        struct sockaddr_storage address;
+        socklen_t bytes = sizeof address;
+        char text[PKI_NETIF_TEXT];
+
+        memset(&address, 0, sizeof address);
+        if (getsockname(listeners[i], (struct sockaddr *)&address, &bytes) != 0)
+            continue;
+        pki_netif_format(&address, text);
+        at += (size_t)snprintf(out + at, room - at, "%s%s", at > 0 ? ", " : "", text);
+    }
+}
+
+void pki_meeting_stop_listening(struct pki_meeting *meeting)
+{
+    close_listeners(meeting->listeners, meeting->listener_count);
+    meeting->listener_count = 0;
+}
+
+void pki_meeting_close(struct pki_meeting *meeting)
+{
+    pki_meeting_stop_listening(meeting);
+    pki_auth_wipe(&meeting->secret, sizeof meeting->secret);
+}
+
+/* ---- ids ---- */
+
+pk_result_t pki_listener_make(struct pki_id *id, pk_unique_id_t *out)
 {
     struct entry *e = calloc(1, sizeof *e);
-    char text[PKI_NETIF_TEXT];
+    pk_result_t result;
 
     if (e == NULL)
         return pki_fail(PK_ERR_MEMORY, NULL, "no memory for a listener");
-    for (int i = 0; i < id->address_count; i++) {
-        pk_result_t result = listen_on(&id->address[i], any, &e->fds[e->count]);
-
-        if (result == PK_OK)
-            e->count++;
-        if (result == PK_OK || result == PK_IN_PROGRESS)
-            continue;
-        close_entry(e);
+    e->count = id->address_count;
+    result = pki_meeting_listen(id->address, &e->count, false, e->fds);
+    if (result != PK_OK) {
+        free(e);
         return result;
     }
-    if (e->count == 0) {
-        close_entry(e);
-        pki_netif_format(&id->address[0], text);
-        return pki_fail(PK_ERR_SYSTEM, NULL, "this host does not have the address %s to listen at%s", text,
-                        any ? ", or it and its alternatives are in use: set PK_RANK, PK_SIZE and PK_ROOT" : "");
-    }
+    id->address_count = e->count;
     pki_wire_put_id(&e->id, id);
     *out = e->id;
     pthread_mutex_lock(&table.lock);
@@ -140,7 +145,7 @@ pk_result_t pki_listener_make(struct pki_id *id, bool any, pk_unique_id_t *out)
     return PK_OK;
 }
 
-int pki_listener_take(const pk_unique_id_t *id, int listeners[PKI_ID_ADDRESSES])
+int pki_listener_take(const pk_unique_id_t *id, int listeners[PKI_MEETING_LISTENERS])
 {
     struct entry *found = NULL;
     int count = 0;
@@ -158,10 +163,72 @@ int pki_listener_take(const pk_unique_id_t *id, int listeners[PKI_ID_ADDRESSES])
     if (found != NULL) {
         count = found->count;
         memcpy(listeners, found->fds, sizeof found->fds);
-        for (int i = 0; i < count; i++)
-            pki_fork_let_go(listeners[i]);
         pki_auth_wipe(&found->id, sizeof found->id);
         free(found);
     }
     return count;
+}
+
+bool pki_listener_drop(const pk_unique_id_t *id)
+{
+    int listeners[PKI_MEETING_LISTENERS];
+    int count = pki_listener_take(id, listeners);
+
+    close_listeners(listeners, count);
+    return count > 0;
+}
+
+pk_result_t pki_meeting_of_id(const pk_unique_id_t *id, bool listens, struct pki_meeting *meeting)
+{
+    struct pki_id unpacked;
+
+    memset(meeting, 0, sizeof *meeting);
+    if (!pki_wire_get_id(id, &unpacked))
+        return pki_fail(PK_ERR_ARG, NULL, "the id is none that pk_get_unique_id made");
+    meeting->secret = unpacked.secret;
+    meeting->guard = PKI_GUARD_SECRET;
+    meeting->listened = unpacked.listened;
+    meeting->address_count = unpacked.address_count;
+    memcpy(meeting->address, unpacked.address, sizeof unpacked.address);
+    pki_auth_wipe(&unpacked.secret, sizeof unpacked.secret);
+    if (listens)
+        meeting->listener_count = pki_listener_take(id, meeting->listeners);
+    return PK_OK;
+}
+
+/* `first` leads the list; the last one may have to go. */
+static void put_first(struct pki_id *id, const struct sockaddr_storage *first)
+{
+    int at = 0;
+
+    while (at < id->address_count && memcmp(&id->address[at], first, sizeof *first) != 0)
+        at++;
+    if (at == PKI_ID_ADDRESSES)
+        at--;
+    else if (at == id->address_count)
+        id->address_count++;
+    memmove(&id->address[1], &id->address[0], (size_t)at * sizeof id->address[0]);
+    id->address[0] = *first;
+}
+
+pk_result_t pki_id_addresses(bool loopback, const struct sockaddr_storage *first, struct pki_id *id)
+{
+    struct pki_netif netifs[PKI_ID_ADDRESSES];
+    int count = 0;
+    pk_result_t result = PK_OK;
+
+    id->address_count = 0;
+    if (!loopback || pki_env_get("PK_IFNAME") != NULL)
+        result = pki_netif_addresses(false, netifs, PKI_ID_ADDRESSES, &count);
+    if (result != PK_OK)
+        return result;
+    /* Link-local ones only where there is nothing else: the others would have to try them on each of their links. */
+    for (int i = 0; i < count; i++)
+        if (id->address_count == 0 || !pki_netif_is_link_local(&netifs[i].address))
+            id->address[id->address_count++] = netifs[i].address;
+    if (id->address_count == 0)
+        pki_netif_loopback(&id->address[id->address_count++]);
+    if (first != NULL)
+        put_first(id, first);
+    return PK_OK;
 }

@@ -319,11 +319,8 @@ static pk_result_t find(int *size, int *rank, pk_unique_id_t *id, uint64_t deadl
     if (result == PK_OK && job.self.rank != 0)
         result = fetch(key, &made);
     if (result != PK_OK) {
-        int listeners[PKI_ID_ADDRESSES];
-        int count = job.self.rank == 0 ? pki_listener_take(&made, listeners) : 0;
-
-        for (int i = 0; i < count; i++)
-            close(listeners[i]);
+        if (job.self.rank == 0)
+            (void)pki_listener_drop(&made);
         return result;
     }
     *size = (int)all;

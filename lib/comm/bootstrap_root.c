@@ -7,18 +7,18 @@
 #include <unistd.h>
 
 #include "comm/bootstrap_accept.h"
+#include "comm/bootstrap_meeting.h"
 #include "util/auth.h"
 #include "util/clock.h"
 
 #define LINGER_NS (30 * PKI_NS_PER_MS) /* after a failure: for ranks that are at the door */
-#define REPORT_NS (10 * PKI_NS_PER_S) /* the first line about missing ranks; the next ones after twice the time */
 
 struct gathering {
     struct pki_bootstrap *b;
+    const struct pki_meeting *meeting;
     struct pki_acceptor *acceptor;
     struct pollfd *polls;
     int joined;
-    uint64_t report_ns;
 };
 
 static bool not_joined(const struct pki_bootstrap *b, int r)
@@ -45,6 +45,45 @@ static pk_result_t refuse(struct pki_bootstrap *b, int fd, const struct pki_hell
     return result;
 }
 
+/* A launcher that starts a job anew may have left processes of an earlier life, which look for rank 0 as well. Its count tells
+ * them apart where a rank comes twice or does not fit; no more than that, for torchrun counts on each node by itself. */
+static bool is_of_another_life(const struct pki_bootstrap *b, uint32_t life)
+{
+    return b->life != 0 && life != 0 && life != b->life;
+}
+
+/* This one alone is told. Its descriptor is closed here. */
+static void dismiss(const struct pki_bootstrap *b, int fd, uint32_t rank, uint32_t life)
+{
+    const struct pki_where where = { .rank = 0, .peer = -1, .op = "init" };
+    struct pki_notice notice = { .code = PK_ERR_MISMATCH, .peer = 0 };
+
+    snprintf(notice.text, sizeof notice.text,
+             "a process of another start of this job called itself rank %u: its launcher counts %u restarts, rank 0's %u",
+             rank, life - 1, b->life - 1);
+    pki_log(PKI_LOG_WARN, &where, "dismissed %s", notice.text);
+    pki_conn_tell(fd, b->sequence, &notice);
+    close(fd);
+}
+
+/* Somebody has the place of this rank. False: both belong to this life, as far as anybody can tell. */
+static bool settle(struct pki_bootstrap *b, int fd, const struct pki_hello *hello)
+{
+    struct pki_conn *holder = &b->conns[hello->from];
+
+    if (is_of_another_life(b, hello->life) == is_of_another_life(b, holder->life))
+        return false;
+    if (is_of_another_life(b, hello->life)) {
+        dismiss(b, fd, hello->from, hello->life);
+        return true;
+    }
+    dismiss(b, holder->fd, hello->from, holder->life);
+    pki_conn_release(holder);
+    holder->fd = fd;
+    holder->life = hello->life;
+    return true;
+}
+
 static pk_result_t admit(struct gathering *g)
 {
     struct pki_bootstrap *b = g->b;
@@ -52,9 +91,18 @@ static pk_result_t admit(struct gathering *g)
     int fd;
 
     while (pki_acceptor_take(g->acceptor, &fd, &hello)) {
-        if (hello.size != (uint32_t)b->size || hello.from == 0 || hello.from >= (uint32_t)b->size || b->conns[hello.from].fd >= 0)
+        const bool fits = hello.size == (uint32_t)b->size && hello.from != 0 && hello.from < (uint32_t)b->size;
+
+        if (!fits && is_of_another_life(b, hello.life)) {
+            dismiss(b, fd, hello.from, hello.life);
+            continue;
+        }
+        if (fits && b->conns[hello.from].fd >= 0 && settle(b, fd, &hello))
+            continue;
+        if (!fits || b->conns[hello.from].fd >= 0)
             return refuse(b, fd, &hello);
         b->conns[hello.from].fd = fd;
+        b->conns[hello.from].life = hello.life;
         g->joined++;
     }
     return PK_OK;
@@ -87,27 +135,40 @@ static pk_result_t hear_joined(struct pki_bootstrap *b, const struct pollfd *pol
     return PK_OK;
 }
 
+/* "; rank 0 listens at 192.0.2.1:7000" */
+static void say_where(const struct gathering *g, char *out, size_t room)
+{
+    char where[200];
+
+    pki_meeting_where(g->meeting->listeners, g->meeting->listener_count, where, sizeof where);
+    snprintf(out, room, "; rank 0 listens at %s%s", where,
+             g->meeting->guard == PKI_GUARD_LOOPBACK ? ", for ranks of this machine alone: there is no PK_SECRET_FILE" : "");
+}
+
 static pk_result_t give_up(const struct gathering *g)
 {
     const size_t strangers = g->acceptor->dropped + g->acceptor->pending_count;
-    char tail[96] = "";
+    char where[300], tail[400];
 
+    say_where(g, where, sizeof where);
     if (strangers > 0)
-        snprintf(tail, sizeof tail, "; %zu connections came and did not prove the secret", strangers);
+        snprintf(tail, sizeof tail, "; %zu connections came and did not prove the secret%s", strangers, where);
+    else
+        snprintf(tail, sizeof tail, "%s", where);
     return pki_bootstrap_missing(g->b, not_joined, tail);
 }
 
 static void report(struct gathering *g)
 {
-    const struct pki_where where = { .rank = 0, .peer = -1, .op = "init" };
-    const uint64_t now = pki_now_ns();
-    char names[200];
+    const struct pki_where who = { .rank = 0, .peer = -1, .op = "init" };
+    char names[200], where[300];
 
-    if (now < g->report_ns)
+    if (g->joined == g->b->size - 1 || !pki_bootstrap_report_is_due(g->b))
         return;
     pki_bootstrap_name_missing(g->b, not_joined, names, sizeof names);
-    pki_log(PKI_LOG_WARN, &where, "still waiting for %s of %d after %llu ms", names, g->b->size, pki_bootstrap_elapsed_ms(g->b));
-    g->report_ns = now + 2 * (now - g->b->began_ns);
+    say_where(g, where, sizeof where);
+    pki_log(PKI_LOG_WARN, &who, "still waiting for %s of %d after %llu ms%s", names, g->b->size, pki_bootstrap_elapsed_ms(g->b),
+            where);
 }
 
 /* One round of poll and what follows from it. */
@@ -119,7 +180,7 @@ static pk_result_t turn(struct gathering *g, uint64_t deadline_ns)
     struct pki_wait wait = { .cancel = g->b->cancel };
     pk_result_t result;
 
-    due = due < g->report_ns ? due : g->report_ns;
+    due = due < g->b->report_ns ? due : g->b->report_ns;
     wait.deadline_ns = due < deadline_ns ? due : deadline_ns;
     result = pki_poll(g->polls, count, &wait);
     if (result == PK_ERR_ABORTED)
@@ -168,12 +229,12 @@ static pk_result_t welcome(struct pki_bootstrap *b, uint64_t deadline_ns)
     return result;
 }
 
-pk_result_t pki_bootstrap_gather_ranks(struct pki_bootstrap *b, const int *listeners, int listener_count, uint64_t deadline_ns)
+pk_result_t pki_bootstrap_gather_ranks(struct pki_bootstrap *b, struct pki_meeting *meeting, uint64_t deadline_ns)
 {
-    struct gathering g = { .b = b, .report_ns = b->began_ns + REPORT_NS };
+    struct gathering g = { .b = b, .meeting = meeting };
     pk_result_t result = pki_auth_random(b->session, sizeof b->session);
 
-    g.acceptor = pki_acceptor_open(&b->secret, PKI_HELLO_CONTROL, 0, listeners, listener_count);
+    g.acceptor = pki_acceptor_open(&b->secret, PKI_HELLO_CONTROL, 0, meeting->listeners, meeting->listener_count);
     g.polls = calloc(PKI_ACCEPT_POLLS + (size_t)b->size, sizeof g.polls[0]);
     if (result == PK_OK && (g.acceptor == NULL || g.polls == NULL))
         result = pki_bootstrap_fail(b, PK_ERR_MEMORY, -1, "no memory to accept %d ranks", b->size);
@@ -184,7 +245,6 @@ pk_result_t pki_bootstrap_gather_ranks(struct pki_bootstrap *b, const int *liste
     pki_acceptor_close(g.acceptor);
     free(g.polls);
     /* A rank that is welcome may start its next communicator at once, at the same address: nobody must listen here by then. */
-    for (int i = 0; i < listener_count; i++)
-        close(listeners[i]);
+    pki_meeting_stop_listening(meeting);
     return result == PK_OK ? welcome(b, deadline_ns) : result;
 }

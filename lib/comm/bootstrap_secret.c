@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The secret of a job whose launcher hands out none: a file, or nothing. */
-#include "comm/bootstrap_int.h"
+#include "comm/bootstrap_meeting.h"
 
 #include <fcntl.h>
 #include <stdlib.h>
@@ -11,7 +11,7 @@
 #include "util/auth.h"
 #include "util/env.h"
 #include "util/fd.h"
-#include "util/netif.h"
+#include "util/log.h"
 
 #define SECRET_FILE_MIN 16
 #define SECRET_FILE_MAX 65536
@@ -70,36 +70,32 @@ static pk_result_t secret_from_file(const char *path, struct pki_secret *secret)
     return result;
 }
 
-static bool only_loopback(const struct pki_id *id)
-{
-    for (int i = 0; i < id->address_count; i++)
-        if (!pki_netif_is_loopback(&id->address[i]))
-            return false;
-    return true;
-}
-
-/* Without a secret whoever reaches the port can join: fine among the users of one machine at most. */
-pk_result_t pki_secret_find(const char *where, struct pki_id *id)
+pk_result_t pki_secret_find(struct pki_secret *secret, enum pki_guard *guard)
 {
     const char *path = pki_env_get("PK_SECRET_FILE");
     bool insecure = false;
-    pk_result_t result;
+    pk_result_t result = path != NULL ? secret_from_file(path, secret) : pki_env_bool("PK_INSECURE", false, &insecure);
 
-    if (path != NULL)
-        return secret_from_file(path, &id->secret);
-    result = pki_env_bool("PK_INSECURE", false, &insecure);
-    if (result != PK_OK)
-        return result;
-    if (only_loopback(id)) {
+    if (result == PK_OK)
+        *guard = path != NULL ? PKI_GUARD_SECRET : insecure ? PKI_GUARD_NOTHING : PKI_GUARD_LOOPBACK;
+    return result;
+}
+
+/* Without a secret whoever reaches the port can join: fine among the users of one machine at most. */
+pk_result_t pki_secret_allows(enum pki_guard guard, const char *what, bool loopback)
+{
+    if (guard == PKI_GUARD_SECRET)
+        return PK_OK;
+    if (loopback) {
         pki_log(PKI_LOG_INFO, NULL, "no PK_SECRET_FILE: only loopback is served, at %.200s, and every user of this machine can join",
-                where);
+                what);
         return PK_OK;
     }
-    if (!insecure)
+    if (guard == PKI_GUARD_LOOPBACK)
         return pki_fail(PK_ERR_ARG, NULL,
                         "%.200s can be reached from other hosts, and there is no secret: set PK_SECRET_FILE, or "
                         "PK_INSECURE=1 on a network where everybody may join",
-                        where);
-    pki_log(PKI_LOG_WARN, NULL, "PK_INSECURE=1 and no PK_SECRET_FILE: whoever reaches %.200s can join this job", where);
+                        what);
+    pki_log(PKI_LOG_WARN, NULL, "PK_INSECURE=1 and no PK_SECRET_FILE: whoever reaches %.200s can join this job", what);
     return PK_OK;
 }

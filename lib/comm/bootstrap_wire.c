@@ -8,7 +8,7 @@
 #include "util/netif.h"
 
 #define ID_MAGIC 0x31644b50u        /* "PKd1" */
-#define HELLO_MAGIC 0x31684b50u     /* "PKh1" */
+#define HELLO_MAGIC 0x32684b50u     /* "PKh2" */
 #define CHALLENGE_MAGIC 0x31634b50u /* "PKc1" */
 #define FRAME_MAGIC 0x31624b50u     /* "PKb1" */
 
@@ -61,7 +61,8 @@ void pki_wire_put_hello(unsigned char out[PKI_HELLO_BYTES], const struct pki_hel
     pki_put_u32(out + 8, hello->from);
     pki_put_u32(out + 12, hello->to);
     pki_put_u32(out + 16, hello->size);
-    memcpy(out + 20, hello->nonce, PKI_NONCE_BYTES);
+    pki_put_u32(out + 20, hello->life);
+    memcpy(out + 24, hello->nonce, PKI_NONCE_BYTES);
 }
 
 bool pki_wire_get_hello(const unsigned char bytes[PKI_HELLO_BYTES], struct pki_hello *hello)
@@ -74,7 +75,8 @@ bool pki_wire_get_hello(const unsigned char bytes[PKI_HELLO_BYTES], struct pki_h
     hello->from = pki_get_u32(bytes + 8);
     hello->to = pki_get_u32(bytes + 12);
     hello->size = pki_get_u32(bytes + 16);
-    memcpy(hello->nonce, bytes + 20, PKI_NONCE_BYTES);
+    hello->life = pki_get_u32(bytes + 20);
+    memcpy(hello->nonce, bytes + 24, PKI_NONCE_BYTES);
     return true;
 }
 

@@ -3,7 +3,7 @@
  * Bytes of the bootstrap: the id, the handshake and the frames behind it, all little endian. Pure functions; every get_*
  * takes bytes from outside, trusts nothing and is a fuzz target. They return false when the bytes are no such thing.
  *
- *   hello      magic "PKh1", kind u8, zero[3], from u32, to u32, size u32, nonce[32]          connecting end speaks first
+ *   hello      magic "PKh2", kind u8, zero[3], from u32, to u32, size u32, life u32, nonce[32]   connecting end speaks first
  *   challenge  magic "PKc1", nonce[32], mac[32]                                              accepting end proves itself
  *   proof      mac[32]                                                                       connecting end proves itself
  *   frame      magic "PKb1", type u8, zero[3], sequence u32, bytes u32, payload
@@ -25,7 +25,7 @@
 #define PKI_SESSION_BYTES 16
 #define PKI_ID_ADDRESSES 4
 
-#define PKI_HELLO_BYTES (20 + PKI_NONCE_BYTES)
+#define PKI_HELLO_BYTES (24 + PKI_NONCE_BYTES)
 #define PKI_CHALLENGE_BYTES (4 + PKI_NONCE_BYTES + PKI_MAC_BYTES)
 #define PKI_FRAME_HEADER_BYTES 16
 #define PKI_NOTICE_TEXT 400
@@ -50,6 +50,7 @@ enum pki_hello_kind { PKI_HELLO_CONTROL = 1, PKI_HELLO_LOCAL = 2 };
 struct pki_hello {
     enum pki_hello_kind kind;
     uint32_t from, to, size;
+    uint32_t life; /* how often the launcher has started the job anew, and one; 0: it does not say */
     unsigned char nonce[PKI_NONCE_BYTES];
 };
 

@@ -2,7 +2,7 @@
 /* Who started this process, and as which rank. */
 #include "comm/bootstrap_int.h"
 
-#include <netdb.h>
+#include <netinet/in.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,12 +14,15 @@
 #include "util/env.h"
 #include "util/fork.h"
 #include "util/netif.h"
+#include "util/resolve.h"
 
 /* torchrun's own store listens at MASTER_PORT. These are ours, tried in turn, since somebody else may have the first. */
 #define TORCH_PORT_STEP 1013
-#define TORCH_PORTS 2
 #define PORT_FIRST 1024
 #define PORTS (65536 - PORT_FIRST)
+
+#define ASK_NS (100 * PKI_NS_PER_MS)
+#define REPORT_NS (5 * PKI_NS_PER_S)
 
 /* ---- one at a time ---- */
 
@@ -75,58 +78,204 @@ pk_result_t pki_launcher_wait(const struct pki_list *turn, uint64_t deadline_ns,
     return PK_OK;
 }
 
-/* ---- addresses ---- */
+/* ---- where to meet ---- */
 
-/* Up to `most` addresses of host; `name` and `text` are the variable, for texts. */
-static pk_result_t resolve(const char *name, const char *text, const char *host, const char *port, int most, struct pki_id *id)
+/* What a launcher says of it. */
+struct place {
+    const char *host;
+    uint16_t ports[PKI_MEETING_PORTS];
+    int port_count;
+    bool torch;     /* several ports, of which some may be taken; and rank 0's own name for itself counts for little */
+    bool all_here;  /* all ranks are on this machine */
+    bool elsewhere; /* some are not */
+    uint64_t deadline_ns;
+    const atomic_bool *cancel;
+};
+
+static bool is_unspecified(const struct sockaddr_storage *address)
 {
-    const struct addrinfo hints = { .ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICSERV };
-    struct addrinfo *found = NULL;
-    int error = getaddrinfo(host, port, &hints, &found);
+    const struct sockaddr_in *v4 = (const struct sockaddr_in *)address;
+    const struct sockaddr_in6 *v6 = (const struct sockaddr_in6 *)address;
 
-    if (error != 0)
-        return pki_fail(PK_ERR_ARG, NULL, "%s=%.200s: %s", name, text, gai_strerror(error));
-    for (const struct addrinfo *a = found; a != NULL && id->address_count < most; a = a->ai_next) {
-        if (a->ai_family != AF_INET && a->ai_family != AF_INET6)
-            continue;
-        memcpy(&id->address[id->address_count], a->ai_addr, a->ai_addrlen);
-        id->address_count++;
+    return address->ss_family == AF_INET6 ? IN6_IS_ADDR_UNSPECIFIED(&v6->sin6_addr) : v4->sin_addr.s_addr == htonl(INADDR_ANY);
+}
+
+static bool all_loopback(const struct sockaddr_storage *addresses, int count)
+{
+    for (int i = 0; i < count; i++)
+        if (!pki_netif_is_loopback(&addresses[i]))
+            return false;
+    return true;
+}
+
+/* Every address with every port, the first port first; as many as there is room for. */
+static void spread_ports(const struct place *place, const struct sockaddr_storage *addresses, int count,
+                         struct pki_meeting *meeting)
+{
+    meeting->address_count = 0;
+    for (int p = 0; p < place->port_count; p++)
+        for (int i = 0; i < count && meeting->address_count < PKI_MEETING_LISTENERS; i++) {
+            struct sockaddr_storage *address = &meeting->address[meeting->address_count++];
+
+            *address = addresses[i];
+            pki_netif_set_port(address, place->ports[p]);
+        }
+}
+
+static bool is_over(const struct place *place)
+{
+    return pki_now_ns() >= place->deadline_ns || (place->cancel != NULL && atomic_load(place->cancel));
+}
+
+static void nap(uint64_t ns)
+{
+    nanosleep(&(struct timespec){ .tv_nsec = (long)ns }, NULL);
+}
+
+/* Ask the resolver once. 0: it does not know, and why. */
+static int ask(const struct place *place, struct sockaddr_storage *out, int max, char *why)
+{
+    struct pki_lookup *lookup = pki_lookup_start(place->host);
+    int count = 0;
+
+    while (lookup != NULL && !pki_lookup_is_done(lookup) && !is_over(place))
+        nap(PKI_NS_PER_MS);
+    if (lookup != NULL && pki_lookup_is_done(lookup))
+        count = pki_lookup_result(lookup, out, max, why);
+    pki_lookup_drop(lookup);
+    return count;
+}
+
+/* Rank 0's own name, which may not be known yet. */
+static pk_result_t resolve(const struct place *place, const char *what, struct sockaddr_storage *out, int max, int *count)
+{
+    const uint64_t report_ns = pki_now_ns() + REPORT_NS;
+    char why[128] = "the resolver did not answer";
+    bool said = false;
+
+    *count = ask(place, out, max, why);
+    while (*count == 0 && !is_over(place)) {
+        if (!said && pki_now_ns() >= report_ns)
+            pki_log(PKI_LOG_WARN, NULL, "%s is not known after 5 s, and is asked for again: %s", what, why);
+        said = said || pki_now_ns() >= report_ns;
+        nap(ASK_NS);
+        *count = ask(place, out, max, why);
     }
-    freeaddrinfo(found);
-    if (id->address_count == 0)
-        return pki_fail(PK_ERR_ARG, NULL, "%s=%.200s has no address", name, text);
+    if (*count > 0)
+        return PK_OK;
+    return pki_now_ns() < place->deadline_ns ? pki_fail(PK_ERR_ABORTED, NULL, "aborted")
+                                             : pki_fail(PK_ERR_TIMEOUT, NULL, "%s: %s", what, why);
+}
+
+/* Rank 0 without a secret serves loopback alone, by the addresses that its name for itself has. */
+static pk_result_t serve_loopback(const struct place *place, struct pki_meeting *meeting)
+{
+    struct sockaddr_storage addresses[PKI_MEETING_LISTENERS];
+    int count = pki_resolve_literal(place->host, addresses, PKI_MEETING_LISTENERS);
+    const bool is_name = count == 0;
+    char first[PKI_NETIF_TEXT];
+    pk_result_t result = PK_OK;
+
+    if (place->elsewhere)
+        return pki_fail(PK_ERR_ARG, NULL,
+                        "%s: ranks of other machines are to come (LOCAL_WORLD_SIZE is less than WORLD_SIZE), and there is no "
+                        "secret: set PK_SECRET_FILE, or PK_INSECURE=1 on a network where everybody may join",
+                        meeting->what);
+    if (is_name)
+        result = resolve(place, meeting->what, addresses, PKI_MEETING_LISTENERS, &count);
+    if (result == PK_OK)
+        result = pki_secret_allows(meeting->guard, meeting->what, all_loopback(addresses, count));
+    if (result != PK_OK)
+        return result;
+    pki_netif_format(&addresses[0], first);
+    *strrchr(first, ':') = '\0';
+    if (is_name && !place->all_here)
+        pki_log(PKI_LOG_WARN, NULL, "%s is %s on this machine, and there is no PK_SECRET_FILE: only ranks of this machine can "
+                                    "come", meeting->what, first);
+    spread_ports(place, addresses, count, meeting);
     return PK_OK;
 }
 
-/* The ranks share no more than `where`, so each makes the same id of it; `made` has the addresses. */
-static pk_result_t finish_id(int rank, const char *where, bool any_address, struct pki_id *made, pk_unique_id_t *id)
+/* However rank 0 calls itself, the others may know it by another name: it serves every address of its machine. But not beyond
+ * what PK_ROOT says in digits where nothing but the network keeps strangers away, and never beyond loopback where PK_ROOT says
+ * so. */
+static bool serves_all(const struct place *place, enum pki_guard guard, const struct sockaddr_storage *literal, int count)
 {
-    pk_result_t result = pki_secret_find(where, made);
+    if (place->all_here)
+        return false;
+    if (place->torch || count == 0 || is_unspecified(&literal[0]))
+        return true;
+    return guard == PKI_GUARD_SECRET && (count > 1 || !pki_netif_is_loopback(&literal[0])); /* more than one: localhost */
+}
 
-    if (result == PK_OK && rank == 0)
-        result = pki_listener_make(made, any_address, id);
-    else if (result == PK_OK)
-        pki_wire_put_id(id, made);
-    pki_auth_wipe(&made->secret, sizeof made->secret);
+static pk_result_t serve(const struct place *place, struct pki_meeting *meeting)
+{
+    struct sockaddr_storage addresses[2] = { { .ss_family = AF_INET }, { .ss_family = AF_INET6 } }, literal[2];
+    int count = pki_resolve_literal(place->host, literal, 2);
+    pk_result_t result = PK_OK;
+
+    if (meeting->guard == PKI_GUARD_LOOPBACK) {
+        result = serve_loopback(place, meeting);
+    } else {
+        const bool all = serves_all(place, meeting->guard, literal, count);
+
+        result = pki_secret_allows(meeting->guard, meeting->what, !all && all_loopback(literal, count));
+        spread_ports(place, all ? addresses : literal, all ? 2 : count, meeting);
+    }
+    if (result == PK_OK) {
+        count = meeting->address_count;
+        result = pki_meeting_listen(meeting->address, &count, place->torch, meeting->listeners);
+    }
+    if (result == PK_OK)
+        meeting->listener_count = count;
+    return result;
+}
+
+/* The others: rank 0's name is resolved where they look for it. */
+static pk_result_t aim(const struct place *place, struct pki_meeting *meeting)
+{
+    struct sockaddr_storage addresses[PKI_MEETING_LISTENERS];
+    int count = pki_resolve_literal(place->host, addresses, PKI_MEETING_LISTENERS);
+
+    if (count == 0) {
+        snprintf(meeting->host, sizeof meeting->host, "%s", place->host);
+        memcpy(meeting->ports, place->ports, sizeof meeting->ports);
+        meeting->port_count = place->port_count;
+        return PK_OK;
+    }
+    if (is_unspecified(&addresses[0])) /* what rank 0 listens at may be said to the ranks beside it */
+        count = pki_resolve_literal("localhost", addresses, PKI_MEETING_LISTENERS);
+    spread_ports(place, addresses, count, meeting);
+    return pki_secret_allows(meeting->guard, meeting->what, all_loopback(addresses, count));
+}
+
+static pk_result_t find_meeting(int rank, const struct place *place, struct pki_meeting *meeting)
+{
+    pk_result_t result = pki_secret_find(&meeting->secret, &meeting->guard);
+
+    if (result == PK_OK)
+        result = rank == 0 ? serve(place, meeting) : aim(place, meeting);
+    if (result != PK_OK)
+        pki_meeting_close(meeting);
     return result;
 }
 
 /* ---- PK_RANK, PK_SIZE, PK_ROOT ---- */
 
-static pk_result_t id_from_root(int rank, pk_unique_id_t *id)
+static pk_result_t find_by_root(int rank, struct place *place, struct pki_meeting *meeting)
 {
     const char *root = pki_env_get("PK_ROOT");
-    char host[PKI_HOST_BYTES], port[PKI_PORT_BYTES], where[256];
-    struct pki_id made = { .address_count = 0 };
-    pk_result_t result;
+    char host[PKI_HOST_BYTES], port[PKI_PORT_BYTES];
 
     if (root == NULL)
         return pki_fail(PK_ERR_ARG, NULL, "PK_RANK and PK_SIZE are set, but not PK_ROOT (host:port of rank 0)");
     if (!pki_wire_split_host_port(root, host, port))
         return pki_fail(PK_ERR_ARG, NULL, "PK_ROOT=%.200s is not host:port", root);
-    result = resolve("PK_ROOT", root, host, port, PKI_ID_ADDRESSES, &made);
-    snprintf(where, sizeof where, "PK_ROOT=%.200s", root);
-    return result == PK_OK ? finish_id(rank, where, false, &made, id) : result;
+    place->host = host;
+    place->ports[0] = (uint16_t)atoi(port);
+    place->port_count = 1;
+    snprintf(meeting->what, sizeof meeting->what, "PK_ROOT=%.200s", root);
+    return find_meeting(rank, place, meeting);
 }
 
 /* Two variables that say size and rank. */
@@ -148,22 +297,6 @@ static pk_result_t read_numbers(const char *rank_name, const char *size_name, in
     return PK_OK;
 }
 
-static pk_result_t find_from_variables(int *size, int *rank, pk_unique_id_t *id)
-{
-    int ranks = 0, mine = 0;
-    pk_result_t result = read_numbers("PK_RANK", "PK_SIZE", &ranks, &mine);
-
-    if (result == PK_OK && ranks == 1)
-        pki_wire_put_id(id, &(const struct pki_id){ .address_count = 0 });
-    else if (result == PK_OK)
-        result = id_from_root(mine, id);
-    if (result != PK_OK)
-        return result;
-    *size = ranks;
-    *rank = mine;
-    return PK_OK;
-}
-
 /* ---- torchrun ---- */
 
 /* srun and mpirun may have started torchrun itself: then their variables speak of its own place and not of its children's. */
@@ -177,67 +310,57 @@ static bool torch_present(void)
     return pki_env_get("TORCHELASTIC_RUN_ID") != NULL || !pki_pmix_present();
 }
 
-/* Every address with every port, the first port first. */
-static void spread_ports(struct pki_id *id, int master_port)
+/* Jobs that meet at one port by chance are told apart by their names. What is written differently on the ranks of one job must
+ * not be in it: not the host, nor the count of restarts, which each node's agent keeps for itself. */
+static pk_result_t name_job(struct pki_meeting *meeting)
 {
-    const int hosts = id->address_count;
-
-    for (int i = hosts * TORCH_PORTS - 1; i >= 0; i--) {
-        int port = PORT_FIRST + (master_port + (i / hosts + 1) * TORCH_PORT_STEP - PORT_FIRST + PORTS) % PORTS;
-
-        id->address[i] = id->address[i % hosts];
-        pki_netif_set_port(&id->address[i], (uint16_t)port);
-    }
-    id->address_count = hosts * TORCH_PORTS;
-}
-
-/* Jobs that meet at one port by chance, and an earlier life of this job, are told apart by their names. */
-static pk_result_t name_job(struct pki_id *id)
-{
-    const char *run = pki_env_get("TORCHELASTIC_RUN_ID"), *restarts = pki_env_get("TORCHELASTIC_RESTART_COUNT");
+    const char *run = pki_env_get("TORCHELASTIC_RUN_ID");
     unsigned char hash[PKI_HASH_BYTES];
     char text[512];
     pk_result_t result;
 
-    snprintf(text, sizeof text, "torchrun %.64s %.200s %.100s %.16s", pki_env_get("MASTER_PORT"), pki_env_get("MASTER_ADDR"),
-             run != NULL ? run : "", restarts != NULL ? restarts : "");
+    snprintf(text, sizeof text, "torchrun %.64s %.400s", pki_env_get("MASTER_PORT"), run != NULL ? run : "");
     result = pki_auth_hash(text, strlen(text), hash);
     if (result == PK_OK)
-        memcpy(id->secret.job, hash, sizeof id->secret.job);
+        memcpy(meeting->secret.job, hash, sizeof meeting->secret.job);
     return result;
 }
 
-static pk_result_t id_from_torch(int size, int rank, pk_unique_id_t *id)
+static pk_result_t find_by_torch(int size, int rank, struct place *place, struct pki_meeting *meeting)
 {
     const char *master = pki_env_get("MASTER_ADDR");
-    char where[256];
-    struct pki_id made = { .address_count = 0 };
-    int64_t port = 0, here = 0;
+    int64_t port = 0, here = 0, restarts = -1;
     pk_result_t result = pki_env_int("MASTER_PORT", 1, 65535, 0, &port);
 
     if (result == PK_OK)
         result = pki_env_int("LOCAL_WORLD_SIZE", 1, PKI_RANKS_MAX, 0, &here);
-    /* All on this host: nobody else need reach it, however the host is called. */
     if (result == PK_OK)
-        result = resolve("MASTER_ADDR", master, here == size ? "127.0.0.1" : master, NULL, PKI_ID_ADDRESSES / TORCH_PORTS, &made);
+        result = pki_env_int("TORCHELASTIC_RESTART_COUNT", 0, INT32_MAX, -1, &restarts);
     if (result == PK_OK)
-        result = name_job(&made);
+        result = name_job(meeting);
     if (result != PK_OK)
         return result;
-    spread_ports(&made, (int)port);
-    snprintf(where, sizeof where, "MASTER_ADDR=%.200s", here == size ? "127.0.0.1" : master);
-    return finish_id(rank, where, true, &made, id);
+    meeting->life = (uint32_t)(restarts + 1);
+    place->torch = true;
+    place->all_here = here == size; /* nobody else need reach it, however the host is called */
+    place->elsewhere = here != 0 && here < size;
+    place->host = place->all_here ? "localhost" : master;
+    snprintf(meeting->what, sizeof meeting->what, "MASTER_ADDR=%.200s", place->host);
+    for (place->port_count = 0; place->port_count < PKI_MEETING_PORTS; place->port_count++)
+        place->ports[place->port_count] =
+            (uint16_t)(PORT_FIRST + (port + (place->port_count + 1) * TORCH_PORT_STEP - PORT_FIRST + PORTS) % PORTS);
+    return find_meeting(rank, place, meeting);
 }
 
-static pk_result_t find_from_torch(int *size, int *rank, pk_unique_id_t *id)
+/* ---- all of them ---- */
+
+static pk_result_t find_by_variables(bool torch, int *size, int *rank, struct place *place, struct pki_meeting *meeting)
 {
     int ranks = 0, mine = 0;
-    pk_result_t result = read_numbers("RANK", "WORLD_SIZE", &ranks, &mine);
+    pk_result_t result = read_numbers(torch ? "RANK" : "PK_RANK", torch ? "WORLD_SIZE" : "PK_SIZE", &ranks, &mine);
 
-    if (result == PK_OK && ranks == 1)
-        pki_wire_put_id(id, &(const struct pki_id){ .address_count = 0 });
-    else if (result == PK_OK)
-        result = id_from_torch(ranks, mine, id);
+    if (result == PK_OK && ranks > 1)
+        result = torch ? find_by_torch(ranks, mine, place, meeting) : find_by_root(mine, place, meeting);
     if (result != PK_OK)
         return result;
     *size = ranks;
@@ -245,14 +368,28 @@ static pk_result_t find_from_torch(int *size, int *rank, pk_unique_id_t *id)
     return PK_OK;
 }
 
-pk_result_t pki_launcher_find(int *size, int *rank, pk_unique_id_t *id, uint64_t deadline_ns, const atomic_bool *cancel)
+static pk_result_t find_by_pmix(int *size, int *rank, const struct place *place, struct pki_meeting *meeting)
 {
+    pk_unique_id_t id;
+    pk_result_t result = pki_pmix_find(size, rank, &id, place->deadline_ns, place->cancel);
+
+    if (result == PK_OK)
+        result = pki_meeting_of_id(&id, *rank == 0, meeting);
+    pki_auth_wipe(&id, sizeof id);
+    return result;
+}
+
+pk_result_t pki_launcher_find(int *size, int *rank, struct pki_meeting *meeting, uint64_t deadline_ns, const atomic_bool *cancel)
+{
+    struct place place = { .deadline_ns = deadline_ns, .cancel = cancel };
+
+    memset(meeting, 0, sizeof *meeting);
     if (pki_env_get("PK_RANK") != NULL || pki_env_get("PK_SIZE") != NULL)
-        return find_from_variables(size, rank, id);
+        return find_by_variables(false, size, rank, &place, meeting);
     if (torch_present())
-        return find_from_torch(size, rank, id);
+        return find_by_variables(true, size, rank, &place, meeting);
     if (pki_pmix_present())
-        return pki_pmix_find(size, rank, id, deadline_ns, cancel);
+        return find_by_pmix(size, rank, &place, meeting);
     return pki_decline(PK_ERR_UNSUPPORTED,
                        "no launcher found: start under torchrun, mpirun or srun, or set PK_RANK, PK_SIZE and PK_ROOT=host:port");
 }

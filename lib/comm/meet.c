@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The first half of bringing a communicator up: this rank's device, who the ranks are, and the bootstrap that joins them. */
+#include "comm/bootstrap_meeting.h"
 #include "comm/comm.h"
 #include "util/auth.h"
 #include "util/clock.h"
@@ -38,6 +39,7 @@ static uint64_t earliest(const struct pk_comm *comm, uint64_t most_ns)
  * at most. */
 static pk_result_t find_and_open(struct pk_comm *comm, uint64_t most_ns)
 {
+    struct pki_meeting meeting = { .listener_count = 0 };
     pk_result_t result = PK_OK;
     uint64_t deadline_ns;
 
@@ -47,11 +49,13 @@ static pk_result_t find_and_open(struct pk_comm *comm, uint64_t most_ns)
     if (comm->from_launcher) {
         result = pki_launcher_wait(&comm->turn, deadline_ns, &comm->cancel);
         if (result == PK_OK)
-            result = pki_launcher_find(&comm->size, &comm->rank, &comm->id, deadline_ns, &comm->cancel);
+            result = pki_launcher_find(&comm->size, &comm->rank, &meeting, deadline_ns, &comm->cancel);
     }
     if (result == PK_OK)
         atomic_store_explicit(&comm->placed, true, memory_order_release); /* pairs with the load in pki_comm_placed */
-    if (result == PK_OK)
+    if (result == PK_OK && comm->from_launcher)
+        result = pki_bootstrap_open_at(&comm->bootstrap, comm->size, comm->rank, &meeting, deadline_ns, &comm->cancel);
+    else if (result == PK_OK)
         result = pki_bootstrap_open(&comm->bootstrap, comm->size, comm->rank, &comm->id, deadline_ns, &comm->cancel);
     pki_launcher_leave(&comm->turn);
     pki_auth_wipe(&comm->id, sizeof comm->id);

@@ -50,14 +50,18 @@ static pk_result_t make_secret(const struct pk_comm *parent, uint64_t number, in
     return result;
 }
 
-/* Listen where the parent's ranks have been met before. */
+/* Listen where the parent's ranks have been met before, and wherever else they may come. */
 static pk_result_t listen_here(struct pki_split *s)
 {
-    struct pki_id made = { .listened = true, .address_count = 1, .address = { s->parent->address } };
+    struct pki_id made = { .listened = true };
+    const struct sockaddr_storage *met = &s->parent->address;
+    const bool loopback = pki_netif_is_loopback(met), here = loopback && s->parent->chooser.one_machine;
     pk_result_t result = make_secret(s->parent, s->number, s->mine.color, &made.secret);
 
     if (result == PK_OK)
-        result = pki_listener_make(&made, false, &s->id);
+        result = pki_id_addresses(here, here || !loopback ? met : NULL, &made);
+    if (result == PK_OK)
+        result = pki_listener_make(&made, &s->id);
     s->listens = result == PK_OK;
     pki_auth_wipe(&made.secret, sizeof made.secret);
     if (result == PK_OK)
@@ -67,11 +71,8 @@ static pk_result_t listen_here(struct pki_split *s)
 
 static void stop_listening(struct pki_split *s)
 {
-    int listeners[PKI_ID_ADDRESSES];
-    int count = s->listens ? pki_listener_take(&s->id, listeners) : 0;
-
-    for (int i = 0; i < count; i++)
-        close(listeners[i]);
+    if (s->listens)
+        (void)pki_listener_drop(&s->id);
     s->listens = false;
 }
 
@@ -248,7 +249,7 @@ pk_result_t pki_split_prepare(struct pk_comm *comm)
     if (result != PK_OK)
         return result;
     if (!pki_bootstrap_local_address(comm->bootstrap, &comm->address))
-        return pki_address_choose(true, &comm->address); /* a communicator of one: nobody will look for it */
+        pki_netif_loopback(&comm->address); /* a communicator of one: nobody will look for it */
     pki_netif_set_port(&comm->address, 0);
     return PK_OK;
 }

@@ -219,14 +219,18 @@ void pki_netif_set_port(struct sockaddr_storage *address, uint16_t port)
 
 void pki_netif_format(const struct sockaddr_storage *address, char out[PKI_NETIF_TEXT])
 {
-    char host[INET6_ADDRSTRLEN] = "?";
+    char host[INET6_ADDRSTRLEN] = "?", link[IF_NAMESIZE];
+    bool scoped;
     struct sockaddr_in6 v6;
     struct sockaddr_in v4;
 
     if (address->ss_family == AF_INET6) {
         memcpy(&v6, address, sizeof v6);
         inet_ntop(AF_INET6, &v6.sin6_addr, host, sizeof host);
-        snprintf(out, PKI_NETIF_TEXT, "[%s]:%u", host, ntohs(v6.sin6_port));
+        scoped = v6.sin6_scope_id != 0 && IN6_IS_ADDR_LINKLOCAL(&v6.sin6_addr);
+        if (scoped && if_indextoname(v6.sin6_scope_id, link) == NULL)
+            snprintf(link, sizeof link, "%u", v6.sin6_scope_id);
+        snprintf(out, PKI_NETIF_TEXT, "[%s%s%s]:%u", host, scoped ? "%" : "", scoped ? link : "", ntohs(v6.sin6_port));
     } else {
         memcpy(&v4, address, sizeof v4);
         inet_ntop(AF_INET, &v4.sin_addr, host, sizeof host);

@@ -9,7 +9,7 @@
 
 #include "pickle/base.h"
 
-#define PKI_NETIF_TEXT 64
+#define PKI_NETIF_TEXT 80
 #define PKI_NETIF_BUS_ID 16
 #define PKI_NETIF_WIRE_BYTES 24
 
@@ -32,11 +32,11 @@ pk_result_t pki_netif_named(struct pki_netif *out, int max, int *count);
 struct ifaddrs;
 
 /*
- * The addresses of this process that others may be told, of all interfaces that are up, at most `max` (and PKI_NETIF_MAX) of them.
- * IPv4 comes before IPv6, the first address of every interface before the second one of any; then link-local ones (those of IPv6
- * with their scope, which is this host's alone); then those of bridges of containers and virtual machines and of tunnels; with
- * `loopback` loopback ends the list. PK_IFNAME restricts it to its interfaces, whatever they are, and orders them. May be none.
- * PK_ERR_ARG: PK_IFNAME names no interface that is up and has an address. PK_ERR_SYSTEM.
+ * The addresses of this process that others may be told, of all interfaces that are up, at most `max` (and PKI_NETIF_MAX) of
+ * them. IPv4 comes before IPv6, the first address of every interface before the second one of any; then link-local ones
+ * (those of IPv6 with their scope, which is this host's alone); then those of bridges of containers and virtual machines and
+ * of tunnels; with `loopback` loopback ends the list. PK_IFNAME restricts it to its interfaces, whatever they are, and orders
+ * them. May be none. PK_ERR_ARG: PK_IFNAME names no interface that is up and has an address. PK_ERR_SYSTEM.
  */
 pk_result_t pki_netif_addresses(bool loopback, struct pki_netif *out, int max, int *count);
 /* The same of `all` (getifaddrs) and `names` (PK_IFNAME, or NULL); returns how many. */
@@ -59,7 +59,7 @@ bool pki_netif_is_link_local(const struct sockaddr_storage *address);
 int pki_netif_prefix(const struct sockaddr *mask, int family); /* bits of a netmask; NULL: 0 */
 uint16_t pki_netif_port(const struct sockaddr_storage *address);
 void pki_netif_set_port(struct sockaddr_storage *address, uint16_t port);
-/* "192.0.2.1:4000", "[::1]:4000". */
+/* "192.0.2.1:4000", "[::1]:4000", "[fe80::1%eth0]:4000". */
 void pki_netif_format(const struct sockaddr_storage *address, char out[PKI_NETIF_TEXT]);
 
 /* On the wire: family u16 (4 or 6), port u16, scope u32, address[16]; of IPv4 the scope and the last 12 bytes are zero. */

@@ -15,6 +15,7 @@
 #include "comm/bootstrap_int.h"
 #include "measure.h"
 #include "util/clock.h"
+#include "util/fork.h"
 #include "util/netif.h"
 
 #define RANKS_MAX 32
@@ -25,6 +26,8 @@
 struct rank {
     int size, rank;
     pk_unique_id_t id;
+    bool at_meeting;
+    struct pki_meeting meeting; /* instead of the id */
     uint64_t timeout_ms;
     uint64_t delay_ms;
     const atomic_bool *cancel;
@@ -48,7 +51,11 @@ static inline void *rank_main(void *arg)
 
     sleep_ms(self->delay_ms);
     began = pki_now_ns();
-    self->result = pki_bootstrap_open(&b, self->size, self->rank, &self->id, pki_deadline_ns(self->timeout_ms), self->cancel);
+    if (self->at_meeting)
+        self->result = pki_bootstrap_open_at(&b, self->size, self->rank, &self->meeting, pki_deadline_ns(self->timeout_ms),
+                                             self->cancel);
+    else
+        self->result = pki_bootstrap_open(&b, self->size, self->rank, &self->id, pki_deadline_ns(self->timeout_ms), self->cancel);
     if (self->result == PK_OK && self->body != NULL)
         self->result = self->body(self, b);
     self->took_ms = (pki_now_ns() - began) / PKI_NS_PER_MS;
@@ -90,6 +97,20 @@ static inline void expect_all(const struct rank *ranks, int count, pk_result_t r
         if (text != NULL)
             cr_expect(strstr(ranks[r].error.text, text) != NULL, "rank %d says: %s", r, ranks[r].error.text);
     }
+}
+
+/* The first of rank 0's listeners is the caller's, the others are closed. */
+static inline int take_listener(const pk_unique_id_t *id)
+{
+    int listeners[PKI_MEETING_LISTENERS];
+    int count = pki_listener_take(id, listeners);
+
+    cr_assert_geq(count, 1);
+    for (int i = 0; i < count; i++)
+        pki_fork_let_go(listeners[i]);
+    for (int i = 1; i < count; i++)
+        close(listeners[i]);
+    return listeners[0];
 }
 
 /* Where the id says that rank 0 listens. */

@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The bootstrap among ranks that are threads. */
 #include "bootstrap_ranks.h"
+#include "pickle/pickle.h"
+#include "util/listen.h"
+#include "util/resolve.h"
 
 /* ---- all goes well ---- */
 
@@ -294,10 +297,173 @@ Test(bootstrap, cancel_before_rank_0_came, .timeout = 20)
 Test(bootstrap, cancel_before_rank_0_listens, .timeout = 20)
 {
     struct rank ranks[2];
-    int listeners[PKI_ID_ADDRESSES];
 
     make_ranks(ranks, 2, NULL);
-    cr_assert_eq(pki_listener_take(&ranks[0].id, listeners), 1);
-    close(listeners[0]);
+    close(take_listener(&ranks[0].id));
     cancel_after(ranks, 1, 1, "connecting again and again");
+}
+
+/* ---- earlier lives of the job ---- */
+
+/* Ranks at one id's meeting, whose launcher has started the job anew so many times, and one; 0: it does not say. */
+static void make_lives(struct rank *ranks, int count, int size, const uint32_t *lives)
+{
+    make_ranks(ranks, count, gather_body);
+    for (int r = 0; r < count; r++) {
+        ranks[r].size = size;
+        ranks[r].at_meeting = true;
+        cr_assert_eq(pki_meeting_of_id(&ranks[r].id, r == 0, &ranks[r].meeting), PK_OK);
+        ranks[r].meeting.life = lives[r];
+    }
+}
+
+/* Each node counts by itself: that is no reason not to meet. */
+Test(bootstrap, counts_of_restarts_may_differ, .timeout = 20)
+{
+    struct rank ranks[4];
+
+    make_lives(ranks, 4, 4, (const uint32_t[]){ 2, 1, 0, 7 });
+    start_ranks(ranks, 4);
+    join_ranks(ranks, 4);
+    expect_all(ranks, 4, PK_OK, NULL);
+}
+
+static void expect_earlier(const struct rank *rank)
+{
+    cr_expect_eq(rank->result, PK_ERR_MISMATCH, "%d, %s", rank->result, rank->error.text);
+    cr_expect(strstr(rank->error.text, "another start of this job called itself rank") != NULL, "%s", rank->error.text);
+}
+
+/* Four processes, of which the last is a rank 1 of an earlier start: it may come before the one of this start, or after it. */
+static void meet_stale(uint64_t stale_ms, uint64_t own_ms)
+{
+    struct rank ranks[4];
+
+    make_lives(ranks, 4, 3, (const uint32_t[]){ 3, 3, 2, 1 });
+    ranks[3].rank = 1;
+    ranks[3].delay_ms = stale_ms;
+    ranks[1].delay_ms = own_ms;
+    ranks[2].delay_ms = 400;
+    start_ranks(ranks, 4);
+    join_ranks(ranks, 4);
+    expect_all(ranks, 3, PK_OK, NULL);
+    expect_earlier(&ranks[3]);
+}
+
+Test(bootstrap, a_rank_of_an_earlier_life_makes_way, .timeout = 20)
+{
+    meet_stale(0, 200);
+}
+
+Test(bootstrap, a_rank_of_an_earlier_life_is_refused, .timeout = 20)
+{
+    meet_stale(200, 0);
+}
+
+Test(bootstrap, a_rank_of_an_earlier_life_of_another_size_is_refused, .timeout = 20)
+{
+    struct rank ranks[3];
+
+    make_lives(ranks, 3, 2, (const uint32_t[]){ 2, 2, 1 });
+    ranks[2].rank = 5;
+    ranks[2].size = 8;
+    ranks[1].delay_ms = 300;
+    start_ranks(ranks, 3);
+    join_ranks(ranks, 3);
+    expect_all(ranks, 2, PK_OK, NULL);
+    expect_earlier(&ranks[2]);
+}
+
+/* Nothing tells two ranks 1 apart that are both of another life than rank 0: all are told. */
+Test(bootstrap, two_of_another_life_are_a_mismatch, .timeout = 20)
+{
+    struct rank ranks[4];
+
+    make_lives(ranks, 4, 4, (const uint32_t[]){ 3, 1, 1, 2 });
+    ranks[3].rank = 1;
+    start_ranks(ranks, 4);
+    join_ranks(ranks, 4);
+    cr_expect_eq(ranks[0].result, PK_ERR_MISMATCH);
+    cr_expect(strstr(ranks[0].error.text, "two processes call themselves rank 1 of 4") != NULL, "%s", ranks[0].error.text);
+}
+
+/* ---- several addresses ---- */
+
+/* An id whose rank 0 listens at the last of these; nobody listens at the others. */
+static void make_at(struct rank *ranks, const char *const *wrong, int count)
+{
+    struct pki_meeting *zero = &ranks[0].meeting, *one = &ranks[1].meeting;
+    int own = 1;
+
+    make_lives(ranks, 2, 2, (const uint32_t[]){ 0, 0 });
+    for (int i = 0; i < 2; i++) {
+        pki_meeting_stop_listening(&ranks[i].meeting);
+        pki_netif_loopback(&ranks[i].meeting.address[0]);
+    }
+    cr_assert_eq(pki_meeting_listen(zero->address, &own, false, zero->listeners), PK_OK);
+    zero->listener_count = 1;
+    one->address_count = count + 1;
+    one->address[count] = zero->address[0];
+    for (int i = 0; i < count; i++) {
+        cr_assert_eq(pki_resolve_literal(wrong[i], &one->address[i], 1), 1);
+        pki_netif_set_port(&one->address[i], pki_netif_port(&zero->address[0]));
+    }
+}
+
+Test(bootstrap, the_last_address_is_right, .timeout = 20)
+{
+    static const char *const wrong[] = { "127.0.0.2", "127.0.0.3", "240.0.0.1" };
+    struct rank ranks[2];
+
+    make_at(ranks, wrong, 3);
+    start_ranks(ranks, 2);
+    join_ranks(ranks, 2);
+    expect_all(ranks, 2, PK_OK, NULL);
+}
+
+/* Somebody who accepts and says nothing is not waited for until the deadline. */
+Test(bootstrap, silence_at_the_first_address, .timeout = 20)
+{
+    static const char *const wrong[] = { "127.0.0.2" };
+    struct rank ranks[2];
+    int silent = -1;
+
+    make_at(ranks, wrong, 1);
+    cr_assert_eq(pki_listen(&ranks[1].meeting.address[0], 8, false, &silent), PK_OK);
+    start_ranks(ranks, 2);
+    join_ranks(ranks, 2);
+    expect_all(ranks, 2, PK_OK, NULL);
+    close(silent);
+}
+
+/* An id's rank 0 listened before anybody had the id: where all its addresses refuse connections, it is not there any more. */
+Test(bootstrap, nobody_listens_for_the_id, .timeout = 20)
+{
+    struct rank ranks[2];
+
+    make_ranks(ranks, 2, NULL);
+    cr_assert(pki_listener_drop(&ranks[0].id));
+    start_ranks(ranks + 1, 1);
+    join_ranks(ranks + 1, 1);
+    expect_all(ranks + 1, 1, PK_ERR_PEER, "(connection refused): rank 0 has ended or given up, or these addresses lead");
+    cr_expect_lt(ranks[1].took_ms, SOON_MS);
+}
+
+Test(bootstrap, an_id_is_given_back)
+{
+    struct pki_bootstrap *b = NULL;
+    pk_unique_id_t ids[50];
+    int before;
+
+    open_files();
+    before = open_files();
+    for (int i = 0; i < 50; i++)
+        cr_assert_eq(pk_get_unique_id(&ids[i]), PK_OK);
+    cr_expect_gt(open_files(), before);
+    for (int i = 0; i < 50; i++)
+        cr_assert_eq(pk_unique_id_release(&ids[i]), PK_OK);
+    cr_expect_eq(open_files(), before);
+    cr_expect_eq(pk_unique_id_release(&ids[0]), PK_ERR_ARG);
+    cr_expect(strstr(pki_error_get()->text, "did not make the id") != NULL, "%s", pki_error_get()->text);
+    cr_expect_eq(pki_bootstrap_open(&b, 2, 0, &ids[0], pki_deadline_ns(100), NULL), PK_ERR_ARG);
 }

@@ -98,7 +98,7 @@ static pk_result_t choose_named(const struct pki_iface_config *config, struct pk
 
 bool pki_tcp_knows_nics(void)
 {
-    int fd = socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_ROUTE);
+    int fd = pki_fd_keep(socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_ROUTE));
 
     if (fd >= 0)
         close(fd);

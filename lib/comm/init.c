@@ -135,7 +135,7 @@ static pk_result_t check_descriptors(const struct pk_comm *comm)
     unsigned long long needed, here = 0, local = 0;
 
     for (int i = 0; i < comm->size; i++) {
-        here += pki_same_process(&comm->cards[i], &comm->cards[comm->rank]);
+        here += pki_same_process(comm, i, comm->rank);
         local += comm->local[i];
     }
     needed = here * (local - 1) + here * INIT_DESCRIPTORS + OWN_DESCRIPTORS;

@@ -8,18 +8,16 @@
 #define PKI_FLOAT_ENV_H
 
 #if defined(__x86_64__)
-#include <immintrin.h>
-
 typedef unsigned pki_float_env;
 #define PKI_MXCSR_FLAGS 0x3fu     /* what has happened so far: changes no result */
 #define PKI_MXCSR_DEFAULT 0x1f80u /* to nearest even, subnormal numbers are kept, nothing traps */
 
 static inline pki_float_env pki_float_env_enter(void)
 {
-    pki_float_env was = _mm_getcsr();
+    pki_float_env was = __builtin_ia32_stmxcsr();
 
     if (__builtin_expect((was & ~PKI_MXCSR_FLAGS) != PKI_MXCSR_DEFAULT, 0))
-        _mm_setcsr(PKI_MXCSR_DEFAULT);
+        __builtin_ia32_ldmxcsr(PKI_MXCSR_DEFAULT);
     __asm__ volatile("" ::: "memory"); /* what is read and written in between is read and written in between */
     return was;
 }
@@ -28,7 +26,7 @@ static inline void pki_float_env_leave(pki_float_env was)
 {
     __asm__ volatile("" ::: "memory");
     if (__builtin_expect((was & ~PKI_MXCSR_FLAGS) != PKI_MXCSR_DEFAULT, 0))
-        _mm_setcsr(was);
+        __builtin_ia32_ldmxcsr(was);
 }
 
 #elif defined(__aarch64__)

@@ -12,7 +12,6 @@
 
 #include "device/device.h"
 #include "device/float_bits.h"
-#include "device/float_env.h"
 #include "device/reduce_host.h"
 #include "util/dtype.h"
 #include "util/log.h"
@@ -204,10 +203,9 @@ static void reduce(const struct reducer *reducer, void *dst, const void *const *
     }
 }
 
-pk_result_t pki_reduce_host_isa(void *dst, const void *const *srcs, int n, size_t count, pk_dtype_t dtype, pk_op_t op, bool plain)
+static pk_result_t check_and_reduce(void *dst, const void *const *srcs, int n, size_t count, pk_dtype_t dtype, pk_op_t op, bool plain)
 {
     uint32_t divisor = pki_op_divisor(op);
-    pki_float_env was;
 
     if (pki_dtype_bytes(dtype) == 0)
         return pki_fail(PK_ERR_ARG, NULL, "reduce: %d is no element type", (int)dtype);
@@ -216,10 +214,22 @@ pk_result_t pki_reduce_host_isa(void *dst, const void *const *srcs, int n, size_
     /* An average is a sum whose last step divides by the number of ranks; nobody here knows which step is the last. */
     if (op > PK_MAX && divisor == 0)
         return pki_fail(PK_ERR_UNSUPPORTED, NULL, "reduce: operation %llu is not in this version", (unsigned long long)op);
-    was = pki_float_env_enter();
     reduce(find(dtype, plain), dst, srcs, n, count, dtype, divisor > 0 ? PK_SUM : op, divisor);
-    pki_float_env_leave(was);
     return PK_OK;
+}
+
+pk_result_t pki_reduce_host_isa(void *dst, const void *const *srcs, int n, size_t count, pk_dtype_t dtype, pk_op_t op, bool plain)
+{
+    pki_float_env was = pki_float_env_enter();
+    pk_result_t result = check_and_reduce(dst, srcs, n, count, dtype, op, plain);
+
+    pki_float_env_leave(was);
+    return result;
+}
+
+pk_result_t pki_reduce_host_here(void *dst, const void *const *srcs, int n, size_t count, pk_dtype_t dtype, pk_op_t op)
+{
+    return check_and_reduce(dst, srcs, n, count, dtype, op, false);
 }
 
 pk_result_t pki_reduce_host(void *dst, const void *const *srcs, int n, size_t count, pk_dtype_t dtype, pk_op_t op)

@@ -278,23 +278,26 @@ static pk_result_t run_task(struct pki_engine *e, const struct pki_request *requ
     return started != PK_OK ? started : finished;
 }
 
-pk_result_t pki_engine_run(struct pki_engine *e, const struct pki_request *request)
+static pk_result_t run_held(struct pki_engine *e, const struct pki_request *request, enum pki_quick quick, struct pki_list *blocking)
 {
-    bool held = e->calls_kernel;
-    int cancel = held ? pki_cancel_hold() : 0;
-    struct pki_list blocking;
-    enum pki_quick quick = PKI_QUICK_NOT;
+    const int cancel = pki_cancel_hold();
     pk_result_t result = PK_OK;
 
-    pki_list_init(&blocking);
-    if (request->what == PKI_DO_COLL)
-        quick = pki_quick_coll(e, request, &blocking);
-    if (quick != PKI_QUICK_DONE) {
-        cancel = held ? cancel : pki_cancel_hold();
-        held = true;
-        result = run_task(e, request, quick, &blocking);
-    }
-    if (held)
-        pki_cancel_release(cancel);
+    if (e->calls_kernel && request->what == PKI_DO_COLL)
+        quick = pki_quick_coll(e, request, blocking);
+    if (quick != PKI_QUICK_DONE)
+        result = run_task(e, request, quick, blocking);
+    pki_cancel_release(cancel);
     return result;
+}
+
+pk_result_t pki_engine_run(struct pki_engine *e, const struct pki_request *request)
+{
+    struct pki_list blocking;
+    enum pki_quick quick = PKI_QUICK_NOT;
+
+    pki_list_init(&blocking);
+    if (request->what == PKI_DO_COLL && !e->calls_kernel)
+        quick = pki_quick_coll(e, request, &blocking);
+    return quick == PKI_QUICK_DONE ? PK_OK : run_held(e, request, quick, &blocking);
 }

@@ -29,7 +29,8 @@
 #define LOOK_MIN_NS (PKI_NS_PER_MS / 4)
 #define ASK_MIN_NS (100 * PKI_NS_PER_MS) /* a name that is not known is asked for again after so long, and twice as long, */
 #define ASK_MAX_NS (1 * PKI_NS_PER_S)    /* up to this; */
-#define ASK_AGAIN_NS (2 * PKI_NS_PER_S)  /* one that is known after so long */
+#define KNOWN_MIN_NS (2 * PKI_NS_PER_S)  /* one that is known after so long, and twice as long, */
+#define KNOWN_MAX_NS (8 * PKI_NS_PER_S)  /* up to this */
 
 /* ---- addresses ---- */
 
@@ -108,7 +109,8 @@ static pk_result_t take_answer(struct pki_seek *s)
         s->ask_pause_ns = 2 * s->ask_pause_ns < ASK_MAX_NS ? 2 * s->ask_pause_ns : ASK_MAX_NS;
         return PK_OK;
     }
-    s->ask_ns = pki_now_ns() + ASK_AGAIN_NS;
+    s->ask_ns = pki_now_ns() + s->known_pause_ns;
+    s->known_pause_ns = 2 * s->known_pause_ns < KNOWN_MAX_NS ? 2 * s->known_pause_ns : KNOWN_MAX_NS;
     s->why[0] = '\0';
     if (!s->allowed || s->meeting->guard == PKI_GUARD_LOOPBACK)
         result = pki_secret_allows(s->meeting->guard, s->meeting->what, only_loopback(addresses, count));
@@ -118,6 +120,15 @@ static pk_result_t take_answer(struct pki_seek *s)
     return result;
 }
 
+/* Most likely rank 0, which is late: no name server need be asked again. */
+static bool somebody_listens(const struct pki_seek *s)
+{
+    for (int i = 0; i < s->count; i++)
+        if (s->candidates[i].state == PKI_SEEK_PROVING)
+            return true;
+    return false;
+}
+
 /* Keep asking for the name. */
 static pk_result_t resolve(struct pki_seek *s)
 {
@@ -125,7 +136,7 @@ static pk_result_t resolve(struct pki_seek *s)
 
     if (s->meeting->host[0] == '\0')
         return PK_OK;
-    if (s->lookup == NULL && now >= s->ask_ns) {
+    if (s->lookup == NULL && now >= s->ask_ns && !somebody_listens(s)) {
         s->lookup = pki_lookup_start(s->meeting->host);
         s->asked_ns = now;
         if (s->lookup == NULL)
@@ -143,6 +154,7 @@ struct pki_seek *pki_seek_open(struct pki_bootstrap *b, const struct pki_meeting
     s->b = b;
     s->meeting = meeting;
     s->ask_pause_ns = ASK_MIN_NS;
+    s->known_pause_ns = KNOWN_MIN_NS;
     snprintf(s->why, sizeof s->why, "the resolver has not answered yet");
     for (int i = 0; i < meeting->address_count; i++)
         add_scoped(s, &meeting->address[i]);

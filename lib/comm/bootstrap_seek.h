@@ -31,7 +31,7 @@ struct pki_seek {
     struct pki_bootstrap *b;
     const struct pki_meeting *meeting;
     struct pki_lookup *lookup; /* NULL: none is under way */
-    uint64_t asked_ns, ask_ns, ask_pause_ns;
+    uint64_t asked_ns, ask_ns, ask_pause_ns, known_pause_ns;
     bool allowed; /* pki_secret_allows has been asked */
     char why[PKI_SEEK_WHY]; /* the name is not known; empty: it is */
     uint64_t begun_ns;   /* the first address came */

@@ -94,10 +94,12 @@ struct place {
 
 static bool is_unspecified(const struct sockaddr_storage *address)
 {
-    const struct sockaddr_in *v4 = (const struct sockaddr_in *)address;
-    const struct sockaddr_in6 *v6 = (const struct sockaddr_in6 *)address;
+    struct sockaddr_in6 v6;
+    struct sockaddr_in v4;
 
-    return address->ss_family == AF_INET6 ? IN6_IS_ADDR_UNSPECIFIED(&v6->sin6_addr) : v4->sin_addr.s_addr == htonl(INADDR_ANY);
+    memcpy(&v4, address, sizeof v4);
+    memcpy(&v6, address, sizeof v6);
+    return address->ss_family == AF_INET6 ? IN6_IS_ADDR_UNSPECIFIED(&v6.sin6_addr) : v4.sin_addr.s_addr == htonl(INADDR_ANY);
 }
 
 static bool all_loopback(const struct sockaddr_storage *addresses, int count)
@@ -326,21 +328,28 @@ static pk_result_t name_job(struct pki_meeting *meeting)
     return result;
 }
 
+/* No more than a hint: whatever else stands there says nothing. */
+static uint32_t count_lives(void)
+{
+    const char *text = pki_env_get("TORCHELASTIC_RESTART_COUNT");
+    unsigned restarts;
+
+    return text != NULL && sscanf(text, "%9u", &restarts) == 1 ? restarts + 1 : 0;
+}
+
 static pk_result_t find_by_torch(int size, int rank, struct place *place, struct pki_meeting *meeting)
 {
     const char *master = pki_env_get("MASTER_ADDR");
-    int64_t port = 0, here = 0, restarts = -1;
+    int64_t port = 0, here = 0;
     pk_result_t result = pki_env_int("MASTER_PORT", 1, 65535, 0, &port);
 
     if (result == PK_OK)
         result = pki_env_int("LOCAL_WORLD_SIZE", 1, PKI_RANKS_MAX, 0, &here);
     if (result == PK_OK)
-        result = pki_env_int("TORCHELASTIC_RESTART_COUNT", 0, INT32_MAX, -1, &restarts);
-    if (result == PK_OK)
         result = name_job(meeting);
     if (result != PK_OK)
         return result;
-    meeting->life = (uint32_t)(restarts + 1);
+    meeting->life = count_lives();
     place->torch = true;
     place->all_here = here == size; /* nobody else need reach it, however the host is called */
     place->elsewhere = here != 0 && here < size;

@@ -18,8 +18,8 @@
 #define SENT 0x11
 #define REUSED 0xa5
 #define DEADLINE_MS 1500
-#define CUT_MS 3       /* after the transfer has begun: the proxy carries less than 64 MiB in it */
-#define LATE_MS 300    /* in which what is late may come */
+#define CUT_BYTES ((size_t)4 << 20) /* of the transfer, and then the connections break */
+#define LATE_MS 300                 /* in which what is late may come */
 #define TIMEOUT_MS 60000
 
 enum { BY_DEADLINE, BY_ABORT, SCENES };
@@ -41,12 +41,10 @@ static void *abort_late(void *comm)
     return NULL;
 }
 
-/* Breaks the connections while they are full, and lets them through when the other has given up. */
-static void *cut(void *arg)
+/* Lets them through when the other has given up. */
+static void *let_through(void *arg)
 {
     (void)arg;
-    usleep(CUT_MS * 1000);
-    proxy_cut_all(1);
     while (atomic_load(&ranks_shared()->words[GIVEN_UP]) == 0)
         usleep(1000);
     proxy_let_through();
@@ -81,7 +79,8 @@ static bool send_cut(pk_comm_t *comm, unsigned char *bytes)
     pk_result_t result;
 
     memset(bytes, SENT, BYTES);
-    if (pthread_create(&thread, NULL, cut, NULL) != 0)
+    proxy_cut_behind(CUT_BYTES); /* which breaks them while they are full */
+    if (pthread_create(&thread, NULL, let_through, NULL) != 0)
         return false;
     result = pk_send(bytes, BYTES, PK_UINT8, 0, comm, PK_BLOCKING);
     pthread_join(thread, NULL);

@@ -24,6 +24,7 @@ struct relay {
 
 static struct proxy_rules rules;
 static atomic_int generation, held;
+static atomic_long left; /* bytes until all are cut; 0: none was asked for */
 
 void proxy_rule(const struct proxy_rules *all)
 {
@@ -39,6 +40,21 @@ void proxy_cut_all(int hold)
 void proxy_let_through(void)
 {
     atomic_store(&held, 0);
+}
+
+void proxy_cut_behind(size_t bytes)
+{
+    atomic_store(&left, (long)bytes);
+}
+
+static void count_down(size_t bytes)
+{
+    long before = atomic_load(&left);
+
+    if (before > 0 && atomic_fetch_sub(&left, (long)bytes) <= (long)bytes) {
+        atomic_store(&left, 0);
+        proxy_cut_all(1);
+    }
 }
 
 static uint32_t next_random(unsigned *seed)
@@ -115,6 +131,7 @@ static bool carry(struct relay *r)
                 if (n == 0)
                     return false;
                 passed += n;
+                count_down(n);
             }
         if (is_cut(r, passed, life))
             return true;

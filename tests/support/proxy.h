@@ -25,5 +25,7 @@ int proxy_connect(int fd, const struct sockaddr *address, socklen_t bytes);
  * proxy_let_through. */
 void proxy_cut_all(int hold);
 void proxy_let_through(void);
+/* The same, holding, as soon as so many bytes more have gone through: at that byte, not at a time. */
+void proxy_cut_behind(size_t bytes);
 
 #endif

@@ -56,7 +56,7 @@ in_root() {
         [ -z "${!name:-}" ] || names+=("$name=${!name}")
     done
     # shellcheck disable=SC2016
-    unshare --mount --pid --fork --kill-child bash -c 'root=$1 && shift &&
+    unshare --mount --pid --fork --kill-child bash -c 'root=$1 && shift && mount --bind "$root" "$root" &&
         mount -t proc proc "$root/proc" && mount --rbind /sys "$root/sys" && mount --rbind /dev "$root/dev" &&
         mount -t tmpfs tmpfs "$root/dev/shm" && exec chroot "$root" "$@"' - \
         "$1" /usr/bin/env -i "${names[@]}" bash -c "cd /root/libpickle && $2" </dev/null

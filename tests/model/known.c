@@ -27,13 +27,12 @@ const struct known known_programs[] = {
                    .call = { { CALL(SEND(1, 0), SEND(2, 0)) },
                              { CALL(RECV(0, 0)), CALL(RECV(1, 0)), CALL(RECV(2, 1)), CALL(SEND(3, 1)) },
                              { CALL(RECV(3, 0)), CALL(SEND(0, 0)) } } } },
-    /* Four sends of rank 0 wait in two streams for rank 1, which first wants the one behind the program's own copy. */
-    { .name = "a copy of the program's own beside sends that wait", .breaks = BREAK_PUSHES,
-      .program = { .ranks = 2, .streams = 3, .transfers = 5,
-                   .transfer = { FROM_TO(0, 1), FROM_TO(0, 1), FROM_TO(0, 1), FROM_TO(0, 1), { 1, { 1, 0 } } }, .calls = { 7, 5 },
-                   .call = { { CALL(SEND(0, 0)), CALL(SEND(1, 0)), CALL(SEND(2, 1)), CALL(SEND(3, 1)), { .kind = CALL_COPY, .stream = STREAMS_MAX - 1 },
-                               { .kind = CALL_SYNC, .stream = STREAMS_MAX - 1 }, CALL(SEND(4, 2)) },
-                             { CALL(RECV(4, 0)), CALL(RECV(0, 0)), CALL(RECV(1, 0)), CALL(RECV(2, 0)), CALL(RECV(3, 0)) } } } },
+    /* Two sends of rank 0 wait in two streams for rank 1, which first wants the one behind the program's own copy; and there are two channels. */
+    { .name = "a copy of the program's own beside sends that wait", .breaks = BREAK_LAST_CHANNEL,
+      .program = { .ranks = 2, .streams = 3, .transfers = 3, .transfer = { FROM_TO(0, 1), FROM_TO(0, 1), { 1, { 1, 0 } } }, .calls = { 5, 3 },
+                   .call = { { CALL(SEND(0, 0)), CALL(SEND(1, 1)), { .kind = CALL_COPY, .stream = STREAMS_MAX - 1 },
+                               { .kind = CALL_SYNC, .stream = STREAMS_MAX - 1 }, CALL(SEND(2, 2)) },
+                             { CALL(RECV(2, 0)), CALL(RECV(0, 0)), CALL(RECV(1, 0)) } } } },
 };
 
 const int known_count = sizeof known_programs / sizeof known_programs[0];

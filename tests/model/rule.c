@@ -6,7 +6,7 @@
 struct out {
     struct step *steps;
     int count;
-    struct channels *left;
+    struct channels *channels;
 };
 
 static struct step *add(struct out *out, enum step_kind kind, const struct part *p)
@@ -14,20 +14,19 @@ static struct step *add(struct out *out, enum step_kind kind, const struct part 
     struct step *step = &out->steps[out->count++];
 
     *step = (struct step){ .kind = kind };
-    if (p != NULL) {
+    if (p != NULL)
         step->op = p->op;
-        step->push = p->sends;
-    }
     return step;
 }
 
-static bool take_channel(struct channels *left, const struct part *p)
+static bool take_channel(struct channels *channels)
 {
-    int *of = p->sends ? &left->pushes : &left->pulls;
-
-    if (*of == 0)
+    if (channels->held)
+        return true;
+    if (channels->left == 0)
         return false;
-    (*of)--;
+    channels->left--;
+    channels->held = true;
     return true;
 }
 
@@ -51,7 +50,7 @@ static void words(struct out *out, const struct part *parts, int n, enum step_ki
 static void copy_seen(struct out *out, const struct part *parts, int n, bool *placed)
 {
     for (int i = 0; i < n; i++)
-        if (parts[i].moves && parts[i].seen && !placed[i] && take_channel(out->left, &parts[i])) {
+        if (parts[i].moves && parts[i].seen && !placed[i] && take_channel(out->channels)) {
             copy(out, &parts[i]);
             placed[i] = true;
         }
@@ -90,30 +89,29 @@ static void move_rest(struct out *out, const struct part *parts, int n, bool ker
         if (!is_left(&parts[i], placed[i], breaks))
             continue;
         placed[i] = true;
-        if (in_a_row && take_channel(out->left, &parts[i])) {
+        if (in_a_row && take_channel(out->channels)) {
             copy(out, &parts[i]);
             continue;
         }
-        if (!kernels)
-            (void)take_channel(out->left, &parts[i]);
+        out->channels->left -= !kernels;
         if (together == NULL)
             together = add(out, kernels ? STEP_KERNEL : STEP_SIDE, NULL);
         together->ops[together->count++] = parts[i].op;
     }
 }
 
-void rule_wants(const struct part *parts, int n, struct channels *wanted)
+int rule_wants(const struct part *parts, int n)
 {
-    *wanted = (struct channels){ 0, 0 };
-    for (int i = 0; i < n; i++) {
-        wanted->pushes += parts[i].moves && parts[i].sends;
-        wanted->pulls += parts[i].moves && !parts[i].sends;
-    }
+    int waiting = 0;
+
+    for (int i = 0; i < n; i++)
+        waiting += parts[i].moves && !parts[i].seen && !parts[i].together;
+    return waiting > 1 ? waiting : 0;
 }
 
-int rule_steps(const struct part *parts, int n, bool kernels, unsigned breaks, struct channels *left, struct step steps[STEPS_MAX])
+int rule_steps(const struct part *parts, int n, bool kernels, unsigned breaks, struct channels *channels, struct step steps[STEPS_MAX])
 {
-    struct out out = { .steps = steps, .left = left };
+    struct out out = { .steps = steps, .channels = channels };
     bool placed[PARTS_MAX] = { false };
 
     if (!(breaks & (BREAK_READY_LATE | BREAK_LEVELS)))

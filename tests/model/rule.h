@@ -28,7 +28,7 @@ struct part {
 enum step_kind {
     STEP_WRITE_READY, /* this side's, for the peer */
     STEP_WAIT_READY,  /* the peer's */
-    STEP_COPY,        /* by a copy engine: holds a channel from the call on until it is done */
+    STEP_COPY,        /* by a copy engine: keeps its stream's channel from the call on until it is done */
     STEP_WRITE_DONE,  /* the peer's */
     STEP_WAIT_DONE,   /* this side's */
     STEP_KERNEL,      /* looks at the ready words of all `ops`, moves what is ready, writes its done word, and ends when all are moved */
@@ -37,15 +37,16 @@ enum step_kind {
 
 struct step {
     enum step_kind kind;
-    bool push;       /* STEP_COPY */
     uint8_t op;      /* the transfer; of KERNEL and SIDE: unused */
     uint8_t count;   /* KERNEL, SIDE */
     uint8_t ops[PARTS_MAX];
 };
 
-/* Copy channels of the process that the library may still take. */
+/* Copies of a stream share one of the process's copy channels while any of them has not ended, and so do the value waits behind them, which hold it
+ * where the library may not use kernels. */
 struct channels {
-    int pushes, pulls;
+    int left;  /* that the library may still take for other streams */
+    bool held; /* this stream has one */
 };
 
 /* Ways to break the rule, one bit each: the model's own test demands that each is noticed. */
@@ -56,17 +57,17 @@ enum {
     BREAK_SAME_PEER = 1 << 3,     /* only those of one peer do */
     BREAK_SAME_PAIR = 1 << 4,     /* only those of one peer, communicator and direction do */
     BREAK_UNSEEN_FIRST = 1 << 5,  /* what waits goes before what need not */
-    BREAK_PUSHES = 1 << 6,        /* the library takes the last channel for pushes */
-    BREAK_PULLS = 1 << 7,         /* and a second pull */
+    BREAK_LAST_CHANNEL = 1 << 6,  /* the library takes the last channel, which is the program's */
+    BREAK_VALUE_WAITS = 1 << 7,   /* without kernels: only copies are counted, and not the waits behind them */
     BREAK_ONE_BY_ONE = 1 << 8,    /* each part of a group is decided and queued by itself */
     BREAK_LEVELS = 1 << 9         /* the ready words of all levels of a collective are written at its beginning */
 };
 
-/* How many pushes and pulls the parts want by copy engines at most. */
-void rule_wants(const struct part *parts, int n, struct channels *wanted);
+/* Without kernels: how many channels the parts want besides the stream's own, which they want too. */
+int rule_wants(const struct part *parts, int n);
 
-/* What goes into the stream for the parts of one call and level: returns how many steps. `left` is what may be taken of the channels, and what
- * is taken is subtracted. Without kernels every part that moves must find a channel (rule_wants). */
-int rule_steps(const struct part *parts, int n, bool kernels, unsigned breaks, struct channels *left, struct step steps[STEPS_MAX]);
+/* What goes into the stream for the parts of one call and level: returns how many steps. What is taken of the channels is subtracted. Without
+ * kernels the stream holds one, and as many more as rule_wants says are left. */
+int rule_steps(const struct part *parts, int n, bool kernels, unsigned breaks, struct channels *channels, struct step steps[STEPS_MAX]);
 
 #endif

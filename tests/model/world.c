@@ -5,31 +5,40 @@
 
 #define CHANNELS_MAX 8
 #define PLACES_MAX (CALLS_MAX * (LEVELS_MAX + 1) * STEPS_MAX)
-#define OWN_COPY 63 /* in a channel: a copy of the program's */
+#define OWN_COPY 63 /* a copy of the program's */
 
 /* A transfer's cell. Both sides come to the same answer to who moves the bytes: whoever comes second, but the sender where the first has not
  * left its call yet. */
 enum cell { CELL_EMPTY, CELL_FIRST_IN_CALL, CELL_FIRST_LEFT, CELL_MET, CELL_BOTH };
 
+/* A place in a channel: its turn comes when all before it have been served. */
+struct turn {
+    int channel, number; /* -1: in none */
+};
+
 struct entry {
     struct step step;
+    struct turn turn;            /* COPY, and a value wait behind a copy */
+    struct turn side[PARTS_MAX]; /* SIDE */
     int waits, records; /* events, or -1 */
-    int level_of;       /* >= 0: the end of this place of the rank's stream */
+    bool is_place;      /* the stream has come to the transfers `moved` */
     uint64_t moved;     /* KERNEL, SIDE */
 };
 
 struct channel {
-    uint8_t copies[TRANSFERS_MAX + CALLS_MAX];
-    int head, count;
+    int given, served;
 };
 
 struct rank {
     int next, part;       /* call; BREAK_ONE_BY_ONE: the part of it */
     bool published, waits_for_channels;
-    struct channels left;
-    struct channel push[CHANNELS_MAX], pull;
+    int left; /* channels that the library may take */
+    struct channel channel[CHANNELS_MAX];
+    struct turn last[STREAMS_MAX]; /* of each stream */
+    bool held[STREAMS_MAX];        /* the library has counted a channel for it */
     struct entry stream[STREAMS_MAX][PLACES_MAX / 4];
     int queued[STREAMS_MAX], head[STREAMS_MAX];
+    int end[CALLS_MAX][STREAMS_MAX]; /* where each call's part of a stream ends */
 };
 
 struct world {
@@ -55,54 +64,60 @@ static struct entry *add_entry(struct rank *r, int stream)
 {
     struct entry *e = &r->stream[stream][r->queued[stream]++];
 
-    *e = (struct entry){ .waits = -1, .records = -1, .level_of = -1 };
+    *e = (struct entry){ .waits = -1, .records = -1, .turn.channel = -1 };
     return e;
 }
 
 /* ---- Channels ---- */
 
-static int waiting_in(const struct channel *c)
-{
-    return c->count - c->head;
-}
-
-/* The driver takes one that nothing waits in, where there is one; else chance decides. */
-static void enter_channel(struct world *w, struct rank *r, bool push, uint8_t op)
+/* The driver takes an idle channel where there is one; else chance decides, and there the work stays. */
+static struct turn enter_channel(struct world *w, struct rank *r)
 {
     const int channels = w->machine->channels;
     int at = (int)model_below(w->random, (uint32_t)channels);
-    struct channel *c = &r->pull;
 
-    for (int i = 0; push && i < channels && waiting_in(&r->push[at]) > 0; i++)
+    for (int i = 0; i < channels && r->channel[at].given != r->channel[at].served; i++)
         at = (at + 1) % channels;
-    if (push)
-        c = &r->push[at];
-    c->copies[c->count++] = op;
+    return (struct turn){ at, r->channel[at].given++ };
 }
 
-static struct channel *heads(struct world *w, struct rank *r, bool push, uint8_t op)
+/* Behind the stream's last work in a channel, if that has not ended. */
+static struct turn follow(struct world *w, struct rank *r, int stream)
 {
-    if (!push)
-        return waiting_in(&r->pull) > 0 && r->pull.copies[r->pull.head] == op ? &r->pull : NULL;
-    for (int i = 0; i < w->machine->channels; i++)
-        if (waiting_in(&r->push[i]) > 0 && r->push[i].copies[r->push[i].head] == op)
-            return &r->push[i];
-    return NULL;
+    struct turn last = r->last[stream];
+
+    if (last.channel >= 0 && r->channel[last.channel].served <= last.number)
+        return r->last[stream] = (struct turn){ last.channel, r->channel[last.channel].given++ };
+    return r->last[stream] = enter_channel(w, r);
 }
 
-/* False: another copy is in front of this one. */
-static bool copy(struct world *w, struct rank *r, bool push, uint8_t op)
+static bool has_turn(const struct rank *r, struct turn turn)
 {
-    struct channel *c = heads(w, r, push, op);
+    return turn.channel < 0 || r->channel[turn.channel].served == turn.number;
+}
 
-    if (c == NULL)
-        return false;
-    c->head++;
-    if (op == OWN_COPY)
-        return true;
+static void serve_turn(struct rank *r, struct turn turn)
+{
+    if (turn.channel >= 0)
+        r->channel[turn.channel].served++;
+}
+
+/* The library gives the stream's channel back: without kernels when nothing of its is left in the stream, which may be a value wait behind a copy. */
+static void let_go(struct world *w, struct rank *r, int stream)
+{
+    const struct turn last = r->last[stream];
+    const bool copies_only = w->machine->kernels || (w->machine->breaks & BREAK_VALUE_WAITS);
+    bool over = copies_only ? last.channel < 0 || r->channel[last.channel].served > last.number : r->head[stream] == r->queued[stream];
+
+    if (!r->held[stream] || !over)
+        return;
+    r->held[stream] = false;
+    r->left++;
+}
+
+static void moved_now(struct world *w, uint8_t op)
+{
     w->early = w->early || (w->come[0] & w->come[1] & bit(op)) == 0;
-    *(push ? &r->left.pushes : &r->left.pulls) += 1;
-    return true;
 }
 
 /* ---- Calls ---- */
@@ -145,24 +160,37 @@ static int parts_of(struct world *w, int rank, const struct call *call, int leve
     return n;
 }
 
-static void queue_steps(struct world *w, struct rank *r, int rank, int stream, const struct part *parts, int n)
+static void queue_step(struct world *w, struct rank *r, int stream, const struct step *step)
+{
+    struct entry *e = add_entry(r, stream);
+    bool waits = step->kind == STEP_WAIT_READY || step->kind == STEP_WAIT_DONE;
+
+    e->step = *step;
+    if (step->kind == STEP_COPY || (waits && !w->machine->kernels && r->last[stream].channel >= 0))
+        e->turn = follow(w, r, stream);
+    for (int k = 0; step->kind == STEP_SIDE && k < step->count; k++)
+        e->side[k] = enter_channel(w, r);
+}
+
+static void queue_steps(struct world *w, struct rank *r, int stream, const struct part *parts, int n)
 {
     struct step steps[STEPS_MAX];
-    int count = rule_steps(parts, n, w->machine->kernels, w->machine->breaks, &r->left, steps);
+    struct channels channels = { r->left, r->held[stream] };
+    struct entry *place = add_entry(r, stream); /* for the check that nothing moves early */
+    int count;
 
-    for (int i = 0; i < n; i++) { /* a place in the stream, for the check that nothing moves early */
-        struct entry *e = i == 0 ? add_entry(r, stream) : &r->stream[stream][r->queued[stream] - 1];
-
-        e->level_of = rank;
-        e->moved |= bit(parts[i].op);
+    place->is_place = true;
+    for (int i = 0; i < n; i++)
+        place->moved |= bit(parts[i].op);
+    if (!w->machine->kernels && !channels.held) {
+        channels.left--;
+        channels.held = true;
     }
-    for (int i = 0; i < count; i++) {
-        add_entry(r, stream)->step = steps[i];
-        if (steps[i].kind == STEP_COPY)
-            enter_channel(w, r, steps[i].push, steps[i].op);
-        for (int k = 0; steps[i].kind == STEP_SIDE && k < steps[i].count; k++)
-            enter_channel(w, r, w->p->transfer[steps[i].ops[k]].rank[1] == rank, steps[i].ops[k]);
-    }
+    count = rule_steps(parts, n, w->machine->kernels, w->machine->breaks, &channels, steps);
+    r->left = channels.left;
+    r->held[stream] = channels.held;
+    for (int i = 0; i < count; i++)
+        queue_step(w, r, stream, &steps[i]);
 }
 
 /* Without kernels a call waits until all that it moves finds a channel. */
@@ -170,17 +198,22 @@ static bool find_channels(struct world *w, int rank, const struct call *call)
 {
     struct rank *r = &w->rank[rank];
     struct part parts[PARTS_MAX];
-    struct channels wanted = { 0, 0 }, more;
+    int wanted = 0;
 
     if (w->machine->kernels)
         return true;
-    for (int level = 0; level < call->levels; level++)
-        for (int stream = 0; stream < STREAMS_MAX; stream++) {
-            rule_wants(parts, parts_of(w, rank, call, level, stream, -1, parts), &more);
-            wanted.pushes += more.pushes;
-            wanted.pulls += more.pulls;
+    for (int stream = 0; stream < STREAMS_MAX; stream++) {
+        bool used = false;
+
+        for (int level = 0; level < call->levels; level++) {
+            int n = parts_of(w, rank, call, level, stream, -1, parts);
+
+            used = used || n > 0;
+            wanted += rule_wants(parts, n);
         }
-    return wanted.pushes <= r->left.pushes && wanted.pulls <= r->left.pulls;
+        wanted += used && !r->held[stream];
+    }
+    return wanted <= r->left;
 }
 
 static void ready_of_all_levels(struct rank *r, const struct world *w, const struct call *call)
@@ -214,8 +247,9 @@ static bool step_group(struct world *w, int rank, const struct call *call)
             if (n > 0 && level == 0 && (w->machine->breaks & BREAK_LEVELS))
                 ready_of_all_levels(r, w, call);
             if (n > 0)
-                queue_steps(w, r, rank, stream, parts, n);
+                queue_steps(w, r, stream, parts, n);
         }
+    memcpy(r->end[r->next], r->queued, sizeof r->queued);
     r->published = false;
     if (one_by_one && ++r->part < call->count)
         return true;
@@ -239,8 +273,7 @@ static bool step_cpu(struct world *w, int rank)
         add_entry(r, call->from)->records = w->events;
         add_entry(r, call->stream)->waits = w->events++;
     } else if (call->kind == CALL_COPY) {
-        add_entry(r, call->stream)->step = (struct step){ .kind = STEP_COPY, .push = true, .op = OWN_COPY };
-        enter_channel(w, r, true, OWN_COPY);
+        queue_step(w, r, call->stream, &(const struct step){ .kind = STEP_COPY, .op = OWN_COPY });
     }
     r->next++;
     return true;
@@ -249,7 +282,7 @@ static bool step_cpu(struct world *w, int rank)
 /* ---- Streams ---- */
 
 /* Move what is ready of several; true: all has been. */
-static bool serve(struct world *w, struct rank *r, int rank, struct entry *e)
+static bool serve(struct world *w, struct rank *r, struct entry *e)
 {
     uint64_t all = 0;
 
@@ -259,9 +292,13 @@ static bool serve(struct world *w, struct rank *r, int rank, struct entry *e)
         all |= bit(op);
         if ((e->moved & bit(op)) || !(w->ready & bit(op)))
             continue;
-        if (e->step.kind == STEP_SIDE && !copy(w, r, w->p->transfer[op].rank[1] == rank, op))
-            continue;
-        w->early = w->early || (w->come[0] & w->come[1] & bit(op)) == 0;
+        if (e->step.kind == STEP_SIDE) {
+            if (!has_turn(r, e->side[i]))
+                continue;
+            serve_turn(r, e->side[i]);
+            r->left++;
+        }
+        moved_now(w, op);
         e->moved |= bit(op);
         w->done |= bit(op);
     }
@@ -275,8 +312,10 @@ static void come_to(struct world *w, int rank, uint64_t ops)
             w->come[w->p->transfer[t].rank[1] == rank] |= bit(t);
 }
 
-static bool do_step(struct world *w, struct rank *r, int rank, struct entry *e)
+static bool do_step(struct world *w, struct rank *r, struct entry *e)
 {
+    if (!has_turn(r, e->turn))
+        return false;
     switch (e->step.kind) {
     case STEP_WRITE_READY:
         w->ready |= bit(e->step.op);
@@ -284,7 +323,9 @@ static bool do_step(struct world *w, struct rank *r, int rank, struct entry *e)
     case STEP_WAIT_READY:
         return (w->ready & bit(e->step.op)) != 0;
     case STEP_COPY:
-        return copy(w, r, e->step.push, e->step.op);
+        if (e->step.op != OWN_COPY)
+            moved_now(w, e->step.op);
+        return true;
     case STEP_WRITE_DONE:
         w->done |= bit(e->step.op);
         return true;
@@ -292,7 +333,7 @@ static bool do_step(struct world *w, struct rank *r, int rank, struct entry *e)
         return (w->done & bit(e->step.op)) != 0;
     case STEP_KERNEL:
     case STEP_SIDE:
-        return serve(w, r, rank, e);
+        return serve(w, r, e);
     }
     return false;
 }
@@ -305,13 +346,15 @@ static bool step_stream(struct world *w, int rank, int stream)
 
     if (r->head[stream] == r->queued[stream])
         return false;
-    if (e->level_of >= 0)
+    if (e->is_place)
         come_to(w, rank, e->moved);
     else if (e->records >= 0)
         w->happened[e->records] = true;
-    else if (e->waits >= 0 ? !w->happened[e->waits] : !do_step(w, r, rank, e))
+    else if (e->waits >= 0 ? !w->happened[e->waits] : !do_step(w, r, e))
         return e->moved != moved;
+    serve_turn(r, e->turn);
     r->head[stream]++;
+    let_go(w, r, stream);
     return true;
 }
 
@@ -332,26 +375,35 @@ static void reset(struct world *w, const struct program *p, const struct machine
         r->published = r->waits_for_channels = false;
         memset(r->queued, 0, sizeof r->queued);
         memset(r->head, 0, sizeof r->head);
-        r->pull.head = r->pull.count = 0;
-        for (int c = 0; c < machine->channels; c++)
-            r->push[c].head = r->push[c].count = 0;
-        r->left.pushes = machine->channels - ((machine->breaks & BREAK_PUSHES) ? 0 : 1);
-        r->left.pulls = (machine->breaks & BREAK_PULLS) ? 2 : 1;
+        memset(r->channel, 0, sizeof r->channel);
+        memset(r->held, 0, sizeof r->held);
+        for (int s = 0; s < STREAMS_MAX; s++)
+            r->last[s].channel = -1;
+        r->left = machine->channels - ((machine->breaks & BREAK_LAST_CHANNEL) ? 0 : 1);
     }
 }
 
-/* What the manual promises without kernels: nobody is refused who has no more sends and receives under way than there are channels. */
+/* What the manual promises without kernels: nobody is refused while the streams with operations under way, and the parts of groups of several
+ * under way, are no more than there are channels but one. */
 static bool keeps_limits(const struct world *w, int rank)
 {
-    int under_way[2] = { 0, 0 };
+    const struct rank *r = &w->rank[rank];
+    bool used[STREAMS_MAX] = { false };
+    int under_way = 0;
 
-    for (int i = 0; i <= w->rank[rank].next; i++) {
+    for (int i = 0; i <= r->next; i++) {
         const struct call *call = &w->p->call[rank][i];
 
-        for (int k = 0; call->kind == CALL_GROUP && k < call->count; k++)
-            under_way[call->parts[k].sends] += (w->done & bit(call->parts[k].transfer)) == 0;
+        for (int k = 0; call->kind == CALL_GROUP && k < call->count; k++) {
+            int stream = call->parts[k].stream;
+            bool open = i == r->next || r->head[stream] < r->end[i][stream];
+
+            under_way += open && call->count > 1 && !call->joins_all;
+            under_way += open && !used[stream];
+            used[stream] = used[stream] || open;
+        }
     }
-    return under_way[0] <= 1 && under_way[1] <= w->machine->channels - 1;
+    return under_way <= w->machine->channels - 1;
 }
 
 static enum outcome verdict(const struct world *w)

@@ -33,6 +33,13 @@ const struct known known_programs[] = {
                    .call = { { CALL(SEND(0, 0)), CALL(SEND(1, 1)), { .kind = CALL_COPY, .stream = STREAMS_MAX - 1 },
                                { .kind = CALL_SYNC, .stream = STREAMS_MAX - 1 }, CALL(SEND(2, 2)) },
                              { CALL(RECV(2, 0)), CALL(RECV(0, 0)), CALL(RECV(1, 0)) } } } },
+    /* Without kernels: a receive waits for its word behind a copy, and so in a channel, in one stream, a send in another, and again the program's copy. */
+    { .name = "a value wait behind a copy", .breaks = BREAK_VALUE_WAITS, .without_kernels = true,
+      .program = { .ranks = 2, .streams = 3, .transfers = 4, .transfer = { FROM_TO(0, 1), FROM_TO(1, 0), FROM_TO(0, 1), { 1, { 1, 0 } } },
+                   .calls = { 6, 4 },
+                   .call = { { CALL(SEND(0, 0)), CALL(RECV(1, 0)), CALL(SEND(2, 1)), { .kind = CALL_COPY, .stream = STREAMS_MAX - 1 },
+                               { .kind = CALL_SYNC, .stream = STREAMS_MAX - 1 }, CALL(SEND(3, 2)) },
+                             { CALL(RECV(0, 0)), CALL(RECV(3, 0)), CALL(SEND(1, 0)), CALL(RECV(2, 0)) } } } },
 };
 
 const int known_count = sizeof known_programs / sizeof known_programs[0];

@@ -7,7 +7,8 @@
 
 struct known {
     const char *name;
-    unsigned breaks; /* of rule.h */
+    unsigned breaks;      /* of rule.h */
+    bool without_kernels; /* the rule may refuse it */
     struct program program;
 };
 

@@ -34,7 +34,7 @@ struct rank {
     bool published, waits_for_channels;
     int left; /* channels that the library may take */
     struct channel channel[CHANNELS_MAX];
-    struct turn last[STREAMS_MAX]; /* of each stream */
+    struct turn last[STREAMS_MAX], copy[STREAMS_MAX]; /* of each stream: the last turn, and the last copy's */
     bool held[STREAMS_MAX];        /* the library has counted a channel for it */
     struct entry stream[STREAMS_MAX][PLACES_MAX / 4];
     int queued[STREAMS_MAX], head[STREAMS_MAX];
@@ -105,7 +105,7 @@ static void serve_turn(struct rank *r, struct turn turn)
 /* The library gives the stream's channel back: without kernels when nothing of its is left in the stream, which may be a value wait behind a copy. */
 static void let_go(struct world *w, struct rank *r, int stream)
 {
-    const struct turn last = r->last[stream];
+    const struct turn last = r->copy[stream];
     const bool copies_only = w->machine->kernels || (w->machine->breaks & BREAK_VALUE_WAITS);
     bool over = copies_only ? last.channel < 0 || r->channel[last.channel].served > last.number : r->head[stream] == r->queued[stream];
 
@@ -168,6 +168,8 @@ static void queue_step(struct world *w, struct rank *r, int stream, const struct
     e->step = *step;
     if (step->kind == STEP_COPY || (waits && !w->machine->kernels && r->last[stream].channel >= 0))
         e->turn = follow(w, r, stream);
+    if (step->kind == STEP_COPY)
+        r->copy[stream] = e->turn;
     for (int k = 0; step->kind == STEP_SIDE && k < step->count; k++)
         e->side[k] = enter_channel(w, r);
 }
@@ -177,12 +179,15 @@ static void queue_steps(struct world *w, struct rank *r, int stream, const struc
     struct step steps[STEPS_MAX];
     struct channels channels = { r->left, r->held[stream] };
     struct entry *place = add_entry(r, stream); /* for the check that nothing moves early */
+    bool moving = false;
     int count;
 
     place->is_place = true;
-    for (int i = 0; i < n; i++)
+    for (int i = 0; i < n; i++) {
         place->moved |= bit(parts[i].op);
-    if (!w->machine->kernels && !channels.held) {
+        moving = moving || parts[i].moves;
+    }
+    if (!w->machine->kernels && !channels.held && (moving || !(w->machine->breaks & BREAK_VALUE_WAITS))) {
         channels.left--;
         channels.held = true;
     }
@@ -378,7 +383,7 @@ static void reset(struct world *w, const struct program *p, const struct machine
         memset(r->channel, 0, sizeof r->channel);
         memset(r->held, 0, sizeof r->held);
         for (int s = 0; s < STREAMS_MAX; s++)
-            r->last[s].channel = -1;
+            r->last[s].channel = r->copy[s].channel = -1;
         r->left = machine->channels - ((machine->breaks & BREAK_LAST_CHANNEL) ? 0 : 1);
     }
 }

@@ -14,7 +14,7 @@ enum outcome {
 };
 
 struct machine {
-    int channels;     /* for pushes; there is one for pulls */
+    int channels;     /* of each rank, for pushes and pulls together */
     bool kernels;     /* the library may use them */
     unsigned breaks;  /* of the rule */
 };

@@ -17,7 +17,7 @@
 #define VICTIM 2
 #define COUNT 5000
 #define ENOUGH_TURNS 20
-#define TIMEOUT_MS 1500
+#define TIMEOUT_MS 5000 /* nobody who goes on is without a core for so long */
 #define LONG_MS 60000
 #define ENDS_MS 30000 /* the victim goes on when the others have given up, or then */
 #define PAUSES 6

@@ -11,7 +11,6 @@
 #include <unistd.h>
 
 #include "engine/internal.h"
-#include "util/fd.h"
 #include "util/fork.h"
 #include "util/memfd.h"
 
@@ -113,7 +112,7 @@ static pk_result_t map_new(struct pki_shared *s)
     if (s->bytes > SIZE_MAX / 2)
         return pki_fail(PK_ERR_MEMORY, NULL, "no address space for %zu bytes", s->bytes);
     s->bytes = (s->bytes + page - 1) / page * page;
-    s->fd = pki_fd_keep(memfd_create("pickle-mem", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+    s->fd = pki_memfd_create("pickle-mem");
     if (s->fd < 0 && errno != EMFILE && errno != ENFILE && errno != ENOMEM)
         return map_alone(s);
     if (s->fd < 0)

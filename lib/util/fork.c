@@ -8,7 +8,7 @@
 #include <sys/random.h>
 #include <unistd.h>
 
-#define CHILD_CALLS 8
+#define CHILD_CALLS 16 /* one for each file that has one, and some */
 
 atomic_uint pki_fork_count;
 

@@ -2,9 +2,24 @@
 #include "util/memfd.h"
 
 #include <errno.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
+#include "util/fd.h"
 #include "util/signal.h"
+
+#ifndef MFD_NOEXEC_SEAL
+#define MFD_NOEXEC_SEAL 0x0008U /* Linux 6.3 */
+#endif
+
+int pki_memfd_create(const char *name)
+{
+    int fd = pki_fd_keep(memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_NOEXEC_SEAL));
+
+    if (fd < 0 && errno == EINVAL) /* an older kernel */
+        fd = pki_fd_keep(memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING));
+    return fd;
+}
 
 bool pki_memfd_resize(int fd, size_t bytes)
 {

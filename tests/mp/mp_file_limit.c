@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A limit on the length of files (ulimit -f, RLIMIT_FSIZE), which holds for shared memory too, and whose signal ends a process: no rank gets the signal.
- * Memory that would be too long is refused with EFBIG and the limit's name, and the communicator goes on; an init whose shared memory would be, says so; ranks
- * that need none work.
+ * Memory that would be too long is refused with EFBIG and the limit's name, and the communicator goes on; where what two ranks would share is too long they use TCP.
  */
 #include <errno.h>
 #include <signal.h>
@@ -65,6 +64,17 @@ static void allocate(pk_comm_t *comm, const char *name, int rank)
     report(pk_mem_alloc(comm, LIMIT / 2, &memory) == PK_OK && pk_mem_free(comm, memory) == PK_OK, "%s: rank %d: 512 KiB", name, rank);
 }
 
+/* They cannot share memory, and say why. */
+static void check_path(pk_comm_t *comm, const char *name, int rank)
+{
+    pk_path_t path = { .struct_size = sizeof path };
+    pk_result_t result = pk_comm_path(comm, 1 - rank, PK_MEM_HOST, PK_MEM_HOST, &path);
+
+    report(result == PK_OK && strcmp(path.transport, "tcp") == 0 && strstr(path.reason, strerror(EFBIG)) != NULL &&
+               strstr(path.reason, "RLIMIT_FSIZE") != NULL, "%s: rank %d: %s: %s", name, rank, path.transport, path.reason);
+    report(signals == 0, "%s: rank %d: %d signals", name, rank, (int)signals);
+}
+
 static int rank_main(void)
 {
     pk_comm_config_t config = PK_COMM_CONFIG_INIT;
@@ -82,12 +92,8 @@ static int rank_main(void)
         return report_end();
     result = pk_comm_init(&comm, &config);
     pk_last_error(&info);
-    if (number == BEFORE_INIT) {
-        report(result != PK_OK && strstr(info.text, strerror(EFBIG)) != NULL && strstr(info.text, "RLIMIT_FSIZE") != NULL,
-               "%s: rank %d: init: %d: %.300s", name, rank, (int)result, info.text);
-        report(signals == 0, "%s: rank %d: %d signals", name, rank, (int)signals);
-        return report_end();
-    }
+    if (number == BEFORE_INIT && result == PK_OK)
+        check_path(comm, name, rank);
     if (!report(result == PK_OK && allreduce(comm, rank), "%s: rank %d: init and allreduce: %d %.200s", name, rank, (int)result,
                 result == PK_OK ? "" : info.text))
         return report_end();

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <termios.h>
@@ -198,6 +199,21 @@ Test(stderr, another_users_pipe, .timeout = 20)
     cr_assert_eq(close(theirs), 0);
     log_and_lose();
     cr_assert_eq(seteuid(0), 0);
+}
+
+/* ulimit -f: SIGXFSZ would end the process. */
+Test(stderr, a_file_is_as_long_as_it_may_be, .timeout = 20)
+{
+    const struct rlimit limit = { .rlim_cur = 8, .rlim_max = RLIM_INFINITY };
+    char path[] = "/tmp/pickle-stderr-XXXXXX", text[64];
+
+    ours = mkstemp(path);
+    cr_assert_geq(ours, 0);
+    unlink(path);
+    become_stderr();
+    cr_assert_eq(setrlimit(RLIMIT_FSIZE, &limit), 0);
+    log_and_lose();
+    cr_expect_eq(pread(ours, text, sizeof text, 0), 8);
 }
 
 Test(stderr, it_is_closed, .timeout = 20)

@@ -25,7 +25,7 @@
 /* An inbox that nobody uses: the memory is not allocated. That there is no descriptor or memory left now is an error of the communicator that wants one. */
 static bool can_make_inbox(struct pki_probe *probe)
 {
-    int fd = pki_fd_keep(memfd_create("pickle-probe", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+    int fd = pki_memfd_create("pickle-probe");
     bool resized = fd >= 0 && pki_memfd_resize(fd, sizeof(struct pki_shm_inbox));
     int error = errno;
 
@@ -107,7 +107,7 @@ static pk_result_t inbox_make(struct pki_shm_ep *shm)
 {
     struct pki_where where = pki_shm_where(&shm->base);
 
-    shm->inbox_fd = pki_fd_keep(memfd_create("pickle-inbox", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+    shm->inbox_fd = pki_memfd_create("pickle-inbox");
     if (shm->inbox_fd < 0)
         return pki_fail_errno(PK_ERR_SYSTEM, &where, "over shm: memfd_create of an inbox");
     if (!pki_memfd_resize(shm->inbox_fd, sizeof *shm->mine))

@@ -22,9 +22,9 @@ registered() { # NAME COUNT: registrations of dma-bufs, by both ranks
     outcome "$1" $?
 }
 
-gpus "as dma-bufs, two rails" 24 1 1048576 FAKECUDA_DMABUF=1 SHIM_DMABUF=1
+gpus "as dma-bufs, two rails" 10 1 1048576 FAKECUDA_DMABUF=1 SHIM_DMABUF=1
 registered "and both ranks registered some" 2
-gpus "as dma-bufs in pieces of 64 KiB, one queue pair" 12 1 1048576 FAKECUDA_DMABUF=1 SHIM_DMABUF=1 SHIM_MAX_MR_BYTES=65536 PK_QPS=1
+gpus "as dma-bufs in pieces of 64 KiB, one queue pair" 6 1 1048576 FAKECUDA_DMABUF=1 SHIM_DMABUF=1 SHIM_MAX_MR_BYTES=65536 PK_QPS=1
 registered "and both ranks registered some" 2
 # Through pinned memory; in either list are two whose blocks go there in several pieces (most lists of this length have none).
 gpus "no device takes a dma-buf" 20 46 4194304 FAKECUDA_DMABUF=1

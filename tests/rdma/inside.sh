@@ -9,11 +9,10 @@ bin=$1
 
 check "two endpoints, two rails" 60 "$bin/rdma-pair"
 check "two endpoints, one queue pair" 60 env PK_QPS=1 "$bin/rdma-pair" moves
-check "two endpoints, 8 queue pairs on one device" 60 env PK_QPS=8 PK_IFNAME=eth1 "$bin/rdma-pair" moves
+check "two endpoints, 8 queue pairs on one device, a link-local address" 60 env PK_QPS=8 PK_GID_INDEX=0 PK_IFNAME=eth0 "$bin/rdma-pair" moves
 check "two endpoints, nothing goes inline" 60 env LD_PRELOAD="$bin/rdma-shim.so" SHIM_NO_INLINE=1 PK_QPS=4 "$bin/rdma-pair" moves
 grep -q '^4 data queue pairs, 0 bytes inline' /tmp/log
 outcome "and nothing did" $?
-check "two endpoints, a link-local address" 60 env PK_QPS=2 PK_GID_INDEX=0 PK_IFNAME=eth0 "$bin/rdma-pair" moves
 
 before=$(packets)
 # Between hosts only: how soon a rank of one host is woken is no matter of an emulated processor.

@@ -126,6 +126,12 @@ static pk_result_t prepare_choice(struct pk_comm *comm)
 #define INIT_DESCRIPTORS 3 /* of each rank, while it meets the others */
 #define OWN_DESCRIPTORS 4  /* of a process that does nothing else */
 
+/* By what they say, which is enough for a count: a rank that has failed already is found no more. */
+static bool claims_this_process(const struct pki_card *card, const struct pki_card *mine)
+{
+    return card->pid == mine->pid && card->process == mine->process && pki_same_machine(card, mine);
+}
+
 /* Each rank keeps a socket to every other one of its host, and both ends are this process's where that is a rank of it. Those who wait for
  * descriptors in vain would wait until the deadline. */
 static pk_result_t check_descriptors(const struct pk_comm *comm)
@@ -135,7 +141,7 @@ static pk_result_t check_descriptors(const struct pk_comm *comm)
     unsigned long long needed, here = 0, local = 0;
 
     for (int i = 0; i < comm->size; i++) {
-        here += pki_same_process(comm, i, comm->rank);
+        here += claims_this_process(&comm->cards[i], &comm->cards[comm->rank]);
         local += comm->local[i];
     }
     needed = here * (local - 1) + here * INIT_DESCRIPTORS + OWN_DESCRIPTORS;

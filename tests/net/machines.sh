@@ -31,12 +31,28 @@ machine_cards() { # NAMESPACE NUMBER
     ip -n "$1" addr add "10.99.0.$2/24" dev eth0 && ip -n "$1" addr add "fd77::$2/64" dev eth0 nodad && ip -n "$1" link set eth0 up || exit 77
 }
 
+# The kernel takes a moment to find that a card has a carrier, and a test none that has none.
+machine_await() { # MACHINE CARD
+    local n
+    for ((n = 0; n < 200; n++)); do
+        if ip -n "$1" -o link show "$2" | grep -q ',LOWER_UP.* state UP'; then return; fi
+        sleep 0.05
+    done
+    echo "SKIPPED: $2 of machine $1 gets no carrier"
+    exit 77
+}
+
 machines_make() {
     machines=$1
     mount --make-rprivate / && mkdir -p /run/netns && mount -t tmpfs netns /run/netns || exit 77
     ip link add between type bridge && ip link set between up || { echo "SKIPPED: no bridge in this kernel"; exit 77; }
     machine_cards a 1
     machine_cards b 2
+    machine_await a mgmt0
+    for machine in a b; do
+        machine_await "$machine" docker0
+        machine_await "$machine" eth0
+    done
     # What "b" sends to the network of mgmt0 is lost, and nobody says so.
     ip -n b neigh add 10.99.0.254 lladdr 02:00:00:00:00:fe dev eth0 nud permanent && ip -n b route add 10.98.0.0/24 via 10.99.0.254
     echo "hosts: files" >"$machines/files"

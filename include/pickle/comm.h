@@ -26,7 +26,8 @@
  *
  * Fork: in a child of fork, communicators and host streams of the parent are refused with PK_ERR_UNSUPPORTED by every call (pk_comm_destroy
  * too, which then frees nothing); the child may make its own, also in a pid namespace of its own. The parent goes on undisturbed. In a child of a
- * bare clone, which runs no handlers of fork, that begins with its first pk_comm_init* or pk_stream_create.
+ * bare clone, which runs no handlers of fork, that begins with its first pk_comm_init*, pk_get_unique_id or
+ * pk_stream_create.
  *
  * The process: descriptors that the library makes are 3 and above, also where the program has closed 0, 1 and 2 (those of drivers, as CUDA's and an
  * RDMA device's, are the driver's). The library's threads have all signals blocked but those of faults (SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP,

@@ -19,9 +19,10 @@ pk_result_t pk_get_unique_id(pk_unique_id_t *id)
 
 pk_result_t pk_unique_id_release(const pk_unique_id_t *id)
 {
-    if (id == NULL)
-        return pki_fail(PK_ERR_ARG, NULL, "pk_unique_id_release: id is null");
-    return pki_bootstrap_release(id);
+    const int cancel = pki_cancel_hold();
+    pk_result_t result = id == NULL ? pki_fail(PK_ERR_ARG, NULL, "pk_unique_id_release: id is null") : PK_OK;
+
+    return pki_leave(cancel, result != PK_OK ? result : pki_bootstrap_release(id));
 }
 
 pk_result_t pk_comm_init_rank(pk_comm_t **comm, int size, int rank, const pk_unique_id_t *id, const pk_comm_config_t *config)

@@ -10,15 +10,15 @@ static pk_result_t check(pk_stream_t stream, const char *call)
 
 pk_result_t pk_stream_create(pk_stream_t *stream)
 {
-    struct pki_host_stream *s;
-    pk_result_t result;
+    const int cancel = pki_cancel_hold();
+    pk_result_t result = stream == NULL ? pki_fail(PK_ERR_ARG, NULL, "pk_stream_create: stream is null") : PK_OK;
+    struct pki_host_stream *s = NULL;
 
-    if (stream == NULL)
-        return pki_fail(PK_ERR_ARG, NULL, "pk_stream_create: stream is null");
-    result = pki_host_stream_open(&s);
+    if (result == PK_OK)
+        result = pki_host_stream_open(&s);
     if (result == PK_OK)
         *stream = (pk_stream_t){ PK_STREAM_KIND_HOST, s };
-    return result;
+    return pki_leave(cancel, result);
 }
 
 pk_result_t pk_stream_synchronize(pk_stream_t stream)

@@ -10,6 +10,7 @@
 #include "util/auth.h"
 #include "util/clock.h"
 #include "util/fd.h"
+#include "util/fork.h"
 #include "util/netif.h"
 
 #define NEWS_NS (200 * PKI_NS_PER_MS)
@@ -20,6 +21,7 @@ pk_result_t pki_bootstrap_id_on(bool loopback, pk_unique_id_t *id)
     struct pki_id made = { .listened = true };
     pk_result_t result = pki_auth_random(&made.secret, sizeof made.secret);
 
+    pki_fork_look(); /* before there is a descriptor that is this process's */
     if (result == PK_OK)
         result = pki_id_addresses(loopback, NULL, &made);
     if (result == PK_OK)

@@ -13,8 +13,7 @@
 static struct {
     pthread_mutex_t lock;
     struct pki_list all;
-    bool listed;
-} tokens = { .lock = PTHREAD_MUTEX_INITIALIZER };
+} tokens = { .lock = PTHREAD_MUTEX_INITIALIZER, .all = { &tokens.all, &tokens.all } };
 
 /* Those of the parent are not this process's. */
 static void start_over(void)
@@ -25,12 +24,8 @@ static void start_over(void)
 
 static void lock(void)
 {
+    pki_fork_at_child(start_over); /* before the lock is held that a child may find held */
     pthread_mutex_lock(&tokens.lock);
-    if (tokens.listed)
-        return;
-    tokens.listed = true;
-    pki_list_init(&tokens.all);
-    pki_fork_at_child(start_over);
 }
 
 /* Without randomness it has none, and is alone. */
@@ -80,11 +75,14 @@ void pki_homes_find(struct pk_comm *comm)
 {
     int32_t mine = comm->rank;
 
-    for (int i = comm->rank; i >= 0; i--)
-        if (is_mine(comm, i))
+    for (int i = comm->size - 1; i >= 0; i--) {
+        comm->homes[i] = is_mine(comm, i) ? -1 : i;
+        if (comm->homes[i] < 0 && i < mine)
             mine = i;
+    }
     for (int i = 0; i < comm->size; i++)
-        comm->homes[i] = is_mine(comm, i) ? mine : i;
+        if (comm->homes[i] < 0)
+            comm->homes[i] = mine;
 }
 
 void pki_homes_hear(struct pk_comm *comm, int rank, int32_t home)

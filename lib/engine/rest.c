@@ -115,15 +115,25 @@ static bool have_ended(const struct pki_list *blocking)
     return true;
 }
 
-/* Progress once of each that has something left; the others leave the list. */
-static bool progress_left(struct pki_awaited **first)
+static bool all_have_ended(const struct pki_awaited *first)
+{
+    bool ended = true;
+
+    for (const struct pki_awaited *a = first; a != NULL; a = a->next)
+        ended = ended && have_ended(&a->blocking);
+    return ended;
+}
+
+/* Progress once of each, also where all that is awaited has ended: bytes of it may still have to leave, and a rank whose answer another part
+ * waits for may wait for these. One that has failed has none. */
+static bool progress_all(struct pki_awaited **first)
 {
     bool moved = false;
 
     for (struct pki_awaited **link = first; *link != NULL;) {
         struct pki_engine *e = (*link)->engine;
 
-        if (have_ended(&(*link)->blocking)) {
+        if (atomic_load(&e->failed) != PK_OK && have_ended(&(*link)->blocking)) {
             *link = (*link)->next;
             continue;
         }
@@ -140,15 +150,15 @@ void pki_engines_wait(struct pki_awaited *first)
 {
     unsigned idle = 0;
 
-    while (first != NULL) {
+    while (!all_have_ended(first)) {
         enum rest rest = LOOK_AGAIN;
-        bool moved = progress_left(&first);
+        bool moved = progress_all(&first);
 
         idle = moved ? 0 : idle + 1;
         for (const struct pki_awaited *a = first; a != NULL; a = a->next)
             if (rest_of(a->engine, idle) > rest)
                 rest = rest_of(a->engine, idle);
-        if (!moved && first != NULL)
+        if (!moved && !all_have_ended(first))
             rest_for(first, rest, idle);
     }
 }

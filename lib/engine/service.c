@@ -427,12 +427,12 @@ static void start_over(void)
 /* For who may come first. */
 static void lock_listed(void)
 {
+    pki_fork_at_child(start_over); /* before the lock is held that a child may find held */
     pthread_mutex_lock(&service.lock);
     if (!service.listed) {
         make_wakeup();
         pki_list_init(&service.engines);
         pki_list_init(&service.servers);
-        pki_fork_at_child(start_over);
     }
     service.listed = true;
 }

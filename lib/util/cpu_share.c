@@ -11,6 +11,7 @@
 #include "util/cpus.h"
 #include "util/log.h"
 
+#define BILLION UINT64_C(1000000000)
 #define NOBODY (-1)
 
 struct deal {
@@ -85,19 +86,19 @@ static uint64_t users_of_quota(const struct deal *deal, uint64_t group)
 static void count(const struct deal *deal, int me, struct pki_cpu_share *share)
 {
     const struct pki_cpus *mine = deal->ranks[me];
-    double cpus = 0;
+    uint64_t cpus = 0; /* billionths: the program may have made inexact sums of floats a trap */
 
     share->own = !deal->shares[me];
     for (int cpu = 0; cpu < PKI_CPUS_TOLD; cpu++)
         if (may_use(mine, cpu))
-            cpus += 1.0 / users_of_cpu(deal, cpu);
+            cpus += BILLION / users_of_cpu(deal, cpu);
     for (int k = 0; k < PKI_CPU_QUOTAS && mine->quotas[k].group != 0; k++) {
-        double each = (double)mine->quotas[k].millicpus / 1000 / (double)users_of_quota(deal, mine->quotas[k].group);
+        uint64_t each = mine->quotas[k].millicpus * (BILLION / 1000) / users_of_quota(deal, mine->quotas[k].group);
 
-        share->own = share->own && each >= 1;
+        share->own = share->own && each >= BILLION;
         cpus = each < cpus ? each : cpus;
     }
-    share->cpus = (int)(cpus + 1e-6); /* three thirds are one */
+    share->cpus = (int)((cpus + PKI_CPUS_TOLD) / BILLION); /* three thirds are one */
 }
 
 pk_result_t pki_cpus_share(const struct pki_cpus *const *ranks, int n, int me, struct pki_cpu_share *share)

@@ -139,9 +139,13 @@ void pki_fork_let_go(int fd)
 
 void pki_fork_at_child(void (*start_over)(void))
 {
+    bool known = false;
+
     (void)pki_fork_stamp();
     pthread_mutex_lock(&state.lock);
-    if (state.count < CHILD_CALLS)
+    for (int i = 0; i < state.count; i++)
+        known = known || state.calls[i] == start_over;
+    if (!known && state.count < CHILD_CALLS)
         state.calls[state.count++] = start_over;
     pthread_mutex_unlock(&state.lock);
 }

@@ -32,7 +32,8 @@ void pki_fork_look(void);
 void pki_fork_guard(int fd);
 void pki_fork_let_go(int fd);
 
-/* From now on, in a child, alone in its process, before fork returns: `start_over` makes a lock or list of the process as it was at first. At most 8. */
+/* From now on, in a child, alone in its process, before fork returns: `start_over` makes a lock or list of the process as it was at first. Once
+ * for each, however often it is called; at most 16. Not with that lock held, which a fork in between would leave held for ever. */
 void pki_fork_at_child(void (*start_over)(void));
 
 #endif

@@ -370,6 +370,7 @@ static pk_result_t start_once(void)
     pk_result_t result = service.running ? PK_OK : start_thread();
 
     atomic_store(&service.awake, service.running);
+    pthread_cond_broadcast(&service.wakeup); /* the watch waits for a thread that it is to watch */
     return result;
 }
 

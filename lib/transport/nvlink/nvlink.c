@@ -81,8 +81,6 @@ static void reason(struct pki_probe *probe, const char *text)
 
 static void nvlink_probe(const struct pki_iface_config *config, struct pki_probe *probe)
 {
-    const char *absent;
-
     memset(probe, 0, sizeof *probe);
     if (config->device != NULL && strcmp(config->device->ops->name, "cuda") == 0) {
         probe->usable = true;
@@ -90,8 +88,7 @@ static void nvlink_probe(const struct pki_iface_config *config, struct pki_probe
         reason(probe, "copy engine, CUDA IPC");
         return;
     }
-    absent = pki_device_cuda_absent();
-    reason(probe, absent != NULL ? absent : "the communicator has no GPU");
+    reason(probe, "the communicator has no GPU"); /* why is the driver's to say, which is not opened for that */
 }
 
 static void queue_init(struct copy_queue *q, struct nvlink_iface *iface, int index)

@@ -100,7 +100,7 @@ pk_result_t pki_bootstrap_join(struct pki_bootstrap *b, const struct pki_meeting
 /* ---- bootstrap_net.c: ids and their listeners ---- */
 
 /* Where to listen for an id, ports 0: at loopback, or (not `loopback`, or PK_IFNAME is set) at the likeliest addresses that
- * others reach this process at. `first` (or NULL) is known to be good. PK_ERR_ARG (PK_IFNAME), PK_ERR_SYSTEM. */
+ * others reach this process at. `first` (or NULL) is known to be good, and alone where the system does not tell of interfaces. PK_ERR_ARG (PK_IFNAME), PK_ERR_SYSTEM. */
 pk_result_t pki_id_addresses(bool loopback, const struct sockaddr_storage *first, struct pki_id *id);
 
 /* Listen at id's addresses, of which those that do not exist are left out and ports are filled in, write the id, and keep the

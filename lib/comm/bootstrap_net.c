@@ -60,20 +60,51 @@ static pk_result_t cannot_listen(const struct sockaddr_storage *address, int err
     return pki_fail_errno(PK_ERR_SYSTEM, NULL, "cannot listen at %s", text);
 }
 
-pk_result_t pki_meeting_listen(struct sockaddr_storage *address, int *count, bool taken_ok, int *listeners)
+/* The port of `at`, an any-address, is taken at some address of this host: listen at `instead`, if that is of the family. */
+static pk_result_t listen_instead(struct sockaddr_storage *at, const struct sockaddr_storage *instead, int *listener)
+{
+    const struct sockaddr_storage any = *at;
+    char text[PKI_NETIF_TEXT], other[PKI_NETIF_TEXT] = "the other family's addresses";
+    pk_result_t result = PK_IN_PROGRESS;
+
+    errno = EADDRINUSE;
+    pki_netif_format(&any, text);
+    if (instead->ss_family == any.ss_family) {
+        *at = *instead;
+        pki_netif_format(at, other);
+        result = pki_listen(at, BACKLOG, true, listener);
+        if (result == PK_IN_PROGRESS)
+            return cannot_listen(errno == EADDRINUSE ? at : &any, EADDRINUSE);
+    }
+    if (result != PK_ERR_SYSTEM && result != PK_ERR_ARG)
+        pki_log(PKI_LOG_WARN, NULL, "cannot listen at %s, for somebody has that port on this host; listens at %s alone", text, other);
+    errno = EADDRINUSE;
+    return result;
+}
+
+/* PK_IN_PROGRESS: the address is left out; errno. */
+static pk_result_t listen_at(struct sockaddr_storage *at, bool taken_ok, const struct sockaddr_storage *instead, int *listener)
+{
+    pk_result_t result = pki_listen(at, BACKLOG, true, listener);
+
+    if (result != PK_IN_PROGRESS || errno != EADDRINUSE || taken_ok)
+        return result;
+    return instead != NULL ? listen_instead(at, instead, listener) : cannot_listen(at, EADDRINUSE);
+}
+
+pk_result_t pki_meeting_listen(struct sockaddr_storage *address, int *count, bool taken_ok, const struct sockaddr_storage *instead,
+                               int *listeners)
 {
     int kept = 0, error = 0;
     struct sockaddr_storage refused = *address;
 
     for (int i = 0; i < *count; i++) {
         struct sockaddr_storage at = address[i];
-        pk_result_t result = pki_listen(&at, BACKLOG, true, &listeners[kept]);
+        pk_result_t result = listen_at(&at, taken_ok, instead, &listeners[kept]);
 
         if (result == PK_IN_PROGRESS) {
             refused = at;
             error = errno;
-            if (error == EADDRINUSE && !taken_ok)
-                result = cannot_listen(&at, error);
         }
         if (result != PK_OK && result != PK_IN_PROGRESS) {
             close_listeners(listeners, kept);
@@ -128,7 +159,7 @@ pk_result_t pki_listener_make(struct pki_id *id, pk_unique_id_t *out)
     if (e == NULL)
         return pki_fail(PK_ERR_MEMORY, NULL, "no memory for a listener");
     e->count = id->address_count;
-    result = pki_meeting_listen(id->address, &e->count, false, e->fds);
+    result = pki_meeting_listen(id->address, &e->count, false, NULL, e->fds);
     if (result != PK_OK) {
         free(e);
         return result;
@@ -213,12 +244,14 @@ static void put_first(struct pki_id *id, const struct sockaddr_storage *first)
 
 pk_result_t pki_id_addresses(bool loopback, const struct sockaddr_storage *first, struct pki_id *id)
 {
+    const bool named = pki_env_get("PK_IFNAME") != NULL;
     struct pki_netif netifs[PKI_ID_ADDRESSES];
     int count = 0;
     pk_result_t result = PK_OK;
 
     id->address_count = 0;
-    if (!loopback || pki_env_get("PK_IFNAME") != NULL)
+    /* In a sandbox that does not tell of interfaces, `first` is all there is. */
+    if (named || (!loopback && (first == NULL || pki_netif_is_known())))
         result = pki_netif_addresses(false, netifs, PKI_ID_ADDRESSES, &count);
     if (result != PK_OK)
         return result;
@@ -226,7 +259,7 @@ pk_result_t pki_id_addresses(bool loopback, const struct sockaddr_storage *first
     for (int i = 0; i < count; i++)
         if (id->address_count == 0 || !pki_netif_is_link_local(&netifs[i].address))
             id->address[id->address_count++] = netifs[i].address;
-    if (id->address_count == 0)
+    if (id->address_count == 0 && first == NULL)
         pki_netif_loopback(&id->address[id->address_count++]);
     if (first != NULL)
         put_first(id, first);

@@ -59,7 +59,7 @@ static void add_scoped(struct pki_seek *s, const struct sockaddr_storage *addres
     const int before = s->count;
     int count = 0;
 
-    if (address->ss_family == AF_INET6 && pki_netif_is_link_local(address))
+    if (address->ss_family == AF_INET6 && pki_netif_is_link_local(address) && pki_netif_is_known())
         (void)pki_netif_addresses(false, netifs, PKI_NETIF_MAX, &count);
     memcpy(&v6, address, sizeof v6);
     for (int i = 0; i < count; i++) {
@@ -205,7 +205,7 @@ static pk_result_t begin(struct pki_candidate *c)
     const int on = 1;
     int fd = pki_fd_keep(socket(c->address.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
 
-    if (fd < 0 && errno != EAFNOSUPPORT)
+    if (fd < 0 && (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM))
         return pki_fail_errno(PK_ERR_SYSTEM, NULL, "socket");
     c->fd = fd;
     c->since_ns = pki_now_ns();

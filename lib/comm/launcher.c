@@ -214,6 +214,7 @@ static pk_result_t serve(const struct place *place, struct pki_meeting *meeting)
 {
     struct sockaddr_storage addresses[2] = { { .ss_family = AF_INET }, { .ss_family = AF_INET6 } }, literal[2];
     int count = pki_resolve_literal(place->host, literal, 2);
+    const struct sockaddr_storage *instead = NULL;
     pk_result_t result = PK_OK;
 
     if (meeting->guard == PKI_GUARD_LOOPBACK) {
@@ -223,10 +224,12 @@ static pk_result_t serve(const struct place *place, struct pki_meeting *meeting)
 
         result = pki_secret_allows(meeting->guard, meeting->what, !all && all_loopback(literal, count));
         spread_ports(place, all ? addresses : literal, all ? 2 : count, meeting);
+        pki_netif_set_port(&literal[0], place->ports[0]);
+        instead = all && !place->torch && count == 1 && !is_unspecified(&literal[0]) ? &literal[0] : NULL; /* what the user names must do */
     }
     if (result == PK_OK) {
         count = meeting->address_count;
-        result = pki_meeting_listen(meeting->address, &count, place->torch, meeting->listeners);
+        result = pki_meeting_listen(meeting->address, &count, place->torch, instead, meeting->listeners);
     }
     if (result == PK_OK)
         meeting->listener_count = count;

@@ -55,7 +55,7 @@ static pk_result_t listen_here(struct pki_split *s)
 {
     struct pki_id made = { .listened = true };
     const struct sockaddr_storage *met = &s->parent->address;
-    const bool loopback = pki_netif_is_loopback(met), here = loopback && s->parent->chooser.one_machine;
+    const bool loopback = pki_netif_is_loopback(met), here = loopback && !s->parent->net.outside;
     pk_result_t result = make_secret(s->parent, s->number, s->mine.color, &made.secret);
 
     if (result == PK_OK)

@@ -1,12 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Which addresses of this process the others may be told, the likeliest first. */
 #include <ifaddrs.h>
+#include <linux/netlink.h>
 #include <net/if.h>
 #include <netinet/in.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "util/env.h"
+#include "util/fd.h"
 #include "util/log.h"
 #include "util/netif.h"
 
@@ -112,6 +115,15 @@ int pki_netif_order(const struct ifaddrs *all, const char *names, bool loopback,
         snprintf(out[at].name, sizeof out[at].name, "%.15s", i->ifa_name);
     }
     return count;
+}
+
+bool pki_netif_is_known(void)
+{
+    int fd = pki_fd_keep(socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_ROUTE));
+
+    if (fd >= 0)
+        close(fd);
+    return fd >= 0;
 }
 
 pk_result_t pki_netif_addresses(bool loopback, struct pki_netif *out, int max, int *count)

@@ -42,7 +42,13 @@ static pk_result_t read_range(struct range *range)
     return pki_fail(PK_ERR_ARG, NULL, "PK_PORTS=%.64s is not a range of ports, first-last, from 1 to 65535", text);
 }
 
-/* One attempt at the address and its port. Returns 0 or errno. */
+/* This host does not have the family, or a sandbox denies it. */
+static bool is_without_family(int error)
+{
+    return error == EAFNOSUPPORT || error == EPROTONOSUPPORT || error == EACCES || error == EPERM;
+}
+
+/* One attempt at the address and its port. Returns 0 or errno; EAFNOSUPPORT: there are no sockets of this family. */
 static int listen_at(struct sockaddr_storage *address, int backlog, int *listener)
 {
     const int on = 1;
@@ -50,7 +56,7 @@ static int listen_at(struct sockaddr_storage *address, int backlog, int *listene
     int error, fd = pki_fd_keep(socket(address->ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
 
     if (fd < 0)
-        return errno;
+        return is_without_family(errno) ? EAFNOSUPPORT : errno;
     setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
     if (address->ss_family == AF_INET6)
         setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &on, sizeof on);

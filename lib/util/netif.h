@@ -31,6 +31,9 @@ pk_result_t pki_netif_named(struct pki_netif *out, int max, int *count);
 
 struct ifaddrs;
 
+/* False: the system does not tell this process of network interfaces (a sandbox). */
+bool pki_netif_is_known(void);
+
 /*
  * The addresses of this process that others may be told, of all interfaces that are up, at most `max` (and PKI_NETIF_MAX) of
  * them. IPv4 comes before IPv6, the first address of every interface before the second one of any; then link-local ones

@@ -111,6 +111,25 @@ id() { # NAME WANT...
     unset extra0 extra1
 }
 
+# beside HOST:PORT COMMAND...: runs it where somebody else, rank 0 of another job, listens there
+cat >"$work/beside" <<BESIDE
+#!/bin/bash
+env -u PK_SECRET_FILE PK_INSECURE=1 PK_SIZE=2 PK_RANK=0 PK_ROOT="\$1" $program >/dev/null 2>&1 &
+holder=\$!
+until [ -n "\$(ss -Hltn "src \$1")" ]; do sleep 0.05; done
+shift
+"\$@"
+code=\$?
+kill \$holder
+exit \$code
+BESIDE
+chmod +x "$work/beside"
+taken() { # NAME HOST TAKEN WANT...: rank 0's port is taken at the address TAKEN
+    local name=$1 host=$2 holder=$3
+    shift 3
+    spawn "$name" "PK_SIZE=2 PK_RANK=0 PK_ROOT=$host:$port $work/beside $holder:$port $program" "PK_SIZE=2 PK_RANK=1 PK_ROOT=$host:$port $program" "$@"
+}
+
 # ---- what cannot start, and says why ----
 secret="PK_SECRET_FILE=$work/secret"
 hosts several '10.99.0.2 nodea\nfd79::1 nodea\n10.98.0.1 nodea'
@@ -143,6 +162,8 @@ extra0=PK_IFNAME=docker0 all="PK_TIMEOUT_MS=9000" id id/docker0-alone '0:rank 1 
 extra0="PK_IFNAME=eth0 PK_SM_POLICY=nonsense" id id/rank-0-ends \
     '1:nobody listens at 10.99.0.1:[0-9]*, \[fd77::1\]:[0-9]* \(connection refused\): rank 0 has ended or given up'
 
+all="$secret PK_TIMEOUT_MS=9000"; taken root/port-is-taken 10.99.0.1 10.99.0.1 '0:cannot listen at 10.99.0.1:[0-9]*: Address already in use'
+
 # ---- torchrun's variables ----
 torch torch/name nodea nodea start
 torch torch/long-and-short-name nodea nodea.cluster.local start
@@ -170,6 +191,8 @@ root root/long-and-short-name nodea nodea.cluster.local start
 root root/address 10.99.0.1 10.99.0.1 start
 root root/localhost-on-rank-0 localhost nodea start
 root root/any-on-rank-0 0.0.0.0 nodea start
+taken root/port-taken-at-another-address 10.99.0.1 127.0.0.5 start
+taken root/ipv6-and-port-taken-in-ipv4 '[fd77::1]' 127.0.0.5 start
 root root/address-that-rank-0-has-not 192.0.2.9 nodea start
 root root/ipv6 '[fd77::1]' '[fd77::1]' start
 root root/any6-on-rank-0 '[::]' '[fd77::1]' start

@@ -2,7 +2,9 @@
 /*
  * One rank of a job whose hosts reach one another by some of their addresses only (reach.sh).
  * usage: net.reach jail                   as ok, in a sandbox that has IPv4 alone and does not tell of network interfaces
- *        net.reach ok                     init, a collective, and every peer on another host is reached over tcp
+ *        net.reach denied                 the same sandbox, which says that this is not permitted
+ *        net.reach ok                     init, a collective, every peer on another host is reached over tcp, and splits of which each rank is
+ *                                         the first once
  *        net.reach cut ERRNO TEXT...      init fails at its deadline with this errno ("-": whichever), every TEXT is in the error's text, and before
  *                                         that a warning has named the first
  */
@@ -50,6 +52,31 @@ static void work(pk_comm_t *comm, int rank, int size)
                    path.reason);
 }
 
+/* Each rank is rank 0 of one: the others come to where it listens. */
+static void split(pk_comm_t *comm, int rank, int size)
+{
+    for (int first = 0; first < size; first++) {
+        pk_error_info_t info = { .struct_size = sizeof info };
+        int32_t one = 1, sum = 0;
+        pk_comm_t *group = NULL;
+        pk_result_t result = pk_comm_split(comm, 0, (rank - first + size) % size, &group, NULL);
+
+        (void)pk_last_error(&info);
+        if (!report(result == PK_OK, "rank %d: split whose first is rank %d: %s", rank, first, result == PK_OK ? "ok" : info.text))
+            return;
+        report(pk_allreduce(&one, &sum, 1, PK_INT32, PK_SUM, group, PK_BLOCKING) == PK_OK && sum == size, "rank %d: allreduce of the group", rank);
+        report(pk_comm_destroy(group) == PK_OK, "destroy of the group");
+    }
+}
+
+/* A sandbox. */
+static bool confine(const char *name)
+{
+    const int error = strcmp(name, "denied") == 0 ? EACCES : EAFNOSUPPORT;
+
+    return seccomp_deny(SYS_socket, AF_NETLINK, error) && seccomp_deny(SYS_socket, AF_INET6, error);
+}
+
 static void expect_cut(pk_result_t result, int argc, char **argv)
 {
     pk_error_info_t info = { .struct_size = sizeof info };
@@ -69,9 +96,9 @@ int main(int argc, char **argv)
     pk_comm_t *comm = NULL;
     pk_result_t result;
 
-    if (!cut && (argc != 2 || (strcmp(argv[1], "ok") != 0 && strcmp(argv[1], "jail") != 0)))
+    if (!cut && (argc != 2 || (strcmp(argv[1], "ok") != 0 && strcmp(argv[1], "jail") != 0 && strcmp(argv[1], "denied") != 0)))
         return 2;
-    if (strcmp(argv[1], "jail") == 0 && !(seccomp_deny(SYS_socket, AF_NETLINK, EAFNOSUPPORT) && seccomp_deny(SYS_socket, AF_INET6, EAFNOSUPPORT)))
+    if (!cut && strcmp(argv[1], "ok") != 0 && !confine(argv[1]))
         return 77;
     expected.text = cut ? argv[3] : NULL;
     pk_log_set_callback(look, NULL);
@@ -84,6 +111,7 @@ int main(int argc, char **argv)
     (void)pk_last_error(&info);
     if (report(result == PK_OK, "init: %s", result == PK_OK ? "ok" : info.text)) {
         work(comm, ranks_rank(), ranks_size());
+        split(comm, ranks_rank(), ranks_size());
         report(pk_comm_destroy(comm) == PK_OK, "destroy");
     }
     return report_end();

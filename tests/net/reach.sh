@@ -117,6 +117,14 @@ sandbox) # of three hosts with IPv4 and IPv6 one knows of IPv4 alone, and not wh
     size=3
     rank a ok; rank b jail; rank c ok
     ;;
+denied) # rank 0 and another one may not use IPv6, which their hosts have and their peers' names lead to first
+    hosts a b c
+    network n0 a,eth0,10.99.0.1/24 b,eth0,10.99.0.2/24 c,eth0,10.99.0.3/24
+    for h in a b c; do ip -n $h addr add fd99::$h/64 dev eth0 nodad; names $h "fd99::a nodea" "10.99.0.1 nodea"; done
+    export PK_ROOT=nodea:29777
+    size=3
+    rank a denied; rank b denied; rank c ok
+    ;;
 dropped | refused) # a firewall lets the meeting point through and not the ports for data: silently, or with an answer
     hosts a b
     network n0 a,eth0,10.99.0.1/24 b,eth0,10.99.0.2/24

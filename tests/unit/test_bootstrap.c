@@ -400,7 +400,7 @@ static void make_at(struct rank *ranks, const char *const *wrong, int count)
         pki_meeting_stop_listening(&ranks[i].meeting);
         pki_netif_loopback(&ranks[i].meeting.address[0]);
     }
-    cr_assert_eq(pki_meeting_listen(zero->address, &own, false, zero->listeners), PK_OK);
+    cr_assert_eq(pki_meeting_listen(zero->address, &own, false, NULL, zero->listeners), PK_OK);
     zero->listener_count = 1;
     one->address_count = count + 1;
     one->address[count] = zero->address[0];

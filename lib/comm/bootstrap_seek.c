@@ -22,6 +22,8 @@
 #define TRY_NS (3 * PKI_NS_PER_S) /* the kernel asks a silent host again and again, ever more seldom: begin anew */
 #define ALONE_NS (2 * PKI_NS_PER_S) /* nobody else is asked while one has so long for its proof: most likely a late rank 0 */
 #define GONE_NS (500 * PKI_NS_PER_MS) /* nobody listens for so long where somebody has: rank 0 has died, or given up */
+#define FAR_NS (5 * PKI_NS_PER_S)     /* the same where a network of rank 0 cannot be reached now */
+#define PATIENCE_NS (30 * PKI_NS_PER_S) /* who says nothing for so long is tried anew, and then after twice as long */
 #define PAUSE_MIN_NS (1 * PKI_NS_PER_MS)
 #define PAUSE_MAX_NS (50 * PKI_NS_PER_MS)
 #define STRANGER_NS (1 * PKI_NS_PER_S)
@@ -30,7 +32,8 @@
 #define ASK_MIN_NS (100 * PKI_NS_PER_MS) /* a name that is not known is asked for again after so long, and twice as long, */
 #define ASK_MAX_NS (1 * PKI_NS_PER_S)    /* up to this; */
 #define KNOWN_MIN_NS (2 * PKI_NS_PER_S)  /* one that is known after so long, and twice as long, */
-#define KNOWN_MAX_NS (8 * PKI_NS_PER_S)  /* up to this */
+#define KNOWN_MAX_NS (8 * PKI_NS_PER_S)  /* up to this; */
+#define QUIET_NS (10 * PKI_NS_PER_S)     /* and so long later where somebody listens */
 
 /* ---- addresses ---- */
 
@@ -48,7 +51,8 @@ static void add(struct pki_seek *s, const struct sockaddr_storage *address)
         return;
     if (s->count == 0)
         s->begun_ns = pki_now_ns();
-    s->candidates[s->count++] = (struct pki_candidate){ .address = *address, .fd = -1, .pause_ns = PAUSE_MIN_NS };
+    s->candidates[s->count++] = (struct pki_candidate){ .address = *address, .fd = -1, .pause_ns = PAUSE_MIN_NS,
+                                                         .patience_ns = PATIENCE_NS };
 }
 
 /* A link-local address of IPv6 means something on each of this host's links, and only this host knows their numbers. */
@@ -120,7 +124,7 @@ static pk_result_t take_answer(struct pki_seek *s)
     return result;
 }
 
-/* Most likely rank 0, which is late: no name server need be asked again. */
+/* Most likely rank 0, which is late: name servers need be asked seldom. But it may be somebody who says nothing. */
 static bool somebody_listens(const struct pki_seek *s)
 {
     for (int i = 0; i < s->count; i++)
@@ -136,7 +140,7 @@ static pk_result_t resolve(struct pki_seek *s)
 
     if (s->meeting->host[0] == '\0')
         return PK_OK;
-    if (s->lookup == NULL && now >= s->ask_ns && !somebody_listens(s)) {
+    if (s->lookup == NULL && now >= s->ask_ns + (somebody_listens(s) ? QUIET_NS : 0)) {
         s->lookup = pki_lookup_start(s->meeting->host);
         s->asked_ns = now;
         if (s->lookup == NULL)
@@ -198,6 +202,12 @@ static bool is_self(int fd)
     return getsockname(fd, (struct sockaddr *)&here, &here_bytes) == 0 &&
            getpeername(fd, (struct sockaddr *)&there, &there_bytes) == 0 && here_bytes == there_bytes &&
            memcmp(&here, &there, here_bytes) == 0;
+}
+
+/* This host does not have the family, or a sandbox denies it. */
+static bool is_without_family(int error)
+{
+    return error == EAFNOSUPPORT || error == EPROTONOSUPPORT || error == EACCES || error == EPERM;
 }
 
 static pk_result_t begin(struct pki_candidate *c)
@@ -291,6 +301,10 @@ static pk_result_t begin_some(struct pki_seek *s)
 
         if (c->state == PKI_SEEK_CONNECTING && now - c->since_ns >= TRY_NS && !must_wait(s, i, now))
             rest(c, PKI_SEEK_FAILED, ETIMEDOUT);
+        if (c->state == PKI_SEEK_PROVING && now - c->since_ns >= c->patience_ns) {
+            c->patience_ns *= 2;
+            rest(c, PKI_SEEK_ACCEPTED, 0);
+        }
         if (may_begin(s, i, now))
             result = begin(c);
     }
@@ -353,7 +367,7 @@ static int take_found(struct pki_seek *s)
     return fd;
 }
 
-static bool is_refused(const struct pki_candidate *c)
+bool pki_candidate_refuses(const struct pki_candidate *c)
 {
     return c->outcome == PKI_SEEK_FAILED && c->error == ECONNREFUSED;
 }
@@ -367,18 +381,34 @@ int pki_seek_count_strangers(const struct pki_seek *s)
     return count;
 }
 
-/* All that there is refuses connections or is somebody else. */
-static bool is_nowhere(const struct pki_seek *s)
+/* It cannot even be tried from here. */
+static bool is_out_of_reach(const struct pki_candidate *c)
 {
-    for (int i = 0; i < s->count; i++)
-        if (!is_refused(&s->candidates[i]) && s->candidates[i].outcome != PKI_SEEK_STRANGER)
-            return false;
-    return s->count > 0;
+    return c->outcome == PKI_SEEK_FAILED && (c->error == ENETUNREACH || c->error == EADDRNOTAVAIL || is_without_family(c->error));
+}
+
+/* All that there is refuses connections, is somebody else, or is out of reach: for how long is that believed? 0: rank 0 may be there.
+ * A network that is out of reach may be coming up. */
+static uint64_t nowhere_after_ns(const struct pki_seek *s)
+{
+    uint64_t after = GONE_NS;
+    int refusing = 0;
+
+    for (int i = 0; i < s->count; i++) {
+        const struct pki_candidate *c = &s->candidates[i];
+
+        refusing += pki_candidate_refuses(c);
+        if (is_out_of_reach(c))
+            after = is_without_family(c->error) ? after : FAR_NS;
+        else if (!pki_candidate_refuses(c) && c->outcome != PKI_SEEK_STRANGER)
+            return 0;
+    }
+    return refusing > 0 ? after : 0;
 }
 
 bool pki_candidate_is_lost(const struct pki_candidate *c)
 {
-    return c->lost_ns != 0 && is_refused(c) && pki_now_ns() - c->lost_ns > GONE_NS;
+    return c->lost_ns != 0 && pki_candidate_refuses(c) && pki_now_ns() - c->lost_ns > GONE_NS;
 }
 
 static void report(const struct pki_seek *s)
@@ -396,7 +426,7 @@ static void report(const struct pki_seek *s)
 /* PK_IN_PROGRESS: rank 0 may still be found. */
 static pk_result_t judge(struct pki_seek *s)
 {
-    const uint64_t now = pki_now_ns();
+    const uint64_t now = pki_now_ns(), after = nowhere_after_ns(s);
     const int strangers = pki_seek_count_strangers(s);
 
     if (s->count > 0 && strangers == s->count)
@@ -404,11 +434,11 @@ static pk_result_t judge(struct pki_seek *s)
     for (int i = 0; i < s->count; i++)
         if (pki_candidate_is_lost(&s->candidates[i]))
             return PK_ERR_PEER;
-    if (!s->meeting->listened || !is_nowhere(s))
+    if (!s->meeting->listened || after == 0)
         s->nowhere_ns = 0;
     else if (s->nowhere_ns == 0)
         s->nowhere_ns = now;
-    if (s->nowhere_ns == 0 || now - s->nowhere_ns <= GONE_NS)
+    if (s->nowhere_ns == 0 || now - s->nowhere_ns <= after)
         return PK_IN_PROGRESS;
     return strangers > 0 ? PK_ERR_AUTH : PK_ERR_PEER;
 }

@@ -23,6 +23,7 @@ struct pki_candidate {
     int error; /* with PKI_SEEK_FAILED */
     int fd;    /* -1 while it rests */
     uint64_t since_ns, next_ns, pause_ns;
+    uint64_t patience_ns; /* for how long its silence is borne before it is tried anew */
     uint64_t lost_ns; /* when a connection broke that rank 0 had not admitted; 0: none has */
     struct pki_handshake handshake;
 };
@@ -40,6 +41,8 @@ struct pki_seek {
     struct pki_candidate candidates[PKI_SEEK_CANDIDATES];
 };
 
+/* Nobody listens there. */
+bool pki_candidate_refuses(const struct pki_candidate *c);
 /* It accepted connections once, and refuses them now. */
 bool pki_candidate_is_lost(const struct pki_candidate *c);
 int pki_seek_count_strangers(const struct pki_seek *seek);

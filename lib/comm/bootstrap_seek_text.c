@@ -24,8 +24,34 @@ static const char *reason_of(const struct pki_candidate *c, char *text, size_t r
     return c->state == PKI_SEEK_CONNECTING ? "no answer" : "not tried yet";
 }
 
-/* "192.0.2.1:7000, 192.0.2.1:8013: Connection refused; [2001:db8::1]:7000: Network is unreachable" */
-static void describe(const struct pki_seek *s, char *out, size_t room)
+/* "192.0.2.1:7000, 192.0.2.1:8013: Connection refused; [2001:db8::1]:7000: Network is unreachable", of those that are not `left_out`
+ * (or NULL). Returns the length, 0 where there are none. */
+static size_t describe(const struct pki_seek *s, bool (*left_out)(const struct pki_candidate *), char *out, size_t room)
+{
+    const struct pki_candidate *shown[PKI_SEEK_CANDIDATES];
+    int count = 0;
+    size_t at = 0;
+
+    out[0] = '\0';
+    for (int i = 0; i < s->count; i++)
+        if (left_out == NULL || !left_out(&s->candidates[i]))
+            shown[count++] = &s->candidates[i];
+    for (int i = 0; i < count && at < room; i++) {
+        char where[PKI_NETIF_TEXT], reason[PKI_SEEK_WHY], next[PKI_SEEK_WHY];
+        const char *why = reason_of(shown[i], reason, sizeof reason);
+        const bool last = i == count - 1;
+        const bool same = !last && strcmp(why, reason_of(shown[i + 1], next, sizeof next)) == 0;
+
+        pki_netif_format(&shown[i]->address, where);
+        if (at + strlen(where) + strlen(why) + sizeof ": ; and 64 more" > room)
+            return at + (size_t)snprintf(out + at, room - at, "and %d more", count - i);
+        at += (size_t)snprintf(out + at, room - at, same ? "%s, " : "%s: %s%s", where, why, last ? "" : "; ");
+    }
+    return at;
+}
+
+/* The name that is looked up, what the resolver says, and all addresses. */
+static void describe_all(const struct pki_seek *s, char *out, size_t room)
 {
     size_t at = 0;
 
@@ -33,22 +59,12 @@ static void describe(const struct pki_seek *s, char *out, size_t room)
         at = (size_t)snprintf(out, room, "%.100s: ", s->meeting->what);
     if (s->meeting->host[0] != '\0' && s->why[0] != '\0' && at < room)
         at += (size_t)snprintf(out + at, room - at, "%s%s", s->why, s->count > 0 ? "; " : "");
-    for (int i = 0; i < s->count && at < room; i++) {
-        char where[PKI_NETIF_TEXT], reason[PKI_SEEK_WHY], next[PKI_SEEK_WHY];
-        const char *why = reason_of(&s->candidates[i], reason, sizeof reason);
-        const bool last = i == s->count - 1;
-        const bool same = !last && strcmp(why, reason_of(&s->candidates[i + 1], next, sizeof next)) == 0;
-
-        pki_netif_format(&s->candidates[i].address, where);
-        if (at + strlen(where) + strlen(why) + sizeof ": ; and 64 more" > room) {
-            (void)snprintf(out + at, room - at, "and %d more", s->count - i);
-            return;
-        }
-        at += (size_t)snprintf(out + at, room - at, same ? "%s, " : "%s: %s%s", where, why, last ? "" : "; ");
-    }
+    if (at < room)
+        (void)describe(s, NULL, out + at, room - at);
 }
 
-static void list_addresses(const struct pki_seek *s, enum pki_seek_outcome outcome, char *out, size_t room)
+/* "192.0.2.1:7000, [2001:db8::1]:7000" */
+static void list_addresses(const struct pki_seek *s, bool (*wanted)(const struct pki_candidate *), char *out, size_t room)
 {
     size_t at = 0;
 
@@ -56,16 +72,26 @@ static void list_addresses(const struct pki_seek *s, enum pki_seek_outcome outco
     for (int i = 0; i < s->count && at + PKI_NETIF_TEXT + 2 < room; i++) {
         char where[PKI_NETIF_TEXT];
 
-        if (s->candidates[i].outcome != outcome)
+        if (!wanted(&s->candidates[i]))
             continue;
         pki_netif_format(&s->candidates[i].address, where);
         at += (size_t)snprintf(out + at, room - at, "%s%s", at > 0 ? ", " : "", where);
     }
 }
 
+static bool is_stranger(const struct pki_candidate *c)
+{
+    return c->outcome == PKI_SEEK_STRANGER;
+}
+
+static bool is_silent(const struct pki_candidate *c)
+{
+    return c->state == PKI_SEEK_PROVING;
+}
+
 static void explain_peer(const struct pki_seek *s, char *out, size_t room)
 {
-    char where[256];
+    char where[256], others[256];
 
     for (int i = 0; i < s->count; i++)
         if (pki_candidate_is_lost(&s->candidates[i])) {
@@ -73,23 +99,24 @@ static void explain_peer(const struct pki_seek *s, char *out, size_t room)
             (void)snprintf(out, room, "rank 0 died or gave up: nobody listens at %s any more", where);
             return;
         }
-    list_addresses(s, PKI_SEEK_FAILED, where, sizeof where);
-    (void)snprintf(out, room, "nobody listens at %s (connection refused): rank 0 has ended or given up, or these addresses lead "
-                              "elsewhere from here", where);
+    list_addresses(s, pki_candidate_refuses, where, sizeof where);
+    (void)snprintf(out, room, "nobody listens at %s (connection refused)%s%s: rank 0 has ended or given up, or these addresses lead "
+                              "elsewhere from here",
+                   where, describe(s, pki_candidate_refuses, others, sizeof others) > 0 ? "; " : "", others);
 }
 
 static void explain_timeout(const struct pki_seek *s, char *out, size_t room)
 {
     const unsigned long long waited_ms = pki_bootstrap_elapsed_ms(s->b);
-    char text[300];
+    char text[300], others[300];
 
-    for (int i = 0; i < s->count; i++)
-        if (s->candidates[i].state == PKI_SEEK_PROVING) {
-            pki_netif_format(&s->candidates[i].address, text);
-            (void)snprintf(out, room, "rank 0 at %s did not let this rank in within %llu ms", text, waited_ms);
-            return;
-        }
-    describe(s, text, sizeof text);
+    list_addresses(s, is_silent, text, sizeof text);
+    if (text[0] != '\0') {
+        (void)snprintf(out, room, "rank 0 at %s did not let this rank in within %llu ms%s%s", text, waited_ms,
+                       describe(s, is_silent, others, sizeof others) > 0 ? "; " : "", others);
+        return;
+    }
+    describe_all(s, text, sizeof text);
     (void)snprintf(out, room, "rank 0 did not come within %llu ms: %s", waited_ms, text);
 }
 
@@ -100,12 +127,12 @@ void pki_seek_explain(const struct pki_seek *s, pk_result_t code, char *out, siz
     if (code == PK_ERR_PEER) {
         explain_peer(s, out, room);
     } else if (code == PK_ERR_AUTH) {
-        list_addresses(s, PKI_SEEK_STRANGER, where, sizeof where);
+        list_addresses(s, is_stranger, where, sizeof where);
         (void)snprintf(out, room, "who listens at %s does not know this rank's secret%s", where,
                        pki_seek_count_strangers(s) < s->count ? ", and nobody listens at rank 0's other addresses" : "");
     } else if (code == PK_ERR_TIMEOUT) {
         explain_timeout(s, out, room);
     } else {
-        describe(s, out, room);
+        describe_all(s, out, room);
     }
 }

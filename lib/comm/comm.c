@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "comm/bootstrap_int.h"
 #include "comm/comm.h"
 #include "util/auth.h"
 #include "util/clock.h"
@@ -15,6 +16,8 @@ static void settle(struct pk_comm *comm, pk_result_t result)
     if (result != PK_OK) {
         comm->error = *pki_error_get();
         comm->error.code = result;
+        if (comm->rank == 0)
+            (void)pki_listener_drop(&comm->id);
     }
     atomic_store(&comm->state, result); /* pairs with the load in pki_comm_state: the record is complete */
     if (result == PK_OK && atomic_load(&comm->cancel)) /* an abort that came too late to stop the init, and did not wait */
@@ -101,7 +104,7 @@ static pk_result_t begin_or_free(struct pk_comm *comm, struct pk_comm **out)
     return result;
 }
 
-pk_result_t pki_comm_create(struct pk_comm **out, int size, int rank, const pk_unique_id_t *id, const pk_comm_config_t *config)
+static pk_result_t create(struct pk_comm **out, int size, int rank, const pk_unique_id_t *id, const pk_comm_config_t *config)
 {
     struct pk_comm *comm = NULL;
     pk_result_t result = allocate(&comm, config);
@@ -118,6 +121,15 @@ pk_result_t pki_comm_create(struct pk_comm **out, int size, int rank, const pk_u
         pki_launcher_enter(&comm->turn);
     }
     return begin_or_free(comm, out);
+}
+
+pk_result_t pki_comm_create(struct pk_comm **out, int size, int rank, const pk_unique_id_t *id, const pk_comm_config_t *config)
+{
+    pk_result_t result = create(out, size, rank, id, config);
+
+    if (result != PK_OK && result != PK_IN_PROGRESS && id != NULL && rank == 0)
+        (void)pki_listener_drop(id); /* nobody will come for it */
+    return result;
 }
 
 pk_result_t pki_comm_create_split(struct pk_comm **out, struct pk_comm *parent, int color, int key, const pk_comm_config_t *config)

@@ -88,14 +88,15 @@ typedef struct pk_comm_config {
  * Each rank may know rank 0 by another name or address: rank 0 listens at all addresses of its machine where there is a secret
  * (PK_SECRET_FILE) or PK_INSECURE=1 allows that, unless all ranks are known to be there (LOCAL_WORLD_SIZE) or PK_ROOT is an
  * address of loopback in digits; without a secret, where PK_ROOT is an address in digits or localhost, at that one alone. A
- * name that is not known yet, and one where nobody listens yet, are tried again until the deadline, and after 5 s each rank
- * logs what it waits for.
+ * name that is not known yet, and one where nobody listens yet, are tried again until the deadline, and after 5 s rank 0 and
+ * each rank that has not found it log what they wait for.
  *
  * @param comm    out: the communicator, the caller's until pk_comm_destroy; set only with PK_OK or PK_IN_PROGRESS
  * @param config  NULL for all defaults
  * @return PK_OK; PK_IN_PROGRESS (config->nonblocking); PK_ERR_ARG (a variable or field is invalid, named);
  *         PK_ERR_UNSUPPORTED (no launcher found; a field of `config` that this version does not know is not zero); PK_ERR_TIMEOUT
- *         (names the ranks that did not come); PK_ERR_AUTH; PK_ERR_PEER (one died; rank 0 had given up before this rank came);
+ *         (names the ranks that did not come, and says if a process came whose version of the library has another handshake);
+ *         PK_ERR_AUTH; PK_ERR_PEER (one died; rank 0 had given up before this rank came);
  *         PK_ERR_MISMATCH (ranks disagree about the job, or run versions that do not understand one another); PK_ERR_SYSTEM; PK_ERR_MEMORY;
  *         or what kept another rank from taking part, which the record names
  * Collective: blocks until all ranks called it, at most timeout_ms (the system's resolver is asked on a thread of its own;

@@ -104,6 +104,18 @@ static void drop(struct pki_acceptor *a, size_t i, const char *why)
     remove_pending(a, i);
 }
 
+static void drop_version(struct pki_acceptor *a, size_t i)
+{
+    const struct pki_where where = { .rank = (int)a->rank, .peer = -1, .op = "init" };
+
+    if (!a->other_version)
+        pki_log(PKI_LOG_WARN, &where, "dropped a connection of a process with another version of the library");
+    a->other_version = true;
+    a->dropped++;
+    close(a->pending[i].fd);
+    remove_pending(a, i);
+}
+
 bool pki_unix_same_user(int fd, uint32_t *user)
 {
     struct ucred who = { .uid = UINT32_MAX };
@@ -202,6 +214,8 @@ static pk_result_t step_one(struct pki_acceptor *a, size_t i, bool readable)
         remove_pending(a, i);
     } else if (result == PK_ERR_SYSTEM) {
         return result;
+    } else if (result == PK_ERR_MISMATCH) {
+        drop_version(a, i);
     } else if (result != PK_IN_PROGRESS || pki_now_ns() >= a->pending[i].deadline_ns) {
         drop(a, i, reason_to_drop(result));
     }

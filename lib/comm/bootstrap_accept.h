@@ -44,7 +44,7 @@ pk_result_t pki_handshake_connect(struct pki_handshake *h, int fd, const struct 
 void pki_handshake_accept(struct pki_handshake *h, int fd, const struct pki_secret *secret, uint64_t deadline_ns);
 
 /* Go on with what has arrived; never blocks, never reads past the handshake. PK_OK: done. PK_IN_PROGRESS. PK_ERR_PEER: the
- * connection broke (errno; 0: it was closed). PK_ERR_AUTH: the other end sent no proof of the secret. None of these is recorded:
+ * connection broke (errno; 0: it was closed). PK_ERR_AUTH: the other end sent no proof of the secret. PK_ERR_MISMATCH: it has another version of the library. None of these is recorded:
  * strangers must not fill the log. PK_ERR_SYSTEM (no randomness, no hash) is. */
 pk_result_t pki_handshake_step(struct pki_handshake *h);
 
@@ -66,6 +66,7 @@ struct pki_acceptor {
     unsigned dropped;       /* connections that never proved the secret */
     uint64_t rest_until_ns; /* out of descriptors: leave the listeners alone until then */
     bool said_why;          /* the log knows of it */
+    bool other_version;     /* a process with another version of the library came */
     struct pki_handshake pending[PKI_ACCEPT_PENDING];
 };
 

@@ -140,6 +140,8 @@ static pk_result_t fill(struct pki_handshake *h)
 
         if (n > 0) {
             h->have += (size_t)n;
+            if (h->state == PKI_HS_HELLO && h->have >= 4 && pki_wire_is_other_version(h->in)) /* theirs may be shorter */
+                return PK_ERR_MISMATCH;
         } else if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
             return PK_IN_PROGRESS;
         } else if (n == 0 || errno != EINTR) {

@@ -148,11 +148,12 @@ static void say_where(const struct gathering *g, char *out, size_t room)
 static pk_result_t give_up(const struct gathering *g)
 {
     const size_t strangers = g->acceptor->dropped + g->acceptor->pending_count;
-    char where[300], tail[400];
+    char where[300], tail[440];
 
     say_where(g, where, sizeof where);
     if (strangers > 0)
-        snprintf(tail, sizeof tail, "; %zu connections came and did not prove the secret%s", strangers, where);
+        snprintf(tail, sizeof tail, "; %zu connections came and did not prove the secret%s%s", strangers,
+                 g->acceptor->other_version ? "; a process with another version of the library came" : "", where);
     else
         snprintf(tail, sizeof tail, "%s", where);
     return pki_bootstrap_missing(g->b, not_joined, tail);

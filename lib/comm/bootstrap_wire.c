@@ -65,6 +65,13 @@ void pki_wire_put_hello(unsigned char out[PKI_HELLO_BYTES], const struct pki_hel
     memcpy(out + 24, hello->nonce, PKI_NONCE_BYTES);
 }
 
+bool pki_wire_is_other_version(const unsigned char bytes[4])
+{
+    const uint32_t magic = pki_get_u32(bytes);
+
+    return (magic & 0xffffff) == (HELLO_MAGIC & 0xffffff) && magic != HELLO_MAGIC && bytes[3] >= '0' && bytes[3] <= '9';
+}
+
 bool pki_wire_get_hello(const unsigned char bytes[PKI_HELLO_BYTES], struct pki_hello *hello)
 {
     if (pki_get_u32(bytes) != HELLO_MAGIC || !pki_all_zero(bytes + 5, 3))

@@ -79,6 +79,8 @@ void pki_wire_put_id(pk_unique_id_t *out, const struct pki_id *id);
 bool pki_wire_get_id(const pk_unique_id_t *bytes, struct pki_id *id);
 
 void pki_wire_put_hello(unsigned char out[PKI_HELLO_BYTES], const struct pki_hello *hello);
+/* The beginning of a hello is that of another version of the library. */
+bool pki_wire_is_other_version(const unsigned char bytes[4]);
 bool pki_wire_get_hello(const unsigned char bytes[PKI_HELLO_BYTES], struct pki_hello *hello);
 
 /* The challenge is looked at only through these: the nonce is any bytes, the proof is the authenticator's matter. */

@@ -39,6 +39,7 @@ static void fuzz_hello(const unsigned char *data, size_t bytes)
         return;
     pki_wire_put_hello(out, &hello);
     require(memcmp(in, out, sizeof in) == 0);
+    require(!pki_wire_is_other_version(in));
 }
 
 static void fuzz_notice(const unsigned char *data, size_t bytes)

@@ -23,6 +23,24 @@ Test(bootstrap, wrong_secret, .timeout = 20)
     cr_expect_eq(open_files(), before);
 }
 
+/* It is dropped as soon as that is known, for its hello may be shorter than this version's, and rank 0 says so. */
+Test(bootstrap, another_version, .timeout = 20)
+{
+    struct rank ranks[2];
+    char byte;
+    int fd;
+
+    make_ranks(ranks, 2, NULL);
+    ranks[0].timeout_ms = 2000;
+    fd = knock(&ranks[0].id);
+    cr_assert_eq(send(fd, "PKh1", 4, MSG_NOSIGNAL), 4);
+    start_rank(&ranks[0]);
+    cr_expect_leq(recv(fd, &byte, 1, 0), 0);
+    join_ranks(ranks, 1);
+    expect_all(ranks, 1, PK_ERR_TIMEOUT, "; a process with another version of the library came; rank 0 listens at");
+    close(fd);
+}
+
 static void speak_garbage(const pk_unique_id_t *id, int *fds, int count)
 {
     unsigned char noise[300];

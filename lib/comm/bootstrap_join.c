@@ -35,14 +35,14 @@ static pk_result_t not_found(struct pki_bootstrap *b, struct pki_seek *seek, pk_
     return pki_bootstrap_fail(b, result, 0, "%s", text);
 }
 
-/* This rank is in, and others are missing. */
+/* This rank is in, and others are missing: rank 0 warns of it, for all. */
 static pk_result_t report_waiting(void *arg)
 {
     struct pki_bootstrap *b = arg;
     const struct pki_where where = { .rank = b->rank, .peer = 0, .op = "init" };
 
     if (pki_bootstrap_report_is_due(b))
-        pki_log(PKI_LOG_WARN, &where, "has found rank 0, and still waits after %llu ms: not all ranks have come; rank 0 says "
+        pki_log(PKI_LOG_INFO, &where, "has found rank 0, and still waits after %llu ms: not all ranks have come; rank 0 says "
                                       "which", pki_bootstrap_elapsed_ms(b));
     return PK_OK;
 }

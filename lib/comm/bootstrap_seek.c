@@ -55,7 +55,8 @@ static void add(struct pki_seek *s, const struct sockaddr_storage *address)
                                                          .patience_ns = PATIENCE_NS };
 }
 
-/* A link-local address of IPv6 means something on each of this host's links, and only this host knows their numbers. */
+/* A link-local address of IPv6 means something on each of this host's links, and only this host knows their numbers: that of an id is
+ * another host's. The user's names one of them. */
 static void add_scoped(struct pki_seek *s, const struct sockaddr_storage *address)
 {
     struct pki_netif netifs[PKI_NETIF_MAX];
@@ -63,9 +64,10 @@ static void add_scoped(struct pki_seek *s, const struct sockaddr_storage *addres
     const int before = s->count;
     int count = 0;
 
-    if (address->ss_family == AF_INET6 && pki_netif_is_link_local(address) && pki_netif_is_known())
-        (void)pki_netif_addresses(false, netifs, PKI_NETIF_MAX, &count);
     memcpy(&v6, address, sizeof v6);
+    if (address->ss_family == AF_INET6 && pki_netif_is_link_local(address) && (s->meeting->listened || v6.sin6_scope_id == 0) &&
+        pki_netif_is_known())
+        (void)pki_netif_addresses(false, netifs, PKI_NETIF_MAX, &count);
     for (int i = 0; i < count; i++) {
         struct sockaddr_storage scoped = *address;
 

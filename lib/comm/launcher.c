@@ -21,7 +21,8 @@
 #define PORT_FIRST 1024
 #define PORTS (65536 - PORT_FIRST)
 
-#define ASK_NS (100 * PKI_NS_PER_MS)
+#define ASK_MIN_NS (100 * PKI_NS_PER_MS) /* rank 0 asks for its own name again after so long, and twice as long, */
+#define ASK_MAX_NS (1600 * PKI_NS_PER_MS) /* up to this */
 #define REPORT_NS (5 * PKI_NS_PER_S)
 
 /* ---- one at a time ---- */
@@ -129,9 +130,9 @@ static bool is_over(const struct place *place)
     return pki_now_ns() >= place->deadline_ns || (place->cancel != NULL && atomic_load(place->cancel));
 }
 
-static void nap(uint64_t ns)
+static void nap(void)
 {
-    nanosleep(&(struct timespec){ .tv_nsec = (long)ns }, NULL);
+    nanosleep(&(struct timespec){ .tv_nsec = PKI_NS_PER_MS }, NULL);
 }
 
 /* Ask the resolver once. 0: it does not know, and why. */
@@ -141,7 +142,7 @@ static int ask(const struct place *place, struct sockaddr_storage *out, int max,
     int count = 0;
 
     while (lookup != NULL && !pki_lookup_is_done(lookup) && !is_over(place))
-        nap(PKI_NS_PER_MS);
+        nap();
     if (lookup != NULL && pki_lookup_is_done(lookup))
         count = pki_lookup_result(lookup, out, max, why);
     pki_lookup_drop(lookup);
@@ -152,6 +153,7 @@ static int ask(const struct place *place, struct sockaddr_storage *out, int max,
 static pk_result_t resolve(const struct place *place, const char *what, struct sockaddr_storage *out, int max, int *count)
 {
     const uint64_t report_ns = pki_now_ns() + REPORT_NS;
+    uint64_t pause_ns = ASK_MIN_NS;
     char why[128] = "the resolver did not answer";
     bool said = false;
 
@@ -160,7 +162,9 @@ static pk_result_t resolve(const struct place *place, const char *what, struct s
         if (!said && pki_now_ns() >= report_ns)
             pki_log(PKI_LOG_WARN, NULL, "%s is not known after 5 s, and is asked for again: %s", what, why);
         said = said || pki_now_ns() >= report_ns;
-        nap(ASK_NS);
+        for (const uint64_t until = pki_now_ns() + pause_ns; pki_now_ns() < until && !is_over(place);)
+            nap();
+        pause_ns = 2 * pause_ns < ASK_MAX_NS ? 2 * pause_ns : ASK_MAX_NS;
         *count = ask(place, out, max, why);
     }
     if (*count > 0)

@@ -50,16 +50,6 @@ static void close_listeners(const int *listeners, int count)
     }
 }
 
-/* A given address that is not there, or taken. */
-static pk_result_t cannot_listen(const struct sockaddr_storage *address, int error)
-{
-    char text[PKI_NETIF_TEXT];
-
-    pki_netif_format(address, text);
-    errno = error;
-    return pki_fail_errno(PK_ERR_SYSTEM, NULL, "cannot listen at %s", text);
-}
-
 /* The port of `at`, an any-address, is taken at some address of this host: listen at `instead`, if that is of the family. */
 static pk_result_t listen_instead(struct sockaddr_storage *at, const struct sockaddr_storage *instead, int *listener)
 {
@@ -72,9 +62,9 @@ static pk_result_t listen_instead(struct sockaddr_storage *at, const struct sock
     if (instead->ss_family == any.ss_family) {
         *at = *instead;
         pki_netif_format(at, other);
-        result = pki_listen(at, BACKLOG, true, listener);
+        result = pki_listen_try(at, BACKLOG, listener);
         if (result == PK_IN_PROGRESS)
-            return cannot_listen(errno == EADDRINUSE ? at : &any, EADDRINUSE);
+            return pki_listen_failed(errno == EADDRINUSE ? at : &any, EADDRINUSE);
     }
     if (result != PK_ERR_SYSTEM && result != PK_ERR_ARG)
         pki_log(PKI_LOG_WARN, NULL, "cannot listen at %s, for somebody has that port on this host; listens at %s alone", text, other);
@@ -85,11 +75,14 @@ static pk_result_t listen_instead(struct sockaddr_storage *at, const struct sock
 /* PK_IN_PROGRESS: the address is left out; errno. */
 static pk_result_t listen_at(struct sockaddr_storage *at, bool taken_ok, const struct sockaddr_storage *instead, int *listener)
 {
-    pk_result_t result = pki_listen(at, BACKLOG, true, listener);
+    const bool given = pki_netif_port(at) != 0;
+    pk_result_t result = pki_listen_try(at, BACKLOG, listener);
 
-    if (result != PK_IN_PROGRESS || errno != EADDRINUSE || taken_ok)
+    if (result != PK_IN_PROGRESS || errno == EADDRNOTAVAIL || errno == EAFNOSUPPORT)
         return result;
-    return instead != NULL ? listen_instead(at, instead, listener) : cannot_listen(at, EADDRINUSE);
+    if (errno == EADDRINUSE && (!given || taken_ok)) /* not `given`: PK_PORTS */
+        return result;
+    return errno == EADDRINUSE && instead != NULL ? listen_instead(at, instead, listener) : pki_listen_failed(at, errno);
 }
 
 pk_result_t pki_meeting_listen(struct sockaddr_storage *address, int *count, bool taken_ok, const struct sockaddr_storage *instead,
@@ -116,7 +109,7 @@ pk_result_t pki_meeting_listen(struct sockaddr_storage *address, int *count, boo
         address[kept++] = at;
     }
     *count = kept;
-    return kept > 0 ? PK_OK : cannot_listen(&refused, error);
+    return kept > 0 ? PK_OK : pki_listen_failed(&refused, error);
 }
 
 void pki_meeting_where(const int *listeners, int count, char *out, size_t room)

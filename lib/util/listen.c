@@ -84,25 +84,49 @@ static int listen_in(const struct range *range, struct sockaddr_storage *address
     return error;
 }
 
-pk_result_t pki_listen(struct sockaddr_storage *address, int backlog, bool optional, int *listener)
+pk_result_t pki_listen_try(struct sockaddr_storage *address, int backlog, int *listener)
 {
-    const bool chosen = pki_netif_port(address) == 0;
     struct range range;
-    char text[PKI_NETIF_TEXT];
     pk_result_t result = read_range(&range);
+    bool within;
     int error;
 
     if (result != PK_OK)
         return result;
-    pki_netif_format(address, text);
-    error = chosen && range.count > 0 ? listen_in(&range, address, backlog, listener) : listen_at(address, backlog, listener);
+    within = pki_netif_port(address) == 0 && range.count > 0;
+    error = within ? listen_in(&range, address, backlog, listener) : listen_at(address, backlog, listener);
     if (error == 0)
         return PK_OK;
+    if (within)
+        pki_netif_set_port(address, 0);
     errno = error;
-    if (chosen && range.count > 0 && error == EADDRINUSE)
+    return PK_IN_PROGRESS;
+}
+
+pk_result_t pki_listen_failed(const struct sockaddr_storage *address, int error)
+{
+    struct range range;
+    char text[PKI_NETIF_TEXT];
+    pk_result_t result = read_range(&range);
+
+    if (result != PK_OK)
+        return result;
+    pki_netif_format(address, text);
+    errno = error;
+    if (pki_netif_port(address) == 0 && range.count > 0 && error == EADDRINUSE)
         return pki_fail_errno(PK_ERR_SYSTEM, NULL, "cannot listen at %s: none of the ports PK_PORTS=%u-%u is free", text,
                               range.first, range.first + range.count - 1);
-    if (optional && (error == EADDRNOTAVAIL || error == EAFNOSUPPORT || (error == EADDRINUSE && !chosen)))
-        return PK_IN_PROGRESS;
     return pki_fail_errno(PK_ERR_SYSTEM, NULL, "cannot listen at %s", text);
+}
+
+pk_result_t pki_listen(struct sockaddr_storage *address, int backlog, bool optional, int *listener)
+{
+    const bool chosen = pki_netif_port(address) == 0;
+    pk_result_t result = pki_listen_try(address, backlog, listener);
+
+    if (result != PK_IN_PROGRESS)
+        return result;
+    if (optional && (errno == EADDRNOTAVAIL || errno == EAFNOSUPPORT || (errno == EADDRINUSE && !chosen)))
+        return PK_IN_PROGRESS;
+    return pki_listen_failed(address, errno);
 }

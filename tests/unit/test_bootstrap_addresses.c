@@ -80,3 +80,29 @@ Test(bootstrap_addresses, silence_and_nobody, .timeout = 20)
     expect_all(ranks + 1, 1, PK_ERR_TIMEOUT, "Connection refused");
     close(silent);
 }
+
+/* Where others have all ports of PK_PORTS at one address, the next one does. */
+Test(bootstrap_addresses, ports_that_are_taken_at_one)
+{
+    struct sockaddr_storage taken, address[2];
+    int fds[2], fd = -1, other = -1, count = 2;
+
+    cr_assert_eq(pki_resolve_literal("127.0.0.1", &address[0], 1), 1);
+    cr_assert_eq(pki_resolve_literal("127.0.0.2", &address[1], 1), 1);
+    setenv("PK_PORTS", "23861-23861", 1);
+    taken = address[0];
+    cr_assert_eq(pki_listen(&taken, 8, false, &fd), PK_OK);
+    cr_assert_eq(pki_meeting_listen(address, &count, false, NULL, fds), PK_OK);
+    cr_assert_eq(count, 1);
+    cr_expect_eq(pki_netif_port(&address[0]), 23861);
+    close(fds[0]);
+    cr_assert_eq(pki_resolve_literal("127.0.0.1", &address[0], 1), 1);
+    cr_assert_eq(pki_resolve_literal("127.0.0.2", &address[1], 1), 1);
+    taken = address[1];
+    cr_assert_eq(pki_listen(&taken, 8, false, &other), PK_OK);
+    count = 2;
+    cr_expect_eq(pki_meeting_listen(address, &count, false, NULL, fds), PK_ERR_SYSTEM);
+    cr_expect(strstr(pki_error_get()->text, "none of the ports PK_PORTS=23861-23861 is free") != NULL, "%s", pki_error_get()->text);
+    close(fd);
+    close(other);
+}

@@ -111,16 +111,17 @@ id() { # NAME WANT...
     unset extra0 extra1
 }
 
-# beside HOST:PORT COMMAND...: runs it where somebody else, rank 0 of another job, listens there
+# beside HOST:PORT COMMAND...: runs it where somebody else, rank 0 of another job, listens there; with SILENT=1 that one never says anything
 cat >"$work/beside" <<BESIDE
 #!/bin/bash
 env -u PK_SECRET_FILE PK_INSECURE=1 PK_SIZE=2 PK_RANK=0 PK_ROOT="\$1" $program >/dev/null 2>&1 &
 holder=\$!
 until [ -n "\$(ss -Hltn "src \$1")" ]; do sleep 0.05; done
+[ -z "\${SILENT:-}" ] || kill -STOP \$holder
 shift
 "\$@"
 code=\$?
-kill \$holder
+kill -KILL \$holder
 exit \$code
 BESIDE
 chmod +x "$work/beside"
@@ -208,6 +209,9 @@ sed 's/10.99.0.1 /10.99.0.77 /' "$work/plain" >"$work/moves"
 late=soon hosts1=soon; root root/name-comes-after-2-s nodea nodea start
 late=later hosts1=later; torch torch/name-comes-after-2-s nodea nodea start
 late=moves hosts1=moves; root root/address-changes-after-2-s nodea nodea start
+sed 's/10.99.0.1 /127.0.0.9 /' "$work/plain" >"$work/silent"
+late=silent hosts1=silent; spawn root/address-changes-and-the-first-is-silent "PK_SIZE=2 PK_RANK=0 PK_ROOT=nodea:$port $program" \
+    "SILENT=1 PK_SIZE=2 PK_RANK=1 PK_ROOT=nodea:$port $work/beside 127.0.0.9:$port $program" start
 
 # ---- ids: mgmt0 and docker0 come before eth0 ----
 id id/first-card-leads-nowhere start

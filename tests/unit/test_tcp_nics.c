@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Which interfaces the tcp transport's connections take, and what it does where somebody else answers. */
 #include <criterion/criterion.h>
+#include <net/if.h>
 #include <stdio.h>
 #include <unistd.h>
 
 #include "tcp_pair.h"
+#include "util/text.h"
 
 static struct sockaddr_storage ipv4(const char *text)
 {
@@ -99,6 +101,28 @@ Test(tcp, scopes_are_not_sent)
     cr_assert(pki_tcp_get_card(&blob, &got));
     memcpy(&v6, &got.address[0], sizeof v6);
     cr_expect_eq(v6.sin6_scope_id, 0);
+}
+
+static void expect_text(const struct sockaddr_storage *address, const char *expected)
+{
+    struct pki_tcp_target target = { .address = *address };
+    char text[2 * PKI_NETIF_TEXT] = "";
+    struct pki_text out = { .start = text, .capacity = sizeof text };
+
+    pki_netif_set_port(&target.address, 4000);
+    pki_tcp_target_text(&target, &out);
+    cr_expect_str_eq(text, expected, "%s", text);
+}
+
+Test(tcp, an_address_names_its_interface_once)
+{
+    struct sockaddr_in6 v6 = { .sin6_family = AF_INET6, .sin6_scope_id = if_nametoindex("lo") };
+    struct sockaddr_storage address = ipv4("10.0.0.1");
+
+    expect_text(&address, "10.0.0.1:4000");
+    cr_assert_eq(inet_pton(AF_INET6, "fe80::1", &v6.sin6_addr), 1);
+    memcpy(&address, &v6, sizeof v6);
+    expect_text(&address, "[fe80::1%lo]:4000");
 }
 
 /* Somebody else answers at the first address of the card: a rank of another job, or no rank at all. The peer is found at the second. */

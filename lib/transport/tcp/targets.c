@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Where a peer may be reached: its addresses one after the other, what came of each, and which one led to it. */
 #include <errno.h>
-#include <net/if.h>
 #include <netinet/in.h>
 #include <string.h>
 #include <unistd.h>
@@ -241,13 +240,10 @@ void pki_tcp_target_reached(struct pki_tcp_link *link)
 
 void pki_tcp_target_text(const struct pki_tcp_target *target, struct pki_text *out)
 {
-    char text[PKI_NETIF_TEXT], name[IF_NAMESIZE] = "";
+    char text[PKI_NETIF_TEXT];
 
     pki_netif_format(&target->address, text);
-    if (needs_scope(&target->address) && if_indextoname(scope_of(&target->address), name) != NULL)
-        pki_text_add(out, "%.*s%%%s%s", (int)strcspn(text, "]"), text, name, strchr(text, ']'));
-    else
-        pki_text_add(out, "%s", text);
+    pki_text_add(out, "%s", text);
 }
 
 static void add_outcome(const struct pki_tcp_target *target, struct pki_text *out)

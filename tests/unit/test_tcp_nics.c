@@ -187,6 +187,47 @@ Test(tcp, foreign_address_is_refused)
     close(fd);
 }
 
+/* A listener that lets connections in until there are `room` more than one, and is not heard of afterwards. */
+static int listener(struct sockaddr_storage *address, int room)
+{
+    socklen_t bytes = sizeof *address;
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+    *address = ipv4("127.0.0.1");
+    cr_assert_eq(bind(fd, (struct sockaddr *)address, sizeof(struct sockaddr_in)), 0);
+    cr_assert_eq(listen(fd, room), 0);
+    cr_assert_eq(getsockname(fd, (struct sockaddr *)address, &bytes), 0);
+    return fd;
+}
+
+/* The address that has led to the peer answers nothing any more; at another one of its card somebody else lets connections in. */
+Test(tcp, a_stranger_does_not_show_that_the_peer_lives)
+{
+    struct sockaddr_storage silent, foreign;
+    int full = listener(&silent, 0), stranger = listener(&foreign, 100), filler = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    struct tcp_pair pair;
+    struct pki_tcp_ep *ep;
+
+    tcp_params("1", "4", "65536");
+    tcp_pair_new(&pair);
+    ep = pki_tcp_ep_of(pair.ep[1]);
+    cr_assert_eq(connect(filler, (struct sockaddr *)&silent, sizeof(struct sockaddr_in)), 0);
+    cr_assert(ep->ntargets == 1 && ep->reached == 0);
+    ep->targets[0].address = silent;
+    ep->targets[1] = (struct pki_tcp_target){ .address = foreign };
+    ep->ntargets = 2;
+    for (uint32_t i = 0; i < ep->nlinks; i++)
+        tcp_cut(pair.ep[1], i);
+    for (uint64_t until = pki_now_ns() + 20 * PKI_NS_PER_S; !pair.ep[1]->dead && pki_now_ns() < until;)
+        (void)tcp()->progress(pair.iface[1]);
+    cr_expect(pair.ep[1]->dead, "whoever connects gives up after PK_RETRY_MS");
+    cr_expect(ep->targets[1].state != PKI_TCP_UNTRIED, "the stranger has been tried");
+    tcp_pair_drop(&pair);
+    close(filler);
+    close(stranger);
+    close(full);
+}
+
 /* Connections for data, and chunks, of a rank whose network has this address, by default. */
 static void expect_defaults(const char *address, bool one_machine, uint32_t sockets, uint32_t chunk_bytes)
 {

@@ -476,7 +476,8 @@ void pki_tcp_link_timers(struct pki_tcp_link *link, uint64_t now, uint64_t away_
     link->attempt_ends_ns = pki_tcp_put_off(link->attempt_ends_ns, away_ns, now + attempt_ns(link));
     if (link->shows_ns > 0)
         link->shows_ns = pki_tcp_put_off(link->shows_ns, away_ns, shows_after(link, now));
-    if (link->shows_ns > 0 && now > link->shows_ns && (link->state == PKI_TCP_PROBING || link->state == PKI_TCP_CHALLENGED))
+    if (link->shows_ns > 0 && now > link->shows_ns && (link->state == PKI_TCP_PROBING || link->state == PKI_TCP_CHALLENGED) &&
+        !pki_tcp_target_may_be_foreign(link))
         lives(ep); /* what is connected still stands */
     if (!ep->base.connecting && now > link->broken_ns && now - link->broken_ns > ep->iface->params.retry_ns) {
         stays_broken(link);

@@ -191,6 +191,11 @@ bool pki_tcp_target_is_known(const struct pki_tcp_link *link)
     return !link->ep->base.connecting && (!settles(link->ep) || (int)link->target == link->ep->reached);
 }
 
+bool pki_tcp_target_may_be_foreign(const struct pki_tcp_link *link)
+{
+    return link->ep->reached >= 0 && !pki_tcp_target_is_known(link);
+}
+
 static bool same_host(const struct sockaddr_storage *a, const struct sockaddr_storage *b)
 {
     struct sockaddr_in6 a6, b6;

@@ -461,6 +461,8 @@ uint64_t pki_tcp_target_ns(const struct pki_tcp_link *link);
 void pki_tcp_target_failed(struct pki_tcp_link *link, int error);
 /* That address is the peer's. */
 bool pki_tcp_target_is_known(const struct pki_tcp_link *link);
+/* A stranger may answer there: the peer has been reached at another one. */
+bool pki_tcp_target_may_be_foreign(const struct pki_tcp_link *link);
 /* The connection stands. */
 void pki_tcp_target_reached(struct pki_tcp_link *link);
 /* transport->describe: of a peer that is being connected, what has been tried. */

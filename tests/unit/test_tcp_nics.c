@@ -228,6 +228,92 @@ Test(tcp, a_stranger_does_not_show_that_the_peer_lives)
     close(full);
 }
 
+#define TARGETS 4
+
+static struct pki_tcp_iface some_iface = { .how = PKI_TCP_ALL, .params.retry_ns = 8 * PKI_NS_PER_S };
+
+/* A link that broke `ago` ns ago, to a peer with four addresses, of which the third has led to it; here nobody listens. */
+static void some_link(struct pki_tcp_ep *ep, struct pki_tcp_link *link, uint64_t ago)
+{
+    *ep = (struct pki_tcp_ep){ .iface = &some_iface, .theirs = { .addresses = TARGETS, .near = 1 }, .ntargets = TARGETS, .near_targets = 1, .reached = 2 };
+    *link = (struct pki_tcp_link){ .ep = ep, .index = 1, .broken_ns = pki_now_ns() - ago };
+    for (int i = 0; i < TARGETS; i++) {
+        ep->targets[i].address = ipv4("127.0.0.1");
+        pki_netif_set_port(&ep->targets[i].address, 1);
+    }
+}
+
+/* Which address each attempt tries. */
+static void expect_targets(struct pki_tcp_link *link, const char *expected)
+{
+    char got[32] = "";
+
+    for (link->attempts = 0; link->attempts < 12; link->attempts++) {
+        int fd = pki_tcp_target_socket(link);
+
+        snprintf(got + strlen(got), sizeof got - strlen(got), "%u", link->target);
+        if (fd >= 0)
+            close(fd);
+    }
+    cr_expect_str_eq(got, expected, "%s", got);
+}
+
+Test(tcp, where_the_peer_was_is_tried_every_second_time)
+{
+    struct pki_tcp_link link;
+    struct pki_tcp_ep ep;
+
+    some_link(&ep, &link, PKI_NS_PER_S);
+    expect_targets(&link, "222222222222");
+    some_link(&ep, &link, 4 * PKI_NS_PER_S);
+    expect_targets(&link, "232021232021");
+    ep.ntargets = 3;
+    expect_targets(&link, "202120212021");
+    ep.ntargets = 1;
+    ep.reached = 0;
+    expect_targets(&link, "000000000000");
+    some_link(&ep, &link, 4 * PKI_NS_PER_S);
+    ep.base.connecting = true; /* other connections to it have yet to be made */
+    expect_targets(&link, "230123012301");
+    ep.reached = -1;
+    expect_targets(&link, "012301230123");
+}
+
+static void expect_patience(struct pki_tcp_link *link, unsigned attempts, uint64_t connecting_ms, uint64_t connected_ms)
+{
+    link->attempts = attempts;
+    link->shows_ns = 0;
+    cr_expect_eq(pki_tcp_target_ns(link), connecting_ms * PKI_NS_PER_MS, "attempt %u: %g ms", attempts, (double)pki_tcp_target_ns(link) / 1e6);
+    link->shows_ns = 1;
+    cr_expect_eq(pki_tcp_target_ns(link), connected_ms * PKI_NS_PER_MS, "attempt %u, connected: %g ms", attempts, (double)pki_tcp_target_ns(link) / 1e6);
+}
+
+Test(tcp, patience_grows_with_the_attempts_at_one_address)
+{
+    struct pki_tcp_link link;
+    struct pki_tcp_ep ep;
+
+    some_link(&ep, &link, 0);
+    ep.base.connecting = true;
+    ep.reached = -1;
+    expect_patience(&link, 0, 500, 5000);
+    expect_patience(&link, 3, 500, 5000);
+    expect_patience(&link, 4, 1000, 10000);
+    expect_patience(&link, 1000, 5000, 320000);
+    ep.base.connecting = false;
+    ep.reached = 2; /* and tried every second time, */
+    link.target = 2;
+    expect_patience(&link, 1, 500, 5000);
+    expect_patience(&link, 2, 1000, 10000);
+    link.target = 1; /* the others in turn in between */
+    expect_patience(&link, 5, 500, 5000);
+    expect_patience(&link, 6, 1000, 10000);
+    ep.ntargets = 1;
+    ep.reached = link.target = 0;
+    expect_patience(&link, 0, 5000, 5000);
+    expect_patience(&link, 1, 5000, 10000);
+}
+
 /* Connections for data, and chunks, of a rank whose network has this address, by default. */
 static void expect_defaults(const char *address, bool one_machine, uint32_t sockets, uint32_t chunk_bytes)
 {

@@ -16,7 +16,6 @@
 #include "util/text.h"
 
 #define LABEL_BYTES 32
-#define ATTEMPTS_LONGER 6                  /* each of them lasts twice as long as the one before it */
 #define BACKOFF_MAX_NS (100 * PKI_NS_PER_MS)
 #define REFUSED_NS (300 * PKI_NS_PER_MS)   /* a process that lives listens: nobody there means that it has ended */
 #define SILENT_TRIES 3                     /* retransmissions or probes without an answer */
@@ -325,20 +324,13 @@ static uint64_t shows_after(const struct pki_tcp_link *link, uint64_t now)
     return now + link->ep->iface->params.retry_ns / SHOWS_PART;
 }
 
-/* What has been connected waits in the queue of who is away, also when it is given up: a queue has room for 4096, or 128, of all peers. */
-static uint64_t attempt_ns(const struct pki_tcp_link *link)
-{
-    return link->shows_ns == 0 ? pki_tcp_target_ns(link)
-                               : PKI_TCP_ATTEMPT_NS << (link->attempts < ATTEMPTS_LONGER ? link->attempts : ATTEMPTS_LONGER);
-}
-
 static void begin(struct pki_tcp_link *link, enum pki_tcp_state state)
 {
     int fd = pki_tcp_target_socket(link);
 
     link->state = state;
     link->shows_ns = 0;
-    link->attempt_ends_ns = pki_now_ns() + attempt_ns(link);
+    link->attempt_ends_ns = pki_now_ns() + pki_tcp_target_ns(link);
     if (fd < 0) {
         attempt_failed(link, errno);
     } else if (!pki_tcp_watch(link->ep->iface, &link->watch, fd, true)) {
@@ -378,7 +370,7 @@ static void connected(struct pki_tcp_link *link)
         return;
     if (link->shows_ns == 0) {
         link->shows_ns = shows_after(link, pki_now_ns());
-        link->attempt_ends_ns = pki_now_ns() + attempt_ns(link);
+        link->attempt_ends_ns = pki_now_ns() + pki_tcp_target_ns(link);
     }
     if (link->state != PKI_TCP_PROBING)
         say_hello(link);
@@ -473,7 +465,7 @@ void pki_tcp_link_timers(struct pki_tcp_link *link, uint64_t now, uint64_t away_
         return;
     ep->iface->trouble = true;
     link->broken_ns = pki_tcp_put_off(link->broken_ns, is_the_peers_to_mend(link) || pki_tcp_has_gone(ep) ? now : away_ns, now);
-    link->attempt_ends_ns = pki_tcp_put_off(link->attempt_ends_ns, away_ns, now + attempt_ns(link));
+    link->attempt_ends_ns = pki_tcp_put_off(link->attempt_ends_ns, away_ns, now + pki_tcp_target_ns(link));
     if (link->shows_ns > 0)
         link->shows_ns = pki_tcp_put_off(link->shows_ns, away_ns, shows_after(link, now));
     if (link->shows_ns > 0 && now > link->shows_ns && (link->state == PKI_TCP_PROBING || link->state == PKI_TCP_CHALLENGED) &&

@@ -11,6 +11,7 @@
 #include "util/text.h"
 
 #define FIRST_NS (500 * PKI_NS_PER_MS) /* for an answer of one address of several; twice as much each time they have all been tried */
+#define ROUNDS_LONGER 6 /* what is connected waits twice as long in each */
 #define SAY_NS (5 * PKI_NS_PER_S)
 #define WARNINGS 3
 #define TEXT_BYTES 400
@@ -93,7 +94,13 @@ static bool settles(const struct pki_tcp_ep *ep)
     return ep->iface->how != PKI_TCP_NAMED && ep->theirs.near == 1;
 }
 
-/* The one that has led to the peer is tried alone for a while when it fails: if its process has ended, nobody listens there. */
+/* It has been up, by one address, and broke: that one may only be cut off for a while. */
+static bool returns(const struct pki_tcp_ep *ep)
+{
+    return settles(ep) && ep->reached >= 0 && !ep->base.connecting && ep->ntargets > 1;
+}
+
+/* The one that has led to the peer is tried alone for a while when it fails: if its process has ended, nobody listens there. Then every second time. */
 static uint32_t next_target(const struct pki_tcp_link *link)
 {
     const struct pki_tcp_ep *ep = link->ep;
@@ -101,7 +108,19 @@ static uint32_t next_target(const struct pki_tcp_link *link)
 
     if (settles(ep) && ep->reached >= 0 && pki_now_ns() - link->broken_ns < ep->iface->params.retry_ns / 4)
         return first;
-    return (first + link->attempts) % ep->ntargets;
+    if (!returns(ep))
+        return (first + link->attempts) % ep->ntargets;
+    return link->attempts % 2 == 0 ? first : (first + 1 + link->attempts / 2 % (ep->ntargets - 1)) % ep->ntargets;
+}
+
+/* How often the address that is tried has been tried, about. */
+static unsigned round_of(const struct pki_tcp_link *link)
+{
+    const struct pki_tcp_ep *ep = link->ep;
+
+    if (!returns(ep))
+        return link->attempts / ep->ntargets;
+    return (int)link->target == ep->reached ? link->attempts / 2 : link->attempts / (2 * (ep->ntargets - 1));
 }
 
 /* Several interfaces carry the connections in turn; one that leads nowhere is left out by the next attempt. */
@@ -154,13 +173,15 @@ int pki_tcp_target_socket(struct pki_tcp_link *link)
     return -1;
 }
 
+/* What has been connected waits in the queue of who is away, also when it is given up: a queue has room for 4096, or 128, of all peers. */
 uint64_t pki_tcp_target_ns(const struct pki_tcp_link *link)
 {
-    const struct pki_tcp_ep *ep = link->ep;
-    unsigned round = link->attempts / ep->ntargets;
+    const unsigned round = round_of(link);
     uint64_t ns = FIRST_NS << (round < 4 ? round : 4);
 
-    return ep->ntargets > 1 && ns < PKI_TCP_ATTEMPT_NS ? ns : PKI_TCP_ATTEMPT_NS;
+    if (link->shows_ns > 0)
+        return PKI_TCP_ATTEMPT_NS << (round < ROUNDS_LONGER ? round : ROUNDS_LONGER);
+    return link->ep->ntargets > 1 && ns < PKI_TCP_ATTEMPT_NS ? ns : PKI_TCP_ATTEMPT_NS;
 }
 
 /* ---- What came of it ---- */

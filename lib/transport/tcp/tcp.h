@@ -455,7 +455,7 @@ void pki_tcp_targets_fill(struct pki_tcp_ep *ep);
 void pki_tcp_target_text(const struct pki_tcp_target *target, struct pki_text *out);
 /* The next attempt's: a socket from which to connect to link->target, or -1 with errno. */
 int pki_tcp_target_socket(struct pki_tcp_link *link);
-/* How long the attempt may go without an answer. */
+/* How long the attempt may go without an answer, from the kernel there, or, once that lets it in (shows_ns), from the peer. */
 uint64_t pki_tcp_target_ns(const struct pki_tcp_link *link);
 /* The attempt has come to nothing. */
 void pki_tcp_target_failed(struct pki_tcp_link *link, int error);

@@ -118,6 +118,20 @@ Test(netif, the_first_of_every_interface_then_link_local)
     cr_expect_str_eq(order(lines, NULL, false, 3), "eth0 192.0.2.1/24, eth1 198.51.100.1/24, eth0 [2001:db8::1]/64");
 }
 
+Test(netif, link_local_of_containers_is_left_out)
+{
+    static const struct line lines[] = { { "docker0", "172.17.0.1", UP },
+                                         { "docker0", "fe80::1", UP },
+                                         { "veth12ab", "fe80::2", UP },
+                                         { "cali34cd", "fe80::3", UP },
+                                         { "docker0", "2001:db8::1", UP },
+                                         { "eth0", "fe80::4", UP },
+                                         { NULL, NULL, 0 } };
+
+    cr_expect_str_eq(order(lines, NULL, false, MOST), "eth0 [fe80::4%777777]/64, docker0 172.17.0.1/24, docker0 [2001:db8::1]/64");
+    cr_expect_str_eq(order(lines, "veth12ab", false, MOST), "veth12ab [fe80::2%777777]/64");
+}
+
 Test(netif, names_restrict_and_order)
 {
     static const struct line lines[] = { { "lo", "127.0.0.1", UP | IFF_LOOPBACK },

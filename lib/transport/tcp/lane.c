@@ -381,6 +381,19 @@ static bool holds_goodbye(const struct pki_tcp_lane *lane)
            is_held(lane, &frame);
 }
 
+/* Behind a frame that has been taken. Where no message is kept in front of it, only a message stays, for peek. */
+static inline void pass(struct pki_tcp_lane *lane, const struct pki_tcp_frame *frame)
+{
+    bool stays = frame->type == PKI_TCP_MSG || lane->rx_head != lane->rx_scan;
+
+    lane->rx_scan += pki_tcp_filled(frame->bytes);
+    if (stays)
+        return;
+    lane->rx_head = lane->rx_scan;
+    if (lane->rx_scan == lane->rx_tail)
+        lane->rx_head = lane->rx_scan = lane->rx_tail = 0;
+}
+
 /* Look at the frames that are whole now. False: the endpoint is lost. */
 static PKI_HOT bool scan(struct pki_tcp_lane *lane)
 {
@@ -396,7 +409,7 @@ static PKI_HOT bool scan(struct pki_tcp_lane *lane)
             pki_tcp_lost(lane->link->ep, 0, "sent bytes on the lane that make no sense");
             return false;
         }
-        lane->rx_scan += pki_tcp_filled(frame.bytes);
+        pass(lane, &frame);
     }
     return true;
 }
@@ -630,7 +643,7 @@ PKI_HOT enum pki_take pki_tcp_take(struct pki_ep *base, const struct pki_wanted 
         (void)take_read(lane, n, PKI_TCP_RX_BYTES);
         if (n > 0)
             note_find(lane);
-        return lane->rx_tail == 0 && link->state == PKI_TCP_UP ? PKI_TAKE_NOTHING : PKI_TAKE_OTHER;
+        return n <= 0 && lane->rx_tail == 0 && link->state == PKI_TCP_UP ? PKI_TAKE_NOTHING : PKI_TAKE_OTHER;
     }
     pki_copy_short(out, payload, wanted->bytes);
     link->heard = true;

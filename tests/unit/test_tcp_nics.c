@@ -279,6 +279,30 @@ Test(tcp, where_the_peer_was_is_tried_every_second_time)
     expect_targets(&link, "012301230123");
 }
 
+/* A link-local address of a peer, by each of this host's interfaces: first the one by which ranks have met. */
+Test(tcp, link_local_addresses_are_tried_by_each_interface)
+{
+    struct pki_tcp_iface iface = { .how = PKI_TCP_ALL, .nscopes = 3, .scopes = { 5, 7, 9 } };
+    struct sockaddr_in6 v6 = { .sin6_family = AF_INET6, .sin6_port = htons(4000), .sin6_scope_id = 777777 };
+    struct pki_tcp_ep ep = { .iface = &iface, .theirs = { .addresses = 2, .near = 1 } };
+    struct pki_net net = { 0 };
+    char got[64] = "";
+
+    iface.net = &net;
+    cr_assert_eq(inet_pton(AF_INET6, "fe80::1", &v6.sin6_addr), 1);
+    memcpy(&ep.theirs.address[0], &v6, sizeof v6);
+    ep.theirs.address[1] = ipv4("10.0.0.1");
+    v6.sin6_scope_id = 7;
+    memcpy(&net.local, &v6, sizeof v6);
+    pki_tcp_targets_fill(&ep);
+    for (uint32_t i = 0; i < ep.ntargets; i++) {
+        memcpy(&v6, &ep.targets[i].address, sizeof v6);
+        snprintf(got + strlen(got), sizeof got - strlen(got), "%s%u", i > 0 ? " " : "", v6.sin6_family == AF_INET6 ? v6.sin6_scope_id : 0);
+    }
+    cr_expect_str_eq(got, "7 5 9 0", "%s", got);
+    cr_expect_eq(ep.near_targets, 3);
+}
+
 static void expect_patience(struct pki_tcp_link *link, unsigned attempts, uint64_t connecting_ms, uint64_t connected_ms)
 {
     link->attempts = attempts;

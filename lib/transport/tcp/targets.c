@@ -47,22 +47,40 @@ static bool needs_scope(const struct sockaddr_storage *address)
     return address->ss_family == AF_INET6 && pki_netif_is_link_local(address);
 }
 
-/* Which of this host's interfaces leads to a link-local address the other host cannot know: first the one by which ranks have been met. */
-static void add_by_each(struct pki_tcp_ep *ep, const struct sockaddr_storage *address)
+static bool has_scope(const struct pki_tcp_iface *iface, uint32_t scope)
 {
-    const struct pki_net *net = ep->iface->net;
-    const struct sockaddr_storage *met = ep->base.peer < net->nmet && needs_scope(&net->met[ep->base.peer]) ? &net->met[ep->base.peer] : &net->local;
-    const uint32_t first = needs_scope(met) ? scope_of(met) : 0, before = ep->ntargets;
+    for (uint32_t i = 0; i < iface->nscopes; i++)
+        if (iface->scopes[i] == scope)
+            return true;
+    return false;
+}
+
+void pki_tcp_scopes_find(struct pki_tcp_iface *iface)
+{
     struct pki_netif own[PKI_NETIF_MAX];
     int count = 0;
 
+    iface->nscopes = 0;
+    if (iface->how != PKI_TCP_ALL || !pki_tcp_knows_nics() || pki_netif_addresses(false, own, PKI_NETIF_MAX, &count) != PK_OK)
+        return;
+    for (int i = 0; i < count && iface->nscopes < PKI_TCP_TARGETS; i++)
+        if (needs_scope(&own[i].address) && !has_scope(iface, scope_of(&own[i].address)))
+            iface->scopes[iface->nscopes++] = scope_of(&own[i].address);
+}
+
+/* Which of this host's interfaces leads to a link-local address the other host cannot know: first the one by which ranks have been met. */
+static void add_by_each(struct pki_tcp_ep *ep, const struct sockaddr_storage *address)
+{
+    const struct pki_tcp_iface *iface = ep->iface;
+    const struct pki_net *net = iface->net;
+    const struct sockaddr_storage *met = ep->base.peer < net->nmet && needs_scope(&net->met[ep->base.peer]) ? &net->met[ep->base.peer] : &net->local;
+    const uint32_t first = needs_scope(met) ? scope_of(met) : 0, before = ep->ntargets;
+
     if (first != 0)
         add(ep, address, first);
-    if (pki_tcp_knows_nics() && pki_netif_addresses(false, own, PKI_NETIF_MAX, &count) != PK_OK)
-        count = 0;
-    for (int i = 0; i < count; i++)
-        if (needs_scope(&own[i].address) && scope_of(&own[i].address) != first)
-            add(ep, address, scope_of(&own[i].address));
+    for (uint32_t i = 0; i < iface->nscopes; i++)
+        if (iface->scopes[i] != first)
+            add(ep, address, iface->scopes[i]);
     if (ep->ntargets == before) /* no way there: the kernel says so */
         add(ep, address, 0);
 }

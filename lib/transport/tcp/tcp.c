@@ -154,6 +154,7 @@ static pk_result_t tcp_open(const struct pki_iface_config *config, struct pki_if
         tcp_close(base);
         return result;
     }
+    pki_tcp_scopes_find(iface);
     base->msg_payload_max = base->eager_max = PKI_TCP_PAYLOAD_MAX;
     base->eager_credits = true;
     base->eager_most = PKI_TCP_EAGER_MAX;

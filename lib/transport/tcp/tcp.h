@@ -326,6 +326,8 @@ struct pki_tcp_iface {
     uint32_t addresses, near; /* that the others are told, and of them those to be used first */
     int prefix[PKI_TCP_ADDRESSES];
     struct sockaddr_storage address[PKI_TCP_ADDRESSES];
+    uint32_t nscopes; /* own interfaces with link-local addresses, by which such ones of peers are tried */
+    uint32_t scopes[PKI_TCP_TARGETS];
     uint32_t listeners;
     struct pki_tcp_watch listener[PKI_TCP_ADDRESSES];
     bool said_full; /* the log knows that there were no descriptors */
@@ -449,6 +451,8 @@ struct pki_tcp_nic_pair pki_tcp_choose_pair(const struct pki_tcp_nics *mine, con
 
 /* ---- targets.c: where a peer may be reached ---- */
 
+/* Which own interfaces may lead to link-local addresses: asked once, for all peers. */
+void pki_tcp_scopes_find(struct pki_tcp_iface *iface);
 /* From its card. */
 void pki_tcp_targets_fill(struct pki_tcp_ep *ep);
 /* One of them, with the interface that leads there. */

@@ -63,12 +63,20 @@ static pk_result_t find_net(struct pk_comm *comm)
     return pki_bootstrap_derive(comm->bootstrap, "pickle between hosts", comm->net.key);
 }
 
-/* Loopback joins the ranks only where all have met over it, and are not known to be on several machines: a tunnel may end there. */
+/* Loopback joins the ranks only where all have met over it, and no two are known to be on different machines: a tunnel may end there. All ranks find the
+ * same, also one that does not know its own machine. */
 static bool is_outside(const struct pk_comm *comm)
 {
-    for (int i = 0; i < comm->size; i++)
-        if (comm->cards[i].outside != 0 || pki_other_machine(&comm->cards[i], &comm->cards[comm->rank]))
+    const struct pki_card *known = NULL;
+
+    for (int i = 0; i < comm->size; i++) {
+        const struct pki_card *card = &comm->cards[i];
+
+        if (card->outside != 0 || (known != NULL && pki_other_machine(card, known)))
             return true;
+        if (known == NULL && card->host.machine_known)
+            known = card;
+    }
     return false;
 }
 

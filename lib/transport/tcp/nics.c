@@ -105,20 +105,37 @@ bool pki_tcp_knows_nics(void)
     return fd >= 0;
 }
 
+static bool has_family(const struct pki_tcp_choice *choice, sa_family_t family)
+{
+    for (uint32_t i = 0; i < choice->count; i++)
+        if (choice->nics[i].address.ss_family == family)
+            return true;
+    return false;
+}
+
+/* Where there is no room the last place is for another family than all before it: a peer may have that one alone. */
+static void add_choice(struct pki_tcp_choice *choice, const struct pki_netif *nic)
+{
+    if (choice->count < PKI_TCP_ADDRESSES)
+        choice->nics[choice->count++] = *nic;
+    else if (!has_family(choice, nic->address.ss_family))
+        choice->nics[PKI_TCP_ADDRESSES - 1] = *nic;
+}
+
 /* First that by which others have been met; in a sandbox that is all there is. */
 static pk_result_t choose_all(const struct pki_iface_config *config, struct pki_tcp_choice *out)
 {
-    struct pki_netif all[PKI_TCP_ADDRESSES];
+    struct pki_netif all[PKI_NETIF_MAX];
     int count = 0;
-    pk_result_t result = pki_tcp_knows_nics() ? pki_netif_addresses(false, all, PKI_TCP_ADDRESSES, &count) : PK_OK;
+    pk_result_t result = pki_tcp_knows_nics() ? pki_netif_addresses(false, all, PKI_NETIF_MAX, &count) : PK_OK;
 
     if (result != PK_OK)
         return result;
     if (!pki_netif_is_loopback(&config->net->local) || count == 0)
         out->nics[out->count++] = (struct pki_netif){ .address = config->net->local };
-    for (int i = 0; i < count && out->count < PKI_TCP_ADDRESSES; i++)
+    for (int i = 0; i < count; i++)
         if (out->count == 0 || !is_same(&all[i].address, &out->nics[0].address))
-            out->nics[out->count++] = all[i];
+            add_choice(out, &all[i]);
     out->near = 1;
     return PK_OK;
 }

@@ -38,8 +38,8 @@ machine_await() { # MACHINE CARD
         if ip -n "$1" -o link show "$2" | grep -q ',LOWER_UP.* state UP'; then return; fi
         sleep 0.05
     done
-    echo "SKIPPED: $2 of machine $1 gets no carrier"
-    exit 77
+    echo "$2 of machine $1 gets no carrier"
+    exit 3
 }
 
 machines_make() {

@@ -18,6 +18,9 @@ work=$(mktemp -d)
 mkdir "$work/torch" "$work/root" "$work/id" "$work/mpirun"
 trap 'rm -rf "$work"' EXIT
 machines_make "$work"
+# Between them, a card with nothing but link-local addresses.
+ip -n a link add data0 type veth peer name data0 netns b && for m in a b; do ip -n $m link set data0 addrgenmode none; done
+ip -n a addr add fe80::1/64 dev data0 nodad && ip -n b addr add fe80::2/64 dev data0 nodad && ip -n a link set data0 up && ip -n b link set data0 up
 head -c 32 /dev/urandom | od -An -tx1 | tr -d ' \n' >"$work/secret"
 chmod 600 "$work/secret"
 for v in $(compgen -e | grep -E '^(PK_|PMIX|RANK$|WORLD_SIZE|LOCAL_|MASTER_|TORCHELASTIC)'); do unset "$v"; done
@@ -196,6 +199,8 @@ taken root/port-taken-at-another-address 10.99.0.1 127.0.0.5 start
 taken root/ipv6-and-port-taken-in-ipv4 '[fd77::1]' 127.0.0.5 start
 root root/address-that-rank-0-has-not 192.0.2.9 nodea start
 root root/ipv6 '[fd77::1]' '[fd77::1]' start
+all="PK_SECRET_FILE=$work/secret PK_TIMEOUT_MS=100000 PK_IFNAME=data0"; root root/link-local-alone '[fe80::1%data0]' '[fe80::1%data0]' start
+all="PK_SECRET_FILE=$work/secret PK_TIMEOUT_MS=100000 PK_IFNAME=data0"; root root/data-by-link-local-alone nodea nodea start
 root root/any6-on-rank-0 '[::]' '[fd77::1]' start
 hosts0=debian; root root/127.0.1.1-on-rank-0 nodea nodea start
 hosts1=both; root root/ipv6-that-leads-nowhere nodea nodea start
@@ -215,6 +220,7 @@ late=silent hosts1=silent; spawn root/address-changes-and-the-first-is-silent "P
 
 # ---- ids: mgmt0 and docker0 come before eth0 ----
 id id/first-card-leads-nowhere start
+extra0=PK_IFNAME=mgmt0,eth0 extra1=PK_IFNAME=eth0 id id/first-named-card-leads-nowhere start
 extra0=PK_PORTS=24900-24910 extra1=PK_PORTS=24900-24910; id id/ports start
 
 # ---- mpirun ----

@@ -220,41 +220,53 @@ pk_result_t pki_meeting_of_id(const pk_unique_id_t *id, bool listens, struct pki
     return PK_OK;
 }
 
-/* `first` leads the list; the last one may have to go. */
-static void put_first(struct pki_id *id, const struct sockaddr_storage *first)
+static bool is_listed(const struct pki_id *id, const struct sockaddr_storage *address)
 {
-    int at = 0;
+    for (int i = 0; i < id->address_count; i++)
+        if (memcmp(&id->address[i], address, sizeof *address) == 0)
+            return true;
+    return false;
+}
 
-    while (at < id->address_count && memcmp(&id->address[at], first, sizeof *first) != 0)
-        at++;
-    if (at == PKI_ID_ADDRESSES)
-        at--;
-    else if (at == id->address_count)
-        id->address_count++;
-    memmove(&id->address[1], &id->address[0], (size_t)at * sizeof id->address[0]);
-    id->address[0] = *first;
+static bool has_family(const struct pki_id *id, sa_family_t family)
+{
+    for (int i = 0; i < id->address_count; i++)
+        if (id->address[i].ss_family == family)
+            return true;
+    return false;
+}
+
+/* When there is no room left the last place goes to a family that is missing so far: some may have no other. */
+static void add_address(struct pki_id *id, const struct sockaddr_storage *address)
+{
+    if (is_listed(id, address))
+        return;
+    if (id->address_count < PKI_ID_ADDRESSES)
+        id->address[id->address_count++] = *address;
+    else if (!has_family(id, address->ss_family))
+        id->address[PKI_ID_ADDRESSES - 1] = *address;
 }
 
 pk_result_t pki_id_addresses(bool loopback, const struct sockaddr_storage *first, struct pki_id *id)
 {
     const bool named = pki_env_get("PK_IFNAME") != NULL;
-    struct pki_netif netifs[PKI_ID_ADDRESSES];
+    struct pki_netif netifs[PKI_NETIF_MAX];
     int count = 0;
     pk_result_t result = PK_OK;
 
     id->address_count = 0;
+    if (first != NULL)
+        id->address[id->address_count++] = *first;
     /* In a sandbox that does not tell of interfaces, `first` is all there is. */
     if (named || (!loopback && (first == NULL || pki_netif_is_known())))
-        result = pki_netif_addresses(false, netifs, PKI_ID_ADDRESSES, &count);
+        result = pki_netif_addresses(false, netifs, PKI_NETIF_MAX, &count);
     if (result != PK_OK)
         return result;
     /* Link-local ones only where there is nothing else: the others would have to try them on each of their links. */
     for (int i = 0; i < count; i++)
         if (id->address_count == 0 || !pki_netif_is_link_local(&netifs[i].address))
-            id->address[id->address_count++] = netifs[i].address;
-    if (id->address_count == 0 && first == NULL)
+            add_address(id, &netifs[i].address);
+    if (id->address_count == 0)
         pki_netif_loopback(&id->address[id->address_count++]);
-    if (first != NULL)
-        put_first(id, first);
     return PK_OK;
 }

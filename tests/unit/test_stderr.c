@@ -2,6 +2,7 @@
 /* Lines on a standard error that nobody reads any more, or nobody reads now: they are lost, the next one says so, and nobody waits. */
 #include <criterion/criterion.h>
 #include <fcntl.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -57,32 +58,71 @@ static void become_stderr(void)
     cr_assert_eq(dup2(ours, STDERR_FILENO), STDERR_FILENO);
 }
 
-/* Until nothing more goes in, a byte at a time at the end. */
-static void fill(void)
+/* Did any of it go in? */
+static bool put_zeros(void)
 {
     static char zeros[4096];
+    bool any = false;
+
+    for (size_t bytes = sizeof zeros; bytes > 0; bytes /= 2)
+        while (write(ours, zeros, bytes) > 0)
+            any = true;
+    return any;
+}
+
+/* Until nothing more goes in, a byte at a time at the end. The kernel moves what a terminal has taken on to its other end by and by, and makes room. */
+static void fill(void)
+{
     int flags = fcntl(ours, F_GETFL);
 
     fcntl(ours, F_SETFL, flags | O_NONBLOCK);
-    for (size_t bytes = sizeof zeros; bytes > 0; bytes /= 2)
-        while (write(ours, zeros, bytes) > 0)
-            continue;
+    for (int still = 0; still < 20; still++) {
+        if (put_zeros())
+            still = 0;
+        usleep(5000);
+    }
     fcntl(ours, F_SETFL, flags);
 }
 
-/* The last of what is there to read, without the filling's zeros. */
-static void drain(char *text, size_t room)
+/* The last of what is there to read, without the filling's zeros. Returns how many bytes it was with them. */
+static size_t drain(char *text, size_t room)
 {
     char piece[4096];
-    size_t used = 0;
+    size_t used = 0, all = 0;
     ssize_t n;
 
     fcntl(theirs, F_SETFL, O_NONBLOCK);
-    while ((n = read(theirs, piece, sizeof piece)) > 0)
+    while ((n = read(theirs, piece, sizeof piece)) > 0) {
+        all += (size_t)n;
         for (ssize_t i = 0; i < n; i++)
             if (piece[i] != '\0' && used < room - 1)
                 text[used++] = piece[i];
+    }
     text[used] = '\0';
+    return all;
+}
+
+/* A terminal, for good. */
+static void empty(void)
+{
+    char text[1024];
+
+    for (int still = 0; still < 20; still++) {
+        if (drain(text, sizeof text) > 0)
+            still = 0;
+        usleep(5000);
+    }
+}
+
+/* What has come by the time that `last` has. */
+static void await(char *text, size_t room, const char *last)
+{
+    size_t used = 0;
+
+    do {
+        drain(text + used, room - used);
+        used += strlen(text + used);
+    } while (strstr(text, last) == NULL && used < room - 1 && usleep(1000) == 0);
 }
 
 static void log_and_lose(void)
@@ -158,9 +198,9 @@ Test(stderr, a_terminal_is_full, .timeout = 20)
     fill();
     for (int i = 0; i < LOST; i++)
         pki_log(PKI_LOG_WARN, NULL, "nobody reads this");
-    drain(text, sizeof text);
+    empty();
     pki_log(PKI_LOG_WARN, NULL, "there is room again");
-    drain(text, sizeof text);
+    await(text, sizeof text, "there is room again\n");
     cr_expect(strstr(text, NOTE "pickle: there is room again\n") != NULL, "%s", text);
 }
 
@@ -174,7 +214,7 @@ Test(stderr, a_terminal_is_stopped, .timeout = 20)
     log_and_lose();
     cr_assert_eq(tcflow(ours, TCOON), 0);
     pki_log(PKI_LOG_WARN, NULL, "it goes on");
-    drain(text, sizeof text);
+    await(text, sizeof text, "it goes on\n");
     cr_expect_str_eq(text, NOTE "pickle: it goes on\n");
 }
 

@@ -153,7 +153,7 @@ unknown_machine) # all meet over loopback, as by a tunnel; two know that they ar
 dropped | refused) # a firewall lets the meeting point through and not the ports for data: silently, or with an answer
     hosts a b
     network n0 a,eth0,10.99.0.1/24 b,eth0,10.99.0.2/24
-    export PK_ROOT=10.99.0.1:29777 PK_PORTS=41000-41099 PK_TIMEOUT_MS=7000
+    export PK_ROOT=10.99.0.1:29777 PK_PORTS=41000-41099
     size=2
     if [ $case = dropped ]; then
         ip -n a rule add pref 10 ipproto tcp sport 41000-41099 blackhole || exit 77
@@ -162,7 +162,8 @@ dropped | refused) # a firewall lets the meeting point through and not the ports
         ip -n b rule add pref 10 ipproto tcp dport 41000-41099 unreachable || exit 77
         error=101 text="Network is unreachable"
     fi
-    rank a cut - "10.99.0.1:410"; rank b cut $error "10.99.0.1:410" "$text"
+    # Who connects gives up first, and tells the other one.
+    PK_TIMEOUT_MS=30000 rank a cut - "10.99.0.1:410"; PK_TIMEOUT_MS=8000 rank b cut $error "10.99.0.1:410" "$text"
     ;;
 *)
     echo "no such case: $case"

@@ -30,7 +30,6 @@ struct entry {
 static struct {
     pthread_mutex_t lock;
     struct pki_list entries;
-    bool watched; /* start_over is called in children */
 } table = { .lock = PTHREAD_MUTEX_INITIALIZER, .entries = { &table.entries, &table.entries } };
 
 /* The listeners are the parent's, and closed here. */
@@ -160,10 +159,8 @@ pk_result_t pki_listener_make(struct pki_id *id, pk_unique_id_t *out)
     id->address_count = e->count;
     pki_wire_put_id(&e->id, id);
     *out = e->id;
+    pki_fork_at_child(start_over);
     pthread_mutex_lock(&table.lock);
-    if (!table.watched)
-        pki_fork_at_child(start_over);
-    table.watched = true;
     pki_list_push(&table.entries, &e->link);
     pthread_mutex_unlock(&table.lock);
     return PK_OK;

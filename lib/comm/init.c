@@ -87,7 +87,8 @@ static void look_outside(struct pk_comm *comm)
     int count = 0;
 
     comm->net.outside = is_outside(comm);
-    if (!comm->net.outside || !pki_netif_is_loopback(&comm->net.local) || pki_netif_addresses(false, &first, 1, &count) != PK_OK || count == 0)
+    if (!comm->net.outside || !pki_netif_is_loopback(&comm->net.local) || !pki_netif_is_known() ||
+        pki_netif_addresses(false, &first, 1, &count) != PK_OK || count == 0)
         return;
     comm->net.local = first.address;
     probe(comm, &comm->cards[comm->rank]);

@@ -30,7 +30,6 @@
 static struct {
     pthread_mutex_t lock;
     struct pki_list waiting;
-    bool watched; /* start_over is called in children */
 } turns = { .lock = PTHREAD_MUTEX_INITIALIZER, .waiting = { &turns.waiting, &turns.waiting } };
 
 /* Those that wait are the parent's. */
@@ -42,10 +41,8 @@ static void start_over(void)
 
 void pki_launcher_enter(struct pki_list *turn)
 {
+    pki_fork_at_child(start_over);
     pthread_mutex_lock(&turns.lock);
-    if (!turns.watched)
-        pki_fork_at_child(start_over);
-    turns.watched = true;
     pki_list_push(&turns.waiting, turn);
     pthread_mutex_unlock(&turns.lock);
 }

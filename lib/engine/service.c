@@ -52,10 +52,11 @@ static struct {
     int nservers;
     pthread_t watcher;
     unsigned watches; /* the number of the one that is meant to run */
-    bool listed, running, watching;
+    bool running, watching;
     unsigned generation; /* of the thread that is meant to run: an older one ends, even if a newer has been started already */
     atomic_bool awake, asleep; /* awake: the thread exists */
-} service = { .lock = PTHREAD_MUTEX_INITIALIZER, .left = PTHREAD_COND_INITIALIZER };
+} service = { .lock = PTHREAD_MUTEX_INITIALIZER, .left = PTHREAD_COND_INITIALIZER, .engines = { &service.engines, &service.engines },
+              .servers = { &service.servers, &service.servers } };
 
 void pki_engine_leave(struct pki_engine *e)
 {
@@ -426,21 +427,18 @@ static void start_over(void)
 }
 
 /* For who may come first. */
-static void lock_listed(void)
+static void lock_first(void)
 {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+    pthread_once(&once, make_wakeup);
     pki_fork_at_child(start_over); /* before the lock is held that a child may find held */
     pthread_mutex_lock(&service.lock);
-    if (!service.listed) {
-        make_wakeup();
-        pki_list_init(&service.engines);
-        pki_list_init(&service.servers);
-    }
-    service.listed = true;
 }
 
 void pki_service_attach(struct pki_engine *e)
 {
-    lock_listed();
+    lock_first();
     pki_list_push(&service.engines, &e->in_service);
     if (e->gpu != NULL)
         start_watch();
@@ -472,7 +470,7 @@ static void end_threads(void)
 /* Locked, and not any more on return. */
 static void end_unless_used(void)
 {
-    if ((service.running || service.watching) && service.listed && pki_list_empty(&service.engines) && service.streams == 0)
+    if ((service.running || service.watching) && pki_list_empty(&service.engines) && service.streams == 0)
         end_threads();
     else
         pthread_mutex_unlock(&service.lock);
@@ -492,7 +490,7 @@ pk_result_t pki_service_hold(void)
 {
     pk_result_t result;
 
-    lock_listed();
+    lock_first();
     result = start_once();
     service.streams += result == PK_OK;
     pthread_mutex_unlock(&service.lock);

@@ -2,7 +2,6 @@
 #include "util/netif.h"
 
 #include <arpa/inet.h>
-#include <ifaddrs.h>
 #include <limits.h>
 #include <net/if.h>
 #include <netinet/in.h>
@@ -12,8 +11,6 @@
 #include <string.h>
 
 #include "util/bytes.h"
-#include "util/env.h"
-#include "util/log.h"
 
 static const char *word_end(const char *at)
 {
@@ -38,22 +35,6 @@ int pki_netif_place(const char *list, const char *name)
 bool pki_netif_in_list(const char *list, const char *name)
 {
     return pki_netif_place(list, name) >= 0;
-}
-
-/* Is this an address that other hosts can be told, of the interface `name` (NULL: of any but loopback)? Link-local ones mean something
- * else on each host. */
-static bool usable(const struct ifaddrs *i, const char *name, int family)
-{
-    struct sockaddr_in6 v6;
-
-    if (i->ifa_addr == NULL || i->ifa_addr->sa_family != family || (i->ifa_flags & (IFF_UP | IFF_RUNNING)) != (IFF_UP | IFF_RUNNING))
-        return false;
-    if (name != NULL ? strcmp(i->ifa_name, name) != 0 : (i->ifa_flags & IFF_LOOPBACK) != 0)
-        return false;
-    if (family == AF_INET)
-        return true;
-    memcpy(&v6, i->ifa_addr, sizeof v6);
-    return !IN6_IS_ADDR_LINKLOCAL(&v6.sin6_addr);
 }
 
 /* Where the address itself begins in a socket address, and how many bytes it has. */
@@ -103,74 +84,12 @@ void pki_netif_bus_id(const char *name, char out[PKI_NETIF_BUS_ID])
             snprintf(out, PKI_NETIF_BUS_ID, "%04x:%02x:%02x.%x", domain & 0xffff, bus & 0xff, device & 0xff, function & 0xf);
 }
 
-static bool find(const struct ifaddrs *all, const char *name, struct pki_netif *out)
-{
-    static const int families[] = { AF_INET, AF_INET6 };
-
-    for (int f = 0; f < 2; f++)
-        for (const struct ifaddrs *i = all; i != NULL; i = i->ifa_next)
-            if (usable(i, name, families[f])) {
-                memset(out, 0, sizeof *out);
-                memcpy(&out->address, i->ifa_addr, f == 0 ? sizeof(struct sockaddr_in) : sizeof(struct sockaddr_in6));
-                pki_netif_set_port(&out->address, 0);
-                out->prefix = pki_netif_prefix(i->ifa_netmask, families[f]);
-                snprintf(out->name, sizeof out->name, "%.15s", i->ifa_name);
-                return true;
-            }
-    return false;
-}
-
-pk_result_t pki_netif_named(struct pki_netif *out, int max, int *count)
-{
-    const char *list = pki_env_get("PK_IFNAME");
-    struct ifaddrs *all;
-    int found = 0;
-
-    *count = 0;
-    if (list == NULL)
-        return PK_OK;
-    if (getifaddrs(&all) != 0)
-        return pki_fail_errno(PK_ERR_SYSTEM, NULL, "getifaddrs");
-    for (const char *at = list, *end; found < max; at = end + 1) {
-        char name[IF_NAMESIZE];
-
-        end = word_end(at);
-        if (end - at < (long)sizeof name) {
-            memcpy(name, at, (size_t)(end - at));
-            name[end - at] = '\0';
-            found += find(all, name, &out[found]);
-        }
-        if (*end == '\0')
-            break;
-    }
-    freeifaddrs(all);
-    if (found == 0)
-        return pki_fail(PK_ERR_ARG, NULL, "PK_IFNAME=%.64s: no such interface is up and has an address", list);
-    *count = found;
-    return PK_OK;
-}
-
 void pki_netif_loopback(struct sockaddr_storage *out)
 {
     const struct sockaddr_in v4 = { .sin_family = AF_INET, .sin_addr = { htonl(INADDR_LOOPBACK) } };
 
     memset(out, 0, sizeof *out);
     memcpy(out, &v4, sizeof v4);
-}
-
-pk_result_t pki_netif_any(struct sockaddr_storage *out)
-{
-    struct pki_netif any;
-    struct ifaddrs *all;
-
-    if (getifaddrs(&all) != 0)
-        return pki_fail_errno(PK_ERR_SYSTEM, NULL, "getifaddrs");
-    if (find(all, NULL, &any))
-        *out = any.address;
-    else
-        pki_netif_loopback(out);
-    freeifaddrs(all);
-    return PK_OK;
 }
 
 socklen_t pki_netif_bytes(const struct sockaddr_storage *address)

@@ -23,10 +23,6 @@ struct pki_netif {
     int prefix; /* bits of the address that name its network; 0: not known */
 };
 
-/* Each interface that PK_IFNAME names, in its order, IPv4 before IPv6; interfaces that are not there or not up are left out. None
- * without PK_IFNAME. PK_ERR_ARG: it names only such ones. */
-pk_result_t pki_netif_named(struct pki_netif *out, int max, int *count);
-
 #define PKI_NETIF_MAX 64 /* addresses that are looked at */
 
 struct ifaddrs;
@@ -51,8 +47,6 @@ void pki_netif_bus_id(const char *name, char out[PKI_NETIF_BUS_ID]);
 /* The other address lies in the network of which the first `prefix` bits of `own` tell; false where that is not known. */
 bool pki_netif_is_neighbour(const struct sockaddr_storage *own, int prefix, const struct sockaddr_storage *other);
 
-/* An address, with port 0, of the first interface that is up and not loopback, IPv4 before IPv6; 127.0.0.1 where there is none. */
-pk_result_t pki_netif_any(struct sockaddr_storage *out);
 void pki_netif_loopback(struct sockaddr_storage *out); /* 127.0.0.1, port 0 */
 
 /* How much of `address` its family uses. */

@@ -3,7 +3,6 @@
  * Which addresses the others are told. Of the interfaces that PK_IFNAME names those nearest carry this rank's connections, the others are in
  * reserve; each connection is made between two of them. Without PK_IFNAME it is all that this process has, of which one is enough.
  */
-#include <linux/netlink.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -96,15 +95,6 @@ static pk_result_t choose_named(const struct pki_iface_config *config, struct pk
     return PK_OK;
 }
 
-bool pki_tcp_knows_nics(void)
-{
-    int fd = pki_fd_keep(socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_ROUTE));
-
-    if (fd >= 0)
-        close(fd);
-    return fd >= 0;
-}
-
 static bool has_family(const struct pki_tcp_choice *choice, sa_family_t family)
 {
     for (uint32_t i = 0; i < choice->count; i++)
@@ -127,7 +117,7 @@ static pk_result_t choose_all(const struct pki_iface_config *config, struct pki_
 {
     struct pki_netif all[PKI_NETIF_MAX];
     int count = 0;
-    pk_result_t result = pki_tcp_knows_nics() ? pki_netif_addresses(false, all, PKI_NETIF_MAX, &count) : PK_OK;
+    pk_result_t result = pki_netif_is_known() ? pki_netif_addresses(false, all, PKI_NETIF_MAX, &count) : PK_OK;
 
     if (result != PK_OK)
         return result;

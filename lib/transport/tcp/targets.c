@@ -61,7 +61,7 @@ void pki_tcp_scopes_find(struct pki_tcp_iface *iface)
     int count = 0;
 
     iface->nscopes = 0;
-    if (iface->how != PKI_TCP_ALL || !pki_tcp_knows_nics() || pki_netif_addresses(false, own, PKI_NETIF_MAX, &count) != PK_OK)
+    if (iface->how != PKI_TCP_ALL || !pki_netif_is_known() || pki_netif_addresses(false, own, PKI_NETIF_MAX, &count) != PK_OK)
         return;
     for (int i = 0; i < count && iface->nscopes < PKI_TCP_TARGETS; i++)
         if (needs_scope(&own[i].address) && !has_scope(iface, scope_of(&own[i].address)))

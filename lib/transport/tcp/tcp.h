@@ -429,7 +429,6 @@ pk_result_t pki_tcp_prove(const struct pki_tcp_iface *iface, const char *label, 
 
 /* The addresses that the others are told, the `near` nearest first. */
 pk_result_t pki_tcp_choose_nics(const struct pki_iface_config *config, struct pki_tcp_choice *out);
-bool pki_tcp_knows_nics(void); /* false: the system denies the question */
 /* PKI_TCP_ALL: on the card for a rank that has met this one by the address `met`, that comes first. */
 void pki_tcp_put_met_first(struct pki_tcp_card *card, const struct sockaddr_storage *met);
 

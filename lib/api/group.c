@@ -1,11 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Groups: each thread collects its operations between the outermost start and end, then starts them together. */
-#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "api/api.h"
-#include "util/hot.h"
 
 struct entry {
     pk_comm_t *comm;
@@ -13,10 +11,7 @@ struct entry {
     size_t *lengths; /* the request's, when it has any: the caller's arrays are the caller's again */
 };
 
-/* Threads of the process that have a group open. Every call asks, and while there is none no function need be called for the address of the
- * thread's own memory. (Memory at a fixed place in each thread would spare that too, but it is scarce: a process that opens the library
- * late, or has it twice, may have none left.) */
-static atomic_int open_groups;
+atomic_int pki_open_groups;
 
 static _Thread_local int depth;
 
@@ -27,15 +22,15 @@ static _Thread_local struct {
     pk_error_info_t error;
 } open_group;
 
-PKI_HOT bool pki_in_group(void)
+bool pki_thread_in_group(void)
 {
-    return atomic_load_explicit(&open_groups, memory_order_relaxed) > 0 && depth > 0; /* a thread sees what it counted itself */
+    return depth > 0;
 }
 
 pk_result_t pk_group_start(void)
 {
     if (depth++ == 0)
-        atomic_fetch_add_explicit(&open_groups, 1, memory_order_relaxed);
+        atomic_fetch_add_explicit(&pki_open_groups, 1, memory_order_relaxed);
     return PK_OK;
 }
 
@@ -191,7 +186,7 @@ static pk_result_t end_outermost(void)
     size_t n = open_group.n;
     pk_result_t result = open_group.refused;
 
-    atomic_fetch_sub_explicit(&open_groups, 1, memory_order_relaxed);
+    atomic_fetch_sub_explicit(&pki_open_groups, 1, memory_order_relaxed);
     if (result != PK_OK)
         pki_error_set(&open_group.error);
     memset(&open_group, 0, sizeof open_group);

@@ -222,6 +222,7 @@ static void remember(const struct call *c, enum pki_coll coll)
     const struct pki_request *r = &c->request;
     const struct pki_layout *l = &r->layout;
     size_t width = pki_dtype_bytes(r->dtype);
+    enum pki_in_place place = c->shape->place;
 
     if (r->stream.kind != PK_STREAM_KIND_BLOCKING || r->classified || c->memory != NULL)
         return;
@@ -232,21 +233,19 @@ static void remember(const struct call *c, enum pki_coll coll)
         .has_out = c->has_out,
         .in_bytes = r->in_count * width,
         .out_bytes = r->out_count * width,
-        .own_at = own_block(c, NULL, c->shape->place == PKI_PLACE_OUT_PART ? l->in_total : l->out_total, NULL),
+        .in_at = place == PKI_PLACE_OUT_PART ? own_block(c, NULL, l->in_total, NULL) : 0,
+        .out_at = place == PKI_PLACE_IN_PART ? own_block(c, NULL, l->out_total, NULL) : 0,
         .request = *r,
     };
 }
 
 static bool place_again(struct pki_call_memo *m, const void *sendbuf, void *recvbuf)
 {
-    enum pki_in_place place = pki_coll_shape(m->coll)->place;
-    uintptr_t in = (uintptr_t)sendbuf + (place == PKI_PLACE_OUT_PART ? m->own_at : 0);
-    uintptr_t out = (uintptr_t)recvbuf + (place == PKI_PLACE_IN_PART ? m->own_at : 0);
     struct pki_request *r = &m->request;
 
     r->in = m->has_in ? sendbuf : NULL;
     r->out = m->has_out ? recvbuf : NULL;
-    r->in_place = m->has_in && m->has_out && in == out;
+    r->in_place = m->has_in && m->has_out && (uintptr_t)sendbuf + m->in_at == (uintptr_t)recvbuf + m->out_at;
     return (m->in_bytes == 0 || r->in != NULL) && (m->out_bytes == 0 || r->out != NULL) &&
            (r->in_place || !overlap(r->in, m->in_bytes, r->out, m->out_bytes));
 }

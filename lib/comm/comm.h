@@ -73,7 +73,7 @@ struct pki_call_memo {
     int root; /* as it was given */
     bool has_in, has_out;
     size_t in_bytes, out_bytes;
-    size_t own_at; /* of this rank's block in a buffer that has one for each rank */
+    size_t in_at, out_at; /* which bytes are the same ones where the call is in place */
     struct pki_request request; /* with the buffers of the last time */
 };
 

@@ -37,6 +37,7 @@ struct pki_program {
     size_t scratch_bytes; /* all of them */
     uint64_t late;   /* a bit a step: copies that nothing waits for, done when peers have been spoken to */
     bool ahead;      /* some step is */
+    bool reduces;    /* and some step does, or combines what it receives */
     uint32_t either_bytes; /* of the longest one of these steps; 0: none */
     struct pki_program_step steps[PKI_PROGRAM_STEPS];
     struct pki_place operands[PKI_PROGRAM_OPERANDS];

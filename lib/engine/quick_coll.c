@@ -245,7 +245,8 @@ static bool look_at_all(struct pki_quick_run *run)
         (void)pki_engine_progress_puts(run->e);
     }
     look_at(run, all & ~run->program->late);
-    look_at(run, run->program->late);
+    if (run->program->late != 0)
+        look_at(run, run->program->late);
     return run->begun.done == all;
 }
 
@@ -258,7 +259,8 @@ static bool run_for_a_while(struct pki_quick_run *run)
         for (int i = 0; i < (e->spin ? LOOKS_A_TURN : 1) && !run->leaves; i++) {
             if (look_at_all(run))
                 return true;
-            enter_float_env(run); /* while messages are on their way */
+            if (run->program->reduces)
+                enter_float_env(run); /* while messages are on their way */
         }
         put_down(run);
         if (run->leaves)

@@ -136,11 +136,12 @@ static void find_kinds(struct pki_program *program)
     uint64_t needed = 0;
 
     program->late = 0;
-    program->ahead = false;
+    program->ahead = program->reduces = false;
     program->either_bytes = 0;
     for (uint32_t i = 0; i < program->n; i++) {
         needed |= program->steps[i].deps;
         program->ahead |= program->steps[i].ahead;
+        program->reduces |= program->steps[i].kind == PKI_STEP_REDUCE || program->steps[i].kind == PKI_STEP_RECV_REDUCE;
         if (program->steps[i].either && program->steps[i].bytes > program->either_bytes)
             program->either_bytes = program->steps[i].bytes;
     }

@@ -106,34 +106,20 @@ static enum found recv_turn(struct pki_engine *e, struct pki_peer *peer, void *o
     return found;
 }
 
-PKI_HOT bool pki_engine_send_quick(struct pki_engine *e, int to, const void *in, size_t bytes)
+static PKI_HOT PKI_ASIDE bool send_now(struct pki_engine *e, struct pki_peer *peer, const void *in, size_t bytes)
 {
-    struct pki_peer *peer = &e->peers[to];
-    int cancel = 0;
     bool done;
 
-    if (!may_be_quick(e, peer, bytes))
-        return false;
-    if (e->calls_kernel)
-        cancel = pki_cancel_hold();
     pki_engine_lock(e);
     done = send_locked(e, peer, in, bytes);
     pki_engine_unlock(e);
-    if (e->calls_kernel)
-        pki_cancel_release(cancel);
     return done;
 }
 
-PKI_HOT bool pki_engine_recv_quick(struct pki_engine *e, int from, void *out, size_t bytes)
+static PKI_HOT PKI_ASIDE bool recv_now(struct pki_engine *e, struct pki_peer *peer, void *out, size_t bytes)
 {
-    struct pki_peer *peer = &e->peers[from];
     enum found found = FOUND_NOTHING;
-    int cancel = 0;
 
-    if (!may_be_quick(e, peer, bytes))
-        return false;
-    if (e->calls_kernel)
-        cancel = pki_cancel_hold();
     for (int turn = 0; turn < TURNS && found == FOUND_NOTHING; turn++) {
         if (turn > 0 && !pki_engine_spins(e))
             sched_yield();
@@ -141,7 +127,41 @@ PKI_HOT bool pki_engine_recv_quick(struct pki_engine *e, int from, void *out, si
         found = recv_turn(e, peer, out, bytes);
         pki_engine_unlock(e);
     }
-    if (e->calls_kernel)
-        pki_cancel_release(cancel);
     return found == FOUND_IT;
+}
+
+static PKI_HOT PKI_ASIDE bool send_held(struct pki_engine *e, struct pki_peer *peer, const void *in, size_t bytes)
+{
+    const int cancel = pki_cancel_hold();
+    const bool done = send_now(e, peer, in, bytes);
+
+    pki_cancel_release(cancel);
+    return done;
+}
+
+static PKI_HOT PKI_ASIDE bool recv_held(struct pki_engine *e, struct pki_peer *peer, void *out, size_t bytes)
+{
+    const int cancel = pki_cancel_hold();
+    const bool done = recv_now(e, peer, out, bytes);
+
+    pki_cancel_release(cancel);
+    return done;
+}
+
+PKI_HOT bool pki_engine_send_quick(struct pki_engine *e, int to, const void *in, size_t bytes)
+{
+    struct pki_peer *peer = &e->peers[to];
+
+    if (!may_be_quick(e, peer, bytes))
+        return false;
+    return e->calls_kernel ? send_held(e, peer, in, bytes) : send_now(e, peer, in, bytes);
+}
+
+PKI_HOT bool pki_engine_recv_quick(struct pki_engine *e, int from, void *out, size_t bytes)
+{
+    struct pki_peer *peer = &e->peers[from];
+
+    if (!may_be_quick(e, peer, bytes))
+        return false;
+    return e->calls_kernel ? recv_held(e, peer, out, bytes) : recv_now(e, peer, out, bytes);
 }

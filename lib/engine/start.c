@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Operations of a call or a group: started together, waited for. */
 #include "engine/internal.h"
+#include "util/hot.h"
 
 static pk_result_t make_all(struct pki_engine *e, const struct pki_request *requests, int n, uint64_t group, struct pki_list *made)
 {
@@ -278,7 +279,8 @@ static pk_result_t run_task(struct pki_engine *e, const struct pki_request *requ
     return started != PK_OK ? started : finished;
 }
 
-static pk_result_t run_held(struct pki_engine *e, const struct pki_request *request, enum pki_quick quick, struct pki_list *blocking)
+static PKI_ASIDE pk_result_t run_held(struct pki_engine *e, const struct pki_request *request, enum pki_quick quick,
+                                      struct pki_list *blocking)
 {
     const int cancel = pki_cancel_hold();
     pk_result_t result = PK_OK;

@@ -235,8 +235,8 @@ enum pki_device_link pki_device_cuda_link(const char *bus_id_a, const char *bus_
 
 /* The host's reduction, for any thread: as the slot `reduce`. */
 pk_result_t pki_reduce_host(void *dst, const void *const *srcs, int n, size_t count, pk_dtype_t dtype, pk_op_t op);
-/* The same for who has called pki_float_env_enter: on some processors to read the environment takes as long as a short sum, and can be done
- * while a message is waited for. */
+/* The same for who has called pki_float_env_enter, once for many: on some processors to read the environment between a message and its sum takes as
+ * long as a short sum. */
 pk_result_t pki_reduce_host_here(void *dst, const void *const *srcs, int n, size_t count, pk_dtype_t dtype, pk_op_t op);
 
 #endif

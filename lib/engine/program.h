@@ -66,8 +66,7 @@ struct pki_quick_run {
     uint64_t lent;         /* RECVs that come in chunks, as their peer has been heard to say; a bit a step */
     unsigned looks;
     size_t came;           /* of the part that was heard of last */
-    bool entered;          /* the default floating-point environment, for reductions */
-    pki_float_env before;  /* what the thread gets back */
+    pki_float_env before;  /* what the thread gets back after reductions */
     pk_result_t result;
 };
 

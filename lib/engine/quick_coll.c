@@ -86,19 +86,10 @@ static bool take_arrival(struct pki_quick_run *run, const struct pki_program_ste
     return false;
 }
 
-static inline void enter_float_env(struct pki_quick_run *run)
-{
-    if (run->entered)
-        return;
-    run->before = pki_float_env_enter();
-    run->entered = true;
-}
-
 static void reduce_step(struct pki_quick_run *run, const struct pki_program_step *step, const void *const *srcs, int n)
 {
     const struct pki_request *r = run->request;
 
-    enter_float_env(run); /* if what it needs was there at once */
     run->result = pki_reduce_host_here(pki_quick_at(run, step->dst), srcs, n, step->count, r->dtype, step->op);
 }
 
@@ -256,12 +247,9 @@ static bool run_for_a_while(struct pki_quick_run *run)
     struct pki_engine *e = run->e;
 
     for (int turn = 0; turn < TURNS; turn++) {
-        for (int i = 0; i < (e->spin ? LOOKS_A_TURN : 1) && !run->leaves; i++) {
+        for (int i = 0; i < (e->spin ? LOOKS_A_TURN : 1) && !run->leaves; i++)
             if (look_at_all(run))
                 return true;
-            if (run->program->reduces)
-                enter_float_env(run); /* while messages are on their way */
-        }
         put_down(run);
         if (run->leaves)
             return false;
@@ -310,8 +298,10 @@ static enum pki_quick run_program(struct pki_engine *e, const struct pki_program
     run.base[PKI_BUF_IN] = (uintptr_t)r->in;
     run.base[PKI_BUF_OUT] = (uintptr_t)r->out;
     run.base[PKI_BUF_SCRATCH] = (uintptr_t)e->quick_scratch;
+    if (program->reduces)
+        run.before = pki_float_env_enter();
     ended = run_for_a_while(&run);
-    if (run.entered)
+    if (program->reduces)
         pki_float_env_leave(run.before);
     pki_engine_free_ended(e);
     e->stats.steps += ended ? program->n : (uint64_t)__builtin_popcountll(run.begun.done);

@@ -9,8 +9,8 @@ cd "$(dirname "$0")/.." || exit
 
 passed=0 failed=0 skipped=0 failures=()
 results=$(mktemp -d)
-machine= # the process that runs the tests in the virtual machine
-trap '[ -z "$machine" ] || kill "$machine" 2>/dev/null; rm -rf "$results"' EXIT
+background= # the process that runs the tests of dev and of the virtual machine
+trap '[ -z "$background" ] || kill "$background" 2>/dev/null; rm -rf "$results"' EXIT
 
 # With the processor time of all that has ended.
 say() {
@@ -66,23 +66,29 @@ run_ctest() { # PRESET SECONDS OPTIONS...
     count "$1" "$xml" "$status"
 }
 
-# The tests in the virtual machine wait more than they compute, so that builds, and tests that take any pace, run beside them and give way (low).
-begin_machine() {
-    ctest_into "$results/machine.xml" dev 3000 -L rdma >"$results/machine.log" 2>&1 &
-    machine=$!
+# The tests of dev, then those in the virtual machine, wait more than they compute: builds, and tests that take any pace, run beside them and
+# give way (low).
+begin_dev() {
+    {
+        ctest_into "$results/dev.xml" dev 3000 -LE rdma >"$results/dev.log" 2>&1
+        echo $? >"$results/dev.status"
+        ctest_into "$results/machine.xml" dev 3000 -L rdma >"$results/machine.log" 2>&1
+        echo $? >"$results/machine.status"
+    } &
+    background=$!
     low=(nice -n 19)
 }
 
-end_machine() {
-    local status=0
-    low=()
-    [ -n "$machine" ] || return
-    say "waiting for the virtual machine"
-    wait "$machine" || status=$?
-    machine=
-    say "dev: ctest -L rdma"
-    cat "$results/machine.log"
-    count "dev, virtual machine" "$results/machine.xml" "$status"
+# end_dev NAME: waits for `dev` or `machine`, and counts its tests.
+end_dev() {
+    [ -n "$background" ] || return
+    say "$1: waiting for its tests"
+    while [ ! -s "$results/$1.status" ] && kill -0 "$background" 2>/dev/null; do
+        sleep 1
+    done
+    say "$1: ctest"
+    cat "$results/$1.log"
+    count "$1" "$results/$1.xml" "$(cat "$results/$1.status" 2>/dev/null || echo 1)"
 }
 
 # build PRESET TARGETS...: what its tests need; all without targets.
@@ -92,6 +98,14 @@ build() {
     step "$preset: configure" 120 cmake --preset "$preset" "${fatbin[@]}" >"$results/log" 2>&1 || { cat "$results/log"; return 1; }
     grep -E '^-- pickle|SKIPPED|Warning' "$results/log"
     step "$preset: build" 1800 cmake --build --preset "$preset" ${1:+--target "$@"}
+}
+
+# build_again PRESET: the programs that test_all runs; all others are compiled, too, but not linked.
+build_again() {
+    local targets
+    build "$1" again || return
+    mapfile -t targets < <(ninja -C "build/$1" -t targets all | sed -n 's/^\(.*\.o\): C_COMPILER.*/\1/p')
+    step "$1: ${#targets[@]} object files" 1800 ninja -C "build/$1" "${targets[@]}"
 }
 
 check_bench() {
@@ -163,16 +177,13 @@ prefix=$PWD/build/dev/tests/prefix bench=$PWD/build/dev/tests/bench
 step "setup" 2400 bash scripts/setup.sh need test || { echo "$passed passed, $failed failed"; exit 1; }
 
 built=() # what there is to run
-if build dev; then
-    run_ctest dev 3000 -LE rdma
-    begin_machine
-fi
+build dev && begin_dev
 
 # The kernels are the same whatever the C compiler: the other builds take them from the first.
 [ -f build/dev/lib/kernels.fatbin ] && fatbin=("-DPICKLE_FATBIN=$PWD/build/dev/lib/kernels.fatbin")
 
 if have clang; then
-    build clang && built+=(clang)
+    build_again clang && built+=(clang)
     build tsan conformance && built+=(tsan)
     build fuzz conformance fuzzing && built+=(fuzz) # address and undefined-behaviour sanitizers, too
     if have clang-tidy; then
@@ -187,9 +198,10 @@ else
     build asan conformance fuzzing && built+=(asan)
 fi
 # Plans know nothing of CUDA: one of their tests says whether they are built right.
-build no-cuda && built+=(no-cuda)
+build_again no-cuda && built+=(no-cuda)
 step "aarch64: cross-build, conformance under qemu" 1800 bash scripts/aarch64.sh
-# What the test `experiments` of dev has installed and built.
+end_dev dev
+# What its test `experiments` has installed and built.
 step "install" 120 cmake --install build/dev --prefix "$prefix" >/dev/null
 step "bench: configure against the installed package" 120 \
     cmake -S bench -B "$bench" -G Ninja -DCMAKE_BUILD_TYPE=Release -DCMAKE_PREFIX_PATH="$prefix" >/dev/null &&
@@ -202,7 +214,7 @@ step "examples: configure against the installed package" 120 \
 test_all clang no-cuda tsan fuzz asan bench examples
 step "README.md's program by README.md's command" 120 sh tests/abi/readme.sh "$PWD" "$prefix"
 step "docs/guide.md: programs, commands, and what they print" 400 python3 tests/abi/guide.py docs/guide.md "$prefix" "$bench" "$bench/compare"
-end_machine
+end_dev machine
 
 echo
 for name in "${failures[@]}"; do

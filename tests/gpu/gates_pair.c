@@ -16,7 +16,7 @@
 #define COUNT ((size_t)40000) /* 19 CTAs and a bit */
 #define LONG_COUNT ((size_t)1 << 18) /* 1 MiB, all 32 CTAs */
 #define LONG_BYTES ((LONG_COUNT + 1) * sizeof(float))
-#define TIMEOUT_MS 4000
+#define TIMEOUT_MS 10000
 #define SOON_MS 2000
 #define SKIPPED_MS 3000
 

@@ -327,6 +327,7 @@ const struct pki_device_ops pki_device_cuda_ops = {
     .words = pki_cuda_words,
     .unpack = pki_cuda_unpack,
     .ll = pki_cuda_ll,
+    .move = pki_cuda_move,
     .fused = pki_cuda_fused,
     .info = cuda_info,
 };

@@ -19,6 +19,7 @@ enum pki_cuda_kernel { /* the typed ones: one for each pk_dtype_t */
     PKI_CUDA_EXCHANGE,
     PKI_CUDA_PUSH,
     PKI_CUDA_UNPACK,
+    PKI_CUDA_MOVE,
     PKI_CUDA_FOLD,
     PKI_CUDA_RELAY,
     PKI_CUDA_TWOSHOT,
@@ -161,6 +162,7 @@ pk_result_t pki_cuda_reduce(const struct pki_queue *queue, void *dst, const void
 pk_result_t pki_cuda_fused(const struct pki_queue *queue, enum pki_fused_kernel kernel, pk_dtype_t dtype, int ctas,
                            const struct pki_fused_args *args);
 pk_result_t pki_cuda_unpack(const struct pki_queue *queue, void *dst, const void *src, const struct pki_unpack_fragment *fragments, int n);
+pk_result_t pki_cuda_move(const struct pki_queue *queue, const struct pki_move_op *ops, int n, int ctas, const _Atomic uint32_t *abort_flag);
 pk_result_t pki_cuda_ll(const struct pki_queue *queue, const struct pki_ll_op *ops, int n, int ctas, const _Atomic uint32_t *abort_flag);
 
 #endif

@@ -109,6 +109,18 @@ struct pki_ll_op {
 #define PKI_LL_OPS_MAX 64 /* of one launch */
 #define PKI_UNPACK_CTAS 16 /* most of one launch: they keep the way to the host's memory full */
 
+/* A transfer of the moving kernel, from and to memory of GPUs: this one's, or a peer's that import has mapped. */
+struct pki_move_op {
+    const void *src;
+    void *dst;
+    size_t bytes;
+    struct pki_gate start; /* open before a byte is moved; words are host_registered memory */
+    struct pki_gate done;  /* opened behind the last byte; no word: nobody is told */
+    uint32_t *arrived;     /* 0 in this GPU's memory, for this transfer alone while it moves, 0 again when it has moved */
+};
+
+#define PKI_MOVE_OPS_MAX 64 /* of one launch */
+
 enum pki_fused_kernel { PKI_FUSED_TURN, PKI_FUSED_EXCHANGE, PKI_FUSED_PUSH, PKI_FUSED_FOLD, PKI_FUSED_RELAY, PKI_FUSED_TWOSHOT,
                         PKI_FUSED_PAIR_EXCHANGE, PKI_FUSED_PAIR_SUM };
 
@@ -191,6 +203,11 @@ struct pki_device_ops {
     /* All n messages in one launch of `ctas` CTAs at most, or of as many as the messages ask for (0). With fewer than they ask for CTAs do one
      * message behind another, in this order. `abort_flag`: host_registered word; nonzero makes the CTAs leave. */
     pk_result_t (*ll)(const struct pki_queue *queue, const struct pki_ll_op *ops, int n, int ctas, const _Atomic uint32_t *abort_flag);
+
+    /* Move all n transfers in one launch, each as soon as its start gate is open, whatever the order. It ends when all have moved, or when
+     * *abort_flag (host_registered) is not 0: what has not moved by then opens no done gate, and its `arrived` may hold anything. `ctas` CTAs; 0:
+     * the device's choice. They must all find a place at a time where one transfer's start waits for another's done. */
+    pk_result_t (*move)(const struct pki_queue *queue, const struct pki_move_op *ops, int n, int ctas, const _Atomic uint32_t *abort_flag);
 
     /* One rank's part in a fused collective, in `ctas` CTAs. args: kernels/kernels.h. The kernel ends when all ranks have launched
      * theirs, or by args->abort_flag. PKI_FUSED_TURN: one warp, which waits for this rank's earlier ones. */

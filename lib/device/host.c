@@ -200,6 +200,16 @@ static pk_result_t host_ll(const struct pki_queue *queue, const struct pki_ll_op
     return pki_fail(PK_ERR_UNSUPPORTED, NULL, "the host has no low-latency kernel");
 }
 
+static pk_result_t host_move(const struct pki_queue *queue, const struct pki_move_op *ops, int n, int ctas, const _Atomic uint32_t *abort_flag)
+{
+    (void)queue;
+    (void)ops;
+    (void)n;
+    (void)ctas;
+    (void)abort_flag;
+    return pki_fail(PK_ERR_UNSUPPORTED, NULL, "the host has no moving kernel");
+}
+
 static pk_result_t host_fused(const struct pki_queue *queue, enum pki_fused_kernel kernel, pk_dtype_t dtype, int ctas,
                               const struct pki_fused_args *args)
 {
@@ -246,6 +256,7 @@ const struct pki_device_ops pki_device_host = {
     .words = host_words,
     .unpack = host_unpack,
     .ll = host_ll,
+    .move = host_move,
     .fused = host_fused,
     .info = host_info,
 };

@@ -7,6 +7,7 @@
  *   pki_ll              as many as its message has CTAs, PKI_LL_THREADS     struct pki_ll_args
  *   pki_ll_row          any grid, PKI_LL_THREADS         struct pki_ll_row_args
  *   pki_unpack          any grid, PKI_UNPACK_THREADS     struct pki_unpack_args
+ *   pki_move            any grid, PKI_MOVE_THREADS       struct pki_move_args
  *   pki_reduce_<type>   any grid, PKI_REDUCE_THREADS     struct pki_reduce_args
  *   pki_turn            1 CTA, 32 threads                struct pki_fused_args
  *   pki_exchange        any grid, PKI_FUSED_THREADS      struct pki_fused_args
@@ -17,8 +18,9 @@
  *   pki_pair_exchange   any grid, PKI_FUSED_THREADS      struct pki_fused_args
  *   pki_pair_<type>     any grid, PKI_FUSED_THREADS      struct pki_fused_args; f32, f16, bf16
  *
- * <type> is the name of a type (pk_dtype_name). No kernel uses dynamic shared memory. None needs its CTAs to run at the same time, with one exception:
- * a pair kernel with `quiet` and several CTAs, whose CTA 0 may keep its place until the others have ended, so that it needs a second place.
+ * <type> is the name of a type (pk_dtype_name). No kernel uses dynamic shared memory. None needs its CTAs to run at the same time, with two exceptions:
+ * a pair kernel with `quiet` and several CTAs, whose CTA 0 may keep its place until the others have ended, so that it needs a second place; and
+ * pki_move where one op can start only when another of its launch is done.
  */
 #ifndef PKI_KERNELS_H
 #define PKI_KERNELS_H
@@ -29,6 +31,7 @@
 #define PKI_KERNEL_LL "pki_ll"
 #define PKI_KERNEL_LL_ROW "pki_ll_row"
 #define PKI_KERNEL_UNPACK "pki_unpack"
+#define PKI_KERNEL_MOVE "pki_move"
 #define PKI_KERNEL_REDUCE "pki_reduce_" /* the type's name behind it */
 #define PKI_KERNEL_TURN "pki_turn"
 #define PKI_KERNEL_EXCHANGE "pki_exchange"
@@ -121,6 +124,34 @@ struct pki_unpack_args {
     uint64_t src, dst;
     struct pki_unpack_fragment fragments[PKI_UNPACK_FRAGMENTS];
     uint32_t n, ctas, blocks, reserved;
+};
+
+/*
+ * pki_move: each of n ops, once its start word is open ((int32_t)(word - start_value) >= 0, acquiring, system scope), copies `bytes` bytes from src to
+ * dst, any number at any alignment, and behind them sets its done word (releasing, system scope): whoever acquires that sees the copy, and may
+ * write into the source. Ops move as they open, in any order, and one that stays closed holds up none of the others.
+ * An op has a share for every PKI_MOVE_SHARE_BYTES, rounded up, but at least one and at most one for each CTA of the grid. The shares lie woven into one
+ * another; op i gives its share s to CTA (i * shares + s) % grid, which does what it has of all ops that are open, and then looks again.
+ * CTAs count themselves off in `arrived`, the last one sets the done word.
+ * A CTA that sees abort_flag to be not 0 ends where it is. An op that has not all its bytes by then is not told to be done; its `arrived` may hold anything.
+ * Source, target and words of an op are memory of any GPU or the host's, mapped here; no op writes what another of the launch reads or writes.
+ */
+#define PKI_MOVE_THREADS 512
+#define PKI_MOVE_OPS 64
+#define PKI_MOVE_SHARE_BYTES (32u << 10)
+
+struct pki_move_args_op {
+    uint64_t src, dst, bytes;
+    uint64_t start, done; /* addresses of 32-bit words; 0: it may start at once, it tells nobody */
+    uint64_t arrived;     /* address of a 32-bit word in this GPU's memory, 0 before and after, of this op alone meanwhile */
+    uint32_t start_value, done_value;
+};
+
+struct pki_move_args {
+    uint64_t abort_flag; /* address of a 32-bit word; 0: none */
+    uint32_t n;
+    uint32_t reserved;
+    struct pki_move_args_op ops[PKI_MOVE_OPS];
 };
 
 /*

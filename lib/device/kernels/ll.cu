@@ -1,17 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Low-latency messages: data and flag in one store, so that nothing has to be ordered behind anything. Layout: kernels.h. */
 #include "device/kernels/cells.cuh"
+#include "device/kernels/words.cuh"
 
 namespace
 {
 
 constexpr int pairs_in_flight = 4;        /* of a thread */
 constexpr uint32_t polls_a_turn = 64;     /* of one of the message's warps, by turns, at the abort word: host memory answers one after another */
-
-__device__ __forceinline__ bool is_aborted(uint64_t abort_flag)
-{
-    return abort_flag != 0 && *(const volatile uint32_t *)abort_flag != 0;
-}
 
 /* This CTA's share of a message, in pairs: from `first` on, one in `step`. */
 struct ll_share {

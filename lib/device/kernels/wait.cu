@@ -1,17 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A stream that waits without holding a hardware queue: one warp polls instead. */
-#include "device/kernels/kernels.h"
+#include "device/kernels/words.cuh"
 
 namespace
 {
-
-__device__ __forceinline__ uint32_t load_acquire(uint64_t address)
-{
-    uint32_t value;
-
-    asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(value) : "l"(address) : "memory");
-    return value;
-}
 
 __device__ __forceinline__ bool is_open(const pki_wait_word &word)
 {

@@ -378,8 +378,9 @@ struct fc_launch {
 
 struct fc_kernel;
 
-/* fc_exec.c: one of those that wait for other ranks, and, on a GPU, for what is before them in their stream themselves. */
+/* fc_exec.c: one of those that wait for other ranks; of them, one that on a GPU waits for what is before it in its stream itself. */
 bool fc_waits_for_ranks(const struct fc_kernel *kernel);
+bool fc_waits_for_stream(const struct fc_kernel *kernel);
 
 struct fc_kernel {
     const char *name; /* as cuModuleGetFunction is asked for it */

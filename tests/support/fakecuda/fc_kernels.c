@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What the kernels do, on one CPU thread: the library's (lib/device/kernels) by their published parameters, and some for tests. The
- * reductions are in fc_reduce.c, the fused collectives in fc_fused.c.
+ * reductions are in fc_reduce.c, the fused collectives in fc_fused.c, transfers that wait in fc_move.c.
  * Written from kernels.h alone, so that a kernel and its stand-in do not share a mistake.
  */
 #include "fc_kernels.h"
@@ -224,6 +224,7 @@ static void run_pki_unpack(const struct fc_launch *l)
 }
 
 static const size_t unpack_bytes[] = { sizeof(struct pki_unpack_args) };
+static const size_t move_bytes[] = { sizeof(struct pki_move_args) };
 static const size_t ll_bytes[] = { sizeof(struct pki_ll_args) };
 static const size_t ll_row_bytes[] = { sizeof(struct pki_ll_row_args) };
 static const size_t reduce_bytes[] = { sizeof(struct pki_reduce_args) };
@@ -266,6 +267,7 @@ const struct fc_kernel fc_kernels[] = {
     { PKI_KERNEL_EXCHANGE, 1, fused_bytes, fc_run_exchange },
     { PKI_KERNEL_PUSH, 1, fused_bytes, fc_run_push },
     { PKI_KERNEL_UNPACK, 1, unpack_bytes, run_pki_unpack },
+    { PKI_KERNEL_MOVE, 1, move_bytes, fc_run_move },
     { PKI_KERNEL_FOLD, 1, fused_bytes, fc_run_fold },
     { PKI_KERNEL_RELAY, 1, fused_bytes, fc_run_relay },
     { PKI_KERNEL_TWOSHOT, 1, fused_bytes, fc_run_twoshot },

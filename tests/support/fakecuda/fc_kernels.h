@@ -32,6 +32,9 @@ void fc_element_store(void *array, uint64_t i, pk_dtype_t type, union fc_wide va
 size_t fc_element_bytes(pk_dtype_t type);
 void fc_run_reduce(const struct fc_launch *l, pk_dtype_t type);
 
+/* fc_move.c */
+void fc_run_move(const struct fc_launch *l);
+
 /* fc_fused.c */
 void fc_run_turn(const struct fc_launch *l);
 void fc_run_exchange(const struct fc_launch *l);

@@ -342,7 +342,7 @@ static CUresult launch(const void *function, const CUlaunchConfig *config, void 
         return CUDA_ERROR_INVALID_VALUE;
     if (config->sharedMemBytes > STATIC_SHARED_BYTES && config->sharedMemBytes > (unsigned)f->max_dynamic_shared)
         return CUDA_ERROR_INVALID_VALUE;
-    if (is_early(config) && !fc_waits_for_ranks(f->kernel))
+    if (is_early(config) && !fc_waits_for_stream(f->kernel))
         return CUDA_ERROR_INVALID_VALUE;
     op = launch_op(s->ctx, f->kernel, params);
     op->launch.grid = (struct fc_dims){ config->gridDimX, config->gridDimY, config->gridDimZ };

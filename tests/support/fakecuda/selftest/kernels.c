@@ -116,6 +116,43 @@ static void test_ll(uint32_t bytes)
     st_words_free(&words);
 }
 
+/* Two ops, the first of which opens last, at values around 2^32; then one that never opens. */
+static void test_move(void)
+{
+    struct st_words words = st_words_new();
+    CUdeviceptr memory = st_alloc(4096), arrived = st_alloc(8);
+    struct pki_move_args args = { .abort_flag = st_word(&words, 0), .n = 2 };
+    CUstream s = st_stream();
+
+    for (uint32_t i = 0; i < 2; i++) {
+        args.ops[i] = (struct pki_move_args_op){ .src = memory + 1024 * i, .dst = memory + 2048 + 1024 * i, .bytes = 4, .start = st_word(&words, 1 + (int)i),
+                                                 .done = st_word(&words, 3 + (int)i), .arrived = arrived + 4 * i, .start_value = 1, .done_value = 7 + i };
+        st_write(memory + 1024 * i, 100 + i);
+        st_write(arrived + 4 * i, 0);
+        atomic_store(&words.at[1 + i], UINT32_MAX);
+    }
+    launch(s, PKI_KERNEL_MOVE, 2, PKI_MOVE_THREADS, &args);
+    atomic_store(&words.at[2], 1);
+    for (int ms = 0; ms < 5000 && atomic_load(&words.at[4]) != 8; ms++)
+        st_sleep_ms(1);
+    CHECK(atomic_load(&words.at[4]) == 8 && st_read(memory + 3072) == 101);
+    CHECK(!st_done(s, 10) && atomic_load(&words.at[3]) == 0);
+    atomic_store(&words.at[1], 2);
+    CHECK(st_done(s, 5000) && atomic_load(&words.at[3]) == 7 && st_read(memory + 2048) == 100);
+    CHECK(st_read(arrived) == 0 && st_read(arrived + 4) == 0);
+    args.ops[0].start_value = 3;
+    args.ops[0].done_value = 9;
+    args.n = 1;
+    launch(s, PKI_KERNEL_MOVE, 2, PKI_MOVE_THREADS, &args);
+    CHECK(!st_done(s, 10));
+    atomic_store(&words.at[0], 1);
+    CHECK(st_done(s, 5000) && atomic_load(&words.at[3]) == 7);
+    OK(cuStreamDestroy(s));
+    OK(cuMemFree(memory));
+    OK(cuMemFree(arrived));
+    st_words_free(&words);
+}
+
 void st_kernel_tests(void)
 {
     CUfunction function;
@@ -129,4 +166,5 @@ void st_kernel_tests(void)
     test_ll(0);
     test_ll(13);
     test_ll(32768);
+    test_move();
 }

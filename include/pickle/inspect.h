@@ -102,6 +102,9 @@ typedef struct pk_stats {
     uint64_t captured_copies;     /**< copies by copy engines that they do in each replay */
     uint64_t captured_kernels;    /**< kernels that they launch in each replay; under PK_SM_NONE none */
     uint64_t captured_words;      /**< words that they write or wait for in each replay */
+    uint64_t pushes;              /**< transfers between GPUs that this rank's own streams moved by a copy engine, as sender; */
+    uint64_t pulls;               /**< as receiver, because the sender had called first; */
+    uint64_t moves;               /**< and by a kernel, either way (of `kernels` those that do only this) */
 } pk_stats_t;
 
 /** Read the counters. @return PK_OK; PK_ERR_ARG (null, struct_size). Since 0.1. */

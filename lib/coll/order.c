@@ -2,9 +2,9 @@
 /*
  * Every transfer gets two levels from the plans of all ranks: `open`, when its receiver's target is free at the latest, and `send`, above
  * what the sender waits for. A send is one level above its receive's opening and above all that it depends on; what depends on a receive
- * is one level above that send. Local work adds none. Whether a rank is in place may change what its steps wait for, and peers do not
- * know: so both of its plans count. A queue that goes by levels, on one level sends first, then arrivals, then the rest in the plan's
- * order, waits only for what stands earlier in an order that all ranks share.
+ * or on a send is one level above that send. Local work adds none. Whether a rank is in place may change what its steps wait for, and peers do not
+ * know: so both of its plans count. A queue that goes by levels, on one level sends first, then arrivals, then what sends leave
+ * free, then the rest in the plan's order, waits only for what stands earlier in an order that all ranks share.
  */
 #include "coll/order.h"
 
@@ -103,7 +103,7 @@ static bool relax(struct world *w, const struct pki_plan *plan)
         t = transfer_of(w, plan, step);
         if (step->kind == PKI_STEP_SEND) {
             raised |= raise_to(&w->send[t], (base > w->open[t] ? base : w->open[t]) + 1);
-            w->ends[i] = w->send[t];
+            w->ends[i] = w->send[t] + 1;
         } else {
             raised |= raise_to(&w->open[t], base);
             w->ends[i] = (base > w->send[t] ? base : w->send[t]) + 1;
@@ -144,7 +144,8 @@ static uint32_t list_moments(struct world *w, const struct pki_plan *plan, struc
         const struct pki_step *step = &plan->steps[i];
 
         if (step->kind == PKI_STEP_SEND) {
-            out[n++] = (struct pki_moment){ PKI_MOMENT_SEND, i, w->ends[i] };
+            out[n++] = (struct pki_moment){ PKI_MOMENT_SEND, i, w->ends[i] - 1 };
+            out[n++] = (struct pki_moment){ PKI_MOMENT_FREE, i, w->ends[i] };
             continue;
         }
         if (is_transfer(step)) {
@@ -159,7 +160,7 @@ static uint32_t list_moments(struct world *w, const struct pki_plan *plan, struc
 
 static int rank_of(const struct pki_moment *m)
 {
-    return m->kind == PKI_MOMENT_SEND ? 0 : m->kind == PKI_MOMENT_DONE ? 1 : 2;
+    return m->kind < PKI_MOMENT_OPEN ? (int)m->kind : (int)PKI_MOMENT_OPEN;
 }
 
 static int compare(const void *left, const void *right)

@@ -8,10 +8,14 @@
 
 #include "coll/plan.h"
 
-/* Receives are done in two moments, so that a rank lets its peers write before it waits for them. */
+/*
+ * Transfers take two moments on each side, so that a rank lets its peers move before it waits for them, whichever of a pair moves the bytes:
+ * the sender between OPEN and DONE of the receiver, or the receiver between SEND and FREE of the sender.
+ */
 enum pki_moment_kind {
-    PKI_MOMENT_SEND, /* wait until the receive is open, and move the bytes */
-    PKI_MOMENT_DONE, /* wait until the bytes of a RECV or RECV_REDUCE have come */
+    PKI_MOMENT_SEND, /* wait until the receive is open, and move the bytes; or say that they are ready */
+    PKI_MOMENT_DONE, /* wait until the bytes of a RECV or RECV_REDUCE have come; or until they are ready, and move them */
+    PKI_MOMENT_FREE, /* wait until the bytes of a SEND have been moved by the receiver */
     PKI_MOMENT_OPEN, /* the target of a RECV or RECV_REDUCE may be written from now on */
     PKI_MOMENT_WORK  /* COPY, REDUCE, and the reduction of RECV_REDUCE */
 };

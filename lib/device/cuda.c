@@ -177,13 +177,13 @@ static pk_result_t current_ordinal(const struct pki_cuda_driver *cu, int *ordina
 }
 
 /* Hardware queues of the process, as the driver reads the variable. */
-static int connections(void)
+static int connections(const char *variable, int usual)
 {
-    const char *text = getenv("CUDA_DEVICE_MAX_CONNECTIONS");
-    int n = text != NULL ? atoi(text) : 8;
+    const char *text = getenv(variable);
+    int n = text != NULL ? atoi(text) : usual;
 
     if (n < 1)
-        return 8;
+        return usual;
     return n > 32 ? 32 : n;
 }
 
@@ -196,7 +196,8 @@ static pk_result_t fill_info(const struct pki_cuda_context *context, struct pki_
 
     memset(info, 0, sizeof *info);
     info->ordinal = context->ordinal;
-    info->connections = connections();
+    info->connections = connections("CUDA_DEVICE_MAX_CONNECTIONS", 8);
+    info->copy_connections = connections("CUDA_DEVICE_MAX_COPY_CONNECTIONS", 4);
     info->reduce_ctas = PKI_CUDA_REDUCE_CTAS;
     code = cu->device_get_name(info->name, (int)sizeof info->name, context->device);
     if (code == CUDA_SUCCESS)
@@ -269,6 +270,11 @@ static void cuda_close(struct pki_device *device)
 {
     struct pki_cuda *cuda = pki_cuda(device);
 
+    if (cuda->followed != NULL) {
+        pki_cuda_enter(cuda->context);
+        cuda->cu->event_destroy(cuda->followed);
+        pki_cuda_leave(cuda->context);
+    }
     pki_cuda_lock();
     pki_cuda_context_unref(cuda->context);
     pki_cuda_unlock();
@@ -320,6 +326,7 @@ const struct pki_device_ops pki_device_cuda_ops = {
     .queue_close = pki_cuda_queue_close,
     .clear = pki_cuda_clear,
     .idle = pki_cuda_idle,
+    .follow = pki_cuda_follow,
     .capturing = pki_cuda_capturing,
     .copy = pki_cuda_copy,
     .reduce = pki_cuda_reduce,

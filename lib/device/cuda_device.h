@@ -79,6 +79,7 @@ struct pki_cuda {
     struct pki_device_info info;
     struct pki_cuda_range ranges[PKI_CUDA_RANGES];
     unsigned next_range; /* to be replaced */
+    CUevent followed;    /* follow's; NULL: none yet */
 };
 
 static inline struct pki_cuda *pki_cuda(struct pki_device *device)
@@ -143,6 +144,7 @@ bool pki_cuda_clear(struct pki_queue *queue, bool work);
 /* ---- cuda_queue.c ---- */
 
 bool pki_cuda_idle(const struct pki_queue *queue);
+pk_result_t pki_cuda_follow(const struct pki_queue *queue, const struct pki_queue *before);
 pk_result_t pki_cuda_capturing(const struct pki_queue *queue, bool *yes, uint64_t *id);
 pk_result_t pki_cuda_copy(const struct pki_queue *queue, void *dst, const void *src, size_t bytes);
 pk_result_t pki_cuda_words(const struct pki_queue *queue, const struct pki_word_op *ops, int n, enum pki_wait_how how);

@@ -71,6 +71,10 @@ struct pki_cuda_driver {
     __typeof__(cuStreamWaitValue32) *stream_wait_value;
     __typeof__(cuStreamWriteValue32) *stream_write_value;
     __typeof__(cuStreamBatchMemOp) *stream_batch_mem_op;
+    __typeof__(cuEventCreate) *event_create;
+    __typeof__(cuEventDestroy) *event_destroy;
+    __typeof__(cuEventRecord) *event_record;
+    __typeof__(cuStreamWaitEvent) *stream_wait_event;
     __typeof__(cuModuleLoadData) *module_load_data;
     __typeof__(cuModuleUnload) *module_unload;
     __typeof__(cuModuleGetFunction) *module_get_function;

@@ -68,6 +68,23 @@ pk_result_t pki_cuda_copy(const struct pki_queue *queue, void *dst, const void *
     return PK_OK;
 }
 
+/* A wait keeps what was recorded when it was queued, so that one event serves all. */
+pk_result_t pki_cuda_follow(const struct pki_queue *queue, const struct pki_queue *before)
+{
+    struct pki_cuda *cuda = pki_cuda(queue->device);
+    CUresult code = CUDA_SUCCESS;
+
+    pki_cuda_enter(cuda->context);
+    if (cuda->followed == NULL)
+        code = cuda->cu->event_create(&cuda->followed, CU_EVENT_DISABLE_TIMING);
+    if (code == CUDA_SUCCESS)
+        code = cuda->cu->event_record(cuda->followed, stream_of(before));
+    if (code == CUDA_SUCCESS)
+        code = cuda->cu->stream_wait_event(stream_of(queue), cuda->followed, CU_EVENT_WAIT_DEFAULT);
+    pki_cuda_leave(cuda->context);
+    return code == CUDA_SUCCESS ? PK_OK : pki_cuda_fail(code, "a stream that is to follow another");
+}
+
 static unsigned wait_flag(enum pki_word_kind kind)
 {
     return kind == PKI_WORD_WAIT_EQ ? CU_STREAM_WAIT_VALUE_EQ : CU_STREAM_WAIT_VALUE_GEQ;

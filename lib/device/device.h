@@ -132,6 +132,7 @@ struct pki_device_info {
     int sms;
     int reduce_ctas; /* most CTAs of one reduction, unless max_ctas says less */
     int connections; /* hardware queues of this process: CUDA_DEVICE_MAX_CONNECTIONS, 8 by default */
+    int copy_connections; /* those for copies to and from peers: CUDA_DEVICE_MAX_COPY_CONNECTIONS, 4 by default */
     bool vmm;
 };
 
@@ -186,6 +187,8 @@ struct pki_device_ops {
      * it has ended then. */
     bool (*clear)(struct pki_queue *queue, bool work);
     bool (*idle)(const struct pki_queue *queue); /* all work in it has ended; false when it cannot be told (capture) */
+    /* What is put into `queue` from now on runs after all that is in `before` now; nothing waits on the CPU. Both of this device, neither captured. */
+    pk_result_t (*follow)(const struct pki_queue *queue, const struct pki_queue *before);
     /* Is the queue being captured into a graph? `id` is the capture's, never 0. PK_ERR_UNSUPPORTED: the legacy stream while
      * another captures. */
     pk_result_t (*capturing)(const struct pki_queue *queue, bool *yes, uint64_t *id);

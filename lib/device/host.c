@@ -138,6 +138,13 @@ static bool host_idle(const struct pki_queue *queue)
     return true;
 }
 
+static pk_result_t host_follow(const struct pki_queue *queue, const struct pki_queue *before)
+{
+    (void)queue;
+    (void)before;
+    return PK_OK;
+}
+
 static pk_result_t host_capturing(const struct pki_queue *queue, bool *yes, uint64_t *id)
 {
     (void)queue;
@@ -249,6 +256,7 @@ const struct pki_device_ops pki_device_host = {
     .queue_close = host_queue_close,
     .clear = host_clear,
     .idle = host_idle,
+    .follow = host_follow,
     .capturing = host_capturing,
     .copy = host_copy,
     .reduce = host_reduce,

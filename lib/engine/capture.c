@@ -184,7 +184,7 @@ static pk_result_t grant(struct pki_engine *e, struct captured *c)
     uint64_t until = deadline(e);
     pk_result_t result;
 
-    c->own_slot = pki_slots_take(&c->peer->gates);
+    c->own_slot = pki_slots_take_new(&c->peer->gates); /* the words of another one may not have been seen by all who wait for them */
     if (c->own_slot < 0)
         return pki_fail(PK_ERR_UNSUPPORTED, NULL, "more than %d captured and pending receives from one rank", PKI_GATE_SLOTS);
     c->slot = &c->peer->lane->gates_mine[c->own_slot];

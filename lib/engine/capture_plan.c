@@ -150,6 +150,8 @@ void pki_capture_plan_record(struct pki_engine *e, struct capture_part *part, st
         case PKI_MOMENT_DONE:
             pki_record_done(r, part->xfers[i]);
             break;
+        case PKI_MOMENT_FREE: /* it has been moved here */
+            break;
         case PKI_MOMENT_WORK:
             record_work(part, i, r);
             break;

@@ -6,7 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/internal.h"
+#include "engine/stream/collective.h"
+#include "engine/stream/offer.h"
 #include "util/hot.h"
 
 #define CHECK_EVERY_NS (2 * PKI_NS_PER_MS) /* how often peers' sockets and deadlines are looked at while something waits */
@@ -112,10 +113,12 @@ static void peer_release(struct pki_peer *peer)
 
             /* Only what this rank's own streams wait for: the other gate would tell the peer of bytes that never came, or of a
              * buffer that is not free. */
-            const struct pki_gate *gate = xfer->is_send ? &xfer->start : &xfer->finish;
+            const struct pki_gate gate = pki_offer_moves(xfer) ? xfer->start : pki_offer_finish(xfer);
 
-            if (gate->word != NULL)
-                pki_gate_open(gate);
+            if (xfer->is_send && xfer->cell != NULL)
+                pki_offer_abort(xfer->cell);
+            if (gate.word != NULL)
+                pki_gate_open(&gate);
         }
 }
 
@@ -135,6 +138,8 @@ static void collapse(struct pki_engine *e)
     for (int i = 0; i < e->config.size; i++)
         if (e->peers[i].lane != NULL)
             peer_release(&e->peers[i]);
+    if (e->gpu != NULL)
+        pki_stream_barrier_release(e);
     pki_capture_release(e);
     while ((node = e->tasks.next) != &e->tasks)
         pki_task_end(pki_container_of(node, struct pki_task, node), (pk_result_t)atomic_load(&e->failed));

@@ -471,6 +471,7 @@ static bool start_instead(struct pki_task *task)
         pki_engine_poison(e, PK_ERR_MEMORY, true);
         return false;
     }
+    task->direct = false;
     task->mode = PKI_TASK_GATED; /* its gate is open: it may be started until it can be */
     task->started = pki_plan_run(task);
     return true;

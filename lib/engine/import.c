@@ -57,21 +57,6 @@ bool pki_streams_hold_rest(const struct pki_engine *e)
     return pki_list_empty(&e->captured) && pki_streams_hold();
 }
 
-/* What its owner has freed stays allocated while it is mapped, so not much may gather; but closing it also waits for the program's own
- * kernels, one of which may wait for a transfer that the caller is about to start. */
-void pki_region_tidy(struct pki_engine *e)
-{
-    bool many = e->nretired >= RETIRED_MAX || e->retired_bytes >= RETIRED_BYTES_MAX;
-
-    if ((!many && !e->way_blocked) || !pki_list_empty(&e->tasks) || !pki_streams_hold_rest(e))
-        return;
-    pki_region_close_retired(e);
-    if (e->way_blocked)
-        e->gpu->ops->make_way(e->gpu);
-    e->way_blocked = false;
-    pki_streams_release();
-}
-
 void pki_region_close_retired(struct pki_engine *e)
 {
     struct pki_list *node;
@@ -119,6 +104,17 @@ static pk_result_t import_entry(struct pki_engine *e, struct pki_peer *peer, uin
     return PK_OK;
 }
 
+/* What was described at these addresses before has been freed: to map it would close the mapping of what is there now. */
+static void outlive(struct pki_peer *peer, const struct pki_export *exported)
+{
+    for (uint32_t i = 0; i < peer->nimports; i++) {
+        struct pki_import *old = &peer->imports[i];
+
+        if (old->exported.base < exported->base + exported->bytes && exported->base < old->exported.base + old->exported.bytes)
+            old->outlived = true;
+    }
+}
+
 pk_result_t pki_region_arrived(struct pki_engine *e, struct pki_peer *peer, uint32_t id, const struct pki_export *exported)
 {
     struct pki_where where = pki_engine_where(e, peer->rank, NULL);
@@ -134,7 +130,9 @@ pk_result_t pki_region_arrived(struct pki_engine *e, struct pki_peer *peer, uint
         for (uint32_t i = 0; i < exported->pieces; i++)
             import.exported.fds[i] = -1;
     }
+    outlive(peer, exported);
     *entry = import;
+    e->described = true;
     return PK_OK;
 }
 
@@ -173,6 +171,50 @@ static pk_result_t map(struct pki_engine *e, struct pki_peer *peer, struct pki_i
     pki_export_release(&import->exported);
     import->mapped = true;
     return PK_OK;
+}
+
+/* What its owner has freed stays allocated while it is mapped, so not much may gather; but closing it also waits for the program's own
+ * kernels, one of which may wait for a transfer that the caller is about to start. */
+static void close_old(struct pki_engine *e)
+{
+    bool many = e->nretired >= RETIRED_MAX || e->retired_bytes >= RETIRED_BYTES_MAX;
+
+    if ((!many && !e->way_blocked) || !pki_list_empty(&e->tasks) || !pki_streams_hold_rest(e))
+        return;
+    pki_region_close_retired(e);
+    if (e->way_blocked)
+        e->gpu->ops->make_way(e->gpu);
+    e->way_blocked = false;
+    pki_streams_release();
+}
+
+/* Either rank of a pair may have to move the next transfer between two buffers, and to map memory then is late: it may have to wait for what
+ * stands in the way, and that for work of the program. */
+static void map_described(struct pki_engine *e)
+{
+    const pk_error_info_t kept = *pki_error_get();
+
+    e->described = false;
+    for (int p = 0; p < e->config.size; p++)
+        for (uint32_t i = 0; i < e->peers[p].nimports; i++) {
+            struct pki_import *import = &e->peers[p].imports[i];
+            struct pki_ep *way = way_of(&e->peers[p], &import->exported);
+
+            if (import->id == 0 || import->mapped || import->outlived || import->exported.kind == PKI_EXPORT_MEMFD || way == NULL)
+                continue;
+            if (import->pieces_here < import->exported.pieces)
+                e->described = true;
+            else if (map(e, &e->peers[p], import) == PK_OK)
+                e->stats.mappings_made++;
+        }
+    pki_error_set(&kept);
+}
+
+void pki_region_tidy(struct pki_engine *e)
+{
+    close_old(e);
+    if (e->described)
+        map_described(e);
 }
 
 pk_result_t pki_region_map(struct pki_engine *e, struct pki_peer *peer, uint32_t id, uint64_t offset, uint64_t bytes,

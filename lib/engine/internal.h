@@ -30,6 +30,17 @@ struct pki_words {
     int nfree, n;
 };
 
+/* stream/branch.h */
+struct pki_branch {
+    struct pki_queue queue;
+    void *stream; /* the caller's that it belongs to while it has users */
+    int users;    /* tasks */
+    bool waits;   /* for a peer: it is counted among the process's streams that do (stream/waiting.c) */
+    int slot;     /* of pinned memory; -1: none yet */
+};
+
+#define PKI_BRANCHES 2
+
 #define PKI_WORDS_A_BATCH 64
 #define PKI_PLANS_RECENT 8
 
@@ -40,7 +51,7 @@ struct pki_stream_last {
     void *stream;
 };
 
-/* Word operations of a call for a caller's stream, not handed to the driver yet (stream_words.c). */
+/* Word operations of a call for a caller's stream, not handed to the driver yet (stream/words.c). */
 struct pki_word_batch {
     bool used, waits, copied;
     bool asked, idle;          /* nothing is before it in the stream, if that has been asked */
@@ -49,14 +60,20 @@ struct pki_word_batch {
     struct pki_word_op ops[PKI_WORDS_A_BATCH];
     int n, deferred;           /* deferred: the last so many tell of copies that the stream has already */
     size_t behind;             /* bytes of those */
-    struct pki_stream_last received, sent;
+    struct pki_stream_last received;
 };
 
-/* Low-latency messages of a call for a caller's stream, not launched yet (ll_row.c). Sends before receives. */
+/* Low-latency messages of a call for a caller's stream, not launched yet (stream/ll_row.c). Sends before receives. */
 struct pki_ll_row {
     struct pki_queue queue;
     struct pki_ll_op ops[PKI_LL_OPS_MAX];
     int n, sends, ctas;
+};
+
+/* Transfers for the moving kernel, not launched yet (stream/move.c). */
+struct pki_move_row {
+    struct pki_move_op ops[PKI_MOVE_OPS_MAX];
+    int n, ctas;
 };
 
 /* watch.c's alone: since when the lock has been seen in the same hands. */
@@ -79,7 +96,8 @@ struct pki_engine {
 
     struct pki_watched held;
     struct pki_engine_config config;
-    int ordinal, connections;  /* of the GPU; its hardware queues */
+    int ordinal, connections;  /* of the GPU; its hardware queues, */
+    int channels;              /* and those for copies to and from peers */
     int places;                /* CTAs of this process that may wait on it at a time */
     struct pki_iface *ifaces[PKI_IFACES_MAX];
     int nifaces;
@@ -93,6 +111,7 @@ struct pki_engine {
     struct pki_queue work;     /* the library's queue for copies and reductions on the GPU; never waits */
     struct pki_queue late;     /* and for sends that the caller's stream could not do itself */
     bool queues_open;
+    struct pki_branch branches[PKI_BRANCHES];
     struct pki_stage_pool out, in; /* slots of sends and of receives */
     struct pki_list stages, spare_stages;
     size_t work_left;          /* bytes that the CPU may copy or reduce in this round of progress */
@@ -100,6 +119,7 @@ struct pki_engine {
     struct pki_words words;
     struct pki_word_batch batch;
     struct pki_ll_row ll_row;
+    struct pki_move_row move_row;
     uint32_t ll_call;          /* counts calls: which low-latency messages are of this one */
     _Atomic uint32_t *abort_word;
     char *ll_memory;
@@ -113,6 +133,7 @@ struct pki_engine {
     struct pki_list retired;    /* mappings to be closed when nothing is under way and they are many */
     uint32_t nretired;
     size_t retired_bytes;
+    bool described;             /* peers have described memory that is not mapped yet */
     bool way_blocked;           /* one of them, or one of another engine's, kept a peer's memory from being mapped */
     struct pki_shared *shared; /* by address */
     uint32_t nshared, shared_cap;
@@ -208,6 +229,7 @@ void pki_words_let_go(struct pki_engine *engine); /* unlocked: streams that wait
 _Atomic uint32_t *pki_words_ll(struct pki_engine *engine, int peer, bool send, uint32_t flag);
 void pki_slots_init(struct pki_slots *slots, int n);
 int pki_slots_take(struct pki_slots *slots);
+int pki_slots_take_new(struct pki_slots *slots); /* one that was never handed out */
 void pki_slots_give(struct pki_slots *slots, int slot);
 
 /* What comes into GPU memory from this peer is staged: no transport reaches it. */
@@ -223,11 +245,11 @@ static inline bool pki_stage_unpacks(const struct pki_engine *engine)
 }
 
 /* watch.c */
-/* A stream of this rank waits for a word of the pair's slots to come to `value`: `done` of its own, `start` of the peer's. */
+/* A stream of this rank waits for a word of the pair's slots to come to `value`: `done` of its own, `start` of the peer's; of cells the other. */
 static inline void pki_watch_note(struct pki_peer *peer, bool theirs, int slot, uint32_t value)
 {
     if (peer->let_go != NULL)
-        atomic_store_explicit(&peer->let_go[theirs ? PKI_GATE_SLOTS + slot : slot], value, memory_order_relaxed);
+        atomic_store_explicit(&peer->let_go[theirs ? PKI_PAIR_SLOTS + slot : slot], value, memory_order_relaxed);
 }
 
 /* The gate is opened, unless it is open. */

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/internal.h"
+#include "engine/stream/offer.h"
 #include "util/hot.h"
 
 #define MESSAGES_A_POLL 64 /* of one peer, so that none starves the others */
@@ -120,7 +120,7 @@ static void keep(struct pki_engine *e, struct pki_peer *peer, const struct pki_m
 
     if (contradicts(e, peer, msg))
         return;
-    if (came_too_late(e, peer, msg))
+    if (came_too_late(e, peer, msg) || (msg->kind == PKI_MSG_WANT && pki_offer_is_settled(peer, msg)))
         return;
     hear_of_fused(e, msg);
     if (msg->kind == PKI_MSG_PLAN && msg->op <= e->coll_number)

@@ -14,7 +14,6 @@ static void peer_init(struct pki_peer *peer, int rank)
     peer->rank = rank;
     peer->side_fd = -1;
     peer->eager_max = peer->eager_coll = PKI_EAGER_MAX;
-    peer->patience_ns = PKI_GRANT_NS;
     pki_list_init(&peer->sends);
     pki_list_init(&peer->recvs);
     pki_list_init(&peer->arrivals);
@@ -40,6 +39,9 @@ static void queues_close(struct pki_engine *e)
     for (int i = 0; i < OWN_QUEUES; i++)
         if (queues[i]->device != NULL)
             e->gpu->ops->queue_close(queues[i]);
+    for (int i = 0; i < PKI_BRANCHES; i++)
+        if (e->branches[i].queue.device != NULL)
+            e->gpu->ops->queue_close(&e->branches[i].queue);
 }
 
 /* All at once: to make a stream in the middle of an operation may wait for that operation. */
@@ -89,6 +91,7 @@ static void look_at_gpu(struct pki_engine *e)
     e->gpu->ops->info(e->gpu, &info);
     e->ordinal = info.ordinal;
     e->connections = info.connections;
+    e->channels = info.copy_connections;
     e->gpu->waiting = pki_waiting_streams(e->ordinal);
     e->places = info.sms > 2 * SPARE_SMS ? info.sms - SPARE_SMS : info.sms / 2;
 }
@@ -255,7 +258,7 @@ void pki_engine_set_lane(struct pki_engine *e, int peer, struct pki_ep *lane, in
         /* A failure is found again, with a text, when the first gate is used. */
         (void)e->gpu->ops->host_register(e->gpu, lane->gates_mine, PKI_EP_SHARED_BYTES);
         (void)e->gpu->ops->host_register(e->gpu, lane->gates_theirs, PKI_EP_SHARED_BYTES);
-        e->peers[peer].let_go = calloc(2 * PKI_GATE_SLOTS, sizeof *e->peers[peer].let_go); /* without it the watch leaves these alone */
+        e->peers[peer].let_go = calloc(2 * PKI_PAIR_SLOTS, sizeof *e->peers[peer].let_go); /* without it the watch leaves these alone */
     }
 }
 

@@ -17,10 +17,10 @@ static struct pki_iface *gpu_iface(struct pki_engine *e)
     return NULL;
 }
 
-/* The ring, and a word for each message of each direction. */
+/* The ring, a word for each message of each direction, and one for each slot of the pair that the moving kernel may be at. */
 static size_t bytes_a_peer(void)
 {
-    return PKI_LL_RING_BYTES + 2 * PKI_LL_MESSAGES * sizeof(uint32_t);
+    return PKI_LL_RING_BYTES + (2 * PKI_LL_MESSAGES + PKI_PAIR_SLOTS) * sizeof(uint32_t);
 }
 
 /* The ring of messages from `peer` in the memory of `owner`, which has none of its own; `size`: behind all rings. */
@@ -202,4 +202,14 @@ uint32_t *pki_ll_arrived(struct pki_engine *e, int peer, bool send, uint32_t fla
     char *words = e->ll_memory + ring_at(e->config.rank, peer) + PKI_LL_RING_BYTES;
 
     return (uint32_t *)(void *)words + (send ? PKI_LL_MESSAGES : 0) + flag % PKI_LL_MESSAGES;
+}
+
+/* Of a pair's slots those that the peer hands out are for what is sent, and cells for what is received. */
+uint32_t *pki_ll_moved(struct pki_engine *e, const struct pki_xfer *xfer)
+{
+    const struct pki_peer *peer = xfer->peer;
+    char *words = e->ll_memory + ring_at(e->config.rank, peer->rank) + PKI_LL_RING_BYTES;
+    ptrdiff_t slot = xfer->is_send ? xfer->gate_slot : xfer->cell - peer->lane->gates_mine;
+
+    return (uint32_t *)(void *)words + 2 * PKI_LL_MESSAGES + slot;
 }

@@ -230,7 +230,7 @@ static void drain(struct pki_task *task)
         uint32_t i = task->ready_steps[--task->nready];
 
         task->steps[i].queued = false;
-        if (!task->steps[i].complete)
+        if (!task->steps[i].complete && !task->direct) /* else the stream does it */
             look_at(task, i);
     }
     task->running = false;
@@ -319,7 +319,7 @@ bool pki_plan_run(struct pki_task *task)
 
 void pki_plan_xfer_progress(struct pki_task *task, uint32_t i, size_t done, bool ended)
 {
-    if (task->plan->steps[i].kind == PKI_STEP_RECV_REDUCE && !task->steps[i].reduced) {
+    if (task->plan->steps[i].kind == PKI_STEP_RECV_REDUCE && !task->steps[i].reduced && !task->direct) {
         task->steps[i].landed = done;
         queue_step(task, i);
     } else {
@@ -339,6 +339,30 @@ static bool poll_fused(struct pki_task *task)
     return moved;
 }
 
+/* The caller's stream has done all of this rank's own work. */
+static void end_work(struct pki_task *task)
+{
+    task->works = false;
+    task->remaining--;
+    for (uint32_t i = 0; i < task->plan->nsteps; i++)
+        if (task->plan->steps[i].kind == PKI_STEP_COPY || task->plan->steps[i].kind == PKI_STEP_REDUCE)
+            pki_plan_step_done(task, i, task->steps[i].bytes, true);
+    drain(task);
+}
+
+/* True: it has ended, perhaps, and is in another list. */
+static bool poll_direct(struct pki_task *task)
+{
+    if (task->works && pki_gate_is_open(&task->ready)) {
+        end_work(task);
+        return true;
+    }
+    if (task->remaining > 0 || task->untold != 0)
+        return false;
+    drain(task);
+    return true;
+}
+
 bool pki_plan_poll(struct pki_task *task)
 {
     bool moved = false, looks = false, on_host = task->kind == PKI_MEM_HOST;
@@ -349,6 +373,8 @@ bool pki_plan_poll(struct pki_task *task)
         pki_fused_tell(task);
         moved = task->untold == 0; /* it may end below */
     }
+    if (task->direct)
+        return poll_direct(task) || moved;
     task->more_work = false;
     for (uint32_t i = 0; i < task->plan->nsteps; i++) {
         struct pki_step_state *state = &task->steps[i];

@@ -46,6 +46,8 @@ static bool send_step(struct pki_quick_run *run, const struct pki_program_step *
         (void)pki_lane_poll(e, peer); /* for CREDIT */
         return false;
     }
+    if (step->bytes == 0 && run->e->config.gpus)
+        pki_barrier_arrive(peer, run->begun.number, step->index);
     msg.kind = PKI_MSG_EAGER;
     msg.flags = PKI_MSG_FLAG_COLL | (step->either && e->whole.second ? PKI_MSG_FLAG_WHOLE : 0);
     msg.index = step->index;

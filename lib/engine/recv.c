@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/internal.h"
+#include "engine/stream/offer.h"
 #include "util/copy.h"
 
 static void advance_to(struct pki_xfer *xfer, size_t done)
@@ -255,11 +255,18 @@ static void say(struct pki_xfer *xfer)
 
     if (xfer->bytes == 0 || ((xfer->kind == PKI_MEM_HOST || staged(xfer)) && xfer->bytes <= pki_xfer_eager_max(xfer) && !xfer->wanted))
         return; /* an EAGER or WANT message comes */
+    if (!staged(xfer) && pki_offer_take(xfer)) {
+        xfer->state = PKI_XFER_WAIT;
+        pki_xfer_activate(xfer);
+        return;
+    }
     result = send_grant(xfer);
     if (result == PK_OK)
         xfer->state = PKI_XFER_WAIT;
     else if (result != PK_IN_PROGRESS)
         pki_engine_poison(xfer->engine, result, true);
+    if (result == PK_IN_PROGRESS)
+        pki_offer_retract(xfer);
     if (result == PK_IN_PROGRESS || xfer->kind == PKI_MEM_DEVICE)
         pki_xfer_activate(xfer);
 }
@@ -273,6 +280,10 @@ static void watch_gate(struct pki_xfer *xfer)
 
     if (atomic_load(&xfer->engine->failed) != PK_OK) /* and it may have been opened for that alone */
         return;
+    if (xfer->cell != NULL && pki_offer_is_aborted(xfer)) {
+        pki_xfer_activate(xfer); /* until word of that comes */
+        return;
+    }
     if ((int32_t)left <= 0)
         done = xfer->bytes;
     else
@@ -282,12 +293,29 @@ static void watch_gate(struct pki_xfer *xfer)
     } else if (xfer->ll) {
         xfer->peer->ll_by_kernel = xfer->slot < 0;
         pki_ll_give(&xfer->peer->lls, xfer->gate_value);
-    } else {
+    } else if (xfer->cell == NULL) {
         pki_slots_give(&xfer->peer->gates, xfer->gate_slot);
     }
     if (done == xfer->bytes)
         pki_stage_give(xfer);
     advance_to(xfer, done);
+}
+
+/* An offer, by the library's own queue: for receives that are in no CUDA stream. Nothing in it waits. */
+static void pull(struct pki_xfer *xfer)
+{
+    struct pki_engine *e = xfer->engine;
+    pk_result_t result;
+
+    pki_xfer_activate(xfer);
+    if (!xfer->opened || !pki_gate_is_open(&xfer->start) || atomic_load(&e->failed) != PK_OK || !e->gpu->ops->clear(&e->late, false))
+        return;
+    result = pki_xfer_put(xfer, &e->late);
+    if (result == PK_OK)
+        result = e->gpu->ops->words(&e->late, &(struct pki_word_op){ PKI_WORD_WRITE, xfer->finish }, 1, PKI_WAIT_VALUE);
+    if (result != PK_OK)
+        pki_put_failed(xfer, result);
+    xfer->in_stream = true;
 }
 
 /* What has come before it was asked for. */
@@ -319,7 +347,7 @@ void pki_recv_open(struct pki_xfer *xfer)
         pki_recv_advance(xfer);
         return;
     }
-    if (xfer->start.word != NULL)
+    if (xfer->start.word != NULL && xfer->cell == NULL)
         pki_gate_open(&xfer->start);
     xfer->opened = true;
 }
@@ -330,7 +358,7 @@ void pki_recv_advance(struct pki_xfer *xfer)
         take_arrivals(xfer);
         if (xfer->state == PKI_XFER_SAY)
             say(xfer);
-        if (xfer->state == PKI_XFER_WAIT && xfer->opened && xfer->start.word != NULL)
+        if (xfer->state == PKI_XFER_WAIT && xfer->opened && xfer->start.word != NULL && xfer->cell == NULL)
             pki_gate_open(&xfer->start);
         return;
     }
@@ -350,6 +378,8 @@ void pki_recv_advance(struct pki_xfer *xfer)
         pki_share_pull(xfer);
     else if (xfer->shared)
         pki_share_advance(xfer);
+    else if (xfer->cell != NULL && !xfer->in_stream)
+        pull(xfer);
     else if (xfer->finish.word != NULL)
         watch_gate(xfer);
 }

@@ -276,6 +276,16 @@ pk_result_t pki_region_tell(struct pki_engine *e, struct pki_peer *peer, const v
     return PK_OK;
 }
 
+void pki_region_tell_soon(struct pki_xfer *xfer)
+{
+    const pk_error_info_t kept = *pki_error_get();
+    uint32_t id;
+    uint64_t offset;
+
+    (void)pki_region_tell(xfer->engine, xfer->peer, xfer->addr, xfer->bytes, &id, &offset); /* or when it is needed */
+    pki_error_set(&kept);
+}
+
 uint64_t pki_region_there(struct pki_engine *e, struct pki_peer *peer, const void *addr, size_t bytes, uint32_t *id)
 {
     struct pki_msg msg = { .kind = PKI_MSG_MAP };

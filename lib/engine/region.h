@@ -37,6 +37,7 @@ struct pki_import { /* a peer's region, mapped */
     struct pki_export exported;
     uint32_t pieces_here; /* descriptors that have come */
     bool mapped;
+    bool outlived; /* the peer has memory of another allocation there by now */
     uint64_t remote;
 };
 
@@ -50,6 +51,8 @@ struct pki_registration {
 /* region.c */
 pk_result_t pki_region_tell(struct pki_engine *engine, struct pki_peer *peer, const void *addr, size_t bytes, uint32_t *id,
                             uint64_t *offset); /* PK_IN_PROGRESS: the socket is full */
+/* A transfer that this side moves: the peer will move the next one between these buffers if it comes second then. */
+void pki_region_tell_soon(struct pki_xfer *xfer);
 /* Where the peer has this memory mapped. 0: nowhere yet, but it has been asked to if it can be. *id: the region. */
 uint64_t pki_region_there(struct pki_engine *engine, struct pki_peer *peer, const void *addr, size_t bytes, uint32_t *id);
 void pki_region_mapped(struct pki_engine *engine, int peer, uint32_t id, uint64_t base); /* its answer */

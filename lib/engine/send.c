@@ -5,7 +5,7 @@
  */
 #include <stdlib.h>
 
-#include "engine/internal.h"
+#include "engine/stream/offer.h"
 
 static struct pki_msg message(const struct pki_xfer *xfer, enum pki_msg_kind kind)
 {
@@ -15,6 +15,8 @@ static struct pki_msg message(const struct pki_xfer *xfer, enum pki_msg_kind kin
 
 static void finish(struct pki_xfer *xfer)
 {
+    if (xfer->cell != NULL)
+        pki_offer_ended(xfer);
     xfer->state = PKI_XFER_DONE;
     pki_xfer_progressed(xfer);
 }
@@ -33,6 +35,8 @@ static void send_eager(struct pki_xfer *xfer)
 {
     struct pki_msg msg = message(xfer, PKI_MSG_EAGER);
 
+    if (xfer->bytes == 0 && xfer->engine->config.gpus && (xfer->flags & PKI_MSG_FLAG_COLL) != 0 && !xfer->task->by_words)
+        pki_barrier_arrive(xfer->peer, xfer->op, xfer->index);
     msg.payload = (uint32_t)xfer->bytes;
     msg.bytes = pki_credit_along(xfer->peer);
     if (pki_lane_send(xfer->peer, &msg, xfer->addr, xfer->engine) != PK_OK) {
@@ -244,6 +248,8 @@ void pki_send_granted(struct pki_xfer *xfer, const struct pki_msg *grant)
         pki_share_asked(xfer, grant);
         return;
     }
+    if (xfer->cell != NULL)
+        pki_offer_declined(xfer);
     choose_way(xfer, grant, target);
     if (xfer->way == NULL) {
         (void)pki_fail(PK_ERR_UNSUPPORTED, &where, "no way from %s memory of rank %d to %s memory of rank %d",
@@ -505,7 +511,7 @@ struct pki_ll_op pki_ll_send_op(struct pki_xfer *xfer)
     return op;
 }
 
-/* What the caller's stream moves is only watched. */
+/* What the caller's stream moves, or the peer, is only watched. */
 static void watch(struct pki_xfer *xfer)
 {
     if (!pki_gate_is_open(&xfer->finish)) {
@@ -568,7 +574,7 @@ static void move(struct pki_xfer *xfer)
         watch(xfer);
         return;
     }
-    if (!pki_gate_is_open(&xfer->start) || !is_my_turn(xfer)) {
+    if (!pki_gate_is_open(&xfer->start) || (xfer->cell != NULL && !pki_offer_is_ready(xfer)) || !is_my_turn(xfer)) {
         pki_xfer_activate(xfer);
         return;
     }
@@ -604,6 +610,11 @@ void pki_send_advance(struct pki_xfer *xfer)
         move(xfer);
         return;
     case PKI_XFER_WAIT:
+        if (xfer->cell == NULL || atomic_load(&xfer->engine->failed) != PK_OK)
+            return;
+        (void)pki_offer_is_ready(xfer);
+        watch(xfer);
+        return;
     case PKI_XFER_DONE:
         return;
     }

@@ -1,10 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Operations of a call or a group: started together, waited for. */
-#include "engine/internal.h"
+#include "engine/stream/move.h"
 #include "util/hot.h"
+
+static bool is_mixed(const struct pki_request *requests, int n)
+{
+    bool messages = false, collectives = false;
+
+    for (int i = 0; i < n; i++) {
+        messages |= requests[i].what != PKI_DO_COLL;
+        collectives |= requests[i].what == PKI_DO_COLL;
+    }
+    return messages && collectives;
+}
 
 static pk_result_t make_all(struct pki_engine *e, const struct pki_request *requests, int n, uint64_t group, struct pki_list *made)
 {
+    const bool mixed = is_mixed(requests, n);
+
     for (int i = 0; i < n; i++) {
         struct pki_task *task;
         pk_result_t result = pki_task_new(e, &requests[i], &task);
@@ -12,6 +25,7 @@ static pk_result_t make_all(struct pki_engine *e, const struct pki_request *requ
         if (result != PK_OK)
             return result;
         task->group = group;
+        task->beside_messages = mixed;
         pki_list_push(made, &task->waiting);
     }
     return PK_OK;
@@ -44,7 +58,7 @@ static void start_those(struct pki_list *made, bool sends)
     }
 }
 
-/* From the last to the first: cuda_stream.c says why. */
+/* From the last to the first: stream/join.c says why. */
 static void open_streams(struct pki_list *made)
 {
     for (struct pki_list *n = made->prev; n != made; n = n->prev) {
@@ -56,19 +70,15 @@ static void open_streams(struct pki_list *made)
 }
 
 /* The later phases of operations in CUDA streams, each for all tasks before the next. */
-static void join_streams(struct pki_list *made)
+static void join_streams(struct pki_engine *e, struct pki_list *made)
 {
-    for (int phase = 0; phase < 2; phase++)
-        for (struct pki_list *n = made->next; n != made; n = n->next) {
-            struct pki_task *task = pki_container_of(n, struct pki_task, waiting);
+    pki_stream_move_all(e, made);
+    for (struct pki_list *n = made->next; n != made; n = n->next) {
+        struct pki_task *task = pki_container_of(n, struct pki_task, waiting);
 
-            if (!pki_task_in_cuda_stream(task))
-                continue;
-            if (phase == 0)
-                pki_stream_move(task);
-            else
-                pki_stream_end(task, made);
-        }
+        if (pki_task_in_cuda_stream(task))
+            pki_stream_end(task, made);
+    }
 }
 
 /* Nothing else would end these. */
@@ -134,7 +144,7 @@ static pk_result_t start_locked(struct pki_engine *e, const struct pki_request *
         start_those(&made, false);
         open_streams(&made);
         start_those(&made, true);
-        join_streams(&made);
+        join_streams(e, &made);
         pki_stream_restart(e);
     }
     keep_blocking(&made, blocking);

@@ -9,6 +9,7 @@
 #include "engine/engine.h"
 
 struct pki_fused_words;
+struct pki_branch;
 struct pki_host_stream;
 struct pki_peer;
 struct pki_xfer;
@@ -34,6 +35,7 @@ struct pki_step_state {
     int finish_slot;
     size_t finish_bytes;    /* done will be this when it opens */
     bool started, complete, queued, starved; /* starved: no word was left for the work, or no time */
+    bool branched;          /* in the branch of the caller's stream, which has not been joined */
 };
 
 /* A collective whose buffers are of two kinds of memory (mixed.c). */
@@ -100,9 +102,14 @@ struct pki_task {
     struct pki_host_stream *stream;
     uint64_t group;            /* of the process: operations that were started together */
     atomic_bool may_start;     /* host stream: everything before it has ended */
-    bool counted, listed; /* among those of the process for which a stream may wait; with its stream (waiting.c) */
+    bool counted, listed; /* among those of the process for which a stream may wait; with its stream (stream/waiting.c) */
     bool started, holds_wait, direct, few_queues, waited;
-    bool copies;               /* in the library's own queues: among those of the process (waiting.c) */
+    bool copies;               /* in the library's own queues: among those of the process (stream/waiting.c) */
+    bool has_channel;          /* its stream has copies of this task (stream/waiting.c) */
+    bool by_words;             /* a barrier: its stream does not wait for the engine */
+    bool beside_messages;      /* a collective in a group with messages */
+    bool works;                /* the caller's stream copies or reduces for it, and opens `ready` behind that */
+    struct pki_branch *branch; /* of the caller's stream, or NULL */
     bool running;              /* its steps are being looked at */
     bool more_work;            /* on the host: some step is starved */
     atomic_bool ended;
@@ -153,7 +160,7 @@ struct pki_plan_entry { /* the plan cache */
     size_t stride, stride_in, stride_out; /* of scratch, and the lengths it was made for */
     pk_dtype_t stride_type;
     struct pki_program *program; /* quick_coll.c's, or NULL */
-    struct pki_moment *moments;  /* stream_plan.c's, or NULL */
+    struct pki_moment *moments;  /* stream/collective.c's, or NULL */
     uint32_t nmoments;
     uint32_t *dependents, *dependents_first; /* reversed dependencies: of step i, [first[i], first[i + 1]) */
 };
@@ -262,16 +269,17 @@ bool pki_mixed_before(struct pki_task *task, size_t scratch_at); /* from there o
 bool pki_mixed_after(struct pki_task *task);
 size_t pki_mixed_bytes(const struct pki_task *task); /* of the shadow, beside the scratch memory */
 
-/* cuda_stream.c: tasks in the caller's CUDA stream, three phases so that a group's do not block one another */
+/* stream/join.c: tasks in the caller's CUDA stream, three phases so that a group's do not block one another */
 pk_result_t pki_stream_admit(struct pki_task *task); /* before anything is posted: may it wait in this stream, how */
 void pki_stream_begin(struct pki_task *task);        /* posted and, where the peer has been as quick, matched */
 void pki_stream_open(struct pki_task *task);         /* "ready" and "my buffer is free": from the last task to the first */
-void pki_stream_move(struct pki_task *task);         /* what the stream itself moves */
+void pki_stream_launch(struct pki_task *task);       /* a fused collective's kernel */
 void pki_stream_end(struct pki_task *task, struct pki_list *made); /* waits, for all of `made` in the same stream at once */
+int pki_stream_wait_limit(const struct pki_engine *engine); /* of streams with value waits; 0: none may have any */
 void pki_stream_count(struct pki_task *task);        /* a stream may wait for it from now on */
 void pki_stream_copies(struct pki_task *task);       /* copies of callers' streams must not stand before its own */
 void pki_stream_left(struct pki_task *task);         /* the task has ended: its wait is over */
-void pki_stream_waits(uint64_t *pending, uint64_t *most); /* value waits of the process: streams that have one (waiting.c) */
+void pki_stream_waits(uint64_t *pending, uint64_t *most); /* value waits of the process: streams that have one (stream/waiting.c) */
 /* As pki_streams_wait and pki_streams_hold, and no graph of this engine's ever will wait (import.c). */
 bool pki_streams_rest(const struct pki_engine *engine);
 bool pki_streams_hold_rest(const struct pki_engine *engine);
@@ -279,38 +287,43 @@ void pki_stream_look_for_grant(struct pki_xfer *xfer);
 /* The copy of a transfer whose gate the stream has waited for, and the word behind it. */
 pk_result_t pki_stream_put(struct pki_task *task, struct pki_xfer *xfer, bool joined);
 
-/* stream_words.c */
-void pki_stream_arrive(const struct pki_task *task, const struct pki_gate *gate); /* open it when the stream comes here */
-void pki_stream_wait(const struct pki_task *task, const struct pki_gate *gate);
+/* stream/words.c */
+void pki_stream_arrive(const struct pki_task *task, struct pki_gate gate); /* open it when the stream comes here */
+void pki_stream_wait(const struct pki_task *task, struct pki_gate gate);
 void pki_stream_before_wait(const struct pki_task *task); /* which a copy will follow: what peers need for it to end goes first */
 void pki_stream_before_last_wait(const struct pki_task *task); /* with which the call ends */
 /* joined: whoever waits for the last copy before this one waits for this one too. */
 void pki_stream_before_copy(const struct pki_task *task, bool joined);
-void pki_stream_copied(const struct pki_task *task, const struct pki_gate *done, size_t bytes);
+void pki_stream_copied(const struct pki_task *task, struct pki_gate done, size_t bytes);
+void pki_stream_worked(const struct pki_task *task); /* something was put into the stream without these functions */
 void pki_stream_flush(struct pki_engine *engine);
 void pki_stream_restart(struct pki_engine *engine); /* flushed, and nothing is known of any stream */
 
-/* ll_row.c: low-latency messages of a call, for one launch; in the stream they come behind the words of the batch. To be launched before
+/* stream/ll_row.c: low-latency messages of a call, for one launch; in the stream they come behind the words of the batch. To be launched before
  * anything that waits. */
 void pki_ll_row_add(struct pki_task *task, const struct pki_ll_op *op);
 void pki_ll_row_launch(struct pki_engine *engine);
 
-/* stream_plan.c: the phases of a collective; begin sets task->direct */
+/* stream/collective.c: the phases of a collective; begin sets task->direct */
 void pki_stream_plan_begin(struct pki_task *task);
-void pki_stream_plan_open(const struct pki_task *task);
+void pki_stream_plan_open(struct pki_task *task);
 void pki_stream_plan_move(struct pki_task *task);
-void pki_stream_plan_end(const struct pki_task *task);
-bool pki_streams_wait(void); /* may a stream of the process wait for a peer because of an operation? Graphs are not counted (waiting.c) */
+void pki_stream_plan_end(const struct pki_task *task); /* waits */
+void pki_stream_plan_close(struct pki_task *task); /* and behind them */
+bool pki_streams_wait(void); /* may a stream of the process wait for a peer because of an operation? Graphs are not counted (stream/waiting.c) */
 /* True: none may, and none begins to until release. For calls of the driver that wait for all work of a GPU and keep other threads out meanwhile. */
 bool pki_streams_hold(void);
 void pki_streams_release(void);
 
-/* waiting.c, unlocked: streams of the process that may wait for peers, by the GPU's ordinal and the handle */
+/* stream/waiting.c, unlocked: streams of the process that may wait for peers, by the GPU's ordinal and the handle */
 bool pki_waiting_enter(int device, void *stream); /* for one operation more; false: the list of streams is full, it is not in it */
 void pki_waiting_leave(int device, void *stream, bool listed);
 const atomic_int *pki_waiting_streams(int device); /* how many there are on the GPU; NULL: not counted */
 bool pki_waiting_hold(int device, void *stream, int limit); /* listed: a value wait, if then no more than `limit` streams have one */
 void pki_waiting_drop(int device, void *stream);
+/* listed: a channel for copies to and from peers, if then no more than `limit` streams of the GPU have one; until given. */
+bool pki_waiting_take_channel(int device, void *stream, int limit);
+void pki_waiting_give_channel(int device, void *stream);
 /* listed: a kernel that waits, until the stream's operations have ended; of one warp (0), or a low-latency one of so many CTAs. False: no room.
  * places: as below */
 bool pki_waiting_occupy(int device, void *stream, int ctas, int places);

@@ -6,7 +6,8 @@
  * engine's lock sees to it that this ends: it fails what has stood for longer than any operation may, and opens, by stores alone, the words that
  * streams and kernels of this rank wait for. Then the driver's calls come back, and the engine's own ways go on.
  */
-#include "engine/internal.h"
+#include "engine/stream/collective.h"
+#include "engine/stream/offer.h"
 
 #define HEAR_NS (100 * PKI_NS_PER_MS)
 #define GRACE_NS (500 * PKI_NS_PER_MS) /* beyond the deadline: others have the lock for long too, and keep it themselves */
@@ -15,14 +16,18 @@ static void let_go_slots(const struct pki_peer *peer)
 {
     if (peer->lane == NULL || peer->let_go == NULL)
         return;
-    for (int slot = 0; slot < PKI_GATE_SLOTS; slot++) {
+    for (int slot = 0; slot < PKI_PAIR_SLOTS; slot++) {
         uint32_t mine = atomic_load_explicit(&peer->let_go[slot], memory_order_relaxed);
-        uint32_t theirs = atomic_load_explicit(&peer->let_go[PKI_GATE_SLOTS + slot], memory_order_relaxed);
+        uint32_t theirs = atomic_load_explicit(&peer->let_go[PKI_PAIR_SLOTS + slot], memory_order_relaxed);
+        struct pki_gate_slot *to = &peer->lane->gates_mine[slot], *from = &peer->lane->gates_theirs[slot];
+        bool cell = slot >= PKI_GATE_SLOTS;
 
         if (mine != 0)
-            pki_watch_open(&peer->lane->gates_mine[slot].done, mine);
+            pki_watch_open(cell ? &to->start : &to->done, mine);
+        if (theirs != 0 && cell)
+            pki_offer_abort(from);
         if (theirs != 0)
-            pki_watch_open(&peer->lane->gates_theirs[slot].start, theirs);
+            pki_watch_open(cell ? &from->done : &from->start, theirs);
     }
 }
 
@@ -32,6 +37,8 @@ void pki_watch_let_go(struct pki_engine *e)
     if (e->abort_word != NULL)
         atomic_store(e->abort_word, 1);
     pki_words_let_go(e);
+    if (e->gpu != NULL)
+        pki_stream_barrier_release(e);
     for (int i = 0; i < e->config.size; i++)
         let_go_slots(&e->peers[i]);
 }

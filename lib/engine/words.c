@@ -126,6 +126,19 @@ int pki_slots_take(struct pki_slots *slots)
     return slots->nfree == 0 ? -1 : slots->free[--slots->nfree];
 }
 
+int pki_slots_take_new(struct pki_slots *slots)
+{
+    for (int i = 0; i < slots->nfree; i++) {
+        int slot = slots->free[i];
+
+        if (slots->value[slot] != 0)
+            continue;
+        slots->free[i] = slots->free[--slots->nfree];
+        return slot;
+    }
+    return -1;
+}
+
 void pki_slots_give(struct pki_slots *slots, int slot)
 {
     slots->free[slots->nfree++] = (uint16_t)slot;

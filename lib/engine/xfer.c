@@ -73,6 +73,25 @@ void pki_xfer_post(struct pki_xfer *xfer)
     pki_xfer_advance(xfer);
 }
 
+pk_result_t pki_xfer_put(struct pki_xfer *xfer, struct pki_queue *queue)
+{
+    struct pki_ep *way = xfer->is_send ? xfer->way : xfer->peer->way[PKI_MEM_DEVICE][PKI_MEM_DEVICE];
+    uintptr_t here = (uintptr_t)xfer->addr, there = (uintptr_t)xfer->remote;
+    struct pki_put *put = &xfer->puts[0];
+    pk_result_t result;
+
+    *put = (struct pki_put){ .ep = way, .src = (const void *)(xfer->is_send ? here : there), .remote = xfer->is_send ? there : here, /* NOLINT: mapped */
+                             .bytes = xfer->bytes, .queue = queue, .owner = xfer };
+    pki_list_init(&put->node);
+    result = way->iface->transport->put(put);
+    if (result != PK_OK)
+        return result;
+    xfer->engine->stats.copies++;
+    xfer->engine->stats.pushes += xfer->is_send;
+    xfer->engine->stats.pulls += !xfer->is_send;
+    return PK_OK;
+}
+
 void pki_xfer_activate(struct pki_xfer *xfer)
 {
     if (pki_list_empty(&xfer->active))

@@ -81,7 +81,9 @@ struct pki_xfer {
     uint64_t remote;        /* send, granted: where to. receive, offered: where from */
     int gate_slot;          /* -1: none */
     uint32_t gate_value;
-    struct pki_gate start, finish; /* of the slot: buffer free; last byte in place */
+    struct pki_gate start, finish; /* of the slot: buffer free; last byte in place. Of the cell: bytes ready; taken */
+    struct pki_gate_slot *cell; /* send: offered there. receive: the offer was taken. NULL: neither, or not yet */
+    uint32_t cell_value;        /* that opens its start and done */
     struct pki_put puts[PKI_XFER_PUTS_FEW];
     struct pki_put *more;   /* [PKI_XFER_PUTS] instead, if it has_more; NULL: not made. Like `puts` it lives as long as the engine */
     bool has_more;
@@ -135,7 +137,7 @@ struct pki_peer {
     bool gone;                      /* said goodbye, or died */
     bool gone_before;               /* and that was known a whole round of progress ago */
     bool untold;                    /* of this engine's failure: there was no room */
-    uint32_t patience_ns;           /* how long a send in a stream looks for this peer's grant */
+    uint64_t meeting_ns, budget_ns; /* that sends in streams may still spend on waits in vain for this peer's grants; as of when */
     uint64_t coll_heard;            /* highest number of a collective it has spoken of */
     uint64_t answered, answered_number; /* late.c: the last question that it answered; the collective it had come to by then, */
     int answered_waits;                 /* and the rank that it waited for, -1: none */
@@ -143,7 +145,7 @@ struct pki_peer {
     size_t ahead_out;               /* bytes of those that have been sent and not yet credited */
     size_t ahead_in;                /* bytes of those that have been received and not yet credited back */
     struct pki_slots gates;
-    _Atomic uint32_t *let_go;       /* [2 * PKI_GATE_SLOTS], watch.c's; NULL without a GPU */
+    _Atomic uint32_t *let_go;       /* [2 * PKI_PAIR_SLOTS], watch.c's; NULL without a GPU */
     struct pki_ll_ring lls;
     uint32_t room_ns;               /* how long to wait for room there */
     uint32_t ll_call, ll_first;     /* the last call that took a place there, and its first message */
@@ -170,6 +172,24 @@ static inline void pki_credit_came(struct pki_peer *peer, const struct pki_msg *
         peer->comes_whole = (msg->flags & PKI_MSG_FLAG_WHOLE) != 0;
     if (peer->lane->iface->eager_credits)
         peer->eager_out -= msg->bytes < peer->eager_out ? msg->bytes : peer->eager_out;
+}
+
+/* The cell of a step of a collective, in either direction, and which step of which collective it is. */
+#define PKI_STEPS_A_COLLECTIVE 16 /* of a pair and direction; those of plans with more share cells with the next collectives */
+static inline int pki_cell_of_step(uint64_t number, unsigned index)
+{
+    return PKI_GATE_SLOTS + PKI_CELLS + (int)((number * PKI_STEPS_A_COLLECTIVE + index) % PKI_CELLS);
+}
+
+/* A step without bytes, of a barrier: peers whose barrier is in a CUDA stream wait for a word, which their GPU sees (stream/barrier.c). A stream
+ * writes it itself. */
+static inline void pki_barrier_arrive(struct pki_peer *peer, uint64_t number, unsigned index)
+{
+    _Atomic uint32_t *word = peer->lane->gates_theirs != NULL ? &peer->lane->gates_theirs[pki_cell_of_step(number, index)].moved : NULL;
+    uint32_t seen = word != NULL ? atomic_load_explicit(word, memory_order_relaxed) : 0;
+
+    while (word != NULL && (int32_t)((uint32_t)number - seen) > 0 && !atomic_compare_exchange_weak(word, &seen, (uint32_t)number))
+        ; /* a stream may have come to a later barrier */
 }
 
 /* lane.c: messages of a peer */
@@ -206,6 +226,8 @@ static inline size_t pki_xfer_chunks(const struct pki_xfer *xfer, size_t bytes)
 }
 
 void pki_xfer_post(struct pki_xfer *xfer);
+/* All of it by one copy in this queue, into or out of the peer's memory, whichever side moves it. */
+pk_result_t pki_xfer_put(struct pki_xfer *xfer, struct pki_queue *queue);
 void pki_xfer_progressed(struct pki_xfer *xfer);
 /* A send that no task has, ahead of its grant; it may end before this returns. False: nothing has gone, it is as it was. */
 bool pki_send_at_once(struct pki_xfer *xfer);
@@ -300,6 +322,7 @@ uint32_t pki_ll_ctas(const struct pki_engine *engine, size_t bytes);
 uint32_t pki_ll_most_ctas(const struct pki_engine *engine); /* of one launch */
 uint64_t *pki_ll_slot(struct pki_engine *engine, int peer, int place);
 uint32_t *pki_ll_arrived(struct pki_engine *engine, int peer, bool send, uint32_t flag);
+uint32_t *pki_ll_moved(struct pki_engine *engine, const struct pki_xfer *xfer); /* the word of the moving kernel's for this transfer */
 
 /* side.c: frames on the socket beside the lane */
 void pki_side_send_forget(struct pki_engine *engine, struct pki_peer *peer, uint32_t id); /* a hint: it may get lost */

@@ -89,16 +89,25 @@ struct pki_msg {
 
 /* One matched transfer into GPU memory: start is written by the receiver ("my buffer is free"), done by the sender's copy queue.
  * Or one of host memory that both ends move: the next piece to take, under the grant's gate_value in the upper half, and how many
- * are in place. */
+ * are in place.
+ * Or a cell, behind those slots, in which sender and receiver of GPU memory agree who was first (engine/stream/offer.h): then claim is its
+ * state, start is written by the sender ("my bytes are ready"), done by the receiver's copy, and the rest says where the bytes are. */
 struct pki_gate_slot {
     _Atomic uint32_t start, done;
     _Atomic uint64_t claim;
     _Atomic uint32_t moved;
-    uint8_t pad[44]; /* a slot a cache line: the CPU polls one word while a GPU writes the neighbour's */
+    uint32_t value;  /* cells: that opens start and done */
+    uint64_t offset, bytes;
+    uint32_t region, sig;
+    uint8_t pad[16]; /* a slot a cache line: the CPU polls one word while a GPU writes the neighbour's */
 };
 
+_Static_assert(sizeof(struct pki_gate_slot) == 64, "a cache line");
+
 #define PKI_GATE_SLOTS 1024 /* captured receives keep theirs; the pages of others are never touched */
-#define PKI_EP_SHARED_BYTES (PKI_GATE_SLOTS * sizeof(struct pki_gate_slot))
+#define PKI_CELLS 1024      /* for messages, and as many for steps of collectives */
+#define PKI_PAIR_SLOTS (PKI_GATE_SLOTS + 2 * PKI_CELLS)
+#define PKI_EP_SHARED_BYTES (PKI_PAIR_SLOTS * sizeof(struct pki_gate_slot))
 
 /* ---- Objects: allocated by the engine, sizes in the table; the transport's own struct begins with these ---- */
 

@@ -1,7 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "rule.h"
 
+#include "engine/stream/rule.h"
+
 #include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
 
 struct out {
     struct step *steps;
@@ -109,9 +113,41 @@ int rule_wants(const struct part *parts, int n)
     return waiting > 1 ? waiting : 0;
 }
 
+static bool is_beside(const struct step *steps, int count, uint8_t op)
+{
+    for (int s = 0; s < count; s++)
+        for (int k = 0; k < steps[s].count; k++)
+            if (steps[s].ops[k] == op)
+                return true;
+    return false;
+}
+
+/* The library's function decides the same. */
+static void compare_with_library(const struct part *parts, int n, struct channels before, const struct out *out)
+{
+    struct pki_rule_channels channels = { .left = before.left, .held = before.held };
+    struct pki_rule_part moved[PARTS_MAX];
+    enum pki_rule_place places[PARTS_MAX];
+    uint8_t ops[PARTS_MAX];
+    int m = 0;
+
+    for (int i = 0; i < n; i++)
+        if (parts[i].moves) {
+            ops[m] = parts[i].op;
+            moved[m++] = (struct pki_rule_part){ .seen = parts[i].seen, .together = parts[i].together };
+        }
+    (void)pki_rule(moved, m, true, &channels, places);
+    for (int i = 0; i < m; i++)
+        if ((places[i] == PKI_RULE_BESIDE) != is_beside(out->steps, out->count, ops[i])) {
+            printf("FAILED: the library puts transfer %u elsewhere than the model's rule\n", ops[i]);
+            exit(1);
+        }
+}
+
 int rule_steps(const struct part *parts, int n, bool kernels, unsigned breaks, struct channels *channels, struct step steps[STEPS_MAX])
 {
     struct out out = { .steps = steps, .channels = channels };
+    const struct channels before = *channels;
     bool placed[PARTS_MAX] = { false };
 
     if (!(breaks & (BREAK_READY_LATE | BREAK_LEVELS)))
@@ -129,5 +165,7 @@ int rule_steps(const struct part *parts, int n, bool kernels, unsigned breaks, s
         words(&out, parts, n, STEP_WRITE_READY);
     if (!(breaks & BREAK_DONE_EARLY))
         words(&out, parts, n, STEP_WAIT_DONE);
+    if (breaks == 0)
+        compare_with_library(parts, n, before, &out);
     return out.count;
 }

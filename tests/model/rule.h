@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What a call with a CUDA stream puts into the stream, as a pure function of what the call knows. The model (world.c) runs the result on a
- * machine of streams and copy channels and compares it with an ideal; it is meant to be the library's own function one day. Why it is so, and
- * what was measured for it: docs/design/0035-copies-that-wait.md.
+ * machine of streams and copy channels and compares it with an ideal, and each decision with the library's own function
+ * (engine/stream/rule.h). Why it is so, and what was measured for it: docs/design/0035-copies-that-wait.md.
  *
  * Of every transfer one side moves the bytes, and the other lets it: the side that moves waits for the other's `ready` word, copies (a push
  * where it sends, a pull where it receives) and writes the other's `done` word. The other side writes `ready` and waits for `done`.

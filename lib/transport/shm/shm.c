@@ -139,7 +139,7 @@ static pk_result_t shm_ep_init(struct pki_ep *ep, struct pki_blob *mine)
     ep->gates_mine = shm->mine->gates;
     ep->bell = &shm->mine->header.bell;
     pki_shm_rx_init(&shm->rx, shm->mine);
-    hello.gate_slots = PKI_GATE_SLOTS;
+    hello.gate_slots = PKI_PAIR_SLOTS;
     hello.quick = ((struct pki_shm_iface *)(void *)ep->iface)->quick;
     hello.inbox_bytes = sizeof *shm->mine;
     hello.inbox_address = (uintptr_t)shm->mine;

@@ -31,7 +31,7 @@
 #include "transport/transport.h"
 #include "util/log.h"
 
-#define PKI_SHM_LAYOUT 6u /* version of everything below */
+#define PKI_SHM_LAYOUT 7u /* version of everything below */
 #define PKI_SHM_PAGE 4096u
 #define PKI_SHM_CELLS 1024u
 #define PKI_SHM_DATA_BYTES (2u << 20)
@@ -88,7 +88,7 @@ _Static_assert(sizeof(struct pki_shm_header) == PKI_SHM_PAGE, "a page");
 
 struct pki_shm_inbox {
     struct pki_shm_header header;
-    struct pki_gate_slot gates[PKI_GATE_SLOTS];
+    struct pki_gate_slot gates[PKI_PAIR_SLOTS];
     struct pki_shm_cell cells[PKI_SHM_CELLS];
     unsigned char data[PKI_SHM_DATA_BYTES];
     unsigned char slots[PKI_SHM_SLOTS_BYTES]; /* offsets of payloads go on here: behind `data` */

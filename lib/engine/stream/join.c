@@ -1,14 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Operations in the caller's CUDA stream. A send whose grant is here, and every receive into GPU memory, are done by the stream itself:
- * word, copy, word; and so are collectives that consist of such (stream_plan.c). Everything else is gated: the stream opens `ready` when it
- * comes to the operation and waits for `release`, and the engine works in between.
+ * Operations in the caller's CUDA stream: when a call has returned, all that they take is in queues of GPUs, here or at the peers that call later
+ * (docs/design/0041). Messages between GPU memory are moved by the stream of whoever came second (offer.h, move.h), collectives likewise
+ * (collective.c), barriers are words (barrier.c), and the rest is one kernel a rank (engine/fused.c).
  *
- * Only the caller's own streams ever wait, each for one operation at a time: what the library puts into its own queues can run at
- * once. So no operation is stuck behind an unrelated one, whatever the order of the calls. But a copy that waits in a stream holds a hardware
- * queue of copies from the call on, and chance decides which of the library's share it. So a stream copies by itself only while no operation
- * of the process among more than two ranks has copies left for the library's queues: then all that a copy can be stuck behind belongs to
- * earlier calls. Two ranks' copies are in too few queues for that.
+ * What is left is gated: the stream opens `ready` when it comes to the operation and waits for `release`, and the engine works in between. That
+ * is host memory at either end, memory of a peer that cannot be mapped now, sums of long blocks, and messages beside collectives in one group.
+ * Copies of the library's own queues, which do that, never wait. While the process has any left, of an operation among more than two ranks, no
+ * stream copies by itself: a copy that waits there may share a channel with them.
  *
  * A pending wait by a stream memory operation holds one of the process's hardware queues, and what the driver puts into that queue behind it,
  * of any stream, stands still. With few streams it avoids such queues; with 64 some were stuck behind two waits. So where kernels are allowed
@@ -22,9 +21,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/internal.h"
+#include "engine/stream/branch.h"
+#include "engine/stream/collective.h"
+#include "engine/stream/move.h"
+#include "engine/stream/offer.h"
 
 #define GRANT_LEAST_NS 300u
+#define MEET_SHARE 50u
+#define MEET_SAVED_NS (100u * PKI_GRANT_NS)
 #define ROOM_NS 100000000u /* for one more kernel that waits */
 
 void pki_stream_count(struct pki_task *task)
@@ -36,11 +40,13 @@ void pki_stream_count(struct pki_task *task)
 
 /* How many streams may hold a queue. None where kernels can wait instead: with more streams than queues the driver puts some behind the wait, be
  * it the only one. */
-static int wait_limit(const struct pki_engine *e)
+int pki_stream_wait_limit(const struct pki_engine *e)
 {
     if (e->connections <= PKI_FEW_QUEUES || e->config.sm_policy != PK_SM_NONE)
         return 0;
-    return e->connections / 2 - 1;
+    if (e->channels < 3) /* or none could wait: what the program copies to peers then stands behind it */
+        return 1;
+    return e->connections / 2 < e->channels ? e->connections / 2 - 1 : e->channels - 1;
 }
 
 /* Let operations of this and other communicators end. */
@@ -83,7 +89,7 @@ static pk_result_t wait_by_kernel(struct pki_task *task)
 static pk_result_t choose_wait(struct pki_task *task)
 {
     struct pki_engine *e = task->engine;
-    int limit = wait_limit(e);
+    int limit = pki_stream_wait_limit(e); /* which hold channels of copies, too: docs/design/0035 */
 
     task->few_queues = e->connections <= PKI_FEW_QUEUES;
     if (task->listed && pki_waiting_hold(e->ordinal, task->queue.handle, limit)) {
@@ -98,7 +104,8 @@ static pk_result_t choose_wait(struct pki_task *task)
                         "kernel of the process, so the wait needs a kernel; set it to 8 or more, or allow kernels", task->name,
                         e->connections);
     return pki_fail(PK_ERR_NEEDS_SM, NULL, "%s in a cuda stream: operations are pending in %d streams, as many as %d hardware queues "
-                    "bear (CUDA_DEVICE_MAX_CONNECTIONS); one more needs a kernel to wait", task->name, limit, e->connections);
+                    "and %d queues of copies bear (CUDA_DEVICE_MAX_CONNECTIONS, CUDA_DEVICE_MAX_COPY_CONNECTIONS); one more needs a kernel to "
+                    "wait", task->name, limit, e->connections, e->channels);
 }
 
 /* The operation begins when the stream has come to its end, and the call waits for it. */
@@ -194,24 +201,37 @@ static bool waits_for_grant(const struct pki_xfer *xfer)
     return xfer->state == PKI_XFER_WAIT || xfer->state == PKI_XFER_SAY;
 }
 
-/* The peer has probably called at the same time, and its grant is on the way. Peers that are late again and again are looked for ever
- * more briefly. */
+/*
+ * The peer has probably called at the same time, and its grant is on the way: then both move what they send, and short messages go by
+ * low-latency kernels. Who is ahead of a peer waits for it here, and so they meet the next time. Waits in vain take a fiftieth of the time at most,
+ * of which up to MEET_SAVED_NS are saved: who has come far ahead catches up within a few operations.
+ */
+static uint64_t meeting_budget(struct pki_peer *peer, uint64_t now)
+{
+    uint64_t earned = (now - peer->budget_ns) / MEET_SHARE;
+
+    peer->budget_ns = now;
+    peer->meeting_ns = peer->meeting_ns + earned < MEET_SAVED_NS ? peer->meeting_ns + earned : MEET_SAVED_NS;
+    return peer->meeting_ns < PKI_GRANT_NS ? GRANT_LEAST_NS : PKI_GRANT_NS;
+}
+
 void pki_stream_look_for_grant(struct pki_xfer *xfer)
 {
     struct pki_peer *peer = xfer->peer;
-    uint64_t until;
+    uint64_t begun, now, most;
 
     if (!waits_for_grant(xfer))
         return;
     pki_stream_flush(xfer->engine); /* somebody may wait for these words */
-    until = pki_now_ns() + peer->patience_ns;
-    while (waits_for_grant(xfer) && pki_now_ns() < until)
+    begun = now = pki_now_ns();
+    most = meeting_budget(peer, now);
+    while (waits_for_grant(xfer) && now - begun < most) {
         if (!pki_lane_poll(xfer->engine, peer))
             pki_cpu_pause();
-    if (!waits_for_grant(xfer))
-        peer->patience_ns = PKI_GRANT_NS;
-    else if (peer->patience_ns > GRANT_LEAST_NS)
-        peer->patience_ns /= 2;
+        now = pki_now_ns();
+    }
+    if (waits_for_grant(xfer))
+        peer->meeting_ns -= now - begun < peer->meeting_ns ? now - begun : peer->meeting_ns;
 }
 
 /* Receives of one group from one peer in one stream are free at the same moment: the sender has to wait for the first only. Their words
@@ -223,7 +243,7 @@ static void begin_receive(struct pki_task *task)
 
     xfer->joined = b->received.peer == xfer->peer && b->received.op + 1 == xfer->op && b->received.stream == task->queue.handle;
     pki_xfer_post(xfer);
-    task->direct = xfer->gate_slot >= 0;
+    task->direct = xfer->gate_slot >= 0 || (xfer->cell != NULL && !task->beside_messages);
     if (xfer->state != PKI_XFER_WAIT) /* granted later: who knows what has been opened by then */
         xfer->joined = false;
     b->received.peer = task->direct && !xfer->ll ? xfer->peer : NULL;
@@ -241,10 +261,16 @@ static void begin_send(struct pki_task *task)
     pki_xfer_post(xfer);
     pki_stream_look_for_grant(xfer);
     xfer->quiet = false;
-    if (xfer->state == PKI_XFER_SAY)
+    if (xfer->state == PKI_XFER_SAY && !pki_offer_make(xfer) && xfer->state == PKI_XFER_SAY)
         pki_send_advance(xfer);
-    task->direct = xfer->state == PKI_XFER_MOVE && !xfer->bounce && !xfer->staged;
-    if (task->few_queues && !pki_gate_is_open(&xfer->start))
+    if (xfer->cell != NULL) {
+        task->direct = true;
+        return;
+    }
+    task->direct = xfer->state == PKI_XFER_MOVE && !xfer->bounce && !xfer->staged && (xfer->ll || !task->beside_messages);
+    if (task->direct && !xfer->ll)
+        pki_region_tell_soon(xfer);
+    if (task->few_queues && !pki_gate_is_open(&xfer->start) && !pki_move_by_kernel(task->engine))
         task->direct = false;
     if (!xfer->ll && pki_waiting_has_copies(task->engine->ordinal))
         task->direct = false;
@@ -270,6 +296,7 @@ void pki_stream_begin(struct pki_task *task)
         task->mode = PKI_TASK_GATED;
         pki_stream_plan_begin(task);
     }
+    task->by_words = !task->direct && pki_stream_barrier_suits(task);
     task->mode = task->direct ? PKI_TASK_STREAM : PKI_TASK_GATED;
     task->started = task->direct;
     if (!task->direct)
@@ -277,78 +304,33 @@ void pki_stream_begin(struct pki_task *task)
     if (is_calm(task))
         pki_task_calm(task);
     if (task->request.what == PKI_DO_SEND && !task->direct)
-        pki_stream_arrive(task, &task->ready);
+        pki_stream_arrive(task, task->ready);
+    else if (task->request.what == PKI_DO_SEND && task->xfer->cell != NULL)
+        pki_stream_arrive(task, pki_offer_start(task->xfer));
 }
 
 void pki_stream_open(struct pki_task *task)
 {
     if (!task->direct)
-        pki_stream_arrive(task, &task->ready);
-    else if (task->xfer != NULL && !task->xfer->ll)
-        pki_stream_arrive(task, &task->xfer->start);
+        pki_stream_arrive(task, task->ready);
+    else if (task->xfer != NULL && !task->xfer->ll && !pki_offer_moves(task->xfer))
+        pki_stream_arrive(task, pki_offer_start(task->xfer));
     else if (task->plan != NULL && !pki_task_is_fused(task))
         pki_stream_plan_open(task);
 }
 
 pk_result_t pki_stream_put(struct pki_task *task, struct pki_xfer *xfer, bool joined)
 {
-    struct pki_put *put = &xfer->puts[0];
     pk_result_t result;
 
-    *put = (struct pki_put){ .ep = xfer->way, .src = xfer->addr, .remote = xfer->remote, .bytes = xfer->bytes, .queue = &task->queue,
-                             .owner = xfer };
-    pki_list_init(&put->node);
     pki_stream_before_copy(task, joined);
-    result = xfer->way->iface->transport->put(put);
+    result = pki_xfer_put(xfer, &task->queue);
     if (result != PK_OK)
         return result;
-    task->engine->stats.copies++;
-    pki_stream_copied(task, &xfer->finish, xfer->bytes);
+    pki_stream_copied(task, xfer->finish, xfer->bytes);
     xfer->in_stream = true;
     pki_xfer_activate(xfer);
     return PK_OK;
-}
-
-/* Has the stream waited for this gate already? */
-static bool is_past(const struct pki_task *task)
-{
-    const struct pki_xfer *xfer = task->xfer;
-    const struct pki_word_batch *b = &task->engine->batch;
-
-    return xfer->joined && b->sent.peer == xfer->peer && b->sent.op + 1 == xfer->op && b->sent.stream == task->queue.handle;
-}
-
-static void move_send(struct pki_task *task)
-{
-    struct pki_engine *e = task->engine;
-    struct pki_xfer *xfer = task->xfer;
-    bool past = is_past(task);
-
-    if (xfer->ll) {
-        struct pki_ll_op op = pki_ll_send_op(xfer);
-
-        pki_ll_row_add(task, &op);
-        xfer->in_stream = true;
-        pki_xfer_activate(xfer);
-        return;
-    }
-    pki_ll_row_launch(e);
-    if (!past) {
-        pki_stream_before_wait(task);
-        pki_stream_wait(task, &xfer->start);
-    }
-    failed(task, pki_stream_put(task, xfer, past));
-    e->batch.sent = (struct pki_stream_last){ xfer->peer, xfer->op, task->queue.handle };
-}
-
-void pki_stream_move(struct pki_task *task)
-{
-    if (task->direct && task->xfer != NULL && task->xfer->is_send)
-        move_send(task);
-    else if (task->direct && task->plan != NULL && !pki_task_is_fused(task)) {
-        pki_ll_row_launch(task->engine);
-        pki_stream_plan_move(task);
-    }
 }
 
 static void receive_ll(struct pki_task *task)
@@ -363,13 +345,18 @@ static void receive_ll(struct pki_task *task)
 }
 
 /* What the stream has to wait for at the end of this task. */
-static void wait_for(const struct pki_task *task)
+static void wait_for(struct pki_task *task)
 {
+    if (task->by_words)
+        return;
     if (!task->direct)
-        pki_stream_wait(task, &task->release);
-    else if (task->xfer != NULL && !task->xfer->is_send && !task->xfer->ll)
-        pki_stream_wait(task, &task->xfer->finish);
-    else if (task->plan != NULL && !pki_task_is_fused(task))
+        pki_stream_wait(task, task->release);
+    else if (task->xfer != NULL && !task->xfer->ll && !pki_offer_moves(task->xfer))
+        pki_stream_wait(task, pki_offer_finish(task->xfer));
+    else if (task->xfer != NULL && task->branch != NULL) {
+        pki_stream_flush(task->engine);
+        failed(task, pki_branch_join(task));
+    } else if (task->plan != NULL && !pki_task_is_fused(task))
         pki_stream_plan_end(task);
 }
 
@@ -387,21 +374,24 @@ static void wait_for_all(struct pki_task *first, struct pki_list *made)
     }
 }
 
+/* A fused collective. */
+void pki_stream_launch(struct pki_task *task)
+{
+    pki_stream_flush(task->engine); /* behind all that the group's sends and receives open or move for the peers */
+    failed(task, pki_fused_launch(task, &task->queue));
+}
+
 void pki_stream_end(struct pki_task *task, struct pki_list *made)
 {
-    bool kernel = task->direct && ((task->xfer != NULL && !task->xfer->is_send && task->xfer->ll) || pki_task_is_fused(task));
-
-    if (kernel && task->xfer != NULL) {
+    if (task->direct && task->xfer != NULL && !task->xfer->is_send && task->xfer->ll) {
         receive_ll(task);
         return;
     }
     pki_ll_row_launch(task->engine);
-    if (kernel) {
-        pki_stream_flush(task->engine); /* behind all that the group's sends and receives open or move for the peers */
-        failed(task, pki_fused_launch(task, &task->queue));
-    }
     if (!task->waited)
         wait_for_all(task, made);
+    if (task->direct && task->plan != NULL && !pki_task_is_fused(task))
+        pki_stream_plan_close(task);
 }
 
 void pki_stream_left(struct pki_task *task)
@@ -409,12 +399,16 @@ void pki_stream_left(struct pki_task *task)
     if (task->holds_wait)
         pki_waiting_drop(task->engine->ordinal, task->queue.handle);
     task->holds_wait = false;
+    if (task->has_channel)
+        pki_waiting_give_channel(task->engine->ordinal, task->queue.handle);
+    task->has_channel = false;
     if (task->counted)
         pki_waiting_leave(task->engine->ordinal, task->queue.handle, task->listed);
     task->counted = false;
     if (task->copies)
         pki_waiting_copies(task->engine->ordinal, -1);
     task->copies = false;
+    pki_branch_leave(task);
     if (task->request.stream.kind != PK_STREAM_KIND_CUDA)
         return;
     if (task->release_slot >= 0)

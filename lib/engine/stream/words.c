@@ -32,7 +32,7 @@ void pki_stream_restart(struct pki_engine *e)
     e->ll_call++;
     pki_stream_flush(e);
     e->batch.used = false;
-    e->batch.received.peer = e->batch.sent.peer = NULL;
+    e->batch.received.peer = NULL;
 }
 
 static struct pki_word_batch *batch_of(const struct pki_task *task)
@@ -50,18 +50,18 @@ static struct pki_word_batch *batch_of(const struct pki_task *task)
     return b;
 }
 
-static void add(const struct pki_task *task, enum pki_word_kind kind, const struct pki_gate *gate)
+static void add(const struct pki_task *task, enum pki_word_kind kind, struct pki_gate gate)
 {
     struct pki_word_batch *b = batch_of(task);
 
     if (b->n == PKI_WORDS_A_BATCH)
         pki_stream_flush(task->engine);
-    b->ops[b->n++] = (struct pki_word_op){ kind, *gate };
+    b->ops[b->n++] = (struct pki_word_op){ kind, gate };
     b->asked = true;
     b->idle = false;
 }
 
-void pki_stream_arrive(const struct pki_task *task, const struct pki_gate *gate)
+void pki_stream_arrive(const struct pki_task *task, struct pki_gate gate)
 {
     struct pki_word_batch *b = batch_of(task);
 
@@ -70,16 +70,16 @@ void pki_stream_arrive(const struct pki_task *task, const struct pki_gate *gate)
         b->idle = b->queue.device->ops->idle(&b->queue);
     }
     if (b->idle)
-        pki_gate_open(gate);
+        pki_gate_open(&gate);
     else
         add(task, PKI_WORD_WRITE, gate);
 }
 
-void pki_stream_wait(const struct pki_task *task, const struct pki_gate *gate)
+void pki_stream_wait(const struct pki_task *task, struct pki_gate gate)
 {
     struct pki_word_batch *b = batch_of(task);
 
-    if (pki_gate_is_open(gate))
+    if (pki_gate_is_open(&gate))
         return;
     add(task, PKI_WORD_WAIT, gate);
     b->waits = true;
@@ -110,7 +110,15 @@ void pki_stream_before_copy(const struct pki_task *task, bool joined)
     b->idle = false;
 }
 
-void pki_stream_copied(const struct pki_task *task, const struct pki_gate *done, size_t bytes)
+void pki_stream_worked(const struct pki_task *task)
+{
+    struct pki_word_batch *b = batch_of(task);
+
+    b->asked = b->copied = true;
+    b->idle = false;
+}
+
+void pki_stream_copied(const struct pki_task *task, struct pki_gate done, size_t bytes)
 {
     struct pki_word_batch *b = batch_of(task);
 

@@ -21,6 +21,7 @@ struct waiting_stream {
     void *stream;
     int ops;   /* that have not ended */
     int holds; /* value waits */
+    int copies; /* operations that have copies to or from peers in it */
     int ctas;  /* of the largest kernel since `ops` was 0 */
     int grids; /* kernels of it that may wait on the GPU at a time */
 };
@@ -115,6 +116,33 @@ void pki_waiting_drop(int device, void *stream)
     s = find(device, stream, false);
     if (s != NULL && --s->holds == 0)
         waiting.holding--;
+    pthread_mutex_unlock(&waiting.lock);
+}
+
+bool pki_waiting_take_channel(int device, void *stream, int limit)
+{
+    struct waiting_stream *s;
+    bool taken;
+
+    pthread_mutex_lock(&waiting.lock);
+    s = find(device, stream, false);
+    for (int i = 0; i < waiting.n; i++)
+        limit -= waiting.streams[i].device == device && waiting.streams[i].copies > 0;
+    taken = s != NULL && (s->copies > 0 || limit > 0);
+    if (taken)
+        s->copies++;
+    pthread_mutex_unlock(&waiting.lock);
+    return taken;
+}
+
+void pki_waiting_give_channel(int device, void *stream)
+{
+    struct waiting_stream *s;
+
+    pthread_mutex_lock(&waiting.lock);
+    s = find(device, stream, false);
+    if (s != NULL)
+        s->copies--;
     pthread_mutex_unlock(&waiting.lock);
 }
 

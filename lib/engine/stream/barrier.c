@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Barriers in the caller's CUDA stream: each step is a word, in the cell of the step, that the sender's stream writes and the receiver's waits for.
+ * Its value is the collective's number, so a cell needs no agreement before it is used again. The messages of the plan go as well, by the
+ * engines, when the streams have come to it: for ranks that do the barrier without a stream, and to know when it has ended. No stream waits for them.
+ */
+#include "engine/stream/collective.h"
+
+/* Another stream has yet to come to a barrier that used the same cells: it would write them back to an older number. */
+static bool is_far_ahead(const struct pki_task *task)
+{
+    const struct pki_list *tasks = &task->engine->tasks;
+
+    for (const struct pki_list *n = tasks->next; n != tasks; n = n->next) {
+        const struct pki_task *other = pki_container_of(n, struct pki_task, node);
+
+        if (other->by_words && task->number - other->number >= PKI_CELLS / PKI_STEPS_A_COLLECTIVE / 2)
+            return true;
+    }
+    return false;
+}
+
+bool pki_stream_barrier_suits(const struct pki_task *task)
+{
+    const struct pki_engine *e = task->engine;
+
+    if (task->plan == NULL || task->request.algorithm->coll != PKI_COLL_BARRIER || pki_task_is_fused(task) || task->beside_messages ||
+        !pki_plan_has_moments(task) || is_far_ahead(task))
+        return false;
+    for (uint32_t i = 0; i < task->plan->nsteps; i++) {
+        const struct pki_step *step = &task->plan->steps[i];
+
+        if ((step->kind != PKI_STEP_SEND && step->kind != PKI_STEP_RECV) || e->peers[step->peer].lane == NULL ||
+            e->peers[step->peer].lane->gates_mine == NULL)
+            return false;
+    }
+    return true;
+}
+
+void pki_stream_barrier_put(const struct pki_task *task)
+{
+    const struct pki_engine *e = task->engine;
+
+    for (uint32_t m = 0; m < task->entry->nmoments; m++) {
+        const struct pki_moment *moment = &task->entry->moments[m];
+        const struct pki_step *step = &task->plan->steps[moment->step];
+        const struct pki_ep *lane = e->peers[step->peer].lane;
+        int cell = pki_cell_of_step(task->number, step->pair_index);
+
+        if (moment->kind == PKI_MOMENT_SEND)
+            pki_stream_arrive(task, (struct pki_gate){ &lane->gates_theirs[cell].moved, (uint32_t)task->number });
+        else if (moment->kind == PKI_MOMENT_DONE)
+            pki_stream_wait(task, (struct pki_gate){ &lane->gates_mine[cell].moved, (uint32_t)task->number });
+    }
+}
+
+void pki_stream_barrier_release(struct pki_engine *e)
+{
+    for (int p = 0; p < e->config.size; p++) {
+        const struct pki_ep *lane = e->peers[p].lane;
+
+        for (int i = 0; lane != NULL && lane->gates_mine != NULL && i < PKI_CELLS; i++)
+            pki_watch_open(&lane->gates_mine[PKI_GATE_SLOTS + PKI_CELLS + i].moved, (uint32_t)e->coll_number);
+    }
+}

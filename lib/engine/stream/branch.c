@@ -1,0 +1,133 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "engine/stream/branch.h"
+
+#include "engine/stage.h"
+
+/* When it is first used: from the streams that the device has made for that. */
+static bool is_open(struct pki_engine *e, struct pki_branch *b)
+{
+    if (b->queue.device != NULL)
+        return true;
+    b->slot = -1;
+    return e->gpu->ops->queue_open(e->gpu, &b->queue) == PK_OK;
+}
+
+struct pki_branch *pki_branch_take(struct pki_engine *e, void *stream)
+{
+    struct pki_branch *found = NULL;
+
+    for (int i = 0; i < PKI_BRANCHES; i++) {
+        struct pki_branch *b = &e->branches[i];
+
+        if (b->users > 0 && b->stream == stream) {
+            found = b;
+            break;
+        }
+        if (b->users == 0 && found == NULL)
+            found = b;
+    }
+    if (found == NULL || !is_open(e, found))
+        return NULL;
+    found->stream = stream;
+    found->users++;
+    return found;
+}
+
+void pki_branch_leave(struct pki_task *task)
+{
+    struct pki_branch *b = task->branch;
+
+    if (b == NULL)
+        return;
+    if (b->waits) {
+        pki_waiting_drop(task->engine->ordinal, b->queue.handle);
+        pki_waiting_leave(task->engine->ordinal, b->queue.handle, true);
+    }
+    b->waits = false;
+    b->users--;
+    task->branch = NULL;
+}
+
+/* Its value wait holds a channel as the caller's streams' do. */
+static bool may_wait(struct pki_engine *e, struct pki_branch *b)
+{
+    bool listed = pki_waiting_enter(e->ordinal, b->queue.handle);
+
+    b->waits = listed && pki_waiting_hold(e->ordinal, b->queue.handle, pki_stream_wait_limit(e));
+    if (!b->waits)
+        pki_waiting_leave(e->ordinal, b->queue.handle, listed);
+    return b->waits;
+}
+
+static pk_result_t put(struct pki_task *task, const struct pki_queue *queue)
+{
+    const struct pki_device_ops *ops = queue->device->ops;
+    const struct pki_word_op wait = { PKI_WORD_WAIT, task->xfer->start }, write = { PKI_WORD_WRITE, task->xfer->finish };
+    pk_result_t result = pki_branch_fork(task);
+
+    if (result == PK_OK)
+        result = ops->words(queue, &wait, 1, PKI_WAIT_VALUE);
+    if (result == PK_OK)
+        result = pki_xfer_put(task->xfer, &task->branch->queue);
+    if (result == PK_OK)
+        result = ops->words(queue, &write, 1, PKI_WAIT_VALUE);
+    return result;
+}
+
+bool pki_branch_put(struct pki_task *task)
+{
+    struct pki_engine *e = task->engine;
+    struct pki_branch *b = pki_branch_take(e, task); /* no stream has this address */
+    pk_result_t result;
+
+    if (b == NULL)
+        return false;
+    task->branch = b;
+    if (!may_wait(e, b)) {
+        pki_branch_leave(task);
+        return false;
+    }
+    pki_stream_flush(e);
+    result = put(task, &b->queue);
+    if (result != PK_OK)
+        pki_engine_poison(e, result, true);
+    task->xfer->in_stream = true;
+    pki_xfer_activate(task->xfer);
+    return true;
+}
+
+pk_result_t pki_branch_fork(struct pki_task *task)
+{
+    return task->queue.device->ops->follow(&task->branch->queue, &task->queue);
+}
+
+pk_result_t pki_branch_join(struct pki_task *task)
+{
+    return task->queue.device->ops->follow(&task->queue, &task->branch->queue);
+}
+
+/* Through one slot, which the branch's order alone guards. */
+pk_result_t pki_branch_copy(struct pki_task *task, uint32_t i)
+{
+    struct pki_engine *e = task->engine;
+    struct pki_branch *b = task->branch;
+    const struct pki_step *step = &task->plan->steps[i];
+    size_t bytes = 0;
+    char *dst = pki_plan_block(task, step->dst, &bytes), *src = pki_plan_block(task, step->src, &bytes), *slot;
+    pk_result_t result = PK_OK;
+
+    if (b->slot < 0)
+        b->slot = pki_stage_slot_take(e, &e->out);
+    if (b->slot < 0)
+        return pki_fail(PK_ERR_MEMORY, NULL, "%s: no pinned memory for a copy inside the gpu", task->name);
+    slot = pki_stage_slot_at(&e->out, b->slot);
+    for (size_t done = 0; done < bytes && result == PK_OK; done += PKI_STAGE_BYTES) {
+        size_t len = bytes - done < PKI_STAGE_BYTES ? bytes - done : PKI_STAGE_BYTES;
+
+        result = e->gpu->ops->copy(&b->queue, slot, src + done, len);
+        if (result == PK_OK)
+            result = e->gpu->ops->copy(&b->queue, dst + done, slot, len);
+        e->stats.copies += 2;
+    }
+    return result;
+}

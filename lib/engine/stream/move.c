@@ -1,0 +1,261 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "engine/stream/move.h"
+
+#include <stdlib.h>
+
+#include "engine/stream/branch.h"
+#include "engine/stream/collective.h"
+#include "engine/stream/offer.h"
+#include "engine/stream/rule.h"
+
+#define CTAS_MAX 16
+#define SHARE_BYTES ((size_t)32 << 10) /* of a CTA, at least (PKI_MOVE_SHARE_BYTES) */
+
+static void failed(struct pki_engine *e, pk_result_t result)
+{
+    if (result != PK_OK)
+        pki_engine_poison(e, result, true);
+}
+
+bool pki_move_by_kernel(const struct pki_engine *e)
+{
+    return e->config.sm_policy != PK_SM_NONE && e->ll_memory != NULL;
+}
+
+bool pki_move_take_channel(struct pki_task *task)
+{
+    struct pki_engine *e = task->engine;
+
+    if (!task->has_channel)
+        task->has_channel = task->listed && pki_waiting_take_channel(e->ordinal, task->queue.handle, e->channels - 1);
+    return task->has_channel;
+}
+
+/* ---- the row ---- */
+
+/* Those of the kernel's CTAs that this one asks for. */
+static int ctas_of(size_t bytes)
+{
+    size_t ctas = (bytes + SHARE_BYTES - 1) / SHARE_BYTES;
+
+    return ctas == 0 ? 1 : ctas < CTAS_MAX ? (int)ctas : CTAS_MAX;
+}
+
+void pki_move_row_add(struct pki_task *task, struct pki_xfer *xfer)
+{
+    struct pki_engine *e = task->engine;
+    struct pki_move_row *row = &e->move_row;
+    uintptr_t here = (uintptr_t)xfer->addr, there = (uintptr_t)xfer->remote;
+
+    if (row->n == PKI_MOVE_OPS_MAX)
+        pki_move_row_launch(task);
+    row->ops[row->n++] = (struct pki_move_op){ .src = (const void *)(xfer->is_send ? here : there), /* NOLINT: mapped */
+                                               .dst = (void *)(xfer->is_send ? there : here),       /* NOLINT */
+                                               .bytes = xfer->bytes, .start = xfer->start, .done = xfer->finish,
+                                               .arrived = pki_ll_moved(e, xfer) };
+    row->ctas += ctas_of(xfer->bytes);
+    e->stats.moves++;
+    xfer->in_stream = true;
+    pki_xfer_activate(xfer);
+}
+
+/* As many as find a place beside all that waits on this GPU. */
+static int places(struct pki_task *task, int ctas)
+{
+    struct pki_engine *e = task->engine;
+    int most = (int)pki_ll_most_ctas(e);
+
+    ctas = ctas < most ? ctas : most;
+    while (!pki_waiting_occupy(e->ordinal, task->queue.handle, ctas, e->places) && ctas > 1)
+        ctas /= 2;
+    return ctas;
+}
+
+void pki_move_row_launch(struct pki_task *task)
+{
+    struct pki_engine *e = task->engine;
+    struct pki_move_row *row = &e->move_row;
+
+    if (row->n == 0)
+        return;
+    pki_stream_flush(e);
+    failed(e, e->gpu->ops->move(&task->queue, row->ops, row->n, places(task, row->ctas), e->abort_word));
+    pki_stream_worked(task);
+    e->stats.kernels++;
+    row->n = row->ctas = 0;
+}
+
+/* ---- the messages of one call in one stream ---- */
+
+struct messages {
+    struct pki_task **tasks;
+    struct pki_rule_part *parts;
+    enum pki_rule_place *places;
+    int n;
+};
+
+/* Receives of one group from one peer in one stream are free at the same moment (join.c). */
+static bool follows(const struct messages *m, const struct pki_xfer *xfer)
+{
+    const struct pki_xfer *before = m->n > 0 ? m->tasks[m->n - 1]->xfer : NULL;
+
+    return xfer->joined && before != NULL && before->is_send && before->peer == xfer->peer && before->op + 1 == xfer->op;
+}
+
+static void add(struct messages *m, struct pki_task *task)
+{
+    struct pki_xfer *xfer = task->xfer;
+    struct pki_rule_part part = { .follows = follows(m, xfer), .is_short = xfer->bytes <= PKI_LL_MAX_BYTES || task->few_queues };
+
+    part.seen = pki_gate_is_open(&xfer->start) || (part.follows && m->parts[m->n - 1].seen);
+    m->tasks[m->n] = task;
+    m->parts[m->n++] = part;
+}
+
+static void copy(struct messages *m, int i)
+{
+    struct pki_task *task = m->tasks[i];
+    bool past = m->parts[i].follows && m->places[i - 1] == m->places[i];
+
+    if (!past) {
+        pki_stream_before_wait(task);
+        pki_stream_wait(task, task->xfer->start);
+    }
+    if (pki_move_by_kernel(task->engine))
+        (void)pki_move_take_channel(task); /* the stream's, until this one has ended too */
+    failed(task->engine, pki_stream_put(task, task->xfer, past));
+}
+
+static void copy_all(struct messages *m, enum pki_rule_place place)
+{
+    for (int i = 0; i < m->n; i++)
+        if (m->places[i] == place)
+            copy(m, i);
+}
+
+static void move_by_kernel(struct messages *m)
+{
+    for (int i = 0; i < m->n; i++)
+        if (m->places[i] == PKI_RULE_BESIDE)
+            pki_move_row_add(m->tasks[i], m->tasks[i]->xfer);
+    pki_move_row_launch(m->tasks[0]);
+}
+
+/* The last one in the stream itself. For want of branches some stand behind one another there. */
+static void move_by_branches(struct messages *m)
+{
+    int last = m->n - 1;
+
+    while (last >= 0 && m->places[last] != PKI_RULE_BESIDE)
+        last--;
+    for (int i = 0; i <= last; i++)
+        if (m->places[i] == PKI_RULE_BESIDE && (i == last || !pki_branch_put(m->tasks[i])))
+            m->places[i] = PKI_RULE_COPY;
+}
+
+static void move(struct pki_engine *e, struct messages *m)
+{
+    struct pki_task *first = m->tasks[0];
+    bool kernels = pki_move_by_kernel(e);
+    struct pki_rule_channels channels = { .left = !kernels || pki_move_take_channel(first) };
+
+    (void)pki_rule(m->parts, m->n, kernels, &channels, m->places);
+    copy_all(m, PKI_RULE_COPY_FIRST);
+    if (kernels)
+        move_by_kernel(m);
+    else
+        move_by_branches(m);
+    copy_all(m, PKI_RULE_COPY);
+}
+
+static bool is_direct_message(const struct pki_task *task)
+{
+    return pki_task_in_cuda_stream(task) && task->direct && task->xfer != NULL;
+}
+
+static bool is_moved_here(const struct pki_task *task)
+{
+    return is_direct_message(task) && !task->xfer->ll && pki_offer_moves(task->xfer) && !task->xfer->in_stream;
+}
+
+static void move_messages(struct pki_engine *e, struct pki_list *made, struct messages *m)
+{
+    for (struct pki_list *n = made->next; n != made; n = n->next) {
+        const struct pki_task *first = pki_container_of(n, struct pki_task, waiting);
+
+        if (!is_moved_here(first))
+            continue;
+        m->n = 0;
+        for (struct pki_list *k = n; k != made; k = k->next) {
+            struct pki_task *task = pki_container_of(k, struct pki_task, waiting);
+
+            if (is_moved_here(task) && task->queue.handle == first->queue.handle)
+                add(m, task);
+        }
+        move(e, m);
+    }
+}
+
+/* Sends by low-latency kernels wait for nothing, and go first. */
+static void send_ll(struct pki_list *made)
+{
+    for (struct pki_list *n = made->next; n != made; n = n->next) {
+        struct pki_task *task = pki_container_of(n, struct pki_task, waiting);
+        struct pki_ll_op op;
+
+        if (!is_direct_message(task) || !task->xfer->ll || !task->xfer->is_send)
+            continue;
+        op = pki_ll_send_op(task->xfer);
+        pki_ll_row_add(task, &op);
+        task->xfer->in_stream = true;
+        pki_xfer_activate(task->xfer);
+    }
+}
+
+/* In the order of the calls, which is that of all ranks. */
+static void move_collectives(struct pki_list *made)
+{
+    for (struct pki_list *n = made->next; n != made; n = n->next) {
+        struct pki_task *task = pki_container_of(n, struct pki_task, waiting);
+
+        if (!pki_task_in_cuda_stream(task) || task->plan == NULL || !(task->direct || task->by_words))
+            continue;
+        pki_ll_row_launch(task->engine);
+        if (task->by_words)
+            pki_stream_barrier_put(task);
+        else if (pki_task_is_fused(task))
+            pki_stream_launch(task);
+        else
+            pki_stream_plan_move(task);
+    }
+}
+
+#define FEW 8 /* of a call without memory of its own */
+
+void pki_stream_move_all(struct pki_engine *e, struct pki_list *made)
+{
+    struct pki_task *tasks[FEW];
+    struct pki_rule_part parts[FEW];
+    enum pki_rule_place places_of[FEW];
+    struct messages m = { .tasks = tasks, .parts = parts, .places = places_of };
+    size_t count = 0;
+    void *memory = NULL;
+
+    for (struct pki_list *n = made->next; n != made; n = n->next)
+        count += is_moved_here(pki_container_of(n, struct pki_task, waiting));
+    send_ll(made);
+    if (count > FEW) {
+        memory = malloc(count * (sizeof *m.tasks + sizeof *m.parts + sizeof *m.places));
+        m.tasks = memory;
+        m.places = (enum pki_rule_place *)(void *)(m.tasks + count);
+        m.parts = (struct pki_rule_part *)(void *)(m.places + count);
+    }
+    if (count > 0)
+        pki_ll_row_launch(e);
+    if (m.tasks == NULL)
+        failed(e, pki_fail(PK_ERR_MEMORY, NULL, "no memory for a group of %zu messages", count));
+    else if (count > 0)
+        move_messages(e, made, &m);
+    move_collectives(made);
+    free(memory);
+}

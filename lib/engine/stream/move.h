@@ -1,0 +1,19 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a call's streams move themselves: messages, and a row of transfers for the moving kernel. Locked. */
+#ifndef PKI_ENGINE_STREAM_MOVE_H
+#define PKI_ENGINE_STREAM_MOVE_H
+
+#include "engine/internal.h"
+
+/* Messages and collectives of a call. */
+void pki_stream_move_all(struct pki_engine *engine, struct pki_list *made);
+
+/* May the moving kernel be used? */
+bool pki_move_by_kernel(const struct pki_engine *engine);
+/* A channel for copies in this task's stream, until the task ends. False: the process has no more than the program needs. */
+bool pki_move_take_channel(struct pki_task *task);
+/* One transfer more for the kernel; and the launch, to be behind all that peers need of this rank. */
+void pki_move_row_add(struct pki_task *task, struct pki_xfer *xfer);
+void pki_move_row_launch(struct pki_task *task);
+
+#endif

@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "engine/stream/rule.h"
+
+static bool take_channel(struct pki_rule_channels *channels)
+{
+    if (channels->held)
+        return true;
+    if (channels->left == 0)
+        return false;
+    channels->left--;
+    channels->held = true;
+    return true;
+}
+
+static bool waits(const struct pki_rule_part *p)
+{
+    return !p->seen && !p->follows;
+}
+
+/* May all that wait stand in a row? */
+static bool may_stand(const struct pki_rule_part *parts, int n)
+{
+    bool together = true;
+    int several = 0;
+
+    for (int i = 0; i < n; i++)
+        if (!parts[i].seen) {
+            several += waits(&parts[i]);
+            together = together && parts[i].together;
+        }
+    return several <= 1 || together;
+}
+
+static bool any_short(const struct pki_rule_part *parts, int n)
+{
+    for (int i = 0; i < n; i++)
+        if (!parts[i].seen && parts[i].is_short)
+            return true;
+    return false;
+}
+
+int pki_rule(const struct pki_rule_part *parts, int n, bool kernels, struct pki_rule_channels *channels, enum pki_rule_place *places)
+{
+    bool in_a_row = may_stand(parts, n) && !(kernels && any_short(parts, n));
+    int beside = 0;
+
+    for (int i = 0; i < n; i++) {
+        places[i] = PKI_RULE_BESIDE;
+        if (parts[i].seen && !(kernels && parts[i].is_short) && take_channel(channels))
+            places[i] = PKI_RULE_COPY_FIRST;
+    }
+    for (int i = 0; i < n; i++) {
+        if (places[i] == PKI_RULE_BESIDE && !parts[i].seen && in_a_row && take_channel(channels))
+            places[i] = PKI_RULE_COPY;
+        beside += places[i] == PKI_RULE_BESIDE;
+    }
+    return beside;
+}

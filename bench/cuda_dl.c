@@ -19,6 +19,7 @@ static struct driver {
     int (*cuGetErrorString)(int code, const char **text);
     int (*cuDevicePrimaryCtxRetain)(void **context, int device);
     int (*cuCtxSetCurrent)(void *context);
+    int (*cuCtxSynchronize)(void);
     int (*cuMemAlloc_v2)(address_t *ptr, size_t bytes);
     int (*cuMemFree_v2)(address_t ptr);
     int (*cuMemHostAlloc)(void **ptr, size_t bytes, unsigned flags);
@@ -61,7 +62,8 @@ struct entry {
 static const struct entry entries[] = {
     ENTRY(cuInit), ENTRY(cuDeviceGetCount), ENTRY(cuDeviceGet), ENTRY(cuDeviceGetName), ENTRY(cuDeviceGetAttribute),
     ENTRY(cuDeviceGetPCIBusId),
-    ENTRY(cuGetErrorString), ENTRY(cuDevicePrimaryCtxRetain), ENTRY(cuCtxSetCurrent), ENTRY(cuMemAlloc_v2), ENTRY(cuMemFree_v2),
+    ENTRY(cuGetErrorString), ENTRY(cuDevicePrimaryCtxRetain), ENTRY(cuCtxSetCurrent), ENTRY(cuCtxSynchronize),
+    ENTRY(cuMemAlloc_v2), ENTRY(cuMemFree_v2),
     ENTRY(cuMemHostAlloc), ENTRY(cuMemFreeHost), ENTRY(cuMemcpyAsync), ENTRY(cuMemsetD8Async), ENTRY(cuStreamCreate), ENTRY(cuStreamCreateWithPriority),
     ENTRY(cuStreamDestroy_v2), ENTRY(cuStreamSynchronize), ENTRY(cuStreamQuery), ENTRY(cuStreamWaitEvent), ENTRY(cuEventCreate),
     ENTRY(cuEventDestroy_v2), ENTRY(cuEventRecord), ENTRY(cuEventQuery), ENTRY(cuEventElapsedTime), ENTRY(cuIpcGetMemHandle),
@@ -307,6 +309,11 @@ void gpu_stream_free(gpu_stream_t stream)
 {
     if (stream != NULL)
         must(cu.cuStreamDestroy_v2(stream), "cuStreamDestroy");
+}
+
+int gpu_context_sync(void)
+{
+    return cu.cuCtxSynchronize();
 }
 
 int gpu_stream_sync(gpu_stream_t stream)

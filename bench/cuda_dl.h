@@ -32,6 +32,8 @@ const char *gpu_error(int code);
 int gpu_of_rank(void);
 /* Make the primary context of a device current in the calling thread. */
 void gpu_use(int ordinal);
+/* Wait for all work of the calling thread's context. */
+int gpu_context_sync(void);
 /* The name of a device, terminated. */
 void gpu_name(int ordinal, char *name, size_t bytes);
 /* Where it sits ("0000:18:00.0"), as NVML knows it too. */

@@ -11,6 +11,7 @@ import argparse
 import ctypes
 import multiprocessing
 import os
+import random
 import socket
 import statistics
 import sys
@@ -20,7 +21,7 @@ import time
 RESULTS = {0: "ok", 5: "unsupported", 8: "timeout", 9: "peer", 10: "aborted"}
 UINT8, F16, BF16, F32 = 1, 6, 7, 8
 SUM = 0
-STEPS = ("p2p", "order", "collectives", "reuse", "capture", "stall")
+STEPS = ("first_use", "compiled", "p2p", "order", "collectives", "reuse", "capture", "stall")
 
 
 class Stream(ctypes.Structure):
@@ -146,6 +147,81 @@ class Rank:
         self.pickle.call("pk_group_end")
 
     # ---- steps ----
+
+    def operation(self, kind, count, side):
+        """One operation of `count` floats in a stream; returns what checks it."""
+        torch = self.torch
+        with torch.cuda.stream(side):
+            own = torch.full((count,), self.rank + 1.0, device="cuda")
+            out = torch.full((2 * count,), -1.0, device="cuda")
+        stream = Stream(2, side.cuda_stream)
+        if kind == "exchange":
+            self.exchange(own, out[:count], side)
+            return lambda: bool((out[:count] == self.other + 1.0).all())
+        if kind == "one way":
+            if self.rank == 0:
+                self.send(own, side)
+                return lambda: True
+            self.recv(out[:count], side)
+            return lambda: bool((out[:count] == 1.0).all())
+        if kind == "allgather":
+            self.pickle.call("pk_allgather", own.data_ptr(), out.data_ptr(), count, F32, self.comm, stream)
+            return lambda: bool((out[:count] == 1).all()) and bool((out[count:] == 2).all())
+        self.pickle.call("pk_allreduce", own.data_ptr(), out.data_ptr(), count, F32, SUM, self.comm, stream)
+        return lambda: bool((out[:count] == 3).all())
+
+    def first_use(self):
+        """Kernels of torch that have never run here, in the operation's stream and beside it, while one rank is late."""
+        torch, common = self.torch, random.Random(7)
+        names = ("digamma", "erfinv", "i0e", "i1", "ndtri", "entr", "log_ndtr", "bessel_j0", "expit", "sinc", "logit", "lgamma", "atanh",
+                 "acosh", "expm1", "frac", "trunc", "cumsum", "cumprod", "sort", "flip", "cummax", "logcumsumexp", "argsort", "median",
+                 "unique", "nonzero", "std", "prod", "renorm")
+        more = {"cumsum": (0,), "cumprod": (0,), "cummax": (0,), "logcumsumexp": (0,), "flip": ((0,),), "renorm": (2, 0, 1.0)}
+        turns = wrong = 0
+        longest = 0.0
+        for name in names:
+            for dtype in (torch.float32, torch.float64):
+                kind, count = common.choice(("exchange", "one way", "allgather", "allreduce")), common.choice((1024, 1 << 18, 16 << 20))
+                late, both = common.randrange(2), common.random() < 0.5
+                function = getattr(torch, name, None) or getattr(torch.special, name)
+                arguments = more.get(name, ())
+                side = torch.cuda.Stream()
+                with torch.cuda.stream(side):
+                    values = torch.rand(64, 8, device="cuda", dtype=dtype)
+                self.meet()
+                if self.rank == late:
+                    time.sleep(0.1)
+                check = self.operation(kind, count, side)
+                begin = time.monotonic()
+                if both or self.rank != late:
+                    with torch.cuda.stream(side):
+                        function(values, *arguments)
+                    function(values, *arguments)
+                    torch.cuda.empty_cache()
+                side.synchronize()
+                longest = max(longest, time.monotonic() - begin)
+                turns += 1
+                wrong += not check()
+        self.report(wrong == 0, "%d operations beside kernels that run for the first time, %d wrong; %.2f s the longest"
+                    % (turns, wrong, longest))
+
+    def compiled(self):
+        """torch.compile beside an operation whose peer is late."""
+        torch, wrong = self.torch, 0
+        for turn, kind in enumerate(("exchange", "allgather", "one way", "allreduce")):
+            def scaled(x, by=turn + 2.0):
+                return torch.tanh(x * by).sum() + x.square().mean()
+            side = torch.cuda.Stream()
+            values = torch.rand(1000 + turn, device="cuda")
+            expected = scaled(values)
+            self.meet()
+            if self.rank == turn % 2:
+                time.sleep(0.3)
+            check = self.operation(kind, 4 << 20, side)
+            got = torch.compile(scaled)(values)
+            side.synchronize()
+            wrong += not check() or not torch.allclose(got, expected)
+        self.report(wrong == 0, "4 operations beside torch.compile, %d wrong" % wrong)
 
     def p2p(self):
         """Sizes that lie within and across the 20 MiB pieces of expandable segments, at odd offsets too."""

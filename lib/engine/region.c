@@ -276,12 +276,24 @@ pk_result_t pki_region_tell(struct pki_engine *e, struct pki_peer *peer, const v
     return PK_OK;
 }
 
+bool pki_region_is_shareable(struct pki_engine *e, const void *addr, size_t bytes)
+{
+    const pk_error_info_t kept = *pki_error_get();
+    struct pki_mem mem;
+    bool yes = e->gpu->ops->classify(e->gpu, addr, bytes, &mem) == PK_OK && mem.kind == PKI_MEM_DEVICE && mem.shareable;
+
+    pki_error_set(&kept);
+    return yes;
+}
+
 void pki_region_tell_soon(struct pki_xfer *xfer)
 {
     const pk_error_info_t kept = *pki_error_get();
     uint32_t id;
     uint64_t offset;
 
+    if (!pki_region_is_shareable(xfer->engine, xfer->addr, xfer->bytes))
+        return;
     (void)pki_region_tell(xfer->engine, xfer->peer, xfer->addr, xfer->bytes, &id, &offset); /* or when it is needed */
     pki_error_set(&kept);
 }

@@ -51,6 +51,8 @@ struct pki_registration {
 /* region.c */
 pk_result_t pki_region_tell(struct pki_engine *engine, struct pki_peer *peer, const void *addr, size_t bytes, uint32_t *id,
                             uint64_t *offset); /* PK_IN_PROGRESS: the socket is full */
+/* Can peers map this memory of the GPU at all? */
+bool pki_region_is_shareable(struct pki_engine *engine, const void *addr, size_t bytes);
 /* A transfer that this side moves: the peer will move the next one between these buffers if it comes second then. */
 void pki_region_tell_soon(struct pki_xfer *xfer);
 /* Where the peer has this memory mapped. 0: nowhere yet, but it has been asked to if it can be. *id: the region. */

@@ -168,6 +168,8 @@ static bool describe(struct pki_xfer *xfer, struct pki_gate_slot *cell)
 {
     pk_result_t result;
 
+    if (!pki_region_is_shareable(xfer->engine, xfer->addr, xfer->bytes)) /* the receiver's may be */
+        return false;
     do
         result = pki_region_tell(xfer->engine, xfer->peer, xfer->addr, xfer->bytes, &cell->region, &cell->offset);
     while (result == PK_IN_PROGRESS && wait_a_little(xfer));

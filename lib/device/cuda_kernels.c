@@ -26,7 +26,8 @@ static void name_of(int which, char *name, size_t len)
 {
     static const char *const plain[] = { PKI_KERNEL_WAIT, PKI_KERNEL_LL, PKI_KERNEL_LL_ROW, PKI_KERNEL_TURN, PKI_KERNEL_EXCHANGE, PKI_KERNEL_PUSH,
                                          PKI_KERNEL_UNPACK, PKI_KERNEL_MOVE, PKI_KERNEL_FOLD, PKI_KERNEL_RELAY, PKI_KERNEL_TWOSHOT,
-                                         PKI_KERNEL_PAIR_EXCHANGE, PKI_KERNEL_PAIR_SUM "f32", PKI_KERNEL_PAIR_SUM "f16", PKI_KERNEL_PAIR_SUM "bf16" };
+                                         PKI_KERNEL_PAIR_EXCHANGE, (PKI_KERNEL_PAIR_SUM "f32"), (PKI_KERNEL_PAIR_SUM "f16"),
+                                         (PKI_KERNEL_PAIR_SUM "bf16") };
 
     if (which < PKI_CUDA_REDUCE)
         snprintf(name, len, "%s", plain[which]);

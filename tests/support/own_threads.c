@@ -19,7 +19,7 @@
 #include "measure.h"
 
 #define THREADS 64
-#define LIMIT_MS 5000
+#define LIMIT_MS 40000
 
 enum state { ASKED, STOPPED, AWAKE };
 

@@ -94,7 +94,9 @@ static pk_result_t copy_by_host(struct pki_task *task, uint32_t i, size_t *end)
 
     if (*end - from > PKI_STAGE_COPY_MAX)
         *end = from + PKI_STAGE_COPY_MAX;
-    return pki_stage_copy(task->engine, dst + from, src + from, *end - from);
+    if (pki_stage_queue(task->engine, false) == NULL)
+        return (pk_result_t)atomic_load(&task->engine->failed);
+    return pki_stage_copy(task->engine, &task->engine->out.queue, PKI_STAGE_SLOTS, dst + from, src + from, *end - from);
 }
 
 /* One piece in flight a step; the next when its word has been seen. */

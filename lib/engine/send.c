@@ -79,7 +79,7 @@ static void go_ahead(struct pki_xfer *xfer)
     pki_send_advance(xfer);
 }
 
-static bool say_want(struct pki_xfer *xfer)
+bool pki_send_want(struct pki_xfer *xfer)
 {
     struct pki_msg msg = message(xfer, PKI_MSG_WANT);
 
@@ -92,7 +92,7 @@ void pki_send_say_late(struct pki_peer *peer, uint64_t now)
     for (struct pki_list *n = peer->sends.next; n != &peer->sends; n = n->next) {
         struct pki_xfer *xfer = pki_container_of(n, struct pki_xfer, match);
 
-        if (xfer->state == PKI_XFER_WAIT && !xfer->wanted && now - xfer->task->begun_ns > PKI_WANT_NS && !say_want(xfer))
+        if (xfer->state == PKI_XFER_WAIT && !xfer->wanted && now - xfer->task->begun_ns > PKI_WANT_NS && !pki_send_want(xfer))
             return;
     }
 }
@@ -129,7 +129,7 @@ static void say(struct pki_xfer *xfer)
     if (xfer->quiet && xfer->bytes > 0)
         return;
     /* An empty transfer is never granted: it waits for credit. */
-    if (xfer->bytes == 0 || (!is_expected(xfer) && !say_want(xfer))) {
+    if (xfer->bytes == 0 || (!is_expected(xfer) && !pki_send_want(xfer))) {
         pki_xfer_activate(xfer);
         return;
     }

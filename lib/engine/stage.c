@@ -77,15 +77,13 @@ bool pki_stage_copies(const struct pki_engine *e, enum pki_coll coll, const stru
            plan->scratch_blocks == 0;
 }
 
-/* Through the slot behind the others, which the queue's order alone guards. */
-pk_result_t pki_stage_copy(struct pki_engine *e, char *dst, const char *src, size_t bytes)
+pk_result_t pki_stage_copy(struct pki_engine *e, const struct pki_queue *q, int slot_index, char *dst, const char *src, size_t bytes)
 {
-    struct pki_queue *q = pki_stage_queue(e, false);
-    pk_result_t result = q != NULL ? PK_OK : (pk_result_t)atomic_load(&e->failed);
+    pk_result_t result = PK_OK;
 
     for (size_t done = 0; done < bytes && result == PK_OK; done += PKI_STAGE_BYTES) {
         size_t len = bytes - done < PKI_STAGE_BYTES ? bytes - done : PKI_STAGE_BYTES;
-        char *slot = pki_stage_slot_at(&e->out, PKI_STAGE_SLOTS);
+        char *slot = pki_stage_slot_at(&e->out, slot_index);
 
         result = e->gpu->ops->copy(q, slot, src + done, len);
         if (result == PK_OK)

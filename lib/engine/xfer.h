@@ -233,6 +233,7 @@ void pki_xfer_progressed(struct pki_xfer *xfer);
 bool pki_send_at_once(struct pki_xfer *xfer);
 void pki_recv_go_on(struct pki_xfer *xfer); /* one that was granted to the transport before it was made */
 void pki_send_advance(struct pki_xfer *xfer);
+bool pki_send_want(struct pki_xfer *xfer); /* says WANT. False: there was no room */
 void pki_send_granted(struct pki_xfer *xfer, const struct pki_msg *grant);
 /* Sends to this peer that have waited long for a grant, and were silent so far, say what they are: the peer may expect another transfer. */
 void pki_send_say_late(struct pki_peer *peer, uint64_t now);
@@ -306,7 +307,8 @@ void pki_stage_close(struct pki_engine *engine);
 /* Under sm_policy NONE the one copy inside the GPU that an exchange out of place has to make, of a rank's own block, goes through the
  * host: by copy engines, where any other copy would be a kernel. */
 bool pki_stage_copies(const struct pki_engine *engine, enum pki_coll coll, const struct pki_plan *plan);
-pk_result_t pki_stage_copy(struct pki_engine *engine, char *dst, const char *src, size_t bytes);
+/* Through one slot of those of sends, which the queue's order alone guards: nothing else uses it. */
+pk_result_t pki_stage_copy(struct pki_engine *engine, const struct pki_queue *queue, int slot, char *dst, const char *src, size_t bytes);
 #define PKI_STAGE_COPY_MAX (32u << 20) /* of one call: a launch queue is not long */
 
 /* self.c: a transfer from this rank to itself */

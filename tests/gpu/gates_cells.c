@@ -51,6 +51,12 @@ static void say(struct gpu_rank *self, const char *what, pk_result_t result, dou
     report(result == PK_OK, "rank %d: %s: %s after %.0f ms %.260s", self->rank, what, pk_strerror(result), monotonic_ms() - begun, result != PK_OK ? info.text : "");
 }
 
+static void let_go(const struct gpu_rank *self, gpu_stream_t other, uint32_t *flag)
+{
+    __atomic_store_n(flag, 1, __ATOMIC_SEQ_CST);
+    report(stream_idle_within(other, 20000, NULL) && stream_idle_within(self->stream, 20000, NULL), "rank %d: streams are over", self->rank);
+}
+
 /* rank 0 queues n allgathers without rank 1 calling */
 static void ahead(struct gpu_rank *self)
 {
@@ -161,8 +167,7 @@ static void sends(struct gpu_rank *self)
             printf("rank %d: stopped at %d\n", self->rank, i);
     }
     say(self, "all called", result, begun);
-    __atomic_store_n(flag, 1, __ATOMIC_SEQ_CST);
-    report(stream_idle_within(other, 20000, NULL) && stream_idle_within(self->stream, 20000, NULL), "rank %d: streams are over", self->rank);
+    let_go(self, other, flag);
 }
 
 /* One allgather in a held stream, 64 more in another. */
@@ -195,8 +200,7 @@ static void held_coll(struct gpu_rank *self)
             printf("rank %d: stopped at %d\n", self->rank, i);
     }
     say(self, "all called", result, begun);
-    __atomic_store_n(flag, 1, __ATOMIC_SEQ_CST);
-    report(stream_idle_within(other, 20000, NULL) && stream_idle_within(self->stream, 20000, NULL), "rank %d: streams are over", self->rank);
+    let_go(self, other, flag);
 }
 
 /* Rank 1 has host memory. */
@@ -475,43 +479,41 @@ static void abort_ahead(struct gpu_rank *self)
     _exit(report_end());
 }
 
+static const struct {
+    const char *name;
+    void (*run)(struct gpu_rank *self);
+} modes[] = {
+    { "ahead", ahead },
+    { "group", group },
+    { "barriers", barriers },
+    { "sends", sends },
+    { "held_coll", held_coll },
+    { "declined", declined },
+    { "slots", slots },
+    { "aborted", aborted },
+    { "fused_group", fused_group },
+    { "empty", empty },
+    { "in_place", in_place },
+    { "false_ok", false_ok },
+    { "mismatch", mismatch },
+    { "killed", killed },
+    { "abort_ahead", abort_ahead },
+};
+
 static int rank_main(void)
 {
     const char *mode = getenv("MODE");
     struct gpu_rank self;
+    bool found = false;
 
     setvbuf(stdout, NULL, _IOLBF, 0);
     gpu_rank_open(&self, number("NO_SM", 0) ? PK_SM_NONE : PK_SM_DEFAULT, (uint64_t)number("TIMEOUT", TIMEOUT_MS));
-    if (mode == NULL || strcmp(mode, "ahead") == 0)
-        ahead(&self);
-    else if (strcmp(mode, "group") == 0)
-        group(&self);
-    else if (strcmp(mode, "barriers") == 0)
-        barriers(&self);
-    else if (strcmp(mode, "sends") == 0)
-        sends(&self);
-    else if (strcmp(mode, "held_coll") == 0)
-        held_coll(&self);
-    else if (strcmp(mode, "declined") == 0)
-        declined(&self);
-    else if (strcmp(mode, "slots") == 0)
-        slots(&self);
-    else if (strcmp(mode, "aborted") == 0)
-        aborted(&self);
-    else if (strcmp(mode, "fused_group") == 0)
-        fused_group(&self);
-    else if (strcmp(mode, "empty") == 0)
-        empty(&self);
-    else if (strcmp(mode, "in_place") == 0)
-        in_place(&self);
-    else if (strcmp(mode, "false_ok") == 0)
-        false_ok(&self);
-    else if (strcmp(mode, "mismatch") == 0)
-        mismatch(&self);
-    else if (strcmp(mode, "killed") == 0)
-        killed(&self);
-    else if (strcmp(mode, "abort_ahead") == 0)
-        abort_ahead(&self);
+    for (size_t i = 0; i < sizeof modes / sizeof modes[0]; i++)
+        if (strcmp(mode != NULL ? mode : modes[0].name, modes[i].name) == 0) {
+            modes[i].run(&self);
+            found = true;
+        }
+    report(found, "there is a mode of this name");
     fflush(stdout);
     ranks_meet();
     _exit(report_end());

@@ -136,7 +136,7 @@ static void compare_with_library(const struct part *parts, int n, struct channel
             ops[m] = parts[i].op;
             moved[m++] = (struct pki_rule_part){ .seen = parts[i].seen, .together = parts[i].together };
         }
-    (void)pki_rule(moved, m, true, &channels, places);
+    pki_rule(moved, m, true, &channels, places);
     for (int i = 0; i < m; i++)
         if ((places[i] == PKI_RULE_BESIDE) != is_beside(out->steps, out->count, ops[i])) {
             printf("FAILED: the library puts transfer %u elsewhere than the model's rule\n", ops[i]);

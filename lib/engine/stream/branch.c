@@ -106,28 +106,17 @@ pk_result_t pki_branch_join(struct pki_task *task)
     return task->queue.device->ops->follow(&task->queue, &task->branch->queue);
 }
 
-/* Through one slot, which the branch's order alone guards. */
 pk_result_t pki_branch_copy(struct pki_task *task, uint32_t i)
 {
     struct pki_engine *e = task->engine;
     struct pki_branch *b = task->branch;
     const struct pki_step *step = &task->plan->steps[i];
     size_t bytes = 0;
-    char *dst = pki_plan_block(task, step->dst, &bytes), *src = pki_plan_block(task, step->src, &bytes), *slot;
-    pk_result_t result = PK_OK;
+    char *dst = pki_plan_block(task, step->dst, &bytes), *src = pki_plan_block(task, step->src, &bytes);
 
     if (b->slot < 0)
         b->slot = pki_stage_slot_take(e, &e->out);
     if (b->slot < 0)
         return pki_fail(PK_ERR_MEMORY, NULL, "%s: no pinned memory for a copy inside the gpu", task->name);
-    slot = pki_stage_slot_at(&e->out, b->slot);
-    for (size_t done = 0; done < bytes && result == PK_OK; done += PKI_STAGE_BYTES) {
-        size_t len = bytes - done < PKI_STAGE_BYTES ? bytes - done : PKI_STAGE_BYTES;
-
-        result = e->gpu->ops->copy(&b->queue, slot, src + done, len);
-        if (result == PK_OK)
-            result = e->gpu->ops->copy(&b->queue, dst + done, slot, len);
-        e->stats.copies += 2;
-    }
-    return result;
+    return pki_stage_copy(e, &b->queue, b->slot, dst, src, bytes);
 }

@@ -94,11 +94,8 @@ static void offer_rest(const struct pki_task *task)
     for (uint32_t i = 0; i < task->plan->nsteps; i++) {
         struct pki_xfer *xfer = task->steps[i].xfer;
 
-        if (xfer == NULL || !xfer->is_send)
-            continue;
-        xfer->quiet = false;
-        if (xfer->state == PKI_XFER_SAY && !pki_offer_make(xfer) && xfer->state == PKI_XFER_SAY)
-            pki_send_advance(xfer);
+        if (xfer != NULL && xfer->is_send)
+            pki_offer_or_want(xfer);
     }
 }
 

@@ -260,9 +260,7 @@ static void begin_send(struct pki_task *task)
     xfer->quiet = true; /* most receivers of GPU memory grant it unasked */
     pki_xfer_post(xfer);
     pki_stream_look_for_grant(xfer);
-    xfer->quiet = false;
-    if (xfer->state == PKI_XFER_SAY && !pki_offer_make(xfer) && xfer->state == PKI_XFER_SAY)
-        pki_send_advance(xfer);
+    pki_offer_or_want(xfer);
     if (xfer->cell != NULL) {
         task->direct = true;
         return;

@@ -9,7 +9,6 @@
 #include "engine/stream/rule.h"
 
 #define CTAS_MAX 16
-#define SHARE_BYTES ((size_t)32 << 10) /* of a CTA, at least (PKI_MOVE_SHARE_BYTES) */
 
 static void failed(struct pki_engine *e, pk_result_t result)
 {
@@ -36,7 +35,7 @@ bool pki_move_take_channel(struct pki_task *task)
 /* Those of the kernel's CTAs that this one asks for. */
 static int ctas_of(size_t bytes)
 {
-    size_t ctas = (bytes + SHARE_BYTES - 1) / SHARE_BYTES;
+    size_t ctas = (bytes + PKI_MOVE_SHARE_BYTES - 1) / PKI_MOVE_SHARE_BYTES;
 
     return ctas == 0 ? 1 : ctas < CTAS_MAX ? (int)ctas : CTAS_MAX;
 }
@@ -60,7 +59,7 @@ void pki_move_row_add(struct pki_task *task, struct pki_xfer *xfer)
 }
 
 /* As many as find a place beside all that waits on this GPU. */
-static int places(struct pki_task *task, int ctas)
+static int ctas_that_fit(struct pki_task *task, int ctas)
 {
     struct pki_engine *e = task->engine;
     int most = (int)pki_ll_most_ctas(e);
@@ -79,7 +78,7 @@ void pki_move_row_launch(struct pki_task *task)
     if (row->n == 0)
         return;
     pki_stream_flush(e);
-    failed(e, e->gpu->ops->move(&task->queue, row->ops, row->n, places(task, row->ctas), e->abort_word));
+    failed(e, e->gpu->ops->move(&task->queue, row->ops, row->n, ctas_that_fit(task, row->ctas), e->abort_word));
     pki_stream_worked(task);
     e->stats.kernels++;
     row->n = row->ctas = 0;
@@ -105,7 +104,7 @@ static bool follows(const struct messages *m, const struct pki_xfer *xfer)
 static void add(struct messages *m, struct pki_task *task)
 {
     struct pki_xfer *xfer = task->xfer;
-    struct pki_rule_part part = { .follows = follows(m, xfer), .is_short = xfer->bytes <= PKI_LL_MAX_BYTES || task->few_queues };
+    struct pki_rule_part part = { .follows = follows(m, xfer), .by_kernel = xfer->bytes <= PKI_LL_MAX_BYTES || task->few_queues };
 
     part.seen = pki_gate_is_open(&xfer->start) || (part.follows && m->parts[m->n - 1].seen);
     m->tasks[m->n] = task;
@@ -153,13 +152,20 @@ static void move_by_branches(struct messages *m)
             m->places[i] = PKI_RULE_COPY;
 }
 
+static bool any_copy(const struct messages *m)
+{
+    for (int i = 0; i < m->n; i++)
+        if (!m->parts[i].by_kernel)
+            return true;
+    return false;
+}
+
 static void move(struct pki_engine *e, struct messages *m)
 {
-    struct pki_task *first = m->tasks[0];
     bool kernels = pki_move_by_kernel(e);
-    struct pki_rule_channels channels = { .left = !kernels || pki_move_take_channel(first) };
+    struct pki_rule_channels channels = { .held = !kernels || (any_copy(m) && pki_move_take_channel(m->tasks[0])) }; /* without kernels the wait has one */
 
-    (void)pki_rule(m->parts, m->n, kernels, &channels, m->places);
+    pki_rule(m->parts, m->n, kernels, &channels, m->places);
     copy_all(m, PKI_RULE_COPY_FIRST);
     if (kernels)
         move_by_kernel(m);

@@ -186,19 +186,13 @@ static bool describe(struct pki_xfer *xfer, struct pki_gate_slot *cell)
     return true;
 }
 
+/* False: the grant has come, or the engine has failed. */
 static bool say_want(struct pki_xfer *xfer)
 {
-    const struct pki_msg msg = { .kind = PKI_MSG_WANT, .flags = xfer->flags, .index = xfer->index, .sig = xfer->sig, .op = xfer->op,
-                                 .bytes = xfer->bytes };
-    pk_result_t result = PK_OK;
-
-    if (xfer->wanted)
-        return true;
-    while (xfer->state != PKI_XFER_MOVE && (result = pki_lane_send(xfer->peer, &msg, NULL, xfer->engine)) == PK_IN_PROGRESS)
+    while (xfer->state != PKI_XFER_MOVE && !xfer->wanted && !pki_send_want(xfer))
         if (!wait_a_little(xfer))
             return false;
-    xfer->wanted = result == PK_OK;
-    return xfer->wanted && xfer->state != PKI_XFER_MOVE;
+    return xfer->state != PKI_XFER_MOVE;
 }
 
 /* False: the receiver has been quicker. */
@@ -210,7 +204,8 @@ static bool publish(struct pki_xfer *xfer, struct pki_gate_slot *cell, uint64_t 
     return false;
 }
 
-bool pki_offer_make(struct pki_xfer *xfer)
+/* True: it is offered. False: it has been granted meanwhile, or the cell is still another one's, or the engine has failed. */
+static bool make(struct pki_xfer *xfer)
 {
     struct pki_gate_slot *cell = cell_of(xfer);
     uint64_t seen;
@@ -229,6 +224,13 @@ bool pki_offer_make(struct pki_xfer *xfer)
     pki_watch_note(xfer->peer, true, slot_of(xfer), cell->value);
     pki_xfer_activate(xfer);
     return true;
+}
+
+void pki_offer_or_want(struct pki_xfer *xfer)
+{
+    xfer->quiet = false;
+    if (xfer->state == PKI_XFER_SAY && !make(xfer) && xfer->state == PKI_XFER_SAY)
+        pki_send_advance(xfer);
 }
 
 void pki_offer_declined(struct pki_xfer *xfer)

@@ -18,9 +18,9 @@
 /* Receive, before its grant: true, the sender has left an offer, and this side moves the bytes from `remote`, between `start` and `finish`.
  * False: the sender will see that there is a grant, which is to be sent now; or the engine has failed. */
 bool pki_offer_take(struct pki_xfer *xfer);
-/* Send without a grant: true, it is offered, and the peer moves it. False: it has been granted meanwhile, or has to be asked for (the cell is still
- * another one's), or the engine has failed. Waits while the grant is on its way. */
-bool pki_offer_make(struct pki_xfer *xfer);
+/* Send whose grant has been looked for: where it has not come the bytes are offered, and the peer moves them. Else, because the cell is still another
+ * one's or peers cannot map the memory, it is wanted as any other send. Waits while the grant is on its way. */
+void pki_offer_or_want(struct pki_xfer *xfer);
 /* Receive whose grant finds no room now: the sender is not to wait for it. */
 void pki_offer_retract(struct pki_xfer *xfer);
 /* The sender has failed and opened `done` for its own stream, which waited for it: the bytes have not been moved, perhaps. */

@@ -31,28 +31,24 @@ static bool may_stand(const struct pki_rule_part *parts, int n)
     return several <= 1 || together;
 }
 
-static bool any_short(const struct pki_rule_part *parts, int n)
+static bool any_by_kernel(const struct pki_rule_part *parts, int n)
 {
     for (int i = 0; i < n; i++)
-        if (!parts[i].seen && parts[i].is_short)
+        if (!parts[i].seen && parts[i].by_kernel)
             return true;
     return false;
 }
 
-int pki_rule(const struct pki_rule_part *parts, int n, bool kernels, struct pki_rule_channels *channels, enum pki_rule_place *places)
+void pki_rule(const struct pki_rule_part *parts, int n, bool kernels, struct pki_rule_channels *channels, enum pki_rule_place *places)
 {
-    bool in_a_row = may_stand(parts, n) && !(kernels && any_short(parts, n));
-    int beside = 0;
+    bool in_a_row = may_stand(parts, n) && !(kernels && any_by_kernel(parts, n));
 
     for (int i = 0; i < n; i++) {
         places[i] = PKI_RULE_BESIDE;
-        if (parts[i].seen && !(kernels && parts[i].is_short) && take_channel(channels))
+        if (parts[i].seen && !(kernels && parts[i].by_kernel) && take_channel(channels))
             places[i] = PKI_RULE_COPY_FIRST;
     }
-    for (int i = 0; i < n; i++) {
+    for (int i = 0; i < n; i++)
         if (places[i] == PKI_RULE_BESIDE && !parts[i].seen && in_a_row && take_channel(channels))
             places[i] = PKI_RULE_COPY;
-        beside += places[i] == PKI_RULE_BESIDE;
-    }
-    return beside;
 }

@@ -17,7 +17,7 @@ struct pki_rule_part {
     bool seen;      /* the peer is ready */
     bool follows;   /* it is ready when the part before this one is */
     bool together;  /* of a collective that ends on no rank before all have come to it */
-    bool is_short;  /* a kernel moves it sooner than a copy engine would */
+    bool by_kernel; /* rather than by a copy engine, where kernels may be used: it is short, say */
 };
 
 /* Copy channels of the process on this GPU: a stream holds one while any of its copies has not ended. */
@@ -32,7 +32,7 @@ enum pki_rule_place {
     PKI_RULE_COPY        /* in the stream, behind its wait; not where anything that waits is BESIDE */
 };
 
-/* kernels: BESIDE is possible for short parts and for want of channels. Returns how many parts are BESIDE. */
-int pki_rule(const struct pki_rule_part *parts, int n, bool kernels, struct pki_rule_channels *channels, enum pki_rule_place *places);
+/* kernels: what is BESIDE is moved by one. */
+void pki_rule(const struct pki_rule_part *parts, int n, bool kernels, struct pki_rule_channels *channels, enum pki_rule_place *places);
 
 #endif

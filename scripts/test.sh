@@ -9,8 +9,8 @@ cd "$(dirname "$0")/.." || exit
 
 passed=0 failed=0 skipped=0 failures=()
 results=$(mktemp -d)
-background= # the process that runs the tests of dev and of the virtual machine
-trap '[ -z "$background" ] || kill "$background" 2>/dev/null; rm -rf "$results"' EXIT
+background=() # the processes that run the tests of dev and of the virtual machine
+trap 'kill "${background[@]}" 2>/dev/null; rm -rf "$results"' EXIT
 
 # With the processor time of all that has ended.
 say() {
@@ -41,9 +41,12 @@ step() {
 # number NAME FILE: an attribute of ctest's summary.
 number() { tr '\n\t' '  ' <"$2" 2>/dev/null | grep -o '<testsuite [^>]*>' | sed -n "s/.* $1=\"\([0-9]*\)\".*/\1/p"; }
 
-# ctest_into XML PRESET SECONDS OPTIONS...: tests that keep a core busy count as two.
-ctest_into() {
-    "${low[@]}" "${wrapper[@]}" timeout -k 10 "$3" ctest --preset "$2" -j "$((2 * $(nproc)))" --timeout 300 --output-junit "$1" "${@:4}" </dev/null
+# ctest_of NAME PRESET OPTIONS...: runs tests; what is to be known of them lies in $results/NAME.*. Those that keep a core busy count as two.
+ctest_of() {
+    local status=0
+    "${low[@]}" "${wrapper[@]}" timeout -k 10 3000 ctest --preset "$2" -j "$((2 * $("${wrapper[@]}" nproc)))" --timeout 300 \
+        --output-junit "$results/$1.xml" "${@:3}" </dev/null >"$results/$1.log" 2>&1 || status=$?
+    echo $status >"$results/$1.status"
 }
 
 # count NAME XML STATUS: every test of it counts.
@@ -59,31 +62,21 @@ count() {
     [ "$bad" -eq 0 ] || failures+=("$1: $bad of ctest")
 }
 
-run_ctest() { # PRESET SECONDS OPTIONS...
-    local xml=$results/$1.xml status=0
-    say "$1: ctest ${*:3}"
-    ctest_into "$xml" "$@" || status=$?
-    count "$1" "$xml" "$status"
-}
-
-# The tests of dev, then those in the virtual machine, wait more than they compute: builds, and tests that take any pace, run beside them and
+# The tests of dev and those in the virtual machine wait more than they compute: builds, and tests that take any pace, run beside them and
 # give way (low).
 begin_dev() {
-    {
-        ctest_into "$results/dev.xml" dev 3000 -LE rdma >"$results/dev.log" 2>&1
-        echo $? >"$results/dev.status"
-        ctest_into "$results/machine.xml" dev 3000 -L rdma >"$results/machine.log" 2>&1
-        echo $? >"$results/machine.status"
-    } &
-    background=$!
+    ctest_of machine dev -L rdma &
+    background+=($!)
+    ctest_of dev dev -LE rdma &
+    background+=($!)
     low=(nice -n 19)
 }
 
-# end_dev NAME: waits for `dev` or `machine`, and counts its tests.
-end_dev() {
-    [ -n "$background" ] || return
+# end NAME: waits for its tests, if they were begun, and counts them.
+end() {
+    [ ${#background[@]} -gt 0 ] || return
     say "$1: waiting for its tests"
-    while [ ! -s "$results/$1.status" ] && kill -0 "$background" 2>/dev/null; do
+    while [ ! -s "$results/$1.status" ] && [ -n "$(jobs -r)" ]; do
         sleep 1
     done
     say "$1: ctest"
@@ -100,7 +93,7 @@ build() {
     step "$preset: build" 1800 cmake --build --preset "$preset" ${1:+--target "$@"}
 }
 
-# build_again PRESET: the programs that test_all runs; all others are compiled, too, but not linked.
+# build_again PRESET: the programs that `others` runs; all others are compiled, too, but not linked.
 build_again() {
     local targets
     build "$1" again || return
@@ -152,23 +145,36 @@ check_examples() {
     step "examples: attention_overlap notices a wrong element" 120 bash -c '! "$@" --spoil' - "${overlap[@]}"
 }
 
-# test_all PRESET...: those of them that were built.
-test_all() {
-    local preset
-    for preset; do
+# others CPU PRESET...: the tests of those of them that were built, on one processor: there ranks give way to the ranks that they wait for.
+others() {
+    local preset wrapper=()
+    have taskset && wrapper=(taskset -c "$1")
+    for preset in "${@:2}"; do
         [[ " ${built[*]} " == *" $preset "* ]] || continue
         case $preset in
-        clang) run_ctest clang 1200 -R '^(unit|plan.shape|conform|symbols|vectors|headers_alone)' ;;
+        clang) ctest_of clang clang -R '^(unit|plan.shape|conform|symbols|vectors|headers_alone)' ;;
         tsan) # needs its shadow where address randomisation may put libraries
-            have setarch && wrapper=(setarch "$(uname -m)" -R)
-            run_ctest tsan 1200 -R '^conform'
-            wrapper=()
+            ! have setarch || wrapper+=(setarch "$(uname -m)" -R)
+            ctest_of tsan tsan -R '^conform'
             ;;
-        fuzz | asan) run_ctest "$preset" 1200 -R '^(conform|fuzz)' ;;
-        no-cuda) run_ctest no-cuda 1200 -R '^(unit|plan.shape|conform|symbols|rdma.not_built)' ;;
-        bench) check_bench ;;
-        examples) check_examples ;;
+        fuzz | asan) ctest_of "$preset" "$preset" -R '^(conform|fuzz)' ;;
+        no-cuda) ctest_of no-cuda no-cuda -R '^(plan.shape|conform|symbols|rdma.not_built)' ;;
         esac
+    done
+}
+
+# Two at a time, on the first and on the last processor that may be used.
+test_others() {
+    local cpus=() cpu preset
+    for ((cpu = 0; cpu < $(getconf _NPROCESSORS_CONF); cpu++)); do
+        ! taskset -c "$cpu" true 2>/dev/null || cpus+=("$cpu")
+    done
+    others "${cpus[0]:-0}" clang asan fuzz &
+    background+=($!)
+    others "${cpus[-1]:-0}" no-cuda tsan &
+    background+=($!)
+    for preset in "${built[@]}"; do
+        end "$preset"
     done
 }
 
@@ -197,24 +203,23 @@ else
     skipped=$((skipped + 3))
     build asan conformance fuzzing && built+=(asan)
 fi
-# Plans know nothing of CUDA: one of their tests says whether they are built right.
-build_again no-cuda && built+=(no-cuda)
+# Units and plans know nothing of CUDA: one of their tests says whether they are built right.
+build no-cuda pickle pickle-conform plan.shape rdma-why && built+=(no-cuda)
 step "aarch64: cross-build, conformance under qemu" 1800 bash scripts/aarch64.sh
-end_dev dev
+[ "${#low[@]}" -eq 0 ] || low=(nice -n 5) # deadlines are met all the same
+test_others
+end dev
 # What its test `experiments` has installed and built.
 step "install" 120 cmake --install build/dev --prefix "$prefix" >/dev/null
 step "bench: configure against the installed package" 120 \
     cmake -S bench -B "$bench" -G Ninja -DCMAKE_BUILD_TYPE=Release -DCMAKE_PREFIX_PATH="$prefix" >/dev/null &&
-    step "bench: build" 300 cmake --build "$bench" && built+=(bench)
+    step "bench: build" 300 cmake --build "$bench" && check_bench
 step "examples: configure against the installed package" 120 \
     cmake -S examples -B build/examples -G Ninja -DCMAKE_PREFIX_PATH="$prefix" >/dev/null &&
-    step "examples: build" 300 cmake --build build/examples && built+=(examples)
-
-[ "${#low[@]}" -eq 0 ] || low=(nice -n 5) # deadlines are met all the same
-test_all clang no-cuda tsan fuzz asan bench examples
+    step "examples: build" 300 cmake --build build/examples && check_examples
 step "README.md's program by README.md's command" 120 sh tests/abi/readme.sh "$PWD" "$prefix"
 step "docs/guide.md: programs, commands, and what they print" 400 python3 tests/abi/guide.py docs/guide.md "$prefix" "$bench" "$bench/compare"
-end_dev machine
+end machine
 
 echo
 for name in "${failures[@]}"; do

@@ -211,10 +211,17 @@ static bool judge(struct bed *bed, const struct cell *cell, pk_result_t called, 
     return false;
 }
 
-/* Those that run yet; the service thread at least, once it has been needed. */
+/* Those that run yet; the service thread at least, once it has been needed. One that has just been made is not known as the library's before
+ * it runs. */
 static bool stop_threads(const struct bed *bed)
 {
+    const double begin = monotonic_ms();
     int stopped = own_threads_stop();
+
+    while (stopped == 0 && monotonic_ms() - begin < bed->limit_ms) {
+        usleep(1000);
+        stopped = own_threads_stop();
+    }
 
     atomic_store(&ranks_shared()->rank_words[bed->rank.rank][STOPPED], stopped);
     return stopped >= 1 || report(false, "rank %d: %d threads of the library stopped", bed->rank.rank, stopped);

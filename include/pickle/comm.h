@@ -14,7 +14,10 @@
  * reductions of other ranks until they hear of the failure: they do not end with PK_OK. An RDMA device that does not say within 30 ms
  * that its queue pairs have ended may write what is on its way. A copy that has begun on any rank's GPU ends, of GPU memory and of host
  * memory (in an operation of both kinds, or in a CUDA stream); pk_comm_abort and pk_comm_destroy wait up to 50 ms for those of this
- * rank. What buffers hold is undefined. CUDA streams that were waiting are released; what they read then is undefined.
+ * rank. What buffers hold is undefined. CUDA streams that were waiting are released; what they read then is undefined. Where both ranks
+ * have called an operation, one of them has put the copy into its stream, and the copy runs when that stream comes to it, after the
+ * failure too: if the program's own work holds that stream, GPU memory of the other rank may be written as late as that. It is
+ * free when the streams of both ranks have come past the operation.
  *
  * CPUs: a rank that waits looks again and again, at first, while there is a CPU for each rank of the communicator on its machine; a rank without
  * one of its own yields at once, and whoever waits long sleeps. What a rank may use is read in init: the CPUs of the calling thread (taskset,

@@ -46,7 +46,8 @@ PK_API pk_result_t pk_recv(void *buf, size_t count, pk_dtype_t dtype, int peer, 
 /**
  * Begin a group: the operations that this thread calls until pk_group_end start together, so that none waits for another, as
  * an exchange (send and receive with each other) needs. Groups nest; the outermost end starts the operations. Inside a group
- * a call only checks and records; its buffers are the library's from then on.
+ * a call only checks and records; its buffers are the library's from then on. One promise is smaller: operations of different
+ * communicators in the same CUDA stream take their places in it one communicator after the other, so they do wait for one another there.
  *
  * @return PK_OK; PK_ERR_MEMORY
  * Never blocks. State of the calling thread. Since 0.1.

@@ -148,6 +148,16 @@ static bool not_gathered(const struct pki_bootstrap *b, int r)
     return r != 0 && !b->conns[r].ready;
 }
 
+/* They have come, but the deadline of the whole passed before they sent this. */
+static pk_result_t parts_missing(struct pki_bootstrap *b)
+{
+    char names[200];
+    int first = pki_bootstrap_name_missing(b, not_gathered, names, sizeof names);
+
+    return pki_bootstrap_fail(b, PK_ERR_TIMEOUT, first, "the deadline passed before %s of %d had sent the next part of the handshake, which was waited "
+                              "for for %llu ms", names, b->size, pki_bootstrap_elapsed_ms(b));
+}
+
 /* Rank 0 reads every rank's part, in whatever order they come. */
 static pk_result_t collect(struct pki_bootstrap *b, struct pollfd *polls, uint64_t deadline_ns)
 {
@@ -169,7 +179,7 @@ static pk_result_t collect(struct pki_bootstrap *b, struct pollfd *polls, uint64
         if (!b->asked)
             result = pki_poll(polls, waiting, &wait);
         if (b->asked || result == PK_IN_PROGRESS)
-            return pki_bootstrap_missing(b, not_gathered, "");
+            return parts_missing(b);
         if (result == PK_ERR_ABORTED)
             return pki_bootstrap_fail(b, PK_ERR_ABORTED, -1, "aborted");
         if (result != PK_OK)

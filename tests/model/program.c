@@ -18,9 +18,9 @@ struct item {
 struct maker {
     struct program *p;
     uint64_t *random;
-    int seen[2][COMMS_MAX][RANKS_MAX][RANKS_MAX]; /* receives and sends so far of a communicator, from a rank to a rank */
-    uint8_t number[COMMS_MAX][RANKS_MAX][RANKS_MAX][TRANSFERS_MAX]; /* the transfer that the n-th of them is */
-    int numbered[COMMS_MAX][RANKS_MAX][RANKS_MAX];
+    int seen[2][COMMS_MAX][MODEL_RANKS][MODEL_RANKS]; /* receives and sends so far of a communicator, from a rank to a rank */
+    uint8_t number[COMMS_MAX][MODEL_RANKS][MODEL_RANKS][TRANSFERS_MAX]; /* the transfer that the n-th of them is */
+    int numbered[COMMS_MAX][MODEL_RANKS][MODEL_RANKS];
 };
 
 uint32_t model_random(uint64_t *state)
@@ -153,7 +153,7 @@ void program_make(struct program *p, uint64_t *random)
     int n = 2 + (int)model_below(random, ITEMS_MAX - 1), collectives = 0;
     uint32_t swaps = model_below(random, 2) * model_below(random, 6);
 
-    p->ranks = 2 + (int)model_below(random, RANKS_MAX - 1);
+    p->ranks = 2 + (int)model_below(random, MODEL_RANKS - 1);
     p->streams = 1 + (int)model_below(random, STREAMS_MAX - 1);
     p->transfers = 0;
     memset(p->calls, 0, sizeof p->calls);
@@ -210,9 +210,9 @@ struct place {
 
 struct ideal {
     const struct program *p;
-    int next[RANKS_MAX], events;
-    struct place place[RANKS_MAX][STREAMS_MAX][CALLS_MAX * (LEVELS_MAX + 1)];
-    int queued[RANKS_MAX][STREAMS_MAX], head[RANKS_MAX][STREAMS_MAX];
+    int next[MODEL_RANKS], events;
+    struct place place[MODEL_RANKS][STREAMS_MAX][CALLS_MAX * (LEVELS_MAX + 1)];
+    int queued[MODEL_RANKS][STREAMS_MAX], head[MODEL_RANKS][STREAMS_MAX];
     uint64_t come[2]; /* receives and sends that their streams have come to */
     uint64_t over;
     bool happened[EVENTS_MAX];

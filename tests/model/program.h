@@ -7,7 +7,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define RANKS_MAX 4
+#define MODEL_RANKS 4
 #define STREAMS_MAX 4 /* of a rank; the last one has only copies of the program's own */
 #define COMMS_MAX 5 /* the last two have the collectives, one each: ranks may call them in any order */
 #define COMMS_PAIRS 3
@@ -15,7 +15,7 @@
 #define CALL_PARTS_MAX 6
 #define LEVELS_MAX 3
 #define TRANSFERS_MAX 40
-#define EVENTS_MAX (RANKS_MAX * CALLS_MAX)
+#define EVENTS_MAX (MODEL_RANKS * CALLS_MAX)
 
 enum call_kind {
     CALL_GROUP,  /* sends and receives, or a collective of one or more levels */
@@ -42,8 +42,8 @@ struct transfer {
 
 struct program {
     int ranks, streams, transfers;
-    int calls[RANKS_MAX];
-    struct call call[RANKS_MAX][CALLS_MAX];
+    int calls[MODEL_RANKS];
+    struct call call[MODEL_RANKS][CALLS_MAX];
     struct transfer transfer[TRANSFERS_MAX];
 };
 

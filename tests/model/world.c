@@ -52,7 +52,7 @@ struct world {
     bool early;
     bool happened[EVENTS_MAX];
     int events;
-    struct rank rank[RANKS_MAX];
+    struct rank rank[MODEL_RANKS];
 };
 
 static uint64_t bit(int n)

@@ -12,7 +12,7 @@
 #include "util/log.h"
 
 #define DIRECT_MAX_RANKS 16 /* operands of one reduction: device.h */
-#define DETOUR_MIN_BYTES (2u << 20) /* of a block: two hops more against the host's memory (bench/results/2026-11-26-h200-detour.txt) */
+#define DETOUR_MIN_BYTES (2u << 20) /* of a block: two hops more against the host's memory (bench/results/0.2-h200.md) */
 
 static const char *const names[PKI_WAYS] = { "direct", "flat", "ring", "doubling", "halving", "tree", "staggered", "hier", "leader", "detour" };
 

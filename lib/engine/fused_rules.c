@@ -9,7 +9,7 @@
 #define TWOSHOT_BYTES (64u << 20)
 #define TWOSHOT_MANY_BYTES (128u << 20) /* of allreduce on more than two GPUs */
 #define SCATTERED_BYTES (256u << 20) /* in all */
-#define SCATTERED_FOUR_BYTES (1u << 30) /* on three or four GPUs; measured on four (bench/results/2026-11-26-h200-detour.txt) */
+#define SCATTERED_FOUR_BYTES (1u << 30) /* on three or four GPUs; measured on four (bench/results/0.2-h200.md) */
 #define ALWAYS_BYTES ((size_t)4 << 30)
 #define LONG_CTAS 16u /* for what is longer than TWOSHOT_BYTES, and reduce_scatter from SCATTERED_BYTES in all on: they fill the links */
 #define PUSH_BYTES (8u << 20)

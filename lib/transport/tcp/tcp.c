@@ -18,16 +18,15 @@
 #include "util/netif.h"
 
 #define SETTLE_NS PKI_NS_PER_MS
-/* As GPUDirect-TCPX has them. Measured over loopback and veth (bench/results/2026-11-21-tcp-sweep-*): a window of 4 and chunks of 512 KiB are
- * enough, and eight sockets gain nothing over four. Within a machine there is no wire to share: what more of them copy, the same CPUs copy
- * (bench/results/2026-11-26-net-one-socket.txt). */
+/* As GPUDirect-TCPX has them. Measured over loopback and veth: a window of 4 and chunks of 512 KiB are enough, and eight sockets gain nothing
+ * over four. Within a machine there is no wire to share: what more of them copy, the same CPUs copy (bench/results/0.2-net.md). */
 #define DEFAULT_SOCKETS 4
-/* As many threads as connections, by the CPUs that each rank has (bench/results/2026-11-21-h200-tcp.txt). */
+/* As many threads as connections, by the CPUs that each rank has (docs/design/0018). */
 #define CPUS_FOR_8_THREADS 16
 #define DEFAULT_WINDOW 16
 #define DEFAULT_CHUNK_BYTES (512 << 10)
 /* Within a machine, by one connection: nothing is gained there by several chunks at a time, and each is acknowledged, which takes the same CPUs as the
- * copies (bench/results/2026-11-26-net-chunks.txt); but by ranks with a GPU, whose copies go on beside those (bench/results/2026-11-26-h200-tcp.txt). */
+ * copies (bench/results/0.2-net.md); but by ranks with a GPU, whose copies go on beside those (docs/design/0032). */
 #define DEFAULT_CHUNK_ALONE (4 << 20)
 
 /* Threads only where each rank has CPUs to spare: they spin for a while, and so do the rank's own. */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * An id is libpickle's, 128 bytes here as there. With NCCL_COMM_ID=host:port, which every process has, it says no more than that, and the ranks meet
+ * An id is libpickle's, 128 bytes here as there; who makes it need not be rank 0, nor a rank at all. With NCCL_COMM_ID=host:port, which every process has, it says no more than that, and the ranks meet
  * at that place, where rank 0 listens, as a launcher's do (pk_comm_init).
  */
 #include "ids.h"
@@ -34,7 +34,7 @@ pkn_result_t pkn_id_make(pk_unique_id_t *id)
 
     if (pk == NULL)
         return PKN_SYSTEM_ERROR;
-    return place != NULL ? id_of_place(place, id) : pkn_from_pk(pk->pk_get_unique_id(id));
+    return place != NULL ? id_of_place(place, id) : pkn_from_pk(pk->pk_get_unique_id_anywhere(id));
 }
 
 pkn_result_t pncclGetUniqueId(pkn_id_t *id)

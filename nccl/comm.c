@@ -48,6 +48,7 @@ struct pkn_comm *pkn_comm_new(int device, const struct pkn_settings *settings)
         return NULL;
     comm->pk = NULL;
     comm->aborted = false;
+    comm->parent = NULL;
     comm->registrations = NULL;
     comm->reductions = NULL;
     comm->rank = comm->size = -1;
@@ -73,6 +74,18 @@ pkn_result_t pkn_comm_hold(struct pkn_comm *comm)
     return pkn_fail(PKN_INVALID_ARGUMENT, comm == NULL ? "the communicator is NULL" : "the communicator was destroyed or aborted");
 }
 
+static void let_parent_go(struct pkn_comm *comm)
+{
+    struct pkn_comm *parent;
+
+    pthread_mutex_lock(&comm->lock);
+    parent = comm->parent;
+    comm->parent = NULL;
+    pthread_mutex_unlock(&comm->lock);
+    if (parent != NULL)
+        pkn_comm_release(parent);
+}
+
 static void end(struct pkn_comm *comm)
 {
     const struct pkn_table *pk = pkn_pk();
@@ -82,6 +95,7 @@ static void end(struct pkn_comm *comm)
     if (comm->pk != NULL && pk != NULL)
         (void)pk->pk_comm_destroy(comm->pk);
     comm->pk = NULL;
+    let_parent_go(comm);
     pthread_mutex_lock(&spare_lock);
     comm->next_spare = spare;
     spare = comm;
@@ -102,12 +116,15 @@ void pkn_comm_disown(struct pkn_comm *comm)
 
 /* ---- what it stands for ---- */
 
-void pkn_comm_set(struct pkn_comm *comm, pk_comm_t *pk)
+void pkn_comm_set(struct pkn_comm *comm, pk_comm_t *pk, struct pkn_comm *parent)
 {
     bool aborted;
 
+    if (parent != NULL)
+        atomic_fetch_add(&parent->references, 1); /* the caller holds it, too */
     pthread_mutex_lock(&comm->lock);
     comm->pk = pk;
+    comm->parent = parent;
     aborted = comm->aborted;
     pthread_mutex_unlock(&comm->lock);
     if (aborted)
@@ -155,6 +172,7 @@ static void note_ready(struct pkn_comm *comm, pk_comm_t *pk)
     (void)pkn_pk()->pk_comm_size(pk, &comm->size);
     pthread_mutex_unlock(&comm->lock);
     atomic_store(&comm->ready, true);
+    let_parent_go(comm);
 }
 
 pkn_result_t pkn_comm_state(struct pkn_comm *comm)

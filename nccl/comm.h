@@ -23,9 +23,10 @@ struct pkn_comm {
     atomic_bool ready;    /* rank and size are known, operations may be called */
     atomic_bool finalized;
     atomic_int background; /* a pkn_result_t: PKN_IN_PROGRESS while a thread works for this handle, then what came of it */
-    pthread_mutex_t lock; /* of the next four */
+    pthread_mutex_t lock; /* of the next five */
     pk_comm_t *pk;        /* NULL until the init has begun */
     bool aborted;
+    struct pkn_comm *parent; /* held while it is split off: the parent must live until this one is made */
     struct pkn_registration *registrations;
     struct pkn_reduction *reductions;
     int rank, size, device;
@@ -46,8 +47,8 @@ void pkn_comm_release(struct pkn_comm *comm);
 /* The program gives its handle up; legal twice. */
 void pkn_comm_disown(struct pkn_comm *comm);
 
-/* libpickle's communicator is there: an abort that came before is carried out. */
-void pkn_comm_set(struct pkn_comm *comm, pk_comm_t *pk);
+/* libpickle's communicator is there: an abort that came before is carried out. `parent`: out of which it is made, or NULL. */
+void pkn_comm_set(struct pkn_comm *comm, pk_comm_t *pk, struct pkn_comm *parent);
 /* Has an abort come? Then no init need begin. */
 bool pkn_comm_is_aborted(struct pkn_comm *comm);
 

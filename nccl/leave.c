@@ -38,8 +38,11 @@ PKN_TWIN(CommFinalize);
 
 /* ---- destroy and abort ---- */
 
+/* One that is still being made would wait for ranks that may never come. */
 static pkn_result_t destroy(struct pkn_job *job)
 {
+    if (!atomic_load(&job->comm->ready) && pkn_comm_state(job->comm) == PKN_IN_PROGRESS)
+        pkn_comm_stop(job->comm);
     pkn_comm_disown(job->comm);
     return PKN_SUCCESS;
 }

@@ -12,11 +12,11 @@
 #include "names.h"
 
 /* What libpickle began is the handle's. */
-static pkn_result_t begun(struct pkn_comm *comm, pk_comm_t *made, pk_result_t result)
+static pkn_result_t begun(const struct pkn_job *job, pk_comm_t *made, pk_result_t result)
 {
     if (result != PK_OK && result != PK_IN_PROGRESS)
         return pkn_from_pk(result);
-    pkn_comm_set(comm, made);
+    pkn_comm_set(job->comm, made, job->make.parent);
     return PKN_SUCCESS;
 }
 
@@ -29,7 +29,7 @@ static pkn_result_t begin_init(struct pkn_job *job)
     if (pkn_comm_is_aborted(job->comm))
         return pkn_fail(PKN_REMOTE_ERROR, "aborted by this rank");
     result = pkn_id_begin(&made, job->make.ranks, job->make.rank, &job->make.id, &config);
-    return begun(job->comm, made, result);
+    return begun(job, made, result);
 }
 
 static pkn_result_t check_init(pkn_comm_t *out, int ranks, int rank)
@@ -153,7 +153,7 @@ static pkn_result_t begin_split(struct pkn_job *job)
     if (pkn_comm_is_aborted(job->comm))
         return pkn_fail(PKN_REMOTE_ERROR, "aborted by this rank");
     result = pkn_pk()->pk_comm_split(job->make.parent->pk, job->make.color, job->make.key, &made, &config);
-    return begun(job->comm, made, result);
+    return begun(job, made, result);
 }
 
 static pkn_result_t take_part(struct pkn_comm *parent, void *arg)

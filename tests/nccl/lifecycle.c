@@ -143,6 +143,21 @@ static void abort_of_init(void)
     check(w.result == PKN_REMOTE_ERROR && w.comm == NULL, "an abort from another thread ends it: %d, %s", (int)w.result, ncclGetLastError(NULL));
 }
 
+/* Nor does it for a communicator that is given up before it is made. */
+static void destroy_of_init(void)
+{
+    pkn_config_t config = undefined_config();
+    pkn_comm_t comm = NULL;
+    pkn_id_t id;
+
+    config.blocking = 0;
+    gpu_use(0);
+    MUST(ncclGetUniqueId(&id));
+    check(ncclCommInitRankConfig(&comm, 2, id, 1, &config) == PKN_IN_PROGRESS, "an init goes on");
+    MUST(ncclCommDestroy(comm));
+    check(true, "and ends when the communicator is destroyed");
+}
+
 static void abort_of_operation(void)
 {
     pkn_comm_t comms[2];
@@ -345,6 +360,7 @@ int main(void)
     check(placed == 0, "ranks that meet by NCCL_COMM_ID: %d", placed);
     non_blocking();
     abort_of_init();
+    destroy_of_init();
     abort_of_operation();
     handles_are_kept_apart();
     registrations();

@@ -42,8 +42,8 @@ for folder in "${CUDA_HOME:-/none}" "${NCCL_HOME:-/none}" /usr/local/cuda /usr; 
     [ -n "$header" ] || [ ! -r "$folder/include/nccl.h" ] || header=$folder/include/nccl.h
 done
 if [ -n "$header" ]; then
-    sed -n 's/^[^*/]*[ *]\(p\{0,1\}nccl[A-Z][A-Za-z]*\)(.*/\1/p' "$header" | sort -u | grep -v '^ncclResetDebugInitInternal' >"$work/declared"
-    [ "$(wc -l <"$work/declared")" -gt 60 ] || fail "nccl.h declares only $(wc -l <"$work/declared") functions: it was not understood"
+    grep -oE '^(ncclResult_t|const char ?\*|void) +p?nccl[A-Z][A-Za-z]*' "$header" | sed 's/.* //' | sort -u >"$work/declared"
+    [ "$(wc -l <"$work/declared")" -gt 80 ] || fail "nccl.h declares only $(wc -l <"$work/declared") functions: it was not understood"
     awk '{ print $2 }' "$work/got" | sort >"$work/defined"
     missing=$(comm -23 "$work/declared" "$work/defined" | tr '\n' ' ')
     [ -z "$missing" ] || fail "$header declares what is not there: $missing"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* NCCL's ABI of version 2.28.9: the numbers and layouts that programs were compiled with. Names of later versions are added, for their callers
- * look for them by dlsym. The test `nccl.layouts` holds these against nccl.h. */
+/* NCCL's ABI of version 2.28.9: the numbers and layouts that programs were compiled with. Names of later versions are added,
+ * for their callers look for them by dlsym. The test `nccl.layouts` holds these against nccl.h. */
 #ifndef PKN_ABI_H
 #define PKN_ABI_H
 

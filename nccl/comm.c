@@ -71,7 +71,8 @@ pkn_result_t pkn_comm_hold(struct pkn_comm *comm)
         continue;
     if (references > 0)
         return PKN_SUCCESS;
-    return pkn_fail(PKN_INVALID_ARGUMENT, comm == NULL ? "the communicator is NULL" : "the communicator was destroyed or aborted");
+    return pkn_fail(PKN_INVALID_ARGUMENT,
+                    comm == NULL ? "the communicator is NULL" : "the communicator was destroyed or aborted");
 }
 
 static void let_parent_go(struct pkn_comm *comm)
@@ -200,7 +201,8 @@ pkn_result_t pkn_comm_use(struct pkn_comm *comm)
     if (!atomic_load(&comm->ready)) {
         result = pkn_comm_state(comm);
         if (result == PKN_IN_PROGRESS)
-            result = pkn_fail(PKN_INVALID_ARGUMENT, "the communicator is still being made: ncclCommGetAsyncError tells when it is ready");
+            result = pkn_fail(PKN_INVALID_ARGUMENT,
+                              "the communicator is still being made: ncclCommGetAsyncError tells when it is ready");
     }
     if (result == PKN_SUCCESS && atomic_load(&comm->finalized))
         result = pkn_fail(PKN_INVALID_ARGUMENT, "the communicator is finalized");

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Communicators as programs hold them. A handle has references: the program's own, until it destroys or aborts the communicator, and one of each call
- * and job that is under way, for an abort comes from other threads during calls. The last one destroys libpickle's communicator. Handles are kept
- * for later communicators instead of being freed: one that is used too long is refused.
+ * Communicators as programs hold them. A handle has references: the program's own, until it destroys or aborts the
+ * communicator, and one of each call and job that is under way, for an abort comes from other threads during calls. The last
+ * one destroys libpickle's communicator. Handles are kept for later communicators instead of being freed: one that is used
+ * too long is refused.
  */
 #ifndef PKN_COMM_H
 #define PKN_COMM_H
@@ -52,7 +53,8 @@ void pkn_comm_set(struct pkn_comm *comm, pk_comm_t *pk, struct pkn_comm *parent)
 /* Has an abort come? Then no init need begin. */
 bool pkn_comm_is_aborted(struct pkn_comm *comm);
 
-/* PKN_SUCCESS: made, and in order. PKN_IN_PROGRESS: being made, or a thread works for it. Else what is wrong with it, recorded. Never blocks. */
+/* PKN_SUCCESS: made, and in order. PKN_IN_PROGRESS: being made, or a thread works for it. Else what is wrong with it,
+ * recorded. Never blocks. */
 pkn_result_t pkn_comm_state(struct pkn_comm *comm);
 
 /* Let a thread call run(comm, arg): the state is PKN_IN_PROGRESS until it has returned, and then what it returned. */

@@ -13,8 +13,8 @@ struct pkn_settings {
     int max_ctas; /* 0: not said */
 };
 
-/* `config` may be NULL. `parent` (or NULL): what a field that the caller leaves undefined is instead of its default. PKN_INVALID_ARGUMENT,
- * recorded: the field and its value. */
+/* `config` may be NULL. `parent` (or NULL): what a field that the caller leaves undefined is instead of its default.
+ * PKN_INVALID_ARGUMENT, recorded: the field and its value. */
 pkn_result_t pkn_config_read(const pkn_config_t *config, const struct pkn_settings *parent, struct pkn_settings *settings);
 
 /* As libpickle wants it: of this device, non-blocking, practically without a deadline unless PK_TIMEOUT_MS is set. */

@@ -119,8 +119,8 @@ pkn_result_t pkn_cuda_device(int *device)
     return result;
 }
 
-/* The context of the thread's device, made current. The reference to the primary context is the process's from then on, as the CUDA runtime keeps
- * one. */
+/* The context of the thread's device, made current. The reference to the primary context is the process's from then on, as
+ * the CUDA runtime keeps one. */
 static pkn_result_t enter(void)
 {
     static void *contexts[64];

@@ -5,8 +5,8 @@
 
 #include "abi.h"
 
-/* The device of the calling thread: of its current context, else device 0, as the CUDA runtime has it. PKN_CUDA_ERROR: there is no driver, or no
- * device. */
+/* The device of the calling thread: of its current context, else device 0, as the CUDA runtime has it. PKN_CUDA_ERROR: there
+ * is no driver, or no device. */
 pkn_result_t pkn_cuda_device(int *device);
 pkn_result_t pkn_cuda_count(int *count);
 

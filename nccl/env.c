@@ -247,8 +247,8 @@ void pkn_env_report(const struct pkn_table *pk)
     int number = pk->pk_version();
 
     if (info || version)
-        fprintf(log, "libnccl.so.2 of libpickle %d.%d.%d, for programs of NCCL %d.%d.%d: %s\n", number / 10000, number / 100 % 100,
-                number % 100, PKN_VERSION / 10000, PKN_VERSION / 100 % 100, PKN_VERSION % 100, pkn_pk_path());
+        fprintf(log, "libnccl.so.2 of libpickle %d.%d.%d, for programs of NCCL %d.%d.%d: %s\n", number / 10000,
+                number / 100 % 100, number % 100, PKN_VERSION / 10000, PKN_VERSION / 100 % 100, PKN_VERSION % 100, pkn_pk_path());
     list_unused(unused, sizeof unused);
     if (info && unused[0] != '\0')
         fprintf(log, "libnccl.so.2 of libpickle: not used: %s\n", unused);

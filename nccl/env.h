@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* NCCL's environment variables: those that libpickle has the like of are handed on as PK_*, which the user may set as well and which then counts. */
+/* NCCL's environment variables: those that libpickle has the like of are handed on as PK_*, which the user may set as well
+ * and which then counts. */
 #ifndef PKN_ENV_H
 #define PKN_ENV_H
 

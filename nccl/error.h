@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Results and the last error: one text for the whole process, as NCCL has it, for programs ask from another thread than the one that failed. */
+/* Results and the last error: one text for the whole process, as NCCL has it, for programs ask from another thread than the
+ * one that failed. */
 #ifndef PKN_ERROR_H
 #define PKN_ERROR_H
 

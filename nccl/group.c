@@ -128,8 +128,8 @@ static pkn_result_t make_all(struct pkn_job *jobs)
 
 /* ---- operations ---- */
 
-/* Collectives may start in several groups of libpickle, for all ranks call them in the same order; sends and receives may not, since either may wait
- * for the other. */
+/* Collectives may start in several groups of libpickle, for all ranks call them in the same order; sends and receives may
+ * not, since either may wait for the other. */
 static bool may_be_cut(const struct pkn_job *jobs)
 {
     for (; jobs != NULL; jobs = jobs->next)
@@ -278,7 +278,9 @@ PKN_TWIN(GroupEnd);
 /* Nothing is carried out, and nothing is known of the time that it would take. */
 pkn_result_t pncclGroupSimulateEnd(pkn_simulation_t *simulation)
 {
-    const pkn_simulation_t unknown = { .size = sizeof unknown, .magic = PKN_SIMULATION_MAGIC, .version = PKN_VERSION, .estimated_time = -1.0F };
+    const pkn_simulation_t unknown = {
+        .size = sizeof unknown, .magic = PKN_SIMULATION_MAGIC, .version = PKN_VERSION, .estimated_time = -1.0F
+    };
     pkn_result_t result = PKN_SUCCESS;
     struct pkn_job *jobs;
     size_t size;
@@ -286,7 +288,8 @@ pkn_result_t pncclGroupSimulateEnd(pkn_simulation_t *simulation)
     if (group.depth == 0)
         return pkn_fail(PKN_INVALID_USAGE, "ncclGroupSimulateEnd: no group is open in this thread");
     if (simulation != NULL && simulation->magic != PKN_SIMULATION_MAGIC)
-        result = pkn_fail(PKN_INVALID_ARGUMENT, "simInfo was not made by NCCL_SIM_INFO_INITIALIZER: its magic is 0x%x", simulation->magic);
+        result = pkn_fail(PKN_INVALID_ARGUMENT, "simInfo was not made by NCCL_SIM_INFO_INITIALIZER: its magic is 0x%x",
+                          simulation->magic);
     if (simulation != NULL && result == PKN_SUCCESS) {
         size = simulation->size < sizeof unknown ? simulation->size : sizeof unknown;
         memcpy(simulation, &unknown, size);

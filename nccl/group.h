@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Groups: what a thread calls between the outermost ncclGroupStart and ncclGroupEnd are jobs that the end carries out, over communicators and
- * devices. Outside of a group a job is carried out at once. The order: communicators are made, all begun before any is waited for; windows; the
- * operations, as one group of libpickle; finalize, destroy and abort.
+ * Groups: what a thread calls between the outermost ncclGroupStart and ncclGroupEnd are jobs that the end carries out, over
+ * communicators and devices. Outside of a group a job is carried out at once. The order: communicators are made, all begun
+ * before any is waited for; windows; the operations, as one group of libpickle; finalize, destroy and abort.
  */
 #ifndef PKN_GROUP_H
 #define PKN_GROUP_H

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * An id is libpickle's, 128 bytes here as there; who makes it need not be rank 0, nor a rank at all. With NCCL_COMM_ID=host:port, which every process has, it says no more than that, and the ranks meet
- * at that place, where rank 0 listens, as a launcher's do (pk_comm_init).
+ * An id is libpickle's, 128 bytes here as there; who makes it need not be rank 0, nor a rank at all. With
+ * NCCL_COMM_ID=host:port, which every process has, it says no more than that, and the ranks meet at that place, where rank 0
+ * listens, as a launcher's do (pk_comm_init).
  */
 #include "ids.h"
 

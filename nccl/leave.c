@@ -47,7 +47,8 @@ static pkn_result_t destroy(struct pkn_job *job)
     return PKN_SUCCESS;
 }
 
-/* Local: what waits is released, here and on the other ranks. Calls that are inside end by themselves, and the last one frees the communicator. */
+/* Local: what waits is released, here and on the other ranks. Calls that are inside end by themselves, and the last one frees
+ * the communicator. */
 static pkn_result_t abort_now(struct pkn_job *job)
 {
     pkn_comm_stop(job->comm);

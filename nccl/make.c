@@ -164,7 +164,8 @@ static pkn_result_t take_part(struct pkn_comm *parent, void *arg)
     return pkn_from_pk(pkn_pk()->pk_comm_split(parent->pk, -1, 0, &none, NULL));
 }
 
-/* A rank that gets no communicator waits for the others of the parent in libpickle's call: in a thread, for this one may be those others, too. */
+/* A rank that gets no communicator waits for the others of the parent in libpickle's call: in a thread, for this one may be
+ * those others, too. */
 static pkn_result_t begin_without(struct pkn_job *job)
 {
     return pkn_comm_in_background(job->make.parent, take_part, NULL);

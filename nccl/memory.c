@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* GPU memory, registrations and windows. A window of no special kind is a registration, and its handle may come back as either. */
+/* GPU memory, registrations and windows. A window of no special kind is a registration, and its handle may come back as
+ * either. */
 #include "memory.h"
 
 #include <stdlib.h>
@@ -195,7 +196,8 @@ static pkn_result_t check_window(const void *buffer, size_t bytes, pkn_window_t 
     if (buffer == NULL || window == NULL || bytes == 0)
         return pkn_fail(PKN_INVALID_ARGUMENT, "ncclCommWindowRegister: %s", bytes == 0 ? "size is 0" : "buff or win is NULL");
     if ((flags & PKN_WINDOW_SYMMETRIC) != 0)
-        return pkn_fail(PKN_INVALID_USAGE, "libpickle has no symmetric windows (NCCL_WIN_COLL_SYMMETRIC): register the memory without the flag");
+        return pkn_fail(PKN_INVALID_USAGE,
+                        "libpickle has no symmetric windows (NCCL_WIN_COLL_SYMMETRIC): register the memory without the flag");
     if (flags != 0)
         return pkn_fail(PKN_INVALID_ARGUMENT, "ncclCommWindowRegister: the flags 0x%x are not known", (unsigned)flags);
     return PKN_SUCCESS;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Every function that libnccl.so.2 has: ncclX, weak, so that a profiler may put itself before it, and pncclX, which does the work. */
+/* Every function that libnccl.so.2 has: ncclX, weak, so that a profiler may put itself before it, and pncclX, which does the
+ * work. */
 #ifndef PKN_NAMES_H
 #define PKN_NAMES_H
 
@@ -24,7 +25,8 @@ PKN_FUNCTION(void, ResetDebugInit, (void));
 PKN_FUNCTION(pkn_result_t, GetUniqueId, (pkn_id_t *id));
 PKN_FUNCTION(pkn_result_t, CommInitRank, (pkn_comm_t *comm, int ranks, pkn_id_t id, int rank));
 PKN_FUNCTION(pkn_result_t, CommInitRankConfig, (pkn_comm_t *comm, int ranks, pkn_id_t id, int rank, pkn_config_t *config));
-PKN_FUNCTION(pkn_result_t, CommInitRankScalable, (pkn_comm_t *comm, int ranks, int rank, int ids, pkn_id_t *id, pkn_config_t *config));
+PKN_FUNCTION(pkn_result_t, CommInitRankScalable,
+             (pkn_comm_t * comm, int ranks, int rank, int ids, pkn_id_t *id, pkn_config_t *config));
 PKN_FUNCTION(pkn_result_t, CommInitAll, (pkn_comm_t *comms, int devices, const int *list));
 PKN_FUNCTION(pkn_result_t, CommSplit, (pkn_comm_t comm, int color, int key, pkn_comm_t *made, pkn_config_t *config));
 PKN_FUNCTION(pkn_result_t, CommShrink,
@@ -53,8 +55,10 @@ PKN_FUNCTION(pkn_result_t, RedOpDestroy, (pkn_op_t op, pkn_comm_t comm));
 
 /* ---- operations ---- */
 PKN_FUNCTION(pkn_result_t, Reduce,
-             (const void *in, void *out, size_t count, pkn_dtype_t dtype, pkn_op_t op, int root, pkn_comm_t comm, pkn_stream_t stream));
-PKN_FUNCTION(pkn_result_t, Bcast, (void *buffer, size_t count, pkn_dtype_t dtype, int root, pkn_comm_t comm, pkn_stream_t stream));
+             (const void *in, void *out, size_t count, pkn_dtype_t dtype, pkn_op_t op, int root, pkn_comm_t comm,
+              pkn_stream_t stream));
+PKN_FUNCTION(pkn_result_t, Bcast,
+             (void *buffer, size_t count, pkn_dtype_t dtype, int root, pkn_comm_t comm, pkn_stream_t stream));
 PKN_FUNCTION(pkn_result_t, Broadcast,
              (const void *in, void *out, size_t count, pkn_dtype_t dtype, int root, pkn_comm_t comm, pkn_stream_t stream));
 PKN_FUNCTION(pkn_result_t, AllReduce,
@@ -69,7 +73,8 @@ PKN_FUNCTION(pkn_result_t, Gather,
              (const void *in, void *out, size_t count, pkn_dtype_t dtype, int root, pkn_comm_t comm, pkn_stream_t stream));
 PKN_FUNCTION(pkn_result_t, Scatter,
              (const void *in, void *out, size_t count, pkn_dtype_t dtype, int root, pkn_comm_t comm, pkn_stream_t stream));
-PKN_FUNCTION(pkn_result_t, Send, (const void *in, size_t count, pkn_dtype_t dtype, int peer, pkn_comm_t comm, pkn_stream_t stream));
+PKN_FUNCTION(pkn_result_t, Send,
+             (const void *in, size_t count, pkn_dtype_t dtype, int peer, pkn_comm_t comm, pkn_stream_t stream));
 PKN_FUNCTION(pkn_result_t, Recv, (void *out, size_t count, pkn_dtype_t dtype, int peer, pkn_comm_t comm, pkn_stream_t stream));
 PKN_FUNCTION(pkn_result_t, GroupStart, (void));
 PKN_FUNCTION(pkn_result_t, GroupEnd, (void));
@@ -98,8 +103,8 @@ PKN_FUNCTION(pkn_result_t, CommSuspend, (pkn_comm_t comm, int flags));
 PKN_FUNCTION(pkn_result_t, CommResume, (pkn_comm_t comm));
 PKN_FUNCTION(pkn_result_t, CommMemStats, (pkn_comm_t comm, int statistic, uint64_t *value));
 PKN_FUNCTION(pkn_result_t, PutSignal,
-             (const void *buffer, size_t count, pkn_dtype_t dtype, int peer, pkn_window_t window, size_t offset, int signal, int context,
-              unsigned flags, pkn_comm_t comm, pkn_stream_t stream));
+             (const void *buffer, size_t count, pkn_dtype_t dtype, int peer, pkn_window_t window, size_t offset, int signal,
+              int context, unsigned flags, pkn_comm_t comm, pkn_stream_t stream));
 PKN_FUNCTION(pkn_result_t, Signal, (int peer, int signal, int context, unsigned flags, pkn_comm_t comm, pkn_stream_t stream));
 PKN_FUNCTION(pkn_result_t, WaitSignal, (int count, void *signals, pkn_comm_t comm, pkn_stream_t stream));
 PKN_FUNCTION(pkn_result_t, WinGetUserPtr, (pkn_comm_t comm, pkn_window_t window, void **ptr));

@@ -64,7 +64,8 @@ static bool reduces(enum pkn_call call)
 
 static bool has_other(enum pkn_call call)
 {
-    return call != PKN_CALL_ALLREDUCE && call != PKN_CALL_REDUCE_SCATTER && call != PKN_CALL_ALLGATHER && call != PKN_CALL_ALLTOALL;
+    return call != PKN_CALL_ALLREDUCE && call != PKN_CALL_REDUCE_SCATTER && call != PKN_CALL_ALLGATHER &&
+           call != PKN_CALL_ALLTOALL;
 }
 
 static pkn_result_t describe(struct pkn_comm *comm, const struct arguments *a, struct pkn_operation *o)
@@ -72,7 +73,8 @@ static pkn_result_t describe(struct pkn_comm *comm, const struct arguments *a, s
     pkn_result_t result = pkn_dtype(a->dtype, &o->dtype);
 
     if (result == PKN_SUCCESS && has_other(o->call) && (a->other < 0 || a->other >= comm->size))
-        result = pkn_fail(PKN_INVALID_ARGUMENT, "%s %d of %d ranks", o->call <= PKN_CALL_RECV ? "peer" : "root", a->other, comm->size);
+        result =
+            pkn_fail(PKN_INVALID_ARGUMENT, "%s %d of %d ranks", o->call <= PKN_CALL_RECV ? "peer" : "root", a->other, comm->size);
     if (result == PKN_SUCCESS && reduces(o->call))
         result = pkn_reduction_keep(comm, a->op, a->dtype, &o->op, &o->kept);
     return result;
@@ -86,8 +88,11 @@ static bool moves_nothing(enum pkn_call call, size_t count)
 
 static pkn_result_t submit(struct pkn_comm *comm, enum pkn_call call, const struct arguments *a)
 {
-    struct pkn_job job = { .phase = PKN_PHASE_OPERATION, .comm = comm,
-                           .operation = { .call = call, .in = a->in, .out = a->out, .count = a->count, .other = a->other, .stream = a->stream } };
+    struct pkn_job job = {
+        .phase = PKN_PHASE_OPERATION,
+        .comm = comm,
+        .operation = { .call = call, .in = a->in, .out = a->out, .count = a->count, .other = a->other, .stream = a->stream }
+    };
     pkn_result_t result = pkn_comm_use(comm);
 
     if (result != PKN_SUCCESS)
@@ -103,7 +108,8 @@ static pkn_result_t submit(struct pkn_comm *comm, enum pkn_call call, const stru
     return pkn_group_refuse(result);
 }
 
-pkn_result_t pncclReduce(const void *in, void *out, size_t count, pkn_dtype_t dtype, pkn_op_t op, int root, pkn_comm_t comm, pkn_stream_t stream)
+pkn_result_t pncclReduce(const void *in, void *out, size_t count, pkn_dtype_t dtype, pkn_op_t op, int root, pkn_comm_t comm,
+                         pkn_stream_t stream)
 {
     return submit(comm, PKN_CALL_REDUCE, &(struct arguments){ in, out, count, dtype, op, root, stream });
 }
@@ -115,19 +121,22 @@ pkn_result_t pncclBcast(void *buffer, size_t count, pkn_dtype_t dtype, int root,
 }
 PKN_TWIN(Bcast);
 
-pkn_result_t pncclBroadcast(const void *in, void *out, size_t count, pkn_dtype_t dtype, int root, pkn_comm_t comm, pkn_stream_t stream)
+pkn_result_t pncclBroadcast(const void *in, void *out, size_t count, pkn_dtype_t dtype, int root, pkn_comm_t comm,
+                            pkn_stream_t stream)
 {
     return submit(comm, PKN_CALL_BROADCAST, &(struct arguments){ in, out, count, dtype, PKN_SUM, root, stream });
 }
 PKN_TWIN(Broadcast);
 
-pkn_result_t pncclAllReduce(const void *in, void *out, size_t count, pkn_dtype_t dtype, pkn_op_t op, pkn_comm_t comm, pkn_stream_t stream)
+pkn_result_t pncclAllReduce(const void *in, void *out, size_t count, pkn_dtype_t dtype, pkn_op_t op, pkn_comm_t comm,
+                            pkn_stream_t stream)
 {
     return submit(comm, PKN_CALL_ALLREDUCE, &(struct arguments){ in, out, count, dtype, op, 0, stream });
 }
 PKN_TWIN(AllReduce);
 
-pkn_result_t pncclReduceScatter(const void *in, void *out, size_t count, pkn_dtype_t dtype, pkn_op_t op, pkn_comm_t comm, pkn_stream_t stream)
+pkn_result_t pncclReduceScatter(const void *in, void *out, size_t count, pkn_dtype_t dtype, pkn_op_t op, pkn_comm_t comm,
+                                pkn_stream_t stream)
 {
     return submit(comm, PKN_CALL_REDUCE_SCATTER, &(struct arguments){ in, out, count, dtype, op, 0, stream });
 }
@@ -145,13 +154,15 @@ pkn_result_t pncclAlltoAll(const void *in, void *out, size_t count, pkn_dtype_t 
 }
 PKN_TWIN(AlltoAll);
 
-pkn_result_t pncclGather(const void *in, void *out, size_t count, pkn_dtype_t dtype, int root, pkn_comm_t comm, pkn_stream_t stream)
+pkn_result_t pncclGather(const void *in, void *out, size_t count, pkn_dtype_t dtype, int root, pkn_comm_t comm,
+                         pkn_stream_t stream)
 {
     return submit(comm, PKN_CALL_GATHER, &(struct arguments){ in, out, count, dtype, PKN_SUM, root, stream });
 }
 PKN_TWIN(Gather);
 
-pkn_result_t pncclScatter(const void *in, void *out, size_t count, pkn_dtype_t dtype, int root, pkn_comm_t comm, pkn_stream_t stream)
+pkn_result_t pncclScatter(const void *in, void *out, size_t count, pkn_dtype_t dtype, int root, pkn_comm_t comm,
+                          pkn_stream_t stream)
 {
     return submit(comm, PKN_CALL_SCATTER, &(struct arguments){ in, out, count, dtype, PKN_SUM, root, stream });
 }

@@ -50,8 +50,8 @@ static pkn_result_t keep_made(struct pkn_comm *comm, pkn_op_t op, pkn_dtype_t dt
     if (found == NULL)
         result = pkn_fail(PKN_INVALID_ARGUMENT, "the communicator has no operator %d", (int)op);
     else if (found->dtype != dtype)
-        result = pkn_fail(PKN_INVALID_ARGUMENT, "operator %d is for datatype %d, the operation's is %d", (int)op, (int)found->dtype,
-                          (int)dtype);
+        result = pkn_fail(PKN_INVALID_ARGUMENT, "operator %d is for datatype %d, the operation's is %d", (int)op,
+                          (int)found->dtype, (int)dtype);
     if (result == PKN_SUCCESS) {
         found->references++;
         *pk_op = found->op;
@@ -61,7 +61,8 @@ static pkn_result_t keep_made(struct pkn_comm *comm, pkn_op_t op, pkn_dtype_t dt
     return result;
 }
 
-pkn_result_t pkn_reduction_keep(struct pkn_comm *comm, pkn_op_t op, pkn_dtype_t dtype, pk_op_t *pk_op, struct pkn_reduction **kept)
+pkn_result_t pkn_reduction_keep(struct pkn_comm *comm, pkn_op_t op, pkn_dtype_t dtype, pk_op_t *pk_op,
+                                struct pkn_reduction **kept)
 {
     static const pk_op_t ops[PKN_OPS] = { [PKN_SUM] = PK_SUM, [PKN_PROD] = PK_PROD, [PKN_MAX] = PK_MAX, [PKN_MIN] = PK_MIN,
                                           [PKN_AVG] = PK_AVG };

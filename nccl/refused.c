@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Functions that are there because programs look for them, and answer that libpickle does not do this. Their parameters are not used. */
+/* Functions that are there because programs look for them, and answer that libpickle does not do this. Their parameters are
+ * not used. */
 #include "comm.h"
 #include "error.h"
 #include "group.h"

@@ -96,7 +96,8 @@ static void note_path(void *library)
     void *symbol = dlsym(library, "pk_version");
     Dl_info info;
 
-    snprintf(path, sizeof path, "%s", symbol != NULL && dladdr(symbol, &info) != 0 ? info.dli_fname : SONAME);
+    if (symbol == NULL || dladdr(symbol, &info) == 0 || realpath(info.dli_fname, path) == NULL)
+        strcpy(path, SONAME);
 }
 
 static void load(void)

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Teams of NCCL's device API: no rank's memory is in reach of another's kernels here, so each is alone in its team of loads and stores. */
+/* Teams of NCCL's device API: no rank's memory is in reach of another's kernels here, so each is alone in its team of loads
+ * and stores. */
 #include "comm.h"
 #include "names.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Ids whose rank 0 may be in any process. The process that made the id has a thread that listens: rank 0 tells it where it listens itself, and
- * the thread tells that to every other rank, those that came before included. Nothing secret is sent.
+ * Ids whose rank 0 may be in any process. The process that made the id has a thread that listens: rank 0 tells it where it
+ * listens itself, and the thread tells that to every other rank, those that came before included. Nothing secret is sent.
  */
 #include "comm/bootstrap_int.h"
 
@@ -310,7 +310,8 @@ pk_result_t pki_bootstrap_come_forward(struct pki_bootstrap *b, struct pki_meeti
     struct pki_seek *seek = pki_seek_open(b, meeting);
     unsigned char where[PK_UNIQUE_ID_BYTES];
     char text[PKI_NOTICE_TEXT];
-    pk_result_t result = seek != NULL ? listen_here(meeting, where) : pki_fail(PK_ERR_MEMORY, NULL, "no memory to look for the id's maker");
+    pk_result_t result =
+        seek != NULL ? listen_here(meeting, where) : pki_fail(PK_ERR_MEMORY, NULL, "no memory to look for the id's maker");
 
     if (result == PK_OK)
         result = pki_seek_next(seek, deadline_ns, &b->conns[0].fd);
@@ -338,7 +339,9 @@ pk_result_t pki_bootstrap_follow(struct pki_bootstrap *b, const struct pki_meeti
     pki_conn_close(c);
     if (!pki_wire_get_id(&where, &id) || id.address_count == 0)
         return pki_bootstrap_fail(b, PK_ERR_PEER, -1, "the process that made the id says of no address that rank 0 is there");
-    *there = (struct pki_meeting){ .secret = meeting->secret, .guard = meeting->guard, .listened = true, .address_count = id.address_count };
+    *there = (struct pki_meeting){
+        .secret = meeting->secret, .guard = meeting->guard, .listened = true, .address_count = id.address_count
+    };
     memcpy(there->address, id.address, sizeof id.address);
     return PK_OK;
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Ids whose rank 0 may be anywhere: made by a process that is no rank, by rank 1, by rank 0; rank 0 comes last and first; several at once; a
- * communicator of one; and an id that is given back, or whose maker has ended, leads nowhere.
+ * Ids whose rank 0 may be anywhere: made by a process that is no rank, by rank 1, by rank 0; rank 0 comes last and first;
+ * several at once; a communicator of one; and an id that is given back, or whose maker has ended, leads nowhere.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -52,7 +52,8 @@ static int rank_main(int maker, int late)
         result = pk_comm_init_rank(&comm, SIZE, own, &id, &config);
     if (own < SIZE && result == PK_OK)
         result = pk_allreduce(&mine, &sum, 1, PK_INT32, PK_SUM, comm, PK_BLOCKING);
-    report(result == PK_OK && (own == SIZE || sum == 6), "rank %d: made by %d, %d late: %s, sum %d", own, maker, late, pk_strerror(result), sum);
+    report(result == PK_OK && (own == SIZE || sum == 6), "rank %d: made by %d, %d late: %s, sum %d", own, maker, late,
+           pk_strerror(result), sum);
     ranks_meet();
     pk_comm_destroy(comm);
     return report_end();
@@ -121,7 +122,8 @@ int main(void)
     struct ranks ranks;
 
     if (ranks_role() != NULL)
-        return rank_main((int)atomic_load(&ranks_shared()->words[WORD_MAKER]), (int)atomic_load(&ranks_shared()->words[WORD_LATE]));
+        return rank_main((int)atomic_load(&ranks_shared()->words[WORD_MAKER]),
+                         (int)atomic_load(&ranks_shared()->words[WORD_LATE]));
     for (int i = 0; i < 3; i++)
         for (int late = 0; late < 2; late++) {
             ranks_open(&ranks, SIZE + 1);

@@ -68,5 +68,6 @@ echo "PASS NCCL_DEBUG_FILE with host and process"
 
 status=0
 PICKLE_LIBRARY=/none/libpickle.so "$program" >"$work/out" 2>&1 || status=$?
-{ [ $status -ne 0 ] && grep -q 'libpickle cannot be opened.*/none/libpickle.so' "$work/out"; } || { cat "$work/out"; echo "FAIL PICKLE_LIBRARY"; exit 1; }
+{ [ $status -ne 0 ] && grep -q 'libpickle cannot be opened.*/none/libpickle.so' "$work/out"; } ||
+    { cat "$work/out"; echo "FAIL PICKLE_LIBRARY"; exit 1; }
 echo "PASS a libpickle that is not there is named"

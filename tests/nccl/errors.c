@@ -20,12 +20,16 @@ static void operations(void)
     const pkn_op_t no_op = (pkn_op_t)77;
     const pkn_dtype_t no_dtype = (pkn_dtype_t)12;
 
-    refused(ncclAllReduce(buffer, buffer, 1, PKN_FLOAT32, PKN_SUM, NULL, stream), PKN_INVALID_ARGUMENT, "NULL", "no communicator");
-    refused(ncclAllReduce(buffer, buffer, 1, no_dtype, PKN_SUM, comms[0], stream), PKN_INVALID_ARGUMENT, "datatype is 12", "no type");
-    refused(ncclAllReduce(buffer, buffer, 1, PKN_FLOAT32, no_op, comms[0], stream), PKN_INVALID_ARGUMENT, "operator 77", "no operator");
+    refused(ncclAllReduce(buffer, buffer, 1, PKN_FLOAT32, PKN_SUM, NULL, stream), PKN_INVALID_ARGUMENT, "NULL",
+            "no communicator");
+    refused(ncclAllReduce(buffer, buffer, 1, no_dtype, PKN_SUM, comms[0], stream), PKN_INVALID_ARGUMENT, "datatype is 12",
+            "no type");
+    refused(ncclAllReduce(buffer, buffer, 1, PKN_FLOAT32, no_op, comms[0], stream), PKN_INVALID_ARGUMENT, "operator 77",
+            "no operator");
     refused(ncclAllReduce(NULL, buffer, 1, PKN_FLOAT32, PKN_SUM, comms[0], stream), PKN_INVALID_ARGUMENT, "null", "no buffer");
     refused(ncclBroadcast(buffer, buffer, 1, PKN_FLOAT32, 2, comms[0], stream), PKN_INVALID_ARGUMENT, "root 2 of 2", "no root");
-    refused(ncclBroadcast(buffer, buffer, 0, PKN_FLOAT32, -1, comms[0], stream), PKN_INVALID_ARGUMENT, "root -1", "no root, of nothing");
+    refused(ncclBroadcast(buffer, buffer, 0, PKN_FLOAT32, -1, comms[0], stream), PKN_INVALID_ARGUMENT, "root -1",
+            "no root, of nothing");
     refused(ncclSend(buffer, 1, PKN_FLOAT32, 2, comms[0], stream), PKN_INVALID_ARGUMENT, "peer 2 of 2", "no peer");
     refused(ncclRecv(buffer, 1, PKN_FLOAT32, -1, comms[0], stream), PKN_INVALID_ARGUMENT, "peer -1", "no peer");
 }
@@ -49,7 +53,8 @@ static void configs(void)
     config.max_ctas = 2;
     refused(ncclCommInitRankConfig(&comm, 1, id, 0, &config), PKN_INVALID_ARGUMENT, "minCTAs is 3", "CTAs");
     config.version = 21600; /* had no CTAs: what lies there is anything */
-    refused(ncclCommInitRankConfig(&comm, 1, id, 0, &config), PKN_INVALID_ARGUMENT, "the id is none", "an older config is taken; but the id is none");
+    refused(ncclCommInitRankConfig(&comm, 1, id, 0, &config), PKN_INVALID_ARGUMENT, "the id is none",
+            "an older config is taken; but the id is none");
     config.size = 24; /* a version that ended behind `blocking` */
     config.version = 21400;
     refused(ncclCommInitRankConfig(&comm, 1, id, 0, &config), PKN_INVALID_ARGUMENT, "the id is none", "a short config is taken");
@@ -77,7 +82,8 @@ static void unsupported(void)
     uint64_t value;
     int excluded = 1;
 
-    refused(ncclCommShrink(comms[0], &excluded, 1, &made, NULL, 0), PKN_INVALID_USAGE, "ncclCommShrink is not supported by libpickle", "shrink");
+    refused(ncclCommShrink(comms[0], &excluded, 1, &made, NULL, 0), PKN_INVALID_USAGE,
+            "ncclCommShrink is not supported by libpickle", "shrink");
     refused(ncclCommRevoke(comms[0], 0), PKN_INVALID_USAGE, "ncclCommRevoke", "revoke");
     refused(ncclCommGrow(comms[0], 3, &id, 2, &made, NULL), PKN_INVALID_USAGE, "ncclCommGrow", "grow");
     refused(ncclCommMemStats(comms[0], 0, &value), PKN_INVALID_USAGE, "ncclCommMemStats", "statistics");
@@ -93,8 +99,10 @@ static void operators(void)
 
     refused(ncclRedOpDestroy(PKN_SUM, comms[0]), PKN_INVALID_ARGUMENT, "NCCL's own", "a sum cannot be destroyed");
     refused(ncclRedOpDestroy((pkn_op_t)9, comms[0]), PKN_INVALID_ARGUMENT, "no operator 9", "none of this number");
-    refused(ncclRedOpCreatePreMulSum(&op, NULL, PKN_FLOAT32, PKN_SCALAR_HOST, comms[0]), PKN_INVALID_ARGUMENT, "scalar is NULL", "no scalar");
-    refused(ncclRedOpCreatePreMulSum(&op, &scalar, PKN_FLOAT32, (pkn_residence_t)3, comms[0]), PKN_INVALID_ARGUMENT, "is 3", "no residence");
+    refused(ncclRedOpCreatePreMulSum(&op, NULL, PKN_FLOAT32, PKN_SCALAR_HOST, comms[0]), PKN_INVALID_ARGUMENT, "scalar is NULL",
+            "no scalar");
+    refused(ncclRedOpCreatePreMulSum(&op, &scalar, PKN_FLOAT32, (pkn_residence_t)3, comms[0]), PKN_INVALID_ARGUMENT, "is 3",
+            "no residence");
 }
 
 /* Sums of products: right, or refused by a libpickle that has none. The operator is destroyed before the group ends. */
@@ -120,8 +128,8 @@ static void products(void)
         buffers[g] = bed_upload(host, COUNT);
         MUST(ncclRedOpCreatePreMulSum(&ops[g], &scalar[g], PKN_FLOAT32, PKN_SCALAR_HOST, comms[g]));
         check((int)ops[g] >= PKN_OPS, "operator %d", (int)ops[g]);
-        refused(ncclAllReduce(buffers[g], buffers[g], 0, PKN_FLOAT64, ops[g], comms[g], streams[g]), PKN_INVALID_ARGUMENT, "is for datatype 7",
-                "the operator's type is another");
+        refused(ncclAllReduce(buffers[g], buffers[g], 0, PKN_FLOAT64, ops[g], comms[g], streams[g]), PKN_INVALID_ARGUMENT,
+                "is for datatype 7", "the operator's type is another");
     }
     check(ncclGroupEnd() == PKN_INVALID_ARGUMENT, "the group says so too");
     MUST(ncclGroupStart());
@@ -153,7 +161,8 @@ static void groups(void)
     MUST(ncclGroupStart());
     MUST(ncclCommInitRank(&comm, 1, id, 0));
     MUST(ncclAllReduce(buffer, buffer, COUNT, PKN_FLOAT32, PKN_SUM, comms[0], stream)); /* the other rank does not call it */
-    check(ncclAllReduce(buffer, buffer, COUNT, (pkn_dtype_t)-1, PKN_SUM, comms[0], stream) == PKN_INVALID_ARGUMENT, "a call in a group is refused");
+    check(ncclAllReduce(buffer, buffer, COUNT, (pkn_dtype_t)-1, PKN_SUM, comms[0], stream) == PKN_INVALID_ARGUMENT,
+          "a call in a group is refused");
     check(ncclGroupEnd() == PKN_INVALID_ARGUMENT, "and so is the group");
     check(comm == NULL, "no communicator was made");
     check(bed_idle(stream), "nothing was begun");
@@ -181,7 +190,8 @@ static void last_error(void)
         exit(2);
     pthread_join(thread, NULL);
     check(strcmp(seen, "comm is NULL") == 0, "the last error is seen from another thread: %s", seen);
-    check(strcmp(ncclGetErrorString(PKN_SUCCESS), "no error") == 0 && ncclGetErrorString((pkn_result_t)99) != NULL, "results have texts");
+    check(strcmp(ncclGetErrorString(PKN_SUCCESS), "no error") == 0 && ncclGetErrorString((pkn_result_t)99) != NULL,
+          "results have texts");
 }
 
 int main(void)

@@ -1,8 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# pickle-nccl of the installed package: a program that opens or needs libnccl.so.2 gets ours, and another does not open libpickle at all. And nccl/
-# built by itself, as a project of a user's, against that package.
-# usage: launcher.sh PREFIX SOURCE_DIR NAMES_SH [FAKECUDA_DIR]
+# pickle-nccl of the installed package: a program that opens or needs libnccl.so.2 gets ours, and another does not open
+# libpickle at all. And nccl/ built by itself, as a project of a user's, against that package.
+# usage: launcher.sh PREFIX SOURCE_DIR NAMES_SH
 set -eu
 prefix=$1
 source=$2
@@ -20,8 +20,10 @@ case $library in
 esac
 [ -r "$library" ] || fail "$library is not there"
 
-[ "$("$launcher" -- sh -c 'echo "$LD_PRELOAD $VLLM_NCCL_SO_PATH"')" = "$library $library" ] || fail "LD_PRELOAD is not the library"
-[ "$(LD_PRELOAD=libc.so.6 "$launcher" sh -c 'echo "$LD_PRELOAD"')" = "$library:libc.so.6" ] || fail "what was in LD_PRELOAD is gone"
+[ "$("$launcher" -- sh -c 'echo "$LD_PRELOAD $VLLM_NCCL_SO_PATH"')" = "$library $library" ] ||
+    fail "LD_PRELOAD is not the library"
+[ "$(LD_PRELOAD=libc.so.6 "$launcher" sh -c 'echo "$LD_PRELOAD"')" = "$library:libc.so.6" ] ||
+    fail "what was in LD_PRELOAD is gone"
 status=0
 "$launcher" sh -c 'exit 7' || status=$?
 [ $status -eq 7 ] || fail "the command's code is $status"
@@ -54,12 +56,16 @@ C
 grep -q "$library" "$work/maps" || fail "libnccl.so.2 is another one"
 [ "$(sed -n 's|.* \(/.*libnccl.*\)|\1|p' "$work/maps" | sort -u)" = "$library" ] || fail "there is a second libnccl"
 "$launcher" env -u LD_LIBRARY_PATH "$work/opens" >"$work/maps" || fail "without LD_LIBRARY_PATH it ended with $?"
-"$launcher" "$work/opens" | grep -q "$(readlink -f "$(dirname "$library")/../../libpickle.so.0")" || fail "libpickle is not the one that was installed with it"
+beside=$(readlink -f "$(dirname "$library")/../../libpickle.so.0")
+"$launcher" "$work/opens" | grep -q "$beside" || fail "libpickle is not the one that was installed with it"
 echo "PASS a program that opens libnccl.so.2 gets ours, and the libpickle beside it"
 
-cmake -S "$source/nccl" -B "$work/build" -DCMAKE_PREFIX_PATH="$prefix" -DPICKLE_WERROR=ON >"$work/log" 2>&1 || { cat "$work/log"; exit 1; }
-cmake --build "$work/build" >"$work/log" 2>&1 || { cat "$work/log"; exit 1; }
-cmake --install "$work/build" --prefix "$work/prefix" >"$work/log" 2>&1 || { cat "$work/log"; exit 1; }
+quietly() {
+    "$@" >"$work/log" 2>&1 || { cat "$work/log"; fail "$*"; }
+}
+quietly cmake -S "$source/nccl" -B "$work/build" -DCMAKE_PREFIX_PATH="$prefix" -DPICKLE_WERROR=ON
+quietly cmake --build "$work/build"
+quietly cmake --install "$work/build" --prefix "$work/prefix"
 sh "$names" "$("$work/prefix/bin/pickle-nccl" --library)"
-PICKLE_LIBRARY=$(dirname "$library")/../../libpickle.so.0 "$work/prefix/bin/pickle-nccl" "$work/opens" >"$work/maps" || fail "built by itself: $?"
+PICKLE_LIBRARY=$beside "$work/prefix/bin/pickle-nccl" "$work/opens" >"$work/maps" || fail "built by itself: $?"
 echo "PASS built and installed by itself"

@@ -2,7 +2,8 @@
 /* Sizes, offsets and numbers of NCCL's ABI, as written down here. nccl.header compares them with nccl.h, where there is one. */
 #include "bed.h"
 
-#define OFFSET(type, field, expected) check(offsetof(type, field) == (expected), #type "." #field " at %zu", offsetof(type, field))
+#define OFFSET(type, field, expected) \
+    check(offsetof(type, field) == (expected), #type "." #field " at %zu", offsetof(type, field))
 #define NUMBER(name, expected) check((long)(name) == (expected), #name " is %ld", (long)(name))
 
 static void structures(void)

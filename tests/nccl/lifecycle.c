@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Communicators begin and end in other ways than one call after another: non-blocking, aborted from another thread, by an id that a third process
- * made, without a destroy, used too long. */
+/* Communicators begin and end in other ways than one call after another: non-blocking, aborted from another thread, by an id
+ * that a third process made, without a destroy, used too long. */
 #include <pthread.h>
 #include <sys/wait.h>
 
@@ -90,7 +90,8 @@ static void non_blocking(void)
     result = ncclCommInitRankConfig(&r.comm, 2, id, 0, &config);
     check(result == PKN_IN_PROGRESS && r.comm != NULL, "a non-blocking init says that it goes on (%d)", (int)result);
     check(ncclCommCount(r.comm, &count) == PKN_INVALID_ARGUMENT, "its size is not known yet");
-    check(ncclAllReduce(r.buffer, r.buffer, 1, PKN_FLOAT32, PKN_SUM, r.comm, r.stream) == PKN_INVALID_ARGUMENT, "it cannot be used yet");
+    check(ncclAllReduce(r.buffer, r.buffer, 1, PKN_FLOAT32, PKN_SUM, r.comm, r.stream) == PKN_INVALID_ARGUMENT,
+          "it cannot be used yet");
     check(bed_settled(r.comm) == PKN_SUCCESS && ncclCommCount(r.comm, &count) == PKN_SUCCESS && count == 2, "it is made");
     check(adds_up(&r, 3), "the sum of a non-blocking communicator");
     result = ncclCommSplit(r.comm, PKN_NOCOLOR, 0, &none, NULL);
@@ -98,7 +99,8 @@ static void non_blocking(void)
     check(bed_settled(r.comm) == PKN_SUCCESS, "and ends");
     result = ncclCommFinalize(r.comm);
     check(result == PKN_IN_PROGRESS && bed_settled(r.comm) == PKN_SUCCESS, "finalize goes on and ends (%d)", (int)result);
-    check(ncclAllReduce(r.buffer, r.buffer, 1, PKN_FLOAT32, PKN_SUM, r.comm, r.stream) == PKN_INVALID_ARGUMENT, "nothing is begun afterwards");
+    check(ncclAllReduce(r.buffer, r.buffer, 1, PKN_FLOAT32, PKN_SUM, r.comm, r.stream) == PKN_INVALID_ARGUMENT,
+          "nothing is begun afterwards");
     MUST(ncclCommDestroy(r.comm));
     pthread_join(other, NULL);
 }
@@ -140,7 +142,8 @@ static void abort_of_init(void)
     check(atomic_load(&w.ended) == 0, "an init waits for a rank that does not come");
     MUST(ncclCommAbort(w.comm));
     pthread_join(thread, NULL);
-    check(w.result == PKN_REMOTE_ERROR && w.comm == NULL, "an abort from another thread ends it: %d, %s", (int)w.result, ncclGetLastError(NULL));
+    check(w.result == PKN_REMOTE_ERROR && w.comm == NULL, "an abort from another thread ends it: %d, %s", (int)w.result,
+          ncclGetLastError(NULL));
 }
 
 /* Nor does it for a communicator that is given up before it is made. */

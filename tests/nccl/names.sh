@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# What the loader sees of libnccl.so.2: every name of NCCL 2.28.9 and the later ones, ncclX weak and pncclX strong, nothing else and no versions; its
-# soname; that it needs libc alone. Where there is an nccl.h, every function of it is there.
+# What the loader sees of libnccl.so.2: every name of NCCL 2.28.9 and the later ones, ncclX weak and pncclX strong, nothing
+# else and no versions; its soname; that it needs libc alone. Where there is an nccl.h, every function of it is there.
 # usage: names.sh LIBRARY
 set -eu
 library=$1
@@ -9,14 +9,16 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT INT TERM
 export LC_ALL=C
 
-of_2_28_9="AllGather AllReduce AlltoAll Bcast Broadcast CommAbort CommCount CommCuDevice CommDeregister CommDestroy CommFinalize
-    CommGetAsyncError CommInitAll CommInitRank CommInitRankConfig CommInitRankScalable CommRegister CommRevoke CommShrink CommSplit
-    CommUserRank CommWindowDeregister CommWindowRegister DevCommCreate DevCommDestroy Gather GetErrorString GetLastError GetUniqueId
-    GetVersion GinBarrierCreateRequirement GroupEnd GroupSimulateEnd GroupStart LLA2ACalcSlots LLA2ACreateRequirement
-    LsaBarrierCreateRequirement MemAlloc MemFree Recv RedOpCreatePreMulSum RedOpDestroy Reduce ReduceScatter ResetDebugInit Scatter Send
-    TeamLsa TeamRail TeamRankToLsa TeamRankToWorld TeamWorld"
-later="CommGetUniqueId CommGrow CommMemStats CommQueryProperties CommResume CommSuspend GetLsaDevicePointer GetLsaMultimemDevicePointer
-    GetMultimemDevicePointer GetPeerDevicePointer PutSignal Signal WaitSignal WinGetUserPtr"
+of_2_28_9="AllGather AllReduce AlltoAll Bcast Broadcast CommAbort CommCount CommCuDevice CommDeregister CommDestroy
+    CommFinalize CommGetAsyncError CommInitAll CommInitRank CommInitRankConfig CommInitRankScalable CommRegister
+    CommRevoke CommShrink CommSplit CommUserRank CommWindowDeregister CommWindowRegister DevCommCreate
+    DevCommDestroy Gather GetErrorString GetLastError GetUniqueId GetVersion GinBarrierCreateRequirement GroupEnd
+    GroupSimulateEnd GroupStart LLA2ACalcSlots LLA2ACreateRequirement LsaBarrierCreateRequirement MemAlloc MemFree
+    Recv RedOpCreatePreMulSum RedOpDestroy Reduce ReduceScatter ResetDebugInit Scatter Send TeamLsa TeamRail
+    TeamRankToLsa TeamRankToWorld TeamWorld"
+later="CommGetUniqueId CommGrow CommMemStats CommQueryProperties CommResume CommSuspend GetLsaDevicePointer
+    GetLsaMultimemDevicePointer GetMultimemDevicePointer GetPeerDevicePointer PutSignal Signal WaitSignal
+    WinGetUserPtr"
 
 fail() { echo "FAIL $*"; exit 1; }
 
@@ -43,7 +45,8 @@ for folder in "${CUDA_HOME:-/none}" "${NCCL_HOME:-/none}" /usr/local/cuda /usr; 
 done
 if [ -n "$header" ]; then
     grep -oE '^(ncclResult_t|const char ?\*|void) +p?nccl[A-Z][A-Za-z]*' "$header" | sed 's/.* //' | sort -u >"$work/declared"
-    [ "$(wc -l <"$work/declared")" -gt 80 ] || fail "nccl.h declares only $(wc -l <"$work/declared") functions: it was not understood"
+    [ "$(wc -l <"$work/declared")" -gt 80 ] ||
+        fail "nccl.h declares only $(wc -l <"$work/declared") functions: it was not understood"
     awk '{ print $2 }' "$work/got" | sort >"$work/defined"
     missing=$(comm -23 "$work/declared" "$work/defined" | tr '\n' ' ')
     [ -z "$missing" ] || fail "$header declares what is not there: $missing"

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One thread that drives several GPUs: communicators are made in groups, nested and mixed with others, split; operations over all of them. */
+/* One thread that drives several GPUs: communicators are made in groups, nested and mixed with others, split; operations over
+ * all of them. */
 #include "bed.h"
 
 #define GPUS 4
@@ -111,7 +112,8 @@ static void nested_operations(pkn_comm_t all[GPUS], pkn_comm_t pairs[GPUS])
     }
     MUST(ncclGroupEnd());
     for (int g = 0; g < GPUS; g++)
-        check(bed_idle(streams[g]), "operations of two communicators in a group, messages of nothing among them: %d has ended", g);
+        check(bed_idle(streams[g]), "operations of two communicators in a group, messages of nothing among them: %d has ended",
+              g);
 }
 
 static void ring_is_right(void)
@@ -188,7 +190,9 @@ static void many(pkn_comm_t all[GPUS])
 /* Nothing happens, and the communicators are as before. */
 static void simulated(pkn_comm_t all[GPUS])
 {
-    pkn_simulation_t simulation = { .size = sizeof simulation, .magic = PKN_SIMULATION_MAGIC, .version = PKN_VERSION, .estimated_time = 5 };
+    pkn_simulation_t simulation = {
+        .size = sizeof simulation, .magic = PKN_SIMULATION_MAGIC, .version = PKN_VERSION, .estimated_time = 5
+    };
 
     for (int g = 0; g < GPUS; g++)
         clear(g);

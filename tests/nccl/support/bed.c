@@ -12,7 +12,8 @@
 #include <time.h>
 
 #define MINUTE_MS 60000
-#define FD_NAME "NCCL_TEST_SHARED" /* the descriptor of the shared memory, its role and number in the environment of those that are started */
+#define FD_NAME \
+    "NCCL_TEST_SHARED" /* the descriptor of the shared memory, its role and number in the environment of those that are started */
 #define ROLE_NAME "NCCL_TEST_ROLE"
 #define NUMBER_NAME "NCCL_TEST_NUMBER"
 
@@ -106,7 +107,8 @@ int bed_free_port(void)
     socklen_t bytes = sizeof address;
     int fd = socket(AF_INET, SOCK_STREAM, 0);
 
-    if (fd < 0 || bind(fd, (struct sockaddr *)&address, sizeof address) != 0 || getsockname(fd, (struct sockaddr *)&address, &bytes) != 0)
+    if (fd < 0 || bind(fd, (struct sockaddr *)&address, sizeof address) != 0 ||
+        getsockname(fd, (struct sockaddr *)&address, &bytes) != 0)
         exit(2);
     close(fd);
     return ntohs(address.sin_port);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the programs that test libnccl.so.2 share: they are linked with it as a user's are, and see nothing else of the library. */
+/* What the programs that test libnccl.so.2 share: they are linked with it as a user's are, and see nothing else of the
+ * library. */
 #ifndef BED_H
 #define BED_H
 

@@ -16,6 +16,7 @@
 #define VALUE_BYTES 1024
 #define QPS_MAX 16
 #define SOCKETS_MAX 16
+#define MULTIPROCESSORS_MAX 1024
 #define SOCKET_THREADS_MAX 8
 
 extern char **environ;
@@ -121,6 +122,12 @@ static bool queue_pairs(const char *value, char *out)
     return true;
 }
 
+static bool multiprocessors(const char *value, char *out)
+{
+    snprintf(out, VALUE_BYTES, "%d", within(atoi(value), MULTIPROCESSORS_MAX));
+    return atoi(value) > 0;
+}
+
 static const struct {
     const char *nccl, *pickle;
     bool (*convert)(const char *value, char *out); /* false: libpickle's default is what is meant */
@@ -132,7 +139,7 @@ static const struct {
     { "NCCL_IB_GID_INDEX", "PK_GID_INDEX", gid_index },
     { "NCCL_IB_QPS_PER_CONNECTION", "PK_QPS", queue_pairs },
     { "NCCL_HOSTID", "PK_HOST_ID", copy },
-    { "NCCL_MAX_CTAS", "PK_SM_POLICY", copy },
+    { "NCCL_MAX_CTAS", "PK_SM_POLICY", multiprocessors },
 };
 
 /* Used, though not by handing them on one by one. */

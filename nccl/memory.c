@@ -88,6 +88,12 @@ PKN_TWIN(MemFree);
 
 /* ---- registrations ---- */
 
+/* Operations use the memory as well, but for captures. */
+static bool is_no_error(pk_result_t result)
+{
+    return result == PK_ERR_UNSUPPORTED || result == PK_ERR_MEMORY || result == PK_ERR_SYSTEM;
+}
+
 /* Where it cannot be, there is no handle and no error, as NCCL has it. */
 static pkn_result_t add(struct pkn_comm *comm, void *buffer, size_t bytes, struct pkn_registration **made)
 {
@@ -95,7 +101,7 @@ static pkn_result_t add(struct pkn_comm *comm, void *buffer, size_t bytes, struc
     pk_result_t result = pkn_pk()->pk_register(comm->pk, buffer, bytes);
 
     *made = NULL;
-    if (result == PK_ERR_UNSUPPORTED)
+    if (is_no_error(result))
         return PKN_SUCCESS;
     if (result != PK_OK)
         return pkn_from_pk(result);

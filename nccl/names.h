@@ -112,6 +112,22 @@ PKN_FUNCTION(pkn_result_t, GetLsaMultimemDevicePointer, (pkn_window_t window, si
 PKN_FUNCTION(pkn_result_t, GetMultimemDevicePointer, (pkn_window_t window, size_t offset, void *multimem, void **ptr));
 PKN_FUNCTION(pkn_result_t, GetLsaDevicePointer, (pkn_window_t window, size_t offset, int rank, void **ptr));
 PKN_FUNCTION(pkn_result_t, GetPeerDevicePointer, (pkn_window_t window, size_t offset, int peer, void **ptr));
+PKN_FUNCTION(pkn_result_t, GinInboxA2ACreateRequirement, (pkn_team_t peers, int blocks, int size_log2, void *handle, void *requirement));
+PKN_FUNCTION(pkn_result_t, GinOutboxCreateRequirement, (int blocks, int size_log2, void *handle, void *requirement));
+PKN_FUNCTION(pkn_result_t, ParamBind, (void **parameter, const char *key));
+PKN_FUNCTION(pkn_result_t, ParamGet, (void *parameter, void *value, int room, int *length));
+PKN_FUNCTION(pkn_result_t, ParamGetAllParameterKeys, (const char ***keys, int *count));
+PKN_FUNCTION(pkn_result_t, ParamGetParameter, (const char *key, const char **value, int *length));
+PKN_FUNCTION(pkn_result_t, ParamGetStr, (void *parameter, const char **value));
+PKN_FUNCTION(pkn_result_t, ParamGetI8, (void *parameter, int8_t *value));
+PKN_FUNCTION(pkn_result_t, ParamGetI16, (void *parameter, int16_t *value));
+PKN_FUNCTION(pkn_result_t, ParamGetI32, (void *parameter, int32_t *value));
+PKN_FUNCTION(pkn_result_t, ParamGetI64, (void *parameter, int64_t *value));
+PKN_FUNCTION(pkn_result_t, ParamGetU8, (void *parameter, uint8_t *value));
+PKN_FUNCTION(pkn_result_t, ParamGetU16, (void *parameter, uint16_t *value));
+PKN_FUNCTION(pkn_result_t, ParamGetU32, (void *parameter, uint32_t *value));
+PKN_FUNCTION(pkn_result_t, ParamGetU64, (void *parameter, uint64_t *value));
+PKN_FUNCTION(void, ParamDumpAll, (void));
 
 #pragma GCC visibility pop
 

@@ -137,3 +137,99 @@ pkn_result_t pncclGetPeerDevicePointer(pkn_window_t window, size_t offset, int p
     return refuse("ncclGetPeerDevicePointer");
 }
 PKN_TWIN(GetPeerDevicePointer);
+
+pkn_result_t pncclGinInboxA2ACreateRequirement(pkn_team_t peers, int blocks, int size_log2, void *handle, void *requirement)
+{
+    return refuse("ncclGinInboxA2ACreateRequirement");
+}
+PKN_TWIN(GinInboxA2ACreateRequirement);
+
+pkn_result_t pncclGinOutboxCreateRequirement(int blocks, int size_log2, void *handle, void *requirement)
+{
+    return refuse("ncclGinOutboxCreateRequirement");
+}
+PKN_TWIN(GinOutboxCreateRequirement);
+
+pkn_result_t pncclParamBind(void **parameter, const char *key)
+{
+    return refuse("ncclParamBind");
+}
+PKN_TWIN(ParamBind);
+
+pkn_result_t pncclParamGet(void *parameter, void *value, int room, int *length)
+{
+    return refuse("ncclParamGet");
+}
+PKN_TWIN(ParamGet);
+
+pkn_result_t pncclParamGetAllParameterKeys(const char ***keys, int *count)
+{
+    return refuse("ncclParamGetAllParameterKeys");
+}
+PKN_TWIN(ParamGetAllParameterKeys);
+
+pkn_result_t pncclParamGetParameter(const char *key, const char **value, int *length)
+{
+    return refuse("ncclParamGetParameter");
+}
+PKN_TWIN(ParamGetParameter);
+
+pkn_result_t pncclParamGetStr(void *parameter, const char **value)
+{
+    return refuse("ncclParamGetStr");
+}
+PKN_TWIN(ParamGetStr);
+
+pkn_result_t pncclParamGetI8(void *parameter, int8_t *value)
+{
+    return refuse("ncclParamGetI8");
+}
+PKN_TWIN(ParamGetI8);
+
+pkn_result_t pncclParamGetI16(void *parameter, int16_t *value)
+{
+    return refuse("ncclParamGetI16");
+}
+PKN_TWIN(ParamGetI16);
+
+pkn_result_t pncclParamGetI32(void *parameter, int32_t *value)
+{
+    return refuse("ncclParamGetI32");
+}
+PKN_TWIN(ParamGetI32);
+
+pkn_result_t pncclParamGetI64(void *parameter, int64_t *value)
+{
+    return refuse("ncclParamGetI64");
+}
+PKN_TWIN(ParamGetI64);
+
+pkn_result_t pncclParamGetU8(void *parameter, uint8_t *value)
+{
+    return refuse("ncclParamGetU8");
+}
+PKN_TWIN(ParamGetU8);
+
+pkn_result_t pncclParamGetU16(void *parameter, uint16_t *value)
+{
+    return refuse("ncclParamGetU16");
+}
+PKN_TWIN(ParamGetU16);
+
+pkn_result_t pncclParamGetU32(void *parameter, uint32_t *value)
+{
+    return refuse("ncclParamGetU32");
+}
+PKN_TWIN(ParamGetU32);
+
+pkn_result_t pncclParamGetU64(void *parameter, uint64_t *value)
+{
+    return refuse("ncclParamGetU64");
+}
+PKN_TWIN(ParamGetU64);
+
+void pncclParamDumpAll(void)
+{
+    (void)refuse("ncclParamDumpAll");
+}
+PKN_TWIN(ParamDumpAll);

@@ -105,6 +105,48 @@ static void non_blocking(void)
     pthread_join(other, NULL);
 }
 
+/* As frameworks of several devices begin: all in one group, and each is polled. */
+static void non_blocking_group(void)
+{
+    pkn_config_t config = undefined_config();
+    struct rank ranks[2] = { { 0 } };
+    pkn_result_t result;
+    pkn_id_t id;
+
+    config.blocking = 0;
+    MUST(ncclGetUniqueId(&id));
+    MUST(ncclGroupStart());
+    for (int g = 0; g < 2; g++) {
+        prepare(&ranks[g], g);
+        MUST(ncclCommInitRankConfig(&ranks[g].comm, 2, id, g, &config));
+    }
+    result = ncclGroupEnd();
+    check(result == PKN_IN_PROGRESS, "a group of non-blocking inits goes on (%d)", (int)result);
+    for (int g = 0; g < 2; g++)
+        check(bed_settled(ranks[g].comm) == PKN_SUCCESS, "number %d is made", g);
+    MUST(ncclGroupStart());
+    for (int g = 0; g < 2; g++)
+        MUST(ncclAllReduce(ranks[g].buffer, ranks[g].buffer, COUNT, PKN_FLOAT32, PKN_SUM, ranks[g].comm, ranks[g].stream));
+    MUST(ncclGroupEnd());
+    for (int g = 0; g < 2; g++) {
+        float host[COUNT];
+
+        gpu_use(g);
+        check(bed_idle(ranks[g].stream), "its operation has ended");
+        bed_download(host, ranks[g].buffer, COUNT);
+        check(host[0] == 3 && host[COUNT - 1] == 3, "the sum of number %d", g);
+    }
+    MUST(ncclGroupStart());
+    for (int g = 0; g < 2; g++)
+        MUST(ncclCommFinalize(ranks[g].comm));
+    result = ncclGroupEnd();
+    check(result == PKN_IN_PROGRESS, "finalize in a group goes on (%d)", (int)result);
+    for (int g = 0; g < 2; g++) {
+        check(bed_settled(ranks[g].comm) == PKN_SUCCESS, "number %d is finalized", g);
+        MUST(ncclCommDestroy(ranks[g].comm));
+    }
+}
+
 /* ---- abort ---- */
 
 struct waiter {
@@ -362,6 +404,7 @@ int main(void)
     check(ends == 0, "ranks that end without a destroy: %d", ends);
     check(placed == 0, "ranks that meet by NCCL_COMM_ID: %d", placed);
     non_blocking();
+    non_blocking_group();
     abort_of_init();
     destroy_of_init();
     abort_of_operation();

@@ -17,8 +17,10 @@ of_2_28_9="AllGather AllReduce AlltoAll Bcast Broadcast CommAbort CommCount Comm
     Recv RedOpCreatePreMulSum RedOpDestroy Reduce ReduceScatter ResetDebugInit Scatter Send TeamLsa TeamRail
     TeamRankToLsa TeamRankToWorld TeamWorld"
 later="CommGetUniqueId CommGrow CommMemStats CommQueryProperties CommResume CommSuspend GetLsaDevicePointer
-    GetLsaMultimemDevicePointer GetMultimemDevicePointer GetPeerDevicePointer PutSignal Signal WaitSignal
-    WinGetUserPtr"
+    GetLsaMultimemDevicePointer GetMultimemDevicePointer GetPeerDevicePointer GinInboxA2ACreateRequirement
+    GinOutboxCreateRequirement ParamBind ParamDumpAll ParamGet ParamGetAllParameterKeys ParamGetI16 ParamGetI32
+    ParamGetI64 ParamGetI8 ParamGetParameter ParamGetStr ParamGetU16 ParamGetU32 ParamGetU64 ParamGetU8 PutSignal
+    Signal WaitSignal WinGetUserPtr"
 
 fail() { echo "FAIL $*"; exit 1; }
 

@@ -187,6 +187,38 @@ static void many(pkn_comm_t all[GPUS])
     check(is_sum(0, 1, 2) && is_sum(1, 1, 2), "%d collectives in a group", MANY + 1);
 }
 
+/* The same of an operation that waits for its peer by words in the stream, of which a group of libpickle has so many. */
+static void many_gathers(pkn_comm_t all[GPUS])
+{
+    float host[COUNT];
+    size_t wrong = 0;
+
+    clear(0);
+    MUST(ncclGroupStart());
+    for (size_t k = 0; k < MANY; k++)
+        for (int g = 0; g < 2; g++)
+            MUST(ncclGather(in[g] + k % 500, out[g] + k % 500 * 2, 1, PKN_FLOAT32, 0, all[g], streams[g]));
+    MUST(ncclGroupEnd());
+    for (int g = 0; g < 2; g++)
+        check(bed_idle(streams[g]), "%d gathers in a group: rank %d has ended", MANY, g);
+    gpu_use(0);
+    bed_download(host, out[0], COUNT);
+    for (size_t i = 0; i < COUNT; i++)
+        wrong += host[i] != value((int)(i % 2), i / 2);
+    check(wrong == 0, "of their elements %zu are wrong", wrong);
+}
+
+/* A message of nothing is one: who receives it waits until it has been sent. */
+static void nothing_is_sent(pkn_comm_t all[GPUS])
+{
+    gpu_use(1);
+    MUST(ncclRecv(NULL, 0, PKN_FLOAT32, 0, all[1], streams[1]));
+    usleep(50000);
+    check(gpu_stream_query(streams[1]) == GPU_NOT_READY, "a receive of nothing waits");
+    MUST(ncclSend(NULL, 0, PKN_FLOAT32, 1, all[0], streams[0]));
+    check(bed_idle(streams[0]) && bed_idle(streams[1]), "for what is sent");
+}
+
 /* Nothing happens, and the communicators are as before. */
 static void simulated(pkn_comm_t all[GPUS])
 {
@@ -234,6 +266,8 @@ int main(void)
     MUST(ncclGroupEnd());
     MUST(ncclCommInitAll(all, 2, NULL));
     many(all);
+    many_gathers(all);
+    nothing_is_sent(all);
     for (int g = 0; g < GPUS; g++)
         MUST(ncclCommDestroy(pairs[g]));
     for (int g = 0; g < 2; g++)

@@ -12,7 +12,9 @@ static pkn_result_t flush(struct pkn_comm *comm, void *arg)
     const struct pkn_table *pk = pkn_pk();
 
     (void)arg;
-    return pk->pk_comm_finalize != NULL ? pkn_from_pk(pk->pk_comm_finalize(comm->pk)) : PKN_SUCCESS; /* destroy waits as well */
+    if (comm->pk == NULL || pk->pk_comm_finalize == NULL) /* pk_comm_destroy waits as well, but cannot be aborted */
+        return PKN_SUCCESS;
+    return pkn_from_pk(pk->pk_comm_finalize(comm->pk));
 }
 
 static pkn_result_t finalize(struct pkn_job *job)
@@ -38,12 +40,17 @@ PKN_TWIN(CommFinalize);
 
 /* ---- destroy and abort ---- */
 
-/* One that is still being made would wait for ranks that may never come. */
+/* What is unfinished ends first, while there is a handle by which another thread may abort it. One that is still being made
+ * would wait for ranks that may never come. */
 static pkn_result_t destroy(struct pkn_job *job)
 {
-    if (!atomic_load(&job->comm->ready) && pkn_comm_state(job->comm) == PKN_IN_PROGRESS)
-        pkn_comm_stop(job->comm);
-    pkn_comm_disown(job->comm);
+    struct pkn_comm *comm = job->comm;
+
+    if (!atomic_load(&comm->ready) && pkn_comm_state(comm) == PKN_IN_PROGRESS)
+        pkn_comm_stop(comm);
+    else if (!atomic_exchange(&comm->finalized, true))
+        (void)flush(comm, NULL);
+    pkn_comm_disown(comm);
     return PKN_SUCCESS;
 }
 

@@ -225,6 +225,35 @@ static void abort_of_operation(void)
     MUST(ncclCommAbort(comms[1]));
 }
 
+static void *destroys(void *arg)
+{
+    MUST(ncclCommDestroy(((struct waiter *)arg)->comm));
+    atomic_store(&((struct waiter *)arg)->ended, 1);
+    return NULL;
+}
+
+/* A destroy waits for the operations; an abort from another thread ends that. */
+static void abort_of_destroy(void)
+{
+    struct waiter w = { .comm = NULL };
+    pkn_comm_t comms[2];
+    struct rank r = { 0 };
+    pthread_t thread;
+
+    prepare(&r, 0);
+    MUST(ncclCommInitAll(comms, 2, NULL));
+    MUST(ncclAllReduce(r.buffer, r.buffer, COUNT, PKN_FLOAT32, PKN_SUM, comms[0], r.stream));
+    w.comm = comms[0];
+    if (pthread_create(&thread, NULL, destroys, &w) != 0)
+        exit(2);
+    usleep(100000);
+    check(atomic_load(&w.ended) == 0, "a destroy waits for an operation");
+    MUST(ncclCommAbort(comms[0]));
+    pthread_join(thread, NULL);
+    check(bed_idle(r.stream), "an abort ends both");
+    MUST(ncclCommAbort(comms[1]));
+}
+
 static void handles_are_kept_apart(void)
 {
     pkn_comm_t first[2], second[2];
@@ -408,6 +437,8 @@ int main(void)
     abort_of_init();
     destroy_of_init();
     abort_of_operation();
+    if (bed_library_has("pk_comm_finalize"))
+        abort_of_destroy();
     handles_are_kept_apart();
     registrations();
     return bed_end();

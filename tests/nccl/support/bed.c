@@ -2,6 +2,7 @@
 #include "bed.h"
 
 #include <arpa/inet.h>
+#include <dlfcn.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <spawn.h>
@@ -99,6 +100,13 @@ pkn_result_t bed_settled(pkn_comm_t comm)
         usleep(200);
     }
     return state;
+}
+
+bool bed_library_has(const char *name)
+{
+    void *library = dlopen("libpickle.so.0", RTLD_NOW | RTLD_NOLOAD);
+
+    return library != NULL && dlsym(library, name) != NULL;
 }
 
 int bed_free_port(void)

@@ -83,6 +83,16 @@ static void here(void)
         pk_comm_destroy(comms[i / 2][i % 2]);
 }
 
+/* The threads that lead have closed what they had; an id that is given back too. */
+static void nothing_is_left(int before)
+{
+    const double until = monotonic_ms() + 20000;
+
+    while (open_files() != before && monotonic_ms() < until)
+        usleep(10000);
+    report(open_files() == before, "%d descriptors are open, before the ids %d were", open_files(), before);
+}
+
 static void alone(void)
 {
     pk_comm_config_t config = PK_COMM_CONFIG_INIT;
@@ -120,6 +130,7 @@ int main(void)
 {
     static const int makers[] = { SIZE, 1, 0 };
     struct ranks ranks;
+    int before;
 
     if (ranks_role() != NULL)
         return rank_main((int)atomic_load(&ranks_shared()->words[WORD_MAKER]),
@@ -133,8 +144,13 @@ int main(void)
             report(ranks_wait(&ranks, 60000, -1) == 0, "made by %d, %d late", makers[i], late);
             ranks_close(&ranks);
         }
-    here();
+    before = open_files();
     alone();
     given_back();
+    nothing_is_left(before);
+    here(); /* its service thread keeps what it has */
+    before = open_files();
+    here();
+    nothing_is_left(before);
     return report_end();
 }

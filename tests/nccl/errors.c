@@ -106,10 +106,10 @@ static void operators(void)
 }
 
 /* Sums of products: right, or refused by a libpickle that has none. The operator is destroyed before the group ends. */
-static void products(void)
+static void products(pkn_residence_t residence)
 {
     float host[COUNT], scalar[2] = { 2, 3 };
-    float *buffers[2];
+    float *buffers[2], *scalars[2] = { &scalar[0], &scalar[1] };
     gpu_stream_t streams[2];
     pkn_op_t ops[2];
     bool right = true;
@@ -126,7 +126,9 @@ static void products(void)
         gpu_use(g);
         streams[g] = gpu_stream_new();
         buffers[g] = bed_upload(host, COUNT);
-        MUST(ncclRedOpCreatePreMulSum(&ops[g], &scalar[g], PKN_FLOAT32, PKN_SCALAR_HOST, comms[g]));
+        if (residence == PKN_SCALAR_DEVICE)
+            scalars[g] = bed_upload(&scalar[g], 1);
+        MUST(ncclRedOpCreatePreMulSum(&ops[g], scalars[g], PKN_FLOAT32, residence, comms[g]));
         check((int)ops[g] >= PKN_OPS, "operator %d", (int)ops[g]);
         refused(ncclAllReduce(buffers[g], buffers[g], 0, PKN_FLOAT64, ops[g], comms[g], streams[g]), PKN_INVALID_ARGUMENT,
                 "is for datatype 7", "the operator's type is another");
@@ -145,7 +147,7 @@ static void products(void)
         for (size_t i = 0; i < COUNT; i++)
             right = right && host[i] == 5;
     }
-    check(right, "sums of products");
+    check(right, "sums of products by scalars of the %s", residence == PKN_SCALAR_DEVICE ? "device" : "host");
     gpu_use(0);
 }
 
@@ -212,7 +214,8 @@ int main(void)
     devices();
     unsupported();
     operators();
-    products();
+    products(PKN_SCALAR_HOST);
+    products(PKN_SCALAR_DEVICE);
     groups();
     last_error();
     MUST(ncclCommDestroy(comms[0]));

@@ -196,10 +196,37 @@ static void last_error(void)
           "results have texts");
 }
 
+/* On a machine without a GPU. */
+static int without_device(void)
+{
+    pkn_comm_t comm = NULL;
+    pkn_id_t id;
+
+    memset(&id, 0, sizeof id);
+    refused(ncclCommInitRank(&comm, 1, id, 0), PKN_CUDA_ERROR, "", "no device");
+    refused(ncclCommInitAll(&comm, 1, NULL), PKN_CUDA_ERROR, "", "no device for all");
+    check(comm == NULL && strlen(ncclGetLastError(NULL)) > 0, "it is said why: %s", ncclGetLastError(NULL));
+    return bed_end();
+}
+
+static int start_without_device(void)
+{
+    int code;
+
+    setenv("CUDA_VISIBLE_DEVICES", "", 1);
+    code = bed_wait(bed_start("without_device", 0));
+    unsetenv("CUDA_VISIBLE_DEVICES");
+    return code;
+}
+
 int main(void)
 {
-    int version = 0;
+    int version = 0, number, without;
 
+    if (bed_role(&number) != NULL)
+        return without_device();
+    without = start_without_device();
+    check(without == 0, "a process that sees no device: %d", without);
     MUST(ncclGetVersion(&version));
     check(version == 22809, "the version is %d", version);
     if (!bed_has_gpus(2))

@@ -2,7 +2,7 @@
 /* Communicators begin and end in other ways than one call after another: non-blocking, aborted from another thread, by an id
  * that a third process made, without a destroy, used too long. */
 #include <pthread.h>
-#include <sys/wait.h>
+#include <signal.h>
 
 #include "bed.h"
 
@@ -379,6 +379,34 @@ static int just_ends(int own)
     return bed_end();
 }
 
+/* Rank 1 is killed while rank 0 waits for it: an error in a moment, and the stream is released by an abort. */
+static int one_is_killed(int own)
+{
+    struct bed_shared *shared = bed_shared();
+    pkn_result_t state = PKN_SUCCESS;
+    struct rank r = { 0 };
+
+    if (!bed_has_gpus(2))
+        return BED_SKIPPED;
+    prepare(&r, own);
+    if (own == 0) {
+        MUST(ncclGetUniqueId(&shared->id));
+        atomic_store(&shared->has_id, 1);
+    }
+    bed_await(&shared->has_id, 1);
+    MUST(ncclCommInitRank(&r.comm, 2, shared->id, own));
+    check(adds_up(&r, 3), "rank %d before one is killed", own);
+    if (own == 1)
+        kill(getpid(), SIGKILL);
+    MUST(ncclAllReduce(r.buffer, r.buffer, COUNT, PKN_FLOAT32, PKN_SUM, r.comm, r.stream));
+    for (double until = bed_now_ms() + 30000; state == PKN_SUCCESS && bed_now_ms() < until; usleep(1000))
+        MUST(ncclCommGetAsyncError(r.comm, &state));
+    check(state == PKN_REMOTE_ERROR && strstr(ncclGetLastError(NULL), " 1") != NULL, "it is named: %s", ncclGetLastError(NULL));
+    MUST(ncclCommAbort(r.comm));
+    check(bed_idle(r.stream), "the stream is released");
+    return bed_end();
+}
+
 /* NCCL_COMM_ID: no id is sent, all know the place. */
 static int by_place(int own)
 {
@@ -406,8 +434,23 @@ static int two(const char *role)
     return wait_all(pids, 2);
 }
 
+static int survivor(void)
+{
+    pid_t pids[2];
+    int code;
+
+    memset(bed_shared(), 0, sizeof *bed_shared());
+    for (int i = 0; i < 2; i++)
+        pids[i] = bed_start("one_is_killed", i);
+    code = bed_wait(pids[0]);
+    (void)bed_wait(pids[1]);
+    return code;
+}
+
 static int run_role(const char *role, int number)
 {
+    if (strcmp(role, "one_is_killed") == 0)
+        return one_is_killed(number);
     if (strcmp(role, "by_another") == 0)
         return by_another(number);
     return strcmp(role, "by_place") == 0 ? by_place(number) : just_ends(number);
@@ -416,13 +459,14 @@ static int run_role(const char *role, int number)
 int main(void)
 {
     char place[64];
-    int number, others, ends, placed;
+    int number, others, ends, placed, survives;
     const char *role = bed_role(&number);
 
     if (role != NULL)
         return run_role(role, number);
     others = ids_by_others();
     ends = two("just_ends");
+    survives = survivor();
     snprintf(place, sizeof place, "127.0.0.1:%d", bed_free_port());
     setenv("NCCL_COMM_ID", place, 1);
     placed = two("by_place");
@@ -431,6 +475,7 @@ int main(void)
         return BED_SKIPPED;
     check(others == 0, "ids made by rank 0, rank 1 and a process that is no rank: %d", others);
     check(ends == 0, "ranks that end without a destroy: %d", ends);
+    check(survives == 0, "a rank whose peer was killed: %d", survives);
     check(placed == 0, "ranks that meet by NCCL_COMM_ID: %d", placed);
     non_blocking();
     non_blocking_group();

@@ -112,7 +112,8 @@ PKN_FUNCTION(pkn_result_t, GetLsaMultimemDevicePointer, (pkn_window_t window, si
 PKN_FUNCTION(pkn_result_t, GetMultimemDevicePointer, (pkn_window_t window, size_t offset, void *multimem, void **ptr));
 PKN_FUNCTION(pkn_result_t, GetLsaDevicePointer, (pkn_window_t window, size_t offset, int rank, void **ptr));
 PKN_FUNCTION(pkn_result_t, GetPeerDevicePointer, (pkn_window_t window, size_t offset, int peer, void **ptr));
-PKN_FUNCTION(pkn_result_t, GinInboxA2ACreateRequirement, (pkn_team_t peers, int blocks, int size_log2, void *handle, void *requirement));
+PKN_FUNCTION(pkn_result_t, GinInboxA2ACreateRequirement,
+             (pkn_team_t peers, int blocks, int size_log2, void *handle, void *requirement));
 PKN_FUNCTION(pkn_result_t, GinOutboxCreateRequirement, (int blocks, int size_log2, void *handle, void *requirement));
 PKN_FUNCTION(pkn_result_t, ParamBind, (void **parameter, const char *key));
 PKN_FUNCTION(pkn_result_t, ParamGet, (void *parameter, void *value, int room, int *length));

@@ -117,9 +117,9 @@ PK_API pk_result_t pk_comm_init(pk_comm_t **comm, const pk_comm_config_t *config
 PK_API pk_result_t pk_get_unique_id(pk_unique_id_t *id);
 
 /**
- * As pk_get_unique_id, for a rank 0 that may be in any process: this one, another rank's, or one of a program that is no rank at all makes the id. A
- * thread of this process tells the ranks where rank 0 is, which listens at addresses of its own, until all know it, the id is
- * released, or the process ends. It costs each rank one more connection.
+ * As pk_get_unique_id, for a rank 0 that may be in any process: whoever makes the id need not be a rank. A thread of this process tells
+ * the ranks where rank 0 is, which listens at addresses of its own, until all know it, the id is released, or the process ends. It
+ * costs each rank one more connection.
  *
  * @param id  out, as for pk_get_unique_id
  * @return as pk_get_unique_id; PK_ERR_SYSTEM (no thread can be made); PK_ERR_MEMORY

@@ -48,7 +48,7 @@ static pkn_result_t destroy(struct pkn_job *job)
 
     if (!atomic_load(&comm->ready) && pkn_comm_state(comm) == PKN_IN_PROGRESS)
         pkn_comm_stop(comm);
-    else if (!atomic_exchange(&comm->finalized, true))
+    else if (atomic_load(&comm->ready) && !atomic_exchange(&comm->finalized, true))
         (void)flush(comm, NULL);
     pkn_comm_disown(comm);
     return PKN_SUCCESS;

@@ -173,6 +173,39 @@ static void split(pkn_comm_t all[GPUS])
         MUST(ncclCommDestroy(made[g]));
 }
 
+/* Two ranks on one GPU, which NCCL refuses. */
+static void one_gpu(void)
+{
+    pkn_comm_t both[2];
+    pkn_id_t id;
+    float *buffers[2], host[COUNT];
+    gpu_stream_t own[2];
+    size_t wrong = 0;
+
+    gpu_use(3);
+    for (size_t i = 0; i < COUNT; i++)
+        host[i] = 2;
+    MUST(ncclGetUniqueId(&id));
+    MUST(ncclGroupStart());
+    for (int r = 0; r < 2; r++) {
+        own[r] = gpu_stream_new();
+        buffers[r] = bed_upload(host, COUNT);
+        MUST(ncclCommInitRank(&both[r], 2, id, r));
+    }
+    MUST(ncclGroupEnd());
+    MUST(ncclGroupStart());
+    for (int r = 0; r < 2; r++)
+        MUST(ncclAllReduce(buffers[r], buffers[r], COUNT, PKN_FLOAT32, PKN_PROD, both[r], own[r]));
+    MUST(ncclGroupEnd());
+    check(bed_idle(own[0]) && bed_idle(own[1]), "two ranks on one GPU, each in a stream of its own");
+    bed_download(host, buffers[1], COUNT);
+    for (size_t i = 0; i < COUNT; i++)
+        wrong += host[i] != 4;
+    check(wrong == 0, "of their products %zu are wrong", wrong);
+    MUST(ncclCommDestroy(both[0]));
+    MUST(ncclCommDestroy(both[1]));
+}
+
 static void many(pkn_comm_t all[GPUS])
 {
     for (int g = 0; g < GPUS; g++)
@@ -265,6 +298,7 @@ int main(void)
         MUST(ncclCommDestroy(all[g]));
     MUST(ncclGroupEnd());
     MUST(ncclCommInitAll(all, 2, NULL));
+    one_gpu();
     many(all);
     many_gathers(all);
     nothing_is_sent(all);

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "abi.h"
+#include "hca.h"
 #include "ifname.h"
 #include "table.h"
 
@@ -106,6 +107,11 @@ static bool p2p_disable(const char *value, char *out)
     return atoi(value) != 0 && copy("LOC", out);
 }
 
+static bool rdma_disable(const char *value, char *out)
+{
+    return atoi(value) != 0 && copy("none", out);
+}
+
 static bool gid_index(const char *value, char *out)
 {
     return atoi(value) >= 0 && copy(value, out); /* -1: found by itself, in NCCL too */
@@ -136,6 +142,8 @@ static const struct {
     { "NCCL_SOCKET_IFNAME", "PK_IFNAME", pkn_ifname },
     { "NCCL_P2P_DISABLE", "PK_P2P_LEVEL", p2p_disable },
     { "NCCL_P2P_LEVEL", "PK_P2P_LEVEL", p2p_level },
+    { "NCCL_IB_DISABLE", "PK_RDMA_DEVICES", rdma_disable },
+    { "NCCL_IB_HCA", "PK_RDMA_DEVICES", pkn_hca },
     { "NCCL_IB_GID_INDEX", "PK_GID_INDEX", gid_index },
     { "NCCL_IB_QPS_PER_CONNECTION", "PK_QPS", queue_pairs },
     { "NCCL_HOSTID", "PK_HOST_ID", copy },

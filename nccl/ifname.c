@@ -5,48 +5,21 @@
 #include <net/if.h>
 #include <stddef.h>
 #include <stdio.h>
-#include <string.h>
 #include <sys/socket.h>
+
+#include "words.h"
 
 #define ROOM 1024
 
-struct wanted {
-    bool others, exact;
-    const char *words; /* with commas between them */
-};
-
-static struct wanted parse(const char *value)
-{
-    struct wanted w = { .words = value };
-
-    w.others = *w.words == '^';
-    w.words += w.others;
-    w.exact = *w.words == '=';
-    w.words += w.exact;
-    return w;
-}
-
-static bool is_named(const struct wanted *w, const char *name)
-{
-    for (const char *word = w->words; *word != '\0';) {
-        size_t length = strcspn(word, ",");
-
-        if (length > 0 && strncmp(name, word, length) == 0 && (!w->exact || name[length] == '\0'))
-            return true;
-        word += length + (word[length] == ',');
-    }
-    return false;
-}
-
 static bool is_listed(const char *list, const char *name)
 {
-    const struct wanted exact = { .exact = true, .words = list };
+    const struct pkn_words exact = { .exact = true, .words = list };
 
-    return is_named(&exact, name);
+    return pkn_words_take(&exact, name, NULL, NULL);
 }
 
 /* "All but these" does not mean loopback, which leads to no other host. */
-static bool fits(const struct wanted *w, const struct ifaddrs *a)
+static bool fits(const struct pkn_words *w, const struct ifaddrs *a)
 {
     if (a->ifa_addr == NULL || (a->ifa_flags & IFF_UP) == 0)
         return false;
@@ -54,12 +27,12 @@ static bool fits(const struct wanted *w, const struct ifaddrs *a)
         return false;
     if (w->others && (a->ifa_flags & IFF_LOOPBACK) != 0)
         return false;
-    return is_named(w, a->ifa_name) != w->others;
+    return pkn_words_take(w, a->ifa_name, NULL, NULL);
 }
 
 bool pkn_ifname(const char *value, char *out)
 {
-    const struct wanted w = parse(value);
+    const struct pkn_words w = pkn_words_parse(value);
     struct ifaddrs *all = NULL;
     size_t at = 0;
 

@@ -36,7 +36,10 @@ expect_not 'PK_\|libnccl' UNRELATED=1
 expect 'libnccl.so.2 of libpickle [0-9.]*, for programs of NCCL 2.28.9: .*libpickle.so.*' NCCL_DEBUG=VERSION
 expect 'libnccl.so.2 of libpickle [0-9.]*, for programs of NCCL 2.28.9: .*libpickle.so.*' NCCL_DEBUG=INFO
 expect 'libnccl.so.2 of libpickle: not used: .*NCCL_ALGO.*' NCCL_DEBUG=INFO NCCL_ALGO=Ring NCCL_P2P_LEVEL=NVL
-expect 'libnccl.so.2 of libpickle: not used: .*NCCL_IB_HCA.*' NCCL_DEBUG=INFO NCCL_IB_HCA=mlx5_0
+expect 'libnccl.so.2 of libpickle: not used: .*NCCL_NET.*' NCCL_DEBUG=INFO NCCL_NET=Socket
+expect PK_RDMA_DEVICES=none NCCL_IB_DISABLE=1 NCCL_IB_HCA=nothere
+expect PK_RDMA_DEVICES=nothere:1 NCCL_IB_DISABLE=0 NCCL_IB_HCA==nothere:1
+expect_not PK_RDMA_DEVICES NCCL_IB_DISABLE=0
 expect_not 'not used' NCCL_DEBUG=INFO NCCL_P2P_LEVEL=NVL NCCL_MAX_CTAS=4
 expect_not 'not used' NCCL_ALGO=Ring
 expect PK_IFNAME=$loopback NCCL_SOCKET_IFNAME==$loopback

@@ -375,12 +375,12 @@ int main(void)
 
     if (bed_role(&number) != NULL)
         return rank_process(number);
-    for (int r = 0; r < RANKS; r++) /* before this process has the driver */
+    if (!bed_has_gpus(RANKS))
+        return BED_SKIPPED;
+    for (int r = 0; r < RANKS; r++)
         pids[r] = bed_start("rank", r);
     for (int r = 0; r < RANKS; r++)
         codes[r] = bed_wait(pids[r]);
-    if (!bed_has_gpus(RANKS))
-        return BED_SKIPPED;
     for (int r = 0; r < RANKS; r++)
         check(codes[r] == 0, "the process of rank %d ended with %d", r, codes[r]);
     in_threads();

@@ -464,6 +464,8 @@ int main(void)
 
     if (role != NULL)
         return run_role(role, number);
+    if (!bed_has_gpus(2))
+        return BED_SKIPPED;
     others = ids_by_others();
     ends = two("just_ends");
     survives = survivor();
@@ -471,8 +473,6 @@ int main(void)
     setenv("NCCL_COMM_ID", place, 1);
     placed = two("by_place");
     unsetenv("NCCL_COMM_ID");
-    if (!bed_has_gpus(2))
-        return BED_SKIPPED;
     check(others == 0, "ids made by rank 0, rank 1 and a process that is no rank: %d", others);
     check(ends == 0, "ranks that end without a destroy: %d", ends);
     check(survives == 0, "a rank whose peer was killed: %d", survives);

@@ -33,6 +33,7 @@ static const struct variable settings[] = {
     { "PK_WINDOW", "chunks that one of them may have on its way" },
     { "PK_RETRY_MS", "how long a broken connection is tried again" },
     { "PK_QPS", "RDMA: queue pairs for data to each peer; 2 by default" },
+    { "PK_RDMA_DEVICES", "RDMA: devices that may be used, mlx5_0,mlx5_1:2 or none; all by default" },
     { "PK_GID_INDEX", "RDMA: entry of the port's table of addresses; chosen by default" },
     { "PK_IFNAME", "network interfaces, eth0,eth1" },
     { "PK_PORTS", "TCP ports to listen at, first-last; any by default" },

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# clang-tidy over the library (see .clang-tidy for what is an error), as it is built on this machine: without CUDA's headers not over the
+# clang-tidy over the library and nccl/ (see .clang-tidy for what is an error), as it is built on this machine: without CUDA's headers not over the
 # files that need them. And where clang-format would change a line (for reading).
 # usage: scripts/lint.sh [--deep] [FILE...]     --deep: what the static analyzer says, too; for reading
 set -uo pipefail
@@ -15,12 +15,12 @@ if [ "${1:-}" = --deep ]; then
     tidy+=(-checks=clang-analyzer-core.*,clang-analyzer-unix.*,clang-analyzer-deadcode.* "-warnings-as-errors=-*")
     shift
 fi
-built() { sed -n 's|^ *"file": ".*/\(lib/.*\.c\)".*|\1|p' build/clang/compile_commands.json; }
+built() { sed -n 's#^ *"file": ".*/\(\(lib\|nccl\)/[^"]*\.c\)".*#\1#p' build/clang/compile_commands.json; }
 files=("$@")
 if [ ${#files[@]} -eq 0 ]; then
-    mapfile -t files < <(comm -12 <(find lib -name '*.c' | sort) <(built | sort -u))
-    [ ${#files[@]} -gt 0 ] || { echo "build/clang/compile_commands.json names no file of lib/"; exit 1; }
-    find lib -name '*.c' | sort | comm -23 - <(built | sort -u) | sed 's/$/: not built on this machine, not looked at/'
+    mapfile -t files < <(comm -12 <(find lib nccl -name '*.c' | sort) <(built | sort -u))
+    [ ${#files[@]} -gt 0 ] || { echo "build/clang/compile_commands.json names no file of lib/ and nccl/"; exit 1; }
+    find lib nccl -name '*.c' | sort | comm -23 - <(built | sort -u) | sed 's/$/: not built on this machine, not looked at/'
 fi
 failed=0
 printf '%s\n' "${files[@]}" | xargs -P "$(nproc)" -n 4 timeout 300 "${tidy[@]}" 2>/dev/null || failed=1

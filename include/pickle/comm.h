@@ -120,11 +120,22 @@ PK_API pk_result_t pk_comm_init(pk_comm_t **comm, const pk_comm_config_t *config
 PK_API pk_result_t pk_get_unique_id(pk_unique_id_t *id);
 
 /**
+ * As pk_get_unique_id, for a rank 0 that may be in any process: whoever makes the id need not be a rank. A thread of this process tells
+ * the ranks where rank 0 is, which listens at addresses of its own, until all know it, the id is released, or the process ends. It
+ * costs each rank one more connection.
+ *
+ * @param id  out, as for pk_get_unique_id
+ * @return as pk_get_unique_id; PK_ERR_SYSTEM (no thread can be made); PK_ERR_MEMORY
+ * Does not block. Any thread. Since 0.2.
+ */
+PK_API pk_result_t pk_get_unique_id_anywhere(pk_unique_id_t *id);
+
+/**
  * Give back an id that no communicator will be made with: the process that made it does not listen for it any more.
  * pk_comm_init_rank of rank 0 gives its id back by itself, whatever it returns (but for PK_ERR_ARG of a rank or size that
  * cannot be); so does the end of the process.
  *
- * @param id  made by pk_get_unique_id in this process, and not used yet
+ * @param id  made by pk_get_unique_id or pk_get_unique_id_anywhere in this process, and not used yet
  * @return PK_OK; PK_ERR_ARG (null; this process did not make it, or it is used up or released)
  * Ranks that use the id later find nobody: PK_ERR_PEER. Does not block. Any thread. Since 0.2.
  */
@@ -135,8 +146,9 @@ PK_API pk_result_t pk_unique_id_release(const pk_unique_id_t *id);
  *
  * @param comm    out: as for pk_comm_init
  * @param size    number of ranks, 1 to 65536, the same everywhere
- * @param rank    this one, 0 to size - 1; rank 0 must be in the process that made the id
- * @param id      made by pk_get_unique_id; used once
+ * @param rank    this one, 0 to size - 1; rank 0 must be in the process that made the id, but for
+ *                pk_get_unique_id_anywhere
+ * @param id      made by pk_get_unique_id or pk_get_unique_id_anywhere; used once
  * @param config  NULL for all defaults
  * @return as pk_comm_init
  * Collective, blocking at most timeout_ms. Ranks may be threads of one process. Since 0.1.

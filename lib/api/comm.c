@@ -17,6 +17,14 @@ pk_result_t pk_get_unique_id(pk_unique_id_t *id)
     return pki_leave(cancel, result != PK_OK ? result : pki_bootstrap_id(id));
 }
 
+pk_result_t pk_get_unique_id_anywhere(pk_unique_id_t *id)
+{
+    const int cancel = pki_cancel_hold();
+    pk_result_t result = id != NULL ? PK_OK : pki_fail(PK_ERR_ARG, NULL, "pk_get_unique_id_anywhere: id is null");
+
+    return pki_leave(cancel, result != PK_OK ? result : pki_bootstrap_id_anywhere(id));
+}
+
 pk_result_t pk_unique_id_release(const pk_unique_id_t *id)
 {
     const int cancel = pki_cancel_hold();

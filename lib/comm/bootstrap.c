@@ -37,7 +37,7 @@ pk_result_t pki_bootstrap_id(pk_unique_id_t *id)
 
 pk_result_t pki_bootstrap_release(const pk_unique_id_t *id)
 {
-    if (pki_listener_drop(id))
+    if (pki_listener_drop(id) || pki_lead_drop(id))
         return PK_OK;
     return pki_fail(PK_ERR_ARG, NULL, "this process did not make the id, or it is used up or released");
 }
@@ -59,13 +59,16 @@ static pk_result_t watch_all(struct pki_bootstrap *b)
 
 static pk_result_t open_root(struct pki_bootstrap *b, struct pki_meeting *meeting, uint64_t deadline_ns)
 {
-    pk_result_t result;
+    pk_result_t result = PK_OK;
 
     if (b->size == 1)
         return pki_auth_random(b->session, sizeof b->session);
-    if (meeting->listener_count == 0)
+    if (meeting->led)
+        result = pki_bootstrap_come_forward(b, meeting, deadline_ns);
+    else if (meeting->listener_count == 0)
         return pki_fail(PK_ERR_ARG, NULL, "rank 0 must run in the process that made the id, and an id serves one communicator");
-    result = pki_bootstrap_gather_ranks(b, meeting, deadline_ns);
+    if (result == PK_OK)
+        result = pki_bootstrap_gather_ranks(b, meeting, deadline_ns);
     return result == PK_OK ? pki_bootstrap_adopt(b, watch_all(b)) : result;
 }
 
@@ -136,6 +139,8 @@ pk_result_t pki_bootstrap_open(struct pki_bootstrap **bootstrap, int size, int r
     result = pki_meeting_of_id(id, rank == 0, &meeting);
     if (result != PK_OK)
         return result;
+    if (size == 1 && meeting.led)
+        (void)pki_lead_drop(id); /* there is nobody to be led */
     if (size > 1 && meeting.address_count == 0) {
         pki_meeting_close(&meeting);
         return pki_fail(PK_ERR_ARG, NULL, "the id is none that pk_get_unique_id made");

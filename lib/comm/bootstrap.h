@@ -35,6 +35,10 @@ struct pki_meeting; /* comm/bootstrap_meeting.h */
  * pki_bootstrap_open takes them. PK_ERR_ARG (PK_IFNAME names no usable interface); PK_ERR_SYSTEM; PK_ERR_MEMORY. Any thread. */
 pk_result_t pki_bootstrap_id(pk_unique_id_t *id);
 
+/* The same, and a thread of this process leads the ranks to rank 0, which may be in any process, until all have been led or the id is
+ * released. */
+pk_result_t pki_bootstrap_id_anywhere(pk_unique_id_t *id);
+
 /* Bring all ranks together: rank 0 takes the id's listener and accepts, the others connect. Returns once all are in; the listener is
  * closed by then, whatever the outcome. `cancel` may be NULL; it must live as long as the bootstrap. Size 1 uses no socket.
  *

@@ -97,6 +97,17 @@ pk_result_t pki_bootstrap_gather_ranks(struct pki_bootstrap *b, struct pki_meeti
 /* Others: connect, prove, and wait for the welcome. */
 pk_result_t pki_bootstrap_join(struct pki_bootstrap *b, const struct pki_meeting *meeting, uint64_t deadline_ns);
 
+/* ---- bootstrap_lead.c: ids whose rank 0 may be anywhere ---- */
+
+/* Rank 0 of such an id: listen, and tell the process that made the id where. */
+pk_result_t pki_bootstrap_come_forward(struct pki_bootstrap *b, struct pki_meeting *meeting, uint64_t deadline_ns);
+
+/* The other ranks: where the frame PKI_FRAME_WHERE, which is released, says that rank 0 listens. */
+pk_result_t pki_bootstrap_follow(struct pki_bootstrap *b, const struct pki_meeting *meeting, struct pki_meeting *there);
+
+/* Lead nobody any more. False: this process does not lead for the id. */
+bool pki_lead_drop(const pk_unique_id_t *id);
+
 /* ---- bootstrap_net.c: ids and their listeners ---- */
 
 /* Where to listen for an id, ports 0: at loopback, or (not `loopback`, or PK_IFNAME is set) at the likeliest addresses that

@@ -83,7 +83,7 @@ static pk_result_t find_rank_0(struct pki_bootstrap *b, struct pki_seek *seek, u
     return result;
 }
 
-pk_result_t pki_bootstrap_join(struct pki_bootstrap *b, const struct pki_meeting *meeting, uint64_t deadline_ns)
+static pk_result_t join_at(struct pki_bootstrap *b, const struct pki_meeting *meeting, uint64_t deadline_ns)
 {
     struct pki_seek *seek = pki_seek_open(b, meeting);
     pk_result_t result;
@@ -94,6 +94,25 @@ pk_result_t pki_bootstrap_join(struct pki_bootstrap *b, const struct pki_meeting
     if (result != PK_OK)
         result = not_found(b, seek, result);
     pki_seek_close(seek);
+    return result;
+}
+
+/* At the place of an id that leads there: where is rank 0? */
+static bool is_led(const struct pki_bootstrap *b)
+{
+    return b->conns[0].ready && b->conns[0].frame.type == PKI_FRAME_WHERE;
+}
+
+pk_result_t pki_bootstrap_join(struct pki_bootstrap *b, const struct pki_meeting *meeting, uint64_t deadline_ns)
+{
+    struct pki_meeting there;
+    pk_result_t result = join_at(b, meeting, deadline_ns);
+
+    if (result == PK_OK && meeting->led && is_led(b)) {
+        result = pki_bootstrap_follow(b, meeting, &there);
+        if (result == PK_OK)
+            result = join_at(b, &there, deadline_ns);
+    }
     if (result != PK_OK)
         return result;
     result = pki_bootstrap_await(b, PKI_FRAME_WELCOME, deadline_ns);

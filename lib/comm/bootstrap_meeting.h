@@ -31,6 +31,7 @@ struct pki_meeting {
 
     /* The others: where they look for it. */
     bool listened;               /* rank 0 did before anybody was told */
+    bool led;                    /* there is the process that made the id, which leads to rank 0 */
     char what[PKI_MEETING_TEXT]; /* "PK_ROOT=node1:7000", for texts; empty for an id */
     char host[PKI_HOST_BYTES];   /* the name to be resolved; empty: the addresses are known */
     int port_count;              /* of host: in turn */

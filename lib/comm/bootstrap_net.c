@@ -209,6 +209,7 @@ pk_result_t pki_meeting_of_id(const pk_unique_id_t *id, bool listens, struct pki
     meeting->secret = unpacked.secret;
     meeting->guard = PKI_GUARD_SECRET;
     meeting->listened = unpacked.listened;
+    meeting->led = unpacked.led;
     meeting->address_count = unpacked.address_count;
     memcpy(meeting->address, unpacked.address, sizeof unpacked.address);
     pki_auth_wipe(&unpacked.secret, sizeof unpacked.secret);

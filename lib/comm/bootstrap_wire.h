@@ -41,6 +41,7 @@ struct pki_secret {
 struct pki_id {
     struct pki_secret secret;
     bool listened; /* rank 0 did, before anybody was given the id */
+    bool led;      /* instead the process that made the id did, and leads to rank 0, wherever that is */
     int address_count;
     struct sockaddr_storage address[PKI_ID_ADDRESSES];
 };
@@ -59,7 +60,8 @@ enum pki_frame_type {
     PKI_FRAME_PART = 2,    /* to rank 0: this rank's part of a gather */
     PKI_FRAME_ALL = 3,     /* rank 0: the gathered parts */
     PKI_FRAME_NOTICE = 4,  /* an error; the sender gives up */
-    PKI_FRAME_BYE = 5      /* the sender leaves in good order */
+    PKI_FRAME_BYE = 5,     /* the sender leaves in good order */
+    PKI_FRAME_WHERE = 6    /* to and from the process that made the id: where rank 0 listens, an id without its secret */
 };
 
 struct pki_frame {

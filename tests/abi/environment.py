@@ -52,7 +52,7 @@ def in_table(tree):
 
 def check(tree):
     library, bench, info, table = in_code(tree, "lib"), in_code(tree, "bench"), in_info(tree), in_table(tree)
-    read = {**bench, **library}
+    read = {**in_code(tree, "nccl"), **bench, **library}
     for name in sorted(set(read) - set(table)):
         yield "%s: %s is not in README.md's table" % (read[name], name)
     for name in sorted(set(table) - set(read)):
@@ -81,6 +81,7 @@ PLANTED = [
     (None, {}),
     ("PK_NEW is not in README.md", {"lib/util/log.c": 'getenv("PK_NEW")', INFO: '"PK_ONE", "PK_NEW"'}),
     ("PK_NEW is not in README.md", {"bench/perf.c": 'getenv("PK_TWO"); getenv("PK_NEW")'}),
+    ("PK_NEW is not in README.md", {"nccl/env.c": 'setenv("PK_NEW", value, 0)'}),
     ("nothing reads PK_TWO", {"bench/perf.c": ""}),
     ("PK_ONE stands there twice", {"README.md": TREE["README.md"].replace("`PK_TWO`", "`PK_TWO` `PK_ONE`")}),
     ("PK_ONE is unknown to pickle-info", {INFO: ""}),

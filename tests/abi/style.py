@@ -13,7 +13,7 @@ from planted import main
 FUNCTION_MAX = 80
 FUNCTION_GOOD = 40
 FILE_MAX = 800
-FOLDERS = ("lib", "include", "bench", "examples", "tests", "tools")
+FOLDERS = ("lib", "include", "nccl", "bench", "examples", "tests", "tools")
 LICENCE = "SPDX-License-Identifier: Apache-2.0"
 DEFINE = re.compile(r"^\s*#\s*define\b")
 HIDDEN = re.compile(r"\b(return|goto)\b")

@@ -66,6 +66,7 @@ static void others_without(pk_comm_t *none)
 
     REFUSED(pk_comm_init(NULL, NULL));
     REFUSED(pk_get_unique_id(NULL));
+    REFUSED(pk_get_unique_id_anywhere(NULL));
     REFUSED(pk_unique_id_release(NULL));
     REFUSED(pk_comm_init_rank(NULL, 1, 0, NULL, NULL));
     REFUSED(pk_comm_init_rank(&made, 1, 0, NULL, NULL));

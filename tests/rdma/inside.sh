@@ -14,6 +14,12 @@ check "two endpoints, nothing goes inline" 60 env LD_PRELOAD="$bin/rdma-shim.so"
 grep -q '^4 data queue pairs, 0 bytes inline' /tmp/log
 outcome "and nothing did" $?
 
+check "one device by name" 20 env PK_RDMA_DEVICES=rxe1 "$bin/rdma-why" "1 RDMA devices with an active port, rxe1 among them"
+check "its port by number" 20 env PK_RDMA_DEVICES=rxe0:1 "$bin/rdma-why" "1 RDMA devices with an active port, rxe0 among them"
+check "a port that it does not have" 20 env PK_RDMA_DEVICES=rxe0:2 "$bin/rdma-why" "PK_RDMA_DEVICES names none"
+check "no device" 20 env PK_RDMA_DEVICES=none "$bin/rdma-why" "PK_RDMA_DEVICES names none"
+check "two endpoints over the one that is named" 60 env PK_RDMA_DEVICES=rxe1 "$bin/rdma-pair" moves
+
 before=$(packets)
 # Between hosts only: how soon a rank of one host is woken is no matter of an emulated processor.
 check "an idle communicator uses no CPU, and who waits long sleeps" 100 env PICKLE_TEST_SLOW=1 "$bin/mp.idle" "two hosts"

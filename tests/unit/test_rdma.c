@@ -30,6 +30,21 @@ Test(rdma, order_of_addresses)
     cr_expect_eq(pki_rdma_gid_order(&e), -1);
 }
 
+Test(rdma, listed_devices)
+{
+    cr_expect(pki_rdma_is_listed("mlx5_0", "mlx5_0", 1));
+    cr_expect(pki_rdma_is_listed("mlx5_0,mlx5_10", "mlx5_10", 2));
+    cr_expect(!pki_rdma_is_listed("mlx5_10", "mlx5_1", 1));
+    cr_expect(!pki_rdma_is_listed("mlx5_1", "mlx5_10", 1));
+    cr_expect(!pki_rdma_is_listed("none", "mlx5_0", 0));
+    cr_expect(!pki_rdma_is_listed("", "mlx5_0", 0));
+    cr_expect(pki_rdma_is_listed("mlx5_1:2,mlx5_0", "mlx5_1", 2));
+    cr_expect(!pki_rdma_is_listed("mlx5_1:2,mlx5_0", "mlx5_1", 1));
+    cr_expect(pki_rdma_is_listed("mlx5_1:2", "mlx5_1", 0));
+    cr_expect(!pki_rdma_is_listed("mlx5_1:", "mlx5_1", 0));
+    cr_expect(!pki_rdma_is_listed("mlx5_1:2x", "mlx5_1", 2));
+}
+
 static void good_hello(struct pki_rdma_hello *hello, struct pki_blob *blob)
 {
     memset(hello, 0, sizeof *hello);

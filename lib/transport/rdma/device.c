@@ -42,10 +42,40 @@ static bool allowed(const char *interface)
     return names == NULL || interface[0] == '\0' || pki_netif_in_list(names, interface);
 }
 
+bool pki_rdma_is_listed(const char *list, const char *device, int port)
+{
+    const size_t length = strlen(device);
+
+    for (const char *word = list; *word != '\0'; word += strcspn(word, ",")) {
+        char *end;
+        long number;
+
+        word += *word == ',';
+        if (strncmp(word, device, length) != 0)
+            continue;
+        if (word[length] == ',' || word[length] == '\0')
+            return true;
+        number = word[length] == ':' ? strtol(word + length + 1, &end, 10) : 0;
+        if (number > 0 && (*end == ',' || *end == '\0') && (port == 0 || port == number))
+            return true;
+    }
+    return false;
+}
+
+/* A device, or with a port one of its ports. */
+static bool device_allowed(const char *device, int port)
+{
+    const char *list = pki_env_get("PK_RDMA_DEVICES");
+
+    return list == NULL || pki_rdma_is_listed(list, device, port);
+}
+
 static bool port_allowed(const char *device, const char *port)
 {
     char path[600], name[64] = "";
 
+    if (!device_allowed(device, atoi(port)))
+        return false;
     (void)snprintf(path, sizeof path, CLASS "/%.128s/ports/%.16s/gid_attrs/ndevs/0", device, port);
     if (!read_line(path, name, sizeof name))
         return true;
@@ -107,8 +137,8 @@ void pki_rdma_look(struct pki_probe *probe)
     if (devices == 0)
         (void)snprintf(probe->reason, sizeof probe->reason, "no RDMA device in " CLASS);
     else if (active == 0)
-        (void)snprintf(probe->reason, sizeof probe->reason, "no port of %d RDMA devices is active, or PK_IFNAME names none",
-                       devices);
+        (void)snprintf(probe->reason, sizeof probe->reason,
+                       "no port of %d RDMA devices is active, or PK_IFNAME or PK_RDMA_DEVICES names none", devices);
     else
         (void)snprintf(probe->reason, sizeof probe->reason, "%d RDMA devices with an active port, %s among them", active, name);
 }
@@ -229,7 +259,7 @@ static pk_result_t rail_open(struct ibv_device *device, struct pki_rdma_rail *ra
     for (rail->port = 1; rail->port <= attr.phys_port_cnt; rail->port++) {
         pk_result_t result = read_port(rail, &port);
 
-        rail->usable = result == PK_OK && allowed(rail->interface);
+        rail->usable = result == PK_OK && allowed(rail->interface) && device_allowed(rail->name, rail->port);
         if (rail->usable)
             return PK_OK;
         if (result == PK_ERR_ARG) {
@@ -311,8 +341,9 @@ pk_result_t pki_rdma_rails_open(struct pki_rdma_iface *iface)
     list = verbs->get_device_list(&count);
     if (list == NULL)
         return pki_fail_errno(PK_ERR_SYSTEM, NULL, "rdma: ibv_get_device_list");
-    for (; n < count && n < 64; n++)
-        devices[n] = list[n];
+    for (int i = 0; i < count && n < 64; i++)
+        if (device_allowed(verbs->get_device_name(list[i]), 0))
+            devices[n++] = list[i];
     qsort(devices, (size_t)n, sizeof devices[0], by_name);
     n = keep_nearest(iface, devices, n);
     result = open_some(iface, devices, n);

@@ -293,6 +293,8 @@ static inline struct pki_where pki_rdma_where(const struct pki_rdma_ep *ep)
 }
 
 /* device.c: what is there, without opening it; and the rails of an interface, nearest first. */
+/* Is the device, or this port of it (0: any), in a list as "mlx5_0,mlx5_1:2"? */
+bool pki_rdma_is_listed(const char *list, const char *device, int port);
 void pki_rdma_look(struct pki_probe *probe);
 pk_result_t pki_rdma_rails_open(struct pki_rdma_iface *iface);
 void pki_rdma_rails_close(struct pki_rdma_iface *iface);

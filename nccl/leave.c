@@ -1,0 +1,87 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Communicators end: finalize, destroy, abort. */
+#include "comm.h"
+#include "error.h"
+#include "group.h"
+#include "names.h"
+
+/* ---- finalize ---- */
+
+static pkn_result_t flush(struct pkn_comm *comm, void *arg)
+{
+    const struct pkn_table *pk = pkn_pk();
+
+    (void)arg;
+    if (comm->pk == NULL || pk->pk_comm_finalize == NULL) /* pk_comm_destroy waits as well, but cannot be aborted */
+        return PKN_SUCCESS;
+    return pkn_from_pk(pk->pk_comm_finalize(comm->pk));
+}
+
+static pkn_result_t finalize(struct pkn_job *job)
+{
+    pkn_result_t result;
+
+    if (atomic_exchange(&job->comm->finalized, true))
+        return pkn_fail(PKN_INVALID_ARGUMENT, "the communicator is finalized already");
+    if (job->comm->blocking)
+        return flush(job->comm, NULL);
+    result = pkn_comm_in_background(job->comm, flush, NULL);
+    return result == PKN_SUCCESS ? PKN_IN_PROGRESS : result;
+}
+
+pkn_result_t pncclCommFinalize(pkn_comm_t comm)
+{
+    const struct pkn_job job = { .phase = PKN_PHASE_AFTER, .comm = comm, .run = finalize };
+    pkn_result_t result = pkn_comm_use(comm);
+
+    return result == PKN_SUCCESS ? pkn_group_submit(&job) : pkn_group_refuse(result);
+}
+PKN_TWIN(CommFinalize);
+
+/* ---- destroy and abort ---- */
+
+/* What is unfinished ends first, while there is a handle by which another thread may abort it. One that is still being made
+ * would wait for ranks that may never come. */
+static pkn_result_t destroy(struct pkn_job *job)
+{
+    struct pkn_comm *comm = job->comm;
+
+    if (!atomic_load(&comm->ready) && pkn_comm_state(comm) == PKN_IN_PROGRESS)
+        pkn_comm_stop(comm);
+    else if (atomic_load(&comm->ready) && !atomic_exchange(&comm->finalized, true))
+        (void)flush(comm, NULL);
+    pkn_comm_disown(comm);
+    return PKN_SUCCESS;
+}
+
+/* Local: what waits is released, here and on the other ranks. Calls that are inside end by themselves, and the last one frees
+ * the communicator. */
+static pkn_result_t abort_now(struct pkn_job *job)
+{
+    pkn_comm_stop(job->comm);
+    pkn_comm_disown(job->comm);
+    return PKN_SUCCESS;
+}
+
+static pkn_result_t give_up(pkn_comm_t comm, pkn_result_t (*run)(struct pkn_job *job))
+{
+    const struct pkn_job job = { .phase = PKN_PHASE_AFTER, .comm = comm, .run = run };
+    pkn_result_t result;
+
+    if (comm == NULL)
+        return PKN_SUCCESS;
+    result = pkn_comm_hold(comm);
+    return result == PKN_SUCCESS ? pkn_group_submit(&job) : pkn_group_refuse(result);
+}
+
+pkn_result_t pncclCommDestroy(pkn_comm_t comm)
+{
+    return give_up(comm, destroy);
+}
+PKN_TWIN(CommDestroy);
+
+pkn_result_t pncclCommAbort(pkn_comm_t comm)
+{
+    return give_up(comm, abort_now);
+}
+PKN_TWIN(CommAbort);

@@ -1,0 +1,156 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Ids whose rank 0 may be anywhere: made by a process that is no rank, by rank 1, by rank 0; rank 0 comes last and first;
+ * several at once; a communicator of one; and an id that is given back, or whose maker has ended, leads nowhere.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "pickle/pickle.h"
+#include "ranks.h"
+
+#define SIZE 3
+#define LATE_US 300000
+
+enum { WORD_MAKER, WORD_LATE };
+
+static void put_id(const pk_unique_id_t *id)
+{
+    for (size_t i = 0; i < sizeof *id; i++)
+        atomic_store(&ranks_shared()->rank_words[RANKS_MAX - 1 - i / RANKS_WORDS][i % RANKS_WORDS], id->bytes[i]);
+}
+
+static void get_id(pk_unique_id_t *id)
+{
+    for (size_t i = 0; i < sizeof *id; i++)
+        id->bytes[i] = (unsigned char)atomic_load(&ranks_shared()->rank_words[RANKS_MAX - 1 - i / RANKS_WORDS][i % RANKS_WORDS]);
+}
+
+/* The process after the last rank is the maker that is none. */
+static int rank_main(int maker, int late)
+{
+    pk_comm_config_t config = PK_COMM_CONFIG_INIT;
+    const int own = ranks_rank();
+    pk_unique_id_t id;
+    pk_comm_t *comm = NULL;
+    int mine = own + 1, sum = 0;
+    pk_result_t result = PK_OK;
+
+    config.device = PK_DEVICE_HOST;
+    config.timeout_ms = 60000;
+    if (own == maker) {
+        result = pk_get_unique_id_anywhere(&id);
+        put_id(&id);
+    }
+    ranks_meet();
+    get_id(&id);
+    if (own == late)
+        usleep(LATE_US);
+    if (own < SIZE && result == PK_OK)
+        result = pk_comm_init_rank(&comm, SIZE, own, &id, &config);
+    if (own < SIZE && result == PK_OK)
+        result = pk_allreduce(&mine, &sum, 1, PK_INT32, PK_SUM, comm, PK_BLOCKING);
+    report(result == PK_OK && (own == SIZE || sum == 6), "rank %d: made by %d, %d late: %s, sum %d", own, maker, late,
+           pk_strerror(result), sum);
+    ranks_meet();
+    pk_comm_destroy(comm);
+    return report_end();
+}
+
+/* Both ranks in one thread of the process that made the id, and many ids at once. */
+static void here(void)
+{
+    pk_comm_config_t config = PK_COMM_CONFIG_INIT;
+    pk_comm_t *comms[8][2];
+    pk_unique_id_t ids[8];
+    pk_result_t result = PK_OK;
+
+    config.device = PK_DEVICE_HOST;
+    config.timeout_ms = 60000;
+    config.nonblocking = 1;
+    for (int i = 0; i < 8 && result == PK_OK; i++)
+        result = pk_get_unique_id_anywhere(&ids[i]);
+    for (int i = 0; i < 16 && (result == PK_OK || result == PK_IN_PROGRESS); i++)
+        result = pk_comm_init_rank(&comms[i / 2][i % 2], 2, i % 2, &ids[7 - i / 2], &config);
+    for (int i = 0; i < 16 && (result == PK_OK || result == PK_IN_PROGRESS); i++)
+        while ((result = pk_comm_async_error(comms[i / 2][i % 2])) == PK_IN_PROGRESS)
+            usleep(1000);
+    if (!report(result == PK_OK, "eight communicators of two ranks in one thread: %s", pk_strerror(result)))
+        exit(report_end());
+    for (int i = 0; i < 16; i++)
+        pk_comm_destroy(comms[i / 2][i % 2]);
+}
+
+/* The threads that lead have closed what they had; an id that is given back too. */
+static void nothing_is_left(int before)
+{
+    const double until = monotonic_ms() + 20000;
+
+    while (open_files() != before && monotonic_ms() < until)
+        usleep(10000);
+    report(open_files() == before, "%d descriptors are open, before the ids %d were", open_files(), before);
+}
+
+static void alone(void)
+{
+    pk_comm_config_t config = PK_COMM_CONFIG_INIT;
+    pk_comm_t *comm;
+    pk_unique_id_t id;
+    pk_result_t result = pk_get_unique_id_anywhere(&id);
+
+    config.device = PK_DEVICE_HOST;
+    if (result == PK_OK)
+        result = pk_comm_init_rank(&comm, 1, 0, &id, &config);
+    if (report(result == PK_OK, "a communicator of one: %s", pk_strerror(result)))
+        pk_comm_destroy(comm);
+    report(pk_unique_id_release(&id) == PK_ERR_ARG, "its id is used up");
+}
+
+static void given_back(void)
+{
+    pk_comm_config_t config = PK_COMM_CONFIG_INIT;
+    pk_error_info_t info = { .struct_size = sizeof info };
+    pk_comm_t *comm = NULL;
+    pk_unique_id_t id;
+    pk_result_t result = pk_get_unique_id_anywhere(&id);
+
+    config.device = PK_DEVICE_HOST;
+    config.timeout_ms = 60000;
+    report(result == PK_OK && pk_unique_id_release(&id) == PK_OK, "an id is given back");
+    for (int rank = 0; rank < 2; rank++) {
+        result = pk_comm_init_rank(&comm, 2, rank, &id, &config);
+        (void)pk_last_error(&info);
+        report(result == PK_ERR_PEER && comm == NULL, "rank %d finds nobody: %s", rank, info.text);
+    }
+}
+
+int main(void)
+{
+    static const int makers[] = { SIZE, 1, 0 };
+    struct ranks ranks;
+    int before;
+
+    if (ranks_role() != NULL)
+        return rank_main((int)atomic_load(&ranks_shared()->words[WORD_MAKER]),
+                         (int)atomic_load(&ranks_shared()->words[WORD_LATE]));
+    for (int i = 0; i < 3; i++)
+        for (int late = 0; late < 2; late++) {
+            ranks_open(&ranks, SIZE + 1);
+            atomic_store(&ranks.shared->words[WORD_MAKER], makers[i]);
+            atomic_store(&ranks.shared->words[WORD_LATE], late);
+            ranks_start_all(&ranks, "rank", NULL, NULL);
+            report(ranks_wait(&ranks, 60000, -1) == 0, "made by %d, %d late", makers[i], late);
+            ranks_close(&ranks);
+        }
+    before = open_files();
+    alone();
+    given_back();
+    nothing_is_left(before);
+    here(); /* its service thread keeps what it has */
+    before = open_files();
+    here();
+    nothing_is_left(before);
+    return report_end();
+}

@@ -1,0 +1,87 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Operations in CUDA graphs, of one thread that drives two GPUs: captured in a group, replayed with changing data. The memory
+ * is NCCL's, and registered. */
+#include "bed.h"
+
+#define GPUS 2
+#define COUNT ((size_t)3000)
+#define REPLAYS 5
+
+static pkn_comm_t comms[GPUS];
+static gpu_stream_t streams[GPUS];
+static float *buffers[GPUS];
+static void *handles[GPUS];
+
+static void prepare(void)
+{
+    MUST(ncclCommInitAll(comms, GPUS, NULL));
+    for (int g = 0; g < GPUS; g++) {
+        void *memory;
+
+        gpu_use(g);
+        streams[g] = gpu_stream_new();
+        MUST(ncclMemAlloc(&memory, 2 * COUNT * sizeof(float)));
+        buffers[g] = memory;
+        MUST(ncclCommRegister(comms[g], memory, 2 * COUNT * sizeof(float), &handles[g]));
+        check(handles[g] != NULL, "rank %d: its memory is registered", g);
+    }
+}
+
+static bool capture(gpu_graph_t graphs[GPUS])
+{
+    for (int g = 0; g < GPUS; g++) {
+        gpu_use(g);
+        gpu_capture_begin(streams[g]);
+    }
+    MUST(ncclGroupStart());
+    for (int g = 0; g < GPUS; g++)
+        MUST(ncclAllReduce(buffers[g], buffers[g] + COUNT, COUNT, PKN_FLOAT32, PKN_SUM, comms[g], streams[g]));
+    MUST(ncclGroupEnd());
+    return check(gpu_capture_end_all(streams, GPUS, graphs) == 0, "both captures end");
+}
+
+static void replay(gpu_graph_t graphs[GPUS], int turn)
+{
+    float host[COUNT];
+    size_t wrong = 0;
+
+    for (int g = 0; g < GPUS; g++) {
+        gpu_use(g);
+        for (size_t i = 0; i < COUNT; i++)
+            host[i] = (float)((int)(i % 50) + g + 10 * turn);
+        gpu_copy(buffers[g], host, sizeof host);
+    }
+    for (int g = 0; g < GPUS; g++) {
+        gpu_use(g);
+        gpu_graph_launch(graphs[g], streams[g]);
+    }
+    for (int g = 0; g < GPUS; g++) {
+        gpu_use(g);
+        check(bed_idle(streams[g]), "replay %d: rank %d has ended", turn, g);
+        bed_download(host, buffers[g] + COUNT, COUNT);
+        for (size_t i = 0; i < COUNT; i++)
+            wrong += host[i] != (float)(2 * (int)(i % 50) + 1 + 20 * turn);
+    }
+    check(wrong == 0, "replay %d: %zu elements are wrong", turn, wrong);
+}
+
+int main(void)
+{
+    gpu_graph_t graphs[GPUS];
+
+    if (!bed_has_gpus(GPUS))
+        return BED_SKIPPED;
+    prepare();
+    if (!capture(graphs))
+        return bed_end();
+    for (int turn = 0; turn < REPLAYS; turn++)
+        replay(graphs, turn);
+    for (int g = 0; g < GPUS; g++) {
+        gpu_use(g);
+        gpu_graph_free(graphs[g]);
+        MUST(ncclCommDeregister(comms[g], handles[g]));
+        MUST(ncclCommDestroy(comms[g]));
+        MUST(ncclMemFree(buffers[g]));
+    }
+    return bed_end();
+}

@@ -1,0 +1,310 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* One thread that drives several GPUs: communicators are made in groups, nested and mixed with others, split; operations over
+ * all of them. */
+#include "bed.h"
+
+#define GPUS 4
+#define COUNT ((size_t)1000)
+#define MANY 700 /* more collectives than a group of libpickle takes */
+
+static gpu_stream_t streams[GPUS];
+static float *in[GPUS], *out[GPUS], *from[GPUS];
+
+static float value(int rank, size_t i)
+{
+    return (float)(rank * 10 + (int)(i % 7));
+}
+
+static void open_gpus(void)
+{
+    float host[COUNT];
+
+    for (int g = 0; g < GPUS; g++) {
+        gpu_use(g);
+        streams[g] = gpu_stream_new();
+        for (size_t i = 0; i < COUNT; i++)
+            host[i] = value(g, i);
+        in[g] = bed_upload(host, COUNT);
+        out[g] = bed_upload(host, COUNT);
+        from[g] = bed_upload(host, COUNT);
+    }
+}
+
+/* `sum` of the ranks' first terms, over `n` of them. */
+static bool is_sum(int gpu, int sum, int n)
+{
+    float host[COUNT];
+
+    gpu_use(gpu);
+    if (!bed_idle(streams[gpu]))
+        return false;
+    bed_download(host, out[gpu], COUNT);
+    for (size_t i = 0; i < COUNT; i++)
+        if (host[i] != (float)(sum * 10 + n * (int)(i % 7)))
+            return false;
+    return true;
+}
+
+static void clear(int gpu)
+{
+    gpu_use(gpu);
+    gpu_fill(out[gpu], 0xee, COUNT * sizeof(float));
+}
+
+static void add(int gpu, pkn_comm_t comm)
+{
+    MUST(ncclAllReduce(in[gpu], out[gpu], COUNT, PKN_FLOAT32, PKN_SUM, comm, streams[gpu]));
+}
+
+static void all_devices(pkn_comm_t comms[GPUS])
+{
+    int count, device, rank;
+    bool right = true;
+
+    MUST(ncclCommInitAll(comms, GPUS, NULL));
+    for (int g = 0; g < GPUS; g++) {
+        MUST(ncclCommCount(comms[g], &count));
+        MUST(ncclCommCuDevice(comms[g], &device));
+        MUST(ncclCommUserRank(comms[g], &rank));
+        right = right && count == GPUS && device == g && rank == g;
+        clear(g);
+    }
+    check(right, "ncclCommInitAll: size, device and rank of all");
+    MUST(ncclGroupStart());
+    for (int g = 0; g < GPUS; g++)
+        add(g, comms[g]);
+    MUST(ncclGroupEnd());
+    for (int g = 0; g < GPUS; g++)
+        check(is_sum(g, 6, GPUS), "rank %d of %d in one thread: the sum", g, GPUS);
+}
+
+/* Two communicators of two GPUs each, begun in one group by ncclCommInitRank, one of them in an inner group. */
+static void two_pairs(pkn_comm_t pairs[GPUS])
+{
+    pkn_id_t ids[2];
+
+    for (int k = 0; k < 2; k++)
+        MUST(ncclGetUniqueId(&ids[k]));
+    MUST(ncclGroupStart());
+    for (int g = 0; g < GPUS; g++) {
+        gpu_use(g);
+        MUST(ncclGroupStart());
+        MUST(ncclCommInitRank(&pairs[g], 2, ids[g / 2], g % 2));
+        MUST(ncclGroupEnd());
+        check(pairs[g] != NULL, "the handle of %d is there before the group ends", g);
+    }
+    MUST(ncclGroupEnd());
+}
+
+static void nested_operations(pkn_comm_t all[GPUS], pkn_comm_t pairs[GPUS])
+{
+    for (int g = 0; g < GPUS; g++)
+        clear(g);
+    MUST(ncclGroupStart());
+    for (int g = GPUS - 1; g >= 0; g--) {
+        MUST(ncclGroupStart());
+        add(g, pairs[g]);
+        MUST(ncclGroupEnd());
+        MUST(ncclSend(in[g], COUNT, PKN_FLOAT32, (g + 1) % GPUS, all[g], streams[g]));
+        MUST(ncclRecv(NULL, 0, PKN_FLOAT32, (g + 1) % GPUS, all[g], streams[g]));
+        MUST(ncclSend(NULL, 0, PKN_FLOAT32, (g + GPUS - 1) % GPUS, all[g], streams[g]));
+        MUST(ncclRecv(from[g], COUNT, PKN_FLOAT32, (g + GPUS - 1) % GPUS, all[g], streams[g]));
+    }
+    MUST(ncclGroupEnd());
+    for (int g = 0; g < GPUS; g++)
+        check(bed_idle(streams[g]), "operations of two communicators in a group, messages of nothing among them: %d has ended",
+              g);
+}
+
+static void ring_is_right(void)
+{
+    float host[COUNT];
+
+    for (int g = 0; g < GPUS; g++) {
+        size_t wrong = 0;
+
+        gpu_use(g);
+        bed_download(host, from[g], COUNT);
+        for (size_t i = 0; i < COUNT; i++)
+            wrong += host[i] != value((g + GPUS - 1) % GPUS, i);
+        check(wrong == 0, "rank %d: %zu of the ring's elements are wrong", g, wrong);
+    }
+}
+
+/* The second and third rank are in the new one, in reverse order; the others get none. */
+static void split(pkn_comm_t all[GPUS])
+{
+    pkn_comm_t made[GPUS], again[GPUS];
+    int rank, size;
+
+    memset(made, 0x55, sizeof made);
+    MUST(ncclGroupStart());
+    for (int g = 0; g < GPUS; g++) {
+        int color = g == 1 || g == 2 ? 7 : PKN_NOCOLOR;
+
+        MUST(ncclCommSplit(all[g], color, -g, &made[g], NULL));
+        MUST(ncclCommSplit(all[g], g / 2, g, &again[g], NULL)); /* in the same group, after one that waits for all */
+    }
+    MUST(ncclGroupEnd());
+    check(made[0] == NULL && made[3] == NULL, "no communicator where there is no color");
+    MUST(ncclCommUserRank(made[1], &rank));
+    MUST(ncclCommCount(made[2], &size));
+    check(rank == 1 && size == 2, "the key turned the order: rank %d of %d", rank, size);
+    for (int g = 0; g < GPUS; g++)
+        clear(g);
+    MUST(ncclGroupStart());
+    for (int g = 1; g <= 2; g++)
+        add(g, made[g]);
+    MUST(ncclGroupEnd());
+    check(is_sum(1, 3, 2) && is_sum(2, 3, 2), "the sum of the split communicator");
+    MUST(ncclGroupStart());
+    for (int g = 0; g < GPUS; g++)
+        add(g, again[g]);
+    MUST(ncclGroupEnd());
+    check(is_sum(0, 1, 2) && is_sum(3, 5, 2), "the sums of the second split of the group");
+    MUST(ncclGroupStart());
+    for (int g = 0; g < GPUS; g++) {
+        if (made[g] != NULL)
+            MUST(ncclCommFinalize(made[g]));
+        MUST(ncclCommDestroy(again[g]));
+    }
+    MUST(ncclGroupEnd());
+    for (int g = 1; g <= 2; g++)
+        MUST(ncclCommDestroy(made[g]));
+}
+
+/* Two ranks on one GPU, which NCCL refuses. */
+static void one_gpu(void)
+{
+    pkn_comm_t both[2];
+    pkn_id_t id;
+    float *buffers[2], host[COUNT];
+    gpu_stream_t own[2];
+    size_t wrong = 0;
+
+    gpu_use(3);
+    for (size_t i = 0; i < COUNT; i++)
+        host[i] = 2;
+    MUST(ncclGetUniqueId(&id));
+    MUST(ncclGroupStart());
+    for (int r = 0; r < 2; r++) {
+        own[r] = gpu_stream_new();
+        buffers[r] = bed_upload(host, COUNT);
+        MUST(ncclCommInitRank(&both[r], 2, id, r));
+    }
+    MUST(ncclGroupEnd());
+    MUST(ncclGroupStart());
+    for (int r = 0; r < 2; r++)
+        MUST(ncclAllReduce(buffers[r], buffers[r], COUNT, PKN_FLOAT32, PKN_PROD, both[r], own[r]));
+    MUST(ncclGroupEnd());
+    check(bed_idle(own[0]) && bed_idle(own[1]), "two ranks on one GPU, each in a stream of its own");
+    bed_download(host, buffers[1], COUNT);
+    for (size_t i = 0; i < COUNT; i++)
+        wrong += host[i] != 4;
+    check(wrong == 0, "of their products %zu are wrong", wrong);
+    MUST(ncclCommDestroy(both[0]));
+    MUST(ncclCommDestroy(both[1]));
+}
+
+static void many(pkn_comm_t all[GPUS])
+{
+    for (int g = 0; g < GPUS; g++)
+        clear(g);
+    MUST(ncclGroupStart());
+    for (int k = 0; k < MANY; k++)
+        for (int g = 0; g < 2; g++)
+            MUST(ncclAllReduce(in[g] + k, out[g] + k, 1, PKN_FLOAT32, PKN_SUM, all[g], streams[g]));
+    for (int g = 0; g < 2; g++)
+        MUST(ncclAllReduce(in[g] + MANY, out[g] + MANY, COUNT - MANY, PKN_FLOAT32, PKN_SUM, all[g], streams[g]));
+    MUST(ncclGroupEnd());
+    check(is_sum(0, 1, 2) && is_sum(1, 1, 2), "%d collectives in a group", MANY + 1);
+}
+
+/* The same of an operation that waits for its peer by words in the stream, of which a group of libpickle has so many. */
+static void many_gathers(pkn_comm_t all[GPUS])
+{
+    float host[COUNT];
+    size_t wrong = 0;
+
+    clear(0);
+    MUST(ncclGroupStart());
+    for (size_t k = 0; k < MANY; k++)
+        for (int g = 0; g < 2; g++)
+            MUST(ncclGather(in[g] + k % 500, out[g] + k % 500 * 2, 1, PKN_FLOAT32, 0, all[g], streams[g]));
+    MUST(ncclGroupEnd());
+    for (int g = 0; g < 2; g++)
+        check(bed_idle(streams[g]), "%d gathers in a group: rank %d has ended", MANY, g);
+    gpu_use(0);
+    bed_download(host, out[0], COUNT);
+    for (size_t i = 0; i < COUNT; i++)
+        wrong += host[i] != value((int)(i % 2), i / 2);
+    check(wrong == 0, "of their elements %zu are wrong", wrong);
+}
+
+/* A message of nothing is one: who receives it waits until it has been sent. */
+static void nothing_is_sent(pkn_comm_t all[GPUS])
+{
+    gpu_use(1);
+    MUST(ncclRecv(NULL, 0, PKN_FLOAT32, 0, all[1], streams[1]));
+    usleep(50000);
+    check(gpu_stream_query(streams[1]) == GPU_NOT_READY, "a receive of nothing waits");
+    MUST(ncclSend(NULL, 0, PKN_FLOAT32, 1, all[0], streams[0]));
+    check(bed_idle(streams[0]) && bed_idle(streams[1]), "for what is sent");
+}
+
+/* Nothing happens, and the communicators are as before. */
+static void simulated(pkn_comm_t all[GPUS])
+{
+    pkn_simulation_t simulation = {
+        .size = sizeof simulation, .magic = PKN_SIMULATION_MAGIC, .version = PKN_VERSION, .estimated_time = 5
+    };
+
+    for (int g = 0; g < GPUS; g++)
+        clear(g);
+    MUST(ncclGroupStart());
+    for (int g = 0; g < GPUS; g++)
+        add(g, all[g]);
+    MUST(ncclGroupSimulateEnd(&simulation));
+    check(!is_sum(0, 6, GPUS) && simulation.size == 24 && simulation.estimated_time == -1.0F, "a simulated group moves nothing");
+    simulation.magic = 1;
+    MUST(ncclGroupStart());
+    check(ncclGroupSimulateEnd(&simulation) == PKN_INVALID_ARGUMENT, "the magic of the simulation is looked at");
+    check(ncclGroupEnd() == PKN_INVALID_USAGE, "no group is open behind it");
+}
+
+int main(void)
+{
+    pkn_comm_t all[GPUS], pairs[GPUS], two[GPUS];
+    static const int list[] = { 2, 1 };
+    int device;
+
+    if (!bed_has_gpus(GPUS))
+        return BED_SKIPPED;
+    open_gpus();
+    all_devices(all);
+    two_pairs(pairs);
+    nested_operations(all, pairs);
+    check(is_sum(0, 1, 2) && is_sum(1, 1, 2) && is_sum(2, 5, 2) && is_sum(3, 5, 2), "the sums of both pairs");
+    ring_is_right();
+    split(all);
+    simulated(all);
+    MUST(ncclCommInitAll(two, 2, list));
+    MUST(ncclCommCuDevice(two[0], &device));
+    check(device == 2, "devices by a list");
+    MUST(ncclCommDestroy(two[0]));
+    MUST(ncclCommDestroy(two[1]));
+    MUST(ncclGroupStart());
+    for (int g = 0; g < GPUS; g++)
+        MUST(ncclCommDestroy(all[g]));
+    MUST(ncclGroupEnd());
+    MUST(ncclCommInitAll(all, 2, NULL));
+    one_gpu();
+    many(all);
+    many_gathers(all);
+    nothing_is_sent(all);
+    for (int g = 0; g < GPUS; g++)
+        MUST(ncclCommDestroy(pairs[g]));
+    for (int g = 0; g < 2; g++)
+        MUST(ncclCommDestroy(all[g]));
+    return bed_end();
+}

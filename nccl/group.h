@@ -54,6 +54,7 @@ struct pkn_job {
             void *buffer;
             size_t bytes;
             struct pkn_registration **made;
+            bool symmetric;
         } window;
         struct pkn_operation operation;
     };

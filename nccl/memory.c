@@ -192,8 +192,14 @@ PKN_TWIN(CommDeregister);
 
 /* ---- windows ---- */
 
+/* As NCCL where it has no symmetric windows: the window is NULL, which is no error; the last error says why. */
 static pkn_result_t open_window(struct pkn_job *job)
 {
+    if (job->window.symmetric) {
+        (void)pkn_fail(PKN_INVALID_USAGE, "libpickle has no symmetric windows (NCCL_WIN_COLL_SYMMETRIC): there is none, and operations "
+                       "use the memory as any other");
+        return PKN_SUCCESS;
+    }
     return add(job->comm, job->window.buffer, job->window.bytes, job->window.made);
 }
 
@@ -201,10 +207,7 @@ static pkn_result_t check_window(const void *buffer, size_t bytes, pkn_window_t 
 {
     if (buffer == NULL || window == NULL || bytes == 0)
         return pkn_fail(PKN_INVALID_ARGUMENT, "ncclCommWindowRegister: %s", bytes == 0 ? "size is 0" : "buff or win is NULL");
-    if ((flags & PKN_WINDOW_SYMMETRIC) != 0)
-        return pkn_fail(PKN_INVALID_USAGE,
-                        "libpickle has no symmetric windows (NCCL_WIN_COLL_SYMMETRIC): register the memory without the flag");
-    if (flags != 0)
+    if ((flags & ~PKN_WINDOW_SYMMETRIC) != 0)
         return pkn_fail(PKN_INVALID_ARGUMENT, "ncclCommWindowRegister: the flags 0x%x are not known", (unsigned)flags);
     return PKN_SUCCESS;
 }
@@ -212,7 +215,8 @@ static pkn_result_t check_window(const void *buffer, size_t bytes, pkn_window_t 
 pkn_result_t pncclCommWindowRegister(pkn_comm_t comm, void *buffer, size_t bytes, pkn_window_t *window, int flags)
 {
     const struct pkn_job job = { .phase = PKN_PHASE_BEFORE, .comm = comm, .run = open_window,
-                                 .window = { .buffer = buffer, .bytes = bytes, .made = window } };
+                                 .window = { .buffer = buffer, .bytes = bytes, .made = window,
+                                             .symmetric = (flags & PKN_WINDOW_SYMMETRIC) != 0 } };
     pkn_result_t result = check_window(buffer, bytes, window, flags);
 
     if (result == PKN_SUCCESS)

@@ -85,6 +85,7 @@ static pk_result_t allocate(struct pk_comm **out, const pk_comm_config_t *config
 /* There are keys in it. */
 static void free_wiped(struct pk_comm *comm)
 {
+    free(comm->made_ops.ops);
     pki_auth_wipe(comm, sizeof *comm);
     free(comm);
 }

@@ -237,7 +237,9 @@ static bool task_moves(struct pki_task *task)
     if (task->mode == PKI_TASK_STREAM || !atomic_load_explicit(&task->may_start, memory_order_acquire) ||
         !pki_gate_is_open(&task->ready) || (task->after_stream && !task->queue.device->ops->idle(&task->queue)))
         return false;
-    return pki_task_start(task);
+    if (task->more_work && task->engine->work_left == 0)
+        return false;
+    return pki_task_start(task) || task->more_work;
 }
 
 /* A task that moves may end, and end others: start over from the front then. */

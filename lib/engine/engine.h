@@ -96,6 +96,8 @@ struct pki_request {
     struct pki_layout layout;   /* PKI_DO_COLL; its arrays are the caller's and copied */
     pk_dtype_t dtype;
     pk_op_t op;
+    bool scaled;                /* a PK_SUM of elements that are first multiplied, each rank's by its own factor; not in place */
+    struct pki_factor factor;
     pk_stream_t stream;
     bool classified;            /* pki_engine_classify has been here: */
     enum pki_mem_kind kinds[2]; /* of IN and OUT */
@@ -103,6 +105,9 @@ struct pki_request {
 
 /* What kind of memory the buffers of a request are. PK_ERR_ARG: of different kinds, or another device's. */
 pk_result_t pki_engine_classify(struct pki_engine *engine, struct pki_request *request, enum pki_mem_kind *kind);
+
+/* PK_ERR_ARG: it is not memory of the communicator's GPU, aligned to elements of `dtype`. */
+pk_result_t pki_engine_check_factor(struct pki_engine *engine, const void *factor, pk_dtype_t dtype);
 
 /* quick.c: a short blocking send or receive of host memory, to or from another rank, at once. Arguments are legal. False: nothing has
  * happened, and pki_engine_run says what is the matter. */

@@ -269,7 +269,7 @@ static bool may_be_quick(const struct pki_engine *e, const struct pki_request *r
 {
     return r->stream.kind == PK_STREAM_KIND_BLOCKING && e->gpu == NULL && r->layout.in_counts == NULL &&
            r->layout.out_counts == NULL && pki_request_bytes(r) <= (e->spin ? e->quick_most : PKI_QUICK_BYTES) &&
-           e->config.size > 1;
+           e->config.size > 1 && !r->scaled;
 }
 
 static bool scratch_is_there(struct pki_engine *e, size_t bytes)

@@ -62,6 +62,7 @@ static void others_without(pk_comm_t *none)
     pk_stats_t stats = { .struct_size = sizeof stats };
     pk_comm_t *made = NULL;
     void *memory = NULL;
+    pk_op_t op = PK_OP_COUNT;
     int number;
 
     REFUSED(pk_comm_init(NULL, NULL));
@@ -84,6 +85,8 @@ static void others_without(pk_comm_t *none)
     REFUSED(pk_deregister(none, in, sizeof in));
     REFUSED(pk_mem_alloc(none, 4, &memory));
     REFUSED(pk_mem_free(none, in));
+    REFUSED(pk_op_create_premul(none, PK_F32, in, 0, &op));
+    REFUSED(pk_op_destroy(none, PK_SUM));
     REFUSED(pk_stream_create(NULL));
     REFUSED(pk_stream_synchronize(no_stream));
     REFUSED(pk_stream_query(no_stream));
@@ -91,7 +94,7 @@ static void others_without(pk_comm_t *none)
     REFUSED(pk_group_end());
     REFUSED(pk_last_error(NULL));
     report(pk_comm_destroy(none) == PK_OK, "pk_comm_destroy(NULL) does nothing");
-    report(made == NULL && memory == NULL, "no output was set");
+    report(made == NULL && memory == NULL && op == PK_OP_COUNT, "no output was set");
 }
 
 /* What cannot fail, has to answer. */
@@ -106,6 +109,11 @@ static void answers(void)
 
 static void null_outputs(pk_comm_t *c)
 {
+    pk_op_t op;
+
+    REFUSED(pk_op_create_premul(c, PK_F32, in, 0, NULL));
+    REFUSED(pk_op_create_premul(c, PK_F32, NULL, 0, &op));
+    REFUSED(pk_op_create_premul(c, PK_F32, in, 1, &op)); /* no GPU, no memory of it */
     REFUSED(pk_comm_split(c, 0, 0, NULL, NULL));
     REFUSED(pk_comm_rank(c, NULL));
     REFUSED(pk_comm_size(c, NULL));
@@ -129,8 +137,10 @@ static void far_out(pk_comm_t *c, pk_stream_t s)
         pk_explanation_t explanation = { .struct_size = sizeof explanation };
         pk_path_t path = { .struct_size = sizeof path };
         pk_dtype_t dtype = (pk_dtype_t)ints[i];
-        pk_op_t op = (pk_op_t)(uint64_t)(int64_t)ints[i];
+        pk_op_t op = (pk_op_t)(uint64_t)(int64_t)ints[i], made;
 
+        REFUSED(pk_op_create_premul(c, dtype, in, 0, &made));
+        REFUSED(pk_op_destroy(c, op));
         REFUSED(pk_broadcast(in, out, 4, PK_F32, ints[i], c, s));
         REFUSED(pk_broadcast(in, out, 4, dtype, 0, c, s));
         REFUSED(pk_reduce(in, out, 4, PK_F32, PK_SUM, ints[i], c, s));

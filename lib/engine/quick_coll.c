@@ -255,10 +255,12 @@ static bool run_for_a_while(struct pki_quick_run *run)
         put_down(run);
         if (run->leaves)
             return false;
+        e->in_quick = true;
         pki_engine_unlock(e);
         if (!pki_engine_spins(e))
             sched_yield();
         pki_engine_lock(e);
+        e->in_quick = false;
         if (run->result != PK_OK || atomic_load_explicit(&e->failed, memory_order_relaxed) != PK_OK)
             return false;
     }

@@ -184,6 +184,18 @@ PK_API pk_result_t pk_comm_abort(pk_comm_t *comm);
 PK_API pk_result_t pk_comm_async_error(pk_comm_t *comm);
 
 /**
+ * End the operations of a communicator: wait until all that this rank has called have ended, their parts in CUDA and host streams too. None may be called
+ * afterwards (PK_ERR_ARG), nor pk_comm_split, nor may captured graphs be launched. What is left: pk_comm_async_error, pk_comm_abort, inspect.h, what gives
+ * memory back (pk_deregister, pk_mem_free, pk_op_destroy), and pk_comm_destroy.
+ *
+ * @return PK_OK, also when it was finalized before; PK_ERR_ARG (null, still being made, a group is open in this thread); the error that poisoned it
+ * Local: other ranks may call it sooner, later or never; those whose operations need this rank afterwards get PK_ERR_PEER. Blocks, with config->nonblocking
+ * too, no longer than the deadlines of the operations, and then as pk_comm_destroy, which need not wait any more except for what TCP has yet to
+ * bring to other hosts. Since 0.2.
+ */
+PK_API pk_result_t pk_comm_finalize(pk_comm_t *comm);
+
+/**
  * End a communicator and free it. Waits for its unfinished operations first, unless it is poisoned or aborted. The handle is
  * gone whatever is returned. A null handle is legal and does nothing.
  *

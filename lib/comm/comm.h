@@ -89,11 +89,13 @@ struct pki_made_ops {
     uint32_t n; /* also of the free ones */
 };
 
+#define PKI_COMM_FINALIZED (-1)
+
 struct pk_comm {
     /* what every operation needs */
     int rank, size;
     unsigned stamp;       /* pki_fork_is_ours: the process that made it */
-    atomic_int state;     /* PK_IN_PROGRESS until init has ended, then its result */
+    atomic_int state;     /* PK_IN_PROGRESS until init has ended, then its result; FINALIZED: that was PK_OK, and no operation may begin any more */
     struct pki_engine *engine; /* NULL until init is far enough */
 
     pk_unique_id_t id;
@@ -132,6 +134,14 @@ struct pk_comm {
     bool has_thread;
     pthread_t thread;
 };
+
+/* Of its init. */
+static inline pk_result_t pki_comm_outcome(const struct pk_comm *comm)
+{
+    int state = atomic_load(&comm->state);
+
+    return state == PKI_COMM_FINALIZED ? PK_OK : (pk_result_t)state;
+}
 
 static inline bool pki_same_process(const struct pk_comm *comm, int a, int b)
 {
@@ -205,6 +215,7 @@ pk_result_t pki_comm_create(struct pk_comm **comm, int size, int rank, const pk_
 /* Collective over `parent`, unless `config` is refused: then it has not been called. */
 pk_result_t pki_comm_create_split(struct pk_comm **comm, struct pk_comm *parent, int color, int key, const pk_comm_config_t *config);
 pk_result_t pki_comm_abort(struct pk_comm *comm);
+pk_result_t pki_comm_finalize(struct pk_comm *comm); /* one that is up */
 pk_result_t pki_comm_state(struct pk_comm *comm);
 /* The same after a look at the other ranks. */
 pk_result_t pki_comm_look(struct pk_comm *comm);

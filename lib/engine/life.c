@@ -350,7 +350,7 @@ static bool leaves(const struct pki_peer *peer)
     return peer->lane->iface->transport->leave(peer->lane);
 }
 
-/* True: nobody is waited for any more. */
+/* Locked. True: nobody is waited for any more. */
 static bool leave_a_bit(struct pki_engine *e)
 {
     bool is_done = true;
@@ -371,13 +371,31 @@ static void leave(struct pki_engine *e)
     bool is_done = false;
 
     for (unsigned rounds = 0; !is_done; rounds++) {
+        pki_engine_lock(e);
         is_done = leave_a_bit(e);
+        pki_engine_unlock(e);
         if (!is_done && rounds < LEAVING_SPINS)
             sched_yield();
         else if (!is_done)
             nanosleep(&(struct timespec){ .tv_nsec = LEAVING_NAP_NS }, NULL);
     }
     pki_error_set(&kept);
+}
+
+pk_result_t pki_engine_finalize(struct pki_engine *e)
+{
+    pk_result_t result;
+
+    pki_engine_wait_all(e);
+    result = pki_engine_status(e);
+    if (result != PK_OK)
+        return result;
+    pki_engine_lock(e);
+    pki_engine_drain(e);
+    pki_side_say_bye(e, PKI_BYE_FINALIZED);
+    pki_engine_unlock(e);
+    leave(e);
+    return pki_engine_status(e);
 }
 
 pk_result_t pki_engine_close(struct pki_engine *e)

@@ -205,7 +205,7 @@ static void take_bye(struct pki_peer *peer, const struct frame *frame)
     int why = frame->u.failed.code;
 
     peer->gone = true;
-    peer->bye = why == PKI_BYE_ABORTED || why == PKI_BYE_ENDED ? (enum pki_bye)why : PKI_BYE_DESTROYED;
+    peer->bye = why >= PKI_BYE_DESTROYED && why < PKI_BYE_NONE ? (enum pki_bye)why : PKI_BYE_DESTROYED;
     peer->last_coll = (uint32_t)frame->u.failed.peer;
 }
 
@@ -324,6 +324,7 @@ void pki_side_check_left(struct pki_engine *e, struct pki_peer *peer)
 {
     static const char *const what[] = { [PKI_BYE_NONE] = "has destroyed its communicator", [PKI_BYE_DESTROYED] = "has destroyed its communicator",
                                         [PKI_BYE_ABORTED] = "has aborted its communicator",
+                                        [PKI_BYE_FINALIZED] = "has finalized its communicator",
                                         [PKI_BYE_ENDED] = "has ended its process without pk_comm_destroy" };
     const pk_result_t code = peer->bye == PKI_BYE_ABORTED ? PK_ERR_ABORTED : PK_ERR_PEER;
     const struct pki_task *task;

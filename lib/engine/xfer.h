@@ -119,7 +119,7 @@ struct pki_slots { /* gate slots of one pair that this rank, as receiver, hands 
 };
 
 /* Why a rank has left in good order: with nothing unfinished of its own. The numbers travel. */
-enum pki_bye { PKI_BYE_DESTROYED = 0, PKI_BYE_ABORTED = 1, PKI_BYE_ENDED = 2, PKI_BYE_NONE = 3 };
+enum pki_bye { PKI_BYE_DESTROYED = 0, PKI_BYE_ABORTED = 1, PKI_BYE_ENDED = 2, PKI_BYE_FINALIZED = 3, PKI_BYE_NONE };
 
 struct pki_peer {
     /* what every message needs */

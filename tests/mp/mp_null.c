@@ -74,6 +74,7 @@ static void others_without(pk_comm_t *none)
     REFUSED(pk_comm_split(none, 0, 0, NULL, NULL));
     REFUSED(pk_comm_abort(none));
     REFUSED(pk_comm_async_error(none));
+    REFUSED(pk_comm_finalize(none));
     REFUSED(pk_comm_rank(none, &number));
     REFUSED(pk_comm_size(none, NULL));
     REFUSED(pk_comm_path(none, 0, PK_MEM_HOST, PK_MEM_HOST, &path));

@@ -85,7 +85,10 @@ static void others_without(pk_comm_t *none)
     REFUSED(pk_register(none, in, sizeof in));
     REFUSED(pk_deregister(none, in, sizeof in));
     REFUSED(pk_mem_alloc(none, 4, &memory));
+    REFUSED(pk_mem_alloc_device(none, 0, &memory));
+    REFUSED(pk_mem_alloc_device(none, 4, NULL));
     REFUSED(pk_mem_free(none, in));
+    REFUSED(pk_mem_free(none, NULL));
     REFUSED(pk_op_create_premul(none, PK_F32, in, 0, &op));
     REFUSED(pk_op_destroy(none, PK_SUM));
     REFUSED(pk_stream_create(NULL));
@@ -127,6 +130,7 @@ static void null_outputs(pk_comm_t *c)
     REFUSED(pk_register(c, NULL, 4));
     REFUSED(pk_deregister(c, NULL, 4));
     REFUSED(pk_mem_alloc(c, 4, NULL));
+    REFUSED(pk_mem_alloc_device(c, 4, NULL));
     report(pk_mem_free(c, NULL) == PK_OK, "pk_mem_free(NULL) does nothing");
 }
 

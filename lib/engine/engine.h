@@ -92,6 +92,7 @@ struct pki_request {
     const struct pki_algorithm *algorithm; /* PKI_DO_COLL */
     const struct pki_algorithm *instead;   /* of a fused one: what a rank with another kind of memory does */
     bool in_place;
+    bool scaled; /* a PK_SUM of elements that are first multiplied, each rank's by its own `factor`; not in place */
     const void *in; /* NULL where the rank has none */
     void *out;
     size_t in_count, out_count; /* elements of the buffers from their first byte on; 0 where the rank has none */
@@ -99,11 +100,10 @@ struct pki_request {
     struct pki_layout layout;   /* PKI_DO_COLL; its arrays are the caller's and copied */
     pk_dtype_t dtype;
     pk_op_t op;
-    bool scaled;                /* a PK_SUM of elements that are first multiplied, each rank's by its own factor; not in place */
-    struct pki_factor factor;
     pk_stream_t stream;
     bool classified;            /* pki_engine_classify has been here: */
     enum pki_mem_kind kinds[2]; /* of IN and OUT */
+    struct pki_factor factor;
 };
 
 /* What kind of memory the buffers of a request are. PK_ERR_ARG: of different kinds, or another device's. */

@@ -21,7 +21,8 @@ static inline pk_result_t pki_leave(int cancel, pk_result_t result)
         .rank = -1, .peer = -1, .op = (name) \
     }
 
-/* This process made it, its init went well, and it has not been finalized. Whether it has failed since is for the engine to say. */
+/* This process made it, its init went well, and it has not been finalized. Whether it has failed since is for the engine to
+ * say. */
 static inline bool pki_check_ready(const pk_comm_t *comm)
 {
     return pki_fork_is_ours(comm->stamp) && atomic_load_explicit(&comm->state, memory_order_acquire) == PK_OK;

@@ -95,7 +95,7 @@ struct pk_comm {
     /* what every operation needs */
     int rank, size;
     unsigned stamp;       /* pki_fork_is_ours: the process that made it */
-    atomic_int state;     /* PK_IN_PROGRESS until init has ended, then its result; FINALIZED: that was PK_OK, and no operation may begin any more */
+    atomic_int state;     /* PK_IN_PROGRESS until init has ended, then its result; or FINALIZED, where no operation may begin */
     struct pki_engine *engine; /* NULL until init is far enough */
 
     pk_unique_id_t id;

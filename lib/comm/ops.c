@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Reductions that the program makes. A handle is the place in the communicator's table below a number that the process gives once: so one that was
- * destroyed, or another communicator's, is not found.
+ * Reductions that the program makes. A handle is the place in the communicator's table below a number that the process gives
+ * once: so one that was destroyed, or another communicator's, is not found.
  */
 #include <stdlib.h>
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Memory for the program (pk_mem_alloc_device): virtual memory of one piece that can be handed to other processes as a descriptor, and that every GPU
- * of this process may touch that reaches it; where the driver has none of that, cuMemAlloc's. It belongs to the process: a communicator need not be there.
+ * Memory for the program (pk_mem_alloc_device): virtual memory of one piece that can be handed to other processes as a
+ * descriptor, and that every GPU of this process may touch that reaches it; where the driver has none of that, cuMemAlloc's. It
+ * belongs to the process: a communicator need not be there.
  */
 #include <pthread.h>
 #include <stdlib.h>
@@ -234,7 +235,8 @@ pk_result_t pki_cuda_mem_free(void *ptr)
     if (m == NULL)
         return PK_IN_PROGRESS;
     if (!pki_fork_is_ours(m->stamp)) {
-        result = pki_fail(PK_ERR_UNSUPPORTED, NULL, "%p was allocated before a fork, by the parent process, and is the parent's", ptr);
+        result =
+            pki_fail(PK_ERR_UNSUPPORTED, NULL, "%p was allocated before a fork, by the parent process, and is the parent's", ptr);
     } else {
         code = unmake(pki_cuda_driver(NULL), m);
         if (code != CUDA_SUCCESS && code != CUDA_ERROR_DEINITIALIZED)

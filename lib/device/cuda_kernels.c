@@ -25,8 +25,8 @@ _Static_assert(sizeof(struct pki_ll_row_args) <= 4096 && sizeof(struct pki_wait_
 static void name_of(int which, char *name, size_t len)
 {
     static const char *const plain[] = { PKI_KERNEL_WAIT, PKI_KERNEL_LL, PKI_KERNEL_LL_ROW, PKI_KERNEL_TURN, PKI_KERNEL_EXCHANGE, PKI_KERNEL_PUSH,
-                                         PKI_KERNEL_UNPACK, PKI_KERNEL_MOVE, PKI_KERNEL_SCALE, PKI_KERNEL_FOLD, PKI_KERNEL_RELAY, PKI_KERNEL_TWOSHOT,
-                                         PKI_KERNEL_PAIR_EXCHANGE, (PKI_KERNEL_PAIR_SUM "f32"), (PKI_KERNEL_PAIR_SUM "f16"),
+                                         PKI_KERNEL_UNPACK, PKI_KERNEL_MOVE, PKI_KERNEL_SCALE, PKI_KERNEL_FOLD, PKI_KERNEL_RELAY,
+                                         PKI_KERNEL_TWOSHOT, PKI_KERNEL_PAIR_EXCHANGE, (PKI_KERNEL_PAIR_SUM "f32"), (PKI_KERNEL_PAIR_SUM "f16"),
                                          (PKI_KERNEL_PAIR_SUM "bf16") };
 
     if (which < PKI_CUDA_REDUCE)

@@ -258,8 +258,9 @@ const struct pki_device_ops *pki_device_cuda(void);
 /* Why no CUDA device can be used ("libcuda.so.1 not found", ...); NULL when one can. Opens the driver, makes no context. */
 const char *pki_device_cuda_absent(void);
 
-/* Memory of a GPU for the program, of the process and not of a device object: other processes can map it, and the other GPUs of this one touch it.
- * ordinal -1: the calling thread's current device, as the CUDA runtime has it. Any thread, also while a stream is captured. */
+/* Memory of a GPU for the program, of the process and not of a device object: other processes can map it, and the other GPUs of
+ * this one touch it. ordinal -1: the calling thread's current device, as the CUDA runtime has it. Any thread, also while a
+ * stream is captured. */
 pk_result_t pki_device_cuda_mem_alloc(int ordinal, size_t bytes, void **ptr);
 /* PK_IN_PROGRESS and no record: ptr is none of it. */
 pk_result_t pki_device_cuda_mem_free(void *ptr);

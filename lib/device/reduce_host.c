@@ -251,7 +251,8 @@ pk_result_t pki_scale_host(void *dst, const void *src, size_t count, pk_dtype_t 
     for (size_t done = 0; done < count && result == PK_OK; done += STRIDE) {
         const void *srcs[2] = { (const char *)src + done * width, factors };
 
-        result = pki_reduce_host_here((char *)dst + done * width, srcs, 2, count - done < STRIDE ? count - done : STRIDE, dtype, PK_PROD);
+        result = pki_reduce_host_here((char *)dst + done * width, srcs, 2, count - done < STRIDE ? count - done : STRIDE, dtype,
+                                      PK_PROD);
     }
     pki_float_env_leave(was);
     return result;

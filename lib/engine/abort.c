@@ -37,7 +37,8 @@ static bool lock_to_abort(struct pki_engine *e)
 /* Locked. Nothing of this rank is unfinished, here or in graphs. */
 static bool is_at_rest(const struct pki_engine *e)
 {
-    return pki_list_empty(&e->tasks) && !e->in_quick && e->puts_out == 0 && atomic_load(&e->async_tasks) == 0 && atomic_load(&e->watched) == 0;
+    return pki_list_empty(&e->tasks) && !e->in_quick && e->puts_out == 0 && atomic_load(&e->async_tasks) == 0 &&
+           atomic_load(&e->watched) == 0;
 }
 
 bool pki_engine_says_bye(struct pki_engine *e, enum pki_bye why)
@@ -48,7 +49,8 @@ bool pki_engine_says_bye(struct pki_engine *e, enum pki_bye why)
     return true;
 }
 
-/* Unlocked. What streams have ended the service thread may not have seen yet. It looks, not this thread: who looks may be kept by the driver. */
+/* Unlocked. What streams have ended the service thread may not have seen yet. It looks, not this thread: who looks may be kept
+ * by the driver. */
 static void await_rest(struct pki_engine *e)
 {
     const uint64_t until = pki_now_ns() + REST_NS;

@@ -32,8 +32,8 @@ uint32_t pki_task_fingerprint(const struct pki_request *r, int size)
 {
     if (r->what != PKI_DO_COLL)
         return 0;
-    return (uint32_t)r->algorithm->coll | (uint32_t)r->dtype << 4 | (r->scaled ? OP_SCALED : (uint32_t)(r->op & 15)) << 8 | (uint32_t)(r->root & 255) << 12 |
-           (uint32_t)(digest(r, size) >> 52) << 20;
+    return (uint32_t)r->algorithm->coll | (uint32_t)r->dtype << 4 | (r->scaled ? OP_SCALED : (uint32_t)(r->op & 15)) << 8 |
+           (uint32_t)(r->root & 255) << 12 | (uint32_t)(digest(r, size) >> 52) << 20;
 }
 
 /* One side of a disagreement, from its fingerprint. */

@@ -68,7 +68,8 @@ void pki_engine_fused_start(struct pki_engine *engine, int ctas); /* the least t
 bool pki_engine_fuses(const struct pki_engine *engine, enum pki_coll coll, size_t bytes, pk_dtype_t dtype, pk_op_t op);
 void pki_engine_start(struct pki_engine *engine);
 
-/* Wait for the unfinished, say goodbye, and until what was sent to other hosts has arrived as far as its transport can tell before close. */
+/* Wait for the unfinished, say goodbye, and until what was sent to other hosts has arrived as far as its transport can tell
+ * before close. */
 pk_result_t pki_engine_finalize(struct pki_engine *engine);
 
 /* Wait for the unfinished, say goodbye, free everything. Returns the error that poisoned it, if one did. */

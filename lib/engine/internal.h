@@ -273,7 +273,8 @@ void pki_watch_look(struct pki_engine *engine, uint64_t now); /* unlocked, by on
 /* service.c: unlocked */
 void pki_service_attach(struct pki_engine *engine);
 void pki_service_detach(struct pki_engine *engine); /* the thread no longer touches it on return */
-void pki_service_each(void (*visit)(struct pki_engine *engine), uint64_t ns); /* each engine of the process, which stays meanwhile; or, when the lock is not had within the time, none */
+/* Each engine of the process, which stays meanwhile; or none, when the lock is not to be had within the time. */
+void pki_service_each(void (*visit)(struct pki_engine *engine), uint64_t ns);
 pk_result_t pki_service_wake(void);
 pk_result_t pki_service_start(void); /* the thread exists from now on, while there are engines */
 pk_result_t pki_service_hold(void);  /* or until it is let go */

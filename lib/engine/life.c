@@ -436,9 +436,9 @@ pk_result_t pki_engine_close(struct pki_engine *e)
 
 /* ---- the end of the process, without pk_comm_destroy ---- */
 
-/* A process that ends by exit or return from main tells the others, unless it has something unfinished: they would take the closed connections for
- * its death, and all be told so. Whatever is in the way, another thread inside the library for one, keeps that from being said, not the process
- * from ending. */
+/* A process that ends by exit or return from main tells the others, unless it has something unfinished: they would take the
+ * closed connections for its death, and all be told so. Whatever is in the way, another thread inside the library for one,
+ * keeps that from being said, not the process from ending. */
 static void leave_at_exit(struct pki_engine *e)
 {
     const uint64_t until = pki_now_ns() + EXIT_NS;

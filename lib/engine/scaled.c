@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Sums of elements that each rank multiplies by a factor of its own first (pk_op_create_premul). The products lie in scratch memory, and from
- * there an ordinary sum takes them, whatever the algorithm: nothing else in the library knows of factors. Who puts the plan, or the kernel that is
- * the plan, into a queue puts the multiplication before it; where the engine runs the plan it is done when the plan is started.
+ * Sums of elements that each rank multiplies by a factor of its own first (pk_op_create_premul). The products lie in scratch
+ * memory, and from there an ordinary sum takes them, whatever the algorithm: nothing else in the library knows of factors. Who
+ * puts the plan, or the kernel that is the plan, into a queue puts the multiplication before it; where the engine runs the plan
+ * it is done when the plan is started.
  */
 #include "engine/internal.h"
 #include "util/dtype.h"
@@ -126,7 +127,8 @@ static bool scale_on_host(struct pki_task *task)
     struct pki_engine *e = task->engine;
     size_t width = pki_dtype_bytes(task->request.dtype), some = pki_plan_ration(e, in_bytes(task) - s->done);
     const struct pki_factor factor = { .value = s->value };
-    pk_result_t result = pki_scale_host(products(task) + s->done, (const char *)source(task) + s->done, some / width, task->request.dtype, &factor);
+    pk_result_t result = pki_scale_host(products(task) + s->done, (const char *)source(task) + s->done, some / width,
+                                        task->request.dtype, &factor);
 
     if (result != PK_OK) {
         pki_engine_poison(e, result, true);

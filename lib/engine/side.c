@@ -31,7 +31,7 @@ struct frame {
         struct {
             int32_t code, peer;
             char text[256];
-        } failed; /* FRAME_FAILED. FRAME_BYE: `code` is why (PKI_BYE_*), `peer` the number of the last collective that began there */
+        } failed; /* FRAME_FAILED. FRAME_BYE: `code` is why (PKI_BYE_*), `peer` the number of the last collective begun there */
     } u;
 };
 
@@ -322,7 +322,8 @@ static struct pki_task *waits_in_vain(struct pki_engine *e, struct pki_peer *pee
 /* It left in good order, and what it had sent has been read: whoever still waits for it waits for ever. */
 void pki_side_check_left(struct pki_engine *e, struct pki_peer *peer)
 {
-    static const char *const what[] = { [PKI_BYE_NONE] = "has destroyed its communicator", [PKI_BYE_DESTROYED] = "has destroyed its communicator",
+    static const char *const what[] = { [PKI_BYE_NONE] = "has destroyed its communicator",
+                                        [PKI_BYE_DESTROYED] = "has destroyed its communicator",
                                         [PKI_BYE_ABORTED] = "has aborted its communicator",
                                         [PKI_BYE_FINALIZED] = "has finalized its communicator",
                                         [PKI_BYE_ENDED] = "has ended its process without pk_comm_destroy" };

@@ -281,7 +281,8 @@ bool pki_mixed_before(struct pki_task *task, size_t scratch_at); /* from there o
 bool pki_mixed_after(struct pki_task *task);
 size_t pki_mixed_bytes(const struct pki_task *task); /* of the shadow, beside the scratch memory */
 
-/* scaled.c: of a request that is `scaled`; of others nothing happens. The plan reads from the scratch memory what is multiplied there first. */
+/* scaled.c: of a request that is `scaled`; of others nothing happens. The plan reads from the scratch memory what is multiplied
+ * there first. */
 void pki_scaled_choose(struct pki_task *task);
 size_t pki_scaled_bytes(const struct pki_task *task); /* beside the other scratch memory */
 bool pki_scaled_before(struct pki_task *task);        /* as pki_mixed_before, and after it */

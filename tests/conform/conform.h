@@ -106,8 +106,8 @@ uint64_t data_digest(const void *data, size_t bytes);
 /* numbers.c */
 void data_factor(void *out, pk_dtype_t dtype, int rank); /* one element */
 void data_numbers(void *out, size_t count, pk_dtype_t dtype, pk_op_t op, uint64_t key);
-/* Is got[count] the reduction of the numbers of all keys, in rank order, within the rounding that `size` steps may cause? Of long ones a part is looked
- * at. */
+/* Is got[count] the reduction of the numbers of all keys, in rank order, within the rounding that `size` steps may cause? Of
+ * long ones a part is looked at. */
 bool data_is_reduced(const void *got, size_t count, pk_dtype_t dtype, pk_op_t op, const uint64_t *keys, int size, size_t *where);
 
 /* buffer.c: memory between two guard zones. */

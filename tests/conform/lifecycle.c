@@ -394,7 +394,8 @@ static void refused_after(struct rank *r, pk_comm_t *comm, pk_stream_t stream)
 
     expect(r, pk_barrier(comm, PK_BLOCKING), PK_ERR_ARG, "pk_barrier after pk_comm_finalize");
     expect(r, pk_allreduce(&x, &x, 1, PK_F32, PK_SUM, comm, PK_BLOCKING), PK_ERR_ARG, "pk_allreduce after pk_comm_finalize");
-    expect(r, pk_allreduce(&x, &x, 1, PK_F32, PK_SUM, comm, stream), PK_ERR_ARG, "pk_allreduce in a stream after pk_comm_finalize");
+    expect(r, pk_allreduce(&x, &x, 1, PK_F32, PK_SUM, comm, stream), PK_ERR_ARG,
+           "pk_allreduce in a stream after pk_comm_finalize");
     expect(r, pk_send(&x, 1, PK_F32, (r->rank + 1) % r->size, comm, PK_BLOCKING), PK_ERR_ARG, "pk_send after pk_comm_finalize");
     expect(r, pk_recv(&x, 1, PK_F32, (r->rank + 1) % r->size, comm, stream), PK_ERR_ARG, "pk_recv after pk_comm_finalize");
     expect(r, pk_comm_split(comm, 0, 0, &made, NULL), PK_ERR_ARG, "pk_comm_split after pk_comm_finalize");
@@ -419,7 +420,8 @@ static void finalize(struct rank *r)
     use(r, comm, r->size); /* as often as the memo of a call needs */
     use(r, comm, r->size);
     for (int i = 0; i < 4; i++)
-        expect(r, pk_allreduce(in[r->rank], out[r->rank], FLOATS, PK_F32, PK_SUM, comm, stream), PK_OK, "pk_allreduce in a stream");
+        expect(r, pk_allreduce(in[r->rank], out[r->rank], FLOATS, PK_F32, PK_SUM, comm, stream), PK_OK,
+               "pk_allreduce in a stream");
     if (r->rank == 0)
         for (int i = 1; i < r->size; i++)
             expect(r, pk_send(&token, 1, PK_F32, i, comm, PK_BLOCKING), PK_OK, "pk_send");

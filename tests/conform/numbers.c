@@ -66,7 +66,8 @@ static uint64_t factor_bits(const struct format *f, int rank)
 
     if (f->exponent_bits == 0)
         return 3 + 7 * (uint64_t)rank;
-    return (uint64_t)factors[k].negative << (f->bytes * 8 - 1) | (uint64_t)(bias_of(f) + factors[k].exponent) << f->mantissa_bits |
+    return (uint64_t)factors[k].negative << (f->bytes * 8 - 1) |
+           (uint64_t)(bias_of(f) + factors[k].exponent) << f->mantissa_bits |
            (uint64_t)factors[k].quarters << (f->mantissa_bits - 2);
 }
 

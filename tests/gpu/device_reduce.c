@@ -201,7 +201,8 @@ static void check_scale(void)
 
     for (int t = 0; t < TYPES; t++)
         for (int c = 0; c < 5; c++)
-            if (!CHECK(scale_case((pk_dtype_t)t, counts[c], 0, c % 2 == 0) && scale_case((pk_dtype_t)t, counts[c], 1, c % 2 != 0)))
+            if (!CHECK(scale_case((pk_dtype_t)t, counts[c], 0, c % 2 == 0) &&
+                       scale_case((pk_dtype_t)t, counts[c], 1, c % 2 != 0)))
                 printf("     (%s, %zu elements)\n", pk_dtype_name((pk_dtype_t)t), counts[c]);
 }
 
@@ -214,7 +215,9 @@ static void check_refusals(void)
     CHECK(ops->reduce(&queue, (void *)(uintptr_t)0x1001, srcs, 2, 1, PK_INT8, PK_AVG) != PK_OK); /* by how much? */
 }
 
-static const struct bed_check checks[] = { { "types", check_types }, { "scale", check_scale }, { "refusals", check_refusals }, { "speed", check_speed } };
+static const struct bed_check checks[] = {
+    { "types", check_types }, { "scale", check_scale }, { "refusals", check_refusals }, { "speed", check_speed }
+};
 
 int main(int argc, char **argv)
 {

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A rank leaves, with nothing unfinished, while another's stream waits for it in a collective that it never comes to: by pk_comm_abort, by
- * pk_comm_destroy, and by the end of its process. The stream is let go long before the deadline, and the error says how the rank has left. Collectives of one
- * kernel a rank exchange no messages: what the rank had come to when it left tells.
+ * A rank leaves, with nothing unfinished, while another's stream waits for it in a collective that it never comes to: by
+ * pk_comm_abort, by pk_comm_destroy, and by the end of its process. The stream is let go long before the deadline, and the
+ * error says how the rank has left. Collectives of one kernel a rank exchange no messages: what the rank had come to when it
+ * left tells.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,7 +22,9 @@ static const struct way {
     const char *role;
     pk_result_t wanted;
     const char *text;
-} ways[] = { { "aborts", PK_ERR_ABORTED, "has aborted" }, { "destroys", PK_ERR_PEER, "has destroyed" }, { "ends", PK_ERR_PEER, "has ended" } };
+} ways[] = { { "aborts", PK_ERR_ABORTED, "has aborted" },
+             { "destroys", PK_ERR_PEER, "has destroyed" },
+             { "ends", PK_ERR_PEER, "has ended" } };
 
 static const struct way *way_of(const char *role)
 {
@@ -68,7 +71,8 @@ static int rank_main(const char *role)
         return report_end();
     }
     must_be_ok(pk_allreduce(memory, memory, n, PK_F32, PK_SUM, self.comm, self.in_stream), "pk_allreduce that nobody answers");
-    report(stream_idle_within(self.stream, NOTICE_MS * test_slack(), &took_ms), "rank 0: the stream is let go after %.0f ms", took_ms);
+    report(stream_idle_within(self.stream, NOTICE_MS * test_slack(), &took_ms), "rank 0: the stream is let go after %.0f ms",
+           took_ms);
     report(pk_comm_async_error(self.comm) == way->wanted, "rank 0: the communicator knows");
     pk_last_error(&info);
     report(info.peer == 1 && strstr(info.text, way->text) != NULL, "rank 0: peer %d: %s", info.peer, info.text);
@@ -90,8 +94,8 @@ int main(void)
             char role[32];
 
             snprintf(role, sizeof role, "%s %zu", ways[i].role, k);
-            ranks_drive(&(struct ranks_turn){ .role = role, .size = 2, .timeout_ms = 60000 }, "the rank %s; %zu elements", ways[i].role,
-                        lengths[k]);
+            ranks_drive(&(struct ranks_turn){ .role = role, .size = 2, .timeout_ms = 60000 }, "the rank %s; %zu elements",
+                        ways[i].role, lengths[k]);
         }
     return report_end();
 }

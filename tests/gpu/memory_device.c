@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Memory of pk_mem_alloc_device: with a communicator and without, in a process that has not opened the driver and in a thread that captures a
- * stream; every operation between ranks that have such memory, and between it and other memory; touched by the other GPU of the process; freed by
- * whoever has the pointer, the communicator long gone, and what was freed is the driver's again. Also where the driver has no virtual memory.
+ * Memory of pk_mem_alloc_device: with a communicator and without, in a process that has not opened the driver and in a thread
+ * that captures a stream; every operation between ranks that have such memory, and between it and other memory; touched by the
+ * other GPU of the process; freed by whoever has the pointer, the communicator long gone, and what was freed is the driver's
+ * again. Also where the driver has no virtual memory.
  */
 #include <dlfcn.h>
 #include <stdio.h>
@@ -71,7 +72,8 @@ static void beside_capture(struct gpu_rank *self)
 
     gpu_capture_begin(self->stream);
     for (int i = 0; i < TURNS; i++)
-        must_be_ok(pk_mem_alloc_device(i % 2 == 0 ? self->comm : NULL, (size_t)i * 100000 + 1, &memory[i]), "pk_mem_alloc_device");
+        must_be_ok(pk_mem_alloc_device(i % 2 == 0 ? self->comm : NULL, (size_t)i * 100000 + 1, &memory[i]),
+                   "pk_mem_alloc_device");
     must_be_ok(pk_barrier(self->comm, self->in_stream), "a captured barrier");
     if (gpu_capture_end(self->stream, &graph) != 0)
         exit(report(false, "rank %d: the capture is broken", self->rank) + 1);
@@ -101,7 +103,8 @@ static int rank_main(void)
     exchange(&self, first, second, "to memory that was freed and allocated again");
     report(pk_mem_free(NULL, (char *)first + 4096) == PK_ERR_ARG && pk_mem_free(self.comm, plain) == PK_ERR_ARG &&
                pk_mem_free(NULL, plain) == PK_ERR_ARG, "rank %d: what it did not give it does not take", self.rank);
-    report(pk_mem_alloc_device(self.comm, (size_t)1 << 50, &other) == PK_ERR_MEMORY && other == NULL, "rank %d: more than there is", self.rank);
+    report(pk_mem_alloc_device(self.comm, (size_t)1 << 50, &other) == PK_ERR_MEMORY && other == NULL,
+           "rank %d: more than there is", self.rank);
     beside_capture(&self);
     gpu_rank_close(&self);
     gpu_fill(first, 5, BYTES);
@@ -112,7 +115,8 @@ static int rank_main(void)
     return report_end();
 }
 
-/* One process, which nothing but the library has opened the driver in: the first GPU's memory, and then the second one's, copied between the two. */
+/* One process, which nothing but the library has opened the driver in: the first GPU's memory, and then the second one's,
+ * copied between the two. */
 static int alone_main(void)
 {
     void *first = NULL, *second = NULL;

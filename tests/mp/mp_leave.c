@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A rank with nothing unfinished leaves, by pk_comm_abort or by the end of its process without pk_comm_destroy: the others, idle too, see no error
- * and log none, and what does not need it goes on; what needs it is told who has left, and how. A rank that is killed, or ends amid an operation,
- * is another matter: the idle ones hear of it. Within a machine, and between "hosts" on the loopback interface.
+ * A rank with nothing unfinished leaves, by pk_comm_abort or by the end of its process without pk_comm_destroy: the others,
+ * idle too, see no error and log none, and what does not need it goes on; what needs it is told who has left, and how. A rank
+ * that is killed, or ends amid an operation, is another matter: the idle ones hear of it. Within a machine, and between "hosts"
+ * on the loopback interface.
  */
 #include <signal.h>
 #include <stdatomic.h>
@@ -84,8 +85,8 @@ static void judge_end(pk_comm_t *comm, pk_result_t result, pk_result_t wanted, c
     pk_error_info_t info = { .struct_size = sizeof info };
 
     pk_last_error(&info);
-    report(result == wanted && info.peer == LEAVER && strstr(info.text, text) != NULL, "rank %d: what needs it returns %d, peer %d: %s",
-           ranks_rank(), (int)result, info.peer, info.text);
+    report(result == wanted && info.peer == LEAVER && strstr(info.text, text) != NULL,
+           "rank %d: what needs it returns %d, peer %d: %s", ranks_rank(), (int)result, info.peer, info.text);
     report(pk_comm_destroy(comm) == wanted, "rank %d: pk_comm_destroy says so too", ranks_rank());
 }
 
@@ -112,7 +113,8 @@ static void await_end(void)
 /* What the two see of one that has left in good order. */
 static void stay(pk_comm_t *comm, pk_result_t wanted, const char *text)
 {
-    report(ask(comm, QUIET_MS) == PK_OK && atomic_load(&errors_logged) == 0, "rank %d: no error while nothing needs it", ranks_rank());
+    report(ask(comm, QUIET_MS) == PK_OK && atomic_load(&errors_logged) == 0, "rank %d: no error while nothing needs it",
+           ranks_rank());
     report(exchange(comm) == PK_OK && exchange(comm) == PK_OK, "rank %d: the others exchange", ranks_rank());
     report(pk_comm_async_error(comm) == PK_OK && atomic_load(&errors_logged) == 0, "rank %d: and no error yet", ranks_rank());
     /* Each sends to it at once and waits for it: neither hears it from the other alone. */
@@ -126,7 +128,8 @@ static int abort_main(void)
     ranks_meet();
     if (ranks_rank() == LEAVER)
         report(pk_comm_abort(comm) == PK_OK && pk_comm_async_error(comm) == PK_ERR_ABORTED &&
-                   pk_barrier(comm, PK_BLOCKING) == PK_ERR_ABORTED && atomic_load(&errors_logged) == 0, "an abort with nothing unfinished");
+                   pk_barrier(comm, PK_BLOCKING) == PK_ERR_ABORTED && atomic_load(&errors_logged) == 0,
+               "an abort with nothing unfinished");
     ranks_meet();
     if (ranks_rank() != LEAVER)
         stay(comm, PK_ERR_ABORTED, "aborted its communicator");
@@ -187,8 +190,8 @@ static int end_main(const char *how)
     }
     result = ask(comm, NOTICE_MS * test_slack());
     pk_last_error(&info);
-    report(result == PK_ERR_PEER && info.peer == LEAVER, "rank %d: the idle hear of it: %d, peer %d: %s", ranks_rank(), (int)result, info.peer,
-           info.text);
+    report(result == PK_ERR_PEER && info.peer == LEAVER, "rank %d: the idle hear of it: %d, peer %d: %s", ranks_rank(),
+           (int)result, info.peer, info.text);
     (void)pk_comm_destroy(comm);
     return report_end();
 }

@@ -157,8 +157,8 @@ struct pki_move_args {
 };
 
 /*
- * pki_scale: dst[i] = src[i] * factor, of any type; floats of 16 and 8 bits in f32; rounded to nearest even once; integers wrap. The two do not
- * overlap. Pointers are aligned to the element; when both are aligned to 16 bytes, vectors are used.
+ * pki_scale: dst[i] = src[i] * factor, of any type; floats of 16 and 8 bits in f32; rounded to nearest even once; integers
+ * wrap. The two do not overlap. Pointers are aligned to the element; when both are aligned to 16 bytes, vectors are used.
  */
 #define PKI_SCALE_THREADS 512
 

@@ -8,7 +8,8 @@ namespace
 /* Code is not free: of types of one byte no vectors are made, of which each has 16. */
 constexpr int vectors_in_flight = 2;
 
-template <typename E> __device__ __forceinline__ void scale_vector(const pki_scale_args &args, typename E::wide factor, uint64_t i, vec<E> block)
+template <typename E>
+__device__ __forceinline__ void scale_vector(const pki_scale_args &args, typename E::wide factor, uint64_t i, vec<E> block)
 {
 #pragma unroll
     for (int e = 0; e < vec<E>::length; e++)
@@ -18,7 +19,8 @@ template <typename E> __device__ __forceinline__ void scale_vector(const pki_sca
 
 /* The vectors from `me` on that lie `threads` apart. */
 template <typename E>
-__device__ __forceinline__ void scale_vectors(const pki_scale_args &args, typename E::wide factor, uint64_t me, uint64_t threads, uint64_t vectors)
+__device__ __forceinline__ void scale_vectors(const pki_scale_args &args, typename E::wide factor, uint64_t me, uint64_t threads,
+                                              uint64_t vectors)
 {
 #pragma unroll 1
     for (uint64_t first = me; first < vectors; first += vectors_in_flight * threads) {

@@ -57,6 +57,37 @@ extern "C" {
 #endif
 
 /**
+ * Make a reduction that is a sum of elements, each multiplied by a scalar of its rank first: rank r's elements by what rank r
+ * gives here. All ranks call an operation with such a reduction, made for the same type; their scalars may differ.
+ *
+ * The product is rounded to `dtype` once (f16, bf16 and 8-bit floats are multiplied in f32; integers wrap), and the sum of the
+ * products is as of PK_SUM. sendbuf keeps what it has, but for the result in place. The products take as much scratch memory as
+ * sendbuf has. On a GPU it needs a kernel (PK_ERR_NEEDS_SM with PK_SM_NONE).
+ *
+ * @param dtype             of the elements and of the scalar
+ * @param scalar            one element, the caller's
+ * @param scalar_is_device  0: in host memory, read in this call. 1: in memory of the communicator's GPU, read in the order of
+ *                          its stream whenever an operation runs, replays of a captured one too; it stays allocated until the
+ *                          last one has ended
+ * @param op                out: for pk_reduce, pk_allreduce and pk_reduce_scatter of this communicator, until pk_op_destroy or
+ *                          pk_comm_destroy
+ * @return PK_OK; PK_ERR_ARG (null, not a type, a device scalar that is not memory of the communicator's GPU or not aligned);
+ *         the error that poisoned the communicator; PK_ERR_MEMORY
+ * Local, does not block. Since 0.2.
+ */
+PK_API pk_result_t pk_op_create_premul(pk_comm_t *comm, pk_dtype_t dtype, const void *scalar, int scalar_is_device, pk_op_t *op);
+
+/**
+ * Forget a reduction. Operations that have been called already, in an open group too, are not affected.
+ *
+ * @param op  made by pk_op_create_premul for this communicator
+ * @return PK_OK; PK_ERR_ARG (null, a predefined reduction, one that this communicator does not have). Also on a poisoned
+ *         communicator.
+ * Local, does not block. Since 0.2.
+ */
+PK_API pk_result_t pk_op_destroy(pk_comm_t *comm, pk_op_t op);
+
+/**
  * Wait until every rank has come here: no rank's call ends (in its stream) before the last rank's has begun.
  * Moves no data and needs no kernel. Since 0.2.
  */
@@ -78,7 +109,7 @@ PK_API pk_result_t pk_broadcast(const void *sendbuf, void *recvbuf, size_t count
  *
  * @param sendbuf  [count] elements, host or device; at the root in place when it equals recvbuf
  * @param recvbuf  at the root: [count] elements
- * @param op       PK_SUM, PK_PROD, PK_MIN, PK_MAX, PK_AVG
+ * @param op       PK_SUM, PK_PROD, PK_MIN, PK_MAX, PK_AVG, or made by pk_op_create_premul
  * Since 0.2.
  */
 PK_API pk_result_t pk_reduce(const void *sendbuf, void *recvbuf, size_t count, pk_dtype_t dtype, pk_op_t op, int root,
@@ -89,7 +120,7 @@ PK_API pk_result_t pk_reduce(const void *sendbuf, void *recvbuf, size_t count, p
  *
  * @param sendbuf  [count] elements, host or device; in place when it equals recvbuf
  * @param recvbuf  [count] elements
- * @param op       PK_SUM, PK_PROD, PK_MIN, PK_MAX, PK_AVG
+ * @param op       PK_SUM, PK_PROD, PK_MIN, PK_MAX, PK_AVG, or made by pk_op_create_premul
  * Since 0.1.
  */
 PK_API pk_result_t pk_allreduce(const void *sendbuf, void *recvbuf, size_t count, pk_dtype_t dtype, pk_op_t op, pk_comm_t *comm,
@@ -102,7 +133,7 @@ PK_API pk_result_t pk_allreduce(const void *sendbuf, void *recvbuf, size_t count
  * @param recvbuf    [recvcount] elements; in place when it equals sendbuf + rank * recvcount elements (other
  *                   elements of sendbuf keep their values)
  * @param recvcount  elements that each rank gets
- * @param op         PK_SUM, PK_PROD, PK_MIN, PK_MAX, PK_AVG
+ * @param op         PK_SUM, PK_PROD, PK_MIN, PK_MAX, PK_AVG, or made by pk_op_create_premul
  * Since 0.2.
  */
 PK_API pk_result_t pk_reduce_scatter(const void *sendbuf, void *recvbuf, size_t recvcount, pk_dtype_t dtype, pk_op_t op,

@@ -177,20 +177,41 @@ PK_API pk_result_t pk_comm_split(pk_comm_t *comm, int color, int key, pk_comm_t 
  * Afterwards the buffers of its operations are the caller's again, as said above. Only pk_comm_destroy is left to call. May be called while
  * another thread is inside an operation or inside pk_comm_init_rank with `nonblocking`.
  *
+ * Where nothing of this rank is unfinished, operations and captured graphs, the rank only leaves, and nothing is logged: other
+ * ranks get PK_ERR_ABORTED, which names it, with the first operation that needs it, one that waits for it now too; until then
+ * pk_comm_async_error stays PK_OK there, and operations among others go on.
+ *
  * @return PK_OK; PK_ERR_ARG (null)
  * Returns within 100 ms on a machine that is not overloaded. Any thread. Since 0.1.
  */
 PK_API pk_result_t pk_comm_abort(pk_comm_t *comm);
 
 /**
- * The state of a communicator, with a look at whether another rank has died or given up. A connection between hosts that broke behind a
- * message that was sent is made again here too: a rank that has nothing else to call for long may call this now and then.
+ * The state of a communicator, with a look at whether another rank has died or given up. A rank that has left in good order,
+ * with nothing unfinished, is no error before an operation needs it: by pk_comm_destroy, by pk_comm_abort as said there, or by
+ * the end of its process (exit, or return from main, without either; not _exit, nor by a signal). Who needs it gets PK_ERR_PEER
+ * (PK_ERR_ABORTED), and its name. A connection between hosts that broke behind a message that was sent is made again here too:
+ * a rank that has nothing else to call for long may call this now and then.
  *
  * @return PK_OK; PK_IN_PROGRESS (a nonblocking init goes on); PK_ERR_ARG (null); the error that poisoned it, whose record
  *         pk_last_error then returns
  * Never blocks. Any thread. Since 0.1.
  */
 PK_API pk_result_t pk_comm_async_error(pk_comm_t *comm);
+
+/**
+ * End the operations of a communicator: wait until all that this rank has called have ended, their parts in CUDA and host
+ * streams too. None may be called afterwards (PK_ERR_ARG), nor pk_comm_split, nor may captured graphs be launched. What is
+ * left: pk_comm_async_error, pk_comm_abort, inspect.h, what gives memory back (pk_deregister, pk_mem_free, pk_op_destroy), and
+ * pk_comm_destroy.
+ *
+ * @return PK_OK, also when it was finalized before; PK_ERR_ARG (null, still being made, a group is open in this thread); the
+ *         error that poisoned it
+ * Local: other ranks may call it sooner, later or never; those whose operations need this rank afterwards get PK_ERR_PEER.
+ * Blocks, with config->nonblocking too, no longer than the deadlines of the operations, and then as pk_comm_destroy, which need
+ * not wait any more except for what TCP has yet to bring to other hosts. Since 0.2.
+ */
+PK_API pk_result_t pk_comm_finalize(pk_comm_t *comm);
 
 /**
  * End a communicator and free it. Waits for its unfinished operations first, unless it is poisoned or aborted. The handle is

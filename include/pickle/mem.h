@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
  * @file mem.h
- * Registered memory: what captured operations need, and what is mapped by peers ahead of time. Shareable memory of the host.
+ * Registered memory: what captured operations need, and what is mapped by peers ahead of time. Shareable memory of the host and
+ * of GPUs.
  */
 #ifndef PICKLE_MEM_H
 #define PICKLE_MEM_H
@@ -46,11 +47,28 @@ PK_API pk_result_t pk_deregister(pk_comm_t *comm, void *ptr, size_t bytes);
 PK_API pk_result_t pk_mem_alloc(pk_comm_t *comm, size_t bytes, void **ptr);
 
 /**
- * Free memory of pk_mem_alloc. No operation may use it any more.
+ * Allocate GPU memory that other processes of the machine can map, and that every GPU of this process may touch that reaches
+ * it: virtual memory (cuMemCreate) of one piece, which a network card may read and write where the driver allows that. Where
+ * the driver has no such memory, it is cudaMalloc's.
  *
- * @param ptr  what pk_mem_alloc gave, of this communicator; NULL does nothing
- * @return PK_OK; PK_ERR_ARG (anything else)
- * Local, does not block. Since 0.2.
+ * @param comm   a communicator: its GPU. NULL: the calling thread's current device
+ * @param bytes  1 and up; whole steps of the driver are taken, 2 MiB as a rule
+ * @param ptr    out: memory that holds anything; the caller's until pk_mem_free, beyond pk_comm_destroy
+ * @return PK_OK; PK_ERR_ARG (null, no bytes); PK_ERR_UNSUPPORTED (no GPU, no driver, a library without CUDA); PK_ERR_MEMORY;
+ *         PK_ERR_SYSTEM
+ * Local; may wait for the GPU. Any thread with comm NULL, also while it captures a stream. Captured operations want it
+ * registered. Since 0.2.
+ */
+PK_API pk_result_t pk_mem_alloc_device(pk_comm_t *comm, size_t bytes, void **ptr);
+
+/**
+ * Free memory of pk_mem_alloc or pk_mem_alloc_device. No operation may use it any more.
+ *
+ * @param comm  of pk_mem_alloc's memory that communicator; of pk_mem_alloc_device's any, or NULL
+ * @param ptr   what they gave; NULL does nothing, where comm is not NULL
+ * @return PK_OK; PK_ERR_ARG (anything else); PK_ERR_UNSUPPORTED (in a child of fork, the parent's); PK_ERR_SYSTEM (the driver's
+ *         error)
+ * Local; of GPU memory it may wait for the GPU. Since 0.2.
  */
 PK_API pk_result_t pk_mem_free(pk_comm_t *comm, void *ptr);
 

@@ -21,7 +21,8 @@ static inline pk_result_t pki_leave(int cancel, pk_result_t result)
         .rank = -1, .peer = -1, .op = (name) \
     }
 
-/* This process made it and its init went well. Whether it has failed since is for the engine to say. */
+/* This process made it, its init went well, and it has not been finalized. Whether it has failed since is for the engine to
+ * say. */
 static inline bool pki_check_ready(const pk_comm_t *comm)
 {
     return pki_fork_is_ours(comm->stamp) && atomic_load_explicit(&comm->state, memory_order_acquire) == PK_OK;
@@ -29,8 +30,10 @@ static inline bool pki_check_ready(const pk_comm_t *comm)
 
 /* PK_OK when this process made it. */
 pk_result_t pki_check_own(const pk_comm_t *comm, const struct pki_where *call);
-/* PK_OK when operations may be called on it. */
+/* PK_OK when it is up, and has not failed. */
 pk_result_t pki_check_comm(pk_comm_t *comm, struct pki_where *call);
+/* And operations may be called on it. */
+pk_result_t pki_check_open(pk_comm_t *comm, struct pki_where *call);
 pk_result_t pki_check_dtype(pk_dtype_t dtype, const struct pki_where *call);
 /* Those two and the stream. */
 pk_result_t pki_check_common(pk_comm_t *comm, pk_dtype_t dtype, pk_stream_t stream, struct pki_where *call);

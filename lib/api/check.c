@@ -24,6 +24,15 @@ pk_result_t pki_check_comm(pk_comm_t *comm, struct pki_where *call)
     return state;
 }
 
+pk_result_t pki_check_open(pk_comm_t *comm, struct pki_where *call)
+{
+    pk_result_t result = pki_check_comm(comm, call);
+
+    if (result == PK_OK && atomic_load(&comm->state) == PKI_COMM_FINALIZED)
+        result = pki_fail(PK_ERR_ARG, call, "the communicator was finalized (pk_comm_finalize)");
+    return result;
+}
+
 pk_result_t pki_check_dtype(pk_dtype_t dtype, const struct pki_where *call)
 {
     return pki_dtype_bytes(dtype) > 0 ? PK_OK : pki_fail(PK_ERR_ARG, call, "dtype is %d", (int)dtype);
@@ -42,7 +51,7 @@ pk_result_t pki_check_stream(pk_stream_t stream, const struct pki_where *call)
 
 pk_result_t pki_check_common(pk_comm_t *comm, pk_dtype_t dtype, pk_stream_t stream, struct pki_where *call)
 {
-    pk_result_t result = pki_check_comm(comm, call);
+    pk_result_t result = pki_check_open(comm, call);
 
     if (result == PK_OK)
         result = pki_check_dtype(dtype, call);

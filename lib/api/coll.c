@@ -165,10 +165,29 @@ static pk_result_t check_places(struct call *c)
     if (r->in_place && r->layout.in_counts != NULL && r->layout.out_counts != NULL &&
         memcmp(c->memory, c->memory + 2 * c->comm->size, 2 * (size_t)c->comm->size * sizeof *c->memory) != 0)
         return pki_fail(PK_ERR_ARG, &c->where, "in place, but counts or offsets of sendbuf and recvbuf differ");
+    if (r->scaled) /* the operands are elsewhere */
+        r->in_place = false;
     return PK_OK;
 }
 
 /* ---- the rest ---- */
+
+/* A sum of elements that are multiplied first. From here on it is the request's. */
+static pk_result_t take_made_op(struct call *c)
+{
+    const struct pki_made_op *op = pki_op_find(&c->comm->made_ops, c->args->op);
+
+    if (op == NULL)
+        return pki_fail(PK_ERR_ARG, &c->where, "op is %llu: neither a predefined one nor one of this communicator's (destroyed?)",
+                        (unsigned long long)c->args->op);
+    if (op->dtype != c->args->dtype)
+        return pki_fail(PK_ERR_ARG, &c->where, "op %llu was made for %s, dtype is %s", (unsigned long long)op->handle,
+                        pk_dtype_name(op->dtype), pk_dtype_name(c->args->dtype));
+    c->request.op = PK_SUM;
+    c->request.scaled = true;
+    c->request.factor = op->factor;
+    return PK_OK;
+}
 
 static pk_result_t describe(struct call *c, pk_stream_t stream)
 {
@@ -177,8 +196,6 @@ static pk_result_t describe(struct call *c, pk_stream_t stream)
 
     if (c->shape->rooted && (a->root < 0 || a->root >= c->comm->size))
         return pki_fail(PK_ERR_ARG, &c->where, "root %d of %d ranks", a->root, c->comm->size);
-    if (a->op >= PK_OP_COUNT)
-        return pki_fail(PK_ERR_ARG, &c->where, "op is %llu", (unsigned long long)a->op);
     c->has_in = pki_shape_has_in(c->shape, c->comm->rank, a->root);
     c->has_out = pki_shape_has_out(c->shape, c->comm->rank, a->root);
     c->request = (struct pki_request){ .what = PKI_DO_COLL,
@@ -189,7 +206,9 @@ static pk_result_t describe(struct call *c, pk_stream_t stream)
                                        .dtype = a->dtype,
                                        .op = a->op,
                                        .stream = stream };
-    result = lay_out(c);
+    result = a->op < PK_OP_COUNT ? PK_OK : take_made_op(c);
+    if (result == PK_OK)
+        result = lay_out(c);
     if (result == PK_OK)
         result = check_buffers(c);
     return result == PK_OK ? check_places(c) : result;
@@ -225,7 +244,7 @@ static void remember(const struct call *c, enum pki_coll coll)
     size_t width = pki_dtype_bytes(r->dtype);
     enum pki_in_place place = c->shape->place;
 
-    if (r->stream.kind != PK_STREAM_KIND_BLOCKING || r->classified || c->memory != NULL)
+    if (r->stream.kind != PK_STREAM_KIND_BLOCKING || r->classified || r->scaled || c->memory != NULL)
         return;
     *memo_of(c->comm, c->args->root) = (struct pki_call_memo){
         .coll = coll,

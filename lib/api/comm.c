@@ -49,7 +49,7 @@ pk_result_t pk_comm_split(pk_comm_t *comm, int color, int key, pk_comm_t **newco
 {
     const int cancel = pki_cancel_hold();
     struct pki_where call = PKI_CALL("split");
-    pk_result_t result = newcomm != NULL ? pki_check_comm(comm, &call) : pki_fail(PK_ERR_ARG, &call, "newcomm is null");
+    pk_result_t result = newcomm != NULL ? pki_check_open(comm, &call) : pki_fail(PK_ERR_ARG, &call, "newcomm is null");
 
     if (result == PK_OK && pki_in_group())
         result = pki_fail(PK_ERR_ARG, &call, "a group is open in this thread");
@@ -62,6 +62,17 @@ pk_result_t pk_comm_abort(pk_comm_t *comm)
     pk_result_t result = pki_check_own(comm, &(struct pki_where)PKI_CALL("comm_abort"));
 
     return pki_leave(cancel, result != PK_OK ? result : pki_comm_abort(comm));
+}
+
+pk_result_t pk_comm_finalize(pk_comm_t *comm)
+{
+    const int cancel = pki_cancel_hold();
+    struct pki_where call = PKI_CALL("comm_finalize");
+    pk_result_t result = pki_check_comm(comm, &call);
+
+    if (result == PK_OK && pki_in_group())
+        result = pki_fail(PK_ERR_ARG, &call, "a group is open in this thread");
+    return pki_leave(cancel, result != PK_OK ? result : pki_comm_finalize(comm));
 }
 
 pk_result_t pk_comm_async_error(pk_comm_t *comm)

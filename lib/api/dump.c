@@ -7,7 +7,7 @@ static pk_result_t check(const pk_comm_t *comm, const char *text, size_t capacit
         return pki_fail(PK_ERR_ARG, call, "text is null and capacity %zu", capacity);
     if (comm != NULL && !pki_fork_is_ours(comm->stamp))
         return pki_check_own(comm, call);
-    if (comm != NULL && (pk_result_t)atomic_load(&comm->state) != PK_OK)
+    if (comm != NULL && pki_comm_outcome(comm) != PK_OK)
         return pki_fail(PK_ERR_ARG, call, "the communicator is not up");
     return PK_OK;
 }

@@ -125,7 +125,7 @@ pk_result_t pk_comm_stats(const pk_comm_t *comm, pk_stats_t *stats)
     state = pki_check_own(comm, &(struct pki_where)PKI_CALL("comm_stats"));
     if (state != PK_OK)
         return state;
-    state = (pk_result_t)atomic_load(&comm->state);
+    state = pki_comm_outcome(comm);
     if (state != PK_OK)
         return pki_fail(PK_ERR_ARG, NULL, "pk_comm_stats: the communicator is not up");
     pki_engine_stats(comm->engine, &full);

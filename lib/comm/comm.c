@@ -85,6 +85,7 @@ static pk_result_t allocate(struct pk_comm **out, const pk_comm_config_t *config
 /* There are keys in it. */
 static void free_wiped(struct pk_comm *comm)
 {
+    free(comm->made_ops.ops);
     pki_auth_wipe(comm, sizeof *comm);
     free(comm);
 }
@@ -165,7 +166,7 @@ static pk_result_t aborted_in_init(const struct pk_comm *comm)
 
 pk_result_t pki_comm_state(struct pk_comm *comm)
 {
-    pk_result_t state = (pk_result_t)atomic_load(&comm->state);
+    pk_result_t state = pki_comm_outcome(comm);
 
     if (state == PK_IN_PROGRESS)
         return atomic_load(&comm->cancel) ? aborted_in_init(comm) : state;
@@ -178,7 +179,7 @@ pk_result_t pki_comm_state(struct pk_comm *comm)
 
 pk_result_t pki_comm_look(struct pk_comm *comm)
 {
-    if (atomic_load(&comm->state) == PK_OK)
+    if (pki_comm_outcome(comm) == PK_OK)
         pki_engine_look_around(comm->engine);
     return pki_comm_state(comm);
 }
@@ -198,9 +199,15 @@ pk_result_t pki_comm_abort(struct pk_comm *comm)
         atomic_store(&comm->cancel, true);
     while (atomic_load(&comm->state) == PK_IN_PROGRESS && pki_now_ns() < until)
         nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
-    if (atomic_load(&comm->state) == PK_OK)
+    if (pki_comm_outcome(comm) == PK_OK)
         pki_engine_abort(comm->engine);
     return PK_OK;
+}
+
+pk_result_t pki_comm_finalize(struct pk_comm *comm)
+{
+    atomic_store(&comm->state, PKI_COMM_FINALIZED);
+    return pki_engine_finalize(comm->engine);
 }
 
 pk_result_t pki_comm_destroy(struct pk_comm *comm)
@@ -208,7 +215,7 @@ pk_result_t pki_comm_destroy(struct pk_comm *comm)
     pk_result_t result;
 
     join(comm);
-    result = (pk_result_t)atomic_load(&comm->state);
+    result = pki_comm_outcome(comm);
     if (result == PK_OK) {
         result = pki_engine_close(comm->engine);
         comm->engine = NULL;

@@ -77,11 +77,25 @@ struct pki_call_memo {
     struct pki_request request; /* with the buffers of the last time */
 };
 
+/* Reductions that the program has made (ops.c). */
+struct pki_made_op {
+    pk_op_t handle; /* 0: free */
+    pk_dtype_t dtype;
+    struct pki_factor factor;
+};
+
+struct pki_made_ops {
+    struct pki_made_op *ops;
+    uint32_t n; /* also of the free ones */
+};
+
+#define PKI_COMM_FINALIZED (-1)
+
 struct pk_comm {
     /* what every operation needs */
     int rank, size;
     unsigned stamp;       /* pki_fork_is_ours: the process that made it */
-    atomic_int state;     /* PK_IN_PROGRESS until init has ended, then its result */
+    atomic_int state;     /* PK_IN_PROGRESS until init has ended, then its result; or FINALIZED, where no operation may begin */
     struct pki_engine *engine; /* NULL until init is far enough */
 
     pk_unique_id_t id;
@@ -102,6 +116,7 @@ struct pk_comm {
     uint64_t splits;
     struct pki_device *device;
     struct pki_call_memo memos[PKI_CALL_MEMOS];
+    struct pki_made_ops made_ops;
     struct pki_card *cards;
     struct pki_paths *paths;
     uint8_t *gpu_distances; /* enum pki_distance between this rank's GPU and each rank's; UNKNOWN across hosts */
@@ -119,6 +134,14 @@ struct pk_comm {
     bool has_thread;
     pthread_t thread;
 };
+
+/* Of its init. */
+static inline pk_result_t pki_comm_outcome(const struct pk_comm *comm)
+{
+    int state = atomic_load(&comm->state);
+
+    return state == PKI_COMM_FINALIZED ? PK_OK : (pk_result_t)state;
+}
 
 static inline bool pki_same_process(const struct pk_comm *comm, int a, int b)
 {
@@ -192,12 +215,18 @@ pk_result_t pki_comm_create(struct pk_comm **comm, int size, int rank, const pk_
 /* Collective over `parent`, unless `config` is refused: then it has not been called. */
 pk_result_t pki_comm_create_split(struct pk_comm **comm, struct pk_comm *parent, int color, int key, const pk_comm_config_t *config);
 pk_result_t pki_comm_abort(struct pk_comm *comm);
+pk_result_t pki_comm_finalize(struct pk_comm *comm); /* one that is up */
 pk_result_t pki_comm_state(struct pk_comm *comm);
 /* The same after a look at the other ranks. */
 pk_result_t pki_comm_look(struct pk_comm *comm);
 /* Are rank and size known? A nonblocking init learns them from the launcher. */
 bool pki_comm_placed(const struct pk_comm *comm);
 pk_result_t pki_comm_destroy(struct pk_comm *comm);
+
+/* ops.c. Find: NULL: it is not one of these. */
+pk_result_t pki_op_make(struct pki_made_ops *ops, pk_dtype_t dtype, const struct pki_factor *factor, pk_op_t *op);
+struct pki_made_op *pki_op_find(const struct pki_made_ops *ops, pk_op_t op);
+void pki_op_forget(struct pki_made_op *op);
 
 /* comm.c: the algorithm of a collective whose argument is `bytes` long, in memory of `kind`, and why that one. The same on all ranks. */
 pk_result_t pki_comm_choose(const struct pk_comm *comm, enum pki_coll coll, size_t bytes, pk_dtype_t dtype, pk_op_t op,

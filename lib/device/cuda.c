@@ -331,6 +331,7 @@ const struct pki_device_ops pki_device_cuda_ops = {
     .copy = pki_cuda_copy,
     .reduce = pki_cuda_reduce,
     .reduces = pki_cuda_reduces,
+    .scale = pki_cuda_scale,
     .words = pki_cuda_words,
     .unpack = pki_cuda_unpack,
     .ll = pki_cuda_ll,

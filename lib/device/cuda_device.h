@@ -20,6 +20,7 @@ enum pki_cuda_kernel { /* the typed ones: one for each pk_dtype_t */
     PKI_CUDA_PUSH,
     PKI_CUDA_UNPACK,
     PKI_CUDA_MOVE,
+    PKI_CUDA_SCALE,
     PKI_CUDA_FOLD,
     PKI_CUDA_RELAY,
     PKI_CUDA_TWOSHOT,
@@ -161,6 +162,8 @@ pk_result_t pki_cuda_wait_kernel(const struct pki_queue *queue, const struct pki
 bool pki_cuda_reduces(const struct pki_device *device, pk_dtype_t dtype, pk_op_t op);
 pk_result_t pki_cuda_reduce(const struct pki_queue *queue, void *dst, const void *const *srcs, int n, size_t count,
                             pk_dtype_t dtype, pk_op_t op);
+pk_result_t pki_cuda_scale(const struct pki_queue *queue, void *dst, const void *src, size_t count, pk_dtype_t dtype,
+                           const struct pki_factor *factor);
 pk_result_t pki_cuda_fused(const struct pki_queue *queue, enum pki_fused_kernel kernel, pk_dtype_t dtype, int ctas,
                            const struct pki_fused_args *args);
 pk_result_t pki_cuda_unpack(const struct pki_queue *queue, void *dst, const void *src, const struct pki_unpack_fragment *fragments, int n);

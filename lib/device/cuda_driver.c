@@ -54,6 +54,7 @@ static const struct symbol symbols[] = {
     { "cuIpcOpenMemHandle_v2", offsetof(struct pki_cuda_driver, ipc_open_mem_handle) },
     { "cuIpcCloseMemHandle", offsetof(struct pki_cuda_driver, ipc_close_mem_handle) },
     { "cuMemRetainAllocationHandle", offsetof(struct pki_cuda_driver, vmm_retain) },
+    { "cuMemCreate", offsetof(struct pki_cuda_driver, vmm_create) },
     { "cuMemRelease", offsetof(struct pki_cuda_driver, vmm_release) },
     { "cuMemGetAllocationPropertiesFromHandle", offsetof(struct pki_cuda_driver, vmm_get_properties) },
     { "cuMemGetAllocationGranularity", offsetof(struct pki_cuda_driver, vmm_get_granularity) },

@@ -50,6 +50,7 @@ struct pki_cuda_driver {
     __typeof__(cuIpcOpenMemHandle) *ipc_open_mem_handle;
     __typeof__(cuIpcCloseMemHandle) *ipc_close_mem_handle;
     __typeof__(cuMemRetainAllocationHandle) *vmm_retain;
+    __typeof__(cuMemCreate) *vmm_create;
     __typeof__(cuMemRelease) *vmm_release;
     __typeof__(cuMemGetAllocationPropertiesFromHandle) *vmm_get_properties;
     __typeof__(cuMemGetAllocationGranularity) *vmm_get_granularity;

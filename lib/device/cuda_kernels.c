@@ -25,8 +25,8 @@ _Static_assert(sizeof(struct pki_ll_row_args) <= 4096 && sizeof(struct pki_wait_
 static void name_of(int which, char *name, size_t len)
 {
     static const char *const plain[] = { PKI_KERNEL_WAIT, PKI_KERNEL_LL, PKI_KERNEL_LL_ROW, PKI_KERNEL_TURN, PKI_KERNEL_EXCHANGE, PKI_KERNEL_PUSH,
-                                         PKI_KERNEL_UNPACK, PKI_KERNEL_MOVE, PKI_KERNEL_FOLD, PKI_KERNEL_RELAY, PKI_KERNEL_TWOSHOT,
-                                         PKI_KERNEL_PAIR_EXCHANGE, (PKI_KERNEL_PAIR_SUM "f32"), (PKI_KERNEL_PAIR_SUM "f16"),
+                                         PKI_KERNEL_UNPACK, PKI_KERNEL_MOVE, PKI_KERNEL_SCALE, PKI_KERNEL_FOLD, PKI_KERNEL_RELAY,
+                                         PKI_KERNEL_TWOSHOT, PKI_KERNEL_PAIR_EXCHANGE, (PKI_KERNEL_PAIR_SUM "f32"), (PKI_KERNEL_PAIR_SUM "f16"),
                                          (PKI_KERNEL_PAIR_SUM "bf16") };
 
     if (which < PKI_CUDA_REDUCE)
@@ -153,6 +153,24 @@ pk_result_t pki_cuda_reduce(const struct pki_queue *queue, void *dst, const void
     ctas = (count * size + REDUCE_BYTES_PER_CTA - 1) / REDUCE_BYTES_PER_CTA;
     return launch(queue, PKI_CUDA_REDUCE + (int)dtype, ctas > limit ? (unsigned)limit : (unsigned)ctas, PKI_REDUCE_THREADS, &args,
                   false);
+}
+
+pk_result_t pki_cuda_scale(const struct pki_queue *queue, void *dst, const void *src, size_t count, pk_dtype_t dtype,
+                           const struct pki_factor *factor)
+{
+    uint64_t limit = queue->device->max_ctas > 0 ? (uint64_t)queue->device->max_ctas : PKI_CUDA_REDUCE_CTAS;
+    struct pki_scale_args args = { .dst = (uint64_t)(uintptr_t)dst, .src = (uint64_t)(uintptr_t)src,
+                                   .factor = (uint64_t)(uintptr_t)factor->at, .value = factor->value, .count = count,
+                                   .type = (uint32_t)dtype };
+    size_t size = pk_dtype_size(dtype);
+    uint64_t ctas;
+
+    if (count == 0)
+        return PK_OK;
+    if ((args.dst | args.src | args.factor) % size != 0)
+        return pki_fail(PK_ERR_ARG, NULL, "a buffer to be multiplied on a GPU is not aligned to its elements of %zu bytes", size);
+    ctas = (count * size + REDUCE_BYTES_PER_CTA - 1) / REDUCE_BYTES_PER_CTA;
+    return launch(queue, PKI_CUDA_SCALE, ctas > limit ? (unsigned)limit : (unsigned)ctas, PKI_SCALE_THREADS, &args, false);
 }
 
 pk_result_t pki_cuda_unpack(const struct pki_queue *queue, void *dst, const void *src, const struct pki_unpack_fragment *fragments, int n)

@@ -124,6 +124,12 @@ struct pki_move_op {
 enum pki_fused_kernel { PKI_FUSED_TURN, PKI_FUSED_EXCHANGE, PKI_FUSED_PUSH, PKI_FUSED_FOLD, PKI_FUSED_RELAY, PKI_FUSED_TWOSHOT,
                         PKI_FUSED_PAIR_EXCHANGE, PKI_FUSED_PAIR_SUM };
 
+/* One element by which others are multiplied. */
+struct pki_factor {
+    const void *at; /* memory of the device, read when the queue comes to it; NULL: `value` */
+    uint64_t value; /* the element, in the first bytes */
+};
+
 struct pki_device_info {
     char name[64];
     uint8_t uuid[16];
@@ -201,6 +207,9 @@ struct pki_device_ops {
      * equal a source. `op` is PK_SUM to PK_MAX or PKI_SUM_DIVIDED. */
     pk_result_t (*reduce)(const struct pki_queue *queue, void *dst, const void *const *srcs, int n, size_t count,
                           pk_dtype_t dtype, pk_op_t op);
+    /* dst[i] = src[i] * factor, rounded once; integers wrap. dst and src do not overlap. */
+    pk_result_t (*scale)(const struct pki_queue *queue, void *dst, const void *src, size_t count, pk_dtype_t dtype,
+                         const struct pki_factor *factor);
     /* Up to 255 word operations, in order. Host queue: waits are not allowed (the engine polls). */
     pk_result_t (*words)(const struct pki_queue *queue, const struct pki_word_op *ops, int n, enum pki_wait_how how);
     /* All n messages in one launch of `ctas` CTAs at most, or of as many as the messages ask for (0). With fewer than they ask for CTAs do one
@@ -249,6 +258,13 @@ const struct pki_device_ops *pki_device_cuda(void);
 /* Why no CUDA device can be used ("libcuda.so.1 not found", ...); NULL when one can. Opens the driver, makes no context. */
 const char *pki_device_cuda_absent(void);
 
+/* Memory of a GPU for the program, of the process and not of a device object: other processes can map it, and the other GPUs of
+ * this one touch it. ordinal -1: the calling thread's current device, as the CUDA runtime has it. Any thread, also while a
+ * stream is captured. */
+pk_result_t pki_device_cuda_mem_alloc(int ordinal, size_t bytes, void **ptr);
+/* PK_IN_PROGRESS and no record: ptr is none of it. */
+pk_result_t pki_device_cuda_mem_free(void *ptr);
+
 /* What joins two GPUs, as the driver says. Unknown: no driver, or one of them is not visible to this process. */
 enum pki_device_link { PKI_LINK_UNKNOWN, PKI_LINK_PCIE, PKI_LINK_NVLINK };
 enum pki_device_link pki_device_cuda_link(const char *bus_id_a, const char *bus_id_b);
@@ -258,5 +274,7 @@ pk_result_t pki_reduce_host(void *dst, const void *const *srcs, int n, size_t co
 /* The same for who has called pki_float_env_enter, once for many: on some processors to read the environment between a message and its sum takes as
  * long as a short sum. */
 pk_result_t pki_reduce_host_here(void *dst, const void *const *srcs, int n, size_t count, pk_dtype_t dtype, pk_op_t op);
+/* As the slot `scale`. */
+pk_result_t pki_scale_host(void *dst, const void *src, size_t count, pk_dtype_t dtype, const struct pki_factor *factor);
 
 #endif

@@ -168,6 +168,13 @@ static pk_result_t host_reduce(const struct pki_queue *queue, void *dst, const v
     return pki_reduce_host(dst, srcs, n, count, dtype, op);
 }
 
+static pk_result_t host_scale(const struct pki_queue *queue, void *dst, const void *src, size_t count, pk_dtype_t dtype,
+                              const struct pki_factor *factor)
+{
+    (void)queue;
+    return pki_scale_host(dst, src, count, dtype, factor);
+}
+
 static bool host_reduces(const struct pki_device *device, pk_dtype_t dtype, pk_op_t op)
 {
     (void)device;
@@ -261,6 +268,7 @@ const struct pki_device_ops pki_device_host = {
     .copy = host_copy,
     .reduce = host_reduce,
     .reduces = host_reduces,
+    .scale = host_scale,
     .words = host_words,
     .unpack = host_unpack,
     .ll = host_ll,

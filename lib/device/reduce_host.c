@@ -236,3 +236,24 @@ pk_result_t pki_reduce_host(void *dst, const void *const *srcs, int n, size_t co
 {
     return pki_reduce_host_isa(dst, srcs, n, count, dtype, op, false);
 }
+
+/* A product with as many copies of the factor. */
+pk_result_t pki_scale_host(void *dst, const void *src, size_t count, pk_dtype_t dtype, const struct pki_factor *factor)
+{
+    const void *element = factor->at != NULL ? factor->at : &factor->value;
+    size_t width = pki_dtype_bytes(dtype);
+    uint64_t factors[STRIDE]; /* of any type */
+    pki_float_env was = pki_float_env_enter();
+    pk_result_t result = PK_OK;
+
+    for (size_t i = 0; i < STRIDE && i < count; i++)
+        memcpy((char *)factors + i * width, element, width);
+    for (size_t done = 0; done < count && result == PK_OK; done += STRIDE) {
+        const void *srcs[2] = { (const char *)src + done * width, factors };
+
+        result = pki_reduce_host_here((char *)dst + done * width, srcs, 2, count - done < STRIDE ? count - done : STRIDE, dtype,
+                                      PK_PROD);
+    }
+    pki_float_env_leave(was);
+    return result;
+}

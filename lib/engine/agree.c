@@ -25,19 +25,21 @@ static uint64_t digest(const struct pki_request *r, int size)
     return hash;
 }
 
+#define OP_SCALED PK_OP_COUNT /* whatever the factors are */
+
 /* Operation in 4 bits, type in 4, reduction in 4, root in 8, a digest of the rest in 12. */
 uint32_t pki_task_fingerprint(const struct pki_request *r, int size)
 {
     if (r->what != PKI_DO_COLL)
         return 0;
-    return (uint32_t)r->algorithm->coll | (uint32_t)r->dtype << 4 | (uint32_t)(r->op & 15) << 8 | (uint32_t)(r->root & 255) << 12 |
-           (uint32_t)(digest(r, size) >> 52) << 20;
+    return (uint32_t)r->algorithm->coll | (uint32_t)r->dtype << 4 | (r->scaled ? OP_SCALED : (uint32_t)(r->op & 15)) << 8 |
+           (uint32_t)(r->root & 255) << 12 | (uint32_t)(digest(r, size) >> 52) << 20;
 }
 
 /* One side of a disagreement, from its fingerprint. */
 static void describe(uint32_t sig, char *text, size_t len)
 {
-    static const char *const ops[PK_OP_COUNT] = { "sum", "prod", "min", "max", "avg" };
+    static const char *const ops[] = { "sum", "prod", "min", "max", "avg", [OP_SCALED] = "premul sum" };
     const struct pki_shape *shape = pki_coll_shape(sig & 15);
     unsigned op = sig >> 8 & 15;
     int used = snprintf(text, len, "calls %s", shape != NULL ? shape->name : "another operation");
@@ -46,7 +48,7 @@ static void describe(uint32_t sig, char *text, size_t len)
         return;
     used += snprintf(text + used, len - (size_t)used, " of %s", pk_dtype_name((pk_dtype_t)(sig >> 4 & 15)));
     if (shape->reduces)
-        used += snprintf(text + used, len - (size_t)used, ", reduction %s", op < PK_OP_COUNT ? ops[op] : "unknown");
+        used += snprintf(text + used, len - (size_t)used, ", reduction %s", op <= OP_SCALED ? ops[op] : "unknown");
     if (shape->rooted)
         snprintf(text + used, len - (size_t)used, ", root %u", (unsigned)(sig >> 12 & 255));
 }

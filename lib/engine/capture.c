@@ -80,7 +80,7 @@ void pki_capture_drop(struct pki_engine *e, struct pki_capture *capture)
 
         if (part->task != NULL) {
             if (!part->kept && part->task->scratch != NULL) /* it never came so far that a graph could use it */
-                pki_scratch_drop(e, part->task->scratch, part->task->scratch_stride * part->task->plan->scratch_blocks);
+                pki_scratch_drop(e, part->task->scratch, pki_scratch_bytes(part->task));
             part->task->scratch = NULL;
             pki_task_free(part->task);
         }

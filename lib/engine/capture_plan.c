@@ -48,11 +48,13 @@ static pk_result_t check_buffers(struct pki_engine *e, const struct pki_task *ta
 
 static pk_result_t make_scratch(struct pki_engine *e, struct pki_task *task)
 {
-    size_t bytes = task->scratch_stride * task->plan->scratch_blocks;
+    size_t bytes = pki_scratch_bytes(task);
     void *ptr = NULL;
     pk_result_t result = bytes == 0 ? PK_OK : e->gpu->ops->alloc(e->gpu, bytes, &ptr);
 
     task->scratch = ptr;
+    if (result == PK_OK)
+        pki_scaled_place(task);
     return result;
 }
 
@@ -75,7 +77,7 @@ pk_result_t pki_capture_plan_check(struct pki_engine *e, struct capture_part *pa
 
 static pk_result_t keep_scratch(struct pki_engine *e, const struct pki_task *task)
 {
-    if (task->scratch == NULL || pki_scratch_keep(e, task->scratch, task->scratch_stride * task->plan->scratch_blocks))
+    if (task->scratch == NULL || pki_scratch_keep(e, task->scratch, pki_scratch_bytes(task)))
         return PK_OK;
     return pki_fail(PK_ERR_MEMORY, NULL, "no memory for a captured collective");
 }
@@ -123,6 +125,15 @@ pk_result_t pki_capture_plan_enroll(struct pki_engine *e, struct capture_part *p
     return PK_OK;
 }
 
+static void record_scaling(struct pki_task *task, struct capture_recorder *r)
+{
+    if (!task->request.scaled)
+        return;
+    pki_record_flush(r);
+    if (r->result == PK_OK)
+        r->result = pki_scaled_queue(task, r->queue, &r->stats->captured_kernels);
+}
+
 static void record_work(struct capture_part *part, uint32_t i, struct capture_recorder *r)
 {
     size_t bytes = part->task->steps[i].bytes;
@@ -137,6 +148,7 @@ static void record_work(struct capture_part *part, uint32_t i, struct capture_re
 void pki_capture_plan_record(struct pki_engine *e, struct capture_part *part, struct capture_recorder *r)
 {
     (void)e;
+    record_scaling(part->task, r);
     for (uint32_t m = 0; m < part->nmoments && r->result == PK_OK; m++) {
         uint32_t i = part->moments[m].step;
 

@@ -12,8 +12,6 @@
 
 #define CHECK_EVERY_NS (2 * PKI_NS_PER_MS) /* how often peers' sockets and deadlines are looked at while something waits */
 #define CALM_TRANSFERS 8 /* unfinished ones of those that kernels see to, looked at in a round: they end one behind another */
-#define DRAIN_NS (50 * PKI_NS_PER_MS)
-#define ABORT_NS (20 * PKI_NS_PER_MS) /* how long the lock may be somebody else's */
 
 /* By who has the lock. */
 static inline void count_turn(struct pki_engine *e)
@@ -83,7 +81,7 @@ void pki_engine_poison(struct pki_engine *e, pk_result_t code, bool tell)
         return;
     atomic_store(&e->failed, code);
     if (tell)
-        pki_side_tell_all(e, true);
+        pki_side_tell_all(e);
 }
 
 void pki_engine_poison_aside(struct pki_engine *e, pk_result_t code)
@@ -98,7 +96,7 @@ void pki_engine_poison_aside(struct pki_engine *e, pk_result_t code)
 static void tell_owed(struct pki_engine *e)
 {
     if (atomic_exchange(&e->news_owed, false))
-        pki_side_tell_all(e, true);
+        pki_side_tell_all(e);
     else if (atomic_load(&e->untold) > 0)
         pki_side_tell_again(e);
 }
@@ -124,7 +122,7 @@ static void peer_release(struct pki_peer *peer)
 
 /* Every stream and thread that waits is let go, every task ends, and before that what transports do with its memory. Runs once, where nothing
  * else is half done. */
-static void collapse(struct pki_engine *e)
+void pki_engine_collapse(struct pki_engine *e)
 {
     struct pki_list *node;
 
@@ -237,7 +235,9 @@ static bool task_moves(struct pki_task *task)
     if (task->mode == PKI_TASK_STREAM || !atomic_load_explicit(&task->may_start, memory_order_acquire) ||
         !pki_gate_is_open(&task->ready) || (task->after_stream && !task->queue.device->ops->idle(&task->queue)))
         return false;
-    return pki_task_start(task);
+    if (task->more_work && task->engine->work_left == 0)
+        return false;
+    return pki_task_start(task) || task->more_work;
 }
 
 /* A task that moves may end, and end others: start over from the front then. */
@@ -348,7 +348,7 @@ void pki_engine_look_around(struct pki_engine *e)
         hear_distant(e);
         check_peers(e);
     }
-    collapse(e);
+    pki_engine_collapse(e);
     pki_engine_free_ended(e);
     pki_engine_unlock(e);
 }
@@ -389,7 +389,7 @@ bool pki_engine_progress(struct pki_engine *e)
         if (!moved || atomic_load_explicit(&e->idle_rounds, memory_order_relaxed) % 64 == 63)
             check_now_and_then(e);
     }
-    collapse(e);
+    pki_engine_collapse(e);
     if (atomic_load(&e->failed) != PK_OK) {
         pki_capture_release(e); /* a graph's next wait comes after the last one was let go */
         tell_owed(e);
@@ -401,7 +401,7 @@ bool pki_engine_progress(struct pki_engine *e)
 /* Copies that are on their way end by themselves: nothing in the library's queues waits. Until then buffers are in use. */
 void pki_engine_drain(struct pki_engine *e)
 {
-    uint64_t until = pki_now_ns() + DRAIN_NS;
+    uint64_t until = pki_now_ns() + PKI_DRAIN_NS;
 
     while (pki_now_ns() < until) {
         bool idle = e->puts_out == 0;
@@ -417,47 +417,4 @@ void pki_engine_drain(struct pki_engine *e)
         if (idle)
             return;
     }
-}
-
-/* Who has the lock may be in a call of the driver that comes back when a stream has been let go. */
-static bool lock_within(struct pki_engine *e, uint64_t ns)
-{
-    uint64_t until = pki_now_ns() + ns;
-
-    while (!pki_engine_trylock(e)) {
-        if (pki_now_ns() > until)
-            return false;
-        sched_yield();
-    }
-    return true;
-}
-
-static bool lock_to_abort(struct pki_engine *e)
-{
-    struct pki_where where = pki_engine_where(e, -1, NULL);
-
-    if (lock_within(e, ABORT_NS))
-        return true;
-    if (atomic_load(&e->failed) == PK_OK) {
-        (void)pki_fail(PK_ERR_ABORTED, &where, "aborted by this rank");
-        pki_engine_poison_aside(e, PK_ERR_ABORTED);
-    }
-    pki_watch_let_go(e);
-    return lock_within(e, DRAIN_NS); /* else whoever has it goes on from here */
-}
-
-void pki_engine_abort(struct pki_engine *e)
-{
-    if (!lock_to_abort(e))
-        return;
-    if (atomic_load(&e->failed) == PK_OK) {
-        struct pki_where where = pki_engine_where(e, -1, NULL);
-
-        (void)pki_fail(PK_ERR_ABORTED, &where, "aborted by this rank");
-        pki_engine_poison(e, PK_ERR_ABORTED, true);
-    }
-    collapse(e);
-    pki_engine_rouse(e);
-    pki_engine_drain(e);
-    pki_engine_unlock(e);
 }

@@ -68,6 +68,10 @@ void pki_engine_fused_start(struct pki_engine *engine, int ctas); /* the least t
 bool pki_engine_fuses(const struct pki_engine *engine, enum pki_coll coll, size_t bytes, pk_dtype_t dtype, pk_op_t op);
 void pki_engine_start(struct pki_engine *engine);
 
+/* Wait for the unfinished, say goodbye, and until what was sent to other hosts has arrived as far as its transport can tell
+ * before close. */
+pk_result_t pki_engine_finalize(struct pki_engine *engine);
+
 /* Wait for the unfinished, say goodbye, free everything. Returns the error that poisoned it, if one did. */
 pk_result_t pki_engine_close(struct pki_engine *engine);
 
@@ -89,6 +93,7 @@ struct pki_request {
     const struct pki_algorithm *algorithm; /* PKI_DO_COLL */
     const struct pki_algorithm *instead;   /* of a fused one: what a rank with another kind of memory does */
     bool in_place;
+    bool scaled; /* a PK_SUM of elements that are first multiplied, each rank's by its own `factor`; not in place */
     const void *in; /* NULL where the rank has none */
     void *out;
     size_t in_count, out_count; /* elements of the buffers from their first byte on; 0 where the rank has none */
@@ -99,10 +104,14 @@ struct pki_request {
     pk_stream_t stream;
     bool classified;            /* pki_engine_classify has been here: */
     enum pki_mem_kind kinds[2]; /* of IN and OUT */
+    struct pki_factor factor;
 };
 
 /* What kind of memory the buffers of a request are. PK_ERR_ARG: of different kinds, or another device's. */
 pk_result_t pki_engine_classify(struct pki_engine *engine, struct pki_request *request, enum pki_mem_kind *kind);
+
+/* PK_ERR_ARG: it is not memory of the communicator's GPU, aligned to elements of `dtype`. */
+pk_result_t pki_engine_check_factor(struct pki_engine *engine, const void *factor, pk_dtype_t dtype);
 
 /* quick.c: a short blocking send or receive of host memory, to or from another rank, at once. Arguments are legal. False: nothing has
  * happened, and pki_engine_run says what is the matter. */

@@ -409,6 +409,8 @@ pk_result_t pki_fused_launch(struct pki_task *task, const struct pki_queue *queu
     struct pki_fused_args args;
     pk_result_t result = task->clear_epoch != 0 ? clear_inboxes(task, queue) : PK_OK;
 
+    if (result == PK_OK)
+        result = pki_scaled_queue(task, queue, &e->stats.kernels);
     if (result != PK_OK)
         return result;
     task->ctas = pki_fused_ctas(e, r);

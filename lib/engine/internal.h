@@ -114,6 +114,8 @@ struct pki_engine {
     struct pki_branch branches[PKI_BRANCHES];
     struct pki_stage_pool out, in; /* slots of sends and of receives */
     struct pki_list stages, spare_stages;
+    bool in_quick;             /* a thread is inside a collective without a task, and has given up the lock for a moment */
+    bool said_bye;
     size_t work_left;          /* bytes that the CPU may copy or reduce in this round of progress */
     unsigned puts_out;         /* moves that transports have and have not finished */
     struct pki_words words;
@@ -197,7 +199,12 @@ bool pki_engine_spins(const struct pki_engine *engine);
  * cannot be, or somebody else is at work. */
 bool pki_engines_doze(const struct pki_awaited *first, unsigned naps);
 /* Wake the thread that does; locked or not, while the lanes are open. */
+#define PKI_DRAIN_NS (50 * PKI_NS_PER_MS)
+void pki_engine_collapse(struct pki_engine *engine); /* locked: of a failed one, once */
 void pki_engine_rouse(struct pki_engine *engine);
+bool pki_engine_lock_within(struct pki_engine *engine, uint64_t ns); /* false: somebody else has it all the time */
+/* Locked: where nothing of this rank is unfinished the others are told that it leaves. */
+bool pki_engine_says_bye(struct pki_engine *engine, enum pki_bye why);
 /* Unlocked: a driver goes. */
 void pki_engine_leave(struct pki_engine *engine);
 /* Make the engine unusable; the calling thread's error record becomes the engine's. `tell`: the peers do not know yet. */
@@ -266,6 +273,8 @@ void pki_watch_look(struct pki_engine *engine, uint64_t now); /* unlocked, by on
 /* service.c: unlocked */
 void pki_service_attach(struct pki_engine *engine);
 void pki_service_detach(struct pki_engine *engine); /* the thread no longer touches it on return */
+/* Each engine of the process, which stays meanwhile; or none, when the lock is not to be had within the time. */
+void pki_service_each(void (*visit)(struct pki_engine *engine), uint64_t ns);
 pk_result_t pki_service_wake(void);
 pk_result_t pki_service_start(void); /* the thread exists from now on, while there are engines */
 pk_result_t pki_service_hold(void);  /* or until it is let go */

@@ -9,10 +9,15 @@
 #include "util/env.h"
 #include "util/fork.h"
 
+#define EXIT_NS (20 * PKI_NS_PER_MS)
+
+static atomic_bool any_started;
+
 static void peer_init(struct pki_peer *peer, int rank)
 {
     peer->rank = rank;
     peer->side_fd = -1;
+    peer->bye = PKI_BYE_NONE;
     peer->eager_max = peer->eager_coll = PKI_EAGER_MAX;
     pki_list_init(&peer->sends);
     pki_list_init(&peer->recvs);
@@ -272,6 +277,7 @@ void pki_engine_set_way(struct pki_engine *e, int peer, enum pki_mem_kind source
 
 void pki_engine_start(struct pki_engine *e)
 {
+    atomic_store(&any_started, true);
     e->checked_ns = pki_now_ns();
     pki_note_open(e);
     e->tended = pki_note_has_tended(e);
@@ -330,6 +336,8 @@ static void memory_free(struct pki_engine *e)
     pki_xfers_release(e);
 }
 
+/* ---- the end ---- */
+
 /* To a peer on another host: what was sent to it may still be on its way. */
 static bool leaves(const struct pki_peer *peer)
 {
@@ -342,6 +350,19 @@ static bool leaves(const struct pki_peer *peer)
     return peer->lane->iface->transport->leave(peer->lane);
 }
 
+/* Locked. True: nobody is waited for any more. */
+static bool leave_a_bit(struct pki_engine *e)
+{
+    bool is_done = true;
+
+    for (int i = 0; i < e->nifaces; i++)
+        if (e->ifaces[i]->transport->between_hosts)
+            (void)e->ifaces[i]->transport->progress(e->ifaces[i]);
+    for (int i = 0; i < e->config.size; i++)
+        is_done &= leaves(&e->peers[i]);
+    return is_done;
+}
+
 /* A lane that has failed is mended first, for its sender has been told that its messages were sent; and the other end of one may need this
  * rank's notes. Each transport bounds the time. */
 static void leave(struct pki_engine *e)
@@ -350,18 +371,31 @@ static void leave(struct pki_engine *e)
     bool is_done = false;
 
     for (unsigned rounds = 0; !is_done; rounds++) {
-        is_done = true;
-        for (int i = 0; i < e->nifaces; i++)
-            if (e->ifaces[i]->transport->between_hosts)
-                (void)e->ifaces[i]->transport->progress(e->ifaces[i]);
-        for (int i = 0; i < e->config.size; i++)
-            is_done &= leaves(&e->peers[i]);
+        pki_engine_lock(e);
+        is_done = leave_a_bit(e);
+        pki_engine_unlock(e);
         if (!is_done && rounds < LEAVING_SPINS)
             sched_yield();
         else if (!is_done)
             nanosleep(&(struct timespec){ .tv_nsec = LEAVING_NAP_NS }, NULL);
     }
     pki_error_set(&kept);
+}
+
+pk_result_t pki_engine_finalize(struct pki_engine *e)
+{
+    pk_result_t result;
+
+    pki_engine_wait_all(e);
+    result = pki_engine_status(e);
+    if (result != PK_OK)
+        return result;
+    pki_engine_lock(e);
+    pki_engine_drain(e);
+    pki_side_say_bye(e, PKI_BYE_FINALIZED);
+    pki_engine_unlock(e);
+    leave(e);
+    return pki_engine_status(e);
 }
 
 pk_result_t pki_engine_close(struct pki_engine *e)
@@ -374,7 +408,10 @@ pk_result_t pki_engine_close(struct pki_engine *e)
         sched_yield();
     pki_engine_drain(e);
     result = pki_engine_status(e);
-    pki_side_tell_all(e, result != PK_OK);
+    if (result == PK_OK)
+        pki_side_say_bye(e, PKI_BYE_DESTROYED);
+    else if (!e->said_bye)
+        pki_side_tell_all(e);
     leave(e);
     queues_close(e);
     pki_capture_close(e);
@@ -395,4 +432,29 @@ pk_result_t pki_engine_close(struct pki_engine *e)
     free(e->peers);
     free(e);
     return result;
+}
+
+/* ---- the end of the process, without pk_comm_destroy ---- */
+
+/* A process that ends by exit or return from main tells the others, unless it has something unfinished: they would take the
+ * closed connections for its death, and all be told so. Whatever is in the way, another thread inside the library for one,
+ * keeps that from being said, not the process from ending. */
+static void leave_at_exit(struct pki_engine *e)
+{
+    const uint64_t until = pki_now_ns() + EXIT_NS;
+
+    if (!pki_engine_lock_within(e, EXIT_NS))
+        return;
+    if (pki_engine_says_bye(e, PKI_BYE_ENDED))
+        while (!leave_a_bit(e) && pki_now_ns() < until)
+            sched_yield();
+    pki_engine_unlock(e);
+}
+
+__attribute__((destructor)) static void at_exit(void)
+{
+    if (!atomic_load(&any_started))
+        return;
+    pki_fork_look(); /* a child has none of its parent's */
+    pki_service_each(leave_at_exit, EXIT_NS);
 }

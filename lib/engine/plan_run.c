@@ -306,7 +306,7 @@ bool pki_plan_run(struct pki_task *task)
         pki_engine_poison(task->engine, result, true);
         return false;
     }
-    if (!pki_mixed_before(task, task->scratch_stride * task->plan->scratch_blocks))
+    if (!pki_mixed_before(task, task->scratch_stride * task->plan->scratch_blocks) || !pki_scaled_before(task))
         return false;
     for (uint32_t i = task->plan->nsteps; i-- > 0;) /* a stack: what comes last is looked at first */
         if (is_private(task, i))

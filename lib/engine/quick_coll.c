@@ -255,10 +255,12 @@ static bool run_for_a_while(struct pki_quick_run *run)
         put_down(run);
         if (run->leaves)
             return false;
+        e->in_quick = true;
         pki_engine_unlock(e);
         if (!pki_engine_spins(e))
             sched_yield();
         pki_engine_lock(e);
+        e->in_quick = false;
         if (run->result != PK_OK || atomic_load_explicit(&e->failed, memory_order_relaxed) != PK_OK)
             return false;
     }
@@ -269,7 +271,7 @@ static bool may_be_quick(const struct pki_engine *e, const struct pki_request *r
 {
     return r->stream.kind == PK_STREAM_KIND_BLOCKING && e->gpu == NULL && r->layout.in_counts == NULL &&
            r->layout.out_counts == NULL && pki_request_bytes(r) <= (e->spin ? e->quick_most : PKI_QUICK_BYTES) &&
-           e->config.size > 1;
+           e->config.size > 1 && !r->scaled;
 }
 
 static bool scratch_is_there(struct pki_engine *e, size_t bytes)

@@ -77,10 +77,15 @@ static pk_result_t fill_scratch(struct pki_engine *e, struct pki_scratch *s, enu
     return result;
 }
 
+size_t pki_scratch_bytes(const struct pki_task *task)
+{
+    return task->scratch_stride * task->plan->scratch_blocks + pki_mixed_bytes(task) + pki_scaled_bytes(task);
+}
+
 pk_result_t pki_scratch_take(struct pki_task *task)
 {
     struct pki_engine *e = task->engine;
-    size_t bytes = task->scratch_stride * task->plan->scratch_blocks + pki_mixed_bytes(task);
+    size_t bytes = pki_scratch_bytes(task);
     struct pki_scratch *s;
     bool fits;
     pk_result_t result = PK_OK;

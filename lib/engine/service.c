@@ -445,6 +445,20 @@ void pki_service_attach(struct pki_engine *e)
     pthread_mutex_unlock(&service.lock);
 }
 
+void pki_service_each(void (*visit)(struct pki_engine *e), uint64_t ns)
+{
+    const uint64_t until = pki_now_ns() + ns;
+
+    while (pthread_mutex_trylock(&service.lock) != 0) {
+        if (pki_now_ns() > until)
+            return;
+        sched_yield();
+    }
+    for (struct pki_list *n = service.engines.next; n != &service.engines; n = n->next)
+        visit(pki_container_of(n, struct pki_engine, in_service));
+    pthread_mutex_unlock(&service.lock);
+}
+
 /* Locked, and not any more on return. */
 static void end_threads(void)
 {

@@ -31,7 +31,7 @@ struct frame {
         struct {
             int32_t code, peer;
             char text[256];
-        } failed;
+        } failed; /* FRAME_FAILED. FRAME_BYE: `code` is why (PKI_BYE_*), `peer` the number of the last collective begun there */
     } u;
 };
 
@@ -98,8 +98,8 @@ static pk_result_t tell_by_message(struct pki_peer *peer, const struct frame *fr
     struct pki_msg msg = { .kind = PKI_MSG_SIDE, .extra = frame->kind == FRAME_BYE ? PKI_SIDE_LEAVES : 0, .payload = (uint32_t)(NEWS_BYTES + text) };
 
     pki_put_u32(bytes, frame->kind);
-    pki_put_u32(bytes + 4, frame->kind == FRAME_FAILED ? (uint32_t)frame->u.failed.code : 0);
-    pki_put_u32(bytes + 8, frame->kind == FRAME_FAILED ? (uint32_t)frame->u.failed.peer : 0);
+    pki_put_u32(bytes + 4, (uint32_t)frame->u.failed.code);
+    pki_put_u32(bytes + 8, (uint32_t)frame->u.failed.peer);
     memcpy(bytes + NEWS_BYTES, frame->u.failed.text, text);
     return peer->lane->iface->transport->msg(peer->lane, &msg, bytes);
 }
@@ -114,38 +114,48 @@ static pk_result_t tell(struct pki_peer *peer, const struct frame *frame)
     return peer->lane != NULL ? tell_by_message(peer, frame) : PK_OK;
 }
 
-static struct frame news(const struct pki_engine *e, bool failed)
+static struct frame bad_news(const struct pki_engine *e)
 {
-    struct frame frame = { .version = FRAME_VERSION, .kind = failed ? FRAME_FAILED : FRAME_BYE };
+    struct frame frame = { .version = FRAME_VERSION, .kind = FRAME_FAILED };
 
-    if (failed) {
-        frame.u.failed.code = (int32_t)e->error.code;
-        frame.u.failed.peer = e->error.peer;
-        snprintf(frame.u.failed.text, sizeof frame.u.failed.text, "%.*s",
-                 (int)sizeof frame.u.failed.text - 1, e->error.text);
-    }
+    frame.u.failed.code = (int32_t)e->error.code;
+    frame.u.failed.peer = e->error.peer;
+    snprintf(frame.u.failed.text, sizeof frame.u.failed.text, "%.*s", (int)sizeof frame.u.failed.text - 1, e->error.text);
     return frame;
 }
 
-void pki_side_tell_all(struct pki_engine *e, bool failed)
+void pki_side_tell_all(struct pki_engine *e)
 {
-    const struct frame frame = news(e, failed);
+    const struct frame frame = bad_news(e);
     const int cancel = pki_cancel_hold();
     int untold = 0;
 
     for (int i = 0; i < e->config.size; i++) {
         struct pki_peer *peer = &e->peers[i];
 
-        peer->untold = tell(peer, &frame) == PK_IN_PROGRESS && failed;
+        peer->untold = tell(peer, &frame) == PK_IN_PROGRESS;
         untold += peer->untold;
     }
     atomic_store(&e->untold, untold);
     pki_cancel_release(cancel);
 }
 
+void pki_side_say_bye(struct pki_engine *e, enum pki_bye why)
+{
+    struct frame frame = { .version = FRAME_VERSION, .kind = FRAME_BYE };
+    const int cancel = pki_cancel_hold();
+
+    frame.u.failed.code = (int32_t)why;
+    frame.u.failed.peer = (int32_t)(uint32_t)e->coll_number;
+    for (int i = 0; i < e->config.size && !e->said_bye; i++)
+        (void)tell(&e->peers[i], &frame);
+    e->said_bye = true;
+    pki_cancel_release(cancel);
+}
+
 void pki_side_tell_again(struct pki_engine *e)
 {
-    const struct frame frame = news(e, true);
+    const struct frame frame = bad_news(e);
     int untold = 0;
 
     for (int i = 0; i < e->nifaces; i++) /* what is on its way in a lane makes room */
@@ -180,8 +190,6 @@ static void take_failed(struct pki_engine *e, struct pki_peer *peer, struct fram
 
     if (atomic_load(&e->failed) != PK_OK) /* everybody tells everybody; the first counts */
         return;
-    if (code == PK_ERR_ABORTED)
-        culprit = peer->rank;
     if (culprit == e->config.rank && code == PK_ERR_TIMEOUT) /* somebody waited for us, because we wait too */
         culprit = pki_engine_missing(e);
     if (culprit == e->config.rank || culprit < 0) /* or disagreed with us: the other side is who told */
@@ -190,6 +198,15 @@ static void take_failed(struct pki_engine *e, struct pki_peer *peer, struct fram
     frame->u.failed.text[sizeof frame->u.failed.text - 1] = '\0';
     (void)pki_fail(code, &where, "rank %d reports: %s", peer->rank, frame->u.failed.text);
     pki_engine_poison(e, code, false);
+}
+
+static void take_bye(struct pki_peer *peer, const struct frame *frame)
+{
+    int why = frame->u.failed.code;
+
+    peer->gone = true;
+    peer->bye = why >= PKI_BYE_DESTROYED && why < PKI_BYE_NONE ? (enum pki_bye)why : PKI_BYE_DESTROYED;
+    peer->last_coll = (uint32_t)frame->u.failed.peer;
 }
 
 static pk_result_t keep_pieces(struct pki_import *import, const int *fds, int n)
@@ -243,7 +260,7 @@ static pk_result_t take(struct pki_engine *e, struct pki_peer *peer, struct fram
         take_failed(e, peer, frame);
         return PK_OK;
     case FRAME_BYE:
-        peer->gone = true;
+        take_bye(peer, frame);
         return PK_OK;
     default:
         return PK_ERR_INTERNAL;
@@ -263,12 +280,12 @@ void pki_side_message(struct pki_engine *e, struct pki_peer *peer, const struct 
         fail_peer(e, peer, PK_ERR_INTERNAL);
         return;
     }
-    if (pki_get_u32(bytes) == FRAME_BYE) {
-        peer->gone = true;
-        return;
-    }
     frame.u.failed.code = (int32_t)pki_get_u32(bytes + 4);
     frame.u.failed.peer = (int32_t)pki_get_u32(bytes + 8);
+    if (pki_get_u32(bytes) == FRAME_BYE) {
+        take_bye(peer, &frame);
+        return;
+    }
     memcpy(frame.u.failed.text, bytes + NEWS_BYTES, text);
     take_failed(e, peer, &frame);
 }
@@ -280,21 +297,49 @@ static bool is_under_way(const struct pki_xfer *xfer)
            !xfer->way->left;
 }
 
+/* A kernel on each rank, which waits for all, and the peer has not begun it. */
+static bool waits_by_kernel(const struct pki_task *task, const struct pki_peer *peer)
+{
+    return pki_task_is_fused(task) && peer->bye != PKI_BYE_NONE && (int32_t)((uint32_t)task->number - peer->last_coll) > 0;
+}
+
+/* NULL: none does, or what it waits for may yet show. */
+static struct pki_task *waits_in_vain(struct pki_engine *e, struct pki_peer *peer)
+{
+    struct pki_list *list = !pki_list_empty(&peer->recvs) ? &peer->recvs : &peer->sends;
+
+    if (!pki_list_empty(list)) {
+        const struct pki_xfer *xfer = pki_container_of(list->next, struct pki_xfer, match);
+
+        return is_under_way(xfer) ? NULL : xfer->task;
+    }
+    for (struct pki_list *n = e->tasks.next; n != &e->tasks; n = n->next)
+        if (waits_by_kernel(pki_container_of(n, struct pki_task, node), peer))
+            return pki_container_of(n, struct pki_task, node);
+    return NULL;
+}
+
 /* It left in good order, and what it had sent has been read: whoever still waits for it waits for ever. */
 void pki_side_check_left(struct pki_engine *e, struct pki_peer *peer)
 {
-    struct pki_list *list = !pki_list_empty(&peer->recvs) ? &peer->recvs : &peer->sends;
+    static const char *const what[] = { [PKI_BYE_NONE] = "has destroyed its communicator",
+                                        [PKI_BYE_DESTROYED] = "has destroyed its communicator",
+                                        [PKI_BYE_ABORTED] = "has aborted its communicator",
+                                        [PKI_BYE_FINALIZED] = "has finalized its communicator",
+                                        [PKI_BYE_ENDED] = "has ended its process without pk_comm_destroy" };
+    const pk_result_t code = peer->bye == PKI_BYE_ABORTED ? PK_ERR_ABORTED : PK_ERR_PEER;
+    const struct pki_task *task;
     struct pki_where where;
 
     if (!peer->gone_before) { /* what it did before it left shows in the next round of progress */
         peer->gone_before = true;
         return;
     }
-    if (pki_lane_poll(e, peer) || pki_list_empty(list) || is_under_way(pki_container_of(list->next, struct pki_xfer, match)))
+    if (pki_lane_poll(e, peer) || (task = waits_in_vain(e, peer)) == NULL)
         return;
-    where = pki_engine_where(e, peer->rank, pki_container_of(list->next, struct pki_xfer, match)->task);
-    (void)pki_fail(PK_ERR_PEER, &where, "has destroyed its communicator");
-    pki_engine_poison(e, PK_ERR_PEER, true);
+    where = pki_engine_where(e, peer->rank, task);
+    (void)pki_fail(code, &where, "%s", what[peer->bye]);
+    pki_engine_poison(e, code, true);
 }
 
 static void take_all(struct pki_engine *e, struct pki_peer *peer)

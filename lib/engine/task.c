@@ -76,6 +76,8 @@ bool pki_task_needs_kernel(const struct pki_task *task)
 {
     if (task->plan == NULL)
         return task->request.peer == task->engine->config.rank;
+    if (task->request.scaled)
+        return true;
     if (pki_stage_copies(task->engine, task->request.algorithm->coll, task->plan))
         return false;
     for (uint32_t i = 0; i < task->plan->nsteps; i++)
@@ -177,6 +179,7 @@ pk_result_t pki_task_make(struct pki_engine *e, const struct pki_request *r, str
     }
     if (found.kinds[0] != found.kinds[1])
         pki_mixed_choose(task, found.kinds, found.bytes);
+    pki_scaled_choose(task);
     result = check_policy(task);
     if (result != PK_OK)
         goto err_release;

@@ -51,6 +51,16 @@ struct pki_mixed {
     struct pki_gate ended;   /* the last piece has been copied */
 };
 
+/* A sum of elements that are multiplied first (scaled.c). */
+struct pki_scaled {
+    const void *user_in;
+    bool fetched;            /* the factor is here where it is needed, */
+    uint64_t value;          /* in these bytes */
+    size_t done;             /* by the CPU */
+    int word;
+    struct pki_gate ended;   /* the GPU has fetched it, or multiplied */
+};
+
 /* reach.c: where the other ranks have the buffers of a fused collective mapped */
 struct pki_reach {
     bool all; /* all have what they need */
@@ -132,6 +142,7 @@ struct pki_task {
     char *scratch;
     size_t scratch_stride;
     struct pki_mixed mixed;
+    struct pki_scaled scaled;
     struct pki_list turn;      /* fused: engine->fused.waiting */
     uint32_t epoch, last_epoch, clear_epoch, entry_number;
     struct pki_reach reach;
@@ -227,6 +238,7 @@ void pki_plan_release(struct pki_task *task);
 void pki_plan_abandon(struct pki_task *task); /* free the transfers of an unfinished plan */
 
 /* scratch.c */
+size_t pki_scratch_bytes(const struct pki_task *task);
 /* PK_IN_PROGRESS: so many collectives are at work that this one has to wait for one of them. */
 pk_result_t pki_scratch_take(struct pki_task *task);
 void pki_scratch_give(struct pki_task *task);
@@ -268,6 +280,15 @@ void pki_mixed_choose(struct pki_task *task, const enum pki_mem_kind kinds[2], c
 bool pki_mixed_before(struct pki_task *task, size_t scratch_at); /* from there on the scratch is its own */
 bool pki_mixed_after(struct pki_task *task);
 size_t pki_mixed_bytes(const struct pki_task *task); /* of the shadow, beside the scratch memory */
+
+/* scaled.c: of a request that is `scaled`; of others nothing happens. The plan reads from the scratch memory what is multiplied
+ * there first. */
+void pki_scaled_choose(struct pki_task *task);
+size_t pki_scaled_bytes(const struct pki_task *task); /* beside the other scratch memory */
+bool pki_scaled_before(struct pki_task *task);        /* as pki_mixed_before, and after it */
+void pki_scaled_place(struct pki_task *task);         /* from now on the plan's IN is there */
+/* The same, and let a queue of the GPU multiply now; its kernel is counted. */
+pk_result_t pki_scaled_queue(struct pki_task *task, const struct pki_queue *queue, uint64_t *kernels);
 
 /* stream/join.c: tasks in the caller's CUDA stream, three phases so that a group's do not block one another */
 pk_result_t pki_stream_admit(struct pki_task *task); /* before anything is posted: may it wait in this stream, how */

@@ -118,6 +118,9 @@ struct pki_slots { /* gate slots of one pair that this rank, as receiver, hands 
     int nfree;
 };
 
+/* Why a rank has left in good order: with nothing unfinished of its own. The numbers travel. */
+enum pki_bye { PKI_BYE_DESTROYED = 0, PKI_BYE_ABORTED = 1, PKI_BYE_ENDED = 2, PKI_BYE_FINALIZED = 3, PKI_BYE_NONE };
+
 struct pki_peer {
     /* what every message needs */
     struct pki_ep *lane;
@@ -136,6 +139,8 @@ struct pki_peer {
     int side_fd;
     bool gone;                      /* said goodbye, or died */
     bool gone_before;               /* and that was known a whole round of progress ago */
+    enum pki_bye bye;               /* which goodbye; NONE: none has been heard, */
+    uint32_t last_coll;             /* else the number of the last collective that began there */
     bool untold;                    /* of this engine's failure: there was no room */
     uint64_t meeting_ns, budget_ns; /* that sends in streams may still spend on waits in vain for this peer's grants; as of when */
     uint64_t coll_heard;            /* highest number of a collective it has spoken of */
@@ -333,7 +338,8 @@ void pki_side_poll(struct pki_engine *engine, struct pki_peer *peer);
 void pki_side_check_left(struct pki_engine *engine, struct pki_peer *peer); /* a peer that said goodbye is still waited for */
 /* Unlocked, nothing is taken: has the peer failed, or died, as far as can be seen? */
 pk_result_t pki_side_peek(const struct pki_engine *engine, const struct pki_peer *peer);
-void pki_side_tell_all(struct pki_engine *engine, bool failed);
+void pki_side_tell_all(struct pki_engine *engine); /* that it has failed */
+void pki_side_say_bye(struct pki_engine *engine, enum pki_bye why); /* once */
 /* Those that had no room for the news of this engine's failure. */
 void pki_side_tell_again(struct pki_engine *engine);
 void pki_side_message(struct pki_engine *engine, struct pki_peer *peer, const struct pki_msg *msg, const void *payload);

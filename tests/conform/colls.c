@@ -205,6 +205,37 @@ static pk_result_t post_v(const struct work *w, char *in, char *out)
     }
 }
 
+static pk_result_t post_reduction(const struct work *w, const char *in, char *out, pk_op_t reduction)
+{
+    const struct item *i = w->item;
+    pk_comm_t *comm = w->rank->comm;
+    pk_stream_t stream = work_stream(w);
+
+    switch (i->op) {
+    case OP_REDUCE: return pk_reduce(in, out, i->count, i->dtype, reduction, root_of(w), comm, stream);
+    case OP_ALLREDUCE: return pk_allreduce(in, out, i->count, i->dtype, reduction, comm, stream);
+    default: return pk_reduce_scatter(in, out, i->count, i->dtype, reduction, comm, stream);
+    }
+}
+
+/* The reduction is gone when the operation may not have begun, and the scalar where the host has it. */
+static pk_result_t post_premul(const struct work *w, const char *in, char *out)
+{
+    uint64_t scalar = 0;
+    bool on_gpu = w->factor.place == PLACE_DEVICE;
+    pk_op_t reduction;
+    pk_result_t result;
+
+    memcpy(&scalar, buffer_view(&w->factor), w->factor.bytes);
+    result = pk_op_create_premul(w->rank->comm, w->item->dtype, on_gpu ? (void *)w->factor.data : &scalar, on_gpu, &reduction);
+    if (result != PK_OK)
+        return result;
+    memset(&scalar, 0, sizeof scalar);
+    result = post_reduction(w, in, out, reduction);
+    expect(w->rank, pk_op_destroy(w->rank->comm, reduction), PK_OK, "pk_op_destroy");
+    return result;
+}
+
 static pk_result_t post(const struct work *w, char *source, char *result)
 {
     const struct item *i = w->item;
@@ -221,9 +252,10 @@ static pk_result_t post(const struct work *w, char *source, char *result)
         out = NULL;
     switch (i->op) {
     case OP_BROADCAST: return pk_broadcast(in, out, i->count, i->dtype, root_of(w), comm, stream);
-    case OP_REDUCE: return pk_reduce(in, out, i->count, i->dtype, i->reduction, root_of(w), comm, stream);
-    case OP_ALLREDUCE: return pk_allreduce(in, out, i->count, i->dtype, i->reduction, comm, stream);
-    case OP_REDUCE_SCATTER: return pk_reduce_scatter(in, out, i->count, i->dtype, i->reduction, comm, stream);
+    case OP_REDUCE:
+    case OP_ALLREDUCE:
+    case OP_REDUCE_SCATTER:
+        return i->reduction == REDUCTION_PREMUL ? post_premul(w, in, out) : post_reduction(w, in, out, i->reduction);
     case OP_ALLGATHER: return pk_allgather(in, out, i->count, i->dtype, comm, stream);
     case OP_ALLTOALL: return pk_alltoall(in, out, i->count, i->dtype, comm, stream);
     case OP_GATHER: return pk_gather(in, out, i->count, i->dtype, root_of(w), comm, stream);

@@ -49,6 +49,9 @@ struct item {
     int algorithm;   /* PK_ALGORITHM of the communicator: index in `algorithms` */
 };
 
+#define REDUCTION_PREMUL ((pk_op_t)PK_OP_COUNT) /* here alone: sums made by pk_op_create_premul, with data_factor's */
+#define REDUCTIONS (PK_OP_COUNT + 1)
+
 extern const char *const algorithms[]; /* NULL first: the library chooses */
 
 #define RANKS_MAX 256
@@ -101,9 +104,10 @@ bool data_equal(const void *got, size_t bytes, uint64_t key, size_t *where);
 uint64_t data_digest(const void *data, size_t bytes);
 
 /* numbers.c */
+void data_factor(void *out, pk_dtype_t dtype, int rank); /* one element */
 void data_numbers(void *out, size_t count, pk_dtype_t dtype, pk_op_t op, uint64_t key);
-/* Is got[count] the reduction of the numbers of all keys, within the rounding that `size` steps may cause? Of long ones a part is looked
- * at. */
+/* Is got[count] the reduction of the numbers of all keys, in rank order, within the rounding that `size` steps may cause? Of
+ * long ones a part is looked at. */
 bool data_is_reduced(const void *got, size_t count, pk_dtype_t dtype, pk_op_t op, const uint64_t *keys, int size, size_t *where);
 
 /* buffer.c: memory between two guard zones. */
@@ -131,6 +135,7 @@ struct work {
     size_t bytes;    /* count * width */
     unsigned rounds, round; /* in all; the one at hand */
     struct buffer sources[ROUNDS_MAX], results[ROUNDS_MAX];
+    struct buffer factor; /* of REDUCTION_PREMUL */
 };
 
 /* What an operation is, for one round. */

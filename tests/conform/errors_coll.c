@@ -79,6 +79,30 @@ static void wrong_numbers(struct rank *r, const struct good *g)
     }
 }
 
+/* A reduction that was made and destroyed, for another communicator or for another type. */
+static void wrong_made_reductions(struct rank *r, const struct good *g)
+{
+    const float scalar = 1;
+    pk_comm_t *other = throwaway(r, LONG_MS);
+    struct coll_args bad = g->args;
+    pk_op_t foreign;
+
+    if (other == NULL)
+        return;
+    expect(r, pk_op_create_premul(other, PK_F32, &scalar, 0, &foreign), PK_OK, "pk_op_create_premul");
+    expect(r, pk_op_create_premul(r->comm, PK_F32, &scalar, 0, &bad.reduction), PK_OK, "pk_op_create_premul");
+    bad.dtype = PK_INT32;
+    refused(r, &bad, "a reduction of another type");
+    expect(r, pk_op_destroy(r->comm, bad.reduction), PK_OK, "pk_op_destroy");
+    bad.dtype = PK_F32;
+    refused(r, &bad, "a reduction that was destroyed");
+    bad.reduction = foreign;
+    refused(r, &bad, "another communicator's reduction");
+    expect(r, pk_op_destroy(r->comm, foreign), PK_ERR_ARG, "destroying another communicator's reduction");
+    expect(r, pk_op_destroy(other, PK_AVG), PK_ERR_ARG, "destroying a predefined reduction");
+    expect(r, pk_comm_destroy(other), PK_OK, "pk_comm_destroy");
+}
+
 static void wrong_buffers(struct rank *r, const struct good *g)
 {
     const struct coll_facts *f = g->args.facts;
@@ -135,6 +159,8 @@ static void wrong_arguments(struct rank *r)
             wrong_numbers(r, &g);
             wrong_buffers(r, &g);
         }
+        if (coll_facts[i].reduces)
+            wrong_made_reductions(r, &g);
         if (coll_facts[i].v)
             wrong_blocks(r, &g);
         expect(r, coll_call(&g.args), PK_OK, coll_facts[i].name); /* none of them has left a trace */
@@ -161,6 +187,16 @@ static void other_reduction(struct coll_args *a, const struct rank *r)
 {
     (void)r;
     a->reduction = PK_MAX;
+}
+
+/* The scalars may differ, but not what is done with them. */
+static void made_reduction(struct coll_args *a, const struct rank *r)
+{
+    const float scalar = 1;
+
+    (void)r;
+    if (pk_op_create_premul(a->comm, PK_F32, &scalar, 0, &a->reduction) != PK_OK)
+        abort();
 }
 
 static void other_root(struct coll_args *a, const struct rank *r)
@@ -225,6 +261,7 @@ static bool is_alltoallv(const struct coll_facts *f)
 static const struct disagreement disagreements[] = {
     { "type", other_type, { "f32", "int32" }, has_data },
     { "reduction", other_reduction, { "sum", "max" }, reduces },
+    { "made reduction", made_reduction, { "reduction sum", "premul sum" }, reduces },
     { "root", other_root, { "root 0", "root 1" }, is_rooted },
     { "count", other_count, { "count", "rank" }, has_count },
     { "operation", other_operation, { NULL, "alltoall" }, any },

@@ -385,6 +385,88 @@ static void descriptors(struct rank *r)
         fail(r, "%d descriptors are open after 8 communicators, %d after 2", after_all, after_two);
 }
 
+/* ---- finalize ---- */
+
+static void refused_after(struct rank *r, pk_comm_t *comm, pk_stream_t stream)
+{
+    float x = 1;
+    pk_comm_t *made = NULL;
+
+    expect(r, pk_barrier(comm, PK_BLOCKING), PK_ERR_ARG, "pk_barrier after pk_comm_finalize");
+    expect(r, pk_allreduce(&x, &x, 1, PK_F32, PK_SUM, comm, PK_BLOCKING), PK_ERR_ARG, "pk_allreduce after pk_comm_finalize");
+    expect(r, pk_allreduce(&x, &x, 1, PK_F32, PK_SUM, comm, stream), PK_ERR_ARG,
+           "pk_allreduce in a stream after pk_comm_finalize");
+    expect(r, pk_send(&x, 1, PK_F32, (r->rank + 1) % r->size, comm, PK_BLOCKING), PK_ERR_ARG, "pk_send after pk_comm_finalize");
+    expect(r, pk_recv(&x, 1, PK_F32, (r->rank + 1) % r->size, comm, stream), PK_ERR_ARG, "pk_recv after pk_comm_finalize");
+    expect(r, pk_comm_split(comm, 0, 0, &made, NULL), PK_ERR_ARG, "pk_comm_split after pk_comm_finalize");
+}
+
+/* What is in a stream ends; what was sent is received by a rank that comes later; what gives memory back still does. */
+static void finalize(struct rank *r)
+{
+    static float in[256][FLOATS], out[256][FLOATS];
+    pk_comm_t *comm = throwaway(r, LONG_MS);
+    pk_stream_t stream;
+    void *memory = NULL;
+    float token = (float)r->rank;
+
+    if (comm == NULL)
+        return;
+    expect(r, pk_stream_create(&stream), PK_OK, "pk_stream_create");
+    expect(r, pk_mem_alloc(comm, 100, &memory), PK_OK, "pk_mem_alloc");
+    expect(r, pk_group_start(), PK_OK, "pk_group_start");
+    expect(r, pk_comm_finalize(comm), PK_ERR_ARG, "pk_comm_finalize in a group");
+    expect(r, pk_group_end(), PK_OK, "pk_group_end");
+    use(r, comm, r->size); /* as often as the memo of a call needs */
+    use(r, comm, r->size);
+    for (int i = 0; i < 4; i++)
+        expect(r, pk_allreduce(in[r->rank], out[r->rank], FLOATS, PK_F32, PK_SUM, comm, stream), PK_OK,
+               "pk_allreduce in a stream");
+    if (r->rank == 0)
+        for (int i = 1; i < r->size; i++)
+            expect(r, pk_send(&token, 1, PK_F32, i, comm, PK_BLOCKING), PK_OK, "pk_send");
+    if (r->rank == 0)
+        expect(r, pk_comm_finalize(comm), PK_OK, "pk_comm_finalize");
+    meet(r);
+    if (r->rank != 0) {
+        expect(r, pk_comm_async_error(comm), PK_OK, "pk_comm_async_error when a rank has finalized");
+        expect(r, pk_recv(&token, 1, PK_F32, 0, comm, PK_BLOCKING), PK_OK, "pk_recv from a rank that has finalized");
+        expect(r, token == 0 ? PK_OK : PK_ERR_INTERNAL, PK_OK, "what has come");
+        expect(r, pk_comm_finalize(comm), PK_OK, "pk_comm_finalize");
+    }
+    expect(r, pk_stream_query(stream), PK_OK, "pk_stream_query after pk_comm_finalize");
+    refused_after(r, comm, stream);
+    expect(r, pk_comm_async_error(comm), PK_OK, "pk_comm_async_error after pk_comm_finalize");
+    expect(r, pk_comm_finalize(comm), PK_OK, "pk_comm_finalize again");
+    expect(r, pk_mem_free(comm, memory), PK_OK, "pk_mem_free after pk_comm_finalize");
+    expect(r, pk_stream_destroy(stream), PK_OK, "pk_stream_destroy");
+    meet(r);
+    if (r->rank == 0)
+        expect(r, pk_comm_abort(comm), PK_OK, "pk_comm_abort after pk_comm_finalize");
+    expect(r, pk_comm_destroy(comm), r->rank == 0 ? PK_ERR_ABORTED : PK_OK, "pk_comm_destroy after pk_comm_finalize");
+}
+
+/* A rank that waits for one that has finalized is told so. */
+static void finalize_awaited(struct rank *r)
+{
+    pk_comm_t *comm = throwaway(r, LONG_MS);
+    pk_error_info_t info = { .struct_size = sizeof info };
+    float x;
+
+    if (comm == NULL)
+        return;
+    if (r->rank == 0)
+        expect(r, pk_comm_finalize(comm), PK_OK, "pk_comm_finalize");
+    if (r->rank == 1) {
+        expect(r, pk_recv(&x, 1, PK_F32, 0, comm, PK_BLOCKING), PK_ERR_PEER, "pk_recv of what was never sent");
+        pk_last_error(&info);
+        if (info.peer != 0 || strstr(info.text, "has finalized") == NULL)
+            fail(r, "peer %d: %.200s", info.peer, info.text);
+    }
+    meet(r);
+    (void)pk_comm_destroy(comm);
+}
+
 void run_lifecycle(struct rank *rank)
 {
     static const struct special cases[] = {
@@ -402,6 +484,8 @@ void run_lifecycle(struct rank *rank)
         { "life: abort of an init by one rank", abort_init_elsewhere },
         { "life: abort of an init at any moment", abort_init_anywhere },
         { "life: a sender that leaves early", early_leave },
+        { "life: finalize", finalize },
+        { "life: a rank that has finalized is waited for", finalize_awaited },
     };
 
     run_special(rank, cases, sizeof cases / sizeof cases[0]);

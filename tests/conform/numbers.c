@@ -55,6 +55,29 @@ static long double float_value(uint64_t bits, const struct format *f)
     return bits >> (f->bytes * 8 - 1) & 1 ? -value : value;
 }
 
+/* Exact in every type: 1.5, -0.75, 1.25, -1. */
+static uint64_t factor_bits(const struct format *f, int rank)
+{
+    static const struct {
+        unsigned negative, quarters;
+        int exponent;
+    } factors[] = { { 0, 2, 0 }, { 1, 2, -1 }, { 0, 1, 0 }, { 1, 0, 0 } };
+    int k = rank % 4;
+
+    if (f->exponent_bits == 0)
+        return 3 + 7 * (uint64_t)rank;
+    return (uint64_t)factors[k].negative << (f->bytes * 8 - 1) |
+           (uint64_t)(bias_of(f) + factors[k].exponent) << f->mantissa_bits |
+           (uint64_t)factors[k].quarters << (f->mantissa_bits - 2);
+}
+
+void data_factor(void *out, pk_dtype_t dtype, int rank)
+{
+    uint64_t bits = factor_bits(&formats[dtype], rank);
+
+    memcpy(out, &bits, formats[dtype].bytes); /* little endian */
+}
+
 void data_numbers(void *out, size_t count, pk_dtype_t dtype, pk_op_t op, uint64_t key)
 {
     const struct format *f = &formats[dtype];
@@ -80,14 +103,20 @@ static bool is_less(uint64_t a, uint64_t b, const struct format *f)
     return f->is_signed ? extend(a, f) < extend(b, f) : (uint64_t)extend(a, f) < (uint64_t)extend(b, f);
 }
 
+/* What a rank brings into the reduction. */
+static uint64_t whole_operand(size_t i, const struct format *f, pk_op_t op, const uint64_t *keys, int rank)
+{
+    return number_bits(keys[rank], i, f, op) * (op == REDUCTION_PREMUL ? factor_bits(f, rank) : 1);
+}
+
 static uint64_t whole(size_t i, const struct format *f, pk_op_t op, const uint64_t *keys, int size)
 {
-    uint64_t result = number_bits(keys[0], i, f, op);
+    uint64_t result = whole_operand(i, f, op, keys, 0);
 
     for (int r = 1; r < size; r++) {
-        uint64_t next = number_bits(keys[r], i, f, op);
+        uint64_t next = whole_operand(i, f, op, keys, r);
 
-        if (op == PK_SUM || op == PK_AVG)
+        if (op == PK_SUM || op == PK_AVG || op == REDUCTION_PREMUL)
             result += next;
         else if (op == PK_PROD)
             result *= next;
@@ -101,17 +130,24 @@ static uint64_t whole(size_t i, const struct format *f, pk_op_t op, const uint64
     return result;
 }
 
+static long double operand(size_t i, const struct format *f, pk_op_t op, const uint64_t *keys, int rank)
+{
+    long double value = float_value(number_bits(keys[rank], i, f, op), f);
+
+    return op == REDUCTION_PREMUL ? value * float_value(factor_bits(f, rank), f) : value;
+}
+
 /* Each step may round once, to half a unit in the last place, or half the smallest number. */
 static bool is_near(long double got, size_t i, const struct format *f, pk_op_t op, const uint64_t *keys, int size)
 {
     long double half_unit = ldexpl(1, -(int)f->mantissa_bits - 1), smallest = ldexpl(1, 1 - bias_of(f) - (int)f->mantissa_bits);
-    long double result = float_value(number_bits(keys[0], i, f, op), f), magnitude = fabsl(result);
+    long double result = operand(i, f, op, keys, 0), magnitude = fabsl(result);
 
     for (int r = 1; r < size; r++) {
-        long double next = float_value(number_bits(keys[r], i, f, op), f);
+        long double next = operand(i, f, op, keys, r);
 
         magnitude += fabsl(next);
-        if (op == PK_SUM || op == PK_AVG)
+        if (op == PK_SUM || op == PK_AVG || op == REDUCTION_PREMUL)
             result += next;
         else if (op == PK_PROD)
             result *= next;
@@ -126,6 +162,8 @@ static bool is_near(long double got, size_t i, const struct format *f, pk_op_t o
         result /= size;
         return fabsl(got - result) <= (size + 1) * half_unit * magnitude / size + smallest;
     }
+    if (op == REDUCTION_PREMUL) /* the products are rounded too */
+        size++;
     return fabsl(got - result) <= size * half_unit * magnitude + size * smallest;
 }
 

@@ -31,7 +31,7 @@ static const unsigned rounds[] = { 1, 2, 4 };
 static const char *const op_names[OPS] = { "pingpong",  "ring",       "many",     "exchange",  "self",           "mixed",     "barrier",
                                            "broadcast", "reduce",     "allreduce", "reduce_scatter", "allgather", "allgatherv",
                                            "alltoall",  "alltoallv",  "gather",   "gatherv",   "scatter",        "scatterv" };
-static const char *const reduction_names[PK_OP_COUNT] = { "sum", "prod", "min", "max", "avg" };
+static const char *const reduction_names[REDUCTIONS] = { "sum", "prod", "min", "max", "avg", "premul sum" };
 static const char *const root_names[ROOTS] = { "first", "last", "middle" };
 const char *const algorithms[] = { NULL, "direct", "flat", "ring", "doubling", "halving", "tree", "staggered", "hier", "leader", "detour" };
 static const char *const ending_names[ENDINGS] = { "blocking", "host stream", "cuda stream" };
@@ -174,7 +174,7 @@ static void set_levels(struct generator *g, const struct config *config, int ran
     g->levels[F_MISALIGN] = MISALIGNS;
     g->levels[F_ROUNDS] = sizeof rounds / sizeof rounds[0];
     g->levels[F_GROUPED] = 2;
-    g->levels[F_REDUCTION] = PK_OP_COUNT;
+    g->levels[F_REDUCTION] = REDUCTIONS;
     g->levels[F_ROOT] = ROOTS;
     g->levels[F_RANKS] = ranks < LEVELS_MAX ? ranks : LEVELS_MAX;
     g->levels[F_ALGORITHM] = getenv("PK_ALGORITHM") != NULL ? 1 : sizeof algorithms / sizeof algorithms[0];

@@ -283,8 +283,22 @@ static void open_work(struct work *w, const struct kind *kind)
     }
 }
 
+/* This rank's, where every other case wants it in the GPU's memory. */
+static void open_factor(struct work *w)
+{
+    bool on_gpu = w->rank->config->cuda && w->item->number % 2 == 0;
+
+    if (w->item->reduction != REDUCTION_PREMUL)
+        return;
+    buffer_open(&w->factor, on_gpu ? PLACE_DEVICE : PLACE_HOST, pk_dtype_size(w->item->dtype), 0);
+    data_factor(buffer_view(&w->factor), w->item->dtype, w->rank->rank);
+    buffer_push(&w->factor);
+}
+
 static void close_work(struct work *w)
 {
+    if (w->item->reduction == REDUCTION_PREMUL)
+        buffer_close(&w->factor);
     for (unsigned i = 0; i < w->rounds; i++) {
         buffer_close(&w->sources[i]);
         buffer_close(&w->results[i]);
@@ -352,6 +366,7 @@ void run_item(struct rank *rank, const struct item *item)
     open_work(&w, kind);
     for (w.round = 0; w.round < w.rounds; w.round++)
         sent[w.round] = data_digest(buffer_view(&w.sources[w.round]), w.sources[w.round].bytes);
+    open_factor(&w);
     post_all(&w, kind);
     finish_stream(rank, item->ending);
     for (w.round = 0; w.round < w.rounds && rank->ok; w.round++) {

@@ -170,6 +170,42 @@ static void check_speed(void)
     device->max_ctas = 0;
 }
 
+/* The factor by value, and in the GPU's memory. */
+static bool scale_case(pk_dtype_t dtype, size_t count, size_t offset, bool by_address)
+{
+    size_t size = pki_dtype_bytes(dtype), room = count * size + 64;
+    uint8_t *want = calloc(1, room), *got = calloc(1, room), *own = device_alloc(room), *factor_at = device_alloc(64);
+    struct pki_factor factor = { .at = NULL };
+    struct blocks b;
+    bool ok;
+
+    blocks_open(&b, 1, count, dtype, offset);
+    make_input((uint8_t *)&factor.value, 1, dtype, (uint32_t)count + 4);
+    ok = pki_scale_host(want, b.host_srcs[0], count, dtype, &factor) == PK_OK;
+    ok = ok && upload(factor_at, &factor.value, size);
+    if (by_address)
+        factor = (struct pki_factor){ .at = factor_at, .value = UINT64_MAX };
+    ok = ok && ops->scale(&queue, own + offset * size, b.dev_srcs[0], count, dtype, &factor) == PK_OK && drained(&queue);
+    ok = ok && download(got, own + offset * size, count * size) && same(want, got, count, dtype);
+    blocks_close(&b);
+    ops->free(device, own);
+    ops->free(device, factor_at);
+    free(want);
+    free(got);
+    return ok;
+}
+
+static void check_scale(void)
+{
+    static const size_t counts[] = { 1, 3, 1023, 65536 + 5, 1 << 20 };
+
+    for (int t = 0; t < TYPES; t++)
+        for (int c = 0; c < 5; c++)
+            if (!CHECK(scale_case((pk_dtype_t)t, counts[c], 0, c % 2 == 0) &&
+                       scale_case((pk_dtype_t)t, counts[c], 1, c % 2 != 0)))
+                printf("     (%s, %zu elements)\n", pk_dtype_name((pk_dtype_t)t), counts[c]);
+}
+
 static void check_refusals(void)
 {
     const void *srcs[2] = { (void *)(uintptr_t)0x1001, (void *)(uintptr_t)0x1001 };
@@ -179,7 +215,9 @@ static void check_refusals(void)
     CHECK(ops->reduce(&queue, (void *)(uintptr_t)0x1001, srcs, 2, 1, PK_INT8, PK_AVG) != PK_OK); /* by how much? */
 }
 
-static const struct bed_check checks[] = { { "types", check_types }, { "refusals", check_refusals }, { "speed", check_speed } };
+static const struct bed_check checks[] = {
+    { "types", check_types }, { "scale", check_scale }, { "refusals", check_refusals }, { "speed", check_speed }
+};
 
 int main(int argc, char **argv)
 {

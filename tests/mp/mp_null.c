@@ -62,6 +62,7 @@ static void others_without(pk_comm_t *none)
     pk_stats_t stats = { .struct_size = sizeof stats };
     pk_comm_t *made = NULL;
     void *memory = NULL;
+    pk_op_t op = PK_OP_COUNT;
     int number;
 
     REFUSED(pk_comm_init(NULL, NULL));
@@ -74,6 +75,7 @@ static void others_without(pk_comm_t *none)
     REFUSED(pk_comm_split(none, 0, 0, NULL, NULL));
     REFUSED(pk_comm_abort(none));
     REFUSED(pk_comm_async_error(none));
+    REFUSED(pk_comm_finalize(none));
     REFUSED(pk_comm_rank(none, &number));
     REFUSED(pk_comm_size(none, NULL));
     REFUSED(pk_comm_path(none, 0, PK_MEM_HOST, PK_MEM_HOST, &path));
@@ -84,7 +86,12 @@ static void others_without(pk_comm_t *none)
     REFUSED(pk_register(none, in, sizeof in));
     REFUSED(pk_deregister(none, in, sizeof in));
     REFUSED(pk_mem_alloc(none, 4, &memory));
+    REFUSED(pk_mem_alloc_device(none, 0, &memory));
+    REFUSED(pk_mem_alloc_device(none, 4, NULL));
     REFUSED(pk_mem_free(none, in));
+    REFUSED(pk_mem_free(none, NULL));
+    REFUSED(pk_op_create_premul(none, PK_F32, in, 0, &op));
+    REFUSED(pk_op_destroy(none, PK_SUM));
     REFUSED(pk_stream_create(NULL));
     REFUSED(pk_stream_synchronize(no_stream));
     REFUSED(pk_stream_query(no_stream));
@@ -92,7 +99,7 @@ static void others_without(pk_comm_t *none)
     REFUSED(pk_group_end());
     REFUSED(pk_last_error(NULL));
     report(pk_comm_destroy(none) == PK_OK, "pk_comm_destroy(NULL) does nothing");
-    report(made == NULL && memory == NULL, "no output was set");
+    report(made == NULL && memory == NULL && op == PK_OP_COUNT, "no output was set");
 }
 
 /* What cannot fail, has to answer. */
@@ -107,6 +114,11 @@ static void answers(void)
 
 static void null_outputs(pk_comm_t *c)
 {
+    pk_op_t op;
+
+    REFUSED(pk_op_create_premul(c, PK_F32, in, 0, NULL));
+    REFUSED(pk_op_create_premul(c, PK_F32, NULL, 0, &op));
+    REFUSED(pk_op_create_premul(c, PK_F32, in, 1, &op)); /* no GPU, no memory of it */
     REFUSED(pk_comm_split(c, 0, 0, NULL, NULL));
     REFUSED(pk_comm_rank(c, NULL));
     REFUSED(pk_comm_size(c, NULL));
@@ -119,6 +131,7 @@ static void null_outputs(pk_comm_t *c)
     REFUSED(pk_register(c, NULL, 4));
     REFUSED(pk_deregister(c, NULL, 4));
     REFUSED(pk_mem_alloc(c, 4, NULL));
+    REFUSED(pk_mem_alloc_device(c, 4, NULL));
     report(pk_mem_free(c, NULL) == PK_OK, "pk_mem_free(NULL) does nothing");
 }
 
@@ -130,8 +143,10 @@ static void far_out(pk_comm_t *c, pk_stream_t s)
         pk_explanation_t explanation = { .struct_size = sizeof explanation };
         pk_path_t path = { .struct_size = sizeof path };
         pk_dtype_t dtype = (pk_dtype_t)ints[i];
-        pk_op_t op = (pk_op_t)(uint64_t)(int64_t)ints[i];
+        pk_op_t op = (pk_op_t)(uint64_t)(int64_t)ints[i], made;
 
+        REFUSED(pk_op_create_premul(c, dtype, in, 0, &made));
+        REFUSED(pk_op_destroy(c, op));
         REFUSED(pk_broadcast(in, out, 4, PK_F32, ints[i], c, s));
         REFUSED(pk_broadcast(in, out, 4, dtype, 0, c, s));
         REFUSED(pk_reduce(in, out, 4, PK_F32, PK_SUM, ints[i], c, s));

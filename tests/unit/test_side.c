@@ -78,6 +78,12 @@ static void fill(struct bed *bed)
         pki_side_send_forget(bed->engine, &bed->engine->peers[1], 1);
 }
 
+static void fail(struct bed *bed)
+{
+    (void)pki_fail(PK_ERR_ABORTED, NULL, "given up");
+    pki_engine_give_up(bed->engine, PK_ERR_ABORTED);
+}
+
 Test(side, failure_is_told_once_there_is_room)
 {
     struct bed bed;
@@ -85,7 +91,7 @@ Test(side, failure_is_told_once_there_is_room)
 
     bed_open(&bed);
     fill(&bed);
-    pki_engine_abort(bed.engine);
+    fail(&bed);
     cr_expect_eq(atomic_load(&bed.engine->untold), 1, "the socket was to be full");
     cr_expect_eq(pki_engine_status(bed.engine), PK_ERR_ABORTED);
     filled = read_frames(&bed, &failed);
@@ -105,9 +111,24 @@ Test(side, failure_is_told_at_once_where_there_is_room)
     int failed;
 
     bed_open(&bed);
-    pki_engine_abort(bed.engine);
+    fail(&bed);
     cr_expect_eq(read_frames(&bed, &failed), 1);
     cr_expect_eq(failed, 1);
     cr_expect_eq(atomic_load(&bed.engine->untold), 0);
+    bed_close(&bed);
+}
+
+Test(side, an_abort_with_nothing_unfinished_is_a_goodbye)
+{
+    struct bed bed;
+    int failed;
+
+    bed_open(&bed);
+    pki_engine_abort(bed.engine);
+    cr_expect_eq(pki_engine_status(bed.engine), PK_ERR_ABORTED);
+    cr_expect_eq(read_frames(&bed, &failed), 1);
+    cr_expect_eq(failed, 0);
+    pki_engine_abort(bed.engine);
+    cr_expect_eq(read_frames(&bed, &failed), 0, "said twice");
     bed_close(&bed);
 }

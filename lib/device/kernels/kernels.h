@@ -8,6 +8,7 @@
  *   pki_ll_row          any grid, PKI_LL_THREADS         struct pki_ll_row_args
  *   pki_unpack          any grid, PKI_UNPACK_THREADS     struct pki_unpack_args
  *   pki_move            any grid, PKI_MOVE_THREADS       struct pki_move_args
+ *   pki_scale           any grid, PKI_SCALE_THREADS      struct pki_scale_args
  *   pki_reduce_<type>   any grid, PKI_REDUCE_THREADS     struct pki_reduce_args
  *   pki_turn            1 CTA, 32 threads                struct pki_fused_args
  *   pki_exchange        any grid, PKI_FUSED_THREADS      struct pki_fused_args
@@ -32,6 +33,7 @@
 #define PKI_KERNEL_LL_ROW "pki_ll_row"
 #define PKI_KERNEL_UNPACK "pki_unpack"
 #define PKI_KERNEL_MOVE "pki_move"
+#define PKI_KERNEL_SCALE "pki_scale"
 #define PKI_KERNEL_REDUCE "pki_reduce_" /* the type's name behind it */
 #define PKI_KERNEL_TURN "pki_turn"
 #define PKI_KERNEL_EXCHANGE "pki_exchange"
@@ -152,6 +154,21 @@ struct pki_move_args {
     uint32_t n;
     uint32_t reserved;
     struct pki_move_args_op ops[PKI_MOVE_OPS];
+};
+
+/*
+ * pki_scale: dst[i] = src[i] * factor, of any type; floats of 16 and 8 bits in f32; rounded to nearest even once; integers
+ * wrap. The two do not overlap. Pointers are aligned to the element; when both are aligned to 16 bytes, vectors are used.
+ */
+#define PKI_SCALE_THREADS 512
+
+struct pki_scale_args {
+    uint64_t dst, src;
+    uint64_t factor; /* address of an element; 0: `value` */
+    uint64_t value;  /* the element, in the first bytes */
+    uint64_t count;  /* elements */
+    uint32_t type;   /* pk_dtype_t */
+    uint32_t reserved;
 };
 
 /*

@@ -146,6 +146,7 @@ void pki_stream_plan_begin(struct pki_task *task)
 
     if (!can_be_done_by_stream(task) || !pki_plan_has_moments(task) || pki_scratch_take(task) != PK_OK)
         return;
+    pki_scaled_place(task);
     if (has_work(task))
         task->branch = pki_branch_take(e, task->queue.handle);
     if (is_by_host(task) && (task->branch == NULL || longest_work(task) > PKI_BRANCH_COPY_MAX))
@@ -250,8 +251,19 @@ static bool is_open_at_once(const struct pki_task *task, const struct pki_moment
     return moment->kind == PKI_MOMENT_OPEN && task->plan->steps[moment->step].deps == 0;
 }
 
+/* Before a peer is told that IN is ready. */
+static void scale(struct pki_task *task)
+{
+    if (!task->request.scaled)
+        return;
+    pki_stream_flush(task->engine);
+    fail_on(task, pki_scaled_queue(task, &task->queue, &task->engine->stats.kernels));
+    pki_stream_worked(task);
+}
+
 void pki_stream_plan_open(struct pki_task *task)
 {
+    scale(task);
     for (uint32_t m = 0; m < task->entry->nmoments; m++) {
         const struct pki_moment *moment = &task->entry->moments[m];
         const struct pki_xfer *xfer = is_open_at_once(task, moment) ? xfer_of(task, moment) : NULL;

@@ -159,6 +159,8 @@ pk_result_t pki_stream_admit(struct pki_task *task)
         return pki_fail(PK_ERR_ARG, NULL, "%s: a cuda stream, but the communicator has no gpu (config.device)", task->name);
     task->queue = (struct pki_queue){ .device = e->gpu, .handle = task->request.stream.handle };
     task->direct = pki_task_is_fused(task) && pki_fused_all_direct(e); /* its kernel needs nobody */
+    if (task->direct && task->request.scaled)
+        task->direct = pki_scratch_take(task) == PK_OK;
     if (task->direct)
         return PK_OK;
     if (task->kind == PKI_MEM_DEVICE && pki_task_needs_kernel(task) && e->connections <= PKI_FEW_QUEUES) {

@@ -225,6 +225,7 @@ static void run_pki_unpack(const struct fc_launch *l)
 
 static const size_t unpack_bytes[] = { sizeof(struct pki_unpack_args) };
 static const size_t move_bytes[] = { sizeof(struct pki_move_args) };
+static const size_t scale_bytes[] = { sizeof(struct pki_scale_args) };
 static const size_t ll_bytes[] = { sizeof(struct pki_ll_args) };
 static const size_t ll_row_bytes[] = { sizeof(struct pki_ll_row_args) };
 static const size_t reduce_bytes[] = { sizeof(struct pki_reduce_args) };
@@ -268,6 +269,7 @@ const struct fc_kernel fc_kernels[] = {
     { PKI_KERNEL_PUSH, 1, fused_bytes, fc_run_push },
     { PKI_KERNEL_UNPACK, 1, unpack_bytes, run_pki_unpack },
     { PKI_KERNEL_MOVE, 1, move_bytes, fc_run_move },
+    { PKI_KERNEL_SCALE, 1, scale_bytes, fc_run_scale },
     { PKI_KERNEL_FOLD, 1, fused_bytes, fc_run_fold },
     { PKI_KERNEL_RELAY, 1, fused_bytes, fc_run_relay },
     { PKI_KERNEL_TWOSHOT, 1, fused_bytes, fc_run_twoshot },

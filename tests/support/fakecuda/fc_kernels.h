@@ -31,6 +31,7 @@ union fc_wide fc_element_combine(union fc_wide a, union fc_wide b, pk_dtype_t ty
 void fc_element_store(void *array, uint64_t i, pk_dtype_t type, union fc_wide value, uint32_t divisor);
 size_t fc_element_bytes(pk_dtype_t type);
 void fc_run_reduce(const struct fc_launch *l, pk_dtype_t type);
+void fc_run_scale(const struct fc_launch *l);
 
 /* fc_move.c */
 void fc_run_move(const struct fc_launch *l);

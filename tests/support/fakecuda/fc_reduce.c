@@ -170,3 +170,25 @@ void fc_run_reduce(const struct fc_launch *l, pk_dtype_t type)
         fc_element_store(dst, i, type, value, args->divisor);
     }
 }
+
+void fc_run_scale(const struct fc_launch *l)
+{
+    const struct pki_scale_args *args = l->params[0];
+    pk_dtype_t type = (pk_dtype_t)args->type;
+    size_t bytes;
+    union fc_wide factor;
+    const void *at, *src;
+    void *dst;
+
+    if (args->type >= PK_DTYPE_COUNT || args->count == 0)
+        return;
+    bytes = args->count * types[type].bytes;
+    at = args->factor != 0 ? fc_ptr(l, args->factor, types[type].bytes) : &args->value;
+    src = fc_ptr(l, args->src, bytes);
+    dst = fc_ptr(l, args->dst, bytes);
+    if (at == NULL || src == NULL || dst == NULL)
+        return;
+    factor = fc_element_load(at, 0, type);
+    for (uint64_t i = 0; i < args->count; i++)
+        fc_element_store(dst, i, type, fc_element_combine(fc_element_load(src, i, type), factor, type, PKI_KERNEL_PROD), 0);
+}

@@ -1,0 +1,90 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Giving up, by the program: at once and everywhere, or, with nothing unfinished, only here. */
+#include <sched.h>
+
+#include "engine/internal.h"
+
+#define ABORT_NS (20 * PKI_NS_PER_MS) /* how long the lock may be somebody else's */
+#define REST_NS (5 * PKI_NS_PER_MS)   /* and how long what is over in a stream may take to be seen */
+
+/* Who has the lock may be in a call of the driver that comes back when a stream has been let go. */
+bool pki_engine_lock_within(struct pki_engine *e, uint64_t ns)
+{
+    uint64_t until = pki_now_ns() + ns;
+
+    while (!pki_engine_trylock(e)) {
+        if (pki_now_ns() > until)
+            return false;
+        sched_yield();
+    }
+    return true;
+}
+
+static bool lock_to_abort(struct pki_engine *e)
+{
+    struct pki_where where = pki_engine_where(e, -1, NULL);
+
+    if (pki_engine_lock_within(e, ABORT_NS))
+        return true;
+    if (atomic_load(&e->failed) == PK_OK) {
+        (void)pki_fail(PK_ERR_ABORTED, &where, "aborted by this rank");
+        pki_engine_poison_aside(e, PK_ERR_ABORTED);
+    }
+    pki_watch_let_go(e);
+    return pki_engine_lock_within(e, PKI_DRAIN_NS); /* else whoever has it goes on from here */
+}
+
+/* Locked. Nothing of this rank is unfinished, here or in graphs. */
+static bool is_at_rest(const struct pki_engine *e)
+{
+    return pki_list_empty(&e->tasks) && !e->in_quick && e->puts_out == 0 && atomic_load(&e->async_tasks) == 0 &&
+           atomic_load(&e->watched) == 0;
+}
+
+bool pki_engine_says_bye(struct pki_engine *e, enum pki_bye why)
+{
+    if (atomic_load(&e->failed) != PK_OK || !is_at_rest(e))
+        return false;
+    pki_side_say_bye(e, why);
+    return true;
+}
+
+/* Unlocked. What streams have ended the service thread may not have seen yet. It looks, not this thread: who looks may be kept
+ * by the driver. */
+static void await_rest(struct pki_engine *e)
+{
+    const uint64_t until = pki_now_ns() + REST_NS;
+
+    while (atomic_load(&e->async_tasks) > 0 && atomic_load(&e->failed) == PK_OK && pki_now_ns() < until) {
+        (void)pki_service_wake();
+        sched_yield();
+    }
+}
+
+/* With nothing to release, here or for the others, this rank only leaves: who needs it later is told then. */
+static bool abort_at_rest(struct pki_engine *e, const struct pki_where *where)
+{
+    if (!pki_engine_says_bye(e, PKI_BYE_ABORTED))
+        return false;
+    (void)pki_fail_again(PK_ERR_ABORTED, 0, where, "aborted by this rank");
+    e->collapsed = true;
+    pki_engine_poison(e, PK_ERR_ABORTED, false);
+    return true;
+}
+
+void pki_engine_abort(struct pki_engine *e)
+{
+    struct pki_where where = pki_engine_where(e, -1, NULL);
+
+    await_rest(e);
+    if (!lock_to_abort(e))
+        return;
+    if (atomic_load(&e->failed) == PK_OK && !abort_at_rest(e, &where)) {
+        (void)pki_fail(PK_ERR_ABORTED, &where, "aborted by this rank");
+        pki_engine_poison(e, PK_ERR_ABORTED, true);
+    }
+    pki_engine_collapse(e);
+    pki_engine_rouse(e);
+    pki_engine_drain(e);
+    pki_engine_unlock(e);
+}

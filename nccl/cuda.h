@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The little that is wanted of the CUDA driver: which device a thread uses, how many there are, and memory. */
+/* The little that is wanted of the CUDA driver: which device a thread uses, and how many there are. */
 #ifndef PKN_CUDA_H
 #define PKN_CUDA_H
 
@@ -9,9 +9,5 @@
  * is no driver, or no device. */
 pkn_result_t pkn_cuda_device(int *device);
 pkn_result_t pkn_cuda_count(int *count);
-
-/* Ordinary memory of the calling thread's device. */
-pkn_result_t pkn_cuda_alloc(size_t bytes, void **ptr);
-pkn_result_t pkn_cuda_free(void *ptr);
 
 #endif

@@ -9,12 +9,8 @@
 
 static pkn_result_t flush(struct pkn_comm *comm, void *arg)
 {
-    const struct pkn_table *pk = pkn_pk();
-
     (void)arg;
-    if (comm->pk == NULL || pk->pk_comm_finalize == NULL) /* pk_comm_destroy waits as well, but cannot be aborted */
-        return PKN_SUCCESS;
-    return pkn_from_pk(pk->pk_comm_finalize(comm->pk));
+    return comm->pk != NULL ? pkn_from_pk(pkn_pk()->pk_comm_finalize(comm->pk)) : PKN_SUCCESS;
 }
 
 static pkn_result_t finalize(struct pkn_job *job)

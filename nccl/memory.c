@@ -19,50 +19,6 @@ struct pkn_registration {
 
 /* ---- memory ---- */
 
-/* Of libpickle where it has an allocator: which memory is whose is remembered, for pncclMemFree. */
-struct allocation {
-    void *ptr;
-    struct allocation *next;
-};
-
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static struct allocation *from_pk;
-
-static pkn_result_t alloc_from_pk(const struct pkn_table *pk, size_t bytes, void **ptr)
-{
-    struct allocation *made = malloc(sizeof *made);
-    pkn_result_t result;
-
-    if (made == NULL)
-        return pkn_fail(PKN_SYSTEM_ERROR, "no memory");
-    result = pkn_from_pk(pk->pk_mem_alloc_device(NULL, bytes, &made->ptr));
-    if (result != PKN_SUCCESS) {
-        free(made);
-        return result;
-    }
-    *ptr = made->ptr;
-    pthread_mutex_lock(&lock);
-    made->next = from_pk;
-    from_pk = made;
-    pthread_mutex_unlock(&lock);
-    return PKN_SUCCESS;
-}
-
-static bool take_from_pk(void *ptr)
-{
-    struct allocation **at = &from_pk, *found;
-
-    pthread_mutex_lock(&lock);
-    while (*at != NULL && (*at)->ptr != ptr)
-        at = &(*at)->next;
-    found = *at;
-    if (found != NULL)
-        *at = found->next;
-    pthread_mutex_unlock(&lock);
-    free(found);
-    return found != NULL;
-}
-
 pkn_result_t pncclMemAlloc(void **ptr, size_t bytes)
 {
     const struct pkn_table *pk = pkn_pk();
@@ -72,17 +28,17 @@ pkn_result_t pncclMemAlloc(void **ptr, size_t bytes)
     if (pk == NULL)
         return PKN_SYSTEM_ERROR;
     *ptr = NULL;
-    if (bytes == 0)
-        return PKN_SUCCESS;
-    return pk->pk_mem_alloc_device != NULL ? alloc_from_pk(pk, bytes, ptr) : pkn_cuda_alloc(bytes, ptr);
+    return bytes > 0 ? pkn_from_pk(pk->pk_mem_alloc_device(NULL, bytes, ptr)) : PKN_SUCCESS;
 }
 PKN_TWIN(MemAlloc);
 
 pkn_result_t pncclMemFree(void *ptr)
 {
-    if (ptr == NULL)
-        return PKN_SUCCESS;
-    return take_from_pk(ptr) ? pkn_from_pk(pkn_pk()->pk_mem_free(NULL, ptr)) : pkn_cuda_free(ptr);
+    const struct pkn_table *pk = pkn_pk();
+
+    if (pk == NULL)
+        return PKN_SYSTEM_ERROR;
+    return ptr != NULL ? pkn_from_pk(pk->pk_mem_free(NULL, ptr)) : PKN_SUCCESS;
 }
 PKN_TWIN(MemFree);
 

@@ -115,8 +115,6 @@ static pkn_result_t create(struct pkn_comm *comm, void *scalar, pkn_dtype_t dtyp
 
     if (result != PKN_SUCCESS)
         return result;
-    if (pk->pk_op_create_premul == NULL || pk->pk_op_destroy == NULL)
-        return pkn_fail(PKN_INVALID_USAGE, "this libpickle has no sums of products (pk_op_create_premul): %s", pkn_pk_path());
     made = calloc(1, sizeof *made);
     if (made == NULL)
         return pkn_fail(PKN_SYSTEM_ERROR, "no memory for an operator");

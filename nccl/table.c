@@ -25,15 +25,10 @@ static char path[PATH_MAX], why[1024];
 static const struct {
     const char *name;
     size_t offset;
-    bool needed;
 } entries[] = {
-#define ENTRY(name) { #name, offsetof(struct pkn_table, name), true },
+#define ENTRY(name) { #name, offsetof(struct pkn_table, name) },
     PKN_NEEDED(ENTRY)
 #undef ENTRY
-    { "pk_op_create_premul", offsetof(struct pkn_table, pk_op_create_premul), false },
-    { "pk_op_destroy", offsetof(struct pkn_table, pk_op_destroy), false },
-    { "pk_comm_finalize", offsetof(struct pkn_table, pk_comm_finalize), false },
-    { "pk_mem_alloc_device", offsetof(struct pkn_table, pk_mem_alloc_device), false },
 };
 
 /* The folder that this library was loaded from; false where that cannot be told. */
@@ -81,7 +76,7 @@ static bool find_symbols(void *library)
     for (size_t i = 0; i < sizeof entries / sizeof entries[0]; i++) {
         void *symbol = dlsym(library, entries[i].name);
 
-        if (symbol == NULL && entries[i].needed) {
+        if (symbol == NULL) {
             snprintf(why, sizeof why, "%.900s has no %s: it is no libpickle, or an older one", path, entries[i].name);
             return false;
         }

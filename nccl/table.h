@@ -10,18 +10,14 @@
     X(pk_version) X(pk_strerror) X(pk_last_error) X(pk_log_set_callback) \
     X(pk_get_unique_id) X(pk_get_unique_id_anywhere) X(pk_comm_init) X(pk_comm_init_rank) X(pk_comm_split) \
     X(pk_comm_abort) X(pk_comm_async_error) X(pk_comm_destroy) X(pk_comm_rank) X(pk_comm_size) \
-    X(pk_register) X(pk_deregister) X(pk_mem_free) X(pk_group_start) X(pk_group_end) X(pk_send) X(pk_recv) \
+    X(pk_comm_finalize) X(pk_op_create_premul) X(pk_op_destroy) X(pk_mem_alloc_device) X(pk_mem_free) \
+    X(pk_register) X(pk_deregister) X(pk_group_start) X(pk_group_end) X(pk_send) X(pk_recv) \
     X(pk_broadcast) X(pk_reduce) X(pk_allreduce) X(pk_reduce_scatter) X(pk_allgather) X(pk_alltoall) X(pk_gather) X(pk_scatter)
 
 struct pkn_table {
 #define PKN_MEMBER(name) __typeof__(name) *name;
     PKN_NEEDED(PKN_MEMBER)
 #undef PKN_MEMBER
-    /* NULL in an older libpickle. */
-    pk_result_t (*pk_op_create_premul)(pk_comm_t *comm, pk_dtype_t dtype, const void *scalar, int scalar_is_device, pk_op_t *op);
-    pk_result_t (*pk_op_destroy)(pk_comm_t *comm, pk_op_t op);
-    pk_result_t (*pk_comm_finalize)(pk_comm_t *comm);
-    pk_result_t (*pk_mem_alloc_device)(pk_comm_t *comm, size_t bytes, void **ptr);
 };
 
 /* NULL: libpickle cannot be opened, and the last error says why; the call returns PKN_SYSTEM_ERROR. */

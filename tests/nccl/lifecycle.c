@@ -482,8 +482,7 @@ int main(void)
     abort_of_init();
     destroy_of_init();
     abort_of_operation();
-    if (bed_library_has("pk_comm_finalize"))
-        abort_of_destroy();
+    abort_of_destroy();
     handles_are_kept_apart();
     registrations();
     return bed_end();

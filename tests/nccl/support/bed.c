@@ -102,13 +102,6 @@ pkn_result_t bed_settled(pkn_comm_t comm)
     return state;
 }
 
-bool bed_library_has(const char *name)
-{
-    void *library = dlopen("libpickle.so.0", RTLD_NOW | RTLD_NOLOAD);
-
-    return library != NULL && dlsym(library, name) != NULL;
-}
-
 int bed_free_port(void)
 {
     struct sockaddr_in address = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };

@@ -37,8 +37,6 @@ bool bed_idle(gpu_stream_t stream);
 /* Until the communicator is not in progress any more, at most a minute. */
 pkn_result_t bed_settled(pkn_comm_t comm);
 double bed_now_ms(void);
-/* Has the libpickle that is open this function? */
-bool bed_library_has(const char *name);
 /* A TCP port of loopback that nobody has just now. */
 int bed_free_port(void);
 

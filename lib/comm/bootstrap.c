@@ -159,8 +159,8 @@ static pk_result_t parts_missing(struct pki_bootstrap *b)
     char names[200];
     int first = pki_bootstrap_name_missing(b, not_gathered, names, sizeof names);
 
-    return pki_bootstrap_fail(b, PK_ERR_TIMEOUT, first, "the deadline passed before %s of %d had sent the next part of the handshake, which was waited "
-                              "for for %llu ms", names, b->size, pki_bootstrap_elapsed_ms(b));
+    return pki_bootstrap_fail(b, PK_ERR_TIMEOUT, first, "%s of %d did not take the next step in %llu ms, and the deadline passed", names, b->size,
+                              pki_bootstrap_elapsed_ms(b));
 }
 
 /* Rank 0 reads every rank's part, in whatever order they come. */

@@ -6,7 +6,7 @@ set -u
 bin=$1
 . "$(dirname "$0")/check.sh"
 
-damage "nothing happens" ok 3 1048576 2 :
+damage "nothing happens" ok 1 1048576 2 :
 # Much of what rank 0 sends goes by a rail where each packet takes 200 ms more; the lane, and what tells of the data, goes by the other.
 slow_rail() { # NAME SECONDS BYTES
     local turns bytes
@@ -24,11 +24,11 @@ slow_rail() { # NAME SECONDS BYTES
 }
 slow_rail "two rails, writes that tell of themselves" 4 2097152
 slow_rail "two rails, a FIN behind the acknowledgements" 8 8388608
-damage "the wire loses all for a second" ok 5 1048576 2 \
+damage "the wire loses all for a second" ok 3 1048576 2 \
     'tc qdisc add dev eth0 root netem loss 100%; sleep 1; tc qdisc del dev eth0 root'
 # rxe fails a queue pair at once when a packet meets the interface down: new ones are made when it is up again. Where none met it, none need be.
 wrapper=(env EXPECT_DAMAGE=1)
-damage "the link goes down and up again" ok 6 1048576 2 'ip link set eth1 down; sleep 1; wire_again'
+damage "the link goes down and up again" ok 4 1048576 2 'ip link set eth1 down; sleep 1; wire_again'
 ! grep -q 'the queue pairs are made anew' /tmp/log || grep -q 'new queue pairs stand' /tmp/log
 outcome "and queue pairs that failed were made anew" $?
 wrapper=()
@@ -47,17 +47,17 @@ tc qdisc del dev eth0 root
 grep -q 'A deadline passed' /tmp/log
 outcome "and a deadline passed" $?
 wrapper=() within=
-damage "the link is as good as before" ok 2 1048576 2 :
+damage "the link is as good as before" ok 1 1048576 2 :
 # The kernel lets those that have it open go on until they leave.
-damage "a device is deleted" any 5 1048576 2 'timeout 20 rdma link delete rxe1 || echo "rdma link delete: $?" >>/tmp/log'
+damage "a device is deleted" any 3 1048576 2 'timeout 20 rdma link delete rxe1 || echo "rdma link delete: $?" >>/tmp/log'
 gone() { for ((i = 0; i < 600; i++)); do [ -e /sys/class/infiniband/rxe1 ] || return 0; sleep 0.1; done; return 1; }
 gone
 outcome "it is gone when they have left" $?
 wrapper=(env EXPECT_TRANSPORT=tcp)
-damage "without it, ranks meet over tcp" ok 2 1048576 2 :
+damage "without it, ranks meet over tcp" ok 1 1048576 2 :
 rdma link add rxe1 type rxe netdev eth1
 wrapper=()
-damage "the device is there again" ok 2 1048576 2 :
+damage "the device is there again" ok 1 1048576 2 :
 before=$(packets)
 check "4 ranks of two hosts, one is killed in collectives: the others name it" 100 env PICKLE_TEST_SLACK=5 "$bin/mp.kill" "between hosts"
 check "and what they did went over the devices: $(($(packets) - before)) packets" 5 [ $(($(packets) - before)) -gt 1000 ]

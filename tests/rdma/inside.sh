@@ -29,6 +29,6 @@ check "though it had used the devices: $(($(packets) - before)) packets" 5 [ $((
 verbs=$(readlink -f "$(ldconfig -p | awk '/libibverbs.so.1 / { print $NF; exit }')")
 mount --bind /dev/null "$verbs"
 check "without libibverbs" 20 "$bin/rdma-why" "cannot be used: libibverbs.so.1 cannot be loaded"
-check "all goes over TCP" 60 env EXPECT_TRANSPORT=tcp "$(dirname "$0")/ranks.sh" 2 2 "$bin/rdma-loop" ok 2 1048576 2
+check "all goes over TCP" 60 env EXPECT_TRANSPORT=tcp "$(dirname "$0")/ranks.sh" 2 2 "$bin/rdma-loop" ok 1 1048576 2
 umount "$verbs"
 the_end

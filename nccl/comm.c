@@ -9,8 +9,13 @@
 #include "names.h"
 #include "reduction.h"
 
+/* Handles that were given up, the oldest first. One is used again only when so many others have been given up since: a program that uses
+ * it too long is told, and does not meet another communicator. */
+#define SPARES_KEPT 4096
+
 static pthread_mutex_t spare_lock = PTHREAD_MUTEX_INITIALIZER;
-static struct pkn_comm *spare;
+static struct pkn_comm *spare, *newest_spare;
+static int spares;
 
 /* ---- handles ---- */
 
@@ -19,9 +24,11 @@ static struct pkn_comm *take_spare(void)
     struct pkn_comm *comm;
 
     pthread_mutex_lock(&spare_lock);
-    comm = spare;
-    if (comm != NULL)
+    comm = spares > SPARES_KEPT ? spare : NULL;
+    if (comm != NULL) {
         spare = comm->next_spare;
+        spares--;
+    }
     pthread_mutex_unlock(&spare_lock);
     return comm;
 }
@@ -98,8 +105,10 @@ static void end(struct pkn_comm *comm)
     comm->pk = NULL;
     let_parent_go(comm);
     pthread_mutex_lock(&spare_lock);
-    comm->next_spare = spare;
-    spare = comm;
+    comm->next_spare = NULL;
+    *(spare == NULL ? &spare : &newest_spare->next_spare) = comm;
+    newest_spare = comm;
+    spares++;
     pthread_mutex_unlock(&spare_lock);
 }
 

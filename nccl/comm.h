@@ -33,6 +33,7 @@ struct pkn_comm {
     int rank, size, device;
     bool blocking;
     struct pkn_settings settings; /* that a split inherits */
+    int operations; /* in the group that ends */
     struct pkn_comm *next_spare;
 };
 

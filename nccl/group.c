@@ -10,7 +10,9 @@
 #include "reduction.h"
 
 #define POLL_NS 200000
-#define PK_GROUP_MOST 512 /* operations of a communicator that a group of libpickle takes */
+/* Collectives of a communicator in one group of libpickle, which takes 512; and a stream's launch queue has some 1,000 places, which may not
+ * be filled before those of the other communicators have begun. */
+#define ROUND_MOST 256
 
 static _Thread_local struct {
     int depth;
@@ -42,6 +44,8 @@ static void drop(const struct pkn_job *job)
 {
     if (job->phase == PKN_PHASE_OPERATION)
         pkn_reduction_release(job->comm, job->operation.kept);
+    if (job->phase == PKN_PHASE_MAKE && job->make.own_id && job->make.rank == 0 && job->progress == PKN_JOB_WAITS)
+        (void)pkn_pk()->pk_unique_id_release(&job->make.id);
     if (job->phase == PKN_PHASE_MAKE && job->make.parent != NULL)
         pkn_comm_release(job->make.parent);
     if (job->comm != NULL)
@@ -138,27 +142,44 @@ static bool may_be_cut(const struct pkn_job *jobs)
     return true;
 }
 
-static pk_result_t call_all(const struct pkn_job *jobs)
+/* Each of a communicator's jobs gets its round. Returns how many rounds there are. */
+static int deal_rounds(struct pkn_job *jobs, bool cut)
+{
+    int rounds = 1;
+
+    for (struct pkn_job *job = jobs; job != NULL; job = job->next)
+        if (job->phase == PKN_PHASE_OPERATION)
+            job->comm->operations = 0;
+    for (struct pkn_job *job = jobs; job != NULL; job = job->next) {
+        if (job->phase != PKN_PHASE_OPERATION)
+            continue;
+        job->round = cut ? job->comm->operations++ / ROUND_MOST : 0;
+        if (job->round >= rounds)
+            rounds = job->round + 1;
+    }
+    return rounds;
+}
+
+static pk_result_t call_round(const struct pkn_job *jobs, int round)
 {
     const struct pkn_table *pk = pkn_pk();
     pk_result_t result = pk->pk_group_start(), ended;
-    const bool cut = may_be_cut(jobs);
-    int since = 0;
 
-    for (const struct pkn_job *job = jobs; job != NULL && result == PK_OK; job = job->next) {
-        if (job->phase != PKN_PHASE_OPERATION)
-            continue;
-        if (cut && since == PK_GROUP_MOST) {
-            result = pk->pk_group_end();
-            (void)pk->pk_group_start();
-            since = 0;
-        }
-        since++;
-        if (result == PK_OK)
+    for (const struct pkn_job *job = jobs; job != NULL && result == PK_OK; job = job->next)
+        if (job->phase == PKN_PHASE_OPERATION && job->round == round)
             result = pkn_operation_call(job);
-    }
     ended = pk->pk_group_end(); /* after an error it returns that, and starts nothing */
     return result != PK_OK ? result : ended;
+}
+
+static pk_result_t call_all(struct pkn_job *jobs)
+{
+    const int rounds = deal_rounds(jobs, may_be_cut(jobs));
+    pk_result_t result = PK_OK;
+
+    for (int round = 0; round < rounds && result == PK_OK; round++)
+        result = call_round(jobs, round);
+    return result;
 }
 
 /* ---- the end of a group ---- */

@@ -43,12 +43,14 @@ struct pkn_job {
     struct pkn_comm *comm; /* held; of MAKE the new one */
     pkn_result_t (*run)(struct pkn_job *job);
     enum pkn_progress progress;
+    int round; /* of OPERATION: which of libpickle's groups it is in */
     union {
         struct {
             struct pkn_comm *parent; /* of a split, held; else NULL */
             struct pkn_comm **out;   /* the program's; NULL: it gets none */
             int ranks, rank, color, key;
             pk_unique_id_t id;
+            bool own_id; /* made for these jobs, and given back where they are not begun */
         } make;
         struct {
             void *buffer;

@@ -38,15 +38,64 @@ pkn_result_t pkn_id_make(pk_unique_id_t *id)
     return place != NULL ? id_of_place(place, id) : pkn_from_pk(pk->pk_get_unique_id_anywhere(id));
 }
 
+/* ---- ids that this process has made and not used ---- */
+
+struct made {
+    pk_unique_id_t id;
+    struct made *next;
+};
+
+static pthread_mutex_t made_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct made *all_made;
+
+/* Without memory it is not given back before the process ends. */
+static void remember(const pk_unique_id_t *id)
+{
+    struct made *made = malloc(sizeof *made);
+
+    if (made == NULL)
+        return;
+    made->id = *id;
+    pthread_mutex_lock(&made_lock);
+    made->next = all_made;
+    all_made = made;
+    pthread_mutex_unlock(&made_lock);
+}
+
+/* False: another process made it, or it has been used. */
+static bool forget(const pk_unique_id_t *id)
+{
+    struct made **at = &all_made, *found;
+
+    pthread_mutex_lock(&made_lock);
+    while (*at != NULL && memcmp(&(*at)->id, id, sizeof *id) != 0)
+        at = &(*at)->next;
+    found = *at;
+    if (found != NULL)
+        *at = found->next;
+    pthread_mutex_unlock(&made_lock);
+    free(found);
+    return found != NULL;
+}
+
+void pkn_id_give_back(const pk_unique_id_t *id)
+{
+    if (forget(id))
+        (void)pkn_pk()->pk_unique_id_release(id);
+}
+
 pkn_result_t pncclGetUniqueId(pkn_id_t *id)
 {
     pk_unique_id_t made;
     pkn_result_t result = id != NULL ? pkn_id_make(&made) : pkn_fail(PKN_INVALID_ARGUMENT, "uniqueId is NULL");
 
     _Static_assert(sizeof made == sizeof *id, "an id of NCCL holds one of libpickle");
-    if (result == PKN_SUCCESS)
-        memcpy(id, &made, sizeof *id);
-    return result;
+    if (result != PKN_SUCCESS)
+        return result;
+    memcpy(id, &made, sizeof *id);
+    if (strncmp((const char *)made.bytes, by_place, sizeof by_place - 1) != 0)
+        remember(&made);
+    return PKN_SUCCESS;
 }
 PKN_TWIN(GetUniqueId);
 
@@ -111,5 +160,6 @@ pk_result_t pkn_id_begin(pk_comm_t **pk, int ranks, int rank, const pk_unique_id
 {
     if (strncmp((const char *)id->bytes, by_place, sizeof by_place - 1) == 0)
         return begin_at(pk, ranks, rank, (const char *)id->bytes + sizeof by_place - 1, config);
+    (void)forget(id);
     return pkn_pk()->pk_comm_init_rank(pk, ranks, rank, id, config);
 }

@@ -44,6 +44,8 @@ bool pkn_ifname(const char *value, char *out)
             at += (size_t)snprintf(out + at, ROOM - at, "%s%s", at > 0 ? "," : "", a->ifa_name);
     if (all != NULL)
         freeifaddrs(all);
+    if (at == 0 && w.others) /* nothing but loopback is left, and that is what libpickle takes then */
+        return false;
     if (at == 0)
         snprintf(out, ROOM, "%s", w.words);
     return true;

@@ -88,6 +88,12 @@ pkn_result_t pncclCommInitRankScalable(pkn_comm_t *comm, int ranks, int rank, in
 {
     if (ids < 1 || ids > ranks || id == NULL)
         return pkn_group_refuse(pkn_fail(PKN_INVALID_ARGUMENT, "%d ids for %d ranks", id == NULL ? 0 : ids, ranks));
+    for (int i = 1; i < ids; i++) {
+        pk_unique_id_t unused;
+
+        memcpy(&unused, &id[i], sizeof unused);
+        pkn_id_give_back(&unused);
+    }
     return init(comm, ranks, &id[0], rank, config);
 }
 PKN_TWIN(CommInitRankScalable);
@@ -113,7 +119,7 @@ static pkn_result_t check_devices(int n, const int *list)
 
 static pkn_result_t init_all(pkn_comm_t *comms, int n, const int *list)
 {
-    struct pkn_job job = { .phase = PKN_PHASE_MAKE, .run = begin_init, .make = { .ranks = n } };
+    struct pkn_job job = { .phase = PKN_PHASE_MAKE, .run = begin_init, .make = { .ranks = n, .own_id = true } };
     struct pkn_settings settings;
     pkn_result_t result = check_init(comms, n, 0), ended;
 

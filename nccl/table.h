@@ -8,7 +8,7 @@
 
 #define PKN_NEEDED(X) \
     X(pk_version) X(pk_strerror) X(pk_last_error) X(pk_log_set_callback) \
-    X(pk_get_unique_id) X(pk_get_unique_id_anywhere) X(pk_comm_init) X(pk_comm_init_rank) X(pk_comm_split) \
+    X(pk_get_unique_id) X(pk_get_unique_id_anywhere) X(pk_unique_id_release) X(pk_comm_init) X(pk_comm_init_rank) X(pk_comm_split) \
     X(pk_comm_abort) X(pk_comm_async_error) X(pk_comm_destroy) X(pk_comm_rank) X(pk_comm_size) \
     X(pk_comm_finalize) X(pk_op_create_premul) X(pk_op_destroy) X(pk_mem_alloc_device) X(pk_mem_free) \
     X(pk_register) X(pk_deregister) X(pk_group_start) X(pk_group_end) X(pk_send) X(pk_recv) \

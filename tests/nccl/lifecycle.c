@@ -5,6 +5,7 @@
 #include <signal.h>
 
 #include "bed.h"
+#include "measure.h"
 
 #define COUNT ((size_t)100)
 
@@ -266,8 +267,37 @@ static void handles_are_kept_apart(void)
     MUST(ncclCommInitAll(second, 2, NULL));
     MUST(ncclCommCount(second[0], &count));
     check(count == 2, "the next one has");
+    check(ncclCommDestroy(first[0]) == PKN_INVALID_ARGUMENT && ncclCommCount(second[0], &count) == PKN_SUCCESS,
+          "an old handle does not meet a new communicator");
     MUST(ncclCommDestroy(second[0]));
     MUST(ncclCommDestroy(second[1]));
+}
+
+/* Ids listen, until they are used or given back. */
+static void unused_ids(void)
+{
+    pkn_comm_t comms[2];
+    pkn_id_t ids[2] = { 0 };
+    int before = open_files();
+
+    for (int i = 0; i < 10; i++) {
+        MUST(ncclGroupStart());
+        MUST(ncclCommInitAll(comms, 2, NULL));
+        check(ncclCommInitRank(comms, 0, ids[0], 0) == PKN_INVALID_ARGUMENT && ncclGroupEnd() == PKN_INVALID_ARGUMENT,
+              "a group with a call that is refused");
+        MUST(ncclGetUniqueId(&ids[0]));
+        MUST(ncclGetUniqueId(&ids[1])); /* which nobody needs */
+        MUST(ncclGroupStart());
+        for (int r = 0; r < 2; r++) {
+            gpu_use(r);
+            MUST(ncclCommInitRankScalable(&comms[r], 2, r, 2, ids, NULL));
+        }
+        MUST(ncclGroupEnd());
+        MUST(ncclCommDestroy(comms[0]));
+        MUST(ncclCommDestroy(comms[1]));
+    }
+    check(open_files() < before + 10, "unused ids leave %d descriptors, %d before", open_files(), before);
+    gpu_use(0);
 }
 
 /* ---- registrations ---- */
@@ -484,6 +514,7 @@ int main(void)
     abort_of_operation();
     abort_of_destroy();
     handles_are_kept_apart();
+    unused_ids();
     registrations();
     return bed_end();
 }

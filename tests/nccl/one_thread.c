@@ -220,6 +220,21 @@ static void many(pkn_comm_t all[GPUS])
     check(is_sum(0, 1, 2) && is_sum(1, 1, 2), "%d collectives in a group", MANY + 1);
 }
 
+/* More than a stream's launch queue holds, and all of one communicator before any of the other. */
+static void many_in_turn(pkn_comm_t all[GPUS])
+{
+    enum { LOTS = 1300 };
+
+    for (int g = 0; g < GPUS; g++)
+        clear(g);
+    MUST(ncclGroupStart());
+    for (int g = 0; g < 2; g++)
+        for (int k = 0; k < LOTS; k++)
+            MUST(ncclAllReduce(in[g], out[g], COUNT, PKN_FLOAT32, PKN_SUM, all[g], streams[g]));
+    MUST(ncclGroupEnd());
+    check(is_sum(0, 1, 2) && is_sum(1, 1, 2), "%d collectives of one communicator, then those of the other", LOTS);
+}
+
 /* The same of an operation that waits for its peer by words in the stream, of which a group of libpickle has so many. */
 static void many_gathers(pkn_comm_t all[GPUS])
 {
@@ -300,6 +315,7 @@ int main(void)
     MUST(ncclCommInitAll(all, 2, NULL));
     one_gpu();
     many(all);
+    many_in_turn(all);
     many_gathers(all);
     nothing_is_sent(all);
     for (int g = 0; g < GPUS; g++)

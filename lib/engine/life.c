@@ -10,6 +10,7 @@
 #include "util/fork.h"
 
 #define EXIT_NS (20 * PKI_NS_PER_MS)
+#define REST_NS (5 * PKI_NS_PER_MS)  /* and of that for streams */
 
 static atomic_bool any_started;
 
@@ -439,16 +440,34 @@ pk_result_t pki_engine_close(struct pki_engine *e)
 /* A process that ends by exit or return from main tells the others, unless it has something unfinished: they would take the
  * closed connections for its death, and all be told so. Whatever is in the way, another thread inside the library for one,
  * keeps that from being said, not the process from ending. */
+static uint64_t exit_until; /* for all of them together */
+
+static uint64_t left_ns(void)
+{
+    const uint64_t now = pki_now_ns();
+
+    return now < exit_until ? exit_until - now : 0;
+}
+
 static void leave_at_exit(struct pki_engine *e)
 {
-    const uint64_t until = pki_now_ns() + EXIT_NS;
-
-    if (!pki_engine_lock_within(e, EXIT_NS))
+    if (!pki_engine_lock_within(e, left_ns()))
         return;
     if (pki_engine_says_bye(e, PKI_BYE_ENDED))
-        while (!leave_a_bit(e) && pki_now_ns() < until)
+        while (!leave_a_bit(e) && left_ns() > 0)
             sched_yield();
     pki_engine_unlock(e);
+}
+
+/* What streams have ended the service thread may not have seen yet. */
+static void await_streams(void)
+{
+    const uint64_t until = pki_now_ns() + REST_NS;
+
+    while (pki_streams_wait() && pki_now_ns() < until) {
+        (void)pki_service_wake();
+        sched_yield();
+    }
 }
 
 __attribute__((destructor)) static void at_exit(void)
@@ -456,5 +475,7 @@ __attribute__((destructor)) static void at_exit(void)
     if (!atomic_load(&any_started))
         return;
     pki_fork_look(); /* a child has none of its parent's */
+    exit_until = pki_now_ns() + EXIT_NS;
+    await_streams();
     pki_service_each(leave_at_exit, EXIT_NS);
 }

@@ -58,18 +58,36 @@ machines_make() {
     echo "hosts: files" >"$machines/files"
     echo "hosts: files dns" >"$machines/dns"
     printf 'nameserver 10.98.0.53\noptions timeout:10 attempts:3\n' >"$machines/resolv"
+    copy_etc
+}
+
+# What is mounted over must be there.
+copy_etc() {
+    local file
+    for file in hosts nsswitch.conf resolv.conf; do
+        [ -e /etc/$file ] || [ -d "$machines/etc" ] || cp -a /etc "$machines/etc"
+    done
+    [ ! -d "$machines/etc" ] || touch "$machines"/etc/{hosts,nsswitch.conf,resolv.conf}
+}
+
+# in_machine MACHINE HOSTS NSSWITCH RESOLV COMMAND...: RESOLV may be empty. In a copy of /etc where there is one.
+in_machine() {
+    local where=$1
+    shift
+    # shellcheck disable=SC2016
+    ip netns exec "$where" unshare -m sh -c '{ [ ! -d "$1" ] || mount --bind "$1" /etc; } && mount --bind "$2" /etc/hosts &&
+        mount --bind "$3" /etc/nsswitch.conf && { [ -z "$4" ] || mount --bind "$4" /etc/resolv.conf; } && shift 4 && exec "$@"' \
+        sh "$machines/etc" "$@"
 }
 
 on() {
     local where=$1 hosts=$2
     shift 2
-    ip netns exec "$where" unshare -m sh -c 'mount --bind "$1" /etc/hosts && mount --bind "$2" /etc/nsswitch.conf && shift 2 && exec "$@"' \
-        sh "$hosts" "$machines/files" "$@"
+    in_machine "$where" "$hosts" "$machines/files" "" "$@"
 }
 
 on_slow() {
     local where=$1 hosts=$2
     shift 2
-    ip netns exec "$where" unshare -m sh -c 'mount --bind "$1" /etc/hosts && mount --bind "$2" /etc/nsswitch.conf &&
-        mount --bind "$3" /etc/resolv.conf && shift 3 && exec "$@"' sh "$hosts" "$machines/dns" "$machines/resolv" "$@"
+    in_machine "$where" "$hosts" "$machines/dns" "$machines/resolv" "$@"
 }

@@ -5,6 +5,7 @@
  * leads nowhere.
  */
 #include <sched.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -221,6 +222,35 @@ static void aborted(int after_us)
     report(pk_unique_id_release(&id) == PK_ERR_ARG, "rank 0 has given its id back");
 }
 
+static atomic_int warned;
+
+static void count_line(void *arg, int level, const char *line)
+{
+    (void)arg;
+    if (level == 2 && strstr(line, "rank 0 has not come yet (asked the process that made the id)") != NULL)
+        atomic_fetch_add(&warned, 1);
+}
+
+/* It is rank 0 that is missing, not the process that made the id: said after five seconds, and at the deadline. */
+static void absent(void)
+{
+    const pk_comm_config_t config = config_of(0, 6500);
+    pk_error_info_t info = { .struct_size = sizeof info };
+    pk_comm_t *comm = NULL;
+    pk_unique_id_t id;
+    pk_result_t result = pk_get_unique_id_anywhere(&id);
+
+    pk_log_set_callback(count_line, NULL);
+    if (result == PK_OK)
+        result = pk_comm_init_rank(&comm, 2, 1, &id, &config);
+    pk_log_set_callback(NULL, NULL);
+    (void)pk_last_error(&info);
+    report(result == PK_ERR_TIMEOUT && info.peer == 0 && strstr(info.text, "rank 0 has not come yet (asked the process") != NULL,
+           "rank 1 waits in vain: %s", info.text);
+    report(atomic_load(&warned) == 1, "%d lines have said so before", atomic_load(&warned));
+    report(pk_unique_id_release(&id) == PK_OK, "its id is given back");
+}
+
 int main(void)
 {
     static const int makers[] = { SIZE, 1, 0 };
@@ -245,6 +275,7 @@ int main(void)
     refused();
     aborted(0);
     aborted(LATE_US);
+    absent();
     nothing_is_left(before);
     here(); /* its service thread keeps what it has */
     before = open_files();

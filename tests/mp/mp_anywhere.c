@@ -251,6 +251,27 @@ static void absent(void)
     report(pk_unique_id_release(&id) == PK_OK, "its id is given back");
 }
 
+/* Two that call themselves rank 0: the second one is told so. */
+static void twice(void)
+{
+    const pk_comm_config_t begins = config_of(1, 30000), config = config_of(0, 5000);
+    pk_error_info_t info = { .struct_size = sizeof info };
+    pk_comm_t *first = NULL, *second = NULL;
+    pk_unique_id_t id;
+    pk_result_t result = pk_get_unique_id_anywhere(&id);
+
+    if (!report(result == PK_OK && pk_comm_init_rank(&first, 2, 0, &id, &begins) == PK_IN_PROGRESS, "rank 0 begins"))
+        return;
+    usleep(LATE_US);
+    result = pk_comm_init_rank(&second, 2, 0, &id, &config);
+    (void)pk_last_error(&info);
+    report(result == PK_ERR_MISMATCH && strstr(info.text, "two processes call themselves rank 0 of 2") != NULL,
+           "another rank 0 is refused: %s", info.text);
+    report(pk_comm_async_error(first) == PK_IN_PROGRESS, "the first one goes on");
+    (void)pk_comm_abort(first);
+    pk_comm_destroy(first);
+}
+
 int main(void)
 {
     static const int makers[] = { SIZE, 1, 0 };
@@ -276,6 +297,7 @@ int main(void)
     aborted(0);
     aborted(LATE_US);
     absent();
+    twice();
     nothing_is_left(before);
     here(); /* its service thread keeps what it has */
     before = open_files();

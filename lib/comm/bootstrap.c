@@ -35,9 +35,14 @@ pk_result_t pki_bootstrap_id(pk_unique_id_t *id)
     return pki_bootstrap_id_on(false, id);
 }
 
+bool pki_id_drop(const pk_unique_id_t *id)
+{
+    return pki_listener_drop(id) || pki_lead_drop(id);
+}
+
 pk_result_t pki_bootstrap_release(const pk_unique_id_t *id)
 {
-    if (pki_listener_drop(id) || pki_lead_drop(id))
+    if (pki_id_drop(id))
         return PK_OK;
     return pki_fail(PK_ERR_ARG, NULL, "this process did not make the id, or it is used up or released");
 }
@@ -139,13 +144,14 @@ pk_result_t pki_bootstrap_open(struct pki_bootstrap **bootstrap, int size, int r
     result = pki_meeting_of_id(id, rank == 0, &meeting);
     if (result != PK_OK)
         return result;
-    if (size == 1 && meeting.led)
-        (void)pki_lead_drop(id); /* there is nobody to be led */
     if (size > 1 && meeting.address_count == 0) {
         pki_meeting_close(&meeting);
         return pki_fail(PK_ERR_ARG, NULL, "the id is none that pk_get_unique_id made");
     }
-    return pki_bootstrap_open_at(bootstrap, size, rank, &meeting, deadline_ns, cancel);
+    result = pki_bootstrap_open_at(bootstrap, size, rank, &meeting, deadline_ns, cancel);
+    if (meeting.led && rank == 0 && (result != PK_OK || size == 1))
+        (void)pki_lead_drop(id); /* there is nobody to be led, or nowhere to lead to */
+    return result;
 }
 
 static bool not_gathered(const struct pki_bootstrap *b, int r)

@@ -56,6 +56,9 @@ pk_result_t pki_bootstrap_open_at(struct pki_bootstrap **bootstrap, int size, in
  * up. */
 pk_result_t pki_bootstrap_release(const pk_unique_id_t *id);
 
+/* The same without an error: false where there is nothing to give back. */
+bool pki_id_drop(const pk_unique_id_t *id);
+
 /* Gather `bytes` (the same everywhere, 1 to PKI_BOOTSTRAP_GATHER_MAX, and below 4 GiB in all) from every rank, in rank order, on every
  * rank, through rank 0.
  * PK_ERR_MISMATCH when a rank contributes another length; PK_ERR_TIMEOUT names the ranks that did not come. */

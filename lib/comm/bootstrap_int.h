@@ -35,6 +35,7 @@ struct pki_bootstrap {
     struct pki_conn *conns;                   /* by rank: on rank 0 all but itself, elsewhere rank 0 alone */
     int conn_count;
     int watch_fd;       /* rank 0: epoll over conns; else -1 */
+    bool at_maker;      /* not rank 0: it asks the process that made the id where rank 0 is */
     bool asked;         /* rank 0: a rank's deadline passed, and it asks who is missing */
     pk_result_t failed; /* PK_OK, or the first error, described by `error` */
     pk_error_info_t error;

@@ -35,13 +35,19 @@ static pk_result_t not_found(struct pki_bootstrap *b, struct pki_seek *seek, pk_
     return pki_bootstrap_fail(b, result, 0, "%s", text);
 }
 
-/* This rank is in, and others are missing: rank 0 warns of it, for all. */
+#define NOT_COME "rank 0 has not come yet (asked the process that made the id)"
+
+/* This rank is in, and others are missing: rank 0 warns of it, for all, but for itself. */
 static pk_result_t report_waiting(void *arg)
 {
     struct pki_bootstrap *b = arg;
     const struct pki_where where = { .rank = b->rank, .peer = 0, .op = "init" };
 
-    if (pki_bootstrap_report_is_due(b))
+    if (!pki_bootstrap_report_is_due(b))
+        return PK_OK;
+    if (b->at_maker)
+        pki_log(PKI_LOG_WARN, &where, "still waits after %llu ms: " NOT_COME, pki_bootstrap_elapsed_ms(b));
+    else
         pki_log(PKI_LOG_INFO, &where, "has found rank 0, and still waits after %llu ms: not all ranks have come; rank 0 says "
                                       "which", pki_bootstrap_elapsed_ms(b));
     return PK_OK;
@@ -103,13 +109,26 @@ static bool is_led(const struct pki_bootstrap *b)
     return b->conns[0].ready && b->conns[0].frame.type == PKI_FRAME_WHERE;
 }
 
+/* The maker may have told of an error, or the deadline has passed. */
+static pk_result_t not_led(struct pki_bootstrap *b, uint64_t deadline_ns)
+{
+    if (b->conns[0].ready || pki_now_ns() < deadline_ns)
+        return pki_bootstrap_await(b, PKI_FRAME_WHERE, deadline_ns);
+    return pki_bootstrap_fail(b, PK_ERR_TIMEOUT, 0, "gave up after %llu ms: " NOT_COME, pki_bootstrap_elapsed_ms(b));
+}
+
 pk_result_t pki_bootstrap_join(struct pki_bootstrap *b, const struct pki_meeting *meeting, uint64_t deadline_ns)
 {
     struct pki_meeting there;
-    pk_result_t result = join_at(b, meeting, deadline_ns);
+    pk_result_t result;
 
-    if (result == PK_OK && meeting->led && is_led(b)) {
-        result = pki_bootstrap_follow(b, meeting, &there);
+    b->at_maker = meeting->led;
+    result = join_at(b, meeting, deadline_ns);
+    b->at_maker = false;
+    if (result == PK_OK && meeting->led) {
+        result = is_led(b) ? PK_OK : not_led(b, deadline_ns);
+        if (result == PK_OK)
+            result = pki_bootstrap_follow(b, meeting, &there);
         if (result == PK_OK)
             result = join_at(b, &there, deadline_ns);
     }

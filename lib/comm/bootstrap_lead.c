@@ -5,6 +5,7 @@
  */
 #include "comm/bootstrap_int.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -90,23 +91,6 @@ static void take_guest(struct lead *l, const struct guest *guest)
     l->guests[l->guest_count++] = *guest;
 }
 
-static void admit(struct lead *l)
-{
-    struct pki_hello hello;
-    int fd;
-
-    while (pki_acceptor_take(l->acceptor, &fd, &hello)) {
-        if (hello.from != 0) {
-            take_guest(l, &(struct guest){ .fd = fd, .rank = hello.from });
-            continue;
-        }
-        pki_conn_close(&l->root); /* one that comes twice has begun anew */
-        l->root.fd = fd;
-        if (!l->known)
-            l->size = hello.size;
-    }
-}
-
 static void answer_root(struct lead *l)
 {
     const struct pki_frame bye = { .type = PKI_FRAME_BYE };
@@ -114,6 +98,16 @@ static void answer_root(struct lead *l)
 
     pki_wire_put_frame(bytes, &bye);
     (void)send(l->root.fd, bytes, sizeof bytes, MSG_NOSIGNAL | MSG_DONTWAIT);
+    pki_conn_close(&l->root);
+}
+
+/* Which of the two is meant nobody knows: the first one that has said where it is stays. */
+static void refuse_root(struct lead *l)
+{
+    struct pki_notice notice = { .code = PK_ERR_MISMATCH, .peer = 0 };
+
+    snprintf(notice.text, sizeof notice.text, "two processes call themselves rank 0 of %u", l->size);
+    pki_conn_tell(l->root.fd, 0, &notice);
     pki_conn_close(&l->root);
 }
 
@@ -128,6 +122,10 @@ static void hear_root(struct lead *l)
         pki_conn_close(&l->root);
         return;
     }
+    if (l->known && memcmp(l->where, l->root.payload, sizeof l->where) != 0) {
+        refuse_root(l);
+        return;
+    }
     if (l->led == NULL)
         l->led = calloc(l->size, 1);
     if (l->led == NULL)
@@ -138,6 +136,25 @@ static void hear_root(struct lead *l)
     for (size_t i = 0; i < l->guest_count; i++)
         say_where(l, &l->guests[i]);
     l->guest_count = 0;
+}
+
+static void admit(struct lead *l)
+{
+    struct pki_hello hello;
+    int fd;
+
+    while (pki_acceptor_take(l->acceptor, &fd, &hello)) {
+        if (hello.from != 0) {
+            take_guest(l, &(struct guest){ .fd = fd, .rank = hello.from });
+            continue;
+        }
+        hear_root(l); /* what one who came before has said counts */
+        if (l->root.fd >= 0)
+            refuse_root(l);
+        l->root.fd = fd;
+        if (!l->known)
+            l->size = hello.size;
+    }
 }
 
 static bool is_done(const struct lead *l)
@@ -287,22 +304,32 @@ static pk_result_t listen_here(struct pki_meeting *meeting, unsigned char where[
     return result;
 }
 
+/* It takes rank 0 to be here, or says why not. */
+static pk_result_t hear_maker(struct pki_bootstrap *b, uint64_t deadline_ns)
+{
+    const struct pki_wait wait = { .deadline_ns = deadline_ns, .cancel = b->cancel };
+    struct pki_conn *c = &b->conns[0];
+    struct pollfd p = { .fd = c->fd, .events = POLLIN };
+    struct pki_notice notice;
+    pk_result_t result = pki_poll(&p, 1, &wait);
+
+    if (result == PK_OK)
+        result = pki_conn_read(c, 0, 0);
+    if (result == PK_ERR_ABORTED)
+        return pki_bootstrap_fail(b, PK_ERR_ABORTED, -1, "aborted");
+    if (result == PK_OK && c->frame.type == PKI_FRAME_BYE)
+        return PK_OK;
+    if (result == PK_OK && c->frame.type == PKI_FRAME_NOTICE && pki_wire_get_notice(c->payload, c->frame.bytes, &notice))
+        return pki_bootstrap_fail(b, notice.code, -1, "%s", notice.text);
+    return pki_bootstrap_fail(b, PK_ERR_PEER, -1, "the process that made the id did not take it that rank 0 is here");
+}
+
 static pk_result_t tell_where(struct pki_bootstrap *b, const unsigned char where[PK_UNIQUE_ID_BYTES], uint64_t deadline_ns)
 {
     const uint64_t soon = pki_now_ns() + ANSWER_NS;
-    const struct pki_wait wait = { .deadline_ns = soon < deadline_ns ? soon : deadline_ns, .cancel = b->cancel };
-    struct pollfd p = { .fd = b->conns[0].fd, .events = POLLIN };
     pk_result_t result = pki_bootstrap_send(b, 0, PKI_FRAME_WHERE, where, PK_UNIQUE_ID_BYTES, deadline_ns);
 
-    if (result == PK_OK)
-        result = pki_poll(&p, 1, &wait);
-    if (result == PK_OK)
-        result = pki_conn_read(&b->conns[0], 0, 0);
-    if (result == PK_ERR_ABORTED)
-        return pki_bootstrap_fail(b, PK_ERR_ABORTED, -1, "aborted");
-    if (result == PK_OK && b->conns[0].frame.type == PKI_FRAME_BYE)
-        return PK_OK;
-    return pki_bootstrap_fail(b, PK_ERR_PEER, -1, "the process that made the id did not take it that rank 0 is here");
+    return result == PK_OK ? hear_maker(b, soon < deadline_ns ? soon : deadline_ns) : result;
 }
 
 pk_result_t pki_bootstrap_come_forward(struct pki_bootstrap *b, struct pki_meeting *meeting, uint64_t deadline_ns)

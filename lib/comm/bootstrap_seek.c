@@ -415,14 +415,14 @@ bool pki_candidate_is_lost(const struct pki_candidate *c)
 
 static void report(const struct pki_seek *s)
 {
-    const struct pki_where where = { .rank = s->b->rank, .peer = 0, .op = "init" };
+    const struct pki_where where = { .rank = s->b->rank, .peer = s->meeting->led ? -1 : 0, .op = "init" };
     char text[400];
 
     if (!pki_bootstrap_report_is_due(s->b))
         return;
     pki_seek_explain(s, PK_IN_PROGRESS, text, sizeof text);
-    pki_log(PKI_LOG_WARN, &where, "has not found rank 0 after %llu ms, and tries again: %s", pki_bootstrap_elapsed_ms(s->b),
-            text);
+    pki_log(PKI_LOG_WARN, &where, "has not found %s after %llu ms, and tries again: %s", pki_seek_host_of(s),
+            pki_bootstrap_elapsed_ms(s->b), text);
 }
 
 /* PK_IN_PROGRESS: rank 0 may still be found. */

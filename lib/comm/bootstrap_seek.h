@@ -46,5 +46,7 @@ bool pki_candidate_refuses(const struct pki_candidate *c);
 /* It accepted connections once, and refuses them now. */
 bool pki_candidate_is_lost(const struct pki_candidate *c);
 int pki_seek_count_strangers(const struct pki_seek *seek);
+/* "rank 0", or "the process that made the id". */
+const char *pki_seek_host_of(const struct pki_seek *seek);
 
 #endif

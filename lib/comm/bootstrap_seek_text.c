@@ -89,8 +89,7 @@ static bool is_silent(const struct pki_candidate *c)
     return c->state == PKI_SEEK_PROVING;
 }
 
-/* Who is looked for there. */
-static const char *host_of(const struct pki_seek *s)
+const char *pki_seek_host_of(const struct pki_seek *s)
 {
     return s->meeting->led ? "the process that made the id" : "rank 0";
 }
@@ -102,13 +101,13 @@ static void explain_peer(const struct pki_seek *s, char *out, size_t room)
     for (int i = 0; i < s->count; i++)
         if (pki_candidate_is_lost(&s->candidates[i])) {
             pki_netif_format(&s->candidates[i].address, where);
-            (void)snprintf(out, room, "%s died or gave up: nobody listens at %s any more", host_of(s), where);
+            (void)snprintf(out, room, "%s died or gave up: nobody listens at %s any more", pki_seek_host_of(s), where);
             return;
         }
     list_addresses(s, pki_candidate_refuses, where, sizeof where);
     (void)snprintf(out, room, "nobody listens at %s (connection refused)%s%s: %s has ended or given up, or these addresses lead "
                               "elsewhere from here",
-                   where, describe(s, pki_candidate_refuses, others, sizeof others) > 0 ? "; " : "", others, host_of(s));
+                   where, describe(s, pki_candidate_refuses, others, sizeof others) > 0 ? "; " : "", others, pki_seek_host_of(s));
 }
 
 static void explain_timeout(const struct pki_seek *s, char *out, size_t room)
@@ -118,12 +117,12 @@ static void explain_timeout(const struct pki_seek *s, char *out, size_t room)
 
     list_addresses(s, is_silent, text, sizeof text);
     if (text[0] != '\0') {
-        (void)snprintf(out, room, "%s at %s did not let this rank in within %llu ms%s%s", host_of(s), text, waited_ms,
+        (void)snprintf(out, room, "%s at %s did not let this rank in within %llu ms%s%s", pki_seek_host_of(s), text, waited_ms,
                        describe(s, is_silent, others, sizeof others) > 0 ? "; " : "", others);
         return;
     }
     describe_all(s, text, sizeof text);
-    (void)snprintf(out, room, "%s did not come within %llu ms: %s", host_of(s), waited_ms, text);
+    (void)snprintf(out, room, "%s did not come within %llu ms: %s", pki_seek_host_of(s), waited_ms, text);
 }
 
 void pki_seek_explain(const struct pki_seek *s, pk_result_t code, char *out, size_t room)

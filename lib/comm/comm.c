@@ -16,8 +16,6 @@ static void settle(struct pk_comm *comm, pk_result_t result)
     if (result != PK_OK) {
         comm->error = *pki_error_get();
         comm->error.code = result;
-        if (comm->rank == 0)
-            (void)pki_listener_drop(&comm->id);
     }
     atomic_store(&comm->state, result); /* pairs with the load in pki_comm_state: the record is complete */
     if (result == PK_OK && atomic_load(&comm->cancel)) /* an abort that came too late to stop the init, and did not wait */
@@ -129,7 +127,7 @@ pk_result_t pki_comm_create(struct pk_comm **out, int size, int rank, const pk_u
     pk_result_t result = create(out, size, rank, id, config);
 
     if (result != PK_OK && result != PK_IN_PROGRESS && id != NULL && rank == 0)
-        (void)pki_listener_drop(id); /* nobody will come for it */
+        (void)pki_id_drop(id); /* nobody will come for it */
     return result;
 }
 

@@ -1,8 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Ids whose rank 0 may be anywhere: made by a process that is no rank, by rank 1, by rank 0; rank 0 comes last and first;
- * several at once; a communicator of one; and an id that is given back, or whose maker has ended, leads nowhere.
+ * several at once; a communicator of one; and an id that is given back, whose maker has ended, or whose rank 0 has failed,
+ * leads nowhere.
  */
+#include <sched.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -126,6 +129,149 @@ static void given_back(void)
     }
 }
 
+static pk_comm_config_t config_of(int nonblocking, int timeout_ms)
+{
+    pk_comm_config_t config = PK_COMM_CONFIG_INIT;
+
+    config.device = PK_DEVICE_HOST;
+    config.nonblocking = nonblocking;
+    config.timeout_ms = timeout_ms;
+    return config;
+}
+
+/* What came of an init that does not block; it is destroyed. */
+static pk_result_t outcome(pk_comm_t *comm, pk_error_info_t *info)
+{
+    pk_result_t result;
+
+    while ((result = pk_comm_async_error(comm)) == PK_IN_PROGRESS)
+        usleep(1000);
+    (void)pk_last_error(info);
+    pk_comm_destroy(comm);
+    return result;
+}
+
+/* The others hear of it when rank 0 does not even begin: long before their deadline. */
+static void refused(void)
+{
+    const pk_comm_config_t config = config_of(1, 30000);
+    pk_comm_config_t wrong = config_of(0, 30000);
+    pk_error_info_t info = { .struct_size = sizeof info };
+    pk_comm_t *comm = NULL, *none = NULL;
+    pk_unique_id_t id;
+    double began, took;
+    pk_result_t result;
+
+    wrong.sm_policy = 77;
+    if (!report(pk_get_unique_id_anywhere(&id) == PK_OK &&
+                pk_comm_init_rank(&comm, 2, 1, &id, &config) == PK_IN_PROGRESS, "rank 1 waits for a rank 0 that is refused"))
+        return;
+    usleep(LATE_US);
+    began = monotonic_ms();
+    report(pk_comm_init_rank(&none, 2, 0, &id, &wrong) == PK_ERR_ARG, "rank 0 is refused");
+    result = outcome(comm, &info);
+    took = monotonic_ms() - began;
+    report(result == PK_ERR_PEER && took < 10000, "rank 1 hears of it after %.0f ms: %s", took, info.text);
+    report(pk_unique_id_release(&id) == PK_ERR_ARG, "rank 0 has given its id back");
+}
+
+/* On one processor an abort comes before the thread of the init has begun. */
+static void begin_and_abort(const pk_unique_id_t *id, int after_us)
+{
+    const pk_comm_config_t config = config_of(1, 30000);
+    pk_comm_t *comm = NULL;
+    cpu_set_t all, one;
+    int first = 0;
+
+    CPU_ZERO(&all);
+    CPU_ZERO(&one);
+    if (sched_getaffinity(0, sizeof all, &all) == 0)
+        while (first < CPU_SETSIZE - 1 && !CPU_ISSET(first, &all))
+            first++;
+    CPU_SET(first, &one);
+    (void)sched_setaffinity(0, sizeof one, &one);
+    if (report(pk_comm_init_rank(&comm, 2, 0, id, &config) == PK_IN_PROGRESS, "rank 0 begins")) {
+        if (after_us > 0)
+            usleep((useconds_t)after_us);
+        (void)pk_comm_abort(comm);
+        pk_comm_destroy(comm);
+    }
+    (void)sched_setaffinity(0, sizeof all, &all);
+}
+
+/* The same when it is aborted, before and after it has said where it is. */
+static void aborted(int after_us)
+{
+    const pk_comm_config_t config = config_of(1, 30000);
+    pk_error_info_t info = { .struct_size = sizeof info };
+    const double began = monotonic_ms();
+    pk_comm_t *comm = NULL;
+    pk_unique_id_t id;
+    pk_result_t result = pk_get_unique_id_anywhere(&id);
+    double took;
+
+    if (!report(result == PK_OK, "an id for a rank 0 that is aborted"))
+        return;
+    begin_and_abort(&id, after_us);
+    if (!report(pk_comm_init_rank(&comm, 2, 1, &id, &config) == PK_IN_PROGRESS, "rank 1 comes too late"))
+        return;
+    result = outcome(comm, &info);
+    took = monotonic_ms() - began;
+    report(result == PK_ERR_PEER && took < 10000, "rank 0 aborted after %d us: rank 1 hears of it after %.0f ms: %s", after_us,
+           took, info.text);
+    report(pk_unique_id_release(&id) == PK_ERR_ARG, "rank 0 has given its id back");
+}
+
+static atomic_int warned;
+
+static void count_line(void *arg, int level, const char *line)
+{
+    (void)arg;
+    if (level == 2 && strstr(line, "rank 0 has not come yet (asked the process that made the id)") != NULL)
+        atomic_fetch_add(&warned, 1);
+}
+
+/* It is rank 0 that is missing, not the process that made the id: said after five seconds, and at the deadline. */
+static void absent(void)
+{
+    const pk_comm_config_t config = config_of(0, 6500);
+    pk_error_info_t info = { .struct_size = sizeof info };
+    pk_comm_t *comm = NULL;
+    pk_unique_id_t id;
+    pk_result_t result = pk_get_unique_id_anywhere(&id);
+
+    pk_log_set_callback(count_line, NULL);
+    if (result == PK_OK)
+        result = pk_comm_init_rank(&comm, 2, 1, &id, &config);
+    pk_log_set_callback(NULL, NULL);
+    (void)pk_last_error(&info);
+    report(result == PK_ERR_TIMEOUT && info.peer == 0 && strstr(info.text, "rank 0 has not come yet (asked the process") != NULL,
+           "rank 1 waits in vain: %s", info.text);
+    report(atomic_load(&warned) == 1, "%d lines have said so before", atomic_load(&warned));
+    report(pk_unique_id_release(&id) == PK_OK, "its id is given back");
+}
+
+/* Two that call themselves rank 0: the second one is told so. */
+static void twice(void)
+{
+    const pk_comm_config_t begins = config_of(1, 30000), config = config_of(0, 5000);
+    pk_error_info_t info = { .struct_size = sizeof info };
+    pk_comm_t *first = NULL, *second = NULL;
+    pk_unique_id_t id;
+    pk_result_t result = pk_get_unique_id_anywhere(&id);
+
+    if (!report(result == PK_OK && pk_comm_init_rank(&first, 2, 0, &id, &begins) == PK_IN_PROGRESS, "rank 0 begins"))
+        return;
+    usleep(LATE_US);
+    result = pk_comm_init_rank(&second, 2, 0, &id, &config);
+    (void)pk_last_error(&info);
+    report(result == PK_ERR_MISMATCH && strstr(info.text, "two processes call themselves rank 0 of 2") != NULL,
+           "another rank 0 is refused: %s", info.text);
+    report(pk_comm_async_error(first) == PK_IN_PROGRESS, "the first one goes on");
+    (void)pk_comm_abort(first);
+    pk_comm_destroy(first);
+}
+
 int main(void)
 {
     static const int makers[] = { SIZE, 1, 0 };
@@ -147,6 +293,11 @@ int main(void)
     before = open_files();
     alone();
     given_back();
+    refused();
+    aborted(0);
+    aborted(LATE_US);
+    absent();
+    twice();
     nothing_is_left(before);
     here(); /* its service thread keeps what it has */
     before = open_files();

@@ -330,8 +330,7 @@ static void memory_free(struct pki_engine *e)
     }
     free(e->quick_scratch);
     pki_fused_close(e);
-    if (e->ll_memory != NULL)
-        e->gpu->ops->free(e->gpu, e->ll_memory);
+    pki_ll_close(e); /* behind all that waits for the kernels of this rank, which write into what it gives up */
     while ((node = pki_list_pop(&e->registrations)) != NULL)
         free(pki_container_of(node, struct pki_registration, node));
     pki_xfers_release(e);

@@ -156,6 +156,7 @@ struct pki_peer {
     uint32_t ll_call, ll_first;     /* the last call that took a place there, and its first message */
     bool ll_by_kernel;              /* its last low-latency message was sent by a kernel: the next one will hardly need this CPU */
     char *ll_remote;                /* the peer's ring for this rank, mapped here */
+    char *ll_held;                  /* where that memory begins, if the peer is of this process: see ll.c */
     struct pki_export ll_exported;
     uint64_t ll_mapping;
     struct pki_import *imports;
@@ -321,6 +322,8 @@ void pki_self_advance(struct pki_xfer *xfer);
 
 /* ll.c */
 void pki_ll_unimport(struct pki_peer *peer);
+/* Gives up its memory, and that of peers in the same process: the last that has it frees it. */
+void pki_ll_close(struct pki_engine *engine);
 bool pki_ll_take(struct pki_ll_ring *ring, size_t bytes, int *place, uint32_t *flag); /* false: no room now */
 void pki_ll_give(struct pki_ll_ring *ring, uint32_t flag); /* again: nothing happens */
 /* As pki_ll_take; waits for a moment for messages of this peer that are about to end. */

@@ -1,0 +1,121 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Both ranks in one process, by one thread, with a GPU each: the kernels of one write to the other's memory at its own address.
+ * One leaves, by pk_comm_abort and by pk_comm_destroy, and the other calls a collective; or both leave while collectives are in their
+ * streams. The error is one of the library's, and both contexts go on working.
+ */
+#include <stdio.h>
+#include <unistd.h>
+
+#include "gpu_rank.h"
+
+#define COUNT ((size_t)64)
+#define TIMEOUT_MS 20000
+#define ROUNDS 10
+#define QUEUED 20
+
+enum way { ABORTS, DESTROYS, BOTH_LEAVE };
+
+static const char *const names[] = { "one aborts", "one destroys", "both abort with collectives in their streams" };
+
+static gpu_stream_t streams[2];
+static float *memory[2];
+
+static bool open_comms(pk_comm_t *comms[2])
+{
+    pk_comm_config_t config = PK_COMM_CONFIG_INIT;
+    pk_unique_id_t id;
+    bool is_open = pk_get_unique_id(&id) == PK_OK;
+
+    config.nonblocking = 1;
+    config.timeout_ms = TIMEOUT_MS;
+    for (int g = 0; g < 2 && is_open; g++) {
+        config.device = PK_DEVICE_CUDA(g);
+        is_open = pk_comm_init_rank(&comms[g], 2, g, &id, &config) == PK_IN_PROGRESS;
+    }
+    for (int g = 0; g < 2 && is_open; g++) {
+        while (pk_comm_async_error(comms[g]) == PK_IN_PROGRESS)
+            usleep(500);
+        is_open = pk_comm_async_error(comms[g]) == PK_OK;
+    }
+    return is_open;
+}
+
+static pk_result_t add(int gpu, pk_comm_t *comm)
+{
+    return pk_allreduce(memory[gpu], memory[gpu], COUNT, PK_F32, PK_SUM, comm, PK_CUDA_STREAM(streams[gpu]));
+}
+
+static void leave(pk_comm_t *comm, bool aborts)
+{
+    if (aborts)
+        (void)pk_comm_abort(comm);
+    (void)pk_comm_destroy(comm);
+}
+
+/* Of rank 1, when rank 0 has left. */
+static bool is_told(pk_comm_t *comm)
+{
+    double until = monotonic_ms() + TIMEOUT_MS * test_slack();
+    pk_result_t result = add(1, comm);
+
+    while (result == PK_OK && monotonic_ms() < until) {
+        usleep(500);
+        result = pk_comm_async_error(comm);
+    }
+    return result == PK_ERR_ABORTED || result == PK_ERR_PEER;
+}
+
+static bool context_works(int gpu)
+{
+    int code;
+
+    gpu_use(gpu);
+    if (!stream_idle_within(streams[gpu], TIMEOUT_MS * test_slack(), NULL))
+        return false;
+    code = gpu_context_sync();
+    if (code != 0)
+        return report(false, "GPU %d: %s", gpu, gpu_error(code));
+    gpu_fill(memory[gpu], 0, COUNT * sizeof(float));
+    return gpu_context_sync() == 0;
+}
+
+static bool one_round(enum way way)
+{
+    pk_comm_t *comms[2] = { NULL, NULL };
+    bool passed = open_comms(comms);
+
+    if (!passed)
+        return report(false, "no communicators");
+    for (int i = 0; i < (way == BOTH_LEAVE ? QUEUED : 1); i++)
+        for (int g = 0; g < 2; g++)
+            passed &= add(g, comms[g]) == PK_OK;
+    if (way != BOTH_LEAVE)
+        passed &= context_works(0) && context_works(1);
+    leave(comms[0], way != DESTROYS);
+    if (way != BOTH_LEAVE)
+        passed &= is_told(comms[1]);
+    passed &= way == BOTH_LEAVE || context_works(1);
+    leave(comms[1], true);
+    return context_works(0) && context_works(1) && passed;
+}
+
+int main(void)
+{
+    if (!gpu_enough(2))
+        return GPU_SKIPPED;
+    for (int g = 0; g < 2; g++) {
+        gpu_use(g);
+        streams[g] = gpu_stream_new();
+        memory[g] = gpu_alloc(COUNT * sizeof(float));
+        gpu_fill(memory[g], 0, COUNT * sizeof(float));
+    }
+    for (enum way way = ABORTS; way <= BOTH_LEAVE; way++) {
+        bool passed = true;
+
+        for (int i = 0; i < ROUNDS && passed; i++)
+            passed = one_round(way);
+        report(passed, "%s", names[way]);
+    }
+    return report_end();
+}

@@ -13,8 +13,8 @@
 #include "hca.h"
 #include "ifname.h"
 #include "table.h"
+#include "words.h"
 
-#define VALUE_BYTES 1024
 #define QPS_MAX 16
 #define SOCKETS_MAX 16
 #define MULTIPROCESSORS_MAX 1024
@@ -45,7 +45,7 @@ static void take_line(char *line)
 static void read_file(const char *name)
 {
     FILE *file = fopen(name, "re");
-    char line[VALUE_BYTES];
+    char line[PKN_VALUE_BYTES];
 
     if (file == NULL)
         return;
@@ -72,7 +72,7 @@ static void read_files(void)
 
 static bool copy(const char *value, char *out)
 {
-    snprintf(out, VALUE_BYTES, "%s", value);
+    snprintf(out, PKN_VALUE_BYTES, "%s", value);
     return true;
 }
 
@@ -124,13 +124,13 @@ static int within(int value, int most)
 
 static bool queue_pairs(const char *value, char *out)
 {
-    snprintf(out, VALUE_BYTES, "%d", within(atoi(value), QPS_MAX));
+    snprintf(out, PKN_VALUE_BYTES, "%d", within(atoi(value), QPS_MAX));
     return true;
 }
 
 static bool multiprocessors(const char *value, char *out)
 {
-    snprintf(out, VALUE_BYTES, "%d", within(atoi(value), MULTIPROCESSORS_MAX));
+    snprintf(out, PKN_VALUE_BYTES, "%d", within(atoi(value), MULTIPROCESSORS_MAX));
     return atoi(value) > 0;
 }
 
@@ -170,7 +170,7 @@ static void translate_sockets(void)
 
 void pkn_env_translate(void)
 {
-    char out[VALUE_BYTES];
+    char out[PKN_VALUE_BYTES];
 
     read_files();
     for (size_t i = 0; i < sizeof translations / sizeof translations[0]; i++) {
@@ -258,7 +258,7 @@ void pkn_env_report(const struct pkn_table *pk)
     bool info = level != NULL && (strcmp(level, "info") == 0 || strcmp(level, "debug") == 0);
     bool version = asked != NULL && strcasecmp(asked, "VERSION") == 0;
     FILE *log = open_log(pk);
-    char unused[VALUE_BYTES];
+    char unused[PKN_VALUE_BYTES];
     int number = pk->pk_version();
 
     if (info || version)

@@ -10,8 +10,8 @@
 #include "reduction.h"
 
 #define POLL_NS 200000
-/* Collectives of a communicator in one group of libpickle, which takes 512; and a stream's launch queue has some 1,000 places, which may not
- * be filled before those of the other communicators have begun. */
+/* Collectives of a communicator in one group of libpickle, which takes 512; and a stream's launch queue has some 1,000
+ * places, which may not be filled before those of the other communicators have begun. */
 #define ROUND_MOST 256
 
 static _Thread_local struct {

@@ -8,7 +8,6 @@
 #include "words.h"
 
 #define CLASS "/sys/class/infiniband"
-#define ROOM 1024
 
 void pkn_hca_of(const char *value, char *const *devices, int n, char *out, size_t room)
 {
@@ -39,7 +38,7 @@ bool pkn_hca(const char *value, char *out)
 
     for (int i = 0; i < n && names != NULL; i++)
         names[i] = entries[i]->d_name;
-    pkn_hca_of(value, names, names != NULL ? n : 0, out, ROOM);
+    pkn_hca_of(value, names, names != NULL ? n : 0, out, PKN_VALUE_BYTES);
     for (int i = 0; i < n; i++)
         free(entries[i]);
     free(entries);

@@ -152,8 +152,8 @@ PKN_TWIN(CommDeregister);
 static pkn_result_t open_window(struct pkn_job *job)
 {
     if (job->window.symmetric) {
-        (void)pkn_fail(PKN_INVALID_USAGE, "libpickle has no symmetric windows (NCCL_WIN_COLL_SYMMETRIC): there is none, and operations "
-                       "use the memory as any other");
+        (void)pkn_fail(PKN_INVALID_USAGE, "libpickle has no symmetric windows (NCCL_WIN_COLL_SYMMETRIC): there is none, and "
+                       "operations use the memory as any other");
         return PKN_SUCCESS;
     }
     return add(job->comm, job->window.buffer, job->window.bytes, job->window.made);

@@ -6,6 +6,8 @@
 
 #include <stdbool.h>
 
+#define PKN_VALUE_BYTES 1024 /* of a variable that is made */
+
 struct pkn_words {
     bool others, exact;
     const char *words; /* with commas between them */

@@ -5,7 +5,6 @@
 #include "engine/internal.h"
 
 #define ABORT_NS (20 * PKI_NS_PER_MS) /* how long the lock may be somebody else's */
-#define REST_NS (5 * PKI_NS_PER_MS)   /* and how long what is over in a stream may take to be seen */
 
 /* Who has the lock may be in a call of the driver that comes back when a stream has been let go. */
 bool pki_engine_lock_within(struct pki_engine *e, uint64_t ns)
@@ -53,7 +52,7 @@ bool pki_engine_says_bye(struct pki_engine *e, enum pki_bye why)
  * by the driver. */
 static void await_rest(struct pki_engine *e)
 {
-    const uint64_t until = pki_now_ns() + REST_NS;
+    const uint64_t until = pki_now_ns() + PKI_REST_NS;
 
     while (atomic_load(&e->async_tasks) > 0 && atomic_load(&e->failed) == PK_OK && pki_now_ns() < until) {
         (void)pki_service_wake();

@@ -199,9 +199,10 @@ bool pki_engine_spins(const struct pki_engine *engine);
  * cannot be, or somebody else is at work. */
 bool pki_engines_doze(const struct pki_awaited *first, unsigned naps);
 /* Wake the thread that does; locked or not, while the lanes are open. */
-#define PKI_DRAIN_NS (50 * PKI_NS_PER_MS)
-void pki_engine_collapse(struct pki_engine *engine); /* locked: of a failed one, once */
 void pki_engine_rouse(struct pki_engine *engine);
+#define PKI_DRAIN_NS (50 * PKI_NS_PER_MS)
+#define PKI_REST_NS (5 * PKI_NS_PER_MS) /* how long what is over in a stream may take to be seen */
+void pki_engine_collapse(struct pki_engine *engine); /* locked: of a failed one, once */
 bool pki_engine_lock_within(struct pki_engine *engine, uint64_t ns); /* false: somebody else has it all the time */
 /* Locked: where nothing of this rank is unfinished the others are told that it leaves. */
 bool pki_engine_says_bye(struct pki_engine *engine, enum pki_bye why);

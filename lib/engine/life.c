@@ -10,7 +10,6 @@
 #include "util/fork.h"
 
 #define EXIT_NS (200 * PKI_NS_PER_MS) /* of a busy machine; as a rule it takes less than one */
-#define REST_NS (5 * PKI_NS_PER_MS)  /* and of that for streams */
 
 static atomic_bool any_started;
 
@@ -461,7 +460,7 @@ static void leave_at_exit(struct pki_engine *e)
 /* What streams have ended the service thread may not have seen yet. */
 static void await_streams(void)
 {
-    const uint64_t until = pki_now_ns() + REST_NS;
+    const uint64_t until = pki_now_ns() + PKI_REST_NS;
 
     while (pki_streams_wait() && pki_now_ns() < until) {
         (void)pki_service_wake();
@@ -476,5 +475,5 @@ __attribute__((destructor)) static void at_exit(void)
     pki_fork_look(); /* a child has none of its parent's */
     exit_until = pki_now_ns() + EXIT_NS;
     await_streams();
-    pki_service_each(leave_at_exit, EXIT_NS);
+    pki_service_each(leave_at_exit, left_ns());
 }

@@ -48,13 +48,6 @@ struct turn {
     int sender;
 };
 
-static int number(int index, int usual)
-{
-    int64_t word = atomic_load(&ranks_shared()->words[index]);
-
-    return word != 0 ? (int)word : usual;
-}
-
 /* Each round another; all of them in ENDS * HELD * OPERATIONS * 2 rounds. A deadline takes its time, so few wait for one. */
 static struct turn turn_of(int round)
 {
@@ -185,7 +178,8 @@ static bool nothing_grows(struct bed *bed, int round)
 static int rank_main(void)
 {
     static struct bed bed;
-    const int rounds = number(0, USUAL_ROUNDS), hold_ms = number(1, USUAL_HOLD_MS);
+    const int64_t word = atomic_load(&ranks_shared()->words[0]);
+    const int rounds = (int)(word & INT32_MAX), hold_ms = (int)(word >> 32);
     int wrong = 0;
 
     gpu_rank_open(&bed.self, PK_SM_DEFAULT, LIMIT_MS);
@@ -202,13 +196,13 @@ static int rank_main(void)
 
 int main(int argc, char **argv)
 {
-    long rounds = argc > 1 ? atol(argv[1]) : USUAL_ROUNDS;
+    long rounds = argc > 1 ? atol(argv[1]) : USUAL_ROUNDS, hold_ms = argc > 2 ? atol(argv[2]) : USUAL_HOLD_MS;
 
-    (void)argv;
     if (ranks_role() != NULL)
         return rank_main();
     if (!gpu_enough(2))
         return GPU_SKIPPED;
-    ranks_drive(&(struct ranks_turn){ .role = "rank", .size = 2, .word = rounds, .timeout_ms = 100000 + (int)rounds * 2000 }, "%ld failures", rounds);
+    ranks_drive(&(struct ranks_turn){ .role = "rank", .size = 2, .word = (int64_t)hold_ms << 32 | rounds,
+                                      .timeout_ms = 100000 + (int)(rounds * (2000 + hold_ms)) }, "%ld failures", rounds);
     return report_end();
 }

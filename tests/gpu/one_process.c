@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Both ranks in one process, by one thread, with a GPU each: the kernels of one write to the other's memory at its own address.
- * One leaves, by pk_comm_abort and by pk_comm_destroy, and the other calls a collective; or both leave while collectives are in their
- * streams. The error is one of the library's, and both contexts go on working.
+ * One leaves, by pk_comm_abort and by pk_comm_destroy, and the other calls a collective; or both leave while collectives are
+ * in their streams. The error is one of the library's, and both contexts go on working.
  */
 #include <stdio.h>
 #include <unistd.h>

@@ -388,6 +388,20 @@ static int ids_by_others(void)
     return worst;
 }
 
+/* Two ranks, the id made by rank 0. */
+static void meet(struct rank *r, int own)
+{
+    struct bed_shared *shared = bed_shared();
+
+    prepare(r, own);
+    if (own == 0) {
+        MUST(ncclGetUniqueId(&shared->id));
+        atomic_store(&shared->has_id, 1);
+    }
+    bed_await(&shared->has_id, 1);
+    MUST(ncclCommInitRank(&r->comm, 2, shared->id, own));
+}
+
 /* Ends without a destroy while its communicator is idle, and with work that is over. */
 static int just_ends(int own)
 {
@@ -396,13 +410,7 @@ static int just_ends(int own)
 
     if (!bed_has_gpus(2))
         return BED_SKIPPED;
-    prepare(&r, own);
-    if (own == 0) {
-        MUST(ncclGetUniqueId(&shared->id));
-        atomic_store(&shared->has_id, 1);
-    }
-    bed_await(&shared->has_id, 1);
-    MUST(ncclCommInitRank(&r.comm, 2, shared->id, own));
+    meet(&r, own);
     check(adds_up(&r, 3), "rank %d that ends without a destroy", own);
     atomic_fetch_add(&shared->words[1], 1);
     bed_await(&shared->words[1], 2);
@@ -412,19 +420,12 @@ static int just_ends(int own)
 /* Rank 1 is killed while rank 0 waits for it: an error in a moment, and the stream is released by an abort. */
 static int one_is_killed(int own)
 {
-    struct bed_shared *shared = bed_shared();
     pkn_result_t state = PKN_SUCCESS;
     struct rank r = { 0 };
 
     if (!bed_has_gpus(2))
         return BED_SKIPPED;
-    prepare(&r, own);
-    if (own == 0) {
-        MUST(ncclGetUniqueId(&shared->id));
-        atomic_store(&shared->has_id, 1);
-    }
-    bed_await(&shared->has_id, 1);
-    MUST(ncclCommInitRank(&r.comm, 2, shared->id, own));
+    meet(&r, own);
     check(adds_up(&r, 3), "rank %d before one is killed", own);
     if (own == 1)
         kill(getpid(), SIGKILL);

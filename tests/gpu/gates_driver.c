@@ -11,7 +11,7 @@
  *   engaged     the library's thread is in the driver with another message of the communicator, while rank 0 loads a module: every operation
  *
  * Argument: `full` for all of the product; else a third, in which each operation and length meets each call by one of the ranks. A second one:
- * milliseconds after which an operation has failed.
+ * milliseconds after which an operation has failed. More: the parts of the list above that are to run, all without any.
  */
 #include <signal.h>
 #include <stdio.h>
@@ -413,12 +413,24 @@ static void say_failed(const char *role, int number)
            what_names[cell.what]);
 }
 
+static char **wanted; /* the parts, NULL behind them */
+
+static bool is_wanted(const char *role)
+{
+    for (char **part = wanted; *part != NULL; part++)
+        if (strcmp(*part, role) == 0)
+            return true;
+    return *wanted == NULL;
+}
+
 static void drive(const char *role, const char *hold, const int64_t *settings)
 {
     const double began_ms = monotonic_ms();
     struct totals totals = { 0 };
     int failed;
 
+    if (!is_wanted(role))
+        return;
     if (hold != NULL)
         setenv("FAKECUDA_HOLD", hold, 1);
     for (int first = 0; (failed = drive_from(role, first, settings, &totals)) >= 0; first = failed + 1) {
@@ -448,6 +460,7 @@ int main(int argc, char **argv)
         return rank_main();
     if (!gpu_enough(2))
         return GPU_SKIPPED;
+    wanted = argv + (argc < 3 ? argc : 3);
     hold = gpu_is_software() ? "cuModuleLoadData,cuMemFree_v2" : NULL;
     drive("stopped", NULL, settings);
     drive("stopped_no_kernels", NULL, settings);

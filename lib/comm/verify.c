@@ -27,7 +27,7 @@ struct verify {
     char *memory;        /* a pattern for each rank to come, and the own one behind */
     unsigned char *host; /* the same */
     struct offer *offers; /* [size] */
-    uint64_t *mapped;     /* [size] */
+    uint64_t *mapped;     /* [size]; 0: not */
     unsigned char *bad;   /* [size] */
 };
 
@@ -72,7 +72,7 @@ static void make_offer(struct verify *v, struct offer *mine)
     for (int i = 0; i < v->comm->size && v->iface == NULL; i++)
         if (v->eps[i] != NULL)
             v->iface = v->eps[i]->iface;
-    if (v->iface == NULL || device->ops->alloc(device, ((size_t)v->comm->size + 1) * PATTERN_BYTES, &ptr) != PK_OK)
+    if (v->iface == NULL || pki_held_alloc(device, ((size_t)v->comm->size + 1) * PATTERN_BYTES, &ptr) != PK_OK)
         return;
     v->memory = ptr;
     if (device->ops->classify(device, ptr, 1, &mem) != PK_OK ||
@@ -82,13 +82,45 @@ static void make_offer(struct verify *v, struct offer *mine)
     mine->valid = device->ops->queue_open(device, &v->queue) == PK_OK;
 }
 
+static void *offered(const struct verify *v, int peer)
+{
+    return (void *)(uintptr_t)(v->offers[peer].exported.base + v->offers[peer].offset);
+}
+
+/* Memory of a rank of this process is held as well: that one may leave init at any time. */
+static bool map(struct verify *v, int peer)
+{
+    struct pki_ep *ep = v->eps[peer];
+
+    if (!v->offers[peer].valid || (ep->same_process && !pki_held_take(offered(v, peer))))
+        return false;
+    if (pki_engine_map(v->comm->engine, ep, &v->offers[peer].exported, &v->mapped[peer]) == PK_OK)
+        return true;
+    v->mapped[peer] = 0;
+    if (ep->same_process)
+        pki_held_give(offered(v, peer));
+    return false;
+}
+
+static void unmap_all(struct verify *v)
+{
+    for (int i = 0; i < v->comm->size; i++) {
+        if (v->mapped[i] == 0)
+            continue;
+        v->eps[i]->iface->transport->unmap(v->eps[i], &v->offers[i].exported, v->mapped[i]);
+        if (v->eps[i]->same_process)
+            pki_held_give(offered(v, i));
+        v->mapped[i] = 0;
+    }
+}
+
 /* True: it is under way. */
 static bool write_to(struct verify *v, int peer)
 {
     const struct pki_device_ops *ops = v->comm->device->ops;
     char *own = v->memory + (size_t)v->comm->size * PATTERN_BYTES;
 
-    if (!v->offers[peer].valid || pki_engine_map(v->comm->engine, v->eps[peer], &v->offers[peer].exported, &v->mapped[peer]) != PK_OK)
+    if (!map(v, peer))
         return false;
     pattern(v->host, v->comm->rank, peer);
     return ops->copy(&v->queue, own, v->host, PATTERN_BYTES) == PK_OK &&
@@ -126,9 +158,8 @@ static void look(struct verify *v)
         pattern(want, i, v->comm->rank);
         if (!ok || memcmp(v->host + (size_t)i * PATTERN_BYTES, want, PATTERN_BYTES) != 0)
             v->bad[i] = 1;
-        if (v->mapped[i] != 0)
-            v->eps[i]->iface->transport->unmap(v->eps[i], &v->offers[i].exported, v->mapped[i]);
     }
+    unmap_all(v);
 }
 
 /* Bad for both as soon as it is for one. */
@@ -204,8 +235,10 @@ pk_result_t pki_comm_verify(struct pk_comm *comm, struct pki_ep *const *eps)
         result = run(&v);
     if (v.queue.device != NULL)
         comm->device->ops->queue_close(&v.queue);
-    if (v.memory != NULL) /* the peers have unmapped it: agree came after that */
-        comm->device->ops->free(comm->device, v.memory);
+    if (v.mapped != NULL)
+        unmap_all(&v);
+    if (v.memory != NULL) /* peers in other processes have unmapped it: agree came after that */
+        pki_held_give(v.memory);
     free(v.host);
     free(v.offers);
     free(v.mapped);

@@ -265,6 +265,12 @@ pk_result_t pki_device_cuda_mem_alloc(int ordinal, size_t bytes, void **ptr);
 /* PK_IN_PROGRESS and no record: ptr is none of it. */
 pk_result_t pki_device_cuda_mem_free(void *ptr);
 
+/* GPU memory that ranks of this process write to. They have no mapping of their own that would outlive its owner's, and their copies
+ * and kernels write before they look whether the owner is still there: it is freed when the last of them has given it up. Any thread. */
+pk_result_t pki_held_alloc(struct pki_device *device, size_t bytes, void **at); /* held by the caller */
+bool pki_held_take(void *at);                                                   /* by another rank; false: freed already */
+void pki_held_give(void *at);
+
 /* What joins two GPUs, as the driver says. Unknown: no driver, or one of them is not visible to this process. */
 enum pki_device_link { PKI_LINK_UNKNOWN, PKI_LINK_PCIE, PKI_LINK_NVLINK };
 enum pki_device_link pki_device_cuda_link(const char *bus_id_a, const char *bus_id_b);

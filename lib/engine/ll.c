@@ -3,9 +3,6 @@
  * Low-latency messages: each peer has a ring in the memory of this rank's GPU that it writes them into, a flag beside every word. The
  * receiver says where. Behind the rings, in the same allocation, are the inboxes of fused collectives.
  */
-#include <pthread.h>
-#include <stdlib.h>
-
 #include "engine/internal.h"
 
 #define ROOM_NS 50000u              /* a copy engine costs about as much more, and is not in turn with the kernels */
@@ -32,120 +29,42 @@ static size_t ring_at(int owner, int peer)
     return (size_t)(peer > owner ? peer - 1 : peer) * bytes_a_peer();
 }
 
-/* ---- whose memory lives how long ---- */
-
-/* Peers of the same process have no mapping of their own that would outlive the owner's, and their kernels write before they look
- * whether the owner is still there: the memory stays until the last of these engines is closed. */
-struct memory {
-    struct pki_list node;
-    char *at;
-    int holders;               /* engines, the owner among them */
-    struct pki_device *device; /* once the owner has gone */
-};
-
-static struct {
-    pthread_mutex_t lock;
-    struct pki_list all;
-} memories = { .lock = PTHREAD_MUTEX_INITIALIZER, .all = { &memories.all, &memories.all } };
-
-/* Locked. */
-static struct memory *memory_at(const char *at)
-{
-    for (struct pki_list *n = memories.all.next; n != &memories.all; n = n->next)
-        if (pki_container_of(n, struct memory, node)->at == at)
-            return pki_container_of(n, struct memory, node);
-    return NULL;
-}
-
-static void memory_note(struct pki_engine *e, struct memory *m, char *at)
-{
-    e->ll_memory = m->at = at;
-    m->holders = 1;
-    pthread_mutex_lock(&memories.lock);
-    pki_list_push(&memories.all, &m->node);
-    pthread_mutex_unlock(&memories.lock);
-}
-
-/* NULL: its owner has gone already, in the middle of init. */
-static char *memory_hold(char *at)
-{
-    struct memory *m;
-
-    pthread_mutex_lock(&memories.lock);
-    m = memory_at(at);
-    if (m != NULL)
-        m->holders++;
-    pthread_mutex_unlock(&memories.lock);
-    return m != NULL ? at : NULL;
-}
-
-static void memory_give_up(struct pki_engine *e, char *at)
-{
-    bool is_own = at == e->ll_memory, is_last;
-    struct memory *m;
-
-    pthread_mutex_lock(&memories.lock);
-    m = memory_at(at);
-    is_last = --m->holders == 0;
-    if (is_last)
-        pki_list_remove(&m->node);
-    else if (is_own) /* keeps the context; without it the memory is lost, which the log says */
-        (void)e->gpu->ops->open(e->ordinal, &m->device);
-    pthread_mutex_unlock(&memories.lock);
-    if (!is_last)
-        return;
-    if (is_own)
-        e->gpu->ops->free(e->gpu, at);
-    if (m->device != NULL) {
-        m->device->ops->free(m->device, at);
-        m->device->ops->close(m->device);
-    }
-    free(m);
-}
-
 void pki_ll_close(struct pki_engine *e)
 {
     if (e->ll_memory != NULL)
-        memory_give_up(e, e->ll_memory);
+        pki_held_give(e->ll_memory);
     for (int i = 0; i < e->config.size; i++)
         if (e->peers[i].ll_held != NULL)
-            memory_give_up(e, e->peers[i].ll_held);
+            pki_held_give(e->peers[i].ll_held);
 }
 
 pk_result_t pki_engine_ll_export(struct pki_engine *e, struct pki_export *out, uint64_t *offset)
 {
     struct pki_iface *iface = gpu_iface(e);
+    size_t rings = ring_at(0, e->config.size), bytes = rings + pki_fused_inbox_bytes(e);
     struct pki_mem mem;
-    struct memory *m;
     void *ptr;
     pk_result_t result;
 
     if (iface == NULL || !(e->config.kernels || e->config.fused))
         return PK_ERR_UNSUPPORTED;
-    m = calloc(1, sizeof *m);
-    if (m == NULL)
-        return pki_fail(PK_ERR_MEMORY, NULL, "no memory to note where low-latency messages go");
-    result = e->gpu->ops->alloc(e->gpu, ring_at(0, e->config.size) + pki_fused_inbox_bytes(e), &ptr);
+    result = pki_held_alloc(e->gpu, bytes, &ptr);
     if (result != PK_OK)
-        goto err_free;
-    result = e->gpu->ops->zero(e->gpu, ptr, ring_at(0, e->config.size) + pki_fused_inbox_bytes(e));
+        return result;
+    result = e->gpu->ops->zero(e->gpu, ptr, bytes);
     if (result == PK_OK)
         result = e->gpu->ops->classify(e->gpu, ptr, 1, &mem);
     if (result == PK_OK)
         result = iface->transport->reg(iface, &mem, out);
     if (result == PK_OK)
-        result = pki_fused_open(e, (char *)ptr + ring_at(0, e->config.size));
-    if (result != PK_OK)
-        goto err_memory;
-    memory_note(e, m, ptr);
+        result = pki_fused_open(e, (char *)ptr + rings);
+    if (result != PK_OK) {
+        pki_held_give(ptr);
+        return result;
+    }
+    e->ll_memory = ptr;
     *offset = (uint64_t)(uintptr_t)ptr - out->base;
     return PK_OK;
-
-err_memory:
-    e->gpu->ops->free(e->gpu, ptr);
-err_free:
-    free(m);
-    return result;
 }
 
 pk_result_t pki_engine_ll_import(struct pki_engine *e, int rank, const struct pki_export *in, uint64_t offset)
@@ -157,9 +76,11 @@ pk_result_t pki_engine_ll_import(struct pki_engine *e, int rank, const struct pk
 
     if (way == NULL)
         return PK_OK; /* no way into its memory: no slots either */
-    peer->ll_held = way->same_process ? memory_hold((char *)(uintptr_t)(in->base + offset)) : NULL;
-    if (way->same_process && peer->ll_held == NULL)
-        return PK_OK; /* the rest of init says why */
+    if (way->same_process) {
+        if (!pki_held_take((void *)(uintptr_t)(in->base + offset)))
+            return PK_OK; /* its owner has left init, and the rest of it says why */
+        peer->ll_held = (char *)(uintptr_t)(in->base + offset);
+    }
     result = pki_engine_map(e, way, in, &remote);
     if (result != PK_OK)
         return result;

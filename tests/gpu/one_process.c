@@ -2,7 +2,7 @@
 /*
  * Both ranks in one process, by one thread, with a GPU each: the kernels of one write to the other's memory at its own address.
  * One leaves, by pk_comm_abort and by pk_comm_destroy, and the other calls a collective; or both leave while collectives are
- * in their streams. The error is one of the library's, and both contexts go on working.
+ * in their streams, or in the middle of init. The error is one of the library's, and both contexts go on working.
  */
 #include <stdio.h>
 #include <unistd.h>
@@ -13,6 +13,8 @@
 #define TIMEOUT_MS 20000
 #define ROUNDS 10
 #define QUEUED 20
+#define INITS 30
+#define LATER_US 900 /* each init is called off so much later than the one before */
 
 enum way { ABORTS, DESTROYS, BOTH_LEAVE };
 
@@ -21,18 +23,25 @@ static const char *const names[] = { "one aborts", "one destroys", "both abort w
 static gpu_stream_t streams[2];
 static float *memory[2];
 
-static bool open_comms(pk_comm_t *comms[2])
+static bool begin(pk_comm_t *comms[2])
 {
     pk_comm_config_t config = PK_COMM_CONFIG_INIT;
     pk_unique_id_t id;
-    bool is_open = pk_get_unique_id(&id) == PK_OK;
+    bool has_begun = pk_get_unique_id(&id) == PK_OK;
 
     config.nonblocking = 1;
     config.timeout_ms = TIMEOUT_MS;
-    for (int g = 0; g < 2 && is_open; g++) {
+    for (int g = 0; g < 2 && has_begun; g++) {
         config.device = PK_DEVICE_CUDA(g);
-        is_open = pk_comm_init_rank(&comms[g], 2, g, &id, &config) == PK_IN_PROGRESS;
+        has_begun = pk_comm_init_rank(&comms[g], 2, g, &id, &config) == PK_IN_PROGRESS;
     }
+    return has_begun;
+}
+
+static bool open_comms(pk_comm_t *comms[2])
+{
+    bool is_open = begin(comms);
+
     for (int g = 0; g < 2 && is_open; g++) {
         while (pk_comm_async_error(comms[g]) == PK_IN_PROGRESS)
             usleep(500);
@@ -100,8 +109,23 @@ static bool one_round(enum way way)
     return context_works(0) && context_works(1) && passed;
 }
 
+static bool called_off(int number)
+{
+    pk_comm_t *comms[2] = { NULL, NULL };
+
+    if (!begin(comms))
+        return report(false, "no communicators");
+    usleep((unsigned)number * LATER_US);
+    leave(comms[number % 2], true);
+    leave(comms[1 - number % 2], true);
+    return context_works(0) && context_works(1);
+}
+
 int main(void)
 {
+    bool passed = true;
+
+
     if (!gpu_enough(2))
         return GPU_SKIPPED;
     for (int g = 0; g < 2; g++) {
@@ -111,11 +135,12 @@ int main(void)
         gpu_fill(memory[g], 0, COUNT * sizeof(float));
     }
     for (enum way way = ABORTS; way <= BOTH_LEAVE; way++) {
-        bool passed = true;
-
         for (int i = 0; i < ROUNDS && passed; i++)
             passed = one_round(way);
         report(passed, "%s", names[way]);
     }
+    for (int i = 0; i < INITS && passed; i++)
+        passed = called_off(i);
+    report(passed, "an init is called off");
     return report_end();
 }

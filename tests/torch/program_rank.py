@@ -14,7 +14,7 @@ import torch.distributed as dist
 WORLD = 2
 KERNELS = ("digamma", "erfinv", "sinc", "lgamma", "atanh", "expm1", "frac", "trunc", "sort", "argsort", "median", "unique", "nonzero", "std",
            "prod", "asinh", "acosh", "logit", "cosh", "deg2rad", "erfc", "i0", "rsqrt", "sign", "tan", "nanmean", "nansum", "aminmax",
-           "count_nonzero", "logsumexp", "var", "msort", "fliplr", "triu", "rot90", "diff", "isinf", "signbit", "exp2", "log1p")
+           "count_nonzero", "erf", "var", "msort", "fliplr", "triu", "rot90", "diff", "isinf", "signbit", "exp2", "log1p")
 NOT_IN_GLOO = ("all_gather_into_tensor", "reduce_scatter_tensor", "reduce_scatter", "all_to_all")
 
 
@@ -37,6 +37,7 @@ class Rank:
             self.store = dist.TCPStore("127.0.0.1", arguments.port, WORLD, self.rank == 0, timeout=datetime.timedelta(seconds=60))
 
     def start(self, timeout=60, bound=False):
+        self.meet()
         more = {"device_id": self.device} if bound and self.cuda else {}
         dist.init_process_group(self.arguments.backend, init_method="env://", timeout=datetime.timedelta(seconds=timeout), **more)
 
@@ -204,7 +205,7 @@ class Rank:
             if one is not None:
                 one.wait()
 
-    def short_round(self, group_text=""):
+    def short_round(self):
         """Every operation once, small and a little longer."""
         for number, name in enumerate(self.operations()):
             for count in (3, 70001):
@@ -212,11 +213,10 @@ class Rank:
                 self.wait(work)
                 self.synchronize()
                 check()
-        if group_text:
-            self.info(group_text)
 
-    def finish(self, destroy=True):
-        self.synchronize()
+    def finish(self, destroy):
+        if destroy:
+            self.synchronize()
         if destroy and dist.is_initialized():
             dist.destroy_process_group()
         faulthandler.cancel_dump_traceback_later()

@@ -122,6 +122,13 @@ def environment(part, rank, ports):
     return own
 
 
+def start(words, own, folder):
+    """(process, file of what it prints), in a process group of its own."""
+    file = tempfile.TemporaryFile("w+", errors="replace")
+    return subprocess.Popen(words, env=own, stdout=file, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, start_new_session=True,
+                            cwd=folder), file
+
+
 def wait_all(processes, began, limit):
     """The seconds each took; what is not done at the limit is killed with all that it started."""
     seconds = [None] * len(processes)
@@ -152,13 +159,11 @@ def run(arguments, part):
     if part.name == "both" and arguments.expect == "pickle":
         return "SKIP", "it is for NCCL and libpickle in one process", ""
     ports, began = free_ports(3), time.monotonic()
-    files = [tempfile.TemporaryFile("w+", errors="replace") for _ in range(part.ranks)]
-    processes = [subprocess.Popen(command(arguments, part, rank, ports[0]), env=environment(part, rank, ports), stdout=files[rank],
-                                  stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, start_new_session=True, cwd=arguments.out)
-                 for rank in range(part.ranks)]
+    started = [start(command(arguments, part, rank, ports[0]), environment(part, rank, ports), arguments.out) for rank in range(part.ranks)]
+    processes = [process for process, _ in started]
     seconds = wait_all(processes, began, part.seconds + 15)
     outputs = []
-    for file in files:
+    for _, file in started:
         file.seek(0)
         outputs.append(file.read())
         file.close()

@@ -91,13 +91,14 @@ tests() {
 module() { python3 -c "import $1" 2>/dev/null; }
 
 programs() {
-    local nccl=$prefix/bin/pickle-nccl library script
+    local nccl=$prefix/bin/pickle-nccl library script port
     [ "$count" -ge 2 ] || { echo "programs: not run, two GPUs are needed"; return; }
     library=$(find "$prefix" -name libpickle.so | head -n 1)
     export PICKLE_NCCL=$nccl
     if module torch; then
         step torch-programs 500 "$nccl" -- python3 tests/torch/nccl_programs.py --expect pickle --jobs 8 --out "$out/torch"
-        step torch-beside-nccl 120 python3 tests/torch/nccl_programs.py --only both,maps --pickle "$library" --out "$out/torch-nccl"
+        step torch-beside-nccl 120 python3 tests/torch/nccl_programs.py --only both,maps --expect nccl --pickle "$library" \
+            --out "$out/torch-nccl"
         step vllm-calls 120 "$nccl" -- python3 tests/torch/vllm_calls.py "$("$nccl" --library)"
         step torch-shipped 580 bash tests/torch/shipped.sh -t 540 "$out/shipped"
     else
@@ -111,8 +112,10 @@ programs() {
     fi
     for script in test_script test_ops test_sync test_distributed_data_loop test_ddp_comm_hook; do
         module accelerate || { echo "accelerate: not run, it is not here"; break; }
-        step "accelerate-$script" 180 "$nccl" -- accelerate launch --multi_gpu --num_processes 2 --num_machines 1 --mixed_precision no \
-            --dynamo_backend no --main_process_port "$(sh tests/support/free_port.sh)" -m "accelerate.test_utils.scripts.$script"
+        port=$(sh tests/support/free_port.sh)
+        step "accelerate-$script" 180 "$nccl" -- python3 -m accelerate.commands.launch --multi_gpu --num_processes 2 \
+            --num_machines 1 --mixed_precision no --dynamo_backend no --main_process_port "$port" \
+            -m "accelerate.test_utils.scripts.$script"
     done
 }
 

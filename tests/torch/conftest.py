@@ -61,5 +61,7 @@ def pytest_runtest_logreport(report):
     if report.outcome == "failed":
         result["error"] = last_line(report)
         result["text"] = str(report.longrepr)[-4000:]
-    with open(path, "a", encoding="utf-8") as file:
-        file.write(json.dumps(result) + "\n")
+    # In one piece: several pytests may write here, and any of them may be ended at any moment.
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    os.write(file, (json.dumps(result) + "\n").encode())
+    os.close(file)

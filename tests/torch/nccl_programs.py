@@ -5,8 +5,8 @@
 usage: nccl_programs.py [--only PART,...] [--jobs N] [--expect pickle|nccl] [--pickle PATH/libpickle.so] [--out FOLDER]
        nccl_programs.py --backend gloo --device cpu      what can run without a GPU: tests of the programs themselves
 
-Each part has processes of its own, so that a hang or a crash costs that part alone, and parts run side by side. A line PASS, FAIL or
-SKIP for each, INFO for what was seen. Exit code 1 if one failed, 77 where there are not two GPUs.
+Each part has processes of its own, so that a hang or a crash costs that part alone, and parts run side by side. A line PASS, FAIL
+or SKIP for each, INFO for what was seen. Exit code 1 if one failed, 77 where there are not two GPUs.
 """
 import argparse
 import concurrent.futures
@@ -37,8 +37,17 @@ def watchdog_ended(codes, outputs, seconds):
     """PyTorch's watchdog may end the process by SIGABRT, then its own text must say why."""
     code, output = codes[0], outputs[0]
     why = re.search(r".*(Watchdog caught collective operation timeout|ran for \d+ milliseconds before timing out).*", output)
-    print("INFO watchdog: rank 0 ended with %s, rank 1 with %s, after %.0f s: %s"
-          % (CRASHES.get(code, code), CRASHES.get(codes[1], codes[1]), seconds[0], why.group(0)[:200] if why else "no text of the watchdog"))
+    print(
+        "INFO the watchdog: rank 0 ended with %s, rank 1 with %s, after %.0f s: %s"
+        % (
+            CRASHES.get(code, code),
+            CRASHES.get(codes[1], codes[1]),
+            seconds[0],
+            why.group(0)[:200] if why else "no text of the watchdog",
+        )
+    )
+    if re.search("^BAD", output, re.M):
+        return re.search("^BAD.*", output, re.M).group(0)
     if seconds[0] > 40 or "began" not in output:
         return "rank 0 did not end in time, or had not begun"
     if code in (0, -signal.SIGSEGV, -signal.SIGBUS, -signal.SIGILL, -signal.SIGKILL):
@@ -53,7 +62,9 @@ def survivor_good(codes, outputs, seconds):
 
 
 class Part:
-    def __init__(self, name, module="parts_ops", env=None, judge=all_good, ranks=2, destroy=True, gloo=True, seconds=60, function=None):
+    def __init__(
+        self, name, module="parts_ops", env=None, judge=all_good, ranks=2, destroy=True, gloo=True, seconds=60, function=None
+    ):
         self.name, self.module, self.function = name, module, function or name
         self.env, self.judge, self.ranks, self.destroy, self.gloo, self.seconds = env or {}, judge, ranks, destroy, gloo, seconds
 
@@ -61,18 +72,42 @@ class Part:
 EXPANDABLE = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True", "PYTORCH_ALLOC_CONF": "expandable_segments:True"}
 LIFE = "parts_life"
 PARTS = [
-    Part("late_first"), Part("late_second"), Part("late_third"), Part("late_compile", gloo=False, seconds=120),
+    Part("late_first"),
+    Part("late_second"),
+    Part("late_third"),
+    Part("late_compile", gloo=False, seconds=120),
     Part("late_expandable", function="late_first", env=EXPANDABLE),
-    Part("uneven"), Part("reductions"), Part("premul", gloo=False),
-    Part("mixed"), Part("mixed_expandable", function="mixed", env=EXPANDABLE), Part("programs", seconds=90),
+    Part("uneven"),
+    Part("reductions"),
+    Part("premul", gloo=False),
+    Part("mixed"),
+    Part("mixed_expandable", function="mixed", env=EXPANDABLE),
+    Part("programs", seconds=90),
     Part("programs_expandable", function="programs", env=EXPANDABLE, seconds=90),
-    Part("leave", LIFE, destroy=False), Part("leave_pending", LIFE, destroy=False), Part("destroy_order", LIFE),
-    Part("watchdog", LIFE, judge=watchdog_ended, gloo=False, env={"TORCH_NCCL_ASYNC_ERROR_HANDLING": "3", "TORCH_NCCL_DUMP_ON_TIMEOUT": "0"}),
+    Part("leave", LIFE, destroy=False),
+    Part("leave_pending", LIFE, destroy=False),
+    Part("destroy_order", LIFE),
+    Part("watchdog", LIFE, judge=watchdog_ended, gloo=False, env={"TORCH_NCCL_DUMP_ON_TIMEOUT": "0"}),
+    Part(
+        "watchdog_abort",
+        LIFE,
+        judge=watchdog_ended,
+        gloo=False,
+        function="watchdog",
+        env={"TORCH_NCCL_DUMP_ON_TIMEOUT": "0", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1"},
+    ),
     Part("killed", LIFE, judge=survivor_good, env={"TORCH_NCCL_BLOCKING_WAIT": "1", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0"}),
-    Part("groups", LIFE), Part("nonblocking", LIFE, env={"TORCH_NCCL_USE_COMM_NONBLOCKING": "1"}), Part("coalescing", LIFE, gloo=False),
-    Part("mempool", LIFE, gloo=False), Part("mempool_symmetric", LIFE, gloo=False), Part("window", LIFE, gloo=False),
-    Part("both", LIFE, gloo=False), Part("maps", LIFE),
-    Part("ddp", LIFE), Part("fsdp", LIFE, gloo=False), Part("data_parallel", LIFE, ranks=1, gloo=False),
+    Part("groups", LIFE),
+    Part("nonblocking", LIFE, env={"TORCH_NCCL_USE_COMM_NONBLOCKING": "1"}),
+    Part("coalescing", LIFE, gloo=False),
+    Part("mempool", LIFE, gloo=False),
+    Part("mempool_symmetric", LIFE, gloo=False),
+    Part("window", LIFE, gloo=False),
+    Part("both", LIFE, gloo=False),
+    Part("maps", LIFE),
+    Part("ddp", LIFE),
+    Part("fsdp", LIFE, gloo=False),
+    Part("data_parallel", LIFE, ranks=1, gloo=False),
 ]
 
 
@@ -103,14 +138,44 @@ def rank_main(arguments):
 
 
 def command(arguments, part, rank, port):
-    return [sys.executable, os.path.abspath(__file__), "--part", part.name, "--rank", str(rank), "--ranks", str(part.ranks), "--port",
-            str(port), "--seconds", str(part.seconds), "--seed", str(arguments.seed), "--backend", arguments.backend, "--device",
-            arguments.device, "--expect", arguments.expect, "--pickle", arguments.pickle]
+    return [
+        sys.executable,
+        os.path.abspath(__file__),
+        "--part",
+        part.name,
+        "--rank",
+        str(rank),
+        "--ranks",
+        str(part.ranks),
+        "--port",
+        str(port),
+        "--seconds",
+        str(part.seconds),
+        "--seed",
+        str(arguments.seed),
+        "--backend",
+        arguments.backend,
+        "--device",
+        arguments.device,
+        "--expect",
+        arguments.expect,
+        "--pickle",
+        arguments.pickle,
+    ]
 
 
 def environment(part, rank, ports):
-    own = dict(os.environ, RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(part.ranks), MASTER_ADDR="127.0.0.1",
-               MASTER_PORT=str(ports[1]), PYTHONUNBUFFERED="1", OMP_NUM_THREADS="1", USE_PYTORCH_KERNEL_CACHE="0")
+    own = dict(
+        os.environ,
+        RANK=str(rank),
+        LOCAL_RANK=str(rank),
+        WORLD_SIZE=str(part.ranks),
+        MASTER_ADDR="127.0.0.1",
+        MASTER_PORT=str(ports[1]),
+        PYTHONUNBUFFERED="1",
+        OMP_NUM_THREADS="1",
+        USE_PYTORCH_KERNEL_CACHE="0",
+    )
     for name in ("PK_RANK", "PK_SIZE", "PK_ROOT"):
         own.pop(name, None)
     if part.name == "both":
@@ -125,8 +190,12 @@ def environment(part, rank, ports):
 def start(words, own, folder):
     """(process, file of what it prints), in a process group of its own."""
     file = tempfile.TemporaryFile("w+", errors="replace")
-    return subprocess.Popen(words, env=own, stdout=file, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, start_new_session=True,
-                            cwd=folder), file
+    return (
+        subprocess.Popen(
+            words, env=own, stdout=file, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, start_new_session=True, cwd=folder
+        ),
+        file,
+    )
 
 
 def wait_all(processes, began, limit):
@@ -159,7 +228,10 @@ def run(arguments, part):
     if part.name == "both" and arguments.expect == "pickle":
         return "SKIP", "it is for NCCL and libpickle in one process", ""
     ports, began = free_ports(3), time.monotonic()
-    started = [start(command(arguments, part, rank, ports[0]), environment(part, rank, ports), arguments.out) for rank in range(part.ranks)]
+    started = [
+        start(command(arguments, part, rank, ports[0]), environment(part, rank, ports), arguments.out)
+        for rank in range(part.ranks)
+    ]
     processes = [process for process, _ in started]
     seconds = wait_all(processes, began, part.seconds + 15)
     outputs = []
@@ -210,7 +282,9 @@ def main():
         return
     if arguments.device == "cuda":
         # In a process of its own: this one must not hold a CUDA context.
-        count = subprocess.run([sys.executable, "-c", "import torch; print(torch.cuda.device_count())"], capture_output=True, text=True, check=False)
+        count = subprocess.run(
+            [sys.executable, "-c", "import torch; print(torch.cuda.device_count())"], capture_output=True, text=True, check=False
+        )
         if count.stdout.strip() in ("", "0", "1"):
             print("SKIP torch sees %s GPUs, two are needed %s" % (count.stdout.strip() or "no", count.stderr[-300:]))
             sys.exit(77)

@@ -1,10 +1,13 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Every program of nccl-tests on two GPUs: one thread driving both, a thread each, all types and reductions, blocking, registered, tiny.
+# Every program of nccl-tests on two GPUs: one thread that drives both, a thread each, all types and reductions, blocking,
+# registered, tiny.
 # usage: [pickle-nccl --] nccl_tests.sh FOLDER-WITH-*_perf OUT        JOBS=6 run side by side; LIMIT=60 seconds for one
 set -u
 programs=${1:?usage: nccl_tests.sh FOLDER OUT} out=${2:?usage: nccl_tests.sh FOLDER OUT}
 mkdir -p "$out"
+# NVLink multicast is left out: shared machines do not offer it.
+export NCCL_NVLS_ENABLE=${NCCL_NVLS_ENABLE:-0}
 
 one() { # PROGRAM NAME ARGUMENTS...
     local program=$1 name=$2 status=0 log why=

@@ -56,6 +56,7 @@ def late_compile(b):
 
         def scaled(x, by=turn + 2.0):
             return torch.tanh(x * by).sum() + x.square().mean()
+
         expected = scaled(values)
         b.synchronize()
         b.meet()
@@ -72,8 +73,16 @@ def late_compile(b):
 def uneven(b):
     """all_to_all with parts of any length, none and all to one's own rank among them."""
     b.start()
-    splits = ([[3, 5], [7, 1]], [[0, 5], [7, 0]], [[4, 0], [0, 9]], [[0, 0], [6, 2]], [[0, 0], [0, 0]], [[100003, 1], [0, 65537]],
-              [[0, 1], [0, 0]], [[1 << 20, 3 << 20], [5, (2 << 20) + 1]])
+    splits = (
+        [[3, 5], [7, 1]],
+        [[0, 5], [7, 0]],
+        [[4, 0], [0, 9]],
+        [[0, 0], [6, 2]],
+        [[0, 0], [0, 0]],
+        [[100003, 1], [0, 65537]],
+        [[0, 1], [0, 0]],
+        [[1 << 20, 3 << 20], [5, (2 << 20) + 1]],
+    )
     for turn, matrix in enumerate(splits):
         send, receive = matrix[b.rank], [matrix[0][b.rank], matrix[1][b.rank]]
         own = b.data(sum(send), turn)
@@ -93,6 +102,7 @@ def uneven(b):
 
 # ---- types and reductions ----
 
+
 def types():
     names = ("float16", "bfloat16", "float32", "float64", "int8", "uint8", "int32", "int64", "float8_e4m3fn", "float8_e5m2")
     return [getattr(torch, name) for name in names if hasattr(torch, name)]
@@ -110,8 +120,13 @@ def compare(b, got, expected, text):
 def reductions(b):
     b.start()
     first, second = (plain(torch.float64, r, b.device) for r in range(2))
-    expected = {"SUM": first + second, "PRODUCT": first * second, "MIN": torch.minimum(first, second), "MAX": torch.maximum(first, second),
-                "AVG": (first + second) / 2}
+    expected = {
+        "SUM": first + second,
+        "PRODUCT": first * second,
+        "MIN": torch.minimum(first, second),
+        "MAX": torch.maximum(first, second),
+        "AVG": (first + second) / 2,
+    }
     for dtype in types():
         for name, values in expected.items():
             if b.arguments.backend == "gloo" and (name == "AVG" or dtype in (torch.bfloat16,)):
@@ -179,10 +194,16 @@ def premul(b):
             own, out = plain(dtype, b.rank, b.device)[:4098], torch.empty(2049, device=b.device, dtype=dtype)
             dist.reduce_scatter_tensor(out, own, dist._make_nccl_premul_sum(factor))
             b.synchronize()
-            compare(b, out, 3 * total[:4098].chunk(2)[b.rank], "reduce_scatter_tensor PREMUL_SUM of %s, factor of the %s" % (dtype, kind))
+            compare(
+                b,
+                out,
+                3 * total[:4098].chunk(2)[b.rank],
+                "reduce_scatter_tensor PREMUL_SUM of %s, factor of the %s" % (dtype, kind),
+            )
 
 
 # ---- random ----
+
 
 def mixed(b):
     """300 operations of any kind and size on three streams, checked when all are queued."""
@@ -207,7 +228,10 @@ def mixed(b):
 
 def coalesced(b, turn):
     """Several operations of one kind in a coalescing manager."""
-    kind, async_ops = b.common.choice(("all_reduce", "all_gather_into_tensor", "reduce_scatter_tensor", "broadcast")), turn % 2 == 0
+    kind, async_ops = (
+        b.common.choice(("all_reduce", "all_gather_into_tensor", "reduce_scatter_tensor", "broadcast")),
+        turn % 2 == 0,
+    )
     counts = [b.common.randrange(1, 5000) for _ in range(b.common.randrange(1, 4))]
     checks = []
     with dist._coalescing_manager(device=b.device, async_ops=async_ops) as manager:
@@ -229,13 +253,14 @@ def several_messages(b, turn):
 
         def check(tensor=tensor, count=count, seed=turn + number, source=source):
             b.equal(tensor, b.data(count, seed, source), "a batch of messages")
+
         checks.append(check)
     b.wait(dist.batch_isend_irecv(operations))
     return checks
 
 
 def programs(b):
-    """200 short programs: operations, batches and coalesced ones on streams of their own, a rank late, kernels never run before."""
+    """200 short programs: operations, batches and coalesced ones on streams of their own, a rank late, new kernels."""
     b.start()
     b.short_round()
     names = [name for name in b.operations() if name != "barrier"]

@@ -12,9 +12,48 @@ import torch
 import torch.distributed as dist
 
 WORLD = 2
-KERNELS = ("digamma", "erfinv", "sinc", "lgamma", "atanh", "expm1", "frac", "trunc", "sort", "argsort", "median", "unique", "nonzero", "std",
-           "prod", "asinh", "acosh", "logit", "cosh", "deg2rad", "erfc", "i0", "rsqrt", "sign", "tan", "nanmean", "nansum", "aminmax",
-           "count_nonzero", "erf", "var", "msort", "fliplr", "triu", "rot90", "diff", "isinf", "signbit", "exp2", "log1p")
+KERNELS = (
+    "digamma",
+    "erfinv",
+    "sinc",
+    "lgamma",
+    "atanh",
+    "expm1",
+    "frac",
+    "trunc",
+    "sort",
+    "argsort",
+    "median",
+    "unique",
+    "nonzero",
+    "std",
+    "prod",
+    "asinh",
+    "acosh",
+    "logit",
+    "cosh",
+    "deg2rad",
+    "erfc",
+    "i0",
+    "rsqrt",
+    "sign",
+    "tan",
+    "nanmean",
+    "nansum",
+    "aminmax",
+    "count_nonzero",
+    "erf",
+    "var",
+    "msort",
+    "fliplr",
+    "triu",
+    "rot90",
+    "diff",
+    "isinf",
+    "signbit",
+    "exp2",
+    "log1p",
+)
 NOT_IN_GLOO = ("all_gather_into_tensor", "reduce_scatter_tensor", "reduce_scatter", "all_to_all")
 
 
@@ -55,8 +94,17 @@ class Rank:
     def equal(self, got, expected, text):
         if not torch.equal(got, expected):
             wrong = (got != expected).nonzero()
-            self.bad("%s: %d of %d elements wrong, the first at %d: %s instead of %s" % (
-                text, wrong.shape[0], got.numel(), int(wrong[0][0]), got[tuple(wrong[0])].item(), expected[tuple(wrong[0])].item()))
+            self.bad(
+                "%s: %d of %d elements wrong, the first at %d: %s instead of %s"
+                % (
+                    text,
+                    wrong.shape[0],
+                    got.numel(),
+                    int(wrong[0][0]),
+                    got[tuple(wrong[0])].item(),
+                    expected[tuple(wrong[0])].item(),
+                )
+            )
 
     def meet(self):
         """Both ranks, without the library under test."""
@@ -87,7 +135,7 @@ class Rank:
     # ---- kernels that run for the first time ----
 
     def new_kernel(self):
-        """Launch a kernel that this process has never run: one of torch's, or one compiled at this moment; its result is checked later."""
+        """Launch a kernel that this process has never run: one of torch's, or one compiled now, whose result is checked later."""
         self.kernels += 1
         if self.cuda and self.kernels % 2:
             factor = self.kernels + 2
@@ -142,19 +190,23 @@ class Rank:
     def reduce_scatter_tensor(self, count, seed, later):
         own, out = self.data(2 * count, seed), torch.full((count,), -1.0, device=self.device)
         work = dist.reduce_scatter_tensor(out, own, async_op=later)
-        return work, lambda: self.equal(out, self.halves(count, seed, 0)[self.rank] + self.halves(count, seed, 1)[self.rank],
-                                        "reduce_scatter_tensor")
+        return work, lambda: self.equal(
+            out, self.halves(count, seed, 0)[self.rank] + self.halves(count, seed, 1)[self.rank], "reduce_scatter_tensor"
+        )
 
     def reduce_scatter(self, count, seed, later):
         own, out = [part.clone() for part in self.halves(count, seed)], torch.full((count,), -1.0, device=self.device)
         work = dist.reduce_scatter(out, own, async_op=later)
-        return work, lambda: self.equal(out, self.halves(count, seed, 0)[self.rank] + self.halves(count, seed, 1)[self.rank],
-                                        "reduce_scatter")
+        return work, lambda: self.equal(
+            out, self.halves(count, seed, 0)[self.rank] + self.halves(count, seed, 1)[self.rank], "reduce_scatter"
+        )
 
     def all_to_all_single(self, count, seed, later):
         own, out = self.data(2 * count, seed), torch.full((2 * count,), -1.0, device=self.device)
         work = dist.all_to_all_single(out, own, async_op=later)
-        return work, lambda: self.equal(out, torch.cat([self.halves(count, seed, r)[self.rank] for r in range(2)]), "all_to_all_single")
+        return work, lambda: self.equal(
+            out, torch.cat([self.halves(count, seed, r)[self.rank] for r in range(2)]), "all_to_all_single"
+        )
 
     def all_to_all(self, count, seed, later):
         own = [part.clone() for part in self.halves(count, seed)]
@@ -193,8 +245,22 @@ class Rank:
         more = {"device_ids": [self.rank]} if self.cuda else {}
         return dist.barrier(async_op=later, **more), lambda: None
 
-    OPERATIONS = ("all_reduce", "broadcast", "reduce", "all_gather_into_tensor", "all_gather", "reduce_scatter_tensor", "reduce_scatter",
-                  "all_to_all_single", "all_to_all", "send_recv", "batch_isend_irecv", "gather", "scatter", "barrier")
+    OPERATIONS = (
+        "all_reduce",
+        "broadcast",
+        "reduce",
+        "all_gather_into_tensor",
+        "all_gather",
+        "reduce_scatter_tensor",
+        "reduce_scatter",
+        "all_to_all_single",
+        "all_to_all",
+        "send_recv",
+        "batch_isend_irecv",
+        "gather",
+        "scatter",
+        "barrier",
+    )
 
     def operations(self):
         return [name for name in self.OPERATIONS if self.arguments.backend != "gloo" or name not in NOT_IN_GLOO]

@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # PyTorch's own distributed tests over its NCCL and over libpickle at the same time; then the two sets of results are compared.
 # usage: shipped.sh [-n PYTESTS] [-k EXPRESSION] [-t SECONDS] FOLDER
-#   -n  pytests that run side by side, half of them over each library (12); -k  as pytest's; -t  both runs are cut after so long (540)
+#   -n  pytests that run side by side, half of them over each library (12); -k  as pytest's
+#   -t  both runs are cut after so long (540); what has ended until then is compared
 # PICKLE_NCCL names pickle-nccl, PYTHON the interpreter, BACKEND another back end than nccl.
 set -u
 here=$(cd "$(dirname "$0")" && pwd)
@@ -26,16 +27,19 @@ out=$(cd "$out" && pwd)
 # PyTorch's flight recorder and its like must not write here.
 cd "$out" || exit 1
 export OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE=1
+# NVLink multicast is left out: shared machines do not offer it.
+export NCCL_NVLS_ENABLE=${NCCL_NVLS_ENABLE:-0} TORCH_SYMM_MEM_DISABLE_MULTICAST=1
 unset PK_RANK PK_SIZE PK_ROOT
 
-# pytests NAME WRAPPER...: half of the pytests, which share the tests among themselves; each has a process group that timeout ends.
+# pytests NAME WRAPPER...: half of the pytests, which share the tests among themselves; timeout ends each with its process group.
 pytests() {
     local name=$1 worker
     shift
     mkdir -p "$out/$name-claims"
     for ((worker = 0; worker < (workers + 1) / 2; worker++)); do
         SHIPPED_RESULTS=$out/$name.jsonl SHIPPED_CLAIMS=$out/$name-claims timeout -k 5 "$seconds" "$@" "$python" -m pytest \
-            -p no:cacheprovider -q --tb=short ${expression:+-k "$expression"} "$here/shipped.py" >"$out/$name-$worker.log" 2>&1 </dev/null &
+            -p no:cacheprovider -q --tb=short ${expression:+-k "$expression"} "$here/shipped.py" \
+            >"$out/$name-$worker.log" 2>&1 </dev/null &
     done
 }
 

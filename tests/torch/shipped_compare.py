@@ -32,22 +32,36 @@ def show(name, results):
 
 
 def main():
-    (name, first), (other, second) = ((argument.partition("=")[0], read(argument.partition("=")[2])) for argument in sys.argv[1:3])
+    (name, first), (other, second) = (
+        (argument.partition("=")[0], read(argument.partition("=")[2])) for argument in sys.argv[1:3]
+    )
     show(name, first)
     show(other, second)
     passed = {test for test, result in first.items() if result["outcome"] == "passed"}
     unfinished = sorted(passed - set(second))
     worse = sorted(test for test in passed & set(second) if second[test]["outcome"] != "passed")
-    better = sorted(test for test, result in second.items() if result["outcome"] == "passed" and first.get(test, {}).get("outcome") == "failed")
+    better = sorted(
+        test
+        for test, result in second.items()
+        if result["outcome"] == "passed" and first.get(test, {}).get("outcome") == "failed"
+    )
     for test in worse:
-        print("FAIL %s: passed over %s, %s over %s: %s" % (test, name, second[test]["outcome"], other, second[test].get("error", "")))
+        print(
+            "FAIL %s: passed over %s, %s over %s: %s"
+            % (test, name, second[test]["outcome"], other, second[test].get("error", ""))
+        )
     for test in better:
         print("INFO %s: passed over %s alone; over %s: %s" % (test, other, name, first[test].get("error", "")))
     if unfinished:
-        print("INFO %d tests passed over %s and were not finished over %s: %s" % (len(unfinished), name, other, " ".join(unfinished)))
+        print(
+            "INFO %d tests passed over %s and were not finished over %s: %s"
+            % (len(unfinished), name, other, " ".join(unfinished))
+        )
     common = len(passed & set(second))
-    print("%s %d tests that passed over %s and ended over %s: %d did not pass there"
-          % ("FAIL" if worse or not common else "PASS", common, name, other, len(worse)))
+    print(
+        "%s %d tests that passed over %s and ended over %s: %d did not pass there"
+        % ("FAIL" if worse or not common else "PASS", common, name, other, len(worse))
+    )
     sys.exit(1 if worse or not common else 0)
 
 

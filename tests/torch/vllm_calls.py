@@ -98,8 +98,16 @@ def capture(torch, nccl, comm, pool, stream, count, operations):
         current = values
         for number in range(operations):
             out = torch.empty_like(current)
-            nccl.call("ncclAllReduce", current.data_ptr(), out.data_ptr(), count, FLOAT32, SUM, comm,
-                      torch.cuda.current_stream().cuda_stream)
+            nccl.call(
+                "ncclAllReduce",
+                current.data_ptr(),
+                out.data_ptr(),
+                count,
+                FLOAT32,
+                SUM,
+                comm,
+                torch.cuda.current_stream().cuda_stream,
+            )
             current = out * 0.5 + float(number)
     return graph, values, current
 
@@ -109,7 +117,10 @@ def graphs(torch, nccl, comm, rank, wanted, operations):
     counts = [1024 * number for number in range(wanted, 0, -1)]  # the largest first, as vLLM does
     began = time.monotonic()
     captured = [capture(torch, nccl, comm, pool, stream, count, operations) for count in counts]
-    print("INFO rank %d: %d graphs of %d all-reduces captured in %.2f s" % (rank, wanted, operations, time.monotonic() - began), flush=True)
+    print(
+        "INFO rank %d: %d graphs of %d all-reduces captured in %.2f s" % (rank, wanted, operations, time.monotonic() - began),
+        flush=True,
+    )
     added = float(sum(range(operations)))
     began = time.monotonic()
     for turn in range(3):
@@ -121,7 +132,9 @@ def graphs(torch, nccl, comm, rank, wanted, operations):
             expected = (data(torch, counts[which], turn, 0) + data(torch, counts[which], turn, 1)) * 0.5 + added
             check(torch, result, expected, "graph %d, replayed for the %d. time" % (which, turn + 1))
         eager = data(torch, 1000, turn, rank)
-        nccl.call("ncclAllReduce", eager.data_ptr(), eager.data_ptr(), 1000, FLOAT32, SUM, comm, torch.cuda.current_stream().cuda_stream)
+        nccl.call(
+            "ncclAllReduce", eager.data_ptr(), eager.data_ptr(), 1000, FLOAT32, SUM, comm, torch.cuda.current_stream().cuda_stream
+        )
         check(torch, eager, data(torch, 1000, turn, 0) + data(torch, 1000, turn, 1), "ncclAllReduce between replays")
     print("INFO rank %d: %d replays in %.2f s" % (rank, 3 * wanted, time.monotonic() - began), flush=True)
 
@@ -170,8 +183,26 @@ def main():
     own.setdefault("NCCL_NVLS_ENABLE", "0")
     for name in ("PK_RANK", "PK_SIZE", "PK_ROOT"):
         own.pop(name, None)
-    started = [start([sys.executable, os.path.abspath(__file__), arguments.library, "--rank", str(rank), "--folder", folder, "--graphs",
-                      str(arguments.graphs), "--operations", str(arguments.operations)], own, folder) for rank in range(2)]
+    started = [
+        start(
+            [
+                sys.executable,
+                os.path.abspath(__file__),
+                arguments.library,
+                "--rank",
+                str(rank),
+                "--folder",
+                folder,
+                "--graphs",
+                str(arguments.graphs),
+                "--operations",
+                str(arguments.operations),
+            ],
+            own,
+            folder,
+        )
+        for rank in range(2)
+    ]
     wait_all([process for process, _ in started], time.monotonic(), SECONDS)
     codes, outputs = [process.returncode for process, _ in started], []
     for _, file in started:

@@ -137,17 +137,32 @@ class Rank:
     def new_kernel(self):
         """Launch a kernel that this process has never run: one of torch's, or one compiled now, whose result is checked later."""
         self.kernels += 1
-        if self.cuda and self.kernels % 2:
-            factor = self.kernels + 2
-            name = "fresh_%d_%d" % (os.getpid(), self.kernels)
-            code = "template <typename T> T %s(T x) { return x * T(%d); }" % (name, factor)
+        if self.cuda and self.kernels % 3:
+            factor = float(self.kernels + 2)
             values = torch.full((1000,), 2.0, device=self.device)
-            result = torch.cuda.jiterator._create_jit_fn(code)(values)
+            result = (self.jitted if self.kernels % 3 == 1 else self.compiled)(values, factor)
             return lambda: self.check(bool((result == 2.0 * factor).all()), "a kernel compiled beside an operation")
-        name = KERNELS[self.kernels // 2 % len(KERNELS)]
-        dtype = (torch.float32, torch.float64)[self.kernels // 2 // len(KERNELS) % 2]
-        getattr(torch, name)(torch.full((64, 8), 0.5, device=self.device, dtype=dtype))
+        number = self.kernels // 3 if self.cuda else self.kernels
+        dtype = (torch.float32, torch.float64)[number // len(KERNELS) % 2]
+        getattr(torch, KERNELS[number % len(KERNELS)])(torch.full((64, 8), 0.5, device=self.device, dtype=dtype))
         return lambda: None
+
+    def jitted(self, values, factor):
+        """By torch's jiterator."""
+        code = "template <typename T> T fresh_%d(T x) { return x * T(%d); }" % (self.kernels, factor)
+        return torch.cuda.jiterator._create_jit_fn(code)(values)
+
+    def compiled(self, values, factor):
+        """By NVRTC and the driver's own calls to load a module, where torch offers that."""
+        name = "fresh_%d" % self.kernels
+        code = "__global__ void %s(float* x, int n) { for (int i = threadIdx.x; i < n; i += blockDim.x) x[i] *= %d; }"
+        try:
+            kernel = torch.cuda._compile_kernel(code % (name, factor), name)
+        except Exception as error:  # pylint: disable=broad-except
+            self.info("torch.cuda._compile_kernel: %s" % " ".join(str(error).split())[:200])
+            return self.jitted(values, factor)
+        kernel((1, 1, 1), (256, 1, 1), [values, values.numel()])
+        return values
 
     def allocate_anew(self):
         if self.cuda:

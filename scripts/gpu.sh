@@ -96,17 +96,17 @@ programs() {
     library=$(find "$prefix" -name libpickle.so | head -n 1)
     export PICKLE_NCCL=$nccl
     if module torch; then
-        step torch-programs 500 "$nccl" -- python3 tests/torch/nccl_programs.py --expect pickle --jobs 8 --out "$out/torch"
+        step torch-programs 500 "$nccl" -- python3 tests/torch/nccl_programs.py --expect pickle --jobs 8 --out "$out/torch-programs.d"
         step torch-beside-nccl 120 python3 tests/torch/nccl_programs.py --only both,maps --expect nccl --pickle "$library" \
-            --out "$out/torch-nccl"
+            --out "$out/torch-beside-nccl.d"
         step vllm-calls 120 "$nccl" -- python3 tests/torch/vllm_calls.py "$("$nccl" --library)"
-        step torch-shipped 580 bash tests/torch/shipped.sh -t 540 "$out/shipped"
+        step torch-shipped 580 bash tests/torch/shipped.sh -t 540 "$out/torch-shipped.d"
     else
         echo "programs: no torch here"
     fi
-    step others 300 "$nccl" -- python3 tests/torch/others.py --expect pickle --out "$out/others"
+    step others 300 "$nccl" -- python3 tests/torch/others.py --expect pickle --out "$out/others.d"
     if [ -n "${NCCL_TESTS:-}" ]; then
-        step nccl-tests 500 "$nccl" -- bash tests/torch/nccl_tests.sh "$NCCL_TESTS" "$out/nccl-tests"
+        step nccl-tests 500 "$nccl" -- bash tests/torch/nccl_tests.sh "$NCCL_TESTS" "$out/nccl-tests.d"
     else
         echo "nccl-tests: not run, NCCL_TESTS names no folder"
     fi

@@ -72,11 +72,11 @@ class Part:
 EXPANDABLE = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True", "PYTORCH_ALLOC_CONF": "expandable_segments:True"}
 LIFE = "parts_life"
 PARTS = [
-    Part("late_first"),
-    Part("late_second"),
-    Part("late_third"),
+    Part("late_first", seconds=90),
+    Part("late_second", seconds=90),
+    Part("late_third", seconds=90),
     Part("late_compile", gloo=False, seconds=120),
-    Part("late_expandable", function="late_first", env=EXPANDABLE),
+    Part("late_expandable", function="late_first", env=EXPANDABLE, seconds=90),
     Part("uneven"),
     Part("reductions"),
     Part("premul", gloo=False),

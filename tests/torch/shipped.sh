@@ -43,6 +43,10 @@ pytests() {
     done
 }
 
+# Each has a process group of its own, which what ends this script does not reach.
+# shellcheck disable=SC2046
+trap 'kill $(jobs -p) 2>/dev/null' EXIT
+trap 'exit 143' TERM INT
 pytests nccl env
 pytests pickle "$pickle_nccl" --
 wait

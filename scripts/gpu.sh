@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # What only a machine with GPUs can show: builds, installs into a prefix of its own, runs every test that needs a real GPU and
 # measures beside NCCL. One line a step; everything they printed is in the output folder. Exit 1 when a step failed, 77 without a GPU.
-# usage: scripts/gpu.sh [-o FOLDER] [tests] [figures] [experiments] [demo]     default: tests figures, build/gpu-out
+# usage: scripts/gpu.sh [-o FOLDER] [tests] [programs] [figures] [experiments] [demo]     default: tests figures, build/gpu-out
+# programs: programs of NCCL, unchanged, over libnccl.so.2 of this tree; NCCL_TESTS names a folder with nccl-tests' *_perf
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit
 . scripts/common.sh
@@ -87,6 +88,37 @@ tests() {
     fi
 }
 
+module() { python3 -c "import $1" 2>/dev/null; }
+
+programs() {
+    local nccl=$prefix/bin/pickle-nccl library script port
+    [ "$count" -ge 2 ] || { echo "programs: not run, two GPUs are needed"; return; }
+    library=$(find "$prefix" -name libpickle.so | head -n 1)
+    export PICKLE_NCCL=$nccl
+    if module torch; then
+        step torch-programs 500 "$nccl" -- python3 tests/torch/nccl_programs.py --expect pickle --jobs 8 --out "$out/torch-programs.d"
+        step torch-beside-nccl 120 python3 tests/torch/nccl_programs.py --only both,maps --expect nccl --pickle "$library" \
+            --out "$out/torch-beside-nccl.d"
+        step vllm-calls 120 "$nccl" -- python3 tests/torch/vllm_calls.py "$("$nccl" --library)"
+        step torch-shipped 580 bash tests/torch/shipped.sh -t 540 "$out/torch-shipped.d"
+    else
+        echo "programs: no torch here"
+    fi
+    step others 300 "$nccl" -- python3 tests/torch/others.py --expect pickle --out "$out/others.d"
+    if [ -n "${NCCL_TESTS:-}" ]; then
+        step nccl-tests 500 "$nccl" -- bash tests/torch/nccl_tests.sh "$NCCL_TESTS" "$out/nccl-tests.d"
+    else
+        echo "nccl-tests: not run, NCCL_TESTS names no folder"
+    fi
+    for script in test_script test_ops test_sync test_distributed_data_loop test_ddp_comm_hook; do
+        module accelerate || { echo "accelerate: not run, it is not here"; break; }
+        port=$(sh tests/support/free_port.sh)
+        step "accelerate-$script" 180 "$nccl" -- python3 -m accelerate.commands.launch --multi_gpu --num_processes 2 \
+            --num_machines 1 --mixed_precision no --dynamo_backend no --main_process_port "$port" \
+            -m "accelerate.test_utils.scripts.$script"
+    done
+}
+
 figure() { # NAME RANKS pickle-perf's arguments...
     local name=$1 ranks=$2
     shift 2
@@ -117,6 +149,7 @@ mkdir -p "$out"
 nvidia-smi --query-gpu=name,driver_version --format=csv,noheader 2>/dev/null | head -n 1
 step build 300 bash -c "$(declare -f build_all); build=$build prefix=$prefix; build_all" || exit 1
 [[ $wanted != *" tests "* ]] || tests
+[[ $wanted != *" programs "* ]] || programs
 [[ $wanted != *" figures "* ]] || figures
 [[ $wanted != *" experiments "* ]] || experiments
 [[ $wanted != *" demo "* ]] || step demo 240 bash scripts/demo.sh

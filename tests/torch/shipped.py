@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The distributed tests that PyTorch ships, for pytest; conftest.py beside it bounds each test and writes the results down.
+
+usage: [BACKEND=nccl] [WORLD_SIZE=2] pytest shipped.py        see shipped.sh, which compares two libraries
+"""
+import os
+import socket
+import sys
+import tempfile
+import types
+import unittest
+
+
+def stand_in_for_expecttest():
+    """PyTorch's own test cases derive from a small package that comes with its source alone."""
+    module = types.ModuleType("expecttest")
+    module.TestCase = type("TestCase", (unittest.TestCase,), {})
+    module.ACCEPT = False
+    sys.modules["expecttest"] = module
+
+
+def free_port():
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+def prepare():
+    """What PyTorch's test/run_test.py sets; ranks inherit it from the process that runs pytest."""
+    os.environ.setdefault("BACKEND", "nccl")
+    os.environ.setdefault("WORLD_SIZE", "2")
+    os.environ.setdefault("INIT_METHOD", "env://")
+    os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
+    os.environ.setdefault("MASTER_PORT", str(free_port()))
+    if "TEMP_DIR" not in os.environ:
+        os.environ["TEMP_DIR"] = tempfile.mkdtemp(prefix="shipped-")
+        for folder in ("barrier", "test_dir", "init_dir"):
+            os.mkdir(os.path.join(os.environ["TEMP_DIR"], folder))
+
+
+prepare()
+try:
+    import expecttest  # pylint: disable=unused-import
+except ImportError:
+    stand_in_for_expecttest()
+
+import torch  # noqa: E402  pylint: disable=wrong-import-position
+from torch.testing._internal.distributed import distributed_test  # noqa: E402  pylint: disable=wrong-import-position
+
+torch.backends.cuda.matmul.allow_tf32 = False
+# On a loaded machine one rank may come more than ten seconds after the other.
+distributed_test.Barrier.sync.__func__.__defaults__ = (None, 60)
+
+
+class TestShipped(distributed_test.TestDistBackend, distributed_test.DistributedTest._DistTestBase):
+    """Each test in ranks of its own."""
+
+    def setUp(self):
+        super().setUp()
+        self._spawn_processes()
+        torch.backends.cudnn.flags(enabled=True, allow_tf32=False).__enter__()

@@ -1,0 +1,53 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# PyTorch's own distributed tests over its NCCL and over libpickle at the same time; then the two sets of results are compared.
+# usage: shipped.sh [-n PYTESTS] [-k EXPRESSION] [-t SECONDS] FOLDER
+#   -n  pytests that run side by side, half of them over each library (12); -k  as pytest's
+#   -t  both runs are cut after so long (540); what has ended until then is compared
+# PICKLE_NCCL names pickle-nccl, PYTHON the interpreter, BACKEND another back end than nccl.
+set -u
+here=$(cd "$(dirname "$0")" && pwd)
+workers=12 expression="" seconds=540
+while getopts n:k:t: option; do
+    case $option in
+    n) workers=$OPTARG ;;
+    k) expression=$OPTARG ;;
+    t) seconds=$OPTARG ;;
+    *) exit 2 ;;
+    esac
+done
+shift $((OPTIND - 1))
+out=${1:?usage: shipped.sh [-n PYTESTS] [-k EXPRESSION] [-t SECONDS] FOLDER}
+python=${PYTHON:-python3}
+pickle_nccl=${PICKLE_NCCL:-pickle-nccl}
+command -v "$pickle_nccl" >/dev/null || { echo "FAIL pickle-nccl is not there: $pickle_nccl"; exit 1; }
+$python -c 'import torch, pytest' || { echo "SKIP torch or pytest is not here"; exit 77; }
+mkdir -p "$out" && rm -rf "$out"/nccl* "$out"/pickle* || exit 1
+out=$(cd "$out" && pwd)
+# PyTorch's flight recorder and its like must not write here.
+cd "$out" || exit 1
+export OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE=1
+# NVLink multicast is left out: shared machines do not offer it.
+export NCCL_NVLS_ENABLE=${NCCL_NVLS_ENABLE:-0} TORCH_SYMM_MEM_DISABLE_MULTICAST=1
+unset PK_RANK PK_SIZE PK_ROOT
+
+# pytests NAME WRAPPER...: half of the pytests, which share the tests among themselves; timeout ends each with its process group.
+pytests() {
+    local name=$1 worker
+    shift
+    mkdir -p "$out/$name-claims"
+    for ((worker = 0; worker < (workers + 1) / 2; worker++)); do
+        SHIPPED_RESULTS=$out/$name.jsonl SHIPPED_CLAIMS=$out/$name-claims timeout -k 5 "$seconds" "$@" "$python" -m pytest \
+            -p no:cacheprovider -q --tb=short ${expression:+-k "$expression"} "$here/shipped.py" \
+            >"$out/$name-$worker.log" 2>&1 </dev/null &
+    done
+}
+
+# Each has a process group of its own, which what ends this script does not reach.
+# shellcheck disable=SC2046
+trap 'kill $(jobs -p) 2>/dev/null' EXIT
+trap 'exit 143' TERM INT
+pytests nccl env
+pytests pickle "$pickle_nccl" --
+wait
+$python "$here/shipped_compare.py" nccl="$out/nccl.jsonl" pickle="$out/pickle.jsonl"

@@ -207,7 +207,7 @@ def wait_all(processes, began, limit, grace=None):
         for rank, process in enumerate(processes):
             if seconds[rank] is None and process.poll() is not None:
                 seconds[rank] = time.monotonic() - began
-            if grace is not None and process.poll():
+            if grace is not None and seconds[rank] is not None and process.returncode:
                 limit = min(limit, seconds[rank] + grace)
         if time.monotonic() - began > limit:
             break

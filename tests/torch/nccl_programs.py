@@ -26,7 +26,9 @@ CRASHES = {-signal.SIGSEGV: "SIGSEGV", -signal.SIGBUS: "SIGBUS", -signal.SIGABRT
 
 def all_good(codes, outputs, _seconds):
     """The reason why a part failed, or None: every rank said DONE and ended with 0."""
-    for rank, (code, output) in enumerate(zip(codes, outputs)):
+    # A rank that was ended because another had failed comes last.
+    for rank in sorted(range(len(codes)), key=lambda rank: codes[rank] == -signal.SIGKILL):
+        code, output = codes[rank], outputs[rank]
         if code != 0 or "DONE" not in output.splitlines():
             wrong = re.findall(r"^(?:BAD|\w*Error|RuntimeError|torch\.distributed\.\w+).*", output, re.M)
             return "rank %d ended with %s: %s" % (rank, CRASHES.get(code, code), "; ".join(wrong[:3]) or "see its output")
@@ -198,13 +200,15 @@ def start(words, own, folder):
     )
 
 
-def wait_all(processes, began, limit):
-    """The seconds each took; what is not done at the limit is killed with all that it started."""
+def wait_all(processes, began, limit, grace=None):
+    """The seconds each took; what is not done at the limit, or `grace` after one that failed, is killed with its children."""
     seconds = [None] * len(processes)
     while None in seconds:
         for rank, process in enumerate(processes):
             if seconds[rank] is None and process.poll() is not None:
                 seconds[rank] = time.monotonic() - began
+            if grace is not None and seconds[rank] is not None and process.returncode:
+                limit = min(limit, seconds[rank] + grace)
         if time.monotonic() - began > limit:
             break
         time.sleep(0.05)
@@ -233,7 +237,7 @@ def run(arguments, part):
         for rank in range(part.ranks)
     ]
     processes = [process for process, _ in started]
-    seconds = wait_all(processes, began, part.seconds + 15)
+    seconds = wait_all(processes, began, part.seconds + 15, 10 if part.judge is all_good else None)
     outputs = []
     for _, file in started:
         file.seek(0)

@@ -11,6 +11,7 @@ import concurrent.futures
 import faulthandler
 import os
 import re
+import signal
 import sys
 import tempfile
 import time
@@ -258,7 +259,7 @@ def run(arguments, name):
         )
         for rank in range(ranks)
     ]
-    seconds = wait_all([process for process, _ in started], began, SECONDS)
+    seconds = wait_all([process for process, _ in started], began, SECONDS, 10)
     codes, outputs = [process.returncode for process, _ in started], []
     for _, file in started:
         file.seek(0)
@@ -267,7 +268,8 @@ def run(arguments, name):
     text = "".join("---- rank %d, exit code %s\n%s\n" % (r, codes[r], outputs[r]) for r in range(ranks))
     if 77 in codes:
         return "SKIP", re.search(r"^SKIP (.*)", text, re.M).group(1), text
-    for r in range(ranks):
+    # A rank that was ended because another had failed comes last.
+    for r in sorted(range(ranks), key=lambda r: codes[r] == -signal.SIGKILL):
         if codes[r] != 0 or "DONE" not in outputs[r].splitlines():
             wrong = re.findall(r"^\S*(?:Error|Exception|error).*", outputs[r], re.M)
             return (

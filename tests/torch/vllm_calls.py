@@ -203,7 +203,7 @@ def main():
         )
         for rank in range(2)
     ]
-    wait_all([process for process, _ in started], time.monotonic(), SECONDS)
+    wait_all([process for process, _ in started], time.monotonic(), SECONDS, 10)
     codes, outputs = [process.returncode for process, _ in started], []
     for _, file in started:
         file.seek(0)

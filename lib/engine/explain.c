@@ -54,6 +54,14 @@ static int fused_ctas(const struct pki_engine *e, const struct pki_request *r)
     return others > ctas ? others : ctas;
 }
 
+static pk_result_t explain_kernel(const struct pki_engine *e, int ctas, pk_explanation_t *out)
+{
+    out->sms = ctas;
+    if (e->config.sm_policy != PK_SM_NONE)
+        return PK_OK;
+    return pki_fail(PK_ERR_NEEDS_SM, NULL, "a copy or reduction inside the gpu runs as a kernel");
+}
+
 static pk_result_t explain_coll(struct pki_engine *e, const struct pki_request *r, enum pki_mem_kind kind, pk_explanation_t *out)
 {
     struct pki_plan *plan;
@@ -84,15 +92,12 @@ static pk_result_t explain_coll(struct pki_engine *e, const struct pki_request *
     out->steps = plan->nsteps;
     snprintf(out->algorithm, sizeof out->algorithm, "%s", r->algorithm->name);
     pki_plan_free(plan);
-    if (kernel && kind == PKI_MEM_DEVICE) {
-        out->sms = r->instead != NULL ? fused_ctas(e, r) : reduce_ctas(e);
-        if (e->config.sm_policy == PK_SM_NONE)
-            return pki_fail(PK_ERR_NEEDS_SM, NULL, "a copy or reduction inside the gpu runs as a kernel");
-    }
+    if (kernel && kind == PKI_MEM_DEVICE)
+        return explain_kernel(e, r->instead != NULL ? fused_ctas(e, r) : reduce_ctas(e), out);
     return result;
 }
 
-static void explain_p2p(struct pki_engine *e, const struct pki_request *r, enum pki_mem_kind kind, pk_explanation_t *out)
+static pk_result_t explain_p2p(struct pki_engine *e, const struct pki_request *r, enum pki_mem_kind kind, pk_explanation_t *out)
 {
     size_t bytes = r->count * pki_dtype_bytes(r->dtype);
     struct pki_peer *peer = &e->peers[r->peer];
@@ -114,6 +119,7 @@ static void explain_p2p(struct pki_engine *e, const struct pki_request *r, enum 
     snprintf(out->algorithm, sizeof out->algorithm, "%s", algorithm);
     out->steps = 1;
     add_way(e, r->peer, kind, out);
+    return r->peer == e->config.rank && kind == PKI_MEM_DEVICE ? explain_kernel(e, reduce_ctas(e), out) : PK_OK;
 }
 
 pk_result_t pki_engine_explain(struct pki_engine *e, const struct pki_request *r, enum pki_mem_kind kind, pk_explanation_t *out)
@@ -129,7 +135,7 @@ pk_result_t pki_engine_explain(struct pki_engine *e, const struct pki_request *r
     if (r->what == PKI_DO_COLL)
         result = explain_coll(e, r, kind, out);
     else
-        explain_p2p(e, r, kind, out);
+        result = explain_p2p(e, r, kind, out);
     pki_engine_unlock(e);
     if (strstr(out->transports, "none") != NULL)
         return pki_fail(PK_ERR_UNSUPPORTED, NULL, "no way to some rank for this kind of memory: see pk_comm_path");

@@ -72,10 +72,15 @@ pk_result_t pki_engine_classify(struct pki_engine *e, struct pki_request *r, enu
     return result;
 }
 
+bool pki_task_is_to_self(const struct pki_task *task)
+{
+    return task->request.what != PKI_DO_COLL && task->request.peer == task->engine->config.rank;
+}
+
 bool pki_task_needs_kernel(const struct pki_task *task)
 {
     if (task->plan == NULL)
-        return task->request.peer == task->engine->config.rank;
+        return pki_task_is_to_self(task);
     if (task->request.scaled)
         return true;
     if (pki_stage_copies(task->engine, task->request.algorithm->coll, task->plan))

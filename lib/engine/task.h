@@ -130,6 +130,7 @@ struct pki_task {
     uint64_t asked;            /* the number of the last one that there was time to answer */
     uint64_t asking, asking_ns; /* the last one */
     struct pki_xfer *xfer;     /* send, recv */
+    struct pki_task *other_end; /* of a message to the own rank that this one's stream copies (stream/self.c) */
     size_t *lengths;           /* the layout's arrays */
     struct pki_plan_entry *entry;
     const struct pki_plan *plan; /* the entry's */
@@ -194,6 +195,9 @@ static inline bool pki_task_in_cuda_stream(const struct pki_task *task)
 {
     return task->request.stream.kind == PK_STREAM_KIND_CUDA;
 }
+
+/* A message whose other end is this rank's too. */
+bool pki_task_is_to_self(const struct pki_task *task);
 
 /* agree.c */
 uint32_t pki_task_fingerprint(const struct pki_request *request, int size);

@@ -8,17 +8,20 @@
 #define PLACES 31 /* of the data in the buffer, by turns */
 #define APART 64  /* elements between two of them */
 #define BOTH 2    /* a part that is the sum of both ranks' data */
+#define BOTH_SEND (-1)
+#define EACH_TO_ALL (-2)
 
 static const struct op {
     const char *name;
     pk_op_kind_t kind;
-    int root;       /* or the sender; -1: both send */
+    int root;       /* or the sender; BOTH_SEND; EACH_TO_ALL: to itself, too */
     bool in_place;  /* at the root, where there is one */
     size_t parts[2][2]; /* of uneven ones, quarters of the longest: [from][to], or [from][0] */
 } table[] = {
     { "send from rank 0", PK_OP_SEND, 0, false, { { 0 } } },
     { "send from rank 1", PK_OP_SEND, 1, false, { { 0 } } },
-    { "exchange", PK_OP_SEND, -1, false, { { 0 } } },
+    { "exchange", PK_OP_SEND, BOTH_SEND, false, { { 0 } } },
+    { "messages of each to all", PK_OP_SEND, EACH_TO_ALL, false, { { 0 } } },
     { "allgather", PK_OP_ALLGATHER, 0, false, { { 0 } } },
     { "allgather in place", PK_OP_ALLGATHER, 0, true, { { 0 } } },
     { "alltoall", PK_OP_ALLTOALL, 0, false, { { 0 } } },
@@ -124,7 +127,7 @@ pk_result_t gpu_ops_explain(const struct gpu_ops *ops, int op, size_t n)
 {
     const struct op *o = &table[op];
     pk_explanation_t explanation = { .struct_size = sizeof explanation };
-    int peer = o->kind == PK_OP_SEND ? 1 - ops->self->rank : o->root;
+    int peer = o->kind != PK_OP_SEND ? o->root : o->root == EACH_TO_ALL ? ops->self->rank : 1 - ops->self->rank;
 
     return pk_explain(ops->self->comm, o->kind, n, PK_F32, PK_MEM_DEVICE, is_in_place(ops, o), peer, &explanation);
 }
@@ -159,6 +162,20 @@ static pk_result_t call_send(struct gpu_ops *ops, const struct op *o, size_t n)
     return result == PK_OK && o->root < 0 ? pk_group_end() : result;
 }
 
+/* As an alltoall is written with messages. */
+static pk_result_t call_each_to_all(struct gpu_ops *ops, size_t n)
+{
+    struct gpu_rank *self = ops->self;
+    pk_result_t result = pk_group_start();
+
+    for (int r = 0; r < 2 && result == PK_OK; r++) {
+        result = pk_send(ops->in + ops->shift + (size_t)r * n, n, PK_F32, r, self->comm, self->in_stream);
+        if (result == PK_OK)
+            result = pk_recv(ops->out + (size_t)r * n, n, PK_F32, r, self->comm, self->in_stream);
+    }
+    return result == PK_OK ? pk_group_end() : result;
+}
+
 static pk_result_t call_uneven(struct gpu_ops *ops, const struct op *o, size_t n)
 {
     const struct gpu_rank *self = ops->self;
@@ -184,7 +201,7 @@ pk_result_t gpu_ops_call(struct gpu_ops *ops, int op, size_t n)
 
     switch (o->kind) {
     case PK_OP_SEND:
-        return call_send(ops, o, n);
+        return o->root == EACH_TO_ALL ? call_each_to_all(ops, n) : call_send(ops, o, n);
     case PK_OP_ALLGATHER:
         return pk_allgather(in_place ? out + own : in, out, n, PK_F32, comm, stream);
     case PK_OP_ALLTOALL:
@@ -245,7 +262,7 @@ static int parts_of(const struct op *o, int me, size_t n, struct part *parts)
     switch (o->kind) {
     case PK_OP_SEND:
         parts[0].from = 1 - me;
-        return me != o->root;
+        return o->root == EACH_TO_ALL ? both_blocks(parts, n, own) : me != o->root;
     case PK_OP_ALLGATHER:
         return both_blocks(parts, n, 0);
     case PK_OP_ALLTOALL:

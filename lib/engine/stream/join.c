@@ -25,6 +25,7 @@
 #include "engine/stream/collective.h"
 #include "engine/stream/move.h"
 #include "engine/stream/offer.h"
+#include "engine/stream/self.h"
 
 #define GRANT_LEAST_NS 300u
 #define MEET_SHARE 50u
@@ -178,7 +179,8 @@ pk_result_t pki_stream_admit(struct pki_task *task)
 
 void pki_stream_copies(struct pki_task *task)
 {
-    if (task->copies || task->engine->config.size == 2 || task->engine->gpu == NULL || pki_task_is_fused(task))
+    if (task->copies || task->engine->config.size == 2 || task->engine->gpu == NULL || pki_task_is_fused(task) ||
+        pki_task_is_to_self(task))
         return;
     if (task->kind != PKI_MEM_DEVICE && !task->mixed.active)
         return;
@@ -195,7 +197,7 @@ static void failed(struct pki_task *task, pk_result_t result)
 static bool moves_itself(const struct pki_task *task)
 {
     return task->request.what != PKI_DO_COLL && task->kind == PKI_MEM_DEVICE && task->xfer->bytes > 0 &&
-           task->request.peer != task->engine->config.rank && !pki_stage_receives(task->engine, task->xfer->peer);
+           !pki_task_is_to_self(task) && !pki_stage_receives(task->engine, task->xfer->peer);
 }
 
 static bool waits_for_grant(const struct pki_xfer *xfer)
@@ -286,6 +288,8 @@ static bool is_calm(const struct pki_task *task)
 
 void pki_stream_begin(struct pki_task *task)
 {
+    if (pki_stream_self_begin(task))
+        return;
     if (moves_itself(task)) {
         task->mode = PKI_TASK_STREAM; /* low-latency slots may be granted */
         if (task->xfer->is_send)

@@ -7,6 +7,7 @@
 #include "engine/stream/collective.h"
 #include "engine/stream/offer.h"
 #include "engine/stream/rule.h"
+#include "engine/stream/self.h"
 
 #define CTAS_MAX 16
 
@@ -202,6 +203,13 @@ static void move_messages(struct pki_engine *e, struct pki_list *made, struct me
     }
 }
 
+static void copy_to_self(struct pki_list *made)
+{
+    for (struct pki_list *n = made->next; n != made; n = n->next)
+        if (pki_container_of(n, struct pki_task, waiting)->other_end != NULL)
+            pki_stream_self_put(pki_container_of(n, struct pki_task, waiting));
+}
+
 /* Sends by low-latency kernels wait for nothing, and go first. */
 static void send_ll(struct pki_list *made)
 {
@@ -250,6 +258,7 @@ void pki_stream_move_all(struct pki_engine *e, struct pki_list *made)
     for (struct pki_list *n = made->next; n != made; n = n->next)
         count += is_moved_here(pki_container_of(n, struct pki_task, waiting));
     send_ll(made);
+    copy_to_self(made);
     if (count > FEW) {
         memory = malloc(count * (sizeof *m.tasks + sizeof *m.parts + sizeof *m.places));
         m.tasks = memory;

@@ -17,7 +17,6 @@ wanted=" ${*:-tests figures} "
 build=$PWD/build/gpu
 prefix=$PWD/build/gpu-prefix
 perf=$PWD/build/gpu-bench/pickle-perf
-failed=0
 # NCCL over NVLink multicast is left out: shared machines do not offer it, and the library does not use it either.
 export NCCL_NVLS_ENABLE=0
 
@@ -35,10 +34,18 @@ step() {
     esac
     printf '%-32s %4d s  %s\n' "$name" $((SECONDS - began)) "$word"
     if [ "${word:0:6}" = FAILED ]; then
-        failed=$((failed + 1))
+        echo "$name" >>"$out/failed"
         tail -n 15 "$out/$name" | sed 's/^/    /'
         return 1
     fi
+}
+
+# beside NAME SECONDS COMMAND...: a step, four at a time; `wait` for the last ones.
+beside() {
+    while [ "$(jobs -rp | wc -l)" -ge 4 ]; do
+        wait -n
+    done
+    step "$@" &
 }
 
 build_all() {
@@ -58,28 +65,34 @@ export -f on
 
 tests() {
     local source name library sanitizer ranks longest
+    beside gpu.gates_driver 240 "$build/tests/gpu.gates_driver"
     for source in tests/gpu/*.c; do
         name=gpu.$(basename "$source" .c)
-        [ "$name" = gpu.gpu_sizes ] || step "$name" 60 "$build/tests/$name"
+        [ "$name" = gpu.gpu_sizes ] || [ "$name" = gpu.gates_driver ] || beside "$name" 120 "$build/tests/$name"
     done
+    for name in one_thread collectives lifecycle errors graphs; do
+        beside "nccl.$name" 120 "$build/tests/nccl.$name"
+    done
+    beside nccl.late 240 "$build/tests/nccl.late" 300
     for ranks in 2 4; do
         # More ranks than GPUs share them: the same paths, not the same machine, and no room for 1 GiB a rank and block.
         longest=$((ranks > count ? 64 << 20 : 1 << 30))
-        step "gpu.gpu_sizes-$ranks" 240 "$build/tests/gpu.gpu_sizes" $longest "$ranks"
-        step "conform-$ranks" 120 "$build/tests/pickle-conform" --threads --ranks "$ranks" --memory cuda --cases 120 --max-bytes 1048576
+        beside "gpu.gpu_sizes-$ranks" 240 "$build/tests/gpu.gpu_sizes" $longest "$ranks"
+        beside "conform-$ranks" 120 "$build/tests/pickle-conform" --threads --ranks "$ranks" --memory cuda --cases 120 --max-bytes 1048576
         # A fresh process whose first operations are long.
-        step "conform-fresh-$ranks" 60 "$build/tests/pickle-conform" --threads --ranks "$ranks" --memory cuda --cases 120 --max-bytes 1048576 \
+        beside "conform-fresh-$ranks" 60 "$build/tests/pickle-conform" --threads --ranks "$ranks" --memory cuda --cases 120 --max-bytes 1048576 \
             --no-errors --filter "many f32 count 262144 in place" --watchdog 20
-        step "conform-processes-$ranks" 120 bash -c 'on "$@"' on "$ranks" \
+        beside "conform-processes-$ranks" 120 bash -c 'on "$@"' on "$ranks" \
             "$build/tests/pickle-conform" --env --memory cuda --cases 60 --max-bytes 1048576
     done
     sanitizer=$(command -v compute-sanitizer || ls /usr/local/cuda/bin/compute-sanitizer 2>/dev/null)
     if [ -n "$sanitizer" ] && [ "$count" -ge 2 ]; then
-        step sanitizer 120 "$sanitizer" --tool memcheck --error-exitcode 1 "$build/tests/pickle-conform" --threads --ranks 2 --memory cuda \
+        beside sanitizer 120 "$sanitizer" --tool memcheck --error-exitcode 1 "$build/tests/pickle-conform" --threads --ranks 2 --memory cuda \
             --cases 30 --max-bytes 65536 --no-errors
     else
         echo "sanitizer: not run, no compute-sanitizer or not two GPUs here"
     fi
+    wait
     library=$(find "$prefix" -name libpickle.so | head -n 1)
     if [ "$count" -ge 2 ] && python3 -c 'import torch' 2>/dev/null; then
         step torch 120 python3 tests/torch/torch_ctypes.py "$library"
@@ -112,6 +125,7 @@ programs() {
     fi
     for script in test_script test_ops test_sync test_distributed_data_loop test_ddp_comm_hook; do
         module accelerate || { echo "accelerate: not run, it is not here"; break; }
+        [ $script != test_distributed_data_loop ] || module torchdata || { echo "accelerate-$script: not run, it needs torchdata"; continue; }
         port=$(sh tests/support/free_port.sh)
         step "accelerate-$script" 180 "$nccl" -- python3 -m accelerate.commands.launch --multi_gpu --num_processes 2 \
             --num_machines 1 --mixed_precision no --dynamo_backend no --main_process_port "$port" \
@@ -146,6 +160,7 @@ experiments() {
 count=$(gpus)
 [ "$count" -ge 1 ] || { echo "no GPU here"; exit 77; }
 mkdir -p "$out"
+: >"$out/failed"
 nvidia-smi --query-gpu=name,driver_version --format=csv,noheader 2>/dev/null | head -n 1
 step build 300 bash -c "$(declare -f build_all); build=$build prefix=$prefix; build_all" || exit 1
 [[ $wanted != *" tests "* ]] || tests
@@ -153,5 +168,6 @@ step build 300 bash -c "$(declare -f build_all); build=$build prefix=$prefix; bu
 [[ $wanted != *" figures "* ]] || figures
 [[ $wanted != *" experiments "* ]] || experiments
 [[ $wanted != *" demo "* ]] || step demo 240 bash scripts/demo.sh
+failed=$(wc -l <"$out/failed")
 echo "$failed steps failed; what they printed is in $out"
 [ "$failed" -eq 0 ]

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """NCCL's calls through ctypes, as vLLM makes them: whichever library the path names."""
 import ctypes
+import re
 
 FLOAT32, FLOAT16, SUM = 7, 6, 0
 WIN_COLL_SYMMETRIC = 1
@@ -72,3 +73,12 @@ def mapped():
     """The files that this process has mapped as a libnccl."""
     with open("/proc/self/maps", encoding="utf-8") as maps:
         return sorted({line.split()[-1] for line in maps if "/libnccl" in line})
+
+
+def says_wrong(output, expect):
+    """With NCCL_DEBUG=VERSION the library that is used says which it is; what is wrong with that, or None. The other may be mapped as
+    well, by a package that opens it by its path and does not use it."""
+    pickle, nccl = " of libpickle " in output, re.search(r"^NCCL version \d", output, re.M) is not None
+    if pickle == nccl:
+        return "both libraries were used" if pickle else "no library said which it is"
+    return "the other library was used" if expect in ("pickle", "nccl") and pickle != (expect == "pickle") else None

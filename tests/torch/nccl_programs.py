@@ -20,6 +20,8 @@ import sys
 import tempfile
 import time
 
+import nccl_ctypes
+
 HERE = os.path.dirname(os.path.abspath(__file__))
 CRASHES = {-signal.SIGSEGV: "SIGSEGV", -signal.SIGBUS: "SIGBUS", -signal.SIGABRT: "SIGABRT", -signal.SIGILL: "SIGILL"}
 
@@ -57,6 +59,11 @@ def watchdog_ended(codes, outputs, seconds):
     return None if why else "rank 0 ended with %s without a text of PyTorch's watchdog" % CRASHES.get(code, code)
 
 
+def one_library(codes, outputs, seconds):
+    expect = re.search(r"^INFO rank 0: expects (\w*)", outputs[0], re.M)
+    return all_good(codes, outputs, seconds) or nccl_ctypes.says_wrong("\n".join(outputs), expect.group(1) if expect else "")
+
+
 def survivor_good(codes, outputs, seconds):
     if codes[1] != -signal.SIGKILL:
         return "rank 1 ended with %s before it was killed" % codes[1]
@@ -72,6 +79,8 @@ class Part:
 
 
 EXPANDABLE = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True", "PYTORCH_ALLOC_CONF": "expandable_segments:True"}
+# The watchdog waits four times this long for dumps before it ends the process: a minute as it is set.
+AT_ONCE = {"TORCH_NCCL_DUMP_ON_TIMEOUT": "0", "TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC": "500"}
 LIFE = "parts_life"
 PARTS = [
     Part("late_first", seconds=90),
@@ -89,14 +98,15 @@ PARTS = [
     Part("leave", LIFE, destroy=False),
     Part("leave_pending", LIFE, destroy=False),
     Part("destroy_order", LIFE),
-    Part("watchdog", LIFE, judge=watchdog_ended, gloo=False, env={"TORCH_NCCL_DUMP_ON_TIMEOUT": "0"}),
+    Part("watchdog", LIFE, judge=watchdog_ended, gloo=False, env=AT_ONCE, seconds=75),
     Part(
         "watchdog_abort",
         LIFE,
         judge=watchdog_ended,
         gloo=False,
         function="watchdog",
-        env={"TORCH_NCCL_DUMP_ON_TIMEOUT": "0", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1"},
+        env=dict(AT_ONCE, TORCH_NCCL_ASYNC_ERROR_HANDLING="1"),
+        seconds=75,
     ),
     Part("killed", LIFE, judge=survivor_good, env={"TORCH_NCCL_BLOCKING_WAIT": "1", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0"}),
     Part("groups", LIFE),
@@ -106,7 +116,7 @@ PARTS = [
     Part("mempool_symmetric", LIFE, gloo=False),
     Part("window", LIFE, gloo=False),
     Part("both", LIFE, gloo=False),
-    Part("maps", LIFE),
+    Part("maps", LIFE, judge=one_library, env={"NCCL_DEBUG": "VERSION"}, gloo=False),
     Part("ddp", LIFE),
     Part("fsdp", LIFE, gloo=False),
     Part("data_parallel", LIFE, ranks=1, gloo=False),

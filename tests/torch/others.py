@@ -28,12 +28,8 @@ def check(good, text):
         raise AssertionError(text)
 
 
-def only_one_nccl(expect):
-    files = nccl_ctypes.mapped()
-    print("INFO mapped: %s" % " ".join(files), flush=True)
-    check(files, "no file named libnccl is mapped")
-    if expect == "pickle":
-        check(all("/pickle/nccl/" in path for path in files), "NCCL itself is mapped: %s" % files)
+def show_mapped():
+    print("INFO mapped: %s" % " ".join(nccl_ctypes.mapped()), flush=True)
 
 
 # ---- CuPy ----
@@ -230,8 +226,7 @@ def rank_main(arguments):
     except ImportError as error:
         print("SKIP %s" % error, flush=True)
         os._exit(77)
-    if os.environ.get("JAX_PLATFORMS") != "cpu":
-        only_one_nccl(arguments.expect)
+    show_mapped()
     faulthandler.cancel_dump_traceback_later()
     print("DONE", flush=True)
 
@@ -240,6 +235,7 @@ def run(arguments, name):
     ranks, (port,), began = PARTS[name][1], free_ports(1), time.monotonic()
     own = dict(os.environ, PYTHONUNBUFFERED="1", XLA_PYTHON_CLIENT_PREALLOCATE="false")
     own.setdefault("NCCL_NVLS_ENABLE", "0")
+    own["NCCL_DEBUG"] = "VERSION"
     started = [
         start(
             [
@@ -277,7 +273,8 @@ def run(arguments, name):
                 "rank %d ended with %s: %s" % (r, CRASHES.get(codes[r], codes[r]), "; ".join(wrong[-2:]) or "see its output"),
                 text,
             )
-    return "PASS", "%.1f s" % max(seconds), text
+    wrong = None if own.get("JAX_PLATFORMS") == "cpu" else nccl_ctypes.says_wrong("\n".join(outputs), arguments.expect)
+    return ("FAIL", wrong, text) if wrong else ("PASS", "%.1f s" % max(seconds), text)
 
 
 def main():

@@ -31,13 +31,22 @@ export OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE=1
 export NCCL_NVLS_ENABLE=${NCCL_NVLS_ENABLE:-0} TORCH_SYMM_MEM_DISABLE_MULTICAST=1
 unset PK_RANK PK_SIZE PK_ROOT
 
+pairs=$(($($python -c 'import torch; print(torch.cuda.device_count())') / 2))
+
+# devices NUMBER: the two GPUs of a pytest, another pair for the next.
+devices() {
+    [ "$pairs" -lt 2 ] || echo "CUDA_VISIBLE_DEVICES=$(($1 % pairs * 2)),$(($1 % pairs * 2 + 1))"
+}
+
 # pytests NAME WRAPPER...: half of the pytests, which share the tests among themselves; timeout ends each with its process group.
 pytests() {
     local name=$1 worker
     shift
     mkdir -p "$out/$name-claims"
     for ((worker = 0; worker < (workers + 1) / 2; worker++)); do
-        SHIPPED_RESULTS=$out/$name.jsonl SHIPPED_CLAIMS=$out/$name-claims timeout -k 5 "$seconds" "$@" "$python" -m pytest \
+        # shellcheck disable=SC2046 # one word or none
+        env $(devices "$worker") SHIPPED_RESULTS="$out/$name.jsonl" SHIPPED_CLAIMS="$out/$name-claims" \
+            timeout -k 5 "$seconds" "$@" "$python" -m pytest \
             -p no:cacheprovider -q --tb=short ${expression:+-k "$expression"} "$here/shipped.py" \
             >"$out/$name-$worker.log" 2>&1 </dev/null &
     done

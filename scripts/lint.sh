@@ -26,10 +26,7 @@ failed=0
 printf '%s\n' "${files[@]}" | xargs -P "$(nproc)" -n 4 timeout 300 "${tidy[@]}" 2>/dev/null || failed=1
 
 if have clang-format; then
-    differ=0
-    for file in "${files[@]}"; do
-        clang-format "$file" | cmp -s - "$file" || differ=$((differ + 1))
-    done
+    differ=$(clang-format --dry-run "${files[@]}" 2>&1 | sed -n 's/^\([^:]*\):[0-9]*:[0-9]*: warning: .*/\1/p' | sort -u | wc -l)
     echo "clang-format would change $differ of ${#files[@]} files"
 fi
 [ "$failed" -eq 0 ] && echo "lint: ${#files[@]} files, no error"

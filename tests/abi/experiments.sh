@@ -54,7 +54,7 @@ fi
 # As on a machine with GPUs. NCCL does not run on the software driver.
 driver=$build/fakecuda
 if [ -e "$driver/libcuda.so.1" ]; then
-    LD_LIBRARY_PATH=$driver FAKECUDA_DEVICES=4 PICKLE_BENCH_GPUS=4 PERF_NCCL_LIBRARY=/none timeout 200 pickle-run-all --tiny --out "$work/gpu" \
+    LD_LIBRARY_PATH=$driver FAKECUDA_DEVICES=4 PICKLE_BENCH_GPUS=4 PERF_NCCL_LIBRARY=/none timeout 200 pickle-run-all --tiny --only gpu --out "$work/gpu" \
         3 5 6 7 8 10 11 >"$work/log" 2>&1 ||
         { tail -n 60 "$work/log"; exit 1; }
     LD_LIBRARY_PATH=$driver PICKLE_BENCH_GPUS=2 PERF_NCCL_LIBRARY=/none timeout 60 pickle-run-all --tiny --only gpu --out "$work/gpu" 2 9 >"$work/log" 2>&1 ||

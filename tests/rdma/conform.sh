@@ -20,9 +20,7 @@ conform() {
     check "conformance: $name" $((100 + cases * 2)) env "$@" "$here/ranks.sh" "$ranks" "$hosts" "$bin/pickle-conform" --env --max-bytes 1048576 \
         --watchdog 60 --cases "$cases" --seed $seed --no-errors
     grep ' passed, ' /tmp/log | tail -n 1
-    before=$(($(packets) - before))
-    [ "$before" -gt 50 ]
-    outcome "and it went over the devices: $before packets" $?
+    went "and it went over the devices" "$before" 50
 }
 
 one=PK_IFNAME=lo,eth0
@@ -38,8 +36,8 @@ whole() {
 }
 
 poor() {
-    conform "nothing inline" 2 2 6 $wire PK_QPS=2 LD_PRELOAD="$bin/rdma-shim.so" SHIM_NO_INLINE=1
-    conform "registrations of 64 KiB" 2 2 6 $wire PK_QPS=2 LD_PRELOAD="$bin/rdma-shim.so" SHIM_MAX_MR_BYTES=65536
+    conform "nothing inline" 2 2 6 $wire PK_QPS=2 RANKS_PRELOAD="$bin/rdma-shim.so" SHIM_NO_INLINE=1
+    conform "registrations of 64 KiB" 2 2 6 $wire PK_QPS=2 RANKS_PRELOAD="$bin/rdma-shim.so" SHIM_MAX_MR_BYTES=65536
 }
 
 # All that netem has dropped on both devices.
@@ -61,7 +59,7 @@ losing() {
 failing() {
     local cases hit mended
     for cases in 40 1000; do # on a fast machine more, so that some fail
-        conform "queue pairs fail, the lane's too" 2 2 $cases $wire PK_QPS=2 PICKLE_TEST_VERBOSE=1 LD_PRELOAD="$bin/rdma-shim.so" SHIM_KILL_EVERY=700
+        conform "queue pairs fail, the lane's too" 2 2 $cases $wire PK_QPS=2 PICKLE_TEST_VERBOSE=1 RANKS_PRELOAD="$bin/rdma-shim.so" SHIM_KILL_EVERY=700
         hit=$(grep -c 'is put into error' /tmp/log) mended=$(grep -c 'new queue pairs stand' /tmp/log)
         [ "$hit" -eq 0 ] || break
     done

@@ -7,13 +7,13 @@ set -u
 bin=$1
 here=$(dirname "$0")
 . "$here/check.sh"
-[ -e "$2/libcuda.so.1" ] || { echo "no software CUDA driver in this build"; exit 77; }
-export LD_LIBRARY_PATH=$2${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} LD_PRELOAD=$bin/rdma-shim.so
+driver=$2
+[ -e "$driver/libcuda.so.1" ] || { echo "no software CUDA driver in this build"; exit 77; }
 
 gpus() { # NAME CASES SEED MAX-BYTES VARIABLE=VALUE...
     local name=$1 cases=$2 seed=$3 most=$4
     shift 4
-    check "GPU memory: $name" 150 env "$@" "$here/ranks.sh" 2 2 "$bin/pickle-conform" --env --memory cuda --max-bytes "$most" --watchdog 100 \
+    check "GPU memory: $name" 150 env "$@" LD_LIBRARY_PATH="$driver" RANKS_PRELOAD="$bin/rdma-shim.so" "$here/ranks.sh" 2 2 "$bin/pickle-conform" --env --memory cuda --max-bytes "$most" --watchdog 100 \
         --cases "$cases" --seed "$seed" --no-errors
 }
 

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Run a program as N ranks on H pretended hosts (ranks in equal parts). Variables RANK<r>=NAME=VALUE go to rank r alone.
+# RANKS_PRELOAD is a library that is preloaded into the program, not into what starts it.
 # usage: ranks.sh N H PROGRAM [ARGUMENT...]
 set -u
 size=$1 hosts=$2
@@ -10,7 +11,11 @@ export PK_ROOT PK_SIZE
 pids=()
 for ((rank = 0; rank < size; rank++)); do
     own=RANK$rank
-    env ${!own:+"${!own}"} PK_RANK=$rank PK_HOST_ID=host$((rank * hosts / size)) "$@" </dev/null &
+    (
+        export ${!own:+"${!own}"} PK_RANK=$rank PK_HOST_ID=host$((rank * hosts / size))
+        [ -z "${RANKS_PRELOAD:-}" ] || export LD_PRELOAD=$RANKS_PRELOAD
+        exec "$@"
+    ) </dev/null &
     pids+=($!)
 done
 status=0

@@ -37,6 +37,10 @@ while read -r folder; do
     mkdir -p "/root$folder" && mount --bind "/host$folder" "/root$folder" || fail "$folder cannot be brought in"
 done </root/mnt/job/keep
 
+# Of the drivers that libibverbs would load into each process the one whose devices are here.
+mkdir /root/run/drivers
+cp /root/etc/libibverbs.d/rxe.driver /root/run/drivers && mount --bind /root/run/drivers /root/etc/libibverbs.d
+
 cat >/root/run/devices.sh <<'DEVICES'
 # One process for all: each takes 50 ms to start here. What leaves by a device goes over the wire, though both ends are addresses of this machine.
 {
@@ -62,7 +66,7 @@ DEVICES
 chroot /root /bin/bash /run/devices.sh || fail "no RDMA device"
 
 chroot /root /usr/bin/env -i PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/tmp TMPDIR=/tmp LANG=C.UTF-8 \
-    VM_OUT=/mnt/out /bin/bash /mnt/job/command >/root/mnt/job/output 2>&1 </dev/null
+    VM_OUT=/mnt/out HWLOC_PLUGINS_PATH=/none /bin/bash /mnt/job/command >/root/mnt/job/output 2>&1 </dev/null
 echo $? >/root/mnt/job/code.new
 mv /root/mnt/job/code.new /root/mnt/job/code
 sync

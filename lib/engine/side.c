@@ -207,6 +207,8 @@ static void take_bye(struct pki_peer *peer, const struct frame *frame)
     peer->gone = true;
     peer->bye = why >= PKI_BYE_DESTROYED && why < PKI_BYE_NONE ? (enum pki_bye)why : PKI_BYE_DESTROYED;
     peer->last_coll = (uint32_t)frame->u.failed.peer;
+    for (int i = 0; i < peer->neps; i++)
+        peer->eps[i]->bye = true;
 }
 
 static pk_result_t keep_pieces(struct pki_import *import, const int *fds, int n)

@@ -148,6 +148,7 @@ struct pki_ep {
     bool connecting; /* set by ep_connect: the connection is being made, in progress; messages may be sent already */
     bool mending; /* set by the transport: what carries its messages is being made anew, and notes go to and fro */
     bool left;    /* set by the transport: the other end has closed in good order, and no more comes, nor any word of what was put */
+    bool bye;     /* set by the engine: the peer has said that it leaves, and that it cannot be reached any more is no failure */
     bool dead;    /* set by the transport, after pki_ep_fail; everything in flight has been put on the done queue with PK_ERR_PEER */
     bool can_put; /* set by ep_connect: put works to this peer; no longer once a put or get has returned PK_ERR_UNSUPPORTED */
     bool has_notes; /* set by the engine: `mend` is called, for another endpoint of this pair can carry notes */

@@ -18,12 +18,12 @@
 #define SIZE 3
 #define LEAVER 1
 #define COUNT 3000
-#define QUIET_MS 300
+#define QUIET_MS 700 /* longer than a peer that is refused is waited for */
 #define NOTICE_MS 5000
 #define LONG_MS 60000
 
 /* Words of the shared memory. */
-enum { PID };
+enum { PID, QUIET };
 
 static atomic_int errors_logged;
 static float in[COUNT], out[COUNT];
@@ -117,6 +117,9 @@ static void stay(pk_comm_t *comm, pk_result_t wanted, const char *text)
            ranks_rank());
     report(exchange(comm) == PK_OK && exchange(comm) == PK_OK, "rank %d: the others exchange", ranks_rank());
     report(pk_comm_async_error(comm) == PK_OK && atomic_load(&errors_logged) == 0, "rank %d: and no error yet", ranks_rank());
+    atomic_fetch_add(&ranks_shared()->words[QUIET], 1);
+    while (atomic_load(&ranks_shared()->words[QUIET]) < SIZE - 1) /* what the other needs next is an error of both */
+        usleep(1000);
     /* Each sends to it at once and waits for it: neither hears it from the other alone. */
     judge_end(comm, pk_barrier(comm, PK_BLOCKING), wanted, text);
 }

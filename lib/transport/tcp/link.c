@@ -133,7 +133,7 @@ void pki_tcp_lost(struct pki_tcp_ep *ep, int error, const char *fmt, ...)
     va_start(args, fmt);
     vsnprintf(text, sizeof text, fmt, args);
     va_end(args);
-    if (ep->iface->goodbye_ns > 0) { /* this rank leaves anyway */
+    if (ep->iface->goodbye_ns > 0 || ep->base.bye) { /* this rank leaves anyway, or the peer has */
         pki_log(PKI_LOG_INFO, &where, "over tcp: %s", text);
         pki_tcp_left(ep);
         return;
@@ -282,11 +282,20 @@ static void stays_broken(struct pki_tcp_link *link)
                  reason(link->error, why, sizeof why), (unsigned long long)(link->ep->iface->params.retry_ns / PKI_NS_PER_MS), text);
 }
 
+/* Messages that the engine has not taken yet: the last may say that the peer leaves. */
+static bool has_unread(const struct pki_tcp_ep *ep)
+{
+    for (uint32_t i = 0; i < ep->nlanes; i++)
+        if (ep->lane[i].rx_head != ep->lane[i].rx_scan)
+            return true;
+    return false;
+}
+
 static void refused(struct pki_tcp_link *link)
 {
     uint64_t now = pki_now_ns();
 
-    if (link->refused_ns == 0 || pki_tcp_has_gone(link->ep))
+    if (link->refused_ns == 0 || pki_tcp_has_gone(link->ep) || has_unread(link->ep))
         link->refused_ns = now;
     else if (now - link->refused_ns > REFUSED_NS)
         process_ended(link);

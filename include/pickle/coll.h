@@ -32,8 +32,9 @@
  * are the caller's again when the call returns, also in a group. Blocks of a receive buffer must not overlap. What one rank sends to
  * another must be as long as what that one receives: else PK_ERR_MISMATCH says both lengths.
  *
- * In a CUDA stream that is being captured a collective becomes part of the graph: on registered GPU memory (mem.h) of GPUs that reach one
- * another, else PK_ERR_UNSUPPORTED, which leaves the capture as it was. The call waits on the CPU until the other ranks capture
+ * In a CUDA stream that is being captured a collective becomes part of the graph: on memory, registered or not, of GPUs that reach one another,
+ * where what others write is memory that they can map (p2p.h); else PK_ERR_UNSUPPORTED, which leaves the capture as it was. It stays allocated as
+ * long as the graph is launched. The call waits on the CPU until the other ranks capture
  * theirs. All ranks replay their graphs in the same order, and none after pk_comm_destroy. Scratch memory of captured collectives is kept
  * until then.
  *

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Operations recorded into CUDA graphs. Both ends of every transfer meet once, while they capture: the receiver grants its buffer and two
- * words that are theirs for the life of the communicator. Each replay passes them back and forth: start 0 -> 1 by the receiver, -> 0 by
+ * words that are theirs for the life of the communicator. Memory that a peer is to write is described to it then, as for any other
+ * transfer, and stays so: the program has registered nothing. Each replay passes them back and forth: start 0 -> 1 by the receiver, -> 0 by
  * the sender; done 0 -> 1 by the sender, -> 0 by the receiver. Captured operations match only captured ones, in the order of capture.
  *
  * Three steps, so that nothing has happened when an operation is refused, and so that one thread can capture for several ranks: all are
@@ -44,21 +45,34 @@ pk_result_t pki_capture_buffer(struct pki_engine *e, const void *ptr, size_t byt
 
     if (bytes == 0)
         return PK_OK;
-    if (!pki_region_registered(e, ptr, bytes))
-        return pki_fail(PK_ERR_UNSUPPORTED, NULL, "capture of %zu bytes at %p, which are not registered (pk_register)", bytes, ptr);
     result = e->gpu->ops->classify(e->gpu, ptr, bytes, &mem);
-    if (result == PK_OK && mem.kind != PKI_MEM_DEVICE)
-        result = pki_fail(PK_ERR_UNSUPPORTED, NULL, "only device memory can be captured");
+    if (result == PK_OK && (mem.kind != PKI_MEM_DEVICE || mem.ordinal != e->ordinal))
+        result = pki_fail(PK_ERR_UNSUPPORTED, NULL, "capture of %zu bytes at %p, which are not memory of device %d: only that can be captured",
+                          bytes, ptr, e->ordinal);
     return result;
+}
+
+pk_result_t pki_capture_target(struct pki_engine *e, struct pki_peer *peer, const void *ptr, size_t bytes)
+{
+    uint32_t id;
+    uint64_t offset;
+    pk_result_t result = bytes == 0 ? PK_OK : pki_region_tell(e, peer, ptr, bytes, &id, &offset);
+
+    return result == PK_IN_PROGRESS ? PK_OK : result; /* the socket is full: the grant says it again */
 }
 
 static pk_result_t check_transfer(struct pki_engine *e, const struct pki_request *r)
 {
     const void *buf = r->what == PKI_DO_SEND ? r->in : r->out;
+    size_t bytes = r->count * pki_dtype_bytes(r->dtype);
+    pk_result_t result;
 
     if (r->peer == e->config.rank || e->peers[r->peer].way[PKI_MEM_DEVICE][PKI_MEM_DEVICE] == NULL)
         return pki_fail(PK_ERR_UNSUPPORTED, NULL, "only transfers between GPUs that reach one another can be captured");
-    return pki_capture_buffer(e, buf, r->count * pki_dtype_bytes(r->dtype));
+    result = pki_capture_buffer(e, buf, bytes);
+    if (result == PK_OK && r->what == PKI_DO_RECV)
+        result = pki_capture_target(e, &e->peers[r->peer], buf, bytes);
+    return result;
 }
 
 static pk_result_t wait_how(struct pki_engine *e, enum pki_wait_how *how)

@@ -65,7 +65,9 @@ pk_result_t pki_capture_plan_check(struct pki_engine *e, struct capture_part *pa
 pk_result_t pki_capture_plan_enroll(struct pki_engine *e, struct capture_part *part);
 void pki_capture_plan_record(struct pki_engine *e, struct capture_part *part, struct capture_recorder *r);
 
-/* [ptr, ptr + bytes) is memory of the GPU that may be used by graphs. */
+/* Both refuse before anything has happened. [ptr, ptr + bytes) is memory of this rank's GPU; */
 pk_result_t pki_capture_buffer(struct pki_engine *e, const void *ptr, size_t bytes);
+/* and the peer, which will write there, has been told how to map it. */
+pk_result_t pki_capture_target(struct pki_engine *e, struct pki_peer *peer, const void *ptr, size_t bytes);
 
 #endif

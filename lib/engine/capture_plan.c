@@ -58,6 +58,33 @@ static pk_result_t make_scratch(struct pki_engine *e, struct pki_task *task)
     return result;
 }
 
+static bool is_receive(const struct pki_step *step)
+{
+    return step->kind == PKI_STEP_RECV || step->kind == PKI_STEP_RECV_REDUCE;
+}
+
+static struct pki_ref target_of(const struct pki_step *step)
+{
+    return step->kind == PKI_STEP_RECV_REDUCE ? step->landing : step->dst;
+}
+
+static pk_result_t check_targets(struct pki_engine *e, const struct pki_task *task)
+{
+    pk_result_t result = PK_OK;
+
+    for (uint32_t i = 0; i < task->plan->nsteps && result == PK_OK; i++) {
+        const struct pki_step *step = &task->plan->steps[i];
+        size_t bytes;
+        const char *at;
+
+        if (!is_receive(step))
+            continue;
+        at = pki_plan_block(task, target_of(step), &bytes);
+        result = pki_capture_target(e, &e->peers[step->peer], at, task->steps[i].bytes);
+    }
+    return result;
+}
+
 pk_result_t pki_capture_plan_check(struct pki_engine *e, struct capture_part *part)
 {
     pk_result_t result = make_task(e, part);
@@ -72,6 +99,8 @@ pk_result_t pki_capture_plan_check(struct pki_engine *e, struct capture_part *pa
         result = pki_plan_order(part->request.algorithm, part->task->plan, &part->moments, &part->nmoments);
     if (result == PK_OK)
         result = make_scratch(e, part->task);
+    if (result == PK_OK)
+        result = check_targets(e, part->task);
     return result;
 }
 
@@ -86,7 +115,7 @@ static struct captured *new_transfer(struct pki_engine *e, const struct pki_task
 {
     const struct pki_step *step = &task->plan->steps[i];
     bool is_send = step->kind == PKI_STEP_SEND;
-    struct pki_ref ref = is_send ? step->src : step->kind == PKI_STEP_RECV_REDUCE ? step->landing : step->dst;
+    struct pki_ref ref = is_send ? step->src : target_of(step);
     struct captured *c = pki_captured_new(e, step->peer, is_send, task->name);
 
     if (c == NULL)
@@ -115,8 +144,7 @@ pk_result_t pki_capture_plan_enroll(struct pki_engine *e, struct capture_part *p
     part->nxfers = plan->nsteps;
     task->number = ++e->coll_captured;
     for (uint32_t i = 0; i < plan->nsteps; i++) {
-        if (plan->steps[i].kind != PKI_STEP_SEND && plan->steps[i].kind != PKI_STEP_RECV &&
-            plan->steps[i].kind != PKI_STEP_RECV_REDUCE)
+        if (plan->steps[i].kind != PKI_STEP_SEND && !is_receive(&plan->steps[i]))
             continue;
         part->xfers[i] = new_transfer(e, task, i);
         if (part->xfers[i] == NULL)

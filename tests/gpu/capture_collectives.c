@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Every collective in CUDA graphs, on registered memory: captured once, replayed with changing data; several collectives in one graph; a
+ * Every collective in CUDA graphs: captured once, replayed with changing data; several collectives in one graph; a
  * group of several GPUs captured by one thread; refused where it cannot be, with the capture intact; the communicator destroyed while the
  * graph still exists; a peer killed while a replay waits for it.
  */
@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "gpu_rank.h"
+#include "gpu_vmm.h"
 
 enum operation { BROADCAST, REDUCE, ALLREDUCE, REDUCE_SCATTER, ALLGATHER, ALLTOALL, GATHER, SCATTER, ALLGATHERV, BARRIER, OPERATIONS };
 
@@ -39,8 +40,6 @@ static void bed_open(struct bed *bed)
     bed->host = malloc(bed->elements * sizeof(float));
     if (bed->host == NULL)
         exit(2);
-    must_be_ok(pk_register(bed->self.comm, bed->in, bed->elements * sizeof(float)), "pk_register");
-    must_be_ok(pk_register(bed->self.comm, bed->out, bed->elements * sizeof(float)), "pk_register");
 }
 
 static float given(int rank, int turn, size_t i)
@@ -255,17 +254,17 @@ static void grouped(struct bed *bed)
 static void refused(struct bed *bed)
 {
     struct gpu_rank *self = &bed->self;
-    float *unregistered = gpu_alloc(N * sizeof(float));
-    float *pinned = gpu_host_alloc(N * sizeof(float));
+    struct gpu_vmm hidden = gpu_vmm_alloc_private(self->rank % gpu_count(), N * sizeof(float));
+    float *pinned = gpu_host_alloc(N * sizeof(float)), *other = (float *)(void *)hidden.ptr;
     pk_result_t first, second;
     gpu_graph_t graph;
 
     gpu_capture_begin(self->stream);
-    first = pk_allreduce(unregistered, unregistered, N, PK_F32, PK_SUM, self->comm, self->in_stream);
+    first = pk_allgather(bed->in, other, N / (size_t)self->size, PK_F32, self->comm, self->in_stream);
     second = pk_broadcast(pinned, pinned, N, PK_F32, 0, self->comm, self->in_stream);
     must_be_ok(call(self, ALLREDUCE, bed->in, bed->out, 0), "allreduce after refused ones");
     graph = end_capture(self, "refused");
-    report(first == PK_ERR_UNSUPPORTED && second == PK_ERR_UNSUPPORTED, "rank %d: unregistered memory %d, host memory %d", self->rank,
+    report(first == PK_ERR_UNSUPPORTED && second == PK_ERR_UNSUPPORTED, "rank %d: memory that cannot be shared %d, host memory %d", self->rank,
            (int)first, (int)second);
     prepare(bed, 9);
     ranks_meet();
@@ -274,7 +273,7 @@ static void refused(struct bed *bed)
     verify(bed, ALLREDUCE, 0, 9);
     ranks_meet();
     gpu_graph_free(graph);
-    gpu_free(unregistered);
+    gpu_vmm_free(&hidden);
     gpu_host_free(pinned);
 }
 
@@ -383,10 +382,6 @@ static int one_thread_main(void)
     for (int r = 0; r < n; r++)
         while (pk_comm_async_error(other_comms[r]) == PK_IN_PROGRESS)
             usleep(1000);
-    for (int r = 0; r < n; r++) {
-        must_be_ok(pk_register(other_comms[r], in[r], N * sizeof(float)), "pk_register");
-        must_be_ok(pk_register(other_comms[r], out[r], N * sizeof(float)), "pk_register");
-    }
     for (int r = 0; r < n; r++) {
         gpu_use(r);
         gpu_capture_begin(ranks[r].stream);

@@ -150,6 +150,14 @@ pk_result_t pki_cuda_capturing(const struct pki_queue *queue, bool *yes, uint64_
 pk_result_t pki_cuda_copy(const struct pki_queue *queue, void *dst, const void *src, size_t bytes);
 pk_result_t pki_cuda_words(const struct pki_queue *queue, const struct pki_word_op *ops, int n, enum pki_wait_how how);
 
+/* ---- cuda_graph.c ---- */
+
+pk_result_t pki_cuda_graph_keep(const struct pki_queue *queue, void (*gone)(void *arg), void *arg);
+pk_result_t pki_cuda_turn_open(struct pki_device *device, void **turn);
+void pki_cuda_turn_close(struct pki_device *device, void *turn);
+pk_result_t pki_cuda_turn_begin(const struct pki_queue *queue, void *turn, void *last);
+pk_result_t pki_cuda_turn_end(const struct pki_queue *queue, void *turn, void **last);
+
 /* ---- cuda_kernels.c ---- */
 
 /* Load every kernel into the context, which is current, and unload them. At open and not at the first launch: the driver may

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Operations recorded into CUDA graphs. Both ends of every transfer meet once, while they capture: the receiver grants its buffer and two
- * words that are theirs for the life of the communicator. Memory that a peer is to write is described to it then, as for any other
- * transfer, and stays so: the program has registered nothing. Each replay passes them back and forth: start 0 -> 1 by the receiver, -> 0 by
- * the sender; done 0 -> 1 by the sender, -> 0 by the receiver. Captured operations match only captured ones, in the order of capture.
+ * words: a message's are its own as long as the graph, collectives have theirs in turn (capture_graph.c). Memory that a peer is to write is described
+ * to it then, as for any other transfer, and stays so: the program has registered nothing. Each replay passes the words back and forth: start 0 -> 1
+ * by the receiver, -> 0 by the sender; done 0 -> 1 by the sender, -> 0 by the receiver; so both are 0 when the receiver is through. Captured operations match only captured ones, in the order of capture.
  *
  * Three steps, so that nothing has happened when an operation is refused, and so that one thread can capture for several ranks: all are
  * checked; all receives are granted; then all grants are waited for and everything is recorded.
@@ -93,11 +93,13 @@ void pki_capture_drop(struct pki_engine *e, struct pki_capture *capture)
         struct capture_part *part = &capture->parts[i];
 
         if (part->task != NULL) {
-            if (!part->kept && part->task->scratch != NULL) /* it never came so far that a graph could use it */
-                pki_scratch_drop(e, part->task->scratch, pki_scratch_bytes(part->task));
             part->task->scratch = NULL;
             pki_task_free(part->task);
         }
+        if (part->scratch >= 0)
+            pki_graph_scratch_give(e, part->scratch);
+        if (part->graph != NULL)
+            part->graph->calls--;
         free(part->moments);
         free(part->xfers);
     }
@@ -112,6 +114,8 @@ pk_result_t pki_capture_check(struct pki_engine *e, const struct pki_request *re
     if (capture == NULL)
         return pki_fail(PK_ERR_MEMORY, NULL, "no memory for a captured group");
     capture->n = n;
+    for (int i = 0; i < n; i++)
+        capture->parts[i].scratch = -1;
     result = wait_how(e, &capture->how);
     for (int i = 0; i < n && result == PK_OK; i++) {
         struct capture_part *part = &capture->parts[i];
@@ -120,6 +124,8 @@ pk_result_t pki_capture_check(struct pki_engine *e, const struct pki_request *re
         part->queue = (struct pki_queue){ .device = e->gpu, .handle = requests[i].stream.handle };
         result = part->request.what == PKI_DO_COLL ? pki_capture_plan_check(e, part) : check_transfer(e, &part->request);
     }
+    for (int i = 0; i < n && result == PK_OK; i++)
+        result = pki_graph_enter(e, &capture->parts[i].queue, &capture->parts[i].graph);
     if (result != PK_OK) {
         pki_capture_drop(e, capture);
         return result;
@@ -153,7 +159,7 @@ static uint64_t deadline(const struct pki_engine *e)
     return pki_deadline_ns(e->config.timeout_ms);
 }
 
-struct captured *pki_captured_new(struct pki_engine *e, int peer, bool is_send, const char *name)
+struct captured *pki_captured_new(struct pki_engine *e, struct pki_graph *graph, int peer, bool is_send, const char *name)
 {
     struct captured *c = calloc(1, sizeof *c);
 
@@ -166,9 +172,7 @@ struct captured *pki_captured_new(struct pki_engine *e, int peer, bool is_send, 
     c->is_send = is_send;
     c->name = name;
     c->flags = PKI_MSG_FLAG_CAPTURED;
-    if (pki_list_empty(&e->captured))
-        atomic_fetch_add(&e->watched, 1); /* somebody has to notice for a waiting graph that a peer is gone */
-    pki_list_push(&e->captured, &c->node);
+    pki_list_push(&graph->captured, &c->node);
     return c;
 }
 
@@ -181,7 +185,7 @@ static pk_result_t enroll_transfer(struct pki_engine *e, struct capture_part *pa
     part->xfers = calloc(1, sizeof(struct captured *));
     if (part->xfers == NULL)
         return pki_fail(PK_ERR_MEMORY, NULL, "no memory for a captured operation");
-    c = part->xfers[0] = pki_captured_new(e, r->peer, is_send, is_send ? "send" : "recv");
+    c = part->xfers[0] = pki_captured_new(e, part->graph, r->peer, is_send, is_send ? "send" : "recv");
     if (c == NULL)
         return PK_ERR_MEMORY;
     part->nxfers = 1;
@@ -196,22 +200,20 @@ static pk_result_t grant(struct pki_engine *e, struct captured *c)
     struct pki_msg msg = { .kind = PKI_MSG_GRANT, .flags = c->flags | PKI_MSG_FLAG_DEVICE, .index = c->index, .sig = c->sig,
                            .op = c->op, .bytes = c->bytes };
     uint64_t until = deadline(e);
-    pk_result_t result;
+    int slot;
+    pk_result_t result = (c->flags & PKI_MSG_FLAG_COLL) != 0 ? pki_graph_slot(c->peer, c->index, &slot) : pki_graph_slot_take(c->peer, &slot);
 
-    c->own_slot = pki_slots_take_new(&c->peer->gates); /* the words of another one may not have been seen by all who wait for them */
-    if (c->own_slot < 0)
-        return pki_fail(PK_ERR_UNSUPPORTED, NULL, "more than %d captured and pending receives from one rank", PKI_GATE_SLOTS);
-    c->slot = &c->peer->lane->gates_mine[c->own_slot];
-    pki_watch_note(c->peer, false, c->own_slot, 1);
-    atomic_store(&c->slot->start, 0);
-    atomic_store(&c->slot->done, 0);
-    msg.gate_slot = (uint16_t)c->own_slot;
+    if (result != PK_OK)
+        return result;
+    c->own_slot = (c->flags & PKI_MSG_FLAG_COLL) != 0 ? -1 : slot;
+    c->slot = &c->peer->lane->gates_mine[slot];
+    msg.gate_slot = (uint16_t)slot;
     for (;;) {
         result = c->bytes == 0 ? PK_OK : pki_region_tell(e, c->peer, c->addr, c->bytes, &msg.region, &msg.offset);
         if (result == PK_OK)
             result = pki_lane_send(c->peer, &msg, NULL, e);
         if (result == PK_OK && c->bytes > 0)
-            pki_region_hold(e, msg.region);
+            pki_region_hold(e, c->region = msg.region);
         if (result != PK_IN_PROGRESS)
             return result;
         result = pause_for(e, c, until);
@@ -322,6 +324,8 @@ void pki_record_done(struct capture_recorder *r, struct captured *c)
 void pki_record_send(struct capture_recorder *r, struct captured *c)
 {
     struct pki_ep *way = c->peer->way[PKI_MEM_DEVICE][PKI_MEM_DEVICE];
+    struct pki_put put = { .ep = way, .src = c->addr, .remote = c->remote, .bytes = c->bytes, .done_remote = { &c->slot->done, 1 },
+                           .queue = r->queue };
 
     add(r, PKI_WORD_WAIT_EQ, &c->slot->start, 1);
     add(r, PKI_WORD_WRITE, &c->slot->start, 0);
@@ -330,11 +334,9 @@ void pki_record_send(struct capture_recorder *r, struct captured *c)
         return;
     }
     pki_record_flush(r);
-    c->put = (struct pki_put){ .ep = way, .src = c->addr, .remote = c->remote, .bytes = c->bytes,
-                               .done_remote = { &c->slot->done, 1 }, .queue = r->queue };
-    pki_list_init(&c->put.node);
+    pki_list_init(&put.node);
     if (r->result == PK_OK)
-        r->result = way->iface->transport->put(&c->put);
+        r->result = way->iface->transport->put(&put); /* it is in the queue when this returns */
     r->stats->captured_copies++;
     r->stats->captured_words++; /* behind it */
 }
@@ -378,30 +380,4 @@ pk_result_t pki_capture_record(struct pki_engine *e, struct pki_capture *capture
     if (result != PK_OK)
         pki_engine_poison(e, result, true);
     return result;
-}
-
-/* ---- the end ---- */
-
-void pki_capture_release(struct pki_engine *e)
-{
-    for (struct pki_list *n = e->captured.next; n != &e->captured; n = n->next) {
-        struct captured *c = pki_container_of(n, struct captured, node);
-
-        if (c->slot != NULL)
-            atomic_store(c->is_send ? &c->slot->start : &c->slot->done, 1);
-    }
-}
-
-void pki_capture_close(struct pki_engine *e)
-{
-    struct pki_list *node;
-
-    while ((node = pki_list_pop(&e->captured)) != NULL)
-        free(pki_container_of(node, struct captured, node));
-    while ((node = pki_list_pop(&e->graph_memory)) != NULL) {
-        struct pki_graph_memory *memory = pki_container_of(node, struct pki_graph_memory, node);
-
-        e->gpu->ops->free(e->gpu, memory->ptr);
-        free(memory);
-    }
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Collectives recorded into CUDA graphs: the steps of the plan in the caller's own stream, in an order that lets all ranks' streams come
- * to the end (coll/order.h). Scratch memory is the graph's own, until the communicator is closed.
+ * to the end (coll/order.h). Gate slots and scratch memory are those that all captured collectives have in turn (capture_graph.c).
  */
 #include <stdlib.h>
 #include <string.h>
@@ -46,16 +46,17 @@ static pk_result_t check_buffers(struct pki_engine *e, const struct pki_task *ta
     return result;
 }
 
-static pk_result_t make_scratch(struct pki_engine *e, struct pki_task *task)
+static pk_result_t take_scratch(struct pki_engine *e, struct capture_part *part)
 {
-    size_t bytes = pki_scratch_bytes(task);
-    void *ptr = NULL;
-    pk_result_t result = bytes == 0 ? PK_OK : e->gpu->ops->alloc(e->gpu, bytes, &ptr);
+    size_t bytes = pki_scratch_bytes(part->task);
+    pk_result_t result = bytes == 0 ? PK_OK : pki_graph_scratch_take(e, bytes, &part->scratch);
 
-    task->scratch = ptr;
-    if (result == PK_OK)
-        pki_scaled_place(task);
-    return result;
+    if (result != PK_OK)
+        return result;
+    if (bytes > 0)
+        part->task->scratch = e->graph_scratch[part->scratch].ptr;
+    pki_scaled_place(part->task);
+    return PK_OK;
 }
 
 static bool is_receive(const struct pki_step *step)
@@ -98,25 +99,30 @@ pk_result_t pki_capture_plan_check(struct pki_engine *e, struct capture_part *pa
     if (result == PK_OK)
         result = pki_plan_order(part->request.algorithm, part->task->plan, &part->moments, &part->nmoments);
     if (result == PK_OK)
-        result = make_scratch(e, part->task);
+        result = take_scratch(e, part);
     if (result == PK_OK)
         result = check_targets(e, part->task);
+    if (result == PK_OK && e->turn == NULL)
+        result = e->gpu->ops->turn_open(e->gpu, &e->turn);
     return result;
 }
 
-static pk_result_t keep_scratch(struct pki_engine *e, const struct pki_task *task)
+/* The part's own use ends with the call. */
+static void keep_scratch(struct pki_engine *e, const struct capture_part *part)
 {
-    if (task->scratch == NULL || pki_scratch_keep(e, task->scratch, pki_scratch_bytes(task)))
-        return PK_OK;
-    return pki_fail(PK_ERR_MEMORY, NULL, "no memory for a captured collective");
+    if (part->scratch < 0 || (part->graph->scratch >> part->scratch & 1) != 0)
+        return;
+    part->graph->scratch |= 1u << part->scratch;
+    e->graph_scratch[part->scratch].users++;
 }
 
-static struct captured *new_transfer(struct pki_engine *e, const struct pki_task *task, uint32_t i)
+static struct captured *new_transfer(struct pki_engine *e, const struct capture_part *part, uint32_t i)
 {
+    const struct pki_task *task = part->task;
     const struct pki_step *step = &task->plan->steps[i];
     bool is_send = step->kind == PKI_STEP_SEND;
     struct pki_ref ref = is_send ? step->src : target_of(step);
-    struct captured *c = pki_captured_new(e, step->peer, is_send, task->name);
+    struct captured *c = pki_captured_new(e, part->graph, step->peer, is_send, task->name);
 
     if (c == NULL)
         return NULL;
@@ -133,11 +139,8 @@ pk_result_t pki_capture_plan_enroll(struct pki_engine *e, struct capture_part *p
 {
     struct pki_task *task = part->task;
     const struct pki_plan *plan = task->plan;
-    pk_result_t result = keep_scratch(e, task);
 
-    if (result != PK_OK)
-        return result;
-    part->kept = true;
+    keep_scratch(e, part);
     part->xfers = calloc((size_t)plan->nsteps + 1, sizeof *part->xfers);
     if (part->xfers == NULL)
         return pki_fail(PK_ERR_MEMORY, NULL, "no memory for %u captured steps", plan->nsteps);
@@ -146,7 +149,7 @@ pk_result_t pki_capture_plan_enroll(struct pki_engine *e, struct capture_part *p
     for (uint32_t i = 0; i < plan->nsteps; i++) {
         if (plan->steps[i].kind != PKI_STEP_SEND && !is_receive(&plan->steps[i]))
             continue;
-        part->xfers[i] = new_transfer(e, task, i);
+        part->xfers[i] = new_transfer(e, part, i);
         if (part->xfers[i] == NULL)
             return PK_ERR_MEMORY;
     }
@@ -173,10 +176,26 @@ static void record_work(struct capture_part *part, uint32_t i, struct capture_re
     r->stats->captured_kernels++;
 }
 
-void pki_capture_plan_record(struct pki_engine *e, struct capture_part *part, struct capture_recorder *r)
+/* In one stream collectives follow one another as it is. */
+static void begin_turn(struct pki_engine *e, const struct capture_part *part, struct capture_recorder *r)
 {
-    (void)e;
-    record_scaling(part->task, r);
+    const struct pki_graph *g = part->graph;
+
+    pki_record_flush(r);
+    if (r->result == PK_OK && (g->turn == NULL || g->turn_stream != part->queue.handle))
+        r->result = e->gpu->ops->turn_begin(&part->queue, e->turn, g->turn);
+}
+
+static void end_turn(struct pki_engine *e, struct capture_part *part, struct capture_recorder *r)
+{
+    pki_record_flush(r);
+    if (r->result == PK_OK)
+        r->result = e->gpu->ops->turn_end(&part->queue, e->turn, &part->graph->turn);
+    part->graph->turn_stream = part->queue.handle;
+}
+
+static void record_moments(struct capture_part *part, struct capture_recorder *r)
+{
     for (uint32_t m = 0; m < part->nmoments && r->result == PK_OK; m++) {
         uint32_t i = part->moments[m].step;
 
@@ -197,4 +216,12 @@ void pki_capture_plan_record(struct pki_engine *e, struct capture_part *part, st
             break;
         }
     }
+}
+
+void pki_capture_plan_record(struct pki_engine *e, struct capture_part *part, struct capture_recorder *r)
+{
+    begin_turn(e, part, r);
+    record_scaling(part->task, r);
+    record_moments(part, r);
+    end_turn(e, part, r);
 }

@@ -243,9 +243,7 @@ size_t pki_scratch_bytes(const struct pki_task *task);
 pk_result_t pki_scratch_take(struct pki_task *task);
 void pki_scratch_give(struct pki_task *task);
 void pki_scratch_take_quick(struct pki_task *task); /* the task's and engine->quick_scratch change places */
-/* GPU memory that is not needed any more: freed now, or with the engine. */
-void pki_scratch_drop(struct pki_engine *engine, void *ptr, size_t bytes);
-bool pki_scratch_keep(struct pki_engine *engine, void *ptr, size_t bytes); /* with the engine; false: no memory */
+void pki_scratch_close(struct pki_engine *engine); /* what could not be freed before */
 
 /* plan_run.c */
 bool pki_plan_run(struct pki_task *task); /* false: it cannot start yet */
@@ -367,9 +365,13 @@ void pki_capture_drop(struct pki_engine *engine, struct pki_capture *capture);
 /* Is one of them in a stream that is being captured? *error: they cannot be told, or are mixed. */
 bool pki_capture_wanted(struct pki_engine *engine, const struct pki_request *requests, int n, pk_result_t *error);
 
+/* capture_graph.c */
 /* Let streams that wait in replayed graphs go. */
-void pki_capture_release(struct pki_engine *engine);
-void pki_capture_close(struct pki_engine *engine);
+void pki_graphs_release(struct pki_engine *engine);
+/* What is of graphs that are gone is given back; calls nothing of the driver. */
+void pki_graphs_reap(struct pki_engine *engine);
+void pki_graphs_tidy(struct pki_engine *engine); /* and, in a call, scratch memory that no graph needs is freed */
+void pki_graphs_close(struct pki_engine *engine);
 
 /* fused.c */
 size_t pki_fused_inbox_bytes(const struct pki_engine *engine);

@@ -150,6 +150,8 @@ struct pki_peer {
     size_t ahead_out;               /* bytes of those that have been sent and not yet credited */
     size_t ahead_in;                /* bytes of those that have been received and not yet credited back */
     struct pki_slots gates;
+    uint16_t *graph_slots;          /* of those the ones that captured collectives share: that of the pair's k-th receive */
+    uint32_t ngraph_slots;
     _Atomic uint32_t *let_go;       /* [2 * PKI_PAIR_SLOTS], watch.c's; NULL without a GPU */
     struct pki_ll_ring lls;
     uint32_t room_ns;               /* how long to wait for room there */

@@ -251,6 +251,40 @@ static void grouped(struct bed *bed)
     gpu_graph_free(graph);
 }
 
+/* Two branches of one graph: the communicator's collectives follow one another all the same. */
+static void branches(struct bed *bed)
+{
+    struct gpu_rank *self = &bed->self, beside = *self;
+    gpu_event_t fork = gpu_event_new(), join = gpu_event_new();
+    gpu_graph_t graph;
+
+    beside.stream = gpu_stream_new();
+    beside.in_stream = PK_CUDA_STREAM(beside.stream);
+    gpu_capture_begin(self->stream);
+    gpu_event_record(fork, self->stream);
+    gpu_stream_wait(beside.stream, fork);
+    for (int i = 0; i < 6; i++)
+        must_be_ok(call(i % 2 == 0 ? self : &beside, i % 4 < 2 ? REDUCE_SCATTER : ALLREDUCE, bed->in, bed->out, 0), "a collective in a branch");
+    must_be_ok(call(&beside, ALLTOALL, bed->in, bed->out, 0), "alltoall in a branch");
+    gpu_event_record(join, beside.stream);
+    gpu_stream_wait(self->stream, join);
+    graph = end_capture(self, "branches");
+    for (int turn = 0; turn < REPLAYS; turn++) {
+        prepare(bed, turn);
+        ranks_meet();
+        gpu_graph_launch(graph, turn % 2 == 0 ? self->stream : beside.stream);
+        gpu_graph_launch(graph, turn % 2 == 0 ? beside.stream : self->stream);
+        must_end(self, "branches");
+        must_end(&beside, "branches");
+        verify(bed, ALLTOALL, 0, turn);
+    }
+    ranks_meet();
+    gpu_graph_free(graph);
+    gpu_stream_free(beside.stream);
+    gpu_event_free(fork);
+    gpu_event_free(join);
+}
+
 static void refused(struct bed *bed)
 {
     struct gpu_rank *self = &bed->self;
@@ -287,6 +321,7 @@ static int rank_main(void)
         one(&bed, (enum operation)op);
     many(&bed);
     grouped(&bed);
+    branches(&bed);
     refused(&bed);
     report(bed.wrong == 0, "rank %d: %d collectives, %d replays each: %u wrong", bed.self.rank, OPERATIONS, REPLAYS, bed.wrong);
     gpu_capture_begin(bed.self.stream);
@@ -326,6 +361,9 @@ static int victim_main(void)
     report(pk_comm_async_error(bed.self.comm) == PK_ERR_PEER, "rank 0: the communicator knows");
     pk_last_error(&info);
     report(info.peer == 1, "rank 0: it names rank %d: %.200s", info.peer, info.text);
+    for (int i = 0; i < 5; i++)
+        gpu_graph_launch(graph, bed.self.stream);
+    report(stream_idle_within(bed.self.stream, 10000, &took_ms), "rank 0: replays after the failure end too, in %.0f ms", took_ms);
     gpu_graph_free(graph);
     (void)pk_comm_destroy(bed.self.comm);
     return report_end();

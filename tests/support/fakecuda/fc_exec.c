@@ -317,7 +317,7 @@ static void run_graph(const struct fc_op *op)
     fc_lock();
     if (op->graph.before != NULL)
         fc_point_wait(op->graph.before);
-    fc_exec_run(op->graph.exec);
+    fc_exec_run(op->graph.exec, op->graph.external);
     op->graph.done->done = true;
     pthread_cond_broadcast(&fc.changed);
     fc_unlock();

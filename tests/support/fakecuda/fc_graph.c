@@ -30,6 +30,7 @@ struct fc_exec {
     size_t n;
     struct fc_stream **chains;
     size_t nchains;
+    bool has_events;
     struct fc_point *last;
     struct fc_user_ref *users;
 };
@@ -249,6 +250,7 @@ CUresult cuGraphNodeGetType(CUgraphNode hNode, CUgraphNodeType *type)
         [FC_OP_KERNEL] = CU_GRAPH_NODE_TYPE_KERNEL,       [FC_OP_HOST] = CU_GRAPH_NODE_TYPE_HOST,
         [FC_OP_RECORD] = CU_GRAPH_NODE_TYPE_EVENT_RECORD, [FC_OP_JOIN] = CU_GRAPH_NODE_TYPE_WAIT_EVENT,
         [FC_OP_GRAPH] = CU_GRAPH_NODE_TYPE_GRAPH,         [FC_OP_EMPTY] = CU_GRAPH_NODE_TYPE_EMPTY,
+        [FC_OP_EVENT_RECORD] = CU_GRAPH_NODE_TYPE_EVENT_RECORD, [FC_OP_EVENT_WAIT] = CU_GRAPH_NODE_TYPE_WAIT_EVENT,
     };
     CUresult result = fc_enter(__func__, FC_INIT);
 
@@ -283,6 +285,11 @@ static void assign_chains(struct fc_exec *exec)
     free(tails);
 }
 
+static bool is_event(const struct fc_op *op)
+{
+    return op->kind == FC_OP_EVENT_RECORD || op->kind == FC_OP_EVENT_WAIT;
+}
+
 static struct fc_exec *exec_new(const struct fc_graph *graph)
 {
     struct fc_exec *exec = must(calloc(1, sizeof *exec));
@@ -296,6 +303,7 @@ static struct fc_exec *exec_new(const struct fc_graph *graph)
 
         to->op = from->op;
         to->op->refs++;
+        exec->has_events |= is_event(to->op);
         to->ndeps = from->ndeps;
         to->deps = must(malloc((from->ndeps + 1) * sizeof *to->deps));
         for (size_t d = 0; d < from->ndeps; d++)
@@ -339,7 +347,35 @@ static void push_point(struct fc_stream *s, enum fc_op_kind kind, struct fc_poin
     fc_push(s, op);
 }
 
-void fc_exec_run(struct fc_exec *exec)
+void fc_external_free(const struct fc_exec *exec, struct fc_point **external)
+{
+    for (size_t i = 0; external != NULL && i < exec->n; i++)
+        fc_point_put(external[i]);
+    free(external);
+}
+
+/* What the nodes wait for is what has recorded the event last when the graph is launched, this launch's own nodes before them among that. */
+static struct fc_point **external_new(const struct fc_exec *exec)
+{
+    struct fc_point **external = exec->has_events ? must(calloc(exec->n + 1, sizeof(struct fc_point *))) : NULL;
+
+    for (size_t i = 0; exec->has_events && i < exec->n; i++) {
+        const struct fc_op *op = exec->nodes[i].op;
+
+        if (!is_event(op))
+            continue;
+        if (op->kind == FC_OP_EVENT_RECORD) {
+            fc_point_put(op->event->point);
+            op->event->point = fc_point_new();
+        }
+        external[i] = op->event->point;
+        if (external[i] != NULL)
+            external[i]->refs++;
+    }
+    return external;
+}
+
+void fc_exec_run(struct fc_exec *exec, struct fc_point *const *external)
 {
     struct fc_point **points = must(calloc(exec->n + 1, sizeof(struct fc_point *)));
 
@@ -350,8 +386,12 @@ void fc_exec_run(struct fc_exec *exec)
         for (size_t d = 0; d < node->ndeps; d++)
             if (exec->nodes[node->deps[d]].chain != node->chain)
                 push_point(s, FC_OP_JOIN, points[node->deps[d]]);
-        node->op->refs++;
-        fc_push(s, node->op);
+        if (!is_event(node->op)) {
+            node->op->refs++;
+            fc_push(s, node->op);
+        } else if (external[i] != NULL) {
+            push_point(s, node->op->kind == FC_OP_EVENT_WAIT ? FC_OP_JOIN : FC_OP_RECORD, external[i]);
+        }
         if (node->watched) {
             points[i] = fc_point_new();
             push_point(s, FC_OP_RECORD, points[i]);
@@ -416,6 +456,7 @@ static CUresult launch(struct fc_exec *exec, CUstream handle)
     op->graph.before = exec->last; /* with the executable graph's reference */
     op->graph.done = fc_point_new();
     op->graph.done->refs++;
+    op->graph.external = external_new(exec);
     exec->last = op->graph.done;
     result = fc_submit(s, op);
     if (result != CUDA_SUCCESS)

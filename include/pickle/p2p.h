@@ -62,7 +62,8 @@ PK_API pk_result_t pk_group_start(void);
  * streams fit in a group, with more nothing of the communicator's part is started; the other kinds have no such limit.
  *
  * Operations in streams that are being captured are recorded one after the other: receives are opened, then sends, then collectives in
- * the order of the calls, then receives end. Ranks have to group alike there. One thread may capture for several communicators in one
+ * the order of the calls, then receives end. Ranks have to group alike there. What a rank sends to itself has its receive in the same group and
+ * stream, and is a copy inside the GPU (PK_ERR_NEEDS_SM with PK_SM_NONE). One thread may capture for several communicators in one
  * group; when one operation is refused none of the others is recorded.
  *
  * @return PK_OK; PK_ERR_ARG (no group open); PK_ERR_UNSUPPORTED (too many in CUDA streams); else the first error of an operation in the

@@ -67,11 +67,57 @@ static pk_result_t check_transfer(struct pki_engine *e, const struct pki_request
     size_t bytes = r->count * pki_dtype_bytes(r->dtype);
     pk_result_t result;
 
-    if (r->peer == e->config.rank || e->peers[r->peer].way[PKI_MEM_DEVICE][PKI_MEM_DEVICE] == NULL)
+    if (r->peer != e->config.rank && e->peers[r->peer].way[PKI_MEM_DEVICE][PKI_MEM_DEVICE] == NULL)
         return pki_fail(PK_ERR_UNSUPPORTED, NULL, "only transfers between GPUs that reach one another can be captured");
     result = pki_capture_buffer(e, buf, bytes);
-    if (result == PK_OK && r->what == PKI_DO_RECV)
+    if (result == PK_OK && r->what == PKI_DO_RECV && r->peer != e->config.rank)
         result = pki_capture_target(e, &e->peers[r->peer], buf, bytes);
+    return result;
+}
+
+/* The next part from `i` on that is a send to this rank itself, or a receive. */
+static struct capture_part *next_to_self(struct pki_engine *e, struct pki_capture *capture, int *i, bool send)
+{
+    while (*i < capture->n) {
+        struct capture_part *part = &capture->parts[(*i)++];
+
+        if (part->request.what == (send ? PKI_DO_SEND : PKI_DO_RECV) && part->request.peer == e->config.rank)
+            return part;
+    }
+    return NULL;
+}
+
+static pk_result_t pair_up(struct pki_engine *e, const struct capture_part *send, struct capture_part *recv)
+{
+    size_t sent, received;
+
+    if (send == NULL || recv == NULL || send->queue.handle != recv->queue.handle)
+        return pki_fail(PK_ERR_UNSUPPORTED, NULL, "capture of a send to this rank itself, or a receive from it: the other half has to be in "
+                        "the same group and stream");
+    sent = send->request.count * pki_dtype_bytes(send->request.dtype);
+    received = recv->request.count * pki_dtype_bytes(recv->request.dtype);
+    if (sent != received)
+        return pki_fail(PK_ERR_MISMATCH, NULL, "captured: this rank sends itself %zu bytes, and receives %zu", sent, received);
+    if (sent > 0 && e->config.sm_policy == PK_SM_NONE)
+        return pki_fail(PK_ERR_NEEDS_SM, NULL, "capture of a send to this rank itself: a copy inside the gpu runs as a kernel");
+    recv->own = send->request.in;
+    return PK_OK;
+}
+
+/* What this rank sends itself, in their order. */
+static pk_result_t pair_up_own(struct pki_engine *e, struct pki_capture *capture)
+{
+    int sends = 0, recvs = 0;
+    pk_result_t result = PK_OK;
+
+    while (result == PK_OK) {
+        const struct capture_part *send = next_to_self(e, capture, &sends, true);
+        struct capture_part *recv = next_to_self(e, capture, &recvs, false);
+
+        if (send == NULL && recv == NULL)
+            break;
+        result = pair_up(e, send, recv);
+    }
     return result;
 }
 
@@ -124,6 +170,8 @@ pk_result_t pki_capture_check(struct pki_engine *e, const struct pki_request *re
         part->queue = (struct pki_queue){ .device = e->gpu, .handle = requests[i].stream.handle };
         result = part->request.what == PKI_DO_COLL ? pki_capture_plan_check(e, part) : check_transfer(e, &part->request);
     }
+    if (result == PK_OK)
+        result = pair_up_own(e, capture);
     for (int i = 0; i < n && result == PK_OK; i++)
         result = pki_graph_enter(e, &capture->parts[i].queue, &capture->parts[i].graph);
     if (result != PK_OK) {
@@ -182,6 +230,8 @@ static pk_result_t enroll_transfer(struct pki_engine *e, struct capture_part *pa
     bool is_send = r->what == PKI_DO_SEND;
     struct captured *c;
 
+    if (r->peer == e->config.rank)
+        return PK_OK;
     part->xfers = calloc(1, sizeof(struct captured *));
     if (part->xfers == NULL)
         return pki_fail(PK_ERR_MEMORY, NULL, "no memory for a captured operation");
@@ -343,23 +393,42 @@ void pki_record_send(struct capture_recorder *r, struct captured *c)
 
 enum pass { PASS_OPEN, PASS_SEND, PASS_COLLECTIVE, PASS_DONE, PASSES };
 
-static void record_part(struct pki_engine *e, struct capture_part *part, enum pass pass, struct capture_recorder *r)
+static void record_own(const struct capture_part *part, struct capture_recorder *r)
 {
-    struct captured *c = part->task == NULL ? part->xfers[0] : NULL;
+    const struct pki_request *request = &part->request;
+    size_t bytes = request->count * pki_dtype_bytes(request->dtype);
 
-    r->queue = &part->queue;
-    if (pass == PASS_COLLECTIVE) {
-        r->stats->captured_operations++;
-        r->stats->captured_steps += c == NULL ? part->task->plan->nsteps : 1;
-    }
-    if (c == NULL && pass == PASS_COLLECTIVE)
-        pki_capture_plan_record(e, part, r);
+    if (request->what == PKI_DO_SEND || bytes == 0 || r->result != PK_OK)
+        return;
+    r->result = part->queue.device->ops->copy(&part->queue, request->out, part->own, bytes);
+    r->stats->captured_kernels++; /* which a copy inside the GPU is */
+}
+
+static void record_message(const struct capture_part *part, enum pass pass, struct capture_recorder *r)
+{
+    struct captured *c = part->xfers != NULL ? part->xfers[0] : NULL;
+
+    if (c == NULL && pass == PASS_SEND)
+        record_own(part, r);
     else if (c != NULL && pass == PASS_OPEN && !c->is_send)
         pki_record_open(r, c);
     else if (c != NULL && pass == PASS_SEND && c->is_send)
         pki_record_send(r, c);
     else if (c != NULL && pass == PASS_DONE && !c->is_send)
         pki_record_done(r, c);
+}
+
+static void record_part(struct pki_engine *e, struct capture_part *part, enum pass pass, struct capture_recorder *r)
+{
+    r->queue = &part->queue;
+    if (pass == PASS_COLLECTIVE) {
+        r->stats->captured_operations++;
+        r->stats->captured_steps += part->task != NULL ? part->task->plan->nsteps : 1;
+    }
+    if (part->task == NULL)
+        record_message(part, pass, r);
+    else if (pass == PASS_COLLECTIVE)
+        pki_capture_plan_record(e, part, r);
     pki_record_flush(r);
 }
 

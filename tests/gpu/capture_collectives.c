@@ -251,6 +251,43 @@ static void grouped(struct bed *bed)
     gpu_graph_free(graph);
 }
 
+/* Groups in which a rank sends to itself, as an exchange of all with all by messages does. */
+static void to_itself(struct bed *bed)
+{
+    struct gpu_rank *self = &bed->self;
+    pk_result_t alone, uneven;
+    gpu_graph_t graph;
+    size_t i = 0, all = N * (size_t)self->size;
+
+    gpu_capture_begin(self->stream);
+    alone = pk_send(bed->in, N, PK_F32, self->rank, self->comm, self->in_stream);
+    must_be_ok(pk_group_start(), "pk_group_start");
+    must_be_ok(pk_send(bed->in, N, PK_F32, self->rank, self->comm, self->in_stream), "pk_send");
+    must_be_ok(pk_recv(bed->out, N - 1, PK_F32, self->rank, self->comm, self->in_stream), "pk_recv");
+    uneven = pk_group_end();
+    must_be_ok(pk_group_start(), "pk_group_start");
+    for (int r = 0; r < self->size; r++) {
+        must_be_ok(pk_send(bed->in + (size_t)r * N, N, PK_F32, r, self->comm, self->in_stream), "pk_send");
+        must_be_ok(pk_recv(bed->out + (size_t)r * N, N, PK_F32, r, self->comm, self->in_stream), "pk_recv");
+    }
+    must_be_ok(call(self, BROADCAST, bed->in, bed->out + all, 0), "broadcast");
+    must_be_ok(pk_group_end(), "pk_group_end");
+    graph = end_capture(self, "to itself");
+    report(alone == PK_ERR_UNSUPPORTED && uneven == PK_ERR_MISMATCH, "rank %d: a send to itself without its receive returned %d, with a shorter one %d",
+           self->rank, (int)alone, (int)uneven);
+    prepare(bed, 4);
+    ranks_meet();
+    gpu_graph_launch(graph, self->stream);
+    must_end(self, "to itself");
+    gpu_copy(bed->host, bed->out, (all + N) * sizeof(float));
+    while (i < all + N && bed->host[i] == (i < all ? given((int)(i / N), 4, (size_t)self->rank * N + i % N) : given(0, 4, i - all)))
+        i++;
+    report(i == all + N, "rank %d: a group of messages to all ranks, itself among them, and a broadcast, captured: right up to %zu of %zu", self->rank, i,
+           all + N);
+    ranks_meet();
+    gpu_graph_free(graph);
+}
+
 /* Two branches of one graph: the communicator's collectives follow one another all the same. */
 static void branches(struct bed *bed)
 {
@@ -322,6 +359,7 @@ static int rank_main(void)
     many(&bed);
     grouped(&bed);
     branches(&bed);
+    to_itself(&bed);
     refused(&bed);
     report(bed.wrong == 0, "rank %d: %d collectives, %d replays each: %u wrong", bed.self.rank, OPERATIONS, REPLAYS, bed.wrong);
     gpu_capture_begin(bed.self.stream);

@@ -250,14 +250,11 @@ static pk_result_t grant(struct pki_engine *e, struct captured *c)
     struct pki_msg msg = { .kind = PKI_MSG_GRANT, .flags = c->flags | PKI_MSG_FLAG_DEVICE, .index = c->index, .sig = c->sig,
                            .op = c->op, .bytes = c->bytes };
     uint64_t until = deadline(e);
-    int slot;
-    pk_result_t result = (c->flags & PKI_MSG_FLAG_COLL) != 0 ? pki_graph_slot(c->peer, c->index, &slot) : pki_graph_slot_take(c->peer, &slot);
+    pk_result_t result = pki_graph_slot(c);
 
     if (result != PK_OK)
         return result;
-    c->own_slot = (c->flags & PKI_MSG_FLAG_COLL) != 0 ? -1 : slot;
-    c->slot = &c->peer->lane->gates_mine[slot];
-    msg.gate_slot = (uint16_t)slot;
+    msg.gate_slot = (uint16_t)(c->slot - c->peer->lane->gates_mine);
     for (;;) {
         result = c->bytes == 0 ? PK_OK : pki_region_tell(e, c->peer, c->addr, c->bytes, &msg.region, &msg.offset);
         if (result == PK_OK)
@@ -286,6 +283,24 @@ static pk_result_t disagree(struct pki_engine *e, const struct captured *c, cons
     return PK_ERR_MISMATCH;
 }
 
+static pk_result_t map_target(struct pki_engine *e, struct captured *c, const struct pki_msg *msg, uint64_t until)
+{
+    pk_result_t result;
+
+    while ((result = pki_region_map(e, c->peer, msg->region, msg->offset, c->bytes, &c->remote)) == PK_IN_PROGRESS) {
+        if (pki_streams_hold()) {
+            e->gpu->ops->make_way(e->gpu); /* a replay that waits for a peer needs nothing of this thread */
+            pki_streams_release();
+            continue;
+        }
+        result = pause_for(e, c, until);
+        if (result != PK_OK)
+            return result;
+    }
+    c->remote += msg->offset;
+    return result;
+}
+
 static pk_result_t await_grant(struct pki_engine *e, struct captured *c)
 {
     struct pki_xfer key = { .peer = c->peer, .is_send = true, .flags = c->flags, .index = c->index, .op = c->op };
@@ -305,19 +320,9 @@ static pk_result_t await_grant(struct pki_engine *e, struct captured *c)
         return disagree(e, c, &msg);
     c->slot = &c->peer->lane->gates_theirs[msg.gate_slot % PKI_GATE_SLOTS];
     pki_watch_note(c->peer, true, msg.gate_slot % PKI_GATE_SLOTS, 1);
-    if (c->bytes == 0)
-        return PK_OK;
-    while ((result = pki_region_map(e, c->peer, msg.region, msg.offset, c->bytes, &c->remote)) == PK_IN_PROGRESS) {
-        if (pki_streams_hold()) {
-            e->gpu->ops->make_way(e->gpu); /* a replay that waits for a peer needs nothing of this thread */
-            pki_streams_release();
-            continue;
-        }
-        result = pause_for(e, c, until);
-        if (result != PK_OK)
-            return result;
-    }
-    c->remote += msg.offset;
+    result = c->bytes == 0 ? PK_OK : map_target(e, c, &msg, until);
+    if (result == PK_OK)
+        atomic_fetch_add(&c->slot->claim, 1); /* the receiver may destroy its graph now */
     return result;
 }
 

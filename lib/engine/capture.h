@@ -25,6 +25,7 @@ struct captured {
     struct pki_gate_slot *slot;
     int own_slot;    /* receive, of a message: index in peer->gates; else -1 */
     uint32_t region; /* receive: that the peer writes into; 0: none */
+    uint64_t met;    /* receive: what the slot's claim is at least when the sender has met this grant, and mapped the region */
     bool is_send;
     uint8_t flags;
     uint16_t index;
@@ -77,9 +78,8 @@ struct captured *pki_captured_new(struct pki_engine *e, struct pki_graph *graph,
 /* capture_graph.c */
 /* The graph that this queue is captured into. It stays while `calls` counts the caller. */
 pk_result_t pki_graph_enter(struct pki_engine *e, const struct pki_queue *queue, struct pki_graph **graph);
-/* A gate slot for a receive from this peer, both words 0: its own, or the one that all captured collectives have for their k-th. */
-pk_result_t pki_graph_slot_take(struct pki_peer *peer, int *slot);
-pk_result_t pki_graph_slot(struct pki_peer *peer, uint32_t receive, int *slot);
+/* A gate slot for a receive, its words 0: the transfer's own, or the one that all captured collectives have for their k-th from this peer. */
+pk_result_t pki_graph_slot(struct captured *c);
 /* Memory that stays until it has been given back as often as taken. */
 pk_result_t pki_graph_scratch_take(struct pki_engine *e, size_t bytes, int *index);
 void pki_graph_scratch_give(struct pki_engine *e, int index);

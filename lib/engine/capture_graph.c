@@ -73,8 +73,10 @@ pk_result_t pki_graph_enter(struct pki_engine *e, const struct pki_queue *queue,
 
 static void free_captured(struct pki_engine *e, struct captured *c)
 {
-    if (c->own_slot >= 0)
+    if (c->own_slot >= 0) {
+        atomic_store(&c->slot->claim, 0);
         pki_slots_give(&c->peer->gates, c->own_slot);
+    }
     pki_region_drop(e, c->region);
     free(c);
 }
@@ -94,6 +96,18 @@ static void end_graph(struct pki_engine *e, struct pki_graph *g)
     let_go(g);
 }
 
+/* All senders have come to what was granted to them: until then they need the regions. */
+static bool is_met(const struct pki_graph *g)
+{
+    for (const struct pki_list *n = g->captured.next; n != &g->captured; n = n->next) {
+        const struct captured *c = pki_container_of(n, struct captured, node);
+
+        if (!c->is_send && c->slot != NULL && atomic_load(&c->slot->claim) < c->met)
+            return false;
+    }
+    return true;
+}
+
 void pki_graphs_reap(struct pki_engine *e)
 {
     unsigned gone = atomic_load(&gone_graphs);
@@ -108,45 +122,70 @@ void pki_graphs_reap(struct pki_engine *e)
         next = n->next;
         if (!atomic_load(&g->gone))
             continue;
-        if (g->calls == 0)
+        if (g->calls == 0 && is_met(g))
             end_graph(e, g);
         else
             e->graphs_gone = gone - 1; /* look again */
     }
 }
 
-/* ---- slots that collectives share ---- */
+/* ---- slots ---- */
 
-pk_result_t pki_graph_slot(struct pki_peer *peer, uint32_t receive, int *slot)
+static pk_result_t take_slot(struct pki_peer *peer, uint16_t *taken)
 {
-    uint16_t *grown = receive < peer->ngraph_slots ? peer->graph_slots : realloc(peer->graph_slots, (receive + 1) * sizeof *grown);
+    int slot = pki_slots_take_new(&peer->gates); /* the words of an eager one may not have been seen by all who wait for them */
+    struct pki_gate_slot *words;
+
+    if (slot < 0)
+        return pki_fail(PK_ERR_UNSUPPORTED, NULL, "more than %d receives from one rank are in graphs that exist, or pending", PKI_GATE_SLOTS);
+    words = &peer->lane->gates_mine[slot];
+    pki_watch_note(peer, false, slot, 1);
+    atomic_store(&words->start, 0);
+    atomic_store(&words->done, 0);
+    atomic_store(&words->claim, 0);
+    *taken = (uint16_t)slot;
+    return PK_OK;
+}
+
+static pk_result_t share_slot(struct pki_peer *peer, uint32_t receive)
+{
+    struct pki_graph_slot *grown = realloc(peer->graph_slots, (receive + 1) * sizeof *grown);
+    pk_result_t result = PK_OK;
 
     if (grown == NULL)
         return pki_fail(PK_ERR_MEMORY, NULL, "no memory for %u gate slots", receive + 1);
     peer->graph_slots = grown;
-    while (peer->ngraph_slots <= receive) {
-        pk_result_t result = pki_graph_slot_take(peer, slot);
+    while (peer->ngraph_slots <= receive && result == PK_OK) {
+        struct pki_graph_slot *shared = &grown[peer->ngraph_slots];
 
-        if (result != PK_OK)
-            return result;
-        peer->graph_slots[peer->ngraph_slots++] = (uint16_t)*slot;
+        shared->granted = 0;
+        result = take_slot(peer, &shared->slot);
+        peer->ngraph_slots += result == PK_OK;
     }
-    *slot = peer->graph_slots[receive];
-    return PK_OK;
+    return result;
 }
 
-pk_result_t pki_graph_slot_take(struct pki_peer *peer, int *slot)
+pk_result_t pki_graph_slot(struct captured *c)
 {
-    struct pki_gate_slot *words;
+    struct pki_peer *peer = c->peer;
+    pk_result_t result = PK_OK;
+    uint16_t slot = 0;
 
-    *slot = pki_slots_take_new(&peer->gates); /* the words of an eager one may not have been seen by all who wait for them */
-    if (*slot < 0)
-        return pki_fail(PK_ERR_UNSUPPORTED, NULL, "more than %d receives from one rank are in graphs that exist, or pending", PKI_GATE_SLOTS);
-    words = &peer->lane->gates_mine[*slot];
-    pki_watch_note(peer, false, *slot, 1);
-    atomic_store(&words->start, 0);
-    atomic_store(&words->done, 0);
-    return PK_OK;
+    if ((c->flags & PKI_MSG_FLAG_COLL) == 0) {
+        result = take_slot(peer, &slot);
+        c->own_slot = result == PK_OK ? slot : -1;
+        c->met = 1;
+    } else {
+        if (c->index >= peer->ngraph_slots)
+            result = share_slot(peer, c->index);
+        if (result == PK_OK) {
+            slot = peer->graph_slots[c->index].slot;
+            c->met = ++peer->graph_slots[c->index].granted;
+        }
+    }
+    if (result == PK_OK)
+        c->slot = &peer->lane->gates_mine[slot];
+    return result;
 }
 
 /* ---- scratch memory that collectives share ---- */

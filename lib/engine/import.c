@@ -215,13 +215,19 @@ static void map_described(struct pki_engine *e)
         for (uint32_t i = 0; i < e->peers[p].nimports; i++) {
             struct pki_import *import = &e->peers[p].imports[i];
             struct pki_ep *way = way_of(&e->peers[p], &import->exported);
+            pk_result_t result;
 
             if (import->id == 0 || import->mapped || import->outlived || import->exported.kind == PKI_EXPORT_MEMFD || way == NULL)
                 continue;
-            if (import->pieces_here < import->exported.pieces)
+            if (import->pieces_here < import->exported.pieces) {
                 e->described = true;
-            else if (map(e, &e->peers[p], import) == PK_OK)
+                continue;
+            }
+            result = map(e, &e->peers[p], import);
+            if (result == PK_OK)
                 e->stats.mappings_made++;
+            else if (result != PK_IN_PROGRESS)
+                import->outlived = true; /* freed before this rank came to it: to be tried again only if a transfer names it */
         }
     pki_error_set(&kept);
 }

@@ -288,6 +288,32 @@ static void to_itself(struct bed *bed)
     gpu_graph_free(graph);
 }
 
+/* Captures that come to nothing, because of a call that none allows, give back what they had as graphs do that are destroyed. */
+static void spoiled(struct bed *bed)
+{
+    struct gpu_rank *self = &bed->self;
+    uint64_t before, after;
+    int ended = 0;
+
+    ranks_meet();
+    must_be_ok(pk_barrier(self->comm, PK_BLOCKING), "pk_barrier");
+    before = stats_of(self).device_bytes;
+    for (int i = 0; i < 20; i++) {
+        gpu_graph_t graph;
+
+        gpu_capture_begin(self->stream);
+        must_be_ok(call(self, ALLREDUCE, bed->in, bed->out, 0), "allreduce");
+        (void)gpu_stream_query(self->stream);
+        ended += gpu_capture_end(self->stream, &graph) == 0;
+    }
+    ranks_meet();
+    usleep(200000); /* the driver tells of it in a thread of its own */
+    must_be_ok(pk_barrier(self->comm, PK_BLOCKING), "pk_barrier");
+    after = stats_of(self).device_bytes;
+    report(ended == 0 && after <= before, "rank %d: 20 spoiled captures, %d ended well; %llu bytes of GPU memory held before, %llu after", self->rank, ended,
+           (unsigned long long)before, (unsigned long long)after);
+}
+
 /* Two branches of one graph: the communicator's collectives follow one another all the same. */
 static void branches(struct bed *bed)
 {
@@ -360,6 +386,7 @@ static int rank_main(void)
     grouped(&bed);
     branches(&bed);
     to_itself(&bed);
+    spoiled(&bed);
     refused(&bed);
     report(bed.wrong == 0, "rank %d: %d collectives, %d replays each: %u wrong", bed.self.rank, OPERATIONS, REPLAYS, bed.wrong);
     gpu_capture_begin(bed.self.stream);
@@ -370,6 +397,7 @@ static int rank_main(void)
     gpu_graph_free(kept);
     gpu_free(bed.in);
     gpu_free(bed.out);
+    free(bed.host);
     return report_end();
 }
 

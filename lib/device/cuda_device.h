@@ -28,6 +28,12 @@ enum pki_cuda_kernel { /* the typed ones: one for each pk_dtype_t */
     PKI_CUDA_PAIR_F32,
     PKI_CUDA_PAIR_F16,
     PKI_CUDA_PAIR_BF16,
+    PKI_CUDA_REPLAY_EXCHANGE,
+    PKI_CUDA_REPLAY_FOLD,
+    PKI_CUDA_REPLAY_PAIR_EXCHANGE,
+    PKI_CUDA_REPLAY_PAIR_F32, /* these three in the order of the others */
+    PKI_CUDA_REPLAY_PAIR_F16,
+    PKI_CUDA_REPLAY_PAIR_BF16,
     PKI_CUDA_REDUCE, /* one a type */
     PKI_CUDA_KERNELS = PKI_CUDA_REDUCE + PK_DTYPE_COUNT
 };

@@ -89,6 +89,11 @@ pk_result_t pki_capture_plan_check(struct pki_engine *e, struct capture_part *pa
 pk_result_t pki_capture_plan_enroll(struct pki_engine *e, struct capture_part *part);
 void pki_capture_plan_record(struct pki_engine *e, struct capture_part *part, struct capture_recorder *r);
 
+/* capture_fused.c: of those that are one kernel */
+pk_result_t pki_capture_fused_check(struct pki_engine *e);
+pk_result_t pki_capture_fused_enroll(struct pki_engine *e, struct capture_part *part);
+void pki_capture_fused_record(struct pki_engine *e, struct capture_part *part, struct capture_recorder *r);
+
 /* Both refuse before anything has happened. [ptr, ptr + bytes) is memory of this rank's GPU; */
 pk_result_t pki_capture_buffer(struct pki_engine *e, const void *ptr, size_t bytes);
 /* and the peer, which will write there, has been told how to map it. */

@@ -9,20 +9,12 @@
 #include "engine/capture.h"
 #include "util/dtype.h"
 
-/* A kernel that counts its launches cannot be replayed: the algorithm without one does instead, on all ranks alike. */
-static bool is_fused(const struct pki_plan *plan)
-{
-    for (uint32_t i = 0; i < plan->nsteps; i++)
-        if (plan->steps[i].kind == PKI_STEP_FUSED)
-            return true;
-    return false;
-}
-
+/* A long collective's kernels are not made to be replayed: the algorithm without one does instead, on all ranks alike. */
 static pk_result_t make_task(struct pki_engine *e, struct capture_part *part)
 {
     pk_result_t result = pki_task_make(e, &part->request, &part->task);
 
-    if (result != PK_OK || !is_fused(part->task->plan))
+    if (result != PK_OK || !pki_task_is_fused(part->task) || pki_fused_is_replayed(e, &part->request))
         return result;
     pki_task_free(part->task);
     part->task = NULL;
@@ -96,7 +88,9 @@ pk_result_t pki_capture_plan_check(struct pki_engine *e, struct capture_part *pa
     if (result == PK_OK && pki_stage_copies(e, part->request.algorithm->coll, part->task->plan))
         result = pki_fail(PK_ERR_NEEDS_SM, NULL, "%s copies a block inside the gpu, which in a graph runs as a kernel", part->task->name);
     part->task->kind = PKI_MEM_DEVICE; /* also of a barrier, which has no memory */
-    if (result == PK_OK)
+    if (result == PK_OK && pki_task_is_fused(part->task))
+        result = pki_capture_fused_check(e);
+    else if (result == PK_OK)
         result = pki_plan_order(part->request.algorithm, part->task->plan, &part->moments, &part->nmoments);
     if (result == PK_OK)
         result = take_scratch(e, part);
@@ -141,11 +135,13 @@ pk_result_t pki_capture_plan_enroll(struct pki_engine *e, struct capture_part *p
     const struct pki_plan *plan = task->plan;
 
     keep_scratch(e, part);
-    part->xfers = calloc((size_t)plan->nsteps + 1, sizeof *part->xfers);
+    part->xfers = calloc((size_t)plan->nsteps + 2 * (size_t)e->config.size, sizeof *part->xfers);
     if (part->xfers == NULL)
         return pki_fail(PK_ERR_MEMORY, NULL, "no memory for %u captured steps", plan->nsteps);
-    part->nxfers = plan->nsteps;
     task->number = ++e->coll_captured;
+    if (pki_task_is_fused(task))
+        return pki_capture_fused_enroll(e, part);
+    part->nxfers = plan->nsteps;
     for (uint32_t i = 0; i < plan->nsteps; i++) {
         if (plan->steps[i].kind != PKI_STEP_SEND && !is_receive(&plan->steps[i]))
             continue;
@@ -222,6 +218,9 @@ void pki_capture_plan_record(struct pki_engine *e, struct capture_part *part, st
 {
     begin_turn(e, part, r);
     record_scaling(part->task, r);
-    record_moments(part, r);
+    if (pki_task_is_fused(part->task))
+        pki_capture_fused_record(e, part, r);
+    else
+        record_moments(part, r);
     end_turn(e, part, r);
 }

@@ -330,6 +330,7 @@ static void memory_free(struct pki_engine *e)
     }
     free(e->quick_scratch);
     pki_scratch_close(e);
+    pki_capture_fused_close(e);
     pki_fused_close(e);
     pki_ll_close(e); /* behind all that waits for the kernels of this rank, which write into what it gives up */
     while ((node = pki_list_pop(&e->registrations)) != NULL)

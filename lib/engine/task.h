@@ -82,7 +82,10 @@ struct pki_fused {
     uint32_t quiet;                  /* kernels that could be; one in some tells the CPU all the same */
     uint64_t begun_ns;               /* the operation launched last: when it was called */
     bool soon;                       /* the next one was called soon after it */
+    int share;                       /* of the GPU's places, this process's */
     int places;                      /* CTAs of its kernels that there is always room for; pki_waiting_reserve's */
+    int replay_places;               /* and of those in graphs; 0: none have been asked for, or there were none */
+    char *replay_inbox;              /* of those (capture_fused.c); NULL: there is none yet */
     void *last_stream;               /* the kernel launched last: its stream, CTAs and last epoch */
     int last_ctas;
     uint32_t last_epoch;
@@ -373,13 +376,22 @@ void pki_graphs_reap(struct pki_engine *engine);
 void pki_graphs_tidy(struct pki_engine *engine); /* and, in a call, scratch memory that no graph needs is freed */
 void pki_graphs_close(struct pki_engine *engine);
 
+/* capture_fused.c */
+size_t pki_capture_fused_bytes(const struct pki_engine *engine); /* of GPU memory, for collectives in graphs that are one kernel */
+void pki_capture_fused_close(struct pki_engine *engine);         /* no peer writes into it any more, as far as can be seen */
+
 /* fused.c */
 size_t pki_fused_inbox_bytes(const struct pki_engine *engine);
 pk_result_t pki_fused_open(struct pki_engine *engine, char *inbox);
 void pki_fused_close(struct pki_engine *engine);
 void pki_fused_reach(struct pki_engine *engine, int peer, uint64_t inbox); /* the peer's inbox is mapped here */
 void pki_fused_tell(struct pki_task *task);  /* `untold` ranks that this one has an ordinary plan */
+/* fused_args.c */
+uint32_t pki_fused_ranks(const struct pki_engine *engine, bool own); /* a bit for each, this rank's too or not */
+void pki_fused_fill(const struct pki_task *task, struct pki_fused_args *args); /* of its buffers, all that args say */
 /* fused_rules.c: of a request that is fused */
+/* By a kernel that graphs can replay? The same on all ranks. */
+bool pki_fused_is_replayed(const struct pki_engine *engine, const struct pki_request *request);
 size_t pki_fused_bytes(const struct pki_request *request); /* of a block */
 enum pki_fused_kernel pki_fused_kernel(const struct pki_engine *engine, const struct pki_request *request);
 int pki_fused_ctas(const struct pki_engine *engine, const struct pki_request *request);

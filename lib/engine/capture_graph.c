@@ -227,15 +227,16 @@ pk_result_t pki_graph_scratch_take(struct pki_engine *e, size_t bytes, int *inde
         result = make_scratch(e, bytes > 2 * longest ? bytes : 2 * longest, &e->graph_scratch[best]);
         if (result != PK_OK)
             return result;
+        e->idle_scratch++;
     }
-    e->graph_scratch[best].users++;
+    e->idle_scratch -= e->graph_scratch[best].users++ == 0;
     *index = best;
     return PK_OK;
 }
 
 void pki_graph_scratch_give(struct pki_engine *e, int index)
 {
-    e->graph_scratch[index].users--;
+    e->idle_scratch += --e->graph_scratch[index].users == 0;
 }
 
 /* No graph of this rank uses it: all that its peers wrote has come. After a failure nobody knows. */
@@ -247,12 +248,13 @@ static void free_scratch(struct pki_engine *e, struct pki_graph_scratch *s)
         pki_region_withdraw(e, &mem);
     (void)pki_device_cuda_mem_free(s->ptr);
     s->ptr = NULL;
+    e->idle_scratch--;
 }
 
 void pki_graphs_tidy(struct pki_engine *e)
 {
     pki_graphs_reap(e);
-    for (int i = 0; i < PKI_GRAPH_SCRATCHES && atomic_load(&e->failed) == PK_OK; i++)
+    for (int i = 0; e->idle_scratch > 0 && i < PKI_GRAPH_SCRATCHES && atomic_load(&e->failed) == PK_OK; i++)
         if (e->graph_scratch[i].ptr != NULL && e->graph_scratch[i].users == 0)
             free_scratch(e, &e->graph_scratch[i]);
 }

@@ -42,6 +42,7 @@ static void retire(struct pki_engine *e, struct pki_peer *peer, struct pki_impor
         *r = (struct retired){ .way = way, .exported = import->exported, .remote = import->remote };
         pki_list_push(&e->retired, &r->node);
         e->nretired++;
+        e->nretired_vmm += r->exported.kind == PKI_EXPORT_VMM;
         e->retired_bytes += r->exported.bytes;
     }
     *import = (struct pki_import){ .id = 0 };
@@ -61,6 +62,7 @@ static void close_one(struct pki_engine *e, struct retired *r)
 {
     pki_list_remove(&r->node);
     e->nretired--;
+    e->nretired_vmm -= r->exported.kind == PKI_EXPORT_VMM;
     e->retired_bytes -= r->exported.bytes;
     r->way->iface->transport->unmap(r->way, &r->exported, r->remote);
     free(r);
@@ -77,7 +79,7 @@ static void close_vmm(struct pki_engine *e)
 {
     struct pki_list *next;
 
-    for (struct pki_list *n = e->retired.next; n != &e->retired; n = next) {
+    for (struct pki_list *n = e->retired.next; e->nretired_vmm > 0 && n != &e->retired; n = next) {
         struct retired *r = pki_container_of(n, struct retired, node);
 
         next = n->next;

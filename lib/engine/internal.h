@@ -115,6 +115,7 @@ struct pki_engine {
     unsigned graphs_gone;      /* how many of the process have been seen to be gone */
     void *turn;                /* that captured collectives have one after another; NULL: there was none yet */
     struct pki_graph_scratch graph_scratch[PKI_GRAPH_SCRATCHES];
+    int idle_scratch;          /* of those: made, and without users */
     struct pki_list free_xfers, spent_xfers; /* spent: finished in this round of progress */
     struct pki_list ended;     /* tasks to free at the end of the round */
     struct pki_list spare_tasks;
@@ -145,7 +146,7 @@ struct pki_engine {
     uint64_t region_clock;
     bool region_holes;          /* some entry may be free */
     struct pki_list retired;    /* mappings to be closed when nothing is under way and they are many */
-    uint32_t nretired;
+    uint32_t nretired, nretired_vmm;
     size_t retired_bytes;
     bool described;             /* peers have described memory that is not mapped yet */
     bool way_blocked;           /* one of them, or one of another engine's, kept a peer's memory from being mapped */

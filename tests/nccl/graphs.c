@@ -25,6 +25,11 @@ static void prepare(void)
     }
 }
 
+static bool end_capture(gpu_graph_t graphs[GPUS])
+{
+    return check(gpu_capture_end_all(streams, GPUS, graphs) == 0, "both captures end");
+}
+
 static bool capture(gpu_graph_t graphs[GPUS])
 {
     for (int g = 0; g < GPUS; g++) {
@@ -35,7 +40,47 @@ static bool capture(gpu_graph_t graphs[GPUS])
     for (int g = 0; g < GPUS; g++)
         MUST(ncclAllReduce(buffers[g], results[g], COUNT, PKN_FLOAT32, PKN_SUM, comms[g], streams[g]));
     MUST(ncclGroupEnd());
-    return check(gpu_capture_end_all(streams, GPUS, graphs) == 0, "both captures end");
+    return end_capture(graphs);
+}
+
+/* As torch's all_to_all does: each rank sends a part to every rank, itself among them. */
+static bool capture_exchange(gpu_graph_t graphs[GPUS])
+{
+    const size_t part = COUNT / GPUS;
+
+    for (int g = 0; g < GPUS; g++) {
+        gpu_use(g);
+        gpu_capture_begin(streams[g]);
+    }
+    MUST(ncclGroupStart());
+    for (int g = 0; g < GPUS; g++)
+        for (int p = 0; p < GPUS; p++) {
+            MUST(ncclSend(buffers[g] + (size_t)p * part, part, PKN_FLOAT32, p, comms[g], streams[g]));
+            MUST(ncclRecv(results[g] + (size_t)p * part, part, PKN_FLOAT32, p, comms[g], streams[g]));
+        }
+    MUST(ncclGroupEnd());
+    return end_capture(graphs);
+}
+
+/* Behind a replay of the allreduce, whose buffers hold what `turn` says. */
+static void replay_exchange(gpu_graph_t graphs[GPUS], int turn)
+{
+    const size_t part = COUNT / GPUS;
+    float host[COUNT];
+    size_t wrong = 0;
+
+    for (int g = 0; g < GPUS; g++) {
+        gpu_use(g);
+        gpu_graph_launch(graphs[g], streams[g]);
+    }
+    for (int g = 0; g < GPUS; g++) {
+        gpu_use(g);
+        check(bed_idle(streams[g]), "exchange: rank %d has ended", g);
+        bed_download(host, results[g], COUNT);
+        for (size_t i = 0; i < COUNT; i++)
+            wrong += host[i] != (float)((int)(((size_t)g * part + i % part) % 50) + (int)(i / part) + 10 * turn);
+    }
+    check(wrong == 0, "exchange: %zu elements are wrong", wrong);
 }
 
 static void replay(gpu_graph_t graphs[GPUS], int turn)
@@ -65,18 +110,20 @@ static void replay(gpu_graph_t graphs[GPUS], int turn)
 
 int main(void)
 {
-    gpu_graph_t graphs[GPUS];
+    gpu_graph_t graphs[GPUS], exchanges[GPUS];
 
     if (!bed_has_gpus(GPUS))
         return BED_SKIPPED;
     prepare();
-    if (!capture(graphs))
+    if (!capture(graphs) || !capture_exchange(exchanges))
         return bed_end();
     for (int turn = 0; turn < REPLAYS; turn++)
         replay(graphs, turn);
+    replay_exchange(exchanges, REPLAYS - 1);
     for (int g = 0; g < GPUS; g++) {
         gpu_use(g);
         gpu_graph_free(graphs[g]);
+        gpu_graph_free(exchanges[g]);
         MUST(ncclCommDestroy(comms[g]));
         MUST(ncclMemFree(buffers[g]));
         gpu_free(results[g]);

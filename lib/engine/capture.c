@@ -291,7 +291,6 @@ static pk_result_t map_target(struct pki_engine *e, struct captured *c, const st
         if (pki_streams_hold()) {
             e->gpu->ops->make_way(e->gpu); /* a replay that waits for a peer needs nothing of this thread */
             pki_streams_release();
-            continue;
         }
         result = pause_for(e, c, until);
         if (result != PK_OK)

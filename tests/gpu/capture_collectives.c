@@ -138,7 +138,7 @@ static void prepare(struct bed *bed, int turn)
 
 static void must_end(const struct gpu_rank *self, const char *what)
 {
-    if (stream_idle_within(self->stream, 15000, NULL))
+    if (stream_idle_within(self->stream, 60000, NULL))
         return;
     report(false, "rank %d: %s: the replay does not end", self->rank, what);
     exit(1);
@@ -441,6 +441,33 @@ static int victim_main(void)
     return report_end();
 }
 
+/* Rank 0 gives up while its replays wait. */
+static int aborted_main(void)
+{
+    struct bed bed = { .wrong = 0 };
+    gpu_graph_t graph;
+    double took_ms = 0;
+
+    bed_open(&bed);
+    gpu_capture_begin(bed.self.stream);
+    for (int i = 0; i < 20; i++)
+        must_be_ok(call(&bed.self, (enum operation)(i % OPERATIONS), bed.in, bed.out, 0), names[i % OPERATIONS]);
+    graph = end_capture(&bed.self, "aborted");
+    ranks_meet();
+    for (int i = 0; bed.self.rank == 0 && i < 5; i++)
+        gpu_graph_launch(graph, bed.self.stream);
+    if (bed.self.rank == 0) {
+        report(!stream_idle_within(bed.self.stream, 300, NULL), "rank 0: the replays wait");
+        must_be_ok(pk_comm_abort(bed.self.comm), "pk_comm_abort");
+        report(stream_idle_within(bed.self.stream, 30000, &took_ms), "rank 0: five replays of 20 collectives end %.0f ms after the abort", took_ms);
+    }
+    ranks_meet();
+    gpu_graph_free(graph);
+    (void)pk_comm_destroy(bed.self.comm);
+    free(bed.host);
+    return report_end();
+}
+
 static void drive(const char *role, int size, int victim)
 {
     struct ranks ranks;
@@ -452,7 +479,7 @@ static void drive(const char *role, int size, int victim)
         usleep(100000);
     if (victim >= 0)
         kill(ranks.pids[victim], SIGKILL);
-    wrong = ranks_wait(&ranks, 60000, victim);
+    wrong = ranks_wait(&ranks, 120000, victim);
     report(wrong == 0, "%s, %d ranks: %d failed", role, size, wrong);
     ranks_close(&ranks);
 }
@@ -528,6 +555,8 @@ int main(void)
 {
     if (ranks_role() != NULL && strcmp(ranks_role(), "victim") == 0)
         return victim_main();
+    if (ranks_role() != NULL && strcmp(ranks_role(), "aborted") == 0)
+        return aborted_main();
     if (ranks_role() != NULL && strcmp(ranks_role(), "one thread") == 0)
         return one_thread_main();
     if (ranks_role() != NULL)
@@ -538,6 +567,7 @@ int main(void)
     if (gpu_count() > 2)
         drive("graphs", gpu_ranks(4), -1);
     drive("victim", 2, 1);
+    drive("aborted", 2, -1);
     drive("one thread", 1, -1);
     setenv("PK_ALGORITHM", "direct", 1);
     drive("graphs, by plans", 2, -1);
@@ -547,6 +577,7 @@ int main(void)
     drive("graphs, by plans, one hardware queue", 2, -1);
     unsetenv("CUDA_DEVICE_MAX_CONNECTIONS");
     drive("victim", 2, 1);
+    drive("aborted", 2, -1);
     drive("one thread", 1, -1);
     return report_end();
 }

@@ -45,7 +45,7 @@ struct area {
 /* Also while this thread captures, as frameworks' allocators do. */
 static struct area area_new(const struct gpu_rank *self, bool vmm)
 {
-    struct area area = { NULL };
+    struct area area = { .at = NULL };
     int mode = RELAXED;
 
     (void)exchange_mode(&mode);
@@ -151,7 +151,7 @@ static void round_of(struct gpu_rank *self, int number, bool vmm)
 {
     int mode = number % 3, code;
     bool in_capture = number % 2 == 1;
-    struct area area = { NULL };
+    struct area area = { .at = NULL };
     unsigned wrong;
     gpu_graph_t graph;
 

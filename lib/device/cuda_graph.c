@@ -56,16 +56,31 @@ void pki_cuda_turn_close(struct pki_device *device, void *turn)
     pki_cuda_leave(cuda->context);
 }
 
+/* A dependency that the stream has already must not be there twice. */
+static bool depends_on(const struct pki_cuda *cuda, CUstream stream, CUgraphNode node)
+{
+    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+    const CUgraphNode *nodes = NULL;
+    size_t n = 0;
+
+    if (cuda->cu->stream_get_capture_info(stream, &status, NULL, NULL, &nodes, &n) != CUDA_SUCCESS || status != CU_STREAM_CAPTURE_STATUS_ACTIVE)
+        return false;
+    for (size_t i = 0; i < n; i++)
+        if (nodes[i] == node)
+            return true;
+    return false;
+}
+
 pk_result_t pki_cuda_turn_begin(const struct pki_queue *queue, void *turn, void *last)
 {
     const struct pki_cuda *cuda = pki_cuda(queue->device);
     CUgraphNode node = last;
-    CUresult code;
+    CUresult code = CUDA_SUCCESS;
 
     pki_cuda_enter(cuda->context);
     if (last == NULL)
         code = cuda->cu->stream_wait_event(stream_of(queue), turn, CU_EVENT_WAIT_EXTERNAL);
-    else
+    else if (!depends_on(cuda, stream_of(queue), node))
         code = cuda->cu->stream_update_dependencies(stream_of(queue), &node, 1, CU_STREAM_ADD_CAPTURE_DEPENDENCIES);
     pki_cuda_leave(cuda->context);
     return code == CUDA_SUCCESS ? PK_OK : pki_cuda_fail(code, "the order of graphs, at the begin of an operation");

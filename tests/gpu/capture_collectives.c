@@ -332,8 +332,13 @@ static void branches(struct bed *bed)
     gpu_capture_begin(self->stream);
     gpu_event_record(fork, self->stream);
     gpu_stream_wait(beside.stream, fork);
-    for (int i = 0; i < 6; i++)
+    for (int i = 0; i < 8; i++) {
+        if (i == 3 || i == 5) { /* this branch comes straight from the other's collective */
+            gpu_event_record(fork, self->stream);
+            gpu_stream_wait(beside.stream, fork);
+        }
         must_be_ok(call(i % 2 == 0 ? self : &beside, i % 4 < 2 ? REDUCE_SCATTER : ALLREDUCE, bed->in, bed->out, 0), "a collective in a branch");
+    }
     must_be_ok(call(&beside, ALLTOALL, bed->in, bed->out, 0), "alltoall in a branch");
     gpu_event_record(join, beside.stream);
     gpu_stream_wait(self->stream, join);

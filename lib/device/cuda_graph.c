@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What captures need beside the work itself: something of the library's that lives as long as a graph, and an order among replays. */
+/* What captures need beside the work itself: something of the library's that lives as long as a graph, and an order among
+ * replays. */
 #include "device/cuda_device.h"
 
 static CUstream stream_of(const struct pki_queue *queue)
@@ -63,7 +64,8 @@ static bool depends_on(const struct pki_cuda *cuda, CUstream stream, CUgraphNode
     const CUgraphNode *nodes = NULL;
     size_t n = 0;
 
-    if (cuda->cu->stream_get_capture_info(stream, &status, NULL, NULL, &nodes, &n) != CUDA_SUCCESS || status != CU_STREAM_CAPTURE_STATUS_ACTIVE)
+    if (cuda->cu->stream_get_capture_info(stream, &status, NULL, NULL, &nodes, &n) != CUDA_SUCCESS ||
+        status != CU_STREAM_CAPTURE_STATUS_ACTIVE)
         return false;
     for (size_t i = 0; i < n; i++)
         if (nodes[i] == node)

@@ -28,8 +28,8 @@ static void name_of(int which, char *name, size_t len)
                                          PKI_KERNEL_UNPACK, PKI_KERNEL_MOVE, PKI_KERNEL_SCALE, PKI_KERNEL_FOLD, PKI_KERNEL_RELAY,
                                          PKI_KERNEL_TWOSHOT, PKI_KERNEL_PAIR_EXCHANGE, (PKI_KERNEL_PAIR_SUM "f32"), (PKI_KERNEL_PAIR_SUM "f16"),
                                          (PKI_KERNEL_PAIR_SUM "bf16"), (PKI_KERNEL_REPLAY "exchange"), (PKI_KERNEL_REPLAY "fold"),
-                                         (PKI_KERNEL_REPLAY "pair_exchange"), (PKI_KERNEL_REPLAY "pair_f32"), (PKI_KERNEL_REPLAY "pair_f16"),
-                                         (PKI_KERNEL_REPLAY "pair_bf16") };
+                                         (PKI_KERNEL_REPLAY "pair_exchange"), (PKI_KERNEL_REPLAY "pair_f32"),
+                                         (PKI_KERNEL_REPLAY "pair_f16"), (PKI_KERNEL_REPLAY "pair_bf16") };
 
     if (which < PKI_CUDA_REDUCE)
         snprintf(name, len, "%s", plain[which]);

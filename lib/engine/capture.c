@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Operations recorded into CUDA graphs. Both ends of every transfer meet once, while they capture: the receiver grants its buffer and two
- * words: a message's are its own as long as the graph, collectives have theirs in turn (capture_graph.c). Memory that a peer is to write is described
- * to it then, as for any other transfer, and stays so: the program has registered nothing. Each replay passes the words back and forth: start 0 -> 1
- * by the receiver, -> 0 by the sender; done 0 -> 1 by the sender, -> 0 by the receiver; so both are 0 when the receiver is through. Captured operations match only captured ones, in the order of capture.
+ * words: a message's are its own as long as the graph, collectives have theirs in turn (capture_graph.c). Memory that a peer is
+ * to write is described to it then, as for any other transfer, and stays so: the program has registered nothing. Each replay
+ * passes the words back and forth: start 0 -> 1 by the receiver, -> 0 by the sender; done 0 -> 1 by the sender, -> 0 by the
+ * receiver; so both are 0 when the receiver is through. Captured operations match only captured ones, in the order of capture.
  *
  * Three steps, so that nothing has happened when an operation is refused, and so that one thread can capture for several ranks: all are
  * checked; all receives are granted; then all grants are waited for and everything is recorded.
@@ -47,8 +48,9 @@ pk_result_t pki_capture_buffer(struct pki_engine *e, const void *ptr, size_t byt
         return PK_OK;
     result = e->gpu->ops->classify(e->gpu, ptr, bytes, &mem);
     if (result == PK_OK && (mem.kind != PKI_MEM_DEVICE || mem.ordinal != e->ordinal))
-        result = pki_fail(PK_ERR_UNSUPPORTED, NULL, "capture of %zu bytes at %p, which are not memory of device %d: only that can be captured",
-                          bytes, ptr, e->ordinal);
+        result = pki_fail(PK_ERR_UNSUPPORTED, NULL,
+                          "capture of %zu bytes at %p, which are not memory of device %d: only that can be captured", bytes, ptr,
+                          e->ordinal);
     return result;
 }
 
@@ -92,7 +94,8 @@ static pk_result_t pair_up(struct pki_engine *e, const struct capture_part *send
     size_t sent, received;
 
     if (send == NULL || recv == NULL || send->queue.handle != recv->queue.handle)
-        return pki_fail(PK_ERR_UNSUPPORTED, NULL, "capture of a send to this rank itself, or a receive from it: the other half has to be in "
+        return pki_fail(PK_ERR_UNSUPPORTED, NULL,
+                        "capture of a send to this rank itself, or a receive from it: the other half has to be in "
                         "the same group and stream");
     sent = send->request.count * pki_dtype_bytes(send->request.dtype);
     received = recv->request.count * pki_dtype_bytes(recv->request.dtype);
@@ -378,8 +381,9 @@ void pki_record_done(struct capture_recorder *r, struct captured *c)
 void pki_record_send(struct capture_recorder *r, struct captured *c)
 {
     struct pki_ep *way = c->peer->way[PKI_MEM_DEVICE][PKI_MEM_DEVICE];
-    struct pki_put put = { .ep = way, .src = c->addr, .remote = c->remote, .bytes = c->bytes, .done_remote = { &c->slot->done, 1 },
-                           .queue = r->queue };
+    struct pki_put put = {
+        .ep = way, .src = c->addr, .remote = c->remote, .bytes = c->bytes, .done_remote = { &c->slot->done, 1 }, .queue = r->queue
+    };
 
     add(r, PKI_WORD_WAIT_EQ, &c->slot->start, 1);
     add(r, PKI_WORD_WRITE, &c->slot->start, 0);

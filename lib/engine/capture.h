@@ -45,7 +45,7 @@ struct capture_part {
     struct pki_task *task;      /* collectives: its plan and its blocks; never started */
     struct pki_moment *moments; /* collectives */
     uint32_t nmoments;
-    struct captured **xfers;    /* [steps of the plan], NULL where a step is none; send, receive: one, but NULL of what this rank sends itself */
+    struct captured **xfers;    /* [steps of the plan], NULL where a step is none; of a message one; NULL: to this rank itself */
     uint32_t nxfers;
     int scratch;                /* of engine->graph_scratch; -1: none */
     const void *own;            /* receive from this rank itself: what its send has */
@@ -78,7 +78,8 @@ struct captured *pki_captured_new(struct pki_engine *e, struct pki_graph *graph,
 /* capture_graph.c */
 /* The graph that this queue is captured into. It stays while `calls` counts the caller. */
 pk_result_t pki_graph_enter(struct pki_engine *e, const struct pki_queue *queue, struct pki_graph **graph);
-/* A gate slot for a receive, its words 0: the transfer's own, or the one that all captured collectives have for their k-th from this peer. */
+/* A gate slot for a receive, its words 0: the transfer's own, or the one that all captured collectives have for their k-th from
+ * this peer. */
 pk_result_t pki_graph_slot(struct captured *c);
 /* Memory that stays until it has been given back as often as taken. */
 pk_result_t pki_graph_scratch_take(struct pki_engine *e, size_t bytes, int *index);

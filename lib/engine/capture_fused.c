@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Short collectives in graphs as one kernel: it counts its replays itself (device/kernels/kernels.h, pki_replay_*). All such kernels of a communicator have one
- * inbox on each rank, made with the first of them, and kept until the communicator is closed: the counts of all ranks lie in them, and have to agree. At
- * capture the ranks meet as for transfers of the whole inbox, so that each has all others' mapped, and knows that they capture the same.
+ * Short collectives in graphs as one kernel: it counts its replays itself (device/kernels/kernels.h, pki_replay_*). All such
+ * kernels of a communicator have one inbox on each rank, made with the first of them, and kept until the communicator is closed:
+ * the counts of all ranks lie in them, and have to agree. At capture the ranks meet as for transfers of the whole inbox, so that
+ * each has all others' mapped, and knows that they capture the same.
  */
 #include <string.h>
 
 #include "engine/capture.h"
 
-#define WORDS_AT 256u /* behind the inbox: struct pki_fused_state, struct pki_fused_replays, and then the words, which no CPU looks at */
+/* Behind the inbox: struct pki_fused_state, struct pki_fused_replays, and there the words, which no CPU looks at. */
+#define WORDS_AT 256u
 
 static size_t halves_bytes(const struct pki_engine *e)
 {
@@ -88,18 +90,26 @@ void pki_capture_fused_record(struct pki_engine *e, struct capture_part *part, s
 {
     const struct pki_request *request = &part->task->request;
     uint64_t inbox = (uint64_t)(uintptr_t)e->fused.replay_inbox;
-    struct pki_fused_args args = { .inbox = inbox, .state = inbox + halves_bytes(e), .words = inbox + halves_bytes(e) + WORDS_AT,
-                                   .abort_flag = (uint64_t)(uintptr_t)e->abort_word, .rank = (uint32_t)e->config.rank,
-                                   .size = (uint32_t)e->config.size, .sig = part->task->sig, .epochs = 1, .replayed = 1 };
+    struct pki_fused_args args = { .inbox = inbox,
+                                   .state = inbox + halves_bytes(e),
+                                   .words = inbox + halves_bytes(e) + WORDS_AT,
+                                   .abort_flag = (uint64_t)(uintptr_t)e->abort_word,
+                                   .rank = (uint32_t)e->config.rank,
+                                   .size = (uint32_t)e->config.size,
+                                   .sig = part->task->sig,
+                                   .epochs = 1,
+                                   .replayed = 1 };
     int ctas = pki_fused_ctas(e, request), most = e->fused.replay_places > 0 ? e->fused.replay_places : 1;
 
     pki_fused_fill(part->task, &args);
     for (int p = 0; p < e->config.size; p++)
         if (p != e->config.rank)
-            args.peers[p] = part->xfers[p]->remote + 2ull * (unsigned)(e->config.rank > p ? e->config.rank - 1 : e->config.rank) * PKI_FUSED_HALF;
+            args.peers[p] = part->xfers[p]->remote +
+                            2ull * (unsigned)(e->config.rank > p ? e->config.rank - 1 : e->config.rank) * PKI_FUSED_HALF;
     pki_record_flush(r);
     if (r->result == PK_OK)
-        r->result = e->gpu->ops->fused(&part->queue, pki_fused_kernel(e, request), request->dtype, ctas < most ? ctas : most, &args);
+        r->result =
+            e->gpu->ops->fused(&part->queue, pki_fused_kernel(e, request), request->dtype, ctas < most ? ctas : most, &args);
     r->stats->captured_kernels++;
 }
 

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The graphs that captured operations are in, and what these have: gate slots, holds of this rank's regions, scratch memory. The driver says when a graph, and
- * all that was made of it, is gone, in a thread of its own where nothing may be called: it sets a flag, and whoever has the engine next gives back.
+ * The graphs that captured operations are in, and what these have: gate slots, holds of this rank's regions, scratch memory. The
+ * driver says when a graph, and all that was made of it, is gone, in a thread of its own where nothing may be called: it sets a
+ * flag, and whoever has the engine next gives back.
  *
- * Collectives share slots and scratch memory, whatever graph they are in, for they have a turn one after another: within a graph by its edges, and across
- * launches by the device's turn.
+ * Collectives share slots and scratch memory, whatever graph they are in, for they have a turn one after another: within a graph
+ * by its edges, and across launches by the device's turn.
  */
 #include <stdlib.h>
 
@@ -137,7 +138,8 @@ static pk_result_t take_slot(struct pki_peer *peer, uint16_t *taken)
     struct pki_gate_slot *words;
 
     if (slot < 0)
-        return pki_fail(PK_ERR_UNSUPPORTED, NULL, "more than %d receives from one rank are in graphs that exist, or pending", PKI_GATE_SLOTS);
+        return pki_fail(PK_ERR_UNSUPPORTED, NULL, "more than %d receives from one rank are in graphs that exist, or pending",
+                        PKI_GATE_SLOTS);
     words = &peer->lane->gates_mine[slot];
     pki_watch_note(peer, false, slot, 1);
     atomic_store(&words->start, 0);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Collectives recorded into CUDA graphs: the steps of the plan in the caller's own stream, in an order that lets all ranks' streams come
- * to the end (coll/order.h). Gate slots and scratch memory are those that all captured collectives have in turn (capture_graph.c).
+ * to the end (coll/order.h). Gate slots and scratch memory are those that all captured collectives have in turn
+ * (capture_graph.c).
  */
 #include <stdlib.h>
 #include <string.h>

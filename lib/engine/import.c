@@ -28,7 +28,8 @@ static struct pki_ep *way_of(struct pki_peer *peer, const struct pki_export *exp
     return exported->kind == PKI_EXPORT_MEMFD ? peer->lane : peer->way[PKI_MEM_DEVICE][PKI_MEM_DEVICE];
 }
 
-/* Closing a mapping of cuMemAlloc's memory waits for all work of the GPU, and in a stream that may wait for this very thread: so not now. */
+/* Closing a mapping of cuMemAlloc's memory waits for all work of the GPU, and in a stream that may wait for this very thread: so
+ * not now. */
 static void retire(struct pki_engine *e, struct pki_peer *peer, struct pki_import *import)
 {
     struct pki_ep *way = way_of(peer, &import->exported);

@@ -377,7 +377,7 @@ void pki_graphs_tidy(struct pki_engine *engine); /* and, in a call, scratch memo
 void pki_graphs_close(struct pki_engine *engine);
 
 /* capture_fused.c */
-size_t pki_capture_fused_bytes(const struct pki_engine *engine); /* of GPU memory, for collectives in graphs that are one kernel */
+size_t pki_capture_fused_bytes(const struct pki_engine *engine); /* of GPU memory, for such collectives in graphs */
 void pki_capture_fused_close(struct pki_engine *engine);         /* no peer writes into it any more, as far as can be seen */
 
 /* fused.c */

@@ -5,169 +5,10 @@
  * graph still exists; a peer killed while a replay waits for it.
  */
 #include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
-#include "gpu_rank.h"
-#include "gpu_vmm.h"
-
-enum operation { BROADCAST, REDUCE, ALLREDUCE, REDUCE_SCATTER, ALLGATHER, ALLTOALL, GATHER, SCATTER, ALLGATHERV, BARRIER, OPERATIONS };
-
-static const char *const names[] = { "broadcast", "reduce",  "allreduce", "reduce_scatter", "allgather",
-                                     "alltoall",  "gather", "scatter",   "allgatherv",     "barrier" };
-
-#define N ((size_t)20011)
-#define REPLAYS 20
-#define UNTOUCHED (-1.0f)
+#include "capture_bed.h"
 
 enum { EVENT_NS, WAITING };
-
-struct bed {
-    struct gpu_rank self;
-    float *in, *out, *host; /* N * (size + 1) elements each */
-    size_t elements;
-    unsigned wrong;
-};
-
-static void bed_open(struct bed *bed)
-{
-    gpu_rank_open(&bed->self, PK_SM_DEFAULT, 20000);
-    bed->elements = N * (size_t)(bed->self.size + 1);
-    bed->in = gpu_alloc(bed->elements * sizeof(float));
-    bed->out = gpu_alloc(bed->elements * sizeof(float));
-    bed->host = malloc(bed->elements * sizeof(float));
-    if (bed->host == NULL)
-        exit(2);
-}
-
-static float given(int rank, int turn, size_t i)
-{
-    return (float)((i * 7 + (size_t)rank * 13 + (size_t)turn * 5) % 32);
-}
-
-static float total(int size, int turn, size_t i)
-{
-    float sum = 0;
-
-    for (int r = 0; r < size; r++)
-        sum += given(r, turn, i);
-    return sum;
-}
-
-static float wanted(const struct bed *bed, enum operation op, int root, int turn, size_t i)
-{
-    int rank = bed->self.rank, size = bed->self.size, block = (int)(i / N);
-
-    switch (op) {
-    case BROADCAST:
-        return i < N ? given(root, turn, i) : UNTOUCHED;
-    case REDUCE:
-        return i < N && rank == root ? total(size, turn, i) : UNTOUCHED;
-    case ALLREDUCE:
-        return i < N ? total(size, turn, i) : UNTOUCHED;
-    case REDUCE_SCATTER:
-        return i < N ? total(size, turn, (size_t)rank * N + i) : UNTOUCHED;
-    case ALLGATHER:
-    case ALLGATHERV:
-        return block < size ? given(block, turn, i % N) : UNTOUCHED;
-    case GATHER:
-        return block < size && rank == root ? given(block, turn, i % N) : UNTOUCHED;
-    case ALLTOALL:
-        return block < size ? given(block, turn, (size_t)rank * N + i % N) : UNTOUCHED;
-    case SCATTER:
-        return i < N ? given(root, turn, (size_t)rank * N + i) : UNTOUCHED;
-    default:
-        return UNTOUCHED;
-    }
-}
-
-static pk_result_t call(struct gpu_rank *self, enum operation op, const float *in, float *out, int root)
-{
-    size_t lengths[RANKS_MAX];
-    pk_comm_t *comm = self->comm;
-    pk_stream_t stream = self->in_stream;
-
-    for (int r = 0; r < self->size; r++)
-        lengths[r] = N;
-    switch (op) {
-    case BROADCAST:
-        return pk_broadcast(in, out, N, PK_F32, root, comm, stream);
-    case REDUCE:
-        return pk_reduce(in, out, N, PK_F32, PK_SUM, root, comm, stream);
-    case ALLREDUCE:
-        return pk_allreduce(in, out, N, PK_F32, PK_SUM, comm, stream);
-    case REDUCE_SCATTER:
-        return pk_reduce_scatter(in, out, N, PK_F32, PK_SUM, comm, stream);
-    case ALLGATHER:
-        return pk_allgather(in, out, N, PK_F32, comm, stream);
-    case ALLTOALL:
-        return pk_alltoall(in, out, N, PK_F32, comm, stream);
-    case GATHER:
-        return pk_gather(in, out, N, PK_F32, root, comm, stream);
-    case SCATTER:
-        return pk_scatter(in, out, N, PK_F32, root, comm, stream);
-    case ALLGATHERV:
-        return pk_allgatherv(in, N, out, lengths, NULL, PK_F32, comm, stream);
-    default:
-        return pk_barrier(comm, stream);
-    }
-}
-
-static gpu_graph_t end_capture(const struct gpu_rank *self, const char *what)
-{
-    gpu_graph_t graph;
-    int code = gpu_capture_end(self->stream, &graph);
-
-    if (code == 0 && graph != NULL)
-        return graph;
-    report(false, "rank %d: %s: the capture ended: %s", self->rank, what, gpu_error(code));
-    exit(1);
-}
-
-static void prepare(struct bed *bed, int turn)
-{
-    for (size_t i = 0; i < bed->elements; i++)
-        bed->host[i] = given(bed->self.rank, turn, i);
-    gpu_copy(bed->in, bed->host, bed->elements * sizeof(float));
-    for (size_t i = 0; i < bed->elements; i++)
-        bed->host[i] = UNTOUCHED;
-    gpu_copy(bed->out, bed->host, bed->elements * sizeof(float));
-}
-
-static void must_end(const struct gpu_rank *self, const char *what)
-{
-    if (stream_idle_within(self->stream, 60000, NULL))
-        return;
-    report(false, "rank %d: %s: the replay does not end", self->rank, what);
-    exit(1);
-}
-
-static void verify(struct bed *bed, enum operation op, int root, int turn)
-{
-    size_t i = 0;
-
-    gpu_copy(bed->host, bed->out, bed->elements * sizeof(float));
-    while (i < bed->elements && bed->host[i] == wanted(bed, op, root, turn, i))
-        i++;
-    if (i < bed->elements && bed->wrong++ < 5)
-        report(false, "rank %d: replay %d of %s: wrong at %zu: %g", bed->self.rank, turn, names[op], i, (double)bed->host[i]);
-}
-
-/* Else a collective is one kernel, short as they are here. */
-static bool by_plan(void)
-{
-    return getenv("PK_ALGORITHM") != NULL;
-}
-
-static pk_stats_t stats_of(const struct gpu_rank *self)
-{
-    pk_stats_t stats = { .struct_size = sizeof stats };
-
-    must_be_ok(pk_comm_stats(self->comm, &stats), "pk_comm_stats");
-    return stats;
-}
 
 /* What one replay does is counted when it is captured, and apart from what has been done. */
 static void check_counts(const struct gpu_rank *self, enum operation op, const pk_stats_t *before)
@@ -229,136 +70,6 @@ static void many(struct bed *bed)
     gpu_graph_free(graph);
 }
 
-/* A group of collectives and an exchange. */
-static void grouped(struct bed *bed)
-{
-    struct gpu_rank *self = &bed->self;
-    int next = (self->rank + 1) % self->size, previous = (self->rank + self->size - 1) % self->size;
-    gpu_graph_t graph;
-    size_t i = 0;
-
-    prepare(bed, 1);
-    ranks_meet();
-    gpu_capture_begin(self->stream);
-    must_be_ok(pk_group_start(), "pk_group_start");
-    must_be_ok(pk_send(bed->in, N, PK_F32, next, self->comm, self->in_stream), "pk_send");
-    must_be_ok(call(self, BROADCAST, bed->in + N, bed->out + N, 0), "broadcast");
-    must_be_ok(pk_recv(bed->out, N, PK_F32, previous, self->comm, self->in_stream), "pk_recv");
-    must_be_ok(pk_group_end(), "pk_group_end");
-    graph = end_capture(self, "group");
-    for (int turn = 0; turn < 3; turn++)
-        gpu_graph_launch(graph, self->stream);
-    must_end(self, "group");
-    gpu_copy(bed->host, bed->out, 2 * N * sizeof(float));
-    while (i < 2 * N && bed->host[i] == given(i < N ? previous : 0, 1, i))
-        i++;
-    report(i == 2 * N, "rank %d: a group of an exchange and a broadcast, captured", self->rank);
-    ranks_meet();
-    gpu_graph_free(graph);
-}
-
-/* Groups in which a rank sends to itself, as an exchange of all with all by messages does. */
-static void to_itself(struct bed *bed)
-{
-    struct gpu_rank *self = &bed->self;
-    pk_result_t alone, uneven;
-    gpu_graph_t graph;
-    size_t i = 0, all = N * (size_t)self->size;
-
-    gpu_capture_begin(self->stream);
-    alone = pk_send(bed->in, N, PK_F32, self->rank, self->comm, self->in_stream);
-    must_be_ok(pk_group_start(), "pk_group_start");
-    must_be_ok(pk_send(bed->in, N, PK_F32, self->rank, self->comm, self->in_stream), "pk_send");
-    must_be_ok(pk_recv(bed->out, N - 1, PK_F32, self->rank, self->comm, self->in_stream), "pk_recv");
-    uneven = pk_group_end();
-    must_be_ok(pk_group_start(), "pk_group_start");
-    for (int r = 0; r < self->size; r++) {
-        must_be_ok(pk_send(bed->in + (size_t)r * N, N, PK_F32, r, self->comm, self->in_stream), "pk_send");
-        must_be_ok(pk_recv(bed->out + (size_t)r * N, N, PK_F32, r, self->comm, self->in_stream), "pk_recv");
-    }
-    must_be_ok(call(self, BROADCAST, bed->in, bed->out + all, 0), "broadcast");
-    must_be_ok(pk_group_end(), "pk_group_end");
-    graph = end_capture(self, "to itself");
-    report(alone == PK_ERR_UNSUPPORTED && uneven == PK_ERR_MISMATCH, "rank %d: a send to itself without its receive returned %d, with a shorter one %d",
-           self->rank, (int)alone, (int)uneven);
-    prepare(bed, 4);
-    ranks_meet();
-    gpu_graph_launch(graph, self->stream);
-    must_end(self, "to itself");
-    gpu_copy(bed->host, bed->out, (all + N) * sizeof(float));
-    while (i < all + N && bed->host[i] == (i < all ? given((int)(i / N), 4, (size_t)self->rank * N + i % N) : given(0, 4, i - all)))
-        i++;
-    report(i == all + N, "rank %d: a group of messages to all ranks, itself among them, and a broadcast, captured: right up to %zu of %zu", self->rank, i,
-           all + N);
-    ranks_meet();
-    gpu_graph_free(graph);
-}
-
-/* Captures that come to nothing, because of a call that none allows, give back what they had as graphs do that are destroyed. */
-static void spoiled(struct bed *bed)
-{
-    struct gpu_rank *self = &bed->self;
-    uint64_t before, after;
-    int ended = 0;
-
-    ranks_meet();
-    must_be_ok(pk_barrier(self->comm, PK_BLOCKING), "pk_barrier");
-    before = stats_of(self).device_bytes;
-    for (int i = 0; i < 20; i++) {
-        gpu_graph_t graph;
-
-        gpu_capture_begin(self->stream);
-        must_be_ok(call(self, ALLREDUCE, bed->in, bed->out, 0), "allreduce");
-        (void)gpu_stream_query(self->stream);
-        ended += gpu_capture_end(self->stream, &graph) == 0;
-    }
-    ranks_meet();
-    usleep(200000); /* the driver tells of it in a thread of its own */
-    must_be_ok(pk_barrier(self->comm, PK_BLOCKING), "pk_barrier");
-    after = stats_of(self).device_bytes;
-    report(ended == 0 && after <= before, "rank %d: 20 spoiled captures, %d ended well; %llu bytes of GPU memory held before, %llu after", self->rank, ended,
-           (unsigned long long)before, (unsigned long long)after);
-}
-
-/* Two branches of one graph: the communicator's collectives follow one another all the same. */
-static void branches(struct bed *bed)
-{
-    struct gpu_rank *self = &bed->self, beside = *self;
-    gpu_event_t fork = gpu_event_new(), join = gpu_event_new();
-    gpu_graph_t graph;
-
-    beside.stream = gpu_stream_new();
-    beside.in_stream = PK_CUDA_STREAM(beside.stream);
-    gpu_capture_begin(self->stream);
-    gpu_event_record(fork, self->stream);
-    gpu_stream_wait(beside.stream, fork);
-    for (int i = 0; i < 8; i++) {
-        if (i == 3 || i == 5) { /* this branch comes straight from the other's collective */
-            gpu_event_record(fork, self->stream);
-            gpu_stream_wait(beside.stream, fork);
-        }
-        must_be_ok(call(i % 2 == 0 ? self : &beside, i % 4 < 2 ? REDUCE_SCATTER : ALLREDUCE, bed->in, bed->out, 0), "a collective in a branch");
-    }
-    must_be_ok(call(&beside, ALLTOALL, bed->in, bed->out, 0), "alltoall in a branch");
-    gpu_event_record(join, beside.stream);
-    gpu_stream_wait(self->stream, join);
-    graph = end_capture(self, "branches");
-    for (int turn = 0; turn < REPLAYS; turn++) {
-        prepare(bed, turn);
-        ranks_meet();
-        gpu_graph_launch(graph, turn % 2 == 0 ? self->stream : beside.stream);
-        gpu_graph_launch(graph, turn % 2 == 0 ? beside.stream : self->stream);
-        must_end(self, "branches");
-        must_end(&beside, "branches");
-        verify(bed, ALLTOALL, 0, turn);
-    }
-    ranks_meet();
-    gpu_graph_free(graph);
-    gpu_stream_free(beside.stream);
-    gpu_event_free(fork);
-    gpu_event_free(join);
-}
-
 static void refused(struct bed *bed)
 {
     struct gpu_rank *self = &bed->self;
@@ -373,7 +84,8 @@ static void refused(struct bed *bed)
     must_be_ok(call(self, ALLREDUCE, bed->in, bed->out, 0), "allreduce after refused ones");
     graph = end_capture(self, "refused");
     report(first == (by_plan() ? PK_ERR_UNSUPPORTED : PK_OK) && second == PK_ERR_UNSUPPORTED,
-           "rank %d: memory that cannot be shared %d (a kernel writes there itself, and no peer), host memory %d", self->rank, (int)first, (int)second);
+           "rank %d: memory that cannot be shared %d (a kernel writes there itself, and no peer), host memory %d", self->rank,
+           (int)first, (int)second);
     prepare(bed, 9);
     ranks_meet();
     gpu_graph_launch(graph, self->stream);
@@ -394,10 +106,6 @@ static int rank_main(void)
     for (int op = 0; op < OPERATIONS; op++)
         one(&bed, (enum operation)op);
     many(&bed);
-    grouped(&bed);
-    branches(&bed);
-    to_itself(&bed);
-    spoiled(&bed);
     refused(&bed);
     report(bed.wrong == 0, "rank %d: %d collectives, %d replays each: %u wrong", bed.self.rank, OPERATIONS, REPLAYS, bed.wrong);
     gpu_capture_begin(bed.self.stream);
@@ -440,36 +148,10 @@ static int victim_main(void)
     report(info.peer == 1, "rank 0: it names rank %d: %.200s", info.peer, info.text);
     for (int i = 0; i < 5; i++)
         gpu_graph_launch(graph, bed.self.stream);
-    report(stream_idle_within(bed.self.stream, 10000, &took_ms), "rank 0: replays after the failure end too, in %.0f ms", took_ms);
+    report(stream_idle_within(bed.self.stream, 10000, &took_ms), "rank 0: replays after the failure end too, in %.0f ms",
+           took_ms);
     gpu_graph_free(graph);
     (void)pk_comm_destroy(bed.self.comm);
-    return report_end();
-}
-
-/* Rank 0 gives up while its replays wait. */
-static int aborted_main(void)
-{
-    struct bed bed = { .wrong = 0 };
-    gpu_graph_t graph;
-    double took_ms = 0;
-
-    bed_open(&bed);
-    gpu_capture_begin(bed.self.stream);
-    for (int i = 0; i < 20; i++)
-        must_be_ok(call(&bed.self, (enum operation)(i % OPERATIONS), bed.in, bed.out, 0), names[i % OPERATIONS]);
-    graph = end_capture(&bed.self, "aborted");
-    ranks_meet();
-    for (int i = 0; bed.self.rank == 0 && i < 5; i++)
-        gpu_graph_launch(graph, bed.self.stream);
-    if (bed.self.rank == 0) {
-        report(!stream_idle_within(bed.self.stream, 300, NULL), "rank 0: the replays wait");
-        must_be_ok(pk_comm_abort(bed.self.comm), "pk_comm_abort");
-        report(stream_idle_within(bed.self.stream, 30000, &took_ms), "rank 0: five replays of 20 collectives end %.0f ms after the abort", took_ms);
-    }
-    ranks_meet();
-    gpu_graph_free(graph);
-    (void)pk_comm_destroy(bed.self.comm);
-    free(bed.host);
     return report_end();
 }
 
@@ -560,8 +242,6 @@ int main(void)
 {
     if (ranks_role() != NULL && strcmp(ranks_role(), "victim") == 0)
         return victim_main();
-    if (ranks_role() != NULL && strcmp(ranks_role(), "aborted") == 0)
-        return aborted_main();
     if (ranks_role() != NULL && strcmp(ranks_role(), "one thread") == 0)
         return one_thread_main();
     if (ranks_role() != NULL)
@@ -572,7 +252,6 @@ int main(void)
     if (gpu_count() > 2)
         drive("graphs", gpu_ranks(4), -1);
     drive("victim", 2, 1);
-    drive("aborted", 2, -1);
     drive("one thread", 1, -1);
     setenv("PK_ALGORITHM", "direct", 1);
     drive("graphs, by plans", 2, -1);
@@ -582,7 +261,6 @@ int main(void)
     drive("graphs, by plans, one hardware queue", 2, -1);
     unsetenv("CUDA_DEVICE_MAX_CONNECTIONS");
     drive("victim", 2, 1);
-    drive("aborted", 2, -1);
     drive("one thread", 1, -1);
     return report_end();
 }

@@ -134,7 +134,8 @@ static void refused(struct gpu_rank *self)
         exit(1);
     gpu_graph_launch(graph, self->stream);
     report(stream_idle_within(self->stream, 20000, NULL), "rank %d: the graph runs", self->rank);
-    report(pattern_wrong_on_gpu(target, BYTES, (uint64_t)(501 - self->rank)) == BYTES, "rank %d: what was sent from it is right", self->rank);
+    report(pattern_wrong_on_gpu(target, BYTES, (uint64_t)(501 - self->rank)) == BYTES, "rank %d: what was sent from it is right",
+           self->rank);
     report(pk_comm_async_error(self->comm) == PK_OK, "rank %d: the communicator is well", self->rank);
     ranks_meet();
     gpu_graph_free(graph);

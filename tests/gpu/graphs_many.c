@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * As many graphs as an inference server has: each with four collectives, some with an exchange too, all alive at the same time, captured and
- * replayed in two streams that wait for nothing but what the library makes them wait for; then destroyed; all of that several times. The data of
- * every replay is right, and memory, mappings, descriptors and the driver's objects are as many after the last round as after the first.
+ * As many graphs as an inference server has: each with four collectives, some with an exchange too, all alive at the same time,
+ * captured and replayed in two streams that wait for nothing but what the library makes them wait for; then destroyed; all of
+ * that several times. The data of every replay is right, and memory, mappings, descriptors and the driver's objects are as many
+ * after the last round as after the first.
  *
  * graphs_many [GRAPHS [ROUNDS]]: 2500 3 is 30,000 captured collectives.
  */
@@ -18,8 +19,8 @@
 #define USUAL_GRAPHS 60
 #define USUAL_ROUNDS 3
 #define MOST ((size_t)1000) /* elements of a block */
-#define BLOCKS 7            /* of a graph's results: allreduce, reduce_scatter, allgather of two, broadcast, exchange, and one that nobody writes */
-#define EXCHANGES 10        /* every so many graphs one has an exchange */
+#define BLOCKS 7     /* of results: allreduce, reduce_scatter, allgather of two, broadcast, exchange; one that nobody writes */
+#define EXCHANGES 10 /* every so many graphs one has an exchange */
 #define REPLAYS 2
 #define UNTOUCHED (-1.0f)
 
@@ -131,8 +132,9 @@ static unsigned count_wrong(struct many *m, int key)
                 if (m->host[place(g, block, i)] == wanted(m->self.rank, g, key, block, i))
                     continue;
                 if (wrong++ < 3)
-                    report(false, "rank %d: key %d, graph %d, block %d, element %zu of %zu is %g, not %g", m->self.rank, key, g, block, i, elements(g),
-                           (double)m->host[place(g, block, i)], (double)wanted(m->self.rank, g, key, block, i));
+                    report(false, "rank %d: key %d, graph %d, block %d, element %zu of %zu is %g, not %g", m->self.rank, key, g,
+                           block, i, elements(g), (double)m->host[place(g, block, i)],
+                           (double)wanted(m->self.rank, g, key, block, i));
                 break;
             }
     return wrong;
@@ -194,7 +196,9 @@ static uint64_t device_bytes(const struct many *m)
 
 static struct counts count(const struct many *m)
 {
-    struct counts now = { .device_bytes = device_bytes(m), .descriptors = count_descriptors(), .mappings = count_lines("/proc/self/maps") };
+    struct counts now = { .device_bytes = device_bytes(m),
+                          .descriptors = count_descriptors(),
+                          .mappings = count_lines("/proc/self/maps") };
     size_t bytes = 0, total = 0;
 
     if (m->free_memory(&bytes, &total) == 0)
@@ -229,8 +233,9 @@ static void destroy_all(struct many *m, uint64_t before)
 
 static void show(const struct many *m, const char *when, const struct counts *c)
 {
-    printf("rank %d: %s: device_bytes %lu, descriptors %lu, mappings %lu, free %ld MiB; software: ranges %lu, events %lu, streams %lu\n", m->self.rank,
-           when, c->device_bytes, c->descriptors, c->mappings, c->free_mib, c->ranges, c->events, c->streams);
+    printf("rank %d: %s: device_bytes %lu, descriptors %lu, mappings %lu, free %ld MiB; software: ranges %lu, events %lu, "
+           "streams %lu\n",
+           m->self.rank, when, c->device_bytes, c->descriptors, c->mappings, c->free_mib, c->ranges, c->events, c->streams);
 }
 
 static void compare(const struct many *m, const struct counts *first, const struct counts *last)
@@ -292,8 +297,8 @@ static int rank_main(void)
 
         capture_all(&m);
         captured = monotonic_ms();
-        printf("rank %d: round %d: %d graphs captured in %.0f ms, %llu bytes of GPU memory held\n", m.self.rank, round, m.graphs, captured - begun,
-               (unsigned long long)device_bytes(&m));
+        printf("rank %d: round %d: %d graphs captured in %.0f ms, %llu bytes of GPU memory held\n", m.self.rank, round, m.graphs,
+               captured - begun, (unsigned long long)device_bytes(&m));
         report(device_bytes(&m) < before + ((uint64_t)8 << 20), "rank %d: the graphs share their scratch memory", m.self.rank);
         for (int turn = 0; turn < REPLAYS; turn++)
             wrong += replay_all(&m, round * REPLAYS + turn);
@@ -303,7 +308,8 @@ static int rank_main(void)
         if (round == 0)
             first = last;
     }
-    report(wrong == 0, "rank %d: %d rounds of %d graphs with 4 collectives: %u blocks wrong", m.self.rank, rounds, m.graphs, wrong);
+    report(wrong == 0, "rank %d: %d rounds of %d graphs with 4 collectives: %u blocks wrong", m.self.rank, rounds, m.graphs,
+           wrong);
     compare(&m, &first, &last);
     free(m.host);
     free(m.all);
@@ -330,10 +336,10 @@ int main(int argc, char **argv)
         return GPU_SKIPPED;
     tell("GRAPHS", argc, argv, 1, USUAL_GRAPHS);
     tell("ROUNDS", argc, argv, 2, USUAL_ROUNDS);
-    ranks_drive(&(struct ranks_turn){ .role = "many graphs", .size = 2, .timeout_ms = 280000 }, "%s graphs, %s rounds, collectives of one kernel",
-                getenv("GRAPHS"), getenv("ROUNDS"));
+    ranks_drive(&(struct ranks_turn){ .role = "many graphs", .size = 2, .timeout_ms = 280000 },
+                "%s graphs, %s rounds, collectives of one kernel", getenv("GRAPHS"), getenv("ROUNDS"));
     setenv("PK_ALGORITHM", "direct", 1);
-    ranks_drive(&(struct ranks_turn){ .role = "many graphs", .size = 2, .timeout_ms = 280000 }, "%s graphs, %s rounds, collectives by plans",
-                getenv("GRAPHS"), getenv("ROUNDS"));
+    ranks_drive(&(struct ranks_turn){ .role = "many graphs", .size = 2, .timeout_ms = 280000 },
+                "%s graphs, %s rounds, collectives by plans", getenv("GRAPHS"), getenv("ROUNDS"));
     return report_end();
 }

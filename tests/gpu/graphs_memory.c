@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Memory of captured operations that nobody has registered: cudaMalloc's and VMM memory in pieces, allocated before the capture or in it, in each mode of
- * capture; replayed while other memory comes and goes, so that peers close mappings and make new ones; freed when the graph is
- * gone, and allocated again, in the same place as a rule. The data is right, and what peers keep mapped stays bounded.
+ * Memory of captured operations that nobody has registered: cudaMalloc's and VMM memory in pieces, allocated before the capture
+ * or in it, in each mode of capture; replayed while other memory comes and goes, so that peers close mappings and make new ones;
+ * freed when the graph is gone, and allocated again, in the same place as a rule. The data is right, and what peers keep mapped
+ * stays bounded.
  */
 #include <dlfcn.h>
 #include <stdio.h>
@@ -73,7 +74,8 @@ static void operations(struct gpu_rank *self, char *at)
     must_be_ok(pk_send(at, BLOCK, PK_UINT8, other, self->comm, self->in_stream), "captured pk_send");
     must_be_ok(pk_recv(at + BLOCK, BLOCK, PK_UINT8, other, self->comm, self->in_stream), "captured pk_recv");
     must_be_ok(pk_group_end(), "pk_group_end");
-    must_be_ok(pk_allreduce(sum, sum, BLOCK / sizeof(float), PK_F32, PK_SUM, self->comm, self->in_stream), "captured pk_allreduce");
+    must_be_ok(pk_allreduce(sum, sum, BLOCK / sizeof(float), PK_F32, PK_SUM, self->comm, self->in_stream),
+               "captured pk_allreduce");
     must_be_ok(pk_allgather(at, at + 4 * BLOCK, BLOCK, PK_UINT8, self->comm, self->in_stream), "captured pk_allgather");
 }
 

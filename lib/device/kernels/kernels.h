@@ -246,11 +246,12 @@ struct pki_reduce_args {
  *
  * With `clear` pki_exchange, of 0 bytes then, also sets all cells, marks and headers of the epoch's halves to 0, and state->fallen.
  *
- * pki_replay_<name>: as pki_<name>, in graphs: an epoch and a turn for each replay, from pki_fused_replays behind the state. The inbox is another one
- *   than that of kernels that are launched one by one, and so are state and words, which may be this GPU's memory. A rank's replays run one after another, and
- *   all ranks' in the same order. No rank does an operation in another way: fall is 0 in all entries, `careful`, `quiet`, `clear` and `early` are 0;
- *   `epoch` and `ended_before` are not looked at. Epochs go on with PKI_FUSED_EPOCHS_BEGIN behind the last number. In each, one further pair of each half that
- *   the operation does not use is emptied, so that none keeps a flag for 2^32 epochs.
+ * pki_replay_<name>: as pki_<name>, in graphs: an epoch and a turn for each replay, from pki_fused_replays behind the state. The
+ *   inbox is another one than that of kernels that are launched one by one, and so are state and words, which may be this GPU's
+ *   memory. A rank's replays run one after another, and all ranks' in the same order. No rank does an operation in another way:
+ *   fall is 0 in all entries, `careful`, `quiet`, `clear` and `early` are 0; `epoch` and `ended_before` are not looked at. Epochs
+ *   go on with PKI_FUSED_EPOCHS_BEGIN behind the last number. In each, one further pair of each half that the operation does not
+ *   use is emptied, so that none keeps a flag for 2^32 epochs.
  *
  * When it has ended, CTA c sets words->done[c] to the last of its epochs and adds 1 to state->ended. While it waits it looks now and then at
  * abort_flag, and leaves when it is not 0, saying nothing; and at words->fall: when the operation's entry is the epoch, it is done

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Fused kernels in graphs: the same code, behind arguments that each replay makes anew, for nobody launches it who could count. A copy of them lies in
- * shared memory, so that the kernels that are launched one by one stay as they are. Rules: kernels.h.
+ * Fused kernels in graphs: the same code, behind arguments that each replay makes anew, for nobody launches it who could count. A
+ * copy of them lies in shared memory, so that the kernels that are launched one by one stay as they are. Rules: kernels.h.
  */
 #ifndef PKI_REPLAY_CUH
 #define PKI_REPLAY_CUH
@@ -18,12 +18,14 @@ __device__ __forceinline__ volatile pki_fused_replays *replays_of(const pki_fuse
     return (volatile pki_fused_replays *)(args.state + PKI_FUSED_REPLAYS);
 }
 
-/* What was written there 2^32 epochs ago must not pass for this message: one pair of cells at a time is emptied, where none of this epoch is. */
+/* What was written there 2^32 epochs ago must not pass for this message: one pair of cells at a time is emptied, where none of
+ * this epoch is. */
 __device__ __forceinline__ void empty_cells(const pki_fused_args &args)
 {
     const uint32_t pair = (args.epoch >> 1) % replay_cells;
+    const bool is_used = pair < (args.bytes + pair_data_bytes - 1) / pair_data_bytes;
 
-    if (blockIdx.x == 0 && threadIdx.x < args.size && threadIdx.x != args.rank && pair >= (args.bytes + pair_data_bytes - 1) / pair_data_bytes)
+    if (blockIdx.x == 0 && threadIdx.x < args.size && threadIdx.x != args.rank && !is_used)
         store_pair(inbox_half(args, args.epoch, threadIdx.x) + PKI_FUSED_CELLS, pair, 0, 0);
 }
 

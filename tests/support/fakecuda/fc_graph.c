@@ -8,12 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct fc_user {
-    unsigned refs;
-    CUhostFn destroy;
-    void *data;
-};
-
 struct exec_node {
     struct fc_op *op;
     size_t *deps; /* earlier nodes */
@@ -43,108 +37,6 @@ static void *must(void *memory)
     if (memory == NULL)
         abort();
     return memory;
-}
-
-/* --- user objects: something of the caller's that lives as long as a graph and all that was made of it --- */
-
-static void user_put(struct fc_user *user, unsigned count)
-{
-    user->refs -= count;
-    if (user->refs > 0)
-        return;
-    fc_reap(user->destroy, user->data);
-    free(user);
-}
-
-struct fc_user_ref *fc_users_copy(const struct fc_user_ref *users)
-{
-    struct fc_user_ref *copy = NULL;
-
-    for (; users != NULL; users = users->next) {
-        struct fc_user_ref *ref = must(calloc(1, sizeof *ref));
-
-        *ref = (struct fc_user_ref){ .next = copy, .user = users->user, .count = 1 };
-        ref->user->refs++;
-        copy = ref;
-    }
-    return copy;
-}
-
-void fc_users_free(struct fc_user_ref *users)
-{
-    while (users != NULL) {
-        struct fc_user_ref *next = users->next;
-
-        user_put(users->user, users->count);
-        free(users);
-        users = next;
-    }
-}
-
-CUresult cuUserObjectCreate(CUuserObject *object_out, void *ptr, CUhostFn destroy, unsigned int initialRefcount,
-                            unsigned int flags)
-{
-    CUresult result = fc_enter(__func__, FC_INIT);
-
-    if (result == CUDA_SUCCESS &&
-        (object_out == NULL || destroy == NULL || initialRefcount == 0 || flags != CU_USER_OBJECT_NO_DESTRUCTOR_SYNC))
-        result = CUDA_ERROR_INVALID_VALUE;
-    if (result == CUDA_SUCCESS) {
-        struct fc_user *user = must(calloc(1, sizeof *user));
-
-        *user = (struct fc_user){ .refs = initialRefcount, .destroy = destroy, .data = ptr };
-        *object_out = (CUuserObject)(void *)user;
-    }
-    return fc_leave(__func__, result);
-}
-
-CUresult cuUserObjectRetain(CUuserObject object, unsigned int count)
-{
-    CUresult result = fc_enter(__func__, FC_INIT);
-
-    if (result == CUDA_SUCCESS) {
-        fc_lock();
-        ((struct fc_user *)(void *)object)->refs += count;
-        fc_unlock();
-    }
-    return fc_leave(__func__, result);
-}
-
-CUresult cuUserObjectRelease(CUuserObject object, unsigned int count)
-{
-    CUresult result = fc_enter(__func__, FC_INIT);
-
-    if (result == CUDA_SUCCESS) {
-        fc_lock();
-        user_put((struct fc_user *)(void *)object, count);
-        fc_unlock();
-    }
-    return fc_leave(__func__, result);
-}
-
-static void graph_retain(struct fc_graph *graph, struct fc_user *user, unsigned count, unsigned flags)
-{
-    struct fc_user_ref *ref = must(calloc(1, sizeof *ref));
-
-    *ref = (struct fc_user_ref){ .next = graph->users, .user = user, .count = count };
-    graph->users = ref;
-    if (!(flags & CU_GRAPH_USER_OBJECT_MOVE))
-        user->refs += count;
-}
-
-CUresult cuGraphRetainUserObject(CUgraph graph, CUuserObject object, unsigned int count, unsigned int flags)
-{
-    CUresult result = fc_enter(__func__, FC_INIT);
-
-    if (result == CUDA_SUCCESS) {
-        fc_lock();
-        if (fc_graph_get(graph) != NULL && object != NULL && count > 0)
-            graph_retain(fc_graph_get(graph), (struct fc_user *)(void *)object, count, flags);
-        else
-            result = CUDA_ERROR_INVALID_VALUE;
-        fc_unlock();
-    }
-    return fc_leave(__func__, result);
 }
 
 /* --- graphs --- */
@@ -354,7 +246,8 @@ void fc_external_free(const struct fc_exec *exec, struct fc_point **external)
     free(external);
 }
 
-/* What the nodes wait for is what has recorded the event last when the graph is launched, this launch's own nodes before them among that. */
+/* What the nodes wait for is what has recorded the event last when the graph is launched, this launch's own nodes before them
+ * among that. */
 static struct fc_point **external_new(const struct fc_exec *exec)
 {
     struct fc_point **external = exec->has_events ? must(calloc(exec->n + 1, sizeof(struct fc_point *))) : NULL;

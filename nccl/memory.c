@@ -44,7 +44,7 @@ PKN_TWIN(MemFree);
 
 /* ---- registrations ---- */
 
-/* Operations use the memory as well, but for captures. */
+/* Operations use the memory all the same. */
 static bool is_no_error(pk_result_t result)
 {
     return result == PK_ERR_UNSUPPORTED || result == PK_ERR_MEMORY || result == PK_ERR_SYSTEM;

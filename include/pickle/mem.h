@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
  * @file mem.h
- * Registered memory: what captured operations need, and what is mapped by peers ahead of time. Shareable memory of the host and
- * of GPUs.
+ * Memory that the program says it keeps, and shareable memory of the host and of GPUs. No operation needs registered memory.
  */
 #ifndef PICKLE_MEM_H
 #define PICKLE_MEM_H
@@ -15,8 +14,8 @@ extern "C" {
 #endif
 
 /**
- * Declare that [ptr, ptr + bytes) stays allocated until pk_deregister: CUDA-graph captures may then use it, and its handle is
- * exported once.
+ * Declare that [ptr, ptr + bytes) stays allocated until pk_deregister, and learn whether other processes can map it. No operation
+ * needs that, captured ones neither: they share what they use.
  *
  * @param ptr    device memory of the communicator's device, or host memory; stays the caller's
  * @param bytes  1 and up
@@ -56,8 +55,7 @@ PK_API pk_result_t pk_mem_alloc(pk_comm_t *comm, size_t bytes, void **ptr);
  * @param ptr    out: memory that holds anything; the caller's until pk_mem_free, beyond pk_comm_destroy
  * @return PK_OK; PK_ERR_ARG (null, no bytes); PK_ERR_UNSUPPORTED (no GPU, no driver, a library without CUDA); PK_ERR_MEMORY;
  *         PK_ERR_SYSTEM
- * Local; may wait for the GPU. Any thread with comm NULL, also while it captures a stream. Captured operations want it
- * registered. Since 0.2.
+ * Local; may wait for the GPU. Any thread with comm NULL, also while it captures a stream. Since 0.2.
  */
 PK_API pk_result_t pk_mem_alloc_device(pk_comm_t *comm, size_t bytes, void **ptr);
 

@@ -24,12 +24,15 @@ extern "C" {
  * @param count  elements; 0 is legal (a message without data, matched like any other)
  * @param peer   0 to size - 1; this rank itself only inside a group or in an asynchronous stream
  * @return PK_OK; PK_ERR_ARG; PK_ERR_MISMATCH (the receive names another size); PK_ERR_NEEDS_SM; PK_ERR_UNSUPPORTED (no path
- *         between these kinds of memory; memory not registered in a captured stream; operations are pending in more CUDA streams of the process
+ *         between these kinds of memory; in a captured stream, memory that is not of the communicator's GPU, or of a receive that
+ *         its peer cannot map; operations are pending in more CUDA streams of the process
  *         than a GPU has room for kernels that wait, about 100); PK_ERR_PEER; PK_ERR_TIMEOUT;
  *         PK_ERR_ABORTED; PK_ERR_MEMORY; PK_ERR_SYSTEM (a bad buffer, as in coll.h)
  * With PK_BLOCKING returns when `buf` may be reused, which does not mean that the peer has received. In other streams returns
  * at once; errors found later are reported by the next call, pk_comm_async_error and pk_stream_synchronize. In a CUDA stream
- * that is being captured the call waits on the CPU until the peer captures its receive; both buffers are registered GPU memory, and
+ * that is being captured the call waits on the CPU until the peer captures its receive. Both buffers are GPU memory, registered
+ * or not, that stays allocated as long as the graph is launched; that of the receive is memory which other processes can map:
+ * cudaMalloc's, or of cuMemCreate with file descriptors. From one rank at most 1,024 receives may be in graphs that exist.
  * PK_ERR_UNSUPPORTED leaves the capture as it was. Since 0.1.
  */
 PK_API pk_result_t pk_send(const void *buf, size_t count, pk_dtype_t dtype, int peer, pk_comm_t *comm, pk_stream_t stream);
@@ -59,8 +62,9 @@ PK_API pk_result_t pk_group_start(void);
  * streams fit in a group, with more nothing of the communicator's part is started; the other kinds have no such limit.
  *
  * Operations in streams that are being captured are recorded one after the other: receives are opened, then sends, then collectives in
- * the order of the calls, then receives end. Ranks have to group alike there. One thread may capture for several communicators in one
- * group; when one operation is refused none of the others is recorded.
+ * the order of the calls, then receives end. Ranks have to group alike there. What a rank sends to itself has its receive in the
+ * same group and stream, and is a copy inside the GPU (PK_ERR_NEEDS_SM with PK_SM_NONE). One thread may capture for several
+ * communicators in one group; when one operation is refused none of the others is recorded.
  *
  * @return PK_OK; PK_ERR_ARG (no group open); PK_ERR_UNSUPPORTED (too many in CUDA streams); else the first error of an operation in the
  *         group, including one that its call already returned (then nothing of the group was started), and PK_ERR_ARG when the communicator

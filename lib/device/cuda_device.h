@@ -28,6 +28,12 @@ enum pki_cuda_kernel { /* the typed ones: one for each pk_dtype_t */
     PKI_CUDA_PAIR_F32,
     PKI_CUDA_PAIR_F16,
     PKI_CUDA_PAIR_BF16,
+    PKI_CUDA_REPLAY_EXCHANGE,
+    PKI_CUDA_REPLAY_FOLD,
+    PKI_CUDA_REPLAY_PAIR_EXCHANGE,
+    PKI_CUDA_REPLAY_PAIR_F32, /* these three in the order of the others */
+    PKI_CUDA_REPLAY_PAIR_F16,
+    PKI_CUDA_REPLAY_PAIR_BF16,
     PKI_CUDA_REDUCE, /* one a type */
     PKI_CUDA_KERNELS = PKI_CUDA_REDUCE + PK_DTYPE_COUNT
 };
@@ -149,6 +155,14 @@ pk_result_t pki_cuda_follow(const struct pki_queue *queue, const struct pki_queu
 pk_result_t pki_cuda_capturing(const struct pki_queue *queue, bool *yes, uint64_t *id);
 pk_result_t pki_cuda_copy(const struct pki_queue *queue, void *dst, const void *src, size_t bytes);
 pk_result_t pki_cuda_words(const struct pki_queue *queue, const struct pki_word_op *ops, int n, enum pki_wait_how how);
+
+/* ---- cuda_graph.c ---- */
+
+pk_result_t pki_cuda_graph_keep(const struct pki_queue *queue, void (*gone)(void *arg), void *arg);
+pk_result_t pki_cuda_turn_open(struct pki_device *device, void **turn);
+void pki_cuda_turn_close(struct pki_device *device, void *turn);
+pk_result_t pki_cuda_turn_begin(const struct pki_queue *queue, void *turn, void *last);
+pk_result_t pki_cuda_turn_end(const struct pki_queue *queue, void *turn, void **last);
 
 /* ---- cuda_kernels.c ---- */
 

@@ -75,7 +75,14 @@ struct pki_cuda_driver {
     __typeof__(cuEventCreate) *event_create;
     __typeof__(cuEventDestroy) *event_destroy;
     __typeof__(cuEventRecord) *event_record;
+    __typeof__(cuEventRecordWithFlags) *event_record_with_flags;
     __typeof__(cuStreamWaitEvent) *stream_wait_event;
+    /* Version 1, for the same reason. */
+    CUresult (*stream_update_dependencies)(CUstream stream, CUgraphNode *dependencies, size_t dependency_count,
+                                           unsigned int flags);
+    __typeof__(cuUserObjectCreate) *user_object_create;
+    __typeof__(cuUserObjectRelease) *user_object_release;
+    __typeof__(cuGraphRetainUserObject) *graph_retain_user_object;
     __typeof__(cuModuleLoadData) *module_load_data;
     __typeof__(cuModuleUnload) *module_unload;
     __typeof__(cuModuleGetFunction) *module_get_function;

@@ -199,6 +199,19 @@ struct pki_device_ops {
      * another captures. */
     pk_result_t (*capturing)(const struct pki_queue *queue, bool *yes, uint64_t *id);
 
+    /* Of queues that are being captured; the host's device has none of these. graph_keep: gone(arg) is called once, when the
+     * graph and all that was made of it have been destroyed and have ended, or because this returns an error; in any thread, and
+     * nothing of the device may be called in it. */
+    pk_result_t (*graph_keep)(const struct pki_queue *queue, void (*gone)(void *arg), void *arg);
+    /* A turn: what is captured between turn_begin and turn_end has it for itself, in each replay. It follows what the graphs that
+     * were launched before have so, and in the same graph what was captured before: `last` is what the turn's last end in this
+     * graph has given, NULL for none, in which case all that the queue does afterwards in this capture waits for the graphs
+     * before. Close: no graph with it is left. */
+    pk_result_t (*turn_open)(struct pki_device *device, void **turn);
+    void (*turn_close)(struct pki_device *device, void *turn);
+    pk_result_t (*turn_begin)(const struct pki_queue *queue, void *turn, void *last);
+    pk_result_t (*turn_end)(const struct pki_queue *queue, void *turn, void **last);
+
     /* Work. All of it is queued and none of it waits on the CPU. Addresses are this process's, host_registered or imported or own. */
     pk_result_t (*copy)(const struct pki_queue *queue, void *dst, const void *src, size_t bytes);
     /* All n fragments of `src`, host_registered memory, to their places in `dst`, memory of this device, in one launch. */

@@ -42,6 +42,7 @@ static bool is_at_rest(const struct pki_engine *e)
 
 bool pki_engine_says_bye(struct pki_engine *e, enum pki_bye why)
 {
+    pki_graphs_reap(e);
     if (atomic_load(&e->failed) != PK_OK || !is_at_rest(e))
         return false;
     pki_side_say_bye(e, why);

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Operations recorded into CUDA graphs. Both ends of every transfer meet once, while they capture: the receiver grants its buffer and two
- * words that are theirs for the life of the communicator. Each replay passes them back and forth: start 0 -> 1 by the receiver, -> 0 by
- * the sender; done 0 -> 1 by the sender, -> 0 by the receiver. Captured operations match only captured ones, in the order of capture.
+ * words: a message's are its own as long as the graph, collectives have theirs in turn (capture_graph.c). Memory that a peer is
+ * to write is described to it then, as for any other transfer, and stays so: the program has registered nothing. Each replay
+ * passes the words back and forth: start 0 -> 1 by the receiver, -> 0 by the sender; done 0 -> 1 by the sender, -> 0 by the
+ * receiver; so both are 0 when the receiver is through. Captured operations match only captured ones, in the order of capture.
  *
  * Three steps, so that nothing has happened when an operation is refused, and so that one thread can capture for several ranks: all are
  * checked; all receives are granted; then all grants are waited for and everything is recorded.
@@ -44,21 +46,82 @@ pk_result_t pki_capture_buffer(struct pki_engine *e, const void *ptr, size_t byt
 
     if (bytes == 0)
         return PK_OK;
-    if (!pki_region_registered(e, ptr, bytes))
-        return pki_fail(PK_ERR_UNSUPPORTED, NULL, "capture of %zu bytes at %p, which are not registered (pk_register)", bytes, ptr);
     result = e->gpu->ops->classify(e->gpu, ptr, bytes, &mem);
-    if (result == PK_OK && mem.kind != PKI_MEM_DEVICE)
-        result = pki_fail(PK_ERR_UNSUPPORTED, NULL, "only device memory can be captured");
+    if (result == PK_OK && (mem.kind != PKI_MEM_DEVICE || mem.ordinal != e->ordinal))
+        result = pki_fail(PK_ERR_UNSUPPORTED, NULL,
+                          "capture of %zu bytes at %p, which are not memory of device %d: only that can be captured", bytes, ptr,
+                          e->ordinal);
     return result;
+}
+
+pk_result_t pki_capture_target(struct pki_engine *e, struct pki_peer *peer, const void *ptr, size_t bytes)
+{
+    uint32_t id;
+    uint64_t offset;
+    pk_result_t result = bytes == 0 ? PK_OK : pki_region_tell(e, peer, ptr, bytes, &id, &offset);
+
+    return result == PK_IN_PROGRESS ? PK_OK : result; /* the socket is full: the grant says it again */
 }
 
 static pk_result_t check_transfer(struct pki_engine *e, const struct pki_request *r)
 {
     const void *buf = r->what == PKI_DO_SEND ? r->in : r->out;
+    size_t bytes = r->count * pki_dtype_bytes(r->dtype);
+    pk_result_t result;
 
-    if (r->peer == e->config.rank || e->peers[r->peer].way[PKI_MEM_DEVICE][PKI_MEM_DEVICE] == NULL)
+    if (r->peer != e->config.rank && e->peers[r->peer].way[PKI_MEM_DEVICE][PKI_MEM_DEVICE] == NULL)
         return pki_fail(PK_ERR_UNSUPPORTED, NULL, "only transfers between GPUs that reach one another can be captured");
-    return pki_capture_buffer(e, buf, r->count * pki_dtype_bytes(r->dtype));
+    result = pki_capture_buffer(e, buf, bytes);
+    if (result == PK_OK && r->what == PKI_DO_RECV && r->peer != e->config.rank)
+        result = pki_capture_target(e, &e->peers[r->peer], buf, bytes);
+    return result;
+}
+
+/* The next part from `i` on that is a send to this rank itself, or a receive. */
+static struct capture_part *next_to_self(struct pki_engine *e, struct pki_capture *capture, int *i, bool send)
+{
+    while (*i < capture->n) {
+        struct capture_part *part = &capture->parts[(*i)++];
+
+        if (part->request.what == (send ? PKI_DO_SEND : PKI_DO_RECV) && part->request.peer == e->config.rank)
+            return part;
+    }
+    return NULL;
+}
+
+static pk_result_t pair_up(struct pki_engine *e, const struct capture_part *send, struct capture_part *recv)
+{
+    size_t sent, received;
+
+    if (send == NULL || recv == NULL || send->queue.handle != recv->queue.handle)
+        return pki_fail(PK_ERR_UNSUPPORTED, NULL,
+                        "capture of a send to this rank itself, or a receive from it: the other half has to be in "
+                        "the same group and stream");
+    sent = send->request.count * pki_dtype_bytes(send->request.dtype);
+    received = recv->request.count * pki_dtype_bytes(recv->request.dtype);
+    if (sent != received)
+        return pki_fail(PK_ERR_MISMATCH, NULL, "captured: this rank sends itself %zu bytes, and receives %zu", sent, received);
+    if (sent > 0 && e->config.sm_policy == PK_SM_NONE)
+        return pki_fail(PK_ERR_NEEDS_SM, NULL, "capture of a send to this rank itself: a copy inside the gpu runs as a kernel");
+    recv->own = send->request.in;
+    return PK_OK;
+}
+
+/* What this rank sends itself, in their order. */
+static pk_result_t pair_up_own(struct pki_engine *e, struct pki_capture *capture)
+{
+    int sends = 0, recvs = 0;
+    pk_result_t result = PK_OK;
+
+    while (result == PK_OK) {
+        const struct capture_part *send = next_to_self(e, capture, &sends, true);
+        struct capture_part *recv = next_to_self(e, capture, &recvs, false);
+
+        if (send == NULL && recv == NULL)
+            break;
+        result = pair_up(e, send, recv);
+    }
+    return result;
 }
 
 static pk_result_t wait_how(struct pki_engine *e, enum pki_wait_how *how)
@@ -79,11 +142,13 @@ void pki_capture_drop(struct pki_engine *e, struct pki_capture *capture)
         struct capture_part *part = &capture->parts[i];
 
         if (part->task != NULL) {
-            if (!part->kept && part->task->scratch != NULL) /* it never came so far that a graph could use it */
-                pki_scratch_drop(e, part->task->scratch, pki_scratch_bytes(part->task));
             part->task->scratch = NULL;
             pki_task_free(part->task);
         }
+        if (part->scratch >= 0)
+            pki_graph_scratch_give(e, part->scratch);
+        if (part->graph != NULL)
+            part->graph->calls--;
         free(part->moments);
         free(part->xfers);
     }
@@ -98,6 +163,8 @@ pk_result_t pki_capture_check(struct pki_engine *e, const struct pki_request *re
     if (capture == NULL)
         return pki_fail(PK_ERR_MEMORY, NULL, "no memory for a captured group");
     capture->n = n;
+    for (int i = 0; i < n; i++)
+        capture->parts[i].scratch = -1;
     result = wait_how(e, &capture->how);
     for (int i = 0; i < n && result == PK_OK; i++) {
         struct capture_part *part = &capture->parts[i];
@@ -106,6 +173,10 @@ pk_result_t pki_capture_check(struct pki_engine *e, const struct pki_request *re
         part->queue = (struct pki_queue){ .device = e->gpu, .handle = requests[i].stream.handle };
         result = part->request.what == PKI_DO_COLL ? pki_capture_plan_check(e, part) : check_transfer(e, &part->request);
     }
+    if (result == PK_OK)
+        result = pair_up_own(e, capture);
+    for (int i = 0; i < n && result == PK_OK; i++)
+        result = pki_graph_enter(e, &capture->parts[i].queue, &capture->parts[i].graph);
     if (result != PK_OK) {
         pki_capture_drop(e, capture);
         return result;
@@ -139,7 +210,7 @@ static uint64_t deadline(const struct pki_engine *e)
     return pki_deadline_ns(e->config.timeout_ms);
 }
 
-struct captured *pki_captured_new(struct pki_engine *e, int peer, bool is_send, const char *name)
+struct captured *pki_captured_new(struct pki_engine *e, struct pki_graph *graph, int peer, bool is_send, const char *name)
 {
     struct captured *c = calloc(1, sizeof *c);
 
@@ -152,9 +223,7 @@ struct captured *pki_captured_new(struct pki_engine *e, int peer, bool is_send, 
     c->is_send = is_send;
     c->name = name;
     c->flags = PKI_MSG_FLAG_CAPTURED;
-    if (pki_list_empty(&e->captured))
-        atomic_fetch_add(&e->watched, 1); /* somebody has to notice for a waiting graph that a peer is gone */
-    pki_list_push(&e->captured, &c->node);
+    pki_list_push(&graph->captured, &c->node);
     return c;
 }
 
@@ -164,10 +233,12 @@ static pk_result_t enroll_transfer(struct pki_engine *e, struct capture_part *pa
     bool is_send = r->what == PKI_DO_SEND;
     struct captured *c;
 
+    if (r->peer == e->config.rank)
+        return PK_OK;
     part->xfers = calloc(1, sizeof(struct captured *));
     if (part->xfers == NULL)
         return pki_fail(PK_ERR_MEMORY, NULL, "no memory for a captured operation");
-    c = part->xfers[0] = pki_captured_new(e, r->peer, is_send, is_send ? "send" : "recv");
+    c = part->xfers[0] = pki_captured_new(e, part->graph, r->peer, is_send, is_send ? "send" : "recv");
     if (c == NULL)
         return PK_ERR_MEMORY;
     part->nxfers = 1;
@@ -182,22 +253,17 @@ static pk_result_t grant(struct pki_engine *e, struct captured *c)
     struct pki_msg msg = { .kind = PKI_MSG_GRANT, .flags = c->flags | PKI_MSG_FLAG_DEVICE, .index = c->index, .sig = c->sig,
                            .op = c->op, .bytes = c->bytes };
     uint64_t until = deadline(e);
-    pk_result_t result;
+    pk_result_t result = pki_graph_slot(c);
 
-    c->own_slot = pki_slots_take_new(&c->peer->gates); /* the words of another one may not have been seen by all who wait for them */
-    if (c->own_slot < 0)
-        return pki_fail(PK_ERR_UNSUPPORTED, NULL, "more than %d captured and pending receives from one rank", PKI_GATE_SLOTS);
-    c->slot = &c->peer->lane->gates_mine[c->own_slot];
-    pki_watch_note(c->peer, false, c->own_slot, 1);
-    atomic_store(&c->slot->start, 0);
-    atomic_store(&c->slot->done, 0);
-    msg.gate_slot = (uint16_t)c->own_slot;
+    if (result != PK_OK)
+        return result;
+    msg.gate_slot = (uint16_t)(c->slot - c->peer->lane->gates_mine);
     for (;;) {
         result = c->bytes == 0 ? PK_OK : pki_region_tell(e, c->peer, c->addr, c->bytes, &msg.region, &msg.offset);
         if (result == PK_OK)
             result = pki_lane_send(c->peer, &msg, NULL, e);
         if (result == PK_OK && c->bytes > 0)
-            pki_region_hold(e, msg.region);
+            pki_region_hold(e, c->region = msg.region);
         if (result != PK_IN_PROGRESS)
             return result;
         result = pause_for(e, c, until);
@@ -220,6 +286,23 @@ static pk_result_t disagree(struct pki_engine *e, const struct captured *c, cons
     return PK_ERR_MISMATCH;
 }
 
+static pk_result_t map_target(struct pki_engine *e, struct captured *c, const struct pki_msg *msg, uint64_t until)
+{
+    pk_result_t result;
+
+    while ((result = pki_region_map(e, c->peer, msg->region, msg->offset, c->bytes, &c->remote)) == PK_IN_PROGRESS) {
+        if (pki_streams_hold()) {
+            e->gpu->ops->make_way(e->gpu); /* a replay that waits for a peer needs nothing of this thread */
+            pki_streams_release();
+        }
+        result = pause_for(e, c, until);
+        if (result != PK_OK)
+            return result;
+    }
+    c->remote += msg->offset;
+    return result;
+}
+
 static pk_result_t await_grant(struct pki_engine *e, struct captured *c)
 {
     struct pki_xfer key = { .peer = c->peer, .is_send = true, .flags = c->flags, .index = c->index, .op = c->op };
@@ -239,19 +322,9 @@ static pk_result_t await_grant(struct pki_engine *e, struct captured *c)
         return disagree(e, c, &msg);
     c->slot = &c->peer->lane->gates_theirs[msg.gate_slot % PKI_GATE_SLOTS];
     pki_watch_note(c->peer, true, msg.gate_slot % PKI_GATE_SLOTS, 1);
-    if (c->bytes == 0)
-        return PK_OK;
-    while ((result = pki_region_map(e, c->peer, msg.region, msg.offset, c->bytes, &c->remote)) == PK_IN_PROGRESS) {
-        if (pki_streams_hold()) {
-            e->gpu->ops->make_way(e->gpu); /* a replay that waits for a peer needs nothing of this thread */
-            pki_streams_release();
-            continue;
-        }
-        result = pause_for(e, c, until);
-        if (result != PK_OK)
-            return result;
-    }
-    c->remote += msg.offset;
+    result = c->bytes == 0 ? PK_OK : map_target(e, c, &msg, until);
+    if (result == PK_OK)
+        atomic_fetch_add(&c->slot->claim, 1); /* the receiver may destroy its graph now */
     return result;
 }
 
@@ -308,6 +381,9 @@ void pki_record_done(struct capture_recorder *r, struct captured *c)
 void pki_record_send(struct capture_recorder *r, struct captured *c)
 {
     struct pki_ep *way = c->peer->way[PKI_MEM_DEVICE][PKI_MEM_DEVICE];
+    struct pki_put put = {
+        .ep = way, .src = c->addr, .remote = c->remote, .bytes = c->bytes, .done_remote = { &c->slot->done, 1 }, .queue = r->queue
+    };
 
     add(r, PKI_WORD_WAIT_EQ, &c->slot->start, 1);
     add(r, PKI_WORD_WRITE, &c->slot->start, 0);
@@ -316,34 +392,51 @@ void pki_record_send(struct capture_recorder *r, struct captured *c)
         return;
     }
     pki_record_flush(r);
-    c->put = (struct pki_put){ .ep = way, .src = c->addr, .remote = c->remote, .bytes = c->bytes,
-                               .done_remote = { &c->slot->done, 1 }, .queue = r->queue };
-    pki_list_init(&c->put.node);
+    pki_list_init(&put.node);
     if (r->result == PK_OK)
-        r->result = way->iface->transport->put(&c->put);
+        r->result = way->iface->transport->put(&put); /* it is in the queue when this returns */
     r->stats->captured_copies++;
     r->stats->captured_words++; /* behind it */
 }
 
 enum pass { PASS_OPEN, PASS_SEND, PASS_COLLECTIVE, PASS_DONE, PASSES };
 
-static void record_part(struct pki_engine *e, struct capture_part *part, enum pass pass, struct capture_recorder *r)
+static void record_own(const struct capture_part *part, struct capture_recorder *r)
 {
-    struct captured *c = part->task == NULL ? part->xfers[0] : NULL;
+    const struct pki_request *request = &part->request;
+    size_t bytes = request->count * pki_dtype_bytes(request->dtype);
 
-    r->queue = &part->queue;
-    if (pass == PASS_COLLECTIVE) {
-        r->stats->captured_operations++;
-        r->stats->captured_steps += c == NULL ? part->task->plan->nsteps : 1;
-    }
-    if (c == NULL && pass == PASS_COLLECTIVE)
-        pki_capture_plan_record(e, part, r);
+    if (request->what == PKI_DO_SEND || bytes == 0 || r->result != PK_OK)
+        return;
+    r->result = part->queue.device->ops->copy(&part->queue, request->out, part->own, bytes);
+    r->stats->captured_kernels++; /* which a copy inside the GPU is */
+}
+
+static void record_message(const struct capture_part *part, enum pass pass, struct capture_recorder *r)
+{
+    struct captured *c = part->xfers != NULL ? part->xfers[0] : NULL;
+
+    if (c == NULL && pass == PASS_SEND)
+        record_own(part, r);
     else if (c != NULL && pass == PASS_OPEN && !c->is_send)
         pki_record_open(r, c);
     else if (c != NULL && pass == PASS_SEND && c->is_send)
         pki_record_send(r, c);
     else if (c != NULL && pass == PASS_DONE && !c->is_send)
         pki_record_done(r, c);
+}
+
+static void record_part(struct pki_engine *e, struct capture_part *part, enum pass pass, struct capture_recorder *r)
+{
+    r->queue = &part->queue;
+    if (pass == PASS_COLLECTIVE) {
+        r->stats->captured_operations++;
+        r->stats->captured_steps += part->task != NULL ? part->task->plan->nsteps : 1;
+    }
+    if (part->task == NULL)
+        record_message(part, pass, r);
+    else if (pass == PASS_COLLECTIVE)
+        pki_capture_plan_record(e, part, r);
     pki_record_flush(r);
 }
 
@@ -364,30 +457,4 @@ pk_result_t pki_capture_record(struct pki_engine *e, struct pki_capture *capture
     if (result != PK_OK)
         pki_engine_poison(e, result, true);
     return result;
-}
-
-/* ---- the end ---- */
-
-void pki_capture_release(struct pki_engine *e)
-{
-    for (struct pki_list *n = e->captured.next; n != &e->captured; n = n->next) {
-        struct captured *c = pki_container_of(n, struct captured, node);
-
-        if (c->slot != NULL)
-            atomic_store(c->is_send ? &c->slot->start : &c->slot->done, 1);
-    }
-}
-
-void pki_capture_close(struct pki_engine *e)
-{
-    struct pki_list *node;
-
-    while ((node = pki_list_pop(&e->captured)) != NULL)
-        free(pki_container_of(node, struct captured, node));
-    while ((node = pki_list_pop(&e->graph_memory)) != NULL) {
-        struct pki_graph_memory *memory = pki_container_of(node, struct pki_graph_memory, node);
-
-        e->gpu->ops->free(e->gpu, memory->ptr);
-        free(memory);
-    }
 }

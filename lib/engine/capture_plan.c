@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Collectives recorded into CUDA graphs: the steps of the plan in the caller's own stream, in an order that lets all ranks' streams come
- * to the end (coll/order.h). Scratch memory is the graph's own, until the communicator is closed.
+ * to the end (coll/order.h). Gate slots and scratch memory are those that all captured collectives have in turn
+ * (capture_graph.c).
  */
 #include <stdlib.h>
 #include <string.h>
@@ -9,20 +10,12 @@
 #include "engine/capture.h"
 #include "util/dtype.h"
 
-/* A kernel that counts its launches cannot be replayed: the algorithm without one does instead, on all ranks alike. */
-static bool is_fused(const struct pki_plan *plan)
-{
-    for (uint32_t i = 0; i < plan->nsteps; i++)
-        if (plan->steps[i].kind == PKI_STEP_FUSED)
-            return true;
-    return false;
-}
-
+/* A long collective's kernels are not made to be replayed: the algorithm without one does instead, on all ranks alike. */
 static pk_result_t make_task(struct pki_engine *e, struct capture_part *part)
 {
     pk_result_t result = pki_task_make(e, &part->request, &part->task);
 
-    if (result != PK_OK || !is_fused(part->task->plan))
+    if (result != PK_OK || !pki_task_is_fused(part->task) || pki_fused_is_replayed(e, &part->request))
         return result;
     pki_task_free(part->task);
     part->task = NULL;
@@ -46,15 +39,43 @@ static pk_result_t check_buffers(struct pki_engine *e, const struct pki_task *ta
     return result;
 }
 
-static pk_result_t make_scratch(struct pki_engine *e, struct pki_task *task)
+static pk_result_t take_scratch(struct pki_engine *e, struct capture_part *part)
 {
-    size_t bytes = pki_scratch_bytes(task);
-    void *ptr = NULL;
-    pk_result_t result = bytes == 0 ? PK_OK : e->gpu->ops->alloc(e->gpu, bytes, &ptr);
+    size_t bytes = pki_scratch_bytes(part->task);
+    pk_result_t result = bytes == 0 ? PK_OK : pki_graph_scratch_take(e, bytes, &part->scratch);
 
-    task->scratch = ptr;
-    if (result == PK_OK)
-        pki_scaled_place(task);
+    if (result != PK_OK)
+        return result;
+    if (bytes > 0)
+        part->task->scratch = e->graph_scratch[part->scratch].ptr;
+    pki_scaled_place(part->task);
+    return PK_OK;
+}
+
+static bool is_receive(const struct pki_step *step)
+{
+    return step->kind == PKI_STEP_RECV || step->kind == PKI_STEP_RECV_REDUCE;
+}
+
+static struct pki_ref target_of(const struct pki_step *step)
+{
+    return step->kind == PKI_STEP_RECV_REDUCE ? step->landing : step->dst;
+}
+
+static pk_result_t check_targets(struct pki_engine *e, const struct pki_task *task)
+{
+    pk_result_t result = PK_OK;
+
+    for (uint32_t i = 0; i < task->plan->nsteps && result == PK_OK; i++) {
+        const struct pki_step *step = &task->plan->steps[i];
+        size_t bytes;
+        const char *at;
+
+        if (!is_receive(step))
+            continue;
+        at = pki_plan_block(task, target_of(step), &bytes);
+        result = pki_capture_target(e, &e->peers[step->peer], at, task->steps[i].bytes);
+    }
     return result;
 }
 
@@ -68,26 +89,35 @@ pk_result_t pki_capture_plan_check(struct pki_engine *e, struct capture_part *pa
     if (result == PK_OK && pki_stage_copies(e, part->request.algorithm->coll, part->task->plan))
         result = pki_fail(PK_ERR_NEEDS_SM, NULL, "%s copies a block inside the gpu, which in a graph runs as a kernel", part->task->name);
     part->task->kind = PKI_MEM_DEVICE; /* also of a barrier, which has no memory */
-    if (result == PK_OK)
+    if (result == PK_OK && pki_task_is_fused(part->task))
+        result = pki_capture_fused_check(e);
+    else if (result == PK_OK)
         result = pki_plan_order(part->request.algorithm, part->task->plan, &part->moments, &part->nmoments);
     if (result == PK_OK)
-        result = make_scratch(e, part->task);
+        result = take_scratch(e, part);
+    if (result == PK_OK)
+        result = check_targets(e, part->task);
+    if (result == PK_OK && e->turn == NULL)
+        result = e->gpu->ops->turn_open(e->gpu, &e->turn);
     return result;
 }
 
-static pk_result_t keep_scratch(struct pki_engine *e, const struct pki_task *task)
+/* The part's own use ends with the call. */
+static void keep_scratch(struct pki_engine *e, const struct capture_part *part)
 {
-    if (task->scratch == NULL || pki_scratch_keep(e, task->scratch, pki_scratch_bytes(task)))
-        return PK_OK;
-    return pki_fail(PK_ERR_MEMORY, NULL, "no memory for a captured collective");
+    if (part->scratch < 0 || (part->graph->scratch >> part->scratch & 1) != 0)
+        return;
+    part->graph->scratch |= 1u << part->scratch;
+    e->graph_scratch[part->scratch].users++;
 }
 
-static struct captured *new_transfer(struct pki_engine *e, const struct pki_task *task, uint32_t i)
+static struct captured *new_transfer(struct pki_engine *e, const struct capture_part *part, uint32_t i)
 {
+    const struct pki_task *task = part->task;
     const struct pki_step *step = &task->plan->steps[i];
     bool is_send = step->kind == PKI_STEP_SEND;
-    struct pki_ref ref = is_send ? step->src : step->kind == PKI_STEP_RECV_REDUCE ? step->landing : step->dst;
-    struct captured *c = pki_captured_new(e, step->peer, is_send, task->name);
+    struct pki_ref ref = is_send ? step->src : target_of(step);
+    struct captured *c = pki_captured_new(e, part->graph, step->peer, is_send, task->name);
 
     if (c == NULL)
         return NULL;
@@ -104,21 +134,19 @@ pk_result_t pki_capture_plan_enroll(struct pki_engine *e, struct capture_part *p
 {
     struct pki_task *task = part->task;
     const struct pki_plan *plan = task->plan;
-    pk_result_t result = keep_scratch(e, task);
 
-    if (result != PK_OK)
-        return result;
-    part->kept = true;
-    part->xfers = calloc((size_t)plan->nsteps + 1, sizeof *part->xfers);
+    keep_scratch(e, part);
+    part->xfers = calloc((size_t)plan->nsteps + 2 * (size_t)e->config.size, sizeof *part->xfers);
     if (part->xfers == NULL)
         return pki_fail(PK_ERR_MEMORY, NULL, "no memory for %u captured steps", plan->nsteps);
-    part->nxfers = plan->nsteps;
     task->number = ++e->coll_captured;
+    if (pki_task_is_fused(task))
+        return pki_capture_fused_enroll(e, part);
+    part->nxfers = plan->nsteps;
     for (uint32_t i = 0; i < plan->nsteps; i++) {
-        if (plan->steps[i].kind != PKI_STEP_SEND && plan->steps[i].kind != PKI_STEP_RECV &&
-            plan->steps[i].kind != PKI_STEP_RECV_REDUCE)
+        if (plan->steps[i].kind != PKI_STEP_SEND && !is_receive(&plan->steps[i]))
             continue;
-        part->xfers[i] = new_transfer(e, task, i);
+        part->xfers[i] = new_transfer(e, part, i);
         if (part->xfers[i] == NULL)
             return PK_ERR_MEMORY;
     }
@@ -145,10 +173,26 @@ static void record_work(struct capture_part *part, uint32_t i, struct capture_re
     r->stats->captured_kernels++;
 }
 
-void pki_capture_plan_record(struct pki_engine *e, struct capture_part *part, struct capture_recorder *r)
+/* In one stream collectives follow one another as it is. */
+static void begin_turn(struct pki_engine *e, const struct capture_part *part, struct capture_recorder *r)
 {
-    (void)e;
-    record_scaling(part->task, r);
+    const struct pki_graph *g = part->graph;
+
+    pki_record_flush(r);
+    if (r->result == PK_OK && (g->turn == NULL || g->turn_stream != part->queue.handle))
+        r->result = e->gpu->ops->turn_begin(&part->queue, e->turn, g->turn);
+}
+
+static void end_turn(struct pki_engine *e, struct capture_part *part, struct capture_recorder *r)
+{
+    pki_record_flush(r);
+    if (r->result == PK_OK)
+        r->result = e->gpu->ops->turn_end(&part->queue, e->turn, &part->graph->turn);
+    part->graph->turn_stream = part->queue.handle;
+}
+
+static void record_moments(struct capture_part *part, struct capture_recorder *r)
+{
     for (uint32_t m = 0; m < part->nmoments && r->result == PK_OK; m++) {
         uint32_t i = part->moments[m].step;
 
@@ -169,4 +213,15 @@ void pki_capture_plan_record(struct pki_engine *e, struct capture_part *part, st
             break;
         }
     }
+}
+
+void pki_capture_plan_record(struct pki_engine *e, struct capture_part *part, struct capture_recorder *r)
+{
+    begin_turn(e, part, r);
+    record_scaling(part->task, r);
+    if (pki_task_is_fused(part->task))
+        pki_capture_fused_record(e, part, r);
+    else
+        record_moments(part, r);
+    end_turn(e, part, r);
 }

@@ -138,7 +138,7 @@ void pki_engine_collapse(struct pki_engine *e)
             peer_release(&e->peers[i]);
     if (e->gpu != NULL)
         pki_stream_barrier_release(e);
-    pki_capture_release(e);
+    pki_graphs_release(e);
     while ((node = e->tasks.next) != &e->tasks)
         pki_task_end(pki_container_of(node, struct pki_task, node), (pk_result_t)atomic_load(&e->failed));
 }
@@ -365,6 +365,7 @@ static void check_now_and_then(struct pki_engine *e)
     if (now - e->checked_ns < CHECK_EVERY_NS)
         return;
     e->checked_ns = now;
+    pki_graphs_reap(e);
     check_peers(e);
     check_left(e);
     for (int i = 0; i < e->config.size && atomic_load(&e->failed) == PK_OK; i++)
@@ -391,7 +392,7 @@ bool pki_engine_progress(struct pki_engine *e)
     }
     pki_engine_collapse(e);
     if (atomic_load(&e->failed) != PK_OK) {
-        pki_capture_release(e); /* a graph's next wait comes after the last one was let go */
+        pki_graphs_release(e); /* a graph's next wait comes after the last one was let go */
         tell_owed(e);
     }
     pki_engine_free_ended(e);
@@ -407,7 +408,7 @@ void pki_engine_drain(struct pki_engine *e)
         bool idle = e->puts_out == 0;
 
         if (atomic_load(&e->failed) != PK_OK)
-            pki_capture_release(e);
+            pki_graphs_release(e);
         if (atomic_load(&e->failed) != PK_OK)
             tell_owed(e);
         idle = idle && atomic_load(&e->untold) == 0;

@@ -153,8 +153,11 @@ static void count_memory(const struct pki_engine *e, pk_stats_t *stats)
     for (int i = 0; i < PKI_SCRATCH_MAX; i++)
         if (e->scratch[i].ptr != NULL && e->scratch[i].kind == PKI_MEM_DEVICE)
             stats->device_bytes += e->scratch[i].bytes;
-    for (const struct pki_list *n = e->graph_memory.next; n != &e->graph_memory; n = n->next)
-        stats->device_bytes += pki_container_of(n, struct pki_graph_memory, node)->bytes;
+    stats->device_bytes += pki_capture_fused_bytes(e);
+    for (int i = 0; i < PKI_GRAPH_SCRATCHES; i++)
+        stats->device_bytes += e->graph_scratch[i].ptr != NULL ? e->graph_scratch[i].bytes : 0;
+    for (const struct pki_list *n = e->unfreed.next; n != &e->unfreed; n = n->next)
+        stats->device_bytes += pki_container_of(n, struct pki_unfreed, node)->bytes;
     for (int i = 0; i < 2; i++)
         if (pools[i]->memory != NULL)
             stats->pinned_bytes += ((uint64_t)PKI_STAGE_SLOTS + 1) * PKI_STAGE_BYTES;

@@ -16,7 +16,7 @@
 #include "util/dtype.h"
 
 #define EPOCHS_END 0xffff0000u  /* from here on the inboxes are cleared and epochs begin anew */
-#define EPOCHS_BEGIN 2u         /* 0 is what an empty cell holds */
+#define EPOCHS_BEGIN PKI_FUSED_EPOCHS_BEGIN
 #define TELL_EVERY 16           /* of the kernels that may be quiet: this one is not */
 #define FOLLOW_NS 1000000u      /* an operation whose end the next one's tells is over so much later, as far as deadlines go */
 #define EPOCHS_FRESH (1u << 28) /* far less than the half of all, from which on an old one would look like one to come */
@@ -79,8 +79,8 @@ void pki_fused_close(struct pki_engine *e)
     e->gpu->ops->queue_close(&f->queue);
     e->gpu->ops->host_unregister(e->gpu, f->words);
     munmap(f->words, words_bytes());
-    pki_waiting_return(e->ordinal, f->places);
-    f->places = 0;
+    pki_waiting_return(e->ordinal, f->places + f->replay_places);
+    f->places = f->replay_places = 0;
     f->words = NULL;
     f->on = false;
 }
@@ -99,7 +99,8 @@ int pki_engine_fused_offer(struct pki_engine *e, int processes)
     for (int i = 0; i < e->config.size; i++)
         if (i != e->config.rank && e->fused.remote[i] == 0)
             return 0;
-    e->fused.places = pki_waiting_reserve(e->ordinal, e->places / processes, e->config.fused_ctas);
+    e->fused.share = e->places / processes;
+    e->fused.places = pki_waiting_reserve(e->ordinal, e->fused.share, e->config.fused_ctas);
     return e->fused.places;
 }
 
@@ -116,13 +117,6 @@ bool pki_task_is_fused(const struct pki_task *task)
 }
 
 /* ---- epochs and turns ---- */
-
-static uint32_t mask_of(const struct pki_engine *e, bool own)
-{
-    uint32_t all = (1u << e->config.size) - 1;
-
-    return own ? all : all & ~(1u << e->config.rank);
-}
 
 /* The plans of the others let every rank hear of each that does an operation by one. Those of rooted ones do not: it has to be said. */
 static void meet_rooted(struct pki_task *task)
@@ -144,7 +138,7 @@ static void meet_rooted(struct pki_task *task)
         }
     }
     if (!pki_task_is_fused(task)) {
-        task->untold = mask_of(e, false);
+        task->untold = pki_fused_ranks(e, false);
         pki_fused_tell(task);
     }
 }
@@ -229,52 +223,6 @@ bool pki_fused_all_direct(const struct pki_engine *e)
 }
 
 /* ---- launch ---- */
-
-/* Who sends to whom: of the collectives without a root, all to all. */
-static void fill_ranks(const struct pki_task *task, struct pki_fused_args *args)
-{
-    const struct pki_request *r = &task->request;
-    const struct pki_shape *shape = pki_coll_shape(r->algorithm->coll);
-    bool is_root = shape->rooted && r->root == task->engine->config.rank;
-    bool from_root = shape->in_at_root, copies_own = !shape->reduces && !r->in_place;
-    uint32_t root = shape->rooted ? 1u << r->root : 0;
-
-    if (!shape->rooted) {
-        args->send = mask_of(task->engine, false);
-        args->recv = mask_of(task->engine, copies_own); /* in place this rank's block is where it belongs */
-    } else if (is_root && from_root) {
-        args->send = mask_of(task->engine, false);
-        args->recv = copies_own ? root : 0;
-    } else if (is_root) {
-        args->recv = mask_of(task->engine, copies_own);
-    } else if (from_root) {
-        args->recv = root;
-    } else {
-        args->send = root;
-    }
-}
-
-static void fill_buffers(const struct pki_task *task, struct pki_fused_args *args)
-{
-    const struct pki_request *r = &task->request;
-    const struct pki_shape *shape = pki_coll_shape(r->algorithm->coll);
-    int rank = task->engine->config.rank;
-
-    args->in = (uint64_t)(uintptr_t)r->in;
-    args->out = (uint64_t)(uintptr_t)r->out;
-    args->bytes = pki_fused_bytes(r);
-    if (shape->in_many && pki_shape_has_in(shape, rank, r->root))
-        args->in_stride = args->bytes;
-    if (shape->out_many && pki_shape_has_out(shape, rank, r->root))
-        args->out_stride = args->bytes;
-    fill_ranks(task, args);
-    args->results = shape->in_many ? 1u << rank : shape->rooted ? 1u << r->root : mask_of(task->engine, true);
-    args->reach = task->reach.all;
-    memcpy(args->in_there, task->reach.in, sizeof args->in_there);
-    memcpy(args->out_there, task->reach.out, sizeof args->out_there);
-    args->divisor = r->op == PK_AVG ? (uint32_t)task->engine->config.size : 0;
-    args->op = r->op == PK_AVG ? PKI_KERNEL_SUM : (uint32_t)r->op;
-}
 
 static struct pki_fused_args begin_args(const struct pki_engine *e, uint32_t epoch)
 {
@@ -417,7 +365,7 @@ pk_result_t pki_fused_launch(struct pki_task *task, const struct pki_queue *queu
     if (was_heard_of(task))
         pki_fused_fall(task);
     args = begin_args(e, task->epoch);
-    fill_buffers(task, &args);
+    pki_fused_fill(task, &args);
     args.sig = task->sig;
     args.entry = task->entry_number % PKI_FUSED_FALLS;
     args.epochs = task->last_epoch - task->epoch + 1;

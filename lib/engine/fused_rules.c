@@ -90,6 +90,19 @@ enum pki_fused_kernel pki_fused_kernel(const struct pki_engine *e, const struct 
     return kernel_for(e, r->algorithm->coll, pki_fused_bytes(r), r->dtype, r->op);
 }
 
+bool pki_fused_is_replayed(const struct pki_engine *e, const struct pki_request *r)
+{
+    switch (pki_fused_kernel(e, r)) {
+    case PKI_FUSED_EXCHANGE:
+    case PKI_FUSED_FOLD:
+    case PKI_FUSED_PAIR_EXCHANGE:
+    case PKI_FUSED_PAIR_SUM:
+        return true;
+    default:
+        return false;
+    }
+}
+
 /* Before the limit. */
 static size_t wanted_ctas(const struct pki_engine *e, enum pki_coll coll, enum pki_fused_kernel kernel, size_t bytes)
 {

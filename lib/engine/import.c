@@ -28,7 +28,8 @@ static struct pki_ep *way_of(struct pki_peer *peer, const struct pki_export *exp
     return exported->kind == PKI_EXPORT_MEMFD ? peer->lane : peer->way[PKI_MEM_DEVICE][PKI_MEM_DEVICE];
 }
 
-/* Closing a mapping of GPU memory waits for all work of the GPU, and in a stream that may wait for this very thread: so not now. */
+/* Closing a mapping of cuMemAlloc's memory waits for all work of the GPU, and in a stream that may wait for this very thread: so
+ * not now. */
 static void retire(struct pki_engine *e, struct pki_peer *peer, struct pki_import *import)
 {
     struct pki_ep *way = way_of(peer, &import->exported);
@@ -42,6 +43,7 @@ static void retire(struct pki_engine *e, struct pki_peer *peer, struct pki_impor
         *r = (struct retired){ .way = way, .exported = import->exported, .remote = import->remote };
         pki_list_push(&e->retired, &r->node);
         e->nretired++;
+        e->nretired_vmm += r->exported.kind == PKI_EXPORT_VMM;
         e->retired_bytes += r->exported.bytes;
     }
     *import = (struct pki_import){ .id = 0 };
@@ -49,25 +51,41 @@ static void retire(struct pki_engine *e, struct pki_peer *peer, struct pki_impor
 
 bool pki_streams_rest(const struct pki_engine *e)
 {
-    return pki_list_empty(&e->captured) && !pki_streams_wait();
+    return pki_list_empty(&e->graphs) && !pki_streams_wait();
 }
 
 bool pki_streams_hold_rest(const struct pki_engine *e)
 {
-    return pki_list_empty(&e->captured) && pki_streams_hold();
+    return pki_list_empty(&e->graphs) && pki_streams_hold();
+}
+
+static void close_one(struct pki_engine *e, struct retired *r)
+{
+    pki_list_remove(&r->node);
+    e->nretired--;
+    e->nretired_vmm -= r->exported.kind == PKI_EXPORT_VMM;
+    e->retired_bytes -= r->exported.bytes;
+    r->way->iface->transport->unmap(r->way, &r->exported, r->remote);
+    free(r);
 }
 
 void pki_region_close_retired(struct pki_engine *e)
 {
-    struct pki_list *node;
+    while (!pki_list_empty(&e->retired))
+        close_one(e, pki_container_of(e->retired.next, struct retired, node));
+}
 
-    e->nretired = 0;
-    e->retired_bytes = 0;
-    while ((node = pki_list_pop(&e->retired)) != NULL) {
-        struct retired *r = pki_container_of(node, struct retired, node);
+/* To unmap VMM memory waits for nothing. */
+static void close_vmm(struct pki_engine *e)
+{
+    struct pki_list *next;
 
-        r->way->iface->transport->unmap(r->way, &r->exported, r->remote);
-        free(r);
+    for (struct pki_list *n = e->retired.next; e->nretired_vmm > 0 && n != &e->retired; n = next) {
+        struct retired *r = pki_container_of(n, struct retired, node);
+
+        next = n->next;
+        if (r->exported.kind == PKI_EXPORT_VMM)
+            close_one(e, r);
     }
 }
 
@@ -179,6 +197,7 @@ static void close_old(struct pki_engine *e)
 {
     bool many = e->nretired >= RETIRED_MAX || e->retired_bytes >= RETIRED_BYTES_MAX;
 
+    close_vmm(e);
     if ((!many && !e->way_blocked) || !pki_list_empty(&e->tasks) || !pki_streams_hold_rest(e))
         return;
     pki_region_close_retired(e);
@@ -199,13 +218,19 @@ static void map_described(struct pki_engine *e)
         for (uint32_t i = 0; i < e->peers[p].nimports; i++) {
             struct pki_import *import = &e->peers[p].imports[i];
             struct pki_ep *way = way_of(&e->peers[p], &import->exported);
+            pk_result_t result;
 
             if (import->id == 0 || import->mapped || import->outlived || import->exported.kind == PKI_EXPORT_MEMFD || way == NULL)
                 continue;
-            if (import->pieces_here < import->exported.pieces)
+            if (import->pieces_here < import->exported.pieces) {
                 e->described = true;
-            else if (map(e, &e->peers[p], import) == PK_OK)
+                continue;
+            }
+            result = map(e, &e->peers[p], import);
+            if (result == PK_OK)
                 e->stats.mappings_made++;
+            else if (result != PK_IN_PROGRESS)
+                import->outlived = true; /* freed before this rank came to it: to be tried again only if a transfer names it */
         }
     pki_error_set(&kept);
 }

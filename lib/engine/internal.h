@@ -15,10 +15,18 @@
 #include "util/log.h"
 #include "util/trial.h"
 
-struct pki_graph_memory {
+struct pki_unfreed { /* GPU memory that could not be freed when it should */
     struct pki_list node;
     void *ptr;
     size_t bytes;
+};
+
+#define PKI_GRAPH_SCRATCHES 32 /* each at least twice as long as those before it */
+
+struct pki_graph_scratch { /* that collectives in graphs share (capture_graph.c) */
+    char *ptr; /* NULL: unused entry */
+    size_t bytes;
+    int users; /* graphs, and calls that capture */
 };
 
 /* Local gates: words that the caller's streams and the CPU share. */
@@ -101,8 +109,13 @@ struct pki_engine {
     int places;                /* CTAs of this process that may wait on it at a time */
     struct pki_iface *ifaces[PKI_IFACES_MAX];
     int nifaces;
-    struct pki_list registrations, captured;
-    struct pki_list graph_memory; /* scratch memory of captured collectives, and what could not be freed when it should */
+    struct pki_list registrations;
+    struct pki_list unfreed;
+    struct pki_list graphs;    /* with captured operations */
+    unsigned graphs_gone;      /* how many of the process have been seen to be gone */
+    void *turn;                /* that captured collectives have one after another; NULL: there was none yet */
+    struct pki_graph_scratch graph_scratch[PKI_GRAPH_SCRATCHES];
+    int idle_scratch;          /* of those: made, and without users */
     struct pki_list free_xfers, spent_xfers; /* spent: finished in this round of progress */
     struct pki_list ended;     /* tasks to free at the end of the round */
     struct pki_list spare_tasks;
@@ -133,7 +146,7 @@ struct pki_engine {
     uint64_t region_clock;
     bool region_holes;          /* some entry may be free */
     struct pki_list retired;    /* mappings to be closed when nothing is under way and they are many */
-    uint32_t nretired;
+    uint32_t nretired, nretired_vmm;
     size_t retired_bytes;
     bool described;             /* peers have described memory that is not mapped yet */
     bool way_blocked;           /* one of them, or one of another engine's, kept a peer's memory from being mapped */
@@ -267,6 +280,8 @@ static inline void pki_watch_open(_Atomic uint32_t *word, uint32_t value)
         atomic_store(word, value);
 }
 
+/* Unlocked too: waits for gate slots, in streams and in replays, go on; a replay's next one when this is called again. */
+void pki_watch_open_slots(const struct pki_engine *engine);
 /* Unlocked, the engine has failed: all streams and kernels that wait for peers or for this rank's CPU go on. */
 void pki_watch_let_go(struct pki_engine *engine);
 void pki_watch_look(struct pki_engine *engine, uint64_t now); /* unlocked, by one thread */

@@ -71,9 +71,9 @@ static void lists_init(struct pki_engine *e)
     pki_list_init(&e->tasks);
     pki_list_init(&e->active);
     pki_list_init(&e->registrations);
-    pki_list_init(&e->captured);
     pki_list_init(&e->retired);
-    pki_list_init(&e->graph_memory);
+    pki_list_init(&e->unfreed);
+    pki_list_init(&e->graphs);
     pki_list_init(&e->free_xfers);
     pki_list_init(&e->spent_xfers);
     pki_list_init(&e->ended);
@@ -314,6 +314,7 @@ static void peer_close(struct pki_engine *e, struct pki_peer *peer)
     if (peer->side_fd >= 0)
         close(peer->side_fd);
     free(peer->told);
+    free(peer->graph_slots);
     free((void *)peer->let_go);
 }
 
@@ -328,6 +329,8 @@ static void memory_free(struct pki_engine *e)
             device->ops->free(device, e->scratch[i].ptr);
     }
     free(e->quick_scratch);
+    pki_scratch_close(e);
+    pki_capture_fused_close(e);
     pki_fused_close(e);
     pki_ll_close(e); /* behind all that waits for the kernels of this rank, which write into what it gives up */
     while ((node = pki_list_pop(&e->registrations)) != NULL)
@@ -413,7 +416,7 @@ pk_result_t pki_engine_close(struct pki_engine *e)
         pki_side_tell_all(e);
     leave(e);
     queues_close(e);
-    pki_capture_close(e);
+    pki_graphs_close(e);
     pki_stage_close(e);
     pki_shared_close_all(e);
     pki_region_close_all(e);

@@ -381,17 +381,3 @@ pk_result_t pki_engine_deregister(struct pki_engine *e, void *ptr, size_t bytes)
     free(found);
     return found != NULL ? PK_OK : pki_fail(PK_ERR_ARG, NULL, "no registration of %zu bytes at %p", bytes, ptr);
 }
-
-bool pki_region_registered(struct pki_engine *e, const void *ptr, size_t bytes)
-{
-    uintptr_t first = (uintptr_t)ptr;
-
-    for (struct pki_list *n = e->registrations.next; n != &e->registrations; n = n->next) {
-        const struct pki_registration *r = pki_container_of(n, struct pki_registration, node);
-        uintptr_t start = (uintptr_t)r->ptr;
-
-        if (first >= start && first - start <= r->bytes && bytes <= r->bytes - (first - start))
-            return true;
-    }
-    return false;
-}

@@ -70,7 +70,6 @@ static inline uint32_t pki_region_index(uint32_t id)
 }
 void pki_region_close_all(struct pki_engine *engine); /* the peers' too */
 void pki_export_release(struct pki_export *exported);
-bool pki_region_registered(struct pki_engine *engine, const void *ptr, size_t bytes);
 
 /* import.c: a peer's regions */
 /* Where region `id` of the peer is mapped here; [offset, offset + bytes) must lie in it. PK_IN_PROGRESS: it cannot be mapped before no

@@ -4,23 +4,34 @@
 
 #include "engine/internal.h"
 
-bool pki_scratch_keep(struct pki_engine *e, void *ptr, size_t bytes)
+/* With the engine. Without memory for that it stays until the process ends. */
+static void keep(struct pki_engine *e, void *ptr, size_t bytes)
 {
-    struct pki_graph_memory *memory = malloc(sizeof *memory);
+    struct pki_unfreed *memory = malloc(sizeof *memory);
 
     if (memory == NULL)
-        return false;
-    memory->ptr = ptr;
-    memory->bytes = bytes;
-    pki_list_push(&e->graph_memory, &memory->node);
-    return true;
+        return;
+    *memory = (struct pki_unfreed){ .ptr = ptr, .bytes = bytes };
+    pki_list_push(&e->unfreed, &memory->node);
+}
+
+void pki_scratch_close(struct pki_engine *e)
+{
+    struct pki_list *node;
+
+    while ((node = pki_list_pop(&e->unfreed)) != NULL) {
+        struct pki_unfreed *memory = pki_container_of(node, struct pki_unfreed, node);
+
+        e->gpu->ops->free(e->gpu, memory->ptr);
+        free(memory);
+    }
 }
 
 /* The driver's free waits for all work of the GPU, which may wait for this very thread: then it is put off. */
-void pki_scratch_drop(struct pki_engine *e, void *ptr, size_t bytes)
+static void drop(struct pki_engine *e, void *ptr, size_t bytes)
 {
     if (!pki_streams_hold_rest(e)) {
-        (void)pki_scratch_keep(e, ptr, bytes);
+        keep(e, ptr, bytes);
         return;
     }
     e->gpu->ops->free(e->gpu, ptr);
@@ -67,7 +78,7 @@ static pk_result_t fill_scratch(struct pki_engine *e, struct pki_scratch *s, enu
     pk_result_t result;
 
     if (s->ptr != NULL && s->kind == PKI_MEM_DEVICE)
-        pki_scratch_drop(e, s->ptr, s->bytes);
+        drop(e, s->ptr, s->bytes);
     else if (s->ptr != NULL)
         e->host->ops->free(e->host, s->ptr);
     s->ptr = NULL;

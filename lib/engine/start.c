@@ -193,6 +193,7 @@ pk_result_t pki_engine_start_all(struct pki_engine *e, const struct pki_request 
     if (result != PK_OK)
         return result;
     pki_engine_lock(e);
+    pki_graphs_tidy(e);
     pki_region_tidy(e);
     if (e->gpu != NULL)
         e->gpu->ops->enter(e->gpu); /* once for all calls of the driver */

@@ -82,7 +82,10 @@ struct pki_fused {
     uint32_t quiet;                  /* kernels that could be; one in some tells the CPU all the same */
     uint64_t begun_ns;               /* the operation launched last: when it was called */
     bool soon;                       /* the next one was called soon after it */
+    int share;                       /* of the GPU's places, this process's */
     int places;                      /* CTAs of its kernels that there is always room for; pki_waiting_reserve's */
+    int replay_places;               /* and of those in graphs; 0: none have been asked for, or there were none */
+    char *replay_inbox;              /* of those (capture_fused.c); NULL: there is none yet */
     void *last_stream;               /* the kernel launched last: its stream, CTAs and last epoch */
     int last_ctas;
     uint32_t last_epoch;
@@ -247,9 +250,7 @@ size_t pki_scratch_bytes(const struct pki_task *task);
 pk_result_t pki_scratch_take(struct pki_task *task);
 void pki_scratch_give(struct pki_task *task);
 void pki_scratch_take_quick(struct pki_task *task); /* the task's and engine->quick_scratch change places */
-/* GPU memory that is not needed any more: freed now, or with the engine. */
-void pki_scratch_drop(struct pki_engine *engine, void *ptr, size_t bytes);
-bool pki_scratch_keep(struct pki_engine *engine, void *ptr, size_t bytes); /* with the engine; false: no memory */
+void pki_scratch_close(struct pki_engine *engine); /* what could not be freed before */
 
 /* plan_run.c */
 bool pki_plan_run(struct pki_task *task); /* false: it cannot start yet */
@@ -371,9 +372,17 @@ void pki_capture_drop(struct pki_engine *engine, struct pki_capture *capture);
 /* Is one of them in a stream that is being captured? *error: they cannot be told, or are mixed. */
 bool pki_capture_wanted(struct pki_engine *engine, const struct pki_request *requests, int n, pk_result_t *error);
 
+/* capture_graph.c */
 /* Let streams that wait in replayed graphs go. */
-void pki_capture_release(struct pki_engine *engine);
-void pki_capture_close(struct pki_engine *engine);
+void pki_graphs_release(struct pki_engine *engine);
+/* What is of graphs that are gone is given back; calls nothing of the driver. */
+void pki_graphs_reap(struct pki_engine *engine);
+void pki_graphs_tidy(struct pki_engine *engine); /* and, in a call, scratch memory that no graph needs is freed */
+void pki_graphs_close(struct pki_engine *engine);
+
+/* capture_fused.c */
+size_t pki_capture_fused_bytes(const struct pki_engine *engine); /* of GPU memory, for such collectives in graphs */
+void pki_capture_fused_close(struct pki_engine *engine);         /* no peer writes into it any more, as far as can be seen */
 
 /* fused.c */
 size_t pki_fused_inbox_bytes(const struct pki_engine *engine);
@@ -381,7 +390,12 @@ pk_result_t pki_fused_open(struct pki_engine *engine, char *inbox);
 void pki_fused_close(struct pki_engine *engine);
 void pki_fused_reach(struct pki_engine *engine, int peer, uint64_t inbox); /* the peer's inbox is mapped here */
 void pki_fused_tell(struct pki_task *task);  /* `untold` ranks that this one has an ordinary plan */
+/* fused_args.c */
+uint32_t pki_fused_ranks(const struct pki_engine *engine, bool own); /* a bit for each, this rank's too or not */
+void pki_fused_fill(const struct pki_task *task, struct pki_fused_args *args); /* of its buffers, all that args say */
 /* fused_rules.c: of a request that is fused */
+/* By a kernel that graphs can replay? The same on all ranks. */
+bool pki_fused_is_replayed(const struct pki_engine *engine, const struct pki_request *request);
 size_t pki_fused_bytes(const struct pki_request *request); /* of a block */
 enum pki_fused_kernel pki_fused_kernel(const struct pki_engine *engine, const struct pki_request *request);
 int pki_fused_ctas(const struct pki_engine *engine, const struct pki_request *request);

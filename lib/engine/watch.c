@@ -12,11 +12,11 @@
 #define HEAR_NS (100 * PKI_NS_PER_MS)
 #define GRACE_NS (500 * PKI_NS_PER_MS) /* beyond the deadline: others have the lock for long too, and keep it themselves */
 
-static void let_go_slots(const struct pki_peer *peer)
+static void let_go_slots(const struct pki_peer *peer, int slots)
 {
     if (peer->lane == NULL || peer->let_go == NULL)
         return;
-    for (int slot = 0; slot < PKI_PAIR_SLOTS; slot++) {
+    for (int slot = 0; slot < slots; slot++) {
         uint32_t mine = atomic_load_explicit(&peer->let_go[slot], memory_order_relaxed);
         uint32_t theirs = atomic_load_explicit(&peer->let_go[PKI_PAIR_SLOTS + slot], memory_order_relaxed);
         struct pki_gate_slot *to = &peer->lane->gates_mine[slot], *from = &peer->lane->gates_theirs[slot];
@@ -31,6 +31,12 @@ static void let_go_slots(const struct pki_peer *peer)
     }
 }
 
+void pki_watch_open_slots(const struct pki_engine *e)
+{
+    for (int i = 0; i < e->config.size; i++)
+        let_go_slots(&e->peers[i], PKI_GATE_SLOTS);
+}
+
 /* What the CPU reads of these words is not believed once the engine has failed (recv.c, send.c). */
 void pki_watch_let_go(struct pki_engine *e)
 {
@@ -40,7 +46,7 @@ void pki_watch_let_go(struct pki_engine *e)
     if (e->gpu != NULL)
         pki_stream_barrier_release(e);
     for (int i = 0; i < e->config.size; i++)
-        let_go_slots(&e->peers[i]);
+        let_go_slots(&e->peers[i], PKI_PAIR_SLOTS);
 }
 
 static void give_up(struct pki_engine *e, uint64_t held_ns)

@@ -118,6 +118,11 @@ struct pki_slots { /* gate slots of one pair that this rank, as receiver, hands 
     int nfree;
 };
 
+struct pki_graph_slot {
+    uint16_t slot;
+    uint64_t granted; /* how often it was */
+};
+
 /* Why a rank has left in good order: with nothing unfinished of its own. The numbers travel. */
 enum pki_bye { PKI_BYE_DESTROYED = 0, PKI_BYE_ABORTED = 1, PKI_BYE_ENDED = 2, PKI_BYE_FINALIZED = 3, PKI_BYE_NONE };
 
@@ -150,6 +155,8 @@ struct pki_peer {
     size_t ahead_out;               /* bytes of those that have been sent and not yet credited */
     size_t ahead_in;                /* bytes of those that have been received and not yet credited back */
     struct pki_slots gates;
+    struct pki_graph_slot *graph_slots; /* of those the ones that captured collectives share: that of the pair's k-th receive */
+    uint32_t ngraph_slots;
     _Atomic uint32_t *let_go;       /* [2 * PKI_PAIR_SLOTS], watch.c's; NULL without a GPU */
     struct pki_ll_ring lls;
     uint32_t room_ns;               /* how long to wait for room there */

@@ -104,7 +104,7 @@ struct pki_gate_slot {
 
 _Static_assert(sizeof(struct pki_gate_slot) == 64, "a cache line");
 
-#define PKI_GATE_SLOTS 1024 /* captured receives keep theirs; the pages of others are never touched */
+#define PKI_GATE_SLOTS 1024 /* graphs keep theirs while they exist; the pages of others are never touched */
 #define PKI_CELLS 1024      /* for messages, and as many for steps of collectives */
 #define PKI_PAIR_SLOTS (PKI_GATE_SLOTS + 2 * PKI_CELLS)
 #define PKI_EP_SHARED_BYTES (PKI_PAIR_SLOTS * sizeof(struct pki_gate_slot))

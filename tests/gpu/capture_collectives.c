@@ -1,168 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Every collective in CUDA graphs, on registered memory: captured once, replayed with changing data; several collectives in one graph; a
+ * Every collective in CUDA graphs: captured once, replayed with changing data; several collectives in one graph; a
  * group of several GPUs captured by one thread; refused where it cannot be, with the capture intact; the communicator destroyed while the
  * graph still exists; a peer killed while a replay waits for it.
  */
 #include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
-#include "gpu_rank.h"
-
-enum operation { BROADCAST, REDUCE, ALLREDUCE, REDUCE_SCATTER, ALLGATHER, ALLTOALL, GATHER, SCATTER, ALLGATHERV, BARRIER, OPERATIONS };
-
-static const char *const names[] = { "broadcast", "reduce",  "allreduce", "reduce_scatter", "allgather",
-                                     "alltoall",  "gather", "scatter",   "allgatherv",     "barrier" };
-
-#define N ((size_t)20011)
-#define REPLAYS 20
-#define UNTOUCHED (-1.0f)
+#include "capture_bed.h"
 
 enum { EVENT_NS, WAITING };
-
-struct bed {
-    struct gpu_rank self;
-    float *in, *out, *host; /* N * (size + 1) elements each */
-    size_t elements;
-    unsigned wrong;
-};
-
-static void bed_open(struct bed *bed)
-{
-    gpu_rank_open(&bed->self, PK_SM_DEFAULT, 20000);
-    bed->elements = N * (size_t)(bed->self.size + 1);
-    bed->in = gpu_alloc(bed->elements * sizeof(float));
-    bed->out = gpu_alloc(bed->elements * sizeof(float));
-    bed->host = malloc(bed->elements * sizeof(float));
-    if (bed->host == NULL)
-        exit(2);
-    must_be_ok(pk_register(bed->self.comm, bed->in, bed->elements * sizeof(float)), "pk_register");
-    must_be_ok(pk_register(bed->self.comm, bed->out, bed->elements * sizeof(float)), "pk_register");
-}
-
-static float given(int rank, int turn, size_t i)
-{
-    return (float)((i * 7 + (size_t)rank * 13 + (size_t)turn * 5) % 32);
-}
-
-static float total(int size, int turn, size_t i)
-{
-    float sum = 0;
-
-    for (int r = 0; r < size; r++)
-        sum += given(r, turn, i);
-    return sum;
-}
-
-static float wanted(const struct bed *bed, enum operation op, int root, int turn, size_t i)
-{
-    int rank = bed->self.rank, size = bed->self.size, block = (int)(i / N);
-
-    switch (op) {
-    case BROADCAST:
-        return i < N ? given(root, turn, i) : UNTOUCHED;
-    case REDUCE:
-        return i < N && rank == root ? total(size, turn, i) : UNTOUCHED;
-    case ALLREDUCE:
-        return i < N ? total(size, turn, i) : UNTOUCHED;
-    case REDUCE_SCATTER:
-        return i < N ? total(size, turn, (size_t)rank * N + i) : UNTOUCHED;
-    case ALLGATHER:
-    case ALLGATHERV:
-        return block < size ? given(block, turn, i % N) : UNTOUCHED;
-    case GATHER:
-        return block < size && rank == root ? given(block, turn, i % N) : UNTOUCHED;
-    case ALLTOALL:
-        return block < size ? given(block, turn, (size_t)rank * N + i % N) : UNTOUCHED;
-    case SCATTER:
-        return i < N ? given(root, turn, (size_t)rank * N + i) : UNTOUCHED;
-    default:
-        return UNTOUCHED;
-    }
-}
-
-static pk_result_t call(struct gpu_rank *self, enum operation op, const float *in, float *out, int root)
-{
-    size_t lengths[RANKS_MAX];
-    pk_comm_t *comm = self->comm;
-    pk_stream_t stream = self->in_stream;
-
-    for (int r = 0; r < self->size; r++)
-        lengths[r] = N;
-    switch (op) {
-    case BROADCAST:
-        return pk_broadcast(in, out, N, PK_F32, root, comm, stream);
-    case REDUCE:
-        return pk_reduce(in, out, N, PK_F32, PK_SUM, root, comm, stream);
-    case ALLREDUCE:
-        return pk_allreduce(in, out, N, PK_F32, PK_SUM, comm, stream);
-    case REDUCE_SCATTER:
-        return pk_reduce_scatter(in, out, N, PK_F32, PK_SUM, comm, stream);
-    case ALLGATHER:
-        return pk_allgather(in, out, N, PK_F32, comm, stream);
-    case ALLTOALL:
-        return pk_alltoall(in, out, N, PK_F32, comm, stream);
-    case GATHER:
-        return pk_gather(in, out, N, PK_F32, root, comm, stream);
-    case SCATTER:
-        return pk_scatter(in, out, N, PK_F32, root, comm, stream);
-    case ALLGATHERV:
-        return pk_allgatherv(in, N, out, lengths, NULL, PK_F32, comm, stream);
-    default:
-        return pk_barrier(comm, stream);
-    }
-}
-
-static gpu_graph_t end_capture(const struct gpu_rank *self, const char *what)
-{
-    gpu_graph_t graph;
-    int code = gpu_capture_end(self->stream, &graph);
-
-    if (code == 0 && graph != NULL)
-        return graph;
-    report(false, "rank %d: %s: the capture ended: %s", self->rank, what, gpu_error(code));
-    exit(1);
-}
-
-static void prepare(struct bed *bed, int turn)
-{
-    for (size_t i = 0; i < bed->elements; i++)
-        bed->host[i] = given(bed->self.rank, turn, i);
-    gpu_copy(bed->in, bed->host, bed->elements * sizeof(float));
-    for (size_t i = 0; i < bed->elements; i++)
-        bed->host[i] = UNTOUCHED;
-    gpu_copy(bed->out, bed->host, bed->elements * sizeof(float));
-}
-
-static void must_end(const struct gpu_rank *self, const char *what)
-{
-    if (stream_idle_within(self->stream, 15000, NULL))
-        return;
-    report(false, "rank %d: %s: the replay does not end", self->rank, what);
-    exit(1);
-}
-
-static void verify(struct bed *bed, enum operation op, int root, int turn)
-{
-    size_t i = 0;
-
-    gpu_copy(bed->host, bed->out, bed->elements * sizeof(float));
-    while (i < bed->elements && bed->host[i] == wanted(bed, op, root, turn, i))
-        i++;
-    if (i < bed->elements && bed->wrong++ < 5)
-        report(false, "rank %d: replay %d of %s: wrong at %zu: %g", bed->self.rank, turn, names[op], i, (double)bed->host[i]);
-}
-
-static pk_stats_t stats_of(const struct gpu_rank *self)
-{
-    pk_stats_t stats = { .struct_size = sizeof stats };
-
-    must_be_ok(pk_comm_stats(self->comm, &stats), "pk_comm_stats");
-    return stats;
-}
 
 /* What one replay does is counted when it is captured, and apart from what has been done. */
 static void check_counts(const struct gpu_rank *self, enum operation op, const pk_stats_t *before)
@@ -173,8 +19,8 @@ static void check_counts(const struct gpu_rank *self, enum operation op, const p
     if (after.captured_operations != before->captured_operations + 1 || after.captured_steps == before->captured_steps ||
         after.kernels != before->kernels || after.copies != before->copies || after.words != before->words)
         report(false, "rank %d: %s is not counted as captured", self->rank, names[op]);
-    /* Out of place: a block to every other rank, and the own one by a kernel. Waits may be kernels too. */
-    if (op == ALLGATHER && (copies != (uint64_t)self->size - 1 || kernels == 0))
+    /* One kernel; or out of place a block to every other rank, and the own one by a kernel. Waits may be kernels too. */
+    if (op == ALLGATHER && (by_plan() ? copies != (uint64_t)self->size - 1 || kernels == 0 : copies != 0 || kernels != 1))
         report(false, "rank %d: a replay of allgather is %llu copies and %llu kernels", self->rank, (unsigned long long)copies,
                (unsigned long long)kernels);
 }
@@ -224,48 +70,21 @@ static void many(struct bed *bed)
     gpu_graph_free(graph);
 }
 
-/* A group of collectives and an exchange. */
-static void grouped(struct bed *bed)
-{
-    struct gpu_rank *self = &bed->self;
-    int next = (self->rank + 1) % self->size, previous = (self->rank + self->size - 1) % self->size;
-    gpu_graph_t graph;
-    size_t i = 0;
-
-    prepare(bed, 1);
-    ranks_meet();
-    gpu_capture_begin(self->stream);
-    must_be_ok(pk_group_start(), "pk_group_start");
-    must_be_ok(pk_send(bed->in, N, PK_F32, next, self->comm, self->in_stream), "pk_send");
-    must_be_ok(call(self, BROADCAST, bed->in + N, bed->out + N, 0), "broadcast");
-    must_be_ok(pk_recv(bed->out, N, PK_F32, previous, self->comm, self->in_stream), "pk_recv");
-    must_be_ok(pk_group_end(), "pk_group_end");
-    graph = end_capture(self, "group");
-    for (int turn = 0; turn < 3; turn++)
-        gpu_graph_launch(graph, self->stream);
-    must_end(self, "group");
-    gpu_copy(bed->host, bed->out, 2 * N * sizeof(float));
-    while (i < 2 * N && bed->host[i] == given(i < N ? previous : 0, 1, i))
-        i++;
-    report(i == 2 * N, "rank %d: a group of an exchange and a broadcast, captured", self->rank);
-    ranks_meet();
-    gpu_graph_free(graph);
-}
-
 static void refused(struct bed *bed)
 {
     struct gpu_rank *self = &bed->self;
-    float *unregistered = gpu_alloc(N * sizeof(float));
-    float *pinned = gpu_host_alloc(N * sizeof(float));
+    struct gpu_vmm hidden = gpu_vmm_alloc_private(self->rank % gpu_count(), N * sizeof(float));
+    float *pinned = gpu_host_alloc(N * sizeof(float)), *other = (float *)(void *)hidden.ptr;
     pk_result_t first, second;
     gpu_graph_t graph;
 
     gpu_capture_begin(self->stream);
-    first = pk_allreduce(unregistered, unregistered, N, PK_F32, PK_SUM, self->comm, self->in_stream);
+    first = pk_allgather(bed->in, other, N / (size_t)self->size, PK_F32, self->comm, self->in_stream);
     second = pk_broadcast(pinned, pinned, N, PK_F32, 0, self->comm, self->in_stream);
     must_be_ok(call(self, ALLREDUCE, bed->in, bed->out, 0), "allreduce after refused ones");
     graph = end_capture(self, "refused");
-    report(first == PK_ERR_UNSUPPORTED && second == PK_ERR_UNSUPPORTED, "rank %d: unregistered memory %d, host memory %d", self->rank,
+    report(first == (by_plan() ? PK_ERR_UNSUPPORTED : PK_OK) && second == PK_ERR_UNSUPPORTED,
+           "rank %d: memory that cannot be shared %d (a kernel writes there itself, and no peer), host memory %d", self->rank,
            (int)first, (int)second);
     prepare(bed, 9);
     ranks_meet();
@@ -274,7 +93,7 @@ static void refused(struct bed *bed)
     verify(bed, ALLREDUCE, 0, 9);
     ranks_meet();
     gpu_graph_free(graph);
-    gpu_free(unregistered);
+    gpu_vmm_free(&hidden);
     gpu_host_free(pinned);
 }
 
@@ -287,7 +106,6 @@ static int rank_main(void)
     for (int op = 0; op < OPERATIONS; op++)
         one(&bed, (enum operation)op);
     many(&bed);
-    grouped(&bed);
     refused(&bed);
     report(bed.wrong == 0, "rank %d: %d collectives, %d replays each: %u wrong", bed.self.rank, OPERATIONS, REPLAYS, bed.wrong);
     gpu_capture_begin(bed.self.stream);
@@ -298,6 +116,7 @@ static int rank_main(void)
     gpu_graph_free(kept);
     gpu_free(bed.in);
     gpu_free(bed.out);
+    free(bed.host);
     return report_end();
 }
 
@@ -327,6 +146,10 @@ static int victim_main(void)
     report(pk_comm_async_error(bed.self.comm) == PK_ERR_PEER, "rank 0: the communicator knows");
     pk_last_error(&info);
     report(info.peer == 1, "rank 0: it names rank %d: %.200s", info.peer, info.text);
+    for (int i = 0; i < 5; i++)
+        gpu_graph_launch(graph, bed.self.stream);
+    report(stream_idle_within(bed.self.stream, 10000, &took_ms), "rank 0: replays after the failure end too, in %.0f ms",
+           took_ms);
     gpu_graph_free(graph);
     (void)pk_comm_destroy(bed.self.comm);
     return report_end();
@@ -343,7 +166,7 @@ static void drive(const char *role, int size, int victim)
         usleep(100000);
     if (victim >= 0)
         kill(ranks.pids[victim], SIGKILL);
-    wrong = ranks_wait(&ranks, 60000, victim);
+    wrong = ranks_wait(&ranks, 120000, victim);
     report(wrong == 0, "%s, %d ranks: %d failed", role, size, wrong);
     ranks_close(&ranks);
 }
@@ -383,10 +206,6 @@ static int one_thread_main(void)
     for (int r = 0; r < n; r++)
         while (pk_comm_async_error(other_comms[r]) == PK_IN_PROGRESS)
             usleep(1000);
-    for (int r = 0; r < n; r++) {
-        must_be_ok(pk_register(other_comms[r], in[r], N * sizeof(float)), "pk_register");
-        must_be_ok(pk_register(other_comms[r], out[r], N * sizeof(float)), "pk_register");
-    }
     for (int r = 0; r < n; r++) {
         gpu_use(r);
         gpu_capture_begin(ranks[r].stream);
@@ -432,8 +251,14 @@ int main(void)
     drive("graphs", 2, -1);
     if (gpu_count() > 2)
         drive("graphs", gpu_ranks(4), -1);
+    drive("victim", 2, 1);
+    drive("one thread", 1, -1);
+    setenv("PK_ALGORITHM", "direct", 1);
+    drive("graphs, by plans", 2, -1);
+    if (gpu_count() > 2)
+        drive("graphs, by plans", gpu_ranks(4), -1);
     setenv("CUDA_DEVICE_MAX_CONNECTIONS", "1", 1);
-    drive("graphs, one hardware queue", 2, -1);
+    drive("graphs, by plans, one hardware queue", 2, -1);
     unsetenv("CUDA_DEVICE_MAX_CONNECTIONS");
     drive("victim", 2, 1);
     drive("one thread", 1, -1);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A send and a receive captured into a graph on registered memory, replayed a thousand times with changing data, while another thread of
+ * A send and a receive captured into a graph, replayed a thousand times with changing data, while another thread of
  * each rank exchanges eagerly over another communicator. And a capture that cannot be: refused, and the capture still ends well.
  */
 #include <pthread.h>
@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "gpu_rank.h"
+#include "gpu_vmm.h"
 
 #define REPLAYS 1000
 #define BYTES ((size_t)256 << 10)
@@ -109,25 +110,38 @@ static void replay_in_a_row(struct gpu_rank *self, gpu_graph_t graph, char *sour
     report(pattern_wrong_on_gpu(result, BYTES, 78 - (uint64_t)self->rank) == BYTES, "rank %d: 50 replays in a row, right data", self->rank);
 }
 
+/* Memory that a peer cannot map may be sent, and nothing can be received into it; host memory is not captured at all. */
 static void refused(struct gpu_rank *self)
 {
-    char *unregistered = gpu_alloc(BYTES);
+    struct gpu_vmm hidden = gpu_vmm_alloc_private(self->rank % gpu_count(), BYTES);
+    char *pinned = gpu_host_alloc(BYTES), *target = gpu_alloc(BYTES);
+    pk_error_info_t info = { .struct_size = sizeof info };
+    pk_result_t received, sent;
     gpu_graph_t graph;
-    pk_result_t result;
     int code;
 
+    pattern_to_gpu(hidden.ptr, BYTES, (uint64_t)(500 + self->rank));
     gpu_capture_begin(self->stream);
-    result = pk_send(unregistered, BYTES, PK_UINT8, 1 - self->rank, self->comm, self->in_stream);
+    received = pk_recv(hidden.ptr, BYTES, PK_UINT8, 1 - self->rank, self->comm, self->in_stream);
+    pk_last_error(&info);
+    sent = pk_send(pinned, BYTES, PK_UINT8, 1 - self->rank, self->comm, self->in_stream);
+    exchange(self, hidden.ptr, target);
     code = gpu_capture_end(self->stream, &graph);
-    report(result == PK_ERR_UNSUPPORTED, "rank %d: capture on unregistered memory returned %d", self->rank, (int)result);
-    report(code == 0 && graph != NULL, "rank %d: the capture ended well all the same: %s", self->rank, gpu_error(code));
-    if (code == 0) {
-        gpu_graph_launch(graph, self->stream);
-        report(stream_idle_within(self->stream, 5000, NULL), "rank %d: the graph runs", self->rank);
-    }
-    gpu_graph_free(graph);
+    report(received == PK_ERR_UNSUPPORTED && strstr(info.text, "cannot be shared") != NULL,
+           "rank %d: a captured receive into memory that cannot be shared returned %d: %s", self->rank, (int)received, info.text);
+    report(sent == PK_ERR_UNSUPPORTED, "rank %d: a captured send of host memory returned %d", self->rank, (int)sent);
+    if (!report(code == 0 && graph != NULL, "rank %d: the capture ended well all the same: %s", self->rank, gpu_error(code)))
+        exit(1);
+    gpu_graph_launch(graph, self->stream);
+    report(stream_idle_within(self->stream, 20000, NULL), "rank %d: the graph runs", self->rank);
+    report(pattern_wrong_on_gpu(target, BYTES, (uint64_t)(501 - self->rank)) == BYTES, "rank %d: what was sent from it is right",
+           self->rank);
     report(pk_comm_async_error(self->comm) == PK_OK, "rank %d: the communicator is well", self->rank);
-    gpu_free(unregistered);
+    ranks_meet();
+    gpu_graph_free(graph);
+    gpu_free(target);
+    gpu_host_free(pinned);
+    gpu_vmm_free(&hidden);
 }
 
 static int rank_main(void)
@@ -142,8 +156,6 @@ static int rank_main(void)
     gpu_rank_open(&self, PK_SM_DEFAULT, 60000);
     source = gpu_alloc(BYTES);
     result = gpu_alloc(BYTES);
-    must_be_ok(pk_register(self.comm, source, BYTES), "pk_register");
-    must_be_ok(pk_register(self.comm, result, BYTES), "pk_register");
     eager.comm = gpu_rank_another(&self, 60000);
     ranks_meet();
     /* Streams, those of copies too, are made before any waits: to make one may wait for them (docs/design/0024). */
@@ -161,8 +173,6 @@ static int rank_main(void)
     ranks_meet();
     gpu_graph_free(graph);
     refused(&self);
-    must_be_ok(pk_deregister(self.comm, source, BYTES), "pk_deregister");
-    must_be_ok(pk_deregister(self.comm, result, BYTES), "pk_deregister");
     ranks_meet();
     must_be_ok(pk_comm_destroy(eager.comm), "pk_comm_destroy");
     gpu_rank_close(&self);

@@ -69,14 +69,14 @@ static void must(int code, const char *call)
     exit(2);
 }
 
-static struct properties properties_of(int ordinal)
+static struct properties properties_of(int ordinal, int is_private)
 {
-    return (struct properties){ .type = PINNED, .handle_types = POSIX_FD, .location = { ON_DEVICE, ordinal } };
+    return (struct properties){ .type = PINNED, .handle_types = is_private ? 0 : POSIX_FD, .location = { ON_DEVICE, ordinal } };
 }
 
 static void map_piece(struct gpu_vmm *m, unsigned i, int ordinal)
 {
-    struct properties p = properties_of(ordinal);
+    struct properties p = properties_of(ordinal, m->is_private);
     struct access access = { { ON_DEVICE, ordinal }, READ_WRITE };
     unsigned long long at = (unsigned long long)(size_t)m->ptr + i * m->piece;
 
@@ -85,10 +85,10 @@ static void map_piece(struct gpu_vmm *m, unsigned i, int ordinal)
     must(set_access(at, m->piece, &access, 1), "cuMemSetAccess");
 }
 
-struct gpu_vmm gpu_vmm_alloc(int ordinal, size_t bytes)
+static struct gpu_vmm alloc(int ordinal, size_t bytes, int is_private)
 {
-    struct properties p = properties_of(ordinal);
-    struct gpu_vmm m = { 0 };
+    struct properties p = properties_of(ordinal, is_private);
+    struct gpu_vmm m = { .is_private = is_private };
     unsigned long long at = 0;
 
     if (create == NULL)
@@ -104,6 +104,16 @@ struct gpu_vmm gpu_vmm_alloc(int ordinal, size_t bytes)
     for (unsigned i = 0; i < m.pieces; i++)
         map_piece(&m, i, ordinal);
     return m;
+}
+
+struct gpu_vmm gpu_vmm_alloc(int ordinal, size_t bytes)
+{
+    return alloc(ordinal, bytes, 0);
+}
+
+struct gpu_vmm gpu_vmm_alloc_private(int ordinal, size_t bytes)
+{
+    return alloc(ordinal, bytes, 1);
 }
 
 static void unmap_piece(struct gpu_vmm *m, unsigned i)

@@ -318,8 +318,6 @@ class Rank:
         source = torch.zeros(count, dtype=torch.float32, device="cuda")
         result = torch.zeros_like(source)
         doubled = torch.zeros_like(source)
-        for tensor in (source, result):
-            self.pickle.call("pk_register", self.comm, tensor.data_ptr(), count * 4)
         second = self.pickle.another(self.comm, self.rank, self.rank)
         outcome = {"wrong": 0, "turns": 0, "error": None}
         thread = threading.Thread(target=self.eager_thread, args=(second, 100, outcome))
@@ -348,8 +346,6 @@ class Rank:
                     "eager traffic beside them: %s" % outcome)
         self.meet()
         del graph
-        for tensor in (source, result):
-            self.pickle.call("pk_deregister", self.comm, tensor.data_ptr(), count * 4)
         self.pickle.call("pk_comm_destroy", second)
 
     def iterations(self, seconds, until=None):

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Small collectives in one exchange of cells between all ranks: pki_exchange and pki_fold; and pki_turn. */
 #include "device/kernels/element.cuh"
-#include "device/kernels/fused.cuh"
+#include "device/kernels/replay.cuh"
 
 namespace
 {
@@ -231,4 +231,14 @@ extern "C" __global__ void PKI_ALONE(PKI_FUSED_THREADS) pki_fold(const __grid_co
 {
     early_begin();
     fold(args);
+}
+
+extern "C" __global__ void PKI_ALONE(PKI_FUSED_THREADS) pki_replay_exchange(const __grid_constant__ pki_fused_args given)
+{
+    replay(given, [](const pki_fused_args &args) { exchange(args); });
+}
+
+extern "C" __global__ void PKI_ALONE(PKI_FUSED_THREADS) pki_replay_fold(const __grid_constant__ pki_fused_args given)
+{
+    replay(given, [](const pki_fused_args &args) { fold(args); });
 }

@@ -18,6 +18,7 @@
  *   pki_push            grid as on all other ranks, PKI_PUSH_THREADS    struct pki_fused_args
  *   pki_pair_exchange   any grid, PKI_FUSED_THREADS      struct pki_fused_args
  *   pki_pair_<type>     any grid, PKI_FUSED_THREADS      struct pki_fused_args; f32, f16, bf16
+ *   pki_replay_<name>   any grid, PKI_FUSED_THREADS      struct pki_fused_args; exchange, fold, pair_exchange, pair_<type>
  *
  * <type> is the name of a type (pk_dtype_name). No kernel uses dynamic shared memory. None needs its CTAs to run at the same time, with two exceptions:
  * a pair kernel with `quiet` and several CTAs, whose CTA 0 may keep its place until the others have ended, so that it needs a second place; and
@@ -43,6 +44,7 @@
 #define PKI_KERNEL_TWOSHOT "pki_twoshot"
 #define PKI_KERNEL_PAIR_EXCHANGE "pki_pair_exchange"
 #define PKI_KERNEL_PAIR_SUM "pki_pair_" /* the type's name behind it */
+#define PKI_KERNEL_REPLAY "pki_replay_" /* the name of what it does behind it, without "pki_" */
 
 /* What the typed kernels do, as the first values of pk_op_t say it. An average is a sum with a divisor. */
 #define PKI_KERNEL_SUM 0u
@@ -244,6 +246,13 @@ struct pki_reduce_args {
  *
  * With `clear` pki_exchange, of 0 bytes then, also sets all cells, marks and headers of the epoch's halves to 0, and state->fallen.
  *
+ * pki_replay_<name>: as pki_<name>, in graphs: an epoch and a turn for each replay, from pki_fused_replays behind the state. The
+ *   inbox is another one than that of kernels that are launched one by one, and so are state and words, which may be this GPU's
+ *   memory. A rank's replays run one after another, and all ranks' in the same order. No rank does an operation in another way:
+ *   fall is 0 in all entries, `careful`, `quiet`, `clear` and `early` are 0; `epoch` and `ended_before` are not looked at. Epochs
+ *   go on with PKI_FUSED_EPOCHS_BEGIN behind the last number. In each, one further pair of each half that the operation does not
+ *   use is emptied, so that none keeps a flag for 2^32 epochs.
+ *
  * When it has ended, CTA c sets words->done[c] to the last of its epochs and adds 1 to state->ended. While it waits it looks now and then at
  * abort_flag, and leaves when it is not 0, saying nothing; and at words->fall: when the operation's entry is the epoch, it is done
  * in another way. Then CTA 0 sets words->came to the epoch, and all end, as above, when words->release is it, and set state->unproven to
@@ -295,6 +304,14 @@ struct pki_fused_state { /* memory of this rank's GPU, aligned to its size, 0 at
     uint32_t fallen; /* and that the operation with this epoch is done in another way: for warps that have not asked themselves */
 };
 
+#define PKI_FUSED_EPOCHS_BEGIN 2u /* even; 0 is what an empty cell holds */
+#define PKI_FUSED_REPLAYS 64u     /* bytes behind the state: */
+
+struct pki_fused_replays { /* 0 at first */
+    uint32_t epoch; /* of the last replay */
+    uint32_t ended; /* CTAs of this one */
+};
+
 struct pki_fused_args {
     uint64_t in, out;
     uint64_t in_stride, out_stride;  /* bytes from one rank's block to the next */
@@ -318,7 +335,8 @@ struct pki_fused_args {
     uint32_t reach, results;             /* reach: all others have what they need of IN and OUT mapped, aligned to 16 bytes. results: pki_twoshot */
     uint32_t epochs;                     /* of the operation */
     uint32_t entry;                      /* its own of words->fall, came and release */
-    uint32_t quiet, reserved;
+    uint32_t quiet;
+    uint32_t replayed;                   /* for who launches: the kernel is pki_replay_<name> */
     uint64_t in_there[PKI_FUSED_RANKS], out_there[PKI_FUSED_RANKS]; /* for rank p's header, if `reach` */
 };
 

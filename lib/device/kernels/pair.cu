@@ -4,7 +4,7 @@
  * fetched anew with every launch: these kernels have little of it.
  */
 #include "device/kernels/element.cuh"
-#include "device/kernels/fused.cuh"
+#include "device/kernels/replay.cuh"
 
 namespace
 {
@@ -154,9 +154,7 @@ template <typename E> __device__ __forceinline__ void pair_sum(const pki_fused_a
     });
 }
 
-} // namespace
-
-extern "C" __global__ void PKI_ALONE(PKI_FUSED_THREADS) pki_pair_exchange(const __grid_constant__ pki_fused_args args)
+__device__ __forceinline__ void pair_exchange(const pki_fused_args &args)
 {
     const bool copies = (args.recv >> args.rank & 1) != 0, receives = (args.recv >> (1 - args.rank) & 1) != 0;
     unsigned char *out = (unsigned char *)args.out;
@@ -172,6 +170,13 @@ extern "C" __global__ void PKI_ALONE(PKI_FUSED_THREADS) pki_pair_exchange(const 
              });
 }
 
+} // namespace
+
+extern "C" __global__ void PKI_ALONE(PKI_FUSED_THREADS) pki_pair_exchange(const __grid_constant__ pki_fused_args args)
+{
+    pair_exchange(args);
+}
+
 extern "C" __global__ void PKI_ALONE(PKI_FUSED_THREADS) pki_pair_f32(const __grid_constant__ pki_fused_args args)
 {
     pair_sum<f32>(args);
@@ -185,4 +190,24 @@ extern "C" __global__ void PKI_ALONE(PKI_FUSED_THREADS) pki_pair_f16(const __gri
 extern "C" __global__ void PKI_ALONE(PKI_FUSED_THREADS) pki_pair_bf16(const __grid_constant__ pki_fused_args args)
 {
     pair_sum<bf16>(args);
+}
+
+extern "C" __global__ void PKI_ALONE(PKI_FUSED_THREADS) pki_replay_pair_exchange(const __grid_constant__ pki_fused_args given)
+{
+    replay(given, [](const pki_fused_args &args) { pair_exchange(args); });
+}
+
+extern "C" __global__ void PKI_ALONE(PKI_FUSED_THREADS) pki_replay_pair_f32(const __grid_constant__ pki_fused_args given)
+{
+    replay(given, [](const pki_fused_args &args) { pair_sum<f32>(args); });
+}
+
+extern "C" __global__ void PKI_ALONE(PKI_FUSED_THREADS) pki_replay_pair_f16(const __grid_constant__ pki_fused_args given)
+{
+    replay(given, [](const pki_fused_args &args) { pair_sum<f16>(args); });
+}
+
+extern "C" __global__ void PKI_ALONE(PKI_FUSED_THREADS) pki_replay_pair_bf16(const __grid_constant__ pki_fused_args given)
+{
+    replay(given, [](const pki_fused_args &args) { pair_sum<bf16>(args); });
 }

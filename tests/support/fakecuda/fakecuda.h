@@ -206,7 +206,9 @@ enum fc_op_kind {
     FC_OP_RECORD,
     FC_OP_JOIN,
     FC_OP_GRAPH,
-    FC_OP_EMPTY
+    FC_OP_EMPTY,
+    FC_OP_EVENT_RECORD, /* nodes of graphs alone: of an event that others see, too */
+    FC_OP_EVENT_WAIT
 };
 
 struct fc_kernel; /* an entry of the table of emulated kernels */
@@ -254,7 +256,9 @@ struct fc_op {
         struct {
             struct fc_exec *exec;
             struct fc_point *before, *done; /* launches of one graph follow one another */
+            struct fc_point **external;     /* [nodes] what the launch's event nodes record or wait for; NULL: it has none */
         } graph;
+        struct fc_event *event;
     };
 };
 
@@ -283,6 +287,7 @@ struct fc_stream {
 
 struct fc_event {
     struct fc_event *next;
+    unsigned refs; /* the handle, and nodes of graphs */
     struct fc_ctx *ctx;
     unsigned flags;
     struct fc_point *point;     /* NULL: never recorded */
@@ -354,7 +359,9 @@ struct fc_graph *fc_graph_new(void);
 struct fc_node *fc_graph_add(struct fc_graph *graph, struct fc_op *op, struct fc_node *const *deps, size_t ndeps);
 void fc_graph_free(struct fc_graph *graph);
 struct fc_graph *fc_graph_get(CUgraph handle);
-void fc_exec_run(struct fc_exec *exec);
+void fc_exec_run(struct fc_exec *exec, struct fc_point *const *external);
+void fc_external_free(const struct fc_exec *exec, struct fc_point **external);
+void fc_event_put(struct fc_event *event);
 void fc_exec_put(struct fc_exec *exec);
 
 struct fc_user_ref {

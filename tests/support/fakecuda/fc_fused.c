@@ -321,6 +321,46 @@ void fc_run_fold(const struct fc_launch *l)
     fc_fused_end(&f, done, f.args->epoch);
 }
 
+/* ---- in graphs ---- */
+
+static void empty_cells(const struct fc_launch *l, const struct pki_fused_args *a)
+{
+    const uint64_t pair = (a->epoch >> 1) % (2 * PKI_FUSED_PAIR_BYTES / 16);
+    struct fc_fused f = { .l = l, .args = a };
+
+    for (uint32_t p = 0; p < a->size && pair >= (a->bytes + 7) / 8; p++)
+        if (fc_is_other(&f, p) && reach_halves(&f, p))
+            fc_cells_write(f.mine[p][a->epoch & 1] + PKI_FUSED_CELLS, pair, 0, 0);
+}
+
+static void replay(const struct fc_launch *l, void (*run)(const struct fc_launch *l))
+{
+    struct pki_fused_args args = *(const struct pki_fused_args *)l->params[0];
+    struct pki_fused_state *state = fc_ptr(l, args.state, PKI_FUSED_REPLAYS + sizeof(struct pki_fused_replays));
+    struct pki_fused_replays *replays = (struct pki_fused_replays *)(void *)((char *)state + PKI_FUSED_REPLAYS);
+    void *params[] = { &args };
+    struct fc_launch made = *l;
+
+    if (state == NULL)
+        return;
+    args.epoch = replays->epoch + 1 < PKI_FUSED_EPOCHS_BEGIN ? PKI_FUSED_EPOCHS_BEGIN : replays->epoch + 1;
+    args.ended_before = fc_load32(&state->ended);
+    made.params = params;
+    run(&made);
+    empty_cells(l, &args);
+    replays->epoch = args.epoch;
+}
+
+void fc_run_replay_exchange(const struct fc_launch *l)
+{
+    replay(l, fc_run_exchange);
+}
+
+void fc_run_replay_fold(const struct fc_launch *l)
+{
+    replay(l, fc_run_fold);
+}
+
 /* ---- from memory to memory, and the flags with which it ends ---- */
 
 bool fc_fused_all_reach(struct fc_fused *f)

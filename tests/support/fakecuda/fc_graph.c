@@ -8,12 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct fc_user {
-    unsigned refs;
-    CUhostFn destroy;
-    void *data;
-};
-
 struct exec_node {
     struct fc_op *op;
     size_t *deps; /* earlier nodes */
@@ -30,6 +24,7 @@ struct fc_exec {
     size_t n;
     struct fc_stream **chains;
     size_t nchains;
+    bool has_events;
     struct fc_point *last;
     struct fc_user_ref *users;
 };
@@ -42,108 +37,6 @@ static void *must(void *memory)
     if (memory == NULL)
         abort();
     return memory;
-}
-
-/* --- user objects: something of the caller's that lives as long as a graph and all that was made of it --- */
-
-static void user_put(struct fc_user *user, unsigned count)
-{
-    user->refs -= count;
-    if (user->refs > 0)
-        return;
-    fc_reap(user->destroy, user->data);
-    free(user);
-}
-
-struct fc_user_ref *fc_users_copy(const struct fc_user_ref *users)
-{
-    struct fc_user_ref *copy = NULL;
-
-    for (; users != NULL; users = users->next) {
-        struct fc_user_ref *ref = must(calloc(1, sizeof *ref));
-
-        *ref = (struct fc_user_ref){ .next = copy, .user = users->user, .count = 1 };
-        ref->user->refs++;
-        copy = ref;
-    }
-    return copy;
-}
-
-void fc_users_free(struct fc_user_ref *users)
-{
-    while (users != NULL) {
-        struct fc_user_ref *next = users->next;
-
-        user_put(users->user, users->count);
-        free(users);
-        users = next;
-    }
-}
-
-CUresult cuUserObjectCreate(CUuserObject *object_out, void *ptr, CUhostFn destroy, unsigned int initialRefcount,
-                            unsigned int flags)
-{
-    CUresult result = fc_enter(__func__, FC_INIT);
-
-    if (result == CUDA_SUCCESS &&
-        (object_out == NULL || destroy == NULL || initialRefcount == 0 || flags != CU_USER_OBJECT_NO_DESTRUCTOR_SYNC))
-        result = CUDA_ERROR_INVALID_VALUE;
-    if (result == CUDA_SUCCESS) {
-        struct fc_user *user = must(calloc(1, sizeof *user));
-
-        *user = (struct fc_user){ .refs = initialRefcount, .destroy = destroy, .data = ptr };
-        *object_out = (CUuserObject)(void *)user;
-    }
-    return fc_leave(__func__, result);
-}
-
-CUresult cuUserObjectRetain(CUuserObject object, unsigned int count)
-{
-    CUresult result = fc_enter(__func__, FC_INIT);
-
-    if (result == CUDA_SUCCESS) {
-        fc_lock();
-        ((struct fc_user *)(void *)object)->refs += count;
-        fc_unlock();
-    }
-    return fc_leave(__func__, result);
-}
-
-CUresult cuUserObjectRelease(CUuserObject object, unsigned int count)
-{
-    CUresult result = fc_enter(__func__, FC_INIT);
-
-    if (result == CUDA_SUCCESS) {
-        fc_lock();
-        user_put((struct fc_user *)(void *)object, count);
-        fc_unlock();
-    }
-    return fc_leave(__func__, result);
-}
-
-static void graph_retain(struct fc_graph *graph, struct fc_user *user, unsigned count, unsigned flags)
-{
-    struct fc_user_ref *ref = must(calloc(1, sizeof *ref));
-
-    *ref = (struct fc_user_ref){ .next = graph->users, .user = user, .count = count };
-    graph->users = ref;
-    if (!(flags & CU_GRAPH_USER_OBJECT_MOVE))
-        user->refs += count;
-}
-
-CUresult cuGraphRetainUserObject(CUgraph graph, CUuserObject object, unsigned int count, unsigned int flags)
-{
-    CUresult result = fc_enter(__func__, FC_INIT);
-
-    if (result == CUDA_SUCCESS) {
-        fc_lock();
-        if (fc_graph_get(graph) != NULL && object != NULL && count > 0)
-            graph_retain(fc_graph_get(graph), (struct fc_user *)(void *)object, count, flags);
-        else
-            result = CUDA_ERROR_INVALID_VALUE;
-        fc_unlock();
-    }
-    return fc_leave(__func__, result);
 }
 
 /* --- graphs --- */
@@ -249,6 +142,7 @@ CUresult cuGraphNodeGetType(CUgraphNode hNode, CUgraphNodeType *type)
         [FC_OP_KERNEL] = CU_GRAPH_NODE_TYPE_KERNEL,       [FC_OP_HOST] = CU_GRAPH_NODE_TYPE_HOST,
         [FC_OP_RECORD] = CU_GRAPH_NODE_TYPE_EVENT_RECORD, [FC_OP_JOIN] = CU_GRAPH_NODE_TYPE_WAIT_EVENT,
         [FC_OP_GRAPH] = CU_GRAPH_NODE_TYPE_GRAPH,         [FC_OP_EMPTY] = CU_GRAPH_NODE_TYPE_EMPTY,
+        [FC_OP_EVENT_RECORD] = CU_GRAPH_NODE_TYPE_EVENT_RECORD, [FC_OP_EVENT_WAIT] = CU_GRAPH_NODE_TYPE_WAIT_EVENT,
     };
     CUresult result = fc_enter(__func__, FC_INIT);
 
@@ -283,6 +177,11 @@ static void assign_chains(struct fc_exec *exec)
     free(tails);
 }
 
+static bool is_event(const struct fc_op *op)
+{
+    return op->kind == FC_OP_EVENT_RECORD || op->kind == FC_OP_EVENT_WAIT;
+}
+
 static struct fc_exec *exec_new(const struct fc_graph *graph)
 {
     struct fc_exec *exec = must(calloc(1, sizeof *exec));
@@ -296,6 +195,7 @@ static struct fc_exec *exec_new(const struct fc_graph *graph)
 
         to->op = from->op;
         to->op->refs++;
+        exec->has_events |= is_event(to->op);
         to->ndeps = from->ndeps;
         to->deps = must(malloc((from->ndeps + 1) * sizeof *to->deps));
         for (size_t d = 0; d < from->ndeps; d++)
@@ -339,7 +239,36 @@ static void push_point(struct fc_stream *s, enum fc_op_kind kind, struct fc_poin
     fc_push(s, op);
 }
 
-void fc_exec_run(struct fc_exec *exec)
+void fc_external_free(const struct fc_exec *exec, struct fc_point **external)
+{
+    for (size_t i = 0; external != NULL && i < exec->n; i++)
+        fc_point_put(external[i]);
+    free(external);
+}
+
+/* What the nodes wait for is what has recorded the event last when the graph is launched, this launch's own nodes before them
+ * among that. */
+static struct fc_point **external_new(const struct fc_exec *exec)
+{
+    struct fc_point **external = exec->has_events ? must(calloc(exec->n + 1, sizeof(struct fc_point *))) : NULL;
+
+    for (size_t i = 0; exec->has_events && i < exec->n; i++) {
+        const struct fc_op *op = exec->nodes[i].op;
+
+        if (!is_event(op))
+            continue;
+        if (op->kind == FC_OP_EVENT_RECORD) {
+            fc_point_put(op->event->point);
+            op->event->point = fc_point_new();
+        }
+        external[i] = op->event->point;
+        if (external[i] != NULL)
+            external[i]->refs++;
+    }
+    return external;
+}
+
+void fc_exec_run(struct fc_exec *exec, struct fc_point *const *external)
 {
     struct fc_point **points = must(calloc(exec->n + 1, sizeof(struct fc_point *)));
 
@@ -350,8 +279,12 @@ void fc_exec_run(struct fc_exec *exec)
         for (size_t d = 0; d < node->ndeps; d++)
             if (exec->nodes[node->deps[d]].chain != node->chain)
                 push_point(s, FC_OP_JOIN, points[node->deps[d]]);
-        node->op->refs++;
-        fc_push(s, node->op);
+        if (!is_event(node->op)) {
+            node->op->refs++;
+            fc_push(s, node->op);
+        } else if (external[i] != NULL) {
+            push_point(s, node->op->kind == FC_OP_EVENT_WAIT ? FC_OP_JOIN : FC_OP_RECORD, external[i]);
+        }
         if (node->watched) {
             points[i] = fc_point_new();
             push_point(s, FC_OP_RECORD, points[i]);
@@ -416,6 +349,7 @@ static CUresult launch(struct fc_exec *exec, CUstream handle)
     op->graph.before = exec->last; /* with the executable graph's reference */
     op->graph.done = fc_point_new();
     op->graph.done->refs++;
+    op->graph.external = external_new(exec);
     exec->last = op->graph.done;
     result = fc_submit(s, op);
     if (result != CUDA_SUCCESS)

@@ -40,6 +40,8 @@ void fc_run_move(const struct fc_launch *l);
 void fc_run_turn(const struct fc_launch *l);
 void fc_run_exchange(const struct fc_launch *l);
 void fc_run_fold(const struct fc_launch *l);
+void fc_run_replay_exchange(const struct fc_launch *l);
+void fc_run_replay_fold(const struct fc_launch *l);
 void fc_run_relay(const struct fc_launch *l);
 void fc_run_push(const struct fc_launch *l);
 void fc_run_twoshot(const struct fc_launch *l);

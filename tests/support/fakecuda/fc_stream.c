@@ -76,7 +76,12 @@ void fc_op_put(struct fc_op *op)
     case FC_OP_JOIN:
         fc_point_put(op->point);
         break;
+    case FC_OP_EVENT_RECORD:
+    case FC_OP_EVENT_WAIT:
+        fc_event_put(op->event);
+        break;
     case FC_OP_GRAPH:
+        fc_external_free(op->graph.exec, op->graph.external);
         fc_point_put(op->graph.before);
         fc_point_put(op->graph.done);
         fc_exec_put(op->graph.exec);

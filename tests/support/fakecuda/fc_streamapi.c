@@ -188,6 +188,7 @@ CUresult cuEventCreate(CUevent *phEvent, unsigned int Flags)
 
         if (e == NULL)
             abort();
+        e->refs = 1;
         e->ctx = fc_current();
         e->flags = Flags;
         fc_lock();
@@ -198,6 +199,15 @@ CUresult cuEventCreate(CUevent *phEvent, unsigned int Flags)
         *phEvent = (CUevent)(void *)e;
     }
     return fc_leave(__func__, result);
+}
+
+void fc_event_put(struct fc_event *e)
+{
+    if (--e->refs > 0)
+        return;
+    fc_capture_forget_event(e);
+    fc_point_put(e->point);
+    free(e);
 }
 
 /* What waits for the event keeps waiting: it holds the point. */
@@ -218,9 +228,7 @@ CUresult cuEventDestroy_v2(CUevent hEvent)
             while (*link != e)
                 link = &(*link)->next;
             *link = e->next;
-            fc_capture_forget_event(e);
-            fc_point_put(e->point);
-            free(e);
+            fc_event_put(e);
             fc_count(FC_EVENTS, -1);
         }
         fc_unlock();
@@ -250,6 +258,39 @@ static CUresult record(struct fc_event *event, CUstream handle)
     if (result != CUDA_SUCCESS)
         event->point->done = true; /* nothing will record it */
     return result;
+}
+
+/* A node of the graph that is being captured: each launch records the event, or waits for what has recorded it by then. */
+static CUresult external(struct fc_event *event, CUstream handle, enum fc_op_kind kind)
+{
+    struct fc_stream *s = NULL;
+    struct fc_op *op;
+    CUresult result = event != NULL ? fc_stream_get(handle, &s) : CUDA_ERROR_INVALID_HANDLE;
+
+    if (result != CUDA_SUCCESS)
+        return result;
+    if (s->capture == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (event->ctx != s->ctx && kind == FC_OP_EVENT_RECORD)
+        return CUDA_ERROR_INVALID_HANDLE;
+    op = fc_op_new(kind, s->ctx);
+    op->event = event;
+    event->refs++;
+    return fc_submit(s, op);
+}
+
+CUresult cuEventRecordWithFlags(CUevent hEvent, CUstream hStream, unsigned int flags)
+{
+    CUresult result = fc_enter(__func__, FC_CTX);
+
+    if (result == CUDA_SUCCESS && flags > CU_EVENT_RECORD_EXTERNAL)
+        result = CUDA_ERROR_INVALID_VALUE;
+    if (result == CUDA_SUCCESS) {
+        fc_lock();
+        result = flags == 0 ? record(find_event(hEvent), hStream) : external(find_event(hEvent), hStream, FC_OP_EVENT_RECORD);
+        fc_unlock();
+    }
+    return fc_leave(__func__, result);
 }
 
 CUresult cuEventRecord(CUevent hEvent, CUstream hStream)
@@ -286,11 +327,11 @@ CUresult cuStreamWaitEvent(CUstream hStream, CUevent hEvent, unsigned int Flags)
 {
     CUresult result = fc_enter(__func__, FC_CTX);
 
-    if (result == CUDA_SUCCESS && Flags != 0)
-        result = Flags == CU_EVENT_WAIT_EXTERNAL ? CUDA_ERROR_NOT_SUPPORTED : CUDA_ERROR_INVALID_VALUE;
+    if (result == CUDA_SUCCESS && Flags > CU_EVENT_WAIT_EXTERNAL)
+        result = CUDA_ERROR_INVALID_VALUE;
     if (result == CUDA_SUCCESS) {
         fc_lock();
-        result = stream_wait(hStream, find_event(hEvent));
+        result = Flags == 0 ? stream_wait(hStream, find_event(hEvent)) : external(find_event(hEvent), hStream, FC_OP_EVENT_WAIT);
         fc_unlock();
     }
     return fc_leave(__func__, result);

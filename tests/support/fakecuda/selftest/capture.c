@@ -109,6 +109,57 @@ static void test_parallel_branches(void)
     st_words_free(&words);
 }
 
+/* Adds 1 to the words behind what any graph captured so has begun before, and a word that the launch waits for. */
+static CUgraphExec in_turn(CUstream stream, CUevent turn, CUdeviceptr word, CUdeviceptr memory, unsigned by)
+{
+    CUgraph graph;
+
+    OK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
+    OK(cuStreamWaitEvent(stream, turn, CU_EVENT_WAIT_EXTERNAL));
+    if (word != 0)
+        OK(cuStreamWaitValue32(stream, word, 1, CU_STREAM_WAIT_VALUE_EQ));
+    st_add(stream, memory, 1024, by);
+    OK(cuEventRecordWithFlags(turn, stream, CU_EVENT_RECORD_EXTERNAL));
+    st_add(stream, memory + 4096, 1024, by);
+    OK(cuEventRecordWithFlags(turn, stream, CU_EVENT_RECORD_EXTERNAL));
+    OK(cuStreamEndCapture(stream, &graph));
+    return instantiate(graph);
+}
+
+/* Graphs in different streams, with event nodes: each launch follows the one before, whichever graph that was of. */
+static void test_event_nodes(void)
+{
+    struct st_words words = st_words_new();
+    CUstream a = st_stream(), b = st_stream();
+    CUdeviceptr memory = st_alloc(8192);
+    CUevent turn = event_new();
+    CUgraphExec first, second;
+
+    OK(cuMemsetD32Async(memory, 0, 2048, a));
+    OK(cuStreamSynchronize(a));
+    EXPECT(cuEventRecordWithFlags(turn, a, CU_EVENT_RECORD_EXTERNAL), CUDA_ERROR_INVALID_VALUE);
+    EXPECT(cuStreamWaitEvent(a, turn, CU_EVENT_WAIT_EXTERNAL), CUDA_ERROR_INVALID_VALUE);
+    first = in_turn(a, turn, st_word(&words, 0), memory, 1);
+    second = in_turn(b, turn, 0, memory, 10);
+    OK(cuGraphLaunch(second, b)); /* nothing has recorded the event */
+    CHECK(st_done(b, 5000) && st_read(memory + 4096) == 10);
+    OK(cuGraphLaunch(first, a));
+    OK(cuGraphLaunch(second, b));
+    CHECK(!st_done(b, 50));
+    atomic_store(&words.at[0], 1);
+    CHECK(st_done(b, 5000) && st_read(memory) == 21 && st_read(memory + 4096) == 21);
+    OK(cuStreamSynchronize(a));
+    OK(cuEventDestroy(turn)); /* the nodes hold it */
+    OK(cuGraphLaunch(second, a));
+    CHECK(st_done(a, 5000) && st_read(memory) == 31);
+    OK(cuGraphExecDestroy(first));
+    OK(cuGraphExecDestroy(second));
+    OK(cuMemFree(memory));
+    OK(cuStreamDestroy(a));
+    OK(cuStreamDestroy(b));
+    st_words_free(&words);
+}
+
 static void count_down(void *data)
 {
     atomic_fetch_sub((_Atomic int *)data, 1);
@@ -348,4 +399,5 @@ void st_capture_tests(void)
     test_structure();
     test_legacy_implicit();
     test_user_object();
+    test_event_nodes();
 }

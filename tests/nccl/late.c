@@ -3,8 +3,9 @@
  * One process with two ranks: a thread each, or one thread for both. Rank 1 calls an operation later than rank 0, which meanwhile
  * asks something of the driver. It runs over NCCL as well (LD_LIBRARY_PATH), for what ends over one has to end over the other.
  *
- * usage: nccl.late [LATE_MS]           what ends over NCCL: PASS or FAIL
- *        nccl.late LATE_MS driver      loads a module, frees memory, launches a kernel for the first time: says which of them end
+ * usage: nccl.late [LATE_MS]           what ends over both: PASS or FAIL
+ *        nccl.late LATE_MS driver      makes streams, loads a module, frees memory, launches a kernel for the first time, which
+ *                                      docs/guide.md asks programs of several ranks not to do then: says which of them end
  */
 #include <pthread.h>
 
@@ -18,10 +19,10 @@
 #define LENGTHS 3
 
 enum mode { THREADS, ONE_THREAD, MODES };
-enum what { ALLOCATE, MAKE_STREAMS, SYNCHRONISE, LOAD, FREE, LAUNCH, WHATS };
+enum what { ALLOCATE, SYNCHRONISE, MAKE_STREAMS, LOAD, FREE, LAUNCH, WHATS };
 
 static const char *const mode_names[] = { "a thread a rank", "one thread" };
-static const char *const what_names[] = { "allocates memory", "makes streams", "waits for the context",
+static const char *const what_names[] = { "allocates memory", "waits for the context", "makes streams",
                                           "loads a module", "frees memory", "launches a kernel for the first time" };
 
 struct op {
@@ -374,7 +375,7 @@ int main(int argc, char **argv)
     if (bed_role(&number) != NULL)
         return run_cells(number);
     for (enum mode mode = THREADS; mode < MODES; mode++)
-        for (enum what what = asks_driver ? LOAD : ALLOCATE; what < (asks_driver ? WHATS : LOAD); what++) {
+        for (enum what what = asks_driver ? MAKE_STREAMS : ALLOCATE; what < (asks_driver ? WHATS : MAKE_STREAMS); what++) {
             int code = can_end(mode, what) ? run(mode, what, late_ms) : 0;
             const char *op = ops[atomic_load(&bed_shared()->words[AT_OP])].name;
             int length = atomic_load(&bed_shared()->words[AT_LENGTH]);

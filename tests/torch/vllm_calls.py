@@ -54,6 +54,7 @@ def calls(torch, nccl, comm, rank):
             parts = [data(torch, count, turn, r) for r in range(2)]
             own, out = parts[rank].clone(), torch.full((count,), -1.0, device="cuda")
             both = torch.full((2 * count,), -1.0, device="cuda")
+        torch.cuda.synchronize()  # what is expected is computed in another stream
         nccl.call("ncclAllReduce", own.data_ptr(), out.data_ptr(), count, FLOAT32, SUM, comm, handle)
         check(torch, out, parts[0] + parts[1], "ncclAllReduce of %d" % count)
         nccl.call("ncclAllGather", own.data_ptr(), both.data_ptr(), count, FLOAT32, comm, handle)

@@ -19,6 +19,7 @@
 #define SOCKETS_MAX 16
 #define MULTIPROCESSORS_MAX 1024
 #define SOCKET_THREADS_MAX 8
+#define HANDED_ON "PICKLE_NCCL_SET" /* "NAME=VALUE\n...": what a process has set, for those that it starts, whose NCCL_* count anew */
 
 extern char **environ;
 
@@ -154,8 +155,52 @@ static const struct {
 static const char *const used[] = { "NCCL_CONF_FILE",   "NCCL_DEBUG_FILE",       "NCCL_COMM_BLOCKING",     "NCCL_COMM_ID",
                                     "NCCL_VERSION",     "NCCL_SOCKET_NTHREADS",  "NCCL_NSOCKS_PERTHREAD" };
 
+/* Names of at most NAME_MAX bytes. */
+static void take_back_one(const char *line, size_t length)
+{
+    char name[NAME_MAX + 1];
+    size_t bytes = strcspn(line, "=");
+    const char *now;
+
+    if (bytes >= length || bytes > NAME_MAX || strncmp(line, "PK_", 3) != 0)
+        return;
+    memcpy(name, line, bytes);
+    name[bytes] = '\0';
+    now = getenv(name);
+    if (now != NULL && strlen(now) == length - bytes - 1 && strncmp(now, line + bytes + 1, length - bytes - 1) == 0)
+        (void)unsetenv(name);
+}
+
+/* What a process that started this one has set from its NCCL_*, unless the program has set it otherwise since. */
+static void take_back(void)
+{
+    for (const char *line = getenv(HANDED_ON), *next; line != NULL && *line != '\0'; line = next) {
+        size_t length = strcspn(line, "\n");
+
+        next = line + length + (line[length] == '\n');
+        take_back_one(line, length);
+    }
+}
+
+struct handed_on {
+    char text[4 * PKN_VALUE_BYTES];
+    size_t bytes;
+};
+
+static void hand_on(struct handed_on *all, const char *name, const char *value)
+{
+    size_t more = strlen(name) + strlen(value) + 2;
+
+    if (getenv(name) != NULL)
+        return;
+    (void)setenv(name, value, 1);
+    if (all->bytes + more >= sizeof all->text)
+        return;
+    all->bytes += (size_t)snprintf(all->text + all->bytes, sizeof all->text - all->bytes, "%s=%s\n", name, value);
+}
+
 /* Connections a pair of ranks has, and threads that serve them: "4/2". */
-static void translate_sockets(void)
+static void translate_sockets(struct handed_on *all)
 {
     const char *threads = value_of("NCCL_SOCKET_NTHREADS"), *each = value_of("NCCL_NSOCKS_PERTHREAD");
     int nthreads = threads != NULL ? within(atoi(threads), SOCKETS_MAX) : 1;
@@ -165,21 +210,27 @@ static void translate_sockets(void)
     if (threads == NULL && each == NULL)
         return;
     snprintf(text, sizeof text, "%d/%d", within(nthreads * neach, SOCKETS_MAX), within(nthreads, SOCKET_THREADS_MAX));
-    (void)setenv("PK_SOCKETS", text, 0);
+    hand_on(all, "PK_SOCKETS", text);
 }
 
 void pkn_env_translate(void)
 {
+    struct handed_on all = { .bytes = 0 };
     char out[PKN_VALUE_BYTES];
 
+    take_back();
     read_files();
     for (size_t i = 0; i < sizeof translations / sizeof translations[0]; i++) {
         const char *value = value_of(translations[i].nccl);
 
         if (value != NULL && translations[i].convert(value, out))
-            (void)setenv(translations[i].pickle, out, 0);
+            hand_on(&all, translations[i].pickle, out);
     }
-    translate_sockets();
+    translate_sockets(&all);
+    if (all.bytes > 0)
+        (void)setenv(HANDED_ON, all.text, 1);
+    else
+        (void)unsetenv(HANDED_ON);
 }
 
 /* ---- what is said of it ---- */

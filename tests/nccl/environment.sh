@@ -58,6 +58,12 @@ expect PK_QPS=16 NCCL_IB_QPS_PER_CONNECTION=99
 expect PK_SOCKETS=8/2 NCCL_SOCKET_NTHREADS=2 NCCL_NSOCKS_PERTHREAD=4
 expect PK_HOST_ID=one NCCL_HOSTID=one
 expect PK_SM_POLICY=4 NCCL_MAX_CTAS=4
+# A process that was started by one whose own were others.
+set_by_parent=$(printf 'PK_SM_POLICY=9\nPK_P2P_LEVEL=SYS\n')
+expect PK_SM_POLICY=4 NCCL_MAX_CTAS=4 PK_SM_POLICY=9 "PICKLE_NCCL_SET=$set_by_parent"
+expect_not PK_SM_POLICY PK_SM_POLICY=9 "PICKLE_NCCL_SET=$set_by_parent"
+expect PK_SM_POLICY=8 NCCL_MAX_CTAS=4 PK_SM_POLICY=8 "PICKLE_NCCL_SET=$set_by_parent"
+expect PK_P2P_LEVEL=NVL NCCL_P2P_LEVEL=NVL PK_SM_POLICY=9 PK_P2P_LEVEL=SYS "PICKLE_NCCL_SET=$set_by_parent"
 expect PK_SM_POLICY=none NCCL_MAX_CTAS=4 PK_SM_POLICY=none
 expect_not PK_SM_POLICY NCCL_MAX_CTAS=-1
 
@@ -78,3 +84,7 @@ PICKLE_LIBRARY=/none/libpickle.so "$program" >"$work/out" 2>&1 || status=$?
 { [ $status -ne 0 ] && grep -q 'libpickle cannot be opened.*/none/libpickle.so' "$work/out"; } ||
     { cat "$work/out"; echo "FAIL PICKLE_LIBRARY"; exit 1; }
 echo "PASS a libpickle that is not there is named"
+# One that is started in it.
+NCCL_MAX_CTAS=4 "$program" sh -c "NCCL_MAX_CTAS=5 exec '$program'" >"$work/out" 2>&1
+grep -qx PK_SM_POLICY=5 "$work/out" || { cat "$work/out"; echo "FAIL a child with another NCCL_MAX_CTAS"; exit 1; }
+echo "PASS a child's own NCCL_MAX_CTAS counts"

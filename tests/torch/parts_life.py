@@ -234,35 +234,24 @@ def both(b):
     pickle = torch_ctypes.Pickle(os.path.abspath(b.arguments.pickle))
     comm = pickle.init(b.rank)
     streams = b.stream(), b.stream()
+
+    def add(own, out):
+        stream = torch_ctypes.Stream(2, streams[1].cuda_stream)
+        pickle.call(
+            "pk_allreduce", own.data_ptr(), out.data_ptr(), own.numel(), torch_ctypes.F32, torch_ctypes.SUM, comm, stream
+        )
+
     for turn in range(30):
         count = (1000, 1 << 18, 4 << 20)[turn % 3]
         with b.within(streams[1]):
             own = b.data(count, turn)
             out = torch.full((count,), -1.0, device=b.device)
         if turn % 2:
-            pickle.call(
-                "pk_allreduce",
-                own.data_ptr(),
-                out.data_ptr(),
-                count,
-                torch_ctypes.F32,
-                torch_ctypes.SUM,
-                comm,
-                torch_ctypes.Stream(2, streams[1].cuda_stream),
-            )
+            add(own, out)
         with b.within(streams[0]):
             work, check = b.all_reduce(count, turn + 1, False)
         if not turn % 2:
-            pickle.call(
-                "pk_allreduce",
-                own.data_ptr(),
-                out.data_ptr(),
-                count,
-                torch_ctypes.F32,
-                torch_ctypes.SUM,
-                comm,
-                torch_ctypes.Stream(2, streams[1].cuda_stream),
-            )
+            add(own, out)
         b.wait(work)
         b.synchronize()
         check()

@@ -36,10 +36,10 @@
  * reach one another, where what others write is memory that they can map (p2p.h; a short collective that is one kernel writes its
  * own memory alone); else PK_ERR_UNSUPPORTED, which leaves the capture as it was. It stays allocated as long as the graph is
  * launched. The call waits on the CPU until the other ranks capture theirs. All ranks replay their graphs in the same order, and
- * none after pk_comm_destroy. The collectives of one communicator have their turn one after another: in a graph as they were
- * captured, and across graphs as these are launched, in whatever streams. They share their scratch memory, which is freed, like
- * all else that a graph has of the library, by the first call after no graph is left that uses it; but for 6 MiB a rank for those
- * that are one kernel, from the first capture of such a one to pk_comm_destroy.
+ * none after pk_comm_destroy, before which they should have ended. The collectives of one communicator have their turn one after
+ * another: in a graph as they were captured, and across graphs as these are launched, in whatever streams. They share their
+ * scratch memory, which is freed, like all else that a graph has of the library, by the first call after no graph is left that
+ * uses it; but for 6 MiB a rank for those that are one kernel, from the first capture of such a one to pk_comm_destroy.
  *
  * Memory of the host and of the GPU may be mixed, between the ranks and between the two buffers of a rank; a copy through pinned memory
  * then comes before or after. Ranks whose buffers are of different kinds must be led to the same algorithm by PK_ALGORITHM where the

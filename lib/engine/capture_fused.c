@@ -112,9 +112,3 @@ void pki_capture_fused_record(struct pki_engine *e, struct capture_part *part, s
             e->gpu->ops->fused(&part->queue, pki_fused_kernel(e, request), request->dtype, ctas < most ? ctas : most, &args);
     r->stats->captured_kernels++;
 }
-
-void pki_capture_fused_close(struct pki_engine *e)
-{
-    if (e->fused.replay_inbox != NULL)
-        (void)pki_device_cuda_mem_free(e->fused.replay_inbox);
-}

@@ -277,7 +277,13 @@ void pki_graphs_close(struct pki_engine *e)
         e->gpu->ops->turn_close(e->gpu, e->turn);
     while (!pki_list_empty(&e->graphs))
         end_graph(e, pki_container_of(e->graphs.next, struct pki_graph, node));
+}
+
+void pki_graphs_free(struct pki_engine *e)
+{
     for (int i = 0; i < PKI_GRAPH_SCRATCHES; i++)
         if (e->graph_scratch[i].ptr != NULL)
-            free_scratch(e, &e->graph_scratch[i]);
+            (void)pki_device_cuda_mem_free(e->graph_scratch[i].ptr);
+    if (e->fused.replay_inbox != NULL)
+        (void)pki_device_cuda_mem_free(e->fused.replay_inbox);
 }

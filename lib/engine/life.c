@@ -293,14 +293,23 @@ void pki_engine_give_up(struct pki_engine *e, pk_result_t code)
     pki_engine_unlock(e);
 }
 
-static void peer_close(struct pki_engine *e, struct pki_peer *peer)
+/* Waits for all work of the GPU, and so for replays that are under way: before anything that they use is unmapped. */
+static void gates_unregister(struct pki_engine *e)
+{
+    for (int i = 0; i < e->config.size; i++) {
+        struct pki_ep *lane = e->peers[i].lane;
+
+        if (e->gpu == NULL || lane == NULL || lane->gates_mine == NULL)
+            continue;
+        e->gpu->ops->host_unregister(e->gpu, lane->gates_mine);
+        e->gpu->ops->host_unregister(e->gpu, lane->gates_theirs);
+    }
+}
+
+static void peer_close(struct pki_peer *peer)
 {
     struct pki_list *node;
 
-    if (e->gpu != NULL && peer->lane != NULL && peer->lane->gates_mine != NULL) {
-        e->gpu->ops->host_unregister(e->gpu, peer->lane->gates_mine);
-        e->gpu->ops->host_unregister(e->gpu, peer->lane->gates_theirs);
-    }
     pki_ll_unimport(peer);
     while (peer->neps > 0) {
         struct pki_ep *ep = peer->eps[--peer->neps];
@@ -330,7 +339,7 @@ static void memory_free(struct pki_engine *e)
     }
     free(e->quick_scratch);
     pki_scratch_close(e);
-    pki_capture_fused_close(e);
+    pki_graphs_free(e);
     pki_fused_close(e);
     pki_ll_close(e); /* behind all that waits for the kernels of this rank, which write into what it gives up */
     while ((node = pki_list_pop(&e->registrations)) != NULL)
@@ -416,12 +425,13 @@ pk_result_t pki_engine_close(struct pki_engine *e)
         pki_side_tell_all(e);
     leave(e);
     queues_close(e);
+    gates_unregister(e);
     pki_graphs_close(e);
     pki_stage_close(e);
     pki_shared_close_all(e);
     pki_region_close_all(e);
     for (int i = 0; i < e->config.size; i++)
-        peer_close(e, &e->peers[i]);
+        peer_close(&e->peers[i]);
     for (int i = e->nifaces - 1; i >= 0; i--) {
         e->ifaces[i]->transport->close(e->ifaces[i]);
         free(e->ifaces[i]);

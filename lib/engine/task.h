@@ -379,10 +379,11 @@ void pki_graphs_release(struct pki_engine *engine);
 void pki_graphs_reap(struct pki_engine *engine);
 void pki_graphs_tidy(struct pki_engine *engine); /* and, in a call, scratch memory that no graph needs is freed */
 void pki_graphs_close(struct pki_engine *engine);
+/* Their memory, behind that of the words, whose giving back waits for replays that are still under way. */
+void pki_graphs_free(struct pki_engine *engine);
 
 /* capture_fused.c */
 size_t pki_capture_fused_bytes(const struct pki_engine *engine); /* of GPU memory, for such collectives in graphs */
-void pki_capture_fused_close(struct pki_engine *engine);         /* no peer writes into it any more, as far as can be seen */
 
 /* fused.c */
 size_t pki_fused_inbox_bytes(const struct pki_engine *engine);

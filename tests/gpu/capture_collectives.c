@@ -111,8 +111,13 @@ static int rank_main(void)
     gpu_capture_begin(bed.self.stream);
     must_be_ok(call(&bed.self, ALLREDUCE, bed.in, bed.out, 0), "last allreduce");
     kept = end_capture(&bed.self, "last");
+    prepare(&bed, 7);
     ranks_meet();
+    gpu_graph_launch(kept, bed.self.stream); /* it may be under way when the communicator goes */
     must_be_ok(pk_comm_destroy(bed.self.comm), "pk_comm_destroy with a graph left");
+    must_end(&bed.self, "last");
+    verify(&bed, ALLREDUCE, 0, 7);
+    report(bed.wrong == 0, "rank %d: a replay that was under way when the communicator was destroyed is right", bed.self.rank);
     gpu_graph_free(kept);
     gpu_free(bed.in);
     gpu_free(bed.out);

@@ -6,9 +6,11 @@ template and what its --help says.
 usage: manpages.py library TREE OUT          OUT/man3/*.3 and OUT/man7/pickle.7
        manpages.py program TEMPLATE PROGRAM VERSION OUT
 
-A header's own words are the page: nothing is added but where a thing stands. A function without @return is an error, unless its header
-says "Errors common to all", as one whose prototype cannot be read is.
+A header's own words are the page: nothing is added but where a thing stands. What @return says by "the errors common to all" (the header's) and
+by "as pk_other" is written out. The example of a page is the first function of docs/man/examples.c that calls what the page is about. A function
+without @return or example is an error, as one whose prototype cannot be read is.
 """
+import collections
 import datetime
 import os
 import re
@@ -18,10 +20,13 @@ import textwrap
 
 HEADERS = ("base", "comm", "p2p", "coll", "mem", "stream", "inspect")
 EVERYWHERE = {"pk_result_t", "pk_dtype_t", "pk_stream_t", "pk_comm_t"} # in pickle(7), not on every page
-COMMON_ARGUMENTS = "Arguments common to all:"
 COMMON_ERRORS = "Errors common to all:"
+EXAMPLE = re.compile(r"^(?:/\*(?:(?!\*/).)*\*/\n)?static [^;{}]*\)\n\{\n.*?^\}\n", re.S | re.M)
 DOCUMENTED = re.compile(r"/\*\*((?:(?!\*/).)*)\*/\s*(PK_API[^;]*;|typedef [^;{]*\{[^}]*\}[^;]*;|typedef [^;{]*;|enum \{[^}]*\};)", re.S)
 DEFINE = re.compile(r"^#define (PK_\w+)(.*)$", re.M)
+
+
+Book = collections.namedtuple("Book", "headers names meanings examples") # what every page may need
 
 
 class Page:
@@ -226,10 +231,28 @@ def prototype_lines(item):
     return (head + "(" + ("\n" + " " * (len(head) + 1)).join(lines)).replace("\0", " ")
 
 
-def return_section(page, text, meanings):
+def written_out(entries, header, headers):
+    """The entries with those that they refer to; what a function says of a result itself stands for what the others say of it."""
+    own = {result for result, _ in entries}
+    for result, words in entries:
+        other = re.fullmatch(r"as (pk_\w+)", words or "")
+        text = None
+        if words == "the errors common to all":
+            text = header.common(COMMON_ERRORS)
+        elif other:
+            text, header_of = next((tags(c)[1]["return"], h) for h in headers for n, c, _ in h.functions if n == other.group(1))
+            yield from ((r, w) for r, w in written_out(returned(text)[0], header_of, headers) if r is None or r not in own)
+            continue
+        if text is None:
+            yield result, words
+        else:
+            yield from ((r, w) for r, w in returned(text)[0] if r is None or r not in own)
+
+
+def return_section(page, text, meanings, header, headers):
     page.section("RETURN VALUE")
     entries, rest = returned(text)
-    for result, words in entries:
+    for result, words in written_out(entries, header, headers):
         if result:
             meaning = meanings[result]
             if words and len(words.split()) < 3: # "null" alone says too little
@@ -242,9 +265,9 @@ def return_section(page, text, meanings):
     return rest
 
 
-def function_page(out, function, header, headers, names, meanings, stamp):
+def function_page(out, function, header, book, stamp):
     name, comment, item = function
-    page = Page(name, "3", stamp[0], stamp[1], names)
+    page = Page(name, "3", stamp[0], stamp[1], book.names)
     before, found, behind = tags(comment)
     page.section("NAME")
     page.lines.append("%s \\- %s" % (name, first_words(comment)))
@@ -256,36 +279,45 @@ def function_page(out, function, header, headers, names, meanings, stamp):
     page.blocks([(kind, re.sub(r"\s*\bSince \d\.\d\.", "", text)) for kind, text in before])
     for argument, words in found["param"]:
         page.entry("\\fI%s\\fR" % argument, words)
-    common = header.common(COMMON_ARGUMENTS)
-    if common and found["param"]:
-        page.paragraph(common)
     text = found["return"]
-    if text is None:
-        text = header.common(COMMON_ERRORS) and "PK_OK; " + header.common(COMMON_ERRORS)
     if text is None and not item.startswith("PK_API void "):
         sys.exit("%s.h: %s: its comment has no @return" % (header.name, name))
     since = re.search(r"Since (\d\.\d)\.", comment)
     if since is None:
         sys.exit("%s.h: %s: its comment does not say since when it is there" % (header.name, name))
-    if "pk_stream_t stream" not in item:
-        meanings = dict(meanings, PK_OK="done")
-    rest = return_section(page, re.sub(r"\s*Since \d\.\d\.", "", text or "nothing"), meanings)
+    meanings = book.meanings if "pk_comm_t *comm, pk_stream_t stream" in " ".join(item.split()) else dict(book.meanings, PK_OK="done")
+    rest = return_section(page, re.sub(r"\s*Since \d\.\d\.", "", text or "nothing"), meanings, header, book.headers)
     after = [(kind, re.sub(r"\s*\bSince \d\.\d\.", "", words)) for kind, words in [("text", rest)] + behind]
     after = [(kind, words) for kind, words in after if words.strip()]
     after += [block for block in header.about[1:] if concerns(block[1], item)]
     if after:
         page.section("NOTES")
         page.blocks(after)
-    types = types_of(header, headers, item)
+    types = types_of(header, book.headers, item)
     if types:
         page.section("TYPES")
         for text in types:
             page.code(text)
     page.section("VERSIONS")
-    page.text("Since %s." % since.group(1))
-    see_also(page, comment, header, names)
+    page.text(versions(since.group(1), stamp[1]))
+    page.section("EXAMPLE")
+    page.code(example(name, book.examples))
+    see_also(page, comment, header, book.names)
     page.write(os.path.join(out, "man3"), name + ".3")
-    return [t for t in re.findall(r"\bpk_\w+_t\b", item) if any(t in h.types and h.types[t] in types for h in headers)]
+    return [t for t in re.findall(r"\bpk_\w+_t\b", item) if any(t in h.types and h.types[t] in types for h in book.headers)]
+
+
+def versions(since, source):
+    """`since` is "0.2", `source` what the page is of: "pickle 0.1.0"."""
+    number, now = ([int(n) for n in text.split(".")] for text in (since, source.split()[1]))
+    return "Since %s." % since if number <= now else "Comes with release %s, which is not made yet." % since
+
+
+def example(name, examples):
+    for text in examples:
+        if re.search(r"\b%s\(" % name, text):
+            return text.rstrip("\n")
+    sys.exit("docs/man/examples.c: no function calls %s" % name)
 
 
 def concerns(text, prototype):
@@ -294,7 +326,7 @@ def concerns(text, prototype):
         return "pk_op_t" in prototype
     if text.startswith("V-forms"):
         return "counts" in prototype
-    return not text.startswith((COMMON_ERRORS, COMMON_ARGUMENTS))
+    return not text.startswith(COMMON_ERRORS)
 
 
 def see_also(page, comment, header, names):
@@ -351,12 +383,13 @@ def library(tree, out):
     names = {n for header in headers for n, _, _ in header.functions}
     with open(os.path.join(folder, "base.h"), encoding="utf-8") as file:
         version = ".".join(re.findall(r"^#define PK_VERSION_(?:MAJOR|MINOR|PATCH) (\d+)$", file.read(), re.M))
-    meanings = results(headers[0])
+    with open(os.path.join(tree, "docs/man/examples.c"), encoding="utf-8") as file:
+        book = Book(headers, names, results(headers[0]), EXAMPLE.findall(file.read()))
     aliases = {}
     for header in headers:
         stamp = (changed(os.path.join(folder, header.name + ".h")), "pickle " + version)
         for function in header.functions:
-            for name in function_page(out, function, header, headers, names, meanings, stamp):
+            for name in function_page(out, function, header, book, stamp):
                 aliases.setdefault(name, function[0])
     for name, page in aliases.items():
         link = os.path.join(out, "man3", name + ".3")

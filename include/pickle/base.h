@@ -15,6 +15,8 @@
 #define PK_API
 #endif
 
+/* The latest release. A function that says "Since 0.2" comes with release 0.2: while these numbers are smaller, it is in this tree
+ * and in no release yet, and may still change. */
 #define PK_VERSION_MAJOR 0
 #define PK_VERSION_MINOR 1
 #define PK_VERSION_PATCH 0
@@ -58,11 +60,22 @@ typedef enum pk_dtype {
 
 #define PK_DTYPE_COUNT 12
 
-/** Size of one element of a type. @return bytes; 0 when `dtype` is not a type. Any thread. Since 0.1. */
+/**
+ * Size of one element of a type.
+ *
+ * @param dtype  the type
+ * @return bytes; 0 when `dtype` is not a type
+ * Never blocks. Any thread. Since 0.1.
+ */
 PK_API size_t pk_dtype_size(pk_dtype_t dtype);
 
-/** Name of a type. @return its enumerator in lower case without prefix ("bf16"), not to be freed; "?" when unknown. Any thread.
- * Since 0.1. */
+/**
+ * Name of a type.
+ *
+ * @param dtype  the type
+ * @return its enumerator in lower case without prefix ("bf16"), not to be freed; "?" when `dtype` is not a type
+ * Never blocks. Any thread. Since 0.1.
+ */
 PK_API const char *pk_dtype_name(pk_dtype_t dtype);
 
 /**
@@ -79,10 +92,21 @@ typedef uint64_t pk_op_t;
 
 #define PK_OP_COUNT 5
 
-/** Version of the library that is loaded. @return major * 10000 + minor * 100 + patch. Any thread. Since 0.1. */
+/**
+ * Version of the library that is loaded.
+ *
+ * @return major * 10000 + minor * 100 + patch
+ * Never blocks. Any thread. Since 0.1.
+ */
 PK_API int pk_version(void);
 
-/** What a result means, in words. @return one fixed English sentence, never NULL, not to be freed. Any thread. Since 0.1. */
+/**
+ * What a result means, in words.
+ *
+ * @param result  what a call returned
+ * @return one fixed English sentence, never NULL, not to be freed
+ * Never blocks. Any thread. Since 0.1.
+ */
 PK_API const char *pk_strerror(pk_result_t result);
 
 /** What went wrong last on the calling thread, for programs and for people. */

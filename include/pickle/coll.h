@@ -3,16 +3,19 @@
  * @file coll.h
  * Collective operations: every rank of the communicator calls them, in the same order, with the same count, type, reduction and root.
  *
- * Errors common to all: PK_ERR_ARG (null communicator or buffer, unknown type, reduction or root, buffers that overlap other than as
- * "in place" says, more elements than memory can hold); PK_ERR_MISMATCH (ranks disagree on operation,
- * count, type, reduction or root: names both sides); PK_ERR_NEEDS_SM; PK_ERR_UNSUPPORTED; PK_ERR_PEER; PK_ERR_TIMEOUT;
- * PK_ERR_ABORTED; PK_ERR_MEMORY; PK_ERR_SYSTEM (a buffer that is not mapped or may not be written, where the kernel copies: EFAULT, and whose
- * it is; elsewhere such a buffer ends the process with SIGSEGV). A rank that fails with PK_ERR_ARG has not taken part. With PK_BLOCKING the call returns when the
- * buffers are the caller's again; in other streams at once. Different communicators may be used from different threads. Calls
- * inside a group start together when it ends (p2p.h).
+ * Errors common to all: PK_ERR_ARG (null communicator or buffer, unknown type, reduction or root, a stream that is none, a
+ * finalized communicator, memory of another GPU, buffers that overlap other than as "in place" says, more elements than memory
+ * can hold; of v-forms null counts, or a block of a rank for itself whose two lengths differ); PK_ERR_MISMATCH (ranks disagree on
+ * operation, count, type, reduction or root: names both sides); PK_ERR_NEEDS_SM (it needs a kernel, or one more CUDA stream would
+ * wait, and sm_policy is PK_SM_NONE); PK_ERR_UNSUPPORTED (no path between two ranks for their memory; memory not registered in a
+ * captured stream; operations are pending in more CUDA streams of the process than a GPU has room for kernels that wait, about
+ * 100; in a child of fork, what is the parent's); PK_ERR_PEER; PK_ERR_TIMEOUT; PK_ERR_ABORTED; PK_ERR_MEMORY; PK_ERR_SYSTEM (a
+ * buffer that is not mapped or may not be written, where the kernel copies: EFAULT, and whose it is; elsewhere such a buffer ends
+ * the process with SIGSEGV); the error that poisoned the communicator.
  *
- * Arguments common to all: `dtype` is the type of the elements (base.h); `comm` the communicator; `stream` says where the operation
- * ends: PK_BLOCKING, a host stream or PK_CUDA_STREAM (stream.h).
+ * A rank that fails with PK_ERR_ARG has not taken part. With PK_BLOCKING the call returns when the buffers are the caller's
+ * again; in other streams at once. Different communicators may be used from different threads. Calls inside a group start
+ * together when it ends (p2p.h).
  *
  * Counts are in elements of `dtype`, and 0 is legal; so is a communicator of one rank. Buffers are the caller's: sendbuf is only
  * read, and neither may be touched before the operation has ended in its stream. Where one rank alone has a buffer ("at the root"), the
@@ -68,6 +71,7 @@ extern "C" {
  * products is as of PK_SUM. sendbuf keeps what it has, but for the result in place. The products take as much scratch memory as
  * sendbuf has. On a GPU it needs a kernel (PK_ERR_NEEDS_SM with PK_SM_NONE).
  *
+ * @param comm              the communicator
  * @param dtype             of the elements and of the scalar
  * @param scalar            one element, the caller's
  * @param scalar_is_device  0: in host memory, read in this call. 1: in memory of the communicator's GPU, read in the order of
@@ -75,8 +79,9 @@ extern "C" {
  *                          last one has ended
  * @param op                out: for pk_reduce, pk_allreduce and pk_reduce_scatter of this communicator, until pk_op_destroy or
  *                          pk_comm_destroy
- * @return PK_OK; PK_ERR_ARG (null, not a type, a device scalar that is not memory of the communicator's GPU or not aligned);
- *         the error that poisoned the communicator; PK_ERR_MEMORY
+ * @return PK_OK; PK_ERR_ARG (null, not a type, a device scalar that is not memory of the communicator's GPU or not aligned); the
+ *         error that poisoned the communicator; PK_ERR_MEMORY; PK_ERR_UNSUPPORTED (in a child of fork, the parent's
+ *         communicator); PK_ERR_SYSTEM (the driver's error)
  * Local, does not block. Since 0.2.
  */
 PK_API pk_result_t pk_op_create_premul(pk_comm_t *comm, pk_dtype_t dtype, const void *scalar, int scalar_is_device, pk_op_t *op);
@@ -84,15 +89,20 @@ PK_API pk_result_t pk_op_create_premul(pk_comm_t *comm, pk_dtype_t dtype, const 
 /**
  * Forget a reduction. Operations that have been called already, in an open group too, are not affected.
  *
- * @param op  made by pk_op_create_premul for this communicator
- * @return PK_OK; PK_ERR_ARG (null, a predefined reduction, one that this communicator does not have). Also on a poisoned
- *         communicator.
+ * @param comm  the communicator, which may be poisoned
+ * @param op    made by pk_op_create_premul for this communicator
+ * @return PK_OK; PK_ERR_ARG (null, a predefined reduction, one that this communicator does not have); PK_ERR_UNSUPPORTED (in a
+ *         child of fork, the parent's communicator)
  * Local, does not block. Since 0.2.
  */
 PK_API pk_result_t pk_op_destroy(pk_comm_t *comm, pk_op_t op);
 
 /**
  * Wait until every rank has come here: no rank's call ends (in its stream) before the last rank's has begun.
+ *
+ * @param comm    the communicator
+ * @param stream  where the operation ends: PK_BLOCKING, a host stream or PK_CUDA_STREAM (stream.h)
+ * @return PK_OK; the errors common to all
  * Moves no data and needs no kernel. Since 0.2.
  */
 PK_API pk_result_t pk_barrier(pk_comm_t *comm, pk_stream_t stream);
@@ -102,8 +112,14 @@ PK_API pk_result_t pk_barrier(pk_comm_t *comm, pk_stream_t stream);
  *
  * @param sendbuf  at the root: [count] elements, host or device; in place when it equals recvbuf
  * @param recvbuf  [count] elements
+ * @param count    elements; 0 is legal
+ * @param dtype    type of the elements
  * @param root     rank whose data it is
- * In place it never needs a kernel; out of place on a GPU the root's local copy does (PK_ERR_NEEDS_SM with PK_SM_NONE). Since 0.2.
+ * @param comm     the communicator
+ * @param stream   where the operation ends: PK_BLOCKING, a host stream or PK_CUDA_STREAM (stream.h)
+ * @return PK_OK; the errors common to all
+ * In place it never needs a kernel; out of place on a GPU the root's local copy does (PK_ERR_NEEDS_SM with PK_SM_NONE).
+ * Since 0.2.
  */
 PK_API pk_result_t pk_broadcast(const void *sendbuf, void *recvbuf, size_t count, pk_dtype_t dtype, int root, pk_comm_t *comm,
                                 pk_stream_t stream);
@@ -113,7 +129,13 @@ PK_API pk_result_t pk_broadcast(const void *sendbuf, void *recvbuf, size_t count
  *
  * @param sendbuf  [count] elements, host or device; at the root in place when it equals recvbuf
  * @param recvbuf  at the root: [count] elements
- * @param op       PK_SUM, PK_PROD, PK_MIN, PK_MAX, PK_AVG, or made by pk_op_create_premul
+ * @param count    elements; 0 is legal
+ * @param dtype    type of the elements
+ * @param op       PK_SUM, PK_PROD, PK_MIN, PK_MAX, PK_AVG, or made by pk_op_create_premul for this type
+ * @param root     rank that gets the result
+ * @param comm     the communicator
+ * @param stream   where the operation ends: PK_BLOCKING, a host stream or PK_CUDA_STREAM (stream.h)
+ * @return PK_OK; the errors common to all
  * Since 0.2.
  */
 PK_API pk_result_t pk_reduce(const void *sendbuf, void *recvbuf, size_t count, pk_dtype_t dtype, pk_op_t op, int root,
@@ -124,7 +146,12 @@ PK_API pk_result_t pk_reduce(const void *sendbuf, void *recvbuf, size_t count, p
  *
  * @param sendbuf  [count] elements, host or device; in place when it equals recvbuf
  * @param recvbuf  [count] elements
- * @param op       PK_SUM, PK_PROD, PK_MIN, PK_MAX, PK_AVG, or made by pk_op_create_premul
+ * @param count    elements; 0 is legal
+ * @param dtype    type of the elements
+ * @param op       PK_SUM, PK_PROD, PK_MIN, PK_MAX, PK_AVG, or made by pk_op_create_premul for this type
+ * @param comm     the communicator
+ * @param stream   where the operation ends: PK_BLOCKING, a host stream or PK_CUDA_STREAM (stream.h)
+ * @return PK_OK; the errors common to all
  * Since 0.1.
  */
 PK_API pk_result_t pk_allreduce(const void *sendbuf, void *recvbuf, size_t count, pk_dtype_t dtype, pk_op_t op, pk_comm_t *comm,
@@ -134,10 +161,14 @@ PK_API pk_result_t pk_allreduce(const void *sendbuf, void *recvbuf, size_t count
  * Reduce size * recvcount elements over all ranks; rank r gets elements r * recvcount and on of the result.
  *
  * @param sendbuf    [size * recvcount] elements, host or device
- * @param recvbuf    [recvcount] elements; in place when it equals sendbuf + rank * recvcount elements (other
- *                   elements of sendbuf keep their values)
- * @param recvcount  elements that each rank gets
- * @param op         PK_SUM, PK_PROD, PK_MIN, PK_MAX, PK_AVG, or made by pk_op_create_premul
+ * @param recvbuf    [recvcount] elements; in place when it equals sendbuf + rank * recvcount elements (other elements of sendbuf
+ *                   keep their values)
+ * @param recvcount  elements that each rank gets; 0 is legal
+ * @param dtype      type of the elements
+ * @param op         PK_SUM, PK_PROD, PK_MIN, PK_MAX, PK_AVG, or made by pk_op_create_premul for this type
+ * @param comm       the communicator
+ * @param stream     where the operation ends: PK_BLOCKING, a host stream or PK_CUDA_STREAM (stream.h)
+ * @return PK_OK; the errors common to all
  * Since 0.2.
  */
 PK_API pk_result_t pk_reduce_scatter(const void *sendbuf, void *recvbuf, size_t recvcount, pk_dtype_t dtype, pk_op_t op,
@@ -148,15 +179,30 @@ PK_API pk_result_t pk_reduce_scatter(const void *sendbuf, void *recvbuf, size_t 
  *
  * @param sendbuf  [count] elements of `dtype`, host or device; in place when it equals recvbuf + rank * count elements
  * @param recvbuf  [size * count] elements
- * @param count    elements each rank contributes
- * In place it never needs a kernel; out of place on a GPU the local copy does (PK_ERR_NEEDS_SM with PK_SM_NONE).
- * Since 0.1.
+ * @param count    elements each rank contributes; 0 is legal
+ * @param dtype    type of the elements
+ * @param comm     the communicator
+ * @param stream   where the operation ends: PK_BLOCKING, a host stream or PK_CUDA_STREAM (stream.h)
+ * @return PK_OK; the errors common to all
+ * In place it never needs a kernel; out of place on a GPU the local copy does (PK_ERR_NEEDS_SM with PK_SM_NONE). Since 0.1.
  */
 PK_API pk_result_t pk_allgather(const void *sendbuf, void *recvbuf, size_t count, pk_dtype_t dtype, pk_comm_t *comm,
                                 pk_stream_t stream);
 
-/** As pk_allgather, with `sendcount` elements from this rank; recvcounts[rank] is the same, and recvcounts the same on all ranks.
- * In place when sendbuf equals recvbuf + recvoffsets[rank] elements. Since 0.2. */
+/**
+ * As pk_allgather, with blocks of different lengths.
+ *
+ * @param sendbuf      [sendcount] elements, host or device; in place when it equals recvbuf + recvoffsets[rank] elements
+ * @param sendcount    elements from this rank, the same as recvcounts[rank]
+ * @param recvbuf      a block of each rank
+ * @param recvcounts   [size] elements of each block, the same on all ranks
+ * @param recvoffsets  [size] where each block begins, in elements; NULL: one block behind the other
+ * @param dtype        type of the elements
+ * @param comm         the communicator
+ * @param stream       where the operation ends: PK_BLOCKING, a host stream or PK_CUDA_STREAM (stream.h)
+ * @return PK_OK; the errors common to all
+ * In place it never needs a kernel; out of place on a GPU the local copy does (PK_ERR_NEEDS_SM with PK_SM_NONE). Since 0.2.
+ */
 PK_API pk_result_t pk_allgatherv(const void *sendbuf, size_t sendcount, void *recvbuf, const size_t *recvcounts,
                                  const size_t *recvoffsets, pk_dtype_t dtype, pk_comm_t *comm, pk_stream_t stream);
 
@@ -165,17 +211,34 @@ PK_API pk_result_t pk_allgatherv(const void *sendbuf, size_t sendcount, void *re
  *
  * @param sendbuf  [size * count] elements, host or device; in place when it equals recvbuf
  * @param recvbuf  [size * count] elements
- * @param count    elements of one block
- * On a GPU in place it needs a kernel (PK_ERR_NEEDS_SM with PK_SM_NONE). Out of place the own block does; with PK_SM_NONE it goes through
- * host memory instead, which a captured stream refuses with PK_ERR_NEEDS_SM, or, where it has 2 MiB and NVLink joins all GPUs, to the next
- * GPU and back, which takes as much GPU memory as a block has.
- * Since 0.2.
+ * @param count    elements of one block; 0 is legal
+ * @param dtype    type of the elements
+ * @param comm     the communicator
+ * @param stream   where the operation ends: PK_BLOCKING, a host stream or PK_CUDA_STREAM (stream.h)
+ * @return PK_OK; the errors common to all
+ * On a GPU in place it needs a kernel (PK_ERR_NEEDS_SM with PK_SM_NONE). Out of place the own block does; with PK_SM_NONE it goes
+ * through host memory instead, which a captured stream refuses with PK_ERR_NEEDS_SM, or, where it has 2 MiB and NVLink joins all
+ * GPUs, to the next GPU and back, which takes as much GPU memory as a block has. Since 0.2.
  */
 PK_API pk_result_t pk_alltoall(const void *sendbuf, void *recvbuf, size_t count, pk_dtype_t dtype, pk_comm_t *comm,
                                pk_stream_t stream);
 
-/** As pk_alltoall, with blocks of different lengths. In place (sendbuf equals recvbuf) counts and offsets of both must be the same.
- * Since 0.2. */
+/**
+ * As pk_alltoall, with blocks of different lengths. What it needs of a GPU is the same.
+ *
+ * @param sendbuf      a block for each rank, host or device; in place when it equals recvbuf: then counts and offsets of both are
+ *                     the same
+ * @param sendcounts   [size] elements for each rank
+ * @param sendoffsets  [size] where each block begins, in elements; NULL: one block behind the other
+ * @param recvbuf      a block of each rank
+ * @param recvcounts   [size] elements from each rank
+ * @param recvoffsets  [size] where each block begins, in elements; NULL: one block behind the other
+ * @param dtype        type of the elements
+ * @param comm         the communicator
+ * @param stream       where the operation ends: PK_BLOCKING, a host stream or PK_CUDA_STREAM (stream.h)
+ * @return PK_OK; the errors common to all
+ * Since 0.2.
+ */
 PK_API pk_result_t pk_alltoallv(const void *sendbuf, const size_t *sendcounts, const size_t *sendoffsets, void *recvbuf,
                                 const size_t *recvcounts, const size_t *recvoffsets, pk_dtype_t dtype, pk_comm_t *comm,
                                 pk_stream_t stream);
@@ -185,14 +248,33 @@ PK_API pk_result_t pk_alltoallv(const void *sendbuf, const size_t *sendcounts, c
  *
  * @param sendbuf  [count] elements, host or device; at the root in place when it equals recvbuf + root * count elements
  * @param recvbuf  at the root: [size * count] elements
- * @param count    elements each rank contributes
+ * @param count    elements each rank contributes; 0 is legal
+ * @param dtype    type of the elements
+ * @param root     rank that gets them
+ * @param comm     the communicator
+ * @param stream   where the operation ends: PK_BLOCKING, a host stream or PK_CUDA_STREAM (stream.h)
+ * @return PK_OK; the errors common to all
  * Since 0.2.
  */
 PK_API pk_result_t pk_gather(const void *sendbuf, void *recvbuf, size_t count, pk_dtype_t dtype, int root, pk_comm_t *comm,
                              pk_stream_t stream);
 
-/** As pk_gather, with `sendcount` elements from this rank; recvcounts and recvoffsets count at the root, where
- * recvcounts[root] equals sendcount. In place at the root when sendbuf equals recvbuf + recvoffsets[root] elements. Since 0.2. */
+/**
+ * As pk_gather, with blocks of different lengths.
+ *
+ * @param sendbuf      [sendcount] elements, host or device; at the root in place when it equals recvbuf + recvoffsets[root]
+ *                     elements
+ * @param sendcount    elements from this rank
+ * @param recvbuf      at the root: a block of each rank
+ * @param recvcounts   at the root: [size] elements of each block; recvcounts[root] equals sendcount
+ * @param recvoffsets  at the root: [size] where each block begins, in elements; NULL: one block behind the other
+ * @param dtype        type of the elements
+ * @param root         rank that gets them
+ * @param comm         the communicator
+ * @param stream       where the operation ends: PK_BLOCKING, a host stream or PK_CUDA_STREAM (stream.h)
+ * @return PK_OK; the errors common to all
+ * Since 0.2.
+ */
 PK_API pk_result_t pk_gatherv(const void *sendbuf, size_t sendcount, void *recvbuf, const size_t *recvcounts,
                               const size_t *recvoffsets, pk_dtype_t dtype, int root, pk_comm_t *comm, pk_stream_t stream);
 
@@ -201,14 +283,32 @@ PK_API pk_result_t pk_gatherv(const void *sendbuf, size_t sendcount, void *recvb
  *
  * @param sendbuf  at the root: [size * count] elements, host or device
  * @param recvbuf  [count] elements; in place when it equals sendbuf + root * count elements
- * @param count    elements that each rank gets
+ * @param count    elements that each rank gets; 0 is legal
+ * @param dtype    type of the elements
+ * @param root     rank whose data it is
+ * @param comm     the communicator
+ * @param stream   where the operation ends: PK_BLOCKING, a host stream or PK_CUDA_STREAM (stream.h)
+ * @return PK_OK; the errors common to all
  * Since 0.2.
  */
 PK_API pk_result_t pk_scatter(const void *sendbuf, void *recvbuf, size_t count, pk_dtype_t dtype, int root, pk_comm_t *comm,
                               pk_stream_t stream);
 
-/** As pk_scatter, with `recvcount` elements for this rank; sendcounts and sendoffsets count at the root, where sendcounts[root]
- * equals recvcount. In place at the root when recvbuf equals sendbuf + sendoffsets[root] elements. Since 0.2. */
+/**
+ * As pk_scatter, with blocks of different lengths.
+ *
+ * @param sendbuf      at the root: a block for each rank, host or device
+ * @param sendcounts   at the root: [size] elements of each block; sendcounts[root] equals recvcount
+ * @param sendoffsets  at the root: [size] where each block begins, in elements; NULL: one block behind the other
+ * @param recvbuf      [recvcount] elements; at the root in place when it equals sendbuf + sendoffsets[root] elements
+ * @param recvcount    elements for this rank
+ * @param dtype        type of the elements
+ * @param root         rank whose data it is
+ * @param comm         the communicator
+ * @param stream       where the operation ends: PK_BLOCKING, a host stream or PK_CUDA_STREAM (stream.h)
+ * @return PK_OK; the errors common to all
+ * Since 0.2.
+ */
 PK_API pk_result_t pk_scatterv(const void *sendbuf, const size_t *sendcounts, const size_t *sendoffsets, void *recvbuf,
                                size_t recvcount, pk_dtype_t dtype, int root, pk_comm_t *comm, pk_stream_t stream);
 

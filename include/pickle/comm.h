@@ -114,7 +114,7 @@ PK_API pk_result_t pk_comm_init(pk_comm_t **comm, const pk_comm_config_t *config
  * (PK_IFNAME restricts and orders them). The other ranks try all. Call it where rank 0 will run, once a communicator.
  *
  * @param id  out, the caller's: 128 bytes to give to every rank
- * @return PK_OK; PK_ERR_ARG (null; PK_IFNAME or PK_PORTS is wrong); PK_ERR_SYSTEM (no socket, no randomness)
+ * @return PK_OK; PK_ERR_ARG (null; PK_IFNAME or PK_PORTS is wrong); PK_ERR_SYSTEM (no socket, no randomness); PK_ERR_MEMORY
  * Does not block. Any thread. Since 0.1.
  */
 PK_API pk_result_t pk_get_unique_id(pk_unique_id_t *id);
@@ -124,8 +124,9 @@ PK_API pk_result_t pk_get_unique_id(pk_unique_id_t *id);
  * the ranks where rank 0 is, which listens at addresses of its own, until all know it, the id is released, or the process ends. It
  * costs each rank one more connection.
  *
- * @param id  out, as for pk_get_unique_id
- * @return as pk_get_unique_id; PK_ERR_SYSTEM (no thread can be made); PK_ERR_MEMORY
+ * @param id  out, the caller's: 128 bytes to give to every rank
+ * @return PK_OK; PK_ERR_ARG (null; PK_IFNAME or PK_PORTS is wrong); PK_ERR_SYSTEM (no socket, no randomness, no thread);
+ *         PK_ERR_MEMORY
  * Does not block. Any thread. Since 0.2.
  */
 PK_API pk_result_t pk_get_unique_id_anywhere(pk_unique_id_t *id);
@@ -144,13 +145,14 @@ PK_API pk_result_t pk_unique_id_release(const pk_unique_id_t *id);
 /**
  * Make a communicator of `size` ranks that all hold the same id.
  *
- * @param comm    out: as for pk_comm_init
+ * @param comm    out: the communicator, the caller's until pk_comm_destroy; set only with PK_OK or PK_IN_PROGRESS
  * @param size    number of ranks, 1 to 65536, the same everywhere
  * @param rank    this one, 0 to size - 1; rank 0 must be in the process that made the id, but for
  *                pk_get_unique_id_anywhere
  * @param id      made by pk_get_unique_id or pk_get_unique_id_anywhere; used once
  * @param config  NULL for all defaults
- * @return as pk_comm_init
+ * @return as pk_comm_init; PK_ERR_ARG (a null communicator or id; a rank or size that cannot be; rank 0 in another process than
+ *         the one that made the id; an id that is used up; a field of `config`)
  * Collective, blocking at most timeout_ms. Ranks may be threads of one process. Since 0.1.
  */
 PK_API pk_result_t pk_comm_init_rank(pk_comm_t **comm, int size, int rank, const pk_unique_id_t *id,
@@ -162,10 +164,11 @@ PK_API pk_result_t pk_comm_init_rank(pk_comm_t **comm, int size, int rank, const
  * @param comm     the parent; goes on as before, and must not be destroyed before the new ones are made
  * @param color    0 and up: which one this rank wants to be in; negative: in none
  * @param key      ranks are numbered by key, equal keys by their rank in the parent
- * @param newcomm  out: as for pk_comm_init; NULL for a negative color
+ * @param newcomm  out: the new communicator, the caller's until pk_comm_destroy; NULL for a negative color; set only with PK_OK
+ *         or PK_IN_PROGRESS
  * @param config   NULL: the parent's, blocking. Device and policy need not be the parent's.
- * @return as pk_comm_init; the error of the parent if it is or becomes poisoned; PK_ERR_ARG (null; a group is open; a
- *         field of `config`: this rank's turn has not been taken then, and it may call again)
+ * @return as pk_comm_init; the error of the parent if it is or becomes poisoned; PK_ERR_ARG (null; a finalized parent; a group is
+ *         open; a field of `config`: this rank's turn has not been taken then, and it may call again)
  * Collective over the parent, among its operations in the same order on all ranks. Blocking at most timeout_ms, the parent's until all
  * ranks of the parent have called it and then config's. With config->nonblocking it blocks with a negative color alone; an abort of the
  * init takes effect when the parent's ranks have called it. Nothing secret is sent. Since 0.2.
@@ -173,15 +176,16 @@ PK_API pk_result_t pk_comm_init_rank(pk_comm_t **comm, int size, int rank, const
 PK_API pk_result_t pk_comm_split(pk_comm_t *comm, int color, int key, pk_comm_t **newcomm, const pk_comm_config_t *config);
 
 /**
- * Give up: release everything that waits in this communicator, here and on the other ranks (they get PK_ERR_ABORTED).
- * Afterwards the buffers of its operations are the caller's again, as said above. Only pk_comm_destroy is left to call. May be called while
+ * Give up: release everything that waits in this communicator, here and on the other ranks (they get PK_ERR_ABORTED). Afterwards
+ * the buffers of its operations are the caller's again, as said above. Only pk_comm_destroy is left to call. May be called while
  * another thread is inside an operation or inside pk_comm_init_rank with `nonblocking`.
  *
  * Where nothing of this rank is unfinished, operations and captured graphs, the rank only leaves, and nothing is logged: other
  * ranks get PK_ERR_ABORTED, which names it, with the first operation that needs it, one that waits for it now too; until then
  * pk_comm_async_error stays PK_OK there, and operations among others go on.
  *
- * @return PK_OK; PK_ERR_ARG (null)
+ * @param comm  the communicator
+ * @return PK_OK; PK_ERR_ARG (null); PK_ERR_UNSUPPORTED (in a child of fork, the parent's communicator)
  * Returns within 100 ms on a machine that is not overloaded. Any thread. Since 0.1.
  */
 PK_API pk_result_t pk_comm_abort(pk_comm_t *comm);
@@ -193,8 +197,9 @@ PK_API pk_result_t pk_comm_abort(pk_comm_t *comm);
  * (PK_ERR_ABORTED), and its name. A connection between hosts that broke behind a message that was sent is made again here too:
  * a rank that has nothing else to call for long may call this now and then.
  *
- * @return PK_OK; PK_IN_PROGRESS (a nonblocking init goes on); PK_ERR_ARG (null); the error that poisoned it, whose record
- *         pk_last_error then returns
+ * @param comm  the communicator
+ * @return PK_OK; PK_IN_PROGRESS (a nonblocking init goes on); PK_ERR_ARG (null); PK_ERR_UNSUPPORTED (in a child of fork, the
+ *         parent's communicator); the error that poisoned it, whose record pk_last_error then returns
  * Never blocks. Any thread. Since 0.1.
  */
 PK_API pk_result_t pk_comm_async_error(pk_comm_t *comm);
@@ -205,8 +210,9 @@ PK_API pk_result_t pk_comm_async_error(pk_comm_t *comm);
  * left: pk_comm_async_error, pk_comm_abort, inspect.h, what gives memory back (pk_deregister, pk_mem_free, pk_op_destroy), and
  * pk_comm_destroy.
  *
- * @return PK_OK, also when it was finalized before; PK_ERR_ARG (null, still being made, a group is open in this thread); the
- *         error that poisoned it
+ * @param comm  the communicator
+ * @return PK_OK (also when it was finalized before); PK_ERR_ARG (null, still being made, a group is open in this thread);
+ *         PK_ERR_UNSUPPORTED (in a child of fork, the parent's communicator); the error that poisoned it
  * Local: other ranks may call it sooner, later or never; those whose operations need this rank afterwards get PK_ERR_PEER.
  * Blocks, with config->nonblocking too, no longer than the deadlines of the operations, and then as pk_comm_destroy, which need
  * not wait any more except for what TCP has yet to bring to other hosts. Since 0.2.
@@ -215,19 +221,35 @@ PK_API pk_result_t pk_comm_finalize(pk_comm_t *comm);
 
 /**
  * End a communicator and free it. Waits for its unfinished operations first, unless it is poisoned or aborted. The handle is
- * gone whatever is returned. A null handle is legal and does nothing.
+ * gone whatever is returned, except in a child of fork. A null handle is legal and does nothing.
  *
- * @return PK_OK, or the error that poisoned it
+ * @param comm  the communicator
+ * @return PK_OK; PK_ERR_UNSUPPORTED (in a child of fork, the parent's communicator, which is left as it is); the error that
+ *         poisoned it
  * Local: does not wait for other ranks to destroy theirs; but between hosts until what was sent has arrived, though nobody may have received it
  * yet: PK_RETRY_MS at most for all peers of a transport together, while broken connections are made again. Else bounded by the operations' deadlines. Since 0.1.
  */
 PK_API pk_result_t pk_comm_destroy(pk_comm_t *comm);
 
-/** This rank, 0 to size - 1. @param rank out. @return PK_OK; PK_ERR_ARG (null); PK_IN_PROGRESS (a nonblocking pk_comm_init has yet to learn
- *  it from the launcher). Never blocks. Since 0.1. */
+/**
+ * This rank, 0 to size - 1.
+ *
+ * @param comm  the communicator
+ * @param rank  out: the number of this rank
+ * @return PK_OK; PK_ERR_ARG (null); PK_IN_PROGRESS (a nonblocking pk_comm_init has yet to learn it from the launcher);
+ *         PK_ERR_UNSUPPORTED (in a child of fork, the parent's communicator)
+ * Never blocks. Since 0.1.
+ */
 PK_API pk_result_t pk_comm_rank(const pk_comm_t *comm, int *rank);
 
-/** Number of ranks. @param size out. @return as pk_comm_rank. Never blocks. Since 0.1. */
+/**
+ * Number of ranks.
+ *
+ * @param comm  the communicator
+ * @param size  out: the number of ranks
+ * @return as pk_comm_rank
+ * Never blocks. Since 0.1.
+ */
 PK_API pk_result_t pk_comm_size(const pk_comm_t *comm, int *size);
 
 #ifdef __cplusplus

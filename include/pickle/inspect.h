@@ -50,7 +50,16 @@ typedef struct pk_path {
 
 /**
  * The way bytes go from memory of `source` kind here to memory of `target` kind on `peer`. Fixed when the communicator was made.
- * @return PK_OK; PK_ERR_ARG (null, no such rank or kind, struct_size). Since 0.1.
+ *
+ * @param comm    the communicator
+ * @param peer    0 to size - 1; this rank too
+ * @param source  kind of memory here
+ * @param target  kind of memory on `peer`
+ * @param path    in: struct_size; out: as many fields as fit in it. Owned by the caller
+ * @return PK_OK, also where there is no way ("none"); PK_ERR_ARG (null, no such rank or kind, struct_size, a communicator that is
+ *         still being made); PK_ERR_UNSUPPORTED (in a child of fork, the parent's communicator); the error that poisoned the
+ *         communicator
+ * Since 0.1.
  */
 PK_API pk_result_t pk_comm_path(const pk_comm_t *comm, int peer, pk_mem_kind_t source, pk_mem_kind_t target, pk_path_t *path);
 
@@ -65,10 +74,22 @@ typedef struct pk_explanation {
 } pk_explanation_t;
 
 /**
- * What this rank would do for an operation on `count` elements of `dtype` in memory of `kind`; `in_place` as the operation defines it.
- * `count` is the operation's argument of this name (of reduce_scatter recvcount); v-forms do the same whatever their counts.
- * Reductions are taken to be PK_SUM, but for `sms`. For SEND and RECV `peer` is the other rank, for an operation with a root the root; else ignored.
- * @return PK_OK; PK_ERR_ARG; PK_ERR_NEEDS_SM and PK_ERR_UNSUPPORTED where the operation would return them. Since 0.1.
+ * What this rank would do for an operation. Reductions are taken to be PK_SUM, but for `sms`. V-forms do the same whatever their
+ * counts.
+ *
+ * @param comm         the communicator
+ * @param op           which operation
+ * @param count        the operation's argument of this name (of reduce_scatter recvcount), in elements
+ * @param dtype        type of the elements
+ * @param kind         the kind of memory that the buffers are
+ * @param in_place     1: in place as the operation defines it; 0: not
+ * @param peer         for SEND and RECV the other rank, for an operation with a root the root; else ignored
+ * @param explanation  in: struct_size; out: as many fields as fit in it. Owned by the caller
+ * @return PK_OK; PK_ERR_ARG (null, no such operation, type, kind or rank, more elements than memory can hold, struct_size, a
+ *         communicator that is still being made); PK_ERR_NEEDS_SM (where the operation would return it); PK_ERR_UNSUPPORTED
+ *         (where the operation would return it; in a child of fork, the parent's communicator); PK_ERR_MEMORY; the error that
+ *         poisoned the communicator
+ * Nothing is sent. Since 0.1.
  */
 PK_API pk_result_t pk_explain(const pk_comm_t *comm, pk_op_kind_t op, size_t count, pk_dtype_t dtype, pk_mem_kind_t kind,
                               int in_place, int peer, pk_explanation_t *explanation);
@@ -107,7 +128,15 @@ typedef struct pk_stats {
     uint64_t moves;               /**< and by a kernel, either way (of `kernels` those that do only this) */
 } pk_stats_t;
 
-/** Read the counters. @return PK_OK; PK_ERR_ARG (null, struct_size). Since 0.1. */
+/**
+ * Read the counters.
+ *
+ * @param comm   the communicator
+ * @param stats  in: struct_size; out: as many fields as fit in it. Owned by the caller
+ * @return PK_OK; PK_ERR_ARG (null, struct_size, a communicator that is not up); PK_ERR_UNSUPPORTED (in a child of fork, the
+ *         parent's communicator)
+ * Since 0.1.
+ */
 PK_API pk_result_t pk_comm_stats(const pk_comm_t *comm, pk_stats_t *stats);
 
 /**
@@ -129,38 +158,57 @@ PK_API pk_result_t pk_comm_stats(const pk_comm_t *comm, pk_stats_t *stats);
  *
  * @param comm      NULL: the machine alone
  * @param text      [capacity] bytes, the caller's; cut where it is too short, always with a final null; NULL with capacity 0
+ * @param capacity  bytes of `text`
  * @param needed    out, may be NULL: bytes that the whole text takes, with the null
  * @return PK_OK; PK_ERR_ARG (text null with a capacity, a communicator that is not up); PK_ERR_SYSTEM (the machine cannot
- *         be looked at); PK_ERR_MEMORY
+ *         be looked at); PK_ERR_MEMORY; PK_ERR_UNSUPPORTED (in a child of fork, the parent's communicator)
  * Takes tens of milliseconds. Since 0.2.
  */
 PK_API pk_result_t pk_topology_dump(const pk_comm_t *comm, char *text, size_t capacity, size_t *needed);
 
 /**
- * Write the settings of a communicator as lines of text: name, value, and where it came from (default, pk_comm_config_t, environment,
- * rank 0).
- * @param comm, text, needed  as for pk_topology_dump; comm must not be NULL
- * @return PK_OK; PK_ERR_ARG. Since 0.2.
+ * Write the settings of a communicator as lines of text: name, value, and where it came from (default, pk_comm_config_t,
+ * environment, rank 0).
+ *
+ * @param comm      the communicator
+ * @param text      [capacity] bytes, the caller's; cut where it is too short, always with a final null; NULL with capacity 0
+ * @param capacity  bytes of `text`
+ * @param needed    out, may be NULL: bytes that the whole text takes, with the null
+ * @return PK_OK; PK_ERR_ARG (null communicator, text null with a capacity, a communicator that is not up); PK_ERR_UNSUPPORTED (in
+ *         a child of fork, the parent's communicator)
+ * Since 0.2.
  */
 PK_API pk_result_t pk_config_dump(const pk_comm_t *comm, char *text, size_t capacity, size_t *needed);
 
 /**
- * Write what the communicator's unfinished operations wait for, as lines of text: one for each operation (name, number, how it is done, for how
- * long it has been going on), under it one for each step that has begun and not ended (which peer, how many bytes, which message or
- * word it waits for); then one for each lane over RDMA, with what it has counted. For bug reports and for watchdogs; the wording may change.
- * @param comm, text, needed  as for pk_topology_dump; comm must not be NULL
- * @return PK_OK; PK_ERR_ARG
- * Any thread, at any time before pk_comm_destroy; waits 100 ms at most, and where another thread is inside the library for longer, the text
- * says that. Since 0.2.
+ * Write what the communicator's unfinished operations wait for, as lines of text: one for each operation (name, number, how it is
+ * done, for how long it has been going on), under it one for each step that has begun and not ended (which peer, how many bytes,
+ * which message or word it waits for); then one for each lane over RDMA, with what it has counted. For bug reports and for
+ * watchdogs; the wording may change.
+ *
+ * @param comm      the communicator
+ * @param text      [capacity] bytes, the caller's; cut where it is too short, always with a final null; NULL with capacity 0
+ * @param capacity  bytes of `text`
+ * @param needed    out, may be NULL: bytes that the whole text takes, with the null
+ * @return PK_OK; PK_ERR_ARG (null communicator, text null with a capacity, a communicator that is not up); PK_ERR_UNSUPPORTED (in
+ *         a child of fork, the parent's communicator)
+ * Any thread, at any time before pk_comm_destroy; waits 100 ms at most, and where another thread is inside the library for
+ * longer, the text says that. Since 0.2.
  */
 PK_API pk_result_t pk_pending_dump(const pk_comm_t *comm, char *text, size_t capacity, size_t *needed);
 
 /** Receives one log line without newline. Called from any thread, must not call the library, must not keep `line`. */
 typedef void (*pk_log_callback_t)(void *arg, int level, const char *line);
 
-/** Send log lines to `callback` instead of standard error; NULL restores it. Levels: 1 error 2 warn 3 info 4 debug. Operations wait for a callback that
- * blocks, but not for standard error: a line that its pipe, socket or terminal does not take at once is lost, and the next one says how many were.
- * SIGPIPE is not raised. Since 0.1. */
+/**
+ * Send log lines to `callback` instead of standard error. Operations wait for a callback that blocks, but not for standard error:
+ * a line that its pipe, socket or terminal does not take at once is lost, and the next one says how many were. SIGPIPE is not
+ * raised.
+ *
+ * @param callback  gets each line, with its level: 1 error, 2 warn, 3 info, 4 debug; NULL: standard error again
+ * @param arg       handed to `callback` as it is
+ * Any thread. Since 0.1.
+ */
 PK_API void pk_log_set_callback(pk_log_callback_t callback, void *arg);
 
 #ifdef __cplusplus

@@ -17,17 +17,25 @@ extern "C" {
  * Declare that [ptr, ptr + bytes) stays allocated until pk_deregister, and learn whether other processes can map it. No operation
  * needs that, captured ones neither: they share what they use.
  *
+ * @param comm   the communicator whose operations will use it
  * @param ptr    device memory of the communicator's device, or host memory; stays the caller's
  * @param bytes  1 and up
  * @return PK_OK; PK_ERR_ARG (null, empty, beyond the end of the address space, memory of another device); PK_ERR_MEMORY;
- *         PK_ERR_UNSUPPORTED (memory that cannot be shared between processes)
+ *         PK_ERR_UNSUPPORTED (memory that cannot be shared between processes; in a child of fork, the parent's communicator);
+ *         PK_ERR_SYSTEM (the driver's error); the error that poisoned the communicator
  * Local, does not block. Ranges may overlap; each register wants its own deregister. Since 0.1.
  */
 PK_API pk_result_t pk_register(pk_comm_t *comm, void *ptr, size_t bytes);
 
 /**
  * End a registration made with the same three arguments. Graphs that use the memory must not be launched any more.
- * @return PK_OK; PK_ERR_ARG (no such registration). Since 0.1.
+ *
+ * @param comm   the communicator
+ * @param ptr    as given to pk_register
+ * @param bytes  as given to pk_register
+ * @return PK_OK; PK_ERR_ARG (null, empty, no such registration); PK_ERR_UNSUPPORTED (in a child of fork, the parent's
+ *         communicator); the error that poisoned the communicator, whose pk_comm_destroy ends all registrations
+ * Local, does not block. Since 0.1.
  */
 PK_API pk_result_t pk_deregister(pk_comm_t *comm, void *ptr, size_t bytes);
 
@@ -39,7 +47,9 @@ PK_API pk_result_t pk_deregister(pk_comm_t *comm, void *ptr, size_t bytes);
  * @param bytes  1 and up; whole pages are taken, of 2 MiB where it is as long
  * @param ptr    out: zeroed memory, aligned to 4096 bytes; the library's, to be given back by pk_mem_free, at the latest
  *               by pk_comm_destroy
- * @return PK_OK; PK_ERR_ARG (null, no bytes); PK_ERR_MEMORY (EFBIG: more than ulimit -f allows); PK_ERR_SYSTEM (no descriptors)
+ * @return PK_OK; PK_ERR_ARG (null, no bytes); PK_ERR_MEMORY (EFBIG: more than ulimit -f allows); PK_ERR_SYSTEM (no descriptors;
+ *         the driver cannot pin it); PK_ERR_UNSUPPORTED (in a child of fork, the parent's communicator); the error that poisoned
+ *         the communicator
  * Local, does not block. With a GPU the memory is pinned, so that CUDA streams may use it. A child of fork shares it. Where a sandbox
  * denies memfd_create it is ordinary memory. Since 0.2.
  */
@@ -53,8 +63,8 @@ PK_API pk_result_t pk_mem_alloc(pk_comm_t *comm, size_t bytes, void **ptr);
  * @param comm   a communicator: its GPU. NULL: the calling thread's current device
  * @param bytes  1 and up; whole steps of the driver are taken, 2 MiB as a rule
  * @param ptr    out: memory that holds anything; the caller's until pk_mem_free, beyond pk_comm_destroy
- * @return PK_OK; PK_ERR_ARG (null, no bytes); PK_ERR_UNSUPPORTED (no GPU, no driver, a library without CUDA); PK_ERR_MEMORY;
- *         PK_ERR_SYSTEM
+ * @return PK_OK; PK_ERR_ARG (null, no bytes); PK_ERR_UNSUPPORTED (no GPU, no driver, a library without CUDA; in a child of fork,
+ *         the parent's communicator); PK_ERR_MEMORY; PK_ERR_SYSTEM (the driver's error); the error that poisoned the communicator
  * Local; may wait for the GPU. Any thread with comm NULL, also while it captures a stream. Since 0.2.
  */
 PK_API pk_result_t pk_mem_alloc_device(pk_comm_t *comm, size_t bytes, void **ptr);
@@ -65,7 +75,7 @@ PK_API pk_result_t pk_mem_alloc_device(pk_comm_t *comm, size_t bytes, void **ptr
  * @param comm  of pk_mem_alloc's memory that communicator; of pk_mem_alloc_device's any, or NULL
  * @param ptr   what they gave; NULL does nothing, where comm is not NULL
  * @return PK_OK; PK_ERR_ARG (anything else); PK_ERR_UNSUPPORTED (in a child of fork, the parent's); PK_ERR_SYSTEM (the driver's
- *         error)
+ *         error); for pk_mem_alloc's memory the error that poisoned the communicator, whose pk_comm_destroy frees it
  * Local; of GPU memory it may wait for the GPU. Since 0.2.
  */
 PK_API pk_result_t pk_mem_free(pk_comm_t *comm, void *ptr);

@@ -20,18 +20,23 @@ extern "C" {
 /**
  * Send `count` elements to rank `peer`.
  *
- * @param buf    [count] elements of `dtype`, host or device; the caller's again when the operation ends in `stream`
- * @param count  elements; 0 is legal (a message without data, matched like any other)
- * @param peer   0 to size - 1; this rank itself only inside a group or in an asynchronous stream
- * @return PK_OK; PK_ERR_ARG; PK_ERR_MISMATCH (the receive names another size); PK_ERR_NEEDS_SM; PK_ERR_UNSUPPORTED (no path
- *         between these kinds of memory; in a captured stream, memory that is not of the communicator's GPU, or of a receive that
- *         its peer cannot map; operations are pending in more CUDA streams of the process
- *         than a GPU has room for kernels that wait, about 100); PK_ERR_PEER; PK_ERR_TIMEOUT;
- *         PK_ERR_ABORTED; PK_ERR_MEMORY; PK_ERR_SYSTEM (a bad buffer, as in coll.h)
- * With PK_BLOCKING returns when `buf` may be reused, which does not mean that the peer has received. In other streams returns
- * at once; errors found later are reported by the next call, pk_comm_async_error and pk_stream_synchronize. In a CUDA stream
- * that is being captured the call waits on the CPU until the peer captures its receive. Both buffers are GPU memory, registered
- * or not, that stays allocated as long as the graph is launched; that of the receive is memory which other processes can map:
+ * @param buf     [count] elements of `dtype`, host or device; the caller's again when the operation ends in `stream`
+ * @param count   elements; 0 is legal (a message without data, matched like any other)
+ * @param dtype   type of the elements
+ * @param peer    0 to size - 1; this rank itself only inside a group or in an asynchronous stream
+ * @param comm    the communicator
+ * @param stream  where the operation ends: PK_BLOCKING, a host stream or PK_CUDA_STREAM (stream.h)
+ * @return PK_OK; PK_ERR_ARG (null communicator or buffer, unknown type, no such rank, a stream that is none, more elements than
+ *         memory can hold, memory of another GPU, a finalized communicator); PK_ERR_MISMATCH (the receive names another size);
+ *         PK_ERR_NEEDS_SM (it needs a kernel, or one more CUDA stream would wait, and sm_policy is PK_SM_NONE);
+ *         PK_ERR_UNSUPPORTED (no path between these kinds of memory; in a captured stream, memory that is not of the
+ *         communicator's GPU, or of a receive that its peer cannot map; operations are pending in more CUDA streams of the process than a GPU has room for kernels that wait, about 100; in a child of fork,
+ *         what is the parent's); PK_ERR_PEER; PK_ERR_TIMEOUT; PK_ERR_ABORTED; PK_ERR_MEMORY; PK_ERR_SYSTEM (a bad buffer, as in
+ *         coll.h; a failed driver call); the error that poisoned the communicator
+ * With PK_BLOCKING returns when `buf` may be reused, which does not mean that the peer has received. In other streams returns at
+ * once; errors found later are reported by the next call, pk_comm_async_error and pk_stream_synchronize. In a CUDA stream that is
+ * being captured the call waits on the CPU until the peer captures its receive. Both buffers are GPU memory, registered or not,
+ * that stays allocated as long as the graph is launched; that of the receive is memory which other processes can map:
  * cudaMalloc's, or of cuMemCreate with file descriptors. From one rank at most 1,024 receives may be in graphs that exist.
  * PK_ERR_UNSUPPORTED leaves the capture as it was. Since 0.1.
  */
@@ -40,9 +45,14 @@ PK_API pk_result_t pk_send(const void *buf, size_t count, pk_dtype_t dtype, int 
 /**
  * Receive `count` elements from rank `peer`.
  *
- * @param buf  [count] elements of `dtype`, host or device; holds the data when the operation ends in `stream`
+ * @param buf     [count] elements of `dtype`, host or device; holds the data when the operation ends in `stream`
+ * @param count   elements, as many bytes as the send names; 0 is legal
+ * @param dtype   type of the elements
+ * @param peer    0 to size - 1; this rank itself only inside a group or in an asynchronous stream
+ * @param comm    the communicator
+ * @param stream  where the operation ends: PK_BLOCKING, a host stream or PK_CUDA_STREAM (stream.h)
  * @return as pk_send
- * Otherwise as pk_send. Since 0.1.
+ * With PK_BLOCKING returns when the data is there. Otherwise as pk_send. Since 0.1.
  */
 PK_API pk_result_t pk_recv(void *buf, size_t count, pk_dtype_t dtype, int peer, pk_comm_t *comm, pk_stream_t stream);
 
@@ -52,8 +62,8 @@ PK_API pk_result_t pk_recv(void *buf, size_t count, pk_dtype_t dtype, int peer, 
  * a call only checks and records; its buffers are the library's from then on. One promise is smaller: operations of different
  * communicators in the same CUDA stream take their places in it one communicator after the other, so they do wait for one another there.
  *
- * @return PK_OK; PK_ERR_MEMORY
- * Never blocks. State of the calling thread. Since 0.1.
+ * @return PK_OK
+ * Never blocks, never fails. State of the calling thread. Since 0.1.
  */
 PK_API pk_result_t pk_group_start(void);
 
@@ -66,9 +76,11 @@ PK_API pk_result_t pk_group_start(void);
  * same group and stream, and is a copy inside the GPU (PK_ERR_NEEDS_SM with PK_SM_NONE). One thread may capture for several
  * communicators in one group; when one operation is refused none of the others is recorded.
  *
- * @return PK_OK; PK_ERR_ARG (no group open); PK_ERR_UNSUPPORTED (too many in CUDA streams); else the first error of an operation in the
- *         group, including one that its call already returned (then nothing of the group was started), and PK_ERR_ARG when the communicator
- *         or the host stream of one was destroyed meanwhile (nor then). Since 0.1.
+ * @return PK_OK; PK_ERR_ARG (no group is open; the communicator or the host stream of an operation was destroyed meanwhile:
+ *         nothing was started); PK_ERR_UNSUPPORTED (too many in CUDA streams, captured streams beside others); PK_ERR_MEMORY
+ *         (then nothing was started); else the first error of an operation in the group, including one that its call already
+ *         returned (then nothing was started)
+ * Bounded by the deadlines of the operations. State of the calling thread. Since 0.1.
  */
 PK_API pk_result_t pk_group_end(void);
 

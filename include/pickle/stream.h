@@ -53,16 +53,30 @@ PK_API pk_result_t pk_stream_create(pk_stream_t *stream);
 /**
  * Wait until every operation of a host stream has ended.
  *
- * @return PK_OK; PK_ERR_ARG (not a host stream); else the first error of an operation in the stream since the last
- *         synchronize. Bounded by the deadlines of the operations. Since 0.1.
+ * @param stream  made by pk_stream_create
+ * @return PK_OK; PK_ERR_ARG (not a host stream); PK_ERR_UNSUPPORTED (in a child of fork, the parent's stream); else the first
+ *         error of an operation in the stream since it was last returned
+ * Bounded by the deadlines of the operations. Since 0.1.
  */
 PK_API pk_result_t pk_stream_synchronize(pk_stream_t stream);
 
-/** Like pk_stream_synchronize without waiting. @return as pk_stream_synchronize; PK_IN_PROGRESS while an operation has not ended.
- * Since 0.1. */
+/**
+ * Like pk_stream_synchronize without waiting.
+ *
+ * @param stream  made by pk_stream_create
+ * @return PK_IN_PROGRESS (an operation has not ended); as pk_stream_synchronize
+ * Since 0.1.
+ */
 PK_API pk_result_t pk_stream_query(pk_stream_t stream);
 
-/** Synchronize and free a host stream. The stream is gone whatever is returned. @return as pk_stream_synchronize. Since 0.1. */
+/**
+ * Synchronize and free a host stream. The stream is gone whatever is returned; a handle that is no stream of this
+ * process is left as it is.
+ *
+ * @param stream  made by pk_stream_create
+ * @return as pk_stream_synchronize
+ * Bounded by the deadlines of the operations. Since 0.1.
+ */
 PK_API pk_result_t pk_stream_destroy(pk_stream_t stream);
 
 #ifdef __cplusplus

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Every symbol of lib/pickle.map has a manual page with the five sections, no page is of anything else, every environment variable stands
-in pickle(7), and neither mandoc nor man (where they are) finds fault with a page.
+"""Every symbol of lib/pickle.map has a manual page with the six sections and an example that calls it, no page is of anything else; the headers
+describe every parameter by @param and every result by @return; every environment variable stands in pickle(7), and neither mandoc nor man (where
+they are) finds fault with a page.
 
 usage: manpages.py TREE PAGES | manpages.py --programs FOLDER NAME... | manpages.py --self-test
 """
@@ -13,7 +14,8 @@ import sys
 
 from planted import report, self_test
 
-SECTIONS = ("NAME", "SYNOPSIS", "DESCRIPTION", "RETURN VALUE", "SEE ALSO")
+SECTIONS = ("NAME", "SYNOPSIS", "DESCRIPTION", "RETURN VALUE", "EXAMPLE", "SEE ALSO")
+DECLARATION = re.compile(r"(?:/\*\*((?:(?!\*/).)*)\*/\s*)?PK_API ([^;(]*?)(\w+)\(([^;]*)\);", re.S)
 
 
 def read(*path):
@@ -42,11 +44,30 @@ def check_page(name, path, sections):
             yield "%s: no section %s" % (os.path.basename(path), section)
     if ".SH NAME\n%s \\- " % name.replace("-", "\\-") not in page:
         yield "%s: it is not the page of %s" % (os.path.basename(path), name)
+    example = re.search(r"^\.SH EXAMPLE\n((?:(?!\.SH ).*\n)*)", page, re.M)
+    if example and not re.search(r"\b%s\(" % name, example.group(1)):
+        yield "%s: its example does not call it" % os.path.basename(path)
     if "RETURN VALUE" in sections and not re.search(r"^\\fB.*\b%s\(" % name, page, re.M):
         yield "%s: no prototype" % os.path.basename(path)
 
 
+def check_header(path):
+    """What each function's comment says of its parameters and of what it returns."""
+    for comment, kind, name, parameters in DECLARATION.findall(read(path)):
+        wanted = {re.search(r"(\w+)\W*$", p).group(1) for p in parameters.split(",") if p.strip() != "void"}
+        described = set(re.findall(r"@param (\w+)  +\S", comment))
+        for parameter in sorted(wanted - described):
+            yield "%s: %s: no @param %s" % (os.path.basename(path), name, parameter)
+        for parameter in sorted(described - wanted):
+            yield "%s: %s: @param %s is not a parameter" % (os.path.basename(path), name, parameter)
+        if (kind.strip() != "void") != bool(re.search(r"@return \S", comment)):
+            yield "%s: %s: %s" % (os.path.basename(path), name, "@return, but it is void" if kind.strip() == "void" else "no @return")
+
+
 def check(tree, pages):
+    include = os.path.join(tree, "include/pickle")
+    for header in sorted(os.listdir(include)):
+        yield from check_header(os.path.join(include, header))
     symbols = set(re.findall(r"^\s+(pk_\w+);", read(tree, "lib/pickle.map"), re.M))
     folder = os.path.join(pages, "man3")
     present = {f[:-2] for f in os.listdir(folder) if not os.path.islink(os.path.join(folder, f))}
@@ -93,11 +114,28 @@ pk_one \\- does one thing
 It does.
 .SH RETURN VALUE
 One.
+.SH EXAMPLE
+.nf
+int one = pk_one();
+.fi
 .SH SEE ALSO
 \\fBpickle\\fR(7)
 """
 OVERVIEW = PAGE.replace('"3"', '"7"').replace("pk_one(void)", "none").replace("It does.", "\\fBPK_ONE\\fR and \\fBpk_one\\fR(3)")
-TREE = {"lib/pickle.map": "global:\n    pk_one;\n", "README.md": "## Environment\n| `PK_ONE` | one |\n## More\n", "pages/man3/pk_one.3": PAGE,
+HEADER = """/**
+ * One.
+ *
+ * @param a  this
+ * @param b  that
+ * @return one
+ */
+PK_API const int *pk_one(int a, const char *b);
+
+/** Two. */
+PK_API void pk_two(void);
+"""
+TREE = {"include/pickle/one.h": HEADER,
+        "lib/pickle.map": "global:\n    pk_one;\n", "README.md": "## Environment\n| `PK_ONE` | one |\n## More\n", "pages/man3/pk_one.3": PAGE,
         "pages/man7/pickle.7": OVERVIEW}
 PLANTED = [
     (None, {}),
@@ -109,6 +147,14 @@ PLANTED = [
     ("no prototype", {"pages/man3/pk_one.3": PAGE.replace("pk_one(void)", "pk_won(void)")}),
     ("PK_TWO is not there", {"README.md": TREE["README.md"].replace("`PK_ONE`", "`PK_ONE` `PK_TWO`")}),
     ("not among the calls", {"pages/man7/pickle.7": OVERVIEW.replace("pk_one\\fR(3)", "pk_won\\fR(3)")}),
+    ("no section EXAMPLE", {"pages/man3/pk_one.3": PAGE.replace(".SH EXAMPLE\n.nf\nint one = pk_one();\n.fi\n", "")}),
+    ("does not call it", {"pages/man3/pk_one.3": PAGE.replace("int one = pk_one()", "int one = pk_only_one()")}),
+    ("pk_one: no @param b", {"include/pickle/one.h": HEADER.replace(" * @param b  that\n", "")}),
+    ("pk_one: no @param b", {"include/pickle/one.h": HEADER.replace("b  that", "b")}),
+    ("pk_one: @param c is not", {"include/pickle/one.h": HEADER.replace("b  that", "c  that")}),
+    ("pk_one: no @return", {"include/pickle/one.h": HEADER.replace(" * @return one\n", "")}),
+    ("pk_two: @return, but", {"include/pickle/one.h": HEADER.replace("Two.", "Two. @return two")}),
+    ("pk_three: no @return", {"include/pickle/one.h": HEADER + "PK_API int pk_three(void);\n"}),
     ("0 symbols", {"lib/pickle.map": "", "pages/man3/pk_one.3": PAGE}),
 ]
 if shutil.which("mandoc"):

@@ -22,9 +22,13 @@ targets_of() { # their names, as the program tells them who asks for none of the
 
 failed=0
 run() { # program, target
-    local folder=$out/$1/$2 log=$out/$1-$2.log seeds=$root/tests/fuzz/corpus/$1
+    local folder=$out/$1/$2 log=$out/$1-$2.log seeds=
     mkdir -p "$folder"
-    [ -d "$seeds" ] || seeds=
+    if [ -f "$root/tests/fuzz/corpus/$1.txt" ]; then
+        seeds=$out/seeds/$1
+        rm -rf "$seeds"
+        python3 "$root/tests/fuzz/corpus.py" unpack "$root/tests/fuzz/corpus/$1.txt" "$seeds" || exit 1
+    fi
     PK_LOG=none PICKLE_FUZZ_TARGET=$2 nice -n 19 "$root/build/fuzz/tests/fuzz.$1" -runs="$inputs" -timeout=60 -print_final_stats=1 \
         -artifact_prefix="$out/finding-$1-$2-" "$folder" ${seeds:+"$seeds"} >"$log" 2>&1
     local code=$?

@@ -7,8 +7,8 @@
  * finalized communicator, memory of another GPU, buffers that overlap other than as "in place" says, more elements than memory
  * can hold; of v-forms null counts, or a block of a rank for itself whose two lengths differ); PK_ERR_MISMATCH (ranks disagree on
  * operation, count, type, reduction or root: names both sides); PK_ERR_NEEDS_SM (it needs a kernel, or one more CUDA stream would
- * wait, and sm_policy is PK_SM_NONE); PK_ERR_UNSUPPORTED (no path between two ranks for their memory; memory not registered in a
- * captured stream; operations are pending in more CUDA streams of the process than a GPU has room for kernels that wait, about
+ * wait, and sm_policy is PK_SM_NONE); PK_ERR_UNSUPPORTED (no path between two ranks for their memory; in a captured stream,
+ * what is said below; operations are pending in more CUDA streams of the process than a GPU has room for kernels that wait, about
  * 100; in a child of fork, what is the parent's); PK_ERR_PEER; PK_ERR_TIMEOUT; PK_ERR_ABORTED; PK_ERR_MEMORY; PK_ERR_SYSTEM (a
  * buffer that is not mapped or may not be written, where the kernel copies: EFAULT, and whose it is; elsewhere such a buffer ends
  * the process with SIGSEGV); the error that poisoned the communicator.

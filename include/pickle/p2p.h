@@ -30,9 +30,10 @@ extern "C" {
  *         memory can hold, memory of another GPU, a finalized communicator); PK_ERR_MISMATCH (the receive names another size);
  *         PK_ERR_NEEDS_SM (it needs a kernel, or one more CUDA stream would wait, and sm_policy is PK_SM_NONE);
  *         PK_ERR_UNSUPPORTED (no path between these kinds of memory; in a captured stream, memory that is not of the
- *         communicator's GPU, or of a receive that its peer cannot map; operations are pending in more CUDA streams of the process than a GPU has room for kernels that wait, about 100; in a child of fork,
- *         what is the parent's); PK_ERR_PEER; PK_ERR_TIMEOUT; PK_ERR_ABORTED; PK_ERR_MEMORY; PK_ERR_SYSTEM (a bad buffer, as in
- *         coll.h; a failed driver call); the error that poisoned the communicator
+ *         communicator's GPU, or of a receive that its peer cannot map; operations are pending in more CUDA streams of the process
+ *         than a GPU has room for kernels that wait, about 100; in a child of fork, what is the parent's); PK_ERR_PEER;
+ *         PK_ERR_TIMEOUT; PK_ERR_ABORTED; PK_ERR_MEMORY; PK_ERR_SYSTEM (a bad buffer, as in coll.h; a failed driver call); the
+ *         error that poisoned the communicator
  * With PK_BLOCKING returns when `buf` may be reused, which does not mean that the peer has received. In other streams returns at
  * once; errors found later are reported by the next call, pk_comm_async_error and pk_stream_synchronize. In a CUDA stream that is
  * being captured the call waits on the CPU until the peer captures its receive. Both buffers are GPU memory, registered or not,

@@ -584,6 +584,22 @@ static PKI_HOT bool peek_lane(struct pki_tcp_lane *lane, struct pki_msg *msg, co
     return false;
 }
 
+bool pki_tcp_lane_has_news(const struct pki_tcp_lane *lane)
+{
+    struct pki_tcp_frame frame;
+    struct pki_msg msg;
+    const unsigned char *bytes;
+
+    for (size_t at = lane->rx_head; at < lane->rx_scan; at += pki_tcp_filled(frame.bytes)) {
+        if (!pki_tcp_get_header(lane->rx + at, &frame))
+            return false;
+        if (frame.type == PKI_TCP_MSG && pki_tcp_get_msg(lane->rx + at + PKI_TCP_HEADER_BYTES, frame.bytes, &msg, &bytes) &&
+            msg.kind == PKI_MSG_SIDE)
+            return true;
+    }
+    return false;
+}
+
 PKI_HOT bool pki_tcp_peek(struct pki_ep *base, struct pki_msg *msg, const void **payload)
 {
     struct pki_tcp_ep *ep = pki_tcp_ep_of(base);

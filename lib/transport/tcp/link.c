@@ -282,11 +282,11 @@ static void stays_broken(struct pki_tcp_link *link)
                  reason(link->error, why, sizeof why), (unsigned long long)(link->ep->iface->params.retry_ns / PKI_NS_PER_MS), text);
 }
 
-/* Messages that the engine has not taken yet: the last may say that the peer leaves. */
-static bool has_unread(const struct pki_tcp_ep *ep)
+/* Has the engine yet to take news, which may say that the peer leaves? */
+static bool has_news(const struct pki_tcp_ep *ep)
 {
     for (uint32_t i = 0; i < ep->nlanes; i++)
-        if (ep->lane[i].rx_head != ep->lane[i].rx_scan)
+        if (pki_tcp_lane_has_news(&ep->lane[i]))
             return true;
     return false;
 }
@@ -295,7 +295,7 @@ static void refused(struct pki_tcp_link *link)
 {
     uint64_t now = pki_now_ns();
 
-    if (link->refused_ns == 0 || pki_tcp_has_gone(link->ep) || has_unread(link->ep))
+    if (link->refused_ns == 0 || pki_tcp_has_gone(link->ep) || has_news(link->ep))
         link->refused_ns = now;
     else if (now - link->refused_ns > REFUSED_NS)
         process_ended(link);

@@ -495,6 +495,8 @@ bool pki_tcp_lane_read(struct pki_tcp_lane *lane);
 void pki_tcp_lane_flush(struct pki_tcp_lane *lane);
 /* A goodbye there may have waited for what has come by another connection. */
 void pki_tcp_lane_look(struct pki_tcp_ep *ep);
+/* Is there a message of kind SIDE that has not been popped? */
+bool pki_tcp_lane_has_news(const struct pki_tcp_lane *lane);
 /* Before and after a new connection. */
 void pki_tcp_lane_rewind(struct pki_tcp_lane *lane);
 void pki_tcp_lane_acked(struct pki_tcp_lane *lane, uint64_t frames);

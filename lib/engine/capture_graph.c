@@ -76,7 +76,7 @@ static void free_captured(struct pki_engine *e, struct captured *c)
 {
     if (c->own_slot >= 0) {
         atomic_store(&c->slot->claim, 0);
-        pki_slots_give(&c->peer->gates, c->own_slot);
+        pki_slots_give_new(&c->peer->gates, c->own_slot);
     }
     pki_region_drop(e, c->region);
     free(c);

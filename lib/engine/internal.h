@@ -250,7 +250,8 @@ void pki_words_let_go(struct pki_engine *engine); /* unlocked: streams that wait
 _Atomic uint32_t *pki_words_ll(struct pki_engine *engine, int peer, bool send, uint32_t flag);
 void pki_slots_init(struct pki_slots *slots, int n);
 int pki_slots_take(struct pki_slots *slots);
-int pki_slots_take_new(struct pki_slots *slots); /* one that was never handed out */
+int pki_slots_take_new(struct pki_slots *slots); /* one that only this has handed out; */
+void pki_slots_give_new(struct pki_slots *slots, int slot); /* and it is to be given back as such */
 void pki_slots_give(struct pki_slots *slots, int slot);
 
 /* What comes into GPU memory from this peer is staged: no transport reaches it. */

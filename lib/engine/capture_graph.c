@@ -269,6 +269,18 @@ void pki_graphs_release(struct pki_engine *e)
         pki_watch_open_slots(e);
 }
 
+void pki_graphs_wait(struct pki_engine *e)
+{
+    bool waits;
+
+    pki_engine_lock(e);
+    pki_graphs_reap(e);
+    waits = atomic_load(&e->failed) != PK_OK && !pki_list_empty(&e->graphs);
+    pki_engine_unlock(e);
+    if (waits)
+        e->gpu->ops->graphs_wait(e->gpu);
+}
+
 /* Graphs may still be there, to be destroyed and not to be launched: what they hold of the device is left to them. */
 void pki_graphs_close(struct pki_engine *e)
 {

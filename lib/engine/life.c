@@ -405,6 +405,7 @@ pk_result_t pki_engine_close(struct pki_engine *e)
     pk_result_t result;
 
     pki_engine_wait_all(e);
+    pki_graphs_wait(e); /* they use memory that is given back here */
     pki_service_detach(e);
     while (atomic_load(&e->drivers) > 0) /* they have nothing to wait for any more */
         sched_yield();

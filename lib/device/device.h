@@ -283,6 +283,7 @@ pk_result_t pki_device_cuda_mem_free(void *ptr);
 /* GPU memory that ranks of this process write to. They have no mapping of their own that would outlive its owner's, and their copies
  * and kernels write before they look whether the owner is still there: it is freed when the last of them has given it up. Any thread. */
 pk_result_t pki_held_alloc(struct pki_device *device, size_t bytes, void **at); /* held by the caller */
+pk_result_t pki_held_alloc_mappable(int ordinal, size_t bytes, void **at); /* as pki_device_cuda_mem_alloc */
 bool pki_held_take(void *at);                                                   /* by another rank; false: freed already */
 void pki_held_give(void *at);
 

@@ -79,7 +79,22 @@ static void free_captured(struct pki_engine *e, struct captured *c)
         pki_slots_give_new(&c->peer->gates, c->own_slot);
     }
     pki_region_drop(e, c->region);
-    free(c);
+    if (c->held != NULL)
+        pki_list_push(&e->graph_holds, &c->node);
+    else
+        free(c);
+}
+
+static void give_holds(struct pki_engine *e)
+{
+    struct pki_list *node;
+
+    while ((node = pki_list_pop(&e->graph_holds)) != NULL) {
+        struct captured *c = pki_container_of(node, struct captured, node);
+
+        pki_held_give(c->held);
+        free(c);
+    }
 }
 
 static void end_graph(struct pki_engine *e, struct pki_graph *g)
@@ -200,7 +215,7 @@ static pk_result_t make_scratch(struct pki_engine *e, size_t bytes, struct pki_g
     pk_result_t result;
 
     bytes = (bytes + SCRATCH_STEP - 1) / SCRATCH_STEP * SCRATCH_STEP;
-    result = pki_device_cuda_mem_alloc(e->ordinal, bytes, &ptr); /* to give it back waits for nothing */
+    result = pki_held_alloc_mappable(e->ordinal, bytes, &ptr); /* to give it back waits for nothing */
     if (result == PK_OK)
         *s = (struct pki_graph_scratch){ .ptr = ptr, .bytes = bytes };
     return result;
@@ -248,7 +263,7 @@ static void free_scratch(struct pki_engine *e, struct pki_graph_scratch *s)
 
     if (e->gpu->ops->classify(e->gpu, s->ptr, s->bytes, &mem) == PK_OK)
         pki_region_withdraw(e, &mem);
-    (void)pki_device_cuda_mem_free(s->ptr);
+    pki_held_give(s->ptr);
     s->ptr = NULL;
     e->idle_scratch--;
 }
@@ -256,6 +271,7 @@ static void free_scratch(struct pki_engine *e, struct pki_graph_scratch *s)
 void pki_graphs_tidy(struct pki_engine *e)
 {
     pki_graphs_reap(e);
+    give_holds(e);
     for (int i = 0; e->idle_scratch > 0 && i < PKI_GRAPH_SCRATCHES && atomic_load(&e->failed) == PK_OK; i++)
         if (e->graph_scratch[i].ptr != NULL && e->graph_scratch[i].users == 0)
             free_scratch(e, &e->graph_scratch[i]);
@@ -289,6 +305,7 @@ void pki_graphs_close(struct pki_engine *e)
         e->gpu->ops->turn_close(e->gpu, e->turn);
     while (!pki_list_empty(&e->graphs))
         end_graph(e, pki_container_of(e->graphs.next, struct pki_graph, node));
+    give_holds(e);
     for (int i = 0; i < PKI_GRAPH_SCRATCHES; i++)
         if (e->graph_scratch[i].ptr != NULL)
             free_scratch(e, &e->graph_scratch[i]);

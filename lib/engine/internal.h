@@ -112,6 +112,7 @@ struct pki_engine {
     struct pki_list registrations;
     struct pki_list unfreed;
     struct pki_list graphs;    /* with captured operations */
+    struct pki_list graph_holds; /* those of graphs that are gone, to be given back */
     unsigned graphs_gone;      /* how many of the process have been seen to be gone */
     void *turn;                /* that captured collectives have one after another; NULL: there was none yet */
     struct pki_graph_scratch graph_scratch[PKI_GRAPH_SCRATCHES];

@@ -74,6 +74,7 @@ static void lists_init(struct pki_engine *e)
     pki_list_init(&e->retired);
     pki_list_init(&e->unfreed);
     pki_list_init(&e->graphs);
+    pki_list_init(&e->graph_holds);
     pki_list_init(&e->free_xfers);
     pki_list_init(&e->spent_xfers);
     pki_list_init(&e->ended);

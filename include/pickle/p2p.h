@@ -38,7 +38,8 @@ extern "C" {
  * once; errors found later are reported by the next call, pk_comm_async_error and pk_stream_synchronize. In a CUDA stream that is
  * being captured the call waits on the CPU until the peer captures its receive. Both buffers are GPU memory, registered or not,
  * that stays allocated as long as the graph is launched; that of the receive is memory which other processes can map:
- * cudaMalloc's, or of cuMemCreate with file descriptors. From one rank at most 1,024 receives may be in graphs that exist.
+ * cudaMalloc's, or of cuMemCreate with file descriptors. From one rank at most 1,024 receives may be in graphs that exist
+ * or pending: one more fails the communicator. Launches of one graph with messages must follow one another.
  * PK_ERR_UNSUPPORTED leaves the capture as it was. Since 0.1.
  */
 PK_API pk_result_t pk_send(const void *buf, size_t count, pk_dtype_t dtype, int peer, pk_comm_t *comm, pk_stream_t stream);

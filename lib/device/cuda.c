@@ -329,6 +329,7 @@ const struct pki_device_ops pki_device_cuda_ops = {
     .follow = pki_cuda_follow,
     .capturing = pki_cuda_capturing,
     .graph_keep = pki_cuda_graph_keep,
+    .graphs_wait = pki_cuda_graphs_wait,
     .turn_open = pki_cuda_turn_open,
     .turn_close = pki_cuda_turn_close,
     .turn_begin = pki_cuda_turn_begin,

@@ -159,6 +159,7 @@ pk_result_t pki_cuda_words(const struct pki_queue *queue, const struct pki_word_
 /* ---- cuda_graph.c ---- */
 
 pk_result_t pki_cuda_graph_keep(const struct pki_queue *queue, void (*gone)(void *arg), void *arg);
+void pki_cuda_graphs_wait(struct pki_device *device);
 pk_result_t pki_cuda_turn_open(struct pki_device *device, void **turn);
 void pki_cuda_turn_close(struct pki_device *device, void *turn);
 pk_result_t pki_cuda_turn_begin(const struct pki_queue *queue, void *turn, void *last);

@@ -69,6 +69,7 @@ static const struct symbol symbols[] = {
     { "cuStreamDestroy_v2", offsetof(struct pki_cuda_driver, stream_destroy) },
     { "cuStreamQuery", offsetof(struct pki_cuda_driver, stream_query) },
     { "cuStreamSynchronize", offsetof(struct pki_cuda_driver, stream_synchronize) },
+    { "cuCtxSynchronize", offsetof(struct pki_cuda_driver, ctx_synchronize) },
     { "cuStreamIsCapturing", offsetof(struct pki_cuda_driver, stream_is_capturing) },
     { "cuStreamGetCaptureInfo_v2", offsetof(struct pki_cuda_driver, stream_get_capture_info) },
     { "cuStreamWaitValue32_v2", offsetof(struct pki_cuda_driver, stream_wait_value) },

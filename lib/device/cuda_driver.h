@@ -65,6 +65,7 @@ struct pki_cuda_driver {
     __typeof__(cuStreamDestroy) *stream_destroy;
     __typeof__(cuStreamQuery) *stream_query;
     __typeof__(cuStreamSynchronize) *stream_synchronize;
+    __typeof__(cuCtxSynchronize) *ctx_synchronize;
     __typeof__(cuStreamIsCapturing) *stream_is_capturing;
     /* Version 2 whatever cuda.h is: version 3 came with 12.3, and its signature with it. */
     CUresult (*stream_get_capture_info)(CUstream stream, CUstreamCaptureStatus *status, cuuint64_t *id, CUgraph *graph,

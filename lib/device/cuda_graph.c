@@ -33,6 +33,15 @@ pk_result_t pki_cuda_graph_keep(const struct pki_queue *queue, void (*gone)(void
     return code == CUDA_SUCCESS ? PK_OK : pki_cuda_fail(code, "an object of a graph that is being captured");
 }
 
+void pki_cuda_graphs_wait(struct pki_device *device)
+{
+    const struct pki_cuda *cuda = pki_cuda(device);
+
+    pki_cuda_enter(cuda->context);
+    (void)cuda->cu->ctx_synchronize();
+    pki_cuda_leave(cuda->context);
+}
+
 pk_result_t pki_cuda_turn_open(struct pki_device *device, void **turn)
 {
     const struct pki_cuda *cuda = pki_cuda(device);

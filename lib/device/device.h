@@ -203,6 +203,8 @@ struct pki_device_ops {
      * graph and all that was made of it have been destroyed and have ended, or because this returns an error; in any thread, and
      * nothing of the device may be called in it. */
     pk_result_t (*graph_keep)(const struct pki_queue *queue, void (*gone)(void *arg), void *arg);
+    /* Until all launched graphs have ended, and all other work of the GPU's context. At once where a stream of it is captured. */
+    void (*graphs_wait)(struct pki_device *device);
     /* A turn: what is captured between turn_begin and turn_end has it for itself, in each replay. It follows what the graphs that
      * were launched before have so, and in the same graph what was captured before: `last` is what the turn's last end in this
      * graph has given, NULL for none, in which case all that the queue does afterwards in this capture waits for the graphs
@@ -281,6 +283,7 @@ pk_result_t pki_device_cuda_mem_free(void *ptr);
 /* GPU memory that ranks of this process write to. They have no mapping of their own that would outlive its owner's, and their copies
  * and kernels write before they look whether the owner is still there: it is freed when the last of them has given it up. Any thread. */
 pk_result_t pki_held_alloc(struct pki_device *device, size_t bytes, void **at); /* held by the caller */
+pk_result_t pki_held_alloc_mappable(int ordinal, size_t bytes, void **at); /* as pki_device_cuda_mem_alloc */
 bool pki_held_take(void *at);                                                   /* by another rank; false: freed already */
 void pki_held_give(void *at);
 

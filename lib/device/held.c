@@ -10,7 +10,7 @@ struct held {
     struct pki_list node;
     void *at;
     int holders;
-    struct pki_device *device; /* of its own: it keeps the context when the first holder's has been closed */
+    struct pki_device *device; /* of its own: it keeps the context when the first holder's has been closed; NULL: mappable memory */
 };
 
 static struct {
@@ -27,14 +27,32 @@ static struct held *held_at(const void *at)
     return NULL;
 }
 
-pk_result_t pki_held_alloc(struct pki_device *device, size_t bytes, void **at)
+static void note(struct held *held, void **at)
+{
+    held->holders = 1;
+    *at = held->at;
+    pthread_mutex_lock(&memories.lock);
+    pki_list_push(&memories.all, &held->node);
+    pthread_mutex_unlock(&memories.lock);
+}
+
+static struct held *held_new(void)
 {
     struct held *held = calloc(1, sizeof *held);
+
+    if (held == NULL)
+        (void)pki_fail(PK_ERR_MEMORY, NULL, "no memory to note who writes to this GPU");
+    return held;
+}
+
+pk_result_t pki_held_alloc(struct pki_device *device, size_t bytes, void **at)
+{
+    struct held *held = held_new();
     struct pki_device_info info;
     pk_result_t result;
 
     if (held == NULL)
-        return pki_fail(PK_ERR_MEMORY, NULL, "no memory to note who writes to this GPU");
+        return PK_ERR_MEMORY;
     device->ops->info(device, &info);
     result = device->ops->open(info.ordinal, &held->device);
     if (result != PK_OK)
@@ -42,17 +60,25 @@ pk_result_t pki_held_alloc(struct pki_device *device, size_t bytes, void **at)
     result = held->device->ops->alloc(held->device, bytes, &held->at);
     if (result != PK_OK)
         goto err_device;
-    held->holders = 1;
-    *at = held->at;
-    pthread_mutex_lock(&memories.lock);
-    pki_list_push(&memories.all, &held->node);
-    pthread_mutex_unlock(&memories.lock);
+    note(held, at);
     return PK_OK;
 
 err_device:
     held->device->ops->close(held->device);
 err_free:
     free(held);
+    return result;
+}
+
+pk_result_t pki_held_alloc_mappable(int ordinal, size_t bytes, void **at)
+{
+    struct held *held = held_new();
+    pk_result_t result = held == NULL ? PK_ERR_MEMORY : pki_device_cuda_mem_alloc(ordinal, bytes, &held->at);
+
+    if (result == PK_OK)
+        note(held, at);
+    else
+        free(held);
     return result;
 }
 
@@ -81,7 +107,11 @@ void pki_held_give(void *at)
     pthread_mutex_unlock(&memories.lock);
     if (!is_last)
         return;
-    held->device->ops->free(held->device, at);
-    held->device->ops->close(held->device);
+    if (held->device == NULL) {
+        (void)pki_device_cuda_mem_free(at);
+    } else {
+        held->device->ops->free(held->device, at);
+        held->device->ops->close(held->device);
+    }
     free(held);
 }

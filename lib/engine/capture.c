@@ -299,6 +299,8 @@ static pk_result_t map_target(struct pki_engine *e, struct captured *c, const st
         if (result != PK_OK)
             return result;
     }
+    if (result == PK_OK && c->peer->way[PKI_MEM_DEVICE][PKI_MEM_DEVICE]->same_process && pki_held_take((void *)(uintptr_t)c->remote))
+        c->held = (void *)(uintptr_t)c->remote;
     c->remote += msg->offset;
     return result;
 }

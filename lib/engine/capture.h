@@ -34,6 +34,7 @@ struct captured {
     char *addr;
     size_t bytes;
     uint64_t remote;
+    void *held;           /* send: memory that a rank of this process has for its graphs; given back in a call; NULL: none */
     const char *name;
 };
 

@@ -35,7 +35,7 @@ static struct pki_graph *find(const struct pki_engine *e, uint64_t capture)
     for (struct pki_list *n = e->graphs.prev; n != &e->graphs; n = n->prev) {
         struct pki_graph *g = pki_container_of(n, struct pki_graph, node);
 
-        if (g->capture == capture)
+        if (g->capture == capture && !atomic_load(&g->gone))
             return g;
     }
     return NULL;
@@ -76,10 +76,25 @@ static void free_captured(struct pki_engine *e, struct captured *c)
 {
     if (c->own_slot >= 0) {
         atomic_store(&c->slot->claim, 0);
-        pki_slots_give(&c->peer->gates, c->own_slot);
+        pki_slots_give_new(&c->peer->gates, c->own_slot);
     }
     pki_region_drop(e, c->region);
-    free(c);
+    if (c->held != NULL)
+        pki_list_push(&e->graph_holds, &c->node);
+    else
+        free(c);
+}
+
+static void give_holds(struct pki_engine *e)
+{
+    struct pki_list *node;
+
+    while ((node = pki_list_pop(&e->graph_holds)) != NULL) {
+        struct captured *c = pki_container_of(node, struct captured, node);
+
+        pki_held_give(c->held);
+        free(c);
+    }
 }
 
 static void end_graph(struct pki_engine *e, struct pki_graph *g)
@@ -200,7 +215,7 @@ static pk_result_t make_scratch(struct pki_engine *e, size_t bytes, struct pki_g
     pk_result_t result;
 
     bytes = (bytes + SCRATCH_STEP - 1) / SCRATCH_STEP * SCRATCH_STEP;
-    result = pki_device_cuda_mem_alloc(e->ordinal, bytes, &ptr); /* to give it back waits for nothing */
+    result = pki_held_alloc_mappable(e->ordinal, bytes, &ptr); /* to give it back waits for nothing */
     if (result == PK_OK)
         *s = (struct pki_graph_scratch){ .ptr = ptr, .bytes = bytes };
     return result;
@@ -248,7 +263,7 @@ static void free_scratch(struct pki_engine *e, struct pki_graph_scratch *s)
 
     if (e->gpu->ops->classify(e->gpu, s->ptr, s->bytes, &mem) == PK_OK)
         pki_region_withdraw(e, &mem);
-    (void)pki_device_cuda_mem_free(s->ptr);
+    pki_held_give(s->ptr);
     s->ptr = NULL;
     e->idle_scratch--;
 }
@@ -256,6 +271,7 @@ static void free_scratch(struct pki_engine *e, struct pki_graph_scratch *s)
 void pki_graphs_tidy(struct pki_engine *e)
 {
     pki_graphs_reap(e);
+    give_holds(e);
     for (int i = 0; e->idle_scratch > 0 && i < PKI_GRAPH_SCRATCHES && atomic_load(&e->failed) == PK_OK; i++)
         if (e->graph_scratch[i].ptr != NULL && e->graph_scratch[i].users == 0)
             free_scratch(e, &e->graph_scratch[i]);
@@ -267,6 +283,18 @@ void pki_graphs_release(struct pki_engine *e)
 {
     if (!pki_list_empty(&e->graphs))
         pki_watch_open_slots(e);
+}
+
+void pki_graphs_wait(struct pki_engine *e)
+{
+    bool waits;
+
+    pki_engine_lock(e);
+    pki_graphs_reap(e);
+    waits = atomic_load(&e->failed) != PK_OK && !pki_list_empty(&e->graphs);
+    pki_engine_unlock(e);
+    if (waits)
+        e->gpu->ops->graphs_wait(e->gpu);
 }
 
 /* Graphs may still be there, to be destroyed and not to be launched: what they hold of the device is left to them. */
@@ -281,9 +309,10 @@ void pki_graphs_close(struct pki_engine *e)
 
 void pki_graphs_free(struct pki_engine *e)
 {
+    give_holds(e);
     for (int i = 0; i < PKI_GRAPH_SCRATCHES; i++)
         if (e->graph_scratch[i].ptr != NULL)
-            (void)pki_device_cuda_mem_free(e->graph_scratch[i].ptr);
+            pki_held_give(e->graph_scratch[i].ptr);
     if (e->fused.replay_inbox != NULL)
-        (void)pki_device_cuda_mem_free(e->fused.replay_inbox);
+        pki_held_give(e->fused.replay_inbox);
 }

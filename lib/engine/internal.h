@@ -112,6 +112,7 @@ struct pki_engine {
     struct pki_list registrations;
     struct pki_list unfreed;
     struct pki_list graphs;    /* with captured operations */
+    struct pki_list graph_holds; /* those of graphs that are gone, to be given back */
     unsigned graphs_gone;      /* how many of the process have been seen to be gone */
     void *turn;                /* that captured collectives have one after another; NULL: there was none yet */
     struct pki_graph_scratch graph_scratch[PKI_GRAPH_SCRATCHES];
@@ -250,7 +251,8 @@ void pki_words_let_go(struct pki_engine *engine); /* unlocked: streams that wait
 _Atomic uint32_t *pki_words_ll(struct pki_engine *engine, int peer, bool send, uint32_t flag);
 void pki_slots_init(struct pki_slots *slots, int n);
 int pki_slots_take(struct pki_slots *slots);
-int pki_slots_take_new(struct pki_slots *slots); /* one that was never handed out */
+int pki_slots_take_new(struct pki_slots *slots); /* one that only this has handed out; */
+void pki_slots_give_new(struct pki_slots *slots, int slot); /* and it is to be given back as such */
 void pki_slots_give(struct pki_slots *slots, int slot);
 
 /* What comes into GPU memory from this peer is staged: no transport reaches it. */

@@ -74,6 +74,7 @@ static void lists_init(struct pki_engine *e)
     pki_list_init(&e->retired);
     pki_list_init(&e->unfreed);
     pki_list_init(&e->graphs);
+    pki_list_init(&e->graph_holds);
     pki_list_init(&e->free_xfers);
     pki_list_init(&e->spent_xfers);
     pki_list_init(&e->ended);
@@ -414,6 +415,7 @@ pk_result_t pki_engine_close(struct pki_engine *e)
     pk_result_t result;
 
     pki_engine_wait_all(e);
+    pki_graphs_wait(e); /* they use memory that is given back here */
     pki_service_detach(e);
     while (atomic_load(&e->drivers) > 0) /* they have nothing to wait for any more */
         sched_yield();

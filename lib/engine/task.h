@@ -378,6 +378,8 @@ void pki_graphs_release(struct pki_engine *engine);
 /* What is of graphs that are gone is given back; calls nothing of the driver. */
 void pki_graphs_reap(struct pki_engine *engine);
 void pki_graphs_tidy(struct pki_engine *engine); /* and, in a call, scratch memory that no graph needs is freed */
+/* Unlocked, at the end: after a failure until replays that were launched have ended, which the service thread lets go. */
+void pki_graphs_wait(struct pki_engine *engine);
 void pki_graphs_close(struct pki_engine *engine);
 /* Their memory, behind that of the words, whose giving back waits for replays that are still under way. */
 void pki_graphs_free(struct pki_engine *engine);

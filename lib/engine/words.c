@@ -126,17 +126,21 @@ int pki_slots_take(struct pki_slots *slots)
     return slots->nfree == 0 ? -1 : slots->free[--slots->nfree];
 }
 
+/* Those at the bottom, beneath all that have been in use: whatever pki_slots_take hands out is not new afterwards. */
 int pki_slots_take_new(struct pki_slots *slots)
 {
-    for (int i = 0; i < slots->nfree; i++) {
-        int slot = slots->free[i];
+    int slot = slots->nfree > 0 ? slots->free[0] : -1;
 
-        if (slots->value[slot] != 0)
-            continue;
-        slots->free[i] = slots->free[--slots->nfree];
-        return slot;
-    }
-    return -1;
+    if (slot < 0 || slots->value[slot] != 0)
+        return -1;
+    memmove(slots->free, slots->free + 1, (size_t)--slots->nfree * sizeof slots->free[0]);
+    return slot;
+}
+
+void pki_slots_give_new(struct pki_slots *slots, int slot)
+{
+    memmove(slots->free + 1, slots->free, (size_t)slots->nfree++ * sizeof slots->free[0]);
+    slots->free[0] = (uint16_t)slot;
 }
 
 void pki_slots_give(struct pki_slots *slots, int slot)

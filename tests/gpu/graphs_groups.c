@@ -157,8 +157,8 @@ static int rank_main(void)
     return report_end();
 }
 
-/* Rank 0 gives up while its replays wait. */
-static int aborted_main(void)
+/* Rank 0 gives up while its replays wait, and closes its communicator: when they have ended, or at once. */
+static int aborted_main(bool at_once)
 {
     struct bed bed = { .wrong = 0 };
     gpu_graph_t graph;
@@ -175,12 +175,15 @@ static int aborted_main(void)
     if (bed.self.rank == 0) {
         report(!stream_idle_within(bed.self.stream, 300, NULL), "rank 0: the replays wait");
         must_be_ok(pk_comm_abort(bed.self.comm), "pk_comm_abort");
+        if (at_once)
+            (void)pk_comm_destroy(bed.self.comm);
         report(stream_idle_within(bed.self.stream, 30000, &took_ms),
-               "rank 0: five replays of 20 collectives end %.0f ms after the abort", took_ms);
+               "rank 0: five replays of 20 collectives end %.0f ms after the abort%s", took_ms, at_once ? " and the close" : "");
     }
     ranks_meet();
     gpu_graph_free(graph);
-    (void)pk_comm_destroy(bed.self.comm);
+    if (bed.self.rank != 0 || !at_once)
+        (void)pk_comm_destroy(bed.self.comm);
     free(bed.host);
     return report_end();
 }
@@ -197,12 +200,15 @@ static void drive_all(void)
     if (gpu_count() > 2)
         drive("groups", gpu_ranks(4));
     drive("aborted", 2);
+    drive("closed", 2);
 }
 
 int main(void)
 {
     if (ranks_role() != NULL && strcmp(ranks_role(), "aborted") == 0)
-        return aborted_main();
+        return aborted_main(false);
+    if (ranks_role() != NULL && strcmp(ranks_role(), "closed") == 0)
+        return aborted_main(true);
     if (ranks_role() != NULL)
         return rank_main();
     if (!gpu_enough(2))

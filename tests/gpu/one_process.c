@@ -2,9 +2,10 @@
 /*
  * Both ranks in one process, by one thread, with a GPU each: the kernels of one write to the other's memory at its own address.
  * One leaves, by pk_comm_abort and by pk_comm_destroy, and the other calls a collective; or both leave while collectives are
- * in their streams, or in the middle of init. The error is one of the library's, and both contexts go on working.
+ * in their streams, or in the middle of init; or one leaves while replays of the other wait for it. The error is one of the library's, and both contexts go on working.
  */
 #include <stdio.h>
+#include <stdlib.h>
 #include <unistd.h>
 
 #include "gpu_rank.h"
@@ -109,6 +110,46 @@ static bool one_round(enum way way)
     return context_works(0) && context_works(1) && passed;
 }
 
+static bool capture(pk_comm_t *comms[2], gpu_graph_t graphs[2])
+{
+    bool passed = true;
+
+    for (int g = 0; g < 2; g++) {
+        gpu_use(g);
+        gpu_capture_begin(streams[g]);
+    }
+    passed = pk_group_start() == PK_OK;
+    for (int g = 0; g < 2; g++)
+        passed &= add(g, comms[g]) == PK_OK;
+    passed &= pk_group_end() == PK_OK;
+    return gpu_capture_end_all(streams, 2, graphs) == 0 && passed;
+}
+
+/* Rank 0 gives up while replays of rank 1 wait for it. */
+static bool one_waits(void)
+{
+    pk_comm_t *comms[2] = { NULL, NULL };
+    gpu_graph_t graphs[2];
+    bool passed;
+
+    if (!open_comms(comms) || !capture(comms, graphs))
+        return report(false, "no graphs");
+    for (int g = 0; g < 2; g++) {
+        gpu_use(g);
+        gpu_graph_launch(graphs[g], streams[g]);
+    }
+    passed = context_works(0) && context_works(1);
+    for (int i = 0; i < QUEUED; i++)
+        gpu_graph_launch(graphs[1], streams[1]);
+    leave(comms[0], true);
+    passed &= context_works(0) && context_works(1);
+    gpu_graph_free(graphs[1]);
+    gpu_use(0);
+    gpu_graph_free(graphs[0]);
+    leave(comms[1], true);
+    return context_works(0) && context_works(1) && passed;
+}
+
 static bool called_off(int number)
 {
     pk_comm_t *comms[2] = { NULL, NULL };
@@ -139,6 +180,13 @@ int main(void)
             passed = one_round(way);
         report(passed, "%s", names[way]);
     }
+    for (int i = 0; i < 2 * ROUNDS && passed; i++) {
+        if (i == ROUNDS) /* else a kernel */
+            setenv("PK_ALGORITHM", "direct", 1);
+        passed = one_waits();
+    }
+    unsetenv("PK_ALGORITHM");
+    report(passed, "replays wait for the one that leaves");
     for (int i = 0; i < INITS && passed; i++)
         passed = called_off(i);
     report(passed, "an init is called off");

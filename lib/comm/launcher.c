@@ -179,11 +179,11 @@ static pk_result_t serve_loopback(const struct place *place, struct pki_meeting 
     char first[PKI_NETIF_TEXT];
     pk_result_t result = PK_OK;
 
-    if (place->elsewhere)
-        return pki_fail(PK_ERR_ARG, NULL,
-                        "%s: ranks of other machines are to come (LOCAL_WORLD_SIZE is less than WORLD_SIZE), and there is no "
-                        "secret: set PK_SECRET_FILE, or PK_INSECURE=1 on a network where everybody may join",
-                        meeting->what);
+    if (place->elsewhere) /* or another agent has started them on this machine */
+        pki_log(PKI_LOG_WARN, NULL,
+                "%s: more ranks are to come than LOCAL_WORLD_SIZE says of this machine, and there is no secret: only ranks of this "
+                "machine can come. For others set PK_SECRET_FILE, or PK_INSECURE=1 on a network where everybody may join",
+                meeting->what);
     if (is_name)
         result = resolve(place, meeting->what, addresses, PKI_MEETING_LISTENERS, &count);
     if (result == PK_OK)

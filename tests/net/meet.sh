@@ -138,7 +138,8 @@ taken() { # NAME HOST TAKEN WANT...: rank 0's port is taken at the address TAKEN
 secret="PK_SECRET_FILE=$work/secret"
 hosts several '10.99.0.2 nodea\nfd79::1 nodea\n10.98.0.1 nodea'
 all="PK_TIMEOUT_MS=9000"; torch torch/no-secret localhost nodea \
-    '0:MASTER_ADDR=localhost: ranks of other machines are to come .* no secret: set PK_SECRET_FILE' \
+    '0:MASTER_ADDR=localhost: more ranks are to come .* only ranks of this machine can come. For others set PK_SECRET_FILE' \
+    '0:rank 1 of 2 did not come .*127.0.0.1:.* for ranks of this machine alone: there is no PK_SECRET_FILE' \
     '1:MASTER_ADDR=nodea can be reached from other hosts, and there is no secret: set PK_SECRET_FILE'
 all="PK_TIMEOUT_MS=9000"; local_size= torch torch/no-secret-no-local-size localhost nodea \
     '0:rank 1 of 2 did not come .*127.0.0.1:.* for ranks of this machine alone: there is no PK_SECRET_FILE' \

@@ -236,7 +236,7 @@ Test(launcher, what_torchruns_rank_0_serves)
         const char *insecure, *here, *master, *want;
     } cases[] = {
         { "1", "1", "localhost", "0.0.0.0:" },        { "1", NULL, "127.0.0.1", "0.0.0.0:" },
-        { "1", "2", "nobody.invalid", "127.0.0.1:" }, { "0", "1", "localhost", "error" },
+        { "1", "2", "nobody.invalid", "127.0.0.1:" }, { "0", "1", "localhost", "127.0.0.1:" },
         { "0", NULL, "localhost", "127.0.0.1:" },     { "0", "2", "nobody.invalid", "127.0.0.1:" },
     };
     static const int ours[] = { 1013, 2026 };

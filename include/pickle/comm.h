@@ -182,7 +182,8 @@ PK_API pk_result_t pk_comm_split(pk_comm_t *comm, int color, int key, pk_comm_t 
  *
  * Where nothing of this rank is unfinished, operations and captured graphs, the rank only leaves, and nothing is logged: other
  * ranks get PK_ERR_ABORTED, which names it, with the first operation that needs it, one that waits for it now too; until then
- * pk_comm_async_error stays PK_OK there, and operations among others go on.
+ * pk_comm_async_error stays PK_OK there, and operations among others go on. A replay of a graph is no operation in this sense:
+ * one that waits for a rank which has destroyed its own graphs and left goes on waiting, until its own rank aborts.
  *
  * @param comm  the communicator
  * @return PK_OK; PK_ERR_ARG (null); PK_ERR_UNSUPPORTED (in a child of fork, the parent's communicator)

@@ -179,11 +179,6 @@ static pk_result_t serve_loopback(const struct place *place, struct pki_meeting 
     char first[PKI_NETIF_TEXT];
     pk_result_t result = PK_OK;
 
-    if (place->elsewhere) /* or another agent has started them on this machine */
-        pki_log(PKI_LOG_WARN, NULL,
-                "%s: more ranks are to come than LOCAL_WORLD_SIZE says of this machine, and there is no secret: only ranks of this "
-                "machine can come. For others set PK_SECRET_FILE, or PK_INSECURE=1 on a network where everybody may join",
-                meeting->what);
     if (is_name)
         result = resolve(place, meeting->what, addresses, PKI_MEETING_LISTENERS, &count);
     if (result == PK_OK)
@@ -192,7 +187,12 @@ static pk_result_t serve_loopback(const struct place *place, struct pki_meeting 
         return result;
     pki_netif_format(&addresses[0], first);
     *strrchr(first, ':') = '\0';
-    if (is_name && !place->all_here)
+    if (place->elsewhere) /* or another agent has started them on this machine */
+        pki_log(PKI_LOG_WARN, NULL,
+                "%s: more ranks are to come than LOCAL_WORLD_SIZE says of this machine, and there is no secret: only ranks of this "
+                "machine can come. For others set PK_SECRET_FILE, or PK_INSECURE=1 on a network where everybody may join",
+                meeting->what);
+    else if (is_name && !place->all_here)
         pki_log(PKI_LOG_WARN, NULL, "%s is %s on this machine, and there is no PK_SECRET_FILE: only ranks of this machine can "
                                     "come", meeting->what, first);
     spread_ports(place, addresses, count, meeting);

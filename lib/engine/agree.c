@@ -94,7 +94,7 @@ static void check_arrivals(struct pki_task *task)
         for (struct pki_list *n = e->peers[i].arrivals.next; n != &e->peers[i].arrivals; n = n->next) {
             const struct pki_msg *msg = &pki_container_of(n, struct pki_arrival, node)->msg;
 
-            if ((msg->flags & PKI_MSG_FLAG_COLL) != 0 && msg->op == task->number &&
+            if (pki_msg_of_collective(msg) && msg->op == task->number &&
                 pki_task_contradicts(e, i, msg->op, msg->sig))
                 return;
         }

@@ -344,7 +344,7 @@ static bool was_heard_of(const struct pki_task *task)
         for (const struct pki_list *n = e->peers[i].arrivals.next; n != &e->peers[i].arrivals; n = n->next) {
             const struct pki_msg *msg = &pki_container_of(n, struct pki_arrival, node)->msg;
 
-            if ((msg->flags & PKI_MSG_FLAG_COLL) != 0 && msg->op == task->number)
+            if (pki_msg_of_collective(msg) && msg->op == task->number)
                 return true;
         }
     return task->heard_of;

@@ -66,9 +66,7 @@ struct pki_arrival *pki_lane_take(struct pki_xfer *xfer)
 /* A collective with this number began here and is another one than the peer's. */
 static bool contradicts(struct pki_engine *e, struct pki_peer *peer, const struct pki_msg *msg)
 {
-    /* Captured ones have numbers of their own. */
-    return (msg->flags & (PKI_MSG_FLAG_COLL | PKI_MSG_FLAG_CAPTURED)) == PKI_MSG_FLAG_COLL &&
-           pki_task_contradicts(e, peer->rank, msg->op, msg->sig);
+    return pki_msg_of_collective(msg) && pki_task_contradicts(e, peer->rank, msg->op, msg->sig);
 }
 
 static bool sends_step(const struct pki_task *task, const struct pki_peer *peer, unsigned index)
@@ -104,7 +102,7 @@ static bool came_too_late(const struct pki_engine *e, const struct pki_peer *pee
 /* A collective that is a kernel here is done by messages there. */
 static void hear_of_fused(struct pki_engine *e, const struct pki_msg *msg)
 {
-    if ((msg->flags & PKI_MSG_FLAG_COLL) == 0 || !e->fused.on)
+    if (!pki_msg_of_collective(msg) || !e->fused.on)
         return;
     for (struct pki_list *n = e->tasks.next; n != &e->tasks; n = n->next) {
         struct pki_task *task = pki_container_of(n, struct pki_task, node);
@@ -190,7 +188,7 @@ static void dispatch(struct pki_engine *e, struct pki_peer *peer, const struct p
         pki_side_message(e, peer, msg, payload);
         return;
     }
-    if ((msg->flags & (PKI_MSG_FLAG_COLL | PKI_MSG_FLAG_CAPTURED)) == PKI_MSG_FLAG_COLL && msg->op > peer->coll_heard)
+    if (pki_msg_of_collective(msg) && msg->op > peer->coll_heard)
         peer->coll_heard = msg->op;
     xfer = msg->kind == PKI_MSG_PLAN ? NULL : find_xfer(peer, msg);
     if (xfer == NULL)

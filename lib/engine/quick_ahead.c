@@ -72,8 +72,7 @@ enum found { NOTHING, A_PART, ALL_OF_IT, A_WORD, WHOLE };
 
 static bool speaks_of(const struct pki_quick_run *run, const struct pki_program_step *step, const struct pki_msg *msg)
 {
-    return msg->op == run->begun.number && msg->index == step->index && msg->sig == run->program->sig &&
-           (msg->flags & (PKI_MSG_FLAG_COLL | PKI_MSG_FLAG_CAPTURED)) == PKI_MSG_FLAG_COLL;
+    return pki_msg_of_collective(msg) && msg->op == run->begun.number && msg->index == step->index && msg->sig == run->program->sig;
 }
 
 /* FIN says how much is there, WANT that some came before its grant. Anything else is the ordinary way's affair. */

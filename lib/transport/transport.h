@@ -82,6 +82,12 @@ struct pki_msg {
     uint32_t payload;    /* set by the transport on receipt and by the caller of msg: bytes that follow, <= iface->msg_payload_max */
 };
 
+/* Of the collective `op`. Captured ones have numbers of their own. */
+static inline bool pki_msg_of_collective(const struct pki_msg *msg)
+{
+    return (msg->flags & (PKI_MSG_FLAG_COLL | PKI_MSG_FLAG_CAPTURED)) == PKI_MSG_FLAG_COLL;
+}
+
 #define PKI_NOTE_MAX 1024u /* bytes of a NOTE */
 #define PKI_REVOKE_NS 30000000ull /* pk_comm_abort is back within 100 ms */
 

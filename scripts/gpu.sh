@@ -70,10 +70,10 @@ tests() {
         name=gpu.$(basename "$source" .c)
         [ "$name" = gpu.gpu_sizes ] || [ "$name" = gpu.gates_driver ] || beside "$name" 120 "$build/tests/$name"
     done
-    for name in one_thread collectives lifecycle errors graphs; do
+    for name in one_thread collectives lifecycle errors graphs graph_rows; do
         beside "nccl.$name" 120 "$build/tests/nccl.$name"
     done
-    beside nccl.late 240 "$build/tests/nccl.late" 300
+    beside nccl.late 120 "$build/tests/nccl.late" 100
     for ranks in 2 4; do
         # More ranks than GPUs share them: the same paths, not the same machine, and no room for 1 GiB a rank and block.
         longest=$((ranks > count ? 64 << 20 : 1 << 30))

@@ -310,6 +310,7 @@ static bool is_together(const struct pki_task *task)
 /* The rule (rule.h) for all that is moved here at once: the copies may stand in a row, or not. */
 static bool goes_beside(struct pki_task *task, struct run run)
 {
+    bool in_process = false;
     size_t longest = 0;
     int waiting = 0;
 
@@ -320,10 +321,11 @@ static bool goes_beside(struct pki_task *task, struct run run)
             continue;
         waiting += !pki_gate_is_open(&xfer->start);
         longest = xfer->bytes > longest ? xfer->bytes : longest;
+        in_process = in_process || pki_move_in_process(xfer);
     }
     if (longest == 0 || !pki_move_by_kernel(task->engine))
         return false;
-    return longest <= PKI_LL_MAX_BYTES || (waiting > 1 && !is_together(task)) || !pki_move_take_channel(task);
+    return longest <= PKI_LL_MAX_BYTES || in_process || (waiting > 1 && !is_together(task)) || !pki_move_take_channel(task);
 }
 
 /* All waits, then all copies. */

@@ -22,6 +22,13 @@ bool pki_move_by_kernel(const struct pki_engine *e)
     return e->config.sm_policy != PK_SM_NONE && e->ll_memory != NULL;
 }
 
+bool pki_move_in_process(const struct pki_xfer *xfer)
+{
+    const struct pki_ep *way = xfer->peer->way[PKI_MEM_DEVICE][PKI_MEM_DEVICE];
+
+    return way != NULL && way->same_process;
+}
+
 bool pki_move_take_channel(struct pki_task *task)
 {
     struct pki_engine *e = task->engine;
@@ -105,8 +112,9 @@ static bool follows(const struct messages *m, const struct pki_xfer *xfer)
 static void add(struct messages *m, struct pki_task *task)
 {
     struct pki_xfer *xfer = task->xfer;
-    struct pki_rule_part part = { .follows = follows(m, xfer), .by_kernel = xfer->bytes <= PKI_LL_MAX_BYTES || task->few_queues };
+    struct pki_rule_part part = { .follows = follows(m, xfer) };
 
+    part.by_kernel = xfer->bytes <= PKI_LL_MAX_BYTES || pki_move_in_process(xfer) || task->few_queues;
     part.seen = pki_gate_is_open(&xfer->start) || (part.follows && m->parts[m->n - 1].seen);
     m->tasks[m->n] = task;
     m->parts[m->n++] = part;

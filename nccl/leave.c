@@ -7,10 +7,21 @@
 
 /* ---- finalize ---- */
 
+/* NCCL's does not wait for what peers have yet to take, and knows nothing of them. So where one has left meanwhile what is unfinished is given up;
+ * the library's log says so. */
 static pkn_result_t flush(struct pkn_comm *comm, void *arg)
 {
+    pk_result_t before, result;
+
     (void)arg;
-    return comm->pk != NULL ? pkn_from_pk(pkn_pk()->pk_comm_finalize(comm->pk)) : PKN_SUCCESS;
+    if (comm->pk == NULL)
+        return PKN_SUCCESS;
+    before = pkn_pk()->pk_comm_async_error(comm->pk);
+    result = pkn_pk()->pk_comm_finalize(comm->pk);
+    if (result == PK_ERR_PEER && before == PK_OK)
+        return PKN_SUCCESS;
+    atomic_store(&comm->end, pkn_from_pk(result));
+    return pkn_from_pk(result);
 }
 
 static pkn_result_t finalize(struct pkn_job *job)

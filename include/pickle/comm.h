@@ -214,7 +214,8 @@ PK_API pk_result_t pk_comm_async_error(pk_comm_t *comm);
  * @param comm  the communicator
  * @return PK_OK (also when it was finalized before); PK_ERR_ARG (null, still being made, a group is open in this thread);
  *         PK_ERR_UNSUPPORTED (in a child of fork, the parent's communicator); the error that poisoned it
- * Local: other ranks may call it sooner, later or never; those whose operations need this rank afterwards get PK_ERR_PEER.
+ * Local: other ranks may call it sooner, later or never. Operations of theirs that wait for this rank afterwards get PK_ERR_PEER: at once in
+ * pk_comm_finalize, else two seconds later.
  * Blocks, with config->nonblocking too, no longer than the deadlines of the operations, and then as pk_comm_destroy, which need
  * not wait any more except for what TCP has yet to bring to other hosts. Since 0.2.
  */

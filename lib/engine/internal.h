@@ -130,6 +130,7 @@ struct pki_engine {
     struct pki_list stages, spare_stages;
     bool in_quick;             /* a thread is inside a collective without a task, and has given up the lock for a moment */
     bool said_bye;
+    bool flushes;              /* this rank ends its operations, and calls no more */
     size_t work_left;          /* bytes that the CPU may copy or reduce in this round of progress */
     unsigned puts_out;         /* moves that transports have and have not finished */
     struct pki_words words;

@@ -398,6 +398,9 @@ pk_result_t pki_engine_finalize(struct pki_engine *e)
 {
     pk_result_t result;
 
+    pki_engine_lock(e);
+    e->flushes = true;
+    pki_engine_unlock(e);
     pki_engine_wait_all(e);
     result = pki_engine_status(e);
     if (result != PK_OK)

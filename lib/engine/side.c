@@ -13,6 +13,7 @@
 
 #include "engine/internal.h"
 #include "util/bytes.h"
+#include "util/clock.h"
 #include "util/socket.h"
 
 enum frame_kind { FRAME_EXPORT = 1, FRAME_PIECES, FRAME_FAILED, FRAME_BYE, FRAME_FORGET };
@@ -321,6 +322,8 @@ static struct pki_task *waits_in_vain(struct pki_engine *e, struct pki_peer *pee
     return NULL;
 }
 
+#define GRACE_NS (2000 * PKI_NS_PER_MS) /* ranks that finalize together give up what they do not need of one another any more */
+
 /* It left in good order, and what it had sent has been read: whoever still waits for it waits for ever. */
 void pki_side_check_left(struct pki_engine *e, struct pki_peer *peer)
 {
@@ -333,10 +336,12 @@ void pki_side_check_left(struct pki_engine *e, struct pki_peer *peer)
     const struct pki_task *task;
     struct pki_where where;
 
-    if (!peer->gone_before) { /* what it did before it left shows in the next round of progress */
-        peer->gone_before = true;
+    if (peer->gone_ns == 0) { /* what it did before it left shows in the next round of progress */
+        peer->gone_ns = pki_now_ns();
         return;
     }
+    if (peer->bye == PKI_BYE_FINALIZED && !e->flushes && pki_now_ns() - peer->gone_ns < GRACE_NS)
+        return;
     if (pki_lane_poll(e, peer) || (task = waits_in_vain(e, peer)) == NULL)
         return;
     where = pki_engine_where(e, peer->rank, task);

@@ -143,7 +143,7 @@ struct pki_peer {
     struct pki_ep *way[2][2];       /* [source kind][target kind] */
     int side_fd;
     bool gone;                      /* said goodbye, or died */
-    bool gone_before;               /* and that was known a whole round of progress ago */
+    uint64_t gone_ns;               /* when that was first looked at; 0: not yet */
     enum pki_bye bye;               /* which goodbye; NONE: none has been heard, */
     uint32_t last_coll;             /* else the number of the last collective that began there */
     bool untold;                    /* of this engine's failure: there was no room */

@@ -331,6 +331,24 @@ static void registrations(void)
     MUST(ncclMemFree(NULL));
 }
 
+/* As where one rank of a model finds an error: it ends its communicator, and what the other has for it is not wanted any more. */
+static void given_up(void)
+{
+    pkn_comm_t comms[2];
+    pkn_result_t state;
+    struct rank r = { 0 };
+
+    prepare(&r, 0);
+    MUST(ncclCommInitAll(comms, 2, NULL));
+    MUST(ncclBroadcast(r.buffer, r.buffer, COUNT, PKN_FLOAT32, 0, comms[0], r.stream));
+    MUST(ncclCommFinalize(comms[1]));
+    check(ncclCommFinalize(comms[0]) == PKN_SUCCESS, "finalize with what a rank that has left does not take: %s", ncclGetLastError(NULL));
+    MUST(ncclCommGetAsyncError(comms[0], &state));
+    check(state == PKN_SUCCESS && bed_idle(r.stream), "is no error, and the stream is released (%d)", (int)state);
+    for (int g = 0; g < 2; g++)
+        MUST(ncclCommDestroy(comms[g]));
+}
+
 /* ---- processes ---- */
 
 /* `maker`: of the id; 2: it is no rank. */
@@ -514,6 +532,7 @@ int main(void)
     destroy_of_init();
     abort_of_operation();
     abort_of_destroy();
+    given_up();
     handles_are_kept_apart();
     unused_ids();
     registrations();

@@ -3,6 +3,7 @@
 
 usage: [BACKEND=nccl] [WORLD_SIZE=2] pytest shipped.py        see shipped.sh, which compares two libraries
 """
+import functools
 import os
 import socket
 import sys
@@ -27,6 +28,8 @@ def free_port():
 
 def prepare():
     """What PyTorch's test/run_test.py sets; ranks inherit it from the process that runs pytest."""
+    # Ranks are forked from a server that has imported what stands here, which may not open CUDA: GPUs are counted without it.
+    os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
     os.environ.setdefault("BACKEND", "nccl")
     os.environ.setdefault("WORLD_SIZE", "2")
     os.environ.setdefault("INIT_METHOD", "env://")
@@ -52,10 +55,23 @@ torch.backends.cuda.matmul.allow_tf32 = False
 distributed_test.Barrier.sync.__func__.__defaults__ = (None, 60)
 
 
+def in_environment(environment, target, *args, **kwargs):
+    """The server's environment is that of its start; tests set variables."""
+    os.environ.clear()
+    os.environ.update(environment)
+    target(*args, **kwargs)
+
+
 class TestShipped(distributed_test.TestDistBackend, distributed_test.DistributedTest._DistTestBase):
-    """Each test in ranks of its own."""
+    """Each test in ranks of its own. They come from a server: to import torch once a rank takes longer than most tests."""
 
     def setUp(self):
         super().setUp()
-        self._spawn_processes()
+        context = torch.multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(os.environ.get("SHIPPED_PRELOAD", "shipped").split(","))
+        self._start_processes(
+            lambda target, **rest: context.Process(
+                target=functools.partial(in_environment, dict(os.environ), target), **rest
+            )
+        )
         torch.backends.cudnn.flags(enabled=True, allow_tf32=False).__enter__()

@@ -26,7 +26,7 @@ mkdir -p "$out" && rm -rf "$out"/nccl* "$out"/pickle* || exit 1
 out=$(cd "$out" && pwd)
 # PyTorch's flight recorder and its like must not write here.
 cd "$out" || exit 1
-export OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE=1
+export OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE=1 PYTHONPATH=$here${PYTHONPATH:+:$PYTHONPATH}
 # NVLink multicast is left out: shared machines do not offer it.
 export NCCL_NVLS_ENABLE=${NCCL_NVLS_ENABLE:-0} TORCH_SYMM_MEM_DISABLE_MULTICAST=1
 unset PK_RANK PK_SIZE PK_ROOT

@@ -88,7 +88,7 @@ end() {
 build() {
     local preset=$1
     shift
-    step "$preset: configure" 120 cmake --preset "$preset" "${fatbin[@]}" >"$results/log" 2>&1 || { cat "$results/log"; return 1; }
+    step "$preset: configure" 120 cmake --preset "$preset" "${settings[@]}" >"$results/log" 2>&1 || { cat "$results/log"; return 1; }
     grep -E '^-- pickle|SKIPPED|Warning' "$results/log"
     step "$preset: build" 1800 cmake --build --preset "$preset" ${1:+--target "$@"}
 }
@@ -178,15 +178,17 @@ test_others() {
     done
 }
 
-wrapper=() low=() fatbin=()
+wrapper=() low=() settings=()
 prefix=$PWD/build/dev/tests/prefix bench=$PWD/build/dev/tests/bench
 step "setup" 2400 bash scripts/setup.sh need test || { echo "$passed passed, $failed failed"; exit 1; }
 
 built=() # what there is to run
+settings=(-DCMAKE_C_FLAGS_RELWITHDEBINFO="-O2 -g1 -DNDEBUG") # line numbers are all that is needed here
 build dev && begin_dev
+settings=()
 
 # The kernels are the same whatever the C compiler: the other builds take them from the first.
-[ -f build/dev/lib/kernels.fatbin ] && fatbin=("-DPICKLE_FATBIN=$PWD/build/dev/lib/kernels.fatbin")
+[ -f build/dev/lib/kernels.fatbin ] && settings=("-DPICKLE_FATBIN=$PWD/build/dev/lib/kernels.fatbin")
 
 if have clang; then
     build_again clang && built+=(clang)

@@ -120,6 +120,8 @@ PARTS = [
     Part("ddp", LIFE),
     Part("fsdp", LIFE, gloo=False),
     Part("data_parallel", LIFE, ranks=1, gloo=False),
+    Part("graphs", "parts_graph", gloo=False),
+    Part("compiled", "parts_graph", gloo=False, seconds=150),
 ]
 
 

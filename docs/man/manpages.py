@@ -308,7 +308,7 @@ def function_page(out, function, header, book, stamp):
 
 
 def versions(since, source):
-    """`since` is "0.2", `source` what the page is of: "pickle 0.1.0"."""
+    """`since` is "0.2", `source` what the page is of: "pickle 0.2.0"."""
     number, now = ([int(n) for n in text.split(".")] for text in (since, source.split()[1]))
     return "Since %s." % since if number <= now else "Comes with release %s, which is not made yet." % since
 

@@ -15,10 +15,9 @@
 #define PK_API
 #endif
 
-/* The latest release. A function that says "Since 0.2" comes with release 0.2: while these numbers are smaller, it is in this tree
- * and in no release yet, and may still change. */
+/* Of this library; pk_version() says that of the one that runs. A function that says "Since 0.2" is in release 0.2.0 and later. */
 #define PK_VERSION_MAJOR 0
-#define PK_VERSION_MINOR 1
+#define PK_VERSION_MINOR 2
 #define PK_VERSION_PATCH 0
 
 #ifdef __cplusplus

@@ -123,7 +123,6 @@ static enum found look_at_lane(struct pki_quick_run *run, const struct pki_progr
 
     peer->lane->expected = 0;
     peer->lane->in_chunks = !step->either;
-    peer->lane->expected_op = run->begun.number;
     if (!transport->peek(peer->lane, &msg, &payload))
         return NOTHING;
     if (speaks_of(run, step, &msg))

@@ -127,7 +127,6 @@ static bool recv_message(struct pki_quick_run *run, const struct pki_program_ste
     if (!pki_list_empty(&peer->arrivals) && recv_arrival(run, step))
         return true;
     peer->lane->expected = step->bytes;
-    peer->lane->expected_op = run->begun.number;
     if (!transport->peek(peer->lane, &msg, &payload))
         return false;
     if (!is_it(run, step, &msg)) {

@@ -153,7 +153,6 @@ struct pki_ep {
     bool can_put; /* set by ep_connect: put works to this peer; no longer once a put or get has returned PK_ERR_UNSUPPORTED */
     bool has_notes; /* set by the engine: `mend` is called, for another endpoint of this pair can carry notes */
     size_t eager_coll; /* set by ep_connect, alike at both ends: longest step of a collective without GPUs that goes whole in one message; 0: the engine's choice */
-    uint64_t expected_op; /* set by the engine: number of the collective whose message is waited for, a guess for the next peek alone; 0: of none */
     uint32_t expected; /* set by the engine: payload bytes of the message that is waited for, and nothing else, a guess; peek may have them fetched, or look more often, and may forget it */
     bool in_chunks; /* set by the engine: what is waited for comes ahead of its grant and not as a message, a guess for the next peek alone */
     bool is_near; /* the transport's, may change with every message: two copies by msg take less time than one by put or get */

@@ -141,11 +141,11 @@ Test(tcp, long_messages_say_what_has_come)
 
         send_one(&pair, 0, PKI_TCP_LONG_MIN + i % 77, i % 100 == 49 ? cut : -1);
         cr_assert(cut >= 0 || link->end == link->acked + 1);
-        cr_assert(other->lane[0].rx_untold > 0 && other->lane[0].rx_untold < 2 * PKI_TCP_LONG_MIN, "%zu bytes untold", other->lane[0].rx_untold);
+        cr_assert(other->lane.rx_untold > 0 && other->lane.rx_untold < 2 * PKI_TCP_LONG_MIN, "%zu bytes untold", other->lane.rx_untold);
         send_one(&pair, 1, PKI_TCP_LONG_MIN, i % 100 == 99 ? cut : -1);
-        cr_assert_eq(other->lane[0].rx_untold, 0, "and it knows that it has said so");
+        cr_assert_eq(other->lane.rx_untold, 0, "and it knows that it has said so");
         cr_assert(cut >= 0 || other->links[0].told == other->links[0].received);
-        cr_assert(link->end == link->acked && ep->lane[0].tx_head == ep->lane[0].tx_end, "all %u", i);
+        cr_assert(link->end == link->acked && ep->lane.tx_head == ep->lane.tx_end, "all %u", i);
     }
     tcp_pair_free(&pair);
 }
@@ -505,11 +505,11 @@ Test(tcp, messages_that_were_not_sent_cannot_be_acknowledged)
             if (queued) { /* the kernel has no room */
                 ep->links[0].writable = false;
                 cr_assert_eq(tcp()->msg(pair.ep[1], &msg, payload), PK_OK);
-                cr_assert_lt(ep->lane[0].tx_sent, ep->lane[0].tx_end);
+                cr_assert_lt(ep->lane.tx_sent, ep->lane.tx_end);
             }
             acknowledge_first(&pair, by_message);
             for (int i = 0; i < 1000 && !pair.ep[1]->dead; i++)
-                (void)pki_tcp_lane_read(&ep->lane[0]);
+                (void)pki_tcp_lane_read(&ep->lane);
             cr_assert(pair.ep[1]->dead, "%d, %d", by_message, queued);
             tcp_pair_drop(&pair);
         }

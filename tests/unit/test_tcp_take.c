@@ -58,32 +58,6 @@ static void hear(struct tcp_pair *pair, int rank, uint64_t op, uint32_t bytes)
     tcp()->pop(pair->ep[rank]);
 }
 
-static bool has_told(const struct pki_tcp_lane *lane)
-{
-    return !lane->acks_due && lane->acks_bytes == 0 && lane->link->told == lane->link->received;
-}
-
-static bool has_unread(const struct pki_tcp_lane *lane)
-{
-    return recv(lane->link->watch.fd, &(char){ 0 }, 1, MSG_PEEK | MSG_DONTWAIT) > 0;
-}
-
-/* The second lane's first word, an acknowledgement, has been read, and is no message that anybody would have to peek for. */
-static void settle(struct tcp_pair *pair)
-{
-    uint64_t until = pki_now_ns() + PATIENCE_NS;
-
-    for (int rank = 0; rank < 2; rank++) {
-        const struct pki_tcp_lane *from = &pki_tcp_ep_of(pair->ep[1 - rank])->lane[1], *second = &pki_tcp_ep_of(pair->ep[rank])->lane[1];
-
-        while (!has_told(from) || has_unread(second)) {
-            cr_assert(pki_now_ns() < until);
-            tcp_pair_progress(pair);
-        }
-        cr_assert(second->rx_head == second->rx_scan && second->rx_tail == 0, "nothing is left of it");
-    }
-}
-
 /* Lanes are looked at without being told of anything once something has come there. */
 static void begin(struct tcp_pair *pair)
 {
@@ -96,7 +70,6 @@ static void begin(struct tcp_pair *pair)
         say_short(pair, from, 0, 8);
         hear(pair, 1 - from, 0, 8);
     }
-    settle(pair);
 }
 
 Test(tcp_take, of_every_length)
@@ -164,31 +137,6 @@ Test(tcp_take, of_one_of_several)
         hear(&pair, 1, op, 8);
     say_short(&pair, 0, 4, 8);
     cr_assert_eq(take(&pair, 1, 4, 8), PKI_TAKE_IT);
-    tcp_pair_free(&pair);
-}
-
-/* Who waits for a short message on the first lane, as the engine does, sees what comes on the second one. */
-Test(tcp_take, and_the_other_lane)
-{
-    struct tcp_pair pair;
-
-    begin(&pair);
-    cr_assert_eq(pki_tcp_ep_of(pair.ep[1])->nlanes, 2);
-    for (unsigned looks = 0; looks < 40; looks++) {
-        unsigned char out[8];
-        const void *got;
-        struct pki_msg msg = { 0 };
-        uint64_t credit;
-        bool found = false;
-        unsigned n = 0;
-
-        say(&pair, 0, (struct pki_msg){ .kind = PKI_MSG_EAGER, .flags = PKI_MSG_FLAG_COLL, .op = 2 * looks + !pki_tcp_ep_of(pair.ep[0])->connects, .payload = 8 });
-        pki_tcp_ep_of(pair.ep[1])->looks = looks;
-        for (; n < 64 && !found; n++)
-            found = tcp()->take(pair.ep[1], &(struct pki_wanted){ .op = 1, .bytes = 8 }, out, &credit) == PKI_TAKE_OTHER && tcp()->peek(pair.ep[1], &msg, &got);
-        cr_assert(found && msg.flags == PKI_MSG_FLAG_COLL, "from look %u on: not in %u", looks, n);
-        tcp()->pop(pair.ep[1]);
-    }
     tcp_pair_free(&pair);
 }
 

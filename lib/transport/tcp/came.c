@@ -54,7 +54,7 @@ void pki_tcp_owe(struct pki_tcp_link *link)
 
 static void pay_peer(struct pki_tcp_ep *ep)
 {
-    struct pki_tcp_lane *lane = &ep->lane[0];
+    struct pki_tcp_lane *lane = &ep->lane;
 
     for (uint32_t i = 1; i <= ep->params.sockets; i++) {
         struct pki_tcp_link *link = &ep->links[i];

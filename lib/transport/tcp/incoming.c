@@ -74,7 +74,7 @@ static bool acknowledge(struct pki_tcp_link *link)
 
     if (link->chunk.kept) {
         if (link->told < link->received) /* else with the next chunk the other way, or the next one this way: nobody waits for it */
-            link->ep->lane[0].acks_due = true;
+            link->ep->lane.acks_due = true;
         return true;
     }
     /* By the first connection goes the answer, if its put does not wait; one that waits makes another round. */
@@ -92,7 +92,7 @@ static bool acknowledge(struct pki_tcp_link *link)
     if (may_owe(link))
         pki_tcp_owe(link);
     else
-        link->ep->lane[0].acks_due = true;
+        link->ep->lane.acks_due = true;
     return true;
 }
 

@@ -60,8 +60,8 @@ static void work(struct pki_tcp_link *link)
     }
     if (link->readable && !link->in.lent)
         pki_tcp_data_read(link);
-    if (ep->lane[0].acks_due) /* before the long write: the peer waits for them */
-        pki_tcp_lane_flush(&ep->lane[0]);
+    if (ep->lane.acks_due) /* before the long write: the peer waits for them */
+        pki_tcp_lane_flush(&ep->lane);
     if (link->writable && !link->out.lent)
         pki_tcp_data_write(link);
 }

@@ -171,18 +171,12 @@ static uint32_t eager_coll(const struct pki_tcp_iface *iface)
     return iface->one_machine && iface->params.sockets == 1 && iface->threads.max == 0 ? PKI_TCP_PAYLOAD_MAX : PKI_TCP_EAGER_MAX;
 }
 
-/* Two where short collectives are polled for. */
-static uint32_t lanes(const struct pki_tcp_iface *iface)
-{
-    return iface->size <= PKI_TCP_LANES_SIZE ? PKI_TCP_LANES_MAX : 1;
-}
-
 static pk_result_t tcp_ep_init(struct pki_ep *base, struct pki_blob *mine)
 {
     struct pki_tcp_ep *ep = pki_tcp_ep_of(base);
     struct pki_tcp_iface *iface = pki_tcp_iface_of(base->iface);
     struct pki_tcp_card card = { .sockets = iface->params.sockets, .window = iface->params.window,
-                                 .chunk_bytes = iface->params.chunk_bytes, .eager_coll = eager_coll(iface), .lanes = lanes(iface), .addresses = iface->addresses, .near = iface->near };
+                                 .chunk_bytes = iface->params.chunk_bytes, .eager_coll = eager_coll(iface), .addresses = iface->addresses, .near = iface->near };
     const struct pki_net *net = iface->net;
 
     ep->iface = iface;
@@ -225,7 +219,7 @@ static pk_result_t make_links(struct pki_tcp_ep *ep)
     uint32_t window = ep->params.window;
     struct pki_tcp_slot *slots = make_slots(ep);
 
-    ep->links = calloc(ep->nlanes + ep->params.sockets, sizeof *ep->links);
+    ep->links = calloc(1 + ep->params.sockets, sizeof *ep->links);
     if (ep->links == NULL || slots == NULL) {
         struct pki_where where = pki_tcp_where(ep);
 
@@ -235,7 +229,7 @@ static pk_result_t make_links(struct pki_tcp_ep *ep)
         ep->links = NULL;
         return pki_fail(PK_ERR_MEMORY, &where, "over tcp: no memory for %u connections", 1 + ep->params.sockets);
     }
-    ep->nlinks = ep->nlanes + ep->params.sockets;
+    ep->nlinks = 1 + ep->params.sockets;
     for (uint32_t i = 0; i < ep->nlinks; i++) {
         struct pki_tcp_link *link = &ep->links[i];
 
@@ -247,12 +241,10 @@ static pk_result_t make_links(struct pki_tcp_ep *ep)
         link->index = i;
         link->state = PKI_TCP_WAITING;
         link->broken_ns = pki_now_ns();
-        link->slots = i == 0 || i > ep->params.sockets ? NULL : slots + (size_t)(i - 1) * window;
+        link->slots = i == 0 ? NULL : slots + (size_t)(i - 1) * window;
     }
-    for (uint32_t i = 0; i < ep->nlanes; i++) {
-        ep->lane[i].link = &ep->links[i == 0 ? 0 : ep->nlinks - 1];
-        ep->lane[i].link->lane = &ep->lane[i];
-    }
+    ep->lane.link = &ep->links[0];
+    ep->links[0].lane = &ep->lane;
     ep->links[0].slots = slots; /* link 0 has none: it only keeps the block for ep_close */
     return PK_OK;
 }
@@ -286,15 +278,10 @@ static pk_result_t tcp_ep_connect(struct pki_ep *base, struct pki_blob *theirs)
                                           .window = lower(mine->window, ep->theirs.window),
                                           .chunk_bytes = lower(mine->chunk_bytes, ep->theirs.chunk_bytes) };
     base->eager_coll = lower((uint32_t)base->eager_coll, ep->theirs.eager_coll);
-    ep->nlanes = lower(lanes(ep->iface), ep->theirs.lanes);
-    for (uint32_t i = 0; i < ep->nlanes; i++) {
-        ep->lane[i].tx = aligned_alloc(4096, PKI_TCP_TX_BYTES);
-        ep->lane[i].rx = aligned_alloc(4096, PKI_TCP_RX_BYTES);
-        if (ep->lane[i].tx == NULL || ep->lane[i].rx == NULL)
-            return pki_fail(PK_ERR_MEMORY, &where, "over tcp: no memory for an endpoint");
-    }
+    ep->lane.tx = aligned_alloc(4096, PKI_TCP_TX_BYTES);
+    ep->lane.rx = aligned_alloc(4096, PKI_TCP_RX_BYTES);
     ep->moves = calloc(PKI_TCP_MOVES, sizeof *ep->moves);
-    if (ep->moves == NULL)
+    if (ep->lane.tx == NULL || ep->lane.rx == NULL || ep->moves == NULL)
         return pki_fail(PK_ERR_MEMORY, &where, "over tcp: no memory for an endpoint");
     pki_tcp_moves_open(ep);
     result = pki_tcp_grants_open(ep);
@@ -335,11 +322,9 @@ static void tcp_ep_close(struct pki_ep *base)
     for (unsigned i = 0; i < PKI_TCP_PLACES; i++)
         free(ep->keep.places[i].at);
     ep->keep = (struct pki_tcp_keep){ 0 };
-    for (uint32_t i = 0; i < PKI_TCP_LANES_MAX; i++) {
-        free(ep->lane[i].rx);
-        free(ep->lane[i].tx);
-        ep->lane[i] = (struct pki_tcp_lane){ 0 };
-    }
+    free(ep->lane.rx);
+    free(ep->lane.tx);
+    ep->lane = (struct pki_tcp_lane){ 0 };
     ep->links = NULL;
     ep->moves = NULL;
     base->can_put = false;

@@ -2,12 +2,11 @@
 /*
  * TCP between hosts.
  *
- * A pair of ranks has 1 + sockets connections, "links", or one more. Link 0 is a lane: messages, and acknowledgements. Links 1 to sockets
- * carry chunks of granted transfers, each whole on one link, so that a small message never waits behind a long one. The last link of few ranks
- * is a second lane, for every other short collective (docs/design/0027). The higher rank connects, the lower one accepts; both prove the
- * communicator's key first.
+ * A pair of ranks has 1 + sockets connections, "links". Link 0 is the lane: messages, and acknowledgements. Links 1 to sockets
+ * carry chunks of granted transfers, each whole on one link, so that a small message never waits behind a long one. The higher rank
+ * connects, the lower one accepts; both prove the communicator's key first.
  *
- * Every link counts its frames. What the peer has not acknowledged is kept (a lane's frames in a ring, chunks in their slots, which
+ * Every link counts its frames. What the peer has not acknowledged is kept (the lane's frames in a ring, chunks in their slots, which
  * point into the user's buffer, or into a copy of it), so that a link that breaks goes on where it was once it stands again, without losing or repeating
  * a frame. A slot is also the window: no chunk leaves without one, and the peer's acknowledgement gives it back.
  *
@@ -30,7 +29,6 @@
 #include "util/log.h"
 #include "util/trial.h"
 
-#define PKI_TCP_LANES_SIZE 3 /* ranks, at most, between which there are two */
 #define PKI_TCP_TX_BYTES (256u << 10) /* the lane's ring, a power of two */
 #define PKI_TCP_RX_BYTES (256u << 10) /* and its receive buffer */
 #define PKI_TCP_MOVES 64u             /* puts to one peer in flight */
@@ -253,9 +251,8 @@ struct pki_tcp_lane {
     unsigned char *rx;
     size_t rx_head, rx_scan, rx_tail;
     size_t rx_untold; /* bytes of frames that have not been acknowledged */
-    uint64_t popped;  /* messages that the engine has had */
 
-    unsigned char acks[(1 + PKI_TCP_SOCKETS_MAX) * (PKI_TCP_HEADER_BYTES + PKI_TCP_ACK_BYTES)];
+    unsigned char acks[PKI_TCP_LINKS_MAX * (PKI_TCP_HEADER_BYTES + PKI_TCP_ACK_BYTES)];
 };
 
 struct pki_tcp_ep {
@@ -265,15 +262,12 @@ struct pki_tcp_ep {
     struct pki_tcp_iface *iface;
     bool connects;                /* this rank does; the peer accepts */
     bool left;                    /* the peer has left in good order */
-    bool gone;                    /* its goodbye and the end of the first lane have come, though not what it sent before */
+    bool gone;                    /* its goodbye and the end of the lane have come, though not what it sent before */
     bool peeked_news, peeked_want;
     bool wants;                   /* `want` is to be told */
-    uint32_t nlanes;
-    unsigned looks;               /* at lanes */
     unsigned untold;              /* of `earlies` */
-    struct pki_tcp_lane *peeked;
     struct pki_list news, earlies;
-    struct pki_tcp_lane lane[PKI_TCP_LANES_MAX]; /* [nlanes]; the second one is the last link */
+    struct pki_tcp_lane lane;
 
     uint32_t nlinks;
     struct pki_tcp_link *links;   /* [nlinks] */
@@ -362,9 +356,7 @@ static inline struct pki_tcp_iface *pki_tcp_iface_of(struct pki_iface *iface)
 /* The peer has closed its connections in good order, behind its goodbye, which waits for what it sent before and is still in one of them. */
 static inline bool pki_tcp_has_gone(const struct pki_tcp_ep *ep)
 {
-    bool more = ep->links[1].state == PKI_TCP_UP || (ep->nlanes > 1 && ep->lane[1].link->state == PKI_TCP_UP);
-
-    return ep->gone && ep->links[0].state == PKI_TCP_UP && more;
+    return ep->gone && ep->links[0].state == PKI_TCP_UP && ep->links[1].state == PKI_TCP_UP;
 }
 
 static inline struct pki_where pki_tcp_where(const struct pki_tcp_ep *ep)
@@ -417,7 +409,7 @@ void pki_tcp_lost(struct pki_tcp_ep *ep, int error, const char *fmt, ...) PKI_PR
 void pki_tcp_leaves(struct pki_tcp_ep *ep);
 /* And that was it. */
 void pki_tcp_left(struct pki_tcp_ep *ep);
-/* Only the lanes are left of it: chunks under way, puts and grants are given up. */
+/* Only the lane is left of it: chunks under way, puts and grants are given up. */
 void pki_tcp_data_give_up(struct pki_tcp_ep *ep);
 /* HMAC over a label, the hello and the challenge's nonce and count. */
 pk_result_t pki_tcp_prove(const struct pki_tcp_iface *iface, const char *label, const unsigned char hello[PKI_TCP_HELLO_BYTES],
@@ -506,12 +498,12 @@ void pki_tcp_lane_write(struct pki_tcp_lane *lane, const void *data, size_t byte
 /* ---- goodbye.c ---- */
 
 void pki_tcp_lane_close(struct pki_tcp_ep *ep); /* say that this rank leaves, and see it out, waiting a moment at most */
-/* What the peer has to have had before it hears how this rank fares. `leaves`: in good order, else the chunks are about to be given up. */
-struct pki_tcp_before pki_tcp_sent_before(const struct pki_tcp_ep *ep, bool leaves);
+/* So many chunks on link 1 the peer has to have had before it hears how this rank fares. `leaves`: in good order, else the chunks are about to be given up. */
+uint64_t pki_tcp_sent_before(const struct pki_tcp_ep *ep, bool leaves);
 
 /* ---- aside.c: connections that epoll does not watch ---- */
 
-#define PKI_TCP_DIRECT_PEERS 2     /* with no more of them each lane is read without asking epoll first, */
+#define PKI_TCP_DIRECT_PEERS 2     /* with no more of them the lane of each is read without asking epoll first, */
 #define PKI_TCP_DIRECT_ROUNDS 4096 /* and only while something happens now and then */
 
 static inline bool pki_tcp_lanes_are_polled(const struct pki_tcp_iface *iface)

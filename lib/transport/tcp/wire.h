@@ -14,10 +14,9 @@
 #include "transport/transport.h"
 #include "util/bytes.h"
 
-#define PKI_TCP_VERSION 8u
+#define PKI_TCP_VERSION 9u
 #define PKI_TCP_SOCKETS_MAX 16u
-#define PKI_TCP_LANES_MAX 2u
-#define PKI_TCP_LINKS_MAX (PKI_TCP_LANES_MAX + PKI_TCP_SOCKETS_MAX)
+#define PKI_TCP_LINKS_MAX (1 + PKI_TCP_SOCKETS_MAX)
 #define PKI_TCP_WINDOW_MAX 64u
 #define PKI_TCP_CHUNK_MIN (16u << 10)
 #define PKI_TCP_CHUNK_MAX (16u << 20)
@@ -114,16 +113,11 @@ struct pki_tcp_ack {
 
 void pki_tcp_put_ack(unsigned char out[PKI_TCP_HEADER_BYTES + PKI_TCP_ACK_BYTES], const struct pki_tcp_ack *ack);
 bool pki_tcp_get_ack(const unsigned char bytes[PKI_TCP_ACK_BYTES], struct pki_tcp_ack *ack);
-/* What was sent before a goodbye, or news of the engine, by connections that may be slower. */
-struct pki_tcp_before {
-    uint64_t messages; /* frames of the second lane, */
-    uint64_t chunks;   /* and of the first connection for chunks */
-};
-
-void pki_tcp_put_close(unsigned char out[PKI_TCP_HEADER_BYTES + PKI_TCP_CLOSE_BYTES], const struct pki_tcp_before *before);
-static inline struct pki_tcp_before pki_tcp_get_close(const unsigned char bytes[PKI_TCP_CLOSE_BYTES])
+/* So many chunks were sent on link 1 before the goodbye. */
+void pki_tcp_put_close(unsigned char out[PKI_TCP_HEADER_BYTES + PKI_TCP_CLOSE_BYTES], uint64_t chunks);
+static inline uint64_t pki_tcp_get_close(const unsigned char bytes[PKI_TCP_CLOSE_BYTES])
 {
-    return (struct pki_tcp_before){ .messages = pki_get_u64(bytes), .chunks = pki_get_u64(bytes + 8) };
+    return pki_get_u64(bytes);
 }
 
 /* ---- What a rank tells its peers before they connect (struct pki_blob) ---- */
@@ -131,7 +125,6 @@ static inline struct pki_tcp_before pki_tcp_get_close(const unsigned char bytes[
 struct pki_tcp_card {
     uint32_t sockets, window, chunk_bytes;
     uint32_t eager_coll;      /* longest step of a collective that goes in one message, not in chunks */
-    uint32_t lanes;
     uint32_t addresses, near; /* of them those to be used first */
     struct sockaddr_storage address[PKI_TCP_ADDRESSES]; /* without a scope: that is each host's own */
 };

@@ -278,7 +278,7 @@ static void come_back(struct far_end *far, uint64_t received)
         close(ends[0]);
 }
 
-/* Puts, spliced where they are long, or copied, and kept where they go ahead, while the peer reads some of it, acknowledges what it likes, and lets the connection break. Each
+/* Puts, kept where they are short and go ahead, while the peer reads some of it, acknowledges what it likes, and lets the connection break. Each
  * put ends once at most, and none after the endpoint has been closed. */
 static void fuzz_put(const uint8_t *data, size_t size)
 {
@@ -288,9 +288,6 @@ static void fuzz_put(const uint8_t *data, size_t size)
     struct far_end far;
 
     far_end_open(&far);
-    if (size > 0 && data[size - 1] % 2 == 0) /* the second way is tried first */
-        for (int i = 0; i < PKI_TCP_WAYS; i++)
-            pki_tcp_ep_of(far.ep)->ways[i] = (struct pki_tcp_ways){ .puts = PKI_TRIAL_BLOCK, .bytes = 1 };
     for (; size >= 2 && !far.ep->dead; data += 2, size -= 2) {
         unsigned char ack[PKI_TCP_HEADER_BYTES + PKI_TCP_ACK_BYTES], came[PKI_TCP_DATA_HEAD_BYTES];
         struct pki_list *node;

@@ -71,7 +71,6 @@ static void begin_with(struct tcp_pair *pair, const char *sockets)
     for (int rank = 0; rank < 2; rank++) {
         struct pki_put first;
 
-        tcp_pair_go(pair, rank, true);
         cr_assert_null(tcp()->place(pair->ep[rank], BYTES), "nothing has been acknowledged");
         grant(pair, 1 - rank, 1, 0);
         put(pair, rank, &first, 1, source, false);

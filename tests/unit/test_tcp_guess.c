@@ -39,8 +39,6 @@ static void begin_with(struct tcp_pair *pair, const char *sockets, const char *c
 {
     tcp_params(sockets, "4", chunk);
     tcp_pair_new(pair);
-    for (int rank = 0; rank < 2; rank++)
-        tcp_pair_go(pair, rank, false);
 }
 
 static void begin(struct tcp_pair *pair)
@@ -302,52 +300,12 @@ static void exchange(struct tcp_pair *pair, size_t count, bool lane)
     cr_assert_eq(ep->links[1].acked, ep->links[1].end);
 }
 
-Test(tcp_guess, acknowledged_where_it_came)
-{
-    struct tcp_pair pair;
-
-    begin(&pair);
-    for (int i = 0; i < 4; i++) /* lent, all of them */
-        exchange(&pair, BYTES, false);
-    cr_assert_eq(cames, 4);
-    tcp_pair_free(&pair);
-}
-
 Test(tcp_guess, acknowledged_on_the_lane_where_the_kernel_has_no_room)
 {
     struct tcp_pair pair;
 
     begin(&pair);
     take_of_came = 0;
-    exchange(&pair, BYTES, true);
-    cr_assert_eq(cames, 1);
-    tcp_pair_free(&pair);
-}
-
-Test(tcp_guess, an_acknowledgement_in_parts)
-{
-    struct tcp_pair pair;
-
-    begin(&pair);
-    for (take_of_came = 1; take_of_came < (ssize_t)PKI_TCP_DATA_HEAD_BYTES; take_of_came += 16) { /* few enough for all to be lent */
-        cames = 0;
-        exchange(&pair, BYTES, false);
-        cr_assert_eq(cames, 1);
-    }
-    tcp_pair_free(&pair);
-}
-
-/* Of several connections the first, while there is no more than an exchange with one peer. */
-Test(tcp_guess, acknowledged_on_the_first_of_several)
-{
-    static unsigned char other[8];
-    struct tcp_pair pair;
-
-    begin_with(&pair, "3/0", "524288");
-    exchange(&pair, BYTES, false);
-    cr_assert_eq(cames, 1);
-    for (uint64_t op = 7; op < 9; op++) /* which nobody sends */
-        grant(&pair, op, other, sizeof other);
     exchange(&pair, BYTES, true);
     cr_assert_eq(cames, 1);
     tcp_pair_free(&pair);

@@ -69,9 +69,6 @@ static void take_slot(struct pki_tcp_link *link, struct pki_tcp_move *move)
     slot->move = move;
     slot->src = (const char *)put->src + move->issued;
     slot->bytes = chunk.bytes;
-    if (move->issued == 0)
-        move->copied = pki_tcp_is_copied(link->ep, move);
-    slot->copied = move->copied;
     slot->place = move->place;
     slot->kept = false;
     slot->kept_end = 0;
@@ -133,8 +130,6 @@ pk_result_t pki_tcp_put(struct pki_put *put)
 
 static void end_move(struct pki_tcp_ep *ep, struct pki_tcp_move *move, pk_result_t result)
 {
-    if (move->ways != NULL && result == PK_OK)
-        pki_tcp_way_ended(ep, move);
     move->put->result = result;
     pki_list_push(&ep->iface->base.done, &move->put->node);
     pki_list_remove(&move->node);
@@ -205,8 +200,6 @@ static size_t gather(struct pki_tcp_link *link, uint64_t end, struct iovec parts
     size_t skip = link->written, n = 0;
 
     for (uint64_t i = link->next; i < end; i++) {
-        if (i > link->next && !link->copies)
-            break; /* perhaps it goes without a copy */
         n += pki_tcp_chunk_parts(slot_of(link, i), skip, parts + n);
         skip = 0;
     }
@@ -259,8 +252,6 @@ static ssize_t write_some(struct pki_tcp_link *link, uint64_t end)
     struct iovec parts[4];
     struct msghdr message = { .msg_iov = parts };
 
-    if (pki_tcp_goes_spliced(link))
-        return pki_tcp_splice(link);
     message.msg_iovlen = gather(link, end, parts);
     return sendmsg(link->watch.fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
 }
@@ -271,14 +262,6 @@ ssize_t pki_tcp_chunk_send(struct pki_tcp_link *link)
 
     link->written += n > 0 ? (size_t)n : 0;
     return n;
-}
-
-bool pki_tcp_data_lends(const struct pki_tcp_link *link)
-{
-    for (uint64_t i = link->acked; i < link->end; i++)
-        if (slot_of((struct pki_tcp_link *)(uintptr_t)link, i)->move != NULL)
-            return true;
-    return false;
 }
 
 /* What is left of the chunk `next`. */
@@ -295,7 +278,7 @@ static size_t transfer_bytes(const struct pki_tcp_slot *slot)
 /* The heads that go now say what has come until now. Returns what the peer knows of it then. */
 static uint64_t tell(struct pki_tcp_link *link, uint64_t end)
 {
-    if (link->written > 0 || link->piped > 0 || link->ep->iface->threads.max > 0)
+    if (link->written > 0 || link->ep->iface->threads.max > 0)
         return link->told;
     for (uint64_t i = link->next; i < end; i++)
         pki_tcp_put_chunk_told(slot_of(link, i)->head, link->received);

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Chunks of granted transfers, in. */
 #include <errno.h>
-#include <poll.h>
 #include <sys/uio.h>
 
 #include "transport/tcp/tcp.h"
@@ -9,7 +8,6 @@
 void pki_tcp_data_rewind(struct pki_tcp_link *link)
 {
     pki_tcp_recall(link);
-    pki_tcp_pipe_close(link);
     link->next = link->acked;
     link->written = 0;
     for (uint64_t i = link->acked; i < link->end; i++)
@@ -44,21 +42,6 @@ static bool begin_chunk(struct pki_tcp_link *link)
     return pki_tcp_came_take(link, link->chunk.told);
 }
 
-/* Within a machine its pages may have been the sender's own, who has given it up since: whatever they held when they were read. The socket's
- * error would not tell: a thread that writes on the same connection may have taken it away, and what had come can still be read. */
-static bool was_given_up(const struct pki_tcp_link *link)
-{
-    struct pollfd p = { .fd = link->watch.fd };
-    int n;
-
-    if (!link->ep->iface->one_machine || link->chunk.bytes < PKI_TCP_SPLICE_MIN)
-        return false;
-    do
-        n = poll(&p, 1, 0); /* asked for nothing, it tells of an error and of the end of both directions */
-    while (n < 0 && errno == EINTR);
-    return n != 0;
-}
-
 /* The lane need not say at once that this chunk has come. Of a transfer that went ahead the engine may hear, and return to its caller, without another round of progress; who is about to sleep makes none either. */
 static bool may_owe(const struct pki_tcp_link *link)
 {
@@ -67,7 +50,7 @@ static bool may_owe(const struct pki_tcp_link *link)
 }
 
 /* A kept chunk is whole, whatever has become of its sender, who may have left: on its connection nothing is said of it, for what comes to a closed one makes
- * the kernel throw away the rest that is still to be sent. False: what was read is not to be believed. Where the acknowledgement goes out on the same connection, that was not reset. */
+ * the kernel throw away the rest that is still to be sent. False: the connection is broken. */
 static bool acknowledge(struct pki_tcp_link *link)
 {
     int said;
@@ -78,14 +61,14 @@ static bool acknowledge(struct pki_tcp_link *link)
         return true;
     }
     /* By the first connection goes the answer, if its put does not wait; one that waits makes another round. */
-    if (link->grant != NULL && link->grant->answers && link->index == 1 && link->ep->iface->threads.max == 0) { /* if its pages were lent, and are not any more, what is made of it has no use either: the peer has failed */
+    if (link->grant != NULL && link->grant->answers && link->index == 1 && link->ep->iface->threads.max == 0) {
         pki_tcp_owe(link);
         return true;
     }
     said = pki_tcp_came_say(link);
     if (said > 0)
         return true;
-    if (said < 0 || was_given_up(link)) {
+    if (said < 0) {
         pki_tcp_link_broken(link, ECONNRESET);
         return false;
     }

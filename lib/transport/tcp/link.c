@@ -46,18 +46,12 @@ void pki_tcp_unwatch(struct pki_tcp_watch *watch)
     watch->fd = -1;
 }
 
-/* Pages of a user's buffer, and of slots, may be in it: after the end of their put nobody may see what becomes of them. */
 void pki_tcp_link_drop(struct pki_tcp_link *link)
 {
-    const struct linger forget = { .l_onoff = 1 };
-
     pki_tcp_recall(link);
     pki_list_remove(&link->aside);
     link->finds = 0;
-    if (link->watch.fd >= 0 && link->lane == NULL && pki_tcp_data_lends(link))
-        (void)setsockopt(link->watch.fd, SOL_SOCKET, SO_LINGER, &forget, sizeof forget);
     pki_tcp_unwatch(&link->watch);
-    pki_tcp_pipe_close(link);
     pki_tcp_spill_drop(link);
 }
 

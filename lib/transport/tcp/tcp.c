@@ -7,8 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
-#include <sys/mman.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "util/auth.h"
@@ -17,7 +15,6 @@
 #include "util/fd.h"
 #include "util/netif.h"
 
-#define SETTLE_NS PKI_NS_PER_MS
 /* As GPUDirect-TCPX has them. Measured over loopback and veth: a window of 4 and chunks of 512 KiB are enough, and eight sockets gain nothing
  * over four. Within a machine there is no wire to share: what more of them copy, the same CPUs copy (bench/results/0.2-net.md). */
 #define DEFAULT_SOCKETS 4
@@ -146,8 +143,6 @@ static pk_result_t tcp_open(const struct pki_iface_config *config, struct pki_if
     if (result == PK_OK)
         result = read_params(iface, config);
     if (result == PK_OK)
-        result = pki_env_bool("PICKLE_TEST_WAYS", false, &iface->flips);
-    if (result == PK_OK)
         result = listen_and_watch(iface, &choice);
     if (result != PK_OK) {
         tcp_close(base);
@@ -181,8 +176,6 @@ static pk_result_t tcp_ep_init(struct pki_ep *base, struct pki_blob *mine)
 
     ep->iface = iface;
     ep->connects = base->rank > base->peer;
-    for (int i = 0; i < PKI_TCP_WAYS; i++)
-        ep->ways[i] = (struct pki_tcp_ways){ .puts = PKI_TRIAL_COLD, .trial = { .second = true, .flips = iface->flips } }; /* copies first: the connection grows */
     base->eager_coll = eager_coll(iface);
     pki_list_init(&ep->grants);
     pki_list_init(&ep->news);
@@ -201,30 +194,16 @@ static uint32_t lower(uint32_t a, uint32_t b)
     return a < b ? a : b;
 }
 
-static size_t slots_bytes(const struct pki_tcp_ep *ep)
-{
-    return (size_t)ep->params.sockets * ep->params.window * sizeof(struct pki_tcp_slot);
-}
-
-/* Pages of their own, which go when they do: of a connection that is given up the peer may still read a head, as long as it likes (splice.c). */
-static struct pki_tcp_slot *make_slots(const struct pki_tcp_ep *ep)
-{
-    void *slots = mmap(NULL, slots_bytes(ep), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-
-    return slots != MAP_FAILED ? slots : NULL;
-}
-
 static pk_result_t make_links(struct pki_tcp_ep *ep)
 {
     uint32_t window = ep->params.window;
-    struct pki_tcp_slot *slots = make_slots(ep);
+    struct pki_tcp_slot *slots = calloc((size_t)ep->params.sockets * window, sizeof *slots);
 
     ep->links = calloc(1 + ep->params.sockets, sizeof *ep->links);
     if (ep->links == NULL || slots == NULL) {
         struct pki_where where = pki_tcp_where(ep);
 
-        if (slots != NULL)
-            munmap(slots, slots_bytes(ep));
+        free(slots);
         free(ep->links);
         ep->links = NULL;
         return pki_fail(PK_ERR_MEMORY, &where, "over tcp: no memory for %u connections", 1 + ep->params.sockets);
@@ -234,7 +213,7 @@ static pk_result_t make_links(struct pki_tcp_ep *ep)
         struct pki_tcp_link *link = &ep->links[i];
 
         link->watch.kind = PKI_TCP_LINK;
-        link->watch.fd = link->pipe[0] = link->pipe[1] = -1;
+        link->watch.fd = -1;
         pki_list_init(&link->ready);
         pki_list_init(&link->aside);
         link->ep = ep;
@@ -309,7 +288,7 @@ static void tcp_ep_close(struct pki_ep *base)
             pki_tcp_link_drop(&ep->links[i]);
             ep->iface->owing -= ep->links[i].owes;
         }
-        munmap(ep->links[0].slots, slots_bytes(ep));
+        free(ep->links[0].slots);
         ep->iface->eps[base->peer] = NULL;
         ep->iface->neps--;
     }
@@ -331,29 +310,14 @@ static void tcp_ep_close(struct pki_ep *base)
     base->dead = true;
 }
 
-/* Pages of buffers that the peers have yet to read out of connections on this machine. */
-static bool pages_are_out(const struct pki_tcp_iface *iface)
-{
-    for (int i = 0; iface->one_machine && i < iface->size; i++)
-        for (uint32_t k = 1; iface->eps[i] != NULL && k <= iface->eps[i]->params.sockets; k++)
-            if (!iface->eps[i]->links[k].copies && pki_tcp_data_lends(&iface->eps[i]->links[k]))
-                return true;
-    return false;
-}
-
-/* A peer that finds its connection reset does not believe the chunk that it has just read. The reset is handled by this core, perhaps only when
- * nobody runs there. */
 static void tcp_revoke(struct pki_iface *base)
 {
     struct pki_tcp_iface *iface = pki_tcp_iface_of(base);
-    bool settles = pages_are_out(iface);
 
     iface->revoked = true;
     for (int i = 0; i < iface->size; i++)
         if (iface->eps[i] != NULL)
             pki_tcp_data_give_up(iface->eps[i]);
-    if (settles)
-        nanosleep(&(struct timespec){ .tv_nsec = SETTLE_NS }, NULL);
 }
 
 static int tcp_wait_fd(struct pki_iface *base)

@@ -27,7 +27,6 @@
 #include "util/clock.h"
 #include "util/netif.h"
 #include "util/log.h"
-#include "util/trial.h"
 
 #define PKI_TCP_TX_BYTES (256u << 10) /* the lane's ring, a power of two */
 #define PKI_TCP_RX_BYTES (256u << 10) /* and its receive buffer */
@@ -35,17 +34,15 @@
 #define PKI_TCP_GUESTS 64             /* connections that have not proved themselves */
 #define PKI_TCP_AHEAD_CREDIT (8 * PKI_TCP_AHEAD_MAX)
 #define PKI_TCP_THREADS_MAX 8
-#define PKI_TCP_SPLICE_MIN (64u << 10) /* shorter payload is copied sooner than its pages are counted */
 #define PKI_TCP_DIRECT_SIZE 8 /* ranks, at most, where connections are read without asking epoll first, */
 #define PKI_TCP_DIRECT_BYTES ((size_t)PKI_TCP_AHEAD_MAX) /* and for no longer transfers */
 #define PKI_TCP_EXCHANGE 2 /* moves and grants that an exchange with one peer has in flight */
 #define PKI_TCP_ROUND_BYTES ((size_t)4 << 20)
 #define PKI_TCP_TURN_BYTES ((size_t)512 << 10) /* where chunks go both ways: what has been read is handed on, and summed up, while it is in a cache */
-#define PKI_TCP_KEEP_MAX (256u << 10) /* of one transfer that is copied, of which a copy is kept as well; */
+#define PKI_TCP_KEEP_MAX (256u << 10) /* of one transfer of which a copy is kept; */
 #define PKI_TCP_PLACES 2 /* for transfers that are written where they are kept, */
 #define PKI_TCP_PLACE_MAX (512u << 10) /* of so many bytes at most */
 #define PKI_TCP_KEEP_BYTES (1u << 20) /* of all of them, to one peer */
-#define PKI_TCP_WAYS 4 /* puts that are alike in this */
 #define PKI_TCP_LEND_MIN (64u << 10)  /* bytes that are worth a thread's attention */
 
 struct pki_tcp_ep;
@@ -98,16 +95,12 @@ struct pki_tcp_move { /* a put in flight */
     struct pki_put *put;
     size_t issued, acked;
     unsigned place; /* of ep->keep's, where the put's bytes are; PKI_TCP_PLACES: in none */
-    bool copied;
-    struct pki_tcp_ways *ways; /* to which it belongs, and which are told when it ends, or NULL; */
-    uint64_t number, given_ns; /* its number there, and when it was given, where that is tried */
 };
 
 struct pki_tcp_slot { /* a chunk that the peer has not acknowledged */
     struct pki_tcp_move *move; /* NULL: its put has ended: `src` is a copy of it */
     const char *src;
     uint32_t bytes;
-    bool copied; /* into the connection, never lent */
     bool kept; /* its put need not wait: */
     uint64_t kept_end; /* where in ep->keep's ring a copy ends; 0: it has none there, */
     unsigned place;    /* but is where the move's was; PKI_TCP_PLACES: in none */
@@ -169,12 +162,9 @@ struct pki_tcp_link {
     uint64_t next, sent; /* `sent` of them have ever gone whole, over this connection or one before it */
     size_t written;     /* bytes of `next`, head and payload */
     size_t outstanding; /* payload bytes in slots whose puts wait */
-    int pipe[2];        /* through which chunks go without being copied; -1: not made */
-    size_t piped;       /* bytes in it */
-    bool copies;        /* payload does not go that way here */
     unsigned char came[PKI_TCP_DATA_HEAD_BYTES]; /* an acknowledgement (came.c), */
     size_t came_left;   /* of which the kernel has not taken so many bytes yet */
-    struct pki_tcp_job out; /* while it is lent, `next`, `written` and the pipe are a thread's */
+    struct pki_tcp_job out; /* while it is lent, `next` and `written` are a thread's */
 
     /* chunk in */
     unsigned char head[PKI_TCP_DATA_HEAD_BYTES];
@@ -190,7 +180,7 @@ struct pki_tcp_link {
     struct pki_tcp_job in; /* while it is lent, the head and what is left of the chunk are a thread's */
 };
 
-struct pki_tcp_keep { /* copies of chunks whose puts did not wait (copied.c), in a ring: bytes [head, end) */
+struct pki_tcp_keep { /* copies of chunks whose puts did not wait (kept.c), in a ring: bytes [head, end) */
     char *ring; /* NULL until there is one */
     uint64_t head, end;
     uint64_t frames; /* of link 1 up to the last of them */
@@ -199,14 +189,6 @@ struct pki_tcp_keep { /* copies of chunks whose puts did not wait (copied.c), in
         bool busy; /* a chunk that the peer has not acknowledged is there */
     } places[PKI_TCP_PLACES]; /* for what is written there in the first place */
     bool never;      /* the connection has been made anew: who leaves could not tell whether the last ones have come */
-};
-
-struct pki_tcp_ways { /* puts whose pages may be lent, or copied */
-    uint64_t puts;   /* so far; */
-    size_t bytes;    /* of the block of tries so far, */
-    uint64_t busy_ns; /* and how long those took that are timed one by one, */
-    uint64_t began_ns; /* and when that began, of the others */
-    struct pki_trial trial; /* second way: copied */
 };
 
 struct pki_tcp_early { /* a chunk that has come ahead of its grant */
@@ -277,8 +259,6 @@ struct pki_tcp_ep {
     struct pki_list puts, free_moves; /* those in flight as they were given, and the others */
     struct pki_list *undealt; /* of puts the first that is not all in slots, or its head */
     struct pki_tcp_keep keep;
-    struct pki_tcp_ways ways[PKI_TCP_WAYS]; /* of puts of like length; */
-    uint64_t ended_ns; /* when the last put ended that is timed by itself, of whatever length */
     uint64_t places;            /* granted outside a transfer so far: names of those to come */
     struct pki_list grants, free_grants, slabs;
     struct pki_tcp_island *islands;
@@ -309,7 +289,6 @@ struct pki_tcp_iface {
     int rank, size, epoll_fd;
     bool one_machine; /* there is no wire */
     bool revoked;     /* no chunk goes or comes any more */
-    bool flips;       /* test: of two ways to go the other one each time */
     bool spins;       /* each rank here has a core */
     int neps;
     unsigned round, quiet;   /* rounds of progress; those since something happened */
@@ -381,7 +360,7 @@ static inline void pki_tcp_look_again(struct pki_tcp_link *link)
 /* Watch `fd` for the sake of `watch`, which has it from then on. */
 bool pki_tcp_watch(struct pki_tcp_iface *iface, struct pki_tcp_watch *watch, int fd, bool both_ways);
 void pki_tcp_unwatch(struct pki_tcp_watch *watch);
-/* The connection goes, if there is one; what the kernel has not sent of chunks that are not acknowledged, it forgets. */
+/* The connection goes, if there is one. */
 void pki_tcp_link_drop(struct pki_tcp_link *link);
 void pki_tcp_socket_options(const struct pki_tcp_iface *iface, int fd);
 
@@ -580,14 +559,8 @@ void pki_tcp_chunk_sent(struct pki_tcp_link *link);
 /* The peer says that it has had so many chunks. False: that cannot be. */
 bool pki_tcp_data_was_sent(struct pki_tcp_link *link, uint64_t frames);
 
-/* Pages of users' buffers are in the connection, or on their way there. */
-bool pki_tcp_data_lends(const struct pki_tcp_link *link);
+/* ---- kept.c: copies of short chunks, so that a put need not wait ---- */
 
-/* ---- copied.c: copies, instead of lent pages, and kept, so that a put need not wait ---- */
-
-/* That takes less time, for now. To be asked once a put; and told when it has ended. */
-bool pki_tcp_is_copied(struct pki_tcp_ep *ep, struct pki_tcp_move *move);
-void pki_tcp_way_ended(struct pki_tcp_ep *ep, struct pki_tcp_move *move);
 /* transport->place; and which of them it was. PKI_TCP_PLACES: none. */
 char *pki_tcp_place(struct pki_ep *ep, size_t bytes);
 unsigned pki_tcp_place_of(const struct pki_tcp_ep *ep, const void *src);
@@ -656,13 +629,6 @@ void pki_tcp_recall(struct pki_tcp_link *link);
 /* The same with what goes out, which goes on from there. */
 void pki_tcp_settle_out(struct pki_tcp_link *link);
 void pki_tcp_threads_close(struct pki_tcp_threads *all);
-
-/* ---- splice.c: payload without a copy ---- */
-
-/* The next chunk goes, or is going, by pki_tcp_splice, which writes some of it: as sendmsg. */
-bool pki_tcp_goes_spliced(struct pki_tcp_link *link);
-ssize_t pki_tcp_splice(struct pki_tcp_link *link);
-void pki_tcp_pipe_close(struct pki_tcp_link *link);
 
 /* ---- grant.c: what the peer may write ---- */
 

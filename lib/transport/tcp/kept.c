@@ -1,10 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Within a machine a chunk's pages may be lent (splice.c), or it may be copied into the connection, as it is on a wire. Which takes less time is the machine's
- * affair: what a copy costs, and how near the cores are to one another; so both are tried now and then.
- *
- * A short transfer that went ahead of its grant, in one chunk, and is copied, is copied once more, into memory of this transport, in case the connection breaks:
- * then its put ends at once, where one that lends has to wait to hear that its pages have been read, and what came is said along with the next chunk the other
+ * A short transfer that goes ahead of its grant, in one chunk, is copied into memory of this transport once it has been written, in case the connection breaks:
+ * then its put ends at once, where it would have to wait for one trip there and one back, and what came is said along with the next chunk the other
  * way. Only while the first connection for chunks stands: a chunk that goes once more waits for its answer, since who leaves has to know that it came.
  */
 #include <linux/sockios.h>
@@ -14,99 +11,8 @@
 #include <sys/ioctl.h>
 
 #include "transport/tcp/tcp.h"
-#include "util/clock.h"
 
 #define PAGE ((size_t)4096) /* copies from one to the other take half the time where both begin with one */
-#define UNIT ((size_t)1024) /* times are compared for so many bytes, whatever the puts' lengths */
-
-/* A step of a collective that may go whole in the lane has its own two ways. */
-static bool has_two_ways(const struct pki_tcp_ep *ep, const struct pki_put *put)
-{
-    bool in_lane = (put->about.flags & PKI_MSG_FLAG_COLL) != 0 && put->bytes <= PKI_TCP_EAGER_MAX;
-
-    return ep->iface->threads.max == 0 && !in_lane;
-}
-
-static struct pki_tcp_ways *ways_of(struct pki_tcp_ep *ep, const struct pki_put *put)
-{
-    if (put->ahead)
-        return &ep->ways[put->bytes <= PKI_TCP_KEEP_MAX ? 0 : 1];
-    return &ep->ways[put->bytes <= PKI_TCP_AHEAD_MAX ? 2 : 3];
-}
-
-/* Of tries, of which the last one is `last`, and which took `ns` together. */
-static void end_block(struct pki_tcp_ways *ways, uint64_t last, uint64_t ns)
-{
-    for (uint64_t i = 0; ways->bytes > 0 && i < PKI_TRIAL_BLOCK; i++)
-        pki_trial_took(&ways->trial, last - i, UNIT, ns * UNIT / ways->bytes);
-    pki_trial_decide(&ways->trial, last);
-    ways->bytes = 0;
-    ways->busy_ns = 0;
-}
-
-/* A block of tries is over, or another begins, by this put, which is a whole transfer and may end before the peer has it. The block took from its first put to
- * the first behind it, for so many bytes: puts of one burst are given at once, and wait later. */
-static void begin_block(struct pki_tcp_ways *ways)
-{
-    uint64_t now = pki_now_ns();
-
-    end_block(ways, ways->puts - 1, now - ways->began_ns);
-    ways->began_ns = now;
-}
-
-static void count_in_block(struct pki_tcp_ways *ways, size_t bytes)
-{
-    bool is_tried = pki_trial_is_on(ways->puts);
-
-    if (ways->puts % PKI_TRIAL_BLOCK == 0 && (is_tried || pki_trial_is_on(ways->puts - 1)))
-        begin_block(ways);
-    ways->bytes += is_tried ? bytes : 0;
-}
-
-/* Others end when the peer has them, and are given while those before them are under way, of whatever length: each took from the end of the one before, or from
- * when it was given. Of several that end at once the first has taken all of it: so blocks count. */
-void pki_tcp_way_ended(struct pki_tcp_ep *ep, struct pki_tcp_move *move)
-{
-    struct pki_tcp_ways *ways = move->ways;
-    uint64_t began = move->given_ns > ep->ended_ns ? move->given_ns : ep->ended_ns;
-
-    ep->ended_ns = pki_now_ns();
-    if (!pki_trial_is_on(move->number))
-        return;
-    ways->busy_ns += ep->ended_ns - began;
-    ways->bytes += move->put->bytes;
-    if (move->number % PKI_TRIAL_BLOCK == PKI_TRIAL_BLOCK - 1)
-        end_block(ways, move->number, ways->busy_ns);
-}
-
-static void begin_try(struct pki_tcp_ways *ways, struct pki_tcp_move *move)
-{
-    move->ways = ways; /* all say when they end, those of any number that are tried began then */
-    move->number = ways->puts;
-    if (!pki_trial_is_on(ways->puts))
-        return;
-    if (!pki_trial_is_on(ways->puts - 1)) { /* what was late in the tries before */
-        ways->bytes = 0;
-        ways->busy_ns = 0;
-    }
-    move->given_ns = pki_now_ns();
-}
-
-bool pki_tcp_is_copied(struct pki_tcp_ep *ep, struct pki_tcp_move *move)
-{
-    const struct pki_put *put = move->put;
-    struct pki_tcp_ways *ways = ways_of(ep, put);
-
-    if (!ep->iface->one_machine || put->bytes < PKI_TCP_SPLICE_MIN)
-        return true;
-    if (!has_two_ways(ep, put))
-        return false;
-    if (put->ahead)
-        count_in_block(ways, put->bytes);
-    else
-        begin_try(ways, move);
-    return pki_trial_goes_second(ways->puts++, ways->trial.second);
-}
 
 static size_t place_bytes(size_t bytes)
 {
@@ -140,7 +46,7 @@ static bool may_keep(const struct pki_tcp_link *link)
 /* What is answered is not worth a copy: the answer says that it has come. */
 void pki_tcp_keep(struct pki_tcp_link *link, struct pki_tcp_slot *slot)
 {
-    if (!slot->copied || !may_keep(link))
+    if (!may_keep(link))
         return;
     if (slot->place == PKI_TCP_PLACES && slot->bytes <= PKI_TCP_KEEP_MAX && !slot->move->put->answered)
         slot->kept_end = ring_place(&link->ep->keep, place_bytes(slot->bytes));

@@ -13,7 +13,6 @@
 #include "util/cancel.h"
 #include "util/clock.h"
 #include "util/log.h"
-#include "util/trial.h"
 
 struct pki_unfreed { /* GPU memory that could not be freed when it should */
     struct pki_list node;
@@ -157,7 +156,6 @@ struct pki_engine {
     int nplans;
     struct pki_plan_entry *recent_plans[PKI_PLANS_RECENT]; /* [root % PKI_PLANS_RECENT]: the last taken, in the list too, or NULL */
     struct pki_scratch scratch[PKI_SCRATCH_MAX];
-    struct pki_trial whole; /* second way: steps that may go either way go whole */
     size_t quick_most;   /* bytes of collectives that may do without a task */
     char *quick_scratch; /* once it was needed, quick_bytes long */
     size_t quick_bytes;

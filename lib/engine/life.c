@@ -138,9 +138,7 @@ pk_result_t pki_engine_open(const struct pki_engine_config *config, struct pki_e
 
     if (e == NULL)
         return PK_ERR_MEMORY;
-    result = pki_env_bool("PICKLE_TEST_WAYS", false, &e->whole.flips);
-    if (result == PK_OK)
-        result = pki_device_host.open(0, &e->host);
+    result = pki_device_host.open(0, &e->host);
     if (result != PK_OK)
         goto err_free;
     result = pki_words_open(e);

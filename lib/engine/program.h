@@ -16,8 +16,7 @@ struct pki_place {
 struct pki_program_step {
     uint8_t kind;
     bool in_lane; /* RECV: its one reader is a REDUCE, which may take it from the lane */
-    bool ahead;   /* a transfer that is put ahead of its grant, */
-    bool either;  /* or may be; all others are one EAGER message each */
+    bool ahead;   /* a transfer that is put ahead of its grant; all others are one EAGER message each */
     bool answers;  /* RECV_REDUCE: the step behind it sends the peer what it makes. And so does the peer, */
     bool answered; /* SEND: with this */
     uint16_t index;
@@ -38,7 +37,6 @@ struct pki_program {
     uint64_t late;   /* a bit a step: copies that nothing waits for, done when peers have been spoken to */
     bool ahead;      /* some step is */
     bool reduces;    /* and some step does, or combines what it receives */
-    uint32_t either_bytes; /* of the longest one of these steps; 0: none */
     struct pki_program_step steps[PKI_PROGRAM_STEPS];
     struct pki_place operands[PKI_PROGRAM_OPERANDS];
     uint8_t received_by[PKI_PROGRAM_OPERANDS]; /* 1 + the RECV with in_lane that brings it; 0: it is in memory */
@@ -63,7 +61,6 @@ struct pki_quick_run {
     struct pki_begun begun;
     struct pki_quick_answer answer;
     bool leaves;           /* the rest has to go the ordinary way */
-    uint64_t lent;         /* RECVs that come in chunks, as their peer has been heard to say; a bit a step */
     unsigned looks;
     size_t came;           /* of the part that was heard of last */
     pki_float_env before;  /* what the thread gets back after reductions */
@@ -81,11 +78,11 @@ static inline char *pki_quick_at(const struct pki_quick_run *run, struct pki_pla
     return (char *)(run->base[place.buffer] + place.offset);
 }
 
-enum pki_quick_found { PKI_QUICK_NOTHING, PKI_QUICK_PART, PKI_QUICK_IN_PLACE, PKI_QUICK_MESSAGE };
+enum pki_quick_found { PKI_QUICK_NOTHING, PKI_QUICK_PART, PKI_QUICK_IN_PLACE };
 
 /* quick_ahead.c: steps that are put ahead of their grant. False: not yet. */
 bool pki_quick_send_ahead(struct pki_quick_run *run, const struct pki_program_step *step);
-/* IN_PLACE: it is where it belongs, and not combined yet. MESSAGE: it has come whole, and is the next in the lane or has been kept. */
+/* IN_PLACE: it is where it belongs, and not combined yet. */
 enum pki_quick_found pki_quick_recv_ahead(struct pki_quick_run *run, const struct pki_program_step *step);
 /* quick_answer.c. So many bytes of this step's landing place have come: perhaps they are summed up now. Not all of them. */
 void pki_quick_sum_part(struct pki_quick_run *run, const struct pki_program_step *step, size_t came);

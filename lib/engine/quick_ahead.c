@@ -2,10 +2,6 @@
 /*
  * Steps of short collectives without a task that are too long for one message: they are put ahead of their grant, and the receiving transport knows
  * where they belong before they come, most often. Who has no credit, or hears of such a peer, goes the ordinary way.
- *
- * A step of 33 to 64 KiB over TCP within a machine may lend its pages, and end when the peer says that it has read them, or be copied as one message,
- * which asks for no answer. Both are tried now and then, by the collective's number (util/trial.h); then the sender goes the way that took less. The last
- * message of those tries says which it is, so that the receiver knows what to wait for; a wrong guess costs it time and nothing else.
  */
 #include <stdlib.h>
 
@@ -68,7 +64,7 @@ bool pki_quick_send_ahead(struct pki_quick_run *run, const struct pki_program_st
     return true;
 }
 
-enum found { NOTHING, A_PART, ALL_OF_IT, A_WORD, WHOLE };
+enum found { NOTHING, A_PART, ALL_OF_IT, A_WORD };
 
 static bool speaks_of(const struct pki_quick_run *run, const struct pki_program_step *step, const struct pki_msg *msg)
 {
@@ -83,8 +79,6 @@ static enum found understand(struct pki_quick_run *run, const struct pki_program
         run->came = msg->offset;
     if (msg->kind == PKI_MSG_FIN)
         return msg->offset == step->bytes ? ALL_OF_IT : A_PART;
-    if (msg->kind == PKI_MSG_EAGER)
-        return msg->payload == step->bytes ? WHOLE : NOTHING;
     return msg->kind == PKI_MSG_WANT && msg->extra == PKI_WANT_AHEAD && msg->bytes == step->bytes ? A_WORD : NOTHING;
 }
 
@@ -94,7 +88,7 @@ static enum found look_at_arrivals(struct pki_quick_run *run, const struct pki_p
     struct pki_list *list = &peer_of(run, step)->arrivals, *n = list->next;
     enum found found = NOTHING;
 
-    while (n != list && found != ALL_OF_IT && found != WHOLE) {
+    while (n != list && found != ALL_OF_IT) {
         struct pki_arrival *arrival = pki_container_of(n, struct pki_arrival, node);
 
         n = n->next;
@@ -105,8 +99,6 @@ static enum found look_at_arrivals(struct pki_quick_run *run, const struct pki_p
             run->leaves = true;
             return NOTHING;
         }
-        if (found == WHOLE)
-            continue;
         pki_list_remove(&arrival->node);
         free(arrival);
     }
@@ -122,55 +114,45 @@ static enum found look_at_lane(struct pki_quick_run *run, const struct pki_progr
     const void *payload;
 
     peer->lane->expected = 0;
-    peer->lane->in_chunks = !step->either;
+    peer->lane->in_chunks = true;
     if (!transport->peek(peer->lane, &msg, &payload))
         return NOTHING;
     if (speaks_of(run, step, &msg))
         found = understand(run, step, &msg);
     if (found != NOTHING) {
-        if (found != WHOLE)
-            transport->pop(peer->lane);
+        transport->pop(peer->lane);
         return found;
     }
     (void)pki_lane_poll(run->e, peer); /* keeps what nobody waits for */
     return look_at_arrivals(run, step);
 }
 
-/* To the transport, that it knows where the step belongs; or back. */
-static bool grant(struct pki_quick_run *run, const struct pki_program_step *step, unsigned what)
+/* To the transport, that it knows where the step belongs. */
+static bool grant(struct pki_quick_run *run, const struct pki_program_step *step)
 {
     const struct pki_msg msg = { .kind = PKI_MSG_GRANT, .flags = PKI_MSG_FLAG_COLL, .index = step->index, .sig = run->program->sig,
-                                 .op = run->begun.number, .bytes = step->bytes, .extra = (uint16_t)what,
+                                 .op = run->begun.number, .bytes = step->bytes, .extra = PKI_GRANT_SILENT | (step->answers ? PKI_GRANT_ANSWERS : 0),
                                  .offset = (uint64_t)(uintptr_t)pki_quick_at(run, step->kind == PKI_STEP_RECV ? step->dst : step->landing) };
 
     if (pki_lane_send(peer_of(run, step), &msg, NULL, run->e) != PK_OK)
         return false;
-    run->begun.granted ^= bit_of(run, step);
+    run->begun.granted |= bit_of(run, step);
     return true;
 }
 
 enum pki_quick_found pki_quick_recv_ahead(struct pki_quick_run *run, const struct pki_program_step *step)
 {
     struct pki_peer *peer = peer_of(run, step);
-    bool whole = step->either && (run->lent & bit_of(run, step)) == 0 && pki_trial_goes_second(run->begun.number, peer->comes_whole);
     enum found found = NOTHING;
 
     if (!pki_list_empty(&peer->arrivals))
         found = look_at_arrivals(run, step);
     if (run->leaves)
         return PKI_QUICK_NOTHING;
-    if (found == NOTHING && !whole && (run->begun.granted & bit_of(run, step)) == 0 && !grant(run, step, PKI_GRANT_SILENT | (step->answers ? PKI_GRANT_ANSWERS : 0)))
+    if (found == NOTHING && (run->begun.granted & bit_of(run, step)) == 0 && !grant(run, step))
         return PKI_QUICK_NOTHING;
     if (found == NOTHING)
         found = look_at_lane(run, step);
-    if (found == A_WORD || found == A_PART) { /* it is granted with the next look */
-        peer->comes_whole = false;
-        run->lent |= bit_of(run, step);
-    }
-    if (found == WHOLE && (run->begun.granted & bit_of(run, step)) != 0 && !grant(run, step, PKI_GRANT_BACK))
-        return PKI_QUICK_NOTHING;
-    if (found == WHOLE)
-        return PKI_QUICK_MESSAGE;
     if (found != ALL_OF_IT)
         return found == A_PART ? PKI_QUICK_PART : PKI_QUICK_NOTHING;
     run->begun.granted &= ~bit_of(run, step);

@@ -49,7 +49,7 @@ static bool send_step(struct pki_quick_run *run, const struct pki_program_step *
     if (step->bytes == 0 && run->e->config.gpus)
         pki_barrier_arrive(peer, run->begun.number, step->index);
     msg.kind = PKI_MSG_EAGER;
-    msg.flags = PKI_MSG_FLAG_COLL | (step->either && e->whole.second ? PKI_MSG_FLAG_WHOLE : 0);
+    msg.flags = PKI_MSG_FLAG_COLL;
     msg.index = step->index;
     msg.sig = run->program->sig;
     msg.op = run->begun.number;
@@ -66,7 +66,7 @@ static bool send_step(struct pki_quick_run *run, const struct pki_program_step *
 
 static bool is_it(const struct pki_quick_run *run, const struct pki_program_step *step, const struct pki_msg *msg)
 {
-    return msg->kind == PKI_MSG_EAGER && (msg->flags & ~PKI_MSG_FLAG_WHOLE) == PKI_MSG_FLAG_COLL && msg->op == run->begun.number && msg->index == step->index &&
+    return msg->kind == PKI_MSG_EAGER && msg->flags == PKI_MSG_FLAG_COLL && msg->op == run->begun.number && msg->index == step->index &&
            msg->sig == run->program->sig && msg->payload == step->bytes;
 }
 
@@ -150,22 +150,14 @@ static bool recv_message(struct pki_quick_run *run, const struct pki_program_ste
 static bool recv_step(struct pki_quick_run *run, const struct pki_program_step *step)
 {
     struct pki_peer *peer = &run->e->peers[step->peer];
-    enum pki_quick_found found = step->ahead ? pki_quick_recv_ahead(run, step) : PKI_QUICK_MESSAGE;
+    enum pki_quick_found found = step->ahead ? pki_quick_recv_ahead(run, step) : PKI_QUICK_NOTHING;
 
-    switch (found) {
-    case PKI_QUICK_NOTHING:
-        return false;
-    case PKI_QUICK_PART:
+    if (found == PKI_QUICK_PART)
         pki_quick_sum_part(run, step, run->came);
+    if (step->ahead ? found != PKI_QUICK_IN_PLACE : !recv_message(run, step))
         return false;
-    case PKI_QUICK_MESSAGE:
-        if (!recv_message(run, step))
-            return false;
-        break;
-    case PKI_QUICK_IN_PLACE:
-        if (step->kind == PKI_STEP_RECV_REDUCE && !pki_quick_sum_rest(run, step))
-            combine(run, step, pki_quick_at(run, step->landing));
-    }
+    if (found == PKI_QUICK_IN_PLACE && step->kind == PKI_STEP_RECV_REDUCE && !pki_quick_sum_rest(run, step))
+        combine(run, step, pki_quick_at(run, step->landing));
     if (run->begun.number > peer->coll_heard)
         peer->coll_heard = run->begun.number;
     run->e->stats.bytes_received += step->bytes;
@@ -190,17 +182,12 @@ static void reduce_all(struct pki_quick_run *run, const struct pki_program_step 
         consumed(run, &run->program->steps[__builtin_ctzll(read)]);
 }
 
-static bool goes_ahead(const struct pki_quick_run *run, const struct pki_program_step *step)
-{
-    return step->ahead && !(step->either && pki_trial_goes_second(run->begun.number, run->e->whole.second));
-}
-
 /* False: not yet. */
 static bool try_step(struct pki_quick_run *run, const struct pki_program_step *step)
 {
     switch ((enum pki_step_kind)step->kind) {
     case PKI_STEP_SEND:
-        return goes_ahead(run, step) ? pki_quick_send_ahead(run, step) : send_step(run, step);
+        return step->ahead ? pki_quick_send_ahead(run, step) : send_step(run, step);
     case PKI_STEP_RECV:
     case PKI_STEP_RECV_REDUCE:
         return recv_step(run, step);
@@ -291,12 +278,9 @@ static enum pki_quick run_program(struct pki_engine *e, const struct pki_program
     const void *payloads[PKI_PROGRAM_STEPS];
     struct pki_xfer *sends[PKI_PROGRAM_STEPS];
     struct pki_quick_run run = { .e = e, .program = program, .request = r, .payloads = payloads };
-    bool ended, tried = program->either_bytes > 0 && pki_trial_is_on(e->coll_number + 1);
-    uint64_t began_ns = tried ? pki_now_ns() : 0;
+    bool ended;
 
     run.begun = (struct pki_begun){ .number = ++e->coll_number, .sends = sends };
-    if (tried)
-        pki_trial_decide(&e->whole, e->coll_number);
     e->seen[e->coll_number % PKI_SEEN_MAX] = (struct pki_coll_seen){ e->coll_number, program->sig, r->count };
     run.base[PKI_BUF_IN] = (uintptr_t)r->in;
     run.base[PKI_BUF_OUT] = (uintptr_t)r->out;
@@ -309,8 +293,6 @@ static enum pki_quick run_program(struct pki_engine *e, const struct pki_program
     pki_engine_free_ended(e);
     e->stats.steps += ended ? program->n : (uint64_t)__builtin_popcountll(run.begun.done);
     if (run.result == PK_OK && ended) {
-        if (tried)
-            pki_trial_took(&e->whole, run.begun.number, program->either_bytes, pki_now_ns() - began_ns);
         e->stats.operations++;
         return PKI_QUICK_DONE;
     }

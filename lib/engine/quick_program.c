@@ -38,7 +38,6 @@ static bool add_operands(struct pki_program *program, const struct pki_plan *pla
 static bool goes(const struct pki_peer *peer, size_t bytes, struct pki_program_step *step)
 {
     step->ahead = bytes > peer->eager_coll;
-    step->either = step->ahead && peer->lane != NULL && bytes <= peer->lane->iface->eager_most;
     return !step->ahead || (bytes <= peer->ahead_max && peer->way[PKI_MEM_HOST][PKI_MEM_HOST] == peer->lane);
 }
 
@@ -89,7 +88,7 @@ static bool may_stay(const struct pki_program *program, const struct pki_program
 {
     unsigned of_peer = 0;
 
-    if (step->kind != PKI_STEP_RECV || step->dst.buffer != PKI_BUF_SCRATCH || (step->ahead && !step->either))
+    if (step->kind != PKI_STEP_RECV || step->dst.buffer != PKI_BUF_SCRATCH || step->ahead)
         return false;
     for (uint32_t i = 0; i < program->n; i++)
         of_peer += program->steps[i].peer == step->peer &&
@@ -137,13 +136,10 @@ static void find_kinds(struct pki_program *program)
 
     program->late = 0;
     program->ahead = program->reduces = false;
-    program->either_bytes = 0;
     for (uint32_t i = 0; i < program->n; i++) {
         needed |= program->steps[i].deps;
         program->ahead |= program->steps[i].ahead;
         program->reduces |= program->steps[i].kind == PKI_STEP_REDUCE || program->steps[i].kind == PKI_STEP_RECV_REDUCE;
-        if (program->steps[i].either && program->steps[i].bytes > program->either_bytes)
-            program->either_bytes = program->steps[i].bytes;
     }
     for (uint32_t i = 0; i < program->n; i++)
         if (program->steps[i].kind == PKI_STEP_COPY && (needed >> i & 1) == 0)
@@ -156,8 +152,8 @@ static void find_answers(struct pki_program *program)
     for (uint32_t i = 0; i + 1 < program->n; i++) {
         struct pki_program_step *from = &program->steps[i], *next = from + 1;
 
-        from->answers = from->kind == PKI_STEP_RECV_REDUCE && from->ahead && !from->either && next->kind == PKI_STEP_SEND && next->peer == from->peer &&
-                        next->ahead && !next->either && next->deps == 1ull << i && same_place(next->src, from->dst) && next->bytes == from->bytes;
+        from->answers = from->kind == PKI_STEP_RECV_REDUCE && from->ahead && next->kind == PKI_STEP_SEND && next->peer == from->peer &&
+                        next->ahead && next->deps == 1ull << i && same_place(next->src, from->dst) && next->bytes == from->bytes;
         for (uint32_t k = 0; from->answers && k < i; k++)
             program->steps[k].answered |= program->steps[k].kind == PKI_STEP_SEND && program->steps[k].peer == from->peer && program->steps[k].deps == 0;
     }

@@ -135,7 +135,6 @@ struct pki_peer {
     size_t eager_in;                /* eager bytes consumed and not yet credited back */
     uint64_t sends_begun[2], recvs_begun[2]; /* matching numbers; [1]: captured operations */
     struct pki_list sends, arrivals, recvs;
-    bool comes_whole;               /* what is longer than eager_coll comes whole too, for now (quick_ahead.c) */
 
     int rank;
     int neps;
@@ -181,8 +180,6 @@ static inline uint64_t pki_credit_along(const struct pki_peer *peer)
 
 static inline void pki_credit_came(struct pki_peer *peer, const struct pki_msg *msg)
 {
-    if (msg->payload > peer->eager_coll)
-        peer->comes_whole = (msg->flags & PKI_MSG_FLAG_WHOLE) != 0;
     if (peer->lane->iface->eager_credits)
         peer->eager_out -= msg->bytes < peer->eager_out ? msg->bytes : peer->eager_out;
 }

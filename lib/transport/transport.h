@@ -49,7 +49,6 @@ enum pki_msg_kind {
 
 #define PKI_GRANT_JOINED 1u /* the start gate opens no later than that of the pair's GRANT before it */
 #define PKI_GRANT_SILENT 2u /* iface->ahead_max: for the transport alone, the sender does not wait for it */
-#define PKI_GRANT_BACK 8u   /* as SILENT: what was granted so is the caller's again, for nothing of it has come and nothing will */
 #define PKI_GRANT_ANSWERS 16u /* along with SILENT: a put to the same peer follows before the operation ends, and can say that this has come */
 #define PKI_GRANT_DATA 32u /* of what was OFFERed and cannot be fetched: send it as DATA, from `offset` on */
 #define PKI_GRANT_AGAIN 4u  /* the sender does wait: what the transport knows by a SILENT one is told */
@@ -62,7 +61,6 @@ enum pki_msg_kind {
 #define PKI_MSG_FLAG_STAGED 16u  /* GRANT: the bytes go by ASK and SLOT, a piece at a time */
 #define PKI_MSG_FLAG_SHARED 32u  /* GRANT of host memory: both ends may move pieces, claimed in slot gate_slot under gate_value */
 #define PKI_MSG_FLAG_LANE 64u    /* GRANT of host memory: send it as DATA, for it is worked on as it comes */
-#define PKI_MSG_FLAG_WHOLE 64u   /* EAGER, longer than eager_coll: so are those that follow, where it is the sender's choice (iface->eager_most) */
 #define PKI_MSG_FLAG_FETCH 128u  /* GRANT with LANE: or OFFER all of it; the receiver gets and works on a piece at a time */
 
 /* Which transfer a message speaks of: op and index, within flags' COLL and CAPTURED and the direction (LL, DEVICE, STAGED, SHARED, LANE and
@@ -123,7 +121,6 @@ struct pki_iface {
     size_t msg_payload_max; /* bytes, and of EAGER an endpoint's eager_coll where that is more; 0 without msg */
     bool carries;           /* set by the engine: a lane or a way is of this transport; else it is only looked after now and then */
     size_t eager_max;       /* longest that goes whole in one message; 0: the engine's choice */
-    size_t eager_most;      /* a collective's step without GPUs that is longer than an endpoint's eager_coll may all the same go whole in one message, up to so many bytes */
     bool eager_credits;           /* such a message gives credit, too: `bytes` */
     size_t ahead_max;       /* longest transfer that may be put before its grant has come, the same on all ranks; 0: none */
     size_t ahead_credit;    /* bytes of such transfers to one peer, all together, that it has not asked for yet */

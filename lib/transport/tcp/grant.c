@@ -162,31 +162,6 @@ static void end(struct pki_tcp_ep *ep, struct pki_tcp_grant *grant)
     ep->iface->busy--;
 }
 
-static bool is_untouched(const struct pki_tcp_ep *ep, const struct pki_tcp_grant *grant)
-{
-    for (uint32_t i = 0; i < ep->nislands; i++)
-        if (ep->islands[i].grant == grant)
-            return false;
-    return grant->fillers == 0 && grant->prefix == 0;
-}
-
-void pki_tcp_grant_back(struct pki_tcp_ep *ep, const struct pki_msg *msg)
-{
-    const struct pki_tcp_chunk named = { .flags = msg->flags, .index = msg->index, .op = msg->op };
-
-    for (struct pki_list *n = ep->grants.next; n != &ep->grants; n = n->next) {
-        struct pki_tcp_grant *grant = pki_container_of(n, struct pki_tcp_grant, node);
-
-        if (!pki_tcp_is_of(grant, &named))
-            continue;
-        if (is_untouched(ep, grant))
-            end(ep, grant);
-        else
-            pki_tcp_lost(ep, 0, "sent operation %llu as a message and in chunks", (unsigned long long)grant->op);
-        return;
-    }
-}
-
 void pki_tcp_grants_forget(struct pki_tcp_ep *ep)
 {
     while (!pki_list_empty(&ep->grants)) {

@@ -186,10 +186,6 @@ static pk_result_t send_message(struct pki_tcp_ep *ep, struct pki_tcp_lane *lane
         return PK_ERR_PEER;
     if (msg->kind == PKI_MSG_GRANT && (msg->extra & PKI_GRANT_SILENT) != 0)
         return pki_tcp_grant(ep, msg, &out);
-    if (msg->kind == PKI_MSG_GRANT && msg->extra == PKI_GRANT_BACK) {
-        pki_tcp_grant_back(ep, msg);
-        return PK_OK;
-    }
     if (!ep->left && tx_room(lane) < sizeof head + msg->payload + PKI_TCP_LINE)
         return PK_IN_PROGRESS;
     if (msg->kind == PKI_MSG_GRANT || msg->kind == PKI_MSG_SLOT) {

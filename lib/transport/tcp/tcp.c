@@ -151,7 +151,6 @@ static pk_result_t tcp_open(const struct pki_iface_config *config, struct pki_if
     pki_tcp_scopes_find(iface);
     base->msg_payload_max = base->eager_max = PKI_TCP_PAYLOAD_MAX;
     base->eager_credits = true;
-    base->eager_most = PKI_TCP_EAGER_MAX;
     base->ahead_max = PKI_TCP_AHEAD_MAX;
     base->ahead_credit = PKI_TCP_AHEAD_CREDIT;
     base->deep = iface->threads.max == 0;
@@ -160,23 +159,17 @@ static pk_result_t tcp_open(const struct pki_iface_config *config, struct pki_if
 
 /* ---- Endpoints ---- */
 
-/* Within a machine pages of a longer step are lent in less time than they are copied, where one connection has to be looked at for them. */
-static uint32_t eager_coll(const struct pki_tcp_iface *iface)
-{
-    return iface->one_machine && iface->params.sockets == 1 && iface->threads.max == 0 ? PKI_TCP_PAYLOAD_MAX : PKI_TCP_EAGER_MAX;
-}
-
 static pk_result_t tcp_ep_init(struct pki_ep *base, struct pki_blob *mine)
 {
     struct pki_tcp_ep *ep = pki_tcp_ep_of(base);
     struct pki_tcp_iface *iface = pki_tcp_iface_of(base->iface);
     struct pki_tcp_card card = { .sockets = iface->params.sockets, .window = iface->params.window,
-                                 .chunk_bytes = iface->params.chunk_bytes, .eager_coll = eager_coll(iface), .addresses = iface->addresses, .near = iface->near };
+                                 .chunk_bytes = iface->params.chunk_bytes, .addresses = iface->addresses, .near = iface->near };
     const struct pki_net *net = iface->net;
 
     ep->iface = iface;
     ep->connects = base->rank > base->peer;
-    base->eager_coll = eager_coll(iface);
+    base->eager_coll = PKI_TCP_EAGER_MAX;
     pki_list_init(&ep->grants);
     pki_list_init(&ep->news);
     pki_list_init(&ep->free_grants);
@@ -256,7 +249,6 @@ static pk_result_t tcp_ep_connect(struct pki_ep *base, struct pki_blob *theirs)
     ep->params = (struct pki_tcp_params){ .sockets = lower(mine->sockets, ep->theirs.sockets),
                                           .window = lower(mine->window, ep->theirs.window),
                                           .chunk_bytes = lower(mine->chunk_bytes, ep->theirs.chunk_bytes) };
-    base->eager_coll = lower((uint32_t)base->eager_coll, ep->theirs.eager_coll);
     ep->lane.tx = aligned_alloc(4096, PKI_TCP_TX_BYTES);
     ep->lane.rx = aligned_alloc(4096, PKI_TCP_RX_BYTES);
     ep->moves = calloc(PKI_TCP_MOVES, sizeof *ep->moves);

@@ -651,8 +651,6 @@ static inline bool pki_tcp_is_of(const struct pki_tcp_grant *grant, const struct
 }
 /* More has come of a chunk that has not come whole yet. */
 void pki_tcp_grant_part(const struct pki_tcp_link *link);
-/* Nothing of it has come, nor will: a chunk of it from now on is one of no granted transfer. */
-void pki_tcp_grant_back(struct pki_tcp_ep *ep, const struct pki_msg *msg);
 /* How far the oldest transfer with news is, as the message that the peer would have sent; pop forgets it. */
 bool pki_tcp_news_peek(struct pki_tcp_ep *ep, struct pki_msg *msg);
 void pki_tcp_news_pop(struct pki_tcp_ep *ep);

@@ -13,7 +13,7 @@
 #define HELLO_MAGIC 0x31744b50u     /* "PKt1" */
 #define CHALLENGE_MAGIC 0x31754b50u /* "PKu1" */
 #define MSG_HEAD (FRAME_MAGIC | FRAME_VERSION << 16 | (uint32_t)PKI_TCP_MSG << 24)
-#define CARD_HEAD_BYTES 28
+#define CARD_HEAD_BYTES 24
 #define CHUNK_AHEAD 128u /* flag of a chunk, beside those of messages */
 
 _Static_assert(CARD_HEAD_BYTES + PKI_TCP_ADDRESSES * PKI_NETIF_WIRE_BYTES <= sizeof((struct pki_blob){ 0 }.bytes), "fits in a blob");
@@ -265,9 +265,8 @@ void pki_tcp_put_card(struct pki_blob *blob, const struct pki_tcp_card *card)
     pki_put_u32(blob->bytes + 4, card->sockets);
     pki_put_u32(blob->bytes + 8, card->window);
     pki_put_u32(blob->bytes + 12, card->chunk_bytes);
-    pki_put_u32(blob->bytes + 16, card->eager_coll);
-    pki_put_u32(blob->bytes + 20, card->addresses);
-    pki_put_u32(blob->bytes + 24, card->near);
+    pki_put_u32(blob->bytes + 16, card->addresses);
+    pki_put_u32(blob->bytes + 20, card->near);
     for (uint32_t i = 0; i < card->addresses; i++) {
         struct sockaddr_storage address = without_scope(card->address[i]);
 
@@ -291,13 +290,10 @@ bool pki_tcp_get_card(const struct pki_blob *blob, struct pki_tcp_card *card)
     c.sockets = pki_get_u32(blob->bytes + 4);
     c.window = pki_get_u32(blob->bytes + 8);
     c.chunk_bytes = pki_get_u32(blob->bytes + 12);
-    c.eager_coll = pki_get_u32(blob->bytes + 16);
-    c.addresses = pki_get_u32(blob->bytes + 20);
-    c.near = pki_get_u32(blob->bytes + 24);
+    c.addresses = pki_get_u32(blob->bytes + 16);
+    c.near = pki_get_u32(blob->bytes + 20);
     if (c.sockets < 1 || c.sockets > PKI_TCP_SOCKETS_MAX || c.window < 1 || c.window > PKI_TCP_WINDOW_MAX ||
-        c.chunk_bytes < PKI_TCP_CHUNK_MIN || c.chunk_bytes > PKI_TCP_CHUNK_MAX || c.eager_coll < PKI_TCP_PAYLOAD_MAX ||
-        c.eager_coll > PKI_TCP_EAGER_MAX || c.addresses < 1 ||
-        c.addresses > PKI_TCP_ADDRESSES || c.near < 1 || c.near > c.addresses ||
+        c.chunk_bytes < PKI_TCP_CHUNK_MIN || c.chunk_bytes > PKI_TCP_CHUNK_MAX || c.addresses < 1 || c.addresses > PKI_TCP_ADDRESSES || c.near < 1 || c.near > c.addresses ||
         blob->len != CARD_HEAD_BYTES + c.addresses * PKI_NETIF_WIRE_BYTES)
         return false;
     for (uint32_t i = 0; i < c.addresses; i++) {

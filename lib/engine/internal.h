@@ -156,7 +156,6 @@ struct pki_engine {
     int nplans;
     struct pki_plan_entry *recent_plans[PKI_PLANS_RECENT]; /* [root % PKI_PLANS_RECENT]: the last taken, in the list too, or NULL */
     struct pki_scratch scratch[PKI_SCRATCH_MAX];
-    size_t quick_most;   /* bytes of collectives that may do without a task */
     char *quick_scratch; /* once it was needed, quick_bytes long */
     size_t quick_bytes;
     uint64_t coll_number, coll_captured;

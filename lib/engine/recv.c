@@ -324,15 +324,6 @@ static void take_arrivals(struct pki_xfer *xfer)
     }
 }
 
-/* The transport knows of it. */
-void pki_recv_go_on(struct pki_xfer *xfer)
-{
-    xfer->state = PKI_XFER_WAIT;
-    xfer->silent = xfer->opened = true;
-    pki_list_push(&xfer->peer->recvs, &xfer->match);
-    take_arrivals(xfer);
-}
-
 void pki_recv_open(struct pki_xfer *xfer)
 {
     if (xfer->state == PKI_XFER_UNPOSTED) {

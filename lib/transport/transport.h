@@ -49,7 +49,6 @@ enum pki_msg_kind {
 
 #define PKI_GRANT_JOINED 1u /* the start gate opens no later than that of the pair's GRANT before it */
 #define PKI_GRANT_SILENT 2u /* iface->ahead_max: for the transport alone, the sender does not wait for it */
-#define PKI_GRANT_ANSWERS 16u /* along with SILENT: a put to the same peer follows before the operation ends, and can say that this has come */
 #define PKI_GRANT_DATA 32u /* of what was OFFERed and cannot be fetched: send it as DATA, from `offset` on */
 #define PKI_GRANT_AGAIN 4u  /* the sender does wait: what the transport knows by a SILENT one is told */
 #define PKI_SIDE_LEAVES 1u /* SIDE, to the transport alone: a goodbye in good order, which nothing that this rank has sent may come after */
@@ -151,7 +150,6 @@ struct pki_ep {
     bool has_notes; /* set by the engine: `mend` is called, for another endpoint of this pair can carry notes */
     size_t eager_coll; /* set by ep_connect, alike at both ends: longest step of a collective without GPUs that goes whole in one message; 0: the engine's choice */
     uint32_t expected; /* set by the engine: payload bytes of the message that is waited for, and nothing else, a guess; peek may have them fetched, or look more often, and may forget it */
-    bool in_chunks; /* set by the engine: what is waited for comes ahead of its grant and not as a message, a guess for the next peek alone */
     bool is_near; /* the transport's, may change with every message: two copies by msg take less time than one by put or get */
     bool is_quick; /* set by ep_connect, alike at both ends: one copy by put or get takes less time than two by msg from a few pages on, wherever the peer's core is */
     bool can_get; /* set by ep_connect: get works from any memory of this peer, by its address there; ends with can_put */
@@ -176,7 +174,6 @@ struct pki_put {
     uint64_t remote; /* what map returned, plus the offset */
     bool mapped;     /* remote is memory of this process: map's of PKI_EXPORT_MEMFD */
     bool ahead;      /* the grant has not come: iface->ahead_max; `remote` counts from the transfer's first byte */
-    bool answered;   /* the peer's next put is made of it (PKI_GRANT_ANSWERS there), and this rank's operation waits for that anyway */
     size_t bytes;
     size_t whole;    /* of the transfer that it is a part of. 0: it is all */
     struct pki_msg about;        /* transports that tell: names the transfer; STAGED: there is none to tell of, `remote` is all */
@@ -287,9 +284,6 @@ struct pki_transport {
      * PK_ERR_UNSUPPORTED: it cannot be done any more, can_put and can_get are false now: part of the bytes may be there, and all of them go by msg.
      * Else: the move cannot be done (memory gone, peer dead). */
     pk_result_t (*put)(struct pki_put *put);
-    /* Optional. Memory of the transport, a page's beginning, to write `bytes` to that a put to this peer, ahead of its grant, then takes from there: it may end before
-     * the peer has read them. Until such a put is given the same place is returned once more, to whoever asks next. NULL: none now. */
-    char *(*place)(struct pki_ep *ep, size_t bytes);
     pk_result_t (*get)(struct pki_put *get); /* optional: as put, the other way: into `src` from `remote` */
     /* Optional. The communicator has failed, and the callers of its operations have their buffers back: from its return on nothing touches
      * memory that puts, gets or grants of this rank named, in so far as comm.h promises it. Puts end, on the done queue or not at all; the

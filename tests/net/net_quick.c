@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Collectives of 33 KiB to 1 MiB between "hosts", whose steps go whole in one message up to 64 KiB and are put ahead of their grant beyond, while ranks are
- * late now and then: what has begun without a task goes on as an ordinary operation, from whatever step. Where all goes one way the sender runs out of credit, and so it does in sums of two halves behind messages that nobody has received yet. Every element is checked, and no grant or early chunk may be left over:
+ * late now and then: what has begun without a task goes on as an ordinary operation, from whatever step. Where all goes one way the sender runs out of
+ * credit, and so it does in sums behind messages that nobody has received yet. Every element is checked, and no grant or early chunk may be left over:
  * memory stays where it is.
  */
 #include <malloc.h>
@@ -34,7 +35,7 @@ struct rank {
     int rank, size;
     unsigned luck;
     bool punctual;
-    enum { SHORT, LONG, HALVES } how_long;
+    enum { SHORT, LONG, LONGER } how_long;
     size_t most;
     int turns;
 };
@@ -302,13 +303,13 @@ static int run_holding_rank(struct rank *self)
 static int run_rank(void)
 {
     const char *role = ranks_role();
-    struct rank self = { .rank = ranks_rank(), .how_long = strncmp(role, "long", 4) == 0 ? LONG : strncmp(role, "halves", 6) == 0 ? HALVES : SHORT };
+    struct rank self = { .rank = ranks_rank(), .how_long = strncmp(role, "long", 4) == 0 ? LONG : strncmp(role, "ring", 4) == 0 ? LONGER : SHORT };
     size_t before = 0, after;
 
     self.most = self.how_long == SHORT ? SHORT_MOST : self.how_long == LONG ? LONG_MOST : MOST;
     self.turns = self.how_long == SHORT ? TURNS : self.how_long == LONG ? LONG_TURNS : LONG_TURNS / 2;
-    if (self.how_long == HALVES)
-        setenv("PK_ALGORITHM", "allreduce=ring", 1); /* with many CPUs it would not be the choice */
+    if (self.how_long == LONGER)
+        setenv("PK_ALGORITHM", "allreduce=ring", 1);
     if (strstr(role, ", in pieces") != NULL)
         setenv("PK_CHUNK_BYTES", "65536", 1);
     if (pk_comm_init(&self.comm, NULL) != PK_OK || pk_comm_size(self.comm, &self.size) != PK_OK)
@@ -316,7 +317,7 @@ static int run_rank(void)
     self.luck = 77u + 1000u * (unsigned)self.rank;
     if (strcmp(role, "short, and hold") == 0)
         return run_holding_rank(&self);
-    if (strcmp(role, "halves, without credit") == 0)
+    if (strcmp(role, "ring, without credit") == 0)
         return run_short_rank(&self);
     for (int turn = 0; turn < self.turns; turn++) {
         if (turn == self.turns / 4)
@@ -349,8 +350,8 @@ int main(void)
     drive(2, "long");
     drive(2, "long, in pieces");
     drive(3, "long");
-    drive(2, "halves");
-    drive(2, "halves, in pieces");
-    drive(2, "halves, without credit");
+    drive(2, "ring");
+    drive(2, "ring, in pieces");
+    drive(2, "ring, without credit");
     return report_end();
 }

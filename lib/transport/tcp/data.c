@@ -46,12 +46,6 @@ static struct pki_tcp_link *least_loaded(struct pki_tcp_ep *ep)
     return best;
 }
 
-/* What is put from a place need not wait on the first connection. */
-static struct pki_tcp_link *link_for(struct pki_tcp_ep *ep, const struct pki_tcp_move *move)
-{
-    return move->place < PKI_TCP_PLACES && is_free(&ep->links[1]) ? &ep->links[1] : least_loaded(ep);
-}
-
 static void take_slot(struct pki_tcp_link *link, struct pki_tcp_move *move)
 {
     const struct pki_put *put = move->put;
@@ -69,7 +63,6 @@ static void take_slot(struct pki_tcp_link *link, struct pki_tcp_move *move)
     slot->move = move;
     slot->src = (const char *)put->src + move->issued;
     slot->bytes = chunk.bytes;
-    slot->place = move->place;
     slot->kept = false;
     slot->kept_end = 0;
     if (chunk.ahead == chunk.bytes)
@@ -86,7 +79,7 @@ void pki_tcp_data_deal(struct pki_tcp_ep *ep)
 {
     while (ep->undealt != &ep->puts) {
         struct pki_tcp_move *move = move_at(ep->undealt);
-        struct pki_tcp_link *link = link_for(ep, move);
+        struct pki_tcp_link *link = least_loaded(ep);
 
         if (link == NULL)
             return;
@@ -107,7 +100,6 @@ static void write_at_once(struct pki_tcp_ep *ep)
 pk_result_t pki_tcp_put(struct pki_put *put)
 {
     struct pki_tcp_ep *ep = pki_tcp_ep_of(put->ep);
-    unsigned place = pki_tcp_place_of(ep, put->src);
     struct pki_list *node;
 
     if (ep->base.dead || ep->iface->revoked)
@@ -115,15 +107,13 @@ pk_result_t pki_tcp_put(struct pki_put *put)
     node = pki_list_pop(&ep->free_moves);
     if (node == NULL)
         return PK_IN_PROGRESS;
-    *move_at(node) = (struct pki_tcp_move){ .put = put, .place = place };
+    *move_at(node) = (struct pki_tcp_move){ .put = put };
     pki_list_push(&ep->puts, node);
     if (ep->undealt == &ep->puts)
         ep->undealt = node;
     ep->iface->busy++;
-    if (place < PKI_TCP_PLACES)
-        ep->keep.places[place].busy = true;
     pki_tcp_data_deal(ep);
-    if (put->bytes <= AT_ONCE_MAX && (place < PKI_TCP_PLACES || ep->puts.next == node || !pki_tcp_exchanges(ep)))
+    if (put->bytes <= AT_ONCE_MAX && (ep->puts.next == node || !pki_tcp_exchanges(ep)))
         write_at_once(ep);
     return PK_OK;
 }

@@ -60,11 +60,6 @@ static bool acknowledge(struct pki_tcp_link *link)
             link->ep->lane.acks_due = true;
         return true;
     }
-    /* By the first connection goes the answer, if its put does not wait; one that waits makes another round. */
-    if (link->grant != NULL && link->grant->answers && link->index == 1 && link->ep->iface->threads.max == 0) {
-        pki_tcp_owe(link);
-        return true;
-    }
     said = pki_tcp_came_say(link);
     if (said > 0)
         return true;
@@ -123,8 +118,6 @@ bool pki_tcp_advance_in(struct pki_tcp_link *link, size_t bytes)
     uint64_t frames;
 
     link->left -= payload;
-    if (payload > 0 && link->left > 0 && link->grant != NULL)
-        pki_tcp_grant_part(link);
     link->head_have += bytes - payload;
     if (payload > 0 && link->left == 0 && !end_chunk(link))
         return false;
@@ -193,7 +186,7 @@ void pki_tcp_data_read(struct pki_tcp_link *link)
             link->readable = false;
             return;
         }
-        if ((size_t)n >= budget || (link->grant != NULL && link->grant->answers)) { /* what has come may be worked on while more comes */
+        if ((size_t)n >= budget) {
             pki_tcp_link_ready(link);
             return;
         }

@@ -43,32 +43,26 @@ static bool may_keep(const struct pki_tcp_link *link)
     return link->index == 1 && link->ep->iface->threads.max == 0 && link->ep->params.window > 1 && !link->ep->keep.never && link->acked > 0;
 }
 
-/* What is answered is not worth a copy: the answer says that it has come. */
 void pki_tcp_keep(struct pki_tcp_link *link, struct pki_tcp_slot *slot)
 {
-    if (!may_keep(link))
+    if (slot->bytes > PKI_TCP_KEEP_MAX || !may_keep(link))
         return;
-    if (slot->place == PKI_TCP_PLACES && slot->bytes <= PKI_TCP_KEEP_MAX && !slot->move->put->answered)
-        slot->kept_end = ring_place(&link->ep->keep, place_bytes(slot->bytes));
-    slot->kept = slot->place < PKI_TCP_PLACES || slot->kept_end > 0;
+    slot->kept_end = ring_place(&link->ep->keep, place_bytes(slot->bytes));
+    slot->kept = slot->kept_end > 0;
 }
 
 void pki_tcp_keep_ends(struct pki_tcp_ep *ep, const struct pki_tcp_slot *slot)
 {
     if (slot->kept_end > 0)
         ep->keep.head = slot->kept_end;
-    if (slot->place < PKI_TCP_PLACES)
-        ep->keep.places[slot->place].busy = false;
 }
 
 void pki_tcp_kept(struct pki_tcp_ep *ep, struct pki_tcp_slot *slot)
 {
-    if (slot->kept_end > 0) {
-        char *copy = ep->keep.ring + (slot->kept_end - place_bytes(slot->bytes)) % PKI_TCP_KEEP_BYTES;
+    char *copy = ep->keep.ring + (slot->kept_end - place_bytes(slot->bytes)) % PKI_TCP_KEEP_BYTES;
 
-        memcpy(copy, slot->src, slot->bytes);
-        slot->src = copy;
-    }
+    memcpy(copy, slot->src, slot->bytes);
+    slot->src = copy;
     slot->move->acked += slot->bytes;
     slot->move = NULL;
     ep->links[1].outstanding -= slot->bytes;
@@ -83,33 +77,6 @@ void pki_tcp_keep_again(struct pki_tcp_slot *slot)
         return;
     chunk.kept = false;
     pki_tcp_put_chunk(slot->head, &chunk);
-}
-
-/* The first that is free: it is in a cache. */
-char *pki_tcp_place(struct pki_ep *base, size_t bytes)
-{
-    struct pki_tcp_ep *ep = pki_tcp_ep_of(base);
-    struct pki_tcp_keep *keep = &ep->keep;
-    unsigned i = 0;
-
-    if (bytes > PKI_TCP_PLACE_MAX || bytes > ep->params.chunk_bytes || ep->links == NULL || !may_keep(&ep->links[1]))
-        return NULL;
-    while (i < PKI_TCP_PLACES && keep->places[i].busy)
-        i++;
-    if (i == PKI_TCP_PLACES)
-        return NULL;
-    if (keep->places[i].at == NULL)
-        keep->places[i].at = aligned_alloc(PAGE, PKI_TCP_PLACE_MAX);
-    return keep->places[i].at;
-}
-
-unsigned pki_tcp_place_of(const struct pki_tcp_ep *ep, const void *src)
-{
-    unsigned i = 0;
-
-    while (i < PKI_TCP_PLACES && (src == NULL || src != ep->keep.places[i].at))
-        i++;
-    return i;
 }
 
 /* A connection that has been reset has nothing waiting either. */

@@ -450,11 +450,11 @@ void pki_tcp_lane_look(struct pki_tcp_ep *ep)
 }
 
 /* While a chunk is awaited, or word of one, which come on a connection that is looked at as well; not where messages come meanwhile. */
-static bool rests(struct pki_tcp_lane *lane, bool in_chunks)
+static bool rests(struct pki_tcp_lane *lane)
 {
     struct pki_tcp_ep *ep = lane->link->ep;
 
-    return pki_tcp_awaits_short(ep) && pki_tcp_awaits(ep) <= ep->params.chunk_bytes && ++lane->rests > (in_chunks ? 0 : LANE_LOOKS) && lane->rests % LANE_RESTS != 0;
+    return pki_tcp_awaits_short(ep) && pki_tcp_awaits(ep) <= ep->params.chunk_bytes && ++lane->rests > LANE_LOOKS && lane->rests % LANE_RESTS != 0;
 }
 
 static bool finds(struct pki_tcp_lane *lane, bool awaited)
@@ -477,11 +477,11 @@ static inline void note_find(struct pki_tcp_lane *lane)
         pki_tcp_found(lane->link);
 }
 
-static PKI_HOT bool look_directly(struct pki_tcp_lane *lane, bool awaited, bool in_chunks)
+static PKI_HOT bool look_directly(struct pki_tcp_lane *lane, bool awaited)
 {
     struct pki_tcp_iface *iface = lane->link->ep->iface;
 
-    if (!pki_tcp_lanes_are_polled(iface) || lane->link->state != PKI_TCP_UP || rests(lane, in_chunks))
+    if (!pki_tcp_lanes_are_polled(iface) || lane->link->state != PKI_TCP_UP || rests(lane))
         return false;
     if (!finds(lane, awaited))
         return false;
@@ -539,16 +539,15 @@ PKI_HOT bool pki_tcp_peek(struct pki_ep *base, struct pki_msg *msg, const void *
 {
     struct pki_tcp_ep *ep = pki_tcp_ep_of(base);
     struct pki_tcp_lane *lane = &ep->lane;
-    bool awaited = base->expected > 0, in_chunks = base->in_chunks;
+    bool awaited = base->expected > 0;
 
     base->expected = 0;
-    base->in_chunks = false;
     ep->peeked_news = pki_tcp_news_peek(ep, msg);
     ep->peeked_want = !ep->peeked_news && pki_tcp_early_peek(ep, msg);
     *payload = NULL;
     if (ep->peeked_news || ep->peeked_want)
         return true;
-    return (lane->rx_head != lane->rx_scan || look_directly(lane, awaited, in_chunks)) && peek_lane(lane, msg, payload);
+    return (lane->rx_head != lane->rx_scan || look_directly(lane, awaited)) && peek_lane(lane, msg, payload);
 }
 
 /* Nothing but such a message can be there. */

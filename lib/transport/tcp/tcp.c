@@ -290,8 +290,6 @@ static void tcp_ep_close(struct pki_ep *base)
     free(ep->links);
     free(ep->moves);
     free(ep->keep.ring);
-    for (unsigned i = 0; i < PKI_TCP_PLACES; i++)
-        free(ep->keep.places[i].at);
     ep->keep = (struct pki_tcp_keep){ 0 };
     free(ep->lane.rx);
     free(ep->lane.tx);
@@ -343,7 +341,6 @@ const struct pki_transport pki_transport_tcp = {
     .pop = pki_tcp_pop,
     .take = pki_tcp_take,
     .put = pki_tcp_put,
-    .place = pki_tcp_place,
     .revoke = tcp_revoke,
     .progress = pki_tcp_progress,
     .wait_fd = tcp_wait_fd,

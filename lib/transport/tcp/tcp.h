@@ -40,8 +40,6 @@
 #define PKI_TCP_ROUND_BYTES ((size_t)4 << 20)
 #define PKI_TCP_TURN_BYTES ((size_t)512 << 10) /* where chunks go both ways: what has been read is handed on, and summed up, while it is in a cache */
 #define PKI_TCP_KEEP_MAX (256u << 10) /* of one transfer of which a copy is kept; */
-#define PKI_TCP_PLACES 2 /* for transfers that are written where they are kept, */
-#define PKI_TCP_PLACE_MAX (512u << 10) /* of so many bytes at most */
 #define PKI_TCP_KEEP_BYTES (1u << 20) /* of all of them, to one peer */
 #define PKI_TCP_LEND_MIN (64u << 10)  /* bytes that are worth a thread's attention */
 
@@ -94,7 +92,6 @@ struct pki_tcp_move { /* a put in flight */
     struct pki_list node; /* ep->puts, or free_moves */
     struct pki_put *put;
     size_t issued, acked;
-    unsigned place; /* of ep->keep's, where the put's bytes are; PKI_TCP_PLACES: in none */
 };
 
 struct pki_tcp_slot { /* a chunk that the peer has not acknowledged */
@@ -102,8 +99,7 @@ struct pki_tcp_slot { /* a chunk that the peer has not acknowledged */
     const char *src;
     uint32_t bytes;
     bool kept; /* its put need not wait: */
-    uint64_t kept_end; /* where in ep->keep's ring a copy ends; 0: it has none there, */
-    unsigned place;    /* but is where the move's was; PKI_TCP_PLACES: in none */
+    uint64_t kept_end; /* where in ep->keep's ring the copy ends */
     unsigned char head[PKI_TCP_DATA_HEAD_BYTES];
 };
 
@@ -184,10 +180,6 @@ struct pki_tcp_keep { /* copies of chunks whose puts did not wait (kept.c), in a
     char *ring; /* NULL until there is one */
     uint64_t head, end;
     uint64_t frames; /* of link 1 up to the last of them */
-    struct {
-        char *at; /* NULL until it is asked for */
-        bool busy; /* a chunk that the peer has not acknowledged is there */
-    } places[PKI_TCP_PLACES]; /* for what is written there in the first place */
     bool never;      /* the connection has been made anew: who leaves could not tell whether the last ones have come */
 };
 
@@ -209,9 +201,7 @@ struct pki_tcp_grant { /* a receive of this rank that the peer may fill */
     char *addr;
     size_t bytes;
     size_t prefix;     /* bytes [0, prefix) have come, */
-    size_t part;       /* and so many behind them, of a chunk that has not come whole: where `answers` */
     unsigned fillers;  /* links with a chunk of it half read */
-    bool answers;      /* a put to the peer follows, before anybody returns to a caller */
 };
 
 struct pki_tcp_island { /* bytes of a grant that came before others in front of them */
@@ -561,15 +551,12 @@ bool pki_tcp_data_was_sent(struct pki_tcp_link *link, uint64_t frames);
 
 /* ---- kept.c: copies of short chunks, so that a put need not wait ---- */
 
-/* transport->place; and which of them it was. PKI_TCP_PLACES: none. */
-char *pki_tcp_place(struct pki_ep *ep, size_t bytes);
-unsigned pki_tcp_place_of(const struct pki_tcp_ep *ep, const void *src);
 
 /* The slot's chunk, all of its move's put and the link's next, is to be kept where that can be. */
 void pki_tcp_keep(struct pki_tcp_link *link, struct pki_tcp_slot *slot);
 /* The peer has it. */
 void pki_tcp_keep_ends(struct pki_tcp_ep *ep, const struct pki_tcp_slot *slot);
-/* The chunk has been written: it is copied, unless it is there already, and counts as acknowledged for its put. */
+/* The chunk has been written: it is copied, and counts as acknowledged for its put. */
 void pki_tcp_kept(struct pki_tcp_ep *ep, struct pki_tcp_slot *slot);
 /* It goes once more, and waits this time. */
 void pki_tcp_keep_again(struct pki_tcp_slot *slot);
@@ -649,8 +636,6 @@ static inline bool pki_tcp_is_of(const struct pki_tcp_grant *grant, const struct
 
     return grant->op == chunk->op && grant->index == chunk->index && ((grant->flags ^ chunk->flags) & key_flags) == 0;
 }
-/* More has come of a chunk that has not come whole yet. */
-void pki_tcp_grant_part(const struct pki_tcp_link *link);
 /* How far the oldest transfer with news is, as the message that the peer would have sent; pop forgets it. */
 bool pki_tcp_news_peek(struct pki_tcp_ep *ep, struct pki_msg *msg);
 void pki_tcp_news_pop(struct pki_tcp_ep *ep);

@@ -49,13 +49,8 @@ static void fuzz_chunk(const uint8_t *data, size_t size)
 {
     unsigned char in[PKI_TCP_DATA_HEAD_BYTES] = { 0 }, out[PKI_TCP_DATA_HEAD_BYTES];
     struct pki_tcp_chunk chunk;
-    uint64_t frames;
 
     memcpy(in, data, size < sizeof in ? size : sizeof in);
-    if (pki_tcp_get_came(in, &frames)) {
-        pki_tcp_put_came(out, frames);
-        require(memcmp(in, out, sizeof in) == 0 && !pki_tcp_get_chunk(in, &chunk));
-    }
     if (!pki_tcp_get_chunk(in, &chunk))
         return;
     require(chunk.bytes > 0 && chunk.bytes <= PKI_TCP_CHUNK_MAX);
@@ -228,7 +223,6 @@ static void fuzz_data(const uint8_t *data, size_t size)
         unsigned char head[PKI_TCP_DATA_HEAD_BYTES], payload[256] = { 0 };
 
         chunk.ahead = data[0] / 4 % 4 == 1 ? 300 : data[0] / 4 % 4 == 2 ? 40 : 0;
-        chunk.told = data[4] / 16 % 4;
         if (data[4] / 64 == 3) {
             chunk.kept = true;
             chunk.ahead = chunk.bytes;
@@ -237,12 +231,6 @@ static void fuzz_data(const uint8_t *data, size_t size)
         pki_tcp_put_chunk(head, &chunk);
         if (data[4] == 0) /* any byte of the head may be any other */
             head[data[5] % sizeof head] ^= data[1];
-        if (data[0] / 16 == 15) { /* an acknowledgement in front of it, of nothing or of what was not sent */
-            unsigned char came[PKI_TCP_DATA_HEAD_BYTES];
-
-            pki_tcp_put_came(came, data[2] % 8 == 7 ? data[1] : 0);
-            say(far.data, came, sizeof came);
-        }
         say(far.data, head, sizeof head);
         say(far.data, payload, chunk.bytes);
         for (int i = 0; i < (data[4] % 2 == 0 ? 0 : data[4] % 4 == 1 ? 1 : 17); i++) /* 17: longer than a chunk waits for its grant */
@@ -289,7 +277,7 @@ static void fuzz_put(const uint8_t *data, size_t size)
 
     far_end_open(&far);
     for (; size >= 2 && !far.ep->dead; data += 2, size -= 2) {
-        unsigned char ack[PKI_TCP_HEADER_BYTES + PKI_TCP_ACK_BYTES], came[PKI_TCP_DATA_HEAD_BYTES];
+        unsigned char ack[PKI_TCP_HEADER_BYTES + PKI_TCP_ACK_BYTES];
         struct pki_list *node;
 
         if (data[0] % 4 == 0 && begun < 8) {
@@ -302,11 +290,7 @@ static void fuzz_put(const uint8_t *data, size_t size)
                 continue;
         } else if (data[0] % 4 == 2) {
             pki_tcp_put_ack(ack, &(struct pki_tcp_ack){ .link = 1, .frames = data[1] % 16 });
-            pki_tcp_put_came(came, data[1] % 16);
-            if (data[1] / 16 % 2 == 0)
-                say(far.lane, ack, sizeof ack);
-            else
-                say(far.data, came, sizeof came);
+            say(far.lane, ack, sizeof ack);
         } else if (data[0] % 4 == 3) {
             come_back(&far, data[1] % 16);
         }

@@ -59,7 +59,6 @@ static void take_slot(struct pki_tcp_link *link, struct pki_tcp_move *move)
     if ((put->about.flags & PKI_MSG_FLAG_STAGED) != 0) /* to a place that the peer gave a number */
         chunk = (struct pki_tcp_chunk){ .flags = PKI_MSG_FLAG_STAGED, .op = put->remote, .offset = move->issued,
                                         .bytes = chunk.bytes };
-    chunk.told = link->received;
     slot->move = move;
     slot->src = (const char *)put->src + move->issued;
     slot->bytes = chunk.bytes;
@@ -265,31 +264,19 @@ static size_t transfer_bytes(const struct pki_tcp_slot *slot)
     return slot->move != NULL ? slot->move->put->bytes : slot->bytes;
 }
 
-/* The heads that go now say what has come until now. Returns what the peer knows of it then. */
-static uint64_t tell(struct pki_tcp_link *link, uint64_t end)
-{
-    if (link->written > 0 || link->ep->iface->threads.max > 0)
-        return link->told;
-    for (uint64_t i = link->next; i < end; i++)
-        pki_tcp_put_chunk_told(slot_of(link, i)->head, link->received);
-    return link->received;
-}
-
 void pki_tcp_data_write(struct pki_tcp_link *link)
 {
     size_t budget = pki_tcp_round_bytes(link);
 
-    while (link->state == PKI_TCP_UP && link->writable && (link->next < link->end || link->came_left > 0)) {
+    while (link->state == PKI_TCP_UP && link->writable && link->next < link->end) {
         uint64_t end = link->next + 2 < link->end ? link->next + 2 : link->end;
-        bool says = link->came_left > 0; /* before anything else */
-        uint64_t tells = says ? link->told : tell(link, end);
         ssize_t n;
 
-        if (!says && pki_tcp_lend(link, true, unwritten(link), transfer_bytes(slot_of(link, link->next)))) {
+        if (pki_tcp_lend(link, true, unwritten(link), transfer_bytes(slot_of(link, link->next)))) {
             link->writable = false;
             return;
         }
-        n = says ? pki_tcp_came_send(link) : write_some(link, end);
+        n = write_some(link, end);
         if (n < 0 && errno == EINTR)
             continue;
         if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
@@ -300,10 +287,6 @@ void pki_tcp_data_write(struct pki_tcp_link *link)
             pki_tcp_link_broken(link, errno);
             return;
         }
-        if (says)
-            continue;
-        if (link->written + (size_t)n >= PKI_TCP_DATA_HEAD_BYTES)
-            link->told = tells;
         advance_out(link, (size_t)n);
         if ((size_t)n >= budget) {
             if (link->next < link->end)

@@ -208,6 +208,4 @@ void pki_tcp_news_pop(struct pki_tcp_ep *ep)
     pki_list_remove(&grant->news);
     if (grant->prefix == grant->bytes)
         end(ep, grant);
-    if (pki_list_empty(&ep->grants)) /* the engine may return to its caller now */
-        pki_tcp_pay(ep->iface);
 }

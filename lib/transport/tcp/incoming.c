@@ -12,10 +12,8 @@ void pki_tcp_data_rewind(struct pki_tcp_link *link)
     link->written = 0;
     for (uint64_t i = link->acked; i < link->end; i++)
         pki_tcp_keep_again(&link->slots[i % link->ep->params.window]);
-    link->came_left = 0;
     link->head_have = 0;
     link->left = 0;
-    pki_tcp_spill_drop(link);
     if (link->grant != NULL)
         link->grant->fillers--;
     link->grant = NULL;
@@ -39,38 +37,6 @@ static bool begin_chunk(struct pki_tcp_link *link)
         link->grant->fillers++;
     link->left = link->chunk.bytes;
     link->looks = 0;
-    return pki_tcp_came_take(link, link->chunk.told);
-}
-
-/* The lane need not say at once that this chunk has come. Of a transfer that went ahead the engine may hear, and return to its caller, without another round of progress; who is about to sleep makes none either. */
-static bool may_owe(const struct pki_tcp_link *link)
-{
-    return link->chunk.ahead == 0 && pki_tcp_exchanges(link->ep) &&
-           atomic_load_explicit(&link->ep->iface->base.sleepers, memory_order_relaxed) == 0;
-}
-
-/* A kept chunk is whole, whatever has become of its sender, who may have left: on its connection nothing is said of it, for what comes to a closed one makes
- * the kernel throw away the rest that is still to be sent. False: the connection is broken. */
-static bool acknowledge(struct pki_tcp_link *link)
-{
-    int said;
-
-    if (link->chunk.kept) {
-        if (link->told < link->received) /* else with the next chunk the other way, or the next one this way: nobody waits for it */
-            link->ep->lane.acks_due = true;
-        return true;
-    }
-    said = pki_tcp_came_say(link);
-    if (said > 0)
-        return true;
-    if (said < 0) {
-        pki_tcp_link_broken(link, ECONNRESET);
-        return false;
-    }
-    if (may_owe(link))
-        pki_tcp_owe(link);
-    else
-        link->ep->lane.acks_due = true;
     return true;
 }
 
@@ -78,9 +44,8 @@ static bool end_chunk(struct pki_tcp_link *link)
 {
     struct pki_tcp_grant *grant = link->grant;
 
-    if (!acknowledge(link))
-        return false;
     link->received++;
+    link->ep->lane.acks_due = true;
     pki_tcp_lane_look(link->ep);
     if (grant == NULL) {
         pki_tcp_early_ended(link);
@@ -107,15 +72,12 @@ ssize_t pki_tcp_chunk_receive(struct pki_tcp_link *link, size_t done)
         parts[n++] = (struct iovec){ begin + (link->chunk.bytes - left), left };
     }
     parts[n++] = (struct iovec){ link->head + link->head_have, sizeof link->head - link->head_have };
-    if (link->spilled > 0)
-        return pki_tcp_spill_take(link, parts, n);
     return n == 1 ? recv(link->watch.fd, parts->iov_base, parts->iov_len, MSG_DONTWAIT) : readv(link->watch.fd, parts, n);
 }
 
 bool pki_tcp_advance_in(struct pki_tcp_link *link, size_t bytes)
 {
     size_t payload = bytes < link->left ? bytes : link->left;
-    uint64_t frames;
 
     link->left -= payload;
     link->head_have += bytes - payload;
@@ -124,8 +86,7 @@ bool pki_tcp_advance_in(struct pki_tcp_link *link, size_t bytes)
     if (link->head_have < sizeof link->head)
         return true;
     link->head_have = 0;
-    link->misses -= link->misses > 0;
-    return pki_tcp_get_came(link->head, &frames) ? pki_tcp_came_take(link, frames) : begin_chunk(link);
+    return begin_chunk(link);
 }
 
 /* Without an event. */
@@ -134,18 +95,10 @@ static bool is_looked_at(const struct pki_tcp_link *link)
     return link->ep->iface->looks && pki_tcp_is_alone(link);
 }
 
-/* *wanted: 0 where less says nothing about the connection. */
-static ssize_t receive(struct pki_tcp_link *link, struct pki_tcp_guess *guess, size_t *wanted)
-{
-    *guess = pki_tcp_guess(link);
-    *wanted = link->spilled > 0 ? 0 : link->left + sizeof link->head - link->head_have + guess->bytes;
-    return guess->bytes > 0 ? pki_tcp_guess_receive(link, guess) : pki_tcp_chunk_receive(link, 0);
-}
-
 /* That was all for now: the next bytes are an event, or looked for. */
 static bool is_dry(const struct pki_tcp_link *link, size_t got, size_t wanted)
 {
-    return link->left == 0 && link->spilled == 0 && !link->hangup && (got < wanted || !pki_list_empty(&link->aside));
+    return link->left == 0 && !link->hangup && (got < wanted || !pki_list_empty(&link->aside));
 }
 
 void pki_tcp_data_read(struct pki_tcp_link *link)
@@ -153,8 +106,7 @@ void pki_tcp_data_read(struct pki_tcp_link *link)
     size_t budget = pki_tcp_round_bytes(link);
 
     while (link->state == PKI_TCP_UP && link->readable) {
-        struct pki_tcp_guess guess;
-        size_t wanted;
+        size_t wanted = link->left + sizeof link->head - link->head_have;
         ssize_t n;
 
         if (link->left > 0 && link->grant == NULL && link->early == NULL && !pki_tcp_early_place(link)) {
@@ -166,7 +118,7 @@ void pki_tcp_data_read(struct pki_tcp_link *link)
             link->readable = false;
             return;
         }
-        n = receive(link, &guess, &wanted);
+        n = pki_tcp_chunk_receive(link, 0);
         if (n < 0 && errno == EINTR)
             continue;
         if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
@@ -180,7 +132,7 @@ void pki_tcp_data_read(struct pki_tcp_link *link)
         link->ep->iface->quiet = 0;
         if (is_looked_at(link))
             pki_tcp_found(link);
-        if (!(guess.bytes > 0 ? pki_tcp_guess_advance(link, &guess, (size_t)n) : pki_tcp_advance_in(link, (size_t)n)))
+        if (!pki_tcp_advance_in(link, (size_t)n))
             return;
         if (is_dry(link, (size_t)n, wanted)) {
             link->readable = false;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A short transfer that goes ahead of its grant, in one chunk, is copied into memory of this transport once it has been written, in case the connection breaks:
- * then its put ends at once, where it would have to wait for one trip there and one back, and what came is said along with the next chunk the other
- * way. Only while the first connection for chunks stands: a chunk that goes once more waits for its answer, since who leaves has to know that it came.
+ * then its put ends at once, where it would have to wait for one trip there and one back, and nobody waits for word of it.
+ * Only while the first connection for chunks stands: a chunk that goes once more waits for its answer, since who leaves has to know that it came.
  */
 #include <linux/sockios.h>
 #include <poll.h>

@@ -316,7 +316,6 @@ static bool take_frame(struct pki_tcp_lane *lane, const struct pki_tcp_frame *fr
         pki_tcp_leaves(lane->link->ep);
         return true;
     case PKI_TCP_DATA:
-    case PKI_TCP_CAME:
         break;
     }
     return false;
@@ -354,7 +353,7 @@ static PKI_HOT bool scan(struct pki_tcp_lane *lane)
 {
     while (lane->rx_tail - lane->rx_scan >= PKI_TCP_HEADER_BYTES) {
         struct pki_tcp_frame frame;
-        bool right = pki_tcp_get_header(lane->rx + lane->rx_scan, &frame) && frame.type != PKI_TCP_DATA && frame.type != PKI_TCP_CAME;
+        bool right = pki_tcp_get_header(lane->rx + lane->rx_scan, &frame) && frame.type != PKI_TCP_DATA;
 
         if (right && lane->rx_tail - lane->rx_scan < pki_tcp_filled(frame.bytes))
             return true;

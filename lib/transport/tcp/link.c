@@ -52,7 +52,6 @@ void pki_tcp_link_drop(struct pki_tcp_link *link)
     pki_list_remove(&link->aside);
     link->finds = 0;
     pki_tcp_unwatch(&link->watch);
-    pki_tcp_spill_drop(link);
 }
 
 /* A host that vanishes sends nothing. Where nothing is on its way the kernel asks it now and then; else see pki_tcp_link_health. */

@@ -161,7 +161,6 @@ pk_result_t pki_tcp_progress(struct pki_iface *base)
     iface->looks = look_for_chunks(iface);
     if (is_turn(iface) && gather_events(iface) > 0)
         iface->quiet = 0;
-    pki_tcp_pay(iface);
     if (work_all(iface) && !iface->looks && !behind)
         iface->quiet = 0;
     atomic_store_explicit(&base->in_kernel, iface->neps > 0, memory_order_relaxed);

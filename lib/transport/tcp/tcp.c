@@ -278,7 +278,6 @@ static void tcp_ep_close(struct pki_ep *base)
         for (uint32_t i = 0; i < ep->nlinks; i++) {
             pki_list_remove(&ep->links[i].ready);
             pki_tcp_link_drop(&ep->links[i]);
-            ep->iface->owing -= ep->links[i].owes;
         }
         free(ep->links[0].slots);
         ep->iface->eps[base->peer] = NULL;
@@ -314,7 +313,6 @@ static int tcp_wait_fd(struct pki_iface *base)
 {
     struct pki_tcp_iface *iface = pki_tcp_iface_of(base);
 
-    pki_tcp_pay(iface);
     if (!pki_list_empty(&iface->ready) || !pki_list_empty(&iface->lent))
         return -1; /* what is left of a round, and what threads end, shows at no descriptor */
     pki_tcp_put_all_back(iface);

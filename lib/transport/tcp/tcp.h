@@ -142,7 +142,6 @@ struct pki_tcp_link {
     bool heard;              /* a lane: something has come by this connection: the peer has let it in */
     bool hangup;             /* the end of the stream is somewhere behind what can be read */
     uint64_t received, told; /* the peer's frames that have come, and how many of them it knows */
-    bool owes;               /* chunks: word of some that have come, which the next one the other way brings if it goes soon */
     uint64_t acked, end;     /* own frames that the peer has, and that were ever queued */
 
     /* while it does not stand */
@@ -158,8 +157,6 @@ struct pki_tcp_link {
     uint64_t next, sent; /* `sent` of them have ever gone whole, over this connection or one before it */
     size_t written;     /* bytes of `next`, head and payload */
     size_t outstanding; /* payload bytes in slots whose puts wait */
-    unsigned char came[PKI_TCP_DATA_HEAD_BYTES]; /* an acknowledgement (came.c), */
-    size_t came_left;   /* of which the kernel has not taken so many bytes yet */
     struct pki_tcp_job out; /* while it is lent, `next` and `written` are a thread's */
 
     /* chunk in */
@@ -170,9 +167,6 @@ struct pki_tcp_link {
     struct pki_tcp_chunk chunk;
     size_t left;
     unsigned looks; /* rounds for which its payload has waited for a grant */
-    char *spill;           /* what has been read behind a head that was not the one guessed: [spill_at, spill_at + spilled) comes next */
-    size_t spill_at, spilled;
-    unsigned misses;       /* heads for which nothing is guessed, after a wrong guess */
     struct pki_tcp_job in; /* while it is lent, the head and what is left of the chunk are a thread's */
 };
 
@@ -297,7 +291,6 @@ struct pki_tcp_iface {
     unsigned said;  /* peers of which the log knows that connecting takes long */
     struct pki_tcp_ep **eps; /* [size] */
     struct pki_list ready, aside;
-    unsigned owing;          /* links that owe */
     unsigned busy;           /* moves and grants in flight */
     bool looks;              /* in this round connections are read for chunks without being told of any */
     bool trouble;            /* some link does not stand, or guests are here */
@@ -575,35 +568,6 @@ ssize_t pki_tcp_chunk_receive(struct pki_tcp_link *link, size_t done);
 bool pki_tcp_advance_in(struct pki_tcp_link *link, size_t bytes);
 /* A thread has ended its job: go on from there. False: as above. */
 bool pki_tcp_data_returned(struct pki_tcp_job *job);
-
-/* ---- guess.c: head and payload in one system call ---- */
-
-struct pki_tcp_guess { /* behind the next head comes payload that goes to `at` */
-    struct pki_tcp_grant *grant;
-    char *at;
-    size_t offset, bytes; /* 0: no guess */
-};
-
-struct pki_tcp_guess pki_tcp_guess(struct pki_tcp_link *link);
-/* As readv. */
-ssize_t pki_tcp_guess_receive(struct pki_tcp_link *link, const struct pki_tcp_guess *guess);
-/* As pki_tcp_advance_in; what was not payload of that chunk is put aside. */
-bool pki_tcp_guess_advance(struct pki_tcp_link *link, const struct pki_tcp_guess *guess, size_t bytes);
-/* As readv, from what was put aside. */
-ssize_t pki_tcp_spill_take(struct pki_tcp_link *link, const struct iovec *parts, int n);
-void pki_tcp_spill_drop(struct pki_tcp_link *link);
-
-/* ---- came.c: acknowledgements on the connection itself ---- */
-
-/* That the chunk has come which has just been read. 1: said; 0: to be said on the lane; -1: the connection is broken. */
-int pki_tcp_came_say(struct pki_tcp_link *link);
-/* As send: what is left of it, which is less then. */
-ssize_t pki_tcp_came_send(struct pki_tcp_link *link);
-/* The peer says so. False: the link is broken, or the endpoint lost. */
-bool pki_tcp_came_take(struct pki_tcp_link *link, uint64_t frames);
-/* A chunk has come of which the peer hears with the next one the other way, or, if none has gone by then, on the lane in the next round of progress. */
-void pki_tcp_owe(struct pki_tcp_link *link);
-void pki_tcp_pay(struct pki_tcp_iface *iface);
 
 /* ---- threads.c: other threads for long chunks ---- */
 

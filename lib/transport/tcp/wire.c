@@ -39,7 +39,6 @@ PKI_HOT bool pki_tcp_get_header(const unsigned char bytes[PKI_TCP_HEADER_BYTES],
         [PKI_TCP_DATA] = { PKI_TCP_DATA_BYTES + 1, PKI_TCP_DATA_BYTES + PKI_TCP_CHUNK_MAX },
         [PKI_TCP_ACK] = { PKI_TCP_ACK_BYTES, PKI_TCP_ACK_BYTES },
         [PKI_TCP_CLOSE] = { PKI_TCP_CLOSE_BYTES, PKI_TCP_CLOSE_BYTES },
-        [PKI_TCP_CAME] = { PKI_TCP_DATA_BYTES, PKI_TCP_DATA_BYTES },
     };
     uint32_t length = pki_get_u32(bytes + 4);
 
@@ -47,7 +46,7 @@ PKI_HOT bool pki_tcp_get_header(const unsigned char bytes[PKI_TCP_HEADER_BYTES],
         *frame = (struct pki_tcp_frame){ .type = PKI_TCP_MSG, .bytes = length };
         return length - PKI_TCP_MSG_SHORT_BYTES <= PKI_TCP_MSG_FRAME_MAX - PKI_TCP_HEADER_BYTES - PKI_TCP_MSG_SHORT_BYTES;
     }
-    if (pki_get_u16(bytes) != FRAME_MAGIC || bytes[2] != FRAME_VERSION || bytes[3] < PKI_TCP_MSG || bytes[3] > PKI_TCP_CAME)
+    if (pki_get_u16(bytes) != FRAME_MAGIC || bytes[2] != FRAME_VERSION || bytes[3] < PKI_TCP_MSG || bytes[3] > PKI_TCP_CLOSE)
         return false;
     if (length < lengths[bytes[3]].min || length > lengths[bytes[3]].max)
         return false;
@@ -160,13 +159,7 @@ void pki_tcp_put_chunk(unsigned char out[PKI_TCP_DATA_HEAD_BYTES], const struct 
     pki_put_u32(to + 4, chunk->sig);
     pki_put_u64(to + 8, chunk->op);
     pki_put_u64(to + 16, chunk->offset | (uint64_t)chunk->ahead << 32);
-    pki_put_u64(to + 24, chunk->told);
-    memset(to + 32, 0, PKI_TCP_DATA_BYTES - 32);
-}
-
-void pki_tcp_put_chunk_told(unsigned char out[PKI_TCP_DATA_HEAD_BYTES], uint64_t frames)
-{
-    pki_put_u64(out + PKI_TCP_HEADER_BYTES + 24, frames);
+    memset(to + 24, 0, PKI_TCP_DATA_BYTES - 24);
 }
 
 static bool is_zero(const unsigned char *bytes, size_t count)
@@ -192,32 +185,14 @@ bool pki_tcp_get_chunk(const unsigned char bytes[PKI_TCP_DATA_HEAD_BYTES], struc
     const unsigned char *from = bytes + PKI_TCP_HEADER_BYTES;
     struct pki_tcp_frame frame;
 
-    if (!pki_tcp_get_header(bytes, &frame) || frame.type != PKI_TCP_DATA || from[1] > 1 || !is_zero(from + 32, PKI_TCP_DATA_BYTES - 32))
+    if (!pki_tcp_get_header(bytes, &frame) || frame.type != PKI_TCP_DATA || from[1] > 1 || !is_zero(from + 24, PKI_TCP_DATA_BYTES - 24))
         return false;
     *chunk = (struct pki_tcp_chunk){ .flags = from[0], .index = pki_get_u16(from + 2), .sig = pki_get_u32(from + 4),
                                      .op = pki_get_u64(from + 8), .offset = pki_get_u64(from + 16),
-                                     .bytes = frame.bytes - PKI_TCP_DATA_BYTES, .kept = from[1] == 1, .told = pki_get_u64(from + 24) };
+                                     .bytes = frame.bytes - PKI_TCP_DATA_BYTES, .kept = from[1] == 1 };
     if ((chunk->flags & CHUNK_AHEAD) != 0 && !get_ahead(chunk))
         return false;
     return !chunk->kept || chunk->ahead == chunk->bytes;
-}
-
-void pki_tcp_put_came(unsigned char out[PKI_TCP_DATA_HEAD_BYTES], uint64_t frames)
-{
-    put_header(out, PKI_TCP_CAME, PKI_TCP_DATA_BYTES);
-    pki_put_u64(out + PKI_TCP_HEADER_BYTES, frames);
-    memset(out + PKI_TCP_HEADER_BYTES + 8, 0, PKI_TCP_DATA_BYTES - 8);
-}
-
-bool pki_tcp_get_came(const unsigned char bytes[PKI_TCP_DATA_HEAD_BYTES], uint64_t *frames)
-{
-    const unsigned char *from = bytes + PKI_TCP_HEADER_BYTES;
-    struct pki_tcp_frame frame;
-
-    if (!pki_tcp_get_header(bytes, &frame) || frame.type != PKI_TCP_CAME || !is_zero(from + 8, PKI_TCP_DATA_BYTES - 8))
-        return false;
-    *frames = pki_get_u64(from);
-    return true;
 }
 
 void pki_tcp_put_ack(unsigned char out[PKI_TCP_HEADER_BYTES + PKI_TCP_ACK_BYTES], const struct pki_tcp_ack *ack)

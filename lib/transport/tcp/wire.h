@@ -32,7 +32,6 @@ enum pki_tcp_frame_type {
     PKI_TCP_DATA = 2,  /* data: a chunk of a granted transfer */
     PKI_TCP_ACK = 3,   /* lane: how many frames of a connection have come */
     PKI_TCP_CLOSE = 4, /* lane: the sender leaves in good order */
-    PKI_TCP_CAME = 5,  /* data: how many frames of this connection have come */
 };
 
 struct pki_tcp_frame {
@@ -92,19 +91,11 @@ struct pki_tcp_chunk {
     uint32_t bytes;
     uint32_t ahead; /* length of the whole transfer, where the chunk does not wait for its grant; else 0 */
     bool kept;      /* all of the transfer: the sender has a copy, and does not wait to hear that the chunk has come */
-    uint64_t told;  /* so many frames of this connection have come to the sender */
 };
 
 /* Header and description of a chunk; the payload follows. */
 void pki_tcp_put_chunk(unsigned char out[PKI_TCP_DATA_HEAD_BYTES], const struct pki_tcp_chunk *chunk);
-/* Another `told` in a head that is there. */
-void pki_tcp_put_chunk_told(unsigned char out[PKI_TCP_DATA_HEAD_BYTES], uint64_t frames);
 bool pki_tcp_get_chunk(const unsigned char bytes[PKI_TCP_DATA_HEAD_BYTES], struct pki_tcp_chunk *chunk);
-
-/* As long as the head of a chunk. */
-void pki_tcp_put_came(unsigned char out[PKI_TCP_DATA_HEAD_BYTES], uint64_t frames);
-/* False: it is something else. */
-bool pki_tcp_get_came(const unsigned char bytes[PKI_TCP_DATA_HEAD_BYTES], uint64_t *frames);
 
 struct pki_tcp_ack {
     uint32_t link;

@@ -149,7 +149,7 @@ struct pki_ep {
     bool can_put; /* set by ep_connect: put works to this peer; no longer once a put or get has returned PK_ERR_UNSUPPORTED */
     bool has_notes; /* set by the engine: `mend` is called, for another endpoint of this pair can carry notes */
     size_t eager_coll; /* set by ep_connect, alike at both ends: longest step of a collective without GPUs that goes whole in one message; 0: the engine's choice */
-    uint32_t expected; /* set by the engine: payload bytes of the message that is waited for, and nothing else, a guess; peek may have them fetched, or look more often, and may forget it */
+    uint32_t expected; /* set by the engine: payload bytes of the message that is waited for, and nothing else, a guess; peek may have them fetched, and may forget it */
     bool is_near; /* the transport's, may change with every message: two copies by msg take less time than one by put or get */
     bool is_quick; /* set by ep_connect, alike at both ends: one copy by put or get takes less time than two by msg from a few pages on, wherever the peer's core is */
     bool can_get; /* set by ep_connect: get works from any memory of this peer, by its address there; ends with can_put */
@@ -209,18 +209,6 @@ struct pki_counts {
     uint64_t work_requests, doorbells, completions, registrations;
 };
 
-/* An EAGER message of no collective. */
-struct pki_wanted {
-    uint64_t op;
-    uint32_t bytes; /* of payload */
-};
-
-enum pki_take {
-    PKI_TAKE_NOTHING, /* has come where it would */
-    PKI_TAKE_IT,      /* it was the oldest message that has arrived, and has been taken; `credit` is what it gives (`bytes`) */
-    PKI_TAKE_OTHER,   /* to be peeked for: it is something else, or this is no time for it */
-};
-
 /* What a rank's machine offers; gathered from all ranks before paths are chosen. */
 struct pki_probe {
     bool usable;
@@ -267,8 +255,6 @@ struct pki_transport {
     /* The oldest message that has arrived, without taking it: false when there is none. *payload stays valid until pop. */
     bool (*peek)(struct pki_ep *ep, struct pki_msg *msg, const void **payload);
     void (*pop)(struct pki_ep *ep);
-    /* Optional, for short ones: peek, look at what there is, copy its payload out, pop; in one. */
-    enum pki_take (*take)(struct pki_ep *ep, const struct pki_wanted *wanted, void *out, uint64_t *credit);
     /* Optional, between hosts: say to the other end what it must know for this endpoint to be mended, by messages of kind NOTE on
      * `carrier`, an endpoint of this pair whose lane works. Called now and then. noted: what the other end's has said. */
     void (*mend)(struct pki_ep *ep, struct pki_ep *carrier);

@@ -30,18 +30,14 @@ static void fuzz_message(const uint8_t *data, size_t size)
 {
     unsigned char out[PKI_TCP_MSG_HEAD_MAX];
     const unsigned char *payload;
-    uint64_t frames = 0;
     struct pki_msg msg;
     size_t head, same;
-    bool tells;
 
     if (size < PKI_TCP_MSG_SHORT_BYTES || !pki_tcp_get_msg(data, (uint32_t)size, &msg, &payload))
         return;
     require(msg.payload <= (msg.kind == PKI_MSG_EAGER ? PKI_TCP_EAGER_MAX : PKI_TCP_PAYLOAD_MAX) && payload + msg.payload == data + size);
-    tells = pki_tcp_get_told(data, (uint32_t)size, &frames);
-    require(tells == (msg.kind == PKI_MSG_EAGER && msg.payload >= PKI_TCP_LONG_MIN));
-    head = pki_tcp_put_msg(out, &msg, frames) - PKI_TCP_HEADER_BYTES;
-    same = tells ? 32 : msg.kind == PKI_MSG_EAGER ? head : 44; /* what is behind is free */
+    head = pki_tcp_put_msg(out, &msg) - PKI_TCP_HEADER_BYTES;
+    same = msg.kind == PKI_MSG_EAGER ? head : 44; /* what is behind is free */
     require(payload == data + head && memcmp(out + PKI_TCP_HEADER_BYTES, data, same) == 0);
 }
 
@@ -163,18 +159,6 @@ static void take_all(struct far_end *far)
     *(volatile unsigned *)&sum = sum;
 }
 
-/* As somebody would who waits for such a message: into memory that is not a byte too long. */
-static void take_short(struct far_end *far, uint64_t op, uint32_t bytes)
-{
-    unsigned char *out = malloc(bytes);
-    uint64_t credit;
-
-    pki_tcp_iface_of(own_iface())->quiet = 0; /* as if something had just come */
-    if (tcp()->take(far->ep, &(struct pki_wanted){ .op = op, .bytes = bytes }, out, &credit) == PKI_TAKE_IT)
-        require(bytes < PKI_TCP_LONG_MIN);
-    free(out);
-}
-
 /* Something to acknowledge. */
 static void send_some(struct far_end *far)
 {
@@ -185,22 +169,17 @@ static void send_some(struct far_end *far)
         require(tcp()->msg(far->ep, &(struct pki_msg){ .kind = PKI_MSG_EAGER, .flags = PKI_MSG_FLAG_COLL, .op = 1, .payload = lengths[i] }, payload) == PK_OK);
 }
 
-/* In two parts, with a short message awaited or not. */
+/* In two parts. */
 static void fuzz_lane(const uint8_t *data, size_t size)
 {
     struct far_end far;
-    unsigned how = size > 0 ? data[size - 1] : 0;
     size_t half = size > 0 ? data[0] * size / 256 : 0;
 
     far_end_open(&far);
     send_some(&far);
     say(far.lane, data, half);
-    if ((how & 16) != 0)
-        take_short(&far, how >> 2 & 3, (how >> 5) * 37);
     take_all(&far);
     say(far.lane, data + half, size - half);
-    if ((how & 16) != 0)
-        take_short(&far, how >> 2 & 3, (how >> 5) * 37);
     take_all(&far);
     far_end_close(&far);
 }

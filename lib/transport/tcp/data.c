@@ -88,7 +88,7 @@ void pki_tcp_data_deal(struct pki_tcp_ep *ep)
     }
 }
 
-/* Now, not in the next round of progress: until then a waiting rank looks for what has come, in vain. Not of several where chunks come, too: in between it reads. */
+/* Now, not in the next round of progress: until then a waiting rank looks for what has come, in vain. */
 static void write_at_once(struct pki_tcp_ep *ep)
 {
     for (uint32_t i = 1; i <= ep->params.sockets; i++)
@@ -112,7 +112,7 @@ pk_result_t pki_tcp_put(struct pki_put *put)
         ep->undealt = node;
     ep->iface->busy++;
     pki_tcp_data_deal(ep);
-    if (put->bytes <= AT_ONCE_MAX && (ep->puts.next == node || !pki_tcp_exchanges(ep)))
+    if (put->bytes <= AT_ONCE_MAX)
         write_at_once(ep);
     return PK_OK;
 }
@@ -280,7 +280,7 @@ void pki_tcp_data_write(struct pki_tcp_link *link)
         if (n < 0 && errno == EINTR)
             continue;
         if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
-            pki_tcp_stand_still(link);
+            link->writable = false;
             return;
         }
         if (n < 0) {

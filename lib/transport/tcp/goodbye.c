@@ -60,12 +60,10 @@ void pki_tcp_lane_close(struct pki_tcp_ep *ep)
 
     if (ep->base.connecting)
         return;
-    pki_tcp_put_back(lane->link);
     for (uint32_t i = 1; i <= ep->params.sockets; i++)
         ep->links[i].told = UINT64_MAX; /* the peer closes that connection when it hears of this, and may not have read it to its end */
     if (ep->iface->goodbye_ns == 0)
         ep->iface->goodbye_ns = pki_now_ns() + (ep->iface->revoked || !ep->iface->base.carries ? GOODBYE_NS : ep->iface->params.retry_ns);
-    pki_tcp_put_back(&ep->links[1]);
     await(lane, kept_is_out);
     await(lane, has_room);
     if (!has_room(lane))

@@ -89,16 +89,10 @@ bool pki_tcp_advance_in(struct pki_tcp_link *link, size_t bytes)
     return begin_chunk(link);
 }
 
-/* Without an event. */
-static bool is_looked_at(const struct pki_tcp_link *link)
-{
-    return link->ep->iface->looks && pki_tcp_is_alone(link);
-}
-
-/* That was all for now: the next bytes are an event, or looked for. */
+/* That was all for now: the next bytes are an event. */
 static bool is_dry(const struct pki_tcp_link *link, size_t got, size_t wanted)
 {
-    return link->left == 0 && !link->hangup && (got < wanted || !pki_list_empty(&link->aside));
+    return link->left == 0 && !link->hangup && got < wanted;
 }
 
 void pki_tcp_data_read(struct pki_tcp_link *link)
@@ -130,8 +124,6 @@ void pki_tcp_data_read(struct pki_tcp_link *link)
             return;
         }
         link->ep->iface->quiet = 0;
-        if (is_looked_at(link))
-            pki_tcp_found(link);
         if (!pki_tcp_advance_in(link, (size_t)n))
             return;
         if (is_dry(link, (size_t)n, wanted)) {

@@ -11,10 +11,6 @@
 #define TX_MASK (PKI_TCP_TX_BYTES - 1)
 #define TELL_BYTES (PKI_TCP_TX_BYTES / 4) /* acknowledged after so many bytes with the next message, */
 #define TELL_AT_LAST (PKI_TCP_TX_BYTES / 2) /* or else by itself: the writer never stands still for it */
-#define AT_ONCE_BYTES 8192 /* payload that it pays to keep only after it has been sent; not of a collective, most of whose ranks send at the same time: nobody waits for it */
-#define LANE_LOOKS 16 /* without a message, after which, */
-#define LANE_RESTS 8 /* while chunks are awaited, one look of so many is at the lane */
-#define SOLE_LOOKS 3 /* at a time at the lane of the only peer, where a message is waited for and nothing else */
 
 /* ---- Out ---- */
 
@@ -126,48 +122,11 @@ PKI_HOT void pki_tcp_lane_flush(struct pki_tcp_lane *lane)
             if (lane->tx_sent == lane->tx_end && lane->acks_bytes == 0 && !lane->acks_due)
                 return;
         } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
-            pki_tcp_stand_still(link);
+            link->writable = false;
         } else if (errno != EINTR) {
             end_by_reading(link);
         }
     }
-}
-
-/* Nothing waits in front of it. */
-static bool may_go_at_once(const struct pki_tcp_lane *lane, const struct pki_msg *msg)
-{
-    const struct pki_tcp_link *link = lane->link;
-
-    return (msg->flags & PKI_MSG_FLAG_COLL) == 0 && msg->payload >= AT_ONCE_BYTES && link->state == PKI_TCP_UP && link->writable && lane->tx_sent == lane->tx_end &&
-           lane->acks_bytes == 0;
-}
-
-/* Before it is kept in the ring: the peer reads it while it is copied there. Acknowledgements that are due go behind it. Returns how many bytes
- * of both have gone. */
-static size_t send_at_once(struct pki_tcp_lane *lane, const unsigned char *head, size_t bytes, const struct pki_msg *msg, const void *payload)
-{
-    static const unsigned char zeros[PKI_TCP_LINE];
-    struct iovec parts[4] = { { (void *)(uintptr_t)head, bytes }, { (void *)(uintptr_t)payload, msg->payload } };
-    struct msghdr message = { .msg_iov = parts, .msg_iovlen = 2 };
-    ssize_t n;
-
-    if (!may_go_at_once(lane, msg))
-        return 0;
-    if ((bytes + msg->payload) % PKI_TCP_LINE > 0)
-        parts[message.msg_iovlen++] = (struct iovec){ (void *)(uintptr_t)zeros, PKI_TCP_LINE - (bytes + msg->payload) % PKI_TCP_LINE };
-    if (lane->acks_due)
-        gather_acks(lane);
-    if (lane->acks_bytes > 0)
-        parts[message.msg_iovlen++] = (struct iovec){ lane->acks, lane->acks_bytes };
-    n = sendmsg(lane->link->watch.fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
-    return n > 0 ? (size_t)n : 0; /* a failure is seen again by flush */
-}
-
-/* What the peer has to know of the lane, it hears by the message that goes out now. */
-static void told_along(struct pki_tcp_lane *lane)
-{
-    lane->link->told = lane->link->received;
-    lane->rx_untold = 0;
 }
 
 /* So many chunks have come on link 1, or never will. */
@@ -176,11 +135,13 @@ static bool have_come(const struct pki_tcp_ep *ep, uint64_t chunks)
     return ep->links[1].state == PKI_TCP_OVER || ep->links[1].received >= chunks;
 }
 
-static pk_result_t send_message(struct pki_tcp_ep *ep, struct pki_tcp_lane *lane, const struct pki_msg *msg, const void *payload)
+PKI_HOT pk_result_t pki_tcp_msg(struct pki_ep *base, const struct pki_msg *msg, const void *payload)
 {
+    struct pki_tcp_ep *ep = pki_tcp_ep_of(base);
+    struct pki_tcp_lane *lane = &ep->lane;
     unsigned char head[PKI_TCP_MSG_HEAD_MAX];
     struct pki_msg out = *msg;
-    size_t bytes, gone;
+    size_t bytes;
 
     if (ep->base.dead)
         return PK_ERR_PEER;
@@ -198,54 +159,14 @@ static pk_result_t send_message(struct pki_tcp_ep *ep, struct pki_tcp_lane *lane
         return PK_OK;
     if (out.kind == PKI_MSG_SIDE)
         out.offset = pki_tcp_sent_before(ep, out.extra == PKI_SIDE_LEAVES);
-    bytes = pki_tcp_put_msg(head, &out, lane->link->received);
-    if (pki_tcp_msg_tells(out.kind, out.payload))
-        told_along(lane);
+    bytes = pki_tcp_put_msg(head, &out);
     lane->acks_due = lane->acks_due || lane->rx_untold >= TELL_BYTES;
-    gone = send_at_once(lane, head, bytes, msg, payload);
     pki_tcp_lane_write(lane, head, bytes);
     if (msg->payload > 0)
         pki_tcp_lane_write(lane, payload, msg->payload);
     ring_fill(lane);
-    advance_out(lane, gone);
     lane->link->end++;
     pki_tcp_lane_flush(lane);
-    return PK_OK;
-}
-
-/* A short one that goes alone, and whole: made where it is kept. */
-static inline bool goes_alone(const struct pki_tcp_ep *ep, const struct pki_tcp_lane *lane, const struct pki_msg *msg, size_t bytes)
-{
-    return msg->kind == PKI_MSG_EAGER && msg->payload < PKI_TCP_LONG_MIN && !ep->base.dead && !ep->left && lane->link->state == PKI_TCP_UP &&
-           lane->link->writable && lane->tx_sent == lane->tx_end && lane->acks_bytes == 0 && !lane->acks_due && lane->rx_untold < TELL_BYTES &&
-           tx_room(lane) >= bytes && (lane->tx_end & TX_MASK) + bytes <= PKI_TCP_TX_BYTES;
-}
-
-static inline void send_alone(struct pki_tcp_lane *lane, const struct pki_msg *msg, const void *payload, size_t bytes)
-{
-    unsigned char *at = lane->tx + (lane->tx_end & TX_MASK);
-    ssize_t n;
-
-    memset(at + bytes - PKI_TCP_LINE, 0, PKI_TCP_LINE);
-    pki_copy_short(at + pki_tcp_put_msg(at, msg, 0), payload, msg->payload);
-    lane->tx_end += bytes;
-    lane->link->end++;
-    n = send(lane->link->watch.fd, at, bytes, MSG_NOSIGNAL | MSG_DONTWAIT);
-    lane->tx_sent += n > 0 ? (size_t)n : 0;
-    if (lane->tx_sent != lane->tx_end) /* a failure is seen again there */
-        pki_tcp_lane_flush(lane);
-    __builtin_prefetch(at + bytes, 1); /* where the next one goes */
-}
-
-PKI_HOT pk_result_t pki_tcp_msg(struct pki_ep *base, const struct pki_msg *msg, const void *payload)
-{
-    struct pki_tcp_ep *ep = pki_tcp_ep_of(base);
-    struct pki_tcp_lane *lane = &ep->lane;
-    size_t bytes = pki_tcp_filled(PKI_TCP_MSG_SHORT_BYTES + msg->payload);
-
-    if (!goes_alone(ep, lane, msg, bytes))
-        return send_message(ep, lane, msg, payload);
-    send_alone(lane, msg, payload, bytes);
     return PK_OK;
 }
 
@@ -294,22 +215,19 @@ static bool take_ack(struct pki_tcp_lane *lane, const unsigned char *bytes)
     return true;
 }
 
-/* It may say what of the lane has come. */
-static bool take_msg(struct pki_tcp_lane *lane, const struct pki_tcp_frame *frame)
+static void take_msg(struct pki_tcp_lane *lane, const struct pki_tcp_frame *frame)
 {
-    uint64_t frames;
-
     lane->link->received++;
     lane->rx_untold += pki_tcp_filled(frame->bytes);
     lane->acks_due = lane->acks_due || lane->rx_untold >= TELL_AT_LAST;
-    return !pki_tcp_get_told(lane->rx + lane->rx_scan + PKI_TCP_HEADER_BYTES, frame->bytes, &frames) || take_acked(lane, frames);
 }
 
 static bool take_frame(struct pki_tcp_lane *lane, const struct pki_tcp_frame *frame)
 {
     switch (frame->type) {
     case PKI_TCP_MSG:
-        return take_msg(lane, frame);
+        take_msg(lane, frame);
+        return true;
     case PKI_TCP_ACK:
         return take_ack(lane, lane->rx + lane->rx_scan + PKI_TCP_HEADER_BYTES);
     case PKI_TCP_CLOSE:
@@ -448,43 +366,13 @@ void pki_tcp_lane_look(struct pki_tcp_ep *ep)
         pki_tcp_look_again(lane->link);
 }
 
-/* While a chunk is awaited, or word of one, which come on a connection that is looked at as well; not where messages come meanwhile. */
-static bool rests(struct pki_tcp_lane *lane)
-{
-    struct pki_tcp_ep *ep = lane->link->ep;
-
-    return pki_tcp_awaits_short(ep) && pki_tcp_awaits(ep) <= ep->params.chunk_bytes && ++lane->rests > LANE_LOOKS && lane->rests % LANE_RESTS != 0;
-}
-
-static bool finds(struct pki_tcp_lane *lane, bool awaited)
-{
-    const struct pki_tcp_iface *iface = lane->link->ep->iface;
-    unsigned looks = awaited && iface->size == 2 && iface->spins ? SOLE_LOOKS : 1;
-
-    while (looks-- > 0 && lane->link->state == PKI_TCP_UP)
-        if (pki_tcp_lane_read(lane))
-            return true;
-    return false;
-}
-
-/* A look that nobody was told to make has found something. */
-static inline void note_find(struct pki_tcp_lane *lane)
-{
-    lane->link->ep->iface->quiet = 0;
-    lane->rests = 0;
-    if (pki_list_empty(&lane->link->aside))
-        pki_tcp_found(lane->link);
-}
-
-static PKI_HOT bool look_directly(struct pki_tcp_lane *lane, bool awaited)
+static PKI_HOT bool look_directly(struct pki_tcp_lane *lane)
 {
     struct pki_tcp_iface *iface = lane->link->ep->iface;
 
-    if (!pki_tcp_lanes_are_polled(iface) || lane->link->state != PKI_TCP_UP || rests(lane))
+    if (!pki_tcp_lanes_are_polled(iface) || lane->link->state != PKI_TCP_UP || !pki_tcp_lane_read(lane))
         return false;
-    if (!finds(lane, awaited))
-        return false;
-    note_find(lane);
+    iface->quiet = 0;
     return true;
 }
 
@@ -538,56 +426,13 @@ PKI_HOT bool pki_tcp_peek(struct pki_ep *base, struct pki_msg *msg, const void *
 {
     struct pki_tcp_ep *ep = pki_tcp_ep_of(base);
     struct pki_tcp_lane *lane = &ep->lane;
-    bool awaited = base->expected > 0;
 
-    base->expected = 0;
     ep->peeked_news = pki_tcp_news_peek(ep, msg);
     ep->peeked_want = !ep->peeked_news && pki_tcp_early_peek(ep, msg);
     *payload = NULL;
     if (ep->peeked_news || ep->peeked_want)
         return true;
-    return (lane->rx_head != lane->rx_scan || look_directly(lane, awaited)) && peek_lane(lane, msg, payload);
-}
-
-/* Nothing but such a message can be there. */
-static inline bool may_take(const struct pki_tcp_ep *ep, const struct pki_tcp_lane *lane)
-{
-    const struct pki_tcp_iface *iface = ep->iface;
-
-    return lane->rx_tail == 0 && lane->link->state == PKI_TCP_UP && pki_list_empty(&ep->news) && !ep->wants && ep->untold == 0 && iface->busy == 0 &&
-           pki_tcp_lanes_are_polled(iface);
-}
-
-PKI_HOT enum pki_take pki_tcp_take(struct pki_ep *base, const struct pki_wanted *wanted, void *out, uint64_t *credit)
-{
-    struct pki_tcp_ep *ep = pki_tcp_ep_of(base);
-    struct pki_tcp_lane *lane = &ep->lane;
-    struct pki_tcp_link *link = lane->link;
-    const unsigned char *payload;
-    ssize_t n;
-
-    if (!may_take(ep, lane))
-        return PKI_TAKE_OTHER;
-    n = recv(link->watch.fd, lane->rx, PKI_TCP_RX_BYTES, MSG_DONTWAIT);
-    payload = n < PKI_TCP_LINE ? NULL : pki_tcp_get_wanted(lane->rx, (size_t)n, wanted, credit);
-    if (payload == NULL) {
-        (void)take_read(lane, n, PKI_TCP_RX_BYTES);
-        if (n > 0)
-            note_find(lane);
-        return n <= 0 && lane->rx_tail == 0 && link->state == PKI_TCP_UP ? PKI_TAKE_NOTHING : PKI_TAKE_OTHER;
-    }
-    pki_copy_short(out, payload, wanted->bytes);
-    link->heard = true;
-    link->received++;
-    lane->rx_untold += (size_t)n;
-    if (lane->rx_untold >= TELL_AT_LAST) {
-        lane->acks_due = true;
-        pki_tcp_lane_flush(lane);
-    }
-    note_find(lane);
-    if (link->readable)
-        pki_tcp_link_ready(link);
-    return PKI_TAKE_IT;
+    return (lane->rx_head != lane->rx_scan || look_directly(lane)) && peek_lane(lane, msg, payload);
 }
 
 PKI_HOT void pki_tcp_pop(struct pki_ep *base)

@@ -49,8 +49,6 @@ void pki_tcp_unwatch(struct pki_tcp_watch *watch)
 void pki_tcp_link_drop(struct pki_tcp_link *link)
 {
     pki_tcp_recall(link);
-    pki_list_remove(&link->aside);
-    link->finds = 0;
     pki_tcp_unwatch(&link->watch);
 }
 

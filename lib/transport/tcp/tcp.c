@@ -128,14 +128,12 @@ static pk_result_t tcp_open(const struct pki_iface_config *config, struct pki_if
         return PK_ERR_UNSUPPORTED;
     iface->rank = config->rank;
     iface->size = config->size;
-    iface->spins = !config->shares_cpu;
     iface->one_machine = config->net->one_machine || (pki_netif_is_loopback(&config->net->local) && !config->net->outside);
     iface->net = config->net;
     memcpy(iface->key, config->net->key, sizeof iface->key);
     iface->epoll_fd = -1;
     pki_list_init(&iface->ready);
     pki_list_init(&iface->lent);
-    pki_list_init(&iface->aside);
     for (int i = 0; i < PKI_TCP_GUESTS; i++)
         iface->guests[i].watch.fd = -1;
     result = pki_tcp_choose_nics(config, &choice);
@@ -208,7 +206,6 @@ static pk_result_t make_links(struct pki_tcp_ep *ep)
         link->watch.kind = PKI_TCP_LINK;
         link->watch.fd = -1;
         pki_list_init(&link->ready);
-        pki_list_init(&link->aside);
         link->ep = ep;
         link->index = i;
         link->state = PKI_TCP_WAITING;
@@ -315,7 +312,6 @@ static int tcp_wait_fd(struct pki_iface *base)
 
     if (!pki_list_empty(&iface->ready) || !pki_list_empty(&iface->lent))
         return -1; /* what is left of a round, and what threads end, shows at no descriptor */
-    pki_tcp_put_all_back(iface);
     return iface->epoll_fd;
 }
 
@@ -337,7 +333,6 @@ const struct pki_transport pki_transport_tcp = {
     .msg = pki_tcp_msg,
     .peek = pki_tcp_peek,
     .pop = pki_tcp_pop,
-    .take = pki_tcp_take,
     .put = pki_tcp_put,
     .revoke = tcp_revoke,
     .progress = pki_tcp_progress,

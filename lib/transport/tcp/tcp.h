@@ -34,11 +34,8 @@
 #define PKI_TCP_GUESTS 64             /* connections that have not proved themselves */
 #define PKI_TCP_AHEAD_CREDIT (8 * PKI_TCP_AHEAD_MAX)
 #define PKI_TCP_THREADS_MAX 8
-#define PKI_TCP_DIRECT_SIZE 8 /* ranks, at most, where connections are read without asking epoll first, */
-#define PKI_TCP_DIRECT_BYTES ((size_t)PKI_TCP_AHEAD_MAX) /* and for no longer transfers */
 #define PKI_TCP_EXCHANGE 2 /* moves and grants that an exchange with one peer has in flight */
 #define PKI_TCP_ROUND_BYTES ((size_t)4 << 20)
-#define PKI_TCP_TURN_BYTES ((size_t)512 << 10) /* where chunks go both ways: what has been read is handed on, and summed up, while it is in a cache */
 #define PKI_TCP_KEEP_MAX (256u << 10) /* of one transfer of which a copy is kept; */
 #define PKI_TCP_KEEP_BYTES (1u << 20) /* of all of them, to one peer */
 #define PKI_TCP_LEND_MIN (64u << 10)  /* bytes that are worth a thread's attention */
@@ -132,8 +129,6 @@ struct pki_tcp_threads {
 struct pki_tcp_link {
     struct pki_tcp_watch watch;
     struct pki_list ready; /* iface->ready while there is something to read, or to write and room for it */
-    struct pki_list aside; /* iface->aside while epoll does not watch it */
-    unsigned finds;        /* looks that found something, since it was put back */
     struct pki_tcp_ep *ep;
     uint32_t index;
     struct pki_tcp_lane *lane; /* NULL: it carries chunks */
@@ -211,7 +206,6 @@ struct pki_tcp_lane {
     uint64_t tx_head, tx_sent, tx_end;
     size_t acks_bytes, acks_sent;
     bool acks_due;
-    unsigned rests; /* looks at it, and those it was spared, since something came */
 
     /* in: [head, scan) whole frames, [scan, tail) part of one */
     unsigned char *rx;
@@ -273,7 +267,6 @@ struct pki_tcp_iface {
     int rank, size, epoll_fd;
     bool one_machine; /* there is no wire */
     bool revoked;     /* no chunk goes or comes any more */
-    bool spins;       /* each rank here has a core */
     int neps;
     unsigned round, quiet;   /* rounds of progress; those since something happened */
     unsigned char key[PKI_NET_KEY_BYTES];
@@ -290,9 +283,8 @@ struct pki_tcp_iface {
     bool said_full; /* the log knows that there were no descriptors */
     unsigned said;  /* peers of which the log knows that connecting takes long */
     struct pki_tcp_ep **eps; /* [size] */
-    struct pki_list ready, aside;
+    struct pki_list ready;
     unsigned busy;           /* moves and grants in flight */
-    bool looks;              /* in this round connections are read for chunks without being told of any */
     bool trouble;            /* some link does not stand, or guests are here */
     uint64_t timers_ns;      /* when they are looked at next */
     uint64_t looked_ns;      /* when they were looked at last */
@@ -329,6 +321,13 @@ static inline struct pki_where pki_tcp_where(const struct pki_tcp_ep *ep)
 /* ---- rounds.c: progress ---- */
 
 pk_result_t pki_tcp_progress(struct pki_iface *iface);
+#define PKI_TCP_DIRECT_PEERS 2     /* with no more of them the lane of each is read without asking epoll first, */
+#define PKI_TCP_DIRECT_ROUNDS 4096 /* and only while something happens now and then */
+
+static inline bool pki_tcp_lanes_are_polled(const struct pki_tcp_iface *iface)
+{
+    return iface->neps <= PKI_TCP_DIRECT_PEERS && iface->quiet <= PKI_TCP_DIRECT_ROUNDS;
+}
 /* Put the link where progress finds it. */
 void pki_tcp_link_ready(struct pki_tcp_link *link);
 /* And have it read. */
@@ -442,7 +441,6 @@ void pki_tcp_guests_close(struct pki_tcp_iface *iface);
 pk_result_t pki_tcp_msg(struct pki_ep *ep, const struct pki_msg *msg, const void *payload);
 bool pki_tcp_peek(struct pki_ep *ep, struct pki_msg *msg, const void **payload);
 void pki_tcp_pop(struct pki_ep *ep);
-enum pki_take pki_tcp_take(struct pki_ep *ep, const struct pki_wanted *wanted, void *out, uint64_t *credit);
 /* Read what has come; true when something has. */
 bool pki_tcp_lane_read(struct pki_tcp_lane *lane);
 /* Write what waits, acknowledgements that are due among it. */
@@ -463,69 +461,16 @@ void pki_tcp_lane_close(struct pki_tcp_ep *ep); /* say that this rank leaves, an
 /* So many chunks on link 1 the peer has to have had before it hears how this rank fares. `leaves`: in good order, else the chunks are about to be given up. */
 uint64_t pki_tcp_sent_before(const struct pki_tcp_ep *ep, bool leaves);
 
-/* ---- aside.c: connections that epoll does not watch ---- */
-
-#define PKI_TCP_DIRECT_PEERS 2     /* with no more of them the lane of each is read without asking epoll first, */
-#define PKI_TCP_DIRECT_ROUNDS 4096 /* and only while something happens now and then */
-
-static inline bool pki_tcp_lanes_are_polled(const struct pki_tcp_iface *iface)
-{
-    return iface->neps <= PKI_TCP_DIRECT_PEERS && iface->quiet <= PKI_TCP_DIRECT_ROUNDS;
-}
-/* A look that nobody was told to make has found something here: it may be taken out of epoll. */
-void pki_tcp_found(struct pki_tcp_link *link);
-/* Where somebody waits for an event, or has stopped looking. */
-void pki_tcp_put_back(struct pki_tcp_link *link);
-void pki_tcp_put_all_back(struct pki_tcp_iface *iface);
-/* There is no room to write: the kernel will say when there is. */
-void pki_tcp_stand_still(struct pki_tcp_link *link);
-/* In each round of progress while some are aside. True: they are ready, though nobody knows of anything there. */
-bool pki_tcp_look_after(struct pki_tcp_iface *iface);
-
-/* Bytes of the longest transfer of which chunks or acknowledgements are awaited next; 0: of none. */
-static inline size_t pki_tcp_awaits(const struct pki_tcp_ep *ep)
-{
-    size_t in = pki_list_empty(&ep->grants) ? 0 : pki_container_of(ep->grants.next, struct pki_tcp_grant, node)->bytes;
-    size_t out = pki_list_empty(&ep->puts) ? 0 : pki_container_of(ep->puts.next, struct pki_tcp_move, node)->put->bytes;
-
-    return in > out ? in : out;
-}
-
-/* It carries all chunks that are under way: the only one for chunks, or the first, to which an exchange with one peer goes. */
-static inline bool pki_tcp_is_alone(const struct pki_tcp_link *link)
-{
-    return link->index == 1 && (link->ep->params.sockets == 1 || link->ep->iface->busy <= PKI_TCP_EXCHANGE) && link->ep->iface->threads.max == 0;
-}
-
-/* Then that connection is read without being told of anything there. */
-static inline bool pki_tcp_awaits_short(const struct pki_tcp_ep *ep)
-{
-    size_t bytes = pki_tcp_awaits(ep);
-
-    return bytes > 0 && bytes <= (ep->params.sockets == 1 ? PKI_TCP_DIRECT_BYTES : ep->params.chunk_bytes) && ep->iface->size <= PKI_TCP_DIRECT_SIZE &&
-           pki_tcp_is_alone(&ep->links[1]) && ep->links[1].state == PKI_TCP_UP;
-}
-
 /* ---- data.c: chunks, out ---- */
 
 pk_result_t pki_tcp_put(struct pki_put *put);
 void pki_tcp_data_write(struct pki_tcp_link *link);
 void pki_tcp_moves_open(struct pki_tcp_ep *ep);
 
-/* Chunks go both ways, or come for two transfers, as in a collective whose steps hand on what comes. */
-static inline bool pki_tcp_exchanges(const struct pki_tcp_ep *ep)
-{
-    const struct pki_list *grants = &ep->grants;
-
-    return ep->iface->threads.max == 0 && !pki_list_empty(grants) && (!pki_list_empty(&ep->puts) || grants->next->next != grants);
-}
-
 /* Of one link in one round of progress, so that none starves the others, and where threads wait for the next one. */
 static inline size_t pki_tcp_round_bytes(const struct pki_tcp_link *link)
 {
-    if (link->ep->iface->threads.n > 0)
-        return PKI_TCP_LEND_MIN;
-    return pki_tcp_exchanges(link->ep) ? PKI_TCP_TURN_BYTES : PKI_TCP_ROUND_BYTES;
+    return link->ep->iface->threads.n > 0 ? PKI_TCP_LEND_MIN : PKI_TCP_ROUND_BYTES;
 }
 
 /* Hand chunks of the puts that wait to links with free slots. */

@@ -18,7 +18,7 @@
 
 _Static_assert(CARD_HEAD_BYTES + PKI_TCP_ADDRESSES * PKI_NETIF_WIRE_BYTES <= sizeof((struct pki_blob){ 0 }.bytes), "fits in a blob");
 _Static_assert(sizeof(struct pki_msg) + 8 == PKI_TCP_MSG_BYTES, "every field of a message is on the wire");
-_Static_assert(PKI_TCP_MSG_BYTES + PKI_TCP_PAYLOAD_MAX <= PKI_TCP_MSG_LONG_BYTES + PKI_TCP_EAGER_MAX, "no message is longer than the longest EAGER");
+_Static_assert(PKI_TCP_MSG_BYTES + PKI_TCP_PAYLOAD_MAX <= PKI_TCP_MSG_SHORT_BYTES + PKI_TCP_EAGER_MAX, "no message is longer than the longest EAGER");
 
 /* ---- Frames ---- */
 
@@ -54,7 +54,7 @@ PKI_HOT bool pki_tcp_get_header(const unsigned char bytes[PKI_TCP_HEADER_BYTES],
     return true;
 }
 
-PKI_HOT size_t pki_tcp_put_msg(unsigned char out[PKI_TCP_MSG_HEAD_MAX], const struct pki_msg *msg, uint64_t frames)
+PKI_HOT size_t pki_tcp_put_msg(unsigned char out[PKI_TCP_MSG_HEAD_MAX], const struct pki_msg *msg)
 {
     unsigned char *to = out + PKI_TCP_HEADER_BYTES;
     uint32_t fixed = PKI_TCP_MSG_SHORT_BYTES;
@@ -65,11 +65,7 @@ PKI_HOT size_t pki_tcp_put_msg(unsigned char out[PKI_TCP_MSG_HEAD_MAX], const st
     pki_put_u32(to + 4, msg->sig);
     pki_put_u64(to + 8, msg->op);
     pki_put_u64(to + 16, msg->kind == PKI_MSG_EAGER ? msg->bytes : msg->offset);
-    if (pki_tcp_msg_tells(msg->kind, msg->payload)) {
-        fixed = PKI_TCP_MSG_LONG_BYTES;
-        pki_put_u64(to + 24, frames);
-        memset(to + 32, 0, PKI_TCP_MSG_LONG_BYTES - 32);
-    } else if (msg->kind != PKI_MSG_EAGER) {
+    if (msg->kind != PKI_MSG_EAGER) {
         fixed = PKI_TCP_MSG_BYTES;
         pki_put_u64(to + 24, msg->bytes);
         pki_put_u32(to + 32, msg->region);
@@ -82,25 +78,13 @@ PKI_HOT size_t pki_tcp_put_msg(unsigned char out[PKI_TCP_MSG_HEAD_MAX], const st
     return PKI_TCP_HEADER_BYTES + fixed;
 }
 
-/* By its length: of those in between there is no EAGER. */
-static bool is_long(const unsigned char *bytes, uint32_t count)
-{
-    return bytes[0] == PKI_MSG_EAGER && count >= PKI_TCP_MSG_SHORT_BYTES + PKI_TCP_LONG_MIN;
-}
-
 /* Bytes before the payload; 0: the message makes no sense. */
 static uint32_t fixed_bytes(const unsigned char *bytes, uint32_t count)
 {
-    uint32_t fixed = PKI_TCP_MSG_SHORT_BYTES, least = 0, most = PKI_TCP_EAGER_MAX;
+    bool is_eager = bytes[0] == PKI_MSG_EAGER;
+    uint32_t fixed = is_eager ? PKI_TCP_MSG_SHORT_BYTES : PKI_TCP_MSG_BYTES, most = is_eager ? PKI_TCP_EAGER_MAX : PKI_TCP_PAYLOAD_MAX;
 
-    if (is_long(bytes, count)) {
-        fixed = PKI_TCP_MSG_LONG_BYTES;
-        least = PKI_TCP_LONG_MIN;
-    } else if (bytes[0] != PKI_MSG_EAGER) {
-        fixed = PKI_TCP_MSG_BYTES;
-        most = PKI_TCP_PAYLOAD_MAX;
-    }
-    return count >= fixed + least && count - fixed <= most ? fixed : 0;
+    return count >= fixed && count - fixed <= most ? fixed : 0;
 }
 
 PKI_HOT bool pki_tcp_get_msg(const unsigned char *bytes, uint32_t count, struct pki_msg *msg, const unsigned char **payload)
@@ -125,26 +109,6 @@ PKI_HOT bool pki_tcp_get_msg(const unsigned char *bytes, uint32_t count, struct 
     }
     *msg = m;
     *payload = bytes + fixed;
-    return true;
-}
-
-PKI_HOT const unsigned char *pki_tcp_get_wanted(const unsigned char *frame, size_t bytes, const struct pki_wanted *wanted, uint64_t *credit)
-{
-    const unsigned char *from = frame + PKI_TCP_HEADER_BYTES;
-    uint32_t length = PKI_TCP_MSG_SHORT_BYTES + wanted->bytes;
-
-    if (wanted->bytes >= PKI_TCP_LONG_MIN || bytes != pki_tcp_filled(length) || pki_get_u32(frame) != MSG_HEAD || pki_get_u32(frame + 4) != length ||
-        from[0] != PKI_MSG_EAGER || from[1] != 0 || pki_get_u64(from + 8) != wanted->op)
-        return NULL;
-    *credit = pki_get_u64(from + 16);
-    return from + PKI_TCP_MSG_SHORT_BYTES;
-}
-
-PKI_HOT bool pki_tcp_get_told(const unsigned char *bytes, uint32_t count, uint64_t *frames)
-{
-    if (!is_long(bytes, count) || fixed_bytes(bytes, count) == 0)
-        return false;
-    *frames = pki_get_u64(bytes + 24);
     return true;
 }
 

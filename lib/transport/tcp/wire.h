@@ -42,14 +42,12 @@ struct pki_tcp_frame {
 #define PKI_TCP_HEADER_BYTES 8
 #define PKI_TCP_LINE 64u /* frames of lanes are filled up to a multiple of it, and other heads are one: the kernel copies what begins with a line, there and here, in two thirds of the time */
 #define PKI_TCP_MSG_SHORT_BYTES 24 /* EAGER; with the header 32, behind which the kernel copies a payload sooner than behind 24; */
-#define PKI_TCP_MSG_LONG_BYTES 120 /* of PKI_TCP_LONG_MIN and more */
-#define PKI_TCP_LONG_MIN 2048u
 #define PKI_TCP_MSG_BYTES 56
 #define PKI_TCP_DATA_BYTES 56
 #define PKI_TCP_ACK_BYTES 56
 #define PKI_TCP_CLOSE_BYTES 56
-#define PKI_TCP_MSG_HEAD_MAX (PKI_TCP_HEADER_BYTES + PKI_TCP_MSG_LONG_BYTES)
-#define PKI_TCP_MSG_FRAME_MAX (PKI_TCP_MSG_HEAD_MAX + PKI_TCP_EAGER_MAX)
+#define PKI_TCP_MSG_HEAD_MAX (PKI_TCP_HEADER_BYTES + PKI_TCP_MSG_BYTES)
+#define PKI_TCP_MSG_FRAME_MAX (PKI_TCP_HEADER_BYTES + PKI_TCP_MSG_SHORT_BYTES + PKI_TCP_EAGER_MAX)
 #define PKI_TCP_DATA_HEAD_BYTES (PKI_TCP_HEADER_BYTES + PKI_TCP_DATA_BYTES)
 
 /* Of a header that this end has written. */
@@ -67,20 +65,10 @@ static inline uint32_t pki_tcp_filled(uint32_t bytes)
 /* Checks the length against what the type allows. */
 bool pki_tcp_get_header(const unsigned char bytes[PKI_TCP_HEADER_BYTES], struct pki_tcp_frame *frame);
 
-/* It says how many frames of the lane have come to its sender. */
-static inline bool pki_tcp_msg_tells(unsigned kind, uint32_t payload)
-{
-    return kind == PKI_MSG_EAGER && payload >= PKI_TCP_LONG_MIN;
-}
-
-/* Header and message, without the payload; returns their length. `frames`: where the message tells. */
-size_t pki_tcp_put_msg(unsigned char out[PKI_TCP_MSG_HEAD_MAX], const struct pki_msg *msg, uint64_t frames);
+/* Header and message, without the payload; returns their length. */
+size_t pki_tcp_put_msg(unsigned char out[PKI_TCP_MSG_HEAD_MAX], const struct pki_msg *msg);
 /* `count` bytes behind the header. *payload points into them. */
 bool pki_tcp_get_msg(const unsigned char *bytes, uint32_t count, struct pki_msg *msg, const unsigned char **payload);
-/* Where a whole frame of a lane, filled up, is such a message and short: what its payload is behind. NULL: it is something else. */
-const unsigned char *pki_tcp_get_wanted(const unsigned char *frame, size_t bytes, const struct pki_wanted *wanted, uint64_t *credit);
-/* False: it is no message that tells. */
-bool pki_tcp_get_told(const unsigned char *bytes, uint32_t count, uint64_t *frames);
 
 struct pki_tcp_chunk {
     uint8_t flags; /* identity of the transfer, as in struct pki_msg */

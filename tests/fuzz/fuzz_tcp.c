@@ -7,6 +7,7 @@
 
 #include "targets.h"
 #include "tcp_pair.h"
+#include "transport/tcp/reach.h"
 
 static void say(int fd, const void *bytes, size_t count)
 {
@@ -202,11 +203,6 @@ static void fuzz_data(const uint8_t *data, size_t size)
         unsigned char head[PKI_TCP_DATA_HEAD_BYTES], payload[256] = { 0 };
 
         chunk.ahead = data[0] / 4 % 4 == 1 ? 300 : data[0] / 4 % 4 == 2 ? 40 : 0;
-        if (data[4] / 64 == 3) {
-            chunk.kept = true;
-            chunk.ahead = chunk.bytes;
-            chunk.offset = 0;
-        }
         pki_tcp_put_chunk(head, &chunk);
         if (data[4] == 0) /* any byte of the head may be any other */
             head[data[5] % sizeof head] ^= data[1];

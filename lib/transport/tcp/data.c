@@ -62,11 +62,9 @@ static void take_slot(struct pki_tcp_link *link, struct pki_tcp_move *move)
     slot->move = move;
     slot->src = (const char *)put->src + move->issued;
     slot->bytes = chunk.bytes;
-    slot->kept = false;
     slot->kept_end = 0;
     if (chunk.ahead == chunk.bytes)
         pki_tcp_keep(link, slot);
-    chunk.kept = slot->kept;
     pki_tcp_put_chunk(slot->head, &chunk);
     move->issued += chunk.bytes;
     link->outstanding += chunk.bytes;
@@ -173,7 +171,8 @@ void pki_tcp_data_lost(struct pki_tcp_ep *ep)
         end_move(ep, move_at(ep->puts.next), PK_ERR_PEER);
 }
 
-size_t pki_tcp_chunk_parts(struct pki_tcp_slot *slot, size_t written, struct iovec parts[2])
+/* Head and payload behind `written` of the chunk; returns how many parts. */
+static size_t chunk_parts(struct pki_tcp_slot *slot, size_t written, struct iovec parts[2])
 {
     size_t of_payload = written > sizeof slot->head ? written - sizeof slot->head : 0, n = 0;
 
@@ -183,34 +182,19 @@ size_t pki_tcp_chunk_parts(struct pki_tcp_slot *slot, size_t written, struct iov
     return n;
 }
 
-/* What is left of the chunks from `next` to `end`. */
-static size_t gather(struct pki_tcp_link *link, uint64_t end, struct iovec parts[4])
-{
-    size_t skip = link->written, n = 0;
-
-    for (uint64_t i = link->next; i < end; i++) {
-        n += pki_tcp_chunk_parts(slot_of(link, i), skip, parts + n);
-        skip = 0;
-    }
-    return n;
-}
-
 static void advance_out(struct pki_tcp_link *link, size_t bytes)
 {
-    link->written += bytes;
-    while (link->next < link->end) {
-        struct pki_tcp_slot *slot = slot_of(link, link->next);
-        size_t whole = PKI_TCP_DATA_HEAD_BYTES + slot->bytes;
+    struct pki_tcp_slot *slot = slot_of(link, link->next);
 
-        if (link->written < whole)
-            return;
-        link->written -= whole;
-        link->next++;
-        link->sent = link->next > link->sent ? link->next : link->sent;
-        if (slot->kept && slot->move != NULL && !link->ep->keep.never) {
-            pki_tcp_kept(link->ep, slot);
-            end_moves(link->ep);
-        }
+    link->written += bytes;
+    if (link->next == link->end || link->written < PKI_TCP_DATA_HEAD_BYTES + slot->bytes)
+        return;
+    link->written = 0;
+    link->next++;
+    link->sent = link->next > link->sent ? link->next : link->sent;
+    if (slot->kept_end > 0 && slot->move != NULL && !link->ep->keep.never) {
+        pki_tcp_kept(link->ep, slot);
+        end_moves(link->ep);
     }
 }
 
@@ -235,25 +219,23 @@ bool pki_tcp_data_was_sent(struct pki_tcp_link *link, uint64_t frames)
     return true;
 }
 
-/* Of the chunk `next`, or of that and others before `end`. */
-static ssize_t write_some(struct pki_tcp_link *link, uint64_t end)
+/* What is left of the chunk `next`. */
+static ssize_t write_some(struct pki_tcp_link *link)
 {
-    struct iovec parts[4];
-    struct msghdr message = { .msg_iov = parts };
+    struct iovec parts[2];
+    struct msghdr message = { .msg_iov = parts, .msg_iovlen = chunk_parts(slot_of(link, link->next), link->written, parts) };
 
-    message.msg_iovlen = gather(link, end, parts);
     return sendmsg(link->watch.fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 
 ssize_t pki_tcp_chunk_send(struct pki_tcp_link *link)
 {
-    ssize_t n = write_some(link, link->next + 1);
+    ssize_t n = write_some(link);
 
     link->written += n > 0 ? (size_t)n : 0;
     return n;
 }
 
-/* What is left of the chunk `next`. */
 static size_t unwritten(struct pki_tcp_link *link)
 {
     return PKI_TCP_DATA_HEAD_BYTES + slot_of(link, link->next)->bytes - link->written;
@@ -269,14 +251,13 @@ void pki_tcp_data_write(struct pki_tcp_link *link)
     size_t budget = pki_tcp_round_bytes(link);
 
     while (link->state == PKI_TCP_UP && link->writable && link->next < link->end) {
-        uint64_t end = link->next + 2 < link->end ? link->next + 2 : link->end;
         ssize_t n;
 
         if (pki_tcp_lend(link, true, unwritten(link), transfer_bytes(slot_of(link, link->next)))) {
             link->writable = false;
             return;
         }
-        n = write_some(link, end);
+        n = write_some(link);
         if (n < 0 && errno == EINTR)
             continue;
         if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {

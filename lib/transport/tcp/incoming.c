@@ -10,8 +10,6 @@ void pki_tcp_data_rewind(struct pki_tcp_link *link)
     pki_tcp_recall(link);
     link->next = link->acked;
     link->written = 0;
-    for (uint64_t i = link->acked; i < link->end; i++)
-        pki_tcp_keep_again(&link->slots[i % link->ep->params.window]);
     link->head_have = 0;
     link->left = 0;
     if (link->grant != NULL)

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A short transfer that goes ahead of its grant, in one chunk, is copied into memory of this transport once it has been written, in case the connection breaks:
- * then its put ends at once, where it would have to wait for one trip there and one back, and nobody waits for word of it.
- * Only while the first connection for chunks stands: a chunk that goes once more waits for its answer, since who leaves has to know that it came.
+ * A short transfer that goes ahead of its grant, in one chunk, is copied into memory of this transport once it has been written, in case the connection
+ * breaks: then its put ends at once, where it would have to wait for one trip there and one back. An allreduce of 128 KiB between two hosts takes one trip
+ * so, and two without (docs/design/0045). Only while the first connection for chunks stands: a chunk that goes once more waits for its answer, since who
+ * leaves has to know that it came.
  */
 #include <linux/sockios.h>
 #include <poll.h>
@@ -37,10 +38,12 @@ static uint64_t ring_place(struct pki_tcp_keep *keep, size_t bytes)
     return keep->end;
 }
 
-/* By the first connection, which the peer has let in when it has acknowledged one. With a window of one chunk it would have to answer each. */
+/* By the first connection, which the peer has let in when it has acknowledged one. With a window of one chunk each has to be answered first. */
 static bool may_keep(const struct pki_tcp_link *link)
 {
-    return link->index == 1 && link->ep->iface->threads.max == 0 && link->ep->params.window > 1 && !link->ep->keep.never && link->acked > 0;
+    const struct pki_tcp_ep *ep = link->ep;
+
+    return link->index == 1 && ep->iface->threads.max == 0 && ep->params.window > 1 && !ep->keep.never && link->acked > 0;
 }
 
 void pki_tcp_keep(struct pki_tcp_link *link, struct pki_tcp_slot *slot)
@@ -48,7 +51,6 @@ void pki_tcp_keep(struct pki_tcp_link *link, struct pki_tcp_slot *slot)
     if (slot->bytes > PKI_TCP_KEEP_MAX || !may_keep(link))
         return;
     slot->kept_end = ring_place(&link->ep->keep, place_bytes(slot->bytes));
-    slot->kept = slot->kept_end > 0;
 }
 
 void pki_tcp_keep_ends(struct pki_tcp_ep *ep, const struct pki_tcp_slot *slot)
@@ -69,16 +71,6 @@ void pki_tcp_kept(struct pki_tcp_ep *ep, struct pki_tcp_slot *slot)
     ep->keep.frames = ep->links[1].next;
 }
 
-void pki_tcp_keep_again(struct pki_tcp_slot *slot)
-{
-    struct pki_tcp_chunk chunk;
-
-    if (!slot->kept || !pki_tcp_get_chunk(slot->head, &chunk))
-        return;
-    chunk.kept = false;
-    pki_tcp_put_chunk(slot->head, &chunk);
-}
-
 /* A connection that has been reset has nothing waiting either. */
 static bool is_whole(const struct pki_tcp_link *link)
 {
@@ -94,6 +86,6 @@ bool pki_tcp_kept_is_out(const struct pki_tcp_ep *ep)
 
     if (link->state == PKI_TCP_OVER || link->acked >= ep->keep.frames)
         return true;
-    return !ep->keep.never && link->state == PKI_TCP_UP && link->next >= ep->keep.frames && ioctl(link->watch.fd, SIOCOUTQ, &waiting) == 0 && waiting == 0 &&
-           is_whole(link);
+    return !ep->keep.never && link->state == PKI_TCP_UP && link->next >= ep->keep.frames && ioctl(link->watch.fd, SIOCOUTQ, &waiting) == 0 &&
+           waiting == 0 && is_whole(link);
 }

@@ -2,7 +2,7 @@
 /* Rounds of progress: what the kernel tells of, and what is looked at without being told. */
 #include <sys/epoll.h>
 
-#include "transport/tcp/tcp.h"
+#include "transport/tcp/reach.h"
 #include "util/clock.h"
 
 #define EVENTS 32

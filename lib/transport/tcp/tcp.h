@@ -43,19 +43,12 @@
 struct pki_tcp_ep;
 struct pki_tcp_iface;
 
-#define PKI_TCP_NICS 4     /* interfaces that are named, at most */
 #define PKI_TCP_TARGETS 16 /* addresses of a peer that are tried, link-local ones by each interface */
 
 enum pki_tcp_how {
     PKI_TCP_LOOPBACK, /* one address, for this machine */
     PKI_TCP_NAMED,    /* a listener at each interface that PK_IFNAME names, from which connections are made, too */
     PKI_TCP_ALL       /* all addresses of this process; the kernel chooses from which one connections are made */
-};
-
-struct pki_tcp_choice { /* the addresses that the others are told, */
-    enum pki_tcp_how how;
-    uint32_t count, near; /* of them those to be used first */
-    struct pki_netif nics[PKI_TCP_ADDRESSES];
 };
 
 struct pki_tcp_target { /* an address of the peer's, with the scope of this host */
@@ -95,8 +88,7 @@ struct pki_tcp_slot { /* a chunk that the peer has not acknowledged */
     struct pki_tcp_move *move; /* NULL: its put has ended: `src` is a copy of it */
     const char *src;
     uint32_t bytes;
-    bool kept; /* its put need not wait: */
-    uint64_t kept_end; /* where in ep->keep's ring the copy ends */
+    uint64_t kept_end; /* where in ep->keep's ring a copy ends, so that its put need not wait; 0: there is none */
     unsigned char head[PKI_TCP_DATA_HEAD_BYTES];
 };
 
@@ -378,64 +370,6 @@ pk_result_t pki_tcp_prove(const struct pki_tcp_iface *iface, const char *label, 
 #define PKI_TCP_LABEL_ACCEPT "pickle tcp accept"
 #define PKI_TCP_LABEL_CONNECT "pickle tcp connect"
 
-/* ---- nics.c: which interfaces ---- */
-
-/* The addresses that the others are told, the `near` nearest first. */
-pk_result_t pki_tcp_choose_nics(const struct pki_iface_config *config, struct pki_tcp_choice *out);
-/* PKI_TCP_ALL: on the card for a rank that has met this one by the address `met`, that comes first. */
-void pki_tcp_put_met_first(struct pki_tcp_card *card, const struct sockaddr_storage *met);
-
-struct pki_tcp_nics { /* of one end of a pair */
-    uint32_t count, near;
-    const struct sockaddr_storage *address; /* [count] */
-    const int *prefix;                      /* of the own ones, as in struct pki_netif; of others NULL */
-};
-
-struct pki_tcp_nic_pair {
-    uint32_t mine, theirs;
-};
-
-/* Between which two a connection is attempted; `turn` counts the connections of a pair of ranks. Both ends' lists are not empty. */
-struct pki_tcp_nic_pair pki_tcp_choose_pair(const struct pki_tcp_nics *mine, const struct pki_tcp_nics *theirs, uint32_t turn,
-                                            uint32_t attempt);
-
-#define PKI_TCP_ATTEMPT_NS (5 * PKI_NS_PER_S) /* the peer answers a hello in its next round of progress */
-
-/* ---- targets.c: where a peer may be reached ---- */
-
-/* Which own interfaces may lead to link-local addresses: asked once, for all peers. */
-void pki_tcp_scopes_find(struct pki_tcp_iface *iface);
-/* From its card. */
-void pki_tcp_targets_fill(struct pki_tcp_ep *ep);
-/* One of them, with the interface that leads there. */
-void pki_tcp_target_text(const struct pki_tcp_target *target, struct pki_text *out);
-/* The next attempt's: a socket from which to connect to link->target, or -1 with errno. */
-int pki_tcp_target_socket(struct pki_tcp_link *link);
-/* How long the attempt may go without an answer, from the kernel there, or, once that lets it in (shows_ns), from the peer. */
-uint64_t pki_tcp_target_ns(const struct pki_tcp_link *link);
-/* The attempt has come to nothing. */
-void pki_tcp_target_failed(struct pki_tcp_link *link, int error);
-/* That address is the peer's. */
-bool pki_tcp_target_is_known(const struct pki_tcp_link *link);
-/* A stranger may answer there: the peer has been reached at another one. */
-bool pki_tcp_target_may_be_foreign(const struct pki_tcp_link *link);
-/* The connection stands. */
-void pki_tcp_target_reached(struct pki_tcp_link *link);
-/* transport->describe: of a peer that is being connected, what has been tried. */
-void pki_tcp_describe(const struct pki_ep *ep, struct pki_text *out);
-/* For the log, when that takes long. */
-void pki_tcp_say_connecting(struct pki_tcp_ep *ep, uint64_t now, uint64_t away_ns);
-
-/* ---- accept.c: whoever connects to this rank ---- */
-
-/* At all the addresses chosen. */
-pk_result_t pki_tcp_listen(struct pki_tcp_iface *iface, const struct pki_tcp_choice *choice);
-void pki_tcp_accept(struct pki_tcp_iface *iface, struct pki_tcp_watch *listener);
-void pki_tcp_guest_step(struct pki_tcp_iface *iface, struct pki_tcp_guest *guest);
-/* Let those go whose time is up; true while some are here. */
-bool pki_tcp_guest_timers(struct pki_tcp_iface *iface, uint64_t now, uint64_t away_ns);
-void pki_tcp_guests_close(struct pki_tcp_iface *iface);
-
 /* ---- lane.c: messages ---- */
 
 pk_result_t pki_tcp_msg(struct pki_ep *ep, const struct pki_msg *msg, const void *payload);
@@ -480,8 +414,6 @@ void pki_tcp_data_lost(struct pki_tcp_ep *ep); /* every put ends with PK_ERR_PEE
 
 /* For whoever has the half of the link; the result is the system call's. What is left of the chunk being written, of which `written` is what has gone. */
 ssize_t pki_tcp_chunk_send(struct pki_tcp_link *link);
-/* Head and payload behind `written` of the chunk; returns how many parts. */
-size_t pki_tcp_chunk_parts(struct pki_tcp_slot *slot, size_t written, struct iovec parts[2]);
 /* Whatever of that chunk a thread has written. */
 void pki_tcp_chunk_sent(struct pki_tcp_link *link);
 /* The peer says that it has had so many chunks. False: that cannot be. */
@@ -496,8 +428,6 @@ void pki_tcp_keep(struct pki_tcp_link *link, struct pki_tcp_slot *slot);
 void pki_tcp_keep_ends(struct pki_tcp_ep *ep, const struct pki_tcp_slot *slot);
 /* The chunk has been written: it is copied, and counts as acknowledged for its put. */
 void pki_tcp_kept(struct pki_tcp_ep *ep, struct pki_tcp_slot *slot);
-/* It goes once more, and waits this time. */
-void pki_tcp_keep_again(struct pki_tcp_slot *slot);
 /* The peer has all of them, or its kernel has. */
 bool pki_tcp_kept_is_out(const struct pki_tcp_ep *ep);
 

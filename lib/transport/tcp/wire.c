@@ -118,7 +118,7 @@ void pki_tcp_put_chunk(unsigned char out[PKI_TCP_DATA_HEAD_BYTES], const struct 
 
     put_header(out, PKI_TCP_DATA, PKI_TCP_DATA_BYTES + chunk->bytes);
     to[0] = chunk->ahead > 0 ? chunk->flags | CHUNK_AHEAD : chunk->flags;
-    to[1] = chunk->kept;
+    to[1] = 0;
     pki_put_u16(to + 2, chunk->index);
     pki_put_u32(to + 4, chunk->sig);
     pki_put_u64(to + 8, chunk->op);
@@ -149,14 +149,12 @@ bool pki_tcp_get_chunk(const unsigned char bytes[PKI_TCP_DATA_HEAD_BYTES], struc
     const unsigned char *from = bytes + PKI_TCP_HEADER_BYTES;
     struct pki_tcp_frame frame;
 
-    if (!pki_tcp_get_header(bytes, &frame) || frame.type != PKI_TCP_DATA || from[1] > 1 || !is_zero(from + 24, PKI_TCP_DATA_BYTES - 24))
+    if (!pki_tcp_get_header(bytes, &frame) || frame.type != PKI_TCP_DATA || from[1] != 0 || !is_zero(from + 24, PKI_TCP_DATA_BYTES - 24))
         return false;
     *chunk = (struct pki_tcp_chunk){ .flags = from[0], .index = pki_get_u16(from + 2), .sig = pki_get_u32(from + 4),
                                      .op = pki_get_u64(from + 8), .offset = pki_get_u64(from + 16),
-                                     .bytes = frame.bytes - PKI_TCP_DATA_BYTES, .kept = from[1] == 1 };
-    if ((chunk->flags & CHUNK_AHEAD) != 0 && !get_ahead(chunk))
-        return false;
-    return !chunk->kept || chunk->ahead == chunk->bytes;
+                                     .bytes = frame.bytes - PKI_TCP_DATA_BYTES };
+    return (chunk->flags & CHUNK_AHEAD) == 0 || get_ahead(chunk);
 }
 
 void pki_tcp_put_ack(unsigned char out[PKI_TCP_HEADER_BYTES + PKI_TCP_ACK_BYTES], const struct pki_tcp_ack *ack)

@@ -78,7 +78,6 @@ struct pki_tcp_chunk {
     uint64_t offset; /* of the first byte in the transfer */
     uint32_t bytes;
     uint32_t ahead; /* length of the whole transfer, where the chunk does not wait for its grant; else 0 */
-    bool kept;      /* all of the transfer: the sender has a copy, and does not wait to hear that the chunk has come */
 };
 
 /* Header and description of a chunk; the payload follows. */

@@ -187,7 +187,6 @@ void pki_engine_unlock(struct pki_engine *engine);
 /* Advance everything. True when something moved. */
 bool pki_engine_progress(struct pki_engine *engine);
 void pki_engine_free_ended(struct pki_engine *engine); /* transfers and tasks that have ended; the rest of progress does */
-bool pki_engine_progress_puts(struct pki_engine *engine); /* of that, what transports do */
 /* Wait, 50 ms at most, until the library's own copies and kernels have ended. */
 void pki_engine_drain(struct pki_engine *engine);
 /* note.c: notes of one endpoint of a pair, carried by another. */

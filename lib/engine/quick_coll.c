@@ -66,8 +66,8 @@ static bool send_step(struct pki_quick_run *run, const struct pki_program_step *
 
 static bool is_it(const struct pki_quick_run *run, const struct pki_program_step *step, const struct pki_msg *msg)
 {
-    return msg->kind == PKI_MSG_EAGER && msg->flags == PKI_MSG_FLAG_COLL && msg->op == run->begun.number && msg->index == step->index &&
-           msg->sig == run->program->sig && msg->payload == step->bytes;
+    return msg->kind == PKI_MSG_EAGER && msg->flags == PKI_MSG_FLAG_COLL && msg->op == run->begun.number &&
+           msg->index == step->index && msg->sig == run->program->sig && msg->payload == step->bytes;
 }
 
 /* What came while an earlier operation was looked after the ordinary way. */

@@ -451,8 +451,6 @@ void pki_send_put_done(struct pki_put *put)
     }
     xfer->puts_tail++;
     xfer->done += put->bytes; /* puts of one transfer end in order */
-    if (xfer->task == NULL) /* quick_ahead.c sees it there */
-        return;
     if (xfer->done < xfer->bytes)
         pki_xfer_progressed(xfer);
     pki_xfer_activate(xfer);

@@ -149,7 +149,9 @@ struct pki_ep {
     bool can_put; /* set by ep_connect: put works to this peer; no longer once a put or get has returned PK_ERR_UNSUPPORTED */
     bool has_notes; /* set by the engine: `mend` is called, for another endpoint of this pair can carry notes */
     size_t eager_coll; /* set by ep_connect, alike at both ends: longest step of a collective without GPUs that goes whole in one message; 0: the engine's choice */
-    uint32_t expected; /* set by the engine: payload bytes of the message that is waited for, and nothing else, a guess; peek may have them fetched, and may forget it */
+    /* Set by the engine: payload bytes of the message that is waited for, and nothing else, a guess. Peek may have them fetched,
+     * and may forget it. */
+    uint32_t expected;
     bool is_near; /* the transport's, may change with every message: two copies by msg take less time than one by put or get */
     bool is_quick; /* set by ep_connect, alike at both ends: one copy by put or get takes less time than two by msg from a few pages on, wherever the peer's core is */
     bool can_get; /* set by ep_connect: get works from any memory of this peer, by its address there; ends with can_put */

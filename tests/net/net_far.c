@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A network that is long and nothing else: it joins two network namespaces by a device eth0 in each, holds every packet for so many milliseconds, either
- * way, and limits no bandwidth. It runs until it is ended.
+ * A network that is long and nothing else: it joins two network namespaces by a device eth0 in each, holds every packet for so
+ * many milliseconds, either way, and limits no bandwidth. It runs until it is ended.
  *
  * usage: net.far MILLISECONDS NAMESPACE NAMESPACE   (by name, as `ip netns` has them; root. 77: there is no /dev/net/tun)
  */

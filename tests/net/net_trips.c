@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * How often two hosts wait for one another, counted as trips: times over a network that holds every packet for so long and does nothing else
- * (hosts.sh -f), divided by that. One and a half is one: who waits once more takes two. What the machine is busy with makes single times longer and
- * none shorter, so the least of several counts.
+ * How often two hosts wait for one another, counted as trips: times over a network that holds every packet for so long and does
+ * nothing else (hosts.sh -f), divided by that. One and a half is one: who waits once more takes two. What the machine is busy
+ * with makes single times longer and none shorter, so the least of several counts.
  *
  * usage: net.trips MILLISECONDS [TIMES]   demand what is promised; with TIMES, print all as well
  */

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A short transfer that goes ahead of its grant, in one chunk, is copied into memory of this transport once it has been written, in case the connection
- * breaks: then its put ends at once, where it would have to wait for one trip there and one back. An allreduce of 128 KiB between two hosts takes one trip
- * so, and two without (docs/design/0045). Only while the first connection for chunks stands: a chunk that goes once more waits for its answer, since who
- * leaves has to know that it came.
+ * A short transfer that goes ahead of its grant, in one chunk, is copied into memory of this transport once it has been
+ * written, in case the connection breaks: then its put ends at once, where it would have to wait for one trip there and one
+ * back. An allreduce of 128 KiB between two hosts takes one trip so, and two without (docs/design/0045). Only while the first
+ * connection for chunks stands: a chunk that goes once more waits for its answer, since who leaves has to know that it came.
  */
 #include <linux/sockios.h>
 #include <poll.h>
@@ -38,7 +38,8 @@ static uint64_t ring_place(struct pki_tcp_keep *keep, size_t bytes)
     return keep->end;
 }
 
-/* By the first connection, which the peer has let in when it has acknowledged one. With a window of one chunk each has to be answered first. */
+/* By the first connection, which the peer has let in when it has acknowledged one. With a window of one chunk each has to be
+ * answered first. */
 static bool may_keep(const struct pki_tcp_link *link)
 {
     const struct pki_tcp_ep *ep = link->ep;
@@ -86,6 +87,6 @@ bool pki_tcp_kept_is_out(const struct pki_tcp_ep *ep)
 
     if (link->state == PKI_TCP_OVER || link->acked >= ep->keep.frames)
         return true;
-    return !ep->keep.never && link->state == PKI_TCP_UP && link->next >= ep->keep.frames && ioctl(link->watch.fd, SIOCOUTQ, &waiting) == 0 &&
-           waiting == 0 && is_whole(link);
+    return !ep->keep.never && link->state == PKI_TCP_UP && link->next >= ep->keep.frames &&
+           ioctl(link->watch.fd, SIOCOUTQ, &waiting) == 0 && waiting == 0 && is_whole(link);
 }

@@ -242,7 +242,9 @@ static bool take_frame(struct pki_tcp_lane *lane, const struct pki_tcp_frame *fr
 /* A goodbye that came before what was sent ahead of it by another connection, whose frames will have this lane looked at again. */
 static PKI_HOT bool is_held(const struct pki_tcp_lane *lane, const struct pki_tcp_frame *frame)
 {
-    return frame->type == PKI_TCP_CLOSE && !have_come(lane->link->ep, pki_tcp_get_close(lane->rx + lane->rx_scan + PKI_TCP_HEADER_BYTES));
+    const unsigned char *bytes = lane->rx + lane->rx_scan + PKI_TCP_HEADER_BYTES;
+
+    return frame->type == PKI_TCP_CLOSE && !have_come(lane->link->ep, pki_tcp_get_close(bytes));
 }
 
 static bool holds_goodbye(const struct pki_tcp_lane *lane)

@@ -272,7 +272,8 @@ static void refused(struct pki_tcp_link *link)
 {
     uint64_t now = pki_now_ns();
 
-    if (link->refused_ns == 0 || pki_tcp_has_gone(link->ep) || pki_tcp_lane_has_news(&link->ep->lane)) /* news that may say that the peer leaves */
+    /* The engine may yet have to take news, which may say that the peer leaves. */
+    if (link->refused_ns == 0 || pki_tcp_has_gone(link->ep) || pki_tcp_lane_has_news(&link->ep->lane))
         link->refused_ns = now;
     else if (now - link->refused_ns > REFUSED_NS)
         process_ended(link);

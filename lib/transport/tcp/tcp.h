@@ -392,7 +392,8 @@ void pki_tcp_lane_write(struct pki_tcp_lane *lane, const void *data, size_t byte
 /* ---- goodbye.c ---- */
 
 void pki_tcp_lane_close(struct pki_tcp_ep *ep); /* say that this rank leaves, and see it out, waiting a moment at most */
-/* So many chunks on link 1 the peer has to have had before it hears how this rank fares. `leaves`: in good order, else the chunks are about to be given up. */
+/* So many chunks on link 1 the peer has to have had before it hears how this rank fares. `leaves`: in good order, else the
+ * chunks are about to be given up. */
 uint64_t pki_tcp_sent_before(const struct pki_tcp_ep *ep, bool leaves);
 
 /* ---- data.c: chunks, out ---- */

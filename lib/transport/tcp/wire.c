@@ -18,7 +18,8 @@
 
 _Static_assert(CARD_HEAD_BYTES + PKI_TCP_ADDRESSES * PKI_NETIF_WIRE_BYTES <= sizeof((struct pki_blob){ 0 }.bytes), "fits in a blob");
 _Static_assert(sizeof(struct pki_msg) + 8 == PKI_TCP_MSG_BYTES, "every field of a message is on the wire");
-_Static_assert(PKI_TCP_MSG_BYTES + PKI_TCP_PAYLOAD_MAX <= PKI_TCP_MSG_SHORT_BYTES + PKI_TCP_EAGER_MAX, "no message is longer than the longest EAGER");
+_Static_assert(PKI_TCP_MSG_BYTES + PKI_TCP_PAYLOAD_MAX <= PKI_TCP_MSG_SHORT_BYTES + PKI_TCP_EAGER_MAX,
+               "no message is longer than the longest EAGER");
 
 /* ---- Frames ---- */
 
@@ -82,7 +83,8 @@ PKI_HOT size_t pki_tcp_put_msg(unsigned char out[PKI_TCP_MSG_HEAD_MAX], const st
 static uint32_t fixed_bytes(const unsigned char *bytes, uint32_t count)
 {
     bool is_eager = bytes[0] == PKI_MSG_EAGER;
-    uint32_t fixed = is_eager ? PKI_TCP_MSG_SHORT_BYTES : PKI_TCP_MSG_BYTES, most = is_eager ? PKI_TCP_EAGER_MAX : PKI_TCP_PAYLOAD_MAX;
+    uint32_t fixed = is_eager ? PKI_TCP_MSG_SHORT_BYTES : PKI_TCP_MSG_BYTES;
+    uint32_t most = is_eager ? PKI_TCP_EAGER_MAX : PKI_TCP_PAYLOAD_MAX;
 
     return count >= fixed && count - fixed <= most ? fixed : 0;
 }
@@ -149,7 +151,8 @@ bool pki_tcp_get_chunk(const unsigned char bytes[PKI_TCP_DATA_HEAD_BYTES], struc
     const unsigned char *from = bytes + PKI_TCP_HEADER_BYTES;
     struct pki_tcp_frame frame;
 
-    if (!pki_tcp_get_header(bytes, &frame) || frame.type != PKI_TCP_DATA || from[1] != 0 || !is_zero(from + 24, PKI_TCP_DATA_BYTES - 24))
+    if (!pki_tcp_get_header(bytes, &frame) || frame.type != PKI_TCP_DATA || from[1] != 0 ||
+        !is_zero(from + 24, PKI_TCP_DATA_BYTES - 24))
         return false;
     *chunk = (struct pki_tcp_chunk){ .flags = from[0], .index = pki_get_u16(from + 2), .sig = pki_get_u32(from + 4),
                                      .op = pki_get_u64(from + 8), .offset = pki_get_u64(from + 16),
@@ -230,7 +233,8 @@ bool pki_tcp_get_card(const struct pki_blob *blob, struct pki_tcp_card *card)
     c.addresses = pki_get_u32(blob->bytes + 16);
     c.near = pki_get_u32(blob->bytes + 20);
     if (c.sockets < 1 || c.sockets > PKI_TCP_SOCKETS_MAX || c.window < 1 || c.window > PKI_TCP_WINDOW_MAX ||
-        c.chunk_bytes < PKI_TCP_CHUNK_MIN || c.chunk_bytes > PKI_TCP_CHUNK_MAX || c.addresses < 1 || c.addresses > PKI_TCP_ADDRESSES || c.near < 1 || c.near > c.addresses ||
+        c.chunk_bytes < PKI_TCP_CHUNK_MIN || c.chunk_bytes > PKI_TCP_CHUNK_MAX || c.addresses < 1 ||
+        c.addresses > PKI_TCP_ADDRESSES || c.near < 1 || c.near > c.addresses ||
         blob->len != CARD_HEAD_BYTES + c.addresses * PKI_NETIF_WIRE_BYTES)
         return false;
     for (uint32_t i = 0; i < c.addresses; i++) {

@@ -199,6 +199,14 @@ static struct sockaddr_storage without_scope(struct sockaddr_storage address)
     return address;
 }
 
+static bool has_scope(const struct sockaddr_storage *address)
+{
+    struct sockaddr_in6 v6;
+
+    memcpy(&v6, address, sizeof v6);
+    return address->ss_family == AF_INET6 && v6.sin6_scope_id != 0;
+}
+
 void pki_tcp_put_card(struct pki_blob *blob, const struct pki_tcp_card *card)
 {
     pki_put_u32(blob->bytes, PKI_TCP_VERSION);
@@ -238,9 +246,8 @@ bool pki_tcp_get_card(const struct pki_blob *blob, struct pki_tcp_card *card)
         blob->len != CARD_HEAD_BYTES + c.addresses * PKI_NETIF_WIRE_BYTES)
         return false;
     for (uint32_t i = 0; i < c.addresses; i++) {
-        if (!pki_netif_get(blob->bytes + CARD_HEAD_BYTES + i * PKI_NETIF_WIRE_BYTES, &c.address[i]))
+        if (!pki_netif_get(blob->bytes + CARD_HEAD_BYTES + i * PKI_NETIF_WIRE_BYTES, &c.address[i]) || has_scope(&c.address[i]))
             return false;
-        c.address[i] = without_scope(c.address[i]);
     }
     *card = c;
     return true;

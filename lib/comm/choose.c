@@ -21,7 +21,6 @@ void pki_tuning_defaults(struct pki_tuning *t)
     t->direct_max_ranks = DIRECT_MAX_RANKS;
     t->flat_max_bytes = 24 << 10;
     t->flat_pair_max_bytes = 1 << 20;
-    t->flat_pair_near_max_bytes = 256 << 10;
     t->flat_pair_gpu_max_bytes = 4 << 20; /* 0.6 of the direct algorithm's time at 256 KiB and 1 MiB, 0.75 at 4, the same beyond (docs/design/0018) */
     t->flat_root_max_bytes = 384 << 10;
     t->flat_root_max_work = 32 << 10;
@@ -31,13 +30,6 @@ void pki_tuning_defaults(struct pki_tuning *t)
     t->leader_max_bytes_per_rank = 16 << 10;
     t->leader_max_bytes = 1 << 20;
     t->hier_min_bytes = 512 << 10;
-}
-
-/* Without threads 0.95 of a ring's time up to there, 1.1 from 320 KiB on, 1.2 at 1 MiB; with them 0.7 at 512 KiB, 0.85 at 1 MiB (docs/design/0030). */
-void pki_tuning_fit(struct pki_tuning *t, int cpus)
-{
-    if (cpus >= PKI_CPUS_FOR_THREADS)
-        t->flat_pair_near_max_bytes = t->flat_pair_max_bytes;
 }
 
 /* ---- PK_ALGORITHM ---- */
@@ -162,7 +154,7 @@ static size_t flat_pair_max_bytes(const struct pki_chooser *c)
 {
     if (c->gpus)
         return c->tuning.flat_pair_gpu_max_bytes;
-    return c->one_machine ? c->tuning.flat_pair_near_max_bytes : c->tuning.flat_pair_max_bytes;
+    return c->tuning.flat_pair_max_bytes;
 }
 
 static struct rule allreduce(const struct pki_chooser *c, size_t bytes)

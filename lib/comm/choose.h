@@ -15,7 +15,6 @@ struct pki_tuning {
     int32_t p2p_level;             /* PK_P2P_LEVEL: enum pki_distance, UNKNOWN where it is not set */
     uint64_t flat_max_bytes;       /* allreduce: most that a rank receives when all send all they have to all */
     uint64_t flat_pair_max_bytes;  /* the same between two ranks on two hosts, */
-    uint64_t flat_pair_near_max_bytes; /* where these are one machine (pki_tuning_fit), */
     uint64_t flat_pair_gpu_max_bytes; /* and where they have GPUs */
     uint64_t flat_root_max_bytes;  /* reduce, GPUs among the ranks: most that the root receives when all send all they have to it */
     uint64_t flat_root_max_work;   /* reduce, host memory: most of that times the others, who wait for the root to sum it up alone */
@@ -49,8 +48,6 @@ struct pki_choice {
 };
 
 void pki_tuning_defaults(struct pki_tuning *tuning);
-/* `cpus`: that each rank has; known when all have told theirs. */
-void pki_tuning_fit(struct pki_tuning *tuning, int cpus);
 /* Is this a legal PK_ALGORITHM? One name for all collectives that have an algorithm of this name, or operation=name, with commas. */
 pk_result_t pki_algorithm_text_check(const char *text);
 /* Fill the tables; size, hosts, gpus, one_machine and tuning are set. */

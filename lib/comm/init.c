@@ -112,14 +112,10 @@ static pk_result_t find_hosts(struct pk_comm *comm)
 static pk_result_t prepare_choice(struct pk_comm *comm)
 {
     struct pki_chooser *c = &comm->chooser;
-    struct pki_cpu_share share;
     pk_result_t result = find_hosts(comm);
 
-    if (result == PK_OK)
-        result = pki_comm_cpus(comm, 0, &share);
     if (result != PK_OK)
         return result;
-    pki_tuning_fit(&comm->tuning, share.cpus);
     c->tuning = comm->tuning;
     c->size = comm->size;
     c->hosts = comm->hosts->n;

@@ -175,7 +175,7 @@ void pki_engine_free_ended(struct pki_engine *e)
         pki_task_free(pki_container_of(node, struct pki_task, node));
 }
 
-bool pki_engine_progress_puts(struct pki_engine *e)
+static bool progress_puts(struct pki_engine *e)
 {
     bool moved = false;
 
@@ -384,7 +384,7 @@ bool pki_engine_progress(struct pki_engine *e)
         for (int i = 0; i < e->config.size; i++)
             if (e->peers[i].lane != NULL)
                 moved |= pki_lane_poll(e, &e->peers[i]);
-        moved |= pki_engine_progress_puts(e);
+        moved |= progress_puts(e);
         progress_active(e);
         moved |= progress_tasks(e);
         if (!moved || atomic_load_explicit(&e->idle_rounds, memory_order_relaxed) % 64 == 63)
@@ -412,7 +412,7 @@ void pki_engine_drain(struct pki_engine *e)
         if (atomic_load(&e->failed) != PK_OK)
             tell_owed(e);
         idle = idle && atomic_load(&e->untold) == 0;
-        (void)pki_engine_progress_puts(e);
+        (void)progress_puts(e);
         if (e->queues_open)
             idle = idle && e->gpu->ops->idle(&e->work) && e->gpu->ops->idle(&e->late) && pki_stage_idle(e);
         if (idle)

@@ -13,7 +13,6 @@
 #include "util/cancel.h"
 #include "util/clock.h"
 #include "util/log.h"
-#include "util/trial.h"
 
 struct pki_unfreed { /* GPU memory that could not be freed when it should */
     struct pki_list node;
@@ -158,8 +157,6 @@ struct pki_engine {
     int nplans;
     struct pki_plan_entry *recent_plans[PKI_PLANS_RECENT]; /* [root % PKI_PLANS_RECENT]: the last taken, in the list too, or NULL */
     struct pki_scratch scratch[PKI_SCRATCH_MAX];
-    struct pki_trial whole; /* second way: steps that may go either way go whole */
-    size_t quick_most;   /* bytes of collectives that may do without a task */
     char *quick_scratch; /* once it was needed, quick_bytes long */
     size_t quick_bytes;
     uint64_t coll_number, coll_captured;
@@ -191,7 +188,6 @@ void pki_engine_unlock(struct pki_engine *engine);
 /* Advance everything. True when something moved. */
 bool pki_engine_progress(struct pki_engine *engine);
 void pki_engine_free_ended(struct pki_engine *engine); /* transfers and tasks that have ended; the rest of progress does */
-bool pki_engine_progress_puts(struct pki_engine *engine); /* of that, what transports do */
 /* Wait, 50 ms at most, until the library's own copies and kernels have ended. */
 void pki_engine_drain(struct pki_engine *engine);
 /* note.c: notes of one endpoint of a pair, carried by another. */

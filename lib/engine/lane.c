@@ -14,7 +14,7 @@ pk_result_t pki_lane_send(struct pki_peer *peer, const struct pki_msg *msg, cons
     pk_result_t result = peer->lane->iface->transport->msg(peer->lane, msg, payload);
 
     if (result == PK_OK) {
-        e->stats.messages += msg->kind != PKI_MSG_GRANT || (msg->extra & (PKI_GRANT_SILENT | PKI_GRANT_BACK)) == 0;
+        e->stats.messages += msg->kind != PKI_MSG_GRANT || (msg->extra & PKI_GRANT_SILENT) == 0;
     } else if (result == PK_ERR_PEER) {
         struct pki_where where = pki_engine_where(e, peer->rank, pki_engine_first_task(e));
 

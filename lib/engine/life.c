@@ -116,7 +116,6 @@ static struct pki_engine *engine_new(const struct pki_engine_config *config)
     }
     atomic_flag_clear(&e->lock);
     e->config = *config;
-    e->quick_most = PKI_QUICK_BYTES;
     e->gpu = config->device;
     if (e->gpu != NULL)
         look_at_gpu(e);
@@ -138,9 +137,7 @@ pk_result_t pki_engine_open(const struct pki_engine_config *config, struct pki_e
 
     if (e == NULL)
         return PK_ERR_MEMORY;
-    result = pki_env_bool("PICKLE_TEST_WAYS", false, &e->whole.flips);
-    if (result == PK_OK)
-        result = pki_device_host.open(0, &e->host);
+    result = pki_device_host.open(0, &e->host);
     if (result != PK_OK)
         goto err_free;
     result = pki_words_open(e);
@@ -238,8 +235,6 @@ static void set_ahead(struct pki_engine *e, struct pki_peer *peer)
 
     peer->ahead_credit = lesser(iface->ahead_credit, PKI_AHEAD_ALL / (e->config.size > 1 ? (size_t)e->config.size - 1 : 1));
     peer->ahead_max = lesser(iface->ahead_max, peer->ahead_credit / 2); /* while the other half is not given back, one can still go */
-    if (peer->ahead_max > 0)
-        e->quick_most = PKI_QUICK_AHEAD;
 }
 
 void pki_engine_set_lane(struct pki_engine *e, int peer, struct pki_ep *lane, int side_fd)

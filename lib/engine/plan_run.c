@@ -239,26 +239,6 @@ static void drain(struct pki_task *task)
         pki_task_end(task, PK_OK);
 }
 
-/* Where bytes are on their way already the step has begun. */
-static void go_on(struct pki_task *task, uint32_t i, const struct pki_begun *begun)
-{
-    if ((begun->sent >> i & 1) != 0) {
-        struct pki_xfer *xfer = begun->sends[i];
-
-        xfer->task = task;
-        xfer->step = i;
-        task->steps[i].xfer = xfer;
-        task->steps[i].started = true;
-        pki_list_push(&xfer->peer->sends, &xfer->match);
-        pki_xfer_activate(xfer); /* it may have ended */
-    } else if ((begun->granted >> i & 1) != 0) {
-        struct pki_xfer *xfer = pki_plan_xfer(task, i);
-
-        if (xfer != NULL)
-            pki_recv_go_on(xfer);
-    }
-}
-
 void pki_plan_resume(struct pki_task *task, const struct pki_begun *begun)
 {
     struct pki_engine *e = task->engine;
@@ -274,18 +254,13 @@ void pki_plan_resume(struct pki_task *task, const struct pki_begun *begun)
         struct pki_step_state *state = &task->steps[i];
 
         if ((begun->done >> i & 1) == 0) {
-            if (((begun->sent | begun->granted) >> i & 1) == 0)
-                queue_step(task, i);
+            queue_step(task, i);
             continue;
         }
         state->started = state->complete = true;
         state->done = state->landed = state->bytes;
         task->remaining--;
     }
-    task->running = true; /* it may not end before all of it is known */
-    for (uint32_t i = 0; i < task->plan->nsteps; i++)
-        go_on(task, i, begun);
-    task->running = false;
     drain(task);
 }
 

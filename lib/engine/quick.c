@@ -65,19 +65,9 @@ static PKI_HOT void took(struct pki_engine *e, struct pki_peer *peer, const stru
 static enum found look(struct pki_engine *e, struct pki_peer *peer, void *out, size_t bytes)
 {
     const struct pki_transport *transport = peer->lane->iface->transport;
-    struct pki_wanted wanted = { .op = peer->recvs_begun[0] + 1, .bytes = (uint32_t)bytes };
     struct pki_msg msg;
     const void *payload;
 
-    switch (transport->take == NULL ? PKI_TAKE_OTHER : transport->take(peer->lane, &wanted, out, &msg.bytes)) {
-    case PKI_TAKE_NOTHING: return FOUND_NOTHING;
-    case PKI_TAKE_IT:
-        msg.flags = 0;
-        msg.payload = wanted.bytes;
-        took(e, peer, &msg);
-        return FOUND_IT;
-    case PKI_TAKE_OTHER: break;
-    }
     peer->lane->expected = (uint32_t)bytes;
     if (!transport->peek(peer->lane, &msg, &payload))
         return peer->lane->dead ? FOUND_OTHER : FOUND_NOTHING;

@@ -2,7 +2,7 @@
 /*
  * Short blocking collectives of host memory: the same plan steps, one after another on the caller's thread, without a task, an
  * allocation or a clock. What a plan comes to for one count and type is kept beside it as a program: offsets instead of blocks.
- * A transfer is one EAGER message, or put ahead of its grant (quick_ahead.c). When a peer is late, what is left of the plan becomes an ordinary operation.
+ * A transfer is one EAGER message. When a peer is late, what is left of the plan becomes an ordinary operation.
  */
 #include <sched.h>
 #include <stdlib.h>
@@ -49,7 +49,7 @@ static bool send_step(struct pki_quick_run *run, const struct pki_program_step *
     if (step->bytes == 0 && run->e->config.gpus)
         pki_barrier_arrive(peer, run->begun.number, step->index);
     msg.kind = PKI_MSG_EAGER;
-    msg.flags = PKI_MSG_FLAG_COLL | (step->either && e->whole.second ? PKI_MSG_FLAG_WHOLE : 0);
+    msg.flags = PKI_MSG_FLAG_COLL;
     msg.index = step->index;
     msg.sig = run->program->sig;
     msg.op = run->begun.number;
@@ -66,8 +66,8 @@ static bool send_step(struct pki_quick_run *run, const struct pki_program_step *
 
 static bool is_it(const struct pki_quick_run *run, const struct pki_program_step *step, const struct pki_msg *msg)
 {
-    return msg->kind == PKI_MSG_EAGER && (msg->flags & ~PKI_MSG_FLAG_WHOLE) == PKI_MSG_FLAG_COLL && msg->op == run->begun.number && msg->index == step->index &&
-           msg->sig == run->program->sig && msg->payload == step->bytes;
+    return msg->kind == PKI_MSG_EAGER && msg->flags == PKI_MSG_FLAG_COLL && msg->op == run->begun.number &&
+           msg->index == step->index && msg->sig == run->program->sig && msg->payload == step->bytes;
 }
 
 /* What came while an earlier operation was looked after the ordinary way. */
@@ -127,7 +127,6 @@ static bool recv_message(struct pki_quick_run *run, const struct pki_program_ste
     if (!pki_list_empty(&peer->arrivals) && recv_arrival(run, step))
         return true;
     peer->lane->expected = step->bytes;
-    peer->lane->expected_op = run->begun.number;
     if (!transport->peek(peer->lane, &msg, &payload))
         return false;
     if (!is_it(run, step, &msg)) {
@@ -151,22 +150,9 @@ static bool recv_message(struct pki_quick_run *run, const struct pki_program_ste
 static bool recv_step(struct pki_quick_run *run, const struct pki_program_step *step)
 {
     struct pki_peer *peer = &run->e->peers[step->peer];
-    enum pki_quick_found found = step->ahead ? pki_quick_recv_ahead(run, step) : PKI_QUICK_MESSAGE;
 
-    switch (found) {
-    case PKI_QUICK_NOTHING:
+    if (!recv_message(run, step))
         return false;
-    case PKI_QUICK_PART:
-        pki_quick_sum_part(run, step, run->came);
-        return false;
-    case PKI_QUICK_MESSAGE:
-        if (!recv_message(run, step))
-            return false;
-        break;
-    case PKI_QUICK_IN_PLACE:
-        if (step->kind == PKI_STEP_RECV_REDUCE && !pki_quick_sum_rest(run, step))
-            combine(run, step, pki_quick_at(run, step->landing));
-    }
     if (run->begun.number > peer->coll_heard)
         peer->coll_heard = run->begun.number;
     run->e->stats.bytes_received += step->bytes;
@@ -191,17 +177,12 @@ static void reduce_all(struct pki_quick_run *run, const struct pki_program_step 
         consumed(run, &run->program->steps[__builtin_ctzll(read)]);
 }
 
-static bool goes_ahead(const struct pki_quick_run *run, const struct pki_program_step *step)
-{
-    return step->ahead && !(step->either && pki_trial_goes_second(run->begun.number, run->e->whole.second));
-}
-
 /* False: not yet. */
 static bool try_step(struct pki_quick_run *run, const struct pki_program_step *step)
 {
     switch ((enum pki_step_kind)step->kind) {
     case PKI_STEP_SEND:
-        return goes_ahead(run, step) ? pki_quick_send_ahead(run, step) : send_step(run, step);
+        return send_step(run, step);
     case PKI_STEP_RECV:
     case PKI_STEP_RECV_REDUCE:
         return recv_step(run, step);
@@ -219,7 +200,7 @@ static bool try_step(struct pki_quick_run *run, const struct pki_program_step *s
 
 static void look_at(struct pki_quick_run *run, uint64_t steps)
 {
-    for (uint64_t left = steps & ~run->begun.done; left != 0 && !run->leaves; left &= left - 1) {
+    for (uint64_t left = steps & ~run->begun.done; left != 0; left &= left - 1) {
         unsigned i = (unsigned)__builtin_ctzll(left);
         const struct pki_program_step *step = &run->program->steps[i];
 
@@ -233,10 +214,6 @@ static bool look_at_all(struct pki_quick_run *run)
 {
     uint64_t all = run->program->n == PKI_PROGRAM_STEPS ? UINT64_MAX : (1ull << run->program->n) - 1;
 
-    if (run->program->ahead && pki_quick_has_to_look(run)) {
-        put_down(run); /* what is read into the lane may move what is there */
-        (void)pki_engine_progress_puts(run->e);
-    }
     look_at(run, all & ~run->program->late);
     if (run->program->late != 0)
         look_at(run, run->program->late);
@@ -249,12 +226,10 @@ static bool run_for_a_while(struct pki_quick_run *run)
     struct pki_engine *e = run->e;
 
     for (int turn = 0; turn < TURNS; turn++) {
-        for (int i = 0; i < (e->spin ? LOOKS_A_TURN : 1) && !run->leaves; i++)
+        for (int i = 0; i < (e->spin ? LOOKS_A_TURN : 1); i++)
             if (look_at_all(run))
                 return true;
         put_down(run);
-        if (run->leaves)
-            return false;
         e->in_quick = true;
         pki_engine_unlock(e);
         if (!pki_engine_spins(e))
@@ -270,19 +245,16 @@ static bool run_for_a_while(struct pki_quick_run *run)
 static bool may_be_quick(const struct pki_engine *e, const struct pki_request *r)
 {
     return r->stream.kind == PK_STREAM_KIND_BLOCKING && e->gpu == NULL && r->layout.in_counts == NULL &&
-           r->layout.out_counts == NULL && pki_request_bytes(r) <= (e->spin ? e->quick_most : PKI_QUICK_BYTES) &&
-           e->config.size > 1 && !r->scaled;
+           r->layout.out_counts == NULL && pki_request_bytes(r) <= PKI_QUICK_BYTES && e->config.size > 1 && !r->scaled;
 }
 
 static bool scratch_is_there(struct pki_engine *e, size_t bytes)
 {
-    size_t length = bytes <= PKI_QUICK_BYTES ? PKI_QUICK_BYTES : PKI_QUICK_AHEAD;
-
     if (bytes <= e->quick_bytes)
         return true;
     free(e->quick_scratch);
-    e->quick_scratch = aligned_alloc(4096, length);
-    e->quick_bytes = e->quick_scratch == NULL ? 0 : length;
+    e->quick_scratch = aligned_alloc(4096, PKI_QUICK_BYTES);
+    e->quick_bytes = e->quick_scratch == NULL ? 0 : PKI_QUICK_BYTES;
     return e->quick_scratch != NULL;
 }
 
@@ -290,14 +262,10 @@ static enum pki_quick run_program(struct pki_engine *e, const struct pki_program
                                   struct pki_list *blocking)
 {
     const void *payloads[PKI_PROGRAM_STEPS];
-    struct pki_xfer *sends[PKI_PROGRAM_STEPS];
     struct pki_quick_run run = { .e = e, .program = program, .request = r, .payloads = payloads };
-    bool ended, tried = program->either_bytes > 0 && pki_trial_is_on(e->coll_number + 1);
-    uint64_t began_ns = tried ? pki_now_ns() : 0;
+    bool ended;
 
-    run.begun = (struct pki_begun){ .number = ++e->coll_number, .sends = sends };
-    if (tried)
-        pki_trial_decide(&e->whole, e->coll_number);
+    run.begun = (struct pki_begun){ .number = ++e->coll_number };
     e->seen[e->coll_number % PKI_SEEN_MAX] = (struct pki_coll_seen){ e->coll_number, program->sig, r->count };
     run.base[PKI_BUF_IN] = (uintptr_t)r->in;
     run.base[PKI_BUF_OUT] = (uintptr_t)r->out;
@@ -310,8 +278,6 @@ static enum pki_quick run_program(struct pki_engine *e, const struct pki_program
     pki_engine_free_ended(e);
     e->stats.steps += ended ? program->n : (uint64_t)__builtin_popcountll(run.begun.done);
     if (run.result == PK_OK && ended) {
-        if (tried)
-            pki_trial_took(&e->whole, run.begun.number, program->either_bytes, pki_now_ns() - began_ns);
         e->stats.operations++;
         return PKI_QUICK_DONE;
     }
@@ -322,7 +288,6 @@ static enum pki_quick run_program(struct pki_engine *e, const struct pki_program
     }
     if (run.result != PK_OK)
         pki_engine_poison(e, run.result, true);
-    pki_quick_give_up(&run);
     return PKI_QUICK_BEGUN;
 }
 

@@ -17,7 +17,7 @@ static bool place_of(const struct pki_program *program, const struct pki_plan *p
     if (ref.buffer == PKI_BUF_SCRATCH)
         first += (size_t)ref.index * program->stride;
     *place = (struct pki_place){ ref.buffer, (uint32_t)first };
-    return *bytes <= PKI_QUICK_STEP && first <= UINT32_MAX;
+    return *bytes <= PKI_QUICK_BYTES && first <= UINT32_MAX;
 }
 
 static bool add_operands(struct pki_program *program, const struct pki_plan *plan, const struct pki_step *from, uint32_t *used,
@@ -33,13 +33,6 @@ static bool add_operands(struct pki_program *program, const struct pki_plan *pla
         if (!place_of(program, plan, plan->operands[from->first_operand + k], &program->operands[(*used)++], &bytes))
             return false;
     return true;
-}
-
-static bool goes(const struct pki_peer *peer, size_t bytes, struct pki_program_step *step)
-{
-    step->ahead = bytes > peer->eager_coll;
-    step->either = step->ahead && peer->lane != NULL && bytes <= peer->lane->iface->eager_most;
-    return !step->ahead || (bytes <= peer->ahead_max && peer->way[PKI_MEM_HOST][PKI_MEM_HOST] == peer->lane);
 }
 
 static bool add_step(const struct pki_engine *e, struct pki_program *program, const struct pki_plan *plan, uint32_t i, uint32_t *used)
@@ -65,7 +58,7 @@ static bool add_step(const struct pki_engine *e, struct pki_program *program, co
             fits = fits && add_operands(program, plan, from, used, step);
     }
     if (from->kind != PKI_STEP_COPY && from->kind != PKI_STEP_REDUCE)
-        fits = fits && goes(&e->peers[from->peer], bytes, step);
+        fits = fits && bytes <= e->peers[from->peer].eager_coll;
     step->bytes = (uint32_t)bytes;
     step->count = (uint32_t)(bytes / pki_dtype_bytes(program->made_for.dtype));
     for (uint32_t d = 0; d < from->deps; d++)
@@ -89,7 +82,7 @@ static bool may_stay(const struct pki_program *program, const struct pki_program
 {
     unsigned of_peer = 0;
 
-    if (step->kind != PKI_STEP_RECV || step->dst.buffer != PKI_BUF_SCRATCH || (step->ahead && !step->either))
+    if (step->kind != PKI_STEP_RECV || step->dst.buffer != PKI_BUF_SCRATCH)
         return false;
     for (uint32_t i = 0; i < program->n; i++)
         of_peer += program->steps[i].peer == step->peer &&
@@ -136,31 +129,14 @@ static void find_kinds(struct pki_program *program)
     uint64_t needed = 0;
 
     program->late = 0;
-    program->ahead = program->reduces = false;
-    program->either_bytes = 0;
+    program->reduces = false;
     for (uint32_t i = 0; i < program->n; i++) {
         needed |= program->steps[i].deps;
-        program->ahead |= program->steps[i].ahead;
         program->reduces |= program->steps[i].kind == PKI_STEP_REDUCE || program->steps[i].kind == PKI_STEP_RECV_REDUCE;
-        if (program->steps[i].either && program->steps[i].bytes > program->either_bytes)
-            program->either_bytes = program->steps[i].bytes;
     }
     for (uint32_t i = 0; i < program->n; i++)
         if (program->steps[i].kind == PKI_STEP_COPY && (needed >> i & 1) == 0)
             program->late |= 1ull << i;
-}
-
-/* Two ranks that each sum up a half for both. */
-static void find_answers(struct pki_program *program)
-{
-    for (uint32_t i = 0; i + 1 < program->n; i++) {
-        struct pki_program_step *from = &program->steps[i], *next = from + 1;
-
-        from->answers = from->kind == PKI_STEP_RECV_REDUCE && from->ahead && !from->either && next->kind == PKI_STEP_SEND && next->peer == from->peer &&
-                        next->ahead && !next->either && next->deps == 1ull << i && same_place(next->src, from->dst) && next->bytes == from->bytes;
-        for (uint32_t k = 0; from->answers && k < i; k++)
-            program->steps[k].answered |= program->steps[k].kind == PKI_STEP_SEND && program->steps[k].peer == from->peer && program->steps[k].deps == 0;
-    }
 }
 
 static bool compile(struct pki_engine *e, struct pki_program *program, const struct pki_plan *plan, const struct pki_request *r)
@@ -172,7 +148,7 @@ static bool compile(struct pki_engine *e, struct pki_program *program, const str
     program->sig = pki_task_fingerprint(r, e->config.size);
     program->n = plan->nsteps;
     stride = pki_plan_scratch_stride(plan, r);
-    if (plan->nsteps > PKI_PROGRAM_STEPS || stride * plan->scratch_blocks > PKI_QUICK_STEP)
+    if (plan->nsteps > PKI_PROGRAM_STEPS || stride * plan->scratch_blocks > PKI_QUICK_BYTES)
         return false;
     program->stride = (uint32_t)stride;
     program->scratch_bytes = stride * plan->scratch_blocks;
@@ -183,8 +159,7 @@ static bool compile(struct pki_engine *e, struct pki_program *program, const str
             return false;
     leave_in_lane(program, used);
     find_kinds(program);
-    find_answers(program);
-    return program->ahead || (program->scratch_bytes <= PKI_QUICK_BYTES && pki_request_bytes(r) <= PKI_QUICK_BYTES);
+    return true;
 }
 
 static bool made_for(const struct pki_program *program, const struct pki_request *r)

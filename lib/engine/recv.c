@@ -44,15 +44,6 @@ static bool is_refused(const struct pki_xfer *xfer)
     return xfer->kind == PKI_MEM_DEVICE && xfer->region != 0 && !xfer->ll && xfer->own_word < 0 && xfer->done == 0;
 }
 
-/* What was granted to the transport alone comes by message. */
-static void take_back(struct pki_xfer *xfer)
-{
-    const struct pki_msg msg = { .kind = PKI_MSG_GRANT, .flags = xfer->flags, .index = xfer->index, .op = xfer->op, .extra = PKI_GRANT_BACK };
-
-    (void)pki_lane_send(xfer->peer, &msg, NULL, xfer->engine);
-    xfer->silent = false;
-}
-
 static void take_eager(struct pki_xfer *xfer, const struct pki_msg *msg, const void *payload)
 {
     if (msg->payload != xfer->bytes || msg->sig != xfer->sig) {
@@ -64,8 +55,10 @@ static void take_eager(struct pki_xfer *xfer, const struct pki_msg *msg, const v
         pki_stage_eager(xfer, payload);
         return;
     }
-    if (xfer->silent)
-        take_back(xfer);
+    if (xfer->silent) { /* it comes in chunks */
+        broken(xfer, msg);
+        return;
+    }
     if (xfer->bytes > 0)
         pki_copy_short(xfer->addr, payload, xfer->bytes);
     pki_lane_consumed(xfer->engine, xfer->peer, xfer->bytes);
@@ -329,15 +322,6 @@ static void take_arrivals(struct pki_xfer *xfer)
         if (atomic_load_explicit(&xfer->engine->failed, memory_order_relaxed) != PK_OK)
             return;
     }
-}
-
-/* The transport knows of it. */
-void pki_recv_go_on(struct pki_xfer *xfer)
-{
-    xfer->state = PKI_XFER_WAIT;
-    xfer->silent = xfer->opened = true;
-    pki_list_push(&xfer->peer->recvs, &xfer->match);
-    take_arrivals(xfer);
 }
 
 void pki_recv_open(struct pki_xfer *xfer)

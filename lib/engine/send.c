@@ -64,17 +64,12 @@ static bool may_go_ahead(const struct pki_xfer *xfer)
     return pki_xfer_goes_ahead(xfer) && xfer->kind == PKI_MEM_HOST && peer->ahead_out + xfer->bytes <= peer->ahead_credit;
 }
 
-static void set_out_ahead(struct pki_xfer *xfer)
+static void go_ahead(struct pki_xfer *xfer)
 {
     xfer->ahead = true;
     xfer->peer->ahead_out += xfer->bytes;
     xfer->way = xfer->peer->lane;
     xfer->state = PKI_XFER_MOVE;
-}
-
-static void go_ahead(struct pki_xfer *xfer)
-{
-    set_out_ahead(xfer);
     pki_xfer_activate(xfer);
     pki_send_advance(xfer);
 }
@@ -284,7 +279,6 @@ static void fill_put(struct pki_xfer *xfer, struct pki_put *put, size_t len)
     *put = (struct pki_put){ .ep = xfer->way, .src = xfer->addr + xfer->issued, .remote = xfer->remote + xfer->issued, .bytes = len, .whole = xfer->bytes,
                              .mapped = xfer->remote_mapped, .done_remote = chunk_gate(xfer, xfer->issued + len), .owner = xfer };
     put->ahead = xfer->ahead;
-    put->answered = xfer->answered;
     if (xfer->way->iface->transport->tells)
         put->about = message(xfer, PKI_MSG_FIN);
     pki_list_init(&put->node);
@@ -379,17 +373,6 @@ static size_t data_max(const struct pki_xfer *xfer)
     return xfer->engine->spin || xfer->task->plan == NULL ? PKI_EAGER_MAX : max;
 }
 
-bool pki_send_at_once(struct pki_xfer *xfer)
-{
-    if (!may_go_ahead(xfer))
-        return false;
-    set_out_ahead(xfer);
-    issue_puts(xfer);
-    if (xfer->issued == 0)
-        xfer->peer->ahead_out -= xfer->bytes;
-    return xfer->issued > 0;
-}
-
 static void issue_data(struct pki_xfer *xfer)
 {
     while (xfer->issued < xfer->ready) {
@@ -468,8 +451,6 @@ void pki_send_put_done(struct pki_put *put)
     }
     xfer->puts_tail++;
     xfer->done += put->bytes; /* puts of one transfer end in order */
-    if (xfer->task == NULL) /* quick_ahead.c sees it there */
-        return;
     if (xfer->done < xfer->bytes)
         pki_xfer_progressed(xfer);
     pki_xfer_activate(xfer);

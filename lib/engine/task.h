@@ -187,9 +187,7 @@ struct pki_scratch {
     enum pki_mem_kind kind;
 };
 
-#define PKI_QUICK_BYTES ((size_t)64 << 10)  /* in, out or scratch of a collective without a task; */
-#define PKI_QUICK_AHEAD ((size_t)1 << 20)   /* where steps go ahead of their grant, */
-#define PKI_QUICK_STEP ((size_t)512 << 10)  /* each of so many bytes at most, as its scratch memory */
+#define PKI_QUICK_BYTES ((size_t)64 << 10)  /* in, out or scratch of a collective without a task */
 #define PKI_STREAM_OPERATIONS 512 /* in CUDA streams at a time; each has two words while it lasts */
 #define PKI_PLANS_MAX 128 /* plans that are kept; those in use come on top */
 #define PKI_SCRATCH_MAX 64
@@ -227,10 +225,7 @@ bool pki_task_needs_kernel(const struct pki_task *task);
 /* How far a collective has come that began without a task; a bit a step. Its scratch is engine->quick_scratch. */
 struct pki_begun {
     uint64_t number;
-    uint64_t done;    /* complete */
-    uint64_t granted; /* receives of which the transport knows */
-    uint64_t sent;    /* sends whose bytes are on their way: */
-    struct pki_xfer **sends; /* [step] */
+    uint64_t done; /* complete */
 };
 
 pk_result_t pki_task_resume(struct pki_engine *engine, const struct pki_request *request, const struct pki_begun *begun, struct pki_list *blocking);

@@ -61,7 +61,6 @@ struct pki_xfer {
     bool fetch;             /* and the receiver could get it, too, when it granted */
     bool remote_mapped;     /* `remote` is memory of this process */
     bool ahead;             /* send: moved without a grant */
-    bool answered;          /* and struct pki_put's */
     bool silent;            /* receive: granted to the transport alone */
     bool pulls;             /* the receiver combines straight from the sender's memory */
     bool shared, piece_out, all_moved; /* both ends move it; this one is at a piece; it has moved the last one */
@@ -135,7 +134,6 @@ struct pki_peer {
     size_t eager_in;                /* eager bytes consumed and not yet credited back */
     uint64_t sends_begun[2], recvs_begun[2]; /* matching numbers; [1]: captured operations */
     struct pki_list sends, arrivals, recvs;
-    bool comes_whole;               /* what is longer than eager_coll comes whole too, for now (quick_ahead.c) */
 
     int rank;
     int neps;
@@ -181,8 +179,6 @@ static inline uint64_t pki_credit_along(const struct pki_peer *peer)
 
 static inline void pki_credit_came(struct pki_peer *peer, const struct pki_msg *msg)
 {
-    if (msg->payload > peer->eager_coll)
-        peer->comes_whole = (msg->flags & PKI_MSG_FLAG_WHOLE) != 0;
     if (peer->lane->iface->eager_credits)
         peer->eager_out -= msg->bytes < peer->eager_out ? msg->bytes : peer->eager_out;
 }
@@ -242,9 +238,6 @@ void pki_xfer_post(struct pki_xfer *xfer);
 /* All of it by one copy in this queue, into or out of the peer's memory, whichever side moves it. */
 pk_result_t pki_xfer_put(struct pki_xfer *xfer, struct pki_queue *queue);
 void pki_xfer_progressed(struct pki_xfer *xfer);
-/* A send that no task has, ahead of its grant; it may end before this returns. False: nothing has gone, it is as it was. */
-bool pki_send_at_once(struct pki_xfer *xfer);
-void pki_recv_go_on(struct pki_xfer *xfer); /* one that was granted to the transport before it was made */
 void pki_send_advance(struct pki_xfer *xfer);
 bool pki_send_want(struct pki_xfer *xfer); /* says WANT. False: there was no room */
 void pki_send_granted(struct pki_xfer *xfer, const struct pki_msg *grant);

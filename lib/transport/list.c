@@ -116,12 +116,6 @@ static pk_result_t no_move(struct pki_put *put)
     return PK_ERR_UNSUPPORTED;
 }
 
-static char *no_place(struct pki_ep *ep, size_t bytes)
-{
-    (void)ep, (void)bytes;
-    return NULL;
-}
-
 static bool no_gpu(struct pki_iface *iface, const void *addr, size_t bytes)
 {
     (void)iface, (void)addr, (void)bytes;
@@ -178,7 +172,6 @@ static void fill_traffic(struct pki_transport *t)
     t->describe = t->describe != NULL ? t->describe : no_describe;
     t->reaches_gpu = t->reaches_gpu != NULL ? t->reaches_gpu : no_gpu;
     t->put = t->put != NULL ? t->put : no_move;
-    t->place = t->place != NULL ? t->place : no_place;
     t->get = t->get != NULL ? t->get : no_move;
     t->revoke = t->revoke != NULL ? t->revoke : no_close;
     t->progress = t->progress != NULL ? t->progress : no_progress;

@@ -49,8 +49,6 @@ enum pki_msg_kind {
 
 #define PKI_GRANT_JOINED 1u /* the start gate opens no later than that of the pair's GRANT before it */
 #define PKI_GRANT_SILENT 2u /* iface->ahead_max: for the transport alone, the sender does not wait for it */
-#define PKI_GRANT_BACK 8u   /* as SILENT: what was granted so is the caller's again, for nothing of it has come and nothing will */
-#define PKI_GRANT_ANSWERS 16u /* along with SILENT: a put to the same peer follows before the operation ends, and can say that this has come */
 #define PKI_GRANT_DATA 32u /* of what was OFFERed and cannot be fetched: send it as DATA, from `offset` on */
 #define PKI_GRANT_AGAIN 4u  /* the sender does wait: what the transport knows by a SILENT one is told */
 #define PKI_SIDE_LEAVES 1u /* SIDE, to the transport alone: a goodbye in good order, which nothing that this rank has sent may come after */
@@ -62,7 +60,6 @@ enum pki_msg_kind {
 #define PKI_MSG_FLAG_STAGED 16u  /* GRANT: the bytes go by ASK and SLOT, a piece at a time */
 #define PKI_MSG_FLAG_SHARED 32u  /* GRANT of host memory: both ends may move pieces, claimed in slot gate_slot under gate_value */
 #define PKI_MSG_FLAG_LANE 64u    /* GRANT of host memory: send it as DATA, for it is worked on as it comes */
-#define PKI_MSG_FLAG_WHOLE 64u   /* EAGER, longer than eager_coll: so are those that follow, where it is the sender's choice (iface->eager_most) */
 #define PKI_MSG_FLAG_FETCH 128u  /* GRANT with LANE: or OFFER all of it; the receiver gets and works on a piece at a time */
 
 /* Which transfer a message speaks of: op and index, within flags' COLL and CAPTURED and the direction (LL, DEVICE, STAGED, SHARED, LANE and
@@ -129,7 +126,6 @@ struct pki_iface {
     size_t msg_payload_max; /* bytes, and of EAGER an endpoint's eager_coll where that is more; 0 without msg */
     bool carries;           /* set by the engine: a lane or a way is of this transport; else it is only looked after now and then */
     size_t eager_max;       /* longest that goes whole in one message; 0: the engine's choice */
-    size_t eager_most;      /* a collective's step without GPUs that is longer than an endpoint's eager_coll may all the same go whole in one message, up to so many bytes */
     bool eager_credits;           /* such a message gives credit, too: `bytes` */
     size_t ahead_max;       /* longest transfer that may be put before its grant has come, the same on all ranks; 0: none */
     size_t ahead_credit;    /* bytes of such transfers to one peer, all together, that it has not asked for yet */
@@ -159,9 +155,9 @@ struct pki_ep {
     bool can_put; /* set by ep_connect: put works to this peer; no longer once a put or get has returned PK_ERR_UNSUPPORTED */
     bool has_notes; /* set by the engine: `mend` is called, for another endpoint of this pair can carry notes */
     size_t eager_coll; /* set by ep_connect, alike at both ends: longest step of a collective without GPUs that goes whole in one message; 0: the engine's choice */
-    uint64_t expected_op; /* set by the engine: number of the collective whose message is waited for, a guess for the next peek alone; 0: of none */
-    uint32_t expected; /* set by the engine: payload bytes of the message that is waited for, and nothing else, a guess; peek may have them fetched, or look more often, and may forget it */
-    bool in_chunks; /* set by the engine: what is waited for comes ahead of its grant and not as a message, a guess for the next peek alone */
+    /* Set by the engine: payload bytes of the message that is waited for, and nothing else, a guess. Peek may have them fetched,
+     * and may forget it. */
+    uint32_t expected;
     bool is_near; /* the transport's, may change with every message: two copies by msg take less time than one by put or get */
     bool is_quick; /* set by ep_connect, alike at both ends: one copy by put or get takes less time than two by msg from a few pages on, wherever the peer's core is */
     bool can_get; /* set by ep_connect: get works from any memory of this peer, by its address there; ends with can_put */
@@ -186,7 +182,6 @@ struct pki_put {
     uint64_t remote; /* what map returned, plus the offset */
     bool mapped;     /* remote is memory of this process: map's of PKI_EXPORT_MEMFD */
     bool ahead;      /* the grant has not come: iface->ahead_max; `remote` counts from the transfer's first byte */
-    bool answered;   /* the peer's next put is made of it (PKI_GRANT_ANSWERS there), and this rank's operation waits for that anyway */
     size_t bytes;
     size_t whole;    /* of the transfer that it is a part of. 0: it is all */
     struct pki_msg about;        /* transports that tell: names the transfer; STAGED: there is none to tell of, `remote` is all */
@@ -220,18 +215,6 @@ struct pki_iface_config {
 /* What a transport counts, where it counts; fields of pk_stats_t. */
 struct pki_counts {
     uint64_t work_requests, doorbells, completions, registrations;
-};
-
-/* An EAGER message of no collective. */
-struct pki_wanted {
-    uint64_t op;
-    uint32_t bytes; /* of payload */
-};
-
-enum pki_take {
-    PKI_TAKE_NOTHING, /* has come where it would */
-    PKI_TAKE_IT,      /* it was the oldest message that has arrived, and has been taken; `credit` is what it gives (`bytes`) */
-    PKI_TAKE_OTHER,   /* to be peeked for: it is something else, or this is no time for it */
 };
 
 /* What a rank's machine offers; gathered from all ranks before paths are chosen. */
@@ -280,8 +263,6 @@ struct pki_transport {
     /* The oldest message that has arrived, without taking it: false when there is none. *payload stays valid until pop. */
     bool (*peek)(struct pki_ep *ep, struct pki_msg *msg, const void **payload);
     void (*pop)(struct pki_ep *ep);
-    /* Optional, for short ones: peek, look at what there is, copy its payload out, pop; in one. */
-    enum pki_take (*take)(struct pki_ep *ep, const struct pki_wanted *wanted, void *out, uint64_t *credit);
     /* Optional, between hosts: say to the other end what it must know for this endpoint to be mended, by messages of kind NOTE on
      * `carrier`, an endpoint of this pair whose lane works. Called now and then. noted: what the other end's has said. */
     void (*mend)(struct pki_ep *ep, struct pki_ep *carrier);
@@ -297,9 +278,6 @@ struct pki_transport {
      * PK_ERR_UNSUPPORTED: it cannot be done any more, can_put and can_get are false now: part of the bytes may be there, and all of them go by msg.
      * Else: the move cannot be done (memory gone, peer dead). */
     pk_result_t (*put)(struct pki_put *put);
-    /* Optional. Memory of the transport, a page's beginning, to write `bytes` to that a put to this peer, ahead of its grant, then takes from there: it may end before
-     * the peer has read them. Until such a put is given the same place is returned once more, to whoever asks next. NULL: none now. */
-    char *(*place)(struct pki_ep *ep, size_t bytes);
     pk_result_t (*get)(struct pki_put *get); /* optional: as put, the other way: into `src` from `remote` */
     /* Optional. The communicator has failed, and the callers of its operations have their buffers back: from its return on nothing touches
      * memory that puts, gets or grants of this rank named, in so far as comm.h promises it. Puts end, on the done queue or not at all; the

@@ -7,6 +7,7 @@
 
 #include "targets.h"
 #include "tcp_pair.h"
+#include "transport/tcp/reach.h"
 
 static void say(int fd, const void *bytes, size_t count)
 {
@@ -30,18 +31,14 @@ static void fuzz_message(const uint8_t *data, size_t size)
 {
     unsigned char out[PKI_TCP_MSG_HEAD_MAX];
     const unsigned char *payload;
-    uint64_t frames = 0;
     struct pki_msg msg;
     size_t head, same;
-    bool tells;
 
     if (size < PKI_TCP_MSG_SHORT_BYTES || !pki_tcp_get_msg(data, (uint32_t)size, &msg, &payload))
         return;
     require(msg.payload <= (msg.kind == PKI_MSG_EAGER ? PKI_TCP_EAGER_MAX : PKI_TCP_PAYLOAD_MAX) && payload + msg.payload == data + size);
-    tells = pki_tcp_get_told(data, (uint32_t)size, &frames);
-    require(tells == (msg.kind == PKI_MSG_EAGER && msg.payload >= PKI_TCP_LONG_MIN));
-    head = pki_tcp_put_msg(out, &msg, frames) - PKI_TCP_HEADER_BYTES;
-    same = tells ? 32 : msg.kind == PKI_MSG_EAGER ? head : 44; /* what is behind is free */
+    head = pki_tcp_put_msg(out, &msg) - PKI_TCP_HEADER_BYTES;
+    same = msg.kind == PKI_MSG_EAGER ? head : 44; /* what is behind is free */
     require(payload == data + head && memcmp(out + PKI_TCP_HEADER_BYTES, data, same) == 0);
 }
 
@@ -49,13 +46,8 @@ static void fuzz_chunk(const uint8_t *data, size_t size)
 {
     unsigned char in[PKI_TCP_DATA_HEAD_BYTES] = { 0 }, out[PKI_TCP_DATA_HEAD_BYTES];
     struct pki_tcp_chunk chunk;
-    uint64_t frames;
 
     memcpy(in, data, size < sizeof in ? size : sizeof in);
-    if (pki_tcp_get_came(in, &frames)) {
-        pki_tcp_put_came(out, frames);
-        require(memcmp(in, out, sizeof in) == 0 && !pki_tcp_get_chunk(in, &chunk));
-    }
     if (!pki_tcp_get_chunk(in, &chunk))
         return;
     require(chunk.bytes > 0 && chunk.bytes <= PKI_TCP_CHUNK_MAX);
@@ -110,7 +102,7 @@ static struct pki_iface *own_iface(void)
 
 struct far_end {
     struct pki_ep *ep;
-    int lane, second, data; /* what is written here the endpoint reads */
+    int lane, data; /* what is written here the endpoint reads */
 };
 
 static int join(struct pki_ep *ep, uint32_t link)
@@ -133,7 +125,6 @@ static void far_end_open(struct far_end *far)
     require(tcp()->ep_init(far->ep, &blob) == PK_OK && tcp()->ep_connect(far->ep, &blob) == PK_OK);
     far->lane = join(far->ep, 0);
     far->data = join(far->ep, 1);
-    far->second = join(far->ep, 2);
 }
 
 static void far_end_close(struct far_end *far)
@@ -141,7 +132,6 @@ static void far_end_close(struct far_end *far)
     struct pki_list *node;
 
     close(far->lane);
-    close(far->second);
     close(far->data);
     far->ep->dead = true; /* no waiting for somebody to read the goodbye */
     tcp()->ep_close(far->ep);
@@ -170,18 +160,6 @@ static void take_all(struct far_end *far)
     *(volatile unsigned *)&sum = sum;
 }
 
-/* As somebody would who waits for such a message: into memory that is not a byte too long. */
-static void take_short(struct far_end *far, uint64_t op, uint32_t bytes)
-{
-    unsigned char *out = malloc(bytes);
-    uint64_t credit;
-
-    pki_tcp_iface_of(own_iface())->quiet = 0; /* as if something had just come */
-    if (tcp()->take(far->ep, &(struct pki_wanted){ .op = op, .bytes = bytes }, out, &credit) == PKI_TAKE_IT)
-        require(bytes < PKI_TCP_LONG_MIN);
-    free(out);
-}
-
 /* Something to acknowledge. */
 static void send_some(struct far_end *far)
 {
@@ -189,27 +167,20 @@ static void send_some(struct far_end *far)
     static const uint32_t lengths[] = { 0, 100, sizeof payload };
 
     for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++)
-        for (uint64_t op = 1; op <= 2; op++) /* by either lane */
-            require(tcp()->msg(far->ep, &(struct pki_msg){ .kind = PKI_MSG_EAGER, .flags = PKI_MSG_FLAG_COLL, .op = op, .payload = lengths[i] }, payload) == PK_OK);
+        require(tcp()->msg(far->ep, &(struct pki_msg){ .kind = PKI_MSG_EAGER, .flags = PKI_MSG_FLAG_COLL, .op = 1, .payload = lengths[i] }, payload) == PK_OK);
 }
 
-/* In two parts, each by either lane, with either awaited, or a short message. */
+/* In two parts. */
 static void fuzz_lane(const uint8_t *data, size_t size)
 {
     struct far_end far;
-    unsigned how = size > 0 ? data[size - 1] : 0;
     size_t half = size > 0 ? data[0] * size / 256 : 0;
 
     far_end_open(&far);
     send_some(&far);
-    far.ep->expected_op = how >> 2 & 3;
-    say((how & 1) != 0 ? far.second : far.lane, data, half);
-    if ((how & 16) != 0)
-        take_short(&far, how >> 2 & 3, (how >> 5) * 37);
+    say(far.lane, data, half);
     take_all(&far);
-    say((how & 2) != 0 ? far.second : far.lane, data + half, size - half);
-    if ((how & 16) != 0)
-        take_short(&far, how >> 2 & 3, (how >> 5) * 37);
+    say(far.lane, data + half, size - half);
     take_all(&far);
     far_end_close(&far);
 }
@@ -232,21 +203,9 @@ static void fuzz_data(const uint8_t *data, size_t size)
         unsigned char head[PKI_TCP_DATA_HEAD_BYTES], payload[256] = { 0 };
 
         chunk.ahead = data[0] / 4 % 4 == 1 ? 300 : data[0] / 4 % 4 == 2 ? 40 : 0;
-        chunk.told = data[4] / 16 % 4;
-        if (data[4] / 64 == 3) {
-            chunk.kept = true;
-            chunk.ahead = chunk.bytes;
-            chunk.offset = 0;
-        }
         pki_tcp_put_chunk(head, &chunk);
         if (data[4] == 0) /* any byte of the head may be any other */
             head[data[5] % sizeof head] ^= data[1];
-        if (data[0] / 16 == 15) { /* an acknowledgement in front of it, of nothing or of what was not sent */
-            unsigned char came[PKI_TCP_DATA_HEAD_BYTES];
-
-            pki_tcp_put_came(came, data[2] % 8 == 7 ? data[1] : 0);
-            say(far.data, came, sizeof came);
-        }
         say(far.data, head, sizeof head);
         say(far.data, payload, chunk.bytes);
         for (int i = 0; i < (data[4] % 2 == 0 ? 0 : data[4] % 4 == 1 ? 1 : 17); i++) /* 17: longer than a chunk waits for its grant */
@@ -282,7 +241,7 @@ static void come_back(struct far_end *far, uint64_t received)
         close(ends[0]);
 }
 
-/* Puts, spliced where they are long, or copied, and kept where they go ahead, while the peer reads some of it, acknowledges what it likes, and lets the connection break. Each
+/* Puts, kept where they are short and go ahead, while the peer reads some of it, acknowledges what it likes, and lets the connection break. Each
  * put ends once at most, and none after the endpoint has been closed. */
 static void fuzz_put(const uint8_t *data, size_t size)
 {
@@ -292,11 +251,8 @@ static void fuzz_put(const uint8_t *data, size_t size)
     struct far_end far;
 
     far_end_open(&far);
-    if (size > 0 && data[size - 1] % 2 == 0) /* the second way is tried first */
-        for (int i = 0; i < PKI_TCP_WAYS; i++)
-            pki_tcp_ep_of(far.ep)->ways[i] = (struct pki_tcp_ways){ .puts = PKI_TRIAL_BLOCK, .bytes = 1 };
     for (; size >= 2 && !far.ep->dead; data += 2, size -= 2) {
-        unsigned char ack[PKI_TCP_HEADER_BYTES + PKI_TCP_ACK_BYTES], came[PKI_TCP_DATA_HEAD_BYTES];
+        unsigned char ack[PKI_TCP_HEADER_BYTES + PKI_TCP_ACK_BYTES];
         struct pki_list *node;
 
         if (data[0] % 4 == 0 && begun < 8) {
@@ -309,11 +265,7 @@ static void fuzz_put(const uint8_t *data, size_t size)
                 continue;
         } else if (data[0] % 4 == 2) {
             pki_tcp_put_ack(ack, &(struct pki_tcp_ack){ .link = 1, .frames = data[1] % 16 });
-            pki_tcp_put_came(came, data[1] % 16);
-            if (data[1] / 16 % 2 == 0)
-                say(far.lane, ack, sizeof ack);
-            else
-                say(far.data, came, sizeof came);
+            say(far.lane, ack, sizeof ack);
         } else if (data[0] % 4 == 3) {
             come_back(&far, data[1] % 16);
         }

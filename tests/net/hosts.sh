@@ -2,20 +2,21 @@
 # SPDX-License-Identifier: Apache-2.0
 # Several "hosts" on one machine: network namespaces joined by a bridge, everything in a namespace of its own that ends with the script.
 #
-# usage: hosts.sh [-h HOSTS] [-r RANKS_A_HOST] [-n NICS] [-6] [-m] [-d RANK:SECONDS] [-t SECONDS] COMMAND...
+# usage: hosts.sh [-h HOSTS] [-r RANKS_A_HOST] [-n NICS] [-6] [-m] [-d RANK:SECONDS] [-f FAR:MILLISECONDS] [-t SECONDS] COMMAND...
 #   -n  network cards of each host, eth0 and on, each on a bridge of its own; where there are several, all must have been used in the end
 #   -6  IPv6 addresses alone
 #   -m  start by mpirun (PMIx) instead of PK_RANK, PK_SIZE and PK_ROOT
 #   -d  after so many seconds take down the cards of the host that this rank is on
+#   -f  two hosts far apart, each a machine of its own: FAR, the program net.far, joins them and holds every packet for so long
 #   -t  time limit, 100 seconds unless given
 # Output of rank r goes to $OUT/r (default: a folder that is removed). Exits with the first code that is not 0; 77: not allowed here.
 set -u
 
-hosts=2 ranks=2 nics=1 six=0 mpirun=0 down= limit=100
+hosts=2 ranks=2 nics=1 six=0 mpirun=0 down= far= limit=100
 all=("$@")
-while getopts h:r:n:6md:t: letter; do
+while getopts h:r:n:6md:f:t: letter; do
     case $letter in
-    h) hosts=$OPTARG ;; r) ranks=$OPTARG ;; n) nics=$OPTARG ;; 6) six=1 ;; m) mpirun=1 ;; d) down=$OPTARG ;; t) limit=$OPTARG ;;
+    h) hosts=$OPTARG ;; r) ranks=$OPTARG ;; n) nics=$OPTARG ;; 6) six=1 ;; m) mpirun=1 ;; d) down=$OPTARG ;; f) far=$OPTARG ;; t) limit=$OPTARG ;;
     *) exit 2 ;;
     esac
 done
@@ -36,6 +37,29 @@ trap 'rm -rf "$work"' EXIT
 mount --make-rprivate / && mkdir -p /run/netns && mount -t tmpfs netns /run/netns || exit 77
 
 # ---- hosts, cards, bridges ----
+# No window is in the way of what is sent, so that what takes long is what waits for an answer.
+make_far() {
+    local h program=${far%:*}
+    for h in 0 1; do
+        ip netns add host$h && ip -n host$h link set lo up || exit 77
+        ip netns exec host$h sysctl -q -w net.ipv4.tcp_slow_start_after_idle=0 net.ipv4.tcp_congestion_control=reno \
+            net.ipv4.tcp_rmem="4096 8388608 33554432" net.ipv4.tcp_wmem="4096 8388608 33554432" || exit 77
+        od -An -N16 -tx1 /dev/urandom | tr -d ' \n' >"$work/boot$h"
+    done
+    "$program" "${far##*:}" host0 host1 &
+    trap 'kill $far_pid; rm -rf "$work"' EXIT
+    far_pid=$!
+    for h in 0 1; do
+        until ip -n host$h link show eth0 >/dev/null 2>&1; do
+            kill -0 $far_pid 2>/dev/null || { wait $far_pid; exit $?; }
+            sleep 0.05
+        done
+        ip -n host$h addr add 10.77.0.$((h + 1))/24 dev eth0 && ip -n host$h link set eth0 mtu 60000 up || exit 77
+        ip -n host$h route change 10.77.0.0/24 dev eth0 initcwnd 64 initrwnd 128 || exit 77
+    done
+}
+
+[ -z "$far" ] || { make_far && hosts=0 nics=0; }
 for ((n = 0; n < nics; n++)); do
     ip link add "br$n" type bridge && ip link set "br$n" up || { echo "SKIPPED: no bridge in this kernel"; exit 77; }
 done
@@ -55,6 +79,7 @@ for ((h = 0; h < hosts; h++)); do
 done
 
 # ---- ranks ----
+[ -z "$far" ] || hosts=2
 size=$((hosts * ranks))
 head -c 32 /dev/urandom | od -An -tx1 | tr -d ' \n' >"$work/secret"
 chmod 600 "$work/secret"
@@ -62,9 +87,18 @@ export PK_SECRET_FILE=$work/secret
 [ $six = 1 ] && root="[fd77:0::1]:29777" || root=10.77.0.1:29777
 pids=()
 
+# COMMAND...: with the boot id of a machine of its own, where there is one
+on_machine() {
+    local host=$1
+    shift
+    [ -n "$far" ] || exec ip netns exec "host$host" "$@"
+    # shellcheck disable=SC2016
+    exec ip netns exec "host$host" unshare -m sh -c 'mount --bind "$1" /proc/sys/kernel/random/boot_id && shift && exec "$@"' sh "$work/boot$host" "$@"
+}
+
 by_environment() {
     for ((r = 0; r < size; r++)); do
-        PK_RANK=$r PK_SIZE=$size PK_ROOT=$root ip netns exec "host$((r / ranks))" timeout -k 5 "$limit" "$@" >"$out/$r" 2>&1 &
+        PK_RANK=$r PK_SIZE=$size PK_ROOT=$root on_machine "$((r / ranks))" timeout -k 5 "$limit" "$@" >"$out/$r" 2>&1 &
         pids+=($!)
     done
 }

@@ -131,13 +131,6 @@ static inline void tcp_pair_drop(struct tcp_pair *pair)
     tcp_pair_free(pair);
 }
 
-/* Puts of this rank are lent, or copied, from now on; no trial says otherwise. */
-static inline void tcp_pair_go(struct tcp_pair *pair, int rank, bool copied)
-{
-    for (int i = 0; i < PKI_TCP_WAYS; i++)
-        pki_tcp_ep_of(pair->ep[rank])->ways[i] = (struct pki_tcp_ways){ .puts = 2 * PKI_TRIAL_TURNS + 1, .bytes = 1, .trial = { .second = copied } };
-}
-
 /* Cut connection `link` of one end, as a network does. */
 static inline void tcp_cut(struct pki_ep *ep, uint32_t link)
 {

@@ -71,17 +71,12 @@ Test(choose, a_root_sums_alone_what_is_soon_summed)
     cr_assert(is_named(pki_choose(&gpus, PKI_COLL_REDUCE, 256 << 10), "direct"));
 }
 
-Test(choose, two_hosts_that_are_one_machine)
+Test(choose, two_hosts)
 {
-    struct pki_chooser near = chooser_of(2, 2, false, ""), apart = near, many_cpus = near;
+    struct pki_chooser apart = chooser_of(2, 2, false, "");
 
-    near.one_machine = many_cpus.one_machine = true;
-    pki_tuning_fit(&many_cpus.tuning, 8);
-    cr_assert(is_named(pki_choose(&near, PKI_COLL_ALLREDUCE, 256 << 10), "flat"));
-    cr_assert(is_named(pki_choose(&near, PKI_COLL_ALLREDUCE, 320 << 10), "ring"));
     cr_assert(is_named(pki_choose(&apart, PKI_COLL_ALLREDUCE, 1 << 20), "flat"));
     cr_assert(is_named(pki_choose(&apart, PKI_COLL_ALLREDUCE, 2 << 20), "ring"));
-    cr_assert(is_named(pki_choose(&many_cpus, PKI_COLL_ALLREDUCE, 1 << 20), "flat")); /* threads carry chunks */
 }
 
 Test(choose, many_hosts)

@@ -107,72 +107,21 @@ Test(tcp, messages_wait_where_nobody_reads)
     tcp_pair_free(&pair);
 }
 
-/* `cut`: the connection, at this end, once it is under way; -1: it stays. */
-static void send_one(struct tcp_pair *pair, int from, uint32_t bytes, int cut)
+Test(tcp, lengths_of_messages)
 {
-    static unsigned char payload[PKI_TCP_EAGER_MAX];
-    struct pki_msg msg = { .kind = PKI_MSG_EAGER, .payload = bytes };
-    uint64_t until = pki_now_ns() + PATIENCE_NS;
-    const void *got;
-
-    cr_assert_eq(tcp()->msg(pair->ep[from], &msg, payload), PK_OK);
-    if (cut >= 0)
-        tcp_cut(pair->ep[cut], 0);
-    while (!tcp()->peek(pair->ep[1 - from], &msg, &got)) {
-        cr_assert_lt(pki_now_ns(), until);
-        tcp_pair_progress(pair);
-    }
-    cr_assert_eq(msg.payload, bytes);
-    tcp()->pop(pair->ep[1 - from]);
-}
-
-/* Long before either end would have said it by itself, and all round the ring. */
-Test(tcp, long_messages_say_what_has_come)
-{
-    const unsigned rounds = 3 * PKI_TCP_TX_BYTES / PKI_TCP_LONG_MIN;
-    struct tcp_pair pair;
-
-    tcp_params("1", "16", "524288");
-    tcp_pair_new(&pair);
-    for (unsigned i = 0; i < rounds; i++) {
-        const struct pki_tcp_ep *ep = pki_tcp_ep_of(pair.ep[0]), *other = pki_tcp_ep_of(pair.ep[1]);
-        const struct pki_tcp_link *link = &ep->links[0];
-        int cut = i % 50 == 49 ? (int)(i / 50 % 2) : -1;
-
-        send_one(&pair, 0, PKI_TCP_LONG_MIN + i % 77, i % 100 == 49 ? cut : -1);
-        cr_assert(cut >= 0 || link->end == link->acked + 1);
-        cr_assert(other->lane[0].rx_untold > 0 && other->lane[0].rx_untold < 2 * PKI_TCP_LONG_MIN, "%zu bytes untold", other->lane[0].rx_untold);
-        send_one(&pair, 1, PKI_TCP_LONG_MIN, i % 100 == 99 ? cut : -1);
-        cr_assert_eq(other->lane[0].rx_untold, 0, "and it knows that it has said so");
-        cr_assert(cut >= 0 || other->links[0].told == other->links[0].received);
-        cr_assert(link->end == link->acked && ep->lane[0].tx_head == ep->lane[0].tx_end, "all %u", i);
-    }
-    tcp_pair_free(&pair);
-}
-
-Test(tcp, lengths_of_heads)
-{
-    static const struct {
-        uint32_t payload, head;
-    } cases[] = { { 0, 32 }, { PKI_TCP_LONG_MIN - 1, 32 }, { PKI_TCP_LONG_MIN, 128 }, { PKI_TCP_EAGER_MAX, 128 } };
+    static const uint32_t payloads[] = { 0, 1, 2048, PKI_TCP_EAGER_MAX };
     static unsigned char bytes[PKI_TCP_MSG_FRAME_MAX];
     const unsigned char *payload;
-    uint64_t frames;
     struct pki_msg msg;
 
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        uint32_t count = cases[i].head - PKI_TCP_HEADER_BYTES + cases[i].payload;
-
-        msg = (struct pki_msg){ .kind = PKI_MSG_EAGER, .op = 9, .bytes = 4711, .payload = cases[i].payload };
-        cr_assert_eq(pki_tcp_put_msg(bytes, &msg, UINT64_MAX - 1), cases[i].head);
-        cr_assert(pki_tcp_get_msg(bytes + PKI_TCP_HEADER_BYTES, count, &msg, &payload));
-        cr_assert(payload == bytes + cases[i].head && msg.payload == cases[i].payload && msg.bytes == 4711);
-        cr_assert_eq(pki_tcp_get_told(bytes + PKI_TCP_HEADER_BYTES, count, &frames), cases[i].head == 128);
-        cr_assert(cases[i].head == 32 || frames == UINT64_MAX - 1);
+    for (size_t i = 0; i < sizeof payloads / sizeof *payloads; i++) {
+        msg = (struct pki_msg){ .kind = PKI_MSG_EAGER, .op = 9, .bytes = 4711, .payload = payloads[i] };
+        cr_assert_eq(pki_tcp_put_msg(bytes, &msg), PKI_TCP_HEADER_BYTES + PKI_TCP_MSG_SHORT_BYTES);
+        cr_assert(pki_tcp_get_msg(bytes + PKI_TCP_HEADER_BYTES, PKI_TCP_MSG_SHORT_BYTES + payloads[i], &msg, &payload));
+        cr_assert(payload == bytes + PKI_TCP_HEADER_BYTES + PKI_TCP_MSG_SHORT_BYTES && msg.payload == payloads[i] && msg.bytes == 4711);
     }
-    for (uint32_t count = PKI_TCP_MSG_SHORT_BYTES + PKI_TCP_LONG_MIN; count < PKI_TCP_MSG_LONG_BYTES + PKI_TCP_LONG_MIN; count++)
-        cr_assert_not(pki_tcp_get_msg(bytes + PKI_TCP_HEADER_BYTES, count, &msg, &payload), "%u", count);
-    cr_assert_not(pki_tcp_get_msg(bytes + PKI_TCP_HEADER_BYTES, PKI_TCP_MSG_LONG_BYTES + PKI_TCP_EAGER_MAX + 1, &msg, &payload));
+    cr_assert_not(pki_tcp_get_msg(bytes + PKI_TCP_HEADER_BYTES, PKI_TCP_MSG_SHORT_BYTES + PKI_TCP_EAGER_MAX + 1, &msg, &payload));
+    cr_assert_not(pki_tcp_get_msg(bytes + PKI_TCP_HEADER_BYTES, PKI_TCP_MSG_SHORT_BYTES - 1, &msg, &payload));
 }
 
 /* ---- Chunks ---- */
@@ -476,17 +425,13 @@ Test(tcp, acknowledgement_of_what_was_not_sent)
     tcp_pair_drop(&pair);
 }
 
-/* By a message's head or by a frame of its own. */
-static void acknowledge_first(struct tcp_pair *pair, bool by_message)
+/* Rank 0 says that a frame of the lane has come. */
+static void acknowledge_first(struct tcp_pair *pair)
 {
-    static unsigned char frame[PKI_TCP_MSG_HEAD_MAX + PKI_TCP_LONG_MIN];
-    const struct pki_msg msg = { .kind = PKI_MSG_EAGER, .payload = PKI_TCP_LONG_MIN };
+    unsigned char frame[PKI_TCP_HEADER_BYTES + PKI_TCP_ACK_BYTES];
 
-    if (by_message)
-        cr_assert_eq(pki_tcp_put_msg(frame, &msg, 1), PKI_TCP_MSG_HEAD_MAX);
-    else
-        pki_tcp_put_ack(frame, &(struct pki_tcp_ack){ .link = 0, .frames = 1 });
-    inject(pair, 0, frame, by_message ? sizeof frame : PKI_TCP_HEADER_BYTES + PKI_TCP_ACK_BYTES);
+    pki_tcp_put_ack(frame, &(struct pki_tcp_ack){ .link = 0, .frames = 1 });
+    inject(pair, 0, frame, sizeof frame);
 }
 
 Test(tcp, messages_that_were_not_sent_cannot_be_acknowledged)
@@ -494,25 +439,24 @@ Test(tcp, messages_that_were_not_sent_cannot_be_acknowledged)
     static unsigned char payload[PKI_TCP_EAGER_MAX];
     const struct pki_msg msg = { .kind = PKI_MSG_EAGER, .payload = sizeof payload };
 
-    for (int by_message = 0; by_message < 2; by_message++)
-        for (int queued = 0; queued < 2; queued++) {
-            struct tcp_pair pair;
-            struct pki_tcp_ep *ep;
+    for (int queued = 0; queued < 2; queued++) {
+        struct tcp_pair pair;
+        struct pki_tcp_ep *ep;
 
-            tcp_params("1", "4", "16384");
-            tcp_pair_new(&pair);
-            ep = pki_tcp_ep_of(pair.ep[1]);
-            if (queued) { /* the kernel has no room */
-                ep->links[0].writable = false;
-                cr_assert_eq(tcp()->msg(pair.ep[1], &msg, payload), PK_OK);
-                cr_assert_lt(ep->lane[0].tx_sent, ep->lane[0].tx_end);
-            }
-            acknowledge_first(&pair, by_message);
-            for (int i = 0; i < 1000 && !pair.ep[1]->dead; i++)
-                (void)pki_tcp_lane_read(&ep->lane[0]);
-            cr_assert(pair.ep[1]->dead, "%d, %d", by_message, queued);
-            tcp_pair_drop(&pair);
+        tcp_params("1", "4", "16384");
+        tcp_pair_new(&pair);
+        ep = pki_tcp_ep_of(pair.ep[1]);
+        if (queued) { /* the kernel has no room */
+            ep->links[0].writable = false;
+            cr_assert_eq(tcp()->msg(pair.ep[1], &msg, payload), PK_OK);
+            cr_assert_lt(ep->lane.tx_sent, ep->lane.tx_end);
         }
+        acknowledge_first(&pair);
+        for (int i = 0; i < 1000 && !pair.ep[1]->dead; i++)
+            (void)pki_tcp_lane_read(&ep->lane);
+        cr_assert(pair.ep[1]->dead, "%d", queued);
+        tcp_pair_drop(&pair);
+    }
 }
 
 /* ---- Strangers ---- */

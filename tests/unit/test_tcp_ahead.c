@@ -216,7 +216,7 @@ Test(tcp_ahead, acknowledged_behind_the_goodbye)
 
     begin(&pair, "1", "524288");
     links = pki_tcp_ep_of(pair.ep[1])->links;
-    pki_tcp_put_close(close_frame, &(struct pki_tcp_before){ 0 });
+    pki_tcp_put_close(close_frame, 0);
     pki_tcp_put_ack(ack_frame, &ack);
     put_ahead(&pair, &put, 3);
     while (links[1].received < 2) {

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "tcp_pair.h"
+#include "transport/tcp/reach.h"
 #include "util/text.h"
 
 static struct sockaddr_storage ipv4(const char *text)
@@ -87,7 +88,7 @@ Test(tcp, where_two_have_met_comes_first)
 Test(tcp, scopes_are_not_sent)
 {
     struct sockaddr_in6 v6 = { .sin6_family = AF_INET6, .sin6_port = htons(4000), .sin6_scope_id = 11 };
-    struct pki_tcp_card card = { .sockets = 1, .window = 1, .chunk_bytes = PKI_TCP_CHUNK_MIN, .eager_coll = PKI_TCP_PAYLOAD_MAX, .lanes = 1,
+    struct pki_tcp_card card = { .sockets = 1, .window = 1, .chunk_bytes = PKI_TCP_CHUNK_MIN,
                                  .addresses = 1, .near = 1 }, got;
     struct pki_blob blob = { 0 };
 

@@ -6,7 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "transport/tcp/tcp.h"
+#include "transport/tcp/reach.h"
 #include "util/auth.h"
 #include "util/clock.h"
 #include "util/fd.h"

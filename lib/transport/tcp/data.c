@@ -46,12 +46,6 @@ static struct pki_tcp_link *least_loaded(struct pki_tcp_ep *ep)
     return best;
 }
 
-/* What is put from a place need not wait on the first connection. */
-static struct pki_tcp_link *link_for(struct pki_tcp_ep *ep, const struct pki_tcp_move *move)
-{
-    return move->place < PKI_TCP_PLACES && is_free(&ep->links[1]) ? &ep->links[1] : least_loaded(ep);
-}
-
 static void take_slot(struct pki_tcp_link *link, struct pki_tcp_move *move)
 {
     const struct pki_put *put = move->put;
@@ -65,19 +59,12 @@ static void take_slot(struct pki_tcp_link *link, struct pki_tcp_move *move)
     if ((put->about.flags & PKI_MSG_FLAG_STAGED) != 0) /* to a place that the peer gave a number */
         chunk = (struct pki_tcp_chunk){ .flags = PKI_MSG_FLAG_STAGED, .op = put->remote, .offset = move->issued,
                                         .bytes = chunk.bytes };
-    chunk.told = link->received;
     slot->move = move;
     slot->src = (const char *)put->src + move->issued;
     slot->bytes = chunk.bytes;
-    if (move->issued == 0)
-        move->copied = pki_tcp_is_copied(link->ep, move);
-    slot->copied = move->copied;
-    slot->place = move->place;
-    slot->kept = false;
     slot->kept_end = 0;
     if (chunk.ahead == chunk.bytes)
         pki_tcp_keep(link, slot);
-    chunk.kept = slot->kept;
     pki_tcp_put_chunk(slot->head, &chunk);
     move->issued += chunk.bytes;
     link->outstanding += chunk.bytes;
@@ -89,7 +76,7 @@ void pki_tcp_data_deal(struct pki_tcp_ep *ep)
 {
     while (ep->undealt != &ep->puts) {
         struct pki_tcp_move *move = move_at(ep->undealt);
-        struct pki_tcp_link *link = link_for(ep, move);
+        struct pki_tcp_link *link = least_loaded(ep);
 
         if (link == NULL)
             return;
@@ -99,7 +86,7 @@ void pki_tcp_data_deal(struct pki_tcp_ep *ep)
     }
 }
 
-/* Now, not in the next round of progress: until then a waiting rank looks for what has come, in vain. Not of several where chunks come, too: in between it reads. */
+/* Now, not in the next round of progress: until then a waiting rank looks for what has come, in vain. */
 static void write_at_once(struct pki_tcp_ep *ep)
 {
     for (uint32_t i = 1; i <= ep->params.sockets; i++)
@@ -110,7 +97,6 @@ static void write_at_once(struct pki_tcp_ep *ep)
 pk_result_t pki_tcp_put(struct pki_put *put)
 {
     struct pki_tcp_ep *ep = pki_tcp_ep_of(put->ep);
-    unsigned place = pki_tcp_place_of(ep, put->src);
     struct pki_list *node;
 
     if (ep->base.dead || ep->iface->revoked)
@@ -118,23 +104,19 @@ pk_result_t pki_tcp_put(struct pki_put *put)
     node = pki_list_pop(&ep->free_moves);
     if (node == NULL)
         return PK_IN_PROGRESS;
-    *move_at(node) = (struct pki_tcp_move){ .put = put, .place = place };
+    *move_at(node) = (struct pki_tcp_move){ .put = put };
     pki_list_push(&ep->puts, node);
     if (ep->undealt == &ep->puts)
         ep->undealt = node;
     ep->iface->busy++;
-    if (place < PKI_TCP_PLACES)
-        ep->keep.places[place].busy = true;
     pki_tcp_data_deal(ep);
-    if (put->bytes <= AT_ONCE_MAX && (place < PKI_TCP_PLACES || ep->puts.next == node || !pki_tcp_exchanges(ep)))
+    if (put->bytes <= AT_ONCE_MAX)
         write_at_once(ep);
     return PK_OK;
 }
 
 static void end_move(struct pki_tcp_ep *ep, struct pki_tcp_move *move, pk_result_t result)
 {
-    if (move->ways != NULL && result == PK_OK)
-        pki_tcp_way_ended(ep, move);
     move->put->result = result;
     pki_list_push(&ep->iface->base.done, &move->put->node);
     pki_list_remove(&move->node);
@@ -189,7 +171,8 @@ void pki_tcp_data_lost(struct pki_tcp_ep *ep)
         end_move(ep, move_at(ep->puts.next), PK_ERR_PEER);
 }
 
-size_t pki_tcp_chunk_parts(struct pki_tcp_slot *slot, size_t written, struct iovec parts[2])
+/* Head and payload behind `written` of the chunk; returns how many parts. */
+static size_t chunk_parts(struct pki_tcp_slot *slot, size_t written, struct iovec parts[2])
 {
     size_t of_payload = written > sizeof slot->head ? written - sizeof slot->head : 0, n = 0;
 
@@ -199,36 +182,19 @@ size_t pki_tcp_chunk_parts(struct pki_tcp_slot *slot, size_t written, struct iov
     return n;
 }
 
-/* What is left of the chunks from `next` to `end`. */
-static size_t gather(struct pki_tcp_link *link, uint64_t end, struct iovec parts[4])
-{
-    size_t skip = link->written, n = 0;
-
-    for (uint64_t i = link->next; i < end; i++) {
-        if (i > link->next && !link->copies)
-            break; /* perhaps it goes without a copy */
-        n += pki_tcp_chunk_parts(slot_of(link, i), skip, parts + n);
-        skip = 0;
-    }
-    return n;
-}
-
 static void advance_out(struct pki_tcp_link *link, size_t bytes)
 {
-    link->written += bytes;
-    while (link->next < link->end) {
-        struct pki_tcp_slot *slot = slot_of(link, link->next);
-        size_t whole = PKI_TCP_DATA_HEAD_BYTES + slot->bytes;
+    struct pki_tcp_slot *slot = slot_of(link, link->next);
 
-        if (link->written < whole)
-            return;
-        link->written -= whole;
-        link->next++;
-        link->sent = link->next > link->sent ? link->next : link->sent;
-        if (slot->kept && slot->move != NULL && !link->ep->keep.never) {
-            pki_tcp_kept(link->ep, slot);
-            end_moves(link->ep);
-        }
+    link->written += bytes;
+    if (link->next == link->end || link->written < PKI_TCP_DATA_HEAD_BYTES + slot->bytes)
+        return;
+    link->written = 0;
+    link->next++;
+    link->sent = link->next > link->sent ? link->next : link->sent;
+    if (slot->kept_end > 0 && slot->move != NULL && !link->ep->keep.never) {
+        pki_tcp_kept(link->ep, slot);
+        end_moves(link->ep);
     }
 }
 
@@ -253,35 +219,23 @@ bool pki_tcp_data_was_sent(struct pki_tcp_link *link, uint64_t frames)
     return true;
 }
 
-/* Of the chunk `next`, or of that and others before `end`. */
-static ssize_t write_some(struct pki_tcp_link *link, uint64_t end)
+/* What is left of the chunk `next`. */
+static ssize_t write_some(struct pki_tcp_link *link)
 {
-    struct iovec parts[4];
-    struct msghdr message = { .msg_iov = parts };
+    struct iovec parts[2];
+    struct msghdr message = { .msg_iov = parts, .msg_iovlen = chunk_parts(slot_of(link, link->next), link->written, parts) };
 
-    if (pki_tcp_goes_spliced(link))
-        return pki_tcp_splice(link);
-    message.msg_iovlen = gather(link, end, parts);
     return sendmsg(link->watch.fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 
 ssize_t pki_tcp_chunk_send(struct pki_tcp_link *link)
 {
-    ssize_t n = write_some(link, link->next + 1);
+    ssize_t n = write_some(link);
 
     link->written += n > 0 ? (size_t)n : 0;
     return n;
 }
 
-bool pki_tcp_data_lends(const struct pki_tcp_link *link)
-{
-    for (uint64_t i = link->acked; i < link->end; i++)
-        if (slot_of((struct pki_tcp_link *)(uintptr_t)link, i)->move != NULL)
-            return true;
-    return false;
-}
-
-/* What is left of the chunk `next`. */
 static size_t unwritten(struct pki_tcp_link *link)
 {
     return PKI_TCP_DATA_HEAD_BYTES + slot_of(link, link->next)->bytes - link->written;
@@ -292,45 +246,28 @@ static size_t transfer_bytes(const struct pki_tcp_slot *slot)
     return slot->move != NULL ? slot->move->put->bytes : slot->bytes;
 }
 
-/* The heads that go now say what has come until now. Returns what the peer knows of it then. */
-static uint64_t tell(struct pki_tcp_link *link, uint64_t end)
-{
-    if (link->written > 0 || link->piped > 0 || link->ep->iface->threads.max > 0)
-        return link->told;
-    for (uint64_t i = link->next; i < end; i++)
-        pki_tcp_put_chunk_told(slot_of(link, i)->head, link->received);
-    return link->received;
-}
-
 void pki_tcp_data_write(struct pki_tcp_link *link)
 {
     size_t budget = pki_tcp_round_bytes(link);
 
-    while (link->state == PKI_TCP_UP && link->writable && (link->next < link->end || link->came_left > 0)) {
-        uint64_t end = link->next + 2 < link->end ? link->next + 2 : link->end;
-        bool says = link->came_left > 0; /* before anything else */
-        uint64_t tells = says ? link->told : tell(link, end);
+    while (link->state == PKI_TCP_UP && link->writable && link->next < link->end) {
         ssize_t n;
 
-        if (!says && pki_tcp_lend(link, true, unwritten(link), transfer_bytes(slot_of(link, link->next)))) {
+        if (pki_tcp_lend(link, true, unwritten(link), transfer_bytes(slot_of(link, link->next)))) {
             link->writable = false;
             return;
         }
-        n = says ? pki_tcp_came_send(link) : write_some(link, end);
+        n = write_some(link);
         if (n < 0 && errno == EINTR)
             continue;
         if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
-            pki_tcp_stand_still(link);
+            link->writable = false;
             return;
         }
         if (n < 0) {
             pki_tcp_link_broken(link, errno);
             return;
         }
-        if (says)
-            continue;
-        if (link->written + (size_t)n >= PKI_TCP_DATA_HEAD_BYTES)
-            link->told = tells;
         advance_out(link, (size_t)n);
         if ((size_t)n >= budget) {
             if (link->next < link->end)

@@ -9,14 +9,10 @@
 
 #define GOODBYE_NS (200 * PKI_NS_PER_MS) /* after a failure, or where only notes went */
 
-/* What the peer has to have had before it hears how this rank fares. Of a connection that has been given up no more comes. `leaves`: in good order, else
- * the chunks are about to be given up. */
-struct pki_tcp_before pki_tcp_sent_before(const struct pki_tcp_ep *ep, bool leaves)
+/* Of a connection that has been given up no more comes. */
+uint64_t pki_tcp_sent_before(const struct pki_tcp_ep *ep, bool leaves)
 {
-    const struct pki_tcp_link *other = ep->nlanes > 1 ? ep->lane[1].link : NULL;
-
-    return (struct pki_tcp_before){ .messages = other == NULL ? 0 : other->state == PKI_TCP_OVER ? other->acked : other->end,
-                                    .chunks = leaves && ep->links[1].state != PKI_TCP_OVER ? ep->keep.frames : 0 };
+    return leaves && ep->links[1].state != PKI_TCP_OVER ? ep->keep.frames : 0;
 }
 
 /* All is written, and the peer's kernel has it. */
@@ -59,28 +55,20 @@ static void await(struct pki_tcp_lane *lane, bool (*is_so)(struct pki_tcp_lane *
 /* What was sent has gone when this returns, or PK_RETRY_MS has passed for all peers together: its sender has been told that it was sent. */
 void pki_tcp_lane_close(struct pki_tcp_ep *ep)
 {
-    struct pki_tcp_lane *lane = &ep->lane[0];
+    struct pki_tcp_lane *lane = &ep->lane;
     unsigned char head[PKI_TCP_HEADER_BYTES + PKI_TCP_CLOSE_BYTES];
-    struct pki_tcp_before before;
 
     if (ep->base.connecting)
         return;
-    pki_tcp_put_back(lane->link);
     for (uint32_t i = 1; i <= ep->params.sockets; i++)
         ep->links[i].told = UINT64_MAX; /* the peer closes that connection when it hears of this, and may not have read it to its end */
     if (ep->iface->goodbye_ns == 0)
         ep->iface->goodbye_ns = pki_now_ns() + (ep->iface->revoked || !ep->iface->base.carries ? GOODBYE_NS : ep->iface->params.retry_ns);
-    for (uint32_t i = 1; i < ep->nlanes; i++) {
-        pki_tcp_put_back(ep->lane[i].link);
-        await(&ep->lane[i], is_out);
-    }
-    pki_tcp_put_back(&ep->links[1]);
     await(lane, kept_is_out);
     await(lane, has_room);
     if (!has_room(lane))
         return;
-    before = pki_tcp_sent_before(ep, true);
-    pki_tcp_put_close(head, &before);
+    pki_tcp_put_close(head, pki_tcp_sent_before(ep, true));
     pki_tcp_lane_write(lane, head, sizeof head);
     await(lane, is_out);
 }

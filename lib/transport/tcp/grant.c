@@ -51,8 +51,7 @@ void pki_tcp_grants_close(struct pki_tcp_ep *ep)
 static void fill(struct pki_tcp_ep *ep, struct pki_tcp_grant *grant, const struct pki_msg *msg, struct pki_msg *out)
 {
     *grant = (struct pki_tcp_grant){ .flags = msg->flags & KEY_FLAGS, .index = msg->index, .sig = msg->sig, .op = msg->op,
-                                     .addr = (char *)(uintptr_t)msg->offset, .bytes = msg->bytes,
-                                     .answers = msg->kind == PKI_MSG_GRANT && (msg->extra & PKI_GRANT_ANSWERS) != 0 };
+                                     .addr = (char *)(uintptr_t)msg->offset, .bytes = msg->bytes };
     out->offset = 0;
     if (msg->kind != PKI_MSG_SLOT)
         return;
@@ -162,31 +161,6 @@ static void end(struct pki_tcp_ep *ep, struct pki_tcp_grant *grant)
     ep->iface->busy--;
 }
 
-static bool is_untouched(const struct pki_tcp_ep *ep, const struct pki_tcp_grant *grant)
-{
-    for (uint32_t i = 0; i < ep->nislands; i++)
-        if (ep->islands[i].grant == grant)
-            return false;
-    return grant->fillers == 0 && grant->prefix == 0;
-}
-
-void pki_tcp_grant_back(struct pki_tcp_ep *ep, const struct pki_msg *msg)
-{
-    const struct pki_tcp_chunk named = { .flags = msg->flags, .index = msg->index, .op = msg->op };
-
-    for (struct pki_list *n = ep->grants.next; n != &ep->grants; n = n->next) {
-        struct pki_tcp_grant *grant = pki_container_of(n, struct pki_tcp_grant, node);
-
-        if (!pki_tcp_is_of(grant, &named))
-            continue;
-        if (is_untouched(ep, grant))
-            end(ep, grant);
-        else
-            pki_tcp_lost(ep, 0, "sent operation %llu as a message and in chunks", (unsigned long long)grant->op);
-        return;
-    }
-}
-
 void pki_tcp_grants_forget(struct pki_tcp_ep *ep)
 {
     while (!pki_list_empty(&ep->grants)) {
@@ -205,7 +179,6 @@ bool pki_tcp_grant_filled(struct pki_tcp_ep *ep, struct pki_tcp_grant *grant, co
     if (chunk->offset != grant->prefix)
         return add_island(ep, grant, chunk->offset, chunk->offset + chunk->bytes);
     grant->prefix += chunk->bytes;
-    grant->part = 0;
     absorb(ep, grant);
     if (grant->prefix == grant->bytes && grant->fillers > 0)
         return false;
@@ -216,17 +189,6 @@ bool pki_tcp_grant_filled(struct pki_tcp_ep *ep, struct pki_tcp_grant *grant, co
     return true;
 }
 
-void pki_tcp_grant_part(const struct pki_tcp_link *link)
-{
-    struct pki_tcp_grant *grant = link->grant;
-
-    if (!grant->answers || link->chunk.offset != grant->prefix)
-        return;
-    grant->part = (link->chunk.bytes - link->left) / PKI_TCP_LINE * PKI_TCP_LINE; /* whole elements */
-    if (pki_list_empty(&grant->news))
-        pki_list_push(&link->ep->news, &grant->news);
-}
-
 PKI_HOT bool pki_tcp_news_peek(struct pki_tcp_ep *ep, struct pki_msg *msg)
 {
     const struct pki_tcp_grant *grant;
@@ -235,18 +197,15 @@ PKI_HOT bool pki_tcp_news_peek(struct pki_tcp_ep *ep, struct pki_msg *msg)
         return false;
     grant = pki_container_of(ep->news.next, struct pki_tcp_grant, news);
     *msg = (struct pki_msg){ .kind = PKI_MSG_FIN, .flags = grant->flags, .index = grant->index, .sig = grant->sig,
-                             .op = grant->op, .offset = grant->prefix + grant->part, .bytes = grant->bytes };
+                             .op = grant->op, .offset = grant->prefix, .bytes = grant->bytes };
     return true;
 }
 
 void pki_tcp_news_pop(struct pki_tcp_ep *ep)
 {
     struct pki_tcp_grant *grant = pki_container_of(ep->news.next, struct pki_tcp_grant, news);
-    bool answers = grant->answers;
 
     pki_list_remove(&grant->news);
     if (grant->prefix == grant->bytes)
         end(ep, grant);
-    if (pki_list_empty(&ep->grants) && !answers) /* the engine may return to its caller now */
-        pki_tcp_pay(ep->iface);
 }

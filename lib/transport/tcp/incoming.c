@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Chunks of granted transfers, in. */
 #include <errno.h>
-#include <poll.h>
 #include <sys/uio.h>
 
 #include "transport/tcp/tcp.h"
@@ -9,15 +8,10 @@
 void pki_tcp_data_rewind(struct pki_tcp_link *link)
 {
     pki_tcp_recall(link);
-    pki_tcp_pipe_close(link);
     link->next = link->acked;
     link->written = 0;
-    for (uint64_t i = link->acked; i < link->end; i++)
-        pki_tcp_keep_again(&link->slots[i % link->ep->params.window]);
-    link->came_left = 0;
     link->head_have = 0;
     link->left = 0;
-    pki_tcp_spill_drop(link);
     if (link->grant != NULL)
         link->grant->fillers--;
     link->grant = NULL;
@@ -41,58 +35,6 @@ static bool begin_chunk(struct pki_tcp_link *link)
         link->grant->fillers++;
     link->left = link->chunk.bytes;
     link->looks = 0;
-    return pki_tcp_came_take(link, link->chunk.told);
-}
-
-/* Within a machine its pages may have been the sender's own, who has given it up since: whatever they held when they were read. The socket's
- * error would not tell: a thread that writes on the same connection may have taken it away, and what had come can still be read. */
-static bool was_given_up(const struct pki_tcp_link *link)
-{
-    struct pollfd p = { .fd = link->watch.fd };
-    int n;
-
-    if (!link->ep->iface->one_machine || link->chunk.bytes < PKI_TCP_SPLICE_MIN)
-        return false;
-    do
-        n = poll(&p, 1, 0); /* asked for nothing, it tells of an error and of the end of both directions */
-    while (n < 0 && errno == EINTR);
-    return n != 0;
-}
-
-/* The lane need not say at once that this chunk has come. Of a transfer that went ahead the engine may hear, and return to its caller, without another round of progress; who is about to sleep makes none either. */
-static bool may_owe(const struct pki_tcp_link *link)
-{
-    return link->chunk.ahead == 0 && pki_tcp_exchanges(link->ep) &&
-           atomic_load_explicit(&link->ep->iface->base.sleepers, memory_order_relaxed) == 0;
-}
-
-/* A kept chunk is whole, whatever has become of its sender, who may have left: on its connection nothing is said of it, for what comes to a closed one makes
- * the kernel throw away the rest that is still to be sent. False: what was read is not to be believed. Where the acknowledgement goes out on the same connection, that was not reset. */
-static bool acknowledge(struct pki_tcp_link *link)
-{
-    int said;
-
-    if (link->chunk.kept) {
-        if (link->told < link->received) /* else with the next chunk the other way, or the next one this way: nobody waits for it */
-            link->ep->lane[0].acks_due = true;
-        return true;
-    }
-    /* By the first connection goes the answer, if its put does not wait; one that waits makes another round. */
-    if (link->grant != NULL && link->grant->answers && link->index == 1 && link->ep->iface->threads.max == 0) { /* if its pages were lent, and are not any more, what is made of it has no use either: the peer has failed */
-        pki_tcp_owe(link);
-        return true;
-    }
-    said = pki_tcp_came_say(link);
-    if (said > 0)
-        return true;
-    if (said < 0 || was_given_up(link)) {
-        pki_tcp_link_broken(link, ECONNRESET);
-        return false;
-    }
-    if (may_owe(link))
-        pki_tcp_owe(link);
-    else
-        link->ep->lane[0].acks_due = true;
     return true;
 }
 
@@ -100,9 +42,8 @@ static bool end_chunk(struct pki_tcp_link *link)
 {
     struct pki_tcp_grant *grant = link->grant;
 
-    if (!acknowledge(link))
-        return false;
     link->received++;
+    link->ep->lane.acks_due = true;
     pki_tcp_lane_look(link->ep);
     if (grant == NULL) {
         pki_tcp_early_ended(link);
@@ -129,47 +70,27 @@ ssize_t pki_tcp_chunk_receive(struct pki_tcp_link *link, size_t done)
         parts[n++] = (struct iovec){ begin + (link->chunk.bytes - left), left };
     }
     parts[n++] = (struct iovec){ link->head + link->head_have, sizeof link->head - link->head_have };
-    if (link->spilled > 0)
-        return pki_tcp_spill_take(link, parts, n);
     return n == 1 ? recv(link->watch.fd, parts->iov_base, parts->iov_len, MSG_DONTWAIT) : readv(link->watch.fd, parts, n);
 }
 
 bool pki_tcp_advance_in(struct pki_tcp_link *link, size_t bytes)
 {
     size_t payload = bytes < link->left ? bytes : link->left;
-    uint64_t frames;
 
     link->left -= payload;
-    if (payload > 0 && link->left > 0 && link->grant != NULL)
-        pki_tcp_grant_part(link);
     link->head_have += bytes - payload;
     if (payload > 0 && link->left == 0 && !end_chunk(link))
         return false;
     if (link->head_have < sizeof link->head)
         return true;
     link->head_have = 0;
-    link->misses -= link->misses > 0;
-    return pki_tcp_get_came(link->head, &frames) ? pki_tcp_came_take(link, frames) : begin_chunk(link);
+    return begin_chunk(link);
 }
 
-/* Without an event. */
-static bool is_looked_at(const struct pki_tcp_link *link)
-{
-    return link->ep->iface->looks && pki_tcp_is_alone(link);
-}
-
-/* *wanted: 0 where less says nothing about the connection. */
-static ssize_t receive(struct pki_tcp_link *link, struct pki_tcp_guess *guess, size_t *wanted)
-{
-    *guess = pki_tcp_guess(link);
-    *wanted = link->spilled > 0 ? 0 : link->left + sizeof link->head - link->head_have + guess->bytes;
-    return guess->bytes > 0 ? pki_tcp_guess_receive(link, guess) : pki_tcp_chunk_receive(link, 0);
-}
-
-/* That was all for now: the next bytes are an event, or looked for. */
+/* That was all for now: the next bytes are an event. */
 static bool is_dry(const struct pki_tcp_link *link, size_t got, size_t wanted)
 {
-    return link->left == 0 && link->spilled == 0 && !link->hangup && (got < wanted || !pki_list_empty(&link->aside));
+    return link->left == 0 && !link->hangup && got < wanted;
 }
 
 void pki_tcp_data_read(struct pki_tcp_link *link)
@@ -177,8 +98,7 @@ void pki_tcp_data_read(struct pki_tcp_link *link)
     size_t budget = pki_tcp_round_bytes(link);
 
     while (link->state == PKI_TCP_UP && link->readable) {
-        struct pki_tcp_guess guess;
-        size_t wanted;
+        size_t wanted = link->left + sizeof link->head - link->head_have;
         ssize_t n;
 
         if (link->left > 0 && link->grant == NULL && link->early == NULL && !pki_tcp_early_place(link)) {
@@ -190,7 +110,7 @@ void pki_tcp_data_read(struct pki_tcp_link *link)
             link->readable = false;
             return;
         }
-        n = receive(link, &guess, &wanted);
+        n = pki_tcp_chunk_receive(link, 0);
         if (n < 0 && errno == EINTR)
             continue;
         if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
@@ -202,15 +122,13 @@ void pki_tcp_data_read(struct pki_tcp_link *link)
             return;
         }
         link->ep->iface->quiet = 0;
-        if (is_looked_at(link))
-            pki_tcp_found(link);
-        if (!(guess.bytes > 0 ? pki_tcp_guess_advance(link, &guess, (size_t)n) : pki_tcp_advance_in(link, (size_t)n)))
+        if (!pki_tcp_advance_in(link, (size_t)n))
             return;
         if (is_dry(link, (size_t)n, wanted)) {
             link->readable = false;
             return;
         }
-        if ((size_t)n >= budget || (link->grant != NULL && link->grant->answers)) { /* what has come may be worked on while more comes */
+        if ((size_t)n >= budget) {
             pki_tcp_link_ready(link);
             return;
         }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Messages on the lanes: kept in a ring until the peer has them, read into a buffer and looked at in place. */
+/* Messages on the lane: kept in a ring until the peer has them, read into a buffer and looked at in place. */
 #include <errno.h>
 #include <string.h>
 #include <sys/uio.h>
@@ -11,11 +11,6 @@
 #define TX_MASK (PKI_TCP_TX_BYTES - 1)
 #define TELL_BYTES (PKI_TCP_TX_BYTES / 4) /* acknowledged after so many bytes with the next message, */
 #define TELL_AT_LAST (PKI_TCP_TX_BYTES / 2) /* or else by itself: the writer never stands still for it */
-#define AT_ONCE_BYTES 8192 /* payload that it pays to keep only after it has been sent; not of a collective, most of whose ranks send at the same time: nobody waits for it */
-#define LANE_LOOKS 16 /* without a message, after which, */
-#define LANE_RESTS 8 /* while chunks are awaited, one look of so many is at the lane */
-#define SOLE_LOOKS 3 /* at a time at the lane of the only peer, where a message is waited for and nothing else */
-#define OTHER_RESTS 32 /* of two lanes, looks at the one that brings what is waited for, to one at the other */
 
 /* ---- Out ---- */
 
@@ -49,24 +44,13 @@ static size_t frame_bytes(const struct pki_tcp_lane *lane, uint64_t from)
     return pki_tcp_filled(pki_tcp_get_length(lane->tx + (from & TX_MASK)));
 }
 
-/* A lane acknowledges itself, and the first one the connections for chunks as well. */
-static uint32_t first_told(const struct pki_tcp_lane *lane)
-{
-    return lane->link->index;
-}
-
-static uint32_t last_told(const struct pki_tcp_lane *lane)
-{
-    return lane->link->index == 0 ? lane->link->ep->params.sockets : lane->link->index;
-}
-
 static void gather_acks(struct pki_tcp_lane *lane)
 {
     struct pki_tcp_ep *ep = lane->link->ep;
 
     lane->acks_bytes = lane->acks_sent = 0;
     lane->acks_due = false;
-    for (uint32_t i = first_told(lane); i <= last_told(lane); i++) {
+    for (uint32_t i = 0; i < ep->nlinks; i++) {
         struct pki_tcp_ack ack = { .link = i, .frames = ep->links[i].received };
 
         if (ep->links[i].told == ack.frames)
@@ -138,92 +122,31 @@ PKI_HOT void pki_tcp_lane_flush(struct pki_tcp_lane *lane)
             if (lane->tx_sent == lane->tx_end && lane->acks_bytes == 0 && !lane->acks_due)
                 return;
         } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
-            pki_tcp_stand_still(link);
+            link->writable = false;
         } else if (errno != EINTR) {
             end_by_reading(link);
         }
     }
 }
 
-/* Nothing waits in front of it. */
-static bool may_go_at_once(const struct pki_tcp_lane *lane, const struct pki_msg *msg)
+/* So many chunks have come on link 1, or never will. */
+static bool have_come(const struct pki_tcp_ep *ep, uint64_t chunks)
 {
-    const struct pki_tcp_link *link = lane->link;
-
-    return (msg->flags & PKI_MSG_FLAG_COLL) == 0 && msg->payload >= AT_ONCE_BYTES && link->state == PKI_TCP_UP && link->writable && lane->tx_sent == lane->tx_end &&
-           lane->acks_bytes == 0;
+    return ep->links[1].state == PKI_TCP_OVER || ep->links[1].received >= chunks;
 }
 
-/* Before it is kept in the ring: the peer reads it while it is copied there. Acknowledgements that are due go behind it. Returns how many bytes
- * of both have gone. */
-static size_t send_at_once(struct pki_tcp_lane *lane, const unsigned char *head, size_t bytes, const struct pki_msg *msg, const void *payload)
+PKI_HOT pk_result_t pki_tcp_msg(struct pki_ep *base, const struct pki_msg *msg, const void *payload)
 {
-    static const unsigned char zeros[PKI_TCP_LINE];
-    struct iovec parts[4] = { { (void *)(uintptr_t)head, bytes }, { (void *)(uintptr_t)payload, msg->payload } };
-    struct msghdr message = { .msg_iov = parts, .msg_iovlen = 2 };
-    ssize_t n;
-
-    if (!may_go_at_once(lane, msg))
-        return 0;
-    if ((bytes + msg->payload) % PKI_TCP_LINE > 0)
-        parts[message.msg_iovlen++] = (struct iovec){ (void *)(uintptr_t)zeros, PKI_TCP_LINE - (bytes + msg->payload) % PKI_TCP_LINE };
-    if (lane->acks_due)
-        gather_acks(lane);
-    if (lane->acks_bytes > 0)
-        parts[message.msg_iovlen++] = (struct iovec){ lane->acks, lane->acks_bytes };
-    n = sendmsg(lane->link->watch.fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
-    return n > 0 ? (size_t)n : 0; /* a failure is seen again by flush */
-}
-
-/* What the peer has to know of the lane, it hears by the message that goes out now. */
-static void told_along(struct pki_tcp_lane *lane)
-{
-    lane->link->told = lane->link->received;
-    lane->rx_untold = 0;
-}
-
-/* Which messages of short collectives are in no order with others: two ranks that send each other one at the same time use a connection each, and the
- * other one the next time (bench/limits/exchange.c). */
-static struct pki_tcp_lane *lane_of(struct pki_tcp_ep *ep, const struct pki_msg *msg)
-{
-    bool either = ep->nlanes > 1 && msg->kind == PKI_MSG_EAGER && (msg->flags & (PKI_MSG_FLAG_COLL | PKI_MSG_FLAG_CAPTURED)) == PKI_MSG_FLAG_COLL;
-
-    return &ep->lane[either ? (msg->op + ep->connects) & 1 : 0];
-}
-
-/* So many of the other end's have come, or never will. */
-static bool has_come(const struct pki_tcp_link *link, uint64_t frames)
-{
-    return link->state == PKI_TCP_OVER || link->received >= frames;
-}
-
-static bool has_come_before(const struct pki_tcp_ep *ep, const struct pki_tcp_before *before)
-{
-    return (ep->nlanes == 1 || has_come(ep->lane[1].link, before->messages)) && has_come(&ep->links[1], before->chunks);
-}
-
-static void count_before(const struct pki_tcp_ep *ep, struct pki_msg *news)
-{
-    struct pki_tcp_before before = pki_tcp_sent_before(ep, news->extra == PKI_SIDE_LEAVES);
-
-    news->bytes = before.messages;
-    news->offset = before.chunks;
-}
-
-static pk_result_t send_message(struct pki_tcp_ep *ep, struct pki_tcp_lane *lane, const struct pki_msg *msg, const void *payload)
-{
+    struct pki_tcp_ep *ep = pki_tcp_ep_of(base);
+    struct pki_tcp_lane *lane = &ep->lane;
     unsigned char head[PKI_TCP_MSG_HEAD_MAX];
     struct pki_msg out = *msg;
-    size_t bytes, gone;
+    size_t bytes;
 
     if (ep->base.dead)
         return PK_ERR_PEER;
     if (msg->kind == PKI_MSG_GRANT && (msg->extra & PKI_GRANT_SILENT) != 0)
         return pki_tcp_grant(ep, msg, &out);
-    if (msg->kind == PKI_MSG_GRANT && msg->extra == PKI_GRANT_BACK) {
-        pki_tcp_grant_back(ep, msg);
-        return PK_OK;
-    }
     if (!ep->left && tx_room(lane) < sizeof head + msg->payload + PKI_TCP_LINE)
         return PK_IN_PROGRESS;
     if (msg->kind == PKI_MSG_GRANT || msg->kind == PKI_MSG_SLOT) {
@@ -235,55 +158,15 @@ static pk_result_t send_message(struct pki_tcp_ep *ep, struct pki_tcp_lane *lane
     if (ep->left) /* nobody reads it any more; what came ahead of a grant has come */
         return PK_OK;
     if (out.kind == PKI_MSG_SIDE)
-        count_before(ep, &out);
-    bytes = pki_tcp_put_msg(head, &out, lane->link->received);
-    if (pki_tcp_msg_tells(out.kind, out.payload))
-        told_along(lane);
+        out.offset = pki_tcp_sent_before(ep, out.extra == PKI_SIDE_LEAVES);
+    bytes = pki_tcp_put_msg(head, &out);
     lane->acks_due = lane->acks_due || lane->rx_untold >= TELL_BYTES;
-    gone = send_at_once(lane, head, bytes, msg, payload);
     pki_tcp_lane_write(lane, head, bytes);
     if (msg->payload > 0)
         pki_tcp_lane_write(lane, payload, msg->payload);
     ring_fill(lane);
-    advance_out(lane, gone);
     lane->link->end++;
     pki_tcp_lane_flush(lane);
-    return PK_OK;
-}
-
-/* A short one that goes alone, and whole: made where it is kept. */
-static inline bool goes_alone(const struct pki_tcp_ep *ep, const struct pki_tcp_lane *lane, const struct pki_msg *msg, size_t bytes)
-{
-    return msg->kind == PKI_MSG_EAGER && msg->payload < PKI_TCP_LONG_MIN && !ep->base.dead && !ep->left && lane->link->state == PKI_TCP_UP &&
-           lane->link->writable && lane->tx_sent == lane->tx_end && lane->acks_bytes == 0 && !lane->acks_due && lane->rx_untold < TELL_BYTES &&
-           tx_room(lane) >= bytes && (lane->tx_end & TX_MASK) + bytes <= PKI_TCP_TX_BYTES;
-}
-
-static inline void send_alone(struct pki_tcp_lane *lane, const struct pki_msg *msg, const void *payload, size_t bytes)
-{
-    unsigned char *at = lane->tx + (lane->tx_end & TX_MASK);
-    ssize_t n;
-
-    memset(at + bytes - PKI_TCP_LINE, 0, PKI_TCP_LINE);
-    pki_copy_short(at + pki_tcp_put_msg(at, msg, 0), payload, msg->payload);
-    lane->tx_end += bytes;
-    lane->link->end++;
-    n = send(lane->link->watch.fd, at, bytes, MSG_NOSIGNAL | MSG_DONTWAIT);
-    lane->tx_sent += n > 0 ? (size_t)n : 0;
-    if (lane->tx_sent != lane->tx_end) /* a failure is seen again there */
-        pki_tcp_lane_flush(lane);
-    __builtin_prefetch(at + bytes, 1); /* where the next one goes */
-}
-
-PKI_HOT pk_result_t pki_tcp_msg(struct pki_ep *base, const struct pki_msg *msg, const void *payload)
-{
-    struct pki_tcp_ep *ep = pki_tcp_ep_of(base);
-    struct pki_tcp_lane *lane = lane_of(ep, msg);
-    size_t bytes = pki_tcp_filled(PKI_TCP_MSG_SHORT_BYTES + msg->payload);
-
-    if (!goes_alone(ep, lane, msg, bytes))
-        return send_message(ep, lane, msg, payload);
-    send_alone(lane, msg, payload, bytes);
     return PK_OK;
 }
 
@@ -309,8 +192,8 @@ void pki_tcp_lane_rewind(struct pki_tcp_lane *lane)
     lane->tx_sent = lane->tx_head;
     lane->acks_sent = lane->acks_bytes = 0;
     lane->rx_tail = lane->rx_scan;
-    lane->link->ep->gone = lane->link->ep->gone && lane->link->index > 0;
-    for (uint32_t i = first_told(lane); i <= last_told(lane); i++)
+    lane->link->ep->gone = false;
+    for (uint32_t i = 0; i < lane->link->ep->nlinks; i++)
         lane->link->ep->links[i].told = UINT64_MAX; /* what was told may not have come */
     lane->acks_due = true;
 }
@@ -322,9 +205,9 @@ static bool take_ack(struct pki_tcp_lane *lane, const unsigned char *bytes)
     struct pki_tcp_ep *ep = lane->link->ep;
     struct pki_tcp_ack ack;
 
-    if (!pki_tcp_get_ack(bytes, &ack) || ack.link < first_told(lane) || ack.link > last_told(lane) || ack.frames > ep->links[ack.link].end)
+    if (!pki_tcp_get_ack(bytes, &ack) || ack.link >= ep->nlinks || ack.frames > ep->links[ack.link].end)
         return false;
-    if (ack.link == lane->link->index)
+    if (ack.link == 0)
         return take_acked(lane, ack.frames);
     if (!pki_tcp_data_was_sent(&ep->links[ack.link], ack.frames))
         return false;
@@ -332,31 +215,25 @@ static bool take_ack(struct pki_tcp_lane *lane, const unsigned char *bytes)
     return true;
 }
 
-/* It may say what of the lane has come. */
-static bool take_msg(struct pki_tcp_lane *lane, const struct pki_tcp_frame *frame)
+static void take_msg(struct pki_tcp_lane *lane, const struct pki_tcp_frame *frame)
 {
-    uint64_t frames;
-
     lane->link->received++;
     lane->rx_untold += pki_tcp_filled(frame->bytes);
     lane->acks_due = lane->acks_due || lane->rx_untold >= TELL_AT_LAST;
-    return !pki_tcp_get_told(lane->rx + lane->rx_scan + PKI_TCP_HEADER_BYTES, frame->bytes, &frames) || take_acked(lane, frames);
 }
 
 static bool take_frame(struct pki_tcp_lane *lane, const struct pki_tcp_frame *frame)
 {
     switch (frame->type) {
     case PKI_TCP_MSG:
-        return take_msg(lane, frame);
+        take_msg(lane, frame);
+        return true;
     case PKI_TCP_ACK:
         return take_ack(lane, lane->rx + lane->rx_scan + PKI_TCP_HEADER_BYTES);
     case PKI_TCP_CLOSE:
-        if (lane->link->index != 0)
-            return false;
         pki_tcp_leaves(lane->link->ep);
         return true;
     case PKI_TCP_DATA:
-    case PKI_TCP_CAME:
         break;
     }
     return false;
@@ -365,12 +242,9 @@ static bool take_frame(struct pki_tcp_lane *lane, const struct pki_tcp_frame *fr
 /* A goodbye that came before what was sent ahead of it by another connection, whose frames will have this lane looked at again. */
 static PKI_HOT bool is_held(const struct pki_tcp_lane *lane, const struct pki_tcp_frame *frame)
 {
-    struct pki_tcp_before before;
+    const unsigned char *bytes = lane->rx + lane->rx_scan + PKI_TCP_HEADER_BYTES;
 
-    if (frame->type != PKI_TCP_CLOSE || lane->link->index != 0)
-        return false;
-    before = pki_tcp_get_close(lane->rx + lane->rx_scan + PKI_TCP_HEADER_BYTES);
-    return !has_come_before(lane->link->ep, &before);
+    return frame->type == PKI_TCP_CLOSE && !have_come(lane->link->ep, pki_tcp_get_close(bytes));
 }
 
 static bool holds_goodbye(const struct pki_tcp_lane *lane)
@@ -399,7 +273,7 @@ static PKI_HOT bool scan(struct pki_tcp_lane *lane)
 {
     while (lane->rx_tail - lane->rx_scan >= PKI_TCP_HEADER_BYTES) {
         struct pki_tcp_frame frame;
-        bool right = pki_tcp_get_header(lane->rx + lane->rx_scan, &frame) && frame.type != PKI_TCP_DATA && frame.type != PKI_TCP_CAME;
+        bool right = pki_tcp_get_header(lane->rx + lane->rx_scan, &frame) && frame.type != PKI_TCP_DATA;
 
         if (right && lane->rx_tail - lane->rx_scan < pki_tcp_filled(frame.bytes))
             return true;
@@ -431,8 +305,6 @@ static void await_rest(struct pki_tcp_ep *ep)
         return;
     ep->gone = true;
     pki_tcp_look_again(&ep->links[1]);
-    if (ep->nlanes > 1)
-        pki_tcp_look_again(ep->lane[1].link);
 }
 
 /* Behind recv, which returned n for `room` bytes. False: nothing more can be had there now. */
@@ -464,12 +336,12 @@ static PKI_HOT bool take_read(struct pki_tcp_lane *lane, ssize_t n, size_t room)
     return false;
 }
 
-static PKI_HOT bool read_lane(struct pki_tcp_lane *lane)
+PKI_HOT bool pki_tcp_lane_read(struct pki_tcp_lane *lane)
 {
     struct pki_tcp_link *link = lane->link;
     bool moved = false, more = true;
 
-    if (link->state == PKI_TCP_UP && link->index == 0 && lane->rx_tail > lane->rx_scan && !scan(lane)) /* a goodbye that was held */
+    if (link->state == PKI_TCP_UP && lane->rx_tail > lane->rx_scan && !scan(lane)) /* a goodbye that was held */
         return false;
     while (more && link->state == PKI_TCP_UP) {
         size_t room;
@@ -490,73 +362,26 @@ static PKI_HOT bool read_lane(struct pki_tcp_lane *lane)
 
 void pki_tcp_lane_look(struct pki_tcp_ep *ep)
 {
-    struct pki_tcp_lane *first = &ep->lane[0];
+    struct pki_tcp_lane *lane = &ep->lane;
 
-    if (first->link->state == PKI_TCP_UP && first->rx_tail > first->rx_scan)
-        pki_tcp_look_again(first->link);
+    if (lane->link->state == PKI_TCP_UP && lane->rx_tail > lane->rx_scan)
+        pki_tcp_look_again(lane->link);
 }
 
-bool pki_tcp_lane_read(struct pki_tcp_lane *lane)
-{
-    bool moved = read_lane(lane);
-
-    if (moved && lane->link->index > 0)
-        pki_tcp_lane_look(lane->link->ep);
-    return moved;
-}
-
-/* While a chunk is awaited, or word of one, which come on a connection that is looked at as well; not where messages come meanwhile. */
-static bool rests(struct pki_tcp_lane *lane, bool in_chunks)
-{
-    struct pki_tcp_ep *ep = lane->link->ep;
-
-    return pki_tcp_awaits_short(ep) && pki_tcp_awaits(ep) <= ep->params.chunk_bytes && ++lane->rests > (in_chunks ? 0 : LANE_LOOKS) && lane->rests % LANE_RESTS != 0;
-}
-
-static bool finds(struct pki_tcp_lane *lane, bool awaited)
-{
-    const struct pki_tcp_iface *iface = lane->link->ep->iface;
-    unsigned looks = awaited && iface->size == 2 && iface->spins ? SOLE_LOOKS : 1;
-
-    while (looks-- > 0 && lane->link->state == PKI_TCP_UP)
-        if (pki_tcp_lane_read(lane))
-            return true;
-    return false;
-}
-
-/* A look that nobody was told to make has found something. */
-static inline void note_find(struct pki_tcp_lane *lane)
-{
-    lane->link->ep->iface->quiet = 0;
-    lane->rests = 0;
-    if (pki_list_empty(&lane->link->aside))
-        pki_tcp_found(lane->link);
-}
-
-static PKI_HOT bool look_directly(struct pki_tcp_lane *lane, bool awaited, bool in_chunks)
+static PKI_HOT bool look_directly(struct pki_tcp_lane *lane)
 {
     struct pki_tcp_iface *iface = lane->link->ep->iface;
 
-    if (!pki_tcp_lanes_are_polled(iface) || lane->link->state != PKI_TCP_UP || rests(lane, in_chunks))
+    if (!pki_tcp_lanes_are_polled(iface) || lane->link->state != PKI_TCP_UP || !pki_tcp_lane_read(lane))
         return false;
-    if (!finds(lane, awaited))
-        return false;
-    note_find(lane);
+    iface->quiet = 0;
     return true;
 }
 
-/* News of the engine comes after what its sender has said by the other lane before, and the chunks that it did not wait for. */
-static bool is_early(struct pki_tcp_ep *ep, const struct pki_msg *msg)
+/* News of the engine comes after the chunks that its sender did not wait for. */
+static bool is_early(const struct pki_tcp_ep *ep, const struct pki_msg *msg)
 {
-    const struct pki_tcp_lane *other = &ep->lane[1];
-
-    if (msg->kind != PKI_MSG_SIDE)
-        return false;
-    if (!has_come(&ep->links[1], msg->offset))
-        return true;
-    if (ep->nlanes == 1 || other->popped >= msg->bytes)
-        return false;
-    return other->rx_head != other->rx_scan || other->link->state != PKI_TCP_OVER;
+    return msg->kind == PKI_MSG_SIDE && !have_come(ep, msg->offset);
 }
 
 static PKI_HOT bool peek_lane(struct pki_tcp_lane *lane, struct pki_msg *msg, const void **payload)
@@ -575,7 +400,6 @@ static PKI_HOT bool peek_lane(struct pki_tcp_lane *lane, struct pki_msg *msg, co
         }
         if (pki_tcp_get_msg(at + PKI_TCP_HEADER_BYTES, frame.bytes, msg, &bytes)) {
             *payload = bytes;
-            ep->peeked = lane;
             return !is_early(ep, msg);
         }
         pki_tcp_lost(ep, 0, "sent a message that makes no sense");
@@ -603,83 +427,20 @@ bool pki_tcp_lane_has_news(const struct pki_tcp_lane *lane)
 PKI_HOT bool pki_tcp_peek(struct pki_ep *base, struct pki_msg *msg, const void **payload)
 {
     struct pki_tcp_ep *ep = pki_tcp_ep_of(base);
-    uint64_t expected = base->expected_op;
-    bool awaited = base->expected > 0, in_chunks = base->in_chunks;
-    struct pki_tcp_lane *likely;
+    struct pki_tcp_lane *lane = &ep->lane;
 
-    base->expected_op = 0;
-    base->expected = 0;
-    base->in_chunks = false;
     ep->peeked_news = pki_tcp_news_peek(ep, msg);
     ep->peeked_want = !ep->peeked_news && pki_tcp_early_peek(ep, msg);
     *payload = NULL;
     if (ep->peeked_news || ep->peeked_want)
         return true;
-    likely = &ep->lane[ep->nlanes > 1 && expected != 0 ? (expected + !ep->connects) & 1 : 0];
-    if ((likely->rx_head != likely->rx_scan || look_directly(likely, awaited, in_chunks)) && peek_lane(likely, msg, payload))
-        return true;
-    if (ep->nlanes > 1) {
-        struct pki_tcp_lane *other = likely == ep->lane ? &ep->lane[1] : ep->lane;
-
-        return (other->rx_head != other->rx_scan || (++ep->looks % OTHER_RESTS == 0 && look_directly(other, false, in_chunks))) && peek_lane(other, msg, payload);
-    }
-    return false;
-}
-
-/* Nothing but such a message can be there. */
-static inline bool may_take(const struct pki_tcp_ep *ep, const struct pki_tcp_lane *lane)
-{
-    const struct pki_tcp_iface *iface = ep->iface;
-
-    return lane->rx_tail == 0 && lane->link->state == PKI_TCP_UP && pki_list_empty(&ep->news) && !ep->wants && ep->untold == 0 && iface->busy == 0 &&
-           pki_tcp_lanes_are_polled(iface);
-}
-
-/* Something is there now that peek will find. */
-static bool comes_by_other(struct pki_tcp_ep *ep)
-{
-    struct pki_tcp_lane *other = &ep->lane[1];
-
-    return ep->nlanes > 1 && (other->rx_head != other->rx_scan || look_directly(other, false, false));
-}
-
-PKI_HOT enum pki_take pki_tcp_take(struct pki_ep *base, const struct pki_wanted *wanted, void *out, uint64_t *credit)
-{
-    struct pki_tcp_ep *ep = pki_tcp_ep_of(base);
-    struct pki_tcp_lane *lane = ep->lane;
-    struct pki_tcp_link *link = lane->link;
-    const unsigned char *payload;
-    ssize_t n;
-
-    if (!may_take(ep, lane) || (++ep->looks % OTHER_RESTS == 0 && comes_by_other(ep)))
-        return PKI_TAKE_OTHER;
-    n = recv(link->watch.fd, lane->rx, PKI_TCP_RX_BYTES, MSG_DONTWAIT);
-    payload = n < PKI_TCP_LINE ? NULL : pki_tcp_get_wanted(lane->rx, (size_t)n, wanted, credit);
-    if (payload == NULL) {
-        (void)take_read(lane, n, PKI_TCP_RX_BYTES);
-        if (n > 0)
-            note_find(lane);
-        return n <= 0 && lane->rx_tail == 0 && link->state == PKI_TCP_UP ? PKI_TAKE_NOTHING : PKI_TAKE_OTHER;
-    }
-    pki_copy_short(out, payload, wanted->bytes);
-    link->heard = true;
-    link->received++;
-    lane->popped++;
-    lane->rx_untold += (size_t)n;
-    if (lane->rx_untold >= TELL_AT_LAST) {
-        lane->acks_due = true;
-        pki_tcp_lane_flush(lane);
-    }
-    note_find(lane);
-    if (link->readable)
-        pki_tcp_link_ready(link);
-    return PKI_TAKE_IT;
+    return (lane->rx_head != lane->rx_scan || look_directly(lane)) && peek_lane(lane, msg, payload);
 }
 
 PKI_HOT void pki_tcp_pop(struct pki_ep *base)
 {
     struct pki_tcp_ep *ep = pki_tcp_ep_of(base);
-    struct pki_tcp_lane *lane = ep->peeked;
+    struct pki_tcp_lane *lane = &ep->lane;
     struct pki_tcp_frame frame;
 
     if (ep->peeked_news) {
@@ -692,7 +453,6 @@ PKI_HOT void pki_tcp_pop(struct pki_ep *base)
     }
     if (pki_tcp_get_header(lane->rx + lane->rx_head, &frame))
         lane->rx_head += pki_tcp_filled(frame.bytes);
-    lane->popped++;
     if (lane->rx_head == lane->rx_tail)
         lane->rx_head = lane->rx_scan = lane->rx_tail = 0;
     if (lane->link->readable)

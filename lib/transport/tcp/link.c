@@ -8,7 +8,7 @@
 #include <sys/epoll.h>
 #include <unistd.h>
 
-#include "transport/tcp/tcp.h"
+#include "transport/tcp/reach.h"
 #include "util/auth.h"
 #include "util/clock.h"
 #include "util/fd.h"
@@ -46,19 +46,10 @@ void pki_tcp_unwatch(struct pki_tcp_watch *watch)
     watch->fd = -1;
 }
 
-/* Pages of a user's buffer, and of slots, may be in it: after the end of their put nobody may see what becomes of them. */
 void pki_tcp_link_drop(struct pki_tcp_link *link)
 {
-    const struct linger forget = { .l_onoff = 1 };
-
     pki_tcp_recall(link);
-    pki_list_remove(&link->aside);
-    link->finds = 0;
-    if (link->watch.fd >= 0 && link->lane == NULL && pki_tcp_data_lends(link))
-        (void)setsockopt(link->watch.fd, SOL_SOCKET, SO_LINGER, &forget, sizeof forget);
     pki_tcp_unwatch(&link->watch);
-    pki_tcp_pipe_close(link);
-    pki_tcp_spill_drop(link);
 }
 
 /* A host that vanishes sends nothing. Where nothing is on its way the kernel asks it now and then; else see pki_tcp_link_health. */
@@ -101,9 +92,10 @@ void pki_tcp_trouble(struct pki_tcp_iface *iface)
 
 /* ---- The end ---- */
 
-static void over_between(struct pki_tcp_ep *ep, uint32_t first, uint32_t end)
+/* The links from `first` on. */
+static void over(struct pki_tcp_ep *ep, uint32_t first)
 {
-    for (uint32_t i = first; i < end; i++) {
+    for (uint32_t i = first; i < ep->nlinks; i++) {
         struct pki_tcp_link *link = &ep->links[i];
 
         pki_list_remove(&link->ready);
@@ -114,12 +106,6 @@ static void over_between(struct pki_tcp_ep *ep, uint32_t first, uint32_t end)
         link->grant = NULL;
         pki_tcp_early_drop(link);
     }
-}
-
-/* The links from `first` on. */
-static void over(struct pki_tcp_ep *ep, uint32_t first)
-{
-    over_between(ep, first, ep->nlinks);
 }
 
 void pki_tcp_lost(struct pki_tcp_ep *ep, int error, const char *fmt, ...)
@@ -155,7 +141,7 @@ static bool all_up(const struct pki_tcp_ep *ep)
 
 void pki_tcp_data_give_up(struct pki_tcp_ep *ep)
 {
-    over_between(ep, 1, 1 + ep->params.sockets);
+    over(ep, 1);
     pki_tcp_data_lost(ep);
     pki_tcp_grants_forget(ep);
     ep->base.connecting = ep->base.connecting && !all_up(ep);
@@ -282,20 +268,12 @@ static void stays_broken(struct pki_tcp_link *link)
                  reason(link->error, why, sizeof why), (unsigned long long)(link->ep->iface->params.retry_ns / PKI_NS_PER_MS), text);
 }
 
-/* Has the engine yet to take news, which may say that the peer leaves? */
-static bool has_news(const struct pki_tcp_ep *ep)
-{
-    for (uint32_t i = 0; i < ep->nlanes; i++)
-        if (pki_tcp_lane_has_news(&ep->lane[i]))
-            return true;
-    return false;
-}
-
 static void refused(struct pki_tcp_link *link)
 {
     uint64_t now = pki_now_ns();
 
-    if (link->refused_ns == 0 || pki_tcp_has_gone(link->ep) || has_news(link->ep))
+    /* The engine may yet have to take news, which may say that the peer leaves. */
+    if (link->refused_ns == 0 || pki_tcp_has_gone(link->ep) || pki_tcp_lane_has_news(&link->ep->lane))
         link->refused_ns = now;
     else if (now - link->refused_ns > REFUSED_NS)
         process_ended(link);

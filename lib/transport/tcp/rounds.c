@@ -2,7 +2,7 @@
 /* Rounds of progress: what the kernel tells of, and what is looked at without being told. */
 #include <sys/epoll.h>
 
-#include "transport/tcp/tcp.h"
+#include "transport/tcp/reach.h"
 #include "util/clock.h"
 
 #define EVENTS 32
@@ -60,8 +60,8 @@ static void work(struct pki_tcp_link *link)
     }
     if (link->readable && !link->in.lent)
         pki_tcp_data_read(link);
-    if (ep->lane[0].acks_due) /* before the long write: the peer waits for them */
-        pki_tcp_lane_flush(&ep->lane[0]);
+    if (ep->lane.acks_due) /* before the long write: the peer waits for them */
+        pki_tcp_lane_flush(&ep->lane);
     if (link->writable && !link->out.lent)
         pki_tcp_data_write(link);
 }
@@ -110,34 +110,13 @@ static void look_at_health(struct pki_tcp_iface *iface)
             pki_tcp_link_health(&iface->eps[i]->links[k]);
 }
 
-/* Where a short transfer is awaited on one connection, reading that costs as much as asking whether there is something. Of a long one more comes
- * together while epoll is asked. */
-static bool look_for_chunks(struct pki_tcp_iface *iface)
-{
-    if (iface->busy == 0 || iface->size > PKI_TCP_DIRECT_SIZE || !pki_tcp_lanes_are_polled(iface))
-        return false;
-    for (int i = 0; i < iface->size; i++) {
-        struct pki_tcp_ep *ep = iface->eps[i];
-
-        if (ep == NULL || pki_tcp_awaits(ep) == 0)
-            continue;
-        if (!pki_tcp_awaits_short(ep)) {
-            pki_tcp_put_back(&ep->links[1]);
-            return false;
-        }
-        if (!ep->links[1].readable)
-            pki_tcp_look_again(&ep->links[1]);
-    }
-    return true;
-}
-
 /*
  * Asking the kernel costs as much as a message through shared memory: the longer nothing has come, the less often. Where peek looks at
  * the lanes itself and nothing else is under way, there is hardly anything to ask for, and a message would wait for the answer.
  */
 static bool is_turn(const struct pki_tcp_iface *iface)
 {
-    if ((iface->busy > 0 && !iface->looks) || iface->trouble)
+    if (iface->busy > 0 || iface->trouble)
         return true;
     if (iface->quiet < 1024)
         return !pki_tcp_lanes_are_polled(iface) || iface->round % 8 == 0;
@@ -147,7 +126,6 @@ static bool is_turn(const struct pki_tcp_iface *iface)
 pk_result_t pki_tcp_progress(struct pki_iface *base)
 {
     struct pki_tcp_iface *iface = pki_tcp_iface_of(base);
-    bool behind;
 
     iface->round++;
     iface->quiet++;
@@ -157,12 +135,9 @@ pk_result_t pki_tcp_progress(struct pki_iface *base)
         look_at_health(iface);
     if (!pki_list_empty(&iface->lent) && pki_tcp_take_back(iface))
         iface->quiet = 0;
-    behind = !pki_list_empty(&iface->aside) && pki_tcp_look_after(iface);
-    iface->looks = look_for_chunks(iface);
     if (is_turn(iface) && gather_events(iface) > 0)
         iface->quiet = 0;
-    pki_tcp_pay(iface);
-    if (work_all(iface) && !iface->looks && !behind)
+    if (work_all(iface))
         iface->quiet = 0;
     atomic_store_explicit(&base->in_kernel, iface->neps > 0, memory_order_relaxed);
     return PK_OK;

@@ -1,14 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The tcp transport: interfaces and endpoints made and closed. */
-#include "transport/tcp/tcp.h"
+#include "transport/tcp/reach.h"
 
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
-#include <sys/mman.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "util/auth.h"
@@ -17,7 +15,6 @@
 #include "util/fd.h"
 #include "util/netif.h"
 
-#define SETTLE_NS PKI_NS_PER_MS
 /* As GPUDirect-TCPX has them. Measured over loopback and veth: a window of 4 and chunks of 512 KiB are enough, and eight sockets gain nothing
  * over four. Within a machine there is no wire to share: what more of them copy, the same CPUs copy (bench/results/0.2-net.md). */
 #define DEFAULT_SOCKETS 4
@@ -131,22 +128,18 @@ static pk_result_t tcp_open(const struct pki_iface_config *config, struct pki_if
         return PK_ERR_UNSUPPORTED;
     iface->rank = config->rank;
     iface->size = config->size;
-    iface->spins = !config->shares_cpu;
     iface->one_machine = config->net->one_machine || (pki_netif_is_loopback(&config->net->local) && !config->net->outside);
     iface->net = config->net;
     memcpy(iface->key, config->net->key, sizeof iface->key);
     iface->epoll_fd = -1;
     pki_list_init(&iface->ready);
     pki_list_init(&iface->lent);
-    pki_list_init(&iface->aside);
     for (int i = 0; i < PKI_TCP_GUESTS; i++)
         iface->guests[i].watch.fd = -1;
     result = pki_tcp_choose_nics(config, &choice);
     iface->near = choice.near;
     if (result == PK_OK)
         result = read_params(iface, config);
-    if (result == PK_OK)
-        result = pki_env_bool("PICKLE_TEST_WAYS", false, &iface->flips);
     if (result == PK_OK)
         result = listen_and_watch(iface, &choice);
     if (result != PK_OK) {
@@ -156,7 +149,6 @@ static pk_result_t tcp_open(const struct pki_iface_config *config, struct pki_if
     pki_tcp_scopes_find(iface);
     base->msg_payload_max = base->eager_max = PKI_TCP_PAYLOAD_MAX;
     base->eager_credits = true;
-    base->eager_most = PKI_TCP_EAGER_MAX;
     base->ahead_max = PKI_TCP_AHEAD_MAX;
     base->ahead_credit = PKI_TCP_AHEAD_CREDIT;
     base->deep = iface->threads.max == 0;
@@ -165,31 +157,17 @@ static pk_result_t tcp_open(const struct pki_iface_config *config, struct pki_if
 
 /* ---- Endpoints ---- */
 
-/* Within a machine pages of a longer step are lent in less time than they are copied, where one connection has to be looked at for them. */
-static uint32_t eager_coll(const struct pki_tcp_iface *iface)
-{
-    return iface->one_machine && iface->params.sockets == 1 && iface->threads.max == 0 ? PKI_TCP_PAYLOAD_MAX : PKI_TCP_EAGER_MAX;
-}
-
-/* Two where short collectives are polled for. */
-static uint32_t lanes(const struct pki_tcp_iface *iface)
-{
-    return iface->size <= PKI_TCP_LANES_SIZE ? PKI_TCP_LANES_MAX : 1;
-}
-
 static pk_result_t tcp_ep_init(struct pki_ep *base, struct pki_blob *mine)
 {
     struct pki_tcp_ep *ep = pki_tcp_ep_of(base);
     struct pki_tcp_iface *iface = pki_tcp_iface_of(base->iface);
     struct pki_tcp_card card = { .sockets = iface->params.sockets, .window = iface->params.window,
-                                 .chunk_bytes = iface->params.chunk_bytes, .eager_coll = eager_coll(iface), .lanes = lanes(iface), .addresses = iface->addresses, .near = iface->near };
+                                 .chunk_bytes = iface->params.chunk_bytes, .addresses = iface->addresses, .near = iface->near };
     const struct pki_net *net = iface->net;
 
     ep->iface = iface;
     ep->connects = base->rank > base->peer;
-    for (int i = 0; i < PKI_TCP_WAYS; i++)
-        ep->ways[i] = (struct pki_tcp_ways){ .puts = PKI_TRIAL_COLD, .trial = { .second = true, .flips = iface->flips } }; /* copies first: the connection grows */
-    base->eager_coll = eager_coll(iface);
+    base->eager_coll = PKI_TCP_EAGER_MAX;
     pki_list_init(&ep->grants);
     pki_list_init(&ep->news);
     pki_list_init(&ep->free_grants);
@@ -207,52 +185,35 @@ static uint32_t lower(uint32_t a, uint32_t b)
     return a < b ? a : b;
 }
 
-static size_t slots_bytes(const struct pki_tcp_ep *ep)
-{
-    return (size_t)ep->params.sockets * ep->params.window * sizeof(struct pki_tcp_slot);
-}
-
-/* Pages of their own, which go when they do: of a connection that is given up the peer may still read a head, as long as it likes (splice.c). */
-static struct pki_tcp_slot *make_slots(const struct pki_tcp_ep *ep)
-{
-    void *slots = mmap(NULL, slots_bytes(ep), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-
-    return slots != MAP_FAILED ? slots : NULL;
-}
-
 static pk_result_t make_links(struct pki_tcp_ep *ep)
 {
     uint32_t window = ep->params.window;
-    struct pki_tcp_slot *slots = make_slots(ep);
+    struct pki_tcp_slot *slots = calloc((size_t)ep->params.sockets * window, sizeof *slots);
 
-    ep->links = calloc(ep->nlanes + ep->params.sockets, sizeof *ep->links);
+    ep->links = calloc(1 + ep->params.sockets, sizeof *ep->links);
     if (ep->links == NULL || slots == NULL) {
         struct pki_where where = pki_tcp_where(ep);
 
-        if (slots != NULL)
-            munmap(slots, slots_bytes(ep));
+        free(slots);
         free(ep->links);
         ep->links = NULL;
         return pki_fail(PK_ERR_MEMORY, &where, "over tcp: no memory for %u connections", 1 + ep->params.sockets);
     }
-    ep->nlinks = ep->nlanes + ep->params.sockets;
+    ep->nlinks = 1 + ep->params.sockets;
     for (uint32_t i = 0; i < ep->nlinks; i++) {
         struct pki_tcp_link *link = &ep->links[i];
 
         link->watch.kind = PKI_TCP_LINK;
-        link->watch.fd = link->pipe[0] = link->pipe[1] = -1;
+        link->watch.fd = -1;
         pki_list_init(&link->ready);
-        pki_list_init(&link->aside);
         link->ep = ep;
         link->index = i;
         link->state = PKI_TCP_WAITING;
         link->broken_ns = pki_now_ns();
-        link->slots = i == 0 || i > ep->params.sockets ? NULL : slots + (size_t)(i - 1) * window;
+        link->slots = i == 0 ? NULL : slots + (size_t)(i - 1) * window;
     }
-    for (uint32_t i = 0; i < ep->nlanes; i++) {
-        ep->lane[i].link = &ep->links[i == 0 ? 0 : ep->nlinks - 1];
-        ep->lane[i].link->lane = &ep->lane[i];
-    }
+    ep->lane.link = &ep->links[0];
+    ep->links[0].lane = &ep->lane;
     ep->links[0].slots = slots; /* link 0 has none: it only keeps the block for ep_close */
     return PK_OK;
 }
@@ -285,16 +246,10 @@ static pk_result_t tcp_ep_connect(struct pki_ep *base, struct pki_blob *theirs)
     ep->params = (struct pki_tcp_params){ .sockets = lower(mine->sockets, ep->theirs.sockets),
                                           .window = lower(mine->window, ep->theirs.window),
                                           .chunk_bytes = lower(mine->chunk_bytes, ep->theirs.chunk_bytes) };
-    base->eager_coll = lower((uint32_t)base->eager_coll, ep->theirs.eager_coll);
-    ep->nlanes = lower(lanes(ep->iface), ep->theirs.lanes);
-    for (uint32_t i = 0; i < ep->nlanes; i++) {
-        ep->lane[i].tx = aligned_alloc(4096, PKI_TCP_TX_BYTES);
-        ep->lane[i].rx = aligned_alloc(4096, PKI_TCP_RX_BYTES);
-        if (ep->lane[i].tx == NULL || ep->lane[i].rx == NULL)
-            return pki_fail(PK_ERR_MEMORY, &where, "over tcp: no memory for an endpoint");
-    }
+    ep->lane.tx = aligned_alloc(4096, PKI_TCP_TX_BYTES);
+    ep->lane.rx = aligned_alloc(4096, PKI_TCP_RX_BYTES);
     ep->moves = calloc(PKI_TCP_MOVES, sizeof *ep->moves);
-    if (ep->moves == NULL)
+    if (ep->lane.tx == NULL || ep->lane.rx == NULL || ep->moves == NULL)
         return pki_fail(PK_ERR_MEMORY, &where, "over tcp: no memory for an endpoint");
     pki_tcp_moves_open(ep);
     result = pki_tcp_grants_open(ep);
@@ -320,9 +275,8 @@ static void tcp_ep_close(struct pki_ep *base)
         for (uint32_t i = 0; i < ep->nlinks; i++) {
             pki_list_remove(&ep->links[i].ready);
             pki_tcp_link_drop(&ep->links[i]);
-            ep->iface->owing -= ep->links[i].owes;
         }
-        munmap(ep->links[0].slots, slots_bytes(ep));
+        free(ep->links[0].slots);
         ep->iface->eps[base->peer] = NULL;
         ep->iface->neps--;
     }
@@ -332,53 +286,32 @@ static void tcp_ep_close(struct pki_ep *base)
     free(ep->links);
     free(ep->moves);
     free(ep->keep.ring);
-    for (unsigned i = 0; i < PKI_TCP_PLACES; i++)
-        free(ep->keep.places[i].at);
     ep->keep = (struct pki_tcp_keep){ 0 };
-    for (uint32_t i = 0; i < PKI_TCP_LANES_MAX; i++) {
-        free(ep->lane[i].rx);
-        free(ep->lane[i].tx);
-        ep->lane[i] = (struct pki_tcp_lane){ 0 };
-    }
+    free(ep->lane.rx);
+    free(ep->lane.tx);
+    ep->lane = (struct pki_tcp_lane){ 0 };
     ep->links = NULL;
     ep->moves = NULL;
     base->can_put = false;
     base->dead = true;
 }
 
-/* Pages of buffers that the peers have yet to read out of connections on this machine. */
-static bool pages_are_out(const struct pki_tcp_iface *iface)
-{
-    for (int i = 0; iface->one_machine && i < iface->size; i++)
-        for (uint32_t k = 1; iface->eps[i] != NULL && k <= iface->eps[i]->params.sockets; k++)
-            if (!iface->eps[i]->links[k].copies && pki_tcp_data_lends(&iface->eps[i]->links[k]))
-                return true;
-    return false;
-}
-
-/* A peer that finds its connection reset does not believe the chunk that it has just read. The reset is handled by this core, perhaps only when
- * nobody runs there. */
 static void tcp_revoke(struct pki_iface *base)
 {
     struct pki_tcp_iface *iface = pki_tcp_iface_of(base);
-    bool settles = pages_are_out(iface);
 
     iface->revoked = true;
     for (int i = 0; i < iface->size; i++)
         if (iface->eps[i] != NULL)
             pki_tcp_data_give_up(iface->eps[i]);
-    if (settles)
-        nanosleep(&(struct timespec){ .tv_nsec = SETTLE_NS }, NULL);
 }
 
 static int tcp_wait_fd(struct pki_iface *base)
 {
     struct pki_tcp_iface *iface = pki_tcp_iface_of(base);
 
-    pki_tcp_pay(iface);
     if (!pki_list_empty(&iface->ready) || !pki_list_empty(&iface->lent))
         return -1; /* what is left of a round, and what threads end, shows at no descriptor */
-    pki_tcp_put_all_back(iface);
     return iface->epoll_fd;
 }
 
@@ -400,9 +333,7 @@ const struct pki_transport pki_transport_tcp = {
     .msg = pki_tcp_msg,
     .peek = pki_tcp_peek,
     .pop = pki_tcp_pop,
-    .take = pki_tcp_take,
     .put = pki_tcp_put,
-    .place = pki_tcp_place,
     .revoke = tcp_revoke,
     .progress = pki_tcp_progress,
     .wait_fd = tcp_wait_fd,

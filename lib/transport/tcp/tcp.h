@@ -2,12 +2,11 @@
 /*
  * TCP between hosts.
  *
- * A pair of ranks has 1 + sockets connections, "links", or one more. Link 0 is a lane: messages, and acknowledgements. Links 1 to sockets
- * carry chunks of granted transfers, each whole on one link, so that a small message never waits behind a long one. The last link of few ranks
- * is a second lane, for every other short collective (docs/design/0027). The higher rank connects, the lower one accepts; both prove the
- * communicator's key first.
+ * A pair of ranks has 1 + sockets connections, "links". Link 0 is the lane: messages, and acknowledgements. Links 1 to sockets
+ * carry chunks of granted transfers, each whole on one link, so that a small message never waits behind a long one. The higher rank
+ * connects, the lower one accepts; both prove the communicator's key first.
  *
- * Every link counts its frames. What the peer has not acknowledged is kept (a lane's frames in a ring, chunks in their slots, which
+ * Every link counts its frames. What the peer has not acknowledged is kept (the lane's frames in a ring, chunks in their slots, which
  * point into the user's buffer, or into a copy of it), so that a link that breaks goes on where it was once it stands again, without losing or repeating
  * a frame. A slot is also the window: no chunk leaves without one, and the peer's acknowledgement gives it back.
  *
@@ -28,44 +27,28 @@
 #include "util/clock.h"
 #include "util/netif.h"
 #include "util/log.h"
-#include "util/trial.h"
 
-#define PKI_TCP_LANES_SIZE 3 /* ranks, at most, between which there are two */
 #define PKI_TCP_TX_BYTES (256u << 10) /* the lane's ring, a power of two */
 #define PKI_TCP_RX_BYTES (256u << 10) /* and its receive buffer */
 #define PKI_TCP_MOVES 64u             /* puts to one peer in flight */
 #define PKI_TCP_GUESTS 64             /* connections that have not proved themselves */
 #define PKI_TCP_AHEAD_CREDIT (8 * PKI_TCP_AHEAD_MAX)
 #define PKI_TCP_THREADS_MAX 8
-#define PKI_TCP_SPLICE_MIN (64u << 10) /* shorter payload is copied sooner than its pages are counted */
-#define PKI_TCP_DIRECT_SIZE 8 /* ranks, at most, where connections are read without asking epoll first, */
-#define PKI_TCP_DIRECT_BYTES ((size_t)PKI_TCP_AHEAD_MAX) /* and for no longer transfers */
 #define PKI_TCP_EXCHANGE 2 /* moves and grants that an exchange with one peer has in flight */
 #define PKI_TCP_ROUND_BYTES ((size_t)4 << 20)
-#define PKI_TCP_TURN_BYTES ((size_t)512 << 10) /* where chunks go both ways: what has been read is handed on, and summed up, while it is in a cache */
-#define PKI_TCP_KEEP_MAX (256u << 10) /* of one transfer that is copied, of which a copy is kept as well; */
-#define PKI_TCP_PLACES 2 /* for transfers that are written where they are kept, */
-#define PKI_TCP_PLACE_MAX (512u << 10) /* of so many bytes at most */
+#define PKI_TCP_KEEP_MAX (256u << 10) /* of one transfer of which a copy is kept; */
 #define PKI_TCP_KEEP_BYTES (1u << 20) /* of all of them, to one peer */
-#define PKI_TCP_WAYS 4 /* puts that are alike in this */
 #define PKI_TCP_LEND_MIN (64u << 10)  /* bytes that are worth a thread's attention */
 
 struct pki_tcp_ep;
 struct pki_tcp_iface;
 
-#define PKI_TCP_NICS 4     /* interfaces that are named, at most */
 #define PKI_TCP_TARGETS 16 /* addresses of a peer that are tried, link-local ones by each interface */
 
 enum pki_tcp_how {
     PKI_TCP_LOOPBACK, /* one address, for this machine */
     PKI_TCP_NAMED,    /* a listener at each interface that PK_IFNAME names, from which connections are made, too */
     PKI_TCP_ALL       /* all addresses of this process; the kernel chooses from which one connections are made */
-};
-
-struct pki_tcp_choice { /* the addresses that the others are told, */
-    enum pki_tcp_how how;
-    uint32_t count, near; /* of them those to be used first */
-    struct pki_netif nics[PKI_TCP_ADDRESSES];
 };
 
 struct pki_tcp_target { /* an address of the peer's, with the scope of this host */
@@ -99,20 +82,13 @@ struct pki_tcp_move { /* a put in flight */
     struct pki_list node; /* ep->puts, or free_moves */
     struct pki_put *put;
     size_t issued, acked;
-    unsigned place; /* of ep->keep's, where the put's bytes are; PKI_TCP_PLACES: in none */
-    bool copied;
-    struct pki_tcp_ways *ways; /* to which it belongs, and which are told when it ends, or NULL; */
-    uint64_t number, given_ns; /* its number there, and when it was given, where that is tried */
 };
 
 struct pki_tcp_slot { /* a chunk that the peer has not acknowledged */
     struct pki_tcp_move *move; /* NULL: its put has ended: `src` is a copy of it */
     const char *src;
     uint32_t bytes;
-    bool copied; /* into the connection, never lent */
-    bool kept; /* its put need not wait: */
-    uint64_t kept_end; /* where in ep->keep's ring a copy ends; 0: it has none there, */
-    unsigned place;    /* but is where the move's was; PKI_TCP_PLACES: in none */
+    uint64_t kept_end; /* where in ep->keep's ring a copy ends, so that its put need not wait; 0: there is none */
     unsigned char head[PKI_TCP_DATA_HEAD_BYTES];
 };
 
@@ -145,8 +121,6 @@ struct pki_tcp_threads {
 struct pki_tcp_link {
     struct pki_tcp_watch watch;
     struct pki_list ready; /* iface->ready while there is something to read, or to write and room for it */
-    struct pki_list aside; /* iface->aside while epoll does not watch it */
-    unsigned finds;        /* looks that found something, since it was put back */
     struct pki_tcp_ep *ep;
     uint32_t index;
     struct pki_tcp_lane *lane; /* NULL: it carries chunks */
@@ -155,7 +129,6 @@ struct pki_tcp_link {
     bool heard;              /* a lane: something has come by this connection: the peer has let it in */
     bool hangup;             /* the end of the stream is somewhere behind what can be read */
     uint64_t received, told; /* the peer's frames that have come, and how many of them it knows */
-    bool owes;               /* chunks: word of some that have come, which the next one the other way brings if it goes soon */
     uint64_t acked, end;     /* own frames that the peer has, and that were ever queued */
 
     /* while it does not stand */
@@ -171,12 +144,7 @@ struct pki_tcp_link {
     uint64_t next, sent; /* `sent` of them have ever gone whole, over this connection or one before it */
     size_t written;     /* bytes of `next`, head and payload */
     size_t outstanding; /* payload bytes in slots whose puts wait */
-    int pipe[2];        /* through which chunks go without being copied; -1: not made */
-    size_t piped;       /* bytes in it */
-    bool copies;        /* payload does not go that way here */
-    unsigned char came[PKI_TCP_DATA_HEAD_BYTES]; /* an acknowledgement (came.c), */
-    size_t came_left;   /* of which the kernel has not taken so many bytes yet */
-    struct pki_tcp_job out; /* while it is lent, `next`, `written` and the pipe are a thread's */
+    struct pki_tcp_job out; /* while it is lent, `next` and `written` are a thread's */
 
     /* chunk in */
     unsigned char head[PKI_TCP_DATA_HEAD_BYTES];
@@ -186,29 +154,14 @@ struct pki_tcp_link {
     struct pki_tcp_chunk chunk;
     size_t left;
     unsigned looks; /* rounds for which its payload has waited for a grant */
-    char *spill;           /* what has been read behind a head that was not the one guessed: [spill_at, spill_at + spilled) comes next */
-    size_t spill_at, spilled;
-    unsigned misses;       /* heads for which nothing is guessed, after a wrong guess */
     struct pki_tcp_job in; /* while it is lent, the head and what is left of the chunk are a thread's */
 };
 
-struct pki_tcp_keep { /* copies of chunks whose puts did not wait (copied.c), in a ring: bytes [head, end) */
+struct pki_tcp_keep { /* copies of chunks whose puts did not wait (kept.c), in a ring: bytes [head, end) */
     char *ring; /* NULL until there is one */
     uint64_t head, end;
     uint64_t frames; /* of link 1 up to the last of them */
-    struct {
-        char *at; /* NULL until it is asked for */
-        bool busy; /* a chunk that the peer has not acknowledged is there */
-    } places[PKI_TCP_PLACES]; /* for what is written there in the first place */
     bool never;      /* the connection has been made anew: who leaves could not tell whether the last ones have come */
-};
-
-struct pki_tcp_ways { /* puts whose pages may be lent, or copied */
-    uint64_t puts;   /* so far; */
-    size_t bytes;    /* of the block of tries so far, */
-    uint64_t busy_ns; /* and how long those took that are timed one by one, */
-    uint64_t began_ns; /* and when that began, of the others */
-    struct pki_trial trial; /* second way: copied */
 };
 
 struct pki_tcp_early { /* a chunk that has come ahead of its grant */
@@ -229,9 +182,7 @@ struct pki_tcp_grant { /* a receive of this rank that the peer may fill */
     char *addr;
     size_t bytes;
     size_t prefix;     /* bytes [0, prefix) have come, */
-    size_t part;       /* and so many behind them, of a chunk that has not come whole: where `answers` */
     unsigned fillers;  /* links with a chunk of it half read */
-    bool answers;      /* a put to the peer follows, before anybody returns to a caller */
 };
 
 struct pki_tcp_island { /* bytes of a grant that came before others in front of them */
@@ -247,15 +198,13 @@ struct pki_tcp_lane {
     uint64_t tx_head, tx_sent, tx_end;
     size_t acks_bytes, acks_sent;
     bool acks_due;
-    unsigned rests; /* looks at it, and those it was spared, since something came */
 
     /* in: [head, scan) whole frames, [scan, tail) part of one */
     unsigned char *rx;
     size_t rx_head, rx_scan, rx_tail;
     size_t rx_untold; /* bytes of frames that have not been acknowledged */
-    uint64_t popped;  /* messages that the engine has had */
 
-    unsigned char acks[(1 + PKI_TCP_SOCKETS_MAX) * (PKI_TCP_HEADER_BYTES + PKI_TCP_ACK_BYTES)];
+    unsigned char acks[PKI_TCP_LINKS_MAX * (PKI_TCP_HEADER_BYTES + PKI_TCP_ACK_BYTES)];
 };
 
 struct pki_tcp_ep {
@@ -265,15 +214,12 @@ struct pki_tcp_ep {
     struct pki_tcp_iface *iface;
     bool connects;                /* this rank does; the peer accepts */
     bool left;                    /* the peer has left in good order */
-    bool gone;                    /* its goodbye and the end of the first lane have come, though not what it sent before */
+    bool gone;                    /* its goodbye and the end of the lane have come, though not what it sent before */
     bool peeked_news, peeked_want;
     bool wants;                   /* `want` is to be told */
-    uint32_t nlanes;
-    unsigned looks;               /* at lanes */
     unsigned untold;              /* of `earlies` */
-    struct pki_tcp_lane *peeked;
     struct pki_list news, earlies;
-    struct pki_tcp_lane lane[PKI_TCP_LANES_MAX]; /* [nlanes]; the second one is the last link */
+    struct pki_tcp_lane lane;
 
     uint32_t nlinks;
     struct pki_tcp_link *links;   /* [nlinks] */
@@ -283,8 +229,6 @@ struct pki_tcp_ep {
     struct pki_list puts, free_moves; /* those in flight as they were given, and the others */
     struct pki_list *undealt; /* of puts the first that is not all in slots, or its head */
     struct pki_tcp_keep keep;
-    struct pki_tcp_ways ways[PKI_TCP_WAYS]; /* of puts of like length; */
-    uint64_t ended_ns; /* when the last put ended that is timed by itself, of whatever length */
     uint64_t places;            /* granted outside a transfer so far: names of those to come */
     struct pki_list grants, free_grants, slabs;
     struct pki_tcp_island *islands;
@@ -315,8 +259,6 @@ struct pki_tcp_iface {
     int rank, size, epoll_fd;
     bool one_machine; /* there is no wire */
     bool revoked;     /* no chunk goes or comes any more */
-    bool flips;       /* test: of two ways to go the other one each time */
-    bool spins;       /* each rank here has a core */
     int neps;
     unsigned round, quiet;   /* rounds of progress; those since something happened */
     unsigned char key[PKI_NET_KEY_BYTES];
@@ -333,10 +275,8 @@ struct pki_tcp_iface {
     bool said_full; /* the log knows that there were no descriptors */
     unsigned said;  /* peers of which the log knows that connecting takes long */
     struct pki_tcp_ep **eps; /* [size] */
-    struct pki_list ready, aside;
-    unsigned owing;          /* links that owe */
+    struct pki_list ready;
     unsigned busy;           /* moves and grants in flight */
-    bool looks;              /* in this round connections are read for chunks without being told of any */
     bool trouble;            /* some link does not stand, or guests are here */
     uint64_t timers_ns;      /* when they are looked at next */
     uint64_t looked_ns;      /* when they were looked at last */
@@ -362,9 +302,7 @@ static inline struct pki_tcp_iface *pki_tcp_iface_of(struct pki_iface *iface)
 /* The peer has closed its connections in good order, behind its goodbye, which waits for what it sent before and is still in one of them. */
 static inline bool pki_tcp_has_gone(const struct pki_tcp_ep *ep)
 {
-    bool more = ep->links[1].state == PKI_TCP_UP || (ep->nlanes > 1 && ep->lane[1].link->state == PKI_TCP_UP);
-
-    return ep->gone && ep->links[0].state == PKI_TCP_UP && more;
+    return ep->gone && ep->links[0].state == PKI_TCP_UP && ep->links[1].state == PKI_TCP_UP;
 }
 
 static inline struct pki_where pki_tcp_where(const struct pki_tcp_ep *ep)
@@ -375,6 +313,13 @@ static inline struct pki_where pki_tcp_where(const struct pki_tcp_ep *ep)
 /* ---- rounds.c: progress ---- */
 
 pk_result_t pki_tcp_progress(struct pki_iface *iface);
+#define PKI_TCP_DIRECT_PEERS 2     /* with no more of them the lane of each is read without asking epoll first, */
+#define PKI_TCP_DIRECT_ROUNDS 4096 /* and only while something happens now and then */
+
+static inline bool pki_tcp_lanes_are_polled(const struct pki_tcp_iface *iface)
+{
+    return iface->neps <= PKI_TCP_DIRECT_PEERS && iface->quiet <= PKI_TCP_DIRECT_ROUNDS;
+}
 /* Put the link where progress finds it. */
 void pki_tcp_link_ready(struct pki_tcp_link *link);
 /* And have it read. */
@@ -389,7 +334,7 @@ static inline void pki_tcp_look_again(struct pki_tcp_link *link)
 /* Watch `fd` for the sake of `watch`, which has it from then on. */
 bool pki_tcp_watch(struct pki_tcp_iface *iface, struct pki_tcp_watch *watch, int fd, bool both_ways);
 void pki_tcp_unwatch(struct pki_tcp_watch *watch);
-/* The connection goes, if there is one; what the kernel has not sent of chunks that are not acknowledged, it forgets. */
+/* The connection goes, if there is one. */
 void pki_tcp_link_drop(struct pki_tcp_link *link);
 void pki_tcp_socket_options(const struct pki_tcp_iface *iface, int fd);
 
@@ -417,7 +362,7 @@ void pki_tcp_lost(struct pki_tcp_ep *ep, int error, const char *fmt, ...) PKI_PR
 void pki_tcp_leaves(struct pki_tcp_ep *ep);
 /* And that was it. */
 void pki_tcp_left(struct pki_tcp_ep *ep);
-/* Only the lanes are left of it: chunks under way, puts and grants are given up. */
+/* Only the lane is left of it: chunks under way, puts and grants are given up. */
 void pki_tcp_data_give_up(struct pki_tcp_ep *ep);
 /* HMAC over a label, the hello and the challenge's nonce and count. */
 pk_result_t pki_tcp_prove(const struct pki_tcp_iface *iface, const char *label, const unsigned char hello[PKI_TCP_HELLO_BYTES],
@@ -425,70 +370,11 @@ pk_result_t pki_tcp_prove(const struct pki_tcp_iface *iface, const char *label, 
 #define PKI_TCP_LABEL_ACCEPT "pickle tcp accept"
 #define PKI_TCP_LABEL_CONNECT "pickle tcp connect"
 
-/* ---- nics.c: which interfaces ---- */
-
-/* The addresses that the others are told, the `near` nearest first. */
-pk_result_t pki_tcp_choose_nics(const struct pki_iface_config *config, struct pki_tcp_choice *out);
-/* PKI_TCP_ALL: on the card for a rank that has met this one by the address `met`, that comes first. */
-void pki_tcp_put_met_first(struct pki_tcp_card *card, const struct sockaddr_storage *met);
-
-struct pki_tcp_nics { /* of one end of a pair */
-    uint32_t count, near;
-    const struct sockaddr_storage *address; /* [count] */
-    const int *prefix;                      /* of the own ones, as in struct pki_netif; of others NULL */
-};
-
-struct pki_tcp_nic_pair {
-    uint32_t mine, theirs;
-};
-
-/* Between which two a connection is attempted; `turn` counts the connections of a pair of ranks. Both ends' lists are not empty. */
-struct pki_tcp_nic_pair pki_tcp_choose_pair(const struct pki_tcp_nics *mine, const struct pki_tcp_nics *theirs, uint32_t turn,
-                                            uint32_t attempt);
-
-#define PKI_TCP_ATTEMPT_NS (5 * PKI_NS_PER_S) /* the peer answers a hello in its next round of progress */
-
-/* ---- targets.c: where a peer may be reached ---- */
-
-/* Which own interfaces may lead to link-local addresses: asked once, for all peers. */
-void pki_tcp_scopes_find(struct pki_tcp_iface *iface);
-/* From its card. */
-void pki_tcp_targets_fill(struct pki_tcp_ep *ep);
-/* One of them, with the interface that leads there. */
-void pki_tcp_target_text(const struct pki_tcp_target *target, struct pki_text *out);
-/* The next attempt's: a socket from which to connect to link->target, or -1 with errno. */
-int pki_tcp_target_socket(struct pki_tcp_link *link);
-/* How long the attempt may go without an answer, from the kernel there, or, once that lets it in (shows_ns), from the peer. */
-uint64_t pki_tcp_target_ns(const struct pki_tcp_link *link);
-/* The attempt has come to nothing. */
-void pki_tcp_target_failed(struct pki_tcp_link *link, int error);
-/* That address is the peer's. */
-bool pki_tcp_target_is_known(const struct pki_tcp_link *link);
-/* A stranger may answer there: the peer has been reached at another one. */
-bool pki_tcp_target_may_be_foreign(const struct pki_tcp_link *link);
-/* The connection stands. */
-void pki_tcp_target_reached(struct pki_tcp_link *link);
-/* transport->describe: of a peer that is being connected, what has been tried. */
-void pki_tcp_describe(const struct pki_ep *ep, struct pki_text *out);
-/* For the log, when that takes long. */
-void pki_tcp_say_connecting(struct pki_tcp_ep *ep, uint64_t now, uint64_t away_ns);
-
-/* ---- accept.c: whoever connects to this rank ---- */
-
-/* At all the addresses chosen. */
-pk_result_t pki_tcp_listen(struct pki_tcp_iface *iface, const struct pki_tcp_choice *choice);
-void pki_tcp_accept(struct pki_tcp_iface *iface, struct pki_tcp_watch *listener);
-void pki_tcp_guest_step(struct pki_tcp_iface *iface, struct pki_tcp_guest *guest);
-/* Let those go whose time is up; true while some are here. */
-bool pki_tcp_guest_timers(struct pki_tcp_iface *iface, uint64_t now, uint64_t away_ns);
-void pki_tcp_guests_close(struct pki_tcp_iface *iface);
-
 /* ---- lane.c: messages ---- */
 
 pk_result_t pki_tcp_msg(struct pki_ep *ep, const struct pki_msg *msg, const void *payload);
 bool pki_tcp_peek(struct pki_ep *ep, struct pki_msg *msg, const void **payload);
 void pki_tcp_pop(struct pki_ep *ep);
-enum pki_take pki_tcp_take(struct pki_ep *ep, const struct pki_wanted *wanted, void *out, uint64_t *credit);
 /* Read what has come; true when something has. */
 bool pki_tcp_lane_read(struct pki_tcp_lane *lane);
 /* Write what waits, acknowledgements that are due among it. */
@@ -506,51 +392,9 @@ void pki_tcp_lane_write(struct pki_tcp_lane *lane, const void *data, size_t byte
 /* ---- goodbye.c ---- */
 
 void pki_tcp_lane_close(struct pki_tcp_ep *ep); /* say that this rank leaves, and see it out, waiting a moment at most */
-/* What the peer has to have had before it hears how this rank fares. `leaves`: in good order, else the chunks are about to be given up. */
-struct pki_tcp_before pki_tcp_sent_before(const struct pki_tcp_ep *ep, bool leaves);
-
-/* ---- aside.c: connections that epoll does not watch ---- */
-
-#define PKI_TCP_DIRECT_PEERS 2     /* with no more of them each lane is read without asking epoll first, */
-#define PKI_TCP_DIRECT_ROUNDS 4096 /* and only while something happens now and then */
-
-static inline bool pki_tcp_lanes_are_polled(const struct pki_tcp_iface *iface)
-{
-    return iface->neps <= PKI_TCP_DIRECT_PEERS && iface->quiet <= PKI_TCP_DIRECT_ROUNDS;
-}
-/* A look that nobody was told to make has found something here: it may be taken out of epoll. */
-void pki_tcp_found(struct pki_tcp_link *link);
-/* Where somebody waits for an event, or has stopped looking. */
-void pki_tcp_put_back(struct pki_tcp_link *link);
-void pki_tcp_put_all_back(struct pki_tcp_iface *iface);
-/* There is no room to write: the kernel will say when there is. */
-void pki_tcp_stand_still(struct pki_tcp_link *link);
-/* In each round of progress while some are aside. True: they are ready, though nobody knows of anything there. */
-bool pki_tcp_look_after(struct pki_tcp_iface *iface);
-
-/* Bytes of the longest transfer of which chunks or acknowledgements are awaited next; 0: of none. */
-static inline size_t pki_tcp_awaits(const struct pki_tcp_ep *ep)
-{
-    size_t in = pki_list_empty(&ep->grants) ? 0 : pki_container_of(ep->grants.next, struct pki_tcp_grant, node)->bytes;
-    size_t out = pki_list_empty(&ep->puts) ? 0 : pki_container_of(ep->puts.next, struct pki_tcp_move, node)->put->bytes;
-
-    return in > out ? in : out;
-}
-
-/* It carries all chunks that are under way: the only one for chunks, or the first, to which an exchange with one peer goes. */
-static inline bool pki_tcp_is_alone(const struct pki_tcp_link *link)
-{
-    return link->index == 1 && (link->ep->params.sockets == 1 || link->ep->iface->busy <= PKI_TCP_EXCHANGE) && link->ep->iface->threads.max == 0;
-}
-
-/* Then that connection is read without being told of anything there. */
-static inline bool pki_tcp_awaits_short(const struct pki_tcp_ep *ep)
-{
-    size_t bytes = pki_tcp_awaits(ep);
-
-    return bytes > 0 && bytes <= (ep->params.sockets == 1 ? PKI_TCP_DIRECT_BYTES : ep->params.chunk_bytes) && ep->iface->size <= PKI_TCP_DIRECT_SIZE &&
-           pki_tcp_is_alone(&ep->links[1]) && ep->links[1].state == PKI_TCP_UP;
-}
+/* So many chunks on link 1 the peer has to have had before it hears how this rank fares. `leaves`: in good order, else the
+ * chunks are about to be given up. */
+uint64_t pki_tcp_sent_before(const struct pki_tcp_ep *ep, bool leaves);
 
 /* ---- data.c: chunks, out ---- */
 
@@ -558,20 +402,10 @@ pk_result_t pki_tcp_put(struct pki_put *put);
 void pki_tcp_data_write(struct pki_tcp_link *link);
 void pki_tcp_moves_open(struct pki_tcp_ep *ep);
 
-/* Chunks go both ways, or come for two transfers, as in a collective whose steps hand on what comes. */
-static inline bool pki_tcp_exchanges(const struct pki_tcp_ep *ep)
-{
-    const struct pki_list *grants = &ep->grants;
-
-    return ep->iface->threads.max == 0 && !pki_list_empty(grants) && (!pki_list_empty(&ep->puts) || grants->next->next != grants);
-}
-
 /* Of one link in one round of progress, so that none starves the others, and where threads wait for the next one. */
 static inline size_t pki_tcp_round_bytes(const struct pki_tcp_link *link)
 {
-    if (link->ep->iface->threads.n > 0)
-        return PKI_TCP_LEND_MIN;
-    return pki_tcp_exchanges(link->ep) ? PKI_TCP_TURN_BYTES : PKI_TCP_ROUND_BYTES;
+    return link->ep->iface->threads.n > 0 ? PKI_TCP_LEND_MIN : PKI_TCP_ROUND_BYTES;
 }
 
 /* Hand chunks of the puts that wait to links with free slots. */
@@ -581,33 +415,20 @@ void pki_tcp_data_lost(struct pki_tcp_ep *ep); /* every put ends with PK_ERR_PEE
 
 /* For whoever has the half of the link; the result is the system call's. What is left of the chunk being written, of which `written` is what has gone. */
 ssize_t pki_tcp_chunk_send(struct pki_tcp_link *link);
-/* Head and payload behind `written` of the chunk; returns how many parts. */
-size_t pki_tcp_chunk_parts(struct pki_tcp_slot *slot, size_t written, struct iovec parts[2]);
 /* Whatever of that chunk a thread has written. */
 void pki_tcp_chunk_sent(struct pki_tcp_link *link);
 /* The peer says that it has had so many chunks. False: that cannot be. */
 bool pki_tcp_data_was_sent(struct pki_tcp_link *link, uint64_t frames);
 
-/* Pages of users' buffers are in the connection, or on their way there. */
-bool pki_tcp_data_lends(const struct pki_tcp_link *link);
+/* ---- kept.c: copies of short chunks, so that a put need not wait ---- */
 
-/* ---- copied.c: copies, instead of lent pages, and kept, so that a put need not wait ---- */
-
-/* That takes less time, for now. To be asked once a put; and told when it has ended. */
-bool pki_tcp_is_copied(struct pki_tcp_ep *ep, struct pki_tcp_move *move);
-void pki_tcp_way_ended(struct pki_tcp_ep *ep, struct pki_tcp_move *move);
-/* transport->place; and which of them it was. PKI_TCP_PLACES: none. */
-char *pki_tcp_place(struct pki_ep *ep, size_t bytes);
-unsigned pki_tcp_place_of(const struct pki_tcp_ep *ep, const void *src);
 
 /* The slot's chunk, all of its move's put and the link's next, is to be kept where that can be. */
 void pki_tcp_keep(struct pki_tcp_link *link, struct pki_tcp_slot *slot);
 /* The peer has it. */
 void pki_tcp_keep_ends(struct pki_tcp_ep *ep, const struct pki_tcp_slot *slot);
-/* The chunk has been written: it is copied, unless it is there already, and counts as acknowledged for its put. */
+/* The chunk has been written: it is copied, and counts as acknowledged for its put. */
 void pki_tcp_kept(struct pki_tcp_ep *ep, struct pki_tcp_slot *slot);
-/* It goes once more, and waits this time. */
-void pki_tcp_keep_again(struct pki_tcp_slot *slot);
 /* The peer has all of them, or its kernel has. */
 bool pki_tcp_kept_is_out(const struct pki_tcp_ep *ep);
 
@@ -624,35 +445,6 @@ bool pki_tcp_advance_in(struct pki_tcp_link *link, size_t bytes);
 /* A thread has ended its job: go on from there. False: as above. */
 bool pki_tcp_data_returned(struct pki_tcp_job *job);
 
-/* ---- guess.c: head and payload in one system call ---- */
-
-struct pki_tcp_guess { /* behind the next head comes payload that goes to `at` */
-    struct pki_tcp_grant *grant;
-    char *at;
-    size_t offset, bytes; /* 0: no guess */
-};
-
-struct pki_tcp_guess pki_tcp_guess(struct pki_tcp_link *link);
-/* As readv. */
-ssize_t pki_tcp_guess_receive(struct pki_tcp_link *link, const struct pki_tcp_guess *guess);
-/* As pki_tcp_advance_in; what was not payload of that chunk is put aside. */
-bool pki_tcp_guess_advance(struct pki_tcp_link *link, const struct pki_tcp_guess *guess, size_t bytes);
-/* As readv, from what was put aside. */
-ssize_t pki_tcp_spill_take(struct pki_tcp_link *link, const struct iovec *parts, int n);
-void pki_tcp_spill_drop(struct pki_tcp_link *link);
-
-/* ---- came.c: acknowledgements on the connection itself ---- */
-
-/* That the chunk has come which has just been read. 1: said; 0: to be said on the lane; -1: the connection is broken. */
-int pki_tcp_came_say(struct pki_tcp_link *link);
-/* As send: what is left of it, which is less then. */
-ssize_t pki_tcp_came_send(struct pki_tcp_link *link);
-/* The peer says so. False: the link is broken, or the endpoint lost. */
-bool pki_tcp_came_take(struct pki_tcp_link *link, uint64_t frames);
-/* A chunk has come of which the peer hears with the next one the other way, or, if none has gone by then, on the lane in the next round of progress. */
-void pki_tcp_owe(struct pki_tcp_link *link);
-void pki_tcp_pay(struct pki_tcp_iface *iface);
-
 /* ---- threads.c: other threads for long chunks ---- */
 
 /* Let a thread do the rest of the chunk, `bytes` of a transfer of `whole`, if that pays and one is free; false: the caller does it. */
@@ -664,13 +456,6 @@ void pki_tcp_recall(struct pki_tcp_link *link);
 /* The same with what goes out, which goes on from there. */
 void pki_tcp_settle_out(struct pki_tcp_link *link);
 void pki_tcp_threads_close(struct pki_tcp_threads *all);
-
-/* ---- splice.c: payload without a copy ---- */
-
-/* The next chunk goes, or is going, by pki_tcp_splice, which writes some of it: as sendmsg. */
-bool pki_tcp_goes_spliced(struct pki_tcp_link *link);
-ssize_t pki_tcp_splice(struct pki_tcp_link *link);
-void pki_tcp_pipe_close(struct pki_tcp_link *link);
 
 /* ---- grant.c: what the peer may write ---- */
 
@@ -691,10 +476,6 @@ static inline bool pki_tcp_is_of(const struct pki_tcp_grant *grant, const struct
 
     return grant->op == chunk->op && grant->index == chunk->index && ((grant->flags ^ chunk->flags) & key_flags) == 0;
 }
-/* More has come of a chunk that has not come whole yet. */
-void pki_tcp_grant_part(const struct pki_tcp_link *link);
-/* Nothing of it has come, nor will: a chunk of it from now on is one of no granted transfer. */
-void pki_tcp_grant_back(struct pki_tcp_ep *ep, const struct pki_msg *msg);
 /* How far the oldest transfer with news is, as the message that the peer would have sent; pop forgets it. */
 bool pki_tcp_news_peek(struct pki_tcp_ep *ep, struct pki_msg *msg);
 void pki_tcp_news_pop(struct pki_tcp_ep *ep);

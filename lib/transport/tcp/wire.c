@@ -13,12 +13,13 @@
 #define HELLO_MAGIC 0x31744b50u     /* "PKt1" */
 #define CHALLENGE_MAGIC 0x31754b50u /* "PKu1" */
 #define MSG_HEAD (FRAME_MAGIC | FRAME_VERSION << 16 | (uint32_t)PKI_TCP_MSG << 24)
-#define CARD_HEAD_BYTES 32
+#define CARD_HEAD_BYTES 24
 #define CHUNK_AHEAD 128u /* flag of a chunk, beside those of messages */
 
 _Static_assert(CARD_HEAD_BYTES + PKI_TCP_ADDRESSES * PKI_NETIF_WIRE_BYTES <= sizeof((struct pki_blob){ 0 }.bytes), "fits in a blob");
 _Static_assert(sizeof(struct pki_msg) + 8 == PKI_TCP_MSG_BYTES, "every field of a message is on the wire");
-_Static_assert(PKI_TCP_MSG_BYTES + PKI_TCP_PAYLOAD_MAX <= PKI_TCP_MSG_LONG_BYTES + PKI_TCP_EAGER_MAX, "no message is longer than the longest EAGER");
+_Static_assert(PKI_TCP_MSG_BYTES + PKI_TCP_PAYLOAD_MAX <= PKI_TCP_MSG_SHORT_BYTES + PKI_TCP_EAGER_MAX,
+               "no message is longer than the longest EAGER");
 
 /* ---- Frames ---- */
 
@@ -39,7 +40,6 @@ PKI_HOT bool pki_tcp_get_header(const unsigned char bytes[PKI_TCP_HEADER_BYTES],
         [PKI_TCP_DATA] = { PKI_TCP_DATA_BYTES + 1, PKI_TCP_DATA_BYTES + PKI_TCP_CHUNK_MAX },
         [PKI_TCP_ACK] = { PKI_TCP_ACK_BYTES, PKI_TCP_ACK_BYTES },
         [PKI_TCP_CLOSE] = { PKI_TCP_CLOSE_BYTES, PKI_TCP_CLOSE_BYTES },
-        [PKI_TCP_CAME] = { PKI_TCP_DATA_BYTES, PKI_TCP_DATA_BYTES },
     };
     uint32_t length = pki_get_u32(bytes + 4);
 
@@ -47,7 +47,7 @@ PKI_HOT bool pki_tcp_get_header(const unsigned char bytes[PKI_TCP_HEADER_BYTES],
         *frame = (struct pki_tcp_frame){ .type = PKI_TCP_MSG, .bytes = length };
         return length - PKI_TCP_MSG_SHORT_BYTES <= PKI_TCP_MSG_FRAME_MAX - PKI_TCP_HEADER_BYTES - PKI_TCP_MSG_SHORT_BYTES;
     }
-    if (pki_get_u16(bytes) != FRAME_MAGIC || bytes[2] != FRAME_VERSION || bytes[3] < PKI_TCP_MSG || bytes[3] > PKI_TCP_CAME)
+    if (pki_get_u16(bytes) != FRAME_MAGIC || bytes[2] != FRAME_VERSION || bytes[3] < PKI_TCP_MSG || bytes[3] > PKI_TCP_CLOSE)
         return false;
     if (length < lengths[bytes[3]].min || length > lengths[bytes[3]].max)
         return false;
@@ -55,7 +55,7 @@ PKI_HOT bool pki_tcp_get_header(const unsigned char bytes[PKI_TCP_HEADER_BYTES],
     return true;
 }
 
-PKI_HOT size_t pki_tcp_put_msg(unsigned char out[PKI_TCP_MSG_HEAD_MAX], const struct pki_msg *msg, uint64_t frames)
+PKI_HOT size_t pki_tcp_put_msg(unsigned char out[PKI_TCP_MSG_HEAD_MAX], const struct pki_msg *msg)
 {
     unsigned char *to = out + PKI_TCP_HEADER_BYTES;
     uint32_t fixed = PKI_TCP_MSG_SHORT_BYTES;
@@ -66,11 +66,7 @@ PKI_HOT size_t pki_tcp_put_msg(unsigned char out[PKI_TCP_MSG_HEAD_MAX], const st
     pki_put_u32(to + 4, msg->sig);
     pki_put_u64(to + 8, msg->op);
     pki_put_u64(to + 16, msg->kind == PKI_MSG_EAGER ? msg->bytes : msg->offset);
-    if (pki_tcp_msg_tells(msg->kind, msg->payload)) {
-        fixed = PKI_TCP_MSG_LONG_BYTES;
-        pki_put_u64(to + 24, frames);
-        memset(to + 32, 0, PKI_TCP_MSG_LONG_BYTES - 32);
-    } else if (msg->kind != PKI_MSG_EAGER) {
+    if (msg->kind != PKI_MSG_EAGER) {
         fixed = PKI_TCP_MSG_BYTES;
         pki_put_u64(to + 24, msg->bytes);
         pki_put_u32(to + 32, msg->region);
@@ -83,25 +79,14 @@ PKI_HOT size_t pki_tcp_put_msg(unsigned char out[PKI_TCP_MSG_HEAD_MAX], const st
     return PKI_TCP_HEADER_BYTES + fixed;
 }
 
-/* By its length: of those in between there is no EAGER. */
-static bool is_long(const unsigned char *bytes, uint32_t count)
-{
-    return bytes[0] == PKI_MSG_EAGER && count >= PKI_TCP_MSG_SHORT_BYTES + PKI_TCP_LONG_MIN;
-}
-
 /* Bytes before the payload; 0: the message makes no sense. */
 static uint32_t fixed_bytes(const unsigned char *bytes, uint32_t count)
 {
-    uint32_t fixed = PKI_TCP_MSG_SHORT_BYTES, least = 0, most = PKI_TCP_EAGER_MAX;
+    bool is_eager = bytes[0] == PKI_MSG_EAGER;
+    uint32_t fixed = is_eager ? PKI_TCP_MSG_SHORT_BYTES : PKI_TCP_MSG_BYTES;
+    uint32_t most = is_eager ? PKI_TCP_EAGER_MAX : PKI_TCP_PAYLOAD_MAX;
 
-    if (is_long(bytes, count)) {
-        fixed = PKI_TCP_MSG_LONG_BYTES;
-        least = PKI_TCP_LONG_MIN;
-    } else if (bytes[0] != PKI_MSG_EAGER) {
-        fixed = PKI_TCP_MSG_BYTES;
-        most = PKI_TCP_PAYLOAD_MAX;
-    }
-    return count >= fixed + least && count - fixed <= most ? fixed : 0;
+    return count >= fixed && count - fixed <= most ? fixed : 0;
 }
 
 PKI_HOT bool pki_tcp_get_msg(const unsigned char *bytes, uint32_t count, struct pki_msg *msg, const unsigned char **payload)
@@ -129,44 +114,18 @@ PKI_HOT bool pki_tcp_get_msg(const unsigned char *bytes, uint32_t count, struct 
     return true;
 }
 
-PKI_HOT const unsigned char *pki_tcp_get_wanted(const unsigned char *frame, size_t bytes, const struct pki_wanted *wanted, uint64_t *credit)
-{
-    const unsigned char *from = frame + PKI_TCP_HEADER_BYTES;
-    uint32_t length = PKI_TCP_MSG_SHORT_BYTES + wanted->bytes;
-
-    if (wanted->bytes >= PKI_TCP_LONG_MIN || bytes != pki_tcp_filled(length) || pki_get_u32(frame) != MSG_HEAD || pki_get_u32(frame + 4) != length ||
-        from[0] != PKI_MSG_EAGER || from[1] != 0 || pki_get_u64(from + 8) != wanted->op)
-        return NULL;
-    *credit = pki_get_u64(from + 16);
-    return from + PKI_TCP_MSG_SHORT_BYTES;
-}
-
-PKI_HOT bool pki_tcp_get_told(const unsigned char *bytes, uint32_t count, uint64_t *frames)
-{
-    if (!is_long(bytes, count) || fixed_bytes(bytes, count) == 0)
-        return false;
-    *frames = pki_get_u64(bytes + 24);
-    return true;
-}
-
 void pki_tcp_put_chunk(unsigned char out[PKI_TCP_DATA_HEAD_BYTES], const struct pki_tcp_chunk *chunk)
 {
     unsigned char *to = out + PKI_TCP_HEADER_BYTES;
 
     put_header(out, PKI_TCP_DATA, PKI_TCP_DATA_BYTES + chunk->bytes);
     to[0] = chunk->ahead > 0 ? chunk->flags | CHUNK_AHEAD : chunk->flags;
-    to[1] = chunk->kept;
+    to[1] = 0;
     pki_put_u16(to + 2, chunk->index);
     pki_put_u32(to + 4, chunk->sig);
     pki_put_u64(to + 8, chunk->op);
     pki_put_u64(to + 16, chunk->offset | (uint64_t)chunk->ahead << 32);
-    pki_put_u64(to + 24, chunk->told);
-    memset(to + 32, 0, PKI_TCP_DATA_BYTES - 32);
-}
-
-void pki_tcp_put_chunk_told(unsigned char out[PKI_TCP_DATA_HEAD_BYTES], uint64_t frames)
-{
-    pki_put_u64(out + PKI_TCP_HEADER_BYTES + 24, frames);
+    memset(to + 24, 0, PKI_TCP_DATA_BYTES - 24);
 }
 
 static bool is_zero(const unsigned char *bytes, size_t count)
@@ -192,32 +151,13 @@ bool pki_tcp_get_chunk(const unsigned char bytes[PKI_TCP_DATA_HEAD_BYTES], struc
     const unsigned char *from = bytes + PKI_TCP_HEADER_BYTES;
     struct pki_tcp_frame frame;
 
-    if (!pki_tcp_get_header(bytes, &frame) || frame.type != PKI_TCP_DATA || from[1] > 1 || !is_zero(from + 32, PKI_TCP_DATA_BYTES - 32))
+    if (!pki_tcp_get_header(bytes, &frame) || frame.type != PKI_TCP_DATA || from[1] != 0 ||
+        !is_zero(from + 24, PKI_TCP_DATA_BYTES - 24))
         return false;
     *chunk = (struct pki_tcp_chunk){ .flags = from[0], .index = pki_get_u16(from + 2), .sig = pki_get_u32(from + 4),
                                      .op = pki_get_u64(from + 8), .offset = pki_get_u64(from + 16),
-                                     .bytes = frame.bytes - PKI_TCP_DATA_BYTES, .kept = from[1] == 1, .told = pki_get_u64(from + 24) };
-    if ((chunk->flags & CHUNK_AHEAD) != 0 && !get_ahead(chunk))
-        return false;
-    return !chunk->kept || chunk->ahead == chunk->bytes;
-}
-
-void pki_tcp_put_came(unsigned char out[PKI_TCP_DATA_HEAD_BYTES], uint64_t frames)
-{
-    put_header(out, PKI_TCP_CAME, PKI_TCP_DATA_BYTES);
-    pki_put_u64(out + PKI_TCP_HEADER_BYTES, frames);
-    memset(out + PKI_TCP_HEADER_BYTES + 8, 0, PKI_TCP_DATA_BYTES - 8);
-}
-
-bool pki_tcp_get_came(const unsigned char bytes[PKI_TCP_DATA_HEAD_BYTES], uint64_t *frames)
-{
-    const unsigned char *from = bytes + PKI_TCP_HEADER_BYTES;
-    struct pki_tcp_frame frame;
-
-    if (!pki_tcp_get_header(bytes, &frame) || frame.type != PKI_TCP_CAME || !is_zero(from + 8, PKI_TCP_DATA_BYTES - 8))
-        return false;
-    *frames = pki_get_u64(from);
-    return true;
+                                     .bytes = frame.bytes - PKI_TCP_DATA_BYTES };
+    return (chunk->flags & CHUNK_AHEAD) == 0 || get_ahead(chunk);
 }
 
 void pki_tcp_put_ack(unsigned char out[PKI_TCP_HEADER_BYTES + PKI_TCP_ACK_BYTES], const struct pki_tcp_ack *ack)
@@ -237,12 +177,11 @@ bool pki_tcp_get_ack(const unsigned char bytes[PKI_TCP_ACK_BYTES], struct pki_tc
     return true;
 }
 
-void pki_tcp_put_close(unsigned char out[PKI_TCP_HEADER_BYTES + PKI_TCP_CLOSE_BYTES], const struct pki_tcp_before *before)
+void pki_tcp_put_close(unsigned char out[PKI_TCP_HEADER_BYTES + PKI_TCP_CLOSE_BYTES], uint64_t chunks)
 {
     put_header(out, PKI_TCP_CLOSE, PKI_TCP_CLOSE_BYTES);
-    pki_put_u64(out + PKI_TCP_HEADER_BYTES, before->messages);
-    pki_put_u64(out + PKI_TCP_HEADER_BYTES + 8, before->chunks);
-    memset(out + PKI_TCP_HEADER_BYTES + 16, 0, PKI_TCP_CLOSE_BYTES - 16);
+    pki_put_u64(out + PKI_TCP_HEADER_BYTES, chunks);
+    memset(out + PKI_TCP_HEADER_BYTES + 8, 0, PKI_TCP_CLOSE_BYTES - 8);
 }
 
 /* ---- The card ---- */
@@ -260,16 +199,22 @@ static struct sockaddr_storage without_scope(struct sockaddr_storage address)
     return address;
 }
 
+static bool has_scope(const struct sockaddr_storage *address)
+{
+    struct sockaddr_in6 v6;
+
+    memcpy(&v6, address, sizeof v6);
+    return address->ss_family == AF_INET6 && v6.sin6_scope_id != 0;
+}
+
 void pki_tcp_put_card(struct pki_blob *blob, const struct pki_tcp_card *card)
 {
     pki_put_u32(blob->bytes, PKI_TCP_VERSION);
     pki_put_u32(blob->bytes + 4, card->sockets);
     pki_put_u32(blob->bytes + 8, card->window);
     pki_put_u32(blob->bytes + 12, card->chunk_bytes);
-    pki_put_u32(blob->bytes + 16, card->eager_coll);
-    pki_put_u32(blob->bytes + 20, card->addresses);
-    pki_put_u32(blob->bytes + 24, card->near);
-    pki_put_u32(blob->bytes + 28, card->lanes);
+    pki_put_u32(blob->bytes + 16, card->addresses);
+    pki_put_u32(blob->bytes + 20, card->near);
     for (uint32_t i = 0; i < card->addresses; i++) {
         struct sockaddr_storage address = without_scope(card->address[i]);
 
@@ -293,20 +238,16 @@ bool pki_tcp_get_card(const struct pki_blob *blob, struct pki_tcp_card *card)
     c.sockets = pki_get_u32(blob->bytes + 4);
     c.window = pki_get_u32(blob->bytes + 8);
     c.chunk_bytes = pki_get_u32(blob->bytes + 12);
-    c.eager_coll = pki_get_u32(blob->bytes + 16);
-    c.addresses = pki_get_u32(blob->bytes + 20);
-    c.near = pki_get_u32(blob->bytes + 24);
-    c.lanes = pki_get_u32(blob->bytes + 28);
+    c.addresses = pki_get_u32(blob->bytes + 16);
+    c.near = pki_get_u32(blob->bytes + 20);
     if (c.sockets < 1 || c.sockets > PKI_TCP_SOCKETS_MAX || c.window < 1 || c.window > PKI_TCP_WINDOW_MAX ||
-        c.chunk_bytes < PKI_TCP_CHUNK_MIN || c.chunk_bytes > PKI_TCP_CHUNK_MAX || c.eager_coll < PKI_TCP_PAYLOAD_MAX ||
-        c.eager_coll > PKI_TCP_EAGER_MAX || c.addresses < 1 ||
-        c.addresses > PKI_TCP_ADDRESSES || c.near < 1 || c.near > c.addresses || c.lanes < 1 || c.lanes > PKI_TCP_LANES_MAX ||
+        c.chunk_bytes < PKI_TCP_CHUNK_MIN || c.chunk_bytes > PKI_TCP_CHUNK_MAX || c.addresses < 1 ||
+        c.addresses > PKI_TCP_ADDRESSES || c.near < 1 || c.near > c.addresses ||
         blob->len != CARD_HEAD_BYTES + c.addresses * PKI_NETIF_WIRE_BYTES)
         return false;
     for (uint32_t i = 0; i < c.addresses; i++) {
-        if (!pki_netif_get(blob->bytes + CARD_HEAD_BYTES + i * PKI_NETIF_WIRE_BYTES, &c.address[i]))
+        if (!pki_netif_get(blob->bytes + CARD_HEAD_BYTES + i * PKI_NETIF_WIRE_BYTES, &c.address[i]) || has_scope(&c.address[i]))
             return false;
-        c.address[i] = without_scope(c.address[i]);
     }
     *card = c;
     return true;

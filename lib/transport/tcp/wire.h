@@ -14,10 +14,9 @@
 #include "transport/transport.h"
 #include "util/bytes.h"
 
-#define PKI_TCP_VERSION 8u
+#define PKI_TCP_VERSION 9u
 #define PKI_TCP_SOCKETS_MAX 16u
-#define PKI_TCP_LANES_MAX 2u
-#define PKI_TCP_LINKS_MAX (PKI_TCP_LANES_MAX + PKI_TCP_SOCKETS_MAX)
+#define PKI_TCP_LINKS_MAX (1 + PKI_TCP_SOCKETS_MAX)
 #define PKI_TCP_WINDOW_MAX 64u
 #define PKI_TCP_CHUNK_MIN (16u << 10)
 #define PKI_TCP_CHUNK_MAX (16u << 20)
@@ -33,7 +32,6 @@ enum pki_tcp_frame_type {
     PKI_TCP_DATA = 2,  /* data: a chunk of a granted transfer */
     PKI_TCP_ACK = 3,   /* lane: how many frames of a connection have come */
     PKI_TCP_CLOSE = 4, /* lane: the sender leaves in good order */
-    PKI_TCP_CAME = 5,  /* data: how many frames of this connection have come */
 };
 
 struct pki_tcp_frame {
@@ -41,17 +39,16 @@ struct pki_tcp_frame {
     uint32_t bytes; /* behind the header */
 };
 
+/* The kernel copies what begins with a cache line, there and here, in two thirds of the time. */
 #define PKI_TCP_HEADER_BYTES 8
-#define PKI_TCP_LINE 64u /* frames of lanes are filled up to a multiple of it, and other heads are one: the kernel copies what begins with a line, there and here, in two thirds of the time */
+#define PKI_TCP_LINE 64u /* frames of the lane are filled up to a multiple of it, and heads of chunks are one: see below */
 #define PKI_TCP_MSG_SHORT_BYTES 24 /* EAGER; with the header 32, behind which the kernel copies a payload sooner than behind 24; */
-#define PKI_TCP_MSG_LONG_BYTES 120 /* of PKI_TCP_LONG_MIN and more */
-#define PKI_TCP_LONG_MIN 2048u
 #define PKI_TCP_MSG_BYTES 56
 #define PKI_TCP_DATA_BYTES 56
 #define PKI_TCP_ACK_BYTES 56
 #define PKI_TCP_CLOSE_BYTES 56
-#define PKI_TCP_MSG_HEAD_MAX (PKI_TCP_HEADER_BYTES + PKI_TCP_MSG_LONG_BYTES)
-#define PKI_TCP_MSG_FRAME_MAX (PKI_TCP_MSG_HEAD_MAX + PKI_TCP_EAGER_MAX)
+#define PKI_TCP_MSG_HEAD_MAX (PKI_TCP_HEADER_BYTES + PKI_TCP_MSG_BYTES)
+#define PKI_TCP_MSG_FRAME_MAX (PKI_TCP_HEADER_BYTES + PKI_TCP_MSG_SHORT_BYTES + PKI_TCP_EAGER_MAX)
 #define PKI_TCP_DATA_HEAD_BYTES (PKI_TCP_HEADER_BYTES + PKI_TCP_DATA_BYTES)
 
 /* Of a header that this end has written. */
@@ -69,20 +66,10 @@ static inline uint32_t pki_tcp_filled(uint32_t bytes)
 /* Checks the length against what the type allows. */
 bool pki_tcp_get_header(const unsigned char bytes[PKI_TCP_HEADER_BYTES], struct pki_tcp_frame *frame);
 
-/* It says how many frames of the lane have come to its sender. */
-static inline bool pki_tcp_msg_tells(unsigned kind, uint32_t payload)
-{
-    return kind == PKI_MSG_EAGER && payload >= PKI_TCP_LONG_MIN;
-}
-
-/* Header and message, without the payload; returns their length. `frames`: where the message tells. */
-size_t pki_tcp_put_msg(unsigned char out[PKI_TCP_MSG_HEAD_MAX], const struct pki_msg *msg, uint64_t frames);
+/* Header and message, without the payload; returns their length. */
+size_t pki_tcp_put_msg(unsigned char out[PKI_TCP_MSG_HEAD_MAX], const struct pki_msg *msg);
 /* `count` bytes behind the header. *payload points into them. */
 bool pki_tcp_get_msg(const unsigned char *bytes, uint32_t count, struct pki_msg *msg, const unsigned char **payload);
-/* Where a whole frame of a lane, filled up, is such a message and short: what its payload is behind. NULL: it is something else. */
-const unsigned char *pki_tcp_get_wanted(const unsigned char *frame, size_t bytes, const struct pki_wanted *wanted, uint64_t *credit);
-/* False: it is no message that tells. */
-bool pki_tcp_get_told(const unsigned char *bytes, uint32_t count, uint64_t *frames);
 
 struct pki_tcp_chunk {
     uint8_t flags; /* identity of the transfer, as in struct pki_msg */
@@ -92,20 +79,11 @@ struct pki_tcp_chunk {
     uint64_t offset; /* of the first byte in the transfer */
     uint32_t bytes;
     uint32_t ahead; /* length of the whole transfer, where the chunk does not wait for its grant; else 0 */
-    bool kept;      /* all of the transfer: the sender has a copy, and does not wait to hear that the chunk has come */
-    uint64_t told;  /* so many frames of this connection have come to the sender */
 };
 
 /* Header and description of a chunk; the payload follows. */
 void pki_tcp_put_chunk(unsigned char out[PKI_TCP_DATA_HEAD_BYTES], const struct pki_tcp_chunk *chunk);
-/* Another `told` in a head that is there. */
-void pki_tcp_put_chunk_told(unsigned char out[PKI_TCP_DATA_HEAD_BYTES], uint64_t frames);
 bool pki_tcp_get_chunk(const unsigned char bytes[PKI_TCP_DATA_HEAD_BYTES], struct pki_tcp_chunk *chunk);
-
-/* As long as the head of a chunk. */
-void pki_tcp_put_came(unsigned char out[PKI_TCP_DATA_HEAD_BYTES], uint64_t frames);
-/* False: it is something else. */
-bool pki_tcp_get_came(const unsigned char bytes[PKI_TCP_DATA_HEAD_BYTES], uint64_t *frames);
 
 struct pki_tcp_ack {
     uint32_t link;
@@ -114,24 +92,17 @@ struct pki_tcp_ack {
 
 void pki_tcp_put_ack(unsigned char out[PKI_TCP_HEADER_BYTES + PKI_TCP_ACK_BYTES], const struct pki_tcp_ack *ack);
 bool pki_tcp_get_ack(const unsigned char bytes[PKI_TCP_ACK_BYTES], struct pki_tcp_ack *ack);
-/* What was sent before a goodbye, or news of the engine, by connections that may be slower. */
-struct pki_tcp_before {
-    uint64_t messages; /* frames of the second lane, */
-    uint64_t chunks;   /* and of the first connection for chunks */
-};
-
-void pki_tcp_put_close(unsigned char out[PKI_TCP_HEADER_BYTES + PKI_TCP_CLOSE_BYTES], const struct pki_tcp_before *before);
-static inline struct pki_tcp_before pki_tcp_get_close(const unsigned char bytes[PKI_TCP_CLOSE_BYTES])
+/* So many chunks were sent on link 1 before the goodbye. */
+void pki_tcp_put_close(unsigned char out[PKI_TCP_HEADER_BYTES + PKI_TCP_CLOSE_BYTES], uint64_t chunks);
+static inline uint64_t pki_tcp_get_close(const unsigned char bytes[PKI_TCP_CLOSE_BYTES])
 {
-    return (struct pki_tcp_before){ .messages = pki_get_u64(bytes), .chunks = pki_get_u64(bytes + 8) };
+    return pki_get_u64(bytes);
 }
 
 /* ---- What a rank tells its peers before they connect (struct pki_blob) ---- */
 
 struct pki_tcp_card {
     uint32_t sockets, window, chunk_bytes;
-    uint32_t eager_coll;      /* longest step of a collective that goes in one message, not in chunks */
-    uint32_t lanes;
     uint32_t addresses, near; /* of them those to be used first */
     struct sockaddr_storage address[PKI_TCP_ADDRESSES]; /* without a scope: that is each host's own */
 };

@@ -4,7 +4,7 @@
 twin's workers with pickle-aggregator; 2 to 32 ranks, packets of 64 and 256 values, loss; and what goes wrong: no aggregator, another secret, an
 aggregator that is killed, one that stops, a rank that is killed, garbage.
 
-usage: drive.py TESTS_FOLDER AGGREGATOR SOURCE jobs|twins|faults|long
+usage: drive.py TESTS_FOLDER AGGREGATOR SOURCE jobs|twins|faults|gpu|long
 """
 import os
 import re
@@ -243,6 +243,17 @@ def other_calls():
     aggregator.stop()
 
 
+def gpu(_):
+    aggregator = Aggregator()
+    env = environment(PK_SWITCHML="127.0.0.1:%d" % aggregator.port, PK_ALGORITHM="allreduce=switchml")
+    done = subprocess.run([os.path.join(TESTS, "switchml-gpu")], env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=LIMIT_S, check=False)
+    end = aggregator.stop()
+    if done.returncode == 77:
+        print(done.stdout)
+        sys.exit(77)
+    check("GPU memory", done.returncode == 0 and "packets 0," not in end, done.stdout + end)
+
+
 def faults(folder):
     refused("no PK_SWITCHML", "PK_SWITCHML has to say where")
     refused("no host:port", "host:port, or a file", PK_SWITCHML="localhost")
@@ -262,5 +273,5 @@ def faults(folder):
 
 
 with tempfile.TemporaryDirectory() as directory:
-    {"jobs": jobs, "twins": twins, "faults": faults, "long": long}[PART](directory)
+    {"jobs": jobs, "twins": twins, "faults": faults, "gpu": gpu, "long": long}[PART](directory)
 sys.exit(1 if failures else 0)

@@ -169,7 +169,8 @@ class Aggregator:
 
     def join(self, connection, state):
         hello = state["have"]
-        if hello[:4] != MAGIC or not hmac.compare_digest(proof(self.key, b"pickle switchml hello", state["nonce"], hello[:76]), hello[76:]):
+        right = proof(self.key, b"pickle switchml hello", state["nonce"], hello[:76])
+        if hello[:4] != MAGIC or not hmac.compare_digest(right, hello[76:]):
             return False
         identity, rank, workers, elements, window, port = struct.unpack_from(">16sIIIIH", hello, 8)
         job = self.jobs.setdefault(identity, Job(workers, elements, window))
@@ -238,8 +239,8 @@ class Worker:
         self.udp = Lossy(udp, options.loss)
         greeting = receive_all(self.connection, GREETING)
         nonce = os.urandom(32)
-        hello = MAGIC + struct.pack(">I16sIIIIHH32s", 1, bytes.fromhex(options.id), options.rank, options.workers, options.elements,
-                                    options.window, udp.getsockname()[1], 0, nonce)
+        hello = MAGIC + struct.pack(">I16sIIIIHH32s", 1, bytes.fromhex(options.id), options.rank, options.workers,
+                                    options.elements, options.window, udp.getsockname()[1], 0, nonce)
         self.connection.sendall(hello + proof(key, b"pickle switchml hello", greeting[8:], hello))
         answer = receive_all(self.connection, ANSWER)
         if not hmac.compare_digest(proof(key, b"pickle switchml answer", greeting[8:], nonce, answer[:108]), answer[108:]):
@@ -272,7 +273,8 @@ class Worker:
                 values = [round(as_float32(x * scale)) & 0xffffffff for x in units[u]]
             else:
                 values = units[u]
-            self.udp.send(HEADER.pack(first, self.job & 255, struct.pack("<I", p), self.index(p), e, 0) + unwords(values), self.to)
+            header = HEADER.pack(first, self.job & 255, struct.pack("<I", p), self.index(p), e, 0)
+            self.udp.send(header + unwords(values), self.to)
 
         waiting = {}
         for p in range(ahead):
@@ -337,7 +339,8 @@ def work(options):
                 wrong += not math.isclose(sums[i], right, rel_tol=1e-6, abs_tol=options.workers ** 2 * 2 * most / 2 ** 31)
             else:
                 wrong += sums[i] != right & 0xffffffff
-    print("twin worker %d: %d jobs, %d wrong, %d packets sent again" % (options.rank, options.jobs, wrong, worker.resends), flush=True)
+    said = (options.rank, options.jobs, wrong, worker.resends)
+    print("twin worker %d: %d jobs, %d wrong, %d packets sent again" % said, flush=True)
     return wrong > 0
 
 

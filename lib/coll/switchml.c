@@ -2,8 +2,8 @@
 #include "coll/plan.h"
 
 /*
- * An allreduce whose sums an aggregator in the network makes. It is not in the list of algorithms, since ranks send nothing to one another, and no one
- * can ask for it where there is no aggregator.
+ * An allreduce whose sums an aggregator in the network makes. It is not in the list of algorithms, since ranks send nothing to
+ * one another, and no one can ask for it where there is no aggregator.
  */
 static void build(struct pki_plan *plan, int rank, int size, bool in_place)
 {

@@ -16,16 +16,20 @@ static pk_result_t describe(struct pk_comm *comm, struct pki_switchml_join *join
     enum pki_guard guard;
     pk_result_t result;
 
-    *join = (struct pki_switchml_join){ .where = pki_env_get("PK_SWITCHML"), .rank = comm->rank, .size = comm->size, .wait = pki_comm_patience(comm) };
+    *join = (struct pki_switchml_join){
+        .where = pki_env_get("PK_SWITCHML"), .rank = comm->rank, .size = comm->size, .wait = pki_comm_patience(comm)
+    };
     if (join->where == NULL)
-        return pki_fail(PK_ERR_ARG, NULL, "PK_ALGORITHM says switchml: PK_SWITCHML has to say where the aggregator is, host:port or a file");
+        return pki_fail(PK_ERR_ARG, NULL,
+                        "PK_ALGORITHM says switchml: PK_SWITCHML has to say where the aggregator is, host:port or a file");
     memset(&secret, 0, sizeof secret);
     result = pki_secret_find(&secret, &guard);
     if (result == PK_OK)
         result = pki_bootstrap_derive(comm->bootstrap, "pickle switchml", id);
     if (result != PK_OK)
         return result;
-    _Static_assert(PKI_SWITCHML_KEY_BYTES == PKI_SECRET_BYTES && PKI_SWITCHML_ID_BYTES <= PKI_BOOTSTRAP_KEY_BYTES, "one is the other");
+    _Static_assert(PKI_SWITCHML_KEY_BYTES == PKI_SECRET_BYTES && PKI_SWITCHML_ID_BYTES <= PKI_BOOTSTRAP_KEY_BYTES,
+                   "one is the other");
     memcpy(join->key, secret.key, sizeof join->key);
     memcpy(join->id, id, sizeof join->id);
     pki_auth_wipe(&secret, sizeof secret);
@@ -56,7 +60,8 @@ void pki_aggregate_agree(struct pk_comm *comm, bool all)
         return;
     if (!all) {
         if (comm->switchml != NULL)
-            pki_log(PKI_LOG_WARN, NULL, "rank %d: another rank has not joined the aggregator: allreduces go without it", comm->rank);
+            pki_log(PKI_LOG_WARN, NULL, "rank %d: another rank has not joined the aggregator: allreduces go without it",
+                    comm->rank);
         pki_switchml_close(comm->switchml);
         comm->switchml = NULL;
     }
@@ -76,8 +81,12 @@ pk_result_t pki_aggregate_choose(const struct pk_comm *comm, pk_dtype_t dtype, p
         return PK_OK;
     }
     if (comm->tuning.switchml_fallback == 0)
-        return pki_fail(PK_ERR_UNSUPPORTED, NULL, "PK_ALGORITHM says switchml, and an aggregator makes sums of f32 and int32 alone, not reduction %llu of %s: "
-                        "PK_SWITCHML_FALLBACK=1 lets the others go without it", (unsigned long long)op, pk_dtype_name(dtype));
-    choice->reason = sums ? "PK_SWITCHML_FALLBACK: not all ranks have joined the aggregator" : "PK_SWITCHML_FALLBACK: an aggregator sums f32 and int32 alone";
+        return pki_fail(
+            PK_ERR_UNSUPPORTED, NULL,
+            "PK_ALGORITHM says switchml, and an aggregator makes sums of f32 and int32 alone, not reduction %llu of %s: "
+            "PK_SWITCHML_FALLBACK=1 lets the others go without it",
+            (unsigned long long)op, pk_dtype_name(dtype));
+    choice->reason = sums ? "PK_SWITCHML_FALLBACK: not all ranks have joined the aggregator"
+                          : "PK_SWITCHML_FALLBACK: an aggregator sums f32 and int32 alone";
     return PK_OK;
 }

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Allreduces whose sums an aggregator makes: one step, which is polled. They go one after the other, in the order of their numbers, for that order is
- * the same on all ranks. What the aggregator cannot sum, packets of floats that no scale fits, all ranks know alike at the end: these packets' elements
- * are summed by the algorithm that there would be without it, as an operation within the operation, under the same number.
+ * Allreduces whose sums an aggregator makes: one step, which is polled. They go one after the other, in the order of their
+ * numbers, for that order is the same on all ranks. What the aggregator cannot sum, packets of floats that no scale fits, all
+ * ranks know alike at the end: these packets' elements are summed by the algorithm that there would be without it, as an
+ * operation within the operation, under the same number.
  */
 #include <stdlib.h>
 

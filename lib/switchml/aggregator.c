@@ -36,8 +36,8 @@ static bool is_older(const struct pki_switchml_packet *p, const struct pki_switc
     return newest->any && (jobs < 0 || (jobs == 0 && p->id < newest->id));
 }
 
-static void take(const struct pki_switchml_aggregator *a, struct pki_switchml_set *set, unsigned char *sums, const struct pki_switchml_packet *p,
-                 const void *values)
+static void take(const struct pki_switchml_aggregator *a, struct pki_switchml_set *set, unsigned char *sums,
+                 const struct pki_switchml_packet *p, const void *values)
 {
     if (set->has == 0) {
         set->job = p->job;
@@ -53,8 +53,8 @@ static void take(const struct pki_switchml_aggregator *a, struct pki_switchml_se
     pki_switchml_add(sums, values, a->elements);
 }
 
-enum pki_switchml_verdict pki_switchml_aggregate(struct pki_switchml_aggregator *a, uint32_t worker, struct pki_switchml_packet *p,
-                                                 const void *values, const void **sums)
+enum pki_switchml_verdict pki_switchml_aggregate(struct pki_switchml_aggregator *a, uint32_t worker,
+                                                 struct pki_switchml_packet *p, const void *values, const void **sums)
 {
     const uint32_t slot = p->index & ~PKI_SWITCHML_SET, which = (p->index & PKI_SWITCHML_SET) != 0, bit = 1u << worker;
     struct pki_switchml_set *set, *other;
@@ -71,6 +71,8 @@ enum pki_switchml_verdict pki_switchml_aggregate(struct pki_switchml_aggregator 
         return PKI_SWITCHML_STALE;
     if (set->has != 0 && (set->job != p->job || set->id != p->id))
         return PKI_SWITCHML_DISAGREES;
+    if (!seen && set->has != 0 && set->missing == 0) /* it was counted before it went to the other set */
+        return PKI_SWITCHML_STALE;
     *newest = (struct pki_switchml_newest){ .id = p->id, .job = p->job, .any = true };
     other->has &= ~bit;
     *sums = a->values + (2 * (size_t)slot + which) * a->elements * 4;

@@ -24,8 +24,8 @@
 #define BUFFERS 32
 #define JOINED_BYTES 65536u
 #define ALONE_BYTES 2048u
-#define CALLS 4                /* of recvmmsg, in one receive */
-#define LARGE_BYTES 64000u     /* of packets in one large datagram */
+#define CALLS 4            /* of recvmmsg, in one receive */
+#define LARGE_BYTES 64000u /* of packets in one large datagram */
 
 struct control {
     _Alignas(size_t) char bytes[CMSG_SPACE(sizeof(int))]; /* as struct cmsghdr */
@@ -189,7 +189,8 @@ static void prepare(struct pki_datagrams_in *in, bool joined)
                                                    .msg_controllen = joined ? sizeof in->control[i].bytes : 0 };
 }
 
-int pki_datagrams_receive(struct pki_datagrams *d, void (*take)(void *arg, const unsigned char *packet, size_t bytes, const struct sockaddr_storage *from),
+int pki_datagrams_receive(struct pki_datagrams *d,
+                          void (*take)(void *arg, const unsigned char *packet, size_t bytes, const struct sockaddr_storage *from),
                           void *arg)
 {
     struct pki_datagrams_in *in = d->in;
@@ -233,7 +234,8 @@ static struct train *train_for(struct pki_datagrams *d, const struct sockaddr_st
         at++;
     if (at < out->nopen) {
         t = &out->train[out->open[at]];
-        if (d->segments && t->packet_bytes == bytes && t->packets < PKI_DATAGRAMS_SEGMENTS && (t->packets + 1) * bytes <= LARGE_BYTES)
+        if (d->segments && t->packet_bytes == bytes && t->packets < PKI_DATAGRAMS_SEGMENTS &&
+            (t->packets + 1) * bytes <= LARGE_BYTES)
             return t;
     } else if (out->nopen < PKI_DATAGRAMS_DESTINATIONS) {
         out->nopen++;
@@ -248,8 +250,8 @@ static struct train *train_for(struct pki_datagrams *d, const struct sockaddr_st
     return t;
 }
 
-void pki_datagrams_add(struct pki_datagrams *d, const struct sockaddr_storage *to, const unsigned char header[PKI_SWITCHML_HEADER_BYTES],
-                       const void *values, size_t value_bytes)
+void pki_datagrams_add(struct pki_datagrams *d, const struct sockaddr_storage *to,
+                       const unsigned char header[PKI_SWITCHML_HEADER_BYTES], const void *values, size_t value_bytes)
 {
     struct pki_datagrams_out *out = d->out;
     struct train *t;

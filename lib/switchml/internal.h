@@ -16,8 +16,8 @@ struct pki_switchml_job {
     size_t unfit;
     bool floats;
     uint32_t sig;
-    bool disagree;       /* some rank's sig is another one */
-    int8_t *exponents;   /* [units] the largest of all ranks; floats */
+    bool disagree;     /* some rank's sig is another one */
+    int8_t *exponents; /* [units] the largest of all ranks; floats */
     size_t room;
 };
 
@@ -25,13 +25,13 @@ struct pki_switchml {
     char name[PKI_SWITCHML_NAME_MAX];
     int size;
     uint32_t elements, window;
-    int connection;         /* TCP */
+    int connection; /* TCP */
     struct pki_datagrams datagrams;
     struct pki_switchml_worker worker;
-    unsigned char *values;  /* of packets that wait for flush: PKI_DATAGRAMS_QUEUE of them */
-    uint32_t next;          /* of these, to be used next */
+    unsigned char *values; /* of packets that wait for flush: PKI_DATAGRAMS_QUEUE of them */
+    uint32_t next;         /* of these, to be used next */
     unsigned looks;
-    int error;              /* errno that the socket has told */
+    int error; /* errno that the socket has told */
     bool busy;
     uint64_t now, again;
     struct pki_switchml_job job;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How a rank comes to its place at the aggregator: name, connection, proofs, a socket for packets. Every wait ends at the deadline of init. */
+/* How a rank comes to its place at the aggregator: name, connection, proofs, a socket for packets. Every wait ends at the
+ * deadline of init. */
 #include <errno.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -17,7 +18,7 @@
 #include "util/netif.h"
 #include "util/resolve.h"
 
-#define KEEPALIVE_S 3 /* a host that is silent for three of these after the first is gone */
+#define KEEPALIVE_S 3       /* a host that is silent for three of these after the first is gone */
 #define PACKET_MEMORY 2304u /* of the kernel, for a packet that waits to be read */
 
 /* ---- waiting ---- */
@@ -58,7 +59,8 @@ static pk_result_t receive(const struct pki_switchml *s, void *data, size_t byte
 
 /* ---- the name ---- */
 
-static pk_result_t look_up(const struct pki_switchml *s, const char *host, const struct pki_wait *wait, struct sockaddr_storage *addresses, int *count)
+static pk_result_t look_up(const struct pki_switchml *s, const char *host, const struct pki_wait *wait,
+                           struct sockaddr_storage *addresses, int *count)
 {
     struct pki_lookup *lookup;
     char why[128];
@@ -84,7 +86,8 @@ static pk_result_t look_up(const struct pki_switchml *s, const char *host, const
 /* ---- the connection ---- */
 
 /* Errors stay in errno. */
-static int connect_one(const struct pki_switchml *s, const struct sockaddr_storage *address, const struct pki_wait *wait, pk_result_t *result)
+static int connect_one(const struct pki_switchml *s, const struct sockaddr_storage *address, const struct pki_wait *wait,
+                       pk_result_t *result)
 {
     int fd = pki_fd_keep(socket(address->ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)), error = 0;
     socklen_t length = sizeof error;
@@ -163,10 +166,12 @@ static pk_result_t connect_datagrams(struct pki_switchml *s, struct sockaddr_sto
 
 /* ---- proofs ---- */
 
-static pk_result_t exchange(struct pki_switchml *s, const struct pki_switchml_join *join, uint16_t port, struct pki_switchml_answer *answer)
+static pk_result_t exchange(struct pki_switchml *s, const struct pki_switchml_join *join, uint16_t port,
+                            struct pki_switchml_answer *answer)
 {
-    struct pki_switchml_hello hello = { .rank = (uint32_t)join->rank, .workers = (uint32_t)join->size, .elements = s->elements,
-                                        .window = s->window, .port = port };
+    struct pki_switchml_hello hello = {
+        .rank = (uint32_t)join->rank, .workers = (uint32_t)join->size, .elements = s->elements, .window = s->window, .port = port
+    };
     struct pki_switchml_greeting greeting;
     unsigned char bytes[PKI_SWITCHML_ANSWER_BYTES];
     pk_result_t result = receive(s, bytes, PKI_SWITCHML_GREETING_BYTES, &join->wait, "before it said anything");
@@ -192,7 +197,8 @@ static pk_result_t exchange(struct pki_switchml *s, const struct pki_switchml_jo
     return PK_OK;
 }
 
-static pk_result_t meet(struct pki_switchml *s, const struct pki_switchml_settings *settings, const struct pki_switchml_join *join)
+static pk_result_t meet(struct pki_switchml *s, const struct pki_switchml_settings *settings,
+                        const struct pki_switchml_join *join)
 {
     struct pki_switchml_answer answer;
     struct sockaddr_storage peer;
@@ -221,7 +227,8 @@ pk_result_t pki_switchml_open(const struct pki_switchml_join *join, struct pki_s
     pk_result_t result;
 
     if (join->size < 2 || join->size > PKI_SWITCHML_WORKERS_MAX)
-        return pki_fail(PK_ERR_UNSUPPORTED, NULL, "an aggregator sums for 2 to %d ranks, not %d", PKI_SWITCHML_WORKERS_MAX, join->size);
+        return pki_fail(PK_ERR_UNSUPPORTED, NULL, "an aggregator sums for 2 to %d ranks, not %d", PKI_SWITCHML_WORKERS_MAX,
+                        join->size);
     result = pki_switchml_settings_read(join->where, &settings);
     if (result != PK_OK)
         return result;

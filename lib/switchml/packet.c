@@ -3,11 +3,12 @@
 
 #include <string.h>
 
-#define TYPE 1u       /* of packets that are to be added up */
+#define TYPE 1u /* of packets that are to be added up */
 #define SIZE_64 1u
 #define SIZE_256 3u
 
-/* The id is in the worker's byte order, and opaque to a switch. Here all is little-endian but what the switch reads: pool index and values. */
+/* The id is in the worker's byte order, and opaque to a switch. Here all is little-endian but what the switch reads: pool index
+ * and values. */
 void pki_switchml_pack(const struct pki_switchml_packet *packet, uint32_t elements, unsigned char out[PKI_SWITCHML_HEADER_BYTES])
 {
     out[0] = (unsigned char)(TYPE << 4 | (elements == 64 ? SIZE_64 : SIZE_256));

@@ -7,13 +7,13 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define PKI_SWITCHML_PORT 48864      /* UDP, of the aggregator */
+#define PKI_SWITCHML_PORT 48864 /* UDP, of the aggregator */
 #define PKI_SWITCHML_HEADER_BYTES 10
 #define PKI_SWITCHML_ELEMENTS_MAX 256
 #define PKI_SWITCHML_PACKET_MAX (PKI_SWITCHML_HEADER_BYTES + 4 * PKI_SWITCHML_ELEMENTS_MAX)
 #define PKI_SWITCHML_WORKERS_MAX 32
-#define PKI_SWITCHML_SLOTS_MAX 8191  /* the switch has 16,384 registers, two a slot */
-#define PKI_SWITCHML_SET 0x8000u     /* of a pool index; the slot is below */
+#define PKI_SWITCHML_SLOTS_MAX 8191 /* the switch has 16,384 registers, two a slot */
+#define PKI_SWITCHML_SET 0x8000u    /* of a pool index; the slot is below */
 
 struct pki_switchml_packet {
     uint32_t id;    /* of the packet within its job */

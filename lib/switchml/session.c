@@ -49,7 +49,8 @@ bool pki_switchml_greeting_unpack(const unsigned char in[PKI_SWITCHML_GREETING_B
 }
 
 /* Bound to the connection by the nonces, so that a proof that was heard is of no use in another one. */
-static pk_result_t prove_hello(const unsigned char *hello, const unsigned char *key, const struct pki_switchml_greeting *g, unsigned char mac[MAC_BYTES])
+static pk_result_t prove_hello(const unsigned char *hello, const unsigned char *key, const struct pki_switchml_greeting *g,
+                               unsigned char mac[MAC_BYTES])
 {
     unsigned char text[PROVEN_MAX];
     size_t n = add(text, 0, HELLO_LABEL, sizeof HELLO_LABEL);
@@ -71,8 +72,8 @@ static pk_result_t prove_answer(const unsigned char *answer, const unsigned char
     return pki_auth_mac(key, PKI_SWITCHML_KEY_BYTES, text, n, mac);
 }
 
-pk_result_t pki_switchml_hello_pack(const struct pki_switchml_hello *h, const unsigned char *key, const struct pki_switchml_greeting *g,
-                                    unsigned char out[PKI_SWITCHML_HELLO_BYTES])
+pk_result_t pki_switchml_hello_pack(const struct pki_switchml_hello *h, const unsigned char *key,
+                                    const struct pki_switchml_greeting *g, unsigned char out[PKI_SWITCHML_HELLO_BYTES])
 {
     memset(out, 0, PKI_SWITCHML_HELLO_BYTES);
     memcpy(out, magic, sizeof magic);
@@ -87,8 +88,8 @@ pk_result_t pki_switchml_hello_pack(const struct pki_switchml_hello *h, const un
     return prove_hello(out, key, g, out + PKI_SWITCHML_HELLO_BYTES - MAC_BYTES);
 }
 
-bool pki_switchml_hello_unpack(const unsigned char in[PKI_SWITCHML_HELLO_BYTES], const unsigned char *key, const struct pki_switchml_greeting *g,
-                               struct pki_switchml_hello *h)
+bool pki_switchml_hello_unpack(const unsigned char in[PKI_SWITCHML_HELLO_BYTES], const unsigned char *key,
+                               const struct pki_switchml_greeting *g, struct pki_switchml_hello *h)
 {
     unsigned char mac[MAC_BYTES];
 
@@ -102,12 +103,13 @@ bool pki_switchml_hello_unpack(const unsigned char in[PKI_SWITCHML_HELLO_BYTES],
     h->window = get(in + 36, 4);
     h->port = (uint16_t)get(in + 40, 2);
     memcpy(h->nonce, in + 44, sizeof h->nonce);
-    return h->workers >= 1 && h->workers <= PKI_SWITCHML_WORKERS_MAX && h->rank < h->workers && pki_switchml_elements_ok(h->elements) &&
-           h->window >= 1 && h->window <= PKI_SWITCHML_SLOTS_MAX && h->port != 0;
+    return h->workers >= 1 && h->workers <= PKI_SWITCHML_WORKERS_MAX && h->rank < h->workers &&
+           pki_switchml_elements_ok(h->elements) && h->window >= 1 && h->window <= PKI_SWITCHML_SLOTS_MAX && h->port != 0;
 }
 
-pk_result_t pki_switchml_answer_pack(const struct pki_switchml_answer *a, const unsigned char *key, const struct pki_switchml_greeting *g,
-                                     const struct pki_switchml_hello *h, unsigned char out[PKI_SWITCHML_ANSWER_BYTES])
+pk_result_t pki_switchml_answer_pack(const struct pki_switchml_answer *a, const unsigned char *key,
+                                     const struct pki_switchml_greeting *g, const struct pki_switchml_hello *h,
+                                     unsigned char out[PKI_SWITCHML_ANSWER_BYTES])
 {
     memset(out, 0, PKI_SWITCHML_ANSWER_BYTES);
     memcpy(out, magic, sizeof magic);
@@ -118,8 +120,9 @@ pk_result_t pki_switchml_answer_pack(const struct pki_switchml_answer *a, const 
     return prove_answer(out, key, g, h, out + PKI_SWITCHML_ANSWER_BYTES - MAC_BYTES);
 }
 
-bool pki_switchml_answer_unpack(const unsigned char in[PKI_SWITCHML_ANSWER_BYTES], const unsigned char *key, const struct pki_switchml_greeting *g,
-                                const struct pki_switchml_hello *h, struct pki_switchml_answer *a)
+bool pki_switchml_answer_unpack(const unsigned char in[PKI_SWITCHML_ANSWER_BYTES], const unsigned char *key,
+                                const struct pki_switchml_greeting *g, const struct pki_switchml_hello *h,
+                                struct pki_switchml_answer *a)
 {
     unsigned char mac[MAC_BYTES];
 

@@ -14,10 +14,12 @@
 
 #define FILE_MAX_BYTES 65536
 
-static const struct pki_switchml_settings defaults = { .port = PKI_SWITCHML_PORT,
-                                                       .elements = 256,
-                                                       .window = 256,
-                                                       .timing = { .timeout_ns = 10 * PKI_NS_PER_MS, .threshold = 100, .increment = 100 } };
+static const struct pki_switchml_settings defaults = {
+    .port = PKI_SWITCHML_PORT,
+    .elements = 256,
+    .window = 256,
+    .timing = { .timeout_ns = 10 * PKI_NS_PER_MS, .threshold = 100, .increment = 100 }
+};
 
 enum key { HOST, PORT, ELEMENTS, WINDOW, TIMEOUT, THRESHOLD, INCREMENT, NO_USE, KEYS };
 
@@ -75,13 +77,26 @@ static bool set(struct pki_switchml_settings *s, const struct known *k, const ch
     if (!read_number(text, k->min, k->max, &n))
         return false;
     switch (k->key) {
-    case PORT: s->port = (uint16_t)n; return true;
-    case ELEMENTS: s->elements = (uint32_t)n; return pki_switchml_elements_ok(s->elements);
-    case WINDOW: s->window = (uint32_t)n; return true;
-    case TIMEOUT: s->timing.timeout_ns = n * PKI_NS_PER_MS; return true;
-    case THRESHOLD: s->timing.threshold = (uint32_t)n; return true;
-    case INCREMENT: s->timing.increment = (uint32_t)n; return true;
-    default: return false;
+    case PORT:
+        s->port = (uint16_t)n;
+        return true;
+    case ELEMENTS:
+        s->elements = (uint32_t)n;
+        return pki_switchml_elements_ok(s->elements);
+    case WINDOW:
+        s->window = (uint32_t)n;
+        return true;
+    case TIMEOUT:
+        s->timing.timeout_ns = n * PKI_NS_PER_MS;
+        return true;
+    case THRESHOLD:
+        s->timing.threshold = (uint32_t)n;
+        return true;
+    case INCREMENT:
+        s->timing.increment = (uint32_t)n;
+        return true;
+    default:
+        return false;
     }
 }
 
@@ -180,7 +195,8 @@ static pk_result_t read_address(const char *text, struct pki_switchml_settings *
     *s = defaults;
     if (colon == NULL || colon <= from || (text[0] == '[' && colon[-1] != ']') || length == 0 || length >= sizeof s->host ||
         !read_number(colon + 1, 1, 65535, &port))
-        return pki_fail(PK_ERR_ARG, NULL, "PK_SWITCHML is '%.200s': host:port, or a file (with a slash, or .cfg at its end)", text);
+        return pki_fail(PK_ERR_ARG, NULL, "PK_SWITCHML is '%.200s': host:port, or a file (with a slash, or .cfg at its end)",
+                        text);
     memcpy(s->host, from, length);
     s->host[length] = '\0';
     s->port = (uint16_t)port;

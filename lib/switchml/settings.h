@@ -16,7 +16,8 @@ struct pki_switchml_settings {
     struct pki_switchml_timing timing;
 };
 
-/* What `text` says, or the file that it names: one with a slash, or that ends in .cfg. PK_ERR_ARG, recorded: the line that cannot be understood. */
+/* What `text` says, or the file that it names: one with a slash, or that ends in .cfg. PK_ERR_ARG, recorded: the line that cannot
+ * be understood. */
 pk_result_t pki_switchml_settings_read(const char *text, struct pki_switchml_settings *settings);
 /* The text of such a file; `name` is for messages. `text` is changed. */
 pk_result_t pki_switchml_settings_parse(char *text, const char *name, struct pki_switchml_settings *settings);

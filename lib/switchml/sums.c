@@ -12,7 +12,8 @@
 #endif
 
 #define EXPONENT_BITS 0x7f800000u
-#define EXPONENT_LEAST (-96) /* with a smaller one the scale would leave the range of floats: what is below 2^-96 is sent as if it were not */
+#define EXPONENT_LEAST \
+    (-96) /* with a smaller one the scale would leave the range of floats: what is below 2^-96 is sent as if it were not */
 
 static uint32_t load(const void *from, uint32_t i)
 {
@@ -81,7 +82,8 @@ static uint32_t largest_from(const float *unit, uint32_t i, uint32_t n, uint32_t
 #if defined(__x86_64__)
 AVX2 static __m256i swap8(__m256i v)
 {
-    const __m256i order = _mm256_setr_epi8(3, 2, 1, 0, 7, 6, 5, 4, 11, 10, 9, 8, 15, 14, 13, 12, 3, 2, 1, 0, 7, 6, 5, 4, 11, 10, 9, 8, 15, 14, 13, 12);
+    const __m256i order = _mm256_setr_epi8(3, 2, 1, 0, 7, 6, 5, 4, 11, 10, 9, 8, 15, 14, 13, 12, 3, 2, 1, 0, 7, 6, 5, 4, 11, 10,
+                                           9, 8, 15, 14, 13, 12);
 
     return _mm256_shuffle_epi8(v, order);
 }

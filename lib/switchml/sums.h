@@ -14,12 +14,12 @@ void pki_switchml_add_portably(void *sums, const void *values, uint32_t elements
 /* 32-bit integers of the host to network byte order or back. */
 void pki_switchml_swap(void *to, const void *from, uint32_t elements);
 
-/* A unit is as many floats as a packet carries. They are sent as integers: x * scale, where the scale is so small that the sum of all workers'
- * fits 32 bits; all workers have the same, for they have told one another the exponent of their largest number. */
+/* A unit is as many floats as a packet carries. They are sent as integers: x * scale, where the scale is so small that the sum of
+ * all workers' fits 32 bits; all workers have the same, for they have told one another the exponent of their largest number. */
 #define PKI_SWITCHML_UNFIT 127 /* an exponent that says: no scale exists for this unit. Only of two workers and more */
 
-/* The exponent e of a unit: all its numbers are below 2^e. PKI_SWITCHML_UNFIT where one is infinite or not a number, or 2^e times the workers
- * would be. */
+/* The exponent e of a unit: all its numbers are below 2^e. PKI_SWITCHML_UNFIT where one is infinite or not a number, or 2^e times
+ * the workers would be. */
 int8_t pki_switchml_exponent(const float *unit, uint32_t count, int workers);
 /* Does the largest exponent of all workers say that there is a scale? */
 bool pki_switchml_fits(int8_t exponent, int workers);

@@ -65,9 +65,9 @@ static void keep_sums(struct pki_switchml *s, size_t u, const unsigned char *val
 
 /* ---- packets ---- */
 
-/* The second exponent is of no use to anybody, nor is the first where the packet has none; of both every rank learns the largest. So one carries a
- * mark and the other its complement: where the marks of two ranks differ, both see another largest than their own. Eight bits of a hash of the
- * signature, others in each packet. */
+/* The second exponent is of no use to anybody, nor is the first where the packet has none; of both every rank learns the largest.
+ * So one carries a mark and the other its complement: where the marks of two ranks differ, both see another largest than their
+ * own. Eight bits of a hash of the signature, others in each packet. */
 static int8_t mark(const struct pki_switchml *s, uint32_t id)
 {
     return (int8_t)(uint8_t)(((s->job.sig ^ id * 0x9e3779b9u) * 0x85ebca6bu) >> 24);
@@ -87,17 +87,21 @@ static void flush(struct pki_switchml *s)
         s->error = error;
 }
 
-/* Of floats packet p has the exponent of unit p, and the values of the unit whose exponent came back in the reply to packet p - ahead. */
+/* Of floats packet p has the exponent of unit p, and the values of the unit whose exponent came back in the reply to packet p -
+ * ahead. */
 static void send_packet(struct pki_switchml *s, uint32_t id)
 {
-    struct pki_switchml_packet packet = { .id = id, .index = pki_switchml_worker_index(&s->worker, id), .job = s->worker.job,
+    struct pki_switchml_packet packet = { .id = id,
+                                          .index = pki_switchml_worker_index(&s->worker, id),
+                                          .job = s->worker.job,
                                           .exponents = { (int8_t)~mark(s, id), mark(s, id) } };
     unsigned char header[PKI_SWITCHML_HEADER_BYTES];
     const size_t units = s->job.units, behind = s->job.floats ? s->worker.ahead : 0;
     unsigned char *values = s->values + (s->next++ % PKI_DATAGRAMS_QUEUE) * 4 * s->elements;
 
     if (s->job.floats && id < units)
-        packet.exponents[0] = pki_switchml_exponent((const float *)(const void *)s->job.in + (size_t)id * s->elements, length_of(s, id), s->size);
+        packet.exponents[0] =
+            pki_switchml_exponent((const float *)(const void *)s->job.in + (size_t)id * s->elements, length_of(s, id), s->size);
     if (id >= behind)
         fill(s, id - behind, values);
     else
@@ -116,7 +120,8 @@ static void take_reply(void *arg, const unsigned char *data, size_t bytes, const
     uint32_t next;
 
     (void)from; /* the socket is connected */
-    if (!s->busy || !pki_switchml_unpack(data, bytes, s->elements, &packet) || !pki_switchml_worker_reply(&s->worker, &packet, s->now, &next))
+    if (!s->busy || !pki_switchml_unpack(data, bytes, s->elements, &packet) ||
+        !pki_switchml_worker_reply(&s->worker, &packet, s->now, &next))
         return;
     s->job.disagree |= packet.exponents[1] != mark(s, packet.id);
     if (!s->job.floats || packet.id >= s->job.units) {
@@ -220,7 +225,8 @@ pk_result_t pki_switchml_poll(struct pki_switchml *s, bool *moved, bool *done)
     flush(s);
     *moved = n > 0;
     if (s->job.disagree)
-        return pki_fail(PK_ERR_MISMATCH, NULL, "%s: another rank sends packets of another operation: other count, type or reduction", s->name);
+        return pki_fail(PK_ERR_MISMATCH, NULL,
+                        "%s: another rank sends packets of another operation: other count, type or reduction", s->name);
     s->busy = !pki_switchml_worker_done(&s->worker);
     *done = !s->busy;
     if (*done)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * In-network allreduce: a rank's connection to an aggregator, and the allreduces that go through it, one after the other and in the same order on
- * all ranks. Nothing here waits but open: the engine polls, with its lock held.
+ * In-network allreduce: a rank's connection to an aggregator, and the allreduces that go through it, one after the other and in
+ * the same order on all ranks. Nothing here waits but open: the engine polls, with its lock held.
  */
 #ifndef PKI_SWITCHML_SWITCHML_H
 #define PKI_SWITCHML_SWITCHML_H
@@ -20,7 +20,7 @@ struct pki_switchml;
 bool pki_switchml_sums(pk_dtype_t dtype, pk_op_t op);
 
 struct pki_switchml_join {
-    const char *where;      /* PK_SWITCHML */
+    const char *where; /* PK_SWITCHML */
     int rank, size;
     unsigned char id[PKI_SWITCHML_ID_BYTES]; /* of the communicator */
     unsigned char key[PKI_SWITCHML_KEY_BYTES];
@@ -31,15 +31,15 @@ struct pki_switchml_join {
 pk_result_t pki_switchml_open(const struct pki_switchml_join *join, struct pki_switchml **out);
 void pki_switchml_close(struct pki_switchml *s); /* NULL is legal */
 
-/* The sum of `count` elements of all ranks, PK_F32 or PK_INT32, into `out` (which may be `in`). None is at work. `sig`: the same on ranks that call
- * the same. PK_ERR_MEMORY, PK_ERR_UNSUPPORTED, recorded. */
+/* The sum of `count` elements of all ranks, PK_F32 or PK_INT32, into `out` (which may be `in`). None is at work. `sig`: the same
+ * on ranks that call the same. PK_ERR_MEMORY, PK_ERR_UNSUPPORTED, recorded. */
 pk_result_t pki_switchml_begin(struct pki_switchml *s, const void *in, void *out, size_t count, pk_dtype_t dtype, uint32_t sig);
-/* Go on. *moved: a packet has come. *done: all have come, and the units that do not fit are as they were in `out` where that is `in`, else not
- * written. PK_ERR_MISMATCH: a rank calls something else. Errors are recorded. */
+/* Go on. *moved: a packet has come. *done: all have come, and the units that do not fit are as they were in `out` where that is
+ * `in`, else not written. PK_ERR_MISMATCH: a rank calls something else. Errors are recorded. */
 pk_result_t pki_switchml_poll(struct pki_switchml *s, bool *moved, bool *done);
 
-/* Of the allreduce that has ended: units for which no scale exists, the same on all ranks, and copies of these, one behind the other. A unit has
- * pki_switchml_unit elements, and the last one is filled up with zeros. */
+/* Of the allreduce that has ended: units for which no scale exists, the same on all ranks, and copies of these, one behind the
+ * other. A unit has pki_switchml_unit elements, and the last one is filled up with zeros. */
 size_t pki_switchml_unit(const struct pki_switchml *s);
 size_t pki_switchml_unfit(const struct pki_switchml *s);
 void pki_switchml_gather(const struct pki_switchml *s, float *units);

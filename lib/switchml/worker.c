@@ -5,7 +5,8 @@
 
 #define NONE PKI_SWITCHML_NONE
 
-pk_result_t pki_switchml_worker_init(struct pki_switchml_worker *w, uint32_t base, uint32_t window, const struct pki_switchml_timing *timing)
+pk_result_t pki_switchml_worker_init(struct pki_switchml_worker *w, uint32_t base, uint32_t window,
+                                     const struct pki_switchml_timing *timing)
 {
     *w = (struct pki_switchml_worker){ .timing = *timing, .window = window, .base = base, .oldest = NONE, .newest = NONE };
     w->flights = malloc(window * sizeof *w->flights);
@@ -96,7 +97,8 @@ void pki_switchml_worker_begin(struct pki_switchml_worker *w, uint32_t packets, 
         send_first(w, id, now);
 }
 
-bool pki_switchml_worker_reply(struct pki_switchml_worker *w, const struct pki_switchml_packet *reply, uint64_t now, uint32_t *next)
+bool pki_switchml_worker_reply(struct pki_switchml_worker *w, const struct pki_switchml_packet *reply, uint64_t now,
+                               uint32_t *next)
 {
     uint32_t slot;
 

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * One worker's side of the in-network allreduce: which packets it may send, which replies are new, what has to be sent again. Pure: time is an
- * argument, packets are numbers. A job is one allreduce; its packets are numbered from 0. At most `ahead` of them are on their way, and each
- * reply lets the next one go. Packet p takes place (p + shift) mod 2W of 2W places; two places W apart are the two sets of one slot. The shift
- * goes on from job to job and never back: an aggregator clears a set only when the worker uses the slot's other one.
+ * One worker's side of the in-network allreduce: which packets it may send, which replies are new, what has to be sent again.
+ * Pure: time is an argument, packets are numbers. A job is one allreduce; its packets are numbered from 0. At most `ahead` of
+ * them are on their way, and each reply lets the next one go. Packet p takes place (p + shift) mod 2W of 2W places; two places W
+ * apart are the two sets of one slot. The shift goes on from job to job and never back: an aggregator clears a set only when the
+ * worker uses the slot's other one.
  */
 #ifndef PKI_SWITCHML_WORKER_H
 #define PKI_SWITCHML_WORKER_H
@@ -31,31 +32,33 @@ struct pki_switchml_flight { /* a packet on its way; one a slot */
 
 struct pki_switchml_worker {
     struct pki_switchml_timing timing;
-    uint32_t window;       /* W: packets on their way at most, slots of the aggregator that are this worker's */
-    uint32_t base;         /* the first of these slots, where several workers of one rank share the aggregator's */
-    uint32_t shift;        /* place of the job's packet 0 */
-    uint8_t job;           /* number of the job, low 8 bits */
-    uint32_t packets;      /* of the job; */
-    uint32_t ahead;        /* of them on their way at a time; */
-    uint32_t replies;      /* that have come; */
-    uint64_t timeout_ns;   /* now, */
-    uint32_t resends;      /* since the job began */
-    uint32_t doubled_at;   /* resends at which the timeout doubles next */
-    uint32_t in_a_row;     /* replies since the last resend */
-    uint32_t oldest, newest; /* slots: by when their packets were sent last; NONE: no packet is on its way */
+    uint32_t window;                     /* W: packets on their way at most, slots of the aggregator that are this worker's */
+    uint32_t base;                       /* the first of these slots, where several workers of one rank share the aggregator's */
+    uint32_t shift;                      /* place of the job's packet 0 */
+    uint8_t job;                         /* number of the job, low 8 bits */
+    uint32_t packets;                    /* of the job; */
+    uint32_t ahead;                      /* of them on their way at a time; */
+    uint32_t replies;                    /* that have come; */
+    uint64_t timeout_ns;                 /* now, */
+    uint32_t resends;                    /* since the job began */
+    uint32_t doubled_at;                 /* resends at which the timeout doubles next */
+    uint32_t in_a_row;                   /* replies since the last resend */
+    uint32_t oldest, newest;             /* slots: by when their packets were sent last; NONE: no packet is on its way */
     struct pki_switchml_flight *flights; /* [window] */
 };
 
 /* A worker of `window` slots from slot `base` on. PK_ERR_MEMORY. */
-pk_result_t pki_switchml_worker_init(struct pki_switchml_worker *worker, uint32_t base, uint32_t window, const struct pki_switchml_timing *timing);
+pk_result_t pki_switchml_worker_init(struct pki_switchml_worker *worker, uint32_t base, uint32_t window,
+                                     const struct pki_switchml_timing *timing);
 void pki_switchml_worker_close(struct pki_switchml_worker *worker);
 
 /* Begin a job of `packets` > 0, `ahead` of them at a time (at most the window). Packets 0 to ahead - 1 are to be sent now. */
 void pki_switchml_worker_begin(struct pki_switchml_worker *worker, uint32_t packets, uint32_t ahead, uint64_t now);
 
-/* A reply has come. False: it is none of this job that is still waited for. True: its values are new, and *next is the packet that is to be sent
- * now, or NONE. */
-bool pki_switchml_worker_reply(struct pki_switchml_worker *worker, const struct pki_switchml_packet *reply, uint64_t now, uint32_t *next);
+/* A reply has come. False: it is none of this job that is still waited for. True: its values are new, and *next is the packet
+ * that is to be sent now, or NONE. */
+bool pki_switchml_worker_reply(struct pki_switchml_worker *worker, const struct pki_switchml_packet *reply, uint64_t now,
+                               uint32_t *next);
 
 /* A packet that is to be sent again at `now`, or NONE. To be called until it says NONE. */
 uint32_t pki_switchml_worker_late(struct pki_switchml_worker *worker, uint64_t now);

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Hold the includes of every source file against the floors of the house (docs: README, CONTRIBUTING).
 
-    api -> comm -> engine -> { transport/*, coll } -> { device, topology } -> util
+    api -> comm -> engine -> { transport/*, switchml, coll } -> { device, topology } -> util
 
 usage: floors.py TREE        print each violation, exit 1 when there is one
        floors.py --self-test plant violations in a small tree and check that each is found

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Jobs through an aggregator, each side with the other's twin: the library's ranks with pickle-aggregator and with tools/switchml_twin.py, and the
-twin's workers with pickle-aggregator; 2 to 32 ranks, packets of 64 and 256 values, loss; and what goes wrong: no aggregator, another secret, an
-aggregator that is killed, one that stops, a rank that is killed, garbage.
+"""Jobs through an aggregator, each side with the other's twin: the library's ranks with pickle-aggregator and with
+tools/switchml_twin.py, and the twin's workers with pickle-aggregator; 2 to 32 ranks, packets of 64 and 256 values, loss; and what
+goes wrong: no aggregator, another secret, an aggregator that is killed, one that stops, a rank that is killed, garbage.
 
 usage: drive.py TESTS_FOLDER AGGREGATOR SOURCE jobs|twins|faults|gpu|long
 """
@@ -38,8 +38,8 @@ class Aggregator:
         self.process = subprocess.Popen(command + list(arguments), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                                         env=environment(PICKLE_TEST_SWITCHML_LOSS=None if twin or loss == 0 else loss, **env))
         self.first = self.process.stdout.readline()
-        found = re.search(r"127\.0\.0\.1:(\d+)$", self.first.strip())
-        self.port = int(found.group(1)) if found else 0
+        found = re.search(r"at 127\.0\.0\.1:(\d+)(?:, packets at port (\d+))?$", self.first.strip())
+        self.port, self.packets = [int(n or 0) for n in found.groups()] if found else (0, 0)
 
     def stop(self, how=signal.SIGTERM):
         self.process.send_signal(how)
@@ -53,7 +53,8 @@ def free_port():
 
 
 def start(n, arguments=(), program=RANKS, **env):
-    env = dict({"PK_SIZE": n, "PK_ROOT": "127.0.0.1:%d" % free_port(), "PK_ALGORITHM": "allreduce=switchml", "PK_TIMEOUT_MS": 60000}, **env)
+    common = {"PK_SIZE": n, "PK_ROOT": "127.0.0.1:%d" % free_port(), "PK_ALGORITHM": "allreduce=switchml", "PK_TIMEOUT_MS": 60000}
+    env = dict(common, **env)
     return [subprocess.Popen([program] + [str(a) for a in arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                              env=environment(PK_RANK=r, **env)) for r in range(n)]
 
@@ -83,8 +84,8 @@ def check(name, good, said):
 def config(folder, port, elements, **more):
     path = os.path.join(folder, "switchml.cfg")
     with open(path, "w", encoding="utf-8") as file:
-        file.write("[general]\nrank = 0\nnum_workers = 2 # the communicator knows\ncontroller_ip = 127.0.0.1\ncontroller_port = %d\n"
-                   "packet_numel = %d\n" % (port, elements))
+        file.write("[general]\nrank = 0\nnum_workers = 2 # the communicator knows\ncontroller_ip = 127.0.0.1\n"
+                   "controller_port = %d\npacket_numel = %d\n" % (port, elements))
         file.writelines("%s = %s\n" % pair for pair in more.items())
         file.write("[backend.dpdk]\ncores = 1\n")
     return path
@@ -97,15 +98,17 @@ def job(folder, n, elements, loss, twin=False, arguments=("short",), window=256)
     codes, said = finish(start(n, arguments, PK_SWITCHML=path, PICKLE_TEST_SWITCHML_LOSS=loss or None))
     end = aggregator.stop()
     good = codes == [0] * n and "algorithm switchml" in said and (loss == 0 or " lost by test 0," not in end)
-    check("%d ranks, %d values, loss %g %%, %s" % (n, elements, loss / 1e4, "twin" if twin else "pickle-aggregator"), good, said + end)
+    other = "twin" if twin else "pickle-aggregator"
+    check("%d ranks, %d values, loss %g %%, %s" % (n, elements, loss / 1e4, other), good, said + end)
 
 
 def twin_workers(n, elements, loss, kind):
     aggregator = Aggregator(False, loss)
     identity = os.urandom(16).hex()
-    workers = [subprocess.Popen(TWIN + ["worker", "--port", str(aggregator.port), "--rank", str(r), "--workers", str(n), "--id", identity,
-                                        "--elements", str(elements), "--type", kind, "--loss", str(loss), "--numel", "2500"],
-                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment()) for r in range(n)]
+    command = TWIN + ["worker", "--port", str(aggregator.port), "--workers", str(n), "--id", identity,
+                      "--elements", str(elements), "--type", kind, "--loss", str(loss), "--numel", "2500", "--rank"]
+    workers = [subprocess.Popen(command + [str(r)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment())
+               for r in range(n)]
     codes, said = finish(workers)
     end = aggregator.stop()
     check("%d twin workers, %d values, loss %g %%, %s" % (n, elements, loss / 1e4, kind), codes == [0] * n, said + end)
@@ -180,7 +183,8 @@ def killed():
     ranks = endless(aggregator)
     aggregator.stop(signal.SIGKILL)
     codes, said = finish(ranks)
-    check("the aggregator is killed", all(c == 4 for c in codes) and "aggregator 127.0.0.1:%d" % aggregator.port in said, "%s\n%s" % (codes, said))
+    good = all(c == 4 for c in codes) and "aggregator 127.0.0.1:%d" % aggregator.port in said
+    check("the aggregator is killed", good, "%s\n%s" % (codes, said))
 
 
 def stopped():
@@ -190,7 +194,8 @@ def stopped():
     codes, said = finish(ranks)
     aggregator.process.send_signal(signal.SIGCONT)
     aggregator.stop()
-    good = all(c == 4 for c in codes) and "packets to or from aggregator 127.0.0.1:%d" % aggregator.port in said and "waiting for rank 0" not in said
+    named = "packets to or from aggregator 127.0.0.1:%d" % aggregator.port
+    good = all(c == 4 for c in codes) and named in said and "waiting for rank 0" not in said
     check("the aggregator stands still", good, "%s\n%s" % (codes, said))
 
 
@@ -223,7 +228,7 @@ def garbage():
         s.sendall(os.urandom(108))
     udp = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     for size in (0, 1, 9, 10, 274, 275, 1042, 2000):
-        udp.sendto(os.urandom(size), ("127.0.0.1", aggregator.port))
+        udp.sendto(os.urandom(size), ("127.0.0.1", aggregator.packets))
     codes, said = finish(start(2, ("short",), PK_SWITCHML="127.0.0.1:%d" % aggregator.port))
     end = aggregator.stop()
     for s in idle:
@@ -235,7 +240,8 @@ def other_calls():
     aggregator = Aggregator()
     where = "127.0.0.1:%d" % aggregator.port
     codes, said = finish(start(2, ("mismatch",), PK_SWITCHML=where, PK_TIMEOUT_MS=20000))
-    check("ranks disagree on the count", all(c == 4 for c in codes) and "packets of another operation" in said, "%s\n%s" % (codes, said))
+    good = all(c == 4 for c in codes) and "packets of another operation" in said
+    check("ranks disagree on the count", good, "%s\n%s" % (codes, said))
     codes, said = finish(start(2, ("double",), PK_SWITCHML=where))
     check("another type", all(c == 4 for c in codes) and "sums of f32 and int32 alone" in said, "%s\n%s" % (codes, said))
     codes, said = finish(start(2, ("double",), PK_SWITCHML=where, PK_SWITCHML_FALLBACK=1))
@@ -246,7 +252,8 @@ def other_calls():
 def gpu(_):
     aggregator = Aggregator()
     env = environment(PK_SWITCHML="127.0.0.1:%d" % aggregator.port, PK_ALGORITHM="allreduce=switchml")
-    done = subprocess.run([os.path.join(TESTS, "switchml-gpu")], env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=LIMIT_S, check=False)
+    done = subprocess.run([os.path.join(TESTS, "switchml-gpu")], env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                          text=True, timeout=LIMIT_S, check=False)
     end = aggregator.stop()
     if done.returncode == 77:
         print(done.stdout)
@@ -259,10 +266,12 @@ def faults(folder):
     refused("no host:port", "host:port, or a file", PK_SWITCHML="localhost")
     nobody = "127.0.0.1:%d" % free_port()
     for fallback in (None, 1):
-        refused("nobody listens", "aggregator %s cannot be reached: Connection refused" % nobody, PK_SWITCHML=nobody, fallback=fallback)
+        refused("nobody listens", "aggregator %s cannot be reached: Connection refused" % nobody, PK_SWITCHML=nobody,
+                fallback=fallback)
     with open(os.path.join(folder, "bad.cfg"), "w", encoding="utf-8") as file:
         file.write("[general]\ncontroller_ip = 127.0.0.1\npacket_numel = 128\n")
-    refused("a file with a wrong line", "bad.cfg, line 3: packet_numel is '128': 64 or 256", PK_SWITCHML=os.path.join(folder, "bad.cfg"))
+    refused("a file with a wrong line", "bad.cfg, line 3: packet_numel is '128': 64 or 256",
+            PK_SWITCHML=os.path.join(folder, "bad.cfg"))
     secrets(folder)
     killed()
     stopped()

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Two ranks with GPUs whose allreduces an aggregator sums (drive.py runs one): each kind of memory for either buffer, blocking, in host streams and
- * in CUDA streams, with packets of floats that do not fit.
+ * Two ranks with GPUs whose allreduces an aggregator sums (drive.py runs one): each kind of memory for either buffer, blocking,
+ * in host streams and in CUDA streams, with packets of floats that do not fit.
  */
 #include <float.h>
 #include <math.h>
@@ -51,7 +51,8 @@ static void reduce(int in, int out, size_t count, int stream, bool unfit)
     cases++;
     for (size_t i = 0; i < count; i++)
         if (host[i] != number(0, i, unfit) + number(1, i, unfit)) {
-            report(false, "rank %d: memory %d to %d, stream %d: element %zu of %zu is %g", self.rank, in, out, stream, i, count, (double)host[i]);
+            report(false, "rank %d: memory %d to %d, stream %d: element %zu of %zu is %g", self.rank, in, out, stream, i, count,
+                   (double)host[i]);
             return;
         }
 }
@@ -72,7 +73,8 @@ static int rank_main(void)
         buffers[b][DEVICE] = gpu_alloc(MOST * sizeof(float));
     }
     must_be_ok(pk_explain(self.comm, PK_OP_ALLREDUCE, 1000, PK_F32, PK_MEM_DEVICE, 0, 0, &how), "pk_explain");
-    report(strcmp(how.algorithm, "switchml") == 0 && how.sms == 0, "rank %d: algorithm %s, %d multiprocessors", self.rank, how.algorithm, how.sms);
+    report(strcmp(how.algorithm, "switchml") == 0 && how.sms == 0, "rank %d: algorithm %s, %d multiprocessors", self.rank,
+           how.algorithm, how.sms);
     for (int in = 0; in < KINDS; in++)
         for (int out = 0; out < KINDS; out++)
             for (size_t c = 0; c < sizeof counts / sizeof *counts; c++)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A rank of a job whose allreduces an aggregator sums; the driver (drive.py) starts it PK_SIZE times. Every result is compared, of floats to the
- * bound that docs/switchml.md gives, and to the bit with that of the other ranks.
+ * A rank of a job whose allreduces an aggregator sums; the driver (drive.py) starts it PK_SIZE times. Every result is compared,
+ * of floats to the bound that docs/switchml.md gives, and to the bit with that of the other ranks.
  *
  * usage: switchml-ranks [all|short|endless|mismatch|double]
  */
@@ -83,7 +83,8 @@ static struct expected expect(size_t count, size_t i, int kind)
 static void check_float(const float *out, size_t count, size_t i, int kind, const char *how)
 {
     const struct expected e = expect(count, i, kind);
-    const double bound = (double)(size * size) * 2 * e.most / 2147483648.0 + (double)size * FLT_EPSILON * e.absolute + FLT_MIN * size * size;
+    const double bound =
+        (double)(size * size) * 2 * e.most / 2147483648.0 + (double)size * FLT_EPSILON * e.absolute + FLT_MIN * size * size;
     bool right = fabs((double)out[i] - e.sum) <= bound;
 
     if (isnan(e.sum))

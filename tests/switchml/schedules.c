@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Random schedules of the in-network allreduce in virtual time: workers and the aggregator as pure functions, and between them a network that
- * loses, repeats and reorders what it carries, and keeps some of it until after the aggregator has begun anew. Every sum is compared.
- * Then each rule of the two machines is taken away in turn, and that has to be noticed.
+ * Random schedules of the in-network allreduce in virtual time: workers and the aggregator as pure functions, and between them a
+ * network that loses, repeats and reorders what it carries, and keeps some of it until after the aggregator has begun anew. Every
+ * sum is compared. Then each rule of the two machines is taken away in turn, and that has to be noticed.
  *
  * usage: schedules [COUNT]
  */
@@ -16,28 +16,35 @@
 #define WORKERS 4
 #define WINDOW 4
 #define ELEMENTS 2
-#define PACKETS 8
+#define PACKETS 6
 #define MESSAGES 256
 #define STEPS_MAX 20000
 #define MUTANT_SCHEDULES 60000 /* a mutant is found long before */
 
 enum rule {
     NONE,
-    OLD_PACKETS_ARE_REFUSED,   /* aggregator: nothing older than what the worker has sent for the slot */
-    OTHER_SET_IS_CLEARED,      /* aggregator */
-    SENT_TWICE_COUNTS_ONCE,    /* aggregator: the bit of the worker */
-    LOST_REPLIES_COME_AGAIN,   /* aggregator: complete sums are sent again to who asks */
-    REPLIES_COUNT_ONCE,        /* worker */
-    SHIFT_GOES_ON,             /* worker: from job to job */
-    JOBS_ARE_TOLD_APART,       /* worker */
-    RESENDS_ARE_THE_SAME,      /* worker: packet and slot of the first batch */
-    SESSIONS_ARE_TOLD_APART,   /* both: by addresses */
+    OLD_PACKETS_ARE_REFUSED, /* aggregator: nothing older than what the worker has sent for the slot */
+    OTHER_SET_IS_CLEARED,    /* aggregator */
+    SENT_TWICE_COUNTS_ONCE,  /* aggregator: the bit of the worker */
+    LOST_REPLIES_COME_AGAIN, /* aggregator: complete sums are sent again to who asks */
+    REPLIES_COUNT_ONCE,      /* worker */
+    SHIFT_GOES_ON,           /* worker: from job to job */
+    JOBS_ARE_TOLD_APART,     /* worker */
+    RESENDS_ARE_THE_SAME,    /* worker: packet and slot of the first batch */
+    SESSIONS_ARE_TOLD_APART, /* both: by addresses */
     RULES
 };
 
-static const char *const names[RULES] = { "none", "old packets are refused", "the other set is cleared", "what is sent twice counts once",
-                                          "lost replies come again", "replies count once", "the shift goes on", "jobs are told apart",
-                                          "resends are the same", "sessions are told apart" };
+static const char *const names[RULES] = { "none",
+                                          "old packets are refused",
+                                          "the other set is cleared",
+                                          "what is sent twice counts once",
+                                          "lost replies come again",
+                                          "replies count once",
+                                          "the shift goes on",
+                                          "jobs are told apart",
+                                          "resends are the same",
+                                          "sessions are told apart" };
 
 struct message {
     bool reply;
@@ -51,7 +58,7 @@ struct world {
     uint64_t random, now;
     uint32_t workers, packets, loss, session, jobs;
     uint32_t job_of[WORKERS]; /* jobs ended, by worker */
-    uint64_t got[WORKERS]; /* bit p: packet p of the job is there */
+    uint64_t got[WORKERS];    /* bit p: packet p of the job is there */
     bool wrong;
     struct pki_switchml_aggregator aggregator;
     struct pki_switchml_worker worker[WORKERS];
@@ -91,7 +98,9 @@ static void send_packet(struct world *w, uint32_t worker, uint32_t id)
     const struct pki_switchml_worker *machine = &w->worker[worker];
     struct message m = { .worker = (uint8_t)worker, .session = (uint8_t)w->session };
 
-    m.packet = (struct pki_switchml_packet){ .id = id, .index = pki_switchml_worker_index(machine, id), .job = machine->job,
+    m.packet = (struct pki_switchml_packet){ .id = id,
+                                             .index = pki_switchml_worker_index(machine, id),
+                                             .job = machine->job,
                                              .exponents = { (int8_t)(worker * 3 + id), 0 } };
     for (uint32_t k = 0; k < ELEMENTS; k++)
         m.values[k] = swapped(value(w, worker, w->job_of[worker], id, k));
@@ -192,7 +201,8 @@ static void reach_aggregator(struct world *w, struct message *m)
         }
 }
 
-/* A packet of the first batch that is sent again, as a worker does it whose timers hold the next packet's number with this one's slot. */
+/* A packet of the first batch that is sent again, as a worker does it whose timers hold the next packet's number with this one's
+ * slot. */
 static void resend(struct world *w, uint32_t i, uint32_t id)
 {
     struct message m = { .worker = (uint8_t)i, .session = (uint8_t)w->session };
@@ -312,7 +322,8 @@ static int mutants(void)
 
         while (seed < MUTANT_SCHEDULES && run(seed, (enum rule)r))
             seed++;
-        printf("without the rule that %s: %s %u schedules\n", names[r], seed < MUTANT_SCHEDULES ? "noticed after" : "NOT noticed in", seed);
+        printf("without the rule that %s: %s %u schedules\n", names[r],
+               seed < MUTANT_SCHEDULES ? "noticed after" : "NOT noticed in", seed);
         missed += seed == MUTANT_SCHEDULES;
     }
     return missed;

@@ -127,7 +127,8 @@ static void expect_indices(uint32_t base, uint32_t shift, const char *hex)
     cr_assert_eq(pki_switchml_worker_init(&worker, base, 4, &timing), PK_OK);
     worker.shift = shift;
     for (uint32_t p = 0; sscanf(hex, " %4x%n", &index, &used) == 1; p++, hex += used)
-        cr_assert_eq(pki_switchml_worker_index(&worker, p), index, "packet %u: %04x, not %04x", p, pki_switchml_worker_index(&worker, p), index);
+        cr_assert_eq(pki_switchml_worker_index(&worker, p), index, "packet %u: %04x, not %04x", p,
+                     pki_switchml_worker_index(&worker, p), index);
     pki_switchml_worker_close(&worker);
 }
 
@@ -150,7 +151,8 @@ Test(switchml, timers_double_and_come_back)
     for (uint32_t id = 0; id < 4; id++) /* of the first batch each by its own number */
         cr_assert_eq(pki_switchml_worker_late(&w, 10), id);
     cr_assert_eq(pki_switchml_worker_late(&w, 10), PKI_SWITCHML_NONE);
-    cr_assert_eq(pki_switchml_worker_due(&w), 30, "after four it is twice as long: %llu", (unsigned long long)pki_switchml_worker_due(&w));
+    cr_assert_eq(pki_switchml_worker_due(&w), 30, "after four it is twice as long: %llu",
+                 (unsigned long long)pki_switchml_worker_due(&w));
     for (uint32_t id = 0; id < 8; id++) {
         const struct pki_switchml_packet reply = { .id = id, .index = pki_switchml_worker_index(&w, id) };
         uint32_t next;
@@ -174,7 +176,8 @@ Test(switchml, aggregator)
     const void *sums;
 
 #define SEND(worker, packet, set, values) \
-    (p = (struct pki_switchml_packet){ .id = (packet), .index = (set), .exponents = { (int8_t)(worker), 0 } }, pki_switchml_aggregate(&s, (worker), &p, (values), &sums))
+    (p = (struct pki_switchml_packet){ .id = (packet), .index = (set), .exponents = { (int8_t)(worker), 0 } }, \
+     pki_switchml_aggregate(&s, (worker), &p, (values), &sums))
     cr_assert_eq(pki_switchml_aggregator_init(&s, 2, 1, 64), PK_OK);
     cr_assert_eq(SEND(0, 0, 1, one), PKI_SWITCHML_OUTSIDE);
     cr_assert_eq(SEND(0, 0, 0, one), PKI_SWITCHML_WAIT);
@@ -206,7 +209,8 @@ Test(switchml, packets_of_another_length_are_none)
     pki_switchml_pack(&packet, 256, bytes);
     expect_bytes(bytes, "13 09 04030201 8005 fd 04");
     cr_assert(pki_switchml_unpack(bytes, 1034, 256, &got));
-    cr_assert(got.id == packet.id && got.index == packet.index && got.job == packet.job && got.exponents[0] == -3 && got.exponents[1] == 4);
+    cr_assert(got.id == packet.id && got.index == packet.index && got.job == packet.job && got.exponents[0] == -3 &&
+              got.exponents[1] == 4);
     for (size_t n = 0; n < 1100; n++)
         cr_assert(n == 1034 || !pki_switchml_unpack(bytes, n, 256, &got));
     cr_assert(!pki_switchml_unpack(bytes, 266, 64, &got));
@@ -217,9 +221,12 @@ Test(switchml, packets_of_another_length_are_none)
 Test(switchml, settings)
 {
     struct pki_switchml_settings s;
-    char file[] = "# a comment\n[general]\nrank = 3\ncontroller_ip = 10.0.0.7 ; another\ncontroller_port=50099\npacket_numel = 64\n"
-                  "max_outstanding_packets = 128\ntimeout = 5\ntimeout_threshold = 7\ntimeout_threshold_increment = 8\n[backend.rdma]\nmsg_numel = 1\n";
-    char unknown[] = "[general]\ncontroller_ip = h\npackets = 3\n", no_host[] = "[general]\n", number[] = "controller_ip = h\ntimeout = 0\n";
+    char file[] =
+        "# a comment\n[general]\nrank = 3\ncontroller_ip = 10.0.0.7 ; another\ncontroller_port=50099\npacket_numel = 64\n"
+        "max_outstanding_packets = 128\ntimeout = 5\ntimeout_threshold = 7\ntimeout_threshold_increment = "
+        "8\n[backend.rdma]\nmsg_numel = 1\n";
+    char unknown[] = "[general]\ncontroller_ip = h\npackets = 3\n", no_host[] = "[general]\n",
+         number[] = "controller_ip = h\ntimeout = 0\n";
 
     cr_assert_eq(pki_switchml_settings_parse(file, "file", &s), PK_OK);
     cr_assert(strcmp(s.host, "10.0.0.7") == 0 && s.port == 50099 && s.elements == 64 && s.window == 128);
@@ -241,7 +248,9 @@ Test(switchml, proofs)
 {
     const unsigned char key[16] = { 1 }, other[16] = { 2 };
     const struct pki_switchml_greeting greeting = { { 5 } }, another = { { 6 } };
-    const struct pki_switchml_hello hello = { .id = { 3 }, .rank = 1, .workers = 2, .elements = 64, .window = 9, .port = 7, .nonce = { 8 } };
+    const struct pki_switchml_hello hello = {
+        .id = { 3 }, .rank = 1, .workers = 2, .elements = 64, .window = 9, .port = 7, .nonce = { 8 }
+    };
     const struct pki_switchml_answer answer = { .accepted = true, .window = 9, .port = 7 };
     struct pki_switchml_hello got;
     struct pki_switchml_answer said;

@@ -20,7 +20,8 @@ static struct job *find(struct server *s, const unsigned char *id)
     return NULL;
 }
 
-/* All packets that workers have on their way must find room in the receive buffer: what does not is lost, and sent again 10 ms later. */
+/* All packets that workers have on their way must find room in the receive buffer: what does not is lost, and sent again 10 ms
+ * later. */
 static uint32_t window_for(const struct server *s, const struct pki_switchml_hello *h)
 {
     size_t room = s->datagrams.buffer_bytes / (h->workers * (pki_switchml_packet_bytes(h->elements) + KERNEL_BYTES));
@@ -113,8 +114,8 @@ bool job_join(struct server *s, struct visitor *v, const struct pki_switchml_hel
     }
     v->rank = h->rank;
     a->window = v->job->window;
-    server_say(s, "job %u: rank %u of %u has come from %s, %u values a packet, %u packets", v->job->number, h->rank, h->workers, v->name,
-               h->elements, v->job->window);
+    server_say(s, "job %u: rank %u of %u has come from %s, %u values a packet, %u packets", v->job->number, h->rank, h->workers,
+               v->name, h->elements, v->job->window);
     return true;
 }
 

@@ -18,7 +18,7 @@
 #include "util/resolve.h"
 
 #define EVENTS 64
-#define LOOK_EVERY 256           /* rounds between two looks at connections while packets come */
+#define LOOK_EVERY 256 /* rounds between two looks at connections while packets come */
 #define TURN_MS 200
 #define BUFFER_BYTES (64u << 20) /* wanted; without privileges net.core.rmem_max counts */
 
@@ -40,7 +40,8 @@ struct options {
 
 static int usage(void)
 {
-    fputs("usage: pickle-aggregator [--address ADDRESS] [--port PORT] [--window PACKETS] [--poll] [--stats SECONDS] [--quiet] [--plain]\n"
+    fputs("usage: pickle-aggregator [--address ADDRESS] [--port PORT] [--window PACKETS] [--poll] [--stats SECONDS] [--quiet] "
+          "[--plain]\n"
           "  --address   where workers connect and send packets (127.0.0.1)\n"
           "  --port      TCP for connections and UDP for packets (48864); 0: any, the first line says which\n"
           "  --window    packets that a worker may have on its way at most (8191)\n"
@@ -48,7 +49,8 @@ static int usage(void)
           "  --stats     a line of counts every so many seconds; SIGUSR1 gives one, and the end\n"
           "  --quiet     say nothing of workers that come and go\n"
           "  --plain     one datagram a packet, as it is on the wire, also where the kernel can cut and join them\n"
-          "PK_SECRET_FILE names the file with the secret of the workers; without one only loopback is served, or PK_INSECURE=1 set.\n",
+          "PK_SECRET_FILE names the file with the secret of the workers; without one only loopback is served, or PK_INSECURE=1 "
+          "set.\n",
           stderr);
     return 2;
 }
@@ -77,14 +79,29 @@ static bool parse(int argc, char **argv, struct options *o)
         bool fine = true;
 
         switch (c) {
-        case 'a': o->address = optarg; break;
-        case 'p': fine = number(optarg, 0, 65535, &o->port); break;
-        case 'w': fine = number(optarg, 1, PKI_SWITCHML_SLOTS_MAX, &o->window); break;
-        case 'l': o->poll = true; break;
-        case 's': fine = number(optarg, 1, 86400, &o->every_s); break;
-        case 'q': o->quiet = true; break;
-        case 'n': o->plain = true; break;
-        default: fine = false;
+        case 'a':
+            o->address = optarg;
+            break;
+        case 'p':
+            fine = number(optarg, 0, 65535, &o->port);
+            break;
+        case 'w':
+            fine = number(optarg, 1, PKI_SWITCHML_SLOTS_MAX, &o->window);
+            break;
+        case 'l':
+            o->poll = true;
+            break;
+        case 's':
+            fine = number(optarg, 1, 86400, &o->every_s);
+            break;
+        case 'q':
+            o->quiet = true;
+            break;
+        case 'n':
+            o->plain = true;
+            break;
+        default:
+            fine = false;
         }
         if (!fine)
             return false;
@@ -106,12 +123,15 @@ static void print_counts(const struct server *s)
     const uint64_t *v = c->verdicts;
     double cpu = cpu_seconds();
 
-    printf("packets %llu, replies %llu, sums complete %llu, asked again %llu, sent again %llu, stale %llu, disagree %llu, outside %llu, malformed %llu, "
-           "strangers %llu, unsent %llu, lost by test %llu, cpu %.3f s, packets per core second %.0f\n", (unsigned long long)c->packets,
-           (unsigned long long)c->replies, (unsigned long long)v[PKI_SWITCHML_TO_ALL], (unsigned long long)v[PKI_SWITCHML_TO_ONE],
-           (unsigned long long)v[PKI_SWITCHML_AGAIN], (unsigned long long)v[PKI_SWITCHML_STALE], (unsigned long long)v[PKI_SWITCHML_DISAGREES],
+    printf("packets %llu, replies %llu, sums complete %llu, asked again %llu, sent again %llu, stale %llu, disagree %llu, "
+           "outside %llu, malformed %llu, "
+           "strangers %llu, unsent %llu, lost by test %llu, cpu %.3f s, packets per core second %.0f\n",
+           (unsigned long long)c->packets, (unsigned long long)c->replies, (unsigned long long)v[PKI_SWITCHML_TO_ALL],
+           (unsigned long long)v[PKI_SWITCHML_TO_ONE], (unsigned long long)v[PKI_SWITCHML_AGAIN],
+           (unsigned long long)v[PKI_SWITCHML_STALE], (unsigned long long)v[PKI_SWITCHML_DISAGREES],
            (unsigned long long)v[PKI_SWITCHML_OUTSIDE], (unsigned long long)c->malformed, (unsigned long long)c->strangers,
-           (unsigned long long)s->datagrams.unsent, (unsigned long long)s->datagrams.shed, cpu, cpu > 0 ? (double)c->packets / cpu : 0);
+           (unsigned long long)s->datagrams.unsent, (unsigned long long)s->datagrams.shed, cpu,
+           cpu > 0 ? (double)c->packets / cpu : 0);
     fflush(stdout);
 }
 
@@ -157,7 +177,7 @@ static bool serve_at(struct server *s, const struct options *o)
         return false;
     }
     pki_netif_format(&address, text);
-    printf("pickle-aggregator at %s\n", text);
+    printf("pickle-aggregator at %s, packets at port %u\n", text, (unsigned)s->port);
     fflush(stdout);
     return true;
 }

@@ -72,8 +72,11 @@ static void complain(struct server *s, struct job *j, uint32_t rank, const struc
     if (j->complained)
         return;
     j->complained = true;
-    server_say(s, "job %u: rank %u sends packet %u of its allreduce %u into slot %u, where the others have another one: the ranks do not call "
-               "the same operations", j->number, rank, p->id, p->job, p->index & ~PKI_SWITCHML_SET);
+    server_say(s,
+               "job %u: rank %u sends packet %u of its allreduce %u into slot %u, where the others have another one: the ranks "
+               "do not call "
+               "the same operations",
+               j->number, rank, p->id, p->job, p->index & ~PKI_SWITCHML_SET);
 }
 
 static void take(void *arg, const unsigned char *data, size_t bytes, const struct sockaddr_storage *from)

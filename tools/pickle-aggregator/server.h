@@ -25,11 +25,11 @@ struct worker {
 struct job {
     struct pki_list node;
     unsigned char id[PKI_SWITCHML_ID_BYTES];
-    unsigned number;    /* since the start, for messages */
+    unsigned number; /* since the start, for messages */
     uint32_t workers, elements, window;
-    uint32_t here;      /* workers present, */
-    uint32_t came;      /* and those that have ever been */
-    bool complained;    /* of packets that disagree */
+    uint32_t here;   /* workers present, */
+    uint32_t came;   /* and those that have ever been */
+    bool complained; /* of packets that disagree */
     struct worker worker[PKI_SWITCHML_WORKERS_MAX];
     struct pki_switchml_aggregator sums;
 };
@@ -48,7 +48,7 @@ struct visitor {
     uint32_t rank;
 };
 
-struct place { /* of a worker, by the address of its packets */
+struct place {       /* of a worker, by the address of its packets */
     struct job *job; /* NULL: free */
     uint32_t rank;
 };
@@ -63,8 +63,8 @@ struct server {
     unsigned char key[PKI_SWITCHML_KEY_BYTES];
     uint32_t window_most;
     bool quiet;
-    int listener, events;  /* epoll */
-    uint16_t port;         /* of packets */
+    int listener, events; /* epoll */
+    uint16_t port;        /* of packets */
     struct pki_datagrams datagrams;
     struct pki_list jobs, visitors;
     unsigned njobs, nvisitors, jobs_begun;
@@ -91,6 +91,7 @@ void job_leave(struct server *s, struct visitor *v);
 /* packets.c: take what has come and answer it; how many packets there were, -1: the socket is of no use. */
 int server_packets(struct server *s);
 void server_forget_last(struct server *s); /* the table of addresses has changed */
-struct place *server_place(struct server *s, const struct sockaddr_storage *address); /* the worker's with this address, or a free one */
+struct place *server_place(struct server *s,
+                           const struct sockaddr_storage *address); /* the worker's with this address, or a free one */
 
 #endif

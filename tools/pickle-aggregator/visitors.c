@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Connections. A stranger has 5 s to prove the secret, gets nothing but a greeting, and is dropped for the first byte that makes no sense. */
+/* Connections. A stranger has 5 s to prove the secret, gets nothing but a greeting, and is dropped for the first byte that makes
+ * no sense. */
 #include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -48,7 +49,8 @@ static bool greet(struct server *s, struct visitor *v)
     unsigned char bytes[PKI_SWITCHML_GREETING_BYTES];
     struct epoll_event event = { .events = EPOLLIN, .data.ptr = v };
 
-    if (pki_auth_random(v->greeting.nonce, sizeof v->greeting.nonce) != PK_OK || epoll_ctl(s->events, EPOLL_CTL_ADD, v->fd, &event) != 0)
+    if (pki_auth_random(v->greeting.nonce, sizeof v->greeting.nonce) != PK_OK ||
+        epoll_ctl(s->events, EPOLL_CTL_ADD, v->fd, &event) != 0)
         return false;
     pki_switchml_greeting_pack(&v->greeting, bytes);
     return tell(v, bytes, sizeof bytes);
@@ -99,7 +101,8 @@ static void answer(struct server *s, struct visitor *v)
 void visitor_step(struct server *s, struct visitor *v)
 {
     unsigned char more;
-    ssize_t n = v->job == NULL ? recv(v->fd, v->in + v->have, sizeof v->in - v->have, MSG_DONTWAIT) : recv(v->fd, &more, 1, MSG_DONTWAIT);
+    ssize_t n =
+        v->job == NULL ? recv(v->fd, v->in + v->have, sizeof v->in - v->have, MSG_DONTWAIT) : recv(v->fd, &more, 1, MSG_DONTWAIT);
 
     if (n < 0 && (errno == EAGAIN || errno == EINTR))
         return;

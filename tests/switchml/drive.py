@@ -4,7 +4,7 @@
 tools/switchml_twin.py, and the twin's workers with pickle-aggregator; 2 to 32 ranks, packets of 64 and 256 values, loss; and what
 goes wrong: no aggregator, another secret, an aggregator that is killed, one that stops, a rank that is killed, garbage.
 
-usage: drive.py TESTS_FOLDER AGGREGATOR SOURCE jobs|twins|faults|gpu|long
+usage: drive.py TESTS_FOLDER AGGREGATOR SOURCE jobs|twins|faults|gpu|long|long_twins [RANKS...]
 """
 import os
 import re
@@ -128,12 +128,18 @@ def twins(folder):
     twin_workers(4, 256, 10000, "int32")
 
 
+NUMBERS = [int(n) for n in sys.argv[5:]] or [2, 4, 8, 32]
+
+
 def long(folder):
-    for n in (2, 4, 8, 32):
+    for n in NUMBERS:
         for elements in (64, 256):
             for loss in (0, 1000, 10000, 50000):
                 job(folder, n, elements, loss, arguments=() if n < 32 else ("short",))
-    for n in (2, 4, 8, 32):
+
+
+def long_twins(folder):
+    for n in NUMBERS:
         job(folder, n, 64, 10000, twin=True)
         for kind in ("int32", "float"):
             twin_workers(n, 256, 10000, kind)
@@ -282,5 +288,5 @@ def faults(folder):
 
 
 with tempfile.TemporaryDirectory() as directory:
-    {"jobs": jobs, "twins": twins, "faults": faults, "gpu": gpu, "long": long}[PART](directory)
+    {"jobs": jobs, "twins": twins, "faults": faults, "gpu": gpu, "long": long, "long_twins": long_twins}[PART](directory)
 sys.exit(1 if failures else 0)

@@ -151,6 +151,45 @@ static void streams(void)
             CHECK(data[k][i] == size * (size - 1) / 2 + size * (k + i), "stream: integer %d of %d\n", rank, i, k);
 }
 
+/* One after the other, whatever their order in the group's transfers. */
+static void group(void)
+{
+    int32_t data[3][500];
+
+    for (int k = 0; k < 3; k++)
+        for (int i = 0; i < 500; i++)
+            data[k][i] = rank * 1000 + k + i;
+    CHECK(pk_group_start() == PK_OK, "group\n", rank);
+    for (int k = 0; k < 3; k++)
+        CHECK(pk_allreduce(data[k], data[k], 500, PK_INT32, PK_SUM, comm, PK_BLOCKING) == PK_OK, "in a group\n", rank);
+    CHECK(pk_group_end() == PK_OK, "group\n", rank);
+    for (int k = 0; k < 3; k++)
+        for (int i = 0; i < 500; i++)
+            CHECK(data[k][i] == size * (size - 1) / 2 * 1000 + size * (k + i), "group: integer %d of %d\n", rank, i, k);
+}
+
+/* Each half has a job of its own at the aggregator, and both are at work at the same time. */
+static void halves(void)
+{
+    pk_comm_t *half;
+    float x[300], right = 0;
+
+    if (size < 4)
+        return;
+    CHECK(pk_comm_split(comm, rank % 2, rank, &half, NULL) == PK_OK, "split\n", rank);
+    for (int round = 0; round < 20 && wrong == 0; round++) {
+        right = 0;
+        for (int r = rank % 2; r < size; r += 2)
+            right += (float)(r + round);
+        for (int i = 0; i < 300; i++)
+            x[i] = (float)(rank + round);
+        CHECK(pk_allreduce(x, x, 300, PK_F32, PK_SUM, half, PK_BLOCKING) == PK_OK, "of a half\n", rank);
+        CHECK(fabsf(x[0] - right) < 1e-4f && fabsf(x[299] - right) < 1e-4f, "of a half: %g, not %g\n", rank, (double)x[0],
+              (double)right);
+    }
+    CHECK(pk_comm_destroy(half) == PK_OK, "destroy of a half\n", rank);
+}
+
 static void all(bool quick)
 {
     static const size_t counts[] = { 0, 1, 63, 64, 65, 255, 256, 257, 1000, 5001, 70001 };
@@ -163,6 +202,8 @@ static void all(bool quick)
                 floats(counts[c], kind, place);
         }
     streams();
+    group();
+    halves();
 }
 
 /* Until it fails; rank 0 says when it has begun. */

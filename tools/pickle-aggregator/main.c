@@ -187,13 +187,16 @@ static void look(struct server *s, int wait_ms)
 {
     struct epoll_event events[EVENTS];
     int n = epoll_wait(s->events, events, EVENTS, wait_ms);
+    bool knocks = false;
 
     for (int i = 0; i < n; i++) {
         if (events[i].data.ptr == &s->listener)
-            server_accept(s);
+            knocks = true;
         else if (events[i].data.ptr != &s->datagrams)
             visitor_step(s, events[i].data.ptr);
     }
+    if (knocks) /* last: it may drop a stranger of whom these tell */
+        server_accept(s);
 }
 
 static int serve(struct server *s, const struct options *o)
@@ -224,6 +227,17 @@ static int serve(struct server *s, const struct options *o)
     return 0;
 }
 
+/* A connection for each worker of all jobs, and strangers. */
+static void allow_descriptors(void)
+{
+    struct rlimit limit;
+
+    if (getrlimit(RLIMIT_NOFILE, &limit) == 0) {
+        limit.rlim_cur = limit.rlim_max;
+        (void)setrlimit(RLIMIT_NOFILE, &limit);
+    }
+}
+
 static struct server server; /* the only one */
 
 int main(int argc, char **argv)
@@ -237,6 +251,7 @@ int main(int argc, char **argv)
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGTERM, &action, NULL);
     sigaction(SIGUSR1, &action, NULL);
+    allow_descriptors();
     server.window_most = (uint32_t)o.window;
     server.quiet = o.quiet;
     server.listener = server.events = server.datagrams.fd = -1;

@@ -14,8 +14,8 @@
 #include "util/list.h"
 
 #define JOBS_MAX 64
-#define VISITORS_MAX 1024
-#define PLACES_MAX 4096 /* of the table of addresses; a power of two, and twice as many as there may be workers */
+#define STRANGERS_MAX 256 /* who has proven nothing; then the one that came first has to go */
+#define PLACES_MAX 4096   /* of the table of addresses; a power of two, and twice as many as there may be workers */
 
 struct worker {
     bool present;
@@ -67,7 +67,7 @@ struct server {
     uint16_t port;        /* of packets */
     struct pki_datagrams datagrams;
     struct pki_list jobs, visitors;
-    unsigned njobs, nvisitors, jobs_begun;
+    unsigned njobs, nstrangers, jobs_begun;
     struct place places[PLACES_MAX];
     struct counts counts;
     /* the packet's sender looked up last */

@@ -31,9 +31,9 @@ void server_say(const struct server *s, const char *format, ...)
 
 static void drop(struct server *s, struct visitor *v)
 {
+    s->nstrangers -= v->job == NULL;
     job_leave(s, v);
     pki_list_remove(&v->node);
-    s->nvisitors--;
     close(v->fd); /* epoll forgets it */
     free(v);
 }
@@ -56,6 +56,18 @@ static bool greet(struct server *s, struct visitor *v)
     return tell(v, bytes, sizeof bytes);
 }
 
+static void drop_first_stranger(struct server *s)
+{
+    for (struct pki_list *n = s->visitors.next; n != &s->visitors; n = n->next) {
+        struct visitor *v = pki_container_of(n, struct visitor, node);
+
+        if (v->job == NULL) {
+            drop(s, v);
+            return;
+        }
+    }
+}
+
 void server_accept(struct server *s)
 {
     struct sockaddr_storage peer;
@@ -65,7 +77,9 @@ void server_accept(struct server *s)
 
     if (fd < 0)
         return;
-    v = s->nvisitors < VISITORS_MAX ? calloc(1, sizeof *v) : NULL;
+    if (s->nstrangers == STRANGERS_MAX)
+        drop_first_stranger(s);
+    v = calloc(1, sizeof *v);
     if (v == NULL) {
         close(fd);
         return;
@@ -75,7 +89,7 @@ void server_accept(struct server *s)
     v->deadline_ns = pki_now_ns() + HELLO_NS;
     pki_netif_format(&peer, v->name);
     pki_list_push(&s->visitors, &v->node);
-    s->nvisitors++;
+    s->nstrangers++;
     if (!greet(s, v))
         drop(s, v);
 }
@@ -94,6 +108,7 @@ static void answer(struct server *s, struct visitor *v)
         return;
     }
     joined = job_join(s, v, &hello, &a);
+    s->nstrangers -= joined;
     if (pki_switchml_answer_pack(&a, s->key, &v->greeting, &hello, bytes) != PK_OK || !tell(v, bytes, sizeof bytes) || !joined)
         drop(s, v);
 }

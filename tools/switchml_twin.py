@@ -276,7 +276,7 @@ class Worker:
             header = HEADER.pack(first, self.job & 255, struct.pack("<I", p), self.index(p), e, 0)
             self.udp.send(header + unwords(values), self.to)
 
-        waiting = {}
+        waiting, held = {}, set()
         for p in range(ahead):
             send(p)
             waiting[p] = time.monotonic()
@@ -307,9 +307,16 @@ class Worker:
                 if floats:
                     scale = scale_of(exponents[u], self.o.workers)
                     sums[u] = [as_float32((v - (1 << 32) if v >> 31 else v) / scale) for v in sums[u]]
+            turn = [p + self.window] if p + self.window in held else []
+            held -= set(turn)
             if p + ahead < total:
-                send(p + ahead)
-                waiting[p + ahead] = now
+                turn.append(p + ahead)
+            for q in turn:
+                if q - self.window in waiting: # its slot is not free
+                    held.add(q)
+                else:
+                    send(q)
+                    waiting[q] = now
         self.shift = (self.shift + total) % (2 * self.window)
         self.job += 1
         return sums

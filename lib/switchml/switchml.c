@@ -117,11 +117,11 @@ static void take_reply(void *arg, const unsigned char *data, size_t bytes, const
     struct pki_switchml *s = arg;
     struct pki_switchml_packet packet;
     const size_t behind = s->job.floats ? s->worker.ahead : 0;
-    uint32_t next;
+    uint32_t next[2];
 
     (void)from; /* the socket is connected */
     if (!s->busy || !pki_switchml_unpack(data, bytes, s->elements, &packet) ||
-        !pki_switchml_worker_reply(&s->worker, &packet, s->now, &next))
+        !pki_switchml_worker_reply(&s->worker, &packet, s->now, next))
         return;
     s->job.disagree |= packet.exponents[1] != mark(s, packet.id);
     if (!s->job.floats || packet.id >= s->job.units) {
@@ -132,8 +132,9 @@ static void take_reply(void *arg, const unsigned char *data, size_t bytes, const
     }
     if (packet.id >= behind)
         keep_sums(s, packet.id - behind, data + PKI_SWITCHML_HEADER_BYTES);
-    if (next != PKI_SWITCHML_NONE)
-        send_packet(s, next);
+    for (int i = 0; i < 2; i++)
+        if (next[i] != PKI_SWITCHML_NONE)
+            send_packet(s, next[i]);
 }
 
 /* ---- jobs ---- */

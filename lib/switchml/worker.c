@@ -13,7 +13,7 @@ pk_result_t pki_switchml_worker_init(struct pki_switchml_worker *w, uint32_t bas
     if (w->flights == NULL)
         return PK_ERR_MEMORY;
     for (uint32_t i = 0; i < window; i++)
-        w->flights[i].id = NONE;
+        w->flights[i].id = w->flights[i].waits = NONE;
     return PK_OK;
 }
 
@@ -97,24 +97,39 @@ void pki_switchml_worker_begin(struct pki_switchml_worker *w, uint32_t packets, 
         send_first(w, id, now);
 }
 
-bool pki_switchml_worker_reply(struct pki_switchml_worker *w, const struct pki_switchml_packet *reply, uint64_t now,
-                               uint32_t *next)
+/* Packet `id` has its turn, and goes if its slot is free. */
+static uint32_t go_or_wait(struct pki_switchml_worker *w, uint32_t id, uint64_t now)
 {
-    uint32_t slot;
+    struct pki_switchml_flight *f = &w->flights[place_of(w, id) % w->window];
+
+    if (f->id != NONE) {
+        f->waits = id;
+        return NONE;
+    }
+    send_first(w, id, now);
+    return id;
+}
+
+bool pki_switchml_worker_reply(struct pki_switchml_worker *w, const struct pki_switchml_packet *reply, uint64_t now,
+                               uint32_t next[2])
+{
+    struct pki_switchml_flight *f;
+    uint32_t slot, waits;
 
     if (reply->job != w->job || reply->id >= w->packets || reply->index != pki_switchml_worker_index(w, reply->id))
         return false;
     slot = place_of(w, reply->id) % w->window;
-    if (w->flights[slot].id != reply->id) /* it has come before, or its packet has not been sent */
+    f = &w->flights[slot];
+    if (f->id != reply->id) /* it has come before, or its packet has not been sent */
         return false;
     unlink_flight(w, slot);
-    w->flights[slot].id = NONE;
+    waits = f->waits;
+    f->id = f->waits = NONE;
     w->replies++;
     if (++w->in_a_row >= w->window && w->timeout_ns > w->timing.timeout_ns)
         be_patient_again(w);
-    *next = w->packets - reply->id > w->ahead ? reply->id + w->ahead : NONE;
-    if (*next != NONE)
-        send_first(w, *next, now);
+    next[0] = waits != NONE ? go_or_wait(w, waits, now) : NONE;
+    next[1] = w->packets - reply->id > w->ahead ? go_or_wait(w, reply->id + w->ahead, now) : NONE;
     return true;
 }
 

@@ -2,9 +2,10 @@
 /*
  * One worker's side of the in-network allreduce: which packets it may send, which replies are new, what has to be sent again.
  * Pure: time is an argument, packets are numbers. A job is one allreduce; its packets are numbered from 0. At most `ahead` of
- * them are on their way, and each reply lets the next one go. Packet p takes place (p + shift) mod 2W of 2W places; two places W
- * apart are the two sets of one slot. The shift goes on from job to job and never back: an aggregator clears a set only when the
- * worker uses the slot's other one.
+ * them are on their way, and the reply to packet p lets packet p + ahead go. Packet p takes place (p + shift) mod 2W of 2W
+ * places; two places W apart are the two sets of one slot. An aggregator clears a set when the worker uses the slot's other one.
+ * So the shift goes on from job to job and never back, and a packet goes only when the one before it in its slot has been
+ * answered: with fewer than W ahead it may have to wait for that.
  */
 #ifndef PKI_SWITCHML_WORKER_H
 #define PKI_SWITCHML_WORKER_H
@@ -26,6 +27,7 @@ struct pki_switchml_timing {
 
 struct pki_switchml_flight { /* a packet on its way; one a slot */
     uint32_t id;             /* NONE: there is none */
+    uint32_t waits;          /* the packet that goes when this one has been answered, or NONE */
     uint32_t before, behind; /* slots whose packets were sent before and after it */
     uint64_t sent_ns;
 };
@@ -52,13 +54,14 @@ pk_result_t pki_switchml_worker_init(struct pki_switchml_worker *worker, uint32_
                                      const struct pki_switchml_timing *timing);
 void pki_switchml_worker_close(struct pki_switchml_worker *worker);
 
-/* Begin a job of `packets` > 0, `ahead` of them at a time (at most the window). Packets 0 to ahead - 1 are to be sent now. */
+/* Begin a job of `packets` > 0, `ahead` of them at a time: as many as the window, or fewer than that and at least half of them
+ * all. Packets 0 to ahead - 1 are to be sent now. */
 void pki_switchml_worker_begin(struct pki_switchml_worker *worker, uint32_t packets, uint32_t ahead, uint64_t now);
 
-/* A reply has come. False: it is none of this job that is still waited for. True: its values are new, and *next is the packet
- * that is to be sent now, or NONE. */
+/* A reply has come. False: it is none of this job that is still waited for. True: its values are new, and `next` are the packets
+ * that are to be sent now, or NONE. */
 bool pki_switchml_worker_reply(struct pki_switchml_worker *worker, const struct pki_switchml_packet *reply, uint64_t now,
-                               uint32_t *next);
+                               uint32_t next[2]);
 
 /* A packet that is to be sent again at `now`, or NONE. To be called until it says NONE. */
 uint32_t pki_switchml_worker_late(struct pki_switchml_worker *worker, uint64_t now);

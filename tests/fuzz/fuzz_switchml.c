@@ -59,27 +59,32 @@ static void fuzz_worker(const uint8_t *data, size_t size)
 {
     const struct pki_switchml_timing timing = { .timeout_ns = 100, .threshold = 3, .increment = 2 };
     struct pki_switchml_worker w;
-    uint64_t got = 0, now = 0;
-    uint32_t sent = SLOTS;
+    const uint32_t packets = size % 2 == 0 ? 40 : 6, ahead = size % 2 == 0 ? SLOTS : 3;
+    uint64_t got = 0, now = 0, sent = (1ull << ahead) - 1;
 
     require(pki_switchml_worker_init(&w, 0, SLOTS, &timing) == PK_OK);
-    pki_switchml_worker_begin(&w, 40, SLOTS, now);
+    pki_switchml_worker_begin(&w, packets, ahead, now);
     for (; size >= 5; data += 5, size -= 5) {
         struct pki_switchml_packet reply = { .id = data[0], .index = (uint16_t)(data[1] << 8 | data[2]), .job = data[3] & 1 };
-        uint32_t next;
+        uint32_t next[2], late;
 
         if ((data[3] & 2) != 0)
             reply.index = pki_switchml_worker_index(&w, reply.id);
         now += data[4];
-        while ((next = pki_switchml_worker_late(&w, now)) != PKI_SWITCHML_NONE)
-            require(next < sent && (got >> next & 1) == 0);
-        if (!pki_switchml_worker_reply(&w, &reply, now, &next))
+        while ((late = pki_switchml_worker_late(&w, now)) != PKI_SWITCHML_NONE)
+            require((sent >> late & 1) != 0 && (got >> late & 1) == 0);
+        if (!pki_switchml_worker_reply(&w, &reply, now, next))
             continue;
-        require(reply.id < sent && (got >> reply.id & 1) == 0 && (next == PKI_SWITCHML_NONE || next == reply.id + SLOTS));
+        require((sent >> reply.id & 1) != 0 && (got >> reply.id & 1) == 0);
         got |= 1ull << reply.id;
-        sent += next != PKI_SWITCHML_NONE && next >= sent ? next + 1 - sent : 0;
+        for (int i = 0; i < 2; i++) {
+            if (next[i] == PKI_SWITCHML_NONE)
+                continue;
+            require(next[i] < packets && (sent >> next[i] & 1) == 0);
+            sent |= 1ull << next[i];
+        }
     }
-    require((got == (1ull << 40) - 1) == pki_switchml_worker_done(&w));
+    require((got == (1ull << packets) - 1) == pki_switchml_worker_done(&w));
     pki_switchml_worker_close(&w);
 }
 

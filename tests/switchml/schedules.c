@@ -28,6 +28,7 @@ enum rule {
     SENT_TWICE_COUNTS_ONCE,  /* aggregator: the bit of the worker */
     LOST_REPLIES_COME_AGAIN, /* aggregator: complete sums are sent again to who asks */
     REPLIES_COUNT_ONCE,      /* worker */
+    SLOTS_ARE_FREE,          /* worker: before they are used again */
     SHIFT_GOES_ON,           /* worker: from job to job */
     JOBS_ARE_TOLD_APART,     /* worker */
     RESENDS_ARE_THE_SAME,    /* worker: packet and slot of the first batch */
@@ -41,6 +42,7 @@ static const char *const names[RULES] = { "none",
                                           "what is sent twice counts once",
                                           "lost replies come again",
                                           "replies count once",
+                                          "slots are free before they are used again",
                                           "the shift goes on",
                                           "jobs are told apart",
                                           "resends are the same",
@@ -107,17 +109,22 @@ static void send_packet(struct world *w, uint32_t worker, uint32_t id)
     post(w, &m);
 }
 
-static uint32_t packets_of(const struct world *w, uint32_t job)
+static uint32_t units_of(const struct world *w, uint32_t job)
 {
     return 1 + (w->packets + job * 5) % PACKETS;
 }
 
+/* Such a job has more packets, and may have fewer on their way than there are slots, and yet come back to one. */
+static bool is_float(const struct world *w, uint32_t job)
+{
+    return (w->packets / PACKETS + job) % 2 == 1;
+}
+
 static void begin(struct world *w, uint32_t i)
 {
-    uint32_t packets = packets_of(w, w->job_of[i]), ahead = packets < WINDOW ? packets : WINDOW;
+    uint32_t units = units_of(w, w->job_of[i]), window = w->worker[i].window, ahead = units < window ? units : window;
+    uint32_t packets = is_float(w, w->job_of[i]) ? units + ahead : units;
 
-    if (ahead > w->worker[i].window)
-        ahead = w->worker[i].window;
     w->got[i] = 0;
     if (w->without == SHIFT_GOES_ON && w->job_of[i] > 0) /* where it will be 0 after the packets of the job that has ended */
         w->worker[i].shift = 2 * w->worker[i].window - w->worker[i].packets % (2 * w->worker[i].window);
@@ -144,7 +151,7 @@ static void check(struct world *w, uint32_t i, const struct message *m)
 static void reach_worker(struct world *w, struct message *m)
 {
     struct pki_switchml_worker *machine = &w->worker[m->worker];
-    uint32_t next;
+    uint32_t next[2];
 
     if (w->job_of[m->worker] == w->jobs)
         return;
@@ -154,11 +161,14 @@ static void reach_worker(struct world *w, struct message *m)
     }
     if (w->without == REPLIES_COUNT_ONCE && m->packet.job == machine->job && (w->got[m->worker] >> m->packet.id & 1) != 0)
         machine->replies++;
-    if (!pki_switchml_worker_reply(machine, &m->packet, w->now, &next))
+    if (!pki_switchml_worker_reply(machine, &m->packet, w->now, next))
         return;
     check(w, m->worker, m);
-    if (next != PKI_SWITCHML_NONE)
-        send_packet(w, m->worker, next);
+    for (int k = 0; k < 2; k++)
+        if (next[k] != PKI_SWITCHML_NONE)
+            send_packet(w, m->worker, next[k]);
+    if (w->without == SLOTS_ARE_FREE && m->packet.id + machine->ahead < machine->packets && next[1] == PKI_SWITCHML_NONE)
+        send_packet(w, m->worker, m->packet.id + machine->ahead);
     w->wrong |= pki_switchml_worker_done(machine) && w->got[m->worker] + 1 != 1ull << machine->packets;
     if (pki_switchml_worker_done(machine) && ++w->job_of[m->worker] < w->jobs)
         begin(w, m->worker);
@@ -295,7 +305,7 @@ static bool run(uint64_t seed, enum rule without)
     w.without = without;
     w.random = seed * 0x9e3779b97f4a7c15ull + 1;
     w.workers = 1 + pick(&w, WORKERS);
-    w.packets = pick(&w, PACKETS);
+    w.packets = pick(&w, 2 * PACKETS);
     w.loss = pick(&w, 4) == 0 ? pick(&w, 30) : pick(&w, 4);
     w.jobs = 1 + pick(&w, 2);
     window = 1 + pick(&w, WINDOW);

@@ -155,15 +155,39 @@ Test(switchml, timers_double_and_come_back)
                  (unsigned long long)pki_switchml_worker_due(&w));
     for (uint32_t id = 0; id < 8; id++) {
         const struct pki_switchml_packet reply = { .id = id, .index = pki_switchml_worker_index(&w, id) };
-        uint32_t next;
+        uint32_t next[2];
 
-        cr_assert(pki_switchml_worker_reply(&w, &reply, 12, &next));
-        cr_assert(!pki_switchml_worker_reply(&w, &reply, 12, &next), "a second time");
-        cr_assert_eq(next, id + 4 < 8 ? id + 4 : PKI_SWITCHML_NONE);
+        cr_assert(pki_switchml_worker_reply(&w, &reply, 12, next));
+        cr_assert(!pki_switchml_worker_reply(&w, &reply, 12, next), "a second time");
+        cr_assert_eq(next[0], PKI_SWITCHML_NONE);
+        cr_assert_eq(next[1], id + 4 < 8 ? id + 4 : PKI_SWITCHML_NONE);
     }
     cr_assert(pki_switchml_worker_done(&w));
     cr_assert_eq(w.timeout_ns, 10);
     cr_assert_eq(pki_switchml_worker_due(&w), UINT64_MAX);
+    pki_switchml_worker_close(&w);
+}
+
+/* A job of three units of floats and four slots: packet 4 is next for slot 0 when packet 1 has been answered, and packet 0 has
+ * not. */
+Test(switchml, slots_are_free_before_they_are_used_again)
+{
+    const struct pki_switchml_timing timing = { .timeout_ns = 10, .threshold = 100, .increment = 100 };
+    const uint32_t order[] = { 1, 2, 0, 3, 4, 5 };
+    const uint32_t wanted[][2] = { { UINT32_MAX, UINT32_MAX }, { UINT32_MAX, 5 },          { 4, 3 },
+                                   { UINT32_MAX, UINT32_MAX }, { UINT32_MAX, UINT32_MAX }, { UINT32_MAX, UINT32_MAX } };
+    struct pki_switchml_worker w;
+
+    cr_assert_eq(pki_switchml_worker_init(&w, 0, 4, &timing), PK_OK);
+    pki_switchml_worker_begin(&w, 6, 3, 0);
+    for (int i = 0; i < 6; i++) {
+        const struct pki_switchml_packet reply = { .id = order[i], .index = pki_switchml_worker_index(&w, order[i]) };
+        uint32_t next[2];
+
+        cr_assert(pki_switchml_worker_reply(&w, &reply, 1, next));
+        cr_assert(next[0] == wanted[i][0] && next[1] == wanted[i][1], "reply %u: %u and %u", order[i], next[0], next[1]);
+    }
+    cr_assert(pki_switchml_worker_done(&w));
     pki_switchml_worker_close(&w);
 }
 

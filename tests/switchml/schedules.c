@@ -16,7 +16,7 @@
 #define WORKERS 4
 #define WINDOW 4
 #define ELEMENTS 2
-#define PACKETS 6
+#define PACKETS 5
 #define MESSAGES 256
 #define STEPS_MAX 20000
 #define MUTANT_SCHEDULES 60000 /* a mutant is found long before */

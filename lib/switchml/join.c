@@ -191,7 +191,7 @@ static pk_result_t exchange(struct pki_switchml *s, const struct pki_switchml_jo
     if (result != PK_OK)
         return result;
     if (!pki_switchml_answer_unpack(bytes, join->key, &greeting, &hello, answer))
-        return pki_fail(PK_ERR_PEER, NULL, "%s does not prove that it knows the secret", s->name);
+        return pki_fail(PK_ERR_AUTH, NULL, "%s does not prove that it knows the secret", s->name);
     if (!answer->accepted)
         return pki_fail(PK_ERR_PEER, NULL, "%s refuses this rank: %s", s->name, answer->text);
     return PK_OK;

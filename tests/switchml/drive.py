@@ -97,7 +97,8 @@ def job(folder, n, elements, loss, twin=False, arguments=("short",), window=256)
     path = config(folder, aggregator.port, elements, max_outstanding_packets=window)
     codes, said = finish(start(n, arguments, PK_SWITCHML=path, PICKLE_TEST_SWITCHML_LOSS=loss or None))
     end = aggregator.stop()
-    good = codes == [0] * n and "algorithm switchml" in said and (loss == 0 or " lost by test 0," not in end)
+    lost = " lost by test 0," not in end or loss < 10000 # at a tenth of a per cent so few packets may all come
+    good = codes == [0] * n and "algorithm switchml" in said and lost
     other = "twin" if twin else "pickle-aggregator"
     check("%d ranks, %d values, loss %g %%, %s" % (n, elements, loss / 1e4, other), good, said + end)
 

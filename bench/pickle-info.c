@@ -26,6 +26,8 @@ static const struct variable settings[] = {
     { "PK_SM_POLICY", "default, none, or a number of multiprocessors" },
     { "PK_UNPACK", "how GPU memory gets what arrives through the host: copy (default), kernel" },
     { "PK_ALGORITHM", "of collectives: ring, or allreduce=ring,broadcast=tree; by size by default" },
+    { "PK_SWITCHML", "aggregator of PK_ALGORITHM=allreduce=switchml: host:port, or a file" },
+    { "PK_SWITCHML_FALLBACK", "1: what it cannot do goes without it" },
     { "PK_P2P_LEVEL", "farthest GPUs that copy directly: LOC NVL PIX PXB PHB NODE SYS" },
     { "PK_THREAD_CPUS", "CPUs of the library's own threads" },
     { "PK_SOCKETS", "TCP connections for data between two ranks of different hosts" },

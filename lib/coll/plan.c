@@ -124,6 +124,11 @@ uint32_t pki_plan_fused(struct pki_plan *plan)
                                            .src = pki_stretch(pki_in(0), plan->in_blocks) });
 }
 
+uint32_t pki_plan_switch(struct pki_plan *plan)
+{
+    return append(plan, (struct pki_step){ .kind = PKI_STEP_SWITCH, .peer = -1, .dst = pki_out(0), .src = pki_in(0) });
+}
+
 uint32_t pki_plan_reduce(struct pki_plan *plan, struct pki_ref dst, const struct pki_ref *operands, uint32_t n)
 {
     if (plan->failed || !grow((void **)&plan->operands, &plan->operands_cap, plan->noperands, n, sizeof *plan->operands)) {

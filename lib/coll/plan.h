@@ -27,7 +27,8 @@ enum pki_step_kind {
     PKI_STEP_RECV_REDUCE, /* dst = src (+) what comes from peer; `landing` is a scratch block the bytes may land in first */
     PKI_STEP_COPY,        /* dst = src */
     PKI_STEP_REDUCE,      /* dst = operands in their order, one pass, one rounding */
-    PKI_STEP_FUSED        /* a kernel that talks to its peers itself */
+    PKI_STEP_FUSED,       /* a kernel that talks to its peers itself */
+    PKI_STEP_SWITCH       /* an aggregator in the network, which all ranks send to, makes the sums */
 };
 
 enum pki_buffer { PKI_BUF_IN, PKI_BUF_OUT, PKI_BUF_SCRATCH };
@@ -147,6 +148,8 @@ const struct pki_algorithm *pki_algorithm_find(enum pki_coll coll, const char *n
 
 /* The collective as one FUSED step (fused.c), NULL where there is none: for GPUs alone. */
 const struct pki_algorithm *pki_fused_algorithm(enum pki_coll coll);
+/* The allreduce as one SWITCH step (switchml.c): for communicators with an aggregator alone. */
+extern const struct pki_algorithm pki_switchml_algorithm;
 
 /* Make and free a whole plan. `root` is of no account without build_rooted. `hosts` has to outlive the plan;
  * NULL, and those without: all ranks are on one host. PK_ERR_MEMORY, PK_ERR_UNSUPPORTED (too many ranks). */
@@ -191,6 +194,7 @@ uint32_t pki_plan_recv(struct pki_plan *plan, int peer, struct pki_ref dst);
 uint32_t pki_plan_recv_reduce(struct pki_plan *plan, int peer, struct pki_ref dst, struct pki_ref src, struct pki_ref landing);
 uint32_t pki_plan_copy(struct pki_plan *plan, struct pki_ref dst, struct pki_ref src);
 uint32_t pki_plan_fused(struct pki_plan *plan); /* all of IN to all of OUT */
+uint32_t pki_plan_switch(struct pki_plan *plan); /* likewise */
 uint32_t pki_plan_reduce(struct pki_plan *plan, struct pki_ref dst, const struct pki_ref *operands, uint32_t n);
 /* The step appended last waits for step `dep` too: chunk for chunk, or (and then for all others in the same way) for the whole of
  * it. The first is right where what it works on begins no later than what `dep` works on; the second where it begins within. */

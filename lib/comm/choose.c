@@ -63,13 +63,17 @@ static pk_result_t force(struct pki_chooser *chooser, const char *word, size_t l
     int way = equal != NULL ? way_named(equal + 1, len - before - 1) : way_named(word, len);
     int coll = equal != NULL ? coll_named(word, before) : -1;
 
+    if (word + len - name == 8 && memcmp(name, "switchml", 8) == 0 && (equal == NULL || coll == PKI_COLL_ALLREDUCE)) {
+        chooser->switchml = true;
+        return PK_OK;
+    }
     if (fused && (equal == NULL || (coll >= 0 && pki_fused_algorithm((enum pki_coll)coll) != NULL))) {
         chooser->fused |= coll >= 0 ? 1u << coll : UINT32_MAX;
         return PK_OK;
     }
     if (way < 0 || (equal != NULL && (coll < 0 || chooser->all[coll][way] == NULL)))
-        return pki_fail(PK_ERR_ARG, NULL, "PK_ALGORITHM: '%.*s': direct, flat, ring, doubling, halving, tree, staggered, hier, leader, detour or fused, or "
-                        "operation=one that it has", (int)len, word);
+        return pki_fail(PK_ERR_ARG, NULL, "PK_ALGORITHM: '%.*s': direct, flat, ring, doubling, halving, tree, staggered, hier, leader, detour, fused "
+                        "or switchml, or operation=one that it has", (int)len, word);
     for (int c = 0; c < PKI_COLL_END; c++)
         if ((coll < 0 || c == coll) && chooser->all[c][way] != NULL)
             chooser->forced[c] = chooser->all[c][way];
@@ -92,6 +96,7 @@ static pk_result_t force_all(struct pki_chooser *chooser, const char *text)
 pk_result_t pki_chooser_init(struct pki_chooser *chooser)
 {
     chooser->fused = 0;
+    chooser->switchml = false;
     for (int c = 0; c < PKI_COLL_END; c++) {
         chooser->forced[c] = NULL;
         for (int w = 0; w < PKI_WAYS; w++)

@@ -24,6 +24,7 @@ struct pki_tuning {
     uint64_t leader_max_bytes_per_rank; /* across hosts: up to here, times the ranks, one rank of a host speaks for it, */
     uint64_t leader_max_bytes;          /* but not beyond this */
     uint64_t hier_min_bytes;       /* across hosts, where each rank has a block: from so much in all on */
+    int32_t switchml_fallback;          /* PK_SWITCHML_FALLBACK: what an aggregator cannot do goes without it */
     char algorithm[PKI_ALGORITHM_TEXT]; /* PK_ALGORITHM, or empty */
 };
 
@@ -39,6 +40,7 @@ struct pki_chooser {
     const struct pki_algorithm *all[PKI_COLL_END][PKI_WAYS]; /* NULL: there is none */
     const struct pki_algorithm *forced[PKI_COLL_END];        /* by PK_ALGORITHM */
     uint32_t fused;                                          /* likewise: bit c, a kernel in GPU memory whatever the length */
+    bool switchml;                                           /* likewise: allreduces by an aggregator in the network */
 };
 
 struct pki_choice {

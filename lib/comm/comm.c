@@ -229,6 +229,8 @@ pk_result_t pki_comm_choose(const struct pk_comm *comm, enum pki_coll coll, size
                             enum pki_mem_kind kind, struct pki_choice *choice)
 {
     *choice = pki_choose(&comm->chooser, coll, bytes);
+    if (comm->chooser.switchml && coll == PKI_COLL_ALLREDUCE)
+        return pki_aggregate_choose(comm, dtype, op, choice);
     /* Ranks whose memory is of different kinds have to choose alike; a fused collective gives way to what the others do. */
     if (kind == PKI_MEM_DEVICE && comm->chooser.forced[coll] == NULL && pki_engine_fuses(comm->engine, coll, bytes, dtype, op)) {
         choice->instead = choice->algorithm;

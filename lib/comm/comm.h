@@ -105,6 +105,7 @@ struct pk_comm {
     struct pki_origins origins;
     struct pki_tuning tuning;
     struct pki_chooser chooser;
+    struct pki_switchml *switchml; /* the aggregator, or NULL */
     uint64_t deadline_ns; /* of init */
     bool from_launcher;
     struct pki_split *split; /* the first half of making this one out of another; NULL when it is over */
@@ -203,6 +204,13 @@ void pki_config_dump(const struct pk_comm *comm, char *text, size_t capacity, si
 /* verify.c: write to the GPU memory behind each of `eps` (NULL: none to look at) and let the peers look; an endpoint over which data comes
  * out wrong can no longer put. All ranks. */
 pk_result_t pki_comm_verify(struct pk_comm *comm, struct pki_ep *const *eps);
+
+/* aggregate.c: join the aggregator, where PK_ALGORITHM asks for it. *joined: it has been, or need not be. With PK_SWITCHML_FALLBACK a refusal is no error. */
+pk_result_t pki_aggregate_join(struct pk_comm *comm, bool *joined);
+/* What all ranks have found: has each joined? */
+void pki_aggregate_agree(struct pk_comm *comm, bool all);
+/* An allreduce of such elements: choose the aggregator, or say why not. */
+pk_result_t pki_aggregate_choose(const struct pk_comm *comm, pk_dtype_t dtype, pk_op_t op, struct pki_choice *choice);
 
 /* connect.c: endpoints of all pairs. */
 pk_result_t pki_comm_connect(struct pk_comm *comm);

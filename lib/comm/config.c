@@ -85,6 +85,16 @@ static pk_result_t algorithm_from_env(struct pk_comm *comm)
     return result;
 }
 
+static pk_result_t fallback_from_env(struct pk_comm *comm)
+{
+    bool fallback;
+    pk_result_t result = pki_env_bool("PK_SWITCHML_FALLBACK", false, &fallback);
+
+    if (result == PK_OK)
+        comm->tuning.switchml_fallback = fallback;
+    return result;
+}
+
 static pk_result_t p2p_level_from_env(struct pk_comm *comm)
 {
     const char *text = pki_env_get("PK_P2P_LEVEL");
@@ -136,6 +146,8 @@ pk_result_t pki_config_resolve(const pk_comm_config_t *config, struct pk_comm *c
         result = algorithm_from_env(comm);
     if (result == PK_OK)
         result = p2p_level_from_env(comm);
+    if (result == PK_OK)
+        result = fallback_from_env(comm);
     if (result == PK_OK)
         result = pki_env_int("PK_TIMEOUT_MS", 1, INT64_MAX / 2000000, DEFAULT_TIMEOUT_MS, &timeout_ms);
     if (result == PK_OK)

@@ -9,6 +9,7 @@
 
 #include "coll/hosts.h"
 #include "comm/comm.h"
+#include "switchml/switchml.h"
 #include "util/clock.h"
 #include "util/netif.h"
 
@@ -285,24 +286,29 @@ static bool has_nvlinks(const struct pk_comm *comm)
 static pk_result_t agree_on_ways(struct pk_comm *comm)
 {
     struct offer {
-        int32_t fused_ctas, nvlinks;
+        int32_t fused_ctas, nvlinks, joined;
     } mine, *all = calloc((size_t)comm->size, sizeof *all);
     int least;
-    bool nvlinks = comm->size > 1, forbidden = false;
+    bool nvlinks = comm->size > 1, forbidden = false, joined = true;
     pk_result_t result;
 
     if (all == NULL)
         return pki_fail(PK_ERR_MEMORY, NULL, "no memory for %d ranks", comm->size);
     mine.fused_ctas = least = pki_engine_fused_offer(comm->engine, processes_on_gpu(comm));
     mine.nvlinks = has_nvlinks(comm);
-    result = pki_bootstrap_allgather(comm->bootstrap, &mine, sizeof mine, all, comm->deadline_ns);
+    result = pki_aggregate_join(comm, &joined);
+    mine.joined = joined;
+    if (result == PK_OK)
+        result = pki_bootstrap_allgather(comm->bootstrap, &mine, sizeof mine, all, comm->deadline_ns);
     for (int i = 0; i < comm->size && result == PK_OK; i++) {
         least = all[i].fused_ctas < least ? all[i].fused_ctas : least;
         nvlinks = nvlinks && all[i].nvlinks != 0;
+        joined = joined && all[i].joined != 0;
         forbidden = forbidden || (comm->cards[i].has_gpu && comm->cards[i].fused_ctas == 0);
     }
     if (result == PK_OK)
         pki_engine_fused_start(comm->engine, least);
+    pki_aggregate_agree(comm, result == PK_OK && joined);
     comm->chooser.detours = result == PK_OK && nvlinks && forbidden;
     free(all);
     return result;
@@ -356,6 +362,8 @@ pk_result_t pki_comm_bring_up(struct pk_comm *comm)
 void pki_comm_tear_down(struct pk_comm *comm)
 {
     pki_token_hide(&comm->token);
+    pki_switchml_close(comm->switchml);
+    comm->switchml = NULL;
     for (int i = 0; comm->side_fds != NULL && i < comm->size; i++)
         if (comm->side_fds[i] >= 0) {
             pki_fork_let_go(comm->side_fds[i]);

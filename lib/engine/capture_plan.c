@@ -13,8 +13,13 @@
 /* A long collective's kernels are not made to be replayed: the algorithm without one does instead, on all ranks alike. */
 static pk_result_t make_task(struct pki_engine *e, struct capture_part *part)
 {
-    pk_result_t result = pki_task_make(e, &part->request, &part->task);
+    pk_result_t result;
 
+    if (part->request.algorithm == &pki_switchml_algorithm) {
+        part->request.algorithm = part->request.instead;
+        part->request.instead = NULL;
+    }
+    result = pki_task_make(e, &part->request, &part->task);
     if (result != PK_OK || !pki_task_is_fused(part->task) || pki_fused_is_replayed(e, &part->request))
         return result;
     pki_task_free(part->task);

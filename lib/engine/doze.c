@@ -49,6 +49,12 @@ static bool find_bells(const struct pki_engine *e, struct bed *bed)
 /* Locked. Of all transports between hosts that carry. False: there is something to do, or one cannot tell. */
 static bool find_fds(struct pki_engine *e, struct bed *bed)
 {
+    int aggregator = pki_switched_fd(e);
+
+    if (aggregator >= 0 && bed->nfds == FDS_MAX)
+        return false;
+    if (aggregator >= 0)
+        bed->fds[bed->nfds++] = (struct pollfd){ .fd = aggregator, .events = POLLIN };
     for (int i = 0; i < e->nifaces; i++) {
         struct pki_iface *iface = e->ifaces[i];
         int fd = iface->carries && iface->transport->between_hosts ? iface->transport->wait_fd(iface) : -1;

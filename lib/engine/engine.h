@@ -18,6 +18,7 @@
 
 struct pki_engine;
 struct pki_capture;
+struct pki_switchml;
 
 /* With no more hardware queues (CUDA_DEVICE_MAX_CONNECTIONS) whatever follows a wait in its stream holds up other streams. */
 #define PKI_FEW_QUEUES 2
@@ -66,6 +67,8 @@ int pki_engine_fused_offer(struct pki_engine *engine, int processes);
 void pki_engine_fused_start(struct pki_engine *engine, int ctas); /* the least that any rank has offered; 0: without */
 /* Is a collective with this argument fused where all ranks have it in device memory? The same on all ranks. */
 bool pki_engine_fuses(const struct pki_engine *engine, enum pki_coll coll, size_t bytes, pk_dtype_t dtype, pk_op_t op);
+/* The aggregator of the communicator, which outlives the engine. */
+void pki_engine_set_aggregator(struct pki_engine *engine, struct pki_switchml *switchml);
 void pki_engine_start(struct pki_engine *engine);
 
 /* Wait for the unfinished, say goodbye, and until what was sent to other hosts has arrived as far as its transport can tell

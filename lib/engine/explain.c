@@ -87,7 +87,9 @@ static pk_result_t explain_coll(struct pki_engine *e, const struct pki_request *
         for (int p = 0; p < e->config.size && step->kind == PKI_STEP_FUSED; p++)
             if (p != e->config.rank)
                 add_way(e, p, kind, out);
-        kernel |= step->kind != PKI_STEP_SEND && step->kind != PKI_STEP_RECV && !pki_stage_copies(e, r->algorithm->coll, plan);
+        if (step->kind == PKI_STEP_SWITCH)
+            add_name(out->transports, sizeof out->transports, "switchml");
+        kernel |= step->kind != PKI_STEP_SEND && step->kind != PKI_STEP_RECV && step->kind != PKI_STEP_SWITCH && !pki_stage_copies(e, r->algorithm->coll, plan);
     }
     out->steps = plan->nsteps;
     snprintf(out->algorithm, sizeof out->algorithm, "%s", r->algorithm->name);

@@ -140,6 +140,8 @@ struct pki_engine {
     _Atomic uint32_t *abort_word;
     char *ll_memory;
     struct pki_fused fused;
+    struct pki_switchml *switchml; /* the aggregator, or NULL */
+    int switched;              /* allreduces that it has begun: one at most */
     struct pki_region *regions;
     uint32_t nregions, regions_cap;
     uint32_t region_buckets[256];

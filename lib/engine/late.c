@@ -23,6 +23,8 @@ static bool waits_for(const struct pki_task *task, const struct pki_peer *peer)
         for (const struct pki_list *n = lists[k]->next; n != lists[k]; n = n->next)
             if (pki_container_of(n, struct pki_xfer, match)->task == task)
                 return true;
+    if (pki_task_is_switched(task) && task->switched.begun)
+        return peer->rank != task->engine->config.rank;
     return pki_task_is_fused(task) && pki_fused_waits_for(task, peer->rank);
 }
 
@@ -78,7 +80,7 @@ static void name_missing(const struct pki_engine *e, const struct pki_task *task
         if (rank >= 0)
             add_name(text, len, rank);
     }
-    if (text[0] != '\0')
+    if (text[0] != '\0' || pki_task_is_switched(task)) /* all may be there, and the aggregator is not */
         return;
     for (int i = 0; i < e->config.size; i++)
         if (waits_for(task, &e->peers[i]))
@@ -86,11 +88,14 @@ static void name_missing(const struct pki_engine *e, const struct pki_task *task
 }
 
 /* Of a task that waits for no rank: what else. */
-static const char *nobody(const struct pki_task *task)
+static void name_else(const struct pki_task *task, char *text, size_t len)
 {
     if (!task->started)
-        return "(none: its own stream has not come to it)";
-    return task->kind == PKI_MEM_DEVICE ? "(none: what this rank has given to its gpu has not ended)" : "(none: it has work left)";
+        snprintf(text, len, "(none: its own stream has not come to it)");
+    else if (pki_task_is_switched(task) && task->switched.begun)
+        snprintf(text, len, "(none: packets to or from %.100s)", pki_switched_name(task->engine));
+    else
+        snprintf(text, len, task->kind == PKI_MEM_DEVICE ? "(none: what this rank has given to its gpu has not ended)" : "(none: it has work left)");
 }
 
 static int first_missing(const char *text)
@@ -161,9 +166,11 @@ static void warn(struct pki_engine *e, struct pki_task *task, uint64_t waited_ms
 
     name_missing(e, task, missing, sizeof missing);
     where = pki_engine_where(e, first_missing(missing), task);
+    if (missing[0] == '\0')
+        name_else(task, missing, sizeof missing);
     task->warned = true;
     pki_log(PKI_LOG_WARN, &where, "has waited %llu ms for rank %s", (unsigned long long)waited_ms,
-            missing[0] != '\0' ? missing : nobody(task));
+            missing);
 }
 
 static void time_out(struct pki_engine *e, const struct pki_task *task, uint64_t waited_ms)
@@ -173,8 +180,10 @@ static void time_out(struct pki_engine *e, const struct pki_task *task, uint64_t
 
     name_missing(e, task, missing, sizeof missing);
     where = pki_engine_where(e, first_missing(missing), task);
+    if (missing[0] == '\0')
+        name_else(task, missing, sizeof missing);
     (void)pki_fail(PK_ERR_TIMEOUT, &where, "no end after %llu ms; waiting for rank %s", (unsigned long long)waited_ms,
-                   missing[0] != '\0' ? missing : nobody(task));
+                   missing);
     pki_engine_poison(e, PK_ERR_TIMEOUT, true);
 }
 

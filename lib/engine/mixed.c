@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Collectives whose send buffer is memory of the host and whose receive buffer is GPU memory, or the other way round. The plan runs in one
- * kind of memory: the other buffer has a shadow there, filled before the first step or copied out after the last one.
+ * kind of memory: the other buffer has a shadow there, filled before the first step or copied out after the last one. Where an aggregator sums, the
+ * plan runs in memory of the host, and both buffers may have one.
  */
 #include "engine/internal.h"
 #include "util/dtype.h"
@@ -19,10 +20,11 @@ void pki_mixed_choose(struct pki_task *task, const enum pki_mem_kind kinds[2], c
     bool reduces = pki_coll_shape(r->algorithm->coll)->reduces;
 
     task->kind = PKI_MEM_DEVICE;
-    if ((e->config.sm_policy == PK_SM_NONE && pki_task_needs_kernel(task)) ||
+    if (pki_task_is_switched(task) || (e->config.sm_policy == PK_SM_NONE && pki_task_needs_kernel(task)) ||
         (reduces && !e->gpu->ops->reduces(e->gpu, r->dtype, r->op)))
         task->kind = PKI_MEM_HOST;
     task->mixed.shadows_in = kinds[0] != task->kind;
+    task->mixed.shadows_out = kinds[1] != task->kind;
     task->mixed.in_bytes = bytes[0];
     task->mixed.out_bytes = bytes[1];
     task->mixed.user_in = r->in;
@@ -35,15 +37,15 @@ size_t pki_mixed_bytes(const struct pki_task *task)
 {
     const struct pki_mixed *m = &task->mixed;
 
-    return !m->active ? 0 : rounded(m->shadows_in ? m->in_bytes : m->out_bytes);
+    return !m->active ? 0 : (m->shadows_in ? rounded(m->in_bytes) : 0) + (m->shadows_out ? rounded(m->out_bytes) : 0);
 }
 
 /* One more piece of a copy when the last one has ended. True: all of it has. */
-static bool copy_all(struct pki_task *task, char *dst, const char *src, size_t bytes)
+static bool copy_all(struct pki_task *task, char *dst, const char *src, size_t bytes, bool in)
 {
     struct pki_engine *e = task->engine;
     struct pki_mixed *m = &task->mixed;
-    struct pki_queue *queue = pki_stage_queue(e, (task->kind == PKI_MEM_DEVICE) == m->shadows_in);
+    struct pki_queue *queue = pki_stage_queue(e, (task->kind == PKI_MEM_DEVICE) == in);
     struct pki_word_op ended = { .kind = PKI_WORD_WRITE };
     size_t len = bytes - m->issued < PKI_HOST_PUT ? bytes - m->issued : PKI_HOST_PUT;
     pk_result_t result;
@@ -78,12 +80,15 @@ bool pki_mixed_before(struct pki_task *task, size_t scratch_at)
     if (!m->active)
         return true;
     shadow = task->scratch + scratch_at;
-    if (!m->shadows_in) {
-        task->request.out = shadow;
+    if (m->shadows_out)
+        task->request.out = shadow + (m->shadows_in ? rounded(m->in_bytes) : 0);
+    if (!m->shadows_in)
         return true;
-    }
     task->request.in = shadow;
-    return copy_all(task, shadow, m->user_in, m->in_bytes);
+    if (!copy_all(task, shadow, m->user_in, m->in_bytes, true))
+        return false;
+    m->issued = 0;
+    return true;
 }
 
 /* Where block `index` of the receive buffer lies. What lies between the blocks of a v-form is none of ours. False: no such block. */
@@ -108,10 +113,10 @@ bool pki_mixed_after(struct pki_task *task)
     struct pki_mixed *m = &task->mixed;
     size_t first, bytes;
 
-    if (!m->active || m->shadows_in)
+    if (!m->active || !m->shadows_out)
         return true;
     while (out_block(task, m->block, &first, &bytes)) {
-        if (!copy_all(task, (char *)m->user_out + first, (const char *)task->request.out + first, bytes))
+        if (!copy_all(task, (char *)m->user_out + first, (const char *)task->request.out + first, bytes, false))
             return false;
         m->issued = 0;
         m->block++;

@@ -46,7 +46,7 @@ static void add_xfer(struct pki_text *out, const struct pki_xfer *xfer)
 
 static void add_steps(struct pki_text *out, const struct pki_task *task)
 {
-    static const char *const names[] = { "send", "recv", "recv_reduce", "copy", "reduce", "fused" };
+    static const char *const names[] = { "send", "recv", "recv_reduce", "copy", "reduce", "fused", "by the aggregator" };
     unsigned idle = 0;
 
     for (uint32_t i = 0; i < task->plan->nsteps; i++) {

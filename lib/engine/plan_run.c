@@ -217,6 +217,9 @@ static void look_at(struct pki_task *task, uint32_t i)
     case PKI_STEP_FUSED:
         pki_fused_look(task);
         return;
+    case PKI_STEP_SWITCH:
+        pki_switched_look(task);
+        return;
     }
 }
 
@@ -314,6 +317,17 @@ static bool poll_fused(struct pki_task *task)
     return moved;
 }
 
+static bool poll_switched(struct pki_task *task)
+{
+    bool ended, moved = pki_switched_poll(task, &ended);
+
+    if (ended)
+        pki_plan_step_done(task, 0, task->steps[0].bytes, true);
+    if (ended || task->remaining == 0) /* where what has come is copied to the receive buffer it takes a while */
+        drain(task);
+    return moved || task->mixed.over;
+}
+
 /* The caller's stream has done all of this rank's own work. */
 static void end_work(struct pki_task *task)
 {
@@ -344,6 +358,8 @@ bool pki_plan_poll(struct pki_task *task)
 
     if (pki_task_is_fused(task))
         return poll_fused(task);
+    if (pki_task_is_switched(task))
+        return poll_switched(task);
     if (task->untold != 0) {
         pki_fused_tell(task);
         moved = task->untold == 0; /* it may end below */

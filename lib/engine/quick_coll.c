@@ -193,6 +193,7 @@ static bool try_step(struct pki_quick_run *run, const struct pki_program_step *s
         reduce_all(run, step);
         return true;
     case PKI_STEP_FUSED:
+    case PKI_STEP_SWITCH:
         break;
     }
     return false;
@@ -245,7 +246,8 @@ static bool run_for_a_while(struct pki_quick_run *run)
 static bool may_be_quick(const struct pki_engine *e, const struct pki_request *r)
 {
     return r->stream.kind == PK_STREAM_KIND_BLOCKING && e->gpu == NULL && r->layout.in_counts == NULL &&
-           r->layout.out_counts == NULL && pki_request_bytes(r) <= PKI_QUICK_BYTES && e->config.size > 1 && !r->scaled;
+           r->layout.out_counts == NULL && pki_request_bytes(r) <= PKI_QUICK_BYTES && e->config.size > 1 && !r->scaled &&
+           r->algorithm != &pki_switchml_algorithm;
 }
 
 static bool scratch_is_there(struct pki_engine *e, size_t bytes)

@@ -13,10 +13,13 @@
 #define YIELDS_SPINNING 40000 /* a core for each rank: the other threads that want one are few */
 #define YIELDS_BESIDE_KERNEL 16000 /* the same, where each look is a system call */
 #define YIELDS 4000           /* each of them may last as long as the other ranks' turns */
+#define YIELDS_BESIDE_AGGREGATOR 20 /* it may be on this machine, and each look is a system call */
 #define YIELDS_BESIDE_THREADS 200 /* threads of the kernel, which move every byte: a waiting rank has taken one of two cores from them */
 
 bool pki_engine_spins(const struct pki_engine *e)
 {
+    if (pki_switched_is_busy(e))
+        return false;
     for (int i = 0; i < e->nifaces; i++)
         if (atomic_load_explicit(&e->ifaces[i]->in_kernel, memory_order_relaxed))
             return false;
@@ -25,6 +28,8 @@ bool pki_engine_spins(const struct pki_engine *e)
 
 static unsigned yields(const struct pki_engine *e)
 {
+    if (pki_switched_is_busy(e) && !e->spin)
+        return YIELDS_BESIDE_AGGREGATOR;
     for (int i = 0; i < e->nifaces; i++)
         if (e->ifaces[i]->carries && e->ifaces[i]->in_threads)
             return YIELDS_BESIDE_THREADS;

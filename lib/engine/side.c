@@ -300,10 +300,10 @@ static bool is_under_way(const struct pki_xfer *xfer)
            !xfer->way->left;
 }
 
-/* A kernel on each rank, which waits for all, and the peer has not begun it. */
-static bool waits_by_kernel(const struct pki_task *task, const struct pki_peer *peer)
+/* A kernel on each rank, or an aggregator, which waits for all, and the peer has not begun it. */
+static bool waits_for_all(const struct pki_task *task, const struct pki_peer *peer)
 {
-    return pki_task_is_fused(task) && peer->bye != PKI_BYE_NONE && (int32_t)((uint32_t)task->number - peer->last_coll) > 0;
+    return (pki_task_is_fused(task) || pki_task_is_switched(task)) && peer->bye != PKI_BYE_NONE && (int32_t)((uint32_t)task->number - peer->last_coll) > 0;
 }
 
 /* NULL: none does, or what it waits for may yet show. */
@@ -317,7 +317,7 @@ static struct pki_task *waits_in_vain(struct pki_engine *e, struct pki_peer *pee
         return is_under_way(xfer) ? NULL : xfer->task;
     }
     for (struct pki_list *n = e->tasks.next; n != &e->tasks; n = n->next)
-        if (waits_by_kernel(pki_container_of(n, struct pki_task, node), peer))
+        if (waits_for_all(pki_container_of(n, struct pki_task, node), peer))
             return pki_container_of(n, struct pki_task, node);
     return NULL;
 }

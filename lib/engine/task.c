@@ -175,14 +175,14 @@ pk_result_t pki_task_make(struct pki_engine *e, const struct pki_request *r, str
     if (result != PK_OK)
         goto err_free;
     task->kind = found.kinds[0];
-    if (r->instead != NULL && found.kinds[0] != found.kinds[1]) /* the other ranks' kernels will stand by */
+    if (r->instead != NULL && found.kinds[0] != found.kinds[1] && !pki_task_is_switched(task)) /* the other ranks' kernels will stand by */
         task->request.algorithm = r->instead;
     if (r->what == PKI_DO_COLL) {
         result = pki_plan_prepare(task);
         if (result != PK_OK)
             goto err_free;
     }
-    if (found.kinds[0] != found.kinds[1])
+    if (found.kinds[0] != found.kinds[1] || (task->kind == PKI_MEM_DEVICE && pki_task_is_switched(task)))
         pki_mixed_choose(task, found.kinds, found.bytes);
     pki_scaled_choose(task);
     result = check_policy(task);
@@ -222,6 +222,7 @@ void pki_task_free(struct pki_task *task)
 {
     pki_reach_drop(task);
     pki_fused_forget(task);
+    pki_switched_drop(task);
     pki_plan_release(task);
     free(task->lengths);
     task_give(task->engine, task);

@@ -41,7 +41,7 @@ struct pki_step_state {
 /* A collective whose buffers are of two kinds of memory (mixed.c). */
 struct pki_mixed {
     bool over;               /* the receive buffer has everything */
-    bool active, shadows_in; /* the send buffer has the shadow; else the receive buffer */
+    bool active, shadows_in, shadows_out; /* which of the buffers has a shadow: one of them, or both */
     const void *user_in;
     void *user_out;
     size_t in_bytes, out_bytes;
@@ -59,6 +59,13 @@ struct pki_scaled {
     size_t done;             /* by the CPU */
     int word;
     struct pki_gate ended;   /* the GPU has fetched it, or multiplied */
+};
+
+/* An allreduce by the aggregator (switched.c). */
+struct pki_switched {
+    bool begun;
+    float *units;            /* that do not fit: copies, */
+    struct pki_task *rest;   /* which this one sums */
 };
 
 /* reach.c: where the other ranks have the buffers of a fused collective mapped */
@@ -147,6 +154,7 @@ struct pki_task {
     size_t scratch_stride;
     struct pki_mixed mixed;
     struct pki_scaled scaled;
+    struct pki_switched switched;
     struct pki_list turn;      /* fused: engine->fused.waiting */
     uint32_t epoch, last_epoch, clear_epoch, entry_number;
     struct pki_reach reach;
@@ -409,6 +417,15 @@ void pki_fused_fall(struct pki_task *task);   /* another rank does the operation
 void pki_fused_left(struct pki_task *task);   /* the task ends */
 bool pki_fused_waits_for(const struct pki_task *task, int peer);
 bool pki_fused_poll(struct pki_task *task, bool *ended); /* true: something has changed */
+
+/* switched.c */
+bool pki_task_is_switched(const struct pki_task *task);
+bool pki_switched_is_busy(const struct pki_engine *engine); /* packets may be on their way */
+int pki_switched_fd(const struct pki_engine *engine);       /* where they show; -1: it is not busy */
+const char *pki_switched_name(const struct pki_engine *engine); /* of the aggregator */
+void pki_switched_look(struct pki_task *task);
+bool pki_switched_poll(struct pki_task *task, bool *ended); /* true: something has changed */
+void pki_switched_drop(struct pki_task *task);
 
 /* reach.c */
 void pki_reach_find(struct pki_task *task); /* of a fused one */

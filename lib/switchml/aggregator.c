@@ -1,0 +1,88 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "switchml/aggregator.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "switchml/sums.h"
+
+pk_result_t pki_switchml_aggregator_init(struct pki_switchml_aggregator *a, uint32_t workers, uint32_t slots, uint32_t elements)
+{
+    *a = (struct pki_switchml_aggregator){ .workers = workers, .slots = slots, .elements = elements };
+    a->sets = calloc(2 * (size_t)slots, sizeof *a->sets);
+    a->newest = calloc((size_t)workers * slots, sizeof *a->newest);
+    a->values = calloc(2 * (size_t)slots * elements, 4);
+    if (a->sets != NULL && a->newest != NULL && a->values != NULL)
+        return PK_OK;
+    pki_switchml_aggregator_close(a);
+    return PK_ERR_MEMORY;
+}
+
+void pki_switchml_aggregator_close(struct pki_switchml_aggregator *a)
+{
+    free(a->sets);
+    free(a->newest);
+    free(a->values);
+    a->sets = NULL;
+    a->newest = NULL;
+    a->values = NULL;
+}
+
+/* Jobs are counted modulo 256, and packets of a job from 0. */
+static bool is_older(const struct pki_switchml_packet *p, const struct pki_switchml_newest *newest)
+{
+    int8_t jobs = (int8_t)(uint8_t)(p->job - newest->job);
+
+    return newest->any && (jobs < 0 || (jobs == 0 && p->id < newest->id));
+}
+
+static void take(const struct pki_switchml_aggregator *a, struct pki_switchml_set *set, unsigned char *sums,
+                 const struct pki_switchml_packet *p, const void *values)
+{
+    if (set->has == 0) {
+        set->job = p->job;
+        set->id = p->id;
+        set->missing = (uint8_t)a->workers;
+        memcpy(set->exponents, p->exponents, sizeof set->exponents);
+        memcpy(sums, values, 4 * (size_t)a->elements);
+        return;
+    }
+    for (int i = 0; i < 2; i++)
+        if (p->exponents[i] > set->exponents[i])
+            set->exponents[i] = p->exponents[i];
+    pki_switchml_add(sums, values, a->elements);
+}
+
+enum pki_switchml_verdict pki_switchml_aggregate(struct pki_switchml_aggregator *a, uint32_t worker,
+                                                 struct pki_switchml_packet *p, const void *values, const void **sums)
+{
+    const uint32_t slot = p->index & ~PKI_SWITCHML_SET, which = (p->index & PKI_SWITCHML_SET) != 0, bit = 1u << worker;
+    struct pki_switchml_set *set, *other;
+    struct pki_switchml_newest *newest;
+    bool seen;
+
+    if (slot >= a->slots || worker >= a->workers)
+        return PKI_SWITCHML_OUTSIDE;
+    set = &a->sets[2 * slot + which];
+    other = &a->sets[2 * slot + !which];
+    newest = &a->newest[(size_t)worker * a->slots + slot];
+    seen = (set->has & bit) != 0;
+    if (is_older(p, newest))
+        return PKI_SWITCHML_STALE;
+    if (set->has != 0 && (set->job != p->job || set->id != p->id))
+        return PKI_SWITCHML_DISAGREES;
+    if (!seen && set->has != 0 && set->missing == 0) /* it was counted before it went to the other set */
+        return PKI_SWITCHML_STALE;
+    *newest = (struct pki_switchml_newest){ .id = p->id, .job = p->job, .any = true };
+    other->has &= ~bit;
+    *sums = a->values + (2 * (size_t)slot + which) * a->elements * 4;
+    if (!seen) {
+        take(a, set, a->values + (2 * (size_t)slot + which) * a->elements * 4, p, values);
+        set->has |= bit;
+        set->missing--;
+    }
+    memcpy(p->exponents, set->exponents, sizeof p->exponents);
+    if (set->missing > 0)
+        return seen ? PKI_SWITCHML_AGAIN : PKI_SWITCHML_WAIT;
+    return seen ? PKI_SWITCHML_TO_ONE : PKI_SWITCHML_TO_ALL;
+}

@@ -1,0 +1,59 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Datagrams by the dozen: a socket, many of them received by one system call and many sent by one; packets of one length to one
+ * address go to the kernel as one large datagram where it can cut it (UDP_SEGMENT), and come as one where it has joined them
+ * (UDP_GRO).
+ */
+#ifndef PKI_SWITCHML_DATAGRAMS_H
+#define PKI_SWITCHML_DATAGRAMS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+
+#include "pickle/base.h"
+#include "switchml/packet.h"
+
+#define PKI_DATAGRAMS_QUEUE 512 /* packets that are kept until flush */
+#define PKI_DATAGRAMS_DESTINATIONS 64
+#define PKI_DATAGRAMS_SEGMENTS 60 /* packets of one large datagram: the kernel's limit is 64, and 64 KiB */
+
+struct pki_datagrams_out; /* what is kept */
+struct pki_datagrams_in;
+
+struct pki_datagrams {
+    int fd;
+    bool segments, joined;   /* the kernel cuts, and joins */
+    size_t buffer_bytes;     /* of the receive buffer, as granted */
+    uint64_t received, sent; /* packets, */
+    uint64_t unsent;         /* those for which the kernel had no room, */
+    uint64_t shed;           /* and those that a test let be lost */
+    uint64_t loss;           /* PICKLE_TEST_SWITCHML_LOSS: of 2^32; 0: none */
+    uint64_t random;
+    struct pki_datagrams_out *out;
+    struct pki_datagrams_in *in;
+};
+
+/* A socket bound to `address`, whose port is filled in, with a receive buffer of `buffer_bytes` or as many as the system grants.
+ * `plain`: without joining and cutting. Errors are recorded. */
+pk_result_t pki_datagrams_open(struct pki_datagrams *d, struct sockaddr_storage *address, size_t buffer_bytes, bool plain);
+void pki_datagrams_close(struct pki_datagrams *d); /* fd negative: nothing happens */
+
+/* Take what has come, some system calls' worth, without waiting. `take` gets each packet and its sender. Returns how many
+ * packets, or -1: errno says what the socket has told (ECONNREFUSED: nobody listens there). */
+int pki_datagrams_receive(struct pki_datagrams *d,
+                          void (*take)(void *arg, const unsigned char *packet, size_t bytes, const struct sockaddr_storage *from),
+                          void *arg);
+
+/* Keep a packet for flush: a header that is copied, and values that stay where they are until then. `to`: NULL where the socket
+ * is connected; else it stays, too, and packets with the same pointer go together. */
+void pki_datagrams_add(struct pki_datagrams *d, const struct sockaddr_storage *to,
+                       const unsigned char header[PKI_SWITCHML_HEADER_BYTES], const void *values, size_t value_bytes);
+/* No more can be kept. */
+bool pki_datagrams_is_full(const struct pki_datagrams *d);
+/* Send what is kept. 0, or an errno of the socket as above; where there was no room the packets are lost, as in any network. */
+int pki_datagrams_flush(struct pki_datagrams *d);
+
+#endif

@@ -1,0 +1,250 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* How a rank comes to its place at the aggregator: name, connection, proofs, a socket for packets. Every wait ends at the
+ * deadline of init. */
+#include <errno.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "switchml/internal.h"
+#include "util/auth.h"
+#include "util/clock.h"
+#include "util/fd.h"
+#include "util/fork.h"
+#include "util/log.h"
+#include "util/netif.h"
+#include "util/resolve.h"
+
+#define KEEPALIVE_S 3       /* a host that is silent for three of these after the first is gone */
+#define PACKET_MEMORY 2304u /* of the kernel, for a packet that waits to be read */
+
+/* ---- waiting ---- */
+
+/* Until `fd` is ready. PK_ERR_TIMEOUT and what else ends it are recorded. */
+static pk_result_t wait_for(const struct pki_switchml *s, int fd, short events, const struct pki_wait *wait, const char *what)
+{
+    struct pollfd poll = { .fd = fd, .events = events };
+    pk_result_t result = pki_poll(&poll, 1, wait);
+
+    if (result == PK_IN_PROGRESS)
+        return pki_fail(PK_ERR_TIMEOUT, NULL, "%s: %s until the deadline of init", s->name, what);
+    if (result == PK_ERR_ABORTED)
+        return pki_fail(PK_ERR_ABORTED, NULL, "%s: init was aborted", s->name);
+    return result;
+}
+
+static pk_result_t receive(const struct pki_switchml *s, void *data, size_t bytes, const struct pki_wait *wait, const char *what)
+{
+    size_t have = 0;
+
+    while (have < bytes) {
+        ssize_t n = recv(s->connection, (char *)data + have, bytes - have, MSG_DONTWAIT);
+        pk_result_t result = PK_OK;
+
+        if (n == 0)
+            return pki_fail(PK_ERR_PEER, NULL, "%s closed the connection %s", s->name, what);
+        if (n < 0 && errno != EAGAIN && errno != EINTR)
+            return pki_fail_errno(PK_ERR_PEER, NULL, "%s %s", s->name, what);
+        if (n < 0)
+            result = wait_for(s, s->connection, POLLIN, wait, "no answer");
+        if (result != PK_OK)
+            return result;
+        have += n > 0 ? (size_t)n : 0;
+    }
+    return PK_OK;
+}
+
+/* ---- the name ---- */
+
+static pk_result_t look_up(const struct pki_switchml *s, const char *host, const struct pki_wait *wait,
+                           struct sockaddr_storage *addresses, int *count)
+{
+    struct pki_lookup *lookup;
+    char why[128];
+
+    *count = pki_resolve_literal(host, addresses, PKI_RESOLVE_MAX);
+    if (*count > 0)
+        return PK_OK;
+    if (strlen(host) >= PKI_RESOLVE_HOST || (lookup = pki_lookup_start(host)) == NULL)
+        return pki_fail(PK_ERR_MEMORY, NULL, "no memory to look up %.200s", host);
+    while (!pki_lookup_is_done(lookup)) {
+        const struct pki_wait nap = { .deadline_ns = pki_now_ns() + 5 * PKI_NS_PER_MS, .cancel = wait->cancel };
+
+        if (pki_now_ns() > wait->deadline_ns || pki_poll(NULL, 0, &nap) == PK_ERR_ABORTED) {
+            pki_lookup_drop(lookup);
+            return pki_fail(PK_ERR_TIMEOUT, NULL, "%s: no address until the deadline of init", s->name);
+        }
+    }
+    *count = pki_lookup_result(lookup, addresses, PKI_RESOLVE_MAX, why);
+    pki_lookup_drop(lookup);
+    return *count > 0 ? PK_OK : pki_fail(PK_ERR_PEER, NULL, "%s: %s", s->name, why);
+}
+
+/* ---- the connection ---- */
+
+/* Errors stay in errno. */
+static int connect_one(const struct pki_switchml *s, const struct sockaddr_storage *address, const struct pki_wait *wait,
+                       pk_result_t *result)
+{
+    int fd = pki_fd_keep(socket(address->ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)), error = 0;
+    socklen_t length = sizeof error;
+
+    *result = PK_OK;
+    if (fd < 0)
+        return -1;
+    if (connect(fd, (const struct sockaddr *)address, pki_netif_bytes(address)) == 0)
+        return fd;
+    error = errno;
+    if (error == EINPROGRESS) {
+        *result = wait_for(s, fd, POLLOUT, wait, "no connection");
+        if (*result == PK_OK && getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &length) == 0 && error == 0)
+            return fd;
+    }
+    close(fd);
+    errno = error;
+    return -1;
+}
+
+static void keep_alive(int fd)
+{
+    const int on = 1, seconds = KEEPALIVE_S, probes = 3;
+
+    (void)setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &seconds, sizeof seconds);
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &seconds, sizeof seconds);
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &probes, sizeof probes);
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+}
+
+static pk_result_t connect_to(struct pki_switchml *s, const struct pki_switchml_settings *settings, const struct pki_wait *wait,
+                              struct sockaddr_storage *peer)
+{
+    struct sockaddr_storage addresses[PKI_RESOLVE_MAX];
+    int count = 0;
+    pk_result_t result = look_up(s, settings->host, wait, addresses, &count);
+
+    for (int i = 0; i < count && result == PK_OK; i++) {
+        pki_netif_set_port(&addresses[i], settings->port);
+        s->connection = connect_one(s, &addresses[i], wait, &result);
+        if (s->connection < 0)
+            continue;
+        keep_alive(s->connection);
+        pki_fork_guard(s->connection);
+        *peer = addresses[i];
+        return PK_OK;
+    }
+    return result != PK_OK ? result : pki_fail_errno(PK_ERR_PEER, NULL, "%s cannot be reached", s->name);
+}
+
+/* ---- packets ---- */
+
+/* From the address that the connection has: by it the aggregator knows this rank. */
+static pk_result_t open_datagrams(struct pki_switchml *s, uint16_t *port)
+{
+    struct sockaddr_storage own;
+    socklen_t length = sizeof own;
+    pk_result_t result;
+
+    if (getsockname(s->connection, (struct sockaddr *)&own, &length) != 0)
+        return pki_fail_errno(PK_ERR_SYSTEM, NULL, "%s: getsockname", s->name);
+    pki_netif_set_port(&own, 0);
+    result = pki_datagrams_open(&s->datagrams, &own, (size_t)s->window * PACKET_MEMORY * 2, false);
+    *port = pki_netif_port(&own);
+    return result;
+}
+
+static pk_result_t connect_datagrams(struct pki_switchml *s, struct sockaddr_storage *peer, uint16_t port)
+{
+    pki_netif_set_port(peer, port);
+    if (connect(s->datagrams.fd, (struct sockaddr *)peer, pki_netif_bytes(peer)) != 0)
+        return pki_fail_errno(PK_ERR_SYSTEM, NULL, "%s: connect of a datagram socket", s->name);
+    return PK_OK;
+}
+
+/* ---- proofs ---- */
+
+static pk_result_t exchange(struct pki_switchml *s, const struct pki_switchml_join *join, uint16_t port,
+                            struct pki_switchml_answer *answer)
+{
+    struct pki_switchml_hello hello = {
+        .rank = (uint32_t)join->rank, .workers = (uint32_t)join->size, .elements = s->elements, .window = s->window, .port = port
+    };
+    struct pki_switchml_greeting greeting;
+    unsigned char bytes[PKI_SWITCHML_ANSWER_BYTES];
+    pk_result_t result = receive(s, bytes, PKI_SWITCHML_GREETING_BYTES, &join->wait, "before it said anything");
+
+    if (result != PK_OK)
+        return result;
+    if (!pki_switchml_greeting_unpack(bytes, &greeting))
+        return pki_fail(PK_ERR_PEER, NULL, "%s: what answers there is no pickle-aggregator of this version", s->name);
+    memcpy(hello.id, join->id, sizeof hello.id);
+    result = pki_auth_random(hello.nonce, sizeof hello.nonce);
+    if (result == PK_OK)
+        result = pki_switchml_hello_pack(&hello, join->key, &greeting, bytes);
+    if (result == PK_OK)
+        result = pki_send_all(s->connection, bytes, PKI_SWITCHML_HELLO_BYTES, &join->wait, NULL);
+    if (result == PK_OK)
+        result = receive(s, bytes, sizeof bytes, &join->wait, "after this rank's proof: has it another PK_SECRET_FILE?");
+    if (result != PK_OK)
+        return result;
+    if (!pki_switchml_answer_unpack(bytes, join->key, &greeting, &hello, answer))
+        return pki_fail(PK_ERR_AUTH, NULL, "%s does not prove that it knows the secret", s->name);
+    if (!answer->accepted)
+        return pki_fail(PK_ERR_PEER, NULL, "%s refuses this rank: %s", s->name, answer->text);
+    return PK_OK;
+}
+
+static pk_result_t meet(struct pki_switchml *s, const struct pki_switchml_settings *settings,
+                        const struct pki_switchml_join *join)
+{
+    struct pki_switchml_answer answer;
+    struct sockaddr_storage peer;
+    uint16_t port = 0;
+    pk_result_t result = connect_to(s, settings, &join->wait, &peer);
+
+    if (result == PK_OK)
+        result = open_datagrams(s, &port);
+    if (result == PK_OK)
+        result = exchange(s, join, port, &answer);
+    if (result == PK_OK)
+        result = connect_datagrams(s, &peer, answer.port);
+    if (result != PK_OK)
+        return result;
+    s->window = answer.window;
+    s->values = malloc((size_t)PKI_DATAGRAMS_QUEUE * 4 * s->elements);
+    if (s->values == NULL || pki_switchml_worker_init(&s->worker, 0, s->window, &settings->timing) != PK_OK)
+        return pki_fail(PK_ERR_MEMORY, NULL, "no memory for %u packets on their way", s->window);
+    return PK_OK;
+}
+
+pk_result_t pki_switchml_open(const struct pki_switchml_join *join, struct pki_switchml **out)
+{
+    struct pki_switchml_settings settings;
+    struct pki_switchml *s;
+    pk_result_t result;
+
+    if (join->size < 2 || join->size > PKI_SWITCHML_WORKERS_MAX)
+        return pki_fail(PK_ERR_UNSUPPORTED, NULL, "an aggregator sums for 2 to %d ranks, not %d", PKI_SWITCHML_WORKERS_MAX,
+                        join->size);
+    result = pki_switchml_settings_read(join->where, &settings);
+    if (result != PK_OK)
+        return result;
+    s = calloc(1, sizeof *s);
+    if (s == NULL)
+        return pki_fail(PK_ERR_MEMORY, NULL, "no memory for the connection to an aggregator");
+    (void)snprintf(s->name, sizeof s->name, "aggregator %s:%u", settings.host, (unsigned)settings.port);
+    s->connection = s->datagrams.fd = -1;
+    s->size = join->size;
+    s->elements = settings.elements;
+    s->window = settings.window;
+    result = meet(s, &settings, join);
+    if (result != PK_OK) {
+        pki_switchml_close(s);
+        return result;
+    }
+    *out = s;
+    return PK_OK;
+}

@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * In-network allreduce: a rank's connection to an aggregator, and the allreduces that go through it, one after the other and in
+ * the same order on all ranks. Nothing here waits but open: the engine polls, with its lock held.
+ */
+#ifndef PKI_SWITCHML_SWITCHML_H
+#define PKI_SWITCHML_SWITCHML_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "pickle/base.h"
+#include "switchml/session.h"
+#include "util/socket.h"
+
+struct pki_switchml;
+
+/* Does it sum such elements? */
+bool pki_switchml_sums(pk_dtype_t dtype, pk_op_t op);
+
+struct pki_switchml_join {
+    const char *where; /* PK_SWITCHML */
+    int rank, size;
+    unsigned char id[PKI_SWITCHML_ID_BYTES]; /* of the communicator */
+    unsigned char key[PKI_SWITCHML_KEY_BYTES];
+    struct pki_wait wait;
+};
+
+/* Find the aggregator, prove the secret, get a place in its memory. Errors are recorded and name it. */
+pk_result_t pki_switchml_open(const struct pki_switchml_join *join, struct pki_switchml **out);
+void pki_switchml_close(struct pki_switchml *s); /* NULL is legal */
+
+/* The sum of `count` elements of all ranks, PK_F32 or PK_INT32, into `out` (which may be `in`). None is at work. `sig`: the same
+ * on ranks that call the same. PK_ERR_MEMORY, PK_ERR_UNSUPPORTED, recorded. */
+pk_result_t pki_switchml_begin(struct pki_switchml *s, const void *in, void *out, size_t count, pk_dtype_t dtype, uint32_t sig);
+/* Go on. *moved: a packet has come. *done: all have come, and the units that do not fit are as they were in `out` where that is
+ * `in`, else not written. PK_ERR_MISMATCH: a rank calls something else. Errors are recorded. */
+pk_result_t pki_switchml_poll(struct pki_switchml *s, bool *moved, bool *done);
+
+/* Of the allreduce that has ended: units for which no scale exists, the same on all ranks, and copies of these, one behind the
+ * other. A unit has pki_switchml_unit elements, and the last one is filled up with zeros. */
+size_t pki_switchml_unit(const struct pki_switchml *s);
+size_t pki_switchml_unfit(const struct pki_switchml *s);
+void pki_switchml_gather(const struct pki_switchml *s, float *units);
+void pki_switchml_scatter(const struct pki_switchml *s, const float *units);
+
+/* What to sleep at, beside a timer of 10 ms. */
+int pki_switchml_fd(const struct pki_switchml *s);
+/* "aggregator 10.0.0.1:48864", and how it stands. */
+const char *pki_switchml_name(const struct pki_switchml *s);
+/* Packets received and sent, and sent again, since open. */
+void pki_switchml_counts(const struct pki_switchml *s, uint64_t *received, uint64_t *sent, uint64_t *again);
+
+#endif

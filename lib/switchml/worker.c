@@ -1,0 +1,161 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "switchml/worker.h"
+
+#include <stdlib.h>
+
+#define NONE PKI_SWITCHML_NONE
+
+pk_result_t pki_switchml_worker_init(struct pki_switchml_worker *w, uint32_t base, uint32_t window,
+                                     const struct pki_switchml_timing *timing)
+{
+    *w = (struct pki_switchml_worker){ .timing = *timing, .window = window, .base = base, .oldest = NONE, .newest = NONE };
+    w->flights = malloc(window * sizeof *w->flights);
+    if (w->flights == NULL)
+        return PK_ERR_MEMORY;
+    for (uint32_t i = 0; i < window; i++)
+        w->flights[i].id = w->flights[i].waits = NONE;
+    return PK_OK;
+}
+
+void pki_switchml_worker_close(struct pki_switchml_worker *w)
+{
+    free(w->flights);
+    w->flights = NULL;
+}
+
+static uint32_t place_of(const struct pki_switchml_worker *w, uint32_t id)
+{
+    return (uint32_t)(((uint64_t)id + w->shift) % (2 * (uint64_t)w->window));
+}
+
+uint16_t pki_switchml_worker_index(const struct pki_switchml_worker *w, uint32_t id)
+{
+    uint32_t place = place_of(w, id);
+
+    return (uint16_t)((w->base + place % w->window) | (place >= w->window ? PKI_SWITCHML_SET : 0));
+}
+
+/* ---- flights, in the order in which they were sent ---- */
+
+static void unlink_flight(struct pki_switchml_worker *w, uint32_t slot)
+{
+    struct pki_switchml_flight *f = &w->flights[slot];
+
+    if (f->before == NONE)
+        w->oldest = f->behind;
+    else
+        w->flights[f->before].behind = f->behind;
+    if (f->behind == NONE)
+        w->newest = f->before;
+    else
+        w->flights[f->behind].before = f->before;
+}
+
+static void link_last(struct pki_switchml_worker *w, uint32_t slot, uint64_t now)
+{
+    struct pki_switchml_flight *f = &w->flights[slot];
+
+    f->sent_ns = now;
+    f->before = w->newest;
+    f->behind = NONE;
+    if (w->newest == NONE)
+        w->oldest = slot;
+    else
+        w->flights[w->newest].behind = slot;
+    w->newest = slot;
+}
+
+static void send_first(struct pki_switchml_worker *w, uint32_t id, uint64_t now)
+{
+    uint32_t slot = place_of(w, id) % w->window;
+
+    w->flights[slot].id = id;
+    link_last(w, slot, now);
+}
+
+/* ---- the job ---- */
+
+static void be_patient_again(struct pki_switchml_worker *w)
+{
+    w->timeout_ns = w->timing.timeout_ns;
+    w->doubled_at = w->resends + w->timing.threshold;
+    w->in_a_row = 0;
+}
+
+void pki_switchml_worker_begin(struct pki_switchml_worker *w, uint32_t packets, uint32_t ahead, uint64_t now)
+{
+    if (w->packets > 0) {
+        w->shift = place_of(w, w->packets);
+        w->job++;
+    }
+    w->packets = packets;
+    w->ahead = ahead;
+    w->replies = 0;
+    w->resends = 0;
+    be_patient_again(w);
+    for (uint32_t id = 0; id < ahead; id++)
+        send_first(w, id, now);
+}
+
+/* Packet `id` has its turn, and goes if its slot is free. */
+static uint32_t go_or_wait(struct pki_switchml_worker *w, uint32_t id, uint64_t now)
+{
+    struct pki_switchml_flight *f = &w->flights[place_of(w, id) % w->window];
+
+    if (f->id != NONE) {
+        f->waits = id;
+        return NONE;
+    }
+    send_first(w, id, now);
+    return id;
+}
+
+bool pki_switchml_worker_reply(struct pki_switchml_worker *w, const struct pki_switchml_packet *reply, uint64_t now,
+                               uint32_t next[2])
+{
+    struct pki_switchml_flight *f;
+    uint32_t slot, waits;
+
+    if (reply->job != w->job || reply->id >= w->packets || reply->index != pki_switchml_worker_index(w, reply->id))
+        return false;
+    slot = place_of(w, reply->id) % w->window;
+    f = &w->flights[slot];
+    if (f->id != reply->id) /* it has come before, or its packet has not been sent */
+        return false;
+    unlink_flight(w, slot);
+    waits = f->waits;
+    f->id = f->waits = NONE;
+    w->replies++;
+    if (++w->in_a_row >= w->window && w->timeout_ns > w->timing.timeout_ns)
+        be_patient_again(w);
+    next[0] = waits != NONE ? go_or_wait(w, waits, now) : NONE;
+    next[1] = w->packets - reply->id > w->ahead ? go_or_wait(w, reply->id + w->ahead, now) : NONE;
+    return true;
+}
+
+/* So many had to be sent again that the aggregator, or another worker, is busy rather than a packet lost. */
+static void count_resend(struct pki_switchml_worker *w)
+{
+    w->in_a_row = 0;
+    if (++w->resends < w->doubled_at)
+        return;
+    w->doubled_at = w->resends + w->timing.threshold + w->timing.increment;
+    w->timeout_ns = w->timeout_ns < PKI_SWITCHML_TIMEOUT_MAX_NS / 2 ? 2 * w->timeout_ns : PKI_SWITCHML_TIMEOUT_MAX_NS;
+}
+
+uint32_t pki_switchml_worker_late(struct pki_switchml_worker *w, uint64_t now)
+{
+    uint32_t slot = w->oldest;
+
+    if (slot == NONE || now - w->flights[slot].sent_ns < w->timeout_ns)
+        return NONE;
+    unlink_flight(w, slot);
+    link_last(w, slot, now);
+    count_resend(w);
+    return w->flights[slot].id;
+}
+
+uint64_t pki_switchml_worker_due(const struct pki_switchml_worker *w)
+{
+    return w->oldest == NONE ? UINT64_MAX : w->flights[w->oldest].sent_ns + w->timeout_ns;
+}

@@ -1,0 +1,80 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * One worker's side of the in-network allreduce: which packets it may send, which replies are new, what has to be sent again.
+ * Pure: time is an argument, packets are numbers. A job is one allreduce; its packets are numbered from 0. At most `ahead` of
+ * them are on their way, and the reply to packet p lets packet p + ahead go. Packet p takes place (p + shift) mod 2W of 2W
+ * places; two places W apart are the two sets of one slot. An aggregator clears a set when the worker uses the slot's other one.
+ * So the shift goes on from job to job and never back, and a packet goes only when the one before it in its slot has been
+ * answered: with fewer than W ahead it may have to wait for that.
+ */
+#ifndef PKI_SWITCHML_WORKER_H
+#define PKI_SWITCHML_WORKER_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "pickle/base.h"
+#include "switchml/packet.h"
+
+struct pki_switchml_timing {
+    uint64_t timeout_ns; /* a packet without a reply is sent again after so long; */
+    uint32_t threshold;  /* after so many that were sent again, after twice as long, */
+    uint32_t increment;  /* and it takes so many more until the next doubling */
+};
+
+#define PKI_SWITCHML_TIMEOUT_MAX_NS 1000000000ull /* who was late for long is heard of within a second */
+#define PKI_SWITCHML_NONE UINT32_MAX
+
+struct pki_switchml_flight { /* a packet on its way; one a slot */
+    uint32_t id;             /* NONE: there is none */
+    uint32_t waits;          /* the packet that goes when this one has been answered, or NONE */
+    uint32_t before, behind; /* slots whose packets were sent before and after it */
+    uint64_t sent_ns;
+};
+
+struct pki_switchml_worker {
+    struct pki_switchml_timing timing;
+    uint32_t window;                     /* W: packets on their way at most, slots of the aggregator that are this worker's */
+    uint32_t base;                       /* the first of these slots, where several workers of one rank share the aggregator's */
+    uint32_t shift;                      /* place of the job's packet 0 */
+    uint8_t job;                         /* number of the job, low 8 bits */
+    uint32_t packets;                    /* of the job; */
+    uint32_t ahead;                      /* of them on their way at a time; */
+    uint32_t replies;                    /* that have come; */
+    uint64_t timeout_ns;                 /* now, */
+    uint32_t resends;                    /* since the job began */
+    uint32_t doubled_at;                 /* resends at which the timeout doubles next */
+    uint32_t in_a_row;                   /* replies since the last resend */
+    uint32_t oldest, newest;             /* slots: by when their packets were sent last; NONE: no packet is on its way */
+    struct pki_switchml_flight *flights; /* [window] */
+};
+
+/* A worker of `window` slots from slot `base` on. PK_ERR_MEMORY. */
+pk_result_t pki_switchml_worker_init(struct pki_switchml_worker *worker, uint32_t base, uint32_t window,
+                                     const struct pki_switchml_timing *timing);
+void pki_switchml_worker_close(struct pki_switchml_worker *worker);
+
+/* Begin a job of `packets` > 0, `ahead` of them at a time: as many as the window, or fewer than that and at least half of them
+ * all. Packets 0 to ahead - 1 are to be sent now. */
+void pki_switchml_worker_begin(struct pki_switchml_worker *worker, uint32_t packets, uint32_t ahead, uint64_t now);
+
+/* A reply has come. False: it is none of this job that is still waited for. True: its values are new, and `next` are the packets
+ * that are to be sent now, or NONE. */
+bool pki_switchml_worker_reply(struct pki_switchml_worker *worker, const struct pki_switchml_packet *reply, uint64_t now,
+                               uint32_t next[2]);
+
+/* A packet that is to be sent again at `now`, or NONE. To be called until it says NONE. */
+uint32_t pki_switchml_worker_late(struct pki_switchml_worker *worker, uint64_t now);
+/* When it has something to say at the earliest; UINT64_MAX: no packet is on its way. */
+uint64_t pki_switchml_worker_due(const struct pki_switchml_worker *worker);
+
+/* All replies have come. The next job may begin, in which the job's number is one higher. */
+static inline bool pki_switchml_worker_done(const struct pki_switchml_worker *worker)
+{
+    return worker->replies == worker->packets;
+}
+
+/* The pool index of packet `id`. */
+uint16_t pki_switchml_worker_index(const struct pki_switchml_worker *worker, uint32_t id);
+
+#endif

@@ -1,0 +1,293 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Jobs through an aggregator, each side with the other's twin: the library's ranks with pickle-aggregator and with
+tools/switchml_twin.py, and the twin's workers with pickle-aggregator; 2 to 32 ranks, packets of 64 and 256 values, loss; and what
+goes wrong: no aggregator, another secret, an aggregator that is killed, one that stops, a rank that is killed, garbage.
+
+usage: drive.py TESTS_FOLDER AGGREGATOR SOURCE jobs|twins|faults|gpu|long|long_twins [RANKS...]
+"""
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+
+TESTS, AGGREGATOR, SOURCE, PART = sys.argv[1:5]
+RANKS = os.path.join(TESTS, "switchml-ranks")
+TWIN = [sys.executable, os.path.join(SOURCE, "tools/switchml_twin.py")]
+LIMIT_S = 120
+failures = []
+
+
+def environment(**more):
+    clean = {k: v for k, v in os.environ.items() if not k.startswith("PK_")}
+    return dict(clean, **{k: str(v) for k, v in more.items() if v is not None})
+
+
+class Aggregator:
+    """One that runs, ours or the twin's; `port` is what its first line says."""
+
+    def __init__(self, twin=False, loss=0, arguments=(), **env):
+        if twin:
+            command = TWIN + ["aggregator", "--port", "0", "--loss", str(loss)]
+        else:
+            command = [AGGREGATOR, "--port", "0"]
+        self.process = subprocess.Popen(command + list(arguments), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                                        env=environment(PICKLE_TEST_SWITCHML_LOSS=None if twin or loss == 0 else loss, **env))
+        self.first = self.process.stdout.readline()
+        found = re.search(r"at 127\.0\.0\.1:(\d+)(?:, packets at port (\d+))?$", self.first.strip())
+        self.port, self.packets = [int(n or 0) for n in found.groups()] if found else (0, 0)
+
+    def stop(self, how=signal.SIGTERM):
+        self.process.send_signal(how)
+        rest = self.process.communicate(timeout=LIMIT_S)[0]
+        return self.first + rest
+
+
+def free_port():
+    with socket.create_server(("127.0.0.1", 0)) as s:
+        return s.getsockname()[1]
+
+
+def start(n, arguments=(), program=RANKS, **env):
+    common = {"PK_SIZE": n, "PK_ROOT": "127.0.0.1:%d" % free_port(), "PK_ALGORITHM": "allreduce=switchml", "PK_TIMEOUT_MS": 60000}
+    env = dict(common, **env)
+    return [subprocess.Popen([program] + [str(a) for a in arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                             env=environment(PK_RANK=r, **env)) for r in range(n)]
+
+
+def finish(processes):
+    """(exit codes, all that they said)"""
+    until = time.monotonic() + LIMIT_S
+    said = ""
+    for p in processes:
+        try:
+            out, err = p.communicate(timeout=max(1, until - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            p.kill()
+            out, err = p.communicate()
+            err += "KILLED after %d s\n" % LIMIT_S
+        said += out + err
+    return [p.returncode for p in processes], said
+
+
+def check(name, good, said):
+    print("%s: %s" % ("ok" if good else "WRONG", name), flush=True)
+    if not good:
+        failures.append(name)
+        print(said, flush=True)
+
+
+def config(folder, port, elements, **more):
+    path = os.path.join(folder, "switchml.cfg")
+    with open(path, "w", encoding="utf-8") as file:
+        file.write("[general]\nrank = 0\nnum_workers = 2 # the communicator knows\ncontroller_ip = 127.0.0.1\n"
+                   "controller_port = %d\npacket_numel = %d\n" % (port, elements))
+        file.writelines("%s = %s\n" % pair for pair in more.items())
+        file.write("[backend.dpdk]\ncores = 1\n")
+    return path
+
+
+def job(folder, n, elements, loss, twin=False, arguments=("short",), window=256):
+    """The library's ranks with an aggregator."""
+    aggregator = Aggregator(twin, loss)
+    path = config(folder, aggregator.port, elements, max_outstanding_packets=window)
+    codes, said = finish(start(n, arguments, PK_SWITCHML=path, PICKLE_TEST_SWITCHML_LOSS=loss or None))
+    end = aggregator.stop()
+    lost = " lost by test 0," not in end or loss < 10000 # at a tenth of a per cent so few packets may all come
+    good = codes == [0] * n and "algorithm switchml" in said and lost
+    other = "twin" if twin else "pickle-aggregator"
+    check("%d ranks, %d values, loss %g %%, %s" % (n, elements, loss / 1e4, other), good, said + end)
+
+
+def twin_workers(n, elements, loss, kind):
+    aggregator = Aggregator(False, loss)
+    identity = os.urandom(16).hex()
+    command = TWIN + ["worker", "--port", str(aggregator.port), "--workers", str(n), "--id", identity,
+                      "--elements", str(elements), "--type", kind, "--loss", str(loss), "--numel", "2500", "--rank"]
+    workers = [subprocess.Popen(command + [str(r)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment())
+               for r in range(n)]
+    codes, said = finish(workers)
+    end = aggregator.stop()
+    check("%d twin workers, %d values, loss %g %%, %s" % (n, elements, loss / 1e4, kind), codes == [0] * n, said + end)
+
+
+def jobs(folder):
+    job(folder, 2, 256, 0, arguments=())
+    job(folder, 4, 64, 10000)
+    job(folder, 8, 256, 1000, window=32)
+    job(folder, 3, 64, 50000, window=5)
+
+
+def twins(folder):
+    job(folder, 2, 64, 10000, twin=True, window=32)
+    job(folder, 4, 256, 0, twin=True, window=32)
+    twin_workers(2, 64, 0, "float")
+    twin_workers(4, 256, 10000, "int32")
+
+
+NUMBERS = [int(n) for n in sys.argv[5:]] or [2, 4, 8, 32]
+
+
+def long(folder):
+    for n in NUMBERS:
+        for elements in (64, 256):
+            for loss in (0, 1000, 10000, 50000):
+                job(folder, n, elements, loss, arguments=() if n < 32 else ("short",))
+
+
+def long_twins(folder):
+    for n in NUMBERS:
+        job(folder, n, 64, 10000, twin=True)
+        for kind in ("int32", "float"):
+            twin_workers(n, 256, 10000, kind)
+
+
+# ---- what goes wrong ----
+
+def refused(name, wanted, n=2, fallback=None, **env):
+    """Init fails, and says `wanted`; or with fallback it goes without an aggregator."""
+    began = time.monotonic()
+    codes, said = finish(start(n, ("short",), PK_SWITCHML_FALLBACK=fallback, **env))
+    took = time.monotonic() - began
+    if fallback:
+        good = codes == [0] * n and "algorithm switchml" not in said and wanted in said
+    else:
+        good = all(c == 3 for c in codes) and wanted in said
+    check("%s%s (%.1f s)" % (name, ", with fallback" if fallback else "", took), good and took < 50, "%s\n%s" % (codes, said))
+
+
+def secrets(folder):
+    paths = []
+    for name in ("one", "other"):
+        paths.append(os.path.join(folder, name))
+        with open(paths[-1], "w", encoding="utf-8") as file:
+            file.write(name * 16)
+        os.chmod(paths[-1], 0o600)
+    aggregator = Aggregator(PK_SECRET_FILE=paths[0])
+    codes, said = finish(start(2, ("short",), PK_SWITCHML="127.0.0.1:%d" % aggregator.port, PK_SECRET_FILE=paths[0]))
+    check("one secret", codes == [0, 0], said)
+    refused("another secret", "another PK_SECRET_FILE", PK_SWITCHML="127.0.0.1:%d" % aggregator.port, PK_SECRET_FILE=paths[1])
+    refused("no secret", "another PK_SECRET_FILE", PK_SWITCHML="127.0.0.1:%d" % aggregator.port)
+    end = aggregator.stop()
+    check("the aggregator says so", "does not know the secret" in end, end)
+
+
+def endless(aggregator, n=2, **env):
+    """Ranks that reduce until something happens; returns when they have begun."""
+    ranks = start(n, ("endless",), PK_SWITCHML="127.0.0.1:%d" % aggregator.port, **env)
+    line = ranks[0].stdout.readline() + ranks[0].stdout.readline()
+    if "begun" not in line:
+        check("begin", False, line)
+    return ranks
+
+
+def killed():
+    aggregator = Aggregator()
+    ranks = endless(aggregator)
+    aggregator.stop(signal.SIGKILL)
+    codes, said = finish(ranks)
+    good = all(c == 4 for c in codes) and "aggregator 127.0.0.1:%d" % aggregator.port in said
+    check("the aggregator is killed", good, "%s\n%s" % (codes, said))
+
+
+def stopped():
+    aggregator = Aggregator()
+    ranks = endless(aggregator, PK_TIMEOUT_MS=2000)
+    aggregator.process.send_signal(signal.SIGSTOP)
+    codes, said = finish(ranks)
+    aggregator.process.send_signal(signal.SIGCONT)
+    aggregator.stop()
+    named = "packets to or from aggregator 127.0.0.1:%d" % aggregator.port
+    good = all(c == 4 for c in codes) and named in said and "waiting for rank 0" not in said
+    check("the aggregator stands still", good, "%s\n%s" % (codes, said))
+
+
+def rank_killed():
+    aggregator = Aggregator()
+    ranks = endless(aggregator, 3)
+    ranks[2].kill()
+    codes, said = finish(ranks)
+    check("a rank is killed", codes[:2] == [4, 4] and "peer 2" in said, "%s\n%s" % (codes, said))
+    codes, said = finish(start(3, ("short",), PK_SWITCHML="127.0.0.1:%d" % aggregator.port))
+    end = aggregator.stop()
+    check("the aggregator goes on", codes == [0] * 3 and end.count("all have left") == 2, said + end)
+
+
+def rank_late():
+    aggregator = Aggregator()
+    ranks = endless(aggregator, 3, PK_TIMEOUT_MS=2000)
+    ranks[1].send_signal(signal.SIGSTOP)
+    time.sleep(3)
+    ranks[1].send_signal(signal.SIGCONT)
+    codes, said = finish(ranks)
+    aggregator.stop()
+    check("a rank stands still", codes[0] == codes[2] == 4 and "waiting for rank 1" in said, "%s\n%s" % (codes, said))
+
+
+def garbage():
+    aggregator = Aggregator()
+    idle = [socket.create_connection(("127.0.0.1", aggregator.port)) for _ in range(50)]
+    for s in idle[:25]:
+        s.sendall(os.urandom(108))
+    udp = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    for size in (0, 1, 9, 10, 274, 275, 1042, 2000):
+        udp.sendto(os.urandom(size), ("127.0.0.1", aggregator.packets))
+    codes, said = finish(start(2, ("short",), PK_SWITCHML="127.0.0.1:%d" % aggregator.port))
+    end = aggregator.stop()
+    for s in idle:
+        s.close()
+    check("garbage", codes == [0, 0] and "strangers 0" not in end, said + end)
+
+
+def other_calls():
+    aggregator = Aggregator()
+    where = "127.0.0.1:%d" % aggregator.port
+    codes, said = finish(start(2, ("mismatch",), PK_SWITCHML=where, PK_TIMEOUT_MS=20000))
+    good = all(c == 4 for c in codes) and "packets of another operation" in said
+    check("ranks disagree on the count", good, "%s\n%s" % (codes, said))
+    codes, said = finish(start(2, ("double",), PK_SWITCHML=where))
+    check("another type", all(c == 4 for c in codes) and "sums of f32 and int32 alone" in said, "%s\n%s" % (codes, said))
+    codes, said = finish(start(2, ("double",), PK_SWITCHML=where, PK_SWITCHML_FALLBACK=1))
+    check("another type, with fallback", codes == [0, 0], "%s\n%s" % (codes, said))
+    aggregator.stop()
+
+
+def gpu(_):
+    aggregator = Aggregator()
+    env = environment(PK_SWITCHML="127.0.0.1:%d" % aggregator.port, PK_ALGORITHM="allreduce=switchml")
+    done = subprocess.run([os.path.join(TESTS, "switchml-gpu")], env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                          text=True, timeout=LIMIT_S, check=False)
+    end = aggregator.stop()
+    if done.returncode == 77:
+        print(done.stdout)
+        sys.exit(77)
+    check("GPU memory", done.returncode == 0 and "packets 0," not in end, done.stdout + end)
+
+
+def faults(folder):
+    refused("no PK_SWITCHML", "PK_SWITCHML has to say where")
+    refused("no host:port", "host:port, or a file", PK_SWITCHML="localhost")
+    nobody = "127.0.0.1:%d" % free_port()
+    for fallback in (None, 1):
+        refused("nobody listens", "aggregator %s cannot be reached: Connection refused" % nobody, PK_SWITCHML=nobody,
+                fallback=fallback)
+    with open(os.path.join(folder, "bad.cfg"), "w", encoding="utf-8") as file:
+        file.write("[general]\ncontroller_ip = 127.0.0.1\npacket_numel = 128\n")
+    refused("a file with a wrong line", "bad.cfg, line 3: packet_numel is '128': 64 or 256",
+            PK_SWITCHML=os.path.join(folder, "bad.cfg"))
+    secrets(folder)
+    killed()
+    stopped()
+    rank_killed()
+    rank_late()
+    garbage()
+    other_calls()
+
+
+with tempfile.TemporaryDirectory() as directory:
+    {"jobs": jobs, "twins": twins, "faults": faults, "gpu": gpu, "long": long, "long_twins": long_twins}[PART](directory)
+sys.exit(1 if failures else 0)

@@ -1,0 +1,269 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A rank of a job whose allreduces an aggregator sums; the driver (drive.py) starts it PK_SIZE times. Every result is compared,
+ * of floats to the bound that docs/switchml.md gives, and to the bit with that of the other ranks.
+ *
+ * usage: switchml-ranks [all|short|endless|mismatch|double]
+ */
+#include <float.h>
+#include <math.h>
+#include <pickle/pickle.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static pk_comm_t *comm;
+static int rank, size;
+static unsigned wrong;
+
+#define CHECK(what, ...) \
+    do { \
+        if (!(what) && wrong++ < 5) \
+            fprintf(stderr, "rank %d: " __VA_ARGS__); \
+    } while (0)
+
+static uint32_t hash(uint32_t a, uint32_t b)
+{
+    uint32_t h = a * 2654435761u ^ (b + 0x9e3779b9u) * 2246822519u;
+
+    h ^= h >> 15;
+    h *= 2654435761u;
+    return h ^ h >> 13;
+}
+
+/* Numbers of all lengths, alike within a packet as gradients are. */
+static float number(int of, size_t i, int kind)
+{
+    float x = (float)(int32_t)hash((uint32_t)i, (uint32_t)of) / 2147483648.0f;
+
+    if (kind == 0)
+        return ldexpf(x, (int)(hash((uint32_t)(i / 300), 7) % 60) - 30);
+    if (kind == 1 && i / 100 % 7 == 3) /* units that fit no packet, on one rank or on all */
+        return i % 3 == 0 ? INFINITY : i % 3 == 1 && of == 0 ? NAN : x * (FLT_MAX / 64);
+    if (kind == 2)
+        return i % 500 < 250 ? 0.0f : x * FLT_MIN;
+    return x;
+}
+
+/* The same bits everywhere: rank 0 has what the others compare with. */
+static void check_alike(const void *data, size_t bytes)
+{
+    void *first = malloc(bytes + 1);
+
+    memcpy(first, data, bytes);
+    CHECK(pk_broadcast(first, first, bytes, PK_UINT8, 0, comm, PK_BLOCKING) == PK_OK, "broadcast\n", rank);
+    CHECK(memcmp(first, data, bytes) == 0, "%zu bytes differ from rank 0's\n", rank, bytes);
+    free(first);
+}
+
+/* What the sum and its bound are made of: numbers of all ranks, in the packet of element `i`, or in a part of it. */
+struct expected {
+    double sum, absolute, most;
+};
+
+static struct expected expect(size_t count, size_t i, int kind)
+{
+    const size_t unit = 256, first = i / unit * unit, end = first + unit < count ? first + unit : count;
+    struct expected e = { 0, 0, 0 };
+
+    for (int r = 0; r < size; r++) {
+        e.sum += (double)number(r, i, kind);
+        e.absolute += fabs((double)number(r, i, kind));
+        for (size_t k = first; k < end; k++) {
+            double x = fabs((double)number(r, k, kind));
+
+            e.most = isfinite(x) && x > e.most ? x : e.most;
+        }
+    }
+    return e;
+}
+
+static void check_float(const float *out, size_t count, size_t i, int kind, const char *how)
+{
+    const struct expected e = expect(count, i, kind);
+    const double bound =
+        (double)(size * size) * 2 * e.most / 2147483648.0 + (double)size * FLT_EPSILON * e.absolute + FLT_MIN * size * size;
+    bool right = fabs((double)out[i] - e.sum) <= bound;
+
+    if (isnan(e.sum))
+        right = isnan(out[i]);
+    else if (isinf(e.sum))
+        right = (double)out[i] == e.sum;
+    CHECK(right, "%s, kind %d: float %zu of %zu is %g, not %g\n", rank, how, kind, i, count, (double)out[i], e.sum);
+}
+
+static void floats(size_t count, int kind, int in_place)
+{
+    float *in = calloc(count + 1, sizeof *in), *out = in_place ? in : malloc((count + 1) * sizeof *out);
+    const char *how = in_place ? "in place" : "apart";
+
+    for (size_t i = 0; i < count; i++)
+        in[i] = number(rank, i, kind);
+    CHECK(pk_allreduce(in, out, count, PK_F32, PK_SUM, comm, PK_BLOCKING) == PK_OK, "allreduce of %zu floats\n", rank, count);
+    for (size_t i = 0; i < count && wrong == 0; i += count > 5000 ? 37 : 1)
+        check_float(out, count, i, kind, how);
+    if (kind != 1)
+        check_alike(out, count * sizeof *out);
+    free(in);
+    if (!in_place)
+        free(out);
+}
+
+static void integers(size_t count, int in_place)
+{
+    int32_t *in = calloc(count + 1, sizeof *in), *out = in_place ? in : malloc((count + 1) * sizeof *out);
+
+    for (size_t i = 0; i < count; i++)
+        in[i] = (int32_t)hash((uint32_t)i, (uint32_t)rank);
+    CHECK(pk_allreduce(in, out, count, PK_INT32, PK_SUM, comm, PK_BLOCKING) == PK_OK, "allreduce of %zu integers\n", rank, count);
+    for (size_t i = 0; i < count; i++) {
+        uint32_t sum = 0;
+
+        for (int r = 0; r < size; r++)
+            sum += hash((uint32_t)i, (uint32_t)r);
+        CHECK((uint32_t)out[i] == sum, "integer %zu of %zu is %d, not %d\n", rank, i, count, out[i], (int32_t)sum);
+    }
+    free(in);
+    if (!in_place)
+        free(out);
+}
+
+/* Operations of two host streams, which may start in any order, and a group. */
+static void streams(void)
+{
+    enum { N = 6, COUNT = 700 };
+    static int32_t data[N][COUNT];
+    pk_stream_t stream[2];
+
+    for (int s = 0; s < 2; s++)
+        CHECK(pk_stream_create(&stream[s]) == PK_OK, "stream\n", rank);
+    for (int k = 0; k < N; k++)
+        for (int i = 0; i < COUNT; i++)
+            data[k][i] = rank + k + i;
+    for (int k = 0; k < N; k++)
+        CHECK(pk_allreduce(data[k], data[k], COUNT, PK_INT32, PK_SUM, comm, stream[k % 2]) == PK_OK, "in a stream\n", rank);
+    for (int s = 0; s < 2; s++)
+        CHECK(pk_stream_synchronize(stream[s]) == PK_OK && pk_stream_destroy(stream[s]) == PK_OK, "sync\n", rank);
+    for (int k = 0; k < N; k++)
+        for (int i = 0; i < COUNT; i++)
+            CHECK(data[k][i] == size * (size - 1) / 2 + size * (k + i), "stream: integer %d of %d\n", rank, i, k);
+}
+
+/* One after the other, whatever their order in the group's transfers. */
+static void group(void)
+{
+    int32_t data[3][500];
+
+    for (int k = 0; k < 3; k++)
+        for (int i = 0; i < 500; i++)
+            data[k][i] = rank * 1000 + k + i;
+    CHECK(pk_group_start() == PK_OK, "group\n", rank);
+    for (int k = 0; k < 3; k++)
+        CHECK(pk_allreduce(data[k], data[k], 500, PK_INT32, PK_SUM, comm, PK_BLOCKING) == PK_OK, "in a group\n", rank);
+    CHECK(pk_group_end() == PK_OK, "group\n", rank);
+    for (int k = 0; k < 3; k++)
+        for (int i = 0; i < 500; i++)
+            CHECK(data[k][i] == size * (size - 1) / 2 * 1000 + size * (k + i), "group: integer %d of %d\n", rank, i, k);
+}
+
+/* Each half has a job of its own at the aggregator, and both are at work at the same time. */
+static void halves(void)
+{
+    pk_comm_t *half;
+    float x[300], right = 0;
+
+    if (size < 4)
+        return;
+    CHECK(pk_comm_split(comm, rank % 2, rank, &half, NULL) == PK_OK, "split\n", rank);
+    for (int round = 0; round < 20 && wrong == 0; round++) {
+        right = 0;
+        for (int r = rank % 2; r < size; r += 2)
+            right += (float)(r + round);
+        for (int i = 0; i < 300; i++)
+            x[i] = (float)(rank + round);
+        CHECK(pk_allreduce(x, x, 300, PK_F32, PK_SUM, half, PK_BLOCKING) == PK_OK, "of a half\n", rank);
+        CHECK(fabsf(x[0] - right) < 1e-4f && fabsf(x[299] - right) < 1e-4f, "of a half: %g, not %g\n", rank, (double)x[0],
+              (double)right);
+    }
+    CHECK(pk_comm_destroy(half) == PK_OK, "destroy of a half\n", rank);
+}
+
+static void all(bool quick)
+{
+    static const size_t counts[] = { 0, 1, 63, 64, 65, 255, 256, 257, 1000, 5001, 70001 };
+    const size_t n = sizeof counts / sizeof *counts;
+
+    for (size_t c = 0; c < n; c++)
+        for (int place = 0; place < 2 && (!quick || c == 1 || c == 4 || c == 8); place++) {
+            integers(counts[c], place);
+            for (int kind = 0; kind < 3; kind++)
+                floats(counts[c], kind, place);
+        }
+    streams();
+    group();
+    halves();
+}
+
+/* Until it fails; rank 0 says when it has begun. */
+static int go_on(void)
+{
+    static float data[100000];
+    pk_result_t result = pk_allreduce(data, data, 1000, PK_F32, PK_SUM, comm, PK_BLOCKING);
+
+    if (rank == 0 && result == PK_OK)
+        printf("begun\n");
+    fflush(stdout);
+    while (result == PK_OK)
+        result = pk_allreduce(data, data, 100000, PK_F32, PK_SUM, comm, PK_BLOCKING);
+    return 4;
+}
+
+/* Ranks that do not call the same. */
+static int mismatch(void)
+{
+    static int32_t data[700000];
+
+    return pk_allreduce(data, data, rank == 0 ? 70000 : 700000, PK_INT32, PK_SUM, comm, PK_BLOCKING) == PK_OK ? 0 : 4;
+}
+
+static int another_type(void)
+{
+    double x = rank, sum = 0;
+
+    if (pk_allreduce(&x, &sum, 1, PK_F64, PK_SUM, comm, PK_BLOCKING) != PK_OK)
+        return 4;
+    return sum == size * (size - 1) / 2.0 ? 0 : 1;
+}
+
+static int run(const char *what)
+{
+    if (strcmp(what, "endless") == 0)
+        return go_on();
+    if (strcmp(what, "mismatch") == 0)
+        return mismatch();
+    if (strcmp(what, "double") == 0)
+        return another_type();
+    all(strcmp(what, "short") == 0);
+    return 0;
+}
+
+int main(int argc, char **argv)
+{
+    pk_explanation_t how = { .struct_size = sizeof how };
+    int rc;
+
+    if (pk_comm_init(&comm, NULL) != PK_OK)
+        return 3;
+    pk_comm_rank(comm, &rank);
+    pk_comm_size(comm, &size);
+    if (pk_explain(comm, PK_OP_ALLREDUCE, 1000, PK_F32, PK_MEM_HOST, 0, 0, &how) == PK_OK && rank == 0)
+        printf("algorithm %s: %s\n", how.algorithm, how.reason);
+    rc = run(argc > 1 ? argv[1] : "all");
+    if (pk_comm_destroy(comm) != PK_OK && rc == 0)
+        rc = 1;
+    if (rank == 0)
+        printf("%d ranks, %u wrong\n", size, wrong);
+    return rc != 0 ? rc : wrong > 0;
+}

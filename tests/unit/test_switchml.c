@@ -1,0 +1,300 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The in-network allreduce, byte for byte: packets, sums and indices of docs/switchml.md; settings; proofs. */
+#include <criterion/criterion.h>
+#include <limits.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "switchml/aggregator.h"
+#include "switchml/session.h"
+#include "switchml/settings.h"
+#include "switchml/sums.h"
+#include "switchml/worker.h"
+#include "util/clock.h"
+
+static const float a[64] = { 0.5f, -1, 0.25f, 1.5f }, b[64] = { 0.5f, 1, 0.75f, -3 };
+
+static void expect_bytes(const void *got, const char *hex)
+{
+    const unsigned char *at = got;
+    unsigned byte;
+    int used;
+
+    for (; sscanf(hex, " %2x%n", &byte, &used) == 1; hex += used, at++)
+        cr_assert_eq(*at, byte, "%02x at %zu, not %02x", *at, (size_t)(at - (const unsigned char *)got), byte);
+}
+
+static void pack(unsigned char *to, int8_t exponent, const float *unit, float scale)
+{
+    const struct pki_switchml_packet packet = { .exponents = { exponent, 0 } };
+
+    pki_switchml_pack(&packet, 64, to);
+    pki_switchml_quantise(to + PKI_SWITCHML_HEADER_BYTES, unit, 64, scale);
+}
+
+Test(switchml, vectors_of_floats)
+{
+    unsigned char of_a[PKI_SWITCHML_PACKET_MAX], of_b[PKI_SWITCHML_PACKET_MAX];
+    float scale = pki_switchml_scale(2, 2), sum[64];
+
+    cr_assert_eq(pki_switchml_exponent(a, 64, 2), 1);
+    cr_assert_eq(pki_switchml_exponent(b, 64, 2), 2);
+    cr_assert(scale == 268435456.0f);
+    pack(of_a, 1, a, scale);
+    pack(of_b, 2, b, scale);
+    expect_bytes(of_a, "11 00 00000000 0000 01 00 08000000 f0000000 04000000 18000000 00000000");
+    expect_bytes(of_b, "11 00 00000000 0000 02 00 08000000 10000000 0c000000 d0000000 00000000");
+    pki_switchml_add(of_a + 10, of_b + 10, 64);
+    expect_bytes(of_a + 10, "10000000 00000000 10000000 e8000000 00000000");
+    pki_switchml_restore(sum, of_a + 10, 64, scale);
+    cr_assert(sum[0] == 1 && sum[1] == 0 && sum[2] == 1 && sum[3] == -1.5f && sum[63] == 0);
+}
+
+static int8_t exponent(float x, int workers)
+{
+    return pki_switchml_exponent(&x, 1, workers);
+}
+
+Test(switchml, exponents)
+{
+    cr_assert_eq(exponent(0, 2), -126);
+    cr_assert_eq(exponent(0.5f, 2), 0);
+    cr_assert_eq(exponent(1, 2), 1);
+    cr_assert_eq(exponent(-2, 2), 2);
+    cr_assert_eq(exponent(1.7e38f, 1), 127);
+    cr_assert_eq(exponent(8e37f, 2), 126);
+    for (int workers = 2; workers <= 32; workers++) { /* what fits and what does not, on both sides of the border */
+        const int log2 = workers <= 2 ? 1 : workers <= 4 ? 2 : workers <= 8 ? 3 : workers <= 16 ? 4 : 5;
+        const float most = ldexpf(0.75f, 127 - log2);
+        const float scale = pki_switchml_scale(exponent(most, workers), workers);
+
+        cr_assert(pki_switchml_fits(exponent(most, workers), workers) && scale > 0 && isfinite(scale), "%d workers", workers);
+        cr_assert_eq(exponent(2 * most, workers), PKI_SWITCHML_UNFIT);
+        cr_assert(!pki_switchml_fits(PKI_SWITCHML_UNFIT, workers));
+        cr_assert_eq(exponent(INFINITY, workers), PKI_SWITCHML_UNFIT);
+        cr_assert_eq(exponent(NAN, workers), PKI_SWITCHML_UNFIT);
+        cr_assert(isfinite(pki_switchml_scale(-126, workers)));
+    }
+}
+
+/* The largest number below 2^e, from all workers: their sum stays within 32 bits, and comes out again. */
+Test(switchml, sums_do_not_overflow)
+{
+    for (int workers = 2; workers <= 32; workers++)
+        for (int e = -90; e <= 122; e += 53) {
+            const float most = ldexpf(nextafterf(1, 0), e), scale = pki_switchml_scale((int8_t)e, workers);
+            unsigned char sums[32] = { 0 }, value[32];
+            float unit[8] = { most, -most, most / 3 }, sum[8];
+
+            for (int w = 0; w < workers; w++) {
+                pki_switchml_quantise(value, unit, 8, scale);
+                pki_switchml_add(sums, value, 8);
+            }
+            pki_switchml_restore(sum, sums, 8, scale);
+            cr_assert_float_eq(sum[0] / most, workers, 1e-5, "%d workers, e %d: %g", workers, e, (double)(sum[0] / most));
+            cr_assert_float_eq(sum[1] / most, -workers, 1e-5);
+            cr_assert_float_eq(sum[2] / most, workers / 3.0, 1e-5);
+        }
+}
+
+Test(switchml, integers_wrap_and_vectors_agree)
+{
+    unsigned char sums[4 * 67], values[4 * 67], alone[4 * 67];
+
+    expect_bytes(memcpy(sums, "\x7f\xff\xff\xff", 4), "7fffffff");
+    pki_switchml_add(sums, "\0\0\0\1", 1);
+    expect_bytes(sums, "80000000");
+    for (size_t i = 0; i < sizeof sums; i++) {
+        sums[i] = (unsigned char)(i * 37 + 11);
+        values[i] = (unsigned char)(i * 101 + 3);
+    }
+    memcpy(alone, sums, sizeof sums);
+    pki_switchml_add(sums, values, 67);
+    pki_switchml_add_portably(alone, values, 67);
+    cr_assert_arr_eq(sums, alone, sizeof sums);
+    pki_switchml_swap(values, sums, 67);
+    cr_assert(values[0] == sums[3] && values[267] == sums[264]);
+}
+
+static void expect_indices(uint32_t base, uint32_t shift, const char *hex)
+{
+    const struct pki_switchml_timing timing = { .timeout_ns = 1, .threshold = 1 };
+    struct pki_switchml_worker worker;
+    unsigned index;
+    int used;
+
+    cr_assert_eq(pki_switchml_worker_init(&worker, base, 4, &timing), PK_OK);
+    worker.shift = shift;
+    for (uint32_t p = 0; sscanf(hex, " %4x%n", &index, &used) == 1; p++, hex += used)
+        cr_assert_eq(pki_switchml_worker_index(&worker, p), index, "packet %u: %04x, not %04x", p,
+                     pki_switchml_worker_index(&worker, p), index);
+    pki_switchml_worker_close(&worker);
+}
+
+Test(switchml, indices)
+{
+    expect_indices(0, 0, "0 1 2 3 8000 8001 8002 8003 0");
+    expect_indices(8, 5, "8009 800a 800b 8 9 a b 8008 8009");
+}
+
+Test(switchml, timers_double_and_come_back)
+{
+    const struct pki_switchml_timing timing = { .timeout_ns = 10, .threshold = 4, .increment = 100 };
+    struct pki_switchml_worker w;
+    uint64_t now = 0;
+
+    cr_assert_eq(pki_switchml_worker_init(&w, 0, 4, &timing), PK_OK);
+    pki_switchml_worker_begin(&w, 8, 4, now);
+    cr_assert_eq(pki_switchml_worker_due(&w), 10);
+    cr_assert_eq(pki_switchml_worker_late(&w, 9), PKI_SWITCHML_NONE);
+    for (uint32_t id = 0; id < 4; id++) /* of the first batch each by its own number */
+        cr_assert_eq(pki_switchml_worker_late(&w, 10), id);
+    cr_assert_eq(pki_switchml_worker_late(&w, 10), PKI_SWITCHML_NONE);
+    cr_assert_eq(pki_switchml_worker_due(&w), 30, "after four it is twice as long: %llu",
+                 (unsigned long long)pki_switchml_worker_due(&w));
+    for (uint32_t id = 0; id < 8; id++) {
+        const struct pki_switchml_packet reply = { .id = id, .index = pki_switchml_worker_index(&w, id) };
+        uint32_t next[2];
+
+        cr_assert(pki_switchml_worker_reply(&w, &reply, 12, next));
+        cr_assert(!pki_switchml_worker_reply(&w, &reply, 12, next), "a second time");
+        cr_assert_eq(next[0], PKI_SWITCHML_NONE);
+        cr_assert_eq(next[1], id + 4 < 8 ? id + 4 : PKI_SWITCHML_NONE);
+    }
+    cr_assert(pki_switchml_worker_done(&w));
+    cr_assert_eq(w.timeout_ns, 10);
+    cr_assert_eq(pki_switchml_worker_due(&w), UINT64_MAX);
+    pki_switchml_worker_close(&w);
+}
+
+/* A job of three units of floats and four slots: packet 4 is next for slot 0 when packet 1 has been answered, and packet 0 has
+ * not. */
+Test(switchml, slots_are_free_before_they_are_used_again)
+{
+    const struct pki_switchml_timing timing = { .timeout_ns = 10, .threshold = 100, .increment = 100 };
+    const uint32_t order[] = { 1, 2, 0, 3, 4, 5 };
+    const uint32_t wanted[][2] = { { UINT32_MAX, UINT32_MAX }, { UINT32_MAX, 5 },          { 4, 3 },
+                                   { UINT32_MAX, UINT32_MAX }, { UINT32_MAX, UINT32_MAX }, { UINT32_MAX, UINT32_MAX } };
+    struct pki_switchml_worker w;
+
+    cr_assert_eq(pki_switchml_worker_init(&w, 0, 4, &timing), PK_OK);
+    pki_switchml_worker_begin(&w, 6, 3, 0);
+    for (int i = 0; i < 6; i++) {
+        const struct pki_switchml_packet reply = { .id = order[i], .index = pki_switchml_worker_index(&w, order[i]) };
+        uint32_t next[2];
+
+        cr_assert(pki_switchml_worker_reply(&w, &reply, 1, next));
+        cr_assert(next[0] == wanted[i][0] && next[1] == wanted[i][1], "reply %u: %u and %u", order[i], next[0], next[1]);
+    }
+    cr_assert(pki_switchml_worker_done(&w));
+    pki_switchml_worker_close(&w);
+}
+
+/* Packet by packet, two workers and a slot. */
+Test(switchml, aggregator)
+{
+    struct pki_switchml_aggregator s;
+    const unsigned char one[256] = { 0, 0, 0, 1 }, two[256] = { 0, 0, 0, 2 };
+    struct pki_switchml_packet p;
+    const void *sums;
+
+#define SEND(worker, packet, set, values) \
+    (p = (struct pki_switchml_packet){ .id = (packet), .index = (set), .exponents = { (int8_t)(worker), 0 } }, \
+     pki_switchml_aggregate(&s, (worker), &p, (values), &sums))
+    cr_assert_eq(pki_switchml_aggregator_init(&s, 2, 1, 64), PK_OK);
+    cr_assert_eq(SEND(0, 0, 1, one), PKI_SWITCHML_OUTSIDE);
+    cr_assert_eq(SEND(0, 0, 0, one), PKI_SWITCHML_WAIT);
+    cr_assert_eq(SEND(0, 0, 0, one), PKI_SWITCHML_AGAIN);
+    cr_assert_eq(SEND(1, 7, 0, two), PKI_SWITCHML_DISAGREES);
+    cr_assert_eq(SEND(1, 0, 0, two), PKI_SWITCHML_TO_ALL);
+    expect_bytes(sums, "00000003");
+    cr_assert_eq(p.exponents[0], 1);
+    cr_assert_eq(SEND(0, 0, 0, one), PKI_SWITCHML_TO_ONE);
+    expect_bytes(sums, "00000003");
+    cr_assert_eq(SEND(1, 1, 0x8000, one), PKI_SWITCHML_WAIT);
+    cr_assert_eq(SEND(1, 0, 0, two), PKI_SWITCHML_STALE);
+    cr_assert_eq(SEND(0, 0, 0, one), PKI_SWITCHML_TO_ONE);
+    cr_assert_eq(SEND(0, 1, 0x8000, one), PKI_SWITCHML_TO_ALL);
+    expect_bytes(sums, "00000002");
+    pki_switchml_aggregator_close(&s);
+    cr_assert_eq(pki_switchml_aggregator_init(&s, 1, 1, 64), PK_OK);
+    cr_assert_eq(SEND(0, 0, 0, two), PKI_SWITCHML_TO_ALL);
+    cr_assert_eq(SEND(0, 0, 0, two), PKI_SWITCHML_TO_ONE);
+    pki_switchml_aggregator_close(&s);
+}
+
+Test(switchml, packets_of_another_length_are_none)
+{
+    unsigned char bytes[PKI_SWITCHML_PACKET_MAX] = { 0 };
+    const struct pki_switchml_packet packet = { .id = 0x01020304, .index = 0x8005, .job = 9, .exponents = { -3, 4 } };
+    struct pki_switchml_packet got;
+
+    pki_switchml_pack(&packet, 256, bytes);
+    expect_bytes(bytes, "13 09 04030201 8005 fd 04");
+    cr_assert(pki_switchml_unpack(bytes, 1034, 256, &got));
+    cr_assert(got.id == packet.id && got.index == packet.index && got.job == packet.job && got.exponents[0] == -3 &&
+              got.exponents[1] == 4);
+    for (size_t n = 0; n < 1100; n++)
+        cr_assert(n == 1034 || !pki_switchml_unpack(bytes, n, 256, &got));
+    cr_assert(!pki_switchml_unpack(bytes, 266, 64, &got));
+    bytes[6] |= 0x40;
+    cr_assert(!pki_switchml_unpack(bytes, 1034, 256, &got));
+}
+
+Test(switchml, settings)
+{
+    struct pki_switchml_settings s;
+    char file[] =
+        "# a comment\n[general]\nrank = 3\ncontroller_ip = 10.0.0.7 ; another\ncontroller_port=50099\npacket_numel = 64\n"
+        "max_outstanding_packets = 128\ntimeout = 5\ntimeout_threshold = 7\ntimeout_threshold_increment = "
+        "8\n[backend.rdma]\nmsg_numel = 1\n";
+    char unknown[] = "[general]\ncontroller_ip = h\npackets = 3\n", no_host[] = "[general]\n",
+         number[] = "controller_ip = h\ntimeout = 0\n";
+
+    cr_assert_eq(pki_switchml_settings_parse(file, "file", &s), PK_OK);
+    cr_assert(strcmp(s.host, "10.0.0.7") == 0 && s.port == 50099 && s.elements == 64 && s.window == 128);
+    cr_assert(s.timing.timeout_ns == 5 * PKI_NS_PER_MS && s.timing.threshold == 7 && s.timing.increment == 8);
+    cr_assert_eq(pki_switchml_settings_parse(unknown, "file", &s), PK_ERR_ARG);
+    cr_assert_eq(pki_switchml_settings_parse(no_host, "file", &s), PK_ERR_ARG);
+    cr_assert_eq(pki_switchml_settings_parse(number, "file", &s), PK_ERR_ARG);
+    cr_assert_eq(pki_switchml_settings_read("[fe80::1%eth0]:7", &s), PK_OK);
+    cr_assert(strcmp(s.host, "fe80::1%eth0") == 0 && s.port == 7 && s.elements == 256 && s.window == 256);
+    cr_assert_eq(pki_switchml_settings_read("switch:48864", &s), PK_OK);
+    cr_assert_eq(pki_switchml_settings_read("switch", &s), PK_ERR_ARG);
+    cr_assert_eq(pki_switchml_settings_read(":1", &s), PK_ERR_ARG);
+    cr_assert_eq(pki_switchml_settings_read("[]:1", &s), PK_ERR_ARG);
+    cr_assert_eq(pki_switchml_settings_read("switch:70000", &s), PK_ERR_ARG);
+    cr_assert_eq(pki_switchml_settings_read("/no/such.cfg", &s), PK_ERR_ARG);
+}
+
+Test(switchml, proofs)
+{
+    const unsigned char key[16] = { 1 }, other[16] = { 2 };
+    const struct pki_switchml_greeting greeting = { { 5 } }, another = { { 6 } };
+    const struct pki_switchml_hello hello = {
+        .id = { 3 }, .rank = 1, .workers = 2, .elements = 64, .window = 9, .port = 7, .nonce = { 8 }
+    };
+    const struct pki_switchml_answer answer = { .accepted = true, .window = 9, .port = 7 };
+    struct pki_switchml_hello got;
+    struct pki_switchml_answer said;
+    unsigned char bytes[PKI_SWITCHML_HELLO_BYTES], reply[PKI_SWITCHML_ANSWER_BYTES];
+
+    cr_assert_eq(pki_switchml_hello_pack(&hello, key, &greeting, bytes), PK_OK);
+    cr_assert(pki_switchml_hello_unpack(bytes, key, &greeting, &got) && got.rank == 1 && got.window == 9 && got.port == 7);
+    cr_assert(!pki_switchml_hello_unpack(bytes, other, &greeting, &got), "another secret");
+    cr_assert(!pki_switchml_hello_unpack(bytes, key, &another, &got), "another connection's");
+    for (size_t i = 0; i < sizeof bytes; i++) {
+        bytes[i] ^= 1;
+        cr_assert(!pki_switchml_hello_unpack(bytes, key, &greeting, &got), "byte %zu", i);
+        bytes[i] ^= 1;
+    }
+    cr_assert_eq(pki_switchml_answer_pack(&answer, key, &greeting, &hello, reply), PK_OK);
+    cr_assert(pki_switchml_answer_unpack(reply, key, &greeting, &hello, &said) && said.accepted && said.window == 9);
+    cr_assert(!pki_switchml_answer_unpack(reply, other, &greeting, &hello, &said));
+    for (size_t i = 0; i < sizeof reply; i++) {
+        reply[i] ^= 1;
+        cr_assert(!pki_switchml_answer_unpack(reply, key, &greeting, &hello, &said), "byte %zu", i);
+        reply[i] ^= 1;
+    }
+}

@@ -1,0 +1,149 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Jobs: the workers that sum together, and the memory that they have. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "server.h"
+#include "util/netif.h"
+
+#define KERNEL_BYTES 1024u /* that the kernel needs for a packet beside its bytes */
+
+static struct job *find(struct server *s, const unsigned char *id)
+{
+    for (struct pki_list *n = s->jobs.next; n != &s->jobs; n = n->next) {
+        struct job *j = pki_container_of(n, struct job, node);
+
+        if (memcmp(j->id, id, sizeof j->id) == 0)
+            return j;
+    }
+    return NULL;
+}
+
+/* All packets that workers have on their way must find room in the receive buffer: what does not is lost, and sent again 10 ms
+ * later. */
+static uint32_t window_for(const struct server *s, const struct pki_switchml_hello *h)
+{
+    size_t room = s->datagrams.buffer_bytes / (h->workers * (pki_switchml_packet_bytes(h->elements) + KERNEL_BYTES));
+    uint32_t window = h->window < s->window_most ? h->window : s->window_most;
+
+    if (room < window)
+        window = (uint32_t)room;
+    return window > 0 ? window : 1;
+}
+
+static struct job *make(struct server *s, const struct pki_switchml_hello *h, const char **why)
+{
+    struct job *j = s->njobs < JOBS_MAX ? calloc(1, sizeof *j) : NULL;
+
+    *why = "it has no place for one more job";
+    if (j == NULL)
+        return NULL;
+    memcpy(j->id, h->id, sizeof j->id);
+    j->workers = h->workers;
+    j->elements = h->elements;
+    j->window = window_for(s, h);
+    if (pki_switchml_aggregator_init(&j->sums, j->workers, j->window, j->elements) != PK_OK) {
+        *why = "it has no memory for one more job";
+        free(j);
+        return NULL;
+    }
+    j->number = ++s->jobs_begun;
+    s->njobs++;
+    pki_list_push(&s->jobs, &j->node);
+    return j;
+}
+
+static void unmake(struct server *s, struct job *j)
+{
+    pki_list_remove(&j->node);
+    s->njobs--;
+    pki_switchml_aggregator_close(&j->sums);
+    free(j);
+}
+
+/* NULL: it fits. */
+static const char *misfit(const struct job *j, const struct pki_switchml_hello *h)
+{
+    if (h->workers != j->workers)
+        return "the others of its job say another number of ranks";
+    if (h->elements != j->elements)
+        return "the others of its job have packets of another length (packet_numel)";
+    if (h->window < j->window)
+        return "the others of its job have more packets on their way (max_outstanding_packets)";
+    if ((j->came >> h->rank & 1) != 0)
+        return "another one has come with its rank";
+    return NULL;
+}
+
+static const char *join(struct server *s, struct visitor *v, const struct pki_switchml_hello *h, struct job **out)
+{
+    struct job *j = find(s, h->id);
+    const char *why = NULL;
+    struct sockaddr_storage address = v->peer;
+    struct place *place;
+
+    pki_netif_set_port(&address, h->port);
+    place = server_place(s, &address);
+    if (place->job != NULL)
+        return "packets of another rank come from its address";
+    if (j != NULL)
+        why = misfit(j, h);
+    else
+        j = make(s, h, &why);
+    if (j == NULL || (why != NULL && j->came != 0))
+        return why;
+    j->worker[h->rank] = (struct worker){ .present = true, .address = address };
+    j->came |= 1u << h->rank;
+    j->here++;
+    *place = (struct place){ .job = j, .rank = h->rank };
+    server_forget_last(s);
+    *out = j;
+    return NULL;
+}
+
+bool job_join(struct server *s, struct visitor *v, const struct pki_switchml_hello *h, struct pki_switchml_answer *a)
+{
+    const char *why = join(s, v, h, &v->job);
+
+    *a = (struct pki_switchml_answer){ .accepted = why == NULL, .port = s->port };
+    if (why != NULL) {
+        snprintf(a->text, sizeof a->text, "%s", why);
+        server_say(s, "%s: rank %u of %u is refused: %s", v->name, h->rank, h->workers, why);
+        return false;
+    }
+    v->rank = h->rank;
+    a->window = v->job->window;
+    server_say(s, "job %u: rank %u of %u has come from %s, %u values a packet, %u packets", v->job->number, h->rank, h->workers,
+               v->name, h->elements, v->job->window);
+    return true;
+}
+
+/* Behind it in the table may be places that were put there because this one was taken. */
+static void free_place(struct server *s, struct place *place)
+{
+    struct place moved;
+
+    place->job = NULL;
+    for (uint32_t at = (uint32_t)(place - s->places + 1) % PLACES_MAX; s->places[at].job != NULL; at = (at + 1) % PLACES_MAX) {
+        moved = s->places[at];
+        s->places[at].job = NULL;
+        *server_place(s, &moved.job->worker[moved.rank].address) = moved;
+    }
+    server_forget_last(s);
+}
+
+void job_leave(struct server *s, struct visitor *v)
+{
+    struct job *j = v->job;
+
+    if (j == NULL)
+        return;
+    free_place(s, server_place(s, &j->worker[v->rank].address));
+    j->worker[v->rank].present = false;
+    v->job = NULL;
+    if (--j->here > 0)
+        return;
+    server_say(s, "job %u: all have left", j->number);
+    unmake(s, j);
+}

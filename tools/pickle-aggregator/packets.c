@@ -1,0 +1,122 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Packets of workers: whose they are, what they change, who gets the sums. */
+#include <errno.h>
+#include <string.h>
+
+#include "server.h"
+#include "util/netif.h"
+
+static bool same(const struct sockaddr_storage *a, const struct sockaddr_storage *b)
+{
+    if (a->ss_family == AF_INET && b->ss_family == AF_INET) {
+        const struct sockaddr_in *x = (const void *)a, *y = (const void *)b;
+
+        return x->sin_port == y->sin_port && x->sin_addr.s_addr == y->sin_addr.s_addr;
+    }
+    if (a->ss_family == AF_INET6 && b->ss_family == AF_INET6) {
+        const struct sockaddr_in6 *x = (const void *)a, *y = (const void *)b;
+
+        return x->sin6_port == y->sin6_port && memcmp(&x->sin6_addr, &y->sin6_addr, sizeof x->sin6_addr) == 0;
+    }
+    return false;
+}
+
+static uint32_t hash(const struct sockaddr_storage *address)
+{
+    uint32_t words[4] = { 0 }, h = pki_netif_port(address);
+
+    if (address->ss_family == AF_INET)
+        words[0] = ((const struct sockaddr_in *)(const void *)address)->sin_addr.s_addr;
+    else
+        memcpy(words, &((const struct sockaddr_in6 *)(const void *)address)->sin6_addr, sizeof words);
+    for (int i = 0; i < 4; i++)
+        h = (h ^ words[i]) * 2654435761u;
+    return h ^ h >> 15;
+}
+
+struct place *server_place(struct server *s, const struct sockaddr_storage *address)
+{
+    uint32_t at = hash(address) % PLACES_MAX;
+
+    while (s->places[at].job != NULL && !same(&s->places[at].job->worker[s->places[at].rank].address, address))
+        at = (at + 1) % PLACES_MAX;
+    return &s->places[at];
+}
+
+void server_forget_last(struct server *s)
+{
+    s->last.job = NULL;
+}
+
+static const struct place *find(struct server *s, const struct sockaddr_storage *from)
+{
+    if (s->last.job != NULL && same(&s->last_from, from))
+        return &s->last;
+    s->last = *server_place(s, from);
+    s->last_from = *from;
+    return s->last.job != NULL ? &s->last : NULL;
+}
+
+static void reply(struct server *s, const struct job *j, uint32_t rank, const unsigned char *header, const void *sums)
+{
+    if (!j->worker[rank].present)
+        return;
+    if (pki_datagrams_is_full(&s->datagrams))
+        (void)pki_datagrams_flush(&s->datagrams);
+    pki_datagrams_add(&s->datagrams, &j->worker[rank].address, header, sums, 4 * (size_t)j->elements);
+    s->counts.replies++;
+}
+
+static void complain(struct server *s, struct job *j, uint32_t rank, const struct pki_switchml_packet *p)
+{
+    if (j->complained)
+        return;
+    j->complained = true;
+    server_say(s,
+               "job %u: rank %u sends packet %u of its allreduce %u into slot %u, where the others have another one: the ranks "
+               "do not call "
+               "the same operations",
+               j->number, rank, p->id, p->job, p->index & ~PKI_SWITCHML_SET);
+}
+
+static void take(void *arg, const unsigned char *data, size_t bytes, const struct sockaddr_storage *from)
+{
+    struct server *s = arg;
+    const struct place *place = find(s, from);
+    unsigned char header[PKI_SWITCHML_HEADER_BYTES];
+    enum pki_switchml_verdict verdict;
+    struct pki_switchml_packet packet;
+    const void *sums;
+    struct job *j;
+
+    if (place == NULL) {
+        s->counts.strangers++;
+        return;
+    }
+    j = place->job;
+    if (!pki_switchml_unpack(data, bytes, j->elements, &packet)) {
+        s->counts.malformed++;
+        return;
+    }
+    verdict = pki_switchml_aggregate(&j->sums, place->rank, &packet, data + PKI_SWITCHML_HEADER_BYTES, &sums);
+    s->counts.packets++;
+    s->counts.verdicts[verdict]++;
+    if (verdict == PKI_SWITCHML_DISAGREES)
+        complain(s, j, place->rank, &packet);
+    if (verdict != PKI_SWITCHML_TO_ALL && verdict != PKI_SWITCHML_TO_ONE)
+        return;
+    pki_switchml_pack(&packet, j->elements, header);
+    if (verdict == PKI_SWITCHML_TO_ONE)
+        reply(s, j, place->rank, header, sums);
+    for (uint32_t w = 0; w < j->workers && verdict == PKI_SWITCHML_TO_ALL; w++)
+        reply(s, j, w, header, sums);
+}
+
+int server_packets(struct server *s)
+{
+    int n = pki_datagrams_receive(&s->datagrams, take, s);
+
+    (void)pki_datagrams_flush(&s->datagrams);
+    /* A worker whose socket is closed answers so, and its connection tells the rest. */
+    return n < 0 && (errno == ECONNREFUSED || errno == EHOSTUNREACH || errno == ENETUNREACH) ? 0 : n;
+}

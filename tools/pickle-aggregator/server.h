@@ -1,0 +1,97 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* pickle-aggregator: jobs with their workers, the connections by which these come and go, and the packets. */
+#ifndef AGGREGATOR_SERVER_H
+#define AGGREGATOR_SERVER_H
+
+#include <netinet/in.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/socket.h>
+
+#include "switchml/aggregator.h"
+#include "switchml/datagrams.h"
+#include "switchml/session.h"
+#include "util/list.h"
+
+#define JOBS_MAX 64
+#define STRANGERS_MAX 256 /* who has proven nothing; then the one that came first has to go */
+#define PLACES_MAX 4096   /* of the table of addresses; a power of two, and twice as many as there may be workers */
+
+struct worker {
+    bool present;
+    struct sockaddr_storage address; /* its packets' */
+};
+
+struct job {
+    struct pki_list node;
+    unsigned char id[PKI_SWITCHML_ID_BYTES];
+    unsigned number; /* since the start, for messages */
+    uint32_t workers, elements, window;
+    uint32_t here;   /* workers present, */
+    uint32_t came;   /* and those that have ever been */
+    bool complained; /* of packets that disagree */
+    struct worker worker[PKI_SWITCHML_WORKERS_MAX];
+    struct pki_switchml_aggregator sums;
+};
+
+/* Who has connected: before its hello a stranger, then a worker for as long as the connection lasts. */
+struct visitor {
+    struct pki_list node;
+    int fd;
+    char name[80];
+    struct sockaddr_storage peer;
+    uint64_t deadline_ns; /* of the hello */
+    struct pki_switchml_greeting greeting;
+    unsigned char in[PKI_SWITCHML_HELLO_BYTES];
+    size_t have;
+    struct job *job;
+    uint32_t rank;
+};
+
+struct place {       /* of a worker, by the address of its packets */
+    struct job *job; /* NULL: free */
+    uint32_t rank;
+};
+
+struct counts {
+    uint64_t packets, replies, verdicts[PKI_SWITCHML_VERDICTS];
+    uint64_t strangers; /* packets from addresses of no worker, */
+    uint64_t malformed; /* and those that are no packets of the job */
+};
+
+struct server {
+    unsigned char key[PKI_SWITCHML_KEY_BYTES];
+    uint32_t window_most;
+    bool quiet;
+    int listener, events; /* epoll */
+    uint16_t port;        /* of packets */
+    struct pki_datagrams datagrams;
+    struct pki_list jobs, visitors;
+    unsigned njobs, nstrangers, jobs_begun;
+    struct place places[PLACES_MAX];
+    struct counts counts;
+    /* the packet's sender looked up last */
+    struct sockaddr_storage last_from;
+    struct place last;
+};
+
+/* visitors.c */
+/* The listener has something, or the connection of a visitor. */
+void server_accept(struct server *s);
+void visitor_step(struct server *s, struct visitor *v);
+void server_drop_late(struct server *s, uint64_t now);
+void server_close_visitors(struct server *s);
+void server_say(const struct server *s, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* jobs.c */
+/* A place for a worker that has proven the secret. False: `why` says. */
+bool job_join(struct server *s, struct visitor *v, const struct pki_switchml_hello *hello, struct pki_switchml_answer *answer);
+void job_leave(struct server *s, struct visitor *v);
+
+/* packets.c: take what has come and answer it; how many packets there were, -1: the socket is of no use. */
+int server_packets(struct server *s);
+void server_forget_last(struct server *s); /* the table of addresses has changed */
+struct place *server_place(struct server *s,
+                           const struct sockaddr_storage *address); /* the worker's with this address, or a free one */
+
+#endif

@@ -31,3 +31,6 @@ gpus() {
         echo 0
     fi
 }
+
+# The version that the public header has: MAJOR.MINOR.PATCH.
+version_of_tree() { sed -n 's/^#define PK_VERSION_\(MAJOR\|MINOR\|PATCH\) \([0-9]*\)$/\2/p' include/pickle/base.h | paste -sd .; }

@@ -3,18 +3,20 @@
 # README's two commands on a fresh Debian 12: a minimal root of its own for each (mmdebstrap), without CUDA, with the tree as it is
 # committed. Packages come by this machine's apt sources and settings. All of what they print goes to build/fresh/*.log; here come their
 # last lines. Needs root; exit 77 where no root can be made.
-# usage: scripts/fresh.sh [-r TARBALL] [COMMAND...]
+# usage: scripts/fresh.sh [-r TARBALL] [-c FOLDER] [COMMAND...]
 #     -r TARBALL  the minimal root: used if it is there, else made and kept
+#     -c FOLDER   a folder of the tree that git does not list, and whose files come along
 #     COMMAND     each in a root of its own (default: scripts/demo.sh scripts/test.sh)
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit
 . scripts/common.sh
 
-tarball= status=0
-while getopts r: option; do
+tarball= status=0 carry=
+while getopts r:c: option; do
     case $option in
     r) tarball=$OPTARG ;;
-    *) sed -n '3,8s/^# \{0,1\}//p' "$0"; exit 2 ;;
+    c) carry=$OPTARG ;;
+    *) sed -n '3,9s/^# \{0,1\}//p' "$0"; exit 2 ;;
     esac
 done
 shift $((OPTIND - 1))
@@ -70,6 +72,7 @@ fresh() {
     say "$1 on a fresh Debian 12"
     mkdir -p "$root" && tar -C "$root" -xf "$tarball" --exclude=./dev/* && mkdir -p "$root/root/libpickle" || exit
     git archive HEAD | tar -C "$root/root/libpickle" -x || exit
+    [ -z "$carry" ] || { mkdir -p "$root/root/libpickle/$carry" && find "$carry" -maxdepth 1 -type f -exec cp {} "$root/root/libpickle/$carry" \; ; } || exit
     rm -f "$root/etc/resolv.conf"
     cp -L /etc/resolv.conf "$root/etc/resolv.conf" 2>/dev/null
     in_root "$root" "$1" >"$logs/$name.log" 2>&1 || code=$?

@@ -1,0 +1,467 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The backend "pickle" of torch.distributed.
+
+    import libpickle.torch
+    torch.distributed.init_process_group("pickle")
+
+Host tensors go through host streams of the library: each operation has one of its own while it is under way, so that Work.wait()
+waits for this operation alone. GPU tensors go through a CUDA stream of the group, as with NCCL: wait() lets the current stream
+wait, and the CPU goes on. Tags, receives from any rank and compressed tensors are refused; every wait has the group's
+deadline."""
+import ctypes
+import datetime
+import inspect
+import itertools
+import time
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+
+import torch
+import torch.distributed as dist
+from torch.distributed.distributed_c10d import ProcessGroup, ReduceOp, Work
+
+from . import streams
+from ._library import AVG, CONSTANTS, MAX, MIN, PROD, SUM, DType, Op, lib, structures
+from .buffers import BY_NAME
+from .communicator import Communicator, config_of, unique_id
+from .errors import DeadlineError, Error, check, error_of, refuse
+from .streams import CudaStream, Stream
+from .torch_works import ALL, IN_PROGRESS, CudaWork, Finish, PickleWork, Shared, Tensor, Together, unsupported
+
+NAME = "pickle"
+BYTES = BY_NAME["uint8"]
+TYPES: Dict[torch.dtype, DType] = {getattr(torch, name): dtype for name, dtype in BY_NAME.items() if hasattr(torch, name)}
+REDUCTIONS: List[Tuple[Any, Op]] = [(ReduceOp.SUM, SUM), (ReduceOp.AVG, AVG), (ReduceOp.PRODUCT, PROD), (ReduceOp.MIN, MIN),
+                                    (ReduceOp.MAX, MAX)]
+DIRECT_BYTES = 65536 # from here on a message to each rank costs less than a copy behind a collective
+
+
+def reduction(options: Any) -> Op:
+    wanted = options.reduceOp
+    for theirs, ours in REDUCTIONS:
+        if wanted == theirs:
+            return ours
+    raise unsupported("the library has no such reduction; it has SUM, AVG, PRODUCT, MIN and MAX")
+
+
+def address(tensor: Tensor) -> ctypes.c_void_p:
+    return ctypes.c_void_p(tensor.data_ptr())
+
+
+def one(tensors: Sequence[Tensor], operation: str) -> Tensor:
+    if len(tensors) != 1:
+        raise refuse("%s: %d tensors of one rank; one is wanted" % (operation, len(tensors)), operation)
+    return tensors[0]
+
+
+def whole(tensor: Tensor) -> Tensor:
+    """The tensor, or a contiguous copy of what it shows."""
+    if tensor.layout != torch.strided:
+        raise unsupported("tensors must be dense")
+    return tensor if tensor.is_contiguous() else tensor.contiguous()
+
+
+def moved(tensor: Tensor) -> Tuple[int, DType]:
+    """Elements and type of what is moved and not combined: any type will do."""
+    dtype = TYPES.get(tensor.dtype)
+    return (tensor.numel(), dtype) if dtype is not None else (tensor.numel() * tensor.element_size(), BYTES)
+
+
+def combined(tensor: Tensor) -> Tuple[int, DType]:
+    dtype = TYPES.get(tensor.dtype)
+    if dtype is None:
+        raise unsupported("no reduction of %s" % tensor.dtype)
+    return tensor.numel(), dtype
+
+
+def flat_for(tensors: Sequence[Tensor]) -> Tuple[Tensor, bool]:
+    """Memory for all tensors, one behind the other; True where they lie so already."""
+    first = tensors[0]
+    step = first.numel() * first.element_size()
+    if all(t.is_contiguous() and t.data_ptr() == first.data_ptr() + i * step for i, t in enumerate(tensors)):
+        return first, True
+    return torch.empty(len(tensors) * first.numel(), dtype=first.dtype, device=first.device), False
+
+
+def flattened(tensors: Sequence[Tensor]) -> Tensor:
+    flat, lies_so = flat_for(tensors)
+    if not lies_so:
+        for part, tensor in zip(flat.chunk(len(tensors)), tensors):
+            part.copy_(tensor.reshape(-1))
+    return flat
+
+
+def alike(tensors: Sequence[Tensor], like: Tensor, count: int, operation: str) -> None:
+    if len(tensors) != count or any(t.numel() != like.numel() or t.dtype != like.dtype for t in tensors):
+        raise refuse("%s: %d tensors as long and of the same type as the other are wanted" % (operation, count), operation)
+
+
+# ---- the process group ----
+
+class ProcessGroupPickle(ProcessGroup):
+    """A group of ranks over a communicator of the library."""
+
+    def __init__(self, comm: Communicator) -> None:
+        super().__init__(comm.rank, comm.size)
+        self.comm = comm
+        self.shared = Shared(comm)
+        ALL.add(self.shared)
+        self.coalescing: Optional[List[Work]] = None
+
+    def __del__(self) -> None:
+        shared = getattr(self, "shared", None)
+        if shared is not None and not getattr(shared, "ended", True):
+            shared.end(abort=False)
+
+    def getBackendName(self) -> str:
+        return NAME
+
+    def name(self) -> str:
+        return NAME
+
+    def _get_backend_name(self) -> str:
+        return NAME
+
+    def abort(self) -> None:
+        """Release everything that waits, on all ranks."""
+        self.comm.Abort()
+
+    def shutdown(self) -> None:
+        """Wait for what is unfinished, and free the communicator."""
+        self.shared.end(abort=False)
+
+    def _set_sequence_number_for_group(self) -> None:
+        """The library numbers operations itself, and says where ranks disagree."""
+
+    def _get_sequence_number_for_group(self) -> int:
+        return self.comm.Stats()["operations"]
+
+    def _begin(self, name: str, calls: Sequence[Callable[[Any], int]], inputs: Sequence[Tensor], outputs: Sequence[Tensor],
+               kept: Any = None, finish: Finish = None) -> Work:
+        """Start calls, each a function of the stream, as one operation."""
+        on_gpu = any(tensor.is_cuda for tensor in itertools.chain(inputs, outputs))
+        if on_gpu:
+            stream: Any = CudaStream(self.shared.cuda_stream())
+            self.shared.cuda_stream().wait_stream(torch.cuda.current_stream())
+            for tensor in itertools.chain(inputs, outputs):
+                tensor.record_stream(self.shared.cuda_stream())
+        else:
+            stream = self.shared.host_streams.take()
+        try:
+            self._call(calls, stream.value)
+        except BaseException:
+            if not on_gpu:
+                self._give_up(stream)
+            raise
+        work: Work
+        if on_gpu:
+            work = CudaWork(self.shared, name, list(outputs), finish)
+        else:
+            work = PickleWork(self.shared, name, stream, list(outputs), (inputs, kept), finish)
+        self.shared.hold(work)
+        if self.coalescing is not None:
+            self.coalescing.append(work)
+        return work
+
+    @staticmethod
+    def _call(calls: Sequence[Callable[[Any], int]], stream: Any) -> None:
+        if len(calls) == 1:
+            check(calls[0](stream))
+            return
+        with streams.group():
+            for call in calls:
+                check(call(stream))
+
+    def _give_up(self, stream: Stream) -> None:
+        """A stream whose operation was refused, or of which a part may have begun."""
+        lib.pk_stream_synchronize(stream.value)
+        self.shared.host_streams.give_back(stream)
+
+    # ---- collectives ----
+
+    def allreduce(self, tensors: Any, opts: Any = None) -> Work:
+        tensor = one(tensors if isinstance(tensors, (list, tuple)) else [tensors], "allreduce")
+        return self._allreduces("allreduce", [tensor], opts)
+
+    def allreduce_coalesced(self, tensors: List[Tensor], opts: Any = None) -> Work:
+        return self._allreduces("allreduce", tensors, opts)
+
+    def _allreduces(self, name: str, tensors: List[Tensor], opts: Any) -> Work:
+        op, handle = SUM if opts is None else reduction(opts), self.comm.handle
+        places = [whole(tensor) for tensor in tensors]
+
+        def call(place: Tensor) -> Callable[[Any], int]:
+            (count, dtype), pointer = combined(place), address(place)
+            return lambda stream: lib.pk_allreduce(pointer, pointer, count, dtype, op, handle, stream)
+        return self._begin(name, [call(place) for place in places], (), tensors, places, copies_back(tensors, places))
+
+    def broadcast(self, tensors: Any, opts: Any = None) -> Work:
+        tensor = one(tensors if isinstance(tensors, (list, tuple)) else [tensors], "broadcast")
+        root, place = 0 if opts is None else opts.rootRank, whole(tensor)
+        (count, dtype), pointer, handle = moved(place), address(place), self.comm.handle
+        return self._begin("broadcast", [lambda stream: lib.pk_broadcast(pointer, pointer, count, dtype, root, handle, stream)],
+                           (), [tensor], place, copies_back([tensor], [place]))
+
+    def reduce(self, tensors: List[Tensor], opts: Any) -> Work:
+        tensor, root, op = one(tensors, "reduce"), opts.rootRank, reduction(opts)
+        place = whole(tensor)
+        (count, dtype), pointer, handle = combined(place), address(place), self.comm.handle
+        return self._begin("reduce", [lambda stream: lib.pk_reduce(pointer, pointer, count, dtype, op, root, handle, stream)],
+                           (), [tensor], place, copies_back([tensor], [place]) if self.comm.rank == root else None)
+
+    def barrier(self, opts: Any = None) -> Work:
+        handle = self.comm.handle
+        return self._begin("barrier", [lambda stream: lib.pk_barrier(handle, stream)], (), ())
+
+    def allgather(self, outputs: List[List[Tensor]], inputs: List[Tensor], opts: Any = None) -> Work:
+        parts, mine = outputs[0], whole(one(inputs, "allgather"))
+        alike(parts, mine, self.comm.size, "allgather")
+        if mine.numel() * mine.element_size() >= DIRECT_BYTES: # on all ranks, whatever their tensors look like
+            peers = range(self.comm.size)
+            return self._exchange("allgather", [(peer, mine) for peer in peers], [(peer, parts[peer]) for peer in peers])
+        flat, lies_so = flat_for(parts)
+        return self._gather_all(flat, mine, parts, None if lies_so else lambda: spread(flat, parts))
+
+    def _allgather_base(self, output: Tensor, input: Tensor, opts: Any = None) -> Work:
+        if output.numel() != input.numel() * self.comm.size or output.dtype != input.dtype or not output.is_contiguous():
+            raise refuse("allgather: the output must be contiguous, %d times as long and of the same type" % self.comm.size,
+                         "allgather")
+        return self._gather_all(output, whole(input), [output], None)
+
+    all_gather_single = all_gather_into_tensor = _allgather_base
+
+    def _gather_all(self, flat: Tensor, mine: Tensor, outputs: List[Tensor], finish: Finish) -> Work:
+        (count, dtype), source, target, handle = moved(mine), address(mine), address(flat), self.comm.handle
+        return self._begin("allgather", [lambda stream: lib.pk_allgather(source, target, count, dtype, handle, stream)],
+                           [mine], outputs, flat, finish)
+
+    def allgather_coalesced(self, output_lists: List[List[Tensor]], inputs: List[Tensor], opts: Any = None) -> Work:
+        """For each rank a list of what all inputs are there."""
+        handle, calls, flats, mine = self.comm.handle, [], [], [whole(tensor) for tensor in inputs]
+        for tensor in mine:
+            flats.append(torch.empty(self.comm.size * tensor.numel(), dtype=tensor.dtype, device=tensor.device))
+            (count, dtype), source, target = moved(tensor), address(tensor), address(flats[-1])
+            calls.append(lambda stream, source=source, target=target, count=count, dtype=dtype:
+                         lib.pk_allgather(source, target, count, dtype, handle, stream))
+
+        def finish() -> None:
+            for position, flat in enumerate(flats):
+                spread(flat, [output_list[position] for output_list in output_lists])
+        return self._begin("allgather", calls, mine, [t for output_list in output_lists for t in output_list], flats, finish)
+
+    def reduce_scatter(self, outputs: List[Tensor], inputs: List[List[Tensor]], opts: Any) -> Work:
+        output, parts = one(outputs, "reduce_scatter"), inputs[0]
+        alike(parts, output, self.comm.size, "reduce_scatter")
+        return self._reduce_scatter(output, flattened(parts), opts)
+
+    def _reduce_scatter_base(self, output: Tensor, input: Tensor, opts: Any = None) -> Work:
+        if input.numel() != output.numel() * self.comm.size or output.dtype != input.dtype:
+            raise refuse("reduce_scatter: the input must be %d times as long and of the same type" % self.comm.size,
+                         "reduce_scatter")
+        return self._reduce_scatter(output, whole(input), opts)
+
+    reduce_scatter_single = reduce_scatter_tensor = _reduce_scatter_base
+
+    def _reduce_scatter(self, output: Tensor, flat: Tensor, opts: Any) -> Work:
+        place, op, handle = whole(output), SUM if opts is None else reduction(opts), self.comm.handle
+        (count, dtype), source, target = combined(place), address(flat), address(place)
+        return self._begin("reduce_scatter",
+                           [lambda stream: lib.pk_reduce_scatter(source, target, count, dtype, op, handle, stream)],
+                           [flat], [output], place, copies_back([output], [place]))
+
+    def alltoall_base(self, output: Tensor, input: Tensor, output_splits: List[int], input_splits: List[int],
+                      opts: Any = None) -> Work:
+        """Blocks of rows; without lists all are as long."""
+        if not output.is_contiguous() or output.dtype != input.dtype:
+            raise refuse("alltoall: the output must be contiguous and of the input's type", "alltoall")
+        source_tensor, handle = whole(input), self.comm.handle
+        dtype, scale = blocks_of(input)
+        array = ctypes.c_size_t * self.comm.size
+        sent, got = (array(*lengths(t, splits, self.comm.size, scale)) for t, splits in
+                     ((source_tensor, input_splits), (output, output_splits)))
+        source, target = address(source_tensor), address(output)
+        return self._begin("alltoall",
+                           [lambda stream: lib.pk_alltoallv(source, sent, None, target, got, None, dtype, handle, stream)],
+                           [source_tensor], [output])
+
+    all_to_all_single = alltoall_base
+
+    def alltoall(self, outputs: List[Tensor], inputs: List[Tensor], opts: Any = None) -> Work:
+        if len(outputs) != self.comm.size or len(inputs) != self.comm.size:
+            raise refuse("alltoall: %d and %d tensors for %d ranks" % (len(outputs), len(inputs), self.comm.size), "alltoall")
+        return self._exchange("alltoall", list(enumerate(inputs)), list(enumerate(outputs)))
+
+    def gather(self, outputs: List[List[Tensor]], inputs: List[Tensor], opts: Any) -> Work:
+        parts, mine = outputs[0] if outputs else [], whole(one(inputs, "gather"))
+        if self.comm.rank == opts.rootRank:
+            alike(parts, mine, self.comm.size, "gather")
+        flat, lies_so = flat_for(parts) if parts else (mine, True)
+        (count, dtype), root, handle = moved(mine), opts.rootRank, self.comm.handle
+        source, target = address(mine), address(flat)
+        return self._begin("gather", [lambda stream: lib.pk_gather(source, target, count, dtype, root, handle, stream)],
+                           [mine], parts, flat, None if lies_so else lambda: spread(flat, parts))
+
+    def scatter(self, outputs: List[Tensor], inputs: List[List[Tensor]], opts: Any) -> Work:
+        output, root, handle = one(outputs, "scatter"), opts.rootRank, self.comm.handle
+        place = whole(output)
+        flat = place
+        if self.comm.rank == root:
+            alike(inputs[0], output, self.comm.size, "scatter")
+            flat = flattened(inputs[0])
+        (count, dtype), source, target = moved(place), address(flat), address(place)
+        return self._begin("scatter", [lambda stream: lib.pk_scatter(source, target, count, dtype, root, handle, stream)],
+                           [flat], [output], place, copies_back([output], [place]))
+
+    # ---- point to point ----
+
+    def send(self, tensors: List[Tensor], dest: int, tag: int = 0) -> Work:
+        without_tag(tag)
+        return self._exchange("send", [(dest, one(tensors, "send"))], [])
+
+    def recv(self, tensors: List[Tensor], source: int, tag: int = 0) -> Work:
+        without_tag(tag)
+        return self._exchange("recv", [], [(source, one(tensors, "recv"))])
+
+    def recv_anysource(self, tensors: List[Tensor], tag: int = 0) -> Work:
+        raise unsupported("a receive must name its rank")
+
+    def _exchange(self, name: str, sends: List[Tuple[int, Tensor]], receives: List[Tuple[int, Tensor]]) -> Work:
+        handle, calls = self.comm.handle, []
+        sources = [whole(tensor) for _, tensor in sends]
+        targets = [tensor for _, tensor in receives]
+        places = [whole(tensor) for tensor in targets]
+        for function, peers, memory in ((lib.pk_send, sends, sources), (lib.pk_recv, receives, places)):
+            for (peer, _), tensor in zip(peers, memory):
+                (count, dtype), pointer = moved(tensor), address(tensor)
+                calls.append(lambda stream, function=function, pointer=pointer, count=count, dtype=dtype, peer=peer:
+                             function(pointer, count, dtype, peer, handle, stream))
+        return self._begin(name, calls, sources, targets, places, copies_back(targets, places))
+
+    # ---- several at once (batch_isend_irecv) ----
+
+    def _start_coalescing(self, *_: Any) -> None:
+        self.coalescing = []
+        self.grouped = streams.group()
+        self.grouped.__enter__()
+
+    def _end_coalescing(self, *_: Any) -> Optional[Work]:
+        works, self.coalescing = self.coalescing or [], None
+        self.grouped.__exit__(None)
+        return Together(works) if works else None
+
+    start_coalescing, end_coalescing = _start_coalescing, _end_coalescing
+
+
+def copies_back(tensors: Sequence[Tensor], places: Sequence[Tensor]) -> Finish:
+    """What arrived in contiguous copies goes where it belongs."""
+    pairs = [(tensor, place) for tensor, place in zip(tensors, places) if tensor is not place]
+    if not pairs:
+        return None
+
+    def finish() -> None:
+        for tensor, place in pairs:
+            tensor.copy_(place)
+    return finish
+
+
+def spread(flat: Tensor, parts: Sequence[Tensor]) -> None:
+    for part, piece in zip(parts, flat.chunk(len(parts)) if flat.numel() else ()):
+        part.copy_(piece.view(part.shape))
+
+
+def blocks_of(tensor: Tensor) -> Tuple[DType, int]:
+    """Type of what is moved, and how many of it an element is."""
+    dtype = TYPES.get(tensor.dtype)
+    return (dtype, 1) if dtype is not None else (BYTES, tensor.element_size())
+
+
+def lengths(tensor: Tensor, splits: Sequence[int], size: int, scale: int) -> List[int]:
+    """Elements of each rank's block."""
+    rows = tensor.shape[0] if tensor.dim() else 0
+    if not splits:
+        if rows % size:
+            raise refuse("alltoall: %d rows are not a block for each of %d ranks" % (rows, size), "alltoall")
+        splits = [rows // size] * size
+    if len(splits) != size or sum(splits) != rows or min(splits) < 0:
+        raise refuse("alltoall: blocks of %s rows are not the %d that there are" % (list(splits), rows), "alltoall")
+    row = tensor.numel() // rows * scale if rows else 0
+    return [count * row for count in splits]
+
+
+def without_tag(tag: int) -> None:
+    if tag:
+        raise unsupported("no tags (%d): messages of a pair of ranks are received in the order in which they were sent" % tag)
+
+
+# ---- how torch makes one ----
+
+SLACK = 0.5 # seconds
+
+
+def device_of_group() -> Any:
+    return torch.cuda.current_device() if torch.cuda.is_available() else "host"
+
+
+def create(store: Any, rank: int, size: int, timeout: Any) -> ProcessGroupPickle:
+    """Rank 0 makes the id, and the store hands it round; all of it within the deadline."""
+    limit = timeout.total_seconds() if isinstance(timeout, datetime.timedelta) else float(timeout)
+    begun = time.monotonic()
+    if rank == 0:
+        id = unique_id()
+        store.set("pickle/id", id.hex())
+    else:
+        try:
+            store.wait(["pickle/id"], datetime.timedelta(seconds=limit))
+            id = bytes.fromhex(store.get("pickle/id").decode())
+        except RuntimeError as error:
+            raise late(rank, limit, "rank 0 has put no id into torch's store, or the store is gone: %s" % error) from error
+    return ProcessGroupPickle(made_until(id, size, rank, limit, begun + limit + SLACK))
+
+
+def made_until(id: bytes, size: int, rank: int, limit: float, end: float) -> Communicator:
+    """A communicator whose operations have the whole deadline, though a part of it may have passed. SLACK leaves the library the
+    time to say who is missing."""
+    comm = Communicator.__new__(Communicator)
+    comm.handle = ctypes.c_void_p()
+    config = config_of(device_of_group(), None, 0, limit)
+    config.nonblocking = 1
+    raw = structures["pk_unique_id"].from_buffer_copy(id)
+    result = lib.pk_comm_init_rank(ctypes.byref(comm.handle), size, rank, ctypes.byref(raw), ctypes.byref(config))
+    pause = 0.0002
+    while result == IN_PROGRESS and time.monotonic() < end:
+        time.sleep(pause)
+        pause = min(2 * pause, 0.01)
+        result = lib.pk_comm_async_error(comm.handle)
+    if result:
+        error = late(rank, limit, "not all ranks have come") if result == IN_PROGRESS else error_of(result)
+        if comm.handle:
+            lib.pk_comm_abort(comm.handle)
+            lib.pk_comm_destroy(comm.handle)
+            comm.handle = ctypes.c_void_p()
+        raise error
+    comm._learn() # pylint: disable=protected-access
+    return comm
+
+
+def late(rank: int, limit: float, why: str) -> Error:
+    made = DeadlineError("rank %d: init has not ended within %g s: %s" % (rank, limit, why))
+    made.code, made.text, made.rank, made.operation = CONSTANTS["PK_ERR_TIMEOUT"], str(made), rank, "init"
+    return made
+
+
+def register() -> None:
+    """Make the name known to torch; `import libpickle.torch` does it."""
+    if hasattr(dist.Backend, NAME.upper()):
+        return
+    more = {"devices": ["cpu", "cuda"]} if "devices" in inspect.signature(dist.Backend.register_backend).parameters else {}
+    dist.Backend.register_backend(NAME, create, **more)
+
+
+def autoload() -> None:
+    """What torch 2.5 and newer call at `import torch` (entry point group torch.backends): it must not fail."""
+    try:
+        register()
+    except Exception: # pylint: disable=broad-except
+        pass
+
+
+register()

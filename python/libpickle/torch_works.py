@@ -1,0 +1,285 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Operations under way of the backend "pickle": of host tensors in host streams, of GPU tensors in a CUDA stream, several as one;
+and what a group and its operations share."""
+import atexit
+import ctypes
+import datetime
+import queue
+import threading
+import time
+import weakref
+from typing import Any, Callable, Dict, List, Optional
+
+import torch
+from torch.distributed.distributed_c10d import Work
+
+from ._library import CONSTANTS, lib
+from .communicator import Communicator
+from .errors import DeadlineError, Error, UnsupportedError, check
+from .streams import Stream
+
+IN_PROGRESS = CONSTANTS["PK_IN_PROGRESS"]
+HELD = 64 # from so many operations on those that have ended are let go, though nobody has waited for them
+Finish = Optional[Callable[[], None]]
+Tensor = torch.Tensor
+
+
+def unsupported(text: str) -> Error:
+    error = UnsupportedError("backend pickle: " + text)
+    error.code, error.text = CONSTANTS["PK_ERR_UNSUPPORTED"], str(error)
+    return error
+
+
+class HostStreams:
+    """Host streams of a group, each for one operation at a time."""
+
+    def __init__(self) -> None:
+        self.free: List[Stream] = []
+
+    def take(self) -> Stream:
+        try:
+            return self.free.pop()
+        except IndexError:
+            return Stream()
+
+    def give_back(self, stream: Stream) -> None:
+        self.free.append(stream)
+
+
+class PickleWork(Work):
+    """An operation of host tensors. It holds them until it has ended."""
+
+    def __init__(self, group: "Shared", name: str, stream: Stream, outputs: List[Tensor], kept: Any, finish: Finish) -> None:
+        super().__init__()
+        self.group, self.name, self.stream, self.outputs, self.kept, self.finish = group, name, stream, outputs, kept, finish
+        self.lock = threading.Lock()
+        self.error: Optional[Exception] = None
+        self.future: Optional[torch.futures.Future] = None
+
+    def _end(self, call: Callable[..., int]) -> bool:
+        """Has it ended? `call` waits for the stream, or asks it."""
+        if call is lib.pk_stream_query and self.lock.locked(): # somebody waits for it
+            return self.stream is None
+        with self.lock:
+            if self.stream is None:
+                return True
+            result = call(self.stream.value)
+            if result == IN_PROGRESS:
+                return False
+            try:
+                check(result)
+                if self.finish is not None:
+                    self.finish()
+            except Exception as error: # pylint: disable=broad-except
+                self.error = error
+            self.group.host_streams.give_back(self.stream)
+            self.stream = self.kept = self.finish = None
+            return True
+
+    def is_completed(self) -> bool:
+        return self._end(lib.pk_stream_query)
+
+    def is_success(self) -> bool:
+        return self.is_completed() and self.error is None
+
+    def exception(self) -> Optional[Exception]:
+        return self.error if self.is_completed() else None
+
+    def wait(self, timeout: Optional[datetime.timedelta] = None) -> bool:
+        self.group.let_go(self)
+        limit = timeout.total_seconds() if timeout else 0.0
+        if limit > 0:
+            self._wait_at_most(limit)
+        else:
+            self._end(lib.pk_stream_synchronize)
+        if self.error is not None:
+            raise self.error
+        return True
+
+    def _wait_at_most(self, limit: float) -> None:
+        begun, pause = time.monotonic(), 20e-6
+        while not self.is_completed():
+            if time.monotonic() - begun > limit:
+                self.group.hold(self)
+                raise DeadlineError("%s has not ended within the %g s that were given to wait()" % (self.name, limit))
+            time.sleep(pause)
+            pause = min(2 * pause, 1e-3)
+
+    def synchronize(self) -> None:
+        self.wait()
+
+    def result(self) -> List[Tensor]:
+        return self.outputs
+
+    def source_rank(self) -> int:
+        raise unsupported("a receive names its rank")
+
+    def get_future(self) -> torch.futures.Future:
+        if self.future is None:
+            self.group.let_go(self) # where it is not done the waiter holds it
+            begun: torch.futures.Future = torch.futures.Future()
+            self.future = begun.then(lambda _: self._outcome()) # an exception in here is the future's, in C++ too
+            if self.is_completed():
+                begun.set_result(None)
+            else:
+                self.group.waiter.put(self, begun)
+        return self.future
+
+    def _outcome(self) -> List[Tensor]:
+        if self.error is not None:
+            raise self.error
+        return self.outputs
+
+
+class CudaWork(Work):
+    """An operation of GPU tensors in the group's stream. Not tried on a GPU yet."""
+
+    def __init__(self, group: "Shared", name: str, outputs: List[Tensor], finish: Finish) -> None:
+        super().__init__()
+        with torch.cuda.stream(group.cuda_stream()):
+            if finish is not None:
+                finish()
+            self.event = torch.cuda.Event()
+            self.event.record()
+        self.group, self.name, self.outputs = group, name, outputs
+
+    def is_completed(self) -> bool:
+        return self.event.query()
+
+    def is_success(self) -> bool:
+        return self.is_completed() and self.exception() is None
+
+    def exception(self) -> Optional[Exception]:
+        try:
+            self.group.comm.Check()
+        except Error as error:
+            return error
+        return None
+
+    def wait(self, timeout: Optional[datetime.timedelta] = None) -> bool:
+        self.group.let_go(self)
+        self.group.comm.Check()
+        torch.cuda.current_stream().wait_event(self.event)
+        return True
+
+    def synchronize(self) -> None:
+        self.wait()
+
+    def result(self) -> List[Tensor]:
+        return self.outputs
+
+    def get_future(self) -> torch.futures.Future:
+        self.group.let_go(self)
+        device = self.outputs[0].device if self.outputs else torch.device("cuda", torch.cuda.current_device())
+        future: torch.futures.Future = torch.futures.Future(devices=[device])
+        with torch.cuda.stream(self.group.cuda_stream()):
+            future.set_result(self.outputs)
+        return future
+
+
+class Waiter:
+    """A thread that waits for operations in the place of those who want a future (DDP). It is made with the first."""
+
+    def __init__(self) -> None:
+        self.works: "queue.SimpleQueue[Any]" = queue.SimpleQueue()
+        self.thread: Optional[threading.Thread] = None
+
+    def put(self, work: PickleWork, begun: torch.futures.Future) -> None:
+        if self.thread is None:
+            self.thread = threading.Thread(target=self.run, args=(self.works,), name="libpickle waiter", daemon=True)
+            self.thread.start()
+        self.works.put((work, begun))
+
+    @staticmethod
+    def run(works: "queue.SimpleQueue[Any]") -> None:
+        while True:
+            item = works.get()
+            if item is None:
+                return
+            work, begun = item
+            work._end(lib.pk_stream_synchronize) # pylint: disable=protected-access
+            begun.set_result(None)
+            del item, work, begun
+
+    def end(self) -> None:
+        if self.thread is not None and self.thread is not threading.current_thread():
+            self.works.put(None)
+            self.thread.join(5)
+            self.thread = None
+
+
+class Shared:
+    """What a group and its operations share, and what outlives the group until the last of these is gone."""
+
+    def __init__(self, comm: Communicator) -> None:
+        self.comm = comm
+        self.host_streams = HostStreams()
+        self.waiter = Waiter()
+        self._cuda_stream: Any = None
+        self.ended = False
+        # Operations that nobody has waited for yet: the program may have forgotten them, and torch 1.13 hands C++ an operation
+        # whose Python half would be gone with the call.
+        self.held: Dict[int, Work] = {}
+
+    def hold(self, work: Work) -> None:
+        if len(self.held) >= HELD:
+            for key, old in list(self.held.items()):
+                if old.is_completed():
+                    self.held.pop(key, None)
+        self.held[id(work)] = work
+
+    def let_go(self, work: Work) -> None:
+        self.held.pop(id(work), None)
+
+    def cuda_stream(self) -> Any:
+        if self._cuda_stream is None:
+            self._cuda_stream = torch.cuda.Stream()
+        return self._cuda_stream
+
+    def end(self, abort: bool) -> None:
+        if self.ended:
+            return
+        self.ended = True
+        if abort:
+            lib.pk_comm_abort(self.comm.handle) # what waits is released
+        self.waiter.end()
+        handle, self.comm.handle = self.comm.handle, ctypes.c_void_p()
+        lib.pk_comm_destroy(handle)
+
+
+def end_all() -> None:
+    """Before Python takes its threads down: no thread may be inside torch then."""
+    for shared in list(ALL):
+        shared.end(abort=True)
+
+
+ALL: "weakref.WeakSet[Shared]" = weakref.WeakSet()
+atexit.register(end_all)
+
+
+class Together(Work):
+    """Several operations as one."""
+
+    def __init__(self, works: List[Work]) -> None:
+        super().__init__()
+        self.works = works
+
+    def is_completed(self) -> bool:
+        return all(work.is_completed() for work in self.works)
+
+    def is_success(self) -> bool:
+        return all(work.is_success() for work in self.works)
+
+    def exception(self) -> Optional[Exception]:
+        return next((error for error in (work.exception() for work in self.works) if error is not None), None)
+
+    def wait(self, timeout: Optional[datetime.timedelta] = None) -> bool:
+        for work in self.works:
+            work.wait(timeout) if timeout else work.wait()
+        return True
+
+    def result(self) -> List[Tensor]:
+        return [tensor for work in self.works for tensor in work.result()]
+
+    def get_future(self) -> torch.futures.Future:
+        return torch.futures.collect_all([work.get_future() for work in self.works])

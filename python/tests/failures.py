@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What goes wrong is an exception of its class, with rank, peer, operation and words; on 3 ranks."""
+import os
+import threading
+import time
+
+import numpy as np
+
+import libpickle as pk
+from checks import equal, raises, run
+
+SLACK = 20.0 # seconds for what takes milliseconds
+
+
+def made(timeout=60):
+    """Every test has a communicator of its own, whose ids go round by one that stays whole."""
+    id = np.frombuffer(pk.unique_id() if WORLD.rank == 0 else bytes(128), "uint8").copy()
+    WORLD.Bcast(id, 0)
+    return pk.Communicator.from_id(id.tobytes(), WORLD.size, WORLD.rank, device="host", timeout=timeout)
+
+
+def mismatch():
+    comm = made()
+    count = 4 if comm.rank == 0 else 5
+    error = raises(pk.MismatchError, lambda: comm.Allreduce(np.zeros(count), np.zeros(count)), "count %d" % count)
+    equal((error.rank, error.operation), (comm.rank, "allreduce"), "mismatch")
+    comm.Free()
+
+
+def argument():
+    comm = made()
+    error = raises(ValueError, lambda: comm.Bcast(np.zeros(1), 7), "7")
+    equal((error.code, error.rank), (2, comm.rank), "argument")
+    raises(pk.ArgumentError, lambda: pk.Communicator.from_id(b"short", 1, 0), "128 bytes")
+    raises(pk.ArgumentError, lambda: pk.Communicator(device="gpu"), "gpu")
+    comm.Barrier() # nothing has happened to it
+    comm.Free()
+
+
+def deadline():
+    comm = made(timeout=0.5)
+    begun = time.monotonic()
+    if comm.rank != 2:
+        error = raises(TimeoutError, comm.Barrier, "2")
+        assert isinstance(error, pk.DeadlineError), error
+        assert 0.4 < time.monotonic() - begun < SLACK
+        equal((error.operation, error.peer), ("barrier", 2), "deadline")
+    WORLD.Barrier()
+    comm.Free() if comm.rank != 2 else comm.__exit__(Exception)
+
+
+def aborted():
+    comm = made()
+    if comm.rank == 0:
+        thread = threading.Timer(0.2, comm.Abort)
+        thread.start()
+    if comm.rank < 2:
+        error = raises(pk.AbortedError, lambda: comm.Recv(np.zeros(1), 2))
+        assert error.rank == comm.rank, error
+    WORLD.Barrier()
+    comm.Free() if comm.rank < 2 else comm.__exit__(Exception)
+
+
+def left_by_an_exception():
+    try:
+        with made() as comm:
+            if comm.rank == 1:
+                raise KeyError("what the program has raised")
+            error = raises(pk.AbortedError, lambda: comm.Recv(np.zeros(1), 1))
+            equal(error.peer, 1, "who left")
+    except KeyError:
+        assert WORLD.rank == 1
+
+
+def killed():
+    comm = made()
+    WORLD.Barrier()
+    if comm.rank == 1:
+        os._exit(0)
+    error = raises(pk.PeerError, lambda: comm.Recv(np.zeros(1), 1), "1")
+    equal((error.peer, error.rank, error.operation), (1, comm.rank, "recv"), "killed")
+    comm.__exit__(Exception)
+
+
+if __name__ == "__main__":
+    WORLD = pk.Communicator(device="host", timeout=60)
+    run([mismatch, argument, deadline, aborted, left_by_an_exception, killed])
+    WORLD.__exit__(Exception)

@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every collective of torch.distributed over the backend "pickle", on 3 ranks, and a network whose losses must be those of
+Gloo.
+
+usage: torch_operations.py [CELL...]      and then these cells of torch_faults.py, so that torch is imported once"""
+import datetime
+import sys
+import time
+import warnings
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+import libpickle
+import libpickle.torch
+from checks import equal, forked, raises, run, statuses
+from torch_store import Store
+
+RANK, SIZE = 0, 3
+MINUTE = datetime.timedelta(seconds=60)
+
+
+def data(rank, *shape, dtype=torch.float32):
+    count = torch.Size(shape).numel()
+    return ((torch.arange(count) * 7 + rank * 3) % 11 + 1).to(dtype).reshape(shape)
+
+
+def everybodys(*shape, dtype=torch.float32):
+    return torch.stack([data(rank, *shape, dtype=dtype) for rank in range(SIZE)])
+
+
+def same(have, wanted, what):
+    if not torch.equal(have, wanted):
+        raise AssertionError("%s: %s instead of %s" % (what, have, wanted))
+
+
+def reductions():
+    for dtype in (torch.float32, torch.float64, torch.int64, torch.int32, torch.uint8, torch.float16, torch.bfloat16):
+        every = everybodys(2, 3, dtype=dtype)
+        for op, wanted in ((dist.ReduceOp.SUM, every.sum(0).to(dtype)), (dist.ReduceOp.MAX, every.amax(0)),
+                           (dist.ReduceOp.MIN, every.amin(0)), (dist.ReduceOp.PRODUCT, every.double().prod(0).to(dtype))):
+            got = data(RANK, 2, 3, dtype=dtype)
+            dist.all_reduce(got, op)
+            same(got, wanted, "all_reduce of %s" % dtype)
+    got = data(RANK, 4, 4).t() # not contiguous
+    dist.all_reduce(got)
+    same(got, everybodys(4, 4).sum(0).t(), "all_reduce of a transposed tensor")
+    got = data(RANK, 5)
+    dist.reduce(got, 1)
+    if RANK == 1:
+        same(got, everybodys(5).sum(0), "reduce")
+    both = [data(RANK, 2), data(RANK, 3)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore") # it is deprecated
+        dist.all_reduce_coalesced(both)
+    same(both[1], everybodys(3).sum(0), "all_reduce_coalesced")
+    out = torch.zeros(2)
+    dist.reduce_scatter(out, list(data(RANK, SIZE, 2)))
+    same(out, everybodys(SIZE, 2).sum(0)[RANK], "reduce_scatter")
+    out.zero_()
+    dist.reduce_scatter_tensor(out, data(RANK, SIZE * 2))
+    same(out, everybodys(SIZE, 2).sum(0)[RANK], "reduce_scatter_tensor")
+    bits = torch.zeros(2, dtype=torch.int32)
+    raises(libpickle.UnsupportedError, lambda: dist.all_reduce(bits, dist.ReduceOp.BAND), "reduction")
+    raises(libpickle.UnsupportedError, lambda: dist.all_reduce(torch.zeros(2, dtype=torch.bool)), "torch.bool")
+
+
+def moves():
+    every = everybodys(2, 2)
+    got = data(RANK, 2, 2)
+    dist.broadcast(got, 2)
+    same(got, every[2], "broadcast")
+    for dtype in (torch.float32, torch.bool, torch.int16, torch.complex64):
+        mine = data(RANK, 2, 2).to(dtype)
+        parts = [torch.zeros(2, 2, dtype=dtype) for _ in range(SIZE)]
+        dist.all_gather(parts, mine)
+        same(torch.stack(parts), every.to(dtype), "all_gather")
+    row = torch.zeros(SIZE * 2, 2)
+    dist.all_gather(list(row.chunk(SIZE)), data(RANK, 2, 2))
+    same(row, every.reshape(-1, 2), "all_gather into one tensor's parts")
+    dist.all_gather_into_tensor(row.zero_(), data(RANK, 2, 2))
+    same(row, every.reshape(-1, 2), "all_gather_into_tensor")
+    parts = [torch.zeros(2, 2) for _ in range(SIZE)]
+    dist.gather(data(RANK, 2, 2), parts if RANK == 1 else None, dst=1)
+    if RANK == 1:
+        same(torch.stack(parts), every, "gather")
+    got = torch.zeros(2, 2)
+    dist.scatter(got, [data(rank, 2, 2) for rank in range(SIZE)] if RANK == 0 else None)
+    same(got, data(RANK, 2, 2), "scatter")
+    got = torch.zeros(SIZE, 2)
+    dist.all_to_all_single(got, data(RANK, SIZE, 2))
+    same(got, everybodys(SIZE, 2)[:, RANK], "all_to_all_single")
+    splits = [rank + 1 for rank in range(SIZE)]
+    got = torch.zeros(SIZE * (RANK + 1), 2)
+    dist.all_to_all_single(got, torch.full((sum(splits), 2), float(RANK)), [RANK + 1] * SIZE, splits)
+    same(got[:, 0], torch.arange(SIZE, dtype=torch.float32).repeat_interleave(RANK + 1), "all_to_all_single of rows")
+    outs = [torch.zeros(RANK + 1) for _ in range(SIZE)]
+    dist.all_to_all(outs, [torch.full((rank + 1,), float(RANK)) for rank in range(SIZE)])
+    same(torch.cat(outs), torch.arange(SIZE, dtype=torch.float32).repeat_interleave(RANK + 1), "all_to_all")
+    objects = [None] * SIZE
+    dist.all_gather_object(objects, {"rank": RANK})
+    equal(objects, [{"rank": rank} for rank in range(SIZE)], "all_gather_object")
+    dist.barrier()
+
+
+def messages():
+    after, before = (RANK + 1) % SIZE, (RANK - 1) % SIZE
+    got = torch.zeros(1000)
+    sent = dist.isend(data(RANK, 1000), after)
+    dist.recv(got, before)
+    sent.wait()
+    same(got, data(before, 1000), "isend and recv")
+    got.zero_()
+    for work in dist.batch_isend_irecv([dist.P2POp(dist.isend, data(RANK, 1000), after), dist.P2POp(dist.irecv, got, before)]):
+        work.wait()
+    same(got, data(before, 1000), "batch_isend_irecv")
+    raises(libpickle.UnsupportedError, lambda: dist.send(got, after, tag=3), "tags")
+    raises(libpickle.UnsupportedError, lambda: dist.recv(got), "rank")
+
+
+def works():
+    """Several at a time, waited for in any order; futures; a wait with a limit of its own."""
+    tensors = [data(RANK, 10000) + number for number in range(8)]
+    begun = [dist.all_reduce(tensor, async_op=True) for tensor in tensors]
+    for number in (5, 0, 7, 1, 2, 3, 4, 6):
+        assert begun[number].wait()
+        same(tensors[number], everybodys(10000).sum(0) + number * SIZE, "work %d" % number)
+    assert all(work.is_completed() and work.is_success() for work in begun)
+    tensor = data(RANK, 5)
+    future = dist.all_reduce(tensor, async_op=True).get_future()
+    same(future.then(lambda f: f.value()[0] * 2).wait(), 2 * everybodys(5).sum(0), "future")
+    if RANK == 0:
+        work = dist.irecv(torch.zeros(1), 1)
+        assert not work.is_completed()
+        begin = time.monotonic()
+        raises(TimeoutError, lambda: work.wait(datetime.timedelta(seconds=0.2)), "0.2 s")
+        assert time.monotonic() - begin < 10
+        dist.send(torch.zeros(1), 1)
+        work.wait()
+    elif RANK == 1:
+        dist.recv(torch.zeros(1), 0)
+        dist.send(torch.zeros(1), 0)
+
+
+def forgotten():
+    """What nobody waits for is done all the same, and its memory is kept as long as that takes."""
+    for _ in range(200):
+        dist.all_reduce(torch.ones(20000), async_op=True)
+    last = torch.ones(3)
+    dist.all_reduce(last)
+    same(last, torch.full((3,), float(SIZE)), "behind the forgotten")
+
+
+def part_of_the_ranks():
+    group = dist.new_group([0, 2], timeout=MINUTE)
+    if RANK != 1:
+        got = torch.ones(3)
+        dist.all_reduce(got, group=group)
+        same(got, torch.full((3,), 2.0), "in a part of the ranks")
+    dist.barrier()
+
+
+def losses(group):
+    torch.manual_seed(5)
+    net = torch.nn.Sequential(torch.nn.Linear(20, 64), torch.nn.Tanh(), torch.nn.Linear(64, 64), torch.nn.Tanh(),
+                              torch.nn.Linear(64, 1))
+    net = DistributedDataParallel(net, process_group=group, bucket_cap_mb=0.01) # several buckets
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    torch.manual_seed(RANK)
+    seen = []
+    for _ in range(8):
+        batch = torch.randn(16, 20)
+        loss = (net(batch) - batch.sum(1, keepdim=True)).pow(2).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        seen.append(loss.item())
+    return seen
+
+
+def data_parallel():
+    ours, theirs = losses(None), losses(dist.new_group(backend="gloo", timeout=MINUTE))
+    assert all(abs(a - b) <= 1e-5 * abs(b) for a, b in zip(ours, theirs)), (ours, theirs)
+    assert ours[-1] < ours[0] # it learns
+
+
+def body(rank):
+    global RANK
+    RANK = rank
+    torch.set_num_threads(1)
+    dist.init_process_group("pickle", store=STORE.client(), rank=RANK, world_size=SIZE, timeout=MINUTE)
+    equal(dist.get_backend(), "pickle", "backend")
+    run([reductions, moves, messages, works, forgotten, part_of_the_ranks, data_parallel])
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    STORE = Store(MINUTE.total_seconds())
+    CODE = max(map(abs, statuses(forked(SIZE, body))))
+    if sys.argv[1:]:
+        import torch_faults
+        CODE = CODE or torch_faults.main(sys.argv[1:])
+    sys.exit(CODE)

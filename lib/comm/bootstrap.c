@@ -359,12 +359,12 @@ pk_result_t pki_bootstrap_news(struct pki_bootstrap *b)
 
 void pki_bootstrap_close(struct pki_bootstrap *b)
 {
-    const struct pki_frame bye = { .type = PKI_FRAME_BYE };
+    const struct pki_frame shutdown = { .type = PKI_FRAME_SHUTDOWN };
     unsigned char bytes[PKI_FRAME_HEADER_BYTES];
 
     if (b == NULL)
         return;
-    pki_wire_put_frame(bytes, &bye);
+    pki_wire_put_frame(bytes, &shutdown);
     for (int r = 0; r < b->conn_count; r++) {
         if (b->conns[r].fd >= 0 && b->failed == PK_OK)
             (void)send(b->conns[r].fd, bytes, sizeof bytes, MSG_NOSIGNAL | MSG_DONTWAIT);

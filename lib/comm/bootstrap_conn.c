@@ -183,7 +183,7 @@ pk_result_t pki_bootstrap_check(const struct pki_bootstrap *b)
 }
 
 /* Who is blamed; nobody's error names himself: then it is `other`. */
-static int blamed(const struct pki_bootstrap *b, const struct pki_notice *notice, int other)
+static int attributed_to(const struct pki_bootstrap *b, const struct pki_notice *notice, int other)
 {
     return notice->peer == b->rank ? other : notice->peer;
 }
@@ -203,13 +203,13 @@ static pk_result_t on_notice(struct pki_bootstrap *b, int r)
         return PK_IN_PROGRESS;
     }
     if (b->rank == 0) {
-        int peer = notice.peer >= 0 ? blamed(b, &notice, r) : r;
+        int peer = notice.peer >= 0 ? attributed_to(b, &notice, r) : r;
 
         pki_conn_close(c); /* it knows; whether it closes in good order no longer matters */
         return pki_bootstrap_fail(b, notice.code, peer, "rank %d gave up: %s", r, notice.text);
     }
     pki_conn_close(c);
-    where.peer = blamed(b, &notice, -1);
+    where.peer = attributed_to(b, &notice, -1);
     pki_fail(notice.code, &where, "%s", notice.text);
     spread(b, &notice);
     return notice.code;
@@ -254,7 +254,7 @@ pk_result_t pki_bootstrap_receive(struct pki_bootstrap *b, int r, bool needed)
         return on_broken(b, r, result);
     if (c->frame.type == PKI_FRAME_NOTICE)
         return on_notice(b, r);
-    if (c->frame.type == PKI_FRAME_BYE)
+    if (c->frame.type == PKI_FRAME_SHUTDOWN)
         return on_left(b, r, needed);
     return PK_OK;
 }

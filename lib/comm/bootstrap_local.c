@@ -100,7 +100,7 @@ static pk_result_t listen_local(struct mesh *m)
 }
 
 /* Rank r is not where it should be. */
-static pk_result_t blame(struct mesh *m, int r, int error)
+static pk_result_t attribute_failure(struct mesh *m, int r, int error)
 {
     pk_result_t result = pki_bootstrap_news(m->b);
 
@@ -141,7 +141,7 @@ static pk_result_t begin(struct mesh *m, int r)
     if (connect(fd, (struct sockaddr *)&name, bytes) != 0) {
         result = PK_IN_PROGRESS;
         if (errno != EAGAIN && errno != EINTR)
-            result = blame(m, r, errno);
+            result = attribute_failure(m, r, errno);
         close(fd);
         return result;
     }
@@ -149,7 +149,7 @@ static pk_result_t begin(struct mesh *m, int r)
     if (result == PK_OK)
         result = pki_handshake_connect(&m->out[r], fd, &m->secret, &hello);
     if (result == PK_ERR_PEER)
-        result = blame(m, r, ECONNRESET);
+        result = attribute_failure(m, r, ECONNRESET);
     if (result != PK_OK) {
         m->out[r].fd = -1;
         close(fd);

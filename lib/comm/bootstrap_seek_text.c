@@ -84,7 +84,7 @@ static bool is_stranger(const struct pki_candidate *c)
     return c->outcome == PKI_SEEK_STRANGER;
 }
 
-static bool is_silent(const struct pki_candidate *c)
+static bool gives_no_answer(const struct pki_candidate *c)
 {
     return c->state == PKI_SEEK_PROVING;
 }
@@ -115,10 +115,10 @@ static void explain_timeout(const struct pki_seek *s, char *out, size_t room)
     const unsigned long long waited_ms = pki_bootstrap_elapsed_ms(s->b);
     char text[300], others[300];
 
-    list_addresses(s, is_silent, text, sizeof text);
+    list_addresses(s, gives_no_answer, text, sizeof text);
     if (text[0] != '\0') {
         (void)snprintf(out, room, "%s at %s did not let this rank in within %llu ms%s%s", pki_seek_host_of(s), text, waited_ms,
-                       describe(s, is_silent, others, sizeof others) > 0 ? "; " : "", others);
+                       describe(s, gives_no_answer, others, sizeof others) > 0 ? "; " : "", others);
         return;
     }
     describe_all(s, text, sizeof text);

@@ -25,13 +25,13 @@ static size_t inbox_bytes(const struct pki_engine *e)
 static pk_result_t make_inbox(struct pki_engine *e)
 {
     void *ptr;
-    pk_result_t result = pki_held_alloc_mappable(e->ordinal, inbox_bytes(e), &ptr);
+    pk_result_t result = pki_retained_alloc_mappable(e->ordinal, inbox_bytes(e), &ptr);
 
     if (result != PK_OK)
         return result;
     result = e->gpu->ops->zero(e->gpu, ptr, inbox_bytes(e));
     if (result != PK_OK) {
-        pki_held_give(ptr);
+        pki_retained_give(ptr);
         return result;
     }
     e->fused.replay_inbox = ptr;

@@ -22,7 +22,7 @@ void pki_mixed_choose(struct pki_task *task, const enum pki_mem_kind kinds[2], c
     if ((e->config.sm_policy == PK_SM_NONE && pki_task_needs_kernel(task)) ||
         (reduces && !e->gpu->ops->reduces(e->gpu, r->dtype, r->op)))
         task->kind = PKI_MEM_HOST;
-    task->mixed.shadows_in = kinds[0] != task->kind;
+    task->mixed.staging_in = kinds[0] != task->kind;
     task->mixed.in_bytes = bytes[0];
     task->mixed.out_bytes = bytes[1];
     task->mixed.user_in = r->in;
@@ -35,7 +35,7 @@ size_t pki_mixed_bytes(const struct pki_task *task)
 {
     const struct pki_mixed *m = &task->mixed;
 
-    return !m->active ? 0 : rounded(m->shadows_in ? m->in_bytes : m->out_bytes);
+    return !m->active ? 0 : rounded(m->staging_in ? m->in_bytes : m->out_bytes);
 }
 
 /* One more piece of a copy when the last one has ended. True: all of it has. */
@@ -43,26 +43,26 @@ static bool copy_all(struct pki_task *task, char *dst, const char *src, size_t b
 {
     struct pki_engine *e = task->engine;
     struct pki_mixed *m = &task->mixed;
-    struct pki_queue *queue = pki_stage_queue(e, (task->kind == PKI_MEM_DEVICE) == m->shadows_in);
-    struct pki_word_op ended = { .kind = PKI_WORD_WRITE };
+    struct pki_queue *queue = pki_bounce_queue(e, (task->kind == PKI_MEM_DEVICE) == m->staging_in);
+    struct pki_signal_op ended = { .kind = PKI_SIGNAL_WRITE };
     size_t len = bytes - m->issued < PKI_HOST_PUT ? bytes - m->issued : PKI_HOST_PUT;
     pk_result_t result;
 
-    if (m->word >= 0 && !pki_gate_is_open(&m->ended))
+    if (m->word >= 0 && !pki_signal_is_open(&m->ended))
         return false;
-    pki_words_give(e, m->word);
+    pki_signals_give(e, m->word);
     m->word = -1;
     if (len == 0 || queue == NULL)
         return len == 0;
     if (!pki_may_copy(queue, len))
         return false;
-    m->word = pki_words_take(e, &m->ended);
+    m->word = pki_signals_take(e, &m->ended);
     if (m->word < 0)
         return false;
-    ended.gate = m->ended;
+    ended.signal = m->ended;
     result = e->gpu->ops->copy(queue, dst + m->issued, src + m->issued, len);
     if (result == PK_OK)
-        result = e->gpu->ops->words(queue, &ended, 1, PKI_WAIT_VALUE);
+        result = e->gpu->ops->signals(queue, &ended, 1, PKI_WAIT_VALUE);
     if (result != PK_OK)
         pki_engine_poison(e, result, true);
     e->stats.copies++;
@@ -73,17 +73,17 @@ static bool copy_all(struct pki_task *task, char *dst, const char *src, size_t b
 bool pki_mixed_before(struct pki_task *task, size_t scratch_at)
 {
     struct pki_mixed *m = &task->mixed;
-    char *shadow;
+    char *staging_copy;
 
     if (!m->active)
         return true;
-    shadow = task->scratch + scratch_at;
-    if (!m->shadows_in) {
-        task->request.out = shadow;
+    staging_copy = task->scratch + scratch_at;
+    if (!m->staging_in) {
+        task->request.out = staging_copy;
         return true;
     }
-    task->request.in = shadow;
-    return copy_all(task, shadow, m->user_in, m->in_bytes);
+    task->request.in = staging_copy;
+    return copy_all(task, staging_copy, m->user_in, m->in_bytes);
 }
 
 /* Where block `index` of the receive buffer lies. What lies between the blocks of a v-form is none of ours. False: no such block. */
@@ -108,7 +108,7 @@ bool pki_mixed_after(struct pki_task *task)
     struct pki_mixed *m = &task->mixed;
     size_t first, bytes;
 
-    if (!m->active || m->shadows_in)
+    if (!m->active || m->staging_in)
         return true;
     while (out_block(task, m->block, &first, &bytes)) {
         if (!copy_all(task, (char *)m->user_out + first, (const char *)task->request.out + first, bytes))

@@ -18,7 +18,7 @@ ssize_t send(int fd, const void *bytes, size_t count, int flags)
 
     if (real == NULL)
         *(void **)&real = dlsym(RTLD_NEXT, "send");
-    acks += count >= PKI_TCP_DATA_HEAD_BYTES && pki_tcp_get_header(bytes, &frame) && (frame.type == PKI_TCP_ACK || frame.type == PKI_TCP_CAME);
+    acks += count >= PKI_TCP_DATA_HEAD_BYTES && pki_tcp_get_header(bytes, &frame) && (frame.type == PKI_TCP_ACK || frame.type == PKI_TCP_DATA_ACK);
     return real(fd, bytes, count, flags);
 }
 

@@ -122,7 +122,7 @@ static inline void tcp_pair_await_end(struct tcp_pair *pair, int rank, struct pk
     assert(ended);
 }
 
-/* Without a goodbye, for which the other end, dead or of another opinion of what was sent, would let this one wait. */
+/* Without a shutdown message, for which the other end, dead or of another opinion of what was sent, would let this one wait. */
 static inline void tcp_pair_drop(struct tcp_pair *pair)
 {
     for (int i = 0; i < 2; i++)
@@ -134,8 +134,8 @@ static inline void tcp_pair_drop(struct tcp_pair *pair)
 /* Puts of this rank are lent, or copied, from now on; no trial says otherwise. */
 static inline void tcp_pair_go(struct tcp_pair *pair, int rank, bool copied)
 {
-    for (int i = 0; i < PKI_TCP_WAYS; i++)
-        pki_tcp_ep_of(pair->ep[rank])->ways[i] = (struct pki_tcp_ways){ .puts = 2 * PKI_TRIAL_TURNS + 1, .bytes = 1, .trial = { .second = copied } };
+    for (int i = 0; i < PKI_TCP_TUNERS; i++)
+        pki_tcp_ep_of(pair->ep[rank])->tuner[i] = (struct pki_tcp_tuner){ .puts = 2 * PKI_AUTOTUNER_TURNS + 1, .bytes = 1, .autotuner = { .second = copied } };
 }
 
 /* Cut connection `link` of one end, as a network does. */
@@ -143,8 +143,8 @@ static inline void tcp_cut(struct pki_ep *ep, uint32_t link)
 {
     struct pki_tcp_link *l = &pki_tcp_ep_of(ep)->links[link];
 
-    if (l->watch.fd >= 0)
-        (void)shutdown(l->watch.fd, SHUT_RDWR);
+    if (l->source.fd >= 0)
+        (void)shutdown(l->source.fd, SHUT_RDWR);
 }
 
 #endif

@@ -137,7 +137,7 @@ Test(choose, without_kernels_the_own_block_goes_by_a_neighbour)
     struct pki_chooser c = chooser_of(4, 1, true, "");
 
     cr_assert(is_named(pki_choose(&c, PKI_COLL_ALLTOALL, 1 << 30), "direct"));
-    c.detours = true;
+    c.relayed = true;
     cr_assert(is_named(pki_choose(&c, PKI_COLL_ALLTOALL, 2 << 20), "detour"));
     cr_assert(is_named(pki_choose(&c, PKI_COLL_ALLTOALL, (2 << 20) - 1), "direct"));
     cr_assert(is_named(pki_choose(&c, PKI_COLL_ALLTOALLV, 1 << 30), "direct"));

@@ -8,7 +8,7 @@
 #include "util/auth.h"
 #include "util/bytes.h"
 
-#define PATIENCE_NS (20 * PKI_NS_PER_S)
+#define TIMEOUT_NS (20 * PKI_NS_PER_S)
 
 static uint64_t mix(uint64_t x)
 {
@@ -33,12 +33,12 @@ static bool equal(const unsigned char *at, size_t bytes, uint64_t seed)
 
 /* ---- Messages ---- */
 
-/* Rank `from` sends `count` messages of all lengths, the other checks them; every `cut_every`-th time round the lane is cut. */
+/* Rank `from` sends `count` messages of all lengths, the other checks them; every `cut_every`-th time round the control channel is cut. */
 static void stream_messages(struct tcp_pair *pair, int from, unsigned count, unsigned cut_every)
 {
     static unsigned char payload[PKI_TCP_EAGER_MAX];
     unsigned sent = 0, taken = 0;
-    uint64_t until = pki_now_ns() + PATIENCE_NS;
+    uint64_t until = pki_now_ns() + TIMEOUT_NS;
 
     while (taken < count && pki_now_ns() < until) {
         struct pki_msg msg = { .kind = sent % 3 == 0 ? PKI_MSG_EAGER : PKI_MSG_FIN, .op = sent, .sig = sent * 7, .index = (uint16_t)sent };
@@ -112,7 +112,7 @@ static void send_one(struct tcp_pair *pair, int from, uint32_t bytes, int cut)
 {
     static unsigned char payload[PKI_TCP_EAGER_MAX];
     struct pki_msg msg = { .kind = PKI_MSG_EAGER, .payload = bytes };
-    uint64_t until = pki_now_ns() + PATIENCE_NS;
+    uint64_t until = pki_now_ns() + TIMEOUT_NS;
     const void *got;
 
     cr_assert_eq(tcp()->msg(pair->ep[from], &msg, payload), PK_OK);
@@ -141,11 +141,11 @@ Test(tcp, long_messages_say_what_has_come)
 
         send_one(&pair, 0, PKI_TCP_LONG_MIN + i % 77, i % 100 == 49 ? cut : -1);
         cr_assert(cut >= 0 || link->end == link->acked + 1);
-        cr_assert(other->lane[0].rx_untold > 0 && other->lane[0].rx_untold < 2 * PKI_TCP_LONG_MIN, "%zu bytes untold", other->lane[0].rx_untold);
+        cr_assert(other->ctrl[0].rx_unreported > 0 && other->ctrl[0].rx_unreported < 2 * PKI_TCP_LONG_MIN, "%zu bytes untold", other->ctrl[0].rx_unreported);
         send_one(&pair, 1, PKI_TCP_LONG_MIN, i % 100 == 99 ? cut : -1);
-        cr_assert_eq(other->lane[0].rx_untold, 0, "and it knows that it has said so");
-        cr_assert(cut >= 0 || other->links[0].told == other->links[0].received);
-        cr_assert(link->end == link->acked && ep->lane[0].tx_head == ep->lane[0].tx_end, "all %u", i);
+        cr_assert_eq(other->ctrl[0].rx_unreported, 0, "and it knows that it has said so");
+        cr_assert(cut >= 0 || other->links[0].reported == other->links[0].received);
+        cr_assert(link->end == link->acked && ep->ctrl[0].tx_head == ep->ctrl[0].tx_end, "all %u", i);
     }
     tcp_pair_free(&pair);
 }
@@ -167,7 +167,7 @@ Test(tcp, lengths_of_heads)
         cr_assert_eq(pki_tcp_put_msg(bytes, &msg, UINT64_MAX - 1), cases[i].head);
         cr_assert(pki_tcp_get_msg(bytes + PKI_TCP_HEADER_BYTES, count, &msg, &payload));
         cr_assert(payload == bytes + cases[i].head && msg.payload == cases[i].payload && msg.bytes == 4711);
-        cr_assert_eq(pki_tcp_get_told(bytes + PKI_TCP_HEADER_BYTES, count, &frames), cases[i].head == 128);
+        cr_assert_eq(pki_tcp_get_reported(bytes + PKI_TCP_HEADER_BYTES, count, &frames), cases[i].head == 128);
         cr_assert(cases[i].head == 32 || frames == UINT64_MAX - 1);
     }
     for (uint32_t count = PKI_TCP_MSG_SHORT_BYTES + PKI_TCP_LONG_MIN; count < PKI_TCP_MSG_LONG_BYTES + PKI_TCP_LONG_MIN; count++)
@@ -179,7 +179,7 @@ Test(tcp, lengths_of_heads)
 
 struct transfer {
     unsigned char *src, *dst;
-    size_t bytes, put_bytes, told;
+    size_t bytes, put_bytes, reported;
     uint64_t op;
     int ended, puts; /* of so many puts */
     struct pki_put put[64];
@@ -187,7 +187,7 @@ struct transfer {
 
 static void transfer_begin(struct tcp_pair *pair, struct transfer *t, uint64_t op, size_t bytes, size_t put_bytes)
 {
-    struct pki_msg grant = { .kind = PKI_MSG_GRANT, .op = op, .bytes = bytes };
+    struct pki_msg grant = { .kind = PKI_MSG_CTS, .op = op, .bytes = bytes };
 
     *t = (struct transfer){ .src = malloc(bytes), .dst = malloc(bytes), .bytes = bytes, .put_bytes = put_bytes, .op = op };
     fill(t->src, bytes, op);
@@ -225,24 +225,24 @@ static int transfers_look(struct tcp_pair *pair, struct transfer *t, int n)
         for (int i = 0; i < n; i++)
             if (msg.op == t[i].op) {
                 cr_assert_eq(msg.kind, PKI_MSG_FIN);
-                cr_assert_gt(msg.offset, t[i].told);
-                t[i].told = msg.offset;
+                cr_assert_gt(msg.offset, t[i].reported);
+                t[i].reported = msg.offset;
             }
         tcp()->pop(pair->ep[1]);
     }
     while (tcp()->peek(pair->ep[0], &msg, &payload)) {
-        cr_assert_eq(msg.kind, PKI_MSG_GRANT);
+        cr_assert_eq(msg.kind, PKI_MSG_CTS);
         cr_assert_eq(msg.offset, 0, "no address leaves its process");
         tcp()->pop(pair->ep[0]);
     }
     for (int i = 0; i < n; i++)
-        whole += t[i].told == t[i].bytes && t[i].ended == t[i].puts;
+        whole += t[i].reported == t[i].bytes && t[i].ended == t[i].puts;
     return whole;
 }
 
 static void transfers_run(struct tcp_pair *pair, struct transfer *t, int n, unsigned cut_every)
 {
-    uint64_t until = pki_now_ns() + PATIENCE_NS;
+    uint64_t until = pki_now_ns() + TIMEOUT_NS;
     const struct pki_tcp_ep *ep = pki_tcp_ep_of(pair->ep[0]);
     unsigned cuts = 0;
 
@@ -304,15 +304,15 @@ Test(tcp, chunks_survive_cuts)
 Test(tcp, lower_of_both_counts)
 {
     struct tcp_pair pair;
-    struct pki_tcp_card card;
+    struct pki_tcp_peer_info peer_info;
 
     tcp_params("3", "8", "65536");
     tcp_pair_begin(&pair);
-    cr_assert(pki_tcp_get_card(&pair.blob[1], &card));
-    card.sockets = 2;
-    card.window = 32;
-    card.chunk_bytes = 32768;
-    pki_tcp_put_card(&pair.blob[1], &card);
+    cr_assert(pki_tcp_get_peer_info(&pair.blob[1], &peer_info));
+    peer_info.sockets = 2;
+    peer_info.window = 32;
+    peer_info.chunk_bytes = 32768;
+    pki_tcp_put_peer_info(&pair.blob[1], &peer_info);
     cr_assert_eq(tcp()->ep_connect(pair.ep[0], &pair.blob[1]), PK_OK);
     cr_assert_eq(pki_tcp_ep_of(pair.ep[0])->params.sockets, 2);
     cr_assert_eq(pki_tcp_ep_of(pair.ep[0])->params.window, 8);
@@ -358,11 +358,11 @@ static void kill_end(struct tcp_pair *pair, int who)
     struct pki_tcp_iface *iface = pki_tcp_iface_of(pair->iface[who]);
 
     for (uint32_t i = 0; i < ep->nlinks; i++) {
-        pki_tcp_unwatch(&ep->links[i].watch);
+        pki_tcp_source_remove(&ep->links[i].source);
         ep->links[i].state = PKI_TCP_OVER;
     }
     for (uint32_t i = 0; i < iface->listeners; i++)
-        pki_tcp_unwatch(&iface->listener[i]);
+        pki_tcp_source_remove(&iface->listener[i]);
     pair->ep[who]->dead = true;
 }
 
@@ -417,7 +417,7 @@ Test(tcp, leaving_is_no_death)
 
 static void inject(struct tcp_pair *pair, uint32_t link, const void *bytes, size_t count)
 {
-    int fd = pki_tcp_ep_of(pair->ep[0])->links[link].watch.fd;
+    int fd = pki_tcp_ep_of(pair->ep[0])->links[link].source.fd;
 
     cr_assert_eq(send(fd, bytes, count, MSG_NOSIGNAL), (ssize_t)count);
 }
@@ -435,7 +435,7 @@ Test(tcp, chunk_outside_the_grant)
 
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         unsigned char head[PKI_TCP_DATA_HEAD_BYTES], target[4096] = { 0 };
-        struct pki_msg grant = { .kind = PKI_MSG_GRANT, .op = 7, .bytes = sizeof target, .offset = (uint64_t)(uintptr_t)target };
+        struct pki_msg grant = { .kind = PKI_MSG_CTS, .op = 7, .bytes = sizeof target, .offset = (uint64_t)(uintptr_t)target };
         struct tcp_pair pair;
 
         tcp_params("1", "4", "16384");
@@ -505,11 +505,11 @@ Test(tcp, messages_that_were_not_sent_cannot_be_acknowledged)
             if (queued) { /* the kernel has no room */
                 ep->links[0].writable = false;
                 cr_assert_eq(tcp()->msg(pair.ep[1], &msg, payload), PK_OK);
-                cr_assert_lt(ep->lane[0].tx_sent, ep->lane[0].tx_end);
+                cr_assert_lt(ep->ctrl[0].tx_sent, ep->ctrl[0].tx_end);
             }
             acknowledge_first(&pair, by_message);
             for (int i = 0; i < 1000 && !pair.ep[1]->dead; i++)
-                (void)pki_tcp_lane_read(&ep->lane[0]);
+                (void)pki_tcp_ctrl_read(&ep->ctrl[0]);
             cr_assert(pair.ep[1]->dead, "%d, %d", by_message, queued);
             tcp_pair_drop(&pair);
         }

@@ -6,14 +6,14 @@
 
 #include "tcp_pair.h"
 
-#define PATIENCE_NS (20 * PKI_NS_PER_S)
+#define TIMEOUT_NS (20 * PKI_NS_PER_S)
 #define RING_TIMES 3 /* round the ring that sent messages are kept in */
 
 static unsigned char payload[PKI_TCP_EAGER_MAX];
 
 static void say(struct tcp_pair *pair, int from, struct pki_msg msg)
 {
-    uint64_t until = pki_now_ns() + PATIENCE_NS;
+    uint64_t until = pki_now_ns() + TIMEOUT_NS;
     pk_result_t result;
 
     while ((result = tcp()->msg(pair->ep[from], &msg, payload + msg.op % 64)) == PK_IN_PROGRESS && pki_now_ns() < until)
@@ -30,7 +30,7 @@ static void say_short(struct tcp_pair *pair, int from, uint64_t op, uint32_t byt
 static enum pki_take take(struct tcp_pair *pair, int rank, uint64_t op, uint32_t bytes)
 {
     static unsigned char out[PKI_TCP_LONG_MIN + 64];
-    uint64_t until = pki_now_ns() + PATIENCE_NS, credit = 0;
+    uint64_t until = pki_now_ns() + TIMEOUT_NS, credit = 0;
     enum pki_take got;
 
     memset(out, 0xee, sizeof out);
@@ -46,7 +46,7 @@ static enum pki_take take(struct tcp_pair *pair, int rank, uint64_t op, uint32_t
 
 static void hear(struct tcp_pair *pair, int rank, uint64_t op, uint32_t bytes)
 {
-    uint64_t until = pki_now_ns() + PATIENCE_NS;
+    uint64_t until = pki_now_ns() + TIMEOUT_NS;
     const void *got;
     struct pki_msg msg;
 
@@ -58,25 +58,25 @@ static void hear(struct tcp_pair *pair, int rank, uint64_t op, uint32_t bytes)
     tcp()->pop(pair->ep[rank]);
 }
 
-static bool has_told(const struct pki_tcp_lane *lane)
+static bool has_reported(const struct pki_tcp_ctrl *ctrl)
 {
-    return !lane->acks_due && lane->acks_bytes == 0 && lane->link->told == lane->link->received;
+    return !ctrl->acks_due && ctrl->acks_bytes == 0 && ctrl->link->reported == ctrl->link->received;
 }
 
-static bool has_unread(const struct pki_tcp_lane *lane)
+static bool has_unread(const struct pki_tcp_ctrl *ctrl)
 {
-    return recv(lane->link->watch.fd, &(char){ 0 }, 1, MSG_PEEK | MSG_DONTWAIT) > 0;
+    return recv(ctrl->link->source.fd, &(char){ 0 }, 1, MSG_PEEK | MSG_DONTWAIT) > 0;
 }
 
-/* The second lane's first word, an acknowledgement, has been read, and is no message that anybody would have to peek for. */
+/* The second control channel's first word, an acknowledgement, has been read, and is no message that anybody would have to peek for. */
 static void settle(struct tcp_pair *pair)
 {
-    uint64_t until = pki_now_ns() + PATIENCE_NS;
+    uint64_t until = pki_now_ns() + TIMEOUT_NS;
 
     for (int rank = 0; rank < 2; rank++) {
-        const struct pki_tcp_lane *from = &pki_tcp_ep_of(pair->ep[1 - rank])->lane[1], *second = &pki_tcp_ep_of(pair->ep[rank])->lane[1];
+        const struct pki_tcp_ctrl *from = &pki_tcp_ep_of(pair->ep[1 - rank])->ctrl[1], *second = &pki_tcp_ep_of(pair->ep[rank])->ctrl[1];
 
-        while (!has_told(from) || has_unread(second)) {
+        while (!has_reported(from) || has_unread(second)) {
             cr_assert(pki_now_ns() < until);
             tcp_pair_progress(pair);
         }
@@ -84,7 +84,7 @@ static void settle(struct tcp_pair *pair)
     }
 }
 
-/* Lanes are looked at without being told of anything once something has come there. */
+/* Control channels are looked at without being told of anything once something has come there. */
 static void begin(struct tcp_pair *pair)
 {
     setenv("PK_SOCKETS", "1/0", 1);
@@ -167,14 +167,14 @@ Test(tcp_take, of_one_of_several)
     tcp_pair_free(&pair);
 }
 
-/* Who waits for a short message on the first lane, as the engine does, sees what comes on the second one. */
-Test(tcp_take, and_the_other_lane)
+/* Who waits for a short message on the first control channel, as the engine does, sees what comes on the second one. */
+Test(tcp_take, and_the_other_ctrl)
 {
     struct tcp_pair pair;
 
     begin(&pair);
-    cr_assert_eq(pki_tcp_ep_of(pair.ep[1])->nlanes, 2);
-    for (unsigned looks = 0; looks < 40; looks++) {
+    cr_assert_eq(pki_tcp_ep_of(pair.ep[1])->nctrls, 2);
+    for (unsigned polls = 0; polls < 40; polls++) {
         unsigned char out[8];
         const void *got;
         struct pki_msg msg = { 0 };
@@ -182,17 +182,17 @@ Test(tcp_take, and_the_other_lane)
         bool found = false;
         unsigned n = 0;
 
-        say(&pair, 0, (struct pki_msg){ .kind = PKI_MSG_EAGER, .flags = PKI_MSG_FLAG_COLL, .op = 2 * looks + !pki_tcp_ep_of(pair.ep[0])->connects, .payload = 8 });
-        pki_tcp_ep_of(pair.ep[1])->looks = looks;
+        say(&pair, 0, (struct pki_msg){ .kind = PKI_MSG_EAGER, .flags = PKI_MSG_FLAG_COLL, .op = 2 * polls + !pki_tcp_ep_of(pair.ep[0])->connects, .payload = 8 });
+        pki_tcp_ep_of(pair.ep[1])->polls = polls;
         for (; n < 64 && !found; n++)
             found = tcp()->take(pair.ep[1], &(struct pki_wanted){ .op = 1, .bytes = 8 }, out, &credit) == PKI_TAKE_OTHER && tcp()->peek(pair.ep[1], &msg, &got);
-        cr_assert(found && msg.flags == PKI_MSG_FLAG_COLL, "from look %u on: not in %u", looks, n);
+        cr_assert(found && msg.flags == PKI_MSG_FLAG_COLL, "from look %u on: not in %u", polls, n);
         tcp()->pop(pair.ep[1]);
     }
     tcp_pair_free(&pair);
 }
 
-/* What has come in one piece has been found, too: a lane that is read anyway is taken out of epoll. */
+/* What has come in one piece has been found, too: a control channel that is read anyway is taken out of epoll. */
 Test(tcp_take, of_bursts)
 {
     struct tcp_pair pair;
@@ -205,7 +205,7 @@ Test(tcp_take, of_bursts)
         hear(&pair, 1, op, 8);
         hear(&pair, 1, op + 1, 8);
     }
-    cr_assert(!pki_list_empty(&pki_tcp_ep_of(pair.ep[1])->links[0].aside));
+    cr_assert(!pki_list_empty(&pki_tcp_ep_of(pair.ep[1])->links[0].busy_polled));
     tcp_pair_free(&pair);
 }
 
@@ -231,7 +231,7 @@ Test(tcp_take, and_nothing_else)
     tcp_pair_free(&pair);
 }
 
-Test(tcp_take, while_the_lane_breaks)
+Test(tcp_take, while_ctrl_breaks)
 {
     struct tcp_pair pair;
 

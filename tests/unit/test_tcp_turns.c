@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The tcp transport: where chunks go both ways the head of one says that others have come, as of when it goes; where none goes soon, the lane does. */
+/* The tcp transport: where chunks go both ways the head of one says that others have come, as of when it goes; where none goes soon, the control channel does. */
 #include <criterion/criterion.h>
 
 #include "tcp_acks.h"
 #include "tcp_pair.h"
 
-#define PATIENCE_NS (20 * PKI_NS_PER_S)
+#define TIMEOUT_NS (20 * PKI_NS_PER_S)
 #define BYTES 100000u
 
 static unsigned char source[BYTES], target[2][2][BYTES];
@@ -30,7 +30,7 @@ static void begin_with(struct tcp_pair *pair, const char *chunk)
     memset(target, 0, sizeof target);
     for (int rank = 0; rank < 2; rank++)
         for (uint64_t op = 1; op <= 2; op++) {
-            const struct pki_msg msg = { .kind = PKI_MSG_GRANT, .op = op, .sig = 5, .bytes = BYTES, .extra = PKI_GRANT_SILENT,
+            const struct pki_msg msg = { .kind = PKI_MSG_CTS, .op = op, .sig = 5, .bytes = BYTES, .extra = PKI_CTS_LOCAL,
                                          .offset = (uint64_t)(uintptr_t)target[rank][op - 1] };
 
             cr_assert_eq(tcp()->msg(pair->ep[rank], &msg, NULL), PK_OK);
@@ -43,10 +43,10 @@ static void begin(struct tcp_pair *pair)
     begin_with(pair, "524288");
 }
 
-static void put_with(struct tcp_pair *pair, int rank, struct pki_put *put, uint64_t op, bool ahead)
+static void put_with(struct tcp_pair *pair, int rank, struct pki_put *put, uint64_t op, bool eager_put)
 {
     *put = (struct pki_put){ .ep = pair->ep[rank], .src = source, .bytes = BYTES, .about = { .kind = PKI_MSG_FIN, .op = op, .sig = 5, .bytes = BYTES } };
-    put->ahead = ahead;
+    put->eager_put = eager_put;
     pki_list_init(&put->node);
     cr_assert_eq(tcp()->put(put), PK_OK);
 }
@@ -59,21 +59,21 @@ static void put(struct tcp_pair *pair, int rank, struct pki_put *it, uint64_t op
 /* Only this rank looks, until so many chunks have come to it. */
 static void read_until(struct tcp_pair *pair, int rank, uint64_t chunks)
 {
-    for (uint64_t until = pki_now_ns() + PATIENCE_NS; chunks_of(pair, rank)->received < chunks; (void)tcp()->progress(pair->iface[rank]))
+    for (uint64_t until = pki_now_ns() + TIMEOUT_NS; chunks_of(pair, rank)->received < chunks; (void)tcp()->progress(pair->iface[rank]))
         cr_assert(pki_now_ns() < until);
 }
 
 /* Rank 0 has sent what it was given, and rank 1 has read so much. */
 static void both_until(struct tcp_pair *pair, uint64_t chunks)
 {
-    for (uint64_t until = pki_now_ns() + PATIENCE_NS; chunks_of(pair, 1)->received < chunks; tcp_pair_progress(pair))
+    for (uint64_t until = pki_now_ns() + TIMEOUT_NS; chunks_of(pair, 1)->received < chunks; tcp_pair_progress(pair))
         cr_assert(pki_now_ns() < until);
 }
 
 /* Rank 0's put ends though rank 1 does nothing any more. */
 static void ends_alone(struct tcp_pair *pair, struct pki_put *put)
 {
-    for (uint64_t until = pki_now_ns() + PATIENCE_NS; pki_list_empty(&pair->iface[0]->done); (void)tcp()->progress(pair->iface[0]))
+    for (uint64_t until = pki_now_ns() + TIMEOUT_NS; pki_list_empty(&pair->iface[0]->done); (void)tcp()->progress(pair->iface[0]))
         cr_assert(pki_now_ns() < until);
     cr_assert(tcp_pair_has_ended(pair, 0, put));
 }
@@ -86,21 +86,21 @@ Test(tcp_turns, the_next_chunk_says_that_one_has_come)
     begin(&pair);
     put(&pair, 0, &one, 1);
     read_until(&pair, 1, 1);
-    cr_assert_eq(iface_of(&pair, 1)->owing, 1);
+    cr_assert_eq(iface_of(&pair, 1)->acks_delayed, 1);
     put(&pair, 1, &answer, 1);
     read_until(&pair, 0, 1);
     cr_assert(tcp_pair_has_ended(&pair, 0, &one));
     for (int i = 0; i < 20; i++)
         (void)tcp()->progress(pair.iface[1]);
     cr_assert_eq(acks, 0, "%u: the chunk has said it", acks);
-    cr_assert_eq(iface_of(&pair, 1)->owing, 0);
+    cr_assert_eq(iface_of(&pair, 1)->acks_delayed, 0);
     tcp_pair_await_end(&pair, 1, &answer);
     cr_assert_eq(memcmp(target[0][0], source, BYTES), 0);
     cr_assert_eq(memcmp(target[1][0], source, BYTES), 0);
     tcp_pair_free(&pair);
 }
 
-Test(tcp_turns, else_the_lane_says_it)
+Test(tcp_turns, else_ctrl_says_it)
 {
     struct tcp_pair pair;
     struct pki_put one;
@@ -111,12 +111,12 @@ Test(tcp_turns, else_the_lane_says_it)
     cr_assert_eq(acks, 0);
     (void)tcp()->progress(pair.iface[1]);
     cr_assert_eq(acks, 1);
-    cr_assert_eq(iface_of(&pair, 1)->owing, 0);
+    cr_assert_eq(iface_of(&pair, 1)->acks_delayed, 0);
     tcp_pair_await_end(&pair, 0, &one);
     tcp_pair_free(&pair);
 }
 
-Test(tcp_turns, nobody_sleeps_and_owes)
+Test(tcp_turns, nobody_sleeps_and_delays_acks)
 {
     struct tcp_pair pair;
     struct pki_put one;
@@ -129,13 +129,13 @@ Test(tcp_turns, nobody_sleeps_and_owes)
         (void)tcp()->progress(pair.iface[1]);
     }
     cr_assert_eq(acks, 1);
-    cr_assert_eq(iface_of(&pair, 1)->owing, 0);
+    cr_assert_eq(iface_of(&pair, 1)->acks_delayed, 0);
     tcp_pair_await_end(&pair, 0, &one);
     tcp_pair_free(&pair);
 }
 
 /* A chunk that had to wait says what has come since. */
-Test(tcp_turns, told_as_of_when_it_goes)
+Test(tcp_turns, reported_as_of_when_it_goes)
 {
     struct tcp_pair pair;
     struct pki_put one, answer;
@@ -156,7 +156,7 @@ Test(tcp_turns, told_as_of_when_it_goes)
 }
 
 /* A short collective ends with the round that brings its last chunk, and its caller may not come back for a while. */
-Test(tcp_turns, what_went_ahead_is_acknowledged_at_once)
+Test(tcp_turns, eager_puts_are_acknowledged_at_once)
 {
     struct tcp_pair pair;
     struct pki_put one;
@@ -164,7 +164,7 @@ Test(tcp_turns, what_went_ahead_is_acknowledged_at_once)
     begin_with(&pair, "65536");
     put_with(&pair, 0, &one, 1, true);
     both_until(&pair, 2);
-    cr_assert_eq(iface_of(&pair, 1)->owing, 0);
+    cr_assert_eq(iface_of(&pair, 1)->acks_delayed, 0);
     ends_alone(&pair, &one);
     tcp_pair_free(&pair);
 }
@@ -183,13 +183,13 @@ Test(tcp_turns, acknowledged_when_all_is_heard)
     both_until(&pair, 2);
     while (tcp()->peek(pair.ep[1], &msg, &payload))
         tcp()->pop(pair.ep[1]);
-    cr_assert_eq(iface_of(&pair, 1)->owing, 0);
+    cr_assert_eq(iface_of(&pair, 1)->acks_delayed, 0);
     for (int i = 0; i < 2; i++)
         ends_alone(&pair, &puts[i]);
     tcp_pair_free(&pair);
 }
 
-Test(tcp_turns, who_is_about_to_sleep_does_not_owe)
+Test(tcp_turns, who_is_about_to_sleep_delays_no_ack)
 {
     struct tcp_pair pair;
     struct pki_put one;
@@ -199,7 +199,7 @@ Test(tcp_turns, who_is_about_to_sleep_does_not_owe)
     atomic_fetch_add(&pair.iface[1]->sleepers, 1);
     read_until(&pair, 1, 1);
     cr_assert_eq(acks, 1);
-    cr_assert_eq(iface_of(&pair, 1)->owing, 0);
+    cr_assert_eq(iface_of(&pair, 1)->acks_delayed, 0);
     atomic_fetch_sub(&pair.iface[1]->sleepers, 1);
     tcp_pair_await_end(&pair, 0, &one);
     tcp_pair_free(&pair);
@@ -214,10 +214,10 @@ Test(tcp_turns, leaves_in_debt)
     begin(&pair);
     put(&pair, 0, &one, 1);
     read_until(&pair, 1, 1);
-    cr_assert_eq(iface_of(&pair, 1)->owing, 1);
-    pair.ep[1]->dead = true; /* no waiting for the goodbye */
+    cr_assert_eq(iface_of(&pair, 1)->acks_delayed, 1);
+    pair.ep[1]->dead = true; /* no waiting for the shutdown message */
     tcp()->ep_close(pair.ep[1]);
-    cr_assert_eq(iface_of(&pair, 1)->owing, 0);
+    cr_assert_eq(iface_of(&pair, 1)->acks_delayed, 0);
     free(pair.ep[1]);
     pair.ep[1] = NULL;
     tcp_pair_drop(&pair);

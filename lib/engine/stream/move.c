@@ -107,7 +107,7 @@ static void add(struct messages *m, struct pki_task *task)
     struct pki_xfer *xfer = task->xfer;
     struct pki_rule_part part = { .follows = follows(m, xfer), .by_kernel = xfer->bytes <= PKI_LL_MAX_BYTES || task->few_queues };
 
-    part.seen = pki_gate_is_open(&xfer->start) || (part.follows && m->parts[m->n - 1].seen);
+    part.seen = pki_signal_is_open(&xfer->start) || (part.follows && m->parts[m->n - 1].seen);
     m->tasks[m->n] = task;
     m->parts[m->n++] = part;
 }
@@ -232,10 +232,10 @@ static void move_collectives(struct pki_list *made)
     for (struct pki_list *n = made->next; n != made; n = n->next) {
         struct pki_task *task = pki_container_of(n, struct pki_task, waiting);
 
-        if (!pki_task_in_cuda_stream(task) || task->plan == NULL || !(task->direct || task->by_words))
+        if (!pki_task_in_cuda_stream(task) || task->plan == NULL || !(task->direct || task->by_signals))
             continue;
         pki_ll_row_launch(task->engine);
-        if (task->by_words)
+        if (task->by_signals)
             pki_stream_barrier_put(task);
         else if (pki_task_is_fused(task))
             pki_stream_launch(task);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a lane has counted, for people who look for what keeps it. */
+/* What a control channel has counted, for people who look for what keeps it. */
 #include "transport/rdma/rdma.h"
 #include "util/clock.h"
 #include "util/text.h"
@@ -8,25 +8,25 @@ static void add_qp(struct pki_text *out, const struct pki_rdma_qp *qp, uint32_t 
 {
     pki_text_add(out, "; %s %u on %s: %u requests posted, %u completed%s, silent for %llu ms, %zu bytes under way",
                  i == 0 ? "lane" : "data", i, qp->rail != NULL ? qp->rail->name : "no device", qp->posted, qp->completed,
-                 qp->dead ? ", dead" : "", (unsigned long long)(qp->silent_ns / PKI_NS_PER_MS), qp->bytes);
+                 qp->dead ? ", dead" : "", (unsigned long long)(qp->stalled_ns / PKI_NS_PER_MS), qp->bytes);
 }
 
 void pki_rdma_describe(const struct pki_ep *base, struct pki_text *out)
 {
     static const char *const states[] = { "up", "draining", "waiting for a port", "greeting", "connected", "giving up" };
     const struct pki_rdma_ep *ep = pki_container_of(base, struct pki_rdma_ep, base);
-    const struct pki_rdma_lane *lane = &ep->lane;
+    const struct pki_rdma_ctrl *ctrl = &ep->ctrl;
 
-    if (ep->qps == NULL || lane->block == NULL)
+    if (ep->qps == NULL || ctrl->block == NULL)
         return;
     pki_text_add(out, "rdma lane to rank %d: %s%s%s%s for %llu ms, queue pairs made anew %u times", base->peer,
-                 states[ep->mend.state], base->dead ? ", dead" : "", ep->left ? ", the peer has left" : "",
+                 states[ep->recover.state], base->dead ? ", dead" : "", ep->left ? ", the peer has left" : "",
                  ep->iface->revoked ? ", revoked" : "",
-                 (unsigned long long)((pki_now_ns() - ep->mend.entered_ns) / PKI_NS_PER_MS), ep->mend.epoch);
+                 (unsigned long long)((pki_now_ns() - ep->recover.entered_ns) / PKI_NS_PER_MS), ep->recover.epoch);
     pki_text_add(out,
                  "; %u messages sent, credit %u (written: %u); %u arrived, %u popped, %u receives posted again, %u of them told",
-                 lane->sent, lane->credit, atomic_load_explicit(&lane->block->credit, memory_order_relaxed), lane->arrived,
-                 lane->popped, lane->reposted, lane->told);
+                 ctrl->sent, ctrl->credit, atomic_load_explicit(&ctrl->block->credit, memory_order_relaxed), ctrl->arrived,
+                 ctrl->popped, ctrl->reposted, ctrl->reported);
     pki_text_add(
         out,
         "; puts %u to %u, %u of them issued, %u chunks to go again; %zu grants, %zu targets, %u grants filled, %u of them told",

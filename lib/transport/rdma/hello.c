@@ -16,9 +16,9 @@ void pki_rdma_hello_fill(const struct pki_rdma_ep *ep, struct pki_rdma_hello *he
                                       .nrails = (uint32_t)iface->nrails,
                                       .psn = ep->psn,
                                       .piece_shift = iface->piece_shift,
-                                      .credit_rkey = ep->lane.mr->rkey,
+                                      .credit_rkey = ep->ctrl.mr->rkey,
                                       .immediate = 1,
-                                      .credit = (uintptr_t)&ep->lane.block->credit };
+                                      .credit = (uintptr_t)&ep->ctrl.block->credit };
     for (uint32_t i = 0; i <= ep->nqps; i++) {
         hello->qpns[i] = ep->qps[i].qp->qp_num;
         hello->qp_rails[i] = (uint8_t)ep->qps[i].rail_here;

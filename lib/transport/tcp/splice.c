@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Chunks whose pages themselves go into the connection, their heads' too, without the sender's copy: through a pipe, for the kernel has no other way.
- * No byte of a chunk changes before the peer has acknowledged it, because until then its put has not ended, nor is its slot free; `told` alone does, in a
+ * No byte of a chunk changes before the peer has acknowledged it, because until then its put has not ended, nor is its slot free; `reported` alone does, in a
  * head that goes once more by a new connection, and what is left of the old one nobody reads then. Where it ends otherwise, in an abort, the connection is
  * reset first: within a machine the peer sees that (incoming.c), on a wire pages could be read later still, so there they are copied. The heads' pages
  * are the kernel's alone once the endpoint is closed (make_slots): what the peer reads there is what was written.
@@ -14,7 +14,7 @@
 
 #include "transport/tcp/tcp.h"
 #include "util/fd.h"
-#include "util/signal.h"
+#include "util/sigblock.h"
 
 #define PIPE_BYTES (1 << 20)
 
@@ -66,12 +66,12 @@ void pki_tcp_pipe_close(struct pki_tcp_link *link)
  */
 static ssize_t splice_quietly(struct pki_tcp_link *link)
 {
-    struct pki_signal_hold hold;
+    struct pki_sigblock hold;
     ssize_t n;
 
-    pki_signal_hold(&hold, SIGPIPE);
-    n = splice(link->pipe[0], NULL, link->watch.fd, NULL, link->piped, SPLICE_F_NONBLOCK | SPLICE_F_MOVE);
-    pki_signal_release(&hold, n < (ssize_t)link->piped);
+    pki_sigblock(&hold, SIGPIPE);
+    n = splice(link->pipe[0], NULL, link->source.fd, NULL, link->piped, SPLICE_F_NONBLOCK | SPLICE_F_MOVE);
+    pki_sigblock_release(&hold, n < (ssize_t)link->piped);
     return n;
 }
 

@@ -100,9 +100,9 @@ static void tcp_close(struct pki_iface *base)
     struct pki_tcp_iface *iface = pki_tcp_iface_of(base);
 
     pki_tcp_threads_close(&iface->threads);
-    pki_tcp_guests_close(iface);
+    pki_tcp_unproven_close(iface);
     for (uint32_t i = 0; i < iface->listeners; i++)
-        pki_tcp_unwatch(&iface->listener[i]);
+        pki_tcp_source_remove(&iface->listener[i]);
     if (iface->epoll_fd >= 0)
         close(iface->epoll_fd);
     free(iface->eps);
@@ -137,10 +137,10 @@ static pk_result_t tcp_open(const struct pki_iface_config *config, struct pki_if
     memcpy(iface->key, config->net->key, sizeof iface->key);
     iface->epoll_fd = -1;
     pki_list_init(&iface->ready);
-    pki_list_init(&iface->lent);
-    pki_list_init(&iface->aside);
-    for (int i = 0; i < PKI_TCP_GUESTS; i++)
-        iface->guests[i].watch.fd = -1;
+    pki_list_init(&iface->offloaded);
+    pki_list_init(&iface->busy_polled);
+    for (int i = 0; i < PKI_TCP_UNPROVEN_MAX; i++)
+        iface->unproven_list[i].source.fd = -1;
     result = pki_tcp_choose_nics(config, &choice);
     iface->near = choice.near;
     if (result == PK_OK)
@@ -157,8 +157,8 @@ static pk_result_t tcp_open(const struct pki_iface_config *config, struct pki_if
     base->msg_payload_max = base->eager_max = PKI_TCP_PAYLOAD_MAX;
     base->eager_credits = true;
     base->eager_most = PKI_TCP_EAGER_MAX;
-    base->ahead_max = PKI_TCP_AHEAD_MAX;
-    base->ahead_credit = PKI_TCP_AHEAD_CREDIT;
+    base->eager_put_max = PKI_TCP_EAGER_PUT_MAX;
+    base->eager_put_credit = PKI_TCP_EAGER_PUT_CREDIT;
     base->deep = iface->threads.max == 0;
     return PK_OK;
 }
@@ -172,33 +172,33 @@ static uint32_t eager_coll(const struct pki_tcp_iface *iface)
 }
 
 /* Two where short collectives are polled for. */
-static uint32_t lanes(const struct pki_tcp_iface *iface)
+static uint32_t ctrls(const struct pki_tcp_iface *iface)
 {
-    return iface->size <= PKI_TCP_LANES_SIZE ? PKI_TCP_LANES_MAX : 1;
+    return iface->size <= PKI_TCP_CTRLS_SIZE ? PKI_TCP_CTRLS_MAX : 1;
 }
 
 static pk_result_t tcp_ep_init(struct pki_ep *base, struct pki_blob *mine)
 {
     struct pki_tcp_ep *ep = pki_tcp_ep_of(base);
     struct pki_tcp_iface *iface = pki_tcp_iface_of(base->iface);
-    struct pki_tcp_card card = { .sockets = iface->params.sockets, .window = iface->params.window,
-                                 .chunk_bytes = iface->params.chunk_bytes, .eager_coll = eager_coll(iface), .lanes = lanes(iface), .addresses = iface->addresses, .near = iface->near };
+    struct pki_tcp_peer_info peer_info = { .sockets = iface->params.sockets, .window = iface->params.window,
+                                 .chunk_bytes = iface->params.chunk_bytes, .eager_coll = eager_coll(iface), .ctrls = ctrls(iface), .addresses = iface->addresses, .near = iface->near };
     const struct pki_net *net = iface->net;
 
     ep->iface = iface;
     ep->connects = base->rank > base->peer;
-    for (int i = 0; i < PKI_TCP_WAYS; i++)
-        ep->ways[i] = (struct pki_tcp_ways){ .puts = PKI_TRIAL_COLD, .trial = { .second = true, .flips = iface->flips } }; /* copies first: the connection grows */
+    for (int i = 0; i < PKI_TCP_TUNERS; i++)
+        ep->tuner[i] = (struct pki_tcp_tuner){ .puts = PKI_AUTOTUNER_COLD, .autotuner = { .second = true, .flips = iface->flips } }; /* copies first: the connection grows */
     base->eager_coll = eager_coll(iface);
     pki_list_init(&ep->grants);
-    pki_list_init(&ep->news);
+    pki_list_init(&ep->events);
     pki_list_init(&ep->free_grants);
     pki_list_init(&ep->slabs);
-    pki_list_init(&ep->earlies);
-    memcpy(card.address, iface->address, sizeof card.address);
+    pki_list_init(&ep->unexpected_queue);
+    memcpy(peer_info.address, iface->address, sizeof peer_info.address);
     if (iface->how == PKI_TCP_ALL && base->peer < net->nmet && net->met[base->peer].ss_family != AF_UNSPEC)
-        pki_tcp_put_met_first(&card, &net->met[base->peer]);
-    pki_tcp_put_card(mine, &card);
+        pki_tcp_put_met_first(&peer_info, &net->met[base->peer]);
+    pki_tcp_put_peer_info(mine, &peer_info);
     return PK_OK;
 }
 
@@ -225,7 +225,7 @@ static pk_result_t make_links(struct pki_tcp_ep *ep)
     uint32_t window = ep->params.window;
     struct pki_tcp_slot *slots = make_slots(ep);
 
-    ep->links = calloc(ep->nlanes + ep->params.sockets, sizeof *ep->links);
+    ep->links = calloc(ep->nctrls + ep->params.sockets, sizeof *ep->links);
     if (ep->links == NULL || slots == NULL) {
         struct pki_where where = pki_tcp_where(ep);
 
@@ -235,34 +235,34 @@ static pk_result_t make_links(struct pki_tcp_ep *ep)
         ep->links = NULL;
         return pki_fail(PK_ERR_MEMORY, &where, "over tcp: no memory for %u connections", 1 + ep->params.sockets);
     }
-    ep->nlinks = ep->nlanes + ep->params.sockets;
+    ep->nlinks = ep->nctrls + ep->params.sockets;
     for (uint32_t i = 0; i < ep->nlinks; i++) {
         struct pki_tcp_link *link = &ep->links[i];
 
-        link->watch.kind = PKI_TCP_LINK;
-        link->watch.fd = link->pipe[0] = link->pipe[1] = -1;
+        link->source.kind = PKI_TCP_LINK;
+        link->source.fd = link->pipe[0] = link->pipe[1] = -1;
         pki_list_init(&link->ready);
-        pki_list_init(&link->aside);
+        pki_list_init(&link->busy_polled);
         link->ep = ep;
         link->index = i;
         link->state = PKI_TCP_WAITING;
         link->broken_ns = pki_now_ns();
         link->slots = i == 0 || i > ep->params.sockets ? NULL : slots + (size_t)(i - 1) * window;
     }
-    for (uint32_t i = 0; i < ep->nlanes; i++) {
-        ep->lane[i].link = &ep->links[i == 0 ? 0 : ep->nlinks - 1];
-        ep->lane[i].link->lane = &ep->lane[i];
+    for (uint32_t i = 0; i < ep->nctrls; i++) {
+        ep->ctrl[i].link = &ep->links[i == 0 ? 0 : ep->nlinks - 1];
+        ep->ctrl[i].link->ctrl = &ep->ctrl[i];
     }
     ep->links[0].slots = slots; /* link 0 has none: it only keeps the block for ep_close */
     return PK_OK;
 }
 
-static pk_result_t take_card(struct pki_tcp_ep *ep, const struct pki_blob *theirs)
+static pk_result_t take_peer_info(struct pki_tcp_ep *ep, const struct pki_blob *theirs)
 {
     struct pki_where where = pki_tcp_where(ep);
-    uint32_t version = pki_tcp_card_version(theirs);
+    uint32_t version = pki_tcp_peer_info_version(theirs);
 
-    if (pki_tcp_get_card(theirs, &ep->theirs))
+    if (pki_tcp_get_peer_info(theirs, &ep->theirs))
         return PK_OK;
     if (version == 0 || version == PKI_TCP_VERSION)
         return pki_fail(PK_ERR_PEER, &where, "over tcp: its description makes no sense");
@@ -278,7 +278,7 @@ static pk_result_t tcp_ep_connect(struct pki_ep *base, struct pki_blob *theirs)
     const struct pki_tcp_params *mine = &ep->iface->params;
     pk_result_t result;
 
-    result = take_card(ep, theirs);
+    result = take_peer_info(ep, theirs);
     if (result != PK_OK)
         return result;
     pki_tcp_targets_fill(ep);
@@ -286,11 +286,11 @@ static pk_result_t tcp_ep_connect(struct pki_ep *base, struct pki_blob *theirs)
                                           .window = lower(mine->window, ep->theirs.window),
                                           .chunk_bytes = lower(mine->chunk_bytes, ep->theirs.chunk_bytes) };
     base->eager_coll = lower((uint32_t)base->eager_coll, ep->theirs.eager_coll);
-    ep->nlanes = lower(lanes(ep->iface), ep->theirs.lanes);
-    for (uint32_t i = 0; i < ep->nlanes; i++) {
-        ep->lane[i].tx = aligned_alloc(4096, PKI_TCP_TX_BYTES);
-        ep->lane[i].rx = aligned_alloc(4096, PKI_TCP_RX_BYTES);
-        if (ep->lane[i].tx == NULL || ep->lane[i].rx == NULL)
+    ep->nctrls = lower(ctrls(ep->iface), ep->theirs.ctrls);
+    for (uint32_t i = 0; i < ep->nctrls; i++) {
+        ep->ctrl[i].tx = aligned_alloc(4096, PKI_TCP_TX_BYTES);
+        ep->ctrl[i].rx = aligned_alloc(4096, PKI_TCP_RX_BYTES);
+        if (ep->ctrl[i].tx == NULL || ep->ctrl[i].rx == NULL)
             return pki_fail(PK_ERR_MEMORY, &where, "over tcp: no memory for an endpoint");
     }
     ep->moves = calloc(PKI_TCP_MOVES, sizeof *ep->moves);
@@ -316,29 +316,29 @@ static void tcp_ep_close(struct pki_ep *base)
 
     if (ep->links != NULL) {
         if (base->can_put && !base->dead && !ep->left)
-            pki_tcp_lane_close(ep);
+            pki_tcp_ctrl_close(ep);
         for (uint32_t i = 0; i < ep->nlinks; i++) {
             pki_list_remove(&ep->links[i].ready);
             pki_tcp_link_drop(&ep->links[i]);
-            ep->iface->owing -= ep->links[i].owes;
+            ep->iface->acks_delayed -= ep->links[i].ack_delayed;
         }
         munmap(ep->links[0].slots, slots_bytes(ep));
         ep->iface->eps[base->peer] = NULL;
         ep->iface->neps--;
     }
-    if (ep->islands != NULL)
+    if (ep->out_of_order != NULL)
         pki_tcp_grants_close(ep);
-    pki_tcp_early_close(ep);
+    pki_tcp_unexpected_close(ep);
     free(ep->links);
     free(ep->moves);
-    free(ep->keep.ring);
+    free(ep->retransmit.ring);
     for (unsigned i = 0; i < PKI_TCP_PLACES; i++)
-        free(ep->keep.places[i].at);
-    ep->keep = (struct pki_tcp_keep){ 0 };
-    for (uint32_t i = 0; i < PKI_TCP_LANES_MAX; i++) {
-        free(ep->lane[i].rx);
-        free(ep->lane[i].tx);
-        ep->lane[i] = (struct pki_tcp_lane){ 0 };
+        free(ep->retransmit.places[i].at);
+    ep->retransmit = (struct pki_tcp_retransmit){ 0 };
+    for (uint32_t i = 0; i < PKI_TCP_CTRLS_MAX; i++) {
+        free(ep->ctrl[i].rx);
+        free(ep->ctrl[i].tx);
+        ep->ctrl[i] = (struct pki_tcp_ctrl){ 0 };
     }
     ep->links = NULL;
     ep->moves = NULL;
@@ -351,7 +351,7 @@ static bool pages_are_out(const struct pki_tcp_iface *iface)
 {
     for (int i = 0; iface->one_machine && i < iface->size; i++)
         for (uint32_t k = 1; iface->eps[i] != NULL && k <= iface->eps[i]->params.sockets; k++)
-            if (!iface->eps[i]->links[k].copies && pki_tcp_data_lends(&iface->eps[i]->links[k]))
+            if (!iface->eps[i]->links[k].copies && pki_tcp_data_is_zero_copy(&iface->eps[i]->links[k]))
                 return true;
     return false;
 }
@@ -375,8 +375,8 @@ static int tcp_wait_fd(struct pki_iface *base)
 {
     struct pki_tcp_iface *iface = pki_tcp_iface_of(base);
 
-    pki_tcp_pay(iface);
-    if (!pki_list_empty(&iface->ready) || !pki_list_empty(&iface->lent))
+    pki_tcp_acks_send(iface);
+    if (!pki_list_empty(&iface->ready) || !pki_list_empty(&iface->offloaded))
         return -1; /* what is left of a round, and what threads end, shows at no descriptor */
     pki_tcp_put_all_back(iface);
     return iface->epoll_fd;

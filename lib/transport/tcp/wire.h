@@ -16,24 +16,24 @@
 
 #define PKI_TCP_VERSION 8u
 #define PKI_TCP_SOCKETS_MAX 16u
-#define PKI_TCP_LANES_MAX 2u
-#define PKI_TCP_LINKS_MAX (PKI_TCP_LANES_MAX + PKI_TCP_SOCKETS_MAX)
+#define PKI_TCP_CTRLS_MAX 2u
+#define PKI_TCP_LINKS_MAX (PKI_TCP_CTRLS_MAX + PKI_TCP_SOCKETS_MAX)
 #define PKI_TCP_WINDOW_MAX 64u
 #define PKI_TCP_CHUNK_MIN (16u << 10)
 #define PKI_TCP_CHUNK_MAX (16u << 20)
-#define PKI_TCP_PAYLOAD_MAX (32u << 10) /* of a lane message */
+#define PKI_TCP_PAYLOAD_MAX (32u << 10) /* of a control channel message */
 #define PKI_TCP_EAGER_MAX (64u << 10)   /* of one of kind EAGER */
 #define PKI_TCP_ADDRESSES 8
-#define PKI_TCP_AHEAD_MAX (1u << 20) /* a transfer that goes before its grant has come */
+#define PKI_TCP_EAGER_PUT_MAX (1u << 20) /* a transfer that goes before its grant has come */
 
 /* ---- Frames ---- */
 
 enum pki_tcp_frame_type {
-    PKI_TCP_MSG = 1,   /* lane: a message and its payload */
+    PKI_TCP_MSG = 1,   /* control channel: a message and its payload */
     PKI_TCP_DATA = 2,  /* data: a chunk of a granted transfer */
-    PKI_TCP_ACK = 3,   /* lane: how many frames of a connection have come */
-    PKI_TCP_CLOSE = 4, /* lane: the sender leaves in good order */
-    PKI_TCP_CAME = 5,  /* data: how many frames of this connection have come */
+    PKI_TCP_ACK = 3,   /* control channel: how many frames of a connection have come */
+    PKI_TCP_CLOSE = 4, /* control channel: the sender leaves in good order */
+    PKI_TCP_DATA_ACK = 5, /* data: how many frames of this connection have come */
 };
 
 struct pki_tcp_frame {
@@ -42,7 +42,7 @@ struct pki_tcp_frame {
 };
 
 #define PKI_TCP_HEADER_BYTES 8
-#define PKI_TCP_LINE 64u /* frames of lanes are filled up to a multiple of it, and other heads are one: the kernel copies what begins with a line, there and here, in two thirds of the time */
+#define PKI_TCP_LINE 64u /* frames of control channels are filled up to a multiple of it, and other heads are one: the kernel copies what begins with a line, there and here, in two thirds of the time */
 #define PKI_TCP_MSG_SHORT_BYTES 24 /* EAGER; with the header 32, behind which the kernel copies a payload sooner than behind 24; */
 #define PKI_TCP_MSG_LONG_BYTES 120 /* of PKI_TCP_LONG_MIN and more */
 #define PKI_TCP_LONG_MIN 2048u
@@ -60,7 +60,7 @@ static inline uint32_t pki_tcp_get_length(const unsigned char bytes[PKI_TCP_HEAD
     return pki_get_u32(bytes + 4);
 }
 
-/* What a frame of so many bytes behind its header takes on a lane. */
+/* What a frame of so many bytes behind its header takes on a control channel. */
 static inline uint32_t pki_tcp_filled(uint32_t bytes)
 {
     return (PKI_TCP_HEADER_BYTES + bytes + PKI_TCP_LINE - 1) / PKI_TCP_LINE * PKI_TCP_LINE;
@@ -69,7 +69,7 @@ static inline uint32_t pki_tcp_filled(uint32_t bytes)
 /* Checks the length against what the type allows. */
 bool pki_tcp_get_header(const unsigned char bytes[PKI_TCP_HEADER_BYTES], struct pki_tcp_frame *frame);
 
-/* It says how many frames of the lane have come to its sender. */
+/* It says how many frames of the control channel have come to its sender. */
 static inline bool pki_tcp_msg_tells(unsigned kind, uint32_t payload)
 {
     return kind == PKI_MSG_EAGER && payload >= PKI_TCP_LONG_MIN;
@@ -79,10 +79,10 @@ static inline bool pki_tcp_msg_tells(unsigned kind, uint32_t payload)
 size_t pki_tcp_put_msg(unsigned char out[PKI_TCP_MSG_HEAD_MAX], const struct pki_msg *msg, uint64_t frames);
 /* `count` bytes behind the header. *payload points into them. */
 bool pki_tcp_get_msg(const unsigned char *bytes, uint32_t count, struct pki_msg *msg, const unsigned char **payload);
-/* Where a whole frame of a lane, filled up, is such a message and short: what its payload is behind. NULL: it is something else. */
+/* Where a whole frame of a control channel, filled up, is such a message and short: what its payload is behind. NULL: it is something else. */
 const unsigned char *pki_tcp_get_wanted(const unsigned char *frame, size_t bytes, const struct pki_wanted *wanted, uint64_t *credit);
 /* False: it is no message that tells. */
-bool pki_tcp_get_told(const unsigned char *bytes, uint32_t count, uint64_t *frames);
+bool pki_tcp_get_reported(const unsigned char *bytes, uint32_t count, uint64_t *frames);
 
 struct pki_tcp_chunk {
     uint8_t flags; /* identity of the transfer, as in struct pki_msg */
@@ -91,21 +91,21 @@ struct pki_tcp_chunk {
     uint64_t op;
     uint64_t offset; /* of the first byte in the transfer */
     uint32_t bytes;
-    uint32_t ahead; /* length of the whole transfer, where the chunk does not wait for its grant; else 0 */
-    bool kept;      /* all of the transfer: the sender has a copy, and does not wait to hear that the chunk has come */
-    uint64_t told;  /* so many frames of this connection have come to the sender */
+    uint32_t eager_put; /* length of the whole transfer, where the chunk does not wait for its grant; else 0 */
+    bool has_copy;  /* all of the transfer: the sender has a copy, and does not wait to hear that the chunk has come */
+    uint64_t reported; /* so many frames of this connection have come to the sender */
 };
 
 /* Header and description of a chunk; the payload follows. */
 void pki_tcp_put_chunk(unsigned char out[PKI_TCP_DATA_HEAD_BYTES], const struct pki_tcp_chunk *chunk);
-/* Another `told` in a head that is there. */
-void pki_tcp_put_chunk_told(unsigned char out[PKI_TCP_DATA_HEAD_BYTES], uint64_t frames);
+/* Another `reported` in a head that is there. */
+void pki_tcp_put_chunk_reported(unsigned char out[PKI_TCP_DATA_HEAD_BYTES], uint64_t frames);
 bool pki_tcp_get_chunk(const unsigned char bytes[PKI_TCP_DATA_HEAD_BYTES], struct pki_tcp_chunk *chunk);
 
 /* As long as the head of a chunk. */
-void pki_tcp_put_came(unsigned char out[PKI_TCP_DATA_HEAD_BYTES], uint64_t frames);
+void pki_tcp_put_data_ack(unsigned char out[PKI_TCP_DATA_HEAD_BYTES], uint64_t frames);
 /* False: it is something else. */
-bool pki_tcp_get_came(const unsigned char bytes[PKI_TCP_DATA_HEAD_BYTES], uint64_t *frames);
+bool pki_tcp_get_data_ack(const unsigned char bytes[PKI_TCP_DATA_HEAD_BYTES], uint64_t *frames);
 
 struct pki_tcp_ack {
     uint32_t link;
@@ -114,9 +114,9 @@ struct pki_tcp_ack {
 
 void pki_tcp_put_ack(unsigned char out[PKI_TCP_HEADER_BYTES + PKI_TCP_ACK_BYTES], const struct pki_tcp_ack *ack);
 bool pki_tcp_get_ack(const unsigned char bytes[PKI_TCP_ACK_BYTES], struct pki_tcp_ack *ack);
-/* What was sent before a goodbye, or news of the engine, by connections that may be slower. */
+/* What was sent before a shutdown message, or news of the engine, by connections that may be slower. */
 struct pki_tcp_before {
-    uint64_t messages; /* frames of the second lane, */
+    uint64_t messages; /* frames of the second control channel, */
     uint64_t chunks;   /* and of the first connection for chunks */
 };
 
@@ -128,18 +128,18 @@ static inline struct pki_tcp_before pki_tcp_get_close(const unsigned char bytes[
 
 /* ---- What a rank tells its peers before they connect (struct pki_blob) ---- */
 
-struct pki_tcp_card {
+struct pki_tcp_peer_info {
     uint32_t sockets, window, chunk_bytes;
     uint32_t eager_coll;      /* longest step of a collective that goes in one message, not in chunks */
-    uint32_t lanes;
+    uint32_t ctrls;
     uint32_t addresses, near; /* of them those to be used first */
     struct sockaddr_storage address[PKI_TCP_ADDRESSES]; /* without a scope: that is each host's own */
 };
 
-void pki_tcp_put_card(struct pki_blob *blob, const struct pki_tcp_card *card);
+void pki_tcp_put_peer_info(struct pki_blob *blob, const struct pki_tcp_peer_info *peer_info);
 /* The version of these bytes that its sender speaks; 0: it is no card. */
-uint32_t pki_tcp_card_version(const struct pki_blob *blob);
-bool pki_tcp_get_card(const struct pki_blob *blob, struct pki_tcp_card *card);
+uint32_t pki_tcp_peer_info_version(const struct pki_blob *blob);
+bool pki_tcp_get_peer_info(const struct pki_blob *blob, struct pki_tcp_peer_info *peer_info);
 
 /* ---- Handshake: hello and proof come from the connecting end, the challenge from the other ---- */
 

@@ -100,7 +100,7 @@ void pki_warn_apart(const struct pk_comm *comm)
             continue;
         where.peer = i;
         pki_say_apart(mine, &comm->peer_infos[i], why);
-        pki_log(PKI_LOG_WARN, &where, "%s; these two share no memory, but talk as ranks of different hosts do%s", why,
+        pki_log(PKI_LOG_WARN, &where, "%s; these two ranks share no memory and use a transport between hosts%s", why,
                 mine->host.by == PKI_HOST_UNKNOWN ? " (PK_HOST_ID can tell which ranks share a machine)" : "");
         return;
     }

@@ -150,7 +150,7 @@ static void take_in(struct pki_acceptor *a, int fd)
     if (a->kind == PKI_HELLO_CONTROL)
         setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
     if (a->pending_count == PKI_ACCEPT_PENDING)
-        drop(a, oldest(a), "was pushed out by others");
+        drop(a, oldest(a), "was dropped to make room for newer connections");
     pki_handshake_accept(&a->pending[a->pending_count++], fd, a->secret, pki_now_ns() + PENDING_NS);
 }
 
@@ -162,12 +162,12 @@ static void make_room(struct pki_acceptor *a, int error)
     char reason[128];
 
     if (a->pending_count > a->done_count) {
-        drop(a, oldest(a), "was pushed out because this process has too many open files");
+        drop(a, oldest(a), "was dropped because this process has too many open files");
         return;
     }
     a->pause_until_ns = pki_now_ns() + REST_NS;
     if (!a->said_why)
-        pki_log(PKI_LOG_WARN, &where, "cannot accept connections, and tries again: %s", strerror_r(error, reason, sizeof reason));
+        pki_log(PKI_LOG_WARN, &where, "cannot accept connections; trying again: %s", strerror_r(error, reason, sizeof reason));
     a->said_why = true;
 }
 

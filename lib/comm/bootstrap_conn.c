@@ -196,7 +196,7 @@ static pk_result_t on_notice(struct pki_bootstrap *b, int r)
     struct pki_notice notice;
 
     if (!pki_wire_get_notice(c->payload, c->frame.bytes, &notice) || notice.peer >= b->size)
-        return pki_bootstrap_fail(b, PK_ERR_PEER, r, "rank %d sent a notice that makes no sense", r);
+        return pki_bootstrap_fail(b, PK_ERR_PEER, r, "rank %d sent an invalid notice", r);
     pki_conn_release(c);
     if (b->rank == 0 && notice.code == PK_ERR_TIMEOUT && notice.text[0] == '\0') {
         b->asked = true;
@@ -234,7 +234,7 @@ static pk_result_t on_broken(struct pki_bootstrap *b, int r, pk_result_t result)
         return pki_bootstrap_fail(b, PK_ERR_MEMORY, r, "no memory for a message of %u bytes", b->conns[r].frame.bytes);
     pki_conn_close(&b->conns[r]);
     if (result == PK_ERR_INTERNAL)
-        return pki_bootstrap_fail(b, PK_ERR_PEER, r, "the control connection of rank %d carried bytes that are no message", r);
+        return pki_bootstrap_fail(b, PK_ERR_PEER, r, "the control connection of rank %d carried bytes that are not a message", r);
     return pki_bootstrap_fail_errno(b, PK_ERR_PEER, r, error != 0 ? error : ECONNRESET,
                                     died ? "rank %d died: its control connection closed" : "the control connection of rank %d broke", r);
 }
@@ -327,7 +327,7 @@ pk_result_t pki_bootstrap_await(struct pki_bootstrap *b, enum pki_frame_type typ
     if (result != PK_OK)
         return result;
     if (b->conns[0].frame.type != type || b->conns[0].frame.sequence != b->sequence)
-        return pki_bootstrap_fail(b, PK_ERR_MISMATCH, 0, "rank 0 sent message %d.%u where %d.%u was due: the ranks' calls differ",
+        return pki_bootstrap_fail(b, PK_ERR_MISMATCH, 0, "rank 0 sent message %d.%u instead of %d.%u: the ranks' calls differ",
                                   b->conns[0].frame.type, b->conns[0].frame.sequence, type, b->sequence);
     return PK_OK;
 }

@@ -321,7 +321,7 @@ static pk_result_t hear_maker(struct pki_bootstrap *b, uint64_t deadline_ns)
         return PK_OK;
     if (result == PK_OK && c->frame.type == PKI_FRAME_NOTICE && pki_wire_get_notice(c->payload, c->frame.bytes, &notice))
         return pki_bootstrap_fail(b, notice.code, -1, "%s", notice.text);
-    return pki_bootstrap_fail(b, PK_ERR_PEER, -1, "the process that made the id did not take it that rank 0 is here");
+    return pki_bootstrap_fail(b, PK_ERR_PEER, -1, "the process that made the id refused the address of rank 0");
 }
 
 static pk_result_t tell_where(struct pki_bootstrap *b, const unsigned char where[PK_UNIQUE_ID_BYTES], uint64_t deadline_ns)
@@ -365,7 +365,7 @@ pk_result_t pki_bootstrap_follow(struct pki_bootstrap *b, const struct pki_meeti
     memcpy(where.bytes, c->payload, sizeof where.bytes);
     pki_conn_close(c);
     if (!pki_wire_get_id(&where, &id) || id.address_count == 0)
-        return pki_bootstrap_fail(b, PK_ERR_PEER, -1, "the process that made the id says of no address that rank 0 is there");
+        return pki_bootstrap_fail(b, PK_ERR_PEER, -1, "the process that made the id named no address of rank 0");
     *there = (struct pki_meeting){
         .secret = meeting->secret, .guard = meeting->guard, .listened = true, .address_count = id.address_count
     };

@@ -107,8 +107,8 @@ static pk_result_t attribute_failure(struct mesh *m, int r, int error)
     if (result != PK_OK)
         return result;
     if (error == EPERM || error == EACCES) /* it may be well */
-        return pki_bootstrap_fail_errno(m->b, PK_ERR_SYSTEM, r, error, "may not connect to rank %d on this host by a unix socket (by different "
-                                        "PK_HOST_ID they talk over tcp)", r);
+        return pki_bootstrap_fail_errno(m->b, PK_ERR_SYSTEM, r, error, "may not connect to rank %d on this host by a unix socket (with "
+                                        "different PK_HOST_ID the two ranks use tcp)", r);
     return pki_bootstrap_fail_errno(m->b, PK_ERR_PEER, r, error, "cannot connect to rank %d on this host by a unix socket%s", r, pki_place_hint());
 }
 
@@ -119,8 +119,8 @@ static pk_result_t check_user(struct mesh *m, int r, int fd)
 
     if (pki_unix_same_user(fd, &theirs))
         return PK_OK;
-    return pki_bootstrap_fail(m->b, PK_ERR_UNSUPPORTED, r, "rank %d on this host runs as another user (uid %u, rank %d as uid %u): by different "
-                              "PK_HOST_ID they talk over tcp", r, theirs, m->b->rank, (unsigned)geteuid());
+    return pki_bootstrap_fail(m->b, PK_ERR_UNSUPPORTED, r, "rank %d on this host runs as another user (uid %u, rank %d as uid %u): with different "
+                              "PK_HOST_ID the two ranks use tcp", r, theirs, m->b->rank, (unsigned)geteuid());
 }
 
 /* Begin to connect to a lower rank. PK_IN_PROGRESS: its backlog is full. */
@@ -186,7 +186,7 @@ static pk_result_t step_out(struct mesh *m, int r)
         close(m->out[r].fd);
     m->out[r].fd = -1;
     if (result == PK_ERR_AUTH)
-        return pki_bootstrap_fail(m->b, PK_ERR_AUTH, r, "the unix socket of rank %d belongs to somebody else", r);
+        return pki_bootstrap_fail(m->b, PK_ERR_AUTH, r, "the unix socket of rank %d belongs to another user", r);
     /* Pushed out by strangers, perhaps; while rank r lives it will take us again. */
     if (result == PK_ERR_PEER)
         m->retry = true;

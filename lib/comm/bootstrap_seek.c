@@ -421,7 +421,7 @@ static void report(const struct pki_seek *s)
     if (!pki_bootstrap_report_is_due(s->b))
         return;
     pki_seek_explain(s, PK_IN_PROGRESS, text, sizeof text);
-    pki_log(PKI_LOG_WARN, &where, "has not found %s after %llu ms, and tries again: %s", pki_seek_host_of(s),
+    pki_log(PKI_LOG_WARN, &where, "has not found %s after %llu ms; trying again: %s", pki_seek_host_of(s),
             pki_bootstrap_elapsed_ms(s->b), text);
 }
 

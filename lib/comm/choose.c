@@ -15,6 +15,9 @@
 #define RELAYED_MIN_BYTES (2u << 20) /* of a block: two hops more against the host's memory (bench/results/0.2-h200.md) */
 
 static const char *const names[PKI_ALGORITHM_IDS] = { "direct", "flat", "ring", "doubling", "halving", "tree", "staggered", "hier", "leader", "detour" };
+/* What PK_ALGORITHM may say instead. */
+static const char *const aliases[PKI_ALGORITHM_IDS] = { [PKI_ONE_SHOT] = "one-shot", [PKI_NODE_LEADER] = "node-leader",
+                                                       [PKI_RELAYED] = "relayed" };
 
 void pki_tuning_defaults(struct pki_tuning *t)
 {
@@ -42,11 +45,16 @@ void pki_tuning_fit(struct pki_tuning *t, int cpus)
 
 /* ---- PK_ALGORITHM ---- */
 
+static bool is_name(const char *candidate, const char *name, size_t len)
+{
+    return candidate != NULL && strlen(candidate) == len && memcmp(candidate, name, len) == 0;
+}
+
 static int algorithm_named(const char *name, size_t len)
 {
-    for (int w = 0; w < PKI_ALGORITHM_IDS; w++)
-        if (strlen(names[w]) == len && memcmp(names[w], name, len) == 0)
-            return w;
+    for (int id = 0; id < PKI_ALGORITHM_IDS; id++)
+        if (is_name(names[id], name, len) || is_name(aliases[id], name, len))
+            return id;
     return -1;
 }
 
@@ -76,8 +84,8 @@ static pk_result_t force(struct pki_chooser *chooser, const char *word, size_t l
         return PK_OK;
     }
     if (way < 0 || (equal != NULL && (coll < 0 || chooser->all[coll][way] == NULL)))
-        return pki_fail(PK_ERR_ARG, NULL, "PK_ALGORITHM: '%.*s': direct, flat, ring, doubling, halving, tree, staggered, hier, leader, detour or fused, or "
-                        "operation=one that it has", (int)len, word);
+        return pki_fail(PK_ERR_ARG, NULL, "PK_ALGORITHM: '%.*s' is not direct, flat, ring, doubling, halving, tree, staggered, hier, "
+                        "leader, detour, fused, or operation=one of these that the operation has", (int)len, word);
     for (int c = 0; c < PKI_COLL_END; c++)
         if ((coll < 0 || c == coll) && chooser->all[c][way] != NULL)
             chooser->forced[c] = chooser->all[c][way];
@@ -172,19 +180,19 @@ static struct rule allreduce(const struct pki_chooser *c, size_t bytes)
     if (is_few(c) && (c->hosts == 1 || c->size <= 4) && bytes <= c->tuning.one_shot_max_bytes / (others > 0 ? others : 1))
         return (struct rule){ PKI_ONE_SHOT, "short: one hop, reduced in rank order everywhere" };
     if (c->size == 2 && c->hosts == 2 && bytes <= one_shot_pair_max_bytes(c))
-        return (struct rule){ PKI_ONE_SHOT, "two hosts: as many bytes between them as round a ring, in one hop" };
+        return (struct rule){ PKI_ONE_SHOT, "two hosts: one hop, with as many bytes between them as in a ring" };
     if (shares_links(c) && bytes > node_leader_max_bytes(c) && bytes <= 4 * c->tuning.node_leader_max_bytes_per_rank * (size_t)c->size)
         return is_few(c) ? (struct rule){ PKI_NODE_LEADER, NODE_LEADERS } : (struct rule){ PKI_HALVING, "many ranks: few hops" };
     if (shares_links(c))
         return across_hosts(c, bytes);
     if ((!is_few(c) || c->hosts > 1) && bytes <= c->tuning.few_hops_max_bytes / 4)
-        return (struct rule){ PKI_DOUBLING, "short, among many: few hops" };
+        return (struct rule){ PKI_DOUBLING, "short, among many ranks: few hops" };
     if (c->size == 2 && !c->gpus)
-        return (struct rule){ PKI_RING, "two ranks: reduced as it arrives, in rank order all the same" };
+        return (struct rule){ PKI_RING, "two ranks: reduced as it arrives, still in rank order" };
     if (!is_few(c) && bytes <= 8 * c->tuning.few_hops_max_bytes)
         return (struct rule){ PKI_HALVING, "many ranks: few hops" };
     if (!is_few(c))
-        return (struct rule){ PKI_RING, "long, among many: round a ring each link carries the least" };
+        return (struct rule){ PKI_RING, "long, among many ranks: in a ring each link carries the fewest bytes" };
     if (c->hosts == 1 && c->gpus && bytes >= (c->size > 2 ? c->tuning.staggered_min_bytes : c->tuning.staggered_pair_min_bytes))
         return (struct rule){ PKI_STAGGERED, IN_PIECES };
     return (struct rule){ PKI_DIRECT, IN_RANK_ORDER };
@@ -201,28 +209,28 @@ static bool root_sums_alone(const struct pki_chooser *c, size_t bytes)
 static struct rule reduce(const struct pki_chooser *c, size_t bytes)
 {
     if (c->size == 2 && !c->gpus)
-        return (struct rule){ PKI_RING, "two ranks: reduced as it arrives, in rank order all the same" };
+        return (struct rule){ PKI_RING, "two ranks: reduced as it arrives, still in rank order" };
     if (root_sums_alone(c, bytes))
         return (struct rule){ PKI_ONE_SHOT, "short: one hop, reduced in rank order at the root" };
     if (shares_links(c))
         return across_hosts(c, bytes);
     if ((!is_few(c) || c->hosts > 1) && bytes <= c->tuning.few_hops_max_bytes)
-        return (struct rule){ PKI_TREE, "short, among many: few hops" };
+        return (struct rule){ PKI_TREE, "short, among many ranks: few hops" };
     if (!is_few(c))
-        return (struct rule){ PKI_RING, "long, among many: round a ring each link carries the least" };
+        return (struct rule){ PKI_RING, "long, among many ranks: in a ring each link carries the fewest bytes" };
     return (struct rule){ PKI_DIRECT, IN_RANK_ORDER };
 }
 
 static struct rule reduce_scatter(const struct pki_chooser *c, size_t bytes)
 {
     if (c->size == 2 && !c->gpus)
-        return (struct rule){ PKI_RING, "two ranks: reduced as it arrives, in rank order all the same" };
+        return (struct rule){ PKI_RING, "two ranks: reduced as it arrives, still in rank order" };
     if (shares_links(c) && bytes * (size_t)c->size >= c->tuning.hier_min_bytes)
         return (struct rule){ PKI_HIER, ACROSS_HOSTS };
     if (shares_links(c) || (!is_few(c) && bytes * (size_t)c->size <= c->tuning.few_hops_max_bytes))
-        return (struct rule){ PKI_HALVING, "short, among many: few hops" };
+        return (struct rule){ PKI_HALVING, "short, among many ranks: few hops" };
     if (!is_few(c))
-        return (struct rule){ PKI_RING, "long, among many: round a ring each link carries the least" };
+        return (struct rule){ PKI_RING, "long, among many ranks: in a ring each link carries the fewest bytes" };
     if (c->hosts == 1 && c->gpus && c->size > 2 && bytes * (size_t)c->size >= c->tuning.staggered_min_bytes)
         return (struct rule){ PKI_STAGGERED, IN_PIECES };
     return (struct rule){ PKI_DIRECT, IN_RANK_ORDER };
@@ -233,12 +241,12 @@ static struct rule broadcast(const struct pki_chooser *c, size_t bytes)
     if (shares_links(c))
         return across_hosts(c, bytes);
     if (is_few(c) && c->hosts == 1 && (!c->gpus || bytes <= c->tuning.few_hops_max_bytes))
-        return (struct rule){ PKI_ONE_SHOT, "one hop; all take it from the root at once" };
+        return (struct rule){ PKI_ONE_SHOT, "one hop: all ranks take it from the root at once" };
     if (bytes <= c->tuning.few_hops_max_bytes)
-        return (struct rule){ PKI_TREE, "short, among many: few hops" };
+        return (struct rule){ PKI_TREE, "short, among many ranks: few hops" };
     if (!is_few(c))
-        return (struct rule){ PKI_RING, "long, among many: from rank to rank each link carries it once" };
-    return (struct rule){ PKI_DIRECT, "long: the others pass parts on" };
+        return (struct rule){ PKI_RING, "long, among many ranks: from rank to rank, each link carries it once" };
+    return (struct rule){ PKI_DIRECT, "long: the other ranks pass parts on" };
 }
 
 static struct rule allgather(const struct pki_chooser *c, size_t bytes)
@@ -246,14 +254,14 @@ static struct rule allgather(const struct pki_chooser *c, size_t bytes)
     if (shares_links(c) && bytes * (size_t)c->size >= c->tuning.hier_min_bytes)
         return (struct rule){ PKI_HIER, ACROSS_HOSTS };
     if (shares_links(c) || (!is_few(c) && bytes * (size_t)c->size <= c->tuning.few_hops_max_bytes))
-        return (struct rule){ PKI_DOUBLING, "short, among many: few hops" };
+        return (struct rule){ PKI_DOUBLING, "short, among many ranks: few hops" };
     return (struct rule){ PKI_DIRECT, "every rank reaches every other" };
 }
 
 static struct rule gather_or_scatter(const struct pki_chooser *c, size_t bytes)
 {
     if (!is_few(c) && bytes * (size_t)c->size <= c->tuning.few_hops_max_bytes)
-        return (struct rule){ PKI_TREE, "short, among many: few hops" };
+        return (struct rule){ PKI_TREE, "short, among many ranks: few hops" };
     return (struct rule){ PKI_DIRECT, "one hop" };
 }
 
@@ -275,7 +283,7 @@ static struct rule rule_for(const struct pki_chooser *c, enum pki_coll coll, siz
         return (struct rule){ PKI_DIRECT, "one hop" };
     case PKI_COLL_ALLTOALL:
         if (c->relayed && bytes >= RELAYED_MIN_BYTES)
-            return (struct rule){ PKI_RELAYED, "no kernels: the own block by way of the next rank" };
+            return (struct rule){ PKI_RELAYED, "no kernels: this rank's own block goes by way of the next rank" };
         break;
     case PKI_COLL_ALLGATHERV: /* nobody knows how long the blocks are on average */
         if (shares_links(c))

@@ -108,7 +108,7 @@ static pk_result_t accept_offers(struct pk_comm *comm, int peer, struct link *li
         if (in.bytes != sizeof wire || wire.transport != (uint32_t)t || wire.len > sizeof wire.bytes) {
             if (in.fd_count > 0)
                 close(fd);
-            return pki_fail(PK_ERR_INTERNAL, &where, "offer of transport %u where %d was due", wire.transport, t);
+            return pki_fail(PK_ERR_INTERNAL, &where, "offer of transport %u instead of %d", wire.transport, t);
         }
         link->theirs[t].len = wire.len;
         memcpy(link->theirs[t].bytes, wire.bytes, sizeof wire.bytes);
@@ -212,7 +212,7 @@ static pk_result_t take_offers(struct pk_comm *comm, struct link *links, const s
                 continue;
             }
             if (offer->transport != (uint32_t)t || offer->len > sizeof theirs->bytes)
-                return pki_fail(PK_ERR_INTERNAL, &where, "offer of transport %u where %d was due", offer->transport, t);
+                return pki_fail(PK_ERR_INTERNAL, &where, "offer of transport %u instead of %d", offer->transport, t);
             theirs->len = offer->len;
             theirs->fd = -1;
             memcpy(theirs->bytes, offer->bytes, sizeof theirs->bytes);

@@ -74,7 +74,7 @@ static pk_result_t receive_row(struct pk_comm *comm, const struct party *party, 
     pk_result_t result = pki_fd_recv_wait(comm->side_fds[party->ranks[from]], &in, &wait, &where);
 
     if (result == PK_OK && in.bytes != (size_t)party->n)
-        return pki_fail(PK_ERR_INTERNAL, &where, "%zu distances of GPUs where %d were due", in.bytes, party->n);
+        return pki_fail(PK_ERR_INTERNAL, &where, "%zu distances of GPUs instead of %d", in.bytes, party->n);
     return result;
 }
 
@@ -101,7 +101,7 @@ static void look_at_pcie(const struct pk_comm *comm, const struct party *party)
     struct pki_topology *topology;
 
     if (pki_topology_load(NULL, true, &topology) != PK_OK) {
-        pki_log(PKI_LOG_INFO, &where, "how far the GPUs of this host are apart stays unknown");
+        pki_log(PKI_LOG_INFO, &where, "the distances between the GPUs of this host are unknown");
         return;
     }
     for (int a = 0; a < party->n; a++)

@@ -179,8 +179,8 @@ static pk_result_t agree(struct verify *v)
         if (v->eps[i] == NULL || v->bad[i] == 0)
             continue;
         v->eps[i]->can_put = false;
-        pki_log(PKI_LOG_WARN, &where, "the GPUs are said to reach one another, but a pattern written from one to the other did not come "
-                "out right: this pair goes through the host");
+        pki_log(PKI_LOG_WARN, &where, "the driver says that the GPUs reach each other, but a test pattern arrived damaged: this pair goes through "
+                "the host");
     }
     free(all);
     return result;

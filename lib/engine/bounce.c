@@ -25,7 +25,7 @@ pk_result_t pki_bounce_pool_open(struct pki_engine *e, struct pki_bounce_pool *p
     pk_result_t result;
 
     if (memory == MAP_FAILED)
-        return pki_fail_errno(PK_ERR_MEMORY, NULL, "mmap of %zu bytes of slots", bytes);
+        return pki_fail_errno(PK_ERR_MEMORY, NULL, "mmap of %zu bytes of bounce buffers", bytes);
     result = e->gpu->ops->host_register(e->gpu, memory, bytes);
     if (result != PK_OK) {
         munmap(memory, bytes);
@@ -129,7 +129,7 @@ bool pki_bounce_open(struct pki_xfer *xfer)
     node = pki_list_pop(&e->spare_bounces);
     xfer->bounce_state = node != NULL ? pki_container_of(node, struct pki_bounce, node) : calloc(1, sizeof *xfer->bounce_state);
     if (xfer->bounce_state == NULL) {
-        pki_engine_poison(e, pki_fail(PK_ERR_MEMORY, NULL, "no memory to stage a transfer"), true);
+        pki_engine_poison(e, pki_fail(PK_ERR_MEMORY, NULL, "no memory for the bounce buffers of a transfer"), true);
         return false;
     }
     xfer->bounce_state->head = xfer->bounce_state->tail = 0;

@@ -9,7 +9,7 @@ static void broken(struct pki_xfer *xfer, const struct pki_msg *msg)
 {
     struct pki_where where = pki_engine_where(xfer->engine, xfer->peer->rank, xfer->task);
 
-    pki_engine_poison(xfer->engine, pki_fail(PK_ERR_INTERNAL, &where, "staged message of kind %u does not fit (offset %llu of %zu)",
+    pki_engine_poison(xfer->engine, pki_fail(PK_ERR_INTERNAL, &where, "message of kind %u does not fit its bounce buffer (offset %llu of %zu)",
                                              (unsigned)msg->kind, (unsigned long long)msg->offset, xfer->bytes), true);
 }
 

@@ -69,7 +69,7 @@ void pki_bounce_placed(struct pki_xfer *xfer, const struct pki_msg *msg)
         piece->remote = msg->offset;
         return;
     }
-    pki_engine_poison(xfer->engine, pki_fail(PK_ERR_INTERNAL, &where, "gave a slot that was not asked for"), true);
+    pki_engine_poison(xfer->engine, pki_fail(PK_ERR_INTERNAL, &where, "gave a bounce buffer that was not requested"), true);
 }
 
 /* Where nothing can be put the piece goes as DATA messages; they come in order and tell of themselves. */

@@ -170,7 +170,7 @@ static pk_result_t share_slot(struct pki_peer *peer, uint32_t receive)
     pk_result_t result = PK_OK;
 
     if (grown == NULL)
-        return pki_fail(PK_ERR_MEMORY, NULL, "no memory for %u gate slots", receive + 1);
+        return pki_fail(PK_ERR_MEMORY, NULL, "no memory for %u signal slots", receive + 1);
     peer->graph_slots = grown;
     while (peer->ngraph_slots <= receive && result == PK_OK) {
         struct pki_graph_slot *shared = &grown[peer->ngraph_slots];

@@ -101,19 +101,19 @@ static pk_result_t explain_p2p(struct pki_engine *e, const struct pki_request *r
 {
     size_t bytes = r->count * pki_dtype_bytes(r->dtype);
     struct pki_peer *peer = &e->peers[r->peer];
-    const char *algorithm = "grant and put";
+    const char *algorithm = "rendezvous";
 
     if (r->peer == e->config.rank)
         algorithm = "local copy";
     else if (kind == PKI_MEM_HOST && bytes <= peer->eager_max)
         algorithm = "eager";
     else if (kind == PKI_MEM_HOST && bytes <= peer->eager_put_max)
-        algorithm = "put ahead of the grant";
+        algorithm = "eager put";
     else if (kind == PKI_MEM_DEVICE && e->config.kernels && peer->ll_remote != NULL && bytes <= PKI_LL_MAX_BYTES && bytes > 0) {
         algorithm = "ll kernel";
         out->sms = (int)pki_ll_ctas(e, bytes);
     } else if (kind == PKI_MEM_DEVICE && pki_bounce_receives(e, peer)) {
-        algorithm = "host slots";
+        algorithm = "bounce buffers";
         out->sms = r->what == PKI_DO_RECV ? unpack_ctas(e, r->peer) : 0;
     }
     snprintf(out->algorithm, sizeof out->algorithm, "%s", algorithm);
@@ -138,7 +138,7 @@ pk_result_t pki_engine_explain(struct pki_engine *e, const struct pki_request *r
         result = explain_p2p(e, r, kind, out);
     pki_engine_unlock(e);
     if (strstr(out->transports, "none") != NULL)
-        return pki_fail(PK_ERR_UNSUPPORTED, NULL, "no way to some rank for this kind of memory: see pk_comm_path");
+        return pki_fail(PK_ERR_UNSUPPORTED, NULL, "no path to some rank for this kind of memory: see pk_comm_path");
     return result;
 }
 

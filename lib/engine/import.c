@@ -103,7 +103,7 @@ static pk_result_t import_entry(struct pki_engine *e, struct pki_peer *peer, uin
     uint32_t index = pki_region_index(id);
 
     if (index >= PKI_REGIONS_MAX || (index < peer->nimports && peer->imports[index].id == id))
-        return pki_fail(PK_ERR_INTERNAL, &where, "described region %#x, which cannot be or has been described", id);
+        return pki_fail(PK_ERR_INTERNAL, &where, "described region %#x, which is invalid or has been described already", id);
     if (index >= peer->imports_cap) {
         uint32_t cap = 2 * index + 16;
         struct pki_import *grown = realloc(peer->imports, cap * sizeof *grown);

@@ -29,14 +29,15 @@ static void add_pieces(struct pki_text *out, const struct pki_bounce *bounce_sta
 
 static void add_xfer(struct pki_text *out, const struct pki_xfer *xfer)
 {
-    static const char *const states[] = { "not posted", "has to speak to the peer", "waits for the peer", "moves", "done" };
+    static const char *const states[] = { "not posted", "has a message to send", "waits for the peer", "moves", "done" };
     static const char *const kinds[] = { "host", "device" };
 
     pki_text_add(out, "%s rank %d, %zu bytes of %s memory, %s; ready %zu, issued %zu, done %zu", xfer->is_send ? "send to" : "receive from",
                  xfer->peer->rank, xfer->bytes, kinds[xfer->kind], states[xfer->state], xfer->ready, xfer->issued, xfer->done);
-    pki_text_add(out, "%s%s%s%s%s%s%s%s", xfer->path != NULL ? ", by " : "", xfer->path != NULL ? xfer->path->iface->transport->name : "",
-                 xfer->ll ? ", low-latency slot" : "", xfer->in_stream ? ", the stream moves it" : "", xfer->by_bounce ? ", staged" : "",
-                 xfer->bounce ? ", by own slots" : "", xfer->opened ? ", buffer free" : "", xfer->rts_seen ? ", wanted" : "");
+    pki_text_add(out, "%s%s%s%s%s%s%s%s", xfer->path != NULL ? ", by " : "",
+                 xfer->path != NULL ? xfer->path->iface->transport->name : "", xfer->ll ? ", low-latency slot" : "",
+                 xfer->in_stream ? ", the stream moves it" : "", xfer->by_bounce ? ", by bounce buffers" : "",
+                 xfer->bounce ? ", by own bounce buffers" : "", xfer->opened ? ", buffer free" : "", xfer->rts_seen ? ", rts" : "");
     add_signal(out, "start", &xfer->start);
     add_signal(out, "finish", &xfer->finish);
     if (xfer->bounce_state != NULL)
@@ -71,7 +72,8 @@ static void add_steps(struct pki_text *out, const struct pki_task *task)
 
 static void add_task(struct pki_text *out, const struct pki_task *task)
 {
-    static const char *const modes[] = { "by the engine", "by the engine between two gates of a cuda stream", "by a cuda stream" };
+    static const char *const modes[] = { "by the engine", "by the engine between two signals of a cuda stream",
+                                         "by a cuda stream" };
 
     pki_text_add(out, "%s %llu, %s%s, for %llu ms%s%s%s", task->name, (unsigned long long)task->number, modes[task->mode],
                  task->direct ? " itself" : "", (unsigned long long)((pki_now_ns() - task->begun_ns) / PKI_NS_PER_MS),
@@ -117,7 +119,7 @@ void pki_engine_pending(struct pki_engine *e, char *text, size_t capacity, size_
                 e->peers[i].ctrl->iface->transport->describe(e->peers[i].ctrl, &out);
         pki_engine_unlock(e);
     } else {
-        pki_text_add(&out, "a thread has been inside the library, or in a call of a driver that it made, for more than %d ms\n", LOCK_TURNS);
+        pki_text_add(&out, "a thread has been inside the library, or in a driver call that it made, for more than %d ms\n", LOCK_TURNS);
     }
     if (needed != NULL)
         *needed = out.length + 1;

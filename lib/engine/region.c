@@ -264,7 +264,7 @@ pk_result_t pki_region_tell(struct pki_engine *e, struct pki_peer *peer, const v
     pk_result_t result;
 
     if (path == NULL)
-        return pki_fail(PK_ERR_UNSUPPORTED, &where, "no way into device memory of this rank from there");
+        return pki_fail(PK_ERR_UNSUPPORTED, &where, "no path from that rank into device memory of this rank");
     result = e->gpu->ops->classify(e->gpu, addr, bytes, &mem);
     if (result != PK_OK)
         return result;

@@ -163,7 +163,7 @@ static pk_result_t resolve(struct pki_xfer *xfer, const struct pki_msg *grant)
     pk_result_t result = PK_OK;
 
     if (!grant_fits(xfer, grant))
-        return pki_fail(PK_ERR_INTERNAL, NULL, "rank %d granted what it cannot (flags %u, region %u, slot %u)", peer->rank,
+        return pki_fail(PK_ERR_INTERNAL, NULL, "rank %d sent an impossible CTS (flags %u, region %u, slot %u)", peer->rank,
                         (unsigned)grant->flags, grant->region, (unsigned)grant->signal_slot);
     if (xfer->by_bounce)
         return PK_OK;
@@ -224,7 +224,7 @@ static pk_result_t go_by_bounce(struct pki_xfer *xfer)
 
     xfer->path = peer->path[PKI_MEM_HOST][PKI_MEM_HOST];
     if (xfer->path == NULL)
-        return pki_fail(PK_ERR_UNSUPPORTED, &where, "the peer's memory cannot be mapped while a stream waits, and there is no other way");
+        return pki_fail(PK_ERR_UNSUPPORTED, &where, "the peer's memory cannot be mapped while a stream waits: there is no other path");
     xfer->by_bounce = true;
     xfer->bounce = xfer->kind == PKI_MEM_DEVICE;
     xfer->engine->stats.mappings_blocked++;
@@ -252,7 +252,7 @@ void pki_send_cts_arrived(struct pki_xfer *xfer, const struct pki_msg *grant)
         pki_offer_declined(xfer);
     choose_path(xfer, grant, target);
     if (xfer->path == NULL) {
-        (void)pki_fail(PK_ERR_UNSUPPORTED, &where, "no way from %s memory of rank %d to %s memory of rank %d",
+        (void)pki_fail(PK_ERR_UNSUPPORTED, &where, "no path from %s memory of rank %d to %s memory of rank %d",
                        xfer->kind == PKI_MEM_HOST ? "host" : "device", xfer->engine->config.rank,
                        target == PKI_MEM_HOST ? "host" : "device", xfer->peer->rank);
         pki_engine_poison(xfer->engine, PK_ERR_UNSUPPORTED, true);

@@ -362,7 +362,8 @@ static void start_watchdog(void)
     service.watching = true;
     service.watching = pki_thread_start(&service.watcher, watch, (void *)(uintptr_t)++service.watches) == 0;
     if (!service.watching)
-        pki_log(PKI_LOG_WARN, NULL, "no thread to watch for calls of the driver that do not come back: %s", strerror(errno));
+        pki_log(PKI_LOG_WARN, NULL, "no thread for the watchdog, which notices driver calls that do not return: %s",
+                strerror(errno));
 }
 
 /* Locked. */

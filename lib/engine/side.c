@@ -278,7 +278,7 @@ void pki_side_message(struct pki_engine *e, struct pki_peer *peer, const struct 
 
     if (msg->payload < NEWS_BYTES || text >= sizeof frame.u.failed.text || peer->side_fd >= 0 ||
         (pki_get_u32(bytes) != FRAME_FAILED && pki_get_u32(bytes) != FRAME_SHUTDOWN)) {
-        (void)pki_fail(PK_ERR_INTERNAL, &where, "sent news that make no sense (%u bytes)", (unsigned)msg->payload);
+        (void)pki_fail(PK_ERR_INTERNAL, &where, "sent an invalid failure message (%u bytes)", (unsigned)msg->payload);
         fail_peer(e, peer, PK_ERR_INTERNAL);
         return;
     }
@@ -365,7 +365,7 @@ static void take_all(struct pki_engine *e, struct pki_peer *peer)
             continue;
         for (int i = 0; i < in.fd_count; i++)
             close(fds[i]);
-        (void)pki_fail(PK_ERR_INTERNAL, &where, "sent a frame that makes no sense (kind %u, %zu bytes)", frame.kind, in.bytes);
+        (void)pki_fail(PK_ERR_INTERNAL, &where, "sent an invalid frame (kind %u, %zu bytes)", frame.kind, in.bytes);
         fail_peer(e, peer, PK_ERR_INTERNAL);
     }
 }

@@ -34,13 +34,13 @@ pk_result_t pki_signals_open(struct pki_engine *e)
     w->words = mmap(NULL, words_bytes(e), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (w->words == MAP_FAILED) {
         w->words = NULL;
-        return pki_fail_errno(PK_ERR_MEMORY, NULL, "mmap of %zu bytes of gate words", words_bytes(e));
+        return pki_fail_errno(PK_ERR_MEMORY, NULL, "mmap of %zu bytes of signals", words_bytes(e));
     }
     w->value = calloc(WORDS, sizeof *w->value);
     w->free = calloc(WORDS, sizeof *w->free);
     w->exposed = calloc(WORDS, sizeof *w->exposed);
     if (w->value == NULL || w->free == NULL || w->exposed == NULL) {
-        result = pki_fail(PK_ERR_MEMORY, NULL, "no memory for %d gate words", WORDS);
+        result = pki_fail(PK_ERR_MEMORY, NULL, "no memory for %d signals", WORDS);
         goto err_unmap;
     }
     for (w->n = 0; w->n < WORDS; w->n++)

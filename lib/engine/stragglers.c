@@ -89,8 +89,8 @@ static void name_missing(const struct pki_engine *e, const struct pki_task *task
 static const char *nobody(const struct pki_task *task)
 {
     if (!task->started)
-        return "(none: its own stream has not come to it)";
-    return task->kind == PKI_MEM_DEVICE ? "(none: what this rank has given to its gpu has not ended)" : "(none: it has work left)";
+        return "(none: this rank's stream has not reached the operation)";
+    return task->kind == PKI_MEM_DEVICE ? "(none: what this rank has given to its gpu has not ended)" : "(none: this rank has work left)";
 }
 
 static int first_missing(const char *text)
@@ -173,7 +173,7 @@ static void time_out(struct pki_engine *e, const struct pki_task *task, uint64_t
 
     name_missing(e, task, missing, sizeof missing);
     where = pki_engine_where(e, first_missing(missing), task);
-    (void)pki_fail(PK_ERR_TIMEOUT, &where, "no end after %llu ms; waiting for rank %s", (unsigned long long)waited_ms,
+    (void)pki_fail(PK_ERR_TIMEOUT, &where, "timed out after %llu ms; waiting for rank %s", (unsigned long long)waited_ms,
                    missing[0] != '\0' ? missing : nobody(task));
     pki_engine_poison(e, PK_ERR_TIMEOUT, true);
 }

@@ -56,8 +56,8 @@ static void give_up(struct pki_engine *e, uint64_t held_ns)
     if (atomic_load(&e->failed) != PK_OK)
         return;
     (void)pki_fail(PK_ERR_TIMEOUT, &where,
-                   "a thread has been inside the library, or in a call of a driver that it made, for %llu ms: a driver's call "
-                   "that waits for all streams of the gpu, such as loading a module or freeing memory, keeps others out",
+                   "a thread has been inside the library, or in a driver call that it made, for %llu ms: a driver call that "
+                   "waits for all streams of the gpu (loading a module, freeing memory) keeps other threads out",
                    (unsigned long long)(held_ns / PKI_NS_PER_MS));
     pki_engine_poison_unlocked(e, PK_ERR_TIMEOUT);
 }

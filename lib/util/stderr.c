@@ -70,7 +70,7 @@ void pki_stderr_line(const char *line, size_t bytes)
     if (bytes > PKI_STDERR_LINE)
         bytes = PKI_STDERR_LINE;
     if (now.lost > 0)
-        used = (size_t)snprintf(text, NOTE_BYTES, "%spickle: lines lost before this one, for standard error took none: %lu\n",
+        used = (size_t)snprintf(text, NOTE_BYTES, "%spickle: lines lost before this one because standard error was full: %lu\n",
                                 now.within ? "\n" : "", now.lost);
     memcpy(text + used, line, bytes);
     pki_sigblock(&pipe, SIGPIPE);

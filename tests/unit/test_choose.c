@@ -159,6 +159,17 @@ Test(choose, asked_for)
     cr_assert(is_named(pki_choose(&kernels, PKI_COLL_ALLREDUCE, 8), "flat")); /* in host memory */
 }
 
+Test(choose, other_names)
+{
+    struct pki_chooser short_one = chooser_of(4, 1, false, "one-shot,alltoall=relayed");
+    struct pki_chooser hosts = chooser_of(4, 2, false, "allreduce=node-leader");
+
+    cr_assert(is_named(pki_choose(&short_one, PKI_COLL_ALLREDUCE, 1 << 30), "flat"));
+    cr_assert(is_named(pki_choose(&short_one, PKI_COLL_ALLTOALL, 8), "detour"));
+    cr_assert(is_named(pki_choose(&hosts, PKI_COLL_ALLREDUCE, 1 << 30), "leader"));
+    cr_assert(pki_algorithm_text_check("reduce=relayed") == PK_ERR_ARG);
+}
+
 Test(choose, asked_for_wrongly)
 {
     static const char *const wrong[] = { "rings", "allreduce", "allreduce=", "=ring", "allreduce=tree", "all=ring", "ring,,tree",

@@ -80,8 +80,8 @@ static pk_result_t wait_by_kernel(struct pki_task *task)
         if (pki_now_ns() < until)
             continue;
         atomic_store(&timeout_ns, atomic_load(&timeout_ns) / 2 + 1);
-        return pki_fail(PK_ERR_UNSUPPORTED, NULL, "%s in a cuda stream: streams of the process wait for peers by %d kernels that wait, as many as a "
-                        "gpu bears; with some more none of its kernels would begin", task->name, PKI_WAITING_KERNELS);
+        return pki_fail(PK_ERR_UNSUPPORTED, NULL, "%s in a cuda stream: %d kernels that wait for peers are in streams of this process, as many as a gpu "
+                        "has room for; with more, no other kernel could start", task->name, PKI_WAITING_KERNELS);
     }
     atomic_store(&timeout_ns, ROOM_NS);
     return PK_OK;
@@ -105,7 +105,7 @@ static pk_result_t choose_wait(struct pki_task *task)
                         "kernel of the process, so the wait needs a kernel; set it to 8 or more, or allow kernels", task->name,
                         e->connections);
     return pki_fail(PK_ERR_NEEDS_SM, NULL, "%s in a cuda stream: operations are pending in %d streams, as many as %d hardware queues "
-                    "and %d queues of copies bear (CUDA_DEVICE_MAX_CONNECTIONS, CUDA_DEVICE_MAX_COPY_CONNECTIONS); one more needs a kernel to "
+                    "and %d copy queues allow (CUDA_DEVICE_MAX_CONNECTIONS, CUDA_DEVICE_MAX_COPY_CONNECTIONS); one more needs a kernel to "
                     "wait", task->name, limit, e->connections, e->channels);
 }
 

@@ -241,7 +241,7 @@ static pk_result_t nvlink_ep_connect(struct pki_ep *base, struct pki_blob *their
     if (theirs->fd >= 0)
         close(theirs->fd);
     if (theirs->len != sizeof greeting)
-        return pki_fail(PK_ERR_MISMATCH, &where, "nvlink: the peer's greeting is %u bytes long, not %zu", theirs->len,
+        return pki_fail(PK_ERR_MISMATCH, &where, "nvlink: the peer's hello is %u bytes long, not %zu", theirs->len,
                         sizeof greeting);
     memcpy(&greeting, theirs->bytes, sizeof greeting);
     if (greeting.magic != MAGIC)

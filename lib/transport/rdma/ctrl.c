@@ -33,13 +33,13 @@ pk_result_t pki_rdma_ctrl_open(struct pki_rdma_ep *ep)
 
     ctrl->block = aligned_alloc(BLOCK_ALIGN, bytes);
     if (ctrl->block == NULL)
-        return pki_fail(PK_ERR_MEMORY, &where, "rdma: no memory for the rings of a lane");
+        return pki_fail(PK_ERR_MEMORY, &where, "rdma: no memory for the rings of a control channel");
     memset(ctrl->block, 0, offsetof(struct pki_rdma_block, in));
     ctrl->mr = pki_verbs(NULL)->reg_mr_iova2(rail->pd, ctrl->block, bytes, (uintptr_t)ctrl->block,
                                              IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
     if (ctrl->mr == NULL)
         return pki_fail_errno(errno == ENOMEM ? PK_ERR_MEMORY : PK_ERR_SYSTEM, &where,
-                              "rdma: registering the rings of a lane, %zu bytes, with %s (limit of locked memory: ulimit -l)",
+                              "rdma: registering the rings of a control channel, %zu bytes, with %s (locked memory: ulimit -l)",
                               bytes, rail->name);
     return PK_OK;
 }

@@ -220,7 +220,7 @@ pk_result_t pki_rdma_put(struct pki_put *put)
         return PK_IN_PROGRESS;
     target = pki_rdma_target(ep, &put->about, put->remote, put->bytes);
     if (target == NULL || put->bytes == 0 || put->done_remote.word != NULL)
-        return pki_ep_fail(&ep->base, PK_ERR_INTERNAL, 0, "rdma: a put of %zu bytes to where nothing was granted", put->bytes);
+        return pki_ep_fail(&ep->base, PK_ERR_INTERNAL, 0, "rdma: a put of %zu bytes to memory that was not granted", put->bytes);
     *move = (struct pki_rdma_move){ .put = put, .chunk = chunk_size(ep, put->bytes), .keys = target->keys };
     result = pki_rdma_mr_get(ep->iface, put->src, put->bytes, &move->mr);
     if (result != PK_OK)

@@ -121,7 +121,7 @@ static pk_result_t rdma_ep_connect(struct pki_ep *base, struct pki_blob *theirs)
         close(theirs->fd);
     theirs->fd = -1;
     if (why != NULL)
-        return pki_fail(PK_ERR_MISMATCH, &where, "rdma: the peer's greeting cannot be used: %s", why);
+        return pki_fail(PK_ERR_MISMATCH, &where, "rdma: the peer's hello cannot be used: %s", why);
     ep->nrails_there = hello.nrails;
     ep->shift_there = hello.piece_shift;
     pki_rdma_hello_fill(ep, &mine);
@@ -146,7 +146,7 @@ static void rdma_ep_close(struct pki_ep *base)
     if (ep->iface == NULL) /* ep_init was not reached */
         return;
     if (ep->iface->leave_ns != 0 && !ep->iface->revoked && !pki_rdma_ctrl_is_settled(ep))
-        pki_log(PKI_LOG_WARN, &where, "rdma: left, and not all that was sent has arrived");
+        pki_log(PKI_LOG_WARN, &where, "rdma: shutdown timed out before all that was sent had arrived");
     pki_rdma_qps_close(ep);
     pki_rdma_moves_fail(ep);
     pki_rdma_grants_close(ep);
@@ -193,7 +193,7 @@ static void completed_badly(struct pki_rdma_qp *qp, const struct ibv_wc *wc)
         qp->dead = true;
         return;
     }
-    (void)snprintf(text, sizeof text, "%s on %s: %.60s", qp == &ep->qps[0] ? "the lane" : "data", qp->rail->name,
+    (void)snprintf(text, sizeof text, "%s on %s: %.60s", qp == &ep->qps[0] ? "the control channel" : "data", qp->rail->name,
                    pki_verbs(NULL)->wc_status_str(wc->status));
     pki_rdma_broken(ep, text);
 }
@@ -206,7 +206,7 @@ static void written(struct pki_rdma_qp *qp, uint32_t number, uint32_t bytes)
     if (ep->base.dead || ep->iface->revoked)
         return;
     if (!pki_rdma_grant_written(ep, number, bytes)) {
-        pki_rdma_ep_failed(ep, "the peer wrote to what was not granted");
+        pki_rdma_ep_failed(ep, "the peer wrote to memory that was not granted");
         return;
     }
     if (++qp->reported < PKI_RDMA_TELLING_BATCH || qp->dead)

@@ -227,7 +227,7 @@ static void end_moves(struct pki_rdma_ep *ep)
     }
     pki_rdma_stripe(ep);
     if (ep->move_head != ep->move_end)
-        pki_rdma_ep_failed(ep, "the peer left while bytes were on their way");
+        pki_rdma_ep_failed(ep, "the peer shut down while a transfer was in flight");
 }
 
 void pki_rdma_recover_advance(struct pki_rdma_ep *ep)
@@ -318,22 +318,22 @@ static const char *take_note(struct pki_rdma_ep *ep, const struct pki_rdma_note 
     struct pki_rdma_recover *recover = &ep->recover;
 
     if (note->kind == NOTE_GIVING_UP)
-        return "the peer gave up, no way there is left";
+        return "the peer gave up: no path is left";
     if (note->kind == NOTE_SHUTDOWN_CAME) {
         ep->left = ep->shutdown_sent; /* it reads nothing more, and has had all */
-        return ep->left ? NULL : "the peer has heard a goodbye that was not said";
+        return ep->left ? NULL : "the peer answered a shutdown message that was not sent";
     }
     if (note->kind == NOTE_READY) {
         recover->has_ready = note->epoch == recover->epoch && recover->has_hello;
-        return recover->has_ready ? NULL : "the peer's queue pairs are ready out of turn";
+        return recover->has_ready ? NULL : "the peer's queue pairs are ready unexpectedly";
     }
     if (note->epoch == recover->epoch + 1 && recover->state == PKI_RDMA_UP)
         pki_rdma_broken(ep, "the peer's queue pairs have failed");
     if (note->epoch != recover->epoch || recover->has_hello || recover->state == PKI_RDMA_UP)
-        return "the peer greets out of turn";
+        return "the peer sent an unexpected hello";
     if (ep->ctrl.sent - note->arrived > PKI_RDMA_RING || note->hello.nrails != ep->nrails_there ||
         note->hello.piece_shift != ep->shift_there || note->hello.nqps != ep->nqps)
-        return "the peer's greeting is not of this pair";
+        return "the peer's hello is for another pair";
     recover->theirs = *note;
     recover->has_hello = true;
     return NULL;

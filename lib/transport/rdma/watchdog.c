@@ -42,8 +42,8 @@ static void give_out(struct pki_rdma_ep *ep, bool is_ctrl)
     struct pki_text counted = { .start = text, .capacity = sizeof text };
 
     pki_rdma_describe(&ep->base, &counted);
-    pki_log(PKI_LOG_WARN, &where, "rdma: nothing was heard of %s: %.*s", is_ctrl ? "messages" : "writes", (int)strcspn(text, "\n"), text);
-    pki_rdma_broken(ep, is_ctrl ? "nothing was heard of messages for 8 s" : "nothing was heard of writes for 8 s");
+    pki_log(PKI_LOG_WARN, &where, "rdma: no completions of %s: %.*s", is_ctrl ? "messages" : "writes", (int)strcspn(text, "\n"), text);
+    pki_rdma_broken(ep, is_ctrl ? "no message was completed for 8 s" : "no write was completed for 8 s");
 }
 
 void pki_rdma_watchdog(struct pki_rdma_ep *ep)

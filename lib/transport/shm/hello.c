@@ -19,7 +19,7 @@ const char *pki_shm_hello_parse(const struct pki_blob *blob, struct pki_shm_hell
         h.inbox_bytes != sizeof(struct pki_shm_inbox))
         return "its inbox has other sizes";
     if (h.fast_copy > 1 || h.reserved != 0)
-        return "what it says of itself makes no sense";
+        return "its hello is invalid";
     *hello = h;
     return NULL;
 }

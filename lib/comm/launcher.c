@@ -189,9 +189,9 @@ static pk_result_t serve_loopback(const struct place *place, struct pki_meeting 
     *strrchr(first, ':') = '\0';
     if (place->elsewhere) /* or another agent has started them on this machine */
         pki_log(PKI_LOG_WARN, NULL,
-                "%s: the job has more ranks than LOCAL_WORLD_SIZE says of this machine, and there is no secret: only ranks of this "
-                "machine can join. For ranks of other machines set PK_SECRET_FILE, or PK_INSECURE=1 on a network where everybody may "
-                "join",
+                "%s: the job has more ranks than LOCAL_WORLD_SIZE says of this machine, and there is no secret: only ranks of "
+                "this machine can join. For ranks of other machines set PK_SECRET_FILE, or PK_INSECURE=1 on a network where "
+                "everybody may join",
                 meeting->what);
     else if (is_name && !place->all_here)
         pki_log(PKI_LOG_WARN, NULL, "%s is %s on this machine, and there is no PK_SECRET_FILE: only ranks of this machine can "

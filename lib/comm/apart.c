@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Which ranks share memory, as those of one host do, and why others do not. All ranks see the same cards, so all answer alike; a pair that
+ * Which ranks share memory, as those of one host do, and why others do not. All ranks see the same peer infos, so all answer alike; a pair that
  * shares none is joined by what joins hosts.
  */
 #include <stdio.h>

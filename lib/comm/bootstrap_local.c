@@ -112,7 +112,7 @@ static pk_result_t attribute_failure(struct mesh *m, int r, int error)
     return pki_bootstrap_fail_errno(m->b, PK_ERR_PEER, r, error, "cannot connect to rank %d on this host by a unix socket%s", r, pki_place_hint());
 }
 
-/* Ranks whose cards name different users do not come here: these are in user namespaces within namespaces. */
+/* Ranks whose peer infos name different users do not come here: these are in user namespaces within namespaces. */
 static pk_result_t check_user(struct mesh *m, int r, int fd)
 {
     uint32_t theirs;

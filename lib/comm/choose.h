@@ -36,7 +36,7 @@ struct pki_chooser {
     int hosts;  /* of the communicator's ranks */
     bool gpus;  /* some rank has one */
     bool one_machine; /* all ranks are on it, be it as several hosts */
-    bool relayed; /* every rank has a GPU and NVLink from it to all others', and some may run no kernel there; false until that is known */
+    bool relayed; /* every rank has a GPU and NVLink from it to every other GPU, and some rank may run no kernel there; false until that is known */
     const struct pki_algorithm *all[PKI_COLL_END][PKI_ALGORITHM_IDS]; /* NULL: there is none */
     const struct pki_algorithm *forced[PKI_COLL_END];        /* by PK_ALGORITHM */
     uint32_t fused;                                          /* likewise: bit c, a kernel in GPU memory whatever the length */

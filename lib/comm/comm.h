@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The communicator: configuration, the ranks' cards, the paths between them, and the engine that works on them. */
+/* The communicator: configuration, the ranks' peer infos, the paths between them, and the engine that works on them. */
 #ifndef PKI_COMM_H
 #define PKI_COMM_H
 
@@ -148,10 +148,10 @@ static inline bool pki_same_process(const struct pk_comm *comm, int a, int b)
     return comm->homes[a] == comm->homes[b];
 }
 
-/* process.c. From show to hide other ranks of this process find the token: from before the cards are sent until all have looked. */
+/* process.c. From show to hide other ranks of this process find the token: from before the peer infos are sent until all have looked. */
 void pki_token_show(struct pki_token *token);
 void pki_token_hide(struct pki_token *token);
-/* The cards are there: which ranks are in this process? All others are alone, */
+/* The peer infos are there: which ranks are in this process? All others are alone, */
 void pki_homes_find(struct pk_comm *comm);
 /* unless they say what they have found. */
 void pki_homes_hear(struct pk_comm *comm, int rank, int32_t home);
@@ -190,7 +190,7 @@ bool pki_share_host(const struct pki_peer_info *a, const struct pki_peer_info *b
 void pki_say_apart(const struct pki_peer_info *mine, const struct pki_peer_info *theirs, char out[PKI_APART_TEXT]);
 /* Cards are known: a line where this rank shares no memory with another one that may be on its machine. */
 void pki_warn_apart(const struct pk_comm *comm);
-/* cpus.c: what a rank has of its machine's CPUs, by the cards. PK_ERR_MEMORY. */
+/* cpus.c: what a rank has of its machine's CPUs, by the peer infos. PK_ERR_MEMORY. */
 pk_result_t pki_comm_cpus(const struct pk_comm *comm, int rank, struct pki_cpu_share *share);
 
 /* locality.c: fill gpu_distances. All ranks of a host take part, over their side sockets, before endpoints use these. */

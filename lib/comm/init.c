@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Bringing a communicator up: device, ranks, cards, paths, endpoints. */
+/* Bringing a communicator up: device, ranks, peer infos, paths, endpoints. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -285,7 +285,7 @@ static bool has_nvlinks(const struct pk_comm *comm)
 }
 
 /* What all ranks can do or none does. Fused collectives: all launch the same grid, as large as the one with the least room can. Detours are for those
- * who may not copy by a kernel, and need the others' help. */
+ * who may not copy by a kernel, and need the help of the other ranks. */
 static pk_result_t agree_on_paths(struct pk_comm *comm)
 {
     struct offer {

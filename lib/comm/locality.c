@@ -26,7 +26,7 @@ static const struct pki_peer_info *peer_info(const struct pk_comm *comm, const s
     return &comm->peer_infos[party->ranks[member]];
 }
 
-/* Does anything have to be found out? All members see the same cards, so all answer alike. */
+/* Does anything have to be found out? All members see the same peer infos, so all answer alike. */
 static bool gather(const struct pk_comm *comm, struct party *party)
 {
     bool different = false;

@@ -41,7 +41,7 @@ static void pattern(unsigned char *to, int from, int target)
     }
 }
 
-/* Before it is used; where the time is over it is used all the same. */
+/* Before it is used; where the time is over it is used without. */
 static void make_clear(struct verify *v)
 {
     uint64_t until = pki_now_ns() + TIMEOUT_NS;
@@ -207,7 +207,7 @@ static pk_result_t run(struct verify *v)
     return agree(v);
 }
 
-/* All ranks know the same cards. */
+/* All ranks know the same peer infos. */
 static bool is_needed(const struct pk_comm *comm)
 {
     int gpus = 0;

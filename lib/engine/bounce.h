@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the files of staged transfers share: slots, and the pieces of a transfer that go through them. Locked. */
+/* What the files of transfers through bounce buffers share: slots, and the pieces of a transfer that go through them. Locked. */
 #ifndef PKI_ENGINE_BOUNCE_H
 #define PKI_ENGINE_BOUNCE_H
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Staged transfers, the sender's side: pieces of what is ready, through slots of this rank or the receiver's (bounce.c). */
+/* The sender of transfers through bounce buffers (bounce.c): pieces of what is ready, by buffers of this rank or the receiver. */
 #include <string.h>
 
 #include "engine/bounce.h"

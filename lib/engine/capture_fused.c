@@ -3,7 +3,7 @@
  * Short collectives in graphs as one kernel: it counts its replays itself (device/kernels/kernels.h, pki_replay_*). All such
  * kernels of a communicator have one inbox on each rank, made with the first of them, and kept until the communicator is closed:
  * the counts of all ranks lie in them, and have to agree. At capture the ranks meet as for transfers of the whole inbox, so that
- * each has all others' mapped, and knows that they capture the same.
+ * each has those of all other ranks mapped, and knows that they capture the same.
  */
 #include <string.h>
 

@@ -58,7 +58,7 @@ pk_result_t pki_engine_map(struct pki_engine *engine, struct pki_ep *path, const
 /* Low-latency slots: this rank's memory for all peers (NULL without), and where a peer keeps those for this rank, mapped here. */
 pk_result_t pki_engine_ll_export(struct pki_engine *engine, struct pki_export *out, uint64_t *offset);
 pk_result_t pki_engine_ll_import(struct pki_engine *engine, int peer, const struct pki_export *in, uint64_t offset);
-/* Does this rank's GPU write to all others' memory itself? */
+/* Does this rank's GPU write to the memory of all other ranks itself? */
 bool pki_engine_reaches_all(const struct pki_engine *engine);
 /* Fused collectives, for all ranks or for none: the next two. */
 /* CTAs of its kernels that this GPU has room for whatever else waits there; `processes` share it. 0: none, or this rank is not ready. */

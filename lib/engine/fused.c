@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Fused collectives: one kernel on each rank, in the caller's stream, that writes into the others' inboxes and waits for nobody's CPU. The
+ * Fused collectives: one kernel on each rank, in the caller's stream, that writes into the inboxes of the other ranks and waits for no CPU. The
  * protocol and its proof are in device/kernels/kernels.h. Here: which operations, their epochs, their turn, and what the CPU still does:
  * keeps the deadline, hears of disagreement, ends the task.
  *

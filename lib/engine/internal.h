@@ -196,7 +196,7 @@ void pki_engine_drain(struct pki_engine *engine);
 /* note.c: notes of one endpoint of a pair, carried by another. */
 void pki_note_open(struct pki_engine *engine);
 void pki_note_carry(const struct pki_peer *peer);
-/* Is there a control channel that somebody must look at though nothing waits here? And look: whoever waits elsewhere has control channels recovered all the same. */
+/* Is there a control channel that somebody must look at though nothing waits here? And look: control channels recover even while this rank waits elsewhere. */
 bool pki_note_needs_background(const struct pki_engine *engine);
 void pki_note_background(struct pki_engine *engine);
 
@@ -255,7 +255,7 @@ int pki_slots_take_new(struct pki_slots *slots); /* one that only this has hande
 void pki_slots_give_new(struct pki_slots *slots, int slot); /* and it is to be given back as such */
 void pki_slots_give(struct pki_slots *slots, int slot);
 
-/* What comes into GPU memory from this peer is staged: no transport reaches it. */
+/* What comes into GPU memory from this peer goes through bounce buffers: no transport reaches it. */
 static inline bool pki_bounce_receives(const struct pki_engine *engine, const struct pki_peer *peer)
 {
     return peer->path[PKI_MEM_DEVICE][PKI_MEM_DEVICE] == NULL && peer->rank != engine->config.rank;

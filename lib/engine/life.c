@@ -264,7 +264,7 @@ void pki_engine_set_ctrl(struct pki_engine *e, int peer, struct pki_ep *ctrl, in
         /* A failure is found again, with a text, when the first signal is used. */
         (void)e->gpu->ops->host_register(e->gpu, ctrl->signals_mine, PKI_EP_SHARED_BYTES);
         (void)e->gpu->ops->host_register(e->gpu, ctrl->signals_theirs, PKI_EP_SHARED_BYTES);
-        e->peers[peer].let_go = calloc(2 * PKI_PAIR_SLOTS, sizeof *e->peers[peer].let_go); /* without it the watch leaves these alone */
+        e->peers[peer].let_go = calloc(2 * PKI_PAIR_SLOTS, sizeof *e->peers[peer].let_go); /* without it the watchdog leaves these alone */
     }
 }
 

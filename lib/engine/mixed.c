@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Collectives whose send buffer is memory of the host and whose receive buffer is GPU memory, or the other way round. The plan runs in one
- * kind of memory: the other buffer has a shadow there, filled before the first step or copied out after the last one.
+ * kind of memory: the other buffer has a staging copy there, filled before the first step or copied out after the last one.
  */
 #include "engine/internal.h"
 #include "util/dtype.h"

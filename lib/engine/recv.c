@@ -38,7 +38,7 @@ static bool by_bounce(const struct pki_xfer *xfer)
     return xfer->kind == PKI_MEM_DEVICE && pki_bounce_receives(xfer->engine, xfer->peer);
 }
 
-/* Granted, and the sender cannot map the memory: it asks for slots all the same. */
+/* Granted, and the sender cannot map the memory: it still asks for bounce buffers. */
 static bool is_refused(const struct pki_xfer *xfer)
 {
     return xfer->kind == PKI_MEM_DEVICE && xfer->region != 0 && !xfer->ll && xfer->own_signal < 0 && xfer->done == 0;

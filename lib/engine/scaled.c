@@ -35,7 +35,7 @@ void pki_scaled_place(struct pki_task *task)
         task->request.in = products(task);
 }
 
-/* Of mixed memory the shadow, which has been filled. */
+/* Of mixed memory the staging copy, which has been filled. */
 static const void *source(const struct pki_task *task)
 {
     return task->mixed.active && task->mixed.staging_in ? task->request.in : task->scaled.user_in;

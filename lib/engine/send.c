@@ -49,7 +49,7 @@ static void send_eager(struct pki_xfer *xfer)
     finish(xfer);
 }
 
-/* The receiver grants it by itself, as soon as it has come to it: a RTS would tell it nothing, unless it receives something else. */
+/* The receiver grants it by itself, as soon as it has come to it: an RTS would tell it nothing, unless it receives something else. */
 static bool is_expected(const struct pki_xfer *xfer)
 {
     return xfer->peer->ctrl->iface->transport->between_hosts && xfer->bytes > pki_xfer_eager_max(xfer) && !pki_xfer_is_eager_put(xfer) &&
@@ -211,7 +211,7 @@ static void choose_path(struct pki_xfer *xfer, const struct pki_msg *grant, enum
     xfer->path = xfer->by_bounce ? NULL : peer->path[xfer->kind][target];
     if (xfer->path != NULL)
         return;
-    xfer->path = peer->path[target][target]; /* a staged target is host memory */
+    xfer->path = peer->path[target][target]; /* a bounce buffer is host memory */
     xfer->bounce = xfer->kind != target;
 }
 

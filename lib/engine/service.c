@@ -21,14 +21,14 @@
 
 #define WATCHDOG_NS 10000000 /* how soon a peer's death is noticed for graphs that wait */
 #define BACKGROUND_NS (100 * PKI_NS_PER_MS) /* how often control channels are looked after: an idle process pays for each time */
-#define RECOVER_NS PKI_NS_PER_MS /* and while they are being recovered, which takes several notes to and fro */
+#define RECOVER_NS PKI_NS_PER_MS /* and while they are being recovered, which takes several notes in each direction */
 #define AWAKE_NS 200000ull /* how long it stays awake with nothing to do: operations come in rows */
 /* Where callers wait for their streams themselves it only dozes for a while: to wake it from its sleep with every operation costs more
- * than a doze costs the operation that nobody waits for. */
+ * than a light sleep costs the operation that nobody waits for. */
 #define LIGHT_SLEEP_NS 100000
 #define LIGHT_SLEEPING_NS (20 * PKI_NS_PER_MS)
 
-#define LOOK_NS 10000000 /* between two looks of the watch */
+#define LOOK_NS 10000000 /* between two looks of the watchdog */
 #define STUCK_NS (50 * PKI_NS_PER_MS) /* in one visit: the driver keeps it */
 #define SERVERS 4        /* at a time, all but one of them kept by the driver */
 
@@ -38,7 +38,7 @@ struct server {
     unsigned generation; /* of the service: an older one ends when it can */
     atomic_uint steps; /* odd while it visits an engine */
     atomic_bool ended;
-    unsigned seen;      /* the watch's */
+    unsigned seen;      /* the watchdog's */
     uint64_t since_ns;
 };
 
@@ -130,7 +130,7 @@ static bool visit(struct server *self, bool *busy, bool *driven)
 
         if ((!advances && !others && !needs_background) || e->leaving)
             continue;
-        *driven |= others || (advances && device_driven); /* calm: by the GPU */
+        *driven |= others || (advances && device_driven); /* by the GPU */
         if (advances)
             *busy |= (works && !device_driven) || atomic_load(&e->failed) != PK_OK; /* replays that wait are let go one wait at a time */
         if (advances || needs_background)
@@ -193,7 +193,7 @@ static bool sleep_unless_due(void)
 
 /*
  * Asleep is set before the last look, and wake looks at it after counting the operation: one of the two sees the other. What the last look finds may
- * be calm: nobody else will see its end, its deadline, or that another rank does it in another way.
+ * be device-driven: nobody else will see its end, its deadline, or that another rank does it in another way.
  */
 static void sleep_unless_busy(struct server *self)
 {
@@ -372,7 +372,7 @@ static pk_result_t start_once(void)
     pk_result_t result = service.running ? PK_OK : start_thread();
 
     atomic_store(&service.awake, service.running);
-    pthread_cond_broadcast(&service.wakeup); /* the watch waits for a thread that it is to watch */
+    pthread_cond_broadcast(&service.wakeup); /* the watchdog waits for a thread that it is to watch */
     return result;
 }
 

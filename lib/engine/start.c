@@ -165,7 +165,7 @@ static void leave_and_unlock(struct pki_engine *e)
     pki_engine_unlock(e);
 }
 
-#define DEVICE_DRIVEN_CALLS 32 /* after which the others' messages are looked at all the same */
+#define DEVICE_DRIVEN_CALLS 32 /* after which the messages of the other ranks are looked at anyway */
 
 /* Kernels see to all that is unfinished. */
 static bool is_device_driven(struct pki_engine *e)

@@ -62,7 +62,7 @@ static void add_name(char *text, size_t len, int rank)
         (void)snprintf(text + used, len - used, "%s%d", used > 0 ? ", " : "", rank);
 }
 
-/* Ranks to blame for a task. If nobody can be told from the others, those that it waits for. */
+/* Ranks to which a failure of the task is attributed. If nobody can be told from the others, those that it waits for. */
 static void name_missing(const struct pki_engine *e, const struct pki_task *task, char *text, size_t len)
 {
     text[0] = '\0';

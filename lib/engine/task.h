@@ -41,7 +41,7 @@ struct pki_step_state {
 /* A collective whose buffers are of two kinds of memory (mixed.c). */
 struct pki_mixed {
     bool over;               /* the receive buffer has everything */
-    bool active, staging_in; /* the send buffer has the shadow; else the receive buffer */
+    bool active, staging_in; /* the send buffer has the staging copy; else the receive buffer */
     const void *user_in;
     void *user_out;
     size_t in_bytes, out_bytes;
@@ -79,7 +79,7 @@ struct pki_fused {
     uint32_t entries;                /* of words->fall, handed out; those of unfinished operations are different ones */
     bool skipped;                    /* this rank has done the last one in another way */
     uint32_t ctas_launched;
-    uint32_t quiet;                  /* kernels that could be; one in some tells the CPU all the same */
+    uint32_t quiet;                  /* kernels that could be; one in some still tells the CPU */
     uint64_t begun_ns;               /* the operation launched last: when it was called */
     bool soon;                       /* the next one was called soon after it */
     int share;                       /* of the GPU's places, this process's */
@@ -284,7 +284,7 @@ enum pki_inline pki_inline_coll(struct pki_engine *engine, const struct pki_requ
 void pki_mixed_choose(struct pki_task *task, const enum pki_mem_kind kinds[2], const size_t bytes[2]);
 bool pki_mixed_before(struct pki_task *task, size_t scratch_at); /* from there on the scratch is its own */
 bool pki_mixed_after(struct pki_task *task);
-size_t pki_mixed_bytes(const struct pki_task *task); /* of the shadow, beside the scratch memory */
+size_t pki_mixed_bytes(const struct pki_task *task); /* of the staging copy, beside the scratch memory */
 
 /* scaled.c: of a request that is `scaled`; of others nothing happens. The plan reads from the scratch memory what is multiplied
  * there first. */
@@ -297,7 +297,7 @@ pk_result_t pki_scaled_queue(struct pki_task *task, const struct pki_queue *queu
 
 /* stream/join.c: tasks in the caller's CUDA stream, three phases so that a group's do not block one another */
 pk_result_t pki_stream_admit(struct pki_task *task); /* before anything is posted: may it wait in this stream, how */
-void pki_stream_begin(struct pki_task *task);        /* posted and, where the peer has been as quick, matched */
+void pki_stream_begin(struct pki_task *task);        /* posted and, where the peer has been as fast, matched */
 void pki_stream_open(struct pki_task *task);         /* "ready" and "my buffer is free": from the last task to the first */
 void pki_stream_launch(struct pki_task *task);       /* a fused collective's kernel */
 void pki_stream_end(struct pki_task *task, struct pki_list *made); /* waits, for all of `made` in the same stream at once */

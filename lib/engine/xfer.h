@@ -55,7 +55,7 @@ struct pki_xfer {
     bool opened;            /* receive: the buffer is free */
     bool by_bounce;         /* send: the receiver gives slots, a piece at a time */
     bool bounce;            /* send: pieces go through slots of this rank */
-    bool direct;            /* staged: the transport's devices reach this rank's GPU memory, and no slot here is needed */
+    bool direct;            /* by_bounce: the transport's devices reach this rank's GPU memory, and no slot here is needed */
     bool by_ctrl;           /* send: as DATA, whatever the way could do */
     bool combines;          /* to a RECV_REDUCE on the host: DATA is combined as it comes */
     bool may_get;           /* and the receiver could get it, too, when it granted */
@@ -208,7 +208,7 @@ static inline void pki_barrier_arrive(struct pki_peer *peer, uint64_t number, un
 /* ctrl.c: messages of a peer */
 pk_result_t pki_ctrl_send(struct pki_peer *peer, const struct pki_msg *msg, const void *payload, struct pki_engine *engine);
 bool pki_ctrl_poll(struct pki_engine *engine, struct pki_peer *peer);
-/* Take an early arrival that speaks of `xfer`; NULL when there is none. The caller frees it. */
+/* Take an unexpected message that speaks of `xfer`; NULL when there is none. The caller frees it. */
 struct pki_unexpected *pki_ctrl_take(struct pki_xfer *xfer);
 void pki_ctrl_consumed(struct pki_engine *engine, struct pki_peer *peer, size_t payload);
 /* The same of bytes that went before a CTS. */

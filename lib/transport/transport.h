@@ -123,7 +123,7 @@ struct pki_iface {
     size_t msg_payload_max; /* bytes, and of EAGER an endpoint's eager_coll where that is more; 0 without msg */
     bool carries;           /* set by the engine: a control channel or a way is of this transport; else it is only looked after now and then */
     size_t eager_max;       /* longest that goes whole in one message; 0: the engine's choice */
-    size_t eager_most;      /* a collective's step without GPUs that is longer than an endpoint's eager_coll may all the same go whole in one message, up to so many bytes */
+    size_t eager_most;      /* a collective's step without GPUs that is longer than an endpoint's eager_coll may still go whole in one message, up to so many bytes */
     bool eager_credits;           /* such a message gives credit, too: `bytes` */
     size_t eager_put_max;   /* longest transfer that may be put before its grant has come, the same on all ranks; 0: none */
     size_t eager_put_credit; /* bytes of such transfers to one peer, all together, that it has not asked for yet */
@@ -146,7 +146,7 @@ struct pki_ep {
     bool same_process;
     int64_t peer_pid;
     bool connecting; /* set by ep_connect: the connection is being made, in progress; messages may be sent already */
-    bool recovering; /* set by the transport: what carries its messages is being made anew, and notes go to and fro */
+    bool recovering; /* set by the transport: what carries its messages is being made anew, and both ends exchange notes */
     bool left;    /* set by the transport: the other end has closed in good order, and no more comes, nor any word of what was put */
     bool shutdown; /* set by the engine: the peer has said that it leaves, and that it cannot be reached any more is no failure */
     bool dead;    /* set by the transport, after pki_ep_fail; everything in flight has been put on the done queue with PK_ERR_PEER */

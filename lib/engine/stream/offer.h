@@ -7,8 +7,8 @@
  *   offered  the sender came first and has left its call: its bytes are described in the cell, and the receiver moves them
  *   taken    and the receiver has done so, in its own call
  * Of an offer `start` is opened by the sender's stream when the bytes are ready, and `done` behind the copy. A receiver that cannot move them
- * (another kind of memory, or memory that cannot be mapped now) sends a grant all the same, and the sender's engine moves them; every offer
- * has a RTS before it, which such receivers answer.
+ * (another kind of memory, or memory that cannot be mapped now) still sends a CTS, and the sender's engine moves them; every offer
+ * has an RTS before it, which such receivers answer.
  */
 #ifndef PKI_ENGINE_STREAM_OFFER_H
 #define PKI_ENGINE_STREAM_OFFER_H

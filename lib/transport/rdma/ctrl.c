@@ -164,7 +164,7 @@ pk_result_t pki_rdma_msg(struct pki_ep *base, const struct pki_msg *msg, const v
         return pki_fail(PK_ERR_INTERNAL, &where, "rdma: a message of %u bytes, more than %u", msg->payload, PKI_RDMA_PAYLOAD_MAX);
     }
     if (ep->recover.state != PKI_RDMA_UP || !has_credit(&ep->ctrl, 1) ||
-        !has_request(&ep->qps[0])) /* the last credit is for shutdown message */
+        !has_request(&ep->qps[0])) /* the last credit is for the shutdown message */
         return PK_IN_PROGRESS;
     result = note(ep, &head, rkeys, &parts);
     if (result != PK_OK)

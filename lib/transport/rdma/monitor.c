@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Who unmaps watched memory is held up by the kernel until the watcher has read of it. The watcher reads and marks under one lock, so
- * whoever takes that lock afterwards finds the marks of everything that it unmapped itself. For the same reason nobody may free memory
- * while holding the lock: that could be an unmapping, which would wait for the watcher, which waits for the lock.
+ * The kernel holds up a thread that unmaps monitored memory until the monitor has read of it. The monitor reads and marks under one
+ * lock, so a thread that takes the lock afterwards finds the marks of everything that it has unmapped. For the same reason nobody may
+ * free memory while holding the lock: that could unmap memory, which would wait for the monitor, which waits for the lock.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -152,8 +152,8 @@ void pki_rdma_monitor_close(void)
     pthread_mutex_unlock(&monitor.life);
 }
 
-/* Write-protect mode without protecting anything: no access is ever held up. Memory of files cannot be watched, nor what another
- * watcher of this process watches. */
+/* Write-protect mode without protecting anything: no access is ever held up. Memory of files cannot be
+ * monitored, nor memory that another monitor of this process has. */
 void pki_rdma_monitor_add(struct pki_rdma_monitored *monitored)
 {
     struct uffdio_register range = { .range = { .start = monitored->begin, .len = monitored->end - monitored->begin },

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Registered memory. What a transfer has used stays registered, within bounds, for the next one, if it is watched: memory that was
+ * Registered memory. What a transfer has used stays registered, within bounds, for the next one, if it is monitored: memory that was
  * freed and mapped anew at the same address must not be mistaken for the old one, whose pages the device still holds.
  */
 #include <errno.h>
@@ -16,7 +16,7 @@
 static void deregister(struct pki_rdma_iface *iface, struct pki_rdma_mr *mr)
 {
     pki_list_remove(&mr->node);
-    pki_rdma_monitor_remove(&mr->monitored); /* GPU memory is not watched */
+    pki_rdma_monitor_remove(&mr->monitored); /* GPU memory is not monitored */
     for (uint64_t i = 0; i < mr->npieces * (uint64_t)iface->nrails; i++)
         if (mr->mrs[i] != NULL)
             pki_verbs(NULL)->dereg_mr(mr->mrs[i]);
@@ -123,7 +123,7 @@ static bool classify(const struct pki_rdma_iface *iface, uintptr_t at, size_t by
     return device != NULL && device->ops->classify(device, (const void *)at, bytes, mem) == PK_OK && mem->kind == PKI_MEM_DEVICE;
 }
 
-/* Host memory that is not watched may have changed at any time, and GPU memory whose allocation is another one has. */
+/* Host memory that is not monitored may have changed at any time, and GPU memory whose allocation is another one has. */
 static bool is_stale(const struct pki_rdma_iface *iface, const struct pki_rdma_mr *mr)
 {
     struct pki_mem mem;
@@ -138,7 +138,7 @@ static bool is_same(const struct pki_mem *a, const struct pki_mem *b)
     return a->kind == b->kind && a->buffer_id == b->buffer_id;
 }
 
-/* Who still uses host memory that is not watched knows it to be what it was. */
+/* Who still uses host memory that is not monitored knows it to be what it was. */
 static struct pki_rdma_mr *find(struct pki_list *list, const struct source *source)
 {
     for (struct pki_list *node = list->next; node != list; node = node->next) {

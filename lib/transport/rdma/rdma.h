@@ -78,7 +78,7 @@ struct pki_rdma_rail {
     double gbps;
 };
 
-/* A range of memory whose mapping is watched. */
+/* A range of memory whose mapping is monitored. */
 struct pki_rdma_monitored {
     struct pki_list node;
     uintptr_t begin, end;
@@ -309,7 +309,7 @@ pk_result_t pki_rdma_choose_gid(struct pki_rdma_rail *rail, int entries);
 int pki_rdma_gid_order(const struct ibv_gid_entry *entry);
 
 /*
- * monitor.c: the kernel tells (by userfaultfd) when watched memory is unmapped, moved or given back. One watcher for the process, from the first
+ * monitor.c: the kernel tells (by userfaultfd) when monitored memory is unmapped, moved or given back. One monitor for the process, from the first
  * open to the last close. Where there is none (an old kernel, a container that forbids it) nothing is `is_monitored`.
  */
 void pki_rdma_monitor_open(void);

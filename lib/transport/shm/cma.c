@@ -135,7 +135,7 @@ static pk_result_t move_all(struct pki_put *put, bool writes)
     return PK_OK;
 }
 
-/* Begin with the peer's memory, if it is still lent; sequentially consistent, as the peer's look is. Else the move is put aside. */
+/* Begin with the peer's memory, if it is still granted; sequentially consistent, as the peer's look is. Else the move is put aside. */
 static bool enter(struct pki_put *put)
 {
     struct pki_shm_header *header = &pki_shm_ep_of(put->ep)->theirs->header;

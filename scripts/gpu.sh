@@ -65,10 +65,10 @@ export -f on
 
 tests() {
     local source name library sanitizer ranks longest
-    beside gpu.gates_driver 240 "$build/tests/gpu.gates_driver"
+    beside gpu.signals_driver 240 "$build/tests/gpu.signals_driver"
     for source in tests/gpu/*.c; do
         name=gpu.$(basename "$source" .c)
-        [ "$name" = gpu.gpu_sizes ] || [ "$name" = gpu.gates_driver ] || beside "$name" 120 "$build/tests/$name"
+        [ "$name" = gpu.gpu_sizes ] || [ "$name" = gpu.signals_driver ] || beside "$name" 120 "$build/tests/$name"
     done
     for name in one_thread collectives lifecycle errors graphs graph_rows; do
         beside "nccl.$name" 120 "$build/tests/nccl.$name"

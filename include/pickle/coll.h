@@ -3,53 +3,53 @@
  * @file coll.h
  * Collective operations: every rank of the communicator calls them, in the same order, with the same count, type, reduction and root.
  *
- * Errors common to all: PK_ERR_ARG (null communicator or buffer, unknown type, reduction or root, a stream that is none, a
- * finalized communicator, memory of another GPU, buffers that overlap other than as "in place" says, more elements than memory
- * can hold; of v-forms null counts, or a block of a rank for itself whose two lengths differ); PK_ERR_MISMATCH (ranks disagree on
- * operation, count, type, reduction or root: names both sides); PK_ERR_NEEDS_SM (it needs a kernel, or one more CUDA stream would
- * wait, and sm_policy is PK_SM_NONE); PK_ERR_UNSUPPORTED (no path between two ranks for their memory; in a captured stream,
- * what is said below; operations are pending in more CUDA streams of the process than a GPU has room for kernels that wait, about
- * 100; in a child of fork, what is the parent's); PK_ERR_PEER; PK_ERR_TIMEOUT; PK_ERR_ABORTED; PK_ERR_MEMORY; PK_ERR_SYSTEM (a
- * buffer that is not mapped or may not be written, where the kernel copies: EFAULT, and whose it is; elsewhere such a buffer ends
- * the process with SIGSEGV); the error that poisoned the communicator.
+ * Errors common to all: PK_ERR_ARG (a null communicator or buffer; an unknown type, reduction, root or stream; a finalized
+ * communicator; memory of another GPU; buffers that overlap, except "in place"; more elements than memory can hold; in v-forms null
+ * counts, or a block of a rank for itself with two different lengths); PK_ERR_MISMATCH (the ranks disagree on operation, count, type,
+ * reduction or root: the text names both sides); PK_ERR_NEEDS_SM (the operation needs a kernel, or one more CUDA stream would wait, and
+ * sm_policy is PK_SM_NONE); PK_ERR_UNSUPPORTED (no path between two ranks for their memory; in a captured stream, see below;
+ * operations are pending in more CUDA streams of the process than a GPU has room for kernels that wait, about 100; in a child of fork,
+ * the parent's communicator or stream); PK_ERR_PEER; PK_ERR_TIMEOUT; PK_ERR_ABORTED; PK_ERR_MEMORY; PK_ERR_SYSTEM (where the kernel
+ * copies, a buffer that is not mapped or may not be written: EFAULT, and the rank whose buffer it is; elsewhere such a buffer ends the
+ * process with SIGSEGV); the error that poisoned the communicator.
  *
- * A rank that fails with PK_ERR_ARG has not taken part. With PK_BLOCKING the call returns when the buffers are the caller's
- * again; in other streams at once. Different communicators may be used from different threads. Calls inside a group start
- * together when it ends (p2p.h).
+ * A rank that fails with PK_ERR_ARG has not taken part. With PK_BLOCKING the call returns when the buffers belong to the caller again;
+ * in other streams it returns at once. Different communicators may be used from different threads. Calls inside a group start together
+ * when the group ends (p2p.h).
  *
- * Counts are in elements of `dtype`, and 0 is legal; so is a communicator of one rank. Buffers are the caller's: sendbuf is only
- * read, and neither may be touched before the operation has ended in its stream. Where one rank alone has a buffer ("at the root"), the
- * others may pass anything, NULL too, and it is not looked at. A buffer may be NULL where it has no elements.
+ * Counts are in elements of `dtype`. A count of 0 is legal, and so is a communicator of one rank. Buffers belong to the caller: sendbuf
+ * is only read, and the caller may touch neither buffer before the operation has ended in its stream. Where only one rank has a buffer
+ * ("at the root"), the other ranks may pass anything, also NULL, and the library ignores it. A buffer without elements may be NULL.
  *
- * Reductions (`op`), element by element. Integers wrap around. f16, bf16 and the 8-bit floats are combined in f32 and rounded to
+ * Reductions (`op`) work element by element. Integers wrap around. f16, bf16 and the 8-bit floats are combined in f32 and rounded to
  * nearest even once in each step of the algorithm that combines blocks; the direct algorithms combine the blocks of up to 16 ranks in
- * one step, in rank order. PK_MIN and PK_MAX give NaN where any rank has one. PK_AVG is the sum, divided by the number of ranks
- * before its last rounding (so a sum of f32 or f64 may overflow where the average would not); the wrapped sum of integers is
- * divided and cut toward zero. Every rank gets the same bits, and the same from run to run for the same communicator, count and
- * type, whatever rounding mode, treatment of subnormal numbers or traps the program has set in its threads (-ffast-math, FTZ, fesetround,
- * feenableexcept): reductions are done in the default floating-point environment, and afterwards the thread has its own again; which exception
- * flags are raised then is not specified. On a GPU reductions need a kernel.
+ * one step, in rank order. PK_MIN and PK_MAX give NaN where any rank has a NaN. PK_AVG is the sum, divided by the number of ranks
+ * before its last rounding (so a sum of f32 or f64 may overflow where the average would not); the wrapped sum of integers is divided
+ * and truncated toward zero. Every rank gets the same bits, and every run gets the same bits for the same communicator, count and type,
+ * whatever rounding mode, treatment of subnormal numbers or traps the program has set in its threads (-ffast-math, FTZ, fesetround,
+ * feenableexcept): reductions run in the default floating-point environment, and the thread gets its own back afterwards. Which
+ * exception flags they raise is not specified. On a GPU reductions need a kernel.
  *
- * V-forms: the lengths of blocks differ. `counts[r]` and `offsets[r]` are of the block that goes to or comes from rank r, offsets from the
- * first element of the buffer; offsets NULL: one block lies behind the other in rank order. Both have one entry for each rank and
- * are the caller's again when the call returns, also in a group. Blocks of a receive buffer must not overlap. What one rank sends to
- * another must be as long as what that one receives: else PK_ERR_MISMATCH says both lengths.
+ * V-forms: blocks have different lengths. `counts[r]` and `offsets[r]` describe the block that goes to or comes from rank r; offsets
+ * count from the first element of the buffer. With NULL offsets the blocks follow one another in rank order. Both arrays have one entry
+ * for each rank and belong to the caller again when the call returns, also in a group. Blocks of a receive buffer must not overlap. A
+ * rank must receive as many elements from another rank as that rank sends: else PK_ERR_MISMATCH names both lengths.
  *
- * In a CUDA stream that is being captured a collective becomes part of the graph: on memory, registered or not, of GPUs that
- * reach one another, where what others write is memory that they can map (p2p.h; a short collective that is one kernel writes its
- * own memory alone); else PK_ERR_UNSUPPORTED, which leaves the capture as it was. It stays allocated as long as the graph is
- * launched. The call waits on the CPU until the other ranks capture theirs. All ranks replay their graphs in the same order, and
- * none after pk_comm_destroy, before which they should have ended. The collectives of one communicator have their turn one after
- * another: in a graph as they were captured, and across graphs as these are launched, in whatever streams. They share their
- * scratch memory, which is freed, like all else that a graph has of the library, by the first call after no graph is left that
- * uses it; but for 6 MiB a rank for those that are one kernel, from the first capture of such a one to pk_comm_destroy.
+ * In a CUDA stream that is being captured a collective becomes part of the graph, on GPUs that reach one another. Its memory may be
+ * registered or not; other ranks must be able to map the memory that they write (p2p.h; a short collective that is one kernel writes
+ * its own memory only). Else it returns PK_ERR_UNSUPPORTED, which leaves the capture unchanged. The memory must stay allocated as long
+ * as the graph is launched. The call waits on the CPU until the other ranks capture their parts. All ranks replay their graphs in the
+ * same order, and launch none after pk_comm_destroy; replays should have ended before it. The collectives of one communicator run one
+ * after another: within a graph as they were captured, and across graphs as these are launched, in any streams. They share scratch
+ * memory. The first call after the last graph that uses it is gone frees this memory, like everything that the library holds for a
+ * graph; except 6 MiB a rank for collectives that are one kernel, from the first such capture until pk_comm_destroy.
  *
- * Memory of the host and of the GPU may be mixed, between the ranks and between the two buffers of a rank; a copy through pinned memory
- * then comes before or after. Ranks whose buffers are of different kinds must be led to the same algorithm by PK_ALGORITHM where the
- * library's choice depends on the kind (pk_explain says it); else they get PK_ERR_MISMATCH.
+ * Memory of the host and of the GPU may be mixed, between the ranks and between the two buffers of a rank; then the library adds a copy
+ * through pinned memory before or after. If the library's choice of algorithm depends on the kind of memory (pk_explain says so),
+ * PK_ALGORITHM must lead ranks with different kinds to the same algorithm; else they get PK_ERR_MISMATCH.
  *
- * With CUDA_DEVICE_MAX_CONNECTIONS=1 or 2 a stream that waits can hold up the kernels of every other: there a collective on a GPU
- * that needs a kernel of the library (a reduction, or a copy inside the GPU) is completed within the call, whatever the stream, and a
+ * With CUDA_DEVICE_MAX_CONNECTIONS=1 or 2 a stream that waits can hold up the kernels of every other stream. There a collective on a
+ * GPU that needs a kernel of the library (a reduction, or a copy inside the GPU) completes within the call, in any stream, and a
  * warning says so once.
  */
 #ifndef PICKLE_COLL_H
@@ -64,12 +64,12 @@ extern "C" {
 #endif
 
 /**
- * Make a reduction that is a sum of elements, each multiplied by a scalar of its rank first: rank r's elements by what rank r
- * gives here. All ranks call an operation with such a reduction, made for the same type; their scalars may differ.
+ * Make a reduction that multiplies the elements of each rank by a scalar of that rank, and then sums them. All ranks call an operation
+ * with such a reduction, made for the same type; their scalars may differ.
  *
- * The product is rounded to `dtype` once (f16, bf16 and 8-bit floats are multiplied in f32; integers wrap), and the sum of the
- * products is as of PK_SUM. sendbuf keeps what it has, but for the result in place. The products take as much scratch memory as
- * sendbuf has. On a GPU it needs a kernel (PK_ERR_NEEDS_SM with PK_SM_NONE).
+ * The product is rounded to `dtype` once (f16, bf16 and 8-bit floats are multiplied in f32; integers wrap), and the products are
+ * summed as by PK_SUM. sendbuf does not change, except by a result in place. The products need as much scratch memory as sendbuf.
+ * On a GPU the reduction needs a kernel (PK_ERR_NEEDS_SM with PK_SM_NONE).
  *
  * @param comm              the communicator
  * @param dtype             of the elements and of the scalar
@@ -87,7 +87,7 @@ extern "C" {
 PK_API pk_result_t pk_op_create_premul(pk_comm_t *comm, pk_dtype_t dtype, const void *scalar, int scalar_is_device, pk_op_t *op);
 
 /**
- * Forget a reduction. Operations that have been called already, in an open group too, are not affected.
+ * Destroy a reduction. Operations that have been called already, also in an open group, are not affected.
  *
  * @param comm  the communicator, which may be poisoned
  * @param op    made by pk_op_create_premul for this communicator
@@ -98,7 +98,7 @@ PK_API pk_result_t pk_op_create_premul(pk_comm_t *comm, pk_dtype_t dtype, const 
 PK_API pk_result_t pk_op_destroy(pk_comm_t *comm, pk_op_t op);
 
 /**
- * Wait until every rank has come here: no rank's call ends (in its stream) before the last rank's has begun.
+ * Wait until every rank has called this: no call ends (in its stream) before the last rank's call has begun.
  *
  * @param comm    the communicator
  * @param stream  where the operation ends: PK_BLOCKING, a host stream or PK_CUDA_STREAM (stream.h)
@@ -216,9 +216,10 @@ PK_API pk_result_t pk_allgatherv(const void *sendbuf, size_t sendcount, void *re
  * @param comm     the communicator
  * @param stream   where the operation ends: PK_BLOCKING, a host stream or PK_CUDA_STREAM (stream.h)
  * @return PK_OK; the errors common to all
- * On a GPU in place it needs a kernel (PK_ERR_NEEDS_SM with PK_SM_NONE). Out of place the own block does; with PK_SM_NONE it goes
- * through host memory instead, which a captured stream refuses with PK_ERR_NEEDS_SM, or, where it has 2 MiB and NVLink joins all
- * GPUs, to the next GPU and back, which takes as much GPU memory as a block has. Since 0.2.
+ * On a GPU in place the operation needs a kernel (PK_ERR_NEEDS_SM with PK_SM_NONE). Out of place the copy of the rank's own block needs
+ * a kernel. With PK_SM_NONE that block goes through host memory instead, which a captured stream refuses with PK_ERR_NEEDS_SM; a block
+ * of 2 MiB or more goes to the next GPU and back instead, if NVLink joins all GPUs, which takes GPU memory of the length of a block.
+ * Since 0.2.
  */
 PK_API pk_result_t pk_alltoall(const void *sendbuf, void *recvbuf, size_t count, pk_dtype_t dtype, pk_comm_t *comm,
                                pk_stream_t stream);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
  * @file mem.h
- * Memory that the program says it keeps, and shareable memory of the host and of GPUs. No operation needs registered memory.
+ * Registered memory, and memory of the host and of GPUs that other processes can map. No operation needs registered memory.
  */
 #ifndef PICKLE_MEM_H
 #define PICKLE_MEM_H
@@ -15,7 +15,7 @@ extern "C" {
 
 /**
  * Declare that [ptr, ptr + bytes) stays allocated until pk_deregister, and learn whether other processes can map it. No operation
- * needs that, captured ones neither: they share what they use.
+ * needs this, not even captured operations: these share the memory that they use.
  *
  * @param comm   the communicator whose operations will use it
  * @param ptr    device memory of the communicator's device, or host memory; stays the caller's
@@ -23,7 +23,7 @@ extern "C" {
  * @return PK_OK; PK_ERR_ARG (null, empty, beyond the end of the address space, memory of another device); PK_ERR_MEMORY;
  *         PK_ERR_UNSUPPORTED (memory that cannot be shared between processes; in a child of fork, the parent's communicator);
  *         PK_ERR_SYSTEM (the driver's error); the error that poisoned the communicator
- * Local, does not block. Ranges may overlap; each register wants its own deregister. Since 0.1.
+ * Local, does not block. Ranges may overlap; each pk_register needs its own pk_deregister. Since 0.1.
  */
 PK_API pk_result_t pk_register(pk_comm_t *comm, void *ptr, size_t bytes);
 
@@ -40,13 +40,12 @@ PK_API pk_result_t pk_register(pk_comm_t *comm, void *ptr, size_t bytes);
 PK_API pk_result_t pk_deregister(pk_comm_t *comm, void *ptr, size_t bytes);
 
 /**
- * Allocate host memory that the ranks of this host map: transfers from and to it, and reductions of it, read and write it in place,
- * without the kernel. It is the fastest memory for messages of 64 KiB and more.
+ * Allocate host memory that the ranks of this host map: transfers and reductions read and write it in place, without the kernel. It is
+ * the fastest memory for messages of 64 KiB and more.
  *
  * @param comm   the communicator whose operations will use it; others treat it as ordinary memory
- * @param bytes  1 and up; whole pages are taken, of 2 MiB where it is as long
- * @param ptr    out: zeroed memory, aligned to 4096 bytes; the library's, to be given back by pk_mem_free, at the latest
- *               by pk_comm_destroy
+ * @param bytes  1 and up, rounded up to whole pages, of 2 MiB for 2 MiB and more
+ * @param ptr    out: zeroed memory, aligned to 4096 bytes; pk_mem_free gives it back, and pk_comm_destroy does at the latest
  * @return PK_OK; PK_ERR_ARG (null, no bytes); PK_ERR_MEMORY (EFBIG: more than ulimit -f allows); PK_ERR_SYSTEM (no descriptors;
  *         the driver cannot pin it); PK_ERR_UNSUPPORTED (in a child of fork, the parent's communicator); the error that poisoned
  *         the communicator
@@ -56,13 +55,13 @@ PK_API pk_result_t pk_deregister(pk_comm_t *comm, void *ptr, size_t bytes);
 PK_API pk_result_t pk_mem_alloc(pk_comm_t *comm, size_t bytes, void **ptr);
 
 /**
- * Allocate GPU memory that other processes of the machine can map, and that every GPU of this process may touch that reaches
- * it: virtual memory (cuMemCreate) of one piece, which a network card may read and write where the driver allows that. Where
- * the driver has no such memory, it is cudaMalloc's.
+ * Allocate GPU memory that other processes of the machine can map, and that every GPU of this process can use that reaches it: one
+ * piece of virtual memory (cuMemCreate), which a network card can read and write if the driver allows that. If the driver has no such
+ * memory, the call allocates as cudaMalloc does.
  *
  * @param comm   a communicator: its GPU. NULL: the calling thread's current device
- * @param bytes  1 and up; whole steps of the driver are taken, 2 MiB as a rule
- * @param ptr    out: memory that holds anything; the caller's until pk_mem_free, beyond pk_comm_destroy
+ * @param bytes  1 and up, rounded up to the granularity of the driver, usually 2 MiB
+ * @param ptr    out: uninitialized memory; the caller's until pk_mem_free, also after pk_comm_destroy
  * @return PK_OK; PK_ERR_ARG (null, no bytes); PK_ERR_UNSUPPORTED (no GPU, no driver, a library without CUDA; in a child of fork,
  *         the parent's communicator); PK_ERR_MEMORY; PK_ERR_SYSTEM (the driver's error); the error that poisoned the communicator
  * Local; may wait for the GPU. Any thread with comm NULL, also while it captures a stream. Since 0.2.
@@ -72,11 +71,11 @@ PK_API pk_result_t pk_mem_alloc_device(pk_comm_t *comm, size_t bytes, void **ptr
 /**
  * Free memory of pk_mem_alloc or pk_mem_alloc_device. No operation may use it any more.
  *
- * @param comm  of pk_mem_alloc's memory that communicator; of pk_mem_alloc_device's any, or NULL
- * @param ptr   what they gave; NULL does nothing, where comm is not NULL
+ * @param comm  for memory of pk_mem_alloc, its communicator; for memory of pk_mem_alloc_device any communicator, or NULL
+ * @param ptr   memory of pk_mem_alloc or pk_mem_alloc_device; NULL does nothing if comm is not NULL
  * @return PK_OK; PK_ERR_ARG (anything else); PK_ERR_UNSUPPORTED (in a child of fork, the parent's); PK_ERR_SYSTEM (the driver's
  *         error); for pk_mem_alloc's memory the error that poisoned the communicator, whose pk_comm_destroy frees it
- * Local; of GPU memory it may wait for the GPU. Since 0.2.
+ * Local; with GPU memory the call may wait for the GPU. Since 0.2.
  */
 PK_API pk_result_t pk_mem_free(pk_comm_t *comm, void *ptr);
 

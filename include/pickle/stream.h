@@ -3,8 +3,8 @@
  * @file stream.h
  * Where an operation ends: in the call itself, in a host stream, or in a CUDA stream.
  *
- * Every operation takes a pk_stream_t. The stream says *how* the operation ends, the memory of its buffers says which way the
- * bytes go; host memory in a CUDA stream is legal.
+ * Every operation takes a pk_stream_t. The stream says *how* the operation ends; the memory of its buffers decides which path the
+ * bytes take. Host memory in a CUDA stream is legal.
  */
 #ifndef PICKLE_STREAM_H
 #define PICKLE_STREAM_H
@@ -41,12 +41,12 @@ typedef struct pk_stream {
 #define PK_CUDA_STREAM(stream) PK_STREAM_VALUE(PK_STREAM_KIND_CUDA, (void *)(stream))
 
 /**
- * Make a host stream: operations in it run one after another in the order of the calls, progressed by the library; each call
- * returns at once. Operations of different communicators may share a stream.
+ * Make a host stream: its operations run one after another in the order of the calls, and a thread of the library drives them; each
+ * call returns at once. Operations of different communicators may share a stream.
  *
  * @param stream  out: the stream, the caller's until pk_stream_destroy
  * @return PK_OK; PK_ERR_ARG (null); PK_ERR_MEMORY; PK_ERR_SYSTEM (no thread can be made: EAGAIN; nothing else has failed)
- * The first one makes the library's thread, which all share. Does not block. Any thread. Since 0.1.
+ * The first host stream makes the library's thread, which all host streams share. Does not block. Any thread. Since 0.1.
  */
 PK_API pk_result_t pk_stream_create(pk_stream_t *stream);
 
@@ -70,8 +70,8 @@ PK_API pk_result_t pk_stream_synchronize(pk_stream_t stream);
 PK_API pk_result_t pk_stream_query(pk_stream_t stream);
 
 /**
- * Synchronize and free a host stream. The stream is gone whatever is returned; a handle that is no stream of this
- * process is left as it is.
+ * Synchronize and free a host stream. The stream is invalid afterwards, whatever the call returns; a handle that is not a stream
+ * of this process is not touched.
  *
  * @param stream  made by pk_stream_create
  * @return as pk_stream_synchronize

@@ -7,7 +7,7 @@ pk_result_t pki_check_own(const pk_comm_t *comm, const struct pki_where *call)
     if (comm == NULL)
         return pki_fail(PK_ERR_ARG, call, "comm is null");
     if (!pki_fork_is_ours(comm->stamp))
-        return pki_fail(PK_ERR_UNSUPPORTED, call, "the communicator was made before a fork, by the parent process, and is the parent's");
+        return pki_fail(PK_ERR_UNSUPPORTED, call, "the communicator belongs to the parent process: it was made before a fork");
     return PK_OK;
 }
 
@@ -45,7 +45,7 @@ pk_result_t pki_check_stream(pk_stream_t stream, const struct pki_where *call)
     if (stream.kind == PK_STREAM_KIND_HOST && stream.handle == NULL)
         return pki_fail(PK_ERR_ARG, call, "the host stream is null");
     if (stream.kind == PK_STREAM_KIND_HOST && !pki_host_stream_is_ours(stream.handle))
-        return pki_fail(PK_ERR_UNSUPPORTED, call, "the host stream was made before a fork, by the parent process, and is the parent's");
+        return pki_fail(PK_ERR_UNSUPPORTED, call, "the host stream belongs to the parent process: it was made before a fork");
     return PK_OK;
 }
 

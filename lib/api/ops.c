@@ -32,7 +32,7 @@ static pk_result_t submit(bool is_send, const void *in, void *out, size_t count,
     if (result == PK_OK && (peer < 0 || peer >= comm->size))
         result = pki_fail(PK_ERR_ARG, &call, "peer %d of %d ranks", peer, comm->size);
     if (result == PK_OK && peer == comm->rank && stream.kind == PK_STREAM_KIND_BLOCKING && !pki_in_group())
-        result = pki_fail(PK_ERR_ARG, &call, "to wait for oneself outside a group never ends");
+        result = pki_fail(PK_ERR_ARG, &call, "a blocking operation with this rank itself needs a group");
     if (result != PK_OK)
         return pki_submit_refused(result);
     if (is_send)
@@ -42,7 +42,7 @@ static pk_result_t submit(bool is_send, const void *in, void *out, size_t count,
     return pki_submit(comm, &request);
 }
 
-static PKI_ASIDE pk_result_t p2p(bool is_send, const void *in, void *out, size_t count, pk_dtype_t dtype, int peer, pk_comm_t *comm,
+static PKI_COLD pk_result_t p2p(bool is_send, const void *in, void *out, size_t count, pk_dtype_t dtype, int peer, pk_comm_t *comm,
                                  pk_stream_t stream)
 {
     const int cancel = pki_cancel_hold();
@@ -53,7 +53,7 @@ static PKI_ASIDE pk_result_t p2p(bool is_send, const void *in, void *out, size_t
 PKI_HOT pk_result_t pk_send(const void *buf, size_t count, pk_dtype_t dtype, int peer, pk_comm_t *comm, pk_stream_t stream)
 {
     if (is_plain(buf, count, dtype, peer, comm, stream) &&
-        pki_engine_send_quick(comm->engine, peer, buf, count * pki_dtype_bytes(dtype)))
+        pki_engine_send_inline(comm->engine, peer, buf, count * pki_dtype_bytes(dtype)))
         return PK_OK;
     return p2p(true, buf, NULL, count, dtype, peer, comm, stream);
 }
@@ -61,7 +61,7 @@ PKI_HOT pk_result_t pk_send(const void *buf, size_t count, pk_dtype_t dtype, int
 PKI_HOT pk_result_t pk_recv(void *buf, size_t count, pk_dtype_t dtype, int peer, pk_comm_t *comm, pk_stream_t stream)
 {
     if (is_plain(buf, count, dtype, peer, comm, stream) &&
-        pki_engine_recv_quick(comm->engine, peer, buf, count * pki_dtype_bytes(dtype)))
+        pki_engine_recv_inline(comm->engine, peer, buf, count * pki_dtype_bytes(dtype)))
         return PK_OK;
     return p2p(false, NULL, buf, count, dtype, peer, comm, stream);
 }

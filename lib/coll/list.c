@@ -14,31 +14,31 @@
     X(pki_hier_allgatherv) \
     X(pki_direct_allreduce) \
     X(pki_staggered_allreduce) \
-    X(pki_flat_allreduce) \
+    X(pki_one_shot_allreduce) \
     X(pki_ring_allreduce) \
     X(pki_doubling_allreduce) \
     X(pki_halving_allreduce) \
     X(pki_hier_allreduce) \
-    X(pki_leader_allreduce) \
+    X(pki_node_leader_allreduce) \
     X(pki_direct_reduce_scatter) \
     X(pki_ring_reduce_scatter) \
     X(pki_staggered_reduce_scatter) \
     X(pki_halving_reduce_scatter) \
     X(pki_hier_reduce_scatter) \
     X(pki_direct_broadcast) \
-    X(pki_flat_broadcast) \
+    X(pki_one_shot_broadcast) \
     X(pki_ring_broadcast) \
     X(pki_tree_broadcast) \
     X(pki_hier_broadcast) \
-    X(pki_leader_broadcast) \
+    X(pki_node_leader_broadcast) \
     X(pki_direct_reduce) \
-    X(pki_flat_reduce) \
+    X(pki_one_shot_reduce) \
     X(pki_ring_reduce) \
     X(pki_tree_reduce) \
     X(pki_hier_reduce) \
-    X(pki_leader_reduce) \
+    X(pki_node_leader_reduce) \
     X(pki_direct_alltoall) \
-    X(pki_detour_alltoall) \
+    X(pki_relayed_alltoall) \
     X(pki_direct_alltoallv) \
     X(pki_direct_gather) \
     X(pki_tree_gather) \

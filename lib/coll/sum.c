@@ -5,7 +5,7 @@
 
 #include "coll/ring.h"
 
-/* As many operands as one REDUCE may have: PKI_REDUCE_MAX of device.h, which this floor does not see. */
+/* As many operands as one REDUCE may have: PKI_REDUCE_MAX of device.h, which this layer does not see. */
 #define OPERANDS_MAX 16
 
 void pki_sum_begin(struct pki_sum *sum, struct pki_plan *plan, int n)

@@ -27,7 +27,7 @@ struct pki_sum_parts {
     int rank, size;
     uint32_t first, stride; /* block first + p * stride of IN is rank p's: it goes there; stride 0: the same to all */
     bool only_here;         /* the others have no sum to make: nothing goes to them */
-    uint32_t scratch;       /* the first of the size - 1 scratch blocks that the others' parts arrive in */
+    uint32_t scratch;       /* the first of the size - 1 scratch blocks that the parts of the other ranks arrive in */
     uint32_t running;       /* the scratch block of a running sum; dst may be that one */
     struct pki_ref dst;
     uint32_t *sent;         /* [size], or NULL: gets the send to each rank */

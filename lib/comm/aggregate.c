@@ -17,7 +17,7 @@ static pk_result_t describe(struct pk_comm *comm, struct pki_switchml_join *join
     pk_result_t result;
 
     *join = (struct pki_switchml_join){
-        .where = pki_env_get("PK_SWITCHML"), .rank = comm->rank, .size = comm->size, .wait = pki_comm_patience(comm)
+        .where = pki_env_get("PK_SWITCHML"), .rank = comm->rank, .size = comm->size, .wait = pki_comm_setup_timeout(comm)
     };
     if (join->where == NULL)
         return pki_fail(PK_ERR_ARG, NULL,

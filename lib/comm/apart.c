@@ -1,56 +1,56 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Which ranks share memory, as those of one host do, and why others do not. All ranks see the same cards, so all answer alike; a pair that
+ * Which ranks share memory, as those of one host do, and why others do not. All ranks see the same peer infos, so all answer alike; a pair that
  * shares none is joined by what joins hosts.
  */
 #include <stdio.h>
 
 #include "comm/comm.h"
 
-void pki_card_fill_host(struct pki_card *card, bool has_peers)
+void pki_peer_info_fill_host(struct pki_peer_info *peer_info, bool has_peers)
 {
     const struct pki_transport *const *transports = pki_transports();
-    char why[sizeof card->alone] = "";
+    char why[sizeof peer_info->alone] = "";
 
-    pki_bootstrap_host(card->process, &card->host);
-    card->user = pki_bootstrap_user();
-    if (card->host.by == PKI_HOST_UNKNOWN) {
-        memcpy(card->alone, card->host.why, sizeof card->alone);
+    pki_bootstrap_host(peer_info->process, &peer_info->host);
+    peer_info->user = pki_bootstrap_user();
+    if (peer_info->host.by == PKI_HOST_UNKNOWN) {
+        memcpy(peer_info->alone, peer_info->host.why, sizeof peer_info->alone);
         return;
     }
     for (int t = 0; t < PKI_TRANSPORTS_MAX && transports[t] != NULL; t++) {
         if (transports[t]->between_hosts || !transports[t]->reaches[PKI_MEM_HOST][PKI_MEM_HOST])
             continue;
-        if (!card->probes[t].usable)
-            (void)snprintf(why, sizeof why, "%.95s", card->probes[t].reason);
+        if (!peer_info->probes[t].usable)
+            (void)snprintf(why, sizeof why, "%.95s", peer_info->probes[t].reason);
         else if (!has_peers || pki_bootstrap_unix_works(why, sizeof why))
             return;
     }
-    memcpy(card->alone, why, sizeof card->alone);
+    memcpy(peer_info->alone, why, sizeof peer_info->alone);
 }
 
-static bool same_host_id(const struct pki_card *a, const struct pki_card *b)
+static bool same_host_id(const struct pki_peer_info *a, const struct pki_peer_info *b)
 {
     return memcmp(a->host.host_id, b->host.host_id, sizeof a->host.host_id) == 0;
 }
 
-bool pki_same_machine(const struct pki_card *a, const struct pki_card *b)
+bool pki_same_machine(const struct pki_peer_info *a, const struct pki_peer_info *b)
 {
     return memcmp(a->host.machine_id, b->host.machine_id, sizeof a->host.machine_id) == 0;
 }
 
-bool pki_other_machine(const struct pki_card *a, const struct pki_card *b)
+bool pki_other_machine(const struct pki_peer_info *a, const struct pki_peer_info *b)
 {
     return a->host.machine_known && b->host.machine_known && !pki_same_machine(a, b);
 }
 
-bool pki_share_host(const struct pki_card *a, const struct pki_card *b)
+bool pki_share_host(const struct pki_peer_info *a, const struct pki_peer_info *b)
 {
     return a == b || (same_host_id(a, b) && a->alone[0] == '\0' && b->alone[0] == '\0' && a->user == b->user);
 }
 
 /* Of two ranks whose host ids differ. */
-static void say_hosts(const struct pki_card *mine, const struct pki_card *theirs, char out[PKI_APART_TEXT])
+static void say_hosts(const struct pki_peer_info *mine, const struct pki_peer_info *theirs, char out[PKI_APART_TEXT])
 {
     const char *how = "";
 
@@ -65,7 +65,7 @@ static void say_hosts(const struct pki_card *mine, const struct pki_card *theirs
     (void)snprintf(out, PKI_APART_TEXT, "ranks on different hosts%s", how);
 }
 
-void pki_say_apart(const struct pki_card *mine, const struct pki_card *theirs, char out[PKI_APART_TEXT])
+void pki_say_apart(const struct pki_peer_info *mine, const struct pki_peer_info *theirs, char out[PKI_APART_TEXT])
 {
     if (mine->host.by == PKI_HOST_UNKNOWN)
         (void)snprintf(out, PKI_APART_TEXT, "this rank cannot tell its machine: %s", mine->alone);
@@ -82,7 +82,7 @@ void pki_say_apart(const struct pki_card *mine, const struct pki_card *theirs, c
 }
 
 /* What keeps this rank from sharing memory with that one, though they may be on one machine and nobody has told them otherwise. */
-static bool is_unexpected(const struct pki_card *mine, const struct pki_card *theirs)
+static bool is_unexpected(const struct pki_peer_info *mine, const struct pki_peer_info *theirs)
 {
     return mine->host.by == PKI_HOST_UNKNOWN || (same_host_id(mine, theirs) && !pki_share_host(mine, theirs));
 }
@@ -91,16 +91,16 @@ static bool is_unexpected(const struct pki_card *mine, const struct pki_card *th
 void pki_warn_apart(const struct pk_comm *comm)
 {
     static atomic_flag said = ATOMIC_FLAG_INIT;
-    const struct pki_card *mine = &comm->cards[comm->rank];
+    const struct pki_peer_info *mine = &comm->peer_infos[comm->rank];
     struct pki_where where = { .rank = comm->rank, .peer = -1, .op = "init" };
     char why[PKI_APART_TEXT];
 
     for (int i = 0; i < comm->size; i++) {
-        if (i == comm->rank || !is_unexpected(mine, &comm->cards[i]) || atomic_flag_test_and_set(&said))
+        if (i == comm->rank || !is_unexpected(mine, &comm->peer_infos[i]) || atomic_flag_test_and_set(&said))
             continue;
         where.peer = i;
-        pki_say_apart(mine, &comm->cards[i], why);
-        pki_log(PKI_LOG_WARN, &where, "%s; these two share no memory, but talk as ranks of different hosts do%s", why,
+        pki_say_apart(mine, &comm->peer_infos[i], why);
+        pki_log(PKI_LOG_WARN, &where, "%s; these two ranks share no memory and use a transport between hosts%s", why,
                 mine->host.by == PKI_HOST_UNKNOWN ? " (PK_HOST_ID can tell which ranks share a machine)" : "");
         return;
     }

@@ -146,7 +146,7 @@ pk_result_t pki_bootstrap_open(struct pki_bootstrap **bootstrap, int size, int r
         return result;
     if (size > 1 && meeting.address_count == 0) {
         pki_meeting_close(&meeting);
-        return pki_fail(PK_ERR_ARG, NULL, "the id is none that pk_get_unique_id made");
+        return pki_fail(PK_ERR_ARG, NULL, "pk_get_unique_id did not make this id");
     }
     result = pki_bootstrap_open_at(bootstrap, size, rank, &meeting, deadline_ns, cancel);
     if (meeting.led && rank == 0 && (result != PK_OK || size == 1))
@@ -204,7 +204,7 @@ static pk_result_t place_parts(struct pki_bootstrap *b, const void *mine, size_t
         struct pki_conn *c = &b->conns[r];
 
         if (c->frame.type != PKI_FRAME_PART || c->frame.sequence != b->sequence || c->frame.bytes != bytes)
-            return pki_bootstrap_fail(b, PK_ERR_MISMATCH, r, "rank %d sent message %d.%u of %u bytes where %d.%u of %zu was due",
+            return pki_bootstrap_fail(b, PK_ERR_MISMATCH, r, "rank %d sent message %d.%u of %u bytes instead of %d.%u of %zu",
                                       r, c->frame.type, c->frame.sequence, c->frame.bytes, PKI_FRAME_PART, b->sequence, bytes);
         memcpy(all + (size_t)r * bytes, c->payload, bytes);
         pki_conn_release(c);
@@ -337,7 +337,7 @@ pk_result_t pki_bootstrap_poll(struct pki_bootstrap *b)
             result = PK_OK;
     }
     if (result == PK_OK && b->asked)
-        result = pki_bootstrap_fail(b, PK_ERR_TIMEOUT, 0, "another rank waited in vain for rank 0");
+        result = pki_bootstrap_fail(b, PK_ERR_TIMEOUT, 0, "another rank timed out while it waited for rank 0");
     return result;
 }
 
@@ -359,12 +359,12 @@ pk_result_t pki_bootstrap_news(struct pki_bootstrap *b)
 
 void pki_bootstrap_close(struct pki_bootstrap *b)
 {
-    const struct pki_frame bye = { .type = PKI_FRAME_BYE };
+    const struct pki_frame shutdown = { .type = PKI_FRAME_SHUTDOWN };
     unsigned char bytes[PKI_FRAME_HEADER_BYTES];
 
     if (b == NULL)
         return;
-    pki_wire_put_frame(bytes, &bye);
+    pki_wire_put_frame(bytes, &shutdown);
     for (int r = 0; r < b->conn_count; r++) {
         if (b->conns[r].fd >= 0 && b->failed == PK_OK)
             (void)send(b->conns[r].fd, bytes, sizeof bytes, MSG_NOSIGNAL | MSG_DONTWAIT);

@@ -44,7 +44,7 @@ void pki_acceptor_close(struct pki_acceptor *a)
 
 size_t pki_acceptor_polls(struct pki_acceptor *a, struct pollfd *polls)
 {
-    const bool resting = a->rest_until_ns > pki_now_ns();
+    const bool resting = a->pause_until_ns > pki_now_ns();
     size_t count = 0;
 
     for (int i = 0; i < a->listener_count; i++)
@@ -61,8 +61,8 @@ uint64_t pki_acceptor_due_ns(const struct pki_acceptor *a)
     for (size_t i = a->done_count; i < a->pending_count; i++)
         if (a->pending[i].deadline_ns < due)
             due = a->pending[i].deadline_ns;
-    if (a->rest_until_ns != 0 && a->rest_until_ns < due)
-        due = a->rest_until_ns;
+    if (a->pause_until_ns != 0 && a->pause_until_ns < due)
+        due = a->pause_until_ns;
     return due;
 }
 
@@ -150,7 +150,7 @@ static void take_in(struct pki_acceptor *a, int fd)
     if (a->kind == PKI_HELLO_CONTROL)
         setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
     if (a->pending_count == PKI_ACCEPT_PENDING)
-        drop(a, oldest(a), "was pushed out by others");
+        drop(a, oldest(a), "was dropped to make room for newer connections");
     pki_handshake_accept(&a->pending[a->pending_count++], fd, a->secret, pki_now_ns() + PENDING_NS);
 }
 
@@ -162,12 +162,12 @@ static void make_room(struct pki_acceptor *a, int error)
     char reason[128];
 
     if (a->pending_count > a->done_count) {
-        drop(a, oldest(a), "was pushed out because this process has too many open files");
+        drop(a, oldest(a), "was dropped because this process has too many open files");
         return;
     }
-    a->rest_until_ns = pki_now_ns() + REST_NS;
+    a->pause_until_ns = pki_now_ns() + REST_NS;
     if (!a->said_why)
-        pki_log(PKI_LOG_WARN, &where, "cannot accept connections, and tries again: %s", strerror_r(error, reason, sizeof reason));
+        pki_log(PKI_LOG_WARN, &where, "cannot accept connections; trying again: %s", strerror_r(error, reason, sizeof reason));
     a->said_why = true;
 }
 
@@ -234,8 +234,8 @@ pk_result_t pki_acceptor_step(struct pki_acceptor *a, const struct pollfd *polls
         i--;
         result = step_one(a, i + (done - front), mine[i].revents != 0);
     }
-    if (a->rest_until_ns != 0 && pki_now_ns() >= a->rest_until_ns)
-        a->rest_until_ns = 0;
+    if (a->pause_until_ns != 0 && pki_now_ns() >= a->pause_until_ns)
+        a->pause_until_ns = 0;
     for (int i = 0; i < a->listener_count && result == PK_OK; i++)
         if (polls[i].revents != 0)
             result = accept_some(a, a->listeners[i]);

@@ -183,7 +183,7 @@ pk_result_t pki_bootstrap_check(const struct pki_bootstrap *b)
 }
 
 /* Who is blamed; nobody's error names himself: then it is `other`. */
-static int blamed(const struct pki_bootstrap *b, const struct pki_notice *notice, int other)
+static int attributed_to(const struct pki_bootstrap *b, const struct pki_notice *notice, int other)
 {
     return notice->peer == b->rank ? other : notice->peer;
 }
@@ -196,20 +196,20 @@ static pk_result_t on_notice(struct pki_bootstrap *b, int r)
     struct pki_notice notice;
 
     if (!pki_wire_get_notice(c->payload, c->frame.bytes, &notice) || notice.peer >= b->size)
-        return pki_bootstrap_fail(b, PK_ERR_PEER, r, "rank %d sent a notice that makes no sense", r);
+        return pki_bootstrap_fail(b, PK_ERR_PEER, r, "rank %d sent an invalid notice", r);
     pki_conn_release(c);
     if (b->rank == 0 && notice.code == PK_ERR_TIMEOUT && notice.text[0] == '\0') {
         b->asked = true;
         return PK_IN_PROGRESS;
     }
     if (b->rank == 0) {
-        int peer = notice.peer >= 0 ? blamed(b, &notice, r) : r;
+        int peer = notice.peer >= 0 ? attributed_to(b, &notice, r) : r;
 
         pki_conn_close(c); /* it knows; whether it closes in good order no longer matters */
         return pki_bootstrap_fail(b, notice.code, peer, "rank %d gave up: %s", r, notice.text);
     }
     pki_conn_close(c);
-    where.peer = blamed(b, &notice, -1);
+    where.peer = attributed_to(b, &notice, -1);
     pki_fail(notice.code, &where, "%s", notice.text);
     spread(b, &notice);
     return notice.code;
@@ -234,7 +234,7 @@ static pk_result_t on_broken(struct pki_bootstrap *b, int r, pk_result_t result)
         return pki_bootstrap_fail(b, PK_ERR_MEMORY, r, "no memory for a message of %u bytes", b->conns[r].frame.bytes);
     pki_conn_close(&b->conns[r]);
     if (result == PK_ERR_INTERNAL)
-        return pki_bootstrap_fail(b, PK_ERR_PEER, r, "the control connection of rank %d carried bytes that are no message", r);
+        return pki_bootstrap_fail(b, PK_ERR_PEER, r, "the control connection of rank %d carried bytes that are not a message", r);
     return pki_bootstrap_fail_errno(b, PK_ERR_PEER, r, error != 0 ? error : ECONNRESET,
                                     died ? "rank %d died: its control connection closed" : "the control connection of rank %d broke", r);
 }
@@ -254,7 +254,7 @@ pk_result_t pki_bootstrap_receive(struct pki_bootstrap *b, int r, bool needed)
         return on_broken(b, r, result);
     if (c->frame.type == PKI_FRAME_NOTICE)
         return on_notice(b, r);
-    if (c->frame.type == PKI_FRAME_BYE)
+    if (c->frame.type == PKI_FRAME_SHUTDOWN)
         return on_left(b, r, needed);
     return PK_OK;
 }
@@ -327,7 +327,7 @@ pk_result_t pki_bootstrap_await(struct pki_bootstrap *b, enum pki_frame_type typ
     if (result != PK_OK)
         return result;
     if (b->conns[0].frame.type != type || b->conns[0].frame.sequence != b->sequence)
-        return pki_bootstrap_fail(b, PK_ERR_MISMATCH, 0, "rank 0 sent message %d.%u where %d.%u was due: the ranks' calls differ",
+        return pki_bootstrap_fail(b, PK_ERR_MISMATCH, 0, "rank 0 sent message %d.%u instead of %d.%u: the ranks' calls differ",
                                   b->conns[0].frame.type, b->conns[0].frame.sequence, type, b->sequence);
     return PK_OK;
 }

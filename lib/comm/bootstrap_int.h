@@ -61,7 +61,7 @@ pk_result_t pki_bootstrap_fail_errno(struct pki_bootstrap *b, pk_result_t code, 
 void pki_bootstrap_notify(const struct pki_bootstrap *b, int fd);
 void pki_conn_tell(int fd, uint32_t sequence, const struct pki_notice *notice);
 
-/* The same for an error that a lower floor has recorded already. PK_OK passes through. */
+/* The same for an error that a lower layer has recorded already. PK_OK passes through. */
 pk_result_t pki_bootstrap_adopt(struct pki_bootstrap *b, pk_result_t code);
 
 /* The first error again, recorded for this thread without another line; PK_OK when there is none. */

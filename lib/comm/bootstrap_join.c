@@ -7,7 +7,7 @@
 #include "comm/bootstrap_meeting.h"
 #include "util/clock.h"
 
-#define FAREWELL_NS (300 * PKI_NS_PER_MS) /* an abort need not wait for its end */
+#define SHUTDOWN_NS (300 * PKI_NS_PER_MS) /* an abort need not wait for its end */
 
 /* Rank 0 and all who have come would wait for this one until their deadline: a moment for one more attempt, to tell them. */
 static pk_result_t aborted(struct pki_bootstrap *b, struct pki_seek *seek)
@@ -16,7 +16,7 @@ static pk_result_t aborted(struct pki_bootstrap *b, struct pki_seek *seek)
 
     b->cancel = NULL;
     if (b->conns[0].fd < 0 && seek != NULL)
-        (void)pki_seek_next(seek, pki_now_ns() + FAREWELL_NS, &b->conns[0].fd);
+        (void)pki_seek_next(seek, pki_now_ns() + SHUTDOWN_NS, &b->conns[0].fd);
     b->cancel = cancel;
     return pki_bootstrap_fail(b, PK_ERR_ABORTED, -1, "aborted");
 }
@@ -48,8 +48,8 @@ static pk_result_t report_waiting(void *arg)
     if (b->at_maker)
         pki_log(PKI_LOG_WARN, &where, "still waits after %llu ms: " NOT_COME, pki_bootstrap_elapsed_ms(b));
     else
-        pki_log(PKI_LOG_INFO, &where, "has found rank 0, and still waits after %llu ms: not all ranks have come; rank 0 says "
-                                      "which", pki_bootstrap_elapsed_ms(b));
+        pki_log(PKI_LOG_INFO, &where, "has found rank 0, still waits after %llu ms: ranks are missing; rank 0's log names "
+                                      "them", pki_bootstrap_elapsed_ms(b));
     return PK_OK;
 }
 

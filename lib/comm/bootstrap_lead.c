@@ -19,7 +19,7 @@
 #define ANSWER_NS (10 * PKI_NS_PER_S) /* of the thread, which does nothing else */
 
 /* A rank that has proved itself and waits to hear where rank 0 is. */
-struct guest {
+struct unproven {
     int fd;
     uint32_t rank;
 };
@@ -37,8 +37,8 @@ struct lead {
     uint32_t size;
     unsigned char *led; /* by rank; NULL until known */
     uint32_t led_count;
-    struct guest *guests;
-    size_t guest_count, guest_room;
+    struct unproven *unproven_list;
+    size_t unproven_count, unproven_room;
 };
 
 static struct {
@@ -55,48 +55,48 @@ static void start_over(void)
 
 /* ---- the thread ---- */
 
-static void say_where(struct lead *l, const struct guest *guest)
+static void say_where(struct lead *l, const struct unproven *unproven)
 {
     unsigned char bytes[PKI_FRAME_HEADER_BYTES + PK_UNIQUE_ID_BYTES];
     const struct pki_frame frame = { .type = PKI_FRAME_WHERE, .bytes = PK_UNIQUE_ID_BYTES };
 
     pki_wire_put_frame(bytes, &frame);
     memcpy(bytes + PKI_FRAME_HEADER_BYTES, l->where, sizeof l->where);
-    if (send(guest->fd, bytes, sizeof bytes, MSG_NOSIGNAL | MSG_DONTWAIT) == (ssize_t)sizeof bytes && guest->rank < l->size &&
-        l->led[guest->rank] == 0) {
-        l->led[guest->rank] = 1;
+    if (send(unproven->fd, bytes, sizeof bytes, MSG_NOSIGNAL | MSG_DONTWAIT) == (ssize_t)sizeof bytes && unproven->rank < l->size &&
+        l->led[unproven->rank] == 0) {
+        l->led[unproven->rank] = 1;
         l->led_count++;
     }
-    close(guest->fd);
+    close(unproven->fd);
 }
 
-static void take_guest(struct lead *l, const struct guest *guest)
+static void take_unproven(struct lead *l, const struct unproven *unproven)
 {
-    size_t room = l->guest_room == 0 ? 16 : 2 * l->guest_room;
-    struct guest *grown;
+    size_t room = l->unproven_room == 0 ? 16 : 2 * l->unproven_room;
+    struct unproven *grown;
 
     if (l->known) {
-        say_where(l, guest);
+        say_where(l, unproven);
         return;
     }
-    if (l->guest_count == l->guest_room) {
-        grown = realloc(l->guests, room * sizeof *grown);
+    if (l->unproven_count == l->unproven_room) {
+        grown = realloc(l->unproven_list, room * sizeof *grown);
         if (grown == NULL) { /* it comes again */
-            close(guest->fd);
+            close(unproven->fd);
             return;
         }
-        l->guests = grown;
-        l->guest_room = room;
+        l->unproven_list = grown;
+        l->unproven_room = room;
     }
-    l->guests[l->guest_count++] = *guest;
+    l->unproven_list[l->unproven_count++] = *unproven;
 }
 
 static void answer_root(struct lead *l)
 {
-    const struct pki_frame bye = { .type = PKI_FRAME_BYE };
+    const struct pki_frame shutdown = { .type = PKI_FRAME_SHUTDOWN };
     unsigned char bytes[PKI_FRAME_HEADER_BYTES];
 
-    pki_wire_put_frame(bytes, &bye);
+    pki_wire_put_frame(bytes, &shutdown);
     (void)send(l->root.fd, bytes, sizeof bytes, MSG_NOSIGNAL | MSG_DONTWAIT);
     pki_conn_close(&l->root);
 }
@@ -133,9 +133,9 @@ static void hear_root(struct lead *l)
     memcpy(l->where, l->root.payload, sizeof l->where);
     l->known = true;
     answer_root(l);
-    for (size_t i = 0; i < l->guest_count; i++)
-        say_where(l, &l->guests[i]);
-    l->guest_count = 0;
+    for (size_t i = 0; i < l->unproven_count; i++)
+        say_where(l, &l->unproven_list[i]);
+    l->unproven_count = 0;
 }
 
 static void admit(struct lead *l)
@@ -145,7 +145,7 @@ static void admit(struct lead *l)
 
     while (pki_acceptor_take(l->acceptor, &fd, &hello)) {
         if (hello.from != 0) {
-            take_guest(l, &(struct guest){ .fd = fd, .rank = hello.from });
+            take_unproven(l, &(struct unproven){ .fd = fd, .rank = hello.from });
             continue;
         }
         hear_root(l); /* what one who came before has said counts */
@@ -182,15 +182,15 @@ static void lead_all(struct lead *l)
 
 static void free_lead(struct lead *l)
 {
-    for (size_t i = 0; i < l->guest_count; i++)
-        close(l->guests[i].fd);
+    for (size_t i = 0; i < l->unproven_count; i++)
+        close(l->unproven_list[i].fd);
     for (int i = 0; i < l->listener_count; i++) {
         pki_fork_let_go(l->listeners[i]);
         close(l->listeners[i]);
     }
     pki_conn_close(&l->root);
     pki_acceptor_close(l->acceptor);
-    free(l->guests);
+    free(l->unproven_list);
     free(l->led);
     pki_auth_wipe(l, sizeof *l);
     free(l);
@@ -317,11 +317,11 @@ static pk_result_t hear_maker(struct pki_bootstrap *b, uint64_t deadline_ns)
         result = pki_conn_read(c, 0, 0);
     if (result == PK_ERR_ABORTED)
         return pki_bootstrap_fail(b, PK_ERR_ABORTED, -1, "aborted");
-    if (result == PK_OK && c->frame.type == PKI_FRAME_BYE)
+    if (result == PK_OK && c->frame.type == PKI_FRAME_SHUTDOWN)
         return PK_OK;
     if (result == PK_OK && c->frame.type == PKI_FRAME_NOTICE && pki_wire_get_notice(c->payload, c->frame.bytes, &notice))
         return pki_bootstrap_fail(b, notice.code, -1, "%s", notice.text);
-    return pki_bootstrap_fail(b, PK_ERR_PEER, -1, "the process that made the id did not take it that rank 0 is here");
+    return pki_bootstrap_fail(b, PK_ERR_PEER, -1, "the process that made the id refused the address of rank 0");
 }
 
 static pk_result_t tell_where(struct pki_bootstrap *b, const unsigned char where[PK_UNIQUE_ID_BYTES], uint64_t deadline_ns)
@@ -365,7 +365,7 @@ pk_result_t pki_bootstrap_follow(struct pki_bootstrap *b, const struct pki_meeti
     memcpy(where.bytes, c->payload, sizeof where.bytes);
     pki_conn_close(c);
     if (!pki_wire_get_id(&where, &id) || id.address_count == 0)
-        return pki_bootstrap_fail(b, PK_ERR_PEER, -1, "the process that made the id says of no address that rank 0 is there");
+        return pki_bootstrap_fail(b, PK_ERR_PEER, -1, "the process that made the id named no address of rank 0");
     *there = (struct pki_meeting){
         .secret = meeting->secret, .guard = meeting->guard, .listened = true, .address_count = id.address_count
     };

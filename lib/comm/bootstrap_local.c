@@ -100,27 +100,27 @@ static pk_result_t listen_local(struct mesh *m)
 }
 
 /* Rank r is not where it should be. */
-static pk_result_t blame(struct mesh *m, int r, int error)
+static pk_result_t attribute_failure(struct mesh *m, int r, int error)
 {
     pk_result_t result = pki_bootstrap_news(m->b);
 
     if (result != PK_OK)
         return result;
     if (error == EPERM || error == EACCES) /* it may be well */
-        return pki_bootstrap_fail_errno(m->b, PK_ERR_SYSTEM, r, error, "may not connect to rank %d on this host by a unix socket (by different "
-                                        "PK_HOST_ID they talk over tcp)", r);
+        return pki_bootstrap_fail_errno(m->b, PK_ERR_SYSTEM, r, error, "may not connect to rank %d on this host by a unix socket (with "
+                                        "different PK_HOST_ID the two ranks use tcp)", r);
     return pki_bootstrap_fail_errno(m->b, PK_ERR_PEER, r, error, "cannot connect to rank %d on this host by a unix socket%s", r, pki_place_hint());
 }
 
-/* Ranks whose cards name different users do not come here: these are in user namespaces within namespaces. */
+/* Ranks whose peer infos name different users do not come here: these are in user namespaces within namespaces. */
 static pk_result_t check_user(struct mesh *m, int r, int fd)
 {
     uint32_t theirs;
 
     if (pki_unix_same_user(fd, &theirs))
         return PK_OK;
-    return pki_bootstrap_fail(m->b, PK_ERR_UNSUPPORTED, r, "rank %d on this host runs as another user (uid %u, rank %d as uid %u): by different "
-                              "PK_HOST_ID they talk over tcp", r, theirs, m->b->rank, (unsigned)geteuid());
+    return pki_bootstrap_fail(m->b, PK_ERR_UNSUPPORTED, r, "rank %d on this host runs as another user (uid %u, rank %d as uid %u): with different "
+                              "PK_HOST_ID the two ranks use tcp", r, theirs, m->b->rank, (unsigned)geteuid());
 }
 
 /* Begin to connect to a lower rank. PK_IN_PROGRESS: its backlog is full. */
@@ -141,7 +141,7 @@ static pk_result_t begin(struct mesh *m, int r)
     if (connect(fd, (struct sockaddr *)&name, bytes) != 0) {
         result = PK_IN_PROGRESS;
         if (errno != EAGAIN && errno != EINTR)
-            result = blame(m, r, errno);
+            result = attribute_failure(m, r, errno);
         close(fd);
         return result;
     }
@@ -149,7 +149,7 @@ static pk_result_t begin(struct mesh *m, int r)
     if (result == PK_OK)
         result = pki_handshake_connect(&m->out[r], fd, &m->secret, &hello);
     if (result == PK_ERR_PEER)
-        result = blame(m, r, ECONNRESET);
+        result = attribute_failure(m, r, ECONNRESET);
     if (result != PK_OK) {
         m->out[r].fd = -1;
         close(fd);
@@ -186,7 +186,7 @@ static pk_result_t step_out(struct mesh *m, int r)
         close(m->out[r].fd);
     m->out[r].fd = -1;
     if (result == PK_ERR_AUTH)
-        return pki_bootstrap_fail(m->b, PK_ERR_AUTH, r, "the unix socket of rank %d belongs to somebody else", r);
+        return pki_bootstrap_fail(m->b, PK_ERR_AUTH, r, "the unix socket of rank %d belongs to another user", r);
     /* Pushed out by strangers, perhaps; while rank r lives it will take us again. */
     if (result == PK_ERR_PEER)
         m->retry = true;

@@ -66,7 +66,7 @@ static pk_result_t listen_instead(struct sockaddr_storage *at, const struct sock
             return pki_listen_failed(errno == EADDRINUSE ? at : &any, EADDRINUSE);
     }
     if (result != PK_ERR_SYSTEM && result != PK_ERR_ARG)
-        pki_log(PKI_LOG_WARN, NULL, "cannot listen at %s, for somebody has that port on this host; listens at %s alone", text, other);
+        pki_log(PKI_LOG_WARN, NULL, "cannot listen at %s: another process has that port on this host; listening at %s only", text, other);
     errno = EADDRINUSE;
     return result;
 }
@@ -205,7 +205,7 @@ pk_result_t pki_meeting_of_id(const pk_unique_id_t *id, bool listens, struct pki
 
     memset(meeting, 0, sizeof *meeting);
     if (!pki_wire_get_id(id, &unpacked))
-        return pki_fail(PK_ERR_ARG, NULL, "the id is none that pk_get_unique_id made");
+        return pki_fail(PK_ERR_ARG, NULL, "pk_get_unique_id did not make this id");
     meeting->secret = unpacked.secret;
     meeting->guard = PKI_GUARD_SECRET;
     meeting->listened = unpacked.listened;

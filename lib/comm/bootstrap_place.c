@@ -107,5 +107,5 @@ const char *pki_place_hint(void)
 {
     if (pki_env_get("PK_RUN_DIR") != NULL)
         return " (is PK_RUN_DIR the same directory for both?)";
-    return pki_env_get("PK_HOST_ID") != NULL ? " (PK_HOST_ID calls this one host; across network namespaces PK_RUN_DIR is needed too)" : "";
+    return pki_env_get("PK_HOST_ID") != NULL ? " (PK_HOST_ID says that this is one host; ranks in different network namespaces also need PK_RUN_DIR)" : "";
 }

@@ -121,7 +121,7 @@ static pk_result_t open_library(void)
     void *library = dlopen("libpmix.so.2", RTLD_NOW | RTLD_LOCAL);
 
     if (library == NULL)
-        return pki_fail(PK_ERR_UNSUPPORTED, NULL, "the launcher speaks PMIx, but its library cannot be opened: %s", dlerror());
+        return pki_fail(PK_ERR_UNSUPPORTED, NULL, "the launcher uses PMIx, but libpmix cannot be opened: %s", dlerror());
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         void *symbol = dlsym(library, names[i]);
 
@@ -194,7 +194,7 @@ static pk_result_t get_number(const char *key, uint32_t *number)
         return PK_OK;
     }
     free_value(value);
-    return pki_fail(PK_ERR_SYSTEM, NULL, "PMIx gives %s as something else than a number", key);
+    return pki_fail(PK_ERR_SYSTEM, NULL, "PMIx gives no number for %s", key);
 }
 
 /* Rank 0 makes the id and publishes it; the others publish that they are here. */
@@ -258,7 +258,7 @@ static pk_result_t name_missing(const char *key, uint32_t size, unsigned long lo
         }
         pending_drop(asked[r]);
     }
-    return pki_fail(PK_ERR_TIMEOUT, &where, "not all ranks came within %llu ms: of %u, missing:%s", waited_ms, size,
+    return pki_fail(PK_ERR_TIMEOUT, &where, "timed out after %llu ms: of %u ranks, missing:%s", waited_ms, size,
                     at > 0 ? names : " unknown");
 }
 
@@ -298,7 +298,7 @@ static pk_result_t fetch(const char *key, pk_unique_id_t *id)
     if (right)
         memcpy(id->bytes, value->data.bo.bytes, sizeof id->bytes);
     free_value(value);
-    return right ? PK_OK : pki_fail(PK_ERR_SYSTEM, NULL, "PMIx gives something else than an id for %s", key);
+    return right ? PK_OK : pki_fail(PK_ERR_SYSTEM, NULL, "PMIx gives no id for %s", key);
 }
 
 static pk_result_t find(int *size, int *rank, pk_unique_id_t *id, uint64_t deadline_ns, const atomic_bool *cancel)

@@ -128,7 +128,7 @@ static pk_result_t hear_joined(struct pki_bootstrap *b, const struct pollfd *pol
             continue;
         result = pki_bootstrap_receive(b, r, true);
         if (result == PK_OK)
-            return pki_bootstrap_fail(b, PK_ERR_PEER, r, "rank %d spoke before it was welcome", r);
+            return pki_bootstrap_fail(b, PK_ERR_PEER, r, "rank %d sent a message before it was admitted", r);
         if (result != PK_IN_PROGRESS)
             return result;
     }

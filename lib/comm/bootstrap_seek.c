@@ -23,7 +23,7 @@
 #define ALONE_NS (2 * PKI_NS_PER_S) /* nobody else is asked while one has so long for its proof: most likely a late rank 0 */
 #define GONE_NS (500 * PKI_NS_PER_MS) /* nobody listens for so long where somebody has: rank 0 has died, or given up */
 #define FAR_NS (5 * PKI_NS_PER_S)     /* the same where a network of rank 0 cannot be reached now */
-#define PATIENCE_NS (30 * PKI_NS_PER_S) /* who says nothing for so long is tried anew, and then after twice as long */
+#define TIMEOUT_NS (30 * PKI_NS_PER_S) /* who says nothing for so long is tried anew, and then after twice as long */
 #define PAUSE_MIN_NS (1 * PKI_NS_PER_MS)
 #define PAUSE_MAX_NS (50 * PKI_NS_PER_MS)
 #define STRANGER_NS (1 * PKI_NS_PER_S)
@@ -52,7 +52,7 @@ static void add(struct pki_seek *s, const struct sockaddr_storage *address)
     if (s->count == 0)
         s->begun_ns = pki_now_ns();
     s->candidates[s->count++] = (struct pki_candidate){ .address = *address, .fd = -1, .pause_ns = PAUSE_MIN_NS,
-                                                         .patience_ns = PATIENCE_NS };
+                                                         .timeout_ns = TIMEOUT_NS };
 }
 
 /* A link-local address of IPv6 means something on each of this host's links, and only this host knows their numbers: that of an id is
@@ -185,7 +185,7 @@ static void rest(struct pki_candidate *c, enum pki_seek_outcome outcome, int err
     if (c->fd >= 0)
         close(c->fd);
     c->fd = -1;
-    c->state = PKI_SEEK_RESTING;
+    c->state = PKI_SEEK_PAUSED;
     c->outcome = outcome;
     c->error = error;
     c->next_ns = pki_now_ns() + (outcome == PKI_SEEK_STRANGER ? STRANGER_NS : c->pause_ns);
@@ -286,7 +286,7 @@ static bool may_begin(const struct pki_seek *s, int own, uint64_t now)
     const struct pki_candidate *c = &s->candidates[own];
     bool others_tried = true;
 
-    if (c->state != PKI_SEEK_RESTING || now < c->next_ns || must_wait(s, own, now))
+    if (c->state != PKI_SEEK_PAUSED || now < c->next_ns || must_wait(s, own, now))
         return false;
     for (int i = 0; i < own; i++)
         others_tried = others_tried && s->candidates[i].outcome != PKI_SEEK_UNTRIED;
@@ -303,8 +303,8 @@ static pk_result_t begin_some(struct pki_seek *s)
 
         if (c->state == PKI_SEEK_CONNECTING && now - c->since_ns >= TRY_NS && !must_wait(s, i, now))
             rest(c, PKI_SEEK_FAILED, ETIMEDOUT);
-        if (c->state == PKI_SEEK_PROVING && now - c->since_ns >= c->patience_ns) {
-            c->patience_ns *= 2;
+        if (c->state == PKI_SEEK_PROVING && now - c->since_ns >= c->timeout_ns) {
+            c->timeout_ns *= 2;
             rest(c, PKI_SEEK_ACCEPTED, 0);
         }
         if (may_begin(s, i, now))
@@ -321,7 +321,7 @@ static uint64_t next_look(const struct pki_seek *s, uint64_t now)
     for (int i = 0; i < s->count; i++) {
         const struct pki_candidate *c = &s->candidates[i];
 
-        if (c->state == PKI_SEEK_RESTING && c->outcome != PKI_SEEK_UNTRIED && c->next_ns > now && c->next_ns < next)
+        if (c->state == PKI_SEEK_PAUSED && c->outcome != PKI_SEEK_UNTRIED && c->next_ns > now && c->next_ns < next)
             next = c->next_ns;
     }
     if (s->lookup != NULL && now + LOOK_MIN_NS + (now - s->asked_ns) / 8 < next)
@@ -364,7 +364,7 @@ static int take_found(struct pki_seek *s)
 
     s->candidates[s->found].fd = -1;
     for (int i = 0; i < s->count; i++)
-        if (s->candidates[i].state != PKI_SEEK_RESTING)
+        if (s->candidates[i].state != PKI_SEEK_PAUSED)
             rest(&s->candidates[i], s->candidates[i].outcome, s->candidates[i].error);
     return fd;
 }
@@ -421,7 +421,7 @@ static void report(const struct pki_seek *s)
     if (!pki_bootstrap_report_is_due(s->b))
         return;
     pki_seek_explain(s, PK_IN_PROGRESS, text, sizeof text);
-    pki_log(PKI_LOG_WARN, &where, "has not found %s after %llu ms, and tries again: %s", pki_seek_host_of(s),
+    pki_log(PKI_LOG_WARN, &where, "has not found %s after %llu ms; trying again: %s", pki_seek_host_of(s),
             pki_bootstrap_elapsed_ms(s->b), text);
 }
 

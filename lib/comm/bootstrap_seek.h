@@ -11,7 +11,7 @@
 #define PKI_SEEK_CANDIDATES 64
 #define PKI_SEEK_WHY 128
 
-enum pki_seek_state { PKI_SEEK_RESTING, PKI_SEEK_CONNECTING, PKI_SEEK_PROVING };
+enum pki_seek_state { PKI_SEEK_PAUSED, PKI_SEEK_CONNECTING, PKI_SEEK_PROVING };
 
 /* How the last attempt at an address has ended, or how far it is. */
 enum pki_seek_outcome { PKI_SEEK_UNTRIED, PKI_SEEK_FAILED, PKI_SEEK_ACCEPTED, PKI_SEEK_CLOSED, PKI_SEEK_STRANGER };
@@ -23,7 +23,7 @@ struct pki_candidate {
     int error; /* with PKI_SEEK_FAILED */
     int fd;    /* -1 while it rests */
     uint64_t since_ns, next_ns, pause_ns;
-    uint64_t patience_ns; /* for how long its silence is borne before it is tried anew */
+    uint64_t timeout_ns; /* for how long its silence is borne before it is tried anew */
     uint64_t lost_ns; /* when a connection broke that rank 0 had not admitted; 0: none has */
     struct pki_handshake handshake;
 };

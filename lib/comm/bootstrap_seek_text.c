@@ -15,11 +15,11 @@ static const char *reason_of(const struct pki_candidate *c, char *text, size_t r
     case PKI_SEEK_FAILED:
         return strerror_r(c->error, text, room);
     case PKI_SEEK_ACCEPTED:
-        return "somebody listens and does not answer";
+        return "a process listens and does not answer";
     case PKI_SEEK_CLOSED:
-        return "closed by whoever listens there";
+        return "the process that listens there closed the connection";
     case PKI_SEEK_STRANGER:
-        return "whoever listens there has another secret";
+        return "the process that listens there has another secret";
     }
     return c->state == PKI_SEEK_CONNECTING ? "no answer" : "not tried yet";
 }
@@ -84,7 +84,7 @@ static bool is_stranger(const struct pki_candidate *c)
     return c->outcome == PKI_SEEK_STRANGER;
 }
 
-static bool is_silent(const struct pki_candidate *c)
+static bool gives_no_answer(const struct pki_candidate *c)
 {
     return c->state == PKI_SEEK_PROVING;
 }
@@ -115,10 +115,10 @@ static void explain_timeout(const struct pki_seek *s, char *out, size_t room)
     const unsigned long long waited_ms = pki_bootstrap_elapsed_ms(s->b);
     char text[300], others[300];
 
-    list_addresses(s, is_silent, text, sizeof text);
+    list_addresses(s, gives_no_answer, text, sizeof text);
     if (text[0] != '\0') {
-        (void)snprintf(out, room, "%s at %s did not let this rank in within %llu ms%s%s", pki_seek_host_of(s), text, waited_ms,
-                       describe(s, is_silent, others, sizeof others) > 0 ? "; " : "", others);
+        (void)snprintf(out, room, "%s at %s did not admit this rank within %llu ms%s%s", pki_seek_host_of(s), text, waited_ms,
+                       describe(s, gives_no_answer, others, sizeof others) > 0 ? "; " : "", others);
         return;
     }
     describe_all(s, text, sizeof text);
@@ -133,7 +133,7 @@ void pki_seek_explain(const struct pki_seek *s, pk_result_t code, char *out, siz
         explain_peer(s, out, room);
     } else if (code == PK_ERR_AUTH) {
         list_addresses(s, is_stranger, where, sizeof where);
-        (void)snprintf(out, room, "who listens at %s does not know this rank's secret%s", where,
+        (void)snprintf(out, room, "the process that listens at %s does not know this rank's secret%s", where,
                        pki_seek_count_strangers(s) < s->count ? ", and nobody listens at rank 0's other addresses" : "");
     } else if (code == PK_ERR_TIMEOUT) {
         explain_timeout(s, out, room);

@@ -136,7 +136,7 @@ bool pki_wire_get_frame(const unsigned char bytes[PKI_FRAME_HEADER_BYTES], size_
     case PKI_FRAME_NOTICE:
         fits = count >= 8 && count <= PKI_NOTICE_BYTES;
         break;
-    case PKI_FRAME_BYE:
+    case PKI_FRAME_SHUTDOWN:
         fits = count == 0;
         break;
     case PKI_FRAME_WHERE:

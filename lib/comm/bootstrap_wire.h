@@ -60,7 +60,7 @@ enum pki_frame_type {
     PKI_FRAME_PART = 2,    /* to rank 0: this rank's part of a gather */
     PKI_FRAME_ALL = 3,     /* rank 0: the gathered parts */
     PKI_FRAME_NOTICE = 4,  /* an error; the sender gives up */
-    PKI_FRAME_BYE = 5,     /* the sender leaves in good order */
+    PKI_FRAME_SHUTDOWN = 5, /* the sender leaves in good order */
     PKI_FRAME_WHERE = 6    /* to and from the process that made the id: where rank 0 listens, an id without its secret */
 };
 

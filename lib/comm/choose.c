@@ -12,33 +12,41 @@
 #include "util/log.h"
 
 #define DIRECT_MAX_RANKS 16 /* operands of one reduction: device.h */
-#define DETOUR_MIN_BYTES (2u << 20) /* of a block: two hops more against the host's memory (bench/results/0.2-h200.md) */
+#define RELAYED_MIN_BYTES (2u << 20) /* of a block: two hops more against the host's memory (bench/results/0.2-h200.md) */
 
-static const char *const names[PKI_WAYS] = { "direct", "flat", "ring", "doubling", "halving", "tree", "staggered", "hier", "leader", "detour" };
+static const char *const names[PKI_ALGORITHM_IDS] = { "direct", "flat", "ring", "doubling", "halving", "tree", "staggered", "hier", "leader", "detour" };
+/* What PK_ALGORITHM may say instead. */
+static const char *const aliases[PKI_ALGORITHM_IDS] = { [PKI_ONE_SHOT] = "one-shot", [PKI_NODE_LEADER] = "node-leader",
+                                                       [PKI_RELAYED] = "relayed" };
 
 void pki_tuning_defaults(struct pki_tuning *t)
 {
     t->direct_max_ranks = DIRECT_MAX_RANKS;
-    t->flat_max_bytes = 24 << 10;
-    t->flat_pair_max_bytes = 1 << 20;
-    t->flat_pair_gpu_max_bytes = 4 << 20; /* 0.6 of the direct algorithm's time at 256 KiB and 1 MiB, 0.75 at 4, the same beyond (docs/design/0018) */
-    t->flat_root_max_bytes = 384 << 10;
-    t->flat_root_max_work = 32 << 10;
+    t->one_shot_max_bytes = 24 << 10;
+    t->one_shot_pair_max_bytes = 1 << 20;
+    t->one_shot_pair_gpu_max_bytes = 4 << 20; /* 0.6 of the direct algorithm's time at 256 KiB and 1 MiB, 0.75 at 4, the same beyond (docs/design/0018) */
+    t->one_shot_root_max_bytes = 384 << 10;
+    t->one_shot_root_max_work = 32 << 10;
     t->few_hops_max_bytes = 64 << 10;
     t->staggered_pair_min_bytes = 256 << 20;
     t->staggered_min_bytes = 64 << 20;
-    t->leader_max_bytes_per_rank = 16 << 10;
-    t->leader_max_bytes = 1 << 20;
+    t->node_leader_max_bytes_per_rank = 16 << 10;
+    t->node_leader_max_bytes = 1 << 20;
     t->hier_min_bytes = 512 << 10;
 }
 
 /* ---- PK_ALGORITHM ---- */
 
-static int way_named(const char *name, size_t len)
+static bool is_name(const char *candidate, const char *name, size_t len)
 {
-    for (int w = 0; w < PKI_WAYS; w++)
-        if (strlen(names[w]) == len && memcmp(names[w], name, len) == 0)
-            return w;
+    return candidate != NULL && strlen(candidate) == len && memcmp(candidate, name, len) == 0;
+}
+
+static int algorithm_named(const char *name, size_t len)
+{
+    for (int id = 0; id < PKI_ALGORITHM_IDS; id++)
+        if (is_name(names[id], name, len) || is_name(aliases[id], name, len))
+            return id;
     return -1;
 }
 
@@ -60,7 +68,7 @@ static pk_result_t force(struct pki_chooser *chooser, const char *word, size_t l
     size_t before = equal != NULL ? (size_t)(equal - word) : 0;
     const char *name = equal != NULL ? equal + 1 : word;
     bool fused = word + len - name == 5 && memcmp(name, "fused", 5) == 0;
-    int way = equal != NULL ? way_named(equal + 1, len - before - 1) : way_named(word, len);
+    int way = equal != NULL ? algorithm_named(equal + 1, len - before - 1) : algorithm_named(word, len);
     int coll = equal != NULL ? coll_named(word, before) : -1;
 
     if (word + len - name == 8 && memcmp(name, "switchml", 8) == 0 && (equal == NULL || coll == PKI_COLL_ALLREDUCE)) {
@@ -72,8 +80,8 @@ static pk_result_t force(struct pki_chooser *chooser, const char *word, size_t l
         return PK_OK;
     }
     if (way < 0 || (equal != NULL && (coll < 0 || chooser->all[coll][way] == NULL)))
-        return pki_fail(PK_ERR_ARG, NULL, "PK_ALGORITHM: '%.*s': direct, flat, ring, doubling, halving, tree, staggered, hier, leader, detour, fused "
-                        "or switchml, or operation=one that it has", (int)len, word);
+        return pki_fail(PK_ERR_ARG, NULL, "PK_ALGORITHM: '%.*s' is not direct, flat, ring, doubling, halving, tree, staggered, hier, "
+                        "leader, detour, fused, switchml, or operation=one of these that the operation has", (int)len, word);
     for (int c = 0; c < PKI_COLL_END; c++)
         if ((coll < 0 || c == coll) && chooser->all[c][way] != NULL)
             chooser->forced[c] = chooser->all[c][way];
@@ -99,7 +107,7 @@ pk_result_t pki_chooser_init(struct pki_chooser *chooser)
     chooser->switchml = false;
     for (int c = 0; c < PKI_COLL_END; c++) {
         chooser->forced[c] = NULL;
-        for (int w = 0; w < PKI_WAYS; w++)
+        for (int w = 0; w < PKI_ALGORITHM_IDS; w++)
             chooser->all[c][w] = pki_algorithm_find((enum pki_coll)c, names[w]);
     }
     return force_all(chooser, chooser->tuning.algorithm);
@@ -119,11 +127,11 @@ pk_result_t pki_algorithm_text_check(const char *text)
 /* ---- the rules ---- */
 
 struct rule {
-    enum pki_way_to way;
+    enum pki_algorithm_id way;
     const char *why;
 };
 
-#define LEADERS "short, among hosts of several ranks: one of each host speaks for it"
+#define NODE_LEADERS "short, among hosts of several ranks: one of each host speaks for it"
 #define ACROSS_HOSTS "among hosts of several ranks: within each host first, each block once between them"
 #define IN_PIECES "long: in pieces, in rank order, so that links carry one while another is reduced"
 #define IN_RANK_ORDER "every rank reaches every other; reductions are in rank order"
@@ -140,48 +148,48 @@ static bool shares_links(const struct pki_chooser *c)
 }
 
 /* Up to here one rank of a host speaks for it. Of very many ranks too much would go through one. */
-static size_t leader_max_bytes(const struct pki_chooser *c)
+static size_t node_leader_max_bytes(const struct pki_chooser *c)
 {
-    size_t bytes = c->tuning.leader_max_bytes_per_rank * (size_t)c->size;
+    size_t bytes = c->tuning.node_leader_max_bytes_per_rank * (size_t)c->size;
 
-    return bytes < c->tuning.leader_max_bytes ? bytes : c->tuning.leader_max_bytes;
+    return bytes < c->tuning.node_leader_max_bytes ? bytes : c->tuning.node_leader_max_bytes;
 }
 
 /* Everyone has, or gets, all the data. */
 static struct rule across_hosts(const struct pki_chooser *c, size_t bytes)
 {
-    if (bytes <= leader_max_bytes(c))
-        return (struct rule){ PKI_LEADER, LEADERS };
+    if (bytes <= node_leader_max_bytes(c))
+        return (struct rule){ PKI_NODE_LEADER, NODE_LEADERS };
     return (struct rule){ PKI_HIER, ACROSS_HOSTS };
 }
 
-static size_t flat_pair_max_bytes(const struct pki_chooser *c)
+static size_t one_shot_pair_max_bytes(const struct pki_chooser *c)
 {
     if (c->gpus)
-        return c->tuning.flat_pair_gpu_max_bytes;
-    return c->tuning.flat_pair_max_bytes;
+        return c->tuning.one_shot_pair_gpu_max_bytes;
+    return c->tuning.one_shot_pair_max_bytes;
 }
 
 static struct rule allreduce(const struct pki_chooser *c, size_t bytes)
 {
     size_t others = (size_t)c->size - 1;
 
-    if (is_few(c) && (c->hosts == 1 || c->size <= 4) && bytes <= c->tuning.flat_max_bytes / (others > 0 ? others : 1))
-        return (struct rule){ PKI_FLAT, "short: one hop, reduced in rank order everywhere" };
-    if (c->size == 2 && c->hosts == 2 && bytes <= flat_pair_max_bytes(c))
-        return (struct rule){ PKI_FLAT, "two hosts: as many bytes between them as round a ring, in one hop" };
-    if (shares_links(c) && bytes > leader_max_bytes(c) && bytes <= 4 * c->tuning.leader_max_bytes_per_rank * (size_t)c->size)
-        return is_few(c) ? (struct rule){ PKI_LEADER, LEADERS } : (struct rule){ PKI_HALVING, "many ranks: few hops" };
+    if (is_few(c) && (c->hosts == 1 || c->size <= 4) && bytes <= c->tuning.one_shot_max_bytes / (others > 0 ? others : 1))
+        return (struct rule){ PKI_ONE_SHOT, "short: one hop, reduced in rank order everywhere" };
+    if (c->size == 2 && c->hosts == 2 && bytes <= one_shot_pair_max_bytes(c))
+        return (struct rule){ PKI_ONE_SHOT, "two hosts: one hop, with as many bytes between them as in a ring" };
+    if (shares_links(c) && bytes > node_leader_max_bytes(c) && bytes <= 4 * c->tuning.node_leader_max_bytes_per_rank * (size_t)c->size)
+        return is_few(c) ? (struct rule){ PKI_NODE_LEADER, NODE_LEADERS } : (struct rule){ PKI_HALVING, "many ranks: few hops" };
     if (shares_links(c))
         return across_hosts(c, bytes);
     if ((!is_few(c) || c->hosts > 1) && bytes <= c->tuning.few_hops_max_bytes / 4)
-        return (struct rule){ PKI_DOUBLING, "short, among many: few hops" };
+        return (struct rule){ PKI_DOUBLING, "short, among many ranks: few hops" };
     if (c->size == 2 && !c->gpus)
-        return (struct rule){ PKI_RING, "two ranks: reduced as it arrives, in rank order all the same" };
+        return (struct rule){ PKI_RING, "two ranks: reduced as it arrives, still in rank order" };
     if (!is_few(c) && bytes <= 8 * c->tuning.few_hops_max_bytes)
         return (struct rule){ PKI_HALVING, "many ranks: few hops" };
     if (!is_few(c))
-        return (struct rule){ PKI_RING, "long, among many: round a ring each link carries the least" };
+        return (struct rule){ PKI_RING, "long, among many ranks: in a ring each link carries the fewest bytes" };
     if (c->hosts == 1 && c->gpus && bytes >= (c->size > 2 ? c->tuning.staggered_min_bytes : c->tuning.staggered_pair_min_bytes))
         return (struct rule){ PKI_STAGGERED, IN_PIECES };
     return (struct rule){ PKI_DIRECT, IN_RANK_ORDER };
@@ -192,34 +200,34 @@ static bool root_sums_alone(const struct pki_chooser *c, size_t bytes)
     uint64_t others = c->size > 1 ? (uint64_t)c->size - 1 : 1;
 
     return is_few(c) && c->hosts == 1 &&
-           bytes <= (c->gpus ? c->tuning.flat_root_max_bytes / others : c->tuning.flat_root_max_work / (others * others));
+           bytes <= (c->gpus ? c->tuning.one_shot_root_max_bytes / others : c->tuning.one_shot_root_max_work / (others * others));
 }
 
 static struct rule reduce(const struct pki_chooser *c, size_t bytes)
 {
     if (c->size == 2 && !c->gpus)
-        return (struct rule){ PKI_RING, "two ranks: reduced as it arrives, in rank order all the same" };
+        return (struct rule){ PKI_RING, "two ranks: reduced as it arrives, still in rank order" };
     if (root_sums_alone(c, bytes))
-        return (struct rule){ PKI_FLAT, "short: one hop, reduced in rank order at the root" };
+        return (struct rule){ PKI_ONE_SHOT, "short: one hop, reduced in rank order at the root" };
     if (shares_links(c))
         return across_hosts(c, bytes);
     if ((!is_few(c) || c->hosts > 1) && bytes <= c->tuning.few_hops_max_bytes)
-        return (struct rule){ PKI_TREE, "short, among many: few hops" };
+        return (struct rule){ PKI_TREE, "short, among many ranks: few hops" };
     if (!is_few(c))
-        return (struct rule){ PKI_RING, "long, among many: round a ring each link carries the least" };
+        return (struct rule){ PKI_RING, "long, among many ranks: in a ring each link carries the fewest bytes" };
     return (struct rule){ PKI_DIRECT, IN_RANK_ORDER };
 }
 
 static struct rule reduce_scatter(const struct pki_chooser *c, size_t bytes)
 {
     if (c->size == 2 && !c->gpus)
-        return (struct rule){ PKI_RING, "two ranks: reduced as it arrives, in rank order all the same" };
+        return (struct rule){ PKI_RING, "two ranks: reduced as it arrives, still in rank order" };
     if (shares_links(c) && bytes * (size_t)c->size >= c->tuning.hier_min_bytes)
         return (struct rule){ PKI_HIER, ACROSS_HOSTS };
     if (shares_links(c) || (!is_few(c) && bytes * (size_t)c->size <= c->tuning.few_hops_max_bytes))
-        return (struct rule){ PKI_HALVING, "short, among many: few hops" };
+        return (struct rule){ PKI_HALVING, "short, among many ranks: few hops" };
     if (!is_few(c))
-        return (struct rule){ PKI_RING, "long, among many: round a ring each link carries the least" };
+        return (struct rule){ PKI_RING, "long, among many ranks: in a ring each link carries the fewest bytes" };
     if (c->hosts == 1 && c->gpus && c->size > 2 && bytes * (size_t)c->size >= c->tuning.staggered_min_bytes)
         return (struct rule){ PKI_STAGGERED, IN_PIECES };
     return (struct rule){ PKI_DIRECT, IN_RANK_ORDER };
@@ -230,12 +238,12 @@ static struct rule broadcast(const struct pki_chooser *c, size_t bytes)
     if (shares_links(c))
         return across_hosts(c, bytes);
     if (is_few(c) && c->hosts == 1 && (!c->gpus || bytes <= c->tuning.few_hops_max_bytes))
-        return (struct rule){ PKI_FLAT, "one hop; all take it from the root at once" };
+        return (struct rule){ PKI_ONE_SHOT, "one hop: all ranks take it from the root at once" };
     if (bytes <= c->tuning.few_hops_max_bytes)
-        return (struct rule){ PKI_TREE, "short, among many: few hops" };
+        return (struct rule){ PKI_TREE, "short, among many ranks: few hops" };
     if (!is_few(c))
-        return (struct rule){ PKI_RING, "long, among many: from rank to rank each link carries it once" };
-    return (struct rule){ PKI_DIRECT, "long: the others pass parts on" };
+        return (struct rule){ PKI_RING, "long, among many ranks: from rank to rank, each link carries it once" };
+    return (struct rule){ PKI_DIRECT, "long: the other ranks pass parts on" };
 }
 
 static struct rule allgather(const struct pki_chooser *c, size_t bytes)
@@ -243,14 +251,14 @@ static struct rule allgather(const struct pki_chooser *c, size_t bytes)
     if (shares_links(c) && bytes * (size_t)c->size >= c->tuning.hier_min_bytes)
         return (struct rule){ PKI_HIER, ACROSS_HOSTS };
     if (shares_links(c) || (!is_few(c) && bytes * (size_t)c->size <= c->tuning.few_hops_max_bytes))
-        return (struct rule){ PKI_DOUBLING, "short, among many: few hops" };
+        return (struct rule){ PKI_DOUBLING, "short, among many ranks: few hops" };
     return (struct rule){ PKI_DIRECT, "every rank reaches every other" };
 }
 
 static struct rule gather_or_scatter(const struct pki_chooser *c, size_t bytes)
 {
     if (!is_few(c) && bytes * (size_t)c->size <= c->tuning.few_hops_max_bytes)
-        return (struct rule){ PKI_TREE, "short, among many: few hops" };
+        return (struct rule){ PKI_TREE, "short, among many ranks: few hops" };
     return (struct rule){ PKI_DIRECT, "one hop" };
 }
 
@@ -266,13 +274,13 @@ static struct rule rule_for(const struct pki_chooser *c, enum pki_coll coll, siz
     case PKI_COLL_SCATTER: return gather_or_scatter(c, bytes);
     case PKI_COLL_BARRIER:
         if (shares_links(c) && c->size > 4)
-            return (struct rule){ PKI_HIER, LEADERS };
+            return (struct rule){ PKI_HIER, NODE_LEADERS };
         if (c->size > 8)
             return (struct rule){ PKI_DOUBLING, "many ranks: few hops" };
         return (struct rule){ PKI_DIRECT, "one hop" };
     case PKI_COLL_ALLTOALL:
-        if (c->detours && bytes >= DETOUR_MIN_BYTES)
-            return (struct rule){ PKI_DETOUR, "no kernels: the own block by way of the next rank" };
+        if (c->relayed && bytes >= RELAYED_MIN_BYTES)
+            return (struct rule){ PKI_RELAYED, "no kernels: this rank's own block goes by way of the next rank" };
         break;
     case PKI_COLL_ALLGATHERV: /* nobody knows how long the blocks are on average */
         if (shares_links(c))

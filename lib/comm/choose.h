@@ -13,22 +13,22 @@
 struct pki_tuning {
     int32_t direct_max_ranks;      /* with more, not every rank sends to every other */
     int32_t p2p_level;             /* PK_P2P_LEVEL: enum pki_distance, UNKNOWN where it is not set */
-    uint64_t flat_max_bytes;       /* allreduce: most that a rank receives when all send all they have to all */
-    uint64_t flat_pair_max_bytes;  /* the same between two ranks on two hosts, */
-    uint64_t flat_pair_gpu_max_bytes; /* and where they have GPUs */
-    uint64_t flat_root_max_bytes;  /* reduce, GPUs among the ranks: most that the root receives when all send all they have to it */
-    uint64_t flat_root_max_work;   /* reduce, host memory: most of that times the others, who wait for the root to sum it up alone */
+    uint64_t one_shot_max_bytes;   /* allreduce: most that a rank receives when all send all they have to all */
+    uint64_t one_shot_pair_max_bytes; /* the same between two ranks on two hosts, */
+    uint64_t one_shot_pair_gpu_max_bytes; /* and where they have GPUs */
+    uint64_t one_shot_root_max_bytes; /* reduce, GPUs among the ranks: most that the root receives when all send all they have to it */
+    uint64_t one_shot_root_max_work; /* reduce, host memory: most of that times the others, who wait for the root to sum it up alone */
     uint64_t few_hops_max_bytes;   /* up to here hops cost more than bytes, among many ranks or hosts */
     uint64_t staggered_pair_min_bytes; /* allreduce of two GPUs: from here on in pieces */
     uint64_t staggered_min_bytes;  /* the same of more, and reduce_scatter from so much in all on, if there is no kernel for it */
-    uint64_t leader_max_bytes_per_rank; /* across hosts: up to here, times the ranks, one rank of a host speaks for it, */
-    uint64_t leader_max_bytes;          /* but not beyond this */
+    uint64_t node_leader_max_bytes_per_rank; /* across hosts: up to here, times the ranks, one rank of a host speaks for it, */
+    uint64_t node_leader_max_bytes;     /* but not beyond this */
     uint64_t hier_min_bytes;       /* across hosts, where each rank has a block: from so much in all on */
     int32_t switchml_fallback;          /* PK_SWITCHML_FALLBACK: what an aggregator cannot do goes without it */
     char algorithm[PKI_ALGORITHM_TEXT]; /* PK_ALGORITHM, or empty */
 };
 
-enum pki_way_to { PKI_DIRECT, PKI_FLAT, PKI_RING, PKI_DOUBLING, PKI_HALVING, PKI_TREE, PKI_STAGGERED, PKI_HIER, PKI_LEADER, PKI_DETOUR, PKI_WAYS };
+enum pki_algorithm_id { PKI_DIRECT, PKI_ONE_SHOT, PKI_RING, PKI_DOUBLING, PKI_HALVING, PKI_TREE, PKI_STAGGERED, PKI_HIER, PKI_NODE_LEADER, PKI_RELAYED, PKI_ALGORITHM_IDS };
 
 struct pki_chooser {
     struct pki_tuning tuning;
@@ -36,8 +36,8 @@ struct pki_chooser {
     int hosts;  /* of the communicator's ranks */
     bool gpus;  /* some rank has one */
     bool one_machine; /* all ranks are on it, be it as several hosts */
-    bool detours; /* every rank has a GPU and NVLink from it to all others', and some may run no kernel there; false until that is known */
-    const struct pki_algorithm *all[PKI_COLL_END][PKI_WAYS]; /* NULL: there is none */
+    bool relayed; /* every rank has a GPU and NVLink from it to every other GPU, and some rank may run no kernel there; false until that is known */
+    const struct pki_algorithm *all[PKI_COLL_END][PKI_ALGORITHM_IDS]; /* NULL: there is none */
     const struct pki_algorithm *forced[PKI_COLL_END];        /* by PK_ALGORITHM */
     uint32_t fused;                                          /* likewise: bit c, a kernel in GPU memory whatever the length */
     bool switchml;                                           /* likewise: allreduces by an aggregator in the network */

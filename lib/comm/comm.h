@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The communicator: configuration, the ranks' cards, the paths between them, and the engine that works on them. */
+/* The communicator: configuration, the ranks' peer infos, the paths between them, and the engine that works on them. */
 #ifndef PKI_COMM_H
 #define PKI_COMM_H
 
@@ -32,7 +32,7 @@ struct pki_token {
 };
 
 /* What every rank tells every other. Fixed size, no pointers. */
-struct pki_card {
+struct pki_peer_info {
     struct pki_host host;
     uint32_t user;  /* pki_bootstrap_user */
     char alone[96]; /* why it can share memory with no other rank; empty: it can */
@@ -49,7 +49,7 @@ struct pki_card {
     struct pki_cpus cpus; /* of the thread that called init */
 };
 
-static inline bool pki_same_gpu(const struct pki_card *a, const struct pki_card *b)
+static inline bool pki_same_gpu(const struct pki_peer_info *a, const struct pki_peer_info *b)
 {
     return a->has_gpu && b->has_gpu && memcmp(a->gpu_uuid, b->gpu_uuid, sizeof a->gpu_uuid) == 0;
 }
@@ -118,7 +118,7 @@ struct pk_comm {
     struct pki_device *device;
     struct pki_call_memo memos[PKI_CALL_MEMOS];
     struct pki_made_ops made_ops;
-    struct pki_card *cards;
+    struct pki_peer_info *peer_infos;
     struct pki_paths *paths;
     uint8_t *gpu_distances; /* enum pki_distance between this rank's GPU and each rank's; UNKNOWN across hosts */
     struct pki_net net;
@@ -149,10 +149,10 @@ static inline bool pki_same_process(const struct pk_comm *comm, int a, int b)
     return comm->homes[a] == comm->homes[b];
 }
 
-/* process.c. From show to hide other ranks of this process find the token: from before the cards are sent until all have looked. */
+/* process.c. From show to hide other ranks of this process find the token: from before the peer infos are sent until all have looked. */
 void pki_token_show(struct pki_token *token);
 void pki_token_hide(struct pki_token *token);
-/* The cards are there: which ranks are in this process? All others are alone, */
+/* The peer infos are there: which ranks are in this process? All others are alone, */
 void pki_homes_find(struct pk_comm *comm);
 /* unless they say what they have found. */
 void pki_homes_hear(struct pk_comm *comm, int rank, int32_t home);
@@ -181,17 +181,17 @@ void pki_comm_tear_down(struct pk_comm *comm);
 /* apart.c */
 #define PKI_APART_TEXT 160
 /* Behind the probes and the process: host, user, alone. */
-void pki_card_fill_host(struct pki_card *card, bool has_peers);
-bool pki_same_machine(const struct pki_card *a, const struct pki_card *b);
+void pki_peer_info_fill_host(struct pki_peer_info *peer_info, bool has_peers);
+bool pki_same_machine(const struct pki_peer_info *a, const struct pki_peer_info *b);
 /* Known to be on different machines. */
-bool pki_other_machine(const struct pki_card *a, const struct pki_card *b);
+bool pki_other_machine(const struct pki_peer_info *a, const struct pki_peer_info *b);
 /* They share memory: an equivalence, and the same on all ranks. */
-bool pki_share_host(const struct pki_card *a, const struct pki_card *b);
+bool pki_share_host(const struct pki_peer_info *a, const struct pki_peer_info *b);
 /* Why two ranks do not, in one sentence. */
-void pki_say_apart(const struct pki_card *mine, const struct pki_card *theirs, char out[PKI_APART_TEXT]);
+void pki_say_apart(const struct pki_peer_info *mine, const struct pki_peer_info *theirs, char out[PKI_APART_TEXT]);
 /* Cards are known: a line where this rank shares no memory with another one that may be on its machine. */
 void pki_warn_apart(const struct pk_comm *comm);
-/* cpus.c: what a rank has of its machine's CPUs, by the cards. PK_ERR_MEMORY. */
+/* cpus.c: what a rank has of its machine's CPUs, by the peer infos. PK_ERR_MEMORY. */
 pk_result_t pki_comm_cpus(const struct pk_comm *comm, int rank, struct pki_cpu_share *share);
 
 /* locality.c: fill gpu_distances. All ranks of a host take part, over their side sockets, before endpoints use these. */
@@ -205,7 +205,8 @@ void pki_config_dump(const struct pk_comm *comm, char *text, size_t capacity, si
  * out wrong can no longer put. All ranks. */
 pk_result_t pki_comm_verify(struct pk_comm *comm, struct pki_ep *const *eps);
 
-/* aggregate.c: join the aggregator, where PK_ALGORITHM asks for it. *joined: it has been, or need not be. With PK_SWITCHML_FALLBACK a refusal is no error. */
+/* aggregate.c: join the aggregator, where PK_ALGORITHM asks for it. *joined: it has been, or need not be. With
+ * PK_SWITCHML_FALLBACK a refusal is no error. */
 pk_result_t pki_aggregate_join(struct pk_comm *comm, bool *joined);
 /* What all ranks have found: has each joined? */
 void pki_aggregate_agree(struct pk_comm *comm, bool all);
@@ -215,7 +216,7 @@ pk_result_t pki_aggregate_choose(const struct pk_comm *comm, pk_dtype_t dtype, p
 /* connect.c: endpoints of all pairs. */
 pk_result_t pki_comm_connect(struct pk_comm *comm);
 /* For what goes over the side sockets in init: it listens to the bootstrap too. */
-struct pki_wait pki_comm_patience(struct pk_comm *comm);
+struct pki_wait pki_comm_setup_timeout(struct pk_comm *comm);
 
 /* comm.c */
 /* A null id: size, rank and id are the launcher's to say. */

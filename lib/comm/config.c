@@ -65,7 +65,8 @@ static pk_result_t policy_from_env(pk_comm_config_t *c)
     }
     result = pki_env_int("PK_SM_POLICY", 1, SMS_MAX, 1, &sms);
     if (result != PK_OK)
-        return pki_fail(PK_ERR_ARG, NULL, "PK_SM_POLICY is '%s': default, none or a number from 1 to %d", text, SMS_MAX);
+        return pki_fail(PK_ERR_ARG, NULL, "PK_SM_POLICY is '%s' instead of default, none or a number from 1 to %d", text,
+                        SMS_MAX);
     c->sm_policy = PK_SM_BOUNDED;
     c->max_sms = (int)sms;
     return PK_OK;
@@ -101,7 +102,7 @@ static pk_result_t p2p_level_from_env(struct pk_comm *comm)
     enum pki_distance level = PKI_DIST_UNKNOWN;
 
     if (text != NULL && !pki_distance_parse(text, &level))
-        return pki_fail(PK_ERR_ARG, NULL, "PK_P2P_LEVEL is '%.32s': LOC, NVL, PIX, PXB, PHB, NODE or SYS", text);
+        return pki_fail(PK_ERR_ARG, NULL, "PK_P2P_LEVEL is '%.32s' instead of LOC, NVL, PIX, PXB, PHB, NODE or SYS", text);
     comm->tuning.p2p_level = (int32_t)level;
     return PK_OK;
 }

@@ -24,7 +24,7 @@ struct wire_blob { /* what travels over the unix socket, one a transport, with a
 /* Both can use it, and it is made for this pair: some join the ranks of a host, others those of different hosts. */
 static bool both_can(const struct pk_comm *comm, int peer, int t)
 {
-    return comm->cards[comm->rank].probes[t].usable && comm->cards[peer].probes[t].usable &&
+    return comm->peer_infos[comm->rank].probes[t].usable && comm->peer_infos[peer].probes[t].usable &&
            pki_transports()[t]->between_hosts != comm->local[peer];
 }
 
@@ -43,7 +43,7 @@ static pk_result_t open_ifaces(struct pk_comm *comm)
     for (int t = 0; t < PKI_TRANSPORTS_MAX && transports[t] != NULL; t++) {
         pk_result_t result;
 
-        if (!comm->cards[comm->rank].probes[t].usable || (transports[t]->between_hosts && !has_peer_for(comm, t)))
+        if (!comm->peer_infos[comm->rank].probes[t].usable || (transports[t]->between_hosts && !has_peer_for(comm, t)))
             continue;
         result = pki_engine_iface(comm->engine, transports[t], &comm->ifaces[t]);
         if (result != PK_OK)
@@ -58,7 +58,7 @@ static pk_result_t hear(void *comm)
 }
 
 /* The peer may itself wait for a rank that has died or given up, and rank 0 has to pass that on. */
-struct pki_wait pki_comm_patience(struct pk_comm *comm)
+struct pki_wait pki_comm_setup_timeout(struct pk_comm *comm)
 {
     return (struct pki_wait){ .deadline_ns = comm->deadline_ns, .cancel = &comm->cancel, .listen = hear, .arg = comm };
 }
@@ -66,7 +66,7 @@ struct pki_wait pki_comm_patience(struct pk_comm *comm)
 static pk_result_t offer(struct pk_comm *comm, int peer, struct link *link)
 {
     bool same_process = pki_same_process(comm, peer, comm->rank);
-    const struct pki_wait wait = pki_comm_patience(comm);
+    const struct pki_wait wait = pki_comm_setup_timeout(comm);
     struct pki_where where = { .rank = comm->rank, .peer = peer, .op = "init" };
 
     for (int t = 0; t < PKI_TRANSPORTS_MAX; t++) {
@@ -77,7 +77,7 @@ static pk_result_t offer(struct pk_comm *comm, int peer, struct link *link)
         if (comm->ifaces[t] == NULL || !both_can(comm, peer, t))
             continue;
         result =
-            pki_engine_ep_open(comm->engine, comm->ifaces[t], peer, same_process, comm->cards[peer].pid, &mine, &link->eps[t]);
+            pki_engine_ep_open(comm->engine, comm->ifaces[t], peer, same_process, comm->peer_infos[peer].pid, &mine, &link->eps[t]);
         if (result != PK_OK)
             return result;
         wire.len = mine.len;
@@ -91,7 +91,7 @@ static pk_result_t offer(struct pk_comm *comm, int peer, struct link *link)
 
 static pk_result_t accept_offers(struct pk_comm *comm, int peer, struct link *link)
 {
-    const struct pki_wait wait = pki_comm_patience(comm);
+    const struct pki_wait wait = pki_comm_setup_timeout(comm);
     struct pki_where where = { .rank = comm->rank, .peer = peer, .op = "init" };
 
     for (int t = 0; t < PKI_TRANSPORTS_MAX; t++) {
@@ -108,7 +108,7 @@ static pk_result_t accept_offers(struct pk_comm *comm, int peer, struct link *li
         if (in.bytes != sizeof wire || wire.transport != (uint32_t)t || wire.len > sizeof wire.bytes) {
             if (in.fd_count > 0)
                 close(fd);
-            return pki_fail(PK_ERR_INTERNAL, &where, "offer of transport %u where %d was due", wire.transport, t);
+            return pki_fail(PK_ERR_INTERNAL, &where, "offer of transport %u instead of %d", wire.transport, t);
         }
         link->theirs[t].len = wire.len;
         memcpy(link->theirs[t].bytes, wire.bytes, sizeof wire.bytes);
@@ -212,7 +212,7 @@ static pk_result_t take_offers(struct pk_comm *comm, struct link *links, const s
                 continue;
             }
             if (offer->transport != (uint32_t)t || offer->len > sizeof theirs->bytes)
-                return pki_fail(PK_ERR_INTERNAL, &where, "offer of transport %u where %d was due", offer->transport, t);
+                return pki_fail(PK_ERR_INTERNAL, &where, "offer of transport %u instead of %d", offer->transport, t);
             theirs->len = offer->len;
             theirs->fd = -1;
             memcpy(theirs->bytes, offer->bytes, sizeof theirs->bytes);
@@ -326,7 +326,7 @@ static pk_result_t connect_remote(struct pk_comm *comm, struct link *links)
 static void fill_facts(const struct pk_comm *comm, int peer, const struct link *link, struct pki_pair *pair, char apart[PKI_APART_TEXT])
 {
     const struct pki_transport *const *transports = pki_transports();
-    const struct pki_card *a = &comm->cards[comm->rank], *b = &comm->cards[peer];
+    const struct pki_peer_info *a = &comm->peer_infos[comm->rank], *b = &comm->peer_infos[peer];
 
     memset(pair, 0, sizeof *pair);
     pair->same_rank = peer == comm->rank;
@@ -371,19 +371,19 @@ static void choose_paths(struct pk_comm *comm, int peer, const struct link *link
 
             pki_select(&pair, (enum pki_mem_kind)source, (enum pki_mem_kind)target, path);
             if (link != NULL)
-                pki_engine_set_way(comm->engine, peer, (enum pki_mem_kind)source, (enum pki_mem_kind)target,
+                pki_engine_set_path(comm->engine, peer, (enum pki_mem_kind)source, (enum pki_mem_kind)target,
                                    ep_named(link, path->transport));
         }
 }
 
-/* The lane is the first transport that carries messages. */
-static pk_result_t set_lane(struct pk_comm *comm, int peer, const struct link *link)
+/* The control channel is the first transport that carries messages. */
+static pk_result_t set_ctrl(struct pk_comm *comm, int peer, const struct link *link)
 {
     struct pki_where where = { .rank = comm->rank, .peer = peer, .op = "init" };
 
     for (int t = 0; t < PKI_TRANSPORTS_MAX; t++)
         if (link->eps[t] != NULL && comm->ifaces[t]->msg_payload_max > 0) {
-            pki_engine_set_lane(comm->engine, peer, link->eps[t], comm->side_fds[peer]);
+            pki_engine_set_ctrl(comm->engine, peer, link->eps[t], comm->side_fds[peer]);
             comm->side_fds[peer] = -1;
             return PK_OK;
         }
@@ -433,7 +433,7 @@ static pk_result_t verify(struct pk_comm *comm, const struct link *links)
     for (int i = 0; i < comm->size; i++) {
         const struct pki_path *path = &comm->paths[i].way[PKI_MEM_DEVICE][PKI_MEM_DEVICE];
         struct pki_ep *ep = i == comm->rank ? NULL : ep_named(&links[i], path->transport);
-        bool one_gpu = memcmp(comm->cards[i].gpu_uuid, comm->cards[comm->rank].gpu_uuid, sizeof comm->cards[i].gpu_uuid) == 0;
+        bool one_gpu = memcmp(comm->peer_infos[i].gpu_uuid, comm->peer_infos[comm->rank].gpu_uuid, sizeof comm->peer_infos[i].gpu_uuid) == 0;
 
         if (ep != NULL && ep->iface->transport->reaches[PKI_MEM_DEVICE][PKI_MEM_DEVICE] && !one_gpu)
             eps[i] = ep;
@@ -459,7 +459,7 @@ pk_result_t pki_comm_connect(struct pk_comm *comm)
     for (int i = 0; i < comm->size && result == PK_OK; i++) {
         choose_paths(comm, i, i == comm->rank ? NULL : &links[i]);
         if (i != comm->rank)
-            result = set_lane(comm, i, &links[i]);
+            result = set_ctrl(comm, i, &links[i]);
     }
     if (result == PK_OK)
         result = verify(comm, links);

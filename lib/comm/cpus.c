@@ -15,8 +15,8 @@ pk_result_t pki_comm_cpus(const struct pk_comm *comm, int rank, struct pki_cpu_s
     for (int i = 0; i < comm->size; i++) {
         if (i == rank)
             me = n;
-        if (pki_same_machine(&comm->cards[i], &comm->cards[rank]))
-            ranks[n++] = &comm->cards[i].cpus;
+        if (pki_same_machine(&comm->peer_infos[i], &comm->peer_infos[rank]))
+            ranks[n++] = &comm->peer_infos[i].cpus;
     }
     result = pki_cpus_share(ranks, n, me, share);
     free(ranks);

@@ -52,7 +52,7 @@ static void dump_transports(const struct pk_comm *comm, struct pki_text *out)
         struct pki_probe probe;
 
         if (comm != NULL)
-            probe = comm->cards[comm->rank].probes[i];
+            probe = comm->peer_infos[comm->rank].probes[i];
         else if (strcmp(transports[i]->name, "rdma") == 0)
             transports[i]->probe(&config, &probe);
         else
@@ -67,15 +67,15 @@ static void dump_transports(const struct pk_comm *comm, struct pki_text *out)
 static void dump_ranks(const struct pk_comm *comm, struct pki_text *out)
 {
     for (int i = 0; i < comm->size; i++) {
-        const struct pki_card *card = &comm->cards[i];
+        const struct pki_peer_info *peer_info = &comm->peer_infos[i];
         struct pki_cpu_share share = { .own = true };
 
         (void)pki_comm_cpus(comm, i, &share);
         pki_text_add(out, "rank %d%s: %s, process %" PRId64, i, i == comm->rank ? " (this one)" : "",
-                     comm->local[i] ? "this host" : "another host", card->pid);
-        if (card->has_gpu)
-            pki_text_add(out, ", GPU %.15s", card->gpu_pci);
-        if (card->has_gpu && i != comm->rank && comm->gpu_distances[i] != PKI_DIST_UNKNOWN)
+                     comm->local[i] ? "this host" : "another host", peer_info->pid);
+        if (peer_info->has_gpu)
+            pki_text_add(out, ", GPU %.15s", peer_info->gpu_pci);
+        if (peer_info->has_gpu && i != comm->rank && comm->gpu_distances[i] != PKI_DIST_UNKNOWN)
             pki_text_add(out, " (%s)", pki_distance_name((enum pki_distance)comm->gpu_distances[i]));
         pki_text_add(out, share.own ? "\n" : ", shares its CPU\n");
     }

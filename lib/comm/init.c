@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Bringing a communicator up: device, ranks, cards, paths, endpoints. */
+/* Bringing a communicator up: device, ranks, peer infos, paths, endpoints. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,40 +13,40 @@
 #include "util/clock.h"
 #include "util/netif.h"
 
-static void probe(struct pk_comm *comm, struct pki_card *card)
+static void probe(struct pk_comm *comm, struct pki_peer_info *peer_info)
 {
     struct pki_iface_config config = { .rank = comm->rank, .size = comm->size, .device = comm->device,
                                        .net = comm->has_net ? &comm->net : NULL };
     const struct pki_transport *const *transports = pki_transports();
 
     for (int i = 0; i < PKI_TRANSPORTS_MAX && transports[i] != NULL; i++)
-        transports[i]->probe(&config, &card->probes[i]);
+        transports[i]->probe(&config, &peer_info->probes[i]);
 }
 
-static void fill_card(struct pk_comm *comm, struct pki_card *card)
+static void fill_peer_info(struct pk_comm *comm, struct pki_peer_info *peer_info)
 {
-    memset(card, 0, sizeof *card);
-    card->pid = getpid();
-    card->process = pki_process_number();
+    memset(peer_info, 0, sizeof *peer_info);
+    peer_info->pid = getpid();
+    peer_info->process = pki_process_number();
     pki_token_show(&comm->token);
-    memcpy(card->token, comm->token.bytes, sizeof card->token);
-    card->tuning = comm->tuning;
-    card->cpus = comm->cpus;
+    memcpy(peer_info->token, comm->token.bytes, sizeof peer_info->token);
+    peer_info->tuning = comm->tuning;
+    peer_info->cpus = comm->cpus;
     if (comm->device != NULL) {
         struct pki_device_info info;
 
         comm->device->ops->info(comm->device, &info);
-        card->has_gpu = 1;
-        card->kernels = comm->config.sm_policy != PK_SM_NONE && info.connections > PKI_FEW_QUEUES;
-        card->fused_ctas = comm->config.sm_policy == PK_SM_NONE ? 0
+        peer_info->has_gpu = 1;
+        peer_info->kernels = comm->config.sm_policy != PK_SM_NONE && info.connections > PKI_FEW_QUEUES;
+        peer_info->fused_ctas = comm->config.sm_policy == PK_SM_NONE ? 0
                            : comm->config.sm_policy == PK_SM_BOUNDED ? comm->config.max_sms
                                                                      : PKI_FUSED_CTAS;
-        memcpy(card->gpu_uuid, info.uuid, sizeof card->gpu_uuid);
-        memcpy(card->gpu_pci, info.pci_bus_id, sizeof card->gpu_pci);
+        memcpy(peer_info->gpu_uuid, info.uuid, sizeof peer_info->gpu_uuid);
+        memcpy(peer_info->gpu_pci, info.pci_bus_id, sizeof peer_info->gpu_pci);
     }
-    probe(comm, card);
-    pki_card_fill_host(card, comm->size > 1);
-    card->outside = comm->has_net && !pki_netif_is_loopback(&comm->net.local);
+    probe(comm, peer_info);
+    pki_peer_info_fill_host(peer_info, comm->size > 1);
+    peer_info->outside = comm->has_net && !pki_netif_is_loopback(&comm->net.local);
 }
 
 /* What transports between hosts prove themselves with, and where. */
@@ -68,15 +68,15 @@ static pk_result_t find_net(struct pk_comm *comm)
  * same, also one that does not know its own machine. */
 static bool is_outside(const struct pk_comm *comm)
 {
-    const struct pki_card *known = NULL;
+    const struct pki_peer_info *known = NULL;
 
     for (int i = 0; i < comm->size; i++) {
-        const struct pki_card *card = &comm->cards[i];
+        const struct pki_peer_info *peer_info = &comm->peer_infos[i];
 
-        if (card->outside != 0 || (known != NULL && pki_other_machine(card, known)))
+        if (peer_info->outside != 0 || (known != NULL && pki_other_machine(peer_info, known)))
             return true;
-        if (known == NULL && card->host.machine_known)
-            known = card;
+        if (known == NULL && peer_info->host.machine_known)
+            known = peer_info;
     }
     return false;
 }
@@ -92,7 +92,7 @@ static void look_outside(struct pk_comm *comm)
         pki_netif_addresses(false, &first, 1, &count) != PK_OK || count == 0)
         return;
     comm->net.local = first.address;
-    probe(comm, &comm->cards[comm->rank]);
+    probe(comm, &comm->peer_infos[comm->rank]);
 }
 
 static pk_result_t find_hosts(struct pk_comm *comm)
@@ -103,7 +103,7 @@ static pk_result_t find_hosts(struct pk_comm *comm)
     if (first == NULL)
         return pki_fail(PK_ERR_MEMORY, NULL, "no memory for the hosts of %d ranks", comm->size);
     for (int i = 0; i < comm->size; i++)
-        for (first[i] = 0; !pki_share_host(&comm->cards[first[i]], &comm->cards[i]);)
+        for (first[i] = 0; !pki_share_host(&comm->peer_infos[first[i]], &comm->peer_infos[i]);)
             first[i]++;
     result = pki_hosts_make(first, comm->size, &comm->hosts);
     free(first);
@@ -120,11 +120,11 @@ static pk_result_t prepare_choice(struct pk_comm *comm)
     c->tuning = comm->tuning;
     c->size = comm->size;
     c->hosts = comm->hosts->n;
-    c->gpus = c->detours = false;
+    c->gpus = c->relayed = false;
     c->one_machine = true;
     for (int i = 0; i < comm->size; i++) {
-        c->gpus = c->gpus || comm->cards[i].has_gpu;
-        c->one_machine = c->one_machine && pki_same_machine(&comm->cards[i], &comm->cards[0]);
+        c->gpus = c->gpus || comm->peer_infos[i].has_gpu;
+        c->one_machine = c->one_machine && pki_same_machine(&comm->peer_infos[i], &comm->peer_infos[0]);
     }
     return pki_chooser_init(c);
 }
@@ -133,9 +133,9 @@ static pk_result_t prepare_choice(struct pk_comm *comm)
 #define OWN_DESCRIPTORS 4  /* of a process that does nothing else */
 
 /* By what they say, which is enough for a count: a rank that has failed already is found no more. */
-static bool claims_this_process(const struct pki_card *card, const struct pki_card *mine)
+static bool claims_this_process(const struct pki_peer_info *peer_info, const struct pki_peer_info *mine)
 {
-    return card->pid == mine->pid && card->process == mine->process && pki_same_machine(card, mine);
+    return peer_info->pid == mine->pid && peer_info->process == mine->process && pki_same_machine(peer_info, mine);
 }
 
 /* Each rank keeps a socket to every other one of its host, and both ends are this process's where that is a rank of it. Those who wait for
@@ -147,7 +147,7 @@ static pk_result_t check_descriptors(const struct pk_comm *comm)
     unsigned long long needed, here = 0, local = 0;
 
     for (int i = 0; i < comm->size; i++) {
-        here += claims_this_process(&comm->cards[i], &comm->cards[comm->rank]);
+        here += claims_this_process(&comm->peer_infos[i], &comm->peer_infos[comm->rank]);
         local += comm->local[i];
     }
     needed = here * (local - 1) + here * INIT_DESCRIPTORS + OWN_DESCRIPTORS;
@@ -158,28 +158,28 @@ static pk_result_t check_descriptors(const struct pk_comm *comm)
                           "and ulimit -n allows %llu", here, local, needed, (unsigned long long)limit.rlim_cur);
 }
 
-static pk_result_t exchange_cards(struct pk_comm *comm)
+static pk_result_t exchange_peer_infos(struct pk_comm *comm)
 {
-    struct pki_card mine;
+    struct pki_peer_info mine;
     pk_result_t result;
 
-    comm->cards = calloc((size_t)comm->size, sizeof *comm->cards);
+    comm->peer_infos = calloc((size_t)comm->size, sizeof *comm->peer_infos);
     comm->paths = calloc((size_t)comm->size, sizeof *comm->paths);
     comm->local = calloc((size_t)comm->size, sizeof *comm->local);
     comm->homes = calloc((size_t)comm->size, sizeof *comm->homes);
     comm->side_fds = malloc((size_t)comm->size * sizeof *comm->side_fds);
-    if (comm->cards == NULL || comm->paths == NULL || comm->local == NULL || comm->homes == NULL || comm->side_fds == NULL)
+    if (comm->peer_infos == NULL || comm->paths == NULL || comm->local == NULL || comm->homes == NULL || comm->side_fds == NULL)
         return pki_fail(PK_ERR_MEMORY, NULL, "no memory for %d ranks", comm->size);
     for (int i = 0; i < comm->size; i++)
         comm->side_fds[i] = -1;
     result = find_net(comm);
     if (result != PK_OK)
         return result;
-    fill_card(comm, &mine);
-    result = pki_bootstrap_allgather(comm->bootstrap, &mine, sizeof mine, comm->cards, comm->deadline_ns);
+    fill_peer_info(comm, &mine);
+    result = pki_bootstrap_allgather(comm->bootstrap, &mine, sizeof mine, comm->peer_infos, comm->deadline_ns);
     if (result != PK_OK)
         return result;
-    comm->tuning = comm->cards[0].tuning;
+    comm->tuning = comm->peer_infos[0].tuning;
     pki_homes_find(comm);
     if (comm->has_net)
         look_outside(comm);
@@ -187,7 +187,7 @@ static pk_result_t exchange_cards(struct pk_comm *comm)
     if (result != PK_OK)
         return result;
     for (int i = 0; i < comm->size; i++)
-        comm->local[i] = pki_share_host(&comm->cards[i], &comm->cards[comm->rank]);
+        comm->local[i] = pki_share_host(&comm->peer_infos[i], &comm->peer_infos[comm->rank]);
     pki_warn_apart(comm);
     result = check_descriptors(comm);
     if (result != PK_OK)
@@ -218,12 +218,12 @@ static pk_result_t open_engine(struct pk_comm *comm)
     config.shares_cpu = !share.own;
     config.cpus = share.cpus;
     for (int i = 0; i < comm->size; i++) {
-        config.local_ranks += pki_same_machine(&comm->cards[i], &comm->cards[comm->rank]);
-        config.gpus = config.gpus || comm->cards[i].has_gpu;
-        config.kernels = config.kernels && comm->cards[i].kernels && comm->cards[i].has_gpu;
-        config.fused = config.fused && comm->local[i] && comm->cards[i].fused_ctas > 0;
-        if (comm->cards[i].fused_ctas < config.fused_ctas)
-            config.fused_ctas = comm->cards[i].fused_ctas;
+        config.local_ranks += pki_same_machine(&comm->peer_infos[i], &comm->peer_infos[comm->rank]);
+        config.gpus = config.gpus || comm->peer_infos[i].has_gpu;
+        config.kernels = config.kernels && comm->peer_infos[i].kernels && comm->peer_infos[i].has_gpu;
+        config.fused = config.fused && comm->local[i] && comm->peer_infos[i].fused_ctas > 0;
+        if (comm->peer_infos[i].fused_ctas < config.fused_ctas)
+            config.fused_ctas = comm->peer_infos[i].fused_ctas;
     }
     comm->net.one_machine = comm->chooser.one_machine;
     return pki_engine_open(&config, &comm->engine);
@@ -259,14 +259,14 @@ static pk_result_t share_ll(struct pk_comm *comm)
 /* Of this communicator that use this rank's GPU. */
 static int processes_on_gpu(const struct pk_comm *comm)
 {
-    const struct pki_card *cards = comm->cards, *mine = &cards[comm->rank];
+    const struct pki_peer_info *peer_infos = comm->peer_infos, *mine = &peer_infos[comm->rank];
     int n = 1;
 
     for (int i = 0; i < comm->size; i++) {
-        bool another = pki_same_gpu(&cards[i], mine) && !pki_same_process(comm, i, comm->rank);
+        bool another = pki_same_gpu(&peer_infos[i], mine) && !pki_same_process(comm, i, comm->rank);
 
         for (int k = 0; k < i && another; k++)
-            another = !pki_same_gpu(&cards[k], mine) || !pki_same_process(comm, k, i);
+            another = !pki_same_gpu(&peer_infos[k], mine) || !pki_same_process(comm, k, i);
         n += another;
     }
     return n;
@@ -282,8 +282,8 @@ static bool has_nvlinks(const struct pk_comm *comm)
 }
 
 /* What all ranks can do or none does. Fused collectives: all launch the same grid, as large as the one with the least room can. Detours are for those
- * who may not copy by a kernel, and need the others' help. */
-static pk_result_t agree_on_ways(struct pk_comm *comm)
+ * who may not copy by a kernel, and need the help of the other ranks. */
+static pk_result_t agree_on_paths(struct pk_comm *comm)
 {
     struct offer {
         int32_t fused_ctas, nvlinks, joined;
@@ -304,12 +304,12 @@ static pk_result_t agree_on_ways(struct pk_comm *comm)
         least = all[i].fused_ctas < least ? all[i].fused_ctas : least;
         nvlinks = nvlinks && all[i].nvlinks != 0;
         joined = joined && all[i].joined != 0;
-        forbidden = forbidden || (comm->cards[i].has_gpu && comm->cards[i].fused_ctas == 0);
+        forbidden = forbidden || (comm->peer_infos[i].has_gpu && comm->peer_infos[i].fused_ctas == 0);
     }
     if (result == PK_OK)
         pki_engine_fused_start(comm->engine, least);
     pki_aggregate_agree(comm, result == PK_OK && joined);
-    comm->chooser.detours = result == PK_OK && nvlinks && forbidden;
+    comm->chooser.relayed = result == PK_OK && nvlinks && forbidden;
     free(all);
     return result;
 }
@@ -330,7 +330,7 @@ pk_result_t pki_comm_bring_up(struct pk_comm *comm)
     pk_result_t result = pki_comm_meet(comm);
 
     if (result == PK_OK)
-        result = exchange_cards(comm);
+        result = exchange_peer_infos(comm);
     if (result == PK_OK)
         result = open_engine(comm);
     if (result == PK_OK)
@@ -338,7 +338,7 @@ pk_result_t pki_comm_bring_up(struct pk_comm *comm)
     if (result == PK_OK)
         result = share_ll(comm);
     if (result == PK_OK)
-        result = agree_on_ways(comm);
+        result = agree_on_paths(comm);
     if (result == PK_OK)
         result = pki_split_prepare(comm);
     if (result == PK_OK)
@@ -375,7 +375,7 @@ void pki_comm_tear_down(struct pk_comm *comm)
     pki_hosts_free(comm->hosts);
     free(comm->paths);
     free(comm->gpu_distances);
-    free(comm->cards);
+    free(comm->peer_infos);
     free(comm->met);
     if (comm->device != NULL)
         comm->device->ops->close(comm->device);
@@ -385,7 +385,7 @@ void pki_comm_tear_down(struct pk_comm *comm)
     comm->hosts = NULL;
     comm->paths = NULL;
     comm->gpu_distances = NULL;
-    comm->cards = NULL;
+    comm->peer_infos = NULL;
     comm->met = NULL;
     comm->device = NULL;
 }

@@ -157,7 +157,7 @@ static pk_result_t resolve(const struct place *place, const char *what, struct s
     *count = ask(place, out, max, why);
     while (*count == 0 && !is_over(place)) {
         if (!said && pki_now_ns() >= report_ns)
-            pki_log(PKI_LOG_WARN, NULL, "%s is not known after 5 s, and is asked for again: %s", what, why);
+            pki_log(PKI_LOG_WARN, NULL, "%s cannot be resolved after 5 s; trying again: %s", what, why);
         said = said || pki_now_ns() >= report_ns;
         for (const uint64_t until = pki_now_ns() + pause_ns; pki_now_ns() < until && !is_over(place);)
             nap();
@@ -189,12 +189,13 @@ static pk_result_t serve_loopback(const struct place *place, struct pki_meeting 
     *strrchr(first, ':') = '\0';
     if (place->elsewhere) /* or another agent has started them on this machine */
         pki_log(PKI_LOG_WARN, NULL,
-                "%s: more ranks are to come than LOCAL_WORLD_SIZE says of this machine, and there is no secret: only ranks of this "
-                "machine can come. For others set PK_SECRET_FILE, or PK_INSECURE=1 on a network where everybody may join",
+                "%s: the job has more ranks than LOCAL_WORLD_SIZE says of this machine, and there is no secret: only ranks of "
+                "this machine can join. For ranks of other machines set PK_SECRET_FILE, or PK_INSECURE=1 on a network where "
+                "everybody may join",
                 meeting->what);
     else if (is_name && !place->all_here)
         pki_log(PKI_LOG_WARN, NULL, "%s is %s on this machine, and there is no PK_SECRET_FILE: only ranks of this machine can "
-                                    "come", meeting->what, first);
+                                    "join", meeting->what, first);
     spread_ports(place, addresses, count, meeting);
     return PK_OK;
 }

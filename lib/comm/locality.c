@@ -21,33 +21,33 @@ static uint8_t *row(const struct party *party, int member)
     return &party->distances[(size_t)member * (size_t)party->n];
 }
 
-static const struct pki_card *card(const struct pk_comm *comm, const struct party *party, int member)
+static const struct pki_peer_info *peer_info(const struct pk_comm *comm, const struct party *party, int member)
 {
-    return &comm->cards[party->ranks[member]];
+    return &comm->peer_infos[party->ranks[member]];
 }
 
-/* Does anything have to be found out? All members see the same cards, so all answer alike. */
+/* Does anything have to be found out? All members see the same peer infos, so all answer alike. */
 static bool gather(const struct pk_comm *comm, struct party *party)
 {
     bool different = false;
 
     for (int i = 0; i < comm->size; i++) {
-        if (!comm->local[i] || !comm->cards[i].has_gpu)
+        if (!comm->local[i] || !comm->peer_infos[i].has_gpu)
             continue;
         if (i == comm->rank)
             party->me = party->n;
         party->ranks[party->n++] = i;
-        different = different || !pki_same_gpu(&comm->cards[i], card(comm, party, 0));
+        different = different || !pki_same_gpu(&comm->peer_infos[i], peer_info(comm, party, 0));
     }
     return different && party->me >= 0 && party->n <= PKI_FRAME_MAX;
 }
 
 static void ask_driver(const struct pk_comm *comm, const struct party *party, uint8_t *mine)
 {
-    const struct pki_card *own = &comm->cards[comm->rank];
+    const struct pki_peer_info *own = &comm->peer_infos[comm->rank];
 
     for (int i = 0; i < party->n; i++) {
-        const struct pki_card *other = card(comm, party, i);
+        const struct pki_peer_info *other = peer_info(comm, party, i);
 
         if (pki_same_gpu(own, other))
             mine[i] = PKI_DIST_SELF;
@@ -60,7 +60,7 @@ static void ask_driver(const struct pk_comm *comm, const struct party *party, ui
 
 static pk_result_t send_row(struct pk_comm *comm, const struct party *party, int to, const uint8_t *values)
 {
-    const struct pki_wait wait = pki_comm_patience(comm);
+    const struct pki_wait wait = pki_comm_setup_timeout(comm);
     struct pki_where where = { .rank = comm->rank, .peer = party->ranks[to], .op = "init" };
 
     return pki_fd_send_wait(comm->side_fds[party->ranks[to]], values, (size_t)party->n, NULL, 0, &wait, &where);
@@ -68,13 +68,13 @@ static pk_result_t send_row(struct pk_comm *comm, const struct party *party, int
 
 static pk_result_t receive_row(struct pk_comm *comm, const struct party *party, int from, uint8_t *values)
 {
-    const struct pki_wait wait = pki_comm_patience(comm);
+    const struct pki_wait wait = pki_comm_setup_timeout(comm);
     struct pki_where where = { .rank = comm->rank, .peer = party->ranks[from], .op = "init" };
     struct pki_frame_in in = { .data = values, .capacity = (size_t)party->n };
     pk_result_t result = pki_fd_recv_wait(comm->side_fds[party->ranks[from]], &in, &wait, &where);
 
     if (result == PK_OK && in.bytes != (size_t)party->n)
-        return pki_fail(PK_ERR_INTERNAL, &where, "%zu distances of GPUs where %d were due", in.bytes, party->n);
+        return pki_fail(PK_ERR_INTERNAL, &where, "%zu distances of GPUs instead of %d", in.bytes, party->n);
     return result;
 }
 
@@ -101,14 +101,14 @@ static void look_at_pcie(const struct pk_comm *comm, const struct party *party)
     struct pki_topology *topology;
 
     if (pki_topology_load(NULL, true, &topology) != PK_OK) {
-        pki_log(PKI_LOG_INFO, &where, "how far the GPUs of this host are apart stays unknown");
+        pki_log(PKI_LOG_INFO, &where, "the distances between the GPUs of this host are unknown");
         return;
     }
     for (int a = 0; a < party->n; a++)
         for (int b = 0; b < party->n; b++)
             if (row(party, a)[b] == PKI_DIST_UNKNOWN)
                 row(party, a)[b] =
-                    (uint8_t)pki_topology_distance(topology, card(comm, party, a)->gpu_pci, card(comm, party, b)->gpu_pci);
+                    (uint8_t)pki_topology_distance(topology, peer_info(comm, party, a)->gpu_pci, peer_info(comm, party, b)->gpu_pci);
     pki_topology_free(topology);
 }
 

@@ -6,7 +6,7 @@
 #include "util/clock.h"
 
 /* How long a rank that cannot take part looks for the others, to tell them why. */
-#define FAREWELL_NS (10 * PKI_NS_PER_S)
+#define SHUTDOWN_NS (10 * PKI_NS_PER_S)
 
 pk_result_t pki_comm_open_device(struct pk_comm *comm)
 {
@@ -63,11 +63,11 @@ static pk_result_t find_and_open(struct pk_comm *comm, uint64_t most_ns)
 }
 
 /* The others would wait for this rank until their deadline. */
-static pk_result_t say_farewell(struct pk_comm *comm, pk_result_t result)
+static pk_result_t send_shutdown(struct pk_comm *comm, pk_result_t result)
 {
     const pk_error_info_t kept = *pki_error_get();
 
-    if (find_and_open(comm, FAREWELL_NS) == PK_OK)
+    if (find_and_open(comm, SHUTDOWN_NS) == PK_OK)
         pki_bootstrap_tell(comm->bootstrap, result, -1, kept.text);
     pki_error_set(&kept);
     return result;
@@ -77,5 +77,5 @@ pk_result_t pki_comm_meet(struct pk_comm *comm)
 {
     pk_result_t result = pki_comm_open_device(comm);
 
-    return result == PK_OK ? find_and_open(comm, UINT64_MAX) : say_farewell(comm, result);
+    return result == PK_OK ? find_and_open(comm, UINT64_MAX) : send_shutdown(comm, result);
 }

@@ -68,7 +68,7 @@ static bool is_here(const unsigned char bytes[PKI_TOKEN_BYTES])
 
 static bool is_mine(const struct pk_comm *comm, int rank)
 {
-    return rank == comm->rank || (comm->token.valid && is_here(comm->cards[rank].token));
+    return rank == comm->rank || (comm->token.valid && is_here(comm->peer_infos[rank].token));
 }
 
 void pki_homes_find(struct pk_comm *comm)

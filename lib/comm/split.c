@@ -124,7 +124,7 @@ pk_result_t pki_split_begin(struct pk_comm *parent, int color, int key, struct p
     pki_list_init(&s->started);
     if (color >= 0)
         result = listen_here(s);
-    /* A rank that cannot listen takes part all the same, or the others would wait for it: it only cannot be rank 0. */
+    /* A rank that cannot listen still takes part, or the other ranks would wait for it: it only cannot be rank 0. */
     if (result == PK_OK || result == PK_ERR_SYSTEM)
         result = start_allgather(s);
     if (result != PK_OK) {

@@ -11,7 +11,7 @@
 #include "util/clock.h"
 
 #define PATTERN_BYTES 4096u
-#define PATIENCE_NS (5 * PKI_NS_PER_S) /* for copies of 4 KiB */
+#define TIMEOUT_NS (5 * PKI_NS_PER_S) /* for copies of 4 KiB */
 
 struct offer {
     struct pki_export exported;
@@ -41,10 +41,10 @@ static void pattern(unsigned char *to, int from, int target)
     }
 }
 
-/* Before it is used; where the time is over it is used all the same. */
+/* Before it is used; where the time is over it is used without. */
 static void make_clear(struct verify *v)
 {
-    uint64_t until = pki_now_ns() + PATIENCE_NS;
+    uint64_t until = pki_now_ns() + TIMEOUT_NS;
 
     while (!v->comm->device->ops->clear(&v->queue, true) && pki_now_ns() < until)
         pki_cpu_pause();
@@ -52,7 +52,7 @@ static void make_clear(struct verify *v)
 
 static bool drained(struct verify *v)
 {
-    uint64_t until = pki_now_ns() + PATIENCE_NS;
+    uint64_t until = pki_now_ns() + TIMEOUT_NS;
 
     while (!v->comm->device->ops->idle(&v->queue)) {
         if (pki_now_ns() > until)
@@ -72,7 +72,7 @@ static void make_offer(struct verify *v, struct offer *mine)
     for (int i = 0; i < v->comm->size && v->iface == NULL; i++)
         if (v->eps[i] != NULL)
             v->iface = v->eps[i]->iface;
-    if (v->iface == NULL || pki_held_alloc(device, ((size_t)v->comm->size + 1) * PATTERN_BYTES, &ptr) != PK_OK)
+    if (v->iface == NULL || pki_retained_alloc(device, ((size_t)v->comm->size + 1) * PATTERN_BYTES, &ptr) != PK_OK)
         return;
     v->memory = ptr;
     if (device->ops->classify(device, ptr, 1, &mem) != PK_OK ||
@@ -92,13 +92,13 @@ static bool map(struct verify *v, int peer)
 {
     struct pki_ep *ep = v->eps[peer];
 
-    if (!v->offers[peer].valid || (ep->same_process && !pki_held_take(offered(v, peer))))
+    if (!v->offers[peer].valid || (ep->same_process && !pki_retained_take(offered(v, peer))))
         return false;
     if (pki_engine_map(v->comm->engine, ep, &v->offers[peer].exported, &v->mapped[peer]) == PK_OK)
         return true;
     v->mapped[peer] = 0;
     if (ep->same_process)
-        pki_held_give(offered(v, peer));
+        pki_retained_give(offered(v, peer));
     return false;
 }
 
@@ -109,7 +109,7 @@ static void unmap_all(struct verify *v)
             continue;
         v->eps[i]->iface->transport->unmap(v->eps[i], &v->offers[i].exported, v->mapped[i]);
         if (v->eps[i]->same_process)
-            pki_held_give(offered(v, i));
+            pki_retained_give(offered(v, i));
         v->mapped[i] = 0;
     }
 }
@@ -179,8 +179,8 @@ static pk_result_t agree(struct verify *v)
         if (v->eps[i] == NULL || v->bad[i] == 0)
             continue;
         v->eps[i]->can_put = false;
-        pki_log(PKI_LOG_WARN, &where, "the GPUs are said to reach one another, but a pattern written from one to the other did not come "
-                "out right: this pair goes through the host");
+        pki_log(PKI_LOG_WARN, &where, "the driver says that the GPUs reach each other, but a test pattern arrived damaged: this pair goes through "
+                "the host");
     }
     free(all);
     return result;
@@ -207,13 +207,13 @@ static pk_result_t run(struct verify *v)
     return agree(v);
 }
 
-/* All ranks know the same cards. */
+/* All ranks know the same peer infos. */
 static bool is_needed(const struct pk_comm *comm)
 {
     int gpus = 0;
 
     for (int i = 0; i < comm->size; i++)
-        gpus += comm->cards[i].has_gpu != 0;
+        gpus += comm->peer_infos[i].has_gpu != 0;
     return gpus > 1;
 }
 
@@ -238,7 +238,7 @@ pk_result_t pki_comm_verify(struct pk_comm *comm, struct pki_ep *const *eps)
     if (v.mapped != NULL)
         unmap_all(&v);
     if (v.memory != NULL) /* peers in other processes have unmapped it: agree came after that */
-        pki_held_give(v.memory);
+        pki_retained_give(v.memory);
     free(v.host);
     free(v.offers);
     free(v.mapped);

@@ -236,7 +236,7 @@ pk_result_t pki_cuda_mem_free(void *ptr)
         return PK_IN_PROGRESS;
     if (!pki_fork_is_ours(m->stamp)) {
         result =
-            pki_fail(PK_ERR_UNSUPPORTED, NULL, "%p was allocated before a fork, by the parent process, and is the parent's", ptr);
+            pki_fail(PK_ERR_UNSUPPORTED, NULL, "%p belongs to the parent process: it was allocated before a fork", ptr);
     } else {
         code = unmake(pki_cuda_driver(NULL), m);
         if (code != CUDA_SUCCESS && code != CUDA_ERROR_DEINITIALIZED)

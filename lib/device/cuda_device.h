@@ -46,7 +46,7 @@ struct pki_cuda_stream {
     uint32_t asked;         /* what the stream is to write there, or has */
     bool pending;           /* it was asked for, and has not been seen */
     uint64_t asked_ns, cleared_ns; /* when; and when it was last seen */
-    uint64_t patience_ns;   /* after which another stream takes its place */
+    uint64_t timeout_ns;    /* after which another stream takes its place */
 };
 
 /* A GPU's primary context as this process uses it: one object a GPU, shared and counted. Everything but refs, imports, closing and what
@@ -132,7 +132,7 @@ void pki_cuda_host_unregister(struct pki_device *device, void *ptr);
 pk_result_t pki_cuda_export(struct pki_device *device, const struct pki_mem *mem, struct pki_export *out);
 pk_result_t pki_cuda_import(struct pki_device *device, const struct pki_export *in, bool same_process, void **base);
 void pki_cuda_unimport(struct pki_device *device, const struct pki_export *in, bool same_process, void *base);
-void pki_cuda_make_way(struct pki_device *device);
+void pki_cuda_drop_stale_mappings(struct pki_device *device);
 
 /* ---- cuda_dmabuf.c ---- */
 
@@ -154,16 +154,16 @@ bool pki_cuda_idle(const struct pki_queue *queue);
 pk_result_t pki_cuda_follow(const struct pki_queue *queue, const struct pki_queue *before);
 pk_result_t pki_cuda_capturing(const struct pki_queue *queue, bool *yes, uint64_t *id);
 pk_result_t pki_cuda_copy(const struct pki_queue *queue, void *dst, const void *src, size_t bytes);
-pk_result_t pki_cuda_words(const struct pki_queue *queue, const struct pki_word_op *ops, int n, enum pki_wait_how how);
+pk_result_t pki_cuda_signals(const struct pki_queue *queue, const struct pki_signal_op *ops, int n, enum pki_wait_how how);
 
 /* ---- cuda_graph.c ---- */
 
 pk_result_t pki_cuda_graph_keep(const struct pki_queue *queue, void (*gone)(void *arg), void *arg);
 void pki_cuda_graphs_wait(struct pki_device *device);
-pk_result_t pki_cuda_turn_open(struct pki_device *device, void **turn);
-void pki_cuda_turn_close(struct pki_device *device, void *turn);
-pk_result_t pki_cuda_turn_begin(const struct pki_queue *queue, void *turn, void *last);
-pk_result_t pki_cuda_turn_end(const struct pki_queue *queue, void *turn, void **last);
+pk_result_t pki_cuda_replay_lock_open(struct pki_device *device, void **turn);
+void pki_cuda_replay_lock_close(struct pki_device *device, void *turn);
+pk_result_t pki_cuda_replay_lock(const struct pki_queue *queue, void *turn, void *last);
+pk_result_t pki_cuda_replay_unlock(const struct pki_queue *queue, void *turn, void **last);
 
 /* ---- cuda_kernels.c ---- */
 
@@ -173,7 +173,7 @@ pk_result_t pki_cuda_kernels_load(struct pki_cuda_context *context);
 void pki_cuda_kernels_unload(struct pki_cuda_context *context);
 
 /* Poll the n words with one warp, n <= PKI_WAIT_WORDS_MAX, none of them a write. */
-pk_result_t pki_cuda_wait_kernel(const struct pki_queue *queue, const struct pki_word_op *ops, int n);
+pk_result_t pki_cuda_wait_kernel(const struct pki_queue *queue, const struct pki_signal_op *ops, int n);
 bool pki_cuda_reduces(const struct pki_device *device, pk_dtype_t dtype, pk_op_t op);
 pk_result_t pki_cuda_reduce(const struct pki_queue *queue, void *dst, const void *const *srcs, int n, size_t count,
                             pk_dtype_t dtype, pk_op_t op);

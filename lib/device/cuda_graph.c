@@ -42,7 +42,7 @@ void pki_cuda_graphs_wait(struct pki_device *device)
     pki_cuda_leave(cuda->context);
 }
 
-pk_result_t pki_cuda_turn_open(struct pki_device *device, void **turn)
+pk_result_t pki_cuda_replay_lock_open(struct pki_device *device, void **turn)
 {
     const struct pki_cuda *cuda = pki_cuda(device);
     CUevent event = NULL;
@@ -57,7 +57,7 @@ pk_result_t pki_cuda_turn_open(struct pki_device *device, void **turn)
     return PK_OK;
 }
 
-void pki_cuda_turn_close(struct pki_device *device, void *turn)
+void pki_cuda_replay_lock_close(struct pki_device *device, void *turn)
 {
     const struct pki_cuda *cuda = pki_cuda(device);
 
@@ -82,7 +82,7 @@ static bool depends_on(const struct pki_cuda *cuda, CUstream stream, CUgraphNode
     return false;
 }
 
-pk_result_t pki_cuda_turn_begin(const struct pki_queue *queue, void *turn, void *last)
+pk_result_t pki_cuda_replay_lock(const struct pki_queue *queue, void *turn, void *last)
 {
     const struct pki_cuda *cuda = pki_cuda(queue->device);
     CUgraphNode node = last;
@@ -98,7 +98,7 @@ pk_result_t pki_cuda_turn_begin(const struct pki_queue *queue, void *turn, void 
 }
 
 /* The event's node is all that the stream's next one depends on. */
-pk_result_t pki_cuda_turn_end(const struct pki_queue *queue, void *turn, void **last)
+pk_result_t pki_cuda_replay_unlock(const struct pki_queue *queue, void *turn, void **last)
 {
     const struct pki_cuda *cuda = pki_cuda(queue->device);
     CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;

@@ -96,16 +96,16 @@ static pk_result_t launch(const struct pki_queue *queue, int which, unsigned cta
     return pki_cuda_fail(code, "launch of %s with %u blocks on device %d", name, ctas, context->ordinal);
 }
 
-pk_result_t pki_cuda_wait_kernel(const struct pki_queue *queue, const struct pki_word_op *ops, int n)
+pk_result_t pki_cuda_wait_kernel(const struct pki_queue *queue, const struct pki_signal_op *ops, int n)
 {
     struct pki_wait_args args;
 
     memset(&args, 0, sizeof args);
     args.n = (uint32_t)n;
     for (int i = 0; i < n; i++) {
-        args.words[i].address = (uint64_t)(uintptr_t)ops[i].gate.word;
-        args.words[i].value = ops[i].gate.value;
-        args.words[i].equal = ops[i].kind == PKI_WORD_WAIT_EQ;
+        args.words[i].address = (uint64_t)(uintptr_t)ops[i].signal.word;
+        args.words[i].value = ops[i].signal.value;
+        args.words[i].equal = ops[i].kind == PKI_SIGNAL_WAIT_EQ;
     }
     return launch(queue, PKI_CUDA_WAIT, 1, 32, &args, false);
 }

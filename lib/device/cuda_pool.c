@@ -25,7 +25,7 @@
 #define HELD_SHARE 4       /* a quarter of the hardware queues: as many streams of the program may wait for these, and it is half */
 #define LOOK_NS 15000      /* a word takes 6 to 8 us */
 #define REPLACE_NS 30000   /* after which another stream is asked; */
-#define PATIENCE_NS (5 * PKI_NS_PER_MS) /* once one was in vain: the GPU may be another process's for a while, and many words on their way fill all queues */
+#define TIMEOUT_NS (5 * PKI_NS_PER_MS) /* once one was in vain: the GPU may be another process's for a while, and many words on their way fill all queues */
 #define SAY_NS (100 * PKI_NS_PER_MS)
 #define FRESH_NS 100000     /* an answer is good for so long: what is put in meanwhile follows what was asked for */
 
@@ -44,7 +44,7 @@ static pk_result_t stream_new(struct pki_cuda_context *context, struct pki_cuda_
         return pki_cuda_fail(code, "cuStreamCreate on device %d", context->ordinal);
     }
     place = atomic_fetch_add(&context->words_used, 1);
-    s->patience_ns = REPLACE_NS;
+    s->timeout_ns = REPLACE_NS;
     if (place < WORDS_BYTES / WORD_STRIDE)
         s->word = (_Atomic uint32_t *)(void *)(context->words + place * WORD_STRIDE);
     *out = s;
@@ -143,7 +143,7 @@ static struct pki_cuda_stream *take_spare(struct pki_cuda_context *context, int 
         context->nspare--;
         found->pending = false;
         found->cleared_ns = 0;
-        found->patience_ns = REPLACE_NS;
+        found->timeout_ns = REPLACE_NS;
     }
     pthread_mutex_unlock(&context->spare_lock);
     return found;
@@ -211,7 +211,7 @@ static bool look(struct pki_cuda_stream *s)
     }
     s->pending = false;
     s->cleared_ns = pki_now_ns();
-    s->patience_ns = REPLACE_NS;
+    s->timeout_ns = REPLACE_NS;
     return true;
 }
 
@@ -220,8 +220,8 @@ static void say_stuck(const struct pki_cuda *cuda, const struct pki_cuda_stream 
     static atomic_bool said;
 
     if (pki_now_ns() - s->asked_ns > SAY_NS && !atomic_exchange(&said, true))
-        pki_log(PKI_LOG_WARN, NULL, "device %d: all streams of the library's own stand behind streams that wait: %d wait for operations, the process has %d "
-                "hardware queues for all its streams; CUDA_DEVICE_MAX_CONNECTIONS=32 makes more", cuda->info.ordinal,
+        pki_log(PKI_LOG_WARN, NULL, "device %d: every stream of the library is behind a stream that waits: %d streams wait for operations, and the process has "
+                "%d hardware queues; CUDA_DEVICE_MAX_CONNECTIONS=32 makes more", cuda->info.ordinal,
                 atomic_load(cuda->base.waiting), cuda->info.connections);
 }
 
@@ -233,7 +233,7 @@ static void replace(struct pki_cuda *cuda, struct pki_queue *queue)
         say_stuck(cuda, old);
         return;
     }
-    s->patience_ns = PATIENCE_NS;
+    s->timeout_ns = TIMEOUT_NS;
     put_behind(queue, s);
     give_spare(cuda->context, old);
 }
@@ -250,7 +250,7 @@ bool pki_cuda_clear(struct pki_queue *queue, bool work)
     if (!s->pending && is_idle(cuda->context, s)) /* what is in it goes on: it was asked about too */
         ask(cuda->context, s);
     clear = s->pending && look(s);
-    if (!clear && s->pending && pki_now_ns() - s->asked_ns > s->patience_ns)
+    if (!clear && s->pending && pki_now_ns() - s->asked_ns > s->timeout_ns)
         replace(cuda, queue);
     pki_cuda_leave(cuda->context);
     return clear;

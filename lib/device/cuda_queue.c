@@ -85,46 +85,46 @@ pk_result_t pki_cuda_follow(const struct pki_queue *queue, const struct pki_queu
     return code == CUDA_SUCCESS ? PK_OK : pki_cuda_fail(code, "a stream that is to follow another");
 }
 
-static unsigned wait_flag(enum pki_word_kind kind)
+static unsigned wait_flag(enum pki_signal_kind kind)
 {
-    return kind == PKI_WORD_WAIT_EQ ? CU_STREAM_WAIT_VALUE_EQ : CU_STREAM_WAIT_VALUE_GEQ;
+    return kind == PKI_SIGNAL_WAIT_EQ ? CU_STREAM_WAIT_VALUE_EQ : CU_STREAM_WAIT_VALUE_GEQ;
 }
 
-static CUdeviceptr word_address(const struct pki_word_op *op)
+static CUdeviceptr word_address(const struct pki_signal_op *op)
 {
-    return (CUdeviceptr)(uintptr_t)op->gate.word;
+    return (CUdeviceptr)(uintptr_t)op->signal.word;
 }
 
 /* A write carries the driver's default: a barrier after all earlier work, system-wide. */
-static CUresult word_one(const struct pki_cuda_driver *cu, CUstream stream, const struct pki_word_op *op)
+static CUresult word_one(const struct pki_cuda_driver *cu, CUstream stream, const struct pki_signal_op *op)
 {
-    if (op->kind == PKI_WORD_WRITE)
-        return cu->stream_write_value(stream, word_address(op), op->gate.value, CU_STREAM_WRITE_VALUE_DEFAULT);
-    return cu->stream_wait_value(stream, word_address(op), op->gate.value, wait_flag(op->kind));
+    if (op->kind == PKI_SIGNAL_WRITE)
+        return cu->stream_write_value(stream, word_address(op), op->signal.value, CU_STREAM_WRITE_VALUE_DEFAULT);
+    return cu->stream_wait_value(stream, word_address(op), op->signal.value, wait_flag(op->kind));
 }
 
-static CUresult word_batch(const struct pki_cuda_driver *cu, CUstream stream, const struct pki_word_op *ops, int n)
+static CUresult word_batch(const struct pki_cuda_driver *cu, CUstream stream, const struct pki_signal_op *ops, int n)
 {
     CUstreamBatchMemOpParams params[BATCH_MAX]; /* 12 KiB: only what is used is cleared */
 
     memset(params, 0, (size_t)n * sizeof params[0]);
     for (int i = 0; i < n; i++) {
-        if (ops[i].kind == PKI_WORD_WRITE) {
+        if (ops[i].kind == PKI_SIGNAL_WRITE) {
             params[i].writeValue.operation = CU_STREAM_MEM_OP_WRITE_VALUE_32;
             params[i].writeValue.address = word_address(&ops[i]);
-            params[i].writeValue.value = ops[i].gate.value;
+            params[i].writeValue.value = ops[i].signal.value;
             params[i].writeValue.flags = CU_STREAM_WRITE_VALUE_DEFAULT;
         } else {
             params[i].waitValue.operation = CU_STREAM_MEM_OP_WAIT_VALUE_32;
             params[i].waitValue.address = word_address(&ops[i]);
-            params[i].waitValue.value = ops[i].gate.value;
+            params[i].waitValue.value = ops[i].signal.value;
             params[i].waitValue.flags = wait_flag(ops[i].kind);
         }
     }
     return cu->stream_batch_mem_op(stream, (unsigned)n, params, 0);
 }
 
-static pk_result_t word_ops(const struct pki_queue *queue, const struct pki_word_op *ops, int n)
+static pk_result_t word_ops(const struct pki_queue *queue, const struct pki_signal_op *ops, int n)
 {
     const struct pki_cuda_driver *cu = pki_cuda(queue->device)->cu;
     CUresult code;
@@ -139,25 +139,25 @@ static pk_result_t word_ops(const struct pki_queue *queue, const struct pki_word
 }
 
 /* How many of the first operations are alike in being waits, or in not being waits. */
-static int run_length(const struct pki_word_op *ops, int n, int max)
+static int run_length(const struct pki_signal_op *ops, int n, int max)
 {
-    bool wait = ops[0].kind != PKI_WORD_WRITE;
+    bool wait = ops[0].kind != PKI_SIGNAL_WRITE;
     int length = 1;
 
-    while (length < n && length < max && (ops[length].kind != PKI_WORD_WRITE) == wait)
+    while (length < n && length < max && (ops[length].kind != PKI_SIGNAL_WRITE) == wait)
         length++;
     return length;
 }
 
 /* Each run of waits is one launch, each run of writes one batch; the order between runs is the stream's. */
-static pk_result_t words_by_kernel(const struct pki_queue *queue, const struct pki_word_op *ops, int n)
+static pk_result_t signals_by_kernel(const struct pki_queue *queue, const struct pki_signal_op *ops, int n)
 {
     pk_result_t result = PK_OK;
 
     while (n > 0 && result == PK_OK) {
         int length = run_length(ops, n, PKI_WAIT_WORDS_MAX);
 
-        if (ops[0].kind == PKI_WORD_WRITE)
+        if (ops[0].kind == PKI_SIGNAL_WRITE)
             result = word_ops(queue, ops, length);
         else
             result = pki_cuda_wait_kernel(queue, ops, length);
@@ -167,7 +167,7 @@ static pk_result_t words_by_kernel(const struct pki_queue *queue, const struct p
     return result;
 }
 
-pk_result_t pki_cuda_words(const struct pki_queue *queue, const struct pki_word_op *ops, int n, enum pki_wait_how how)
+pk_result_t pki_cuda_signals(const struct pki_queue *queue, const struct pki_signal_op *ops, int n, enum pki_wait_how how)
 {
     struct pki_cuda_context *context = pki_cuda(queue->device)->context;
     pk_result_t result;
@@ -179,7 +179,7 @@ pk_result_t pki_cuda_words(const struct pki_queue *queue, const struct pki_word_
     queue->device->words += (uint64_t)n;
     pki_cuda_enter(context);
     if (how == PKI_WAIT_KERNEL)
-        result = words_by_kernel(queue, ops, n);
+        result = signals_by_kernel(queue, ops, n);
     else
         result = word_ops(queue, ops, n);
     pki_cuda_leave(context);

@@ -258,7 +258,7 @@ static struct ipc_mapping *next_in_the_way(const struct pki_cuda_context *contex
     return NULL;
 }
 
-void pki_cuda_make_way(struct pki_device *device)
+void pki_cuda_drop_stale_mappings(struct pki_device *device)
 {
     struct pki_cuda_context *context = pki_cuda(device)->context;
     struct ipc_mapping *m;

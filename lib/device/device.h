@@ -36,34 +36,35 @@ struct pki_mem {
 };
 
 /*
- * A gate: a 32-bit word that CPU and GPU of every process concerned see, and the value that opens it. Open when word - value, as
- * a signed 32-bit number, is not negative; so a word that has moved on to a later use still counts as open for an earlier one.
+ * A signal: a 32-bit word that CPU and GPU of every process concerned see, and the value that opens it. Open when word -
+ * value, as a signed 32-bit number, is not negative; so a word that has moved on to a later use still counts as open for an
+ * earlier one.
  */
-struct pki_gate {
+struct pki_signal {
     _Atomic uint32_t *word; /* NULL: open */
     uint32_t value;
 };
 
-static inline bool pki_gate_is_open(const struct pki_gate *gate)
+static inline bool pki_signal_is_open(const struct pki_signal *signal)
 {
-    return gate->word == NULL || (int32_t)(atomic_load_explicit(gate->word, memory_order_acquire) - gate->value) >= 0;
+    return signal->word == NULL || (int32_t)(atomic_load_explicit(signal->word, memory_order_acquire) - signal->value) >= 0;
 }
 
-static inline void pki_gate_open(const struct pki_gate *gate)
+static inline void pki_signal_open(const struct pki_signal *signal)
 {
-    atomic_store_explicit(gate->word, gate->value, memory_order_release);
+    atomic_store_explicit(signal->word, signal->value, memory_order_release);
 }
 
 /* One operation on a word in a queue. */
-enum pki_word_kind {
-    PKI_WORD_WRITE,  /* after all earlier work of the queue is visible everywhere: word = value */
-    PKI_WORD_WAIT,   /* until the gate is open */
-    PKI_WORD_WAIT_EQ /* until word == value: captured operations, whose words go back to 0 */
+enum pki_signal_kind {
+    PKI_SIGNAL_WRITE, /* after all earlier work of the queue is visible everywhere: word = value */
+    PKI_SIGNAL_WAIT, /* until the signal is open */
+    PKI_SIGNAL_WAIT_EQ /* until word == value: captured operations, whose words go back to 0 */
 };
 
-struct pki_word_op {
-    enum pki_word_kind kind;
-    struct pki_gate gate;
+struct pki_signal_op {
+    enum pki_signal_kind kind;
+    struct pki_signal signal;
 };
 
 /* How a queue waits: by a stream memory operation, which holds one hardware queue of the process, or by a kernel of one warp. */
@@ -114,8 +115,8 @@ struct pki_move_op {
     const void *src;
     void *dst;
     size_t bytes;
-    struct pki_gate start; /* open before a byte is moved; words are host_registered memory */
-    struct pki_gate done;  /* opened behind the last byte; no word: nobody is told */
+    struct pki_signal start; /* open before a byte is moved; words are host_registered memory */
+    struct pki_signal done; /* opened behind the last byte; no word: nobody is told */
     uint32_t *arrived;     /* 0 in this GPU's memory, for this transfer alone while it moves, 0 again when it has moved */
 };
 
@@ -171,12 +172,12 @@ struct pki_device_ops {
 
     /* Describe an allocation to another process, and map one described. import verifies bytes; a mapping is read and written by
      * copies and kernels of this device, peer access included. The process that exported maps it too (its own address).
-     * PK_IN_PROGRESS of import: a mapping of memory that its owner has freed stands in the way; make_way closes all such, which waits
+     * PK_IN_PROGRESS of import: a mapping of memory that its owner has freed stands in the way; drop_stale_mappings closes all such, which waits
      * for all work of the device, and so for whatever its streams wait for. */
     pk_result_t (*export)(struct pki_device *device, const struct pki_mem *mem, struct pki_export *out);
     pk_result_t (*import)(struct pki_device *device, const struct pki_export *in, bool same_process, void **base);
     void (*unimport)(struct pki_device *device, const struct pki_export *in, bool same_process, void *base);
-    void (*make_way)(struct pki_device *device);
+    void (*drop_stale_mappings)(struct pki_device *device);
 
     /* For devices of others, such as a NIC, that read and write this device's memory themselves. dmabuf: a descriptor, the caller's, of the
      * pages that an allocation touches. PK_ERR_UNSUPPORTED and no log line: there is none. settle: what they have written,
@@ -209,10 +210,10 @@ struct pki_device_ops {
      * were launched before have so, and in the same graph what was captured before: `last` is what the turn's last end in this
      * graph has given, NULL for none, in which case all that the queue does afterwards in this capture waits for the graphs
      * before. Close: no graph with it is left. */
-    pk_result_t (*turn_open)(struct pki_device *device, void **turn);
-    void (*turn_close)(struct pki_device *device, void *turn);
-    pk_result_t (*turn_begin)(const struct pki_queue *queue, void *turn, void *last);
-    pk_result_t (*turn_end)(const struct pki_queue *queue, void *turn, void **last);
+    pk_result_t (*replay_lock_open)(struct pki_device *device, void **turn);
+    void (*replay_lock_close)(struct pki_device *device, void *turn);
+    pk_result_t (*replay_lock)(const struct pki_queue *queue, void *turn, void *last);
+    pk_result_t (*replay_unlock)(const struct pki_queue *queue, void *turn, void **last);
 
     /* Work. All of it is queued and none of it waits on the CPU. Addresses are this process's, host_registered or imported or own. */
     pk_result_t (*copy)(const struct pki_queue *queue, void *dst, const void *src, size_t bytes);
@@ -226,13 +227,13 @@ struct pki_device_ops {
     pk_result_t (*scale)(const struct pki_queue *queue, void *dst, const void *src, size_t count, pk_dtype_t dtype,
                          const struct pki_factor *factor);
     /* Up to 255 word operations, in order. Host queue: waits are not allowed (the engine polls). */
-    pk_result_t (*words)(const struct pki_queue *queue, const struct pki_word_op *ops, int n, enum pki_wait_how how);
+    pk_result_t (*signals)(const struct pki_queue *queue, const struct pki_signal_op *ops, int n, enum pki_wait_how how);
     /* All n messages in one launch of `ctas` CTAs at most, or of as many as the messages ask for (0). With fewer than they ask for CTAs do one
      * message behind another, in this order. `abort_flag`: host_registered word; nonzero makes the CTAs leave. */
     pk_result_t (*ll)(const struct pki_queue *queue, const struct pki_ll_op *ops, int n, int ctas, const _Atomic uint32_t *abort_flag);
 
-    /* Move all n transfers in one launch, each as soon as its start gate is open, whatever the order. It ends when all have moved, or when
-     * *abort_flag (host_registered) is not 0: what has not moved by then opens no done gate, and its `arrived` may hold anything. `ctas` CTAs; 0:
+    /* Move all n transfers in one launch, each as soon as its start signal is open, whatever the order. It ends when all have moved, or when
+     * *abort_flag (host_registered) is not 0: what has not moved by then opens no done signal, and its `arrived` may hold anything. `ctas` CTAs; 0:
      * the device's choice. They must all find a place at a time where one transfer's start waits for another's done. */
     pk_result_t (*move)(const struct pki_queue *queue, const struct pki_move_op *ops, int n, int ctas, const _Atomic uint32_t *abort_flag);
 
@@ -282,10 +283,10 @@ pk_result_t pki_device_cuda_mem_free(void *ptr);
 
 /* GPU memory that ranks of this process write to. They have no mapping of their own that would outlive its owner's, and their copies
  * and kernels write before they look whether the owner is still there: it is freed when the last of them has given it up. Any thread. */
-pk_result_t pki_held_alloc(struct pki_device *device, size_t bytes, void **at); /* held by the caller */
-pk_result_t pki_held_alloc_mappable(int ordinal, size_t bytes, void **at); /* as pki_device_cuda_mem_alloc */
-bool pki_held_take(void *at);                                                   /* by another rank; false: freed already */
-void pki_held_give(void *at);
+pk_result_t pki_retained_alloc(struct pki_device *device, size_t bytes, void **at); /* held by the caller */
+pk_result_t pki_retained_alloc_mappable(int ordinal, size_t bytes, void **at); /* as pki_device_cuda_mem_alloc */
+bool pki_retained_take(void *at);                                               /* by another rank; false: freed already */
+void pki_retained_give(void *at);
 
 /* What joins two GPUs, as the driver says. Unknown: no driver, or one of them is not visible to this process. */
 enum pki_device_link { PKI_LINK_UNKNOWN, PKI_LINK_PCIE, PKI_LINK_NVLINK };

@@ -110,7 +110,7 @@ static pk_result_t host_settle(struct pki_device *device)
     return PK_OK;
 }
 
-static void host_make_way(struct pki_device *device)
+static void host_drop_stale_mappings(struct pki_device *device)
 {
     (void)device;
 }
@@ -183,16 +183,16 @@ static bool host_reduces(const struct pki_device *device, pk_dtype_t dtype, pk_o
 }
 
 /* All or nothing: a wait among the operations is found before a word is written. */
-static pk_result_t host_words(const struct pki_queue *queue, const struct pki_word_op *ops, int n, enum pki_wait_how how)
+static pk_result_t host_signals(const struct pki_queue *queue, const struct pki_signal_op *ops, int n, enum pki_wait_how how)
 {
     (void)queue;
     (void)how;
     for (int i = 0; i < n; i++)
-        if (ops[i].kind != PKI_WORD_WRITE)
+        if (ops[i].kind != PKI_SIGNAL_WRITE)
             return pki_fail(PK_ERR_UNSUPPORTED, NULL, "the host's queue cannot wait for a word");
     for (int i = 0; i < n; i++)
-        if (ops[i].gate.word != NULL)
-            pki_gate_open(&ops[i].gate);
+        if (ops[i].signal.word != NULL)
+            pki_signal_open(&ops[i].signal);
     return PK_OK;
 }
 
@@ -256,7 +256,7 @@ const struct pki_device_ops pki_device_host = {
     .export = host_export,
     .import = host_import,
     .unimport = host_unimport,
-    .make_way = host_make_way,
+    .drop_stale_mappings = host_drop_stale_mappings,
     .dmabuf = host_dmabuf,
     .settle = host_settle,
     .queue_open = host_queue_open,
@@ -269,7 +269,7 @@ const struct pki_device_ops pki_device_host = {
     .reduce = host_reduce,
     .reduces = host_reduces,
     .scale = host_scale,
-    .words = host_words,
+    .signals = host_signals,
     .unpack = host_unpack,
     .ll = host_ll,
     .move = host_move,

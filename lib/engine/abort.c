@@ -27,33 +27,33 @@ static bool lock_to_abort(struct pki_engine *e)
         return true;
     if (atomic_load(&e->failed) == PK_OK) {
         (void)pki_fail(PK_ERR_ABORTED, &where, "aborted by this rank");
-        pki_engine_poison_aside(e, PK_ERR_ABORTED);
+        pki_engine_poison_unlocked(e, PK_ERR_ABORTED);
     }
-    pki_watch_let_go(e);
+    pki_watchdog_release(e);
     return pki_engine_lock_within(e, PKI_DRAIN_NS); /* else whoever has it goes on from here */
 }
 
 /* Locked. Nothing of this rank is unfinished, here or in graphs. */
-static bool is_at_rest(const struct pki_engine *e)
+static bool is_idle_everywhere(const struct pki_engine *e)
 {
-    return pki_list_empty(&e->tasks) && !e->in_quick && e->puts_out == 0 && atomic_load(&e->async_tasks) == 0 &&
+    return pki_list_empty(&e->tasks) && !e->in_inline && e->puts_out == 0 && atomic_load(&e->async_tasks) == 0 &&
            atomic_load(&e->watched) == 0;
 }
 
-bool pki_engine_says_bye(struct pki_engine *e, enum pki_bye why)
+bool pki_engine_send_shutdown(struct pki_engine *e, enum pki_shutdown why)
 {
     pki_graphs_reap(e);
-    if (atomic_load(&e->failed) != PK_OK || !is_at_rest(e))
+    if (atomic_load(&e->failed) != PK_OK || !is_idle_everywhere(e))
         return false;
-    pki_side_say_bye(e, why);
+    pki_side_send_shutdown(e, why);
     return true;
 }
 
 /* Unlocked. What streams have ended the service thread may not have seen yet. It looks, not this thread: who looks may be kept
  * by the driver. */
-static void await_rest(struct pki_engine *e)
+static void await_idle(struct pki_engine *e)
 {
-    const uint64_t until = pki_now_ns() + PKI_REST_NS;
+    const uint64_t until = pki_now_ns() + PKI_SETTLE_NS;
 
     while (atomic_load(&e->async_tasks) > 0 && atomic_load(&e->failed) == PK_OK && pki_now_ns() < until) {
         (void)pki_service_wake();
@@ -62,9 +62,9 @@ static void await_rest(struct pki_engine *e)
 }
 
 /* With nothing to release, here or for the others, this rank only leaves: who needs it later is told then. */
-static bool abort_at_rest(struct pki_engine *e, const struct pki_where *where)
+static bool abort_while_idle(struct pki_engine *e, const struct pki_where *where)
 {
-    if (!pki_engine_says_bye(e, PKI_BYE_ABORTED))
+    if (!pki_engine_send_shutdown(e, PKI_SHUTDOWN_ABORTED))
         return false;
     (void)pki_fail_again(PK_ERR_ABORTED, 0, where, "aborted by this rank");
     e->collapsed = true;
@@ -76,15 +76,15 @@ void pki_engine_abort(struct pki_engine *e)
 {
     struct pki_where where = pki_engine_where(e, -1, NULL);
 
-    await_rest(e);
+    await_idle(e);
     if (!lock_to_abort(e))
         return;
-    if (atomic_load(&e->failed) == PK_OK && !abort_at_rest(e, &where)) {
+    if (atomic_load(&e->failed) == PK_OK && !abort_while_idle(e, &where)) {
         (void)pki_fail(PK_ERR_ABORTED, &where, "aborted by this rank");
         pki_engine_poison(e, PK_ERR_ABORTED, true);
     }
     pki_engine_collapse(e);
-    pki_engine_rouse(e);
+    pki_engine_wake(e);
     pki_engine_drain(e);
     pki_engine_unlock(e);
 }

@@ -86,13 +86,13 @@ bool pki_task_contradicts(struct pki_engine *e, int peer, uint64_t number, uint3
 }
 
 /* Peers may have spoken of it already. */
-static void check_arrivals(struct pki_task *task)
+static void check_unexpected(struct pki_task *task)
 {
     struct pki_engine *e = task->engine;
 
     for (int i = 0; i < e->config.size; i++)
-        for (struct pki_list *n = e->peers[i].arrivals.next; n != &e->peers[i].arrivals; n = n->next) {
-            const struct pki_msg *msg = &pki_container_of(n, struct pki_arrival, node)->msg;
+        for (struct pki_list *n = e->peers[i].unexpected_queue.next; n != &e->peers[i].unexpected_queue; n = n->next) {
+            const struct pki_msg *msg = &pki_container_of(n, struct pki_unexpected, node)->msg;
 
             if (pki_msg_of_collective(msg) && msg->op == task->number &&
                 pki_task_contradicts(e, i, msg->op, msg->sig))
@@ -106,5 +106,5 @@ void pki_task_number(struct pki_task *task)
 
     task->number = ++e->coll_number;
     e->seen[task->number % PKI_SEEN_MAX] = (struct pki_coll_seen){ task->number, task->sig, task->request.count };
-    check_arrivals(task);
+    check_unexpected(task);
 }

@@ -69,7 +69,7 @@ static pk_result_t check_transfer(struct pki_engine *e, const struct pki_request
     size_t bytes = r->count * pki_dtype_bytes(r->dtype);
     pk_result_t result;
 
-    if (r->peer != e->config.rank && e->peers[r->peer].way[PKI_MEM_DEVICE][PKI_MEM_DEVICE] == NULL)
+    if (r->peer != e->config.rank && e->peers[r->peer].path[PKI_MEM_DEVICE][PKI_MEM_DEVICE] == NULL)
         return pki_fail(PK_ERR_UNSUPPORTED, NULL, "only transfers between GPUs that reach one another can be captured");
     result = pki_capture_buffer(e, buf, bytes);
     if (result == PK_OK && r->what == PKI_DO_RECV && r->peer != e->config.rank)
@@ -250,18 +250,18 @@ static pk_result_t enroll_transfer(struct pki_engine *e, struct capture_part *pa
 
 static pk_result_t grant(struct pki_engine *e, struct captured *c)
 {
-    struct pki_msg msg = { .kind = PKI_MSG_GRANT, .flags = c->flags | PKI_MSG_FLAG_DEVICE, .index = c->index, .sig = c->sig,
+    struct pki_msg msg = { .kind = PKI_MSG_CTS, .flags = c->flags | PKI_MSG_FLAG_DEVICE, .index = c->index, .sig = c->sig,
                            .op = c->op, .bytes = c->bytes };
     uint64_t until = deadline(e);
     pk_result_t result = pki_graph_slot(c);
 
     if (result != PK_OK)
         return result;
-    msg.gate_slot = (uint16_t)(c->slot - c->peer->lane->gates_mine);
+    msg.signal_slot = (uint16_t)(c->slot - c->peer->ctrl->signals_mine);
     for (;;) {
         result = c->bytes == 0 ? PK_OK : pki_region_tell(e, c->peer, c->addr, c->bytes, &msg.region, &msg.offset);
         if (result == PK_OK)
-            result = pki_lane_send(c->peer, &msg, NULL, e);
+            result = pki_ctrl_send(c->peer, &msg, NULL, e);
         if (result == PK_OK && c->bytes > 0)
             pki_region_hold(e, c->region = msg.region);
         if (result != PK_IN_PROGRESS)
@@ -292,38 +292,38 @@ static pk_result_t map_target(struct pki_engine *e, struct captured *c, const st
 
     while ((result = pki_region_map(e, c->peer, msg->region, msg->offset, c->bytes, &c->remote)) == PK_IN_PROGRESS) {
         if (pki_streams_hold()) {
-            e->gpu->ops->make_way(e->gpu); /* a replay that waits for a peer needs nothing of this thread */
+            e->gpu->ops->drop_stale_mappings(e->gpu); /* a replay that waits for a peer needs nothing of this thread */
             pki_streams_release();
         }
         result = pause_for(e, c, until);
         if (result != PK_OK)
             return result;
     }
-    if (result == PK_OK && c->peer->way[PKI_MEM_DEVICE][PKI_MEM_DEVICE]->same_process && pki_held_take((void *)(uintptr_t)c->remote))
+    if (result == PK_OK && c->peer->path[PKI_MEM_DEVICE][PKI_MEM_DEVICE]->same_process && pki_retained_take((void *)(uintptr_t)c->remote))
         c->held = (void *)(uintptr_t)c->remote;
     c->remote += msg->offset;
     return result;
 }
 
-static pk_result_t await_grant(struct pki_engine *e, struct captured *c)
+static pk_result_t await_cts(struct pki_engine *e, struct captured *c)
 {
     struct pki_xfer key = { .peer = c->peer, .is_send = true, .flags = c->flags, .index = c->index, .op = c->op };
     uint64_t until = deadline(e);
-    struct pki_arrival *arrival;
+    struct pki_unexpected *unexpected;
     struct pki_msg msg;
     pk_result_t result;
 
-    while ((arrival = pki_lane_take(&key)) == NULL) {
+    while ((unexpected = pki_ctrl_take(&key)) == NULL) {
         result = pause_for(e, c, until);
         if (result != PK_OK)
             return result;
     }
-    msg = arrival->msg;
-    free(arrival);
+    msg = unexpected->msg;
+    free(unexpected);
     if (msg.bytes != c->bytes || msg.sig != c->sig)
         return disagree(e, c, &msg);
-    c->slot = &c->peer->lane->gates_theirs[msg.gate_slot % PKI_GATE_SLOTS];
-    pki_watch_note(c->peer, true, msg.gate_slot % PKI_GATE_SLOTS, 1);
+    c->slot = &c->peer->ctrl->signals_theirs[msg.signal_slot % PKI_SIGNAL_SLOTS];
+    pki_watchdog_note(c->peer, true, msg.signal_slot % PKI_SIGNAL_SLOTS, 1);
     result = c->bytes == 0 ? PK_OK : map_target(e, c, &msg, until);
     if (result == PK_OK)
         atomic_fetch_add(&c->slot->claim, 1); /* the receiver may destroy its graph now */
@@ -354,49 +354,49 @@ void pki_record_flush(struct capture_recorder *r)
     bool waits = false;
 
     if (r->result == PK_OK && r->n > 0)
-        r->result = r->queue->device->ops->words(r->queue, r->ops, r->n, r->how);
+        r->result = r->queue->device->ops->signals(r->queue, r->ops, r->n, r->how);
     for (int i = 0; i < r->n; i++)
-        waits = waits || r->ops[i].kind != PKI_WORD_WRITE;
+        waits = waits || r->ops[i].kind != PKI_SIGNAL_WRITE;
     r->stats->captured_words += (uint64_t)r->n;
     r->stats->captured_kernels += waits && r->how == PKI_WAIT_KERNEL;
     r->n = 0;
 }
 
-static void add(struct capture_recorder *r, enum pki_word_kind kind, _Atomic uint32_t *word, uint32_t value)
+static void add(struct capture_recorder *r, enum pki_signal_kind kind, _Atomic uint32_t *word, uint32_t value)
 {
     if (r->n == (int)(sizeof r->ops / sizeof r->ops[0]))
         pki_record_flush(r);
-    r->ops[r->n++] = (struct pki_word_op){ kind, { word, value } };
+    r->ops[r->n++] = (struct pki_signal_op){ kind, { word, value } };
 }
 
 void pki_record_open(struct capture_recorder *r, struct captured *c)
 {
-    add(r, PKI_WORD_WRITE, &c->slot->start, 1);
+    add(r, PKI_SIGNAL_WRITE, &c->slot->start, 1);
 }
 
 void pki_record_done(struct capture_recorder *r, struct captured *c)
 {
-    add(r, PKI_WORD_WAIT_EQ, &c->slot->done, 1);
-    add(r, PKI_WORD_WRITE, &c->slot->done, 0);
+    add(r, PKI_SIGNAL_WAIT_EQ, &c->slot->done, 1);
+    add(r, PKI_SIGNAL_WRITE, &c->slot->done, 0);
 }
 
 void pki_record_send(struct capture_recorder *r, struct captured *c)
 {
-    struct pki_ep *way = c->peer->way[PKI_MEM_DEVICE][PKI_MEM_DEVICE];
+    struct pki_ep *path = c->peer->path[PKI_MEM_DEVICE][PKI_MEM_DEVICE];
     struct pki_put put = {
-        .ep = way, .src = c->addr, .remote = c->remote, .bytes = c->bytes, .done_remote = { &c->slot->done, 1 }, .queue = r->queue
+        .ep = path, .src = c->addr, .remote = c->remote, .bytes = c->bytes, .done_remote = { &c->slot->done, 1 }, .queue = r->queue
     };
 
-    add(r, PKI_WORD_WAIT_EQ, &c->slot->start, 1);
-    add(r, PKI_WORD_WRITE, &c->slot->start, 0);
+    add(r, PKI_SIGNAL_WAIT_EQ, &c->slot->start, 1);
+    add(r, PKI_SIGNAL_WRITE, &c->slot->start, 0);
     if (c->bytes == 0) {
-        add(r, PKI_WORD_WRITE, &c->slot->done, 1);
+        add(r, PKI_SIGNAL_WRITE, &c->slot->done, 1);
         return;
     }
     pki_record_flush(r);
     pki_list_init(&put.node);
     if (r->result == PK_OK)
-        r->result = way->iface->transport->put(&put); /* it is in the queue when this returns */
+        r->result = path->iface->transport->put(&put); /* it is in the queue when this returns */
     r->stats->captured_copies++;
     r->stats->captured_words++; /* behind it */
 }
@@ -450,7 +450,7 @@ pk_result_t pki_capture_record(struct pki_engine *e, struct pki_capture *capture
     for (int i = 0; i < capture->n && result == PK_OK; i++)
         for (uint32_t k = 0; k < capture->parts[i].nxfers && result == PK_OK; k++)
             if (capture->parts[i].xfers[k] != NULL && capture->parts[i].xfers[k]->is_send)
-                result = await_grant(e, capture->parts[i].xfers[k]);
+                result = await_cts(e, capture->parts[i].xfers[k]);
     for (int pass = 0; pass < PASSES && result == PK_OK; pass++)
         for (int i = 0; i < capture->n; i++)
             record_part(e, &capture->parts[i], (enum pass)pass, &recorder);

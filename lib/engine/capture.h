@@ -12,7 +12,7 @@ struct pki_graph {
     uint64_t capture;         /* the driver's number of it */
     struct pki_list captured; /* its transfers */
     uint32_t scratch;         /* bit i: it uses engine->graph_scratch[i] */
-    void *turn_stream, *turn; /* where its last collective was, and what ended that one's turn; NULL: there was none */
+    void *replay_lock_stream, *turn; /* where its last collective was, and what ended that one's turn; NULL: there was none */
     int calls;                /* that capture into it now */
     atomic_bool gone;         /* it has been destroyed, and all that was made of it */
     atomic_int holders;       /* the engine and the driver: whoever lets go last frees it */
@@ -22,8 +22,8 @@ struct pki_graph {
 struct captured {
     struct pki_list node; /* graph->captured */
     struct pki_peer *peer;
-    struct pki_gate_slot *slot;
-    int own_slot;    /* receive, of a message: index in peer->gates; else -1 */
+    struct pki_signal_slot *slot;
+    int own_slot;    /* receive, of a message: index in peer->signals; else -1 */
     uint32_t region; /* receive: that the peer writes into; 0: none */
     uint64_t met;    /* receive: what the slot's claim is at least when the sender has met this grant, and mapped the region */
     bool is_send;
@@ -65,7 +65,7 @@ struct capture_recorder {
     pk_result_t result;
     pk_stats_t *stats;
     int n;
-    struct pki_word_op ops[64];
+    struct pki_signal_op ops[64];
 };
 
 void pki_record_flush(struct capture_recorder *r);
@@ -79,7 +79,7 @@ struct captured *pki_captured_new(struct pki_engine *e, struct pki_graph *graph,
 /* capture_graph.c */
 /* The graph that this queue is captured into. It stays while `calls` counts the caller. */
 pk_result_t pki_graph_enter(struct pki_engine *e, const struct pki_queue *queue, struct pki_graph **graph);
-/* A gate slot for a receive, its words 0: the transfer's own, or the one that all captured collectives have for their k-th from
+/* A signal slot for a receive, its words 0: the transfer's own, or the one that all captured collectives have for their k-th from
  * this peer. */
 pk_result_t pki_graph_slot(struct captured *c);
 /* Memory that stays until it has been given back as often as taken. */

@@ -3,7 +3,7 @@
  * Short collectives in graphs as one kernel: it counts its replays itself (device/kernels/kernels.h, pki_replay_*). All such
  * kernels of a communicator have one inbox on each rank, made with the first of them, and kept until the communicator is closed:
  * the counts of all ranks lie in them, and have to agree. At capture the ranks meet as for transfers of the whole inbox, so that
- * each has all others' mapped, and knows that they capture the same.
+ * each has those of all other ranks mapped, and knows that they capture the same.
  */
 #include <string.h>
 
@@ -25,13 +25,13 @@ static size_t inbox_bytes(const struct pki_engine *e)
 static pk_result_t make_inbox(struct pki_engine *e)
 {
     void *ptr;
-    pk_result_t result = pki_held_alloc_mappable(e->ordinal, inbox_bytes(e), &ptr);
+    pk_result_t result = pki_retained_alloc_mappable(e->ordinal, inbox_bytes(e), &ptr);
 
     if (result != PK_OK)
         return result;
     result = e->gpu->ops->zero(e->gpu, ptr, inbox_bytes(e));
     if (result != PK_OK) {
-        pki_held_give(ptr);
+        pki_retained_give(ptr);
         return result;
     }
     e->fused.replay_inbox = ptr;

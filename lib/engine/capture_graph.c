@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The graphs that captured operations are in, and what these have: gate slots, holds of this rank's regions, scratch memory. The
- * driver says when a graph, and all that was made of it, is gone, in a thread of its own where nothing may be called: it sets a
- * flag, and whoever has the engine next gives back.
+ * The graphs that captured operations are in, and what these have: signal slots, holds of this rank's regions, scratch memory.
+ * The driver says when a graph, and all that was made of it, is gone, in a thread of its own where nothing may be called: it
+ * sets a flag, and whoever has the engine next gives back.
  *
- * Collectives share slots and scratch memory, whatever graph they are in, for they have a turn one after another: within a graph
- * by its edges, and across launches by the device's turn.
+ * Collectives share slots and scratch memory, whatever graph they are in, for they have a turn one after another: within a
+ * graph by its edges, and across launches by the device's turn.
  */
 #include <stdlib.h>
 
@@ -76,7 +76,7 @@ static void free_captured(struct pki_engine *e, struct captured *c)
 {
     if (c->own_slot >= 0) {
         atomic_store(&c->slot->claim, 0);
-        pki_slots_give_new(&c->peer->gates, c->own_slot);
+        pki_slots_give_new(&c->peer->signals, c->own_slot);
     }
     pki_region_drop(e, c->region);
     if (c->held != NULL)
@@ -92,7 +92,7 @@ static void give_holds(struct pki_engine *e)
     while ((node = pki_list_pop(&e->graph_holds)) != NULL) {
         struct captured *c = pki_container_of(node, struct captured, node);
 
-        pki_held_give(c->held);
+        pki_retained_give(c->held);
         free(c);
     }
 }
@@ -149,14 +149,14 @@ void pki_graphs_reap(struct pki_engine *e)
 
 static pk_result_t take_slot(struct pki_peer *peer, uint16_t *taken)
 {
-    int slot = pki_slots_take_new(&peer->gates); /* the words of an eager one may not have been seen by all who wait for them */
-    struct pki_gate_slot *words;
+    int slot = pki_slots_take_new(&peer->signals); /* the words of an eager one may not have been seen by all who wait for them */
+    struct pki_signal_slot *words;
 
     if (slot < 0)
         return pki_fail(PK_ERR_UNSUPPORTED, NULL, "more than %d receives from one rank are in graphs that exist, or pending",
-                        PKI_GATE_SLOTS);
-    words = &peer->lane->gates_mine[slot];
-    pki_watch_note(peer, false, slot, 1);
+                        PKI_SIGNAL_SLOTS);
+    words = &peer->ctrl->signals_mine[slot];
+    pki_watchdog_note(peer, false, slot, 1);
     atomic_store(&words->start, 0);
     atomic_store(&words->done, 0);
     atomic_store(&words->claim, 0);
@@ -170,7 +170,7 @@ static pk_result_t share_slot(struct pki_peer *peer, uint32_t receive)
     pk_result_t result = PK_OK;
 
     if (grown == NULL)
-        return pki_fail(PK_ERR_MEMORY, NULL, "no memory for %u gate slots", receive + 1);
+        return pki_fail(PK_ERR_MEMORY, NULL, "no memory for %u signal slots", receive + 1);
     peer->graph_slots = grown;
     while (peer->ngraph_slots <= receive && result == PK_OK) {
         struct pki_graph_slot *shared = &grown[peer->ngraph_slots];
@@ -201,7 +201,7 @@ pk_result_t pki_graph_slot(struct captured *c)
         }
     }
     if (result == PK_OK)
-        c->slot = &peer->lane->gates_mine[slot];
+        c->slot = &peer->ctrl->signals_mine[slot];
     return result;
 }
 
@@ -215,7 +215,7 @@ static pk_result_t make_scratch(struct pki_engine *e, size_t bytes, struct pki_g
     pk_result_t result;
 
     bytes = (bytes + SCRATCH_STEP - 1) / SCRATCH_STEP * SCRATCH_STEP;
-    result = pki_held_alloc_mappable(e->ordinal, bytes, &ptr); /* to give it back waits for nothing */
+    result = pki_retained_alloc_mappable(e->ordinal, bytes, &ptr); /* to give it back waits for nothing */
     if (result == PK_OK)
         *s = (struct pki_graph_scratch){ .ptr = ptr, .bytes = bytes };
     return result;
@@ -263,7 +263,7 @@ static void free_scratch(struct pki_engine *e, struct pki_graph_scratch *s)
 
     if (e->gpu->ops->classify(e->gpu, s->ptr, s->bytes, &mem) == PK_OK)
         pki_region_withdraw(e, &mem);
-    pki_held_give(s->ptr);
+    pki_retained_give(s->ptr);
     s->ptr = NULL;
     e->idle_scratch--;
 }
@@ -282,7 +282,7 @@ void pki_graphs_tidy(struct pki_engine *e)
 void pki_graphs_release(struct pki_engine *e)
 {
     if (!pki_list_empty(&e->graphs))
-        pki_watch_open_slots(e);
+        pki_watchdog_open_slots(e);
 }
 
 void pki_graphs_wait(struct pki_engine *e)
@@ -302,7 +302,7 @@ void pki_graphs_close(struct pki_engine *e)
 {
     pki_graphs_reap(e);
     if (e->turn != NULL && pki_list_empty(&e->graphs))
-        e->gpu->ops->turn_close(e->gpu, e->turn);
+        e->gpu->ops->replay_lock_close(e->gpu, e->turn);
     while (!pki_list_empty(&e->graphs))
         end_graph(e, pki_container_of(e->graphs.next, struct pki_graph, node));
 }
@@ -312,7 +312,7 @@ void pki_graphs_free(struct pki_engine *e)
     give_holds(e);
     for (int i = 0; i < PKI_GRAPH_SCRATCHES; i++)
         if (e->graph_scratch[i].ptr != NULL)
-            pki_held_give(e->graph_scratch[i].ptr);
+            pki_retained_give(e->graph_scratch[i].ptr);
     if (e->fused.replay_inbox != NULL)
-        pki_held_give(e->fused.replay_inbox);
+        pki_retained_give(e->fused.replay_inbox);
 }

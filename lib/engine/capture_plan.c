@@ -39,7 +39,7 @@ static pk_result_t check_buffers(struct pki_engine *e, const struct pki_task *ta
     if (result == PK_OK)
         result = pki_capture_buffer(e, r->out, r->out_count * size);
     for (int i = 0; i < e->config.size && result == PK_OK; i++)
-        if (i != e->config.rank && e->peers[i].way[PKI_MEM_DEVICE][PKI_MEM_DEVICE] == NULL)
+        if (i != e->config.rank && e->peers[i].path[PKI_MEM_DEVICE][PKI_MEM_DEVICE] == NULL)
             result = pki_fail(PK_ERR_UNSUPPORTED, NULL, "only collectives between GPUs that reach one another can be captured");
     return result;
 }
@@ -91,7 +91,7 @@ pk_result_t pki_capture_plan_check(struct pki_engine *e, struct capture_part *pa
     if (result != PK_OK)
         return result;
     result = check_buffers(e, part->task);
-    if (result == PK_OK && pki_stage_copies(e, part->request.algorithm->coll, part->task->plan))
+    if (result == PK_OK && pki_bounce_copies(e, part->request.algorithm->coll, part->task->plan))
         result = pki_fail(PK_ERR_NEEDS_SM, NULL, "%s copies a block inside the gpu, which in a graph runs as a kernel", part->task->name);
     part->task->kind = PKI_MEM_DEVICE; /* also of a barrier, which has no memory */
     if (result == PK_OK && pki_task_is_fused(part->task))
@@ -103,7 +103,7 @@ pk_result_t pki_capture_plan_check(struct pki_engine *e, struct capture_part *pa
     if (result == PK_OK)
         result = check_targets(e, part->task);
     if (result == PK_OK && e->turn == NULL)
-        result = e->gpu->ops->turn_open(e->gpu, &e->turn);
+        result = e->gpu->ops->replay_lock_open(e->gpu, &e->turn);
     return result;
 }
 
@@ -184,16 +184,16 @@ static void begin_turn(struct pki_engine *e, const struct capture_part *part, st
     const struct pki_graph *g = part->graph;
 
     pki_record_flush(r);
-    if (r->result == PK_OK && (g->turn == NULL || g->turn_stream != part->queue.handle))
-        r->result = e->gpu->ops->turn_begin(&part->queue, e->turn, g->turn);
+    if (r->result == PK_OK && (g->turn == NULL || g->replay_lock_stream != part->queue.handle))
+        r->result = e->gpu->ops->replay_lock(&part->queue, e->turn, g->turn);
 }
 
 static void end_turn(struct pki_engine *e, struct capture_part *part, struct capture_recorder *r)
 {
     pki_record_flush(r);
     if (r->result == PK_OK)
-        r->result = e->gpu->ops->turn_end(&part->queue, e->turn, &part->graph->turn);
-    part->graph->turn_stream = part->queue.handle;
+        r->result = e->gpu->ops->replay_unlock(&part->queue, e->turn, &part->graph->turn);
+    part->graph->replay_lock_stream = part->queue.handle;
 }
 
 static void record_moments(struct capture_part *part, struct capture_recorder *r)

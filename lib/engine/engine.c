@@ -11,7 +11,7 @@
 #include "util/hot.h"
 
 #define CHECK_EVERY_NS (2 * PKI_NS_PER_MS) /* how often peers' sockets and deadlines are looked at while something waits */
-#define CALM_TRANSFERS 8 /* unfinished ones of those that kernels see to, looked at in a round: they end one behind another */
+#define DEVICE_DRIVEN_TRANSFERS 8 /* unfinished ones of those that kernels see to, looked at in a round: they end one behind another */
 
 /* By who has the lock. */
 static inline void count_turn(struct pki_engine *e)
@@ -84,20 +84,20 @@ void pki_engine_poison(struct pki_engine *e, pk_result_t code, bool tell)
         pki_side_tell_all(e);
 }
 
-void pki_engine_poison_aside(struct pki_engine *e, pk_result_t code)
+void pki_engine_poison_unlocked(struct pki_engine *e, pk_result_t code)
 {
     if (!record(e, code))
         return;
-    atomic_store(&e->news_owed, true);
+    atomic_store(&e->failure_unsent, true);
     atomic_store(&e->failed, code);
 }
 
 /* Peers that have not heard of the failure. */
-static void tell_owed(struct pki_engine *e)
+static void send_unsent(struct pki_engine *e)
 {
-    if (atomic_exchange(&e->news_owed, false))
+    if (atomic_exchange(&e->failure_unsent, false))
         pki_side_tell_all(e);
-    else if (atomic_load(&e->untold) > 0)
+    else if (atomic_load(&e->unreported) > 0)
         pki_side_tell_again(e);
 }
 
@@ -109,14 +109,14 @@ static void peer_release(struct pki_peer *peer)
         for (struct pki_list *n = lists[i]->next; n != lists[i]; n = n->next) {
             struct pki_xfer *xfer = pki_container_of(n, struct pki_xfer, match);
 
-            /* Only what this rank's own streams wait for: the other gate would tell the peer of bytes that never came, or of a
+            /* Only what this rank's own streams wait for: the other signal would tell the peer of bytes that never came, or of a
              * buffer that is not free. */
-            const struct pki_gate gate = pki_offer_moves(xfer) ? xfer->start : pki_offer_finish(xfer);
+            const struct pki_signal signal = pki_offer_moves(xfer) ? xfer->start : pki_offer_finish(xfer);
 
             if (xfer->is_send && xfer->cell != NULL)
                 pki_offer_abort(xfer->cell);
-            if (gate.word != NULL)
-                pki_gate_open(&gate);
+            if (signal.word != NULL)
+                pki_signal_open(&signal);
         }
 }
 
@@ -134,7 +134,7 @@ void pki_engine_collapse(struct pki_engine *e)
     if (e->abort_word != NULL)
         atomic_store(e->abort_word, 1);
     for (int i = 0; i < e->config.size; i++)
-        if (e->peers[i].lane != NULL)
+        if (e->peers[i].ctrl != NULL)
             peer_release(&e->peers[i]);
     if (e->gpu != NULL)
         pki_stream_barrier_release(e);
@@ -146,9 +146,9 @@ void pki_engine_collapse(struct pki_engine *e)
 /* Of a poisoned communicator every call ends here, and no operation makes progress any more. */
 static void tell_rest(struct pki_engine *e)
 {
-    if ((atomic_load(&e->untold) == 0 && !atomic_load(&e->news_owed)) || !pki_engine_trylock(e))
+    if ((atomic_load(&e->unreported) == 0 && !atomic_load(&e->failure_unsent)) || !pki_engine_trylock(e))
         return;
-    tell_owed(e);
+    send_unsent(e);
     pki_engine_unlock(e);
 }
 
@@ -208,8 +208,8 @@ static void move_list(struct pki_list *from, struct pki_list *to)
 /* Each active transfer leaves the list before it is looked at, and comes back by itself if it must be looked at again. */
 static void progress_active(struct pki_engine *e)
 {
-    int calm = atomic_load(&e->calm_tasks);
-    int left = calm > 0 && calm == atomic_load(&e->async_tasks) ? CALM_TRANSFERS : INT_MAX;
+    int device_driven = atomic_load(&e->device_driven_tasks);
+    int left = device_driven > 0 && device_driven == atomic_load(&e->async_tasks) ? DEVICE_DRIVEN_TRANSFERS : INT_MAX;
     struct pki_list batch, *node;
 
     if (pki_list_empty(&e->active))
@@ -233,7 +233,7 @@ static bool task_moves(struct pki_task *task)
                (task->kind == PKI_MEM_DEVICE || task->mixed.active || (task->more_work && task->engine->work_left > 0)) &&
                pki_plan_poll(task);
     if (task->mode == PKI_TASK_STREAM || !atomic_load_explicit(&task->may_start, memory_order_acquire) ||
-        !pki_gate_is_open(&task->ready) || (task->after_stream && !task->queue.device->ops->idle(&task->queue)))
+        !pki_signal_is_open(&task->ready) || (task->after_stream && !task->queue.device->ops->idle(&task->queue)))
         return false;
     if (task->more_work && task->engine->work_left == 0)
         return false;
@@ -257,32 +257,32 @@ static bool progress_tasks(struct pki_engine *e)
     return moved;
 }
 
-/* A connection beside the lane has died, and the process at its other end with it: a lane over RDMA hears of that only much later. */
+/* A connection beside the control channel has died, and the process at its other end with it: a control channel over RDMA hears of that only much later. */
 static void check_endpoints(struct pki_engine *e, const struct pki_peer *peer)
 {
     for (int i = 0; i < peer->neps; i++)
         if (peer->eps[i]->dead && !peer->gone) {
             struct pki_where where = pki_engine_where(e, peer->rank, pki_engine_first_task(e));
 
-            pki_engine_blame(e, PK_ERR_PEER, &where, peer->eps[i], 0, 0);
+            pki_engine_attribute_failure(e, PK_ERR_PEER, &where, peer->eps[i], 0, 0);
             return;
         }
 }
 
 /* Broken connections between hosts are made again, and what was sent goes on: a peer may wait for it while this rank waits for nothing. */
-static void mend(struct pki_engine *e)
+static void recover(struct pki_engine *e)
 {
     for (int i = 0; i < e->nifaces; i++)
         if (e->ifaces[i]->carries && e->ifaces[i]->transport->between_hosts)
             (void)e->ifaces[i]->transport->progress(e->ifaces[i]);
 }
 
-/* Between hosts bad news are messages of the lane. */
+/* Between hosts bad news are messages of the control channel. */
 static void hear_distant(struct pki_engine *e)
 {
     for (int i = 0; i < e->config.size && atomic_load(&e->failed) == PK_OK; i++)
-        if (e->peers[i].lane != NULL && e->peers[i].side_fd < 0)
-            (void)pki_lane_poll(e, &e->peers[i]);
+        if (e->peers[i].ctrl != NULL && e->peers[i].side_fd < 0)
+            (void)pki_ctrl_poll(e, &e->peers[i]);
 }
 
 static void check_peers(struct pki_engine *e)
@@ -294,7 +294,7 @@ static void check_peers(struct pki_engine *e)
         if (e->peers[i].side_fd >= 0)
             pki_side_poll(e, &e->peers[i]);
         else {
-            e->peers[i].gone |= e->peers[i].lane != NULL && e->peers[i].lane->left; /* its news of that may have found no room */
+            e->peers[i].gone |= e->peers[i].ctrl != NULL && e->peers[i].ctrl->left; /* its news of that may have found no room */
             pki_note_carry(&e->peers[i]);
             check_endpoints(e, &e->peers[i]);
         }
@@ -326,7 +326,7 @@ static void record_cause(pk_result_t code, const struct pki_where *where, const 
         (void)pki_fail_again(code, last->sys_errno, where, "%s", last->text);
 }
 
-void pki_engine_blame(struct pki_engine *e, pk_result_t code, const struct pki_where *where, const struct pki_ep *ep, size_t done,
+void pki_engine_attribute_failure(struct pki_engine *e, pk_result_t code, const struct pki_where *where, const struct pki_ep *ep, size_t done,
                       size_t bytes)
 {
     if (code == PK_ERR_PEER)
@@ -344,7 +344,7 @@ void pki_engine_look_around(struct pki_engine *e)
     if (!pki_engine_trylock(e)) /* whoever has the lock looks around too */
         return;
     if (atomic_load(&e->failed) == PK_OK) {
-        mend(e);
+        recover(e);
         hear_distant(e);
         check_peers(e);
     }
@@ -369,10 +369,10 @@ static void check_now_and_then(struct pki_engine *e)
     check_peers(e);
     check_left(e);
     for (int i = 0; i < e->config.size && atomic_load(&e->failed) == PK_OK; i++)
-        if (e->peers[i].lane != NULL)
-            pki_send_say_late(&e->peers[i], now);
+        if (e->peers[i].ctrl != NULL)
+            pki_send_overdue_rts(&e->peers[i], now);
     if (atomic_load(&e->failed) == PK_OK)
-        pki_late_check(e, now);
+        pki_stragglers_check(e, now);
 }
 
 bool pki_engine_progress(struct pki_engine *e)
@@ -382,8 +382,8 @@ bool pki_engine_progress(struct pki_engine *e)
     e->work_left = PKI_HOST_WORK;
     if (atomic_load(&e->failed) == PK_OK) {
         for (int i = 0; i < e->config.size; i++)
-            if (e->peers[i].lane != NULL)
-                moved |= pki_lane_poll(e, &e->peers[i]);
+            if (e->peers[i].ctrl != NULL)
+                moved |= pki_ctrl_poll(e, &e->peers[i]);
         moved |= progress_puts(e);
         progress_active(e);
         moved |= progress_tasks(e);
@@ -393,7 +393,7 @@ bool pki_engine_progress(struct pki_engine *e)
     pki_engine_collapse(e);
     if (atomic_load(&e->failed) != PK_OK) {
         pki_graphs_release(e); /* a graph's next wait comes after the last one was let go */
-        tell_owed(e);
+        send_unsent(e);
     }
     pki_engine_free_ended(e);
     return moved;
@@ -410,11 +410,11 @@ void pki_engine_drain(struct pki_engine *e)
         if (atomic_load(&e->failed) != PK_OK)
             pki_graphs_release(e);
         if (atomic_load(&e->failed) != PK_OK)
-            tell_owed(e);
-        idle = idle && atomic_load(&e->untold) == 0;
+            send_unsent(e);
+        idle = idle && atomic_load(&e->unreported) == 0;
         (void)progress_puts(e);
         if (e->queues_open)
-            idle = idle && e->gpu->ops->idle(&e->work) && e->gpu->ops->idle(&e->late) && pki_stage_idle(e);
+            idle = idle && e->gpu->ops->idle(&e->work) && e->gpu->ops->idle(&e->deferred) && pki_bounce_idle(e);
         if (idle)
             return;
     }

@@ -47,19 +47,19 @@ pk_result_t pki_engine_open(const struct pki_engine_config *config, struct pki_e
 pk_result_t pki_engine_iface(struct pki_engine *engine, const struct pki_transport *transport, struct pki_iface **iface);
 pk_result_t pki_engine_ep_open(struct pki_engine *engine, struct pki_iface *iface, int peer, bool same_process, int64_t pid,
                                struct pki_blob *mine, struct pki_ep **ep);
-/* Close an endpoint that turned out to be of no use, before it is a lane or a way. */
+/* Close an endpoint that turned out to be of no use, before it is a control channel or a way. */
 void pki_engine_ep_drop(struct pki_engine *engine, int peer, struct pki_ep *ep);
-/* The lane of a pair, its way for each (source, target) kind, and the unix socket beside the lane (-1 between hosts), which the
- * engine owns from then on. A missing way is NULL. */
-void pki_engine_set_lane(struct pki_engine *engine, int peer, struct pki_ep *lane, int side_fd);
-void pki_engine_set_way(struct pki_engine *engine, int peer, enum pki_mem_kind source, enum pki_mem_kind target,
+/* The control channel of a pair, its way for each (source, target) kind, and the unix socket beside the control channel (-1
+ * between hosts), which the engine owns from then on. A missing way is NULL. */
+void pki_engine_set_ctrl(struct pki_engine *engine, int peer, struct pki_ep *ctrl, int side_fd);
+void pki_engine_set_path(struct pki_engine *engine, int peer, enum pki_mem_kind source, enum pki_mem_kind target,
                         struct pki_ep *ep);
 /* A transport's map, for as long as it takes: may wait for all work of the GPU, so not where a stream waits for an operation. */
-pk_result_t pki_engine_map(struct pki_engine *engine, struct pki_ep *way, const struct pki_export *in, uint64_t *remote);
+pk_result_t pki_engine_map(struct pki_engine *engine, struct pki_ep *path, const struct pki_export *in, uint64_t *remote);
 /* Low-latency slots: this rank's memory for all peers (NULL without), and where a peer keeps those for this rank, mapped here. */
 pk_result_t pki_engine_ll_export(struct pki_engine *engine, struct pki_export *out, uint64_t *offset);
 pk_result_t pki_engine_ll_import(struct pki_engine *engine, int peer, const struct pki_export *in, uint64_t offset);
-/* Does this rank's GPU write to all others' memory itself? */
+/* Does this rank's GPU write to the memory of all other ranks itself? */
 bool pki_engine_reaches_all(const struct pki_engine *engine);
 /* Fused collectives, for all ranks or for none: the next two. */
 /* CTAs of its kernels that this GPU has room for whatever else waits there; `processes` share it. 0: none, or this rank is not ready. */
@@ -71,11 +71,11 @@ bool pki_engine_fuses(const struct pki_engine *engine, enum pki_coll coll, size_
 void pki_engine_set_aggregator(struct pki_engine *engine, struct pki_switchml *switchml);
 void pki_engine_start(struct pki_engine *engine);
 
-/* Wait for the unfinished, say goodbye, and until what was sent to other hosts has arrived as far as its transport can tell
- * before close. */
+/* Wait for the unfinished, send the shutdown message, and until what was sent to other hosts has arrived as far as its
+ * transport can tell before close. */
 pk_result_t pki_engine_finalize(struct pki_engine *engine);
 
-/* Wait for the unfinished, say goodbye, free everything. Returns the error that poisoned it, if one did. */
+/* Wait for the unfinished, send the shutdown message, free everything. Returns the error that poisoned it, if one did. */
 pk_result_t pki_engine_close(struct pki_engine *engine);
 
 /* Init failed when it had come so far that others may be through with theirs: they are told the calling thread's error. To be closed. */
@@ -116,10 +116,10 @@ pk_result_t pki_engine_classify(struct pki_engine *engine, struct pki_request *r
 /* PK_ERR_ARG: it is not memory of the communicator's GPU, aligned to elements of `dtype`. */
 pk_result_t pki_engine_check_factor(struct pki_engine *engine, const void *factor, pk_dtype_t dtype);
 
-/* quick.c: a short blocking send or receive of host memory, to or from another rank, at once. Arguments are legal. False: nothing has
+/* inline.c: a short blocking send or receive of host memory, to or from another rank, at once. Arguments are legal. False: nothing has
  * happened, and pki_engine_run says what is the matter. */
-bool pki_engine_send_quick(struct pki_engine *engine, int peer, const void *in, size_t bytes);
-bool pki_engine_recv_quick(struct pki_engine *engine, int peer, void *out, size_t bytes);
+bool pki_engine_send_inline(struct pki_engine *engine, int peer, const void *in, size_t bytes);
+bool pki_engine_recv_inline(struct pki_engine *engine, int peer, void *out, size_t bytes);
 /* Start one operation; if it blocks it has ended on return. */
 pk_result_t pki_engine_run(struct pki_engine *engine, const struct pki_request *request);
 /* The two halves, for groups over several engines: start all, then finish (wait for) the blocking ones. `group` tells the groups of

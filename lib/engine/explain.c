@@ -15,20 +15,20 @@ static void add_name(char *names, size_t len, const char *name)
     snprintf(names + used, len - used, "%s%s", used > 0 ? "," : "", name);
 }
 
-static void add_way(struct pki_engine *e, int peer, enum pki_mem_kind kind, pk_explanation_t *out)
+static void add_path(struct pki_engine *e, int peer, enum pki_mem_kind kind, pk_explanation_t *out)
 {
-    struct pki_ep *way = peer == e->config.rank ? NULL : e->peers[peer].way[kind][kind];
+    struct pki_ep *path = peer == e->config.rank ? NULL : e->peers[peer].path[kind][kind];
 
-    if (way == NULL && peer != e->config.rank) /* through slots, by what joins the hosts' memories */
-        way = e->peers[peer].way[PKI_MEM_HOST][PKI_MEM_HOST];
+    if (path == NULL && peer != e->config.rank) /* through slots, by what joins the hosts' memories */
+        path = e->peers[peer].path[PKI_MEM_HOST][PKI_MEM_HOST];
     add_name(out->transports, sizeof out->transports,
-             peer == e->config.rank ? "self" : way != NULL ? way->iface->transport->name : "none");
+             peer == e->config.rank ? "self" : path != NULL ? path->iface->transport->name : "none");
 }
 
 /* Of a receive from this peer into GPU memory, for what comes through slots. */
 static int unpack_ctas(const struct pki_engine *e, int peer)
 {
-    if (!pki_stage_unpacks(e) || !pki_stage_receives(e, &e->peers[peer]))
+    if (!pki_bounce_unpacks(e) || !pki_bounce_receives(e, &e->peers[peer]))
         return 0;
     return e->gpu->max_ctas > 0 && e->gpu->max_ctas < PKI_UNPACK_CTAS ? e->gpu->max_ctas : PKI_UNPACK_CTAS;
 }
@@ -81,15 +81,16 @@ static pk_result_t explain_coll(struct pki_engine *e, const struct pki_request *
         const struct pki_step *step = &plan->steps[i];
 
         if (step->kind == PKI_STEP_SEND || step->kind == PKI_STEP_RECV || step->kind == PKI_STEP_RECV_REDUCE)
-            add_way(e, step->peer, kind, out);
+            add_path(e, step->peer, kind, out);
         if (kind == PKI_MEM_DEVICE && (step->kind == PKI_STEP_RECV || step->kind == PKI_STEP_RECV_REDUCE))
             out->sms = unpack_ctas(e, step->peer) > out->sms ? unpack_ctas(e, step->peer) : out->sms;
         for (int p = 0; p < e->config.size && step->kind == PKI_STEP_FUSED; p++)
             if (p != e->config.rank)
-                add_way(e, p, kind, out);
+                add_path(e, p, kind, out);
         if (step->kind == PKI_STEP_SWITCH)
             add_name(out->transports, sizeof out->transports, "switchml");
-        kernel |= step->kind != PKI_STEP_SEND && step->kind != PKI_STEP_RECV && step->kind != PKI_STEP_SWITCH && !pki_stage_copies(e, r->algorithm->coll, plan);
+        kernel |= step->kind != PKI_STEP_SEND && step->kind != PKI_STEP_RECV && step->kind != PKI_STEP_SWITCH &&
+                  !pki_bounce_copies(e, r->algorithm->coll, plan);
     }
     out->steps = plan->nsteps;
     snprintf(out->algorithm, sizeof out->algorithm, "%s", r->algorithm->name);
@@ -103,24 +104,24 @@ static pk_result_t explain_p2p(struct pki_engine *e, const struct pki_request *r
 {
     size_t bytes = r->count * pki_dtype_bytes(r->dtype);
     struct pki_peer *peer = &e->peers[r->peer];
-    const char *algorithm = "grant and put";
+    const char *algorithm = "rendezvous";
 
     if (r->peer == e->config.rank)
         algorithm = "local copy";
     else if (kind == PKI_MEM_HOST && bytes <= peer->eager_max)
         algorithm = "eager";
-    else if (kind == PKI_MEM_HOST && bytes <= peer->ahead_max)
-        algorithm = "put ahead of the grant";
+    else if (kind == PKI_MEM_HOST && bytes <= peer->eager_put_max)
+        algorithm = "eager put";
     else if (kind == PKI_MEM_DEVICE && e->config.kernels && peer->ll_remote != NULL && bytes <= PKI_LL_MAX_BYTES && bytes > 0) {
         algorithm = "ll kernel";
         out->sms = (int)pki_ll_ctas(e, bytes);
-    } else if (kind == PKI_MEM_DEVICE && pki_stage_receives(e, peer)) {
-        algorithm = "host slots";
+    } else if (kind == PKI_MEM_DEVICE && pki_bounce_receives(e, peer)) {
+        algorithm = "bounce buffers";
         out->sms = r->what == PKI_DO_RECV ? unpack_ctas(e, r->peer) : 0;
     }
     snprintf(out->algorithm, sizeof out->algorithm, "%s", algorithm);
     out->steps = 1;
-    add_way(e, r->peer, kind, out);
+    add_path(e, r->peer, kind, out);
     return r->peer == e->config.rank && kind == PKI_MEM_DEVICE ? explain_kernel(e, reduce_ctas(e), out) : PK_OK;
 }
 
@@ -140,13 +141,13 @@ pk_result_t pki_engine_explain(struct pki_engine *e, const struct pki_request *r
         result = explain_p2p(e, r, kind, out);
     pki_engine_unlock(e);
     if (strstr(out->transports, "none") != NULL)
-        return pki_fail(PK_ERR_UNSUPPORTED, NULL, "no way to some rank for this kind of memory: see pk_comm_path");
+        return pki_fail(PK_ERR_UNSUPPORTED, NULL, "no path to some rank for this kind of memory: see pk_comm_path");
     return result;
 }
 
 static void count_memory(const struct pki_engine *e, pk_stats_t *stats)
 {
-    const struct pki_stage_pool *pools[2] = { &e->in, &e->out };
+    const struct pki_bounce_pool *pools[2] = { &e->in, &e->out };
 
     if (e->gpu != NULL)
         stats->words = e->gpu->words - e->stats.captured_words;
@@ -162,7 +163,7 @@ static void count_memory(const struct pki_engine *e, pk_stats_t *stats)
         stats->device_bytes += pki_container_of(n, struct pki_unfreed, node)->bytes;
     for (int i = 0; i < 2; i++)
         if (pools[i]->memory != NULL)
-            stats->pinned_bytes += ((uint64_t)PKI_STAGE_SLOTS + 1) * PKI_STAGE_BYTES;
+            stats->pinned_bytes += ((uint64_t)PKI_BOUNCE_BUFFERS + 1) * PKI_BOUNCE_BYTES;
 }
 
 void pki_engine_stats(struct pki_engine *e, pk_stats_t *stats)

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Fused collectives: one kernel on each rank, in the caller's stream, that writes into the others' inboxes and waits for nobody's CPU. The
+ * Fused collectives: one kernel on each rank, in the caller's stream, that writes into the inboxes of the other ranks and waits for no CPU. The
  * protocol and its proof are in device/kernels/kernels.h. Here: which operations, their epochs, their turn, and what the CPU still does:
  * keeps the deadline, hears of disagreement, ends the task.
  *
- * A rank whose memory is of another kind does the operation by its ordinary plan. Its first message tells the others (lane.c), whose
+ * A rank whose memory is of another kind does the operation by its ordinary plan. Its first message tells the others (ctrl.c), whose
  * kernels then stand by until their own CPUs have done the same.
  */
 #include <stdlib.h>
@@ -124,21 +124,21 @@ static void meet_rooted(struct pki_task *task)
     struct pki_engine *e = task->engine;
 
     for (int i = 0; i < e->config.size; i++) {
-        struct pki_list *n = e->peers[i].arrivals.next, *next;
+        struct pki_list *n = e->peers[i].unexpected_queue.next, *next;
 
-        for (; n != &e->peers[i].arrivals; n = next) {
-            struct pki_arrival *arrival = pki_container_of(n, struct pki_arrival, node);
+        for (; n != &e->peers[i].unexpected_queue; n = next) {
+            struct pki_unexpected *unexpected = pki_container_of(n, struct pki_unexpected, node);
 
             next = n->next;
-            if (arrival->msg.kind != PKI_MSG_PLAN || arrival->msg.op != task->number)
+            if (unexpected->msg.kind != PKI_MSG_PLAN || unexpected->msg.op != task->number)
                 continue;
             task->heard_of = true;
             pki_list_remove(n);
-            free(arrival);
+            free(unexpected);
         }
     }
     if (!pki_task_is_fused(task)) {
-        task->untold = pki_fused_ranks(e, false);
+        task->unreported = pki_fused_ranks(e, false);
         pki_fused_tell(task);
     }
 }
@@ -149,8 +149,8 @@ void pki_fused_tell(struct pki_task *task)
     struct pki_msg msg = { .kind = PKI_MSG_PLAN, .flags = PKI_MSG_FLAG_COLL, .sig = task->sig, .op = task->number };
 
     for (int i = 0; i < e->config.size; i++)
-        if ((task->untold >> i & 1) != 0 && pki_lane_send(&e->peers[i], &msg, NULL, e) == PK_OK)
-            task->untold &= ~(1u << i);
+        if ((task->unreported >> i & 1) != 0 && pki_ctrl_send(&e->peers[i], &msg, NULL, e) == PK_OK)
+            task->unreported &= ~(1u << i);
 }
 
 static _Atomic uint32_t *entry_of(const struct pki_task *task, uint32_t *words)
@@ -341,8 +341,8 @@ static bool was_heard_of(const struct pki_task *task)
     const struct pki_engine *e = task->engine;
 
     for (int i = 0; i < e->config.size && !task->heard_of; i++)
-        for (const struct pki_list *n = e->peers[i].arrivals.next; n != &e->peers[i].arrivals; n = n->next) {
-            const struct pki_msg *msg = &pki_container_of(n, struct pki_arrival, node)->msg;
+        for (const struct pki_list *n = e->peers[i].unexpected_queue.next; n != &e->peers[i].unexpected_queue; n = n->next) {
+            const struct pki_msg *msg = &pki_container_of(n, struct pki_unexpected, node)->msg;
 
             if (pki_msg_of_collective(msg) && msg->op == task->number)
                 return true;
@@ -404,7 +404,7 @@ void pki_fused_fall(struct pki_task *task)
     if (task->fallen)
         return;
     task->fallen = true;
-    pki_task_stir(task);
+    pki_task_set_cpu_driven(task);
     atomic_store(entry_of(task, e->fused.words->fall), task->epoch);
 }
 
@@ -422,7 +422,7 @@ static bool start_instead(struct pki_task *task)
         return false;
     }
     task->direct = false;
-    task->mode = PKI_TASK_GATED; /* its gate is open: it may be started until it can be */
+    task->mode = PKI_TASK_SIGNALLED; /* its signal is open: it may be started until it can be */
     task->started = pki_plan_run(task);
     return true;
 }

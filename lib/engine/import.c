@@ -5,13 +5,13 @@
 
 #include "engine/internal.h"
 
-#define WAYS_MADE 1000 /* another thread may be about it, and new ones come */
+#define DROPS_MADE 1000 /* another thread may be about it, and new ones come */
 #define RETIRED_MAX 64
 #define RETIRED_BYTES_MAX ((size_t)256 << 20)
 
 struct retired { /* a mapping that nobody needs any more */
     struct pki_list node;
-    struct pki_ep *way;
+    struct pki_ep *path;
     struct pki_export exported;
     uint64_t remote;
 };
@@ -23,24 +23,24 @@ struct pki_import *pki_region_import(struct pki_peer *peer, uint32_t id)
     return id == 0 || index >= peer->nimports || peer->imports[index].id != id ? NULL : &peer->imports[index];
 }
 
-static struct pki_ep *way_of(struct pki_peer *peer, const struct pki_export *exported)
+static struct pki_ep *path_of(struct pki_peer *peer, const struct pki_export *exported)
 {
-    return exported->kind == PKI_EXPORT_MEMFD ? peer->lane : peer->way[PKI_MEM_DEVICE][PKI_MEM_DEVICE];
+    return exported->kind == PKI_EXPORT_MEMFD ? peer->ctrl : peer->path[PKI_MEM_DEVICE][PKI_MEM_DEVICE];
 }
 
 /* Closing a mapping of cuMemAlloc's memory waits for all work of the GPU, and in a stream that may wait for this very thread: so
  * not now. */
 static void retire(struct pki_engine *e, struct pki_peer *peer, struct pki_import *import)
 {
-    struct pki_ep *way = way_of(peer, &import->exported);
+    struct pki_ep *path = path_of(peer, &import->exported);
     bool host = import->exported.kind == PKI_EXPORT_MEMFD;
     struct retired *r = import->mapped && !host ? malloc(sizeof *r) : NULL;
 
     pki_export_release(&import->exported);
     if (import->mapped && host)
-        way->iface->transport->unmap(way, &import->exported, import->remote);
+        path->iface->transport->unmap(path, &import->exported, import->remote);
     if (r != NULL) { /* else it stays mapped until the process ends: memory is short anyhow */
-        *r = (struct retired){ .way = way, .exported = import->exported, .remote = import->remote };
+        *r = (struct retired){ .path = path, .exported = import->exported, .remote = import->remote };
         pki_list_push(&e->retired, &r->node);
         e->nretired++;
         e->nretired_vmm += r->exported.kind == PKI_EXPORT_VMM;
@@ -49,12 +49,12 @@ static void retire(struct pki_engine *e, struct pki_peer *peer, struct pki_impor
     *import = (struct pki_import){ .id = 0 };
 }
 
-bool pki_streams_rest(const struct pki_engine *e)
+bool pki_streams_are_idle(const struct pki_engine *e)
 {
     return pki_list_empty(&e->graphs) && !pki_streams_wait();
 }
 
-bool pki_streams_hold_rest(const struct pki_engine *e)
+bool pki_streams_hold_idle(const struct pki_engine *e)
 {
     return pki_list_empty(&e->graphs) && pki_streams_hold();
 }
@@ -65,7 +65,7 @@ static void close_one(struct pki_engine *e, struct retired *r)
     e->nretired--;
     e->nretired_vmm -= r->exported.kind == PKI_EXPORT_VMM;
     e->retired_bytes -= r->exported.bytes;
-    r->way->iface->transport->unmap(r->way, &r->exported, r->remote);
+    r->path->iface->transport->unmap(r->path, &r->exported, r->remote);
     free(r);
 }
 
@@ -103,7 +103,7 @@ static pk_result_t import_entry(struct pki_engine *e, struct pki_peer *peer, uin
     uint32_t index = pki_region_index(id);
 
     if (index >= PKI_REGIONS_MAX || (index < peer->nimports && peer->imports[index].id == id))
-        return pki_fail(PK_ERR_INTERNAL, &where, "described region %#x, which cannot be or has been described", id);
+        return pki_fail(PK_ERR_INTERNAL, &where, "described region %#x, which is invalid or has been described already", id);
     if (index >= peer->imports_cap) {
         uint32_t cap = 2 * index + 16;
         struct pki_import *grown = realloc(peer->imports, cap * sizeof *grown);
@@ -154,14 +154,14 @@ pk_result_t pki_region_arrived(struct pki_engine *e, struct pki_peer *peer, uint
     return PK_OK;
 }
 
-pk_result_t pki_engine_map(struct pki_engine *e, struct pki_ep *way, const struct pki_export *in, uint64_t *remote)
+pk_result_t pki_engine_map(struct pki_engine *e, struct pki_ep *path, const struct pki_export *in, uint64_t *remote)
 {
-    const struct pki_transport *transport = way->iface->transport;
-    pk_result_t result = transport->map(way, in, remote);
+    const struct pki_transport *transport = path->iface->transport;
+    pk_result_t result = transport->map(path, in, remote);
 
-    for (int turn = 0; result == PK_IN_PROGRESS && turn < WAYS_MADE; turn++) {
-        e->gpu->ops->make_way(e->gpu);
-        result = transport->map(way, in, remote);
+    for (int turn = 0; result == PK_IN_PROGRESS && turn < DROPS_MADE; turn++) {
+        e->gpu->ops->drop_stale_mappings(e->gpu);
+        result = transport->map(path, in, remote);
     }
     return result == PK_IN_PROGRESS ? pki_fail(PK_ERR_SYSTEM, NULL, "mappings of freed memory cannot be closed") : result;
 }
@@ -170,20 +170,20 @@ pk_result_t pki_engine_map(struct pki_engine *e, struct pki_ep *way, const struc
  * sooner or later, for this thread. */
 static pk_result_t map(struct pki_engine *e, struct pki_peer *peer, struct pki_import *import)
 {
-    struct pki_ep *way = way_of(peer, &import->exported);
+    struct pki_ep *path = path_of(peer, &import->exported);
     struct pki_where where = pki_engine_where(e, peer->rank, NULL);
     pk_result_t result;
 
-    if (way == NULL || import->pieces_here < import->exported.pieces)
+    if (path == NULL || import->pieces_here < import->exported.pieces)
         return pki_fail(PK_ERR_INTERNAL, &where, "region %#x came incomplete", import->id);
-    if (import->exported.kind != PKI_EXPORT_MEMFD && pki_streams_hold_rest(e)) {
-        result = pki_engine_map(e, way, &import->exported, &import->remote);
+    if (import->exported.kind != PKI_EXPORT_MEMFD && pki_streams_hold_idle(e)) {
+        result = pki_engine_map(e, path, &import->exported, &import->remote);
         pki_streams_release();
     } else {
-        result = way->iface->transport->map(way, &import->exported, &import->remote);
+        result = path->iface->transport->map(path, &import->exported, &import->remote);
     }
     if (result == PK_IN_PROGRESS)
-        e->way_blocked = true;
+        e->mapping_blocked = true;
     if (result != PK_OK)
         return result;
     pki_export_release(&import->exported);
@@ -198,12 +198,12 @@ static void close_old(struct pki_engine *e)
     bool many = e->nretired >= RETIRED_MAX || e->retired_bytes >= RETIRED_BYTES_MAX;
 
     close_vmm(e);
-    if ((!many && !e->way_blocked) || !pki_list_empty(&e->tasks) || !pki_streams_hold_rest(e))
+    if ((!many && !e->mapping_blocked) || !pki_list_empty(&e->tasks) || !pki_streams_hold_idle(e))
         return;
     pki_region_close_retired(e);
-    if (e->way_blocked)
-        e->gpu->ops->make_way(e->gpu);
-    e->way_blocked = false;
+    if (e->mapping_blocked)
+        e->gpu->ops->drop_stale_mappings(e->gpu);
+    e->mapping_blocked = false;
     pki_streams_release();
 }
 
@@ -217,10 +217,10 @@ static void map_described(struct pki_engine *e)
     for (int p = 0; p < e->config.size; p++)
         for (uint32_t i = 0; i < e->peers[p].nimports; i++) {
             struct pki_import *import = &e->peers[p].imports[i];
-            struct pki_ep *way = way_of(&e->peers[p], &import->exported);
+            struct pki_ep *path = path_of(&e->peers[p], &import->exported);
             pk_result_t result;
 
-            if (import->id == 0 || import->mapped || import->outlived || import->exported.kind == PKI_EXPORT_MEMFD || way == NULL)
+            if (import->id == 0 || import->mapped || import->outlived || import->exported.kind == PKI_EXPORT_MEMFD || path == NULL)
                 continue;
             if (import->pieces_here < import->exported.pieces) {
                 e->described = true;
@@ -290,10 +290,10 @@ void pki_region_close_imports(struct pki_peer *peer)
 {
     for (uint32_t i = 0; i < peer->nimports; i++) {
         struct pki_import *import = &peer->imports[i];
-        struct pki_ep *way = way_of(peer, &import->exported);
+        struct pki_ep *path = path_of(peer, &import->exported);
 
         if (import->mapped)
-            way->iface->transport->unmap(way, &import->exported, import->remote);
+            path->iface->transport->unmap(path, &import->exported, import->remote);
         pki_export_release(&import->exported);
     }
     free(peer->imports);

@@ -28,10 +28,10 @@ struct pki_graph_scratch { /* that collectives in graphs share (capture_graph.c)
     int users; /* graphs, and calls that capture */
 };
 
-/* Local gates: words that the caller's streams and the CPU share. */
-struct pki_words {
+/* Local signals: words that the caller's streams and the CPU share. */
+struct pki_signals {
     _Atomic uint32_t *words; /* one a cache line */
-    _Atomic uint32_t *lent;  /* [slot]: what lets the stream go that waits for it; 0: none does */
+    _Atomic uint32_t *exposed;  /* [slot]: what lets the stream go that waits for it; 0: none does */
     uint32_t *value;
     uint16_t *free;
     int nfree, n;
@@ -48,7 +48,7 @@ struct pki_branch {
 
 #define PKI_BRANCHES 2
 
-#define PKI_WORDS_A_BATCH 64
+#define PKI_SIGNALS_A_BATCH 64
 #define PKI_PLANS_RECENT 8
 
 /* The transfer that a call has put into a stream last. */
@@ -58,13 +58,13 @@ struct pki_stream_last {
     void *stream;
 };
 
-/* Word operations of a call for a caller's stream, not handed to the driver yet (stream/words.c). */
-struct pki_word_batch {
+/* Word operations of a call for a caller's stream, not handed to the driver yet (stream/signals.c). */
+struct pki_signal_batch {
     bool used, waits, copied;
     bool asked, idle;          /* nothing is before it in the stream, if that has been asked */
     struct pki_queue queue;
     enum pki_wait_how how;
-    struct pki_word_op ops[PKI_WORDS_A_BATCH];
+    struct pki_signal_op ops[PKI_SIGNALS_A_BATCH];
     int n, deferred;           /* deferred: the last so many tell of copies that the stream has already */
     size_t behind;             /* bytes of those */
     struct pki_stream_last received;
@@ -83,8 +83,8 @@ struct pki_move_row {
     int n, ctas;
 };
 
-/* watch.c's alone: since when the lock has been seen in the same hands. */
-struct pki_watched {
+/* watchdog.c's alone: since when the lock has been seen in the same hands. */
+struct pki_watchdog {
     uint32_t turn;
     uint64_t since_ns;
 };
@@ -101,7 +101,7 @@ struct pki_engine {
     struct pki_list tasks, active;
     pk_stats_t stats;
 
-    struct pki_watched held;
+    struct pki_watchdog held;
     struct pki_engine_config config;
     int ordinal, connections;  /* of the GPU; its hardware queues, */
     int channels;              /* and those for copies to and from peers */
@@ -122,18 +122,18 @@ struct pki_engine {
     int nspare_tasks;
     struct pki_list slabs;
     struct pki_queue work;     /* the library's queue for copies and reductions on the GPU; never waits */
-    struct pki_queue late;     /* and for sends that the caller's stream could not do itself */
+    struct pki_queue deferred; /* and for sends that the caller's stream could not do itself */
     bool queues_open;
     struct pki_branch branches[PKI_BRANCHES];
-    struct pki_stage_pool out, in; /* slots of sends and of receives */
-    struct pki_list stages, spare_stages;
-    bool in_quick;             /* a thread is inside a collective without a task, and has given up the lock for a moment */
-    bool said_bye;
+    struct pki_bounce_pool out, in; /* slots of sends and of receives */
+    struct pki_list bounce_states, spare_bounces;
+    bool in_inline;            /* a thread is inside a collective without a task, and has given up the lock for a moment */
+    bool shutdown_sent;
     bool flushes;              /* this rank ends its operations, and calls no more */
     size_t work_left;          /* bytes that the CPU may copy or reduce in this round of progress */
     unsigned puts_out;         /* moves that transports have and have not finished */
-    struct pki_words words;
-    struct pki_word_batch batch;
+    struct pki_signals signals;
+    struct pki_signal_batch batch;
     struct pki_ll_row ll_row;
     struct pki_move_row move_row;
     uint32_t ll_call;          /* counts calls: which low-latency messages are of this one */
@@ -152,32 +152,32 @@ struct pki_engine {
     uint32_t nretired, nretired_vmm;
     size_t retired_bytes;
     bool described;             /* peers have described memory that is not mapped yet */
-    bool way_blocked;           /* one of them, or one of another engine's, kept a peer's memory from being mapped */
-    struct pki_shared *shared; /* by address */
-    uint32_t nshared, shared_cap;
+    bool mapping_blocked;       /* one of them, or one of another engine's, kept a peer's memory from being mapped */
+    struct pki_shm_alloc *shm_allocs; /* by address */
+    uint32_t nshm_allocs, shm_allocs_cap;
     struct pki_list plans;
     int nplans;
     struct pki_plan_entry *recent_plans[PKI_PLANS_RECENT]; /* [root % PKI_PLANS_RECENT]: the last taken, in the list too, or NULL */
     struct pki_scratch scratch[PKI_SCRATCH_MAX];
-    char *quick_scratch; /* once it was needed, quick_bytes long */
-    size_t quick_bytes;
+    char *inline_scratch; /* once it was needed, inline_bytes long */
+    size_t inline_bytes;
     uint64_t coll_number, coll_captured;
-    uint64_t questions;        /* late.c */
+    uint64_t questions;        /* stragglers.c */
     struct pki_coll_seen seen[PKI_SEEN_MAX]; /* [number % PKI_SEEN_MAX] */
     atomic_bool claimed;       /* somebody writes the record, or has */
-    atomic_bool news_owed;     /* the peers have not been told, for want of the lock */
+    atomic_bool failure_unsent; /* the peers have not been told, for want of the lock */
     pk_error_info_t error;
-    atomic_int untold;         /* peers that still have to hear of the failure */
+    atomic_int unreported;     /* peers that still have to hear of the failure */
     atomic_uint idle_rounds;   /* a hint when to look around; written without the lock too */
     uint64_t checked_ns;       /* when peers and deadlines were last looked at */
     atomic_int watched;        /* graphs may wait for peers, whose end somebody has to notice */
     atomic_int async_tasks;    /* the service thread's business */
-    atomic_int calm_tasks;     /* those of them that need to be looked at only now and then */
-    unsigned calm_calls;
+    atomic_int device_driven_tasks; /* those of them that need to be looked at only now and then */
+    unsigned device_driven_calls;
     atomic_int drivers;        /* threads that wait for a stream and see to it themselves */
-    bool tended;               /* it has lanes that the service thread looks at */
-    atomic_bool mending;       /* some of them are being mended; read without the lock too, like the next */
-    _Atomic uint64_t tended_ns; /* when they were last looked at */
+    bool needs_background;     /* it has control channels that the service thread looks at */
+    atomic_bool recovering;    /* some of them are being recovered; read without the lock too, like the next */
+    _Atomic uint64_t background_ns; /* when they were last looked at */
     struct pki_list in_service;
     int visitors;              /* service.c's, by its lock: threads that advance it now */
     bool leaving;
@@ -195,11 +195,11 @@ void pki_engine_drain(struct pki_engine *engine);
 /* note.c: notes of one endpoint of a pair, carried by another. */
 void pki_note_open(struct pki_engine *engine);
 void pki_note_carry(const struct pki_peer *peer);
-/* Is there a lane that somebody must look at though nothing waits here? And look: whoever waits elsewhere has lanes mended all the same. */
-bool pki_note_has_tended(const struct pki_engine *engine);
-void pki_note_tend(struct pki_engine *engine);
+/* Is there a control channel that somebody must look at though nothing waits here? And look: control channels recover even while this rank waits elsewhere. */
+bool pki_note_needs_background(const struct pki_engine *engine);
+void pki_note_background(struct pki_engine *engine);
 
-/* rest.c. Unlocked: progress until *done. */
+/* wait.c. Unlocked: progress until *done. */
 void pki_engine_wait(struct pki_engine *engine, const atomic_bool *done);
 /* Unlocked: progress until no operation is unfinished. */
 void pki_engine_wait_all(struct pki_engine *engine);
@@ -208,31 +208,31 @@ void pki_engine_backoff(struct pki_engine *engine, unsigned idle);
 /* Who waits may keep the CPU: it is this rank's own, and nothing comes by way of the kernel, whose threads would want it. */
 bool pki_engine_spins(const struct pki_engine *engine);
 
-/* doze.c. Unlocked: sleep until a message comes for any of these engines, 10 ms at most. `naps`: how often the caller has slept in vain. False: it
+/* sleep.c. Unlocked: sleep until a message comes for any of these engines, 10 ms at most. `naps`: how often the caller has slept in vain. False: it
  * cannot be, or somebody else is at work. */
-bool pki_engines_doze(const struct pki_awaited *first, unsigned naps);
-/* Wake the thread that does; locked or not, while the lanes are open. */
-void pki_engine_rouse(struct pki_engine *engine);
+bool pki_engines_sleep(const struct pki_awaited *first, unsigned naps);
+/* Wake the thread that does; locked or not, while the control channels are open. */
+void pki_engine_wake(struct pki_engine *engine);
 #define PKI_DRAIN_NS (50 * PKI_NS_PER_MS)
-#define PKI_REST_NS (5 * PKI_NS_PER_MS) /* how long what is over in a stream may take to be seen */
+#define PKI_SETTLE_NS (5 * PKI_NS_PER_MS) /* how long what is over in a stream may take to be seen */
 void pki_engine_collapse(struct pki_engine *engine); /* locked: of a failed one, once */
 bool pki_engine_lock_within(struct pki_engine *engine, uint64_t ns); /* false: somebody else has it all the time */
 /* Locked: where nothing of this rank is unfinished the others are told that it leaves. */
-bool pki_engine_says_bye(struct pki_engine *engine, enum pki_bye why);
+bool pki_engine_send_shutdown(struct pki_engine *engine, enum pki_shutdown why);
 /* Unlocked: a driver goes. */
 void pki_engine_leave(struct pki_engine *engine);
 /* Make the engine unusable; the calling thread's error record becomes the engine's. `tell`: the peers do not know yet. */
 void pki_engine_poison(struct pki_engine *engine, pk_result_t code, bool tell);
 /* Unlocked, where the lock cannot be had: the peers are told by whoever has it next. */
-void pki_engine_poison_aside(struct pki_engine *engine, pk_result_t code);
+void pki_engine_poison_unlocked(struct pki_engine *engine, pk_result_t code);
 /* Something with a peer has failed: poison with the endpoint's cause, unless the peers' sockets tell of an earlier and better reason. Without an
  * endpoint, or a cause there, with what this thread has just recorded. */
-void pki_engine_blame(struct pki_engine *engine, pk_result_t code, const struct pki_where *where, const struct pki_ep *ep, size_t done,
+void pki_engine_attribute_failure(struct pki_engine *engine, pk_result_t code, const struct pki_where *where, const struct pki_ep *ep, size_t done,
                       size_t bytes);
 struct pki_where pki_engine_where(const struct pki_engine *engine, int peer, const struct pki_task *task);
 
 /* Look at sockets and deadlines in the next round, if it is time to. */
-static inline void pki_engine_look_soon(struct pki_engine *engine)
+static inline void pki_engine_check_soon(struct pki_engine *engine)
 {
     atomic_store_explicit(&engine->idle_rounds, 63, memory_order_relaxed);
 }
@@ -240,52 +240,52 @@ static inline void pki_engine_look_soon(struct pki_engine *engine)
 /* The oldest unfinished operation, for texts; may be NULL. */
 struct pki_task *pki_engine_first_task(const struct pki_engine *engine);
 
-/* words.c */
-pk_result_t pki_words_open(struct pki_engine *engine);
-void pki_words_close(struct pki_engine *engine);
-int pki_words_take(struct pki_engine *engine, struct pki_gate *gate); /* -1: none left */
-void pki_words_give(struct pki_engine *engine, int slot);
-void pki_words_lend(struct pki_engine *engine, int slot, const struct pki_gate *gate); /* a stream waits for it, until it is given back */
-void pki_words_let_go(struct pki_engine *engine); /* unlocked: streams that wait for such words */
-_Atomic uint32_t *pki_words_ll(struct pki_engine *engine, int peer, bool send, uint32_t flag);
+/* signals.c */
+pk_result_t pki_signals_open(struct pki_engine *engine);
+void pki_signals_close(struct pki_engine *engine);
+int pki_signals_take(struct pki_engine *engine, struct pki_signal *signal); /* -1: none left */
+void pki_signals_give(struct pki_engine *engine, int slot);
+void pki_signals_expose(struct pki_engine *engine, int slot, const struct pki_signal *signal); /* a stream waits for it, until it is given back */
+void pki_signals_release_all(struct pki_engine *engine); /* unlocked: streams that wait for such words */
+_Atomic uint32_t *pki_signals_ll(struct pki_engine *engine, int peer, bool send, uint32_t flag);
 void pki_slots_init(struct pki_slots *slots, int n);
 int pki_slots_take(struct pki_slots *slots);
 int pki_slots_take_new(struct pki_slots *slots); /* one that only this has handed out; */
 void pki_slots_give_new(struct pki_slots *slots, int slot); /* and it is to be given back as such */
 void pki_slots_give(struct pki_slots *slots, int slot);
 
-/* What comes into GPU memory from this peer is staged: no transport reaches it. */
-static inline bool pki_stage_receives(const struct pki_engine *engine, const struct pki_peer *peer)
+/* What comes into GPU memory from this peer goes through bounce buffers: no transport reaches it. */
+static inline bool pki_bounce_receives(const struct pki_engine *engine, const struct pki_peer *peer)
 {
-    return peer->way[PKI_MEM_DEVICE][PKI_MEM_DEVICE] == NULL && peer->rank != engine->config.rank;
+    return peer->path[PKI_MEM_DEVICE][PKI_MEM_DEVICE] == NULL && peer->rank != engine->config.rank;
 }
 
 /* And a kernel fetches it from the slots. */
-static inline bool pki_stage_unpacks(const struct pki_engine *engine)
+static inline bool pki_bounce_unpacks(const struct pki_engine *engine)
 {
     return engine->config.unpack_kernel && engine->config.sm_policy != PK_SM_NONE;
 }
 
-/* watch.c */
+/* watchdog.c */
 /* A stream of this rank waits for a word of the pair's slots to come to `value`: `done` of its own, `start` of the peer's; of cells the other. */
-static inline void pki_watch_note(struct pki_peer *peer, bool theirs, int slot, uint32_t value)
+static inline void pki_watchdog_note(struct pki_peer *peer, bool theirs, int slot, uint32_t value)
 {
     if (peer->let_go != NULL)
         atomic_store_explicit(&peer->let_go[theirs ? PKI_PAIR_SLOTS + slot : slot], value, memory_order_relaxed);
 }
 
-/* The gate is opened, unless it is open. */
-static inline void pki_watch_open(_Atomic uint32_t *word, uint32_t value)
+/* The signal is opened, unless it is open. */
+static inline void pki_watchdog_open(_Atomic uint32_t *word, uint32_t value)
 {
     if ((int32_t)(value - atomic_load(word)) > 0)
         atomic_store(word, value);
 }
 
-/* Unlocked too: waits for gate slots, in streams and in replays, go on; a replay's next one when this is called again. */
-void pki_watch_open_slots(const struct pki_engine *engine);
+/* Unlocked too: waits for signal slots, in streams and in replays, go on; a replay's next one when this is called again. */
+void pki_watchdog_open_slots(const struct pki_engine *engine);
 /* Unlocked, the engine has failed: all streams and kernels that wait for peers or for this rank's CPU go on. */
-void pki_watch_let_go(struct pki_engine *engine);
-void pki_watch_look(struct pki_engine *engine, uint64_t now); /* unlocked, by one thread */
+void pki_watchdog_release(struct pki_engine *engine);
+void pki_watchdog_check(struct pki_engine *engine, uint64_t now); /* unlocked, by one thread */
 
 /* service.c: unlocked */
 void pki_service_attach(struct pki_engine *engine);

@@ -17,12 +17,12 @@ static void peer_init(struct pki_peer *peer, int rank)
 {
     peer->rank = rank;
     peer->side_fd = -1;
-    peer->bye = PKI_BYE_NONE;
+    peer->shutdown = PKI_SHUTDOWN_NONE;
     peer->eager_max = peer->eager_coll = PKI_EAGER_MAX;
     pki_list_init(&peer->sends);
     pki_list_init(&peer->recvs);
-    pki_list_init(&peer->arrivals);
-    pki_slots_init(&peer->gates, PKI_GATE_SLOTS);
+    pki_list_init(&peer->unexpected_queue);
+    pki_slots_init(&peer->signals, PKI_SIGNAL_SLOTS);
 }
 
 #define OWN_QUEUES 4
@@ -30,7 +30,7 @@ static void peer_init(struct pki_peer *peer, int rank)
 static void list_queues(struct pki_engine *e, struct pki_queue *queues[OWN_QUEUES])
 {
     queues[0] = &e->work;
-    queues[1] = &e->late;
+    queues[1] = &e->deferred;
     queues[2] = &e->out.queue;
     queues[3] = &e->in.queue;
 }
@@ -81,8 +81,8 @@ static void lists_init(struct pki_engine *e)
     pki_list_init(&e->spare_tasks);
     pki_list_init(&e->slabs);
     pki_list_init(&e->plans);
-    pki_list_init(&e->stages);
-    pki_list_init(&e->spare_stages);
+    pki_list_init(&e->bounce_states);
+    pki_list_init(&e->spare_bounces);
     pki_list_init(&e->in_service);
 }
 
@@ -140,17 +140,17 @@ pk_result_t pki_engine_open(const struct pki_engine_config *config, struct pki_e
     result = pki_device_host.open(0, &e->host);
     if (result != PK_OK)
         goto err_free;
-    result = pki_words_open(e);
+    result = pki_signals_open(e);
     if (result != PK_OK)
         goto err_host;
     result = queues_open(e);
     if (result != PK_OK)
-        goto err_words;
+        goto err_signals;
     *engine = e;
     return PK_OK;
 
-err_words:
-    pki_words_close(e);
+err_signals:
+    pki_signals_close(e);
 err_host:
     e->host->ops->close(e->host);
 err_free:
@@ -219,7 +219,7 @@ void pki_engine_ep_drop(struct pki_engine *e, int peer, struct pki_ep *ep)
             p->eps[i] = p->eps[--p->neps];
             break;
         }
-    ep->can_put = false; /* nobody at the other end: no goodbye */
+    ep->can_put = false; /* nobody at the other end: no shutdown message */
     ep->iface->transport->ep_close(ep);
     free(ep);
 }
@@ -229,45 +229,45 @@ static size_t lesser(size_t a, size_t b)
     return a < b ? a : b;
 }
 
-static void set_ahead(struct pki_engine *e, struct pki_peer *peer)
+static void set_eager_put(struct pki_engine *e, struct pki_peer *peer)
 {
-    const struct pki_iface *iface = peer->lane->iface;
+    const struct pki_iface *iface = peer->ctrl->iface;
 
-    peer->ahead_credit = lesser(iface->ahead_credit, PKI_AHEAD_ALL / (e->config.size > 1 ? (size_t)e->config.size - 1 : 1));
-    peer->ahead_max = lesser(iface->ahead_max, peer->ahead_credit / 2); /* while the other half is not given back, one can still go */
+    peer->eager_put_credit = lesser(iface->eager_put_credit, PKI_EAGER_PUT_ALL / (e->config.size > 1 ? (size_t)e->config.size - 1 : 1));
+    peer->eager_put_max = lesser(iface->eager_put_max, peer->eager_put_credit / 2); /* while the other half is not given back, one can still go */
 }
 
-void pki_engine_set_lane(struct pki_engine *e, int peer, struct pki_ep *lane, int side_fd)
+void pki_engine_set_ctrl(struct pki_engine *e, int peer, struct pki_ep *ctrl, int side_fd)
 {
-    e->peers[peer].lane = lane;
-    lane->iface->carries = true;
-    if (lane->iface->eager_max > 0)
-        e->peers[peer].eager_max = lane->iface->eager_max;
-    else if (lane->gates_mine != NULL && lane->iface->msg_payload_max >= PKI_EAGER_MAX_SHM && !e->config.gpus)
+    e->peers[peer].ctrl = ctrl;
+    ctrl->iface->carries = true;
+    if (ctrl->iface->eager_max > 0)
+        e->peers[peer].eager_max = ctrl->iface->eager_max;
+    else if (ctrl->signals_mine != NULL && ctrl->iface->msg_payload_max >= PKI_EAGER_MAX_SHM && !e->config.gpus)
         e->peers[peer].eager_max = PKI_EAGER_MAX_SHM;
     e->peers[peer].eager_coll = e->peers[peer].eager_max;
-    if (lane->is_quick && !e->config.gpus) {
+    if (ctrl->is_one_copy_fast && !e->config.gpus) {
         e->peers[peer].eager_max = PKI_EAGER_MAX;
-        e->peers[peer].eager_coll = PKI_SHARE_MIN_QUICK;
+        e->peers[peer].eager_coll = PKI_COOP_MIN_FAST;
     }
-    if (lane->eager_coll > 0 && !e->config.gpus)
-        e->peers[peer].eager_coll = lane->eager_coll;
+    if (ctrl->eager_coll > 0 && !e->config.gpus)
+        e->peers[peer].eager_coll = ctrl->eager_coll;
     if (!e->config.gpus) /* else the receiver may grant GPU memory, which bytes reach through slots */
-        set_ahead(e, &e->peers[peer]);
+        set_eager_put(e, &e->peers[peer]);
     e->peers[peer].side_fd = side_fd;
-    if (e->gpu != NULL && lane->gates_mine != NULL) {
-        /* A failure is found again, with a text, when the first gate is used. */
-        (void)e->gpu->ops->host_register(e->gpu, lane->gates_mine, PKI_EP_SHARED_BYTES);
-        (void)e->gpu->ops->host_register(e->gpu, lane->gates_theirs, PKI_EP_SHARED_BYTES);
-        e->peers[peer].let_go = calloc(2 * PKI_PAIR_SLOTS, sizeof *e->peers[peer].let_go); /* without it the watch leaves these alone */
+    if (e->gpu != NULL && ctrl->signals_mine != NULL) {
+        /* A failure is found again, with a text, when the first signal is used. */
+        (void)e->gpu->ops->host_register(e->gpu, ctrl->signals_mine, PKI_EP_SHARED_BYTES);
+        (void)e->gpu->ops->host_register(e->gpu, ctrl->signals_theirs, PKI_EP_SHARED_BYTES);
+        e->peers[peer].let_go = calloc(2 * PKI_PAIR_SLOTS, sizeof *e->peers[peer].let_go); /* without it the watchdog leaves these alone */
     }
 }
 
-void pki_engine_set_way(struct pki_engine *e, int peer, enum pki_mem_kind source, enum pki_mem_kind target, struct pki_ep *ep)
+void pki_engine_set_path(struct pki_engine *e, int peer, enum pki_mem_kind source, enum pki_mem_kind target, struct pki_ep *ep)
 {
     /* A path through slots bears the name of the transport that carries them, which is no way from buffer to buffer. */
-    e->peers[peer].way[source][target] = ep != NULL && ep->iface->transport->reaches[source][target] ? ep : NULL;
-    if (e->peers[peer].way[source][target] != NULL)
+    e->peers[peer].path[source][target] = ep != NULL && ep->iface->transport->reaches[source][target] ? ep : NULL;
+    if (e->peers[peer].path[source][target] != NULL)
         ep->iface->carries = true;
 }
 
@@ -276,10 +276,10 @@ void pki_engine_start(struct pki_engine *e)
     atomic_store(&any_started, true);
     e->checked_ns = pki_now_ns();
     pki_note_open(e);
-    e->tended = pki_note_has_tended(e);
+    e->needs_background = pki_note_needs_background(e);
     pki_service_attach(e);
-    if (e->tended)
-        (void)pki_service_wake(); /* without the thread, which the log says, lanes are mended while somebody waits here */
+    if (e->needs_background)
+        (void)pki_service_wake(); /* without the thread, which the log says, control channels are recovered while somebody waits here */
 }
 
 void pki_engine_give_up(struct pki_engine *e, pk_result_t code)
@@ -290,15 +290,15 @@ void pki_engine_give_up(struct pki_engine *e, pk_result_t code)
 }
 
 /* Waits for all work of the GPU, and so for replays that are under way: before anything that they use is unmapped. */
-static void gates_unregister(struct pki_engine *e)
+static void signals_unregister(struct pki_engine *e)
 {
     for (int i = 0; i < e->config.size; i++) {
-        struct pki_ep *lane = e->peers[i].lane;
+        struct pki_ep *ctrl = e->peers[i].ctrl;
 
-        if (e->gpu == NULL || lane == NULL || lane->gates_mine == NULL)
+        if (e->gpu == NULL || ctrl == NULL || ctrl->signals_mine == NULL)
             continue;
-        e->gpu->ops->host_unregister(e->gpu, lane->gates_mine);
-        e->gpu->ops->host_unregister(e->gpu, lane->gates_theirs);
+        e->gpu->ops->host_unregister(e->gpu, ctrl->signals_mine);
+        e->gpu->ops->host_unregister(e->gpu, ctrl->signals_theirs);
     }
 }
 
@@ -313,12 +313,12 @@ static void peer_close(struct pki_peer *peer)
         ep->iface->transport->ep_close(ep);
         free(ep);
     }
-    while ((node = pki_list_pop(&peer->arrivals)) != NULL)
-        free(pki_container_of(node, struct pki_arrival, node));
+    while ((node = pki_list_pop(&peer->unexpected_queue)) != NULL)
+        free(pki_container_of(node, struct pki_unexpected, node));
     pki_fork_let_go(peer->side_fd);
     if (peer->side_fd >= 0)
         close(peer->side_fd);
-    free(peer->told);
+    free(peer->reported);
     free(peer->graph_slots);
     free((void *)peer->let_go);
 }
@@ -333,7 +333,7 @@ static void memory_free(struct pki_engine *e)
         if (e->scratch[i].ptr != NULL)
             device->ops->free(device, e->scratch[i].ptr);
     }
-    free(e->quick_scratch);
+    free(e->inline_scratch);
     pki_scratch_close(e);
     pki_graphs_free(e);
     pki_fused_close(e);
@@ -348,13 +348,13 @@ static void memory_free(struct pki_engine *e)
 /* To a peer on another host: what was sent to it may still be on its way. */
 static bool leaves(const struct pki_peer *peer)
 {
-    if (peer->lane == NULL || peer->side_fd >= 0)
+    if (peer->ctrl == NULL || peer->side_fd >= 0)
         return true;
     for (int i = 0; i < peer->neps; i++)
         if (peer->eps[i]->dead)
             return true;
     pki_note_carry(peer);
-    return peer->lane->iface->transport->leave(peer->lane);
+    return peer->ctrl->iface->transport->shutdown(peer->ctrl);
 }
 
 /* Locked. True: nobody is waited for any more. */
@@ -370,7 +370,7 @@ static bool leave_a_bit(struct pki_engine *e)
     return is_done;
 }
 
-/* A lane that has failed is mended first, for its sender has been told that its messages were sent; and the other end of one may need this
+/* A control channel that has failed is recovered first, for its sender has been told that its messages were sent; and the other end of one may need this
  * rank's notes. Each transport bounds the time. */
 static void leave(struct pki_engine *e)
 {
@@ -402,7 +402,7 @@ pk_result_t pki_engine_finalize(struct pki_engine *e)
         return result;
     pki_engine_lock(e);
     pki_engine_drain(e);
-    pki_side_say_bye(e, PKI_BYE_FINALIZED);
+    pki_side_send_shutdown(e, PKI_SHUTDOWN_FINALIZED);
     pki_engine_unlock(e);
     leave(e);
     return pki_engine_status(e);
@@ -420,15 +420,15 @@ pk_result_t pki_engine_close(struct pki_engine *e)
     pki_engine_drain(e);
     result = pki_engine_status(e);
     if (result == PK_OK)
-        pki_side_say_bye(e, PKI_BYE_DESTROYED);
-    else if (!e->said_bye)
+        pki_side_send_shutdown(e, PKI_SHUTDOWN_DESTROYED);
+    else if (!e->shutdown_sent)
         pki_side_tell_all(e);
     leave(e);
     queues_close(e);
-    gates_unregister(e);
+    signals_unregister(e);
     pki_graphs_close(e);
-    pki_stage_close(e);
-    pki_shared_close_all(e);
+    pki_bounce_close(e);
+    pki_shm_alloc_close_all(e);
     pki_region_close_all(e);
     for (int i = 0; i < e->config.size; i++)
         peer_close(&e->peers[i]);
@@ -439,7 +439,7 @@ pk_result_t pki_engine_close(struct pki_engine *e)
     pki_plans_close(e);
     pki_tasks_close(e);
     memory_free(e);
-    pki_words_close(e);
+    pki_signals_close(e);
     e->host->ops->close(e->host);
     free(e->peers);
     free(e);
@@ -464,7 +464,7 @@ static void leave_at_exit(struct pki_engine *e)
 {
     if (!pki_engine_lock_within(e, left_ns()))
         return;
-    if (pki_engine_says_bye(e, PKI_BYE_ENDED))
+    if (pki_engine_send_shutdown(e, PKI_SHUTDOWN_ENDED))
         while (!leave_a_bit(e) && left_ns() > 0)
             sched_yield();
     pki_engine_unlock(e);
@@ -473,7 +473,7 @@ static void leave_at_exit(struct pki_engine *e)
 /* What streams have ended the service thread may not have seen yet. */
 static void await_streams(void)
 {
-    const uint64_t until = pki_now_ns() + PKI_REST_NS;
+    const uint64_t until = pki_now_ns() + PKI_SETTLE_NS;
 
     while (pki_streams_wait() && pki_now_ns() < until) {
         (void)pki_service_wake();

@@ -32,10 +32,10 @@ static size_t ring_at(int owner, int peer)
 void pki_ll_close(struct pki_engine *e)
 {
     if (e->ll_memory != NULL)
-        pki_held_give(e->ll_memory);
+        pki_retained_give(e->ll_memory);
     for (int i = 0; i < e->config.size; i++)
         if (e->peers[i].ll_held != NULL)
-            pki_held_give(e->peers[i].ll_held);
+            pki_retained_give(e->peers[i].ll_held);
 }
 
 pk_result_t pki_engine_ll_export(struct pki_engine *e, struct pki_export *out, uint64_t *offset)
@@ -48,7 +48,7 @@ pk_result_t pki_engine_ll_export(struct pki_engine *e, struct pki_export *out, u
 
     if (iface == NULL || !(e->config.kernels || e->config.fused))
         return PK_ERR_UNSUPPORTED;
-    result = pki_held_alloc(e->gpu, bytes, &ptr);
+    result = pki_retained_alloc(e->gpu, bytes, &ptr);
     if (result != PK_OK)
         return result;
     result = e->gpu->ops->zero(e->gpu, ptr, bytes);
@@ -59,7 +59,7 @@ pk_result_t pki_engine_ll_export(struct pki_engine *e, struct pki_export *out, u
     if (result == PK_OK)
         result = pki_fused_open(e, (char *)ptr + rings);
     if (result != PK_OK) {
-        pki_held_give(ptr);
+        pki_retained_give(ptr);
         return result;
     }
     e->ll_memory = ptr;
@@ -70,18 +70,18 @@ pk_result_t pki_engine_ll_export(struct pki_engine *e, struct pki_export *out, u
 pk_result_t pki_engine_ll_import(struct pki_engine *e, int rank, const struct pki_export *in, uint64_t offset)
 {
     struct pki_peer *peer = &e->peers[rank];
-    struct pki_ep *way = peer->way[PKI_MEM_DEVICE][PKI_MEM_DEVICE];
+    struct pki_ep *path = peer->path[PKI_MEM_DEVICE][PKI_MEM_DEVICE];
     uint64_t remote;
     pk_result_t result;
 
-    if (way == NULL)
+    if (path == NULL)
         return PK_OK; /* no way into its memory: no slots either */
-    if (way->same_process) {
-        if (!pki_held_take((void *)(uintptr_t)(in->base + offset)))
+    if (path->same_process) {
+        if (!pki_retained_take((void *)(uintptr_t)(in->base + offset)))
             return PK_OK; /* its owner has left init, and the rest of it says why */
         peer->ll_held = (char *)(uintptr_t)(in->base + offset);
     }
-    result = pki_engine_map(e, way, in, &remote);
+    result = pki_engine_map(e, path, in, &remote);
     if (result != PK_OK)
         return result;
     peer->ll_exported = *in;
@@ -94,12 +94,12 @@ pk_result_t pki_engine_ll_import(struct pki_engine *e, int rank, const struct pk
 
 void pki_ll_unimport(struct pki_peer *peer)
 {
-    struct pki_ep *way = peer->way[PKI_MEM_DEVICE][PKI_MEM_DEVICE];
+    struct pki_ep *path = peer->path[PKI_MEM_DEVICE][PKI_MEM_DEVICE];
 
     while (peer->lls.live > 0)
         pki_ll_give(&peer->lls, peer->lls.oldest);
     if (peer->ll_remote != NULL)
-        way->iface->transport->unmap(way, &peer->ll_exported, peer->ll_mapping);
+        path->iface->transport->unmap(path, &peer->ll_exported, peer->ll_mapping);
     peer->ll_remote = NULL;
 }
 
@@ -161,7 +161,7 @@ void pki_ll_give(struct pki_ll_ring *ring, uint32_t flag)
 /* The oldest one's kernel has ended: nobody needs to have looked. */
 static bool oldest_ended(struct pki_engine *e, const struct pki_peer *peer)
 {
-    const _Atomic uint32_t *done = pki_words_ll(e, peer->rank, false, peer->lls.oldest);
+    const _Atomic uint32_t *done = pki_signals_ll(e, peer->rank, false, peer->lls.oldest);
 
     return atomic_load_explicit(done, memory_order_acquire) == peer->lls.oldest;
 }
@@ -224,7 +224,7 @@ uint32_t *pki_ll_moved(struct pki_engine *e, const struct pki_xfer *xfer)
 {
     const struct pki_peer *peer = xfer->peer;
     char *words = e->ll_memory + ring_at(e->config.rank, peer->rank) + PKI_LL_RING_BYTES;
-    ptrdiff_t slot = xfer->is_send ? xfer->gate_slot : xfer->cell - peer->lane->gates_mine;
+    ptrdiff_t slot = xfer->is_send ? xfer->signal_slot : xfer->cell - peer->ctrl->signals_mine;
 
     return (uint32_t *)(void *)words + 2 * PKI_LL_MESSAGES + slot;
 }

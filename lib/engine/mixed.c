@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Collectives whose send buffer is memory of the host and whose receive buffer is GPU memory, or the other way round. The plan runs in one
- * kind of memory: the other buffer has a shadow there, filled before the first step or copied out after the last one. Where an aggregator sums, the
- * plan runs in memory of the host, and both buffers may have one.
+ * kind of memory: the other buffer has a staging copy there, filled before the first step or copied out after the last one. If an
+ * aggregator makes the sums, the plan runs in host memory, and both buffers may have a staging copy.
  */
 #include "engine/internal.h"
 #include "util/dtype.h"
@@ -23,8 +23,8 @@ void pki_mixed_choose(struct pki_task *task, const enum pki_mem_kind kinds[2], c
     if (pki_task_is_switched(task) || (e->config.sm_policy == PK_SM_NONE && pki_task_needs_kernel(task)) ||
         (reduces && !e->gpu->ops->reduces(e->gpu, r->dtype, r->op)))
         task->kind = PKI_MEM_HOST;
-    task->mixed.shadows_in = kinds[0] != task->kind;
-    task->mixed.shadows_out = kinds[1] != task->kind;
+    task->mixed.staging_in = kinds[0] != task->kind;
+    task->mixed.staging_out = kinds[1] != task->kind;
     task->mixed.in_bytes = bytes[0];
     task->mixed.out_bytes = bytes[1];
     task->mixed.user_in = r->in;
@@ -37,7 +37,7 @@ size_t pki_mixed_bytes(const struct pki_task *task)
 {
     const struct pki_mixed *m = &task->mixed;
 
-    return !m->active ? 0 : (m->shadows_in ? rounded(m->in_bytes) : 0) + (m->shadows_out ? rounded(m->out_bytes) : 0);
+    return !m->active ? 0 : (m->staging_in ? rounded(m->in_bytes) : 0) + (m->staging_out ? rounded(m->out_bytes) : 0);
 }
 
 /* One more piece of a copy when the last one has ended. True: all of it has. */
@@ -45,26 +45,26 @@ static bool copy_all(struct pki_task *task, char *dst, const char *src, size_t b
 {
     struct pki_engine *e = task->engine;
     struct pki_mixed *m = &task->mixed;
-    struct pki_queue *queue = pki_stage_queue(e, (task->kind == PKI_MEM_DEVICE) == in);
-    struct pki_word_op ended = { .kind = PKI_WORD_WRITE };
+    struct pki_queue *queue = pki_bounce_queue(e, (task->kind == PKI_MEM_DEVICE) == in);
+    struct pki_signal_op ended = { .kind = PKI_SIGNAL_WRITE };
     size_t len = bytes - m->issued < PKI_HOST_PUT ? bytes - m->issued : PKI_HOST_PUT;
     pk_result_t result;
 
-    if (m->word >= 0 && !pki_gate_is_open(&m->ended))
+    if (m->word >= 0 && !pki_signal_is_open(&m->ended))
         return false;
-    pki_words_give(e, m->word);
+    pki_signals_give(e, m->word);
     m->word = -1;
     if (len == 0 || queue == NULL)
         return len == 0;
     if (!pki_may_copy(queue, len))
         return false;
-    m->word = pki_words_take(e, &m->ended);
+    m->word = pki_signals_take(e, &m->ended);
     if (m->word < 0)
         return false;
-    ended.gate = m->ended;
+    ended.signal = m->ended;
     result = e->gpu->ops->copy(queue, dst + m->issued, src + m->issued, len);
     if (result == PK_OK)
-        result = e->gpu->ops->words(queue, &ended, 1, PKI_WAIT_VALUE);
+        result = e->gpu->ops->signals(queue, &ended, 1, PKI_WAIT_VALUE);
     if (result != PK_OK)
         pki_engine_poison(e, result, true);
     e->stats.copies++;
@@ -75,17 +75,17 @@ static bool copy_all(struct pki_task *task, char *dst, const char *src, size_t b
 bool pki_mixed_before(struct pki_task *task, size_t scratch_at)
 {
     struct pki_mixed *m = &task->mixed;
-    char *shadow;
+    char *staging_copy;
 
     if (!m->active)
         return true;
-    shadow = task->scratch + scratch_at;
-    if (m->shadows_out)
-        task->request.out = shadow + (m->shadows_in ? rounded(m->in_bytes) : 0);
-    if (!m->shadows_in)
+    staging_copy = task->scratch + scratch_at;
+    if (m->staging_out)
+        task->request.out = staging_copy + (m->staging_in ? rounded(m->in_bytes) : 0);
+    if (!m->staging_in)
         return true;
-    task->request.in = shadow;
-    if (!copy_all(task, shadow, m->user_in, m->in_bytes, true))
+    task->request.in = staging_copy;
+    if (!copy_all(task, staging_copy, m->user_in, m->in_bytes, true))
         return false;
     m->issued = 0;
     return true;
@@ -113,7 +113,7 @@ bool pki_mixed_after(struct pki_task *task)
     struct pki_mixed *m = &task->mixed;
     size_t first, bytes;
 
-    if (!m->active || !m->shadows_out)
+    if (!m->active || !m->staging_out)
         return true;
     while (out_block(task, m->block, &first, &bytes)) {
         if (!copy_all(task, (char *)m->user_out + first, (const char *)task->request.out + first, bytes, false))

@@ -3,23 +3,23 @@
 #include <time.h>
 
 #include "engine/internal.h"
-#include "engine/stage.h"
+#include "engine/bounce.h"
 #include "util/text.h"
 
 #define LOCK_TURNS 100 /* milliseconds */
 
-static void add_gate(struct pki_text *out, const char *name, const struct pki_gate *gate)
+static void add_signal(struct pki_text *out, const char *name, const struct pki_signal *signal)
 {
-    if (gate->word == NULL)
+    if (signal->word == NULL)
         return;
-    pki_text_add(out, ", %s %s (word %u, opens at %u)", name, pki_gate_is_open(gate) ? "open" : "shut",
-                 atomic_load_explicit(gate->word, memory_order_relaxed), gate->value);
+    pki_text_add(out, ", %s %s (word %u, opens at %u)", name, pki_signal_is_open(signal) ? "open" : "shut",
+                 atomic_load_explicit(signal->word, memory_order_relaxed), signal->value);
 }
 
-static void add_pieces(struct pki_text *out, const struct pki_stage *stage)
+static void add_pieces(struct pki_text *out, const struct pki_bounce *bounce_state)
 {
-    for (unsigned i = stage->tail; i != stage->head; i++) {
-        const struct pki_piece *piece = &stage->pieces[i % (2 * PKI_STAGE_PIECES)];
+    for (unsigned i = bounce_state->tail; i != bounce_state->head; i++) {
+        const struct pki_piece *piece = &bounce_state->pieces[i % (2 * PKI_BOUNCE_PIECES)];
 
         pki_text_add(out, ", piece of %zu at %zu: slot %d%s%s%s%s%s%s", piece->len, piece->offset, piece->slot, piece->asked ? " asked" : "",
                      piece->placed ? " placed" : "", piece->copying ? " copying" : "", piece->filled ? " filled" : "",
@@ -29,18 +29,19 @@ static void add_pieces(struct pki_text *out, const struct pki_stage *stage)
 
 static void add_xfer(struct pki_text *out, const struct pki_xfer *xfer)
 {
-    static const char *const states[] = { "not posted", "has to speak to the peer", "waits for the peer", "moves", "done" };
+    static const char *const states[] = { "not posted", "has a message to send", "waits for the peer", "moves", "done" };
     static const char *const kinds[] = { "host", "device" };
 
     pki_text_add(out, "%s rank %d, %zu bytes of %s memory, %s; ready %zu, issued %zu, done %zu", xfer->is_send ? "send to" : "receive from",
                  xfer->peer->rank, xfer->bytes, kinds[xfer->kind], states[xfer->state], xfer->ready, xfer->issued, xfer->done);
-    pki_text_add(out, "%s%s%s%s%s%s%s%s", xfer->way != NULL ? ", by " : "", xfer->way != NULL ? xfer->way->iface->transport->name : "",
-                 xfer->ll ? ", low-latency slot" : "", xfer->in_stream ? ", the stream moves it" : "", xfer->staged ? ", staged" : "",
-                 xfer->bounce ? ", by own slots" : "", xfer->opened ? ", buffer free" : "", xfer->wanted ? ", wanted" : "");
-    add_gate(out, "start", &xfer->start);
-    add_gate(out, "finish", &xfer->finish);
-    if (xfer->stage != NULL)
-        add_pieces(out, xfer->stage);
+    pki_text_add(out, "%s%s%s%s%s%s%s%s", xfer->path != NULL ? ", by " : "",
+                 xfer->path != NULL ? xfer->path->iface->transport->name : "", xfer->ll ? ", low-latency slot" : "",
+                 xfer->in_stream ? ", the stream moves it" : "", xfer->by_bounce ? ", by bounce buffers" : "",
+                 xfer->bounce ? ", by own bounce buffers" : "", xfer->opened ? ", buffer free" : "", xfer->rts_seen ? ", rts" : "");
+    add_signal(out, "start", &xfer->start);
+    add_signal(out, "finish", &xfer->finish);
+    if (xfer->bounce_state != NULL)
+        add_pieces(out, xfer->bounce_state);
     pki_text_add(out, "\n");
 }
 
@@ -61,7 +62,7 @@ static void add_steps(struct pki_text *out, const struct pki_task *task)
         pki_text_add(out, "    step %u, %s: %zu of %zu bytes%s", i, names[task->plan->steps[i].kind], state->done, state->bytes,
                      state->starved ? ", no word, no time or no hardware queue was left for it" : "");
         if (state->finish_bytes > state->done)
-            add_gate(out, "the gpu's work", &state->finish);
+            add_signal(out, "the gpu's work", &state->finish);
         pki_text_add(out, state->xfer != NULL ? "; " : "\n");
         if (state->xfer != NULL)
             add_xfer(out, state->xfer);
@@ -71,16 +72,17 @@ static void add_steps(struct pki_text *out, const struct pki_task *task)
 
 static void add_task(struct pki_text *out, const struct pki_task *task)
 {
-    static const char *const modes[] = { "by the engine", "by the engine between two gates of a cuda stream", "by a cuda stream" };
+    static const char *const modes[] = { "by the engine", "by the engine between two signals of a cuda stream",
+                                         "by a cuda stream" };
 
     pki_text_add(out, "%s %llu, %s%s, for %llu ms%s%s%s", task->name, (unsigned long long)task->number, modes[task->mode],
                  task->direct ? " itself" : "", (unsigned long long)((pki_now_ns() - task->begun_ns) / PKI_NS_PER_MS),
                  task->started ? "" : ", not started", task->after_stream ? ", within the call" : "",
                  atomic_load(&task->may_start) ? "" : ", behind another of its host stream");
     if (task->ready_slot >= 0)
-        add_gate(out, "ready", &task->ready);
+        add_signal(out, "ready", &task->ready);
     if (task->release_slot >= 0)
-        add_gate(out, "release", &task->release);
+        add_signal(out, "release", &task->release);
     if (task->plan != NULL)
         pki_text_add(out, ", algorithm %s, scratch %s\n", task->request.algorithm->name, task->scratch != NULL ? "taken" : "none");
     else
@@ -113,11 +115,11 @@ void pki_engine_pending(struct pki_engine *e, char *text, size_t capacity, size_
         for (const struct pki_list *n = e->tasks.next; n != &e->tasks; n = n->next)
             add_task(&out, pki_container_of(n, struct pki_task, node));
         for (int i = 0; i < e->config.size; i++)
-            if (e->peers[i].lane != NULL)
-                e->peers[i].lane->iface->transport->describe(e->peers[i].lane, &out);
+            if (e->peers[i].ctrl != NULL)
+                e->peers[i].ctrl->iface->transport->describe(e->peers[i].ctrl, &out);
         pki_engine_unlock(e);
     } else {
-        pki_text_add(&out, "a thread has been inside the library, or in a call of a driver that it made, for more than %d ms\n", LOCK_TURNS);
+        pki_text_add(&out, "a thread has been inside the library, or in a driver call that it made, for more than %d ms\n", LOCK_TURNS);
     }
     if (needed != NULL)
         *needed = out.length + 1;

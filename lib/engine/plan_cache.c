@@ -106,7 +106,7 @@ pk_result_t pki_plan_take(struct pki_engine *e, const struct pki_request *r, str
     struct plan_key key = key_of(e, r);
     struct pki_plan_entry **recent = &e->recent_plans[(unsigned)key.root % PKI_PLANS_RECENT];
     struct pki_plan_entry *found = NULL;
-    unsigned looks = 0;
+    unsigned polls = 0;
     pk_result_t result;
 
     if (*recent != NULL && is_of(*recent, &key)) {
@@ -117,7 +117,7 @@ pk_result_t pki_plan_take(struct pki_engine *e, const struct pki_request *r, str
     for (struct pki_list *n = e->plans.next; n != &e->plans && found == NULL; n = n->next) {
         struct pki_plan_entry *entry = pki_container_of(n, struct pki_plan_entry, node);
 
-        looks++;
+        polls++;
         if (is_of(entry, &key))
             found = entry;
     }
@@ -125,10 +125,10 @@ pk_result_t pki_plan_take(struct pki_engine *e, const struct pki_request *r, str
         result = make(e, &key, &found);
         if (result != PK_OK)
             return result;
-        looks = UINT_MAX;
+        polls = UINT_MAX;
     }
     found->users++;
-    if (looks > NEAR_FRONT) {
+    if (polls > NEAR_FRONT) {
         pki_list_remove(&found->node);
         pki_list_push(e->plans.next, &found->node); /* before the first: in front */
     }

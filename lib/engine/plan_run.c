@@ -23,12 +23,12 @@ static void queue_dependents(struct pki_task *task, uint32_t i)
 }
 
 /* Does what this step moves, or what it works on, go through slots of this rank? */
-static bool is_staged(const struct pki_task *task, const struct pki_step *step)
+static bool goes_by_bounce(const struct pki_task *task, const struct pki_step *step)
 {
     struct pki_engine *e = task->engine;
     bool moves = step->kind == PKI_STEP_SEND || step->kind == PKI_STEP_RECV || step->kind == PKI_STEP_RECV_REDUCE;
 
-    return moves ? pki_stage_receives(e, &e->peers[step->peer]) : e->in.memory != NULL;
+    return moves ? pki_bounce_receives(e, &e->peers[step->peer]) : e->in.memory != NULL;
 }
 
 /* Both ends of a transfer have the same. */
@@ -40,7 +40,7 @@ static size_t chunk_bytes(const struct pki_task *task, const struct pki_step *st
         return SIZE_MAX;
     if (!pki_coll_shape(task->request.algorithm->coll)->reduces)
         return SIZE_MAX;
-    return is_staged(task, step) ? PKI_STAGED_CHUNK : PKI_DEVICE_CHUNK;
+    return goes_by_bounce(task, step) ? PKI_BOUNCE_CHUNK : PKI_DEVICE_CHUNK;
 }
 
 /* How many of the step's bytes its dependencies allow; *all: they have ended. */
@@ -102,7 +102,7 @@ static void look_at_send(struct pki_task *task, uint32_t i, size_t avail, bool a
 {
     struct pki_step_state *state = &task->steps[i];
 
-    if (!all && (avail == 0 || state->bytes <= task->engine->peers[task->plan->steps[i].peer].eager_coll)) /* a short one goes in the lane, whole */
+    if (!all && (avail == 0 || state->bytes <= task->engine->peers[task->plan->steps[i].peer].eager_coll)) /* a short one goes in the control channel, whole */
         return;
     if (!state->started) {
         struct pki_xfer *xfer = pki_plan_xfer(task, i);
@@ -117,10 +117,10 @@ static void look_at_send(struct pki_task *task, uint32_t i, size_t avail, bool a
     }
 }
 
-/* GPU memory is granted before it is free: the gate holds the sender back. */
-static bool granted_early(const struct pki_task *task, const struct pki_step *step)
+/* GPU memory is granted before it is free: the signal holds the sender back. */
+static bool granted_before_it_began(const struct pki_task *task, const struct pki_step *step)
 {
-    return task->kind == PKI_MEM_DEVICE && !pki_stage_receives(task->engine, &task->engine->peers[step->peer]);
+    return task->kind == PKI_MEM_DEVICE && !pki_bounce_receives(task->engine, &task->engine->peers[step->peer]);
 }
 
 static bool receives(const struct pki_step *step)
@@ -141,7 +141,7 @@ static bool is_recv_turn(struct pki_task *task, uint32_t i)
 {
     const struct pki_step *step = &task->plan->steps[i];
 
-    if (!task->plan->ordered || !granted_early(task, step))
+    if (!task->plan->ordered || !granted_before_it_began(task, step))
         return true;
     task->next_recv = next_recv(task, task->next_recv);
     for (uint32_t k = task->next_recv; k < i; k = next_recv(task, k + 1))
@@ -164,7 +164,7 @@ static void look_at_recv(struct pki_task *task, uint32_t i, bool all)
     struct pki_step_state *state = &task->steps[i];
 
     all = all && is_recv_turn(task, i);
-    if (!state->started && (all || granted_early(task, &task->plan->steps[i]))) {
+    if (!state->started && (all || granted_before_it_began(task, &task->plan->steps[i]))) {
         struct pki_xfer *xfer = pki_plan_xfer(task, i);
 
         if (xfer == NULL)
@@ -237,7 +237,7 @@ static void drain(struct pki_task *task)
             look_at(task, i);
     }
     task->running = false;
-    if (task->remaining == 0 && task->untold == 0 &&
+    if (task->remaining == 0 && task->unreported == 0 &&
         atomic_load_explicit(&task->engine->failed, memory_order_relaxed) == PK_OK && pki_mixed_after(task))
         pki_task_end(task, PK_OK);
 }
@@ -252,7 +252,7 @@ void pki_plan_resume(struct pki_task *task, const struct pki_begun *begun)
         return;
     }
     if (task->scratch_stride > 0)
-        pki_scratch_take_quick(task);
+        pki_scratch_take_inline(task);
     for (uint32_t i = task->plan->nsteps; i-- > 0;) {
         struct pki_step_state *state = &task->steps[i];
 
@@ -342,11 +342,11 @@ static void end_work(struct pki_task *task)
 /* True: it has ended, perhaps, and is in another list. */
 static bool poll_direct(struct pki_task *task)
 {
-    if (task->works && pki_gate_is_open(&task->ready)) {
+    if (task->works && pki_signal_is_open(&task->ready)) {
         end_work(task);
         return true;
     }
-    if (task->remaining > 0 || task->untold != 0)
+    if (task->remaining > 0 || task->unreported != 0)
         return false;
     drain(task);
     return true;
@@ -354,15 +354,15 @@ static bool poll_direct(struct pki_task *task)
 
 bool pki_plan_poll(struct pki_task *task)
 {
-    bool moved = false, looks = false, on_host = task->kind == PKI_MEM_HOST;
+    bool moved = false, polls = false, on_host = task->kind == PKI_MEM_HOST;
 
     if (pki_task_is_fused(task))
         return poll_fused(task);
     if (pki_task_is_switched(task))
         return poll_switched(task);
-    if (task->untold != 0) {
+    if (task->unreported != 0) {
         pki_fused_tell(task);
-        moved = task->untold == 0; /* it may end below */
+        moved = task->unreported == 0; /* it may end below */
     }
     if (task->direct)
         return poll_direct(task) || moved;
@@ -370,19 +370,19 @@ bool pki_plan_poll(struct pki_task *task)
     for (uint32_t i = 0; i < task->plan->nsteps; i++) {
         struct pki_step_state *state = &task->steps[i];
 
-        if (state->starved && (on_host ? task->engine->work_left > 0 : task->engine->words.nfree > 0)) {
+        if (state->starved && (on_host ? task->engine->work_left > 0 : task->engine->signals.nfree > 0)) {
             queue_step(task, i);
-            looks = true;
+            polls = true;
             moved |= on_host; /* a queue of the GPU that stands still may do so until others have had their turn */
         }
-        if (state->complete || state->finish_bytes <= state->done || !pki_gate_is_open(&state->finish))
+        if (state->complete || state->finish_bytes <= state->done || !pki_signal_is_open(&state->finish))
             continue;
-        pki_words_give(task->engine, state->finish_slot);
+        pki_signals_give(task->engine, state->finish_slot);
         pki_plan_step_done(task, i, state->finish_bytes, state->finish_bytes == state->bytes);
         queue_step(task, i);
         moved = true;
     }
-    if (moved || looks || task->remaining == 0)
+    if (moved || polls || task->remaining == 0)
         drain(task);
     return moved || task->mixed.over; /* then the task is in another list */
 }

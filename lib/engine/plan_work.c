@@ -64,7 +64,7 @@ size_t pki_plan_ration(struct pki_engine *e, size_t bytes)
 
     e->work_left = bytes > some ? 0 : e->work_left - some; /* what is left of it would do for nothing */
     if (bytes > some || some >= PKI_HOST_CHUNK) /* rounds are long then */
-        pki_engine_look_soon(e);
+        pki_engine_check_soon(e);
     return some;
 }
 
@@ -92,11 +92,11 @@ static pk_result_t copy_by_host(struct pki_task *task, uint32_t i, size_t *end)
     size_t from = task->steps[i].done, bytes;
     char *dst = pki_plan_block(task, step->dst, &bytes), *src = pki_plan_block(task, step->src, &bytes);
 
-    if (*end - from > PKI_STAGE_COPY_MAX)
-        *end = from + PKI_STAGE_COPY_MAX;
-    if (pki_stage_queue(task->engine, false) == NULL)
+    if (*end - from > PKI_BOUNCE_COPY_MAX)
+        *end = from + PKI_BOUNCE_COPY_MAX;
+    if (pki_bounce_queue(task->engine, false) == NULL)
         return (pk_result_t)atomic_load(&task->engine->failed);
-    return pki_stage_copy(task->engine, &task->engine->out.queue, PKI_STAGE_SLOTS, dst + from, src + from, *end - from);
+    return pki_bounce_copy(task->engine, &task->engine->out.queue, PKI_BOUNCE_BUFFERS, dst + from, src + from, *end - from);
 }
 
 /* One piece in flight a step; the next when its word has been seen. */
@@ -104,8 +104,8 @@ static void work_on_gpu(struct pki_task *task, uint32_t i, size_t avail)
 {
     struct pki_engine *e = task->engine;
     struct pki_step_state *state = &task->steps[i];
-    struct pki_word_op opened = { .kind = PKI_WORD_WRITE };
-    bool by_host = pki_stage_copies(e, task->request.algorithm->coll, task->plan);
+    struct pki_signal_op opened = { .kind = PKI_SIGNAL_WRITE };
+    bool by_host = pki_bounce_copies(e, task->request.algorithm->coll, task->plan);
     struct pki_queue *queue = by_host ? &e->out.queue : &e->work;
     pk_result_t result;
 
@@ -113,12 +113,12 @@ static void work_on_gpu(struct pki_task *task, uint32_t i, size_t avail)
         return;
     state->starved = !e->gpu->ops->clear(queue, true);
     if (!state->starved) {
-        state->finish_slot = pki_words_take(e, &state->finish);
+        state->finish_slot = pki_signals_take(e, &state->finish);
         state->starved = state->finish_slot < 0;
     }
     if (state->starved)
         return; /* looked at again by pki_plan_poll */
-    opened.gate = state->finish;
+    opened.signal = state->finish;
     if (by_host)
         result = copy_by_host(task, i, &avail);
     else {
@@ -126,7 +126,7 @@ static void work_on_gpu(struct pki_task *task, uint32_t i, size_t avail)
         result = pki_plan_work(task, i, state->done, avail - state->done, queue);
     }
     if (result == PK_OK)
-        result = e->gpu->ops->words(queue, &opened, 1, PKI_WAIT_VALUE);
+        result = e->gpu->ops->signals(queue, &opened, 1, PKI_WAIT_VALUE);
     if (result != PK_OK) {
         pki_engine_poison(e, result, true);
         return;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a plan comes to for one count and type: offsets instead of blocks (quick_program.c), for quick_coll.c to run. */
+/* What a plan comes to for one count and type: offsets instead of blocks (inline_program.c), for inline_coll.c to run. */
 #ifndef PKI_PROGRAM_H
 #define PKI_PROGRAM_H
 
@@ -15,7 +15,7 @@ struct pki_place {
 
 struct pki_program_step {
     uint8_t kind;
-    bool in_lane; /* RECV: its one reader is a REDUCE, which may take it from the lane */
+    bool by_ctrl; /* RECV: its one reader is a REDUCE, which may take it from the control channel */
     uint16_t index;
     uint16_t first_operand, operands;
     int32_t peer;
@@ -31,20 +31,20 @@ struct pki_program {
     uint32_t sig, n;
     uint32_t stride;      /* of a block of scratch memory; */
     size_t scratch_bytes; /* all of them */
-    uint64_t late;   /* a bit a step: copies that nothing waits for, done when peers have been spoken to */
+    uint64_t deferred; /* a bit a step: copies that nothing waits for, done when peers have been spoken to */
     bool reduces;    /* some step does, or combines what it receives */
     struct pki_program_step steps[PKI_PROGRAM_STEPS];
     struct pki_place operands[PKI_PROGRAM_OPERANDS];
-    uint8_t received_by[PKI_PROGRAM_OPERANDS]; /* 1 + the RECV with in_lane that brings it; 0: it is in memory */
+    uint8_t received_by[PKI_PROGRAM_OPERANDS]; /* 1 + the RECV with by_ctrl that brings it; 0: it is in memory */
 };
 
-/* One that runs (quick_coll.c). */
-struct pki_quick_run {
+/* One that runs (inline_coll.c). */
+struct pki_inline_run {
     struct pki_engine *e;
     const struct pki_program *program;
     const struct pki_request *request;
     uintptr_t base[3];     /* by enum pki_buffer */
-    uint64_t held;         /* RECVs whose message is still in its lane, the oldest there; a bit a step */
+    uint64_t held;         /* RECVs whose message is still in its control channel, the oldest there; a bit a step */
     const void **payloads; /* [step]: where */
     struct pki_begun begun;
     pki_float_env before;  /* what the thread gets back after reductions */
@@ -57,7 +57,7 @@ static inline size_t pki_request_bytes(const struct pki_request *r)
     return (r->in_count > r->out_count ? r->in_count : r->out_count) * pki_dtype_bytes(r->dtype);
 }
 
-static inline char *pki_quick_at(const struct pki_quick_run *run, struct pki_place place)
+static inline char *pki_inline_at(const struct pki_inline_run *run, struct pki_place place)
 {
     return (char *)(run->base[place.buffer] + place.offset);
 }

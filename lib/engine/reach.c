@@ -10,7 +10,7 @@
 bool pki_engine_reaches_all(const struct pki_engine *e)
 {
     for (int i = 0; i < e->config.size; i++)
-        if (i != e->config.rank && e->peers[i].way[PKI_MEM_DEVICE][PKI_MEM_DEVICE] == NULL)
+        if (i != e->config.rank && e->peers[i].path[PKI_MEM_DEVICE][PKI_MEM_DEVICE] == NULL)
             return false;
     return e->gpu != NULL;
 }
@@ -109,5 +109,5 @@ void pki_reach_message(struct pki_engine *e, struct pki_peer *peer, const struct
         return; /* the peer asks again */
     if (result != PK_OK)
         answer.offset = PKI_REGION_NOWHERE;
-    (void)pki_lane_send(peer, &answer, NULL, e); /* and if there is no room */
+    (void)pki_ctrl_send(peer, &answer, NULL, e); /* and if there is no room */
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A transfer to this rank. Small ones into host memory wait for an EAGER message. Others grant their buffer to the sender: GPU
- * memory at once, with a gate that opens when the buffer is free; host memory when it is free.
+ * memory at once, with a signal that opens when the buffer is free; host memory when it is free.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -16,10 +16,10 @@ static void advance_to(struct pki_xfer *xfer, size_t done)
     xfer->done = done;
     if (done == xfer->bytes) {
         xfer->state = PKI_XFER_DONE;
-        if (xfer->silent)
-            pki_lane_caught_up(xfer->engine, xfer->peer, xfer->bytes);
-        if (xfer->kind == PKI_MEM_HOST && xfer->gate_slot >= 0)
-            pki_slots_give(&xfer->peer->gates, xfer->gate_slot);
+        if (xfer->cts_local)
+            pki_ctrl_eager_put_consumed(xfer->engine, xfer->peer, xfer->bytes);
+        if (xfer->kind == PKI_MEM_HOST && xfer->signal_slot >= 0)
+            pki_slots_give(&xfer->peer->signals, xfer->signal_slot);
     }
     pki_xfer_progressed(xfer);
 }
@@ -33,15 +33,15 @@ static void broken(struct pki_xfer *xfer, const struct pki_msg *msg)
     pki_engine_poison(xfer->engine, PK_ERR_INTERNAL, true);
 }
 
-static bool staged(const struct pki_xfer *xfer)
+static bool by_bounce(const struct pki_xfer *xfer)
 {
-    return xfer->kind == PKI_MEM_DEVICE && pki_stage_receives(xfer->engine, xfer->peer);
+    return xfer->kind == PKI_MEM_DEVICE && pki_bounce_receives(xfer->engine, xfer->peer);
 }
 
-/* Granted, and the sender cannot map the memory: it asks for slots all the same. */
+/* Granted, and the sender cannot map the memory: it still asks for bounce buffers. */
 static bool is_refused(const struct pki_xfer *xfer)
 {
-    return xfer->kind == PKI_MEM_DEVICE && xfer->region != 0 && !xfer->ll && xfer->own_word < 0 && xfer->done == 0;
+    return xfer->kind == PKI_MEM_DEVICE && xfer->region != 0 && !xfer->ll && xfer->own_signal < 0 && xfer->done == 0;
 }
 
 static void take_eager(struct pki_xfer *xfer, const struct pki_msg *msg, const void *payload)
@@ -51,17 +51,17 @@ static void take_eager(struct pki_xfer *xfer, const struct pki_msg *msg, const v
         return;
     }
     if (xfer->kind == PKI_MEM_DEVICE && xfer->bytes > 0) {
-        pki_lane_consumed(xfer->engine, xfer->peer, xfer->bytes);
-        pki_stage_eager(xfer, payload);
+        pki_ctrl_consumed(xfer->engine, xfer->peer, xfer->bytes);
+        pki_bounce_eager(xfer, payload);
         return;
     }
-    if (xfer->silent) { /* it comes in chunks */
+    if (xfer->cts_local) { /* it comes in chunks */
         broken(xfer, msg);
         return;
     }
     if (xfer->bytes > 0)
         pki_copy_short(xfer->addr, payload, xfer->bytes);
-    pki_lane_consumed(xfer->engine, xfer->peer, xfer->bytes);
+    pki_ctrl_consumed(xfer->engine, xfer->peer, xfer->bytes);
     xfer->done = xfer->bytes;
     xfer->state = PKI_XFER_DONE;
     pki_xfer_progressed(xfer);
@@ -74,8 +74,8 @@ static void take_data(struct pki_xfer *xfer, const struct pki_msg *msg, const vo
         broken(xfer, msg);
         return;
     }
-    if (xfer->shared || xfer->asks)
-        pki_share_left(xfer);
+    if (xfer->coop || xfer->asks)
+        pki_coop_left(xfer);
     if (xfer->combines) {
         pk_result_t result = pki_plan_reduce_from(xfer->task, xfer->step, xfer->done, payload, msg->payload);
 
@@ -90,13 +90,13 @@ static void take_data(struct pki_xfer *xfer, const struct pki_msg *msg, const vo
 }
 
 /* The sender has no credit, or waits for another reason, for what was granted to the transport alone. */
-static void say_silent(struct pki_xfer *xfer)
+static void send_local_cts(struct pki_xfer *xfer)
 {
-    const struct pki_msg msg = { .kind = PKI_MSG_GRANT, .flags = xfer->flags, .index = xfer->index, .sig = xfer->sig, .op = xfer->op,
-                                 .bytes = xfer->bytes, .extra = PKI_GRANT_AGAIN };
+    const struct pki_msg msg = { .kind = PKI_MSG_CTS, .flags = xfer->flags, .index = xfer->index, .sig = xfer->sig, .op = xfer->op,
+                                 .bytes = xfer->bytes, .extra = PKI_CTS_AGAIN };
 
-    xfer->silent = pki_lane_send(xfer->peer, &msg, NULL, xfer->engine) != PK_OK;
-    if (xfer->silent)
+    xfer->cts_local = pki_ctrl_send(xfer->peer, &msg, NULL, xfer->engine) != PK_OK;
+    if (xfer->cts_local)
         pki_xfer_activate(xfer);
 }
 
@@ -106,34 +106,34 @@ void pki_recv_message(struct pki_xfer *xfer, const struct pki_msg *msg, const vo
     case PKI_MSG_EAGER:
         take_eager(xfer, msg, payload);
         return;
-    case PKI_MSG_WANT:
+    case PKI_MSG_RTS:
         if (msg->bytes != xfer->bytes || msg->sig != xfer->sig) {
             pki_xfer_mismatch(xfer, msg, msg->bytes);
             return;
         }
-        if (msg->extra == PKI_WANT_AHEAD)
+        if (msg->extra == PKI_RTS_EAGER_PUT)
             return;
-        xfer->wanted = true;
+        xfer->rts_seen = true;
         if (xfer->state == PKI_XFER_SAY)
             pki_recv_advance(xfer);
-        else if (xfer->silent)
-            say_silent(xfer);
+        else if (xfer->cts_local)
+            send_local_cts(xfer);
         return;
-    case PKI_MSG_ASK:
-        if (xfer->state == PKI_XFER_WAIT && (staged(xfer) || xfer->stage != NULL || is_refused(xfer)))
-            pki_stage_asked(xfer, msg);
+    case PKI_MSG_BOUNCE_REQ:
+        if (xfer->state == PKI_XFER_WAIT && (by_bounce(xfer) || xfer->bounce_state != NULL || is_refused(xfer)))
+            pki_bounce_requested(xfer, msg);
         else
             broken(xfer, msg);
         return;
     case PKI_MSG_DATA:
-        if (xfer->stage != NULL)
-            pki_stage_landed(xfer, msg, payload);
+        if (xfer->bounce_state != NULL)
+            pki_bounce_landed(xfer, msg, payload);
         else
             take_data(xfer, msg, payload);
         return;
     case PKI_MSG_FIN:
-        if (xfer->stage != NULL)
-            pki_stage_landed(xfer, msg, NULL);
+        if (xfer->bounce_state != NULL)
+            pki_bounce_landed(xfer, msg, NULL);
         else if (xfer->state != PKI_XFER_WAIT || xfer->kind != PKI_MEM_HOST || msg->offset > xfer->bytes)
             broken(xfer, msg);
         else
@@ -141,10 +141,10 @@ void pki_recv_message(struct pki_xfer *xfer, const struct pki_msg *msg, const vo
         return;
     case PKI_MSG_OFFER:
         if (xfer->state != PKI_XFER_WAIT || xfer->kind != PKI_MEM_HOST || msg->bytes != xfer->bytes || xfer->done > 0 ||
-            (xfer->gate_slot < 0 && !(xfer->combines && (msg->region != 0 || xfer->fetch))))
+            (xfer->signal_slot < 0 && !(xfer->combines && (msg->region != 0 || xfer->may_get))))
             broken(xfer, msg);
         else
-            pki_share_offered(xfer, msg);
+            pki_coop_offered(xfer, msg);
         return;
     default:
         broken(xfer, msg);
@@ -166,71 +166,71 @@ static bool ll_allowed(const struct pki_xfer *xfer)
 static bool take_slot(struct pki_xfer *xfer)
 {
     struct pki_peer *peer = xfer->peer;
-    struct pki_gate_slot *slot;
+    struct pki_signal_slot *slot;
 
-    if (xfer->gate_slot >= 0)
+    if (xfer->signal_slot >= 0)
         return true;
-    if (ll_allowed(xfer) && pki_ll_take_soon(xfer->engine, peer, xfer->bytes, &xfer->gate_slot, &xfer->gate_value)) {
+    if (ll_allowed(xfer) && pki_ll_take_soon(xfer->engine, peer, xfer->bytes, &xfer->signal_slot, &xfer->signal_value)) {
         xfer->ll = true;
-        xfer->finish = (struct pki_gate){ pki_words_ll(xfer->engine, peer->rank, false, xfer->gate_value), xfer->gate_value };
+        xfer->finish = (struct pki_signal){ pki_signals_ll(xfer->engine, peer->rank, false, xfer->signal_value), xfer->signal_value };
         return true;
     }
-    xfer->gate_slot = pki_slots_take(&peer->gates);
-    if (xfer->gate_slot < 0)
+    xfer->signal_slot = pki_slots_take(&peer->signals);
+    if (xfer->signal_slot < 0)
         return false;
-    slot = &peer->lane->gates_mine[xfer->gate_slot];
-    xfer->gate_value = peer->gates.value[xfer->gate_slot] += (uint32_t)pki_xfer_chunks(xfer, xfer->bytes);
-    xfer->start = (struct pki_gate){ &slot->start, xfer->gate_value };
-    xfer->finish = (struct pki_gate){ &slot->done, xfer->gate_value };
-    pki_watch_note(peer, false, xfer->gate_slot, xfer->gate_value);
+    slot = &peer->ctrl->signals_mine[xfer->signal_slot];
+    xfer->signal_value = peer->signals.value[xfer->signal_slot] += (uint32_t)pki_xfer_chunks(xfer, xfer->bytes);
+    xfer->start = (struct pki_signal){ &slot->start, xfer->signal_value };
+    xfer->finish = (struct pki_signal){ &slot->done, xfer->signal_value };
+    pki_watchdog_note(peer, false, xfer->signal_slot, xfer->signal_value);
     return true;
 }
 
-/* What a plan goes on with, chunk by chunk, comes through the lane: it is in the cache then. */
-static bool prefers_lane(const struct pki_xfer *xfer)
+/* What a plan goes on with, chunk by chunk, comes through the control channel: it is in the cache then. */
+static bool prefers_ctrl(const struct pki_xfer *xfer)
 {
-    const struct pki_ep *way = xfer->peer->way[PKI_MEM_HOST][PKI_MEM_HOST];
+    const struct pki_ep *path = xfer->peer->path[PKI_MEM_HOST][PKI_MEM_HOST];
 
-    return xfer->combines && way == xfer->peer->lane && xfer->peer->lane->gates_mine != NULL && xfer->bytes <= PKI_LANE_MAX;
+    return xfer->combines && path == xfer->peer->ctrl && xfer->peer->ctrl->signals_mine != NULL && xfer->bytes <= PKI_CTRL_DATA_MAX;
 }
 
-static pk_result_t send_grant(struct pki_xfer *xfer)
+static pk_result_t send_cts(struct pki_xfer *xfer)
 {
-    struct pki_msg msg = { .kind = PKI_MSG_GRANT, .flags = xfer->flags, .index = xfer->index, .sig = xfer->sig, .op = xfer->op,
+    struct pki_msg msg = { .kind = PKI_MSG_CTS, .flags = xfer->flags, .index = xfer->index, .sig = xfer->sig, .op = xfer->op,
                            .bytes = xfer->bytes, .offset = (uint64_t)(uintptr_t)xfer->addr };
     pk_result_t result;
 
-    if (staged(xfer)) {
-        msg.flags |= PKI_MSG_FLAG_STAGED;
+    if (by_bounce(xfer)) {
+        msg.flags |= PKI_MSG_FLAG_BOUNCE;
         msg.offset = 0;
     } else if (xfer->kind == PKI_MEM_DEVICE) {
         if (!take_slot(xfer))
             return PK_IN_PROGRESS;
         msg.flags |= PKI_MSG_FLAG_DEVICE | (xfer->ll ? PKI_MSG_FLAG_LL : 0);
-        msg.gate_slot = (uint16_t)xfer->gate_slot;
-        msg.gate_value = xfer->gate_value;
-        msg.extra = xfer->joined ? PKI_GRANT_JOINED : 0;
+        msg.signal_slot = (uint16_t)xfer->signal_slot;
+        msg.signal_value = xfer->signal_value;
+        msg.extra = xfer->joined ? PKI_CTS_JOINED : 0;
     }
-    if (xfer->kind == PKI_MEM_HOST && pki_xfer_goes_ahead(xfer)) {
-        xfer->silent = true;
-        msg.extra = PKI_GRANT_SILENT;
-        return pki_lane_send(xfer->peer, &msg, NULL, xfer->engine);
+    if (xfer->kind == PKI_MEM_HOST && pki_xfer_is_eager_put(xfer)) {
+        xfer->cts_local = true;
+        msg.extra = PKI_CTS_LOCAL;
+        return pki_ctrl_send(xfer->peer, &msg, NULL, xfer->engine);
     }
-    if (xfer->kind == PKI_MEM_HOST && msg.flags == xfer->flags && xfer->bytes >= PKI_SHARE_MIN && !xfer->combines) {
-        result = pki_shared_tell(xfer, &msg);
+    if (xfer->kind == PKI_MEM_HOST && msg.flags == xfer->flags && xfer->bytes >= PKI_COOP_MIN && !xfer->combines) {
+        result = pki_shm_alloc_describe(xfer, &msg);
         if (result != PK_OK && result != PK_ERR_UNSUPPORTED)
             return result;
     }
-    if (xfer->kind == PKI_MEM_HOST && !prefers_lane(xfer))
-        pki_share_lend(xfer);
+    if (xfer->kind == PKI_MEM_HOST && !prefers_ctrl(xfer))
+        pki_coop_reserve(xfer);
     else if (xfer->kind == PKI_MEM_HOST) {
-        xfer->fetch = pki_share_may_fetch(xfer);
-        msg.flags |= PKI_MSG_FLAG_LANE | (xfer->fetch ? PKI_MSG_FLAG_FETCH : 0);
+        xfer->may_get = pki_coop_may_get(xfer);
+        msg.flags |= PKI_MSG_FLAG_CTRL | (xfer->may_get ? PKI_MSG_FLAG_GET : 0);
     }
-    if (xfer->kind == PKI_MEM_HOST && xfer->gate_slot >= 0) {
-        msg.flags |= PKI_MSG_FLAG_SHARED;
-        msg.gate_slot = (uint16_t)xfer->gate_slot;
-        msg.gate_value = xfer->gate_value;
+    if (xfer->kind == PKI_MEM_HOST && xfer->signal_slot >= 0) {
+        msg.flags |= PKI_MSG_FLAG_COOP;
+        msg.signal_slot = (uint16_t)xfer->signal_slot;
+        msg.signal_value = xfer->signal_value;
     }
     if ((msg.flags & PKI_MSG_FLAG_DEVICE) != 0 && !xfer->ll) {
         result = pki_region_tell(xfer->engine, xfer->peer, xfer->addr, xfer->bytes, &msg.region, &msg.offset);
@@ -239,21 +239,21 @@ static pk_result_t send_grant(struct pki_xfer *xfer)
         if (xfer->region == 0)
             pki_region_hold(xfer->engine, xfer->region = msg.region);
     }
-    return pki_lane_send(xfer->peer, &msg, NULL, xfer->engine);
+    return pki_ctrl_send(xfer->peer, &msg, NULL, xfer->engine);
 }
 
 static void say(struct pki_xfer *xfer)
 {
     pk_result_t result;
 
-    if (xfer->bytes == 0 || ((xfer->kind == PKI_MEM_HOST || staged(xfer)) && xfer->bytes <= pki_xfer_eager_max(xfer) && !xfer->wanted))
-        return; /* an EAGER or WANT message comes */
-    if (!staged(xfer) && pki_offer_take(xfer)) {
+    if (xfer->bytes == 0 || ((xfer->kind == PKI_MEM_HOST || by_bounce(xfer)) && xfer->bytes <= pki_xfer_eager_max(xfer) && !xfer->rts_seen))
+        return; /* an EAGER or RTS message comes */
+    if (!by_bounce(xfer) && pki_offer_take(xfer)) {
         xfer->state = PKI_XFER_WAIT;
         pki_xfer_activate(xfer);
         return;
     }
-    result = send_grant(xfer);
+    result = send_cts(xfer);
     if (result == PK_OK)
         xfer->state = PKI_XFER_WAIT;
     else if (result != PK_IN_PROGRESS)
@@ -265,9 +265,9 @@ static void say(struct pki_xfer *xfer)
 }
 
 /* GPU memory: the sender's queue counts chunks up in the slot's done word. */
-static void watch_gate(struct pki_xfer *xfer)
+static void poll_signal(struct pki_xfer *xfer)
 {
-    uint32_t left = xfer->gate_value - atomic_load_explicit(xfer->finish.word, memory_order_acquire);
+    uint32_t left = xfer->signal_value - atomic_load_explicit(xfer->finish.word, memory_order_acquire);
     size_t chunks = xfer->ll ? 1 : pki_xfer_chunks(xfer, xfer->bytes);
     size_t done;
 
@@ -285,12 +285,12 @@ static void watch_gate(struct pki_xfer *xfer)
         pki_xfer_activate(xfer);
     } else if (xfer->ll) {
         xfer->peer->ll_by_kernel = xfer->slot < 0;
-        pki_ll_give(&xfer->peer->lls, xfer->gate_value);
+        pki_ll_give(&xfer->peer->lls, xfer->signal_value);
     } else if (xfer->cell == NULL) {
-        pki_slots_give(&xfer->peer->gates, xfer->gate_slot);
+        pki_slots_give(&xfer->peer->signals, xfer->signal_slot);
     }
     if (done == xfer->bytes)
-        pki_stage_give(xfer);
+        pki_bounce_give(xfer);
     advance_to(xfer, done);
 }
 
@@ -301,24 +301,24 @@ static void pull(struct pki_xfer *xfer)
     pk_result_t result;
 
     pki_xfer_activate(xfer);
-    if (!xfer->opened || !pki_gate_is_open(&xfer->start) || atomic_load(&e->failed) != PK_OK || !e->gpu->ops->clear(&e->late, false))
+    if (!xfer->opened || !pki_signal_is_open(&xfer->start) || atomic_load(&e->failed) != PK_OK || !e->gpu->ops->clear(&e->deferred, false))
         return;
-    result = pki_xfer_put(xfer, &e->late);
+    result = pki_xfer_put(xfer, &e->deferred);
     if (result == PK_OK)
-        result = e->gpu->ops->words(&e->late, &(struct pki_word_op){ PKI_WORD_WRITE, xfer->finish }, 1, PKI_WAIT_VALUE);
+        result = e->gpu->ops->signals(&e->deferred, &(struct pki_signal_op){ PKI_SIGNAL_WRITE, xfer->finish }, 1, PKI_WAIT_VALUE);
     if (result != PK_OK)
         pki_put_failed(xfer, result);
     xfer->in_stream = true;
 }
 
 /* What has come before it was asked for. */
-static void take_arrivals(struct pki_xfer *xfer)
+static void take_all_unexpected(struct pki_xfer *xfer)
 {
-    struct pki_arrival *arrival;
+    struct pki_unexpected *unexpected;
 
-    while (xfer->state != PKI_XFER_DONE && (arrival = pki_lane_take(xfer)) != NULL) {
-        pki_recv_message(xfer, &arrival->msg, arrival->payload);
-        free(arrival);
+    while (xfer->state != PKI_XFER_DONE && (unexpected = pki_ctrl_take(xfer)) != NULL) {
+        pki_recv_message(xfer, &unexpected->msg, unexpected->payload);
+        free(unexpected);
         if (atomic_load_explicit(&xfer->engine->failed, memory_order_relaxed) != PK_OK)
             return;
     }
@@ -332,38 +332,38 @@ void pki_recv_open(struct pki_xfer *xfer)
         return;
     }
     if (xfer->start.word != NULL && xfer->cell == NULL)
-        pki_gate_open(&xfer->start);
+        pki_signal_open(&xfer->start);
     xfer->opened = true;
 }
 
 void pki_recv_advance(struct pki_xfer *xfer)
 {
     if (xfer->state == PKI_XFER_SAY) {
-        take_arrivals(xfer);
+        take_all_unexpected(xfer);
         if (xfer->state == PKI_XFER_SAY)
             say(xfer);
         if (xfer->state == PKI_XFER_WAIT && xfer->opened && xfer->start.word != NULL && xfer->cell == NULL)
-            pki_gate_open(&xfer->start);
+            pki_signal_open(&xfer->start);
         return;
     }
     if (xfer->state != PKI_XFER_WAIT)
         return;
-    if (xfer->silent && xfer->wanted)
-        say_silent(xfer);
+    if (xfer->cts_local && xfer->rts_seen)
+        send_local_cts(xfer);
     else if (xfer->kept != NULL)
-        pki_stage_kept(xfer);
-    else if (xfer->stage != NULL)
-        pki_stage_recv(xfer);
-    else if (xfer->own_word >= 0)
-        pki_stage_watch(xfer);
+        pki_bounce_unexpected(xfer);
+    else if (xfer->bounce_state != NULL)
+        pki_bounce_recv(xfer);
+    else if (xfer->own_signal >= 0)
+        pki_bounce_poll(xfer);
     else if (xfer->asks)
-        pki_share_ask(xfer);
-    else if (xfer->pulls)
-        pki_share_pull(xfer);
-    else if (xfer->shared)
-        pki_share_advance(xfer);
+        pki_coop_ask_for_data(xfer);
+    else if (xfer->gets)
+        pki_coop_get(xfer);
+    else if (xfer->coop)
+        pki_coop_advance(xfer);
     else if (xfer->cell != NULL && !xfer->in_stream)
         pull(xfer);
     else if (xfer->finish.word != NULL)
-        watch_gate(xfer);
+        poll_signal(xfer);
 }

@@ -69,8 +69,8 @@ static void forget(struct pki_engine *e, struct pki_region *region)
         link = &e->regions[*link - 1].next;
     *link = region->next;
     for (int i = 0; i < e->config.size; i++)
-        if (e->peers[i].side_fd >= 0 && pki_region_index(region->id) < e->peers[i].told_cap &&
-            e->peers[i].told[pki_region_index(region->id)] == region->id)
+        if (e->peers[i].side_fd >= 0 && pki_region_index(region->id) < e->peers[i].reported_cap &&
+            e->peers[i].reported[pki_region_index(region->id)] == region->id)
             pki_side_send_forget(e, &e->peers[i], region->id);
     region->iface->transport->dereg(region->iface, &region->exported);
     pki_export_release(&region->exported);
@@ -177,21 +177,21 @@ static pk_result_t add(struct pki_engine *e, struct pki_iface *iface, const stru
     return PK_OK;
 }
 
-static pk_result_t remember_told(struct pki_peer *peer, uint32_t id)
+static pk_result_t remember_reported(struct pki_peer *peer, uint32_t id)
 {
     uint32_t index = pki_region_index(id);
 
-    if (index >= peer->told_cap) {
+    if (index >= peer->reported_cap) {
         uint32_t cap = 2 * index + 16;
-        uint32_t *grown = realloc(peer->told, cap * sizeof *grown);
+        uint32_t *grown = realloc(peer->reported, cap * sizeof *grown);
 
         if (grown == NULL)
             return pki_fail(PK_ERR_MEMORY, NULL, "no memory to remember %u regions", cap);
-        memset(grown + peer->told_cap, 0, (cap - peer->told_cap) * sizeof *grown);
-        peer->told = grown;
-        peer->told_cap = cap;
+        memset(grown + peer->reported_cap, 0, (cap - peer->reported_cap) * sizeof *grown);
+        peer->reported = grown;
+        peer->reported_cap = cap;
     }
-    peer->told[index] = id;
+    peer->reported[index] = id;
     return PK_OK;
 }
 
@@ -208,9 +208,9 @@ static pk_result_t describe(struct pki_engine *e, struct pki_peer *peer, struct 
         return result;
     for (int i = 0; i < e->config.size; i++)
         if (e->peers[i].exporting == region->id)
-            return remember_told(peer, region->id);
+            return remember_reported(peer, region->id);
     pki_export_release(&region->exported);
-    return remember_told(peer, region->id);
+    return remember_reported(peer, region->id);
 }
 
 static pk_result_t tell(struct pki_engine *e, struct pki_peer *peer, struct pki_iface *iface, const struct pki_mem *mem,
@@ -225,7 +225,7 @@ static pk_result_t tell(struct pki_engine *e, struct pki_peer *peer, struct pki_
             return result;
     }
     region->used = ++e->region_clock;
-    if (pki_region_index(region->id) >= peer->told_cap || peer->told[pki_region_index(region->id)] != region->id) {
+    if (pki_region_index(region->id) >= peer->reported_cap || peer->reported[pki_region_index(region->id)] != region->id) {
         result = describe(e, peer, region);
         if (result != PK_OK)
             return result;
@@ -237,7 +237,7 @@ static pk_result_t tell(struct pki_engine *e, struct pki_peer *peer, struct pki_
 pk_result_t pki_region_tell_host(struct pki_engine *e, struct pki_peer *peer, const struct pki_mem *mem, uint32_t *id)
 {
     struct pki_region *region;
-    pk_result_t result = tell(e, peer, peer->lane->iface, mem, &region);
+    pk_result_t result = tell(e, peer, peer->ctrl->iface, mem, &region);
 
     if (result == PK_OK)
         *id = region->id;
@@ -257,18 +257,18 @@ void pki_region_withdraw(struct pki_engine *e, const struct pki_mem *mem)
 pk_result_t pki_region_tell(struct pki_engine *e, struct pki_peer *peer, const void *addr, size_t bytes, uint32_t *id,
                             uint64_t *offset)
 {
-    struct pki_ep *way = peer->way[PKI_MEM_DEVICE][PKI_MEM_DEVICE];
+    struct pki_ep *path = peer->path[PKI_MEM_DEVICE][PKI_MEM_DEVICE];
     struct pki_where where = pki_engine_where(e, peer->rank, NULL);
     struct pki_region *region;
     struct pki_mem mem;
     pk_result_t result;
 
-    if (way == NULL)
-        return pki_fail(PK_ERR_UNSUPPORTED, &where, "no way into device memory of this rank from there");
+    if (path == NULL)
+        return pki_fail(PK_ERR_UNSUPPORTED, &where, "no path from that rank into device memory of this rank");
     result = e->gpu->ops->classify(e->gpu, addr, bytes, &mem);
     if (result != PK_OK)
         return result;
-    result = tell(e, peer, way->iface, &mem, &region);
+    result = tell(e, peer, path->iface, &mem, &region);
     if (result != PK_OK)
         return result;
     *id = region->id;
@@ -312,7 +312,7 @@ uint64_t pki_region_there(struct pki_engine *e, struct pki_peer *peer, const voi
     if (region->there[peer->rank] != 0)
         return region->there[peer->rank] + offset;
     msg.region = *id;
-    (void)pki_lane_send(peer, &msg, NULL, e); /* without an answer it is asked again next time */
+    (void)pki_ctrl_send(peer, &msg, NULL, e); /* without an answer it is asked again next time */
     return 0;
 }
 

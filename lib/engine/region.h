@@ -25,7 +25,7 @@ struct pki_region { /* an allocation of this rank that peers may map */
     uint64_t there[PKI_FUSED_RANKS]; /* where these ranks have it mapped, if they were asked to; 0: unknown */
 };
 
-struct pki_shared { /* memory of pk_mem_alloc */
+struct pki_shm_alloc { /* memory of pk_mem_alloc */
     uintptr_t base;
     size_t bytes;
     uint64_t buffer_id;
@@ -76,7 +76,7 @@ void pki_export_release(struct pki_export *exported);
  * stream waits. */
 pk_result_t pki_region_map(struct pki_engine *engine, struct pki_peer *peer, uint32_t id, uint64_t offset, uint64_t bytes,
                            uint64_t *remote);
-/* The same for the host memory that a GRANT or OFFER names. `here`: where this process has it mapped, else its address at the peer. */
+/* The same for the host memory that a CTS or OFFER names. `here`: where this process has it mapped, else its address at the peer. */
 pk_result_t pki_region_map_host(struct pki_engine *engine, struct pki_peer *peer, const struct pki_msg *msg, bool here,
                                 uint64_t *remote);
 /* A description has come: keep it until it is mapped. Takes over its descriptors. */
@@ -89,9 +89,9 @@ void pki_region_close_retired(struct pki_engine *engine); /* nothing waits in a 
 void pki_region_tidy(struct pki_engine *engine);          /* close what is to be closed, if that is so */
 void pki_region_close_imports(struct pki_peer *peer);
 
-/* shared.c: let a GRANT or OFFER name the transfer's memory as a region that the peer knows. PK_ERR_UNSUPPORTED, without a record: it is
+/* shm_alloc.c: let a CTS or OFFER name the transfer's memory as a region that the peer knows. PK_ERR_UNSUPPORTED, without a record: it is
  * not of pk_mem_alloc. */
-pk_result_t pki_shared_tell(struct pki_xfer *xfer, struct pki_msg *msg);
-void pki_shared_close_all(struct pki_engine *engine);
+pk_result_t pki_shm_alloc_describe(struct pki_xfer *xfer, struct pki_msg *msg);
+void pki_shm_alloc_close_all(struct pki_engine *engine);
 
 #endif

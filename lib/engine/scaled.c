@@ -35,10 +35,10 @@ void pki_scaled_place(struct pki_task *task)
         task->request.in = products(task);
 }
 
-/* Of mixed memory the shadow, which has been filled. */
+/* Of mixed memory the staging copy, which has been filled. */
 static const void *source(const struct pki_task *task)
 {
-    return task->mixed.active && task->mixed.shadows_in ? task->request.in : task->scaled.user_in;
+    return task->mixed.active && task->mixed.staging_in ? task->request.in : task->scaled.user_in;
 }
 
 pk_result_t pki_scaled_queue(struct pki_task *task, const struct pki_queue *queue, uint64_t *kernels)
@@ -59,9 +59,9 @@ static bool has_ended(struct pki_task *task)
 {
     struct pki_scaled *s = &task->scaled;
 
-    if (s->word < 0 || !pki_gate_is_open(&s->ended))
+    if (s->word < 0 || !pki_signal_is_open(&s->ended))
         return false;
-    pki_words_give(task->engine, s->word);
+    pki_signals_give(task->engine, s->word);
     s->word = -1;
     return true;
 }
@@ -69,10 +69,10 @@ static bool has_ended(struct pki_task *task)
 static void put_word(struct pki_task *task, const struct pki_queue *queue, pk_result_t result)
 {
     struct pki_engine *e = task->engine;
-    const struct pki_word_op ended = { .kind = PKI_WORD_WRITE, .gate = task->scaled.ended };
+    const struct pki_signal_op ended = { .kind = PKI_SIGNAL_WRITE, .signal = task->scaled.ended };
 
     if (result == PK_OK)
-        result = e->gpu->ops->words(queue, &ended, 1, PKI_WAIT_VALUE);
+        result = e->gpu->ops->signals(queue, &ended, 1, PKI_WAIT_VALUE);
     if (result != PK_OK)
         pki_engine_poison(e, result, true);
 }
@@ -88,7 +88,7 @@ static bool scale_on_gpu(struct pki_task *task)
     }
     if (s->word >= 0 || !e->gpu->ops->clear(&e->work, true))
         return false;
-    s->word = pki_words_take(e, &s->ended);
+    s->word = pki_signals_take(e, &s->ended);
     if (s->word < 0)
         return false;
     put_word(task, &e->work, pki_scaled_queue(task, &e->work, &e->stats.kernels));
@@ -109,10 +109,10 @@ static bool fetch_factor(struct pki_task *task)
     s->fetched = s->fetched || factor->at == NULL || has_ended(task);
     if (s->fetched || s->word >= 0)
         return s->fetched;
-    queue = pki_stage_queue(e, false);
+    queue = pki_bounce_queue(e, false);
     if (queue == NULL || !pki_may_copy(queue, width))
         return false;
-    s->word = pki_words_take(e, &s->ended);
+    s->word = pki_signals_take(e, &s->ended);
     if (s->word >= 0) {
         put_word(task, queue, e->gpu->ops->copy(queue, &s->value, factor->at, width));
         e->stats.copies++;

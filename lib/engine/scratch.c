@@ -30,7 +30,7 @@ void pki_scratch_close(struct pki_engine *e)
 /* The driver's free waits for all work of the GPU, which may wait for this very thread: then it is put off. */
 static void drop(struct pki_engine *e, void *ptr, size_t bytes)
 {
-    if (!pki_streams_hold_rest(e)) {
+    if (!pki_streams_hold_idle(e)) {
         keep(e, ptr, bytes);
         return;
     }
@@ -58,7 +58,7 @@ static struct pki_scratch *free_scratch(struct pki_engine *e, enum pki_mem_kind 
             too_short = s;
     }
     *fits = false;
-    return too_short != NULL && (empty == NULL || too_short->kind == PKI_MEM_HOST || pki_streams_rest(e)) ? too_short : empty;
+    return too_short != NULL && (empty == NULL || too_short->kind == PKI_MEM_HOST || pki_streams_are_idle(e)) ? too_short : empty;
 }
 
 /* Lengths in steps of a quarter or less, so that what is kept serves the next one too. */
@@ -127,7 +127,7 @@ void pki_scratch_give(struct pki_task *task)
     }
 }
 
-void pki_scratch_take_quick(struct pki_task *task)
+void pki_scratch_take_inline(struct pki_task *task)
 {
     struct pki_engine *e = task->engine;
 
@@ -137,10 +137,10 @@ void pki_scratch_take_quick(struct pki_task *task)
 
         if (was.ptr != task->scratch)
             continue;
-        *s = (struct pki_scratch){ .ptr = e->quick_scratch, .bytes = e->quick_bytes, .kind = PKI_MEM_HOST, .busy = true };
-        task->scratch = e->quick_scratch;
-        e->quick_scratch = was.ptr;
-        e->quick_bytes = was.bytes;
+        *s = (struct pki_scratch){ .ptr = e->inline_scratch, .bytes = e->inline_bytes, .kind = PKI_MEM_HOST, .busy = true };
+        task->scratch = e->inline_scratch;
+        e->inline_scratch = was.ptr;
+        e->inline_bytes = was.bytes;
         return;
     }
 }

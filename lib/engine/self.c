@@ -27,7 +27,7 @@ static void finish(struct pki_xfer *xfer)
 /* Both directions of mixed memory go through the GPU's queue too: it reaches host memory. */
 static pk_result_t copy(struct pki_engine *e, struct pki_xfer *send, struct pki_xfer *recv)
 {
-    struct pki_word_op opened = { .kind = PKI_WORD_WRITE };
+    struct pki_signal_op opened = { .kind = PKI_SIGNAL_WRITE };
     pk_result_t result;
 
     if (send->kind == PKI_MEM_HOST && recv->kind == PKI_MEM_HOST) {
@@ -39,13 +39,13 @@ static pk_result_t copy(struct pki_engine *e, struct pki_xfer *send, struct pki_
     }
     if (!e->gpu->ops->clear(&e->work, true))
         return PK_IN_PROGRESS;
-    send->gate_slot = pki_words_take(e, &send->finish);
-    if (send->gate_slot < 0)
+    send->signal_slot = pki_signals_take(e, &send->finish);
+    if (send->signal_slot < 0)
         return PK_IN_PROGRESS;
-    opened.gate = send->finish;
+    opened.signal = send->finish;
     result = e->gpu->ops->copy(&e->work, recv->addr, send->addr, send->bytes);
     if (result == PK_OK)
-        result = e->gpu->ops->words(&e->work, &opened, 1, PKI_WAIT_VALUE);
+        result = e->gpu->ops->signals(&e->work, &opened, 1, PKI_WAIT_VALUE);
     e->stats.kernels++;
     return result;
 }
@@ -67,11 +67,11 @@ static void move(struct pki_engine *e, struct pki_xfer *send, struct pki_xfer *r
         pki_engine_poison(e, result, true);
         return;
     }
-    if (result == PK_IN_PROGRESS || !pki_gate_is_open(&send->finish)) {
+    if (result == PK_IN_PROGRESS || !pki_signal_is_open(&send->finish)) {
         pki_xfer_activate(send);
         return;
     }
-    pki_words_give(e, send->gate_slot);
+    pki_signals_give(e, send->signal_slot);
     finish(send);
     finish(recv);
 }

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The service thread of the process: it advances engines that have operations in streams, and sleeps when none has. It starts with
- * the first host stream, or the first operation in a CUDA stream, either of which fails without it, and ends with the last engine and host stream. Where some engine has a GPU a second thread watches (watch.c): while the first one is
+ * the first host stream, or the first operation in a CUDA stream, either of which fails without it, and ends with the last engine and host stream. Where some engine has a GPU a second thread watches (watchdog.c): while the first one is
  * kept by the driver in one engine it has another thread take its place, for the other engines.
  *
- * It also looks, now and then, after lanes that can break behind the last message of a rank that then waits in another communicator, or in none:
- * the peer may wait for that message. Where there are such lanes the thread starts with the first of them.
+ * It also looks, now and then, after control channels that can break behind the last message of a rank that then waits in another communicator, or in none:
+ * the peer may wait for that message. Where there are such control channels the thread starts with the first of them.
  */
 #include <errno.h>
 #include <pthread.h>
@@ -19,16 +19,16 @@
 #include "util/fork.h"
 #include "util/thread.h"
 
-#define WATCH_NS 10000000 /* how soon a peer's death is noticed for graphs that wait */
-#define TEND_NS (100 * PKI_NS_PER_MS) /* how often lanes are looked after: an idle process pays for each time */
-#define MEND_NS PKI_NS_PER_MS /* and while they are being mended, which takes several notes to and fro */
+#define WATCHDOG_NS 10000000 /* how soon a peer's death is noticed for graphs that wait */
+#define BACKGROUND_NS (100 * PKI_NS_PER_MS) /* how often control channels are looked after: an idle process pays for each time */
+#define RECOVER_NS PKI_NS_PER_MS /* and while they are being recovered, which takes several notes in each direction */
 #define AWAKE_NS 200000ull /* how long it stays awake with nothing to do: operations come in rows */
 /* Where callers wait for their streams themselves it only dozes for a while: to wake it from its sleep with every operation costs more
- * than a doze costs the operation that nobody waits for. */
-#define DOZE_NS 100000
-#define DOZING_NS (20 * PKI_NS_PER_MS)
+ * than a light sleep costs the operation that nobody waits for. */
+#define LIGHT_SLEEP_NS 100000
+#define LIGHT_SLEEPING_NS (20 * PKI_NS_PER_MS)
 
-#define LOOK_NS 10000000 /* between two looks of the watch */
+#define LOOK_NS 10000000 /* between two looks of the watchdog */
 #define STUCK_NS (50 * PKI_NS_PER_MS) /* in one visit: the driver keeps it */
 #define SERVERS 4        /* at a time, all but one of them kept by the driver */
 
@@ -38,7 +38,7 @@ struct server {
     unsigned generation; /* of the service: an older one ends when it can */
     atomic_uint steps; /* odd while it visits an engine */
     atomic_bool ended;
-    unsigned seen;      /* the watch's */
+    unsigned seen;      /* the watchdog's */
     uint64_t since_ns;
 };
 
@@ -66,23 +66,23 @@ void pki_engine_leave(struct pki_engine *e)
         (void)pki_service_wake();
 }
 
-static uint64_t tend_every(const struct pki_engine *e)
+static uint64_t background_every(const struct pki_engine *e)
 {
-    return atomic_load_explicit(&e->mending, memory_order_relaxed) ? MEND_NS : TEND_NS;
+    return atomic_load_explicit(&e->recovering, memory_order_relaxed) ? RECOVER_NS : BACKGROUND_NS;
 }
 
 static bool is_due(const struct pki_engine *e)
 {
-    return e->tended && pki_now_ns() - atomic_load_explicit(&e->tended_ns, memory_order_relaxed) >= tend_every(e);
+    return e->needs_background && pki_now_ns() - atomic_load_explicit(&e->background_ns, memory_order_relaxed) >= background_every(e);
 }
 
-/* Whoever has the lock looks after its lanes itself. */
-static void tend(struct pki_engine *e)
+/* Whoever has the lock looks after its control channels itself. */
+static void progress_background(struct pki_engine *e)
 {
     if (!pki_engine_trylock(e))
         return;
-    pki_note_tend(e);
-    atomic_store_explicit(&e->tended_ns, pki_now_ns(), memory_order_relaxed);
+    pki_note_background(e);
+    atomic_store_explicit(&e->background_ns, pki_now_ns(), memory_order_relaxed);
     pki_engine_unlock(e);
 }
 
@@ -93,22 +93,22 @@ static bool advance(struct pki_engine *e, bool works)
     if (!pki_engine_trylock(e))
         return false;
     if (!works)
-        pki_engine_look_soon(e);
+        pki_engine_check_soon(e);
     moved = pki_engine_progress(e);
     pki_engine_unlock(e);
     return moved;
 }
 
 /* Locked, but not while it advances an engine, which stays meanwhile. */
-static bool visit_one(struct server *self, struct pki_engine *e, bool tends, bool advances, bool works)
+static bool visit_one(struct server *self, struct pki_engine *e, bool needs_background, bool advances, bool works)
 {
     bool moved;
 
     e->visitors++;
     pthread_mutex_unlock(&service.lock);
     atomic_fetch_add(&self->steps, 1);
-    if (tends)
-        tend(e);
+    if (needs_background)
+        progress_background(e);
     moved = advances && advance(e, works);
     atomic_fetch_add(&self->steps, 1);
     pthread_mutex_lock(&service.lock);
@@ -124,17 +124,17 @@ static bool visit(struct server *self, bool *busy, bool *driven)
 
     for (struct pki_list *n = service.engines.next; n != &service.engines; n = n->next) {
         struct pki_engine *e = pki_container_of(n, struct pki_engine, in_service);
-        bool works = atomic_load(&e->async_tasks) > 0, watched = atomic_load(&e->watched) > 0, tends = is_due(e);
-        bool calm = works && atomic_load(&e->calm_tasks) == atomic_load(&e->async_tasks);
+        bool works = atomic_load(&e->async_tasks) > 0, watched = atomic_load(&e->watched) > 0, needs_background = is_due(e);
+        bool device_driven = works && atomic_load(&e->device_driven_tasks) == atomic_load(&e->async_tasks);
         bool others = works && atomic_load(&e->drivers) > 0, advances = (works || watched) && !others;
 
-        if ((!advances && !others && !tends) || e->leaving)
+        if ((!advances && !others && !needs_background) || e->leaving)
             continue;
-        *driven |= others || (advances && calm); /* calm: by the GPU */
+        *driven |= others || (advances && device_driven); /* by the GPU */
         if (advances)
-            *busy |= (works && !calm) || atomic_load(&e->failed) != PK_OK; /* replays that wait are let go one wait at a time */
-        if (advances || tends)
-            moved |= visit_one(self, e, tends, advances, works);
+            *busy |= (works && !device_driven) || atomic_load(&e->failed) != PK_OK; /* replays that wait are let go one wait at a time */
+        if (advances || needs_background)
+            moved |= visit_one(self, e, needs_background, advances, works);
     }
     return moved;
 }
@@ -150,17 +150,17 @@ static void rest(unsigned idle, bool spins)
         nanosleep(&(struct timespec){ .tv_nsec = 50000 }, NULL);
 }
 
-/* How long it may sleep: graphs may wait for a peer that dies, and lanes may break. 0: until it is woken. */
+/* How long it may sleep: graphs may wait for a peer that dies, and control channels may break. 0: until it is woken. */
 static uint64_t sleep_ns(void)
 {
     uint64_t shortest = 0;
 
     for (struct pki_list *n = service.engines.next; n != &service.engines; n = n->next) {
         const struct pki_engine *e = pki_container_of(n, struct pki_engine, in_service);
-        uint64_t ns = atomic_load(&e->watched) > 0 ? WATCH_NS : 0;
+        uint64_t ns = atomic_load(&e->watched) > 0 ? WATCHDOG_NS : 0;
 
-        if (e->tended && (ns == 0 || tend_every(e) < ns))
-            ns = tend_every(e);
+        if (e->needs_background && (ns == 0 || background_every(e) < ns))
+            ns = background_every(e);
         if (ns != 0 && (shortest == 0 || ns < shortest))
             shortest = ns;
     }
@@ -180,7 +180,7 @@ static bool await_wakeup(long ns)
 }
 
 /* Sleep until there is work, or something to look at. True: the latter. */
-static bool sleep_watching(void)
+static bool sleep_unless_due(void)
 {
     uint64_t ns = sleep_ns();
 
@@ -193,7 +193,7 @@ static bool sleep_watching(void)
 
 /*
  * Asleep is set before the last look, and wake looks at it after counting the operation: one of the two sees the other. What the last look finds may
- * be calm: nobody else will see its end, its deadline, or that another rank does it in another way.
+ * be device-driven: nobody else will see its end, its deadline, or that another rank does it in another way.
  */
 static void sleep_unless_busy(struct server *self)
 {
@@ -202,7 +202,7 @@ static void sleep_unless_busy(struct server *self)
     atomic_store(&service.asleep, true);
     (void)visit(self, &busy, &driven);
     while (!busy && !driven && service.generation == self->generation && atomic_load(&service.asleep)) {
-        if (!sleep_watching())
+        if (!sleep_unless_due())
             continue;
         (void)visit(self, &busy, &driven);
     }
@@ -219,8 +219,8 @@ static void linger(struct server *self, uint64_t busy_ns, uint64_t driven_ns)
         sched_yield();
         return;
     }
-    if (now - driven_ns <= DOZING_NS) {
-        nanosleep(&(struct timespec){ .tv_nsec = DOZE_NS }, NULL);
+    if (now - driven_ns <= LIGHT_SLEEPING_NS) {
+        nanosleep(&(struct timespec){ .tv_nsec = LIGHT_SLEEP_NS }, NULL);
         return;
     }
     pthread_mutex_lock(&service.lock);
@@ -335,7 +335,7 @@ static void look_around(void)
         struct pki_engine *e = pki_container_of(n, struct pki_engine, in_service);
 
         if (e->gpu != NULL)
-            pki_watch_look(e, now);
+            pki_watchdog_check(e, now);
     }
 }
 
@@ -355,14 +355,15 @@ static void *watch(void *arg)
 }
 
 /* Locked. */
-static void start_watch(void)
+static void start_watchdog(void)
 {
     if (service.watching)
         return;
     service.watching = true;
     service.watching = pki_thread_start(&service.watcher, watch, (void *)(uintptr_t)++service.watches) == 0;
     if (!service.watching)
-        pki_log(PKI_LOG_WARN, NULL, "no thread to watch for calls of the driver that do not come back: %s", strerror(errno));
+        pki_log(PKI_LOG_WARN, NULL, "no thread for the watchdog, which notices driver calls that do not return: %s",
+                strerror(errno));
 }
 
 /* Locked. */
@@ -371,7 +372,7 @@ static pk_result_t start_once(void)
     pk_result_t result = service.running ? PK_OK : start_thread();
 
     atomic_store(&service.awake, service.running);
-    pthread_cond_broadcast(&service.wakeup); /* the watch waits for a thread that it is to watch */
+    pthread_cond_broadcast(&service.wakeup); /* the watchdog waits for a thread that it is to watch */
     return result;
 }
 
@@ -441,7 +442,7 @@ void pki_service_attach(struct pki_engine *e)
     lock_first();
     pki_list_push(&service.engines, &e->in_service);
     if (e->gpu != NULL)
-        start_watch();
+        start_watchdog();
     pthread_mutex_unlock(&service.lock);
 }
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Frames on the unix socket beside a lane: descriptions of memory with their descriptors, bad news, goodbye. The socket also tells
- * of a peer's death: the kernel closes it. Between hosts there is no such socket: bad news and goodbye travel as messages on the
- * lane, and the lane itself tells of a death.
+ * Frames on the unix socket beside a control channel: descriptions of memory with their descriptors, bad news, shutdown
+ * message. The socket also tells of a peer's death: the kernel closes it. Between hosts there is no such socket: bad news and
+ * shutdown message travel as messages on the control channel, and the control channel itself tells of a death.
  */
 #include <poll.h>
 #include <stdio.h>
@@ -16,7 +16,7 @@
 #include "util/clock.h"
 #include "util/socket.h"
 
-enum frame_kind { FRAME_EXPORT = 1, FRAME_PIECES, FRAME_FAILED, FRAME_BYE, FRAME_FORGET };
+enum frame_kind { FRAME_EXPORT = 1, FRAME_PIECES, FRAME_FAILED, FRAME_SHUTDOWN, FRAME_FORGET };
 
 #define FRAME_VERSION 1
 
@@ -32,7 +32,7 @@ struct frame {
         struct {
             int32_t code, peer;
             char text[256];
-        } failed; /* FRAME_FAILED. FRAME_BYE: `code` is why (PKI_BYE_*), `peer` the number of the last collective begun there */
+        } failed; /* FRAME_FAILED. FRAME_SHUTDOWN: `code` is why (PKI_BYE_*), `peer` the number of the last collective begun there */
     } u;
 };
 
@@ -96,13 +96,13 @@ static pk_result_t tell_by_message(struct pki_peer *peer, const struct frame *fr
 {
     unsigned char bytes[NEWS_BYTES + sizeof frame->u.failed.text];
     size_t text = frame->kind == FRAME_FAILED ? strlen(frame->u.failed.text) : 0;
-    struct pki_msg msg = { .kind = PKI_MSG_SIDE, .extra = frame->kind == FRAME_BYE ? PKI_SIDE_LEAVES : 0, .payload = (uint32_t)(NEWS_BYTES + text) };
+    struct pki_msg msg = { .kind = PKI_MSG_SIDE, .extra = frame->kind == FRAME_SHUTDOWN ? PKI_SIDE_SHUTDOWN : 0, .payload = (uint32_t)(NEWS_BYTES + text) };
 
     pki_put_u32(bytes, frame->kind);
     pki_put_u32(bytes + 4, (uint32_t)frame->u.failed.code);
     pki_put_u32(bytes + 8, (uint32_t)frame->u.failed.peer);
     memcpy(bytes + NEWS_BYTES, frame->u.failed.text, text);
-    return peer->lane->iface->transport->msg(peer->lane, &msg, bytes);
+    return peer->ctrl->iface->transport->msg(peer->ctrl, &msg, bytes);
 }
 
 /* PK_IN_PROGRESS: there is no room now. Whom nothing reaches any more sees the connection close. */
@@ -112,7 +112,7 @@ static pk_result_t tell(struct pki_peer *peer, const struct frame *frame)
         return PK_OK;
     if (peer->side_fd >= 0)
         return pki_fd_send(peer->side_fd, frame, sizeof *frame, NULL, 0, NULL);
-    return peer->lane != NULL ? tell_by_message(peer, frame) : PK_OK;
+    return peer->ctrl != NULL ? tell_by_message(peer, frame) : PK_OK;
 }
 
 static struct frame bad_news(const struct pki_engine *e)
@@ -129,45 +129,45 @@ void pki_side_tell_all(struct pki_engine *e)
 {
     const struct frame frame = bad_news(e);
     const int cancel = pki_cancel_hold();
-    int untold = 0;
+    int unreported = 0;
 
     for (int i = 0; i < e->config.size; i++) {
         struct pki_peer *peer = &e->peers[i];
 
-        peer->untold = tell(peer, &frame) == PK_IN_PROGRESS;
-        untold += peer->untold;
+        peer->unreported = tell(peer, &frame) == PK_IN_PROGRESS;
+        unreported += peer->unreported;
     }
-    atomic_store(&e->untold, untold);
+    atomic_store(&e->unreported, unreported);
     pki_cancel_release(cancel);
 }
 
-void pki_side_say_bye(struct pki_engine *e, enum pki_bye why)
+void pki_side_send_shutdown(struct pki_engine *e, enum pki_shutdown why)
 {
-    struct frame frame = { .version = FRAME_VERSION, .kind = FRAME_BYE };
+    struct frame frame = { .version = FRAME_VERSION, .kind = FRAME_SHUTDOWN };
     const int cancel = pki_cancel_hold();
 
     frame.u.failed.code = (int32_t)why;
     frame.u.failed.peer = (int32_t)(uint32_t)e->coll_number;
-    for (int i = 0; i < e->config.size && !e->said_bye; i++)
+    for (int i = 0; i < e->config.size && !e->shutdown_sent; i++)
         (void)tell(&e->peers[i], &frame);
-    e->said_bye = true;
+    e->shutdown_sent = true;
     pki_cancel_release(cancel);
 }
 
 void pki_side_tell_again(struct pki_engine *e)
 {
     const struct frame frame = bad_news(e);
-    int untold = 0;
+    int unreported = 0;
 
-    for (int i = 0; i < e->nifaces; i++) /* what is on its way in a lane makes room */
+    for (int i = 0; i < e->nifaces; i++) /* what is on its way in a control channel makes room */
         (void)e->ifaces[i]->transport->progress(e->ifaces[i]);
     for (int i = 0; i < e->config.size; i++) {
         struct pki_peer *peer = &e->peers[i];
 
-        peer->untold = peer->untold && tell(peer, &frame) == PK_IN_PROGRESS;
-        untold += peer->untold;
+        peer->unreported = peer->unreported && tell(peer, &frame) == PK_IN_PROGRESS;
+        unreported += peer->unreported;
     }
-    atomic_store(&e->untold, untold);
+    atomic_store(&e->unreported, unreported);
 }
 
 /* ---- in ---- */
@@ -201,15 +201,15 @@ static void take_failed(struct pki_engine *e, struct pki_peer *peer, struct fram
     pki_engine_poison(e, code, false);
 }
 
-static void take_bye(struct pki_peer *peer, const struct frame *frame)
+static void take_shutdown(struct pki_peer *peer, const struct frame *frame)
 {
     int why = frame->u.failed.code;
 
     peer->gone = true;
-    peer->bye = why >= PKI_BYE_DESTROYED && why < PKI_BYE_NONE ? (enum pki_bye)why : PKI_BYE_DESTROYED;
+    peer->shutdown = why >= PKI_SHUTDOWN_DESTROYED && why < PKI_SHUTDOWN_NONE ? (enum pki_shutdown)why : PKI_SHUTDOWN_DESTROYED;
     peer->last_coll = (uint32_t)frame->u.failed.peer;
     for (int i = 0; i < peer->neps; i++)
-        peer->eps[i]->bye = true;
+        peer->eps[i]->shutdown = true;
 }
 
 static pk_result_t keep_pieces(struct pki_import *import, const int *fds, int n)
@@ -262,8 +262,8 @@ static pk_result_t take(struct pki_engine *e, struct pki_peer *peer, struct fram
     case FRAME_FAILED:
         take_failed(e, peer, frame);
         return PK_OK;
-    case FRAME_BYE:
-        take_bye(peer, frame);
+    case FRAME_SHUTDOWN:
+        take_shutdown(peer, frame);
         return PK_OK;
     default:
         return PK_ERR_INTERNAL;
@@ -278,15 +278,15 @@ void pki_side_message(struct pki_engine *e, struct pki_peer *peer, const struct 
     size_t text = msg->payload - (size_t)NEWS_BYTES;
 
     if (msg->payload < NEWS_BYTES || text >= sizeof frame.u.failed.text || peer->side_fd >= 0 ||
-        (pki_get_u32(bytes) != FRAME_FAILED && pki_get_u32(bytes) != FRAME_BYE)) {
-        (void)pki_fail(PK_ERR_INTERNAL, &where, "sent news that make no sense (%u bytes)", (unsigned)msg->payload);
+        (pki_get_u32(bytes) != FRAME_FAILED && pki_get_u32(bytes) != FRAME_SHUTDOWN)) {
+        (void)pki_fail(PK_ERR_INTERNAL, &where, "sent an invalid failure message (%u bytes)", (unsigned)msg->payload);
         fail_peer(e, peer, PK_ERR_INTERNAL);
         return;
     }
     frame.u.failed.code = (int32_t)pki_get_u32(bytes + 4);
     frame.u.failed.peer = (int32_t)pki_get_u32(bytes + 8);
-    if (pki_get_u32(bytes) == FRAME_BYE) {
-        take_bye(peer, &frame);
+    if (pki_get_u32(bytes) == FRAME_SHUTDOWN) {
+        take_shutdown(peer, &frame);
         return;
     }
     memcpy(frame.u.failed.text, bytes + NEWS_BYTES, text);
@@ -297,13 +297,13 @@ void pki_side_message(struct pki_engine *e, struct pki_peer *peer, const struct 
 static bool is_under_way(const struct pki_xfer *xfer)
 {
     return xfer->is_send && xfer->state == PKI_XFER_MOVE && xfer->issued == xfer->bytes && xfer->puts_head != xfer->puts_tail &&
-           !xfer->way->left;
+           !xfer->path->left;
 }
 
 /* A kernel on each rank, or an aggregator, which waits for all, and the peer has not begun it. */
 static bool waits_for_all(const struct pki_task *task, const struct pki_peer *peer)
 {
-    return (pki_task_is_fused(task) || pki_task_is_switched(task)) && peer->bye != PKI_BYE_NONE && (int32_t)((uint32_t)task->number - peer->last_coll) > 0;
+    return (pki_task_is_fused(task) || pki_task_is_switched(task)) && peer->shutdown != PKI_SHUTDOWN_NONE && (int32_t)((uint32_t)task->number - peer->last_coll) > 0;
 }
 
 /* NULL: none does, or what it waits for may yet show. */
@@ -327,12 +327,12 @@ static struct pki_task *waits_in_vain(struct pki_engine *e, struct pki_peer *pee
 /* It left in good order, and what it had sent has been read: whoever still waits for it waits for ever. */
 void pki_side_check_left(struct pki_engine *e, struct pki_peer *peer)
 {
-    static const char *const what[] = { [PKI_BYE_NONE] = "has destroyed its communicator",
-                                        [PKI_BYE_DESTROYED] = "has destroyed its communicator",
-                                        [PKI_BYE_ABORTED] = "has aborted its communicator",
-                                        [PKI_BYE_FINALIZED] = "has finalized its communicator",
-                                        [PKI_BYE_ENDED] = "has ended its process without pk_comm_destroy" };
-    const pk_result_t code = peer->bye == PKI_BYE_ABORTED ? PK_ERR_ABORTED : PK_ERR_PEER;
+    static const char *const what[] = { [PKI_SHUTDOWN_NONE] = "has destroyed its communicator",
+                                        [PKI_SHUTDOWN_DESTROYED] = "has destroyed its communicator",
+                                        [PKI_SHUTDOWN_ABORTED] = "has aborted its communicator",
+                                        [PKI_SHUTDOWN_FINALIZED] = "has finalized its communicator",
+                                        [PKI_SHUTDOWN_ENDED] = "has ended its process without pk_comm_destroy" };
+    const pk_result_t code = peer->shutdown == PKI_SHUTDOWN_ABORTED ? PK_ERR_ABORTED : PK_ERR_PEER;
     const struct pki_task *task;
     struct pki_where where;
 
@@ -340,12 +340,12 @@ void pki_side_check_left(struct pki_engine *e, struct pki_peer *peer)
         peer->gone_ns = pki_now_ns();
         return;
     }
-    if (peer->bye == PKI_BYE_FINALIZED && !e->flushes && pki_now_ns() - peer->gone_ns < GRACE_NS)
+    if (peer->shutdown == PKI_SHUTDOWN_FINALIZED && !e->flushes && pki_now_ns() - peer->gone_ns < GRACE_NS)
         return;
-    if (pki_lane_poll(e, peer) || (task = waits_in_vain(e, peer)) == NULL)
+    if (pki_ctrl_poll(e, peer) || (task = waits_in_vain(e, peer)) == NULL)
         return;
     where = pki_engine_where(e, peer->rank, task);
-    (void)pki_fail(code, &where, "%s", what[peer->bye]);
+    (void)pki_fail(code, &where, "%s", what[peer->shutdown]);
     pki_engine_poison(e, code, true);
 }
 
@@ -370,7 +370,7 @@ static void take_all(struct pki_engine *e, struct pki_peer *peer)
             continue;
         for (int i = 0; i < in.fd_count; i++)
             close(fds[i]);
-        (void)pki_fail(PK_ERR_INTERNAL, &where, "sent a frame that makes no sense (kind %u, %zu bytes)", frame.kind, in.bytes);
+        (void)pki_fail(PK_ERR_INTERNAL, &where, "sent an invalid frame (kind %u, %zu bytes)", frame.kind, in.bytes);
         fail_peer(e, peer, PK_ERR_INTERNAL);
     }
 }

@@ -165,13 +165,13 @@ static void leave_and_unlock(struct pki_engine *e)
     pki_engine_unlock(e);
 }
 
-#define CALM_CALLS 32 /* after which the others' messages are looked at all the same */
+#define DEVICE_DRIVEN_CALLS 32 /* after which the messages of the other ranks are looked at anyway */
 
 /* Kernels see to all that is unfinished. */
-static bool is_calm(struct pki_engine *e)
+static bool is_device_driven(struct pki_engine *e)
 {
     return atomic_load(&e->failed) == PK_OK && !pki_list_empty(&e->tasks) &&
-           atomic_load(&e->calm_tasks) == atomic_load(&e->async_tasks) && ++e->calm_calls % CALM_CALLS != 0;
+           atomic_load(&e->device_driven_tasks) == atomic_load(&e->async_tasks) && ++e->device_driven_calls % DEVICE_DRIVEN_CALLS != 0;
 }
 
 /* What nobody waits for is the service thread's to go on with: without one the call is refused, before anything has begun. */
@@ -205,7 +205,7 @@ pk_result_t pki_engine_start_all(struct pki_engine *e, const struct pki_request 
     }
     if (result == PK_OK)
         result = start_locked(e, requests, n, group, blocking);
-    if (!is_calm(e))
+    if (!is_device_driven(e))
         (void)pki_engine_progress(e);
     if (result == PK_OK && atomic_load(&e->failed) != PK_OK && pki_list_empty(blocking))
         result = pki_engine_status(e);
@@ -273,14 +273,14 @@ static pk_result_t capture_alone(struct pki_engine *e, struct pki_capture *captu
     return result;
 }
 
-/* What `quick` has not done. */
-static pk_result_t run_task(struct pki_engine *e, const struct pki_request *request, enum pki_quick quick, struct pki_list *blocking)
+/* What `inlined` has not done. */
+static pk_result_t run_task(struct pki_engine *e, const struct pki_request *request, enum pki_inline inlined, struct pki_list *blocking)
 {
     struct pki_capture *capture = NULL;
     uint64_t group = request->stream.kind == PK_STREAM_KIND_HOST ? pki_engine_new_group() : 0;
     pk_result_t started, finished;
 
-    if (quick == PKI_QUICK_BEGUN)
+    if (inlined == PKI_INLINE_BEGUN)
         started = pki_list_empty(blocking) ? pki_engine_status(e) : PK_OK; /* empty: it has failed */
     else
         started = pki_engine_start_all(e, request, 1, group, blocking, &capture);
@@ -290,16 +290,16 @@ static pk_result_t run_task(struct pki_engine *e, const struct pki_request *requ
     return started != PK_OK ? started : finished;
 }
 
-static PKI_ASIDE pk_result_t run_held(struct pki_engine *e, const struct pki_request *request, enum pki_quick quick,
+static PKI_COLD pk_result_t run_held(struct pki_engine *e, const struct pki_request *request, enum pki_inline inlined,
                                       struct pki_list *blocking)
 {
     const int cancel = pki_cancel_hold();
     pk_result_t result = PK_OK;
 
     if (e->calls_kernel && request->what == PKI_DO_COLL)
-        quick = pki_quick_coll(e, request, blocking);
-    if (quick != PKI_QUICK_DONE)
-        result = run_task(e, request, quick, blocking);
+        inlined = pki_inline_coll(e, request, blocking);
+    if (inlined != PKI_INLINE_DONE)
+        result = run_task(e, request, inlined, blocking);
     pki_cancel_release(cancel);
     return result;
 }
@@ -307,10 +307,10 @@ static PKI_ASIDE pk_result_t run_held(struct pki_engine *e, const struct pki_req
 pk_result_t pki_engine_run(struct pki_engine *e, const struct pki_request *request)
 {
     struct pki_list blocking;
-    enum pki_quick quick = PKI_QUICK_NOT;
+    enum pki_inline inlined = PKI_INLINE_NOT;
 
     pki_list_init(&blocking);
     if (request->what == PKI_DO_COLL && !e->calls_kernel)
-        quick = pki_quick_coll(e, request, &blocking);
-    return quick == PKI_QUICK_DONE ? PK_OK : run_held(e, request, quick, &blocking);
+        inlined = pki_inline_coll(e, request, &blocking);
+    return inlined == PKI_INLINE_DONE ? PK_OK : run_held(e, request, inlined, &blocking);
 }

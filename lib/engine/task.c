@@ -83,7 +83,7 @@ bool pki_task_needs_kernel(const struct pki_task *task)
         return pki_task_is_to_self(task);
     if (task->request.scaled)
         return true;
-    if (pki_stage_copies(task->engine, task->request.algorithm->coll, task->plan))
+    if (pki_bounce_copies(task->engine, task->request.algorithm->coll, task->plan))
         return false;
     for (uint32_t i = 0; i < task->plan->nsteps; i++)
         if (task->plan->steps[i].kind != PKI_STEP_SEND && task->plan->steps[i].kind != PKI_STEP_RECV)
@@ -175,7 +175,8 @@ pk_result_t pki_task_make(struct pki_engine *e, const struct pki_request *r, str
     if (result != PK_OK)
         goto err_free;
     task->kind = found.kinds[0];
-    if (r->instead != NULL && found.kinds[0] != found.kinds[1] && !pki_task_is_switched(task)) /* the other ranks' kernels will stand by */
+    if (r->instead != NULL && found.kinds[0] != found.kinds[1] &&
+        !pki_task_is_switched(task)) /* the other ranks' kernels will stand by */
         task->request.algorithm = r->instead;
     if (r->what == PKI_DO_COLL) {
         result = pki_plan_prepare(task);
@@ -267,7 +268,7 @@ pk_result_t pki_task_enroll(struct pki_task *task)
         pki_fused_enroll(task);
     pki_list_push(&e->tasks, &task->node);
     if (task->direct && pki_task_is_fused(task) && !task->reach.asked) /* else the answers are waited for */
-        pki_task_calm(task);
+        pki_task_set_device_driven(task);
     if (task->request.stream.kind != PK_STREAM_KIND_BLOCKING)
         atomic_fetch_add(&e->async_tasks, 1);
     if (!pki_task_in_cuda_stream(task))
@@ -299,17 +300,17 @@ bool pki_task_start(struct pki_task *task)
     return true;
 }
 
-void pki_task_calm(struct pki_task *task)
+void pki_task_set_device_driven(struct pki_task *task)
 {
-    task->calm = true;
-    atomic_fetch_add(&task->engine->calm_tasks, 1);
+    task->device_driven = true;
+    atomic_fetch_add(&task->engine->device_driven_tasks, 1);
 }
 
-void pki_task_stir(struct pki_task *task)
+void pki_task_set_cpu_driven(struct pki_task *task)
 {
-    if (task->calm)
-        atomic_fetch_sub(&task->engine->calm_tasks, 1);
-    task->calm = false;
+    if (task->device_driven)
+        atomic_fetch_sub(&task->engine->device_driven_tasks, 1);
+    task->device_driven = false;
 }
 
 void pki_task_end(struct pki_task *task, pk_result_t result)
@@ -334,7 +335,7 @@ void pki_task_end(struct pki_task *task, pk_result_t result)
         return;
     }
     atomic_fetch_sub(&e->async_tasks, 1);
-    pki_task_stir(task);
+    pki_task_set_cpu_driven(task);
     pki_list_push(&e->ended, &task->node);
 }
 

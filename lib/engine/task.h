@@ -17,11 +17,11 @@ struct pki_xfer;
 #define PKI_HOST_CHUNK (512u << 10)      /* granularity of dependencies between steps on the host */
 #define PKI_HOST_WORK (1u << 20)         /* the same for copies and reductions by the CPU, of a round of progress */
 #define PKI_DEVICE_CHUNK (16u << 20)     /* the same on a GPU, for plans with reductions */
-#define PKI_STAGED_CHUNK (2u << 20)      /* and where the other GPU is reached through the host, which takes ten times as long */
+#define PKI_BOUNCE_CHUNK (2u << 20)      /* and where the other GPU is reached through the host, which takes ten times as long */
 
 enum pki_task_mode {
     PKI_TASK_CPU,    /* the engine starts it at once and the caller (or host stream) waits for `ended` */
-    PKI_TASK_GATED,  /* a CUDA stream opens `ready` and waits for `release` */
+    PKI_TASK_SIGNALLED, /* a CUDA stream opens `ready` and waits for `release` */
     PKI_TASK_STREAM  /* the CUDA stream does the transfer itself */
 };
 
@@ -31,7 +31,7 @@ struct pki_step_state {
     struct pki_xfer *xfer;
     size_t landed;          /* RECV_REDUCE: bytes that have come */
     bool reduced;           /* RECV_REDUCE: they are combined as they come, without landing */
-    struct pki_gate finish; /* work on a GPU in flight */
+    struct pki_signal finish; /* work on a GPU in flight */
     int finish_slot;
     size_t finish_bytes;    /* done will be this when it opens */
     bool started, complete, queued, starved; /* starved: no word was left for the work, or no time */
@@ -41,14 +41,14 @@ struct pki_step_state {
 /* A collective whose buffers are of two kinds of memory (mixed.c). */
 struct pki_mixed {
     bool over;               /* the receive buffer has everything */
-    bool active, shadows_in, shadows_out; /* which of the buffers has a shadow: one of them, or both */
+    bool active, staging_in, staging_out; /* which of the buffers has a staging copy: one of them, or both */
     const void *user_in;
     void *user_out;
     size_t in_bytes, out_bytes;
     uint32_t block;          /* of the receive buffer, being copied out */
     size_t issued;           /* bytes of the copy */
     int word;
-    struct pki_gate ended;   /* the last piece has been copied */
+    struct pki_signal ended; /* the last piece has been copied */
 };
 
 /* A sum of elements that are multiplied first (scaled.c). */
@@ -58,7 +58,7 @@ struct pki_scaled {
     uint64_t value;          /* in these bytes */
     size_t done;             /* by the CPU */
     int word;
-    struct pki_gate ended;   /* the GPU has fetched it, or multiplied */
+    struct pki_signal ended; /* the GPU has fetched it, or multiplied */
 };
 
 /* An allreduce by the aggregator (switched.c). */
@@ -86,7 +86,7 @@ struct pki_fused {
     uint32_t entries;                /* of words->fall, handed out; those of unfinished operations are different ones */
     bool skipped;                    /* this rank has done the last one in another way */
     uint32_t ctas_launched;
-    uint32_t quiet;                  /* kernels that could be; one in some tells the CPU all the same */
+    uint32_t quiet;                  /* kernels that could be; one in some still tells the CPU */
     uint64_t begun_ns;               /* the operation launched last: when it was called */
     bool soon;                       /* the next one was called soon after it */
     int share;                       /* of the GPU's places, this process's */
@@ -116,8 +116,8 @@ struct pki_task {
     struct pki_queue queue;    /* the caller's CUDA stream */
     bool after_stream;         /* starts when the stream has nothing more to do */
     enum pki_wait_how how;
-    struct pki_gate ready;     /* opened by the stream when it comes to the operation */
-    struct pki_gate release;   /* the stream waits for it; the engine opens it at the end */
+    struct pki_signal ready;   /* opened by the stream when it comes to the operation */
+    struct pki_signal release; /* the stream waits for it; the engine opens it at the end */
     int ready_slot, release_slot;
     struct pki_host_stream *stream;
     uint64_t group;            /* of the process: operations that were started together */
@@ -126,7 +126,7 @@ struct pki_task {
     bool started, holds_wait, direct, few_queues, waited;
     bool copies;               /* in the library's own queues: among those of the process (stream/waiting.c) */
     bool has_channel;          /* its stream has copies of this task (stream/waiting.c) */
-    bool by_words;             /* a barrier: its stream does not wait for the engine */
+    bool by_signals;           /* a barrier: its stream does not wait for the engine */
     bool beside_messages;      /* a collective in a group with messages */
     bool works;                /* the caller's stream copies or reduces for it, and opens `ready` behind that */
     struct pki_branch *branch; /* of the caller's stream, or NULL */
@@ -136,7 +136,7 @@ struct pki_task {
     pk_result_t result;
     uint64_t begun_ns, deadline_ns;
     bool warned;
-    unsigned questions;        /* late.c: asked about it so far */
+    unsigned questions;        /* stragglers.c: asked about it so far */
     uint64_t asked;            /* the number of the last one that there was time to answer */
     uint64_t asking, asking_ns; /* the last one */
     struct pki_xfer *xfer;     /* send, recv */
@@ -159,9 +159,9 @@ struct pki_task {
     uint32_t epoch, last_epoch, clear_epoch, entry_number;
     struct pki_reach reach;
     int ctas;
-    uint32_t untold;           /* not fused, though it could be: bit p, rank p has yet to be told */
+    uint32_t unreported;       /* not fused, though it could be: bit p, rank p has yet to be told */
     bool heard_of;             /* another rank has said that it has an ordinary plan */
-    bool calm, careful, indirect, launched, fallen; /* fallen: a rank does it in another way, so all do */
+    bool device_driven, careful, indirect, launched, fallen; /* fallen: a rank does it in another way, so all do */
 };
 
 /* The last collectives that began here: what a peer says of one that has ended must agree too. */
@@ -182,7 +182,7 @@ struct pki_plan_entry { /* the plan cache */
     struct pki_plan *plan;
     size_t stride, stride_in, stride_out; /* of scratch, and the lengths it was made for */
     pk_dtype_t stride_type;
-    struct pki_program *program; /* quick_coll.c's, or NULL */
+    struct pki_program *program; /* inline_coll.c's, or NULL */
     struct pki_moment *moments;  /* stream/collective.c's, or NULL */
     uint32_t nmoments;
     uint32_t *dependents, *dependents_first; /* reversed dependencies: of step i, [first[i], first[i + 1]) */
@@ -195,7 +195,7 @@ struct pki_scratch {
     enum pki_mem_kind kind;
 };
 
-#define PKI_QUICK_BYTES ((size_t)64 << 10)  /* in, out or scratch of a collective without a task */
+#define PKI_INLINE_BYTES ((size_t)64 << 10) /* in, out or scratch of a collective without a task */
 #define PKI_STREAM_OPERATIONS 512 /* in CUDA streams at a time; each has two words while it lasts */
 #define PKI_PLANS_MAX 128 /* plans that are kept; those in use come on top */
 #define PKI_SCRATCH_MAX 64
@@ -226,11 +226,11 @@ bool pki_task_start(struct pki_task *task); /* false: it cannot yet, ask again *
 void pki_task_end(struct pki_task *task, pk_result_t result);
 void pki_task_free(struct pki_task *task);
 void pki_tasks_close(struct pki_engine *engine); /* frees those that are kept for later */
-void pki_task_calm(struct pki_task *task); /* kernels see to it: it needs to be looked at only now and then */
-void pki_task_stir(struct pki_task *task); /* it needs the CPU from now on */
+void pki_task_set_device_driven(struct pki_task *task); /* kernels see to it: it needs to be looked at only now and then */
+void pki_task_set_cpu_driven(struct pki_task *task); /* it needs the CPU from now on */
 /* Does it copy or reduce inside the gpu? The library's own queue does that. */
 bool pki_task_needs_kernel(const struct pki_task *task);
-/* How far a collective has come that began without a task; a bit a step. Its scratch is engine->quick_scratch. */
+/* How far a collective has come that began without a task; a bit a step. Its scratch is engine->inline_scratch. */
 struct pki_begun {
     uint64_t number;
     uint64_t done; /* complete */
@@ -252,7 +252,7 @@ size_t pki_scratch_bytes(const struct pki_task *task);
 /* PK_IN_PROGRESS: so many collectives are at work that this one has to wait for one of them. */
 pk_result_t pki_scratch_take(struct pki_task *task);
 void pki_scratch_give(struct pki_task *task);
-void pki_scratch_take_quick(struct pki_task *task); /* the task's and engine->quick_scratch change places */
+void pki_scratch_take_inline(struct pki_task *task); /* the task's and engine->inline_scratch change places */
 void pki_scratch_close(struct pki_engine *engine); /* what could not be freed before */
 
 /* plan_run.c */
@@ -278,16 +278,16 @@ pk_result_t pki_plan_take(struct pki_engine *engine, const struct pki_request *r
 void pki_plan_give(struct pki_engine *engine, struct pki_plan_entry *entry);
 void pki_plans_close(struct pki_engine *engine);
 
-/* quick_coll.c (with quick_program.c), unlocked: a short blocking collective of host memory without a task. NOT: nothing has happened.
+/* inline_coll.c (with inline_program.c), unlocked: a short blocking collective of host memory without a task. NOT: nothing has happened.
  * BEGUN: it goes on as a task in `blocking`, or, where that is empty, has failed. */
-enum pki_quick { PKI_QUICK_NOT, PKI_QUICK_DONE, PKI_QUICK_BEGUN };
-enum pki_quick pki_quick_coll(struct pki_engine *engine, const struct pki_request *request, struct pki_list *blocking);
+enum pki_inline { PKI_INLINE_NOT, PKI_INLINE_DONE, PKI_INLINE_BEGUN };
+enum pki_inline pki_inline_coll(struct pki_engine *engine, const struct pki_request *request, struct pki_list *blocking);
 
 /* mixed.c. The middle two: false: not yet, ask again. */
 void pki_mixed_choose(struct pki_task *task, const enum pki_mem_kind kinds[2], const size_t bytes[2]);
 bool pki_mixed_before(struct pki_task *task, size_t scratch_at); /* from there on the scratch is its own */
 bool pki_mixed_after(struct pki_task *task);
-size_t pki_mixed_bytes(const struct pki_task *task); /* of the shadow, beside the scratch memory */
+size_t pki_mixed_bytes(const struct pki_task *task); /* of the staging copy, beside the scratch memory */
 
 /* scaled.c: of a request that is `scaled`; of others nothing happens. The plan reads from the scratch memory what is multiplied
  * there first. */
@@ -300,7 +300,7 @@ pk_result_t pki_scaled_queue(struct pki_task *task, const struct pki_queue *queu
 
 /* stream/join.c: tasks in the caller's CUDA stream, three phases so that a group's do not block one another */
 pk_result_t pki_stream_admit(struct pki_task *task); /* before anything is posted: may it wait in this stream, how */
-void pki_stream_begin(struct pki_task *task);        /* posted and, where the peer has been as quick, matched */
+void pki_stream_begin(struct pki_task *task);        /* posted and, where the peer has been as fast, matched */
 void pki_stream_open(struct pki_task *task);         /* "ready" and "my buffer is free": from the last task to the first */
 void pki_stream_launch(struct pki_task *task);       /* a fused collective's kernel */
 void pki_stream_end(struct pki_task *task, struct pki_list *made); /* waits, for all of `made` in the same stream at once */
@@ -310,20 +310,20 @@ void pki_stream_copies(struct pki_task *task);       /* copies of callers' strea
 void pki_stream_left(struct pki_task *task);         /* the task has ended: its wait is over */
 void pki_stream_waits(uint64_t *pending, uint64_t *most); /* value waits of the process: streams that have one (stream/waiting.c) */
 /* As pki_streams_wait and pki_streams_hold, and no graph of this engine's ever will wait (import.c). */
-bool pki_streams_rest(const struct pki_engine *engine);
-bool pki_streams_hold_rest(const struct pki_engine *engine);
-void pki_stream_look_for_grant(struct pki_xfer *xfer);
-/* The copy of a transfer whose gate the stream has waited for, and the word behind it. */
+bool pki_streams_are_idle(const struct pki_engine *engine);
+bool pki_streams_hold_idle(const struct pki_engine *engine);
+void pki_stream_look_for_cts(struct pki_xfer *xfer);
+/* The copy of a transfer whose signal the stream has waited for, and the word behind it. */
 pk_result_t pki_stream_put(struct pki_task *task, struct pki_xfer *xfer, bool joined);
 
-/* stream/words.c */
-void pki_stream_arrive(const struct pki_task *task, struct pki_gate gate); /* open it when the stream comes here */
-void pki_stream_wait(const struct pki_task *task, struct pki_gate gate);
+/* stream/signals.c */
+void pki_stream_arrive(const struct pki_task *task, struct pki_signal signal); /* open it when the stream comes here */
+void pki_stream_wait(const struct pki_task *task, struct pki_signal signal);
 void pki_stream_before_wait(const struct pki_task *task); /* which a copy will follow: what peers need for it to end goes first */
 void pki_stream_before_last_wait(const struct pki_task *task); /* with which the call ends */
 /* joined: whoever waits for the last copy before this one waits for this one too. */
 void pki_stream_before_copy(const struct pki_task *task, bool joined);
-void pki_stream_copied(const struct pki_task *task, struct pki_gate done, size_t bytes);
+void pki_stream_copied(const struct pki_task *task, struct pki_signal done, size_t bytes);
 void pki_stream_worked(const struct pki_task *task); /* something was put into the stream without these functions */
 void pki_stream_flush(struct pki_engine *engine);
 void pki_stream_restart(struct pki_engine *engine); /* flushed, and nothing is known of any stream */
@@ -395,7 +395,7 @@ size_t pki_fused_inbox_bytes(const struct pki_engine *engine);
 pk_result_t pki_fused_open(struct pki_engine *engine, char *inbox);
 void pki_fused_close(struct pki_engine *engine);
 void pki_fused_reach(struct pki_engine *engine, int peer, uint64_t inbox); /* the peer's inbox is mapped here */
-void pki_fused_tell(struct pki_task *task);  /* `untold` ranks that this one has an ordinary plan */
+void pki_fused_tell(struct pki_task *task);  /* `unreported` ranks that this one has an ordinary plan */
 /* fused_args.c */
 uint32_t pki_fused_ranks(const struct pki_engine *engine, bool own); /* a bit for each, this rank's too or not */
 void pki_fused_fill(const struct pki_task *task, struct pki_fused_args *args); /* of its buffers, all that args say */
@@ -432,9 +432,9 @@ void pki_reach_find(struct pki_task *task); /* of a fused one */
 void pki_reach_drop(struct pki_task *task);
 void pki_reach_message(struct pki_engine *engine, struct pki_peer *peer, const struct pki_msg *msg);
 
-/* late.c: look at deadlines; a WHO or HERE has come; the rank to blame for the oldest operation, -1 when there is none */
-void pki_late_check(struct pki_engine *engine, uint64_t now);
-void pki_late_message(struct pki_engine *engine, struct pki_peer *peer, const struct pki_msg *msg);
+/* stragglers.c: look at deadlines; a WHO or HERE has come; the rank to blame for the oldest operation, -1 when there is none */
+void pki_stragglers_check(struct pki_engine *engine, uint64_t now);
+void pki_stragglers_message(struct pki_engine *engine, struct pki_peer *peer, const struct pki_msg *msg);
 int pki_engine_missing(struct pki_engine *engine);
 
 /* host_stream.c */

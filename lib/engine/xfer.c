@@ -59,7 +59,7 @@ struct pki_xfer *pki_xfer_new(struct pki_engine *e, int peer, bool is_send)
     xfer->engine = e;
     xfer->peer = &e->peers[peer];
     xfer->is_send = is_send;
-    xfer->gate_slot = xfer->slot = xfer->own_word = -1;
+    xfer->signal_slot = xfer->slot = xfer->own_signal = -1;
     xfer->chunk = SIZE_MAX;
     for (int i = 0; i < PKI_XFER_PUTS_FEW; i++)
         pki_list_init(&xfer->puts[i].node);
@@ -75,15 +75,15 @@ void pki_xfer_post(struct pki_xfer *xfer)
 
 pk_result_t pki_xfer_put(struct pki_xfer *xfer, struct pki_queue *queue)
 {
-    struct pki_ep *way = xfer->is_send ? xfer->way : xfer->peer->way[PKI_MEM_DEVICE][PKI_MEM_DEVICE];
+    struct pki_ep *path = xfer->is_send ? xfer->path : xfer->peer->path[PKI_MEM_DEVICE][PKI_MEM_DEVICE];
     uintptr_t here = (uintptr_t)xfer->addr, there = (uintptr_t)xfer->remote;
     struct pki_put *put = &xfer->puts[0];
     pk_result_t result;
 
-    *put = (struct pki_put){ .ep = way, .src = (const void *)(xfer->is_send ? here : there), .remote = xfer->is_send ? there : here, /* NOLINT: mapped */
+    *put = (struct pki_put){ .ep = path, .src = (const void *)(xfer->is_send ? here : there), .remote = xfer->is_send ? there : here, /* NOLINT: mapped */
                              .bytes = xfer->bytes, .queue = queue, .owner = xfer };
     pki_list_init(&put->node);
-    result = way->iface->transport->put(put);
+    result = path->iface->transport->put(put);
     if (result != PK_OK)
         return result;
     xfer->engine->stats.copies++;
@@ -113,7 +113,7 @@ void pki_xfer_advance(struct pki_xfer *xfer)
 /* Take it out of every list; its memory is reused after this round of progress. */
 void pki_xfer_free(struct pki_xfer *xfer)
 {
-    pki_stage_leave(xfer);
+    pki_bounce_leave(xfer);
     pki_region_drop(xfer->engine, xfer->region);
     xfer->region = 0;
     pki_list_remove(&xfer->active);

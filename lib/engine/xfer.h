@@ -3,7 +3,7 @@
  * Transfers between this rank and a peer, and the peer itself. Locked.
  *
  * xfer   one transfer: posted, matched, moved
- * peer   the other end: its lane, its ways, what has arrived before it was asked for
+ * peer   the other end: its control channel, its ways, what has arrived before it was asked for
  */
 #ifndef PKI_ENGINE_XFER_H
 #define PKI_ENGINE_XFER_H
@@ -12,20 +12,20 @@
 
 struct pki_task;
 
-#define PKI_EAGER_MAX 8192u              /* bytes of host memory that go in the lane without a grant, unless the transport knows better */
+#define PKI_EAGER_MAX 8192u              /* bytes of host memory that go in the control channel without a grant, unless the transport knows better */
 #define PKI_EAGER_MAX_SHM (32u << 10)    /* the same between ranks of a host, where a grant costs as much as the longer copy */
 #define PKI_EAGER_CREDIT (256u << 10)    /* eager bytes a peer may have sent that nobody asked for yet */
-#define PKI_AHEAD_ALL (32u << 20)        /* bytes that all peers together may have moved ahead of grants, of one rank */
-#define PKI_LANE_PIECE 16384u            /* bytes of a DATA message that is worked on as it comes */
-#define PKI_LANE_MAX ((size_t)256 << 20)
-#define PKI_SHARE_MIN (64u << 10)        /* below, memory of one host goes through the lane; from there on both ends move pieces */
-#define PKI_SHARE_MIN_CROWDED (512u << 10) /* the same for collectives among more ranks than cores */
-#define PKI_SHARE_MIN_QUICK (16u << 10)  /* the same where the lane `is_quick`: longer steps of collectives and messages of more than PKI_EAGER_MAX are not EAGER there */
+#define PKI_EAGER_PUT_ALL (32u << 20)    /* bytes that all peers together may have moved before their CTS, of one rank */
+#define PKI_CTRL_DATA_PIECE 16384u       /* bytes of a DATA message that is worked on as it comes */
+#define PKI_CTRL_DATA_MAX ((size_t)256 << 20)
+#define PKI_COOP_MIN (64u << 10)         /* below, memory of one host goes through the control channel; from there on both ends move pieces */
+#define PKI_COOP_MIN_CROWDED (512u << 10) /* the same for collectives among more ranks than cores */
+#define PKI_COOP_MIN_FAST (16u << 10)    /* the same where the control channel `is_one_copy_fast`: longer steps of collectives and messages of more than PKI_EAGER_MAX are not EAGER there */
 #define PKI_HOST_PUT (4u << 20)          /* most that one put of host memory moves: the lock is held so long */
 #define PKI_XFER_PUTS 4                  /* chunks of one transfer in flight, at most; */
 #define PKI_XFER_PUTS_FEW 2              /* and of most: iface->deep */
-#define PKI_WANT_NS (20 * PKI_NS_PER_MS) /* after it a send between hosts says WANT though its grant would come without */
-#define PKI_GRANT_NS 50000u              /* how long a send in a stream looks for its grant at most */
+#define PKI_RTS_NS (20 * PKI_NS_PER_MS) /* after it a send between hosts says RTS though its grant would come without */
+#define PKI_CTS_NS 50000u                /* how long a send in a stream looks for its grant at most */
 #define PKI_LL_RING_BYTES (7680u << 10)  /* for low-latency messages, of a pair and direction */
 #define PKI_LL_UNIT 128u                 /* places in it are multiples of this */
 #define PKI_LL_MESSAGES 128u             /* in it at a time */
@@ -33,7 +33,7 @@ struct pki_task;
 
 enum pki_xfer_state {
     PKI_XFER_UNPOSTED,  /* receive: a dependency may still use the buffer. send: no byte of it is ready */
-    PKI_XFER_SAY,       /* the next message (EAGER, WANT or GRANT) has not gone out: no room, or its turn has not come */
+    PKI_XFER_SAY,       /* the next message (EAGER, RTS or CTS) has not gone out: no room, or its turn has not come */
     PKI_XFER_WAIT,      /* send: for the grant. receive: for data */
     PKI_XFER_MOVE,      /* send: granted; chunks go as they become ready */
     PKI_XFER_DONE
@@ -47,25 +47,25 @@ struct pki_xfer {
     struct pki_task *task;
     uint32_t step;          /* of the task's plan */
     bool is_send;
-    bool wanted;            /* send: WANT has been sent. receive: WANT has arrived */
-    bool ll;                /* a low-latency message: gate_slot is its place in the ring, gate_value its flag */
+    bool rts_seen;          /* send: RTS has been sent. receive: RTS has arrived */
+    bool ll;                /* a low-latency message: signal_slot is its place in the ring, signal_value its flag */
     bool in_stream;         /* a stream moves it; only completion is watched here */
-    bool quiet;             /* send: the receiver's grant is looked for before WANT is said */
-    bool joined;            /* its start gate opens no later than that of the pair's transfer before it */
+    bool quiet;             /* send: the receiver's grant is looked for before RTS is said */
+    bool joined;            /* its start signal opens no later than that of the pair's transfer before it */
     bool opened;            /* receive: the buffer is free */
-    bool staged;            /* send: the receiver gives slots, a piece at a time */
+    bool by_bounce;         /* send: the receiver gives slots, a piece at a time */
     bool bounce;            /* send: pieces go through slots of this rank */
-    bool direct;            /* staged: the transport's devices reach this rank's GPU memory, and no slot here is needed */
-    bool in_lane;           /* send: as DATA, whatever the way could do */
+    bool direct;            /* by_bounce: the transport's devices reach this rank's GPU memory, and no slot here is needed */
+    bool by_ctrl;           /* send: as DATA, whatever the way could do */
     bool combines;          /* to a RECV_REDUCE on the host: DATA is combined as it comes */
-    bool fetch;             /* and the receiver could get it, too, when it granted */
+    bool may_get;           /* and the receiver could get it, too, when it granted */
     bool remote_mapped;     /* `remote` is memory of this process */
-    bool ahead;             /* send: moved without a grant */
-    bool silent;            /* receive: granted to the transport alone */
-    bool pulls;             /* the receiver combines straight from the sender's memory */
-    bool shared, piece_out, all_moved; /* both ends move it; this one is at a piece; it has moved the last one */
+    bool eager_put;         /* send: moved without a grant */
+    bool cts_local;         /* receive: granted to the transport alone */
+    bool gets;             /* the receiver combines straight from the sender's memory */
+    bool coop, piece_out, all_moved; /* both ends move it; this one is at a piece; it has moved the last one */
     bool asks;              /* receive: what was offered cannot be fetched any more, and the sender has not been told yet */
-    struct pki_ep *way;     /* send, granted, or offered */
+    struct pki_ep *path;    /* send, granted, or offered */
     enum pki_xfer_state state;
     enum pki_mem_kind kind;
     uint8_t flags;          /* PKI_MSG_FLAG_* */
@@ -76,25 +76,25 @@ struct pki_xfer {
     size_t bytes, chunk;
     size_t ready;           /* send: bytes that may be read */
     size_t issued, done;    /* bytes handed over; bytes finished, in order */
-    size_t told;            /* send: bytes that FIN has announced */
+    size_t reported;        /* send: bytes that FIN has announced */
     uint64_t remote;        /* send, granted: where to. receive, offered: where from */
-    int gate_slot;          /* -1: none */
-    uint32_t gate_value;
-    struct pki_gate start, finish; /* of the slot: buffer free; last byte in place. Of the cell: bytes ready; taken */
-    struct pki_gate_slot *cell; /* send: offered there. receive: the offer was taken. NULL: neither, or not yet */
+    int signal_slot;        /* -1: none */
+    uint32_t signal_value;
+    struct pki_signal start, finish; /* of the slot: buffer free; last byte in place. Of the cell: bytes ready; taken */
+    struct pki_signal_slot *cell; /* send: offered there. receive: the offer was taken. NULL: neither, or not yet */
     uint32_t cell_value;        /* that opens its start and done */
     struct pki_put puts[PKI_XFER_PUTS_FEW];
     struct pki_put *more;   /* [PKI_XFER_PUTS] instead, if it has_more; NULL: not made. Like `puts` it lives as long as the engine */
     bool has_more;
     unsigned puts_head, puts_tail;
     uint32_t region;        /* granted or offered: of this rank; 0: none */
-    struct pki_stage *stage;
+    struct pki_bounce *bounce_state;
     void *kept;             /* receive into GPU memory: an eager message that came before the buffer was free */
     int slot;               /* pinned memory for a low-latency kernel to read; -1: none */
-    int own_word;           /* receive: `finish` is this word of the rank's own; -1: it is the slot's */
+    int own_signal;         /* receive: `finish` is this word of the rank's own; -1: it is the slot's */
 };
 
-struct pki_arrival { /* a message that nobody had asked for */
+struct pki_unexpected { /* a message that nobody had asked for */
     struct pki_list node;
     struct pki_msg msg;
     unsigned char payload[];
@@ -111,9 +111,9 @@ struct pki_ll_ring {
     } entries[PKI_LL_MESSAGES];
 };
 
-struct pki_slots { /* gate slots of one pair that this rank, as receiver, hands out */
-    uint16_t free[PKI_GATE_SLOTS];
-    uint32_t value[PKI_GATE_SLOTS]; /* last value handed out */
+struct pki_slots { /* signal slots of one pair that this rank, as receiver, hands out */
+    uint16_t free[PKI_SIGNAL_SLOTS];
+    uint32_t value[PKI_SIGNAL_SLOTS]; /* last value handed out */
     int nfree;
 };
 
@@ -123,39 +123,39 @@ struct pki_graph_slot {
 };
 
 /* Why a rank has left in good order: with nothing unfinished of its own. The numbers travel. */
-enum pki_bye { PKI_BYE_DESTROYED = 0, PKI_BYE_ABORTED = 1, PKI_BYE_ENDED = 2, PKI_BYE_FINALIZED = 3, PKI_BYE_NONE };
+enum pki_shutdown { PKI_SHUTDOWN_DESTROYED = 0, PKI_SHUTDOWN_ABORTED = 1, PKI_SHUTDOWN_ENDED = 2, PKI_SHUTDOWN_FINALIZED = 3, PKI_SHUTDOWN_NONE };
 
 struct pki_peer {
     /* what every message needs */
-    struct pki_ep *lane;
-    size_t eager_max;               /* longest transfer of host memory that travels in the lane without a grant */
+    struct pki_ep *ctrl;
+    size_t eager_max;               /* longest transfer of host memory that travels in the control channel without a grant */
     size_t eager_coll;              /* the same of a collective's step */
     size_t eager_out;               /* eager bytes sent and not yet credited */
     size_t eager_in;                /* eager bytes consumed and not yet credited back */
     uint64_t sends_begun[2], recvs_begun[2]; /* matching numbers; [1]: captured operations */
-    struct pki_list sends, arrivals, recvs;
+    struct pki_list sends, unexpected_queue, recvs;
 
     int rank;
     int neps;
-    struct pki_ep *eps[PKI_IFACES_MAX]; /* all endpoints; lane and ways are among them */
-    struct pki_ep *way[2][2];       /* [source kind][target kind] */
+    struct pki_ep *eps[PKI_IFACES_MAX]; /* all endpoints; control channel and ways are among them */
+    struct pki_ep *path[2][2];      /* [source kind][target kind] */
     int side_fd;
-    bool gone;                      /* said goodbye, or died */
+    bool gone;                      /* sent its shutdown message, or died */
     uint64_t gone_ns;               /* when that was first looked at; 0: not yet */
-    enum pki_bye bye;               /* which goodbye; NONE: none has been heard, */
+    enum pki_shutdown shutdown;     /* which shutdown message; NONE: none has been heard, */
     uint32_t last_coll;             /* else the number of the last collective that began there */
-    bool untold;                    /* of this engine's failure: there was no room */
+    bool unreported;                /* of this engine's failure: there was no room */
     uint64_t meeting_ns, budget_ns; /* that sends in streams may still spend on waits in vain for this peer's grants; as of when */
     uint64_t coll_heard;            /* highest number of a collective it has spoken of */
-    uint64_t answered, answered_number; /* late.c: the last question that it answered; the collective it had come to by then, */
+    uint64_t answered, answered_number; /* stragglers.c: the last question that it answered; the collective it had come to by then, */
     int answered_waits;                 /* and the rank that it waited for, -1: none */
-    size_t ahead_max, ahead_credit; /* longest transfer that may move without a grant; most bytes of such */
-    size_t ahead_out;               /* bytes of those that have been sent and not yet credited */
-    size_t ahead_in;                /* bytes of those that have been received and not yet credited back */
-    struct pki_slots gates;
+    size_t eager_put_max, eager_put_credit; /* longest transfer that may move without a grant; most bytes of such */
+    size_t eager_put_out;           /* bytes of those that have been sent and not yet credited */
+    size_t eager_put_in;            /* bytes of those that have been received and not yet credited back */
+    struct pki_slots signals;
     struct pki_graph_slot *graph_slots; /* of those the ones that captured collectives share: that of the pair's k-th receive */
     uint32_t ngraph_slots;
-    _Atomic uint32_t *let_go;       /* [2 * PKI_PAIR_SLOTS], watch.c's; NULL without a GPU */
+    _Atomic uint32_t *let_go;       /* [2 * PKI_PAIR_SLOTS], watchdog.c's; NULL without a GPU */
     struct pki_ll_ring lls;
     uint32_t room_ns;               /* how long to wait for room there */
     uint32_t ll_call, ll_first;     /* the last call that took a place there, and its first message */
@@ -166,20 +166,20 @@ struct pki_peer {
     uint64_t ll_mapping;
     struct pki_import *imports;
     uint32_t nimports, imports_cap;
-    uint32_t *told;                 /* [entry]: the id of our region there that the peer has been told of */
-    uint32_t told_cap;
+    uint32_t *reported;             /* [entry]: the id of our region there that the peer has been told of */
+    uint32_t reported_cap;
     uint32_t exporting, exported_pieces; /* a description in the middle of being sent */
 };
 
 /* An EAGER message to this peer takes along what is owed to it, and one from it brings what it has consumed. */
-static inline uint64_t pki_credit_along(const struct pki_peer *peer)
+static inline uint64_t pki_credit_to_return(const struct pki_peer *peer)
 {
-    return peer->lane->iface->eager_credits ? peer->eager_in : 0;
+    return peer->ctrl->iface->eager_credits ? peer->eager_in : 0;
 }
 
-static inline void pki_credit_came(struct pki_peer *peer, const struct pki_msg *msg)
+static inline void pki_credit_arrived(struct pki_peer *peer, const struct pki_msg *msg)
 {
-    if (peer->lane->iface->eager_credits)
+    if (peer->ctrl->iface->eager_credits)
         peer->eager_out -= msg->bytes < peer->eager_out ? msg->bytes : peer->eager_out;
 }
 
@@ -187,28 +187,28 @@ static inline void pki_credit_came(struct pki_peer *peer, const struct pki_msg *
 #define PKI_STEPS_A_COLLECTIVE 16 /* of a pair and direction; those of plans with more share cells with the next collectives */
 static inline int pki_cell_of_step(uint64_t number, unsigned index)
 {
-    return PKI_GATE_SLOTS + PKI_CELLS + (int)((number * PKI_STEPS_A_COLLECTIVE + index) % PKI_CELLS);
+    return PKI_SIGNAL_SLOTS + PKI_CELLS + (int)((number * PKI_STEPS_A_COLLECTIVE + index) % PKI_CELLS);
 }
 
 /* A step without bytes, of a barrier: peers whose barrier is in a CUDA stream wait for a word, which their GPU sees (stream/barrier.c). A stream
  * writes it itself. */
 static inline void pki_barrier_arrive(struct pki_peer *peer, uint64_t number, unsigned index)
 {
-    _Atomic uint32_t *word = peer->lane->gates_theirs != NULL ? &peer->lane->gates_theirs[pki_cell_of_step(number, index)].moved : NULL;
+    _Atomic uint32_t *word = peer->ctrl->signals_theirs != NULL ? &peer->ctrl->signals_theirs[pki_cell_of_step(number, index)].moved : NULL;
     uint32_t seen = word != NULL ? atomic_load_explicit(word, memory_order_relaxed) : 0;
 
     while (word != NULL && (int32_t)((uint32_t)number - seen) > 0 && !atomic_compare_exchange_weak(word, &seen, (uint32_t)number))
         ; /* a stream may have come to a later barrier */
 }
 
-/* lane.c: messages of a peer */
-pk_result_t pki_lane_send(struct pki_peer *peer, const struct pki_msg *msg, const void *payload, struct pki_engine *engine);
-bool pki_lane_poll(struct pki_engine *engine, struct pki_peer *peer);
-/* Take an early arrival that speaks of `xfer`; NULL when there is none. The caller frees it. */
-struct pki_arrival *pki_lane_take(struct pki_xfer *xfer);
-void pki_lane_consumed(struct pki_engine *engine, struct pki_peer *peer, size_t payload);
-/* The same of bytes that went ahead of a grant. */
-void pki_lane_caught_up(struct pki_engine *engine, struct pki_peer *peer, size_t bytes);
+/* ctrl.c: messages of a peer */
+pk_result_t pki_ctrl_send(struct pki_peer *peer, const struct pki_msg *msg, const void *payload, struct pki_engine *engine);
+bool pki_ctrl_poll(struct pki_engine *engine, struct pki_peer *peer);
+/* Take an unexpected message that speaks of `xfer`; NULL when there is none. The caller frees it. */
+struct pki_unexpected *pki_ctrl_take(struct pki_xfer *xfer);
+void pki_ctrl_consumed(struct pki_engine *engine, struct pki_peer *peer, size_t payload);
+/* The same of bytes that went before a CTS. */
+void pki_ctrl_eager_put_consumed(struct pki_engine *engine, struct pki_peer *peer, size_t bytes);
 
 /* xfer.c, send.c, recv.c */
 struct pki_xfer *pki_xfer_new(struct pki_engine *engine, int peer, bool is_send);
@@ -221,11 +221,11 @@ static inline size_t pki_xfer_eager_max(const struct pki_xfer *xfer)
     return (xfer->flags & PKI_MSG_FLAG_COLL) != 0 ? xfer->peer->eager_coll : xfer->peer->eager_max;
 }
 
-/* Neither eager nor too long, and nobody has asked for a grant: the sender has the credit to go ahead, or else says WANT. */
-static inline bool pki_xfer_goes_ahead(const struct pki_xfer *xfer)
+/* Neither eager nor too long, and nobody has asked for a grant: the sender has the credit to go ahead, or else says RTS. */
+static inline bool pki_xfer_is_eager_put(const struct pki_xfer *xfer)
 {
-    return xfer->bytes <= xfer->peer->ahead_max && xfer->bytes > pki_xfer_eager_max(xfer) && !xfer->wanted &&
-           xfer->peer->way[PKI_MEM_HOST][PKI_MEM_HOST] == xfer->peer->lane && (xfer->flags & PKI_MSG_FLAG_CAPTURED) == 0;
+    return xfer->bytes <= xfer->peer->eager_put_max && xfer->bytes > pki_xfer_eager_max(xfer) && !xfer->rts_seen &&
+           xfer->peer->path[PKI_MEM_HOST][PKI_MEM_HOST] == xfer->peer->ctrl && (xfer->flags & PKI_MSG_FLAG_CAPTURED) == 0;
 }
 
 /* How many chunks `bytes` of it are. */
@@ -239,68 +239,68 @@ void pki_xfer_post(struct pki_xfer *xfer);
 pk_result_t pki_xfer_put(struct pki_xfer *xfer, struct pki_queue *queue);
 void pki_xfer_progressed(struct pki_xfer *xfer);
 void pki_send_advance(struct pki_xfer *xfer);
-bool pki_send_want(struct pki_xfer *xfer); /* says WANT. False: there was no room */
-void pki_send_granted(struct pki_xfer *xfer, const struct pki_msg *grant);
+bool pki_send_rts(struct pki_xfer *xfer); /* says RTS. False: there was no room */
+void pki_send_cts_arrived(struct pki_xfer *xfer, const struct pki_msg *grant);
 /* Sends to this peer that have waited long for a grant, and were silent so far, say what they are: the peer may expect another transfer. */
-void pki_send_say_late(struct pki_peer *peer, uint64_t now);
+void pki_send_overdue_rts(struct pki_peer *peer, uint64_t now);
 void pki_send_put_done(struct pki_put *put);
 void pki_recv_advance(struct pki_xfer *xfer);
 void pki_recv_message(struct pki_xfer *xfer, const struct pki_msg *msg, const void *payload);
-/* The buffer is free: the receive may be matched, or its gate opened. */
+/* The buffer is free: the receive may be matched, or its signal opened. */
 void pki_recv_open(struct pki_xfer *xfer);
 /* The peer's message disagrees; `bytes` is what it says of the length. */
 void pki_xfer_mismatch(struct pki_xfer *xfer, const struct pki_msg *msg, size_t bytes);
 struct pki_ll_op pki_ll_send_op(struct pki_xfer *xfer);
-void pki_send_taken(struct pki_xfer *xfer, const struct pki_msg *msg);
+void pki_send_ats_arrived(struct pki_xfer *xfer, const struct pki_msg *msg);
 void pki_put_failed(struct pki_xfer *xfer, pk_result_t result);
 /* Is it that the transport cannot put any more? The bytes go otherwise then. */
 bool pki_put_refused(const struct pki_xfer *xfer, pk_result_t result);
 
-/* share.c: long transfers of host memory that both ends move */
-void pki_share_lend(struct pki_xfer *xfer);                                  /* receive: take a slot for the grant, if it may be shared */
-pk_result_t pki_share_offer(struct pki_xfer *xfer);                          /* send */
-void pki_share_pull(struct pki_xfer *xfer);                                  /* receive */
-void pki_share_fetched(struct pki_xfer *xfer, const struct pki_put *get);    /* receive: a piece of what is pulled has landed */
-bool pki_share_may_fetch(const struct pki_xfer *xfer);                       /* receive that combines */
-bool pki_share_pays(const struct pki_xfer *xfer);                            /* send, granted; else it goes through the lane */
-/* Two copies through the lane take less time than one by the kernel, as of now. */
-bool pki_share_is_near(const struct pki_xfer *xfer);
+/* coop.c: long transfers of host memory that both ends move */
+void pki_coop_reserve(struct pki_xfer *xfer);                                /* receive: take a slot for the grant, if it may be shared */
+pk_result_t pki_coop_offer(struct pki_xfer *xfer);                           /* send */
+void pki_coop_get(struct pki_xfer *xfer);                                    /* receive */
+void pki_coop_get_done(struct pki_xfer *xfer, const struct pki_put *get);    /* receive: a piece of what is pulled has landed */
+bool pki_coop_may_get(const struct pki_xfer *xfer);                          /* receive that combines */
+bool pki_coop_pays(const struct pki_xfer *xfer);                             /* send, granted; else it goes through the control channel */
+/* Two copies through the control channel take less time than one by the kernel, as of now. */
+bool pki_coop_is_near(const struct pki_xfer *xfer);
 /* All ranks move as much as any other at the same time: nobody has time to help. */
-bool pki_share_is_even(const struct pki_xfer *xfer);
-void pki_share_offered(struct pki_xfer *xfer, const struct pki_msg *offer);  /* receive */
-void pki_share_advance(struct pki_xfer *xfer);
-void pki_share_piece_done(struct pki_xfer *xfer);
+bool pki_coop_is_even(const struct pki_xfer *xfer);
+void pki_coop_offered(struct pki_xfer *xfer, const struct pki_msg *offer);   /* receive */
+void pki_coop_advance(struct pki_xfer *xfer);
+void pki_coop_piece_done(struct pki_xfer *xfer);
 /* The kernel does not copy for the receiver any more: it asks for DATA, and the sender hears of it. */
-void pki_share_ask(struct pki_xfer *xfer);
-void pki_share_left(struct pki_xfer *xfer); /* receive: the sender has gone over to DATA */
-void pki_share_asked(struct pki_xfer *xfer, const struct pki_msg *grant);
-void pki_share_ended(struct pki_xfer *xfer); /* all is in place and both know */
+void pki_coop_ask_for_data(struct pki_xfer *xfer);
+void pki_coop_left(struct pki_xfer *xfer); /* receive: the sender has gone over to DATA */
+void pki_coop_data_asked(struct pki_xfer *xfer, const struct pki_msg *grant);
+void pki_coop_ended(struct pki_xfer *xfer); /* all is in place and both know */
 
-#define PKI_STAGE_BYTES (2u << 20)       /* one slot of pinned memory, and the longest piece */
-#define PKI_STAGE_SLOTS 16               /* of each direction, made when first used */
+#define PKI_BOUNCE_BYTES (2u << 20)      /* one slot of pinned memory, and the longest piece */
+#define PKI_BOUNCE_BUFFERS 16            /* of each direction, made when first used */
 
-struct pki_stage_pool {      /* slots of one direction, and the queue that copies between them and GPU memory */
+struct pki_bounce_pool {     /* slots of one direction, and the queue that copies between them and GPU memory */
     char *memory;            /* NULL: not made yet */
-    uint8_t free[PKI_STAGE_SLOTS];
+    uint8_t free[PKI_BOUNCE_BUFFERS];
     int nfree;
     struct pki_queue queue;
 };
 
-/* stage.c: through slots of pinned host memory */
-void pki_stage_send(struct pki_xfer *xfer); /* advances xfer->done */
-void pki_stage_placed(struct pki_xfer *xfer, const struct pki_msg *msg);
-void pki_stage_put_done(struct pki_xfer *xfer, struct pki_put *put);
-bool pki_stage_low_latency(struct pki_xfer *xfer);
-char *pki_stage_low_latency_source(const struct pki_xfer *xfer);
-void pki_stage_give(struct pki_xfer *xfer);
-void pki_stage_asked(struct pki_xfer *xfer, const struct pki_msg *msg);
-void pki_stage_landed(struct pki_xfer *xfer, const struct pki_msg *msg, const void *payload);
-void pki_stage_recv(struct pki_xfer *xfer);
-void pki_stage_eager(struct pki_xfer *xfer, const void *payload);
-void pki_stage_kept(struct pki_xfer *xfer);
-void pki_stage_watch(struct pki_xfer *xfer);
-void pki_stage_leave(struct pki_xfer *xfer);
-bool pki_stage_idle(struct pki_engine *engine);
+/* bounce.c: through slots of pinned host memory */
+void pki_bounce_send(struct pki_xfer *xfer); /* advances xfer->done */
+void pki_bounce_placed(struct pki_xfer *xfer, const struct pki_msg *msg);
+void pki_bounce_put_done(struct pki_xfer *xfer, struct pki_put *put);
+bool pki_bounce_low_latency(struct pki_xfer *xfer);
+char *pki_bounce_low_latency_source(const struct pki_xfer *xfer);
+void pki_bounce_give(struct pki_xfer *xfer);
+void pki_bounce_requested(struct pki_xfer *xfer, const struct pki_msg *msg);
+void pki_bounce_landed(struct pki_xfer *xfer, const struct pki_msg *msg, const void *payload);
+void pki_bounce_recv(struct pki_xfer *xfer);
+void pki_bounce_eager(struct pki_xfer *xfer, const void *payload);
+void pki_bounce_unexpected(struct pki_xfer *xfer);
+void pki_bounce_poll(struct pki_xfer *xfer);
+void pki_bounce_leave(struct pki_xfer *xfer);
+bool pki_bounce_idle(struct pki_engine *engine);
 /* May a copy from or to the host be put into this queue now? */
 static inline bool pki_may_copy(struct pki_queue *queue, size_t bytes)
 {
@@ -308,14 +308,14 @@ static inline bool pki_may_copy(struct pki_queue *queue, size_t bytes)
 }
 
 /* The queue for copies from host memory (up) or to it; NULL: the engine has failed. */
-struct pki_queue *pki_stage_queue(struct pki_engine *engine, bool up);
-void pki_stage_close(struct pki_engine *engine);
+struct pki_queue *pki_bounce_queue(struct pki_engine *engine, bool up);
+void pki_bounce_close(struct pki_engine *engine);
 /* Under sm_policy NONE the one copy inside the GPU that an exchange out of place has to make, of a rank's own block, goes through the
  * host: by copy engines, where any other copy would be a kernel. */
-bool pki_stage_copies(const struct pki_engine *engine, enum pki_coll coll, const struct pki_plan *plan);
+bool pki_bounce_copies(const struct pki_engine *engine, enum pki_coll coll, const struct pki_plan *plan);
 /* Through one slot of those of sends, which the queue's order alone guards: nothing else uses it. */
-pk_result_t pki_stage_copy(struct pki_engine *engine, const struct pki_queue *queue, int slot, char *dst, const char *src, size_t bytes);
-#define PKI_STAGE_COPY_MAX (32u << 20) /* of one call: a launch queue is not long */
+pk_result_t pki_bounce_copy(struct pki_engine *engine, const struct pki_queue *queue, int slot, char *dst, const char *src, size_t bytes);
+#define PKI_BOUNCE_COPY_MAX (32u << 20) /* of one call: a launch queue is not long */
 
 /* self.c: a transfer from this rank to itself */
 void pki_self_advance(struct pki_xfer *xfer);
@@ -334,15 +334,15 @@ uint64_t *pki_ll_slot(struct pki_engine *engine, int peer, int place);
 uint32_t *pki_ll_arrived(struct pki_engine *engine, int peer, bool send, uint32_t flag);
 uint32_t *pki_ll_moved(struct pki_engine *engine, const struct pki_xfer *xfer); /* the word of the moving kernel's for this transfer */
 
-/* side.c: frames on the socket beside the lane */
+/* side.c: frames on the socket beside the control channel */
 void pki_side_send_forget(struct pki_engine *engine, struct pki_peer *peer, uint32_t id); /* a hint: it may get lost */
 pk_result_t pki_side_send_export(struct pki_engine *engine, struct pki_peer *peer, uint32_t id, const struct pki_export *exported);
 void pki_side_poll(struct pki_engine *engine, struct pki_peer *peer);
-void pki_side_check_left(struct pki_engine *engine, struct pki_peer *peer); /* a peer that said goodbye is still waited for */
+void pki_side_check_left(struct pki_engine *engine, struct pki_peer *peer); /* a peer that sent its shutdown message is still waited for */
 /* Unlocked, nothing is taken: has the peer failed, or died, as far as can be seen? */
 pk_result_t pki_side_peek(const struct pki_engine *engine, const struct pki_peer *peer);
 void pki_side_tell_all(struct pki_engine *engine); /* that it has failed */
-void pki_side_say_bye(struct pki_engine *engine, enum pki_bye why); /* once */
+void pki_side_send_shutdown(struct pki_engine *engine, enum pki_shutdown why); /* once */
 /* Those that had no room for the news of this engine's failure. */
 void pki_side_tell_again(struct pki_engine *engine);
 void pki_side_message(struct pki_engine *engine, struct pki_peer *peer, const struct pki_msg *msg, const void *payload);

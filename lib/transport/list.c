@@ -55,7 +55,7 @@ static void no_ep(struct pki_ep *ep)
     (void)ep;
 }
 
-static bool no_leave(struct pki_ep *ep)
+static bool no_shutdown(struct pki_ep *ep)
 {
     (void)ep;
     return true;
@@ -95,7 +95,7 @@ static bool no_peek(struct pki_ep *ep, struct pki_msg *msg, const void **payload
     return false;
 }
 
-static void no_mend(struct pki_ep *ep, struct pki_ep *carrier)
+static void no_recover(struct pki_ep *ep, struct pki_ep *carrier)
 {
     (void)ep, (void)carrier;
 }
@@ -155,7 +155,7 @@ static void fill_setup(struct pki_transport *t)
     t->ep_init = t->ep_init != NULL ? t->ep_init : no_ep_blob;
     t->ep_connect = t->ep_connect != NULL ? t->ep_connect : no_ep_blob;
     t->ep_close = t->ep_close != NULL ? t->ep_close : no_ep;
-    t->leave = t->leave != NULL ? t->leave : no_leave;
+    t->shutdown = t->shutdown != NULL ? t->shutdown : no_shutdown;
     t->reg = t->reg != NULL ? t->reg : no_reg;
     t->dereg = t->dereg != NULL ? t->dereg : no_dereg;
     t->map = t->map != NULL ? t->map : no_map;
@@ -167,7 +167,7 @@ static void fill_traffic(struct pki_transport *t)
     t->msg = t->msg != NULL ? t->msg : no_msg;
     t->peek = t->peek != NULL ? t->peek : no_peek;
     t->pop = t->pop != NULL ? t->pop : no_ep;
-    t->mend = t->mend != NULL ? t->mend : no_mend;
+    t->recover = t->recover != NULL ? t->recover : no_recover;
     t->noted = t->noted != NULL ? t->noted : no_noted;
     t->describe = t->describe != NULL ? t->describe : no_describe;
     t->reaches_gpu = t->reaches_gpu != NULL ? t->reaches_gpu : no_gpu;

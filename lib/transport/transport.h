@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Transports carry lane messages (msg, peek, pop), or move ranges that the engine has matched (put), or both. They never match, never
+ * Transports carry control channel messages (msg, peek, pop), or move ranges that the engine has matched (put), or both. They never match, never
  * call up, never block, and allocate nothing once an endpoint is connected.
  *
  * All slots of one interface are called by one thread at a time (the communicator's lock); the memory between processes is the
@@ -25,45 +25,45 @@ struct pki_text;
 
 #define PKI_CPUS_FOR_THREADS 8 /* of a rank: with so many, threads carry chunks over tcp */
 
-/* ---- Messages on the ordered control lane of a pair ---- */
+/* ---- Messages on the ordered control control channel of a pair ---- */
 
 enum pki_msg_kind {
     PKI_MSG_EAGER = 1, /* payload is the whole transfer; iface->eager_credits: and a CREDIT of `bytes` */
-    PKI_MSG_WANT,      /* sender: my transfer is ready and not eager; grant it (offset unused, bytes = its length) */
-    PKI_MSG_GRANT,     /* receiver: put it at region + offset; `gate_slot`, `gate_value` when the pair has gates */
+    PKI_MSG_RTS,       /* sender: my transfer is ready and not eager; grant it (offset unused, bytes = its length) */
+    PKI_MSG_CTS,       /* receiver: put it at region + offset; `signal_slot`, `signal_value` when the pair has signals */
     PKI_MSG_DATA,      /* payload is bytes [offset, offset + payload) of a granted transfer */
     PKI_MSG_FIN,       /* sender: bytes up to `offset` of a granted transfer are in place */
-    PKI_MSG_CREDIT,    /* receiver: `bytes` of eager payload have been consumed, and `offset` that went ahead of a grant */
-    PKI_MSG_ASK,       /* sender, granted STAGED: a place for the `gate_value` bytes at `offset`, please */
-    PKI_MSG_SLOT,      /* receiver: the oldest ASK without an answer goes to `offset`, an address here with room for `gate_value` bytes */
-    PKI_MSG_OFFER,     /* sender, after a SHARED grant: all bytes lie at address `offset`; take pieces too */
-    PKI_MSG_TAKEN,     /* receiver: all bytes of an offered transfer are in place */
+    PKI_MSG_CREDIT,    /* receiver: `bytes` of eager payload have been consumed, and `offset` that went before a CTS */
+    PKI_MSG_BOUNCE_REQ, /* sender, granted BOUNCE: a place for the `signal_value` bytes at `offset`, please */
+    PKI_MSG_BOUNCE_CREDIT, /* receiver: the oldest BOUNCE_REQ without an answer goes to `offset`, an address here with room for `signal_value` bytes */
+    PKI_MSG_OFFER,     /* sender, after a COOP grant: all bytes lie at address `offset`; take pieces too */
+    PKI_MSG_ATS,       /* receiver: all bytes of an offered transfer are in place */
     PKI_MSG_WHO,       /* I have waited long: question `offset`, how far are you? */
     PKI_MSG_HERE,      /* the answer to question `offset`: `op` is my last collective, `bytes` 1 + the rank that I wait for, or 0 */
     PKI_MSG_MAP,       /* map my `region`, and say where it is then */
     PKI_MSG_MAPPED,    /* `region` of yours is at `offset` here, or cannot be (PKI_REGION_NOWHERE) */
     PKI_MSG_PLAN,      /* collective `op` is no kernel here, but an ordinary plan (rooted ones, where all ranks have GPUs) */
     PKI_MSG_NOTE,      /* between hosts: payload is what an endpoint of another transport tells its other end */
-    PKI_MSG_SIDE       /* between hosts: payload is what goes over the socket beside the lane on one host */
+    PKI_MSG_SIDE       /* between hosts: payload is what goes over the socket beside the control channel on one host */
 };
 
-#define PKI_GRANT_JOINED 1u /* the start gate opens no later than that of the pair's GRANT before it */
-#define PKI_GRANT_SILENT 2u /* iface->ahead_max: for the transport alone, the sender does not wait for it */
-#define PKI_GRANT_DATA 32u /* of what was OFFERed and cannot be fetched: send it as DATA, from `offset` on */
-#define PKI_GRANT_AGAIN 4u  /* the sender does wait: what the transport knows by a SILENT one is told */
-#define PKI_SIDE_LEAVES 1u /* SIDE, to the transport alone: a goodbye in good order, which nothing that this rank has sent may come after */
-#define PKI_WANT_AHEAD 1u   /* made by the transport here: the bytes need no grant */
+#define PKI_CTS_JOINED 1u /* the start signal opens no later than that of the pair's CTS before it */
+#define PKI_CTS_LOCAL 2u /* iface->eager_put_max: for the transport alone, the sender does not wait for it */
+#define PKI_CTS_DATA 32u /* of what was OFFERed and cannot be fetched: send it as DATA, from `offset` on */
+#define PKI_CTS_AGAIN 4u    /* the sender does wait: what the transport knows by a LOCAL one is told */
+#define PKI_SIDE_SHUTDOWN 1u /* SIDE, to the transport alone: a shutdown message in good order, which nothing that this rank has sent may come after */
+#define PKI_RTS_EAGER_PUT 1u /* made by the transport here: the bytes need no grant */
 #define PKI_MSG_FLAG_COLL 1u     /* `op` is a collective's number, else the pair's send number */
 #define PKI_MSG_FLAG_CAPTURED 2u /* of a captured operation: matches only those */
-#define PKI_MSG_FLAG_DEVICE 4u   /* GRANT: the target is GPU memory, with a gate slot */
-#define PKI_MSG_FLAG_LL 8u       /* GRANT: gate_slot and gate_value name a low-latency slot and its flag */
-#define PKI_MSG_FLAG_STAGED 16u  /* GRANT: the bytes go by ASK and SLOT, a piece at a time */
-#define PKI_MSG_FLAG_SHARED 32u  /* GRANT of host memory: both ends may move pieces, claimed in slot gate_slot under gate_value */
-#define PKI_MSG_FLAG_LANE 64u    /* GRANT of host memory: send it as DATA, for it is worked on as it comes */
-#define PKI_MSG_FLAG_FETCH 128u  /* GRANT with LANE: or OFFER all of it; the receiver gets and works on a piece at a time */
+#define PKI_MSG_FLAG_DEVICE 4u   /* CTS: the target is GPU memory, with a signal slot */
+#define PKI_MSG_FLAG_LL 8u       /* CTS: signal_slot and signal_value name a low-latency slot and its flag */
+#define PKI_MSG_FLAG_BOUNCE 16u  /* CTS: the bytes go by BOUNCE_REQ and BOUNCE_CREDIT, a piece at a time */
+#define PKI_MSG_FLAG_COOP 32u    /* CTS of host memory: both ends may move pieces, claimed in slot signal_slot under signal_value */
+#define PKI_MSG_FLAG_CTRL 64u    /* CTS of host memory: send it as DATA, for it is worked on as it comes */
+#define PKI_MSG_FLAG_GET 128u    /* CTS with CTRL: or OFFER all of it; the receiver gets and works on a piece at a time */
 
-/* Which transfer a message speaks of: op and index, within flags' COLL and CAPTURED and the direction (LL, DEVICE, STAGED, SHARED, LANE and
- * FETCH are no part of it). EAGER carries only the first 16 bytes, and `bytes` where iface->eager_credits. */
+/* Which transfer a message speaks of: op and index, within flags' COLL and CAPTURED and the direction (LL, DEVICE, BOUNCE, COOP, CTRL and
+ * GET are no part of it). EAGER carries only the first 16 bytes, and `bytes` where iface->eager_credits. */
 struct pki_msg {
     uint8_t kind;
     uint8_t flags;
@@ -73,9 +73,9 @@ struct pki_msg {
     uint64_t offset;
     uint64_t bytes;
     uint32_t region; /* id of an exported region (owner's numbering); 0: `offset` is an address in the owner's process */
-    uint16_t gate_slot;
-    uint16_t extra;      /* GRANT: PKI_GRANT_*; WANT: PKI_WANT_*; SIDE: PKI_SIDE_*. Else the transport's own (rdma: credits) and 0 where the engine sees it */
-    uint32_t gate_value; /* start gate opens at gate_value; done gate at gate_value too */
+    uint16_t signal_slot;
+    uint16_t extra;      /* CTS: PKI_GRANT_*; RTS: PKI_WANT_*; SIDE: PKI_SIDE_*. Else the transport's own (rdma: credits) and 0 where the engine sees it */
+    uint32_t signal_value; /* start signal opens at signal_value; done signal at signal_value too */
     uint32_t payload;    /* set by the transport on receipt and by the caller of msg: bytes that follow, <= iface->msg_payload_max */
 };
 
@@ -88,14 +88,14 @@ static inline bool pki_msg_of_collective(const struct pki_msg *msg)
 #define PKI_NOTE_MAX 1024u /* bytes of a NOTE */
 #define PKI_REVOKE_NS 30000000ull /* pk_comm_abort is back within 100 ms */
 
-/* ---- Gates of a pair ---- */
+/* ---- Signals of a pair ---- */
 
-/* One matched transfer into GPU memory: start is written by the receiver ("my buffer is free"), done by the sender's copy queue.
- * Or one of host memory that both ends move: the next piece to take, under the grant's gate_value in the upper half, and how many
- * are in place.
- * Or a cell, behind those slots, in which sender and receiver of GPU memory agree who was first (engine/stream/offer.h): then claim is its
- * state, start is written by the sender ("my bytes are ready"), done by the receiver's copy, and the rest says where the bytes are. */
-struct pki_gate_slot {
+/* One matched transfer into GPU memory: start is written by the receiver ("my buffer is free"), done by the sender's copy
+ * queue. Or one of host memory that both ends move: the next piece to take, under the grant's signal_value in the upper half,
+ * and how many are in place. Or a cell, behind those slots, in which sender and receiver of GPU memory agree who was first
+ * (engine/stream/offer.h): then claim is its state, start is written by the sender ("my bytes are ready"), done by the
+ * receiver's copy, and the rest says where the bytes are. */
+struct pki_signal_slot {
     _Atomic uint32_t start, done;
     _Atomic uint64_t claim;
     _Atomic uint32_t moved;
@@ -105,12 +105,12 @@ struct pki_gate_slot {
     uint8_t pad[16]; /* a slot a cache line: the CPU polls one word while a GPU writes the neighbour's */
 };
 
-_Static_assert(sizeof(struct pki_gate_slot) == 64, "a cache line");
+_Static_assert(sizeof(struct pki_signal_slot) == 64, "a cache line");
 
-#define PKI_GATE_SLOTS 1024 /* graphs keep theirs while they exist; the pages of others are never touched */
+#define PKI_SIGNAL_SLOTS 1024 /* graphs keep theirs while they exist; the pages of others are never touched */
 #define PKI_CELLS 1024      /* for messages, and as many for steps of collectives */
-#define PKI_PAIR_SLOTS (PKI_GATE_SLOTS + 2 * PKI_CELLS)
-#define PKI_EP_SHARED_BYTES (PKI_PAIR_SLOTS * sizeof(struct pki_gate_slot))
+#define PKI_PAIR_SLOTS (PKI_SIGNAL_SLOTS + 2 * PKI_CELLS)
+#define PKI_EP_SHARED_BYTES (PKI_PAIR_SLOTS * sizeof(struct pki_signal_slot))
 
 /* ---- Objects: allocated by the engine, sizes in the table; the transport's own struct begins with these ---- */
 
@@ -124,11 +124,11 @@ struct pki_blob {
 struct pki_iface {
     const struct pki_transport *transport;
     size_t msg_payload_max; /* bytes, and of EAGER an endpoint's eager_coll where that is more; 0 without msg */
-    bool carries;           /* set by the engine: a lane or a way is of this transport; else it is only looked after now and then */
+    bool carries;           /* set by the engine: a control channel or a way is of this transport; else it is only looked after now and then */
     size_t eager_max;       /* longest that goes whole in one message; 0: the engine's choice */
     bool eager_credits;           /* such a message gives credit, too: `bytes` */
-    size_t ahead_max;       /* longest transfer that may be put before its grant has come, the same on all ranks; 0: none */
-    size_t ahead_credit;    /* bytes of such transfers to one peer, all together, that it has not asked for yet */
+    size_t eager_put_max;   /* longest transfer that may be put before its grant has come, the same on all ranks; 0: none */
+    size_t eager_put_credit; /* bytes of such transfers to one peer, all together, that it has not asked for yet */
     bool deep;              /* of a long transfer from host memory more puts than two pay, for they end late */
     struct pki_list done;   /* finished struct pki_put, by `node`; the engine pops them after progress */
     _Atomic bool in_kernel; /* what comes from peers the kernel carries: who waits leaves it, and the peer, the core soon */
@@ -148,26 +148,26 @@ struct pki_ep {
     bool same_process;
     int64_t peer_pid;
     bool connecting; /* set by ep_connect: the connection is being made, in progress; messages may be sent already */
-    bool mending; /* set by the transport: what carries its messages is being made anew, and notes go to and fro */
+    bool recovering; /* set by the transport: what carries its messages is being made anew, and both ends exchange notes */
     bool left;    /* set by the transport: the other end has closed in good order, and no more comes, nor any word of what was put */
-    bool bye;     /* set by the engine: the peer has said that it leaves, and that it cannot be reached any more is no failure */
+    bool shutdown; /* set by the engine: the peer has said that it leaves, and that it cannot be reached any more is no failure */
     bool dead;    /* set by the transport, after pki_ep_fail; everything in flight has been put on the done queue with PK_ERR_PEER */
     bool can_put; /* set by ep_connect: put works to this peer; no longer once a put or get has returned PK_ERR_UNSUPPORTED */
-    bool has_notes; /* set by the engine: `mend` is called, for another endpoint of this pair can carry notes */
+    bool has_notes; /* set by the engine: `recover` is called, for another endpoint of this pair can carry notes */
     size_t eager_coll; /* set by ep_connect, alike at both ends: longest step of a collective without GPUs that goes whole in one message; 0: the engine's choice */
     /* Set by the engine: payload bytes of the message that is waited for, and nothing else, a guess. Peek may have them fetched,
      * and may forget it. */
     uint32_t expected;
     bool is_near; /* the transport's, may change with every message: two copies by msg take less time than one by put or get */
-    bool is_quick; /* set by ep_connect, alike at both ends: one copy by put or get takes less time than two by msg from a few pages on, wherever the peer's core is */
+    bool is_one_copy_fast; /* set by ep_connect, alike at both ends: one copy by put or get takes less time than two by msg from a few pages on, wherever the peer's core is */
     bool can_get; /* set by ep_connect: get works from any memory of this peer, by its address there; ends with can_put */
-    /* Memory that both ends see, PKI_EP_SHARED_BYTES each: gates of transfers to this rank, and of transfers to the peer. NULL
+    /* Memory that both ends see, PKI_EP_SHARED_BYTES each: signals of transfers to this rank, and of transfers to the peer. NULL
      * where the transport cannot share memory. Page-aligned, zeroed at first. */
-    struct pki_gate_slot *gates_mine;
-    struct pki_gate_slot *gates_theirs;
-    /* Set to 1 by this rank when it goes to sleep (util/futex.h): the peer's next message sets it to 0 and wakes it. NULL: the lane
+    struct pki_signal_slot *signals_mine;
+    struct pki_signal_slot *signals_theirs;
+    /* Set to 1 by this rank when it goes to sleep (util/futex.h): the peer's next message sets it to 0 and wakes it. NULL: the control channel
      * cannot wake anybody. */
-    _Atomic uint32_t *bell;
+    _Atomic uint32_t *wake_word;
     /* Not 0 when the peer has taken its memory back: what is read of its mapped memory from then on may be anything. NULL: the peer
      * cannot tell. */
     const _Atomic uint32_t *revoked;
@@ -181,15 +181,15 @@ struct pki_put {
     const void *src;
     uint64_t remote; /* what map returned, plus the offset */
     bool mapped;     /* remote is memory of this process: map's of PKI_EXPORT_MEMFD */
-    bool ahead;      /* the grant has not come: iface->ahead_max; `remote` counts from the transfer's first byte */
+    bool eager_put;  /* the grant has not come: iface->eager_put_max; `remote` counts from the transfer's first byte */
     size_t bytes;
     size_t whole;    /* of the transfer that it is a part of. 0: it is all */
-    struct pki_msg about;        /* transports that tell: names the transfer; STAGED: there is none to tell of, `remote` is all */
-    struct pki_gate done_remote; /* opened behind the last byte, if its word is not NULL */
+    struct pki_msg about;        /* transports that tell: names the transfer; BOUNCE: there is none to tell of, `remote` is all */
+    struct pki_signal done_remote; /* opened behind the last byte, if its word is not NULL */
     struct pki_queue *queue;     /* a queue to put it in, with no completion wanted (never on the done queue), or NULL */
     pk_result_t result;
     void *owner;                  /* the engine's; puts of one owner end in the order in which they were given */
-    struct pki_gate private_gate; /* the transport's */
+    struct pki_signal private_signal; /* the transport's */
 };
 
 /* What transports between hosts need to know; made by the communicator. */
@@ -229,10 +229,10 @@ struct pki_transport {
     const char *link; /* between hosts: what joins two ranks, for people: "socket" */
     size_t iface_bytes, ep_bytes;
     bool between_hosts; /* joins ranks of different hosts, and only those; else only ranks of one host */
-    /* The receiver learns of bytes put from its own transport, as FIN messages, and the engine sends none, except for STAGED pieces. */
+    /* The receiver learns of bytes put from its own transport, as FIN messages, and the engine sends none, except for BOUNCE pieces. */
     bool tells;
-    /* Its lanes must be mended though no operation of their communicator waits: progress and mend are called now and then by the service thread. */
-    bool tended;
+    /* Its control channels must be recovered though no operation of their communicator waits: progress and recover are called now and then by the service thread. */
+    bool needs_background;
     bool reaches[2][2]; /* put works from [source kind] to [target kind], enum pki_mem_kind */
 
     /* Can this transport work on this machine, as far as one rank can tell? Never fails: says so in *probe. */
@@ -245,9 +245,9 @@ struct pki_transport {
     pk_result_t (*ep_init)(struct pki_ep *ep, struct pki_blob *mine);
     pk_result_t (*ep_connect)(struct pki_ep *ep, struct pki_blob *theirs);
     void (*ep_close)(struct pki_ep *ep);
-    /* Optional. Of a lane, again and again before ep_close, between progress and mend: say goodbye behind all that was sent. True: all has
+    /* Optional. Of a control channel, again and again before ep_close, between progress and recover: send the shutdown message behind all that was sent. True: all has
      * arrived, nobody would read it, or it was long enough. */
-    bool (*leave)(struct pki_ep *ep);
+    bool (*shutdown)(struct pki_ep *ep);
 
     /* Make local memory reachable: describe it, for the peer's map. Descriptors in *out are the caller's to close and free. */
     pk_result_t (*reg)(struct pki_iface *iface, const struct pki_mem *mem, struct pki_export *out);
@@ -263,14 +263,15 @@ struct pki_transport {
     /* The oldest message that has arrived, without taking it: false when there is none. *payload stays valid until pop. */
     bool (*peek)(struct pki_ep *ep, struct pki_msg *msg, const void **payload);
     void (*pop)(struct pki_ep *ep);
-    /* Optional, between hosts: say to the other end what it must know for this endpoint to be mended, by messages of kind NOTE on
-     * `carrier`, an endpoint of this pair whose lane works. Called now and then. noted: what the other end's has said. */
-    void (*mend)(struct pki_ep *ep, struct pki_ep *carrier);
+    /* Optional, between hosts: say to the other end what it must know for this endpoint to be recovered, by messages of kind
+     * NOTE on `carrier`, an endpoint of this pair whose control channel works. Called now and then. noted: what the other
+     * end's has said. */
+    void (*recover)(struct pki_ep *ep, struct pki_ep *carrier);
     void (*noted)(struct pki_ep *ep, const void *bytes, size_t n);
-    /* Optional. Of a lane, for people who look for what keeps it: a line of what it has counted. */
+    /* Optional. Of a control channel, for people who look for what keeps it: a line of what it has counted. */
     void (*describe)(const struct pki_ep *ep, struct pki_text *out);
 
-    /* Optional: do its devices read and write this memory of this rank's GPU themselves? Then it may be a put's source, and what a SLOT
+    /* Optional: do its devices read and write this memory of this rank's GPU themselves? Then it may be a put's source, and what a BOUNCE_CREDIT
      * names. False: only host memory, for now. */
     bool (*reaches_gpu)(struct pki_iface *iface, const void *addr, size_t bytes);
 
@@ -281,7 +282,7 @@ struct pki_transport {
     pk_result_t (*get)(struct pki_put *get); /* optional: as put, the other way: into `src` from `remote` */
     /* Optional. The communicator has failed, and the callers of its operations have their buffers back: from its return on nothing touches
      * memory that puts, gets or grants of this rank named, in so far as comm.h promises it. Puts end, on the done queue or not at all; the
-     * lanes carry messages as before. May wait for PKI_REVOKE_NS. Called once. */
+     * control channels carry messages as before. May wait for PKI_REVOKE_NS. Called once. */
     void (*revoke)(struct pki_iface *iface);
 
     /* Advance what is in flight; cheap when there is nothing. */

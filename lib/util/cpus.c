@@ -83,7 +83,7 @@ pk_result_t pki_cpus_configure(void)
     else if (strcmp(text, "all") == 0)
         where = EVERYWHERE;
     else if (!pki_cpus_parse(text, &cpus))
-        return pki_fail(PK_ERR_ARG, NULL, "PK_THREAD_CPUS is '%.64s': inherit, all, or CPUs as in 0-3,8", text);
+        return pki_fail(PK_ERR_ARG, NULL, "PK_THREAD_CPUS is '%.64s' instead of inherit, all, or CPUs as in 0-3,8", text);
     else if (!are_usable(&cpus))
         return pki_fail(PK_ERR_ARG, NULL, "PK_THREAD_CPUS is '%.64s': this process may use none of these CPUs", text);
     pthread_mutex_lock(&threads.lock);

@@ -61,7 +61,7 @@ pk_result_t pki_env_word(const char *name, const char *const *words, int fallbac
         }
         snprintf(list + used, sizeof list - used, "%s%s", i > 0 ? ", " : "", words[i]);
     }
-    return pki_fail(PK_ERR_ARG, NULL, "%s=%.64s is none of %s", name, text, list);
+    return pki_fail(PK_ERR_ARG, NULL, "%s=%.64s is not one of %s", name, text, list);
 }
 
 pk_result_t pki_env_bool(const char *name, bool fallback, bool *value)

@@ -8,6 +8,6 @@
 #define PKI_HOT __attribute__((hot))
 
 /* What such a function does otherwise: in line there it would take registers that every message has to save. */
-#define PKI_ASIDE __attribute__((noinline))
+#define PKI_COLD __attribute__((noinline))
 
 #endif

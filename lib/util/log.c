@@ -40,7 +40,7 @@ static enum pki_log_level level_from_environment(void)
     for (size_t i = 0; i < sizeof level_names / sizeof level_names[0]; i++)
         if (strcmp(word, level_names[i]) == 0)
             return (enum pki_log_level)i;
-    emit(PKI_LOG_WARN, line, (size_t)snprintf(line, sizeof line - 1, TAG "PK_LOG=%.40s is none of none, error, warn, info, debug; using warn", word));
+    emit(PKI_LOG_WARN, line, (size_t)snprintf(line, sizeof line - 1, TAG "PK_LOG=%.40s is not one of none, error, warn, info, debug; using warn", word));
     return PKI_LOG_WARN;
 }
 

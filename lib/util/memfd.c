@@ -6,7 +6,7 @@
 #include <unistd.h>
 
 #include "util/fd.h"
-#include "util/signal.h"
+#include "util/sigblock.h"
 
 #ifndef MFD_NOEXEC_SEAL
 #define MFD_NOEXEC_SEAL 0x0008U /* Linux 6.3 */
@@ -23,12 +23,12 @@ int pki_memfd_create(const char *name)
 
 bool pki_memfd_resize(int fd, size_t bytes)
 {
-    struct pki_signal_hold hold;
+    struct pki_sigblock hold;
     int result;
 
-    pki_signal_hold(&hold, SIGXFSZ);
+    pki_sigblock(&hold, SIGXFSZ);
     result = ftruncate(fd, (off_t)bytes);
-    pki_signal_release(&hold, result != 0);
+    pki_sigblock_release(&hold, result != 0);
     return result == 0;
 }
 

@@ -165,7 +165,7 @@ static pk_result_t peek_header(int fd, struct frame_header *header, const struct
     if (n == 0)
         return pki_fail(PK_ERR_PEER, where, "connection closed");
     if (n != (ssize_t)sizeof *header || header->magic != FRAME_MAGIC)
-        return pki_fail(PK_ERR_INTERNAL, where, "bytes on the socket are no frame");
+        return pki_fail(PK_ERR_INTERNAL, where, "the socket carries bytes that are not a frame");
     return PK_OK;
 }
 

@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 #include "util/fd.h"
-#include "util/signal.h"
+#include "util/sigblock.h"
 
 #define NOTE_BYTES 96
 
@@ -63,21 +63,21 @@ static ssize_t write_now(const char *text, size_t bytes)
 void pki_stderr_line(const char *line, size_t bytes)
 {
     char text[NOTE_BYTES + PKI_STDERR_LINE];
-    struct pki_signal_hold pipe, size; /* nobody reads; a file that is as long as ulimit -f allows */
+    struct pki_sigblock pipe, size; /* nobody reads; a file that is as long as ulimit -f allows */
     size_t used = 0;
     ssize_t n;
 
     if (bytes > PKI_STDERR_LINE)
         bytes = PKI_STDERR_LINE;
     if (now.lost > 0)
-        used = (size_t)snprintf(text, NOTE_BYTES, "%spickle: lines lost before this one, for standard error took none: %lu\n",
+        used = (size_t)snprintf(text, NOTE_BYTES, "%spickle: lines lost before this one because standard error was full: %lu\n",
                                 now.within ? "\n" : "", now.lost);
     memcpy(text + used, line, bytes);
-    pki_signal_hold(&pipe, SIGPIPE);
-    pki_signal_hold(&size, SIGXFSZ);
+    pki_sigblock(&pipe, SIGPIPE);
+    pki_sigblock(&size, SIGXFSZ);
     n = write_now(text, used + bytes);
-    pki_signal_release(&size, n < 0);
-    pki_signal_release(&pipe, n < 0);
+    pki_sigblock_release(&size, n < 0);
+    pki_sigblock_release(&pipe, n < 0);
     if (n == (ssize_t)(used + bytes)) {
         now.lost = 0;
         now.within = false;

@@ -1,18 +1,28 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Hold sizes and habits: functions of at most 80 lines, nine in ten of at most 40, files of at most 800, no macro that hides a
-return or a goto, the licence in the first line, no descriptor of the library that does not go through util/fd.h.
+return or a goto, the licence in the first line, no descriptor of the library that does not go through util/fd.h; each file that
+CONTRIBUTING's table of words names exists.
 
-usage: style.py TREE | style.py --self-test
+In lib/ also: structs of at most 25 members, 3 of them truth values; lines of at most 130 characters. What exceeds that today stands in
+tests/abi/style_limits.txt, with how much: it may not grow, and nothing new may join it.
+
+usage: style.py TREE | style.py --self-test | style.py --limits TREE    (what style_limits.txt would be now)
 """
 import os
 import re
+import sys
 
 from planted import main
+from structs import structs
 
 FUNCTION_MAX = 80
 FUNCTION_GOOD = 40
 FILE_MAX = 800
+MEMBERS_MAX = 25
+TRUTHS_MAX = 3
+LINE_MAX = 130
+LIMITS = "tests/abi/style_limits.txt"
 FOLDERS = ("lib", "include", "nccl", "bench", "examples", "tests", "tools")
 LICENCE = "SPDX-License-Identifier: Apache-2.0"
 DEFINE = re.compile(r"^\s*#\s*define\b")
@@ -91,17 +101,105 @@ def check_file(path, lines, lengths):
             yield "%s:%d: a macro hides a return or a goto" % (path, first)
 
 
+def exceeding(path, lines):
+    """(kind, name, how much) of what a file of lib/ has that exceeds a limit."""
+    long_lines = sum(1 for line in lines if len(line) > LINE_MAX)
+    if long_lines > 0:
+        yield "lines", path, long_lines
+    for tag, count, truths in structs("\n".join(lines)):
+        if count > MEMBERS_MAX:
+            yield "members", tag, count
+        if truths > TRUTHS_MAX:
+            yield "truths", tag, truths
+
+
+def read_limits(tree):
+    limits = {}
+    path = os.path.join(tree, LIMITS)
+    if os.path.exists(path):
+        with open(path, encoding="utf-8") as file:
+            for line in file:
+                if line.strip() and not line.startswith("#"):
+                    kind, name, most = line.split()
+                    limits[kind, name] = int(most)
+    return limits
+
+
+KINDS = {
+    "members": ("struct %s has %d members", MEMBERS_MAX),
+    "truths": ("struct %s has %d truth values", TRUTHS_MAX),
+    "lines": ("%%s has %%d lines of more than %d characters" % LINE_MAX, 0),
+}
+
+
+def check_limits(found, limits):
+    for (kind, name), much in sorted(found.items()):
+        text, most = KINDS[kind]
+        if much > limits.get((kind, name), most):
+            yield (text + ", %d are allowed") % (name, much, limits.get((kind, name), most))
+
+
+TITLES = {
+    "members": "structs of more than %d members" % MEMBERS_MAX,
+    "truths": "structs of more than %d truth values" % TRUTHS_MAX,
+    "lines": "files with lines of more than %d characters" % LINE_MAX,
+}
+
+
+def print_limits(found, with_files):
+    """The table of what exceeds a limit, in the form of style_limits.txt."""
+    for kind, title in TITLES.items():
+        rows = {name: much for (k, name), much in found.items() if k == kind}
+        print("# %s in lib: %d, %d too many in all" % (title, len(rows), sum(rows.values()) - len(rows) * KINDS[kind][1]))
+        if kind == "lines" and not with_files:
+            continue
+        for name, much in sorted(rows.items(), key=lambda row: (-row[1], row[0])):
+            print("%-8s %-44s %d" % (kind, name, much))
+
+
+def check_words(tree):
+    """Rows of CONTRIBUTING's table of words: where it lives."""
+    path = os.path.join(tree, "CONTRIBUTING.md")
+    if not os.path.exists(path):
+        return
+    with open(path, encoding="utf-8") as file:
+        table = re.search(r"^## Words\n(.*?)(?=^## )", file.read(), re.S | re.M)
+    known = {os.path.relpath(os.path.join(folder, name), tree) for top in ("lib", "tests")
+             for folder, _, names in os.walk(os.path.join(tree, top)) for name in names}
+    for row in re.findall(r"^\|.*\|$", table.group(1), re.M) if table else []:
+        for name in re.findall(r"`([\w/*]+\.(?:c|h|cu|cuh|py))`", row.split("|")[-2]):
+            pattern = re.compile("(^|.*/)" + re.escape(name).replace(r"\*", "[^/]*") + "$")
+            if not any(pattern.match(path) for path in known):
+                yield "CONTRIBUTING.md: the table of words names %s, which does not exist" % name
+
+
+def read_lines(tree, path):
+    with open(os.path.join(tree, path), encoding="utf-8") as file:
+        lines = file.read().split("\n")
+    if lines and lines[-1] == "":
+        lines.pop()
+    return lines
+
+
+def find_exceeding(tree):
+    found = {}
+    for path in source_files(tree):
+        if path.startswith("lib/"):
+            for kind, name, much in exceeding(path, read_lines(tree, path)):
+                found[kind, name] = max(much, found.get((kind, name), 0))
+    return found
+
+
 def check(tree):
     problems = []
     lengths = []
     files = 0
     for path in source_files(tree):
-        with open(os.path.join(tree, path), encoding="utf-8") as file:
-            lines = file.read().split("\n")
-        if lines and lines[-1] == "":
-            lines.pop()
         files += 1
-        problems += check_file(path, lines, lengths)
+        problems += check_file(path, read_lines(tree, path), lengths)
+    found = find_exceeding(tree)
+    problems += check_limits(found, read_limits(tree))
+    problems += check_words(tree)
     good = sum(1 for length in lengths if length <= FUNCTION_GOOD)
     if good * 10 < len(lengths) * 9:
         problems.append("only %d of %d functions have at most %d lines: nine in ten must" % (good, len(lengths), FUNCTION_GOOD))
@@ -109,6 +207,8 @@ def check(tree):
         problems.append("no source file under %s" % tree)
     print("style: %d files, %d functions, %d of at most %d lines, the longest %d" %
           (files, len(lengths), good, FUNCTION_GOOD, max(lengths, default=0)))
+    if found:
+        print_limits(found, False)
     return problems
 
 
@@ -133,6 +233,29 @@ PLANTED = [
 ]
 
 
-CASES = [(expected, {"lib/x.c": text}) for expected, text in [(None, GOOD)] + PLANTED]
+def struct_of(members, truths):
+    return GOOD + "struct many {\n" + "    int *a, b[2]; /* bool */\n" * ((members - truths) // 2) + "    bool c;\n" * truths + "};\n"
 
+
+LONG_LINE = GOOD + "/* " + "x" * LINE_MAX + " */\n"
+LIMITED = [
+    (None, {"lib/x.c": struct_of(25, 3)}),
+    ("27 members, 25 are", {"lib/x.c": struct_of(27, 1)}),
+    ("4 truth values, 3 are", {"lib/x.c": struct_of(24, 4)}),
+    ("4 truth values, 3 are", {"lib/x.c": GOOD + "struct s {\n    int a;\n    struct {\n        bool b, c;\n    } d;\n    atomic_bool e, f;\n};\n"}),
+    (None, {"lib/x.c": GOOD + "struct s {\n    bool (*f)(bool a), (*g)(bool b), (*h)(bool c), (*i)(bool d);\n    bool *b, *c, *d, *e;\n};\n"}),
+    (None, {"lib/x.c": struct_of(27, 1), LIMITS: "members many 27\n"}),
+    ("29 members, 27 are", {"lib/x.c": struct_of(29, 1), LIMITS: "members many 27\n"}),
+    ("27 members, 25 are", {"lib/x.c": struct_of(27, 1), LIMITS: "members other 27\n"}),
+    ("1 lines of more", {"lib/x.c": LONG_LINE}),
+    (None, {"lib/x.c": LONG_LINE, LIMITS: "# so far\nlines lib/x.c 1\n"}),
+    (None, {"bench/x.c": LONG_LINE}),
+    ("names gone.c", {"lib/x.c": GOOD, "CONTRIBUTING.md": "## Words\n\n| a | b | `x.c`, `gone.c` |\n\n## More\n"}),
+    (None, {"lib/x.c": GOOD, "CONTRIBUTING.md": "## Words\n\n| a | b | `*.c` |\n\n## More\n"}),
+]
+CASES = [(expected, {"lib/x.c": text}) for expected, text in [(None, GOOD)] + PLANTED] + LIMITED
+
+if sys.argv[1:2] == ["--limits"]:
+    print_limits(find_exceeding(sys.argv[2]), True)
+    sys.exit(0)
 main("style", __doc__, CASES, check)

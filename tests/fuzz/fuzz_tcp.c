@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Every parser of the tcp transport that reads bytes from outside, and what stands behind them: guests at the door, the lane and the
+ * Every parser of the tcp transport that reads bytes from outside, and what stands behind them: guests at the door, the control channel and the
  * chunks of an endpoint whose peer says what the input likes. The first byte chooses the target.
  */
 #include <unistd.h>
@@ -55,16 +55,16 @@ static void fuzz_chunk(const uint8_t *data, size_t size)
     require(memcmp(in, out, sizeof in) == 0);
 }
 
-static void fuzz_card(const uint8_t *data, size_t size)
+static void fuzz_peer_info(const uint8_t *data, size_t size)
 {
     struct pki_blob in = { .len = (uint32_t)size, .fd = -1 }, out = { 0 };
-    struct pki_tcp_card card;
+    struct pki_tcp_peer_info peer_info;
 
     memcpy(in.bytes, data, size < sizeof in.bytes ? size : sizeof in.bytes);
-    if (!pki_tcp_get_card(&in, &card))
+    if (!pki_tcp_get_peer_info(&in, &peer_info))
         return;
-    require(card.addresses >= 1 && card.addresses <= PKI_TCP_ADDRESSES && card.window <= PKI_TCP_WINDOW_MAX);
-    pki_tcp_put_card(&out, &card);
+    require(peer_info.addresses >= 1 && peer_info.addresses <= PKI_TCP_ADDRESSES && peer_info.window <= PKI_TCP_WINDOW_MAX);
+    pki_tcp_put_peer_info(&out, &peer_info);
     require(out.len == in.len && memcmp(out.bytes, in.bytes, in.len) == 0);
 }
 
@@ -102,7 +102,7 @@ static struct pki_iface *own_iface(void)
 
 struct far_end {
     struct pki_ep *ep;
-    int lane, data; /* what is written here the endpoint reads */
+    int ctrl, data; /* what is written here the endpoint reads */
 };
 
 static int join(struct pki_ep *ep, uint32_t link)
@@ -123,7 +123,7 @@ static void far_end_open(struct far_end *far)
     far->ep->rank = 0;
     far->ep->peer = 1;
     require(tcp()->ep_init(far->ep, &blob) == PK_OK && tcp()->ep_connect(far->ep, &blob) == PK_OK);
-    far->lane = join(far->ep, 0);
+    far->ctrl = join(far->ep, 0);
     far->data = join(far->ep, 1);
 }
 
@@ -131,9 +131,9 @@ static void far_end_close(struct far_end *far)
 {
     struct pki_list *node;
 
-    close(far->lane);
+    close(far->ctrl);
     close(far->data);
-    far->ep->dead = true; /* no waiting for somebody to read the goodbye */
+    far->ep->dead = true; /* no waiting for somebody to read the shutdown message */
     tcp()->ep_close(far->ep);
     while ((node = pki_list_pop(&own_iface()->done)) != NULL)
         continue;
@@ -171,16 +171,16 @@ static void send_some(struct far_end *far)
 }
 
 /* In two parts. */
-static void fuzz_lane(const uint8_t *data, size_t size)
+static void fuzz_ctrl(const uint8_t *data, size_t size)
 {
     struct far_end far;
     size_t half = size > 0 ? data[0] * size / 256 : 0;
 
     far_end_open(&far);
     send_some(&far);
-    say(far.lane, data, half);
+    say(far.ctrl, data, half);
     take_all(&far);
-    say(far.lane, data + half, size - half);
+    say(far.ctrl, data + half, size - half);
     take_all(&far);
     far_end_close(&far);
 }
@@ -189,7 +189,7 @@ static void fuzz_lane(const uint8_t *data, size_t size)
 static void fuzz_data(const uint8_t *data, size_t size)
 {
     unsigned char *first = malloc(300), *second = malloc(40), *third = malloc(300);
-    struct pki_msg grant = { .kind = PKI_MSG_GRANT, .op = 1, .bytes = 300, .offset = (uint64_t)(uintptr_t)first };
+    struct pki_msg grant = { .kind = PKI_MSG_CTS, .op = 1, .bytes = 300, .offset = (uint64_t)(uintptr_t)first };
     struct far_end far;
 
     far_end_open(&far);
@@ -202,7 +202,7 @@ static void fuzz_data(const uint8_t *data, size_t size)
         struct pki_tcp_chunk chunk = { .op = data[0] % 4, .offset = (uint64_t)(data[1] | data[2] << 8), .bytes = 1 + data[3] };
         unsigned char head[PKI_TCP_DATA_HEAD_BYTES], payload[256] = { 0 };
 
-        chunk.ahead = data[0] / 4 % 4 == 1 ? 300 : data[0] / 4 % 4 == 2 ? 40 : 0;
+        chunk.eager_put = data[0] / 4 % 4 == 1 ? 300 : data[0] / 4 % 4 == 2 ? 40 : 0;
         pki_tcp_put_chunk(head, &chunk);
         if (data[4] == 0) /* any byte of the head may be any other */
             head[data[5] % sizeof head] ^= data[1];
@@ -211,7 +211,7 @@ static void fuzz_data(const uint8_t *data, size_t size)
         for (int i = 0; i < (data[4] % 2 == 0 ? 0 : data[4] % 4 == 1 ? 1 : 17); i++) /* 17: longer than a chunk waits for its grant */
             take_all(&far);
         if (data[4] % 16 == 15 && grant.op == 2) {
-            grant = (struct pki_msg){ .kind = PKI_MSG_GRANT, .op = 3, .bytes = 300, .offset = (uint64_t)(uintptr_t)third };
+            grant = (struct pki_msg){ .kind = PKI_MSG_CTS, .op = 3, .bytes = 300, .offset = (uint64_t)(uintptr_t)third };
             require(far.ep->dead || tcp()->msg(far.ep, &grant, NULL) == PK_OK);
         }
         data += 6;
@@ -256,7 +256,7 @@ static void fuzz_put(const uint8_t *data, size_t size)
         struct pki_list *node;
 
         if (data[0] % 4 == 0 && begun < 8) {
-            puts[begun] = (struct pki_put){ .ep = far.ep, .src = bytes, .bytes = 1 + (size_t)data[1] * 4096, .ahead = data[0] / 4 % 2 == 1,
+            puts[begun] = (struct pki_put){ .ep = far.ep, .src = bytes, .bytes = 1 + (size_t)data[1] * 4096, .eager_put = data[0] / 4 % 2 == 1,
                                             .about = { .kind = PKI_MSG_FIN, .op = begun, .bytes = 1 + (size_t)data[1] * 4096 } };
             pki_list_init(&puts[begun].node);
             require(tcp()->put(&puts[begun++]) == PK_OK);
@@ -265,7 +265,7 @@ static void fuzz_put(const uint8_t *data, size_t size)
                 continue;
         } else if (data[0] % 4 == 2) {
             pki_tcp_put_ack(ack, &(struct pki_tcp_ack){ .link = 1, .frames = data[1] % 16 });
-            say(far.lane, ack, sizeof ack);
+            say(far.ctrl, ack, sizeof ack);
         } else if (data[0] % 4 == 3) {
             come_back(&far, data[1] % 16);
         }
@@ -278,18 +278,18 @@ static void fuzz_put(const uint8_t *data, size_t size)
 }
 
 /* Nobody without the key gets further than a place among the guests. */
-static void fuzz_guest(const uint8_t *data, size_t size)
+static void fuzz_unproven(const uint8_t *data, size_t size)
 {
     struct pki_tcp_iface *iface = pki_tcp_iface_of(own_iface());
-    struct pki_tcp_guest *guest = &iface->guests[0];
+    struct pki_tcp_unproven *unproven = &iface->unproven_list[0];
     struct far_end far;
     int ends[2];
 
     far_end_open(&far);
     require(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends) == 0);
-    memset(guest, 0, sizeof *guest);
-    guest->watch.kind = PKI_TCP_GUEST;
-    guest->watch.fd = ends[0];
+    memset(unproven, 0, sizeof *unproven);
+    unproven->source.kind = PKI_TCP_UNPROVEN;
+    unproven->source.fd = ends[0];
     if (size > 0 && data[0] % 2 == 0) { /* a hello that is as good as one can be */
         unsigned char hello[PKI_TCP_HELLO_BYTES];
 
@@ -298,15 +298,15 @@ static void fuzz_guest(const uint8_t *data, size_t size)
     }
     say(ends[1], data, size);
     close(ends[1]);
-    pki_tcp_guest_step(iface, guest);
-    require(guest->watch.fd < 0);
+    pki_tcp_unproven_step(iface, unproven);
+    require(unproven->source.fd < 0);
     require(pki_tcp_ep_of(far.ep)->links[0].state == PKI_TCP_UP && pki_tcp_ep_of(far.ep)->links[1].state == PKI_TCP_UP);
     far_end_close(&far);
 }
 
 const struct fuzz_target fuzz_targets[] = {
     { "header", fuzz_header }, { "message", fuzz_message }, { "chunk", fuzz_chunk },
-    { "card", fuzz_card },     { "handshake", fuzz_handshake }, { "lane", fuzz_lane },
-    { "data", fuzz_data },     { "guest", fuzz_guest },     { "put", fuzz_put },
+    { "card", fuzz_peer_info },     { "handshake", fuzz_handshake }, { "lane", fuzz_ctrl },
+    { "data", fuzz_data },     { "guest", fuzz_unproven },     { "put", fuzz_put },
     { NULL, NULL },
 };

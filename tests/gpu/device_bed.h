@@ -17,7 +17,7 @@
 #include "util/clock.h"
 
 #define MIB ((size_t)1 << 20)
-#define PATIENCE_NS (10 * PKI_NS_PER_S)
+#define TIMEOUT_NS (10 * PKI_NS_PER_S)
 
 /* What the checks need of the driver beyond what the library does. */
 struct extra {
@@ -61,7 +61,7 @@ static inline uint32_t random_next(uint32_t *state)
 
 static inline bool drained(const struct pki_queue *q)
 {
-    uint64_t deadline = pki_now_ns() + PATIENCE_NS;
+    uint64_t deadline = pki_now_ns() + TIMEOUT_NS;
 
     while (!ops->idle(q)) {
         if (pki_now_ns() > deadline)
@@ -122,9 +122,9 @@ static inline bool device_fill(void *ptr, size_t n, uint32_t seed)
     return ok;
 }
 
-static inline struct pki_word_op word_op(enum pki_word_kind kind, int index, uint32_t value)
+static inline struct pki_signal_op word_op(enum pki_signal_kind kind, int index, uint32_t value)
 {
-    return (struct pki_word_op){ kind, { &words[index * 16], value } };
+    return (struct pki_signal_op){ kind, { &words[index * 16], value } };
 }
 
 static inline uint32_t word_get(int index)
@@ -139,7 +139,7 @@ static inline void word_set(int index, uint32_t value)
 
 static inline bool word_becomes(int index, uint32_t value)
 {
-    uint64_t deadline = pki_now_ns() + PATIENCE_NS;
+    uint64_t deadline = pki_now_ns() + TIMEOUT_NS;
 
     while (word_get(index) != value) {
         if (pki_now_ns() > deadline)

@@ -105,17 +105,17 @@ static void check_host(void)
 /* ---- Words ---- */
 
 /* A queue waits for word 1, then writes word 2; the CPU opens word 1 with `opens`, after `shut` did not. */
-static bool wait_case(enum pki_word_kind kind, enum pki_wait_how how, uint32_t value, uint32_t shut, uint32_t opens)
+static bool wait_case(enum pki_signal_kind kind, enum pki_wait_how how, uint32_t value, uint32_t shut, uint32_t opens)
 {
-    struct pki_word_op list[4] = { word_op(PKI_WORD_WRITE, 0, 5), word_op(kind, 1, value), word_op(kind, 3, value),
-                                   word_op(PKI_WORD_WRITE, 2, 6) };
+    struct pki_signal_op list[4] = { word_op(PKI_SIGNAL_WRITE, 0, 5), word_op(kind, 1, value), word_op(kind, 3, value),
+                                   word_op(PKI_SIGNAL_WRITE, 2, 6) };
     bool ok;
 
     word_set(0, 0);
     word_set(1, shut);
     word_set(2, 0);
     word_set(3, opens);
-    ok = ops->words(&queue, list, 4, how) == PK_OK && word_becomes(0, 5);
+    ok = ops->signals(&queue, list, 4, how) == PK_OK && word_becomes(0, 5);
     usleep(2000);
     ok = ok && word_get(2) == 0 && !ops->idle(&queue);
     word_set(1, opens);
@@ -124,18 +124,18 @@ static bool wait_case(enum pki_word_kind kind, enum pki_wait_how how, uint32_t v
 
 static void check_words(void)
 {
-    struct pki_word_op many[255];
+    struct pki_signal_op many[255];
 
     for (int i = 0; i < 255; i++)
-        many[i] = word_op(PKI_WORD_WRITE, i % 60, (uint32_t)(1000 + i));
-    CHECK(ops->words(&queue, many, 255, PKI_WAIT_VALUE) == PK_OK && drained(&queue));
+        many[i] = word_op(PKI_SIGNAL_WRITE, i % 60, (uint32_t)(1000 + i));
+    CHECK(ops->signals(&queue, many, 255, PKI_WAIT_VALUE) == PK_OK && drained(&queue));
     CHECK(word_get(0) == 1240 && word_get(14) == 1254 && word_get(15) == 1195);
-    CHECK(ops->words(&queue, many, 256, PKI_WAIT_VALUE) == PK_ERR_ARG && ops->words(&queue, many, 0, PKI_WAIT_VALUE) == PK_OK);
+    CHECK(ops->signals(&queue, many, 256, PKI_WAIT_VALUE) == PK_ERR_ARG && ops->signals(&queue, many, 0, PKI_WAIT_VALUE) == PK_OK);
     for (int how = PKI_WAIT_VALUE; how <= (int)PKI_WAIT_KERNEL; how++) {
-        CHECK(wait_case(PKI_WORD_WAIT, (enum pki_wait_how)how, 10, 9, 10));
-        CHECK(wait_case(PKI_WORD_WAIT, (enum pki_wait_how)how, 10, 0xfffffff0u, 12));
-        CHECK(wait_case(PKI_WORD_WAIT, (enum pki_wait_how)how, 0xfffffff0u, 0xffffff00u, 5));
-        CHECK(wait_case(PKI_WORD_WAIT_EQ, (enum pki_wait_how)how, 10, 11, 10));
+        CHECK(wait_case(PKI_SIGNAL_WAIT, (enum pki_wait_how)how, 10, 9, 10));
+        CHECK(wait_case(PKI_SIGNAL_WAIT, (enum pki_wait_how)how, 10, 0xfffffff0u, 12));
+        CHECK(wait_case(PKI_SIGNAL_WAIT, (enum pki_wait_how)how, 0xfffffff0u, 0xffffff00u, 5));
+        CHECK(wait_case(PKI_SIGNAL_WAIT_EQ, (enum pki_wait_how)how, 10, 11, 10));
     }
 }
 
@@ -144,7 +144,7 @@ static void check_order(void)
 {
     size_t bytes = 256 << 10;
     uint8_t *host = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0), *ptr = device_alloc(bytes);
-    struct pki_word_op write;
+    struct pki_signal_op write;
     uint64_t begin;
 
     CHECK(ops->host_register(device, host, bytes) == PK_OK);
@@ -152,14 +152,14 @@ static void check_order(void)
         memset(host, (int)round, bytes);
         CHECK(upload(ptr, host, bytes));
         memset(host, 0, bytes);
-        write = word_op(PKI_WORD_WRITE, 0, round);
-        CHECK(ops->copy(&queue, host, ptr, bytes) == PK_OK && ops->words(&queue, &write, 1, PKI_WAIT_VALUE) == PK_OK);
+        write = word_op(PKI_SIGNAL_WRITE, 0, round);
+        CHECK(ops->copy(&queue, host, ptr, bytes) == PK_OK && ops->signals(&queue, &write, 1, PKI_WAIT_VALUE) == PK_OK);
         CHECK(word_becomes(0, round) && host[0] == (uint8_t)round && host[bytes - 1] == (uint8_t)round);
     }
     begin = pki_now_ns();
     for (uint32_t round = 100; round < 150; round++) {
-        write = word_op(PKI_WORD_WRITE, 0, round);
-        ops->words(&queue, &write, 1, PKI_WAIT_VALUE);
+        write = word_op(PKI_SIGNAL_WRITE, 0, round);
+        ops->signals(&queue, &write, 1, PKI_WAIT_VALUE);
         word_becomes(0, round);
     }
     printf("INFO a word through a queue and back to the CPU: %.1f us\n", (double)(pki_now_ns() - begin) / 50e3);
@@ -284,8 +284,8 @@ static void replay(CUgraph graph, uint8_t *a, uint8_t *b)
 
 static void capture_with(enum pki_wait_how how)
 {
-    struct pki_word_op wait[2] = { word_op(PKI_WORD_WAIT_EQ, 0, 1), word_op(PKI_WORD_WRITE, 0, 0) };
-    struct pki_word_op done = word_op(PKI_WORD_WRITE, 1, 1);
+    struct pki_signal_op wait[2] = { word_op(PKI_SIGNAL_WAIT_EQ, 0, 1), word_op(PKI_SIGNAL_WRITE, 0, 0) };
+    struct pki_signal_op done = word_op(PKI_SIGNAL_WRITE, 1, 1);
     uint8_t *a = device_alloc(4096), *b = device_alloc(4096);
     bool yes = true;
     uint64_t id = 1;
@@ -297,8 +297,8 @@ static void capture_with(enum pki_wait_how how)
     ops->leave(device);
     CHECK(ops->capturing(&queue, &yes, &id) == PK_OK && yes && id != 0);
     CHECK(!ops->idle(&queue));
-    CHECK(ops->words(&queue, wait, 2, how) == PK_OK && ops->copy(&queue, b, a, 4096) == PK_OK);
-    CHECK(ops->words(&queue, &done, 1, how) == PK_OK);
+    CHECK(ops->signals(&queue, wait, 2, how) == PK_OK && ops->copy(&queue, b, a, 4096) == PK_OK);
+    CHECK(ops->signals(&queue, &done, 1, how) == PK_OK);
     ops->free(device, device_alloc(1024)); /* legal meanwhile, and does not end the capture */
     ops->enter(device);
     CHECK(extra.end_capture((CUstream)queue.handle, &graph) == CUDA_SUCCESS && graph != NULL);
@@ -328,8 +328,8 @@ static const char *const cost_names[COSTS] = {
 
 static void submit(int what, uint8_t *a, uint8_t *b, uint64_t *slot, uint32_t flag)
 {
-    struct pki_word_op two[2] = { word_op(PKI_WORD_WRITE, 0, flag), word_op(PKI_WORD_WRITE, 1, flag) };
-    struct pki_word_op wait = word_op(PKI_WORD_WAIT_EQ, 4, 0);
+    struct pki_signal_op two[2] = { word_op(PKI_SIGNAL_WRITE, 0, flag), word_op(PKI_SIGNAL_WRITE, 1, flag) };
+    struct pki_signal_op wait = word_op(PKI_SIGNAL_WAIT_EQ, 4, 0);
     struct pki_ll_op ll[2] = { { .send = true, .user = a, .bytes = 4096, .flag = flag, .slot = slot },
                                { .user = b, .bytes = 4096, .flag = flag, .slot = slot, .done = &words[32] } };
     const void *srcs[2] = { a, b };
@@ -340,10 +340,10 @@ static void submit(int what, uint8_t *a, uint8_t *b, uint64_t *slot, uint32_t fl
         break;
     case COST_WORD:
     case COST_WORDS:
-        CHECK(ops->words(&queue, two, what == COST_WORD ? 1 : 2, PKI_WAIT_VALUE) == PK_OK);
+        CHECK(ops->signals(&queue, two, what == COST_WORD ? 1 : 2, PKI_WAIT_VALUE) == PK_OK);
         break;
     case COST_WAIT_KERNEL:
-        CHECK(ops->words(&queue, &wait, 1, PKI_WAIT_KERNEL) == PK_OK);
+        CHECK(ops->signals(&queue, &wait, 1, PKI_WAIT_KERNEL) == PK_OK);
         break;
     case COST_REDUCE:
         CHECK(ops->reduce(&queue, a, srcs, 2, 1024, PK_F32, PK_SUM) == PK_OK);

@@ -12,32 +12,32 @@
 static uint8_t *source, *target; /* memory of the GPU */
 static uint8_t *content, *want;  /* what the source has, and what the target is to have */
 static uint32_t *arrived;
-static _Atomic uint32_t *gates; /* registered: the start words, the done words, the abort word */
+static _Atomic uint32_t *signals; /* registered: the start words, the done words, the abort word */
 static struct pki_move_op list[PKI_MOVE_OPS_MAX + 1];
 
 static _Atomic uint32_t *start_word(int i)
 {
-    return &gates[i * 8];
+    return &signals[i * 8];
 }
 
 static _Atomic uint32_t *done_word(int i)
 {
-    return &gates[(PKI_MOVE_OPS_MAX + i) * 8];
+    return &signals[(PKI_MOVE_OPS_MAX + i) * 8];
 }
 
 static _Atomic uint32_t *abort_word(void)
 {
-    return &gates[2 * PKI_MOVE_OPS_MAX * 8];
+    return &signals[2 * PKI_MOVE_OPS_MAX * 8];
 }
 
 static bool is_done(int i)
 {
-    return pki_gate_is_open(&list[i].done);
+    return pki_signal_is_open(&list[i].done);
 }
 
 static bool becomes_done(int i)
 {
-    uint64_t deadline = pki_now_ns() + PATIENCE_NS;
+    uint64_t deadline = pki_now_ns() + TIMEOUT_NS;
 
     while (!is_done(i)) {
         if (pki_now_ns() > deadline)
@@ -61,7 +61,7 @@ static void begin(void)
     CHECK(upload(target, want, ROOM));
 }
 
-/* Transfer i, whose gates are closed. */
+/* Transfer i, whose signals are closed. */
 static void transfer(int i, size_t src_at, size_t dst_at, size_t bytes, uint32_t value)
 {
     list[i] = (struct pki_move_op){ .src = source + src_at, .dst = target + dst_at, .bytes = bytes, .start = { start_word(i), value },
@@ -105,7 +105,7 @@ static void check_alignments(void)
             begin();
             for (size_t i = 0; i < PKI_MOVE_OPS_MAX; i++) {
                 transfer((int)i, i * 9008 + (first + i) % 16, i * 8192 + (first + i) / 16, lengths[l], (uint32_t)i);
-                pki_gate_open(&list[i].start);
+                pki_signal_open(&list[i].start);
             }
             launch(PKI_MOVE_OPS_MAX, ctas);
             for (int i = 0; i < PKI_MOVE_OPS_MAX; i++)
@@ -148,7 +148,7 @@ static void check_lengths(void)
         }
         launch(16, turn % 6 == 5 ? 21 : turn % 6);
         for (int i = 0; i < 16; i++) {
-            pki_gate_open(&list[order[i]].start);
+            pki_signal_open(&list[order[i]].start);
             CHECK(turn % 2 == 0 || becomes_done(order[i]));
         }
         end();
@@ -169,7 +169,7 @@ static void check_late(void)
         transfer((int)i, i * MIB + 3 * i, i > 0 ? 5 * MIB + i * MIB : 0, lengths[i], 1000);
     launch(6, 0);
     for (int i = 5; i > 0; i--) {
-        pki_gate_open(&list[i].start);
+        pki_signal_open(&list[i].start);
         CHECK(becomes_done(i));
     }
     CHECK(!is_done(0) && !ops->idle(&queue));
@@ -179,7 +179,7 @@ static void check_late(void)
             CHECK(early[i] == CANARY);
             break;
         }
-    pki_gate_open(&list[0].start);
+    pki_signal_open(&list[0].start);
     CHECK(becomes_done(0));
     end();
     CHECK(target_is_right());
@@ -207,7 +207,7 @@ static void check_values(void)
     atomic_store(start_word(0), 5);
     CHECK(becomes_done(0));
     CHECK(!is_done(2) && !ops->idle(&queue));
-    pki_gate_open(&list[2].start);
+    pki_signal_open(&list[2].start);
     CHECK(becomes_done(2));
     end();
     CHECK(target_is_right());
@@ -222,15 +222,15 @@ static void check_abort(void)
     for (int i = 0; i < 3; i++)
         transfer(i, 100, (size_t)i * 6 * MIB, BIG, 50);
     launch(3, 0);
-    pki_gate_open(&list[0].start);
-    pki_gate_open(&list[2].start);
+    pki_signal_open(&list[0].start);
+    pki_signal_open(&list[2].start);
     CHECK(becomes_done(0) && becomes_done(2));
     CHECK(!ops->idle(&queue));
     atomic_store(abort_word(), 1);
     if (CHECK(drained(&queue)))
         CHECK(!is_done(1));
     else
-        pki_gate_open(&list[1].start);
+        pki_signal_open(&list[1].start);
     CHECK(download(head, target + 6 * MIB, sizeof head) && head[0] == CANARY && memcmp(head, head + 1, 63) == 0);
     clear_arrived();
     atomic_store(done_word(0), 0);
@@ -258,12 +258,12 @@ static void check_behind(void)
             transfer(i, from * MIB, (size_t)i * MIB, MIB - from, 20);
             list[i].src = target + from * MIB;
             list[i].arrived = arrived + i - 4;
-            pki_gate_open(&list[i].start);
+            pki_signal_open(&list[i].start);
         }
         CHECK(ops->move(&queue, list + 4, 4, (turn + 2) % 5, abort_word()) == PK_OK);
         for (int i = 0; i < 4; i++) {
             CHECK(!is_done(4 + i));
-            pki_gate_open(&first[i].start);
+            pki_signal_open(&first[i].start);
         }
         end();
         for (int i = 0; i < 8; i++)
@@ -284,12 +284,12 @@ static void check_fresh_from(uint8_t *from, const struct pki_queue *writer)
         list[0].src = list[1].src = from;
         CHECK(ops->copy(writer, from, content, MIB) == PK_OK && drained(writer));
         launch(2, 0);
-        pki_gate_open(&list[0].start);
+        pki_signal_open(&list[0].start);
         CHECK(becomes_done(0));
         fill(fresh, MIB, 100 + turn);
         memcpy(want + 2 * MIB + 8, fresh, MIB);
         CHECK(ops->copy(writer, from, fresh, MIB) == PK_OK && drained(writer));
-        pki_gate_open(&list[1].start);
+        pki_signal_open(&list[1].start);
         CHECK(becomes_done(1));
         end();
         CHECK(target_is_right());
@@ -363,7 +363,7 @@ static void check_peer(void)
             back[i] = list[i];
             back[i].src = list[i].dst = far + at + (5 * i + 3 * turn) % 16;
             back[i].done.value++;
-            pki_gate_open(&list[i].start);
+            pki_signal_open(&list[i].start);
             at += lengths[i] + 64;
         }
         launch(8, (int)turn % 3 * 7);
@@ -448,8 +448,8 @@ static bool prepare(void)
     arrived = device_alloc(PKI_MOVE_OPS_MAX * sizeof *arrived);
     content = malloc(ROOM);
     want = malloc(ROOM);
-    gates = mmap(NULL, 8192, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    if (gates == MAP_FAILED || ops->host_register(device, (void *)(uintptr_t)gates, 8192) != PK_OK || !far_open())
+    signals = mmap(NULL, 8192, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (signals == MAP_FAILED || ops->host_register(device, (void *)(uintptr_t)signals, 8192) != PK_OK || !far_open())
         return false;
     fill(content, ROOM, 3);
     clear_arrived();
@@ -466,7 +466,7 @@ int main(int argc, char **argv)
         return 1;
     result = bed_run(checks, sizeof checks / sizeof checks[0], argc, argv);
     far_close();
-    ops->host_unregister(device, (void *)(uintptr_t)gates);
+    ops->host_unregister(device, (void *)(uintptr_t)signals);
     ops->free(device, source);
     ops->free(device, target);
     ops->free(device, arrived);

@@ -232,7 +232,7 @@ static void nvlink_puts(struct pki_iface *iface, struct pki_ep *ep, uint8_t *src
 {
     static struct pki_put puts[600];
     int taken = 0, done = 0;
-    uint64_t deadline = pki_now_ns() + PATIENCE_NS;
+    uint64_t deadline = pki_now_ns() + TIMEOUT_NS;
 
     while (taken < 600 && put_number(&puts[taken], ep, src, remote, taken))
         taken++;

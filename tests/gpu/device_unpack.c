@@ -57,7 +57,7 @@ static double gather_us(void *target, const struct pki_unpack_fragment *fragment
     double best = 1e9;
 
     for (uint32_t turn = 1; turn <= 60; turn++) {
-        struct pki_word_op ended = word_op(PKI_WORD_WRITE, 0, turn);
+        struct pki_signal_op ended = word_op(PKI_SIGNAL_WRITE, 0, turn);
         uint64_t began = pki_now_ns();
         double us;
 
@@ -65,7 +65,7 @@ static double gather_us(void *target, const struct pki_unpack_fragment *fragment
             ops->copy(&queue, (uint8_t *)target + fragments[i].dst_offset, slots + fragments[i].src_offset, fragments[i].bytes);
         for (int i = 0; i < n && kernel; i += PKI_UNPACK_FRAGMENTS)
             ops->unpack(&queue, target, slots, fragments + i, n - i < PKI_UNPACK_FRAGMENTS ? n - i : PKI_UNPACK_FRAGMENTS);
-        ops->words(&queue, &ended, 1, PKI_WAIT_VALUE);
+        ops->signals(&queue, &ended, 1, PKI_WAIT_VALUE);
         if (!word_becomes(0, turn))
             return -1;
         us = (double)(pki_now_ns() - began) / 1000;

@@ -271,13 +271,13 @@ static void *let_go_in_time(void *arg)
 
 static void make(const struct call *call, enum pki_wait_how how, const char *by)
 {
-    struct pki_word_op wait = word_op(PKI_WORD_WAIT, 0, ++turn);
+    struct pki_signal_op wait = word_op(PKI_SIGNAL_WAIT, 0, ++turn);
     pthread_t thread;
     uint64_t begin;
     double took_ms;
     CUresult code;
 
-    CHECK(ops->words(&queue, &wait, 1, how) == PK_OK && !ops->idle(&queue));
+    CHECK(ops->signals(&queue, &wait, 1, how) == PK_OK && !ops->idle(&queue));
     atomic_store(&returned, false);
     if (pthread_create(&thread, NULL, let_go_in_time, (void *)(uintptr_t)call) != 0)
         exit(1);

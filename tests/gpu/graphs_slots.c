@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Graphs with messages that come and go, one at a time, while other messages go outside of graphs: more of them than a pair has
- * gate slots.
+ * signal slots.
  */
 #include <unistd.h>
 

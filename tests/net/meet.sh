@@ -138,14 +138,14 @@ taken() { # NAME HOST TAKEN WANT...: rank 0's port is taken at the address TAKEN
 secret="PK_SECRET_FILE=$work/secret"
 hosts several '10.99.0.2 nodea\nfd79::1 nodea\n10.98.0.1 nodea'
 all="PK_TIMEOUT_MS=9000"; torch torch/no-secret localhost nodea \
-    '0:MASTER_ADDR=localhost: more ranks are to come .* only ranks of this machine can come. For others set PK_SECRET_FILE' \
+    '0:MASTER_ADDR=localhost: the job has more ranks .* only ranks of this machine can join. For ranks of other machines set PK_SECRET_FILE' \
     '0:rank 1 of 2 did not come .*127.0.0.1:.* for ranks of this machine alone: there is no PK_SECRET_FILE' \
     '1:MASTER_ADDR=nodea can be reached from other hosts, and there is no secret: set PK_SECRET_FILE'
 all="PK_TIMEOUT_MS=9000"; local_size= torch torch/no-secret-no-local-size localhost nodea \
     '0:rank 1 of 2 did not come .*127.0.0.1:.* for ranks of this machine alone: there is no PK_SECRET_FILE' \
     '1:MASTER_ADDR=nodea can be reached from other hosts, and there is no secret: set PK_SECRET_FILE'
 hosts0=debian all="PK_TIMEOUT_MS=9000"; root root/127.0.1.1-without-secret nodea nodea \
-    '0:PK_ROOT=nodea:[0-9]* is 127.0.1.1 on this machine.*only ranks of this machine can come' \
+    '0:PK_ROOT=nodea:[0-9]* is 127.0.1.1 on this machine.*only ranks of this machine can join' \
     '0:rank 1 of 2 did not come within .*rank 0 listens at 127.0.1.1:' '1:PK_ROOT=nodea:[0-9]* can be reached from other hosts'
 all="$secret PK_TIMEOUT_MS=9000"; root root/loopback-on-rank-0 127.0.0.1 nodea \
     '0:rank 1 of 2 did not come within .*rank 0 listens at 127.0.0.1:' '1:10.99.0.1:[0-9]*: Connection refused'
@@ -153,7 +153,7 @@ all="$secret PK_TIMEOUT_MS=9000"; root root/name-never-comes nodea nobody '0:ran
     '1:rank 0 did not come within .*PK_ROOT=nobody:[0-9]*: Name or service not known'
 all="$secret PK_TIMEOUT_MS=9000"; torch torch/name-never-comes nodea nobody \
     '0:still waiting for rank 1 of 2 after [5-9][0-9]* ms; rank 0 listens at 0.0.0.0:[0-9]*, \[::\]:' '0:rank 1 of 2 did not come within' \
-    '1:has not found rank 0 after [5-9][0-9]* ms, and tries again: MASTER_ADDR=nobody: Name or service not known' \
+    '1:has not found rank 0 after [5-9][0-9]* ms; trying again: MASTER_ADDR=nobody: Name or service not known' \
     '1:rank 0 did not come within .*MASTER_ADDR=nobody: Name or service not known'
 hosts1=none run1=on_slow all="$secret PK_TIMEOUT_MS=1000"; root root/resolver-hangs nodea nobody \
     '1:error 8 after 1?[0-9]{4} ms: .*rank 0 did not come within .*PK_ROOT=nobody:[0-9]*: the resolver has not answered'

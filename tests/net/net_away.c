@@ -92,7 +92,7 @@ static pk_result_t play(pk_comm_t *comm, int scene, int rank)
         return receive_row(comm, 0);
     default:
         if (rank == 1)
-            _exit(0); /* no goodbye: its kernel closes what it had */
+            _exit(0); /* no shutdown message: its kernel closes what it had */
         return receive_row(comm, 1);
     }
 }

@@ -74,7 +74,7 @@ static bool sum(pk_comm_t *comm, int rank, unsigned round, uint32_t *out, uint32
 
 #define BURST 24
 
-/* From rank to rank, short messages that need no answer: with them the lanes' rings wrap. */
+/* From rank to rank, short messages that need no answer: with them the control channels' rings wrap. */
 static bool burst(pk_comm_t *comm, int rank, unsigned round, uint32_t *out, uint32_t *in)
 {
     int from = (rank + SIZE - 1) % SIZE;

@@ -11,7 +11,7 @@
 #include "pickle/pickle.h"
 #include "ranks.h"
 
-#define AHEAD_COUNT (100u << 10) /* sent before it is granted */
+#define EAGER_PUT_COUNT (100u << 10) /* sent before it is granted */
 #define COUNT 1000
 #define MESSAGES 245 /* nearly all that may be sent to who does not receive */
 #define TIMEOUT_MS 20000
@@ -50,7 +50,7 @@ static pk_result_t send_all(pk_comm_t *comm, int peer)
 /* Of the one that stays. */
 static bool stays(pk_comm_t *comm, int scene, int peer)
 {
-    static unsigned char bytes[AHEAD_COUNT];
+    static unsigned char bytes[EAGER_PUT_COUNT];
     double began;
     pk_result_t result = PK_OK;
 
@@ -64,7 +64,7 @@ static bool stays(pk_comm_t *comm, int scene, int peer)
     }
     began = monotonic_ms();
     result = scene == MUCH_SENT ? pk_recv(bytes, COUNT, PK_UINT8, peer, comm, PK_BLOCKING)
-                                : pk_send(bytes, AHEAD_COUNT, PK_UINT8, peer, comm, PK_BLOCKING);
+                                : pk_send(bytes, EAGER_PUT_COUNT, PK_UINT8, peer, comm, PK_BLOCKING);
     if (result != PK_ERR_PEER || monotonic_ms() - began > SOON_MS * test_slack()) {
         fprintf(stderr, "after the peer left: %s after %.0f ms\n", pk_strerror(result), monotonic_ms() - began);
         return false;

@@ -196,7 +196,7 @@ Test(plan, allreduce_gives_the_same_bits)
 }
 
 /* And it does not depend on the size of the message where both sum up in rank order. */
-Test(plan, flat_direct_and_staggered_give_the_same_bits)
+Test(plan, one_shot_direct_and_staggered_give_the_same_bits)
 {
     for (int size = 1; size <= 18; size += size < 5 ? 1 : 4) {
         cr_expect_eq(digest("flat", size, 0, 1), digest("direct", size, 0, 1), "%d ranks", size);

@@ -89,7 +89,7 @@ static void lose(int first, int end)
     from_now(first, end);
 }
 
-/* The first queue pair of a communicator is its lane's. */
+/* The first queue pair of a communicator is its control channel's. */
 static void do_damage(const struct bed *bed, bool sends)
 {
     if (bed->damage == MESSAGES_LOST && sends)

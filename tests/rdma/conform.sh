@@ -77,7 +77,7 @@ flapping() {
     flapper=$!
     conform "the link goes down and up" 2 2 20 $wire PICKLE_TEST_VERBOSE=1
     echo "at both ends together queue pairs were made anew $(grep -c 'new queue pairs stand' /tmp/log) times; \
-$(grep -c 'heard of.* for 8 s; ' /tmp/log) of them because a device had forgotten requests"
+$(grep -c 'was completed for 8 s; ' /tmp/log) of them because a device had forgotten requests"
     kill $flapper
     wait $flapper 2>/dev/null
     wire_again

@@ -101,7 +101,7 @@ static pk_result_t go_on(struct loop *l, double until, int32_t *over)
 }
 
 /* In steady state memory is registered no more. A transfer of 1 MiB costs its write and a grant, and a turn a word of rank 0's; now and then
- * a credit, and a WANT where the machine is slow. */
+ * a credit, and a RTS where the machine is slow. */
 #define REQUESTS_MAX 4.0
 #define COMPLETIONS_MAX 5.5
 

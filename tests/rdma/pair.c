@@ -50,7 +50,7 @@ static void messages(void)
 
 static void long_messages(void)
 {
-    struct pki_msg want = { .kind = PKI_MSG_WANT, .flags = PKI_MSG_FLAG_COLL, .index = 7, .sig = 8, .op = 9, .bytes = 1 }, got;
+    struct pki_msg want = { .kind = PKI_MSG_RTS, .flags = PKI_MSG_FLAG_COLL, .index = 7, .sig = 8, .op = 9, .bytes = 1 }, got;
     const void *payload;
 
     must(T->msg(sides[1].ep, &want, NULL), "WANT");
@@ -68,13 +68,13 @@ static void puts_to_one_place(void)
     static struct transfer t[TRANSFERS];
     uint8_t *source = malloc(BYTES), *target = calloc(1, BYTES);
     uint64_t until = pki_now_ns() + WAIT_NS;
-    unsigned ended = 0, told = 0;
+    unsigned ended = 0, reported = 0;
     bool right = true;
 
     fill(source, BYTES, 1);
     for (unsigned i = 0; i < TRANSFERS && right; i++) {
         t[i] = (struct transfer){ .source = source, .bytes = BYTES, .piece = BYTES };
-        t[i].grant = (struct pki_msg){ .kind = PKI_MSG_GRANT, .op = 900 + i, .bytes = BYTES, .offset = (uintptr_t)target };
+        t[i].grant = (struct pki_msg){ .kind = PKI_MSG_CTS, .op = 900 + i, .bytes = BYTES, .offset = (uintptr_t)target };
         right = is_granted(&t[i]);
     }
     for (unsigned i = 0; i < TRANSFERS && right; i++)
@@ -82,7 +82,7 @@ static void puts_to_one_place(void)
             right = put_next(&t[i]);
             progress();
         }
-    while (right && (ended < TRANSFERS || told < TRANSFERS) && pki_now_ns() < until && !sides[1].ep->dead) {
+    while (right && (ended < TRANSFERS || reported < TRANSFERS) && pki_now_ns() < until && !sides[1].ep->dead) {
         struct pki_msg msg;
         const void *payload;
 
@@ -92,10 +92,10 @@ static void puts_to_one_place(void)
             continue;
         right = msg.kind == PKI_MSG_FIN && msg.op >= 900 && msg.op < 900 + TRANSFERS && t[msg.op - 900].done == 0 && msg.offset == BYTES;
         t[msg.op - 900].done = BYTES;
-        told++;
+        reported++;
         T->pop(sides[1].ep);
     }
-    check(right && ended == TRANSFERS && told == TRANSFERS && holds(target, BYTES, 1), "48 transfers at a time into the same memory");
+    check(right && ended == TRANSFERS && reported == TRANSFERS && holds(target, BYTES, 1), "48 transfers at a time into the same memory");
     check(rdma_ep(1)->grants.n == 0 && rdma_ep(1)->numbers_out == 0 && rdma_ep(0)->targets.n == 0, "and no grant is left over");
     free(source);
     free(target);
@@ -166,7 +166,7 @@ static void remapped_memory(void)
         exit(1);
     memset(at, 1, bytes);
     must(pki_rdma_mr_get(iface, at, bytes, &mr), "registering");
-    check(mr->watch.watched || getenv("PICKLE_TEST_NO_WATCH") != NULL, "its mapping is watched");
+    check(mr->monitored.is_monitored || getenv("PICKLE_TEST_NO_WATCH") != NULL, "its mapping is watched");
     pki_rdma_mr_put(iface, mr);
     before = iface->registrations;
     must(pki_rdma_mr_get(iface, at + 5000, 1000, &mr), "registering");
@@ -194,7 +194,7 @@ static void remapped_memory(void)
     munmap(at, bytes);
 }
 
-/* Chunks of one put share doorbells and completions: no more than one for each queue pair. What else completes at the sender: the lane. *exact: each
+/* Chunks of one put share doorbells and completions: no more than one for each queue pair. What else completes at the sender: the control channel. *exact: each
  * chunk is one request. */
 static bool share_completions(bool *exact)
 {
@@ -249,13 +249,13 @@ static void failing_qp(void)
                 transfer(100000, 5, 100000, 600 + doomed, NULL);
     }
     check(right, "a queue pair fails, 16 times, the lane's or one for data: all bytes come, once");
-    check(rdma_ep(0)->mend.epoch > 0 && rdma_ep(0)->mend.epoch == rdma_ep(1)->mend.epoch, "and they were made anew");
-    printf("     %u times\n", rdma_ep(0)->mend.epoch);
+    check(rdma_ep(0)->recover.epoch > 0 && rdma_ep(0)->recover.epoch == rdma_ep(1)->recover.epoch, "and they were made anew");
+    printf("     %u times\n", rdma_ep(0)->recover.epoch);
     check(rdma_ep(1)->grants.n == 0 && rdma_ep(1)->numbers_out == 0 && rdma_ep(0)->targets.n == 0, "no grant is left over");
 }
 
 /* Messages cross while queue pairs fail: none is lost, none comes twice. */
-static void failing_lane(void)
+static void failing_ctrl(void)
 {
     unsigned sent[2] = { 0 }, got[2] = { 0 }, n = 0;
     uint64_t until = pki_now_ns() + WAIT_NS;
@@ -277,7 +277,7 @@ static void failing_lane(void)
                 T->pop(sides[s].ep);
             }
         }
-        if (++n % 400 == 0 && doomed < 16 && rdma_ep(0)->mend.state == PKI_RDMA_UP && rdma_ep(1)->mend.state == PKI_RDMA_UP) {
+        if (++n % 400 == 0 && doomed < 16 && rdma_ep(0)->recover.state == PKI_RDMA_UP && rdma_ep(1)->recover.state == PKI_RDMA_UP) {
             kill_qp();
             doomed += 8;
         }
@@ -303,7 +303,7 @@ static void leaving(void)
     const void *payload;
 
     must(T->msg(sides[0].ep, &msg, NULL), "CREDIT");
-    while (!T->leave(sides[0].ep))
+    while (!T->shutdown(sides[0].ep))
         progress();
     T->ep_close(sides[0].ep);
     check(next_message(1, &got, &payload) && got.kind == PKI_MSG_CREDIT && got.bytes == 5,
@@ -313,17 +313,17 @@ static void leaving(void)
     check(!sides[1].ep->dead && T->msg(sides[1].ep, &msg, NULL) == PK_OK, "leaving in good order is no failure");
 }
 
-/* Its goodbye has come, and it does not know that when its queue pairs fail. */
-static void goodbye_heard(void)
+/* Its shutdown message has come, and it does not know that when its queue pairs fail. */
+static void shutdown_seen(void)
 {
     uint64_t until = pki_now_ns() + WAIT_NS;
 
-    (void)T->leave(sides[0].ep);
+    (void)T->shutdown(sides[0].ep);
     while (!rdma_ep(1)->left && pki_now_ns() < until)
         (void)T->progress(sides[1].iface);
     pki_rdma_broken(rdma_ep(0), "made to fail");
     until = pki_now_ns() + rdma_ep(0)->iface->retry_ns / 2;
-    while (!T->leave(sides[0].ep))
+    while (!T->shutdown(sides[0].ep))
         progress();
     check(rdma_ep(0)->left && !sides[0].ep->dead && !sides[1].ep->dead && pki_now_ns() < until,
           "who mends its end for a goodbye that has come is told so");
@@ -413,12 +413,12 @@ int main(int argc, char **argv)
     puts_in_pieces();
     if (all) {
         sleeping();
-        goodbye_heard();
+        shutdown_seen();
     }
     close_pair();
     open_pair(PKI_RDMA_PIECE_SHIFT);
     failing_qp();
-    failing_lane();
+    failing_ctrl();
     no_path_left();
     close_pair();
     return failures == 0 ? 0 : 1;

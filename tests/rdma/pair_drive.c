@@ -80,7 +80,7 @@ void progress(void)
         struct pki_ep carrier = { .iface = &wire_iface, .rank = s, .peer = 1 - s };
 
         (void)T->progress(sides[s].iface);
-        T->mend(sides[s].ep, &carrier);
+        T->recover(sides[s].ep, &carrier);
     }
 }
 
@@ -173,9 +173,9 @@ bool is_told(const struct transfer *t)
     const void *payload;
     bool right = true;
 
-    for (size_t told = 0; right && told < t->bytes; told = msg.offset) {
+    for (size_t reported = 0; right && reported < t->bytes; reported = msg.offset) {
         right = next_message(1, &msg, &payload) && msg.kind == PKI_MSG_FIN && msg.op == t->grant.op && msg.bytes == t->bytes &&
-                msg.offset > told && msg.offset <= t->bytes;
+                msg.offset > reported && msg.offset <= t->bytes;
         if (right)
             T->pop(sides[1].ep);
     }
@@ -189,7 +189,7 @@ bool transfer(size_t bytes, size_t offset, size_t piece, unsigned op, void (*dis
     uint64_t until = pki_now_ns() + WAIT_NS;
     bool right;
 
-    t.grant = (struct pki_msg){ .kind = PKI_MSG_GRANT, .op = op, .bytes = bytes, .offset = (uintptr_t)target + 64 + offset };
+    t.grant = (struct pki_msg){ .kind = PKI_MSG_CTS, .op = op, .bytes = bytes, .offset = (uintptr_t)target + 64 + offset };
     fill(t.source, bytes, op);
     right = is_granted(&t);
     while (right && t.done < bytes && pki_now_ns() < until) {
@@ -205,8 +205,8 @@ bool transfer(size_t bytes, size_t offset, size_t piece, unsigned op, void (*dis
     if (!right)
         printf("     transfer %u: %zu of %zu bytes put, %zu ended; states %d and %d; %u and %u messages and %u grants have come, "
                "%u arrived\n",
-               op, t.issued, bytes, t.done, (int)rdma_ep(0)->mend.state, (int)rdma_ep(1)->mend.state, rdma_ep(0)->lane.arrived,
-               rdma_ep(1)->lane.arrived, rdma_ep(1)->filled_end, rdma_ep(0)->lane.sent);
+               op, t.issued, bytes, t.done, (int)rdma_ep(0)->recover.state, (int)rdma_ep(1)->recover.state, rdma_ep(0)->ctrl.arrived,
+               rdma_ep(1)->ctrl.arrived, rdma_ep(1)->filled_end, rdma_ep(0)->ctrl.sent);
     for (size_t i = 0; i < 64; i++)
         right = right && target[offset + i] == 0 && target[offset + 64 + bytes + i] == 0;
     free(source);

@@ -122,7 +122,7 @@ static inline void tcp_pair_await_end(struct tcp_pair *pair, int rank, struct pk
     assert(ended);
 }
 
-/* Without a goodbye, for which the other end, dead or of another opinion of what was sent, would let this one wait. */
+/* Without a shutdown message, for which the other end, dead or of another opinion of what was sent, would let this one wait. */
 static inline void tcp_pair_drop(struct tcp_pair *pair)
 {
     for (int i = 0; i < 2; i++)
@@ -136,8 +136,8 @@ static inline void tcp_cut(struct pki_ep *ep, uint32_t link)
 {
     struct pki_tcp_link *l = &pki_tcp_ep_of(ep)->links[link];
 
-    if (l->watch.fd >= 0)
-        (void)shutdown(l->watch.fd, SHUT_RDWR);
+    if (l->source.fd >= 0)
+        (void)shutdown(l->source.fd, SHUT_RDWR);
 }
 
 #endif

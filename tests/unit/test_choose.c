@@ -132,7 +132,7 @@ Test(choose, without_kernels_the_own_block_goes_by_a_neighbour)
     struct pki_chooser c = chooser_of(4, 1, true, "");
 
     cr_assert(is_named(pki_choose(&c, PKI_COLL_ALLTOALL, 1 << 30), "direct"));
-    c.detours = true;
+    c.relayed = true;
     cr_assert(is_named(pki_choose(&c, PKI_COLL_ALLTOALL, 2 << 20), "detour"));
     cr_assert(is_named(pki_choose(&c, PKI_COLL_ALLTOALL, (2 << 20) - 1), "direct"));
     cr_assert(is_named(pki_choose(&c, PKI_COLL_ALLTOALLV, 1 << 30), "direct"));
@@ -152,6 +152,17 @@ Test(choose, asked_for)
     cr_assert(is_named(pki_choose(&list, PKI_COLL_REDUCE, 8), "tree"));
     cr_assert(one.fused == 0 && kernels.fused == (1u << PKI_COLL_ALLREDUCE));
     cr_assert(is_named(pki_choose(&kernels, PKI_COLL_ALLREDUCE, 8), "flat")); /* in host memory */
+}
+
+Test(choose, other_names)
+{
+    struct pki_chooser short_one = chooser_of(4, 1, false, "one-shot,alltoall=relayed");
+    struct pki_chooser hosts = chooser_of(4, 2, false, "allreduce=node-leader");
+
+    cr_assert(is_named(pki_choose(&short_one, PKI_COLL_ALLREDUCE, 1 << 30), "flat"));
+    cr_assert(is_named(pki_choose(&short_one, PKI_COLL_ALLTOALL, 8), "detour"));
+    cr_assert(is_named(pki_choose(&hosts, PKI_COLL_ALLREDUCE, 1 << 30), "leader"));
+    cr_assert(pki_algorithm_text_check("reduce=relayed") == PK_ERR_ARG);
 }
 
 Test(choose, asked_for_wrongly)

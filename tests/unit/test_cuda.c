@@ -323,15 +323,15 @@ Test(cuda, import_believes_no_numbers)
 
 Test(cuda, limits_of_work)
 {
-    struct pki_word_op word = { PKI_WORD_WRITE, { NULL, 1 } };
+    struct pki_signal_op word = { PKI_SIGNAL_WRITE, { NULL, 1 } };
     struct pki_ll_op ll = { .bytes = 1, .flag = 0 };
     struct pki_queue queue;
     const void *srcs[PKI_REDUCE_MAX + 1] = { NULL };
 
     cr_assert_eq(ops->queue_open(device, &queue), PK_OK);
     cr_expect_eq(ops->copy(&queue, NULL, (void *)8, 0), PK_OK);
-    cr_expect_eq(ops->words(&queue, &word, 0, PKI_WAIT_VALUE), PK_OK);
-    cr_expect_eq(ops->words(&queue, &word, 256, PKI_WAIT_VALUE), PK_ERR_ARG);
+    cr_expect_eq(ops->signals(&queue, &word, 0, PKI_WAIT_VALUE), PK_OK);
+    cr_expect_eq(ops->signals(&queue, &word, 256, PKI_WAIT_VALUE), PK_ERR_ARG);
     cr_expect_eq(ops->reduce(&queue, NULL, srcs, PKI_REDUCE_MAX + 1, 1, PK_F32, PK_SUM), PK_ERR_ARG);
     cr_expect_eq(ops->reduce(&queue, NULL, srcs, 2, 0, PK_F32, PK_SUM), PK_OK);
     cr_expect_eq(ops->reduce(&queue, NULL, srcs, 2, 1, PK_F32, PK_AVG), PK_ERR_INTERNAL, "divided by how much?");
@@ -350,13 +350,13 @@ Test(cuda, an_idle_queue_and_a_waiting_one)
     cr_assert_eq(ops->host_register(device, (void *)words, PAGE), PK_OK);
     cr_assert_eq(ops->queue_open(device, &queue), PK_OK);
     for (int how = PKI_WAIT_VALUE; how <= (int)PKI_WAIT_KERNEL; how++) {
-        struct pki_word_op wait = { PKI_WORD_WAIT, { words, (uint32_t)how + 1 } };
+        struct pki_signal_op wait = { PKI_SIGNAL_WAIT, { words, (uint32_t)how + 1 } };
 
         cr_expect(ops->idle(&queue));
-        cr_assert_eq(ops->words(&queue, &wait, 1, (enum pki_wait_how)how), PK_OK);
+        cr_assert_eq(ops->signals(&queue, &wait, 1, (enum pki_wait_how)how), PK_OK);
         usleep(5000);
         cr_expect_not(ops->idle(&queue));
-        pki_gate_open(&wait.gate);
+        pki_signal_open(&wait.signal);
         cr_expect(drained(&queue));
     }
     ops->queue_close(&queue);

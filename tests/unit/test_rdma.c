@@ -114,8 +114,8 @@ static bool parses(struct pki_msg msg, uint32_t count, uint32_t nrails, struct p
 
 Test(rdma, messages)
 {
-    struct pki_msg eager = { .kind = PKI_MSG_EAGER, .op = 7 }, want = { .kind = PKI_MSG_WANT }, data = { .kind = PKI_MSG_DATA };
-    struct pki_msg grant = { .kind = PKI_MSG_GRANT }, elsewhere = { .kind = PKI_MSG_GRANT, .flags = PKI_MSG_FLAG_STAGED }, out;
+    struct pki_msg eager = { .kind = PKI_MSG_EAGER, .op = 7 }, want = { .kind = PKI_MSG_RTS }, data = { .kind = PKI_MSG_DATA };
+    struct pki_msg grant = { .kind = PKI_MSG_CTS }, elsewhere = { .kind = PKI_MSG_CTS, .flags = PKI_MSG_FLAG_BOUNCE }, out;
 
     cr_expect(parses(eager, 16, 1, &out) && out.payload == 0 && out.op == 7);
     cr_expect(parses(eager, 16 + PKI_RDMA_PAYLOAD_MAX, 1, &out) && out.payload == PKI_RDMA_PAYLOAD_MAX);

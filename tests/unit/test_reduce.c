@@ -392,15 +392,15 @@ Test(host, words_write_in_order_and_never_wait)
     _Atomic uint32_t one = 0, two = 0;
     struct pki_device *device;
     struct pki_queue queue;
-    struct pki_word_op ops[3] = { { PKI_WORD_WRITE, { &one, 5 } },
-                                  { PKI_WORD_WRITE, { NULL, 1 } },
-                                  { PKI_WORD_WAIT, { &two, 1 } } };
+    struct pki_signal_op ops[3] = { { PKI_SIGNAL_WRITE, { &one, 5 } },
+                                  { PKI_SIGNAL_WRITE, { NULL, 1 } },
+                                  { PKI_SIGNAL_WAIT, { &two, 1 } } };
 
     cr_assert_eq(pki_device_host.open(0, &device), PK_OK);
     cr_assert_eq(device->ops->queue_open(device, &queue), PK_OK);
-    cr_expect_eq(device->ops->words(&queue, ops, 3, PKI_WAIT_VALUE), PK_ERR_UNSUPPORTED);
+    cr_expect_eq(device->ops->signals(&queue, ops, 3, PKI_WAIT_VALUE), PK_ERR_UNSUPPORTED);
     cr_expect_eq(one, 0);
-    cr_expect_eq(device->ops->words(&queue, ops, 2, PKI_WAIT_VALUE), PK_OK);
+    cr_expect_eq(device->ops->signals(&queue, ops, 2, PKI_WAIT_VALUE), PK_OK);
     cr_expect_eq(one, 5);
     cr_expect(device->ops->idle(&queue));
     device->ops->queue_close(&queue);

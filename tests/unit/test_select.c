@@ -122,7 +122,7 @@ Test(topology, mark_near)
     static const struct {
         const char *file, *gpu;
         int local_node;
-        char cards[4][16];
+        char peer_infos[4][16];
         const char *near;
     } cases[] = {
         { "nvlink8.xml", "0000:13:00.0", -1, { "0000:84:00.0", "0000:14:00.0", "0000:24:00.0" }, ".#." }, /* behind its switch */
@@ -137,13 +137,13 @@ Test(topology, mark_near)
 
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct pki_topology *t = load(cases[i].file);
-        char cards[4][16], got[5] = "";
+        char peer_infos[4][16], got[5] = "";
         bool near[4];
         int n = (int)strlen(cases[i].near), count = 0, marked;
 
-        memcpy(cards, cases[i].cards, sizeof cards);
+        memcpy(peer_infos, cases[i].peer_infos, sizeof peer_infos);
         t->local_node = cases[i].local_node;
-        marked = pki_topology_mark_near(t, cases[i].gpu, cards, n, near);
+        marked = pki_topology_mark_near(t, cases[i].gpu, peer_infos, n, near);
         for (int k = 0; k < n; k++)
             count += (got[k] = near[k] ? '#' : '.') == '#';
         cr_expect_str_eq(got, cases[i].near, "case %zu", i);

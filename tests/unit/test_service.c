@@ -14,32 +14,32 @@
 #define WANTED 5 /* looks: the one before the operation, the last before it sleeps, and more */
 
 static struct pki_engine *engine;
-static atomic_int looks;
+static atomic_int checks;
 
 /* Called as the thread looks at the only task. At first it was watched, no more: what it has found by then is that there is nothing to do. */
 static bool look(const struct pki_queue *queue)
 {
     (void)queue;
-    if (atomic_fetch_add(&looks, 1) > 0)
+    if (atomic_fetch_add(&checks, 1) > 0)
         return false;
     nanosleep(&(struct timespec){ .tv_nsec = FALLS_ASLEEP_NS }, NULL);
     atomic_store(&engine->watched, 0);
-    atomic_store(&engine->calm_tasks, 1);
+    atomic_store(&engine->device_driven_tasks, 1);
     atomic_store(&engine->async_tasks, 1);
     cr_assert_eq(pki_service_wake(), PK_OK); /* it is not asleep yet */
     return false;
 }
 
-static void await_looks(int wanted)
+static void await_checks(int wanted)
 {
     const uint64_t until = pki_now_ns() + LIMIT_NS;
 
-    while (atomic_load(&looks) < wanted && pki_now_ns() < until)
+    while (atomic_load(&checks) < wanted && pki_now_ns() < until)
         nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
 }
 
 /* Calm: by a kernel, which does not wake the thread at its end. */
-Test(service, calm_operation_while_it_falls_asleep)
+Test(service, device_driven_operation_while_it_falls_asleep)
 {
     static const struct pki_device_ops ops = { .idle = look };
     static struct pki_device device = { .ops = &ops };
@@ -54,11 +54,11 @@ Test(service, calm_operation_while_it_falls_asleep)
     pki_list_push(&engine->tasks, &task.node);
     atomic_store(&engine->watched, 1);
     cr_assert_eq(pki_service_wake(), PK_OK);
-    await_looks(WANTED);
-    cr_expect_geq(atomic_load(&looks), WANTED, "it sleeps beside an unfinished operation");
+    await_checks(WANTED);
+    cr_expect_geq(atomic_load(&checks), WANTED, "it sleeps beside an unfinished operation");
     pki_engine_lock(engine);
     pki_list_remove(&task.node);
-    atomic_store(&engine->calm_tasks, 0);
+    atomic_store(&engine->device_driven_tasks, 0);
     atomic_store(&engine->async_tasks, 0);
     pki_engine_unlock(engine);
     cr_expect_eq(pki_engine_close(engine), PK_OK);

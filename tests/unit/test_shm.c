@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The lane of the shm transport, and the table of transports. */
+/* The control channel of the shm transport, and the table of transports. */
 #include <criterion/criterion.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -20,8 +20,8 @@ static void pair_wind(struct pair *pair, uint32_t next, uint32_t data)
     for (int i = 0; i < 2; i++) {
         struct pki_shm_ep *ep = (struct pki_shm_ep *)(void *)pair->ep[i];
 
-        ep->rx.next = ep->rx.told_next = ep->tx.next = ep->tx.taken_next = ep->tx.heard = next;
-        ep->rx.data_end = ep->rx.told_data = ep->tx.data_next = ep->tx.taken_data = data;
+        ep->rx.next = ep->rx.reported_next = ep->tx.next = ep->tx.taken_next = ep->tx.heard = next;
+        ep->rx.data_end = ep->rx.reported_data = ep->tx.data_next = ep->tx.taken_data = data;
         atomic_store(&ep->mine->header.taken, (uint64_t)data << 32 | next);
     }
 }
@@ -63,8 +63,8 @@ static struct pki_msg numbered(uint32_t number, uint32_t payload)
     msg.offset = ~msg.op;
     msg.bytes = msg.op * 3;
     msg.region = h ^ 5;
-    msg.gate_slot = (uint16_t)number;
-    msg.gate_value = ~number;
+    msg.signal_slot = (uint16_t)number;
+    msg.signal_value = ~number;
     return msg;
 }
 
@@ -149,7 +149,7 @@ Test(shm, probe)
     cr_assert(shm()->open(&config, &(struct pki_shm_iface){ 0 }.base) == PK_ERR_ARG);
 }
 
-/* ---- The lane ---- */
+/* ---- The control channel ---- */
 
 Test(shm, every_payload_size_and_kind)
 {
@@ -430,19 +430,19 @@ Test(shm, two_threads_against_a_model)
 
 /* ---- Gates ---- */
 
-Test(shm, gates_are_shared_pages)
+Test(shm, signals_are_shared_pages)
 {
     struct pair pair = pair_new(true);
 
     for (int i = 0; i < 2; i++) {
-        struct pki_gate_slot *mine = pair.ep[i]->gates_mine, *same = pair.ep[1 - i]->gates_theirs;
-        struct pki_gate gate = { .word = &same[PKI_GATE_SLOTS - 1].done, .value = 7 };
+        struct pki_signal_slot *mine = pair.ep[i]->signals_mine, *same = pair.ep[1 - i]->signals_theirs;
+        struct pki_signal signal = { .word = &same[PKI_SIGNAL_SLOTS - 1].done, .value = 7 };
 
         cr_assert((uintptr_t)mine % PKI_SHM_PAGE == 0 && (uintptr_t)same % PKI_SHM_PAGE == 0 && mine != same);
-        for (int k = 0; k < PKI_GATE_SLOTS; k++)
+        for (int k = 0; k < PKI_SIGNAL_SLOTS; k++)
             cr_assert(mine[k].start == 0 && mine[k].done == 0);
-        pki_gate_open(&gate);
-        cr_assert(mine[PKI_GATE_SLOTS - 1].done == 7 && mine[PKI_GATE_SLOTS - 1].start == 0);
+        pki_signal_open(&signal);
+        cr_assert(mine[PKI_SIGNAL_SLOTS - 1].done == 7 && mine[PKI_SIGNAL_SLOTS - 1].start == 0);
     }
     cr_assert(send_numbered(pair.ep[0], 3, 3) == PK_OK && take_numbered(pair.ep[1], 3, 3));
     pair_free(&pair);
@@ -500,36 +500,36 @@ Test(shm, a_peer_that_claims_too_much)
 
 /* ---- Sleeping ---- */
 
-static void *sleep_at_bells(void *arg)
+static void *sleep_at_wake_words(void *arg)
 {
-    _Atomic uint32_t *const *bells = arg;
+    _Atomic uint32_t *const *wake_words = arg;
     uint64_t begin = pki_now_ns();
 
-    while (atomic_load(bells[0]) == 1 && atomic_load(bells[1]) == 1 && pki_now_ns() - begin < 20 * PKI_NS_PER_S)
-        if (!pki_futex_wait(bells, 2, 1, 20 * PKI_NS_PER_S))
+    while (atomic_load(wake_words[0]) == 1 && atomic_load(wake_words[1]) == 1 && pki_now_ns() - begin < 20 * PKI_NS_PER_S)
+        if (!pki_futex_wait(wake_words, 2, 1, 20 * PKI_NS_PER_S))
             usleep(1000); /* a kernel that cannot wait for several */
     return pki_now_ns() - begin < 10 * PKI_NS_PER_S ? arg : NULL;
 }
 
-/* One sleeper, lanes to two peers: the message of either wakes it. */
+/* One sleeper, control channels to two peers: the message of either wakes it. */
 Test(shm, a_message_wakes_who_sleeps)
 {
     struct pair pairs[2] = { pair_new(true), pair_new(true) };
 
     for (int i = 0; i < 2; i++) {
-        _Atomic uint32_t *bells[2] = { pairs[0].ep[1]->bell, pairs[1].ep[1]->bell };
+        _Atomic uint32_t *wake_words[2] = { pairs[0].ep[1]->wake_word, pairs[1].ep[1]->wake_word };
         pthread_t sleeper;
         void *in_time = NULL;
 
-        cr_assert(send_numbered(pairs[i].ep[0], 0, 8) == PK_OK && atomic_load(bells[0]) == 0 && atomic_load(bells[1]) == 0);
-        atomic_store(bells[0], 1);
-        atomic_store(bells[1], 1);
-        cr_assert(pthread_create(&sleeper, NULL, sleep_at_bells, bells) == 0);
+        cr_assert(send_numbered(pairs[i].ep[0], 0, 8) == PK_OK && atomic_load(wake_words[0]) == 0 && atomic_load(wake_words[1]) == 0);
+        atomic_store(wake_words[0], 1);
+        atomic_store(wake_words[1], 1);
+        cr_assert(pthread_create(&sleeper, NULL, sleep_at_wake_words, wake_words) == 0);
         usleep(20000);
         cr_assert(send_numbered(pairs[i].ep[0], 1, 8) == PK_OK);
         cr_assert(pthread_join(sleeper, &in_time) == 0 && in_time != NULL);
-        cr_assert(atomic_load(bells[i]) == 0 && atomic_load(bells[1 - i]) == 1);
-        atomic_store(bells[1 - i], 0);
+        cr_assert(atomic_load(wake_words[i]) == 0 && atomic_load(wake_words[1 - i]) == 1);
+        atomic_store(wake_words[1 - i], 0);
     }
     pair_free(&pairs[0]);
     pair_free(&pairs[1]);
@@ -551,7 +551,7 @@ static void refused(const struct pki_blob *blob, int fd)
 
     cr_assert(shm()->ep_init(ep, &mine) == PK_OK);
     theirs.fd = fd;
-    cr_assert(shm()->ep_connect(ep, &theirs) == PK_ERR_PEER && ep->gates_theirs == NULL);
+    cr_assert(shm()->ep_connect(ep, &theirs) == PK_ERR_PEER && ep->signals_theirs == NULL);
     cr_assert(fd < 0 || (fcntl(fd, F_GETFD) == -1 && errno == EBADF), "ep_connect owns the descriptor");
     ep_free(iface, ep);
 }
@@ -581,7 +581,7 @@ Test(shm, inboxes_that_are_not_trusted)
         bad.bytes[field] ^= 1;
         refused(&bad, memfd(bytes, seals));
     }
-    for (size_t field = offsetof(struct pki_shm_hello, quick); field < sizeof hello; field += 4) {
+    for (size_t field = offsetof(struct pki_shm_hello, fast_copy); field < sizeof hello; field += 4) {
         bad = good;
         bad.bytes[field] ^= 2;
         refused(&bad, memfd(bytes, seals));

@@ -17,7 +17,7 @@
 
 static const struct pki_where nowhere = { .rank = -1, .peer = -1 };
 
-static struct pki_wait patience(void)
+static struct pki_wait timeout(void)
 {
     return (struct pki_wait){ .deadline_ns = pki_deadline_ns(10000) };
 }
@@ -27,7 +27,7 @@ static pk_result_t move(struct pki_ep *ep, const void *src, void *dst, size_t by
     struct pki_put put = { .ep = ep, .src = src, .remote = (uintptr_t)dst, .bytes = bytes, .result = PK_IN_PROGRESS };
     pk_result_t result;
 
-    put.done_remote = (struct pki_gate){ .word = word, .value = 9 };
+    put.done_remote = (struct pki_signal){ .word = word, .value = 9 };
     result = shm()->put(&put);
     if (result != PK_OK) {
         cr_assert(pki_list_empty(&ep->iface->done));
@@ -198,7 +198,7 @@ static struct pki_ep *meet(int sock, int rank, int64_t peer_pid, struct pki_ifac
     struct pki_ep *ep = ep_new(iface, rank, false, peer_pid);
     struct pki_blob mine, theirs = { .fd = -1 };
     struct pki_frame_in in = { .data = &theirs.bytes, .capacity = sizeof theirs.bytes, .fds = &theirs.fd, .fd_capacity = 1 };
-    struct pki_wait wait = patience();
+    struct pki_wait wait = timeout();
 
     assert(shm()->ep_init(ep, &mine) == PK_OK);
     assert(pki_fd_send_wait(sock, mine.bytes, mine.len, &mine.fd, 1, &wait, &nowhere) == PK_OK);
@@ -224,7 +224,7 @@ static void send_message(struct pki_ep *ep, const struct pki_msg *msg, const voi
         assert(pki_now_ns() < deadline && !ep->dead);
 }
 
-/* The child: sends everything back with its bytes complemented; answers a GRANT by a put of as many sevens and a FIN; ends with
+/* The child: sends everything back with its bytes complemented; answers a CTS by a put of as many sevens and a FIN; ends with
  * CREDIT, or rather waits to be killed. */
 static int peer_main(int64_t parent)
 {
@@ -242,7 +242,7 @@ static int peer_main(int64_t parent)
         for (uint32_t i = 0; i < msg.payload; i++)
             back[i] = (unsigned char)~((const unsigned char *)payload)[i];
         shm()->pop(ep);
-        if (msg.kind == PKI_MSG_GRANT) {
+        if (msg.kind == PKI_MSG_CTS) {
             assert(msg.bytes <= sizeof sevens);
             assert(move(ep, sevens, (void *)(uintptr_t)msg.offset, msg.bytes, NULL) == PK_OK);
             msg.kind = PKI_MSG_FIN;
@@ -303,7 +303,7 @@ static void echoes(struct pki_ep *ep)
 static void granted(struct pki_ep *ep)
 {
     unsigned char *landing = calloc(1, (1u << 20) + 1);
-    struct pki_msg msg = { .kind = PKI_MSG_GRANT, .offset = (uintptr_t)landing, .bytes = 1u << 20 };
+    struct pki_msg msg = { .kind = PKI_MSG_CTS, .offset = (uintptr_t)landing, .bytes = 1u << 20 };
     const void *payload;
 
     send_message(ep, &msg, NULL);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The news of a failure, where the socket beside the lane has no room for it at first. */
+/* The news of a failure, where the socket beside the control channel has no room for it at first. */
 #include <criterion/criterion.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,7 +14,7 @@
 #define KIND_AT 4         /* of a frame: version u32, kind u32 */
 #define FRAME_FAILED 3
 
-/* Rank 0 of two; of rank 1 there is the end of a lane and of a socket. */
+/* Rank 0 of two; of rank 1 there is the end of a control channel and of a socket. */
 struct bed {
     struct pki_engine *engine;
     struct pki_iface *their_iface;
@@ -40,7 +40,7 @@ static void bed_open(struct bed *bed)
     cr_assert_eq(shm()->ep_connect(ep, &their_blob), PK_OK);
     cr_assert_eq(shm()->ep_connect(bed->theirs, &mine), PK_OK);
     cr_assert_eq(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, fds), 0);
-    pki_engine_set_lane(bed->engine, 1, ep, fds[0]);
+    pki_engine_set_ctrl(bed->engine, 1, ep, fds[0]);
     pki_engine_start(bed->engine);
     bed->their_fd = fds[1];
 }
@@ -92,14 +92,14 @@ Test(side, failure_is_told_once_there_is_room)
     bed_open(&bed);
     fill(&bed);
     fail(&bed);
-    cr_expect_eq(atomic_load(&bed.engine->untold), 1, "the socket was to be full");
+    cr_expect_eq(atomic_load(&bed.engine->unreported), 1, "the socket was to be full");
     cr_expect_eq(pki_engine_status(bed.engine), PK_ERR_ABORTED);
     filled = read_frames(&bed, &failed);
     cr_expect(filled > 10 && failed == 0, "%d frames, %d of failure", filled, failed);
     cr_expect_eq(pki_engine_status(bed.engine), PK_ERR_ABORTED); /* as any later call does */
     cr_expect_eq(read_frames(&bed, &failed), 1);
     cr_expect_eq(failed, 1);
-    cr_expect_eq(atomic_load(&bed.engine->untold), 0);
+    cr_expect_eq(atomic_load(&bed.engine->unreported), 0);
     cr_expect_eq(pki_engine_status(bed.engine), PK_ERR_ABORTED);
     cr_expect_eq(read_frames(&bed, &failed), 0, "told twice");
     bed_close(&bed);
@@ -114,11 +114,11 @@ Test(side, failure_is_told_at_once_where_there_is_room)
     fail(&bed);
     cr_expect_eq(read_frames(&bed, &failed), 1);
     cr_expect_eq(failed, 1);
-    cr_expect_eq(atomic_load(&bed.engine->untold), 0);
+    cr_expect_eq(atomic_load(&bed.engine->unreported), 0);
     bed_close(&bed);
 }
 
-Test(side, an_abort_with_nothing_unfinished_is_a_goodbye)
+Test(side, an_abort_with_nothing_unfinished_is_a_shutdown)
 {
     struct bed bed;
     int failed;

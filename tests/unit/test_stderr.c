@@ -15,7 +15,7 @@
 #include "util/log.h"
 
 #define LOST 3
-#define NOTE "pickle: lines lost before this one, for standard error took none: 3\n"
+#define NOTE "pickle: lines lost before this one because standard error was full: 3\n"
 #define NOBODY 65534
 
 /* What has become descriptor 2, and its other end. */

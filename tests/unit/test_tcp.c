@@ -8,7 +8,7 @@
 #include "util/auth.h"
 #include "util/bytes.h"
 
-#define PATIENCE_NS (20 * PKI_NS_PER_S)
+#define TIMEOUT_NS (20 * PKI_NS_PER_S)
 
 static uint64_t mix(uint64_t x)
 {
@@ -33,12 +33,12 @@ static bool equal(const unsigned char *at, size_t bytes, uint64_t seed)
 
 /* ---- Messages ---- */
 
-/* Rank `from` sends `count` messages of all lengths, the other checks them; every `cut_every`-th time round the lane is cut. */
+/* Rank `from` sends `count` messages of all lengths, the other checks them; every `cut_every`-th time round the control channel is cut. */
 static void stream_messages(struct tcp_pair *pair, int from, unsigned count, unsigned cut_every)
 {
     static unsigned char payload[PKI_TCP_EAGER_MAX];
     unsigned sent = 0, taken = 0;
-    uint64_t until = pki_now_ns() + PATIENCE_NS;
+    uint64_t until = pki_now_ns() + TIMEOUT_NS;
 
     while (taken < count && pki_now_ns() < until) {
         struct pki_msg msg = { .kind = sent % 3 == 0 ? PKI_MSG_EAGER : PKI_MSG_FIN, .op = sent, .sig = sent * 7, .index = (uint16_t)sent };
@@ -128,7 +128,7 @@ Test(tcp, lengths_of_messages)
 
 struct transfer {
     unsigned char *src, *dst;
-    size_t bytes, put_bytes, told;
+    size_t bytes, put_bytes, reported;
     uint64_t op;
     int ended, puts; /* of so many puts */
     struct pki_put put[64];
@@ -136,7 +136,7 @@ struct transfer {
 
 static void transfer_begin(struct tcp_pair *pair, struct transfer *t, uint64_t op, size_t bytes, size_t put_bytes)
 {
-    struct pki_msg grant = { .kind = PKI_MSG_GRANT, .op = op, .bytes = bytes };
+    struct pki_msg grant = { .kind = PKI_MSG_CTS, .op = op, .bytes = bytes };
 
     *t = (struct transfer){ .src = malloc(bytes), .dst = malloc(bytes), .bytes = bytes, .put_bytes = put_bytes, .op = op };
     fill(t->src, bytes, op);
@@ -174,24 +174,24 @@ static int transfers_look(struct tcp_pair *pair, struct transfer *t, int n)
         for (int i = 0; i < n; i++)
             if (msg.op == t[i].op) {
                 cr_assert_eq(msg.kind, PKI_MSG_FIN);
-                cr_assert_gt(msg.offset, t[i].told);
-                t[i].told = msg.offset;
+                cr_assert_gt(msg.offset, t[i].reported);
+                t[i].reported = msg.offset;
             }
         tcp()->pop(pair->ep[1]);
     }
     while (tcp()->peek(pair->ep[0], &msg, &payload)) {
-        cr_assert_eq(msg.kind, PKI_MSG_GRANT);
+        cr_assert_eq(msg.kind, PKI_MSG_CTS);
         cr_assert_eq(msg.offset, 0, "no address leaves its process");
         tcp()->pop(pair->ep[0]);
     }
     for (int i = 0; i < n; i++)
-        whole += t[i].told == t[i].bytes && t[i].ended == t[i].puts;
+        whole += t[i].reported == t[i].bytes && t[i].ended == t[i].puts;
     return whole;
 }
 
 static void transfers_run(struct tcp_pair *pair, struct transfer *t, int n, unsigned cut_every)
 {
-    uint64_t until = pki_now_ns() + PATIENCE_NS;
+    uint64_t until = pki_now_ns() + TIMEOUT_NS;
     const struct pki_tcp_ep *ep = pki_tcp_ep_of(pair->ep[0]);
     unsigned cuts = 0;
 
@@ -253,15 +253,15 @@ Test(tcp, chunks_survive_cuts)
 Test(tcp, lower_of_both_counts)
 {
     struct tcp_pair pair;
-    struct pki_tcp_card card;
+    struct pki_tcp_peer_info peer_info;
 
     tcp_params("3", "8", "65536");
     tcp_pair_begin(&pair);
-    cr_assert(pki_tcp_get_card(&pair.blob[1], &card));
-    card.sockets = 2;
-    card.window = 32;
-    card.chunk_bytes = 32768;
-    pki_tcp_put_card(&pair.blob[1], &card);
+    cr_assert(pki_tcp_get_peer_info(&pair.blob[1], &peer_info));
+    peer_info.sockets = 2;
+    peer_info.window = 32;
+    peer_info.chunk_bytes = 32768;
+    pki_tcp_put_peer_info(&pair.blob[1], &peer_info);
     cr_assert_eq(tcp()->ep_connect(pair.ep[0], &pair.blob[1]), PK_OK);
     cr_assert_eq(pki_tcp_ep_of(pair.ep[0])->params.sockets, 2);
     cr_assert_eq(pki_tcp_ep_of(pair.ep[0])->params.window, 8);
@@ -307,11 +307,11 @@ static void kill_end(struct tcp_pair *pair, int who)
     struct pki_tcp_iface *iface = pki_tcp_iface_of(pair->iface[who]);
 
     for (uint32_t i = 0; i < ep->nlinks; i++) {
-        pki_tcp_unwatch(&ep->links[i].watch);
+        pki_tcp_source_remove(&ep->links[i].source);
         ep->links[i].state = PKI_TCP_OVER;
     }
     for (uint32_t i = 0; i < iface->listeners; i++)
-        pki_tcp_unwatch(&iface->listener[i]);
+        pki_tcp_source_remove(&iface->listener[i]);
     pair->ep[who]->dead = true;
 }
 
@@ -366,7 +366,7 @@ Test(tcp, leaving_is_no_death)
 
 static void inject(struct tcp_pair *pair, uint32_t link, const void *bytes, size_t count)
 {
-    int fd = pki_tcp_ep_of(pair->ep[0])->links[link].watch.fd;
+    int fd = pki_tcp_ep_of(pair->ep[0])->links[link].source.fd;
 
     cr_assert_eq(send(fd, bytes, count, MSG_NOSIGNAL), (ssize_t)count);
 }
@@ -384,7 +384,7 @@ Test(tcp, chunk_outside_the_grant)
 
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         unsigned char head[PKI_TCP_DATA_HEAD_BYTES], target[4096] = { 0 };
-        struct pki_msg grant = { .kind = PKI_MSG_GRANT, .op = 7, .bytes = sizeof target, .offset = (uint64_t)(uintptr_t)target };
+        struct pki_msg grant = { .kind = PKI_MSG_CTS, .op = 7, .bytes = sizeof target, .offset = (uint64_t)(uintptr_t)target };
         struct tcp_pair pair;
 
         tcp_params("1", "4", "16384");
@@ -425,7 +425,7 @@ Test(tcp, acknowledgement_of_what_was_not_sent)
     tcp_pair_drop(&pair);
 }
 
-/* Rank 0 says that a frame of the lane has come. */
+/* Rank 0 says that a frame of the control channel has come. */
 static void acknowledge_first(struct tcp_pair *pair)
 {
     unsigned char frame[PKI_TCP_HEADER_BYTES + PKI_TCP_ACK_BYTES];
@@ -449,11 +449,11 @@ Test(tcp, messages_that_were_not_sent_cannot_be_acknowledged)
         if (queued) { /* the kernel has no room */
             ep->links[0].writable = false;
             cr_assert_eq(tcp()->msg(pair.ep[1], &msg, payload), PK_OK);
-            cr_assert_lt(ep->lane.tx_sent, ep->lane.tx_end);
+            cr_assert_lt(ep->ctrl.tx_sent, ep->ctrl.tx_end);
         }
         acknowledge_first(&pair);
         for (int i = 0; i < 1000 && !pair.ep[1]->dead; i++)
-            (void)pki_tcp_lane_read(&ep->lane);
+            (void)pki_tcp_ctrl_read(&ep->ctrl);
         cr_assert(pair.ep[1]->dead, "%d", queued);
         tcp_pair_drop(&pair);
     }

@@ -7,7 +7,7 @@
 #include "tcp_pair.h"
 
 #define AWAY_NS (4 * PKI_NS_PER_S)
-#define PATIENCE_NS (20 * PKI_NS_PER_S)
+#define TIMEOUT_NS (20 * PKI_NS_PER_S)
 
 /* That wait for the rank to accept them. */
 static unsigned queued(const struct pki_iface *iface)
@@ -29,7 +29,7 @@ static void run(struct tcp_pair *pair, int who, uint64_t ns)
 static void come_back(struct tcp_pair *pair, int away)
 {
     const struct pki_msg msg = { .kind = PKI_MSG_EAGER, .op = 7 };
-    uint64_t until = pki_now_ns() + PATIENCE_NS;
+    uint64_t until = pki_now_ns() + TIMEOUT_NS;
     struct pki_msg in = { .op = 0 };
     const void *payload;
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The tcp transport: the lane between two ranks while connections break, and who leaves. */
+/* The tcp transport: the control channel between two ranks while connections break, and who leaves. */
 #include <criterion/criterion.h>
 #include <pthread.h>
 #include <sys/socket.h>
@@ -7,7 +7,7 @@
 
 #include "tcp_pair.h"
 
-#define PATIENCE_NS (20 * PKI_NS_PER_S)
+#define TIMEOUT_NS (20 * PKI_NS_PER_S)
 
 static unsigned char payload[PKI_TCP_EAGER_MAX];
 
@@ -23,7 +23,7 @@ static void begin(struct tcp_pair *pair)
 static void say(struct tcp_pair *pair, int from, uint64_t op, uint32_t bytes)
 {
     const struct pki_msg msg = { .kind = PKI_MSG_EAGER, .flags = PKI_MSG_FLAG_COLL, .op = op, .sig = 5, .payload = bytes };
-    uint64_t until = pki_now_ns() + PATIENCE_NS;
+    uint64_t until = pki_now_ns() + TIMEOUT_NS;
     pk_result_t result;
 
     while ((result = tcp()->msg(pair->ep[from], &msg, payload)) == PK_IN_PROGRESS && pki_now_ns() < until)
@@ -60,7 +60,7 @@ static void hear_all(struct tcp_pair *pair, int rank, uint64_t last)
     struct pki_msg msg;
 
     for (uint64_t i = 1; i <= last; i++) {
-        cr_assert(hears(pair, rank, &msg, PATIENCE_NS), "%llu of %llu", (unsigned long long)i, (unsigned long long)last);
+        cr_assert(hears(pair, rank, &msg, TIMEOUT_NS), "%llu of %llu", (unsigned long long)i, (unsigned long long)last);
         cr_assert_eq(msg.op, i);
     }
     cr_assert(!hears(pair, rank, &msg, 20 * PKI_NS_PER_MS), "and nothing else");
@@ -80,16 +80,16 @@ Test(tcp_lane, nothing_is_lost_where_it_is_cut)
         say(&pair, rank, op, (uint32_t)(op * 37 % 3000));
         if (op % 40 == 0)
             tcp_cut(pair.ep[op / 40 % 2], 0);
-        cr_assert(hears(&pair, 1 - rank, &msg, PATIENCE_NS));
+        cr_assert(hears(&pair, 1 - rank, &msg, TIMEOUT_NS));
         heard += msg.op == op;
         cr_assert_not(pair.ep[0]->dead || pair.ep[1]->dead);
     }
     cr_assert_eq(heard, 3000);
     for (int rank = 0; rank < 2; rank++) {
-        const struct pki_tcp_lane *lane = &pki_tcp_ep_of(pair.ep[rank])->lane;
+        const struct pki_tcp_ctrl *ctrl = &pki_tcp_ep_of(pair.ep[rank])->ctrl;
 
-        cr_assert_lt(lane->tx_end - lane->tx_head, 3 * PKI_TCP_TX_BYTES / 4, "it has been acknowledged");
-        cr_assert_gt(lane->tx_end, 2 * PKI_TCP_TX_BYTES);
+        cr_assert_lt(ctrl->tx_end - ctrl->tx_head, 3 * PKI_TCP_TX_BYTES / 4, "it has been acknowledged");
+        cr_assert_gt(ctrl->tx_end, 2 * PKI_TCP_TX_BYTES);
     }
     tcp_pair_free(&pair);
 }
@@ -105,8 +105,8 @@ Test(tcp_lane, news_of_a_failure_comes)
         say(&pair, from, 1, 100);
         say_news(&pair, from);
         tcp()->revoke(pair.iface[from]);
-        cr_assert(hears(&pair, 1 - from, &msg, PATIENCE_NS / 20) && msg.kind == PKI_MSG_EAGER);
-        cr_assert(hears(&pair, 1 - from, &msg, PATIENCE_NS / 20) && msg.kind == PKI_MSG_SIDE);
+        cr_assert(hears(&pair, 1 - from, &msg, TIMEOUT_NS / 20) && msg.kind == PKI_MSG_EAGER);
+        cr_assert(hears(&pair, 1 - from, &msg, TIMEOUT_NS / 20) && msg.kind == PKI_MSG_SIDE);
         tcp_pair_free(&pair);
     }
 }
@@ -130,7 +130,7 @@ Test(tcp_lane, nobody_waits_at_the_end_for_who_has_failed)
 }
 
 /* Between two ranks the first of which is gone before the other one looks. */
-Test(tcp_lane, goodbye_is_behind_everything)
+Test(tcp_lane, shutdown_is_behind_everything)
 {
     for (unsigned pause = 0; pause < 2; pause++) {
         struct tcp_pair pair;
@@ -142,7 +142,7 @@ Test(tcp_lane, goodbye_is_behind_everything)
         if (pause)
             usleep(20000);
         hear_all(&pair, 0, 40);
-        for (uint64_t until = pki_now_ns() + PATIENCE_NS; !pair.ep[0]->left && !pki_tcp_ep_of(pair.ep[0])->left && pki_now_ns() < until;)
+        for (uint64_t until = pki_now_ns() + TIMEOUT_NS; !pair.ep[0]->left && !pki_tcp_ep_of(pair.ep[0])->left && pki_now_ns() < until;)
             (void)tcp()->progress(pair.iface[0]);
         cr_assert(!pair.ep[0]->dead && pki_tcp_ep_of(pair.ep[0])->left);
         tcp_pair_free(&pair);
@@ -188,27 +188,27 @@ static void *leave(void *arg)
     return NULL;
 }
 
-/* All of it comes, news last, and then the goodbye. */
+/* All of it comes, news last, and then the shutdown message. */
 static void hear_out(struct leaver *l, uint64_t state)
 {
     struct pki_ep *ep = l->pair.ep[1 - l->rank];
-    uint64_t until = pki_now_ns() + PATIENCE_NS, heard = 0;
-    bool news = false;
+    uint64_t until = pki_now_ns() + TIMEOUT_NS, heard = 0;
+    bool events = false;
 
-    while (!(news && pki_tcp_ep_of(ep)->left) && !ep->dead && pki_now_ns() < until) {
+    while (!(events && pki_tcp_ep_of(ep)->left) && !ep->dead && pki_now_ns() < until) {
         struct pki_msg msg;
         const void *got;
 
         for (unsigned i = draw(&state) % 12; i > 0 && tcp()->peek(ep, &msg, &got); i--) {
-            cr_assert_not(news, "nothing comes behind it");
-            news = msg.kind == PKI_MSG_SIDE;
+            cr_assert_not(events, "nothing comes behind it");
+            events = msg.kind == PKI_MSG_SIDE;
             heard += msg.kind == PKI_MSG_EAGER;
             tcp()->pop(ep);
         }
         if (draw(&state) % 2 == 0)
             (void)tcp()->progress(l->pair.iface[1 - l->rank]);
     }
-    cr_assert(news && !ep->dead && heard == l->last, "%llu of %llu, dead %d", (unsigned long long)heard, (unsigned long long)l->last, ep->dead);
+    cr_assert(events && !ep->dead && heard == l->last, "%llu of %llu, dead %d", (unsigned long long)heard, (unsigned long long)l->last, ep->dead);
 }
 
 Test(tcp_lane, leaving_while_connections_break, .timeout = 120)

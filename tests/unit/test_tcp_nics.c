@@ -52,23 +52,23 @@ Test(tcp, connections_are_spread_over_interfaces)
     expect_pairs(&(struct pki_tcp_nics){ 2, 1, rails, unknown }, &(struct pki_tcp_nics){ 2, 1, over_there, NULL }, 1, "1-1 0-1 1-0 0-0");
 }
 
-static void expect_card(const char *met, uint32_t n, const char *expected)
+static void expect_peer_info(const char *met, uint32_t n, const char *expected)
 {
     static const char *const texts[] = { "10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.4", "10.0.0.5", "10.0.0.6", "10.0.0.7", "10.0.0.8" };
-    struct pki_tcp_card card = { .addresses = n, .near = 1 };
+    struct pki_tcp_peer_info peer_info = { .addresses = n, .near = 1 };
     struct sockaddr_storage first = { .ss_family = AF_INET6 };
     char got[PKI_TCP_ADDRESSES * PKI_NETIF_TEXT] = "", text[PKI_NETIF_TEXT];
 
     for (uint32_t i = 0; i < n; i++) {
-        card.address[i] = ipv4(texts[i]);
-        pki_netif_set_port(&card.address[i], 4000);
+        peer_info.address[i] = ipv4(texts[i]);
+        pki_netif_set_port(&peer_info.address[i], 4000);
     }
     if (strchr(met, ':') == NULL)
         first = ipv4(met);
     pki_netif_set_port(&first, 55555);
-    pki_tcp_put_met_first(&card, &first);
-    for (uint32_t i = 0; i < card.addresses; i++) {
-        pki_netif_format(&card.address[i], text);
+    pki_tcp_put_met_first(&peer_info, &first);
+    for (uint32_t i = 0; i < peer_info.addresses; i++) {
+        pki_netif_format(&peer_info.address[i], text);
         snprintf(got + strlen(got), sizeof got - strlen(got), "%s%s", i > 0 ? " " : "", text);
     }
     cr_expect_str_eq(got, expected, "met by %s: %s", met, got);
@@ -76,30 +76,30 @@ static void expect_card(const char *met, uint32_t n, const char *expected)
 
 Test(tcp, where_two_have_met_comes_first)
 {
-    expect_card("10.0.0.2", 3, "10.0.0.2:4000 10.0.0.1:4000 10.0.0.3:4000");
-    expect_card("10.0.0.1", 2, "10.0.0.1:4000 10.0.0.2:4000");
-    expect_card("10.0.9.9", 2, "10.0.9.9:4000 10.0.0.1:4000 10.0.0.2:4000");
-    expect_card("10.0.9.9", 8, "10.0.9.9:4000 10.0.0.1:4000 10.0.0.2:4000 10.0.0.3:4000 10.0.0.4:4000 10.0.0.5:4000 10.0.0.6:4000 10.0.0.7:4000");
-    expect_card("127.0.1.1", 2, "10.0.0.1:4000 10.0.0.2:4000"); /* means something else there */
-    expect_card("::1", 1, "10.0.0.1:4000"); /* nobody listens there by IPv6 */
+    expect_peer_info("10.0.0.2", 3, "10.0.0.2:4000 10.0.0.1:4000 10.0.0.3:4000");
+    expect_peer_info("10.0.0.1", 2, "10.0.0.1:4000 10.0.0.2:4000");
+    expect_peer_info("10.0.9.9", 2, "10.0.9.9:4000 10.0.0.1:4000 10.0.0.2:4000");
+    expect_peer_info("10.0.9.9", 8, "10.0.9.9:4000 10.0.0.1:4000 10.0.0.2:4000 10.0.0.3:4000 10.0.0.4:4000 10.0.0.5:4000 10.0.0.6:4000 10.0.0.7:4000");
+    expect_peer_info("127.0.1.1", 2, "10.0.0.1:4000 10.0.0.2:4000"); /* means something else there */
+    expect_peer_info("::1", 1, "10.0.0.1:4000"); /* nobody listens there by IPv6 */
 }
 
 /* The number of an interface means nothing on another host. */
 Test(tcp, scopes_are_not_sent)
 {
     struct sockaddr_in6 v6 = { .sin6_family = AF_INET6, .sin6_port = htons(4000), .sin6_scope_id = 11 };
-    struct pki_tcp_card card = { .sockets = 1, .window = 1, .chunk_bytes = PKI_TCP_CHUNK_MIN,
+    struct pki_tcp_peer_info peer_info = { .sockets = 1, .window = 1, .chunk_bytes = PKI_TCP_CHUNK_MIN,
                                  .addresses = 1, .near = 1 }, got;
     struct pki_blob blob = { 0 };
 
     cr_assert_eq(inet_pton(AF_INET6, "fe80::1", &v6.sin6_addr), 1);
-    memcpy(&card.address[0], &v6, sizeof v6);
-    pki_tcp_put_card(&blob, &card);
-    cr_assert(pki_tcp_get_card(&blob, &got));
+    memcpy(&peer_info.address[0], &v6, sizeof v6);
+    pki_tcp_put_peer_info(&blob, &peer_info);
+    cr_assert(pki_tcp_get_peer_info(&blob, &got));
     memcpy(&v6, &got.address[0], sizeof v6);
     cr_expect_eq(v6.sin6_scope_id, 0);
     blob.bytes[32 + 4] = 7; /* nor believed */
-    cr_assert(pki_tcp_get_card(&blob, &got));
+    cr_assert(pki_tcp_get_peer_info(&blob, &got));
     memcpy(&v6, &got.address[0], sizeof v6);
     cr_expect_eq(v6.sin6_scope_id, 0);
 }
@@ -130,17 +130,17 @@ Test(tcp, an_address_names_its_interface_once)
 static void foreign_first(const struct sockaddr_storage *foreign, struct pki_iface *other)
 {
     struct tcp_pair pair;
-    struct pki_tcp_card card;
+    struct pki_tcp_peer_info peer_info;
     struct pki_msg msg = { .kind = PKI_MSG_EAGER };
     const void *payload;
 
     tcp_pair_begin(&pair);
-    cr_assert(pki_tcp_get_card(&pair.blob[0], &card));
-    card.address[1] = card.address[0];
-    card.address[0] = *foreign;
-    card.addresses = 2;
-    card.near = 1;
-    pki_tcp_put_card(&pair.blob[0], &card);
+    cr_assert(pki_tcp_get_peer_info(&pair.blob[0], &peer_info));
+    peer_info.address[1] = peer_info.address[0];
+    peer_info.address[0] = *foreign;
+    peer_info.addresses = 2;
+    peer_info.near = 1;
+    pki_tcp_put_peer_info(&pair.blob[0], &peer_info);
     cr_assert_eq(tcp()->ep_connect(pair.ep[0], &pair.blob[1]), PK_OK);
     cr_assert_eq(tcp()->ep_connect(pair.ep[1], &pair.blob[0]), PK_OK);
     for (uint64_t until = pki_now_ns() + 20 * PKI_NS_PER_S; pair.ep[1]->connecting && pki_now_ns() < until;) {
@@ -154,8 +154,8 @@ static void foreign_first(const struct sockaddr_storage *foreign, struct pki_ifa
         struct sockaddr_storage there = { 0 };
         socklen_t bytes = sizeof there;
 
-        cr_assert_eq(getpeername(pki_tcp_ep_of(pair.ep[1])->links[i].watch.fd, (struct sockaddr *)&there, &bytes), 0);
-        cr_assert_eq(memcmp(&there, &card.address[1], sizeof(struct sockaddr_in)), 0, "connection %u leads to the foreign address", i);
+        cr_assert_eq(getpeername(pki_tcp_ep_of(pair.ep[1])->links[i].source.fd, (struct sockaddr *)&there, &bytes), 0);
+        cr_assert_eq(memcmp(&there, &peer_info.address[1], sizeof(struct sockaddr_in)), 0, "connection %u leads to the foreign address", i);
     }
     cr_assert_eq(tcp()->msg(pair.ep[1], &msg, NULL), PK_OK);
     for (uint64_t until = pki_now_ns() + PKI_NS_PER_S; !tcp()->peek(pair.ep[0], &msg, &payload) && pki_now_ns() < until;)
@@ -304,7 +304,7 @@ Test(tcp, link_local_addresses_are_tried_by_each_interface)
     cr_expect_eq(ep.near_targets, 3);
 }
 
-static void expect_patience(struct pki_tcp_link *link, unsigned attempts, uint64_t connecting_ms, uint64_t connected_ms)
+static void expect_timeout(struct pki_tcp_link *link, unsigned attempts, uint64_t connecting_ms, uint64_t connected_ms)
 {
     link->attempts = attempts;
     link->shows_ns = 0;
@@ -313,7 +313,7 @@ static void expect_patience(struct pki_tcp_link *link, unsigned attempts, uint64
     cr_expect_eq(pki_tcp_target_ns(link), connected_ms * PKI_NS_PER_MS, "attempt %u, connected: %g ms", attempts, (double)pki_tcp_target_ns(link) / 1e6);
 }
 
-Test(tcp, patience_grows_with_the_attempts_at_one_address)
+Test(tcp, timeout_grows_with_the_attempts_at_one_address)
 {
     struct pki_tcp_link link;
     struct pki_tcp_ep ep;
@@ -321,22 +321,22 @@ Test(tcp, patience_grows_with_the_attempts_at_one_address)
     some_link(&ep, &link, 0);
     ep.base.connecting = true;
     ep.reached = -1;
-    expect_patience(&link, 0, 500, 5000);
-    expect_patience(&link, 3, 500, 5000);
-    expect_patience(&link, 4, 1000, 10000);
-    expect_patience(&link, 1000, 5000, 320000);
+    expect_timeout(&link, 0, 500, 5000);
+    expect_timeout(&link, 3, 500, 5000);
+    expect_timeout(&link, 4, 1000, 10000);
+    expect_timeout(&link, 1000, 5000, 320000);
     ep.base.connecting = false;
     ep.reached = 2; /* and tried every second time, */
     link.target = 2;
-    expect_patience(&link, 1, 500, 5000);
-    expect_patience(&link, 2, 1000, 10000);
+    expect_timeout(&link, 1, 500, 5000);
+    expect_timeout(&link, 2, 1000, 10000);
     link.target = 1; /* the others in turn in between */
-    expect_patience(&link, 5, 500, 5000);
-    expect_patience(&link, 6, 1000, 10000);
+    expect_timeout(&link, 5, 500, 5000);
+    expect_timeout(&link, 6, 1000, 10000);
     ep.ntargets = 1;
     ep.reached = link.target = 0;
-    expect_patience(&link, 0, 5000, 5000);
-    expect_patience(&link, 1, 5000, 10000);
+    expect_timeout(&link, 0, 5000, 5000);
+    expect_timeout(&link, 1, 5000, 10000);
 }
 
 /* Connections for data, and chunks, of a rank whose network has this address, by default. */

@@ -246,7 +246,7 @@ Test(env, words_and_truths)
     cr_expect(pki_env_word("PK_TEST", words, 2, &index) == PK_OK && index == 1);
     setenv("PK_TEST", "Value", 1);
     cr_expect_eq(pki_env_word("PK_TEST", words, 2, &index), PK_ERR_ARG);
-    cr_expect(strstr(pki_error_get()->text, "PK_TEST=Value is none of auto, value, kernel") != NULL);
+    cr_expect(strstr(pki_error_get()->text, "PK_TEST=Value is not one of auto, value, kernel") != NULL);
     cr_expect_eq(pki_env_bool("PK_TEST", true, &truth), PK_ERR_ARG);
     setenv("PK_TEST", "off", 1);
     cr_expect(pki_env_bool("PK_TEST", true, &truth) == PK_OK && !truth);

@@ -131,7 +131,7 @@ __device__ __forceinline__ bool is_turn(const pki_fused_args &args, pki_fused_st
     return (int32_t)(state.ended - args.ended_before) >= 0;
 }
 
-/* Until this rank may write into the others' inboxes. The kernel before this one may be in another stream. */
+/* Until this rank may write into the inboxes of the other ranks. The kernel before this one may be in another stream. */
 __device__ __forceinline__ uint32_t wait_turn(const pki_fused_args &args, pki_fused_state state)
 {
     uint32_t verdict = wait_until(

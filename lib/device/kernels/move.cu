@@ -23,7 +23,7 @@ __device__ __forceinline__ move_share share_of(const pki_move_args &args, uint32
 }
 
 /*
- * Whoever opened the gate may have written the source just before, in another GPU. One lane has acquired the word, and the barrier behind it orders all
+ * Whoever opened the signal may have written the source just before, in another GPU. One lane has acquired the word, and the barrier behind it orders all
  * loads of the CTA. They are relaxed ones of system scope: L2 answers them, this GPU's or the peer's, and never L1, where a line of an earlier
  * transfer from the same place may be; and volatile, so that the compiler leaves them behind the barrier. Never ld.nc: the source changes while the kernel runs.
  */

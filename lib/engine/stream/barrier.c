@@ -14,7 +14,7 @@ static bool is_far_ahead(const struct pki_task *task)
     for (const struct pki_list *n = tasks->next; n != tasks; n = n->next) {
         const struct pki_task *other = pki_container_of(n, struct pki_task, node);
 
-        if (other->by_words && task->number - other->number >= PKI_CELLS / PKI_STEPS_A_COLLECTIVE / 2)
+        if (other->by_signals && task->number - other->number >= PKI_CELLS / PKI_STEPS_A_COLLECTIVE / 2)
             return true;
     }
     return false;
@@ -30,8 +30,8 @@ bool pki_stream_barrier_suits(const struct pki_task *task)
     for (uint32_t i = 0; i < task->plan->nsteps; i++) {
         const struct pki_step *step = &task->plan->steps[i];
 
-        if ((step->kind != PKI_STEP_SEND && step->kind != PKI_STEP_RECV) || e->peers[step->peer].lane == NULL ||
-            e->peers[step->peer].lane->gates_mine == NULL)
+        if ((step->kind != PKI_STEP_SEND && step->kind != PKI_STEP_RECV) || e->peers[step->peer].ctrl == NULL ||
+            e->peers[step->peer].ctrl->signals_mine == NULL)
             return false;
     }
     return true;
@@ -44,22 +44,22 @@ void pki_stream_barrier_put(const struct pki_task *task)
     for (uint32_t m = 0; m < task->entry->nmoments; m++) {
         const struct pki_moment *moment = &task->entry->moments[m];
         const struct pki_step *step = &task->plan->steps[moment->step];
-        const struct pki_ep *lane = e->peers[step->peer].lane;
+        const struct pki_ep *ctrl = e->peers[step->peer].ctrl;
         int cell = pki_cell_of_step(task->number, step->pair_index);
 
         if (moment->kind == PKI_MOMENT_SEND)
-            pki_stream_arrive(task, (struct pki_gate){ &lane->gates_theirs[cell].moved, (uint32_t)task->number });
+            pki_stream_arrive(task, (struct pki_signal){ &ctrl->signals_theirs[cell].moved, (uint32_t)task->number });
         else if (moment->kind == PKI_MOMENT_DONE)
-            pki_stream_wait(task, (struct pki_gate){ &lane->gates_mine[cell].moved, (uint32_t)task->number });
+            pki_stream_wait(task, (struct pki_signal){ &ctrl->signals_mine[cell].moved, (uint32_t)task->number });
     }
 }
 
 void pki_stream_barrier_release(struct pki_engine *e)
 {
     for (int p = 0; p < e->config.size; p++) {
-        const struct pki_ep *lane = e->peers[p].lane;
+        const struct pki_ep *ctrl = e->peers[p].ctrl;
 
-        for (int i = 0; lane != NULL && lane->gates_mine != NULL && i < PKI_CELLS; i++)
-            pki_watch_open(&lane->gates_mine[PKI_GATE_SLOTS + PKI_CELLS + i].moved, (uint32_t)e->coll_number);
+        for (int i = 0; ctrl != NULL && ctrl->signals_mine != NULL && i < PKI_CELLS; i++)
+            pki_watchdog_open(&ctrl->signals_mine[PKI_SIGNAL_SLOTS + PKI_CELLS + i].moved, (uint32_t)e->coll_number);
     }
 }

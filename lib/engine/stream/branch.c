@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "engine/stream/branch.h"
 
-#include "engine/stage.h"
+#include "engine/bounce.h"
 
 /* When it is first used: from the streams that the device has made for that. */
 static bool is_open(struct pki_engine *e, struct pki_branch *b)
@@ -62,15 +62,15 @@ static bool may_wait(struct pki_engine *e, struct pki_branch *b)
 static pk_result_t put(struct pki_task *task, const struct pki_queue *queue)
 {
     const struct pki_device_ops *ops = queue->device->ops;
-    const struct pki_word_op wait = { PKI_WORD_WAIT, task->xfer->start }, write = { PKI_WORD_WRITE, task->xfer->finish };
+    const struct pki_signal_op wait = { PKI_SIGNAL_WAIT, task->xfer->start }, write = { PKI_SIGNAL_WRITE, task->xfer->finish };
     pk_result_t result = pki_branch_fork(task);
 
     if (result == PK_OK)
-        result = ops->words(queue, &wait, 1, PKI_WAIT_VALUE);
+        result = ops->signals(queue, &wait, 1, PKI_WAIT_VALUE);
     if (result == PK_OK)
         result = pki_xfer_put(task->xfer, &task->branch->queue);
     if (result == PK_OK)
-        result = ops->words(queue, &write, 1, PKI_WAIT_VALUE);
+        result = ops->signals(queue, &write, 1, PKI_WAIT_VALUE);
     return result;
 }
 
@@ -115,8 +115,8 @@ pk_result_t pki_branch_copy(struct pki_task *task, uint32_t i)
     char *dst = pki_plan_block(task, step->dst, &bytes), *src = pki_plan_block(task, step->src, &bytes);
 
     if (b->slot < 0)
-        b->slot = pki_stage_slot_take(e, &e->out);
+        b->slot = pki_bounce_buffer_take(e, &e->out);
     if (b->slot < 0)
         return pki_fail(PK_ERR_MEMORY, NULL, "%s: no pinned memory for a copy inside the gpu", task->name);
-    return pki_stage_copy(e, &b->queue, b->slot, dst, src, bytes);
+    return pki_bounce_copy(e, &b->queue, b->slot, dst, src, bytes);
 }

@@ -32,8 +32,8 @@ static bool suits(const struct pki_task *task, uint32_t i)
         return false;
     if (!is_transfer(step))
         return true;
-    return step->peer != e->config.rank && e->peers[step->peer].way[PKI_MEM_DEVICE][PKI_MEM_DEVICE] != NULL &&
-           e->peers[step->peer].lane->gates_mine != NULL;
+    return step->peer != e->config.rank && e->peers[step->peer].path[PKI_MEM_DEVICE][PKI_MEM_DEVICE] != NULL &&
+           e->peers[step->peer].ctrl->signals_mine != NULL;
 }
 
 /* In a group with messages it must not hold them up, which other ranks may have begun before it. */
@@ -75,7 +75,7 @@ static bool post_all(struct pki_task *task, bool sends)
 }
 
 /* Until one is missing: with that the others do not matter. */
-static void look_for_grants(const struct pki_task *task)
+static void look_for_cts(const struct pki_task *task)
 {
     bool here = true;
 
@@ -84,7 +84,7 @@ static void look_for_grants(const struct pki_task *task)
 
         if (xfer == NULL || !xfer->is_send)
             continue;
-        pki_stream_look_for_grant(xfer);
+        pki_stream_look_for_cts(xfer);
         here = xfer->state == PKI_XFER_MOVE;
     }
 }
@@ -95,7 +95,7 @@ static void offer_rest(const struct pki_task *task)
         struct pki_xfer *xfer = task->steps[i].xfer;
 
         if (xfer != NULL && xfer->is_send)
-            pki_offer_or_want(xfer);
+            pki_offer_or_rts(xfer);
     }
 }
 
@@ -103,7 +103,7 @@ static bool is_settled(const struct pki_xfer *xfer)
 {
     if (xfer->cell != NULL)
         return true;
-    return xfer->is_send ? xfer->state == PKI_XFER_MOVE && !xfer->bounce && !xfer->staged : xfer->gate_slot >= 0;
+    return xfer->is_send ? xfer->state == PKI_XFER_MOVE && !xfer->bounce && !xfer->by_bounce : xfer->signal_slot >= 0;
 }
 
 static bool all_settled(const struct pki_task *task)
@@ -127,7 +127,7 @@ static bool has_work(const struct pki_task *task)
 /* Without kernels the own block goes through the host. */
 static bool is_by_host(const struct pki_task *task)
 {
-    return pki_stage_copies(task->engine, task->request.algorithm->coll, task->plan);
+    return pki_bounce_copies(task->engine, task->request.algorithm->coll, task->plan);
 }
 
 static size_t longest_work(const struct pki_task *task)
@@ -154,10 +154,10 @@ void pki_stream_plan_begin(struct pki_task *task)
     task->running = true; /* what ends at once lets no other step begin */
     if (post_all(task, false)) {
         for (int i = 0; i < e->config.size; i++)
-            if (e->peers[i].lane != NULL)
-                (void)pki_lane_poll(e, &e->peers[i]);
+            if (e->peers[i].ctrl != NULL)
+                (void)pki_ctrl_poll(e, &e->peers[i]);
         if (post_all(task, true)) {
-            look_for_grants(task);
+            look_for_cts(task);
             offer_rest(task);
             task->direct = all_settled(task);
         }
@@ -319,7 +319,7 @@ static bool goes_beside(struct pki_task *task, struct run run)
 
         if (xfer == NULL || !pki_offer_moves(xfer))
             continue;
-        waiting += !pki_gate_is_open(&xfer->start);
+        waiting += !pki_signal_is_open(&xfer->start);
         longest = xfer->bytes > longest ? xfer->bytes : longest;
         in_process = in_process || pki_move_in_process(xfer);
     }

@@ -4,7 +4,7 @@
  * (docs/design/0041). Messages between GPU memory are moved by the stream of whoever came second (offer.h, move.h), collectives likewise
  * (collective.c), barriers are words (barrier.c), and the rest is one kernel a rank (engine/fused.c).
  *
- * What is left is gated: the stream opens `ready` when it comes to the operation and waits for `release`, and the engine works in between. That
+ * What is left is signalled: the stream opens `ready` when it comes to the operation and waits for `release`, and the engine works in between. That
  * is host memory at either end, memory of a peer that cannot be mapped now, sums of long blocks, and messages beside collectives in one group.
  * Copies of the library's own queues, which do that, never wait. While the process has any left, of an operation among more than two ranks, no
  * stream copies by itself: a copy that waits there may share a channel with them.
@@ -27,9 +27,9 @@
 #include "engine/stream/offer.h"
 #include "engine/stream/self.h"
 
-#define GRANT_LEAST_NS 300u
+#define CTS_LEAST_NS 300u
 #define MEET_SHARE 50u
-#define MEET_SAVED_NS (100u * PKI_GRANT_NS)
+#define MEET_SAVED_NS (100u * PKI_CTS_NS)
 #define ROOM_NS 100000000u /* for one more kernel that waits */
 
 void pki_stream_count(struct pki_task *task)
@@ -51,7 +51,7 @@ int pki_stream_wait_limit(const struct pki_engine *e)
 }
 
 /* Let operations of this and other communicators end. */
-static pk_result_t step_aside(struct pki_engine *e)
+static pk_result_t step_back(struct pki_engine *e)
 {
     (void)pki_engine_progress(e);
     if (atomic_load(&e->failed) != PK_OK)
@@ -65,25 +65,25 @@ static pk_result_t step_aside(struct pki_engine *e)
 /* As many kernels wait on the GPU as may. What does not end, because peers are late, is waited for ever more briefly. */
 static pk_result_t wait_by_kernel(struct pki_task *task)
 {
-    static _Atomic uint32_t patience_ns = ROOM_NS;
+    static _Atomic uint32_t timeout_ns = ROOM_NS;
     struct pki_engine *e = task->engine;
     uint64_t until = 0;
 
     task->how = PKI_WAIT_KERNEL;
     while (!task->listed || !pki_waiting_occupy(e->ordinal, task->queue.handle, 0, e->places)) {
-        pk_result_t result = step_aside(e);
+        pk_result_t result = step_back(e);
 
         if (result != PK_OK)
             return result;
         if (until == 0)
-            until = pki_now_ns() + atomic_load(&patience_ns);
+            until = pki_now_ns() + atomic_load(&timeout_ns);
         if (pki_now_ns() < until)
             continue;
-        atomic_store(&patience_ns, atomic_load(&patience_ns) / 2 + 1);
-        return pki_fail(PK_ERR_UNSUPPORTED, NULL, "%s in a cuda stream: streams of the process wait for peers by %d kernels that wait, as many as a "
-                        "gpu bears; with some more none of its kernels would begin", task->name, PKI_WAITING_KERNELS);
+        atomic_store(&timeout_ns, atomic_load(&timeout_ns) / 2 + 1);
+        return pki_fail(PK_ERR_UNSUPPORTED, NULL, "%s in a cuda stream: %d kernels that wait for peers are in streams of this process, as many as a gpu "
+                        "has room for; with more, no other kernel could start", task->name, PKI_WAITING_KERNELS);
     }
-    atomic_store(&patience_ns, ROOM_NS);
+    atomic_store(&timeout_ns, ROOM_NS);
     return PK_OK;
 }
 
@@ -105,7 +105,7 @@ static pk_result_t choose_wait(struct pki_task *task)
                         "kernel of the process, so the wait needs a kernel; set it to 8 or more, or allow kernels", task->name,
                         e->connections);
     return pki_fail(PK_ERR_NEEDS_SM, NULL, "%s in a cuda stream: operations are pending in %d streams, as many as %d hardware queues "
-                    "and %d queues of copies bear (CUDA_DEVICE_MAX_CONNECTIONS, CUDA_DEVICE_MAX_COPY_CONNECTIONS); one more needs a kernel to "
+                    "and %d copy queues allow (CUDA_DEVICE_MAX_CONNECTIONS, CUDA_DEVICE_MAX_COPY_CONNECTIONS); one more needs a kernel to "
                     "wait", task->name, limit, e->connections, e->channels);
 }
 
@@ -125,12 +125,12 @@ static void do_within_call(struct pki_task *task)
  * half as many operations as there are words for, if others have begun that will end. */
 static bool has_room(const struct pki_engine *e)
 {
-    return e->words.nfree >= 2 + 2 * PKI_STREAM_OPERATIONS ||
-           (e->words.nfree >= 2 + PKI_STREAM_OPERATIONS && pki_list_empty(&e->tasks));
+    return e->signals.nfree >= 2 + 2 * PKI_STREAM_OPERATIONS ||
+           (e->signals.nfree >= 2 + PKI_STREAM_OPERATIONS && pki_list_empty(&e->tasks));
 }
 
 /* So many operations are pending in streams that the words are used up: let some end first. */
-static pk_result_t take_words(struct pki_task *task)
+static pk_result_t take_signals(struct pki_task *task)
 {
     struct pki_engine *e = task->engine;
 
@@ -141,13 +141,13 @@ static pk_result_t take_words(struct pki_task *task)
             return pki_fail(PK_ERR_UNSUPPORTED, NULL,
                             "%s: a group has room for %d operations of a communicator in cuda streams: end it and begin another", task->name,
                             PKI_STREAM_OPERATIONS);
-        result = step_aside(e);
+        result = step_back(e);
         if (result != PK_OK)
             return result;
     }
-    task->ready_slot = pki_words_take(e, &task->ready);
-    task->release_slot = pki_words_take(e, &task->release);
-    pki_words_lend(e, task->release_slot, &task->release);
+    task->ready_slot = pki_signals_take(e, &task->ready);
+    task->release_slot = pki_signals_take(e, &task->release);
+    pki_signals_expose(e, task->release_slot, &task->release);
     return PK_OK;
 }
 
@@ -171,7 +171,7 @@ pk_result_t pki_stream_admit(struct pki_task *task)
     pki_stream_count(task);
     result = choose_wait(task);
     if (result == PK_OK)
-        result = take_words(task);
+        result = take_signals(task);
     if (result != PK_OK)
         pki_stream_left(task);
     return result;
@@ -197,10 +197,10 @@ static void failed(struct pki_task *task, pk_result_t result)
 static bool moves_itself(const struct pki_task *task)
 {
     return task->request.what != PKI_DO_COLL && task->kind == PKI_MEM_DEVICE && task->xfer->bytes > 0 &&
-           !pki_task_is_to_self(task) && !pki_stage_receives(task->engine, task->xfer->peer);
+           !pki_task_is_to_self(task) && !pki_bounce_receives(task->engine, task->xfer->peer);
 }
 
-static bool waits_for_grant(const struct pki_xfer *xfer)
+static bool waits_for_cts(const struct pki_xfer *xfer)
 {
     return xfer->state == PKI_XFER_WAIT || xfer->state == PKI_XFER_SAY;
 }
@@ -216,25 +216,25 @@ static uint64_t meeting_budget(struct pki_peer *peer, uint64_t now)
 
     peer->budget_ns = now;
     peer->meeting_ns = peer->meeting_ns + earned < MEET_SAVED_NS ? peer->meeting_ns + earned : MEET_SAVED_NS;
-    return peer->meeting_ns < PKI_GRANT_NS ? GRANT_LEAST_NS : PKI_GRANT_NS;
+    return peer->meeting_ns < PKI_CTS_NS ? CTS_LEAST_NS : PKI_CTS_NS;
 }
 
-void pki_stream_look_for_grant(struct pki_xfer *xfer)
+void pki_stream_look_for_cts(struct pki_xfer *xfer)
 {
     struct pki_peer *peer = xfer->peer;
     uint64_t begun, now, most;
 
-    if (!waits_for_grant(xfer))
+    if (!waits_for_cts(xfer))
         return;
     pki_stream_flush(xfer->engine); /* somebody may wait for these words */
     begun = now = pki_now_ns();
     most = meeting_budget(peer, now);
-    while (waits_for_grant(xfer) && now - begun < most) {
-        if (!pki_lane_poll(xfer->engine, peer))
+    while (waits_for_cts(xfer) && now - begun < most) {
+        if (!pki_ctrl_poll(xfer->engine, peer))
             pki_cpu_pause();
         now = pki_now_ns();
     }
-    if (waits_for_grant(xfer))
+    if (waits_for_cts(xfer))
         peer->meeting_ns -= now - begun < peer->meeting_ns ? now - begun : peer->meeting_ns;
 }
 
@@ -243,11 +243,11 @@ void pki_stream_look_for_grant(struct pki_xfer *xfer)
 static void begin_receive(struct pki_task *task)
 {
     struct pki_xfer *xfer = task->xfer;
-    struct pki_word_batch *b = &task->engine->batch;
+    struct pki_signal_batch *b = &task->engine->batch;
 
     xfer->joined = b->received.peer == xfer->peer && b->received.op + 1 == xfer->op && b->received.stream == task->queue.handle;
     pki_xfer_post(xfer);
-    task->direct = xfer->gate_slot >= 0 || (xfer->cell != NULL && !task->beside_messages);
+    task->direct = xfer->signal_slot >= 0 || (xfer->cell != NULL && !task->beside_messages);
     if (xfer->state != PKI_XFER_WAIT) /* granted later: who knows what has been opened by then */
         xfer->joined = false;
     b->received.peer = task->direct && !xfer->ll ? xfer->peer : NULL;
@@ -260,26 +260,26 @@ static void begin_send(struct pki_task *task)
     struct pki_xfer *xfer = task->xfer;
 
     xfer->ready = 0; /* not before the stream comes to it */
-    (void)pki_lane_poll(task->engine, xfer->peer);
+    (void)pki_ctrl_poll(task->engine, xfer->peer);
     xfer->quiet = true; /* most receivers of GPU memory grant it unasked */
     pki_xfer_post(xfer);
-    pki_stream_look_for_grant(xfer);
-    pki_offer_or_want(xfer);
+    pki_stream_look_for_cts(xfer);
+    pki_offer_or_rts(xfer);
     if (xfer->cell != NULL) {
         task->direct = true;
         return;
     }
-    task->direct = xfer->state == PKI_XFER_MOVE && !xfer->bounce && !xfer->staged && (xfer->ll || !task->beside_messages);
+    task->direct = xfer->state == PKI_XFER_MOVE && !xfer->bounce && !xfer->by_bounce && (xfer->ll || !task->beside_messages);
     if (task->direct && !xfer->ll)
         pki_region_tell_soon(xfer);
-    if (task->few_queues && !pki_gate_is_open(&xfer->start) && !pki_move_by_kernel(task->engine))
+    if (task->few_queues && !pki_signal_is_open(&xfer->start) && !pki_move_by_kernel(task->engine))
         task->direct = false;
     if (!xfer->ll && pki_waiting_has_copies(task->engine->ordinal))
         task->direct = false;
 }
 
 /* Kernels at both ends see to a low-latency message, and whoever wants its place looks for its end (pki_ll_take_soon). */
-static bool is_calm(const struct pki_task *task)
+static bool is_device_driven(const struct pki_task *task)
 {
     const struct pki_xfer *xfer = task->xfer;
 
@@ -297,16 +297,16 @@ void pki_stream_begin(struct pki_task *task)
         else
             begin_receive(task);
     } else if (!task->direct && task->plan != NULL) {
-        task->mode = PKI_TASK_GATED;
+        task->mode = PKI_TASK_SIGNALLED;
         pki_stream_plan_begin(task);
     }
-    task->by_words = !task->direct && pki_stream_barrier_suits(task);
-    task->mode = task->direct ? PKI_TASK_STREAM : PKI_TASK_GATED;
+    task->by_signals = !task->direct && pki_stream_barrier_suits(task);
+    task->mode = task->direct ? PKI_TASK_STREAM : PKI_TASK_SIGNALLED;
     task->started = task->direct;
     if (!task->direct)
         pki_stream_copies(task);
-    if (is_calm(task))
-        pki_task_calm(task);
+    if (is_device_driven(task))
+        pki_task_set_device_driven(task);
     if (task->request.what == PKI_DO_SEND && !task->direct)
         pki_stream_arrive(task, task->ready);
     else if (task->request.what == PKI_DO_SEND && task->xfer->cell != NULL)
@@ -341,9 +341,9 @@ static void receive_ll(struct pki_task *task)
 {
     struct pki_engine *e = task->engine;
     struct pki_xfer *xfer = task->xfer;
-    struct pki_ll_op op = { .user = xfer->addr, .bytes = (uint32_t)xfer->bytes, .flag = xfer->gate_value,
-                            .slot = pki_ll_slot(e, xfer->peer->rank, xfer->gate_slot), .done = xfer->finish.word, .ctas = pki_ll_ctas(e, xfer->bytes),
-                            .arrived = pki_ll_arrived(e, xfer->peer->rank, false, xfer->gate_value) };
+    struct pki_ll_op op = { .user = xfer->addr, .bytes = (uint32_t)xfer->bytes, .flag = xfer->signal_value,
+                            .slot = pki_ll_slot(e, xfer->peer->rank, xfer->signal_slot), .done = xfer->finish.word, .ctas = pki_ll_ctas(e, xfer->bytes),
+                            .arrived = pki_ll_arrived(e, xfer->peer->rank, false, xfer->signal_value) };
 
     pki_ll_row_add(task, &op);
 }
@@ -351,7 +351,7 @@ static void receive_ll(struct pki_task *task)
 /* What the stream has to wait for at the end of this task. */
 static void wait_for(struct pki_task *task)
 {
-    if (task->by_words)
+    if (task->by_signals)
         return;
     if (!task->direct)
         pki_stream_wait(task, task->release);
@@ -416,8 +416,8 @@ void pki_stream_left(struct pki_task *task)
     if (task->request.stream.kind != PK_STREAM_KIND_CUDA)
         return;
     if (task->release_slot >= 0)
-        pki_gate_open(&task->release);
-    pki_words_give(task->engine, task->ready_slot);
-    pki_words_give(task->engine, task->release_slot);
+        pki_signal_open(&task->release);
+    pki_signals_give(task->engine, task->ready_slot);
+    pki_signals_give(task->engine, task->release_slot);
     task->ready_slot = task->release_slot = -1;
 }

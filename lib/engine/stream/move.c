@@ -24,9 +24,9 @@ bool pki_move_by_kernel(const struct pki_engine *e)
 
 bool pki_move_in_process(const struct pki_xfer *xfer)
 {
-    const struct pki_ep *way = xfer->peer->way[PKI_MEM_DEVICE][PKI_MEM_DEVICE];
+    const struct pki_ep *path = xfer->peer->path[PKI_MEM_DEVICE][PKI_MEM_DEVICE];
 
-    return way != NULL && way->same_process;
+    return path != NULL && path->same_process;
 }
 
 bool pki_move_take_channel(struct pki_task *task)
@@ -115,7 +115,7 @@ static void add(struct messages *m, struct pki_task *task)
     struct pki_rule_part part = { .follows = follows(m, xfer) };
 
     part.by_kernel = xfer->bytes <= PKI_LL_MAX_BYTES || pki_move_in_process(xfer) || task->few_queues;
-    part.seen = pki_gate_is_open(&xfer->start) || (part.follows && m->parts[m->n - 1].seen);
+    part.seen = pki_signal_is_open(&xfer->start) || (part.follows && m->parts[m->n - 1].seen);
     m->tasks[m->n] = task;
     m->parts[m->n++] = part;
 }
@@ -240,10 +240,10 @@ static void move_collectives(struct pki_list *made)
     for (struct pki_list *n = made->next; n != made; n = n->next) {
         struct pki_task *task = pki_container_of(n, struct pki_task, waiting);
 
-        if (!pki_task_in_cuda_stream(task) || task->plan == NULL || !(task->direct || task->by_words))
+        if (!pki_task_in_cuda_stream(task) || task->plan == NULL || !(task->direct || task->by_signals))
             continue;
         pki_ll_row_launch(task->engine);
-        if (task->by_words)
+        if (task->by_signals)
             pki_stream_barrier_put(task);
         else if (pki_task_is_fused(task))
             pki_stream_launch(task);

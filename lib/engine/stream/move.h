@@ -10,8 +10,8 @@ void pki_stream_move_all(struct pki_engine *engine, struct pki_list *made);
 
 /* May the moving kernel be used? */
 bool pki_move_by_kernel(const struct pki_engine *engine);
-/* Is the peer a rank of this process? A copy would enter that rank's context, where it stands while a thread there loads a module, frees memory
- * or makes streams, and waits for this very copy; the launch of a kernel does not. */
+/* Is the peer a rank of this process? A copy would enter that rank's context, where it is blocked while a thread there loads a
+ * module, frees memory or makes streams, and waits for this very copy; the launch of a kernel is not blocked. */
 bool pki_move_in_process(const struct pki_xfer *xfer);
 /* A channel for copies in this task's stream, until the task ends. False: the process has no more than the program needs. */
 bool pki_move_take_channel(struct pki_task *task);

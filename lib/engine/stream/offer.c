@@ -12,7 +12,7 @@ static uint64_t state_of(const struct pki_xfer *xfer, unsigned state)
 
 static int cell_of_message(uint64_t number)
 {
-    return PKI_GATE_SLOTS + (int)(number % PKI_CELLS);
+    return PKI_SIGNAL_SLOTS + (int)(number % PKI_CELLS);
 }
 
 static int slot_of(const struct pki_xfer *xfer)
@@ -23,14 +23,14 @@ static int slot_of(const struct pki_xfer *xfer)
 }
 
 /* NULL: transfers of this pair, or of this kind, have none. */
-static struct pki_gate_slot *cell_of(const struct pki_xfer *xfer)
+static struct pki_signal_slot *cell_of(const struct pki_xfer *xfer)
 {
     const struct pki_peer *peer = xfer->peer;
 
-    if (xfer->kind != PKI_MEM_DEVICE || xfer->bytes == 0 || (xfer->flags & PKI_MSG_FLAG_CAPTURED) != 0 || peer->lane == NULL ||
-        peer->lane->gates_mine == NULL || peer->way[PKI_MEM_DEVICE][PKI_MEM_DEVICE] == NULL)
+    if (xfer->kind != PKI_MEM_DEVICE || xfer->bytes == 0 || (xfer->flags & PKI_MSG_FLAG_CAPTURED) != 0 || peer->ctrl == NULL ||
+        peer->ctrl->signals_mine == NULL || peer->path[PKI_MEM_DEVICE][PKI_MEM_DEVICE] == NULL)
         return NULL;
-    return &(xfer->is_send ? peer->lane->gates_theirs : peer->lane->gates_mine)[slot_of(xfer)];
+    return &(xfer->is_send ? peer->ctrl->signals_theirs : peer->ctrl->signals_mine)[slot_of(xfer)];
 }
 
 static bool has_failed(const struct pki_xfer *xfer)
@@ -41,7 +41,7 @@ static bool has_failed(const struct pki_xfer *xfer)
 /* For something that the peer does within a call of its own. No operation of this engine ends meanwhile. */
 static bool wait_a_little(struct pki_xfer *xfer)
 {
-    if (!pki_lane_poll(xfer->engine, xfer->peer))
+    if (!pki_ctrl_poll(xfer->engine, xfer->peer))
         pki_side_poll(xfer->engine, xfer->peer);
     pki_cpu_pause();
     return !has_failed(xfer);
@@ -49,23 +49,23 @@ static bool wait_a_little(struct pki_xfer *xfer)
 
 /* ---- the receiver ---- */
 
-/* The WANT that was sent before the offer is on its way or has come. */
-static void forget_want(struct pki_xfer *xfer)
+/* The RTS that was sent before the offer is on its way or has come. */
+static void forget_rts(struct pki_xfer *xfer)
 {
     const enum pki_xfer_state was = xfer->state;
-    struct pki_arrival *arrival = pki_lane_take(xfer);
+    struct pki_unexpected *unexpected = pki_ctrl_take(xfer);
 
     xfer->state = PKI_XFER_WAIT; /* it is not to be answered */
-    while (arrival == NULL && !xfer->wanted && pki_lane_poll(xfer->engine, xfer->peer))
-        arrival = pki_lane_take(xfer);
+    while (unexpected == NULL && !xfer->rts_seen && pki_ctrl_poll(xfer->engine, xfer->peer))
+        unexpected = pki_ctrl_take(xfer);
     xfer->state = was;
-    xfer->wanted = true;
-    free(arrival);
+    xfer->rts_seen = true;
+    free(unexpected);
 }
 
-static bool agrees(struct pki_xfer *xfer, const struct pki_gate_slot *cell)
+static bool agrees(struct pki_xfer *xfer, const struct pki_signal_slot *cell)
 {
-    const struct pki_msg msg = { .kind = PKI_MSG_WANT, .flags = xfer->flags, .index = xfer->index, .sig = cell->sig, .op = xfer->op,
+    const struct pki_msg msg = { .kind = PKI_MSG_RTS, .flags = xfer->flags, .index = xfer->index, .sig = cell->sig, .op = xfer->op,
                                  .bytes = cell->bytes };
 
     if (cell->bytes == xfer->bytes && cell->sig == xfer->sig)
@@ -74,12 +74,12 @@ static bool agrees(struct pki_xfer *xfer, const struct pki_gate_slot *cell)
     return false;
 }
 
-static bool take(struct pki_xfer *xfer, struct pki_gate_slot *cell)
+static bool take(struct pki_xfer *xfer, struct pki_signal_slot *cell)
 {
     uint64_t base = 0;
     pk_result_t result;
 
-    forget_want(xfer);
+    forget_rts(xfer);
     if (has_failed(xfer) || !agrees(xfer, cell))
         return false;
     result = pki_region_map(xfer->engine, xfer->peer, cell->region, cell->offset, cell->bytes, &base);
@@ -91,17 +91,17 @@ static bool take(struct pki_xfer *xfer, struct pki_gate_slot *cell)
     pki_region_tell_soon(xfer);
     xfer->remote = base + cell->offset;
     xfer->cell = cell;
-    xfer->gate_value = xfer->cell_value = cell->value;
+    xfer->signal_value = xfer->cell_value = cell->value;
     xfer->start = pki_offer_start(xfer);
     xfer->finish = pki_offer_finish(xfer);
-    pki_watch_note(xfer->peer, false, slot_of(xfer), cell->value);
+    pki_watchdog_note(xfer->peer, false, slot_of(xfer), cell->value);
     atomic_store_explicit(&cell->claim, state_of(xfer, TAKEN), memory_order_release);
     return true;
 }
 
 bool pki_offer_take(struct pki_xfer *xfer)
 {
-    struct pki_gate_slot *cell = cell_of(xfer);
+    struct pki_signal_slot *cell = cell_of(xfer);
     uint64_t seen;
 
     if (cell == NULL)
@@ -119,7 +119,7 @@ bool pki_offer_take(struct pki_xfer *xfer)
 
 void pki_offer_retract(struct pki_xfer *xfer)
 {
-    struct pki_gate_slot *cell = cell_of(xfer);
+    struct pki_signal_slot *cell = cell_of(xfer);
     uint64_t seen = state_of(xfer, GRANTED);
 
     if (cell != NULL)
@@ -136,22 +136,22 @@ bool pki_offer_is_settled(const struct pki_peer *peer, const struct pki_msg *wan
     uint64_t key = want->op << 16 | want->index, claim;
     int slot = (want->flags & PKI_MSG_FLAG_COLL) != 0 ? pki_cell_of_step(want->op, want->index) : cell_of_message(want->op);
 
-    if (peer->lane->gates_mine == NULL || peer->way[PKI_MEM_DEVICE][PKI_MEM_DEVICE] == NULL || (want->flags & PKI_MSG_FLAG_CAPTURED) != 0)
+    if (peer->ctrl->signals_mine == NULL || peer->path[PKI_MEM_DEVICE][PKI_MEM_DEVICE] == NULL || (want->flags & PKI_MSG_FLAG_CAPTURED) != 0)
         return false;
-    claim = atomic_load_explicit(&peer->lane->gates_mine[slot].claim, memory_order_acquire);
+    claim = atomic_load_explicit(&peer->ctrl->signals_mine[slot].claim, memory_order_acquire);
     return claim >> 2 == key && ((claim & 3) == GRANTED || (claim & 3) == TAKEN);
 }
 
 /* ---- the sender ---- */
 
 /* What was offered in it before has been taken and moved. */
-static bool is_free(const struct pki_gate_slot *cell, uint64_t state)
+static bool is_free(const struct pki_signal_slot *cell, uint64_t state)
 {
     return (state & 3) != OFFERED && (int32_t)(atomic_load_explicit(&cell->done, memory_order_acquire) - cell->value) >= 0;
 }
 
 /* True: the state is `*seen`, and it may be offered. */
-static bool may_offer(struct pki_xfer *xfer, const struct pki_gate_slot *cell, uint64_t *seen)
+static bool may_offer(struct pki_xfer *xfer, const struct pki_signal_slot *cell, uint64_t *seen)
 {
     for (;;) {
         *seen = atomic_load_explicit(&cell->claim, memory_order_acquire);
@@ -164,7 +164,7 @@ static bool may_offer(struct pki_xfer *xfer, const struct pki_gate_slot *cell, u
     }
 }
 
-static bool describe(struct pki_xfer *xfer, struct pki_gate_slot *cell)
+static bool describe(struct pki_xfer *xfer, struct pki_signal_slot *cell)
 {
     pk_result_t result;
 
@@ -187,18 +187,18 @@ static bool describe(struct pki_xfer *xfer, struct pki_gate_slot *cell)
 }
 
 /* False: the grant has come, or the engine has failed. */
-static bool say_want(struct pki_xfer *xfer)
+static bool send_rts(struct pki_xfer *xfer)
 {
-    while (xfer->state != PKI_XFER_MOVE && !xfer->wanted && !pki_send_want(xfer))
+    while (xfer->state != PKI_XFER_MOVE && !xfer->rts_seen && !pki_send_rts(xfer))
         if (!wait_a_little(xfer))
             return false;
     return xfer->state != PKI_XFER_MOVE;
 }
 
 /* False: the receiver has been quicker. */
-static bool publish(struct pki_xfer *xfer, struct pki_gate_slot *cell, uint64_t seen)
+static bool publish(struct pki_xfer *xfer, struct pki_signal_slot *cell, uint64_t seen)
 {
-    if (say_want(xfer) && atomic_compare_exchange_strong(&cell->claim, &seen, state_of(xfer, OFFERED)))
+    if (send_rts(xfer) && atomic_compare_exchange_strong(&cell->claim, &seen, state_of(xfer, OFFERED)))
         return true;
     cell->value--; /* nobody has read it */
     return false;
@@ -207,7 +207,7 @@ static bool publish(struct pki_xfer *xfer, struct pki_gate_slot *cell, uint64_t 
 /* True: it is offered. False: it has been granted meanwhile, or the cell is still another one's, or the engine has failed. */
 static bool make(struct pki_xfer *xfer)
 {
-    struct pki_gate_slot *cell = cell_of(xfer);
+    struct pki_signal_slot *cell = cell_of(xfer);
     uint64_t seen;
 
     do
@@ -221,12 +221,12 @@ static bool make(struct pki_xfer *xfer)
     xfer->start = pki_offer_start(xfer);
     xfer->finish = pki_offer_finish(xfer);
     xfer->state = PKI_XFER_WAIT;
-    pki_watch_note(xfer->peer, true, slot_of(xfer), cell->value);
+    pki_watchdog_note(xfer->peer, true, slot_of(xfer), cell->value);
     pki_xfer_activate(xfer);
     return true;
 }
 
-void pki_offer_or_want(struct pki_xfer *xfer)
+void pki_offer_or_rts(struct pki_xfer *xfer)
 {
     xfer->quiet = false;
     if (xfer->state == PKI_XFER_SAY && !make(xfer) && xfer->state == PKI_XFER_SAY)
@@ -236,16 +236,16 @@ void pki_offer_or_want(struct pki_xfer *xfer)
 void pki_offer_declined(struct pki_xfer *xfer)
 {
     atomic_store_explicit(&xfer->cell->claim, state_of(xfer, TAKEN), memory_order_release);
-    xfer->start = xfer->finish = (struct pki_gate){ NULL, 0 }; /* the grant has gates of its own, or none */
+    xfer->start = xfer->finish = (struct pki_signal){ NULL, 0 }; /* the grant has signals of its own, or none */
 }
 
 bool pki_offer_is_ready(struct pki_xfer *xfer)
 {
-    const struct pki_gate start = pki_offer_start(xfer);
+    const struct pki_signal start = pki_offer_start(xfer);
 
-    if (xfer->ready == xfer->bytes && !pki_gate_is_open(&start)) /* no stream does it */
-        pki_gate_open(&start);
-    if (!pki_gate_is_open(&start))
+    if (xfer->ready == xfer->bytes && !pki_signal_is_open(&start)) /* no stream does it */
+        pki_signal_open(&start);
+    if (!pki_signal_is_open(&start))
         return false;
     xfer->ready = xfer->bytes;
     return true;
@@ -253,8 +253,8 @@ bool pki_offer_is_ready(struct pki_xfer *xfer)
 
 void pki_offer_ended(struct pki_xfer *xfer)
 {
-    const struct pki_gate done = pki_offer_finish(xfer);
+    const struct pki_signal done = pki_offer_finish(xfer);
 
-    if (xfer->is_send && !pki_gate_is_open(&done))
-        pki_gate_open(&done);
+    if (xfer->is_send && !pki_signal_is_open(&done))
+        pki_signal_open(&done);
 }

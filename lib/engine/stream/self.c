@@ -9,7 +9,7 @@ static bool suits(const struct pki_task *task)
 /* What differs in length is left to the engine, which says so. */
 static bool is_other_end(const struct pki_task *task, const struct pki_task *other)
 {
-    return suits(other) && other->mode == PKI_TASK_GATED && other->number == task->number &&
+    return suits(other) && other->mode == PKI_TASK_SIGNALLED && other->number == task->number &&
            other->xfer->is_send != task->xfer->is_send && other->xfer->bytes == task->xfer->bytes;
 }
 
@@ -41,11 +41,11 @@ bool pki_stream_self_begin(struct pki_task *task)
     if (other == NULL)
         return false;
     send = task->xfer->is_send ? task->xfer : other->xfer;
-    send->gate_slot = pki_words_take(task->engine, &send->finish);
-    if (send->gate_slot < 0)
+    send->signal_slot = pki_signals_take(task->engine, &send->finish);
+    if (send->signal_slot < 0)
         return false;
     send->issued = send->bytes;
-    task->mode = PKI_TASK_GATED;
+    task->mode = PKI_TASK_SIGNALLED;
     task->other_end = other;
     post(other);
     post(task);

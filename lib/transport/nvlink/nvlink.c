@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * GPU memory to GPU memory of another rank on the same host: the peer's memory is mapped here, and a copy engine of the local GPU
- * writes it. Carries no messages; the pair's lane is another transport's.
+ * writes it. Carries no messages; the pair's control channel is another transport's.
  *
  * Each peer has a copy queue of its own, and long copies to other GPUs have one for all peers. Nothing ever waits in them: the engine puts only what
  * both sides are ready for. So a put always ends by itself. Behind its last byte the queue writes the peer's word, and then a word here
@@ -126,7 +126,7 @@ static bool finish_ended(struct copy_queue *q)
     while (!pki_list_empty(&q->flying)) {
         const struct pki_put *put = pki_container_of(q->flying.next, struct pki_put, node);
 
-        if (!pki_gate_is_open(&put->private_gate))
+        if (!pki_signal_is_open(&put->private_signal))
             break;
         finish_oldest(q, PK_OK);
         any = true;
@@ -241,7 +241,7 @@ static pk_result_t nvlink_ep_connect(struct pki_ep *base, struct pki_blob *their
     if (theirs->fd >= 0)
         close(theirs->fd);
     if (theirs->len != sizeof greeting)
-        return pki_fail(PK_ERR_MISMATCH, &where, "nvlink: the peer's greeting is %u bytes long, not %zu", theirs->len,
+        return pki_fail(PK_ERR_MISMATCH, &where, "nvlink: the peer's hello is %u bytes long, not %zu", theirs->len,
                         sizeof greeting);
     memcpy(&greeting, theirs->bytes, sizeof greeting);
     if (greeting.magic != MAGIC)
@@ -316,21 +316,21 @@ static void nvlink_unmap(struct pki_ep *base, const struct pki_export *in, uint6
 }
 
 /* The copy, and behind it the words that say so. */
-static pk_result_t submit(const struct pki_queue *queue, const struct pki_put *put, const struct pki_gate *ended)
+static pk_result_t submit(const struct pki_queue *queue, const struct pki_put *put, const struct pki_signal *ended)
 {
     const struct pki_device_ops *ops = queue->device->ops;
-    struct pki_word_op words[2];
+    struct pki_signal_op words[2];
     int n = 0;
     pk_result_t result;
 
     if (put->done_remote.word != NULL)
-        words[n++] = (struct pki_word_op){ PKI_WORD_WRITE, put->done_remote };
+        words[n++] = (struct pki_signal_op){ PKI_SIGNAL_WRITE, put->done_remote };
     if (ended != NULL)
-        words[n++] = (struct pki_word_op){ PKI_WORD_WRITE, *ended };
+        words[n++] = (struct pki_signal_op){ PKI_SIGNAL_WRITE, *ended };
     ops->enter(queue->device);
     result = ops->copy(queue, (void *)(uintptr_t)put->remote, put->src, put->bytes);
     if (result == PK_OK && n > 0)
-        result = ops->words(queue, words, n, PKI_WAIT_VALUE);
+        result = ops->signals(queue, words, n, PKI_WAIT_VALUE);
     ops->leave(queue->device);
     return result;
 }
@@ -352,9 +352,9 @@ static pk_result_t nvlink_put(struct pki_put *put)
     /* Copies to another GPU do not stand behind a stream that waits, unless that copies too (docs/design/0002). */
     if (!iface->device->ops->clear(&q->queue, same_gpu))
         return PK_IN_PROGRESS;
-    put->private_gate.word = q->word;
-    put->private_gate.value = q->last + 1;
-    result = submit(&q->queue, put, &put->private_gate);
+    put->private_signal.word = q->word;
+    put->private_signal.value = q->last + 1;
+    result = submit(&q->queue, put, &put->private_signal);
     if (result != PK_OK)
         return result;
     q->last++;

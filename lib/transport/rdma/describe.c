@@ -1,35 +1,37 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a lane has counted, for people who look for what keeps it. */
+/* What a control channel has counted, for people who look for what keeps it. */
 #include "transport/rdma/rdma.h"
 #include "util/clock.h"
 #include "util/text.h"
 
 static void add_qp(struct pki_text *out, const struct pki_rdma_qp *qp, uint32_t i)
 {
-    pki_text_add(out, "; %s %u on %s: %u requests posted, %u completed%s, silent for %llu ms, %zu bytes under way",
-                 i == 0 ? "lane" : "data", i, qp->rail != NULL ? qp->rail->name : "no device", qp->posted, qp->completed,
-                 qp->dead ? ", dead" : "", (unsigned long long)(qp->silent_ns / PKI_NS_PER_MS), qp->bytes);
+    pki_text_add(out, "; %s %u on %s: %u requests posted, %u completed%s, no completion for %llu ms, %zu bytes in flight",
+                 i == 0 ? "control" : "data", i, qp->rail != NULL ? qp->rail->name : "no device", qp->posted, qp->completed,
+                 qp->dead ? ", dead" : "", (unsigned long long)(qp->stalled_ns / PKI_NS_PER_MS), qp->bytes);
 }
 
 void pki_rdma_describe(const struct pki_ep *base, struct pki_text *out)
 {
     static const char *const states[] = { "up", "draining", "waiting for a port", "greeting", "connected", "giving up" };
     const struct pki_rdma_ep *ep = pki_container_of(base, struct pki_rdma_ep, base);
-    const struct pki_rdma_lane *lane = &ep->lane;
+    const struct pki_rdma_ctrl *ctrl = &ep->ctrl;
 
-    if (ep->qps == NULL || lane->block == NULL)
+    if (ep->qps == NULL || ctrl->block == NULL)
         return;
-    pki_text_add(out, "rdma lane to rank %d: %s%s%s%s for %llu ms, queue pairs made anew %u times", base->peer,
-                 states[ep->mend.state], base->dead ? ", dead" : "", ep->left ? ", the peer has left" : "",
+    pki_text_add(out, "rdma control channel to rank %d: %s%s%s%s for %llu ms, queue pairs made anew %u times", base->peer,
+                 states[ep->recover.state], base->dead ? ", dead" : "", ep->left ? ", the peer has left" : "",
                  ep->iface->revoked ? ", revoked" : "",
-                 (unsigned long long)((pki_now_ns() - ep->mend.entered_ns) / PKI_NS_PER_MS), ep->mend.epoch);
+                 (unsigned long long)((pki_now_ns() - ep->recover.entered_ns) / PKI_NS_PER_MS), ep->recover.epoch);
     pki_text_add(out,
-                 "; %u messages sent, credit %u (written: %u); %u arrived, %u popped, %u receives posted again, %u of them told",
-                 lane->sent, lane->credit, atomic_load_explicit(&lane->block->credit, memory_order_relaxed), lane->arrived,
-                 lane->popped, lane->reposted, lane->told);
+                 "; %u messages sent, credit %u (written: %u); %u arrived, %u popped, %u receives posted again, %u of them "
+                 "reported",
+                 ctrl->sent, ctrl->credit, atomic_load_explicit(&ctrl->block->credit, memory_order_relaxed), ctrl->arrived,
+                 ctrl->popped, ctrl->reposted, ctrl->reported);
     pki_text_add(
         out,
-        "; puts %u to %u, %u of them issued, %u chunks to go again; %zu grants, %zu targets, %u grants filled, %u of them told",
+        "; puts %u to %u, %u of them issued, %u chunks to go again; %zu grants, %zu targets, %u grants filled, %u of them "
+        "reported",
         ep->move_head, ep->move_end, ep->move_next - ep->move_head, ep->nredo, ep->grants.n, ep->targets.n, ep->filled_end,
         ep->filled_head);
     for (uint32_t i = 0; i <= ep->nqps; i++)

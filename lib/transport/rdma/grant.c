@@ -9,17 +9,17 @@
 
 bool pki_rdma_names_memory(const struct pki_msg *msg)
 {
-    const uint8_t elsewhere = PKI_MSG_FLAG_DEVICE | PKI_MSG_FLAG_LL | PKI_MSG_FLAG_STAGED; /* no host memory, or none yet */
+    const uint8_t elsewhere = PKI_MSG_FLAG_DEVICE | PKI_MSG_FLAG_LL | PKI_MSG_FLAG_BOUNCE; /* no host memory, or none yet */
 
-    if (msg->kind == PKI_MSG_SLOT)
+    if (msg->kind == PKI_MSG_BOUNCE_CREDIT)
         return true;
-    return msg->kind == PKI_MSG_GRANT && msg->region == 0 && (msg->flags & elsewhere) == 0;
+    return msg->kind == PKI_MSG_CTS && msg->region == 0 && (msg->flags & elsewhere) == 0;
 }
 
 /* A place for one piece says its own length. */
 static uint64_t length(const struct pki_msg *msg)
 {
-    return msg->kind == PKI_MSG_SLOT ? msg->gate_value : msg->bytes;
+    return msg->kind == PKI_MSG_BOUNCE_CREDIT ? msg->signal_value : msg->bytes;
 }
 
 static bool is_of(const struct pki_rdma_grant *grant, const struct pki_msg *msg)
@@ -73,7 +73,7 @@ uint32_t pki_rdma_grant_keys(const struct pki_msg *msg, uint32_t nrails, uint32_
 /* Numbers that are out are few, so that a receive is posted for every write that may carry one. */
 static uint32_t take_number(struct pki_rdma_ep *ep, const struct pki_msg *msg)
 {
-    if (!ep->immediate || msg->kind != PKI_MSG_GRANT || ep->numbers_out == PKI_RDMA_NUMBERS)
+    if (!ep->immediate || msg->kind != PKI_MSG_CTS || ep->numbers_out == PKI_RDMA_NUMBERS)
         return 0;
     ep->numbers_out++;
     if (++ep->number == 0)
@@ -83,7 +83,7 @@ static uint32_t take_number(struct pki_rdma_ep *ep, const struct pki_msg *msg)
 
 static void copy_keys(const struct pki_rdma_iface *iface, const struct pki_rdma_grant *grant, uint32_t nkeys, uint32_t *rkeys)
 {
-    uint64_t first = pki_rdma_piece(grant->mr->watch.begin, grant->begin, iface->piece_shift) * (uint64_t)iface->nrails;
+    uint64_t first = pki_rdma_piece(grant->mr->monitored.begin, grant->begin, iface->piece_shift) * (uint64_t)iface->nrails;
 
     for (uint32_t i = 0; i < nkeys; i++)
         rkeys[i] = grant->mr->mrs[first + i]->rkey;
@@ -131,8 +131,8 @@ pk_result_t pki_rdma_grant_in(struct pki_rdma_ep *ep, const struct pki_msg *msg,
     if (target == NULL)
         return PK_ERR_MEMORY;
     target->keys.begin = target->begin;
-    target->number = msg->kind == PKI_MSG_GRANT ? msg->gate_value : 0;
-    target->is_slot = msg->kind == PKI_MSG_SLOT;
+    target->number = msg->kind == PKI_MSG_CTS ? msg->signal_value : 0;
+    target->is_slot = msg->kind == PKI_MSG_BOUNCE_CREDIT;
     if (nkeys <= PKI_RDMA_RAILS_MAX) {
         memcpy(target->keys.few, rkeys, nkeys * sizeof *rkeys);
         return PK_OK;

@@ -16,9 +16,9 @@ void pki_rdma_hello_fill(const struct pki_rdma_ep *ep, struct pki_rdma_hello *he
                                       .nrails = (uint32_t)iface->nrails,
                                       .psn = ep->psn,
                                       .piece_shift = iface->piece_shift,
-                                      .credit_rkey = ep->lane.mr->rkey,
+                                      .credit_rkey = ep->ctrl.mr->rkey,
                                       .immediate = 1,
-                                      .credit = (uintptr_t)&ep->lane.block->credit };
+                                      .credit = (uintptr_t)&ep->ctrl.block->credit };
     for (uint32_t i = 0; i <= ep->nqps; i++) {
         hello->qpns[i] = ep->qps[i].qp->qp_num;
         hello->qp_rails[i] = (uint8_t)ep->qps[i].rail_here;
@@ -45,13 +45,13 @@ const char *pki_rdma_hello_parse(const struct pki_blob *blob, struct pki_rdma_he
 const char *pki_rdma_hello_check(const struct pki_rdma_hello *hello)
 {
     if (hello->magic != PKI_RDMA_MAGIC)
-        return "it is none, or of a machine with another byte order";
+        return "it is no hello, or comes from a machine with another byte order";
     if (hello->version != PKI_RDMA_VERSION)
-        return "its version is another one";
+        return "it has another version";
     if (hello->nqps < 1 || hello->nqps > PKI_RDMA_QPS_MAX || hello->nrails < 1 || hello->nrails > PKI_RDMA_RAILS_MAX)
-        return "its numbers of queue pairs and rails cannot be";
+        return "its numbers of queue pairs and rails are invalid";
     if (hello->piece_shift < PKI_RDMA_PIECE_SHIFT_MIN || hello->piece_shift > PKI_RDMA_PIECE_SHIFT)
-        return "its pieces of memory cannot be";
+        return "its size of memory pieces is invalid";
     if (hello->immediate > 1)
         return "it does not say whether it writes with immediate data";
     for (uint32_t i = 0; i <= hello->nqps; i++)
@@ -59,6 +59,6 @@ const char *pki_rdma_hello_check(const struct pki_rdma_hello *hello)
             return "a queue pair is on no rail";
     for (uint32_t i = 0; i < hello->nrails; i++)
         if (hello->rails[i].mtu < IBV_MTU_256 || hello->rails[i].mtu > IBV_MTU_4096 || hello->rails[i].ethernet > 1)
-            return "it describes a port that cannot be";
+            return "it describes an invalid port";
     return NULL;
 }

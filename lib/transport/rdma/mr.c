@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Registered memory. What a transfer has used stays registered, within bounds, for the next one, if it is watched: memory that was
+ * Registered memory. What a transfer has used stays registered, within bounds, for the next one, if it is monitored: memory that was
  * freed and mapped anew at the same address must not be mistaken for the old one, whose pages the device still holds.
  */
 #include <errno.h>
@@ -16,7 +16,7 @@
 static void deregister(struct pki_rdma_iface *iface, struct pki_rdma_mr *mr)
 {
     pki_list_remove(&mr->node);
-    pki_rdma_watch_remove(&mr->watch); /* GPU memory is not watched */
+    pki_rdma_monitor_remove(&mr->monitored); /* GPU memory is not monitored */
     for (uint64_t i = 0; i < mr->npieces * (uint64_t)iface->nrails; i++)
         if (mr->mrs[i] != NULL)
             pki_verbs(NULL)->dereg_mr(mr->mrs[i]);
@@ -97,14 +97,14 @@ static struct pki_rdma_mr *register_new(struct pki_rdma_iface *iface, const stru
     *failed = -1;
     if (mr == NULL)
         return NULL;
-    mr->watch.begin = source->begin;
-    mr->watch.end = source->end;
+    mr->monitored.begin = source->begin;
+    mr->monitored.end = source->end;
     mr->gpu = source->mem;
     mr->users = 1;
     mr->npieces = (uint32_t)npieces;
     pki_list_init(&mr->node);
     if (mr->gpu.kind == PKI_MEM_HOST)
-        pki_rdma_watch_add(&mr->watch); /* before the pages are taken, so that no change goes unnoticed */
+        pki_rdma_monitor_add(&mr->monitored); /* before the pages are taken, so that no change goes unnoticed */
     if (!register_pieces(iface, source, mr, failed)) {
         int error = errno;
 
@@ -123,13 +123,13 @@ static bool classify(const struct pki_rdma_iface *iface, uintptr_t at, size_t by
     return device != NULL && device->ops->classify(device, (const void *)at, bytes, mem) == PK_OK && mem->kind == PKI_MEM_DEVICE;
 }
 
-/* Host memory that is not watched may have changed at any time, and GPU memory whose allocation is another one has. */
+/* Host memory that is not monitored may have changed at any time, and GPU memory whose allocation is another one has. */
 static bool is_stale(const struct pki_rdma_iface *iface, const struct pki_rdma_mr *mr)
 {
     struct pki_mem mem;
 
     if (mr->gpu.kind == PKI_MEM_HOST)
-        return !mr->watch.watched || atomic_load(&mr->watch.stale);
+        return !mr->monitored.is_monitored || atomic_load(&mr->monitored.stale);
     return !classify(iface, mr->gpu.base, mr->gpu.bytes, &mem) || mem.buffer_id != mr->gpu.buffer_id;
 }
 
@@ -138,14 +138,14 @@ static bool is_same(const struct pki_mem *a, const struct pki_mem *b)
     return a->kind == b->kind && a->buffer_id == b->buffer_id;
 }
 
-/* Who still uses host memory that is not watched knows it to be what it was. */
+/* Who still uses host memory that is not monitored knows it to be what it was. */
 static struct pki_rdma_mr *find(struct pki_list *list, const struct source *source)
 {
     for (struct pki_list *node = list->next; node != list; node = node->next) {
         struct pki_rdma_mr *mr = pki_container_of(node, struct pki_rdma_mr, node);
 
-        if (mr->watch.begin <= source->begin && source->end <= mr->watch.end && is_same(&mr->gpu, &source->mem) &&
-            !atomic_load(&mr->watch.stale))
+        if (mr->monitored.begin <= source->begin && source->end <= mr->monitored.end && is_same(&mr->gpu, &source->mem) &&
+            !atomic_load(&mr->monitored.stale))
             return mr;
     }
     return NULL;
@@ -205,7 +205,7 @@ static struct pki_rdma_mr *get(struct pki_rdma_iface *iface, const void *addr, s
     struct source source;
 
     describe(iface, (uintptr_t)addr, (uintptr_t)addr + bytes, &source);
-    pki_rdma_watch_sync();
+    pki_rdma_monitor_sync();
     mr = find(&iface->used, &source);
     if (mr == NULL) {
         mr = find(&iface->cached, &source);
@@ -251,8 +251,8 @@ bool pki_rdma_reaches_gpu(struct pki_iface *base, const void *addr, size_t bytes
         return false;
     }
     iface->gpu_failures = 0;
-    if (!iface->gpu_told) {
-        iface->gpu_told = true;
+    if (!iface->gpu_reported) {
+        iface->gpu_reported = true;
         pki_log(PKI_LOG_INFO, NULL, "rdma: %s reads and writes GPU memory itself", iface->rails[0].name);
     }
     pki_rdma_mr_put(iface, mr);

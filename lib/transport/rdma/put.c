@@ -88,7 +88,7 @@ static void gather(struct pki_rdma_qp *qp, const struct pki_rdma_chunk *chunk)
     const struct pki_rdma_ep *ep = qp->ep;
     uintptr_t source = (uintptr_t)move->put->src + chunk->offset;
     uint64_t remote = move->put->remote + chunk->offset;
-    uint64_t here = pki_rdma_piece(move->mr->watch.begin, source, ep->iface->piece_shift);
+    uint64_t here = pki_rdma_piece(move->mr->monitored.begin, source, ep->iface->piece_shift);
     uint64_t there = pki_rdma_piece(move->keys.begin, remote, ep->shift_there);
     const uint32_t *rkeys = move->keys.many != NULL ? move->keys.many : move->keys.few;
     struct ibv_send_wr *wr = &qp->requests[qp->gathered];
@@ -155,7 +155,7 @@ static bool next_chunk(struct pki_rdma_ep *ep, struct pki_rdma_chunk *chunk)
         return true;
     }
     while (ep->move_next != ep->move_end && move_at(ep, ep->move_next)->issued == move_at(ep, ep->move_next)->put->bytes)
-        ep->move_next++; /* after mending: it came before */
+        ep->move_next++; /* after recovery: it came before */
     if (ep->move_next == ep->move_end)
         return false;
     move = move_at(ep, ep->move_next);
@@ -167,13 +167,13 @@ static bool next_chunk(struct pki_rdma_ep *ep, struct pki_rdma_chunk *chunk)
     return true;
 }
 
-void pki_rdma_deal(struct pki_rdma_ep *ep)
+void pki_rdma_stripe(struct pki_rdma_ep *ep)
 {
     struct pki_rdma_chunk chunk;
     struct pki_rdma_qp *qp;
 
     finish_ended(ep); /* what could not be told of before */
-    if (ep->mend.state != PKI_RDMA_UP)
+    if (ep->recover.state != PKI_RDMA_UP)
         return;
     while ((qp = least_loaded(ep)) != NULL && next_chunk(ep, &chunk))
         gather(qp, &chunk);
@@ -220,7 +220,7 @@ pk_result_t pki_rdma_put(struct pki_put *put)
         return PK_IN_PROGRESS;
     target = pki_rdma_target(ep, &put->about, put->remote, put->bytes);
     if (target == NULL || put->bytes == 0 || put->done_remote.word != NULL)
-        return pki_ep_fail(&ep->base, PK_ERR_INTERNAL, 0, "rdma: a put of %zu bytes to where nothing was granted", put->bytes);
+        return pki_ep_fail(&ep->base, PK_ERR_INTERNAL, 0, "rdma: a put of %zu bytes to memory that was not granted", put->bytes);
     *move = (struct pki_rdma_move){ .put = put, .chunk = chunk_size(ep, put->bytes), .keys = target->keys };
     result = pki_rdma_mr_get(ep->iface, put->src, put->bytes, &move->mr);
     if (result != PK_OK)
@@ -233,7 +233,7 @@ pk_result_t pki_rdma_put(struct pki_put *put)
         move->fin.offset = put->remote + put->bytes - target->begin;
     }
     ep->move_end++;
-    pki_rdma_deal(ep);
+    pki_rdma_stripe(ep);
     return PK_OK;
 }
 

@@ -13,7 +13,7 @@
 #define RNR_TIMER 12 /* 0.64 ms; credits keep it from being needed */
 #define HOPS 64
 
-static bool is_lane(const struct pki_rdma_qp *qp)
+static bool is_ctrl(const struct pki_rdma_qp *qp)
 {
     return qp == &qp->ep->qps[0];
 }
@@ -49,11 +49,11 @@ static pk_result_t create(struct pki_rdma_qp *qp)
 {
     struct ibv_qp_init_attr attr = { .send_cq = qp->rail->cq, .recv_cq = qp->rail->cq, .qp_type = IBV_QPT_RC };
 
-    attr.cap.max_send_wr = is_lane(qp) ? PKI_RDMA_RING + 8 : PKI_RDMA_DEPTH;
-    attr.cap.max_recv_wr = (is_lane(qp) ? PKI_RDMA_RING : PKI_RDMA_TELLING) + 1; /* and the last one of all */
+    attr.cap.max_send_wr = is_ctrl(qp) ? PKI_RDMA_RING + 8 : PKI_RDMA_DEPTH;
+    attr.cap.max_recv_wr = (is_ctrl(qp) ? PKI_RDMA_RING : PKI_RDMA_TELLING) + 1; /* and the last one of all */
     attr.cap.max_send_sge = 2;
     attr.cap.max_recv_sge = 1;
-    attr.cap.max_inline_data = is_lane(qp) ? PKI_RDMA_INLINE : 0;
+    attr.cap.max_inline_data = is_ctrl(qp) ? PKI_RDMA_INLINE : 0;
     qp->qp = pki_verbs(NULL)->create_qp(qp->rail->pd, &attr);
     if (qp->qp == NULL && attr.cap.max_inline_data > 0) {
         attr.cap.max_inline_data = 0;
@@ -61,7 +61,7 @@ static pk_result_t create(struct pki_rdma_qp *qp)
     }
     if (qp->qp == NULL)
         return failed(qp, "ibv_create_qp", errno);
-    qp->inline_bytes = is_lane(qp) && attr.cap.max_inline_data >= PKI_RDMA_INLINE ? PKI_RDMA_INLINE : 0;
+    qp->inline_bytes = is_ctrl(qp) && attr.cap.max_inline_data >= PKI_RDMA_INLINE ? PKI_RDMA_INLINE : 0;
     return take_slot(qp);
 }
 
@@ -75,7 +75,7 @@ static pk_result_t to_init(struct pki_rdma_qp *qp)
     return error != 0 ? failed(qp, "ibv_modify_qp to INIT", error) : PK_OK;
 }
 
-/* The lane's is on the first rail that is usable, those for data on all of them in turn. */
+/* The control channel's is on the first rail that is usable, those for data on all of them in turn. */
 static uint32_t choose_rail(const struct pki_rdma_iface *iface, uint32_t i)
 {
     uint32_t usable[PKI_RDMA_RAILS_MAX] = { 0 }, n = 0;

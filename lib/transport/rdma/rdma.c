@@ -60,7 +60,7 @@ static void rdma_close(struct pki_iface *base)
 
     pki_rdma_mr_close_all(iface);
     if (iface->nrails > 0)
-        pki_rdma_watch_close();
+        pki_rdma_monitor_close();
     pki_rdma_rails_close(iface);
     close(iface->epoll_fd);
     free(iface->qps);
@@ -87,7 +87,7 @@ static pk_result_t rdma_ep_init(struct pki_ep *base, struct pki_blob *mine)
         ep->iface->refused = result != PK_OK;
         if (result != PK_OK)
             return result;
-        pki_rdma_watch_open();
+        pki_rdma_monitor_open();
     }
     ep->nqps = ep->nqps_made = ep->iface->nqps;
     if (getrandom(&ep->psn, sizeof ep->psn, 0) != (ssize_t)sizeof ep->psn)
@@ -98,9 +98,9 @@ static pk_result_t rdma_ep_init(struct pki_ep *base, struct pki_blob *mine)
         return pki_fail(PK_ERR_MEMORY, &where, "rdma: no memory for an endpoint");
     result = pki_rdma_qps_open(ep);
     if (result == PK_OK)
-        result = pki_rdma_lane_open(ep);
+        result = pki_rdma_ctrl_open(ep);
     if (result == PK_OK)
-        result = pki_rdma_lane_again(ep);
+        result = pki_rdma_ctrl_again(ep);
     if (result != PK_OK)
         return result;
     pki_rdma_hello_fill(ep, &hello);
@@ -121,15 +121,15 @@ static pk_result_t rdma_ep_connect(struct pki_ep *base, struct pki_blob *theirs)
         close(theirs->fd);
     theirs->fd = -1;
     if (why != NULL)
-        return pki_fail(PK_ERR_MISMATCH, &where, "rdma: the peer's greeting cannot be used: %s", why);
+        return pki_fail(PK_ERR_MISMATCH, &where, "rdma: the peer's hello cannot be used: %s", why);
     ep->nrails_there = hello.nrails;
     ep->shift_there = hello.piece_shift;
     pki_rdma_hello_fill(ep, &mine);
     ep->immediate = hello.immediate != 0 && mine.immediate != 0;
     if (hello.nqps < ep->nqps) /* as many as the one of both that has fewer would like */
         ep->nqps = hello.nqps;
-    ep->lane.their_credit = hello.credit;
-    ep->lane.their_rkey = hello.credit_rkey;
+    ep->ctrl.their_credit = hello.credit;
+    ep->ctrl.their_rkey = hello.credit_rkey;
     result = pki_rdma_qps_connect(ep, &hello);
     if (result != PK_OK)
         return result;
@@ -145,12 +145,12 @@ static void rdma_ep_close(struct pki_ep *base)
 
     if (ep->iface == NULL) /* ep_init was not reached */
         return;
-    if (ep->iface->leave_ns != 0 && !ep->iface->revoked && !pki_rdma_lane_is_settled(ep))
-        pki_log(PKI_LOG_WARN, &where, "rdma: left, and not all that was sent has arrived");
+    if (ep->iface->leave_ns != 0 && !ep->iface->revoked && !pki_rdma_ctrl_is_settled(ep))
+        pki_log(PKI_LOG_WARN, &where, "rdma: shutdown timed out before all that was sent had arrived");
     pki_rdma_qps_close(ep);
     pki_rdma_moves_fail(ep);
     pki_rdma_grants_close(ep);
-    pki_rdma_lane_close(ep);
+    pki_rdma_ctrl_close(ep);
     pki_list_remove(&ep->node);
     free(ep->redo);
     ep->redo = NULL;
@@ -183,7 +183,7 @@ static void completed_badly(struct pki_rdma_qp *qp, const struct ibv_wc *wc)
     bool last = (wc->wr_id & PKI_RDMA_RECEIVE) != 0 && (uint32_t)wc->wr_id == PKI_RDMA_LAST;
     char text[128];
 
-    ep->mend.drained += last && ep->mend.state == PKI_RDMA_DRAINING;
+    ep->recover.drained += last && ep->recover.state == PKI_RDMA_DRAINING;
     qp->ended |= last;
     if ((wc->wr_id & PKI_RDMA_RECEIVE) == 0)
         qp->over = (uint32_t)wc->wr_id + 1;
@@ -193,7 +193,7 @@ static void completed_badly(struct pki_rdma_qp *qp, const struct ibv_wc *wc)
         qp->dead = true;
         return;
     }
-    (void)snprintf(text, sizeof text, "%s on %s: %.60s", qp == &ep->qps[0] ? "the lane" : "data", qp->rail->name,
+    (void)snprintf(text, sizeof text, "%s on %s: %.60s", qp == &ep->qps[0] ? "the control channel" : "data", qp->rail->name,
                    pki_verbs(NULL)->wc_status_str(wc->status));
     pki_rdma_broken(ep, text);
 }
@@ -206,12 +206,12 @@ static void written(struct pki_rdma_qp *qp, uint32_t number, uint32_t bytes)
     if (ep->base.dead || ep->iface->revoked)
         return;
     if (!pki_rdma_grant_written(ep, number, bytes)) {
-        pki_rdma_ep_failed(ep, "the peer wrote to what was not granted");
+        pki_rdma_ep_failed(ep, "the peer wrote to memory that was not granted");
         return;
     }
-    if (++qp->told < PKI_RDMA_TELLING_BATCH || qp->dead)
+    if (++qp->reported < PKI_RDMA_TELLING_BATCH || qp->dead)
         return;
-    qp->told = 0;
+    qp->reported = 0;
     if (pki_rdma_post_telling(qp, PKI_RDMA_TELLING_BATCH) != PK_OK)
         pki_rdma_ep_failed(ep, "receives could not be posted");
 }
@@ -227,12 +227,12 @@ static void completed(struct pki_rdma_iface *iface, const struct ibv_wc *wc)
         completed_badly(qp, wc);
         return;
     }
-    if (qp->ep->mend.state == PKI_RDMA_UP)
-        qp->ep->mend.since_ns = 0;
+    if (qp->ep->recover.state == PKI_RDMA_UP)
+        qp->ep->recover.since_ns = 0;
     if ((wc->wr_id & PKI_RDMA_RECEIVE) != 0 && qp != &qp->ep->qps[0])
         written(qp, ntohl(wc->imm_data), wc->byte_len);
     else if ((wc->wr_id & PKI_RDMA_RECEIVE) != 0)
-        pki_rdma_lane_received(qp->ep, wc->byte_len);
+        pki_rdma_ctrl_received(qp->ep, wc->byte_len);
     else if (qp == &qp->ep->qps[0])
         qp->completed = (uint32_t)wc->wr_id + 1;
     else if (!qp->ep->base.dead)
@@ -266,13 +266,13 @@ static pk_result_t rdma_progress(struct pki_iface *base)
         if (ep->base.dead)
             continue;
         ep->base.left = ep->left && ep->move_head == ep->move_end;
-        if (ep->mend.state != PKI_RDMA_UP) {
-            pki_rdma_mend_advance(ep);
+        if (ep->recover.state != PKI_RDMA_UP) {
+            pki_rdma_recover_advance(ep);
             continue;
         }
         if (ep->move_head != ep->move_end)
-            pki_rdma_deal(ep);
-        pki_rdma_lane_credit(ep);
+            pki_rdma_stripe(ep);
+        pki_rdma_ctrl_credit(ep);
     }
     return PK_OK;
 }
@@ -322,7 +322,7 @@ const struct pki_transport pki_transport_rdma = {
     .ep_bytes = sizeof(struct pki_rdma_ep),
     .between_hosts = true,
     .tells = true,
-    .tended = true,
+    .needs_background = true,
     .reaches = { [PKI_MEM_HOST] = { [PKI_MEM_HOST] = true } },
     .probe = rdma_probe,
     .open = rdma_open,
@@ -330,11 +330,11 @@ const struct pki_transport pki_transport_rdma = {
     .ep_init = rdma_ep_init,
     .ep_connect = rdma_ep_connect,
     .ep_close = rdma_ep_close,
-    .leave = pki_rdma_leave,
+    .shutdown = pki_rdma_shutdown,
     .msg = pki_rdma_msg,
     .peek = pki_rdma_peek,
     .pop = pki_rdma_pop,
-    .mend = pki_rdma_mend,
+    .recover = pki_rdma_recover,
     .noted = pki_rdma_noted,
     .describe = pki_rdma_describe,
     .reaches_gpu = pki_rdma_reaches_gpu,

@@ -2,24 +2,26 @@
 /*
  * RDMA between hosts, over InfiniBand or RoCE.
  *
- * A rail is one port of one device. A pair of ranks has one RC queue pair for the lane and PK_QPS for data, spread over the rails of
- * both: number i joins rail i (modulo their number) of the one rank to rail i of the other. So a message does not wait behind bulk.
+ * A rail is one port of one device. A pair of ranks has one RC queue pair for the control channel and PK_QPS for data, spread
+ * over the rails of both: number i joins rail i (modulo their number) of the one rank to rail i of the other. So a message
+ * does not wait behind bulk.
  *
- * Lane: SENDs into a ring of receives that are always posted. The receiver counts what it has posted again and says that number (the
- * sender's credit) in passing with its own messages, or writes it into the sender's memory; a sender without credit sends nothing, so
- * no receive is ever missing.
+ * Lane: SENDs into a ring of receives that are always posted. The receiver counts what it has posted again and says that
+ * number (the sender's credit) in passing with its own messages, or writes it into the sender's memory; a sender without
+ * credit sends nothing, so no receive is ever missing.
  *
- * Data: a GRANT that goes out names memory; it is registered, and the keys travel behind the message. A put is cut into chunks, each an
- * RDMA WRITE on the queue pair with fewest bytes in flight; when all have been acknowledged the put is done.
+ * Data: a CTS that goes out names memory; it is registered, and the keys travel behind the message. A put is cut into chunks,
+ * each an RDMA WRITE on the queue pair with fewest bytes in flight; when all have been acknowledged the put is done.
  *
- * The receiver hears of the bytes in one of two ways. A grant that bears a number may be filled by up to PKI_RDMA_PARTS writes that
- * carry it (WRITE_WITH_IMM): their bytes are summed up, and at the last one the transfer is complete. As each of them takes a receive that
- * was posted before, only PKI_RDMA_NUMBERS grants at a time have one. Else a FIN follows the acknowledgements on the lane.
+ * The receiver hears of the bytes in one of two ways. A grant that bears a number may be filled by up to PKI_RDMA_PARTS writes
+ * that carry it (WRITE_WITH_IMM): their bytes are summed up, and at the last one the transfer is complete. As each of them
+ * takes a receive that was posted before, only PKI_RDMA_NUMBERS grants at a time have one. Else a FIN follows the
+ * acknowledgements on the control channel.
  *
  * Completion events are for who wants to sleep (wait_fd); nothing is armed before.
  *
- * When a queue pair fails, all of the pair are made anew and what has not come goes again (mend.c). Where that cannot be, the endpoint
- * is dead.
+ * When a queue pair fails, all of the pair are made anew and what has not come goes again (recover.c). Where that cannot be,
+ * the endpoint is dead.
  */
 #ifndef PKI_RDMA_H
 #define PKI_RDMA_H
@@ -33,8 +35,8 @@
 #define PKI_RDMA_RAILS_MAX 4
 #define PKI_RDMA_QPS_MAX 16
 #define PKI_RDMA_QPS_DEFAULT 2
-#define PKI_RDMA_PAYLOAD_MAX 8192u /* of a lane message */
-#define PKI_RDMA_RING 32u          /* receives posted on a lane; sends in flight on it. A power of two */
+#define PKI_RDMA_PAYLOAD_MAX 8192u /* of a control channel message */
+#define PKI_RDMA_RING 32u          /* receives posted on a control channel; sends in flight on it. A power of two */
 #define PKI_RDMA_DEPTH 16u         /* chunks in flight on a data queue pair. A power of two */
 #define PKI_RDMA_MOVES 64u         /* puts to one peer in flight. A power of two */
 #define PKI_RDMA_INLINE 128u       /* bytes that a send carries in its request, where the device can */
@@ -42,7 +44,7 @@
 #define PKI_RDMA_PARTS 4u          /* such writes for one grant */
 #define PKI_RDMA_TELLING_BATCH 16u /* receives of a data queue pair that are posted again at once */
 #define PKI_RDMA_TELLING (PKI_RDMA_NUMBERS * PKI_RDMA_PARTS + PKI_RDMA_TELLING_BATCH) /* receives posted there */
-#define PKI_RDMA_KEYS_MAX (PKI_RDMA_PAYLOAD_MAX / (uint32_t)sizeof(uint32_t)) /* behind one GRANT */
+#define PKI_RDMA_KEYS_MAX (PKI_RDMA_PAYLOAD_MAX / (uint32_t)sizeof(uint32_t)) /* behind one CTS */
 #define PKI_RDMA_SLOT_BYTES (sizeof(struct pki_msg) + PKI_RDMA_PAYLOAD_MAX)
 
 #define PKI_RDMA_MAGIC 0x52444d41u
@@ -76,11 +78,11 @@ struct pki_rdma_rail {
     double gbps;
 };
 
-/* A range of memory whose mapping is watched. */
-struct pki_rdma_watch {
+/* A range of memory whose mapping is monitored. */
+struct pki_rdma_monitored {
     struct pki_list node;
     uintptr_t begin, end;
-    bool watched;      /* else nobody would say so if it changed */
+    bool is_monitored; /* else nobody would say so if it changed */
     atomic_bool stale; /* these addresses mean other pages now, or none */
 };
 
@@ -88,7 +90,7 @@ struct pki_rdma_watch {
 struct pki_rdma_mr {
     struct pki_list node; /* iface->cached or iface->used */
     unsigned users;
-    struct pki_rdma_watch watch;
+    struct pki_rdma_monitored monitored;
     struct pki_mem gpu; /* the allocation; of kind HOST: it is host memory */
     uint32_t npieces;
     struct ibv_mr *mrs[]; /* [piece * nrails + rail] */
@@ -126,12 +128,12 @@ struct pki_rdma_qp {
     bool dead; /* nothing more is posted */
     bool ended; /* in error, and its last receive has been flushed */
     uint32_t posted, completed; /* work requests ever; sequence numbers */
-    uint32_t signalled;         /* lane: as `posted`, behind the last one of which the device tells */
+    uint32_t signalled;         /* control channel: as `posted`, behind the last one of which the device tells */
     uint32_t heard;             /* `completed` when it was last looked at, */
-    uint64_t silent_ns;         /* and how long it has been that, while there were requests */
+    uint64_t stalled_ns;        /* and how long it has been that, while there were requests */
     uint32_t over; /* data: as `completed`, and those that were flushed */
     size_t bytes;               /* in flight */
-    uint32_t told;              /* receives taken by writes that told of themselves, not posted again */
+    uint32_t reported;          /* receives taken by writes that told of themselves, not posted again */
     /* Data: what is in flight, and the requests being gathered for one doorbell. */
     struct pki_rdma_chunk chunks[PKI_RDMA_DEPTH];
     struct ibv_send_wr requests[PKI_RDMA_DEPTH];
@@ -139,22 +141,22 @@ struct pki_rdma_qp {
     unsigned gathered;
 };
 
-/* What both ends of a lane keep in one registered allocation. */
+/* What both ends of a control channel keep in one registered allocation. */
 struct pki_rdma_block {
     _Atomic uint32_t credit; /* written by the peer: receives that it has posted again */
-    uint32_t told;           /* source of what is written there */
+    uint32_t reported;       /* source of what is written there */
     uint8_t pad[56];
     uint8_t in[PKI_RDMA_RING][PKI_RDMA_SLOT_BYTES];
     uint8_t out[PKI_RDMA_RING][PKI_RDMA_SLOT_BYTES];
 };
 
-struct pki_rdma_lane {
+struct pki_rdma_ctrl {
     struct pki_rdma_block *block;
     struct ibv_mr *mr;
     uint32_t bytes[PKI_RDMA_RING]; /* of each message that has come */
     uint32_t out_bytes[PKI_RDMA_RING]; /* of each that was sent, which is kept until a receive has been posted again */
     uint32_t arrived, popped, reposted;
-    uint32_t told; /* value of `reposted` that the peer knows or will know */
+    uint32_t reported; /* value of `reposted` that the peer knows or will know */
     uint32_t sent, credit;
     uint64_t their_credit; /* where the peer's word is */
     uint32_t their_rkey;
@@ -188,7 +190,7 @@ struct pki_rdma_hello {
     uint32_t credit_rkey;
     uint32_t immediate; /* 1: all its devices can write with immediate data */
     uint64_t credit;
-    uint32_t qpns[1 + PKI_RDMA_QPS_MAX];     /* the lane's first */
+    uint32_t qpns[1 + PKI_RDMA_QPS_MAX];     /* the control channel's first */
     uint8_t qp_rails[1 + PKI_RDMA_QPS_MAX]; /* where they are, by number of `rails` */
     struct {
         uint8_t gid[16];
@@ -215,14 +217,14 @@ enum pki_rdma_state {
     PKI_RDMA_GIVING_UP  /* says so, and is dead then */
 };
 
-struct pki_rdma_mend {
+struct pki_rdma_recover {
     enum pki_rdma_state state;
     uint32_t epoch;      /* how many times queue pairs have been made anew */
     uint32_t drained;    /* DRAINING: queue pairs whose last receive has been flushed */
     bool said;           /* the note that this state asks for has gone out */
     bool has_hello, has_ready;
     bool again;          /* CONNECTED: the new ones have failed already */
-    bool left_due;       /* the peer mends what it has left: tell it that its goodbye has come */
+    bool shutdown_due;   /* the peer recovers what it has left: tell it that its shutdown message has come */
     uint64_t entered_ns, looked_ns, advanced_ns;
     uint64_t since_ns;   /* when the trouble began; 0: something has completed since */
     uint32_t failures;   /* of all queue pairs since then */
@@ -235,15 +237,15 @@ struct pki_rdma_ep {
     struct pki_ep base;
     struct pki_rdma_iface *iface;
     struct pki_list node;    /* iface->eps */
-    struct pki_rdma_qp *qps; /* [1 + nqps], the lane's first */
+    struct pki_rdma_qp *qps; /* [1 + nqps], the control channel's first */
     uint32_t nqps, nqps_made, nrails_there, psn;
     uint32_t shift_there; /* the peer's piece_shift */
     bool left;            /* the peer has closed its end: nothing more comes */
-    bool left_well;       /* and had all that it waited for */
-    bool said_bye;        /* this rank is closing its own */
+    bool shut_down;       /* and had all that it waited for */
+    bool shutdown_sent;   /* this rank is closing its own */
     bool immediate;       /* both ends can write with immediate data */
-    struct pki_rdma_mend mend;
-    struct pki_rdma_lane lane;
+    struct pki_rdma_recover recover;
+    struct pki_rdma_ctrl ctrl;
     struct pki_rdma_grants grants, targets;
     uint32_t number, numbers_out;         /* the last one given to a grant; how many grants have one */
     uint32_t filled[PKI_RDMA_NUMBERS];    /* numbers of grants that are complete and the engine has not heard of */
@@ -273,7 +275,7 @@ struct pki_rdma_iface {
     struct pki_list used, cached; /* struct pki_rdma_mr; cached: the one used longest ago first */
     unsigned ncached;
     unsigned gpu_failures; /* registrations of GPU memory that failed, since one was possible */
-    bool gpu_told;         /* the log says that it was possible */
+    bool gpu_reported;     /* the log says that it was possible */
     uint64_t work_requests, doorbells, completions, registrations;
 };
 
@@ -307,15 +309,15 @@ pk_result_t pki_rdma_choose_gid(struct pki_rdma_rail *rail, int entries);
 int pki_rdma_gid_order(const struct ibv_gid_entry *entry);
 
 /*
- * watch.c: the kernel tells (by userfaultfd) when watched memory is unmapped, moved or given back. One watcher for the process, from the first
- * open to the last close. Where there is none (an old kernel, a container that forbids it) nothing is `watched`.
+ * monitor.c: the kernel tells (by userfaultfd) when monitored memory is unmapped, moved or given back. One monitor for the process, from the first
+ * open to the last close. Where there is none (an old kernel, a container that forbids it) nothing is `is_monitored`.
  */
-void pki_rdma_watch_open(void);
-void pki_rdma_watch_close(void);
-void pki_rdma_watch_add(struct pki_rdma_watch *watch); /* begin and end are set: whole pages */
-void pki_rdma_watch_remove(struct pki_rdma_watch *watch);
+void pki_rdma_monitor_open(void);
+void pki_rdma_monitor_close(void);
+void pki_rdma_monitor_add(struct pki_rdma_monitored *monitored); /* begin and end are set: whole pages */
+void pki_rdma_monitor_remove(struct pki_rdma_monitored *monitored);
 /* What this thread has unmapped before is marked stale when this returns. */
-void pki_rdma_watch_sync(void);
+void pki_rdma_monitor_sync(void);
 
 /* Pieces that a range of memory touches, and the number of the one that holds `at`. */
 static inline uint64_t pki_rdma_piece(uint64_t begin, uint64_t at, uint32_t shift)
@@ -354,28 +356,28 @@ void pki_rdma_hello_fill(const struct pki_rdma_ep *ep, struct pki_rdma_hello *he
 const char *pki_rdma_hello_check(const struct pki_rdma_hello *hello);
 const char *pki_rdma_hello_parse(const struct pki_blob *blob, struct pki_rdma_hello *hello);
 
-/* lane.c */
-pk_result_t pki_rdma_lane_open(struct pki_rdma_ep *ep);
-void pki_rdma_lane_close(struct pki_rdma_ep *ep);
+/* ctrl.c */
+pk_result_t pki_rdma_ctrl_open(struct pki_rdma_ep *ep);
+void pki_rdma_ctrl_close(struct pki_rdma_ep *ep);
 pk_result_t pki_rdma_msg(struct pki_ep *ep, const struct pki_msg *msg, const void *payload);
 bool pki_rdma_peek(struct pki_ep *ep, struct pki_msg *msg, const void **payload);
 void pki_rdma_pop(struct pki_ep *ep);
-void pki_rdma_lane_received(struct pki_rdma_ep *ep, uint32_t bytes);
+void pki_rdma_ctrl_received(struct pki_rdma_ep *ep, uint32_t bytes);
 /* Post `n` receives on a data queue pair, for writes that tell of themselves. */
 pk_result_t pki_rdma_post_telling(struct pki_rdma_qp *qp, uint32_t n);
 /* Give the peer credit for receives that have been posted again, if it is worth a message. */
-void pki_rdma_lane_credit(struct pki_rdma_ep *ep);
+void pki_rdma_ctrl_credit(struct pki_rdma_ep *ep);
 /* Give it in a request of which the device tells, so that one hears whether those before it have arrived. */
-void pki_rdma_lane_ask(struct pki_rdma_ep *ep);
+void pki_rdma_ctrl_ask(struct pki_rdma_ep *ep);
 /* Receives for what has been popped, once they are worth it. */
-void pki_rdma_lane_repost(struct pki_rdma_ep *ep);
+void pki_rdma_ctrl_repost(struct pki_rdma_ep *ep);
 /* Post receives on all queue pairs, which are new, before they are ready to receive: the first ones, or after those that had been. */
-pk_result_t pki_rdma_lane_again(struct pki_rdma_ep *ep);
+pk_result_t pki_rdma_ctrl_again(struct pki_rdma_ep *ep);
 /* Send what the peer has not got, of which `arrived` messages in all have come. False: this failed too. */
-bool pki_rdma_lane_resend(struct pki_rdma_ep *ep, uint32_t arrived, uint32_t credit);
-bool pki_rdma_leave(struct pki_ep *ep);
+bool pki_rdma_ctrl_resend(struct pki_rdma_ep *ep, uint32_t arrived, uint32_t credit);
+bool pki_rdma_shutdown(struct pki_ep *ep);
 /* Nothing that was sent is still on its way to somebody who might read it. */
-bool pki_rdma_lane_is_settled(const struct pki_rdma_ep *ep);
+bool pki_rdma_ctrl_is_settled(const struct pki_rdma_ep *ep);
 
 /* A message that has come: false when it is none; `nrails` and piece `shift` of the peer. Pure. */
 bool pki_rdma_message_parse(const uint8_t *bytes, uint32_t count, uint32_t nrails, uint32_t shift, struct pki_msg *msg);
@@ -403,19 +405,19 @@ void pki_rdma_grants_close(struct pki_rdma_ep *ep);
 /* put.c */
 pk_result_t pki_rdma_put(struct pki_put *put);
 /* Give chunks that wait to queue pairs that have room. */
-void pki_rdma_deal(struct pki_rdma_ep *ep);
+void pki_rdma_stripe(struct pki_rdma_ep *ep);
 void pki_rdma_data_completed(struct pki_rdma_qp *qp, uint32_t sequence);
 void pki_rdma_moves_fail(struct pki_rdma_ep *ep);
 
-/* mend.c. A queue pair has failed: mend what can be mended. */
+/* recover.c. A queue pair has failed: recover what can be recovered. */
 void pki_rdma_broken(struct pki_rdma_ep *ep, const char *what);
-void pki_rdma_mend_advance(struct pki_rdma_ep *ep);
-void pki_rdma_mend(struct pki_ep *ep, struct pki_ep *carrier);
+void pki_rdma_recover_advance(struct pki_rdma_ep *ep);
+void pki_rdma_recover(struct pki_ep *ep, struct pki_ep *carrier);
 void pki_rdma_noted(struct pki_ep *ep, const void *bytes, size_t n);
 const char *pki_rdma_note_parse(const void *bytes, size_t n, struct pki_rdma_note *note); /* pure; NULL: it can be one */
 
-/* silence.c. Is there a queue pair of which nothing has been heard for too long? Then it has failed. */
-void pki_rdma_listen(struct pki_rdma_ep *ep);
+/* watchdog.c. Is there a queue pair of which nothing has been heard for too long? Then it has failed. */
+void pki_rdma_watchdog(struct pki_rdma_ep *ep);
 
 /* describe.c */
 void pki_rdma_describe(const struct pki_ep *ep, struct pki_text *out);

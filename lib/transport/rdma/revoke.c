@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The communicator has failed, and memory that writes read or fill is its owner's again. The data queue pairs are brought into error: what
- * the peer still writes is dropped by the device. The lane stays, for it carries the news; if it fails, queue pairs are made anew as ever
- * (mend.c), but those for data are never connected (qp.c).
+ * the peer still writes is dropped by the device. The control channel stays, for it carries the news; if it fails, queue pairs are made anew as ever
+ * (recover.c), but those for data are never connected (qp.c).
  */
 #include <sched.h>
 
@@ -33,7 +33,7 @@ static void end_data(struct pki_rdma_ep *ep)
         struct pki_rdma_qp *qp = &ep->qps[i];
 
         qp->dead = true;
-        if (qp->qp != NULL && ep->mend.state != PKI_RDMA_DRAINING && !pki_rdma_qp_end(qp))
+        if (qp->qp != NULL && ep->recover.state != PKI_RDMA_DRAINING && !pki_rdma_qp_end(qp))
             qp->ended = true; /* nothing would tell of its end */
     }
 }

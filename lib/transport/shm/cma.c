@@ -14,9 +14,9 @@
 
 /* Between a Zen 4 (5.5 us; two copies through a cache that both cores have take 0.7 of that) and a Sapphire Rapids (3.3 to 4.2; two copies take 1.5 to
  * 2 of it, wherever the cores are): docs/design/0006. */
-#define QUICK_NS 4800
-#define QUICK_BYTES ((size_t)64 << 10)
-#define QUICK_TRIES 16
+#define FAST_NS 4800
+#define FAST_BYTES ((size_t)64 << 10)
+#define FAST_TRIES 16
 
 /* Reading proves all that writing needs: that peer_pid means the peer in this process's namespace, and that the kernel lets us. */
 bool pki_shm_cma_works(const struct pki_ep *ep, const struct pki_shm_hello *theirs)
@@ -38,18 +38,18 @@ bool pki_shm_cma_works(const struct pki_ep *ep, const struct pki_shm_hello *thei
     return false;
 }
 
-static bool is_quick;
+static bool is_one_copy_fast;
 
 /* The best of several counts: what disturbs makes it only longer. */
 static void measure(void)
 {
-    static unsigned char from[QUICK_BYTES], to[QUICK_BYTES];
+    static unsigned char from[FAST_BYTES], to[FAST_BYTES];
     struct iovec local = { .iov_base = to, .iov_len = sizeof to }, remote = { .iov_base = from, .iov_len = sizeof from };
     uint64_t best = UINT64_MAX;
 
     memset(from, 1, sizeof from);
     memset(to, 1, sizeof to);
-    for (int i = 0; i < QUICK_TRIES; i++) {
+    for (int i = 0; i < FAST_TRIES; i++) {
         uint64_t begin = pki_now_ns(), took;
 
         if (process_vm_readv(getpid(), &local, 1, &remote, 1, 0) != (ssize_t)sizeof to)
@@ -57,16 +57,16 @@ static void measure(void)
         took = pki_now_ns() - begin;
         best = took < best ? took : best;
     }
-    is_quick = best < QUICK_NS;
-    pki_log(PKI_LOG_DEBUG, NULL, "over shm: process_vm_readv of %zu KiB takes %llu ns", QUICK_BYTES >> 10, (unsigned long long)best);
+    is_one_copy_fast = best < FAST_NS;
+    pki_log(PKI_LOG_DEBUG, NULL, "over shm: process_vm_readv of %zu KiB takes %llu ns", FAST_BYTES >> 10, (unsigned long long)best);
 }
 
-bool pki_shm_cma_is_quick(void)
+bool pki_shm_cma_is_fast(void)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
 
     (void)pthread_once(&once, measure);
-    return is_quick;
+    return is_one_copy_fast;
 }
 
 /* Between this rank's memory and the peer's. */
@@ -135,7 +135,7 @@ static pk_result_t move_all(struct pki_put *put, bool writes)
     return PK_OK;
 }
 
-/* Begin with the peer's memory, if it is still lent; sequentially consistent, as the peer's look is. Else the move is put aside. */
+/* Begin with the peer's memory, if it is still granted; sequentially consistent, as the peer's look is. Else the move is put aside. */
 static bool enter(struct pki_put *put)
 {
     struct pki_shm_header *header = &pki_shm_ep_of(put->ep)->theirs->header;
@@ -173,9 +173,9 @@ pk_result_t pki_shm_put(struct pki_put *put)
     leave(ep);
     if (put->result == PK_ERR_UNSUPPORTED)
         return PK_ERR_UNSUPPORTED;
-    /* The gate's release store is behind the copy: program order here, and the kernel's copy ran on this thread. */
+    /* The signal's release store is behind the copy: program order here, and the kernel's copy ran on this thread. */
     if (put->result == PK_OK && put->done_remote.word != NULL)
-        pki_gate_open(&put->done_remote);
+        pki_signal_open(&put->done_remote);
     pki_list_push(&ep->iface->done, &put->node);
     return PK_OK;
 }

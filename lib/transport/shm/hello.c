@@ -15,11 +15,11 @@ const char *pki_shm_hello_parse(const struct pki_blob *blob, struct pki_shm_hell
     memcpy(&h, blob->bytes, sizeof h);
     if (h.layout != PKI_SHM_LAYOUT)
         return "it uses another layout of shared memory: is it the same version of the library?";
-    if (h.cells != PKI_SHM_CELLS || h.data_bytes != PKI_SHM_DATA_BYTES || h.gate_slots != PKI_PAIR_SLOTS ||
+    if (h.cells != PKI_SHM_CELLS || h.data_bytes != PKI_SHM_DATA_BYTES || h.signal_slots != PKI_PAIR_SLOTS ||
         h.inbox_bytes != sizeof(struct pki_shm_inbox))
         return "its inbox has other sizes";
-    if (h.quick > 1 || h.reserved != 0)
-        return "what it says of itself makes no sense";
+    if (h.fast_copy > 1 || h.reserved != 0)
+        return "its hello is invalid";
     *hello = h;
     return NULL;
 }

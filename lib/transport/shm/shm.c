@@ -59,7 +59,7 @@ static void shm_probe(const struct pki_iface_config *config, struct pki_probe *p
         snprintf(probe->reason, sizeof probe->reason, "memfd; process_vm_readv: %s", strerror(errno));
 }
 
-/* More is faster (lane.c), but it is memory of every pair. */
+/* More is faster (ctrl.c), but it is memory of every pair. */
 static uint32_t data_used(int local_ranks)
 {
     return local_ranks == 2 ? PKI_SHM_DATA_BYTES : PKI_SHM_DATA_USED_MIN;
@@ -68,17 +68,17 @@ static uint32_t data_used(int local_ranks)
 static pk_result_t shm_open_iface(const struct pki_iface_config *config, struct pki_iface *iface)
 {
     struct pki_shm_iface *shm = (struct pki_shm_iface *)(void *)iface;
-    bool cma, flips = false, quick = false;
+    bool cma, flips = false, fast_copy = false;
     pk_result_t result = pki_env_bool("PICKLE_TEST_CMA", true, &cma);
 
     if (result == PK_OK)
         result = pki_env_bool("PICKLE_TEST_NEAR", false, &flips);
     if (result == PK_OK)
-        result = pki_env_bool("PICKLE_TEST_QUICK", cma && pki_shm_cma_is_quick(), &quick);
+        result = pki_env_bool("PICKLE_TEST_QUICK", cma && pki_shm_cma_is_fast(), &fast_copy);
     if (result != PK_OK)
         return result;
     shm->cma = cma;
-    shm->quick = quick;
+    shm->fast_copy = fast_copy;
     shm->flips = flips;
     shm->data_used = data_used(config->local_ranks);
     shm->crowded = config->shares_cpu;
@@ -124,9 +124,9 @@ static pk_result_t shm_ep_init(struct pki_ep *ep, struct pki_blob *mine)
     struct pki_shm_hello hello = { .layout = PKI_SHM_LAYOUT, .cells = PKI_SHM_CELLS, .data_bytes = PKI_SHM_DATA_BYTES };
     pk_result_t result;
 
-    ep->dead = ep->can_put = ep->can_get = ep->is_near = ep->is_quick = false;
-    ep->gates_mine = ep->gates_theirs = NULL;
-    ep->bell = NULL;
+    ep->dead = ep->can_put = ep->can_get = ep->is_near = ep->is_one_copy_fast = false;
+    ep->signals_mine = ep->signals_theirs = NULL;
+    ep->wake_word = NULL;
     ep->revoked = NULL;
     shm->mine = shm->theirs = NULL;
     shm->inbox_fd = -1;
@@ -136,11 +136,11 @@ static pk_result_t shm_ep_init(struct pki_ep *ep, struct pki_blob *mine)
     result = inbox_make(shm);
     if (result != PK_OK)
         return result;
-    ep->gates_mine = shm->mine->gates;
-    ep->bell = &shm->mine->header.bell;
+    ep->signals_mine = shm->mine->signals;
+    ep->wake_word = &shm->mine->header.wake_word;
     pki_shm_rx_init(&shm->rx, shm->mine);
-    hello.gate_slots = PKI_PAIR_SLOTS;
-    hello.quick = ((struct pki_shm_iface *)(void *)ep->iface)->quick;
+    hello.signal_slots = PKI_PAIR_SLOTS;
+    hello.fast_copy = ((struct pki_shm_iface *)(void *)ep->iface)->fast_copy;
     hello.inbox_bytes = sizeof *shm->mine;
     hello.inbox_address = (uintptr_t)shm->mine;
     hello.nonce_address = (uintptr_t)shm->nonce;
@@ -188,11 +188,11 @@ static pk_result_t shm_ep_connect(struct pki_ep *ep, struct pki_blob *theirs)
     shm->inbox_fd = -1;
     pki_shm_tx_init(&shm->tx, shm->theirs, iface->data_used, ep->same_process ? (uintptr_t)hello.inbox_address : 0);
     shm->tx.crowded = iface->crowded;
-    ep->gates_theirs = shm->theirs->gates;
+    ep->signals_theirs = shm->theirs->signals;
     ep->revoked = &shm->theirs->header.revoked;
     ep->can_put = ep->same_process || (iface->cma && pki_shm_cma_works(ep, &hello));
     ep->can_get = ep->can_put;
-    ep->is_quick = iface->quick && hello.quick != 0;
+    ep->is_one_copy_fast = iface->fast_copy && hello.fast_copy != 0;
     pki_list_push(&iface->eps, &shm->node);
     shm->flips = iface->flips;
     return PK_OK;
@@ -211,8 +211,8 @@ static void shm_ep_close(struct pki_ep *ep)
         close(shm->inbox_fd);
     shm->mine = shm->theirs = NULL;
     shm->inbox_fd = -1;
-    ep->gates_mine = ep->gates_theirs = NULL;
-    ep->bell = NULL;
+    ep->signals_mine = ep->signals_theirs = NULL;
+    ep->wake_word = NULL;
     ep->revoked = NULL;
     ep->can_put = ep->can_get = false;
     ep->dead = true;

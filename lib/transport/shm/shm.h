@@ -5,7 +5,7 @@
  * Each rank makes one inbox a peer, a sealed memfd, and passes its descriptor; the peer writes messages into it. Bulk data goes
  * by one copy into the peer's own memory (cma.c) where the kernel allows that.
  *
- * An inbox:   header page | gates, PKI_EP_SHARED_BYTES | ring of cells | data | slots
+ * An inbox:   header page | signals, PKI_EP_SHARED_BYTES | ring of cells | data | slots
  *
  * A message takes one cell, a cache line whose first word carries the number of the message: the reader polls the word it will
  * read anyway, so a small message costs the transfer of one line. Payload that does not fit in the cell lies in the data area,
@@ -43,15 +43,15 @@
 #define PKI_SHM_BIG_SLOT_BYTES 8192u
 #define PKI_SHM_SLOTS_BYTES (PKI_SHM_SLOTS * PKI_SHM_SLOT_BYTES + PKI_SHM_BIG_SLOT_BYTES)
 
-#define PKI_SHM_GATES_AT PKI_SHM_PAGE
-#define PKI_SHM_CELLS_AT (PKI_SHM_GATES_AT + PKI_EP_SHARED_BYTES)
+#define PKI_SHM_SIGNALS_AT PKI_SHM_PAGE
+#define PKI_SHM_CELLS_AT (PKI_SHM_SIGNALS_AT + PKI_EP_SHARED_BYTES)
 #define PKI_SHM_DATA_AT (PKI_SHM_CELLS_AT + PKI_SHM_CELLS * sizeof(struct pki_shm_cell))
 #define PKI_SHM_INBOX_BYTES (PKI_SHM_DATA_AT + PKI_SHM_DATA_BYTES + PKI_SHM_SLOTS_BYTES)
 
 /*
  * word[0]: lower half the stamp, number of the message + 1 (so that a new inbox, all zeros, holds none); upper half the shape.
  * word[1..2]: the first 16 bytes of struct pki_msg. LONG: word[3..6] the other 32. OUTSIDE: word[7] is the position of the payload
- * in the data area. SLOT: the payload is in the message's slot. Else it begins at word[3], or at word[7] when LONG.
+ * in the data area. BOUNCE_CREDIT: the payload is in the message's slot. Else it begins at word[3], or at word[7] when LONG.
  */
 struct pki_shm_cell {
     union {
@@ -70,13 +70,13 @@ struct pki_shm_cell {
 #define PKI_SHM_INLINE_SHORT_AT 24u
 #define PKI_SHM_INLINE_LONG_AT 56u
 
-/* taken: how far the owner of the inbox has read: cells in the lower half, position in the data area in the upper. bell: the owner
+/* taken: how far the owner of the inbox has read: cells in the lower half, position in the data area in the upper. wake word: the owner
  * sleeps, or is about to; who writes a message clears it and wakes the owner there. revoked: the owner's memory is no longer the peer's to
  * read or write; at_work: the peer is at it. The owner sets one and looks at the other, the peer the other way round. probe: written now
  * and then for the owner to time how long it takes to read; the value is of no account. */
 struct pki_shm_header {
     _Atomic uint64_t taken;
-    _Atomic uint32_t bell;
+    _Atomic uint32_t wake_word;
     unsigned char pad[PKI_SHM_DATA_ALIGN - sizeof(uint64_t) - sizeof(uint32_t)];
     _Atomic uint32_t revoked, at_work;
     unsigned char apart[PKI_SHM_DATA_ALIGN - 2 * sizeof(uint32_t)];
@@ -88,7 +88,7 @@ _Static_assert(sizeof(struct pki_shm_header) == PKI_SHM_PAGE, "a page");
 
 struct pki_shm_inbox {
     struct pki_shm_header header;
-    struct pki_gate_slot gates[PKI_PAIR_SLOTS];
+    struct pki_signal_slot signals[PKI_PAIR_SLOTS];
     struct pki_shm_cell cells[PKI_SHM_CELLS];
     unsigned char data[PKI_SHM_DATA_BYTES];
     unsigned char slots[PKI_SHM_SLOTS_BYTES]; /* offsets of payloads go on here: behind `data` */
@@ -109,12 +109,12 @@ struct pki_shm_hello {
     uint32_t layout;
     uint32_t cells;
     uint32_t data_bytes;
-    uint32_t gate_slots;
+    uint32_t signal_slots;
     uint64_t inbox_bytes;
     uint64_t inbox_address; /* in the owner's process */
     uint64_t nonce_address; /* in the owner's process, of private memory that holds: */
     uint8_t nonce[PKI_SHM_NONCE_BYTES];
-    uint32_t quick; /* 0 or 1: the kernel copies fast, as measured */
+    uint32_t fast_copy; /* 0 or 1: the kernel copies fast, as measured */
     uint32_t reserved; /* 0 */
 };
 
@@ -123,7 +123,7 @@ struct pki_shm_iface {
     bool cma; /* not turned off by PICKLE_TEST_CMA */
     struct pki_list eps;     /* that are connected */
     struct pki_list refused; /* puts and gets whose peer has failed: its engine says why, and they end with this rank's */
-    bool quick; /* pki_shm_cma_is_quick, unless PICKLE_TEST_QUICK says */
+    bool fast_copy; /* pki_shm_cma_is_fast, unless PICKLE_TEST_QUICK says */
     bool flips;         /* PICKLE_TEST_NEAR: is_near changes with every probe, whatever was measured */
     uint32_t data_used; /* of a peer's data area */
     bool crowded;       /* this rank has no CPU of its own */
@@ -139,8 +139,8 @@ struct pki_shm_rx {
     uint32_t probed;    /* what it said when it was read last */
     uint32_t next;      /* number of the next message */
     uint32_t data_end;  /* position behind the last payload seen */
-    uint32_t told_next; /* what `taken` says */
-    uint32_t told_data;
+    uint32_t reported_next; /* what `taken` says */
+    uint32_t reported_data;
 };
 
 /* Writer of the peer's inbox. */
@@ -148,7 +148,7 @@ struct pki_shm_tx {
     struct pki_shm_cell *cells;
     unsigned char *data;
     const _Atomic uint64_t *taken;
-    _Atomic uint32_t *bell;
+    _Atomic uint32_t *wake_word;
     _Atomic uint32_t *probe;
     uint32_t next;
     uint32_t data_next;
@@ -182,7 +182,7 @@ static inline struct pki_where pki_shm_where(const struct pki_ep *ep)
     return (struct pki_where){ .rank = ep->rank, .peer = ep->peer };
 }
 
-/* lane.c: slots of the table, and what they stand on */
+/* ctrl.c: slots of the table, and what they stand on */
 void pki_shm_rx_init(struct pki_shm_rx *rx, struct pki_shm_inbox *mine);
 void pki_shm_tx_init(struct pki_shm_tx *tx, struct pki_shm_inbox *theirs, uint32_t data_used, uintptr_t owner_inbox);
 pk_result_t pki_shm_msg(struct pki_ep *ep, const struct pki_msg *msg, const void *payload);
@@ -205,7 +205,7 @@ const char *pki_shm_hello_parse(const struct pki_blob *blob, struct pki_shm_hell
 /* cma.c */
 bool pki_shm_cma_works(const struct pki_ep *ep, const struct pki_shm_hello *theirs);
 /* Does this processor do it so fast that two copies by msg take longer? Measured once. */
-bool pki_shm_cma_is_quick(void);
+bool pki_shm_cma_is_fast(void);
 pk_result_t pki_shm_put(struct pki_put *put);
 pk_result_t pki_shm_get(struct pki_put *get);
 

@@ -24,7 +24,7 @@
 /* With a port for `address`. PK_IN_PROGRESS, if `optional`: this host does not have it. */
 static pk_result_t listen_on(struct pki_tcp_iface *iface, struct sockaddr_storage *address, bool optional)
 {
-    struct pki_tcp_watch *watch = &iface->listener[iface->listeners];
+    struct pki_tcp_source *source = &iface->listener[iface->listeners];
     int fd;
     pk_result_t result;
 
@@ -33,9 +33,9 @@ static pk_result_t listen_on(struct pki_tcp_iface *iface, struct sockaddr_storag
     if (result != PK_OK)
         return result;
     pki_tcp_socket_options(iface, fd); /* what it accepts inherits them */
-    watch->kind = PKI_TCP_LISTENER;
-    watch->fd = -1;
-    if (!pki_tcp_watch(iface, watch, fd, false)) {
+    source->kind = PKI_TCP_LISTENER;
+    source->fd = -1;
+    if (!pki_tcp_source(iface, source, fd, false)) {
         close(fd);
         return PK_ERR_SYSTEM;
     }
@@ -45,14 +45,14 @@ static pk_result_t listen_on(struct pki_tcp_iface *iface, struct sockaddr_storag
 
 static void leave_out(struct pki_tcp_iface *iface, sa_family_t family)
 {
-    uint32_t kept = 0;
+    uint32_t has_copy = 0;
 
     for (uint32_t i = 0; i < iface->addresses; i++)
         if (iface->address[i].ss_family != family) {
-            iface->prefix[kept] = iface->prefix[i];
-            iface->address[kept++] = iface->address[i];
+            iface->prefix[has_copy] = iface->prefix[i];
+            iface->address[has_copy++] = iface->address[i];
         }
-    iface->addresses = kept;
+    iface->addresses = has_copy;
 }
 
 /* At every address of the family, with one port, if some of those that the others are told are of it. */
@@ -107,26 +107,26 @@ pk_result_t pki_tcp_listen(struct pki_tcp_iface *iface, const struct pki_tcp_cho
 
 /* ---- Guests ---- */
 
-static void show_out(struct pki_tcp_iface *iface, struct pki_tcp_guest *guest, const char *why)
+static void show_out(struct pki_tcp_iface *iface, struct pki_tcp_unproven *unproven, const char *why)
 {
     const struct pki_where where = { .rank = iface->rank, .peer = -1 };
 
     if (iface->dropped++ < WARNINGS)
-        pki_log(guest->challenged ? PKI_LOG_WARN : PKI_LOG_INFO, &where,
+        pki_log(unproven->challenged ? PKI_LOG_WARN : PKI_LOG_INFO, &where,
                 "over tcp: dropped a connection that %s (%u so far)", why, iface->dropped);
-    pki_tcp_unwatch(&guest->watch);
+    pki_tcp_source_remove(&unproven->source);
 }
 
 /* A free place, or that of the one who has been here longest: idle ones must not shut out a rank. */
-static struct pki_tcp_guest *place(struct pki_tcp_iface *iface)
+static struct pki_tcp_unproven *place(struct pki_tcp_iface *iface)
 {
-    struct pki_tcp_guest *oldest = &iface->guests[0];
+    struct pki_tcp_unproven *oldest = &iface->unproven_list[0];
 
-    for (int i = 0; i < PKI_TCP_GUESTS; i++) {
-        if (iface->guests[i].watch.fd < 0)
-            return &iface->guests[i];
-        if (iface->guests[i].until_ns < oldest->until_ns)
-            oldest = &iface->guests[i];
+    for (int i = 0; i < PKI_TCP_UNPROVEN_MAX; i++) {
+        if (iface->unproven_list[i].source.fd < 0)
+            return &iface->unproven_list[i];
+        if (iface->unproven_list[i].until_ns < oldest->until_ns)
+            oldest = &iface->unproven_list[i];
     }
     show_out(iface, oldest, "was pushed out by others");
     return oldest;
@@ -134,14 +134,14 @@ static struct pki_tcp_guest *place(struct pki_tcp_iface *iface)
 
 static void take_in(struct pki_tcp_iface *iface, int fd)
 {
-    struct pki_tcp_guest *guest = place(iface);
+    struct pki_tcp_unproven *unproven = place(iface);
 
-    memset(guest, 0, sizeof *guest);
-    guest->watch.kind = PKI_TCP_GUEST;
-    guest->watch.fd = -1;
-    guest->until_ns = pki_now_ns() + STAY_NS;
+    memset(unproven, 0, sizeof *unproven);
+    unproven->source.kind = PKI_TCP_UNPROVEN;
+    unproven->source.fd = -1;
+    unproven->until_ns = pki_now_ns() + STAY_NS;
     pki_tcp_socket_options(iface, fd);
-    if (!pki_tcp_watch(iface, &guest->watch, fd, true))
+    if (!pki_tcp_source(iface, &unproven->source, fd, true))
         close(fd);
     pki_tcp_trouble(iface);
 }
@@ -152,17 +152,17 @@ static void cannot_accept(struct pki_tcp_iface *iface, int error)
     const struct pki_where where = { .rank = iface->rank, .peer = -1 };
     char reason[128];
 
-    iface->rest_until_ns = pki_now_ns() + REST_NS;
+    iface->pause_until_ns = pki_now_ns() + REST_NS;
     if (!iface->said_full)
         pki_log(PKI_LOG_WARN, &where, "over tcp: cannot accept connections, and tries again: %s", strerror_r(error, reason, sizeof reason));
     iface->said_full = true;
 }
 
-void pki_tcp_accept(struct pki_tcp_iface *iface, struct pki_tcp_watch *listener)
+void pki_tcp_accept(struct pki_tcp_iface *iface, struct pki_tcp_source *listener)
 {
-    if (iface->rest_until_ns != 0 && pki_now_ns() < iface->rest_until_ns)
+    if (iface->pause_until_ns != 0 && pki_now_ns() < iface->pause_until_ns)
         return;
-    iface->rest_until_ns = 0;
+    iface->pause_until_ns = 0;
     for (int i = 0; i < ACCEPTS_A_ROUND; i++) {
         int fd = pki_fd_keep(accept4(listener->fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC));
 
@@ -188,93 +188,93 @@ static struct pki_tcp_link *link_of(struct pki_tcp_iface *iface, const struct pk
     return &ep->links[hello->link];
 }
 
-static bool challenge(struct pki_tcp_iface *iface, struct pki_tcp_guest *guest)
+static bool challenge(struct pki_tcp_iface *iface, struct pki_tcp_unproven *unproven)
 {
     const struct pki_tcp_link *link;
     unsigned char out[PKI_TCP_CHALLENGE_BYTES];
 
-    if (!pki_tcp_get_hello(guest->in, &guest->hello))
+    if (!pki_tcp_get_hello(unproven->in, &unproven->hello))
         return false;
-    link = link_of(iface, &guest->hello);
+    link = link_of(iface, &unproven->hello);
     if (link == NULL)
         return false;
-    memcpy(guest->hello_bytes, guest->in, sizeof guest->hello_bytes);
-    guest->challenge.received = link->received;
-    if (pki_auth_random(guest->challenge.nonce, sizeof guest->challenge.nonce) != PK_OK ||
-        pki_tcp_prove(iface, PKI_TCP_LABEL_ACCEPT, guest->hello_bytes, &guest->challenge, guest->challenge.mac) != PK_OK)
+    memcpy(unproven->hello_bytes, unproven->in, sizeof unproven->hello_bytes);
+    unproven->challenge.received = link->received;
+    if (pki_auth_random(unproven->challenge.nonce, sizeof unproven->challenge.nonce) != PK_OK ||
+        pki_tcp_prove(iface, PKI_TCP_LABEL_ACCEPT, unproven->hello_bytes, &unproven->challenge, unproven->challenge.mac) != PK_OK)
         return false;
-    pki_tcp_put_challenge(out, &guest->challenge);
-    guest->challenged = true;
-    guest->have = 0;
-    return send(guest->watch.fd, out, sizeof out, MSG_NOSIGNAL | MSG_DONTWAIT) == (ssize_t)sizeof out;
+    pki_tcp_put_challenge(out, &unproven->challenge);
+    unproven->challenged = true;
+    unproven->have = 0;
+    return send(unproven->source.fd, out, sizeof out, MSG_NOSIGNAL | MSG_DONTWAIT) == (ssize_t)sizeof out;
 }
 
 /* Frames that the old connection brought after the challenge was made would come again: then the peer must ask once more. */
-static const char *admit(struct pki_tcp_iface *iface, struct pki_tcp_guest *guest)
+static const char *admit(struct pki_tcp_iface *iface, struct pki_tcp_unproven *unproven)
 {
-    struct pki_tcp_link *link = link_of(iface, &guest->hello);
+    struct pki_tcp_link *link = link_of(iface, &unproven->hello);
     unsigned char mac[PKI_TCP_MAC_BYTES];
-    int fd = guest->watch.fd;
+    int fd = unproven->source.fd;
 
-    if (pki_tcp_prove(iface, PKI_TCP_LABEL_CONNECT, guest->hello_bytes, &guest->challenge, mac) != PK_OK ||
-        !pki_auth_equal(mac, guest->in, sizeof mac))
+    if (pki_tcp_prove(iface, PKI_TCP_LABEL_CONNECT, unproven->hello_bytes, &unproven->challenge, mac) != PK_OK ||
+        !pki_auth_equal(mac, unproven->in, sizeof mac))
         return "could not prove the key";
     if (link == NULL || link->state == PKI_TCP_OVER)
         return "came too late";
     if (link->state == PKI_TCP_UP)
         pki_tcp_link_broken(link, 0);
-    if (link->state == PKI_TCP_OVER) /* what broke was a goodbye */
+    if (link->state == PKI_TCP_OVER) /* what broke was a shutdown message */
         return "came too late";
-    if (link->received != guest->challenge.received)
+    if (link->received != unproven->challenge.received)
         return "knew less than the one before it";
-    guest->watch.fd = -1;
-    if (!pki_tcp_link_up(link, fd, guest->hello.received)) {
-        guest->watch.fd = fd;
+    unproven->source.fd = -1;
+    if (!pki_tcp_link_up(link, fd, unproven->hello.received)) {
+        unproven->source.fd = fd;
         return "counted what was not sent";
     }
     return NULL;
 }
 
-void pki_tcp_guest_step(struct pki_tcp_iface *iface, struct pki_tcp_guest *guest)
+void pki_tcp_unproven_step(struct pki_tcp_iface *iface, struct pki_tcp_unproven *unproven)
 {
-    while (guest->watch.fd >= 0) {
-        size_t want = guest->challenged ? PKI_TCP_MAC_BYTES : PKI_TCP_HELLO_BYTES;
-        ssize_t n = recv(guest->watch.fd, guest->in + guest->have, want - guest->have, MSG_DONTWAIT);
+    while (unproven->source.fd >= 0) {
+        size_t want = unproven->challenged ? PKI_TCP_MAC_BYTES : PKI_TCP_HELLO_BYTES;
+        ssize_t n = recv(unproven->source.fd, unproven->in + unproven->have, want - unproven->have, MSG_DONTWAIT);
         const char *why = NULL;
 
         if (n < 0 && errno == EINTR)
             continue;
         if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
             return;
-        guest->have += n > 0 ? (size_t)n : 0;
+        unproven->have += n > 0 ? (size_t)n : 0;
         if (n <= 0)
-            why = guest->challenged ? "left before its proof" : "left before it said who it is";
-        else if (guest->have == want && guest->challenged)
-            why = admit(iface, guest);
-        else if (guest->have == want && !challenge(iface, guest))
+            why = unproven->challenged ? "left before its proof" : "left before it said who it is";
+        else if (unproven->have == want && unproven->challenged)
+            why = admit(iface, unproven);
+        else if (unproven->have == want && !challenge(iface, unproven))
             why = "said what no rank of this communicator says";
         if (why != NULL)
-            show_out(iface, guest, why);
+            show_out(iface, unproven, why);
     }
 }
 
-bool pki_tcp_guest_timers(struct pki_tcp_iface *iface, uint64_t now, uint64_t away_ns)
+bool pki_tcp_unproven_timers(struct pki_tcp_iface *iface, uint64_t now, uint64_t away_ns)
 {
     bool some = false;
 
-    for (int i = 0; i < PKI_TCP_GUESTS; i++) {
-        struct pki_tcp_guest *guest = &iface->guests[i];
+    for (int i = 0; i < PKI_TCP_UNPROVEN_MAX; i++) {
+        struct pki_tcp_unproven *unproven = &iface->unproven_list[i];
 
-        guest->until_ns = pki_tcp_put_off(guest->until_ns, away_ns, now + STAY_NS);
-        if (guest->watch.fd >= 0 && now > guest->until_ns)
-            show_out(iface, guest, guest->challenged ? "sent no proof" : "said nothing");
-        some = some || guest->watch.fd >= 0;
+        unproven->until_ns = pki_tcp_put_off(unproven->until_ns, away_ns, now + STAY_NS);
+        if (unproven->source.fd >= 0 && now > unproven->until_ns)
+            show_out(iface, unproven, unproven->challenged ? "sent no proof" : "said nothing");
+        some = some || unproven->source.fd >= 0;
     }
     return some;
 }
 
-void pki_tcp_guests_close(struct pki_tcp_iface *iface)
+void pki_tcp_unproven_close(struct pki_tcp_iface *iface)
 {
-    for (int i = 0; i < PKI_TCP_GUESTS; i++)
-        pki_tcp_unwatch(&iface->guests[i].watch);
+    for (int i = 0; i < PKI_TCP_UNPROVEN_MAX; i++)
+        pki_tcp_source_remove(&iface->unproven_list[i].source);
 }

@@ -5,7 +5,7 @@
 
 #include "transport/tcp/tcp.h"
 
-#define AT_ONCE_MAX PKI_TCP_AHEAD_MAX /* a put that is written before anything else is looked at */
+#define AT_ONCE_MAX PKI_TCP_EAGER_PUT_MAX /* a put that is written before anything else is looked at */
 
 static struct pki_tcp_move *move_at(struct pki_list *node)
 {
@@ -16,7 +16,7 @@ void pki_tcp_moves_open(struct pki_tcp_ep *ep)
 {
     pki_list_init(&ep->puts);
     pki_list_init(&ep->free_moves);
-    ep->undealt = &ep->puts;
+    ep->unstriped = &ep->puts;
     for (uint32_t i = 0; i < PKI_TCP_MOVES; i++)
         pki_list_push(&ep->free_moves, &ep->moves[i].node);
 }
@@ -54,17 +54,17 @@ static void take_slot(struct pki_tcp_link *link, struct pki_tcp_move *move)
     struct pki_tcp_chunk chunk = { .flags = put->about.flags, .index = put->about.index, .sig = put->about.sig,
                                    .op = put->about.op, .offset = put->remote + move->issued,
                                    .bytes = (uint32_t)(left < max ? left : max),
-                                   .ahead = put->ahead ? (uint32_t)put->about.bytes : 0 };
+                                   .eager_put = put->eager_put ? (uint32_t)put->about.bytes : 0 };
 
-    if ((put->about.flags & PKI_MSG_FLAG_STAGED) != 0) /* to a place that the peer gave a number */
-        chunk = (struct pki_tcp_chunk){ .flags = PKI_MSG_FLAG_STAGED, .op = put->remote, .offset = move->issued,
+    if ((put->about.flags & PKI_MSG_FLAG_BOUNCE) != 0) /* to a place that the peer gave a number */
+        chunk = (struct pki_tcp_chunk){ .flags = PKI_MSG_FLAG_BOUNCE, .op = put->remote, .offset = move->issued,
                                         .bytes = chunk.bytes };
     slot->move = move;
     slot->src = (const char *)put->src + move->issued;
     slot->bytes = chunk.bytes;
-    slot->kept_end = 0;
-    if (chunk.ahead == chunk.bytes)
-        pki_tcp_keep(link, slot);
+    slot->copy_end = 0;
+    if (chunk.eager_put == chunk.bytes)
+        pki_tcp_retransmit(link, slot);
     pki_tcp_put_chunk(slot->head, &chunk);
     move->issued += chunk.bytes;
     link->outstanding += chunk.bytes;
@@ -72,17 +72,17 @@ static void take_slot(struct pki_tcp_link *link, struct pki_tcp_move *move)
         pki_tcp_link_ready(link);
 }
 
-void pki_tcp_data_deal(struct pki_tcp_ep *ep)
+void pki_tcp_data_stripe(struct pki_tcp_ep *ep)
 {
-    while (ep->undealt != &ep->puts) {
-        struct pki_tcp_move *move = move_at(ep->undealt);
+    while (ep->unstriped != &ep->puts) {
+        struct pki_tcp_move *move = move_at(ep->unstriped);
         struct pki_tcp_link *link = least_loaded(ep);
 
         if (link == NULL)
             return;
         take_slot(link, move);
         if (move->issued == move->put->bytes)
-            ep->undealt = move->node.next;
+            ep->unstriped = move->node.next;
     }
 }
 
@@ -90,7 +90,7 @@ void pki_tcp_data_deal(struct pki_tcp_ep *ep)
 static void write_at_once(struct pki_tcp_ep *ep)
 {
     for (uint32_t i = 1; i <= ep->params.sockets; i++)
-        if (ep->links[i].state == PKI_TCP_UP && ep->links[i].writable && !ep->links[i].out.lent)
+        if (ep->links[i].state == PKI_TCP_UP && ep->links[i].writable && !ep->links[i].out.offloaded)
             pki_tcp_data_write(&ep->links[i]);
 }
 
@@ -106,10 +106,10 @@ pk_result_t pki_tcp_put(struct pki_put *put)
         return PK_IN_PROGRESS;
     *move_at(node) = (struct pki_tcp_move){ .put = put };
     pki_list_push(&ep->puts, node);
-    if (ep->undealt == &ep->puts)
-        ep->undealt = node;
+    if (ep->unstriped == &ep->puts)
+        ep->unstriped = node;
     ep->iface->busy++;
-    pki_tcp_data_deal(ep);
+    pki_tcp_data_stripe(ep);
     if (put->bytes <= AT_ONCE_MAX)
         write_at_once(ep);
     return PK_OK;
@@ -136,7 +136,7 @@ static bool waits(struct pki_tcp_ep *ep, const struct pki_tcp_move *move)
 /* Those of one transfer in order, others not: the peer reads one that it has not asked for when it comes to it, and may leave its calls before. */
 static void end_moves(struct pki_tcp_ep *ep)
 {
-    for (struct pki_list *n = ep->puts.next, *next; n != ep->undealt; n = next) {
+    for (struct pki_list *n = ep->puts.next, *next; n != ep->unstriped; n = next) {
         struct pki_tcp_move *move = move_at(n);
 
         next = n->next;
@@ -152,21 +152,21 @@ void pki_tcp_data_acked(struct pki_tcp_link *link, uint64_t frames)
     while (link->acked < frames) {
         struct pki_tcp_slot *slot = slot_of(link, link->acked++);
 
-        pki_tcp_keep_ends(link->ep, slot);
+        pki_tcp_retransmit_ends(link->ep, slot);
         if (slot->move == NULL)
             continue;
         slot->move->acked += slot->bytes;
         link->outstanding -= slot->bytes;
     }
-    if (link->next < link->acked) /* the connection broke, and the news came on the lane before it stood again */
+    if (link->next < link->acked) /* the connection broke, and the news came on the control channel before it stood again */
         link->next = link->acked;
     end_moves(link->ep);
-    pki_tcp_data_deal(link->ep);
+    pki_tcp_data_stripe(link->ep);
 }
 
 void pki_tcp_data_lost(struct pki_tcp_ep *ep)
 {
-    ep->undealt = &ep->puts;
+    ep->unstriped = &ep->puts;
     while (!pki_list_empty(&ep->puts))
         end_move(ep, move_at(ep->puts.next), PK_ERR_PEER);
 }
@@ -192,8 +192,8 @@ static void advance_out(struct pki_tcp_link *link, size_t bytes)
     link->written = 0;
     link->next++;
     link->sent = link->next > link->sent ? link->next : link->sent;
-    if (slot->kept_end > 0 && slot->move != NULL && !link->ep->keep.never) {
-        pki_tcp_kept(link->ep, slot);
+    if (slot->copy_end > 0 && slot->move != NULL && !link->ep->retransmit.never) {
+        pki_tcp_copy_released(link->ep, slot);
         end_moves(link->ep);
     }
 }
@@ -225,7 +225,7 @@ static ssize_t write_some(struct pki_tcp_link *link)
     struct iovec parts[2];
     struct msghdr message = { .msg_iov = parts, .msg_iovlen = chunk_parts(slot_of(link, link->next), link->written, parts) };
 
-    return sendmsg(link->watch.fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+    return sendmsg(link->source.fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 
 ssize_t pki_tcp_chunk_send(struct pki_tcp_link *link)
@@ -253,7 +253,7 @@ void pki_tcp_data_write(struct pki_tcp_link *link)
     while (link->state == PKI_TCP_UP && link->writable && link->next < link->end) {
         ssize_t n;
 
-        if (pki_tcp_lend(link, true, unwritten(link), transfer_bytes(slot_of(link, link->next)))) {
+        if (pki_tcp_offload(link, true, unwritten(link), transfer_bytes(slot_of(link, link->next)))) {
             link->writable = false;
             return;
         }

@@ -15,7 +15,7 @@ void pki_tcp_data_rewind(struct pki_tcp_link *link)
     if (link->grant != NULL)
         link->grant->fillers--;
     link->grant = NULL;
-    pki_tcp_early_drop(link);
+    pki_tcp_unexpected_drop(link);
 }
 
 static bool begin_chunk(struct pki_tcp_link *link)
@@ -25,7 +25,7 @@ static bool begin_chunk(struct pki_tcp_link *link)
 
     if (right)
         link->grant = pki_tcp_grant_find(ep, &link->chunk);
-    if (link->grant == NULL && (!right || !pki_tcp_early_may(ep, &link->chunk))) {
+    if (link->grant == NULL && (!right || !pki_tcp_unexpected_may(ep, &link->chunk))) {
         pki_tcp_lost(ep, 0, "sent a chunk of no granted transfer (operation %llu, bytes %llu to %llu)",
                      (unsigned long long)link->chunk.op, (unsigned long long)link->chunk.offset,
                      (unsigned long long)link->chunk.offset + link->chunk.bytes);
@@ -34,7 +34,7 @@ static bool begin_chunk(struct pki_tcp_link *link)
     if (link->grant != NULL)
         link->grant->fillers++;
     link->left = link->chunk.bytes;
-    link->looks = 0;
+    link->polls = 0;
     return true;
 }
 
@@ -43,10 +43,10 @@ static bool end_chunk(struct pki_tcp_link *link)
     struct pki_tcp_grant *grant = link->grant;
 
     link->received++;
-    link->ep->lane.acks_due = true;
-    pki_tcp_lane_look(link->ep);
+    link->ep->ctrl.acks_due = true;
+    pki_tcp_ctrl_look(link->ep);
     if (grant == NULL) {
-        pki_tcp_early_ended(link);
+        pki_tcp_unexpected_ended(link);
         return true;
     }
     grant->fillers--;
@@ -65,12 +65,12 @@ ssize_t pki_tcp_chunk_receive(struct pki_tcp_link *link, size_t done)
     int n = 0;
 
     if (left > 0) {
-        char *begin = link->grant != NULL ? link->grant->addr + link->chunk.offset : link->early->payload;
+        char *begin = link->grant != NULL ? link->grant->addr + link->chunk.offset : link->unexpected->payload;
 
         parts[n++] = (struct iovec){ begin + (link->chunk.bytes - left), left };
     }
     parts[n++] = (struct iovec){ link->head + link->head_have, sizeof link->head - link->head_have };
-    return n == 1 ? recv(link->watch.fd, parts->iov_base, parts->iov_len, MSG_DONTWAIT) : readv(link->watch.fd, parts, n);
+    return n == 1 ? recv(link->source.fd, parts->iov_base, parts->iov_len, MSG_DONTWAIT) : readv(link->source.fd, parts, n);
 }
 
 bool pki_tcp_advance_in(struct pki_tcp_link *link, size_t bytes)
@@ -101,12 +101,12 @@ void pki_tcp_data_read(struct pki_tcp_link *link)
         size_t wanted = link->left + sizeof link->head - link->head_have;
         ssize_t n;
 
-        if (link->left > 0 && link->grant == NULL && link->early == NULL && !pki_tcp_early_place(link)) {
+        if (link->left > 0 && link->grant == NULL && link->unexpected == NULL && !pki_tcp_unexpected_place(link)) {
             if (link->state == PKI_TCP_UP)
                 pki_tcp_link_ready(link);
             return;
         }
-        if (link->grant != NULL && pki_tcp_lend(link, false, link->left, link->grant->bytes)) { /* what comes ahead of its grant may move yet */
+        if (link->grant != NULL && pki_tcp_offload(link, false, link->left, link->grant->bytes)) { /* what comes before its CTS may move yet */
             link->readable = false;
             return;
         }

@@ -18,16 +18,16 @@
 #define LABEL_BYTES 32
 #define BACKOFF_MAX_NS (100 * PKI_NS_PER_MS)
 #define REFUSED_NS (300 * PKI_NS_PER_MS)   /* a process that lives listens: nobody there means that it has ended */
-#define SILENT_TRIES 3                     /* retransmissions or probes without an answer */
+#define UNANSWERED_TRIES 3                 /* retransmissions or probes without an answer */
 #define PROBE_NS (100 * PKI_NS_PER_MS)
 #define SHOWS_PART 8                       /* of the patience: so long stands what a living process has accepted, or will */
 
 /* ---- Small things ---- */
 
-bool pki_tcp_watch(struct pki_tcp_iface *iface, struct pki_tcp_watch *watch, int fd, bool both_ways)
+bool pki_tcp_source(struct pki_tcp_iface *iface, struct pki_tcp_source *source, int fd, bool both_ways)
 {
-    struct epoll_event event = { .events = both_ways ? EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET : EPOLLIN, .data.ptr = watch };
-    int op = watch->fd == fd ? EPOLL_CTL_MOD : EPOLL_CTL_ADD;
+    struct epoll_event event = { .events = both_ways ? EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET : EPOLLIN, .data.ptr = source };
+    int op = source->fd == fd ? EPOLL_CTL_MOD : EPOLL_CTL_ADD;
 
     /* An accepted connection was watched as a guest. */
     if (epoll_ctl(iface->epoll_fd, op, fd, &event) != 0 &&
@@ -35,21 +35,21 @@ bool pki_tcp_watch(struct pki_tcp_iface *iface, struct pki_tcp_watch *watch, int
         (void)pki_fail_errno(PK_ERR_SYSTEM, NULL, "over tcp: epoll_ctl");
         return false;
     }
-    watch->fd = fd;
+    source->fd = fd;
     return true;
 }
 
-void pki_tcp_unwatch(struct pki_tcp_watch *watch)
+void pki_tcp_source_remove(struct pki_tcp_source *source)
 {
-    if (watch->fd >= 0)
-        close(watch->fd);
-    watch->fd = -1;
+    if (source->fd >= 0)
+        close(source->fd);
+    source->fd = -1;
 }
 
 void pki_tcp_link_drop(struct pki_tcp_link *link)
 {
     pki_tcp_recall(link);
-    pki_tcp_unwatch(&link->watch);
+    pki_tcp_source_remove(&link->source);
 }
 
 /* A host that vanishes sends nothing. Where nothing is on its way the kernel asks it now and then; else see pki_tcp_link_health. */
@@ -104,7 +104,7 @@ static void over(struct pki_tcp_ep *ep, uint32_t first)
         if (link->grant != NULL)
             link->grant->fillers--;
         link->grant = NULL;
-        pki_tcp_early_drop(link);
+        pki_tcp_unexpected_drop(link);
     }
 }
 
@@ -119,7 +119,7 @@ void pki_tcp_lost(struct pki_tcp_ep *ep, int error, const char *fmt, ...)
     va_start(args, fmt);
     vsnprintf(text, sizeof text, fmt, args);
     va_end(args);
-    if (ep->iface->goodbye_ns > 0 || ep->base.bye) { /* this rank leaves anyway, or the peer has */
+    if (ep->iface->shutdown_ns > 0 || ep->base.shutdown) { /* this rank leaves anyway, or the peer has */
         pki_log(PKI_LOG_INFO, &where, "over tcp: %s", text);
         pki_tcp_left(ep);
         return;
@@ -150,13 +150,13 @@ void pki_tcp_data_give_up(struct pki_tcp_ep *ep)
 /* Puts under way stay where they are: the engine knows that the peer is gone, and names what waited for it. */
 void pki_tcp_left(struct pki_tcp_ep *ep)
 {
-    pki_tcp_leaves(ep);
+    pki_tcp_is_shutting_down(ep);
     over(ep, 0);
     ep->base.left = true;
 }
 
-/* Its last acknowledgements may be behind its goodbye. */
-void pki_tcp_leaves(struct pki_tcp_ep *ep)
+/* Its last acknowledgements may be behind its shutdown message. */
+void pki_tcp_is_shutting_down(struct pki_tcp_ep *ep)
 {
     ep->left = true;
     ep->base.connecting = false;
@@ -206,11 +206,11 @@ void pki_tcp_link_broken(struct pki_tcp_link *link, int error)
     link->refused_ns = 0;
     link->attempts = 0;
     link->readable = link->writable = link->hangup = false;
-    if (link->lane != NULL)
-        pki_tcp_lane_rewind(link->lane);
+    if (link->ctrl != NULL)
+        pki_tcp_ctrl_rewind(link->ctrl);
     else
         pki_tcp_data_rewind(link);
-    ep->keep.never |= link->index == 1;
+    ep->retransmit.never |= link->index == 1;
     wait_again(link, ep->connects ? 0 : PROBE_NS / 2);
 }
 
@@ -224,12 +224,12 @@ void pki_tcp_link_health(struct pki_tcp_link *link)
     struct tcp_info info;
     socklen_t bytes = sizeof info;
 
-    if (link->state != PKI_TCP_UP || getsockopt(link->watch.fd, IPPROTO_TCP, TCP_INFO, &info, &bytes) != 0)
+    if (link->state != PKI_TCP_UP || getsockopt(link->source.fd, IPPROTO_TCP, TCP_INFO, &info, &bytes) != 0)
         return;
     /* No edge is missed that we know of; a transfer that stood still for one would stand still for ever. */
     link->readable = link->writable = true;
     pki_tcp_link_ready(link);
-    if (info.tcpi_last_ack_recv > half_ms && (info.tcpi_retransmits >= SILENT_TRIES || info.tcpi_probes >= SILENT_TRIES))
+    if (info.tcpi_last_ack_recv > half_ms && (info.tcpi_retransmits >= UNANSWERED_TRIES || info.tcpi_probes >= UNANSWERED_TRIES))
         pki_tcp_link_broken(link, ETIMEDOUT);
 }
 
@@ -273,7 +273,7 @@ static void refused(struct pki_tcp_link *link)
     uint64_t now = pki_now_ns();
 
     /* The engine may yet have to take news, which may say that the peer leaves. */
-    if (link->refused_ns == 0 || pki_tcp_has_gone(link->ep) || pki_tcp_lane_has_news(&link->ep->lane))
+    if (link->refused_ns == 0 || pki_tcp_has_gone(link->ep) || pki_tcp_ctrl_has_news(&link->ep->ctrl))
         link->refused_ns = now;
     else if (now - link->refused_ns > REFUSED_NS)
         process_ended(link);
@@ -293,7 +293,7 @@ static void attempt_failed(struct pki_tcp_link *link, int error)
         pause = PROBE_NS;
     /* For who leaves it is enough that the peer's place answers nothing but a closed connection. */
     pki_tcp_target_failed(link, error);
-    is_refused = error == ECONNREFUSED || (link->ep->iface->goodbye_ns > 0 && link->shows_ns > 0 && (error == 0 || error == ECONNRESET));
+    is_refused = error == ECONNREFUSED || (link->ep->iface->shutdown_ns > 0 && link->shows_ns > 0 && (error == 0 || error == ECONNRESET));
     wait_again(link, pause < BACKOFF_MAX_NS ? pause : BACKOFF_MAX_NS);
     link->attempts++;
     if (!pki_tcp_target_is_known(link)) /* that nobody listens at some address says nothing of the peer */
@@ -320,7 +320,7 @@ static void begin(struct pki_tcp_link *link, enum pki_tcp_state state)
     link->attempt_ends_ns = pki_now_ns() + pki_tcp_target_ns(link);
     if (fd < 0) {
         attempt_failed(link, errno);
-    } else if (!pki_tcp_watch(link->ep->iface, &link->watch, fd, true)) {
+    } else if (!pki_tcp_source(link->ep->iface, &link->source, fd, true)) {
         close(fd);
         attempt_failed(link, 0);
     }
@@ -339,7 +339,7 @@ static void say_hello(struct pki_tcp_link *link)
     pki_tcp_put_hello(link->hello, &hello);
     link->state = PKI_TCP_CHALLENGED;
     link->have = 0;
-    if (send(link->watch.fd, link->hello, sizeof link->hello, MSG_NOSIGNAL | MSG_DONTWAIT) != (ssize_t)sizeof link->hello)
+    if (send(link->source.fd, link->hello, sizeof link->hello, MSG_NOSIGNAL | MSG_DONTWAIT) != (ssize_t)sizeof link->hello)
         attempt_failed(link, errno);
 }
 
@@ -349,11 +349,11 @@ static void connected(struct pki_tcp_link *link)
     socklen_t bytes = sizeof there, error_bytes = sizeof(int);
     int error = 0;
 
-    if (getsockopt(link->watch.fd, SOL_SOCKET, SO_ERROR, &error, &error_bytes) != 0 || error != 0) {
+    if (getsockopt(link->source.fd, SOL_SOCKET, SO_ERROR, &error, &error_bytes) != 0 || error != 0) {
         attempt_failed(link, error);
         return;
     }
-    if (getpeername(link->watch.fd, (struct sockaddr *)&there, &bytes) != 0) /* not yet */
+    if (getpeername(link->source.fd, (struct sockaddr *)&there, &bytes) != 0) /* not yet */
         return;
     if (link->shows_ns == 0) {
         link->shows_ns = shows_after(link, pki_now_ns());
@@ -361,7 +361,7 @@ static void connected(struct pki_tcp_link *link)
     }
     if (link->state != PKI_TCP_PROBING)
         say_hello(link);
-    else if (recv(link->watch.fd, &(char){ 0 }, 1, MSG_PEEK | MSG_DONTWAIT) == 0)
+    else if (recv(link->source.fd, &(char){ 0 }, 1, MSG_PEEK | MSG_DONTWAIT) == 0)
         attempt_failed(link, 0);
 }
 
@@ -375,13 +375,13 @@ static bool answer(struct pki_tcp_link *link, const struct pki_tcp_challenge *ch
         return false;
     if (pki_tcp_prove(iface, PKI_TCP_LABEL_CONNECT, link->hello, challenge, mac) != PK_OK)
         return false;
-    return send(link->watch.fd, mac, sizeof mac, MSG_NOSIGNAL | MSG_DONTWAIT) == (ssize_t)sizeof mac;
+    return send(link->source.fd, mac, sizeof mac, MSG_NOSIGNAL | MSG_DONTWAIT) == (ssize_t)sizeof mac;
 }
 
 static void challenged(struct pki_tcp_link *link)
 {
     struct pki_tcp_challenge challenge;
-    int fd = link->watch.fd;
+    int fd = link->source.fd;
 
     while (link->have < sizeof link->challenge) {
         ssize_t n = recv(fd, link->challenge + link->have, sizeof link->challenge - link->have, MSG_DONTWAIT);
@@ -415,20 +415,20 @@ bool pki_tcp_link_up(struct pki_tcp_link *link, int fd, uint64_t received)
 
     if (received < link->acked || received > link->end)
         return false;
-    if (link->watch.fd != fd)
+    if (link->source.fd != fd)
         pki_tcp_link_drop(link);
-    if (!pki_tcp_watch(ep->iface, &link->watch, fd, true))
+    if (!pki_tcp_source(ep->iface, &link->source, fd, true))
         return false;
     link->state = PKI_TCP_UP;
     link->readable = link->writable = true;
     link->heard = !ep->connects;
-    if (link->lane != NULL) {
-        pki_tcp_lane_acked(link->lane, received);
-        pki_tcp_lane_rewind(link->lane);
+    if (link->ctrl != NULL) {
+        pki_tcp_ctrl_acked(link->ctrl, received);
+        pki_tcp_ctrl_rewind(link->ctrl);
     } else {
         pki_tcp_data_acked(link, received);
         pki_tcp_data_rewind(link);
-        pki_tcp_data_deal(ep);
+        pki_tcp_data_stripe(ep);
     }
     pki_tcp_link_ready(link);
     pki_tcp_target_reached(link);
@@ -438,8 +438,9 @@ bool pki_tcp_link_up(struct pki_tcp_link *link, int fd, uint64_t received)
 
 /* ---- Time ---- */
 
-/* Who accepts can do nothing but wait, and need not count: while the lane stands, the peer will say so when it has given up. */
-static bool is_the_peers_to_mend(const struct pki_tcp_link *link)
+/* Who accepts can do nothing but wait, and need not count: while the control channel stands, the peer will say so when it has
+ * given up. */
+static bool is_the_peers_to_reconnect(const struct pki_tcp_link *link)
 {
     return !link->ep->connects && link->index > 0 && link->ep->links[0].state == PKI_TCP_UP && !link->ep->links[0].hangup;
 }
@@ -451,7 +452,7 @@ void pki_tcp_link_timers(struct pki_tcp_link *link, uint64_t now, uint64_t away_
     if (link->state == PKI_TCP_UP || link->state == PKI_TCP_OVER || link->state == PKI_TCP_IDLE)
         return;
     ep->iface->trouble = true;
-    link->broken_ns = pki_tcp_put_off(link->broken_ns, is_the_peers_to_mend(link) || pki_tcp_has_gone(ep) ? now : away_ns, now);
+    link->broken_ns = pki_tcp_put_off(link->broken_ns, is_the_peers_to_reconnect(link) || pki_tcp_has_gone(ep) ? now : away_ns, now);
     link->attempt_ends_ns = pki_tcp_put_off(link->attempt_ends_ns, away_ns, now + pki_tcp_target_ns(link));
     if (link->shows_ns > 0)
         link->shows_ns = pki_tcp_put_off(link->shows_ns, away_ns, shows_after(link, now));

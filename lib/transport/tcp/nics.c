@@ -143,26 +143,26 @@ pk_result_t pki_tcp_choose_nics(const struct pki_iface_config *config, struct pk
     return out->how == PKI_TCP_NAMED ? choose_named(config, out) : choose_all(config, out);
 }
 
-void pki_tcp_put_met_first(struct pki_tcp_card *card, const struct sockaddr_storage *met)
+void pki_tcp_put_met_first(struct pki_tcp_peer_info *peer_info, const struct sockaddr_storage *met)
 {
     struct sockaddr_storage first = *met;
     uint16_t port = 0;
     uint32_t at = 0;
 
-    for (uint32_t i = 0; i < card->addresses && port == 0; i++)
-        if (card->address[i].ss_family == first.ss_family)
-            port = pki_netif_port(&card->address[i]);
+    for (uint32_t i = 0; i < peer_info->addresses && port == 0; i++)
+        if (peer_info->address[i].ss_family == first.ss_family)
+            port = pki_netif_port(&peer_info->address[i]);
     if (port == 0 || pki_netif_is_loopback(&first))
         return;
     pki_netif_set_port(&first, port);
-    while (at < card->addresses && !is_same(&card->address[at], &first))
+    while (at < peer_info->addresses && !is_same(&peer_info->address[at], &first))
         at++;
     if (at == PKI_TCP_ADDRESSES)
         at--;
-    else if (at == card->addresses)
-        card->addresses++;
-    memmove(&card->address[1], &card->address[0], at * sizeof card->address[0]);
-    card->address[0] = first;
+    else if (at == peer_info->addresses)
+        peer_info->addresses++;
+    memmove(&peer_info->address[1], &peer_info->address[0], at * sizeof peer_info->address[0]);
+    peer_info->address[0] = first;
 }
 
 /* Pairs of interfaces, own and theirs, of one family; `rail`: only those of one network; `most`: how many of the two may be reserve. */

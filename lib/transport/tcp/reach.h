@@ -18,7 +18,7 @@ struct pki_tcp_choice { /* the addresses that the others are told, */
 /* The addresses that the others are told, the `near` nearest first. */
 pk_result_t pki_tcp_choose_nics(const struct pki_iface_config *config, struct pki_tcp_choice *out);
 /* PKI_TCP_ALL: on the card for a rank that has met this one by the address `met`, that comes first. */
-void pki_tcp_put_met_first(struct pki_tcp_card *card, const struct sockaddr_storage *met);
+void pki_tcp_put_met_first(struct pki_tcp_peer_info *peer_info, const struct sockaddr_storage *met);
 
 struct pki_tcp_nics { /* of one end of a pair */
     uint32_t count, near;
@@ -30,7 +30,8 @@ struct pki_tcp_nic_pair {
     uint32_t mine, theirs;
 };
 
-/* Between which two a connection is attempted; `turn` counts the connections of a pair of ranks. Both ends' lists are not empty. */
+/* Between which two a connection is attempted; `turn` counts the connections of a pair of ranks. Both ends' lists are not
+ * empty. */
 struct pki_tcp_nic_pair pki_tcp_choose_pair(const struct pki_tcp_nics *mine, const struct pki_tcp_nics *theirs, uint32_t turn,
                                             uint32_t attempt);
 
@@ -65,10 +66,10 @@ void pki_tcp_say_connecting(struct pki_tcp_ep *ep, uint64_t now, uint64_t away_n
 
 /* At all the addresses chosen. */
 pk_result_t pki_tcp_listen(struct pki_tcp_iface *iface, const struct pki_tcp_choice *choice);
-void pki_tcp_accept(struct pki_tcp_iface *iface, struct pki_tcp_watch *listener);
-void pki_tcp_guest_step(struct pki_tcp_iface *iface, struct pki_tcp_guest *guest);
+void pki_tcp_accept(struct pki_tcp_iface *iface, struct pki_tcp_source *listener);
+void pki_tcp_unproven_step(struct pki_tcp_iface *iface, struct pki_tcp_unproven *unproven);
 /* Let those go whose time is up; true while some are here. */
-bool pki_tcp_guest_timers(struct pki_tcp_iface *iface, uint64_t now, uint64_t away_ns);
-void pki_tcp_guests_close(struct pki_tcp_iface *iface);
+bool pki_tcp_unproven_timers(struct pki_tcp_iface *iface, uint64_t now, uint64_t away_ns);
+void pki_tcp_unproven_close(struct pki_tcp_iface *iface);
 
 #endif

@@ -34,14 +34,14 @@ static int gather_events(struct pki_tcp_iface *iface)
     int n = epoll_wait(iface->epoll_fd, events, EVENTS, 0);
 
     for (int i = 0; i < n; i++) {
-        struct pki_tcp_watch *watch = events[i].data.ptr;
+        struct pki_tcp_source *source = events[i].data.ptr;
 
-        if (watch->kind == PKI_TCP_LISTENER)
-            pki_tcp_accept(iface, watch);
-        else if (watch->kind == PKI_TCP_GUEST)
-            pki_tcp_guest_step(iface, pki_container_of(watch, struct pki_tcp_guest, watch));
+        if (source->kind == PKI_TCP_LISTENER)
+            pki_tcp_accept(iface, source);
+        else if (source->kind == PKI_TCP_UNPROVEN)
+            pki_tcp_unproven_step(iface, pki_container_of(source, struct pki_tcp_unproven, source));
         else
-            link_event(pki_container_of(watch, struct pki_tcp_link, watch), events[i].events);
+            link_event(pki_container_of(source, struct pki_tcp_link, source), events[i].events);
     }
     return n;
 }
@@ -52,17 +52,17 @@ static void work(struct pki_tcp_link *link)
 
     if (link->state != PKI_TCP_UP)
         return;
-    if (link->lane != NULL) {
-        if (link->readable && pki_tcp_lane_read(link->lane))
+    if (link->ctrl != NULL) {
+        if (link->readable && pki_tcp_ctrl_read(link->ctrl))
             ep->iface->quiet = 0;
-        pki_tcp_lane_flush(link->lane);
+        pki_tcp_ctrl_flush(link->ctrl);
         return;
     }
-    if (link->readable && !link->in.lent)
+    if (link->readable && !link->in.offloaded)
         pki_tcp_data_read(link);
-    if (ep->lane.acks_due) /* before the long write: the peer waits for them */
-        pki_tcp_lane_flush(&ep->lane);
-    if (link->writable && !link->out.lent)
+    if (ep->ctrl.acks_due) /* before the long write: the peer waits for them */
+        pki_tcp_ctrl_flush(&ep->ctrl);
+    if (link->writable && !link->out.offloaded)
         pki_tcp_data_write(link);
 }
 
@@ -88,7 +88,7 @@ static void timers(struct pki_tcp_iface *iface)
     if (now < iface->timers_ns)
         return;
     iface->looked_ns = now;
-    iface->trouble = pki_tcp_guest_timers(iface, now, away);
+    iface->trouble = pki_tcp_unproven_timers(iface, now, away);
     for (int i = 0; i < iface->size; i++) {
         for (uint32_t k = 0; iface->eps[i] != NULL && k < iface->eps[i]->nlinks; k++)
             pki_tcp_link_timers(&iface->eps[i]->links[k], now, away);
@@ -111,15 +111,16 @@ static void look_at_health(struct pki_tcp_iface *iface)
 }
 
 /*
- * Asking the kernel costs as much as a message through shared memory: the longer nothing has come, the less often. Where peek looks at
- * the lanes itself and nothing else is under way, there is hardly anything to ask for, and a message would wait for the answer.
+ * Asking the kernel costs as much as a message through shared memory: the longer nothing has come, the less often. Where peek
+ * looks at the control channels itself and nothing else is under way, there is hardly anything to ask for, and a message would
+ * wait for the answer.
  */
 static bool is_turn(const struct pki_tcp_iface *iface)
 {
     if (iface->busy > 0 || iface->trouble)
         return true;
     if (iface->quiet < 1024)
-        return !pki_tcp_lanes_are_polled(iface) || iface->round % 8 == 0;
+        return !pki_tcp_ctrls_are_polled(iface) || iface->round % 8 == 0;
     return iface->round % (iface->quiet < 65536 ? 4 : 16) == 0;
 }
 
@@ -133,7 +134,7 @@ pk_result_t pki_tcp_progress(struct pki_iface *base)
         timers(iface);
     if (iface->round % HEALTH_ROUNDS == 0)
         look_at_health(iface);
-    if (!pki_list_empty(&iface->lent) && pki_tcp_take_back(iface))
+    if (!pki_list_empty(&iface->offloaded) && pki_tcp_take_back(iface))
         iface->quiet = 0;
     if (is_turn(iface) && gather_events(iface) > 0)
         iface->quiet = 0;

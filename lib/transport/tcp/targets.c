@@ -103,7 +103,7 @@ void pki_tcp_targets_fill(struct pki_tcp_ep *ep)
 
 static uint32_t turn_of(const struct pki_tcp_link *link)
 {
-    return link->lane != NULL ? 0 : link->index - 1;
+    return link->ctrl != NULL ? 0 : link->index - 1;
 }
 
 /* One address is enough for all connections. */
@@ -145,7 +145,7 @@ static unsigned round_of(const struct pki_tcp_link *link)
 static void choose_named(struct pki_tcp_link *link, struct sockaddr_storage *to, struct sockaddr_storage *from)
 {
     const struct pki_tcp_iface *iface = link->ep->iface;
-    const struct pki_tcp_card *theirs = &link->ep->theirs;
+    const struct pki_tcp_peer_info *theirs = &link->ep->theirs;
     struct pki_tcp_nic_pair pair =
         pki_tcp_choose_pair(&(struct pki_tcp_nics){ iface->addresses, iface->near, iface->address, iface->prefix },
                             &(struct pki_tcp_nics){ theirs->addresses, theirs->near, theirs->address, NULL }, turn_of(link), link->attempts);
@@ -215,7 +215,7 @@ void pki_tcp_target_failed(struct pki_tcp_link *link, int error)
     struct pki_tcp_target *target = &link->ep->targets[link->target];
     char reason[128];
 
-    target->state = link->shows_ns > 0 && error == ETIMEDOUT ? PKI_TCP_SILENT : PKI_TCP_FAILED;
+    target->state = link->shows_ns > 0 && error == ETIMEDOUT ? PKI_TCP_NO_ANSWER : PKI_TCP_FAILED;
     target->error = error;
     if (link->ep->base.connecting)
         link->ep->base.cause.sys_errno = error != 0 ? error : ECONNRESET;
@@ -256,7 +256,7 @@ static int came_from(const struct pki_tcp_link *link)
     struct sockaddr_storage there = { 0 };
     socklen_t bytes = sizeof there;
 
-    if (getpeername(link->watch.fd, (struct sockaddr *)&there, &bytes) != 0)
+    if (getpeername(link->source.fd, (struct sockaddr *)&there, &bytes) != 0)
         return -1;
     for (uint32_t i = 0; i < link->ep->ntargets; i++)
         if (same_host(&link->ep->targets[i].address, &there))
@@ -298,7 +298,7 @@ static void add_outcome(const struct pki_tcp_target *target, struct pki_text *ou
         pki_text_add(out, " (not tried yet)");
     else if (target->state == PKI_TCP_TRYING)
         pki_text_add(out, " (no answer yet)");
-    else if (target->state == PKI_TCP_SILENT)
+    else if (target->state == PKI_TCP_NO_ANSWER)
         pki_text_add(out, " (accepts, but says nothing)");
     else if (target->error == 0)
         pki_text_add(out, " (closed by who listens there)");

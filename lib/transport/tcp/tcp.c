@@ -97,9 +97,9 @@ static void tcp_close(struct pki_iface *base)
     struct pki_tcp_iface *iface = pki_tcp_iface_of(base);
 
     pki_tcp_threads_close(&iface->threads);
-    pki_tcp_guests_close(iface);
+    pki_tcp_unproven_close(iface);
     for (uint32_t i = 0; i < iface->listeners; i++)
-        pki_tcp_unwatch(&iface->listener[i]);
+        pki_tcp_source_remove(&iface->listener[i]);
     if (iface->epoll_fd >= 0)
         close(iface->epoll_fd);
     free(iface->eps);
@@ -133,9 +133,9 @@ static pk_result_t tcp_open(const struct pki_iface_config *config, struct pki_if
     memcpy(iface->key, config->net->key, sizeof iface->key);
     iface->epoll_fd = -1;
     pki_list_init(&iface->ready);
-    pki_list_init(&iface->lent);
-    for (int i = 0; i < PKI_TCP_GUESTS; i++)
-        iface->guests[i].watch.fd = -1;
+    pki_list_init(&iface->offloaded);
+    for (int i = 0; i < PKI_TCP_UNPROVEN_MAX; i++)
+        iface->unproven_list[i].source.fd = -1;
     result = pki_tcp_choose_nics(config, &choice);
     iface->near = choice.near;
     if (result == PK_OK)
@@ -149,8 +149,8 @@ static pk_result_t tcp_open(const struct pki_iface_config *config, struct pki_if
     pki_tcp_scopes_find(iface);
     base->msg_payload_max = base->eager_max = PKI_TCP_PAYLOAD_MAX;
     base->eager_credits = true;
-    base->ahead_max = PKI_TCP_AHEAD_MAX;
-    base->ahead_credit = PKI_TCP_AHEAD_CREDIT;
+    base->eager_put_max = PKI_TCP_EAGER_PUT_MAX;
+    base->eager_put_credit = PKI_TCP_EAGER_PUT_CREDIT;
     base->deep = iface->threads.max == 0;
     return PK_OK;
 }
@@ -161,7 +161,7 @@ static pk_result_t tcp_ep_init(struct pki_ep *base, struct pki_blob *mine)
 {
     struct pki_tcp_ep *ep = pki_tcp_ep_of(base);
     struct pki_tcp_iface *iface = pki_tcp_iface_of(base->iface);
-    struct pki_tcp_card card = { .sockets = iface->params.sockets, .window = iface->params.window,
+    struct pki_tcp_peer_info peer_info = { .sockets = iface->params.sockets, .window = iface->params.window,
                                  .chunk_bytes = iface->params.chunk_bytes, .addresses = iface->addresses, .near = iface->near };
     const struct pki_net *net = iface->net;
 
@@ -169,14 +169,14 @@ static pk_result_t tcp_ep_init(struct pki_ep *base, struct pki_blob *mine)
     ep->connects = base->rank > base->peer;
     base->eager_coll = PKI_TCP_EAGER_MAX;
     pki_list_init(&ep->grants);
-    pki_list_init(&ep->news);
+    pki_list_init(&ep->events);
     pki_list_init(&ep->free_grants);
     pki_list_init(&ep->slabs);
-    pki_list_init(&ep->earlies);
-    memcpy(card.address, iface->address, sizeof card.address);
+    pki_list_init(&ep->unexpected_queue);
+    memcpy(peer_info.address, iface->address, sizeof peer_info.address);
     if (iface->how == PKI_TCP_ALL && base->peer < net->nmet && net->met[base->peer].ss_family != AF_UNSPEC)
-        pki_tcp_put_met_first(&card, &net->met[base->peer]);
-    pki_tcp_put_card(mine, &card);
+        pki_tcp_put_met_first(&peer_info, &net->met[base->peer]);
+    pki_tcp_put_peer_info(mine, &peer_info);
     return PK_OK;
 }
 
@@ -203,8 +203,8 @@ static pk_result_t make_links(struct pki_tcp_ep *ep)
     for (uint32_t i = 0; i < ep->nlinks; i++) {
         struct pki_tcp_link *link = &ep->links[i];
 
-        link->watch.kind = PKI_TCP_LINK;
-        link->watch.fd = -1;
+        link->source.kind = PKI_TCP_LINK;
+        link->source.fd = -1;
         pki_list_init(&link->ready);
         link->ep = ep;
         link->index = i;
@@ -212,18 +212,18 @@ static pk_result_t make_links(struct pki_tcp_ep *ep)
         link->broken_ns = pki_now_ns();
         link->slots = i == 0 ? NULL : slots + (size_t)(i - 1) * window;
     }
-    ep->lane.link = &ep->links[0];
-    ep->links[0].lane = &ep->lane;
+    ep->ctrl.link = &ep->links[0];
+    ep->links[0].ctrl = &ep->ctrl;
     ep->links[0].slots = slots; /* link 0 has none: it only keeps the block for ep_close */
     return PK_OK;
 }
 
-static pk_result_t take_card(struct pki_tcp_ep *ep, const struct pki_blob *theirs)
+static pk_result_t take_peer_info(struct pki_tcp_ep *ep, const struct pki_blob *theirs)
 {
     struct pki_where where = pki_tcp_where(ep);
-    uint32_t version = pki_tcp_card_version(theirs);
+    uint32_t version = pki_tcp_peer_info_version(theirs);
 
-    if (pki_tcp_get_card(theirs, &ep->theirs))
+    if (pki_tcp_get_peer_info(theirs, &ep->theirs))
         return PK_OK;
     if (version == 0 || version == PKI_TCP_VERSION)
         return pki_fail(PK_ERR_PEER, &where, "over tcp: its description makes no sense");
@@ -239,17 +239,17 @@ static pk_result_t tcp_ep_connect(struct pki_ep *base, struct pki_blob *theirs)
     const struct pki_tcp_params *mine = &ep->iface->params;
     pk_result_t result;
 
-    result = take_card(ep, theirs);
+    result = take_peer_info(ep, theirs);
     if (result != PK_OK)
         return result;
     pki_tcp_targets_fill(ep);
     ep->params = (struct pki_tcp_params){ .sockets = lower(mine->sockets, ep->theirs.sockets),
                                           .window = lower(mine->window, ep->theirs.window),
                                           .chunk_bytes = lower(mine->chunk_bytes, ep->theirs.chunk_bytes) };
-    ep->lane.tx = aligned_alloc(4096, PKI_TCP_TX_BYTES);
-    ep->lane.rx = aligned_alloc(4096, PKI_TCP_RX_BYTES);
+    ep->ctrl.tx = aligned_alloc(4096, PKI_TCP_TX_BYTES);
+    ep->ctrl.rx = aligned_alloc(4096, PKI_TCP_RX_BYTES);
     ep->moves = calloc(PKI_TCP_MOVES, sizeof *ep->moves);
-    if (ep->lane.tx == NULL || ep->lane.rx == NULL || ep->moves == NULL)
+    if (ep->ctrl.tx == NULL || ep->ctrl.rx == NULL || ep->moves == NULL)
         return pki_fail(PK_ERR_MEMORY, &where, "over tcp: no memory for an endpoint");
     pki_tcp_moves_open(ep);
     result = pki_tcp_grants_open(ep);
@@ -271,7 +271,7 @@ static void tcp_ep_close(struct pki_ep *base)
 
     if (ep->links != NULL) {
         if (base->can_put && !base->dead && !ep->left)
-            pki_tcp_lane_close(ep);
+            pki_tcp_ctrl_close(ep);
         for (uint32_t i = 0; i < ep->nlinks; i++) {
             pki_list_remove(&ep->links[i].ready);
             pki_tcp_link_drop(&ep->links[i]);
@@ -280,16 +280,16 @@ static void tcp_ep_close(struct pki_ep *base)
         ep->iface->eps[base->peer] = NULL;
         ep->iface->neps--;
     }
-    if (ep->islands != NULL)
+    if (ep->out_of_order != NULL)
         pki_tcp_grants_close(ep);
-    pki_tcp_early_close(ep);
+    pki_tcp_unexpected_close(ep);
     free(ep->links);
     free(ep->moves);
-    free(ep->keep.ring);
-    ep->keep = (struct pki_tcp_keep){ 0 };
-    free(ep->lane.rx);
-    free(ep->lane.tx);
-    ep->lane = (struct pki_tcp_lane){ 0 };
+    free(ep->retransmit.ring);
+    ep->retransmit = (struct pki_tcp_retransmit){ 0 };
+    free(ep->ctrl.rx);
+    free(ep->ctrl.tx);
+    ep->ctrl = (struct pki_tcp_ctrl){ 0 };
     ep->links = NULL;
     ep->moves = NULL;
     base->can_put = false;
@@ -310,7 +310,7 @@ static int tcp_wait_fd(struct pki_iface *base)
 {
     struct pki_tcp_iface *iface = pki_tcp_iface_of(base);
 
-    if (!pki_list_empty(&iface->ready) || !pki_list_empty(&iface->lent))
+    if (!pki_list_empty(&iface->ready) || !pki_list_empty(&iface->offloaded))
         return -1; /* what is left of a round, and what threads end, shows at no descriptor */
     return iface->epoll_fd;
 }

@@ -2,18 +2,21 @@
 /*
  * TCP between hosts.
  *
- * A pair of ranks has 1 + sockets connections, "links". Link 0 is the lane: messages, and acknowledgements. Links 1 to sockets
- * carry chunks of granted transfers, each whole on one link, so that a small message never waits behind a long one. The higher rank
- * connects, the lower one accepts; both prove the communicator's key first.
+ * A pair of ranks has 1 + sockets connections, "links". Link 0 is the control channel: messages, and acknowledgements. Links 1
+ * to sockets carry chunks of granted transfers, each whole on one link, so that a small message never waits behind a long one.
+ * The higher rank connects, the lower one accepts; both prove the communicator's key first.
  *
- * Every link counts its frames. What the peer has not acknowledged is kept (the lane's frames in a ring, chunks in their slots, which
- * point into the user's buffer, or into a copy of it), so that a link that breaks goes on where it was once it stands again, without losing or repeating
- * a frame. A slot is also the window: no chunk leaves without one, and the peer's acknowledgement gives it back.
+ * Every link counts its frames. What the peer has not acknowledged is kept (the control channel's frames in a ring, chunks in
+ * their slots, which point into the user's buffer, or into a copy of it), so that a link that breaks goes on where it was once
+ * it stands again, without losing or repeating a frame. A slot is also the window: no chunk leaves without one, and the peer's
+ * acknowledgement gives it back.
  *
- * A chunk says which transfer it belongs to and where in it it begins; the transport remembers the grants that it carried out, reads
- * the payload straight into the granted buffer, in whatever order chunks come, and tells the engine how far the transfer is.
+ * A chunk says which transfer it belongs to and where in it it begins; the transport remembers the grants that it carried out,
+ * reads the payload straight into the granted buffer, in whatever order chunks come, and tells the engine how far the transfer
+ * is.
  *
- * The peer may be broken: what it sends is checked before it is used, and never makes this process write outside a granted buffer.
+ * The peer may be broken: what it sends is checked before it is used, and never makes this process write outside a granted
+ * buffer.
  */
 #ifndef PKI_TCP_H
 #define PKI_TCP_H
@@ -28,17 +31,17 @@
 #include "util/netif.h"
 #include "util/log.h"
 
-#define PKI_TCP_TX_BYTES (256u << 10) /* the lane's ring, a power of two */
+#define PKI_TCP_TX_BYTES (256u << 10) /* the control channel's ring, a power of two */
 #define PKI_TCP_RX_BYTES (256u << 10) /* and its receive buffer */
 #define PKI_TCP_MOVES 64u             /* puts to one peer in flight */
-#define PKI_TCP_GUESTS 64             /* connections that have not proved themselves */
-#define PKI_TCP_AHEAD_CREDIT (8 * PKI_TCP_AHEAD_MAX)
+#define PKI_TCP_UNPROVEN_MAX 64       /* connections that have not proved themselves */
+#define PKI_TCP_EAGER_PUT_CREDIT (8 * PKI_TCP_EAGER_PUT_MAX)
 #define PKI_TCP_THREADS_MAX 8
 #define PKI_TCP_EXCHANGE 2 /* moves and grants that an exchange with one peer has in flight */
 #define PKI_TCP_ROUND_BYTES ((size_t)4 << 20)
-#define PKI_TCP_KEEP_MAX (256u << 10) /* of one transfer of which a copy is kept; */
-#define PKI_TCP_KEEP_BYTES (1u << 20) /* of all of them, to one peer */
-#define PKI_TCP_LEND_MIN (64u << 10)  /* bytes that are worth a thread's attention */
+#define PKI_TCP_RETRANSMIT_MAX (256u << 10) /* of one transfer of which a copy is kept; */
+#define PKI_TCP_RETRANSMIT_BYTES (1u << 20) /* of all of them, to one peer */
+#define PKI_TCP_OFFLOAD_MIN (64u << 10) /* bytes that are worth a thread's attention */
 
 struct pki_tcp_ep;
 struct pki_tcp_iface;
@@ -53,7 +56,7 @@ enum pki_tcp_how {
 
 struct pki_tcp_target { /* an address of the peer's, with the scope of this host */
     struct sockaddr_storage address;
-    enum { PKI_TCP_UNTRIED, PKI_TCP_TRYING, PKI_TCP_SILENT, PKI_TCP_FAILED } state; /* SILENT: it accepts, and does not answer */
+    enum { PKI_TCP_UNTRIED, PKI_TCP_TRYING, PKI_TCP_NO_ANSWER, PKI_TCP_FAILED } state; /* SILENT: it accepts, and does not answer */
     int error; /* FAILED: errno; 0: closed by who listens there, or it is somebody else */
 };
 
@@ -63,15 +66,15 @@ struct pki_tcp_params { /* of this rank; a pair uses the lower of both */
 };
 
 /* What an epoll event points at. */
-struct pki_tcp_watch {
-    enum { PKI_TCP_LISTENER, PKI_TCP_LINK, PKI_TCP_GUEST } kind;
+struct pki_tcp_source {
+    enum { PKI_TCP_LISTENER, PKI_TCP_LINK, PKI_TCP_UNPROVEN } kind;
     int fd; /* -1: none */
 };
 
 enum pki_tcp_state {
     PKI_TCP_IDLE,       /* ep_connect has not been called */
     PKI_TCP_WAITING,    /* not standing: the connecting end tries again at retry_ns, the other waits */
-    PKI_TCP_PROBING,    /* accepting end of a broken lane: looks whether the peer's process still listens */
+    PKI_TCP_PROBING,    /* accepting end of a broken control channel: looks whether the peer's process still listens */
     PKI_TCP_CONNECTING, /* the kernel connects */
     PKI_TCP_CHALLENGED, /* hello sent, the challenge has not come */
     PKI_TCP_UP,
@@ -88,15 +91,15 @@ struct pki_tcp_slot { /* a chunk that the peer has not acknowledged */
     struct pki_tcp_move *move; /* NULL: its put has ended: `src` is a copy of it */
     const char *src;
     uint32_t bytes;
-    uint64_t kept_end; /* where in ep->keep's ring a copy ends, so that its put need not wait; 0: there is none */
+    uint64_t copy_end; /* where in ep->retransmit's ring a copy ends, so that its put need not wait; 0: there is none */
     unsigned char head[PKI_TCP_DATA_HEAD_BYTES];
 };
 
 /* Half a link that may be lent to a thread for the rest of one chunk (threads.c). */
 struct pki_tcp_job {
-    struct pki_list node; /* iface->lent */
+    struct pki_list node; /* iface->offloaded */
     struct pki_tcp_link *link;
-    bool out, lent;
+    bool out, offloaded;
     size_t bytes, moved;    /* to be moved, and moved */
     bool blocked;           /* the kernel has nothing more, or no room */
     bool failed;            /* with `error`; 0: closed by the other end */
@@ -119,16 +122,16 @@ struct pki_tcp_threads {
 };
 
 struct pki_tcp_link {
-    struct pki_tcp_watch watch;
+    struct pki_tcp_source source;
     struct pki_list ready; /* iface->ready while there is something to read, or to write and room for it */
     struct pki_tcp_ep *ep;
     uint32_t index;
-    struct pki_tcp_lane *lane; /* NULL: it carries chunks */
+    struct pki_tcp_ctrl *ctrl; /* NULL: it carries chunks */
     enum pki_tcp_state state;
     bool readable, writable; /* as far as the kernel's edges tell */
-    bool heard;              /* a lane: something has come by this connection: the peer has let it in */
+    bool heard;              /* a control channel: something has come by this connection: the peer has let it in */
     bool hangup;             /* the end of the stream is somewhere behind what can be read */
-    uint64_t received, told; /* the peer's frames that have come, and how many of them it knows */
+    uint64_t received, reported; /* the peer's frames that have come, and how many of them it knows */
     uint64_t acked, end;     /* own frames that the peer has, and that were ever queued */
 
     /* while it does not stand */
@@ -150,31 +153,31 @@ struct pki_tcp_link {
     unsigned char head[PKI_TCP_DATA_HEAD_BYTES];
     size_t head_have;
     struct pki_tcp_grant *grant; /* being filled, or NULL */
-    struct pki_tcp_early *early; /* the same, before there is a grant */
+    struct pki_tcp_unexpected *unexpected; /* the same, before there is a grant */
     struct pki_tcp_chunk chunk;
     size_t left;
-    unsigned looks; /* rounds for which its payload has waited for a grant */
+    unsigned polls; /* rounds for which its payload has waited for a grant */
     struct pki_tcp_job in; /* while it is lent, the head and what is left of the chunk are a thread's */
 };
 
-struct pki_tcp_keep { /* copies of chunks whose puts did not wait (kept.c), in a ring: bytes [head, end) */
+struct pki_tcp_retransmit { /* copies of chunks whose puts did not wait (retransmit.c), in a ring: bytes [head, end) */
     char *ring; /* NULL until there is one */
     uint64_t head, end;
     uint64_t frames; /* of link 1 up to the last of them */
     bool never;      /* the connection has been made anew: who leaves could not tell whether the last ones have come */
 };
 
-struct pki_tcp_early { /* a chunk that has come ahead of its grant */
-    struct pki_list node; /* ep->earlies */
+struct pki_tcp_unexpected { /* a chunk that has come before its CTS */
+    struct pki_list node; /* ep->unexpected_queue */
     struct pki_tcp_chunk chunk;
     bool whole; /* all of it is here, and acknowledged */
-    bool told;  /* the engine knows that the peer has such a transfer */
+    bool reported; /* the engine knows that the peer has such a transfer */
     char payload[];
 };
 
 struct pki_tcp_grant { /* a receive of this rank that the peer may fill */
     struct pki_list node; /* ep->grants */
-    struct pki_list news; /* ep->news while the engine has not heard of `prefix` */
+    struct pki_list events; /* ep->events while the engine has not heard of `prefix` */
     uint8_t flags;
     uint16_t index;
     uint32_t sig;
@@ -185,12 +188,12 @@ struct pki_tcp_grant { /* a receive of this rank that the peer may fill */
     unsigned fillers;  /* links with a chunk of it half read */
 };
 
-struct pki_tcp_island { /* bytes of a grant that came before others in front of them */
+struct pki_tcp_out_of_order { /* bytes of a grant that came before others in front of them */
     struct pki_tcp_grant *grant;
     size_t begin, end;
 };
 
-struct pki_tcp_lane {
+struct pki_tcp_ctrl {
     struct pki_tcp_link *link;
 
     /* out: a ring, bytes [head, end) kept, [sent, end) not yet written; acknowledgements go between frames */
@@ -202,7 +205,7 @@ struct pki_tcp_lane {
     /* in: [head, scan) whole frames, [scan, tail) part of one */
     unsigned char *rx;
     size_t rx_head, rx_scan, rx_tail;
-    size_t rx_untold; /* bytes of frames that have not been acknowledged */
+    size_t rx_unreported; /* bytes of frames that have not been acknowledged */
 
     unsigned char acks[PKI_TCP_LINKS_MAX * (PKI_TCP_HEADER_BYTES + PKI_TCP_ACK_BYTES)];
 };
@@ -214,26 +217,26 @@ struct pki_tcp_ep {
     struct pki_tcp_iface *iface;
     bool connects;                /* this rank does; the peer accepts */
     bool left;                    /* the peer has left in good order */
-    bool gone;                    /* its goodbye and the end of the lane have come, though not what it sent before */
-    bool peeked_news, peeked_want;
+    bool gone;                    /* its shutdown message and the end of the control channel have come, though not what it sent before */
+    bool peeked_event, peeked_rts;
     bool wants;                   /* `want` is to be told */
-    unsigned untold;              /* of `earlies` */
-    struct pki_list news, earlies;
-    struct pki_tcp_lane lane;
+    unsigned unreported;          /* of `unexpected_queue` */
+    struct pki_list events, unexpected_queue;
+    struct pki_tcp_ctrl ctrl;
 
     uint32_t nlinks;
     struct pki_tcp_link *links;   /* [nlinks] */
     struct pki_tcp_params params; /* agreed */
-    struct pki_tcp_card theirs;
+    struct pki_tcp_peer_info theirs;
     struct pki_tcp_move *moves; /* [PKI_TCP_MOVES] */
     struct pki_list puts, free_moves; /* those in flight as they were given, and the others */
-    struct pki_list *undealt; /* of puts the first that is not all in slots, or its head */
-    struct pki_tcp_keep keep;
+    struct pki_list *unstriped; /* of puts the first that is not all in slots, or its head */
+    struct pki_tcp_retransmit retransmit;
     uint64_t places;            /* granted outside a transfer so far: names of those to come */
     struct pki_list grants, free_grants, slabs;
-    struct pki_tcp_island *islands;
-    uint32_t nislands, islands_max;
-    size_t early_bytes;  /* of `earlies` */
+    struct pki_tcp_out_of_order *out_of_order;
+    uint32_t nout_of_order, out_of_order_max;
+    size_t unexpected_bytes; /* of `unexpected_queue` */
     struct pki_msg want; /* what is told of one of them */
 
     uint32_t ntargets, near_targets; /* of them those to be used first */
@@ -243,8 +246,8 @@ struct pki_tcp_ep {
     bool said; /* the log knows that this takes long */
 };
 
-struct pki_tcp_guest {
-    struct pki_tcp_watch watch;
+struct pki_tcp_unproven {
+    struct pki_tcp_source source;
     unsigned char in[PKI_TCP_HELLO_BYTES];
     size_t have;
     bool challenged;
@@ -271,7 +274,7 @@ struct pki_tcp_iface {
     uint32_t nscopes; /* own interfaces with link-local addresses, by which such ones of peers are tried */
     uint32_t scopes[PKI_TCP_TARGETS];
     uint32_t listeners;
-    struct pki_tcp_watch listener[PKI_TCP_ADDRESSES];
+    struct pki_tcp_source listener[PKI_TCP_ADDRESSES];
     bool said_full; /* the log knows that there were no descriptors */
     unsigned said;  /* peers of which the log knows that connecting takes long */
     struct pki_tcp_ep **eps; /* [size] */
@@ -280,13 +283,13 @@ struct pki_tcp_iface {
     bool trouble;            /* some link does not stand, or guests are here */
     uint64_t timers_ns;      /* when they are looked at next */
     uint64_t looked_ns;      /* when they were looked at last */
-    uint64_t goodbye_ns;     /* closing: no longer for what has not gone out; 0: not closing */
+    uint64_t shutdown_ns;    /* closing: no longer for what has not gone out; 0: not closing */
     uint64_t health_ns;      /* when connections that stand are */
     unsigned dropped;        /* connections that never proved the key */
-    uint64_t rest_until_ns;  /* out of descriptors: no accepting until then */
-    struct pki_tcp_guest guests[PKI_TCP_GUESTS];
+    uint64_t pause_until_ns; /* out of descriptors: no accepting until then */
+    struct pki_tcp_unproven unproven_list[PKI_TCP_UNPROVEN_MAX];
     struct pki_tcp_threads threads;
-    struct pki_list lent; /* jobs that threads have */
+    struct pki_list offloaded; /* jobs that threads have */
 };
 
 static inline struct pki_tcp_ep *pki_tcp_ep_of(struct pki_ep *ep)
@@ -299,7 +302,7 @@ static inline struct pki_tcp_iface *pki_tcp_iface_of(struct pki_iface *iface)
     return (struct pki_tcp_iface *)(void *)iface;
 }
 
-/* The peer has closed its connections in good order, behind its goodbye, which waits for what it sent before and is still in one of them. */
+/* The peer has closed its connections in good order, behind its shutdown message, which waits for what it sent before and is still in one of them. */
 static inline bool pki_tcp_has_gone(const struct pki_tcp_ep *ep)
 {
     return ep->gone && ep->links[0].state == PKI_TCP_UP && ep->links[1].state == PKI_TCP_UP;
@@ -313,10 +316,10 @@ static inline struct pki_where pki_tcp_where(const struct pki_tcp_ep *ep)
 /* ---- rounds.c: progress ---- */
 
 pk_result_t pki_tcp_progress(struct pki_iface *iface);
-#define PKI_TCP_DIRECT_PEERS 2     /* with no more of them the lane of each is read without asking epoll first, */
+#define PKI_TCP_DIRECT_PEERS 2     /* with no more of them the control channel of each is read without asking epoll first, */
 #define PKI_TCP_DIRECT_ROUNDS 4096 /* and only while something happens now and then */
 
-static inline bool pki_tcp_lanes_are_polled(const struct pki_tcp_iface *iface)
+static inline bool pki_tcp_ctrls_are_polled(const struct pki_tcp_iface *iface)
 {
     return iface->neps <= PKI_TCP_DIRECT_PEERS && iface->quiet <= PKI_TCP_DIRECT_ROUNDS;
 }
@@ -331,9 +334,9 @@ static inline void pki_tcp_look_again(struct pki_tcp_link *link)
 
 /* ---- link.c: the life of a connection ---- */
 
-/* Watch `fd` for the sake of `watch`, which has it from then on. */
-bool pki_tcp_watch(struct pki_tcp_iface *iface, struct pki_tcp_watch *watch, int fd, bool both_ways);
-void pki_tcp_unwatch(struct pki_tcp_watch *watch);
+/* Watch `fd` for the sake of `source`, which has it from then on. */
+bool pki_tcp_source(struct pki_tcp_iface *iface, struct pki_tcp_source *source, int fd, bool both_ways);
+void pki_tcp_source_remove(struct pki_tcp_source *source);
 /* The connection goes, if there is one. */
 void pki_tcp_link_drop(struct pki_tcp_link *link);
 void pki_tcp_socket_options(const struct pki_tcp_iface *iface, int fd);
@@ -358,11 +361,11 @@ void pki_tcp_trouble(struct pki_tcp_iface *iface);
 void pki_tcp_try_again(struct pki_tcp_link *link);
 /* Nothing more can be done with this peer: the error is recorded with this text, and `error` (an errno, or 0), everything in flight ends. */
 void pki_tcp_lost(struct pki_tcp_ep *ep, int error, const char *fmt, ...) PKI_PRINTF(3, 4);
-/* The peer leaves in good order: the lane is read to its end. */
-void pki_tcp_leaves(struct pki_tcp_ep *ep);
+/* The peer leaves in good order: the control channel is read to its end. */
+void pki_tcp_is_shutting_down(struct pki_tcp_ep *ep);
 /* And that was it. */
 void pki_tcp_left(struct pki_tcp_ep *ep);
-/* Only the lane is left of it: chunks under way, puts and grants are given up. */
+/* Only the control channel is left of it: chunks under way, puts and grants are given up. */
 void pki_tcp_data_give_up(struct pki_tcp_ep *ep);
 /* HMAC over a label, the hello and the challenge's nonce and count. */
 pk_result_t pki_tcp_prove(const struct pki_tcp_iface *iface, const char *label, const unsigned char hello[PKI_TCP_HELLO_BYTES],
@@ -370,28 +373,28 @@ pk_result_t pki_tcp_prove(const struct pki_tcp_iface *iface, const char *label, 
 #define PKI_TCP_LABEL_ACCEPT "pickle tcp accept"
 #define PKI_TCP_LABEL_CONNECT "pickle tcp connect"
 
-/* ---- lane.c: messages ---- */
+/* ---- ctrl.c: messages ---- */
 
 pk_result_t pki_tcp_msg(struct pki_ep *ep, const struct pki_msg *msg, const void *payload);
 bool pki_tcp_peek(struct pki_ep *ep, struct pki_msg *msg, const void **payload);
 void pki_tcp_pop(struct pki_ep *ep);
 /* Read what has come; true when something has. */
-bool pki_tcp_lane_read(struct pki_tcp_lane *lane);
+bool pki_tcp_ctrl_read(struct pki_tcp_ctrl *ctrl);
 /* Write what waits, acknowledgements that are due among it. */
-void pki_tcp_lane_flush(struct pki_tcp_lane *lane);
-/* A goodbye there may have waited for what has come by another connection. */
-void pki_tcp_lane_look(struct pki_tcp_ep *ep);
+void pki_tcp_ctrl_flush(struct pki_tcp_ctrl *ctrl);
+/* A shutdown message there may have waited for what has come by another connection. */
+void pki_tcp_ctrl_look(struct pki_tcp_ep *ep);
 /* Is there a message of kind SIDE that has not been popped? */
-bool pki_tcp_lane_has_news(const struct pki_tcp_lane *lane);
+bool pki_tcp_ctrl_has_news(const struct pki_tcp_ctrl *ctrl);
 /* Before and after a new connection. */
-void pki_tcp_lane_rewind(struct pki_tcp_lane *lane);
-void pki_tcp_lane_acked(struct pki_tcp_lane *lane, uint64_t frames);
+void pki_tcp_ctrl_rewind(struct pki_tcp_ctrl *ctrl);
+void pki_tcp_ctrl_acked(struct pki_tcp_ctrl *ctrl, uint64_t frames);
 /* Behind what is kept there already; there is room. */
-void pki_tcp_lane_write(struct pki_tcp_lane *lane, const void *data, size_t bytes);
+void pki_tcp_ctrl_write(struct pki_tcp_ctrl *ctrl, const void *data, size_t bytes);
 
-/* ---- goodbye.c ---- */
+/* ---- shutdown.c ---- */
 
-void pki_tcp_lane_close(struct pki_tcp_ep *ep); /* say that this rank leaves, and see it out, waiting a moment at most */
+void pki_tcp_ctrl_close(struct pki_tcp_ep *ep); /* say that this rank leaves, and see it out, waiting a moment at most */
 /* So many chunks on link 1 the peer has to have had before it hears how this rank fares. `leaves`: in good order, else the
  * chunks are about to be given up. */
 uint64_t pki_tcp_sent_before(const struct pki_tcp_ep *ep, bool leaves);
@@ -405,11 +408,11 @@ void pki_tcp_moves_open(struct pki_tcp_ep *ep);
 /* Of one link in one round of progress, so that none starves the others, and where threads wait for the next one. */
 static inline size_t pki_tcp_round_bytes(const struct pki_tcp_link *link)
 {
-    return link->ep->iface->threads.n > 0 ? PKI_TCP_LEND_MIN : PKI_TCP_ROUND_BYTES;
+    return link->ep->iface->threads.n > 0 ? PKI_TCP_OFFLOAD_MIN : PKI_TCP_ROUND_BYTES;
 }
 
 /* Hand chunks of the puts that wait to links with free slots. */
-void pki_tcp_data_deal(struct pki_tcp_ep *ep);
+void pki_tcp_data_stripe(struct pki_tcp_ep *ep);
 void pki_tcp_data_acked(struct pki_tcp_link *link, uint64_t frames);
 void pki_tcp_data_lost(struct pki_tcp_ep *ep); /* every put ends with PK_ERR_PEER */
 
@@ -420,17 +423,17 @@ void pki_tcp_chunk_sent(struct pki_tcp_link *link);
 /* The peer says that it has had so many chunks. False: that cannot be. */
 bool pki_tcp_data_was_sent(struct pki_tcp_link *link, uint64_t frames);
 
-/* ---- kept.c: copies of short chunks, so that a put need not wait ---- */
+/* ---- retransmit.c: copies of short chunks, so that a put need not wait ---- */
 
 
 /* The slot's chunk, all of its move's put and the link's next, is to be kept where that can be. */
-void pki_tcp_keep(struct pki_tcp_link *link, struct pki_tcp_slot *slot);
+void pki_tcp_retransmit(struct pki_tcp_link *link, struct pki_tcp_slot *slot);
 /* The peer has it. */
-void pki_tcp_keep_ends(struct pki_tcp_ep *ep, const struct pki_tcp_slot *slot);
+void pki_tcp_retransmit_ends(struct pki_tcp_ep *ep, const struct pki_tcp_slot *slot);
 /* The chunk has been written: it is copied, and counts as acknowledged for its put. */
-void pki_tcp_kept(struct pki_tcp_ep *ep, struct pki_tcp_slot *slot);
+void pki_tcp_copy_released(struct pki_tcp_ep *ep, struct pki_tcp_slot *slot);
 /* The peer has all of them, or its kernel has. */
-bool pki_tcp_kept_is_out(const struct pki_tcp_ep *ep);
+bool pki_tcp_copies_are_out(const struct pki_tcp_ep *ep);
 
 /* ---- incoming.c: chunks, in ---- */
 
@@ -448,7 +451,7 @@ bool pki_tcp_data_returned(struct pki_tcp_job *job);
 /* ---- threads.c: other threads for long chunks ---- */
 
 /* Let a thread do the rest of the chunk, `bytes` of a transfer of `whole`, if that pays and one is free; false: the caller does it. */
-bool pki_tcp_lend(struct pki_tcp_link *link, bool out, size_t bytes, size_t whole);
+bool pki_tcp_offload(struct pki_tcp_link *link, bool out, size_t bytes, size_t whole);
 /* Go on with what threads have ended; true when there was some. */
 bool pki_tcp_take_back(struct pki_tcp_iface *iface);
 /* Both halves are the caller's again, wherever in their chunks the threads are; to be called before anything but that is done with them. */
@@ -462,8 +465,8 @@ void pki_tcp_threads_close(struct pki_tcp_threads *all);
 pk_result_t pki_tcp_grants_open(struct pki_tcp_ep *ep);
 void pki_tcp_grants_close(struct pki_tcp_ep *ep);
 void pki_tcp_grants_forget(struct pki_tcp_ep *ep); /* no link fills one */
-/* GRANT and SLOT messages name memory of this rank; `out` is what the peer is told instead of an address: offsets count from the
- * transfer's first byte, and a place outside a transfer (SLOT) has a number. */
+/* CTS and BOUNCE_CREDIT messages name memory of this rank; `out` is what the peer is told instead of an address: offsets count
+ * from the transfer's first byte, and a place outside a transfer (BOUNCE_CREDIT) has a number. */
 pk_result_t pki_tcp_grant(struct pki_tcp_ep *ep, const struct pki_msg *msg, struct pki_msg *out);
 /* The grant that a chunk may be written to, at ->addr + chunk->offset; NULL: there is none.. */
 struct pki_tcp_grant *pki_tcp_grant_find(struct pki_tcp_ep *ep, const struct pki_tcp_chunk *chunk);
@@ -472,7 +475,7 @@ bool pki_tcp_grant_filled(struct pki_tcp_ep *ep, struct pki_tcp_grant *grant, co
 /* The same transfer, whatever part of it. */
 static inline bool pki_tcp_is_of(const struct pki_tcp_grant *grant, const struct pki_tcp_chunk *chunk)
 {
-    const unsigned key_flags = PKI_MSG_FLAG_COLL | PKI_MSG_FLAG_CAPTURED | PKI_MSG_FLAG_STAGED;
+    const unsigned key_flags = PKI_MSG_FLAG_COLL | PKI_MSG_FLAG_CAPTURED | PKI_MSG_FLAG_BOUNCE;
 
     return grant->op == chunk->op && grant->index == chunk->index && ((grant->flags ^ chunk->flags) & key_flags) == 0;
 }
@@ -480,18 +483,18 @@ static inline bool pki_tcp_is_of(const struct pki_tcp_grant *grant, const struct
 bool pki_tcp_news_peek(struct pki_tcp_ep *ep, struct pki_msg *msg);
 void pki_tcp_news_pop(struct pki_tcp_ep *ep);
 
-/* ---- early.c: chunks that are ahead of their grants ---- */
+/* ---- unexpected.c: chunks that are before their CTS ---- */
 
 /* May the chunk that begins here be without a grant? */
-bool pki_tcp_early_may(struct pki_tcp_ep *ep, const struct pki_tcp_chunk *chunk);
+bool pki_tcp_unexpected_may(struct pki_tcp_ep *ep, const struct pki_tcp_chunk *chunk);
 /* Where the chunk's payload goes: its grant has come, or it has waited for it long enough. False: not yet. */
-bool pki_tcp_early_place(struct pki_tcp_link *link);
-void pki_tcp_early_ended(struct pki_tcp_link *link);
-void pki_tcp_early_drop(struct pki_tcp_link *link); /* the connection breaks in the middle of it */
+bool pki_tcp_unexpected_place(struct pki_tcp_link *link);
+void pki_tcp_unexpected_ended(struct pki_tcp_link *link);
+void pki_tcp_unexpected_drop(struct pki_tcp_link *link); /* the connection breaks in the middle of it */
 /* What has come of it goes to its place. False: not as the peer may. */
-bool pki_tcp_early_adopt(struct pki_tcp_ep *ep, struct pki_tcp_grant *grant);
-/* A chunk for which nobody has asked, as the WANT that its sender has not sent. */
-bool pki_tcp_early_peek(struct pki_tcp_ep *ep, struct pki_msg *msg);
-void pki_tcp_early_close(struct pki_tcp_ep *ep);
+bool pki_tcp_unexpected_adopt(struct pki_tcp_ep *ep, struct pki_tcp_grant *grant);
+/* A chunk for which nobody has asked, as the RTS that its sender has not sent. */
+bool pki_tcp_unexpected_peek(struct pki_tcp_ep *ep, struct pki_msg *msg);
+void pki_tcp_unexpected_close(struct pki_tcp_ep *ep);
 
 #endif

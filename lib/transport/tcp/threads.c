@@ -19,10 +19,10 @@
 #include "util/thread.h"
 
 #define AWAKE_NS (500 * 1000ull)    /* without a job */
-#define PATIENCE_NS (20 * 1000ull)  /* within one, for the peer's bytes or the kernel's room */
+#define TIMEOUT_NS (20 * 1000ull)   /* within one, for the peer's bytes or the kernel's room */
 #define SLEEP_NS PKI_NS_PER_S
 #define LOOKS 64                    /* at the mailbox, between two at the clock */
-#define LEND_WHOLE_MIN ((size_t)512 << 10) /* transfers that are longer pay by themselves, others where more is under way than an exchange */
+#define OFFLOAD_WHOLE_MIN ((size_t)512 << 10) /* transfers that are longer pay by themselves, others where more is under way than an exchange */
 
 /* ---- A thread ---- */
 
@@ -49,7 +49,7 @@ static void do_job(struct pki_tcp_job *job)
             uint64_t now = pki_now_ns();
 
             moved_ns = moved_ns > 0 ? moved_ns : now;
-            job->blocked = now - moved_ns > PATIENCE_NS;
+            job->blocked = now - moved_ns > TIMEOUT_NS;
             if (job->blocked)
                 return;
             sched_yield();
@@ -99,7 +99,7 @@ static void *serve(void *arg)
     return NULL;
 }
 
-static void rouse(struct pki_tcp_thread *thread)
+static void wake_thread(struct pki_tcp_thread *thread)
 {
     if (atomic_exchange(&thread->asleep, 0) != 0)
         pki_futex_wake(&thread->asleep);
@@ -125,7 +125,7 @@ void pki_tcp_threads_close(struct pki_tcp_threads *all)
 {
     atomic_store(&all->over, true);
     for (int i = 0; i < all->n && pki_fork_is_ours(all->stamp); i++) {
-        rouse(&all->thread[i]);
+        wake_thread(&all->thread[i]);
         pthread_join(all->thread[i].id, NULL);
     }
     all->n = 0;
@@ -136,10 +136,10 @@ void pki_tcp_threads_close(struct pki_tcp_threads *all)
 /* A short transfer by itself is done sooner than handed over, and while a thread is at it the caller has nothing else to do. */
 static bool pays(const struct pki_tcp_iface *iface, size_t bytes, size_t whole)
 {
-    return bytes >= PKI_TCP_LEND_MIN && (whole > LEND_WHOLE_MIN || iface->busy > PKI_TCP_EXCHANGE);
+    return bytes >= PKI_TCP_OFFLOAD_MIN && (whole > OFFLOAD_WHOLE_MIN || iface->busy > PKI_TCP_EXCHANGE);
 }
 
-bool pki_tcp_lend(struct pki_tcp_link *link, bool out, size_t bytes, size_t whole)
+bool pki_tcp_offload(struct pki_tcp_link *link, bool out, size_t bytes, size_t whole)
 {
     struct pki_tcp_threads *all = &link->ep->iface->threads;
     struct pki_tcp_job *job = out ? &link->out : &link->in;
@@ -152,7 +152,7 @@ bool pki_tcp_lend(struct pki_tcp_link *link, bool out, size_t bytes, size_t whol
         if (atomic_load_explicit(&thread->job, memory_order_relaxed) != NULL)
             continue;
         if (atomic_load(&thread->asleep) != 0) {
-            rouse(thread);
+            wake_thread(thread);
             return false;
         }
         job->link = link;
@@ -160,13 +160,13 @@ bool pki_tcp_lend(struct pki_tcp_link *link, bool out, size_t bytes, size_t whol
         job->bytes = bytes;
         job->moved = 0;
         job->blocked = job->failed = false;
-        job->lent = true;
+        job->offloaded = true;
         atomic_store_explicit(&job->recalled, false, memory_order_relaxed);
         atomic_store_explicit(&job->ended, false, memory_order_relaxed);
         pki_list_init(&job->node);
-        pki_list_push(&link->ep->iface->lent, &job->node);
+        pki_list_push(&link->ep->iface->offloaded, &job->node);
         atomic_store(&thread->job, job);
-        rouse(thread);
+        wake_thread(thread);
         return true;
     }
     start_one(all);
@@ -177,17 +177,17 @@ bool pki_tcp_lend(struct pki_tcp_link *link, bool out, size_t bytes, size_t whol
 static void take(struct pki_tcp_job *job)
 {
     pki_list_remove(&job->node);
-    job->lent = false;
+    job->offloaded = false;
     if (job->out)
         pki_tcp_chunk_sent(job->link);
 }
 
 bool pki_tcp_take_back(struct pki_tcp_iface *iface)
 {
-    struct pki_list *node = iface->lent.next;
+    struct pki_list *node = iface->offloaded.next;
     bool some = false;
 
-    while (node != &iface->lent) {
+    while (node != &iface->offloaded) {
         struct pki_tcp_job *job = pki_container_of(node, struct pki_tcp_job, node);
 
         node = node->next;
@@ -197,7 +197,7 @@ bool pki_tcp_take_back(struct pki_tcp_iface *iface)
         take(job);
         if (!pki_tcp_data_returned(job))
             return true; /* links went */
-        node = iface->lent.next; /* what came along may have ended others */
+        node = iface->offloaded.next; /* what came along may have ended others */
     }
     return some;
 }
@@ -205,7 +205,7 @@ bool pki_tcp_take_back(struct pki_tcp_iface *iface)
 /* A thread looks at `recalled` after each of its system calls, none of which waits. */
 static void recall(struct pki_tcp_job *job)
 {
-    if (!job->lent)
+    if (!job->offloaded)
         return;
     atomic_store(&job->recalled, true);
     while (!atomic_load_explicit(&job->ended, memory_order_acquire))
@@ -223,7 +223,7 @@ void pki_tcp_settle_out(struct pki_tcp_link *link)
 {
     struct pki_tcp_job *job = &link->out;
 
-    if (!job->lent)
+    if (!job->offloaded)
         return;
     recall(job);
     (void)pki_tcp_data_returned(job);

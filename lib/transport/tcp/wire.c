@@ -13,10 +13,10 @@
 #define HELLO_MAGIC 0x31744b50u     /* "PKt1" */
 #define CHALLENGE_MAGIC 0x31754b50u /* "PKu1" */
 #define MSG_HEAD (FRAME_MAGIC | FRAME_VERSION << 16 | (uint32_t)PKI_TCP_MSG << 24)
-#define CARD_HEAD_BYTES 24
-#define CHUNK_AHEAD 128u /* flag of a chunk, beside those of messages */
+#define PEER_INFO_HEAD_BYTES 24
+#define CHUNK_EAGER_PUT 128u /* flag of a chunk, beside those of messages */
 
-_Static_assert(CARD_HEAD_BYTES + PKI_TCP_ADDRESSES * PKI_NETIF_WIRE_BYTES <= sizeof((struct pki_blob){ 0 }.bytes), "fits in a blob");
+_Static_assert(PEER_INFO_HEAD_BYTES + PKI_TCP_ADDRESSES * PKI_NETIF_WIRE_BYTES <= sizeof((struct pki_blob){ 0 }.bytes), "fits in a blob");
 _Static_assert(sizeof(struct pki_msg) + 8 == PKI_TCP_MSG_BYTES, "every field of a message is on the wire");
 _Static_assert(PKI_TCP_MSG_BYTES + PKI_TCP_PAYLOAD_MAX <= PKI_TCP_MSG_SHORT_BYTES + PKI_TCP_EAGER_MAX,
                "no message is longer than the longest EAGER");
@@ -70,9 +70,9 @@ PKI_HOT size_t pki_tcp_put_msg(unsigned char out[PKI_TCP_MSG_HEAD_MAX], const st
         fixed = PKI_TCP_MSG_BYTES;
         pki_put_u64(to + 24, msg->bytes);
         pki_put_u32(to + 32, msg->region);
-        pki_put_u16(to + 36, msg->gate_slot);
+        pki_put_u16(to + 36, msg->signal_slot);
         pki_put_u16(to + 38, (uint16_t)msg->payload);
-        pki_put_u32(to + 40, msg->gate_value);
+        pki_put_u32(to + 40, msg->signal_value);
         memset(to + 44, 0, PKI_TCP_MSG_BYTES - 44);
     }
     put_header(out, PKI_TCP_MSG, fixed + msg->payload);
@@ -104,8 +104,8 @@ PKI_HOT bool pki_tcp_get_msg(const unsigned char *bytes, uint32_t count, struct 
         m.offset = pki_get_u64(bytes + 16);
         m.bytes = pki_get_u64(bytes + 24);
         m.region = pki_get_u32(bytes + 32);
-        m.gate_slot = pki_get_u16(bytes + 36);
-        m.gate_value = pki_get_u32(bytes + 40);
+        m.signal_slot = pki_get_u16(bytes + 36);
+        m.signal_value = pki_get_u32(bytes + 40);
         if (pki_get_u16(bytes + 38) != m.payload)
             return false;
     }
@@ -119,12 +119,12 @@ void pki_tcp_put_chunk(unsigned char out[PKI_TCP_DATA_HEAD_BYTES], const struct 
     unsigned char *to = out + PKI_TCP_HEADER_BYTES;
 
     put_header(out, PKI_TCP_DATA, PKI_TCP_DATA_BYTES + chunk->bytes);
-    to[0] = chunk->ahead > 0 ? chunk->flags | CHUNK_AHEAD : chunk->flags;
+    to[0] = chunk->eager_put > 0 ? chunk->flags | CHUNK_EAGER_PUT : chunk->flags;
     to[1] = 0;
     pki_put_u16(to + 2, chunk->index);
     pki_put_u32(to + 4, chunk->sig);
     pki_put_u64(to + 8, chunk->op);
-    pki_put_u64(to + 16, chunk->offset | (uint64_t)chunk->ahead << 32);
+    pki_put_u64(to + 16, chunk->offset | (uint64_t)chunk->eager_put << 32);
     memset(to + 24, 0, PKI_TCP_DATA_BYTES - 24);
 }
 
@@ -137,12 +137,12 @@ static bool is_zero(const unsigned char *bytes, size_t count)
 }
 
 /* It has its transfer's length in the upper half of the offset. */
-static bool get_ahead(struct pki_tcp_chunk *chunk)
+static bool get_eager_put(struct pki_tcp_chunk *chunk)
 {
-    chunk->flags &= (uint8_t)~CHUNK_AHEAD;
-    chunk->ahead = (uint32_t)(chunk->offset >> 32);
+    chunk->flags &= (uint8_t)~CHUNK_EAGER_PUT;
+    chunk->eager_put = (uint32_t)(chunk->offset >> 32);
     chunk->offset &= UINT32_MAX;
-    return chunk->ahead <= PKI_TCP_AHEAD_MAX && chunk->bytes <= chunk->ahead && chunk->offset <= chunk->ahead - chunk->bytes &&
+    return chunk->eager_put <= PKI_TCP_EAGER_PUT_MAX && chunk->bytes <= chunk->eager_put && chunk->offset <= chunk->eager_put - chunk->bytes &&
            (chunk->flags & ~PKI_MSG_FLAG_COLL) == 0; /* so that two chunks of a transfer cannot pass for chunks of two */
 }
 
@@ -157,7 +157,7 @@ bool pki_tcp_get_chunk(const unsigned char bytes[PKI_TCP_DATA_HEAD_BYTES], struc
     *chunk = (struct pki_tcp_chunk){ .flags = from[0], .index = pki_get_u16(from + 2), .sig = pki_get_u32(from + 4),
                                      .op = pki_get_u64(from + 8), .offset = pki_get_u64(from + 16),
                                      .bytes = frame.bytes - PKI_TCP_DATA_BYTES };
-    return (chunk->flags & CHUNK_AHEAD) == 0 || get_ahead(chunk);
+    return (chunk->flags & CHUNK_EAGER_PUT) == 0 || get_eager_put(chunk);
 }
 
 void pki_tcp_put_ack(unsigned char out[PKI_TCP_HEADER_BYTES + PKI_TCP_ACK_BYTES], const struct pki_tcp_ack *ack)
@@ -207,33 +207,33 @@ static bool has_scope(const struct sockaddr_storage *address)
     return address->ss_family == AF_INET6 && v6.sin6_scope_id != 0;
 }
 
-void pki_tcp_put_card(struct pki_blob *blob, const struct pki_tcp_card *card)
+void pki_tcp_put_peer_info(struct pki_blob *blob, const struct pki_tcp_peer_info *peer_info)
 {
     pki_put_u32(blob->bytes, PKI_TCP_VERSION);
-    pki_put_u32(blob->bytes + 4, card->sockets);
-    pki_put_u32(blob->bytes + 8, card->window);
-    pki_put_u32(blob->bytes + 12, card->chunk_bytes);
-    pki_put_u32(blob->bytes + 16, card->addresses);
-    pki_put_u32(blob->bytes + 20, card->near);
-    for (uint32_t i = 0; i < card->addresses; i++) {
-        struct sockaddr_storage address = without_scope(card->address[i]);
+    pki_put_u32(blob->bytes + 4, peer_info->sockets);
+    pki_put_u32(blob->bytes + 8, peer_info->window);
+    pki_put_u32(blob->bytes + 12, peer_info->chunk_bytes);
+    pki_put_u32(blob->bytes + 16, peer_info->addresses);
+    pki_put_u32(blob->bytes + 20, peer_info->near);
+    for (uint32_t i = 0; i < peer_info->addresses; i++) {
+        struct sockaddr_storage address = without_scope(peer_info->address[i]);
 
-        pki_netif_put(blob->bytes + CARD_HEAD_BYTES + i * PKI_NETIF_WIRE_BYTES, &address);
+        pki_netif_put(blob->bytes + PEER_INFO_HEAD_BYTES + i * PKI_NETIF_WIRE_BYTES, &address);
     }
-    blob->len = CARD_HEAD_BYTES + card->addresses * PKI_NETIF_WIRE_BYTES;
+    blob->len = PEER_INFO_HEAD_BYTES + peer_info->addresses * PKI_NETIF_WIRE_BYTES;
     blob->fd = -1;
 }
 
-uint32_t pki_tcp_card_version(const struct pki_blob *blob)
+uint32_t pki_tcp_peer_info_version(const struct pki_blob *blob)
 {
-    return blob->len < CARD_HEAD_BYTES ? 0 : pki_get_u32(blob->bytes);
+    return blob->len < PEER_INFO_HEAD_BYTES ? 0 : pki_get_u32(blob->bytes);
 }
 
-bool pki_tcp_get_card(const struct pki_blob *blob, struct pki_tcp_card *card)
+bool pki_tcp_get_peer_info(const struct pki_blob *blob, struct pki_tcp_peer_info *peer_info)
 {
-    struct pki_tcp_card c = { 0 };
+    struct pki_tcp_peer_info c = { 0 };
 
-    if (pki_tcp_card_version(blob) != PKI_TCP_VERSION)
+    if (pki_tcp_peer_info_version(blob) != PKI_TCP_VERSION)
         return false;
     c.sockets = pki_get_u32(blob->bytes + 4);
     c.window = pki_get_u32(blob->bytes + 8);
@@ -243,13 +243,13 @@ bool pki_tcp_get_card(const struct pki_blob *blob, struct pki_tcp_card *card)
     if (c.sockets < 1 || c.sockets > PKI_TCP_SOCKETS_MAX || c.window < 1 || c.window > PKI_TCP_WINDOW_MAX ||
         c.chunk_bytes < PKI_TCP_CHUNK_MIN || c.chunk_bytes > PKI_TCP_CHUNK_MAX || c.addresses < 1 ||
         c.addresses > PKI_TCP_ADDRESSES || c.near < 1 || c.near > c.addresses ||
-        blob->len != CARD_HEAD_BYTES + c.addresses * PKI_NETIF_WIRE_BYTES)
+        blob->len != PEER_INFO_HEAD_BYTES + c.addresses * PKI_NETIF_WIRE_BYTES)
         return false;
     for (uint32_t i = 0; i < c.addresses; i++) {
-        if (!pki_netif_get(blob->bytes + CARD_HEAD_BYTES + i * PKI_NETIF_WIRE_BYTES, &c.address[i]) || has_scope(&c.address[i]))
+        if (!pki_netif_get(blob->bytes + PEER_INFO_HEAD_BYTES + i * PKI_NETIF_WIRE_BYTES, &c.address[i]) || has_scope(&c.address[i]))
             return false;
     }
-    *card = c;
+    *peer_info = c;
     return true;
 }
 

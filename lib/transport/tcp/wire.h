@@ -20,18 +20,18 @@
 #define PKI_TCP_WINDOW_MAX 64u
 #define PKI_TCP_CHUNK_MIN (16u << 10)
 #define PKI_TCP_CHUNK_MAX (16u << 20)
-#define PKI_TCP_PAYLOAD_MAX (32u << 10) /* of a lane message */
+#define PKI_TCP_PAYLOAD_MAX (32u << 10) /* of a control channel message */
 #define PKI_TCP_EAGER_MAX (64u << 10)   /* of one of kind EAGER */
 #define PKI_TCP_ADDRESSES 8
-#define PKI_TCP_AHEAD_MAX (1u << 20) /* a transfer that goes before its grant has come */
+#define PKI_TCP_EAGER_PUT_MAX (1u << 20) /* a transfer that goes before its grant has come */
 
 /* ---- Frames ---- */
 
 enum pki_tcp_frame_type {
-    PKI_TCP_MSG = 1,   /* lane: a message and its payload */
+    PKI_TCP_MSG = 1,   /* control channel: a message and its payload */
     PKI_TCP_DATA = 2,  /* data: a chunk of a granted transfer */
-    PKI_TCP_ACK = 3,   /* lane: how many frames of a connection have come */
-    PKI_TCP_CLOSE = 4, /* lane: the sender leaves in good order */
+    PKI_TCP_ACK = 3,   /* control channel: how many frames of a connection have come */
+    PKI_TCP_CLOSE = 4, /* control channel: the sender leaves in good order */
 };
 
 struct pki_tcp_frame {
@@ -41,7 +41,7 @@ struct pki_tcp_frame {
 
 /* The kernel copies what begins with a cache line, there and here, in two thirds of the time. */
 #define PKI_TCP_HEADER_BYTES 8
-#define PKI_TCP_LINE 64u /* frames of the lane are filled up to a multiple of it, and heads of chunks are one: see below */
+#define PKI_TCP_LINE 64u /* frames of the control channel are filled up to a multiple of it, and heads of chunks are one: see below */
 #define PKI_TCP_MSG_SHORT_BYTES 24 /* EAGER; with the header 32, behind which the kernel copies a payload sooner than behind 24; */
 #define PKI_TCP_MSG_BYTES 56
 #define PKI_TCP_DATA_BYTES 56
@@ -57,7 +57,7 @@ static inline uint32_t pki_tcp_get_length(const unsigned char bytes[PKI_TCP_HEAD
     return pki_get_u32(bytes + 4);
 }
 
-/* What a frame of so many bytes behind its header takes on a lane. */
+/* What a frame of so many bytes behind its header takes on a control channel. */
 static inline uint32_t pki_tcp_filled(uint32_t bytes)
 {
     return (PKI_TCP_HEADER_BYTES + bytes + PKI_TCP_LINE - 1) / PKI_TCP_LINE * PKI_TCP_LINE;
@@ -78,7 +78,7 @@ struct pki_tcp_chunk {
     uint64_t op;
     uint64_t offset; /* of the first byte in the transfer */
     uint32_t bytes;
-    uint32_t ahead; /* length of the whole transfer, where the chunk does not wait for its grant; else 0 */
+    uint32_t eager_put; /* length of the whole transfer, where the chunk does not wait for its grant; else 0 */
 };
 
 /* Header and description of a chunk; the payload follows. */
@@ -92,7 +92,7 @@ struct pki_tcp_ack {
 
 void pki_tcp_put_ack(unsigned char out[PKI_TCP_HEADER_BYTES + PKI_TCP_ACK_BYTES], const struct pki_tcp_ack *ack);
 bool pki_tcp_get_ack(const unsigned char bytes[PKI_TCP_ACK_BYTES], struct pki_tcp_ack *ack);
-/* So many chunks were sent on link 1 before the goodbye. */
+/* So many chunks were sent on link 1 before the shutdown message. */
 void pki_tcp_put_close(unsigned char out[PKI_TCP_HEADER_BYTES + PKI_TCP_CLOSE_BYTES], uint64_t chunks);
 static inline uint64_t pki_tcp_get_close(const unsigned char bytes[PKI_TCP_CLOSE_BYTES])
 {
@@ -101,16 +101,16 @@ static inline uint64_t pki_tcp_get_close(const unsigned char bytes[PKI_TCP_CLOSE
 
 /* ---- What a rank tells its peers before they connect (struct pki_blob) ---- */
 
-struct pki_tcp_card {
+struct pki_tcp_peer_info {
     uint32_t sockets, window, chunk_bytes;
     uint32_t addresses, near; /* of them those to be used first */
     struct sockaddr_storage address[PKI_TCP_ADDRESSES]; /* without a scope: that is each host's own */
 };
 
-void pki_tcp_put_card(struct pki_blob *blob, const struct pki_tcp_card *card);
+void pki_tcp_put_peer_info(struct pki_blob *blob, const struct pki_tcp_peer_info *peer_info);
 /* The version of these bytes that its sender speaks; 0: it is no card. */
-uint32_t pki_tcp_card_version(const struct pki_blob *blob);
-bool pki_tcp_get_card(const struct pki_blob *blob, struct pki_tcp_card *card);
+uint32_t pki_tcp_peer_info_version(const struct pki_blob *blob);
+bool pki_tcp_get_peer_info(const struct pki_blob *blob, struct pki_tcp_peer_info *peer_info);
 
 /* ---- Handshake: hello and proof come from the connecting end, the challenge from the other ---- */
 

@@ -1,0 +1,128 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Words that a call puts into the caller's stream are collected and handed to the driver in one call where order allows it: each call costs
+ * a microsecond, and so does each of its own in the stream. What is collected is in the stream's order; a copy or kernel may go in front of
+ * "done" words of earlier copies alone.
+ */
+#include "engine/internal.h"
+
+/* Bytes of copies whose "done" may wait for another copy: that takes a few of the microseconds that a word of its own would cost. */
+#define BEHIND_MAX ((size_t)4 << 20)
+
+void pki_stream_flush(struct pki_engine *e)
+{
+    struct pki_signal_batch *b = &e->batch;
+    pk_result_t result;
+
+    if (b->n == 0)
+        return;
+    result = b->queue.device->ops->signals(&b->queue, b->ops, b->n, b->how);
+    if (result != PK_OK)
+        pki_engine_poison(e, result, true);
+    if (b->waits && b->how == PKI_WAIT_KERNEL)
+        e->stats.kernels++;
+    b->n = b->deferred = 0;
+    b->behind = 0;
+    b->waits = false;
+}
+
+void pki_stream_restart(struct pki_engine *e)
+{
+    pki_ll_row_launch(e);
+    e->ll_call++;
+    pki_stream_flush(e);
+    e->batch.used = false;
+    e->batch.received.peer = NULL;
+}
+
+static struct pki_signal_batch *batch_of(const struct pki_task *task)
+{
+    struct pki_engine *e = task->engine;
+    struct pki_signal_batch *b = &e->batch;
+
+    if (b->used && b->queue.handle == task->queue.handle && b->how == task->how)
+        return b;
+    pki_stream_flush(e);
+    b->used = true;
+    b->asked = b->idle = b->copied = false;
+    b->queue = task->queue;
+    b->how = task->how;
+    return b;
+}
+
+static void add(const struct pki_task *task, enum pki_signal_kind kind, struct pki_signal signal)
+{
+    struct pki_signal_batch *b = batch_of(task);
+
+    if (b->n == PKI_SIGNALS_A_BATCH)
+        pki_stream_flush(task->engine);
+    b->ops[b->n++] = (struct pki_signal_op){ kind, signal };
+    b->asked = true;
+    b->idle = false;
+}
+
+void pki_stream_arrive(const struct pki_task *task, struct pki_signal signal)
+{
+    struct pki_signal_batch *b = batch_of(task);
+
+    if (!b->asked) {
+        b->asked = true;
+        b->idle = b->queue.device->ops->idle(&b->queue);
+    }
+    if (b->idle)
+        pki_signal_open(&signal);
+    else
+        add(task, PKI_SIGNAL_WRITE, signal);
+}
+
+void pki_stream_wait(const struct pki_task *task, struct pki_signal signal)
+{
+    struct pki_signal_batch *b = batch_of(task);
+
+    if (pki_signal_is_open(&signal))
+        return;
+    add(task, PKI_SIGNAL_WAIT, signal);
+    b->waits = true;
+}
+
+void pki_stream_before_wait(const struct pki_task *task)
+{
+    if (batch_of(task)->deferred > 0)
+        pki_stream_flush(task->engine);
+}
+
+/* A word and a wait in one call with no copy between the last wait and them: the peer sees the word late (measured, docs/design/0015). */
+void pki_stream_before_last_wait(const struct pki_task *task)
+{
+    struct pki_signal_batch *b = batch_of(task);
+
+    if (!b->copied && !b->waits)
+        pki_stream_flush(task->engine);
+}
+
+void pki_stream_before_copy(const struct pki_task *task, bool joined)
+{
+    struct pki_signal_batch *b = batch_of(task);
+
+    if (b->n > b->deferred || (b->behind >= BEHIND_MAX && !joined))
+        pki_stream_flush(task->engine);
+    b->asked = b->copied = true;
+    b->idle = false;
+}
+
+void pki_stream_worked(const struct pki_task *task)
+{
+    struct pki_signal_batch *b = batch_of(task);
+
+    b->asked = b->copied = true;
+    b->idle = false;
+}
+
+void pki_stream_copied(const struct pki_task *task, struct pki_signal done, size_t bytes)
+{
+    struct pki_signal_batch *b = batch_of(task);
+
+    add(task, PKI_SIGNAL_WRITE, done);
+    b->deferred++;
+    b->behind += bytes;
+}

@@ -1,0 +1,359 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A queue pair that has failed: all of the pair are made anew, at both ends, on the rails whose ports are active then. Notes, which
+ * another endpoint carries, say which queue pairs are the new ones and what has come over the old ones:
+ *
+ *   both ends bring their queue pairs into error, and wait for the completions of what had come before     DRAINING
+ *   destroy them, and wait for a port that is active                                                       WAITING
+ *   make new ones, say their numbers, the messages that have come, the grants that are not filled (HELLO)   GREETING
+ *   connect, and say so (READY)                                                                            CONNECTED
+ *   send again what has not come                                                                           UP
+ *
+ * The old queue pairs are gone at both ends before anything is sent again, so that no write which is late can hit a buffer that has
+ * been given back, and none is counted twice. A message that came is not sent again; a grant's writes are, unless all of them had come.
+ * Who closes its end goes on with this until its shutdown message has arrived; who has heard a shutdown message does not, and says so when it is greeted.
+ */
+#include <stddef.h>
+#include <string.h>
+
+#include "transport/rdma/rdma.h"
+#include "util/clock.h"
+
+#define DRAIN_NS (3 * PKI_NS_PER_S)
+#define SAY_NS (100 * PKI_NS_PER_MS) /* that a note of the end may wait for room */
+#define LOOK_NS (20 * PKI_NS_PER_MS)
+#define TIMEOUT_NS (5 * PKI_NS_PER_S) /* without an active port, or with queue pairs that fail again and again, */
+#define FAILURES 3 /* so many times: on a machine that is starved of processors one may take all that time */
+#define STOOD_NS (30 * PKI_NS_PER_S) /* then a failure is a new one though nothing has completed meanwhile: longer than any device tries */
+#define AWAY_NS (50 * PKI_NS_PER_MS) /* without a look: the rank was not in the library, and that does not count */
+
+_Static_assert(sizeof(struct pki_rdma_note) <= PKI_NOTE_MAX, "a note fits");
+
+enum note_kind { NOTE_HELLO = 1, NOTE_READY, NOTE_GIVING_UP, NOTE_SHUTDOWN_CAME };
+
+static void enter(struct pki_rdma_ep *ep, enum pki_rdma_state state)
+{
+    ep->recover.state = state;
+    ep->base.recovering = state != PKI_RDMA_UP;
+    ep->recover.entered_ns = ep->recover.advanced_ns = pki_now_ns();
+    ep->recover.said = false;
+}
+
+static void destroy_qps(struct pki_rdma_ep *ep)
+{
+    for (uint32_t i = 0; i <= ep->nqps; i++)
+        pki_rdma_qp_close(&ep->qps[i]);
+}
+
+static void give_up(struct pki_rdma_ep *ep, const char *why)
+{
+    ep->recover.why = why;
+    enter(ep, PKI_RDMA_GIVING_UP);
+}
+
+static void drain(struct pki_rdma_ep *ep)
+{
+    ep->recover.drained = 0;
+    enter(ep, PKI_RDMA_DRAINING);
+    for (uint32_t i = 0; i <= ep->nqps; i++)
+        if (!pki_rdma_qp_end(&ep->qps[i]))
+            give_up(ep, "a queue pair could not be ended in good order");
+}
+
+void pki_rdma_broken(struct pki_rdma_ep *ep, const char *what)
+{
+    struct pki_where where = pki_rdma_where(ep);
+
+    if (ep->recover.state == PKI_RDMA_CONNECTED)
+        ep->recover.again = true;
+    if (ep->base.dead || ep->recover.state != PKI_RDMA_UP)
+        return;
+    if (!ep->base.has_notes) {
+        pki_rdma_ep_failed(ep, what);
+        return;
+    }
+    if (ep->recover.since_ns == 0 || pki_now_ns() - ep->recover.entered_ns > STOOD_NS) {
+        ep->recover.since_ns = pki_now_ns();
+        ep->recover.failures = 0;
+    }
+    ep->recover.failures++;
+    ep->recover.epoch++;
+    ep->recover.has_hello = ep->recover.has_ready = ep->recover.again = false;
+    pki_log(PKI_LOG_WARN, &where, "rdma: %s; the queue pairs are made anew", what);
+    drain(ep);
+}
+
+/* ---- What had come, and what had not ---- */
+
+/* Chunks without a number are known to have come when they are acknowledged; those that are not go again. */
+static void collect_chunks(struct pki_rdma_ep *ep)
+{
+    for (uint32_t i = 1; i <= ep->nqps; i++) {
+        struct pki_rdma_qp *qp = &ep->qps[i];
+
+        for (; qp->completed != qp->posted; qp->completed++) {
+            const struct pki_rdma_chunk *chunk = &qp->chunks[qp->completed % PKI_RDMA_DEPTH];
+
+            if (chunk->move->number == 0)
+                ep->redo[ep->nredo++] = *chunk;
+        }
+    }
+}
+
+static bool is_listed(const struct pki_rdma_note *note, uint32_t number)
+{
+    for (uint32_t i = 0; i < note->ngrants; i++)
+        if (note->grants[i] == number)
+            return true;
+    return false;
+}
+
+/* A put whose writes tell of themselves has come as a whole, or starts over. One that had not begun belongs to a grant that may be younger
+ * than the peer's list: a peer that is up again sends them while this end is not yet. */
+static void judge_moves(struct pki_rdma_ep *ep)
+{
+    for (uint32_t i = ep->move_head; i != ep->move_end; i++) {
+        struct pki_rdma_move *move = &ep->moves[i % PKI_RDMA_MOVES];
+
+        if (move->number == 0 || move->issued == 0)
+            continue;
+        move->issued = is_listed(&ep->recover.theirs, move->number) ? 0 : move->put->bytes;
+        move->flying = 0;
+    }
+    ep->move_next = ep->move_head;
+}
+
+static void fill_note(struct pki_rdma_ep *ep, struct pki_rdma_note *note)
+{
+    memset(note, 0, sizeof *note);
+    note->kind = NOTE_HELLO;
+    note->epoch = ep->recover.epoch;
+    pki_rdma_hello_fill(ep, &note->hello);
+    note->arrived = ep->ctrl.arrived;
+    note->reposted = ep->ctrl.reposted;
+    note->ngrants = pki_rdma_grants_unfilled(ep, note->grants);
+}
+
+const char *pki_rdma_note_parse(const void *bytes, size_t n, struct pki_rdma_note *note)
+{
+    if (n != sizeof *note)
+        return "it has another length";
+    memcpy(note, bytes, sizeof *note);
+    if (note->kind < NOTE_HELLO || note->kind > NOTE_SHUTDOWN_CAME)
+        return "its kind is unknown";
+    if (note->ngrants > PKI_RDMA_NUMBERS)
+        return "it lists more grants than there can be";
+    return note->kind == NOTE_HELLO ? pki_rdma_hello_check(&note->hello) : NULL;
+}
+
+/* ---- From state to state ---- */
+
+static void make_anew(struct pki_rdma_ep *ep)
+{
+    if (pki_rdma_qps_open(ep) != PK_OK || pki_rdma_ctrl_again(ep) != PK_OK) {
+        give_up(ep, "queue pairs could not be made again");
+        return;
+    }
+    enter(ep, PKI_RDMA_GREETING);
+}
+
+static void look_for_ports(struct pki_rdma_ep *ep, uint64_t now)
+{
+    bool any = false;
+
+    if (now - ep->recover.looked_ns < LOOK_NS)
+        return;
+    ep->recover.looked_ns = now;
+    for (int i = 0; i < ep->iface->nrails; i++)
+        any |= pki_rdma_rail_look(&ep->iface->rails[i]);
+    if (any)
+        make_anew(ep);
+    else if (now - ep->recover.since_ns > TIMEOUT_NS)
+        give_up(ep, "no port has been active for long");
+}
+
+static void drained(struct pki_rdma_ep *ep, uint64_t now)
+{
+    collect_chunks(ep);
+    destroy_qps(ep);
+    if (now - ep->recover.since_ns > TIMEOUT_NS && ep->recover.failures >= FAILURES)
+        give_up(ep, "queue pairs fail again and again");
+    else
+        enter(ep, PKI_RDMA_WAITING);
+}
+
+static void connect_qps(struct pki_rdma_ep *ep)
+{
+    if (pki_rdma_qps_connect(ep, &ep->recover.theirs.hello) == PK_OK)
+        enter(ep, PKI_RDMA_CONNECTED);
+    else
+        give_up(ep, "the new queue pairs could not be connected");
+}
+
+static void resume(struct pki_rdma_ep *ep)
+{
+    struct pki_where where = pki_rdma_where(ep);
+
+    judge_moves(ep);
+    enter(ep, PKI_RDMA_UP);
+    pki_log(PKI_LOG_WARN, &where, "rdma: new queue pairs stand after %llu ms",
+            (unsigned long long)((pki_now_ns() - ep->recover.since_ns) / PKI_NS_PER_MS));
+    if (ep->recover.again)
+        pki_rdma_broken(ep, "the new queue pairs have failed too");
+    else if (pki_rdma_ctrl_resend(ep, ep->recover.theirs.arrived, ep->recover.theirs.reposted))
+        pki_rdma_stripe(ep);
+    pki_rdma_ctrl_repost(ep); /* what was popped since they were made: the peer may have no credit left, and send nothing to be popped */
+}
+
+static void put_off(struct pki_rdma_recover *recover, uint64_t now)
+{
+    uint64_t away = now - recover->advanced_ns;
+
+    recover->advanced_ns = now;
+    if (away < AWAY_NS)
+        return;
+    recover->entered_ns += away;
+    recover->since_ns += away;
+}
+
+/* Nobody would answer. Who had all that it waited for has had writes that told of themselves. */
+static void end_moves(struct pki_rdma_ep *ep)
+{
+    for (uint32_t i = ep->move_head; i != ep->move_end; i++) {
+        struct pki_rdma_move *move = &ep->moves[i % PKI_RDMA_MOVES];
+
+        if (ep->shut_down && move->number != 0 && move->issued == move->put->bytes)
+            move->flying = 0;
+    }
+    pki_rdma_stripe(ep);
+    if (ep->move_head != ep->move_end)
+        pki_rdma_ep_failed(ep, "the peer shut down while a transfer was in flight");
+}
+
+void pki_rdma_recover_advance(struct pki_rdma_ep *ep)
+{
+    struct pki_rdma_recover *recover = &ep->recover;
+    uint64_t now = pki_now_ns();
+
+    if (recover->state == PKI_RDMA_UP)
+        return;
+    put_off(recover, now);
+    if (ep->left && recover->state > PKI_RDMA_DRAINING) {
+        end_moves(ep);
+        return;
+    }
+    switch (recover->state) {
+    case PKI_RDMA_UP:
+    case PKI_RDMA_GIVING_UP:
+        break;
+    case PKI_RDMA_DRAINING:
+        if (recover->drained > ep->nqps)
+            drained(ep, now);
+        else if (now - recover->entered_ns > DRAIN_NS) /* what it wrote, or not, is not known */
+            give_up(ep, "a queue pair in error did not end");
+        return;
+    case PKI_RDMA_WAITING:
+        look_for_ports(ep, now);
+        return;
+    case PKI_RDMA_GREETING:
+        if (recover->said && recover->has_hello)
+            connect_qps(ep);
+        return;
+    case PKI_RDMA_CONNECTED:
+        if (recover->said && recover->has_ready)
+            resume(ep);
+        return;
+    }
+}
+
+/* ---- Notes ---- */
+
+static bool say(struct pki_ep *carrier, const struct pki_rdma_note *note)
+{
+    struct pki_msg msg = { .kind = PKI_MSG_NOTE, .payload = sizeof *note };
+
+    return carrier->iface->transport->msg(carrier, &msg, note) == PK_OK;
+}
+
+void pki_rdma_recover(struct pki_ep *base, struct pki_ep *carrier)
+{
+    struct pki_rdma_ep *ep = pki_rdma_ep_of(base);
+    struct pki_rdma_note note = { .epoch = ep->recover.epoch };
+
+    if (base->dead)
+        return;
+    ep->left |= carrier->left; /* an end closes what stands by last: nothing more comes */
+    if (ep->left) {
+        note.kind = NOTE_SHUTDOWN_CAME;
+        ep->recover.shutdown_due = ep->recover.shutdown_due && !say(carrier, &note);
+        return;
+    }
+    if (ep->recover.said)
+        return;
+    switch (ep->recover.state) {
+    case PKI_RDMA_UP:
+        pki_rdma_watchdog(ep);
+        return;
+    case PKI_RDMA_DRAINING:
+    case PKI_RDMA_WAITING:
+        return;
+    case PKI_RDMA_GREETING:
+        fill_note(ep, &note);
+        break;
+    case PKI_RDMA_CONNECTED:
+        note.kind = NOTE_READY;
+        break;
+    case PKI_RDMA_GIVING_UP:
+        note.kind = NOTE_GIVING_UP;
+        break;
+    }
+    ep->recover.said = say(carrier, &note);
+    if (note.kind == NOTE_GIVING_UP && (ep->recover.said || pki_now_ns() - ep->recover.entered_ns > SAY_NS))
+        pki_rdma_ep_failed(ep, ep->recover.why);
+}
+
+/* Notes come in order: hello, ready, and the next hello only after both ends have said ready. */
+static const char *take_note(struct pki_rdma_ep *ep, const struct pki_rdma_note *note)
+{
+    struct pki_rdma_recover *recover = &ep->recover;
+
+    if (note->kind == NOTE_GIVING_UP)
+        return "the peer gave up: no path is left";
+    if (note->kind == NOTE_SHUTDOWN_CAME) {
+        ep->left = ep->shutdown_sent; /* it reads nothing more, and has had all */
+        return ep->left ? NULL : "the peer answered a shutdown message that was not sent";
+    }
+    if (note->kind == NOTE_READY) {
+        recover->has_ready = note->epoch == recover->epoch && recover->has_hello;
+        return recover->has_ready ? NULL : "the peer's queue pairs are ready unexpectedly";
+    }
+    if (note->epoch == recover->epoch + 1 && recover->state == PKI_RDMA_UP)
+        pki_rdma_broken(ep, "the peer's queue pairs have failed");
+    if (note->epoch != recover->epoch || recover->has_hello || recover->state == PKI_RDMA_UP)
+        return "the peer sent an unexpected hello";
+    if (ep->ctrl.sent - note->arrived > PKI_RDMA_RING || note->hello.nrails != ep->nrails_there ||
+        note->hello.piece_shift != ep->shift_there || note->hello.nqps != ep->nqps)
+        return "the peer's hello is for another pair";
+    recover->theirs = *note;
+    recover->has_hello = true;
+    return NULL;
+}
+
+void pki_rdma_noted(struct pki_ep *base, const void *bytes, size_t n)
+{
+    struct pki_rdma_ep *ep = pki_rdma_ep_of(base);
+    struct pki_rdma_note note;
+    const char *wrong = pki_rdma_note_parse(bytes, n, &note);
+
+    if (base->dead || ep->qps == NULL)
+        return;
+    if (ep->left) {
+        ep->recover.shutdown_due |= wrong == NULL && note.kind == NOTE_HELLO;
+        return;
+    }
+    pki_rdma_recover_advance(ep);
+    if (wrong == NULL)
+        wrong = take_note(ep, &note);
+    if (wrong != NULL)
+        pki_rdma_ep_failed(ep, wrong);
+}

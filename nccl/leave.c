@@ -7,21 +7,21 @@
 
 /* ---- finalize ---- */
 
-/* NCCL's does not wait for what peers have yet to take, and knows nothing of them. So where one has left meanwhile what is unfinished is given up;
- * the library's log says so. */
+/* NCCL's finalize knows nothing of peers, and is no error where one has left or given up: what is unfinished is given up with it. The library's
+ * log says so, and ncclCommGetAsyncError goes on to say what was known before. */
 static pkn_result_t flush(struct pkn_comm *comm, void *arg)
 {
     pk_result_t before, result;
+    bool by_peer;
 
     (void)arg;
     if (comm->pk == NULL)
         return PKN_SUCCESS;
     before = pkn_pk()->pk_comm_async_error(comm->pk);
     result = pkn_pk()->pk_comm_finalize(comm->pk);
-    if (result == PK_ERR_PEER && before == PK_OK)
-        return PKN_SUCCESS;
-    atomic_store(&comm->end, pkn_from_pk(result));
-    return pkn_from_pk(result);
+    by_peer = result == PK_ERR_PEER || result == PK_ERR_ABORTED;
+    atomic_store(&comm->end, pkn_from_pk(by_peer ? before : result));
+    return by_peer ? PKN_SUCCESS : pkn_from_pk(result);
 }
 
 static pkn_result_t finalize(struct pkn_job *job)
@@ -41,6 +41,8 @@ pkn_result_t pncclCommFinalize(pkn_comm_t comm)
     const struct pkn_job job = { .phase = PKN_PHASE_AFTER, .comm = comm, .run = finalize };
     pkn_result_t result = pkn_comm_use(comm);
 
+    if (result == PKN_REMOTE_ERROR)
+        result = pkn_comm_hold(comm);
     return result == PKN_SUCCESS ? pkn_group_submit(&job) : pkn_group_refuse(result);
 }
 PKN_TWIN(CommFinalize);

@@ -183,7 +183,7 @@ prefix=$PWD/build/dev/tests/prefix bench=$PWD/build/dev/tests/bench
 step "setup" 2400 bash scripts/setup.sh need test || { echo "$passed passed, $failed failed"; exit 1; }
 
 built=() # what there is to run
-settings=(-DCMAKE_C_FLAGS_RELWITHDEBINFO="-O2 -g1 -DNDEBUG") # line numbers are all that is needed here
+settings=(-DPICKLE_TEST_OPTIONS=-g1) # of the tests line numbers are all that is needed here
 build dev && begin_dev
 settings=()
 

@@ -3,7 +3,7 @@
 # Is the library's ABI that of the record, tests/abi/libpickle.abi? Functions may have been added; nothing else may have changed (CONTRIBUTING.md says
 # when it may). Exit 77 without abigail-tools, on another machine than the record's, and without debug information.
 # usage: abi.sh check LIBRARY              compare
-#        abi.sh planted LIBRARY OBJECTS CC  build a library with a changed signature and a changed structure, which must be found
+#        abi.sh planted LIBRARY ARCHIVE CC  build a library with a changed signature and a changed structure, which must be found
 #        abi.sh record LIBRARY             write the record
 set -eu
 mode=$1
@@ -33,7 +33,7 @@ check)
     echo "abi: as recorded"
     ;;
 planted)
-    objects=$3 cc=$4
+    archive=$3 cc=$4
     work=$(mktemp -d)
     trap 'rm -rf "$work"' EXIT INT TERM
     cp -r "$tree/include" "$tree/lib/api/base.c" "$tree/lib/api/inspect.c" "$work"
@@ -42,9 +42,9 @@ planted)
     for source in base inspect; do
         "$cc" -g -O1 -fPIC -fvisibility=hidden -std=gnu11 -D_GNU_SOURCE -w -I"$work/include" -I"$tree/lib" -c "$work/$source.c" -o "$work/$source.o"
     done
-    # shellcheck disable=SC2046
-    "$cc" -shared -Wl,-soname,libpickle.so.0 -Wl,--version-script="$tree/lib/pickle.map" "$work/base.o" "$work/inspect.o" \
-        $(find "$objects" -name '*.o' ! -path '*/api/base.c.o' ! -path '*/api/inspect.c.o') -lhwloc -lcrypto -lpthread -ldl -lm -o "$work/planted.so"
+    # Of what is defined twice the first counts.
+    "$cc" -shared -Wl,-soname,libpickle.so.0 -Wl,--version-script="$tree/lib/pickle.map" -Wl,-z,muldefs "$work/base.o" "$work/inspect.o" \
+        -Wl,--whole-archive "$archive" -Wl,--no-whole-archive -lhwloc -lcrypto -lpthread -ldl -lm -o "$work/planted.so"
     if compare "$work/planted.so" >"$work/out"; then
         echo "nothing was found"
         exit 1

@@ -349,6 +349,26 @@ static void given_up(void)
         MUST(ncclCommDestroy(comms[g]));
 }
 
+/* A rank that waits in vain aborts its communicator. The other, which has nothing to do with that, is told, and ends its own in good order. */
+static void after_an_abort(void)
+{
+    pkn_result_t state = PKN_SUCCESS;
+    pkn_comm_t comms[2];
+    struct rank r = { 0 };
+
+    prepare(&r, 1);
+    MUST(ncclCommInitAll(comms, 2, NULL));
+    MUST(ncclAllReduce(r.buffer, r.buffer, COUNT, PKN_FLOAT32, PKN_SUM, comms[1], r.stream));
+    MUST(ncclCommAbort(comms[1]));
+    for (double until = bed_now_ms() + 30000; state == PKN_SUCCESS && bed_now_ms() < until; usleep(1000))
+        MUST(ncclCommGetAsyncError(comms[0], &state));
+    check(state == PKN_REMOTE_ERROR, "the other rank hears of an abort (%d)", (int)state);
+    check(ncclCommFinalize(comms[0]) == PKN_SUCCESS, "and ends its communicator: %s", ncclGetLastError(NULL));
+    MUST(ncclCommGetAsyncError(comms[0], &state));
+    check(state == PKN_REMOTE_ERROR, "whose state stays as it was (%d)", (int)state);
+    MUST(ncclCommDestroy(comms[0]));
+}
+
 /* ---- processes ---- */
 
 /* `maker`: of the id; 2: it is no rank. */
@@ -533,6 +553,7 @@ int main(void)
     abort_of_operation();
     abort_of_destroy();
     given_up();
+    after_an_abort();
     handles_are_kept_apart();
     unused_ids();
     registrations();

@@ -64,7 +64,7 @@ struct pkn_comm *pkn_comm_new(int device, const struct pkn_settings *settings)
     comm->blocking = settings->blocking;
     atomic_store(&comm->ready, false);
     atomic_store(&comm->finalized, false);
-    atomic_store(&comm->end, PKN_SUCCESS);
+    atomic_store(&comm->end, PKN_IN_PROGRESS);
     atomic_store(&comm->background, PKN_SUCCESS);
     atomic_store(&comm->owned, true);
     atomic_store(&comm->references, 1); /* last: pkn_comm_hold looks here first */
@@ -194,7 +194,7 @@ pkn_result_t pkn_comm_state(struct pkn_comm *comm)
 
     if (background != PKN_SUCCESS)
         return background;
-    if (atomic_load(&comm->finalized))
+    if (atomic_load(&comm->end) != PKN_IN_PROGRESS)
         return (pkn_result_t)atomic_load(&comm->end);
     if (pk == NULL)
         return pkn_comm_is_aborted(comm) ? pkn_fail(PKN_REMOTE_ERROR, "aborted by this rank") : PKN_IN_PROGRESS;

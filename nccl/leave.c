@@ -7,21 +7,21 @@
 
 /* ---- finalize ---- */
 
-/* NCCL's finalize knows nothing of peers, and is no error where one has left or given up: what is unfinished is given up with it. The library's
- * log says so, and ncclCommGetAsyncError goes on to say what was known before. */
+/* NCCL's finalize is no error where a peer has left in good order or given up: what is unfinished is given up with it. The library's log says
+ * so, and ncclCommGetAsyncError goes on to say what was known before. A peer that has died is an error. */
 static pkn_result_t flush(struct pkn_comm *comm, void *arg)
 {
     pk_result_t before, result;
-    bool by_peer;
+    bool given_up;
 
     (void)arg;
     if (comm->pk == NULL)
         return PKN_SUCCESS;
     before = pkn_pk()->pk_comm_async_error(comm->pk);
     result = pkn_pk()->pk_comm_finalize(comm->pk);
-    by_peer = result == PK_ERR_PEER || result == PK_ERR_ABORTED;
-    atomic_store(&comm->end, pkn_from_pk(by_peer ? before : result));
-    return by_peer ? PKN_SUCCESS : pkn_from_pk(result);
+    given_up = result == PK_ERR_ABORTED;
+    atomic_store(&comm->end, pkn_from_pk(given_up ? before : result));
+    return given_up ? PKN_SUCCESS : pkn_from_pk(result);
 }
 
 static pkn_result_t finalize(struct pkn_job *job)

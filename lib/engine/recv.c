@@ -242,7 +242,7 @@ static pk_result_t send_cts(struct pki_xfer *xfer)
     return pki_ctrl_send(xfer->peer, &msg, NULL, xfer->engine);
 }
 
-static void say(struct pki_xfer *xfer)
+static void start_protocol(struct pki_xfer *xfer)
 {
     pk_result_t result;
 
@@ -341,7 +341,7 @@ void pki_recv_advance(struct pki_xfer *xfer)
     if (xfer->state == PKI_XFER_SAY) {
         take_all_unexpected(xfer);
         if (xfer->state == PKI_XFER_SAY)
-            say(xfer);
+            start_protocol(xfer);
         if (xfer->state == PKI_XFER_WAIT && xfer->opened && xfer->start.word != NULL && xfer->cell == NULL)
             pki_signal_open(&xfer->start);
         return;

@@ -105,7 +105,7 @@ static bool take_cts(struct pki_xfer *xfer, struct pki_msg *grant)
     return false;
 }
 
-static void say(struct pki_xfer *xfer)
+static void start_protocol(struct pki_xfer *xfer)
 {
     struct pki_msg grant;
 
@@ -585,7 +585,7 @@ void pki_send_advance(struct pki_xfer *xfer)
         xfer->state = PKI_XFER_SAY;
         /* fall through */
     case PKI_XFER_SAY:
-        say(xfer);
+        start_protocol(xfer);
         return;
     case PKI_XFER_MOVE:
         move(xfer);

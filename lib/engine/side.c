@@ -332,7 +332,7 @@ void pki_side_check_left(struct pki_engine *e, struct pki_peer *peer)
                                         [PKI_SHUTDOWN_ABORTED] = "has aborted its communicator",
                                         [PKI_SHUTDOWN_FINALIZED] = "has finalized its communicator",
                                         [PKI_SHUTDOWN_ENDED] = "has ended its process without pk_comm_destroy" };
-    const pk_result_t code = peer->shutdown == PKI_SHUTDOWN_ABORTED ? PK_ERR_ABORTED : PK_ERR_PEER;
+    const pk_result_t code = peer->shutdown == PKI_SHUTDOWN_ABORTED || e->flushes ? PK_ERR_ABORTED : PK_ERR_PEER;
     const struct pki_task *task;
     struct pki_where where;
 

@@ -11,8 +11,9 @@ pk_result_t pki_switchml_aggregator_init(struct pki_switchml_aggregator *a, uint
     *a = (struct pki_switchml_aggregator){ .workers = workers, .slots = slots, .elements = elements };
     a->sets = calloc(2 * (size_t)slots, sizeof *a->sets);
     a->newest = calloc((size_t)workers * slots, sizeof *a->newest);
+    a->jobs = calloc(workers, sizeof *a->jobs);
     a->values = calloc(2 * (size_t)slots * elements, 4);
-    if (a->sets != NULL && a->newest != NULL && a->values != NULL)
+    if (a->sets != NULL && a->newest != NULL && a->jobs != NULL && a->values != NULL)
         return PK_OK;
     pki_switchml_aggregator_close(a);
     return PK_ERR_MEMORY;
@@ -22,18 +23,26 @@ void pki_switchml_aggregator_close(struct pki_switchml_aggregator *a)
 {
     free(a->sets);
     free(a->newest);
+    free(a->jobs);
     free(a->values);
     a->sets = NULL;
     a->newest = NULL;
+    a->jobs = NULL;
     a->values = NULL;
 }
 
-/* Jobs are counted modulo 256, and packets of a job from 0. */
-static bool is_older(const struct pki_switchml_packet *p, const struct pki_switchml_newest *newest)
+/* Packets count jobs modulo 256. A worker's jobs follow one another, so that its packets are of jobs near its newest one; a
+ * slot may be used again only many jobs later. */
+static uint64_t job_of(const struct pki_switchml_aggregator *a, uint32_t worker, const struct pki_switchml_packet *p)
 {
-    int8_t jobs = (int8_t)(uint8_t)(p->job - newest->job);
+    const uint64_t newest = a->jobs[worker];
 
-    return newest->any && (jobs < 0 || (jobs == 0 && p->id < newest->id));
+    return newest == 0 ? 256 + (uint64_t)p->job : newest + (uint64_t)(int64_t)(int8_t)(uint8_t)(p->job - newest);
+}
+
+static bool is_older(uint64_t job, uint32_t id, const struct pki_switchml_newest *newest)
+{
+    return newest->any && (job < newest->job || (job == newest->job && id < newest->id));
 }
 
 static void take(const struct pki_switchml_aggregator *a, struct pki_switchml_set *set, unsigned char *sums,
@@ -59,6 +68,7 @@ enum pki_switchml_verdict pki_switchml_aggregate(struct pki_switchml_aggregator 
     const uint32_t slot = p->index & ~PKI_SWITCHML_SET, which = (p->index & PKI_SWITCHML_SET) != 0, bit = 1u << worker;
     struct pki_switchml_set *set, *other;
     struct pki_switchml_newest *newest;
+    uint64_t job;
     bool seen;
 
     if (slot >= a->slots || worker >= a->workers)
@@ -67,13 +77,16 @@ enum pki_switchml_verdict pki_switchml_aggregate(struct pki_switchml_aggregator 
     other = &a->sets[2 * slot + !which];
     newest = &a->newest[(size_t)worker * a->slots + slot];
     seen = (set->has & bit) != 0;
-    if (is_older(p, newest))
+    job = job_of(a, worker, p);
+    if (is_older(job, p->id, newest))
         return PKI_SWITCHML_STALE;
     if (set->has != 0 && (set->job != p->job || set->id != p->id))
         return PKI_SWITCHML_DISAGREES;
     if (!seen && set->has != 0 && set->missing == 0) /* it was counted before it went to the other set */
         return PKI_SWITCHML_STALE;
-    *newest = (struct pki_switchml_newest){ .id = p->id, .job = p->job, .any = true };
+    *newest = (struct pki_switchml_newest){ .id = p->id, .job = job, .any = true };
+    if (job > a->jobs[worker])
+        a->jobs[worker] = job;
     other->has &= ~bit;
     *sums = a->values + (2 * (size_t)slot + which) * a->elements * 4;
     if (!seen) {

@@ -33,8 +33,8 @@ struct pki_switchml_set {
 };
 
 struct pki_switchml_newest { /* what a worker has sent for a slot */
+    uint64_t job; /* counted on */
     uint32_t id;
-    uint8_t job;
     bool any;
 };
 
@@ -42,6 +42,7 @@ struct pki_switchml_aggregator {
     uint32_t workers, slots, elements;
     struct pki_switchml_set *sets;      /* [2 * slot + set] */
     struct pki_switchml_newest *newest; /* [worker * slots + slot] */
+    uint64_t *jobs;                     /* [worker] its newest job, counted on: 0 before the first */
     unsigned char *values;              /* [(2 * slot + set) * elements] in network byte order */
 };
 

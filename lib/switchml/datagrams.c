@@ -321,6 +321,13 @@ static int refused(struct pki_datagrams *d, unsigned i)
     return error == EAGAIN || error == ENOBUFS || error == EINTR || error == EPERM ? 0 : error;
 }
 
+/* One receiver without a route keeps nothing from the others. */
+static void first_error(int *first, int error)
+{
+    if (*first == 0)
+        *first = error;
+}
+
 int pki_datagrams_flush(struct pki_datagrams *d)
 {
     struct pki_datagrams_out *out = d->out;
@@ -329,7 +336,7 @@ int pki_datagrams_flush(struct pki_datagrams *d)
 
     for (unsigned i = 0; i < out->trains; i++)
         fill_message(out, i);
-    while (done < out->trains && error == 0) {
+    while (done < out->trains) {
         int n = sendmmsg(d->fd, out->messages + done, out->trains - done, MSG_DONTWAIT);
 
         for (int i = 0; i < n; i++)
@@ -337,7 +344,7 @@ int pki_datagrams_flush(struct pki_datagrams *d)
         if (n > 0)
             done += (unsigned)n;
         else
-            error = refused(d, done++);
+            first_error(&error, refused(d, done++));
     }
     out->packets = out->trains = out->nopen = 0;
     return error;

@@ -2,8 +2,6 @@
 /* How a rank comes to its place at the aggregator: name, connection, proofs, a socket for packets. Every wait ends at the
  * deadline of init. */
 #include <errno.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,7 +16,6 @@
 #include "util/netif.h"
 #include "util/resolve.h"
 
-#define KEEPALIVE_S 3       /* a host that is silent for three of these after the first is gone */
 #define PACKET_MEMORY 2304u /* of the kernel, for a packet that waits to be read */
 
 /* ---- waiting ---- */
@@ -108,17 +105,6 @@ static int connect_one(const struct pki_switchml *s, const struct sockaddr_stora
     return -1;
 }
 
-static void keep_alive(int fd)
-{
-    const int on = 1, seconds = KEEPALIVE_S, probes = 3;
-
-    (void)setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
-    (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &seconds, sizeof seconds);
-    (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &seconds, sizeof seconds);
-    (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &probes, sizeof probes);
-    (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-}
-
 static pk_result_t connect_to(struct pki_switchml *s, const struct pki_switchml_settings *settings, const struct pki_wait *wait,
                               struct sockaddr_storage *peer)
 {
@@ -131,7 +117,7 @@ static pk_result_t connect_to(struct pki_switchml *s, const struct pki_switchml_
         s->connection = connect_one(s, &addresses[i], wait, &result);
         if (s->connection < 0)
             continue;
-        keep_alive(s->connection);
+        pki_switchml_keep_alive(s->connection);
         pki_fork_guard(s->connection);
         *peer = addresses[i];
         return PK_OK;

@@ -1,10 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "switchml/session.h"
 
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <string.h>
+#include <sys/socket.h>
 
 #include "switchml/packet.h"
 #include "util/auth.h"
+
+#define KEEPALIVE_S 3 /* a host that is silent for three of these after the first is gone */
+
+void pki_switchml_keep_alive(int fd)
+{
+    const int on = 1, seconds = KEEPALIVE_S, probes = 3;
+
+    (void)setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &seconds, sizeof seconds);
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &seconds, sizeof seconds);
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &probes, sizeof probes);
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+}
 
 #define VERSION 1u
 #define MAC_BYTES PKI_HASH_BYTES

@@ -42,6 +42,9 @@ struct pki_switchml_answer {
     char text[PKI_SWITCHML_TEXT_BYTES]; /* why not */
 };
 
+/* The connection of a session is idle while packets go. Where the host at its other end is silent it ends. */
+void pki_switchml_keep_alive(int fd);
+
 void pki_switchml_greeting_pack(const struct pki_switchml_greeting *greeting, unsigned char out[PKI_SWITCHML_GREETING_BYTES]);
 bool pki_switchml_greeting_unpack(const unsigned char in[PKI_SWITCHML_GREETING_BYTES], struct pki_switchml_greeting *greeting);
 

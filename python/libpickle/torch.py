@@ -5,9 +5,8 @@
     torch.distributed.init_process_group("pickle")
 
 Host tensors go through host streams of the library: each operation has one of its own while it is under way, so that Work.wait()
-waits for this operation alone. GPU tensors go through a CUDA stream of the group, as with NCCL: wait() lets the current stream
-wait, and the CPU goes on. Tags, receives from any rank and compressed tensors are refused; every wait has the group's
-deadline."""
+waits for this operation alone. GPU tensors, tags, receives from any rank and compressed tensors are refused; every wait has the
+group's deadline."""
 import ctypes
 import datetime
 import inspect
@@ -24,8 +23,8 @@ from ._library import AVG, CONSTANTS, MAX, MIN, PROD, SUM, DType, Op, lib, struc
 from .buffers import BY_NAME
 from .communicator import Communicator, config_of, unique_id
 from .errors import DeadlineError, Error, check, error_of, refuse
-from .streams import CudaStream, Stream
-from .torch_works import ALL, IN_PROGRESS, CudaWork, Finish, PickleWork, Shared, Tensor, Together, unsupported
+from .streams import Stream
+from .torch_works import ALL, IN_PROGRESS, Finish, PickleWork, Shared, Tensor, Together, unsupported
 
 NAME = "pickle"
 BYTES = BY_NAME["uint8"]
@@ -138,25 +137,15 @@ class ProcessGroupPickle(ProcessGroup):
     def _begin(self, name: str, calls: Sequence[Callable[[Any], int]], inputs: Sequence[Tensor], outputs: Sequence[Tensor],
                kept: Any = None, finish: Finish = None) -> Work:
         """Start calls, each a function of the stream, as one operation."""
-        on_gpu = any(tensor.is_cuda for tensor in itertools.chain(inputs, outputs))
-        if on_gpu:
-            stream: Any = CudaStream(self.shared.cuda_stream())
-            self.shared.cuda_stream().wait_stream(torch.cuda.current_stream())
-            for tensor in itertools.chain(inputs, outputs):
-                tensor.record_stream(self.shared.cuda_stream())
-        else:
-            stream = self.shared.host_streams.take()
+        if any(tensor.is_cuda for tensor in itertools.chain(inputs, outputs)):
+            raise unsupported("%s of GPU tensors: use the backend nccl under pickle-nccl (docs/nccl.md)" % name)
+        stream = self.shared.host_streams.take()
         try:
             self._call(calls, stream.value)
         except BaseException:
-            if not on_gpu:
-                self._give_up(stream)
+            self._give_up(stream)
             raise
-        work: Work
-        if on_gpu:
-            work = CudaWork(self.shared, name, list(outputs), finish)
-        else:
-            work = PickleWork(self.shared, name, stream, list(outputs), (inputs, kept), finish)
+        work = PickleWork(self.shared, name, stream, list(outputs), (inputs, kept), finish)
         self.shared.hold(work)
         if self.coalescing is not None:
             self.coalescing.append(work)
@@ -339,6 +328,8 @@ class ProcessGroupPickle(ProcessGroup):
     # ---- several at once (batch_isend_irecv) ----
 
     def _start_coalescing(self, *_: Any) -> None:
+        if self.coalescing is not None: # torch does not end what an exception has interrupted
+            self._end_coalescing()
         self.coalescing = []
         self.grouped = streams.group()
         self.grouped.__enter__()
@@ -398,7 +389,7 @@ SLACK = 0.5 # seconds
 
 
 def device_of_group() -> Any:
-    return torch.cuda.current_device() if torch.cuda.is_available() else "host"
+    return "host"
 
 
 def create(store: Any, rank: int, size: int, timeout: Any) -> ProcessGroupPickle:
@@ -452,7 +443,7 @@ def register() -> None:
     """Make the name known to torch; `import libpickle.torch` does it."""
     if hasattr(dist.Backend, NAME.upper()):
         return
-    more = {"devices": ["cpu", "cuda"]} if "devices" in inspect.signature(dist.Backend.register_backend).parameters else {}
+    more = {"devices": ["cpu"]} if "devices" in inspect.signature(dist.Backend.register_backend).parameters else {}
     dist.Backend.register_backend(NAME, create, **more)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operations under way of the backend "pickle": of host tensors in host streams, of GPU tensors in a CUDA stream, several as one;
+"""Operations under way of the backend "pickle": of host tensors in host streams, several as one;
 and what a group and its operations share."""
 import atexit
 import ctypes
@@ -131,52 +131,6 @@ class PickleWork(Work):
         return self.outputs
 
 
-class CudaWork(Work):
-    """An operation of GPU tensors in the group's stream. Not tried on a GPU yet."""
-
-    def __init__(self, group: "Shared", name: str, outputs: List[Tensor], finish: Finish) -> None:
-        super().__init__()
-        with torch.cuda.stream(group.cuda_stream()):
-            if finish is not None:
-                finish()
-            self.event = torch.cuda.Event()
-            self.event.record()
-        self.group, self.name, self.outputs = group, name, outputs
-
-    def is_completed(self) -> bool:
-        return self.event.query()
-
-    def is_success(self) -> bool:
-        return self.is_completed() and self.exception() is None
-
-    def exception(self) -> Optional[Exception]:
-        try:
-            self.group.comm.Check()
-        except Error as error:
-            return error
-        return None
-
-    def wait(self, timeout: Optional[datetime.timedelta] = None) -> bool:
-        self.group.let_go(self)
-        self.group.comm.Check()
-        torch.cuda.current_stream().wait_event(self.event)
-        return True
-
-    def synchronize(self) -> None:
-        self.wait()
-
-    def result(self) -> List[Tensor]:
-        return self.outputs
-
-    def get_future(self) -> torch.futures.Future:
-        self.group.let_go(self)
-        device = self.outputs[0].device if self.outputs else torch.device("cuda", torch.cuda.current_device())
-        future: torch.futures.Future = torch.futures.Future(devices=[device])
-        with torch.cuda.stream(self.group.cuda_stream()):
-            future.set_result(self.outputs)
-        return future
-
-
 class Waiter:
     """A thread that waits for operations in the place of those who want a future (DDP). It is made with the first."""
 
@@ -215,7 +169,6 @@ class Shared:
         self.comm = comm
         self.host_streams = HostStreams()
         self.waiter = Waiter()
-        self._cuda_stream: Any = None
         self.ended = False
         # Operations that nobody has waited for yet: the program may have forgotten them, and torch 1.13 hands C++ an operation
         # whose Python half would be gone with the call.
@@ -231,11 +184,6 @@ class Shared:
     def let_go(self, work: Work) -> None:
         self.held.pop(id(work), None)
 
-    def cuda_stream(self) -> Any:
-        if self._cuda_stream is None:
-            self._cuda_stream = torch.cuda.Stream()
-        return self._cuda_stream
-
     def end(self, abort: bool) -> None:
         if self.ended:
             return
@@ -250,7 +198,7 @@ class Shared:
 def end_all() -> None:
     """Before Python takes its threads down: no thread may be inside torch then."""
     for shared in list(ALL):
-        shared.end(abort=True)
+        shared.end(abort=not all(work.is_completed() for work in list(shared.held.values())))
 
 
 ALL: "weakref.WeakSet[Shared]" = weakref.WeakSet()

@@ -224,6 +224,28 @@ Test(switchml, aggregator)
     pki_switchml_aggregator_close(&s);
 }
 
+/* Short jobs go round the slots: the next packet of a slot is of many jobs later, as packets count jobs of one before. */
+Test(switchml, slots_that_rest_for_many_jobs)
+{
+    const unsigned char values[256] = { 0, 0, 0, 1 };
+    struct pki_switchml_aggregator s;
+    struct pki_switchml_packet p;
+    const void *sums;
+
+    for (uint32_t slots = 100; slots <= 600; slots += 100) {
+        cr_assert_eq(pki_switchml_aggregator_init(&s, 1, slots, 64), PK_OK);
+        for (uint32_t job = 0; job < 2000; job++) {
+            const uint16_t set = job / slots % 2 != 0 ? 0x8000 : 0;
+
+            p = (struct pki_switchml_packet){ .job = (uint8_t)job, .index = (uint16_t)(job % slots | set) };
+            cr_assert_eq(pki_switchml_aggregate(&s, 0, &p, values, &sums), PKI_SWITCHML_TO_ALL, "job %u of %u slots", job, slots);
+            p = (struct pki_switchml_packet){ .job = (uint8_t)(job - 1), .index = p.index };
+            cr_assert_eq(pki_switchml_aggregate(&s, 0, &p, values, &sums), PKI_SWITCHML_STALE, "older than job %u", job);
+        }
+        pki_switchml_aggregator_close(&s);
+    }
+}
+
 Test(switchml, packets_of_another_length_are_none)
 {
     unsigned char bytes[PKI_SWITCHML_PACKET_MAX] = { 0 };

@@ -2,6 +2,7 @@
 /* pickle-aggregator: a software switch for in-network allreduces. docs/switchml.md. */
 #include <errno.h>
 #include <getopt.h>
+#include <netinet/in.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -155,6 +156,14 @@ static bool watch(const struct server *s, int fd, const void *what)
     return epoll_ctl(s->events, EPOLL_CTL_ADD, fd, &event) == 0;
 }
 
+static bool is_any(const struct sockaddr_storage *address)
+{
+    const struct sockaddr_in *v4 = (const struct sockaddr_in *)(const void *)address;
+    const struct sockaddr_in6 *v6 = (const struct sockaddr_in6 *)(const void *)address;
+
+    return address->ss_family == AF_INET ? v4->sin_addr.s_addr == INADDR_ANY : IN6_IS_ADDR_UNSPECIFIED(&v6->sin6_addr);
+}
+
 static bool serve_at(struct server *s, const struct options *o)
 {
     struct sockaddr_storage address, packets;
@@ -162,6 +171,10 @@ static bool serve_at(struct server *s, const struct options *o)
 
     if (pki_resolve_literal(o->address, &address, 1) != 1) {
         fprintf(stderr, "pickle-aggregator: '%s' is no address in digits\n", o->address);
+        return false;
+    }
+    if (is_any(&address)) {
+        fprintf(stderr, "pickle-aggregator: '%s' is all addresses: name the one that workers use, which replies come from\n", o->address);
         return false;
     }
     pki_netif_set_port(&address, (uint16_t)o->port);

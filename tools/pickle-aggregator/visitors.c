@@ -84,6 +84,7 @@ void server_accept(struct server *s)
         close(fd);
         return;
     }
+    pki_switchml_keep_alive(fd);
     v->fd = fd;
     v->peer = peer;
     v->deadline_ns = pki_now_ns() + HELLO_NS;

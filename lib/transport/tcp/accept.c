@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Whoever connects to this rank is a guest until it has proved the communicator's key. Garbage, half-open and idle connections cost
+/* Whoever connects to this rank is unproven until it has proved the communicator's key. Garbage, half-open and idle connections cost
  * a place until they are shown out, and delay nobody. */
 #include <errno.h>
 #include <stdlib.h>
@@ -45,14 +45,14 @@ static pk_result_t listen_on(struct pki_tcp_iface *iface, struct sockaddr_storag
 
 static void leave_out(struct pki_tcp_iface *iface, sa_family_t family)
 {
-    uint32_t has_copy = 0;
+    uint32_t kept = 0;
 
     for (uint32_t i = 0; i < iface->addresses; i++)
         if (iface->address[i].ss_family != family) {
-            iface->prefix[has_copy] = iface->prefix[i];
-            iface->address[has_copy++] = iface->address[i];
+            iface->prefix[kept] = iface->prefix[i];
+            iface->address[kept++] = iface->address[i];
         }
-    iface->addresses = has_copy;
+    iface->addresses = kept;
 }
 
 /* At every address of the family, with one port, if some of those that the others are told are of it. */

@@ -64,7 +64,7 @@ static void take_slot(struct pki_tcp_link *link, struct pki_tcp_move *move)
     slot->bytes = chunk.bytes;
     slot->copy_end = 0;
     if (chunk.eager_put == chunk.bytes)
-        pki_tcp_retransmit(link, slot);
+        pki_tcp_copy_keep(link, slot);
     pki_tcp_put_chunk(slot->head, &chunk);
     move->issued += chunk.bytes;
     link->outstanding += chunk.bytes;
@@ -152,7 +152,7 @@ void pki_tcp_data_acked(struct pki_tcp_link *link, uint64_t frames)
     while (link->acked < frames) {
         struct pki_tcp_slot *slot = slot_of(link, link->acked++);
 
-        pki_tcp_retransmit_ends(link->ep, slot);
+        pki_tcp_copy_ends(link->ep, slot);
         if (slot->move == NULL)
             continue;
         slot->move->acked += slot->bytes;

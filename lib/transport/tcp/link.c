@@ -29,7 +29,7 @@ bool pki_tcp_source(struct pki_tcp_iface *iface, struct pki_tcp_source *source, 
     struct epoll_event event = { .events = both_ways ? EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET : EPOLLIN, .data.ptr = source };
     int op = source->fd == fd ? EPOLL_CTL_MOD : EPOLL_CTL_ADD;
 
-    /* An accepted connection was watched as a guest. */
+    /* An accepted connection was watched as an unproven one. */
     if (epoll_ctl(iface->epoll_fd, op, fd, &event) != 0 &&
         (errno != EEXIST || epoll_ctl(iface->epoll_fd, EPOLL_CTL_MOD, fd, &event) != 0)) {
         (void)pki_fail_errno(PK_ERR_SYSTEM, NULL, "over tcp: epoll_ctl");

@@ -47,14 +47,14 @@ static bool may_copy(const struct pki_tcp_link *link)
     return link->index == 1 && ep->iface->threads.max == 0 && ep->params.window > 1 && !ep->retransmit.never && link->acked > 0;
 }
 
-void pki_tcp_retransmit(struct pki_tcp_link *link, struct pki_tcp_slot *slot)
+void pki_tcp_copy_keep(struct pki_tcp_link *link, struct pki_tcp_slot *slot)
 {
     if (slot->bytes > PKI_TCP_RETRANSMIT_MAX || !may_copy(link))
         return;
     slot->copy_end = ring_place(&link->ep->retransmit, place_bytes(slot->bytes));
 }
 
-void pki_tcp_retransmit_ends(struct pki_tcp_ep *ep, const struct pki_tcp_slot *slot)
+void pki_tcp_copy_ends(struct pki_tcp_ep *ep, const struct pki_tcp_slot *slot)
 {
     if (slot->copy_end > 0)
         ep->retransmit.head = slot->copy_end;

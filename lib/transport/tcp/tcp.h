@@ -280,7 +280,7 @@ struct pki_tcp_iface {
     struct pki_tcp_ep **eps; /* [size] */
     struct pki_list ready;
     unsigned busy;           /* moves and grants in flight */
-    bool trouble;            /* some link does not stand, or guests are here */
+    bool trouble;            /* some link does not stand, or unproven connections are here */
     uint64_t timers_ns;      /* when they are looked at next */
     uint64_t looked_ns;      /* when they were looked at last */
     uint64_t shutdown_ns;    /* closing: no longer for what has not gone out; 0: not closing */
@@ -427,9 +427,9 @@ bool pki_tcp_data_was_sent(struct pki_tcp_link *link, uint64_t frames);
 
 
 /* The slot's chunk, all of its move's put and the link's next, is to be kept where that can be. */
-void pki_tcp_retransmit(struct pki_tcp_link *link, struct pki_tcp_slot *slot);
+void pki_tcp_copy_keep(struct pki_tcp_link *link, struct pki_tcp_slot *slot);
 /* The peer has it. */
-void pki_tcp_retransmit_ends(struct pki_tcp_ep *ep, const struct pki_tcp_slot *slot);
+void pki_tcp_copy_ends(struct pki_tcp_ep *ep, const struct pki_tcp_slot *slot);
 /* The chunk has been written: it is copied, and counts as acknowledged for its put. */
 void pki_tcp_copy_released(struct pki_tcp_ep *ep, struct pki_tcp_slot *slot);
 /* The peer has all of them, or its kernel has. */

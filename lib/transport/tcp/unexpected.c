@@ -21,12 +21,12 @@ static bool same_bytes(const struct pki_tcp_chunk *a, const struct pki_tcp_chunk
 
 bool pki_tcp_unexpected_may(struct pki_tcp_ep *ep, const struct pki_tcp_chunk *chunk)
 {
-    unsigned has_copy = 0;
+    unsigned kept = 0;
 
     if (chunk->eager_put == 0 || ep->unexpected_bytes + chunk->bytes > PKI_TCP_EAGER_PUT_CREDIT)
         return false;
     for (struct pki_list *n = ep->unexpected_queue.next; n != &ep->unexpected_queue; n = n->next)
-        if (++has_copy == UNEXPECTED_MAX || same_bytes(&pki_container_of(n, struct pki_tcp_unexpected, node)->chunk, chunk))
+        if (++kept == UNEXPECTED_MAX || same_bytes(&pki_container_of(n, struct pki_tcp_unexpected, node)->chunk, chunk))
             return false;
     return true;
 }
@@ -39,7 +39,7 @@ static void unexpected_free(struct pki_tcp_ep *ep, struct pki_tcp_unexpected *un
     free(unexpected);
 }
 
-static bool retransmit(struct pki_tcp_link *link)
+static bool keep_chunk(struct pki_tcp_link *link)
 {
     struct pki_tcp_ep *ep = link->ep;
     struct pki_tcp_unexpected *unexpected = NULL;
@@ -69,7 +69,7 @@ bool pki_tcp_unexpected_place(struct pki_tcp_link *link)
         link->grant->fillers++;
         return true;
     }
-    return (++link->polls > LOOKS || pki_tcp_has_gone(link->ep)) && retransmit(link);
+    return (++link->polls > LOOKS || pki_tcp_has_gone(link->ep)) && keep_chunk(link);
 }
 
 void pki_tcp_unexpected_ended(struct pki_tcp_link *link)

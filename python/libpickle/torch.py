@@ -388,10 +388,6 @@ def without_tag(tag: int) -> None:
 SLACK = 0.5 # seconds
 
 
-def device_of_group() -> Any:
-    return "host"
-
-
 def create(store: Any, rank: int, size: int, timeout: Any) -> ProcessGroupPickle:
     """Rank 0 makes the id, and the store hands it round; all of it within the deadline."""
     limit = timeout.total_seconds() if isinstance(timeout, datetime.timedelta) else float(timeout)
@@ -413,7 +409,7 @@ def made_until(id: bytes, size: int, rank: int, limit: float, end: float) -> Com
     time to say who is missing."""
     comm = Communicator.__new__(Communicator)
     comm.handle = ctypes.c_void_p()
-    config = config_of(device_of_group(), None, 0, limit)
+    config = config_of("host", None, 0, limit)
     config.nonblocking = 1
     raw = structures["pk_unique_id"].from_buffer_copy(id)
     result = lib.pk_comm_init_rank(ctypes.byref(comm.handle), size, rank, ctypes.byref(raw), ctypes.byref(config))

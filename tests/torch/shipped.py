@@ -68,7 +68,7 @@ class TestShipped(distributed_test.TestDistBackend, distributed_test.Distributed
     def setUp(self):
         super().setUp()
         context = torch.multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(os.environ.get("SHIPPED_PRELOAD", "shipped").split(","))
+        context.set_forkserver_preload(["shipped"])
         self._start_processes(
             lambda target, **rest: context.Process(
                 target=functools.partial(in_environment, dict(os.environ), target), **rest

@@ -55,35 +55,35 @@ static void transfer(struct gpu_rank *self, char *source, char *result, size_t b
     must_be_ok(pk_group_end(), "pk_group_end");
 }
 
-static void try_while_held(struct gpu_rank *self, struct holder *holder, size_t bytes)
+struct buffers { /* of the longest transfer, and made once: a peer's call may close the mapping of freed memory, which waits for kernels */
+    char *source, *result;
+};
+
+static void try_while_held(struct gpu_rank *self, struct holder *holder, const struct buffers *b, size_t bytes)
 {
-    char *source = gpu_alloc(bytes);
-    char *result = gpu_alloc(bytes);
     double free_ms, held_ms;
     bool arrived;
 
-    pattern_to_gpu(source, bytes, (uint64_t)self->rank + bytes);
-    transfer(self, source, result, bytes); /* maps the buffers */
+    pattern_to_gpu(b->source, bytes, (uint64_t)self->rank + bytes);
+    transfer(self, b->source, b->result, bytes); /* maps the buffers */
     report(stream_idle_within(self->stream, LIMIT_MS, NULL), "%zu bytes: the first transfer", bytes);
     ranks_meet();
-    transfer(self, source, result, bytes);
+    transfer(self, b->source, b->result, bytes);
     arrived = stream_idle_within(self->stream, LIMIT_MS, &free_ms);
     report(arrived, "%zu bytes on a free GPU: %.3f ms", bytes, free_ms);
-    gpu_fill(result, 0x5a, bytes);
+    gpu_fill(b->result, 0x5a, bytes);
     ranks_meet();
     hold(holder);
     ranks_meet();
-    transfer(self, source, result, bytes);
+    transfer(self, b->source, b->result, bytes);
     arrived = stream_idle_within(self->stream, LIMIT_MS, &held_ms);
     report(arrived, "%zu bytes while every multiprocessor is held: %.3f ms", bytes, held_ms);
     report(gpu_stream_query(holder->stream) == GPU_NOT_READY, "%zu bytes: the kernel still holds them", bytes);
     ranks_meet();
     let_go(holder);
     stream_idle_within(self->stream, LIMIT_MS, NULL);
-    report(pattern_wrong_on_gpu(result, bytes, (uint64_t)(1 - self->rank) + bytes) == bytes, "%zu bytes: the data is right", bytes);
+    report(pattern_wrong_on_gpu(b->result, bytes, (uint64_t)(1 - self->rank) + bytes) == bytes, "%zu bytes: the data is right", bytes);
     ranks_meet();
-    gpu_free(source);
-    gpu_free(result);
 }
 
 static int rank_main(void)
@@ -92,12 +92,16 @@ static int rank_main(void)
     struct holder holder;
     size_t bytes = (size_t)atomic_load(&ranks_shared()->words[BYTES]);
     pk_stats_t stats = { .struct_size = sizeof stats };
+    struct buffers buffers;
 
     gpu_rank_open(&self, PK_SM_NONE, 30000);
     open_holder(&holder, self.rank % gpu_count());
-    try_while_held(&self, &holder, 4096);
-    try_while_held(&self, &holder, (size_t)1 << 20);
-    try_while_held(&self, &holder, bytes);
+    buffers = (struct buffers){ .source = gpu_alloc(bytes), .result = gpu_alloc(bytes) };
+    try_while_held(&self, &holder, &buffers, 4096);
+    try_while_held(&self, &holder, &buffers, (size_t)1 << 20);
+    try_while_held(&self, &holder, &buffers, bytes);
+    gpu_free(buffers.source);
+    gpu_free(buffers.result);
     must_be_ok(pk_comm_stats(self.comm, &stats), "pk_comm_stats");
     report(stats.kernels == 0, "PK_SM_NONE: %llu kernels were launched", (unsigned long long)stats.kernels);
     gpu_rank_close(&self);

@@ -44,7 +44,7 @@ number() { tr '\n\t' '  ' <"$2" 2>/dev/null | grep -o '<testsuite [^>]*>' | sed 
 # ctest_of NAME PRESET OPTIONS...: runs tests; what is to be known of them lies in $results/NAME.*. Those that keep a core busy count as two.
 ctest_of() {
     local status=0
-    "${low[@]}" "${wrapper[@]}" timeout -k 10 3000 ctest --preset "$2" -j "$((2 * $("${wrapper[@]}" nproc)))" --timeout 300 \
+    "${low[@]}" "${wrapper[@]}" timeout -k 10 3000 ctest --preset "$2" -j "$((2 * $(nproc)))" --timeout 300 \
         --output-junit "$results/$1.xml" "${@:3}" </dev/null >"$results/$1.log" 2>&1 || status=$?
     echo $status >"$results/$1.status"
 }
@@ -147,7 +147,7 @@ check_examples() {
 
 # others CPU PRESET...: the tests of those of them that were built, on one processor: there ranks give way to the ranks that they wait for.
 others() {
-    local preset wrapper=()
+    local preset wrapper=() low=(nice -n 5) # deadlines are met all the same
     have taskset && wrapper=(taskset -c "$1")
     for preset in "${@:2}"; do
         [[ " ${built[*]} " == *" $preset "* ]] || continue
@@ -163,19 +163,16 @@ others() {
     done
 }
 
-# Two at a time, on the first and on the last processor that may be used.
-test_others() {
-    local cpus=() cpu preset
+# Two at a time, on the first and on the last processor that may be used, beside what is still to be built.
+begin_others() {
+    local cpus=() cpu
     for ((cpu = 0; cpu < $(getconf _NPROCESSORS_CONF); cpu++)); do
         ! taskset -c "$cpu" true 2>/dev/null || cpus+=("$cpu")
     done
-    others "${cpus[0]:-0}" clang asan fuzz &
+    others "${cpus[0]:-0}" clang no-cuda &
     background+=($!)
-    others "${cpus[-1]:-0}" no-cuda tsan &
+    others "${cpus[-1]:-0}" fuzz asan tsan &
     background+=($!)
-    for preset in "${built[@]}"; do
-        end "$preset"
-    done
 }
 
 wrapper=() low=() settings=()
@@ -190,26 +187,26 @@ settings=()
 # The kernels are the same whatever the C compiler: the other builds take them from the first.
 [ -f build/dev/lib/kernels.fatbin ] && settings=("-DPICKLE_FATBIN=$PWD/build/dev/lib/kernels.fatbin")
 
+# Units and plans know nothing of CUDA: one of their tests says whether they are built right.
+build no-cuda pickle pickle-conform plan.shape rdma-why && built+=(no-cuda)
 if have clang; then
     build_again clang && built+=(clang)
     build tsan conformance && built+=(tsan)
     build fuzz conformance fuzzing && built+=(fuzz) # address and undefined-behaviour sanitizers, too
-    if have clang-tidy; then
-        step "clang: tidy" 1200 bash scripts/lint.sh
-    else
-        echo "SKIPPED: no clang-tidy here"
-        skipped=$((skipped + 1))
-    fi
 else
     echo "SKIPPED: no clang here; neither the clang build nor thread sanitizer nor libFuzzer ran"
-    skipped=$((skipped + 3))
+    skipped=$((skipped + 2)) # and clang-tidy below
     build asan conformance fuzzing && built+=(asan)
 fi
-# Units and plans know nothing of CUDA: one of their tests says whether they are built right.
-build no-cuda pickle pickle-conform plan.shape rdma-why && built+=(no-cuda)
+begin_others
+if have clang-tidy; then
+    step "clang: tidy" 1200 bash scripts/lint.sh
+else
+    echo "SKIPPED: no clang-tidy here"
+    skipped=$((skipped + 1))
+fi
 step "aarch64: cross-build, conformance under qemu" 1800 bash scripts/aarch64.sh
-[ "${#low[@]}" -eq 0 ] || low=(nice -n 5) # deadlines are met all the same
-test_others
+[ "${#low[@]}" -eq 0 ] || low=(nice -n 5)
 end dev
 # What its test `experiments` has installed and built.
 step "install" 120 cmake --install build/dev --prefix "$prefix" >/dev/null
@@ -221,6 +218,9 @@ step "examples: configure against the installed package" 120 \
     step "examples: build" 300 cmake --build build/examples && check_examples
 step "README.md's program by README.md's command" 120 sh tests/abi/readme.sh "$PWD" "$prefix"
 step "docs/guide.md: programs, commands, and what they print" 400 python3 tests/abi/guide.py docs/guide.md "$prefix" "$bench" "$bench/compare"
+for preset in "${built[@]}"; do
+    end "$preset"
+done
 end machine
 
 echo

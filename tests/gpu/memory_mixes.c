@@ -14,6 +14,7 @@
 #include "gpu_rank.h"
 #include "gpu_vmm.h"
 
+enum { SOFTWARE }; /* words of the shared memory */
 enum kind { PAGEABLE, PINNED, DEVICE, VMM, KINDS };
 enum ending { BLOCKING, HOST_STREAM, CUDA_STREAM, ENDINGS };
 
@@ -251,6 +252,12 @@ static void check_unpack(struct bed *bed)
         report(kernels > 0, "%s: rank %d: %llu kernels unpacked", ranks_role(), bed->self.rank, (unsigned long long)kernels);
 }
 
+/* A processor moves what a GPU would: of the long sizes each pair of kinds has one. */
+static bool is_left_out(int from, int to, unsigned s)
+{
+    return atomic_load(&ranks_shared()->words[SOFTWARE]) != 0 && s + 2 >= SIZES && ((unsigned)from + (unsigned)to + s) % 2 != 0;
+}
+
 static int rank_main(void)
 {
     struct bed bed = { .no_gpu = strcmp(ranks_role(), "a rank without gpu") == 0 && ranks_rank() == 1 };
@@ -262,7 +269,8 @@ static int rank_main(void)
     for (int from = 0; from < KINDS; from++)
         for (int to = 0; to < KINDS; to++)
             for (unsigned s = 0; s < SIZES; s++)
-                exchange(&bed, from, to, sizes[s], (enum ending)(((unsigned)from + (unsigned)to + s) % ENDINGS));
+                if (!is_left_out(from, to, s))
+                    exchange(&bed, from, to, sizes[s], (enum ending)(((unsigned)from + (unsigned)to + s) % ENDINGS));
     if (through_slots())
         long_ones(&bed);
     report(bed.wrong == 0, "%s: rank %d: %u exchanges, %u wrong", ranks_role(), bed.self.rank, bed.done, bed.wrong);
@@ -274,10 +282,15 @@ static int rank_main(void)
     return report_end();
 }
 
+static void drive(const char *role, int ranks)
+{
+    ranks_drive(&(struct ranks_turn){ .role = role, .size = ranks, .word = gpu_is_software() }, "%s", role);
+}
+
 static void drive_with(const char *role, const char *name, const char *value)
 {
     setenv(name, value, 1);
-    ranks_drive(&(struct ranks_turn){ .role = role, .size = 2 }, "%s", role);
+    drive(role, 2);
     unsetenv(name);
 }
 
@@ -287,21 +300,21 @@ int main(void)
         return rank_main();
     if (!gpu_enough(2))
         return GPU_SKIPPED;
-    ranks_drive(&(struct ranks_turn){ .role = "as it is", .size = gpu_ranks(3) }, "as it is");
+    drive("as it is", gpu_ranks(3));
     drive_with("through the host", "PK_P2P_LEVEL", "LOC");
     if (getenv("FAKECUDA_SYNC") != NULL) /* streams of the communicator's own, which these two make all of */
         return report_end();
     setenv("PICKLE_TEST_CMA", "0", 1);
     drive_with("through the host in two copies", "PK_P2P_LEVEL", "LOC");
-    ranks_drive(&(struct ranks_turn){ .role = "in two copies", .size = 2 }, "in two copies");
+    drive("in two copies", 2);
     unsetenv("PICKLE_TEST_CMA");
     drive_with("between hosts", "PK_SOCKETS", "3/2");
     setenv("PK_UNPACK", "kernel", 1);
     drive_with("unpacked", "PK_P2P_LEVEL", "LOC");
     drive_with("between hosts, unpacked", "PK_SOCKETS", "2/0");
-    ranks_drive(&(struct ranks_turn){ .role = "no kernels", .size = 2 }, "no kernels");
+    drive("no kernels", 2);
     unsetenv("PK_UNPACK");
     drive_with("one hardware queue", "CUDA_DEVICE_MAX_CONNECTIONS", "1");
-    ranks_drive(&(struct ranks_turn){ .role = "a rank without gpu", .size = 2 }, "a rank without gpu");
+    drive("a rank without gpu", 2);
     return report_end();
 }

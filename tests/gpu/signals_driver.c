@@ -10,7 +10,8 @@
  *   stopped_behind      the same from right behind the call on
  *   engaged     the library's thread is in the driver with another message of the communicator, while rank 0 loads a module: every operation
  *
- * Argument: `full` for all of the product; else a third, in which each operation and length meets each call by one of the ranks. A second one:
+ * Argument: `full` for all of the product; else a third, in which each operation and length meets each call by one of the ranks (on the
+ * software driver half of that: each operation meets each call at some length). A second one:
  * milliseconds after which an operation has failed. More: the parts of the list above that are to run, all without any.
  */
 #include <signal.h>
@@ -104,7 +105,7 @@ static bool is_chosen(const struct bed *bed, const struct cell *cell)
         return !cell->later && cell->who == 0 && cell->what == 0;
     if (cell->later && (cell->who != BY_RANK_0 || gpu_is_software()))
         return false;
-    return word(FULL) != 0 || (cell->op + cell->length + cell->who + cell->what) % 3 == word(PART);
+    return word(FULL) != 0 || (cell->op + cell->length + cell->who + cell->what) % (gpu_is_software() ? 6 : 3) == word(PART);
 }
 
 /* ---- what the program asks of the driver ---- */

@@ -8,7 +8,7 @@ bin=$1
 
 before=$(packets)
 check "queue pairs fail behind a rank's last call: what it has sent comes though the rank waits elsewhere" 330 env PICKLE_TEST_SLACK=1.5 \
-    LD_PRELOAD="$bin/rdma-shim.so" "$bin/rdma-away"
+    LD_PRELOAD="$bin/rdma-shim.so" "$bin/rdma-away" 1
 grep -E '^(PASS|FAIL|# round)' /tmp/log | sed 's/^/     /'
 went "and it went over the devices" "$before" 100
 the_end

@@ -75,7 +75,7 @@ flapping() {
         while ip link set eth1 down; do echo down >>/tmp/flaps; sleep 0.3; wire_again; sleep 1; done
     } &
     flapper=$!
-    conform "the link goes down and up" 2 2 20 $wire PICKLE_TEST_VERBOSE=1
+    conform "the link goes down and up" 2 2 10 $wire PICKLE_TEST_VERBOSE=1
     echo "at both ends together queue pairs were made anew $(grep -c 'new queue pairs stand' /tmp/log) times; \
 $(grep -c 'was completed for 8 s; ' /tmp/log) of them because a device had forgotten requests"
     kill $flapper

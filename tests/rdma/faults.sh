@@ -59,11 +59,13 @@ rdma link add rxe1 type rxe netdev eth1
 wrapper=()
 damage "the device is there again" ok 1 1048576 2 :
 before=$(packets)
-check "4 ranks of two hosts, one is killed in collectives: the others name it" 100 env PICKLE_TEST_SLACK=5 "$bin/mp.kill" "between hosts"
+for role in "allreduce between hosts" "wait between hosts"; do
+    check "4 ranks of two hosts, one is killed, $role: the others name it" 100 env PICKLE_TEST_SLACK=5 "$bin/mp.kill" "$role"
+done
 went "and what they did went over the devices" "$before" 1000
 before=$(packets)
 check "queue pairs fail before a rank leaves, and while it does: what was sent comes" 150 env PICKLE_TEST_SLACK=1.5 \
-    LD_PRELOAD="$bin/rdma-shim.so" "$bin/rdma-leave"
+    LD_PRELOAD="$bin/rdma-shim.so" "$bin/rdma-leave" 3
 grep -E '^(PASS|FAIL)' /tmp/log | sed 's/^/     /'
 went "and it went over the devices" "$before" 1000
 before=$(packets)

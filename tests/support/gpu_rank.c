@@ -111,28 +111,40 @@ static uint64_t mix(uint64_t x)
     return x ^ (x >> 32);
 }
 
+static uint64_t pattern_word(uint64_t start, size_t at)
+{
+    return mix(start + at);
+}
+
 void pattern_fill(void *host, size_t bytes, uint64_t key)
 {
+    const uint64_t start = mix(key);
     char *to = host;
+    size_t at = 0;
+    uint64_t word;
 
-    for (size_t at = 0; at < bytes; at += 8) {
-        uint64_t word = mix(mix(key) + at);
-
-        memcpy(to + at, &word, bytes - at < 8 ? bytes - at : 8);
+    for (; at + sizeof word <= bytes; at += sizeof word) {
+        word = pattern_word(start, at);
+        memcpy(to + at, &word, sizeof word);
     }
+    word = pattern_word(start, at);
+    memcpy(to + at, &word, bytes - at);
 }
 
 size_t pattern_wrong(const void *host, size_t bytes, uint64_t key)
 {
+    const uint64_t start = mix(key);
     const char *from = host;
+    size_t at = 0;
+    uint64_t word, found;
 
-    for (size_t at = 0; at < bytes; at += 8) {
-        uint64_t word = mix(mix(key) + at);
-
-        if (memcmp(from + at, &word, bytes - at < 8 ? bytes - at : 8) != 0)
+    for (; at + sizeof word <= bytes; at += sizeof word) {
+        memcpy(&found, from + at, sizeof found);
+        if (found != pattern_word(start, at))
             return at;
     }
-    return bytes;
+    word = pattern_word(start, at);
+    return memcmp(from + at, &word, bytes - at) == 0 ? bytes : at;
 }
 
 static void *host_memory(size_t bytes)

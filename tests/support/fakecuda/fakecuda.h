@@ -77,7 +77,7 @@ struct fc_queue {
 struct fc_state {
     pthread_mutex_t lock;
     pthread_cond_t changed; /* an operation ended, a wait began or ended */
-    atomic_int pid;         /* of the process that called cuInit, 0 before: the driver does not survive fork */
+    _Atomic enum fc_use { FC_UNUSED, FC_IN_USE, FC_LOST } use; /* since cuInit; lost in a forked process */
     int devices;
     int physical[FC_MAX_DEVICES]; /* of each ordinal, after CUDA_VISIBLE_DEVICES */
     struct fc_ctx contexts[FC_MAX_DEVICES];

@@ -23,7 +23,7 @@ void fc_relax(unsigned *round)
     else if (n < 256)
         sched_yield();
     else
-        sleep_us(n < 1024 ? 20 : 100);
+        sleep_us(n < 1024 ? 20 : n < 2048 ? 100 : 500);
 }
 
 static void jitter(uint64_t *random)

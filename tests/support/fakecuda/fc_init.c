@@ -200,7 +200,7 @@ static CUresult check_state(unsigned need)
     CUresult result = CUDA_SUCCESS;
 
     /* First of all: after a fork the lock may be held for ever. */
-    if ((need & FC_INIT) && atomic_load(&fc.pid) != getpid())
+    if ((need & FC_INIT) && atomic_load(&fc.use) != FC_IN_USE)
         return CUDA_ERROR_NOT_INITIALIZED;
     fc_lock();
     if ((need & FC_CTX) == FC_CTX && ctx == NULL)
@@ -285,19 +285,25 @@ CUresult fc_leave(const char *name, CUresult result)
     return result;
 }
 
+static void note_fork(void)
+{
+    atomic_store(&fc.use, FC_LOST);
+}
+
 static CUresult init(unsigned flags)
 {
     if (flags != 0)
         return CUDA_ERROR_INVALID_VALUE;
     if (fc.devices == 0)
         return CUDA_ERROR_NO_DEVICE;
-    if (atomic_load(&fc.pid) != 0)
-        return atomic_load(&fc.pid) == getpid() ? CUDA_SUCCESS : CUDA_ERROR_NOT_INITIALIZED;
+    if (atomic_load(&fc.use) != FC_UNUSED)
+        return atomic_load(&fc.use) == FC_IN_USE ? CUDA_SUCCESS : CUDA_ERROR_NOT_INITIALIZED;
     fc_lock();
     own_object();
     for (int i = 0; i < fc.devices; i++)
         fc.contexts[i].device = i;
-    atomic_store(&fc.pid, getpid());
+    if (pthread_atfork(NULL, NULL, note_fork) == 0)
+        atomic_store(&fc.use, FC_IN_USE);
     fc_unlock();
     return CUDA_SUCCESS;
 }

@@ -3,6 +3,8 @@
 #ifndef FC_KERNELS_H
 #define FC_KERNELS_H
 
+#include <string.h>
+
 #include "fakecuda.h"
 
 #include "../../../include/pickle/base.h"
@@ -26,9 +28,34 @@ union fc_wide {
 };
 
 /* fc_reduce.c: element i of an array, as the type accumulates it; combined; and stored, after the division if there is a divisor. */
-union fc_wide fc_element_load(const void *array, uint64_t i, pk_dtype_t type);
-union fc_wide fc_element_combine(union fc_wide a, union fc_wide b, pk_dtype_t type, uint32_t op);
-void fc_element_store(void *array, uint64_t i, pk_dtype_t type, union fc_wide value, uint32_t divisor);
+union fc_wide fc_any_load(const void *array, uint64_t i, pk_dtype_t type);
+union fc_wide fc_any_combine(union fc_wide a, union fc_wide b, pk_dtype_t type, uint32_t op);
+void fc_any_store(void *array, uint64_t i, pk_dtype_t type, union fc_wide value, uint32_t divisor);
+
+/* The same; sums of f32, of which tests make most, without a call. */
+static inline union fc_wide fc_element_load(const void *array, uint64_t i, pk_dtype_t type)
+{
+    union fc_wide value = { .u = 0 };
+
+    if (type != PK_F32)
+        return fc_any_load(array, i, type);
+    memcpy(&value.f, (const char *)array + i * sizeof value.f, sizeof value.f);
+    return value;
+}
+
+static inline union fc_wide fc_element_combine(union fc_wide a, union fc_wide b, pk_dtype_t type, uint32_t op)
+{
+    return type == PK_F32 && op == PKI_KERNEL_SUM ? (union fc_wide){ .f = a.f + b.f } : fc_any_combine(a, b, type, op);
+}
+
+static inline void fc_element_store(void *array, uint64_t i, pk_dtype_t type, union fc_wide value, uint32_t divisor)
+{
+    if (type == PK_F32 && divisor <= 1)
+        memcpy((char *)array + i * sizeof value.f, &value.f, sizeof value.f);
+    else
+        fc_any_store(array, i, type, value, divisor);
+}
+
 size_t fc_element_bytes(pk_dtype_t type);
 void fc_run_reduce(const struct fc_launch *l, pk_dtype_t type);
 void fc_run_scale(const struct fc_launch *l);

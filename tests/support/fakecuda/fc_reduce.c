@@ -68,7 +68,7 @@ static bool is_small(pk_dtype_t type)
     return types[type].exponent > 0 && types[type].bytes < 4;
 }
 
-union fc_wide fc_element_load(const void *array, uint64_t i, pk_dtype_t type)
+union fc_wide fc_any_load(const void *array, uint64_t i, pk_dtype_t type)
 {
     const char *at = (const char *)array + i * types[type].bytes;
     union fc_wide value = { .u = 0 };
@@ -103,7 +103,7 @@ static uint64_t combine_integers(uint64_t a, uint64_t b, pk_dtype_t type, uint32
     return (op == PKI_KERNEL_MIN) == less ? a : b;
 }
 
-union fc_wide fc_element_combine(union fc_wide a, union fc_wide b, pk_dtype_t type, uint32_t op)
+union fc_wide fc_any_combine(union fc_wide a, union fc_wide b, pk_dtype_t type, uint32_t op)
 {
     if (types[type].exponent == 0)
         return (union fc_wide){ .u = combine_integers(a.u, b.u, type, op) };
@@ -126,7 +126,7 @@ static uint64_t divide_integer(uint64_t value, pk_dtype_t type, uint32_t divisor
     return (value << unused >> unused) / divisor;
 }
 
-void fc_element_store(void *array, uint64_t i, pk_dtype_t type, union fc_wide value, uint32_t divisor)
+void fc_any_store(void *array, uint64_t i, pk_dtype_t type, union fc_wide value, uint32_t divisor)
 {
     char *at = (char *)array + i * types[type].bytes;
 

@@ -5,7 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "engine/internal.h"
+#include "engine/core/internal.h"
 #include "util/env.h"
 #include "util/fork.h"
 

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Hold the includes of every source file against the layers of the source tree (docs: README, CONTRIBUTING).
 
-    api -> comm -> engine -> { transport/*, switchml, coll } -> { device, topology } -> util
+    api -> comm -> engine -> { transport/*, switchml, coll } -> { device, topology } -> { kernels, util }
 
 usage: layers.py TREE        print each violation, exit 1 when there is one
        layers.py --self-test plant violations in a small tree and check that each is found
@@ -15,27 +15,31 @@ from planted import main
 # What a module may include besides itself: modules, or single headers of a module.
 MODULES = {
     "api": {"comm", "engine", "util", "transport/transport.h", "coll/plan.h", "device/device.h", "topology/topology.h"},
-    "comm": {"engine", "switchml/switchml.h", "transport/transport.h", "coll", "device/device.h", "topology/topology.h", "util"},
+    "comm": {"comm/bootstrap", "comm/launch", "engine", "switchml/switchml.h", "transport/transport.h", "coll", "device/device.h", "topology/topology.h",
+             "util"},
+    "comm/launch": {"comm/bootstrap", "util"},
+    "comm/bootstrap": {"util"},
     "engine": {"switchml/switchml.h", "transport/transport.h", "coll/plan.h", "coll/order.h", "device/device.h", "topology/topology.h", "util"},
     "coll": {"util"},
     "switchml": {"device/float_env.h", "util"},
     "transport": {"device/device.h", "topology/topology.h", "util"},
     "transport/*": {"transport/transport.h", "device/device.h", "topology/topology.h", "util"},
-    "device": {"util"},
+    "device": {"kernels", "util"},
+    "kernels": set(),
     "topology": {"util"},
     "util": set(),
 }
 # Modules that know nothing of communicators see the public types alone.
-PUBLIC_BASE_ONLY = {"coll", "switchml", "transport", "transport/*", "device", "topology", "util"}
+PUBLIC_BASE_ONLY = {"coll", "switchml", "transport", "transport/*", "device", "kernels", "topology", "util"}
 PUBLIC_TYPES = {"pickle/base.h"}
 
 # Third-party headers: where their home is, and in how many files of it they may stand.
 HOMES = [
     (r"hwloc(/.*)?\.h", r"lib/topology/hwloc\.c", 1),
     (r"(infiniband|rdma)/.*", r"lib/transport/rdma/.*", None),
-    (r"(cuda|cudaTypedefs|cuda_.*|crt/.*|cooperative_groups.*)(\.h)?", r"lib/device/(cuda[^/]*|kernels/.*)", None),
+    (r"(cuda|cudaTypedefs|cuda_.*|crt/.*|cooperative_groups.*)(\.h)?", r"lib/(device/cuda[^/]*|kernels/.*)", None),
     (r"openssl/.*", r"lib/util/[^/]*\.c", 1),
-    (r"pmix[^/]*\.h", r"lib/comm/[^/]*\.c", 1),
+    (r"pmix[^/]*\.h", r"lib/comm/launch/[^/]*\.c", 1),
 ]
 SYSTEM = re.compile(
     r"(assert|ctype|dirent|dlfcn|endian|errno|fcntl|fenv|float|ifaddrs|inttypes|limits|locale|malloc|math|netdb|poll|pthread|"
@@ -60,8 +64,8 @@ def module_of(path):
     parts = path.split("/")[1:-1]
     if not parts:
         return None
-    if parts[0] == "transport" and len(parts) > 1:
-        return "transport/" + parts[1]
+    if len(parts) > 1 and (parts[0] == "transport" or "/".join(parts[:2]) in MODULES):
+        return "/".join(parts[:2])
     return parts[0] if parts[0] in MODULES else None
 
 
@@ -115,7 +119,7 @@ def check_file(tree, path, uses):
                 problem = check_quoted(tree, path, match.group(2))
             elif match:
                 problem = check_system(path, match.group(2), uses)
-            elif CUDA_CONDITION.match(line) and not path.startswith("lib/device/"):
+            elif CUDA_CONDITION.match(line) and not path.startswith(("lib/device/", "lib/kernels/")):
                 problem = "conditions on CUDA belong in lib/device"
             if problem:
                 yield "%s:%d: %s" % (path, number, problem)
@@ -143,7 +147,9 @@ SOURCE_TREE = {
     "include/pickle/comm.h": '#include "pickle/base.h"\n',
     "lib/api/comm.c": '#include "pickle/comm.h"\n#include "comm/comm.h"\n',
     "lib/comm/comm.h": '#include "engine/engine.h"\n',
-    "lib/comm/pmix.c": "#include <pmix.h>\n",
+    "lib/comm/launch/pmix.c": '#include <pmix.h>\n#include "comm/bootstrap/net.h"\n',
+    "lib/comm/bootstrap/net.h": '#include "util/list.h"\n',
+    "lib/comm/paths/connect.c": '#include "comm/comm.h"\n#include "comm/bootstrap/net.h"\n',
     "lib/util/auth.c": "#include <openssl/evp.h>\n",
     "lib/engine/engine.h": '#include "transport/transport.h"\n#include "coll/plan.h"\n#include "device/device.h"\n',
     "lib/coll/plan.h": '#include "pickle/base.h"\n#include "util/list.h"\n',
@@ -151,7 +157,8 @@ SOURCE_TREE = {
     "lib/transport/list.c": '#include "transport/shm/shm.h"\n',
     "lib/transport/shm/shm.h": '#include "transport/transport.h"\n#include "util/list.h"\n',
     "lib/transport/nvlink/nvlink.h": '#include "transport/transport.h"\n',
-    "lib/device/device.h": '#include "pickle/base.h"\n',
+    "lib/device/device.h": '#include "pickle/base.h"\n#include "kernels/kernels.h"\n',
+    "lib/kernels/kernels.h": "#include <stdint.h>\n",
     "lib/device/cuda.c": '#include <cuda.h>\n#ifdef PICKLE_HAVE_CUDA\n#endif\n#include "cuda_driver.h"\n',
     "lib/device/cuda_driver.h": "#include <cuda.h>\n",
     "lib/topology/topology.h": '#include "util/list.h"\n',
@@ -161,7 +168,12 @@ SOURCE_TREE = {
 VIOLATIONS = [
     ("lib/api/comm.c", '#include "transport/shm/shm.h"', "api may not include"),
     ("lib/comm/comm.h", '#include "transport/nvlink/nvlink.h"', "comm may not include"),
+    ("lib/comm/bootstrap/net.h", '#include "comm/comm.h"', "comm/bootstrap may not include"),
+    ("lib/comm/bootstrap/net.h", '#include "comm/launch/pmix.h"', "comm/bootstrap may not include"),
+    ("lib/comm/launch/pmix.c", '#include "comm/comm.h"', "comm/launch may not include"),
     ("lib/engine/engine.h", '#include "comm/comm.h"', "engine may not include"),
+    ("lib/engine/engine.h", '#include "kernels/kernels.h"', "engine may not include"),
+    ("lib/kernels/kernels.h", '#include "device/device.h"', "kernels may not include"),
     ("lib/engine/engine.h", '#include "transport/shm/shm.h"', "engine may not include"),
     ("lib/engine/engine.h", '#include "device/cuda_driver.h"', "engine may not include"),
     ("lib/coll/plan.h", '#include "device/device.h"', "coll may not include"),
@@ -177,7 +189,8 @@ VIOLATIONS = [
     ("lib/transport/shm/shm.h", "#include <infiniband/verbs.h>", "belongs in"),
     ("lib/util/list.h", "#include <openssl/hmac.h>", "belongs in"),
     ("lib/util/pmix.c", "#include <openssl/hmac.h>", "one file is its home"),
-    ("lib/comm/auth.c", "#include <pmix_common.h>", "one file is its home"),
+    ("lib/comm/launch/auth.c", "#include <pmix_common.h>", "one file is its home"),
+    ("lib/comm/auth.c", "#include <pmix_common.h>", "belongs in"),
     ("lib/util/list.h", "#include <glib.h>", "no header of libc"),
     ("lib/engine/engine.h", "#if defined(PICKLE_HAVE_CUDA)", "conditions on CUDA"),
     ("include/pickle/base.h", "#include <pthread.h>", "public headers"),

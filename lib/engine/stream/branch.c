@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "engine/stream/branch.h"
 
-#include "engine/bounce.h"
+#include "engine/proto/bounce.h"
 
 /* When it is first used: from the streams that the device has made for that. */
 static bool is_open(struct pki_engine *e, struct pki_branch *b)

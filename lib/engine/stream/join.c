@@ -2,7 +2,7 @@
 /*
  * Operations in the caller's CUDA stream: when a call has returned, all that they take is in queues of GPUs, here or at the peers that call later
  * (docs/design/0041). Messages between GPU memory are moved by the stream of whoever came second (offer.h, move.h), collectives likewise
- * (collective.c), barriers are words (barrier.c), and the rest is one kernel a rank (engine/fused.c).
+ * (collective.c), barriers are words (barrier.c), and the rest is one kernel a rank (engine/fused/fused.c).
  *
  * What is left is signalled: the stream opens `ready` when it comes to the operation and waits for `release`, and the engine works in between. That
  * is host memory at either end, memory of a peer that cannot be mapped now, sums of long blocks, and messages beside collectives in one group.

@@ -4,12 +4,20 @@
 
     api -> comm -> engine -> { transport/*, switchml, coll } -> { device, topology } -> { kernels, util }
 
+Inside the engine, functions: a file may call what its own folder and those below it define, and a file of lib/engine itself whatever it likes.
+
+    inline -> stream -> fused -> progress -> plan -> proto -> mem -> channel -> core
+
+What breaks that today stands in tests/abi/layers_known.txt, a line each (the file that calls, the file it calls): nothing new may join it, and
+a line that no longer holds is to be deleted.
+
 usage: layers.py TREE        print each violation, exit 1 when there is one
        layers.py --self-test plant violations in a small tree and check that each is found
 """
 import os
 import re
 
+from calls import calls
 from planted import main
 
 # What a module may include besides itself: modules, or single headers of a module.
@@ -46,6 +54,10 @@ SYSTEM = re.compile(
     r"sched|semaphore|setjmp|signal|spawn|stdalign|stdarg|stdatomic|stdbool|stddef|stdint|stdio|stdlib|string|strings|time|uchar|"
     r"unistd|wchar|[a-z0-9]*intrin|arm_neon|byteswap|link|elf)\.h|(sys|net|netinet|arpa|linux|asm)/[a-z0-9_/-]+\.h")
 PUBLIC_SYSTEM = {"stddef.h", "stdint.h", "stdbool.h", "limits.h"}
+
+ENGINE = "lib/engine"
+ENGINE_ROOMS = ["core", "channel", "mem", "proto", "plan", "progress", "fused", "stream", "inline"] # from the bottom
+KNOWN = "tests/abi/layers_known.txt"
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
 CUDA_CONDITION = re.compile(r"^\s*#\s*(if|ifdef|ifndef|elif)\b.*CUDA")
@@ -125,8 +137,40 @@ def check_file(tree, path, uses):
                 yield "%s:%d: %s" % (path, number, problem)
 
 
+def room_level(path):
+    """How high a file of the engine stands; None: it lies in no known folder."""
+    parts = path[len(ENGINE) + 1:].split("/")
+    if len(parts) == 1:
+        return len(ENGINE_ROOMS)
+    return ENGINE_ROOMS.index(parts[0]) if parts[0] in ENGINE_ROOMS else None
+
+
+def read_known(tree):
+    path = os.path.join(tree, KNOWN)
+    if not os.path.exists(path):
+        return set()
+    with open(path, encoding="utf-8") as file:
+        return {tuple(line.split()) for line in file if line.strip() and not line.startswith("#")}
+
+
+def check_rooms(tree):
+    known = read_known(tree)
+    held = set()
+    for (path, other), names in sorted(calls(tree, ENGINE).items()):
+        below, above = room_level(path), room_level(other)
+        if below is None or above is None:
+            yield "%s: lies in no known folder of the engine" % (path if below is None else other)
+        elif above > below:
+            pair = (path[len(ENGINE) + 1:], other[len(ENGINE) + 1:])
+            held.add(pair)
+            if pair not in known:
+                yield "%s: calls %s of %s, which stands above it" % (path, ", ".join(sorted(names)), other)
+    for pair in sorted(known - held):
+        yield "%s: %s no longer calls %s: delete the line" % (KNOWN, *pair)
+
+
 def check(tree):
-    problems = []
+    problems = list(check_rooms(tree))
     uses = {}
     count = 0
     for path in source_files(tree):
@@ -204,6 +248,21 @@ def planted(path, line):
     return {**SOURCE_TREE, path: SOURCE_TREE.get(path, "") + line + "\n"}
 
 
-CASES = [(None, SOURCE_TREE)] + [(expected, planted(path, line)) for path, line, expected in VIOLATIONS]
+UP = {
+    "lib/engine/life.c": "void pki_open(void)\n{\n    pki_send();\n    pki_open_lock();\n}\n",
+    "lib/engine/core/lock.c": "static void pki_open(void)\n{\n    /* pki_send(), then */ pki_open();\n}\nvoid pki_open_lock(void)\n{\n    pki_open();\n}\n",
+    "lib/engine/core/signal.h": "void pki_send(void);\nstatic inline void pki_signal(void)\n{\n    pki_open_lock();\n}\n",
+    "lib/engine/proto/send.c": "void pki_send(void)\n{\n    pki_open_lock();\n    pki_signal();\n}\n",
+}
+UP_CALL = {"lib/engine/core/signals.c": "void pki_words(void)\n{\n    pki_send();\n}\n"}
+CASES = [(None, SOURCE_TREE)] + [(expected, planted(path, line)) for path, line, expected in VIOLATIONS] + [
+    (None, UP),
+    ("signals.c: calls pki_send of lib/engine/proto/send.c", {**UP, **UP_CALL}),
+    ("lock.h: calls pki_send", {**UP, "lib/engine/core/lock.h": "static inline void pki_sign(void)\n{\n    pki_send();\n}\n"}),
+    ("table.c: calls pki_send", {**UP, "lib/engine/mem/table.c": "static void (*const table[])(void) = { pki_send };\n"}),
+    ("no known folder", {**UP, "lib/engine/attic/old.c": "void pki_old(void)\n{\n    pki_send();\n}\n"}),
+    (None, {**UP, **UP_CALL, KNOWN: "# so far\ncore/signals.c proto/send.c\n"}),
+    ("no longer calls", {**UP, KNOWN: "core/signals.c proto/send.c\n"}),
+]
 
 main("layers", __doc__, CASES, check)

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/stream/offer.h"
+#include "engine/proto/offer.h"
 #include "util/hot.h"
 
 #define MESSAGES_A_POLL 64 /* of one peer, so that none starves the others */

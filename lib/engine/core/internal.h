@@ -187,19 +187,23 @@ struct pki_engine {
 void pki_engine_lock(struct pki_engine *engine);
 bool pki_engine_trylock(struct pki_engine *engine);
 void pki_engine_unlock(struct pki_engine *engine);
+/* How many of `bytes` the CPU may copy or reduce now: whole pages, unless it is all of them. */
+size_t pki_engine_ration(struct pki_engine *engine, size_t bytes);
+
+/* progress/progress.c */
 /* Advance everything. True when something moved. */
 bool pki_engine_progress(struct pki_engine *engine);
 void pki_engine_free_ended(struct pki_engine *engine); /* transfers and tasks that have ended; the rest of progress does */
 /* Wait, 50 ms at most, until the library's own copies and kernels have ended. */
 void pki_engine_drain(struct pki_engine *engine);
-/* note.c: notes of one endpoint of a pair, carried by another. */
+/* channel/note.c: notes of one endpoint of a pair, carried by another. */
 void pki_note_open(struct pki_engine *engine);
 void pki_note_carry(const struct pki_peer *peer);
 /* Is there a control channel that somebody must look at though nothing waits here? And look: control channels recover even while this rank waits elsewhere. */
 bool pki_note_needs_background(const struct pki_engine *engine);
 void pki_note_background(struct pki_engine *engine);
 
-/* wait.c. Unlocked: progress until *done. */
+/* progress/wait.c. Unlocked: progress until *done. */
 void pki_engine_wait(struct pki_engine *engine, const atomic_bool *done);
 /* Unlocked: progress until no operation is unfinished. */
 void pki_engine_wait_all(struct pki_engine *engine);
@@ -208,23 +212,27 @@ void pki_engine_backoff(struct pki_engine *engine, unsigned idle);
 /* Who waits may keep the CPU: it is this rank's own, and nothing comes by way of the kernel, whose threads would want it. */
 bool pki_engine_spins(const struct pki_engine *engine);
 
-/* sleep.c. Unlocked: sleep until a message comes for any of these engines, 10 ms at most. `naps`: how often the caller has slept in vain. False: it
+/* progress/sleep.c. Unlocked: sleep until a message comes for any of these engines, 10 ms at most. `naps`: how often the caller has slept in vain. False: it
  * cannot be, or somebody else is at work. */
 bool pki_engines_sleep(const struct pki_awaited *first, unsigned naps);
 /* Wake the thread that does; locked or not, while the control channels are open. */
 void pki_engine_wake(struct pki_engine *engine);
 #define PKI_DRAIN_NS (50 * PKI_NS_PER_MS)
 #define PKI_SETTLE_NS (5 * PKI_NS_PER_MS) /* how long what is over in a stream may take to be seen */
-void pki_engine_collapse(struct pki_engine *engine); /* locked: of a failed one, once */
+void pki_engine_collapse(struct pki_engine *engine); /* collapse.c, locked: of a failed one, once */
 bool pki_engine_lock_within(struct pki_engine *engine, uint64_t ns); /* false: somebody else has it all the time */
 /* Locked: where nothing of this rank is unfinished the others are told that it leaves. */
 bool pki_engine_send_shutdown(struct pki_engine *engine, enum pki_shutdown why);
 /* Unlocked: a driver goes. */
 void pki_engine_leave(struct pki_engine *engine);
+
+/* core/failure.c */
 /* Make the engine unusable; the calling thread's error record becomes the engine's. `tell`: the peers do not know yet. */
 void pki_engine_poison(struct pki_engine *engine, pk_result_t code, bool tell);
 /* Unlocked, where the lock cannot be had: the peers are told by whoever has it next. */
 void pki_engine_poison_unlocked(struct pki_engine *engine, pk_result_t code);
+/* channel/failure.c */
+void pki_failure_tell_rest(struct pki_engine *engine); /* the peers that have not heard of it */
 /* Something with a peer has failed: poison with the endpoint's cause, unless the peers' sockets tell of an earlier and better reason. Without an
  * endpoint, or a cause there, with what this thread has just recorded. */
 void pki_engine_attribute_failure(struct pki_engine *engine, pk_result_t code, const struct pki_where *where, const struct pki_ep *ep, size_t done,
@@ -240,13 +248,14 @@ static inline void pki_engine_check_soon(struct pki_engine *engine)
 /* The oldest unfinished operation, for texts; may be NULL. */
 struct pki_task *pki_engine_first_task(const struct pki_engine *engine);
 
-/* signals.c */
+/* core/signals.c */
 pk_result_t pki_signals_open(struct pki_engine *engine);
 void pki_signals_close(struct pki_engine *engine);
 int pki_signals_take(struct pki_engine *engine, struct pki_signal *signal); /* -1: none left */
 void pki_signals_give(struct pki_engine *engine, int slot);
 void pki_signals_expose(struct pki_engine *engine, int slot, const struct pki_signal *signal); /* a stream waits for it, until it is given back */
 void pki_signals_release_all(struct pki_engine *engine); /* unlocked: streams that wait for such words */
+void pki_signals_release_barriers(struct pki_engine *engine); /* unlocked: those that wait in a barrier */
 _Atomic uint32_t *pki_signals_ll(struct pki_engine *engine, int peer, bool send, uint32_t flag);
 void pki_slots_init(struct pki_slots *slots, int n);
 int pki_slots_take(struct pki_slots *slots);

@@ -147,3 +147,13 @@ void pki_slots_give(struct pki_slots *slots, int slot)
 {
     slots->free[slots->nfree++] = (uint16_t)slot;
 }
+
+void pki_signals_release_barriers(struct pki_engine *e)
+{
+    for (int p = 0; p < e->config.size; p++) {
+        const struct pki_ep *ctrl = e->peers[p].ctrl;
+
+        for (int i = 0; ctrl != NULL && ctrl->signals_mine != NULL && i < PKI_CELLS; i++)
+            pki_watchdog_open(&ctrl->signals_mine[PKI_SIGNAL_SLOTS + PKI_CELLS + i].moved, (uint32_t)e->coll_number);
+    }
+}

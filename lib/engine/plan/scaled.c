@@ -125,7 +125,7 @@ static bool scale_on_host(struct pki_task *task)
 {
     struct pki_scaled *s = &task->scaled;
     struct pki_engine *e = task->engine;
-    size_t width = pki_dtype_bytes(task->request.dtype), some = pki_plan_ration(e, in_bytes(task) - s->done);
+    size_t width = pki_dtype_bytes(task->request.dtype), some = pki_engine_ration(e, in_bytes(task) - s->done);
     const struct pki_factor factor = { .value = s->value };
     pk_result_t result = pki_scale_host(products(task) + s->done, (const char *)source(task) + s->done, some / width,
                                         task->request.dtype, &factor);

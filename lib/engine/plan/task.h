@@ -270,8 +270,6 @@ pk_result_t pki_plan_work(struct pki_task *task, uint32_t step, size_t from, siz
 void pki_plan_look_at_work(struct pki_task *task, uint32_t step, size_t avail, bool all);
 /* Host, RECV_REDUCE: combine what has just come with the step's own operand, from where it is. */
 pk_result_t pki_plan_reduce_from(struct pki_task *task, uint32_t step, size_t at, const void *payload, size_t bytes);
-/* How many of `bytes` the CPU may copy or reduce now: whole pages, unless it is all of them. */
-size_t pki_plan_ration(struct pki_engine *engine, size_t bytes);
 
 /* plan/cache.c: the plan for a request; the task gives it back. */
 pk_result_t pki_plan_take(struct pki_engine *engine, const struct pki_request *request, struct pki_plan_entry **entry);

@@ -55,25 +55,12 @@ pk_result_t pki_plan_reduce_from(struct pki_task *task, uint32_t i, size_t at, c
     return pki_reduce_host(pki_plan_block(task, step->dst, &whole) + at, srcs, 2, bytes / size, task->request.dtype, step_op(task, step));
 }
 
-#define RATION_UNIT ((size_t)4096)
-
-size_t pki_plan_ration(struct pki_engine *e, size_t bytes)
-{
-    size_t most = e->work_left / RATION_UNIT * RATION_UNIT;
-    size_t some = bytes <= e->work_left ? bytes : most;
-
-    e->work_left = bytes > some ? 0 : e->work_left - some; /* what is left of it would do for nothing */
-    if (bytes > some || some >= PKI_HOST_CHUNK) /* rounds are long then */
-        pki_engine_check_soon(e);
-    return some;
-}
-
 /* Not more at a time than others can wait for: peers for this rank's part in their transfers, another thread for the lock. */
 static void work_on_host(struct pki_task *task, uint32_t i, size_t avail)
 {
     struct pki_step_state *state = &task->steps[i];
     struct pki_queue queue = { .device = task->engine->host };
-    size_t some = pki_plan_ration(task->engine, avail - state->done);
+    size_t some = pki_engine_ration(task->engine, avail - state->done);
     pk_result_t result = PK_OK;
 
     state->starved = some < avail - state->done;

@@ -7,7 +7,7 @@
  * streams and kernels of this rank wait for. Then the driver's calls come back, and the engine's own ways go on.
  */
 #include "engine/stream/collective.h"
-#include "engine/stream/offer.h"
+#include "engine/proto/offer.h"
 
 #define HEAR_NS (100 * PKI_NS_PER_MS)
 #define GRACE_NS (500 * PKI_NS_PER_MS) /* beyond the deadline: others have the lock for long too, and keep it themselves */
@@ -44,7 +44,7 @@ void pki_watchdog_release(struct pki_engine *e)
         atomic_store(e->abort_word, 1);
     pki_signals_release_all(e);
     if (e->gpu != NULL)
-        pki_stream_barrier_release(e);
+        pki_signals_release_barriers(e);
     for (int i = 0; i < e->config.size; i++)
         let_go_slots(&e->peers[i], PKI_PAIR_SLOTS);
 }

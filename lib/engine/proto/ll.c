@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Low-latency messages: each peer has a ring in the memory of this rank's GPU that it writes them into, a flag beside every word. The
- * receiver says where. Behind the rings, in the same allocation, are the inboxes of fused collectives.
+ * receiver says where. Behind the rings, in the same allocation, are the inboxes of fused collectives (fused/memory.c).
  */
 #include "engine/core/internal.h"
 
@@ -9,22 +9,13 @@
 #define CTAS_MAX 16u
 #define BYTES_A_CTA (4u << 10)      /* one round of its threads (measured: docs/design/0009) */
 
-static struct pki_iface *gpu_iface(struct pki_engine *e)
-{
-    for (int i = 0; i < e->nifaces; i++)
-        if (e->ifaces[i]->transport->reaches[PKI_MEM_DEVICE][PKI_MEM_DEVICE])
-            return e->ifaces[i];
-    return NULL;
-}
-
 /* The ring, a word for each message of each direction, and one for each slot of the pair that the moving kernel may be at. */
 static size_t bytes_a_peer(void)
 {
     return PKI_LL_RING_BYTES + (2 * PKI_LL_MESSAGES + PKI_PAIR_SLOTS) * sizeof(uint32_t);
 }
 
-/* The ring of messages from `peer` in the memory of `owner`, which has none of its own; `size`: behind all rings. */
-static size_t ring_at(int owner, int peer)
+size_t pki_ll_ring_at(int owner, int peer)
 {
     return (size_t)(peer > owner ? peer - 1 : peer) * bytes_a_peer();
 }
@@ -36,60 +27,6 @@ void pki_ll_close(struct pki_engine *e)
     for (int i = 0; i < e->config.size; i++)
         if (e->peers[i].ll_held != NULL)
             pki_retained_give(e->peers[i].ll_held);
-}
-
-pk_result_t pki_engine_ll_export(struct pki_engine *e, struct pki_export *out, uint64_t *offset)
-{
-    struct pki_iface *iface = gpu_iface(e);
-    size_t rings = ring_at(0, e->config.size), bytes = rings + pki_fused_inbox_bytes(e);
-    struct pki_mem mem;
-    void *ptr;
-    pk_result_t result;
-
-    if (iface == NULL || !(e->config.kernels || e->config.fused))
-        return PK_ERR_UNSUPPORTED;
-    result = pki_retained_alloc(e->gpu, bytes, &ptr);
-    if (result != PK_OK)
-        return result;
-    result = e->gpu->ops->zero(e->gpu, ptr, bytes);
-    if (result == PK_OK)
-        result = e->gpu->ops->classify(e->gpu, ptr, 1, &mem);
-    if (result == PK_OK)
-        result = iface->transport->reg(iface, &mem, out);
-    if (result == PK_OK)
-        result = pki_fused_open(e, (char *)ptr + rings);
-    if (result != PK_OK) {
-        pki_retained_give(ptr);
-        return result;
-    }
-    e->ll_memory = ptr;
-    *offset = (uint64_t)(uintptr_t)ptr - out->base;
-    return PK_OK;
-}
-
-pk_result_t pki_engine_ll_import(struct pki_engine *e, int rank, const struct pki_export *in, uint64_t offset)
-{
-    struct pki_peer *peer = &e->peers[rank];
-    struct pki_ep *path = peer->path[PKI_MEM_DEVICE][PKI_MEM_DEVICE];
-    uint64_t remote;
-    pk_result_t result;
-
-    if (path == NULL)
-        return PK_OK; /* no way into its memory: no slots either */
-    if (path->same_process) {
-        if (!pki_retained_take((void *)(uintptr_t)(in->base + offset)))
-            return PK_OK; /* its owner has left init, and the rest of it says why */
-        peer->ll_held = (char *)(uintptr_t)(in->base + offset);
-    }
-    result = pki_engine_map(e, path, in, &remote);
-    if (result != PK_OK)
-        return result;
-    peer->ll_exported = *in;
-    peer->ll_mapping = remote;
-    if (e->config.fused)
-        pki_fused_reach(e, rank, remote + offset + ring_at(0, e->config.size));
-    peer->ll_remote = (char *)(uintptr_t)(remote + offset + ring_at(rank, e->config.rank));
-    return PK_OK;
 }
 
 void pki_ll_unimport(struct pki_peer *peer)
@@ -209,12 +146,12 @@ uint32_t pki_ll_ctas(const struct pki_engine *e, size_t bytes)
 
 uint64_t *pki_ll_slot(struct pki_engine *e, int peer, int place)
 {
-    return (uint64_t *)(void *)(e->ll_memory + ring_at(e->config.rank, peer) + (size_t)place * PKI_LL_UNIT);
+    return (uint64_t *)(void *)(e->ll_memory + pki_ll_ring_at(e->config.rank, peer) + (size_t)place * PKI_LL_UNIT);
 }
 
 uint32_t *pki_ll_arrived(struct pki_engine *e, int peer, bool send, uint32_t flag)
 {
-    char *words = e->ll_memory + ring_at(e->config.rank, peer) + PKI_LL_RING_BYTES;
+    char *words = e->ll_memory + pki_ll_ring_at(e->config.rank, peer) + PKI_LL_RING_BYTES;
 
     return (uint32_t *)(void *)words + (send ? PKI_LL_MESSAGES : 0) + flag % PKI_LL_MESSAGES;
 }
@@ -223,7 +160,7 @@ uint32_t *pki_ll_arrived(struct pki_engine *e, int peer, bool send, uint32_t fla
 uint32_t *pki_ll_moved(struct pki_engine *e, const struct pki_xfer *xfer)
 {
     const struct pki_peer *peer = xfer->peer;
-    char *words = e->ll_memory + ring_at(e->config.rank, peer->rank) + PKI_LL_RING_BYTES;
+    char *words = e->ll_memory + pki_ll_ring_at(e->config.rank, peer->rank) + PKI_LL_RING_BYTES;
     ptrdiff_t slot = xfer->is_send ? xfer->signal_slot : xfer->cell - peer->ctrl->signals_mine;
 
     return (uint32_t *)(void *)words + 2 * PKI_LL_MESSAGES + slot;

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/stream/offer.h"
+#include "engine/proto/offer.h"
 #include "util/copy.h"
 
 static void advance_to(struct pki_xfer *xfer, size_t done)

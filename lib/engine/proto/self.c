@@ -31,7 +31,7 @@ static pk_result_t copy(struct pki_engine *e, struct pki_xfer *send, struct pki_
     pk_result_t result;
 
     if (send->kind == PKI_MEM_HOST && recv->kind == PKI_MEM_HOST) {
-        size_t some = pki_plan_ration(e, send->bytes - send->issued);
+        size_t some = pki_engine_ration(e, send->bytes - send->issued);
 
         memcpy(recv->addr + send->issued, send->addr + send->issued, some);
         send->issued += some;

@@ -5,7 +5,7 @@
  */
 #include <stdlib.h>
 
-#include "engine/stream/offer.h"
+#include "engine/proto/offer.h"
 
 static struct pki_msg message(const struct pki_xfer *xfer, enum pki_msg_kind kind)
 {

@@ -321,6 +321,8 @@ pk_result_t pki_bounce_copy(struct pki_engine *engine, const struct pki_queue *q
 void pki_self_advance(struct pki_xfer *xfer);
 
 /* ll.c */
+/* The ring of messages from `peer` in the memory of `owner`, which has none of its own; `size`: behind all rings. */
+size_t pki_ll_ring_at(int owner, int peer);
 void pki_ll_unimport(struct pki_peer *peer);
 /* Gives up its memory, and that of peers in the same process: the last that has it frees it. */
 void pki_ll_close(struct pki_engine *engine);

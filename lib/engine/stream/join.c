@@ -24,7 +24,7 @@
 #include "engine/stream/branch.h"
 #include "engine/stream/collective.h"
 #include "engine/stream/move.h"
-#include "engine/stream/offer.h"
+#include "engine/proto/offer.h"
 #include "engine/stream/self.h"
 
 #define CTS_LEAST_NS 300u

@@ -5,7 +5,7 @@
 
 #include "engine/stream/branch.h"
 #include "engine/stream/collective.h"
-#include "engine/stream/offer.h"
+#include "engine/proto/offer.h"
 #include "engine/stream/rule.h"
 #include "engine/stream/self.h"
 

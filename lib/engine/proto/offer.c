@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "engine/stream/offer.h"
+#include "engine/proto/offer.h"
 
 #include <stdlib.h>
 

@@ -10,8 +10,8 @@
  * (another kind of memory, or memory that cannot be mapped now) still sends a CTS, and the sender's engine moves them; every offer
  * has an RTS before it, which such receivers answer.
  */
-#ifndef PKI_ENGINE_STREAM_OFFER_H
-#define PKI_ENGINE_STREAM_OFFER_H
+#ifndef PKI_ENGINE_OFFER_H
+#define PKI_ENGINE_OFFER_H
 
 #include "engine/core/internal.h"
 

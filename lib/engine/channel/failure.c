@@ -1,6 +1,34 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which rank a failure is due to, and which ranks have not heard of it. */
+/* The engine's end in failure: the first one's record counts; which rank it is due to; which ranks have not heard of it. */
 #include "engine/core/internal.h"
+
+/* The first one counts. */
+static bool record(struct pki_engine *e, pk_result_t code)
+{
+    if (atomic_exchange(&e->claimed, true))
+        return false;
+    e->error = *pki_error_get();
+    e->error.code = code;
+    e->error.rank = e->config.rank;
+    return true;
+}
+
+void pki_engine_poison(struct pki_engine *e, pk_result_t code, bool tell)
+{
+    if (!record(e, code))
+        return;
+    atomic_store(&e->failed, code);
+    if (tell)
+        pki_side_tell_all(e);
+}
+
+void pki_engine_poison_unlocked(struct pki_engine *e, pk_result_t code)
+{
+    if (!record(e, code))
+        return;
+    atomic_store(&e->failure_unsent, true);
+    atomic_store(&e->failed, code);
+}
 
 /* What the endpoint failed with, and in which operation. Without a cause it is this rank's own trouble, which this thread has just recorded. */
 static void record_cause(pk_result_t code, const struct pki_where *where, const struct pki_ep *ep, size_t done, size_t bytes)

@@ -66,3 +66,16 @@ size_t pki_engine_ration(struct pki_engine *e, size_t bytes)
         pki_engine_check_soon(e);
     return some;
 }
+
+void pki_task_set_device_driven(struct pki_task *task)
+{
+    task->device_driven = true;
+    atomic_fetch_add(&task->engine->device_driven_tasks, 1);
+}
+
+void pki_task_set_cpu_driven(struct pki_task *task)
+{
+    if (task->device_driven)
+        atomic_fetch_sub(&task->engine->device_driven_tasks, 1);
+    task->device_driven = false;
+}

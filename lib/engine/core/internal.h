@@ -22,7 +22,7 @@ struct pki_unfreed { /* GPU memory that could not be freed when it should */
 
 #define PKI_GRAPH_SCRATCHES 32 /* each at least twice as long as those before it */
 
-struct pki_graph_scratch { /* that collectives in graphs share (capture_graph.c) */
+struct pki_graph_scratch { /* that collectives in graphs share (mem/graphs.c) */
     char *ptr; /* NULL: unused entry */
     size_t bytes;
     int users; /* graphs, and calls that capture */
@@ -203,6 +203,9 @@ void pki_note_carry(const struct pki_peer *peer);
 bool pki_note_needs_background(const struct pki_engine *engine);
 void pki_note_background(struct pki_engine *engine);
 
+/* progress/left.c: a peer that sent its shutdown message is still waited for */
+void pki_engine_check_left(struct pki_engine *engine, struct pki_peer *peer);
+
 /* progress/wait.c. Unlocked: progress until *done. */
 void pki_engine_wait(struct pki_engine *engine, const atomic_bool *done);
 /* Unlocked: progress until no operation is unfinished. */
@@ -220,18 +223,18 @@ void pki_engine_wake(struct pki_engine *engine);
 #define PKI_DRAIN_NS (50 * PKI_NS_PER_MS)
 #define PKI_SETTLE_NS (5 * PKI_NS_PER_MS) /* how long what is over in a stream may take to be seen */
 void pki_engine_collapse(struct pki_engine *engine); /* collapse.c, locked: of a failed one, once */
+void pki_graphs_release(struct pki_engine *engine); /* there too: streams that wait in replayed graphs go on */
 bool pki_engine_lock_within(struct pki_engine *engine, uint64_t ns); /* false: somebody else has it all the time */
 /* Locked: where nothing of this rank is unfinished the others are told that it leaves. */
 bool pki_engine_send_shutdown(struct pki_engine *engine, enum pki_shutdown why);
 /* Unlocked: a driver goes. */
 void pki_engine_leave(struct pki_engine *engine);
 
-/* core/failure.c */
+/* channel/failure.c */
 /* Make the engine unusable; the calling thread's error record becomes the engine's. `tell`: the peers do not know yet. */
 void pki_engine_poison(struct pki_engine *engine, pk_result_t code, bool tell);
 /* Unlocked, where the lock cannot be had: the peers are told by whoever has it next. */
 void pki_engine_poison_unlocked(struct pki_engine *engine, pk_result_t code);
-/* channel/failure.c */
 void pki_failure_tell_rest(struct pki_engine *engine); /* the peers that have not heard of it */
 /* Something with a peer has failed: poison with the endpoint's cause, unless the peers' sockets tell of an earlier and better reason. Without an
  * endpoint, or a cause there, with what this thread has just recorded. */

@@ -269,3 +269,10 @@ void pki_stream_waits(uint64_t *pending, uint64_t *most)
     *most = (uint64_t)waiting.most;
     pthread_mutex_unlock(&waiting.lock);
 }
+
+void pki_waiting_count(struct pki_task *task)
+{
+    if (!task->counted)
+        task->listed = pki_waiting_enter(task->engine->ordinal, task->queue.handle);
+    task->counted = true;
+}

@@ -111,11 +111,6 @@ void pki_engine_fused_start(struct pki_engine *e, int ctas)
     e->fused.on = ctas > 0;
 }
 
-bool pki_task_is_fused(const struct pki_task *task)
-{
-    return task->plan != NULL && task->plan->nsteps == 1 && task->plan->steps[0].kind == PKI_STEP_FUSED;
-}
-
 /* ---- epochs and turns ---- */
 
 /* The plans of the others let every rank hear of each that does an operation by one. Those of rooted ones do not: it has to be said. */
@@ -139,18 +134,8 @@ static void meet_rooted(struct pki_task *task)
     }
     if (!pki_task_is_fused(task)) {
         task->unreported = pki_fused_ranks(e, false);
-        pki_fused_tell(task);
+        pki_plan_tell(task);
     }
-}
-
-void pki_fused_tell(struct pki_task *task)
-{
-    struct pki_engine *e = task->engine;
-    struct pki_msg msg = { .kind = PKI_MSG_PLAN, .flags = PKI_MSG_FLAG_COLL, .sig = task->sig, .op = task->number };
-
-    for (int i = 0; i < e->config.size; i++)
-        if ((task->unreported >> i & 1) != 0 && pki_ctrl_send(&e->peers[i], &msg, NULL, e) == PK_OK)
-            task->unreported &= ~(1u << i);
 }
 
 static _Atomic uint32_t *entry_of(const struct pki_task *task, uint32_t *words)
@@ -373,7 +358,7 @@ pk_result_t pki_fused_launch(struct pki_task *task, const struct pki_queue *queu
     args.careful = task->careful;
     e->fused.soon = task->begun_ns - e->fused.begun_ns < FOLLOW_NS;
     e->fused.begun_ns = task->begun_ns;
-    pki_stream_count(task); /* the kernel waits for other ranks, in whatever queue it is */
+    pki_waiting_count(task); /* the kernel waits for other ranks, in whatever queue it is */
     result = start_kernel(e, queue, pki_fused_kernel(e, r), r->dtype, task->ctas, &args);
     if (result != PK_OK)
         return result;

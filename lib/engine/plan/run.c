@@ -352,6 +352,16 @@ static bool poll_direct(struct pki_task *task)
     return true;
 }
 
+void pki_plan_tell(struct pki_task *task)
+{
+    struct pki_engine *e = task->engine;
+    struct pki_msg msg = { .kind = PKI_MSG_PLAN, .flags = PKI_MSG_FLAG_COLL, .sig = task->sig, .op = task->number };
+
+    for (int i = 0; i < e->config.size; i++)
+        if ((task->unreported >> i & 1) != 0 && pki_ctrl_send(&e->peers[i], &msg, NULL, e) == PK_OK)
+            task->unreported &= ~(1u << i);
+}
+
 bool pki_plan_poll(struct pki_task *task)
 {
     bool moved = false, polls = false, on_host = task->kind == PKI_MEM_HOST;
@@ -361,7 +371,7 @@ bool pki_plan_poll(struct pki_task *task)
     if (pki_task_is_switched(task))
         return poll_switched(task);
     if (task->unreported != 0) {
-        pki_fused_tell(task);
+        pki_plan_tell(task);
         moved = task->unreported == 0; /* it may end below */
     }
     if (task->direct)

@@ -16,11 +16,6 @@ void pki_engine_set_aggregator(struct pki_engine *e, struct pki_switchml *switch
     e->switchml = switchml;
 }
 
-bool pki_task_is_switched(const struct pki_task *task)
-{
-    return task->request.what == PKI_DO_COLL && task->request.algorithm == &pki_switchml_algorithm;
-}
-
 bool pki_switched_is_busy(const struct pki_engine *e)
 {
     return e->switchml != NULL && e->switched > 0;

@@ -300,19 +300,6 @@ bool pki_task_start(struct pki_task *task)
     return true;
 }
 
-void pki_task_set_device_driven(struct pki_task *task)
-{
-    task->device_driven = true;
-    atomic_fetch_add(&task->engine->device_driven_tasks, 1);
-}
-
-void pki_task_set_cpu_driven(struct pki_task *task)
-{
-    if (task->device_driven)
-        atomic_fetch_sub(&task->engine->device_driven_tasks, 1);
-    task->device_driven = false;
-}
-
 void pki_task_end(struct pki_task *task, pk_result_t result)
 {
     struct pki_engine *e = task->engine;

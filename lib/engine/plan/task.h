@@ -205,6 +205,16 @@ static inline bool pki_task_in_cuda_stream(const struct pki_task *task)
     return task->request.stream.kind == PK_STREAM_KIND_CUDA;
 }
 
+static inline bool pki_task_is_fused(const struct pki_task *task)
+{
+    return task->plan != NULL && task->plan->nsteps == 1 && task->plan->steps[0].kind == PKI_STEP_FUSED;
+}
+
+static inline bool pki_task_is_switched(const struct pki_task *task)
+{
+    return task->request.what == PKI_DO_COLL && task->request.algorithm == &pki_switchml_algorithm;
+}
+
 /* A message whose other end is this rank's too. */
 bool pki_task_is_to_self(const struct pki_task *task);
 
@@ -262,6 +272,7 @@ void pki_plan_resume(struct pki_task *task, const struct pki_begun *begun);
 void pki_plan_step_done(struct pki_task *task, uint32_t step, size_t done, bool ended);
 void pki_plan_xfer_progress(struct pki_task *task, uint32_t step, size_t done, bool ended);
 bool pki_plan_poll(struct pki_task *task);
+void pki_plan_tell(struct pki_task *task); /* `unreported` ranks that this one has an ordinary plan */
 
 /* plan/work.c */
 /* Do bytes [from, from + len) of a COPY, a REDUCE or the reduction of a RECV_REDUCE. */
@@ -303,7 +314,6 @@ void pki_stream_open(struct pki_task *task);         /* "ready" and "my buffer i
 void pki_stream_launch(struct pki_task *task);       /* a fused collective's kernel */
 void pki_stream_end(struct pki_task *task, struct pki_list *made); /* waits, for all of `made` in the same stream at once */
 int pki_stream_wait_limit(const struct pki_engine *engine); /* of streams with value waits; 0: none may have any */
-void pki_stream_count(struct pki_task *task);        /* a stream may wait for it from now on */
 void pki_stream_copies(struct pki_task *task);       /* copies of callers' streams must not stand before its own */
 void pki_stream_left(struct pki_task *task);         /* the task has ended: its wait is over */
 void pki_stream_waits(uint64_t *pending, uint64_t *most); /* value waits of the process: streams that have one (core/waiting.c) */
@@ -345,6 +355,7 @@ void pki_streams_release(void);
 /* core/waiting.c, unlocked: streams of the process that may wait for peers, by the GPU's ordinal and the handle */
 bool pki_waiting_enter(int device, void *stream); /* for one operation more; false: the list of streams is full, it is not in it */
 void pki_waiting_leave(int device, void *stream, bool listed);
+void pki_waiting_count(struct pki_task *task); /* locked: a stream may wait for it from now on */
 const atomic_int *pki_waiting_streams(int device); /* how many there are on the GPU; NULL: not counted */
 bool pki_waiting_hold(int device, void *stream, int limit); /* listed: a value wait, if then no more than `limit` streams have one */
 void pki_waiting_drop(int device, void *stream);
@@ -373,9 +384,7 @@ void pki_capture_drop(struct pki_engine *engine, struct pki_capture *capture);
 /* Is one of them in a stream that is being captured? *error: they cannot be told, or are mixed. */
 bool pki_capture_wanted(struct pki_engine *engine, const struct pki_request *requests, int n, pk_result_t *error);
 
-/* capture_graph.c */
-/* Let streams that wait in replayed graphs go. */
-void pki_graphs_release(struct pki_engine *engine);
+/* mem/graphs.c */
 /* What is of graphs that are gone is given back; calls nothing of the driver. */
 void pki_graphs_reap(struct pki_engine *engine);
 void pki_graphs_tidy(struct pki_engine *engine); /* and, in a call, scratch memory that no graph needs is freed */
@@ -393,7 +402,6 @@ size_t pki_fused_inbox_bytes(const struct pki_engine *engine);
 pk_result_t pki_fused_open(struct pki_engine *engine, char *inbox);
 void pki_fused_close(struct pki_engine *engine);
 void pki_fused_reach(struct pki_engine *engine, int peer, uint64_t inbox); /* the peer's inbox is mapped here */
-void pki_fused_tell(struct pki_task *task);  /* `unreported` ranks that this one has an ordinary plan */
 /* fused/args.c */
 uint32_t pki_fused_ranks(const struct pki_engine *engine, bool own); /* a bit for each, this rank's too or not */
 void pki_fused_fill(const struct pki_task *task, struct pki_fused_args *args); /* of its buffers, all that args say */
@@ -404,7 +412,6 @@ size_t pki_fused_bytes(const struct pki_request *request); /* of a block */
 enum pki_fused_kernel pki_fused_kernel(const struct pki_engine *engine, const struct pki_request *request);
 int pki_fused_ctas(const struct pki_engine *engine, const struct pki_request *request);
 uint32_t pki_fused_epochs(const struct pki_engine *engine, const struct pki_request *request);
-bool pki_task_is_fused(const struct pki_task *task);
 void pki_fused_made(struct pki_task *task);   /* a fused one: will the call itself launch it (direct)? */
 void pki_fused_forget(struct pki_task *task); /* it waits for no turn any more */
 bool pki_fused_all_direct(const struct pki_engine *engine);
@@ -417,7 +424,6 @@ bool pki_fused_waits_for(const struct pki_task *task, int peer);
 bool pki_fused_poll(struct pki_task *task, bool *ended); /* true: something has changed */
 
 /* switched.c */
-bool pki_task_is_switched(const struct pki_task *task);
 bool pki_switched_is_busy(const struct pki_engine *engine); /* packets may be on their way */
 int pki_switched_fd(const struct pki_engine *engine);       /* where they show; -1: it is not busy */
 const char *pki_switched_name(const struct pki_engine *engine); /* of the aggregator */

@@ -21,6 +21,12 @@ static void peer_release(struct pki_peer *peer)
         }
 }
 
+void pki_graphs_release(struct pki_engine *e)
+{
+    if (!pki_list_empty(&e->graphs))
+        pki_watchdog_open_slots(e);
+}
+
 /* Every stream and thread that waits is let go, every task ends, and before that what transports do with its memory. Runs once, where nothing
  * else is half done. */
 void pki_engine_collapse(struct pki_engine *e)

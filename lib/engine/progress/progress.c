@@ -149,7 +149,7 @@ static void check_left(struct pki_engine *e)
 {
     for (int i = 0; i < e->config.size && atomic_load(&e->failed) == PK_OK; i++)
         if (e->peers[i].gone)
-            pki_side_check_left(e, &e->peers[i]);
+            pki_engine_check_left(e, &e->peers[i]);
 }
 
 void pki_engine_look_around(struct pki_engine *e)

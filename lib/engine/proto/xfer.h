@@ -340,7 +340,6 @@ uint32_t *pki_ll_moved(struct pki_engine *engine, const struct pki_xfer *xfer); 
 void pki_side_send_forget(struct pki_engine *engine, struct pki_peer *peer, uint32_t id); /* a hint: it may get lost */
 pk_result_t pki_side_send_export(struct pki_engine *engine, struct pki_peer *peer, uint32_t id, const struct pki_export *exported);
 void pki_side_poll(struct pki_engine *engine, struct pki_peer *peer);
-void pki_side_check_left(struct pki_engine *engine, struct pki_peer *peer); /* a peer that sent its shutdown message is still waited for */
 /* Unlocked, nothing is taken: has the peer failed, or died, as far as can be seen? */
 pk_result_t pki_side_peek(const struct pki_engine *engine, const struct pki_peer *peer);
 void pki_side_tell_all(struct pki_engine *engine); /* that it has failed */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Operations recorded into CUDA graphs. Both ends of every transfer meet once, while they capture: the receiver grants its buffer and two
- * words: a message's are its own as long as the graph, collectives have theirs in turn (capture_graph.c). Memory that a peer is
+ * words: a message's are its own as long as the graph, collectives have theirs in turn (mem/graphs.c). Memory that a peer is
  * to write is described to it then, as for any other transfer, and stays so: the program has registered nothing. Each replay
  * passes the words back and forth: start 0 -> 1 by the receiver, -> 0 by the sender; done 0 -> 1 by the sender, -> 0 by the
  * receiver; so both are 0 when the receiver is through. Captured operations match only captured ones, in the order of capture.

@@ -5,38 +5,7 @@
 
 #include "coll/order.h"
 #include "engine/core/internal.h"
-
-/* A graph that has operations of this engine. */
-struct pki_graph {
-    struct pki_list node;     /* engine->graphs */
-    uint64_t capture;         /* the driver's number of it */
-    struct pki_list captured; /* its transfers */
-    uint32_t scratch;         /* bit i: it uses engine->graph_scratch[i] */
-    void *replay_lock_stream, *turn; /* where its last collective was, and what ended that one's turn; NULL: there was none */
-    int calls;                /* that capture into it now */
-    atomic_bool gone;         /* it has been destroyed, and all that was made of it */
-    atomic_int holders;       /* the engine and the driver: whoever lets go last frees it */
-};
-
-/* One transfer of a captured operation. Lives as long as the graph. */
-struct captured {
-    struct pki_list node; /* graph->captured */
-    struct pki_peer *peer;
-    struct pki_signal_slot *slot;
-    int own_slot;    /* receive, of a message: index in peer->signals; else -1 */
-    uint32_t region; /* receive: that the peer writes into; 0: none */
-    uint64_t met;    /* receive: what the slot's claim is at least when the sender has met this grant, and mapped the region */
-    bool is_send;
-    uint8_t flags;
-    uint16_t index;
-    uint32_t sig;
-    uint64_t op;
-    char *addr;
-    size_t bytes;
-    uint64_t remote;
-    void *held;           /* send: memory that a rank of this process has for its graphs; given back in a call; NULL: none */
-    const char *name;
-};
+#include "engine/mem/graphs.h"
 
 /* One operation while it is being captured. */
 struct capture_part {
@@ -75,16 +44,6 @@ void pki_record_done(struct capture_recorder *r, struct captured *c);
 
 /* The transfer that it is about to be. NULL: out of memory, recorded. */
 struct captured *pki_captured_new(struct pki_engine *e, struct pki_graph *graph, int peer, bool is_send, const char *name);
-
-/* capture_graph.c */
-/* The graph that this queue is captured into. It stays while `calls` counts the caller. */
-pk_result_t pki_graph_enter(struct pki_engine *e, const struct pki_queue *queue, struct pki_graph **graph);
-/* A signal slot for a receive, its words 0: the transfer's own, or the one that all captured collectives have for their k-th from
- * this peer. */
-pk_result_t pki_graph_slot(struct captured *c);
-/* Memory that stays until it has been given back as often as taken. */
-pk_result_t pki_graph_scratch_take(struct pki_engine *e, size_t bytes, int *index);
-void pki_graph_scratch_give(struct pki_engine *e, int index);
 
 /* capture_plan.c: collectives */
 pk_result_t pki_capture_plan_check(struct pki_engine *e, struct capture_part *part);

@@ -2,7 +2,7 @@
 /*
  * Collectives recorded into CUDA graphs: the steps of the plan in the caller's own stream, in an order that lets all ranks' streams come
  * to the end (coll/order.h). Gate slots and scratch memory are those that all captured collectives have in turn
- * (capture_graph.c).
+ * (mem/graphs.c).
  */
 #include <stdlib.h>
 #include <string.h>

@@ -32,13 +32,6 @@
 #define MEET_SAVED_NS (100u * PKI_CTS_NS)
 #define ROOM_NS 100000000u /* for one more kernel that waits */
 
-void pki_stream_count(struct pki_task *task)
-{
-    if (!task->counted)
-        task->listed = pki_waiting_enter(task->engine->ordinal, task->queue.handle);
-    task->counted = true;
-}
-
 /* How many streams may hold a queue. None where kernels can wait instead: with more streams than queues the driver puts some behind the wait, be
  * it the only one. */
 int pki_stream_wait_limit(const struct pki_engine *e)
@@ -168,7 +161,7 @@ pk_result_t pki_stream_admit(struct pki_task *task)
         do_within_call(task);
         return PK_OK;
     }
-    pki_stream_count(task);
+    pki_waiting_count(task);
     result = choose_wait(task);
     if (result == PK_OK)
         result = take_signals(task);

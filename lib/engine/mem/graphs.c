@@ -9,7 +9,7 @@
  */
 #include <stdlib.h>
 
-#include "engine/stream/capture.h"
+#include "engine/mem/graphs.h"
 
 static atomic_uint gone_graphs; /* of the process; counted behind their `gone` */
 
@@ -278,12 +278,6 @@ void pki_graphs_tidy(struct pki_engine *e)
 }
 
 /* ---- the end ---- */
-
-void pki_graphs_release(struct pki_engine *e)
-{
-    if (!pki_list_empty(&e->graphs))
-        pki_watchdog_open_slots(e);
-}
 
 void pki_graphs_wait(struct pki_engine *e)
 {

@@ -68,6 +68,10 @@ static size_t available(const struct pki_task *task, uint32_t i, bool *all)
     return least;
 }
 
+static void progressed(struct pki_task *task, uint32_t i, size_t done, bool ended);
+
+static const struct pki_xfer_user step_user = { .progressed = progressed, .combine = pki_plan_reduce_from };
+
 struct pki_xfer *pki_plan_xfer(struct pki_task *task, uint32_t i)
 {
     const struct pki_step *step = &task->plan->steps[i];
@@ -85,6 +89,7 @@ struct pki_xfer *pki_plan_xfer(struct pki_task *task, uint32_t i)
     xfer->bytes = state->bytes;
     xfer->chunk = chunk_bytes(task, step);
     xfer->task = task;
+    xfer->user = &step_user;
     xfer->step = i;
     xfer->kind = task->kind;
     xfer->combines = step->kind == PKI_STEP_RECV_REDUCE && task->kind == PKI_MEM_HOST;
@@ -295,8 +300,10 @@ bool pki_plan_run(struct pki_task *task)
     return true;
 }
 
-void pki_plan_xfer_progress(struct pki_task *task, uint32_t i, size_t done, bool ended)
+static void progressed(struct pki_task *task, uint32_t i, size_t done, bool ended)
 {
+    if (ended)
+        task->steps[i].xfer = NULL;
     if (task->plan->steps[i].kind == PKI_STEP_RECV_REDUCE && !task->steps[i].reduced && !task->direct) {
         task->steps[i].landed = done;
         queue_step(task, i);

@@ -229,6 +229,20 @@ void pki_task_free(struct pki_task *task)
     task_give(task->engine, task);
 }
 
+/* The single transfer of a send or receive has moved. */
+static void progressed(struct pki_task *task, uint32_t step, size_t done, bool ended)
+{
+    (void)step;
+    (void)done;
+    if (!ended)
+        return;
+    task->xfer = NULL;
+    task->engine->stats.steps++;
+    pki_task_end(task, PK_OK);
+}
+
+static const struct pki_xfer_user message_user = { .progressed = progressed };
+
 /* The single transfer of a send or receive. */
 static pk_result_t make_xfer(struct pki_task *task)
 {
@@ -242,6 +256,7 @@ static pk_result_t make_xfer(struct pki_task *task)
     task->number = is_send ? ++peer->sends_begun[0] : ++peer->recvs_begun[0];
     xfer->op = task->number;
     xfer->task = task;
+    xfer->user = &message_user;
     xfer->kind = task->kind;
     xfer->addr = (char *)(is_send ? (uintptr_t)r->in : (uintptr_t)r->out);
     xfer->bytes = (is_send ? r->in_count : r->out_count) * pki_dtype_bytes(r->dtype);

@@ -270,7 +270,6 @@ bool pki_plan_run(struct pki_task *task); /* false: it cannot start yet */
 void pki_plan_resume(struct pki_task *task, const struct pki_begun *begun);
 /* A step's own bytes have moved, to `done` in all; the steps that depend on it are looked at next. */
 void pki_plan_step_done(struct pki_task *task, uint32_t step, size_t done, bool ended);
-void pki_plan_xfer_progress(struct pki_task *task, uint32_t step, size_t done, bool ended);
 bool pki_plan_poll(struct pki_task *task);
 void pki_plan_tell(struct pki_task *task); /* `unreported` ranks that this one has an ordinary plan */
 

@@ -330,7 +330,7 @@ static bool is_taken_back(const struct pki_xfer *xfer)
 
 static void get_from(struct pki_xfer *xfer, const void *from, size_t len)
 {
-    pk_result_t result = pki_plan_reduce_from(xfer->task, xfer->step, xfer->done, from, len);
+    pk_result_t result = xfer->user->combine(xfer->task, xfer->step, xfer->done, from, len);
 
     if (result != PK_OK) {
         pki_engine_poison(xfer->engine, result, true);

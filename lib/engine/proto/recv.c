@@ -77,7 +77,7 @@ static void take_data(struct pki_xfer *xfer, const struct pki_msg *msg, const vo
     if (xfer->coop || xfer->asks)
         pki_coop_left(xfer);
     if (xfer->combines) {
-        pk_result_t result = pki_plan_reduce_from(xfer->task, xfer->step, xfer->done, payload, msg->payload);
+        pk_result_t result = xfer->user->combine(xfer->task, xfer->step, xfer->done, payload, msg->payload);
 
         if (result != PK_OK) {
             pki_engine_poison(xfer->engine, result, true);

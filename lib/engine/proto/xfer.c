@@ -124,6 +124,7 @@ void pki_xfer_free(struct pki_xfer *xfer)
 /* `done` has grown: whoever waits for these bytes goes on. */
 void pki_xfer_progressed(struct pki_xfer *xfer)
 {
+    const struct pki_xfer_user *user = xfer->user;
     struct pki_task *task = xfer->task;
     struct pki_engine *e = xfer->engine;
     uint32_t step = xfer->step;
@@ -137,15 +138,7 @@ void pki_xfer_progressed(struct pki_xfer *xfer)
             e->stats.bytes_received += xfer->bytes;
         pki_xfer_free(xfer);
     }
-    if (task->plan != NULL) {
-        if (ended)
-            task->steps[step].xfer = NULL;
-        pki_plan_xfer_progress(task, step, done, ended);
-    } else if (ended) {
-        task->xfer = NULL;
-        e->stats.steps++;
-        pki_task_end(task, PK_OK);
-    }
+    user->progressed(task, step, done, ended);
 }
 
 void pki_xfer_mismatch(struct pki_xfer *xfer, const struct pki_msg *msg, size_t bytes)

@@ -39,12 +39,21 @@ enum pki_xfer_state {
     PKI_XFER_DONE
 };
 
+/* Whoever made a transfer: it goes on when bytes of it have moved. */
+struct pki_xfer_user {
+    /* `done` bytes in all may be read, or overwritten; `ended`: and the transfer is gone. */
+    void (*progressed)(struct pki_task *task, uint32_t step, size_t done, bool ended);
+    /* Host, of a transfer that combines: work these bytes, which belong at `at`, into the step's own operand. */
+    pk_result_t (*combine)(struct pki_task *task, uint32_t step, size_t at, const void *payload, size_t bytes);
+};
+
 struct pki_xfer {
     struct pki_list match;  /* peer->sends or peer->recvs while it can be matched */
     struct pki_list active; /* engine->active while it must be looked at in every progress */
     struct pki_engine *engine;
     struct pki_peer *peer;
     struct pki_task *task;
+    const struct pki_xfer_user *user;
     uint32_t step;          /* of the task's plan */
     bool is_send;
     bool rts_seen;          /* send: RTS has been sent. receive: RTS has arrived */

@@ -114,6 +114,7 @@ static struct pki_engine *engine_new(const struct pki_engine_config *config)
         free(e);
         return NULL;
     }
+    e->handlers = &pki_handlers;
     atomic_flag_clear(&e->lock);
     e->config = *config;
     e->gpu = config->device;

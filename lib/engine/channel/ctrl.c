@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/proto/offer.h"
+#include "engine/core/internal.h"
 #include "util/hot.h"
 
 #define MESSAGES_A_POLL 64 /* of one peer, so that none starves the others */
@@ -63,6 +63,11 @@ struct pki_unexpected *pki_ctrl_take(struct pki_xfer *xfer)
     return NULL;
 }
 
+static const struct pki_handler *handler_of(const struct pki_engine *e, const struct pki_msg *msg)
+{
+    return &e->handlers->messages[msg->kind < PKI_MSG_KINDS ? msg->kind : 0];
+}
+
 /* A collective with this number began here and is another one than the peer's. */
 static bool contradicts(struct pki_engine *e, struct pki_peer *peer, const struct pki_msg *msg)
 {
@@ -107,18 +112,19 @@ static void hear_of_fused(struct pki_engine *e, const struct pki_msg *msg)
     for (struct pki_list *n = e->tasks.next; n != &e->tasks; n = n->next) {
         struct pki_task *task = pki_container_of(n, struct pki_task, node);
 
-        if (task->number == msg->op && pki_task_is_fused(task))
-            pki_fused_fall(task);
+        if (task->number == msg->op && task->executor != NULL && task->executor->fall != NULL)
+            task->executor->fall(task);
     }
 }
 
 static void keep(struct pki_engine *e, struct pki_peer *peer, const struct pki_msg *msg, const void *payload)
 {
+    const struct pki_handler *handler = handler_of(e, msg);
     struct pki_unexpected *unexpected;
 
     if (contradicts(e, peer, msg))
         return;
-    if (came_too_late(e, peer, msg) || (msg->kind == PKI_MSG_RTS && pki_offer_is_settled(peer, msg)))
+    if (came_too_late(e, peer, msg) || (handler->is_void != NULL && handler->is_void(peer, msg)))
         return;
     hear_of_fused(e, msg);
     if (msg->kind == PKI_MSG_PLAN && msg->op <= e->coll_number)
@@ -167,6 +173,7 @@ void pki_ctrl_eager_put_consumed(struct pki_engine *e, struct pki_peer *peer, si
 
 static void dispatch(struct pki_engine *e, struct pki_peer *peer, const struct pki_msg *msg, const void *payload)
 {
+    const struct pki_handler *handler = handler_of(e, msg);
     struct pki_xfer *xfer;
 
     if (msg->kind == PKI_MSG_EAGER)
@@ -176,31 +183,17 @@ static void dispatch(struct pki_engine *e, struct pki_peer *peer, const struct p
         peer->eager_put_out -= msg->offset < peer->eager_put_out ? msg->offset : peer->eager_put_out;
         return;
     }
-    if (msg->kind == PKI_MSG_WHO || msg->kind == PKI_MSG_HERE) {
-        pki_stragglers_message(e, peer, msg);
-        return;
-    }
-    if (msg->kind == PKI_MSG_MAP || msg->kind == PKI_MSG_MAPPED) {
-        pki_reach_message(e, peer, msg);
-        return;
-    }
-    if (msg->kind == PKI_MSG_SIDE) {
-        pki_side_message(e, peer, msg, payload);
+    if (handler->take != NULL) {
+        handler->take(e, peer, msg, payload);
         return;
     }
     if (pki_msg_of_collective(msg) && msg->op > peer->coll_heard)
         peer->coll_heard = msg->op;
-    xfer = msg->kind == PKI_MSG_PLAN ? NULL : find_xfer(peer, msg);
+    xfer = handler->go_on != NULL ? find_xfer(peer, msg) : NULL;
     if (xfer == NULL)
         keep(e, peer, msg, payload);
-    else if (msg->kind == PKI_MSG_BOUNCE_CREDIT)
-        pki_bounce_placed(xfer, msg);
-    else if (msg->kind == PKI_MSG_ATS)
-        pki_send_ats_arrived(xfer, msg);
-    else if (xfer->is_send)
-        pki_send_cts_arrived(xfer, msg);
     else
-        pki_recv_message(xfer, msg, payload);
+        handler->go_on(xfer, msg, payload);
 }
 
 bool pki_ctrl_poll(struct pki_engine *e, struct pki_peer *peer)

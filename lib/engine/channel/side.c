@@ -192,7 +192,7 @@ static void take_failed(struct pki_engine *e, struct pki_peer *peer, struct fram
     if (atomic_load(&e->failed) != PK_OK) /* everybody tells everybody; the first counts */
         return;
     if (culprit == e->config.rank && code == PK_ERR_TIMEOUT) /* somebody waited for us, because we wait too */
-        culprit = pki_engine_missing(e);
+        culprit = e->handlers->missing(e);
     if (culprit == e->config.rank || culprit < 0) /* or disagreed with us: the other side is who told */
         culprit = peer->rank;
     where = pki_engine_where(e, culprit, pki_engine_first_task(e));
@@ -212,38 +212,22 @@ static void take_shutdown(struct pki_peer *peer, const struct frame *frame)
         peer->eps[i]->shutdown = true;
 }
 
-static pk_result_t keep_pieces(struct pki_import *import, const int *fds, int n)
-{
-    if ((uint32_t)n > import->exported.pieces - import->pieces_here)
-        return PK_ERR_INTERNAL;
-    for (int i = 0; i < n; i++)
-        import->exported.fds[import->pieces_here++] = fds[i];
-    return PK_OK;
-}
-
 static pk_result_t take_export(struct pki_engine *e, struct pki_peer *peer, const struct frame *frame, const int *fds, int n)
 {
-    struct pki_import *import;
+    struct pki_export x = { 0 };
 
     if (frame->kind == FRAME_EXPORT) {
-        struct pki_export x = { .base = frame->u.export.base,
-                                .bytes = frame->u.export.bytes, .buffer_id = frame->u.export.buffer_id,
-                                .owner = frame->u.export.owner, .pieces = frame->u.export.pieces,
-                                .piece_bytes_first = frame->u.export.piece_bytes_first,
-                                .piece_bytes = frame->u.export.piece_bytes };
-        pk_result_t result;
-
+        x = (struct pki_export){ .base = frame->u.export.base, .bytes = frame->u.export.bytes,
+                                 .buffer_id = frame->u.export.buffer_id, .owner = frame->u.export.owner,
+                                 .pieces = frame->u.export.pieces, .piece_bytes_first = frame->u.export.piece_bytes_first,
+                                 .piece_bytes = frame->u.export.piece_bytes };
         if (frame->u.export.export_kind > PKI_EXPORT_MEMFD || x.pieces > PKI_EXPORT_PIECES_MAX)
             return PK_ERR_INTERNAL;
         x.kind = frame->u.export.export_kind;
         memcpy(x.device_uuid, frame->u.export.device_uuid, sizeof x.device_uuid);
         memcpy(x.handle, frame->u.export.handle, sizeof x.handle);
-        result = pki_region_arrived(e, peer, frame->u.export.id, &x);
-        if (result != PK_OK)
-            return result;
     }
-    import = pki_region_import(peer, frame->u.export.id);
-    return import == NULL ? PK_ERR_INTERNAL : keep_pieces(import, fds, n);
+    return e->handlers->described(e, peer, frame->u.export.id, frame->kind == FRAME_EXPORT ? &x : NULL, fds, n);
 }
 
 static pk_result_t take(struct pki_engine *e, struct pki_peer *peer, struct frame *frame, const struct pki_frame_in *in)
@@ -257,7 +241,7 @@ static pk_result_t take(struct pki_engine *e, struct pki_peer *peer, struct fram
     case FRAME_PIECES:
         return take_export(e, peer, frame, in->fds, in->fd_count);
     case FRAME_FORGET:
-        pki_region_forgotten(e, peer, frame->u.export.id);
+        e->handlers->forgotten(e, peer, frame->u.export.id);
         return PK_OK;
     case FRAME_FAILED:
         take_failed(e, peer, frame);

@@ -89,6 +89,29 @@ struct pki_watchdog {
     uint64_t since_ns;
 };
 
+#define PKI_MSG_KINDS (PKI_MSG_SIDE + 1)
+
+/* What a message is for. A kind that no peer sends is the transfer's, which does not expect it. */
+struct pki_handler {
+    /* It speaks of no transfer. */
+    void (*take)(struct pki_engine *engine, struct pki_peer *peer, const struct pki_msg *msg, const void *payload);
+    /* The transfer that it speaks of. NULL: it is kept. */
+    void (*go_on)(struct pki_xfer *xfer, const struct pki_msg *msg, const void *payload);
+    /* Nobody will ask for it: it is not kept. NULL: somebody will. */
+    bool (*is_void)(const struct pki_peer *peer, const struct pki_msg *msg);
+};
+
+/* What the lower folders tell those above, which they do not know: handlers.c. */
+struct pki_handlers {
+    struct pki_handler messages[PKI_MSG_KINDS]; /* by kind; 0: of any other kind */
+    /* A region of the peer, or, without `exported`, more descriptors of it. Takes the descriptors over if it succeeds. */
+    pk_result_t (*described)(struct pki_engine *engine, struct pki_peer *peer, uint32_t id, const struct pki_export *exported,
+                             const int *fds, int n);
+    void (*forgotten)(struct pki_engine *engine, struct pki_peer *peer, uint32_t id);
+    int (*missing)(struct pki_engine *engine); /* the rank to blame for the oldest operation; -1: none is */
+    void (*ended)(struct pki_task *task);      /* it is in no list any more, and has its result */
+};
+
 struct pki_engine {
     /* what every message needs */
     atomic_flag lock;
@@ -100,6 +123,7 @@ struct pki_engine {
     struct pki_peer *peers;
     struct pki_list tasks, active;
     pk_stats_t stats;
+    const struct pki_handlers *handlers;
 
     struct pki_watchdog held;
     struct pki_engine_config config;
@@ -248,6 +272,8 @@ static inline void pki_engine_check_soon(struct pki_engine *engine)
     atomic_store_explicit(&engine->idle_rounds, 63, memory_order_relaxed);
 }
 
+extern const struct pki_handlers pki_handlers; /* handlers.c */
+
 /* The oldest unfinished operation, for texts; may be NULL. */
 struct pki_task *pki_engine_first_task(const struct pki_engine *engine);
 
@@ -276,6 +302,18 @@ static inline bool pki_bounce_receives(const struct pki_engine *engine, const st
 static inline bool pki_bounce_unpacks(const struct pki_engine *engine)
 {
     return engine->config.unpack_kernel && engine->config.sm_policy != PK_SM_NONE;
+}
+
+/* An EAGER message to this peer takes along what is owed to it, and one from it brings what it has consumed. */
+static inline uint64_t pki_credit_to_return(const struct pki_peer *peer)
+{
+    return peer->ctrl->iface->eager_credits ? peer->eager_in : 0;
+}
+
+static inline void pki_credit_arrived(struct pki_peer *peer, const struct pki_msg *msg)
+{
+    if (peer->ctrl->iface->eager_credits)
+        peer->eager_out -= msg->bytes < peer->eager_out ? msg->bytes : peer->eager_out;
 }
 
 /* watchdog.c */

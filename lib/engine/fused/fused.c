@@ -185,16 +185,6 @@ static bool is_my_turn(const struct pki_task *task)
     return task->engine->fused.waiting.next == &task->turn;
 }
 
-void pki_fused_made(struct pki_task *task)
-{
-    enum pki_fused_kernel kernel = pki_fused_kernel(task->engine, &task->request);
-
-    if (kernel == PKI_FUSED_TWOSHOT || kernel == PKI_FUSED_PUSH)
-        pki_reach_find(task);
-    task->indirect = !task->direct;
-    task->engine->fused.indirect += task->indirect;
-}
-
 void pki_fused_forget(struct pki_task *task)
 {
     task->engine->fused.indirect -= task->indirect;
@@ -205,6 +195,17 @@ void pki_fused_forget(struct pki_task *task)
 bool pki_fused_all_direct(const struct pki_engine *e)
 {
     return e->fused.indirect == 0;
+}
+
+static void fall(struct pki_task *task)
+{
+    struct pki_engine *e = task->engine;
+
+    if (task->fallen)
+        return;
+    task->fallen = true;
+    pki_task_set_cpu_driven(task);
+    atomic_store(entry_of(task, e->fused.words->fall), task->epoch);
 }
 
 /* ---- launch ---- */
@@ -348,7 +349,7 @@ pk_result_t pki_fused_launch(struct pki_task *task, const struct pki_queue *queu
         return result;
     task->ctas = pki_fused_ctas(e, r);
     if (was_heard_of(task))
-        pki_fused_fall(task);
+        fall(task);
     args = begin_args(e, task->epoch);
     pki_fused_fill(task, &args);
     args.sig = task->sig;
@@ -369,7 +370,7 @@ pk_result_t pki_fused_launch(struct pki_task *task, const struct pki_queue *queu
     return PK_OK;
 }
 
-void pki_fused_look(struct pki_task *task)
+static void look(struct pki_task *task)
 {
     pk_result_t result;
 
@@ -381,17 +382,6 @@ void pki_fused_look(struct pki_task *task)
 }
 
 /* ---- done in another way ---- */
-
-void pki_fused_fall(struct pki_task *task)
-{
-    struct pki_engine *e = task->engine;
-
-    if (task->fallen)
-        return;
-    task->fallen = true;
-    pki_task_set_cpu_driven(task);
-    atomic_store(entry_of(task, e->fused.words->fall), task->epoch);
-}
 
 /* The kernel stands by in the stream: now is the operation's time. */
 static bool start_instead(struct pki_task *task)
@@ -406,6 +396,7 @@ static bool start_instead(struct pki_task *task)
         pki_engine_poison(e, PK_ERR_MEMORY, true);
         return false;
     }
+    task->executor = NULL;
     task->direct = false;
     task->mode = PKI_TASK_SIGNALLED; /* its signal is open: it may be started until it can be */
     task->started = pki_plan_run(task);
@@ -437,7 +428,7 @@ static bool disagrees(struct pki_task *task)
     return false;
 }
 
-bool pki_fused_waits_for(const struct pki_task *task, int peer)
+static bool waits_for(const struct pki_task *task, int peer)
 {
     const struct pki_fused_words *words = task->engine->fused.words;
     uint32_t missing = atomic_load((const _Atomic uint32_t *)&words->missing[peer]);
@@ -446,16 +437,29 @@ bool pki_fused_waits_for(const struct pki_task *task, int peer)
     return missing != 0 && (int32_t)(missing - task->epoch) >= 0;
 }
 
-bool pki_fused_poll(struct pki_task *task, bool *ended)
+static bool poll(struct pki_task *task, bool *ended)
 {
     *ended = false;
     if (!task->launched) {
         if (task->mode != PKI_TASK_STREAM)
-            pki_fused_look(task);
+            look(task);
         return task->launched;
     }
     if (task->fallen)
         return start_instead(task);
     *ended = ctas_ended(task->engine, task->ctas, task->last_epoch);
     return *ended || disagrees(task);
+}
+
+static const struct pki_executor executor = { .look = look, .poll = poll, .waits_for = waits_for, .fall = fall };
+
+void pki_fused_made(struct pki_task *task)
+{
+    enum pki_fused_kernel kernel = pki_fused_kernel(task->engine, &task->request);
+
+    task->executor = &executor;
+    if (kernel == PKI_FUSED_TWOSHOT || kernel == PKI_FUSED_PUSH)
+        pki_reach_find(task);
+    task->indirect = !task->direct;
+    task->engine->fused.indirect += task->indirect;
 }

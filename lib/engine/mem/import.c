@@ -133,7 +133,7 @@ static void outlive(struct pki_peer *peer, const struct pki_export *exported)
     }
 }
 
-pk_result_t pki_region_arrived(struct pki_engine *e, struct pki_peer *peer, uint32_t id, const struct pki_export *exported)
+static pk_result_t arrived(struct pki_engine *e, struct pki_peer *peer, uint32_t id, const struct pki_export *exported)
 {
     struct pki_where where = pki_engine_where(e, peer->rank, NULL);
     struct pki_import import = { .id = id, .exported = *exported }, *entry = NULL;
@@ -152,6 +152,26 @@ pk_result_t pki_region_arrived(struct pki_engine *e, struct pki_peer *peer, uint
     *entry = import;
     e->described = true;
     return PK_OK;
+}
+
+static pk_result_t keep_pieces(struct pki_import *import, const int *fds, int n)
+{
+    if ((uint32_t)n > import->exported.pieces - import->pieces_here)
+        return PK_ERR_INTERNAL;
+    for (int i = 0; i < n; i++)
+        import->exported.fds[import->pieces_here++] = fds[i];
+    return PK_OK;
+}
+
+pk_result_t pki_region_described(struct pki_engine *e, struct pki_peer *peer, uint32_t id, const struct pki_export *exported,
+                                 const int *fds, int n)
+{
+    pk_result_t result = exported != NULL ? arrived(e, peer, id, exported) : PK_OK;
+    struct pki_import *import = pki_region_import(peer, id);
+
+    if (result != PK_OK)
+        return result;
+    return import == NULL ? PK_ERR_INTERNAL : keep_pieces(import, fds, n);
 }
 
 pk_result_t pki_engine_map(struct pki_engine *e, struct pki_ep *path, const struct pki_export *in, uint64_t *remote)

@@ -79,8 +79,10 @@ pk_result_t pki_region_map(struct pki_engine *engine, struct pki_peer *peer, uin
 /* The same for the host memory that a CTS or OFFER names. `here`: where this process has it mapped, else its address at the peer. */
 pk_result_t pki_region_map_host(struct pki_engine *engine, struct pki_peer *peer, const struct pki_msg *msg, bool here,
                                 uint64_t *remote);
-/* A description has come: keep it until it is mapped. Takes over its descriptors. */
-pk_result_t pki_region_arrived(struct pki_engine *engine, struct pki_peer *peer, uint32_t id, const struct pki_export *exported);
+/* A description has come, or, without `exported`, more descriptors of it: kept until it is mapped. Takes them over if it
+ * succeeds. */
+pk_result_t pki_region_described(struct pki_engine *engine, struct pki_peer *peer, uint32_t id, const struct pki_export *exported,
+                                 const int *fds, int n);
 /* NULL: this region has not been described. */
 struct pki_import *pki_region_import(struct pki_peer *peer, uint32_t id);
 /* The peer's memory is gone, or it needs the entry. */

@@ -220,10 +220,8 @@ static void look_at(struct pki_task *task, uint32_t i)
         pki_plan_look_at_work(task, i, avail, all);
         return;
     case PKI_STEP_FUSED:
-        pki_fused_look(task);
-        return;
     case PKI_STEP_SWITCH:
-        pki_switched_look(task);
+        task->executor->look(task);
         return;
     }
 }
@@ -313,24 +311,13 @@ static void progressed(struct pki_task *task, uint32_t i, size_t done, bool ende
     drain(task);
 }
 
-static bool poll_fused(struct pki_task *task)
+static bool poll_executor(struct pki_task *task)
 {
-    bool ended, moved = pki_fused_poll(task, &ended);
-
-    if (ended) {
-        pki_plan_step_done(task, 0, task->steps[0].bytes, true);
-        drain(task);
-    }
-    return moved;
-}
-
-static bool poll_switched(struct pki_task *task)
-{
-    bool ended, moved = pki_switched_poll(task, &ended);
+    bool ended, moved = task->executor->poll(task, &ended);
 
     if (ended)
         pki_plan_step_done(task, 0, task->steps[0].bytes, true);
-    if (ended || task->remaining == 0) /* where what has come is copied to the receive buffer it takes a while */
+    if (ended || (task->executor != NULL && task->remaining == 0)) /* a copy to the receive buffer takes a while */
         drain(task);
     return moved || task->mixed.over;
 }
@@ -373,10 +360,8 @@ bool pki_plan_poll(struct pki_task *task)
 {
     bool moved = false, polls = false, on_host = task->kind == PKI_MEM_HOST;
 
-    if (pki_task_is_fused(task))
-        return poll_fused(task);
-    if (pki_task_is_switched(task))
-        return poll_switched(task);
+    if (task->executor != NULL)
+        return poll_executor(task);
     if (task->unreported != 0) {
         pki_plan_tell(task);
         moved = task->unreported == 0; /* it may end below */

@@ -71,7 +71,7 @@ static bool begin(struct pki_task *task)
     return true;
 }
 
-void pki_switched_look(struct pki_task *task)
+static void look(struct pki_task *task)
 {
     task->more_work = true; /* so it is polled */
     if (!task->switched.begun)
@@ -109,7 +109,7 @@ static pk_result_t begin_rest(struct pki_task *task)
         return pki_fail(PK_ERR_MEMORY, NULL, "no memory for %zu elements that do not fit packets", count);
     pki_switchml_gather(e->switchml, task->switched.units);
     r = of_units(task, count);
-    result = pki_task_new(e, &r, &rest);
+    result = pki_task_make(e, &r, &rest);
     if (result != PK_OK)
         return result;
     rest->number = task->number;
@@ -148,7 +148,7 @@ void pki_switched_drop(struct pki_task *task)
 
 /* ---- going on ---- */
 
-bool pki_switched_poll(struct pki_task *task, bool *ended)
+static bool poll_session(struct pki_task *task, bool *ended)
 {
     struct pki_engine *e = task->engine;
     bool moved, done;
@@ -173,3 +173,10 @@ bool pki_switched_poll(struct pki_task *task, bool *ended)
         pki_switched_drop(task);
     return moved || done;
 }
+
+static bool waits_for(const struct pki_task *task, int peer)
+{
+    return task->switched.begun && peer != task->engine->config.rank;
+}
+
+const struct pki_executor pki_switched_executor = { .look = look, .poll = poll_session, .waits_for = waits_for };

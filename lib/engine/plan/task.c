@@ -186,6 +186,8 @@ pk_result_t pki_task_make(struct pki_engine *e, const struct pki_request *r, str
     if (found.kinds[0] != found.kinds[1] || (task->kind == PKI_MEM_DEVICE && pki_task_is_switched(task)))
         pki_mixed_choose(task, found.kinds, found.bytes);
     pki_scaled_choose(task);
+    if (pki_task_is_switched(task))
+        task->executor = &pki_switched_executor;
     result = check_policy(task);
     if (result != PK_OK)
         goto err_release;
@@ -200,29 +202,8 @@ err_free:
     return result;
 }
 
-pk_result_t pki_task_new(struct pki_engine *e, const struct pki_request *r, struct pki_task **out)
-{
-    struct pki_task *task;
-    pk_result_t result = pki_task_make(e, r, &task);
-
-    if (result != PK_OK)
-        return result;
-    if (r->stream.kind == PK_STREAM_KIND_CUDA)
-        result = pki_stream_admit(task);
-    if (result != PK_OK) {
-        pki_task_free(task);
-        return result;
-    }
-    if (pki_task_is_fused(task))
-        pki_fused_made(task);
-    *out = task;
-    return PK_OK;
-}
-
 void pki_task_free(struct pki_task *task)
 {
-    pki_reach_drop(task);
-    pki_fused_forget(task);
     pki_switched_drop(task);
     pki_plan_release(task);
     free(task->lengths);
@@ -279,19 +260,9 @@ pk_result_t pki_task_enroll(struct pki_task *task)
         result = make_xfer(task);
     if (result != PK_OK)
         return result;
-    if (task->request.what == PKI_DO_COLL)
-        pki_fused_enroll(task);
     pki_list_push(&e->tasks, &task->node);
-    if (task->direct && pki_task_is_fused(task) && !task->reach.asked) /* else the answers are waited for */
-        pki_task_set_device_driven(task);
     if (task->request.stream.kind != PK_STREAM_KIND_BLOCKING)
         atomic_fetch_add(&e->async_tasks, 1);
-    if (!pki_task_in_cuda_stream(task))
-        pki_stream_copies(task);
-    if (task->request.stream.kind == PK_STREAM_KIND_HOST) {
-        task->stream = task->request.stream.handle;
-        pki_host_stream_append(task->stream, task);
-    }
     return PK_OK;
 }
 
@@ -325,12 +296,9 @@ void pki_task_end(struct pki_task *task, pk_result_t result)
     task->xfer = NULL;
     if (task->plan != NULL)
         pki_plan_abandon(task);
-    pki_fused_left(task);
     task->result = result;
     pki_list_remove(&task->node);
-    pki_stream_left(task);
-    if (kind == PK_STREAM_KIND_HOST)
-        pki_host_stream_ended(task->stream, task);
+    e->handlers->ended(task);
     e->stats.operations++;
     if (kind == PK_STREAM_KIND_BLOCKING) {
         atomic_store_explicit(&task->ended, true, memory_order_release); /* its caller frees it */
@@ -344,7 +312,7 @@ void pki_task_end(struct pki_task *task, pk_result_t result)
 pk_result_t pki_task_resume(struct pki_engine *e, const struct pki_request *r, const struct pki_begun *begun, struct pki_list *blocking)
 {
     struct pki_task *task;
-    pk_result_t result = pki_task_new(e, r, &task);
+    pk_result_t result = pki_task_make(e, r, &task);
 
     if (result != PK_OK)
         return result;

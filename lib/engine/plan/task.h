@@ -102,6 +102,14 @@ struct pki_fused {
     struct pki_queue queue;          /* for those */
 };
 
+/* Of a plan that is one step, which a kernel on each rank does, or an aggregator. */
+struct pki_executor {
+    void (*look)(struct pki_task *task);              /* start it, if it can be now */
+    bool (*poll)(struct pki_task *task, bool *ended); /* true: something has changed */
+    bool (*waits_for)(const struct pki_task *task, int peer);
+    void (*fall)(struct pki_task *task);              /* a rank does it by an ordinary plan: so do all. NULL: none can */
+};
+
 struct pki_task {
     struct pki_list node;      /* engine->tasks, from start to end */
     struct pki_list waiting;   /* the caller's list of blocking ones */
@@ -142,6 +150,7 @@ struct pki_task {
     struct pki_xfer *xfer;     /* send, recv */
     struct pki_task *other_end; /* of a message to the own rank that this one's stream copies (stream/self.c) */
     size_t *lengths;           /* the layout's arrays */
+    const struct pki_executor *executor; /* NULL: the steps are done one by one */
     struct pki_plan_entry *entry;
     const struct pki_plan *plan; /* the entry's */
     const uint32_t *dependents, *dependents_first;
@@ -227,9 +236,8 @@ bool pki_task_contradicts(struct pki_engine *engine, int peer, uint64_t number, 
 void pki_task_number(struct pki_task *task);
 
 /* task.c */
-/* Checked and with its plan, but not to be started: for what is captured. */
+/* Checked and with its plan; it has no place in a stream yet. */
 pk_result_t pki_task_make(struct pki_engine *engine, const struct pki_request *request, struct pki_task **task);
-pk_result_t pki_task_new(struct pki_engine *engine, const struct pki_request *request, struct pki_task **task);
 /* Give the task its number and place; from here on it ends through pki_task_end. */
 pk_result_t pki_task_enroll(struct pki_task *task);
 bool pki_task_start(struct pki_task *task); /* false: it cannot yet, ask again */
@@ -416,18 +424,13 @@ void pki_fused_forget(struct pki_task *task); /* it waits for no turn any more *
 bool pki_fused_all_direct(const struct pki_engine *engine);
 void pki_fused_enroll(struct pki_task *task); /* any collective */
 pk_result_t pki_fused_launch(struct pki_task *task, const struct pki_queue *queue);
-void pki_fused_look(struct pki_task *task);   /* launch it in the library's queue if it is its turn */
-void pki_fused_fall(struct pki_task *task);   /* another rank does the operation by an ordinary plan */
 void pki_fused_left(struct pki_task *task);   /* the task ends */
-bool pki_fused_waits_for(const struct pki_task *task, int peer);
-bool pki_fused_poll(struct pki_task *task, bool *ended); /* true: something has changed */
 
 /* switched.c */
 bool pki_switched_is_busy(const struct pki_engine *engine); /* packets may be on their way */
 int pki_switched_fd(const struct pki_engine *engine);       /* where they show; -1: it is not busy */
 const char *pki_switched_name(const struct pki_engine *engine); /* of the aggregator */
-void pki_switched_look(struct pki_task *task);
-bool pki_switched_poll(struct pki_task *task, bool *ended); /* true: something has changed */
+extern const struct pki_executor pki_switched_executor;
 void pki_switched_drop(struct pki_task *task);
 
 /* reach.c */

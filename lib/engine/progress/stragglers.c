@@ -23,9 +23,7 @@ static bool waits_for(const struct pki_task *task, const struct pki_peer *peer)
         for (const struct pki_list *n = lists[k]->next; n != lists[k]; n = n->next)
             if (pki_container_of(n, struct pki_xfer, match)->task == task)
                 return true;
-    if (pki_task_is_switched(task) && task->switched.begun)
-        return peer->rank != task->engine->config.rank;
-    return pki_task_is_fused(task) && pki_fused_waits_for(task, peer->rank);
+    return task->executor != NULL && task->executor->waits_for(task, peer->rank);
 }
 
 /* Before a question has been asked: by what the peer has said of the operation so far. */

@@ -180,18 +180,6 @@ struct pki_peer {
     uint32_t exporting, exported_pieces; /* a description in the middle of being sent */
 };
 
-/* An EAGER message to this peer takes along what is owed to it, and one from it brings what it has consumed. */
-static inline uint64_t pki_credit_to_return(const struct pki_peer *peer)
-{
-    return peer->ctrl->iface->eager_credits ? peer->eager_in : 0;
-}
-
-static inline void pki_credit_arrived(struct pki_peer *peer, const struct pki_msg *msg)
-{
-    if (peer->ctrl->iface->eager_credits)
-        peer->eager_out -= msg->bytes < peer->eager_out ? msg->bytes : peer->eager_out;
-}
-
 /* The cell of a step of a collective, in either direction, and which step of which collective it is. */
 #define PKI_STEPS_A_COLLECTIVE 16 /* of a pair and direction; those of plans with more share cells with the next collectives */
 static inline int pki_cell_of_step(uint64_t number, unsigned index)

@@ -28,6 +28,8 @@ static pk_result_t make(struct pki_engine *e, const struct pki_request *request,
         pki_task_free(task);
         return result;
     }
+    if (pki_task_is_switched(task))
+        task->executor = &pki_switched_executor;
     if (pki_task_is_fused(task))
         pki_fused_made(task);
     *out = task;

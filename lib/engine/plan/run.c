@@ -8,20 +8,6 @@
 
 #include "engine/core/internal.h"
 
-static void queue_step(struct pki_task *task, uint32_t i)
-{
-    if (task->steps[i].queued || task->steps[i].complete)
-        return;
-    task->steps[i].queued = true;
-    task->ready_steps[task->nready++] = i;
-}
-
-static void queue_dependents(struct pki_task *task, uint32_t i)
-{
-    for (uint32_t d = task->dependents_first[i]; d < task->dependents_first[i + 1]; d++)
-        queue_step(task, task->dependents[d]);
-}
-
 /* Does what this step moves, or what it works on, go through slots of this rank? */
 static bool goes_by_bounce(const struct pki_task *task, const struct pki_step *step)
 {
@@ -128,19 +114,6 @@ static bool granted_before_it_began(const struct pki_task *task, const struct pk
     return task->kind == PKI_MEM_DEVICE && !pki_bounce_receives(task->engine, &task->engine->peers[step->peer]);
 }
 
-static bool receives(const struct pki_step *step)
-{
-    return step->kind == PKI_STEP_RECV || step->kind == PKI_STEP_RECV_REDUCE;
-}
-
-/* The first receive that has not ended, from step `i` on. */
-static uint32_t next_recv(const struct pki_task *task, uint32_t i)
-{
-    while (i < task->plan->nsteps && (!receives(&task->plan->steps[i]) || task->steps[i].complete))
-        i++;
-    return i;
-}
-
 /* Into a GPU an ordered plan lets one rank write at a time. */
 static bool is_recv_turn(struct pki_task *task, uint32_t i)
 {
@@ -148,20 +121,11 @@ static bool is_recv_turn(struct pki_task *task, uint32_t i)
 
     if (!task->plan->ordered || !granted_before_it_began(task, step))
         return true;
-    task->next_recv = next_recv(task, task->next_recv);
-    for (uint32_t k = task->next_recv; k < i; k = next_recv(task, k + 1))
+    task->next_recv = pki_plan_next_recv(task, task->next_recv);
+    for (uint32_t k = task->next_recv; k < i; k = pki_plan_next_recv(task, k + 1))
         if (task->plan->steps[k].peer != step->peer)
             return false;
     return true;
-}
-
-/* A receive of an ordered plan has ended: those that waited for it are all from the rank whose turn it is now. */
-static void queue_next_recv(struct pki_task *task)
-{
-    uint32_t first = next_recv(task, task->next_recv);
-
-    for (uint32_t k = first; k < task->plan->nsteps && task->plan->steps[k].peer == task->plan->steps[first].peer; k = next_recv(task, k + 1))
-        queue_step(task, k);
 }
 
 static void look_at_recv(struct pki_task *task, uint32_t i, bool all)
@@ -179,21 +143,6 @@ static void look_at_recv(struct pki_task *task, uint32_t i, bool all)
     } else if (state->xfer != NULL && all && !state->xfer->opened) {
         pki_recv_open(state->xfer);
     }
-}
-
-void pki_plan_step_done(struct pki_task *task, uint32_t i, size_t done, bool ended)
-{
-    struct pki_step_state *state = &task->steps[i];
-
-    state->done = done;
-    if (ended && !state->complete) {
-        state->complete = true;
-        task->remaining--;
-        task->engine->stats.steps++;
-        if (task->plan->ordered && receives(&task->plan->steps[i]))
-            queue_next_recv(task);
-    }
-    queue_dependents(task, i);
 }
 
 static void look_at(struct pki_task *task, uint32_t i)
@@ -260,7 +209,7 @@ void pki_plan_resume(struct pki_task *task, const struct pki_begun *begun)
         struct pki_step_state *state = &task->steps[i];
 
         if ((begun->done >> i & 1) == 0) {
-            queue_step(task, i);
+            pki_plan_queue(task, i);
             continue;
         }
         state->started = state->complete = true;
@@ -291,9 +240,9 @@ bool pki_plan_run(struct pki_task *task)
         return false;
     for (uint32_t i = task->plan->nsteps; i-- > 0;) /* a stack: what comes last is looked at first */
         if (is_private(task, i))
-            queue_step(task, i);
+            pki_plan_queue(task, i);
     for (uint32_t i = task->plan->nsteps; i-- > 0;)
-        queue_step(task, i);
+        pki_plan_queue(task, i);
     drain(task);
     return true;
 }
@@ -304,7 +253,7 @@ static void progressed(struct pki_task *task, uint32_t i, size_t done, bool ende
         task->steps[i].xfer = NULL;
     if (task->plan->steps[i].kind == PKI_STEP_RECV_REDUCE && !task->steps[i].reduced && !task->direct) {
         task->steps[i].landed = done;
-        queue_step(task, i);
+        pki_plan_queue(task, i);
     } else {
         pki_plan_step_done(task, i, done, ended);
     }
@@ -373,7 +322,7 @@ bool pki_plan_poll(struct pki_task *task)
         struct pki_step_state *state = &task->steps[i];
 
         if (state->starved && (on_host ? task->engine->work_left > 0 : task->engine->signals.nfree > 0)) {
-            queue_step(task, i);
+            pki_plan_queue(task, i);
             polls = true;
             moved |= on_host; /* a queue of the GPU that stands still may do so until others have had their turn */
         }
@@ -381,7 +330,7 @@ bool pki_plan_poll(struct pki_task *task)
             continue;
         pki_signals_give(task->engine, state->finish_slot);
         pki_plan_step_done(task, i, state->finish_bytes, state->finish_bytes == state->bytes);
-        queue_step(task, i);
+        pki_plan_queue(task, i);
         moved = true;
     }
     if (moved || polls || task->remaining == 0)

@@ -121,20 +121,7 @@ static pk_result_t begin_rest(struct pki_task *task)
     return PK_OK;
 }
 
-/* True: it has ended. */
-static bool end_rest(struct pki_task *task)
-{
-    struct pki_task *rest = task->switched.rest;
-
-    if (!atomic_load_explicit(&rest->ended, memory_order_acquire))
-        return false;
-    if (rest->result == PK_OK)
-        pki_switchml_scatter(task->engine->switchml, task->switched.units);
-    pki_switched_drop(task);
-    return true;
-}
-
-void pki_switched_drop(struct pki_task *task)
+static void drop(struct pki_task *task)
 {
     if (task->switched.rest != NULL)
         pki_task_free(task->switched.rest);
@@ -144,6 +131,19 @@ void pki_switched_drop(struct pki_task *task)
     if (task->switched.begun)
         task->engine->switched--;
     task->switched.begun = false;
+}
+
+/* True: it has ended. */
+static bool end_rest(struct pki_task *task)
+{
+    struct pki_task *rest = task->switched.rest;
+
+    if (!atomic_load_explicit(&rest->ended, memory_order_acquire))
+        return false;
+    if (rest->result == PK_OK)
+        pki_switchml_scatter(task->engine->switchml, task->switched.units);
+    drop(task);
+    return true;
 }
 
 /* ---- going on ---- */
@@ -170,7 +170,7 @@ static bool poll_session(struct pki_task *task, bool *ended)
     if (result != PK_OK)
         fail(task, result);
     else if (*ended)
-        pki_switched_drop(task);
+        drop(task);
     return moved || done;
 }
 
@@ -179,4 +179,4 @@ static bool waits_for(const struct pki_task *task, int peer)
     return task->switched.begun && peer != task->engine->config.rank;
 }
 
-const struct pki_executor pki_switched_executor = { .look = look, .poll = poll_session, .waits_for = waits_for };
+const struct pki_executor pki_switched_executor = { .look = look, .poll = poll_session, .waits_for = waits_for, .drop = drop };

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One operation: checked, numbered, started, ended. */
+/* One operation: checked, numbered, ended. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -70,47 +70,6 @@ pk_result_t pki_engine_classify(struct pki_engine *e, struct pki_request *r, enu
     if (result == PK_OK && (found.kinds[0] == PKI_MEM_DEVICE || found.kinds[1] == PKI_MEM_DEVICE))
         *kind = PKI_MEM_DEVICE;
     return result;
-}
-
-bool pki_task_is_to_self(const struct pki_task *task)
-{
-    return task->request.what != PKI_DO_COLL && task->request.peer == task->engine->config.rank;
-}
-
-bool pki_task_needs_kernel(const struct pki_task *task)
-{
-    if (task->plan == NULL)
-        return pki_task_is_to_self(task);
-    if (task->request.scaled)
-        return true;
-    if (pki_bounce_copies(task->engine, task->request.algorithm->coll, task->plan))
-        return false;
-    for (uint32_t i = 0; i < task->plan->nsteps; i++)
-        if (task->plan->steps[i].kind != PKI_STEP_SEND && task->plan->steps[i].kind != PKI_STEP_RECV)
-            return true;
-    return false;
-}
-
-static pk_result_t check_policy(struct pki_task *task)
-{
-    struct pki_engine *e = task->engine;
-    const struct pki_request *r = &task->request;
-
-    if (r->what == PKI_DO_COLL && pki_coll_shape(r->algorithm->coll)->reduces) {
-        struct pki_device *device = task->kind == PKI_MEM_DEVICE ? e->gpu : e->host;
-
-        if (!device->ops->reduces(device, r->dtype, r->op))
-            return pki_fail(PK_ERR_UNSUPPORTED, NULL, "%s of %s with reduction %u: not on a GPU in this version", task->name,
-                            pk_dtype_name(r->dtype), (unsigned)r->op);
-    }
-    if (task->kind != PKI_MEM_DEVICE || e->config.sm_policy != PK_SM_NONE)
-        return PK_OK;
-    if (!pki_task_needs_kernel(task))
-        return PK_OK;
-    if (r->what != PKI_DO_COLL)
-        return pki_fail(PK_ERR_NEEDS_SM, NULL, "%s to the own rank copies inside the gpu, which runs as a kernel", task->name);
-    return pki_fail(PK_ERR_NEEDS_SM, NULL, "%s %s by algorithm %s copies or reduces inside the gpu, which runs as a kernel",
-                    task->name, r->in_place ? "in place" : "out of place", r->algorithm->name);
 }
 
 static pk_result_t task_init(struct pki_task *task, struct pki_engine *e, const struct pki_request *r)
@@ -186,9 +145,7 @@ pk_result_t pki_task_make(struct pki_engine *e, const struct pki_request *r, str
     if (found.kinds[0] != found.kinds[1] || (task->kind == PKI_MEM_DEVICE && pki_task_is_switched(task)))
         pki_mixed_choose(task, found.kinds, found.bytes);
     pki_scaled_choose(task);
-    if (pki_task_is_switched(task))
-        task->executor = &pki_switched_executor;
-    result = check_policy(task);
+    result = pki_task_check_policy(task);
     if (result != PK_OK)
         goto err_release;
     *out = task;
@@ -204,7 +161,8 @@ err_free:
 
 void pki_task_free(struct pki_task *task)
 {
-    pki_switched_drop(task);
+    if (task->executor != NULL && task->executor->drop != NULL)
+        task->executor->drop(task);
     pki_plan_release(task);
     free(task->lengths);
     task_give(task->engine, task);
@@ -266,26 +224,6 @@ pk_result_t pki_task_enroll(struct pki_task *task)
     return PK_OK;
 }
 
-bool pki_task_start(struct pki_task *task)
-{
-    task->started = true;
-    if (task->plan != NULL) {
-        task->started = pki_plan_run(task);
-        return task->started;
-    }
-    task->xfer->ready = task->xfer->bytes;
-    if (!pki_list_empty(&task->xfer->match)) { /* posted when the stream's operation was called */
-        if (task->xfer->is_send)
-            pki_send_advance(task->xfer);
-        else
-            pki_recv_open(task->xfer);
-    } else {
-        task->xfer->opened = true;
-        pki_xfer_post(task->xfer);
-    }
-    return true;
-}
-
 void pki_task_end(struct pki_task *task, pk_result_t result)
 {
     struct pki_engine *e = task->engine;
@@ -307,19 +245,4 @@ void pki_task_end(struct pki_task *task, pk_result_t result)
     atomic_fetch_sub(&e->async_tasks, 1);
     pki_task_set_cpu_driven(task);
     pki_list_push(&e->ended, &task->node);
-}
-
-pk_result_t pki_task_resume(struct pki_engine *e, const struct pki_request *r, const struct pki_begun *begun, struct pki_list *blocking)
-{
-    struct pki_task *task;
-    pk_result_t result = pki_task_make(e, r, &task);
-
-    if (result != PK_OK)
-        return result;
-    task->number = begun->number;
-    task->started = true;
-    pki_list_push(&e->tasks, &task->node);
-    pki_list_push(blocking, &task->waiting);
-    pki_plan_resume(task, begun);
-    return PK_OK;
 }

@@ -107,6 +107,7 @@ struct pki_executor {
     void (*look)(struct pki_task *task);              /* start it, if it can be now */
     bool (*poll)(struct pki_task *task, bool *ended); /* true: something has changed */
     bool (*waits_for)(const struct pki_task *task, int peer);
+    void (*drop)(struct pki_task *task);              /* what it has of its own; NULL: nothing */
     void (*fall)(struct pki_task *task);              /* a rank does it by an ordinary plan: so do all. NULL: none can */
 };
 
@@ -224,9 +225,6 @@ static inline bool pki_task_is_switched(const struct pki_task *task)
     return task->request.what == PKI_DO_COLL && task->request.algorithm == &pki_switchml_algorithm;
 }
 
-/* A message whose other end is this rank's too. */
-bool pki_task_is_to_self(const struct pki_task *task);
-
 /* agree.c */
 uint32_t pki_task_fingerprint(const struct pki_request *request, int size);
 void pki_task_mismatch(struct pki_task *task, int peer, uint32_t their_sig);
@@ -240,12 +238,15 @@ void pki_task_number(struct pki_task *task);
 pk_result_t pki_task_make(struct pki_engine *engine, const struct pki_request *request, struct pki_task **task);
 /* Give the task its number and place; from here on it ends through pki_task_end. */
 pk_result_t pki_task_enroll(struct pki_task *task);
-bool pki_task_start(struct pki_task *task); /* false: it cannot yet, ask again */
 void pki_task_end(struct pki_task *task, pk_result_t result);
 void pki_task_free(struct pki_task *task);
 void pki_tasks_close(struct pki_engine *engine); /* frees those that are kept for later */
 void pki_task_set_device_driven(struct pki_task *task); /* kernels see to it: it needs to be looked at only now and then */
 void pki_task_set_cpu_driven(struct pki_task *task); /* it needs the CPU from now on */
+/* plan/policy.c */
+/* A message whose other end is this rank's too. */
+bool pki_task_is_to_self(const struct pki_task *task);
+pk_result_t pki_task_check_policy(struct pki_task *task); /* may the GPU do it, and may a kernel, if it needs one? */
 /* Does it copy or reduce inside the gpu? The library's own queue does that. */
 bool pki_task_needs_kernel(const struct pki_task *task);
 /* How far a collective has come that began without a task; a bit a step. Its scratch is engine->inline_scratch. */
@@ -254,7 +255,10 @@ struct pki_begun {
     uint64_t done; /* complete */
 };
 
-pk_result_t pki_task_resume(struct pki_engine *engine, const struct pki_request *request, const struct pki_begun *begun, struct pki_list *blocking);
+/* plan/start.c */
+bool pki_task_start(struct pki_task *task); /* false: it cannot yet, ask again */
+pk_result_t pki_task_resume(struct pki_engine *engine, const struct pki_request *request, const struct pki_begun *begun,
+                            struct pki_list *blocking);
 
 /* plan/prepare.c */
 /* The transfer of a SEND, RECV or RECV_REDUCE, made and not posted; NULL: the engine has failed. */
@@ -264,6 +268,12 @@ size_t pki_plan_scratch_stride(const struct pki_plan *plan, const struct pki_req
 pk_result_t pki_plan_prepare(struct pki_task *task);
 void pki_plan_release(struct pki_task *task);
 void pki_plan_abandon(struct pki_task *task); /* free the transfers of an unfinished plan */
+
+/* plan/steps.c */
+void pki_plan_queue(struct pki_task *task, uint32_t step); /* it is to be looked at */
+uint32_t pki_plan_next_recv(const struct pki_task *task, uint32_t from); /* the first receive from there on that has not ended */
+/* A step's own bytes have moved, to `done` in all; the steps that depend on it are looked at next. */
+void pki_plan_step_done(struct pki_task *task, uint32_t step, size_t done, bool ended);
 
 /* scratch.c */
 size_t pki_scratch_bytes(const struct pki_task *task);
@@ -276,8 +286,6 @@ void pki_scratch_close(struct pki_engine *engine); /* what could not be freed be
 /* plan/run.c */
 bool pki_plan_run(struct pki_task *task); /* false: it cannot start yet */
 void pki_plan_resume(struct pki_task *task, const struct pki_begun *begun);
-/* A step's own bytes have moved, to `done` in all; the steps that depend on it are looked at next. */
-void pki_plan_step_done(struct pki_task *task, uint32_t step, size_t done, bool ended);
 bool pki_plan_poll(struct pki_task *task);
 void pki_plan_tell(struct pki_task *task); /* `unreported` ranks that this one has an ordinary plan */
 
@@ -320,7 +328,6 @@ void pki_stream_begin(struct pki_task *task);        /* posted and, where the pe
 void pki_stream_open(struct pki_task *task);         /* "ready" and "my buffer is free": from the last task to the first */
 void pki_stream_launch(struct pki_task *task);       /* a fused collective's kernel */
 void pki_stream_end(struct pki_task *task, struct pki_list *made); /* waits, for all of `made` in the same stream at once */
-int pki_stream_wait_limit(const struct pki_engine *engine); /* of streams with value waits; 0: none may have any */
 void pki_stream_copies(struct pki_task *task);       /* copies of callers' streams must not stand before its own */
 void pki_stream_left(struct pki_task *task);         /* the task has ended: its wait is over */
 void pki_stream_waits(uint64_t *pending, uint64_t *most); /* value waits of the process: streams that have one (core/waiting.c) */
@@ -362,6 +369,7 @@ void pki_streams_release(void);
 /* core/waiting.c, unlocked: streams of the process that may wait for peers, by the GPU's ordinal and the handle */
 bool pki_waiting_enter(int device, void *stream); /* for one operation more; false: the list of streams is full, it is not in it */
 void pki_waiting_leave(int device, void *stream, bool listed);
+int pki_waiting_limit(const struct pki_engine *engine); /* of streams with value waits; 0: none may have any */
 void pki_waiting_count(struct pki_task *task); /* locked: a stream may wait for it from now on */
 const atomic_int *pki_waiting_streams(int device); /* how many there are on the GPU; NULL: not counted */
 bool pki_waiting_hold(int device, void *stream, int limit); /* listed: a value wait, if then no more than `limit` streams have one */
@@ -431,7 +439,6 @@ bool pki_switched_is_busy(const struct pki_engine *engine); /* packets may be on
 int pki_switched_fd(const struct pki_engine *engine);       /* where they show; -1: it is not busy */
 const char *pki_switched_name(const struct pki_engine *engine); /* of the aggregator */
 extern const struct pki_executor pki_switched_executor;
-void pki_switched_drop(struct pki_task *task);
 
 /* reach.c */
 void pki_reach_find(struct pki_task *task); /* of a fused one */

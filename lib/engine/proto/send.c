@@ -284,18 +284,6 @@ static void fill_put(struct pki_xfer *xfer, struct pki_put *put, size_t len)
     pki_list_init(&put->node);
 }
 
-void pki_put_failed(struct pki_xfer *xfer, pk_result_t result)
-{
-    struct pki_where where = pki_engine_where(xfer->engine, xfer->peer->rank, xfer->task);
-
-    pki_engine_attribute_failure(xfer->engine, result, &where, xfer->path, xfer->done, xfer->bytes);
-}
-
-bool pki_put_refused(const struct pki_xfer *xfer, pk_result_t result)
-{
-    return result == PK_ERR_UNSUPPORTED && !xfer->path->can_put;
-}
-
 #define EVEN_PUT ((size_t)256 << 10) /* shorter ones cost a call of the kernel each: through the control channel it is faster (measured) */
 
 static bool goes_in_large_puts(const struct pki_xfer *xfer)

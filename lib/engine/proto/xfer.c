@@ -66,13 +66,6 @@ struct pki_xfer *pki_xfer_new(struct pki_engine *e, int peer, bool is_send)
     return xfer;
 }
 
-/* It may be matched from now on. */
-void pki_xfer_post(struct pki_xfer *xfer)
-{
-    pki_list_push(xfer->is_send ? &xfer->peer->sends : &xfer->peer->recvs, &xfer->match);
-    pki_xfer_advance(xfer);
-}
-
 pk_result_t pki_xfer_put(struct pki_xfer *xfer, struct pki_queue *queue)
 {
     struct pki_ep *path = xfer->is_send ? xfer->path : xfer->peer->path[PKI_MEM_DEVICE][PKI_MEM_DEVICE];
@@ -96,18 +89,6 @@ void pki_xfer_activate(struct pki_xfer *xfer)
 {
     if (pki_list_empty(&xfer->active))
         pki_list_push(&xfer->engine->active, &xfer->active);
-}
-
-void pki_xfer_advance(struct pki_xfer *xfer)
-{
-    if (atomic_load_explicit(&xfer->engine->failed, memory_order_relaxed) != PK_OK)
-        return;
-    if (xfer->peer->rank == xfer->engine->config.rank)
-        pki_self_advance(xfer);
-    else if (xfer->is_send)
-        pki_send_advance(xfer);
-    else
-        pki_recv_advance(xfer);
 }
 
 /* Take it out of every list; its memory is reused after this round of progress. */
@@ -153,4 +134,16 @@ void pki_xfer_mismatch(struct pki_xfer *xfer, const struct pki_msg *msg, size_t 
                    xfer->is_send ? "sends" : "receives", xfer->bytes, xfer->peer->rank, xfer->is_send ? "receives" : "sends",
                    bytes);
     pki_engine_poison(xfer->engine, PK_ERR_MISMATCH, true);
+}
+
+void pki_put_failed(struct pki_xfer *xfer, pk_result_t result)
+{
+    struct pki_where where = pki_engine_where(xfer->engine, xfer->peer->rank, xfer->task);
+
+    pki_engine_attribute_failure(xfer->engine, result, &where, xfer->path, xfer->done, xfer->bytes);
+}
+
+bool pki_put_refused(const struct pki_xfer *xfer, pk_result_t result)
+{
+    return result == PK_ERR_UNSUPPORTED && !xfer->path->can_put;
 }

@@ -53,7 +53,7 @@ static bool may_wait(struct pki_engine *e, struct pki_branch *b)
 {
     bool listed = pki_waiting_enter(e->ordinal, b->queue.handle);
 
-    b->waits = listed && pki_waiting_hold(e->ordinal, b->queue.handle, pki_stream_wait_limit(e));
+    b->waits = listed && pki_waiting_hold(e->ordinal, b->queue.handle, pki_waiting_limit(e));
     if (!b->waits)
         pki_waiting_leave(e->ordinal, b->queue.handle, listed);
     return b->waits;

@@ -2,7 +2,7 @@
 /* Allreduces by an aggregator in the network: who has one, and what it can do (docs/design/0046). */
 #include <string.h>
 
-#include "comm/bootstrap_meeting.h"
+#include "comm/bootstrap/meeting.h"
 #include "comm/comm.h"
 #include "switchml/switchml.h"
 #include "util/auth.h"

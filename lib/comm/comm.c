@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "comm/bootstrap_int.h"
+#include "comm/bootstrap/internal.h"
 #include "comm/comm.h"
 #include "util/auth.h"
 #include "util/clock.h"

@@ -8,10 +8,10 @@
 #include <stdbool.h>
 #include <string.h>
 
-#include "comm/bootstrap.h"
-#include "comm/bootstrap_wire.h"
+#include "comm/bootstrap/bootstrap.h"
+#include "comm/bootstrap/wire.h"
 #include "comm/choose.h"
-#include "comm/select.h"
+#include "comm/paths/select.h"
 #include "engine/engine.h"
 #include "pickle/pickle.h"
 #include "util/cpus.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The first half of bringing a communicator up: this rank's device, who the ranks are, and the bootstrap that joins them. */
-#include "comm/bootstrap_meeting.h"
+#include "comm/bootstrap/meeting.h"
 #include "comm/comm.h"
 #include "util/auth.h"
 #include "util/clock.h"

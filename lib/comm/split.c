@@ -4,7 +4,7 @@
  * from that alone each knows its group, its place in it, and where the group's rank 0 is. The secret of a group is made of the parent's, on
  * each rank alike, and is never sent.
  */
-#include "comm/bootstrap_int.h"
+#include "comm/bootstrap/internal.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "device/cuda_device.h"
-#include "device/kernels/kernels.h"
+#include "kernels/kernels.h"
 
 /* Made by the build from kernels/ (every .cu file), for all architectures at once. */
 extern const unsigned char pki_kernels_fatbin[];

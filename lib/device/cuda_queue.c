@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "device/cuda_device.h"
-#include "device/kernels/kernels.h"
+#include "kernels/kernels.h"
 
 #define BATCH_MAX 255 /* cuStreamBatchMemOp takes fewer than 256 */
 

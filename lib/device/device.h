@@ -16,7 +16,7 @@
 #include <stdint.h>
 
 #include "device/float_env.h"
-#include "device/kernels/kernels.h"
+#include "kernels/kernels.h"
 #include "pickle/base.h"
 
 struct pki_device;

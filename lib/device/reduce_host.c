@@ -11,7 +11,7 @@
 #endif
 
 #include "device/device.h"
-#include "device/float_bits.h"
+#include "kernels/float_bits.h"
 #include "device/reduce_host.h"
 #include "util/dtype.h"
 #include "util/log.h"

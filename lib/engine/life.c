@@ -5,7 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "engine/internal.h"
+#include "engine/core/internal.h"
 #include "util/env.h"
 #include "util/fork.h"
 
@@ -114,6 +114,7 @@ static struct pki_engine *engine_new(const struct pki_engine_config *config)
         free(e);
         return NULL;
     }
+    e->handlers = &pki_handlers;
     atomic_flag_clear(&e->lock);
     e->config = *config;
     e->gpu = config->device;

@@ -2,8 +2,8 @@
 /* What unfinished operations wait for, in words: for bug reports. */
 #include <time.h>
 
-#include "engine/internal.h"
-#include "engine/bounce.h"
+#include "engine/core/internal.h"
+#include "engine/proto/bounce.h"
 #include "util/text.h"
 
 #define LOCK_TURNS 100 /* milliseconds */

@@ -14,13 +14,35 @@ static bool is_mixed(const struct pki_request *requests, int n)
     return messages && collectives;
 }
 
+/* It may wait in its stream, if it is in one. */
+static pk_result_t make(struct pki_engine *e, const struct pki_request *request, struct pki_task **out)
+{
+    struct pki_task *task;
+    pk_result_t result = pki_task_make(e, request, &task);
+
+    if (result != PK_OK)
+        return result;
+    if (pki_task_in_cuda_stream(task))
+        result = pki_stream_admit(task);
+    if (result != PK_OK) {
+        pki_task_free(task);
+        return result;
+    }
+    if (pki_task_is_switched(task))
+        task->executor = &pki_switched_executor;
+    if (pki_task_is_fused(task))
+        pki_fused_made(task);
+    *out = task;
+    return PK_OK;
+}
+
 static pk_result_t make_all(struct pki_engine *e, const struct pki_request *requests, int n, uint64_t group, struct pki_list *made)
 {
     const bool mixed = is_mixed(requests, n);
 
     for (int i = 0; i < n; i++) {
         struct pki_task *task;
-        pk_result_t result = pki_task_new(e, &requests[i], &task);
+        pk_result_t result = make(e, &requests[i], &task);
 
         if (result != PK_OK)
             return result;
@@ -38,6 +60,7 @@ static void unmake_all(struct pki_list *made)
     while ((node = pki_list_pop(made)) != NULL) {
         struct pki_task *task = pki_container_of(node, struct pki_task, waiting);
 
+        pki_fused_left(task);
         pki_stream_left(task);
         pki_task_free(task);
     }
@@ -87,6 +110,7 @@ static void end_unenrolled(struct pki_list *from, struct pki_list *made, pk_resu
     for (struct pki_list *n = from; n != made; n = n->next) {
         struct pki_task *task = pki_container_of(n, struct pki_task, waiting);
 
+        pki_fused_left(task);
         pki_stream_left(task);
         task->number = 0;
         task->result = result;
@@ -94,10 +118,29 @@ static void end_unenrolled(struct pki_list *from, struct pki_list *made, pk_resu
     }
 }
 
+static pk_result_t enroll(struct pki_task *task)
+{
+    pk_result_t result = pki_task_enroll(task);
+
+    if (result != PK_OK)
+        return result;
+    if (task->request.what == PKI_DO_COLL)
+        pki_fused_enroll(task);
+    if (task->direct && pki_task_is_fused(task) && !task->reach.asked) /* else the answers are waited for */
+        pki_task_set_device_driven(task);
+    if (!pki_task_in_cuda_stream(task))
+        pki_stream_copies(task);
+    if (task->request.stream.kind == PK_STREAM_KIND_HOST) {
+        task->stream = task->request.stream.handle;
+        pki_host_stream_append(task->stream, task);
+    }
+    return PK_OK;
+}
+
 static pk_result_t enroll_all(struct pki_engine *e, struct pki_list *made)
 {
     for (struct pki_list *n = made->next; n != made; n = n->next) {
-        pk_result_t result = pki_task_enroll(pki_container_of(n, struct pki_task, waiting));
+        pk_result_t result = enroll(pki_container_of(n, struct pki_task, waiting));
 
         if (result != PK_OK) { /* out of memory half way: the peers cannot be told which ones are missing */
             pki_engine_poison(e, result, true);

@@ -93,7 +93,7 @@ static inline bool pki_msg_of_collective(const struct pki_msg *msg)
 /* One matched transfer into GPU memory: start is written by the receiver ("my buffer is free"), done by the sender's copy
  * queue. Or one of host memory that both ends move: the next piece to take, under the grant's signal_value in the upper half,
  * and how many are in place. Or a cell, behind those slots, in which sender and receiver of GPU memory agree who was first
- * (engine/stream/offer.h): then claim is its state, start is written by the sender ("my bytes are ready"), done by the
+ * (engine/proto/offer.h): then claim is its state, start is written by the sender ("my bytes are ready"), done by the
  * receiver's copy, and the rest says where the bytes are. */
 struct pki_signal_slot {
     _Atomic uint32_t start, done;

@@ -2,7 +2,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Hold the includes of every source file against the layers of the source tree (docs: README, CONTRIBUTING).
 
-    api -> comm -> engine -> { transport/*, switchml, coll } -> { device, topology } -> util
+    api -> comm -> engine -> { transport/*, switchml, coll } -> { device, topology } -> { kernels, util }
+
+Inside the engine, functions: a file may call what its own folder and those below it define, and a file of lib/engine itself whatever it likes.
+
+    inline -> stream -> fused -> progress -> plan -> proto -> mem -> channel -> core
+
+What breaks that today stands in tests/abi/layers_known.txt, a line each (the file that calls, the file it calls): nothing new may join it, and
+a line that no longer holds is to be deleted.
 
 usage: layers.py TREE        print each violation, exit 1 when there is one
        layers.py --self-test plant violations in a small tree and check that each is found
@@ -10,38 +17,47 @@ usage: layers.py TREE        print each violation, exit 1 when there is one
 import os
 import re
 
+from calls import calls
 from planted import main
 
 # What a module may include besides itself: modules, or single headers of a module.
 MODULES = {
     "api": {"comm", "engine", "util", "transport/transport.h", "coll/plan.h", "device/device.h", "topology/topology.h"},
-    "comm": {"engine", "switchml/switchml.h", "transport/transport.h", "coll", "device/device.h", "topology/topology.h", "util"},
+    "comm": {"comm/bootstrap", "comm/launch", "engine", "switchml/switchml.h", "transport/transport.h", "coll", "device/device.h", "topology/topology.h",
+             "util"},
+    "comm/launch": {"comm/bootstrap", "util"},
+    "comm/bootstrap": {"util"},
     "engine": {"switchml/switchml.h", "transport/transport.h", "coll/plan.h", "coll/order.h", "device/device.h", "topology/topology.h", "util"},
     "coll": {"util"},
     "switchml": {"device/float_env.h", "util"},
     "transport": {"device/device.h", "topology/topology.h", "util"},
     "transport/*": {"transport/transport.h", "device/device.h", "topology/topology.h", "util"},
-    "device": {"util"},
+    "device": {"kernels", "util"},
+    "kernels": set(),
     "topology": {"util"},
     "util": set(),
 }
 # Modules that know nothing of communicators see the public types alone.
-PUBLIC_BASE_ONLY = {"coll", "switchml", "transport", "transport/*", "device", "topology", "util"}
+PUBLIC_BASE_ONLY = {"coll", "switchml", "transport", "transport/*", "device", "kernels", "topology", "util"}
 PUBLIC_TYPES = {"pickle/base.h"}
 
 # Third-party headers: where their home is, and in how many files of it they may stand.
 HOMES = [
     (r"hwloc(/.*)?\.h", r"lib/topology/hwloc\.c", 1),
     (r"(infiniband|rdma)/.*", r"lib/transport/rdma/.*", None),
-    (r"(cuda|cudaTypedefs|cuda_.*|crt/.*|cooperative_groups.*)(\.h)?", r"lib/device/(cuda[^/]*|kernels/.*)", None),
+    (r"(cuda|cudaTypedefs|cuda_.*|crt/.*|cooperative_groups.*)(\.h)?", r"lib/(device/cuda[^/]*|kernels/.*)", None),
     (r"openssl/.*", r"lib/util/[^/]*\.c", 1),
-    (r"pmix[^/]*\.h", r"lib/comm/[^/]*\.c", 1),
+    (r"pmix[^/]*\.h", r"lib/comm/launch/[^/]*\.c", 1),
 ]
 SYSTEM = re.compile(
     r"(assert|ctype|dirent|dlfcn|endian|errno|fcntl|fenv|float|ifaddrs|inttypes|limits|locale|malloc|math|netdb|poll|pthread|"
     r"sched|semaphore|setjmp|signal|spawn|stdalign|stdarg|stdatomic|stdbool|stddef|stdint|stdio|stdlib|string|strings|time|uchar|"
     r"unistd|wchar|[a-z0-9]*intrin|arm_neon|byteswap|link|elf)\.h|(sys|net|netinet|arpa|linux|asm)/[a-z0-9_/-]+\.h")
 PUBLIC_SYSTEM = {"stddef.h", "stdint.h", "stdbool.h", "limits.h"}
+
+ENGINE = "lib/engine"
+ENGINE_ROOMS = ["core", "channel", "mem", "proto", "plan", "progress", "fused", "stream", "inline"] # from the bottom
+KNOWN = "tests/abi/layers_known.txt"
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
 CUDA_CONDITION = re.compile(r"^\s*#\s*(if|ifdef|ifndef|elif)\b.*CUDA")
@@ -60,8 +76,8 @@ def module_of(path):
     parts = path.split("/")[1:-1]
     if not parts:
         return None
-    if parts[0] == "transport" and len(parts) > 1:
-        return "transport/" + parts[1]
+    if len(parts) > 1 and (parts[0] == "transport" or "/".join(parts[:2]) in MODULES):
+        return "/".join(parts[:2])
     return parts[0] if parts[0] in MODULES else None
 
 
@@ -115,14 +131,46 @@ def check_file(tree, path, uses):
                 problem = check_quoted(tree, path, match.group(2))
             elif match:
                 problem = check_system(path, match.group(2), uses)
-            elif CUDA_CONDITION.match(line) and not path.startswith("lib/device/"):
+            elif CUDA_CONDITION.match(line) and not path.startswith(("lib/device/", "lib/kernels/")):
                 problem = "conditions on CUDA belong in lib/device"
             if problem:
                 yield "%s:%d: %s" % (path, number, problem)
 
 
+def room_level(path):
+    """How high a file of the engine stands; None: it lies in no known folder."""
+    parts = path[len(ENGINE) + 1:].split("/")
+    if len(parts) == 1:
+        return len(ENGINE_ROOMS)
+    return ENGINE_ROOMS.index(parts[0]) if parts[0] in ENGINE_ROOMS else None
+
+
+def read_known(tree):
+    path = os.path.join(tree, KNOWN)
+    if not os.path.exists(path):
+        return set()
+    with open(path, encoding="utf-8") as file:
+        return {tuple(line.split()) for line in file if line.strip() and not line.startswith("#")}
+
+
+def check_rooms(tree):
+    known = read_known(tree)
+    held = set()
+    for (path, other), names in sorted(calls(tree, ENGINE).items()):
+        below, above = room_level(path), room_level(other)
+        if below is None or above is None:
+            yield "%s: lies in no known folder of the engine" % (path if below is None else other)
+        elif above > below:
+            pair = (path[len(ENGINE) + 1:], other[len(ENGINE) + 1:])
+            held.add(pair)
+            if pair not in known:
+                yield "%s: calls %s of %s, which stands above it" % (path, ", ".join(sorted(names)), other)
+    for pair in sorted(known - held):
+        yield "%s: %s no longer calls %s: delete the line" % (KNOWN, *pair)
+
+
 def check(tree):
-    problems = []
+    problems = list(check_rooms(tree))
     uses = {}
     count = 0
     for path in source_files(tree):
@@ -143,7 +191,9 @@ SOURCE_TREE = {
     "include/pickle/comm.h": '#include "pickle/base.h"\n',
     "lib/api/comm.c": '#include "pickle/comm.h"\n#include "comm/comm.h"\n',
     "lib/comm/comm.h": '#include "engine/engine.h"\n',
-    "lib/comm/pmix.c": "#include <pmix.h>\n",
+    "lib/comm/launch/pmix.c": '#include <pmix.h>\n#include "comm/bootstrap/net.h"\n',
+    "lib/comm/bootstrap/net.h": '#include "util/list.h"\n',
+    "lib/comm/paths/connect.c": '#include "comm/comm.h"\n#include "comm/bootstrap/net.h"\n',
     "lib/util/auth.c": "#include <openssl/evp.h>\n",
     "lib/engine/engine.h": '#include "transport/transport.h"\n#include "coll/plan.h"\n#include "device/device.h"\n',
     "lib/coll/plan.h": '#include "pickle/base.h"\n#include "util/list.h"\n',
@@ -151,7 +201,8 @@ SOURCE_TREE = {
     "lib/transport/list.c": '#include "transport/shm/shm.h"\n',
     "lib/transport/shm/shm.h": '#include "transport/transport.h"\n#include "util/list.h"\n',
     "lib/transport/nvlink/nvlink.h": '#include "transport/transport.h"\n',
-    "lib/device/device.h": '#include "pickle/base.h"\n',
+    "lib/device/device.h": '#include "pickle/base.h"\n#include "kernels/kernels.h"\n',
+    "lib/kernels/kernels.h": "#include <stdint.h>\n",
     "lib/device/cuda.c": '#include <cuda.h>\n#ifdef PICKLE_HAVE_CUDA\n#endif\n#include "cuda_driver.h"\n',
     "lib/device/cuda_driver.h": "#include <cuda.h>\n",
     "lib/topology/topology.h": '#include "util/list.h"\n',
@@ -161,7 +212,12 @@ SOURCE_TREE = {
 VIOLATIONS = [
     ("lib/api/comm.c", '#include "transport/shm/shm.h"', "api may not include"),
     ("lib/comm/comm.h", '#include "transport/nvlink/nvlink.h"', "comm may not include"),
+    ("lib/comm/bootstrap/net.h", '#include "comm/comm.h"', "comm/bootstrap may not include"),
+    ("lib/comm/bootstrap/net.h", '#include "comm/launch/pmix.h"', "comm/bootstrap may not include"),
+    ("lib/comm/launch/pmix.c", '#include "comm/comm.h"', "comm/launch may not include"),
     ("lib/engine/engine.h", '#include "comm/comm.h"', "engine may not include"),
+    ("lib/engine/engine.h", '#include "kernels/kernels.h"', "engine may not include"),
+    ("lib/kernels/kernels.h", '#include "device/device.h"', "kernels may not include"),
     ("lib/engine/engine.h", '#include "transport/shm/shm.h"', "engine may not include"),
     ("lib/engine/engine.h", '#include "device/cuda_driver.h"', "engine may not include"),
     ("lib/coll/plan.h", '#include "device/device.h"', "coll may not include"),
@@ -177,7 +233,8 @@ VIOLATIONS = [
     ("lib/transport/shm/shm.h", "#include <infiniband/verbs.h>", "belongs in"),
     ("lib/util/list.h", "#include <openssl/hmac.h>", "belongs in"),
     ("lib/util/pmix.c", "#include <openssl/hmac.h>", "one file is its home"),
-    ("lib/comm/auth.c", "#include <pmix_common.h>", "one file is its home"),
+    ("lib/comm/launch/auth.c", "#include <pmix_common.h>", "one file is its home"),
+    ("lib/comm/auth.c", "#include <pmix_common.h>", "belongs in"),
     ("lib/util/list.h", "#include <glib.h>", "no header of libc"),
     ("lib/engine/engine.h", "#if defined(PICKLE_HAVE_CUDA)", "conditions on CUDA"),
     ("include/pickle/base.h", "#include <pthread.h>", "public headers"),
@@ -191,6 +248,21 @@ def planted(path, line):
     return {**SOURCE_TREE, path: SOURCE_TREE.get(path, "") + line + "\n"}
 
 
-CASES = [(None, SOURCE_TREE)] + [(expected, planted(path, line)) for path, line, expected in VIOLATIONS]
+UP = {
+    "lib/engine/life.c": "void pki_open(void)\n{\n    pki_send();\n    pki_open_lock();\n}\n",
+    "lib/engine/core/lock.c": "static void pki_open(void)\n{\n    /* pki_send(), then */ pki_open();\n}\nvoid pki_open_lock(void)\n{\n    pki_open();\n}\n",
+    "lib/engine/core/signal.h": "void pki_send(void);\nstatic inline void pki_signal(void)\n{\n    pki_open_lock();\n}\n",
+    "lib/engine/proto/send.c": "void pki_send(void)\n{\n    pki_open_lock();\n    pki_signal();\n}\n",
+}
+UP_CALL = {"lib/engine/core/signals.c": "void pki_words(void)\n{\n    pki_send();\n}\n"}
+CASES = [(None, SOURCE_TREE)] + [(expected, planted(path, line)) for path, line, expected in VIOLATIONS] + [
+    (None, UP),
+    ("signals.c: calls pki_send of lib/engine/proto/send.c", {**UP, **UP_CALL}),
+    ("lock.h: calls pki_send", {**UP, "lib/engine/core/lock.h": "static inline void pki_sign(void)\n{\n    pki_send();\n}\n"}),
+    ("table.c: calls pki_send", {**UP, "lib/engine/mem/table.c": "static void (*const table[])(void) = { pki_send };\n"}),
+    ("no known folder", {**UP, "lib/engine/attic/old.c": "void pki_old(void)\n{\n    pki_send();\n}\n"}),
+    (None, {**UP, **UP_CALL, KNOWN: "# so far\ncore/signals.c proto/send.c\n"}),
+    ("no longer calls", {**UP, KNOWN: "core/signals.c proto/send.c\n"}),
+]
 
 main("layers", __doc__, CASES, check)

@@ -4,8 +4,9 @@
 return or a goto, the licence in the first line, no descriptor of the library that does not go through util/fd.h; each file that
 CONTRIBUTING's table of words names exists.
 
-In lib/ also: structs of at most 25 members, 3 of them truth values; lines of at most 130 characters. What exceeds that today stands in
-tests/abi/style_limits.txt, with how much: it may not grow, and nothing new may join it.
+In lib/ also: structs of at most 25 members, 3 of them truth values; lines of at most 130 characters; in a folder of the engine at most 4
+files that call one another in a circle. What exceeds that today stands in tests/abi/style_limits.txt, with how much: it may not grow, and
+nothing new may join it.
 
 usage: style.py TREE | style.py --self-test | style.py --limits TREE    (what style_limits.txt would be now)
 """
@@ -13,6 +14,7 @@ import os
 import re
 import sys
 
+from calls import calls, circles
 from planted import main
 from structs import structs
 
@@ -22,6 +24,8 @@ FILE_MAX = 800
 MEMBERS_MAX = 25
 TRUTHS_MAX = 3
 LINE_MAX = 130
+CIRCLE_MAX = 4
+ENGINE = "lib/engine"
 LIMITS = "tests/abi/style_limits.txt"
 FOLDERS = ("lib", "include", "nccl", "bench", "examples", "tests", "tools")
 LICENCE = "SPDX-License-Identifier: Apache-2.0"
@@ -128,6 +132,7 @@ def read_limits(tree):
 KINDS = {
     "members": ("struct %s has %d members", MEMBERS_MAX),
     "truths": ("struct %s has %d truth values", TRUTHS_MAX),
+    "circle": ("%s has %d files that call one another in a circle", CIRCLE_MAX),
     "lines": ("%%s has %%d lines of more than %d characters" % LINE_MAX, 0),
 }
 
@@ -142,6 +147,7 @@ def check_limits(found, limits):
 TITLES = {
     "members": "structs of more than %d members" % MEMBERS_MAX,
     "truths": "structs of more than %d truth values" % TRUTHS_MAX,
+    "circle": "folders with circles of more than %d files" % CIRCLE_MAX,
     "lines": "files with lines of more than %d characters" % LINE_MAX,
 }
 
@@ -187,6 +193,11 @@ def find_exceeding(tree):
         if path.startswith("lib/"):
             for kind, name, much in exceeding(path, read_lines(tree, path)):
                 found[kind, name] = max(much, found.get((kind, name), 0))
+    inside = [pair for pair in calls(tree, ENGINE) if os.path.dirname(pair[0]) == os.path.dirname(pair[1])]
+    for files in circles(inside):
+        folder = os.path.dirname(files[0])
+        if len(files) > CIRCLE_MAX:
+            found["circle", folder] = max(len(files), found.get(("circle", folder), 0))
     return found
 
 
@@ -237,6 +248,11 @@ def struct_of(members, truths):
     return GOOD + "struct many {\n" + "    int *a, b[2]; /* bool */\n" * ((members - truths) // 2) + "    bool c;\n" * truths + "};\n"
 
 
+def circle_of(files, folder="x"):
+    text = "void pki_f%d(void)\n{\n    pki_f%d();\n}\n"
+    return {"lib/engine/%s/%d.c" % (folder, i): GOOD + text % (i, (i + 1) % files) for i in range(files)}
+
+
 LONG_LINE = GOOD + "/* " + "x" * LINE_MAX + " */\n"
 LIMITED = [
     (None, {"lib/x.c": struct_of(25, 3)}),
@@ -250,6 +266,10 @@ LIMITED = [
     ("1 lines of more", {"lib/x.c": LONG_LINE}),
     (None, {"lib/x.c": LONG_LINE, LIMITS: "# so far\nlines lib/x.c 1\n"}),
     (None, {"bench/x.c": LONG_LINE}),
+    (None, circle_of(4)),
+    ("5 files that call", circle_of(5)),
+    (None, {**circle_of(5), LIMITS: "circle lib/engine/x 5\n"}),
+    (None, {**circle_of(5), "lib/engine/x/4.c": GOOD + "void pki_f4(void)\n{\n}\n", "lib/engine/y/4.c": GOOD + "void pki_f5(void)\n{\n    pki_f0();\n}\n"}),
     ("names gone.c", {"lib/x.c": GOOD, "CONTRIBUTING.md": "## Words\n\n| a | b | `x.c`, `gone.c` |\n\n## More\n"}),
     (None, {"lib/x.c": GOOD, "CONTRIBUTING.md": "## Words\n\n| a | b | `*.c` |\n\n## More\n"}),
 ]

@@ -5,8 +5,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "comm/bootstrap_accept.h"
-#include "comm/bootstrap_int.h"
+#include "comm/bootstrap/accept.h"
+#include "comm/bootstrap/internal.h"
 #include "targets.h"
 #include "util/netif.h"
 

@@ -11,7 +11,7 @@
 #include <sys/wait.h>
 #include <time.h>
 
-#include "device/kernels/kernels.h"
+#include "kernels/kernels.h"
 #include "device_bed.h"
 
 #define PROGRAM "/proc/self/exe"

@@ -12,7 +12,7 @@
 #include <sys/mman.h>
 
 #include "device/cuda_device.h"
-#include "device/kernels/kernels.h"
+#include "kernels/kernels.h"
 #include "gpu_rank.h"
 
 #define LIMIT_MS 50

@@ -11,8 +11,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "comm/bootstrap.h"
-#include "comm/bootstrap_int.h"
+#include "comm/bootstrap/bootstrap.h"
+#include "comm/bootstrap/internal.h"
 #include "measure.h"
 #include "util/clock.h"
 #include "util/fork.h"

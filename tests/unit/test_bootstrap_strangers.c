@@ -4,7 +4,7 @@
 
 #include <fcntl.h>
 
-#include "comm/bootstrap_accept.h"
+#include "comm/bootstrap/accept.h"
 
 Test(bootstrap, wrong_secret, .timeout = 20)
 {

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "device/device.h"
-#include "device/float_bits.h"
+#include "kernels/float_bits.h"
 #include "device/reduce_host.h"
 #include "float_modes.h"
 #include "util/dtype.h"

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "comm/select.h"
+#include "comm/paths/select.h"
 #include "topology/topology.h"
 
 static struct pki_topology *load(const char *file)

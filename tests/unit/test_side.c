@@ -6,7 +6,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "engine/internal.h"
+#include "engine/core/internal.h"
 #include "shm_pair.h"
 #include "util/socket.h"
 

@@ -11,7 +11,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-#include "comm/bootstrap_meeting.h"
+#include "comm/bootstrap/meeting.h"
 #include "server.h"
 #include "util/clock.h"
 #include "util/listen.h"

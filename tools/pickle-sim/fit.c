@@ -132,7 +132,7 @@ void sim_rows_hold_out(struct sim_rows *rows, uint64_t ranks)
     }
 }
 
-/* A kernel that adds up what all ranks sent it: those of GPUs to this size (lib/engine/fused_rules.c). */
+/* A kernel that adds up what all ranks sent it: those of GPUs to this size (lib/engine/fused/rules.c). */
 static bool is_one_shot(const struct sim_row *row)
 {
     return strcmp(row->algorithm, "fused") == 0 && strcmp(row->operation, "allreduce") == 0 && row->bytes <= ONE_SHOT_BLOCK &&

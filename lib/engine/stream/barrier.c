@@ -53,13 +53,3 @@ void pki_stream_barrier_put(const struct pki_task *task)
             pki_stream_wait(task, (struct pki_signal){ &ctrl->signals_mine[cell].moved, (uint32_t)task->number });
     }
 }
-
-void pki_stream_barrier_release(struct pki_engine *e)
-{
-    for (int p = 0; p < e->config.size; p++) {
-        const struct pki_ep *ctrl = e->peers[p].ctrl;
-
-        for (int i = 0; ctrl != NULL && ctrl->signals_mine != NULL && i < PKI_CELLS; i++)
-            pki_watchdog_open(&ctrl->signals_mine[PKI_SIGNAL_SLOTS + PKI_CELLS + i].moved, (uint32_t)e->coll_number);
-    }
-}

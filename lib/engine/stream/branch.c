@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "engine/stream/branch.h"
 
-#include "engine/bounce.h"
+#include "engine/proto/bounce.h"
 
 /* When it is first used: from the streams that the device has made for that. */
 static bool is_open(struct pki_engine *e, struct pki_branch *b)
@@ -53,7 +53,7 @@ static bool may_wait(struct pki_engine *e, struct pki_branch *b)
 {
     bool listed = pki_waiting_enter(e->ordinal, b->queue.handle);
 
-    b->waits = listed && pki_waiting_hold(e->ordinal, b->queue.handle, pki_stream_wait_limit(e));
+    b->waits = listed && pki_waiting_hold(e->ordinal, b->queue.handle, pki_waiting_limit(e));
     if (!b->waits)
         pki_waiting_leave(e->ordinal, b->queue.handle, listed);
     return b->waits;

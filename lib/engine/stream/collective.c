@@ -12,7 +12,7 @@
 
 #include "engine/stream/branch.h"
 #include "engine/stream/move.h"
-#include "engine/stream/offer.h"
+#include "engine/proto/offer.h"
 
 #define REDUCED_MAX ((size_t)8 << 20) /* longer sums are made piece by piece while others come, which the engine does */
 #define WORK_INLINE ((size_t)1 << 20) /* shorter work is over before a branch would have begun */

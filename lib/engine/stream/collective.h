@@ -4,7 +4,7 @@
 #define PKI_ENGINE_STREAM_COLLECTIVE_H
 
 #include "coll/order.h"
-#include "engine/internal.h"
+#include "engine/core/internal.h"
 
 /* The plan in the order of a queue, kept with it. False: no memory. */
 bool pki_plan_has_moments(const struct pki_task *task);
@@ -12,7 +12,5 @@ bool pki_plan_has_moments(const struct pki_task *task);
 /* May this barrier be done by words? On all ranks of the host alike. */
 bool pki_stream_barrier_suits(const struct pki_task *task);
 void pki_stream_barrier_put(const struct pki_task *task); /* all of it */
-/* The engine has failed: no stream of this rank waits in a barrier any more. Also unlocked. */
-void pki_stream_barrier_release(struct pki_engine *engine);
 
 #endif

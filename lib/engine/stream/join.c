@@ -2,7 +2,7 @@
 /*
  * Operations in the caller's CUDA stream: when a call has returned, all that they take is in queues of GPUs, here or at the peers that call later
  * (docs/design/0041). Messages between GPU memory are moved by the stream of whoever came second (offer.h, move.h), collectives likewise
- * (collective.c), barriers are words (barrier.c), and the rest is one kernel a rank (engine/fused.c).
+ * (collective.c), barriers are words (barrier.c), and the rest is one kernel a rank (engine/fused/fused.c).
  *
  * What is left is signalled: the stream opens `ready` when it comes to the operation and waits for `release`, and the engine works in between. That
  * is host memory at either end, memory of a peer that cannot be mapped now, sums of long blocks, and messages beside collectives in one group.
@@ -24,31 +24,10 @@
 #include "engine/stream/branch.h"
 #include "engine/stream/collective.h"
 #include "engine/stream/move.h"
-#include "engine/stream/offer.h"
+#include "engine/proto/offer.h"
 #include "engine/stream/self.h"
 
-#define CTS_LEAST_NS 300u
-#define MEET_SHARE 50u
-#define MEET_SAVED_NS (100u * PKI_CTS_NS)
 #define ROOM_NS 100000000u /* for one more kernel that waits */
-
-void pki_stream_count(struct pki_task *task)
-{
-    if (!task->counted)
-        task->listed = pki_waiting_enter(task->engine->ordinal, task->queue.handle);
-    task->counted = true;
-}
-
-/* How many streams may hold a queue. None where kernels can wait instead: with more streams than queues the driver puts some behind the wait, be
- * it the only one. */
-int pki_stream_wait_limit(const struct pki_engine *e)
-{
-    if (e->connections <= PKI_FEW_QUEUES || e->config.sm_policy != PK_SM_NONE)
-        return 0;
-    if (e->channels < 3) /* or none could wait: what the program copies to peers then stands behind it */
-        return 1;
-    return e->connections / 2 < e->channels ? e->connections / 2 - 1 : e->channels - 1;
-}
 
 /* Let operations of this and other communicators end. */
 static pk_result_t step_back(struct pki_engine *e)
@@ -90,7 +69,7 @@ static pk_result_t wait_by_kernel(struct pki_task *task)
 static pk_result_t choose_wait(struct pki_task *task)
 {
     struct pki_engine *e = task->engine;
-    int limit = pki_stream_wait_limit(e); /* which hold channels of copies, too: docs/design/0035 */
+    int limit = pki_waiting_limit(e); /* which hold channels of copies, too: docs/design/0035 */
 
     task->few_queues = e->connections <= PKI_FEW_QUEUES;
     if (task->listed && pki_waiting_hold(e->ordinal, task->queue.handle, limit)) {
@@ -168,7 +147,7 @@ pk_result_t pki_stream_admit(struct pki_task *task)
         do_within_call(task);
         return PK_OK;
     }
-    pki_stream_count(task);
+    pki_waiting_count(task);
     result = choose_wait(task);
     if (result == PK_OK)
         result = take_signals(task);
@@ -198,44 +177,6 @@ static bool moves_itself(const struct pki_task *task)
 {
     return task->request.what != PKI_DO_COLL && task->kind == PKI_MEM_DEVICE && task->xfer->bytes > 0 &&
            !pki_task_is_to_self(task) && !pki_bounce_receives(task->engine, task->xfer->peer);
-}
-
-static bool waits_for_cts(const struct pki_xfer *xfer)
-{
-    return xfer->state == PKI_XFER_WAIT || xfer->state == PKI_XFER_SAY;
-}
-
-/*
- * The peer has probably called at the same time, and its grant is on the way: then both move what they send, and short messages go by
- * low-latency kernels. Who is ahead of a peer waits for it here, and so they meet the next time. Waits in vain take a fiftieth of the time at most,
- * of which up to MEET_SAVED_NS are saved: who has come far ahead catches up within a few operations.
- */
-static uint64_t meeting_budget(struct pki_peer *peer, uint64_t now)
-{
-    uint64_t earned = (now - peer->budget_ns) / MEET_SHARE;
-
-    peer->budget_ns = now;
-    peer->meeting_ns = peer->meeting_ns + earned < MEET_SAVED_NS ? peer->meeting_ns + earned : MEET_SAVED_NS;
-    return peer->meeting_ns < PKI_CTS_NS ? CTS_LEAST_NS : PKI_CTS_NS;
-}
-
-void pki_stream_look_for_cts(struct pki_xfer *xfer)
-{
-    struct pki_peer *peer = xfer->peer;
-    uint64_t begun, now, most;
-
-    if (!waits_for_cts(xfer))
-        return;
-    pki_stream_flush(xfer->engine); /* somebody may wait for these words */
-    begun = now = pki_now_ns();
-    most = meeting_budget(peer, now);
-    while (waits_for_cts(xfer) && now - begun < most) {
-        if (!pki_ctrl_poll(xfer->engine, peer))
-            pki_cpu_pause();
-        now = pki_now_ns();
-    }
-    if (waits_for_cts(xfer))
-        peer->meeting_ns -= now - begun < peer->meeting_ns ? now - begun : peer->meeting_ns;
 }
 
 /* Receives of one group from one peer in one stream are free at the same moment: the sender has to wait for the first only. Their words
@@ -321,20 +262,6 @@ void pki_stream_open(struct pki_task *task)
         pki_stream_arrive(task, pki_offer_start(task->xfer));
     else if (task->plan != NULL && !pki_task_is_fused(task))
         pki_stream_plan_open(task);
-}
-
-pk_result_t pki_stream_put(struct pki_task *task, struct pki_xfer *xfer, bool joined)
-{
-    pk_result_t result;
-
-    pki_stream_before_copy(task, joined);
-    result = pki_xfer_put(xfer, &task->queue);
-    if (result != PK_OK)
-        return result;
-    pki_stream_copied(task, xfer->finish, xfer->bytes);
-    xfer->in_stream = true;
-    pki_xfer_activate(xfer);
-    return PK_OK;
 }
 
 static void receive_ll(struct pki_task *task)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What the operations do, on the thread of their stream. Called without the lock. */
-#include "device/kernels/kernels.h"
+#include "kernels/kernels.h"
 #include "fakecuda.h"
 
 #include <sched.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the kernels do, on one CPU thread: the library's (lib/device/kernels) by their published parameters, and some for tests. The
+ * What the kernels do, on one CPU thread: the library's (lib/kernels) by their published parameters, and some for tests. The
  * reductions are in fc_reduce.c, the fused collectives in fc_fused.c, transfers that wait in fc_move.c.
  * Written from kernels.h alone, so that a kernel and its stand-in do not share a mistake.
  */

@@ -8,7 +8,7 @@
 #include "fakecuda.h"
 
 #include "../../../include/pickle/base.h"
-#include "../../../lib/device/kernels/kernels.h"
+#include "../../../lib/kernels/kernels.h"
 
 static inline uint32_t fc_load32(const void *word)
 {

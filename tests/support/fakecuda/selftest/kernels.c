@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-#include "../../../../lib/device/kernels/kernels.h"
+#include "../../../../lib/kernels/kernels.h"
 
 static void launch(CUstream stream, const char *name, unsigned blocks, unsigned threads, void *args)
 {

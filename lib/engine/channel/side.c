@@ -1,0 +1,339 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Frames on the unix socket beside a control channel: descriptions of memory with their descriptors, bad news, shutdown
+ * message. The socket also tells of a peer's death: the kernel closes it. Between hosts there is no such socket: bad news and
+ * shutdown message travel as messages on the control channel, and the control channel itself tells of a death.
+ */
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "engine/core/internal.h"
+#include "util/bytes.h"
+#include "util/clock.h"
+#include "util/socket.h"
+
+enum frame_kind { FRAME_EXPORT = 1, FRAME_PIECES, FRAME_FAILED, FRAME_SHUTDOWN, FRAME_FORGET };
+
+#define FRAME_VERSION 1
+
+struct frame {
+    uint32_t version, kind;
+    union {
+        struct {
+            uint32_t id, export_kind, pieces, reserved;
+            uint64_t base, bytes, buffer_id, owner, piece_bytes_first, piece_bytes;
+            uint8_t device_uuid[16];
+            uint8_t handle[PKI_EXPORT_HANDLE_BYTES];
+        } export; /* FRAME_EXPORT; FRAME_PIECES (more descriptors) and FRAME_FORGET with the id alone */
+        struct {
+            int32_t code, peer;
+            char text[256];
+        } failed; /* FRAME_FAILED. FRAME_SHUTDOWN: `code` is why (PKI_BYE_*), `peer` the number of the last collective begun there */
+    } u;
+};
+
+/* ---- out ---- */
+
+static void fill_export(struct frame *frame, uint32_t id, const struct pki_export *x)
+{
+    frame->version = FRAME_VERSION;
+    frame->kind = FRAME_EXPORT;
+    frame->u.export.id = id;
+    frame->u.export.export_kind = (uint32_t)x->kind;
+    frame->u.export.pieces = x->pieces;
+    frame->u.export.base = x->base;
+    frame->u.export.bytes = x->bytes;
+    frame->u.export.buffer_id = x->buffer_id;
+    frame->u.export.owner = x->owner;
+    frame->u.export.piece_bytes_first = x->piece_bytes_first;
+    frame->u.export.piece_bytes = x->piece_bytes;
+    memcpy(frame->u.export.device_uuid, x->device_uuid, sizeof x->device_uuid);
+    memcpy(frame->u.export.handle, x->handle, sizeof x->handle);
+}
+
+/* Descriptors go 250 at a time; a description in the middle is finished before another one begins. */
+pk_result_t pki_side_send_export(struct pki_engine *e, struct pki_peer *peer, uint32_t id, const struct pki_export *x)
+{
+    struct pki_where where = pki_engine_where(e, peer->rank, NULL);
+    struct frame frame = { 0 };
+
+    if (peer->exporting != 0 && peer->exporting != id)
+        return PK_IN_PROGRESS;
+    fill_export(&frame, id, x);
+    do {
+        uint32_t left = x->pieces - peer->exported_pieces;
+        int n = left < PKI_FRAME_FDS ? (int)left : PKI_FRAME_FDS;
+        pk_result_t result;
+
+        frame.kind = peer->exporting == 0 ? FRAME_EXPORT : FRAME_PIECES;
+        result = pki_fd_send(peer->side_fd, &frame, sizeof frame, n > 0 ? x->fds + peer->exported_pieces : NULL, n, &where);
+        if (result != PK_OK)
+            return result;
+        peer->exporting = id;
+        peer->exported_pieces += (uint32_t)n;
+    } while (peer->exported_pieces < x->pieces);
+    peer->exporting = peer->exported_pieces = 0;
+    return PK_OK;
+}
+
+void pki_side_send_forget(struct pki_engine *e, struct pki_peer *peer, uint32_t id)
+{
+    struct frame frame = { .version = FRAME_VERSION, .kind = FRAME_FORGET };
+
+    (void)e;
+    frame.u.export.id = id;
+    (void)pki_fd_send(peer->side_fd, &frame, sizeof frame, NULL, 0, NULL); /* else the entry's next description says it */
+}
+
+/* kind u32, then code i32, peer i32, text; little endian. */
+#define NEWS_BYTES 12
+
+static pk_result_t tell_by_message(struct pki_peer *peer, const struct frame *frame)
+{
+    unsigned char bytes[NEWS_BYTES + sizeof frame->u.failed.text];
+    size_t text = frame->kind == FRAME_FAILED ? strlen(frame->u.failed.text) : 0;
+    struct pki_msg msg = { .kind = PKI_MSG_SIDE, .extra = frame->kind == FRAME_SHUTDOWN ? PKI_SIDE_SHUTDOWN : 0, .payload = (uint32_t)(NEWS_BYTES + text) };
+
+    pki_put_u32(bytes, frame->kind);
+    pki_put_u32(bytes + 4, (uint32_t)frame->u.failed.code);
+    pki_put_u32(bytes + 8, (uint32_t)frame->u.failed.peer);
+    memcpy(bytes + NEWS_BYTES, frame->u.failed.text, text);
+    return peer->ctrl->iface->transport->msg(peer->ctrl, &msg, bytes);
+}
+
+/* PK_IN_PROGRESS: there is no room now. Whom nothing reaches any more sees the connection close. */
+static pk_result_t tell(struct pki_peer *peer, const struct frame *frame)
+{
+    if (peer->gone)
+        return PK_OK;
+    if (peer->side_fd >= 0)
+        return pki_fd_send(peer->side_fd, frame, sizeof *frame, NULL, 0, NULL);
+    return peer->ctrl != NULL ? tell_by_message(peer, frame) : PK_OK;
+}
+
+static struct frame bad_news(const struct pki_engine *e)
+{
+    struct frame frame = { .version = FRAME_VERSION, .kind = FRAME_FAILED };
+
+    frame.u.failed.code = (int32_t)e->error.code;
+    frame.u.failed.peer = e->error.peer;
+    snprintf(frame.u.failed.text, sizeof frame.u.failed.text, "%.*s", (int)sizeof frame.u.failed.text - 1, e->error.text);
+    return frame;
+}
+
+void pki_side_tell_all(struct pki_engine *e)
+{
+    const struct frame frame = bad_news(e);
+    const int cancel = pki_cancel_hold();
+    int unreported = 0;
+
+    for (int i = 0; i < e->config.size; i++) {
+        struct pki_peer *peer = &e->peers[i];
+
+        peer->unreported = tell(peer, &frame) == PK_IN_PROGRESS;
+        unreported += peer->unreported;
+    }
+    atomic_store(&e->unreported, unreported);
+    pki_cancel_release(cancel);
+}
+
+void pki_side_send_shutdown(struct pki_engine *e, enum pki_shutdown why)
+{
+    struct frame frame = { .version = FRAME_VERSION, .kind = FRAME_SHUTDOWN };
+    const int cancel = pki_cancel_hold();
+
+    frame.u.failed.code = (int32_t)why;
+    frame.u.failed.peer = (int32_t)(uint32_t)e->coll_number;
+    for (int i = 0; i < e->config.size && !e->shutdown_sent; i++)
+        (void)tell(&e->peers[i], &frame);
+    e->shutdown_sent = true;
+    pki_cancel_release(cancel);
+}
+
+void pki_side_tell_again(struct pki_engine *e)
+{
+    const struct frame frame = bad_news(e);
+    int unreported = 0;
+
+    for (int i = 0; i < e->nifaces; i++) /* what is on its way in a control channel makes room */
+        (void)e->ifaces[i]->transport->progress(e->ifaces[i]);
+    for (int i = 0; i < e->config.size; i++) {
+        struct pki_peer *peer = &e->peers[i];
+
+        peer->unreported = peer->unreported && tell(peer, &frame) == PK_IN_PROGRESS;
+        unreported += peer->unreported;
+    }
+    atomic_store(&e->unreported, unreported);
+}
+
+/* ---- in ---- */
+
+static void fail_peer(struct pki_engine *e, struct pki_peer *peer, pk_result_t code)
+{
+    peer->gone = true;
+    pki_engine_poison(e, code, true);
+}
+
+static pk_result_t code_of(const struct frame *frame)
+{
+    return frame->u.failed.code > PK_IN_PROGRESS && frame->u.failed.code <= PK_ERR_INTERNAL ? (pk_result_t)frame->u.failed.code : PK_ERR_PEER;
+}
+
+static void take_failed(struct pki_engine *e, struct pki_peer *peer, struct frame *frame)
+{
+    int culprit = frame->u.failed.peer >= 0 && frame->u.failed.peer < e->config.size ? frame->u.failed.peer : peer->rank;
+    pk_result_t code = code_of(frame);
+    struct pki_where where;
+
+    if (atomic_load(&e->failed) != PK_OK) /* everybody tells everybody; the first counts */
+        return;
+    if (culprit == e->config.rank && code == PK_ERR_TIMEOUT) /* somebody waited for us, because we wait too */
+        culprit = e->handlers->missing(e);
+    if (culprit == e->config.rank || culprit < 0) /* or disagreed with us: the other side is who told */
+        culprit = peer->rank;
+    where = pki_engine_where(e, culprit, pki_engine_first_task(e));
+    frame->u.failed.text[sizeof frame->u.failed.text - 1] = '\0';
+    (void)pki_fail(code, &where, "rank %d reports: %s", peer->rank, frame->u.failed.text);
+    pki_engine_poison(e, code, false);
+}
+
+static void take_shutdown(struct pki_peer *peer, const struct frame *frame)
+{
+    int why = frame->u.failed.code;
+
+    peer->gone = true;
+    peer->shutdown = why >= PKI_SHUTDOWN_DESTROYED && why < PKI_SHUTDOWN_NONE ? (enum pki_shutdown)why : PKI_SHUTDOWN_DESTROYED;
+    peer->last_coll = (uint32_t)frame->u.failed.peer;
+    for (int i = 0; i < peer->neps; i++)
+        peer->eps[i]->shutdown = true;
+}
+
+static pk_result_t take_export(struct pki_engine *e, struct pki_peer *peer, const struct frame *frame, const int *fds, int n)
+{
+    struct pki_export x = { 0 };
+
+    if (frame->kind == FRAME_EXPORT) {
+        x = (struct pki_export){ .base = frame->u.export.base, .bytes = frame->u.export.bytes,
+                                 .buffer_id = frame->u.export.buffer_id, .owner = frame->u.export.owner,
+                                 .pieces = frame->u.export.pieces, .piece_bytes_first = frame->u.export.piece_bytes_first,
+                                 .piece_bytes = frame->u.export.piece_bytes };
+        if (frame->u.export.export_kind > PKI_EXPORT_MEMFD || x.pieces > PKI_EXPORT_PIECES_MAX)
+            return PK_ERR_INTERNAL;
+        x.kind = frame->u.export.export_kind;
+        memcpy(x.device_uuid, frame->u.export.device_uuid, sizeof x.device_uuid);
+        memcpy(x.handle, frame->u.export.handle, sizeof x.handle);
+    }
+    return e->handlers->described(e, peer, frame->u.export.id, frame->kind == FRAME_EXPORT ? &x : NULL, fds, n);
+}
+
+static pk_result_t take(struct pki_engine *e, struct pki_peer *peer, struct frame *frame, const struct pki_frame_in *in)
+{
+    bool describes = frame->kind == FRAME_EXPORT || frame->kind == FRAME_PIECES;
+
+    if (in->bytes != sizeof *frame || frame->version != FRAME_VERSION || (in->fd_count > 0 && !describes))
+        return PK_ERR_INTERNAL;
+    switch (frame->kind) {
+    case FRAME_EXPORT:
+    case FRAME_PIECES:
+        return take_export(e, peer, frame, in->fds, in->fd_count);
+    case FRAME_FORGET:
+        e->handlers->forgotten(e, peer, frame->u.export.id);
+        return PK_OK;
+    case FRAME_FAILED:
+        take_failed(e, peer, frame);
+        return PK_OK;
+    case FRAME_SHUTDOWN:
+        take_shutdown(peer, frame);
+        return PK_OK;
+    default:
+        return PK_ERR_INTERNAL;
+    }
+}
+
+void pki_side_message(struct pki_engine *e, struct pki_peer *peer, const struct pki_msg *msg, const void *payload)
+{
+    struct pki_where where = pki_engine_where(e, peer->rank, NULL);
+    const unsigned char *bytes = payload;
+    struct frame frame = { .version = FRAME_VERSION };
+    size_t text = msg->payload - (size_t)NEWS_BYTES;
+
+    if (msg->payload < NEWS_BYTES || text >= sizeof frame.u.failed.text || peer->side_fd >= 0 ||
+        (pki_get_u32(bytes) != FRAME_FAILED && pki_get_u32(bytes) != FRAME_SHUTDOWN)) {
+        (void)pki_fail(PK_ERR_INTERNAL, &where, "sent an invalid failure message (%u bytes)", (unsigned)msg->payload);
+        fail_peer(e, peer, PK_ERR_INTERNAL);
+        return;
+    }
+    frame.u.failed.code = (int32_t)pki_get_u32(bytes + 4);
+    frame.u.failed.peer = (int32_t)pki_get_u32(bytes + 8);
+    if (pki_get_u32(bytes) == FRAME_SHUTDOWN) {
+        take_shutdown(peer, &frame);
+        return;
+    }
+    memcpy(frame.u.failed.text, bytes + NEWS_BYTES, text);
+    take_failed(e, peer, &frame);
+}
+
+static void take_all(struct pki_engine *e, struct pki_peer *peer)
+{
+    struct pki_where where = pki_engine_where(e, peer->rank, pki_engine_first_task(e));
+
+    while (!peer->gone && atomic_load(&e->failed) == PK_OK) {
+        struct frame frame;
+        int fds[PKI_FRAME_FDS];
+        struct pki_frame_in in = { .data = &frame, .capacity = sizeof frame, .fds = fds, .fd_capacity = PKI_FRAME_FDS };
+        pk_result_t result = pki_fd_recv(peer->side_fd, &in, &where);
+
+        if (result == PK_IN_PROGRESS)
+            return;
+        if (result != PK_OK) {
+            fail_peer(e, peer, PK_ERR_PEER);
+            return;
+        }
+        result = take(e, peer, &frame, &in);
+        if (result == PK_OK)
+            continue;
+        for (int i = 0; i < in.fd_count; i++)
+            close(fds[i]);
+        (void)pki_fail(PK_ERR_INTERNAL, &where, "sent an invalid frame (kind %u, %zu bytes)", frame.kind, in.bytes);
+        fail_peer(e, peer, PK_ERR_INTERNAL);
+    }
+}
+
+void pki_side_poll(struct pki_engine *e, struct pki_peer *peer)
+{
+    const int cancel = pki_cancel_hold();
+
+    take_all(e, peer);
+    pki_cancel_release(cancel);
+}
+
+/* Of the frames that wait; one with descriptors is the last that can be seen. */
+#define PEEKED 16
+
+pk_result_t pki_side_peek(const struct pki_engine *e, const struct pki_peer *peer)
+{
+    const size_t each = PKI_FD_HEADER_BYTES + sizeof(struct frame);
+    struct pki_where where = pki_engine_where(e, peer->rank, NULL);
+    struct pollfd closed = { .fd = peer->side_fd };
+    unsigned char bytes[PEEKED * (PKI_FD_HEADER_BYTES + sizeof(struct frame))];
+    ssize_t n;
+
+    if (peer->side_fd < 0)
+        return PK_OK;
+    n = recv(peer->side_fd, bytes, sizeof bytes, MSG_PEEK | MSG_DONTWAIT);
+    for (size_t at = 0; n > 0 && at + each <= (size_t)n; at += each) {
+        struct frame frame;
+
+        memcpy(&frame, bytes + at + PKI_FD_HEADER_BYTES, sizeof frame);
+        frame.u.failed.text[sizeof frame.u.failed.text - 1] = '\0';
+        if (frame.kind == FRAME_FAILED)
+            return pki_fail(code_of(&frame), &where, "rank %d reports: %s", peer->rank, frame.u.failed.text);
+    }
+    if (n == 0 || (poll(&closed, 1, 0) == 1 && (closed.revents & POLLHUP) != 0))
+        return pki_fail(PK_ERR_PEER, &where, "closed its connection");
+    return PK_OK;
+}

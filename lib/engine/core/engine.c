@@ -1,0 +1,81 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The engine's lock, and what every folder asks of its state. */
+#include <sched.h>
+
+#include "engine/core/internal.h"
+#include "util/hot.h"
+
+/* By who has the lock. */
+static inline void count_turn(struct pki_engine *e)
+{
+    atomic_store_explicit(&e->turns, atomic_load_explicit(&e->turns, memory_order_relaxed) + 1, memory_order_relaxed);
+}
+
+PKI_HOT void pki_engine_lock(struct pki_engine *e)
+{
+    unsigned spins = 0;
+
+    while (atomic_flag_test_and_set_explicit(&e->lock, memory_order_acquire)) {
+        if (++spins % 64 == 0)
+            sched_yield();
+        else
+            pki_cpu_pause();
+    }
+    count_turn(e);
+}
+
+bool pki_engine_trylock(struct pki_engine *e)
+{
+    if (atomic_flag_test_and_set_explicit(&e->lock, memory_order_acquire))
+        return false;
+    count_turn(e);
+    return true;
+}
+
+PKI_HOT void pki_engine_unlock(struct pki_engine *e)
+{
+    count_turn(e);
+    atomic_flag_clear_explicit(&e->lock, memory_order_release);
+}
+
+struct pki_where pki_engine_where(const struct pki_engine *e, int peer, const struct pki_task *task)
+{
+    struct pki_where where = { .rank = e->config.rank, .peer = peer };
+
+    if (task != NULL) {
+        where.op = task->name;
+        where.op_number = task->number;
+    }
+    return where;
+}
+
+struct pki_task *pki_engine_first_task(const struct pki_engine *e)
+{
+    return pki_list_empty(&e->tasks) ? NULL : pki_container_of(e->tasks.next, struct pki_task, node);
+}
+
+#define RATION_UNIT ((size_t)4096)
+
+size_t pki_engine_ration(struct pki_engine *e, size_t bytes)
+{
+    size_t most = e->work_left / RATION_UNIT * RATION_UNIT;
+    size_t some = bytes <= e->work_left ? bytes : most;
+
+    e->work_left = bytes > some ? 0 : e->work_left - some; /* what is left of it would do for nothing */
+    if (bytes > some || some >= PKI_HOST_CHUNK) /* rounds are long then */
+        pki_engine_check_soon(e);
+    return some;
+}
+
+void pki_task_set_device_driven(struct pki_task *task)
+{
+    task->device_driven = true;
+    atomic_fetch_add(&task->engine->device_driven_tasks, 1);
+}
+
+void pki_task_set_cpu_driven(struct pki_task *task)
+{
+    if (task->device_driven)
+        atomic_fetch_sub(&task->engine->device_driven_tasks, 1);
+    task->device_driven = false;
+}

@@ -1,0 +1,151 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Fused collectives: which operations are, by which kernel, in how many CTAs. All ranks have to decide alike. Measured: docs/design/0009. */
+#include "engine/core/internal.h"
+#include "util/dtype.h"
+
+#define ONE_SHOT_BYTES (512u << 10) /* most that a rank receives in one shot of allreduce, and of a block */
+#define ONE_SHOT_BLOCK (256u << 10)
+#define RELAY_BYTES (512u << 10)
+#define TWOSHOT_BYTES (64u << 20)
+#define TWOSHOT_MANY_BYTES (128u << 20) /* of allreduce on more than two GPUs */
+#define SCATTERED_BYTES (256u << 20) /* in all */
+#define SCATTERED_FOUR_BYTES (1u << 30) /* on three or four GPUs; measured on four (bench/results/0.2-h200.md) */
+#define ALWAYS_BYTES ((size_t)4 << 30)
+#define LONG_CTAS 16u /* for what is longer than TWOSHOT_BYTES, and reduce_scatter from SCATTERED_BYTES in all on: they fill the links */
+#define PUSH_BYTES (8u << 20)
+#define ROOTED_BYTES (32u << 20)
+#define PAIRS_A_CTA 512u
+#define PAIRS_A_CTA_OF_TWO 1024u /* two in flight a thread */
+#define PART_BYTES_A_CTA (16u << 10) /* of what a rank folds */
+
+/* What there are kernels of two steps for. */
+static bool is_common(pk_dtype_t dtype, pk_op_t op)
+{
+    return (op == PK_SUM || op == PK_AVG) && (dtype == PK_F32 || dtype == PK_F16 || dtype == PK_BF16);
+}
+
+/* What a kernel is as fast at as copy engines. All blocks of a rooted one cross the root's links, which a plan for more than two ranks can
+ * spare them. */
+static size_t max_bytes(enum pki_coll coll, int size)
+{
+    switch (coll) {
+    case PKI_COLL_ALLREDUCE:
+        return size > 2 ? TWOSHOT_MANY_BYTES : TWOSHOT_BYTES;
+    case PKI_COLL_REDUCE:
+        return TWOSHOT_BYTES;
+    case PKI_COLL_REDUCE_SCATTER:
+        return (size == 3 || size == 4 ? SCATTERED_FOUR_BYTES : SCATTERED_BYTES) / (size_t)size;
+    case PKI_COLL_BROADCAST:
+        return ROOTED_BYTES / (size_t)(size - 1);
+    default:
+        return PUSH_BYTES;
+    }
+}
+
+static bool exchanges(enum pki_coll coll)
+{
+    return !pki_coll_shape(coll)->reduces;
+}
+
+/* Most that goes in cells between two. More than PKI_FUSED_BYTES only where it was measured to be faster: allreduce, with all the CTAs that write it. */
+static size_t pair_bytes(const struct pki_engine *e, enum pki_coll coll)
+{
+    return coll == PKI_COLL_ALLREDUCE && e->config.fused_ctas == PKI_FUSED_CTAS ? PKI_FUSED_PAIR_BYTES : PKI_FUSED_BYTES;
+}
+
+static enum pki_fused_kernel kernel_for(const struct pki_engine *e, enum pki_coll coll, size_t bytes, pk_dtype_t dtype, pk_op_t op)
+{
+    size_t received = bytes * (size_t)(e->config.size - 1);
+
+    if (e->config.size == 2 && bytes <= pair_bytes(e, coll) && (exchanges(coll) || is_common(dtype, op)))
+        return exchanges(coll) ? PKI_FUSED_PAIR_EXCHANGE : PKI_FUSED_PAIR_SUM;
+    if (exchanges(coll))
+        return bytes <= PKI_FUSED_BYTES ? PKI_FUSED_EXCHANGE : PKI_FUSED_PUSH;
+    if (coll == PKI_COLL_ALLREDUCE && is_common(dtype, op) && (received > ONE_SHOT_BYTES || bytes > ONE_SHOT_BLOCK))
+        return bytes <= RELAY_BYTES ? PKI_FUSED_RELAY : PKI_FUSED_TWOSHOT;
+    return bytes <= PKI_FUSED_BYTES ? PKI_FUSED_FOLD : PKI_FUSED_TWOSHOT;
+}
+
+bool pki_engine_fuses(const struct pki_engine *e, enum pki_coll coll, size_t bytes, pk_dtype_t dtype, pk_op_t op)
+{
+    bool always = (e->config.fused_always >> coll & 1) != 0;
+
+    if (!e->fused.on || e->config.size < 2 || bytes == 0 || pki_fused_algorithm(coll) == NULL)
+        return false;
+    if (bytes <= PKI_FUSED_BYTES)
+        return true;
+    /* Blocks one behind another that are not whole vectors are slow in rings. */
+    if (bytes % 16 != 0 && (pki_coll_shape(coll)->in_many || pki_coll_shape(coll)->out_many))
+        return false;
+    return bytes <= (always ? ALWAYS_BYTES : max_bytes(coll, e->config.size)) && (exchanges(coll) || is_common(dtype, op));
+}
+
+size_t pki_fused_bytes(const struct pki_request *r)
+{
+    return r->count * pki_dtype_bytes(r->dtype);
+}
+
+enum pki_fused_kernel pki_fused_kernel(const struct pki_engine *e, const struct pki_request *r)
+{
+    return kernel_for(e, r->algorithm->coll, pki_fused_bytes(r), r->dtype, r->op);
+}
+
+bool pki_fused_is_replayed(const struct pki_engine *e, const struct pki_request *r)
+{
+    switch (pki_fused_kernel(e, r)) {
+    case PKI_FUSED_EXCHANGE:
+    case PKI_FUSED_FOLD:
+    case PKI_FUSED_PAIR_EXCHANGE:
+    case PKI_FUSED_PAIR_SUM:
+        return true;
+    default:
+        return false;
+    }
+}
+
+/* Before the limit. */
+static size_t wanted_ctas(const struct pki_engine *e, enum pki_coll coll, enum pki_fused_kernel kernel, size_t bytes)
+{
+    switch (kernel) {
+    case PKI_FUSED_PUSH:
+        return PKI_FUSED_CTAS;
+    case PKI_FUSED_TWOSHOT:
+        return bytes / (pki_coll_shape(coll)->in_many ? 1 : (size_t)e->config.size) / PART_BYTES_A_CTA;
+    case PKI_FUSED_RELAY:
+        return bytes / 8 / (size_t)e->config.size / PAIRS_A_CTA;
+    case PKI_FUSED_PAIR_EXCHANGE:
+    case PKI_FUSED_PAIR_SUM:
+        return ((bytes + 7) / 8 + PAIRS_A_CTA_OF_TWO - 1) / PAIRS_A_CTA_OF_TWO;
+    default:
+        return ((bytes + 7) / 8 + PAIRS_A_CTA - 1) / PAIRS_A_CTA;
+    }
+}
+
+int pki_fused_ctas(const struct pki_engine *e, const struct pki_request *r)
+{
+    size_t bytes = pki_fused_bytes(r), ctas = wanted_ctas(e, r->algorithm->coll, pki_fused_kernel(e, r), bytes);
+    bool is_long = bytes > TWOSHOT_BYTES || (r->algorithm->coll == PKI_COLL_REDUCE_SCATTER && bytes >= SCATTERED_BYTES / (size_t)e->config.size);
+
+    if (is_long && ctas > LONG_CTAS)
+        ctas = LONG_CTAS;
+    if (ctas > (size_t)e->config.fused_ctas)
+        ctas = (size_t)e->config.fused_ctas;
+    return ctas == 0 ? 1 : (int)ctas;
+}
+
+/* Pieces. */
+uint32_t pki_fused_epochs(const struct pki_engine *e, const struct pki_request *r)
+{
+    size_t size = pki_coll_shape(r->algorithm->coll)->in_many ? 1 : (size_t)e->config.size, bytes = pki_fused_bytes(r), part;
+
+    switch (pki_fused_kernel(e, r)) {
+    case PKI_FUSED_RELAY:
+        part = ((bytes + 7) / 8 + size - 1) / size;
+        return (uint32_t)((part + PKI_FUSED_RELAY_PAIRS - 1) / PKI_FUSED_RELAY_PAIRS);
+    case PKI_FUSED_TWOSHOT:
+        part = (bytes + 16 * size - 1) / (16 * size) * 16;
+        return (uint32_t)((part + PKI_FUSED_PIECE - 1) / PKI_FUSED_PIECE);
+    default:
+        return 1;
+    }
+}

@@ -1,0 +1,99 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Memory that peers may map: this rank's regions, the peers' as they are mapped here, and the host memory of pk_mem_alloc. Locked. */
+#ifndef PKI_ENGINE_REGION_H
+#define PKI_ENGINE_REGION_H
+
+#include "engine/engine.h"
+
+struct pki_peer;
+struct pki_xfer;
+
+#define PKI_REGION_GENERATION (1u << 20) /* ids are an entry's number plus a multiple of this */
+#define PKI_REGIONS_MAX (PKI_REGION_GENERATION - 2)
+#define PKI_REGIONS_KEPT 1024u           /* more only while transfers need them */
+#define PKI_REGION_NOWHERE 1u            /* where a region is that a peer cannot map */
+#define PKI_EXPORT_PIECES_MAX 65536u     /* descriptors of one region */
+
+struct pki_region { /* an allocation of this rank that peers may map */
+    uint32_t id;      /* entry + 1, and the generation in the upper bits */
+    uint32_t next;    /* entry + 1 of the next with this hash; 0: none */
+    uint32_t busy;    /* transfers that have been granted in it; captured ones for good */
+    uint64_t used;    /* when last; 0: the entry is free */
+    struct pki_mem mem;
+    struct pki_export exported;
+    struct pki_iface *iface;
+    uint64_t there[PKI_FUSED_RANKS]; /* where these ranks have it mapped, if they were asked to; 0: unknown */
+};
+
+struct pki_shm_alloc { /* memory of pk_mem_alloc */
+    uintptr_t base;
+    size_t bytes;
+    uint64_t buffer_id;
+    int fd;
+};
+
+struct pki_import { /* a peer's region, mapped */
+    uint32_t id;
+    struct pki_export exported;
+    uint32_t pieces_here; /* descriptors that have come */
+    bool mapped;
+    bool outlived; /* the peer has memory of another allocation there by now */
+    uint64_t remote;
+};
+
+struct pki_registration {
+    struct pki_list node;
+    char *ptr;
+    size_t bytes;
+    struct pki_mem mem;
+};
+
+/* region.c */
+pk_result_t pki_region_tell(struct pki_engine *engine, struct pki_peer *peer, const void *addr, size_t bytes, uint32_t *id,
+                            uint64_t *offset); /* PK_IN_PROGRESS: the socket is full */
+/* Can peers map this memory of the GPU at all? */
+bool pki_region_is_shareable(struct pki_engine *engine, const void *addr, size_t bytes);
+/* A transfer that this side moves: the peer will move the next one between these buffers if it comes second then. */
+void pki_region_tell_soon(struct pki_xfer *xfer);
+/* Where the peer has this memory mapped. 0: nowhere yet, but it has been asked to if it can be. *id: the region. */
+uint64_t pki_region_there(struct pki_engine *engine, struct pki_peer *peer, const void *addr, size_t bytes, uint32_t *id);
+void pki_region_mapped(struct pki_engine *engine, int peer, uint32_t id, uint64_t base); /* its answer */
+/* Memory of pk_mem_alloc; and it is no more. */
+pk_result_t pki_region_tell_host(struct pki_engine *engine, struct pki_peer *peer, const struct pki_mem *mem, uint32_t *id);
+void pki_region_withdraw(struct pki_engine *engine, const struct pki_mem *mem);
+/* A granted transfer keeps its region from being forgotten until it has ended. 0: none. */
+void pki_region_hold(struct pki_engine *engine, uint32_t id);
+void pki_region_drop(struct pki_engine *engine, uint32_t id);
+static inline uint32_t pki_region_index(uint32_t id)
+{
+    return (id & (PKI_REGION_GENERATION - 1)) - 1;
+}
+void pki_region_close_all(struct pki_engine *engine); /* the peers' too */
+void pki_export_release(struct pki_export *exported);
+
+/* import.c: a peer's regions */
+/* Where region `id` of the peer is mapped here; [offset, offset + bytes) must lie in it. PK_IN_PROGRESS: it cannot be mapped before no
+ * stream waits. */
+pk_result_t pki_region_map(struct pki_engine *engine, struct pki_peer *peer, uint32_t id, uint64_t offset, uint64_t bytes,
+                           uint64_t *remote);
+/* The same for the host memory that a CTS or OFFER names. `here`: where this process has it mapped, else its address at the peer. */
+pk_result_t pki_region_map_host(struct pki_engine *engine, struct pki_peer *peer, const struct pki_msg *msg, bool here,
+                                uint64_t *remote);
+/* A description has come, or, without `exported`, more descriptors of it: kept until it is mapped. Takes them over if it
+ * succeeds. */
+pk_result_t pki_region_described(struct pki_engine *engine, struct pki_peer *peer, uint32_t id, const struct pki_export *exported,
+                                 const int *fds, int n);
+/* NULL: this region has not been described. */
+struct pki_import *pki_region_import(struct pki_peer *peer, uint32_t id);
+/* The peer's memory is gone, or it needs the entry. */
+void pki_region_forgotten(struct pki_engine *engine, struct pki_peer *peer, uint32_t id);
+void pki_region_close_retired(struct pki_engine *engine); /* nothing waits in a stream now */
+void pki_region_tidy(struct pki_engine *engine);          /* close what is to be closed, if that is so */
+void pki_region_close_imports(struct pki_peer *peer);
+
+/* shm_alloc.c: let a CTS or OFFER name the transfer's memory as a region that the peer knows. PK_ERR_UNSUPPORTED, without a record: it is
+ * not of pk_mem_alloc. */
+pk_result_t pki_shm_alloc_describe(struct pki_xfer *xfer, struct pki_msg *msg);
+void pki_shm_alloc_close_all(struct pki_engine *engine);
+
+#endif

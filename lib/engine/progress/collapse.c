@@ -1,0 +1,51 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a failure does here: nothing waits any more, and nothing touches the program's memory. */
+#include "engine/proto/offer.h"
+
+static void peer_release(struct pki_peer *peer)
+{
+    struct pki_list *lists[2] = { &peer->sends, &peer->recvs };
+
+    for (int i = 0; i < 2; i++)
+        for (struct pki_list *n = lists[i]->next; n != lists[i]; n = n->next) {
+            struct pki_xfer *xfer = pki_container_of(n, struct pki_xfer, match);
+
+            /* Only what this rank's own streams wait for: the other signal would tell the peer of bytes that never came, or of a
+             * buffer that is not free. */
+            const struct pki_signal signal = pki_offer_moves(xfer) ? xfer->start : pki_offer_finish(xfer);
+
+            if (xfer->is_send && xfer->cell != NULL)
+                pki_offer_abort(xfer->cell);
+            if (signal.word != NULL)
+                pki_signal_open(&signal);
+        }
+}
+
+void pki_graphs_release(struct pki_engine *e)
+{
+    if (!pki_list_empty(&e->graphs))
+        pki_watchdog_open_slots(e);
+}
+
+/* Every stream and thread that waits is let go, every task ends, and before that what transports do with its memory. Runs once, where nothing
+ * else is half done. */
+void pki_engine_collapse(struct pki_engine *e)
+{
+    struct pki_list *node;
+
+    if (e->collapsed || atomic_load(&e->failed) == PK_OK)
+        return;
+    e->collapsed = true;
+    for (int i = 0; i < e->nifaces; i++)
+        e->ifaces[i]->transport->revoke(e->ifaces[i]);
+    if (e->abort_word != NULL)
+        atomic_store(e->abort_word, 1);
+    for (int i = 0; i < e->config.size; i++)
+        if (e->peers[i].ctrl != NULL)
+            peer_release(&e->peers[i]);
+    if (e->gpu != NULL)
+        pki_signals_release_barriers(e);
+    pki_graphs_release(e);
+    while ((node = e->tasks.next) != &e->tasks)
+        pki_task_end(pki_container_of(node, struct pki_task, node), (pk_result_t)atomic_load(&e->failed));
+}

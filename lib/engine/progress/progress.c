@@ -1,0 +1,234 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The engine's progress: messages, transfers and tasks, and now and then peers and deadlines. */
+#include <limits.h>
+
+#include "engine/core/internal.h"
+
+#define CHECK_EVERY_NS (2 * PKI_NS_PER_MS) /* how often peers' sockets and deadlines are looked at while something waits */
+#define DEVICE_DRIVEN_TRANSFERS 8 /* unfinished ones of those that kernels see to, looked at in a round: they end one behind another */
+
+void pki_engine_free_ended(struct pki_engine *e)
+{
+    struct pki_list *node;
+
+    while ((node = pki_list_pop(&e->spent_xfers)) != NULL)
+        pki_list_push(&e->free_xfers, node);
+    while ((node = pki_list_pop(&e->ended)) != NULL)
+        pki_task_free(pki_container_of(node, struct pki_task, node));
+}
+
+static bool progress_puts(struct pki_engine *e)
+{
+    bool moved = false;
+
+    for (int i = 0; i < e->nifaces; i++) {
+        struct pki_list *node;
+
+        if (!e->ifaces[i]->carries)
+            continue;
+        (void)e->ifaces[i]->transport->progress(e->ifaces[i]);
+        while ((node = pki_list_pop(&e->ifaces[i]->done)) != NULL) {
+            pki_send_put_done(pki_container_of(node, struct pki_put, node));
+            moved = true;
+        }
+    }
+    return moved;
+}
+
+/* All of `from` to an empty list. */
+static void move_list(struct pki_list *from, struct pki_list *to)
+{
+    pki_list_init(to);
+    if (pki_list_empty(from))
+        return;
+    *to = *from;
+    to->next->prev = to;
+    to->prev->next = to;
+    pki_list_init(from);
+}
+
+/* Each active transfer leaves the list before it is looked at, and comes back by itself if it must be looked at again. */
+static void progress_active(struct pki_engine *e)
+{
+    int device_driven = atomic_load(&e->device_driven_tasks);
+    int left = device_driven > 0 && device_driven == atomic_load(&e->async_tasks) ? DEVICE_DRIVEN_TRANSFERS : INT_MAX;
+    struct pki_list batch, *node;
+
+    if (pki_list_empty(&e->active))
+        return;
+    move_list(&e->active, &batch);
+    while (left > 0 && (node = pki_list_pop(&batch)) != NULL) {
+        struct pki_xfer *xfer = pki_container_of(node, struct pki_xfer, active);
+
+        pki_xfer_advance(xfer);
+        left -= !pki_list_empty(&xfer->active); /* those that have ended are spent, and still there */
+    }
+    while ((node = pki_list_pop(&e->active)) != NULL) /* behind those that have not been looked at */
+        pki_list_push(&batch, node);
+    move_list(&batch, &e->active);
+}
+
+static bool task_moves(struct pki_task *task)
+{
+    if (task->started)
+        return task->plan != NULL &&
+               (task->kind == PKI_MEM_DEVICE || task->mixed.active || (task->more_work && task->engine->work_left > 0)) &&
+               pki_plan_poll(task);
+    if (task->mode == PKI_TASK_STREAM || !atomic_load_explicit(&task->may_start, memory_order_acquire) ||
+        !pki_signal_is_open(&task->ready) || (task->after_stream && !task->queue.device->ops->idle(&task->queue)))
+        return false;
+    if (task->more_work && task->engine->work_left == 0)
+        return false;
+    return pki_task_start(task) || task->more_work;
+}
+
+/* A task that moves may end, and end others: start over from the front then. */
+static bool progress_tasks(struct pki_engine *e)
+{
+    struct pki_list *node = e->tasks.next;
+    bool moved = false;
+
+    while (node != &e->tasks && atomic_load(&e->failed) == PK_OK) {
+        if (task_moves(pki_container_of(node, struct pki_task, node))) {
+            moved = true;
+            node = e->tasks.next;
+        } else {
+            node = node->next;
+        }
+    }
+    return moved;
+}
+
+/* A connection beside the control channel has died, and the process at its other end with it: a control channel over RDMA hears of that only much later. */
+static void check_endpoints(struct pki_engine *e, const struct pki_peer *peer)
+{
+    for (int i = 0; i < peer->neps; i++)
+        if (peer->eps[i]->dead && !peer->gone) {
+            struct pki_where where = pki_engine_where(e, peer->rank, pki_engine_first_task(e));
+
+            pki_engine_attribute_failure(e, PK_ERR_PEER, &where, peer->eps[i], 0, 0);
+            return;
+        }
+}
+
+/* Broken connections between hosts are made again, and what was sent goes on: a peer may wait for it while this rank waits for nothing. */
+static void recover(struct pki_engine *e)
+{
+    for (int i = 0; i < e->nifaces; i++)
+        if (e->ifaces[i]->carries && e->ifaces[i]->transport->between_hosts)
+            (void)e->ifaces[i]->transport->progress(e->ifaces[i]);
+}
+
+/* Between hosts bad news are messages of the control channel. */
+static void hear_distant(struct pki_engine *e)
+{
+    for (int i = 0; i < e->config.size && atomic_load(&e->failed) == PK_OK; i++)
+        if (e->peers[i].ctrl != NULL && e->peers[i].side_fd < 0)
+            (void)pki_ctrl_poll(e, &e->peers[i]);
+}
+
+static void check_peers(struct pki_engine *e)
+{
+    for (int i = 0; i < e->nifaces; i++)
+        if (!e->ifaces[i]->carries) /* it stands by */
+            (void)e->ifaces[i]->transport->progress(e->ifaces[i]);
+    for (int i = 0; i < e->config.size && atomic_load(&e->failed) == PK_OK; i++) {
+        if (e->peers[i].side_fd >= 0)
+            pki_side_poll(e, &e->peers[i]);
+        else {
+            e->peers[i].gone |= e->peers[i].ctrl != NULL && e->peers[i].ctrl->left; /* its news of that may have found no room */
+            pki_note_carry(&e->peers[i]);
+            check_endpoints(e, &e->peers[i]);
+        }
+    }
+}
+
+/* Behind check_peers: who left may have left because of another, who or whose messenger is polled after it. And behind a round of progress: what has
+ * ended may not have been looked at before. */
+static void check_left(struct pki_engine *e)
+{
+    for (int i = 0; i < e->config.size && atomic_load(&e->failed) == PK_OK; i++)
+        if (e->peers[i].gone)
+            pki_engine_check_left(e, &e->peers[i]);
+}
+
+void pki_engine_look_around(struct pki_engine *e)
+{
+    if (!pki_engine_trylock(e)) /* whoever has the lock looks around too */
+        return;
+    if (atomic_load(&e->failed) == PK_OK) {
+        recover(e);
+        hear_distant(e);
+        check_peers(e);
+    }
+    pki_engine_collapse(e);
+    pki_engine_free_ended(e);
+    pki_engine_unlock(e);
+}
+
+static void check_now_and_then(struct pki_engine *e)
+{
+    unsigned round = atomic_load_explicit(&e->idle_rounds, memory_order_relaxed) + 1;
+    uint64_t now;
+
+    atomic_store_explicit(&e->idle_rounds, round, memory_order_relaxed);
+    if (round % 64 != 0)
+        return;
+    now = pki_now_ns();
+    if (now - e->checked_ns < CHECK_EVERY_NS)
+        return;
+    e->checked_ns = now;
+    pki_graphs_reap(e);
+    check_peers(e);
+    check_left(e);
+    for (int i = 0; i < e->config.size && atomic_load(&e->failed) == PK_OK; i++)
+        if (e->peers[i].ctrl != NULL)
+            pki_send_overdue_rts(&e->peers[i], now);
+    if (atomic_load(&e->failed) == PK_OK)
+        pki_stragglers_check(e, now);
+}
+
+bool pki_engine_progress(struct pki_engine *e)
+{
+    bool moved = false;
+
+    e->work_left = PKI_HOST_WORK;
+    if (atomic_load(&e->failed) == PK_OK) {
+        for (int i = 0; i < e->config.size; i++)
+            if (e->peers[i].ctrl != NULL)
+                moved |= pki_ctrl_poll(e, &e->peers[i]);
+        moved |= progress_puts(e);
+        progress_active(e);
+        moved |= progress_tasks(e);
+        if (!moved || atomic_load_explicit(&e->idle_rounds, memory_order_relaxed) % 64 == 63)
+            check_now_and_then(e);
+    }
+    pki_engine_collapse(e);
+    if (atomic_load(&e->failed) != PK_OK) {
+        pki_graphs_release(e); /* a graph's next wait comes after the last one was let go */
+        pki_failure_tell_rest(e);
+    }
+    pki_engine_free_ended(e);
+    return moved;
+}
+
+/* Copies that are on their way end by themselves: nothing in the library's queues waits. Until then buffers are in use. */
+void pki_engine_drain(struct pki_engine *e)
+{
+    uint64_t until = pki_now_ns() + PKI_DRAIN_NS;
+
+    while (pki_now_ns() < until) {
+        bool idle = e->puts_out == 0;
+
+        if (atomic_load(&e->failed) != PK_OK)
+            pki_graphs_release(e);
+        if (atomic_load(&e->failed) != PK_OK)
+            pki_failure_tell_rest(e);
+        idle = idle && atomic_load(&e->unreported) == 0;
+        (void)progress_puts(e);
+        if (e->queues_open)
+            idle = idle && e->gpu->ops->idle(&e->work) && e->gpu->ops->idle(&e->deferred) && pki_bounce_idle(e);
+        if (idle)
+            return;
+    }
+}

@@ -1,0 +1,520 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The service thread of the process: it advances engines that have operations in streams, and sleeps when none has. It starts with
+ * the first host stream, or the first operation in a CUDA stream, either of which fails without it, and ends with the last engine and host stream. Where some engine has a GPU a second thread watches (watchdog.c): while the first one is
+ * kept by the driver in one engine it has another thread take its place, for the other engines.
+ *
+ * It also looks, now and then, after control channels that can break behind the last message of a rank that then waits in another communicator, or in none:
+ * the peer may wait for that message. Where there are such control channels the thread starts with the first of them.
+ */
+#include <errno.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "engine/core/internal.h"
+#include "util/cpus.h"
+#include "util/fork.h"
+#include "util/thread.h"
+
+#define WATCHDOG_NS 10000000 /* how soon a peer's death is noticed for graphs that wait */
+#define BACKGROUND_NS (100 * PKI_NS_PER_MS) /* how often control channels are looked after: an idle process pays for each time */
+#define RECOVER_NS PKI_NS_PER_MS /* and while they are being recovered, which takes several notes in each direction */
+#define AWAKE_NS 200000ull /* how long it stays awake with nothing to do: operations come in rows */
+/* Where callers wait for their streams themselves it only dozes for a while: to wake it from its sleep with every operation costs more
+ * than a light sleep costs the operation that nobody waits for. */
+#define LIGHT_SLEEP_NS 100000
+#define LIGHT_SLEEPING_NS (20 * PKI_NS_PER_MS)
+
+#define LOOK_NS 10000000 /* between two looks of the watchdog */
+#define STUCK_NS (50 * PKI_NS_PER_MS) /* in one visit: the driver keeps it */
+#define SERVERS 4        /* at a time, all but one of them kept by the driver */
+
+struct server {
+    struct pki_list node;
+    pthread_t thread;
+    unsigned generation; /* of the service: an older one ends when it can */
+    atomic_uint steps; /* odd while it visits an engine */
+    atomic_bool ended;
+    unsigned seen;      /* the watchdog's */
+    uint64_t since_ns;
+};
+
+static struct {
+    pthread_mutex_t lock; /* of all this; not held while an engine is visited */
+    pthread_cond_t wakeup, left; /* wakeup: by make_wakeup; left: an engine has no visitors any more */
+    struct pki_list engines;
+    struct pki_list servers;
+    int streams; /* of the host */
+    struct server *server; /* the one that is meant to run */
+    int nservers;
+    pthread_t watcher;
+    unsigned watches; /* the number of the one that is meant to run */
+    bool running, watching;
+    unsigned generation; /* of the thread that is meant to run: an older one ends, even if a newer has been started already */
+    atomic_bool awake, asleep; /* awake: the thread exists */
+} service = { .lock = PTHREAD_MUTEX_INITIALIZER, .left = PTHREAD_COND_INITIALIZER, .engines = { &service.engines, &service.engines },
+              .servers = { &service.servers, &service.servers } };
+
+void pki_engine_leave(struct pki_engine *e)
+{
+    bool left_over = atomic_load(&e->async_tasks) > 0; /* of other streams; while this thread counts, the engine stays */
+
+    if (atomic_fetch_sub(&e->drivers, 1) == 1 && left_over)
+        (void)pki_service_wake();
+}
+
+static uint64_t background_every(const struct pki_engine *e)
+{
+    return atomic_load_explicit(&e->recovering, memory_order_relaxed) ? RECOVER_NS : BACKGROUND_NS;
+}
+
+static bool is_due(const struct pki_engine *e)
+{
+    return e->needs_background && pki_now_ns() - atomic_load_explicit(&e->background_ns, memory_order_relaxed) >= background_every(e);
+}
+
+/* Whoever has the lock looks after its control channels itself. */
+static void progress_background(struct pki_engine *e)
+{
+    if (!pki_engine_trylock(e))
+        return;
+    pki_note_background(e);
+    atomic_store_explicit(&e->background_ns, pki_now_ns(), memory_order_relaxed);
+    pki_engine_unlock(e);
+}
+
+static bool advance(struct pki_engine *e, bool works)
+{
+    bool moved;
+
+    if (!pki_engine_trylock(e))
+        return false;
+    if (!works)
+        pki_engine_check_soon(e);
+    moved = pki_engine_progress(e);
+    pki_engine_unlock(e);
+    return moved;
+}
+
+/* Locked, but not while it advances an engine, which stays meanwhile. */
+static bool visit_one(struct server *self, struct pki_engine *e, bool needs_background, bool advances, bool works)
+{
+    bool moved;
+
+    e->visitors++;
+    pthread_mutex_unlock(&service.lock);
+    atomic_fetch_add(&self->steps, 1);
+    if (needs_background)
+        progress_background(e);
+    moved = advances && advance(e, works);
+    atomic_fetch_add(&self->steps, 1);
+    pthread_mutex_lock(&service.lock);
+    if (--e->visitors == 0 && e->leaving)
+        pthread_cond_broadcast(&service.left);
+    return moved;
+}
+
+/* Locked. *busy: there is work that nobody else sees to; *driven: there is some that a waiting thread does. */
+static bool visit(struct server *self, bool *busy, bool *driven)
+{
+    bool moved = false;
+
+    for (struct pki_list *n = service.engines.next; n != &service.engines; n = n->next) {
+        struct pki_engine *e = pki_container_of(n, struct pki_engine, in_service);
+        bool works = atomic_load(&e->async_tasks) > 0, watched = atomic_load(&e->watched) > 0, needs_background = is_due(e);
+        bool device_driven = works && atomic_load(&e->device_driven_tasks) == atomic_load(&e->async_tasks);
+        bool others = works && atomic_load(&e->drivers) > 0, advances = (works || watched) && !others;
+
+        if ((!advances && !others && !needs_background) || e->leaving)
+            continue;
+        *driven |= others || (advances && device_driven); /* by the GPU */
+        if (advances)
+            *busy |= (works && !device_driven) || atomic_load(&e->failed) != PK_OK; /* replays that wait are let go one wait at a time */
+        if (advances || needs_background)
+            moved |= visit_one(self, e, needs_background, advances, works);
+    }
+    return moved;
+}
+
+/* On the only CPU of a bound program this thread and the program's take turns. */
+static void rest(unsigned idle, bool spins)
+{
+    if (spins && idle < 2000)
+        pki_cpu_pause();
+    else if (idle < 20000)
+        sched_yield();
+    else
+        nanosleep(&(struct timespec){ .tv_nsec = 50000 }, NULL);
+}
+
+/* How long it may sleep: graphs may wait for a peer that dies, and control channels may break. 0: until it is woken. */
+static uint64_t sleep_ns(void)
+{
+    uint64_t shortest = 0;
+
+    for (struct pki_list *n = service.engines.next; n != &service.engines; n = n->next) {
+        const struct pki_engine *e = pki_container_of(n, struct pki_engine, in_service);
+        uint64_t ns = atomic_load(&e->watched) > 0 ? WATCHDOG_NS : 0;
+
+        if (e->needs_background && (ns == 0 || background_every(e) < ns))
+            ns = background_every(e);
+        if (ns != 0 && (shortest == 0 || ns < shortest))
+            shortest = ns;
+    }
+    return shortest;
+}
+
+/* Locked. False: nothing has happened for so long. */
+static bool await_wakeup(long ns)
+{
+    struct timespec until;
+
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    until.tv_nsec += ns;
+    until.tv_sec += until.tv_nsec / 1000000000;
+    until.tv_nsec %= 1000000000;
+    return pthread_cond_timedwait(&service.wakeup, &service.lock, &until) == 0;
+}
+
+/* Sleep until there is work, or something to look at. True: the latter. */
+static bool sleep_unless_due(void)
+{
+    uint64_t ns = sleep_ns();
+
+    if (ns == 0) {
+        pthread_cond_wait(&service.wakeup, &service.lock);
+        return false;
+    }
+    return !await_wakeup((long)ns);
+}
+
+/*
+ * Asleep is set before the last look, and wake looks at it after counting the operation: one of the two sees the other. What the last look finds may
+ * be device-driven: nobody else will see its end, its deadline, or that another rank does it in another way.
+ */
+static void sleep_unless_busy(struct server *self)
+{
+    bool busy = false, driven = false;
+
+    atomic_store(&service.asleep, true);
+    (void)visit(self, &busy, &driven);
+    while (!busy && !driven && service.generation == self->generation && atomic_load(&service.asleep)) {
+        if (!sleep_unless_due())
+            continue;
+        (void)visit(self, &busy, &driven);
+    }
+    if (service.generation == self->generation)
+        atomic_store(&service.asleep, false);
+}
+
+/* Nothing to do, or nothing that the waiting threads do not do. */
+static void linger(struct server *self, uint64_t busy_ns, uint64_t driven_ns)
+{
+    uint64_t now = pki_now_ns();
+
+    if (now - busy_ns <= AWAKE_NS) {
+        sched_yield();
+        return;
+    }
+    if (now - driven_ns <= LIGHT_SLEEPING_NS) {
+        nanosleep(&(struct timespec){ .tv_nsec = LIGHT_SLEEP_NS }, NULL);
+        return;
+    }
+    pthread_mutex_lock(&service.lock);
+    if (service.generation == self->generation)
+        sleep_unless_busy(self);
+    pthread_mutex_unlock(&service.lock);
+}
+
+static void *serve(void *arg)
+{
+    struct server *self = arg;
+    uint64_t busy_ns = pki_now_ns(), driven_ns = 0;
+    unsigned idle = 0;
+    const bool spins = pki_cpus_count() > 1;
+    bool go_on = true;
+
+    while (go_on) {
+        bool busy = false, driven = false, moved;
+
+        pthread_mutex_lock(&service.lock);
+        moved = visit(self, &busy, &driven);
+        go_on = service.generation == self->generation;
+        pthread_mutex_unlock(&service.lock);
+        idle = moved ? 0 : idle + 1;
+        if (busy)
+            busy_ns = pki_now_ns();
+        else if (driven)
+            driven_ns = pki_now_ns();
+        if (busy && !moved)
+            rest(idle, spins);
+        else if (!busy && go_on)
+            linger(self, busy_ns, driven_ns);
+    }
+    atomic_store(&self->ended, true);
+    return NULL;
+}
+
+static void end_server(struct server *s)
+{
+    pthread_join(s->thread, NULL);
+    pki_list_remove(&s->node);
+    free(s);
+}
+
+/* Locked. Those that the driver has let go. */
+static void end_ended(void)
+{
+    struct pki_list *next;
+
+    for (struct pki_list *n = service.servers.next; n != &service.servers; n = next) {
+        struct server *s = pki_container_of(n, struct server, node);
+
+        next = n->next;
+        if (!atomic_load(&s->ended))
+            continue;
+        end_server(s);
+        service.nservers--;
+    }
+}
+
+/* Locked. */
+static pk_result_t start_thread(void)
+{
+    struct server *s;
+
+    end_ended();
+    if (service.nservers == SERVERS)
+        return pki_fail(PK_ERR_SYSTEM, NULL, "no service thread: the driver keeps %d of them", SERVERS);
+    s = calloc(1, sizeof *s);
+    if (s == NULL)
+        return pki_fail(PK_ERR_MEMORY, NULL, "no memory for a service thread");
+    s->generation = service.generation;
+    if (pki_thread_start(&s->thread, serve, s) != 0) {
+        free(s);
+        return pki_fail_errno(PK_ERR_SYSTEM, NULL, "pthread_create of the service thread, which advances operations in streams");
+    }
+    pki_list_push(&service.servers, &s->node);
+    service.nservers++;
+    service.server = s;
+    service.running = true;
+    return PK_OK;
+}
+
+/* Locked. Engines that the driver does not keep are another thread's from now on. */
+static void replace(uint64_t now)
+{
+    struct server *s = service.server;
+    unsigned steps = atomic_load(&s->steps);
+
+    if (steps % 2 == 0 || steps != s->seen) {
+        s->seen = steps;
+        s->since_ns = now;
+        return;
+    }
+    if (now - s->since_ns < STUCK_NS)
+        return;
+    s->since_ns = now; /* in case there is no other */
+    if (service.nservers == SERVERS)
+        return;
+    service.generation++;
+    if (start_thread() != PK_OK)
+        service.generation--;
+}
+
+static void look_around(void)
+{
+    uint64_t now = pki_now_ns();
+
+    if (service.running)
+        replace(now);
+    for (struct pki_list *n = service.engines.next; n != &service.engines; n = n->next) {
+        struct pki_engine *e = pki_container_of(n, struct pki_engine, in_service);
+
+        if (e->gpu != NULL)
+            pki_watchdog_check(e, now);
+    }
+}
+
+static void *watch(void *arg)
+{
+    const unsigned number = (unsigned)(uintptr_t)arg;
+
+    pthread_mutex_lock(&service.lock);
+    while (service.watching && service.watches == number) {
+        if (!service.running || atomic_load(&service.asleep))
+            pthread_cond_wait(&service.wakeup, &service.lock);
+        else if (!await_wakeup(LOOK_NS))
+            look_around();
+    }
+    pthread_mutex_unlock(&service.lock);
+    return NULL;
+}
+
+/* Locked. */
+static void start_watchdog(void)
+{
+    if (service.watching)
+        return;
+    service.watching = true;
+    service.watching = pki_thread_start(&service.watcher, watch, (void *)(uintptr_t)++service.watches) == 0;
+    if (!service.watching)
+        pki_log(PKI_LOG_WARN, NULL, "no thread for the watchdog, which notices driver calls that do not return: %s",
+                strerror(errno));
+}
+
+/* Locked. */
+static pk_result_t start_once(void)
+{
+    pk_result_t result = service.running ? PK_OK : start_thread();
+
+    atomic_store(&service.awake, service.running);
+    pthread_cond_broadcast(&service.wakeup); /* the watchdog waits for a thread that it is to watch */
+    return result;
+}
+
+pk_result_t pki_service_start(void)
+{
+    pk_result_t result;
+
+    if (atomic_load(&service.awake))
+        return PK_OK;
+    pthread_mutex_lock(&service.lock);
+    result = start_once();
+    pthread_mutex_unlock(&service.lock);
+    return result;
+}
+
+pk_result_t pki_service_wake(void)
+{
+    pk_result_t result;
+
+    if (atomic_load(&service.awake) && !atomic_load(&service.asleep))
+        return PK_OK;
+    pthread_mutex_lock(&service.lock);
+    result = start_once();
+    atomic_store(&service.asleep, false);
+    pthread_cond_broadcast(&service.wakeup);
+    pthread_mutex_unlock(&service.lock);
+    return result;
+}
+
+/* The system's clock may be set back while a thread sleeps. */
+static void make_wakeup(void)
+{
+    pthread_condattr_t monotonic;
+
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_cond_init(&service.wakeup, &monotonic);
+    pthread_condattr_destroy(&monotonic);
+}
+
+/* The thread and the engines are the parent's. */
+static void start_over(void)
+{
+    pthread_mutex_init(&service.lock, NULL);
+    make_wakeup();
+    pthread_cond_init(&service.left, NULL);
+    pki_list_init(&service.engines);
+    service.running = service.watching = false;
+    pki_list_init(&service.servers);
+    service.nservers = service.streams = 0;
+    atomic_store(&service.awake, false);
+    atomic_store(&service.asleep, false);
+}
+
+/* For who may come first. */
+static void lock_first(void)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+    pthread_once(&once, make_wakeup);
+    pki_fork_at_child(start_over); /* before the lock is held that a child may find held */
+    pthread_mutex_lock(&service.lock);
+}
+
+void pki_service_attach(struct pki_engine *e)
+{
+    lock_first();
+    pki_list_push(&service.engines, &e->in_service);
+    if (e->gpu != NULL)
+        start_watchdog();
+    pthread_mutex_unlock(&service.lock);
+}
+
+void pki_service_each(void (*visit)(struct pki_engine *e), uint64_t ns)
+{
+    const uint64_t until = pki_now_ns() + ns;
+
+    while (pthread_mutex_trylock(&service.lock) != 0) {
+        if (pki_now_ns() > until)
+            return;
+        sched_yield();
+    }
+    for (struct pki_list *n = service.engines.next; n != &service.engines; n = n->next)
+        visit(pki_container_of(n, struct pki_engine, in_service));
+    pthread_mutex_unlock(&service.lock);
+}
+
+/* Locked, and not any more on return. */
+static void end_threads(void)
+{
+    const bool watching = service.watching;
+    const pthread_t watcher = service.watcher;
+    struct pki_list servers, *node;
+
+    pki_list_init(&servers);
+    while ((node = pki_list_pop(&service.servers)) != NULL)
+        pki_list_push(&servers, node);
+    service.nservers = 0;
+    service.generation++;
+    service.running = service.watching = false;
+    atomic_store(&service.awake, false);
+    pthread_cond_broadcast(&service.wakeup);
+    pthread_mutex_unlock(&service.lock);
+    if (watching)
+        pthread_join(watcher, NULL);
+    while (!pki_list_empty(&servers))
+        end_server(pki_container_of(servers.next, struct server, node));
+}
+
+/* Locked, and not any more on return. */
+static void end_unless_used(void)
+{
+    if ((service.running || service.watching) && pki_list_empty(&service.engines) && service.streams == 0)
+        end_threads();
+    else
+        pthread_mutex_unlock(&service.lock);
+}
+
+void pki_service_detach(struct pki_engine *e)
+{
+    pthread_mutex_lock(&service.lock);
+    e->leaving = true;
+    while (e->visitors > 0)
+        pthread_cond_wait(&service.left, &service.lock);
+    pki_list_remove(&e->in_service);
+    end_unless_used();
+}
+
+pk_result_t pki_service_hold(void)
+{
+    pk_result_t result;
+
+    lock_first();
+    result = start_once();
+    service.streams += result == PK_OK;
+    pthread_mutex_unlock(&service.lock);
+    return result;
+}
+
+void pki_service_let_go(void)
+{
+    pthread_mutex_lock(&service.lock);
+    service.streams--;
+    end_unless_used();
+}

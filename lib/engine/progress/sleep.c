@@ -1,0 +1,183 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The last rung of waiting: sleep until a peer writes a message. A control channel within a machine has a wake word, a word
+ * that both ends see. Who is about to sleep sets the wake words of all its control channels and looks at the control channels
+ * once more; who writes a message and finds the wake word set clears it and wakes the sleeper. Transports between hosts have a
+ * descriptor instead, which tells of messages and of puts that have ended. One cannot sleep at words and at descriptors
+ * together: with both, one naps at the descriptors. A control channel with neither cannot wake anybody: then the caller naps
+ * without.
+ *
+ * The writer has no fence between its message and its look at the wake word, for every message would pay for it. So its
+ * processor may look first, and both may miss the other. That takes a message that lies in a store buffer all the time that
+ * the sleeper waits before its last look, thousands of cycles; and what it costs then is the rest of one sleep.
+ */
+#include <poll.h>
+
+#include "engine/core/internal.h"
+#include "util/futex.h"
+
+#define SLEEP_NS (10 * PKI_NS_PER_MS) /* then deadlines and sockets are looked at */
+#define NAP_NS 100000u /* each NAPS_ALIKE are longer than those before, for a message of a neighbour may lie there as long: it is little of what was waited */
+#define NAP_MOST_NS PKI_NS_PER_MS
+#define NAPS_ALIKE 64
+#define SETTLE_NS 3000
+#define FDS_MAX 64
+
+/* Where to sleep: at the wake words and descriptors of all engines that are waited for. */
+struct bed {
+    _Atomic uint32_t *wake_words[PKI_FUTEX_WORDS];
+    struct pollfd fds[FDS_MAX];
+    int nwake_words, nfds;
+};
+
+/* The wake words of all control channels that have one. False: a message may come that neither rings nor shows at a
+ * descriptor. */
+static bool find_wake_words(const struct pki_engine *e, struct bed *bed)
+{
+    for (int i = 0; i < e->config.size; i++) {
+        const struct pki_ep *ctrl = e->peers[i].ctrl;
+
+        if (ctrl == NULL)
+            continue;
+        if (ctrl->wake_word == NULL && ctrl->iface->transport->between_hosts)
+            continue;
+        if (ctrl->wake_word == NULL || bed->nwake_words == PKI_FUTEX_WORDS)
+            return false;
+        bed->wake_words[bed->nwake_words++] = ctrl->wake_word;
+    }
+    return true;
+}
+
+/* Locked. Of all transports between hosts that carry. False: there is something to do, or one cannot tell. */
+static bool find_fds(struct pki_engine *e, struct bed *bed)
+{
+    int aggregator = pki_switched_fd(e);
+
+    if (aggregator >= 0 && bed->nfds == FDS_MAX)
+        return false;
+    if (aggregator >= 0)
+        bed->fds[bed->nfds++] = (struct pollfd){ .fd = aggregator, .events = POLLIN };
+    for (int i = 0; i < e->nifaces; i++) {
+        struct pki_iface *iface = e->ifaces[i];
+        int fd = iface->carries && iface->transport->between_hosts ? iface->transport->wait_fd(iface) : -1;
+
+        if (fd >= 0 && bed->nfds < FDS_MAX)
+            bed->fds[bed->nfds++] = (struct pollfd){ .fd = fd, .events = POLLIN };
+        else if (iface->carries && iface->transport->between_hosts)
+            return false;
+    }
+    return true;
+}
+
+/* Nothing but a message can move anything here, or a put that ends and shows it. */
+static bool may_sleep(const struct pki_engine *e)
+{
+    return e->gpu == NULL && pki_list_empty(&e->active) && atomic_load(&e->async_tasks) == 0 && atomic_load(&e->watched) == 0 &&
+           atomic_load(&e->failed) == PK_OK;
+}
+
+static void count_sleeper(struct pki_engine *e, int n)
+{
+    for (int i = 0; i < e->nifaces; i++)
+        atomic_fetch_add_explicit(&e->ifaces[i]->sleepers, n, memory_order_relaxed);
+}
+
+/* From the one numbered `first` on. */
+static void set_wake_words(const struct bed *bed, int first, uint32_t value)
+{
+    for (int i = first; i < bed->nwake_words; i++)
+        atomic_store_explicit(bed->wake_words[i], value, memory_order_relaxed);
+}
+
+static uint64_t nap_ns(unsigned naps)
+{
+    uint64_t ns = NAP_NS * (1 + (uint64_t)naps / NAPS_ALIKE);
+
+    return ns < NAP_MOST_NS ? ns : NAP_MOST_NS;
+}
+
+static bool lie_down(const struct bed *bed, unsigned naps)
+{
+    struct pollfd fds[FDS_MAX];
+    struct timespec limit = { .tv_nsec = (long)(bed->nwake_words > 0 ? nap_ns(naps) : SLEEP_NS) };
+
+    if (bed->nfds == 0)
+        return pki_futex_wait(bed->wake_words, bed->nwake_words, 1, SLEEP_NS);
+    for (int i = 0; i < bed->nfds; i++)
+        fds[i] = bed->fds[i];
+    (void)ppoll(fds, (nfds_t)bed->nfds, &limit, NULL);
+    return true;
+}
+
+/* Locked: what this engine adds to the bed. What comes for it from now on rings, or shows at a descriptor. False: nothing would. */
+static bool make_bed(struct pki_engine *e, struct bed *bed)
+{
+    int first_wake_word = bed->nwake_words, first_fd = bed->nfds;
+
+    if (!may_sleep(e) || !find_wake_words(e, bed) || (bed->nwake_words > first_wake_word && e->puts_out > 0))
+        return false;
+    set_wake_words(bed, first_wake_word, 1);
+    return find_fds(e, bed) && bed->nwake_words + bed->nfds > first_wake_word + first_fd;
+}
+
+enum { CANNOT_SLEEP, IS_AWAKE, MAY_SLEEP };
+
+static int look(struct pki_engine *e)
+{
+    bool awake;
+
+    if (!pki_engine_trylock(e))
+        return CANNOT_SLEEP; /* somebody else is at work */
+    awake = pki_engine_progress(e) || !may_sleep(e);
+    pki_engine_unlock(e);
+    return awake ? IS_AWAKE : MAY_SLEEP;
+}
+
+/* Has anything come that had been written when the wake words could be seen? */
+static int look_at_all(const struct pki_awaited *first)
+{
+    uint64_t until = pki_now_ns() + SETTLE_NS;
+    bool last = false;
+    int state = MAY_SLEEP;
+
+    atomic_thread_fence(memory_order_seq_cst); /* wake words, then control channels; for the partner see above */
+    while (state == MAY_SLEEP && !last) {
+        last = pki_now_ns() >= until;
+        for (const struct pki_awaited *a = first; a != NULL && state == MAY_SLEEP; a = a->next)
+            state = look(a->engine);
+        pki_cpu_pause();
+    }
+    return state;
+}
+
+bool pki_engines_sleep(const struct pki_awaited *first, unsigned naps)
+{
+    struct bed bed = { .nwake_words = 0 };
+    const struct pki_awaited *next = first; /* the first whose senders have not been told that somebody sleeps */
+    bool can = true, slept = true;
+    int state = CANNOT_SLEEP;
+
+    for (; can && next != NULL && pki_engine_trylock(next->engine); next = next->next) {
+        count_sleeper(next->engine, 1);
+        can = make_bed(next->engine, &bed);
+        pki_engine_unlock(next->engine);
+    }
+    if (can && next == NULL)
+        state = look_at_all(first);
+    if (state == MAY_SLEEP)
+        slept = lie_down(&bed, naps);
+    for (; first != next; first = first->next)
+        count_sleeper(first->engine, -1);
+    set_wake_words(&bed, 0, 0);
+    return state != CANNOT_SLEEP && slept;
+}
+
+void pki_engine_wake(struct pki_engine *e)
+{
+    struct bed bed = { .nwake_words = 0 };
+
+    (void)find_wake_words(e, &bed);
+    for (int i = 0; i < bed.nwake_words; i++)
+        if (atomic_exchange(bed.wake_words[i], 0) != 0)
+            pki_futex_wake(bed.wake_words[i]);
+}

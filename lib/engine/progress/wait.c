@@ -1,0 +1,169 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Waiting: what a thread does that has nothing to do, and the loops that do it. It looks again at once while each rank has a CPU of its own, then
+ * leaves the CPU to others, and at last sleeps (sleep.c). A thread that waits for several engines goes by the least patient of them.
+ */
+#include <sched.h>
+#include <time.h>
+
+#include "engine/core/internal.h"
+
+#define SPINS 4000
+#define SPINS_BESIDE_KERNEL 50 /* its threads that carry packets come to a core when somebody leaves it */
+#define YIELDS_SPINNING 40000 /* a core for each rank: the other threads that want one are few */
+#define YIELDS_BESIDE_KERNEL 16000 /* the same, where each look is a system call */
+#define YIELDS 4000           /* each of them may last as long as the other ranks' turns */
+#define YIELDS_BESIDE_AGGREGATOR 20 /* it may be on this machine, and each look is a system call */
+#define YIELDS_BESIDE_THREADS 200 /* threads of the kernel, which move every byte: a waiting rank has taken one of two cores from them */
+
+bool pki_engine_spins(const struct pki_engine *e)
+{
+    if (pki_switched_is_busy(e))
+        return false;
+    for (int i = 0; i < e->nifaces; i++)
+        if (atomic_load_explicit(&e->ifaces[i]->in_kernel, memory_order_relaxed))
+            return false;
+    return e->spin;
+}
+
+static unsigned yields(const struct pki_engine *e)
+{
+    if (pki_switched_is_busy(e) && !e->spin)
+        return YIELDS_BESIDE_AGGREGATOR;
+    for (int i = 0; i < e->nifaces; i++)
+        if (e->ifaces[i]->carries && e->ifaces[i]->in_threads)
+            return YIELDS_BESIDE_THREADS;
+    if (!e->spin)
+        return YIELDS;
+    return pki_engine_spins(e) ? YIELDS_SPINNING : YIELDS_BESIDE_KERNEL;
+}
+
+enum rest { LOOK_AGAIN, YIELD, SLEEP };
+
+static enum rest rest_of(const struct pki_engine *e, unsigned idle)
+{
+    if (e->spin && idle < (pki_engine_spins(e) ? SPINS : SPINS_BESIDE_KERNEL))
+        return LOOK_AGAIN;
+    return idle < yields(e) ? YIELD : SLEEP;
+}
+
+static void sleep_for(const struct pki_awaited *first, unsigned idle)
+{
+    unsigned before = yields(first->engine); /* rounds before the first sleep, unless others are less patient */
+
+    if (!pki_engines_sleep(first, idle > before ? idle - before : 0))
+        nanosleep(&(struct timespec){ .tv_nsec = 100000 }, NULL);
+    for (; first != NULL; first = first->next)
+        pki_engine_check_soon(first->engine); /* a sleeper looks around at every waking */
+}
+
+static void rest_for(const struct pki_awaited *first, enum rest rest, unsigned idle)
+{
+    if (rest == LOOK_AGAIN)
+        pki_cpu_pause();
+    else if (rest == YIELD)
+        sched_yield();
+    else
+        sleep_for(first, idle);
+}
+
+void pki_engine_backoff(struct pki_engine *e, unsigned idle)
+{
+    const struct pki_awaited one = { .engine = e };
+
+    rest_for(&one, rest_of(e, idle), idle);
+}
+
+/* Progress until `done` is set. */
+void pki_engine_wait(struct pki_engine *e, const atomic_bool *done)
+{
+    unsigned idle = 0;
+
+    while (!atomic_load_explicit(done, memory_order_acquire)) {
+        bool moved = false;
+
+        if (pki_engine_trylock(e)) {
+            moved = pki_engine_progress(e);
+            pki_engine_unlock(e);
+        }
+        idle = moved ? 0 : idle + 1;
+        if (!moved)
+            pki_engine_backoff(e, idle);
+    }
+}
+
+void pki_engine_wait_all(struct pki_engine *e)
+{
+    unsigned idle = 0;
+
+    for (;;) {
+        bool empty, moved;
+
+        pki_engine_lock(e);
+        moved = pki_engine_progress(e);
+        empty = pki_list_empty(&e->tasks);
+        pki_engine_unlock(e);
+        if (empty)
+            return;
+        idle = moved ? 0 : idle + 1;
+        pki_engine_backoff(e, idle);
+    }
+}
+
+/* ---- Several engines ---- */
+
+static bool have_ended(const struct pki_list *blocking)
+{
+    for (struct pki_list *n = blocking->next; n != blocking; n = n->next)
+        if (!atomic_load_explicit(&pki_container_of(n, struct pki_task, waiting)->ended, memory_order_acquire))
+            return false;
+    return true;
+}
+
+static bool all_have_ended(const struct pki_awaited *first)
+{
+    bool ended = true;
+
+    for (const struct pki_awaited *a = first; a != NULL; a = a->next)
+        ended = ended && have_ended(&a->blocking);
+    return ended;
+}
+
+/* Progress once of each, also where all that is awaited has ended: bytes of it may still have to leave, and a rank whose answer another part
+ * waits for may wait for these. One that has failed has none. */
+static bool progress_all(struct pki_awaited **first)
+{
+    bool moved = false;
+
+    for (struct pki_awaited **link = first; *link != NULL;) {
+        struct pki_engine *e = (*link)->engine;
+
+        if (atomic_load(&e->failed) != PK_OK && have_ended(&(*link)->blocking)) {
+            *link = (*link)->next;
+            continue;
+        }
+        if (pki_engine_trylock(e)) {
+            moved |= pki_engine_progress(e);
+            pki_engine_unlock(e);
+        }
+        link = &(*link)->next;
+    }
+    return moved;
+}
+
+void pki_engines_wait(struct pki_awaited *first)
+{
+    unsigned idle = 0;
+
+    while (!all_have_ended(first)) {
+        enum rest rest = LOOK_AGAIN;
+        bool moved = progress_all(&first);
+
+        idle = moved ? 0 : idle + 1;
+        for (const struct pki_awaited *a = first; a != NULL; a = a->next)
+            if (rest_of(a->engine, idle) > rest)
+                rest = rest_of(a->engine, idle);
+        if (!moved && !all_have_ended(first))
+            rest_for(first, rest, idle);
+    }
+}

@@ -1,0 +1,411 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A long transfer of host memory that both ends move at once: the sender puts pieces, the receiver gets others, and who comes
+ * takes the next one, by a word that both see. So two cores copy where both have time, and one does it all where the other is
+ * late.
+ *
+ * The receiver lends a slot of its signals in the grant; the sender that has all bytes at hand answers with OFFER, where they
+ * lie. Who ends the last piece tells the other: FIN from the sender, ATS from the receiver.
+ */
+#include "engine/core/internal.h"
+#include "util/tsan.h"
+
+#define PAGE ((size_t)4096)
+#define PIECE_MAX ((size_t)256 << 10)
+#define EVEN_PIECE_MAX ((size_t)4 << 20)
+#define GET_PIECE_MAPPED ((size_t)64 << 10)
+#define GET_PIECE ((size_t)128 << 10) /* stays in a second-level cache, and the kernel's call is short against it */
+#define GET_MIN ((size_t)128 << 10)
+#define GET_MIN_FAST ((size_t)64 << 10)
+#define NEAR_MAX ((size_t)32 << 20)     /* from there on nothing of it is in a cache */
+#define CROWDED_EVEN_MAX ((size_t)4 << 20) /* exchanged among more ranks than near cores */
+#define NEAR_CACHE ((size_t)1 << 20)    /* a second-level cache */
+#define FAR_EVEN_MIN ((size_t)8 << 20)  /* two ranks that both send and receive so much: what streaming stores write leaves their caches alone */
+
+bool pki_coop_is_even(const struct pki_xfer *xfer)
+{
+    return xfer->task->plan != NULL && !pki_coll_shape(xfer->task->request.algorithm->coll)->rooted;
+}
+
+/* Halves at first: a call of the kernel costs microseconds, and smaller pieces gain nothing (measured). Both ends compute the same. */
+static size_t piece_bytes(const struct pki_xfer *xfer)
+{
+    size_t half = (xfer->bytes / 2 + PAGE - 1) / PAGE * PAGE;
+
+    if (pki_coop_is_even(xfer))
+        return xfer->bytes < EVEN_PIECE_MAX ? xfer->bytes : EVEN_PIECE_MAX;
+    return half < PIECE_MAX ? half : PIECE_MAX;
+}
+
+/* Another process's, which only the kernel reaches. */
+static bool is_foreign(const struct pki_xfer *xfer)
+{
+    return !xfer->path->same_process && !xfer->remote_mapped;
+}
+
+/* Where a broadcast writes the other rank has written before if the root changed, and its second-level cache still has those lines: they are waited for
+ * one after another, which takes longer than two copies through the control channel. */
+static bool changes_hands(const struct pki_xfer *xfer)
+{
+    return xfer->task->plan != NULL && xfer->task->request.algorithm->coll == PKI_COLL_BROADCAST && xfer->bytes < NEAR_CACHE;
+}
+
+bool pki_coop_is_near(const struct pki_xfer *xfer)
+{
+    return xfer->engine->spin && xfer->path->is_near && !xfer->path->same_process && (!xfer->remote_mapped || changes_hands(xfer));
+}
+
+/* Of one copy by the kernel. */
+static size_t coop_min(const struct pki_xfer *xfer)
+{
+    return xfer->peer->ctrl->is_one_copy_fast ? PKI_COOP_MIN_FAST : PKI_COOP_MIN;
+}
+
+static bool is_exchanged(const struct pki_xfer *xfer)
+{
+    return pki_coop_is_even(xfer) && !xfer->combines;
+}
+
+/* More ranks than cores. The kernel's calls take longer where several look into one another's memory, and each piece waits for its turn at a core: in
+ * a collective longer blocks are faster through the control channel then (docs/design/0006). */
+static size_t pays_crowded(const struct pki_xfer *xfer)
+{
+    if (xfer->task->plan == NULL || !is_foreign(xfer))
+        return coop_min(xfer);
+    if (xfer->peer->ctrl->is_one_copy_fast)
+        return PKI_COOP_MIN;
+    return xfer->path->is_near && is_exchanged(xfer) ? CROWDED_EVEN_MAX : PKI_COOP_MIN_CROWDED;
+}
+
+/* The kernel's copy costs microseconds to begin with, and more a page than two copies through a cache that both cores have; where both ranks have
+ * much to copy for themselves more than two, wherever they are. */
+bool pki_coop_pays(const struct pki_xfer *xfer)
+{
+    if (!xfer->engine->spin)
+        return xfer->bytes >= pays_crowded(xfer);
+    if (pki_coop_is_near(xfer))
+        return !is_exchanged(xfer) && xfer->bytes >= NEAR_MAX;
+    if (is_foreign(xfer) && is_exchanged(xfer) && xfer->engine->config.local_ranks == 2 && !xfer->peer->ctrl->is_one_copy_fast)
+        return xfer->bytes >= PKI_COOP_MIN && xfer->bytes < FAR_EVEN_MIN;
+    return xfer->bytes >= coop_min(xfer);
+}
+
+static uint32_t pieces_of(const struct pki_xfer *xfer)
+{
+    return (uint32_t)((xfer->bytes - 1) / piece_bytes(xfer) + 1);
+}
+
+static struct pki_signal_slot *slot_of(const struct pki_xfer *xfer)
+{
+    struct pki_signal_slot *slots = xfer->is_send ? xfer->peer->ctrl->signals_theirs : xfer->peer->ctrl->signals_mine;
+
+    return &slots[xfer->signal_slot];
+}
+
+/* Do other steps go on with its bytes, in order? */
+static bool waited_for(const struct pki_task *task, uint32_t step)
+{
+    return task->plan != NULL && task->dependents_first[step] < task->dependents_first[step + 1];
+}
+
+void pki_coop_reserve(struct pki_xfer *xfer)
+{
+    struct pki_peer *peer = xfer->peer;
+    const struct pki_ep *path = peer->path[PKI_MEM_HOST][PKI_MEM_HOST];
+    struct pki_signal_slot *slot;
+
+    if (xfer->bytes < coop_min(xfer) || xfer->bytes / PIECE_MAX >= UINT32_MAX || path == NULL || path != peer->ctrl ||
+        peer->ctrl->signals_mine == NULL || xfer->signal_slot >= 0)
+        return;
+    if (waited_for(xfer->task, xfer->step))
+        return;
+    xfer->signal_slot = pki_slots_take(&peer->signals);
+    if (xfer->signal_slot < 0)
+        return;
+    xfer->signal_value = ++peer->signals.value[xfer->signal_slot];
+    slot = slot_of(xfer);
+    atomic_store_explicit(&slot->moved, 0, memory_order_relaxed);
+    /* The number keeps a sender that comes late from taking a piece of a later transfer. */
+    atomic_store_explicit(&slot->claim, (uint64_t)xfer->signal_value << 32, memory_order_release);
+}
+
+static bool claim(struct pki_xfer *xfer, uint32_t *piece)
+{
+    _Atomic uint64_t *word = &slot_of(xfer)->claim;
+    uint64_t seen = atomic_load_explicit(word, memory_order_relaxed);
+    uint32_t pieces = pieces_of(xfer);
+
+    if (!xfer->remote_mapped && (xfer->is_send ? !xfer->path->can_put && xfer->region != 0 : !xfer->path->can_get))
+        return false; /* the other end can, or does as refused() says */
+    while ((uint32_t)(seen >> 32) == xfer->signal_value && (uint32_t)seen < pieces)
+        if (atomic_compare_exchange_weak_explicit(word, &seen, seen + 1, memory_order_relaxed, memory_order_relaxed)) {
+            *piece = (uint32_t)seen;
+            return true;
+        }
+    return false;
+}
+
+/* This end has moved the last piece: the other does not know yet. */
+static void end(struct pki_xfer *xfer)
+{
+    struct pki_msg msg = { .kind = xfer->is_send ? PKI_MSG_FIN : PKI_MSG_ATS, .flags = xfer->flags, .index = xfer->index,
+                           .sig = xfer->sig, .op = xfer->op, .offset = xfer->bytes, .bytes = xfer->bytes };
+
+    if (pki_ctrl_send(xfer->peer, &msg, NULL, xfer->engine) != PK_OK)
+        pki_xfer_activate(xfer); /* again when there is room */
+    else
+        pki_coop_ended(xfer);
+}
+
+void pki_coop_ended(struct pki_xfer *xfer)
+{
+    if (!xfer->is_send && xfer->signal_slot >= 0)
+        pki_slots_give(&xfer->peer->signals, xfer->signal_slot);
+    xfer->done = xfer->reported = xfer->bytes;
+    xfer->state = PKI_XFER_DONE;
+    pki_xfer_progressed(xfer);
+}
+
+void pki_coop_piece_done(struct pki_xfer *xfer)
+{
+    uintptr_t target = xfer->is_send ? (uintptr_t)xfer->remote : (uintptr_t)xfer->addr;
+    uint32_t moved;
+
+    xfer->piece_out = false;
+    if (!xfer->coop) /* it has gone over to DATA meanwhile */
+        return;
+    pki_tsan_release(target);
+    /* Acquire and release: who counts the last one tells of all pieces. */
+    moved = atomic_fetch_add_explicit(&slot_of(xfer)->moved, 1, memory_order_acq_rel) + 1;
+    pki_tsan_acquire(target);
+    xfer->all_moved = moved == pieces_of(xfer);
+    pki_xfer_activate(xfer);
+}
+
+/* From here on all of it is DATA. What puts and gets have moved, and still move, are the same bytes. */
+static void send_as_data(struct pki_xfer *xfer, size_t from)
+{
+    xfer->coop = xfer->gets = xfer->may_get = false;
+    xfer->signal_slot = -1;
+    xfer->by_ctrl = true;
+    xfer->issued = xfer->done = xfer->reported = from;
+    pki_xfer_activate(xfer);
+}
+
+void pki_coop_data_asked(struct pki_xfer *xfer, const struct pki_msg *grant)
+{
+    if ((xfer->coop || xfer->gets) && grant->offset <= xfer->bytes) /* else it has gone over by itself */
+        send_as_data(xfer, grant->offset);
+}
+
+void pki_coop_ask_for_data(struct pki_xfer *xfer)
+{
+    struct pki_msg msg = { .kind = PKI_MSG_CTS, .flags = xfer->flags, .index = xfer->index, .sig = xfer->sig, .op = xfer->op,
+                           .bytes = xfer->bytes, .offset = xfer->done, .extra = PKI_CTS_DATA };
+
+    xfer->coop = xfer->gets = xfer->remote_mapped = false;
+    xfer->asks = pki_ctrl_send(xfer->peer, &msg, NULL, xfer->engine) != PK_OK;
+    if (xfer->asks)
+        pki_xfer_activate(xfer);
+}
+
+/* Behind the last DATA the transfer is no more, so that a piece which this end has got meanwhile is not waited for. */
+void pki_coop_left(struct pki_xfer *xfer)
+{
+    xfer->coop = xfer->asks = false;
+    if (!xfer->piece_out || pki_list_empty(&xfer->puts[0].node))
+        return;
+    pki_list_remove(&xfer->puts[0].node);
+    xfer->engine->puts_out--;
+    xfer->piece_out = false;
+}
+
+/* The piece was this end's alone to move, so that the other end has not ended, nor will it. */
+static void refused(struct pki_xfer *xfer)
+{
+    if (xfer->is_send)
+        send_as_data(xfer, 0);
+    else
+        pki_coop_ask_for_data(xfer);
+}
+
+/* What the transport said of it. */
+static void piece_started(struct pki_xfer *xfer, pk_result_t result)
+{
+    if (pki_put_refused(xfer, result)) {
+        refused(xfer);
+        return;
+    }
+    if (result != PK_OK) {
+        pki_put_failed(xfer, result == PK_IN_PROGRESS ? PK_ERR_INTERNAL : result);
+        return;
+    }
+    xfer->piece_out = true;
+    xfer->engine->puts_out++;
+    pki_engine_check_soon(xfer->engine);
+}
+
+static void move_piece(struct pki_xfer *xfer, uint32_t piece)
+{
+    struct pki_put *put = &xfer->puts[0];
+    size_t size = piece_bytes(xfer), at = piece * size;
+    size_t len = xfer->bytes - at < size ? xfer->bytes - at : size;
+    const struct pki_transport *transport = xfer->path->iface->transport;
+
+    *put = (struct pki_put){ .ep = xfer->path, .src = xfer->addr + at, .remote = xfer->remote + at, .bytes = len,
+                             .mapped = xfer->remote_mapped, .owner = xfer };
+    pki_list_init(&put->node);
+    piece_started(xfer, xfer->is_send ? transport->put(put) : transport->get(put));
+}
+
+/* Without a piece to take it waits for the other end's message. */
+void pki_coop_advance(struct pki_xfer *xfer)
+{
+    uint32_t piece;
+
+    if (xfer->piece_out) /* looked at twice in a round */
+        return;
+    if (xfer->all_moved)
+        end(xfer);
+    else if (claim(xfer, &piece))
+        move_piece(xfer, piece);
+}
+
+/* Where this end would take the only piece at once, it need not be offered. */
+static bool goes_in_one_put(const struct pki_xfer *xfer)
+{
+    return pki_coop_is_even(xfer) && xfer->bytes <= xfer->chunk && (xfer->path->can_put || xfer->remote_mapped);
+}
+
+/* May the whole of it be offered: is it ready, with nothing moved yet, and is there a way for one end at least? */
+static bool may_offer(const struct pki_xfer *xfer, const struct pki_msg *offer)
+{
+    bool can_move = xfer->path->can_put || xfer->remote_mapped || offer->region != 0;
+
+    if (xfer->combines) /* the receiver combines it: it can read what it has mapped, or get it */
+        return offer->region != 0 || xfer->may_get;
+    return xfer->signal_slot >= 0 && can_move;
+}
+
+/* Sender, granted. PK_OK: offered. PK_IN_PROGRESS: no room now. PK_ERR_UNSUPPORTED: it goes otherwise. */
+pk_result_t pki_coop_offer(struct pki_xfer *xfer)
+{
+    struct pki_msg msg = { .kind = PKI_MSG_OFFER, .flags = xfer->flags, .index = xfer->index, .sig = xfer->sig, .op = xfer->op,
+                           .bytes = xfer->bytes, .offset = (uint64_t)(uintptr_t)xfer->addr };
+    pk_result_t result;
+
+    if (xfer->kind != PKI_MEM_HOST || xfer->bounce || xfer->ll || xfer->by_bounce || xfer->issued > 0 || xfer->ready < xfer->bytes || xfer->bytes < coop_min(xfer) ||
+        xfer->by_ctrl != xfer->combines || (xfer->signal_slot < 0 && !xfer->combines))
+        return PK_ERR_UNSUPPORTED;
+    if (changes_hands(xfer) && pki_coop_is_near(xfer)) /* whatever memory it is */
+        return PK_ERR_UNSUPPORTED;
+    result = pki_shm_alloc_describe(xfer, &msg);
+    if (result != PK_OK && result != PK_ERR_UNSUPPORTED)
+        return PK_IN_PROGRESS;
+    if (!may_offer(xfer, &msg) || (msg.region == 0 && (!pki_coop_pays(xfer) || (!xfer->combines && goes_in_one_put(xfer)))))
+        return PK_ERR_UNSUPPORTED;
+    result = pki_ctrl_send(xfer->peer, &msg, NULL, xfer->engine);
+    if (result != PK_OK)
+        return PK_IN_PROGRESS;
+    xfer->coop = !xfer->combines;
+    xfer->gets = xfer->combines;
+    return PK_OK;
+}
+
+/* One copy by the kernel and one pass over it in the cache: where both ends are busy, less than two copies through the control
+ * channel. */
+bool pki_coop_may_get(const struct pki_xfer *xfer)
+{
+    bool fast = xfer->peer->ctrl->is_one_copy_fast;
+
+    return xfer->combines && xfer->bytes >= (fast ? GET_MIN_FAST : GET_MIN) && xfer->peer->ctrl->can_get && (fast || pki_coop_is_even(xfer));
+}
+
+/* The sender has failed, and its caller uses the memory for something else, perhaps since before it was read. */
+static bool is_taken_back(const struct pki_xfer *xfer)
+{
+    atomic_thread_fence(memory_order_acquire); /* reads of the memory before this one; the other end sets it, and then lets its callers go */
+    return xfer->remote_mapped && xfer->path->revoked != NULL && atomic_load_explicit(xfer->path->revoked, memory_order_relaxed) != 0;
+}
+
+static void get_from(struct pki_xfer *xfer, const void *from, size_t len)
+{
+    pk_result_t result = xfer->user->combine(xfer->task, xfer->step, xfer->done, from, len);
+
+    if (result != PK_OK) {
+        pki_engine_poison(xfer->engine, result, true);
+        return;
+    }
+    if (is_taken_back(xfer)) /* the news of the failure come by their own way */
+        return;
+    xfer->done += len;
+    if (xfer->done == xfer->bytes) {
+        xfer->all_moved = true;
+        end(xfer);
+        return;
+    }
+    pki_xfer_activate(xfer);
+    pki_xfer_progressed(xfer);
+}
+
+void pki_coop_get_done(struct pki_xfer *xfer, const struct pki_put *get)
+{
+    xfer->piece_out = false;
+    get_from(xfer, get->src, get->bytes);
+}
+
+/* At the beginning of the landing block, which so stays in the cache, unless the result may lie in that block. */
+static char *landing_of(const struct pki_xfer *xfer)
+{
+    bool apart = xfer->task->plan->steps[xfer->step].dst.buffer != PKI_BUF_SCRATCH;
+
+    return apart ? xfer->addr : xfer->addr + xfer->done;
+}
+
+static void get_piece(struct pki_xfer *xfer, size_t len)
+{
+    struct pki_put *get = &xfer->puts[0];
+
+    *get = (struct pki_put){ .ep = xfer->path, .src = landing_of(xfer), .remote = xfer->remote + xfer->done, .bytes = len, .owner = xfer };
+    pki_list_init(&get->node);
+    piece_started(xfer, xfer->path->iface->transport->get(get));
+}
+
+/* Receive that combines: from the sender's memory, a piece a round of progress. */
+void pki_coop_get(struct pki_xfer *xfer)
+{
+    size_t left = xfer->bytes - xfer->done, most = xfer->remote_mapped ? GET_PIECE_MAPPED : GET_PIECE;
+    size_t len = left < most ? left : most;
+
+    if (xfer->piece_out) /* looked at twice in a round */
+        return;
+    if (xfer->all_moved)
+        end(xfer);
+    else if (xfer->remote_mapped)
+        get_from(xfer, (const void *)(uintptr_t)(xfer->remote + xfer->done), len); /* NOLINT: mapped */
+    else
+        get_piece(xfer, len);
+}
+
+/* The sender may do the rest, end, and free its memory before this is read: only a piece in hand keeps it there. */
+void pki_coop_offered(struct pki_xfer *xfer, const struct pki_msg *offer)
+{
+    uint32_t piece = 0;
+    pk_result_t result = PK_OK;
+
+    xfer->path = xfer->peer->path[PKI_MEM_HOST][PKI_MEM_HOST];
+    xfer->remote = offer->offset;
+    xfer->remote_mapped = offer->region != 0;
+    xfer->gets = xfer->combines;
+    xfer->coop = !xfer->gets;
+    if (xfer->coop && !claim(xfer, &piece))
+        return;
+    if (offer->region != 0)
+        result = pki_region_map_host(xfer->engine, xfer->peer, offer, true, &xfer->remote);
+    if (result != PK_OK)
+        pki_engine_poison(xfer->engine, result, true);
+    else if (xfer->gets)
+        pki_xfer_activate(xfer);
+    else
+        move_piece(xfer, piece);
+}

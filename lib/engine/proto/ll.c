@@ -1,0 +1,167 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Low-latency messages: each peer has a ring in the memory of this rank's GPU that it writes them into, a flag beside every word. The
+ * receiver says where. Behind the rings, in the same allocation, are the inboxes of fused collectives (fused/memory.c).
+ */
+#include "engine/core/internal.h"
+
+#define ROOM_NS 50000u              /* a copy engine costs about as much more, and is not in turn with the kernels */
+#define CTAS_MAX 16u
+#define BYTES_A_CTA (4u << 10)      /* one round of its threads (measured: docs/design/0009) */
+
+/* The ring, a word for each message of each direction, and one for each slot of the pair that the moving kernel may be at. */
+static size_t bytes_a_peer(void)
+{
+    return PKI_LL_RING_BYTES + (2 * PKI_LL_MESSAGES + PKI_PAIR_SLOTS) * sizeof(uint32_t);
+}
+
+size_t pki_ll_ring_at(int owner, int peer)
+{
+    return (size_t)(peer > owner ? peer - 1 : peer) * bytes_a_peer();
+}
+
+void pki_ll_close(struct pki_engine *e)
+{
+    if (e->ll_memory != NULL)
+        pki_retained_give(e->ll_memory);
+    for (int i = 0; i < e->config.size; i++)
+        if (e->peers[i].ll_held != NULL)
+            pki_retained_give(e->peers[i].ll_held);
+}
+
+void pki_ll_unimport(struct pki_peer *peer)
+{
+    struct pki_ep *path = peer->path[PKI_MEM_DEVICE][PKI_MEM_DEVICE];
+
+    while (peer->lls.live > 0)
+        pki_ll_give(&peer->lls, peer->lls.oldest);
+    if (peer->ll_remote != NULL)
+        path->iface->transport->unmap(path, &peer->ll_exported, peer->ll_mapping);
+    peer->ll_remote = NULL;
+}
+
+/* ---- places ---- */
+
+static uint32_t units_of(size_t bytes)
+{
+    return (uint32_t)((2 * bytes + PKI_LL_UNIT - 1) / PKI_LL_UNIT);
+}
+
+/* Used is what lies from the tail to the head; a place that would not fit before the end of the ring begins at its start. */
+static bool find_room(const struct pki_ll_ring *ring, uint32_t units, uint32_t *at)
+{
+    const uint32_t all = PKI_LL_RING_BYTES / PKI_LL_UNIT;
+    bool wrapped = ring->head <= ring->tail;
+
+    *at = ring->live == 0 || (!wrapped && units > all - ring->head) ? 0 : ring->head;
+    if (ring->live == 0)
+        return units <= all;
+    if (wrapped || *at == 0)
+        return units < ring->tail - *at; /* never quite full: head and tail would be equal */
+    return true;
+}
+
+bool pki_ll_take(struct pki_ll_ring *ring, size_t bytes, int *place, uint32_t *flag)
+{
+    uint32_t next = ring->flag + 1 != 0 ? ring->flag + 1 : 1, at; /* 0 is what an empty cell holds */
+
+    if (ring->live > 0 && next - ring->oldest >= PKI_LL_MESSAGES)
+        return false;
+    if (!find_room(ring, units_of(bytes), &at))
+        return false;
+    if (ring->live++ == 0) {
+        ring->oldest = next;
+        ring->tail = at;
+    }
+    ring->flag = next;
+    ring->head = at + units_of(bytes);
+    ring->entries[next % PKI_LL_MESSAGES].flag = next;
+    ring->entries[next % PKI_LL_MESSAGES].end = ring->head;
+    ring->entries[next % PKI_LL_MESSAGES].over = false;
+    *place = (int)at;
+    *flag = next;
+    return true;
+}
+
+void pki_ll_give(struct pki_ll_ring *ring, uint32_t flag)
+{
+    if (ring->entries[flag % PKI_LL_MESSAGES].flag != flag)
+        return;
+    ring->entries[flag % PKI_LL_MESSAGES].over = true;
+    while (ring->live > 0 && ring->entries[ring->oldest % PKI_LL_MESSAGES].over) {
+        ring->tail = ring->entries[ring->oldest % PKI_LL_MESSAGES].end;
+        ring->oldest = ring->oldest + 1 != 0 ? ring->oldest + 1 : 1;
+        ring->live--;
+    }
+}
+
+/* The oldest one's kernel has ended: nobody needs to have looked. */
+static bool oldest_ended(struct pki_engine *e, const struct pki_peer *peer)
+{
+    const _Atomic uint32_t *done = pki_signals_ll(e, peer->rank, false, peer->lls.oldest);
+
+    return atomic_load_explicit(done, memory_order_acquire) == peer->lls.oldest;
+}
+
+bool pki_ll_take_soon(struct pki_engine *e, struct pki_peer *peer, size_t bytes, int *place, uint32_t *flag)
+{
+    uint64_t until = 0;
+
+    if (peer->room_ns == 0)
+        peer->room_ns = ROOM_NS;
+    for (;;) {
+        while (peer->lls.live > 0 && oldest_ended(e, peer))
+            pki_ll_give(&peer->lls, peer->lls.oldest);
+        if (pki_ll_take(&peer->lls, bytes, place, flag))
+            break;
+        if (peer->ll_call == e->ll_call && peer->lls.live > 0 && (int32_t)(peer->lls.oldest - peer->ll_first) >= 0)
+            return false; /* what has the room is of this very call, and not launched yet */
+        if (until == 0)
+            until = pki_now_ns() + peer->room_ns;
+        if (pki_now_ns() > until) {
+            peer->room_ns = peer->room_ns / 2 + 1; /* those that do not end are waited for ever more briefly */
+            return false;
+        }
+        pki_cpu_pause();
+    }
+    peer->room_ns = ROOM_NS;
+    if (peer->ll_call != e->ll_call) {
+        peer->ll_call = e->ll_call;
+        peer->ll_first = *flag;
+    }
+    return true;
+}
+
+uint32_t pki_ll_most_ctas(const struct pki_engine *e)
+{
+    return e->gpu->max_ctas > 0 && (uint32_t)e->gpu->max_ctas < CTAS_MAX ? (uint32_t)e->gpu->max_ctas : CTAS_MAX;
+}
+
+uint32_t pki_ll_ctas(const struct pki_engine *e, size_t bytes)
+{
+    uint32_t limit = pki_ll_most_ctas(e), ctas = (uint32_t)(bytes / BYTES_A_CTA);
+
+    return ctas == 0 ? 1 : ctas < limit ? ctas : limit;
+}
+
+uint64_t *pki_ll_slot(struct pki_engine *e, int peer, int place)
+{
+    return (uint64_t *)(void *)(e->ll_memory + pki_ll_ring_at(e->config.rank, peer) + (size_t)place * PKI_LL_UNIT);
+}
+
+uint32_t *pki_ll_arrived(struct pki_engine *e, int peer, bool send, uint32_t flag)
+{
+    char *words = e->ll_memory + pki_ll_ring_at(e->config.rank, peer) + PKI_LL_RING_BYTES;
+
+    return (uint32_t *)(void *)words + (send ? PKI_LL_MESSAGES : 0) + flag % PKI_LL_MESSAGES;
+}
+
+/* Of a pair's slots those that the peer hands out are for what is sent, and cells for what is received. */
+uint32_t *pki_ll_moved(struct pki_engine *e, const struct pki_xfer *xfer)
+{
+    const struct pki_peer *peer = xfer->peer;
+    char *words = e->ll_memory + pki_ll_ring_at(e->config.rank, peer->rank) + PKI_LL_RING_BYTES;
+    ptrdiff_t slot = xfer->is_send ? xfer->signal_slot : xfer->cell - peer->ctrl->signals_mine;
+
+    return (uint32_t *)(void *)words + 2 * PKI_LL_MESSAGES + slot;
+}

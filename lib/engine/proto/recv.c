@@ -1,0 +1,369 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A transfer to this rank. Small ones into host memory wait for an EAGER message. Others grant their buffer to the sender: GPU
+ * memory at once, with a signal that opens when the buffer is free; host memory when it is free.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/proto/offer.h"
+#include "util/copy.h"
+
+static void advance_to(struct pki_xfer *xfer, size_t done)
+{
+    if (done <= xfer->done)
+        return;
+    xfer->done = done;
+    if (done == xfer->bytes) {
+        xfer->state = PKI_XFER_DONE;
+        if (xfer->cts_local)
+            pki_ctrl_eager_put_consumed(xfer->engine, xfer->peer, xfer->bytes);
+        if (xfer->kind == PKI_MEM_HOST && xfer->signal_slot >= 0)
+            pki_slots_give(&xfer->peer->signals, xfer->signal_slot);
+    }
+    pki_xfer_progressed(xfer);
+}
+
+static void broken(struct pki_xfer *xfer, const struct pki_msg *msg)
+{
+    struct pki_where where = pki_engine_where(xfer->engine, xfer->peer->rank, xfer->task);
+
+    (void)pki_fail(PK_ERR_INTERNAL, &where, "message of kind %u does not fit its transfer (offset %llu, payload %u, of %zu bytes)",
+                   (unsigned)msg->kind, (unsigned long long)msg->offset, (unsigned)msg->payload, xfer->bytes);
+    pki_engine_poison(xfer->engine, PK_ERR_INTERNAL, true);
+}
+
+static bool by_bounce(const struct pki_xfer *xfer)
+{
+    return xfer->kind == PKI_MEM_DEVICE && pki_bounce_receives(xfer->engine, xfer->peer);
+}
+
+/* Granted, and the sender cannot map the memory: it still asks for bounce buffers. */
+static bool is_refused(const struct pki_xfer *xfer)
+{
+    return xfer->kind == PKI_MEM_DEVICE && xfer->region != 0 && !xfer->ll && xfer->own_signal < 0 && xfer->done == 0;
+}
+
+static void take_eager(struct pki_xfer *xfer, const struct pki_msg *msg, const void *payload)
+{
+    if (msg->payload != xfer->bytes || msg->sig != xfer->sig) {
+        pki_xfer_mismatch(xfer, msg, msg->payload);
+        return;
+    }
+    if (xfer->kind == PKI_MEM_DEVICE && xfer->bytes > 0) {
+        pki_ctrl_consumed(xfer->engine, xfer->peer, xfer->bytes);
+        pki_bounce_eager(xfer, payload);
+        return;
+    }
+    if (xfer->cts_local) { /* it comes in chunks */
+        broken(xfer, msg);
+        return;
+    }
+    if (xfer->bytes > 0)
+        pki_copy_short(xfer->addr, payload, xfer->bytes);
+    pki_ctrl_consumed(xfer->engine, xfer->peer, xfer->bytes);
+    xfer->done = xfer->bytes;
+    xfer->state = PKI_XFER_DONE;
+    pki_xfer_progressed(xfer);
+}
+
+static void take_data(struct pki_xfer *xfer, const struct pki_msg *msg, const void *payload)
+{
+    if (xfer->state != PKI_XFER_WAIT || xfer->kind != PKI_MEM_HOST || msg->offset != xfer->done ||
+        msg->payload > xfer->bytes - xfer->done) {
+        broken(xfer, msg);
+        return;
+    }
+    if (xfer->coop || xfer->asks)
+        pki_coop_left(xfer);
+    if (xfer->combines) {
+        pk_result_t result = xfer->user->combine(xfer->task, xfer->step, xfer->done, payload, msg->payload);
+
+        if (result != PK_OK) {
+            pki_engine_poison(xfer->engine, result, true);
+            return;
+        }
+    } else {
+        pki_copy(xfer->addr + xfer->done, payload, msg->payload);
+    }
+    advance_to(xfer, xfer->done + msg->payload);
+}
+
+/* The sender has no credit, or waits for another reason, for what was granted to the transport alone. */
+static void send_local_cts(struct pki_xfer *xfer)
+{
+    const struct pki_msg msg = { .kind = PKI_MSG_CTS, .flags = xfer->flags, .index = xfer->index, .sig = xfer->sig, .op = xfer->op,
+                                 .bytes = xfer->bytes, .extra = PKI_CTS_AGAIN };
+
+    xfer->cts_local = pki_ctrl_send(xfer->peer, &msg, NULL, xfer->engine) != PK_OK;
+    if (xfer->cts_local)
+        pki_xfer_activate(xfer);
+}
+
+void pki_recv_message(struct pki_xfer *xfer, const struct pki_msg *msg, const void *payload)
+{
+    switch (msg->kind) {
+    case PKI_MSG_EAGER:
+        take_eager(xfer, msg, payload);
+        return;
+    case PKI_MSG_RTS:
+        if (msg->bytes != xfer->bytes || msg->sig != xfer->sig) {
+            pki_xfer_mismatch(xfer, msg, msg->bytes);
+            return;
+        }
+        if (msg->extra == PKI_RTS_EAGER_PUT)
+            return;
+        xfer->rts_seen = true;
+        if (xfer->state == PKI_XFER_SAY)
+            pki_recv_advance(xfer);
+        else if (xfer->cts_local)
+            send_local_cts(xfer);
+        return;
+    case PKI_MSG_BOUNCE_REQ:
+        if (xfer->state == PKI_XFER_WAIT && (by_bounce(xfer) || xfer->bounce_state != NULL || is_refused(xfer)))
+            pki_bounce_requested(xfer, msg);
+        else
+            broken(xfer, msg);
+        return;
+    case PKI_MSG_DATA:
+        if (xfer->bounce_state != NULL)
+            pki_bounce_landed(xfer, msg, payload);
+        else
+            take_data(xfer, msg, payload);
+        return;
+    case PKI_MSG_FIN:
+        if (xfer->bounce_state != NULL)
+            pki_bounce_landed(xfer, msg, NULL);
+        else if (xfer->state != PKI_XFER_WAIT || xfer->kind != PKI_MEM_HOST || msg->offset > xfer->bytes)
+            broken(xfer, msg);
+        else
+            advance_to(xfer, msg->offset);
+        return;
+    case PKI_MSG_OFFER:
+        if (xfer->state != PKI_XFER_WAIT || xfer->kind != PKI_MEM_HOST || msg->bytes != xfer->bytes || xfer->done > 0 ||
+            (xfer->signal_slot < 0 && !(xfer->combines && (msg->region != 0 || xfer->may_get))))
+            broken(xfer, msg);
+        else
+            pki_coop_offered(xfer, msg);
+        return;
+    default:
+        broken(xfer, msg);
+    }
+}
+
+/* By a kernel that waits in the caller's stream, if then others, and other streams, still have what they need. */
+static bool ll_allowed(const struct pki_xfer *xfer)
+{
+    struct pki_engine *e = xfer->engine;
+
+    if (!e->config.kernels || xfer->peer->ll_remote == NULL || xfer->task->mode != PKI_TASK_STREAM || xfer->bytes > PKI_LL_MAX_BYTES ||
+        e->ll_memory == NULL)
+        return false;
+    return xfer->task->listed && pki_waiting_occupy(e->ordinal, xfer->task->queue.handle, (int)pki_ll_ctas(e, xfer->bytes), e->places);
+}
+
+/* A slot for the sender to signal through; kept until the transfer ends. False: none is free now. */
+static bool take_slot(struct pki_xfer *xfer)
+{
+    struct pki_peer *peer = xfer->peer;
+    struct pki_signal_slot *slot;
+
+    if (xfer->signal_slot >= 0)
+        return true;
+    if (ll_allowed(xfer) && pki_ll_take_soon(xfer->engine, peer, xfer->bytes, &xfer->signal_slot, &xfer->signal_value)) {
+        xfer->ll = true;
+        xfer->finish = (struct pki_signal){ pki_signals_ll(xfer->engine, peer->rank, false, xfer->signal_value), xfer->signal_value };
+        return true;
+    }
+    xfer->signal_slot = pki_slots_take(&peer->signals);
+    if (xfer->signal_slot < 0)
+        return false;
+    slot = &peer->ctrl->signals_mine[xfer->signal_slot];
+    xfer->signal_value = peer->signals.value[xfer->signal_slot] += (uint32_t)pki_xfer_chunks(xfer, xfer->bytes);
+    xfer->start = (struct pki_signal){ &slot->start, xfer->signal_value };
+    xfer->finish = (struct pki_signal){ &slot->done, xfer->signal_value };
+    pki_watchdog_note(peer, false, xfer->signal_slot, xfer->signal_value);
+    return true;
+}
+
+/* What a plan goes on with, chunk by chunk, comes through the control channel: it is in the cache then. */
+static bool prefers_ctrl(const struct pki_xfer *xfer)
+{
+    const struct pki_ep *path = xfer->peer->path[PKI_MEM_HOST][PKI_MEM_HOST];
+
+    return xfer->combines && path == xfer->peer->ctrl && xfer->peer->ctrl->signals_mine != NULL && xfer->bytes <= PKI_CTRL_DATA_MAX;
+}
+
+static pk_result_t send_cts(struct pki_xfer *xfer)
+{
+    struct pki_msg msg = { .kind = PKI_MSG_CTS, .flags = xfer->flags, .index = xfer->index, .sig = xfer->sig, .op = xfer->op,
+                           .bytes = xfer->bytes, .offset = (uint64_t)(uintptr_t)xfer->addr };
+    pk_result_t result;
+
+    if (by_bounce(xfer)) {
+        msg.flags |= PKI_MSG_FLAG_BOUNCE;
+        msg.offset = 0;
+    } else if (xfer->kind == PKI_MEM_DEVICE) {
+        if (!take_slot(xfer))
+            return PK_IN_PROGRESS;
+        msg.flags |= PKI_MSG_FLAG_DEVICE | (xfer->ll ? PKI_MSG_FLAG_LL : 0);
+        msg.signal_slot = (uint16_t)xfer->signal_slot;
+        msg.signal_value = xfer->signal_value;
+        msg.extra = xfer->joined ? PKI_CTS_JOINED : 0;
+    }
+    if (xfer->kind == PKI_MEM_HOST && pki_xfer_is_eager_put(xfer)) {
+        xfer->cts_local = true;
+        msg.extra = PKI_CTS_LOCAL;
+        return pki_ctrl_send(xfer->peer, &msg, NULL, xfer->engine);
+    }
+    if (xfer->kind == PKI_MEM_HOST && msg.flags == xfer->flags && xfer->bytes >= PKI_COOP_MIN && !xfer->combines) {
+        result = pki_shm_alloc_describe(xfer, &msg);
+        if (result != PK_OK && result != PK_ERR_UNSUPPORTED)
+            return result;
+    }
+    if (xfer->kind == PKI_MEM_HOST && !prefers_ctrl(xfer))
+        pki_coop_reserve(xfer);
+    else if (xfer->kind == PKI_MEM_HOST) {
+        xfer->may_get = pki_coop_may_get(xfer);
+        msg.flags |= PKI_MSG_FLAG_CTRL | (xfer->may_get ? PKI_MSG_FLAG_GET : 0);
+    }
+    if (xfer->kind == PKI_MEM_HOST && xfer->signal_slot >= 0) {
+        msg.flags |= PKI_MSG_FLAG_COOP;
+        msg.signal_slot = (uint16_t)xfer->signal_slot;
+        msg.signal_value = xfer->signal_value;
+    }
+    if ((msg.flags & PKI_MSG_FLAG_DEVICE) != 0 && !xfer->ll) {
+        result = pki_region_tell(xfer->engine, xfer->peer, xfer->addr, xfer->bytes, &msg.region, &msg.offset);
+        if (result != PK_OK)
+            return result;
+        if (xfer->region == 0)
+            pki_region_hold(xfer->engine, xfer->region = msg.region);
+    }
+    return pki_ctrl_send(xfer->peer, &msg, NULL, xfer->engine);
+}
+
+static void start_protocol(struct pki_xfer *xfer)
+{
+    pk_result_t result;
+
+    if (xfer->bytes == 0 || ((xfer->kind == PKI_MEM_HOST || by_bounce(xfer)) && xfer->bytes <= pki_xfer_eager_max(xfer) && !xfer->rts_seen))
+        return; /* an EAGER or RTS message comes */
+    if (!by_bounce(xfer) && pki_offer_take(xfer)) {
+        xfer->state = PKI_XFER_WAIT;
+        pki_xfer_activate(xfer);
+        return;
+    }
+    result = send_cts(xfer);
+    if (result == PK_OK)
+        xfer->state = PKI_XFER_WAIT;
+    else if (result != PK_IN_PROGRESS)
+        pki_engine_poison(xfer->engine, result, true);
+    if (result == PK_IN_PROGRESS)
+        pki_offer_retract(xfer);
+    if (result == PK_IN_PROGRESS || xfer->kind == PKI_MEM_DEVICE)
+        pki_xfer_activate(xfer);
+}
+
+/* GPU memory: the sender's queue counts chunks up in the slot's done word. */
+static void poll_signal(struct pki_xfer *xfer)
+{
+    uint32_t left = xfer->signal_value - atomic_load_explicit(xfer->finish.word, memory_order_acquire);
+    size_t chunks = xfer->ll ? 1 : pki_xfer_chunks(xfer, xfer->bytes);
+    size_t done;
+
+    if (atomic_load(&xfer->engine->failed) != PK_OK) /* and it may have been opened for that alone */
+        return;
+    if (xfer->cell != NULL && pki_offer_is_aborted(xfer)) {
+        pki_xfer_activate(xfer); /* until word of that comes */
+        return;
+    }
+    if ((int32_t)left <= 0)
+        done = xfer->bytes;
+    else
+        done = left >= chunks ? 0 : (chunks - left) * xfer->chunk;
+    if (done < xfer->bytes) {
+        pki_xfer_activate(xfer);
+    } else if (xfer->ll) {
+        xfer->peer->ll_by_kernel = xfer->slot < 0;
+        pki_ll_give(&xfer->peer->lls, xfer->signal_value);
+    } else if (xfer->cell == NULL) {
+        pki_slots_give(&xfer->peer->signals, xfer->signal_slot);
+    }
+    if (done == xfer->bytes)
+        pki_bounce_give(xfer);
+    advance_to(xfer, done);
+}
+
+/* An offer, by the library's own queue: for receives that are in no CUDA stream. Nothing in it waits. */
+static void pull(struct pki_xfer *xfer)
+{
+    struct pki_engine *e = xfer->engine;
+    pk_result_t result;
+
+    pki_xfer_activate(xfer);
+    if (!xfer->opened || !pki_signal_is_open(&xfer->start) || atomic_load(&e->failed) != PK_OK || !e->gpu->ops->clear(&e->deferred, false))
+        return;
+    result = pki_xfer_put(xfer, &e->deferred);
+    if (result == PK_OK)
+        result = e->gpu->ops->signals(&e->deferred, &(struct pki_signal_op){ PKI_SIGNAL_WRITE, xfer->finish }, 1, PKI_WAIT_VALUE);
+    if (result != PK_OK)
+        pki_put_failed(xfer, result);
+    xfer->in_stream = true;
+}
+
+/* What has come before it was asked for. */
+static void take_all_unexpected(struct pki_xfer *xfer)
+{
+    struct pki_unexpected *unexpected;
+
+    while (xfer->state != PKI_XFER_DONE && (unexpected = pki_ctrl_take(xfer)) != NULL) {
+        pki_recv_message(xfer, &unexpected->msg, unexpected->payload);
+        free(unexpected);
+        if (atomic_load_explicit(&xfer->engine->failed, memory_order_relaxed) != PK_OK)
+            return;
+    }
+}
+
+void pki_recv_open(struct pki_xfer *xfer)
+{
+    if (xfer->state == PKI_XFER_UNPOSTED) {
+        xfer->state = PKI_XFER_SAY;
+        pki_recv_advance(xfer);
+        return;
+    }
+    if (xfer->start.word != NULL && xfer->cell == NULL)
+        pki_signal_open(&xfer->start);
+    xfer->opened = true;
+}
+
+void pki_recv_advance(struct pki_xfer *xfer)
+{
+    if (xfer->state == PKI_XFER_SAY) {
+        take_all_unexpected(xfer);
+        if (xfer->state == PKI_XFER_SAY)
+            start_protocol(xfer);
+        if (xfer->state == PKI_XFER_WAIT && xfer->opened && xfer->start.word != NULL && xfer->cell == NULL)
+            pki_signal_open(&xfer->start);
+        return;
+    }
+    if (xfer->state != PKI_XFER_WAIT)
+        return;
+    if (xfer->cts_local && xfer->rts_seen)
+        send_local_cts(xfer);
+    else if (xfer->kept != NULL)
+        pki_bounce_unexpected(xfer);
+    else if (xfer->bounce_state != NULL)
+        pki_bounce_recv(xfer);
+    else if (xfer->own_signal >= 0)
+        pki_bounce_poll(xfer);
+    else if (xfer->asks)
+        pki_coop_ask_for_data(xfer);
+    else if (xfer->gets)
+        pki_coop_get(xfer);
+    else if (xfer->coop)
+        pki_coop_advance(xfer);
+    else if (xfer->cell != NULL && !xfer->in_stream)
+        pull(xfer);
+    else if (xfer->finish.word != NULL)
+        poll_signal(xfer);
+}

@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A rank that sends to itself: the pair is matched here and copied by the device. */
+#include <string.h>
+
+#include "engine/core/internal.h"
+
+static struct pki_xfer *partner_of(struct pki_xfer *xfer)
+{
+    struct pki_list *list = xfer->is_send ? &xfer->peer->recvs : &xfer->peer->sends;
+
+    for (struct pki_list *n = list->next; n != list; n = n->next) {
+        struct pki_xfer *other = pki_container_of(n, struct pki_xfer, match);
+
+        if (other->op == xfer->op)
+            return other;
+    }
+    return NULL;
+}
+
+static void finish(struct pki_xfer *xfer)
+{
+    xfer->done = xfer->bytes;
+    xfer->state = PKI_XFER_DONE;
+    pki_xfer_progressed(xfer);
+}
+
+/* Both directions of mixed memory go through the GPU's queue too: it reaches host memory. */
+static pk_result_t copy(struct pki_engine *e, struct pki_xfer *send, struct pki_xfer *recv)
+{
+    struct pki_signal_op opened = { .kind = PKI_SIGNAL_WRITE };
+    pk_result_t result;
+
+    if (send->kind == PKI_MEM_HOST && recv->kind == PKI_MEM_HOST) {
+        size_t some = pki_engine_ration(e, send->bytes - send->issued);
+
+        memcpy(recv->addr + send->issued, send->addr + send->issued, some);
+        send->issued += some;
+        return send->issued == send->bytes ? PK_OK : PK_IN_PROGRESS;
+    }
+    if (!e->gpu->ops->clear(&e->work, true))
+        return PK_IN_PROGRESS;
+    send->signal_slot = pki_signals_take(e, &send->finish);
+    if (send->signal_slot < 0)
+        return PK_IN_PROGRESS;
+    opened.signal = send->finish;
+    result = e->gpu->ops->copy(&e->work, recv->addr, send->addr, send->bytes);
+    if (result == PK_OK)
+        result = e->gpu->ops->signals(&e->work, &opened, 1, PKI_WAIT_VALUE);
+    e->stats.kernels++;
+    return result;
+}
+
+static void move(struct pki_engine *e, struct pki_xfer *send, struct pki_xfer *recv)
+{
+    pk_result_t result = PK_OK;
+
+    if (send->bytes != recv->bytes) {
+        pki_xfer_mismatch(recv, &(struct pki_msg){ .sig = recv->sig }, send->bytes);
+        return;
+    }
+    if (send->issued < send->bytes) {
+        result = copy(e, send, recv);
+        if (result == PK_OK)
+            send->issued = send->bytes;
+    }
+    if (result != PK_OK && result != PK_IN_PROGRESS) {
+        pki_engine_poison(e, result, true);
+        return;
+    }
+    if (result == PK_IN_PROGRESS || !pki_signal_is_open(&send->finish)) {
+        pki_xfer_activate(send);
+        return;
+    }
+    pki_signals_give(e, send->signal_slot);
+    finish(send);
+    finish(recv);
+}
+
+void pki_self_advance(struct pki_xfer *xfer)
+{
+    struct pki_xfer *other = partner_of(xfer);
+
+    if (other == NULL)
+        return;
+    if (xfer->is_send)
+        move(xfer->engine, xfer, other);
+    else
+        move(xfer->engine, other, xfer);
+}

@@ -1,0 +1,590 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A transfer from this rank. Small ones from host memory travel in the control channel (EAGER). Others need the receiver's grant: then chunks
+ * go by put, as they become ready, or as DATA messages where the transport cannot put to this peer.
+ */
+#include <stdlib.h>
+
+#include "engine/proto/offer.h"
+
+static struct pki_msg message(const struct pki_xfer *xfer, enum pki_msg_kind kind)
+{
+    return (struct pki_msg){ .kind = (uint8_t)kind, .flags = xfer->flags, .index = xfer->index, .sig = xfer->sig, .op = xfer->op,
+                             .bytes = xfer->bytes };
+}
+
+static void finish(struct pki_xfer *xfer)
+{
+    if (xfer->cell != NULL)
+        pki_offer_ended(xfer);
+    xfer->state = PKI_XFER_DONE;
+    pki_xfer_progressed(xfer);
+}
+
+static bool has_credit(const struct pki_xfer *xfer)
+{
+    return xfer->peer->eager_out + xfer->bytes + sizeof(struct pki_msg) <= PKI_EAGER_CREDIT;
+}
+
+static bool may_be_eager(const struct pki_xfer *xfer)
+{
+    return has_credit(xfer) && (xfer->bytes == 0 || (xfer->kind == PKI_MEM_HOST && xfer->bytes <= pki_xfer_eager_max(xfer)));
+}
+
+static void send_eager(struct pki_xfer *xfer)
+{
+    struct pki_msg msg = message(xfer, PKI_MSG_EAGER);
+
+    if (xfer->bytes == 0 && xfer->engine->config.gpus && (xfer->flags & PKI_MSG_FLAG_COLL) != 0 && !xfer->task->by_signals)
+        pki_barrier_arrive(xfer->peer, xfer->op, xfer->index);
+    msg.payload = (uint32_t)xfer->bytes;
+    msg.bytes = pki_credit_to_return(xfer->peer);
+    if (pki_ctrl_send(xfer->peer, &msg, xfer->addr, xfer->engine) != PK_OK) {
+        pki_xfer_activate(xfer);
+        return;
+    }
+    xfer->peer->eager_out += xfer->bytes + sizeof msg;
+    xfer->peer->eager_in -= msg.bytes;
+    xfer->done = xfer->bytes;
+    finish(xfer);
+}
+
+/* The receiver grants it by itself, as soon as it has come to it: an RTS would tell it nothing, unless it receives something else. */
+static bool is_expected(const struct pki_xfer *xfer)
+{
+    return xfer->peer->ctrl->iface->transport->between_hosts && xfer->bytes > pki_xfer_eager_max(xfer) && !pki_xfer_is_eager_put(xfer) &&
+           (xfer->flags & PKI_MSG_FLAG_CAPTURED) == 0;
+}
+
+/* The receiver's transport keeps it, if need be, and gives credit when it is asked for. */
+static bool may_eager_put(const struct pki_xfer *xfer)
+{
+    const struct pki_peer *peer = xfer->peer;
+
+    return pki_xfer_is_eager_put(xfer) && xfer->kind == PKI_MEM_HOST && peer->eager_put_out + xfer->bytes <= peer->eager_put_credit;
+}
+
+static void eager_put(struct pki_xfer *xfer)
+{
+    xfer->eager_put = true;
+    xfer->peer->eager_put_out += xfer->bytes;
+    xfer->path = xfer->peer->ctrl;
+    xfer->state = PKI_XFER_MOVE;
+    pki_xfer_activate(xfer);
+    pki_send_advance(xfer);
+}
+
+bool pki_send_rts(struct pki_xfer *xfer)
+{
+    struct pki_msg msg = message(xfer, PKI_MSG_RTS);
+
+    xfer->rts_seen = pki_ctrl_send(xfer->peer, &msg, NULL, xfer->engine) == PK_OK;
+    return xfer->rts_seen;
+}
+
+void pki_send_overdue_rts(struct pki_peer *peer, uint64_t now)
+{
+    for (struct pki_list *n = peer->sends.next; n != &peer->sends; n = n->next) {
+        struct pki_xfer *xfer = pki_container_of(n, struct pki_xfer, match);
+
+        if (xfer->state == PKI_XFER_WAIT && !xfer->rts_seen && now - xfer->task->begun_ns > PKI_RTS_NS && !pki_send_rts(xfer))
+            return;
+    }
+}
+
+static bool take_cts(struct pki_xfer *xfer, struct pki_msg *grant)
+{
+    struct pki_unexpected *early;
+
+    while ((early = pki_ctrl_take(xfer)) != NULL) {
+        *grant = early->msg;
+        free(early);
+        if (grant->extra != PKI_CTS_DATA) /* of an earlier replay, which has ended meanwhile */
+            return true;
+    }
+    return false;
+}
+
+static void start_protocol(struct pki_xfer *xfer)
+{
+    struct pki_msg grant;
+
+    if (take_cts(xfer, &grant)) {
+        pki_send_cts_arrived(xfer, &grant);
+        return;
+    }
+    if (may_be_eager(xfer)) {
+        send_eager(xfer);
+        return;
+    }
+    if (may_eager_put(xfer)) {
+        eager_put(xfer);
+        return;
+    }
+    if (xfer->quiet && xfer->bytes > 0)
+        return;
+    /* An empty transfer is never granted: it waits for credit. */
+    if (xfer->bytes == 0 || (!is_expected(xfer) && !pki_send_rts(xfer))) {
+        pki_xfer_activate(xfer);
+        return;
+    }
+    xfer->state = PKI_XFER_WAIT;
+}
+
+/* Each transfer is granted once; a slot and a region must be of the kind that the flags say. */
+static bool grant_fits(const struct pki_xfer *xfer, const struct pki_msg *grant)
+{
+    bool device = (grant->flags & PKI_MSG_FLAG_DEVICE) != 0;
+
+    if (xfer->state != PKI_XFER_SAY && xfer->state != PKI_XFER_WAIT)
+        return false;
+    if ((grant->flags & PKI_MSG_FLAG_BOUNCE) != 0)
+        return !device && grant->region == 0;
+    if ((grant->flags & PKI_MSG_FLAG_LL) != 0)
+        return device && xfer->engine->gpu != NULL && xfer->peer->ll_remote != NULL && xfer->bytes <= PKI_LL_MAX_BYTES &&
+               (size_t)grant->signal_slot * PKI_LL_UNIT + 2 * xfer->bytes <= PKI_LL_RING_BYTES;
+    if (device)
+        return grant->region != 0 && xfer->peer->ctrl->signals_theirs != NULL && grant->signal_slot < PKI_SIGNAL_SLOTS;
+    if ((grant->flags & PKI_MSG_FLAG_COOP) != 0)
+        return xfer->peer->ctrl->signals_theirs != NULL && grant->signal_slot < PKI_SIGNAL_SLOTS;
+    return grant->region == 0 || xfer->peer->ctrl->signals_theirs != NULL;
+}
+
+/* Where the grant points, in this process. */
+static pk_result_t resolve(struct pki_xfer *xfer, const struct pki_msg *grant)
+{
+    struct pki_peer *peer = xfer->peer;
+    uint64_t base = 0;
+    pk_result_t result = PK_OK;
+
+    if (!grant_fits(xfer, grant))
+        return pki_fail(PK_ERR_INTERNAL, NULL, "rank %d sent an impossible CTS (flags %u, region %u, slot %u)", peer->rank,
+                        (unsigned)grant->flags, grant->region, (unsigned)grant->signal_slot);
+    if (xfer->by_bounce)
+        return PK_OK;
+    if ((grant->flags & PKI_MSG_FLAG_LL) != 0) {
+        xfer->ll = true;
+        xfer->signal_slot = grant->signal_slot;
+        xfer->signal_value = grant->signal_value;
+        return PK_OK;
+    }
+    if (grant->region != 0 && (grant->flags & PKI_MSG_FLAG_DEVICE) == 0) {
+        xfer->remote_mapped = xfer->kind == PKI_MEM_HOST;
+        result = pki_region_map_host(xfer->engine, peer, grant, xfer->remote_mapped, &base);
+        base -= grant->offset;
+    } else if (grant->region != 0)
+        result = pki_region_map(xfer->engine, peer, grant->region, grant->offset, xfer->bytes, &base);
+    if (result != PK_OK)
+        return result;
+    xfer->remote = base + grant->offset;
+    xfer->by_ctrl = (grant->flags & PKI_MSG_FLAG_CTRL) != 0 && xfer->kind == PKI_MEM_HOST && xfer->path == peer->ctrl;
+    xfer->combines = xfer->by_ctrl;
+    xfer->may_get = xfer->by_ctrl && (grant->flags & PKI_MSG_FLAG_GET) != 0;
+    if ((grant->flags & PKI_MSG_FLAG_COOP) != 0 && xfer->kind == PKI_MEM_HOST) {
+        xfer->signal_slot = grant->signal_slot % PKI_SIGNAL_SLOTS;
+        xfer->signal_value = grant->signal_value;
+    }
+    if ((grant->flags & PKI_MSG_FLAG_DEVICE) != 0) {
+        struct pki_signal_slot *slot = &peer->ctrl->signals_theirs[grant->signal_slot % PKI_SIGNAL_SLOTS];
+
+        xfer->signal_slot = grant->signal_slot % PKI_SIGNAL_SLOTS;
+        xfer->signal_value = grant->signal_value;
+        xfer->joined = grant->extra == PKI_CTS_JOINED;
+        pki_watchdog_note(peer, true, xfer->signal_slot, xfer->signal_value);
+        xfer->start = (struct pki_signal){ &slot->start, grant->signal_value };
+        xfer->finish = (struct pki_signal){ &slot->done, grant->signal_value };
+    }
+    return PK_OK;
+}
+
+/* Directly where a transport reaches, else through slots: of this rank, of the receiver, or of both. */
+static void choose_path(struct pki_xfer *xfer, const struct pki_msg *grant, enum pki_mem_kind target)
+{
+    struct pki_peer *peer = xfer->peer;
+
+    xfer->by_bounce = (grant->flags & PKI_MSG_FLAG_BOUNCE) != 0;
+    xfer->path = xfer->by_bounce ? NULL : peer->path[xfer->kind][target];
+    if (xfer->path != NULL)
+        return;
+    xfer->path = peer->path[target][target]; /* a bounce buffer is host memory */
+    xfer->bounce = xfer->kind != target;
+}
+
+/* The receiver's memory cannot be mapped now. It takes the first BOUNCE_REQ for word of that. */
+static pk_result_t go_by_bounce(struct pki_xfer *xfer)
+{
+    static atomic_bool said;
+    struct pki_peer *peer = xfer->peer;
+    struct pki_where where = pki_engine_where(xfer->engine, peer->rank, xfer->task);
+
+    xfer->path = peer->path[PKI_MEM_HOST][PKI_MEM_HOST];
+    if (xfer->path == NULL)
+        return pki_fail(PK_ERR_UNSUPPORTED, &where, "the peer's memory cannot be mapped while a stream waits: there is no other path");
+    xfer->by_bounce = true;
+    xfer->bounce = xfer->kind == PKI_MEM_DEVICE;
+    xfer->engine->stats.mappings_blocked++;
+    if (!atomic_exchange(&said, true))
+        pki_log(PKI_LOG_WARN, &where, "the peer allocated memory where it had freed some that is still mapped here: until no stream waits "
+                "for an operation, such memory is reached through the host");
+    return PK_OK;
+}
+
+void pki_send_cts_arrived(struct pki_xfer *xfer, const struct pki_msg *grant)
+{
+    enum pki_mem_kind target = (grant->flags & PKI_MSG_FLAG_DEVICE) != 0 ? PKI_MEM_DEVICE : PKI_MEM_HOST;
+    struct pki_where where = pki_engine_where(xfer->engine, xfer->peer->rank, xfer->task);
+    pk_result_t result;
+
+    if (grant->bytes != xfer->bytes || grant->sig != xfer->sig) {
+        pki_xfer_mismatch(xfer, grant, grant->bytes);
+        return;
+    }
+    if (grant->extra == PKI_CTS_DATA && xfer->state == PKI_XFER_MOVE) {
+        pki_coop_data_asked(xfer, grant);
+        return;
+    }
+    if (xfer->cell != NULL)
+        pki_offer_declined(xfer);
+    choose_path(xfer, grant, target);
+    if (xfer->path == NULL) {
+        (void)pki_fail(PK_ERR_UNSUPPORTED, &where, "no path from %s memory of rank %d to %s memory of rank %d",
+                       xfer->kind == PKI_MEM_HOST ? "host" : "device", xfer->engine->config.rank,
+                       target == PKI_MEM_HOST ? "host" : "device", xfer->peer->rank);
+        pki_engine_poison(xfer->engine, PK_ERR_UNSUPPORTED, true);
+        return;
+    }
+    result = resolve(xfer, grant);
+    if (result == PK_IN_PROGRESS)
+        result = go_by_bounce(xfer);
+    if (result != PK_OK) {
+        pki_engine_poison(xfer->engine, result, true);
+        return;
+    }
+    xfer->state = PKI_XFER_MOVE;
+    pki_xfer_activate(xfer);
+}
+
+/* The done signal counts chunks up to signal_value. */
+static struct pki_signal chunk_signal(const struct pki_xfer *xfer, size_t end)
+{
+    size_t left = pki_xfer_chunks(xfer, xfer->bytes - end);
+
+    if (xfer->finish.word == NULL)
+        return (struct pki_signal){ 0 };
+    return (struct pki_signal){ xfer->finish.word, xfer->signal_value - (uint32_t)left };
+}
+
+static void fill_put(struct pki_xfer *xfer, struct pki_put *put, size_t len)
+{
+    *put = (struct pki_put){ .ep = xfer->path, .src = xfer->addr + xfer->issued, .remote = xfer->remote + xfer->issued, .bytes = len, .whole = xfer->bytes,
+                             .mapped = xfer->remote_mapped, .done_remote = chunk_signal(xfer, xfer->issued + len), .owner = xfer };
+    put->eager_put = xfer->eager_put;
+    if (xfer->path->iface->transport->tells)
+        put->about = message(xfer, PKI_MSG_FIN);
+    pki_list_init(&put->node);
+}
+
+#define EVEN_PUT ((size_t)256 << 10) /* shorter ones cost a call of the kernel each: through the control channel it is faster (measured) */
+
+static bool goes_in_large_puts(const struct pki_xfer *xfer)
+{
+    return xfer->kind == PKI_MEM_HOST && xfer->path->can_put && xfer->bytes >= EVEN_PUT && pki_coop_is_even(xfer) &&
+           !pki_coop_is_near(xfer);
+}
+
+static bool takes_more(const struct pki_xfer *xfer)
+{
+    return xfer->kind == PKI_MEM_HOST && xfer->puts_head == 0 && xfer->bytes / PKI_XFER_PUTS_FEW > xfer->chunk && xfer->path->iface->deep;
+}
+
+static struct pki_put *next_put(struct pki_xfer *xfer)
+{
+    if (takes_more(xfer)) {
+        if (xfer->more == NULL)
+            xfer->more = malloc(PKI_XFER_PUTS * sizeof *xfer->more);
+        xfer->has_more = xfer->more != NULL;
+    }
+    return xfer->has_more ? &xfer->more[xfer->puts_head % PKI_XFER_PUTS] : &xfer->puts[xfer->puts_head % PKI_XFER_PUTS_FEW];
+}
+
+static bool has_put(const struct pki_xfer *xfer)
+{
+    return xfer->puts_head - xfer->puts_tail < (xfer->has_more ? PKI_XFER_PUTS : PKI_XFER_PUTS_FEW);
+}
+
+static void issue_puts(struct pki_xfer *xfer)
+{
+    if (xfer->ready < xfer->bytes && xfer->ready - xfer->issued < EVEN_PUT && xfer->path == xfer->peer->ctrl && goes_in_large_puts(xfer))
+        return; /* advanced again with more */
+    while (xfer->issued < xfer->ready && has_put(xfer)) {
+        struct pki_put *put = next_put(xfer);
+        size_t len = xfer->ready - xfer->issued < xfer->chunk ? xfer->ready - xfer->issued : xfer->chunk;
+        pk_result_t result;
+
+        fill_put(xfer, put, len);
+        result = xfer->path->iface->transport->put(put);
+        if (result == PK_IN_PROGRESS || pki_put_refused(xfer, result)) {
+            pki_xfer_activate(xfer);
+            return;
+        }
+        if (result != PK_OK) {
+            pki_put_failed(xfer, result);
+            return;
+        }
+        if (xfer->kind == PKI_MEM_DEVICE)
+            xfer->engine->stats.copies++;
+        if (len >= PKI_HOST_CHUNK) /* long copies by the CPU: rounds are long too, and a peer may have given up meanwhile */
+            pki_engine_check_soon(xfer->engine);
+        xfer->puts_head++;
+        xfer->engine->puts_out++;
+        xfer->issued += len;
+    }
+}
+
+/* Through the control channel although the kernel could copy it: short, or to a core near by. As it began it goes on: what pays may change meanwhile. */
+static bool goes_as_data(const struct pki_xfer *xfer)
+{
+    if (!xfer->path->can_get || xfer->path != xfer->peer->ctrl || xfer->kind != PKI_MEM_HOST)
+        return false;
+    return xfer->issued > 0 ? xfer->puts_head == 0 : !pki_coop_pays(xfer);
+}
+
+/* Short transfers in shorter messages, so that both ends copy at the same time, if each has a core. */
+static size_t data_max(const struct pki_xfer *xfer)
+{
+    size_t max = xfer->path->iface->msg_payload_max;
+
+    if (xfer->by_ctrl && max > PKI_CTRL_DATA_PIECE)
+        return PKI_CTRL_DATA_PIECE;
+    if (xfer->bytes >= PKI_COOP_MIN || max <= PKI_EAGER_MAX)
+        return max;
+    return xfer->engine->spin || xfer->task->plan == NULL ? PKI_EAGER_MAX : max;
+}
+
+static void issue_data(struct pki_xfer *xfer)
+{
+    while (xfer->issued < xfer->ready) {
+        struct pki_msg msg = message(xfer, PKI_MSG_DATA);
+        size_t max = data_max(xfer);
+        size_t len = xfer->ready - xfer->issued < max ? xfer->ready - xfer->issued : max;
+
+        msg.offset = xfer->issued;
+        msg.payload = (uint32_t)len;
+        if (pki_ctrl_send(xfer->peer, &msg, xfer->addr + xfer->issued, xfer->engine) != PK_OK) {
+            pki_xfer_activate(xfer);
+            break;
+        }
+        xfer->issued += len;
+    }
+    if (xfer->done == xfer->issued)
+        return;
+    xfer->done = xfer->reported = xfer->issued;
+    if (xfer->done == xfer->bytes)
+        finish(xfer);
+    else
+        pki_xfer_progressed(xfer);
+}
+
+/* Without a signal the receiver learns from FIN messages how far it is, unless its transport sees that for itself. */
+static void tell(struct pki_xfer *xfer)
+{
+    struct pki_msg msg = message(xfer, PKI_MSG_FIN);
+
+    if (xfer->finish.word != NULL || (xfer->path->iface->transport->tells && !xfer->by_bounce))
+        xfer->reported = xfer->done;
+    if (xfer->reported < xfer->done) {
+        msg.offset = xfer->done;
+        if (pki_ctrl_send(xfer->peer, &msg, NULL, xfer->engine) != PK_OK) {
+            pki_xfer_activate(xfer);
+            return;
+        }
+        xfer->reported = xfer->done;
+    }
+    if (xfer->done == xfer->bytes && xfer->reported == xfer->bytes)
+        finish(xfer);
+}
+
+/* DATA follows puts, which the transport did until it was refused: it tells of itself alone, and comes in order. */
+static bool follows_puts(struct pki_xfer *xfer)
+{
+    if (xfer->puts_head == 0)
+        return true;
+    if (xfer->puts_head == xfer->puts_tail)
+        tell(xfer);
+    return xfer->puts_head == xfer->puts_tail && xfer->reported == xfer->issued && xfer->state == PKI_XFER_MOVE;
+}
+
+void pki_send_put_done(struct pki_put *put)
+{
+    struct pki_xfer *xfer = put->owner;
+
+    xfer->engine->puts_out--;
+    if (atomic_load(&xfer->engine->failed) != PK_OK)
+        return;
+    if (xfer->bounce_state != NULL) {
+        pki_bounce_put_done(xfer, put);
+        return;
+    }
+    if (put->result != PK_OK) {
+        pki_put_failed(xfer, put->result);
+        return;
+    }
+    if (xfer->gets) {
+        pki_coop_get_done(xfer, put);
+        return;
+    }
+    if (xfer->coop || xfer->piece_out) {
+        pki_coop_piece_done(xfer);
+        return;
+    }
+    xfer->puts_tail++;
+    xfer->done += put->bytes; /* puts of one transfer end in order */
+    if (xfer->done < xfer->bytes)
+        pki_xfer_progressed(xfer);
+    pki_xfer_activate(xfer);
+}
+
+/* The library's own launch of a low-latency send: nothing in it waits, so it may go into the shared queue. */
+static void issue_ll(struct pki_xfer *xfer)
+{
+    struct pki_engine *e = xfer->engine;
+    struct pki_ll_op op = pki_ll_send_op(xfer);
+    pk_result_t result;
+
+    if (xfer->issued == xfer->bytes || xfer->ready < xfer->bytes || !e->gpu->ops->clear(&e->deferred, true))
+        return;
+    if (xfer->kind == PKI_MEM_HOST) {
+        if (!pki_bounce_low_latency(xfer))
+            return;
+        op.user = pki_bounce_low_latency_source(xfer);
+    }
+    result = e->gpu->ops->ll(&e->deferred, &op, 1, 0, e->abort_word);
+    if (result != PK_OK) {
+        pki_put_failed(xfer, result);
+        return;
+    }
+    e->stats.kernels++;
+    xfer->issued = xfer->bytes;
+    xfer->in_stream = true;
+}
+
+struct pki_ll_op pki_ll_send_op(struct pki_xfer *xfer)
+{
+    struct pki_ll_op op = { .send = true, .user = xfer->addr, .bytes = (uint32_t)xfer->bytes, .flag = xfer->signal_value };
+
+    op.slot = (uint64_t *)(void *)(xfer->peer->ll_remote + (size_t)xfer->signal_slot * PKI_LL_UNIT);
+    op.done = pki_signals_ll(xfer->engine, xfer->peer->rank, true, op.flag);
+    op.ctas = pki_ll_ctas(xfer->engine, xfer->bytes);
+    op.arrived = pki_ll_arrived(xfer->engine, xfer->peer->rank, true, op.flag);
+    xfer->finish = (struct pki_signal){ op.done, op.flag };
+    return op;
+}
+
+/* What the caller's stream moves, or the peer, is only watched. */
+static void watch(struct pki_xfer *xfer)
+{
+    if (!pki_signal_is_open(&xfer->finish)) {
+        pki_xfer_activate(xfer);
+        return;
+    }
+    xfer->done = xfer->reported = xfer->bytes;
+    pki_bounce_give(xfer);
+    finish(xfer);
+}
+
+/* The sends that a plan begins with, or all of an ordered one, leave a GPU in the plan's order, which keeps two ranks from aiming at one peer at a time. */
+static bool is_my_turn(const struct pki_xfer *xfer)
+{
+    struct pki_task *task = xfer->task;
+
+    if (task->plan == NULL || xfer->kind == PKI_MEM_HOST || (task->plan->steps[xfer->step].deps > 0 && !task->plan->ordered))
+        return true;
+    while (task->next_send < xfer->step) {
+        const struct pki_step *step = &task->plan->steps[task->next_send];
+        const struct pki_step_state *state = &task->steps[task->next_send];
+
+        if (step->kind == PKI_STEP_SEND && (step->deps == 0 || task->plan->ordered) && !state->complete &&
+            (state->xfer == NULL || state->xfer->issued < state->bytes))
+            return false;
+        task->next_send++;
+    }
+    return true;
+}
+
+void pki_send_ats_arrived(struct pki_xfer *xfer, const struct pki_msg *msg)
+{
+    if (xfer->state == PKI_XFER_MOVE && (xfer->coop || xfer->gets) && msg->offset == xfer->bytes)
+        pki_coop_ended(xfer);
+}
+
+/* A plan makes these bytes piece by piece: they are in the cache, and puts of small pieces cost a call of the kernel each. */
+static bool better_by_ctrl(const struct pki_xfer *xfer)
+{
+    return xfer->task->plan != NULL && xfer->kind == PKI_MEM_HOST && !xfer->bounce && !xfer->ll && xfer->issued == 0 && xfer->ready < xfer->bytes &&
+           xfer->path == xfer->peer->ctrl && xfer->path->can_get && !xfer->remote_mapped && xfer->bytes <= PKI_CTRL_DATA_MAX &&
+           (xfer->combines || !goes_in_large_puts(xfer));
+}
+
+static void move(struct pki_xfer *xfer)
+{
+    if (better_by_ctrl(xfer))
+        xfer->by_ctrl = true;
+    if (!xfer->coop && !xfer->gets && pki_coop_offer(xfer) == PK_IN_PROGRESS) {
+        pki_xfer_activate(xfer);
+        return;
+    }
+    if (xfer->gets) /* the receiver fetches it, and says so */
+        return;
+    if (xfer->coop) {
+        pki_coop_advance(xfer);
+        return;
+    }
+    if (xfer->in_stream) {
+        watch(xfer);
+        return;
+    }
+    if (!pki_signal_is_open(&xfer->start) || (xfer->cell != NULL && !pki_offer_is_ready(xfer)) || !is_my_turn(xfer)) {
+        pki_xfer_activate(xfer);
+        return;
+    }
+    if (atomic_load(&xfer->engine->failed) != PK_OK) /* and the signal may have been opened for that alone */
+        return;
+    if (xfer->ll) {
+        issue_ll(xfer);
+        pki_xfer_activate(xfer);
+    } else if (xfer->by_bounce || xfer->bounce) {
+        pki_bounce_send(xfer);
+        tell(xfer);
+    } else if ((!xfer->path->can_put && !xfer->remote_mapped) || xfer->by_ctrl || goes_as_data(xfer)) {
+        if (follows_puts(xfer))
+            issue_data(xfer);
+    } else {
+        issue_puts(xfer);
+        tell(xfer);
+    }
+}
+
+void pki_send_advance(struct pki_xfer *xfer)
+{
+    switch (xfer->state) {
+    case PKI_XFER_UNPOSTED:
+        if (xfer->ready == 0 && xfer->bytes > 0)
+            return;
+        xfer->state = PKI_XFER_SAY;
+        /* fall through */
+    case PKI_XFER_SAY:
+        start_protocol(xfer);
+        return;
+    case PKI_XFER_MOVE:
+        move(xfer);
+        return;
+    case PKI_XFER_WAIT:
+        if (xfer->cell == NULL || atomic_load(&xfer->engine->failed) != PK_OK)
+            return;
+        (void)pki_offer_is_ready(xfer);
+        watch(xfer);
+        return;
+    case PKI_XFER_DONE:
+        return;
+    }
+}

@@ -1,0 +1,81 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Transfers for the moving kernel, gathered for one launch, and where copies have channels. */
+#include "engine/stream/move.h"
+
+#define CTAS_MAX 16
+
+bool pki_move_by_kernel(const struct pki_engine *e)
+{
+    return e->config.sm_policy != PK_SM_NONE && e->ll_memory != NULL;
+}
+
+bool pki_move_in_process(const struct pki_xfer *xfer)
+{
+    const struct pki_ep *path = xfer->peer->path[PKI_MEM_DEVICE][PKI_MEM_DEVICE];
+
+    return path != NULL && path->same_process;
+}
+
+bool pki_move_take_channel(struct pki_task *task)
+{
+    struct pki_engine *e = task->engine;
+
+    if (!task->has_channel)
+        task->has_channel = task->listed && pki_waiting_take_channel(e->ordinal, task->queue.handle, e->channels - 1);
+    return task->has_channel;
+}
+
+/* Those of the kernel's CTAs that this one asks for. */
+static int ctas_of(size_t bytes)
+{
+    size_t ctas = (bytes + PKI_MOVE_SHARE_BYTES - 1) / PKI_MOVE_SHARE_BYTES;
+
+    return ctas == 0 ? 1 : ctas < CTAS_MAX ? (int)ctas : CTAS_MAX;
+}
+
+void pki_move_row_add(struct pki_task *task, struct pki_xfer *xfer)
+{
+    struct pki_engine *e = task->engine;
+    struct pki_move_row *row = &e->move_row;
+    uintptr_t here = (uintptr_t)xfer->addr, there = (uintptr_t)xfer->remote;
+
+    if (row->n == PKI_MOVE_OPS_MAX)
+        pki_move_row_launch(task);
+    row->ops[row->n++] = (struct pki_move_op){ .src = (const void *)(xfer->is_send ? here : there), /* NOLINT: mapped */
+                                               .dst = (void *)(xfer->is_send ? there : here),       /* NOLINT */
+                                               .bytes = xfer->bytes, .start = xfer->start, .done = xfer->finish,
+                                               .arrived = pki_ll_moved(e, xfer) };
+    row->ctas += ctas_of(xfer->bytes);
+    e->stats.moves++;
+    xfer->in_stream = true;
+    pki_xfer_activate(xfer);
+}
+
+/* As many as find a place beside all that waits on this GPU. */
+static int ctas_that_fit(struct pki_task *task, int ctas)
+{
+    struct pki_engine *e = task->engine;
+    int most = (int)pki_ll_most_ctas(e);
+
+    ctas = ctas < most ? ctas : most;
+    while (!pki_waiting_occupy(e->ordinal, task->queue.handle, ctas, e->places) && ctas > 1)
+        ctas /= 2;
+    return ctas;
+}
+
+void pki_move_row_launch(struct pki_task *task)
+{
+    struct pki_engine *e = task->engine;
+    struct pki_move_row *row = &e->move_row;
+    pk_result_t result;
+
+    if (row->n == 0)
+        return;
+    pki_stream_flush(e);
+    result = e->gpu->ops->move(&task->queue, row->ops, row->n, ctas_that_fit(task, row->ctas), e->abort_word);
+    if (result != PK_OK)
+        pki_engine_poison(e, result, true);
+    pki_stream_worked(task);
+    e->stats.kernels++;
+    row->n = row->ctas = 0;
+}

@@ -1,0 +1,59 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* One transfer in the caller's stream: a moment for the peer's grant, and the copy. */
+#include "engine/core/internal.h"
+
+#define CTS_LEAST_NS 300u
+#define MEET_SHARE 50u
+#define MEET_SAVED_NS (100u * PKI_CTS_NS)
+
+static bool waits_for_cts(const struct pki_xfer *xfer)
+{
+    return xfer->state == PKI_XFER_WAIT || xfer->state == PKI_XFER_SAY;
+}
+
+/*
+ * The peer has probably called at the same time, and its grant is on the way: then both move what they send, and short messages go by
+ * low-latency kernels. Who is ahead of a peer waits for it here, and so they meet the next time. Waits in vain take a fiftieth of the time at most,
+ * of which up to MEET_SAVED_NS are saved: who has come far ahead catches up within a few operations.
+ */
+static uint64_t meeting_budget(struct pki_peer *peer, uint64_t now)
+{
+    uint64_t earned = (now - peer->budget_ns) / MEET_SHARE;
+
+    peer->budget_ns = now;
+    peer->meeting_ns = peer->meeting_ns + earned < MEET_SAVED_NS ? peer->meeting_ns + earned : MEET_SAVED_NS;
+    return peer->meeting_ns < PKI_CTS_NS ? CTS_LEAST_NS : PKI_CTS_NS;
+}
+
+void pki_stream_look_for_cts(struct pki_xfer *xfer)
+{
+    struct pki_peer *peer = xfer->peer;
+    uint64_t begun, now, most;
+
+    if (!waits_for_cts(xfer))
+        return;
+    pki_stream_flush(xfer->engine); /* somebody may wait for these words */
+    begun = now = pki_now_ns();
+    most = meeting_budget(peer, now);
+    while (waits_for_cts(xfer) && now - begun < most) {
+        if (!pki_ctrl_poll(xfer->engine, peer))
+            pki_cpu_pause();
+        now = pki_now_ns();
+    }
+    if (waits_for_cts(xfer))
+        peer->meeting_ns -= now - begun < peer->meeting_ns ? now - begun : peer->meeting_ns;
+}
+
+pk_result_t pki_stream_put(struct pki_task *task, struct pki_xfer *xfer, bool joined)
+{
+    pk_result_t result;
+
+    pki_stream_before_copy(task, joined);
+    result = pki_xfer_put(xfer, &task->queue);
+    if (result != PK_OK)
+        return result;
+    pki_stream_copied(task, xfer->finish, xfer->bytes);
+    xfer->in_stream = true;
+    pki_xfer_activate(xfer);
+    return PK_OK;
+}

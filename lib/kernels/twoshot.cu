@@ -1,0 +1,364 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Sums of medium size, for the types that are reduced in bulk: every rank folds one part and hands out the result. Where all ranks' buffers are
+ * mapped by all, it does so in one pass from memory to memory. Else parts and results of an allreduce travel through the inboxes, by plain
+ * stores with a flag behind them. A CTA works on its own slice of every piece and talks only to the same CTA of the other ranks. The parts
+ * of a piece leave before the results of the one before it are waited for.
+ */
+#include "kernels/element.cuh"
+#include "kernels/reach.cuh"
+
+namespace
+{
+
+constexpr int vectors_a_thread = 2; /* in flight */
+
+struct two_shot {
+    const pki_fused_args &args;
+    uint64_t part;  /* bytes of each part but the last ones, a multiple of 16 */
+    uint64_t piece; /* of a part, that go through the inboxes at a time: as well; the last one may have less */
+};
+
+__device__ __forceinline__ two_shot two_shot_of(const pki_fused_args &args)
+{
+    uint64_t vectors = (args.bytes + 15) / 16, part = args.in_stride != 0 ? vectors : (vectors + args.size - 1) / args.size;
+
+    return { args, part * 16, (part + args.epochs - 1) / args.epochs * 16 };
+}
+
+/*
+ * What this CTA does of a piece, in 16-byte vectors counted from the piece's start. The same for all parts, and where it ends early the same for
+ * all pieces: a place in the inbox is taken again two pieces later, and only the same CTA of the reader has said that it is done with it.
+ */
+__device__ __forceinline__ void slice(const two_shot &s, uint32_t piece, uint32_t *begin, uint32_t *end)
+{
+    uint64_t from = piece * s.piece, rest = from < s.part ? s.part - from : 0;
+    uint32_t vectors = (uint32_t)((rest < s.piece ? rest : s.piece) / 16);
+    uint32_t each = (uint32_t)((s.piece / 16 + gridDim.x - 1) / gridDim.x);
+
+    *begin = blockIdx.x * each < vectors ? blockIdx.x * each : vectors;
+    *end = *begin + each < vectors ? *begin + each : vectors;
+}
+
+/* A rank's part of a buffer: the blocks lie apart, or it is all one. */
+__device__ __forceinline__ span part_of(const two_shot &s, uint64_t base, uint32_t rank)
+{
+    uint64_t from = rank * s.part;
+
+    if (s.args.in_stride != 0)
+        return { base, s.args.bytes };
+    if (from >= s.args.bytes)
+        return { base + from, 0 };
+    return { base + from, s.args.bytes - from < s.part ? s.args.bytes - from : s.part };
+}
+
+__device__ __forceinline__ span source_of(const two_shot &s, uint64_t in, uint32_t rank)
+{
+    return part_of(s, in + rank * s.args.in_stride, rank);
+}
+
+/* Where vector v of a piece is in its part, in bytes. */
+__device__ __forceinline__ uint64_t place(const two_shot &s, uint32_t piece, uint32_t v)
+{
+    return piece * s.piece + 16ull * v;
+}
+
+__device__ __forceinline__ uint4 read(const span &from, uint64_t at)
+{
+    return is_whole(from, at, 1) ? *(const uint4 *)(from.address + at) : read_end(from, at);
+}
+
+__device__ __forceinline__ void write(const span &to, uint64_t at, uint4 data)
+{
+    if (is_whole(to, at, 1))
+        *(uint4 *)(to.address + at) = data;
+    else
+        write_end(to, at, data);
+}
+
+__device__ __forceinline__ bool gets_results(const two_shot &s, uint32_t rank)
+{
+    return (s.args.results >> rank & 1) != 0;
+}
+
+__device__ __forceinline__ uint32_t after(const two_shot &s, uint32_t hop)
+{
+    return rank_after(s.args, hop);
+}
+
+__device__ __noinline__ void send_parts(const two_shot &s, uint32_t piece)
+{
+    uint32_t begin, end;
+
+    slice(s, piece, &begin, &end);
+    for (uint32_t hop = 1; hop < s.args.size; hop++) {
+        uint32_t to = after(s, hop);
+        uint4 *target = (uint4 *)(peer_half(s.args, s.args.epoch + piece, to) + PKI_FUSED_PARTS);
+        const span part = source_of(s, s.args.in, to);
+
+        for (uint32_t v = begin + threadIdx.x; v < end; v += vectors_a_thread * PKI_FUSED_THREADS) {
+            uint4 data[vectors_a_thread];
+
+#pragma unroll
+            for (int i = 0; i < vectors_a_thread; i++)
+                data[i] = read(part, place(s, piece, v + i * PKI_FUSED_THREADS));
+#pragma unroll
+            for (int i = 0; i < vectors_a_thread; i++) {
+                if (v + i * PKI_FUSED_THREADS < end)
+                    target[v + i * PKI_FUSED_THREADS] = data[i];
+            }
+        }
+    }
+    raise(s.args, s.args.epoch + piece, 0);
+}
+
+/* Count vectors, each of all ranks; load(r, i): of rank r the i-th. Those of `Ranks` ranks are on their way at a time. */
+template <typename E, int Count, int Ranks, typename Load>
+__device__ __forceinline__ void fold_loaded(const two_shot &s, vec<E> *data, Load load)
+{
+    const sum op(0);
+    total<E, sum, 16> totals[Count];
+
+#pragma unroll 1
+    for (uint32_t r = 0; r < s.args.size; r += Ranks) {
+        vec<E> in[Ranks][Count];
+
+#pragma unroll
+        for (int k = 0; k < Ranks; k++) {
+#pragma unroll
+            for (int i = 0; i < Count && r + k < s.args.size; i++)
+                in[k][i].raw = load(r + k, i);
+        }
+#pragma unroll
+        for (int k = 0; k < Ranks; k++) {
+#pragma unroll
+            for (int i = 0; i < Count && r + k < s.args.size; i++) {
+                if (r + k == 0)
+                    totals[i].begin(in[k][i]);
+                else
+                    totals[i].add(op, in[k][i]);
+            }
+        }
+    }
+#pragma unroll
+    for (int i = 0; i < Count; i++)
+        totals[i].end(s.args.divisor, &data[i]);
+}
+
+/* One vector, of any type. */
+template <typename Load> __device__ __forceinline__ uint4 fold_one(const two_shot &s, Load load)
+{
+    uint4 result;
+
+    with_common_type(s.args.type, [&](auto e) {
+        vec<decltype(e)> data;
+
+        fold_loaded<decltype(e), 1, 2>(s, &data, load);
+        result = data.raw;
+    });
+    return result;
+}
+
+__device__ __forceinline__ void fold_vector(const two_shot &s, uint32_t piece, uint32_t v)
+{
+    const span own = source_of(s, s.args.in, s.args.rank), to = part_of(s, s.args.out, s.args.rank);
+    const uint64_t at = place(s, piece, v);
+    const uint4 result = fold_one(s, [&](uint32_t r, int) {
+        const uint4 *parts = (const uint4 *)(inbox_half(s.args, s.args.epoch + piece, r) + PKI_FUSED_PARTS);
+
+        return r == s.args.rank ? read(own, at) : __ldcg(parts + v);
+    });
+
+#pragma unroll 1
+    for (uint32_t hop = 1; hop < s.args.size; hop++) {
+        if (gets_results(s, after(s, hop)))
+            ((uint4 *)(peer_half(s.args, s.args.epoch + piece, after(s, hop)) + PKI_FUSED_RESULTS))[v] = result;
+    }
+    if (gets_results(s, s.args.rank))
+        write(to, at, result);
+}
+
+__device__ __noinline__ void fold_part(const two_shot &s, uint32_t piece)
+{
+    uint32_t v, end;
+
+    slice(s, piece, &v, &end);
+#pragma unroll 1
+    for (v += threadIdx.x; v < end; v += PKI_FUSED_THREADS)
+        fold_vector(s, piece, v);
+    raise(s.args, s.args.epoch + piece, 1);
+}
+
+__device__ __noinline__ void take_results(const two_shot &s, uint32_t piece)
+{
+    uint32_t begin, end;
+
+    slice(s, piece, &begin, &end);
+    for (uint32_t hop = 1; hop < s.args.size; hop++) {
+        uint32_t from = after(s, hop);
+        const uint4 *source = (const uint4 *)(inbox_half(s.args, s.args.epoch + piece, from) + PKI_FUSED_RESULTS);
+        const span part = part_of(s, s.args.out, from);
+
+        for (uint32_t v = begin + threadIdx.x; v < end; v += vectors_a_thread * PKI_FUSED_THREADS) {
+            uint4 data[vectors_a_thread];
+
+#pragma unroll
+            for (int i = 0; i < vectors_a_thread; i++) {
+                if (v + i * PKI_FUSED_THREADS < end)
+                    data[i] = __ldcg(source + v + i * PKI_FUSED_THREADS);
+            }
+#pragma unroll
+            for (int i = 0; i < vectors_a_thread; i++) {
+                if (v + i * PKI_FUSED_THREADS < end)
+                    write(part, place(s, piece, v + i * PKI_FUSED_THREADS), data[i]);
+            }
+        }
+    }
+}
+
+/* ---- from memory to memory ---- */
+
+/* What this rank folds: where it is in each rank's IN, and where it goes in OUT. */
+struct shares {
+    uint64_t in[PKI_FUSED_RANKS], out[PKI_FUSED_RANKS], bytes;
+};
+
+__device__ __forceinline__ void find_shares(const two_shot &s, const places &found, shares *all)
+{
+    uint32_t rank = threadIdx.x;
+
+    if (rank < s.args.size) {
+        all->in[rank] = source_of(s, found.in[rank], s.args.rank).address;
+        all->out[rank] = part_of(s, found.out[rank], s.args.rank).address;
+        all->bytes = part_of(s, 0, s.args.rank).bytes;
+    }
+    __syncthreads();
+}
+
+__device__ __forceinline__ uint4 load_of(const shares &all, uint32_t rank, uint64_t at)
+{
+    return __ldcg((const uint4 *)(all.in[rank] + at));
+}
+
+/* Until fewer than Count vectors are left; returns where this thread has come to. */
+template <typename E, int Count, int Ranks>
+__device__ __forceinline__ uint64_t fold_straight(const two_shot &s, const shares &all, uint64_t at, uint64_t whole)
+{
+    const uint64_t stride = 16ull * gridDim.x * PKI_FUSED_THREADS;
+
+#pragma unroll 1
+    for (; at + (Count - 1) * stride < whole; at += Count * stride) {
+        vec<E> data[Count];
+
+        fold_loaded<E, Count, Ranks>(s, data, [&](uint32_t r, int i) { return load_of(all, r, at + i * stride); });
+#pragma unroll 1
+        for (uint32_t hop = 0; hop < s.args.size; hop++) {
+            uint32_t to = after(s, hop);
+
+            if (!gets_results(s, to))
+                continue;
+#pragma unroll
+            for (int i = 0; i < Count; i++)
+                *(uint4 *)(all.out[to] + at + i * stride) = data[i].raw;
+        }
+    }
+    return at;
+}
+
+/* Two ranks are served where pointers stay in registers; more, whose pointers must be looked up, and what is left over share code by calls. */
+template <typename E, int Count, int Ranks>
+__device__ __noinline__ uint64_t fold_apart(const two_shot &s, const shares &all, uint64_t at, uint64_t whole)
+{
+    return fold_straight<E, Count, Ranks>(s, all, at, whole);
+}
+
+/* One vector, or what is less. */
+__device__ __noinline__ void fold_last(const two_shot &s, const shares &all, uint64_t at)
+{
+    const uint4 result = fold_one(s, [&](uint32_t r, int) { return read({ all.in[r], all.bytes }, at); });
+
+#pragma unroll 1
+    for (uint32_t r = 0; r < s.args.size; r++) {
+        if (gets_results(s, r))
+            write({ all.out[r], all.bytes }, at, result);
+    }
+}
+
+__device__ __forceinline__ void fold_all(const two_shot &s, const shares &all)
+{
+    const uint64_t stride = 16ull * gridDim.x * PKI_FUSED_THREADS, whole = all.bytes / 16 * 16;
+    uint64_t at = 16ull * (blockIdx.x * PKI_FUSED_THREADS + threadIdx.x);
+
+    with_common_type(s.args.type, [&](auto e) {
+        constexpr int many = sizeof(typename decltype(e)::stored) == 4 ? 8 : 4; /* registers: halves are summed as floats */
+
+        if (s.args.size == 2)
+            at = fold_straight<decltype(e), many, 2>(s, all, at, whole);
+        else if (many > 4)
+            at = fold_apart<decltype(e), many / 2, 4>(s, all, at, whole);
+        at = fold_apart<decltype(e), 2, 4>(s, all, at, whole);
+    });
+#pragma unroll 1
+    for (; at < all.bytes; at += stride)
+        fold_last(s, all, at);
+}
+
+/* ---- by way of the inboxes ---- */
+
+__device__ __noinline__ uint32_t run_pieces(const two_shot &s, headers &header)
+{
+    auto check = [&]() { return header.check(s.args); };
+    auto report = [&]() { header.report(s.args); };
+    uint32_t verdict = go_on;
+
+    send_parts(s, 0);
+#pragma unroll 1
+    for (uint32_t piece = 0; piece < s.args.epochs; piece++) {
+        if (piece + 1 < s.args.epochs)
+            send_parts(s, piece + 1);
+        if (!await(s.args, s.args.epoch + piece, 0, check, report, &verdict))
+            break;
+        fold_part(s, piece);
+        if (!await(s.args, s.args.epoch + piece, 1, check, report, &verdict))
+            break;
+        if (gets_results(s, s.args.rank) && s.args.in_stride == 0)
+            take_results(s, piece);
+    }
+    return verdict;
+}
+
+__device__ __forceinline__ void run(const two_shot &s)
+{
+    __shared__ places found;
+    __shared__ shares all;
+    headers header(s.args);
+    bool straight = false;
+    auto check = [&]() { return header.check(s.args); };
+    auto report = [&]() { header.report(s.args); };
+
+    uint32_t verdict = wait_turn(s.args, load_state(s.args));
+
+    if (!__syncthreads_or(verdict != go_on)) {
+        header.send_places(s.args);
+        header.send(s.args);
+        if (meet(s.args, header, report, &found, &straight, &verdict)) {
+            if (straight) {
+                find_shares(s, found, &all);
+                fold_all(s, all);
+                raise(s.args, s.args.epoch, 1);
+                await(s.args, s.args.epoch, 1, check, report, &verdict);
+            } else {
+                verdict = run_pieces(s, header);
+            }
+        }
+    }
+    finish(s.args, verdict, s.args.epoch + s.args.epochs - 1);
+}
+
+} // namespace
+
+extern "C" __global__ void PKI_ALONE(PKI_FUSED_THREADS) pki_twoshot(const __grid_constant__ pki_fused_args args)
+{
+    early_begin();
+    run(two_shot_of(args));
+}

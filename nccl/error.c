@@ -49,6 +49,7 @@ static pkn_result_t translate(pk_result_t result)
     case PK_ERR_TIMEOUT:
     case PK_ERR_PEER:
     case PK_ERR_ABORTED:
+    case PK_ERR_REVOKED:
         return PKN_REMOTE_ERROR;
     case PK_ERR_MEMORY:
     case PK_ERR_SYSTEM:

@@ -10,7 +10,7 @@ import pprint
 import re
 import sys
 
-HEADERS = ("base", "comm", "p2p", "coll", "mem", "stream", "inspect")
+HEADERS = ("base", "comm", "p2p", "coll", "mem", "stream", "inspect", "survive")
 NUMBERS = {
     "int": "c_int", "pk_result_t": "c_int", "pk_dtype_t": "c_int", "pk_op_kind_t": "c_int", "pk_mem_kind_t": "c_int",
     "size_t": "c_size_t", "uintptr_t": "c_size_t", "uint64_t": "c_uint64", "pk_op_t": "c_uint64", "double": "c_double",

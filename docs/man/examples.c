@@ -88,6 +88,29 @@ static pk_result_t split_by_parity(pk_comm_t *comm, pk_comm_t **half)
     return pk_comm_split(comm, rank % 2, rank, half, NULL);
 }
 
+/* ---- survive.h ---- */
+
+/* After an error: a communicator of the ranks that live, and the number of the last collective that need not be repeated. */
+static pk_result_t go_on_without_the_dead(pk_comm_t **comm, uint64_t *last_complete)
+{
+    pk_comm_t *smaller;
+    uint64_t all;
+    int dead, size;
+    pk_result_t result;
+
+    pk_comm_size(*comm, &size);
+    pk_comm_revoke(*comm); /* the others may still wait in an operation */
+    result = pk_comm_agree(*comm, UINT64_MAX, &all, NULL, &dead, last_complete);
+    if (result == PK_OK)
+        result = pk_comm_shrink(*comm, PK_SHRINK_DEFAULT, NULL, 0, &smaller, NULL);
+    if (result != PK_OK)
+        return result;
+    printf("%d of %d ranks go on behind collective %llu\n", size - dead, size, (unsigned long long)*last_complete);
+    pk_comm_destroy(*comm);
+    *comm = smaller;
+    return PK_OK;
+}
+
 /* Between steps: go on, or release whatever waits on any rank. */
 static bool may_go_on(pk_comm_t *comm, bool enough)
 {
@@ -472,6 +495,7 @@ static void *rank_main(void *arg)
 {
     int rank = *(int *)arg;
     float mine = (float)rank, theirs = -1;
+    uint64_t last = 0;
     pk_comm_t *comm, *half;
 
     if (accept_invitation(&comm, RANKS, rank, &id) != PK_OK) {
@@ -486,6 +510,8 @@ static void *rank_main(void *arg)
     WORKS(show_traffic(comm));
     WORKS(show_machine(comm));
     WORKS(show_state(comm));
+    WORKS(go_on_without_the_dead(&comm, &last));
+    expect(last == 19, "the last collective");
     WORKS(split_by_parity(comm, &half));
     expect(may_go_on(half, false), "goes on");
     expect(!may_go_on(half, true), "has enough");

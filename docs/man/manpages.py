@@ -18,7 +18,7 @@ import subprocess
 import sys
 import textwrap
 
-HEADERS = ("base", "comm", "p2p", "coll", "mem", "stream", "inspect")
+HEADERS = ("base", "comm", "p2p", "coll", "mem", "stream", "inspect", "survive")
 EVERYWHERE = {"pk_result_t", "pk_dtype_t", "pk_stream_t", "pk_comm_t"} # in pickle(7), not on every page
 COMMON_ERRORS = "Errors common to all:"
 EXAMPLE = re.compile(r"^(?:/\*(?:(?!\*/).)*\*/\n)?static [^;{}]*\)\n\{\n.*?^\}\n", re.S | re.M)

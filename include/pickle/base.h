@@ -38,7 +38,8 @@ typedef enum pk_result {
     PK_ERR_PEER = 9,         /**< a rank died or its connection broke; the record names it */
     PK_ERR_ABORTED = 10,     /**< the communicator was aborted, here or by another rank */
     PK_ERR_AUTH = 11,        /**< a peer could not prove that it knows the secret */
-    PK_ERR_INTERNAL = 12     /**< a broken invariant in the library: please report it */
+    PK_ERR_INTERNAL = 12,    /**< a broken invariant in the library: please report it */
+    PK_ERR_REVOKED = 13      /**< the communicator was revoked, here or by another rank: the ranks can agree and shrink it */
 } pk_result_t;
 
 /** Element types. Sizes in bytes: 1 1 4 4 8 8 2 2 4 8 1 1. */

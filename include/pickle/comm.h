@@ -4,11 +4,11 @@
  * Communicators: a fixed group of ranks that send to one another. Each rank is a thread or a process.
  *
  * Threads: different communicators may be used from different threads at once. One communicator is used by one thread at a
- * time, except pk_comm_abort, pk_comm_async_error and the calls of inspect.h, which any thread may make at any time before
- * pk_comm_destroy begins.
+ * time, except pk_comm_abort, pk_comm_revoke, pk_comm_async_error and the calls of inspect.h, which any thread may make at any time
+ * before pk_comm_destroy begins.
  *
- * Failure: after PK_ERR_TIMEOUT, PK_ERR_PEER, PK_ERR_SYSTEM or PK_ERR_ABORTED the communicator is poisoned: every later operation
- * returns the first error. When a failed operation has returned (in a host stream: when pk_stream_synchronize has), its buffers in host
+ * Failure: after PK_ERR_TIMEOUT, PK_ERR_PEER, PK_ERR_SYSTEM, PK_ERR_ABORTED or PK_ERR_REVOKED the communicator is poisoned: every
+ * later operation returns the first error. The ranks that live can go on in a communicator of their own (survive.h). When a failed operation has returned (in a host stream: when pk_stream_synchronize has), its buffers in host
  * memory belong to the caller again. No rank reads or writes them any more, with these exceptions:
  * - A rank of this host that stops in the middle of a copy of up to 8 MiB: the failed call waits 30 ms for that rank.
  * - Memory of pk_mem_alloc: reductions of other ranks may read it until those ranks hear of the failure. They do not end with PK_OK.

@@ -10,5 +10,6 @@
 #include "pickle/mem.h"
 #include "pickle/p2p.h"
 #include "pickle/stream.h"
+#include "pickle/survive.h"
 
 #endif

@@ -53,6 +53,8 @@ const char *pk_strerror(pk_result_t result)
         return "A peer could not prove that it knows the secret.";
     case PK_ERR_INTERNAL:
         return "An invariant of the library is broken; please report it.";
+    case PK_ERR_REVOKED:
+        return "The communicator was revoked.";
     }
     return "This result code is unknown.";
 }

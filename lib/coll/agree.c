@@ -222,6 +222,12 @@ void pki_agree_take(struct pki_agree *a, int from, const struct pki_agree_msg *m
             take_from_child(a, c, msg);
 }
 
+void pki_agree_remind(const struct pki_agree *a)
+{
+    send_one(a, a->parent, PKI_AGREE_VIEW);
+    send_down(a, PKI_AGREE_VIEW);
+}
+
 int pki_agree_awaits(const struct pki_agree *a, int ranks[3])
 {
     const unsigned all = all_children(a), have = a->state == PKI_AGREE_COLLECTS ? a->up : a->held;

@@ -79,6 +79,8 @@ void pki_agree_begin(struct pki_agree *agree);
 void pki_agree_take(struct pki_agree *agree, int from, const struct pki_agree_msg *msg);
 /* A rank counts as dead from now on. */
 void pki_agree_lost(struct pki_agree *agree, int rank);
+/* Tell the neighbours that this rank is here. */
+void pki_agree_remind(const struct pki_agree *agree);
 /* Whom this rank waits for: up to three ranks. Returns how many. */
 int pki_agree_awaits(const struct pki_agree *agree, int ranks[3]);
 

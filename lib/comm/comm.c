@@ -182,7 +182,7 @@ pk_result_t pki_comm_look(struct pk_comm *comm)
     return pki_comm_state(comm);
 }
 
-static void join(struct pk_comm *comm)
+void pki_comm_join(struct pk_comm *comm)
 {
     if (comm->has_thread)
         pthread_join(comm->thread, NULL);
@@ -212,7 +212,7 @@ pk_result_t pki_comm_destroy(struct pk_comm *comm)
 {
     pk_result_t result;
 
-    join(comm);
+    pki_comm_join(comm);
     result = pki_comm_outcome(comm);
     if (result == PK_OK) {
         result = pki_engine_close(comm->engine);

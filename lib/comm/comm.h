@@ -160,6 +160,11 @@ void pki_homes_hear(struct pk_comm *comm, int rank, int32_t home);
 /* config.c: fill `out` from the caller's struct (NULL: defaults) and the environment. */
 pk_result_t pki_config_resolve(const pk_comm_config_t *config, struct pk_comm *comm);
 
+/* The caller's struct, or defaults, as this version knows it. */
+pk_result_t pki_config_copy(const pk_comm_config_t *in, pk_comm_config_t *out);
+/* What a communicator made out of another one has where the caller names nothing: blocking. */
+void pki_config_like(const struct pk_comm *parent, pk_comm_config_t *out);
+
 /* meet.c: open the device (if that has not been done), find the job's ranks, open the bootstrap. */
 pk_result_t pki_comm_open_device(struct pk_comm *comm);
 pk_result_t pki_comm_meet(struct pk_comm *comm);
@@ -173,6 +178,18 @@ pk_result_t pki_split_meet(struct pk_comm *comm);
 /* Tell the parent's ranks color and key, and begin to hear theirs. */
 pk_result_t pki_split_begin(struct pk_comm *parent, int color, int key, struct pki_split **split);
 void pki_split_release(struct pki_split *split); /* NULL is legal */
+/* The secret of a communicator made out of this one; `label` (shorter than 32 bytes), number and color tell them apart. */
+pk_result_t pki_split_secret(const struct pk_comm *parent, const char *label, uint64_t number, int32_t color,
+                             struct pki_secret *secret);
+/* Listen where the parent's ranks have been met before, and wherever else they may come. made->secret is set. */
+pk_result_t pki_split_listen(const struct pk_comm *parent, struct pki_id *made, pk_unique_id_t *id);
+
+/* shrink.c */
+enum { PKI_CALLS_AGREE = 1, PKI_CALLS_SHRINK = 2 }; /* which call an agreement is of */
+pk_result_t pki_comm_shrink(struct pk_comm *parent, const int *exclude, int nexclude, struct pk_comm **comm,
+                            const pk_comm_config_t *config);
+/* All ranks have called the same. PK_ERR_MISMATCH. */
+pk_result_t pki_check_calls(const struct pk_comm *comm, uint32_t calls, const char *op);
 
 /* init.c: everything until the engine works. */
 pk_result_t pki_comm_bring_up(struct pk_comm *comm);
@@ -230,6 +247,7 @@ pk_result_t pki_comm_state(struct pk_comm *comm);
 pk_result_t pki_comm_look(struct pk_comm *comm);
 /* Are rank and size known? A nonblocking init learns them from the launcher. */
 bool pki_comm_placed(const struct pk_comm *comm);
+void pki_comm_join(struct pk_comm *comm); /* the thread of a nonblocking init */
 pk_result_t pki_comm_destroy(struct pk_comm *comm);
 
 /* ops.c. Find: NULL: it is not one of these. */

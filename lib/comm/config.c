@@ -126,16 +126,34 @@ static void note_origins(struct pk_comm *comm)
     comm->origins.unpack = origin(false, "PK_UNPACK");
 }
 
+pk_result_t pki_config_copy(const pk_comm_config_t *in, pk_comm_config_t *out)
+{
+    pk_result_t result = copy_config(in, out);
+
+    return result == PK_OK ? check_fields(out) : result;
+}
+
+void pki_config_like(const struct pk_comm *parent, pk_comm_config_t *out)
+{
+    struct pki_device_info info;
+
+    *out = parent->config;
+    out->nonblocking = 0;
+    out->device = PK_DEVICE_HOST;
+    if (parent->device != NULL) {
+        parent->device->ops->info(parent->device, &info);
+        out->device = PK_DEVICE_CUDA(info.ordinal);
+    }
+}
+
 pk_result_t pki_config_resolve(const pk_comm_config_t *config, struct pk_comm *comm)
 {
     static const char *const unpacks[] = { "copy", "kernel", NULL };
     pk_comm_config_t *c = &comm->config;
     int64_t timeout_ms;
     int unpack;
-    pk_result_t result = copy_config(config, c);
+    pk_result_t result = pki_config_copy(config, c);
 
-    if (result == PK_OK)
-        result = check_fields(c);
     if (result != PK_OK)
         return result;
     note_origins(comm);

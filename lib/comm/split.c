@@ -31,17 +31,20 @@ struct pki_split {
     struct pki_list started; /* the allgather */
 };
 
+#define LABEL_BYTES 32
+
 /* Those who make the groups' keys know the parent's; `number` and color tell the groups apart. */
-static pk_result_t make_secret(const struct pk_comm *parent, uint64_t number, int32_t color, struct pki_secret *secret)
+pk_result_t pki_split_secret(const struct pk_comm *parent, const char *label, uint64_t number, int32_t color,
+                             struct pki_secret *secret)
 {
-    static const char label[] = "pickle group";
-    unsigned char text[sizeof label + sizeof number + sizeof color], mac[PKI_HASH_BYTES];
+    unsigned char text[LABEL_BYTES + sizeof number + sizeof color], mac[PKI_HASH_BYTES];
+    const size_t bytes = strlen(label) + 1;
     pk_result_t result;
 
-    memcpy(text, label, sizeof label);
-    pki_put_u64(text + sizeof label, number);
-    pki_put_u32(text + sizeof label + sizeof number, (uint32_t)color);
-    result = pki_auth_mac(parent->split_key, sizeof parent->split_key, text, sizeof text, mac);
+    memcpy(text, label, bytes);
+    pki_put_u64(text + bytes, number);
+    pki_put_u32(text + bytes + sizeof number, (uint32_t)color);
+    result = pki_auth_mac(parent->split_key, sizeof parent->split_key, text, bytes + sizeof number + sizeof color, mac);
     if (result == PK_OK) {
         memcpy(secret->key, mac, sizeof secret->key);
         memcpy(secret->job, mac + sizeof secret->key, sizeof secret->job);
@@ -50,18 +53,27 @@ static pk_result_t make_secret(const struct pk_comm *parent, uint64_t number, in
     return result;
 }
 
-/* Listen where the parent's ranks have been met before, and wherever else they may come. */
+pk_result_t pki_split_listen(const struct pk_comm *parent, struct pki_id *made, pk_unique_id_t *id)
+{
+    const struct sockaddr_storage *met = &parent->address;
+    const bool loopback = pki_netif_is_loopback(met), here = loopback && !parent->net.outside;
+    pk_result_t result = pki_id_addresses(here, here || !loopback ? met : NULL, made);
+
+    return result == PK_OK ? pki_listener_make(made, id) : result;
+}
+
+static pk_result_t make_secret(const struct pki_split *s, struct pki_secret *secret)
+{
+    return pki_split_secret(s->parent, "pickle group", s->number, s->mine.color, secret);
+}
+
 static pk_result_t listen_here(struct pki_split *s)
 {
     struct pki_id made = { .listened = true };
-    const struct sockaddr_storage *met = &s->parent->address;
-    const bool loopback = pki_netif_is_loopback(met), here = loopback && !s->parent->net.outside;
-    pk_result_t result = make_secret(s->parent, s->number, s->mine.color, &made.secret);
+    pk_result_t result = make_secret(s, &made.secret);
 
     if (result == PK_OK)
-        result = pki_id_addresses(here, here || !loopback ? met : NULL, &made);
-    if (result == PK_OK)
-        result = pki_listener_make(&made, &s->id);
+        result = pki_split_listen(s->parent, &made, &s->id);
     s->listens = result == PK_OK;
     pki_auth_wipe(&made.secret, sizeof made.secret);
     if (result == PK_OK)
@@ -166,7 +178,7 @@ static pk_result_t join_group(struct pki_split *s, int first, pk_unique_id_t *id
 
     if (!pki_wire_get_id(&s->all[first].where, &theirs) || theirs.address_count == 0)
         return pki_fail(PK_ERR_SYSTEM, &where, "rank %d of the parent, first of color %d, could not listen", first, s->mine.color);
-    result = make_secret(s->parent, s->number, s->mine.color, &theirs.secret);
+    result = make_secret(s, &theirs.secret);
     if (result == PK_OK)
         pki_wire_put_id(id, &theirs);
     pki_auth_wipe(&theirs.secret, sizeof theirs.secret);
@@ -209,18 +221,12 @@ static pk_result_t sit_out(struct pki_split *s)
 
 pk_result_t pki_comm_split(struct pk_comm *parent, int color, int key, struct pk_comm **out, const pk_comm_config_t *config)
 {
-    pk_comm_config_t like_parent = parent->config;
-    struct pki_device_info info;
+    pk_comm_config_t like_parent;
     struct pki_split *s = NULL;
     pk_result_t result;
 
     if (config == NULL) {
-        like_parent.nonblocking = 0;
-        like_parent.device = PK_DEVICE_HOST;
-        if (parent->device != NULL) {
-            parent->device->ops->info(parent->device, &info);
-            like_parent.device = PK_DEVICE_CUDA(info.ordinal);
-        }
+        pki_config_like(parent, &like_parent);
         config = &like_parent;
     }
     if (color >= 0)

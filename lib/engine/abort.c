@@ -19,15 +19,20 @@ bool pki_engine_lock_within(struct pki_engine *e, uint64_t ns)
     return true;
 }
 
-static bool lock_to_abort(struct pki_engine *e)
+static void record(struct pki_engine *e, pk_result_t code)
 {
     struct pki_where where = pki_engine_where(e, -1, NULL);
 
+    (void)pki_fail(code, &where, code == PK_ERR_REVOKED ? "revoked by this rank" : "aborted by this rank");
+}
+
+static bool lock_to_end(struct pki_engine *e, pk_result_t code)
+{
     if (pki_engine_lock_within(e, ABORT_NS))
         return true;
     if (atomic_load(&e->failed) == PK_OK) {
-        (void)pki_fail(PK_ERR_ABORTED, &where, "aborted by this rank");
-        pki_engine_poison_unlocked(e, PK_ERR_ABORTED);
+        record(e, code);
+        pki_engine_poison_unlocked(e, code);
     }
     pki_watchdog_release(e);
     return pki_engine_lock_within(e, PKI_DRAIN_NS); /* else whoever has it goes on from here */
@@ -72,19 +77,34 @@ static bool abort_while_idle(struct pki_engine *e, const struct pki_where *where
     return true;
 }
 
-void pki_engine_abort(struct pki_engine *e)
+/* Locked on entry. */
+static void end_all(struct pki_engine *e, pk_result_t code)
 {
-    struct pki_where where = pki_engine_where(e, -1, NULL);
-
-    await_idle(e);
-    if (!lock_to_abort(e))
-        return;
-    if (atomic_load(&e->failed) == PK_OK && !abort_while_idle(e, &where)) {
-        (void)pki_fail(PK_ERR_ABORTED, &where, "aborted by this rank");
-        pki_engine_poison(e, PK_ERR_ABORTED, true);
+    if (atomic_load(&e->failed) == PK_OK) {
+        record(e, code);
+        pki_engine_poison(e, code, true);
     }
     pki_engine_collapse(e);
     pki_engine_wake(e);
     pki_engine_drain(e);
     pki_engine_unlock(e);
+}
+
+void pki_engine_abort(struct pki_engine *e)
+{
+    struct pki_where where = pki_engine_where(e, -1, NULL);
+
+    await_idle(e);
+    atomic_store(&e->failure.aborted, true);
+    if (!lock_to_end(e, PK_ERR_ABORTED))
+        return;
+    if (atomic_load(&e->failed) == PK_OK)
+        (void)abort_while_idle(e, &where);
+    end_all(e, PK_ERR_ABORTED);
+}
+
+void pki_engine_revoke(struct pki_engine *e)
+{
+    if (lock_to_end(e, PK_ERR_REVOKED))
+        end_all(e, PK_ERR_REVOKED);
 }

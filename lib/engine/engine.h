@@ -83,6 +83,34 @@ void pki_engine_give_up(struct pki_engine *engine, pk_result_t code);
 
 /* Poison: release every waiting thread and stream, tell the peers. Any thread. The first one counts. */
 void pki_engine_abort(struct pki_engine *engine);
+/* The same, and the ranks may agree and shrink afterwards. */
+void pki_engine_revoke(struct pki_engine *engine);
+
+/* survive.c: an agreement of the ranks that live. One thread at a time. */
+struct pki_agreement {
+    uint64_t all;          /* in: this rank's; out: bits of all */
+    uint32_t calls;        /* in: this rank's; out: bits of any */
+    unsigned char id[128]; /* in: this rank's, if it may be the first that lives; out: that rank's */
+    const int *exclude;    /* ranks that count as dead from now on */
+    int nexclude;
+    uint64_t last;         /* out: the last collective that has ended with PK_OK on all */
+    const uint64_t *dead;  /* out: ranks, in bits; until the next agreement */
+};
+
+static inline bool pki_counts_as_dead(const struct pki_agreement *agreement, int rank)
+{
+    return (agreement->dead[rank / 64] >> (rank % 64) & 1) != 0;
+}
+
+/* PK_ERR_PEER: this rank counts as dead for the others. PK_ERR_ABORTED; PK_ERR_UNSUPPORTED; PK_ERR_MEMORY. */
+pk_result_t pki_engine_agree(struct pki_engine *engine, struct pki_agreement *agreement);
+/* How many have begun here: the same on all ranks. */
+uint64_t pki_engine_agreements(struct pki_engine *engine);
+/* All ranks before this one are known to be dead, or are excluded. */
+bool pki_engine_is_first(struct pki_engine *engine, const int *exclude, int nexclude);
+/* Behind an agreement: wait `ms` at most. True: a rank outside `dead` has died, or this one is left out or aborted. */
+bool pki_engine_lost_more(struct pki_engine *engine, const uint64_t *dead, int ms);
+
 /* PK_OK, or the first error, whose record becomes the calling thread's. Any thread. */
 pk_result_t pki_engine_status(struct pki_engine *engine);
 /* See whether a rank has died or given up, though no operation waits. Never blocks. Any thread. */

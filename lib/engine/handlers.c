@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Whom the lower folders call without knowing them: what messages of peers are for, and what happens when an operation ends. */
 #include "engine/proto/offer.h"
+#include "engine/survive.h"
 
 static void take_question(struct pki_engine *e, struct pki_peer *peer, const struct pki_msg *msg, const void *payload)
 {
@@ -63,6 +64,7 @@ const struct pki_handlers pki_handlers = {
     },
     .described = pki_region_described,
     .forgotten = pki_region_forgotten,
+    .agreement = pki_survive_message,
     .missing = pki_engine_missing,
     .ended = ended,
 };

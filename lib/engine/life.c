@@ -5,7 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "engine/core/internal.h"
+#include "engine/survive.h"
 #include "util/env.h"
 #include "util/fork.h"
 
@@ -427,6 +427,7 @@ pk_result_t pki_engine_close(struct pki_engine *e)
     leave(e);
     queues_close(e);
     signals_unregister(e);
+    pki_survive_close(e);
     pki_graphs_close(e);
     pki_bounce_close(e);
     pki_shm_alloc_close_all(e);

@@ -3,7 +3,7 @@
 import ctypes
 import sys
 import warnings
-from typing import Any, Dict, Optional, Union
+from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
 
 from . import streams
 from ctypes import c_int, c_size_t
@@ -155,6 +155,32 @@ class Communicator:
         """Release everything that waits in this communicator, here and on the other ranks. Any thread."""
         if self.handle:
             check(lib.pk_comm_abort(self.handle))
+
+    @manual("pk_comm_revoke")
+    def Revoke(self) -> None:
+        """End everything that is under way, on all ranks; they can agree and shrink then. Any thread."""
+        check(lib.pk_comm_revoke(self.handle))
+
+    @manual("pk_comm_agree")
+    def Agree(self, value: int = 0) -> Tuple[int, List[int], int]:
+        """With all ranks that live: the bits that all have given, the ranks that count as dead, and the number of the last collective
+        that is complete on all."""
+        every, last, count = ctypes.c_uint64(), ctypes.c_uint64(), ctypes.c_int()
+        failed = (ctypes.c_int * self.size)()
+        check(lib.pk_comm_agree(self.handle, value, ctypes.byref(every), failed, ctypes.byref(count), ctypes.byref(last)))
+        return every.value, list(failed[:count.value]), last.value
+
+    @manual("pk_comm_shrink")
+    def Shrink(self, exclude: Sequence[int] = (), revoke: bool = False, timeout: Optional[float] = None) -> "Communicator":
+        """A communicator of the ranks that live, without those of `exclude`, which do not call."""
+        made = Communicator.__new__(Communicator)
+        made.handle = ctypes.c_void_p()
+        config = None if timeout is None else ctypes.byref(config_of(None, None, 0, timeout))
+        flags = CONSTANTS["PK_SHRINK_REVOKE"] if revoke else CONSTANTS["PK_SHRINK_DEFAULT"]
+        ranks = (ctypes.c_int * len(exclude))(*exclude)
+        check(lib.pk_comm_shrink(self.handle, flags, ranks, len(exclude), ctypes.byref(made.handle), config))
+        made._learn()
+        return made
 
     @manual("pk_comm_async_error")
     def Check(self) -> None:

@@ -61,6 +61,10 @@ class AbortedError(Error):
     """The communicator was aborted, here or by another rank."""
 
 
+class RevokedError(Error):
+    """The communicator was revoked, here or by another rank: the ranks can agree and shrink it."""
+
+
 class AuthError(Error):
     """A peer could not prove that it knows the secret."""
 
@@ -72,7 +76,7 @@ class InternalError(Error):
 CLASSES: Dict[int, Type[Error]] = {CONSTANTS["PK_ERR_" + name]: cls for name, cls in {
     "ARG": ArgumentError, "MEMORY": OutOfMemoryError, "SYSTEM": SystemCallError, "UNSUPPORTED": UnsupportedError,
     "NEEDS_SM": NeedsSMError, "MISMATCH": MismatchError, "TIMEOUT": DeadlineError, "PEER": PeerError, "ABORTED": AbortedError,
-    "AUTH": AuthError, "INTERNAL": InternalError}.items()}
+    "AUTH": AuthError, "INTERNAL": InternalError, "REVOKED": RevokedError}.items()}
 
 
 def error_of(result: int) -> Error:

@@ -27,7 +27,7 @@ MODULES = {
              "util"},
     "comm/launch": {"comm/bootstrap", "util"},
     "comm/bootstrap": {"util"},
-    "engine": {"switchml/switchml.h", "transport/transport.h", "coll/plan.h", "coll/order.h", "device/device.h", "topology/topology.h", "util"},
+    "engine": {"switchml/switchml.h", "transport/transport.h", "coll/plan.h", "coll/agree.h", "coll/order.h", "device/device.h", "topology/topology.h", "util"},
     "coll": {"util"},
     "switchml": {"device/float_env.h", "util"},
     "transport": {"device/device.h", "topology/topology.h", "util"},

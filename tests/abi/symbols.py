@@ -11,7 +11,7 @@ import re
 import subprocess
 import sys
 
-STANZAS = ["PICKLE_0.1"]
+STANZAS = ["PICKLE_0.1", "PICKLE_0.3"]
 SONAME = "libpickle.so.0"
 NEEDED_MAY_BE = re.compile(r"(libc|libm|libdl|libpthread|librt|libhwloc|libcrypto|ld-linux[^.]*)\.so.*")
 SIZE_MAX = 2000000 # of what is loaded; debug information does not count

@@ -74,6 +74,9 @@ static void others_without(pk_comm_t *none)
     REFUSED(pk_comm_split(none, 0, 0, &made, NULL));
     REFUSED(pk_comm_split(none, 0, 0, NULL, NULL));
     REFUSED(pk_comm_abort(none));
+    REFUSED(pk_comm_revoke(none));
+    REFUSED(pk_comm_agree(none, 0, NULL, NULL, NULL, NULL));
+    REFUSED(pk_comm_shrink(none, 0, NULL, 0, &made, NULL));
     REFUSED(pk_comm_async_error(none));
     REFUSED(pk_comm_finalize(none));
     REFUSED(pk_comm_rank(none, &number));
@@ -114,12 +117,19 @@ static void answers(void)
 
 static void null_outputs(pk_comm_t *c)
 {
+    pk_comm_t *made = NULL;
     pk_op_t op;
+    int own = 0;
 
     REFUSED(pk_op_create_premul(c, PK_F32, in, 0, NULL));
     REFUSED(pk_op_create_premul(c, PK_F32, NULL, 0, &op));
     REFUSED(pk_op_create_premul(c, PK_F32, in, 1, &op)); /* no GPU, no memory of it */
     REFUSED(pk_comm_split(c, 0, 0, NULL, NULL));
+    REFUSED(pk_comm_shrink(c, 0, NULL, 0, NULL, NULL));
+    REFUSED(pk_comm_shrink(c, 2, NULL, 0, &made, NULL));
+    REFUSED(pk_comm_shrink(c, 0, NULL, 1, &made, NULL));
+    REFUSED(pk_comm_shrink(c, 0, &own, 1, &made, NULL));
+    REFUSED(pk_comm_shrink(c, 0, &own, -1, &made, NULL));
     REFUSED(pk_comm_rank(c, NULL));
     REFUSED(pk_comm_size(c, NULL));
     REFUSED(pk_comm_path(c, 0, PK_MEM_HOST, PK_MEM_HOST, NULL));

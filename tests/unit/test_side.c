@@ -92,14 +92,14 @@ Test(side, failure_is_told_once_there_is_room)
     bed_open(&bed);
     fill(&bed);
     fail(&bed);
-    cr_expect_eq(atomic_load(&bed.engine->unreported), 1, "the socket was to be full");
+    cr_expect_eq(atomic_load(&bed.engine->failure.unreported), 1, "the socket was to be full");
     cr_expect_eq(pki_engine_status(bed.engine), PK_ERR_ABORTED);
     filled = read_frames(&bed, &failed);
     cr_expect(filled > 10 && failed == 0, "%d frames, %d of failure", filled, failed);
     cr_expect_eq(pki_engine_status(bed.engine), PK_ERR_ABORTED); /* as any later call does */
     cr_expect_eq(read_frames(&bed, &failed), 1);
     cr_expect_eq(failed, 1);
-    cr_expect_eq(atomic_load(&bed.engine->unreported), 0);
+    cr_expect_eq(atomic_load(&bed.engine->failure.unreported), 0);
     cr_expect_eq(pki_engine_status(bed.engine), PK_ERR_ABORTED);
     cr_expect_eq(read_frames(&bed, &failed), 0, "told twice");
     bed_close(&bed);
@@ -114,7 +114,7 @@ Test(side, failure_is_told_at_once_where_there_is_room)
     fail(&bed);
     cr_expect_eq(read_frames(&bed, &failed), 1);
     cr_expect_eq(failed, 1);
-    cr_expect_eq(atomic_load(&bed.engine->unreported), 0);
+    cr_expect_eq(atomic_load(&bed.engine->failure.unreported), 0);
     bed_close(&bed);
 }
 

@@ -5,11 +5,11 @@
 /* The first one counts. */
 static bool record(struct pki_engine *e, pk_result_t code)
 {
-    if (atomic_exchange(&e->claimed, true))
+    if (atomic_exchange(&e->failure.claimed, true))
         return false;
-    e->error = *pki_error_get();
-    e->error.code = code;
-    e->error.rank = e->config.rank;
+    e->failure.error = *pki_error_get();
+    e->failure.error.code = code;
+    e->failure.error.rank = e->config.rank;
     return true;
 }
 
@@ -26,7 +26,7 @@ void pki_engine_poison_unlocked(struct pki_engine *e, pk_result_t code)
 {
     if (!record(e, code))
         return;
-    atomic_store(&e->failure_unsent, true);
+    atomic_store(&e->failure.unsent, true);
     atomic_store(&e->failed, code);
 }
 
@@ -61,16 +61,16 @@ void pki_engine_attribute_failure(struct pki_engine *e, pk_result_t code, const 
 
 void pki_failure_tell_rest(struct pki_engine *e)
 {
-    if (atomic_exchange(&e->failure_unsent, false))
+    if (atomic_exchange(&e->failure.unsent, false))
         pki_side_tell_all(e);
-    else if (atomic_load(&e->unreported) > 0)
+    else if (atomic_load(&e->failure.unreported) > 0)
         pki_side_tell_again(e);
 }
 
 /* Of a poisoned communicator every call ends here, and no operation makes progress any more. */
 static void tell_rest(struct pki_engine *e)
 {
-    if ((atomic_load(&e->unreported) == 0 && !atomic_load(&e->failure_unsent)) || !pki_engine_trylock(e))
+    if ((atomic_load(&e->failure.unreported) == 0 && !atomic_load(&e->failure.unsent)) || !pki_engine_trylock(e))
         return;
     pki_failure_tell_rest(e);
     pki_engine_unlock(e);
@@ -82,7 +82,7 @@ pk_result_t pki_engine_status(struct pki_engine *e)
 
     if (code != PK_OK) {
         tell_rest(e);
-        pki_error_set(&e->error);
+        pki_error_set(&e->failure.error);
     }
     return code;
 }

@@ -4,6 +4,7 @@
  * message. The socket also tells of a peer's death: the kernel closes it. Between hosts there is no such socket: bad news and
  * shutdown message travel as messages on the control channel, and the control channel itself tells of a death.
  */
+#include <errno.h>
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,14 +12,14 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "engine/core/internal.h"
+#include "engine/survive.h"
 #include "util/bytes.h"
 #include "util/clock.h"
 #include "util/socket.h"
 
-enum frame_kind { FRAME_EXPORT = 1, FRAME_PIECES, FRAME_FAILED, FRAME_SHUTDOWN, FRAME_FORGET };
+enum frame_kind { FRAME_EXPORT = 1, FRAME_PIECES, FRAME_FAILED, FRAME_SHUTDOWN, FRAME_FORGET, FRAME_AGREE };
 
-#define FRAME_VERSION 1
+#define FRAME_VERSION 2
 
 struct frame {
     uint32_t version, kind;
@@ -33,6 +34,10 @@ struct frame {
             int32_t code, peer;
             char text[256];
         } failed; /* FRAME_FAILED. FRAME_SHUTDOWN: `code` is why (PKI_BYE_*), `peer` the number of the last collective begun there */
+        struct {
+            uint32_t bytes;
+            unsigned char data[PKI_AGREE_WIRE_MAX];
+        } agree; /* FRAME_AGREE */
     } u;
 };
 
@@ -115,13 +120,37 @@ static pk_result_t tell(struct pki_peer *peer, const struct frame *frame)
     return peer->ctrl != NULL ? tell_by_message(peer, frame) : PK_OK;
 }
 
+/* Between hosts the kind goes before it. */
+static pk_result_t send_agree_message(struct pki_peer *peer, const unsigned char *data, size_t n)
+{
+    unsigned char bytes[4 + PKI_AGREE_WIRE_MAX];
+    struct pki_msg msg = { .kind = PKI_MSG_SIDE, .payload = (uint32_t)(4 + n) };
+
+    pki_put_u32(bytes, FRAME_AGREE);
+    memcpy(bytes + 4, data, n);
+    return peer->ctrl->iface->transport->msg(peer->ctrl, &msg, bytes);
+}
+
+pk_result_t pki_side_send_agree(struct pki_peer *peer, const unsigned char *data, size_t n)
+{
+    struct frame frame = { .version = FRAME_VERSION, .kind = FRAME_AGREE };
+
+    if (peer->gone)
+        return PK_OK;
+    if (peer->side_fd < 0)
+        return peer->ctrl != NULL ? send_agree_message(peer, data, n) : PK_OK;
+    frame.u.agree.bytes = (uint32_t)n;
+    memcpy(frame.u.agree.data, data, n);
+    return pki_fd_send(peer->side_fd, &frame, sizeof frame, NULL, 0, NULL);
+}
+
 static struct frame bad_news(const struct pki_engine *e)
 {
     struct frame frame = { .version = FRAME_VERSION, .kind = FRAME_FAILED };
 
-    frame.u.failed.code = (int32_t)e->error.code;
-    frame.u.failed.peer = e->error.peer;
-    snprintf(frame.u.failed.text, sizeof frame.u.failed.text, "%.*s", (int)sizeof frame.u.failed.text - 1, e->error.text);
+    frame.u.failed.code = (int32_t)e->failure.error.code;
+    frame.u.failed.peer = e->failure.error.peer;
+    snprintf(frame.u.failed.text, sizeof frame.u.failed.text, "%.*s", (int)sizeof frame.u.failed.text - 1, e->failure.error.text);
     return frame;
 }
 
@@ -137,7 +166,7 @@ void pki_side_tell_all(struct pki_engine *e)
         peer->unreported = tell(peer, &frame) == PK_IN_PROGRESS;
         unreported += peer->unreported;
     }
-    atomic_store(&e->unreported, unreported);
+    atomic_store(&e->failure.unreported, unreported);
     pki_cancel_release(cancel);
 }
 
@@ -167,7 +196,7 @@ void pki_side_tell_again(struct pki_engine *e)
         peer->unreported = peer->unreported && tell(peer, &frame) == PK_IN_PROGRESS;
         unreported += peer->unreported;
     }
-    atomic_store(&e->unreported, unreported);
+    atomic_store(&e->failure.unreported, unreported);
 }
 
 /* ---- in ---- */
@@ -180,7 +209,7 @@ static void fail_peer(struct pki_engine *e, struct pki_peer *peer, pk_result_t c
 
 static pk_result_t code_of(const struct frame *frame)
 {
-    return frame->u.failed.code > PK_IN_PROGRESS && frame->u.failed.code <= PK_ERR_INTERNAL ? (pk_result_t)frame->u.failed.code : PK_ERR_PEER;
+    return frame->u.failed.code > PK_IN_PROGRESS && frame->u.failed.code <= PK_ERR_REVOKED ? (pk_result_t)frame->u.failed.code : PK_ERR_PEER;
 }
 
 static void take_failed(struct pki_engine *e, struct pki_peer *peer, struct frame *frame)
@@ -189,6 +218,8 @@ static void take_failed(struct pki_engine *e, struct pki_peer *peer, struct fram
     pk_result_t code = code_of(frame);
     struct pki_where where;
 
+    if (culprit == e->config.rank && code == PK_ERR_TIMEOUT)
+        e->failure.accuser = 1 + peer->rank;
     if (atomic_load(&e->failed) != PK_OK) /* everybody tells everybody; the first counts */
         return;
     if (culprit == e->config.rank && code == PK_ERR_TIMEOUT) /* somebody waited for us, because we wait too */
@@ -249,6 +280,8 @@ static pk_result_t take(struct pki_engine *e, struct pki_peer *peer, struct fram
     case FRAME_SHUTDOWN:
         take_shutdown(peer, frame);
         return PK_OK;
+    case FRAME_AGREE:
+        return e->handlers->agreement(e, peer, frame->u.agree.data, frame->u.agree.bytes);
     default:
         return PK_ERR_INTERNAL;
     }
@@ -261,6 +294,9 @@ void pki_side_message(struct pki_engine *e, struct pki_peer *peer, const struct 
     struct frame frame = { .version = FRAME_VERSION };
     size_t text = msg->payload - (size_t)NEWS_BYTES;
 
+    if (msg->payload >= 4 && pki_get_u32(bytes) == FRAME_AGREE &&
+        e->handlers->agreement(e, peer, bytes + 4, msg->payload - 4) == PK_OK)
+        return;
     if (msg->payload < NEWS_BYTES || text >= sizeof frame.u.failed.text || peer->side_fd >= 0 ||
         (pki_get_u32(bytes) != FRAME_FAILED && pki_get_u32(bytes) != FRAME_SHUTDOWN)) {
         (void)pki_fail(PK_ERR_INTERNAL, &where, "sent an invalid failure message (%u bytes)", (unsigned)msg->payload);
@@ -277,15 +313,30 @@ void pki_side_message(struct pki_engine *e, struct pki_peer *peer, const struct 
     take_failed(e, peer, &frame);
 }
 
-static void take_all(struct pki_engine *e, struct pki_peer *peer)
+/* After a failure that a peer is gone is no news. */
+static bool is_closed(const struct pki_peer *peer)
+{
+    char byte;
+    ssize_t n = recv(peer->side_fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
+
+    return n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR);
+}
+
+static void take_all(struct pki_engine *e, struct pki_peer *peer, bool failed_too)
 {
     struct pki_where where = pki_engine_where(e, peer->rank, pki_engine_first_task(e));
 
-    while (!peer->gone && atomic_load(&e->failed) == PK_OK) {
+    while (!peer->gone && (failed_too || atomic_load(&e->failed) == PK_OK)) {
         struct frame frame;
         int fds[PKI_FRAME_FDS];
         struct pki_frame_in in = { .data = &frame, .capacity = sizeof frame, .fds = fds, .fd_capacity = PKI_FRAME_FDS };
-        pk_result_t result = pki_fd_recv(peer->side_fd, &in, &where);
+        pk_result_t result;
+
+        if (atomic_load(&e->failed) != PK_OK && is_closed(peer)) {
+            peer->gone = true;
+            return;
+        }
+        result = pki_fd_recv(peer->side_fd, &in, &where);
 
         if (result == PK_IN_PROGRESS)
             return;
@@ -307,7 +358,15 @@ void pki_side_poll(struct pki_engine *e, struct pki_peer *peer)
 {
     const int cancel = pki_cancel_hold();
 
-    take_all(e, peer);
+    take_all(e, peer, false);
+    pki_cancel_release(cancel);
+}
+
+void pki_side_drain(struct pki_engine *e, struct pki_peer *peer)
+{
+    const int cancel = pki_cancel_hold();
+
+    take_all(e, peer, true);
     pki_cancel_release(cancel);
 }
 

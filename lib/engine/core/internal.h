@@ -83,6 +83,16 @@ struct pki_move_row {
     int n, ctas;
 };
 
+struct pki_failure {
+    atomic_bool claimed;    /* somebody writes the record, or has */
+    atomic_bool unsent;     /* the peers have not been told, for want of the lock */
+    pk_error_info_t error;
+    atomic_int unreported;  /* peers that still have to hear of the failure */
+    uint64_t coll;          /* the first collective that did not end with PK_OK; 0: there is none */
+    int accuser;            /* 1 + a rank that has waited for this one until its deadline; 0: none */
+    atomic_bool aborted;    /* by this rank, whatever failed before */
+};
+
 /* watchdog.c's alone: since when the lock has been seen in the same hands. */
 struct pki_watchdog {
     uint32_t turn;
@@ -108,6 +118,8 @@ struct pki_handlers {
     pk_result_t (*described)(struct pki_engine *engine, struct pki_peer *peer, uint32_t id, const struct pki_export *exported,
                              const int *fds, int n);
     void (*forgotten)(struct pki_engine *engine, struct pki_peer *peer, uint32_t id);
+    /* A message of an agreement. PK_ERR_INTERNAL: it is none. */
+    pk_result_t (*agreement)(struct pki_engine *engine, struct pki_peer *peer, const unsigned char *bytes, size_t n);
     int (*missing)(struct pki_engine *engine); /* the rank to blame for the oldest operation; -1: none is */
     void (*ended)(struct pki_task *task);      /* it is in no list any more, and has its result */
 };
@@ -117,7 +129,7 @@ struct pki_engine {
     atomic_flag lock;
     bool spin, collapsed;
     bool calls_kernel;         /* a message may be a system call at which a cancelled thread ends: a transport between hosts is open */
-    atomic_int failed;         /* pk_result_t; `error` is written before it */
+    atomic_int failed;         /* pk_result_t; failure.error is written before it */
     _Atomic uint32_t turns;    /* times that the lock was taken and given back: odd while somebody has it */
     struct pki_device *host, *gpu;
     struct pki_peer *peers;
@@ -188,10 +200,8 @@ struct pki_engine {
     uint64_t coll_number, coll_captured;
     uint64_t questions;        /* stragglers.c */
     struct pki_coll_seen seen[PKI_SEEN_MAX]; /* [number % PKI_SEEN_MAX] */
-    atomic_bool claimed;       /* somebody writes the record, or has */
-    atomic_bool failure_unsent; /* the peers have not been told, for want of the lock */
-    pk_error_info_t error;
-    atomic_int unreported;     /* peers that still have to hear of the failure */
+    struct pki_failure failure;
+    struct pki_survivor *survivor; /* survive.c; NULL: no rank has spoken of an agreement yet */
     atomic_uint idle_rounds;   /* a hint when to look around; written without the lock too */
     uint64_t checked_ns;       /* when peers and deadlines were last looked at */
     atomic_int watched;        /* graphs may wait for peers, whose end somebody has to notice */
@@ -273,6 +283,13 @@ static inline void pki_engine_check_soon(struct pki_engine *engine)
 }
 
 extern const struct pki_handlers pki_handlers; /* handlers.c */
+
+/* A collective with this number has not ended with PK_OK. */
+static inline void pki_engine_coll_failed(struct pki_engine *engine, uint64_t number)
+{
+    if (number > 0 && (engine->failure.coll == 0 || number < engine->failure.coll))
+        engine->failure.coll = number;
+}
 
 /* The oldest unfinished operation, for texts; may be NULL. */
 struct pki_task *pki_engine_first_task(const struct pki_engine *engine);

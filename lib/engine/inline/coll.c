@@ -288,6 +288,7 @@ static enum pki_inline run_program(struct pki_engine *e, const struct pki_progra
         if (run.result == PK_OK)
             return PKI_INLINE_BEGUN;
     }
+    pki_engine_coll_failed(e, run.begun.number);
     if (run.result != PK_OK)
         pki_engine_poison(e, run.result, true);
     return PKI_INLINE_BEGUN;

@@ -235,6 +235,8 @@ void pki_task_end(struct pki_task *task, pk_result_t result)
     if (task->plan != NULL)
         pki_plan_abandon(task);
     task->result = result;
+    if (result != PK_OK && task->request.what == PKI_DO_COLL)
+        pki_engine_coll_failed(e, task->number);
     pki_list_remove(&task->node);
     e->handlers->ended(task);
     e->stats.operations++;

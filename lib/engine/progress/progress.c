@@ -224,7 +224,7 @@ void pki_engine_drain(struct pki_engine *e)
             pki_graphs_release(e);
         if (atomic_load(&e->failed) != PK_OK)
             pki_failure_tell_rest(e);
-        idle = idle && atomic_load(&e->unreported) == 0;
+        idle = idle && atomic_load(&e->failure.unreported) == 0;
         (void)progress_puts(e);
         if (e->queues_open)
             idle = idle && e->gpu->ops->idle(&e->work) && e->gpu->ops->idle(&e->deferred) && pki_bounce_idle(e);

@@ -73,7 +73,7 @@ void pki_host_stream_ended(struct pki_host_stream *s, struct pki_task *task)
     pki_list_remove(&task->in_stream);
     if (task->result != PK_OK && s->result == PK_OK) {
         s->result = task->result;
-        s->error = task->engine->error;
+        s->error = task->engine->failure.error;
     }
     if (!pki_list_empty(&s->tasks))
         start_next(s);

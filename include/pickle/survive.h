@@ -1,0 +1,104 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * @file survive.h
+ * Going on after ranks have died: end what is under way everywhere (pk_comm_revoke), agree on what happened (pk_comm_agree), and make
+ * a communicator of the ranks that live (pk_comm_shrink).
+ *
+ * A rank that gets PK_ERR_PEER, PK_ERR_TIMEOUT or PK_ERR_REVOKED from an operation does this:
+ *
+ *     result = pk_allreduce(gradients, sums, count, PK_F32, PK_SUM, comm, PK_BLOCKING);
+ *     if (result != PK_OK) {
+ *         pk_comm_revoke(comm);
+ *         pk_comm_agree(comm, 0, NULL, NULL, NULL, &last);
+ *         pk_comm_shrink(comm, 0, NULL, 0, &smaller, NULL);
+ *         pk_comm_destroy(comm);
+ *         ... repeat in `smaller` the collectives behind number `last` of `comm`
+ *     }
+ *
+ * Who counts as dead: a rank whose process has ended or has been killed (noticed at once), or whose host does not answer (after
+ * PK_RETRY_MS); a rank that has destroyed, aborted or finalized its communicator; the rank that an operation which ended with
+ * PK_ERR_TIMEOUT names; a rank that does not call pk_comm_agree or pk_comm_shrink within timeout_ms after the others; and a rank that
+ * was given to pk_comm_shrink to exclude. A rank that lives and counts as dead gets PK_ERR_PEER from pk_comm_agree and pk_comm_shrink.
+ * It can only destroy the communicator. There is no majority rule: two parts of a network that do not reach each other for longer than
+ * PK_RETRY_MS go on separately.
+ *
+ * Collectives of a communicator are numbered from 1, in the order in which a rank calls them, and pk_comm_split counts as one
+ * (captured collectives and their replays are not counted). The error record of a failed collective has its number in op_number.
+ *
+ * The algorithm is agreement up and down a tree of the ranks that are not known to be dead, in four passes, begun anew when another
+ * death is noticed: a rank sends at most six messages when nobody dies meanwhile. It follows "Practical scalable consensus for
+ * pseudo-synchronous distributed systems" (Herault, Bouteiller, Bosilca, Gamell, Teranishi, Parashar, Dongarra; SC15).
+ */
+#ifndef PICKLE_SURVIVE_H
+#define PICKLE_SURVIVE_H
+
+#include "pickle/comm.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/**
+ * End everything that is under way in a communicator, on all ranks: operations that wait and all later ones return PK_ERR_REVOKED,
+ * or the error that came before. Buffers are free afterwards as comm.h describes it for failures. Unlike after pk_comm_abort, the
+ * ranks can then call pk_comm_agree and pk_comm_shrink.
+ *
+ * @param comm  the communicator
+ * @return PK_OK (also when it had failed before); PK_ERR_ARG (null, still being made, init has failed); PK_ERR_UNSUPPORTED (in a child
+ *         of fork, the parent's communicator)
+ * Local: other ranks end their operations when they hear of it. Returns within 100 ms on a machine that is not overloaded. Any
+ * thread. Since 0.3.
+ */
+PK_API pk_result_t pk_comm_revoke(pk_comm_t *comm);
+
+/**
+ * Agree among the ranks that live: each gives a value, and all that return PK_OK have the same answer, also where ranks die meanwhile.
+ * It works on a communicator that has failed, and on one that has not.
+ *
+ * @param comm           the communicator
+ * @param value          bits that this rank gives
+ * @param all            out: the bits that all living ranks have given (bitwise and); NULL: not wanted
+ * @param failed         out: the ranks that count as dead, in ascending order; room for all ranks of the communicator; NULL: not wanted
+ * @param failed_count   out: how many there are; NULL: not wanted
+ * @param last_complete  out: the number of the last collective that has ended with PK_OK on all living ranks, and with it all before
+ *         it; 0: none. A collective in a stream counts when it has ended. NULL: not wanted
+ * @return PK_OK; PK_ERR_ARG (null, still being made, finalized, a group is open); PK_ERR_PEER (this rank counts as dead for the others,
+ *         which go on without it); PK_ERR_ABORTED (pk_comm_abort was called here); PK_ERR_MISMATCH (other ranks have called
+ *         pk_comm_shrink); PK_ERR_UNSUPPORTED (more than 8192 ranks; in a child of fork); PK_ERR_MEMORY. Outputs are set only with
+ *         PK_OK.
+ * Collective over the living ranks, in the same order as pk_comm_shrink. Blocks until all of them have called it; who does not come
+ * within timeout_ms counts as dead. Does not wait for operations in streams. Since 0.3.
+ */
+PK_API pk_result_t pk_comm_agree(pk_comm_t *comm, uint64_t value, uint64_t *all, int *failed, int *failed_count,
+                                 uint64_t *last_complete);
+
+/** Values of pk_comm_shrink's flags. */
+enum {
+    PK_SHRINK_DEFAULT = 0, /**< the living ranks are numbered anew, in the order of their numbers in the old communicator */
+    PK_SHRINK_REVOKE = 1   /**< pk_comm_revoke first: operations that are under way end with PK_ERR_REVOKED */
+};
+
+/**
+ * Make a communicator of the ranks that live, out of one that has failed or not. They agree first on who that is, and if one of them
+ * dies while the new communicator is made, they begin anew without it. No list of dead ranks is needed.
+ *
+ * @param comm           the old communicator; it stays as it is, and is the caller's to destroy
+ * @param flags          PK_SHRINK_*
+ * @param exclude        ranks to leave out though they live, the same on all that call; they do not call. NULL: none
+ * @param exclude_count  how many
+ * @param newcomm        out: the new communicator, the caller's until pk_comm_destroy; set only with PK_OK
+ * @param config         NULL: the old communicator's. Device and policy need not be the old one's. The call blocks also with
+ *         config->nonblocking.
+ * @return PK_OK; as pk_comm_agree; PK_ERR_ARG (an excluded rank is out of range, or is this one; unknown flags; a field of `config`);
+ *         as pk_comm_init, where the living ranks could not make a communicator for another reason than a death: on all of them
+ * Collective over the living ranks, as pk_comm_agree; afterwards as pk_comm_init, at most timeout_ms. Nothing secret is sent.
+ * Since 0.3.
+ */
+PK_API pk_result_t pk_comm_shrink(pk_comm_t *comm, int flags, const int *exclude, int exclude_count, pk_comm_t **newcomm,
+                                  const pk_comm_config_t *config);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

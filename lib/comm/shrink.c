@@ -1,0 +1,220 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A communicator of the ranks that live. They agree on who that is and on where the first of them listens, meet there, and
+ * agree on whether all have come through. While they meet each watches the others by the old communicator: a rank that dies
+ * then would be waited for.
+ */
+#include "comm/bootstrap/internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "coll/agree.h"
+#include "comm/comm.h"
+#include "util/auth.h"
+#include "util/bytes.h"
+#include "util/clock.h"
+
+#define WATCH_MS 1 /* the thread that makes the new communicator may have ended */
+
+struct shrink {
+    struct pk_comm *parent;
+    pk_comm_config_t config;
+    const int *exclude;
+    int nexclude;
+    struct pki_agreement agreement; /* the first of a round */
+    uint64_t *dead;                 /* by it */
+    pk_unique_id_t id;              /* where this rank listens */
+    bool listens;
+};
+
+/* Of the communicator on which the agreement with this number is. */
+static pk_result_t make_secret(const struct shrink *s, uint64_t agreement, struct pki_secret *secret)
+{
+    return pki_split_secret(s->parent, "pickle shrink", agreement, 0, secret);
+}
+
+static pk_result_t begin_to_listen(struct shrink *s)
+{
+    struct pki_id made = { .listened = true };
+    pk_result_t result = make_secret(s, pki_engine_agreements(s->parent->engine) + 1, &made.secret);
+
+    if (result == PK_OK)
+        result = pki_split_listen(s->parent, &made, &s->id);
+    s->listens = result == PK_OK;
+    pki_auth_wipe(&made.secret, sizeof made.secret);
+    if (result == PK_OK)
+        pki_wire_put_id((pk_unique_id_t *)(void *)s->agreement.id, &made);
+    return result;
+}
+
+static void stop_listening(struct shrink *s)
+{
+    if (s->listens)
+        (void)pki_listener_drop(&s->id);
+    s->listens = false;
+}
+
+pk_result_t pki_check_calls(const struct pk_comm *comm, uint32_t calls, const char *op)
+{
+    const struct pki_where where = { .rank = comm->rank, .peer = -1, .op = op };
+
+    if (calls == PKI_CALLS_AGREE || calls == PKI_CALLS_SHRINK)
+        return PK_OK;
+    return pki_fail(PK_ERR_MISMATCH, &where, "some ranks have called pk_comm_agree, others pk_comm_shrink");
+}
+
+/* Who lives, and where to meet. Only the first that lives listens, if it knows that it is the first. */
+static pk_result_t agree_on_ranks(struct shrink *s, bool *met)
+{
+    struct pki_agreement *a = &s->agreement;
+    pk_result_t result, listened = PK_OK;
+
+    *a = (struct pki_agreement){ .all = UINT64_MAX, .calls = PKI_CALLS_SHRINK, .exclude = s->exclude, .nexclude = s->nexclude };
+    if (pki_engine_is_first(s->parent->engine, s->exclude, s->nexclude))
+        listened = begin_to_listen(s);
+    if (listened != PK_OK) /* the others are told */
+        a->all = 0;
+    result = pki_engine_agree(s->parent->engine, a);
+    if (result == PK_OK)
+        result = pki_check_calls(s->parent, a->calls, "shrink");
+    if (result != PK_OK || listened != PK_OK)
+        return result != PK_OK ? result : listened;
+    if (a->all == 0)
+        return pki_fail(PK_ERR_SYSTEM, &(struct pki_where){ .rank = s->parent->rank, .peer = -1, .op = "shrink" },
+                        "the first of the ranks that live could not listen");
+    memcpy(s->dead, a->dead, pki_agree_words(s->parent->size) * sizeof *s->dead);
+    *met = !pki_all_zero(a->id, sizeof a->id);
+    return PK_OK;
+}
+
+/* Size, this rank's number, and the id: the first one's address, and the secret that was not sent. */
+static pk_result_t place(const struct shrink *s, int *size, int *rank, pk_unique_id_t *id)
+{
+    struct pki_id theirs;
+    pk_result_t result;
+
+    *size = *rank = 0;
+    for (int r = 0; r < s->parent->size; r++) {
+        *rank += r < s->parent->rank && !pki_agree_has(s->dead, r);
+        *size += !pki_agree_has(s->dead, r);
+    }
+    if (!pki_wire_get_id((const pk_unique_id_t *)(const void *)s->agreement.id, &theirs) || theirs.address_count == 0)
+        return pki_fail(PK_ERR_INTERNAL, NULL, "the first rank that lives has sent no address");
+    result = make_secret(s, pki_engine_agreements(s->parent->engine), &theirs.secret);
+    if (result == PK_OK)
+        pki_wire_put_id(id, &theirs);
+    pki_auth_wipe(&theirs.secret, sizeof theirs.secret);
+    return result;
+}
+
+/* Until the new communicator is made, or a rank of it has died: then its init is called off. */
+static pk_result_t watch(struct shrink *s, struct pk_comm *made)
+{
+    while (pki_comm_outcome(made) == PK_IN_PROGRESS)
+        if (pki_engine_lost_more(s->parent->engine, s->dead, WATCH_MS))
+            atomic_store(&made->cancel, true);
+    pki_comm_join(made);
+    return pki_comm_state(made);
+}
+
+static pk_result_t meet(struct shrink *s, struct pk_comm **made)
+{
+    pk_comm_config_t config = s->config;
+    pk_unique_id_t id;
+    int size, rank;
+    pk_result_t result = place(s, &size, &rank, &id);
+
+    config.nonblocking = 1;
+    if (result == PK_OK && rank != 0)
+        stop_listening(s);
+    if (result == PK_OK)
+        result = pki_comm_create(made, size, rank, &id, &config);
+    pki_auth_wipe(&id, sizeof id);
+    if (result == PK_OK || result == PK_IN_PROGRESS)
+        s->listens = false; /* the bootstrap has taken it */
+    return result == PK_IN_PROGRESS ? watch(s, *made) : result;
+}
+
+/* Have all come through, and does nobody lack? *again: somebody has died. */
+static pk_result_t agree_on_end(struct shrink *s, pk_result_t own, bool *again)
+{
+    const struct pki_where where = { .rank = s->parent->rank, .peer = -1, .op = "shrink" };
+    const pk_error_info_t kept = *pki_error_get();
+    struct pki_agreement a = { .all = own == PK_OK ? UINT64_MAX : 0, .calls = PKI_CALLS_SHRINK };
+    pk_result_t result = pki_engine_agree(s->parent->engine, &a);
+
+    if (result != PK_OK)
+        return result;
+    *again = memcmp(a.dead, s->dead, pki_agree_words(s->parent->size) * sizeof *s->dead) != 0;
+    if (*again || a.all == UINT64_MAX)
+        return PK_OK;
+    pki_error_set(&kept);
+    return own != PK_OK ? own : pki_fail(PK_ERR_ABORTED, &where, "another rank could not take part");
+}
+
+/* *made is NULL where it must be tried again. */
+static pk_result_t try_once(struct shrink *s, struct pk_comm **made)
+{
+    bool met = false, again = true;
+    pk_result_t result = agree_on_ranks(s, &met), own;
+
+    *made = NULL;
+    if (result != PK_OK || !met) {
+        stop_listening(s);
+        return result;
+    }
+    own = meet(s, made);
+    stop_listening(s);
+    result = agree_on_end(s, own, &again);
+    if ((result != PK_OK || again) && *made != NULL) {
+        const pk_error_info_t kept = *pki_error_get();
+
+        (void)pki_comm_destroy(*made);
+        *made = NULL;
+        pki_error_set(&kept);
+    }
+    return result;
+}
+
+static pk_result_t run(struct shrink *s, struct pk_comm **out)
+{
+    const uint64_t timeout_ms = s->config.timeout_ms != 0 ? s->config.timeout_ms : s->parent->config.timeout_ms;
+    const uint64_t deadline_ns = pki_deadline_ns(timeout_ms);
+    const struct pki_where where = { .rank = s->parent->rank, .peer = -1, .op = "shrink" };
+    struct pk_comm *made = NULL;
+    pk_result_t result;
+
+    do {
+        if (pki_now_ns() > deadline_ns)
+            return pki_fail(PK_ERR_TIMEOUT, &where, "no communicator of the ranks that live within %llu ms",
+                            (unsigned long long)timeout_ms);
+        result = try_once(s, &made);
+    } while (result == PK_OK && made == NULL);
+    if (result == PK_OK) {
+        made->config.nonblocking = s->config.nonblocking;
+        *out = made;
+    }
+    return result;
+}
+
+pk_result_t pki_comm_shrink(struct pk_comm *parent, const int *exclude, int nexclude, struct pk_comm **out,
+                            const pk_comm_config_t *config)
+{
+    struct shrink s = { .parent = parent, .exclude = exclude, .nexclude = nexclude };
+    pk_result_t result = PK_OK;
+
+    if (config == NULL)
+        pki_config_like(parent, &s.config);
+    else
+        result = pki_config_copy(config, &s.config);
+    if (result != PK_OK)
+        return result;
+    s.dead = calloc(pki_agree_words(parent->size), sizeof *s.dead);
+    if (s.dead == NULL)
+        return pki_fail(PK_ERR_MEMORY, NULL, "no memory to shrink %d ranks", parent->size);
+    result = run(&s, out);
+    pki_auth_wipe(&s.id, sizeof s.id);
+    free(s.dead);
+    return result;
+}

@@ -303,7 +303,7 @@ static void signals_unregister(struct pki_engine *e)
     }
 }
 
-static void peer_close(struct pki_peer *peer)
+static void peer_close(struct pki_peer *peer, bool is_dead)
 {
     struct pki_list *node;
 
@@ -311,6 +311,7 @@ static void peer_close(struct pki_peer *peer)
     while (peer->neps > 0) {
         struct pki_ep *ep = peer->eps[--peer->neps];
 
+        ep->can_put = ep->can_put && !is_dead; /* else it says a shutdown message, and waits until that is out */
         ep->iface->transport->ep_close(ep);
         free(ep);
     }
@@ -347,9 +348,9 @@ static void memory_free(struct pki_engine *e)
 /* ---- the end ---- */
 
 /* To a peer on another host: what was sent to it may still be on its way. */
-static bool leaves(const struct pki_peer *peer)
+static bool leaves(const struct pki_engine *e, const struct pki_peer *peer)
 {
-    if (peer->ctrl == NULL || peer->side_fd >= 0)
+    if (peer->ctrl == NULL || peer->side_fd >= 0 || pki_survive_is_dead(e, peer->rank))
         return true;
     for (int i = 0; i < peer->neps; i++)
         if (peer->eps[i]->dead)
@@ -366,8 +367,10 @@ static bool leave_a_bit(struct pki_engine *e)
     for (int i = 0; i < e->nifaces; i++)
         if (e->ifaces[i]->transport->between_hosts)
             (void)e->ifaces[i]->transport->progress(e->ifaces[i]);
-    for (int i = 0; i < e->config.size; i++)
-        is_done &= leaves(&e->peers[i]);
+    for (int i = 0; i < e->config.size; i++) {
+        pki_side_take_messages(e, &e->peers[i]); /* that a peer leaves too may be among them */
+        is_done &= leaves(e, &e->peers[i]);
+    }
     return is_done;
 }
 
@@ -427,17 +430,17 @@ pk_result_t pki_engine_close(struct pki_engine *e)
     leave(e);
     queues_close(e);
     signals_unregister(e);
-    pki_survive_close(e);
     pki_graphs_close(e);
     pki_bounce_close(e);
     pki_shm_alloc_close_all(e);
     pki_region_close_all(e);
     for (int i = 0; i < e->config.size; i++)
-        peer_close(&e->peers[i]);
+        peer_close(&e->peers[i], pki_survive_is_dead(e, i));
     for (int i = e->nifaces - 1; i >= 0; i--) {
         e->ifaces[i]->transport->close(e->ifaces[i]);
         free(e->ifaces[i]);
     }
+    pki_survive_close(e);
     pki_plans_close(e);
     pki_tasks_close(e);
     memory_free(e);

@@ -61,6 +61,11 @@ static void release(struct pki_survivor *s)
     free(s);
 }
 
+bool pki_survive_is_dead(const struct pki_engine *e, int rank)
+{
+    return e->survivor != NULL && pki_agree_has(e->survivor->agree.dead, rank);
+}
+
 void pki_survive_close(struct pki_engine *e)
 {
     if (e->survivor != NULL)
@@ -272,14 +277,13 @@ static void check_deadline(struct pki_engine *e)
 
 /* ---- Waiting ---- */
 
-/* Of a failed communicator nothing else takes them. */
-static void take_messages(struct pki_engine *e, struct pki_peer *peer)
+void pki_side_take_messages(struct pki_engine *e, struct pki_peer *peer)
 {
     const struct pki_transport *transport;
     struct pki_msg msg;
     const void *payload;
 
-    if (peer->ctrl == NULL)
+    if (peer->ctrl == NULL || peer->side_fd >= 0)
         return;
     transport = peer->ctrl->iface->transport;
     while (transport->peek(peer->ctrl, &msg, &payload)) {
@@ -303,7 +307,7 @@ static void look(struct pki_engine *e)
         if (e->peers[i].side_fd >= 0 && e->survivor->fds[i].revents != 0)
             pki_side_drain(e, &e->peers[i]);
         else if (e->peers[i].side_fd < 0 && !works)
-            take_messages(e, &e->peers[i]);
+            pki_side_take_messages(e, &e->peers[i]); /* of a failed communicator nothing else takes them */
     }
 }
 
@@ -369,8 +373,8 @@ static void await(struct pki_engine *e)
     uint64_t returned_ns = 0;
     bool over = false;
 
-    while (!over) {
-        look_at_all(e, LOOK_MS);
+    for (int ms = 0; !over; ms = LOOK_MS) {
+        look_at_all(e, ms);
         pki_engine_lock(e);
         find_lost(e);
         check_deadline(e);

@@ -17,7 +17,12 @@ bool pki_agree_decode(const unsigned char *bytes, size_t n, int size, struct pki
 
 /* A message has come. PK_ERR_INTERNAL: it is none. */
 pk_result_t pki_survive_message(struct pki_engine *engine, struct pki_peer *peer, const unsigned char *bytes, size_t n);
+/* By an agreement: nobody is there for whom anything need be sent. */
+bool pki_survive_is_dead(const struct pki_engine *engine, int rank);
 void pki_survive_close(struct pki_engine *engine);
+
+/* What has come between hosts: news and agreements are taken, all else is dropped, for no operation asks for it any more. */
+void pki_side_take_messages(struct pki_engine *engine, struct pki_peer *peer);
 
 /* side.c. PK_IN_PROGRESS: there is no room now. */
 pk_result_t pki_side_send_agree(struct pki_peer *peer, const unsigned char *bytes, size_t n);

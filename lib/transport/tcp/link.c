@@ -272,8 +272,9 @@ static void refused(struct pki_tcp_link *link)
 {
     uint64_t now = pki_now_ns();
 
-    /* The engine may yet have to take news, which may say that the peer leaves. */
-    if (link->refused_ns == 0 || pki_tcp_has_gone(link->ep) || pki_tcp_ctrl_has_news(&link->ep->ctrl))
+    /* The engine may yet have to take news, which may say that the peer leaves. When this rank leaves nobody may take them. */
+    if (link->refused_ns == 0 || pki_tcp_has_gone(link->ep) ||
+        (pki_tcp_ctrl_has_news(&link->ep->ctrl) && link->ep->iface->shutdown_ns == 0))
         link->refused_ns = now;
     else if (now - link->refused_ns > REFUSED_NS)
         process_ended(link);

@@ -2,7 +2,8 @@
 /*
  * Eight ranks add up 1 MiB of floats again and again, and split their communicator now and then. Ranks are killed: at any moment, inside
  * split, agree and shrink, two at once, rank 0 too. The others revoke, agree, shrink, and go on with the operation that they have agreed on,
- * until one is left. Each sum that came with PK_OK is that of the communicator's ranks, and nobody waits for ever.
+ * until one is left. Each sum that came with PK_OK is that of the communicator's ranks, and nobody waits for ever. A rank that is stopped
+ * (SIGSTOP) is left behind at the deadline, and is told so when it goes on.
  *
  * usage: mp.survive [KILLS [SEED]]     prints how long it takes from a kill to the first right sum on all that live
  */
@@ -21,9 +22,10 @@
 #define KILLS_MAX 10000
 #define SPLIT_EVERY 8
 #define RECOVER_MS 60000
+#define STOP_MS 5000 /* the deadline where a rank is stopped: nobody who goes on is without a core for so long */
 
 /* Words of the shared memory, of all and of each rank. */
-enum { STOP };
+enum { STOP, LEFT };
 enum { PHASE, GENERATION, RIGHT_GENERATION, RIGHT_NS, LIVING };
 
 enum phase { WORKS, SPLITS, REVOKES, AGREES, SHRINKS, PHASES };
@@ -35,6 +37,7 @@ struct life {
     long first_op;       /* the first operation in comm */
     long op;             /* the next one */
     float *in, *out;
+    bool stops;          /* a rank is stopped: it finds itself left behind */
 };
 
 static void set_phase(enum phase phase)
@@ -102,6 +105,14 @@ static long op_behind(const struct life *l, long last)
     return op;
 }
 
+/* This rank was stopped, and the others have gone on. */
+static void leave_behind(struct life *l)
+{
+    atomic_fetch_add(&ranks_shared()->words[LEFT], 1);
+    (void)pk_comm_destroy(l->comm);
+    exit(report_end());
+}
+
 /* Once through revoke, agree and shrink. */
 static void go_on(struct life *l)
 {
@@ -113,6 +124,8 @@ static void go_on(struct life *l)
     (void)pk_comm_revoke(l->comm);
     set_phase(AGREES);
     result = pk_comm_agree(l->comm, 1, NULL, NULL, NULL, &last);
+    if (result == PK_ERR_PEER && l->stops)
+        leave_behind(l);
     if (result != PK_OK)
         die("agree", result);
     l->first_op = op_behind(l, (long)last);
@@ -189,7 +202,8 @@ static int rank_main(void)
     bool ended = false;
 
     config.device = PK_DEVICE_HOST;
-    config.timeout_ms = RECOVER_MS;
+    l.stops = strcmp(ranks_role(), "stop") == 0;
+    config.timeout_ms = l.stops ? STOP_MS : RECOVER_MS;
     result = l.in == NULL || l.out == NULL ? PK_ERR_MEMORY : pk_comm_init(&l.comm, &config);
     if (result == PK_OK)
         result = meet(&l);
@@ -337,6 +351,34 @@ static int run_job(int most)
     return well ? killed : -1;
 }
 
+/* One of eight is stopped, and goes on when the others have a sum without it. */
+static void run_stop(int victim)
+{
+    struct job job = { .living = SIZE };
+    bool well;
+
+    ranks_open(&job.ranks, SIZE);
+    ranks_start_all(&job.ranks, "stop", NULL, NULL);
+    for (int r = 0; r < SIZE; r++)
+        job.alive[r] = true;
+    well = await_recovery(&job);
+    job.killed_ns = monotonic_ns();
+    kill(job.ranks.pids[victim], SIGSTOP);
+    job.alive[victim] = false;
+    job.living--;
+    well = well && await_recovery(&job);
+    note_time(&job);
+    kill(job.ranks.pids[victim], SIGCONT);
+    for (int ms = 0; ms < RECOVER_MS && atomic_load(&job.ranks.shared->words[LEFT]) == 0; ms++)
+        usleep(1000);
+    well = well && atomic_load(&job.ranks.shared->words[LEFT]) == 1;
+    atomic_store(&job.ranks.shared->words[STOP], 1);
+    well = ranks_wait(&job.ranks, RECOVER_MS, -1) == 0 && well;
+    report(well, "rank %d of %d is stopped, deadline %d ms: a right sum of the others after %.1f ms, and it finds itself left behind", victim, SIZE,
+           STOP_MS, times_ms[--ntimes]);
+    ranks_close(&job.ranks);
+}
+
 static int compare(const void *a, const void *b)
 {
     return *(const double *)a > *(const double *)b ? 1 : -1;
@@ -361,6 +403,8 @@ int main(int argc, char **argv)
 {
     if (ranks_role() != NULL)
         return rank_main();
+    run_stop(0);
+    run_stop(5);
     random_state = argc > 2 ? strtoull(argv[2], NULL, 0) : 1;
     return drive(argc > 1 ? atoi(argv[1]) : KILLS);
 }

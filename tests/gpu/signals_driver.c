@@ -23,7 +23,8 @@
 #include "gpu_ops.h"
 #include "own_threads.h"
 
-#define LENGTHS 3
+#define LENGTHS 4
+#define LONG_SUM 3 /* the length that only sums have: more than one kernel makes */
 #define OPS 64 /* at most */
 #define STREAMS 100
 #define SPARE_BYTES ((size_t)4 << 20)
@@ -99,7 +100,7 @@ static struct cell cell_of(int number)
 
 static bool is_chosen(const struct bed *bed, const struct cell *cell)
 {
-    if (cell->length > 0 && !gpu_ops_has_lengths(cell->op))
+    if ((cell->length > 0 && !gpu_ops_has_lengths(cell->op)) || (cell->length == LONG_SUM && (!gpu_ops_sums(cell->op) || gpu_is_software())))
         return false;
     if (bed->stops != NEVER || bed->message != NULL)
         return !cell->later && cell->who == 0 && cell->what == 0;
@@ -331,8 +332,9 @@ static void open_bed(struct bed *bed)
         bed->stops = strstr(ranks_role(), "behind") != NULL ? BEHIND : BEFORE;
     bed->lengths[0] = 4096 / sizeof(float);
     bed->lengths[1] = (1 << 20) / sizeof(float);
-    bed->lengths[2] = (gpu_is_software() ? (size_t)12 << 20 : (size_t)64 << 20) / sizeof(float);
-    gpu_ops_open(&bed->ops, &bed->rank, bed->lengths[2]);
+    bed->lengths[2] = (gpu_is_software() ? (size_t)20 << 20 : (size_t)64 << 20) / sizeof(float);
+    bed->lengths[LONG_SUM] = ((size_t)130 << 20) / sizeof(float);
+    gpu_ops_open(&bed->ops, &bed->rank, bed->lengths[gpu_is_software() ? 2 : LONG_SUM]);
     must_be_ok(pk_stream_create(&bed->own_stream), "pk_stream_create");
     if (strcmp(ranks_role(), "engaged") == 0)
         bed->message = gpu_alloc(SPARE_BYTES);

@@ -57,6 +57,11 @@ bool gpu_ops_has_lengths(int op)
     return table[op].kind != PK_OP_BARRIER;
 }
 
+bool gpu_ops_sums(int op)
+{
+    return table[op].kind == PK_OP_REDUCE || table[op].kind == PK_OP_ALLREDUCE || table[op].kind == PK_OP_REDUCE_SCATTER;
+}
+
 /* ---- memory ---- */
 
 static size_t all_elements(const struct gpu_ops *ops)

@@ -24,6 +24,7 @@ int gpu_ops_count(void);
 const char *gpu_ops_name(int op);
 /* A barrier moves nothing: one length is enough. */
 bool gpu_ops_has_lengths(int op);
+bool gpu_ops_sums(int op);
 
 void gpu_ops_open(struct gpu_ops *ops, struct gpu_rank *self, size_t most);
 void gpu_ops_close(struct gpu_ops *ops);

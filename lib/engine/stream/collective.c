@@ -6,7 +6,7 @@
  * (branch.h), beside the copies.
  *
  * Where some step cannot be done so, because a peer has host memory or memory that cannot be mapped, the engine does the operation, with
- * the grants and offers that have been exchanged by then. So it does with sums of long blocks: those still need the CPU after the call.
+ * the grants and offers that have been exchanged by then.
  */
 #include "engine/stream/collective.h"
 
@@ -14,7 +14,6 @@
 #include "engine/stream/move.h"
 #include "engine/proto/offer.h"
 
-#define REDUCED_MAX ((size_t)8 << 20) /* longer sums are made piece by piece while others come, which the engine does */
 #define WORK_INLINE ((size_t)1 << 20) /* shorter work is over before a branch would have begun */
 
 static bool is_transfer(const struct pki_step *step)
@@ -27,8 +26,7 @@ static bool suits(const struct pki_task *task, uint32_t i)
     const struct pki_engine *e = task->engine;
     const struct pki_step *step = &task->plan->steps[i];
 
-    if (step->kind == PKI_STEP_FUSED ||
-        ((step->kind == PKI_STEP_REDUCE || step->kind == PKI_STEP_RECV_REDUCE) && task->steps[i].bytes > REDUCED_MAX))
+    if (step->kind == PKI_STEP_FUSED)
         return false;
     if (!is_transfer(step))
         return true;
@@ -40,7 +38,7 @@ static bool suits(const struct pki_task *task, uint32_t i)
 static bool can_be_done_by_stream(const struct pki_task *task)
 {
     if (task->plan == NULL || task->beside_messages || task->kind != PKI_MEM_DEVICE || task->few_queues || task->mixed.active ||
-        task->plan->nsteps == 0 || task->plan->ordered || pki_waiting_has_copies(task->engine->ordinal))
+        task->plan->nsteps == 0 || pki_waiting_has_copies(task->engine->ordinal))
         return false;
     for (uint32_t i = 0; i < task->plan->nsteps; i++)
         if (!suits(task, i))

@@ -162,7 +162,7 @@ void pki_coop_ended(struct pki_xfer *xfer)
     if (!xfer->is_send && xfer->signal_slot >= 0)
         pki_slots_give(&xfer->peer->signals, xfer->signal_slot);
     xfer->done = xfer->reported = xfer->bytes;
-    xfer->state = PKI_XFER_DONE;
+    pki_xfer_enter(xfer, PKI_XFER_DONE);
     pki_xfer_progressed(xfer);
 }
 
@@ -172,7 +172,7 @@ void pki_coop_piece_done(struct pki_xfer *xfer)
     uint32_t moved;
 
     xfer->piece_out = false;
-    if (!xfer->coop) /* it has gone over to DATA meanwhile */
+    if (xfer->state != PKI_XFER_COOP) /* it has gone over to DATA meanwhile */
         return;
     pki_tsan_release(target);
     /* Acquire and release: who counts the last one tells of all pieces. */
@@ -185,16 +185,18 @@ void pki_coop_piece_done(struct pki_xfer *xfer)
 /* From here on all of it is DATA. What puts and gets have moved, and still move, are the same bytes. */
 static void send_as_data(struct pki_xfer *xfer, size_t from)
 {
-    xfer->coop = xfer->gets = xfer->may_get = false;
+    pki_xfer_enter(xfer, PKI_XFER_DATA);
+    xfer->may_get = false;
     xfer->signal_slot = -1;
-    xfer->by_ctrl = true;
     xfer->issued = xfer->done = xfer->reported = from;
     pki_xfer_activate(xfer);
 }
 
 void pki_coop_data_asked(struct pki_xfer *xfer, const struct pki_msg *grant)
 {
-    if ((xfer->coop || xfer->gets) && grant->offset <= xfer->bytes) /* else it has gone over by itself */
+    const bool offered = xfer->state == PKI_XFER_COOP || xfer->state == PKI_XFER_GET; /* else it has gone over by itself */
+
+    if (offered && grant->offset <= xfer->bytes)
         send_as_data(xfer, grant->offset);
 }
 
@@ -203,16 +205,16 @@ void pki_coop_ask_for_data(struct pki_xfer *xfer)
     struct pki_msg msg = { .kind = PKI_MSG_CTS, .flags = xfer->flags, .index = xfer->index, .sig = xfer->sig, .op = xfer->op,
                            .bytes = xfer->bytes, .offset = xfer->done, .extra = PKI_CTS_DATA };
 
-    xfer->coop = xfer->gets = xfer->remote_mapped = false;
-    xfer->asks = pki_ctrl_send(xfer->peer, &msg, NULL, xfer->engine) != PK_OK;
-    if (xfer->asks)
+    xfer->remote_mapped = false;
+    pki_xfer_enter(xfer, pki_ctrl_send(xfer->peer, &msg, NULL, xfer->engine) == PK_OK ? PKI_XFER_WAIT : PKI_XFER_ASK);
+    if (xfer->state == PKI_XFER_ASK)
         pki_xfer_activate(xfer);
 }
 
 /* Behind the last DATA the transfer is no more, so that a piece which this end has got meanwhile is not waited for. */
 void pki_coop_left(struct pki_xfer *xfer)
 {
-    xfer->coop = xfer->asks = false;
+    pki_xfer_enter(xfer, PKI_XFER_WAIT);
     if (!xfer->piece_out || pki_list_empty(&xfer->puts[0].node))
         return;
     pki_list_remove(&xfer->puts[0].node);
@@ -295,7 +297,7 @@ pk_result_t pki_coop_offer(struct pki_xfer *xfer)
     pk_result_t result;
 
     if (xfer->kind != PKI_MEM_HOST || xfer->bounce || xfer->ll || xfer->by_bounce || xfer->issued > 0 || xfer->ready < xfer->bytes || xfer->bytes < coop_min(xfer) ||
-        xfer->by_ctrl != xfer->combines || (xfer->signal_slot < 0 && !xfer->combines))
+        (xfer->state == PKI_XFER_DATA) != xfer->combines || (xfer->signal_slot < 0 && !xfer->combines))
         return PK_ERR_UNSUPPORTED;
     if (changes_hands(xfer) && pki_coop_is_near(xfer)) /* whatever memory it is */
         return PK_ERR_UNSUPPORTED;
@@ -307,8 +309,7 @@ pk_result_t pki_coop_offer(struct pki_xfer *xfer)
     result = pki_ctrl_send(xfer->peer, &msg, NULL, xfer->engine);
     if (result != PK_OK)
         return PK_IN_PROGRESS;
-    xfer->coop = !xfer->combines;
-    xfer->gets = xfer->combines;
+    pki_xfer_enter(xfer, xfer->combines ? PKI_XFER_GET : PKI_XFER_COOP);
     return PK_OK;
 }
 
@@ -396,15 +397,14 @@ void pki_coop_offered(struct pki_xfer *xfer, const struct pki_msg *offer)
     xfer->path = xfer->peer->path[PKI_MEM_HOST][PKI_MEM_HOST];
     xfer->remote = offer->offset;
     xfer->remote_mapped = offer->region != 0;
-    xfer->gets = xfer->combines;
-    xfer->coop = !xfer->gets;
-    if (xfer->coop && !claim(xfer, &piece))
+    pki_xfer_enter(xfer, xfer->combines ? PKI_XFER_GET : PKI_XFER_COOP);
+    if (!xfer->combines && !claim(xfer, &piece))
         return;
     if (offer->region != 0)
         result = pki_region_map_host(xfer->engine, xfer->peer, offer, true, &xfer->remote);
     if (result != PK_OK)
         pki_engine_poison(xfer->engine, result, true);
-    else if (xfer->gets)
+    else if (xfer->combines)
         pki_xfer_activate(xfer);
     else
         move_piece(xfer, piece);

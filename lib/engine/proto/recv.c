@@ -15,9 +15,9 @@ static void advance_to(struct pki_xfer *xfer, size_t done)
         return;
     xfer->done = done;
     if (done == xfer->bytes) {
-        xfer->state = PKI_XFER_DONE;
-        if (xfer->cts_local)
+        if (xfer->state == PKI_XFER_LOCAL)
             pki_ctrl_eager_put_consumed(xfer->engine, xfer->peer, xfer->bytes);
+        pki_xfer_enter(xfer, PKI_XFER_DONE);
         if (xfer->kind == PKI_MEM_HOST && xfer->signal_slot >= 0)
             pki_slots_give(&xfer->peer->signals, xfer->signal_slot);
     }
@@ -55,7 +55,7 @@ static void take_eager(struct pki_xfer *xfer, const struct pki_msg *msg, const v
         pki_bounce_eager(xfer, payload);
         return;
     }
-    if (xfer->cts_local) { /* it comes in chunks */
+    if (xfer->state == PKI_XFER_LOCAL) { /* it comes in chunks */
         broken(xfer, msg);
         return;
     }
@@ -63,18 +63,24 @@ static void take_eager(struct pki_xfer *xfer, const struct pki_msg *msg, const v
         pki_copy_short(xfer->addr, payload, xfer->bytes);
     pki_ctrl_consumed(xfer->engine, xfer->peer, xfer->bytes);
     xfer->done = xfer->bytes;
-    xfer->state = PKI_XFER_DONE;
+    pki_xfer_enter(xfer, PKI_XFER_DONE);
     pki_xfer_progressed(xfer);
+}
+
+/* Has it been granted, and not to a stream? */
+static bool takes_bytes(const struct pki_xfer *xfer)
+{
+    return xfer->state >= PKI_XFER_WAIT && xfer->state < PKI_XFER_STREAM;
 }
 
 static void take_data(struct pki_xfer *xfer, const struct pki_msg *msg, const void *payload)
 {
-    if (xfer->state != PKI_XFER_WAIT || xfer->kind != PKI_MEM_HOST || msg->offset != xfer->done ||
+    if (!takes_bytes(xfer) || xfer->kind != PKI_MEM_HOST || msg->offset != xfer->done ||
         msg->payload > xfer->bytes - xfer->done) {
         broken(xfer, msg);
         return;
     }
-    if (xfer->coop || xfer->asks)
+    if (xfer->state == PKI_XFER_COOP || xfer->state == PKI_XFER_ASK)
         pki_coop_left(xfer);
     if (xfer->combines) {
         pk_result_t result = xfer->user->combine(xfer->task, xfer->step, xfer->done, payload, msg->payload);
@@ -95,8 +101,9 @@ static void send_local_cts(struct pki_xfer *xfer)
     const struct pki_msg msg = { .kind = PKI_MSG_CTS, .flags = xfer->flags, .index = xfer->index, .sig = xfer->sig, .op = xfer->op,
                                  .bytes = xfer->bytes, .extra = PKI_CTS_AGAIN };
 
-    xfer->cts_local = pki_ctrl_send(xfer->peer, &msg, NULL, xfer->engine) != PK_OK;
-    if (xfer->cts_local)
+    if (pki_ctrl_send(xfer->peer, &msg, NULL, xfer->engine) == PK_OK)
+        pki_xfer_enter(xfer, PKI_XFER_WAIT);
+    else
         pki_xfer_activate(xfer);
 }
 
@@ -116,7 +123,7 @@ void pki_recv_message(struct pki_xfer *xfer, const struct pki_msg *msg, const vo
         xfer->rts_seen = true;
         if (xfer->state == PKI_XFER_SAY)
             pki_recv_advance(xfer);
-        else if (xfer->cts_local)
+        else if (xfer->state == PKI_XFER_LOCAL)
             send_local_cts(xfer);
         return;
     case PKI_MSG_BOUNCE_REQ:
@@ -134,7 +141,7 @@ void pki_recv_message(struct pki_xfer *xfer, const struct pki_msg *msg, const vo
     case PKI_MSG_FIN:
         if (xfer->bounce_state != NULL)
             pki_bounce_landed(xfer, msg, NULL);
-        else if (xfer->state != PKI_XFER_WAIT || xfer->kind != PKI_MEM_HOST || msg->offset > xfer->bytes)
+        else if (!takes_bytes(xfer) || xfer->kind != PKI_MEM_HOST || msg->offset > xfer->bytes)
             broken(xfer, msg);
         else
             advance_to(xfer, msg->offset);
@@ -212,7 +219,6 @@ static pk_result_t send_cts(struct pki_xfer *xfer)
         msg.extra = xfer->joined ? PKI_CTS_JOINED : 0;
     }
     if (xfer->kind == PKI_MEM_HOST && pki_xfer_is_eager_put(xfer)) {
-        xfer->cts_local = true;
         msg.extra = PKI_CTS_LOCAL;
         return pki_ctrl_send(xfer->peer, &msg, NULL, xfer->engine);
     }
@@ -244,18 +250,19 @@ static pk_result_t send_cts(struct pki_xfer *xfer)
 
 static void start_protocol(struct pki_xfer *xfer)
 {
+    const bool local = xfer->kind == PKI_MEM_HOST && pki_xfer_is_eager_put(xfer);
     pk_result_t result;
 
     if (xfer->bytes == 0 || ((xfer->kind == PKI_MEM_HOST || by_bounce(xfer)) && xfer->bytes <= pki_xfer_eager_max(xfer) && !xfer->rts_seen))
         return; /* an EAGER or RTS message comes */
     if (!by_bounce(xfer) && pki_offer_take(xfer)) {
-        xfer->state = PKI_XFER_WAIT;
+        pki_xfer_enter(xfer, PKI_XFER_WAIT);
         pki_xfer_activate(xfer);
         return;
     }
     result = send_cts(xfer);
     if (result == PK_OK)
-        xfer->state = PKI_XFER_WAIT;
+        pki_xfer_enter(xfer, local ? PKI_XFER_LOCAL : PKI_XFER_WAIT);
     else if (result != PK_IN_PROGRESS)
         pki_engine_poison(xfer->engine, result, true);
     if (result == PK_IN_PROGRESS)
@@ -308,7 +315,7 @@ static void pull(struct pki_xfer *xfer)
         result = e->gpu->ops->signals(&e->deferred, &(struct pki_signal_op){ PKI_SIGNAL_WRITE, xfer->finish }, 1, PKI_WAIT_VALUE);
     if (result != PK_OK)
         pki_put_failed(xfer, result);
-    xfer->in_stream = true;
+    pki_xfer_enter(xfer, PKI_XFER_STREAM);
 }
 
 /* What has come before it was asked for. */
@@ -327,7 +334,7 @@ static void take_all_unexpected(struct pki_xfer *xfer)
 void pki_recv_open(struct pki_xfer *xfer)
 {
     if (xfer->state == PKI_XFER_UNPOSTED) {
-        xfer->state = PKI_XFER_SAY;
+        pki_xfer_enter(xfer, PKI_XFER_SAY);
         pki_recv_advance(xfer);
         return;
     }
@@ -336,34 +343,50 @@ void pki_recv_open(struct pki_xfer *xfer)
     xfer->opened = true;
 }
 
-void pki_recv_advance(struct pki_xfer *xfer)
+static void begin(struct pki_xfer *xfer)
 {
-    if (xfer->state == PKI_XFER_SAY) {
-        take_all_unexpected(xfer);
-        if (xfer->state == PKI_XFER_SAY)
-            start_protocol(xfer);
-        if (xfer->state == PKI_XFER_WAIT && xfer->opened && xfer->start.word != NULL && xfer->cell == NULL)
-            pki_signal_open(&xfer->start);
-        return;
-    }
-    if (xfer->state != PKI_XFER_WAIT)
-        return;
-    if (xfer->cts_local && xfer->rts_seen)
-        send_local_cts(xfer);
-    else if (xfer->kept != NULL)
+    take_all_unexpected(xfer);
+    if (xfer->state == PKI_XFER_SAY)
+        start_protocol(xfer);
+    if (xfer->state == PKI_XFER_WAIT && xfer->opened && xfer->start.word != NULL && xfer->cell == NULL)
+        pki_signal_open(&xfer->start);
+}
+
+static void await_bytes(struct pki_xfer *xfer)
+{
+    if (xfer->kept != NULL)
         pki_bounce_unexpected(xfer);
     else if (xfer->bounce_state != NULL)
         pki_bounce_recv(xfer);
     else if (xfer->own_signal >= 0)
         pki_bounce_poll(xfer);
-    else if (xfer->asks)
-        pki_coop_ask_for_data(xfer);
-    else if (xfer->gets)
-        pki_coop_get(xfer);
-    else if (xfer->coop)
-        pki_coop_advance(xfer);
-    else if (xfer->cell != NULL && !xfer->in_stream)
+    else if (xfer->cell != NULL)
         pull(xfer);
     else if (xfer->finish.word != NULL)
         poll_signal(xfer);
+}
+
+/* The sender may have said RTS meanwhile: it waits. */
+static void await_eager_put(struct pki_xfer *xfer)
+{
+    if (xfer->rts_seen)
+        send_local_cts(xfer);
+}
+
+void pki_recv_advance(struct pki_xfer *xfer)
+{
+    static void (*const advance[])(struct pki_xfer *xfer) = {
+        [PKI_XFER_UNPOSTED] = NULL, /* until its buffer is free */
+        [PKI_XFER_SAY] = begin,
+        [PKI_XFER_WAIT] = await_bytes,
+        [PKI_XFER_LOCAL] = await_eager_put,
+        [PKI_XFER_ASK] = pki_coop_ask_for_data,
+        [PKI_XFER_COOP] = pki_coop_advance,
+        [PKI_XFER_GET] = pki_coop_get,
+        [PKI_XFER_STREAM] = poll_signal,
+        [PKI_XFER_DONE] = NULL,
+    };
+
+    if (advance[xfer->state] != NULL)
+        advance[xfer->state](xfer);
 }

@@ -20,7 +20,7 @@ static struct pki_xfer *partner_of(struct pki_xfer *xfer)
 static void finish(struct pki_xfer *xfer)
 {
     xfer->done = xfer->bytes;
-    xfer->state = PKI_XFER_DONE;
+    pki_xfer_enter(xfer, PKI_XFER_DONE);
     pki_xfer_progressed(xfer);
 }
 

@@ -17,7 +17,7 @@ static void finish(struct pki_xfer *xfer)
 {
     if (xfer->cell != NULL)
         pki_offer_ended(xfer);
-    xfer->state = PKI_XFER_DONE;
+    pki_xfer_enter(xfer, PKI_XFER_DONE);
     pki_xfer_progressed(xfer);
 }
 
@@ -66,10 +66,9 @@ static bool may_eager_put(const struct pki_xfer *xfer)
 
 static void eager_put(struct pki_xfer *xfer)
 {
-    xfer->eager_put = true;
     xfer->peer->eager_put_out += xfer->bytes;
     xfer->path = xfer->peer->ctrl;
-    xfer->state = PKI_XFER_MOVE;
+    pki_xfer_enter(xfer, PKI_XFER_EAGER_PUT);
     pki_xfer_activate(xfer);
     pki_send_advance(xfer);
 }
@@ -121,14 +120,14 @@ static void start_protocol(struct pki_xfer *xfer)
         eager_put(xfer);
         return;
     }
-    if (xfer->quiet && xfer->bytes > 0)
+    if (xfer->state == PKI_XFER_LOOK && xfer->bytes > 0)
         return;
     /* An empty transfer is never granted: it waits for credit. */
     if (xfer->bytes == 0 || (!is_expected(xfer) && !pki_send_rts(xfer))) {
         pki_xfer_activate(xfer);
         return;
     }
-    xfer->state = PKI_XFER_WAIT;
+    pki_xfer_enter(xfer, PKI_XFER_WAIT);
 }
 
 /* Each transfer is granted once; a slot and a region must be of the kind that the flags say. */
@@ -136,7 +135,7 @@ static bool grant_fits(const struct pki_xfer *xfer, const struct pki_msg *grant)
 {
     bool device = (grant->flags & PKI_MSG_FLAG_DEVICE) != 0;
 
-    if (xfer->state != PKI_XFER_SAY && xfer->state != PKI_XFER_WAIT)
+    if (xfer->state != PKI_XFER_LOOK && xfer->state != PKI_XFER_SAY && xfer->state != PKI_XFER_WAIT)
         return false;
     if ((grant->flags & PKI_MSG_FLAG_BOUNCE) != 0)
         return !device && grant->region == 0;
@@ -177,9 +176,8 @@ static pk_result_t resolve(struct pki_xfer *xfer, const struct pki_msg *grant)
     if (result != PK_OK)
         return result;
     xfer->remote = base + grant->offset;
-    xfer->by_ctrl = (grant->flags & PKI_MSG_FLAG_CTRL) != 0 && xfer->kind == PKI_MEM_HOST && xfer->path == peer->ctrl;
-    xfer->combines = xfer->by_ctrl;
-    xfer->may_get = xfer->by_ctrl && (grant->flags & PKI_MSG_FLAG_GET) != 0;
+    xfer->combines = (grant->flags & PKI_MSG_FLAG_CTRL) != 0 && xfer->kind == PKI_MEM_HOST && xfer->path == peer->ctrl;
+    xfer->may_get = xfer->combines && (grant->flags & PKI_MSG_FLAG_GET) != 0;
     if ((grant->flags & PKI_MSG_FLAG_COOP) != 0 && xfer->kind == PKI_MEM_HOST) {
         xfer->signal_slot = grant->signal_slot % PKI_SIGNAL_SLOTS;
         xfer->signal_value = grant->signal_value;
@@ -239,7 +237,7 @@ void pki_send_cts_arrived(struct pki_xfer *xfer, const struct pki_msg *grant)
         pki_xfer_mismatch(xfer, grant, grant->bytes);
         return;
     }
-    if (grant->extra == PKI_CTS_DATA && xfer->state == PKI_XFER_MOVE) {
+    if (grant->extra == PKI_CTS_DATA && pki_xfer_is_granted(xfer)) {
         pki_coop_data_asked(xfer, grant);
         return;
     }
@@ -260,7 +258,7 @@ void pki_send_cts_arrived(struct pki_xfer *xfer, const struct pki_msg *grant)
         pki_engine_poison(xfer->engine, result, true);
         return;
     }
-    xfer->state = PKI_XFER_MOVE;
+    pki_xfer_enter(xfer, xfer->combines ? PKI_XFER_DATA : PKI_XFER_MOVE);
     pki_xfer_activate(xfer);
 }
 
@@ -278,7 +276,7 @@ static void fill_put(struct pki_xfer *xfer, struct pki_put *put, size_t len)
 {
     *put = (struct pki_put){ .ep = xfer->path, .src = xfer->addr + xfer->issued, .remote = xfer->remote + xfer->issued, .bytes = len, .whole = xfer->bytes,
                              .mapped = xfer->remote_mapped, .done_remote = chunk_signal(xfer, xfer->issued + len), .owner = xfer };
-    put->eager_put = xfer->eager_put;
+    put->eager_put = xfer->state == PKI_XFER_EAGER_PUT;
     if (xfer->path->iface->transport->tells)
         put->about = message(xfer, PKI_MSG_FIN);
     pki_list_init(&put->node);
@@ -354,7 +352,7 @@ static size_t data_max(const struct pki_xfer *xfer)
 {
     size_t max = xfer->path->iface->msg_payload_max;
 
-    if (xfer->by_ctrl && max > PKI_CTRL_DATA_PIECE)
+    if (xfer->state == PKI_XFER_DATA && max > PKI_CTRL_DATA_PIECE)
         return PKI_CTRL_DATA_PIECE;
     if (xfer->bytes >= PKI_COOP_MIN || max <= PKI_EAGER_MAX)
         return max;
@@ -411,7 +409,7 @@ static bool follows_puts(struct pki_xfer *xfer)
         return true;
     if (xfer->puts_head == xfer->puts_tail)
         tell(xfer);
-    return xfer->puts_head == xfer->puts_tail && xfer->reported == xfer->issued && xfer->state == PKI_XFER_MOVE;
+    return xfer->puts_head == xfer->puts_tail && xfer->reported == xfer->issued && xfer->state != PKI_XFER_DONE;
 }
 
 void pki_send_put_done(struct pki_put *put)
@@ -429,11 +427,11 @@ void pki_send_put_done(struct pki_put *put)
         pki_put_failed(xfer, put->result);
         return;
     }
-    if (xfer->gets) {
+    if (xfer->state == PKI_XFER_GET) {
         pki_coop_get_done(xfer, put);
         return;
     }
-    if (xfer->coop || xfer->piece_out) {
+    if (xfer->state == PKI_XFER_COOP || xfer->piece_out) {
         pki_coop_piece_done(xfer);
         return;
     }
@@ -465,7 +463,7 @@ static void issue_ll(struct pki_xfer *xfer)
     }
     e->stats.kernels++;
     xfer->issued = xfer->bytes;
-    xfer->in_stream = true;
+    pki_xfer_enter(xfer, PKI_XFER_STREAM);
 }
 
 struct pki_ll_op pki_ll_send_op(struct pki_xfer *xfer)
@@ -513,7 +511,7 @@ static bool is_my_turn(const struct pki_xfer *xfer)
 
 void pki_send_ats_arrived(struct pki_xfer *xfer, const struct pki_msg *msg)
 {
-    if (xfer->state == PKI_XFER_MOVE && (xfer->coop || xfer->gets) && msg->offset == xfer->bytes)
+    if ((xfer->state == PKI_XFER_COOP || xfer->state == PKI_XFER_GET) && msg->offset == xfer->bytes)
         pki_coop_ended(xfer);
 }
 
@@ -528,21 +526,15 @@ static bool better_by_ctrl(const struct pki_xfer *xfer)
 static void move(struct pki_xfer *xfer)
 {
     if (better_by_ctrl(xfer))
-        xfer->by_ctrl = true;
-    if (!xfer->coop && !xfer->gets && pki_coop_offer(xfer) == PK_IN_PROGRESS) {
+        pki_xfer_enter(xfer, PKI_XFER_DATA);
+    if (pki_coop_offer(xfer) == PK_IN_PROGRESS) {
         pki_xfer_activate(xfer);
         return;
     }
-    if (xfer->gets) /* the receiver fetches it, and says so */
-        return;
-    if (xfer->coop) {
+    if (xfer->state == PKI_XFER_COOP)
         pki_coop_advance(xfer);
+    if (xfer->state == PKI_XFER_COOP || xfer->state == PKI_XFER_GET)
         return;
-    }
-    if (xfer->in_stream) {
-        watch(xfer);
-        return;
-    }
     if (!pki_signal_is_open(&xfer->start) || (xfer->cell != NULL && !pki_offer_is_ready(xfer)) || !is_my_turn(xfer)) {
         pki_xfer_activate(xfer);
         return;
@@ -555,7 +547,7 @@ static void move(struct pki_xfer *xfer)
     } else if (xfer->by_bounce || xfer->bounce) {
         pki_bounce_send(xfer);
         tell(xfer);
-    } else if ((!xfer->path->can_put && !xfer->remote_mapped) || xfer->by_ctrl || goes_as_data(xfer)) {
+    } else if ((!xfer->path->can_put && !xfer->remote_mapped) || xfer->state == PKI_XFER_DATA || goes_as_data(xfer)) {
         if (follows_puts(xfer))
             issue_data(xfer);
     } else {
@@ -564,27 +556,39 @@ static void move(struct pki_xfer *xfer)
     }
 }
 
+static void begin(struct pki_xfer *xfer)
+{
+    if (xfer->ready == 0 && xfer->bytes > 0)
+        return;
+    pki_xfer_enter(xfer, PKI_XFER_SAY);
+    start_protocol(xfer);
+}
+
+/* Of an offer the peer moves the bytes. */
+static void await_grant(struct pki_xfer *xfer)
+{
+    if (xfer->cell == NULL || atomic_load(&xfer->engine->failed) != PK_OK)
+        return;
+    (void)pki_offer_is_ready(xfer);
+    watch(xfer);
+}
+
 void pki_send_advance(struct pki_xfer *xfer)
 {
-    switch (xfer->state) {
-    case PKI_XFER_UNPOSTED:
-        if (xfer->ready == 0 && xfer->bytes > 0)
-            return;
-        xfer->state = PKI_XFER_SAY;
-        /* fall through */
-    case PKI_XFER_SAY:
-        start_protocol(xfer);
-        return;
-    case PKI_XFER_MOVE:
-        move(xfer);
-        return;
-    case PKI_XFER_WAIT:
-        if (xfer->cell == NULL || atomic_load(&xfer->engine->failed) != PK_OK)
-            return;
-        (void)pki_offer_is_ready(xfer);
-        watch(xfer);
-        return;
-    case PKI_XFER_DONE:
-        return;
-    }
+    static void (*const advance[])(struct pki_xfer *xfer) = {
+        [PKI_XFER_UNPOSTED] = begin,
+        [PKI_XFER_LOOK] = start_protocol,
+        [PKI_XFER_SAY] = start_protocol,
+        [PKI_XFER_WAIT] = await_grant,
+        [PKI_XFER_MOVE] = move,
+        [PKI_XFER_EAGER_PUT] = move,
+        [PKI_XFER_DATA] = move,
+        [PKI_XFER_COOP] = pki_coop_advance,
+        [PKI_XFER_GET] = NULL, /* the receiver says when it has all */
+        [PKI_XFER_STREAM] = watch,
+        [PKI_XFER_DONE] = NULL,
+    };
+
+    if (advance[xfer->state] != NULL)
+        advance[xfer->state](xfer);
 }

@@ -31,12 +31,21 @@ struct pki_task;
 #define PKI_LL_MESSAGES 128u             /* in it at a time */
 #define PKI_IFACES_MAX 4
 
+/* How far a transfer has come, and by which protocol. Only pki_xfer_enter changes it. */
 enum pki_xfer_state {
-    PKI_XFER_UNPOSTED,  /* receive: a dependency may still use the buffer. send: no byte of it is ready */
-    PKI_XFER_SAY,       /* the next message (EAGER, RTS or CTS) has not gone out: no room, or its turn has not come */
-    PKI_XFER_WAIT,      /* send: for the grant. receive: for data */
-    PKI_XFER_MOVE,      /* send: granted; chunks go as they become ready */
-    PKI_XFER_DONE
+    PKI_XFER_UNPOSTED,  /* A receive's buffer may still be in use, or a send has no byte that is ready. */
+    PKI_XFER_LOOK,      /* A send looks for its grant before it says RTS. */
+    PKI_XFER_SAY,       /* The next message (EAGER, RTS or CTS) has not gone out: there is no room, or its turn has not come. */
+    PKI_XFER_WAIT,      /* A send waits for its grant, or a receive for data or for a signal. */
+    PKI_XFER_LOCAL,     /* A receive has granted its buffer to the transport alone, which an eager put comes to. */
+    PKI_XFER_ASK,       /* A receive cannot fetch what was offered, and has yet to tell the sender. */
+    PKI_XFER_MOVE,      /* A send is granted, and goes as its path and memory demand, chunk by chunk. */
+    PKI_XFER_EAGER_PUT, /* A send goes by puts though nobody has granted it. */
+    PKI_XFER_DATA,      /* A send is granted, and goes as DATA messages whatever its path could do. */
+    PKI_XFER_COOP,      /* Both ends move pieces of it. */
+    PKI_XFER_GET,       /* The receiver reads it from the sender's memory and combines it. */
+    PKI_XFER_STREAM,    /* A stream moves it, and only its end is watched here. */
+    PKI_XFER_DONE       /* All of it is in place, and both ends know or will. */
 };
 
 /* Whoever made a transfer: it goes on when bytes of it have moved. */
@@ -58,22 +67,15 @@ struct pki_xfer {
     bool is_send;
     bool rts_seen;          /* send: RTS has been sent. receive: RTS has arrived */
     bool ll;                /* a low-latency message: signal_slot is its place in the ring, signal_value its flag */
-    bool in_stream;         /* a stream moves it; only completion is watched here */
-    bool quiet;             /* send: the receiver's grant is looked for before RTS is said */
     bool joined;            /* its start signal opens no later than that of the pair's transfer before it */
     bool opened;            /* receive: the buffer is free */
     bool by_bounce;         /* send: the receiver gives slots, a piece at a time */
     bool bounce;            /* send: pieces go through slots of this rank */
     bool direct;            /* by_bounce: the transport's devices reach this rank's GPU memory, and no slot here is needed */
-    bool by_ctrl;           /* send: as DATA, whatever the way could do */
     bool combines;          /* to a RECV_REDUCE on the host: DATA is combined as it comes */
     bool may_get;           /* and the receiver could get it, too, when it granted */
     bool remote_mapped;     /* `remote` is memory of this process */
-    bool eager_put;         /* send: moved without a grant */
-    bool cts_local;         /* receive: granted to the transport alone */
-    bool gets;             /* the receiver combines straight from the sender's memory */
-    bool coop, piece_out, all_moved; /* both ends move it; this one is at a piece; it has moved the last one */
-    bool asks;              /* receive: what was offered cannot be fetched any more, and the sender has not been told yet */
+    bool piece_out, all_moved; /* COOP, GET: this end is at a piece; it has moved the last one */
     struct pki_ep *path;    /* send, granted, or offered */
     enum pki_xfer_state state;
     enum pki_mem_kind kind;
@@ -213,6 +215,17 @@ void pki_xfer_free(struct pki_xfer *xfer);
 void pki_xfers_release(struct pki_engine *engine); /* the memory of all of them, free or not */
 void pki_xfer_activate(struct pki_xfer *xfer);
 void pki_xfer_advance(struct pki_xfer *xfer);
+static inline void pki_xfer_enter(struct pki_xfer *xfer, enum pki_xfer_state state)
+{
+    xfer->state = state;
+}
+
+/* Send: may its bytes leave? */
+static inline bool pki_xfer_is_granted(const struct pki_xfer *xfer)
+{
+    return xfer->state >= PKI_XFER_MOVE && xfer->state < PKI_XFER_DONE;
+}
+
 static inline size_t pki_xfer_eager_max(const struct pki_xfer *xfer)
 {
     return (xfer->flags & PKI_MSG_FLAG_COLL) != 0 ? xfer->peer->eager_coll : xfer->peer->eager_max;

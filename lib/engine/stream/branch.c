@@ -91,7 +91,7 @@ bool pki_branch_put(struct pki_task *task)
     result = put(task, &b->queue);
     if (result != PK_OK)
         pki_engine_poison(e, result, true);
-    task->xfer->in_stream = true;
+    pki_xfer_enter(task->xfer, PKI_XFER_STREAM);
     pki_xfer_activate(task->xfer);
     return true;
 }

@@ -68,7 +68,8 @@ static bool post_all(struct pki_task *task, bool sends)
         if (xfer == NULL) /* the engine has failed */
             return false;
         xfer->ready = 0; /* not before the stream comes to it */
-        xfer->quiet = sends;
+        if (sends)
+            pki_xfer_enter(xfer, PKI_XFER_LOOK);
         pki_xfer_post(xfer);
     }
     return true;
@@ -85,7 +86,7 @@ static void look_for_cts(const struct pki_task *task)
         if (xfer == NULL || !xfer->is_send)
             continue;
         pki_stream_look_for_cts(xfer);
-        here = xfer->state == PKI_XFER_MOVE;
+        here = pki_xfer_is_granted(xfer);
     }
 }
 
@@ -103,7 +104,7 @@ static bool is_settled(const struct pki_xfer *xfer)
 {
     if (xfer->cell != NULL)
         return true;
-    return xfer->is_send ? xfer->state == PKI_XFER_MOVE && !xfer->bounce && !xfer->by_bounce : xfer->signal_slot >= 0;
+    return xfer->is_send ? pki_xfer_is_granted(xfer) && !xfer->bounce && !xfer->by_bounce : xfer->signal_slot >= 0;
 }
 
 static bool all_settled(const struct pki_task *task)

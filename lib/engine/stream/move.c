@@ -111,7 +111,7 @@ static bool is_direct_message(const struct pki_task *task)
 
 static bool is_moved_here(const struct pki_task *task)
 {
-    return is_direct_message(task) && !task->xfer->ll && pki_offer_moves(task->xfer) && !task->xfer->in_stream;
+    return is_direct_message(task) && !task->xfer->ll && pki_offer_moves(task->xfer) && task->xfer->state != PKI_XFER_STREAM;
 }
 
 static void move_messages(struct pki_engine *e, struct pki_list *made, struct messages *m)
@@ -150,7 +150,7 @@ static void send_ll(struct pki_list *made)
             continue;
         op = pki_ll_send_op(task->xfer);
         pki_ll_row_add(task, &op);
-        task->xfer->in_stream = true;
+        pki_xfer_enter(task->xfer, PKI_XFER_STREAM);
         pki_xfer_activate(task->xfer);
     }
 }

@@ -47,7 +47,7 @@ void pki_move_row_add(struct pki_task *task, struct pki_xfer *xfer)
                                                .arrived = pki_ll_moved(e, xfer) };
     row->ctas += ctas_of(xfer->bytes);
     e->stats.moves++;
-    xfer->in_stream = true;
+    pki_xfer_enter(xfer, PKI_XFER_STREAM);
     pki_xfer_activate(xfer);
 }
 

@@ -321,18 +321,6 @@ static inline bool pki_bounce_unpacks(const struct pki_engine *engine)
     return engine->config.unpack_kernel && engine->config.sm_policy != PK_SM_NONE;
 }
 
-/* An EAGER message to this peer takes along what is owed to it, and one from it brings what it has consumed. */
-static inline uint64_t pki_credit_to_return(const struct pki_peer *peer)
-{
-    return peer->ctrl->iface->eager_credits ? peer->eager_in : 0;
-}
-
-static inline void pki_credit_arrived(struct pki_peer *peer, const struct pki_msg *msg)
-{
-    if (peer->ctrl->iface->eager_credits)
-        peer->eager_out -= msg->bytes < peer->eager_out ? msg->bytes : peer->eager_out;
-}
-
 /* watchdog.c */
 /* A stream of this rank waits for a word of the pair's slots to come to `value`: `done` of its own, `start` of the peer's; of cells the other. */
 static inline void pki_watchdog_note(struct pki_peer *peer, bool theirs, int slot, uint32_t value)

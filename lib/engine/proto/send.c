@@ -5,6 +5,7 @@
  */
 #include <stdlib.h>
 
+#include "engine/channel/eager.h"
 #include "engine/proto/offer.h"
 
 static struct pki_msg message(const struct pki_xfer *xfer, enum pki_msg_kind kind)
@@ -21,30 +22,24 @@ static void finish(struct pki_xfer *xfer)
     pki_xfer_progressed(xfer);
 }
 
-static bool has_credit(const struct pki_xfer *xfer)
-{
-    return xfer->peer->eager_out + xfer->bytes + sizeof(struct pki_msg) <= PKI_EAGER_CREDIT;
-}
-
 static bool may_be_eager(const struct pki_xfer *xfer)
 {
-    return has_credit(xfer) && (xfer->bytes == 0 || (xfer->kind == PKI_MEM_HOST && xfer->bytes <= pki_xfer_eager_max(xfer)));
+    return pki_eager_has_credit(xfer->peer, xfer->bytes) && (xfer->bytes == 0 || (xfer->kind == PKI_MEM_HOST && xfer->bytes <= pki_xfer_eager_max(xfer)));
 }
 
 static void send_eager(struct pki_xfer *xfer)
 {
     struct pki_msg msg = message(xfer, PKI_MSG_EAGER);
+    pk_result_t result;
 
     if (xfer->bytes == 0 && xfer->engine->config.gpus && (xfer->flags & PKI_MSG_FLAG_COLL) != 0 && !xfer->task->by_signals)
         pki_barrier_arrive(xfer->peer, xfer->op, xfer->index);
-    msg.payload = (uint32_t)xfer->bytes;
-    msg.bytes = pki_credit_to_return(xfer->peer);
-    if (pki_ctrl_send(xfer->peer, &msg, xfer->addr, xfer->engine) != PK_OK) {
+    result = pki_eager_send(xfer->engine, xfer->peer, &msg, xfer->addr, xfer->bytes);
+    if (result != PK_OK) {
+        pki_ctrl_failed(xfer->engine, xfer->peer, &msg, result);
         pki_xfer_activate(xfer);
         return;
     }
-    xfer->peer->eager_out += xfer->bytes + sizeof msg;
-    xfer->peer->eager_in -= msg.bytes;
     xfer->done = xfer->bytes;
     finish(xfer);
 }

@@ -202,6 +202,8 @@ static inline void pki_barrier_arrive(struct pki_peer *peer, uint64_t number, un
 
 /* ctrl.c: messages of a peer */
 pk_result_t pki_ctrl_send(struct pki_peer *peer, const struct pki_msg *msg, const void *payload, struct pki_engine *engine);
+/* What sending it came to; nothing happens when that is PK_IN_PROGRESS. */
+void pki_ctrl_failed(struct pki_engine *engine, struct pki_peer *peer, const struct pki_msg *msg, pk_result_t result);
 bool pki_ctrl_poll(struct pki_engine *engine, struct pki_peer *peer);
 /* Take an unexpected message that speaks of `xfer`; NULL when there is none. The caller frees it. */
 struct pki_unexpected *pki_ctrl_take(struct pki_xfer *xfer);

@@ -201,44 +201,59 @@ static bool prefers_ctrl(const struct pki_xfer *xfer)
     return xfer->combines && path == xfer->peer->ctrl && xfer->peer->ctrl->signals_mine != NULL && xfer->bytes <= PKI_CTRL_DATA_MAX;
 }
 
-static pk_result_t send_cts(struct pki_xfer *xfer)
+static struct pki_msg cts(const struct pki_xfer *xfer)
 {
-    struct pki_msg msg = { .kind = PKI_MSG_CTS, .flags = xfer->flags, .index = xfer->index, .sig = xfer->sig, .op = xfer->op,
-                           .bytes = xfer->bytes, .offset = (uint64_t)(uintptr_t)xfer->addr };
-    pk_result_t result;
+    return (struct pki_msg){ .kind = PKI_MSG_CTS, .flags = xfer->flags, .index = xfer->index, .sig = xfer->sig, .op = xfer->op,
+                             .bytes = xfer->bytes, .offset = (uint64_t)(uintptr_t)xfer->addr };
+}
 
-    if (by_bounce(xfer)) {
-        msg.flags |= PKI_MSG_FLAG_BOUNCE;
-        msg.offset = 0;
-    } else if (xfer->kind == PKI_MEM_DEVICE) {
-        if (!take_slot(xfer))
-            return PK_IN_PROGRESS;
-        msg.flags |= PKI_MSG_FLAG_DEVICE | (xfer->ll ? PKI_MSG_FLAG_LL : 0);
-        msg.signal_slot = (uint16_t)xfer->signal_slot;
-        msg.signal_value = xfer->signal_value;
-        msg.extra = xfer->joined ? PKI_CTS_JOINED : 0;
-    }
-    if (xfer->kind == PKI_MEM_HOST && pki_xfer_is_eager_put(xfer)) {
-        msg.extra = PKI_CTS_LOCAL;
-        return pki_ctrl_send(xfer->peer, &msg, NULL, xfer->engine);
-    }
-    if (xfer->kind == PKI_MEM_HOST && msg.flags == xfer->flags && xfer->bytes >= PKI_COOP_MIN && !xfer->combines) {
-        result = pki_shm_alloc_describe(xfer, &msg);
+/* The CTS has been sent, or there is no room, or none can be. */
+static void granted(struct pki_xfer *xfer, pk_result_t result, enum pki_xfer_state state)
+{
+    if (result == PK_OK)
+        pki_xfer_enter(xfer, state);
+    else if (result != PK_IN_PROGRESS)
+        pki_engine_poison(xfer->engine, result, true);
+    if (result == PK_IN_PROGRESS || xfer->kind == PKI_MEM_DEVICE)
+        pki_xfer_activate(xfer);
+}
+
+static pk_result_t grant_host(struct pki_xfer *xfer)
+{
+    struct pki_msg msg = cts(xfer);
+
+    if (xfer->bytes >= PKI_COOP_MIN && !xfer->combines) {
+        pk_result_t result = pki_shm_alloc_describe(xfer, &msg);
+
         if (result != PK_OK && result != PK_ERR_UNSUPPORTED)
             return result;
     }
-    if (xfer->kind == PKI_MEM_HOST && !prefers_ctrl(xfer))
+    if (!prefers_ctrl(xfer)) {
         pki_coop_reserve(xfer);
-    else if (xfer->kind == PKI_MEM_HOST) {
+    } else {
         xfer->may_get = pki_coop_may_get(xfer);
         msg.flags |= PKI_MSG_FLAG_CTRL | (xfer->may_get ? PKI_MSG_FLAG_GET : 0);
     }
-    if (xfer->kind == PKI_MEM_HOST && xfer->signal_slot >= 0) {
+    if (xfer->signal_slot >= 0) {
         msg.flags |= PKI_MSG_FLAG_COOP;
         msg.signal_slot = (uint16_t)xfer->signal_slot;
         msg.signal_value = xfer->signal_value;
     }
-    if ((msg.flags & PKI_MSG_FLAG_DEVICE) != 0 && !xfer->ll) {
+    return pki_ctrl_send(xfer->peer, &msg, NULL, xfer->engine);
+}
+
+static pk_result_t grant_device(struct pki_xfer *xfer)
+{
+    struct pki_msg msg = cts(xfer);
+    pk_result_t result;
+
+    if (!take_slot(xfer))
+        return PK_IN_PROGRESS;
+    msg.flags |= PKI_MSG_FLAG_DEVICE | (xfer->ll ? PKI_MSG_FLAG_LL : 0);
+    msg.signal_slot = (uint16_t)xfer->signal_slot;
+    msg.signal_value = xfer->signal_value;
+    msg.extra = xfer->joined ? PKI_CTS_JOINED : 0;
+    if (!xfer->ll) {
         result = pki_region_tell(xfer->engine, xfer->peer, xfer->addr, xfer->bytes, &msg.region, &msg.offset);
         if (result != PK_OK)
             return result;
@@ -248,27 +263,54 @@ static pk_result_t send_cts(struct pki_xfer *xfer)
     return pki_ctrl_send(xfer->peer, &msg, NULL, xfer->engine);
 }
 
-static void start_protocol(struct pki_xfer *xfer)
+void pki_recv_rendezvous(struct pki_xfer *xfer)
 {
-    const bool local = xfer->kind == PKI_MEM_HOST && pki_xfer_is_eager_put(xfer);
     pk_result_t result;
 
-    if (xfer->bytes == 0 || ((xfer->kind == PKI_MEM_HOST || by_bounce(xfer)) && xfer->bytes <= pki_xfer_eager_max(xfer) && !xfer->rts_seen))
-        return; /* an EAGER or RTS message comes */
-    if (!by_bounce(xfer) && pki_offer_take(xfer)) {
+    if (xfer->kind == PKI_MEM_HOST) {
+        granted(xfer, grant_host(xfer), PKI_XFER_WAIT);
+        return;
+    }
+    if (pki_offer_take(xfer)) {
         pki_xfer_enter(xfer, PKI_XFER_WAIT);
         pki_xfer_activate(xfer);
         return;
     }
-    result = send_cts(xfer);
-    if (result == PK_OK)
-        pki_xfer_enter(xfer, local ? PKI_XFER_LOCAL : PKI_XFER_WAIT);
-    else if (result != PK_IN_PROGRESS)
-        pki_engine_poison(xfer->engine, result, true);
+    result = grant_device(xfer);
     if (result == PK_IN_PROGRESS)
         pki_offer_retract(xfer);
-    if (result == PK_IN_PROGRESS || xfer->kind == PKI_MEM_DEVICE)
-        pki_xfer_activate(xfer);
+    granted(xfer, result, PKI_XFER_WAIT);
+}
+
+/* The message comes by itself, or an RTS, from a sender without credit. */
+void pki_recv_eager(struct pki_xfer *xfer)
+{
+    if (xfer->bytes > 0 && xfer->rts_seen)
+        pki_recv_rendezvous(xfer);
+}
+
+void pki_recv_eager_put(struct pki_xfer *xfer)
+{
+    struct pki_msg msg = cts(xfer);
+
+    if (xfer->rts_seen) {
+        pki_recv_rendezvous(xfer);
+        return;
+    }
+    msg.extra = PKI_CTS_LOCAL;
+    granted(xfer, pki_ctrl_send(xfer->peer, &msg, NULL, xfer->engine), PKI_XFER_LOCAL);
+}
+
+/* Short ones may come from host memory, as EAGER messages. */
+void pki_recv_bounce(struct pki_xfer *xfer)
+{
+    struct pki_msg msg = cts(xfer);
+
+    if (xfer->bytes <= pki_xfer_eager_max(xfer) && !xfer->rts_seen)
+        return;
+    msg.flags |= PKI_MSG_FLAG_BOUNCE;
+    msg.offset = 0;
+    granted(xfer, pki_ctrl_send(xfer->peer, &msg, NULL, xfer->engine), PKI_XFER_WAIT);
 }
 
 /* GPU memory: the sender's queue counts chunks up in the slot's done word. */
@@ -347,7 +389,7 @@ static void begin(struct pki_xfer *xfer)
 {
     take_all_unexpected(xfer);
     if (xfer->state == PKI_XFER_SAY)
-        start_protocol(xfer);
+        xfer->protocol->recv(xfer);
     if (xfer->state == PKI_XFER_WAIT && xfer->opened && xfer->start.word != NULL && xfer->cell == NULL)
         pki_signal_open(&xfer->start);
 }

@@ -22,16 +22,15 @@ static void finish(struct pki_xfer *xfer)
     pki_xfer_progressed(xfer);
 }
 
-static bool may_be_eager(const struct pki_xfer *xfer)
-{
-    return pki_eager_has_credit(xfer->peer, xfer->bytes) && (xfer->bytes == 0 || (xfer->kind == PKI_MEM_HOST && xfer->bytes <= pki_xfer_eager_max(xfer)));
-}
-
-static void send_eager(struct pki_xfer *xfer)
+void pki_send_eager(struct pki_xfer *xfer)
 {
     struct pki_msg msg = message(xfer, PKI_MSG_EAGER);
     pk_result_t result;
 
+    if (!pki_eager_has_credit(xfer->peer, xfer->bytes)) {
+        pki_send_rendezvous(xfer);
+        return;
+    }
     if (xfer->bytes == 0 && xfer->engine->config.gpus && (xfer->flags & PKI_MSG_FLAG_COLL) != 0 && !xfer->task->by_signals)
         pki_barrier_arrive(xfer->peer, xfer->op, xfer->index);
     result = pki_eager_send(xfer->engine, xfer->peer, &msg, xfer->addr, xfer->bytes);
@@ -47,20 +46,19 @@ static void send_eager(struct pki_xfer *xfer)
 /* The receiver grants it by itself, as soon as it has come to it: an RTS would tell it nothing, unless it receives something else. */
 static bool is_expected(const struct pki_xfer *xfer)
 {
-    return xfer->peer->ctrl->iface->transport->between_hosts && xfer->bytes > pki_xfer_eager_max(xfer) && !pki_xfer_is_eager_put(xfer) &&
-           (xfer->flags & PKI_MSG_FLAG_CAPTURED) == 0;
+    const struct pki_protocol_query query = pki_xfer_query(xfer);
+
+    return xfer->peer->ctrl->iface->transport->between_hosts && query.bytes > query.eager_max && !query.captured &&
+           (xfer->rts_seen || !pki_may_eager_put(&query));
 }
 
 /* The receiver's transport keeps it, if need be, and gives credit when it is asked for. */
-static bool may_eager_put(const struct pki_xfer *xfer)
+void pki_send_eager_put(struct pki_xfer *xfer)
 {
-    const struct pki_peer *peer = xfer->peer;
-
-    return pki_xfer_is_eager_put(xfer) && xfer->kind == PKI_MEM_HOST && peer->eager_put_out + xfer->bytes <= peer->eager_put_credit;
-}
-
-static void eager_put(struct pki_xfer *xfer)
-{
+    if (xfer->rts_seen || xfer->peer->eager_put_out + xfer->bytes > xfer->peer->eager_put_credit) {
+        pki_send_rendezvous(xfer);
+        return;
+    }
     xfer->peer->eager_put_out += xfer->bytes;
     xfer->path = xfer->peer->ctrl;
     pki_xfer_enter(xfer, PKI_XFER_EAGER_PUT);
@@ -107,14 +105,11 @@ static void start_protocol(struct pki_xfer *xfer)
         pki_send_cts_arrived(xfer, &grant);
         return;
     }
-    if (may_be_eager(xfer)) {
-        send_eager(xfer);
-        return;
-    }
-    if (may_eager_put(xfer)) {
-        eager_put(xfer);
-        return;
-    }
+    xfer->protocol->send(xfer);
+}
+
+void pki_send_rendezvous(struct pki_xfer *xfer)
+{
     if (xfer->state == PKI_XFER_LOOK && xfer->bytes > 0)
         return;
     /* An empty transfer is never granted: it waits for credit. */

@@ -48,6 +48,26 @@ enum pki_xfer_state {
     PKI_XFER_DONE       /* All of it is in place, and both ends know or will. */
 };
 
+/* What the choice of a protocol depends on. */
+struct pki_protocol_query {
+    const struct pki_engine *engine;
+    const struct pki_peer *peer;
+    enum pki_mem_kind kind; /* of this rank's memory */
+    size_t bytes, eager_max;
+    bool captured;
+};
+
+/* How a transfer begins: protocols.c has the table, of which the first line that applies is taken. */
+struct pki_protocol {
+    const char *name;
+    bool (*applies)(const struct pki_protocol_query *query);
+    int (*ctas)(const struct pki_protocol_query *query, bool is_send); /* of the kernel at this end; NULL: none */
+    void (*send)(struct pki_xfer *xfer); /* no grant has come yet */
+    void (*recv)(struct pki_xfer *xfer); /* nothing of it has come yet */
+};
+
+const struct pki_protocol *pki_protocol_choose(const struct pki_protocol_query *query);
+
 /* Whoever made a transfer: it goes on when bytes of it have moved. */
 struct pki_xfer_user {
     /* `done` bytes in all may be read, or overwritten; `ended`: and the transfer is gone. */
@@ -63,6 +83,7 @@ struct pki_xfer {
     struct pki_peer *peer;
     struct pki_task *task;
     const struct pki_xfer_user *user;
+    const struct pki_protocol *protocol;
     uint32_t step;          /* of the task's plan */
     bool is_send;
     bool rts_seen;          /* send: RTS has been sent. receive: RTS has arrived */
@@ -233,11 +254,18 @@ static inline size_t pki_xfer_eager_max(const struct pki_xfer *xfer)
     return (xfer->flags & PKI_MSG_FLAG_COLL) != 0 ? xfer->peer->eager_coll : xfer->peer->eager_max;
 }
 
-/* Neither eager nor too long, and nobody has asked for a grant: the sender has the credit to go ahead, or else says RTS. */
-static inline bool pki_xfer_is_eager_put(const struct pki_xfer *xfer)
+/* Neither eager nor too long: a sender that has the credit goes ahead, and a receiver grants it to its transport alone. */
+static inline bool pki_may_eager_put(const struct pki_protocol_query *query)
 {
-    return xfer->bytes <= xfer->peer->eager_put_max && xfer->bytes > pki_xfer_eager_max(xfer) && !xfer->rts_seen &&
-           xfer->peer->path[PKI_MEM_HOST][PKI_MEM_HOST] == xfer->peer->ctrl && (xfer->flags & PKI_MSG_FLAG_CAPTURED) == 0;
+    return query->bytes <= query->peer->eager_put_max && query->bytes > query->eager_max && !query->captured &&
+           query->peer->path[PKI_MEM_HOST][PKI_MEM_HOST] == query->peer->ctrl;
+}
+
+static inline struct pki_protocol_query pki_xfer_query(const struct pki_xfer *xfer)
+{
+    return (struct pki_protocol_query){ .engine = xfer->engine, .peer = xfer->peer, .kind = xfer->kind, .bytes = xfer->bytes,
+                                        .eager_max = pki_xfer_eager_max(xfer),
+                                        .captured = (xfer->flags & PKI_MSG_FLAG_CAPTURED) != 0 };
 }
 
 /* How many chunks `bytes` of it are. */
@@ -251,6 +279,13 @@ void pki_xfer_post(struct pki_xfer *xfer);
 pk_result_t pki_xfer_put(struct pki_xfer *xfer, struct pki_queue *queue);
 void pki_xfer_progressed(struct pki_xfer *xfer);
 void pki_send_advance(struct pki_xfer *xfer);
+void pki_send_eager(struct pki_xfer *xfer);      /* these three begin a send; */
+void pki_send_eager_put(struct pki_xfer *xfer);
+void pki_send_rendezvous(struct pki_xfer *xfer);
+void pki_recv_eager(struct pki_xfer *xfer);      /* and these a receive */
+void pki_recv_eager_put(struct pki_xfer *xfer);
+void pki_recv_bounce(struct pki_xfer *xfer);
+void pki_recv_rendezvous(struct pki_xfer *xfer);
 bool pki_send_rts(struct pki_xfer *xfer); /* says RTS. False: there was no room */
 void pki_send_cts_arrived(struct pki_xfer *xfer, const struct pki_msg *grant);
 /* Sends to this peer that have waited long for a grant, and were silent so far, say what they are: the peer may expect another transfer. */
@@ -319,6 +354,8 @@ static inline bool pki_may_copy(struct pki_queue *queue, size_t bytes)
     return queue->device->ops->clear(queue, bytes < PKI_ENGINE_COPY);
 }
 
+/* CTAs of the kernel that fetches what a receive from this peer finds in slots; 0: there is none. */
+int pki_bounce_unpack_ctas(const struct pki_engine *engine, const struct pki_peer *peer);
 /* The queue for copies from host memory (up) or to it; NULL: the engine has failed. */
 struct pki_queue *pki_bounce_queue(struct pki_engine *engine, bool up);
 void pki_bounce_close(struct pki_engine *engine);

@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "engine/core/internal.h"
+#include "engine/life.h"
 #include "util/dtype.h"
 
 static void add_name(char *names, size_t len, const char *name)

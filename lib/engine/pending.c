@@ -2,7 +2,7 @@
 /* What unfinished operations wait for, in words: for bug reports. */
 #include <time.h>
 
-#include "engine/core/internal.h"
+#include "engine/life.h"
 #include "engine/proto/bounce.h"
 #include "util/text.h"
 

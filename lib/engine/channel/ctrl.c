@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/channel/channel.h"
 #include "engine/channel/eager.h"
 #include "util/hot.h"
 

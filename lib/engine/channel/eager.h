@@ -3,7 +3,7 @@
 #ifndef PKI_ENGINE_EAGER_H
 #define PKI_ENGINE_EAGER_H
 
-#include "engine/core/internal.h"
+#include "engine/channel/channel.h"
 
 /* An EAGER message to this peer takes along what is owed to it, and one from it brings what it has consumed. */
 static inline uint64_t pki_credit_to_return(const struct pki_peer *peer)

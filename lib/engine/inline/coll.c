@@ -8,6 +8,7 @@
 #include <stdlib.h>
 
 #include "engine/channel/eager.h"
+#include "engine/inline/inline.h"
 #include "engine/inline/program.h"
 #include "util/copy.h"
 #include "util/dtype.h"

@@ -6,6 +6,7 @@
 #include <sched.h>
 
 #include "engine/channel/eager.h"
+#include "engine/inline/inline.h"
 #include "util/copy.h"
 #include "util/hot.h"
 

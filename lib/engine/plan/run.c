@@ -6,7 +6,7 @@
  */
 #include <string.h>
 
-#include "engine/core/internal.h"
+#include "engine/plan/plan.h"
 
 /* Does what this step moves, or what it works on, go through slots of this rank? */
 static bool goes_by_bounce(const struct pki_task *task, const struct pki_step *step)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A peer that has left in good order, and operations here that wait for it. */
-#include "engine/core/internal.h"
+#include "engine/progress/progress.h"
 
 /* The peer may have all of it, and this rank not yet be told so: the transport will say how it ended. */
 static bool is_under_way(const struct pki_xfer *xfer)

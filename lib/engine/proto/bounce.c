@@ -15,6 +15,7 @@
 #include <sys/mman.h>
 
 #include "engine/proto/bounce.h"
+#include "engine/proto/proto.h"
 
 /* ---- slots ---- */
 

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "engine/proto/bounce.h"
+#include "engine/proto/proto.h"
 
 static void broken(struct pki_xfer *xfer, const struct pki_msg *msg)
 {

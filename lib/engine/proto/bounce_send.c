@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "engine/proto/bounce.h"
+#include "engine/proto/proto.h"
 
 static size_t piece_max(const struct pki_xfer *xfer)
 {

@@ -7,7 +7,7 @@
  * The receiver lends a slot of its signals in the grant; the sender that has all bytes at hand answers with OFFER, where they
  * lie. Who ends the last piece tells the other: FIN from the sender, ATS from the receiver.
  */
-#include "engine/core/internal.h"
+#include "engine/proto/proto.h"
 #include "util/tsan.h"
 
 #define PAGE ((size_t)4096)

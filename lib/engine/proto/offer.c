@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "engine/proto/offer.h"
+#include "engine/proto/proto.h"
 
 #include <stdlib.h>
 

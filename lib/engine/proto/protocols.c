@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The protocols by which transfers go, and what others call to let one go on. */
-#include "engine/core/internal.h"
+#include "engine/proto/proto.h"
 
 static bool is_to_self(const struct pki_protocol_query *q)
 {

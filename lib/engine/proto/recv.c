@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "engine/proto/offer.h"
+#include "engine/proto/proto.h"
 #include "util/copy.h"
 
 static void advance_to(struct pki_xfer *xfer, size_t done)

@@ -2,7 +2,7 @@
 /* A rank that sends to itself: the pair is matched here and copied by the device. */
 #include <string.h>
 
-#include "engine/core/internal.h"
+#include "engine/proto/proto.h"
 
 static struct pki_xfer *partner_of(struct pki_xfer *xfer)
 {

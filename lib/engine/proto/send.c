@@ -7,6 +7,7 @@
 
 #include "engine/channel/eager.h"
 #include "engine/proto/offer.h"
+#include "engine/proto/proto.h"
 
 static struct pki_msg message(const struct pki_xfer *xfer, enum pki_msg_kind kind)
 {

@@ -8,11 +8,12 @@
  * Where some step cannot be done so, because a peer has host memory or memory that cannot be mapped, the engine does the operation, with
  * the grants and offers that have been exchanged by then. So it does with sums of long blocks: those still need the CPU after the call.
  */
-#include "engine/stream/collective.h"
-
-#include "engine/stream/branch.h"
-#include "engine/stream/move.h"
 #include "engine/proto/offer.h"
+#include "engine/stream/branch.h"
+#include "engine/stream/collective.h"
+#include "engine/stream/move.h"
+#include "engine/stream/stream.h"
+
 
 #define REDUCED_MAX ((size_t)8 << 20) /* longer sums are made piece by piece while others come, which the engine does */
 #define WORK_INLINE ((size_t)1 << 20) /* shorter work is over before a branch would have begun */

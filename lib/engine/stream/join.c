@@ -21,11 +21,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/proto/offer.h"
 #include "engine/stream/branch.h"
 #include "engine/stream/collective.h"
 #include "engine/stream/move.h"
-#include "engine/proto/offer.h"
 #include "engine/stream/self.h"
+#include "engine/stream/stream.h"
 
 #define ROOM_NS 100000000u /* for one more kernel that waits */
 

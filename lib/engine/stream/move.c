@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "engine/proto/offer.h"
+#include "engine/stream/branch.h"
+#include "engine/stream/collective.h"
 #include "engine/stream/move.h"
+#include "engine/stream/rule.h"
+#include "engine/stream/self.h"
+#include "engine/stream/stream.h"
 
 #include <stdlib.h>
 
-#include "engine/stream/branch.h"
-#include "engine/stream/collective.h"
-#include "engine/proto/offer.h"
-#include "engine/stream/rule.h"
-#include "engine/stream/self.h"
 
 static void failed(struct pki_engine *e, pk_result_t result)
 {

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Transfers for the moving kernel, gathered for one launch, and where copies have channels. */
 #include "engine/stream/move.h"
+#include "engine/stream/stream.h"
 
 #define CTAS_MAX 16
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* One transfer in the caller's stream: a moment for the peer's grant, and the copy. */
-#include "engine/core/internal.h"
+#include "engine/stream/stream.h"
 
 #define CTS_LEAST_NS 300u
 #define MEET_SHARE 50u

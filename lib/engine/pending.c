@@ -42,8 +42,8 @@ static void add_xfer(struct pki_text *out, const struct pki_xfer *xfer)
                  xfer->peer->rank, xfer->bytes, kinds[xfer->kind], states[xfer->state], xfer->ready, xfer->issued, xfer->done);
     pki_text_add(out, "%s%s%s%s%s%s%s", xfer->path != NULL ? ", by " : "",
                  xfer->path != NULL ? xfer->path->iface->transport->name : "", xfer->ll ? ", low-latency slot" : "",
-                 xfer->by_bounce ? ", by bounce buffers" : "",
-                 xfer->bounce ? ", by own bounce buffers" : "", xfer->opened ? ", buffer free" : "", xfer->rts_seen ? ", rts" : "");
+                 pki_xfer_slots_there(xfer) ? ", by bounce buffers" : "",
+                 pki_xfer_slots_here(xfer) ? ", by own bounce buffers" : "", xfer->opened ? ", buffer free" : "", xfer->rts_seen ? ", rts" : "");
     add_signal(out, "start", &xfer->start);
     add_signal(out, "finish", &xfer->finish);
     if (xfer->bounce_state != NULL)

@@ -49,6 +49,16 @@ enum pki_xfer_state {
     PKI_XFER_DONE       /* All of it is in place, and both ends know or will. */
 };
 
+/* Slots of pinned memory on the way of a send. */
+enum pki_xfer_slots {
+    PKI_SLOTS_NONE,
+    PKI_SLOTS_HERE,  /* this rank's */
+    PKI_SLOTS_THERE, /* the receiver's, which gives one for each piece */
+    PKI_SLOTS_BOTH
+};
+
+enum pki_xfer_piece { PKI_PIECE_NONE, PKI_PIECE_OUT, PKI_PIECE_LAST /* all of them have been moved */ };
+
 /* Whoever made a transfer: it goes on when bytes of it have moved. */
 struct pki_xfer_user {
     /* `done` bytes in all may be read, or overwritten; `ended`: and the transfer is gone. */
@@ -71,13 +81,12 @@ struct pki_xfer {
     bool ll;                /* a low-latency message: signal_slot is its place in the ring, signal_value its flag */
     bool joined;            /* its start signal opens no later than that of the pair's transfer before it */
     bool opened;            /* receive: the buffer is free */
-    bool by_bounce;         /* send: the receiver gives slots, a piece at a time */
-    bool bounce;            /* send: pieces go through slots of this rank */
-    bool direct;            /* by_bounce: the transport's devices reach this rank's GPU memory, and no slot here is needed */
+    enum pki_xfer_slots slots; /* send: through which its pieces go */
+    bool direct;            /* slots: the transport's devices reach this rank's GPU memory, and no slot here is needed */
     bool combines;          /* to a RECV_REDUCE on the host: DATA is combined as it comes */
     bool may_get;           /* and the receiver could get it, too, when it granted */
     bool remote_mapped;     /* `remote` is memory of this process */
-    bool piece_out, all_moved; /* COOP, GET: this end is at a piece; it has moved the last one */
+    enum pki_xfer_piece piece; /* COOP, GET: what this end is at */
     struct pki_ep *path;    /* send, granted, or offered */
     enum pki_xfer_state state;
     enum pki_mem_kind kind;
@@ -97,8 +106,8 @@ struct pki_xfer {
     struct pki_signal_slot *cell; /* send: offered there. receive: the offer was taken. NULL: neither, or not yet */
     uint32_t cell_value;        /* that opens its start and done */
     struct pki_put puts[PKI_XFER_PUTS_FEW];
-    struct pki_put *more;   /* [PKI_XFER_PUTS] instead, if it has_more; NULL: not made. Like `puts` it lives as long as the engine */
-    bool has_more;
+    struct pki_put *more;   /* [PKI_XFER_PUTS] instead, if nputs says so; NULL: not made. Like `puts` it lives as long as the engine */
+    uint8_t nputs;          /* that may be in flight; 0: PKI_XFER_PUTS_FEW */
     unsigned puts_head, puts_tail;
     uint32_t region;        /* granted or offered: of this rank; 0: none */
     struct pki_bounce *bounce_state;
@@ -183,6 +192,16 @@ struct pki_peer {
     uint32_t reported_cap;
     uint32_t exporting, exported_pieces; /* a description in the middle of being sent */
 };
+
+static inline bool pki_xfer_slots_here(const struct pki_xfer *xfer)
+{
+    return (xfer->slots & PKI_SLOTS_HERE) != 0;
+}
+
+static inline bool pki_xfer_slots_there(const struct pki_xfer *xfer)
+{
+    return (xfer->slots & PKI_SLOTS_THERE) != 0;
+}
 
 /* The cell of a step of a collective, in either direction, and which step of which collective it is. */
 #define PKI_STEPS_A_COLLECTIVE 16 /* of a pair and direction; those of plans with more share cells with the next collectives */

@@ -171,14 +171,15 @@ void pki_coop_piece_done(struct pki_xfer *xfer)
     uintptr_t target = xfer->is_send ? (uintptr_t)xfer->remote : (uintptr_t)xfer->addr;
     uint32_t moved;
 
-    xfer->piece_out = false;
+    xfer->piece = PKI_PIECE_NONE;
     if (xfer->state != PKI_XFER_COOP) /* it has gone over to DATA meanwhile */
         return;
     pki_tsan_release(target);
     /* Acquire and release: who counts the last one tells of all pieces. */
     moved = atomic_fetch_add_explicit(&slot_of(xfer)->moved, 1, memory_order_acq_rel) + 1;
     pki_tsan_acquire(target);
-    xfer->all_moved = moved == pieces_of(xfer);
+    if (moved == pieces_of(xfer))
+        xfer->piece = PKI_PIECE_LAST;
     pki_xfer_activate(xfer);
 }
 
@@ -215,11 +216,11 @@ void pki_coop_ask_for_data(struct pki_xfer *xfer)
 void pki_coop_left(struct pki_xfer *xfer)
 {
     pki_xfer_enter(xfer, PKI_XFER_WAIT);
-    if (!xfer->piece_out || pki_list_empty(&xfer->puts[0].node))
+    if (xfer->piece != PKI_PIECE_OUT || pki_list_empty(&xfer->puts[0].node))
         return;
     pki_list_remove(&xfer->puts[0].node);
     xfer->engine->puts_out--;
-    xfer->piece_out = false;
+    xfer->piece = PKI_PIECE_NONE;
 }
 
 /* The piece was this end's alone to move, so that the other end has not ended, nor will it. */
@@ -242,7 +243,7 @@ static void piece_started(struct pki_xfer *xfer, pk_result_t result)
         pki_put_failed(xfer, result == PK_IN_PROGRESS ? PK_ERR_INTERNAL : result);
         return;
     }
-    xfer->piece_out = true;
+    xfer->piece = PKI_PIECE_OUT;
     xfer->engine->puts_out++;
     pki_engine_check_soon(xfer->engine);
 }
@@ -265,9 +266,9 @@ void pki_coop_advance(struct pki_xfer *xfer)
 {
     uint32_t piece;
 
-    if (xfer->piece_out) /* looked at twice in a round */
+    if (xfer->piece == PKI_PIECE_OUT) /* looked at twice in a round */
         return;
-    if (xfer->all_moved)
+    if (xfer->piece == PKI_PIECE_LAST)
         end(xfer);
     else if (claim(xfer, &piece))
         move_piece(xfer, piece);
@@ -296,7 +297,7 @@ pk_result_t pki_coop_offer(struct pki_xfer *xfer)
                            .bytes = xfer->bytes, .offset = (uint64_t)(uintptr_t)xfer->addr };
     pk_result_t result;
 
-    if (xfer->kind != PKI_MEM_HOST || xfer->bounce || xfer->ll || xfer->by_bounce || xfer->issued > 0 || xfer->ready < xfer->bytes || xfer->bytes < coop_min(xfer) ||
+    if (xfer->kind != PKI_MEM_HOST || xfer->slots != PKI_SLOTS_NONE || xfer->ll || xfer->issued > 0 || xfer->ready < xfer->bytes || xfer->bytes < coop_min(xfer) ||
         (xfer->state == PKI_XFER_DATA) != xfer->combines || (xfer->signal_slot < 0 && !xfer->combines))
         return PK_ERR_UNSUPPORTED;
     if (changes_hands(xfer) && pki_coop_is_near(xfer)) /* whatever memory it is */
@@ -341,7 +342,7 @@ static void get_from(struct pki_xfer *xfer, const void *from, size_t len)
         return;
     xfer->done += len;
     if (xfer->done == xfer->bytes) {
-        xfer->all_moved = true;
+        xfer->piece = PKI_PIECE_LAST;
         end(xfer);
         return;
     }
@@ -351,7 +352,7 @@ static void get_from(struct pki_xfer *xfer, const void *from, size_t len)
 
 void pki_coop_get_done(struct pki_xfer *xfer, const struct pki_put *get)
 {
-    xfer->piece_out = false;
+    xfer->piece = PKI_PIECE_NONE;
     get_from(xfer, get->src, get->bytes);
 }
 
@@ -378,9 +379,9 @@ void pki_coop_get(struct pki_xfer *xfer)
     size_t left = xfer->bytes - xfer->done, most = xfer->remote_mapped ? GET_PIECE_MAPPED : GET_PIECE;
     size_t len = left < most ? left : most;
 
-    if (xfer->piece_out) /* looked at twice in a round */
+    if (xfer->piece == PKI_PIECE_OUT) /* looked at twice in a round */
         return;
-    if (xfer->all_moved)
+    if (xfer->piece == PKI_PIECE_LAST)
         end(xfer);
     else if (xfer->remote_mapped)
         get_from(xfer, (const void *)(uintptr_t)(xfer->remote + xfer->done), len); /* NOLINT: mapped */

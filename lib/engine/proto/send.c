@@ -150,7 +150,7 @@ static pk_result_t resolve(struct pki_xfer *xfer, const struct pki_msg *grant)
     if (!grant_fits(xfer, grant))
         return pki_fail(PK_ERR_INTERNAL, NULL, "rank %d sent an impossible CTS (flags %u, region %u, slot %u)", peer->rank,
                         (unsigned)grant->flags, grant->region, (unsigned)grant->signal_slot);
-    if (xfer->by_bounce)
+    if (pki_xfer_slots_there(xfer))
         return PK_OK;
     if ((grant->flags & PKI_MSG_FLAG_LL) != 0) {
         xfer->ll = true;
@@ -186,17 +186,24 @@ static pk_result_t resolve(struct pki_xfer *xfer, const struct pki_msg *grant)
     return PK_OK;
 }
 
+static enum pki_xfer_slots slots_of(bool here, bool there)
+{
+    return here && there ? PKI_SLOTS_BOTH : here ? PKI_SLOTS_HERE : there ? PKI_SLOTS_THERE : PKI_SLOTS_NONE;
+}
+
 /* Directly where a transport reaches, else through slots: of this rank, of the receiver, or of both. */
 static void choose_path(struct pki_xfer *xfer, const struct pki_msg *grant, enum pki_mem_kind target)
 {
     struct pki_peer *peer = xfer->peer;
 
-    xfer->by_bounce = (grant->flags & PKI_MSG_FLAG_BOUNCE) != 0;
-    xfer->path = xfer->by_bounce ? NULL : peer->path[xfer->kind][target];
+    bool there = (grant->flags & PKI_MSG_FLAG_BOUNCE) != 0;
+
+    xfer->slots = PKI_SLOTS_NONE;
+    xfer->path = there ? NULL : peer->path[xfer->kind][target];
     if (xfer->path != NULL)
         return;
     xfer->path = peer->path[target][target]; /* a bounce buffer is host memory */
-    xfer->bounce = xfer->kind != target;
+    xfer->slots = slots_of(xfer->kind != target, there);
 }
 
 /* The receiver's memory cannot be mapped now. It takes the first BOUNCE_REQ for word of that. */
@@ -209,8 +216,7 @@ static pk_result_t go_by_bounce(struct pki_xfer *xfer)
     xfer->path = peer->path[PKI_MEM_HOST][PKI_MEM_HOST];
     if (xfer->path == NULL)
         return pki_fail(PK_ERR_UNSUPPORTED, &where, "the peer's memory cannot be mapped while a stream waits: there is no other path");
-    xfer->by_bounce = true;
-    xfer->bounce = xfer->kind == PKI_MEM_DEVICE;
+    xfer->slots = slots_of(xfer->kind == PKI_MEM_DEVICE, true);
     xfer->engine->stats.mappings_blocked++;
     if (!atomic_exchange(&said, true))
         pki_log(PKI_LOG_WARN, &where, "the peer allocated memory where it had freed some that is still mapped here: until no stream waits "
@@ -291,14 +297,14 @@ static struct pki_put *next_put(struct pki_xfer *xfer)
     if (takes_more(xfer)) {
         if (xfer->more == NULL)
             xfer->more = malloc(PKI_XFER_PUTS * sizeof *xfer->more);
-        xfer->has_more = xfer->more != NULL;
+        xfer->nputs = xfer->more != NULL ? PKI_XFER_PUTS : 0;
     }
-    return xfer->has_more ? &xfer->more[xfer->puts_head % PKI_XFER_PUTS] : &xfer->puts[xfer->puts_head % PKI_XFER_PUTS_FEW];
+    return xfer->nputs > 0 ? &xfer->more[xfer->puts_head % PKI_XFER_PUTS] : &xfer->puts[xfer->puts_head % PKI_XFER_PUTS_FEW];
 }
 
 static bool has_put(const struct pki_xfer *xfer)
 {
-    return xfer->puts_head - xfer->puts_tail < (xfer->has_more ? PKI_XFER_PUTS : PKI_XFER_PUTS_FEW);
+    return xfer->puts_head - xfer->puts_tail < (xfer->nputs > 0 ? xfer->nputs : PKI_XFER_PUTS_FEW);
 }
 
 static void issue_puts(struct pki_xfer *xfer)
@@ -379,7 +385,7 @@ static void tell(struct pki_xfer *xfer)
 {
     struct pki_msg msg = message(xfer, PKI_MSG_FIN);
 
-    if (xfer->finish.word != NULL || (xfer->path->iface->transport->tells && !xfer->by_bounce))
+    if (xfer->finish.word != NULL || (xfer->path->iface->transport->tells && !pki_xfer_slots_there(xfer)))
         xfer->reported = xfer->done;
     if (xfer->reported < xfer->done) {
         msg.offset = xfer->done;
@@ -422,7 +428,7 @@ void pki_send_put_done(struct pki_put *put)
         pki_coop_get_done(xfer, put);
         return;
     }
-    if (xfer->state == PKI_XFER_COOP || xfer->piece_out) {
+    if (xfer->state == PKI_XFER_COOP || xfer->piece == PKI_PIECE_OUT) {
         pki_coop_piece_done(xfer);
         return;
     }
@@ -509,7 +515,7 @@ void pki_send_ats_arrived(struct pki_xfer *xfer, const struct pki_msg *msg)
 /* A plan makes these bytes piece by piece: they are in the cache, and puts of small pieces cost a call of the kernel each. */
 static bool better_by_ctrl(const struct pki_xfer *xfer)
 {
-    return xfer->task->plan != NULL && xfer->kind == PKI_MEM_HOST && !xfer->bounce && !xfer->ll && xfer->issued == 0 && xfer->ready < xfer->bytes &&
+    return xfer->task->plan != NULL && xfer->kind == PKI_MEM_HOST && !pki_xfer_slots_here(xfer) && !xfer->ll && xfer->issued == 0 && xfer->ready < xfer->bytes &&
            xfer->path == xfer->peer->ctrl && xfer->path->can_get && !xfer->remote_mapped && xfer->bytes <= PKI_CTRL_DATA_MAX &&
            (xfer->combines || !goes_in_large_puts(xfer));
 }
@@ -535,7 +541,7 @@ static void move(struct pki_xfer *xfer)
     if (xfer->ll) {
         issue_ll(xfer);
         pki_xfer_activate(xfer);
-    } else if (xfer->by_bounce || xfer->bounce) {
+    } else if (xfer->slots != PKI_SLOTS_NONE) {
         pki_bounce_send(xfer);
         tell(xfer);
     } else if ((!xfer->path->can_put && !xfer->remote_mapped) || xfer->state == PKI_XFER_DATA || goes_as_data(xfer)) {

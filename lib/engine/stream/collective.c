@@ -105,7 +105,7 @@ static bool is_settled(const struct pki_xfer *xfer)
 {
     if (xfer->cell != NULL)
         return true;
-    return xfer->is_send ? pki_xfer_is_granted(xfer) && !xfer->bounce && !xfer->by_bounce : xfer->signal_slot >= 0;
+    return xfer->is_send ? pki_xfer_is_granted(xfer) && xfer->slots == PKI_SLOTS_NONE : xfer->signal_slot >= 0;
 }
 
 static bool all_settled(const struct pki_task *task)

@@ -211,7 +211,7 @@ static void begin_send(struct pki_task *task)
         task->direct = true;
         return;
     }
-    task->direct = pki_xfer_is_granted(xfer) && !xfer->bounce && !xfer->by_bounce && (xfer->ll || !task->beside_messages);
+    task->direct = pki_xfer_is_granted(xfer) && xfer->slots == PKI_SLOTS_NONE && (xfer->ll || !task->beside_messages);
     if (task->direct && !xfer->ll)
         pki_region_tell_soon(xfer);
     if (task->few_queues && !pki_signal_is_open(&xfer->start) && !pki_move_by_kernel(task->engine))

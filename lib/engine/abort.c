@@ -2,7 +2,8 @@
 /* Giving up, by the program: at once and everywhere, or, with nothing unfinished, only here. */
 #include <sched.h>
 
-#include "engine/core/internal.h"
+#include "engine/life.h"
+#include "engine/mem/graphs.h"
 
 #define ABORT_NS (20 * PKI_NS_PER_MS) /* how long the lock may be somebody else's */
 

@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "engine/core/internal.h"
+#include "engine/life.h"
 #include "util/dtype.h"
 
 static void add_name(char *names, size_t len, const char *name)
@@ -23,14 +23,6 @@ static void add_path(struct pki_engine *e, int peer, enum pki_mem_kind kind, pk_
         path = e->peers[peer].path[PKI_MEM_HOST][PKI_MEM_HOST];
     add_name(out->transports, sizeof out->transports,
              peer == e->config.rank ? "self" : path != NULL ? path->iface->transport->name : "none");
-}
-
-/* Of a receive from this peer into GPU memory, for what comes through slots. */
-static int unpack_ctas(const struct pki_engine *e, int peer)
-{
-    if (!pki_bounce_unpacks(e) || !pki_bounce_receives(e, &e->peers[peer]))
-        return 0;
-    return e->gpu->max_ctas > 0 && e->gpu->max_ctas < PKI_UNPACK_CTAS ? e->gpu->max_ctas : PKI_UNPACK_CTAS;
 }
 
 static int reduce_ctas(const struct pki_engine *e)
@@ -62,6 +54,11 @@ static pk_result_t explain_kernel(const struct pki_engine *e, int ctas, pk_expla
     return pki_fail(PK_ERR_NEEDS_SM, NULL, "a copy or reduction inside the gpu runs as a kernel");
 }
 
+static int greater(int a, int b)
+{
+    return a > b ? a : b;
+}
+
 static pk_result_t explain_coll(struct pki_engine *e, const struct pki_request *r, enum pki_mem_kind kind, pk_explanation_t *out)
 {
     struct pki_plan *plan;
@@ -83,7 +80,7 @@ static pk_result_t explain_coll(struct pki_engine *e, const struct pki_request *
         if (step->kind == PKI_STEP_SEND || step->kind == PKI_STEP_RECV || step->kind == PKI_STEP_RECV_REDUCE)
             add_path(e, step->peer, kind, out);
         if (kind == PKI_MEM_DEVICE && (step->kind == PKI_STEP_RECV || step->kind == PKI_STEP_RECV_REDUCE))
-            out->sms = unpack_ctas(e, step->peer) > out->sms ? unpack_ctas(e, step->peer) : out->sms;
+            out->sms = greater(out->sms, pki_bounce_unpack_ctas(e, &e->peers[step->peer]));
         for (int p = 0; p < e->config.size && step->kind == PKI_STEP_FUSED; p++)
             if (p != e->config.rank)
                 add_path(e, p, kind, out);
@@ -102,24 +99,14 @@ static pk_result_t explain_coll(struct pki_engine *e, const struct pki_request *
 
 static pk_result_t explain_p2p(struct pki_engine *e, const struct pki_request *r, enum pki_mem_kind kind, pk_explanation_t *out)
 {
-    size_t bytes = r->count * pki_dtype_bytes(r->dtype);
-    struct pki_peer *peer = &e->peers[r->peer];
-    const char *algorithm = "rendezvous";
+    const struct pki_peer *peer = &e->peers[r->peer];
+    const size_t bytes = r->count * pki_dtype_bytes(r->dtype);
+    const struct pki_protocol_query query = { .engine = e, .peer = peer, .kind = kind, .bytes = bytes, .eager_max = peer->eager_max };
+    const struct pki_protocol *protocol = pki_protocol_choose(&query);
 
-    if (r->peer == e->config.rank)
-        algorithm = "local copy";
-    else if (kind == PKI_MEM_HOST && bytes <= peer->eager_max)
-        algorithm = "eager";
-    else if (kind == PKI_MEM_HOST && bytes <= peer->eager_put_max)
-        algorithm = "eager put";
-    else if (kind == PKI_MEM_DEVICE && e->config.kernels && peer->ll_remote != NULL && bytes <= PKI_LL_MAX_BYTES && bytes > 0) {
-        algorithm = "ll kernel";
-        out->sms = (int)pki_ll_ctas(e, bytes);
-    } else if (kind == PKI_MEM_DEVICE && pki_bounce_receives(e, peer)) {
-        algorithm = "bounce buffers";
-        out->sms = r->what == PKI_DO_RECV ? unpack_ctas(e, r->peer) : 0;
-    }
-    snprintf(out->algorithm, sizeof out->algorithm, "%s", algorithm);
+    if (protocol->ctas != NULL)
+        out->sms = protocol->ctas(&query, r->what == PKI_DO_SEND);
+    snprintf(out->algorithm, sizeof out->algorithm, "%s", protocol->name);
     out->steps = 1;
     add_path(e, r->peer, kind, out);
     return r->peer == e->config.rank && kind == PKI_MEM_DEVICE ? explain_kernel(e, reduce_ctas(e), out) : PK_OK;

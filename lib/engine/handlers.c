@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Whom the lower folders call without knowing them: what messages of peers are for, and what happens when an operation ends. */
+#include "engine/life.h"
 #include "engine/proto/offer.h"
 #include "engine/survive.h"
 

@@ -5,6 +5,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "engine/life.h"
+#include "engine/mem/graphs.h"
 #include "engine/survive.h"
 #include "util/env.h"
 #include "util/fork.h"

@@ -2,7 +2,7 @@
 /* What unfinished operations wait for, in words: for bug reports. */
 #include <time.h>
 
-#include "engine/core/internal.h"
+#include "engine/life.h"
 #include "engine/proto/bounce.h"
 #include "util/text.h"
 
@@ -29,15 +29,21 @@ static void add_pieces(struct pki_text *out, const struct pki_bounce *bounce_sta
 
 static void add_xfer(struct pki_text *out, const struct pki_xfer *xfer)
 {
-    static const char *const states[] = { "not posted", "has a message to send", "waits for the peer", "moves", "done" };
+    static const char *const states[] = { [PKI_XFER_UNPOSTED] = "not posted", [PKI_XFER_LOOK] = "looks for its grant",
+                                          [PKI_XFER_SAY] = "has a message to send", [PKI_XFER_WAIT] = "waits for the peer",
+                                          [PKI_XFER_LOCAL] = "waits for an eager put", [PKI_XFER_ASK] = "has to ask for data",
+                                          [PKI_XFER_MOVE] = "moves", [PKI_XFER_EAGER_PUT] = "moves by eager puts",
+                                          [PKI_XFER_DATA] = "moves by messages", [PKI_XFER_COOP] = "is moved by both ends",
+                                          [PKI_XFER_GET] = "is read by the receiver", [PKI_XFER_STREAM] = "the stream moves it",
+                                          [PKI_XFER_DONE] = "done" };
     static const char *const kinds[] = { "host", "device" };
 
     pki_text_add(out, "%s rank %d, %zu bytes of %s memory, %s; ready %zu, issued %zu, done %zu", xfer->is_send ? "send to" : "receive from",
                  xfer->peer->rank, xfer->bytes, kinds[xfer->kind], states[xfer->state], xfer->ready, xfer->issued, xfer->done);
-    pki_text_add(out, "%s%s%s%s%s%s%s%s", xfer->path != NULL ? ", by " : "",
+    pki_text_add(out, "%s%s%s%s%s%s%s", xfer->path != NULL ? ", by " : "",
                  xfer->path != NULL ? xfer->path->iface->transport->name : "", xfer->ll ? ", low-latency slot" : "",
-                 xfer->in_stream ? ", the stream moves it" : "", xfer->by_bounce ? ", by bounce buffers" : "",
-                 xfer->bounce ? ", by own bounce buffers" : "", xfer->opened ? ", buffer free" : "", xfer->rts_seen ? ", rts" : "");
+                 pki_xfer_slots_there(xfer) ? ", by bounce buffers" : "",
+                 pki_xfer_slots_here(xfer) ? ", by own bounce buffers" : "", xfer->opened ? ", buffer free" : "", xfer->rts_seen ? ", rts" : "");
     add_signal(out, "start", &xfer->start);
     add_signal(out, "finish", &xfer->finish);
     if (xfer->bounce_state != NULL)

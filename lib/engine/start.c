@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Operations of a call or a group: started together, waited for. */
+#include "engine/life.h"
+#include "engine/mem/graphs.h"
 #include "engine/stream/move.h"
 #include "util/hot.h"
 

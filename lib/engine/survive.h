@@ -4,11 +4,7 @@
 #define PKI_ENGINE_SURVIVE_H
 
 #include "coll/agree.h"
-#include "engine/core/internal.h"
-
-#define PKI_AGREE_RANKS_MAX 8192 /* of a communicator whose ranks can agree */
-#define PKI_AGREE_HEAD_BYTES (32 + PKI_AGREE_ID_BYTES)
-#define PKI_AGREE_WIRE_MAX (PKI_AGREE_HEAD_BYTES + PKI_AGREE_RANKS_MAX / 8)
+#include "engine/life.h"
 
 /* A message on the wire: number, all, last u64, calls u32, kind u32, id; then the set, u64 for each 64 ranks. */
 size_t pki_agree_encode(const struct pki_agree_msg *msg, int size, unsigned char *bytes);
@@ -23,10 +19,5 @@ void pki_survive_close(struct pki_engine *engine);
 
 /* What has come between hosts: news and agreements are taken, all else is dropped, for no operation asks for it any more. */
 void pki_side_take_messages(struct pki_engine *engine, struct pki_peer *peer);
-
-/* side.c. PK_IN_PROGRESS: there is no room now. */
-pk_result_t pki_side_send_agree(struct pki_peer *peer, const unsigned char *bytes, size_t n);
-/* All that has come from this peer, also after a failure. */
-void pki_side_drain(struct pki_engine *engine, struct pki_peer *peer);
 
 #endif

@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 #include "comm/comm.h"
-#include "engine/core/internal.h"
+#include "engine/life.h"
 #include "pickle/pickle.h"
 #include "ranks.h"
 

@@ -5,7 +5,7 @@
 #include <unistd.h>
 
 #include "comm/comm.h"
-#include "engine/core/internal.h"
+#include "engine/life.h"
 #include "pickle/pickle.h"
 
 #define SMALL ((size_t)16)       /* floats: one CTA */

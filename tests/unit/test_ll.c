@@ -3,7 +3,7 @@
 #include <criterion/criterion.h>
 #include <string.h>
 
-#include "engine/core/internal.h"
+#include "engine/life.h"
 
 #define UNITS (PKI_LL_RING_BYTES / PKI_LL_UNIT)
 

@@ -3,7 +3,7 @@
 #include <criterion/criterion.h>
 #include <string.h>
 
-#include "engine/core/internal.h"
+#include "engine/life.h"
 
 #define RANKS 64 /* enough roots for more plans than are kept */
 

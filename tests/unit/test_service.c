@@ -6,7 +6,7 @@
 #include <pthread.h>
 #include <time.h>
 
-#include "engine/core/internal.h"
+#include "engine/life.h"
 
 #define FALLS_ASLEEP_NS 2000000 /* far longer than it stays awake with nothing to do */
 #define LIMIT_NS (10 * PKI_NS_PER_S)

@@ -6,7 +6,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "engine/core/internal.h"
+#include "engine/life.h"
 #include "shm_pair.h"
 #include "util/socket.h"
 

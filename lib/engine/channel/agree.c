@@ -2,7 +2,7 @@
 /* Do all ranks call the same collective? Its number and its fingerprint tell, and a disagreement names both sides. */
 #include <stdio.h>
 
-#include "engine/core/internal.h"
+#include "engine/channel/channel.h"
 #include "util/dtype.h"
 
 static uint64_t mix(uint64_t hash, uint64_t value)

@@ -3,25 +3,32 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/core/internal.h"
+#include "engine/channel/channel.h"
+#include "engine/channel/eager.h"
 #include "util/hot.h"
 
 #define MESSAGES_A_POLL 64 /* of one peer, so that none starves the others */
 #define KEY_FLAGS (PKI_MSG_FLAG_COLL | PKI_MSG_FLAG_CAPTURED)
 
-pk_result_t pki_ctrl_send(struct pki_peer *peer, const struct pki_msg *msg, const void *payload, struct pki_engine *e)
+void pki_ctrl_failed(struct pki_engine *e, struct pki_peer *peer, const struct pki_msg *msg, pk_result_t result)
 {
-    pk_result_t result = peer->ctrl->iface->transport->msg(peer->ctrl, msg, payload);
-
-    if (result == PK_OK) {
-        e->stats.messages += msg->kind != PKI_MSG_CTS || (msg->extra & PKI_CTS_LOCAL) == 0;
-    } else if (result == PK_ERR_PEER) {
+    if (result == PK_ERR_PEER) {
         struct pki_where where = pki_engine_where(e, peer->rank, pki_engine_first_task(e));
 
         pki_engine_attribute_failure(e, PK_ERR_PEER, &where, peer->ctrl, 0, msg->payload);
     } else if (result != PK_IN_PROGRESS) {
         pki_engine_poison(e, result, true); /* this rank's own trouble (no room to register memory), recorded where it was seen */
     }
+}
+
+pk_result_t pki_ctrl_send(struct pki_peer *peer, const struct pki_msg *msg, const void *payload, struct pki_engine *e)
+{
+    pk_result_t result = peer->ctrl->iface->transport->msg(peer->ctrl, msg, payload);
+
+    if (result == PK_OK)
+        e->stats.messages += msg->kind != PKI_MSG_CTS || (msg->extra & PKI_CTS_LOCAL) == 0;
+    else
+        pki_ctrl_failed(e, peer, msg, result);
     return result;
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The engine's end in failure: the first one's record counts; which rank it is due to; which ranks have not heard of it. */
-#include "engine/core/internal.h"
+#include "engine/channel/channel.h"
 
 /* The first one counts. */
 static bool record(struct pki_engine *e, pk_result_t code)

@@ -3,7 +3,7 @@
  * Between hosts a pair of ranks has an endpoint of every transport that can join them. One carries; the others stand by, and carry notes
  * for it when it must talk to its other end though its own control channel does not work.
  */
-#include "engine/core/internal.h"
+#include "engine/channel/channel.h"
 
 /* An endpoint that carries notes is none that carries messages: those are taken in by their control channel's own reader. */
 static struct pki_ep *find_carrier(const struct pki_peer *peer, const struct pki_ep *ep)

@@ -12,7 +12,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "engine/survive.h"
+#include "engine/channel/channel.h"
 #include "util/bytes.h"
 #include "util/clock.h"
 #include "util/socket.h"

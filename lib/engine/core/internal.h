@@ -7,9 +7,9 @@
 #define PKI_ENGINE_INTERNAL_H
 
 #include "engine/engine.h"
-#include "engine/mem/region.h"
-#include "engine/plan/task.h"
-#include "engine/proto/xfer.h"
+#include "engine/core/region.h"
+#include "engine/core/task.h"
+#include "engine/core/xfer.h"
 #include "util/cancel.h"
 #include "util/clock.h"
 #include "util/log.h"
@@ -223,66 +223,16 @@ bool pki_engine_trylock(struct pki_engine *engine);
 void pki_engine_unlock(struct pki_engine *engine);
 /* How many of `bytes` the CPU may copy or reduce now: whole pages, unless it is all of them. */
 size_t pki_engine_ration(struct pki_engine *engine, size_t bytes);
-
-/* progress/progress.c */
-/* Advance everything. True when something moved. */
-bool pki_engine_progress(struct pki_engine *engine);
-void pki_engine_free_ended(struct pki_engine *engine); /* transfers and tasks that have ended; the rest of progress does */
-/* Wait, 50 ms at most, until the library's own copies and kernels have ended. */
-void pki_engine_drain(struct pki_engine *engine);
-/* channel/note.c: notes of one endpoint of a pair, carried by another. */
-void pki_note_open(struct pki_engine *engine);
-void pki_note_carry(const struct pki_peer *peer);
-/* Is there a control channel that somebody must look at though nothing waits here? And look: control channels recover even while this rank waits elsewhere. */
-bool pki_note_needs_background(const struct pki_engine *engine);
-void pki_note_background(struct pki_engine *engine);
-
-/* progress/left.c: a peer that sent its shutdown message is still waited for */
-void pki_engine_check_left(struct pki_engine *engine, struct pki_peer *peer);
-
-/* progress/wait.c. Unlocked: progress until *done. */
-void pki_engine_wait(struct pki_engine *engine, const atomic_bool *done);
-/* Unlocked: progress until no operation is unfinished. */
-void pki_engine_wait_all(struct pki_engine *engine);
-/* Unlocked: what a thread does that has found nothing to do `idle` times in a row. */
-void pki_engine_backoff(struct pki_engine *engine, unsigned idle);
-/* Who waits may keep the CPU: it is this rank's own, and nothing comes by way of the kernel, whose threads would want it. */
-bool pki_engine_spins(const struct pki_engine *engine);
-
-/* progress/sleep.c. Unlocked: sleep until a message comes for any of these engines, 10 ms at most. `naps`: how often the caller has slept in vain. False: it
- * cannot be, or somebody else is at work. */
-bool pki_engines_sleep(const struct pki_awaited *first, unsigned naps);
-/* Wake the thread that does; locked or not, while the control channels are open. */
-void pki_engine_wake(struct pki_engine *engine);
-#define PKI_DRAIN_NS (50 * PKI_NS_PER_MS)
-#define PKI_SETTLE_NS (5 * PKI_NS_PER_MS) /* how long what is over in a stream may take to be seen */
-void pki_engine_collapse(struct pki_engine *engine); /* collapse.c, locked: of a failed one, once */
-void pki_graphs_release(struct pki_engine *engine); /* there too: streams that wait in replayed graphs go on */
-bool pki_engine_lock_within(struct pki_engine *engine, uint64_t ns); /* false: somebody else has it all the time */
-/* Locked: where nothing of this rank is unfinished the others are told that it leaves. */
-bool pki_engine_send_shutdown(struct pki_engine *engine, enum pki_shutdown why);
-/* Unlocked: a driver goes. */
-void pki_engine_leave(struct pki_engine *engine);
-
-/* channel/failure.c */
-/* Make the engine unusable; the calling thread's error record becomes the engine's. `tell`: the peers do not know yet. */
-void pki_engine_poison(struct pki_engine *engine, pk_result_t code, bool tell);
-/* Unlocked, where the lock cannot be had: the peers are told by whoever has it next. */
-void pki_engine_poison_unlocked(struct pki_engine *engine, pk_result_t code);
-void pki_failure_tell_rest(struct pki_engine *engine); /* the peers that have not heard of it */
-/* Something with a peer has failed: poison with the endpoint's cause, unless the peers' sockets tell of an earlier and better reason. Without an
- * endpoint, or a cause there, with what this thread has just recorded. */
-void pki_engine_attribute_failure(struct pki_engine *engine, pk_result_t code, const struct pki_where *where, const struct pki_ep *ep, size_t done,
-                      size_t bytes);
+/* For texts. */
 struct pki_where pki_engine_where(const struct pki_engine *engine, int peer, const struct pki_task *task);
+void pki_task_set_device_driven(struct pki_task *task); /* kernels see to it: it needs to be looked at only now and then */
+void pki_task_set_cpu_driven(struct pki_task *task); /* it needs the CPU from now on */
 
 /* Look at sockets and deadlines in the next round, if it is time to. */
 static inline void pki_engine_check_soon(struct pki_engine *engine)
 {
     atomic_store_explicit(&engine->idle_rounds, 63, memory_order_relaxed);
 }
-
-extern const struct pki_handlers pki_handlers; /* handlers.c */
 
 /* A collective with this number has not ended with PK_OK. */
 static inline void pki_engine_coll_failed(struct pki_engine *engine, uint64_t number)
@@ -294,7 +244,7 @@ static inline void pki_engine_coll_failed(struct pki_engine *engine, uint64_t nu
 /* The oldest unfinished operation, for texts; may be NULL. */
 struct pki_task *pki_engine_first_task(const struct pki_engine *engine);
 
-/* core/signals.c */
+/* signals.c */
 pk_result_t pki_signals_open(struct pki_engine *engine);
 void pki_signals_close(struct pki_engine *engine);
 int pki_signals_take(struct pki_engine *engine, struct pki_signal *signal); /* -1: none left */
@@ -309,31 +259,7 @@ int pki_slots_take_new(struct pki_slots *slots); /* one that only this has hande
 void pki_slots_give_new(struct pki_slots *slots, int slot); /* and it is to be given back as such */
 void pki_slots_give(struct pki_slots *slots, int slot);
 
-/* What comes into GPU memory from this peer goes through bounce buffers: no transport reaches it. */
-static inline bool pki_bounce_receives(const struct pki_engine *engine, const struct pki_peer *peer)
-{
-    return peer->path[PKI_MEM_DEVICE][PKI_MEM_DEVICE] == NULL && peer->rank != engine->config.rank;
-}
-
-/* And a kernel fetches it from the slots. */
-static inline bool pki_bounce_unpacks(const struct pki_engine *engine)
-{
-    return engine->config.unpack_kernel && engine->config.sm_policy != PK_SM_NONE;
-}
-
-/* An EAGER message to this peer takes along what is owed to it, and one from it brings what it has consumed. */
-static inline uint64_t pki_credit_to_return(const struct pki_peer *peer)
-{
-    return peer->ctrl->iface->eager_credits ? peer->eager_in : 0;
-}
-
-static inline void pki_credit_arrived(struct pki_peer *peer, const struct pki_msg *msg)
-{
-    if (peer->ctrl->iface->eager_credits)
-        peer->eager_out -= msg->bytes < peer->eager_out ? msg->bytes : peer->eager_out;
-}
-
-/* watchdog.c */
+/* progress/watchdog.c */
 /* A stream of this rank waits for a word of the pair's slots to come to `value`: `done` of its own, `start` of the peer's; of cells the other. */
 static inline void pki_watchdog_note(struct pki_peer *peer, bool theirs, int slot, uint32_t value)
 {
@@ -348,20 +274,34 @@ static inline void pki_watchdog_open(_Atomic uint32_t *word, uint32_t value)
         atomic_store(word, value);
 }
 
-/* Unlocked too: waits for signal slots, in streams and in replays, go on; a replay's next one when this is called again. */
-void pki_watchdog_open_slots(const struct pki_engine *engine);
-/* Unlocked, the engine has failed: all streams and kernels that wait for peers or for this rank's CPU go on. */
-void pki_watchdog_release(struct pki_engine *engine);
-void pki_watchdog_check(struct pki_engine *engine, uint64_t now); /* unlocked, by one thread */
+/* waiting.c, unlocked: streams of the process that may wait for peers, by the GPU's ordinal and the handle */
+bool pki_waiting_enter(int device, void *stream); /* for one operation more; false: the list of streams is full, it is not in it */
+void pki_waiting_leave(int device, void *stream, bool listed);
+int pki_waiting_limit(const struct pki_engine *engine); /* of streams with value waits; 0: none may have any */
+void pki_waiting_count(struct pki_task *task); /* locked: a stream may wait for it from now on */
+const atomic_int *pki_waiting_streams(int device); /* how many there are on the GPU; NULL: not counted */
+bool pki_waiting_hold(int device, void *stream, int limit); /* listed: a value wait, if then no more than `limit` streams have one */
+void pki_waiting_drop(int device, void *stream);
+/* listed: a channel for copies to and from peers, if then no more than `limit` streams of the GPU have one; until given. */
+bool pki_waiting_take_channel(int device, void *stream, int limit);
+void pki_waiting_give_channel(int device, void *stream);
+/* listed: a kernel that waits, until the stream's operations have ended; of one warp (0), or a low-latency one of so many CTAs. False: no room.
+ * places: as below */
+bool pki_waiting_occupy(int device, void *stream, int ctas, int places);
+/* Of the GPU's `places` for CTAs that wait, `most` or fewer for the fused collectives of one communicator; 0: there are none left. */
+int pki_waiting_reserve(int device, int places, int most);
+void pki_waiting_return(int device, int ctas);
+/* So many operations more, or fewer, have copies for the library's own queues of the GPU; are there any? */
+void pki_waiting_copies(int device, int by);
+bool pki_waiting_has_copies(int device);
 
-/* service.c: unlocked */
-void pki_service_attach(struct pki_engine *engine);
-void pki_service_detach(struct pki_engine *engine); /* the thread no longer touches it on return */
-/* Each engine of the process, which stays meanwhile; or none, when the lock is not to be had within the time. */
-void pki_service_each(void (*visit)(struct pki_engine *engine), uint64_t ns);
-pk_result_t pki_service_wake(void);
-pk_result_t pki_service_start(void); /* the thread exists from now on, while there are engines */
-pk_result_t pki_service_hold(void);  /* or until it is let go */
-void pki_service_let_go(void);
+/* Kernels on a GPU that may wait for messages. With 128 kernels none begins any more (measured: docs/design/0002); the program needs some. */
+#define PKI_WAITING_KERNELS 112
+
+void pki_stream_waits(uint64_t *pending, uint64_t *most); /* value waits of the process: streams that have one */
+bool pki_streams_wait(void); /* may a stream of the process wait for a peer because of an operation? Graphs are not counted (core/waiting.c) */
+/* True: none may, and none begins to until release. For calls of the driver that wait for all work of a GPU and keep other threads out meanwhile. */
+bool pki_streams_hold(void);
+void pki_streams_release(void);
 
 #endif

@@ -2,7 +2,7 @@
 /* What a fused kernel is told of its collective: buffers, and who sends to whom. */
 #include <string.h>
 
-#include "engine/core/internal.h"
+#include "engine/fused/fused.h"
 
 uint32_t pki_fused_ranks(const struct pki_engine *e, bool own)
 {

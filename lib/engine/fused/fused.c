@@ -12,7 +12,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "engine/core/internal.h"
+#include "engine/fused/fused.h"
 #include "util/dtype.h"
 
 #define EPOCHS_END 0xffff0000u  /* from here on the inboxes are cleared and epochs begin anew */

@@ -5,7 +5,7 @@
  * operations go by way of the inboxes. A mapping that has been told of stands until its owner says that the memory is gone, and the
  * owner does not while an operation is unfinished that may use it.
  */
-#include "engine/core/internal.h"
+#include "engine/fused/fused.h"
 
 bool pki_engine_reaches_all(const struct pki_engine *e)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Fused collectives: which operations are, by which kernel, in how many CTAs. All ranks have to decide alike. Measured: docs/design/0009. */
-#include "engine/core/internal.h"
+#include "engine/fused/fused.h"
 #include "util/dtype.h"
 
 #define ONE_SHOT_BYTES (512u << 10) /* most that a rank receives in one shot of allreduce, and of a block */

@@ -7,6 +7,8 @@
 #include <sched.h>
 #include <stdlib.h>
 
+#include "engine/channel/eager.h"
+#include "engine/inline/inline.h"
 #include "engine/inline/program.h"
 #include "util/copy.h"
 #include "util/dtype.h"
@@ -41,25 +43,19 @@ static bool send_step(struct pki_inline_run *run, const struct pki_program_step 
     struct pki_peer *peer = &e->peers[step->peer];
     struct pki_msg msg;
 
-    if (peer->eager_out + step->bytes + sizeof msg > PKI_EAGER_CREDIT) {
+    if (!pki_eager_has_credit(peer, step->bytes)) {
         put_down(run);
         (void)pki_ctrl_poll(e, peer); /* for CREDIT */
         return false;
     }
     if (step->bytes == 0 && run->e->config.gpus)
         pki_barrier_arrive(peer, run->begun.number, step->index);
-    msg.kind = PKI_MSG_EAGER;
     msg.flags = PKI_MSG_FLAG_COLL;
     msg.index = step->index;
     msg.sig = run->program->sig;
     msg.op = run->begun.number;
-    msg.payload = step->bytes;
-    msg.bytes = pki_credit_to_return(peer); /* EAGER carries no more of it */
-    if (peer->ctrl->iface->transport->msg(peer->ctrl, &msg, pki_inline_at(run, step->src)) != PK_OK)
+    if (pki_eager_send(e, peer, &msg, pki_inline_at(run, step->src), step->bytes) != PK_OK)
         return false;
-    peer->eager_out += step->bytes + sizeof msg;
-    peer->eager_in -= msg.bytes;
-    e->stats.messages++;
     e->stats.bytes_sent += step->bytes;
     return true;
 }

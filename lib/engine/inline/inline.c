@@ -5,7 +5,8 @@
  */
 #include <sched.h>
 
-#include "engine/core/internal.h"
+#include "engine/channel/eager.h"
+#include "engine/inline/inline.h"
 #include "util/copy.h"
 #include "util/hot.h"
 
@@ -33,21 +34,15 @@ static bool send_locked(struct pki_engine *e, struct pki_peer *peer, const void 
     struct pki_msg msg;
 
     if (!pki_list_empty(&peer->sends) || !pki_list_empty(&peer->unexpected_queue) ||
-        peer->eager_out + bytes + sizeof msg > PKI_EAGER_CREDIT || atomic_load_explicit(&e->failed, memory_order_relaxed) != PK_OK)
+        !pki_eager_has_credit(peer, bytes) || atomic_load_explicit(&e->failed, memory_order_relaxed) != PK_OK)
         return false;
-    msg.kind = PKI_MSG_EAGER;
     msg.flags = 0;
     msg.index = 0;
     msg.sig = 0;
     msg.op = peer->sends_begun[0] + 1;
-    msg.payload = (uint32_t)bytes;
-    msg.bytes = pki_credit_to_return(peer); /* EAGER carries no more of it */
-    if (peer->ctrl->iface->transport->msg(peer->ctrl, &msg, in) != PK_OK)
+    if (pki_eager_send(e, peer, &msg, in, bytes) != PK_OK)
         return false;
     peer->sends_begun[0]++;
-    peer->eager_out += bytes + sizeof msg;
-    peer->eager_in -= msg.bytes;
-    e->stats.messages++;
     count(e, true, bytes);
     return true;
 }

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/inline/inline.h"
 #include "engine/inline/program.h"
 #include "util/dtype.h"
 

@@ -3,7 +3,7 @@
 #ifndef PKI_PROGRAM_H
 #define PKI_PROGRAM_H
 
-#include "engine/core/internal.h"
+#include "engine/inline/inline.h"
 #include "util/dtype.h"
 
 #define PKI_PROGRAM_STEPS 64u /* bits of a word */

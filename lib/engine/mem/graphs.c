@@ -10,6 +10,7 @@
 #include <stdlib.h>
 
 #include "engine/mem/graphs.h"
+#include "engine/mem/mem.h"
 
 static atomic_uint gone_graphs; /* of the process; counted behind their `gone` */
 

@@ -3,7 +3,7 @@
 #ifndef PKI_ENGINE_GRAPHS_H
 #define PKI_ENGINE_GRAPHS_H
 
-#include "engine/core/internal.h"
+#include "engine/mem/mem.h"
 
 /* A graph that has operations of this engine. */
 struct pki_graph {
@@ -45,5 +45,14 @@ pk_result_t pki_graph_slot(struct captured *c);
 /* Memory that stays until it has been given back as often as taken. */
 pk_result_t pki_graph_scratch_take(struct pki_engine *e, size_t bytes, int *index);
 void pki_graph_scratch_give(struct pki_engine *e, int index);
+
+/* What is of graphs that are gone is given back; calls nothing of the driver. */
+void pki_graphs_reap(struct pki_engine *engine);
+void pki_graphs_tidy(struct pki_engine *engine); /* and, in a call, scratch memory that no graph needs is freed */
+/* Unlocked, at the end: after a failure until replays that were launched have ended, which the service thread lets go. */
+void pki_graphs_wait(struct pki_engine *engine);
+void pki_graphs_close(struct pki_engine *engine);
+/* Their memory, behind that of the words, whose giving back waits for replays that are still under way. */
+void pki_graphs_free(struct pki_engine *engine);
 
 #endif

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/core/internal.h"
+#include "engine/mem/mem.h"
 
 #define DROPS_MADE 1000 /* another thread may be about it, and new ones come */
 #define RETIRED_MAX 64

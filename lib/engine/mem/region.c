@@ -8,7 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "engine/core/internal.h"
+#include "engine/mem/mem.h"
 
 #define DEAD_LOOKS 4
 

@@ -10,7 +10,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "engine/core/internal.h"
+#include "engine/mem/mem.h"
 #include "util/fork.h"
 #include "util/memfd.h"
 

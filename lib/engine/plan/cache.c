@@ -3,7 +3,7 @@
 #include <limits.h>
 #include <stdlib.h>
 
-#include "engine/core/internal.h"
+#include "engine/plan/plan.h"
 
 static bool reverse_deps(struct pki_plan_entry *entry)
 {

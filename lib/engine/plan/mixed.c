@@ -4,7 +4,7 @@
  * kind of memory: the other buffer has a staging copy there, filled before the first step or copied out after the last one. If an
  * aggregator makes the sums, the plan runs in host memory, and both buffers may have a staging copy.
  */
-#include "engine/core/internal.h"
+#include "engine/plan/plan.h"
 #include "util/dtype.h"
 
 static size_t rounded(size_t bytes)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What an operation needs of the GPU, and whether it may have that. */
-#include "engine/core/internal.h"
+#include "engine/plan/plan.h"
 #include "util/dtype.h"
 
 bool pki_task_is_to_self(const struct pki_task *task)

@@ -2,7 +2,7 @@
 /* Before a plan runs and after it: its blocks in memory, the state of its steps. */
 #include <stdlib.h>
 
-#include "engine/core/internal.h"
+#include "engine/plan/plan.h"
 #include "util/dtype.h"
 
 char *pki_plan_block(const struct pki_task *task, struct pki_ref ref, size_t *bytes)

@@ -6,7 +6,7 @@
  */
 #include <string.h>
 
-#include "engine/core/internal.h"
+#include "engine/plan/plan.h"
 
 /* Does what this step moves, or what it works on, go through slots of this rank? */
 static bool goes_by_bounce(const struct pki_task *task, const struct pki_step *step)
@@ -83,7 +83,7 @@ struct pki_xfer *pki_plan_xfer(struct pki_task *task, uint32_t i)
     xfer->index = (uint16_t)step->pair_index;
     xfer->op = task->number;
     xfer->sig = task->sig;
-    xfer->state = PKI_XFER_SAY;
+    pki_xfer_enter(xfer, PKI_XFER_SAY);
     state->xfer = xfer;
     state->started = true;
     return xfer;

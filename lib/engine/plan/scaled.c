@@ -5,7 +5,7 @@
  * puts the plan, or the kernel that is the plan, into a queue puts the multiplication before it; where the engine runs the plan
  * it is done when the plan is started.
  */
-#include "engine/core/internal.h"
+#include "engine/plan/plan.h"
 #include "util/dtype.h"
 
 static size_t in_bytes(const struct pki_task *task)

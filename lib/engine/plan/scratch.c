@@ -2,7 +2,7 @@
 /* Scratch memory of collectives: kept from one to the next, and never freed where the driver's free could wait for a waiting stream. */
 #include <stdlib.h>
 
-#include "engine/core/internal.h"
+#include "engine/plan/plan.h"
 
 /* With the engine. Without memory for that it stays until the process ends. */
 static void keep(struct pki_engine *e, void *ptr, size_t bytes)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Operations begin: their first messages go out. */
-#include "engine/core/internal.h"
+#include "engine/plan/plan.h"
 
 bool pki_task_start(struct pki_task *task)
 {

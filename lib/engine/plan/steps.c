@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Which steps of a plan are to be looked at, because something they depend on has moved. */
-#include "engine/core/internal.h"
+#include "engine/plan/plan.h"
 
 void pki_plan_queue(struct pki_task *task, uint32_t i)
 {

@@ -7,7 +7,7 @@
  */
 #include <stdlib.h>
 
-#include "engine/core/internal.h"
+#include "engine/plan/plan.h"
 #include "switchml/switchml.h"
 #include "util/dtype.h"
 

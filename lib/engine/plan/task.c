@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/core/internal.h"
+#include "engine/plan/plan.h"
 #include "util/dtype.h"
 
 #define SPARE_TASKS 128
@@ -202,7 +202,7 @@ static pk_result_t make_xfer(struct pki_task *task)
     xfer->ready = xfer->bytes;
     if (task->kind == PKI_MEM_HOST)
         xfer->chunk = PKI_HOST_PUT;
-    xfer->state = PKI_XFER_SAY;
+    pki_xfer_enter(xfer, PKI_XFER_SAY);
     task->xfer = xfer;
     return PK_OK;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The local work of a plan, copies and reductions: by the CPU, rationed, or queued on the GPU. */
-#include "engine/core/internal.h"
+#include "engine/plan/plan.h"
 #include "util/copy.h"
 #include "util/dtype.h"
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What a failure does here: nothing waits any more, and nothing touches the program's memory. */
+#include "engine/progress/progress.h"
 #include "engine/proto/offer.h"
 
 static void peer_release(struct pki_peer *peer)

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A peer that has left in good order, and operations here that wait for it. */
-#include "engine/core/internal.h"
+#include "engine/progress/progress.h"
 
 /* The peer may have all of it, and this rank not yet be told so: the transport will say how it ended. */
 static bool is_under_way(const struct pki_xfer *xfer)
 {
-    return xfer->is_send && xfer->state == PKI_XFER_MOVE && xfer->issued == xfer->bytes && xfer->puts_head != xfer->puts_tail &&
+    return xfer->is_send && pki_xfer_is_granted(xfer) && xfer->issued == xfer->bytes && xfer->puts_head != xfer->puts_tail &&
            !xfer->path->left;
 }
 

@@ -2,7 +2,8 @@
 /* The engine's progress: messages, transfers and tasks, and now and then peers and deadlines. */
 #include <limits.h>
 
-#include "engine/core/internal.h"
+#include "engine/mem/graphs.h"
+#include "engine/progress/progress.h"
 
 #define CHECK_EVERY_NS (2 * PKI_NS_PER_MS) /* how often peers' sockets and deadlines are looked at while something waits */
 #define DEVICE_DRIVEN_TRANSFERS 8 /* unfinished ones of those that kernels see to, looked at in a round: they end one behind another */

@@ -14,7 +14,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "engine/core/internal.h"
+#include "engine/progress/progress.h"
 #include "util/cpus.h"
 #include "util/fork.h"
 #include "util/thread.h"

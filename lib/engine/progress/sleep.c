@@ -13,7 +13,7 @@
  */
 #include <poll.h>
 
-#include "engine/core/internal.h"
+#include "engine/progress/progress.h"
 #include "util/futex.h"
 
 #define SLEEP_NS (10 * PKI_NS_PER_MS) /* then deadlines and sockets are looked at */

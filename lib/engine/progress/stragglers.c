@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/core/internal.h"
+#include "engine/progress/progress.h"
 
 #define WARN_AFTER_NS (5 * PKI_NS_PER_S)
 #define ANSWER_NS (500 * PKI_NS_PER_MS) /* ranks that wait look at their control channels far more often, if the machine lets them */

@@ -6,7 +6,7 @@
 #include <sched.h>
 #include <time.h>
 
-#include "engine/core/internal.h"
+#include "engine/progress/progress.h"
 
 #define SPINS 4000
 #define SPINS_BESIDE_KERNEL 50 /* its threads that carry packets come to a core when somebody leaves it */

@@ -6,7 +6,7 @@
  * engine's lock sees to it that this ends: it fails what has stood for longer than any operation may, and opens, by stores alone, the words that
  * streams and kernels of this rank wait for. Then the driver's calls come back, and the engine's own ways go on.
  */
-#include "engine/stream/collective.h"
+#include "engine/progress/progress.h"
 #include "engine/proto/offer.h"
 
 #define HEAR_NS (100 * PKI_NS_PER_MS)

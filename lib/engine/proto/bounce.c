@@ -15,6 +15,7 @@
 #include <sys/mman.h>
 
 #include "engine/proto/bounce.h"
+#include "engine/proto/proto.h"
 
 /* ---- slots ---- */
 
@@ -218,4 +219,11 @@ bool pki_bounce_copy_ended(struct pki_engine *e, struct pki_piece *piece)
     pki_signals_give(e, piece->word);
     piece->copying = false;
     return true;
+}
+
+int pki_bounce_unpack_ctas(const struct pki_engine *e, const struct pki_peer *peer)
+{
+    if (!pki_bounce_unpacks(e) || !pki_bounce_receives(e, peer))
+        return 0;
+    return e->gpu->max_ctas > 0 && e->gpu->max_ctas < PKI_UNPACK_CTAS ? e->gpu->max_ctas : PKI_UNPACK_CTAS;
 }

@@ -3,7 +3,7 @@
 #ifndef PKI_ENGINE_BOUNCE_H
 #define PKI_ENGINE_BOUNCE_H
 
-#include "engine/core/internal.h"
+#include "engine/proto/proto.h"
 
 #define PKI_BOUNCE_PIECES 8              /* of one transfer in flight */
 #define PKI_BOUNCE_PARTS 8u              /* a short transfer is cut into so many, so that its copies and the wire overlap, */

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "engine/proto/bounce.h"
+#include "engine/proto/proto.h"
 
 static void broken(struct pki_xfer *xfer, const struct pki_msg *msg)
 {
@@ -93,7 +94,7 @@ static void advance_to(struct pki_xfer *xfer, size_t done)
         return;
     xfer->done = done;
     if (done == xfer->bytes)
-        xfer->state = PKI_XFER_DONE;
+        pki_xfer_enter(xfer, PKI_XFER_DONE);
     if (done == xfer->bytes && xfer->bounce_state != NULL && xfer->signal_slot >= 0)
         end_grant(xfer);
     pki_xfer_progressed(xfer);
@@ -225,7 +226,7 @@ void pki_bounce_eager(struct pki_xfer *xfer, const void *payload)
         keep(xfer, payload);
     else if (result != PK_OK)
         pki_engine_poison(xfer->engine, result, true);
-    xfer->state = PKI_XFER_WAIT;
+    pki_xfer_enter(xfer, PKI_XFER_WAIT);
     pki_xfer_activate(xfer);
 }
 

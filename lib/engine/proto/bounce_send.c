@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "engine/proto/bounce.h"
+#include "engine/proto/proto.h"
 
 static size_t piece_max(const struct pki_xfer *xfer)
 {
@@ -25,8 +26,8 @@ static bool piece_begin(struct pki_xfer *xfer)
     if (left == 0 || bounce_state->head - bounce_state->tail == PKI_BOUNCE_PIECES)
         return false;
     *piece = (struct pki_piece){ .offset = xfer->issued, .len = left < max ? left : max, .slot = -1,
-                                 .src = src, .placed = !xfer->by_bounce, .remote = xfer->remote + xfer->issued };
-    if (xfer->bounce && !xfer->direct) {
+                                 .src = src, .placed = !pki_xfer_slots_there(xfer), .remote = xfer->remote + xfer->issued };
+    if (pki_xfer_slots_here(xfer) && !xfer->direct) {
         piece->slot = pki_bounce_buffer_take(e, &e->out);
         if (piece->slot < 0)
             return false;
@@ -102,7 +103,7 @@ static void piece_put(struct pki_xfer *xfer, struct pki_piece *piece)
                                    .whole = xfer->bytes, .owner = xfer };
     piece->put.about = (struct pki_msg){ .kind = PKI_MSG_FIN, .flags = xfer->flags, .index = xfer->index, .sig = xfer->sig,
                                          .op = xfer->op, .bytes = xfer->bytes };
-    if (xfer->by_bounce)
+    if (pki_xfer_slots_there(xfer))
         piece->put.about.flags |= PKI_MSG_FLAG_BOUNCE;
     pki_list_init(&piece->put.node);
     result = transport->put(&piece->put);
@@ -130,9 +131,9 @@ void pki_bounce_put_done(struct pki_xfer *xfer, struct pki_put *put)
 static bool piece_send(struct pki_xfer *xfer, struct pki_piece *piece)
 {
     piece->filled |= pki_bounce_copy_ended(xfer->engine, piece);
-    if (xfer->by_bounce && !piece->asked)
+    if (pki_xfer_slots_there(xfer) && !piece->asked)
         piece_ask(xfer, piece);
-    if (xfer->by_bounce && !piece->asked)
+    if (pki_xfer_slots_there(xfer) && !piece->asked)
         return false;
     if (!piece->filled || !piece->placed || piece->moving || piece->ended)
         return xfer->path->can_put || piece->ended;

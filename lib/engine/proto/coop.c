@@ -7,7 +7,7 @@
  * The receiver lends a slot of its signals in the grant; the sender that has all bytes at hand answers with OFFER, where they
  * lie. Who ends the last piece tells the other: FIN from the sender, ATS from the receiver.
  */
-#include "engine/core/internal.h"
+#include "engine/proto/proto.h"
 #include "util/tsan.h"
 
 #define PAGE ((size_t)4096)
@@ -162,7 +162,7 @@ void pki_coop_ended(struct pki_xfer *xfer)
     if (!xfer->is_send && xfer->signal_slot >= 0)
         pki_slots_give(&xfer->peer->signals, xfer->signal_slot);
     xfer->done = xfer->reported = xfer->bytes;
-    xfer->state = PKI_XFER_DONE;
+    pki_xfer_enter(xfer, PKI_XFER_DONE);
     pki_xfer_progressed(xfer);
 }
 
@@ -171,30 +171,33 @@ void pki_coop_piece_done(struct pki_xfer *xfer)
     uintptr_t target = xfer->is_send ? (uintptr_t)xfer->remote : (uintptr_t)xfer->addr;
     uint32_t moved;
 
-    xfer->piece_out = false;
-    if (!xfer->coop) /* it has gone over to DATA meanwhile */
+    xfer->piece = PKI_PIECE_NONE;
+    if (xfer->state != PKI_XFER_COOP) /* it has gone over to DATA meanwhile */
         return;
     pki_tsan_release(target);
     /* Acquire and release: who counts the last one tells of all pieces. */
     moved = atomic_fetch_add_explicit(&slot_of(xfer)->moved, 1, memory_order_acq_rel) + 1;
     pki_tsan_acquire(target);
-    xfer->all_moved = moved == pieces_of(xfer);
+    if (moved == pieces_of(xfer))
+        xfer->piece = PKI_PIECE_LAST;
     pki_xfer_activate(xfer);
 }
 
 /* From here on all of it is DATA. What puts and gets have moved, and still move, are the same bytes. */
 static void send_as_data(struct pki_xfer *xfer, size_t from)
 {
-    xfer->coop = xfer->gets = xfer->may_get = false;
+    pki_xfer_enter(xfer, PKI_XFER_DATA);
+    xfer->may_get = false;
     xfer->signal_slot = -1;
-    xfer->by_ctrl = true;
     xfer->issued = xfer->done = xfer->reported = from;
     pki_xfer_activate(xfer);
 }
 
 void pki_coop_data_asked(struct pki_xfer *xfer, const struct pki_msg *grant)
 {
-    if ((xfer->coop || xfer->gets) && grant->offset <= xfer->bytes) /* else it has gone over by itself */
+    const bool offered = xfer->state == PKI_XFER_COOP || xfer->state == PKI_XFER_GET; /* else it has gone over by itself */
+
+    if (offered && grant->offset <= xfer->bytes)
         send_as_data(xfer, grant->offset);
 }
 
@@ -203,21 +206,21 @@ void pki_coop_ask_for_data(struct pki_xfer *xfer)
     struct pki_msg msg = { .kind = PKI_MSG_CTS, .flags = xfer->flags, .index = xfer->index, .sig = xfer->sig, .op = xfer->op,
                            .bytes = xfer->bytes, .offset = xfer->done, .extra = PKI_CTS_DATA };
 
-    xfer->coop = xfer->gets = xfer->remote_mapped = false;
-    xfer->asks = pki_ctrl_send(xfer->peer, &msg, NULL, xfer->engine) != PK_OK;
-    if (xfer->asks)
+    xfer->remote_mapped = false;
+    pki_xfer_enter(xfer, pki_ctrl_send(xfer->peer, &msg, NULL, xfer->engine) == PK_OK ? PKI_XFER_WAIT : PKI_XFER_ASK);
+    if (xfer->state == PKI_XFER_ASK)
         pki_xfer_activate(xfer);
 }
 
 /* Behind the last DATA the transfer is no more, so that a piece which this end has got meanwhile is not waited for. */
 void pki_coop_left(struct pki_xfer *xfer)
 {
-    xfer->coop = xfer->asks = false;
-    if (!xfer->piece_out || pki_list_empty(&xfer->puts[0].node))
+    pki_xfer_enter(xfer, PKI_XFER_WAIT);
+    if (xfer->piece != PKI_PIECE_OUT || pki_list_empty(&xfer->puts[0].node))
         return;
     pki_list_remove(&xfer->puts[0].node);
     xfer->engine->puts_out--;
-    xfer->piece_out = false;
+    xfer->piece = PKI_PIECE_NONE;
 }
 
 /* The piece was this end's alone to move, so that the other end has not ended, nor will it. */
@@ -240,7 +243,7 @@ static void piece_started(struct pki_xfer *xfer, pk_result_t result)
         pki_put_failed(xfer, result == PK_IN_PROGRESS ? PK_ERR_INTERNAL : result);
         return;
     }
-    xfer->piece_out = true;
+    xfer->piece = PKI_PIECE_OUT;
     xfer->engine->puts_out++;
     pki_engine_check_soon(xfer->engine);
 }
@@ -263,9 +266,9 @@ void pki_coop_advance(struct pki_xfer *xfer)
 {
     uint32_t piece;
 
-    if (xfer->piece_out) /* looked at twice in a round */
+    if (xfer->piece == PKI_PIECE_OUT) /* looked at twice in a round */
         return;
-    if (xfer->all_moved)
+    if (xfer->piece == PKI_PIECE_LAST)
         end(xfer);
     else if (claim(xfer, &piece))
         move_piece(xfer, piece);
@@ -294,8 +297,8 @@ pk_result_t pki_coop_offer(struct pki_xfer *xfer)
                            .bytes = xfer->bytes, .offset = (uint64_t)(uintptr_t)xfer->addr };
     pk_result_t result;
 
-    if (xfer->kind != PKI_MEM_HOST || xfer->bounce || xfer->ll || xfer->by_bounce || xfer->issued > 0 || xfer->ready < xfer->bytes || xfer->bytes < coop_min(xfer) ||
-        xfer->by_ctrl != xfer->combines || (xfer->signal_slot < 0 && !xfer->combines))
+    if (xfer->kind != PKI_MEM_HOST || xfer->slots != PKI_SLOTS_NONE || xfer->ll || xfer->issued > 0 || xfer->ready < xfer->bytes || xfer->bytes < coop_min(xfer) ||
+        (xfer->state == PKI_XFER_DATA) != xfer->combines || (xfer->signal_slot < 0 && !xfer->combines))
         return PK_ERR_UNSUPPORTED;
     if (changes_hands(xfer) && pki_coop_is_near(xfer)) /* whatever memory it is */
         return PK_ERR_UNSUPPORTED;
@@ -307,8 +310,7 @@ pk_result_t pki_coop_offer(struct pki_xfer *xfer)
     result = pki_ctrl_send(xfer->peer, &msg, NULL, xfer->engine);
     if (result != PK_OK)
         return PK_IN_PROGRESS;
-    xfer->coop = !xfer->combines;
-    xfer->gets = xfer->combines;
+    pki_xfer_enter(xfer, xfer->combines ? PKI_XFER_GET : PKI_XFER_COOP);
     return PK_OK;
 }
 
@@ -340,7 +342,7 @@ static void get_from(struct pki_xfer *xfer, const void *from, size_t len)
         return;
     xfer->done += len;
     if (xfer->done == xfer->bytes) {
-        xfer->all_moved = true;
+        xfer->piece = PKI_PIECE_LAST;
         end(xfer);
         return;
     }
@@ -350,7 +352,7 @@ static void get_from(struct pki_xfer *xfer, const void *from, size_t len)
 
 void pki_coop_get_done(struct pki_xfer *xfer, const struct pki_put *get)
 {
-    xfer->piece_out = false;
+    xfer->piece = PKI_PIECE_NONE;
     get_from(xfer, get->src, get->bytes);
 }
 
@@ -377,9 +379,9 @@ void pki_coop_get(struct pki_xfer *xfer)
     size_t left = xfer->bytes - xfer->done, most = xfer->remote_mapped ? GET_PIECE_MAPPED : GET_PIECE;
     size_t len = left < most ? left : most;
 
-    if (xfer->piece_out) /* looked at twice in a round */
+    if (xfer->piece == PKI_PIECE_OUT) /* looked at twice in a round */
         return;
-    if (xfer->all_moved)
+    if (xfer->piece == PKI_PIECE_LAST)
         end(xfer);
     else if (xfer->remote_mapped)
         get_from(xfer, (const void *)(uintptr_t)(xfer->remote + xfer->done), len); /* NOLINT: mapped */
@@ -396,15 +398,14 @@ void pki_coop_offered(struct pki_xfer *xfer, const struct pki_msg *offer)
     xfer->path = xfer->peer->path[PKI_MEM_HOST][PKI_MEM_HOST];
     xfer->remote = offer->offset;
     xfer->remote_mapped = offer->region != 0;
-    xfer->gets = xfer->combines;
-    xfer->coop = !xfer->gets;
-    if (xfer->coop && !claim(xfer, &piece))
+    pki_xfer_enter(xfer, xfer->combines ? PKI_XFER_GET : PKI_XFER_COOP);
+    if (!xfer->combines && !claim(xfer, &piece))
         return;
     if (offer->region != 0)
         result = pki_region_map_host(xfer->engine, xfer->peer, offer, true, &xfer->remote);
     if (result != PK_OK)
         pki_engine_poison(xfer->engine, result, true);
-    else if (xfer->gets)
+    else if (xfer->combines)
         pki_xfer_activate(xfer);
     else
         move_piece(xfer, piece);

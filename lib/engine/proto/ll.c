@@ -3,7 +3,7 @@
  * Low-latency messages: each peer has a ring in the memory of this rank's GPU that it writes them into, a flag beside every word. The
  * receiver says where. Behind the rings, in the same allocation, are the inboxes of fused collectives (fused/memory.c).
  */
-#include "engine/core/internal.h"
+#include "engine/proto/proto.h"
 
 #define ROOM_NS 50000u              /* a copy engine costs about as much more, and is not in turn with the kernels */
 #define CTAS_MAX 16u

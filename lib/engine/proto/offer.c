@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "engine/proto/offer.h"
+#include "engine/proto/proto.h"
 
 #include <stdlib.h>
 
@@ -55,10 +56,10 @@ static void forget_rts(struct pki_xfer *xfer)
     const enum pki_xfer_state was = xfer->state;
     struct pki_unexpected *unexpected = pki_ctrl_take(xfer);
 
-    xfer->state = PKI_XFER_WAIT; /* it is not to be answered */
+    pki_xfer_enter(xfer, PKI_XFER_WAIT); /* it is not to be answered */
     while (unexpected == NULL && !xfer->rts_seen && pki_ctrl_poll(xfer->engine, xfer->peer))
         unexpected = pki_ctrl_take(xfer);
-    xfer->state = was;
+    pki_xfer_enter(xfer, was);
     xfer->rts_seen = true;
     free(unexpected);
 }
@@ -155,7 +156,7 @@ static bool may_offer(struct pki_xfer *xfer, const struct pki_signal_slot *cell,
 {
     for (;;) {
         *seen = atomic_load_explicit(&cell->claim, memory_order_acquire);
-        if (xfer->state == PKI_XFER_MOVE)
+        if (pki_xfer_is_granted(xfer))
             return false;
         if (*seen != state_of(xfer, GRANTED)) /* else the grant is on its way */
             return is_free(cell, *seen);
@@ -189,10 +190,10 @@ static bool describe(struct pki_xfer *xfer, struct pki_signal_slot *cell)
 /* False: the grant has come, or the engine has failed. */
 static bool send_rts(struct pki_xfer *xfer)
 {
-    while (xfer->state != PKI_XFER_MOVE && !xfer->rts_seen && !pki_send_rts(xfer))
+    while (!pki_xfer_is_granted(xfer) && !xfer->rts_seen && !pki_send_rts(xfer))
         if (!wait_a_little(xfer))
             return false;
-    return xfer->state != PKI_XFER_MOVE;
+    return !pki_xfer_is_granted(xfer);
 }
 
 /* False: the receiver has been quicker. */
@@ -220,7 +221,7 @@ static bool make(struct pki_xfer *xfer)
     xfer->cell_value = cell->value;
     xfer->start = pki_offer_start(xfer);
     xfer->finish = pki_offer_finish(xfer);
-    xfer->state = PKI_XFER_WAIT;
+    pki_xfer_enter(xfer, PKI_XFER_WAIT);
     pki_watchdog_note(xfer->peer, true, slot_of(xfer), cell->value);
     pki_xfer_activate(xfer);
     return true;
@@ -228,7 +229,8 @@ static bool make(struct pki_xfer *xfer)
 
 void pki_offer_or_rts(struct pki_xfer *xfer)
 {
-    xfer->quiet = false;
+    if (xfer->state == PKI_XFER_LOOK)
+        pki_xfer_enter(xfer, PKI_XFER_SAY);
     if (xfer->state == PKI_XFER_SAY && !make(xfer) && xfer->state == PKI_XFER_SAY)
         pki_send_advance(xfer);
 }

@@ -13,7 +13,7 @@
 #ifndef PKI_ENGINE_OFFER_H
 #define PKI_ENGINE_OFFER_H
 
-#include "engine/core/internal.h"
+#include "engine/proto/proto.h"
 
 /* Receive, before its grant: true, the sender has left an offer, and this side moves the bytes from `remote`, between `start` and `finish`.
  * False: the sender will see that there is a grant, which is to be sent now; or the engine has failed. */

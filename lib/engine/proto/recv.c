@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "engine/proto/offer.h"
+#include "engine/proto/proto.h"
 #include "util/copy.h"
 
 static void advance_to(struct pki_xfer *xfer, size_t done)
@@ -15,9 +16,9 @@ static void advance_to(struct pki_xfer *xfer, size_t done)
         return;
     xfer->done = done;
     if (done == xfer->bytes) {
-        xfer->state = PKI_XFER_DONE;
-        if (xfer->cts_local)
+        if (xfer->state == PKI_XFER_LOCAL)
             pki_ctrl_eager_put_consumed(xfer->engine, xfer->peer, xfer->bytes);
+        pki_xfer_enter(xfer, PKI_XFER_DONE);
         if (xfer->kind == PKI_MEM_HOST && xfer->signal_slot >= 0)
             pki_slots_give(&xfer->peer->signals, xfer->signal_slot);
     }
@@ -55,7 +56,7 @@ static void take_eager(struct pki_xfer *xfer, const struct pki_msg *msg, const v
         pki_bounce_eager(xfer, payload);
         return;
     }
-    if (xfer->cts_local) { /* it comes in chunks */
+    if (xfer->state == PKI_XFER_LOCAL) { /* it comes in chunks */
         broken(xfer, msg);
         return;
     }
@@ -63,18 +64,24 @@ static void take_eager(struct pki_xfer *xfer, const struct pki_msg *msg, const v
         pki_copy_short(xfer->addr, payload, xfer->bytes);
     pki_ctrl_consumed(xfer->engine, xfer->peer, xfer->bytes);
     xfer->done = xfer->bytes;
-    xfer->state = PKI_XFER_DONE;
+    pki_xfer_enter(xfer, PKI_XFER_DONE);
     pki_xfer_progressed(xfer);
+}
+
+/* Has it been granted, and not to a stream? */
+static bool takes_bytes(const struct pki_xfer *xfer)
+{
+    return xfer->state >= PKI_XFER_WAIT && xfer->state < PKI_XFER_STREAM;
 }
 
 static void take_data(struct pki_xfer *xfer, const struct pki_msg *msg, const void *payload)
 {
-    if (xfer->state != PKI_XFER_WAIT || xfer->kind != PKI_MEM_HOST || msg->offset != xfer->done ||
+    if (!takes_bytes(xfer) || xfer->kind != PKI_MEM_HOST || msg->offset != xfer->done ||
         msg->payload > xfer->bytes - xfer->done) {
         broken(xfer, msg);
         return;
     }
-    if (xfer->coop || xfer->asks)
+    if (xfer->state == PKI_XFER_COOP || xfer->state == PKI_XFER_ASK)
         pki_coop_left(xfer);
     if (xfer->combines) {
         pk_result_t result = xfer->user->combine(xfer->task, xfer->step, xfer->done, payload, msg->payload);
@@ -95,8 +102,9 @@ static void send_local_cts(struct pki_xfer *xfer)
     const struct pki_msg msg = { .kind = PKI_MSG_CTS, .flags = xfer->flags, .index = xfer->index, .sig = xfer->sig, .op = xfer->op,
                                  .bytes = xfer->bytes, .extra = PKI_CTS_AGAIN };
 
-    xfer->cts_local = pki_ctrl_send(xfer->peer, &msg, NULL, xfer->engine) != PK_OK;
-    if (xfer->cts_local)
+    if (pki_ctrl_send(xfer->peer, &msg, NULL, xfer->engine) == PK_OK)
+        pki_xfer_enter(xfer, PKI_XFER_WAIT);
+    else
         pki_xfer_activate(xfer);
 }
 
@@ -116,7 +124,7 @@ void pki_recv_message(struct pki_xfer *xfer, const struct pki_msg *msg, const vo
         xfer->rts_seen = true;
         if (xfer->state == PKI_XFER_SAY)
             pki_recv_advance(xfer);
-        else if (xfer->cts_local)
+        else if (xfer->state == PKI_XFER_LOCAL)
             send_local_cts(xfer);
         return;
     case PKI_MSG_BOUNCE_REQ:
@@ -134,7 +142,7 @@ void pki_recv_message(struct pki_xfer *xfer, const struct pki_msg *msg, const vo
     case PKI_MSG_FIN:
         if (xfer->bounce_state != NULL)
             pki_bounce_landed(xfer, msg, NULL);
-        else if (xfer->state != PKI_XFER_WAIT || xfer->kind != PKI_MEM_HOST || msg->offset > xfer->bytes)
+        else if (!takes_bytes(xfer) || xfer->kind != PKI_MEM_HOST || msg->offset > xfer->bytes)
             broken(xfer, msg);
         else
             advance_to(xfer, msg->offset);
@@ -194,45 +202,59 @@ static bool prefers_ctrl(const struct pki_xfer *xfer)
     return xfer->combines && path == xfer->peer->ctrl && xfer->peer->ctrl->signals_mine != NULL && xfer->bytes <= PKI_CTRL_DATA_MAX;
 }
 
-static pk_result_t send_cts(struct pki_xfer *xfer)
+static struct pki_msg cts(const struct pki_xfer *xfer)
 {
-    struct pki_msg msg = { .kind = PKI_MSG_CTS, .flags = xfer->flags, .index = xfer->index, .sig = xfer->sig, .op = xfer->op,
-                           .bytes = xfer->bytes, .offset = (uint64_t)(uintptr_t)xfer->addr };
-    pk_result_t result;
+    return (struct pki_msg){ .kind = PKI_MSG_CTS, .flags = xfer->flags, .index = xfer->index, .sig = xfer->sig, .op = xfer->op,
+                             .bytes = xfer->bytes, .offset = (uint64_t)(uintptr_t)xfer->addr };
+}
 
-    if (by_bounce(xfer)) {
-        msg.flags |= PKI_MSG_FLAG_BOUNCE;
-        msg.offset = 0;
-    } else if (xfer->kind == PKI_MEM_DEVICE) {
-        if (!take_slot(xfer))
-            return PK_IN_PROGRESS;
-        msg.flags |= PKI_MSG_FLAG_DEVICE | (xfer->ll ? PKI_MSG_FLAG_LL : 0);
-        msg.signal_slot = (uint16_t)xfer->signal_slot;
-        msg.signal_value = xfer->signal_value;
-        msg.extra = xfer->joined ? PKI_CTS_JOINED : 0;
-    }
-    if (xfer->kind == PKI_MEM_HOST && pki_xfer_is_eager_put(xfer)) {
-        xfer->cts_local = true;
-        msg.extra = PKI_CTS_LOCAL;
-        return pki_ctrl_send(xfer->peer, &msg, NULL, xfer->engine);
-    }
-    if (xfer->kind == PKI_MEM_HOST && msg.flags == xfer->flags && xfer->bytes >= PKI_COOP_MIN && !xfer->combines) {
-        result = pki_shm_alloc_describe(xfer, &msg);
+/* The CTS has been sent, or there is no room, or none can be. */
+static void granted(struct pki_xfer *xfer, pk_result_t result, enum pki_xfer_state state)
+{
+    if (result == PK_OK)
+        pki_xfer_enter(xfer, state);
+    else if (result != PK_IN_PROGRESS)
+        pki_engine_poison(xfer->engine, result, true);
+    if (result == PK_IN_PROGRESS || xfer->kind == PKI_MEM_DEVICE)
+        pki_xfer_activate(xfer);
+}
+
+static pk_result_t grant_host(struct pki_xfer *xfer)
+{
+    struct pki_msg msg = cts(xfer);
+
+    if (xfer->bytes >= PKI_COOP_MIN && !xfer->combines) {
+        pk_result_t result = pki_shm_alloc_describe(xfer, &msg);
+
         if (result != PK_OK && result != PK_ERR_UNSUPPORTED)
             return result;
     }
-    if (xfer->kind == PKI_MEM_HOST && !prefers_ctrl(xfer))
+    if (!prefers_ctrl(xfer)) {
         pki_coop_reserve(xfer);
-    else if (xfer->kind == PKI_MEM_HOST) {
+    } else {
         xfer->may_get = pki_coop_may_get(xfer);
         msg.flags |= PKI_MSG_FLAG_CTRL | (xfer->may_get ? PKI_MSG_FLAG_GET : 0);
     }
-    if (xfer->kind == PKI_MEM_HOST && xfer->signal_slot >= 0) {
+    if (xfer->signal_slot >= 0) {
         msg.flags |= PKI_MSG_FLAG_COOP;
         msg.signal_slot = (uint16_t)xfer->signal_slot;
         msg.signal_value = xfer->signal_value;
     }
-    if ((msg.flags & PKI_MSG_FLAG_DEVICE) != 0 && !xfer->ll) {
+    return pki_ctrl_send(xfer->peer, &msg, NULL, xfer->engine);
+}
+
+static pk_result_t grant_device(struct pki_xfer *xfer)
+{
+    struct pki_msg msg = cts(xfer);
+    pk_result_t result;
+
+    if (!take_slot(xfer))
+        return PK_IN_PROGRESS;
+    msg.flags |= PKI_MSG_FLAG_DEVICE | (xfer->ll ? PKI_MSG_FLAG_LL : 0);
+    msg.signal_slot = (uint16_t)xfer->signal_slot;
+    msg.signal_value = xfer->signal_value;
+    msg.extra = xfer->joined ? PKI_CTS_JOINED : 0;
+    if (!xfer->ll) {
         result = pki_region_tell(xfer->engine, xfer->peer, xfer->addr, xfer->bytes, &msg.region, &msg.offset);
         if (result != PK_OK)
             return result;
@@ -242,26 +264,54 @@ static pk_result_t send_cts(struct pki_xfer *xfer)
     return pki_ctrl_send(xfer->peer, &msg, NULL, xfer->engine);
 }
 
-static void start_protocol(struct pki_xfer *xfer)
+void pki_recv_rendezvous(struct pki_xfer *xfer)
 {
     pk_result_t result;
 
-    if (xfer->bytes == 0 || ((xfer->kind == PKI_MEM_HOST || by_bounce(xfer)) && xfer->bytes <= pki_xfer_eager_max(xfer) && !xfer->rts_seen))
-        return; /* an EAGER or RTS message comes */
-    if (!by_bounce(xfer) && pki_offer_take(xfer)) {
-        xfer->state = PKI_XFER_WAIT;
+    if (xfer->kind == PKI_MEM_HOST) {
+        granted(xfer, grant_host(xfer), PKI_XFER_WAIT);
+        return;
+    }
+    if (pki_offer_take(xfer)) {
+        pki_xfer_enter(xfer, PKI_XFER_WAIT);
         pki_xfer_activate(xfer);
         return;
     }
-    result = send_cts(xfer);
-    if (result == PK_OK)
-        xfer->state = PKI_XFER_WAIT;
-    else if (result != PK_IN_PROGRESS)
-        pki_engine_poison(xfer->engine, result, true);
+    result = grant_device(xfer);
     if (result == PK_IN_PROGRESS)
         pki_offer_retract(xfer);
-    if (result == PK_IN_PROGRESS || xfer->kind == PKI_MEM_DEVICE)
-        pki_xfer_activate(xfer);
+    granted(xfer, result, PKI_XFER_WAIT);
+}
+
+/* The message comes by itself, or an RTS, from a sender without credit. */
+void pki_recv_eager(struct pki_xfer *xfer)
+{
+    if (xfer->bytes > 0 && xfer->rts_seen)
+        pki_recv_rendezvous(xfer);
+}
+
+void pki_recv_eager_put(struct pki_xfer *xfer)
+{
+    struct pki_msg msg = cts(xfer);
+
+    if (xfer->rts_seen) {
+        pki_recv_rendezvous(xfer);
+        return;
+    }
+    msg.extra = PKI_CTS_LOCAL;
+    granted(xfer, pki_ctrl_send(xfer->peer, &msg, NULL, xfer->engine), PKI_XFER_LOCAL);
+}
+
+/* Short ones may come from host memory, as EAGER messages. */
+void pki_recv_bounce(struct pki_xfer *xfer)
+{
+    struct pki_msg msg = cts(xfer);
+
+    if (xfer->bytes <= pki_xfer_eager_max(xfer) && !xfer->rts_seen)
+        return;
+    msg.flags |= PKI_MSG_FLAG_BOUNCE;
+    msg.offset = 0;
+    granted(xfer, pki_ctrl_send(xfer->peer, &msg, NULL, xfer->engine), PKI_XFER_WAIT);
 }
 
 /* GPU memory: the sender's queue counts chunks up in the slot's done word. */
@@ -308,7 +358,7 @@ static void pull(struct pki_xfer *xfer)
         result = e->gpu->ops->signals(&e->deferred, &(struct pki_signal_op){ PKI_SIGNAL_WRITE, xfer->finish }, 1, PKI_WAIT_VALUE);
     if (result != PK_OK)
         pki_put_failed(xfer, result);
-    xfer->in_stream = true;
+    pki_xfer_enter(xfer, PKI_XFER_STREAM);
 }
 
 /* What has come before it was asked for. */
@@ -327,7 +377,7 @@ static void take_all_unexpected(struct pki_xfer *xfer)
 void pki_recv_open(struct pki_xfer *xfer)
 {
     if (xfer->state == PKI_XFER_UNPOSTED) {
-        xfer->state = PKI_XFER_SAY;
+        pki_xfer_enter(xfer, PKI_XFER_SAY);
         pki_recv_advance(xfer);
         return;
     }
@@ -336,34 +386,50 @@ void pki_recv_open(struct pki_xfer *xfer)
     xfer->opened = true;
 }
 
-void pki_recv_advance(struct pki_xfer *xfer)
+static void begin(struct pki_xfer *xfer)
 {
-    if (xfer->state == PKI_XFER_SAY) {
-        take_all_unexpected(xfer);
-        if (xfer->state == PKI_XFER_SAY)
-            start_protocol(xfer);
-        if (xfer->state == PKI_XFER_WAIT && xfer->opened && xfer->start.word != NULL && xfer->cell == NULL)
-            pki_signal_open(&xfer->start);
-        return;
-    }
-    if (xfer->state != PKI_XFER_WAIT)
-        return;
-    if (xfer->cts_local && xfer->rts_seen)
-        send_local_cts(xfer);
-    else if (xfer->kept != NULL)
+    take_all_unexpected(xfer);
+    if (xfer->state == PKI_XFER_SAY)
+        xfer->protocol->recv(xfer);
+    if (xfer->state == PKI_XFER_WAIT && xfer->opened && xfer->start.word != NULL && xfer->cell == NULL)
+        pki_signal_open(&xfer->start);
+}
+
+static void await_bytes(struct pki_xfer *xfer)
+{
+    if (xfer->kept != NULL)
         pki_bounce_unexpected(xfer);
     else if (xfer->bounce_state != NULL)
         pki_bounce_recv(xfer);
     else if (xfer->own_signal >= 0)
         pki_bounce_poll(xfer);
-    else if (xfer->asks)
-        pki_coop_ask_for_data(xfer);
-    else if (xfer->gets)
-        pki_coop_get(xfer);
-    else if (xfer->coop)
-        pki_coop_advance(xfer);
-    else if (xfer->cell != NULL && !xfer->in_stream)
+    else if (xfer->cell != NULL)
         pull(xfer);
     else if (xfer->finish.word != NULL)
         poll_signal(xfer);
+}
+
+/* The sender may have said RTS meanwhile: it waits. */
+static void await_eager_put(struct pki_xfer *xfer)
+{
+    if (xfer->rts_seen)
+        send_local_cts(xfer);
+}
+
+void pki_recv_advance(struct pki_xfer *xfer)
+{
+    static void (*const advance[])(struct pki_xfer *xfer) = {
+        [PKI_XFER_UNPOSTED] = NULL, /* until its buffer is free */
+        [PKI_XFER_SAY] = begin,
+        [PKI_XFER_WAIT] = await_bytes,
+        [PKI_XFER_LOCAL] = await_eager_put,
+        [PKI_XFER_ASK] = pki_coop_ask_for_data,
+        [PKI_XFER_COOP] = pki_coop_advance,
+        [PKI_XFER_GET] = pki_coop_get,
+        [PKI_XFER_STREAM] = poll_signal,
+        [PKI_XFER_DONE] = NULL,
+    };
+
+    if (advance[xfer->state] != NULL)
+        advance[xfer->state](xfer);
 }

@@ -2,7 +2,7 @@
 /* A rank that sends to itself: the pair is matched here and copied by the device. */
 #include <string.h>
 
-#include "engine/core/internal.h"
+#include "engine/proto/proto.h"
 
 static struct pki_xfer *partner_of(struct pki_xfer *xfer)
 {
@@ -20,7 +20,7 @@ static struct pki_xfer *partner_of(struct pki_xfer *xfer)
 static void finish(struct pki_xfer *xfer)
 {
     xfer->done = xfer->bytes;
-    xfer->state = PKI_XFER_DONE;
+    pki_xfer_enter(xfer, PKI_XFER_DONE);
     pki_xfer_progressed(xfer);
 }
 

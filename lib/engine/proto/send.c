@@ -5,7 +5,9 @@
  */
 #include <stdlib.h>
 
+#include "engine/channel/eager.h"
 #include "engine/proto/offer.h"
+#include "engine/proto/proto.h"
 
 static struct pki_msg message(const struct pki_xfer *xfer, enum pki_msg_kind kind)
 {
@@ -17,34 +19,27 @@ static void finish(struct pki_xfer *xfer)
 {
     if (xfer->cell != NULL)
         pki_offer_ended(xfer);
-    xfer->state = PKI_XFER_DONE;
+    pki_xfer_enter(xfer, PKI_XFER_DONE);
     pki_xfer_progressed(xfer);
 }
 
-static bool has_credit(const struct pki_xfer *xfer)
-{
-    return xfer->peer->eager_out + xfer->bytes + sizeof(struct pki_msg) <= PKI_EAGER_CREDIT;
-}
-
-static bool may_be_eager(const struct pki_xfer *xfer)
-{
-    return has_credit(xfer) && (xfer->bytes == 0 || (xfer->kind == PKI_MEM_HOST && xfer->bytes <= pki_xfer_eager_max(xfer)));
-}
-
-static void send_eager(struct pki_xfer *xfer)
+void pki_send_eager(struct pki_xfer *xfer)
 {
     struct pki_msg msg = message(xfer, PKI_MSG_EAGER);
+    pk_result_t result;
 
+    if (!pki_eager_has_credit(xfer->peer, xfer->bytes)) {
+        pki_send_rendezvous(xfer);
+        return;
+    }
     if (xfer->bytes == 0 && xfer->engine->config.gpus && (xfer->flags & PKI_MSG_FLAG_COLL) != 0 && !xfer->task->by_signals)
         pki_barrier_arrive(xfer->peer, xfer->op, xfer->index);
-    msg.payload = (uint32_t)xfer->bytes;
-    msg.bytes = pki_credit_to_return(xfer->peer);
-    if (pki_ctrl_send(xfer->peer, &msg, xfer->addr, xfer->engine) != PK_OK) {
+    result = pki_eager_send(xfer->engine, xfer->peer, &msg, xfer->addr, xfer->bytes);
+    if (result != PK_OK) {
+        pki_ctrl_failed(xfer->engine, xfer->peer, &msg, result);
         pki_xfer_activate(xfer);
         return;
     }
-    xfer->peer->eager_out += xfer->bytes + sizeof msg;
-    xfer->peer->eager_in -= msg.bytes;
     xfer->done = xfer->bytes;
     finish(xfer);
 }
@@ -52,24 +47,22 @@ static void send_eager(struct pki_xfer *xfer)
 /* The receiver grants it by itself, as soon as it has come to it: an RTS would tell it nothing, unless it receives something else. */
 static bool is_expected(const struct pki_xfer *xfer)
 {
-    return xfer->peer->ctrl->iface->transport->between_hosts && xfer->bytes > pki_xfer_eager_max(xfer) && !pki_xfer_is_eager_put(xfer) &&
-           (xfer->flags & PKI_MSG_FLAG_CAPTURED) == 0;
+    const struct pki_protocol_query query = pki_xfer_query(xfer);
+
+    return xfer->peer->ctrl->iface->transport->between_hosts && query.bytes > query.eager_max && !query.captured &&
+           (xfer->rts_seen || !pki_may_eager_put(&query));
 }
 
 /* The receiver's transport keeps it, if need be, and gives credit when it is asked for. */
-static bool may_eager_put(const struct pki_xfer *xfer)
+void pki_send_eager_put(struct pki_xfer *xfer)
 {
-    const struct pki_peer *peer = xfer->peer;
-
-    return pki_xfer_is_eager_put(xfer) && xfer->kind == PKI_MEM_HOST && peer->eager_put_out + xfer->bytes <= peer->eager_put_credit;
-}
-
-static void eager_put(struct pki_xfer *xfer)
-{
-    xfer->eager_put = true;
+    if (xfer->rts_seen || xfer->peer->eager_put_out + xfer->bytes > xfer->peer->eager_put_credit) {
+        pki_send_rendezvous(xfer);
+        return;
+    }
     xfer->peer->eager_put_out += xfer->bytes;
     xfer->path = xfer->peer->ctrl;
-    xfer->state = PKI_XFER_MOVE;
+    pki_xfer_enter(xfer, PKI_XFER_EAGER_PUT);
     pki_xfer_activate(xfer);
     pki_send_advance(xfer);
 }
@@ -113,155 +106,19 @@ static void start_protocol(struct pki_xfer *xfer)
         pki_send_cts_arrived(xfer, &grant);
         return;
     }
-    if (may_be_eager(xfer)) {
-        send_eager(xfer);
-        return;
-    }
-    if (may_eager_put(xfer)) {
-        eager_put(xfer);
-        return;
-    }
-    if (xfer->quiet && xfer->bytes > 0)
+    xfer->protocol->send(xfer);
+}
+
+void pki_send_rendezvous(struct pki_xfer *xfer)
+{
+    if (xfer->state == PKI_XFER_LOOK && xfer->bytes > 0)
         return;
     /* An empty transfer is never granted: it waits for credit. */
     if (xfer->bytes == 0 || (!is_expected(xfer) && !pki_send_rts(xfer))) {
         pki_xfer_activate(xfer);
         return;
     }
-    xfer->state = PKI_XFER_WAIT;
-}
-
-/* Each transfer is granted once; a slot and a region must be of the kind that the flags say. */
-static bool grant_fits(const struct pki_xfer *xfer, const struct pki_msg *grant)
-{
-    bool device = (grant->flags & PKI_MSG_FLAG_DEVICE) != 0;
-
-    if (xfer->state != PKI_XFER_SAY && xfer->state != PKI_XFER_WAIT)
-        return false;
-    if ((grant->flags & PKI_MSG_FLAG_BOUNCE) != 0)
-        return !device && grant->region == 0;
-    if ((grant->flags & PKI_MSG_FLAG_LL) != 0)
-        return device && xfer->engine->gpu != NULL && xfer->peer->ll_remote != NULL && xfer->bytes <= PKI_LL_MAX_BYTES &&
-               (size_t)grant->signal_slot * PKI_LL_UNIT + 2 * xfer->bytes <= PKI_LL_RING_BYTES;
-    if (device)
-        return grant->region != 0 && xfer->peer->ctrl->signals_theirs != NULL && grant->signal_slot < PKI_SIGNAL_SLOTS;
-    if ((grant->flags & PKI_MSG_FLAG_COOP) != 0)
-        return xfer->peer->ctrl->signals_theirs != NULL && grant->signal_slot < PKI_SIGNAL_SLOTS;
-    return grant->region == 0 || xfer->peer->ctrl->signals_theirs != NULL;
-}
-
-/* Where the grant points, in this process. */
-static pk_result_t resolve(struct pki_xfer *xfer, const struct pki_msg *grant)
-{
-    struct pki_peer *peer = xfer->peer;
-    uint64_t base = 0;
-    pk_result_t result = PK_OK;
-
-    if (!grant_fits(xfer, grant))
-        return pki_fail(PK_ERR_INTERNAL, NULL, "rank %d sent an impossible CTS (flags %u, region %u, slot %u)", peer->rank,
-                        (unsigned)grant->flags, grant->region, (unsigned)grant->signal_slot);
-    if (xfer->by_bounce)
-        return PK_OK;
-    if ((grant->flags & PKI_MSG_FLAG_LL) != 0) {
-        xfer->ll = true;
-        xfer->signal_slot = grant->signal_slot;
-        xfer->signal_value = grant->signal_value;
-        return PK_OK;
-    }
-    if (grant->region != 0 && (grant->flags & PKI_MSG_FLAG_DEVICE) == 0) {
-        xfer->remote_mapped = xfer->kind == PKI_MEM_HOST;
-        result = pki_region_map_host(xfer->engine, peer, grant, xfer->remote_mapped, &base);
-        base -= grant->offset;
-    } else if (grant->region != 0)
-        result = pki_region_map(xfer->engine, peer, grant->region, grant->offset, xfer->bytes, &base);
-    if (result != PK_OK)
-        return result;
-    xfer->remote = base + grant->offset;
-    xfer->by_ctrl = (grant->flags & PKI_MSG_FLAG_CTRL) != 0 && xfer->kind == PKI_MEM_HOST && xfer->path == peer->ctrl;
-    xfer->combines = xfer->by_ctrl;
-    xfer->may_get = xfer->by_ctrl && (grant->flags & PKI_MSG_FLAG_GET) != 0;
-    if ((grant->flags & PKI_MSG_FLAG_COOP) != 0 && xfer->kind == PKI_MEM_HOST) {
-        xfer->signal_slot = grant->signal_slot % PKI_SIGNAL_SLOTS;
-        xfer->signal_value = grant->signal_value;
-    }
-    if ((grant->flags & PKI_MSG_FLAG_DEVICE) != 0) {
-        struct pki_signal_slot *slot = &peer->ctrl->signals_theirs[grant->signal_slot % PKI_SIGNAL_SLOTS];
-
-        xfer->signal_slot = grant->signal_slot % PKI_SIGNAL_SLOTS;
-        xfer->signal_value = grant->signal_value;
-        xfer->joined = grant->extra == PKI_CTS_JOINED;
-        pki_watchdog_note(peer, true, xfer->signal_slot, xfer->signal_value);
-        xfer->start = (struct pki_signal){ &slot->start, grant->signal_value };
-        xfer->finish = (struct pki_signal){ &slot->done, grant->signal_value };
-    }
-    return PK_OK;
-}
-
-/* Directly where a transport reaches, else through slots: of this rank, of the receiver, or of both. */
-static void choose_path(struct pki_xfer *xfer, const struct pki_msg *grant, enum pki_mem_kind target)
-{
-    struct pki_peer *peer = xfer->peer;
-
-    xfer->by_bounce = (grant->flags & PKI_MSG_FLAG_BOUNCE) != 0;
-    xfer->path = xfer->by_bounce ? NULL : peer->path[xfer->kind][target];
-    if (xfer->path != NULL)
-        return;
-    xfer->path = peer->path[target][target]; /* a bounce buffer is host memory */
-    xfer->bounce = xfer->kind != target;
-}
-
-/* The receiver's memory cannot be mapped now. It takes the first BOUNCE_REQ for word of that. */
-static pk_result_t go_by_bounce(struct pki_xfer *xfer)
-{
-    static atomic_bool said;
-    struct pki_peer *peer = xfer->peer;
-    struct pki_where where = pki_engine_where(xfer->engine, peer->rank, xfer->task);
-
-    xfer->path = peer->path[PKI_MEM_HOST][PKI_MEM_HOST];
-    if (xfer->path == NULL)
-        return pki_fail(PK_ERR_UNSUPPORTED, &where, "the peer's memory cannot be mapped while a stream waits: there is no other path");
-    xfer->by_bounce = true;
-    xfer->bounce = xfer->kind == PKI_MEM_DEVICE;
-    xfer->engine->stats.mappings_blocked++;
-    if (!atomic_exchange(&said, true))
-        pki_log(PKI_LOG_WARN, &where, "the peer allocated memory where it had freed some that is still mapped here: until no stream waits "
-                "for an operation, such memory is reached through the host");
-    return PK_OK;
-}
-
-void pki_send_cts_arrived(struct pki_xfer *xfer, const struct pki_msg *grant)
-{
-    enum pki_mem_kind target = (grant->flags & PKI_MSG_FLAG_DEVICE) != 0 ? PKI_MEM_DEVICE : PKI_MEM_HOST;
-    struct pki_where where = pki_engine_where(xfer->engine, xfer->peer->rank, xfer->task);
-    pk_result_t result;
-
-    if (grant->bytes != xfer->bytes || grant->sig != xfer->sig) {
-        pki_xfer_mismatch(xfer, grant, grant->bytes);
-        return;
-    }
-    if (grant->extra == PKI_CTS_DATA && xfer->state == PKI_XFER_MOVE) {
-        pki_coop_data_asked(xfer, grant);
-        return;
-    }
-    if (xfer->cell != NULL)
-        pki_offer_declined(xfer);
-    choose_path(xfer, grant, target);
-    if (xfer->path == NULL) {
-        (void)pki_fail(PK_ERR_UNSUPPORTED, &where, "no path from %s memory of rank %d to %s memory of rank %d",
-                       xfer->kind == PKI_MEM_HOST ? "host" : "device", xfer->engine->config.rank,
-                       target == PKI_MEM_HOST ? "host" : "device", xfer->peer->rank);
-        pki_engine_poison(xfer->engine, PK_ERR_UNSUPPORTED, true);
-        return;
-    }
-    result = resolve(xfer, grant);
-    if (result == PK_IN_PROGRESS)
-        result = go_by_bounce(xfer);
-    if (result != PK_OK) {
-        pki_engine_poison(xfer->engine, result, true);
-        return;
-    }
-    xfer->state = PKI_XFER_MOVE;
-    pki_xfer_activate(xfer);
+    pki_xfer_enter(xfer, PKI_XFER_WAIT);
 }
 
 /* The done signal counts chunks up to signal_value. */
@@ -278,7 +135,7 @@ static void fill_put(struct pki_xfer *xfer, struct pki_put *put, size_t len)
 {
     *put = (struct pki_put){ .ep = xfer->path, .src = xfer->addr + xfer->issued, .remote = xfer->remote + xfer->issued, .bytes = len, .whole = xfer->bytes,
                              .mapped = xfer->remote_mapped, .done_remote = chunk_signal(xfer, xfer->issued + len), .owner = xfer };
-    put->eager_put = xfer->eager_put;
+    put->eager_put = xfer->state == PKI_XFER_EAGER_PUT;
     if (xfer->path->iface->transport->tells)
         put->about = message(xfer, PKI_MSG_FIN);
     pki_list_init(&put->node);
@@ -302,14 +159,14 @@ static struct pki_put *next_put(struct pki_xfer *xfer)
     if (takes_more(xfer)) {
         if (xfer->more == NULL)
             xfer->more = malloc(PKI_XFER_PUTS * sizeof *xfer->more);
-        xfer->has_more = xfer->more != NULL;
+        xfer->nputs = xfer->more != NULL ? PKI_XFER_PUTS : 0;
     }
-    return xfer->has_more ? &xfer->more[xfer->puts_head % PKI_XFER_PUTS] : &xfer->puts[xfer->puts_head % PKI_XFER_PUTS_FEW];
+    return xfer->nputs > 0 ? &xfer->more[xfer->puts_head % PKI_XFER_PUTS] : &xfer->puts[xfer->puts_head % PKI_XFER_PUTS_FEW];
 }
 
 static bool has_put(const struct pki_xfer *xfer)
 {
-    return xfer->puts_head - xfer->puts_tail < (xfer->has_more ? PKI_XFER_PUTS : PKI_XFER_PUTS_FEW);
+    return xfer->puts_head - xfer->puts_tail < (xfer->nputs > 0 ? xfer->nputs : PKI_XFER_PUTS_FEW);
 }
 
 static void issue_puts(struct pki_xfer *xfer)
@@ -354,7 +211,7 @@ static size_t data_max(const struct pki_xfer *xfer)
 {
     size_t max = xfer->path->iface->msg_payload_max;
 
-    if (xfer->by_ctrl && max > PKI_CTRL_DATA_PIECE)
+    if (xfer->state == PKI_XFER_DATA && max > PKI_CTRL_DATA_PIECE)
         return PKI_CTRL_DATA_PIECE;
     if (xfer->bytes >= PKI_COOP_MIN || max <= PKI_EAGER_MAX)
         return max;
@@ -390,7 +247,7 @@ static void tell(struct pki_xfer *xfer)
 {
     struct pki_msg msg = message(xfer, PKI_MSG_FIN);
 
-    if (xfer->finish.word != NULL || (xfer->path->iface->transport->tells && !xfer->by_bounce))
+    if (xfer->finish.word != NULL || (xfer->path->iface->transport->tells && !pki_xfer_slots_there(xfer)))
         xfer->reported = xfer->done;
     if (xfer->reported < xfer->done) {
         msg.offset = xfer->done;
@@ -411,7 +268,7 @@ static bool follows_puts(struct pki_xfer *xfer)
         return true;
     if (xfer->puts_head == xfer->puts_tail)
         tell(xfer);
-    return xfer->puts_head == xfer->puts_tail && xfer->reported == xfer->issued && xfer->state == PKI_XFER_MOVE;
+    return xfer->puts_head == xfer->puts_tail && xfer->reported == xfer->issued && xfer->state != PKI_XFER_DONE;
 }
 
 void pki_send_put_done(struct pki_put *put)
@@ -429,11 +286,11 @@ void pki_send_put_done(struct pki_put *put)
         pki_put_failed(xfer, put->result);
         return;
     }
-    if (xfer->gets) {
+    if (xfer->state == PKI_XFER_GET) {
         pki_coop_get_done(xfer, put);
         return;
     }
-    if (xfer->coop || xfer->piece_out) {
+    if (xfer->state == PKI_XFER_COOP || xfer->piece == PKI_PIECE_OUT) {
         pki_coop_piece_done(xfer);
         return;
     }
@@ -465,7 +322,7 @@ static void issue_ll(struct pki_xfer *xfer)
     }
     e->stats.kernels++;
     xfer->issued = xfer->bytes;
-    xfer->in_stream = true;
+    pki_xfer_enter(xfer, PKI_XFER_STREAM);
 }
 
 struct pki_ll_op pki_ll_send_op(struct pki_xfer *xfer)
@@ -513,14 +370,14 @@ static bool is_my_turn(const struct pki_xfer *xfer)
 
 void pki_send_ats_arrived(struct pki_xfer *xfer, const struct pki_msg *msg)
 {
-    if (xfer->state == PKI_XFER_MOVE && (xfer->coop || xfer->gets) && msg->offset == xfer->bytes)
+    if ((xfer->state == PKI_XFER_COOP || xfer->state == PKI_XFER_GET) && msg->offset == xfer->bytes)
         pki_coop_ended(xfer);
 }
 
 /* A plan makes these bytes piece by piece: they are in the cache, and puts of small pieces cost a call of the kernel each. */
 static bool better_by_ctrl(const struct pki_xfer *xfer)
 {
-    return xfer->task->plan != NULL && xfer->kind == PKI_MEM_HOST && !xfer->bounce && !xfer->ll && xfer->issued == 0 && xfer->ready < xfer->bytes &&
+    return xfer->task->plan != NULL && xfer->kind == PKI_MEM_HOST && !pki_xfer_slots_here(xfer) && !xfer->ll && xfer->issued == 0 && xfer->ready < xfer->bytes &&
            xfer->path == xfer->peer->ctrl && xfer->path->can_get && !xfer->remote_mapped && xfer->bytes <= PKI_CTRL_DATA_MAX &&
            (xfer->combines || !goes_in_large_puts(xfer));
 }
@@ -528,21 +385,15 @@ static bool better_by_ctrl(const struct pki_xfer *xfer)
 static void move(struct pki_xfer *xfer)
 {
     if (better_by_ctrl(xfer))
-        xfer->by_ctrl = true;
-    if (!xfer->coop && !xfer->gets && pki_coop_offer(xfer) == PK_IN_PROGRESS) {
+        pki_xfer_enter(xfer, PKI_XFER_DATA);
+    if (pki_coop_offer(xfer) == PK_IN_PROGRESS) {
         pki_xfer_activate(xfer);
         return;
     }
-    if (xfer->gets) /* the receiver fetches it, and says so */
-        return;
-    if (xfer->coop) {
+    if (xfer->state == PKI_XFER_COOP)
         pki_coop_advance(xfer);
+    if (xfer->state == PKI_XFER_COOP || xfer->state == PKI_XFER_GET)
         return;
-    }
-    if (xfer->in_stream) {
-        watch(xfer);
-        return;
-    }
     if (!pki_signal_is_open(&xfer->start) || (xfer->cell != NULL && !pki_offer_is_ready(xfer)) || !is_my_turn(xfer)) {
         pki_xfer_activate(xfer);
         return;
@@ -552,10 +403,10 @@ static void move(struct pki_xfer *xfer)
     if (xfer->ll) {
         issue_ll(xfer);
         pki_xfer_activate(xfer);
-    } else if (xfer->by_bounce || xfer->bounce) {
+    } else if (xfer->slots != PKI_SLOTS_NONE) {
         pki_bounce_send(xfer);
         tell(xfer);
-    } else if ((!xfer->path->can_put && !xfer->remote_mapped) || xfer->by_ctrl || goes_as_data(xfer)) {
+    } else if ((!xfer->path->can_put && !xfer->remote_mapped) || xfer->state == PKI_XFER_DATA || goes_as_data(xfer)) {
         if (follows_puts(xfer))
             issue_data(xfer);
     } else {
@@ -564,27 +415,39 @@ static void move(struct pki_xfer *xfer)
     }
 }
 
+static void begin(struct pki_xfer *xfer)
+{
+    if (xfer->ready == 0 && xfer->bytes > 0)
+        return;
+    pki_xfer_enter(xfer, PKI_XFER_SAY);
+    start_protocol(xfer);
+}
+
+/* Of an offer the peer moves the bytes. */
+static void await_grant(struct pki_xfer *xfer)
+{
+    if (xfer->cell == NULL || atomic_load(&xfer->engine->failed) != PK_OK)
+        return;
+    (void)pki_offer_is_ready(xfer);
+    watch(xfer);
+}
+
 void pki_send_advance(struct pki_xfer *xfer)
 {
-    switch (xfer->state) {
-    case PKI_XFER_UNPOSTED:
-        if (xfer->ready == 0 && xfer->bytes > 0)
-            return;
-        xfer->state = PKI_XFER_SAY;
-        /* fall through */
-    case PKI_XFER_SAY:
-        start_protocol(xfer);
-        return;
-    case PKI_XFER_MOVE:
-        move(xfer);
-        return;
-    case PKI_XFER_WAIT:
-        if (xfer->cell == NULL || atomic_load(&xfer->engine->failed) != PK_OK)
-            return;
-        (void)pki_offer_is_ready(xfer);
-        watch(xfer);
-        return;
-    case PKI_XFER_DONE:
-        return;
-    }
+    static void (*const advance[])(struct pki_xfer *xfer) = {
+        [PKI_XFER_UNPOSTED] = begin,
+        [PKI_XFER_LOOK] = start_protocol,
+        [PKI_XFER_SAY] = start_protocol,
+        [PKI_XFER_WAIT] = await_grant,
+        [PKI_XFER_MOVE] = move,
+        [PKI_XFER_EAGER_PUT] = move,
+        [PKI_XFER_DATA] = move,
+        [PKI_XFER_COOP] = pki_coop_advance,
+        [PKI_XFER_GET] = NULL, /* the receiver says when it has all */
+        [PKI_XFER_STREAM] = watch,
+        [PKI_XFER_DONE] = NULL,
+    };
+
+    if (advance[xfer->state] != NULL)
+        advance[xfer->state](xfer);
 }

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/core/internal.h"
+#include "engine/proto/proto.h"
 
 #define XFERS_A_SLAB 64
 

@@ -5,6 +5,7 @@
  * engines, when the streams have come to it: for ranks that do the barrier without a stream, and to know when it has ended. No stream waits for them.
  */
 #include "engine/stream/collective.h"
+#include "engine/stream/stream.h"
 
 /* Another stream has yet to come to a barrier that used the same cells: it would write them back to an older number. */
 static bool is_far_ahead(const struct pki_task *task)

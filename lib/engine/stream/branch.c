@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "engine/stream/branch.h"
-
 #include "engine/proto/bounce.h"
+#include "engine/stream/branch.h"
+#include "engine/stream/stream.h"
+
 
 /* When it is first used: from the streams that the device has made for that. */
 static bool is_open(struct pki_engine *e, struct pki_branch *b)
@@ -91,7 +92,7 @@ bool pki_branch_put(struct pki_task *task)
     result = put(task, &b->queue);
     if (result != PK_OK)
         pki_engine_poison(e, result, true);
-    task->xfer->in_stream = true;
+    pki_xfer_enter(task->xfer, PKI_XFER_STREAM);
     pki_xfer_activate(task->xfer);
     return true;
 }

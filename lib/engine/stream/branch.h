@@ -7,7 +7,7 @@
 #ifndef PKI_ENGINE_STREAM_BRANCH_H
 #define PKI_ENGINE_STREAM_BRANCH_H
 
-#include "engine/core/internal.h"
+#include "engine/stream/stream.h"
 
 #define PKI_BRANCH_COPY_MAX ((size_t)256 << 20) /* longest block for pki_branch_copy: a launch queue is not long */
 

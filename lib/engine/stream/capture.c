@@ -14,6 +14,7 @@
 #include <string.h>
 
 #include "engine/stream/capture.h"
+#include "engine/stream/stream.h"
 #include "util/dtype.h"
 
 bool pki_capture_wanted(struct pki_engine *e, const struct pki_request *requests, int n, pk_result_t *error)

@@ -4,7 +4,7 @@
 #define PKI_ENGINE_CAPTURE_H
 
 #include "coll/order.h"
-#include "engine/core/internal.h"
+#include "engine/stream/stream.h"
 #include "engine/mem/graphs.h"
 
 /* One operation while it is being captured. */

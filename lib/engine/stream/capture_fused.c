@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "engine/stream/capture.h"
+#include "engine/stream/stream.h"
 
 /* Behind the inbox: struct pki_fused_state, struct pki_fused_replays, and there the words, which no CPU looks at. */
 #define WORDS_AT 256u

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "engine/stream/capture.h"
+#include "engine/stream/stream.h"
 #include "util/dtype.h"
 
 /* A long collective's kernels are not made to be replayed: the algorithm without one does instead, on all ranks alike. */

@@ -8,11 +8,12 @@
  * Where some step cannot be done so, because a peer has host memory or memory that cannot be mapped, the engine does the operation, with
  * the grants and offers that have been exchanged by then.
  */
-#include "engine/stream/collective.h"
-
-#include "engine/stream/branch.h"
-#include "engine/stream/move.h"
 #include "engine/proto/offer.h"
+#include "engine/stream/branch.h"
+#include "engine/stream/collective.h"
+#include "engine/stream/move.h"
+#include "engine/stream/stream.h"
+
 
 #define WORK_INLINE ((size_t)1 << 20) /* shorter work is over before a branch would have begun */
 
@@ -66,7 +67,8 @@ static bool post_all(struct pki_task *task, bool sends)
         if (xfer == NULL) /* the engine has failed */
             return false;
         xfer->ready = 0; /* not before the stream comes to it */
-        xfer->quiet = sends;
+        if (sends)
+            pki_xfer_enter(xfer, PKI_XFER_LOOK);
         pki_xfer_post(xfer);
     }
     return true;
@@ -83,7 +85,7 @@ static void look_for_cts(const struct pki_task *task)
         if (xfer == NULL || !xfer->is_send)
             continue;
         pki_stream_look_for_cts(xfer);
-        here = xfer->state == PKI_XFER_MOVE;
+        here = pki_xfer_is_granted(xfer);
     }
 }
 
@@ -101,7 +103,7 @@ static bool is_settled(const struct pki_xfer *xfer)
 {
     if (xfer->cell != NULL)
         return true;
-    return xfer->is_send ? xfer->state == PKI_XFER_MOVE && !xfer->bounce && !xfer->by_bounce : xfer->signal_slot >= 0;
+    return xfer->is_send ? pki_xfer_is_granted(xfer) && xfer->slots == PKI_SLOTS_NONE : xfer->signal_slot >= 0;
 }
 
 static bool all_settled(const struct pki_task *task)

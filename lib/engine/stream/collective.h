@@ -4,7 +4,7 @@
 #define PKI_ENGINE_STREAM_COLLECTIVE_H
 
 #include "coll/order.h"
-#include "engine/core/internal.h"
+#include "engine/stream/stream.h"
 
 /* The plan in the order of a queue, kept with it. False: no memory. */
 bool pki_plan_has_moments(const struct pki_task *task);

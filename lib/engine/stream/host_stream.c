@@ -6,7 +6,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 
-#include "engine/core/internal.h"
+#include "engine/stream/stream.h"
 #include "util/fork.h"
 
 struct pki_host_stream {

@@ -21,11 +21,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/proto/offer.h"
 #include "engine/stream/branch.h"
 #include "engine/stream/collective.h"
 #include "engine/stream/move.h"
-#include "engine/proto/offer.h"
 #include "engine/stream/self.h"
+#include "engine/stream/stream.h"
 
 #define ROOM_NS 100000000u /* for one more kernel that waits */
 
@@ -202,7 +203,7 @@ static void begin_send(struct pki_task *task)
 
     xfer->ready = 0; /* not before the stream comes to it */
     (void)pki_ctrl_poll(task->engine, xfer->peer);
-    xfer->quiet = true; /* most receivers of GPU memory grant it unasked */
+    pki_xfer_enter(xfer, PKI_XFER_LOOK); /* most receivers of GPU memory grant it unasked */
     pki_xfer_post(xfer);
     pki_stream_look_for_cts(xfer);
     pki_offer_or_rts(xfer);
@@ -210,7 +211,7 @@ static void begin_send(struct pki_task *task)
         task->direct = true;
         return;
     }
-    task->direct = xfer->state == PKI_XFER_MOVE && !xfer->bounce && !xfer->by_bounce && (xfer->ll || !task->beside_messages);
+    task->direct = pki_xfer_is_granted(xfer) && xfer->slots == PKI_SLOTS_NONE && (xfer->ll || !task->beside_messages);
     if (task->direct && !xfer->ll)
         pki_region_tell_soon(xfer);
     if (task->few_queues && !pki_signal_is_open(&xfer->start) && !pki_move_by_kernel(task->engine))

@@ -6,7 +6,7 @@
  * Sends wait for nothing, and their peers' receives wait for them: no CTA of a send may have to wait for one of a receive. So both are in
  * one launch only where each message has its own CTAs, sends first.
  */
-#include "engine/core/internal.h"
+#include "engine/stream/stream.h"
 
 /* One message more: is it still a row that may be launched at once? */
 static bool belongs(const struct pki_engine *e, const struct pki_ll_row *row, const struct pki_task *task, const struct pki_ll_op *op)

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "engine/proto/offer.h"
+#include "engine/stream/branch.h"
+#include "engine/stream/collective.h"
 #include "engine/stream/move.h"
+#include "engine/stream/rule.h"
+#include "engine/stream/self.h"
+#include "engine/stream/stream.h"
 
 #include <stdlib.h>
 
-#include "engine/stream/branch.h"
-#include "engine/stream/collective.h"
-#include "engine/proto/offer.h"
-#include "engine/stream/rule.h"
-#include "engine/stream/self.h"
 
 static void failed(struct pki_engine *e, pk_result_t result)
 {
@@ -111,7 +112,7 @@ static bool is_direct_message(const struct pki_task *task)
 
 static bool is_moved_here(const struct pki_task *task)
 {
-    return is_direct_message(task) && !task->xfer->ll && pki_offer_moves(task->xfer) && !task->xfer->in_stream;
+    return is_direct_message(task) && !task->xfer->ll && pki_offer_moves(task->xfer) && task->xfer->state != PKI_XFER_STREAM;
 }
 
 static void move_messages(struct pki_engine *e, struct pki_list *made, struct messages *m)
@@ -150,7 +151,7 @@ static void send_ll(struct pki_list *made)
             continue;
         op = pki_ll_send_op(task->xfer);
         pki_ll_row_add(task, &op);
-        task->xfer->in_stream = true;
+        pki_xfer_enter(task->xfer, PKI_XFER_STREAM);
         pki_xfer_activate(task->xfer);
     }
 }

@@ -3,7 +3,7 @@
 #ifndef PKI_ENGINE_STREAM_MOVE_H
 #define PKI_ENGINE_STREAM_MOVE_H
 
-#include "engine/core/internal.h"
+#include "engine/stream/stream.h"
 
 /* Messages and collectives of a call. */
 void pki_stream_move_all(struct pki_engine *engine, struct pki_list *made);

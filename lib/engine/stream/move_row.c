@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Transfers for the moving kernel, gathered for one launch, and where copies have channels. */
 #include "engine/stream/move.h"
+#include "engine/stream/stream.h"
 
 #define CTAS_MAX 16
 
@@ -47,7 +48,7 @@ void pki_move_row_add(struct pki_task *task, struct pki_xfer *xfer)
                                                .arrived = pki_ll_moved(e, xfer) };
     row->ctas += ctas_of(xfer->bytes);
     e->stats.moves++;
-    xfer->in_stream = true;
+    pki_xfer_enter(xfer, PKI_XFER_STREAM);
     pki_xfer_activate(xfer);
 }
 

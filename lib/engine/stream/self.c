@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "engine/stream/self.h"
+#include "engine/stream/stream.h"
 
 static bool suits(const struct pki_task *task)
 {

@@ -6,7 +6,7 @@
 #ifndef PKI_ENGINE_STREAM_SELF_H
 #define PKI_ENGINE_STREAM_SELF_H
 
-#include "engine/core/internal.h"
+#include "engine/stream/stream.h"
 
 /* At the beginning of the task's call: true, its stream will copy (pki_stream_self_put). */
 bool pki_stream_self_begin(struct pki_task *task);

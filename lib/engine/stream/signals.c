@@ -4,7 +4,7 @@
  * a microsecond, and so does each of its own in the stream. What is collected is in the stream's order; a copy or kernel may go in front of
  * "done" words of earlier copies alone.
  */
-#include "engine/core/internal.h"
+#include "engine/stream/stream.h"
 
 /* Bytes of copies whose "done" may wait for another copy: that takes a few of the microseconds that a word of its own would cost. */
 #define BEHIND_MAX ((size_t)4 << 20)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* One transfer in the caller's stream: a moment for the peer's grant, and the copy. */
-#include "engine/core/internal.h"
+#include "engine/stream/stream.h"
 
 #define CTS_LEAST_NS 300u
 #define MEET_SHARE 50u
@@ -8,7 +8,7 @@
 
 static bool waits_for_cts(const struct pki_xfer *xfer)
 {
-    return xfer->state == PKI_XFER_WAIT || xfer->state == PKI_XFER_SAY;
+    return xfer->state == PKI_XFER_WAIT || xfer->state == PKI_XFER_LOOK || xfer->state == PKI_XFER_SAY;
 }
 
 /*
@@ -53,7 +53,7 @@ pk_result_t pki_stream_put(struct pki_task *task, struct pki_xfer *xfer, bool jo
     if (result != PK_OK)
         return result;
     pki_stream_copied(task, xfer->finish, xfer->bytes);
-    xfer->in_stream = true;
+    pki_xfer_enter(xfer, PKI_XFER_STREAM);
     pki_xfer_activate(xfer);
     return PK_OK;
 }

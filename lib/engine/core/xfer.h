@@ -8,9 +8,10 @@
 #ifndef PKI_ENGINE_XFER_H
 #define PKI_ENGINE_XFER_H
 
-#include "engine/mem/region.h"
+#include "engine/core/region.h"
 
 struct pki_task;
+struct pki_protocol;
 
 #define PKI_EAGER_MAX 8192u              /* bytes of host memory that go in the control channel without a grant, unless the transport knows better */
 #define PKI_EAGER_MAX_SHM (32u << 10)    /* the same between ranks of a host, where a grant costs as much as the longer copy */
@@ -31,13 +32,32 @@ struct pki_task;
 #define PKI_LL_MESSAGES 128u             /* in it at a time */
 #define PKI_IFACES_MAX 4
 
+/* How far a transfer has come, and by which protocol. Only pki_xfer_enter changes it. */
 enum pki_xfer_state {
-    PKI_XFER_UNPOSTED,  /* receive: a dependency may still use the buffer. send: no byte of it is ready */
-    PKI_XFER_SAY,       /* the next message (EAGER, RTS or CTS) has not gone out: no room, or its turn has not come */
-    PKI_XFER_WAIT,      /* send: for the grant. receive: for data */
-    PKI_XFER_MOVE,      /* send: granted; chunks go as they become ready */
-    PKI_XFER_DONE
+    PKI_XFER_UNPOSTED,  /* A receive's buffer may still be in use, or a send has no byte that is ready. */
+    PKI_XFER_LOOK,      /* A send looks for its grant before it says RTS. */
+    PKI_XFER_SAY,       /* The next message (EAGER, RTS or CTS) has not gone out: there is no room, or its turn has not come. */
+    PKI_XFER_WAIT,      /* A send waits for its grant, or a receive for data or for a signal. */
+    PKI_XFER_LOCAL,     /* A receive has granted its buffer to the transport alone, which an eager put comes to. */
+    PKI_XFER_ASK,       /* A receive cannot fetch what was offered, and has yet to tell the sender. */
+    PKI_XFER_MOVE,      /* A send is granted, and goes as its path and memory demand, chunk by chunk. */
+    PKI_XFER_EAGER_PUT, /* A send goes by puts though nobody has granted it. */
+    PKI_XFER_DATA,      /* A send is granted, and goes as DATA messages whatever its path could do. */
+    PKI_XFER_COOP,      /* Both ends move pieces of it. */
+    PKI_XFER_GET,       /* The receiver reads it from the sender's memory and combines it. */
+    PKI_XFER_STREAM,    /* A stream moves it, and only its end is watched here. */
+    PKI_XFER_DONE       /* All of it is in place, and both ends know or will. */
 };
+
+/* Slots of pinned memory on the way of a send. */
+enum pki_xfer_slots {
+    PKI_SLOTS_NONE,
+    PKI_SLOTS_HERE,  /* this rank's */
+    PKI_SLOTS_THERE, /* the receiver's, which gives one for each piece */
+    PKI_SLOTS_BOTH
+};
+
+enum pki_xfer_piece { PKI_PIECE_NONE, PKI_PIECE_OUT, PKI_PIECE_LAST /* all of them have been moved */ };
 
 /* Whoever made a transfer: it goes on when bytes of it have moved. */
 struct pki_xfer_user {
@@ -54,26 +74,19 @@ struct pki_xfer {
     struct pki_peer *peer;
     struct pki_task *task;
     const struct pki_xfer_user *user;
+    const struct pki_protocol *protocol;
     uint32_t step;          /* of the task's plan */
     bool is_send;
     bool rts_seen;          /* send: RTS has been sent. receive: RTS has arrived */
     bool ll;                /* a low-latency message: signal_slot is its place in the ring, signal_value its flag */
-    bool in_stream;         /* a stream moves it; only completion is watched here */
-    bool quiet;             /* send: the receiver's grant is looked for before RTS is said */
     bool joined;            /* its start signal opens no later than that of the pair's transfer before it */
     bool opened;            /* receive: the buffer is free */
-    bool by_bounce;         /* send: the receiver gives slots, a piece at a time */
-    bool bounce;            /* send: pieces go through slots of this rank */
-    bool direct;            /* by_bounce: the transport's devices reach this rank's GPU memory, and no slot here is needed */
-    bool by_ctrl;           /* send: as DATA, whatever the way could do */
+    enum pki_xfer_slots slots; /* send: through which its pieces go */
+    bool direct;            /* slots: the transport's devices reach this rank's GPU memory, and no slot here is needed */
     bool combines;          /* to a RECV_REDUCE on the host: DATA is combined as it comes */
     bool may_get;           /* and the receiver could get it, too, when it granted */
     bool remote_mapped;     /* `remote` is memory of this process */
-    bool eager_put;         /* send: moved without a grant */
-    bool cts_local;         /* receive: granted to the transport alone */
-    bool gets;             /* the receiver combines straight from the sender's memory */
-    bool coop, piece_out, all_moved; /* both ends move it; this one is at a piece; it has moved the last one */
-    bool asks;              /* receive: what was offered cannot be fetched any more, and the sender has not been told yet */
+    enum pki_xfer_piece piece; /* COOP, GET: what this end is at */
     struct pki_ep *path;    /* send, granted, or offered */
     enum pki_xfer_state state;
     enum pki_mem_kind kind;
@@ -93,8 +106,8 @@ struct pki_xfer {
     struct pki_signal_slot *cell; /* send: offered there. receive: the offer was taken. NULL: neither, or not yet */
     uint32_t cell_value;        /* that opens its start and done */
     struct pki_put puts[PKI_XFER_PUTS_FEW];
-    struct pki_put *more;   /* [PKI_XFER_PUTS] instead, if it has_more; NULL: not made. Like `puts` it lives as long as the engine */
-    bool has_more;
+    struct pki_put *more;   /* [PKI_XFER_PUTS] instead, if nputs says so; NULL: not made. Like `puts` it lives as long as the engine */
+    uint8_t nputs;          /* that may be in flight; 0: PKI_XFER_PUTS_FEW */
     unsigned puts_head, puts_tail;
     uint32_t region;        /* granted or offered: of this rank; 0: none */
     struct pki_bounce *bounce_state;
@@ -180,6 +193,16 @@ struct pki_peer {
     uint32_t exporting, exported_pieces; /* a description in the middle of being sent */
 };
 
+static inline bool pki_xfer_slots_here(const struct pki_xfer *xfer)
+{
+    return (xfer->slots & PKI_SLOTS_HERE) != 0;
+}
+
+static inline bool pki_xfer_slots_there(const struct pki_xfer *xfer)
+{
+    return (xfer->slots & PKI_SLOTS_THERE) != 0;
+}
+
 /* The cell of a step of a collective, in either direction, and which step of which collective it is. */
 #define PKI_STEPS_A_COLLECTIVE 16 /* of a pair and direction; those of plans with more share cells with the next collectives */
 static inline int pki_cell_of_step(uint64_t number, unsigned index)
@@ -198,81 +221,6 @@ static inline void pki_barrier_arrive(struct pki_peer *peer, uint64_t number, un
         ; /* a stream may have come to a later barrier */
 }
 
-/* ctrl.c: messages of a peer */
-pk_result_t pki_ctrl_send(struct pki_peer *peer, const struct pki_msg *msg, const void *payload, struct pki_engine *engine);
-bool pki_ctrl_poll(struct pki_engine *engine, struct pki_peer *peer);
-/* Take an unexpected message that speaks of `xfer`; NULL when there is none. The caller frees it. */
-struct pki_unexpected *pki_ctrl_take(struct pki_xfer *xfer);
-void pki_ctrl_consumed(struct pki_engine *engine, struct pki_peer *peer, size_t payload);
-/* The same of bytes that went before a CTS. */
-void pki_ctrl_eager_put_consumed(struct pki_engine *engine, struct pki_peer *peer, size_t bytes);
-
-/* xfer.c, send.c, recv.c */
-struct pki_xfer *pki_xfer_new(struct pki_engine *engine, int peer, bool is_send);
-void pki_xfer_free(struct pki_xfer *xfer);
-void pki_xfers_release(struct pki_engine *engine); /* the memory of all of them, free or not */
-void pki_xfer_activate(struct pki_xfer *xfer);
-void pki_xfer_advance(struct pki_xfer *xfer);
-static inline size_t pki_xfer_eager_max(const struct pki_xfer *xfer)
-{
-    return (xfer->flags & PKI_MSG_FLAG_COLL) != 0 ? xfer->peer->eager_coll : xfer->peer->eager_max;
-}
-
-/* Neither eager nor too long, and nobody has asked for a grant: the sender has the credit to go ahead, or else says RTS. */
-static inline bool pki_xfer_is_eager_put(const struct pki_xfer *xfer)
-{
-    return xfer->bytes <= xfer->peer->eager_put_max && xfer->bytes > pki_xfer_eager_max(xfer) && !xfer->rts_seen &&
-           xfer->peer->path[PKI_MEM_HOST][PKI_MEM_HOST] == xfer->peer->ctrl && (xfer->flags & PKI_MSG_FLAG_CAPTURED) == 0;
-}
-
-/* How many chunks `bytes` of it are. */
-static inline size_t pki_xfer_chunks(const struct pki_xfer *xfer, size_t bytes)
-{
-    return bytes == 0 ? 0 : (bytes - 1) / xfer->chunk + 1;
-}
-
-void pki_xfer_post(struct pki_xfer *xfer);
-/* All of it by one copy in this queue, into or out of the peer's memory, whichever side moves it. */
-pk_result_t pki_xfer_put(struct pki_xfer *xfer, struct pki_queue *queue);
-void pki_xfer_progressed(struct pki_xfer *xfer);
-void pki_send_advance(struct pki_xfer *xfer);
-bool pki_send_rts(struct pki_xfer *xfer); /* says RTS. False: there was no room */
-void pki_send_cts_arrived(struct pki_xfer *xfer, const struct pki_msg *grant);
-/* Sends to this peer that have waited long for a grant, and were silent so far, say what they are: the peer may expect another transfer. */
-void pki_send_overdue_rts(struct pki_peer *peer, uint64_t now);
-void pki_send_put_done(struct pki_put *put);
-void pki_recv_advance(struct pki_xfer *xfer);
-void pki_recv_message(struct pki_xfer *xfer, const struct pki_msg *msg, const void *payload);
-/* The buffer is free: the receive may be matched, or its signal opened. */
-void pki_recv_open(struct pki_xfer *xfer);
-/* The peer's message disagrees; `bytes` is what it says of the length. */
-void pki_xfer_mismatch(struct pki_xfer *xfer, const struct pki_msg *msg, size_t bytes);
-struct pki_ll_op pki_ll_send_op(struct pki_xfer *xfer);
-void pki_send_ats_arrived(struct pki_xfer *xfer, const struct pki_msg *msg);
-void pki_put_failed(struct pki_xfer *xfer, pk_result_t result);
-/* Is it that the transport cannot put any more? The bytes go otherwise then. */
-bool pki_put_refused(const struct pki_xfer *xfer, pk_result_t result);
-
-/* coop.c: long transfers of host memory that both ends move */
-void pki_coop_reserve(struct pki_xfer *xfer);                                /* receive: take a slot for the grant, if it may be shared */
-pk_result_t pki_coop_offer(struct pki_xfer *xfer);                           /* send */
-void pki_coop_get(struct pki_xfer *xfer);                                    /* receive */
-void pki_coop_get_done(struct pki_xfer *xfer, const struct pki_put *get);    /* receive: a piece of what is pulled has landed */
-bool pki_coop_may_get(const struct pki_xfer *xfer);                          /* receive that combines */
-bool pki_coop_pays(const struct pki_xfer *xfer);                             /* send, granted; else it goes through the control channel */
-/* Two copies through the control channel take less time than one by the kernel, as of now. */
-bool pki_coop_is_near(const struct pki_xfer *xfer);
-/* All ranks move as much as any other at the same time: nobody has time to help. */
-bool pki_coop_is_even(const struct pki_xfer *xfer);
-void pki_coop_offered(struct pki_xfer *xfer, const struct pki_msg *offer);   /* receive */
-void pki_coop_advance(struct pki_xfer *xfer);
-void pki_coop_piece_done(struct pki_xfer *xfer);
-/* The kernel does not copy for the receiver any more: it asks for DATA, and the sender hears of it. */
-void pki_coop_ask_for_data(struct pki_xfer *xfer);
-void pki_coop_left(struct pki_xfer *xfer); /* receive: the sender has gone over to DATA */
-void pki_coop_data_asked(struct pki_xfer *xfer, const struct pki_msg *grant);
-void pki_coop_ended(struct pki_xfer *xfer); /* all is in place and both know */
-
 #define PKI_BOUNCE_BYTES (2u << 20)      /* one slot of pinned memory, and the longest piece */
 #define PKI_BOUNCE_BUFFERS 16            /* of each direction, made when first used */
 
@@ -282,67 +230,5 @@ struct pki_bounce_pool {     /* slots of one direction, and the queue that copie
     int nfree;
     struct pki_queue queue;
 };
-
-/* bounce.c: through slots of pinned host memory */
-void pki_bounce_send(struct pki_xfer *xfer); /* advances xfer->done */
-void pki_bounce_placed(struct pki_xfer *xfer, const struct pki_msg *msg);
-void pki_bounce_put_done(struct pki_xfer *xfer, struct pki_put *put);
-bool pki_bounce_low_latency(struct pki_xfer *xfer);
-char *pki_bounce_low_latency_source(const struct pki_xfer *xfer);
-void pki_bounce_give(struct pki_xfer *xfer);
-void pki_bounce_requested(struct pki_xfer *xfer, const struct pki_msg *msg);
-void pki_bounce_landed(struct pki_xfer *xfer, const struct pki_msg *msg, const void *payload);
-void pki_bounce_recv(struct pki_xfer *xfer);
-void pki_bounce_eager(struct pki_xfer *xfer, const void *payload);
-void pki_bounce_unexpected(struct pki_xfer *xfer);
-void pki_bounce_poll(struct pki_xfer *xfer);
-void pki_bounce_leave(struct pki_xfer *xfer);
-bool pki_bounce_idle(struct pki_engine *engine);
-/* May a copy from or to the host be put into this queue now? */
-static inline bool pki_may_copy(struct pki_queue *queue, size_t bytes)
-{
-    return queue->device->ops->clear(queue, bytes < PKI_ENGINE_COPY);
-}
-
-/* The queue for copies from host memory (up) or to it; NULL: the engine has failed. */
-struct pki_queue *pki_bounce_queue(struct pki_engine *engine, bool up);
-void pki_bounce_close(struct pki_engine *engine);
-/* Under sm_policy NONE the one copy inside the GPU that an exchange out of place has to make, of a rank's own block, goes through the
- * host: by copy engines, where any other copy would be a kernel. */
-bool pki_bounce_copies(const struct pki_engine *engine, enum pki_coll coll, const struct pki_plan *plan);
-/* Through one slot of those of sends, which the queue's order alone guards: nothing else uses it. */
-pk_result_t pki_bounce_copy(struct pki_engine *engine, const struct pki_queue *queue, int slot, char *dst, const char *src, size_t bytes);
-#define PKI_BOUNCE_COPY_MAX (32u << 20) /* of one call: a launch queue is not long */
-
-/* self.c: a transfer from this rank to itself */
-void pki_self_advance(struct pki_xfer *xfer);
-
-/* ll.c */
-/* The ring of messages from `peer` in the memory of `owner`, which has none of its own; `size`: behind all rings. */
-size_t pki_ll_ring_at(int owner, int peer);
-void pki_ll_unimport(struct pki_peer *peer);
-/* Gives up its memory, and that of peers in the same process: the last that has it frees it. */
-void pki_ll_close(struct pki_engine *engine);
-bool pki_ll_take(struct pki_ll_ring *ring, size_t bytes, int *place, uint32_t *flag); /* false: no room now */
-void pki_ll_give(struct pki_ll_ring *ring, uint32_t flag); /* again: nothing happens */
-/* As pki_ll_take; waits for a moment for messages of this peer that are about to end. */
-bool pki_ll_take_soon(struct pki_engine *engine, struct pki_peer *peer, size_t bytes, int *place, uint32_t *flag);
-uint32_t pki_ll_ctas(const struct pki_engine *engine, size_t bytes);
-uint32_t pki_ll_most_ctas(const struct pki_engine *engine); /* of one launch */
-uint64_t *pki_ll_slot(struct pki_engine *engine, int peer, int place);
-uint32_t *pki_ll_arrived(struct pki_engine *engine, int peer, bool send, uint32_t flag);
-uint32_t *pki_ll_moved(struct pki_engine *engine, const struct pki_xfer *xfer); /* the word of the moving kernel's for this transfer */
-
-/* side.c: frames on the socket beside the control channel */
-void pki_side_send_forget(struct pki_engine *engine, struct pki_peer *peer, uint32_t id); /* a hint: it may get lost */
-pk_result_t pki_side_send_export(struct pki_engine *engine, struct pki_peer *peer, uint32_t id, const struct pki_export *exported);
-void pki_side_poll(struct pki_engine *engine, struct pki_peer *peer);
-/* Unlocked, nothing is taken: has the peer failed, or died, as far as can be seen? */
-pk_result_t pki_side_peek(const struct pki_engine *engine, const struct pki_peer *peer);
-void pki_side_tell_all(struct pki_engine *engine); /* that it has failed */
-void pki_side_send_shutdown(struct pki_engine *engine, enum pki_shutdown why); /* once */
-/* Those that had no room for the news of this engine's failure. */
-void pki_side_tell_again(struct pki_engine *engine);
-void pki_side_message(struct pki_engine *engine, struct pki_peer *peer, const struct pki_msg *msg, const void *payload);
 
 #endif

@@ -1,0 +1,228 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Tasks, each an operation of the API: a plan with the state of its steps, or a single transfer. How they are made, run and ended, and
+ * how they join streams. Locked, unless it says otherwise.
+ */
+#ifndef PKI_ENGINE_TASK_H
+#define PKI_ENGINE_TASK_H
+
+#include "engine/engine.h"
+
+struct pki_fused_words;
+struct pki_branch;
+struct pki_host_stream;
+struct pki_peer;
+struct pki_xfer;
+
+#define PKI_HOST_CHUNK (512u << 10)      /* granularity of dependencies between steps on the host */
+#define PKI_HOST_WORK (1u << 20)         /* the same for copies and reductions by the CPU, of a round of progress */
+#define PKI_DEVICE_CHUNK (16u << 20)     /* the same on a GPU, for plans with reductions */
+#define PKI_BOUNCE_CHUNK (2u << 20)      /* and where the other GPU is reached through the host, which takes ten times as long */
+
+enum pki_task_mode {
+    PKI_TASK_CPU,    /* the engine starts it at once and the caller (or host stream) waits for `ended` */
+    PKI_TASK_SIGNALLED, /* a CUDA stream opens `ready` and waits for `release` */
+    PKI_TASK_STREAM  /* the CUDA stream does the transfer itself */
+};
+
+struct pki_step_state {
+    size_t bytes;      /* length of the step's block */
+    size_t done;       /* bytes finished */
+    struct pki_xfer *xfer;
+    size_t landed;          /* RECV_REDUCE: bytes that have come */
+    bool reduced;           /* RECV_REDUCE: they are combined as they come, without landing */
+    struct pki_signal finish; /* work on a GPU in flight */
+    int finish_slot;
+    size_t finish_bytes;    /* done will be this when it opens */
+    bool started, complete, queued, starved; /* starved: no word was left for the work, or no time */
+    bool branched;          /* in the branch of the caller's stream, which has not been joined */
+};
+
+/* A collective whose buffers are of two kinds of memory (mixed.c). */
+struct pki_mixed {
+    bool over;               /* the receive buffer has everything */
+    bool active, staging_in, staging_out; /* which of the buffers has a staging copy: one of them, or both */
+    const void *user_in;
+    void *user_out;
+    size_t in_bytes, out_bytes;
+    uint32_t block;          /* of the receive buffer, being copied out */
+    size_t issued;           /* bytes of the copy */
+    int word;
+    struct pki_signal ended; /* the last piece has been copied */
+};
+
+/* A sum of elements that are multiplied first (scaled.c). */
+struct pki_scaled {
+    const void *user_in;
+    bool fetched;            /* the factor is here where it is needed, */
+    uint64_t value;          /* in these bytes */
+    size_t done;             /* by the CPU */
+    int word;
+    struct pki_signal ended; /* the GPU has fetched it, or multiplied */
+};
+
+/* An allreduce by the aggregator (switched.c). */
+struct pki_switched {
+    bool begun;
+    float *units;            /* that do not fit: copies, */
+    struct pki_task *rest;   /* which this one sums */
+};
+
+/* reach.c: where the other ranks have the buffers of a fused collective mapped */
+struct pki_reach {
+    bool all; /* all have what they need */
+    bool asked; /* some of them were asked to map it */
+    uint32_t regions[2];
+    uint64_t in[PKI_FUSED_RANKS], out[PKI_FUSED_RANKS];
+};
+
+/* fused.c */
+struct pki_fused {
+    bool on;
+    char *inbox;                     /* of this rank, at the end of ll_memory */
+    uint64_t remote[PKI_FUSED_RANKS]; /* [rank]: where this rank writes in its inbox, mapped here */
+    struct pki_fused_words *words;   /* registered with the GPU; NULL without fused collectives */
+    uint32_t epoch;                  /* the last that was handed out */
+    uint32_t entries;                /* of words->fall, handed out; those of unfinished operations are different ones */
+    bool skipped;                    /* this rank has done the last one in another way */
+    uint32_t ctas_launched;
+    uint32_t quiet;                  /* kernels that could be; one in some still tells the CPU */
+    uint64_t begun_ns;               /* the operation launched last: when it was called */
+    bool soon;                       /* the next one was called soon after it */
+    int share;                       /* of the GPU's places, this process's */
+    int places;                      /* CTAs of its kernels that there is always room for; pki_waiting_reserve's */
+    int replay_places;               /* and of those in graphs; 0: none have been asked for, or there were none */
+    char *replay_inbox;              /* of those (capture_fused.c); NULL: there is none yet */
+    void *last_stream;               /* the kernel launched last: its stream, CTAs and last epoch */
+    int last_ctas;
+    uint32_t last_epoch;
+    uint32_t fresh_epoch;            /* when all of words->done were set to the latest */
+    struct pki_list waiting;         /* tasks that have an epoch and no kernel yet, in order */
+    int indirect;                    /* tasks that the engine will launch, not the call itself */
+    struct pki_queue queue;          /* for those */
+};
+
+/* Of a plan that is one step, which a kernel on each rank does, or an aggregator. */
+struct pki_executor {
+    void (*look)(struct pki_task *task);              /* start it, if it can be now */
+    bool (*poll)(struct pki_task *task, bool *ended); /* true: something has changed */
+    bool (*waits_for)(const struct pki_task *task, int peer);
+    void (*drop)(struct pki_task *task);              /* what it has of its own; NULL: nothing */
+    void (*fall)(struct pki_task *task);              /* a rank does it by an ordinary plan: so do all. NULL: none can */
+};
+
+struct pki_task {
+    struct pki_list node;      /* engine->tasks, from start to end */
+    struct pki_list waiting;   /* the caller's list of blocking ones */
+    struct pki_list in_stream; /* host stream's queue */
+    struct pki_engine *engine;
+    struct pki_request request;
+    const char *name;
+    uint64_t number;
+    uint32_t sig;
+    enum pki_mem_kind kind;
+    enum pki_task_mode mode;
+    struct pki_queue queue;    /* the caller's CUDA stream */
+    bool after_stream;         /* starts when the stream has nothing more to do */
+    enum pki_wait_how how;
+    struct pki_signal ready;   /* opened by the stream when it comes to the operation */
+    struct pki_signal release; /* the stream waits for it; the engine opens it at the end */
+    int ready_slot, release_slot;
+    struct pki_host_stream *stream;
+    uint64_t group;            /* of the process: operations that were started together */
+    atomic_bool may_start;     /* host stream: everything before it has ended */
+    bool counted, listed; /* among those of the process for which a stream may wait; with its stream (core/waiting.c) */
+    bool started, holds_wait, direct, few_queues, waited;
+    bool copies;               /* in the library's own queues: among those of the process (core/waiting.c) */
+    bool has_channel;          /* its stream has copies of this task (core/waiting.c) */
+    bool by_signals;           /* a barrier: its stream does not wait for the engine */
+    bool beside_messages;      /* a collective in a group with messages */
+    bool works;                /* the caller's stream copies or reduces for it, and opens `ready` behind that */
+    struct pki_branch *branch; /* of the caller's stream, or NULL */
+    bool running;              /* its steps are being looked at */
+    bool more_work;            /* on the host: some step is starved */
+    atomic_bool ended;
+    pk_result_t result;
+    uint64_t begun_ns, deadline_ns;
+    bool warned;
+    unsigned questions;        /* stragglers.c: asked about it so far */
+    uint64_t asked;            /* the number of the last one that there was time to answer */
+    uint64_t asking, asking_ns; /* the last one */
+    struct pki_xfer *xfer;     /* send, recv */
+    struct pki_task *other_end; /* of a message to the own rank that this one's stream copies (stream/self.c) */
+    size_t *lengths;           /* the layout's arrays */
+    const struct pki_executor *executor; /* NULL: the steps are done one by one */
+    struct pki_plan_entry *entry;
+    const struct pki_plan *plan; /* the entry's */
+    const uint32_t *dependents, *dependents_first;
+    struct pki_step_state *steps;
+    uint32_t *ready_steps;     /* stack of steps to look at */
+    uint32_t nready, remaining;
+    uint32_t next_send;        /* steps before it hold no first send that has yet to be issued */
+    uint32_t next_recv;        /* of an ordered plan: nor a receive that has yet to end */
+    char *scratch;
+    size_t scratch_stride;
+    struct pki_mixed mixed;
+    struct pki_scaled scaled;
+    struct pki_switched switched;
+    struct pki_list turn;      /* fused: engine->fused.waiting */
+    uint32_t epoch, last_epoch, clear_epoch, entry_number;
+    struct pki_reach reach;
+    int ctas;
+    uint32_t unreported;       /* not fused, though it could be: bit p, rank p has yet to be told */
+    bool heard_of;             /* another rank has said that it has an ordinary plan */
+    bool device_driven, careful, indirect, launched, fallen; /* fallen: a rank does it in another way, so all do */
+};
+
+/* The last collectives that began here: what a peer says of one that has ended must agree too. */
+#define PKI_SEEN_MAX 64
+
+struct pki_coll_seen {
+    uint64_t number;
+    uint32_t sig;
+    size_t count;
+};
+
+struct pki_plan_entry { /* the plan cache */
+    struct pki_list node; /* engine->plans, the one used last in front */
+    const struct pki_algorithm *algorithm;
+    bool in_place;
+    int root;
+    unsigned users; /* tasks */
+    struct pki_plan *plan;
+    size_t stride, stride_in, stride_out; /* of scratch, and the lengths it was made for */
+    pk_dtype_t stride_type;
+    struct pki_program *program; /* inline/coll.c's, or NULL */
+    struct pki_moment *moments;  /* stream/collective.c's, or NULL */
+    uint32_t nmoments;
+    uint32_t *dependents, *dependents_first; /* reversed dependencies: of step i, [first[i], first[i + 1]) */
+};
+
+struct pki_scratch {
+    char *ptr;
+    size_t bytes;
+    bool busy;
+    enum pki_mem_kind kind;
+};
+
+#define PKI_INLINE_BYTES ((size_t)64 << 10) /* in, out or scratch of a collective without a task */
+#define PKI_STREAM_OPERATIONS 512 /* in CUDA streams at a time; each has two words while it lasts */
+#define PKI_PLANS_MAX 128 /* plans that are kept; those in use come on top */
+#define PKI_SCRATCH_MAX 64
+
+static inline bool pki_task_in_cuda_stream(const struct pki_task *task)
+{
+    return task->request.stream.kind == PK_STREAM_KIND_CUDA;
+}
+
+static inline bool pki_task_is_fused(const struct pki_task *task)
+{
+    return task->plan != NULL && task->plan->nsteps == 1 && task->plan->steps[0].kind == PKI_STEP_FUSED;
+}
+
+static inline bool pki_task_is_switched(const struct pki_task *task)
+{
+    return task->request.what == PKI_DO_COLL && task->request.algorithm == &pki_switchml_algorithm;
+}
+
+#endif

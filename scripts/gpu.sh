@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # What only a machine with GPUs can show: builds, installs into a prefix of its own, runs every test that needs a real GPU and
 # measures beside NCCL. One line a step; everything they printed is in the output folder. Exit 1 when a step failed, 77 without a GPU.
-# usage: scripts/gpu.sh [-o FOLDER] [tests] [programs] [figures] [experiments] [demo]     default: tests figures, build/gpu-out
+# usage: scripts/gpu.sh [-o FOLDER] [tests] [programs] [figures] [experiments] [frameworks] [demo]     default: tests figures, build/gpu-out
+# frameworks: training and inference by torch, over NCCL and libpickle turn by turn (bench/frameworks)
 # programs: programs of NCCL, unchanged, over libnccl.so.2 of this tree; NCCL_TESTS names a folder with nccl-tests' *_perf
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit
@@ -157,6 +158,16 @@ experiments() {
     step experiments 300 bench/run_all --quick --only gpu --seconds 250 --bin build/gpu-bench --bin build/gpu-examples --out "$out/experiments"
 }
 
+# FRAMEWORKS_MINUTES bounds the measuring.
+frameworks() {
+    if [ "$count" -lt 2 ] || ! module torch; then
+        echo "frameworks: not run, torch and two GPUs are needed"
+        return
+    fi
+    step frameworks $((60 * ${FRAMEWORKS_MINUTES:-7} + 60)) python3 bench/frameworks/run.py --minutes "${FRAMEWORKS_MINUTES:-7}" \
+        --pickle-nccl "$prefix/bin/pickle-nccl" --sim "$build/tools/pickle-sim/pickle-sim" --out "$out/frameworks.d"
+}
+
 count=$(gpus)
 [ "$count" -ge 1 ] || { echo "no GPU here"; exit 77; }
 mkdir -p "$out"
@@ -167,6 +178,7 @@ step build 300 bash -c "$(declare -f build_all); build=$build prefix=$prefix; bu
 [[ $wanted != *" programs "* ]] || programs
 [[ $wanted != *" figures "* ]] || figures
 [[ $wanted != *" experiments "* ]] || experiments
+[[ $wanted != *" frameworks "* ]] || frameworks
 [[ $wanted != *" demo "* ]] || step demo 240 bash scripts/demo.sh
 failed=$(wc -l <"$out/failed")
 echo "$failed steps failed; what they printed is in $out"

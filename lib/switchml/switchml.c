@@ -182,11 +182,13 @@ pk_result_t pki_switchml_begin(struct pki_switchml *s, const void *in, void *out
     return PK_OK;
 }
 
-static void send_late(struct pki_switchml *s)
+/* Where packets have just come others may lie behind them, and no timer counts. */
+static void send_again(struct pki_switchml *s, bool timers)
 {
     uint32_t id;
 
-    while ((id = pki_switchml_worker_late(&s->worker, s->now)) != PKI_SWITCHML_NONE) {
+    while ((id = timers ? pki_switchml_worker_late(&s->worker, s->now)
+                        : pki_switchml_worker_overtaken(&s->worker, s->now)) != PKI_SWITCHML_NONE) {
         send_packet(s, id);
         s->again++;
     }
@@ -220,8 +222,7 @@ pk_result_t pki_switchml_poll(struct pki_switchml *s, bool *moved, bool *done)
     n = pki_datagrams_receive(&s->datagrams, take_reply, s);
     if (n < 0)
         s->error = errno;
-    if (n <= 0)
-        send_late(s);
+    send_again(s, n <= 0);
     pki_float_env_leave(was);
     flush(s);
     *moved = n > 0;

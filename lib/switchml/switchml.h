@@ -45,7 +45,7 @@ size_t pki_switchml_unfit(const struct pki_switchml *s);
 void pki_switchml_gather(const struct pki_switchml *s, float *units);
 void pki_switchml_scatter(const struct pki_switchml *s, const float *units);
 
-/* What to sleep at, beside a timer of 10 ms. */
+/* What to sleep at, beside a timer of a millisecond. */
 int pki_switchml_fd(const struct pki_switchml *s);
 /* "aggregator 10.0.0.1:48864", and how it stands. */
 const char *pki_switchml_name(const struct pki_switchml *s);

@@ -163,8 +163,56 @@ Test(switchml, timers_double_and_come_back)
         cr_assert_eq(next[1], id + 4 < 8 ? id + 4 : PKI_SWITCHML_NONE);
     }
     cr_assert(pki_switchml_worker_done(&w));
-    cr_assert_eq(w.timeout_ns, 10);
+    cr_assert_eq(w.doublings, 0);
     cr_assert_eq(pki_switchml_worker_due(&w), UINT64_MAX);
+    pki_switchml_worker_close(&w);
+}
+
+static void answer(struct pki_switchml_worker *w, uint32_t id, uint64_t now, uint32_t next)
+{
+    const struct pki_switchml_packet reply = { .id = id, .index = pki_switchml_worker_index(w, id) };
+    uint32_t sent[2];
+
+    cr_assert(pki_switchml_worker_reply(w, &reply, now, sent));
+    cr_assert_eq(sent[1], next, "after the reply to %u goes %u, not %u", id, sent[1], next);
+}
+
+/* 1,000 is the longest; the first packets wait for ranks that have not called, so that the first round trip is that of packet 4. */
+Test(switchml, timers_learn_round_trips)
+{
+    const struct pki_switchml_timing timing = { .timeout_ns = 1000, .least_ns = 50, .threshold = 100, .increment = 100 };
+    struct pki_switchml_worker w;
+
+    cr_assert_eq(pki_switchml_worker_init(&w, 0, 4, &timing), PK_OK);
+    pki_switchml_worker_begin(&w, 100, 4, 0);
+    for (uint32_t id = 0; id < 4; id++)
+        answer(&w, id, 900, id + 4);
+    cr_assert_eq(pki_switchml_worker_due(&w), 1900);
+    answer(&w, 4, 1000, 8); /* 100, give or take 50 */
+    cr_assert_eq(pki_switchml_worker_due(&w), 900 + 100 + 4 * 50);
+    for (uint32_t id = 5; id < 90; id++)
+        answer(&w, id, 1000, id + 4);
+    cr_assert_eq(pki_switchml_worker_due(&w), 1050, "none takes less than the least: %llu", (unsigned long long)pki_switchml_worker_due(&w));
+    pki_switchml_worker_close(&w);
+}
+
+/* Three later ones have been answered: it is lost. A reply to what was sent twice says nothing of those between. */
+Test(switchml, overtaken_packets_go_again)
+{
+    const struct pki_switchml_timing timing = { .timeout_ns = 1000, .threshold = 100, .increment = 100 };
+    struct pki_switchml_worker w;
+
+    cr_assert_eq(pki_switchml_worker_init(&w, 0, 8, &timing), PK_OK);
+    pki_switchml_worker_begin(&w, 100, 8, 0);
+    answer(&w, 1, 1, 9);
+    answer(&w, 2, 1, 10);
+    cr_assert_eq(pki_switchml_worker_overtaken(&w, 1), PKI_SWITCHML_NONE);
+    answer(&w, 3, 1, 11);
+    cr_assert_eq(pki_switchml_worker_overtaken(&w, 1), 0);
+    cr_assert_eq(pki_switchml_worker_overtaken(&w, 1), PKI_SWITCHML_NONE, "once");
+    answer(&w, 0, 2, 8);
+    cr_assert_eq(pki_switchml_worker_overtaken(&w, 2), PKI_SWITCHML_NONE);
+    cr_assert_eq(w.resends, 0, "no timer has run out");
     pki_switchml_worker_close(&w);
 }
 

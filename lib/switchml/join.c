@@ -27,7 +27,7 @@ static pk_result_t wait_for(const struct pki_switchml *s, int fd, short events, 
     pk_result_t result = pki_poll(&poll, 1, wait);
 
     if (result == PK_IN_PROGRESS)
-        return pki_fail(PK_ERR_TIMEOUT, NULL, "%s: %s until the deadline of init", s->name, what);
+        return pki_fail(PK_ERR_TIMEOUT, NULL, "%s: %s within the time for it", s->name, what);
     if (result == PK_ERR_ABORTED)
         return pki_fail(PK_ERR_ABORTED, NULL, "%s: init was aborted", s->name);
     return result;
@@ -72,7 +72,7 @@ static pk_result_t look_up(const struct pki_switchml *s, const char *host, const
 
         if (pki_now_ns() > wait->deadline_ns || pki_poll(NULL, 0, &nap) == PK_ERR_ABORTED) {
             pki_lookup_drop(lookup);
-            return pki_fail(PK_ERR_TIMEOUT, NULL, "%s: no address until the deadline of init", s->name);
+            return pki_fail(PK_ERR_TIMEOUT, NULL, "%s: no address within the time for it", s->name);
         }
     }
     *count = pki_lookup_result(lookup, addresses, PKI_RESOLVE_MAX, why);

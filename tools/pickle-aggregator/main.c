@@ -126,12 +126,12 @@ static void print_counts(const struct server *s)
 
     printf("packets %llu, replies %llu, sums complete %llu, asked again %llu, sent again %llu, stale %llu, disagree %llu, "
            "outside %llu, malformed %llu, "
-           "strangers %llu, unsent %llu, lost by test %llu, cpu %.3f s, packets per core second %.0f\n",
+           "strangers %llu, no descriptor %llu, unsent %llu, lost by test %llu, cpu %.3f s, packets per core second %.0f\n",
            (unsigned long long)c->packets, (unsigned long long)c->replies, (unsigned long long)v[PKI_SWITCHML_TO_ALL],
            (unsigned long long)v[PKI_SWITCHML_TO_ONE], (unsigned long long)v[PKI_SWITCHML_AGAIN],
            (unsigned long long)v[PKI_SWITCHML_STALE], (unsigned long long)v[PKI_SWITCHML_DISAGREES],
            (unsigned long long)v[PKI_SWITCHML_OUTSIDE], (unsigned long long)c->malformed, (unsigned long long)c->strangers,
-           (unsigned long long)s->datagrams.unsent, (unsigned long long)s->datagrams.shed, cpu,
+           (unsigned long long)c->refused, (unsigned long long)s->datagrams.unsent, (unsigned long long)s->datagrams.shed, cpu,
            cpu > 0 ? (double)c->packets / cpu : 0);
     fflush(stdout);
 }
@@ -234,7 +234,7 @@ static int serve(struct server *s, const struct options *o)
             print_counts(s);
         }
         if (n == 0 || rounds % LOOK_EVERY == 0)
-            server_drop_late(s, pki_now_ns());
+            server_turn(s, pki_now_ns());
     }
     print_counts(s);
     return 0;

@@ -3,7 +3,7 @@
 """The in-network allreduce once more: an aggregator and a worker, written from the description of packets and rules alone
 (docs/switchml.md), with no line of the library's. Each meets the other side's real program in tests.
 
-usage: switchml_twin.py aggregator [--port P] [--secret FILE] [--loss PPM] [--seconds S]
+usage: switchml_twin.py aggregator [--port P] [--secret FILE] [--loss PPM] [--seconds S] [--drop-after PACKETS]
        switchml_twin.py worker --port P --rank R --workers N --id HEX [--secret FILE] [--elements 64|256] [--window W]
                                [--type int32|float] [--numel N] [--jobs J] [--loss PPM]
 """
@@ -134,7 +134,7 @@ class Aggregator:
         self.udp.sock.bind(("127.0.0.1", options.port))
         self.port = self.udp.sock.getsockname()[1]
         self.listener = socket.create_server(("127.0.0.1", options.port)) # with port 0 another one
-        self.jobs, self.senders, self.packets = {}, {}, 0
+        self.jobs, self.senders, self.packets, self.drop_after = {}, {}, 0, options.drop_after
         self.selector.register(self.listener, selectors.EVENT_READ, self.accept)
         self.selector.register(self.udp.sock, selectors.EVENT_READ, self.take)
 
@@ -178,6 +178,7 @@ class Aggregator:
         job.here += 1
         self.senders[job.address[rank]] = (job, rank)
         state["worker"] = (identity, rank)
+        self.newest = (connection, state)
         answer = MAGIC + struct.pack(">IIHH92s", 0, job.window, self.port, 0, b"")
         connection.sendall(answer + proof(self.key, b"pickle switchml answer", state["nonce"], hello[44:76], answer))
         return True
@@ -187,6 +188,9 @@ class Aggregator:
         if data is None or sender not in self.senders or len(data) < 10:
             return
         self.packets += 1
+        if self.packets == self.drop_after: # one rank alone loses its aggregator
+            self.leave(*self.newest)
+            return
         job, rank = self.senders[sender]
         to, reply = job.packet(rank, data)
         for address in to:
@@ -368,6 +372,7 @@ def main():
     both.add_argument("--loss", type=int, default=0)
     aggregator = commands.add_parser("aggregator", parents=[both])
     aggregator.add_argument("--seconds", type=float, default=600)
+    aggregator.add_argument("--drop-after", type=int, default=0)
     worker = commands.add_parser("worker", parents=[both])
     worker.add_argument("--rank", type=int, required=True)
     worker.add_argument("--workers", type=int, required=True)

@@ -78,7 +78,7 @@ void pki_aggregate_agree(struct pk_comm *comm, bool all)
         pki_switchml_close(comm->switchml);
         comm->switchml = NULL;
     }
-    pki_engine_set_aggregator(comm->engine, comm->switchml);
+    pki_engine_set_aggregator(comm->engine, comm->switchml, comm->tuning.switchml_fallback != 0);
 }
 
 pk_result_t pki_aggregate_choose(const struct pk_comm *comm, pk_dtype_t dtype, pk_op_t op, struct pki_choice *choice)

@@ -4,9 +4,10 @@
 tools/switchml_twin.py, and the twin's workers with pickle-aggregator; 2 to 32 ranks, packets of 64 and 256 values, loss; and what
 goes wrong: no aggregator, another secret, an aggregator that is killed, one that stops, a rank that is killed, garbage.
 
-usage: drive.py TESTS_FOLDER AGGREGATOR SOURCE jobs|twins|faults|gpu|long|long_twins [RANKS...]
+usage: drive.py TESTS_FOLDER AGGREGATOR SOURCE jobs|twins|faults|gpu|long|long_twins|long_faults [RANKS...]
 """
 import os
+import random
 import re
 import resource
 import signal
@@ -140,6 +141,12 @@ def long(folder):
                 job(folder, n, elements, loss, arguments=() if n < 32 or loss == 1000 else ("short",))
 
 
+def long_faults(_):
+    for n in NUMBERS:
+        for loss in (0, 10000, 50000):
+            survived("%d ranks, loss %g %%, the aggregator is killed" % (n, loss / 1e4), n, signal.SIGKILL, PICKLE_TEST_SWITCHML_LOSS=loss or None)
+
+
 def long_twins(folder):
     for n in NUMBERS:
         job(folder, n, 64, 10000, twin=True)
@@ -204,9 +211,9 @@ def secrets(folder):
     check("the aggregator says so", "does not know the secret" in end, end)
 
 
-def endless(aggregator, n=2, **env):
+def endless(aggregator, n=2, what="endless", **env):
     """Ranks that reduce until something happens; returns when they have begun."""
-    ranks = start(n, ("endless",), PK_SWITCHML="127.0.0.1:%d" % aggregator.port, **env)
+    ranks = start(n, (what,), PK_SWITCHML="127.0.0.1:%d" % aggregator.port, **env)
     line = ranks[0].stdout.readline() + ranks[0].stdout.readline()
     if "begun" not in line:
         check("begin", False, line)
@@ -220,6 +227,19 @@ def killed():
     codes, said = finish(ranks)
     good = all(c == 4 for c in codes) and "aggregator 127.0.0.1:%d" % aggregator.port in said
     check("the aggregator is killed", good, "%s\n%s" % (codes, said))
+
+
+def survived(name, n, how, **env):
+    """The job goes on by the ordinary algorithm, and no sum is wrong. how: a signal to the aggregator, or None: one rank loses it."""
+    aggregator = Aggregator() if how is not None else Aggregator(True, arguments=("--drop-after", "3000"))
+    ranks = endless(aggregator, n, "survive", PK_SWITCHML_FALLBACK=1, **env)
+    time.sleep(random.random() / 5)
+    if how is not None:
+        aggregator.process.send_signal(how)
+    codes, said = finish(ranks)
+    aggregator.stop(signal.SIGKILL)
+    good = codes == [0] * n and "PK_SWITCHML_FALLBACK: this and later allreduces go without it" in said
+    check("%s, with fallback" % name, good, "%s\n%s" % (codes, said))
 
 
 def stopped():
@@ -236,13 +256,15 @@ def stopped():
 
 def rank_killed():
     aggregator = Aggregator()
-    ranks = endless(aggregator, 3)
-    ranks[2].kill()
-    codes, said = finish(ranks)
-    check("a rank is killed", codes[:2] == [4, 4] and "peer 2" in said, "%s\n%s" % (codes, said))
+    for what, fallback in (("endless", 0), ("unfit", 0), ("endless", 1)):
+        ranks = endless(aggregator, 3, what, PK_SWITCHML_FALLBACK=fallback)
+        ranks[2].kill()
+        codes, said = finish(ranks)
+        name = "a rank is killed, %s%s" % (what, ", with fallback" if fallback else "")
+        check(name, codes[:2] == [4, 4] and "peer 2" in said, "%s\n%s" % (codes, said))
     codes, said = finish(start(3, ("short",), PK_SWITCHML="127.0.0.1:%d" % aggregator.port))
     end = aggregator.stop()
-    check("the aggregator goes on", codes == [0] * 3 and end.count("all have left") == 2, said + end)
+    check("the aggregator goes on", codes == [0] * 3 and end.count("all have left") == 4, said + end)
 
 
 def rank_late():
@@ -312,6 +334,10 @@ def faults(folder):
     no_descriptors()
     killed()
     stopped()
+    survived("the aggregator is killed", 4, signal.SIGKILL)
+    survived("the aggregator is killed where packets are lost", 3, signal.SIGKILL, PICKLE_TEST_SWITCHML_LOSS=30000)
+    survived("one rank loses the aggregator", 3, None)
+    survived("the aggregator stands still", 3, signal.SIGSTOP, PK_TIMEOUT_MS=8000)
     rank_killed()
     rank_late()
     garbage()
@@ -319,5 +345,5 @@ def faults(folder):
 
 
 with tempfile.TemporaryDirectory() as directory:
-    {"jobs": jobs, "twins": twins, "faults": faults, "gpu": gpu, "long": long, "long_twins": long_twins}[PART](directory)
+    {"jobs": jobs, "twins": twins, "faults": faults, "gpu": gpu, "long": long, "long_twins": long_twins, "long_faults": long_faults}[PART](directory)
 sys.exit(1 if failures else 0)

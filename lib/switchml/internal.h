@@ -29,8 +29,6 @@ struct pki_switchml {
     int connection; /* TCP; negative: this rank has left */
     struct pki_datagrams datagrams;
     struct pki_switchml_worker worker;
-    unsigned char *values; /* of packets that wait for flush: PKI_DATAGRAMS_QUEUE of them */
-    uint32_t next;         /* of these, to be used next */
     unsigned looks;
     int error; /* errno that the socket has told */
     bool busy;

@@ -200,8 +200,7 @@ static pk_result_t meet(struct pki_switchml *s, const struct pki_switchml_settin
     if (result != PK_OK)
         return result;
     s->window = answer.window;
-    s->values = malloc((size_t)PKI_DATAGRAMS_QUEUE * 4 * s->elements);
-    if (s->values == NULL || pki_switchml_worker_init(&s->worker, 0, s->window, &settings->timing) != PK_OK)
+    if (pki_switchml_worker_init(&s->worker, 0, s->window, &settings->timing) != PK_OK)
         return pki_fail(PK_ERR_MEMORY, NULL, "no memory for %u packets on their way", s->window);
     return PK_OK;
 }

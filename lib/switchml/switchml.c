@@ -96,9 +96,9 @@ static void send_packet(struct pki_switchml *s, uint32_t id)
                                           .index = pki_switchml_worker_index(&s->worker, id),
                                           .job = s->worker.job,
                                           .exponents = { (int8_t)~mark(s, id), mark(s, id) } };
-    unsigned char header[PKI_SWITCHML_HEADER_BYTES];
     const size_t units = s->job.units, behind = s->job.floats ? s->worker.ahead : 0;
-    unsigned char *values = s->values + (s->next++ % PKI_DATAGRAMS_QUEUE) * 4 * s->elements;
+    unsigned char *bytes = pki_datagrams_add(&s->datagrams, NULL, pki_switchml_packet_bytes(s->elements));
+    unsigned char *values = bytes + PKI_SWITCHML_HEADER_BYTES;
 
     if (s->job.floats && id < units)
         packet.exponents[0] =
@@ -107,10 +107,7 @@ static void send_packet(struct pki_switchml *s, uint32_t id)
         fill(s, id - behind, values);
     else
         memset(values, 0, 4 * (size_t)s->elements);
-    pki_switchml_pack(&packet, s->elements, header);
-    pki_datagrams_add(&s->datagrams, NULL, header, values, 4 * (size_t)s->elements);
-    if (pki_datagrams_is_full(&s->datagrams) || s->next % PKI_DATAGRAMS_QUEUE == 0)
-        flush(s);
+    pki_switchml_pack(&packet, s->elements, bytes);
 }
 
 static void take_reply(void *arg, const unsigned char *data, size_t bytes, const struct sockaddr_storage *from)
@@ -331,7 +328,6 @@ void pki_switchml_close(struct pki_switchml *s)
         return;
     pki_switchml_leave(s);
     pki_switchml_worker_close(&s->worker);
-    free(s->values);
     free(s->job.exponents);
     free(s->job.summed);
     free(s);

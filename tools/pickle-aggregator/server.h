@@ -20,6 +20,7 @@
 struct worker {
     bool present;
     struct sockaddr_storage address; /* its packets' */
+    struct pki_receivers alone;
 };
 
 struct job {
@@ -31,6 +32,7 @@ struct job {
     uint32_t came;   /* and those that have ever been */
     bool complained; /* of packets that disagree */
     struct worker worker[PKI_SWITCHML_WORKERS_MAX];
+    struct pki_receivers all; /* who are present */
     struct pki_switchml_aggregator sums;
 };
 

@@ -3,9 +3,9 @@
 """The in-network allreduce once more: an aggregator and a worker, written from the description of packets and rules alone
 (docs/switchml.md), with no line of the library's. Each meets the other side's real program in tests.
 
-usage: switchml_twin.py aggregator [--port P] [--secret FILE] [--loss PPM] [--seconds S] [--drop-after PACKETS]
+usage: switchml_twin.py aggregator [--port P] [--secret FILE] [--loss PPM] [--mix PPM] [--seconds S] [--drop-after PACKETS]
        switchml_twin.py worker --port P --rank R --workers N --id HEX [--secret FILE] [--elements 64|256] [--window W]
-                               [--type int32|float] [--numel N] [--jobs J] [--loss PPM]
+                               [--type int32|float] [--numel N] [--jobs J] [--loss PPM] [--mix PPM]
 """
 import argparse
 import array
@@ -54,10 +54,12 @@ def unwords(values):
 
 
 class Lossy:
-    """A datagram socket that loses some of what it sends and receives."""
+    """A datagram socket that loses some of what it sends and receives; of what it sends it holds some back until more has gone,
+    and sends some twice."""
 
-    def __init__(self, sock, ppm):
-        self.sock, self.ppm, self.lost = sock, ppm, 0
+    def __init__(self, sock, ppm, mix):
+        self.sock, self.ppm, self.mix, self.lost, self.mixed = sock, ppm, mix, 0, 0
+        self.held = []
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 << 20)
         self.random = random.Random(os.getpid())
 
@@ -67,8 +69,19 @@ class Lossy:
         return lost
 
     def send(self, data, to):
-        if not self.loses():
+        if self.loses():
+            return
+        chance = self.random.random() * 1e6
+        self.mixed += chance < 2 * self.mix
+        if chance < self.mix:
+            self.held.append((self.random.randrange(1, 40), data, to))
+            return
+        for _ in range(2 if chance < 2 * self.mix else 1):
             self.sock.sendto(data, to)
+        for later, *packet in self.held:
+            if later == 1:
+                self.sock.sendto(*packet)
+        self.held = [(later - 1, *packet) for later, *packet in self.held if later > 1]
 
     def receive(self):
         data, sender = self.sock.recvfrom(65536)
@@ -130,7 +143,7 @@ class Aggregator:
     def __init__(self, options):
         self.key = key_of(options.secret)
         self.selector = selectors.DefaultSelector()
-        self.udp = Lossy(socket.socket(socket.AF_INET, socket.SOCK_DGRAM), options.loss)
+        self.udp = Lossy(socket.socket(socket.AF_INET, socket.SOCK_DGRAM), options.loss, options.mix)
         self.udp.sock.bind(("127.0.0.1", options.port))
         self.port = self.udp.sock.getsockname()[1]
         self.listener = socket.create_server(("127.0.0.1", options.port)) # with port 0 another one
@@ -202,7 +215,7 @@ class Aggregator:
         while time.monotonic() < until and not stopped:
             for entry, _ in self.selector.select(0.2):
                 entry.data(entry.fileobj)
-        print("twin: packets %d, lost by test %d" % (self.packets, self.udp.lost), flush=True)
+        print("twin: packets %d, lost by test %d, mixed by test %d" % (self.packets, self.udp.lost, self.udp.mixed), flush=True)
 
 
 # ---- the worker ----
@@ -240,7 +253,7 @@ class Worker:
         self.connection = socket.create_connection(("127.0.0.1", options.port))
         udp = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         udp.bind(("127.0.0.1", 0))
-        self.udp = Lossy(udp, options.loss)
+        self.udp = Lossy(udp, options.loss, options.mix)
         greeting = receive_all(self.connection, GREETING)
         nonce = os.urandom(32)
         hello = MAGIC + struct.pack(">I16sIIIIHH32s", 1, bytes.fromhex(options.id), options.rank, options.workers,
@@ -350,8 +363,8 @@ def work(options):
                 wrong += not math.isclose(sums[i], right, rel_tol=1e-6, abs_tol=options.workers ** 2 * 2 * most / 2 ** 31)
             else:
                 wrong += sums[i] != right & 0xffffffff
-    said = (options.rank, options.jobs, wrong, worker.resends)
-    print("twin worker %d: %d jobs, %d wrong, %d packets sent again" % said, flush=True)
+    said = (options.rank, options.jobs, wrong, worker.resends, worker.udp.mixed)
+    print("twin worker %d: %d jobs, %d wrong, %d packets sent again, %d mixed by test" % said, flush=True)
     return wrong > 0
 
 
@@ -370,6 +383,7 @@ def main():
     both.add_argument("--port", type=int, default=48864)
     both.add_argument("--secret")
     both.add_argument("--loss", type=int, default=0)
+    both.add_argument("--mix", type=int, default=0)
     aggregator = commands.add_parser("aggregator", parents=[both])
     aggregator.add_argument("--seconds", type=float, default=600)
     aggregator.add_argument("--drop-after", type=int, default=0)

@@ -4,6 +4,7 @@
 (docs/switchml.md), with no line of the library's. Each meets the other side's real program in tests.
 
 usage: switchml_twin.py aggregator [--port P] [--secret FILE] [--loss PPM] [--mix PPM] [--seconds S] [--drop-after PACKETS]
+                                   [--slow MS]
        switchml_twin.py worker --port P --rank R --workers N --id HEX [--secret FILE] [--elements 64|256] [--window W]
                                [--type int32|float] [--numel N] [--jobs J] [--loss PPM] [--mix PPM]
 """
@@ -147,7 +148,7 @@ class Aggregator:
         self.udp.sock.bind(("127.0.0.1", options.port))
         self.port = self.udp.sock.getsockname()[1]
         self.listener = socket.create_server(("127.0.0.1", options.port)) # with port 0 another one
-        self.jobs, self.senders, self.packets, self.drop_after = {}, {}, 0, options.drop_after
+        self.jobs, self.senders, self.packets, self.drop_after, self.slow = {}, {}, 0, options.drop_after, options.slow / 1e3
         self.selector.register(self.listener, selectors.EVENT_READ, self.accept)
         self.selector.register(self.udp.sock, selectors.EVENT_READ, self.take)
 
@@ -201,6 +202,7 @@ class Aggregator:
         if data is None or sender not in self.senders or len(data) < 10:
             return
         self.packets += 1
+        time.sleep(self.slow)
         if self.packets == self.drop_after: # one rank alone loses its aggregator
             self.leave(*self.newest)
             return
@@ -387,6 +389,7 @@ def main():
     aggregator = commands.add_parser("aggregator", parents=[both])
     aggregator.add_argument("--seconds", type=float, default=600)
     aggregator.add_argument("--drop-after", type=int, default=0)
+    aggregator.add_argument("--slow", type=float, default=0)
     worker = commands.add_parser("worker", parents=[both])
     worker.add_argument("--rank", type=int, required=True)
     worker.add_argument("--workers", type=int, required=True)

@@ -248,9 +248,9 @@ def killed():
     check("the aggregator is killed", good, "%s\n%s" % (codes, said))
 
 
-def survived(name, n, how, **env):
-    """The job goes on by the ordinary algorithm, all sums right. how: a signal to the aggregator; None: one rank loses it."""
-    aggregator = Aggregator() if how is not None else Aggregator(True, arguments=("--drop-after", "3000"))
+def survived(name, n, how, twin=(), **env):
+    """The job goes on by the ordinary algorithm, all sums right. how: a signal to the aggregator; None: the twin does as told."""
+    aggregator = Aggregator() if how is not None else Aggregator(True, arguments=twin)
     ranks = endless(aggregator, n, "survive", PK_SWITCHML_FALLBACK=1, **env)
     time.sleep(random.random() / 5)
     if how is not None:
@@ -271,6 +271,14 @@ def stopped():
     named = "packets to or from aggregator 127.0.0.1:%d" % aggregator.port
     good = all(c == 4 for c in codes) and named in said and "waiting for rank 0" not in said
     check("the aggregator stands still", good, "%s\n%s" % (codes, said))
+
+
+def slow():
+    aggregator = Aggregator(True, arguments=("--slow", "10"))
+    codes, said = finish(start(2, ("endless",), PK_SWITCHML="127.0.0.1:%d" % aggregator.port, PK_TIMEOUT_MS=4000))
+    aggregator.stop(signal.SIGKILL)
+    named = "packets to or from aggregator 127.0.0.1:%d" % aggregator.port
+    check("the aggregator is slow", all(c == 4 for c in codes) and named in said, "%s\n%s" % (codes, said))
 
 
 def rank_killed():
@@ -374,9 +382,11 @@ def faults(folder):
     no_descriptors()
     killed()
     stopped()
+    slow()
     survived("the aggregator is killed", 4, signal.SIGKILL)
     survived("the aggregator is killed where packets are lost", 3, signal.SIGKILL, PICKLE_TEST_SWITCHML_LOSS=30000)
-    survived("one rank loses the aggregator", 3, None)
+    survived("one rank loses the aggregator", 3, None, ("--drop-after", "3000"))
+    survived("the aggregator is slow", 2, None, ("--slow", "10"), PK_TIMEOUT_MS=6000)
     survived("the aggregator stands still", 3, signal.SIGSTOP, PK_TIMEOUT_MS=8000)
     rank_killed()
     restarted()

@@ -3,9 +3,10 @@
 """The in-network allreduce once more: an aggregator and a worker, written from the description of packets and rules alone
 (docs/switchml.md), with no line of the library's. Each meets the other side's real program in tests.
 
-usage: switchml_twin.py aggregator [--port P] [--secret FILE] [--loss PPM] [--seconds S]
+usage: switchml_twin.py aggregator [--port P] [--secret FILE] [--loss PPM] [--mix PPM] [--seconds S] [--drop-after PACKETS]
+                                   [--slow MS]
        switchml_twin.py worker --port P --rank R --workers N --id HEX [--secret FILE] [--elements 64|256] [--window W]
-                               [--type int32|float] [--numel N] [--jobs J] [--loss PPM]
+                               [--type int32|float] [--numel N] [--jobs J] [--loss PPM] [--mix PPM]
 """
 import argparse
 import array
@@ -54,10 +55,12 @@ def unwords(values):
 
 
 class Lossy:
-    """A datagram socket that loses some of what it sends and receives."""
+    """A datagram socket that loses some of what it sends and receives; of what it sends it holds some back until more has gone,
+    and sends some twice."""
 
-    def __init__(self, sock, ppm):
-        self.sock, self.ppm, self.lost = sock, ppm, 0
+    def __init__(self, sock, ppm, mix):
+        self.sock, self.ppm, self.mix, self.lost, self.mixed = sock, ppm, mix, 0, 0
+        self.held = []
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 << 20)
         self.random = random.Random(os.getpid())
 
@@ -67,8 +70,19 @@ class Lossy:
         return lost
 
     def send(self, data, to):
-        if not self.loses():
+        if self.loses():
+            return
+        chance = self.random.random() * 1e6
+        self.mixed += chance < 2 * self.mix
+        if chance < self.mix:
+            self.held.append((self.random.randrange(1, 40), data, to))
+            return
+        for _ in range(2 if chance < 2 * self.mix else 1):
             self.sock.sendto(data, to)
+        for later, *packet in self.held:
+            if later == 1:
+                self.sock.sendto(*packet)
+        self.held = [(later - 1, *packet) for later, *packet in self.held if later > 1]
 
     def receive(self):
         data, sender = self.sock.recvfrom(65536)
@@ -130,11 +144,11 @@ class Aggregator:
     def __init__(self, options):
         self.key = key_of(options.secret)
         self.selector = selectors.DefaultSelector()
-        self.udp = Lossy(socket.socket(socket.AF_INET, socket.SOCK_DGRAM), options.loss)
+        self.udp = Lossy(socket.socket(socket.AF_INET, socket.SOCK_DGRAM), options.loss, options.mix)
         self.udp.sock.bind(("127.0.0.1", options.port))
         self.port = self.udp.sock.getsockname()[1]
         self.listener = socket.create_server(("127.0.0.1", options.port)) # with port 0 another one
-        self.jobs, self.senders, self.packets = {}, {}, 0
+        self.jobs, self.senders, self.packets, self.drop_after, self.slow = {}, {}, 0, options.drop_after, options.slow / 1e3
         self.selector.register(self.listener, selectors.EVENT_READ, self.accept)
         self.selector.register(self.udp.sock, selectors.EVENT_READ, self.take)
 
@@ -178,6 +192,7 @@ class Aggregator:
         job.here += 1
         self.senders[job.address[rank]] = (job, rank)
         state["worker"] = (identity, rank)
+        self.newest = (connection, state)
         answer = MAGIC + struct.pack(">IIHH92s", 0, job.window, self.port, 0, b"")
         connection.sendall(answer + proof(self.key, b"pickle switchml answer", state["nonce"], hello[44:76], answer))
         return True
@@ -187,6 +202,10 @@ class Aggregator:
         if data is None or sender not in self.senders or len(data) < 10:
             return
         self.packets += 1
+        time.sleep(self.slow)
+        if self.packets == self.drop_after: # one rank alone loses its aggregator
+            self.leave(*self.newest)
+            return
         job, rank = self.senders[sender]
         to, reply = job.packet(rank, data)
         for address in to:
@@ -198,7 +217,7 @@ class Aggregator:
         while time.monotonic() < until and not stopped:
             for entry, _ in self.selector.select(0.2):
                 entry.data(entry.fileobj)
-        print("twin: packets %d, lost by test %d" % (self.packets, self.udp.lost), flush=True)
+        print("twin: packets %d, lost by test %d, mixed by test %d" % (self.packets, self.udp.lost, self.udp.mixed), flush=True)
 
 
 # ---- the worker ----
@@ -236,7 +255,7 @@ class Worker:
         self.connection = socket.create_connection(("127.0.0.1", options.port))
         udp = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         udp.bind(("127.0.0.1", 0))
-        self.udp = Lossy(udp, options.loss)
+        self.udp = Lossy(udp, options.loss, options.mix)
         greeting = receive_all(self.connection, GREETING)
         nonce = os.urandom(32)
         hello = MAGIC + struct.pack(">I16sIIIIHH32s", 1, bytes.fromhex(options.id), options.rank, options.workers,
@@ -346,8 +365,8 @@ def work(options):
                 wrong += not math.isclose(sums[i], right, rel_tol=1e-6, abs_tol=options.workers ** 2 * 2 * most / 2 ** 31)
             else:
                 wrong += sums[i] != right & 0xffffffff
-    said = (options.rank, options.jobs, wrong, worker.resends)
-    print("twin worker %d: %d jobs, %d wrong, %d packets sent again" % said, flush=True)
+    said = (options.rank, options.jobs, wrong, worker.resends, worker.udp.mixed)
+    print("twin worker %d: %d jobs, %d wrong, %d packets sent again, %d mixed by test" % said, flush=True)
     return wrong > 0
 
 
@@ -366,8 +385,11 @@ def main():
     both.add_argument("--port", type=int, default=48864)
     both.add_argument("--secret")
     both.add_argument("--loss", type=int, default=0)
+    both.add_argument("--mix", type=int, default=0)
     aggregator = commands.add_parser("aggregator", parents=[both])
     aggregator.add_argument("--seconds", type=float, default=600)
+    aggregator.add_argument("--drop-after", type=int, default=0)
+    aggregator.add_argument("--slow", type=float, default=0)
     worker = commands.add_parser("worker", parents=[both])
     worker.add_argument("--rank", type=int, required=True)
     worker.add_argument("--workers", type=int, required=True)

@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <time.h>
 
 #include "allreduce.h"
@@ -24,6 +25,7 @@ struct run {
     gpu_stream_t gpu_stream;
     double *took; /* ns of each batch of jobs */
     unsigned batches;
+    double cpu_s; /* that this process has used in them */
 };
 
 static int failed(const char *what)
@@ -41,6 +43,14 @@ static double now_ns(void)
 
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (double)t.tv_sec * 1e9 + (double)t.tv_nsec;
+}
+
+static double cpu_seconds(void)
+{
+    struct rusage u;
+
+    getrusage(RUSAGE_SELF, &u);
+    return (double)(u.ru_utime.tv_sec + u.ru_stime.tv_sec) + (double)(u.ru_utime.tv_usec + u.ru_stime.tv_usec) / 1e6;
 }
 
 /* ---- data ---- */
@@ -143,6 +153,7 @@ static int go(struct run *r)
     for (unsigned j = 0; j < r->o.warmup_jobs; j++)
         if (batch(r, 1) != PK_OK)
             return failed("allreduce");
+    r->cpu_s = -cpu_seconds();
     for (unsigned done = 0; done < r->o.jobs; r->batches++) {
         const unsigned jobs = r->o.jobs - done < r->o.sync_every ? r->o.jobs - done : r->o.sync_every;
         const double began = now_ns();
@@ -155,6 +166,7 @@ static int go(struct run *r)
                    gbps(r, r->took[r->batches], 1));
         done += jobs;
     }
+    r->cpu_s += cpu_seconds();
     return 0;
 }
 
@@ -197,8 +209,9 @@ static void dump(const struct run *r)
 
     if (!r->o.stats || pk_comm_stats(r->comm, &s) != PK_OK)
         return;
-    printf("rank %d: operations %llu, steps %llu, messages %llu, bytes sent %llu, copies %llu, kernels %llu\n", r->rank,
-           (unsigned long long)s.operations, (unsigned long long)s.steps, (unsigned long long)s.messages,
+    printf("rank %d: processor time of the jobs %.6f s, operations %llu, steps %llu, messages %llu, bytes sent %llu, "
+           "copies %llu, kernels %llu\n",
+           r->rank, r->cpu_s, (unsigned long long)s.operations, (unsigned long long)s.steps, (unsigned long long)s.messages,
            (unsigned long long)s.bytes_sent, (unsigned long long)s.copies, (unsigned long long)s.kernels);
 }
 

@@ -65,6 +65,11 @@ static pk_result_t describe_coll(const pk_comm_t *comm, const struct question *q
     r->algorithm = choice.algorithm;
     r->instead = choice.instead;
     *reason = choice.reason;
+    if (choice.algorithm == &pki_switchml_algorithm && pki_engine_lost_aggregator(comm->engine)) {
+        r->algorithm = choice.instead;
+        r->instead = NULL;
+        *reason = "PK_SWITCHML_FALLBACK: the aggregator has been lost";
+    }
     return PK_OK;
 }
 

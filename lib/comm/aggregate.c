@@ -6,7 +6,18 @@
 #include "comm/comm.h"
 #include "switchml/switchml.h"
 #include "util/auth.h"
+#include "util/clock.h"
 #include "util/env.h"
+
+#define TRY_NS (5 * PKI_NS_PER_S)
+
+/* Where it goes on without an aggregator that does not answer there has to be time for that. */
+static void limit_try(struct pki_wait *wait)
+{
+    const uint64_t now = pki_now_ns(), left = wait->deadline_ns > now ? wait->deadline_ns - now : 0;
+
+    wait->deadline_ns = now + (left / 4 < TRY_NS ? left / 4 : TRY_NS);
+}
 
 /* The aggregator's secret is that of PK_SECRET_FILE, also where the ranks have theirs from a launcher or an id. */
 static pk_result_t describe(struct pk_comm *comm, struct pki_switchml_join *join)
@@ -45,6 +56,8 @@ pk_result_t pki_aggregate_join(struct pk_comm *comm, bool *joined)
     if (!comm->chooser.switchml || comm->size == 1)
         return PK_OK;
     result = describe(comm, &join);
+    if (comm->tuning.switchml_fallback != 0)
+        limit_try(&join.wait);
     if (result == PK_OK)
         result = pki_switchml_open(&join, &comm->switchml);
     pki_auth_wipe(join.key, sizeof join.key);
@@ -65,7 +78,7 @@ void pki_aggregate_agree(struct pk_comm *comm, bool all)
         pki_switchml_close(comm->switchml);
         comm->switchml = NULL;
     }
-    pki_engine_set_aggregator(comm->engine, comm->switchml);
+    pki_engine_set_aggregator(comm->engine, comm->switchml, comm->tuning.switchml_fallback != 0);
 }
 
 pk_result_t pki_aggregate_choose(const struct pk_comm *comm, pk_dtype_t dtype, pk_op_t op, struct pki_choice *choice)

@@ -67,8 +67,9 @@ int pki_engine_fused_offer(struct pki_engine *engine, int processes);
 void pki_engine_fused_start(struct pki_engine *engine, int ctas); /* the least that any rank has offered; 0: without */
 /* Is a collective with this argument fused where all ranks have it in device memory? The same on all ranks. */
 bool pki_engine_fuses(const struct pki_engine *engine, enum pki_coll coll, size_t bytes, pk_dtype_t dtype, pk_op_t op);
-/* The aggregator of the communicator, which outlives the engine. */
-void pki_engine_set_aggregator(struct pki_engine *engine, struct pki_switchml *switchml);
+/* The aggregator of the communicator, which outlives the engine. `fallback`: where it is lost operations go on without it. */
+void pki_engine_set_aggregator(struct pki_engine *engine, struct pki_switchml *switchml, bool fallback);
+bool pki_engine_lost_aggregator(const struct pki_engine *engine); /* all ranks know it */
 void pki_engine_start(struct pki_engine *engine);
 
 /* Wait for the unfinished, send the shutdown message, and until what was sent to other hosts has arrived as far as its

@@ -16,6 +16,13 @@ static void take_mapping(struct pki_engine *e, struct pki_peer *peer, const stru
     pki_reach_message(e, peer, msg);
 }
 
+static void take_loss(struct pki_engine *e, struct pki_peer *peer, const struct pki_msg *msg, const void *payload)
+{
+    (void)peer;
+    (void)payload;
+    pki_switched_message(e, msg);
+}
+
 static void granted(struct pki_xfer *xfer, const struct pki_msg *msg, const void *payload)
 {
     (void)payload;
@@ -62,6 +69,7 @@ const struct pki_handlers pki_handlers = {
         [PKI_MSG_PLAN] = { .go_on = NULL }, /* kept until its collective begins here */
         [PKI_MSG_NOTE] = { .go_on = pki_recv_message },
         [PKI_MSG_SIDE] = { .take = pki_side_message },
+        [PKI_MSG_UNSWITCHED] = { .take = take_loss },
     },
     .described = pki_region_described,
     .forgotten = pki_region_forgotten,

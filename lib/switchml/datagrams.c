@@ -26,6 +26,8 @@
 #define ALONE_BYTES 2048u
 #define CALLS 4            /* of recvmmsg, in one receive */
 #define LARGE_BYTES 64000u /* of packets in one large datagram */
+#define TRAINS 64          /* that are kept until flush */
+#define MESSAGES 128       /* of one sendmmsg */
 
 struct control {
     _Alignas(size_t) char bytes[CMSG_SPACE(sizeof(int))]; /* as struct cmsghdr */
@@ -40,21 +42,26 @@ struct pki_datagrams_in {
     size_t each;
 };
 
-struct train { /* packets that go as one datagram */
+struct train { /* packets that go as one datagram, to each receiver */
     unsigned packets;
     size_t packet_bytes;
-    const struct sockaddr_storage *to;
-    struct iovec vectors[2 * PKI_DATAGRAMS_SEGMENTS];
+    const struct pki_receivers *to;
+    unsigned char *bytes; /* LARGE_BYTES */
 };
 
 struct pki_datagrams_out {
-    unsigned char headers[PKI_DATAGRAMS_QUEUE][PKI_SWITCHML_HEADER_BYTES + 6];
-    unsigned packets, trains;
-    unsigned open[PKI_DATAGRAMS_DESTINATIONS]; /* trains that take more, one a destination, used in turn */
+    unsigned trains;
+    unsigned open[TRAINS]; /* those that take more: the last one to each of different receivers */
     unsigned nopen;
-    struct train train[PKI_DATAGRAMS_QUEUE];
-    struct mmsghdr messages[PKI_DATAGRAMS_QUEUE];
-    struct control control[PKI_DATAGRAMS_QUEUE];
+    struct train train[TRAINS];
+    unsigned nmessages;
+    struct mmsghdr messages[MESSAGES];
+    struct iovec vectors[MESSAGES];
+    struct control control[MESSAGES];
+    const struct train *of[MESSAGES]; /* whose message it is */
+    int error;                        /* the first that the socket has told since the last flush */
+    unsigned char *bytes;
+    unsigned char lost[PKI_SWITCHML_PACKET_MAX];
 };
 
 /* ---- open ---- */
@@ -82,10 +89,14 @@ static pk_result_t allocate(struct pki_datagrams *d)
         in->each = d->joined ? JOINED_BYTES : ALONE_BYTES;
         in->bytes = malloc(BUFFERS * in->each);
     }
-    if (in == NULL || d->out == NULL || in->bytes == NULL)
+    if (d->out != NULL)
+        d->out->bytes = malloc((size_t)TRAINS * LARGE_BYTES);
+    if (in == NULL || d->out == NULL || in->bytes == NULL || d->out->bytes == NULL)
         return pki_fail(PK_ERR_MEMORY, NULL, "no memory for the buffers of a datagram socket");
     for (int i = 0; i < BUFFERS; i++)
         in->vectors[i] = (struct iovec){ .iov_base = in->bytes + (size_t)i * in->each, .iov_len = in->each };
+    for (int i = 0; i < TRAINS; i++)
+        d->out->train[i].bytes = d->out->bytes + (size_t)i * LARGE_BYTES;
     return PK_OK;
 }
 
@@ -142,6 +153,8 @@ void pki_datagrams_close(struct pki_datagrams *d)
     d->fd = -1;
     if (d->in != NULL)
         free(d->in->bytes);
+    if (d->out != NULL)
+        free(d->out->bytes);
     free(d->in);
     free(d->out);
     d->in = NULL;
@@ -218,13 +231,16 @@ int pki_datagrams_receive(struct pki_datagrams *d,
 
 /* ---- send ---- */
 
-bool pki_datagrams_is_full(const struct pki_datagrams *d)
+static bool takes(const struct pki_datagrams *d, const struct train *t, size_t bytes)
 {
-    return d->out->packets == PKI_DATAGRAMS_QUEUE;
+    return d->segments && t->packet_bytes == bytes && t->packets < PKI_DATAGRAMS_SEGMENTS &&
+           (t->packets + 1) * bytes <= LARGE_BYTES;
 }
 
+static void send_kept(struct pki_datagrams *d);
+
 /* The train to `to` that has room for one more packet, or a new one. */
-static struct train *train_for(struct pki_datagrams *d, const struct sockaddr_storage *to, size_t bytes)
+static struct train *train_for(struct pki_datagrams *d, const struct pki_receivers *to, size_t bytes)
 {
     struct pki_datagrams_out *out = d->out;
     unsigned at = 0;
@@ -232,16 +248,14 @@ static struct train *train_for(struct pki_datagrams *d, const struct sockaddr_st
 
     while (at < out->nopen && out->train[out->open[at]].to != to)
         at++;
-    if (at < out->nopen) {
-        t = &out->train[out->open[at]];
-        if (d->segments && t->packet_bytes == bytes && t->packets < PKI_DATAGRAMS_SEGMENTS &&
-            (t->packets + 1) * bytes <= LARGE_BYTES)
-            return t;
-    } else if (out->nopen < PKI_DATAGRAMS_DESTINATIONS) {
-        out->nopen++;
-    } else {
-        at = out->trains % PKI_DATAGRAMS_DESTINATIONS;
+    if (at < out->nopen && takes(d, &out->train[out->open[at]], bytes))
+        return &out->train[out->open[at]];
+    if (out->trains == TRAINS) {
+        send_kept(d);
+        at = 0;
     }
+    if (at == out->nopen)
+        out->nopen++;
     out->open[at] = out->trains;
     t = &out->train[out->trains++];
     t->packets = 0;
@@ -250,34 +264,35 @@ static struct train *train_for(struct pki_datagrams *d, const struct sockaddr_st
     return t;
 }
 
-void pki_datagrams_add(struct pki_datagrams *d, const struct sockaddr_storage *to,
-                       const unsigned char header[PKI_SWITCHML_HEADER_BYTES], const void *values, size_t value_bytes)
+unsigned char *pki_datagrams_add(struct pki_datagrams *d, const struct pki_receivers *to, size_t bytes)
 {
-    struct pki_datagrams_out *out = d->out;
     struct train *t;
 
     if (is_lost(d))
-        return;
-    t = train_for(d, to, PKI_SWITCHML_HEADER_BYTES + value_bytes);
-    memcpy(out->headers[out->packets], header, PKI_SWITCHML_HEADER_BYTES);
-    t->vectors[2 * t->packets] = (struct iovec){ .iov_base = out->headers[out->packets], .iov_len = PKI_SWITCHML_HEADER_BYTES };
-    t->vectors[2 * t->packets + 1] = (struct iovec){ .iov_base = (void *)(uintptr_t)values, .iov_len = value_bytes };
-    t->packets++;
-    out->packets++;
+        return d->out->lost;
+    t = train_for(d, to, bytes);
+    return t->bytes + t->packets++ * bytes;
 }
 
-static void fill_message(struct pki_datagrams_out *out, unsigned i)
+static void set_address(struct msghdr *m, const struct sockaddr_storage *to)
 {
-    struct train *t = &out->train[i];
+    if (to == NULL)
+        return;
+    m->msg_name = (void *)(uintptr_t)to;
+    m->msg_namelen = pki_netif_bytes(to);
+}
+
+static void add_message(struct pki_datagrams_out *out, const struct train *t, const struct sockaddr_storage *to)
+{
+    const unsigned i = out->nmessages++;
     struct msghdr *m = &out->messages[i].msg_hdr;
     struct cmsghdr *c;
     const uint16_t length = (uint16_t)t->packet_bytes;
 
-    *m = (struct msghdr){ .msg_iov = t->vectors, .msg_iovlen = 2 * t->packets };
-    if (t->to != NULL) {
-        m->msg_name = (void *)(uintptr_t)t->to;
-        m->msg_namelen = pki_netif_bytes(t->to);
-    }
+    out->of[i] = t;
+    out->vectors[i] = (struct iovec){ .iov_base = t->bytes, .iov_len = t->packets * t->packet_bytes };
+    *m = (struct msghdr){ .msg_iov = &out->vectors[i], .msg_iovlen = 1 };
+    set_address(m, to);
     if (t->packets == 1)
         return;
     m->msg_control = out->control[i].bytes;
@@ -290,16 +305,16 @@ static void fill_message(struct pki_datagrams_out *out, unsigned i)
 }
 
 /* The device cannot cut: its packets one by one, and all later ones so. */
-static void send_one_by_one(struct pki_datagrams *d, const struct train *t)
+static void send_one_by_one(struct pki_datagrams *d, const struct train *t, const struct msghdr *message)
 {
     d->segments = false;
     for (unsigned p = 0; p < t->packets; p++) {
-        struct msghdr m = { .msg_iov = (struct iovec *)&t->vectors[2 * p], .msg_iovlen = 2 };
+        struct iovec vector = { .iov_base = t->bytes + p * t->packet_bytes, .iov_len = t->packet_bytes };
+        struct msghdr m = *message;
 
-        if (t->to != NULL) {
-            m.msg_name = (void *)(uintptr_t)t->to;
-            m.msg_namelen = pki_netif_bytes(t->to);
-        }
+        m.msg_iov = &vector;
+        m.msg_control = NULL;
+        m.msg_controllen = 0;
         if (sendmsg(d->fd, &m, MSG_DONTWAIT) >= 0)
             d->sent++;
         else
@@ -307,45 +322,62 @@ static void send_one_by_one(struct pki_datagrams *d, const struct train *t)
     }
 }
 
-/* Message `i` was refused with errno. Returns what is the matter with the socket, or 0: go on behind it. */
-static int refused(struct pki_datagrams *d, unsigned i)
+/* Message `i` was refused with errno. One receiver without a route keeps nothing from the others. */
+static void refused(struct pki_datagrams *d, unsigned i)
 {
-    const struct train *t = &d->out->train[i];
+    const struct train *t = d->out->of[i];
     const int error = errno;
 
     if (t->packets > 1 && (error == EIO || error == EINVAL || error == EMSGSIZE || error == EOPNOTSUPP)) {
-        send_one_by_one(d, t);
-        return 0;
+        send_one_by_one(d, t, &d->out->messages[i].msg_hdr);
+        return;
     }
     d->unsent += t->packets;
-    return error == EAGAIN || error == ENOBUFS || error == EINTR || error == EPERM ? 0 : error;
+    if (error != EAGAIN && error != ENOBUFS && error != EINTR && error != EPERM && d->out->error == 0)
+        d->out->error = error;
 }
 
-/* One receiver without a route keeps nothing from the others. */
-static void first_error(int *first, int error)
+static void send_messages(struct pki_datagrams *d)
 {
-    if (*first == 0)
-        *first = error;
+    struct pki_datagrams_out *out = d->out;
+    unsigned done = 0;
+
+    while (done < out->nmessages) {
+        int n = sendmmsg(d->fd, out->messages + done, out->nmessages - done, MSG_DONTWAIT);
+
+        for (int i = 0; i < n; i++)
+            d->sent += out->of[done + (unsigned)i]->packets;
+        if (n > 0)
+            done += (unsigned)n;
+        else
+            refused(d, done++);
+    }
+    out->nmessages = 0;
+}
+
+static void send_kept(struct pki_datagrams *d)
+{
+    struct pki_datagrams_out *out = d->out;
+
+    for (unsigned i = 0; i < out->trains; i++) {
+        const struct pki_receivers *to = out->train[i].to;
+
+        for (unsigned r = 0; r < (to == NULL ? 1 : to->n); r++) {
+            if (out->nmessages == MESSAGES)
+                send_messages(d);
+            add_message(out, &out->train[i], to == NULL ? NULL : to->address[r]);
+        }
+    }
+    send_messages(d);
+    out->trains = out->nopen = 0;
 }
 
 int pki_datagrams_flush(struct pki_datagrams *d)
 {
-    struct pki_datagrams_out *out = d->out;
-    unsigned done = 0;
-    int error = 0;
+    int error;
 
-    for (unsigned i = 0; i < out->trains; i++)
-        fill_message(out, i);
-    while (done < out->trains) {
-        int n = sendmmsg(d->fd, out->messages + done, out->trains - done, MSG_DONTWAIT);
-
-        for (int i = 0; i < n; i++)
-            d->sent += out->train[done + (unsigned)i].packets;
-        if (n > 0)
-            done += (unsigned)n;
-        else
-            first_error(&error, refused(d, done++));
-    }
-    out->packets = out->trains = out->nopen = 0;
+    send_kept(d);
+    error = d->out->error;
+    d->out->error = 0;
     return error;
 }

@@ -16,9 +16,13 @@
 #include "pickle/base.h"
 #include "switchml/packet.h"
 
-#define PKI_DATAGRAMS_QUEUE 512 /* packets that are kept until flush */
-#define PKI_DATAGRAMS_DESTINATIONS 64
 #define PKI_DATAGRAMS_SEGMENTS 60 /* packets of one large datagram: the kernel's limit is 64, and 64 KiB */
+
+/* Who get the same packets. */
+struct pki_receivers {
+    unsigned n;
+    const struct sockaddr_storage *address[PKI_SWITCHML_WORKERS_MAX];
+};
 
 struct pki_datagrams_out; /* what is kept */
 struct pki_datagrams_in;
@@ -47,12 +51,10 @@ int pki_datagrams_receive(struct pki_datagrams *d,
                           void (*take)(void *arg, const unsigned char *packet, size_t bytes, const struct sockaddr_storage *from),
                           void *arg);
 
-/* Keep a packet for flush: a header that is copied, and values that stay where they are until then. `to`: NULL where the socket
- * is connected; else it stays, too, and packets with the same pointer go together. */
-void pki_datagrams_add(struct pki_datagrams *d, const struct sockaddr_storage *to,
-                       const unsigned char header[PKI_SWITCHML_HEADER_BYTES], const void *values, size_t value_bytes);
-/* No more can be kept. */
-bool pki_datagrams_is_full(const struct pki_datagrams *d);
+/* Keep a packet of `bytes` for flush: where the caller is to write it, before the next call here. `to`: NULL where the socket
+ * is connected; else it stays until flush, and packets with the same pointer go together. Flushes when no more can be kept:
+ * what the socket has told then is what the next flush returns. */
+unsigned char *pki_datagrams_add(struct pki_datagrams *d, const struct pki_receivers *to, size_t bytes);
 /* Send what is kept. 0, or an errno of the socket as above; where there was no room the packets are lost, as in any network. */
 int pki_datagrams_flush(struct pki_datagrams *d);
 

@@ -18,6 +18,7 @@ struct pki_switchml_job {
     uint32_t sig;
     bool disagree;     /* some rank's sig is another one */
     int8_t *exponents; /* [units] the largest of all ranks; floats */
+    bool *summed;      /* [units] the sums are in `out` */
     size_t room;
 };
 
@@ -25,15 +26,14 @@ struct pki_switchml {
     char name[PKI_SWITCHML_NAME_MAX];
     int size;
     uint32_t elements, window;
-    int connection; /* TCP */
+    int connection; /* TCP; negative: this rank has left */
     struct pki_datagrams datagrams;
     struct pki_switchml_worker worker;
-    unsigned char *values; /* of packets that wait for flush: PKI_DATAGRAMS_QUEUE of them */
-    uint32_t next;         /* of these, to be used next */
     unsigned looks;
     int error; /* errno that the socket has told */
     bool busy;
     uint64_t now, again;
+    uint64_t heard; /* when a packet came last, or the job began */
     struct pki_switchml_job job;
 };
 

@@ -27,7 +27,7 @@ static pk_result_t wait_for(const struct pki_switchml *s, int fd, short events, 
     pk_result_t result = pki_poll(&poll, 1, wait);
 
     if (result == PK_IN_PROGRESS)
-        return pki_fail(PK_ERR_TIMEOUT, NULL, "%s: %s until the deadline of init", s->name, what);
+        return pki_fail(PK_ERR_TIMEOUT, NULL, "%s: %s within the time for it", s->name, what);
     if (result == PK_ERR_ABORTED)
         return pki_fail(PK_ERR_ABORTED, NULL, "%s: init was aborted", s->name);
     return result;
@@ -72,7 +72,7 @@ static pk_result_t look_up(const struct pki_switchml *s, const char *host, const
 
         if (pki_now_ns() > wait->deadline_ns || pki_poll(NULL, 0, &nap) == PK_ERR_ABORTED) {
             pki_lookup_drop(lookup);
-            return pki_fail(PK_ERR_TIMEOUT, NULL, "%s: no address until the deadline of init", s->name);
+            return pki_fail(PK_ERR_TIMEOUT, NULL, "%s: no address within the time for it", s->name);
         }
     }
     *count = pki_lookup_result(lookup, addresses, PKI_RESOLVE_MAX, why);
@@ -200,8 +200,7 @@ static pk_result_t meet(struct pki_switchml *s, const struct pki_switchml_settin
     if (result != PK_OK)
         return result;
     s->window = answer.window;
-    s->values = malloc((size_t)PKI_DATAGRAMS_QUEUE * 4 * s->elements);
-    if (s->values == NULL || pki_switchml_worker_init(&s->worker, 0, s->window, &settings->timing) != PK_OK)
+    if (pki_switchml_worker_init(&s->worker, 0, s->window, &settings->timing) != PK_OK)
         return pki_fail(PK_ERR_MEMORY, NULL, "no memory for %u packets on their way", s->window);
     return PK_OK;
 }

@@ -18,7 +18,7 @@ static const struct pki_switchml_settings defaults = {
     .port = PKI_SWITCHML_PORT,
     .elements = 256,
     .window = 256,
-    .timing = { .timeout_ns = 10 * PKI_NS_PER_MS, .threshold = 100, .increment = 100 }
+    .timing = { .timeout_ns = 10 * PKI_NS_PER_MS, .least_ns = PKI_NS_PER_MS, .threshold = 100, .increment = 100 }
 };
 
 enum key { HOST, PORT, ELEMENTS, WINDOW, TIMEOUT, THRESHOLD, INCREMENT, NO_USE, KEYS };

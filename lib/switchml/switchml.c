@@ -57,6 +57,7 @@ static void keep_sums(struct pki_switchml *s, size_t u, const unsigned char *val
     const uint32_t n = length_of(s, u);
     char *out = s->job.out + 4 * u * s->elements;
 
+    s->job.summed[u] = !s->job.floats || fits(s, u);
     if (!s->job.floats)
         pki_switchml_swap(out, values, n);
     else if (fits(s, u))
@@ -95,9 +96,9 @@ static void send_packet(struct pki_switchml *s, uint32_t id)
                                           .index = pki_switchml_worker_index(&s->worker, id),
                                           .job = s->worker.job,
                                           .exponents = { (int8_t)~mark(s, id), mark(s, id) } };
-    unsigned char header[PKI_SWITCHML_HEADER_BYTES];
     const size_t units = s->job.units, behind = s->job.floats ? s->worker.ahead : 0;
-    unsigned char *values = s->values + (s->next++ % PKI_DATAGRAMS_QUEUE) * 4 * s->elements;
+    unsigned char *bytes = pki_datagrams_add(&s->datagrams, NULL, pki_switchml_packet_bytes(s->elements));
+    unsigned char *values = bytes + PKI_SWITCHML_HEADER_BYTES;
 
     if (s->job.floats && id < units)
         packet.exponents[0] =
@@ -106,10 +107,7 @@ static void send_packet(struct pki_switchml *s, uint32_t id)
         fill(s, id - behind, values);
     else
         memset(values, 0, 4 * (size_t)s->elements);
-    pki_switchml_pack(&packet, s->elements, header);
-    pki_datagrams_add(&s->datagrams, NULL, header, values, 4 * (size_t)s->elements);
-    if (pki_datagrams_is_full(&s->datagrams) || s->next % PKI_DATAGRAMS_QUEUE == 0)
-        flush(s);
+    pki_switchml_pack(&packet, s->elements, bytes);
 }
 
 static void take_reply(void *arg, const unsigned char *data, size_t bytes, const struct sockaddr_storage *from)
@@ -139,17 +137,19 @@ static void take_reply(void *arg, const unsigned char *data, size_t bytes, const
 
 /* ---- jobs ---- */
 
-static pk_result_t make_room(struct pki_switchml *s, size_t units)
+static pk_result_t make_room(struct pki_switchml_job *j, size_t units)
 {
-    int8_t *grown;
-
-    if (units <= s->job.room)
-        return PK_OK;
-    grown = realloc(s->job.exponents, units);
-    if (grown == NULL)
-        return pki_fail(PK_ERR_MEMORY, NULL, "no memory for the exponents of %zu packets", units);
-    s->job.exponents = grown;
-    s->job.room = units;
+    if (units > j->room) {
+        free(j->exponents);
+        free(j->summed);
+        j->exponents = malloc(units);
+        j->summed = malloc(units * sizeof *j->summed);
+        j->room = j->exponents != NULL && j->summed != NULL ? units : 0;
+        if (j->room == 0)
+            return pki_fail(PK_ERR_MEMORY, NULL, "no memory for what is known of %zu packets", units);
+    }
+    if (units > 0)
+        memset(j->summed, 0, units * sizeof *j->summed);
     return PK_OK;
 }
 
@@ -157,7 +157,7 @@ pk_result_t pki_switchml_begin(struct pki_switchml *s, const void *in, void *out
 {
     const size_t units = (count + s->elements - 1) / s->elements;
     const uint32_t ahead = units < s->window ? (uint32_t)units : s->window;
-    pk_result_t result = dtype == PK_F32 ? make_room(s, units) : PK_OK;
+    pk_result_t result = make_room(&s->job, units);
 
     if (result != PK_OK)
         return result;
@@ -171,8 +171,8 @@ pk_result_t pki_switchml_begin(struct pki_switchml *s, const void *in, void *out
     s->job.floats = dtype == PK_F32;
     s->job.sig = sig;
     s->job.disagree = false;
-    s->busy = units > 0;
-    s->now = pki_now_ns();
+    s->busy = units > 0 && s->connection >= 0;
+    s->now = s->heard = pki_now_ns();
     if (!s->busy)
         return PK_OK;
     pki_switchml_worker_begin(&s->worker, (uint32_t)units + (s->job.floats ? ahead : 0), ahead, s->now);
@@ -182,11 +182,13 @@ pk_result_t pki_switchml_begin(struct pki_switchml *s, const void *in, void *out
     return PK_OK;
 }
 
-static void send_late(struct pki_switchml *s)
+/* Where packets have just come others may lie behind them, and no timer counts. */
+static void send_again(struct pki_switchml *s, bool timers)
 {
     uint32_t id;
 
-    while ((id = pki_switchml_worker_late(&s->worker, s->now)) != PKI_SWITCHML_NONE) {
+    while ((id = timers ? pki_switchml_worker_late(&s->worker, s->now)
+                        : pki_switchml_worker_overtaken(&s->worker, s->now)) != PKI_SWITCHML_NONE) {
         send_packet(s, id);
         s->again++;
     }
@@ -220,8 +222,9 @@ pk_result_t pki_switchml_poll(struct pki_switchml *s, bool *moved, bool *done)
     n = pki_datagrams_receive(&s->datagrams, take_reply, s);
     if (n < 0)
         s->error = errno;
-    if (n <= 0)
-        send_late(s);
+    if (n > 0)
+        s->heard = s->now;
+    send_again(s, n <= 0);
     pki_float_env_leave(was);
     flush(s);
     *moved = n > 0;
@@ -275,20 +278,58 @@ void pki_switchml_scatter(const struct pki_switchml *s, const float *units)
     }
 }
 
+/* ---- what others have to finish ---- */
+
+size_t pki_switchml_units(const struct pki_switchml *s)
+{
+    return s->job.units;
+}
+
+void pki_switchml_owners(const struct pki_switchml *s, int rank, int32_t *owners)
+{
+    for (size_t u = 0; u < s->job.units; u++)
+        owners[u] = s->job.summed[u] ? rank : PKI_SWITCHML_NOBODY;
+}
+
+void pki_switchml_contribute(const struct pki_switchml *s, int rank, const int32_t *owners)
+{
+    for (size_t u = 0; u < s->job.units; u++) {
+        const size_t bytes = 4 * (size_t)length_of(s, u);
+        char *out = s->job.out + 4 * u * s->elements;
+
+        if (owners[u] == PKI_SWITCHML_NOBODY && s->job.in != s->job.out)
+            memcpy(out, s->job.in + 4 * u * s->elements, bytes);
+        else if (owners[u] != PKI_SWITCHML_NOBODY && owners[u] != rank)
+            memset(out, 0, bytes);
+    }
+}
+
 /* ---- the rest ---- */
+
+void pki_switchml_leave(struct pki_switchml *s)
+{
+    s->busy = false;
+    pki_datagrams_close(&s->datagrams);
+    if (s->connection < 0)
+        return;
+    pki_fork_let_go(s->connection);
+    close(s->connection);
+    s->connection = -1;
+}
+
+uint64_t pki_switchml_silence(const struct pki_switchml *s, uint64_t now)
+{
+    return now > s->heard ? now - s->heard : 0;
+}
 
 void pki_switchml_close(struct pki_switchml *s)
 {
     if (s == NULL)
         return;
-    if (s->connection >= 0) {
-        pki_fork_let_go(s->connection);
-        close(s->connection);
-    }
-    pki_datagrams_close(&s->datagrams);
+    pki_switchml_leave(s);
     pki_switchml_worker_close(&s->worker);
-    free(s->values);
     free(s->job.exponents);
+    free(s->job.summed);
     free(s);
 }
 

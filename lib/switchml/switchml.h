@@ -30,6 +30,8 @@ struct pki_switchml_join {
 /* Find the aggregator, prove the secret, get a place in its memory. Errors are recorded and name it. */
 pk_result_t pki_switchml_open(const struct pki_switchml_join *join, struct pki_switchml **out);
 void pki_switchml_close(struct pki_switchml *s); /* NULL is legal */
+/* Give up the place at the aggregator, and what is at work: begin only takes notes from then on. */
+void pki_switchml_leave(struct pki_switchml *s);
 
 /* The sum of `count` elements of all ranks, PK_F32 or PK_INT32, into `out` (which may be `in`). None is at work. `sig`: the same
  * on ranks that call the same. PK_ERR_MEMORY, PK_ERR_UNSUPPORTED, recorded. */
@@ -45,7 +47,17 @@ size_t pki_switchml_unfit(const struct pki_switchml *s);
 void pki_switchml_gather(const struct pki_switchml *s, float *units);
 void pki_switchml_scatter(const struct pki_switchml *s, const float *units);
 
-/* What to sleep at, beside a timer of 10 ms. */
+/* Of the allreduce that was begun last, ended or not: how many units it has; for each `rank` where its sums are here, else
+ * PKI_SWITCHML_NOBODY. Then, where `owners` has the least of all ranks, `out` becomes what this rank contributes to a sum
+ * of `out` over all ranks: the owner has the sums, the others zeros, and where nobody has them each what it has in `in`. */
+#define PKI_SWITCHML_NOBODY INT32_MAX
+size_t pki_switchml_units(const struct pki_switchml *s);
+void pki_switchml_owners(const struct pki_switchml *s, int rank, int32_t *owners);
+void pki_switchml_contribute(const struct pki_switchml *s, int rank, const int32_t *owners);
+
+/* How long no packet has come, in ns. */
+uint64_t pki_switchml_silence(const struct pki_switchml *s, uint64_t now);
+/* What to sleep at, beside a timer of a millisecond. */
 int pki_switchml_fd(const struct pki_switchml *s);
 /* "aggregator 10.0.0.1:48864", and how it stands. */
 const char *pki_switchml_name(const struct pki_switchml *s);

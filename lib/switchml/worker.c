@@ -4,11 +4,15 @@
 #include <stdlib.h>
 
 #define NONE PKI_SWITCHML_NONE
+#define OVERTAKEN_LEAST 3 /* replies to later packets by which one counts as lost: an eighth of those on their way */
+#define OVERTAKEN_MOST 32
 
 pk_result_t pki_switchml_worker_init(struct pki_switchml_worker *w, uint32_t base, uint32_t window,
                                      const struct pki_switchml_timing *timing)
 {
-    *w = (struct pki_switchml_worker){ .timing = *timing, .window = window, .base = base, .oldest = NONE, .newest = NONE };
+    *w = (struct pki_switchml_worker){
+        .timing = *timing, .window = window, .base = base, .trip.timed = NONE, .oldest = NONE, .newest = NONE
+    };
     w->flights = malloc(window * sizeof *w->flights);
     if (w->flights == NULL)
         return PK_ERR_MEMORY;
@@ -56,6 +60,7 @@ static void link_last(struct pki_switchml_worker *w, uint32_t slot, uint64_t now
     struct pki_switchml_flight *f = &w->flights[slot];
 
     f->sent_ns = now;
+    f->turn = w->sends++;
     f->before = w->newest;
     f->behind = NONE;
     if (w->newest == NONE)
@@ -70,14 +75,49 @@ static void send_first(struct pki_switchml_worker *w, uint32_t id, uint64_t now)
     uint32_t slot = place_of(w, id) % w->window;
 
     w->flights[slot].id = id;
+    w->flights[slot].again = false;
     link_last(w, slot, now);
+}
+
+static void send_again(struct pki_switchml_worker *w, uint32_t slot, uint64_t now)
+{
+    w->flights[slot].again = true;
+    unlink_flight(w, slot);
+    link_last(w, slot, now);
+    if (w->trip.timed == slot)
+        w->trip.timed = NONE;
+}
+
+/* ---- round trips ---- */
+
+static void measure(struct pki_switchml_trip *t, uint64_t took)
+{
+    const uint64_t off = took > t->smoothed_ns ? took - t->smoothed_ns : t->smoothed_ns - took;
+
+    t->timed = NONE;
+    t->deviation_ns = t->smoothed_ns == 0 ? took / 2 : (3 * t->deviation_ns + off) / 4;
+    t->smoothed_ns = t->smoothed_ns == 0 ? took : (7 * t->smoothed_ns + took) / 8;
+}
+
+/* Before the first reply of a job other ranks may not have called. */
+static uint64_t timeout(const struct pki_switchml_worker *w)
+{
+    const uint64_t trip = w->trip.smoothed_ns + 4 * w->trip.deviation_ns;
+    uint64_t ns = w->timing.timeout_ns;
+
+    if (trip != 0 && w->replies > 0 && trip < ns)
+        ns = trip > w->timing.least_ns ? trip : w->timing.least_ns;
+    if (ns > w->timing.timeout_ns)
+        ns = w->timing.timeout_ns;
+    ns <<= w->doublings; /* 30 at most */
+    return ns < PKI_SWITCHML_TIMEOUT_MAX_NS ? ns : PKI_SWITCHML_TIMEOUT_MAX_NS;
 }
 
 /* ---- the job ---- */
 
 static void be_patient_again(struct pki_switchml_worker *w)
 {
-    w->timeout_ns = w->timing.timeout_ns;
+    w->doublings = 0;
     w->doubled_at = w->resends + w->timing.threshold;
     w->in_a_row = 0;
 }
@@ -107,6 +147,8 @@ static uint32_t go_or_wait(struct pki_switchml_worker *w, uint32_t id, uint64_t 
         return NONE;
     }
     send_first(w, id, now);
+    if (w->trip.timed == NONE)
+        w->trip.timed = place_of(w, id) % w->window;
     return id;
 }
 
@@ -123,10 +165,14 @@ bool pki_switchml_worker_reply(struct pki_switchml_worker *w, const struct pki_s
     if (f->id != reply->id) /* it has come before, or its packet has not been sent */
         return false;
     unlink_flight(w, slot);
+    if (w->trip.timed == slot)
+        measure(&w->trip, now - f->sent_ns);
+    if (!f->again && (int32_t)(f->turn - w->answered) > 0)
+        w->answered = f->turn;
     waits = f->waits;
     f->id = f->waits = NONE;
     w->replies++;
-    if (++w->in_a_row >= w->window && w->timeout_ns > w->timing.timeout_ns)
+    if (++w->in_a_row >= w->window && w->doublings > 0)
         be_patient_again(w);
     next[0] = waits != NONE ? go_or_wait(w, waits, now) : NONE;
     next[1] = w->packets - reply->id > w->ahead ? go_or_wait(w, reply->id + w->ahead, now) : NONE;
@@ -140,22 +186,40 @@ static void count_resend(struct pki_switchml_worker *w)
     if (++w->resends < w->doubled_at)
         return;
     w->doubled_at = w->resends + w->timing.threshold + w->timing.increment;
-    w->timeout_ns = w->timeout_ns < PKI_SWITCHML_TIMEOUT_MAX_NS / 2 ? 2 * w->timeout_ns : PKI_SWITCHML_TIMEOUT_MAX_NS;
+    if (timeout(w) < PKI_SWITCHML_TIMEOUT_MAX_NS)
+        w->doublings++;
+}
+
+/* Packets of one worker go one way, and come in order but where one is lost. */
+static int32_t tolerance(const struct pki_switchml_worker *w)
+{
+    const uint32_t some = w->ahead / 8;
+
+    return some < OVERTAKEN_LEAST ? OVERTAKEN_LEAST : some > OVERTAKEN_MOST ? OVERTAKEN_MOST : (int32_t)some;
+}
+
+uint32_t pki_switchml_worker_overtaken(struct pki_switchml_worker *w, uint64_t now)
+{
+    uint32_t slot = w->oldest;
+
+    if (slot == NONE || (int32_t)(w->answered - w->flights[slot].turn) < tolerance(w))
+        return NONE;
+    send_again(w, slot, now);
+    return w->flights[slot].id;
 }
 
 uint32_t pki_switchml_worker_late(struct pki_switchml_worker *w, uint64_t now)
 {
-    uint32_t slot = w->oldest;
+    uint32_t slot = w->oldest, overtaken = pki_switchml_worker_overtaken(w, now);
 
-    if (slot == NONE || now - w->flights[slot].sent_ns < w->timeout_ns)
-        return NONE;
-    unlink_flight(w, slot);
-    link_last(w, slot, now);
+    if (overtaken != NONE || slot == NONE || now - w->flights[slot].sent_ns < timeout(w))
+        return overtaken;
+    send_again(w, slot, now);
     count_resend(w);
     return w->flights[slot].id;
 }
 
 uint64_t pki_switchml_worker_due(const struct pki_switchml_worker *w)
 {
-    return w->oldest == NONE ? UINT64_MAX : w->flights[w->oldest].sent_ns + w->timeout_ns;
+    return w->oldest == NONE ? UINT64_MAX : w->flights[w->oldest].sent_ns + timeout(w);
 }

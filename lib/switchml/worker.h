@@ -17,7 +17,8 @@
 #include "switchml/packet.h"
 
 struct pki_switchml_timing {
-    uint64_t timeout_ns; /* a packet without a reply is sent again after so long; */
+    uint64_t timeout_ns; /* a packet without a reply is sent again after so long at most; */
+    uint64_t least_ns;   /* and not before, however short round trips are; */
     uint32_t threshold;  /* after so many that were sent again, after twice as long, */
     uint32_t increment;  /* and it takes so many more until the next doubling */
 };
@@ -29,7 +30,16 @@ struct pki_switchml_flight { /* a packet on its way; one a slot */
     uint32_t id;             /* NONE: there is none */
     uint32_t waits;          /* the packet that goes when this one has been answered, or NONE */
     uint32_t before, behind; /* slots whose packets were sent before and after it */
+    uint32_t turn;           /* the how manieth packet it was, sent last */
+    bool again;              /* sent more than once: one cannot tell which of them a reply answers */
     uint64_t sent_ns;
+};
+
+/* Round trips, as RFC 6298 has them. One packet of a window is timed, and only one that another reply has let go: the first ones
+ * of a job wait for ranks that have not called. */
+struct pki_switchml_trip {
+    uint64_t smoothed_ns, deviation_ns; /* 0: not known */
+    uint32_t timed;                     /* the slot whose packet is timed, or NONE */
 };
 
 struct pki_switchml_worker {
@@ -41,10 +51,13 @@ struct pki_switchml_worker {
     uint32_t packets;                    /* of the job; */
     uint32_t ahead;                      /* of them on their way at a time; */
     uint32_t replies;                    /* that have come; */
-    uint64_t timeout_ns;                 /* now, */
-    uint32_t resends;                    /* since the job began */
-    uint32_t doubled_at;                 /* resends at which the timeout doubles next */
-    uint32_t in_a_row;                   /* replies since the last resend */
+    struct pki_switchml_trip trip;
+    uint32_t sends;                      /* packets sent so far, and again; */
+    uint32_t answered;                   /* and the last of them that is known to have been answered */
+    uint32_t resends;                    /* that a timer has sent, since the job began; */
+    uint32_t doubled_at;                 /* at so many the timeout doubles next; */
+    uint32_t doublings;                  /* as often as it has, */
+    uint32_t in_a_row;                   /* and replies since the last one */
     uint32_t oldest, newest;             /* slots: by when their packets were sent last; NONE: no packet is on its way */
     struct pki_switchml_flight *flights; /* [window] */
 };
@@ -63,9 +76,12 @@ void pki_switchml_worker_begin(struct pki_switchml_worker *worker, uint32_t pack
 bool pki_switchml_worker_reply(struct pki_switchml_worker *worker, const struct pki_switchml_packet *reply, uint64_t now,
                                uint32_t next[2]);
 
-/* A packet that is to be sent again at `now`, or NONE. To be called until it says NONE. */
+/* A packet that is to be sent again at `now`, or NONE, since some that were sent later have been answered. To be called until it
+ * says NONE. */
+uint32_t pki_switchml_worker_overtaken(struct pki_switchml_worker *worker, uint64_t now);
+/* The same, or since its timer has run out. */
 uint32_t pki_switchml_worker_late(struct pki_switchml_worker *worker, uint64_t now);
-/* When it has something to say at the earliest; UINT64_MAX: no packet is on its way. */
+/* When a timer runs out; UINT64_MAX: no packet is on its way. */
 uint64_t pki_switchml_worker_due(const struct pki_switchml_worker *worker);
 
 /* All replies have come. The next job may begin, in which the job's number is one higher. */

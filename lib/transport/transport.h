@@ -44,7 +44,8 @@ enum pki_msg_kind {
     PKI_MSG_MAPPED,    /* `region` of yours is at `offset` here, or cannot be (PKI_REGION_NOWHERE) */
     PKI_MSG_PLAN,      /* collective `op` is no kernel here, but an ordinary plan (rooted ones, where all ranks have GPUs) */
     PKI_MSG_NOTE,      /* between hosts: payload is what an endpoint of another transport tells its other end */
-    PKI_MSG_SIDE       /* between hosts: payload is what goes over the socket beside the control channel on one host */
+    PKI_MSG_SIDE,      /* between hosts: payload is what goes over the socket beside the control channel on one host */
+    PKI_MSG_UNSWITCHED /* collective `op` goes without the aggregator that was to make its sums, and so do later ones */
 };
 
 #define PKI_CTS_JOINED 1u /* the start signal opens no later than that of the pair's CTS before it */

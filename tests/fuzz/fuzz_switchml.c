@@ -57,7 +57,7 @@ static void fuzz_aggregator(const uint8_t *data, size_t size)
 /* Replies: no packet is taken twice, or that was not sent. */
 static void fuzz_worker(const uint8_t *data, size_t size)
 {
-    const struct pki_switchml_timing timing = { .timeout_ns = 100, .threshold = 3, .increment = 2 };
+    const struct pki_switchml_timing timing = { .timeout_ns = 100, .least_ns = 5, .threshold = 3, .increment = 2 };
     struct pki_switchml_worker w;
     const uint32_t packets = size % 2 == 0 ? 40 : 6, ahead = size % 2 == 0 ? SLOTS : 3;
     uint64_t got = 0, now = 0, sent = (1ull << ahead) - 1;

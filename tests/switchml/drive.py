@@ -4,10 +4,12 @@
 tools/switchml_twin.py, and the twin's workers with pickle-aggregator; 2 to 32 ranks, packets of 64 and 256 values, loss; and what
 goes wrong: no aggregator, another secret, an aggregator that is killed, one that stops, a rank that is killed, garbage.
 
-usage: drive.py TESTS_FOLDER AGGREGATOR SOURCE jobs|twins|faults|gpu|long|long_twins [RANKS...]
+usage: drive.py TESTS_FOLDER AGGREGATOR SOURCE jobs|twins|faults|gpu|long|long_twins|long_faults [RANKS...]
 """
 import os
+import random
 import re
+import resource
 import signal
 import socket
 import subprocess
@@ -30,9 +32,9 @@ def environment(**more):
 class Aggregator:
     """One that runs, ours or the twin's; `port` is what its first line says."""
 
-    def __init__(self, twin=False, loss=0, arguments=(), **env):
+    def __init__(self, twin=False, loss=0, arguments=(), mix=0, **env):
         if twin:
-            command = TWIN + ["aggregator", "--port", "0", "--loss", str(loss)]
+            command = TWIN + ["aggregator", "--port", "0", "--loss", str(loss), "--mix", str(mix)]
         else:
             command = [AGGREGATOR, "--port", "0"]
         self.process = subprocess.Popen(command + list(arguments), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
@@ -40,6 +42,14 @@ class Aggregator:
         self.first = self.process.stdout.readline()
         found = re.search(r"at 127\.0\.0\.1:(\d+)(?:, packets at port (\d+))?$", self.first.strip())
         self.port, self.packets = [int(n or 0) for n in found.groups()] if found else (0, 0)
+
+    def wait_for(self, *texts):
+        """Until it has said each of them, in any order."""
+        while not all(t in self.first for t in texts):
+            line = self.process.stdout.readline()
+            if line == "":
+                return
+            self.first += line
 
     def stop(self, how=signal.SIGTERM):
         self.process.send_signal(how)
@@ -91,34 +101,37 @@ def config(folder, port, elements, **more):
     return path
 
 
-def job(folder, n, elements, loss, twin=False, arguments=("short",), window=256):
-    """The library's ranks with an aggregator."""
-    aggregator = Aggregator(twin, loss)
+def job(folder, n, elements, loss, twin=False, arguments=("short",), window=256, mix=0):
+    """The library's ranks with an aggregator. mix: of a million packets of the twin's so many come twice, and as many late."""
+    aggregator = Aggregator(twin, loss, mix=mix)
     path = config(folder, aggregator.port, elements, max_outstanding_packets=window)
     codes, said = finish(start(n, arguments, PK_SWITCHML=path, PICKLE_TEST_SWITCHML_LOSS=loss or None))
     end = aggregator.stop()
-    lost = " lost by test 0," not in end or loss < 10000 # at a tenth of a per cent so few packets may all come
-    good = codes == [0] * n and "algorithm switchml" in said and lost
+    lost = " lost by test 0," not in end or loss < (10000 if arguments else 1000) # of few packets a thousandth may be none
+    good = codes == [0] * n and "algorithm switchml" in said and lost and (mix == 0 or " mixed by test 0" not in end)
     other = "twin" if twin else "pickle-aggregator"
-    check("%d ranks, %d values, loss %g %%, %s" % (n, elements, loss / 1e4, other), good, said + end)
+    check("%d ranks, %d values, loss %g %%, %s%s" % (n, elements, loss / 1e4, other, ", mixed" if mix else ""), good, said + end)
 
 
-def twin_workers(n, elements, loss, kind):
+def twin_workers(n, elements, loss, kind, mix=0):
     aggregator = Aggregator(False, loss)
     identity = os.urandom(16).hex()
     command = TWIN + ["worker", "--port", str(aggregator.port), "--workers", str(n), "--id", identity,
-                      "--elements", str(elements), "--type", kind, "--loss", str(loss), "--numel", "2500", "--rank"]
+                      "--elements", str(elements), "--type", kind, "--loss", str(loss), "--mix", str(mix), "--numel", "2500",
+                      "--rank"]
     workers = [subprocess.Popen(command + [str(r)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment())
                for r in range(n)]
     codes, said = finish(workers)
     end = aggregator.stop()
-    check("%d twin workers, %d values, loss %g %%, %s" % (n, elements, loss / 1e4, kind), codes == [0] * n, said + end)
+    good = codes == [0] * n and (mix == 0 or ", 0 mixed by test" not in said)
+    name = "%d twin workers, %d values, loss %g %%, %s%s" % (n, elements, loss / 1e4, kind, ", mixed" if mix else "")
+    check(name, good, said + end)
 
 
 def jobs(folder):
     job(folder, 2, 256, 0, arguments=())
     job(folder, 4, 64, 10000)
-    job(folder, 8, 256, 1000, window=32)
+    job(folder, 8, 256, 1000, arguments=(), window=32) # so many packets that some are lost: e^-30 is the chance that none is
     job(folder, 3, 64, 50000, window=5)
 
 
@@ -127,6 +140,8 @@ def twins(folder):
     job(folder, 4, 256, 0, twin=True, window=32)
     twin_workers(2, 64, 0, "float")
     twin_workers(4, 256, 10000, "int32")
+    job(folder, 3, 64, 0, twin=True, window=32, mix=150000)
+    twin_workers(3, 64, 0, "float", mix=150000)
 
 
 NUMBERS = [int(n) for n in sys.argv[5:]] or [2, 4, 8, 32]
@@ -139,11 +154,23 @@ def long(folder):
                 job(folder, n, elements, loss, arguments=() if n < 32 else ("short",))
 
 
+def long_faults(_):
+    for n in NUMBERS:
+        for loss in (0, 10000, 50000):
+            name = "%d ranks, loss %g %%, the aggregator is killed" % (n, loss / 1e4)
+            survived(name, n, signal.SIGKILL, PICKLE_TEST_SWITCHML_LOSS=loss or None)
+
+
 def long_twins(folder):
     for n in NUMBERS:
-        job(folder, n, 64, 10000, twin=True)
-        for kind in ("int32", "float"):
-            twin_workers(n, 256, 10000, kind)
+        for elements in (64, 256):
+            for loss in (0, 1000, 10000, 50000):
+                job(folder, n, elements, loss, twin=True)
+                for kind in ("int32", "float"):
+                    twin_workers(n, elements, loss, kind)
+            job(folder, n, elements, 10000, twin=True, mix=50000)
+            for kind in ("int32", "float"):
+                twin_workers(n, elements, 10000, kind, mix=50000)
 
 
 # ---- what goes wrong ----
@@ -158,6 +185,33 @@ def refused(name, wanted, n=2, fallback=None, **env):
     else:
         good = all(c == 3 for c in codes) and wanted in said
     check("%s%s (%.1f s)" % (name, ", with fallback" if fallback else "", took), good and took < 50, "%s\n%s" % (codes, said))
+
+
+def silent():
+    """Somebody listens and says nothing: there is time left to go on without an aggregator."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        where = "127.0.0.1:%d" % listener.getsockname()[1]
+        refused("nobody answers", "aggregator %s: no answer within the time for it" % where, PK_SWITCHML=where, fallback=1)
+
+
+def no_descriptors():
+    """An aggregator without a descriptor for who comes next: he waits, and it does not try all the time."""
+    aggregator = Aggregator()
+    ranks = endless(aggregator, 3)
+    pid = aggregator.process.pid
+    full = 1 + max(int(fd) for fd in os.listdir("/proc/%d/fd" % pid))
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, (full, full))
+    waiting = [socket.create_connection(("127.0.0.1", aggregator.port)) for _ in range(3)]
+    time.sleep(1)
+    for r in ranks:
+        r.kill()
+    finish(ranks)
+    codes, said = finish(start(2, ("short",), PK_SWITCHML="127.0.0.1:%d" % aggregator.port))
+    end = aggregator.stop()
+    for s in waiting:
+        s.close()
+    tries = int(re.search(r"no descriptor (\d+)", end).group(1))
+    check("no descriptor for one more, %d tries" % tries, codes == [0, 0] and 0 < tries < 1000, said + end)
 
 
 def secrets(folder):
@@ -176,9 +230,9 @@ def secrets(folder):
     check("the aggregator says so", "does not know the secret" in end, end)
 
 
-def endless(aggregator, n=2, **env):
+def endless(aggregator, n=2, what="endless", **env):
     """Ranks that reduce until something happens; returns when they have begun."""
-    ranks = start(n, ("endless",), PK_SWITCHML="127.0.0.1:%d" % aggregator.port, **env)
+    ranks = start(n, (what,), PK_SWITCHML="127.0.0.1:%d" % aggregator.port, **env)
     line = ranks[0].stdout.readline() + ranks[0].stdout.readline()
     if "begun" not in line:
         check("begin", False, line)
@@ -194,6 +248,19 @@ def killed():
     check("the aggregator is killed", good, "%s\n%s" % (codes, said))
 
 
+def survived(name, n, how, twin=(), **env):
+    """The job goes on by the ordinary algorithm, all sums right. how: a signal to the aggregator; None: the twin does as told."""
+    aggregator = Aggregator() if how is not None else Aggregator(True, arguments=twin)
+    ranks = endless(aggregator, n, "survive", PK_SWITCHML_FALLBACK=1, **env)
+    time.sleep(random.random() / 5)
+    if how is not None:
+        aggregator.process.send_signal(how)
+    codes, said = finish(ranks)
+    aggregator.stop(signal.SIGKILL)
+    good = codes == [0] * n and "PK_SWITCHML_FALLBACK: this and later allreduces go without it" in said
+    check("%s, with fallback" % name, good, "%s\n%s" % (codes, said))
+
+
 def stopped():
     aggregator = Aggregator()
     ranks = endless(aggregator, PK_TIMEOUT_MS=2000)
@@ -206,15 +273,46 @@ def stopped():
     check("the aggregator stands still", good, "%s\n%s" % (codes, said))
 
 
+def slow():
+    aggregator = Aggregator(True, arguments=("--slow", "10"))
+    codes, said = finish(start(2, ("endless",), PK_SWITCHML="127.0.0.1:%d" % aggregator.port, PK_TIMEOUT_MS=4000))
+    aggregator.stop(signal.SIGKILL)
+    named = "packets to or from aggregator 127.0.0.1:%d" % aggregator.port
+    check("the aggregator is slow", all(c == 4 for c in codes) and named in said, "%s\n%s" % (codes, said))
+
+
 def rank_killed():
     aggregator = Aggregator()
-    ranks = endless(aggregator, 3)
-    ranks[2].kill()
-    codes, said = finish(ranks)
-    check("a rank is killed", codes[:2] == [4, 4] and "peer 2" in said, "%s\n%s" % (codes, said))
+    for what, fallback in (("endless", 0), ("unfit", 0), ("endless", 1)):
+        ranks = endless(aggregator, 3, what, PK_SWITCHML_FALLBACK=fallback)
+        ranks[2].kill()
+        codes, said = finish(ranks)
+        name = "a rank is killed, %s%s" % (what, ", with fallback" if fallback else "")
+        check(name, codes[:2] == [4, 4] and "peer 2" in said, "%s\n%s" % (codes, said))
     codes, said = finish(start(3, ("short",), PK_SWITCHML="127.0.0.1:%d" % aggregator.port))
     end = aggregator.stop()
-    check("the aggregator goes on", codes == [0] * 3 and end.count("all have left") == 2, said + end)
+    check("the aggregator goes on", codes == [0] * 3 and end.count("all have left") == 4, said + end)
+
+
+def restarted():
+    """A worker that comes again while the others still take part is told so; all of them anew are a new job."""
+    aggregator = Aggregator()
+    command = TWIN + ["worker", "--port", str(aggregator.port), "--workers", "2"]
+
+    def worker(rank, identity, *more):
+        return subprocess.Popen(command + ["--rank", str(rank), "--id", identity * 32, *more], stdout=subprocess.PIPE,
+                                stderr=subprocess.PIPE, text=True, env=environment())
+
+    workers = [worker(r, "1", "--numel", "200000", "--jobs", "1000") for r in (0, 1)]
+    aggregator.wait_for("rank 0 of 2 has come", "rank 1 of 2 has come")
+    workers[0].kill()
+    refusal = finish([worker(0, "1")])
+    workers[1].kill()
+    finish(workers)
+    codes, said = finish([worker(r, "2") for r in (0, 1)])
+    end = aggregator.stop()
+    good = refusal[0] != [0] and "refused: another one has come with its rank" in refusal[1] and codes == [0, 0]
+    check("a worker restarts", good, refusal[1] + said + end)
 
 
 def rank_late():
@@ -279,15 +377,25 @@ def faults(folder):
         file.write("[general]\ncontroller_ip = 127.0.0.1\npacket_numel = 128\n")
     refused("a file with a wrong line", "bad.cfg, line 3: packet_numel is '128': 64 or 256",
             PK_SWITCHML=os.path.join(folder, "bad.cfg"))
+    silent()
     secrets(folder)
+    no_descriptors()
     killed()
     stopped()
+    slow()
+    survived("the aggregator is killed", 4, signal.SIGKILL)
+    survived("the aggregator is killed where packets are lost", 3, signal.SIGKILL, PICKLE_TEST_SWITCHML_LOSS=30000)
+    survived("one rank loses the aggregator", 3, None, ("--drop-after", "3000"))
+    survived("the aggregator is slow", 2, None, ("--slow", "10"), PK_TIMEOUT_MS=6000)
+    survived("the aggregator stands still", 3, signal.SIGSTOP, PK_TIMEOUT_MS=8000)
     rank_killed()
+    restarted()
     rank_late()
     garbage()
     other_calls()
 
 
 with tempfile.TemporaryDirectory() as directory:
-    {"jobs": jobs, "twins": twins, "faults": faults, "gpu": gpu, "long": long, "long_twins": long_twins}[PART](directory)
+    {"jobs": jobs, "twins": twins, "faults": faults, "gpu": gpu, "long": long, "long_twins": long_twins,
+     "long_faults": long_faults}[PART](directory)
 sys.exit(1 if failures else 0)

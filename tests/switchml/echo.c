@@ -107,7 +107,6 @@ static void serve(const struct pki_datagrams *d)
 struct client {
     struct pki_datagrams d;
     unsigned long sent, packets;
-    unsigned char header[PKI_SWITCHML_HEADER_BYTES], values[4 * PKI_SWITCHML_ELEMENTS_MAX];
     size_t bytes;
 };
 
@@ -116,9 +115,7 @@ static void send_one(struct client *c)
     if (c->sent == c->packets)
         return;
     c->sent++;
-    if (pki_datagrams_is_full(&c->d))
-        (void)pki_datagrams_flush(&c->d);
-    pki_datagrams_add(&c->d, NULL, c->header, c->values, c->bytes);
+    memset(pki_datagrams_add(&c->d, NULL, c->bytes), 0, c->bytes);
 }
 
 static void take(void *arg, const unsigned char *packet, size_t bytes, const struct sockaddr_storage *sender)
@@ -179,7 +176,7 @@ int main(int argc, char **argv)
     }
     for (int i = 0; i < clients; i++)
         if (fork() == 0)
-            return client(&address, strtoul(argv[3], NULL, 10), (unsigned)atoi(argv[4]), 4 * (size_t)atoi(argv[2]), plain);
+            return client(&address, strtoul(argv[3], NULL, 10), (unsigned)atoi(argv[4]), pki_switchml_packet_bytes((uint32_t)atoi(argv[2])), plain);
     for (int i = 0; i < clients; i++) {
         (void)waitpid(-1, &status, 0); /* the server does not end before it is told */
         failed += !WIFEXITED(status) || WEXITSTATUS(status) != 0;

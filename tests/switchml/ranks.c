@@ -3,7 +3,7 @@
  * A rank of a job whose allreduces an aggregator sums; the driver (drive.py) starts it PK_SIZE times. Every result is compared,
  * of floats to the bound that docs/switchml.md gives, and to the bit with that of the other ranks.
  *
- * usage: switchml-ranks [all|short|endless|mismatch|double]
+ * usage: switchml-ranks [all|short|endless|unfit|survive|mismatch|double]
  */
 #include <float.h>
 #include <math.h>
@@ -207,17 +207,50 @@ static void all(bool quick)
 }
 
 /* Until it fails; rank 0 says when it has begun. */
-static int go_on(void)
+static int go_on(bool unfit)
 {
     static float data[100000];
     pk_result_t result = pk_allreduce(data, data, 1000, PK_F32, PK_SUM, comm, PK_BLOCKING);
 
+    for (int i = 0; i < 100000 && unfit; i++) /* each of them leads to an allreduce of these units within the allreduce */
+        data[i] = INFINITY;
     if (rank == 0 && result == PK_OK)
         printf("begun\n");
     fflush(stdout);
     while (result == PK_OK)
         result = pk_allreduce(data, data, 100000, PK_F32, PK_SUM, comm, PK_BLOCKING);
     return 4;
+}
+
+static bool is_lost(void)
+{
+    pk_explanation_t how = { .struct_size = sizeof how };
+    int32_t lost, any = 0;
+
+    CHECK(pk_explain(comm, PK_OP_ALLREDUCE, 1000, PK_F32, PK_MEM_HOST, 0, 0, &how) == PK_OK, "pk_explain\n", rank);
+    lost = strcmp(how.algorithm, "switchml") != 0;
+    CHECK(pk_allreduce(&lost, &any, 1, PK_INT32, PK_MAX, comm, PK_BLOCKING) == PK_OK, "allreduce of a maximum\n", rank);
+    return any != 0;
+}
+
+/* Until the aggregator is lost, and some time longer: sums are right all the time. */
+static int survive(void)
+{
+    int after = 0;
+
+    for (int round = 0; after < 3 && wrong == 0; round++) {
+        integers(300001, round % 2);
+        floats(20001, round % 3, round / 3 % 2);
+        streams();
+        group();
+        after += is_lost();
+        if (rank == 0 && round == 1) {
+            printf("begun\n");
+            fflush(stdout);
+        }
+    }
+    halves();
+    return 0;
 }
 
 /* Ranks that do not call the same. */
@@ -239,8 +272,10 @@ static int another_type(void)
 
 static int run(const char *what)
 {
-    if (strcmp(what, "endless") == 0)
-        return go_on();
+    if (strcmp(what, "endless") == 0 || strcmp(what, "unfit") == 0)
+        return go_on(strcmp(what, "unfit") == 0);
+    if (strcmp(what, "survive") == 0)
+        return survive();
     if (strcmp(what, "mismatch") == 0)
         return mismatch();
     if (strcmp(what, "double") == 0)

@@ -148,10 +148,26 @@ static void check(struct world *w, uint32_t i, const struct message *m)
     }
 }
 
+/* A packet of the first batch that is sent again, as a worker does it whose timers hold the next packet's number with this one's
+ * slot. */
+static void resend(struct world *w, uint32_t i, uint32_t id)
+{
+    struct message m = { .worker = (uint8_t)i, .session = (uint8_t)w->session };
+
+    send_packet(w, i, id);
+    if (w->without != RESENDS_ARE_THE_SAME || id + 1 >= w->worker[i].packets || w->nmessages == 0)
+        return;
+    m = w->messages[w->nmessages - 1];
+    m.packet.id++;
+    for (uint32_t k = 0; k < ELEMENTS; k++)
+        m.values[k] = swapped(value(w, i, w->job_of[i], id + 1, k));
+    w->messages[w->nmessages - 1] = m;
+}
+
 static void reach_worker(struct world *w, struct message *m)
 {
     struct pki_switchml_worker *machine = &w->worker[m->worker];
-    uint32_t next[2];
+    uint32_t next[2], again;
 
     if (w->job_of[m->worker] == w->jobs)
         return;
@@ -167,6 +183,8 @@ static void reach_worker(struct world *w, struct message *m)
     for (int k = 0; k < 2; k++)
         if (next[k] != PKI_SWITCHML_NONE)
             send_packet(w, m->worker, next[k]);
+    while ((again = pki_switchml_worker_overtaken(machine, w->now)) != PKI_SWITCHML_NONE)
+        resend(w, m->worker, again);
     if (w->without == SLOTS_ARE_FREE && m->packet.id + machine->ahead < machine->packets && next[1] == PKI_SWITCHML_NONE)
         send_packet(w, m->worker, m->packet.id + machine->ahead);
     w->wrong |= pki_switchml_worker_done(machine) && w->got[m->worker] + 1 != 1ull << machine->packets;
@@ -211,22 +229,6 @@ static void reach_aggregator(struct world *w, struct message *m)
         }
 }
 
-/* A packet of the first batch that is sent again, as a worker does it whose timers hold the next packet's number with this one's
- * slot. */
-static void resend(struct world *w, uint32_t i, uint32_t id)
-{
-    struct message m = { .worker = (uint8_t)i, .session = (uint8_t)w->session };
-
-    send_packet(w, i, id);
-    if (w->without != RESENDS_ARE_THE_SAME || id + 1 >= w->worker[i].packets || w->nmessages == 0)
-        return;
-    m = w->messages[w->nmessages - 1];
-    m.packet.id++;
-    for (uint32_t k = 0; k < ELEMENTS; k++)
-        m.values[k] = swapped(value(w, i, w->job_of[i], id + 1, k));
-    w->messages[w->nmessages - 1] = m;
-}
-
 static void pass_time(struct world *w)
 {
     uint64_t due = UINT64_MAX;
@@ -264,6 +266,7 @@ static void step(struct world *w)
     at = pick(w, 4) != 0 ? w->turn++ % w->nmessages : pick(w, w->nmessages);
     m = w->messages[at];
     w->messages[at] = w->messages[--w->nmessages];
+    w->now += pick(w, 8);
     if (m.session != (uint8_t)w->session && w->without != SESSIONS_ARE_TOLD_APART)
         return;
     if (m.reply)
@@ -274,7 +277,7 @@ static void step(struct world *w)
 
 static void open_session(struct world *w, uint32_t window)
 {
-    const struct pki_switchml_timing timing = { .timeout_ns = 1000, .threshold = 8, .increment = 8 };
+    const struct pki_switchml_timing timing = { .timeout_ns = 1000, .least_ns = 10, .threshold = 8, .increment = 8 };
 
     w->session++;
     if (pki_switchml_aggregator_init(&w->aggregator, w->workers, window, ELEMENTS) != PK_OK)

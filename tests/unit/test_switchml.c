@@ -98,6 +98,70 @@ Test(switchml, sums_do_not_overflow)
         }
 }
 
+static uint32_t hash(uint32_t a, uint32_t b)
+{
+    uint32_t h = a * 2654435761u ^ (b + 0x9e3779b9u) * 2246822519u;
+
+    h ^= h >> 15;
+    h *= 2654435761u;
+    return h ^ h >> 13;
+}
+
+/* Some as large as may be, the others of all lengths below. */
+static float below(int e, uint32_t worker, uint32_t i)
+{
+    const uint32_t h = hash(worker * 64 + i, (uint32_t)e);
+    const double x = i < 4 ? 1 - ldexp(1, -24) : ldexp(1 + h % 8388608 / 8388608.0, -1 - (int)(i % 40));
+
+    return (float)ldexp((h >> 31) != 0 && i > 0 ? -x : x, e);
+}
+
+/* The bound of docs/switchml.md, and what is done where there is none: `most` is 2^e. */
+static void check_bound(int workers, int e, double most)
+{
+    unsigned char sums[256] = { 0 }, value[256];
+    float unit[64], sum[64], scale;
+    int8_t largest = -128;
+    const bool power = (workers & (workers - 1)) == 0;
+
+    for (int w = 0; w < workers; w++) {
+        for (uint32_t i = 0; i < 64; i++)
+            unit[i] = below(e, (uint32_t)w, i);
+        largest = pki_switchml_exponent(unit, 64, workers) > largest ? pki_switchml_exponent(unit, 64, workers) : largest;
+    }
+    cr_assert(pki_switchml_fits(largest, workers) == (most * workers <= ldexp(1, 127)) || !power, "%d workers, e %d", workers, e);
+    if (!pki_switchml_fits(largest, workers)) {
+        cr_assert(most * workers > ldexp(1, 127), "%d workers, e %d are refused", workers, e);
+        return;
+    }
+    scale = pki_switchml_scale(largest, workers);
+    for (int w = 0; w < workers; w++) {
+        for (uint32_t i = 0; i < 64; i++)
+            unit[i] = below(e, (uint32_t)w, i);
+        pki_switchml_quantise(value, unit, 64, scale);
+        pki_switchml_add(sums, value, 64);
+    }
+    pki_switchml_restore(sum, sums, 64, scale);
+    for (uint32_t i = 0; i < 64; i++) {
+        double exact = 0, absolute = 0, bound = workers * workers * (most > ldexp(1, -96) ? most : ldexp(1, -96)) / 4294967296.0;
+
+        for (int w = 0; w < workers; w++) {
+            exact += (double)below(e, (uint32_t)w, i);
+            absolute += fabs((double)below(e, (uint32_t)w, i));
+        }
+        bound += power ? ldexp(fabs((double)sum[i]), -24) : 3 * ldexp(absolute, -24);
+        cr_assert(fabs((double)sum[i] - exact) <= bound, "%d workers, e %d, element %u: %g is not %g, the bound is %g", workers,
+                  e, i, (double)sum[i], exact, bound);
+    }
+}
+
+Test(switchml, floats_keep_the_bound_in_every_range)
+{
+    for (int workers = 2; workers <= 32; workers++)
+        for (int e = -148; e <= 128; e++)
+            check_bound(workers, e, ldexp(1, e));
+}
+
 Test(switchml, integers_wrap_and_vectors_agree)
 {
     unsigned char sums[4 * 67], values[4 * 67], alone[4 * 67];
@@ -163,8 +227,56 @@ Test(switchml, timers_double_and_come_back)
         cr_assert_eq(next[1], id + 4 < 8 ? id + 4 : PKI_SWITCHML_NONE);
     }
     cr_assert(pki_switchml_worker_done(&w));
-    cr_assert_eq(w.timeout_ns, 10);
+    cr_assert_eq(w.doublings, 0);
     cr_assert_eq(pki_switchml_worker_due(&w), UINT64_MAX);
+    pki_switchml_worker_close(&w);
+}
+
+static void answer(struct pki_switchml_worker *w, uint32_t id, uint64_t now, uint32_t next)
+{
+    const struct pki_switchml_packet reply = { .id = id, .index = pki_switchml_worker_index(w, id) };
+    uint32_t sent[2];
+
+    cr_assert(pki_switchml_worker_reply(w, &reply, now, sent));
+    cr_assert_eq(sent[1], next, "after the reply to %u goes %u, not %u", id, sent[1], next);
+}
+
+/* 1,000 is the longest. The first packets wait for ranks that have not called: the first round trip is that of packet 4. */
+Test(switchml, timers_learn_round_trips)
+{
+    const struct pki_switchml_timing timing = { .timeout_ns = 1000, .least_ns = 50, .threshold = 100, .increment = 100 };
+    struct pki_switchml_worker w;
+
+    cr_assert_eq(pki_switchml_worker_init(&w, 0, 4, &timing), PK_OK);
+    pki_switchml_worker_begin(&w, 100, 4, 0);
+    for (uint32_t id = 0; id < 4; id++)
+        answer(&w, id, 900, id + 4);
+    cr_assert_eq(pki_switchml_worker_due(&w), 1900);
+    answer(&w, 4, 1000, 8); /* 100, give or take 50 */
+    cr_assert_eq(pki_switchml_worker_due(&w), 900 + 100 + 4 * 50);
+    for (uint32_t id = 5; id < 90; id++)
+        answer(&w, id, 1000, id + 4);
+    cr_assert_eq(pki_switchml_worker_due(&w), 1050, "the least that a timer waits");
+    pki_switchml_worker_close(&w);
+}
+
+/* Three later ones have been answered: it is lost. A reply to what was sent twice says nothing of those between. */
+Test(switchml, overtaken_packets_go_again)
+{
+    const struct pki_switchml_timing timing = { .timeout_ns = 1000, .threshold = 100, .increment = 100 };
+    struct pki_switchml_worker w;
+
+    cr_assert_eq(pki_switchml_worker_init(&w, 0, 8, &timing), PK_OK);
+    pki_switchml_worker_begin(&w, 100, 8, 0);
+    answer(&w, 1, 1, 9);
+    answer(&w, 2, 1, 10);
+    cr_assert_eq(pki_switchml_worker_overtaken(&w, 1), PKI_SWITCHML_NONE);
+    answer(&w, 3, 1, 11);
+    cr_assert_eq(pki_switchml_worker_overtaken(&w, 1), 0);
+    cr_assert_eq(pki_switchml_worker_overtaken(&w, 1), PKI_SWITCHML_NONE, "once");
+    answer(&w, 0, 2, 8);
+    cr_assert_eq(pki_switchml_worker_overtaken(&w, 2), PKI_SWITCHML_NONE);
+    cr_assert_eq(w.resends, 0, "no timer has run out");
     pki_switchml_worker_close(&w);
 }
 

@@ -76,6 +76,18 @@ static const char *misfit(const struct job *j, const struct pki_switchml_hello *
     return NULL;
 }
 
+static void list_receivers(struct job *j)
+{
+    j->all.n = 0;
+    for (uint32_t w = 0; w < j->workers; w++) {
+        struct worker *worker = &j->worker[w];
+
+        worker->alone = (struct pki_receivers){ .n = worker->present, .address = { &worker->address } };
+        if (worker->present)
+            j->all.address[j->all.n++] = &worker->address;
+    }
+}
+
 static const char *join(struct server *s, struct visitor *v, const struct pki_switchml_hello *h, struct job **out)
 {
     struct job *j = find(s, h->id);
@@ -96,6 +108,7 @@ static const char *join(struct server *s, struct visitor *v, const struct pki_sw
     j->worker[h->rank] = (struct worker){ .present = true, .address = address };
     j->came |= 1u << h->rank;
     j->here++;
+    list_receivers(j);
     *place = (struct place){ .job = j, .rank = h->rank };
     server_forget_last(s);
     *out = j;
@@ -141,6 +154,7 @@ void job_leave(struct server *s, struct visitor *v)
         return;
     free_place(s, server_place(s, &j->worker[v->rank].address));
     j->worker[v->rank].present = false;
+    list_receivers(j);
     v->job = NULL;
     if (--j->here > 0)
         return;

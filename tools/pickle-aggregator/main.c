@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <getopt.h>
 #include <netinet/in.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,6 +22,7 @@
 #define EVENTS 64
 #define LOOK_EVERY 256 /* rounds between two looks at connections while packets come */
 #define TURN_MS 200
+#define YIELDS 20 /* before it sleeps: others may have the core, and then there is more to do at once */
 #define BUFFER_BYTES (64u << 20) /* wanted; without privileges net.core.rmem_max counts */
 
 static volatile sig_atomic_t stop, report;
@@ -126,12 +128,12 @@ static void print_counts(const struct server *s)
 
     printf("packets %llu, replies %llu, sums complete %llu, asked again %llu, sent again %llu, stale %llu, disagree %llu, "
            "outside %llu, malformed %llu, "
-           "strangers %llu, unsent %llu, lost by test %llu, cpu %.3f s, packets per core second %.0f\n",
+           "strangers %llu, no descriptor %llu, unsent %llu, lost by test %llu, cpu %.3f s, packets per core second %.0f\n",
            (unsigned long long)c->packets, (unsigned long long)c->replies, (unsigned long long)v[PKI_SWITCHML_TO_ALL],
            (unsigned long long)v[PKI_SWITCHML_TO_ONE], (unsigned long long)v[PKI_SWITCHML_AGAIN],
            (unsigned long long)v[PKI_SWITCHML_STALE], (unsigned long long)v[PKI_SWITCHML_DISAGREES],
            (unsigned long long)v[PKI_SWITCHML_OUTSIDE], (unsigned long long)c->malformed, (unsigned long long)c->strangers,
-           (unsigned long long)s->datagrams.unsent, (unsigned long long)s->datagrams.shed, cpu,
+           (unsigned long long)c->refused, (unsigned long long)s->datagrams.unsent, (unsigned long long)s->datagrams.shed, cpu,
            cpu > 0 ? (double)c->packets / cpu : 0);
     fflush(stdout);
 }
@@ -215,7 +217,7 @@ static void look(struct server *s, int wait_ms)
 static int serve(struct server *s, const struct options *o)
 {
     uint64_t next = pki_now_ns() + (uint64_t)o->every_s * PKI_NS_PER_S;
-    unsigned rounds = 0;
+    unsigned rounds = 0, idle = 0;
 
     while (!stop) {
         int n = server_packets(s);
@@ -224,17 +226,20 @@ static int serve(struct server *s, const struct options *o)
             perror("pickle-aggregator: receive");
             return 1;
         }
-        if (n == 0 && !o->poll)
+        idle = n == 0 ? idle + 1 : 0;
+        if (idle > YIELDS && !o->poll)
             look(s, TURN_MS);
         else if (++rounds % LOOK_EVERY == 0)
             look(s, 0);
+        else if (idle > 0)
+            sched_yield();
         if (report || (o->every_s > 0 && pki_now_ns() >= next)) {
             report = 0;
             next += (uint64_t)o->every_s * PKI_NS_PER_S;
             print_counts(s);
         }
         if (n == 0 || rounds % LOOK_EVERY == 0)
-            server_drop_late(s, pki_now_ns());
+            server_turn(s, pki_now_ns());
     }
     print_counts(s);
     return 0;

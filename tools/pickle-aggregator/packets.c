@@ -57,14 +57,26 @@ static const struct place *find(struct server *s, const struct sockaddr_storage 
     return s->last.job != NULL ? &s->last : NULL;
 }
 
-static void reply(struct server *s, const struct job *j, uint32_t rank, const unsigned char *header, const void *sums)
+static void reply(struct server *s, const struct job *j, const struct pki_receivers *to, const struct pki_switchml_packet *packet,
+                  const void *sums)
 {
-    if (!j->worker[rank].present)
+    unsigned char *bytes;
+
+    if (to->n == 0)
         return;
-    if (pki_datagrams_is_full(&s->datagrams))
-        (void)pki_datagrams_flush(&s->datagrams);
-    pki_datagrams_add(&s->datagrams, &j->worker[rank].address, header, sums, 4 * (size_t)j->elements);
-    s->counts.replies++;
+    bytes = pki_datagrams_add(&s->datagrams, to, pki_switchml_packet_bytes(j->elements));
+    pki_switchml_pack(packet, j->elements, bytes);
+    memcpy(bytes + PKI_SWITCHML_HEADER_BYTES, sums, 4 * (size_t)j->elements);
+    s->counts.replies += to->n;
+}
+
+/* Written once for all, unless a test lets each of them lose packets of his own. */
+static void reply_to_all(struct server *s, const struct job *j, const struct pki_switchml_packet *packet, const void *sums)
+{
+    if (s->datagrams.loss == 0)
+        reply(s, j, &j->all, packet, sums);
+    for (uint32_t w = 0; w < j->workers && s->datagrams.loss > 0; w++)
+        reply(s, j, &j->worker[w].alone, packet, sums);
 }
 
 static void complain(struct server *s, struct job *j, uint32_t rank, const struct pki_switchml_packet *p)
@@ -83,7 +95,6 @@ static void take(void *arg, const unsigned char *data, size_t bytes, const struc
 {
     struct server *s = arg;
     const struct place *place = find(s, from);
-    unsigned char header[PKI_SWITCHML_HEADER_BYTES];
     enum pki_switchml_verdict verdict;
     struct pki_switchml_packet packet;
     const void *sums;
@@ -103,13 +114,10 @@ static void take(void *arg, const unsigned char *data, size_t bytes, const struc
     s->counts.verdicts[verdict]++;
     if (verdict == PKI_SWITCHML_DISAGREES)
         complain(s, j, place->rank, &packet);
-    if (verdict != PKI_SWITCHML_TO_ALL && verdict != PKI_SWITCHML_TO_ONE)
-        return;
-    pki_switchml_pack(&packet, j->elements, header);
-    if (verdict == PKI_SWITCHML_TO_ONE)
-        reply(s, j, place->rank, header, sums);
-    for (uint32_t w = 0; w < j->workers && verdict == PKI_SWITCHML_TO_ALL; w++)
-        reply(s, j, w, header, sums);
+    if (verdict == PKI_SWITCHML_TO_ALL)
+        reply_to_all(s, j, &packet, sums);
+    else if (verdict == PKI_SWITCHML_TO_ONE)
+        reply(s, j, &j->worker[place->rank].alone, &packet, sums);
 }
 
 int server_packets(struct server *s)

@@ -20,6 +20,7 @@
 struct worker {
     bool present;
     struct sockaddr_storage address; /* its packets' */
+    struct pki_receivers alone;
 };
 
 struct job {
@@ -31,6 +32,7 @@ struct job {
     uint32_t came;   /* and those that have ever been */
     bool complained; /* of packets that disagree */
     struct worker worker[PKI_SWITCHML_WORKERS_MAX];
+    struct pki_receivers all; /* who are present */
     struct pki_switchml_aggregator sums;
 };
 
@@ -57,6 +59,7 @@ struct counts {
     uint64_t packets, replies, verdicts[PKI_SWITCHML_VERDICTS];
     uint64_t strangers; /* packets from addresses of no worker, */
     uint64_t malformed; /* and those that are no packets of the job */
+    uint64_t refused;   /* times that there was no descriptor for who connects */
 };
 
 struct server {
@@ -68,6 +71,7 @@ struct server {
     struct pki_datagrams datagrams;
     struct pki_list jobs, visitors;
     unsigned njobs, nstrangers, jobs_begun;
+    uint64_t hear_at; /* the listener is not looked at until then; 0: it is */
     struct place places[PLACES_MAX];
     struct counts counts;
     /* the packet's sender looked up last */
@@ -79,7 +83,8 @@ struct server {
 /* The listener has something, or the connection of a visitor. */
 void server_accept(struct server *s);
 void visitor_step(struct server *s, struct visitor *v);
-void server_drop_late(struct server *s, uint64_t now);
+/* Now and then: strangers who are late are dropped, and the listener is looked at again. */
+void server_turn(struct server *s, uint64_t now);
 void server_close_visitors(struct server *s);
 void server_say(const struct server *s, const char *format, ...) __attribute__((format(printf, 2, 3)));
 

@@ -15,6 +15,7 @@
 #include "util/netif.h"
 
 #define HELLO_NS (5 * PKI_NS_PER_S)
+#define DEAF_NS (200 * PKI_NS_PER_MS)
 
 void server_say(const struct server *s, const char *format, ...)
 {
@@ -56,16 +57,37 @@ static bool greet(struct server *s, struct visitor *v)
     return tell(v, bytes, sizeof bytes);
 }
 
-static void drop_first_stranger(struct server *s)
+/* False: there is none. */
+static bool drop_first_stranger(struct server *s)
 {
     for (struct pki_list *n = s->visitors.next; n != &s->visitors; n = n->next) {
         struct visitor *v = pki_container_of(n, struct visitor, node);
 
         if (v->job == NULL) {
             drop(s, v);
-            return;
+            return true;
         }
     }
+    return false;
+}
+
+static void listen_again(struct server *s)
+{
+    struct epoll_event event = { .events = EPOLLIN, .data.ptr = &s->listener };
+
+    if (epoll_ctl(s->events, EPOLL_CTL_ADD, s->listener, &event) == 0)
+        s->hear_at = 0;
+}
+
+/* No descriptor or no memory for who knocks: he would be heard of again at once. A stranger has to go for him; where there is none he
+ * waits, and the listener is not looked at for a while. */
+static void cannot_accept(struct server *s, int error)
+{
+    if (error == EAGAIN || error == EINTR || error == ECONNABORTED)
+        return;
+    s->counts.refused++;
+    if (!drop_first_stranger(s) && epoll_ctl(s->events, EPOLL_CTL_DEL, s->listener, NULL) == 0)
+        s->hear_at = pki_now_ns() + DEAF_NS;
 }
 
 void server_accept(struct server *s)
@@ -75,10 +97,12 @@ void server_accept(struct server *s)
     int fd = accept4(s->listener, (struct sockaddr *)&peer, &length, SOCK_NONBLOCK | SOCK_CLOEXEC);
     struct visitor *v;
 
-    if (fd < 0)
+    if (fd < 0) {
+        cannot_accept(s, errno);
         return;
+    }
     if (s->nstrangers == STRANGERS_MAX)
-        drop_first_stranger(s);
+        (void)drop_first_stranger(s);
     v = calloc(1, sizeof *v);
     if (v == NULL) {
         close(fd);
@@ -131,8 +155,10 @@ void visitor_step(struct server *s, struct visitor *v)
         answer(s, v);
 }
 
-void server_drop_late(struct server *s, uint64_t now)
+void server_turn(struct server *s, uint64_t now)
 {
+    if (s->hear_at != 0 && now >= s->hear_at)
+        listen_again(s);
     for (struct pki_list *n = s->visitors.next, *next; n != &s->visitors; n = next) {
         struct visitor *v = pki_container_of(n, struct visitor, node);
 

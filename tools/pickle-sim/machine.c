@@ -58,6 +58,14 @@ static const struct field fields[] = {
     RATE("reduce.gbps", AT(reduce.gbps), 1e-6),
     { "copy.step_us", NUMBER, AT(copy.step_us), 0, 1e6 },
     RATE("copy.gbps", AT(copy.gbps), 1e-6),
+    { "aggregator.latency_us", NUMBER, AT(aggregator.latency_us), 0, 1e6 },
+    { "aggregator.gbps", NUMBER, AT(aggregator.gbps), 0, 1e6 },
+    { "aggregator.port_gbps", NUMBER, AT(aggregator.port_gbps), 0, 1e6 },
+    { "aggregator.packet_us", NUMBER, AT(aggregator.packet_us), 0, 1e6 },
+    { "aggregator.packet_gbps", NUMBER, AT(aggregator.packet_gbps), 0, 1e6 },
+    { "aggregator.rank_us", NUMBER, AT(aggregator.rank_us), 0, 1e6 },
+    { "aggregator.rank_gbps", NUMBER, AT(aggregator.rank_gbps), 0, 1e6 },
+    { "aggregator.shares_cores", YES_NO, AT(aggregator.shares_cores), 0, 1 },
 };
 enum { FIELDS = sizeof fields / sizeof *fields };
 

@@ -33,6 +33,16 @@ struct sim_work {
     struct sim_rate gbps; /* bytes read and written */
 };
 
+/* In the network, or a program beside the ranks (pickle-aggregator). */
+struct sim_aggregator {
+    double latency_us;              /* between a rank and it */
+    double gbps;                    /* of a rank's link to it, each way; 0: no limit */
+    double port_gbps;               /* of its own link, which the ranks share; 0: it has one for each of them, as a switch */
+    double packet_us, packet_gbps;  /* what a packet costs its core, in or out, and the packet's bytes; 0: nothing, as of a switch */
+    double rank_us, rank_gbps;      /* likewise a rank's */
+    bool shares_cores;              /* its core is one of the cores_per_node */
+};
+
 struct sim_machine {
     char name[128];
     int nodes, ranks_per_node;
@@ -51,6 +61,7 @@ struct sim_machine {
     struct sim_link intra, inter;
     struct sim_work reduce, copy;
     double tflops; /* of one rank, for the patterns of training */
+    struct sim_aggregator aggregator;
 };
 
 /* A number of the machine by the name it has in the file, "intra.gbps"; NULL for others. */

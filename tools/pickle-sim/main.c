@@ -8,12 +8,16 @@
 #include "fit.h"
 #include "patterns.h"
 #include "sim.h"
+#include "switched.h"
+#include "switchml/packet.h"
 
 static int usage(void)
 {
     fputs("usage: pickle-sim run MACHINE OPERATION ALGORITHM RANKS BYTES...\n"
           "           simulated time of one collective; BYTES: the operation's argument (a rank's block for allgather and the "
           "like)\n"
+          "       pickle-sim switch MACHINE RANKS [--values 64|256] [--window PACKETS] [--float] [--loss PERCENT] BYTES...\n"
+          "           allreduces whose sums an aggregator in the network makes, packet by packet\n"
           "       pickle-sim check MACHINE RANKS [ALGORITHM]\n"
           "           run every plan (of this name) with data on RANKS ranks and see that every rank ends with what it should\n"
           "       pickle-sim fit MACHINE OUT [--hold-out-ranks N[,N]] CSV...\n"
@@ -84,6 +88,63 @@ static int command_run(const struct sim_machine *m, int argc, char **argv)
                    seconds() - start);
     }
     sim_world_free(&world);
+    return status;
+}
+
+/* What stands before the sizes. The first of these, or -1. */
+static int switched_options(struct sim_switched *what, int argc, char **argv)
+{
+    double number_of = 0;
+    int i = 0;
+
+    for (; i < argc && argv[i][0] == '-'; i++) {
+        const char *name = argv[i];
+
+        if (strcmp(name, "--float") == 0) {
+            what->floats = true;
+            continue;
+        }
+        if (++i == argc)
+            return -1;
+        if (strcmp(name, "--values") == 0 && number(argv[i], 64, 256, &number_of) && (number_of == 64 || number_of == 256))
+            what->values = (uint32_t)number_of;
+        else if (strcmp(name, "--window") == 0 && number(argv[i], 1, PKI_SWITCHML_SLOTS_MAX, &number_of))
+            what->window = (uint32_t)number_of;
+        else if (strcmp(name, "--loss") == 0 && number(argv[i], 0, 50, &number_of))
+            what->loss = number_of / 100;
+        else
+            return -1;
+    }
+    return i;
+}
+
+static int command_switch(const struct sim_machine *m, int argc, char **argv)
+{
+    struct sim_switched what = { .values = 256, .window = 256 };
+    double ranks, bytes;
+    int first = argc < 2 ? -1 : switched_options(&what, argc - 1, argv + 1), status = 0;
+
+    if (first < 0 || !number(argv[0], 2, PKI_SWITCHML_WORKERS_MAX, &ranks))
+        return usage();
+    if (m->aggregator.rank_us <= 0 && m->aggregator.gbps <= 0) {
+        fprintf(stderr, "%s: 'aggregator' with its numbers is needed\n", m->name);
+        return 2;
+    }
+    what.ranks = (int)ranks;
+    printf("# %s: %s\n# allreduce by %s, %d ranks, %u values a packet, %u on their way, %s, %g %% lost by each end\n", m->name,
+           m->measured ? "fitted to measurements" : "from data sheets: predicted",
+           m->aggregator.packet_us > 0 ? "a program" : "a switch", what.ranks, what.values, what.window,
+           what.floats ? "float" : "int32", 100 * what.loss);
+    printf("%14s %14s %12s %14s %14s\n", "bytes", "us", "GB/s", "packets", "sent again");
+    for (int i = first + 1; i < argc && status == 0; i++) {
+        struct sim_switched_result r;
+
+        if (!number(argv[i], 4, 1e12, &bytes) || !sim_switched_run(m, &what, bytes, &r))
+            status = 1;
+        else
+            printf("%14.0f %14.3f %12.3f %14llu %14llu\n", bytes, r.us, bytes / r.us / 1e3, (unsigned long long)r.packets,
+                   (unsigned long long)r.again);
+    }
     return status;
 }
 
@@ -279,6 +340,8 @@ int main(int argc, char **argv)
         return 2;
     if (strcmp(argv[1], "run") == 0)
         return command_run(&machine, argc - 3, argv + 3);
+    if (strcmp(argv[1], "switch") == 0)
+        return command_switch(&machine, argc - 3, argv + 3);
     if (strcmp(argv[1], "check") == 0)
         return command_check(&machine, argc - 3, argv + 3);
     if (strcmp(argv[1], "fit") == 0)

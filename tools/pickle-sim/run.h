@@ -29,7 +29,10 @@ enum sim_what {
     SIM_PIECE,   /* a send: some core has moved a piece of the chunk */
     SIM_NOTHING,
     SIM_READY,   /* `step` is a task that can be done from now on */
-    SIM_RAN      /* a task is done */
+    SIM_RAN,     /* a task is done */
+    SIM_PACKET,  /* switched.c: packet `step` is there; process `step` is through with its turn; its timer */
+    SIM_FREE,
+    SIM_TIMER
 };
 
 struct sim_event {

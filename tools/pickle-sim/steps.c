@@ -387,6 +387,9 @@ static void follow(struct sim_run *run, uint32_t step, enum sim_what what, uint3
     case SIM_NOTHING:
     case SIM_READY:
     case SIM_RAN:
+    case SIM_PACKET:
+    case SIM_FREE:
+    case SIM_TIMER:
         return;
     }
 }

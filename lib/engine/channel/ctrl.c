@@ -103,6 +103,8 @@ static bool came_too_late(const struct pki_engine *e, const struct pki_peer *pee
     for (const struct pki_list *n = e->tasks.next; n != &e->tasks; n = n->next) {
         const struct pki_task *task = pki_container_of(n, struct pki_task, node);
 
+        if (coll && task->executor != NULL && task->executor->awaits != NULL && task->executor->awaits(task, msg->op))
+            return false;
         if (coll && task->plan != NULL && task->number == msg->op)
             return !sends_step(task, peer, msg->index);
         if (!coll && task->xfer != NULL && task->xfer->is_send && task->xfer->peer == peer && task->number == msg->op)

@@ -99,7 +99,7 @@ struct pki_watchdog {
     uint64_t since_ns;
 };
 
-#define PKI_MSG_KINDS (PKI_MSG_SIDE + 1)
+#define PKI_MSG_KINDS (PKI_MSG_UNSWITCHED + 1)
 
 /* What a message is for. A kind that no peer sends is the transfer's, which does not expect it. */
 struct pki_handler {
@@ -176,8 +176,7 @@ struct pki_engine {
     _Atomic uint32_t *abort_word;
     char *ll_memory;
     struct pki_fused fused;
-    struct pki_switchml *switchml; /* the aggregator, or NULL */
-    int switched;              /* allreduces that it has begun: one at most */
+    struct pki_aggregator aggregator;
     struct pki_region *regions;
     uint32_t nregions, regions_cap;
     uint32_t region_buckets[256];

@@ -61,11 +61,33 @@ struct pki_scaled {
     struct pki_signal ended; /* the GPU has fetched it, or multiplied */
 };
 
-/* An allreduce by the aggregator (switched.c). */
+/* An allreduce by the aggregator (switched.c): packets, and then operations within the operation, one after another. */
+enum pki_switched_part {
+    PKI_SWITCHED_PACKETS,
+    PKI_SWITCHED_AGREE,  /* have all ranks all sums? Only where they may go on without the aggregator */
+    PKI_SWITCHED_UNFIT,  /* units that fit no packet */
+    PKI_SWITCHED_OWNERS, /* who has the sums of which units? */
+    PKI_SWITCHED_ALL     /* the whole sum, without the aggregator */
+};
+
+#define PKI_SWITCHED_NUMBERS 4 /* of collectives that such an allreduce takes: its own, and at most three within it */
+
 struct pki_switched {
     bool begun;
-    float *units;            /* that do not fit: copies, */
-    struct pki_task *rest;   /* which this one sums */
+    enum pki_switched_part part;
+    uint64_t number;         /* of the last one that was begun: its own, or of one within it */
+    int32_t complete;        /* AGREE: 1 where all have all sums */
+    void *memory;            /* UNFIT: copies of the units, OWNERS: a rank for each unit */
+    struct pki_task *rest;   /* the one within it */
+};
+
+/* The aggregator of the communicator. */
+struct pki_aggregator {
+    struct pki_switchml *switchml; /* NULL: there is none */
+    bool fallback;     /* PK_SWITCHML_FALLBACK */
+    int running;       /* allreduces that have begun: one at most */
+    _Atomic uint64_t lost; /* the allreduce in which some rank has given it up; 0: none has. Later ones go without it */
+    uint32_t untold;   /* bit r: rank r has still to hear that this one has */
 };
 
 /* reach.c: where the other ranks have the buffers of a fused collective mapped */
@@ -109,6 +131,7 @@ struct pki_executor {
     bool (*waits_for)(const struct pki_task *task, int peer);
     void (*drop)(struct pki_task *task);              /* what it has of its own; NULL: nothing */
     void (*fall)(struct pki_task *task);              /* a rank does it by an ordinary plan: so do all. NULL: none can */
+    bool (*awaits)(const struct pki_task *task, uint64_t number); /* what is within it and has not begun. NULL: nothing is */
 };
 
 struct pki_task {

@@ -93,5 +93,10 @@ bool pki_switched_is_busy(const struct pki_engine *engine); /* packets may be on
 int pki_switched_fd(const struct pki_engine *engine);       /* where they show; -1: it is not busy */
 const char *pki_switched_name(const struct pki_engine *engine); /* of the aggregator */
 extern const struct pki_executor pki_switched_executor;
+bool pki_switched_is_turn(const struct pki_task *task); /* none that was called before it is left */
+bool pki_switched_waits(const struct pki_task *task); /* for packets: it has begun, and no operation within it */
+void pki_switched_message(struct pki_engine *engine, const struct pki_msg *msg);
+/* All ranks are there, and the aggregator does not do its part: true where the allreduce goes on without it. */
+bool pki_switched_gives_up(struct pki_task *task, uint64_t now, uint64_t span);
 
 #endif

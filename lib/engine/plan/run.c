@@ -228,8 +228,11 @@ static bool is_private(const struct pki_task *task, uint32_t i)
 
 bool pki_plan_run(struct pki_task *task)
 {
-    pk_result_t result = pki_scratch_take(task);
+    pk_result_t result;
 
+    if (pki_task_is_switched(task) && !pki_switched_is_turn(task)) /* the one before it may still need scratch memory */
+        return false;
+    result = pki_scratch_take(task);
     if (result == PK_IN_PROGRESS)
         return false;
     if (result != PK_OK) {

@@ -216,6 +216,8 @@ pk_result_t pki_task_enroll(struct pki_task *task)
         pki_task_number(task);
     else
         result = make_xfer(task);
+    if (pki_task_is_switched(task))
+        e->coll_number += PKI_SWITCHED_NUMBERS - 1; /* for what is within it */
     if (result != PK_OK)
         return result;
     pki_list_push(&e->tasks, &task->node);

@@ -28,6 +28,7 @@ struct bed {
     _Atomic uint32_t *wake_words[PKI_FUTEX_WORDS];
     struct pollfd fds[FDS_MAX];
     int nwake_words, nfds;
+    bool timers; /* packets to an aggregator may have to be sent again */
 };
 
 /* The wake words of all control channels that have one. False: a message may come that neither rings nor shows at a
@@ -57,6 +58,7 @@ static bool find_fds(struct pki_engine *e, struct bed *bed)
         return false;
     if (aggregator >= 0)
         bed->fds[bed->nfds++] = (struct pollfd){ .fd = aggregator, .events = POLLIN };
+    bed->timers |= aggregator >= 0;
     for (int i = 0; i < e->nifaces; i++) {
         struct pki_iface *iface = e->ifaces[i];
         int fd = iface->carries && iface->transport->between_hosts ? iface->transport->wait_fd(iface) : -1;
@@ -99,7 +101,7 @@ static uint64_t nap_ns(unsigned naps)
 static bool lie_down(const struct bed *bed, unsigned naps)
 {
     struct pollfd fds[FDS_MAX];
-    struct timespec limit = { .tv_nsec = (long)(bed->nwake_words > 0 ? nap_ns(naps) : SLEEP_NS) };
+    struct timespec limit = { .tv_nsec = (long)(bed->nwake_words > 0 || bed->timers ? nap_ns(naps) : SLEEP_NS) };
 
     if (bed->nfds == 0)
         return pki_futex_wait(bed->wake_words, bed->nwake_words, 1, SLEEP_NS);

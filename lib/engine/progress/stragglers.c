@@ -90,7 +90,7 @@ static void name_else(const struct pki_task *task, char *text, size_t len)
 {
     if (!task->started)
         snprintf(text, len, "(none: this rank's stream has not reached the operation)");
-    else if (pki_task_is_switched(task) && task->switched.begun)
+    else if (pki_task_is_switched(task) && pki_switched_waits(task))
         snprintf(text, len, "(none: packets to or from %.100s)", pki_switched_name(task->engine));
     else
         snprintf(text, len, task->kind == PKI_MEM_DEVICE ? "(none: what this rank has given to its gpu has not ended)" : "(none: this rank has work left)");
@@ -104,10 +104,12 @@ static int first_missing(const char *text)
 int pki_engine_missing(struct pki_engine *e)
 {
     char text[160];
+    const struct pki_task *task;
 
     if (pki_list_empty(&e->tasks))
         return -1;
-    name_missing(e, pki_engine_first_task(e), text, sizeof text);
+    task = pki_engine_first_task(e);
+    name_missing(e, task->switched.rest != NULL ? task->switched.rest : task, text, sizeof text);
     return first_missing(text);
 }
 
@@ -185,6 +187,17 @@ static void time_out(struct pki_engine *e, const struct pki_task *task, uint64_t
     pki_engine_poison(e, PK_ERR_TIMEOUT, true);
 }
 
+/* Nobody is late, and the sums do not come. */
+static bool goes_on_otherwise(const struct pki_engine *e, struct pki_task *task, uint64_t now, uint64_t span)
+{
+    char missing[160];
+
+    if (!pki_task_is_switched(task) || task->asked != task->asking)
+        return false;
+    name_missing(e, task, missing, sizeof missing);
+    return missing[0] == '\0' && pki_switched_gives_up(task, now, span);
+}
+
 void pki_stragglers_check(struct pki_engine *e, uint64_t now)
 {
     for (struct pki_list *node = e->tasks.next; node != &e->tasks && atomic_load(&e->failed) == PK_OK; node = node->next) {
@@ -196,7 +209,11 @@ void pki_stragglers_check(struct pki_engine *e, uint64_t now)
 
         if (now - task->asking_ns >= answer_ns / 2)
             task->asked = task->asking;
+        if (task->switched.rest != NULL) /* which is in the list, with the same deadline */
+            continue;
         ask_in_time(e, task, now, warn_ns, answer_ns);
+        if (now >= warn_ns && goes_on_otherwise(e, task, now, span))
+            continue;
         if (now >= task->deadline_ns)
             time_out(e, task, waited_ms);
         else if (now >= warn_ns && !task->warned && task->asked == task->asking)

@@ -24,7 +24,7 @@ static const char usage[] =
     "                     what it sent, or hears that it was read), splice: the same without the sender's copy; frames: short messages\n"
     "                     of a pingpong with heads, and kept.\n"
     "                     NAME:VARIABLE=VALUE:... sets environment variables of one world\n"
-    "                     (pickle,pickle:PICKLE_TEST_CMA=0,pickle:LD_LIBRARY_PATH=/other/build)\n"
+    "                     (pickle,pickle:PICKLE_TEST_TUNING=shm.cma=0,pickle:LD_LIBRARY_PATH=/other/build)\n"
     "                     bare-pipe: allgather and alltoall of pages lent by vmsplice, bare-ring: these and the allreduce of 2 by two copies through\n"
     "                     a short ring, no library\n"
     "      --net          over TCP, on the loopback interface: each rank of libpickle is a host of its own\n"

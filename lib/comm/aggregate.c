@@ -48,7 +48,7 @@ pk_result_t pki_aggregate_join(struct pk_comm *comm, bool *joined)
     if (result == PK_OK)
         result = pki_switchml_open(&join, &comm->switchml);
     pki_auth_wipe(join.key, sizeof join.key);
-    if (result == PK_OK || comm->tuning.switchml_fallback == 0 || result == PK_ERR_ABORTED || result == PK_ERR_ARG)
+    if (result == PK_OK || comm->settings.switchml_fallback == 0 || result == PK_ERR_ABORTED || result == PK_ERR_ARG)
         return result;
     *joined = false;
     return PK_OK;
@@ -80,7 +80,7 @@ pk_result_t pki_aggregate_choose(const struct pk_comm *comm, pk_dtype_t dtype, p
         choice->reason = "PK_ALGORITHM of rank 0: an aggregator sums";
         return PK_OK;
     }
-    if (comm->tuning.switchml_fallback == 0)
+    if (comm->settings.switchml_fallback == 0)
         return pki_fail(
             PK_ERR_UNSUPPORTED, NULL,
             "PK_ALGORITHM says switchml, and an aggregator makes sums of f32 and int32 alone, not reduction %llu of %s: "

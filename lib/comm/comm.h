@@ -45,7 +45,7 @@ struct pki_peer_info {
     unsigned char gpu_uuid[16];
     char gpu_pci[16];
     struct pki_probe probes[PKI_TRANSPORTS_MAX];
-    struct pki_tuning tuning;
+    struct pki_settings settings;
     struct pki_cpus cpus; /* of the thread that called init */
 };
 
@@ -103,7 +103,7 @@ struct pk_comm {
     bool unpack_kernel;
     struct pki_cpus cpus; /* of the thread that called init, which a nonblocking one leaves to another */
     struct pki_origins origins;
-    struct pki_tuning tuning;
+    struct pki_settings settings;
     struct pki_chooser chooser;
     struct pki_switchml *switchml; /* the aggregator, or NULL */
     uint64_t deadline_ns; /* of init */

@@ -86,8 +86,6 @@ static void lists_init(struct pki_engine *e)
     pki_list_init(&e->in_service);
 }
 
-#define LEAVING_SPINS 2000
-#define LEAVING_NAP_NS 100000
 #define SPARE_SMS 4 /* for the program, and for warps that wait */
 
 static void look_at_gpu(struct pki_engine *e)
@@ -385,10 +383,10 @@ static void leave(struct pki_engine *e)
         pki_engine_lock(e);
         is_done = leave_a_bit(e);
         pki_engine_unlock(e);
-        if (!is_done && rounds < LEAVING_SPINS)
+        if (!is_done && rounds < pki_tuning.wait.leaving_spins)
             sched_yield();
         else if (!is_done)
-            nanosleep(&(struct timespec){ .tv_nsec = LEAVING_NAP_NS }, NULL);
+            nanosleep(&(struct timespec){ .tv_nsec = (long)pki_tuning.wait.leaving_nap_ns }, NULL);
     }
     pki_error_set(&kept);
 }

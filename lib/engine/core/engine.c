@@ -54,11 +54,9 @@ struct pki_task *pki_engine_first_task(const struct pki_engine *e)
     return pki_list_empty(&e->tasks) ? NULL : pki_container_of(e->tasks.next, struct pki_task, node);
 }
 
-#define RATION_UNIT ((size_t)4096)
-
 size_t pki_engine_ration(struct pki_engine *e, size_t bytes)
 {
-    size_t most = e->work_left / RATION_UNIT * RATION_UNIT;
+    size_t most = e->work_left / PKI_WORK_UNIT_BYTES * PKI_WORK_UNIT_BYTES;
     size_t some = bytes <= e->work_left ? bytes : most;
 
     e->work_left = bytes > some ? 0 : e->work_left - some; /* what is left of it would do for nothing */

@@ -10,6 +10,7 @@
 #include "engine/mem/region.h"
 #include "engine/plan/task.h"
 #include "engine/proto/xfer.h"
+#include "tuning/tuning.h"
 #include "util/cancel.h"
 #include "util/clock.h"
 #include "util/log.h"

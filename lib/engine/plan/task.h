@@ -15,7 +15,6 @@ struct pki_peer;
 struct pki_xfer;
 
 #define PKI_HOST_CHUNK (512u << 10)      /* granularity of dependencies between steps on the host */
-#define PKI_HOST_WORK (1u << 20)         /* the same for copies and reductions by the CPU, of a round of progress */
 #define PKI_DEVICE_CHUNK (16u << 20)     /* the same on a GPU, for plans with reductions */
 #define PKI_BOUNCE_CHUNK (2u << 20)      /* and where the other GPU is reached through the host, which takes ten times as long */
 

@@ -156,7 +156,7 @@ static struct rule allreduce(const struct pki_chooser *c, size_t bytes)
     const struct pki_tuning_coll *t = &c->settings.agreed.coll;
     size_t others = (size_t)c->size - 1;
 
-    if (is_few(c) && (c->hosts == 1 || c->size <= 4) && bytes <= t->one_shot_max_bytes / (others > 0 ? others : 1))
+    if (is_few(c) && (c->hosts == 1 || c->size <= t->one_shot_hosts_ranks) && bytes <= t->one_shot_max_bytes / (others > 0 ? others : 1))
         return (struct rule){ PKI_ONE_SHOT, "short: one hop, reduced in rank order everywhere" };
     if (c->size == 2 && c->hosts == 2 && bytes <= one_shot_pair_max_bytes(c))
         return (struct rule){ PKI_ONE_SHOT, "two hosts: one hop, with as many bytes between them as in a ring" };
@@ -256,9 +256,9 @@ static struct rule rule_for(const struct pki_chooser *c, enum pki_coll coll, siz
     case PKI_COLL_GATHER:
     case PKI_COLL_SCATTER: return gather_or_scatter(c, bytes);
     case PKI_COLL_BARRIER:
-        if (shares_links(c) && c->size > 4)
+        if (shares_links(c) && c->size > c->settings.agreed.coll.barrier_flat_ranks)
             return (struct rule){ PKI_HIER, NODE_LEADERS };
-        if (c->size > 8)
+        if (c->size > c->settings.agreed.coll.barrier_one_hop_ranks)
             return (struct rule){ PKI_DOUBLING, "many ranks: few hops" };
         return (struct rule){ PKI_DIRECT, "one hop" };
     case PKI_COLL_ALLTOALL:

@@ -198,6 +198,7 @@ static pk_result_t exchange_peer_infos(struct pk_comm *comm)
 static pk_result_t open_engine(struct pk_comm *comm)
 {
     struct pki_engine_config config = { .rank = comm->rank,
+                                        .agreed = &comm->settings.agreed,
                                         .size = comm->size,
                                         .hosts = comm->hosts,
                                         .device = comm->device,

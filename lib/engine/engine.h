@@ -20,9 +20,6 @@ struct pki_engine;
 struct pki_capture;
 struct pki_switchml;
 
-/* With no more hardware queues (CUDA_DEVICE_MAX_CONNECTIONS) whatever follows a wait in its stream holds up other streams. */
-#define PKI_FEW_QUEUES 2
-
 struct pki_engine_config {
     int rank, size;
     const struct pki_hosts *hosts; /* of the ranks, or NULL: one host; outlives the engine */
@@ -39,6 +36,7 @@ struct pki_engine_config {
     bool fused;                 /* and can take part in fused collectives: at most PKI_FUSED_RANKS, all on this host */
     int fused_ctas;             /* most CTAs of one fused kernel, the same on all ranks */
     uint32_t fused_always;      /* bit c: collective c whatever its length, likewise */
+    const struct pki_agreed *agreed; /* outlives the engine; NULL: as this process has it */
 };
 
 pk_result_t pki_engine_open(const struct pki_engine_config *config, struct pki_engine **engine);

@@ -30,7 +30,9 @@ static int unpack_ctas(const struct pki_engine *e, int peer)
 {
     if (!pki_bounce_unpacks(e) || !pki_bounce_receives(e, &e->peers[peer]))
         return 0;
-    return e->gpu->max_ctas > 0 && e->gpu->max_ctas < PKI_UNPACK_CTAS ? e->gpu->max_ctas : PKI_UNPACK_CTAS;
+    int most = e->gpu->max_ctas;
+
+    return most > 0 && most < pki_tuning.gpu.unpack_ctas ? most : pki_tuning.gpu.unpack_ctas;
 }
 
 static int reduce_ctas(const struct pki_engine *e)

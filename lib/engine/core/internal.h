@@ -50,7 +50,6 @@ struct pki_branch {
 #define PKI_BRANCHES 2
 
 #define PKI_SIGNALS_A_BATCH 64
-#define PKI_PLANS_RECENT 8
 
 /* The transfer that a call has put into a stream last. */
 struct pki_stream_last {

@@ -14,10 +14,6 @@ struct pki_host_stream;
 struct pki_peer;
 struct pki_xfer;
 
-#define PKI_HOST_CHUNK (512u << 10)      /* granularity of dependencies between steps on the host */
-#define PKI_DEVICE_CHUNK (16u << 20)     /* the same on a GPU, for plans with reductions */
-#define PKI_BOUNCE_CHUNK (2u << 20)      /* and where the other GPU is reached through the host, which takes ten times as long */
-
 enum pki_task_mode {
     PKI_TASK_CPU,    /* the engine starts it at once and the caller (or host stream) waits for `ended` */
     PKI_TASK_SIGNALLED, /* a CUDA stream opens `ready` and waits for `release` */
@@ -204,9 +200,7 @@ struct pki_scratch {
     enum pki_mem_kind kind;
 };
 
-#define PKI_INLINE_BYTES ((size_t)64 << 10) /* in, out or scratch of a collective without a task */
 #define PKI_STREAM_OPERATIONS 512 /* in CUDA streams at a time; each has two words while it lasts */
-#define PKI_PLANS_MAX 128 /* plans that are kept; those in use come on top */
 #define PKI_SCRATCH_MAX 64
 
 static inline bool pki_task_in_cuda_stream(const struct pki_task *task)
@@ -385,9 +379,6 @@ void pki_waiting_return(int device, int ctas);
 /* So many operations more, or fewer, have copies for the library's own queues of the GPU; are there any? */
 void pki_waiting_copies(int device, int by);
 bool pki_waiting_has_copies(int device);
-
-/* Kernels on a GPU that may wait for messages. With 128 kernels none begins any more (measured: docs/design/0002); the program needs some. */
-#define PKI_WAITING_KERNELS 112
 
 /* capture.c */
 /* Nothing has happened when this refuses; the others follow as engine.h says. */

@@ -77,8 +77,8 @@ static pk_result_t copy_by_host(struct pki_task *task, uint32_t i, size_t *end)
     size_t from = task->steps[i].done, bytes;
     char *dst = pki_plan_block(task, step->dst, &bytes), *src = pki_plan_block(task, step->src, &bytes);
 
-    if (*end - from > PKI_BOUNCE_COPY_MAX)
-        *end = from + PKI_BOUNCE_COPY_MAX;
+    if (*end - from > pki_tuning.gpu.bounce_copy_bytes)
+        *end = from + pki_tuning.gpu.bounce_copy_bytes;
     if (pki_bounce_queue(task->engine, false) == NULL)
         return (pk_result_t)atomic_load(&task->engine->failed);
     return pki_bounce_copy(task->engine, &task->engine->out.queue, PKI_BOUNCE_BUFFERS, dst + from, src + from, *end - from);

@@ -216,7 +216,7 @@ static pk_result_t send_cts(struct pki_xfer *xfer)
         msg.extra = PKI_CTS_LOCAL;
         return pki_ctrl_send(xfer->peer, &msg, NULL, xfer->engine);
     }
-    if (xfer->kind == PKI_MEM_HOST && msg.flags == xfer->flags && xfer->bytes >= PKI_COOP_MIN && !xfer->combines) {
+    if (xfer->kind == PKI_MEM_HOST && msg.flags == xfer->flags && xfer->bytes >= pki_tuning.p2p.coop_bytes && !xfer->combines) {
         result = pki_shm_alloc_describe(xfer, &msg);
         if (result != PK_OK && result != PK_ERR_UNSUPPORTED)
             return result;

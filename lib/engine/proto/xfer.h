@@ -9,23 +9,11 @@
 #define PKI_ENGINE_XFER_H
 
 #include "engine/mem/region.h"
+#include "tuning/tuning.h"
 
 struct pki_task;
 
-#define PKI_EAGER_MAX 8192u              /* bytes of host memory that go in the control channel without a grant, unless the transport knows better */
-#define PKI_EAGER_MAX_SHM (32u << 10)    /* the same between ranks of a host, where a grant costs as much as the longer copy */
-#define PKI_EAGER_CREDIT (256u << 10)    /* eager bytes a peer may have sent that nobody asked for yet */
-#define PKI_EAGER_PUT_ALL (32u << 20)    /* bytes that all peers together may have moved before their CTS, of one rank */
-#define PKI_CTRL_DATA_PIECE 16384u       /* bytes of a DATA message that is worked on as it comes */
 #define PKI_CTRL_DATA_MAX ((size_t)256 << 20)
-#define PKI_COOP_MIN (64u << 10)         /* below, memory of one host goes through the control channel; from there on both ends move pieces */
-#define PKI_COOP_MIN_CROWDED (512u << 10) /* the same for collectives among more ranks than cores */
-#define PKI_COOP_MIN_FAST (16u << 10)    /* the same where the control channel `is_one_copy_fast`: longer steps of collectives and messages of more than PKI_EAGER_MAX are not EAGER there */
-#define PKI_HOST_PUT (4u << 20)          /* most that one put of host memory moves: the lock is held so long */
-#define PKI_XFER_PUTS 4                  /* chunks of one transfer in flight, at most; */
-#define PKI_XFER_PUTS_FEW 2              /* and of most: iface->deep */
-#define PKI_RTS_NS (20 * PKI_NS_PER_MS) /* after it a send between hosts says RTS though its grant would come without */
-#define PKI_CTS_NS 50000u                /* how long a send in a stream looks for its grant at most */
 #define PKI_LL_RING_BYTES (7680u << 10)  /* for low-latency messages, of a pair and direction */
 #define PKI_LL_UNIT 128u                 /* places in it are multiples of this */
 #define PKI_LL_MESSAGES 128u             /* in it at a time */
@@ -273,9 +261,6 @@ void pki_coop_left(struct pki_xfer *xfer); /* receive: the sender has gone over 
 void pki_coop_data_asked(struct pki_xfer *xfer, const struct pki_msg *grant);
 void pki_coop_ended(struct pki_xfer *xfer); /* all is in place and both know */
 
-#define PKI_BOUNCE_BYTES (2u << 20)      /* one slot of pinned memory, and the longest piece */
-#define PKI_BOUNCE_BUFFERS 16            /* of each direction, made when first used */
-
 struct pki_bounce_pool {     /* slots of one direction, and the queue that copies between them and GPU memory */
     char *memory;            /* NULL: not made yet */
     uint8_t free[PKI_BOUNCE_BUFFERS];
@@ -301,7 +286,7 @@ bool pki_bounce_idle(struct pki_engine *engine);
 /* May a copy from or to the host be put into this queue now? */
 static inline bool pki_may_copy(struct pki_queue *queue, size_t bytes)
 {
-    return queue->device->ops->clear(queue, bytes < PKI_ENGINE_COPY);
+    return queue->device->ops->clear(queue, bytes < pki_tuning.gpu.engine_copy_bytes);
 }
 
 /* The queue for copies from host memory (up) or to it; NULL: the engine has failed. */
@@ -312,7 +297,6 @@ void pki_bounce_close(struct pki_engine *engine);
 bool pki_bounce_copies(const struct pki_engine *engine, enum pki_coll coll, const struct pki_plan *plan);
 /* Through one slot of those of sends, which the queue's order alone guards: nothing else uses it. */
 pk_result_t pki_bounce_copy(struct pki_engine *engine, const struct pki_queue *queue, int slot, char *dst, const char *src, size_t bytes);
-#define PKI_BOUNCE_COPY_MAX (32u << 20) /* of one call: a launch queue is not long */
 
 /* self.c: a transfer from this rank to itself */
 void pki_self_advance(struct pki_xfer *xfer);

@@ -14,9 +14,6 @@
 #include "engine/stream/move.h"
 #include "engine/proto/offer.h"
 
-#define REDUCED_MAX ((size_t)8 << 20) /* longer sums are made piece by piece while others come, which the engine does */
-#define WORK_INLINE ((size_t)1 << 20) /* shorter work is over before a branch would have begun */
-
 static bool is_transfer(const struct pki_step *step)
 {
     return step->kind == PKI_STEP_SEND || step->kind == PKI_STEP_RECV || step->kind == PKI_STEP_RECV_REDUCE;
@@ -28,7 +25,8 @@ static bool suits(const struct pki_task *task, uint32_t i)
     const struct pki_step *step = &task->plan->steps[i];
 
     if (step->kind == PKI_STEP_FUSED ||
-        ((step->kind == PKI_STEP_REDUCE || step->kind == PKI_STEP_RECV_REDUCE) && task->steps[i].bytes > REDUCED_MAX))
+        ((step->kind == PKI_STEP_REDUCE || step->kind == PKI_STEP_RECV_REDUCE) &&
+         task->steps[i].bytes > pki_tuning.gpu.summed_in_stream_bytes))
         return false;
     if (!is_transfer(step))
         return true;
@@ -149,7 +147,7 @@ void pki_stream_plan_begin(struct pki_task *task)
     pki_scaled_place(task);
     if (has_work(task))
         task->branch = pki_branch_take(e, task->queue.handle);
-    if (is_by_host(task) && (task->branch == NULL || longest_work(task) > PKI_BRANCH_COPY_MAX))
+    if (is_by_host(task) && (task->branch == NULL || longest_work(task) > pki_tuning.gpu.branch_copy_bytes))
         return;
     task->running = true; /* what ends at once lets no other step begin */
     if (post_all(task, false)) {
@@ -204,7 +202,7 @@ static void work_in(struct pki_task *task, uint32_t i, struct pki_queue *queue)
 
 static bool is_branched(const struct pki_task *task, uint32_t i)
 {
-    return task->branch != NULL && (task->steps[i].bytes >= WORK_INLINE || is_by_host(task));
+    return task->branch != NULL && (task->steps[i].bytes >= pki_tuning.gpu.work_inline_bytes || is_by_host(task));
 }
 
 static void join(struct pki_task *task)

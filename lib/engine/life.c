@@ -13,12 +13,12 @@
 
 static atomic_bool any_started;
 
-static void peer_init(struct pki_peer *peer, int rank)
+static void peer_init(const struct pki_engine *e, struct pki_peer *peer, int rank)
 {
     peer->rank = rank;
     peer->side_fd = -1;
     peer->shutdown = PKI_SHUTDOWN_NONE;
-    peer->eager_max = peer->eager_coll = pki_tuning.p2p.eager_bytes;
+    peer->eager_max = peer->eager_coll = e->config.agreed->pair.eager_bytes;
     pki_list_init(&peer->sends);
     pki_list_init(&peer->recvs);
     pki_list_init(&peer->unexpected_queue);
@@ -125,7 +125,7 @@ static struct pki_engine *engine_new(const struct pki_engine_config *config)
     pki_list_init(&e->fused.waiting);
     e->peers = peers;
     for (int i = 0; i < config->size; i++)
-        peer_init(&peers[i], i);
+        peer_init(e, &peers[i], i);
     return e;
 }
 
@@ -239,16 +239,18 @@ static void set_eager_put(struct pki_engine *e, struct pki_peer *peer)
 
 void pki_engine_set_ctrl(struct pki_engine *e, int peer, struct pki_ep *ctrl, int side_fd)
 {
+    const struct pki_tuning_pair *pair = &e->config.agreed->pair;
+
     e->peers[peer].ctrl = ctrl;
     ctrl->iface->carries = true;
     if (ctrl->iface->eager_max > 0)
         e->peers[peer].eager_max = ctrl->iface->eager_max;
-    else if (ctrl->signals_mine != NULL && ctrl->iface->msg_payload_max >= pki_tuning.p2p.eager_shm_bytes && !e->config.gpus)
-        e->peers[peer].eager_max = pki_tuning.p2p.eager_shm_bytes;
+    else if (ctrl->signals_mine != NULL && ctrl->iface->msg_payload_max >= pair->eager_shm_bytes && !e->config.gpus)
+        e->peers[peer].eager_max = pair->eager_shm_bytes;
     e->peers[peer].eager_coll = e->peers[peer].eager_max;
     if (ctrl->is_one_copy_fast && !e->config.gpus) {
-        e->peers[peer].eager_max = pki_tuning.p2p.eager_bytes;
-        e->peers[peer].eager_coll = pki_tuning.p2p.coop_fast_bytes;
+        e->peers[peer].eager_max = pair->eager_bytes;
+        e->peers[peer].eager_coll = pair->coop_fast_bytes;
     }
     if (ctrl->eager_coll > 0 && !e->config.gpus)
         e->peers[peer].eager_coll = ctrl->eager_coll;

@@ -101,10 +101,6 @@ END(cpu)
 
 /* ---- p2p: protocols of a transfer, whatever the transport ---- */
 PART(p2p)
-/* Host memory that goes EAGER, unless the transport knows better (docs/design/0006). */
-VALUE(p2p, size_t, eager_bytes, 8192)
-/* The same between ranks of a host, where a grant costs as much as the longer copy (docs/design/0006). */
-VALUE(p2p, size_t, eager_shm_bytes, 32 << 10)
 /* EAGER bytes a peer may have sent that nobody asked for yet. Chosen. */
 FIXED(p2p, eager_credit_bytes, PKI_EAGER_CREDIT, 256 << 10)
 /* Bytes that all peers together may have moved before their CTS, of one rank. Chosen: memory. */
@@ -120,8 +116,6 @@ VALUE(p2p, size_t, data_short_bytes, 8192)
 VALUE(p2p, size_t, coop_bytes, 64 << 10)
 /* The same for collectives among more ranks than cores, where the kernel's calls wait for one another (docs/design/0006). */
 VALUE(p2p, size_t, coop_crowded_bytes, 512 << 10)
-/* The same where one copy by the kernel is fast; EAGER ends there. Measured on a Sapphire Rapids (docs/design/0006). */
-VALUE(p2p, size_t, coop_fast_bytes, 16 << 10)
 /* Blocks exchanged between near cores go through the control channel up to here with more ranks than cores
  * (docs/design/0006). */
 VALUE(p2p, size_t, coop_crowded_even_bytes, (size_t)4 << 20)
@@ -218,6 +212,8 @@ VALUE(tcp, int, chunk_bytes, 512 << 10)
 /* The same within a machine, by one connection: nothing is gained there by several chunks at a time, and each is acknowledged,
  * which takes the CPUs of the copies (bench/results/0.2-net.md); but not by ranks with a GPU (docs/design/0032). */
 VALUE(tcp, int, chunk_alone_bytes, 4 << 20)
+/* Host memory that goes EAGER, at most PKI_TCP_EAGER_MAX. Chosen. */
+VALUE(tcp, uint32_t, eager_bytes, 32 << 10)
 /* Moves and grants that an exchange with one peer has in flight: with more, threads get shorter chunks too. Chosen. */
 VALUE(tcp, unsigned, exchange, 2)
 /* Of one connection in one round of progress, so that none starves the others. Chosen. */
@@ -397,18 +393,25 @@ VALUE(coll, int, barrier_flat_ranks, 4)
 FIXED(coll, hosts_one_shot, PKI_HOSTS_ONE_SHOT, 8)
 END(coll)
 
-/* ---- pieces: how both ends of a transfer cut it ---- */
-PART(pieces)
+/* ---- pair: what both ends of a transfer must have alike ---- */
+PART(pair)
+/* Host memory that goes EAGER, unless the transport knows better (docs/design/0006). */
+VALUE(pair, size_t, eager_bytes, 8192)
+/* The same between ranks of a host, where a grant costs as much as the longer copy (docs/design/0006). */
+VALUE(pair, size_t, eager_shm_bytes, 32 << 10)
+/* One copy by the kernel from so many bytes on, and EAGER in collectives up to there, where that copy is fast. Measured on a
+ * Sapphire Rapids (docs/design/0006); elsewhere p2p.coop_bytes. */
+VALUE(pair, size_t, coop_fast_bytes, 16 << 10)
 /* Granularity of dependencies between steps: on the host; on a GPU, for plans with reductions; and where the other GPU is
  * reached through the host, which takes ten times as long. Chosen. */
-VALUE(pieces, size_t, host_chunk_bytes, 512 << 10)
-VALUE(pieces, size_t, device_chunk_bytes, 16 << 20)
-VALUE(pieces, size_t, bounce_chunk_bytes, 2 << 20)
+VALUE(pair, size_t, host_chunk_bytes, 512 << 10)
+VALUE(pair, size_t, device_chunk_bytes, 16 << 20)
+VALUE(pair, size_t, bounce_chunk_bytes, 2 << 20)
 /* Of a cooperative copy at most; of an even collective's step. A call of the kernel costs microseconds, and smaller pieces
  * gain nothing (measured). */
-VALUE(pieces, size_t, coop_bytes, (size_t)256 << 10)
-VALUE(pieces, size_t, coop_even_bytes, (size_t)4 << 20)
-END(pieces)
+VALUE(pair, size_t, coop_bytes, (size_t)256 << 10)
+VALUE(pair, size_t, coop_even_bytes, (size_t)4 << 20)
+END(pair)
 
 /* ---- fused: collectives that are one kernel a rank. Measured on 2 and 4 H200 (docs/design/0009,
  * bench/results/0.2-h200.md). ---- */

@@ -54,7 +54,7 @@ enum pki_fixed {
 extern struct pki_tuning pki_tuning __attribute__((visibility("hidden")));
 extern struct pki_agreed pki_agreed __attribute__((visibility("hidden")));
 
-/* For tests: "p2p.eager_bytes=0,shm.cma=0" sets values. NULL: done. Otherwise where the text goes wrong (no such value, a fixed
+/* For tests: "pair.eager_bytes=0,shm.cma=0" sets values. NULL: done. Otherwise where the text goes wrong (no such value, a fixed
  * one, or no number that it can have); what comes before that has been set. Not while another thread uses the library. */
 const char *pki_tuning_override(const char *text);
 

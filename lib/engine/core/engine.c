@@ -60,7 +60,7 @@ size_t pki_engine_ration(struct pki_engine *e, size_t bytes)
     size_t some = bytes <= e->work_left ? bytes : most;
 
     e->work_left = bytes > some ? 0 : e->work_left - some; /* what is left of it would do for nothing */
-    if (bytes > some || some >= e->config.agreed->pieces.host_chunk_bytes) /* rounds are long then */
+    if (bytes > some || some >= e->config.agreed->pair.host_chunk_bytes) /* rounds are long then */
         pki_engine_check_soon(e);
     return some;
 }

@@ -20,8 +20,8 @@ bool pki_coop_is_even(const struct pki_xfer *xfer)
 /* Halves at first: a call of the kernel costs microseconds, and smaller pieces gain nothing (measured). Both ends compute the same. */
 static size_t piece_bytes(const struct pki_xfer *xfer)
 {
-    const struct pki_tuning_pieces *most = &xfer->engine->config.agreed->pieces;
-    size_t half = (xfer->bytes / 2 + PAGE - 1) / PAGE * PAGE;
+    const struct pki_tuning_pair *most = &xfer->engine->config.agreed->pair;
+    size_t half = ((xfer->bytes + 1) / 2 + PAGE - 1) / PAGE * PAGE;
 
     if (pki_coop_is_even(xfer))
         return xfer->bytes < most->coop_even_bytes ? xfer->bytes : most->coop_even_bytes;
@@ -50,7 +50,7 @@ bool pki_coop_is_near(const struct pki_xfer *xfer)
 /* Of one copy by the kernel. */
 static size_t coop_min(const struct pki_xfer *xfer)
 {
-    return xfer->peer->ctrl->is_one_copy_fast ? pki_tuning.p2p.coop_fast_bytes : pki_tuning.p2p.coop_bytes;
+    return xfer->peer->ctrl->is_one_copy_fast ? xfer->engine->config.agreed->pair.coop_fast_bytes : pki_tuning.p2p.coop_bytes;
 }
 
 static bool is_exchanged(const struct pki_xfer *xfer)

@@ -333,7 +333,7 @@ static void issue_puts(struct pki_xfer *xfer)
         if (xfer->kind == PKI_MEM_DEVICE)
             xfer->engine->stats.copies++;
         /* Long copies by the CPU: rounds are long too, and a peer may have given up meanwhile. */
-        if (len >= xfer->engine->config.agreed->pieces.host_chunk_bytes)
+        if (len >= xfer->engine->config.agreed->pair.host_chunk_bytes)
             pki_engine_check_soon(xfer->engine);
         xfer->puts_head++;
         xfer->engine->puts_out++;

@@ -136,7 +136,8 @@ static pk_result_t tcp_open(const struct pki_iface_config *config, struct pki_if
         return result;
     }
     pki_tcp_scopes_find(iface);
-    base->msg_payload_max = base->eager_max = PKI_TCP_PAYLOAD_MAX;
+    base->msg_payload_max = PKI_TCP_PAYLOAD_MAX;
+    base->eager_max = pki_tuning.tcp.eager_bytes < PKI_TCP_EAGER_MAX ? pki_tuning.tcp.eager_bytes : PKI_TCP_EAGER_MAX;
     base->eager_credits = true;
     base->eager_put_max = PKI_TCP_EAGER_PUT_MAX;
     base->eager_put_credit = PKI_TCP_EAGER_PUT_CREDIT;

@@ -193,6 +193,7 @@ pk_result_t pki_check_calls(const struct pk_comm *comm, uint32_t calls, const ch
 
 /* init.c: everything until the engine works. */
 pk_result_t pki_comm_bring_up(struct pk_comm *comm);
+void pki_comm_say_protocols(const struct pk_comm *comm); /* protocols.c: at PK_LOG=info */
 void pki_comm_tear_down(struct pk_comm *comm);
 
 /* apart.c */

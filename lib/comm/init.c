@@ -344,6 +344,8 @@ pk_result_t pki_comm_bring_up(struct pk_comm *comm)
         result = pki_split_prepare(comm);
     if (result == PK_OK)
         result = start_together(comm);
+    if (result == PK_OK)
+        pki_comm_say_protocols(comm);
     if (result != PK_OK && comm->bootstrap != NULL)
         pki_bootstrap_tell(comm->bootstrap, result, -1, pki_error_get()->text);
     pki_bootstrap_close(comm->bootstrap);

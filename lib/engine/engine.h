@@ -171,6 +171,8 @@ pk_result_t pki_engine_finish(struct pki_engine *engine, struct pki_list *blocki
 /* What a request would do, without doing it. */
 pk_result_t pki_engine_explain(struct pki_engine *engine, const struct pki_request *request, enum pki_mem_kind kind,
                                pk_explanation_t *out);
+/* By what a message of so long goes to another rank whose memory is of the same kind. */
+const char *pki_engine_protocol(struct pki_engine *engine, int peer, enum pki_mem_kind kind, size_t bytes);
 void pki_engine_stats(struct pki_engine *engine, pk_stats_t *stats);
 /* What unfinished operations wait for, as text (pk_pending_dump). */
 void pki_engine_pending(struct pki_engine *engine, char *text, size_t capacity, size_t *needed);

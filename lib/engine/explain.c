@@ -28,10 +28,10 @@ static void add_path(struct pki_engine *e, int peer, enum pki_mem_kind kind, pk_
 /* Of a receive from this peer into GPU memory, for what comes through slots. */
 static int unpack_ctas(const struct pki_engine *e, int peer)
 {
-    if (!pki_bounce_unpacks(e) || !pki_bounce_receives(e, &e->peers[peer]))
-        return 0;
     int most = e->gpu->max_ctas;
 
+    if (!pki_bounce_unpacks(e) || !pki_bounce_receives(e, &e->peers[peer]))
+        return 0;
     return most > 0 && most < pki_tuning.gpu.unpack_ctas ? most : pki_tuning.gpu.unpack_ctas;
 }
 
@@ -102,25 +102,38 @@ static pk_result_t explain_coll(struct pki_engine *e, const struct pki_request *
     return result;
 }
 
+/* Of a message between this rank's memory and the peer's, both of this kind. */
+static const char *protocol(const struct pki_engine *e, const struct pki_peer *peer, enum pki_mem_kind kind, size_t bytes)
+{
+    if (kind == PKI_MEM_HOST && bytes <= peer->eager_max)
+        return "eager";
+    if (kind == PKI_MEM_HOST && bytes <= peer->eager_put_max)
+        return "eager put";
+    if (kind == PKI_MEM_DEVICE && e->config.kernels && peer->ll_remote != NULL && bytes <= PKI_LL_MAX_BYTES && bytes > 0)
+        return "ll kernel";
+    return kind == PKI_MEM_DEVICE && pki_bounce_receives(e, peer) ? "bounce buffers" : "rendezvous";
+}
+
+const char *pki_engine_protocol(struct pki_engine *e, int peer, enum pki_mem_kind kind, size_t bytes)
+{
+    const char *name;
+
+    pki_engine_lock(e);
+    name = protocol(e, &e->peers[peer], kind, bytes);
+    pki_engine_unlock(e);
+    return name;
+}
+
 static pk_result_t explain_p2p(struct pki_engine *e, const struct pki_request *r, enum pki_mem_kind kind, pk_explanation_t *out)
 {
     size_t bytes = r->count * pki_dtype_bytes(r->dtype);
     struct pki_peer *peer = &e->peers[r->peer];
-    const char *algorithm = "rendezvous";
+    const char *algorithm = r->peer == e->config.rank ? "local copy" : protocol(e, peer, kind, bytes);
 
-    if (r->peer == e->config.rank)
-        algorithm = "local copy";
-    else if (kind == PKI_MEM_HOST && bytes <= peer->eager_max)
-        algorithm = "eager";
-    else if (kind == PKI_MEM_HOST && bytes <= peer->eager_put_max)
-        algorithm = "eager put";
-    else if (kind == PKI_MEM_DEVICE && e->config.kernels && peer->ll_remote != NULL && bytes <= PKI_LL_MAX_BYTES && bytes > 0) {
-        algorithm = "ll kernel";
+    if (strcmp(algorithm, "ll kernel") == 0)
         out->sms = (int)pki_ll_ctas(e, bytes);
-    } else if (kind == PKI_MEM_DEVICE && pki_bounce_receives(e, peer)) {
-        algorithm = "bounce buffers";
-        out->sms = r->what == PKI_DO_RECV ? unpack_ctas(e, r->peer) : 0;
-    }
+    else if (strcmp(algorithm, "bounce buffers") == 0 && r->what == PKI_DO_RECV)
+        out->sms = unpack_ctas(e, r->peer);
     snprintf(out->algorithm, sizeof out->algorithm, "%s", algorithm);
     out->steps = 1;
     add_path(e, r->peer, kind, out);

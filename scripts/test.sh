@@ -105,7 +105,7 @@ check_bench() {
     local op
     step "bench: pickle-info" 120 "$bench"/pickle-info
     step "bench: manual pages" 120 python3 tests/abi/manpages.py --programs "$bench"/man pickle-info pickle-perf pickle-compare \
-        pickle-jobs pickle-run-all
+        pickle-perf-jobs pickle-run-all
     for op in sendrecv barrier broadcast reduce allreduce reduce_scatter allgather alltoall gather scatter \
         allgatherv alltoallv gatherv scatterv; do
         step "bench: pickle-perf $op on 2 ranks, checked" 120 sh tests/support/processes.sh env 2 \

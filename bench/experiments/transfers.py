@@ -218,7 +218,7 @@ def copies_of(machine, memory):
     why = machine.no_gpus() if memory == "cuda" else None
     if why is None:
         try:
-            for row in machine.rows(machine.launch, 2, "pickle-jobs",
+            for row in machine.rows(machine.launch, 2, "pickle-perf-jobs",
                                     ["copies", "--device", memory, "--begin", "4K", "--end", machine.pick("64K", "64M", "1G"), "--factor",
                                      "4", "--jobs", machine.pick("2", "7", "15")]):
                 missing = row["reason"] or ""

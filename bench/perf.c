@@ -272,6 +272,7 @@ int main(int argc, char **argv)
     uint64_t wrong = 0;
     unsigned index = 0;
 
+    perf_subcommand(argc, argv);
     perf_parse(argc, argv, &run.options);
     if (run.options.nccl != PERF_NCCL_OFF)
         perf_nccl_load(run.options.nccl);

@@ -158,6 +158,8 @@ struct perf_row {
 
 /* perf_args.c. Prints what is wrong and ends the program when the arguments cannot be understood. */
 void perf_parse(int argc, char **argv, struct perf_options *options);
+/* perf_programs.c: does not return where the first word is that of a program of its own. */
+void perf_subcommand(int argc, char **argv);
 const char *perf_pattern_name(enum perf_pattern pattern);
 const char *perf_reduction_name(pk_op_t reduction);
 const char *perf_memory_name(enum perf_memory memory);

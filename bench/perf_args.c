@@ -2,13 +2,16 @@
 #include "perf.h"
 
 #include <getopt.h>
+#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "number.h"
+#include "arguments.h"
 
 static const char usage[] =
     "usage: pickle-perf OPERATION [options]   (one process a rank, by mpirun or PK_RANK, PK_SIZE, PK_ROOT)\n"
+    "  pickle-perf jobs ... and pickle-perf overlap ... are pickle-perf-jobs(1), patterns of training, and\n"
+    "  pickle-perf-overlap(1), computing on GPUs beside messages\n"
     "  sendrecv barrier broadcast reduce allreduce reduce_scatter allgather alltoall gather scatter\n"
     "  allgatherv alltoallv gatherv scatterv (parts from nearly nothing to nearly twice the average), barecopy\n"
     "  -b, -e and rows count bytes as nccl-tests does: all parts together where each rank has one, else what one rank has\n"
@@ -78,44 +81,12 @@ const char *perf_pattern_name(enum perf_pattern pattern)
     return pattern_names[pattern];
 }
 
-static _Noreturn void refuse(const char *what, const char *value)
-{
-    fprintf(stderr, "pickle-perf: %s '%s' is not understood\n%s", what, value, usage);
-    exit(2);
-}
-
-static int one_of(const char *what, const char *value, const char *const *words)
-{
-    for (int i = 0; words[i] != NULL; i++)
-        if (strcmp(value, words[i]) == 0)
-            return i;
-    refuse(what, value);
-}
-
-static size_t parse_bytes(const char *what, const char *value)
-{
-    size_t number;
-
-    if (!number_parse(value, &number))
-        refuse(what, value);
-    return number;
-}
-
-static unsigned parse_number(const char *what, const char *value, unsigned min, unsigned max)
-{
-    size_t number = parse_bytes(what, value);
-
-    if (number < min || number > max)
-        refuse(what, value);
-    return (unsigned)number;
-}
-
 static pk_dtype_t parse_dtype(const char *value)
 {
     for (int i = 0; i < PK_DTYPE_COUNT; i++)
         if (strcmp(value, pk_dtype_name((pk_dtype_t)i)) == 0)
             return (pk_dtype_t)i;
-    refuse("type", value);
+    argument_refuse("type", value);
 }
 
 static enum perf_op parse_operation(const char *value)
@@ -123,38 +94,38 @@ static enum perf_op parse_operation(const char *value)
     for (int i = 0; i < PERF_OPS; i++)
         if (strcmp(value, perf_operation((enum perf_op)i)->name) == 0)
             return (enum perf_op)i;
-    refuse("operation", value);
+    argument_refuse("operation", value);
 }
 
 static int parse_root(const char *value)
 {
-    return strcmp(value, "-1") == 0 ? -1 : (int)parse_number("root", value, 0, 1u << 20);
+    return strcmp(value, "-1") == 0 ? -1 : (int)argument_number("root", value, 0, 1u << 20);
 }
 
 static void parse_option(int letter, const char *value, struct perf_options *o, int *ending)
 {
     switch (letter) {
-    case 'b': o->begin_bytes = parse_bytes("size", value); break;
-    case 'e': o->end_bytes = parse_bytes("size", value); break;
-    case 'f': o->factor = parse_number("factor", value, 2, 1u << 20); break;
-    case 'n': o->iterations = parse_number("number of iterations", value, 1, 1u << 24); break;
-    case 'w': o->warmup = parse_number("number of warm-up iterations", value, 0, 1u << 24); break;
-    case 'c': o->check = one_of("check", value, check_names) == 1; break;
-    case 'd': o->cuda = one_of("device", value, device_names) == 1; break;
-    case 'g': o->gpu = (int)parse_number("gpu", value, 0, 1023); break;
+    case 'b': o->begin_bytes = argument_size("size", value, 0, SIZE_MAX); break;
+    case 'e': o->end_bytes = argument_size("size", value, 0, SIZE_MAX); break;
+    case 'f': o->factor = argument_number("factor", value, 2, 1u << 20); break;
+    case 'n': o->iterations = argument_number("number of iterations", value, 1, 1u << 24); break;
+    case 'w': o->warmup = argument_number("number of warm-up iterations", value, 0, 1u << 24); break;
+    case 'c': o->check = argument_word("check", value, check_names) == 1; break;
+    case 'd': o->cuda = argument_word("device", value, device_names) == 1; break;
+    case 'g': o->gpu = (int)argument_number("gpu", value, 0, 1023); break;
     case 't': o->dtype = parse_dtype(value); break;
-    case 'o': o->reduction = (pk_op_t)one_of("reduction", value, reduction_names); break;
+    case 'o': o->reduction = (pk_op_t)argument_word("reduction", value, reduction_names); break;
     case 'r': o->root = parse_root(value); break;
-    case 'm': o->memory = (enum perf_memory)one_of("memory", value, memory_names); break;
-    case 's': *ending = one_of("stream", value, ending_names); break;
+    case 'm': o->memory = (enum perf_memory)argument_word("memory", value, memory_names); break;
+    case 's': *ending = argument_word("stream", value, ending_names); break;
     case 'i': o->in_place = true; break;
     case 'z': o->zero_sm = true; break;
-    case 'p': o->pattern = (enum perf_pattern)one_of("pattern", value, pattern_names); break;
+    case 'p': o->pattern = (enum perf_pattern)argument_word("pattern", value, pattern_names); break;
     case OPTION_BARE: o->bare = true; break;
     case OPTION_NCCL:
-        o->nccl = (enum perf_nccl_setting)(PERF_NCCL_DEFAULT + (value != NULL ? one_of("NCCL setting", value, nccl_names) : 0));
+        o->nccl = (enum perf_nccl_setting)(PERF_NCCL_DEFAULT + (value != NULL ? argument_word("NCCL setting", value, nccl_names) : 0));
         break;
-    case OPTION_WINDOW: o->window = parse_number("window", value, 1, 1u << 16); break;
+    case OPTION_WINDOW: o->window = argument_number("window", value, 1, 1u << 16); break;
     case OPTION_CSV: o->csv_path = value; break;
     case OPTION_JSON: o->json_path = value; break;
     case 'h': fputs(usage, stdout); exit(0);
@@ -201,6 +172,7 @@ void perf_parse(int argc, char **argv, struct perf_options *options)
     int ending = -1;
     int letter;
 
+    arguments_of("pickle-perf");
     while ((letter = getopt_long(argc, argv, "b:e:f:n:w:c:d:g:t:o:r:m:s:izp:h", long_options, NULL)) != -1)
         parse_option(letter, optarg, &o, &ending);
     if (optind != argc - 1) {

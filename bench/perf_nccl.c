@@ -11,10 +11,11 @@ const char *perf_nccl_setting_name(enum perf_nccl_setting setting)
 #ifdef PERF_HAVE_NCCL
 
 #include <dlfcn.h>
-#include <glob.h>
 #include <nccl.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "../examples/attention_overlap/open_library.h"
 
 #define ZERO_CTA_SINCE NCCL_VERSION(2, 28, 0)
 
@@ -81,14 +82,6 @@ static const struct entry {
 #undef ENTRY
 };
 
-/* Where Python's packages and the distribution put it. */
-static const char *const patterns[] = {
-    "/usr/local/lib/python3*/*-packages/nvidia/nccl/lib/libnccl.so.2",
-    "/usr/lib/x86_64-linux-gnu/libnccl.so.2",
-    "/usr/lib/aarch64-linux-gnu/libnccl.so.2",
-    "/usr/local/cuda/lib64/libnccl.so.2",
-};
-
 static char library_path[512];
 static char library_version[24];
 
@@ -119,36 +112,16 @@ static void must(ncclResult_t result, ncclComm_t comm, const char *call)
     exit(1);
 }
 
-/* The last file, by name, that fits the pattern and can be opened: newer Pythons come later. */
-static void *open_pattern(const char *pattern)
-{
-    glob_t found;
-    void *library = NULL;
-
-    if (glob(pattern, 0, NULL, &found) != 0)
-        return NULL;
-    for (size_t i = found.gl_pathc; i > 0 && library == NULL; i--)
-        library = dlopen(found.gl_pathv[i - 1], RTLD_NOW | RTLD_LOCAL);
-    globfree(&found);
-    return library;
-}
-
-static void *open_library(void)
+static void *open_nccl(void)
 {
     const char *given = getenv("PERF_NCCL_LIBRARY");
-    const char *name = given != NULL && *given != '\0' ? given : "libnccl.so.2";
-    void *library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
     char error[512];
+    void *library = open_library(given, "libnccl.so.2", error, sizeof error);
 
-    if (library != NULL)
-        return library;
-    snprintf(error, sizeof error, "%s", dlerror());
-    for (size_t i = 0; name != given && library == NULL && i < sizeof patterns / sizeof patterns[0]; i++)
-        library = open_pattern(patterns[i]);
     if (library != NULL)
         return library;
     fprintf(stderr, "pickle-perf: NCCL was not found: %s%s\n", error,
-            name != given ? "; nor in the usual folders of Python packages: say PERF_NCCL_LIBRARY=/path/to/libnccl.so.2" : "");
+            given == NULL || *given == '\0' ? "; nor in the usual folders of Python packages: say PERF_NCCL_LIBRARY=/path/to/libnccl.so.2" : "");
     exit(2);
 }
 
@@ -174,7 +147,7 @@ void perf_nccl_load(enum perf_nccl_setting setting)
 
     /* NVLink multicast is never used here, whatever the environment says. NCCL reads this when it is first called. */
     setenv("NCCL_NVLS_ENABLE", "0", 1);
-    library = open_library();
+    library = open_nccl();
     for (size_t i = 0; i < sizeof entries / sizeof entries[0]; i++)
         *(void **)(void *)((char *)&nccl + entries[i].offset) = dlsym(library, entries[i].name);
     if (nccl.ncclGetVersion != NULL && dladdr(*(void **)(void *)&nccl.ncclGetVersion, &info) != 0)

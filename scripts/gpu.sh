@@ -149,7 +149,7 @@ figures() {
         figure allgather-zero "$ranks" allgather -d cuda -z -i -b 4K -e 1G -f 16 -n 10 --nccl
         figure allreduce "$ranks" allreduce -d cuda -b 4K -e 1G -f 8 -n 10 --nccl
     done
-    [ "$count" -lt 2 ] || step beside 120 bash -c 'on "$@"' on 2 build/gpu-bench/beside/pickle-beside --turns 1 --nccl --bare --csv "$out/beside.csv"
+    [ "$count" -lt 2 ] || step beside 120 bash -c 'on "$@"' on 2 build/gpu-bench/overlap/pickle-perf-overlap --turns 1 --nccl --bare --csv "$out/beside.csv"
 }
 
 experiments() {

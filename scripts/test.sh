@@ -105,7 +105,7 @@ check_bench() {
     local op
     step "bench: pickle-info" 120 "$bench"/pickle-info
     step "bench: manual pages" 120 python3 tests/abi/manpages.py --programs "$bench"/man pickle-info pickle-perf pickle-compare \
-        pickle-jobs pickle-run-all
+        pickle-perf-jobs pickle-run-all
     for op in sendrecv barrier broadcast reduce allreduce reduce_scatter allgather alltoall gather scatter \
         allgatherv alltoallv gatherv scatterv; do
         step "bench: pickle-perf $op on 2 ranks, checked" 120 sh tests/support/processes.sh env 2 \
@@ -126,7 +126,7 @@ check_bench() {
         --csv "$bench"/compare.csv --json "$bench"/compare.json
     step "bench: pickle-compare, the copies alone, checked" 120 "$bench"/compare/pickle-compare -r 3 -e 256K -f 64 -k 1 -t 2 \
         -o pingpong,allreduce,allgather,alltoall,reduce_scatter,broadcast,reduce,barrier,wake -w pickle,bare-cma,bare-copy --csv "$bench"/bare.csv
-    step "bench: pickle-compare-verdict" 120 python3 bench/compare/pickle-compare-verdict "$bench"/compare.csv "$bench"/bare.csv
+    step "bench: pickle-compare-summary" 120 python3 bench/compare/pickle-compare-summary "$bench"/compare.csv "$bench"/bare.csv
     if have gnuplot; then
         step "bench: pickle-compare-chart" 120 sh bench/compare/pickle-compare-chart "$bench"/compare.csv "$bench"/compare
     fi

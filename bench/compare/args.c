@@ -2,11 +2,12 @@
 #include "driver.h"
 
 #include <getopt.h>
+#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include "number.h"
+#include "arguments.h"
 
 static const char usage[] =
     "usage: pickle-compare [options]   the same work through libpickle, Open MPI and Gloo, turn by turn in one run\n"
@@ -24,7 +25,7 @@ static const char usage[] =
     "                     what it sent, or hears that it was read), splice: the same without the sender's copy; frames: short messages\n"
     "                     of a pingpong with heads, and kept.\n"
     "                     NAME:VARIABLE=VALUE:... sets environment variables of one world\n"
-    "                     (pickle,pickle:PICKLE_TEST_CMA=0,pickle:LD_LIBRARY_PATH=/other/build)\n"
+    "                     (pickle,pickle:PICKLE_TEST_TUNING=shm.cma=0,pickle:LD_LIBRARY_PATH=/other/build)\n"
     "                     bare-pipe: allgather and alltoall of pages lent by vmsplice, bare-ring: these and the allreduce of 2 by two copies through\n"
     "                     a short ring, no library\n"
     "      --net          over TCP, on the loopback interface: each rank of libpickle is a host of its own\n"
@@ -52,30 +53,6 @@ static const struct option long_options[] = {
     { NULL, 0, NULL, 0 },
 };
 
-static _Noreturn void refuse(const char *what, const char *value)
-{
-    fprintf(stderr, "pickle-compare: %s '%s' is not understood\n%s", what, value, usage);
-    exit(2);
-}
-
-static size_t parse_bytes(const char *what, const char *value)
-{
-    size_t number;
-
-    if (!number_parse(value, &number))
-        refuse(what, value);
-    return number;
-}
-
-static unsigned parse_number(const char *what, const char *value, unsigned min, unsigned max)
-{
-    size_t number = parse_bytes(what, value);
-
-    if (number < min || number > max)
-        refuse(what, value);
-    return (unsigned)number;
-}
-
 static void parse_operations(const char *value, bool operations[COMPARE_OPS])
 {
     char list[256];
@@ -83,7 +60,7 @@ static void parse_operations(const char *value, bool operations[COMPARE_OPS])
 
     memset(operations, 0, COMPARE_OPS * sizeof *operations);
     if (strlen(value) >= sizeof list)
-        refuse("operations", value);
+        argument_refuse("operations", value);
     memcpy(list, value, strlen(value) + 1);
     for (char *name = strsep(&rest, ","); name != NULL; name = strsep(&rest, ",")) {
         int op = 0;
@@ -91,34 +68,29 @@ static void parse_operations(const char *value, bool operations[COMPARE_OPS])
         while (op < COMPARE_OPS && strcmp(name, driver_op_name((enum compare_op)op)) != 0)
             op++;
         if (op == COMPARE_OPS)
-            refuse("operation", name);
+            argument_refuse("operation", name);
         operations[op] = true;
     }
 }
 
-static bool parse_binding(const char *value)
-{
-    if (strcmp(value, "core") != 0 && strcmp(value, "none") != 0)
-        refuse("binding", value);
-    return strcmp(value, "core") == 0;
-}
-
 static void parse_option(int letter, const char *value, struct driver_options *o, int *bind)
 {
+    static const char *const bindings[] = { "none", "core", NULL };
+
     switch (letter) {
-    case 'r': o->ranks = (int)parse_number("number of ranks", value, 2, RANKS_MAX); break;
+    case 'r': o->ranks = (int)argument_number("number of ranks", value, 2, RANKS_MAX); break;
     case 'o': parse_operations(value, o->operations); break;
-    case 'b': o->begin_bytes = parse_bytes("size", value); break;
-    case 'e': o->end_bytes = parse_bytes("size", value); break;
-    case 'f': o->factor = parse_number("factor", value, 2, 1u << 20); break;
-    case 'k': o->rounds = parse_number("number of rounds", value, 1, ROUNDS_MAX); break;
-    case 't': o->turn_us = 1e3 * parse_number("length of a turn", value, 1, 60000); break;
+    case 'b': o->begin_bytes = argument_size("size", value, 0, SIZE_MAX); break;
+    case 'e': o->end_bytes = argument_size("size", value, 0, SIZE_MAX); break;
+    case 'f': o->factor = argument_number("factor", value, 2, 1u << 20); break;
+    case 'k': o->rounds = argument_number("number of rounds", value, 1, ROUNDS_MAX); break;
+    case 't': o->turn_us = 1e3 * argument_number("length of a turn", value, 1, 60000); break;
     case 'w': o->worlds = value; break;
     case OPTION_NET: o->net = true; break;
     case OPTION_ENTER: o->enter = value; o->net = true; break;
     case OPTION_ROOT: o->root = value; break;
     case OPTION_BACKWARDS: o->backwards = true; break;
-    case OPTION_BIND: *bind = parse_binding(value); break;
+    case OPTION_BIND: *bind = argument_word("binding", value, bindings); break;
     case OPTION_CSV: o->csv_path = value; break;
     case OPTION_JSON: o->json_path = value; break;
     case 'h': fputs(usage, stdout); exit(0);
@@ -133,6 +105,7 @@ void driver_parse(int argc, char **argv, struct driver_options *options)
     int bind = -1;
     int letter;
 
+    arguments_of("pickle-compare");
     for (int op = 0; op < COMPARE_OPS; op++)
         o.operations[op] = op != COMPARE_WAKE;
     while ((letter = getopt_long(argc, argv, "r:o:b:e:f:k:t:w:h", long_options, NULL)) != -1)

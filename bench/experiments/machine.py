@@ -79,8 +79,8 @@ class Machine:
         nccl = [path for folder in sys.path for path in glob.glob(os.path.join(folder, "nvidia/nccl/lib/libnccl.so.2"))]
         if nccl:
             os.environ.setdefault("PERF_NCCL_LIBRARY", nccl[0])
-        self.beside_rows = None  # of pickle-jobs beside, which two experiments show
-        self.gpu_rows = None     # of pickle-beside, likewise; or why there are none
+        self.beside_rows = None  # of pickle-perf-jobs beside, which two experiments show
+        self.gpu_rows = None     # of pickle-perf-overlap, likewise; or why there are none
 
     def pick(self, tiny, quick, full):
         """What suits the size of the run."""
@@ -220,8 +220,8 @@ class Machine:
         return self.rows_and_text(lambda command: self.run(command, [{}]), self.need("pickle-compare"), arguments)
 
     def jobs(self, ranks, *arguments, rounds=1, devices="host"):
-        """Rows of pickle-jobs and of its peer (jobs-mpi, on GPUs jobs-nccl), whose turns alternate: medians over the rounds. {library: rows or a reason}."""
-        ways = [("libpickle", self.launch, "pickle-jobs"), ("NCCL", self.launch, "jobs-nccl") if devices == "cuda" else
+        """Rows of pickle-perf-jobs and of its peer (jobs-mpi, on GPUs jobs-nccl), whose turns alternate: medians over the rounds. {library: rows or a reason}."""
+        ways = [("libpickle", self.launch, "pickle-perf-jobs"), ("NCCL", self.launch, "jobs-nccl") if devices == "cuda" else
                 ("Open MPI", self.launch_mpi, "jobs-mpi")]
         heaps = {library: [] for library, _, _ in ways}
         reasons = {}

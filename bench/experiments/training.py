@@ -23,7 +23,7 @@ def beside_queue_pairs(machine):
         if why is None:
             try:
                 end = machine.pick("64K", "1M", "16M")
-                rows = machine.rows(machine.launch, 2, "pickle-jobs", ["beside", "--begin", end, "--end", end, "--jobs",
+                rows = machine.rows(machine.launch, 2, "pickle-perf-jobs", ["beside", "--begin", end, "--end", end, "--jobs",
                                                                        machine.pick("1", "5", "9")],
                                     environment={"PK_QPS": str(qps)}, hosts=True)
                 row = {"pickle_ratio": rows[0]["ratio"]}
@@ -66,7 +66,7 @@ ON_GPUS = [("compute", "compute"), ("bytes", "bytes"), ("library", "library"), (
 
 
 def gpu_cases(machine):
-    """One run of pickle-beside serves both experiments."""
+    """One run of pickle-perf-overlap serves both experiments."""
     if machine.size == "quick":  # what is said of it all first, should time not suffice
         return "sendrecv:1G,allgather:1G,allreduce:1G,sendrecv:64M,allgather:64M,sendrecv:1M"
     sizes = machine.pick(("64K",), (), ("4K", "64K", "1M", "16M", "64M", "256M", "1G", "4G"))
@@ -75,13 +75,13 @@ def gpu_cases(machine):
 
 
 def gpu_rows(machine):
-    """Rows of pickle-beside, and why there are no more: NCCL in turns with libpickle, cuBLAS and cuDNN beside them. Raises Failed."""
+    """Rows of pickle-perf-overlap, and why there are no more: NCCL in turns with libpickle, cuBLAS and cuDNN beside them. Raises Failed."""
     if machine.gpu_rows is None:
         ranks = min(len(machine.gpus), 4)
         arguments = machine.pick(["--compute", "burn", "--turns", "1", "--interval", "5", "--warm", "1"],
                                  ["--compute", "attention", "--turns", "1", "--limit", "30"], ["--compute", "matmul,attention", "--turns", "3"])
         try:
-            rows = machine.rows(machine.launch, ranks, "pickle-beside", arguments + ["--nccl", "--bare", "--cases", gpu_cases(machine)])
+            rows = machine.rows(machine.launch, ranks, "pickle-perf-overlap", arguments + ["--nccl", "--bare", "--cases", gpu_cases(machine)])
             machine.gpu_rows = sorted(rows, key=lambda row: row["bytes"] or 0), machine.cut
         except Failed as why:
             machine.gpu_rows = why
@@ -314,7 +314,7 @@ def scaling(machine):
                 table.add(scaling=kind, ranks=ranks, reason="%d CPUs: ranks would wait for one another's time" % machine.cpus)
                 continue
             try:
-                row = machine.rows(machine.launch, ranks, "pickle-jobs", ["data", "--tokens", str(tokens_of(ranks)), "--steps",
+                row = machine.rows(machine.launch, ranks, "pickle-perf-jobs", ["data", "--tokens", str(tokens_of(ranks)), "--steps",
                                                                           machine.pick("2", "12", "25"), "--hidden",
                                                                           machine.pick("16", "128", "128")])[0]
             except Failed as why:

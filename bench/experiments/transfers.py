@@ -134,7 +134,7 @@ def tcp_unpack(machine):
 
 
 NAMES = {"pickle": "libpickle", "ompi-cma": "Open MPI, CMA", "ompi-copy": "Open MPI, copies", "ompi-ucx": "Open MPI, UCX",
-         "ompi-tcp": "Open MPI, TCP", "gloo": "Gloo", "gloo-poll": "Gloo, polling", "pickle:PICKLE_TEST_CMA=0": "libpickle, two copies"}
+         "ompi-tcp": "Open MPI, TCP", "gloo": "Gloo", "gloo-poll": "Gloo, polling", "pickle:PICKLE_TEST_TUNING=shm.cma=0": "libpickle, two copies"}
 
 
 def absences(text):
@@ -218,7 +218,7 @@ def copies_of(machine, memory):
     why = machine.no_gpus() if memory == "cuda" else None
     if why is None:
         try:
-            for row in machine.rows(machine.launch, 2, "pickle-jobs",
+            for row in machine.rows(machine.launch, 2, "pickle-perf-jobs",
                                     ["copies", "--device", memory, "--begin", "4K", "--end", machine.pick("64K", "64M", "1G"), "--factor",
                                      "4", "--jobs", machine.pick("2", "7", "15")]):
                 missing = row["reason"] or ""
@@ -273,4 +273,4 @@ def peer_to_peer(machine):
 def one_copy_or_two(machine):
     return compared(machine, "08-host-copies",
                     "8. On the host: one copy by the kernel, or two through shared memory, half a round trip (Gb/s)", [],
-                    ("pickle", "pickle:PICKLE_TEST_CMA=0", "ompi-cma", "ompi-copy"))
+                    ("pickle", "pickle:PICKLE_TEST_TUNING=shm.cma=0", "ompi-cma", "ompi-copy"))

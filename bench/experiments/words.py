@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What rows of pickle-beside say, in sentences."""
+"""What rows of pickle-perf-overlap say, in sentences."""
 
 
 def size_of(n):

@@ -37,7 +37,7 @@ static void open_table(struct jobs_run *run)
              "a job begins behind a barrier and lasts until the slowest rank has its result; goodput: bits of one rank's data / duration",
              o->numel, jobs_type_names[o->type], (double)(o->numel * type_bytes[o->type]) * 1e-6, o->steps, o->warmup, library,
              run->world.size, sysconf(_SC_NPROCESSORS_ONLN), o->cuda ? "cuda" : "host");
-    run->table = table_open("pickle-jobs", about, columns, o->csv_path, o->json_path);
+    run->table = table_open("pickle-perf-jobs", about, columns, o->csv_path, o->json_path);
 }
 
 static int64_t term(int rank, unsigned job, size_t i)

@@ -6,12 +6,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "number.h"
+#include "arguments.h"
 
 const char *const jobs_type_names[JOBS_TYPES + 1] = { "f32", "int32", "f64", "int64", NULL };
 
 static const char usage[] =
-    "options (one process a rank, by mpirun; pickle-jobs also by PK_RANK, PK_SIZE, PK_ROOT):\n"
+    "options (one process a rank, by mpirun; pickle-perf-jobs also by PK_RANK, PK_SIZE, PK_ROOT):\n"
     "  patterns of training (the product is tensor parallel in pairs times data parallel):\n"
     "      --layers N --hidden N --tokens N  the model: a layer has 12 hidden^2 parameters (default 4, 128, 64)\n"
     "      --pieces N        micro-batches of the pipeline (default 8)\n"
@@ -50,53 +50,25 @@ static void print_usage(FILE *out)
     fputs(usage, out);
 }
 
-static _Noreturn void refuse(const char *what, const char *value)
-{
-    fprintf(stderr, "%s: %s '%s' is not understood (--help)\n", library_program, what, value);
-    exit(2);
-}
-
-static size_t parse_size(const char *value, size_t least, size_t most)
-{
-    size_t number;
-
-    if (!number_parse(value, &number) || number < least || number > most)
-        refuse("number", value);
-    return number;
-}
-
-static unsigned parse_number(const char *value, unsigned least, unsigned most)
-{
-    return (unsigned)parse_size(value, least, most);
-}
-
-static int one_of(const char *value, const char *const *words)
-{
-    for (int i = 0; words[i] != NULL; i++)
-        if (strcmp(value, words[i]) == 0)
-            return i;
-    refuse("word", value);
-}
-
 static void parse_option(int option, const char *value, struct jobs_options *o)
 {
     static const char *const devices[] = { "host", "cuda", NULL };
     const size_t most = (size_t)1 << 40;
 
     switch (option) {
-    case LAYERS: o->layers = parse_number(value, 1, 1000); break;
-    case HIDDEN: o->hidden = parse_number(value, 8, 32768); break;
-    case TOKENS: o->tokens = parse_number(value, 1, 1u << 20); break;
-    case PIECES: o->pieces = parse_number(value, 1, 1024); break;
-    case BUCKET: o->bucket_bytes = parse_size(value, 1, most); break;
-    case STEPS: o->steps = parse_number(value, 1, 100000); break;
-    case WARMUP: o->warmup = parse_number(value, 0, 100000); break;
-    case BEGIN: o->begin_bytes = parse_size(value, 8, most); break;
-    case END: o->end_bytes = parse_size(value, 8, most); break;
-    case FACTOR: o->factor = parse_number(value, 2, 1u << 20); break;
-    case NUMEL: o->numel = parse_size(value, 1, most); break;
-    case DTYPE: o->type = (enum jobs_type)one_of(value, jobs_type_names); break;
-    case DEVICE: o->cuda = one_of(value, devices) == 1; break;
+    case LAYERS: o->layers = argument_number("--layers", value, 1, 1000); break;
+    case HIDDEN: o->hidden = argument_number("--hidden", value, 8, 32768); break;
+    case TOKENS: o->tokens = argument_number("--tokens", value, 1, 1u << 20); break;
+    case PIECES: o->pieces = argument_number("--pieces", value, 1, 1024); break;
+    case BUCKET: o->bucket_bytes = argument_size("--bucket", value, 1, most); break;
+    case STEPS: o->steps = argument_number("--steps", value, 1, 100000); break;
+    case WARMUP: o->warmup = argument_number("--warmup", value, 0, 100000); break;
+    case BEGIN: o->begin_bytes = argument_size("--begin", value, 8, most); break;
+    case END: o->end_bytes = argument_size("--end", value, 8, most); break;
+    case FACTOR: o->factor = argument_number("--factor", value, 2, 1u << 20); break;
+    case NUMEL: o->numel = argument_size("--numel", value, 1, most); break;
+    case DTYPE: o->type = (enum jobs_type)argument_word("--dtype", value, jobs_type_names); break;
+    case DEVICE: o->cuda = argument_word("--device", value, devices) == 1; break;
     case CSV: o->csv_path = value; break;
     case JSON: o->json_path = value; break;
     case SPOIL: o->spoil = true; break;
@@ -112,6 +84,7 @@ void jobs_parse(int argc, char **argv, struct jobs_options *options)
                               .numel = 1048576, .type = JOBS_INT32 };
     int letter;
 
+    arguments_of(library_program);
     while ((letter = getopt_long(argc, argv, "h", long_options, NULL)) != -1)
         parse_option(letter, optarg, &o);
     if (optind != argc - 1) {
@@ -120,9 +93,9 @@ void jobs_parse(int argc, char **argv, struct jobs_options *options)
     }
     o.mode = jobs_find_mode(argv[optind]);
     if (o.mode == NULL)
-        refuse("mode", argv[optind]);
+        argument_refuse("mode", argv[optind]);
     if (o.end_bytes < o.begin_bytes)
-        refuse("last size", "smaller than the first");
+        argument_refuse("last size", "smaller than the first");
     if (o.steps == 0)
         o.steps = o.mode->pattern != NULL ? 15 : 10;
     *options = o;

@@ -219,7 +219,7 @@ static void open_table(struct jobs_run *run)
              o->mode->what, library, run->world.size, cpus,
              2 * run->world.size > cpus ? " (more threads than CPUs: the messages take CPU from the computing)" : "",
              o->steps < ROUNDS_MAX ? o->steps : ROUNDS_MAX, PIECE_US * 1e-3);
-    run->table = table_open("pickle-jobs", about, columns, o->csv_path, o->json_path);
+    run->table = table_open("pickle-perf-jobs", about, columns, o->csv_path, o->json_path);
 }
 
 /* Why nothing can be measured, or NULL. */

@@ -54,7 +54,7 @@ static char *host_target(size_t bytes, int *fd)
 {
     char *memory = MAP_FAILED;
 
-    *fd = memfd_create("pickle-jobs", MFD_CLOEXEC);
+    *fd = memfd_create("pickle-perf-jobs", MFD_CLOEXEC);
     if (*fd >= 0 && ftruncate(*fd, (off_t)bytes) == 0)
         memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, *fd, 0);
     if (memory == MAP_FAILED) {
@@ -281,7 +281,7 @@ static void open_table(struct jobs_run *run)
              "copies: %s\n%s memory, medians of %u; open: %s\nasynchronous: %u back to back; Gb/s: of the asynchronous copy%s", o->mode->what,
              o->cuda ? "cuda" : "host", o->steps, o->cuda ? "cuIpcOpenMemHandle" : "mmap of the other process's memory file",
              BACK_TO_BACK, o->cuda ? "" : ", on the host of the synchronous one");
-    run->table = table_open("pickle-jobs", about, columns, o->csv_path, o->json_path);
+    run->table = table_open("pickle-perf-jobs", about, columns, o->csv_path, o->json_path);
 }
 
 void jobs_copies(struct jobs_run *run)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * pickle-jobs: what jobs of training do with a communication library, as programs of its public API. One program a library: pickle-jobs
+ * pickle-perf-jobs: what jobs of training do with a communication library, as programs of its public API. One program a library: pickle-perf-jobs
  * by libpickle, jobs-mpi by MPI, so that both do the same work in the same way.
  */
 #ifndef JOBS_H

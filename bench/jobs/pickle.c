@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-const char library_name[] = "libpickle", library_program[] = "pickle-jobs";
+const char library_name[] = "libpickle", library_program[] = "pickle-perf-jobs";
 const bool library_has_gpu = true;
 
 static pk_stream_t channels[JOBS_CHANNELS];
@@ -22,7 +22,7 @@ static void must(pk_result_t result, const char *what)
     if (result == PK_OK)
         return;
     pk_last_error(&info);
-    fprintf(stderr, "pickle-jobs: %s: %s %s\n", what, pk_strerror(result), info.text);
+    fprintf(stderr, "pickle-perf-jobs: %s: %s %s\n", what, pk_strerror(result), info.text);
     exit(1);
 }
 

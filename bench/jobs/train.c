@@ -46,7 +46,7 @@ static void open_table(struct jobs_run *run)
              o->mode->name, o->mode->what, library, run->world.size, cpus,
              !o->cuda && run->world.size > cpus ? " (more ranks than CPUs: they take turns)" : "", o->cuda ? "cuda" : "host", o->layers,
              o->hidden, o->tokens, o->steps);
-    run->table = table_open("pickle-jobs", about, columns, o->csv_path, o->json_path);
+    run->table = table_open("pickle-perf-jobs", about, columns, o->csv_path, o->json_path);
 }
 
 static void no_row(struct jobs_run *run, const char *reason)

@@ -167,7 +167,8 @@ PK_API pk_result_t pk_topology_dump(const pk_comm_t *comm, char *text, size_t ca
 
 /**
  * Write the settings of a communicator as lines of text: name, value, and where it came from (default, pk_comm_config_t,
- * environment, rank 0).
+ * environment, rank 0). Behind them follow the constants that decide how fast something is, as part.name, value, and "fixed" or
+ * "default"; they are no promise, and may be others in the next version.
  *
  * @param comm      the communicator
  * @param text      [capacity] bytes, the caller's; cut where it is too short, always with a final null; NULL with capacity 0

@@ -4,9 +4,7 @@
 #include "coll/doubling.h"
 #include "coll/hier.h"
 #include "coll/ring.h"
-
-/* Up to here every leader sends to every other: one hop. Log h hops of one message each take longer, but fewer messages. */
-#define HOSTS_ONE_SHOT 8
+#include "tuning/tuning.h"
 
 static void leave_it_to_the_leader(struct pki_plan *plan, int leader, bool in_place)
 {
@@ -52,7 +50,7 @@ static uint32_t lead(struct pki_plan *plan, const struct pki_site *s, struct pki
         d->mine = total;
         d->scratch = (uint32_t)s->ranks;
     }
-    if (s->hosts > HOSTS_ONE_SHOT)
+    if (s->hosts > PKI_HOSTS_ONE_SHOT)
         return pki_doubling_sum(plan, d);
     if (s->hosts > 1)
         return sum_one_shot(plan, s, d, sent);

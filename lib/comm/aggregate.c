@@ -56,12 +56,12 @@ pk_result_t pki_aggregate_join(struct pk_comm *comm, bool *joined)
     if (!comm->chooser.switchml || comm->size == 1)
         return PK_OK;
     result = describe(comm, &join);
-    if (comm->tuning.switchml_fallback != 0)
+    if (comm->settings.switchml_fallback != 0)
         limit_try(&join.wait);
     if (result == PK_OK)
         result = pki_switchml_open(&join, &comm->switchml);
     pki_auth_wipe(join.key, sizeof join.key);
-    if (result == PK_OK || comm->tuning.switchml_fallback == 0 || result == PK_ERR_ABORTED || result == PK_ERR_ARG)
+    if (result == PK_OK || comm->settings.switchml_fallback == 0 || result == PK_ERR_ABORTED || result == PK_ERR_ARG)
         return result;
     *joined = false;
     return PK_OK;
@@ -78,7 +78,7 @@ void pki_aggregate_agree(struct pk_comm *comm, bool all)
         pki_switchml_close(comm->switchml);
         comm->switchml = NULL;
     }
-    pki_engine_set_aggregator(comm->engine, comm->switchml, comm->tuning.switchml_fallback != 0);
+    pki_engine_set_aggregator(comm->engine, comm->switchml, comm->settings.switchml_fallback != 0);
 }
 
 pk_result_t pki_aggregate_choose(const struct pk_comm *comm, pk_dtype_t dtype, pk_op_t op, struct pki_choice *choice)
@@ -93,7 +93,7 @@ pk_result_t pki_aggregate_choose(const struct pk_comm *comm, pk_dtype_t dtype, p
         choice->reason = "PK_ALGORITHM of rank 0: an aggregator sums";
         return PK_OK;
     }
-    if (comm->tuning.switchml_fallback == 0)
+    if (comm->settings.switchml_fallback == 0)
         return pki_fail(
             PK_ERR_UNSUPPORTED, NULL,
             "PK_ALGORITHM says switchml, and an aggregator makes sums of f32 and int32 alone, not reduction %llu of %s: "

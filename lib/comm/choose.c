@@ -11,29 +11,10 @@
 #include "transport/transport.h"
 #include "util/log.h"
 
-#define DIRECT_MAX_RANKS 16 /* operands of one reduction: device.h */
-#define RELAYED_MIN_BYTES (2u << 20) /* of a block: two hops more against the host's memory (bench/results/0.2-h200.md) */
-
 static const char *const names[PKI_ALGORITHM_IDS] = { "direct", "flat", "ring", "doubling", "halving", "tree", "staggered", "hier", "leader", "detour" };
 /* What PK_ALGORITHM may say instead. */
 static const char *const aliases[PKI_ALGORITHM_IDS] = { [PKI_ONE_SHOT] = "one-shot", [PKI_NODE_LEADER] = "node-leader",
                                                        [PKI_RELAYED] = "relayed" };
-
-void pki_tuning_defaults(struct pki_tuning *t)
-{
-    t->direct_max_ranks = DIRECT_MAX_RANKS;
-    t->one_shot_max_bytes = 24 << 10;
-    t->one_shot_pair_max_bytes = 1 << 20;
-    t->one_shot_pair_gpu_max_bytes = 4 << 20; /* 0.6 of the direct algorithm's time at 256 KiB and 1 MiB, 0.75 at 4, the same beyond (docs/design/0018) */
-    t->one_shot_root_max_bytes = 384 << 10;
-    t->one_shot_root_max_work = 32 << 10;
-    t->few_hops_max_bytes = 64 << 10;
-    t->staggered_pair_min_bytes = 256 << 20;
-    t->staggered_min_bytes = 64 << 20;
-    t->node_leader_max_bytes_per_rank = 16 << 10;
-    t->node_leader_max_bytes = 1 << 20;
-    t->hier_min_bytes = 512 << 10;
-}
 
 /* ---- PK_ALGORITHM ---- */
 
@@ -110,7 +91,7 @@ pk_result_t pki_chooser_init(struct pki_chooser *chooser)
         for (int w = 0; w < PKI_ALGORITHM_IDS; w++)
             chooser->all[c][w] = pki_algorithm_find((enum pki_coll)c, names[w]);
     }
-    return force_all(chooser, chooser->tuning.algorithm);
+    return force_all(chooser, chooser->settings.algorithm);
 }
 
 pk_result_t pki_algorithm_text_check(const char *text)
@@ -118,9 +99,9 @@ pk_result_t pki_algorithm_text_check(const char *text)
     struct pki_chooser chooser;
 
     memset(&chooser, 0, sizeof chooser);
-    if (strlen(text) >= sizeof chooser.tuning.algorithm)
-        return pki_fail(PK_ERR_ARG, NULL, "PK_ALGORITHM is longer than %zu characters", sizeof chooser.tuning.algorithm - 1);
-    strcpy(chooser.tuning.algorithm, text);
+    if (strlen(text) >= sizeof chooser.settings.algorithm)
+        return pki_fail(PK_ERR_ARG, NULL, "PK_ALGORITHM is longer than %zu characters", sizeof chooser.settings.algorithm - 1);
+    strcpy(chooser.settings.algorithm, text);
     return pki_chooser_init(&chooser);
 }
 
@@ -138,7 +119,7 @@ struct rule {
 
 static bool is_few(const struct pki_chooser *c)
 {
-    return c->size <= c->tuning.direct_max_ranks;
+    return (uint64_t)c->size <= c->settings.agreed.coll.direct_max_ranks;
 }
 
 /* Several ranks share their host's link to others. */
@@ -150,9 +131,9 @@ static bool shares_links(const struct pki_chooser *c)
 /* Up to here one rank of a host speaks for it. Of very many ranks too much would go through one. */
 static size_t node_leader_max_bytes(const struct pki_chooser *c)
 {
-    size_t bytes = c->tuning.node_leader_max_bytes_per_rank * (size_t)c->size;
+    size_t bytes = c->settings.agreed.coll.node_leader_max_bytes_per_rank * (size_t)c->size;
 
-    return bytes < c->tuning.node_leader_max_bytes ? bytes : c->tuning.node_leader_max_bytes;
+    return bytes < c->settings.agreed.coll.node_leader_max_bytes ? bytes : c->settings.agreed.coll.node_leader_max_bytes;
 }
 
 /* Everyone has, or gets, all the data. */
@@ -166,41 +147,43 @@ static struct rule across_hosts(const struct pki_chooser *c, size_t bytes)
 static size_t one_shot_pair_max_bytes(const struct pki_chooser *c)
 {
     if (c->gpus)
-        return c->tuning.one_shot_pair_gpu_max_bytes;
-    return c->tuning.one_shot_pair_max_bytes;
+        return c->settings.agreed.coll.one_shot_pair_gpu_max_bytes;
+    return c->settings.agreed.coll.one_shot_pair_max_bytes;
 }
 
 static struct rule allreduce(const struct pki_chooser *c, size_t bytes)
 {
+    const struct pki_tuning_coll *t = &c->settings.agreed.coll;
     size_t others = (size_t)c->size - 1;
 
-    if (is_few(c) && (c->hosts == 1 || c->size <= 4) && bytes <= c->tuning.one_shot_max_bytes / (others > 0 ? others : 1))
+    if (is_few(c) && (c->hosts == 1 || c->size <= t->one_shot_hosts_ranks) && bytes <= t->one_shot_max_bytes / (others > 0 ? others : 1))
         return (struct rule){ PKI_ONE_SHOT, "short: one hop, reduced in rank order everywhere" };
     if (c->size == 2 && c->hosts == 2 && bytes <= one_shot_pair_max_bytes(c))
         return (struct rule){ PKI_ONE_SHOT, "two hosts: one hop, with as many bytes between them as in a ring" };
-    if (shares_links(c) && bytes > node_leader_max_bytes(c) && bytes <= 4 * c->tuning.node_leader_max_bytes_per_rank * (size_t)c->size)
+    if (shares_links(c) && bytes > node_leader_max_bytes(c) && bytes <= 4 * t->node_leader_max_bytes_per_rank * (size_t)c->size)
         return is_few(c) ? (struct rule){ PKI_NODE_LEADER, NODE_LEADERS } : (struct rule){ PKI_HALVING, "many ranks: few hops" };
     if (shares_links(c))
         return across_hosts(c, bytes);
-    if ((!is_few(c) || c->hosts > 1) && bytes <= c->tuning.few_hops_max_bytes / 4)
+    if ((!is_few(c) || c->hosts > 1) && bytes <= t->few_hops_max_bytes / 4)
         return (struct rule){ PKI_DOUBLING, "short, among many ranks: few hops" };
     if (c->size == 2 && !c->gpus)
         return (struct rule){ PKI_RING, "two ranks: reduced as it arrives, still in rank order" };
-    if (!is_few(c) && bytes <= 8 * c->tuning.few_hops_max_bytes)
+    if (!is_few(c) && bytes <= 8 * t->few_hops_max_bytes)
         return (struct rule){ PKI_HALVING, "many ranks: few hops" };
     if (!is_few(c))
         return (struct rule){ PKI_RING, "long, among many ranks: in a ring each link carries the fewest bytes" };
-    if (c->hosts == 1 && c->gpus && bytes >= (c->size > 2 ? c->tuning.staggered_min_bytes : c->tuning.staggered_pair_min_bytes))
+    if (c->hosts == 1 && c->gpus && bytes >= (c->size > 2 ? t->staggered_min_bytes : t->staggered_pair_min_bytes))
         return (struct rule){ PKI_STAGGERED, IN_PIECES };
     return (struct rule){ PKI_DIRECT, IN_RANK_ORDER };
 }
 
 static bool root_sums_alone(const struct pki_chooser *c, size_t bytes)
 {
+    const struct pki_tuning_coll *t = &c->settings.agreed.coll;
     uint64_t others = c->size > 1 ? (uint64_t)c->size - 1 : 1;
 
     return is_few(c) && c->hosts == 1 &&
-           bytes <= (c->gpus ? c->tuning.one_shot_root_max_bytes / others : c->tuning.one_shot_root_max_work / (others * others));
+           bytes <= (c->gpus ? t->one_shot_root_max_bytes / others : t->one_shot_root_max_work / (others * others));
 }
 
 static struct rule reduce(const struct pki_chooser *c, size_t bytes)
@@ -211,7 +194,7 @@ static struct rule reduce(const struct pki_chooser *c, size_t bytes)
         return (struct rule){ PKI_ONE_SHOT, "short: one hop, reduced in rank order at the root" };
     if (shares_links(c))
         return across_hosts(c, bytes);
-    if ((!is_few(c) || c->hosts > 1) && bytes <= c->tuning.few_hops_max_bytes)
+    if ((!is_few(c) || c->hosts > 1) && bytes <= c->settings.agreed.coll.few_hops_max_bytes)
         return (struct rule){ PKI_TREE, "short, among many ranks: few hops" };
     if (!is_few(c))
         return (struct rule){ PKI_RING, "long, among many ranks: in a ring each link carries the fewest bytes" };
@@ -222,13 +205,13 @@ static struct rule reduce_scatter(const struct pki_chooser *c, size_t bytes)
 {
     if (c->size == 2 && !c->gpus)
         return (struct rule){ PKI_RING, "two ranks: reduced as it arrives, still in rank order" };
-    if (shares_links(c) && bytes * (size_t)c->size >= c->tuning.hier_min_bytes)
+    if (shares_links(c) && bytes * (size_t)c->size >= c->settings.agreed.coll.hier_min_bytes)
         return (struct rule){ PKI_HIER, ACROSS_HOSTS };
-    if (shares_links(c) || (!is_few(c) && bytes * (size_t)c->size <= c->tuning.few_hops_max_bytes))
+    if (shares_links(c) || (!is_few(c) && bytes * (size_t)c->size <= c->settings.agreed.coll.few_hops_max_bytes))
         return (struct rule){ PKI_HALVING, "short, among many ranks: few hops" };
     if (!is_few(c))
         return (struct rule){ PKI_RING, "long, among many ranks: in a ring each link carries the fewest bytes" };
-    if (c->hosts == 1 && c->gpus && c->size > 2 && bytes * (size_t)c->size >= c->tuning.staggered_min_bytes)
+    if (c->hosts == 1 && c->gpus && c->size > 2 && bytes * (size_t)c->size >= c->settings.agreed.coll.staggered_min_bytes)
         return (struct rule){ PKI_STAGGERED, IN_PIECES };
     return (struct rule){ PKI_DIRECT, IN_RANK_ORDER };
 }
@@ -237,9 +220,9 @@ static struct rule broadcast(const struct pki_chooser *c, size_t bytes)
 {
     if (shares_links(c))
         return across_hosts(c, bytes);
-    if (is_few(c) && c->hosts == 1 && (!c->gpus || bytes <= c->tuning.few_hops_max_bytes))
+    if (is_few(c) && c->hosts == 1 && (!c->gpus || bytes <= c->settings.agreed.coll.few_hops_max_bytes))
         return (struct rule){ PKI_ONE_SHOT, "one hop: all ranks take it from the root at once" };
-    if (bytes <= c->tuning.few_hops_max_bytes)
+    if (bytes <= c->settings.agreed.coll.few_hops_max_bytes)
         return (struct rule){ PKI_TREE, "short, among many ranks: few hops" };
     if (!is_few(c))
         return (struct rule){ PKI_RING, "long, among many ranks: from rank to rank, each link carries it once" };
@@ -248,16 +231,16 @@ static struct rule broadcast(const struct pki_chooser *c, size_t bytes)
 
 static struct rule allgather(const struct pki_chooser *c, size_t bytes)
 {
-    if (shares_links(c) && bytes * (size_t)c->size >= c->tuning.hier_min_bytes)
+    if (shares_links(c) && bytes * (size_t)c->size >= c->settings.agreed.coll.hier_min_bytes)
         return (struct rule){ PKI_HIER, ACROSS_HOSTS };
-    if (shares_links(c) || (!is_few(c) && bytes * (size_t)c->size <= c->tuning.few_hops_max_bytes))
+    if (shares_links(c) || (!is_few(c) && bytes * (size_t)c->size <= c->settings.agreed.coll.few_hops_max_bytes))
         return (struct rule){ PKI_DOUBLING, "short, among many ranks: few hops" };
     return (struct rule){ PKI_DIRECT, "every rank reaches every other" };
 }
 
 static struct rule gather_or_scatter(const struct pki_chooser *c, size_t bytes)
 {
-    if (!is_few(c) && bytes * (size_t)c->size <= c->tuning.few_hops_max_bytes)
+    if (!is_few(c) && bytes * (size_t)c->size <= c->settings.agreed.coll.few_hops_max_bytes)
         return (struct rule){ PKI_TREE, "short, among many ranks: few hops" };
     return (struct rule){ PKI_DIRECT, "one hop" };
 }
@@ -273,13 +256,13 @@ static struct rule rule_for(const struct pki_chooser *c, enum pki_coll coll, siz
     case PKI_COLL_GATHER:
     case PKI_COLL_SCATTER: return gather_or_scatter(c, bytes);
     case PKI_COLL_BARRIER:
-        if (shares_links(c) && c->size > 4)
+        if (shares_links(c) && c->size > c->settings.agreed.coll.barrier_flat_ranks)
             return (struct rule){ PKI_HIER, NODE_LEADERS };
-        if (c->size > 8)
+        if (c->size > c->settings.agreed.coll.barrier_one_hop_ranks)
             return (struct rule){ PKI_DOUBLING, "many ranks: few hops" };
         return (struct rule){ PKI_DIRECT, "one hop" };
     case PKI_COLL_ALLTOALL:
-        if (c->relayed && bytes >= RELAYED_MIN_BYTES)
+        if (c->relayed && bytes >= c->settings.agreed.coll.relayed_min_bytes)
             return (struct rule){ PKI_RELAYED, "no kernels: this rank's own block goes by way of the next rank" };
         break;
     case PKI_COLL_ALLGATHERV: /* nobody knows how long the blocks are on average */

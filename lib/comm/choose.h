@@ -6,24 +6,14 @@
 #include <stdint.h>
 
 #include "coll/plan.h"
+#include "tuning/tuning.h"
 
 #define PKI_ALGORITHM_TEXT 96
 
 /* What rank 0 decides for all. */
-struct pki_tuning {
-    int32_t direct_max_ranks;      /* with more, not every rank sends to every other */
-    int32_t p2p_level;             /* PK_P2P_LEVEL: enum pki_distance, UNKNOWN where it is not set */
-    uint64_t one_shot_max_bytes;   /* allreduce: most that a rank receives when all send all they have to all */
-    uint64_t one_shot_pair_max_bytes; /* the same between two ranks on two hosts, */
-    uint64_t one_shot_pair_gpu_max_bytes; /* and where they have GPUs */
-    uint64_t one_shot_root_max_bytes; /* reduce, GPUs among the ranks: most that the root receives when all send all they have to it */
-    uint64_t one_shot_root_max_work; /* reduce, host memory: most of that times the others, who wait for the root to sum it up alone */
-    uint64_t few_hops_max_bytes;   /* up to here hops cost more than bytes, among many ranks or hosts */
-    uint64_t staggered_pair_min_bytes; /* allreduce of two GPUs: from here on in pieces */
-    uint64_t staggered_min_bytes;  /* the same of more, and reduce_scatter from so much in all on, if there is no kernel for it */
-    uint64_t node_leader_max_bytes_per_rank; /* across hosts: up to here, times the ranks, one rank of a host speaks for it, */
-    uint64_t node_leader_max_bytes;     /* but not beyond this */
-    uint64_t hier_min_bytes;       /* across hosts, where each rank has a block: from so much in all on */
+struct pki_settings {
+    struct pki_agreed agreed;
+    int32_t p2p_level;                  /* PK_P2P_LEVEL: enum pki_distance, UNKNOWN where it is not set */
     int32_t switchml_fallback;          /* PK_SWITCHML_FALLBACK: what an aggregator cannot do goes without it */
     char algorithm[PKI_ALGORITHM_TEXT]; /* PK_ALGORITHM, or empty */
 };
@@ -31,7 +21,7 @@ struct pki_tuning {
 enum pki_algorithm_id { PKI_DIRECT, PKI_ONE_SHOT, PKI_RING, PKI_DOUBLING, PKI_HALVING, PKI_TREE, PKI_STAGGERED, PKI_HIER, PKI_NODE_LEADER, PKI_RELAYED, PKI_ALGORITHM_IDS };
 
 struct pki_chooser {
-    struct pki_tuning tuning;
+    struct pki_settings settings;
     int size;
     int hosts;  /* of the communicator's ranks */
     bool gpus;  /* some rank has one */
@@ -49,10 +39,9 @@ struct pki_choice {
     const struct pki_algorithm *instead; /* of a fused one: what ranks with other memory do; else NULL */
 };
 
-void pki_tuning_defaults(struct pki_tuning *tuning);
 /* Is this a legal PK_ALGORITHM? One name for all collectives that have an algorithm of this name, or operation=name, with commas. */
 pk_result_t pki_algorithm_text_check(const char *text);
-/* Fill the tables; size, hosts, gpus, one_machine and tuning are set. */
+/* Fill the tables; size, hosts, gpus, one_machine and settings are set. */
 pk_result_t pki_chooser_init(struct pki_chooser *chooser);
 /* `bytes`: the collective's count argument. Never fails. */
 struct pki_choice pki_choose(const struct pki_chooser *chooser, enum pki_coll coll, size_t bytes);

@@ -45,7 +45,7 @@ struct pki_peer_info {
     unsigned char gpu_uuid[16];
     char gpu_pci[16];
     struct pki_probe probes[PKI_TRANSPORTS_MAX];
-    struct pki_tuning tuning;
+    struct pki_settings settings;
     struct pki_cpus cpus; /* of the thread that called init */
 };
 
@@ -103,7 +103,7 @@ struct pk_comm {
     bool unpack_kernel;
     struct pki_cpus cpus; /* of the thread that called init, which a nonblocking one leaves to another */
     struct pki_origins origins;
-    struct pki_tuning tuning;
+    struct pki_settings settings;
     struct pki_chooser chooser;
     struct pki_switchml *switchml; /* the aggregator, or NULL */
     uint64_t deadline_ns; /* of init */
@@ -193,6 +193,7 @@ pk_result_t pki_check_calls(const struct pk_comm *comm, uint32_t calls, const ch
 
 /* init.c: everything until the engine works. */
 pk_result_t pki_comm_bring_up(struct pk_comm *comm);
+void pki_comm_say_protocols(const struct pk_comm *comm); /* protocols.c: at PK_LOG=info */
 void pki_comm_tear_down(struct pk_comm *comm);
 
 /* apart.c */

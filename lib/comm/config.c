@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Configuration: the caller's struct, then the environment, then defaults. */
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -77,12 +78,12 @@ static pk_result_t algorithm_from_env(struct pk_comm *comm)
     const char *text = pki_env_get("PK_ALGORITHM");
     pk_result_t result;
 
-    pki_tuning_defaults(&comm->tuning);
+    comm->settings.agreed = pki_agreed;
     if (text == NULL)
         return PK_OK;
     result = pki_algorithm_text_check(text);
     if (result == PK_OK)
-        strcpy(comm->tuning.algorithm, text);
+        strcpy(comm->settings.algorithm, text);
     return result;
 }
 
@@ -92,7 +93,7 @@ static pk_result_t fallback_from_env(struct pk_comm *comm)
     pk_result_t result = pki_env_bool("PK_SWITCHML_FALLBACK", false, &fallback);
 
     if (result == PK_OK)
-        comm->tuning.switchml_fallback = fallback;
+        comm->settings.switchml_fallback = fallback;
     return result;
 }
 
@@ -103,7 +104,27 @@ static pk_result_t p2p_level_from_env(struct pk_comm *comm)
 
     if (text != NULL && !pki_distance_parse(text, &level))
         return pki_fail(PK_ERR_ARG, NULL, "PK_P2P_LEVEL is '%.32s' instead of LOC, NVL, PIX, PXB, PHB, NODE or SYS", text);
-    comm->tuning.p2p_level = (int32_t)level;
+    comm->settings.p2p_level = (int32_t)level;
+    return PK_OK;
+}
+
+static pthread_once_t tuning_once = PTHREAD_ONCE_INIT;
+static const char *bad_tuning; /* where PICKLE_TEST_TUNING goes wrong, or NULL */
+
+static void read_tuning(void)
+{
+    const char *text = pki_env_get("PICKLE_TEST_TUNING");
+
+    bad_tuning = text != NULL ? pki_tuning_override(text) : NULL;
+}
+
+/* Once a process, before anything reads a value of the table. */
+static pk_result_t tuning_from_env(void)
+{
+    (void)pthread_once(&tuning_once, read_tuning);
+    if (bad_tuning != NULL)
+        return pki_fail(PK_ERR_ARG, NULL, "PICKLE_TEST_TUNING: '%.48s' begins with no value of lib/tuning/table.h and a number",
+                        bad_tuning);
     return PK_OK;
 }
 
@@ -159,6 +180,8 @@ pk_result_t pki_config_resolve(const pk_comm_config_t *config, struct pk_comm *c
     note_origins(comm);
     pki_cpus_read(&comm->cpus);
     result = pki_cpus_configure();
+    if (result == PK_OK)
+        result = tuning_from_env();
     if (result == PK_OK)
         result = policy_from_env(c);
     if (result == PK_OK)

@@ -131,7 +131,7 @@ static void dump_device_setting(const struct pk_comm *comm, struct pki_text *out
 }
 
 /* Rank 0 decides for all; on rank 0 itself the value is its environment's. */
-static enum pki_origin tuned(const struct pk_comm *comm, bool is_set)
+static enum pki_origin decided(const struct pk_comm *comm, bool is_set)
 {
     if (!is_set)
         return PKI_FROM_DEFAULT;
@@ -153,11 +153,25 @@ static void dump_variables(struct pki_text *out)
     }
 }
 
+/* The table of constants: what holds here, and for the parts that rank 0 decides what it has decided. */
+static void dump_tuning(const struct pki_agreed *agreed, struct pki_text *out)
+{
+    struct pki_tuning_row row;
+
+    for (size_t i = 0; pki_tuning_row(agreed, i, &row); i++) {
+        char name[64];
+
+        (void)snprintf(name, sizeof name, "%s.%s", row.part, row.name);
+        pki_text_add(out, "%-35s %-12" PRIu64 " %s\n", name, row.value,
+                     row.fixed ? "fixed" : row.value == row.usual ? "default" : "PICKLE_TEST_TUNING");
+    }
+}
+
 void pki_config_dump(const struct pk_comm *comm, char *text, size_t capacity, size_t *needed)
 {
     static const char *const policies[] = { "default", "none", "bounded" };
     const struct pki_origins *origins = &comm->origins;
-    const struct pki_tuning *tuning = &comm->tuning;
+    const struct pki_settings *settings = &comm->settings;
     struct pki_text out = { .start = text, .capacity = capacity };
 
     dump_device_setting(comm, &out);
@@ -166,12 +180,13 @@ void pki_config_dump(const struct pk_comm *comm, char *text, size_t capacity, si
     line(&out, "nonblocking", comm->config.nonblocking ? "yes" : "no", origins->nonblocking, NULL);
     number(&out, "timeout_ms", comm->config.timeout_ms, origins->timeout_ms, "PK_TIMEOUT_MS");
     line(&out, "unpack", comm->unpack_kernel ? "kernel" : "copy", origins->unpack, "PK_UNPACK");
-    line(&out, "algorithm", tuning->algorithm[0] != '\0' ? tuning->algorithm : "by size",
-         tuned(comm, tuning->algorithm[0] != '\0'), "PK_ALGORITHM");
+    line(&out, "algorithm", settings->algorithm[0] != '\0' ? settings->algorithm : "by size",
+         decided(comm, settings->algorithm[0] != '\0'), "PK_ALGORITHM");
     line(&out, "p2p_level",
-         tuning->p2p_level != PKI_DIST_UNKNOWN ? pki_distance_name((enum pki_distance)tuning->p2p_level) : "any",
-         tuned(comm, tuning->p2p_level != PKI_DIST_UNKNOWN), "PK_P2P_LEVEL");
+         settings->p2p_level != PKI_DIST_UNKNOWN ? pki_distance_name((enum pki_distance)settings->p2p_level) : "any",
+         decided(comm, settings->p2p_level != PKI_DIST_UNKNOWN), "PK_P2P_LEVEL");
     dump_variables(&out);
+    dump_tuning(&settings->agreed, &out);
     if (needed != NULL)
         *needed = out.length + 1;
 }

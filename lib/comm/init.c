@@ -30,7 +30,7 @@ static void fill_peer_info(struct pk_comm *comm, struct pki_peer_info *peer_info
     peer_info->process = pki_process_number();
     pki_token_show(&comm->token);
     memcpy(peer_info->token, comm->token.bytes, sizeof peer_info->token);
-    peer_info->tuning = comm->tuning;
+    peer_info->settings = comm->settings;
     peer_info->cpus = comm->cpus;
     if (comm->device != NULL) {
         struct pki_device_info info;
@@ -117,7 +117,7 @@ static pk_result_t prepare_choice(struct pk_comm *comm)
 
     if (result != PK_OK)
         return result;
-    c->tuning = comm->tuning;
+    c->settings = comm->settings;
     c->size = comm->size;
     c->hosts = comm->hosts->n;
     c->gpus = c->relayed = false;
@@ -179,7 +179,7 @@ static pk_result_t exchange_peer_infos(struct pk_comm *comm)
     result = pki_bootstrap_allgather(comm->bootstrap, &mine, sizeof mine, comm->peer_infos, comm->deadline_ns);
     if (result != PK_OK)
         return result;
-    comm->tuning = comm->peer_infos[0].tuning;
+    comm->settings = comm->peer_infos[0].settings;
     pki_homes_find(comm);
     if (comm->has_net)
         look_outside(comm);
@@ -198,6 +198,7 @@ static pk_result_t exchange_peer_infos(struct pk_comm *comm)
 static pk_result_t open_engine(struct pk_comm *comm)
 {
     struct pki_engine_config config = { .rank = comm->rank,
+                                        .agreed = &comm->settings.agreed,
                                         .size = comm->size,
                                         .hosts = comm->hosts,
                                         .device = comm->device,
@@ -343,6 +344,8 @@ pk_result_t pki_comm_bring_up(struct pk_comm *comm)
         result = pki_split_prepare(comm);
     if (result == PK_OK)
         result = start_together(comm);
+    if (result == PK_OK)
+        pki_comm_say_protocols(comm);
     if (result != PK_OK && comm->bootstrap != NULL)
         pki_bootstrap_tell(comm->bootstrap, result, -1, pki_error_get()->text);
     pki_bootstrap_close(comm->bootstrap);

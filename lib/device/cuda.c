@@ -198,7 +198,7 @@ static pk_result_t fill_info(const struct pki_cuda_context *context, struct pki_
     info->ordinal = context->ordinal;
     info->connections = connections("CUDA_DEVICE_MAX_CONNECTIONS", 8);
     info->copy_connections = connections("CUDA_DEVICE_MAX_COPY_CONNECTIONS", 4);
-    info->reduce_ctas = PKI_CUDA_REDUCE_CTAS;
+    info->reduce_ctas = pki_tuning.gpu.reduce_ctas;
     code = cu->device_get_name(info->name, (int)sizeof info->name, context->device);
     if (code == CUDA_SUCCESS)
         code = cu->device_get_uuid(&uuid, context->device);

@@ -7,9 +7,8 @@
 
 #include "device/cuda_driver.h"
 #include "device/device.h"
+#include "tuning/tuning.h"
 #include "util/list.h"
-
-#define PKI_CUDA_REDUCE_CTAS 16u /* CTAs of one reduction: 1.1 TB/s read and written on an H200, three times what its links bring */
 
 enum pki_cuda_kernel { /* the typed ones: one for each pk_dtype_t */
     PKI_CUDA_WAIT,

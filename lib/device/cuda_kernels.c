@@ -10,11 +10,6 @@
 extern const unsigned char pki_kernels_fatbin[];
 extern const size_t pki_kernels_fatbin_bytes;
 
-/* A reduction is bound by memory: so many SMs come within a few percent of all of them, and leave the rest to the program. */
-#define REDUCE_BYTES_PER_CTA (64u << 10)
-#define UNPACK_BYTES_PER_CTA (32u << 10)
-#define MOVE_CTAS 16 /* H100, from a peer: 371 GB/s, and 345 with 8; copy engines 396 */
-
 _Static_assert(PKI_LL_ROW_OPS == PKI_LL_OPS_MAX && PKI_MOVE_OPS == PKI_MOVE_OPS_MAX, "the kernel takes what the slot promises");
 _Static_assert(PKI_KERNEL_SUM == PK_SUM && PKI_KERNEL_PROD == PK_PROD && PKI_KERNEL_MIN == PK_MIN && PKI_KERNEL_MAX == PK_MAX,
                "kernels take the API's numbers");
@@ -140,7 +135,7 @@ pk_result_t pki_cuda_reduce(const struct pki_queue *queue, void *dst, const void
                             pk_dtype_t dtype, pk_op_t op)
 {
     size_t size = pk_dtype_size(dtype);
-    uint64_t limit = queue->device->max_ctas > 0 ? (uint64_t)queue->device->max_ctas : PKI_CUDA_REDUCE_CTAS;
+    uint64_t limit = queue->device->max_ctas > 0 ? (uint64_t)queue->device->max_ctas : pki_tuning.gpu.reduce_ctas;
     struct pki_reduce_args args;
     uint64_t ctas;
     pk_result_t result;
@@ -152,7 +147,7 @@ pk_result_t pki_cuda_reduce(const struct pki_queue *queue, void *dst, const void
     result = reduce_args(&args, dst, srcs, n, count, size, op);
     if (result != PK_OK || count == 0)
         return result;
-    ctas = (count * size + REDUCE_BYTES_PER_CTA - 1) / REDUCE_BYTES_PER_CTA;
+    ctas = (count * size + PKI_REDUCE_BYTES_A_CTA - 1) / PKI_REDUCE_BYTES_A_CTA;
     return launch(queue, PKI_CUDA_REDUCE + (int)dtype, ctas > limit ? (unsigned)limit : (unsigned)ctas, PKI_REDUCE_THREADS, &args,
                   false);
 }
@@ -160,7 +155,7 @@ pk_result_t pki_cuda_reduce(const struct pki_queue *queue, void *dst, const void
 pk_result_t pki_cuda_scale(const struct pki_queue *queue, void *dst, const void *src, size_t count, pk_dtype_t dtype,
                            const struct pki_factor *factor)
 {
-    uint64_t limit = queue->device->max_ctas > 0 ? (uint64_t)queue->device->max_ctas : PKI_CUDA_REDUCE_CTAS;
+    uint64_t limit = queue->device->max_ctas > 0 ? (uint64_t)queue->device->max_ctas : pki_tuning.gpu.reduce_ctas;
     struct pki_scale_args args = { .dst = (uint64_t)(uintptr_t)dst, .src = (uint64_t)(uintptr_t)src,
                                    .factor = (uint64_t)(uintptr_t)factor->at, .value = factor->value, .count = count,
                                    .type = (uint32_t)dtype };
@@ -171,13 +166,13 @@ pk_result_t pki_cuda_scale(const struct pki_queue *queue, void *dst, const void 
         return PK_OK;
     if ((args.dst | args.src | args.factor) % size != 0)
         return pki_fail(PK_ERR_ARG, NULL, "a buffer to be multiplied on a GPU is not aligned to its elements of %zu bytes", size);
-    ctas = (count * size + REDUCE_BYTES_PER_CTA - 1) / REDUCE_BYTES_PER_CTA;
+    ctas = (count * size + PKI_REDUCE_BYTES_A_CTA - 1) / PKI_REDUCE_BYTES_A_CTA;
     return launch(queue, PKI_CUDA_SCALE, ctas > limit ? (unsigned)limit : (unsigned)ctas, PKI_SCALE_THREADS, &args, false);
 }
 
 pk_result_t pki_cuda_unpack(const struct pki_queue *queue, void *dst, const void *src, const struct pki_unpack_fragment *fragments, int n)
 {
-    int limit = queue->device->max_ctas > 0 && queue->device->max_ctas < PKI_UNPACK_CTAS ? queue->device->max_ctas : PKI_UNPACK_CTAS;
+    int most = queue->device->max_ctas, limit = most > 0 && most < pki_tuning.gpu.unpack_ctas ? most : pki_tuning.gpu.unpack_ctas;
     struct pki_unpack_args args;
     uint64_t longest = 0;
 
@@ -192,8 +187,8 @@ pk_result_t pki_cuda_unpack(const struct pki_queue *queue, void *dst, const void
         longest = fragments[i].bytes > longest ? fragments[i].bytes : longest;
     }
     args.ctas = n < limit ? (uint32_t)(limit / n) : 1;
-    if (args.ctas > longest / UNPACK_BYTES_PER_CTA + 1)
-        args.ctas = (uint32_t)(longest / UNPACK_BYTES_PER_CTA) + 1;
+    if (args.ctas > longest / PKI_UNPACK_BYTES_A_CTA + 1)
+        args.ctas = (uint32_t)(longest / PKI_UNPACK_BYTES_A_CTA) + 1;
     args.blocks = args.n * args.ctas;
     return launch(queue, PKI_CUDA_UNPACK, args.blocks < (uint32_t)limit ? args.blocks : (unsigned)limit, PKI_UNPACK_THREADS, &args, false);
 }
@@ -214,7 +209,8 @@ static uint64_t move_arg(struct pki_move_args_op *arg, const struct pki_move_op 
 /* The device's choice is a CTA for each share of all transfers, for short ones then move side by side, none behind another's way there and back. */
 pk_result_t pki_cuda_move(const struct pki_queue *queue, const struct pki_move_op *ops, int n, int ctas, const _Atomic uint32_t *abort_flag)
 {
-    unsigned limit = queue->device->max_ctas > 0 && queue->device->max_ctas < MOVE_CTAS ? (unsigned)queue->device->max_ctas : MOVE_CTAS;
+    int most = queue->device->max_ctas;
+    unsigned limit = (unsigned)(most > 0 && most < pki_tuning.gpu.move_ctas ? most : pki_tuning.gpu.move_ctas);
     struct pki_move_args args = { .abort_flag = (uint64_t)(uintptr_t)abort_flag, .n = (uint32_t)n };
     uint64_t shares = 0;
 

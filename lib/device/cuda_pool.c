@@ -19,15 +19,7 @@
 
 #define WORDS_BYTES ((size_t)16 << 10)
 #define WORD_STRIDE 16u
-#define PLACES 43 /* that the driver makes at a time, when it has none for one more stream */
-#define SPARE_STREAMS 16 /* where 6 of 8 hardware queues stand still a word comes in two of three cases */
-#define FEW_CONNECTIONS 2  /* there kernels wait in front of one another whatever is done, and copies to other GPUs do not */
-#define HELD_SHARE 4       /* a quarter of the hardware queues: as many streams of the program may wait for these, and it is half */
-#define LOOK_NS 15000      /* a word takes 6 to 8 us */
-#define REPLACE_NS 30000   /* after which another stream is asked; */
-#define TIMEOUT_NS (5 * PKI_NS_PER_MS) /* once one was in vain: the GPU may be another process's for a while, and many words on their way fill all queues */
 #define SAY_NS (100 * PKI_NS_PER_MS)
-#define FRESH_NS 100000     /* an answer is good for so long: what is put in meanwhile follows what was asked for */
 
 /* With the context current. */
 static pk_result_t stream_new(struct pki_cuda_context *context, struct pki_cuda_stream **out)
@@ -44,7 +36,7 @@ static pk_result_t stream_new(struct pki_cuda_context *context, struct pki_cuda_
         return pki_cuda_fail(code, "cuStreamCreate on device %d", context->ordinal);
     }
     place = atomic_fetch_add(&context->words_used, 1);
-    s->timeout_ns = REPLACE_NS;
+    s->timeout_ns = pki_tuning.gpu.word_replace_ns;
     if (place < WORDS_BYTES / WORD_STRIDE)
         s->word = (_Atomic uint32_t *)(void *)(context->words + place * WORD_STRIDE);
     *out = s;
@@ -77,10 +69,10 @@ static void give_spare(struct pki_cuda_context *context, struct pki_cuda_stream 
 /* A stream that is destroyed leaves its place. So the program makes its next ones without waiting for the GPU, though the library has taken places. */
 static void leave_places(const struct pki_cuda_driver *cu)
 {
-    CUstream made[PLACES];
+    CUstream made[PKI_STREAM_PLACES];
     int n = 0;
 
-    while (n < PLACES && cu->stream_create(&made[n], CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS)
+    while (n < PKI_STREAM_PLACES && cu->stream_create(&made[n], CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS)
         n++;
     while (n > 0)
         cu->stream_destroy(made[--n]);
@@ -102,7 +94,7 @@ pk_result_t pki_cuda_pool_open(struct pki_cuda_context *context)
     }
     context->words = words;
     pthread_mutex_init(&context->spare_lock, NULL);
-    for (int i = 0; i < SPARE_STREAMS && result == PK_OK; i++) {
+    for (int i = 0; i < PKI_SPARE_STREAMS && result == PK_OK; i++) {
         struct pki_cuda_stream *s = NULL;
 
         result = stream_new(context, &s);
@@ -143,7 +135,7 @@ static struct pki_cuda_stream *take_spare(struct pki_cuda_context *context, int 
         context->nspare--;
         found->pending = false;
         found->cleared_ns = 0;
-        found->timeout_ns = REPLACE_NS;
+        found->timeout_ns = pki_tuning.gpu.word_replace_ns;
     }
     pthread_mutex_unlock(&context->spare_lock);
     return found;
@@ -162,7 +154,7 @@ pk_result_t pki_cuda_queue_open(struct pki_device *device, struct pki_queue *que
     pk_result_t result = PK_OK;
 
     pki_cuda_enter(context);
-    s = take_spare(context, SPARE_STREAMS);
+    s = take_spare(context, PKI_SPARE_STREAMS);
     if (s == NULL)
         result = stream_new(context, &s);
     pki_cuda_leave(context);
@@ -187,8 +179,8 @@ static bool is_crowded(const struct pki_cuda *cuda)
 {
     const atomic_int *waiting = cuda->base.waiting;
 
-    return waiting != NULL && cuda->info.connections > FEW_CONNECTIONS &&
-           atomic_load_explicit(waiting, memory_order_relaxed) * HELD_SHARE >= cuda->info.connections;
+    return waiting != NULL && cuda->info.connections > PKI_FEW_QUEUES &&
+           atomic_load_explicit(waiting, memory_order_relaxed) * pki_tuning.gpu.held_share >= cuda->info.connections;
 }
 
 static void ask(const struct pki_cuda_context *context, struct pki_cuda_stream *s)
@@ -202,7 +194,7 @@ static void ask(const struct pki_cuda_context *context, struct pki_cuda_stream *
 /* True: the word has come. It is waited for only where it may be on the way. */
 static bool look(struct pki_cuda_stream *s)
 {
-    uint64_t until = s->asked_ns + LOOK_NS;
+    uint64_t until = s->asked_ns + pki_tuning.gpu.word_ns;
 
     while (!has_come(s)) {
         if (pki_now_ns() > until)
@@ -211,7 +203,7 @@ static bool look(struct pki_cuda_stream *s)
     }
     s->pending = false;
     s->cleared_ns = pki_now_ns();
-    s->timeout_ns = REPLACE_NS;
+    s->timeout_ns = pki_tuning.gpu.word_replace_ns;
     return true;
 }
 
@@ -233,7 +225,7 @@ static void replace(struct pki_cuda *cuda, struct pki_queue *queue)
         say_stuck(cuda, old);
         return;
     }
-    s->timeout_ns = TIMEOUT_NS;
+    s->timeout_ns = pki_tuning.gpu.word_later_ns;
     put_behind(queue, s);
     give_spare(cuda->context, old);
 }
@@ -244,7 +236,9 @@ bool pki_cuda_clear(struct pki_queue *queue, bool work)
     struct pki_cuda_stream *s = queue->own;
     bool clear;
 
-    if (s == NULL || s->word == NULL || (!s->pending && (!work || !is_crowded(cuda) || pki_now_ns() - s->cleared_ns < FRESH_NS)))
+    if (s == NULL || s->word == NULL)
+        return true;
+    if (!s->pending && (!work || !is_crowded(cuda) || pki_now_ns() - s->cleared_ns < pki_tuning.gpu.word_fresh_ns))
         return true;
     pki_cuda_enter(cuda->context);
     if (!s->pending && is_idle(cuda->context, s)) /* what is in it goes on: it was asked about too */

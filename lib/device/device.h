@@ -108,7 +108,6 @@ struct pki_ll_op {
 #define PKI_LL_MAX_BYTES (512u << 10)
 #define PKI_LL_SLOT_BYTES (2u * PKI_LL_MAX_BYTES)
 #define PKI_LL_OPS_MAX 64 /* of one launch */
-#define PKI_UNPACK_CTAS 16 /* most of one launch: they keep the way to the host's memory full */
 
 /* A transfer of the moving kernel, from and to memory of GPUs: this one's, or a peer's that import has mapped. */
 struct pki_move_op {
@@ -142,9 +141,6 @@ struct pki_device_info {
     int copy_connections; /* those for copies to and from peers: CUDA_DEVICE_MAX_COPY_CONNECTIONS, 4 by default */
     bool vmm;
 };
-
-/* Copies from or to the host of fewer bytes stand where kernels do (H200: 4 and 64 KiB do, 1 MiB does not). */
-#define PKI_ENGINE_COPY ((size_t)1 << 20)
 
 struct pki_device_ops {
     const char *name; /* "host", "cuda" */
@@ -189,7 +185,7 @@ struct pki_device_ops {
     pk_result_t (*queue_open)(struct pki_device *device, struct pki_queue *queue);
     void (*queue_close)(struct pki_queue *queue);
     /* Before anything is put into a queue that queue_open made: does it go on there now, though streams wait? `work`: kernels, copies inside the
-     * device and short ones from and to the host (less than PKI_ENGINE_COPY), which alone may not. False: it does not, or that has to be found out.
+     * device and short ones from and to the host (gpu.engine_copy_bytes), which alone may not. False: it does not, or that has to be found out.
      * Ask again soon, and put in at once what was asked for. May take up to 20 us, and put another stream behind the queue: what was put into
      * it has ended then. */
     bool (*clear)(struct pki_queue *queue, bool work);

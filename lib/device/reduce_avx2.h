@@ -6,7 +6,7 @@
 #define BF16_LOAD_LANES bf16_load_lanes
 #define BF16_STORE_LANES bf16_store_lanes
 
-_Static_assert(LANES == 16, "two vectors of eight f32");
+_Static_assert(PKI_REDUCE_LANES == 16, "two vectors of eight f32");
 
 PKI_INLINE __m256 f16_load(const void *src)
 {
@@ -74,7 +74,7 @@ static size_t sum_lanes_f16(void *dst, const void *const *srcs, int n, size_t co
 {
     size_t i = 0;
 
-    for (; i + LANES <= count; i += LANES) {
+    for (; i + PKI_REDUCE_LANES <= count; i += PKI_REDUCE_LANES) {
         const uint16_t *src = (const uint16_t *)srcs[0] + i;
         __m256 low = f16_load(src), high = f16_load(src + 8);
 
@@ -92,7 +92,7 @@ static size_t sum_lanes_bf16(void *dst, const void *const *srcs, int n, size_t c
 {
     size_t i = 0;
 
-    for (; i + LANES <= count; i += LANES) {
+    for (; i + PKI_REDUCE_LANES <= count; i += PKI_REDUCE_LANES) {
         const uint16_t *src = (const uint16_t *)srcs[0] + i;
         __m256 low = bf16_load(src), high = bf16_load(src + 8);
 

@@ -13,11 +13,9 @@
 #include "device/device.h"
 #include "kernels/float_bits.h"
 #include "device/reduce_host.h"
+#include "tuning/tuning.h"
 #include "util/dtype.h"
 #include "util/log.h"
-
-#define LANES 16   /* elements that loops take at a time: constant, so that they become vector code at -O2 already */
-#define STRIDE 512 /* elements whose intermediate results stay in the first-level cache */
 
 #define PASTE(f, type, isa) f##_##type##_##isa
 #define EXPAND(f, type, isa) PASTE(f, type, isa)
@@ -55,7 +53,7 @@ struct reducer {
     combine_fn *combine[4]; /* by pk_op_t; of elements, or of f32 where there is a load */
     void (*load)(float *dst, const void *src, size_t count);
     void (*store)(void *dst, const float *src, size_t count);
-    sum_lanes_fn *sum_lanes; /* a shorter way for sums, or NULL; returns how many elements it did, the rest is less than LANES */
+    sum_lanes_fn *sum_lanes; /* a shorter way for sums, or NULL; returns how many it did: all but fewer than PKI_REDUCE_LANES */
 };
 
 #define COMBINE(type, isa) \
@@ -145,10 +143,10 @@ static divide_fn *const dividers[PK_DTYPE_COUNT] = {
     [PK_F32] = divide_f32,     [PK_F64] = divide_f64,       [PK_F8E4M3] = divide_f32,  [PK_F8E5M2] = divide_f32,
 };
 
-/* Up to STRIDE elements from byte `at` on: nothing is written before all is read, as dst may be any. */
+/* Up to PKI_REDUCE_STRIDE elements from byte `at` on: nothing is written before all is read, as dst may be any. */
 static void reduce_native(combine_fn *combine, char *dst, const void *const *srcs, int n, size_t at, size_t count)
 {
-    uint64_t sum[STRIDE]; /* of any type */
+    uint64_t sum[PKI_REDUCE_STRIDE]; /* of any type */
 
     if (n == 2) {
         combine(dst + at, (const char *)srcs[0] + at, (const char *)srcs[1] + at, count);
@@ -164,7 +162,7 @@ static void reduce_native(combine_fn *combine, char *dst, const void *const *src
 static void reduce_converted(const struct reducer *reducer, combine_fn *combine, char *dst, const void *const *srcs, int n,
                              size_t at, size_t count, divide_fn *divide, uint32_t divisor)
 {
-    float sum[STRIDE], operand[STRIDE];
+    float sum[PKI_REDUCE_STRIDE], operand[PKI_REDUCE_STRIDE];
 
     reducer->load(sum, (const char *)srcs[0] + at, count);
     for (int k = 1; k < n; k++) {
@@ -190,7 +188,7 @@ static void reduce(const struct reducer *reducer, void *dst, const void *const *
     if (op == PK_SUM && reducer->sum_lanes != NULL && divide == NULL)
         done = reducer->sum_lanes(dst, srcs, n, count);
     while (done < count) {
-        size_t some = count - done < STRIDE ? count - done : STRIDE, at = done * element_bytes;
+        size_t some = count - done < PKI_REDUCE_STRIDE ? count - done : PKI_REDUCE_STRIDE, at = done * element_bytes;
 
         if (reducer->load != NULL) {
             reduce_converted(reducer, reducer->combine[op], dst, srcs, n, at, some, divide, divisor);
@@ -242,17 +240,17 @@ pk_result_t pki_scale_host(void *dst, const void *src, size_t count, pk_dtype_t 
 {
     const void *element = factor->at != NULL ? factor->at : &factor->value;
     size_t width = pki_dtype_bytes(dtype);
-    uint64_t factors[STRIDE]; /* of any type */
+    uint64_t factors[PKI_REDUCE_STRIDE]; /* of any type */
     pki_float_env was = pki_float_env_enter();
     pk_result_t result = PK_OK;
 
-    for (size_t i = 0; i < STRIDE && i < count; i++)
+    for (size_t i = 0; i < PKI_REDUCE_STRIDE && i < count; i++)
         memcpy((char *)factors + i * width, element, width);
-    for (size_t done = 0; done < count && result == PK_OK; done += STRIDE) {
+    for (size_t done = 0; done < count && result == PK_OK; done += PKI_REDUCE_STRIDE) {
         const void *srcs[2] = { (const char *)src + done * width, factors };
+        size_t some = count - done < PKI_REDUCE_STRIDE ? count - done : PKI_REDUCE_STRIDE;
 
-        result = pki_reduce_host_here((char *)dst + done * width, srcs, 2, count - done < STRIDE ? count - done : STRIDE, dtype,
-                                      PK_PROD);
+        result = pki_reduce_host_here((char *)dst + done * width, srcs, 2, some, dtype, PK_PROD);
     }
     pki_float_env_leave(was);
     return result;

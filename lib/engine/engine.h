@@ -20,9 +20,6 @@ struct pki_engine;
 struct pki_capture;
 struct pki_switchml;
 
-/* With no more hardware queues (CUDA_DEVICE_MAX_CONNECTIONS) whatever follows a wait in its stream holds up other streams. */
-#define PKI_FEW_QUEUES 2
-
 struct pki_engine_config {
     int rank, size;
     const struct pki_hosts *hosts; /* of the ranks, or NULL: one host; outlives the engine */
@@ -39,6 +36,7 @@ struct pki_engine_config {
     bool fused;                 /* and can take part in fused collectives: at most PKI_FUSED_RANKS, all on this host */
     int fused_ctas;             /* most CTAs of one fused kernel, the same on all ranks */
     uint32_t fused_always;      /* bit c: collective c whatever its length, likewise */
+    const struct pki_agreed *agreed; /* outlives the engine; NULL: as this process has it */
 };
 
 pk_result_t pki_engine_open(const struct pki_engine_config *config, struct pki_engine **engine);
@@ -174,6 +172,8 @@ pk_result_t pki_engine_finish(struct pki_engine *engine, struct pki_list *blocki
 /* What a request would do, without doing it. */
 pk_result_t pki_engine_explain(struct pki_engine *engine, const struct pki_request *request, enum pki_mem_kind kind,
                                pk_explanation_t *out);
+/* By what a message of so long goes to another rank whose memory is of the same kind. */
+const char *pki_engine_protocol(struct pki_engine *engine, int peer, enum pki_mem_kind kind, size_t bytes);
 void pki_engine_stats(struct pki_engine *engine, pk_stats_t *stats);
 /* What unfinished operations wait for, as text (pk_pending_dump). */
 void pki_engine_pending(struct pki_engine *engine, char *text, size_t capacity, size_t *needed);

@@ -97,11 +97,29 @@ static pk_result_t explain_coll(struct pki_engine *e, const struct pki_request *
     return result;
 }
 
+/* Of a message between this rank's memory and the peer's, both of this kind. */
+static struct pki_protocol_query query_of(const struct pki_engine *e, int peer, enum pki_mem_kind kind, size_t bytes)
+{
+    return (struct pki_protocol_query){ .engine = e, .peer = &e->peers[peer], .kind = kind, .bytes = bytes,
+                                        .eager_max = e->peers[peer].eager_max };
+}
+
+const char *pki_engine_protocol(struct pki_engine *e, int peer, enum pki_mem_kind kind, size_t bytes)
+{
+    struct pki_protocol_query query;
+    const char *name;
+
+    pki_engine_lock(e);
+    query = query_of(e, peer, kind, bytes);
+    name = pki_protocol_choose(&query)->name;
+    pki_engine_unlock(e);
+    return name;
+}
+
 static pk_result_t explain_p2p(struct pki_engine *e, const struct pki_request *r, enum pki_mem_kind kind, pk_explanation_t *out)
 {
-    const struct pki_peer *peer = &e->peers[r->peer];
     const size_t bytes = r->count * pki_dtype_bytes(r->dtype);
-    const struct pki_protocol_query query = { .engine = e, .peer = peer, .kind = kind, .bytes = bytes, .eager_max = peer->eager_max };
+    const struct pki_protocol_query query = query_of(e, r->peer, kind, bytes);
     const struct pki_protocol *protocol = pki_protocol_choose(&query);
 
     if (protocol->ctas != NULL)

@@ -15,12 +15,12 @@
 
 static atomic_bool any_started;
 
-static void peer_init(struct pki_peer *peer, int rank)
+static void peer_init(const struct pki_engine *e, struct pki_peer *peer, int rank)
 {
     peer->rank = rank;
     peer->side_fd = -1;
     peer->shutdown = PKI_SHUTDOWN_NONE;
-    peer->eager_max = peer->eager_coll = PKI_EAGER_MAX;
+    peer->eager_max = peer->eager_coll = e->config.agreed->pair.eager_bytes;
     pki_list_init(&peer->sends);
     pki_list_init(&peer->recvs);
     pki_list_init(&peer->unexpected_queue);
@@ -88,10 +88,6 @@ static void lists_init(struct pki_engine *e)
     pki_list_init(&e->in_service);
 }
 
-#define LEAVING_SPINS 2000
-#define LEAVING_NAP_NS 100000
-#define SPARE_SMS 4 /* for the program, and for warps that wait */
-
 static void look_at_gpu(struct pki_engine *e)
 {
     struct pki_device_info info;
@@ -101,7 +97,7 @@ static void look_at_gpu(struct pki_engine *e)
     e->connections = info.connections;
     e->channels = info.copy_connections;
     e->gpu->waiting = pki_waiting_streams(e->ordinal);
-    e->places = info.sms > 2 * SPARE_SMS ? info.sms - SPARE_SMS : info.sms / 2;
+    e->places = info.sms > 2 * pki_tuning.gpu.spare_sms ? info.sms - pki_tuning.gpu.spare_sms : info.sms / 2;
 }
 
 /* With its peers; nothing is open. NULL: no memory, recorded. */
@@ -119,6 +115,8 @@ static struct pki_engine *engine_new(const struct pki_engine_config *config)
     e->handlers = &pki_handlers;
     atomic_flag_clear(&e->lock);
     e->config = *config;
+    if (config->agreed == NULL)
+        e->config.agreed = &pki_agreed;
     e->gpu = config->device;
     if (e->gpu != NULL)
         look_at_gpu(e);
@@ -129,7 +127,7 @@ static struct pki_engine *engine_new(const struct pki_engine_config *config)
     pki_list_init(&e->fused.waiting);
     e->peers = peers;
     for (int i = 0; i < config->size; i++)
-        peer_init(&peers[i], i);
+        peer_init(e, &peers[i], i);
     return e;
 }
 
@@ -235,23 +233,26 @@ static size_t lesser(size_t a, size_t b)
 static void set_eager_put(struct pki_engine *e, struct pki_peer *peer)
 {
     const struct pki_iface *iface = peer->ctrl->iface;
+    size_t others = e->config.size > 1 ? (size_t)e->config.size - 1 : 1;
 
-    peer->eager_put_credit = lesser(iface->eager_put_credit, PKI_EAGER_PUT_ALL / (e->config.size > 1 ? (size_t)e->config.size - 1 : 1));
+    peer->eager_put_credit = lesser(iface->eager_put_credit, pki_tuning.p2p.eager_put_all_bytes / others);
     peer->eager_put_max = lesser(iface->eager_put_max, peer->eager_put_credit / 2); /* while the other half is not given back, one can still go */
 }
 
 void pki_engine_set_ctrl(struct pki_engine *e, int peer, struct pki_ep *ctrl, int side_fd)
 {
+    const struct pki_tuning_pair *pair = &e->config.agreed->pair;
+
     e->peers[peer].ctrl = ctrl;
     ctrl->iface->carries = true;
     if (ctrl->iface->eager_max > 0)
         e->peers[peer].eager_max = ctrl->iface->eager_max;
-    else if (ctrl->signals_mine != NULL && ctrl->iface->msg_payload_max >= PKI_EAGER_MAX_SHM && !e->config.gpus)
-        e->peers[peer].eager_max = PKI_EAGER_MAX_SHM;
+    else if (ctrl->signals_mine != NULL && ctrl->iface->msg_payload_max >= pair->eager_shm_bytes && !e->config.gpus)
+        e->peers[peer].eager_max = pair->eager_shm_bytes;
     e->peers[peer].eager_coll = e->peers[peer].eager_max;
     if (ctrl->is_one_copy_fast && !e->config.gpus) {
-        e->peers[peer].eager_max = PKI_EAGER_MAX;
-        e->peers[peer].eager_coll = PKI_COOP_MIN_FAST;
+        e->peers[peer].eager_max = pair->eager_bytes;
+        e->peers[peer].eager_coll = pair->coop_fast_bytes;
     }
     if (ctrl->eager_coll > 0 && !e->config.gpus)
         e->peers[peer].eager_coll = ctrl->eager_coll;
@@ -387,10 +388,10 @@ static void leave(struct pki_engine *e)
         pki_engine_lock(e);
         is_done = leave_a_bit(e);
         pki_engine_unlock(e);
-        if (!is_done && rounds < LEAVING_SPINS)
+        if (!is_done && rounds < pki_tuning.wait.leaving_spins)
             sched_yield();
         else if (!is_done)
-            nanosleep(&(struct timespec){ .tv_nsec = LEAVING_NAP_NS }, NULL);
+            nanosleep(&(struct timespec){ .tv_nsec = (long)pki_tuning.wait.leaving_nap_ns }, NULL);
     }
     pki_error_set(&kept);
 }

@@ -210,13 +210,11 @@ static void leave_and_unlock(struct pki_engine *e)
     pki_engine_unlock(e);
 }
 
-#define DEVICE_DRIVEN_CALLS 32 /* after which the messages of the other ranks are looked at anyway */
-
 /* Kernels see to all that is unfinished. */
 static bool is_device_driven(struct pki_engine *e)
 {
     return atomic_load(&e->failed) == PK_OK && !pki_list_empty(&e->tasks) &&
-           atomic_load(&e->device_driven_tasks) == atomic_load(&e->async_tasks) && ++e->device_driven_calls % DEVICE_DRIVEN_CALLS != 0;
+           atomic_load(&e->device_driven_tasks) == atomic_load(&e->async_tasks) && ++e->device_driven_calls % PKI_DEVICE_DRIVEN_CALLS != 0;
 }
 
 /* What nobody waits for is the service thread's to go on with: without one the call is refused, before anything has begun. */

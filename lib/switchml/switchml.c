@@ -10,11 +10,10 @@
 #include "device/float_env.h"
 #include "switchml/internal.h"
 #include "switchml/sums.h"
+#include "tuning/tuning.h"
 #include "util/clock.h"
 #include "util/fork.h"
 #include "util/log.h"
-
-#define LOOKS 256 /* polls in vain between two looks at the connection */
 
 bool pki_switchml_sums(pk_dtype_t dtype, pk_op_t op)
 {
@@ -235,7 +234,7 @@ pk_result_t pki_switchml_poll(struct pki_switchml *s, bool *moved, bool *done)
     *done = !s->busy;
     if (*done)
         return PK_OK;
-    if (s->error != 0 || (n <= 0 && ++s->looks % LOOKS == 0)) {
+    if (s->error != 0 || (n <= 0 && ++s->looks % PKI_SWITCHML_POLLS == 0)) {
         pk_result_t result = look_at_connection(s); /* it often knows better */
 
         return result == PK_OK && s->error != 0 ? lost(s, s->error) : result;

@@ -23,8 +23,6 @@
 
 struct pki_text;
 
-#define PKI_CPUS_FOR_THREADS 8 /* of a rank: with so many, threads carry chunks over tcp */
-
 /* ---- Messages on the ordered control control channel of a pair ---- */
 
 enum pki_msg_kind {

@@ -4,13 +4,10 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "tuning/tuning.h"
 #include "util/copy.h"
 
-#define VECTOR_BYTES_MIN 2048u        /* libc uses no string instruction below */
-#define VECTOR_BYTES_MAX (512u << 10) /* above libc goes around the caches */
 #define PAGE_BYTES 4096u
-#define CLOSE_BYTES 64u               /* past the source within a page: there libc's is slow */
-#define AROUND_BYTES_MIN 4096u        /* below, the detour through memory costs more than it saves */
 
 typedef uint64_t vector __attribute__((vector_size(16), aligned(1), may_alias));
 
@@ -22,7 +19,7 @@ static bool is_close_behind(const unsigned char *dst, const unsigned char *src)
 {
     size_t past = ((uintptr_t)dst - (uintptr_t)src) % PAGE_BYTES;
 
-    return past > 0 && past < CLOSE_BYTES;
+    return past > 0 && past < PKI_COPY_CLOSE;
 }
 
 void pki_copy(void *restrict dst, const void *restrict src, size_t bytes)
@@ -30,7 +27,7 @@ void pki_copy(void *restrict dst, const void *restrict src, size_t bytes)
     unsigned char *d = dst;
     const unsigned char *s = src;
 
-    if (bytes < VECTOR_BYTES_MIN || bytes > VECTOR_BYTES_MAX || !is_close_behind(d, s)) {
+    if (bytes < PKI_COPY_VECTOR_MIN || bytes > PKI_COPY_VECTOR_MAX || !is_close_behind(d, s)) {
         memcpy(dst, src, bytes);
         return;
     }
@@ -86,7 +83,7 @@ void pki_copy_around(void *restrict dst, const void *restrict src, size_t bytes)
 {
     size_t head = -(uintptr_t)dst % 64;
 
-    if (bytes < AROUND_BYTES_MIN) {
+    if (bytes < PKI_COPY_AROUND_MIN) {
         memcpy(dst, src, bytes);
         return;
     }

@@ -34,7 +34,7 @@ def wait_for(what, seconds):
 
 def start(run_all, work, *arguments):
     os.makedirs(work + "/bin", exist_ok=True)
-    for name in ("pickle-perf", "pickle-jobs", "pickle-compare"):
+    for name in ("pickle-perf", "pickle-perf-jobs", "pickle-compare"):
         with open("%s/bin/%s" % (work, name), "w", encoding="utf-8") as out:
             out.write(STANDS_STILL % {"pids": work + "/pids"})
         os.chmod("%s/bin/%s" % (work, name), 0o755)

@@ -65,25 +65,25 @@ if [ -e "$driver/libcuda.so.1" ]; then
     done
     root=127.0.0.1:$(free_port)
     for rank in 1 0; do
-        LD_LIBRARY_PATH=$driver FAKECUDA_DEVICES=2 PK_RANK=$rank PK_SIZE=2 PK_ROOT=$root timeout 60 pickle-beside \
+        LD_LIBRARY_PATH=$driver FAKECUDA_DEVICES=2 PK_RANK=$rank PK_SIZE=2 PK_ROOT=$root timeout 60 pickle-perf-overlap \
             --kernels --compute burn --cases sendrecv:64K,allgather:64K,allreduce:64K --interval 5 --warm 1 --turns 1 >"$work/beside.$rank" 2>&1 &
     done
     wait || true
     [ "$(grep -c '^ *burn .* yes ' "$work/beside.0")" -eq 3 ] || { cat "$work"/beside.*; exit 1; }
-    grep -q '^pickle-beside: [0-9]* s: burn beside allgather of 65536 bytes by libpickle$' "$work/beside.0" || { cat "$work/beside.0"; exit 1; }
+    grep -q '^pickle-perf-overlap: [0-9]* s: burn beside allgather of 65536 bytes by libpickle$' "$work/beside.0" || { cat "$work/beside.0"; exit 1; }
     # Waits that would not end are ended, with rank, phase and seconds; so is that for a rank that does not come.
     root=127.0.0.1:$(free_port)
     for rank in 1 0; do
-        LD_LIBRARY_PATH=$driver FAKECUDA_DEVICES=2 PK_RANK=$rank PK_SIZE=2 PK_ROOT=$root timeout 40 pickle-beside \
+        LD_LIBRARY_PATH=$driver FAKECUDA_DEVICES=2 PK_RANK=$rank PK_SIZE=2 PK_ROOT=$root timeout 40 pickle-perf-overlap \
             --compute burn --stall --limit 3 >"$work/beside.$rank" 2>&1 &
     done
     wait || true
     cat "$work/beside.0" "$work/beside.1" >"$work/log"
-    grep -q '^pickle-beside: rank [01]: burn: its libraries and its first launch: not done after 3 s' "$work/log" || { cat "$work/log"; exit 1; }
+    grep -q '^pickle-perf-overlap: rank [01]: burn: its libraries and its first launch: not done after 3 s' "$work/log" || { cat "$work/log"; exit 1; }
     status=0
-    LD_LIBRARY_PATH=$driver FAKECUDA_DEVICES=2 PK_RANK=0 PK_SIZE=2 PK_ROOT=127.0.0.1:$(free_port) timeout 40 pickle-beside --limit 2 \
+    LD_LIBRARY_PATH=$driver FAKECUDA_DEVICES=2 PK_RANK=0 PK_SIZE=2 PK_ROOT=127.0.0.1:$(free_port) timeout 40 pickle-perf-overlap --limit 2 \
         >"$work/log" 2>&1 || status=$?
-    { [ $status -eq 1 ] && grep -q '^pickle-beside: .*rank 1 of 2 did not come\|^pickle-beside: a rank .*pk_comm_init: not done after 2 s' "$work/log"; } ||
+    { [ $status -eq 1 ] && grep -q '^pickle-perf-overlap: .*rank 1 of 2 did not come\|^pickle-perf-overlap: a rank .*pk_comm_init: not done after 2 s' "$work/log"; } ||
         { cat "$work/log"; exit 1; }
     echo "the same on the software driver"
 fi
@@ -92,10 +92,10 @@ fi
 spoilt() {
     root=127.0.0.1:$(free_port)
     status=0
-    PK_RANK=1 PK_SIZE=2 PK_ROOT=$root pickle-jobs "$@" --spoil >/dev/null 2>&1 &
-    PK_RANK=0 PK_SIZE=2 PK_ROOT=$root pickle-jobs "$@" --spoil >"$work/log" 2>&1 || status=$?
+    PK_RANK=1 PK_SIZE=2 PK_ROOT=$root pickle-perf jobs "$@" --spoil >/dev/null 2>&1 &
+    PK_RANK=0 PK_SIZE=2 PK_ROOT=$root pickle-perf jobs "$@" --spoil >"$work/log" 2>&1 || status=$?
     wait $! || true
-    [ $status -eq 1 ] || { cat "$work/log"; echo "pickle-jobs $1: a wrong result went unnoticed (code $status)"; exit 1; }
+    [ $status -eq 1 ] || { cat "$work/log"; echo "pickle-perf-jobs $1: a wrong result went unnoticed (code $status)"; exit 1; }
 }
 for mode in data sharded tensor sequence pipeline expert; do
     spoilt "$mode" --hidden 16 --tokens 16 --steps 1 --warmup 0
@@ -104,10 +104,10 @@ spoilt allreduce --numel 100 --jobs 1 --warmup 0
 spoilt copies --begin 4K --end 4K --jobs 1
 spoilt beside --begin 4K --end 4K --jobs 1
 cp -r "$work/prefix" "$work/broken"
-printf '#!/bin/sh\necho it broke >&2\nexit 1\n' >"$work/broken/bin/pickle-jobs"
+printf '#!/bin/sh\necho it broke >&2\nexit 1\n' >"$work/broken/bin/pickle-perf-jobs"
 status=0
 timeout 60 "$work/broken/bin/pickle-run-all" --tiny --out "$work/broken/results" 7 >"$work/log" 2>&1 || status=$?
-{ [ $status -eq 1 ] && grep -q '^FAILED: pickle-jobs copies: it broke' "$work/log"; } || { cat "$work/log"; echo "a program's failure went unnoticed"; exit 1; }
+{ [ $status -eq 1 ] && grep -q '^FAILED: pickle-perf-jobs copies: it broke' "$work/log"; } || { cat "$work/log"; echo "a program's failure went unnoticed"; exit 1; }
 PYTHONPATH=$work/prefix/share/pickle/experiments python3 -c '
 from results import Table
 table = Table("t", "t", [("a", "a")])

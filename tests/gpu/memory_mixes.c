@@ -304,10 +304,10 @@ int main(void)
     drive_with("through the host", "PK_P2P_LEVEL", "LOC");
     if (getenv("FAKECUDA_SYNC") != NULL) /* streams of the communicator's own, which these two make all of */
         return report_end();
-    setenv("PICKLE_TEST_CMA", "0", 1);
+    setenv("PICKLE_TEST_TUNING", "shm.cma=0", 1);
     drive_with("through the host in two copies", "PK_P2P_LEVEL", "LOC");
     drive("in two copies", 2);
-    unsetenv("PICKLE_TEST_CMA");
+    unsetenv("PICKLE_TEST_TUNING");
     drive_with("between hosts", "PK_SOCKETS", "3/2");
     setenv("PK_UNPACK", "kernel", 1);
     drive_with("unpacked", "PK_P2P_LEVEL", "LOC");

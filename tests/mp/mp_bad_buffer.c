@@ -78,8 +78,7 @@ int main(void)
 {
     if (ranks_role() != NULL)
         return rank_main();
-    unsetenv("PICKLE_TEST_CMA");
-    unsetenv("PICKLE_TEST_NEAR");
+    unsetenv("PICKLE_TEST_TUNING");
     unsetenv("PK_HOST_ID");
     for (size_t i = 0; i < BADS; i++)
         ranks_drive(&(struct ranks_turn){ .role = "rank", .size = 2, .word = (int64_t)i }, "%s", bads[i].name);

@@ -107,7 +107,7 @@ int main(void)
 {
     if (ranks_role() != NULL)
         return rank_main();
-    unsetenv("PICKLE_TEST_CMA");
+    unsetenv("PICKLE_TEST_TUNING");
     unsetenv("PK_HOST_ID");
     for (int i = 0; i < CASES; i++) {
         if (i == TWO_HOSTS)

@@ -262,7 +262,7 @@ struct part {
 static const struct part parts[] = {
     { "processes", "plain", NULL, NULL, "ranks as processes" },
     { "shared", "shared", NULL, NULL, "ranks as processes, memory of pk_mem_alloc" },
-    { "lane", "plain", "PICKLE_TEST_CMA", "0", "ranks as processes without the kernel's copy" },
+    { "lane", "plain", "PICKLE_TEST_TUNING", "shm.cma=0", "ranks as processes without the kernel's copy" },
     { "hosts", "plain", "PICKLE_TEST_HOSTS", "2", "ranks as processes that take themselves to be on two hosts" },
     { "threads", NULL, NULL, NULL, "ranks as threads" },
 };

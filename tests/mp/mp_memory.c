@@ -136,12 +136,12 @@ static int rank_main(void)
     return report_end();
 }
 
-static void drive(int ranks_here, const char *cma, const char *algorithm)
+static void drive(int ranks_here, const char *tuning, const char *algorithm)
 {
-    setenv("PICKLE_TEST_CMA", cma, 1);
+    setenv("PICKLE_TEST_TUNING", tuning, 1);
     if (algorithm != NULL)
         setenv("PK_ALGORITHM", algorithm, 1);
-    ranks_drive(&(struct ranks_turn){ .role = "memory", .size = ranks_here }, "PICKLE_TEST_CMA=%s, algorithm %s", cma,
+    ranks_drive(&(struct ranks_turn){ .role = "memory", .size = ranks_here }, "%s, algorithm %s", tuning,
                 algorithm != NULL ? algorithm : "by itself");
     unsetenv("PK_ALGORITHM");
 }
@@ -150,10 +150,10 @@ int main(void)
 {
     if (ranks_role() != NULL)
         return rank_main();
-    drive(2, "1", NULL);
-    drive(2, "1", "ring");
-    drive(2, "0", "ring");
-    drive(3, "1", "ring");
-    drive(3, "0", NULL);
+    drive(2, "shm.cma=1", NULL);
+    drive(2, "shm.cma=1", "ring");
+    drive(2, "shm.cma=0", "ring");
+    drive(3, "shm.cma=1", "ring");
+    drive(3, "shm.cma=0", NULL);
     return report_end();
 }

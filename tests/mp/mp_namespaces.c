@@ -194,7 +194,7 @@ int main(void)
 {
     int tried = 0;
 
-    unsetenv("PICKLE_TEST_CMA");
+    unsetenv("PICKLE_TEST_TUNING");
     unsetenv("PK_HOST_ID");
     for (size_t i = 0; i < KINDS; i++) {
         int status = -1;

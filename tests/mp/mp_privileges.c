@@ -115,7 +115,7 @@ int main(void)
 {
     if (ranks_role() != NULL)
         return rank_main();
-    unsetenv("PICKLE_TEST_CMA");
+    unsetenv("PICKLE_TEST_TUNING");
     unsetenv("PK_HOST_ID");
     for (size_t i = 0; i < LOSSES; i++)
         if (!losses[i].as_root || geteuid() == 0)

@@ -151,10 +151,10 @@ int main(void)
 {
     if (ranks_role() != NULL)
         return rank_main();
-    unsetenv("PICKLE_TEST_CMA");
+    unsetenv("PICKLE_TEST_TUNING");
     unsetenv("PK_HOST_ID");
     for (int quick = 0; quick < 2; quick++) {
-        setenv("PICKLE_TEST_QUICK", quick ? "1" : "0", 1);
+        setenv("PICKLE_TEST_TUNING", quick ? "shm.one_copy_fast=1" : "shm.one_copy_fast=0", 1);
         for (int size = 2; size <= 4; size += 2)
             ranks_drive(&(struct ranks_turn){ .role = "rank", .size = size, .timeout_ms = 120000 }, "quick %d, %d ranks", quick, size);
     }

@@ -9,11 +9,11 @@ static struct pki_chooser chooser_of(int size, int hosts, bool gpus, const char 
     struct pki_chooser c;
 
     memset(&c, 0, sizeof c);
-    pki_tuning_defaults(&c.tuning);
+    c.settings.agreed = pki_agreed;
     c.size = size;
     c.hosts = hosts;
     c.gpus = gpus;
-    strcpy(c.tuning.algorithm, text);
+    strcpy(c.settings.algorithm, text);
     cr_assert(pki_chooser_init(&c) == PK_OK, "PK_ALGORITHM %s", text);
     return c;
 }

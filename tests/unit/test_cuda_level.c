@@ -117,7 +117,7 @@ static void expect_text(const char *text, const char *part)
 Test(cuda_level, dumps)
 {
     pk_comm_t *comms[2] = { NULL, NULL };
-    char text[8192], small[20];
+    char text[32768], small[20];
     size_t needed = 0, again = 0;
 
     set_machine();

@@ -145,8 +145,9 @@ Test(shm, probe)
 
     shm()->probe(&config, &probe);
     cr_assert(probe.usable && probe.gbps > 0 && strstr(probe.reason, "memfd") != NULL, "%s", probe.reason);
-    setenv("PICKLE_TEST_CMA", "perhaps", 1);
-    cr_assert(shm()->open(&config, &(struct pki_shm_iface){ 0 }.base) == PK_ERR_ARG);
+    pki_tuning.shm.cma = 0;
+    shm()->probe(&config, &probe);
+    cr_assert(probe.usable && strstr(probe.reason, "shm.cma=0") != NULL, "%s", probe.reason);
 }
 
 /* ---- The control channel ---- */

@@ -182,7 +182,7 @@ Test(shm_put, turned_off)
 {
     struct pair pair;
 
-    setenv("PICKLE_TEST_CMA", "0", 1);
+    pki_tuning.shm.cma = 0;
     pair = pair_new(false);
     cr_assert(!pair.ep[0]->can_put && !pair.ep[1]->can_put);
     pair_free(&pair);

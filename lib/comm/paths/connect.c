@@ -340,7 +340,7 @@ static void fill_facts(const struct pk_comm *comm, int peer, const struct link *
     pair->has_gpu[1] = b->has_gpu != 0;
     pair->same_gpu = pki_same_gpu(a, b);
     pair->distance = (enum pki_distance)comm->gpu_distances[peer];
-    pair->p2p_level = (enum pki_distance)comm->tuning.p2p_level;
+    pair->p2p_level = (enum pki_distance)comm->settings.p2p_level;
     for (int t = 0; t < PKI_TRANSPORTS_MAX && transports[t] != NULL; t++) {
         pair->transports[t] = transports[t];
         pair->probes[t][0] = a->probes[t];

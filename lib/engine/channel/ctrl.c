@@ -7,7 +7,6 @@
 #include "engine/channel/eager.h"
 #include "util/hot.h"
 
-#define MESSAGES_A_POLL 64 /* of one peer, so that none starves the others */
 #define KEY_FLAGS (PKI_MSG_FLAG_COLL | PKI_MSG_FLAG_CAPTURED)
 
 void pki_ctrl_failed(struct pki_engine *e, struct pki_peer *peer, const struct pki_msg *msg, pk_result_t result)
@@ -212,7 +211,7 @@ bool pki_ctrl_poll(struct pki_engine *e, struct pki_peer *peer)
     const void *payload;
     int n = 0;
 
-    while (n < MESSAGES_A_POLL && transport->peek(peer->ctrl, &msg, &payload)) {
+    while (n < pki_tuning.wait.messages_a_poll && transport->peek(peer->ctrl, &msg, &payload)) {
         const int cancel = pki_cancel_hold(); /* for calls that do not, as they make no system call unless something else comes up */
 
         dispatch(e, peer, &msg, payload);

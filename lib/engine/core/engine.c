@@ -54,15 +54,13 @@ struct pki_task *pki_engine_first_task(const struct pki_engine *e)
     return pki_list_empty(&e->tasks) ? NULL : pki_container_of(e->tasks.next, struct pki_task, node);
 }
 
-#define RATION_UNIT ((size_t)4096)
-
 size_t pki_engine_ration(struct pki_engine *e, size_t bytes)
 {
-    size_t most = e->work_left / RATION_UNIT * RATION_UNIT;
+    size_t most = e->work_left / PKI_WORK_UNIT_BYTES * PKI_WORK_UNIT_BYTES;
     size_t some = bytes <= e->work_left ? bytes : most;
 
     e->work_left = bytes > some ? 0 : e->work_left - some; /* what is left of it would do for nothing */
-    if (bytes > some || some >= PKI_HOST_CHUNK) /* rounds are long then */
+    if (bytes > some || some >= e->config.agreed->pair.host_chunk_bytes) /* rounds are long then */
         pki_engine_check_soon(e);
     return some;
 }

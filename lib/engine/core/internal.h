@@ -10,6 +10,7 @@
 #include "engine/core/region.h"
 #include "engine/core/task.h"
 #include "engine/core/xfer.h"
+#include "tuning/tuning.h"
 #include "util/cancel.h"
 #include "util/clock.h"
 #include "util/log.h"
@@ -49,7 +50,6 @@ struct pki_branch {
 #define PKI_BRANCHES 2
 
 #define PKI_SIGNALS_A_BATCH 64
-#define PKI_PLANS_RECENT 8
 
 /* The transfer that a call has put into a stream last. */
 struct pki_stream_last {
@@ -293,9 +293,6 @@ void pki_waiting_return(int device, int ctas);
 /* So many operations more, or fewer, have copies for the library's own queues of the GPU; are there any? */
 void pki_waiting_copies(int device, int by);
 bool pki_waiting_has_copies(int device);
-
-/* Kernels on a GPU that may wait for messages. With 128 kernels none begins any more (measured: docs/design/0002); the program needs some. */
-#define PKI_WAITING_KERNELS 112
 
 void pki_stream_waits(uint64_t *pending, uint64_t *most); /* value waits of the process: streams that have one */
 bool pki_streams_wait(void); /* may a stream of the process wait for a peer because of an operation? Graphs are not counted (core/waiting.c) */

@@ -10,7 +10,6 @@ struct pki_xfer;
 
 #define PKI_REGION_GENERATION (1u << 20) /* ids are an entry's number plus a multiple of this */
 #define PKI_REGIONS_MAX (PKI_REGION_GENERATION - 2)
-#define PKI_REGIONS_KEPT 1024u           /* more only while transfers need them */
 #define PKI_REGION_NOWHERE 1u            /* where a region is that a peer cannot map */
 #define PKI_EXPORT_PIECES_MAX 65536u     /* descriptors of one region */
 

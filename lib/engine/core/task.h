@@ -14,11 +14,6 @@ struct pki_host_stream;
 struct pki_peer;
 struct pki_xfer;
 
-#define PKI_HOST_CHUNK (512u << 10)      /* granularity of dependencies between steps on the host */
-#define PKI_HOST_WORK (1u << 20)         /* the same for copies and reductions by the CPU, of a round of progress */
-#define PKI_DEVICE_CHUNK (16u << 20)     /* the same on a GPU, for plans with reductions */
-#define PKI_BOUNCE_CHUNK (2u << 20)      /* and where the other GPU is reached through the host, which takes ten times as long */
-
 enum pki_task_mode {
     PKI_TASK_CPU,    /* the engine starts it at once and the caller (or host stream) waits for `ended` */
     PKI_TASK_SIGNALLED, /* a CUDA stream opens `ready` and waits for `release` */
@@ -228,9 +223,7 @@ struct pki_scratch {
     enum pki_mem_kind kind;
 };
 
-#define PKI_INLINE_BYTES ((size_t)64 << 10) /* in, out or scratch of a collective without a task */
 #define PKI_STREAM_OPERATIONS 512 /* in CUDA streams at a time; each has two words while it lasts */
-#define PKI_PLANS_MAX 128 /* plans that are kept; those in use come on top */
 #define PKI_SCRATCH_MAX 64
 
 static inline bool pki_task_in_cuda_stream(const struct pki_task *task)

@@ -14,8 +14,6 @@
 #define STREAMS_MAX 256
 #define DEVICES_MAX 64
 
-#define MESSAGE_CTAS 64 /* most that wait for messages on a GPU; there may be as many of each stream's next kernel, launched early */
-
 struct waiting_stream {
     int device;
     void *stream;
@@ -151,7 +149,7 @@ static int message_limit(int device, int places)
 {
     int left = (places - (device < DEVICES_MAX ? waiting.fused[device] : 0)) / 2;
 
-    return left < MESSAGE_CTAS ? left : MESSAGE_CTAS;
+    return left < pki_tuning.gpu.message_ctas ? left : pki_tuning.gpu.message_ctas;
 }
 
 /* Kernels of a stream that may be on the GPU at a time: low-latency ones are launched early, behind one that waits. */

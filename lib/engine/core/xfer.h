@@ -9,24 +9,12 @@
 #define PKI_ENGINE_XFER_H
 
 #include "engine/core/region.h"
+#include "tuning/tuning.h"
 
 struct pki_task;
 struct pki_protocol;
 
-#define PKI_EAGER_MAX 8192u              /* bytes of host memory that go in the control channel without a grant, unless the transport knows better */
-#define PKI_EAGER_MAX_SHM (32u << 10)    /* the same between ranks of a host, where a grant costs as much as the longer copy */
-#define PKI_EAGER_CREDIT (256u << 10)    /* eager bytes a peer may have sent that nobody asked for yet */
-#define PKI_EAGER_PUT_ALL (32u << 20)    /* bytes that all peers together may have moved before their CTS, of one rank */
-#define PKI_CTRL_DATA_PIECE 16384u       /* bytes of a DATA message that is worked on as it comes */
 #define PKI_CTRL_DATA_MAX ((size_t)256 << 20)
-#define PKI_COOP_MIN (64u << 10)         /* below, memory of one host goes through the control channel; from there on both ends move pieces */
-#define PKI_COOP_MIN_CROWDED (512u << 10) /* the same for collectives among more ranks than cores */
-#define PKI_COOP_MIN_FAST (16u << 10)    /* the same where the control channel `is_one_copy_fast`: longer steps of collectives and messages of more than PKI_EAGER_MAX are not EAGER there */
-#define PKI_HOST_PUT (4u << 20)          /* most that one put of host memory moves: the lock is held so long */
-#define PKI_XFER_PUTS 4                  /* chunks of one transfer in flight, at most; */
-#define PKI_XFER_PUTS_FEW 2              /* and of most: iface->deep */
-#define PKI_RTS_NS (20 * PKI_NS_PER_MS) /* after it a send between hosts says RTS though its grant would come without */
-#define PKI_CTS_NS 50000u                /* how long a send in a stream looks for its grant at most */
 #define PKI_LL_RING_BYTES (7680u << 10)  /* for low-latency messages, of a pair and direction */
 #define PKI_LL_UNIT 128u                 /* places in it are multiples of this */
 #define PKI_LL_MESSAGES 128u             /* in it at a time */
@@ -221,8 +209,6 @@ static inline void pki_barrier_arrive(struct pki_peer *peer, uint64_t number, un
         ; /* a stream may have come to a later barrier */
 }
 
-#define PKI_BOUNCE_BYTES (2u << 20)      /* one slot of pinned memory, and the longest piece */
-#define PKI_BOUNCE_BUFFERS 16            /* of each direction, made when first used */
 
 struct pki_bounce_pool {     /* slots of one direction, and the queue that copies between them and GPU memory */
     char *memory;            /* NULL: not made yet */

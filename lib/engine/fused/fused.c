@@ -17,7 +17,6 @@
 
 #define EPOCHS_END 0xffff0000u  /* from here on the inboxes are cleared and epochs begin anew */
 #define EPOCHS_BEGIN PKI_FUSED_EPOCHS_BEGIN
-#define TELL_EVERY 16           /* of the kernels that may be quiet: this one is not */
 #define FOLLOW_NS 1000000u      /* an operation whose end the next one's tells is over so much later, as far as deadlines go */
 #define EPOCHS_FRESH (1u << 28) /* far less than the half of all, from which on an old one would look like one to come */
 
@@ -288,7 +287,7 @@ static pk_result_t start_kernel(struct pki_engine *e, const struct pki_queue *qu
     pk_result_t result;
 
     freshen(e, args->epoch);
-    args->quiet = is_quiet_kernel(kernel) && args->fence == 0 && ++f->quiet % TELL_EVERY != 0;
+    args->quiet = is_quiet_kernel(kernel) && args->fence == 0 && ++f->quiet % PKI_FUSED_TELL_EVERY != 0;
     result = await_turn(e, queue, ctas, args);
     if (result == PK_OK)
         result = e->gpu->ops->fused(queue, kernel, dtype, ctas, args);

@@ -3,21 +3,6 @@
 #include "engine/fused/fused.h"
 #include "util/dtype.h"
 
-#define ONE_SHOT_BYTES (512u << 10) /* most that a rank receives in one shot of allreduce, and of a block */
-#define ONE_SHOT_BLOCK (256u << 10)
-#define RELAY_BYTES (512u << 10)
-#define TWOSHOT_BYTES (64u << 20)
-#define TWOSHOT_MANY_BYTES (128u << 20) /* of allreduce on more than two GPUs */
-#define SCATTERED_BYTES (256u << 20) /* in all */
-#define SCATTERED_FOUR_BYTES (1u << 30) /* on three or four GPUs; measured on four (bench/results/0.2-h200.md) */
-#define ALWAYS_BYTES ((size_t)4 << 30)
-#define LONG_CTAS 16u /* for what is longer than TWOSHOT_BYTES, and reduce_scatter from SCATTERED_BYTES in all on: they fill the links */
-#define PUSH_BYTES (8u << 20)
-#define ROOTED_BYTES (32u << 20)
-#define PAIRS_A_CTA 512u
-#define PAIRS_A_CTA_OF_TWO 1024u /* two in flight a thread */
-#define PART_BYTES_A_CTA (16u << 10) /* of what a rank folds */
-
 /* What there are kernels of two steps for. */
 static bool is_common(pk_dtype_t dtype, pk_op_t op)
 {
@@ -26,19 +11,22 @@ static bool is_common(pk_dtype_t dtype, pk_op_t op)
 
 /* What a kernel is as fast at as copy engines. All blocks of a rooted one cross the root's links, which a plan for more than two ranks can
  * spare them. */
-static size_t max_bytes(enum pki_coll coll, int size)
+static size_t max_bytes(const struct pki_engine *e, enum pki_coll coll)
 {
+    const struct pki_tuning_fused *t = &e->config.agreed->fused;
+    const int size = e->config.size;
+
     switch (coll) {
     case PKI_COLL_ALLREDUCE:
-        return size > 2 ? TWOSHOT_MANY_BYTES : TWOSHOT_BYTES;
+        return size > 2 ? t->two_shot_many_bytes : t->two_shot_bytes;
     case PKI_COLL_REDUCE:
-        return TWOSHOT_BYTES;
+        return t->two_shot_bytes;
     case PKI_COLL_REDUCE_SCATTER:
-        return (size == 3 || size == 4 ? SCATTERED_FOUR_BYTES : SCATTERED_BYTES) / (size_t)size;
+        return (size == 3 || size == 4 ? t->scattered_four_bytes : t->scattered_bytes) / (size_t)size;
     case PKI_COLL_BROADCAST:
-        return ROOTED_BYTES / (size_t)(size - 1);
+        return t->rooted_bytes / (size_t)(size - 1);
     default:
-        return PUSH_BYTES;
+        return t->push_bytes;
     }
 }
 
@@ -55,14 +43,15 @@ static size_t pair_bytes(const struct pki_engine *e, enum pki_coll coll)
 
 static enum pki_fused_kernel kernel_for(const struct pki_engine *e, enum pki_coll coll, size_t bytes, pk_dtype_t dtype, pk_op_t op)
 {
+    const struct pki_tuning_fused *t = &e->config.agreed->fused;
     size_t received = bytes * (size_t)(e->config.size - 1);
 
     if (e->config.size == 2 && bytes <= pair_bytes(e, coll) && (exchanges(coll) || is_common(dtype, op)))
         return exchanges(coll) ? PKI_FUSED_PAIR_EXCHANGE : PKI_FUSED_PAIR_SUM;
     if (exchanges(coll))
         return bytes <= PKI_FUSED_BYTES ? PKI_FUSED_EXCHANGE : PKI_FUSED_PUSH;
-    if (coll == PKI_COLL_ALLREDUCE && is_common(dtype, op) && (received > ONE_SHOT_BYTES || bytes > ONE_SHOT_BLOCK))
-        return bytes <= RELAY_BYTES ? PKI_FUSED_RELAY : PKI_FUSED_TWOSHOT;
+    if (coll == PKI_COLL_ALLREDUCE && is_common(dtype, op) && (received > t->one_shot_bytes || bytes > t->one_shot_block_bytes))
+        return bytes <= t->relay_bytes ? PKI_FUSED_RELAY : PKI_FUSED_TWOSHOT;
     return bytes <= PKI_FUSED_BYTES ? PKI_FUSED_FOLD : PKI_FUSED_TWOSHOT;
 }
 
@@ -77,7 +66,7 @@ bool pki_engine_fuses(const struct pki_engine *e, enum pki_coll coll, size_t byt
     /* Blocks one behind another that are not whole vectors are slow in rings. */
     if (bytes % 16 != 0 && (pki_coll_shape(coll)->in_many || pki_coll_shape(coll)->out_many))
         return false;
-    return bytes <= (always ? ALWAYS_BYTES : max_bytes(coll, e->config.size)) && (exchanges(coll) || is_common(dtype, op));
+    return bytes <= (always ? e->config.agreed->fused.always_bytes : max_bytes(e, coll)) && (exchanges(coll) || is_common(dtype, op));
 }
 
 size_t pki_fused_bytes(const struct pki_request *r)
@@ -110,24 +99,26 @@ static size_t wanted_ctas(const struct pki_engine *e, enum pki_coll coll, enum p
     case PKI_FUSED_PUSH:
         return PKI_FUSED_CTAS;
     case PKI_FUSED_TWOSHOT:
-        return bytes / (pki_coll_shape(coll)->in_many ? 1 : (size_t)e->config.size) / PART_BYTES_A_CTA;
+        return bytes / (pki_coll_shape(coll)->in_many ? 1 : (size_t)e->config.size) / PKI_FUSED_PART_A_CTA;
     case PKI_FUSED_RELAY:
-        return bytes / 8 / (size_t)e->config.size / PAIRS_A_CTA;
+        return bytes / 8 / (size_t)e->config.size / PKI_FUSED_PAIRS_A_CTA;
     case PKI_FUSED_PAIR_EXCHANGE:
     case PKI_FUSED_PAIR_SUM:
-        return ((bytes + 7) / 8 + PAIRS_A_CTA_OF_TWO - 1) / PAIRS_A_CTA_OF_TWO;
+        return ((bytes + 7) / 8 + PKI_FUSED_PAIRS_A_CTA_OF_TWO - 1) / PKI_FUSED_PAIRS_A_CTA_OF_TWO;
     default:
-        return ((bytes + 7) / 8 + PAIRS_A_CTA - 1) / PAIRS_A_CTA;
+        return ((bytes + 7) / 8 + PKI_FUSED_PAIRS_A_CTA - 1) / PKI_FUSED_PAIRS_A_CTA;
     }
 }
 
 int pki_fused_ctas(const struct pki_engine *e, const struct pki_request *r)
 {
+    const struct pki_tuning_fused *t = &e->config.agreed->fused;
     size_t bytes = pki_fused_bytes(r), ctas = wanted_ctas(e, r->algorithm->coll, pki_fused_kernel(e, r), bytes);
-    bool is_long = bytes > TWOSHOT_BYTES || (r->algorithm->coll == PKI_COLL_REDUCE_SCATTER && bytes >= SCATTERED_BYTES / (size_t)e->config.size);
+    bool scatters = r->algorithm->coll == PKI_COLL_REDUCE_SCATTER;
+    bool is_long = bytes > t->two_shot_bytes || (scatters && bytes >= t->scattered_bytes / (size_t)e->config.size);
 
-    if (is_long && ctas > LONG_CTAS)
-        ctas = LONG_CTAS;
+    if (is_long && ctas > t->long_ctas)
+        ctas = t->long_ctas;
     if (ctas > (size_t)e->config.fused_ctas)
         ctas = (size_t)e->config.fused_ctas;
     return ctas == 0 ? 1 : (int)ctas;

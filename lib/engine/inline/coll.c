@@ -13,9 +13,6 @@
 #include "util/copy.h"
 #include "util/dtype.h"
 
-#define POLLS_A_ROUND 64 /* at all control channels with the lock held: others want it too, an abort for instance */
-#define TURNS 64        /* after which an ordinary operation is no slower, and looks after everything else as well */
-
 static void consumed(struct pki_inline_run *run, const struct pki_program_step *step)
 {
     struct pki_peer *peer = &run->e->peers[step->peer];
@@ -221,11 +218,15 @@ static bool look_at_all(struct pki_inline_run *run)
 static bool run_for_a_while(struct pki_inline_run *run)
 {
     struct pki_engine *e = run->e;
+    int turns = 0;
 
-    for (int turn = 0; turn < TURNS; turn++) {
-        for (int i = 0; i < (e->spin ? POLLS_A_ROUND : 1); i++)
+    do {
+        int polls = 0;
+
+        do {
             if (look_at_all(run))
                 return true;
+        } while (e->spin && ++polls < pki_tuning.wait.inline_polls);
         put_down(run);
         e->in_inline = true;
         pki_engine_unlock(e);
@@ -235,7 +236,7 @@ static bool run_for_a_while(struct pki_inline_run *run)
         e->in_inline = false;
         if (run->result != PK_OK || atomic_load_explicit(&e->failed, memory_order_relaxed) != PK_OK)
             return false;
-    }
+    } while (++turns < pki_tuning.wait.inline_turns);
     return false;
 }
 

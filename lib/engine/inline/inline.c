@@ -10,10 +10,6 @@
 #include "util/copy.h"
 #include "util/hot.h"
 
-#define POLLS_A_ROUND 64 /* at the control channel with the lock held: others want it too, an abort for instance */
-#define POLLS_CROWDED 8 /* where the core is then given to another rank: a peer that runs on another core answers sooner than the kernel */
-#define TURNS 64        /* after which the ordinary way is no slower, and looks after everything else as well */
-
 static bool may_be_inline(const struct pki_engine *e, const struct pki_peer *peer, size_t bytes)
 {
     return e->gpu == NULL && peer->ctrl != NULL && bytes <= peer->eager_max;
@@ -81,13 +77,15 @@ static enum found look(struct pki_engine *e, struct pki_peer *peer, void *out, s
 /* Nothing else is under way, so that nothing is kept waiting while one control channel is looked at. */
 static enum found recv_turn(struct pki_engine *e, struct pki_peer *peer, void *out, size_t bytes)
 {
-    enum found found = FOUND_NOTHING;
+    enum found found;
+    int polls = 0;
 
     if (!pki_list_empty(&e->tasks) || !pki_list_empty(&peer->unexpected_queue) ||
         atomic_load_explicit(&e->failed, memory_order_relaxed) != PK_OK)
         return FOUND_OTHER;
-    for (int i = 0; i < (e->spin ? POLLS_A_ROUND : POLLS_CROWDED) && found == FOUND_NOTHING; i++)
+    do
         found = look(e, peer, out, bytes);
+    while (found == FOUND_NOTHING && ++polls < (e->spin ? pki_tuning.wait.inline_polls : pki_tuning.wait.inline_polls_crowded));
     return found;
 }
 
@@ -103,15 +101,16 @@ static PKI_HOT PKI_COLD bool send_now(struct pki_engine *e, struct pki_peer *pee
 
 static PKI_HOT PKI_COLD bool recv_now(struct pki_engine *e, struct pki_peer *peer, void *out, size_t bytes)
 {
-    enum found found = FOUND_NOTHING;
+    enum found found;
+    int turns = 0;
 
-    for (int turn = 0; turn < TURNS && found == FOUND_NOTHING; turn++) {
-        if (turn > 0 && !pki_engine_spins(e))
+    do {
+        if (turns > 0 && !pki_engine_spins(e))
             sched_yield();
         pki_engine_lock(e);
         found = recv_turn(e, peer, out, bytes);
         pki_engine_unlock(e);
-    }
+    } while (found == FOUND_NOTHING && ++turns < pki_tuning.wait.inline_turns);
     return found == FOUND_IT;
 }
 

@@ -208,14 +208,12 @@ pk_result_t pki_graph_slot(struct captured *c)
 
 /* ---- scratch memory that collectives share ---- */
 
-#define SCRATCH_STEP ((size_t)2 << 20)
-
 static pk_result_t make_scratch(struct pki_engine *e, size_t bytes, struct pki_graph_scratch *s)
 {
     void *ptr;
     pk_result_t result;
 
-    bytes = (bytes + SCRATCH_STEP - 1) / SCRATCH_STEP * SCRATCH_STEP;
+    bytes = (bytes + PKI_SCRATCH_STEP - 1) / PKI_SCRATCH_STEP * PKI_SCRATCH_STEP;
     result = pki_retained_alloc_mappable(e->ordinal, bytes, &ptr); /* to give it back waits for nothing */
     if (result == PK_OK)
         *s = (struct pki_graph_scratch){ .ptr = ptr, .bytes = bytes };

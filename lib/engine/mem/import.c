@@ -6,8 +6,6 @@
 #include "engine/mem/mem.h"
 
 #define DROPS_MADE 1000 /* another thread may be about it, and new ones come */
-#define RETIRED_MAX 64
-#define RETIRED_BYTES_MAX ((size_t)256 << 20)
 
 struct retired { /* a mapping that nobody needs any more */
     struct pki_list node;
@@ -215,7 +213,7 @@ static pk_result_t map(struct pki_engine *e, struct pki_peer *peer, struct pki_i
  * kernels, one of which may wait for a transfer that the caller is about to start. */
 static void close_old(struct pki_engine *e)
 {
-    bool many = e->nretired >= RETIRED_MAX || e->retired_bytes >= RETIRED_BYTES_MAX;
+    bool many = e->nretired >= pki_tuning.p2p.retired || e->retired_bytes >= pki_tuning.p2p.retired_bytes;
 
     close_vmm(e);
     if ((!many && !e->mapping_blocked) || !pki_list_empty(&e->tasks) || !pki_streams_hold_idle(e))

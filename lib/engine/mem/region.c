@@ -124,7 +124,7 @@ static struct pki_region *spare(struct pki_engine *e)
 
         if (region->used == 0)
             return region;
-        if (e->nregions >= PKI_REGIONS_KEPT && may_go(e, region) && (oldest == NULL || region->used < oldest->used))
+        if (e->nregions >= pki_tuning.p2p.regions && may_go(e, region) && (oldest == NULL || region->used < oldest->used))
             oldest = region;
     }
     if (oldest != NULL)
@@ -134,7 +134,7 @@ static struct pki_region *spare(struct pki_engine *e)
 
 static pk_result_t new_entry(struct pki_engine *e, struct pki_region **out)
 {
-    *out = e->region_holes || e->nregions >= PKI_REGIONS_KEPT ? spare(e) : NULL;
+    *out = e->region_holes || e->nregions >= pki_tuning.p2p.regions ? spare(e) : NULL;
     if (*out != NULL)
         return PK_OK;
     e->region_holes = false;

@@ -94,8 +94,6 @@ static void forget_the_oldest(struct pki_engine *e)
     }
 }
 
-#define NEAR_FRONT 3 /* plans used in turn stay where they are */
-
 static bool is_of(const struct pki_plan_entry *entry, const struct plan_key *key)
 {
     return entry->algorithm == key->algorithm && entry->root == key->root && entry->in_place == key->in_place;
@@ -128,7 +126,7 @@ pk_result_t pki_plan_take(struct pki_engine *e, const struct pki_request *r, str
         polls = UINT_MAX;
     }
     found->users++;
-    if (polls > NEAR_FRONT) {
+    if (polls > PKI_PLANS_NEAR_FRONT) {
         pki_list_remove(&found->node);
         pki_list_push(e->plans.next, &found->node); /* before the first: in front */
     }

@@ -47,7 +47,7 @@ static bool copy_all(struct pki_task *task, char *dst, const char *src, size_t b
     struct pki_mixed *m = &task->mixed;
     struct pki_queue *queue = pki_bounce_queue(e, (task->kind == PKI_MEM_DEVICE) == in);
     struct pki_signal_op ended = { .kind = PKI_SIGNAL_WRITE };
-    size_t len = bytes - m->issued < PKI_HOST_PUT ? bytes - m->issued : PKI_HOST_PUT;
+    size_t len = bytes - m->issued < pki_tuning.p2p.host_put_bytes ? bytes - m->issued : pki_tuning.p2p.host_put_bytes;
     pk_result_t result;
 
     if (m->word >= 0 && !pki_signal_is_open(&m->ended))

@@ -20,13 +20,15 @@ static bool goes_by_bounce(const struct pki_task *task, const struct pki_step *s
 /* Both ends of a transfer have the same. */
 static size_t chunk_bytes(const struct pki_task *task, const struct pki_step *step)
 {
+    const struct pki_tuning_pair *pair = &task->engine->config.agreed->pair;
+
     if (task->kind == PKI_MEM_HOST)
-        return PKI_HOST_CHUNK;
+        return pair->host_chunk_bytes;
     if (task->plan->ordered)
         return SIZE_MAX;
     if (!pki_coll_shape(task->request.algorithm->coll)->reduces)
         return SIZE_MAX;
-    return goes_by_bounce(task, step) ? PKI_BOUNCE_CHUNK : PKI_DEVICE_CHUNK;
+    return goes_by_bounce(task, step) ? pair->bounce_chunk_bytes : pair->device_chunk_bytes;
 }
 
 /* How many of the step's bytes its dependencies allow; *all: they have ended. */

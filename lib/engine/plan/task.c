@@ -201,7 +201,7 @@ static pk_result_t make_xfer(struct pki_task *task)
     xfer->bytes = (is_send ? r->in_count : r->out_count) * pki_dtype_bytes(r->dtype);
     xfer->ready = xfer->bytes;
     if (task->kind == PKI_MEM_HOST)
-        xfer->chunk = PKI_HOST_PUT;
+        xfer->chunk = pki_tuning.p2p.host_put_bytes;
     pki_xfer_enter(xfer, PKI_XFER_SAY);
     task->xfer = xfer;
     return PK_OK;

@@ -12,11 +12,9 @@ static pk_op_t step_op(const struct pki_task *task, const struct pki_step *step)
     return step->final ? PKI_SUM_DIVIDED(task->plan->size) : PK_SUM;
 }
 
-#define AROUND_BYTES ((size_t)4 << 20) /* a block and what goes beside it do not stay in a cache any more */
-
 static pk_result_t copy(const struct pki_task *task, uint32_t i, char *dst, const char *src, size_t len, const struct pki_queue *queue)
 {
-    if (task->kind == PKI_MEM_DEVICE || task->steps[i].bytes < AROUND_BYTES || dst == src)
+    if (task->kind == PKI_MEM_DEVICE || task->steps[i].bytes < pki_tuning.cpu.around_bytes || dst == src)
         return queue->device->ops->copy(queue, dst, src, len);
     pki_copy_around(dst, src, len);
     return PK_OK;
@@ -79,8 +77,8 @@ static pk_result_t copy_by_host(struct pki_task *task, uint32_t i, size_t *end)
     size_t from = task->steps[i].done, bytes;
     char *dst = pki_plan_block(task, step->dst, &bytes), *src = pki_plan_block(task, step->src, &bytes);
 
-    if (*end - from > PKI_BOUNCE_COPY_MAX)
-        *end = from + PKI_BOUNCE_COPY_MAX;
+    if (*end - from > pki_tuning.gpu.bounce_copy_bytes)
+        *end = from + pki_tuning.gpu.bounce_copy_bytes;
     if (pki_bounce_queue(task->engine, false) == NULL)
         return (pk_result_t)atomic_load(&task->engine->failed);
     return pki_bounce_copy(task->engine, &task->engine->out.queue, PKI_BOUNCE_BUFFERS, dst + from, src + from, *end - from);

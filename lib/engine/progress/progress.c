@@ -5,9 +5,6 @@
 #include "engine/mem/graphs.h"
 #include "engine/progress/progress.h"
 
-#define CHECK_EVERY_NS (2 * PKI_NS_PER_MS) /* how often peers' sockets and deadlines are looked at while something waits */
-#define DEVICE_DRIVEN_TRANSFERS 8 /* unfinished ones of those that kernels see to, looked at in a round: they end one behind another */
-
 void pki_engine_free_ended(struct pki_engine *e)
 {
     struct pki_list *node;
@@ -52,7 +49,7 @@ static void move_list(struct pki_list *from, struct pki_list *to)
 static void progress_active(struct pki_engine *e)
 {
     int device_driven = atomic_load(&e->device_driven_tasks);
-    int left = device_driven > 0 && device_driven == atomic_load(&e->async_tasks) ? DEVICE_DRIVEN_TRANSFERS : INT_MAX;
+    int left = device_driven > 0 && device_driven == atomic_load(&e->async_tasks) ? pki_tuning.wait.device_driven_transfers : INT_MAX;
     struct pki_list batch, *node;
 
     if (pki_list_empty(&e->active))
@@ -176,7 +173,7 @@ static void check_now_and_then(struct pki_engine *e)
     if (round % 64 != 0)
         return;
     now = pki_now_ns();
-    if (now - e->checked_ns < CHECK_EVERY_NS)
+    if (now - e->checked_ns < pki_tuning.wait.check_every_ns)
         return;
     e->checked_ns = now;
     pki_graphs_reap(e);
@@ -193,7 +190,7 @@ bool pki_engine_progress(struct pki_engine *e)
 {
     bool moved = false;
 
-    e->work_left = PKI_HOST_WORK;
+    e->work_left = pki_tuning.cpu.work_bytes;
     if (atomic_load(&e->failed) == PK_OK) {
         for (int i = 0; i < e->config.size; i++)
             if (e->peers[i].ctrl != NULL)

@@ -20,14 +20,6 @@
 #include "util/thread.h"
 
 #define WATCHDOG_NS 10000000 /* how soon a peer's death is noticed for graphs that wait */
-#define BACKGROUND_NS (100 * PKI_NS_PER_MS) /* how often control channels are looked after: an idle process pays for each time */
-#define RECOVER_NS PKI_NS_PER_MS /* and while they are being recovered, which takes several notes in each direction */
-#define AWAKE_NS 200000ull /* how long it stays awake with nothing to do: operations come in rows */
-/* Where callers wait for their streams themselves it only dozes for a while: to wake it from its sleep with every operation costs more
- * than a light sleep costs the operation that nobody waits for. */
-#define LIGHT_SLEEP_NS 100000
-#define LIGHT_SLEEPING_NS (20 * PKI_NS_PER_MS)
-
 #define LOOK_NS 10000000 /* between two looks of the watchdog */
 #define STUCK_NS (50 * PKI_NS_PER_MS) /* in one visit: the driver keeps it */
 #define SERVERS 4        /* at a time, all but one of them kept by the driver */
@@ -68,7 +60,7 @@ void pki_engine_leave(struct pki_engine *e)
 
 static uint64_t background_every(const struct pki_engine *e)
 {
-    return atomic_load_explicit(&e->recovering, memory_order_relaxed) ? RECOVER_NS : BACKGROUND_NS;
+    return atomic_load_explicit(&e->recovering, memory_order_relaxed) ? pki_tuning.wait.recover_ns : pki_tuning.wait.background_ns;
 }
 
 static bool is_due(const struct pki_engine *e)
@@ -215,12 +207,12 @@ static void linger(struct server *self, uint64_t busy_ns, uint64_t driven_ns)
 {
     uint64_t now = pki_now_ns();
 
-    if (now - busy_ns <= AWAKE_NS) {
+    if (now - busy_ns <= pki_tuning.wait.awake_ns) {
         sched_yield();
         return;
     }
-    if (now - driven_ns <= LIGHT_SLEEPING_NS) {
-        nanosleep(&(struct timespec){ .tv_nsec = LIGHT_SLEEP_NS }, NULL);
+    if (now - driven_ns <= pki_tuning.wait.light_sleeping_ns) {
+        nanosleep(&(struct timespec){ .tv_nsec = (long)pki_tuning.wait.light_sleep_ns }, NULL);
         return;
     }
     pthread_mutex_lock(&service.lock);

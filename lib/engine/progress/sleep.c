@@ -16,11 +16,6 @@
 #include "engine/progress/progress.h"
 #include "util/futex.h"
 
-#define SLEEP_NS (10 * PKI_NS_PER_MS) /* then deadlines and sockets are looked at */
-#define NAP_NS 100000u /* each NAPS_ALIKE are longer than those before, for a message of a neighbour may lie there as long: it is little of what was waited */
-#define NAP_MOST_NS PKI_NS_PER_MS
-#define NAPS_ALIKE 64
-#define SETTLE_NS 3000
 #define FDS_MAX 64
 
 /* Where to sleep: at the wake words and descriptors of all engines that are waited for. */
@@ -93,18 +88,18 @@ static void set_wake_words(const struct bed *bed, int first, uint32_t value)
 
 static uint64_t nap_ns(unsigned naps)
 {
-    uint64_t ns = NAP_NS * (1 + (uint64_t)naps / NAPS_ALIKE);
+    uint64_t ns = pki_tuning.wait.nap_ns * (1 + (uint64_t)naps / PKI_NAPS_ALIKE);
 
-    return ns < NAP_MOST_NS ? ns : NAP_MOST_NS;
+    return ns < pki_tuning.wait.nap_most_ns ? ns : pki_tuning.wait.nap_most_ns;
 }
 
 static bool lie_down(const struct bed *bed, unsigned naps)
 {
     struct pollfd fds[FDS_MAX];
-    struct timespec limit = { .tv_nsec = (long)(bed->nwake_words > 0 || bed->timers ? nap_ns(naps) : SLEEP_NS) };
+    struct timespec limit = { .tv_nsec = (long)(bed->nwake_words > 0 || bed->timers ? nap_ns(naps) : pki_tuning.wait.sleep_ns) };
 
     if (bed->nfds == 0)
-        return pki_futex_wait(bed->wake_words, bed->nwake_words, 1, SLEEP_NS);
+        return pki_futex_wait(bed->wake_words, bed->nwake_words, 1, pki_tuning.wait.sleep_ns);
     for (int i = 0; i < bed->nfds; i++)
         fds[i] = bed->fds[i];
     (void)ppoll(fds, (nfds_t)bed->nfds, &limit, NULL);
@@ -138,7 +133,7 @@ static int look(struct pki_engine *e)
 /* Has anything come that had been written when the wake words could be seen? */
 static int look_at_all(const struct pki_awaited *first)
 {
-    uint64_t until = pki_now_ns() + SETTLE_NS;
+    uint64_t until = pki_now_ns() + pki_tuning.wait.settle_ns;
     bool last = false;
     int state = MAY_SLEEP;
 

@@ -8,14 +8,6 @@
 
 #include "engine/progress/progress.h"
 
-#define SPINS 4000
-#define SPINS_BESIDE_KERNEL 50 /* its threads that carry packets come to a core when somebody leaves it */
-#define YIELDS_SPINNING 40000 /* a core for each rank: the other threads that want one are few */
-#define YIELDS_BESIDE_KERNEL 16000 /* the same, where each look is a system call */
-#define YIELDS 4000           /* each of them may last as long as the other ranks' turns */
-#define YIELDS_BESIDE_AGGREGATOR 20 /* it may be on this machine, and each look is a system call */
-#define YIELDS_BESIDE_THREADS 200 /* threads of the kernel, which move every byte: a waiting rank has taken one of two cores from them */
-
 bool pki_engine_spins(const struct pki_engine *e)
 {
     if (pki_switched_is_busy(e))
@@ -29,20 +21,20 @@ bool pki_engine_spins(const struct pki_engine *e)
 static unsigned yields(const struct pki_engine *e)
 {
     if (pki_switched_is_busy(e) && !e->spin)
-        return YIELDS_BESIDE_AGGREGATOR;
+        return pki_tuning.wait.yields_beside_aggregator;
     for (int i = 0; i < e->nifaces; i++)
         if (e->ifaces[i]->carries && e->ifaces[i]->in_threads)
-            return YIELDS_BESIDE_THREADS;
+            return pki_tuning.wait.yields_beside_threads;
     if (!e->spin)
-        return YIELDS;
-    return pki_engine_spins(e) ? YIELDS_SPINNING : YIELDS_BESIDE_KERNEL;
+        return pki_tuning.wait.yields;
+    return pki_engine_spins(e) ? pki_tuning.wait.yields_spinning : pki_tuning.wait.yields_beside_kernel;
 }
 
 enum rest { LOOK_AGAIN, YIELD, SLEEP };
 
 static enum rest rest_of(const struct pki_engine *e, unsigned idle)
 {
-    if (e->spin && idle < (pki_engine_spins(e) ? SPINS : SPINS_BESIDE_KERNEL))
+    if (e->spin && idle < (pki_engine_spins(e) ? pki_tuning.wait.spins : pki_tuning.wait.spins_beside_kernel))
         return LOOK_AGAIN;
     return idle < yields(e) ? YIELD : SLEEP;
 }
@@ -52,7 +44,7 @@ static void sleep_for(const struct pki_awaited *first, unsigned idle)
     unsigned before = yields(first->engine); /* rounds before the first sleep, unless others are less patient */
 
     if (!pki_engines_sleep(first, idle > before ? idle - before : 0))
-        nanosleep(&(struct timespec){ .tv_nsec = 100000 }, NULL);
+        nanosleep(&(struct timespec){ .tv_nsec = (long)pki_tuning.wait.nap_ns }, NULL);
     for (; first != NULL; first = first->next)
         pki_engine_check_soon(first->engine); /* a sleeper looks around at every waking */
 }

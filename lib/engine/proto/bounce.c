@@ -225,5 +225,5 @@ int pki_bounce_unpack_ctas(const struct pki_engine *e, const struct pki_peer *pe
 {
     if (!pki_bounce_unpacks(e) || !pki_bounce_receives(e, peer))
         return 0;
-    return e->gpu->max_ctas > 0 && e->gpu->max_ctas < PKI_UNPACK_CTAS ? e->gpu->max_ctas : PKI_UNPACK_CTAS;
+    return e->gpu->max_ctas > 0 && e->gpu->max_ctas < pki_tuning.gpu.unpack_ctas ? e->gpu->max_ctas : pki_tuning.gpu.unpack_ctas;
 }

@@ -5,10 +5,6 @@
 
 #include "engine/proto/proto.h"
 
-#define PKI_BOUNCE_PIECES 8              /* of one transfer in flight */
-#define PKI_BOUNCE_PARTS 8u              /* a short transfer is cut into so many, so that its copies and the wire overlap, */
-#define PKI_BOUNCE_PIECE_MIN (1u << 20)  /* but not into shorter ones: each costs three messages and two copies */
-
 /* Part of a transfer on its way through slots (bounce.c). */
 struct pki_piece {
     size_t offset, len;

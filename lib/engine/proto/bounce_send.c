@@ -9,8 +9,8 @@ static size_t piece_max(const struct pki_xfer *xfer)
 {
     size_t share = (xfer->bytes / PKI_BOUNCE_PARTS + 4095) & ~(size_t)4095;
 
-    if (share < PKI_BOUNCE_PIECE_MIN)
-        return PKI_BOUNCE_PIECE_MIN;
+    if (share < pki_tuning.gpu.bounce_piece_min_bytes)
+        return pki_tuning.gpu.bounce_piece_min_bytes;
     return share < PKI_BOUNCE_BYTES ? share : PKI_BOUNCE_BYTES;
 }
 

@@ -11,16 +11,6 @@
 #include "util/tsan.h"
 
 #define PAGE ((size_t)4096)
-#define PIECE_MAX ((size_t)256 << 10)
-#define EVEN_PIECE_MAX ((size_t)4 << 20)
-#define GET_PIECE_MAPPED ((size_t)64 << 10)
-#define GET_PIECE ((size_t)128 << 10) /* stays in a second-level cache, and the kernel's call is short against it */
-#define GET_MIN ((size_t)128 << 10)
-#define GET_MIN_FAST ((size_t)64 << 10)
-#define NEAR_MAX ((size_t)32 << 20)     /* from there on nothing of it is in a cache */
-#define CROWDED_EVEN_MAX ((size_t)4 << 20) /* exchanged among more ranks than near cores */
-#define NEAR_CACHE ((size_t)1 << 20)    /* a second-level cache */
-#define FAR_EVEN_MIN ((size_t)8 << 20)  /* two ranks that both send and receive so much: what streaming stores write leaves their caches alone */
 
 bool pki_coop_is_even(const struct pki_xfer *xfer)
 {
@@ -30,11 +20,12 @@ bool pki_coop_is_even(const struct pki_xfer *xfer)
 /* Halves at first: a call of the kernel costs microseconds, and smaller pieces gain nothing (measured). Both ends compute the same. */
 static size_t piece_bytes(const struct pki_xfer *xfer)
 {
-    size_t half = (xfer->bytes / 2 + PAGE - 1) / PAGE * PAGE;
+    const struct pki_tuning_pair *most = &xfer->engine->config.agreed->pair;
+    size_t half = ((xfer->bytes + 1) / 2 + PAGE - 1) / PAGE * PAGE;
 
     if (pki_coop_is_even(xfer))
-        return xfer->bytes < EVEN_PIECE_MAX ? xfer->bytes : EVEN_PIECE_MAX;
-    return half < PIECE_MAX ? half : PIECE_MAX;
+        return xfer->bytes < most->coop_even_bytes ? xfer->bytes : most->coop_even_bytes;
+    return half < most->coop_bytes ? half : most->coop_bytes;
 }
 
 /* Another process's, which only the kernel reaches. */
@@ -47,7 +38,8 @@ static bool is_foreign(const struct pki_xfer *xfer)
  * one after another, which takes longer than two copies through the control channel. */
 static bool changes_hands(const struct pki_xfer *xfer)
 {
-    return xfer->task->plan != NULL && xfer->task->request.algorithm->coll == PKI_COLL_BROADCAST && xfer->bytes < NEAR_CACHE;
+    return xfer->task->plan != NULL && xfer->task->request.algorithm->coll == PKI_COLL_BROADCAST &&
+           xfer->bytes < pki_tuning.p2p.near_cache_bytes;
 }
 
 bool pki_coop_is_near(const struct pki_xfer *xfer)
@@ -58,7 +50,7 @@ bool pki_coop_is_near(const struct pki_xfer *xfer)
 /* Of one copy by the kernel. */
 static size_t coop_min(const struct pki_xfer *xfer)
 {
-    return xfer->peer->ctrl->is_one_copy_fast ? PKI_COOP_MIN_FAST : PKI_COOP_MIN;
+    return xfer->peer->ctrl->is_one_copy_fast ? xfer->engine->config.agreed->pair.coop_fast_bytes : pki_tuning.p2p.coop_bytes;
 }
 
 static bool is_exchanged(const struct pki_xfer *xfer)
@@ -73,8 +65,8 @@ static size_t pays_crowded(const struct pki_xfer *xfer)
     if (xfer->task->plan == NULL || !is_foreign(xfer))
         return coop_min(xfer);
     if (xfer->peer->ctrl->is_one_copy_fast)
-        return PKI_COOP_MIN;
-    return xfer->path->is_near && is_exchanged(xfer) ? CROWDED_EVEN_MAX : PKI_COOP_MIN_CROWDED;
+        return pki_tuning.p2p.coop_bytes;
+    return xfer->path->is_near && is_exchanged(xfer) ? pki_tuning.p2p.coop_crowded_even_bytes : pki_tuning.p2p.coop_crowded_bytes;
 }
 
 /* The kernel's copy costs microseconds to begin with, and more a page than two copies through a cache that both cores have; where both ranks have
@@ -84,9 +76,9 @@ bool pki_coop_pays(const struct pki_xfer *xfer)
     if (!xfer->engine->spin)
         return xfer->bytes >= pays_crowded(xfer);
     if (pki_coop_is_near(xfer))
-        return !is_exchanged(xfer) && xfer->bytes >= NEAR_MAX;
+        return !is_exchanged(xfer) && xfer->bytes >= pki_tuning.p2p.coop_near_bytes;
     if (is_foreign(xfer) && is_exchanged(xfer) && xfer->engine->config.local_ranks == 2 && !xfer->peer->ctrl->is_one_copy_fast)
-        return xfer->bytes >= PKI_COOP_MIN && xfer->bytes < FAR_EVEN_MIN;
+        return xfer->bytes >= pki_tuning.p2p.coop_bytes && xfer->bytes < pki_tuning.p2p.coop_far_even_bytes;
     return xfer->bytes >= coop_min(xfer);
 }
 
@@ -114,7 +106,7 @@ void pki_coop_reserve(struct pki_xfer *xfer)
     const struct pki_ep *path = peer->path[PKI_MEM_HOST][PKI_MEM_HOST];
     struct pki_signal_slot *slot;
 
-    if (xfer->bytes < coop_min(xfer) || xfer->bytes / PIECE_MAX >= UINT32_MAX || path == NULL || path != peer->ctrl ||
+    if (xfer->bytes < coop_min(xfer) || xfer->bytes / PAGE >= UINT32_MAX || path == NULL || path != peer->ctrl ||
         peer->ctrl->signals_mine == NULL || xfer->signal_slot >= 0)
         return;
     if (waited_for(xfer->task, xfer->step))
@@ -319,8 +311,9 @@ pk_result_t pki_coop_offer(struct pki_xfer *xfer)
 bool pki_coop_may_get(const struct pki_xfer *xfer)
 {
     bool fast = xfer->peer->ctrl->is_one_copy_fast;
+    size_t least = fast ? pki_tuning.p2p.get_fast_bytes : pki_tuning.p2p.get_bytes;
 
-    return xfer->combines && xfer->bytes >= (fast ? GET_MIN_FAST : GET_MIN) && xfer->peer->ctrl->can_get && (fast || pki_coop_is_even(xfer));
+    return xfer->combines && xfer->bytes >= least && xfer->peer->ctrl->can_get && (fast || pki_coop_is_even(xfer));
 }
 
 /* The sender has failed, and its caller uses the memory for something else, perhaps since before it was read. */
@@ -376,7 +369,8 @@ static void get_piece(struct pki_xfer *xfer, size_t len)
 /* Receive that combines: from the sender's memory, a piece a round of progress. */
 void pki_coop_get(struct pki_xfer *xfer)
 {
-    size_t left = xfer->bytes - xfer->done, most = xfer->remote_mapped ? GET_PIECE_MAPPED : GET_PIECE;
+    size_t left = xfer->bytes - xfer->done;
+    size_t most = xfer->remote_mapped ? pki_tuning.p2p.get_piece_mapped_bytes : pki_tuning.p2p.get_piece_bytes;
     size_t len = left < most ? left : most;
 
     if (xfer->piece == PKI_PIECE_OUT) /* looked at twice in a round */

@@ -5,10 +5,6 @@
  */
 #include "engine/proto/proto.h"
 
-#define ROOM_NS 50000u              /* a copy engine costs about as much more, and is not in turn with the kernels */
-#define CTAS_MAX 16u
-#define BYTES_A_CTA (4u << 10)      /* one round of its threads (measured: docs/design/0009) */
-
 /* The ring, a word for each message of each direction, and one for each slot of the pair that the moving kernel may be at. */
 static size_t bytes_a_peer(void)
 {
@@ -108,7 +104,7 @@ bool pki_ll_take_soon(struct pki_engine *e, struct pki_peer *peer, size_t bytes,
     uint64_t until = 0;
 
     if (peer->room_ns == 0)
-        peer->room_ns = ROOM_NS;
+        peer->room_ns = pki_tuning.gpu.ll_room_ns;
     for (;;) {
         while (peer->lls.live > 0 && oldest_ended(e, peer))
             pki_ll_give(&peer->lls, peer->lls.oldest);
@@ -124,7 +120,7 @@ bool pki_ll_take_soon(struct pki_engine *e, struct pki_peer *peer, size_t bytes,
         }
         pki_cpu_pause();
     }
-    peer->room_ns = ROOM_NS;
+    peer->room_ns = pki_tuning.gpu.ll_room_ns;
     if (peer->ll_call != e->ll_call) {
         peer->ll_call = e->ll_call;
         peer->ll_first = *flag;
@@ -134,12 +130,14 @@ bool pki_ll_take_soon(struct pki_engine *e, struct pki_peer *peer, size_t bytes,
 
 uint32_t pki_ll_most_ctas(const struct pki_engine *e)
 {
-    return e->gpu->max_ctas > 0 && (uint32_t)e->gpu->max_ctas < CTAS_MAX ? (uint32_t)e->gpu->max_ctas : CTAS_MAX;
+    uint32_t most = (uint32_t)e->gpu->max_ctas;
+
+    return most > 0 && most < pki_tuning.gpu.ll_ctas ? most : pki_tuning.gpu.ll_ctas;
 }
 
 uint32_t pki_ll_ctas(const struct pki_engine *e, size_t bytes)
 {
-    uint32_t limit = pki_ll_most_ctas(e), ctas = (uint32_t)(bytes / BYTES_A_CTA);
+    uint32_t limit = pki_ll_most_ctas(e), ctas = (uint32_t)(bytes / PKI_LL_BYTES_A_CTA);
 
     return ctas == 0 ? 1 : ctas < limit ? ctas : limit;
 }

@@ -134,7 +134,7 @@ bool pki_bounce_idle(struct pki_engine *engine);
 /* May a copy from or to the host be put into this queue now? */
 static inline bool pki_may_copy(struct pki_queue *queue, size_t bytes)
 {
-    return queue->device->ops->clear(queue, bytes < PKI_ENGINE_COPY);
+    return queue->device->ops->clear(queue, bytes < pki_tuning.gpu.engine_copy_bytes);
 }
 
 /* CTAs of the kernel that fetches what a receive from this peer finds in slots; 0: there is none. */
@@ -147,7 +147,6 @@ void pki_bounce_close(struct pki_engine *engine);
 bool pki_bounce_copies(const struct pki_engine *engine, enum pki_coll coll, const struct pki_plan *plan);
 /* Through one slot of those of sends, which the queue's order alone guards: nothing else uses it. */
 pk_result_t pki_bounce_copy(struct pki_engine *engine, const struct pki_queue *queue, int slot, char *dst, const char *src, size_t bytes);
-#define PKI_BOUNCE_COPY_MAX (32u << 20) /* of one call: a launch queue is not long */
 
 /* self.c: a transfer from this rank to itself */
 void pki_self_advance(struct pki_xfer *xfer);

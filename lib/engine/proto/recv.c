@@ -223,7 +223,7 @@ static pk_result_t grant_host(struct pki_xfer *xfer)
 {
     struct pki_msg msg = cts(xfer);
 
-    if (xfer->bytes >= PKI_COOP_MIN && !xfer->combines) {
+    if (xfer->bytes >= pki_tuning.p2p.coop_bytes && !xfer->combines) {
         pk_result_t result = pki_shm_alloc_describe(xfer, &msg);
 
         if (result != PK_OK && result != PK_ERR_UNSUPPORTED)

@@ -80,7 +80,7 @@ void pki_send_overdue_rts(struct pki_peer *peer, uint64_t now)
     for (struct pki_list *n = peer->sends.next; n != &peer->sends; n = n->next) {
         struct pki_xfer *xfer = pki_container_of(n, struct pki_xfer, match);
 
-        if (xfer->state == PKI_XFER_WAIT && !xfer->rts_seen && now - xfer->task->begun_ns > PKI_RTS_NS && !pki_send_rts(xfer))
+        if (xfer->state == PKI_XFER_WAIT && !xfer->rts_seen && now - xfer->task->begun_ns > pki_tuning.p2p.rts_ns && !pki_send_rts(xfer))
             return;
     }
 }
@@ -141,11 +141,9 @@ static void fill_put(struct pki_xfer *xfer, struct pki_put *put, size_t len)
     pki_list_init(&put->node);
 }
 
-#define EVEN_PUT ((size_t)256 << 10) /* shorter ones cost a call of the kernel each: through the control channel it is faster (measured) */
-
 static bool goes_in_large_puts(const struct pki_xfer *xfer)
 {
-    return xfer->kind == PKI_MEM_HOST && xfer->path->can_put && xfer->bytes >= EVEN_PUT && pki_coop_is_even(xfer) &&
+    return xfer->kind == PKI_MEM_HOST && xfer->path->can_put && xfer->bytes >= pki_tuning.p2p.even_put_bytes && pki_coop_is_even(xfer) &&
            !pki_coop_is_near(xfer);
 }
 
@@ -171,7 +169,8 @@ static bool has_put(const struct pki_xfer *xfer)
 
 static void issue_puts(struct pki_xfer *xfer)
 {
-    if (xfer->ready < xfer->bytes && xfer->ready - xfer->issued < EVEN_PUT && xfer->path == xfer->peer->ctrl && goes_in_large_puts(xfer))
+    if (xfer->ready < xfer->bytes && xfer->ready - xfer->issued < pki_tuning.p2p.even_put_bytes &&
+        xfer->path == xfer->peer->ctrl && goes_in_large_puts(xfer))
         return; /* advanced again with more */
     while (xfer->issued < xfer->ready && has_put(xfer)) {
         struct pki_put *put = next_put(xfer);
@@ -190,7 +189,8 @@ static void issue_puts(struct pki_xfer *xfer)
         }
         if (xfer->kind == PKI_MEM_DEVICE)
             xfer->engine->stats.copies++;
-        if (len >= PKI_HOST_CHUNK) /* long copies by the CPU: rounds are long too, and a peer may have given up meanwhile */
+        /* Long copies by the CPU: rounds are long too, and a peer may have given up meanwhile. */
+        if (len >= xfer->engine->config.agreed->pair.host_chunk_bytes)
             pki_engine_check_soon(xfer->engine);
         xfer->puts_head++;
         xfer->engine->puts_out++;
@@ -211,11 +211,11 @@ static size_t data_max(const struct pki_xfer *xfer)
 {
     size_t max = xfer->path->iface->msg_payload_max;
 
-    if (xfer->state == PKI_XFER_DATA && max > PKI_CTRL_DATA_PIECE)
-        return PKI_CTRL_DATA_PIECE;
-    if (xfer->bytes >= PKI_COOP_MIN || max <= PKI_EAGER_MAX)
+    if (xfer->state == PKI_XFER_DATA && max > pki_tuning.p2p.data_piece_bytes)
+        return pki_tuning.p2p.data_piece_bytes;
+    if (xfer->bytes >= pki_tuning.p2p.coop_bytes || max <= pki_tuning.p2p.data_short_bytes)
         return max;
-    return xfer->engine->spin || xfer->task->plan == NULL ? PKI_EAGER_MAX : max;
+    return xfer->engine->spin || xfer->task->plan == NULL ? pki_tuning.p2p.data_short_bytes : max;
 }
 
 static void issue_data(struct pki_xfer *xfer)

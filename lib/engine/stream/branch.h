@@ -9,8 +9,6 @@
 
 #include "engine/stream/stream.h"
 
-#define PKI_BRANCH_COPY_MAX ((size_t)256 << 20) /* longest block for pki_branch_copy: a launch queue is not long */
-
 /* The one of this stream, or one that is free; NULL: none is. To be left by the task. */
 struct pki_branch *pki_branch_take(struct pki_engine *engine, void *stream);
 void pki_branch_leave(struct pki_task *task);

@@ -15,8 +15,6 @@
 #include "engine/stream/stream.h"
 
 
-#define WORK_INLINE ((size_t)1 << 20) /* shorter work is over before a branch would have begun */
-
 static bool is_transfer(const struct pki_step *step)
 {
     return step->kind == PKI_STEP_SEND || step->kind == PKI_STEP_RECV || step->kind == PKI_STEP_RECV_REDUCE;
@@ -149,7 +147,7 @@ void pki_stream_plan_begin(struct pki_task *task)
     pki_scaled_place(task);
     if (has_work(task))
         task->branch = pki_branch_take(e, task->queue.handle);
-    if (is_by_host(task) && (task->branch == NULL || longest_work(task) > PKI_BRANCH_COPY_MAX))
+    if (is_by_host(task) && (task->branch == NULL || longest_work(task) > pki_tuning.gpu.branch_copy_bytes))
         return;
     task->running = true; /* what ends at once lets no other step begin */
     if (post_all(task, false)) {
@@ -204,7 +202,7 @@ static void work_in(struct pki_task *task, uint32_t i, struct pki_queue *queue)
 
 static bool is_branched(const struct pki_task *task, uint32_t i)
 {
-    return task->branch != NULL && (task->steps[i].bytes >= WORK_INLINE || is_by_host(task));
+    return task->branch != NULL && (task->steps[i].bytes >= pki_tuning.gpu.work_inline_bytes || is_by_host(task));
 }
 
 static void join(struct pki_task *task)

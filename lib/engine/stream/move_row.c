@@ -3,8 +3,6 @@
 #include "engine/stream/move.h"
 #include "engine/stream/stream.h"
 
-#define CTAS_MAX 16
-
 bool pki_move_by_kernel(const struct pki_engine *e)
 {
     return e->config.sm_policy != PK_SM_NONE && e->ll_memory != NULL;
@@ -31,7 +29,7 @@ static int ctas_of(size_t bytes)
 {
     size_t ctas = (bytes + PKI_MOVE_SHARE_BYTES - 1) / PKI_MOVE_SHARE_BYTES;
 
-    return ctas == 0 ? 1 : ctas < CTAS_MAX ? (int)ctas : CTAS_MAX;
+    return ctas == 0 ? 1 : ctas < (size_t)pki_tuning.gpu.move_ctas ? (int)ctas : pki_tuning.gpu.move_ctas;
 }
 
 void pki_move_row_add(struct pki_task *task, struct pki_xfer *xfer)

@@ -6,9 +6,6 @@
  */
 #include "engine/stream/stream.h"
 
-/* Bytes of copies whose "done" may wait for another copy: that takes a few of the microseconds that a word of its own would cost. */
-#define BEHIND_MAX ((size_t)4 << 20)
-
 void pki_stream_flush(struct pki_engine *e)
 {
     struct pki_signal_batch *b = &e->batch;
@@ -104,7 +101,7 @@ void pki_stream_before_copy(const struct pki_task *task, bool joined)
 {
     struct pki_signal_batch *b = batch_of(task);
 
-    if (b->n > b->deferred || (b->behind >= BEHIND_MAX && !joined))
+    if (b->n > b->deferred || (b->behind >= pki_tuning.gpu.behind_bytes && !joined))
         pki_stream_flush(task->engine);
     b->asked = b->copied = true;
     b->idle = false;

@@ -2,10 +2,6 @@
 /* One transfer in the caller's stream: a moment for the peer's grant, and the copy. */
 #include "engine/stream/stream.h"
 
-#define CTS_LEAST_NS 300u
-#define MEET_SHARE 50u
-#define MEET_SAVED_NS (100u * PKI_CTS_NS)
-
 static bool waits_for_cts(const struct pki_xfer *xfer)
 {
     return xfer->state == PKI_XFER_WAIT || xfer->state == PKI_XFER_LOOK || xfer->state == PKI_XFER_SAY;
@@ -14,15 +10,17 @@ static bool waits_for_cts(const struct pki_xfer *xfer)
 /*
  * The peer has probably called at the same time, and its grant is on the way: then both move what they send, and short messages go by
  * low-latency kernels. Who is ahead of a peer waits for it here, and so they meet the next time. Waits in vain take a fiftieth of the time at most,
- * of which up to MEET_SAVED_NS are saved: who has come far ahead catches up within a few operations.
+ * of which up to gpu.meet_saved_ns are saved: who has come far ahead catches up within a few operations.
  */
 static uint64_t meeting_budget(struct pki_peer *peer, uint64_t now)
 {
-    uint64_t earned = (now - peer->budget_ns) / MEET_SHARE;
+    uint64_t earned = (now - peer->budget_ns) / PKI_MEET_SHARE;
 
     peer->budget_ns = now;
-    peer->meeting_ns = peer->meeting_ns + earned < MEET_SAVED_NS ? peer->meeting_ns + earned : MEET_SAVED_NS;
-    return peer->meeting_ns < PKI_CTS_NS ? CTS_LEAST_NS : PKI_CTS_NS;
+    peer->meeting_ns += earned;
+    if (peer->meeting_ns > pki_tuning.gpu.meet_saved_ns)
+        peer->meeting_ns = pki_tuning.gpu.meet_saved_ns;
+    return peer->meeting_ns < pki_tuning.gpu.cts_ns ? pki_tuning.gpu.cts_least_ns : pki_tuning.gpu.cts_ns;
 }
 
 void pki_stream_look_for_cts(struct pki_xfer *xfer)

@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "transport/transport.h"
+#include "tuning/tuning.h"
 #include "util/clock.h"
 #include "util/log.h"
 
@@ -20,16 +21,8 @@ extern const struct pki_transport pki_transport_nvlink;
 
 #define MAGIC 0x4b4e4c31u /* "KNL1": version 1 of the greeting */
 
-/* A put is two entries of a launch queue that takes about 1024 and then blocks the caller. */
-#define IN_FLIGHT_MAX 256
-
 #define WORD_STRIDE 64       /* bytes: GPUs write words of different peers, the CPU polls them all */
-#define POLLS_PER_QUERY 4096 /* unsuccessful ones, before the driver is asked whether the queue is broken */
 #define DRAIN_NS (5 * PKI_NS_PER_S)
-
-/* Measured on 4 H200, 256 MiB to each of three peers: in three queues at once 4.0 ms, in one queue in the plan's order (no two ranks at the
- * same peer) 2.1 ms, which is the link's rate. Short copies gain from overlapping instead. */
-#define BULK_BYTES ((size_t)1 << 20)
 
 struct greeting {
     uint32_t magic;
@@ -153,7 +146,7 @@ static void queue_progress(struct copy_queue *q)
 {
     if (finish_ended(q)) {
         q->polls = 0;
-    } else if (++q->polls >= POLLS_PER_QUERY) {
+    } else if (++q->polls >= pki_tuning.gpu.nvlink_polls) {
         q->polls = 0;
         check_broken(q);
     }
@@ -340,14 +333,14 @@ static pk_result_t nvlink_put(struct pki_put *put)
     struct nvlink_iface *iface = iface_of(put->ep->iface);
     const bool same_gpu = ep_of(put->ep)->same_gpu;
     const size_t whole = put->whole > put->bytes ? put->whole : put->bytes; /* by that: what ends last says that all is there */
-    struct copy_queue *q = whole >= BULK_BYTES && !same_gpu ? &iface->bulk : &ep_of(put->ep)->own;
+    struct copy_queue *q = whole >= pki_tuning.gpu.nvlink_bulk_bytes && !same_gpu ? &iface->bulk : &ep_of(put->ep)->own;
     pk_result_t result;
 
     if (put->ep->dead)
         return PK_ERR_PEER;
     if (put->queue != NULL)
         return submit(put->queue, put, NULL);
-    if (q->flights == IN_FLIGHT_MAX)
+    if (q->flights >= pki_tuning.gpu.nvlink_in_flight)
         return PK_IN_PROGRESS;
     /* Copies to another GPU do not stand behind a stream that waits, unless that copies too (docs/design/0002). */
     if (!iface->device->ops->clear(&q->queue, same_gpu))

@@ -10,7 +10,6 @@
 
 #include "transport/rdma/rdma.h"
 
-#define CACHED_MAX 256
 #define GPU_FAILURES_MAX 8
 
 static void deregister(struct pki_rdma_iface *iface, struct pki_rdma_mr *mr)
@@ -269,7 +268,7 @@ void pki_rdma_mr_put(struct pki_rdma_iface *iface, struct pki_rdma_mr *mr)
     }
     pki_list_remove(&mr->node);
     pki_list_push(&iface->cached, &mr->node);
-    if (++iface->ncached > CACHED_MAX)
+    if (++iface->ncached > pki_tuning.rdma.cached)
         evict_oldest(iface);
 }
 

@@ -6,8 +6,6 @@
 
 #include "transport/rdma/rdma.h"
 
-#define CHUNK_MIN ((size_t)64 << 10)
-#define CHUNK_MAX ((size_t)1 << 20)
 #define SIGNAL_EVERY (PKI_RDMA_DEPTH / 4)
 
 static struct pki_rdma_move *move_at(struct pki_rdma_ep *ep, uint32_t number)
@@ -191,9 +189,9 @@ static size_t chunk_size(const struct pki_rdma_ep *ep, size_t bytes)
     share = (bytes + rails - 1) / rails;
 
     share = (share + 4095) / 4096 * 4096;
-    if (share < CHUNK_MIN)
-        return CHUNK_MIN;
-    return share > CHUNK_MAX ? CHUNK_MAX : share;
+    if (share < pki_tuning.rdma.chunk_min_bytes)
+        return pki_tuning.rdma.chunk_min_bytes;
+    return share > pki_tuning.rdma.chunk_max_bytes ? pki_tuning.rdma.chunk_max_bytes : share;
 }
 
 /* It is the whole transfer, in few enough writes. */

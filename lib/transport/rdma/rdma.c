@@ -12,8 +12,6 @@
 #include "util/env.h"
 #include "util/fd.h"
 
-#define BATCH 32 /* completions taken from a queue at once */
-
 extern const struct pki_transport pki_transport_rdma;
 
 static void rdma_probe(const struct pki_iface_config *config, struct pki_probe *probe)
@@ -33,7 +31,7 @@ static pk_result_t rdma_open(const struct pki_iface_config *config, struct pki_i
 {
     struct pki_rdma_iface *iface = pki_rdma_iface_of(base);
     int64_t qps;
-    pk_result_t result = pki_env_int("PK_QPS", 1, PKI_RDMA_QPS_MAX, PKI_RDMA_QPS_DEFAULT, &qps);
+    pk_result_t result = pki_env_int("PK_QPS", 1, PKI_RDMA_QPS_MAX, pki_tuning.rdma.qps, &qps);
 
     if (result == PK_OK)
         result = pki_transport_retry_ns(&iface->retry_ns);
@@ -241,11 +239,11 @@ static void completed(struct pki_rdma_iface *iface, const struct ibv_wc *wc)
 
 bool pki_rdma_poll(struct pki_rdma_iface *iface)
 {
-    struct ibv_wc wcs[BATCH];
+    struct ibv_wc wcs[PKI_RDMA_COMPLETIONS];
     bool any = false;
 
     for (int r = 0; r < iface->nrails; r++) {
-        int n = ibv_poll_cq(iface->rails[r].cq, BATCH, wcs);
+        int n = ibv_poll_cq(iface->rails[r].cq, PKI_RDMA_COMPLETIONS, wcs);
 
         for (int i = 0; i < n; i++)
             completed(iface, &wcs[i]);

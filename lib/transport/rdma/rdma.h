@@ -30,19 +30,14 @@
 
 #include "transport/rdma/verbs.h"
 #include "transport/transport.h"
+#include "tuning/tuning.h"
 #include "util/log.h"
 
 #define PKI_RDMA_RAILS_MAX 4
 #define PKI_RDMA_QPS_MAX 16
-#define PKI_RDMA_QPS_DEFAULT 2
 #define PKI_RDMA_PAYLOAD_MAX 8192u /* of a control channel message */
-#define PKI_RDMA_RING 32u          /* receives posted on a control channel; sends in flight on it. A power of two */
-#define PKI_RDMA_DEPTH 16u         /* chunks in flight on a data queue pair. A power of two */
 #define PKI_RDMA_MOVES 64u         /* puts to one peer in flight. A power of two */
-#define PKI_RDMA_INLINE 128u       /* bytes that a send carries in its request, where the device can */
 #define PKI_RDMA_NUMBERS 16u       /* grants to one peer at a time that are filled by writes which tell of themselves */
-#define PKI_RDMA_PARTS 4u          /* such writes for one grant */
-#define PKI_RDMA_TELLING_BATCH 16u /* receives of a data queue pair that are posted again at once */
 #define PKI_RDMA_TELLING (PKI_RDMA_NUMBERS * PKI_RDMA_PARTS + PKI_RDMA_TELLING_BATCH) /* receives posted there */
 #define PKI_RDMA_KEYS_MAX (PKI_RDMA_PAYLOAD_MAX / (uint32_t)sizeof(uint32_t)) /* behind one CTS */
 #define PKI_RDMA_SLOT_BYTES (sizeof(struct pki_msg) + PKI_RDMA_PAYLOAD_MAX)

@@ -12,9 +12,7 @@
 
 #define SYSCALL_BYTES_MAX ((size_t)1 << 30) /* the kernel cuts at 2 GiB; a signal or an abort should not wait that long */
 
-/* Between a Zen 4 (5.5 us; two copies through a cache that both cores have take 0.7 of that) and a Sapphire Rapids (3.3 to 4.2; two copies take 1.5 to
- * 2 of it, wherever the cores are): docs/design/0006. */
-#define FAST_NS 4800
+/* What is measured for pki_tuning.shm.fast_ns. */
 #define FAST_BYTES ((size_t)64 << 10)
 #define FAST_TRIES 16
 
@@ -57,7 +55,7 @@ static void measure(void)
         took = pki_now_ns() - begin;
         best = took < best ? took : best;
     }
-    is_one_copy_fast = best < FAST_NS;
+    is_one_copy_fast = best < pki_tuning.shm.fast_ns;
     pki_log(PKI_LOG_DEBUG, NULL, "over shm: process_vm_readv of %zu KiB takes %llu ns", FAST_BYTES >> 10, (unsigned long long)best);
 }
 
@@ -65,6 +63,8 @@ bool pki_shm_cma_is_fast(void)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
 
+    if (pki_tuning.shm.one_copy_fast < 2 || pki_tuning.shm.cma == 0)
+        return pki_tuning.shm.one_copy_fast == 1;
     (void)pthread_once(&once, measure);
     return is_one_copy_fast;
 }

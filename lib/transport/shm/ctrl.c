@@ -18,25 +18,6 @@
 
 _Static_assert(PKI_SHM_DATA_USED_MIN - TELL_DATA >= 2 * PKI_SHM_PAYLOAD_MAX, "room with a quarter untold");
 
-#define PROBE_EVERY 128u /* messages, */
-#define PROBE_EVERY_LONG 16u /* those not EAGER, of which there are fewer and each takes longer */
-#define FAR_NS 100 /* that it takes to read a line which the other core wrote last, and the clock */
-#define FAR_SURE 4
-#define STREAM_FAR_BYTES 1024u   /* and more are written by streaming stores, as measured between far cores, */
-#define STREAM_NEAR_BYTES 16384u /* between near ones, */
-#define STREAM_BYTES 4096u       /* and as long as it is not known which they are */
-/* A second-level cache. Of a longer data area lines have left the reader's, for one that near cores share, when they come round again: they are written in
- * half the time, and by streaming stores it would take twice as long. In collectives among more ranks than cores the reader's core has other ranks'
- * work to do meanwhile, or is the writer's own. */
-#define NEAR_CACHE_BYTES (1u << 20)
-/* Of blocks of 2 MiB the buffers of both ranks and two whole data areas are just more than the last cache keeps: there such transfers keep to a part, which is
- * still more than a second-level cache. Shorter ones lose by that, and longer ones are in memory anyway. */
-#define PART_BYTES (1280u << 10)
-#define PART_FROM ((uint64_t)2 << 20)
-#define PART_BELOW ((uint64_t)4 << 20)
-#define NEAR_LINES 4u /* a payload of so many is fetched together with its cell. Of a longer one some lines would be fetched while they */
-#define FAR_LINES 8u  /* are being written, and cores that share a cache lose more by that than they win */
-
 static uint32_t round_data(uint32_t bytes)
 {
     return (bytes + PKI_SHM_DATA_ALIGN - 1) & ~(PKI_SHM_DATA_ALIGN - 1);
@@ -102,9 +83,9 @@ static bool has_room(const struct pki_shm_tx *tx, uint32_t data_end)
 /* How much of the data area the message may lie in. */
 static uint32_t used_by(const struct pki_shm_tx *tx, const struct pki_msg *msg)
 {
-    bool keeps = msg->kind == PKI_MSG_DATA && msg->bytes >= PART_FROM && msg->bytes < PART_BELOW;
+    bool keeps = msg->kind == PKI_MSG_DATA && msg->bytes >= PKI_SHM_PART_FROM && msg->bytes < PKI_SHM_PART_BELOW;
 
-    return keeps && tx->data_used > PART_BYTES ? PART_BYTES : tx->data_used;
+    return keeps && tx->data_used > PKI_SHM_PART ? PKI_SHM_PART : tx->data_used;
 }
 
 /* Where the next payload in the data area goes. */
@@ -173,9 +154,9 @@ static pk_result_t refused(struct pki_ep *ep, uint32_t bytes)
 
 static bool streams(const struct pki_shm_tx *tx, const struct pki_msg *msg)
 {
-    if (tx->far < 0 && (tx->data_used > NEAR_CACHE_BYTES || (tx->crowded && (msg->flags & PKI_MSG_FLAG_COLL) != 0)))
+    if (tx->far < 0 && (tx->data_used > PKI_SHM_NEAR_CACHE || (tx->crowded && (msg->flags & PKI_MSG_FLAG_COLL) != 0)))
         return false;
-    return msg->payload >= (tx->far > 0 ? STREAM_FAR_BYTES : tx->far < 0 ? STREAM_NEAR_BYTES : STREAM_BYTES);
+    return msg->payload >= (tx->far > 0 ? PKI_SHM_STREAM_FAR : tx->far < 0 ? PKI_SHM_STREAM_NEAR : PKI_SHM_STREAM);
 }
 
 /* Has the message been taken that was in the next one's slot? Streaming stores want lines that have not been used for long. */
@@ -189,7 +170,7 @@ static bool may_use_slot(const struct pki_shm_tx *tx, const struct pki_msg *msg)
 /* Beside this message a line is written for the reader to time. Short ones cannot afford it often. */
 static bool is_probe(uint32_t number, bool is_long)
 {
-    uint32_t every = is_long ? PROBE_EVERY_LONG : PROBE_EVERY;
+    uint32_t every = is_long ? PKI_SHM_PROBE_EVERY_LONG : PKI_SHM_PROBE_EVERY;
 
     return number % every == every - 1;
 }
@@ -325,7 +306,7 @@ static void tell(struct pki_shm_rx *rx)
 /* The payload's lines come together with the cell's then, not after it. In line: gcc drops calls of functions that only prefetch. */
 static inline __attribute__((always_inline)) void expect(const struct pki_shm_ep *shm)
 {
-    uint32_t bytes = shm->base.expected, most = (shm->tx.far > 0 ? FAR_LINES : NEAR_LINES) * 64;
+    uint32_t bytes = shm->base.expected, most = (shm->tx.far > 0 ? PKI_SHM_FAR_LINES : PKI_SHM_NEAR_LINES) * 64;
     const unsigned char *slot = shm->rx.data + slot_at(shm->rx.next, bytes);
 
     if (bytes <= sizeof(struct pki_shm_cell) - PKI_SHM_INLINE_SHORT_AT || bytes > most)
@@ -376,15 +357,19 @@ bool pki_shm_peek(struct pki_ep *ep, struct pki_msg *msg, const void **payload)
 static __attribute__((noinline, cold)) void time_probe(struct pki_shm_ep *shm, bool has_payload)
 {
     struct pki_shm_tx *tx = &shm->tx;
+    const int sure = pki_tuning.shm.far_sure;
     uint64_t begin = pki_now_ns(), took;
     uint32_t value = atomic_load_explicit(shm->rx.probe, memory_order_acquire);
 
     took = pki_now_ns() - begin;
     /* The same as before: the writer is far ahead, and the line has been in this core's cache since then. */
-    if (value != shm->rx.probed && (has_payload || took < FAR_NS))
-        tx->far = took >= FAR_NS ? tx->far + (tx->far < FAR_SURE) : tx->far - (tx->far > -FAR_SURE);
+    if (value != shm->rx.probed && (has_payload || took < pki_tuning.shm.far_ns))
+        tx->far = took >= pki_tuning.shm.far_ns ? tx->far + (tx->far < sure) : tx->far - (tx->far > -sure);
     shm->rx.probed = value;
-    shm->base.is_near = shm->flips ? !shm->base.is_near : !shm->base.is_one_copy_fast && tx->far < 0 && (tx->crowded || tx->data_used > NEAR_CACHE_BYTES);
+    if (pki_tuning.shm.near_flips != 0)
+        shm->base.is_near = !shm->base.is_near;
+    else
+        shm->base.is_near = !shm->base.is_one_copy_fast && tx->far < 0 && (tx->crowded || tx->data_used > PKI_SHM_NEAR_CACHE);
 }
 
 void pki_shm_pop(struct pki_ep *ep)

@@ -16,7 +16,6 @@
 
 #include "transport/shm/shm.h"
 #include "util/clock.h"
-#include "util/env.h"
 #include "util/fd.h"
 #include "util/memfd.h"
 
@@ -44,15 +43,14 @@ static void shm_probe(const struct pki_iface_config *config, struct pki_probe *p
 {
     char here = 1, there = 0;
     struct iovec local = { .iov_base = &there, .iov_len = 1 }, remote = { .iov_base = &here, .iov_len = 1 };
-    bool cma = true;
 
     (void)config;
     *probe = (struct pki_probe){ .gbps = 8 };
     probe->usable = can_make_inbox(probe);
     if (!probe->usable)
         return;
-    if (pki_env_bool("PICKLE_TEST_CMA", true, &cma) == PK_OK && !cma)
-        snprintf(probe->reason, sizeof probe->reason, "memfd; process_vm_writev is off (PICKLE_TEST_CMA)");
+    if (pki_tuning.shm.cma == 0)
+        snprintf(probe->reason, sizeof probe->reason, "memfd; process_vm_writev is off (shm.cma=0)");
     else if (process_vm_readv(getpid(), &local, 1, &remote, 1, 0) == 1)
         snprintf(probe->reason, sizeof probe->reason, "memfd and process_vm_writev");
     else
@@ -68,18 +66,7 @@ static uint32_t data_used(int local_ranks)
 static pk_result_t shm_open_iface(const struct pki_iface_config *config, struct pki_iface *iface)
 {
     struct pki_shm_iface *shm = (struct pki_shm_iface *)(void *)iface;
-    bool cma, flips = false, fast_copy = false;
-    pk_result_t result = pki_env_bool("PICKLE_TEST_CMA", true, &cma);
 
-    if (result == PK_OK)
-        result = pki_env_bool("PICKLE_TEST_NEAR", false, &flips);
-    if (result == PK_OK)
-        result = pki_env_bool("PICKLE_TEST_QUICK", cma && pki_shm_cma_is_fast(), &fast_copy);
-    if (result != PK_OK)
-        return result;
-    shm->cma = cma;
-    shm->fast_copy = fast_copy;
-    shm->flips = flips;
     shm->data_used = data_used(config->local_ranks);
     shm->crowded = config->shares_cpu;
     iface->msg_payload_max = PKI_SHM_PAYLOAD_MAX;
@@ -140,7 +127,7 @@ static pk_result_t shm_ep_init(struct pki_ep *ep, struct pki_blob *mine)
     ep->wake_word = &shm->mine->header.wake_word;
     pki_shm_rx_init(&shm->rx, shm->mine);
     hello.signal_slots = PKI_PAIR_SLOTS;
-    hello.fast_copy = ((struct pki_shm_iface *)(void *)ep->iface)->fast_copy;
+    hello.fast_copy = pki_shm_cma_is_fast();
     hello.inbox_bytes = sizeof *shm->mine;
     hello.inbox_address = (uintptr_t)shm->mine;
     hello.nonce_address = (uintptr_t)shm->nonce;
@@ -190,11 +177,10 @@ static pk_result_t shm_ep_connect(struct pki_ep *ep, struct pki_blob *theirs)
     shm->tx.crowded = iface->crowded;
     ep->signals_theirs = shm->theirs->signals;
     ep->revoked = &shm->theirs->header.revoked;
-    ep->can_put = ep->same_process || (iface->cma && pki_shm_cma_works(ep, &hello));
+    ep->can_put = ep->same_process || (pki_tuning.shm.cma != 0 && pki_shm_cma_works(ep, &hello));
     ep->can_get = ep->can_put;
-    ep->is_one_copy_fast = iface->fast_copy && hello.fast_copy != 0;
+    ep->is_one_copy_fast = pki_shm_cma_is_fast() && hello.fast_copy != 0;
     pki_list_push(&iface->eps, &shm->node);
-    shm->flips = iface->flips;
     return PK_OK;
 }
 

@@ -29,6 +29,7 @@
 #include <stdint.h>
 
 #include "transport/transport.h"
+#include "tuning/tuning.h"
 #include "util/log.h"
 
 #define PKI_SHM_LAYOUT 7u /* version of everything below */
@@ -120,11 +121,8 @@ struct pki_shm_hello {
 
 struct pki_shm_iface {
     struct pki_iface base;
-    bool cma; /* not turned off by PICKLE_TEST_CMA */
     struct pki_list eps;     /* that are connected */
     struct pki_list refused; /* puts and gets whose peer has failed: its engine says why, and they end with this rank's */
-    bool fast_copy; /* pki_shm_cma_is_fast, unless PICKLE_TEST_QUICK says */
-    bool flips;         /* PICKLE_TEST_NEAR: is_near changes with every probe, whatever was measured */
     uint32_t data_used; /* of a peer's data area */
     bool crowded;       /* this rank has no CPU of its own */
     bool said_refused;  /* the kernel has refused to copy since init, and a line has warned of it */
@@ -168,7 +166,6 @@ struct pki_shm_ep {
     struct pki_shm_tx tx;
     struct pki_shm_inbox *mine, *theirs;
     int inbox_fd;
-    bool flips;
     uint8_t nonce[PKI_SHM_NONCE_BYTES]; /* the peer reads it here to learn that it can */
 };
 

@@ -5,10 +5,7 @@
 #include "transport/tcp/reach.h"
 #include "util/clock.h"
 
-#define EVENTS 32
-#define TIMERS_NS PKI_NS_PER_MS
 #define AWAY_NS (50 * PKI_NS_PER_MS) /* without a look at the timers: the rank was not in the library */
-#define HEALTH_ROUNDS 256
 
 void pki_tcp_link_ready(struct pki_tcp_link *link)
 {
@@ -30,8 +27,8 @@ static void link_event(struct pki_tcp_link *link, uint32_t events)
 
 static int gather_events(struct pki_tcp_iface *iface)
 {
-    struct epoll_event events[EVENTS];
-    int n = epoll_wait(iface->epoll_fd, events, EVENTS, 0);
+    struct epoll_event events[PKI_TCP_EVENTS];
+    int n = epoll_wait(iface->epoll_fd, events, PKI_TCP_EVENTS, 0);
 
     for (int i = 0; i < n; i++) {
         struct pki_tcp_source *source = events[i].data.ptr;
@@ -95,7 +92,7 @@ static void timers(struct pki_tcp_iface *iface)
         if (iface->eps[i] != NULL)
             pki_tcp_say_connecting(iface->eps[i], now, away);
     }
-    iface->timers_ns = now + TIMERS_NS;
+    iface->timers_ns = now + pki_tuning.tcp.timers_ns;
 }
 
 static void look_at_health(struct pki_tcp_iface *iface)
@@ -132,7 +129,7 @@ pk_result_t pki_tcp_progress(struct pki_iface *base)
     iface->quiet++;
     if (iface->trouble)
         timers(iface);
-    if (iface->round % HEALTH_ROUNDS == 0)
+    if (iface->round % PKI_TCP_HEALTH_ROUNDS == 0)
         look_at_health(iface);
     if (!pki_list_empty(&iface->offloaded) && pki_tcp_take_back(iface))
         iface->quiet = 0;

@@ -15,30 +15,19 @@
 #include "util/fd.h"
 #include "util/netif.h"
 
-/* As GPUDirect-TCPX has them. Measured over loopback and veth: a window of 4 and chunks of 512 KiB are enough, and eight sockets gain nothing
- * over four. Within a machine there is no wire to share: what more of them copy, the same CPUs copy (bench/results/0.2-net.md). */
-#define DEFAULT_SOCKETS 4
-/* As many threads as connections, by the CPUs that each rank has (docs/design/0018). */
-#define CPUS_FOR_8_THREADS 16
-#define DEFAULT_WINDOW 16
-#define DEFAULT_CHUNK_BYTES (512 << 10)
-/* Within a machine, by one connection: nothing is gained there by several chunks at a time, and each is acknowledged, which takes the same CPUs as the
- * copies (bench/results/0.2-net.md); but by ranks with a GPU, whose copies go on beside those (docs/design/0032). */
-#define DEFAULT_CHUNK_ALONE (4 << 20)
-
 /* Threads only where each rank has CPUs to spare: they spin for a while, and so do the rank's own. */
 static int default_threads(const struct pki_iface_config *config)
 {
-    if (config->cpus >= CPUS_FOR_8_THREADS)
+    if (config->cpus >= pki_tuning.tcp.cpus_for_8_threads)
         return 8;
-    return config->cpus >= PKI_CPUS_FOR_THREADS ? 4 : 0;
+    return config->cpus >= pki_tuning.tcp.cpus_for_4_threads ? 4 : 0;
 }
 
 /* PK_SOCKETS: their number, or number/threads. By default within a machine one for each network interface. */
 static pk_result_t read_sockets(struct pki_tcp_iface *iface, const struct pki_iface_config *config)
 {
     const char *text = pki_env_get("PK_SOCKETS");
-    int given = (int)(iface->one_machine ? iface->near : DEFAULT_SOCKETS), helpers = default_threads(config), all = 0;
+    int given = iface->one_machine ? (int)iface->near : pki_tuning.tcp.sockets, helpers = default_threads(config), all = 0;
 
     if (helpers > given)
         given = helpers;
@@ -55,7 +44,7 @@ static int64_t default_chunk(const struct pki_tcp_iface *iface, const struct pki
 {
     bool shares = iface->params.sockets > 1 || iface->threads.max > 0 || config->device != NULL;
 
-    return iface->one_machine && !shares ? DEFAULT_CHUNK_ALONE : DEFAULT_CHUNK_BYTES;
+    return iface->one_machine && !shares ? pki_tuning.tcp.chunk_alone_bytes : pki_tuning.tcp.chunk_bytes;
 }
 
 static pk_result_t read_params(struct pki_tcp_iface *iface, const struct pki_iface_config *config)
@@ -64,7 +53,7 @@ static pk_result_t read_params(struct pki_tcp_iface *iface, const struct pki_ifa
     pk_result_t result = read_sockets(iface, config);
 
     if (result == PK_OK)
-        result = pki_env_int("PK_WINDOW", 1, PKI_TCP_WINDOW_MAX, DEFAULT_WINDOW, &window);
+        result = pki_env_int("PK_WINDOW", 1, PKI_TCP_WINDOW_MAX, pki_tuning.tcp.window, &window);
     if (result == PK_OK)
         result = pki_env_int("PK_CHUNK_BYTES", PKI_TCP_CHUNK_MIN, PKI_TCP_CHUNK_MAX, default_chunk(iface, config), &chunk);
     if (result == PK_OK)
@@ -147,7 +136,8 @@ static pk_result_t tcp_open(const struct pki_iface_config *config, struct pki_if
         return result;
     }
     pki_tcp_scopes_find(iface);
-    base->msg_payload_max = base->eager_max = PKI_TCP_PAYLOAD_MAX;
+    base->msg_payload_max = PKI_TCP_PAYLOAD_MAX;
+    base->eager_max = pki_tuning.tcp.eager_bytes < PKI_TCP_EAGER_MAX ? pki_tuning.tcp.eager_bytes : PKI_TCP_EAGER_MAX;
     base->eager_credits = true;
     base->eager_put_max = PKI_TCP_EAGER_PUT_MAX;
     base->eager_put_credit = PKI_TCP_EAGER_PUT_CREDIT;

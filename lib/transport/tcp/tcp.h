@@ -27,6 +27,7 @@
 
 #include "transport/tcp/wire.h"
 #include "transport/transport.h"
+#include "tuning/tuning.h"
 #include "util/clock.h"
 #include "util/netif.h"
 #include "util/log.h"
@@ -37,11 +38,6 @@
 #define PKI_TCP_UNPROVEN_MAX 64       /* connections that have not proved themselves */
 #define PKI_TCP_EAGER_PUT_CREDIT (8 * PKI_TCP_EAGER_PUT_MAX)
 #define PKI_TCP_THREADS_MAX 8
-#define PKI_TCP_EXCHANGE 2 /* moves and grants that an exchange with one peer has in flight */
-#define PKI_TCP_ROUND_BYTES ((size_t)4 << 20)
-#define PKI_TCP_RETRANSMIT_MAX (256u << 10) /* of one transfer of which a copy is kept; */
-#define PKI_TCP_RETRANSMIT_BYTES (1u << 20) /* of all of them, to one peer */
-#define PKI_TCP_OFFLOAD_MIN (64u << 10) /* bytes that are worth a thread's attention */
 
 struct pki_tcp_ep;
 struct pki_tcp_iface;
@@ -316,12 +312,10 @@ static inline struct pki_where pki_tcp_where(const struct pki_tcp_ep *ep)
 /* ---- rounds.c: progress ---- */
 
 pk_result_t pki_tcp_progress(struct pki_iface *iface);
-#define PKI_TCP_DIRECT_PEERS 2     /* with no more of them the control channel of each is read without asking epoll first, */
-#define PKI_TCP_DIRECT_ROUNDS 4096 /* and only while something happens now and then */
 
 static inline bool pki_tcp_ctrls_are_polled(const struct pki_tcp_iface *iface)
 {
-    return iface->neps <= PKI_TCP_DIRECT_PEERS && iface->quiet <= PKI_TCP_DIRECT_ROUNDS;
+    return iface->neps <= pki_tuning.tcp.direct_peers && iface->quiet <= pki_tuning.tcp.direct_rounds;
 }
 /* Put the link where progress finds it. */
 void pki_tcp_link_ready(struct pki_tcp_link *link);
@@ -408,7 +402,7 @@ void pki_tcp_moves_open(struct pki_tcp_ep *ep);
 /* Of one link in one round of progress, so that none starves the others, and where threads wait for the next one. */
 static inline size_t pki_tcp_round_bytes(const struct pki_tcp_link *link)
 {
-    return link->ep->iface->threads.n > 0 ? PKI_TCP_OFFLOAD_MIN : PKI_TCP_ROUND_BYTES;
+    return link->ep->iface->threads.n > 0 ? pki_tuning.tcp.offload_bytes : pki_tuning.tcp.round_bytes;
 }
 
 /* Hand chunks of the puts that wait to links with free slots. */
@@ -424,7 +418,6 @@ void pki_tcp_chunk_sent(struct pki_tcp_link *link);
 bool pki_tcp_data_was_sent(struct pki_tcp_link *link, uint64_t frames);
 
 /* ---- retransmit.c: copies of short chunks, so that a put need not wait ---- */
-
 
 /* The slot's chunk, all of its move's put and the link's next, is to be kept where that can be. */
 void pki_tcp_copy_keep(struct pki_tcp_link *link, struct pki_tcp_slot *slot);

@@ -18,11 +18,7 @@
 #include "util/futex.h"
 #include "util/thread.h"
 
-#define AWAKE_NS (500 * 1000ull)    /* without a job */
-#define TIMEOUT_NS (20 * 1000ull)   /* within one, for the peer's bytes or the kernel's room */
 #define SLEEP_NS PKI_NS_PER_S
-#define LOOKS 64                    /* at the mailbox, between two at the clock */
-#define OFFLOAD_WHOLE_MIN ((size_t)512 << 10) /* transfers that are longer pay by themselves, others where more is under way than an exchange */
 
 /* ---- A thread ---- */
 
@@ -49,7 +45,7 @@ static void do_job(struct pki_tcp_job *job)
             uint64_t now = pki_now_ns();
 
             moved_ns = moved_ns > 0 ? moved_ns : now;
-            job->blocked = now - moved_ns > TIMEOUT_NS;
+            job->blocked = now - moved_ns > pki_tuning.tcp.thread_blocked_ns;
             if (job->blocked)
                 return;
             sched_yield();
@@ -63,7 +59,7 @@ static void do_job(struct pki_tcp_job *job)
 
 static struct pki_tcp_job *await_job(struct pki_tcp_thread *thread)
 {
-    uint64_t until = pki_now_ns() + AWAKE_NS;
+    uint64_t until = pki_now_ns() + pki_tuning.tcp.thread_awake_ns;
     struct pki_tcp_job *job;
 
     while ((job = atomic_load_explicit(&thread->job, memory_order_acquire)) == NULL) {
@@ -71,7 +67,7 @@ static struct pki_tcp_job *await_job(struct pki_tcp_thread *thread)
 
         if (atomic_load(&thread->all->over))
             return NULL;
-        for (int i = 0; i < LOOKS && atomic_load_explicit(&thread->job, memory_order_relaxed) == NULL; i++)
+        for (int i = 0; i < pki_tuning.tcp.thread_polls && atomic_load_explicit(&thread->job, memory_order_relaxed) == NULL; i++)
             pki_cpu_pause();
         if (pki_now_ns() < until) {
             sched_yield(); /* to whoever brings the job, should they share a core */
@@ -81,7 +77,7 @@ static struct pki_tcp_job *await_job(struct pki_tcp_thread *thread)
         if (atomic_load(&thread->job) == NULL && !atomic_load(&thread->all->over))
             (void)pki_futex_wait(words, 1, 1, SLEEP_NS);
         atomic_store(&thread->asleep, 0);
-        until = pki_now_ns() + AWAKE_NS;
+        until = pki_now_ns() + pki_tuning.tcp.thread_awake_ns;
     }
     return job;
 }
@@ -136,7 +132,7 @@ void pki_tcp_threads_close(struct pki_tcp_threads *all)
 /* A short transfer by itself is done sooner than handed over, and while a thread is at it the caller has nothing else to do. */
 static bool pays(const struct pki_tcp_iface *iface, size_t bytes, size_t whole)
 {
-    return bytes >= PKI_TCP_OFFLOAD_MIN && (whole > OFFLOAD_WHOLE_MIN || iface->busy > PKI_TCP_EXCHANGE);
+    return bytes >= pki_tuning.tcp.offload_bytes && (whole > pki_tuning.tcp.offload_whole_bytes || iface->busy > pki_tuning.tcp.exchange);
 }
 
 bool pki_tcp_offload(struct pki_tcp_link *link, bool out, size_t bytes, size_t whole)

@@ -11,7 +11,6 @@
 #include "util/hot.h"
 
 #define UNEXPECTED_MAX 1024 /* chunks kept of a peer: the credit is of their bytes alone, and a chunk may be of one */
-#define LOOKS 64 /* rounds of progress for which a chunk waits in its connection, unless its sender has gone */
 
 static bool same_bytes(const struct pki_tcp_chunk *a, const struct pki_tcp_chunk *b)
 {
@@ -69,7 +68,7 @@ bool pki_tcp_unexpected_place(struct pki_tcp_link *link)
         link->grant->fillers++;
         return true;
     }
-    return (++link->polls > LOOKS || pki_tcp_has_gone(link->ep)) && keep_chunk(link);
+    return (++link->polls > pki_tuning.tcp.unexpected_polls || pki_tcp_has_gone(link->ep)) && keep_chunk(link);
 }
 
 void pki_tcp_unexpected_ended(struct pki_tcp_link *link)

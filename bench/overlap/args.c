@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "beside.h"
+#include "overlap.h"
 
 #include <getopt.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "number.h"
+#include "arguments.h"
 
 const char *const beside_operation_names[BESIDE_OPERATIONS] = { "sendrecv", "oneway", "allgather", "allreduce" };
 
 static const char usage[] =
-    "usage: pickle-beside [options]   (one process a rank and a GPU, by mpirun or PK_RANK, PK_SIZE, PK_ROOT; 2 ranks or more)\n"
+    "usage: pickle-perf-overlap [options]   (one process a rank and a GPU, by mpirun or PK_RANK, PK_SIZE, PK_ROOT; 2 ranks or more)\n"
     "What messages cost computing on GPUs that run both: times, cycles of the multiprocessors, clock, power and rates, alone and beside.\n"
     "  --compute W[,W]     matmul (bf16, cuBLAS), attention (bf16, cuDNN), burn (f32 in registers, no library)\n"
     "                      (default matmul,attention)\n"
@@ -44,21 +44,6 @@ static const struct option long_options[] = {
     { "help", no_argument, NULL, 'h' },              { NULL, 0, NULL, 0 },
 };
 
-static _Noreturn void refuse(const char *what, const char *value)
-{
-    fprintf(stderr, "pickle-beside: %s '%s' is not understood (--help)\n", what, value);
-    exit(2);
-}
-
-static unsigned number(const char *value, unsigned least, unsigned most)
-{
-    size_t n;
-
-    if (!number_parse(value, &n) || n < least || n > most)
-        refuse("number", value);
-    return (unsigned)n;
-}
-
 static void parse_works(char *list, struct beside_options *o)
 {
     static const char *const known[] = { "matmul", "attention", "burn" };
@@ -71,7 +56,7 @@ static void parse_works(char *list, struct beside_options *o)
         while (i < sizeof known / sizeof known[0] && strcmp(word, known[i]) != 0)
             i++;
         if (i == sizeof known / sizeof known[0] || o->work_count == BESIDE_WORKS)
-            refuse("computing", word);
+            argument_refuse("computing", word);
         o->works[o->work_count++] = known[i];
     }
 }
@@ -87,48 +72,42 @@ static void parse_cases(char *list, struct beside_options *o)
         int op = 0;
 
         if (colon == NULL || o->case_count == BESIDE_CASES)
-            refuse("case", word);
+            argument_refuse("case", word);
         *colon = '\0';
         while (op < BESIDE_OPERATIONS && strcmp(word, beside_operation_names[op]) != 0)
             op++;
-        if (op == BESIDE_OPERATIONS || !number_parse(colon + 1, &c->bytes) || c->bytes < 4096 || c->bytes > (size_t)16 << 30)
-            refuse("case", word);
+        if (op == BESIDE_OPERATIONS)
+            argument_refuse("case", word);
+        c->bytes = argument_size("size of a case", colon + 1, 4096, (size_t)16 << 30);
         c->operation = (enum beside_operation)op;
         c->bytes -= c->bytes % 4096;
         o->case_count++;
     }
 }
 
-static bool parse_priority(const char *word)
-{
-    if (strcmp(word, "high") != 0 && strcmp(word, "normal") != 0)
-        refuse("priority", word);
-    return strcmp(word, "high") == 0;
-}
-
 static enum beside_nccl parse_nccl(const char *word)
 {
-    if (word == NULL || strcmp(word, "default") == 0)
-        return BESIDE_NCCL_DEFAULT;
-    if (strcmp(word, "zerocta") != 0)
-        refuse("NCCL setting", word);
-    return BESIDE_NCCL_ZERO_CTA;
+    static const char *const settings[] = { "default", "zerocta", NULL };
+
+    return word != NULL && argument_word("--nccl", word, settings) == 1 ? BESIDE_NCCL_ZERO_CTA : BESIDE_NCCL_DEFAULT;
 }
 
 static void parse_option(int option, char *value, struct beside_options *o)
 {
+    static const char *const priorities[] = { "normal", "high", NULL };
+
     switch (option) {
     case COMPUTE: parse_works(value, o); break;
     case CASES: parse_cases(value, o); break;
-    case TURNS: o->turns = number(value, 1, BESIDE_TURNS); break;
-    case INTERVAL: o->interval_ms = number(value, 1, 10000); break;
-    case WARM: o->warm_ms = number(value, 0, 10000); break;
-    case MAX_SMS: o->max_sms = (int)number(value, 1, 1024); break;
+    case TURNS: o->turns = argument_number("--turns", value, 1, BESIDE_TURNS); break;
+    case INTERVAL: o->interval_ms = argument_number("--interval", value, 1, 10000); break;
+    case WARM: o->warm_ms = argument_number("--warm", value, 0, 10000); break;
+    case MAX_SMS: o->max_sms = (int)argument_number("--max-sms", value, 1, 1024); break;
     case KERNELS: o->kernels = true; break;
-    case PRIORITY: o->first = parse_priority(value); break;
+    case PRIORITY: o->first = argument_word("--priority", value, priorities) == 1; break;
     case BARE: o->bare = true; break;
     case NCCL: o->nccl = parse_nccl(value); break;
-    case LIMIT: o->limit_s = number(value, 1, 100000); break;
+    case LIMIT: o->limit_s = argument_number("--limit", value, 1, 100000); break;
     case CSV: o->csv_path = value; break;
     case JSON: o->json_path = value; break;
     case SPOIL: o->spoil = true; break;
@@ -144,6 +123,7 @@ void beside_parse(int argc, char **argv, struct beside_options *options)
     struct beside_options o = { .turns = 3, .interval_ms = 300, .warm_ms = 100, .max_sms = 16, .first = true, .limit_s = 60 };
     int letter;
 
+    arguments_of("pickle-perf-overlap");
     parse_works(works, &o);
     parse_cases(cases, &o);
     while ((letter = getopt_long(argc, argv, "h", long_options, NULL)) != -1)
@@ -153,6 +133,6 @@ void beside_parse(int argc, char **argv, struct beside_options *options)
         exit(2);
     }
     if (o.bare && o.nccl == BESIDE_NCCL_ZERO_CTA) /* NCCL's memory has no legacy handles */
-        refuse("--bare with --nccl", "zerocta");
+        argument_refuse("--bare with --nccl", "zerocta");
     *options = o;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Attention in bf16 by cuDNN: 8 sequences, 64 heads, 4096 tokens, 128 wide. */
-#include "beside.h"
+#include "overlap.h"
 
 #include <math.h>
 #include <stdio.h>

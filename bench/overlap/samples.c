@@ -3,7 +3,7 @@
  * What a GPU does in an interval. Cycles: a kernel before and one after it write every multiprocessor's counter and the time. Clock and
  * power by NVML, opened at run time: a thread reads them all the time and counts those readings that are wanted.
  */
-#include "beside.h"
+#include "overlap.h"
 
 #include <dlfcn.h>
 #include <math.h>

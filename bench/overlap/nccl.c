@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The same messages by NCCL, opened at run time, at its default settings or by its zero-CTA way; NVLink multicast stays off. */
-#include "beside.h"
+#include "overlap.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Are multiprocessors needed? A kernel holds all of them, as many threads as they take, while one operation is run. */
-#include "beside.h"
+#include "overlap.h"
 
 #include <math.h>
 #include <unistd.h>

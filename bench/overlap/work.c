@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What is computed, by name; random numbers to compute with; and arithmetic that needs no library. */
-#include "beside.h"
+#include "overlap.h"
 
 #include <stdlib.h>
 #include <string.h>

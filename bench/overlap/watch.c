@@ -3,7 +3,7 @@
  * No wait here may last for ever, and many are not this program's own: of the driver, of NCCL, of libraries that are loaded. So a thread looks
  * at the clock for all of them.
  */
-#include "beside.h"
+#include "overlap.h"
 
 #include <pthread.h>
 #include <stdarg.h>
@@ -33,7 +33,7 @@ static void end_late(void)
 
     if (watched->size > 0)
         snprintf(who, sizeof who, "rank %d", watched->rank);
-    dprintf(STDERR_FILENO, "%spickle-beside: %s: %s%s%s: not done after %.0f s (--limit)\n", shown ? ERASE_LINE : "", who, phase,
+    dprintf(STDERR_FILENO, "%spickle-perf-overlap: %s: %s%s%s: not done after %.0f s (--limit)\n", shown ? ERASE_LINE : "", who, phase,
             step[0] != '\0' ? ": " : "", step, watched->options.limit_s);
     _exit(1); /* whatever is registered for an exit might wait for the same */
 }
@@ -72,7 +72,7 @@ static void show(bool new_phase)
     if (terminal)
         dprintf(STDERR_FILENO, ERASE_LINE "%.0f s: %s%s%s", seconds_since(opened_us), phase, step[0] != '\0' ? ": " : "", step);
     else if (new_phase)
-        dprintf(STDERR_FILENO, "pickle-beside: %.0f s: %s\n", seconds_since(opened_us), phase);
+        dprintf(STDERR_FILENO, "pickle-perf-overlap: %.0f s: %s\n", seconds_since(opened_us), phase);
     shown = terminal;
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The table. A row is of the rank whose computing lost most; medians over the turns. */
-#include "beside.h"
+#include "overlap.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -49,7 +49,7 @@ static int reported_count;
 
 void beside_report_open(struct beside_run *run, const char *about)
 {
-    run->table = table_open("pickle-beside", about, columns, run->options.csv_path, run->options.json_path);
+    run->table = table_open("pickle-perf-overlap", about, columns, run->options.csv_path, run->options.json_path);
 }
 
 /* The median of one number of each turn; NAN where any is. */

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * pickle-beside: what communication costs computing on GPUs, and the other way round. Alone and beside take turns, libraries too; time,
+ * pickle-perf-overlap: what communication costs computing on GPUs, and the other way round. Alone and beside take turns, libraries too; time,
  * cycles of the multiprocessors, clock and power are taken in the same intervals.
  */
-#ifndef BESIDE_H
-#define BESIDE_H
+#ifndef OVERLAP_H
+#define OVERLAP_H
 
 #include <pickle/pickle.h>
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A product of matrices in bf16 by cuBLAS, opened at run time; the numbers are those of its headers since CUDA 11. */
-#include "beside.h"
+#include "overlap.h"
 
 #include <math.h>
 #include <stdio.h>

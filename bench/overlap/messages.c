@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The messages, by libpickle: f32, whose values tell of the rank and the place that they come from. */
-#include "beside.h"
+#include "overlap.h"
 
 #include <math.h>
 #include <stdio.h>

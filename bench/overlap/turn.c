@@ -3,7 +3,7 @@
  * Computing alone, messages alone, both. Beside: the computing waits in its stream for the first messages, and messages are posted, a few
  * batches ahead of the GPU, until all ranks' computing has ended: so they cover it, and the events behind each batch prove it.
  */
-#include "beside.h"
+#include "overlap.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Bare copies: cuIpcOpenMemHandle once, then cuMemcpyAsync from the own buffer into the next rank's. */
-#include "beside.h"
+#include "overlap.h"
 
 #include <stdio.h>
 #include <stdlib.h>

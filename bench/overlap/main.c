@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "beside.h"
+#include "overlap.h"
 
 #include <math.h>
 #include <stdarg.h>
@@ -14,7 +14,7 @@ void beside_fail(const char *format, ...)
 
     beside_watch_hide();
     va_start(args, format);
-    fputs("pickle-beside: ", stderr);
+    fputs("pickle-perf-overlap: ", stderr);
     vfprintf(stderr, format, args);
     fputc('\n', stderr);
     va_end(args);
@@ -86,7 +86,7 @@ static void open_run(struct beside_run *run)
 
     beside_step("cuInit, and a context");
     if (gpu_absent() != NULL) {
-        fprintf(stderr, "pickle-beside: %s\n", gpu_absent());
+        fprintf(stderr, "pickle-perf-overlap: %s\n", gpu_absent());
         exit(2);
     }
     run->gpu = gpu_of_rank();
@@ -100,7 +100,7 @@ static void open_run(struct beside_run *run)
     beside_step("pk_comm_split");
     if (run->size < 2 || run->size > gpu_count()) {
         if (run->rank == 0)
-            fprintf(stderr, "pickle-beside: 2 ranks or more, each with a GPU of its own: here are %d ranks, %d GPUs\n", run->size, gpu_count());
+            fprintf(stderr, "pickle-perf-overlap: 2 ranks or more, each with a GPU of its own: here are %d ranks, %d GPUs\n", run->size, gpu_count());
         exit(2);
     }
     config.sm_policy = run->options.kernels ? PK_SM_DEFAULT : PK_SM_NONE;

@@ -51,6 +51,7 @@ typedef enum pkn_op {
 typedef enum pkn_residence { PKN_SCALAR_DEVICE = 0, PKN_SCALAR_HOST = 1 } pkn_residence_t;
 
 #define PKN_NOCOLOR (-1)
+#define PKN_SHRINK_ABORT 1
 #define PKN_UNDEFINED INT_MIN
 #define PKN_WINDOW_SYMMETRIC 1
 

@@ -64,6 +64,7 @@ struct pkn_comm *pkn_comm_new(int device, const struct pkn_settings *settings)
     comm->blocking = settings->blocking;
     atomic_store(&comm->ready, false);
     atomic_store(&comm->finalized, false);
+    atomic_store(&comm->revoked, false);
     atomic_store(&comm->end, PKN_IN_PROGRESS);
     atomic_store(&comm->background, PKN_SUCCESS);
     atomic_store(&comm->owned, true);
@@ -201,6 +202,8 @@ pkn_result_t pkn_comm_state(struct pkn_comm *comm)
     state = pkn_pk()->pk_comm_async_error(pk);
     if (state == PK_OK)
         note_ready(comm, pk);
+    if (state == PK_ERR_REVOKED && atomic_load(&comm->revoked)) /* it is quiet; operations are refused by libpickle */
+        return PKN_SUCCESS;
     return pkn_from_pk(state);
 }
 

@@ -23,6 +23,7 @@ struct pkn_comm {
     atomic_bool owned;    /* the program's reference is there */
     atomic_bool ready;    /* rank and size are known, operations may be called */
     atomic_bool finalized;
+    atomic_bool revoked;  /* by the program, here */
     atomic_int end; /* a pkn_result_t: what came of that; PKN_IN_PROGRESS: not yet */
     atomic_int background; /* a pkn_result_t: PKN_IN_PROGRESS while a thread works for this handle, then what came of it */
     pthread_mutex_t lock; /* of the next five */

@@ -46,6 +46,8 @@ static void drop(const struct pkn_job *job)
         pkn_reduction_release(job->comm, job->operation.kept);
     if (job->phase == PKN_PHASE_MAKE && job->make.own_id && job->make.rank == 0 && job->progress == PKN_JOB_WAITS)
         (void)pkn_pk()->pk_unique_id_release(&job->make.id);
+    if (job->phase == PKN_PHASE_MAKE)
+        pkn_shrink_forget(job->make.shrink);
     if (job->phase == PKN_PHASE_MAKE && job->make.parent != NULL)
         pkn_comm_release(job->make.parent);
     if (job->comm != NULL)

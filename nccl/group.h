@@ -38,6 +38,8 @@ struct pkn_operation {
     pkn_stream_t stream;
 };
 
+struct shrink;
+
 struct pkn_job {
     enum pkn_phase phase;
     struct pkn_comm *comm; /* held; of MAKE the new one */
@@ -49,6 +51,7 @@ struct pkn_job {
             struct pkn_comm *parent; /* of a split, held; else NULL */
             struct pkn_comm **out;   /* the program's; NULL: it gets none */
             int ranks, rank, color, key;
+            struct shrink *shrink;   /* shrink.c's, until it has begun */
             pk_unique_id_t id;
             bool own_id; /* made for these jobs, and given back where they are not begun */
         } make;
@@ -74,6 +77,9 @@ pkn_result_t pkn_group_refuse(pkn_result_t result);
 
 void pkn_group_enter(void);
 pkn_result_t pkn_group_leave(void);
+
+/* shrink.c: of a job that does not begin; NULL is legal. */
+void pkn_shrink_forget(struct shrink *shrink);
 
 /* ops.c: call it in libpickle, with the communicator of the job. */
 pk_result_t pkn_operation_call(const struct pkn_job *job);

@@ -11,18 +11,6 @@ static pkn_result_t refuse(const char *name)
     return pkn_group_refuse(pkn_fail(PKN_INVALID_USAGE, "%s is not supported by libpickle, which stands here for NCCL", name));
 }
 
-pkn_result_t pncclCommShrink(pkn_comm_t comm, int *excluded, int count, pkn_comm_t *made, pkn_config_t *config, int flags)
-{
-    return refuse("ncclCommShrink");
-}
-PKN_TWIN(CommShrink);
-
-pkn_result_t pncclCommRevoke(pkn_comm_t comm, int flags)
-{
-    return refuse("ncclCommRevoke");
-}
-PKN_TWIN(CommRevoke);
-
 pkn_result_t pncclDevCommCreate(pkn_comm_t comm, const void *requirements, void *made)
 {
     return refuse("ncclDevCommCreate");

@@ -423,6 +423,8 @@ static void expect(bool truth, const char *what)
 
 #define WORKS(call) expect((call) == PK_OK, #call)
 
+static pthread_barrier_t both;
+
 static bool keep(const pk_unique_id_t *made)
 {
     (void)made;
@@ -510,6 +512,7 @@ static void *rank_main(void *arg)
     WORKS(show_traffic(comm));
     WORKS(show_machine(comm));
     WORKS(show_state(comm));
+    pthread_barrier_wait(&both); /* what was called before has ended on both */
     WORKS(go_on_without_the_dead(&comm, &last));
     expect(last == 19, "the last collective");
     WORKS(split_by_parity(comm, &half));
@@ -534,7 +537,7 @@ int main(void)
     WORKS(invite(refuse, &other_id));
     WORKS(invite_from_elsewhere(refuse, &other_id));
     WORKS(invite(keep, &id));
-    if (pthread_create(&thread, NULL, rank_main, &ranks[1]) != 0)
+    if (pthread_barrier_init(&both, NULL, RANKS) != 0 || pthread_create(&thread, NULL, rank_main, &ranks[1]) != 0)
         return 1;
     rank_main(&ranks[0]);
     pthread_join(thread, NULL);

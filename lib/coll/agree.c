@@ -238,7 +238,7 @@ int pki_agree_awaits(const struct pki_agree *a, int ranks[3])
     for (int c = 0; c < 2; c++)
         if ((all & ~have & 1u << c) != 0)
             ranks[n++] = a->child[c];
-    if (n == 0)
+    if (n == 0 && a->parent >= 0)
         ranks[n++] = a->parent;
     return n;
 }

@@ -11,13 +11,13 @@ from ._library import AVG, DTYPES, MAX, MIN, PROD, SUM, VERSION as __version__, 
 from .buffers import Buffer
 from .communicator import HOST, IN_PLACE, Communicator, Memory, release_unique_id, unique_id
 from .errors import (AbortedError, ArgumentError, AuthError, DeadlineError, Error, InternalError, MismatchError, NeedsSMError,
-                     OutOfMemoryError, PeerError, SystemCallError, UnsupportedError)
+                     OutOfMemoryError, PeerError, RevokedError, SystemCallError, UnsupportedError)
 from .inspection import topology
 from .streams import CudaStream, Stream, group
 
 __all__ = [
     "AVG", "MAX", "MIN", "PROD", "SUM", "DTYPES", "DType", "Op", "Buffer", "HOST", "IN_PLACE", "Communicator", "Memory",
     "release_unique_id", "topology", "unique_id", "AbortedError", "ArgumentError", "AuthError", "DeadlineError", "Error",
-    "InternalError", "MismatchError", "NeedsSMError", "OutOfMemoryError", "PeerError", "SystemCallError", "UnsupportedError",
-    "CudaStream", "Stream", "group", "__version__",
+    "InternalError", "MismatchError", "NeedsSMError", "OutOfMemoryError", "PeerError", "RevokedError", "SystemCallError",
+    "UnsupportedError", "CudaStream", "Stream", "group", "__version__",
 ]

@@ -163,8 +163,8 @@ class Communicator:
 
     @manual("pk_comm_agree")
     def Agree(self, value: int = 0) -> Tuple[int, List[int], int]:
-        """With all ranks that live: the bits that all have given, the ranks that count as dead, and the number of the last collective
-        that is complete on all."""
+        """With all ranks that live: the bits that all have given, the ranks that count as dead, and the number of the last
+        collective that is complete on all."""
         every, last, count = ctypes.c_uint64(), ctypes.c_uint64(), ctypes.c_int()
         failed = (ctypes.c_int * self.size)()
         check(lib.pk_comm_agree(self.handle, value, ctypes.byref(every), failed, ctypes.byref(count), ctypes.byref(last)))

@@ -72,6 +72,27 @@ def left_by_an_exception():
         assert WORLD.rank == 1
 
 
+def revoked():
+    comm = made()
+    comm.Barrier()
+    WORLD.Barrier() # all have ended that one
+    if comm.rank == 1:
+        comm.Revoke()
+    else:
+        raises(pk.RevokedError, lambda: comm.Recv(np.zeros(1), 1))
+    equal(comm.Agree(6 if comm.rank == 1 else 3), (2, [], 1), "agreement")
+    with comm.Shrink(exclude=[0]) if comm.rank > 0 else made_alone() as smaller:
+        total = np.zeros(1)
+        smaller.Allreduce(np.ones(1), total)
+        equal((smaller.size, total[0]), (2, 2) if comm.rank > 0 else (1, 1), "without rank 0")
+    WORLD.Barrier()
+    comm.__exit__(Exception)
+
+
+def made_alone():
+    return pk.Communicator.from_id(pk.unique_id(), 1, 0, device="host")
+
+
 def killed():
     comm = made()
     WORLD.Barrier()
@@ -79,10 +100,14 @@ def killed():
         os._exit(0)
     error = raises(pk.PeerError, lambda: comm.Recv(np.zeros(1), 1), "1")
     equal((error.peer, error.rank, error.operation), (1, comm.rank, "recv"), "killed")
+    equal(comm.Agree(1)[1], [1], "who is dead")
+    with comm.Shrink(revoke=True) as smaller:
+        equal((smaller.size, smaller.rank), (2, comm.rank // 2), "the others")
+        smaller.Barrier()
     comm.__exit__(Exception)
 
 
 if __name__ == "__main__":
     WORLD = pk.Communicator(device="host", timeout=60)
-    run([mismatch, argument, deadline, aborted, left_by_an_exception, killed])
+    run([mismatch, argument, deadline, aborted, left_by_an_exception, revoked, killed])
     WORLD.__exit__(Exception)

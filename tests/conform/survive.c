@@ -83,8 +83,9 @@ static void revoked(struct rank *r)
     if (comm == NULL)
         return;
     use(r, comm, r->size);
+    meet(r);
     if (r->rank == 0) {
-        usleep(20000);
+        usleep(20000); /* most of the others wait by then */
         expect(r, pk_comm_revoke(comm), PK_OK, "pk_comm_revoke");
     } else {
         expect(r, pk_allreduce(&one, &sum, 1, PK_INT32, PK_SUM, comm, PK_BLOCKING), PK_ERR_REVOKED, "an operation that is revoked");

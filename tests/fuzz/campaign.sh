@@ -5,7 +5,7 @@
 # usage: campaign.sh [-n INPUTS] [-o FOLDER] PROGRAM[:TARGET]...
 #   -n  inputs of each target, ten million unless given
 #   -o  where corpora, logs and findings go (default: build/fuzz/campaign)
-# PROGRAM is tcp, bootstrap, shm, rdma or switchml, of the preset fuzz. Exits 1 when something was found; summary.txt tells what was run.
+# PROGRAM is tcp, bootstrap, shm, rdma, switchml or agree, of the preset fuzz. Exits 1 when something was found; summary.txt tells what was run.
 set -u
 
 root=$(cd "$(dirname "$0")/../.." && pwd)

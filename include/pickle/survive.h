@@ -23,7 +23,8 @@
  * PK_RETRY_MS go on separately.
  *
  * Collectives of a communicator are numbered from 1, in the order in which a rank calls them, and pk_comm_split counts as one
- * (captured collectives and their replays are not counted). The error record of a failed collective has its number in op_number.
+ * (captured collectives and their replays are not counted; an allreduce by an aggregator takes four numbers). The error record of a failed
+ * collective has its number in op_number.
  *
  * The algorithm is agreement up and down a tree of the ranks that are not known to be dead, in four passes, begun anew when another
  * death is noticed: a rank sends at most six messages when nobody dies meanwhile. It follows "Practical scalable consensus for

@@ -33,11 +33,12 @@ static bool suits(const struct pki_task *task, uint32_t i)
            e->peers[step->peer].ctrl->signals_mine != NULL;
 }
 
-/* In a group with messages it must not hold them up, which other ranks may have begun before it. */
+/* In a group with messages it must not hold them up, which other ranks may have begun before it. What goes in rounds could not be
+ * left to the engine half-way. */
 static bool can_be_done_by_stream(const struct pki_task *task)
 {
     if (task->plan == NULL || task->beside_messages || task->kind != PKI_MEM_DEVICE || task->few_queues || task->mixed.active ||
-        task->plan->nsteps == 0 || pki_waiting_has_copies(task->engine->ordinal))
+        task->plan->nsteps == 0 || task->plan->ordered || pki_waiting_has_copies(task->engine->ordinal))
         return false;
     for (uint32_t i = 0; i < task->plan->nsteps; i++)
         if (!suits(task, i))

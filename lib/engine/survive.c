@@ -188,7 +188,7 @@ pk_result_t pki_survive_message(struct pki_engine *e, struct pki_peer *peer, con
     if (pki_agree_has(s->set, e->config.rank) && !pki_agree_has(s->agree.dead, peer->rank))
         s->left_out_by = peer->rank;
     if (msg.number > s->agree.number)
-        return keep(&s->later, peer->rank, bytes, n) ? PK_OK : PK_ERR_MEMORY;
+        return keep(&s->later, peer->rank, bytes, n) ? PK_OK : pki_fail(PK_ERR_MEMORY, NULL, "no memory for a message");
     if (s->running && msg.number == s->agree.number)
         take(s, peer->rank, &msg);
     return PK_OK;
@@ -214,18 +214,6 @@ static void take_kept(struct pki_engine *e)
 
 /* ---- Who is dead ---- */
 
-/* Between hosts the transport says so behind the last message. */
-static bool is_lost(const struct pki_peer *peer)
-{
-    struct pki_msg msg;
-    const void *payload;
-
-    if (peer->gone)
-        return true;
-    return peer->side_fd < 0 && peer->ctrl != NULL && (peer->ctrl->dead || peer->ctrl->left) &&
-           !peer->ctrl->iface->transport->peek(peer->ctrl, &msg, &payload);
-}
-
 static void lose(struct pki_survivor *s, int rank)
 {
     if (pki_agree_has(s->agree.dead, rank))
@@ -237,7 +225,7 @@ static void lose(struct pki_survivor *s, int rank)
 static void find_lost(struct pki_engine *e)
 {
     for (int i = 0; i < e->config.size; i++)
-        if (i != e->config.rank && is_lost(&e->peers[i]))
+        if (i != e->config.rank && pki_side_is_lost(&e->peers[i]))
             lose(e->survivor, i);
 }
 
@@ -276,22 +264,6 @@ static void check_deadline(struct pki_engine *e)
 }
 
 /* ---- Waiting ---- */
-
-void pki_side_take_messages(struct pki_engine *e, struct pki_peer *peer)
-{
-    const struct pki_transport *transport;
-    struct pki_msg msg;
-    const void *payload;
-
-    if (peer->ctrl == NULL || peer->side_fd >= 0)
-        return;
-    transport = peer->ctrl->iface->transport;
-    while (transport->peek(peer->ctrl, &msg, &payload)) {
-        if (msg.kind == PKI_MSG_SIDE)
-            pki_side_message(e, peer, &msg, payload);
-        transport->pop(peer->ctrl);
-    }
-}
 
 /* Locked. What peers on this host have sent shows at the sockets. */
 static void look(struct pki_engine *e)
@@ -487,7 +459,7 @@ bool pki_engine_is_first(struct pki_engine *e, const int *exclude, int nexclude)
         pki_engine_lock(e);
     }
     for (int i = 0; i < e->config.rank && first; i++)
-        first = is_lost(&e->peers[i]) || is_among(exclude, nexclude, i) ||
+        first = pki_side_is_lost(&e->peers[i]) || is_among(exclude, nexclude, i) ||
                 (e->survivor != NULL && pki_agree_has(e->survivor->agree.dead, i));
     pki_engine_unlock(e);
     return first;
@@ -500,7 +472,7 @@ bool pki_engine_lost_more(struct pki_engine *e, const uint64_t *dead, int ms)
     look_at_all(e, ms);
     pki_engine_lock(e);
     for (int i = 0; i < e->config.size; i++)
-        lost = lost || (i != e->config.rank && !pki_agree_has(dead, i) && is_lost(&e->peers[i]));
+        lost = lost || (i != e->config.rank && !pki_agree_has(dead, i) && pki_side_is_lost(&e->peers[i]));
     lost = lost || e->survivor->left_out_by >= 0 || e->failure.aborted;
     pki_engine_unlock(e);
     return lost;

@@ -17,7 +17,4 @@ pk_result_t pki_survive_message(struct pki_engine *engine, struct pki_peer *peer
 bool pki_survive_is_dead(const struct pki_engine *engine, int rank);
 void pki_survive_close(struct pki_engine *engine);
 
-/* What has come between hosts: news and agreements are taken, all else is dropped, for no operation asks for it any more. */
-void pki_side_take_messages(struct pki_engine *engine, struct pki_peer *peer);
-
 #endif

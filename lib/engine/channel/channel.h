@@ -36,6 +36,10 @@ void pki_side_message(struct pki_engine *engine, struct pki_peer *peer, const st
 pk_result_t pki_side_send_agree(struct pki_peer *peer, const unsigned char *bytes, size_t n);
 /* All that has come from this peer, also after a failure. */
 void pki_side_drain(struct pki_engine *engine, struct pki_peer *peer);
+/* What has come between hosts: news and agreements are taken, all else is dropped, for no operation asks for it any more. */
+void pki_side_take_messages(struct pki_engine *engine, struct pki_peer *peer);
+/* It is dead or has left, and all that it had sent has been taken: between hosts that may lie in the control channel still. */
+bool pki_side_is_lost(const struct pki_peer *peer);
 
 /* agree.c */
 uint32_t pki_task_fingerprint(const struct pki_request *request, int size);

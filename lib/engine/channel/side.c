@@ -261,6 +261,16 @@ static pk_result_t take_export(struct pki_engine *e, struct pki_peer *peer, cons
     return e->handlers->described(e, peer, frame->u.export.id, frame->kind == FRAME_EXPORT ? &x : NULL, fds, n);
 }
 
+/* An error is the peer's: it has sent no message of an agreement. Without memory for one it is this rank that fails. */
+static pk_result_t take_agreement(struct pki_engine *e, struct pki_peer *peer, const unsigned char *bytes, size_t n)
+{
+    const pk_result_t result = e->handlers->agreement(e, peer, bytes, n);
+
+    if (result == PK_ERR_MEMORY)
+        pki_engine_poison(e, result, true);
+    return result == PK_ERR_INTERNAL ? result : PK_OK;
+}
+
 static pk_result_t take(struct pki_engine *e, struct pki_peer *peer, struct frame *frame, const struct pki_frame_in *in)
 {
     bool describes = frame->kind == FRAME_EXPORT || frame->kind == FRAME_PIECES;
@@ -281,7 +291,7 @@ static pk_result_t take(struct pki_engine *e, struct pki_peer *peer, struct fram
         take_shutdown(peer, frame);
         return PK_OK;
     case FRAME_AGREE:
-        return e->handlers->agreement(e, peer, frame->u.agree.data, frame->u.agree.bytes);
+        return take_agreement(e, peer, frame->u.agree.data, frame->u.agree.bytes);
     default:
         return PK_ERR_INTERNAL;
     }
@@ -295,7 +305,7 @@ void pki_side_message(struct pki_engine *e, struct pki_peer *peer, const struct 
     size_t text = msg->payload - (size_t)NEWS_BYTES;
 
     if (msg->payload >= 4 && pki_get_u32(bytes) == FRAME_AGREE &&
-        e->handlers->agreement(e, peer, bytes + 4, msg->payload - 4) == PK_OK)
+        take_agreement(e, peer, bytes + 4, msg->payload - 4) == PK_OK)
         return;
     if (msg->payload < NEWS_BYTES || text >= sizeof frame.u.failed.text || peer->side_fd >= 0 ||
         (pki_get_u32(bytes) != FRAME_FAILED && pki_get_u32(bytes) != FRAME_SHUTDOWN)) {
@@ -395,4 +405,31 @@ pk_result_t pki_side_peek(const struct pki_engine *e, const struct pki_peer *pee
     if (n == 0 || (poll(&closed, 1, 0) == 1 && (closed.revents & POLLHUP) != 0))
         return pki_fail(PK_ERR_PEER, &where, "closed its connection");
     return PK_OK;
+}
+
+void pki_side_take_messages(struct pki_engine *e, struct pki_peer *peer)
+{
+    const struct pki_transport *transport;
+    struct pki_msg msg;
+    const void *payload;
+
+    if (peer->ctrl == NULL || peer->side_fd >= 0)
+        return;
+    transport = peer->ctrl->iface->transport;
+    while (transport->peek(peer->ctrl, &msg, &payload)) {
+        if (msg.kind == PKI_MSG_SIDE)
+            pki_side_message(e, peer, &msg, payload);
+        transport->pop(peer->ctrl);
+    }
+}
+
+bool pki_side_is_lost(const struct pki_peer *peer)
+{
+    struct pki_msg msg;
+    const void *payload;
+
+    if (peer->side_fd >= 0 || peer->ctrl == NULL)
+        return peer->gone;
+    return (peer->gone || peer->ctrl->dead || peer->ctrl->left) &&
+           !peer->ctrl->iface->transport->peek(peer->ctrl, &msg, &payload);
 }

@@ -7,21 +7,21 @@
 
 /* ---- finalize ---- */
 
-/* NCCL's finalize is no error where a peer has left in good order or given up: what is unfinished is given up with it. The library's log says
- * so, and ncclCommGetAsyncError goes on to say what was known before. A peer that has died is an error. */
+/* NCCL's finalize is no error where a peer has left in good order or given up: what is unfinished is given up with it, and the state of the
+ * communicator is that of one that has ended, which programs ask for after finalize. The library's log says so. A peer that has died is an
+ * error. */
 static pkn_result_t flush(struct pkn_comm *comm, void *arg)
 {
-    pk_result_t before, result;
-    bool given_up;
+    pk_result_t result;
 
     (void)arg;
     if (comm->pk == NULL)
         return PKN_SUCCESS;
-    before = pkn_pk()->pk_comm_async_error(comm->pk);
     result = pkn_pk()->pk_comm_finalize(comm->pk);
-    given_up = result == PK_ERR_ABORTED;
-    atomic_store(&comm->end, pkn_from_pk(given_up ? before : result));
-    return given_up ? PKN_SUCCESS : pkn_from_pk(result);
+    if (result == PK_ERR_ABORTED)
+        result = PK_OK;
+    atomic_store(&comm->end, pkn_from_pk(result));
+    return pkn_from_pk(result);
 }
 
 static pkn_result_t finalize(struct pkn_job *job)

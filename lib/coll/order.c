@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Every transfer gets two levels from the plans of all ranks: `open`, when its receiver's target is free at the latest, and `send`, above
- * what the sender waits for. A send is one level above its receive's opening and above all that it depends on; what depends on a receive
- * or on a send is one level above that send. Local work adds none. Whether a rank is in place may change what its steps wait for, and peers do not
- * know: so both of its plans count. A queue that goes by levels, on one level sends first, then arrivals, then what sends leave
- * free, then the rest in the plan's order, waits only for what stands earlier in an order that all ranks share.
+ * Every transfer gets two levels from the plans of all ranks: `open`, when its receiver's target is free at the latest, and
+ * `send`, above what the sender waits for. A send is one level above its receive's opening and above all that it depends on;
+ * what depends on a receive or on a send is one level above that send. Local work adds none. In a plan in rounds a send is above
+ * the one before it, and a receive opens when the one before it, from another rank, has come. Whether a rank is in place may
+ * change what its steps wait for, and peers do not know: so both of its plans count. A queue that goes by levels, on one level
+ * sends first, then arrivals, then what sends leave free, then the rest in the plan's order, waits only for what stands earlier
+ * in an order that all ranks share.
  */
 #include "coll/order.h"
 
@@ -88,10 +90,17 @@ static bool raise_to(uint32_t *level, uint32_t least)
     return true;
 }
 
+/* Where a plan in rounds has come to. */
+struct rounds {
+    uint32_t sent, came; /* levels at which the last send and receive have ended */
+    int from;            /* whom that was from */
+};
+
 /* Raise the levels of the plan's transfers to what its dependencies ask for. True: some were raised. */
 static bool relax(struct world *w, const struct pki_plan *plan)
 {
     bool raised = false;
+    struct rounds rounds = { .from = -1 };
 
     for (uint32_t i = 0; i < plan->nsteps; i++) {
         const struct pki_step *step = &plan->steps[i];
@@ -102,11 +111,16 @@ static bool relax(struct world *w, const struct pki_plan *plan)
             continue;
         t = transfer_of(w, plan, step);
         if (step->kind == PKI_STEP_SEND) {
+            if (plan->ordered && rounds.sent > base)
+                base = rounds.sent;
             raised |= raise_to(&w->send[t], (base > w->open[t] ? base : w->open[t]) + 1);
-            w->ends[i] = w->send[t] + 1;
+            w->ends[i] = rounds.sent = w->send[t] + 1;
         } else {
+            if (plan->ordered && rounds.from != step->peer && rounds.came > base)
+                base = rounds.came;
             raised |= raise_to(&w->open[t], base);
-            w->ends[i] = (base > w->send[t] ? base : w->send[t]) + 1;
+            w->ends[i] = rounds.came = (base > w->send[t] ? base : w->send[t]) + 1;
+            rounds.from = step->peer;
         }
     }
     return raised;

@@ -77,9 +77,8 @@ struct pki_plan {
     int rank, size, root;           /* root: 0 where the collective has none */
     bool failed;                    /* out of memory while building */
     const struct pki_hosts *hosts;  /* where the ranks sit, of those who made the plan; NULL: all on one host */
-    /* In GPU memory transfers go in the order of the steps, each whole: cutting is the plan's affair. A rank's link carries one at a time
-     * either way: a receive opens when those before it, from other ranks, have ended. So they have to fall into rounds: a rank's n-th send
-     * meets the n-th receive of its peer, and neither depends on a transfer of round n or later. */
+    /* In a CUDA stream transfers go in rounds (order.h): a rank's n-th send meets the n-th receive of its peer, and neither depends on a
+     * transfer of round n or later. A rank's link carries one at a time either way, and local work goes on beside those of later rounds. */
     bool ordered;
     const char *algorithm;
 };

@@ -371,7 +371,7 @@ VALUE(coll, uint64_t, one_shot_root_max_work, 32 << 10)
 VALUE(coll, uint64_t, few_hops_max_bytes, 64 << 10)
 /* Allreduce of two GPUs in pieces; of more, and reduce_scatter from so much in all on, if there is no kernel for it.
  * Measured, 2 and 4 H200 (docs/design/0005). */
-VALUE(coll, uint64_t, staggered_pair_min_bytes, 256 << 20)
+VALUE(coll, uint64_t, staggered_pair_min_bytes, 64 << 20)
 VALUE(coll, uint64_t, staggered_min_bytes, 64 << 20)
 /* Across hosts: up to here, times the ranks, one rank of a host speaks for it, but not beyond the second (docs/design/0011). */
 VALUE(coll, uint64_t, node_leader_max_bytes_per_rank, 16 << 10)
@@ -419,9 +419,10 @@ VALUE(fused, size_t, one_shot_bytes, 512 << 10)
 VALUE(fused, size_t, one_shot_block_bytes, 256 << 10)
 /* Sums by way of relays up to here; */
 VALUE(fused, size_t, relay_bytes, 512 << 10)
-/* in two shots up to here, of two GPUs and of more. */
-VALUE(fused, size_t, two_shot_bytes, 64 << 20)
+/* in two shots up to here, between two GPUs and more; reduce. */
+VALUE(fused, size_t, two_shot_pair_bytes, 192 << 20)
 VALUE(fused, size_t, two_shot_many_bytes, 128 << 20)
+VALUE(fused, size_t, two_shot_bytes, 64 << 20)
 /* Reduce_scatter, in all; on three or four GPUs. Measured on four. */
 VALUE(fused, size_t, scattered_bytes, 256 << 20)
 VALUE(fused, size_t, scattered_four_bytes, 1 << 30)

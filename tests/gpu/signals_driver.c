@@ -333,7 +333,7 @@ static void open_bed(struct bed *bed)
     bed->lengths[0] = 4096 / sizeof(float);
     bed->lengths[1] = (1 << 20) / sizeof(float);
     bed->lengths[2] = (gpu_is_software() ? (size_t)20 << 20 : (size_t)64 << 20) / sizeof(float);
-    bed->lengths[LONG_SUM] = ((size_t)130 << 20) / sizeof(float);
+    bed->lengths[LONG_SUM] = ((size_t)260 << 20) / sizeof(float);
     gpu_ops_open(&bed->ops, &bed->rank, bed->lengths[gpu_is_software() ? 2 : LONG_SUM]);
     must_be_ok(pk_stream_create(&bed->own_stream), "pk_stream_create");
     if (strcmp(ranks_role(), "engaged") == 0)

@@ -30,7 +30,7 @@ struct pki_step_state {
     int finish_slot;
     size_t finish_bytes;    /* done will be this when it opens */
     bool started, complete, queued, starved; /* starved: no word was left for the work, or no time */
-    bool branched;          /* in the branch of the caller's stream, which has not been joined */
+    uint8_t branch;         /* 1, 2: in task->branches[branch - 1], which has not been joined */
 };
 
 /* A collective whose buffers are of two kinds of memory (mixed.c). */
@@ -156,7 +156,7 @@ struct pki_task {
     bool by_signals;           /* a barrier: its stream does not wait for the engine */
     bool beside_messages;      /* a collective in a group with messages */
     bool works;                /* the caller's stream copies or reduces for it, and opens `ready` behind that */
-    struct pki_branch *branch; /* of the caller's stream, or NULL */
+    struct pki_branch *branches[2]; /* of the caller's stream, or NULL; the second is for plans in rounds */
     bool running;              /* its steps are being looked at */
     bool more_work;            /* on the host: some step is starved */
     atomic_bool ended;
@@ -177,7 +177,6 @@ struct pki_task {
     uint32_t *ready_steps;     /* stack of steps to look at */
     uint32_t nready, remaining;
     uint32_t next_send;        /* steps before it hold no first send that has yet to be issued */
-    uint32_t next_recv;        /* of an ordered plan: nor a receive that has yet to end */
     char *scratch;
     size_t scratch_stride;
     struct pki_mixed mixed;

@@ -18,7 +18,7 @@ static size_t max_bytes(const struct pki_engine *e, enum pki_coll coll)
 
     switch (coll) {
     case PKI_COLL_ALLREDUCE:
-        return size > 2 ? t->two_shot_many_bytes : t->two_shot_bytes;
+        return size > 2 ? t->two_shot_many_bytes : t->two_shot_pair_bytes;
     case PKI_COLL_REDUCE:
         return t->two_shot_bytes;
     case PKI_COLL_REDUCE_SCATTER:

@@ -42,7 +42,6 @@ void pki_plan_abandon(struct pki_task *task); /* free the transfers of an unfini
 
 /* steps.c */
 void pki_plan_queue(struct pki_task *task, uint32_t step); /* it is to be looked at */
-uint32_t pki_plan_next_recv(const struct pki_task *task, uint32_t from); /* the first receive from there on that has not ended */
 /* A step's own bytes have moved, to `done` in all; the steps that depend on it are looked at next. */
 void pki_plan_step_done(struct pki_task *task, uint32_t step, size_t done, bool ended);
 

@@ -24,8 +24,6 @@ static size_t chunk_bytes(const struct pki_task *task, const struct pki_step *st
 
     if (task->kind == PKI_MEM_HOST)
         return pair->host_chunk_bytes;
-    if (task->plan->ordered)
-        return SIZE_MAX;
     if (!pki_coll_shape(task->request.algorithm->coll)->reduces)
         return SIZE_MAX;
     return goes_by_bounce(task, step) ? pair->bounce_chunk_bytes : pair->device_chunk_bytes;
@@ -116,25 +114,10 @@ static bool granted_before_it_began(const struct pki_task *task, const struct pk
     return task->kind == PKI_MEM_DEVICE && !pki_bounce_receives(task->engine, &task->engine->peers[step->peer]);
 }
 
-/* Into a GPU an ordered plan lets one rank write at a time. */
-static bool is_recv_turn(struct pki_task *task, uint32_t i)
-{
-    const struct pki_step *step = &task->plan->steps[i];
-
-    if (!task->plan->ordered || !granted_before_it_began(task, step))
-        return true;
-    task->next_recv = pki_plan_next_recv(task, task->next_recv);
-    for (uint32_t k = task->next_recv; k < i; k = pki_plan_next_recv(task, k + 1))
-        if (task->plan->steps[k].peer != step->peer)
-            return false;
-    return true;
-}
-
 static void look_at_recv(struct pki_task *task, uint32_t i, bool all)
 {
     struct pki_step_state *state = &task->steps[i];
 
-    all = all && is_recv_turn(task, i);
     if (!state->started && (all || granted_before_it_began(task, &task->plan->steps[i]))) {
         struct pki_xfer *xfer = pki_plan_xfer(task, i);
 

@@ -349,18 +349,18 @@ static void watch(struct pki_xfer *xfer)
     finish(xfer);
 }
 
-/* The sends that a plan begins with, or all of an ordered one, leave a GPU in the plan's order, which keeps two ranks from aiming at one peer at a time. */
+/* The sends that a plan begins with leave a GPU in the plan's order, which keeps two ranks from aiming at one peer at a time. */
 static bool is_my_turn(const struct pki_xfer *xfer)
 {
     struct pki_task *task = xfer->task;
 
-    if (task->plan == NULL || xfer->kind == PKI_MEM_HOST || (task->plan->steps[xfer->step].deps > 0 && !task->plan->ordered))
+    if (task->plan == NULL || xfer->kind == PKI_MEM_HOST || task->plan->steps[xfer->step].deps > 0)
         return true;
     while (task->next_send < xfer->step) {
         const struct pki_step *step = &task->plan->steps[task->next_send];
         const struct pki_step_state *state = &task->steps[task->next_send];
 
-        if (step->kind == PKI_STEP_SEND && (step->deps == 0 || task->plan->ordered) && !state->complete &&
+        if (step->kind == PKI_STEP_SEND && step->deps == 0 && !state->complete &&
             (state->xfer == NULL || state->xfer->issued < state->bytes))
             return false;
         task->next_send++;

@@ -34,19 +34,22 @@ struct pki_branch *pki_branch_take(struct pki_engine *e, void *stream)
     return found;
 }
 
-void pki_branch_leave(struct pki_task *task)
+static void leave(struct pki_branch *b, int ordinal)
 {
-    struct pki_branch *b = task->branch;
-
-    if (b == NULL)
-        return;
     if (b->waits) {
-        pki_waiting_drop(task->engine->ordinal, b->queue.handle);
-        pki_waiting_leave(task->engine->ordinal, b->queue.handle, true);
+        pki_waiting_drop(ordinal, b->queue.handle);
+        pki_waiting_leave(ordinal, b->queue.handle, true);
     }
     b->waits = false;
     b->users--;
-    task->branch = NULL;
+}
+
+void pki_branch_leave(struct pki_task *task)
+{
+    for (int i = 0; i < 2; i++)
+        if (task->branches[i] != NULL)
+            leave(task->branches[i], task->engine->ordinal);
+    task->branches[0] = task->branches[1] = NULL;
 }
 
 /* Its value wait holds a channel as the caller's streams' do. */
@@ -60,16 +63,17 @@ static bool may_wait(struct pki_engine *e, struct pki_branch *b)
     return b->waits;
 }
 
-static pk_result_t put(struct pki_task *task, const struct pki_queue *queue)
+static pk_result_t put(const struct pki_task *task, struct pki_branch *branch)
 {
+    struct pki_queue *queue = &branch->queue;
     const struct pki_device_ops *ops = queue->device->ops;
     const struct pki_signal_op wait = { PKI_SIGNAL_WAIT, task->xfer->start }, write = { PKI_SIGNAL_WRITE, task->xfer->finish };
-    pk_result_t result = pki_branch_fork(task);
+    pk_result_t result = pki_branch_fork(task, branch);
 
     if (result == PK_OK)
         result = ops->signals(queue, &wait, 1, PKI_WAIT_VALUE);
     if (result == PK_OK)
-        result = pki_xfer_put(task->xfer, &task->branch->queue);
+        result = pki_xfer_put(task->xfer, queue);
     if (result == PK_OK)
         result = ops->signals(queue, &write, 1, PKI_WAIT_VALUE);
     return result;
@@ -83,13 +87,13 @@ bool pki_branch_put(struct pki_task *task)
 
     if (b == NULL)
         return false;
-    task->branch = b;
+    task->branches[0] = b;
     if (!may_wait(e, b)) {
         pki_branch_leave(task);
         return false;
     }
     pki_stream_flush(e);
-    result = put(task, &b->queue);
+    result = put(task, b);
     if (result != PK_OK)
         pki_engine_poison(e, result, true);
     pki_xfer_enter(task->xfer, PKI_XFER_STREAM);
@@ -97,20 +101,20 @@ bool pki_branch_put(struct pki_task *task)
     return true;
 }
 
-pk_result_t pki_branch_fork(struct pki_task *task)
+pk_result_t pki_branch_fork(const struct pki_task *task, const struct pki_branch *branch)
 {
-    return task->queue.device->ops->follow(&task->branch->queue, &task->queue);
+    return task->queue.device->ops->follow(&branch->queue, &task->queue);
 }
 
-pk_result_t pki_branch_join(struct pki_task *task)
+pk_result_t pki_branch_join(const struct pki_task *task, const struct pki_branch *branch)
 {
-    return task->queue.device->ops->follow(&task->queue, &task->branch->queue);
+    return task->queue.device->ops->follow(&task->queue, &branch->queue);
 }
 
 pk_result_t pki_branch_copy(struct pki_task *task, uint32_t i)
 {
     struct pki_engine *e = task->engine;
-    struct pki_branch *b = task->branch;
+    struct pki_branch *b = task->branches[0];
     const struct pki_step *step = &task->plan->steps[i];
     size_t bytes = 0;
     char *dst = pki_plan_block(task, step->dst, &bytes), *src = pki_plan_block(task, step->src, &bytes);

@@ -33,12 +33,11 @@ static bool suits(const struct pki_task *task, uint32_t i)
            e->peers[step->peer].ctrl->signals_mine != NULL;
 }
 
-/* In a group with messages it must not hold them up, which other ranks may have begun before it. What goes in rounds could not be
- * left to the engine half-way. */
+/* In a group with messages it must not hold them up, which other ranks may have begun before it. */
 static bool can_be_done_by_stream(const struct pki_task *task)
 {
     if (task->plan == NULL || task->beside_messages || task->kind != PKI_MEM_DEVICE || task->few_queues || task->mixed.active ||
-        task->plan->nsteps == 0 || task->plan->ordered || pki_waiting_has_copies(task->engine->ordinal))
+        task->plan->nsteps == 0 || pki_waiting_has_copies(task->engine->ordinal))
         return false;
     for (uint32_t i = 0; i < task->plan->nsteps; i++)
         if (!suits(task, i))
@@ -147,8 +146,10 @@ void pki_stream_plan_begin(struct pki_task *task)
         return;
     pki_scaled_place(task);
     if (has_work(task))
-        task->branch = pki_branch_take(e, task->queue.handle);
-    if (is_by_host(task) && (task->branch == NULL || longest_work(task) > pki_tuning.gpu.branch_copy_bytes))
+        task->branches[0] = pki_branch_take(e, task->queue.handle);
+    if (task->branches[0] != NULL && task->plan->ordered && !is_by_host(task))
+        task->branches[1] = pki_branch_take(e, task); /* no stream has this address */
+    if (is_by_host(task) && (task->branches[0] == NULL || longest_work(task) > pki_tuning.gpu.branch_copy_bytes))
         return;
     task->running = true; /* what ends at once lets no other step begin */
     if (post_all(task, false)) {
@@ -203,32 +204,60 @@ static void work_in(struct pki_task *task, uint32_t i, struct pki_queue *queue)
 
 static bool is_branched(const struct pki_task *task, uint32_t i)
 {
-    return task->branch != NULL && (task->steps[i].bytes >= pki_tuning.gpu.work_inline_bytes || is_by_host(task));
+    return task->branches[0] != NULL && (task->steps[i].bytes >= pki_tuning.gpu.work_inline_bytes || is_by_host(task));
 }
 
-static void join(struct pki_task *task)
+static bool is_in_use(const struct pki_task *task, int branch)
+{
+    for (uint32_t i = 0; i < task->plan->nsteps; i++)
+        if (task->steps[i].branch == branch)
+            return true;
+    return false;
+}
+
+static void join(struct pki_task *task, int branch)
 {
     pki_stream_flush(task->engine);
-    fail_on(task, pki_branch_join(task));
+    fail_on(task, pki_branch_join(task, task->branches[branch - 1]));
     pki_stream_worked(task);
     for (uint32_t i = 0; i < task->plan->nsteps; i++)
-        task->steps[i].branched = false;
+        if (task->steps[i].branch == branch)
+            task->steps[i].branch = 0;
 }
 
-/* What this step depends on may be in the branch. */
+/* What this step depends on may be in branches. But for `except`. */
+static void join_but(struct pki_task *task, uint32_t i, int except)
+{
+    const struct pki_step *step = &task->plan->steps[i];
+
+    for (uint32_t d = 0; d < step->deps; d++) {
+        int branch = task->steps[task->plan->deps[step->first_dep + d]].branch;
+
+        if (branch != 0 && branch != except)
+            join(task, branch);
+    }
+}
+
 static void join_for(struct pki_task *task, uint32_t i)
+{
+    join_but(task, i, 0);
+}
+
+/* Behind what the step depends on, else beside all other work. */
+static int choose_branch(const struct pki_task *task, uint32_t i)
 {
     const struct pki_step *step = &task->plan->steps[i];
 
     for (uint32_t d = 0; d < step->deps; d++)
-        if (task->steps[task->plan->deps[step->first_dep + d]].branched) {
-            join(task);
-            return;
-        }
+        if (task->steps[task->plan->deps[step->first_dep + d]].branch != 0)
+            return task->steps[task->plan->deps[step->first_dep + d]].branch;
+    return task->branches[1] != NULL && is_in_use(task, 1) ? 2 : 1;
 }
 
 static void work(struct pki_task *task, uint32_t i)
 {
+    int branch;
+
     if (task->steps[i].bytes == 0)
         return;
     if (!is_branched(task, i)) {
@@ -238,16 +267,20 @@ static void work(struct pki_task *task, uint32_t i)
         pki_stream_worked(task);
         return;
     }
+    branch = choose_branch(task, i);
+    join_but(task, i, branch);
     pki_stream_flush(task->engine);
-    fail_on(task, pki_branch_fork(task));
-    work_in(task, i, &task->branch->queue);
-    task->steps[i].branched = true;
+    fail_on(task, pki_branch_fork(task, task->branches[branch - 1]));
+    work_in(task, i, &task->branches[branch - 1]->queue);
+    task->steps[i].branch = (uint8_t)branch;
 }
 
-/* This rank's own work may come before others of the first level. */
+/* Nothing of this rank is in the way. But what goes in rounds waits for its own. */
 static bool is_open_at_once(const struct pki_task *task, const struct pki_moment *moment)
 {
-    return moment->kind == PKI_MOMENT_OPEN && task->plan->steps[moment->step].deps == 0;
+    if (moment->kind != PKI_MOMENT_OPEN)
+        return false;
+    return task->plan->ordered ? moment->level == 0 : task->plan->steps[moment->step].deps == 0;
 }
 
 /* Before a peer is told that IN is ready. */
@@ -400,7 +433,7 @@ void pki_stream_plan_move(struct pki_task *task)
     const struct pki_moment *moments = task->entry->moments;
     uint32_t last = first_of_last_level(task);
 
-    if (task->branch != NULL)
+    if (task->branches[0] != NULL)
         work_privately(task);
     for (struct run run = { 0, 0 }; run.from < task->entry->nmoments; run.from = run.to) {
         run = next_run(task, run.from);
@@ -414,7 +447,7 @@ void pki_stream_plan_move(struct pki_task *task)
         else if (moments[run.from].kind != PKI_MOMENT_SEND && run.from < last)
             wait_all(task, run);
     }
-    if (task->branch == NULL)
+    if (task->branches[0] == NULL)
         work_privately(task);
     pki_stream_flush(task->engine);
 }
@@ -428,7 +461,8 @@ void pki_stream_plan_close(struct pki_task *task)
 {
     if (!task->works)
         return;
-    if (task->branch != NULL)
-        join(task);
+    for (int branch = 1; branch <= 2; branch++)
+        if (is_in_use(task, branch))
+            join(task, branch);
     pki_stream_arrive(task, task->ready);
 }

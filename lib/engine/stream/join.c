@@ -285,9 +285,9 @@ static void wait_for(struct pki_task *task)
         pki_stream_wait(task, task->release);
     else if (task->xfer != NULL && !task->xfer->ll && !pki_offer_moves(task->xfer))
         pki_stream_wait(task, pki_offer_finish(task->xfer));
-    else if (task->xfer != NULL && task->branch != NULL) {
+    else if (task->xfer != NULL && task->branches[0] != NULL) {
         pki_stream_flush(task->engine);
-        failed(task, pki_branch_join(task));
+        failed(task, pki_branch_join(task, task->branches[0]));
     } else if (task->plan != NULL && !pki_task_is_fused(task))
         pki_stream_plan_end(task);
 }

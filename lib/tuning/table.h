@@ -419,16 +419,13 @@ VALUE(fused, size_t, one_shot_bytes, 512 << 10)
 VALUE(fused, size_t, one_shot_block_bytes, 256 << 10)
 /* Sums by way of relays up to here; */
 VALUE(fused, size_t, relay_bytes, 512 << 10)
-/* in two shots up to here, between two GPUs and more; reduce. */
-VALUE(fused, size_t, two_shot_pair_bytes, 192 << 20)
-VALUE(fused, size_t, two_shot_many_bytes, 128 << 20)
+/* Reduce in two shots up to here. Allreduce and reduce_scatter always: of copies in a stream one rank of a pair may have to
+ * move all (docs/design/0041). Measured, 2 H200, 1 GiB: 3383 us, NCCL 3234, copies 4530. */
 VALUE(fused, size_t, two_shot_bytes, 64 << 20)
-/* Reduce_scatter, in all; on three or four GPUs. Measured on four. */
-VALUE(fused, size_t, scattered_bytes, 256 << 20)
-VALUE(fused, size_t, scattered_four_bytes, 1 << 30)
-/* Where PK_ALGORITHM wants kernels whatever the length. Chosen. */
+/* That, and where PK_ALGORITHM wants kernels whatever the length. Chosen. */
 VALUE(fused, size_t, always_bytes, (size_t)4 << 30)
-/* CTAs for what is longer than two_shot_bytes, and reduce_scatter from scattered_bytes in all on: they fill the links. */
+/* CTAs of reduce_scatter from so much in all on: they fill the links. */
+VALUE(fused, size_t, scattered_long_bytes, 256 << 20)
 VALUE(fused, size_t, long_ctas, 16)
 /* Exchanges by kernels up to here; blocks that leave or reach one root, in all. */
 VALUE(fused, size_t, push_bytes, 8 << 20)

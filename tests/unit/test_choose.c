@@ -120,7 +120,7 @@ Test(choose, long_sums_of_gpus_go_in_rounds)
         cr_assert(is_named(pki_choose(&c, PKI_COLL_REDUCE_SCATTER, block / 2), "direct"));
         cr_assert(is_named(pki_choose(&hosts, PKI_COLL_ALLREDUCE, 64 << 20), "direct"));
     }
-    cr_assert(is_named(pki_choose(&two, PKI_COLL_ALLREDUCE, 128 << 20), "direct"));
+    cr_assert(is_named(pki_choose(&two, PKI_COLL_ALLREDUCE, 32 << 20), "direct"));
     cr_assert(is_named(pki_choose(&two, PKI_COLL_ALLREDUCE, 256 << 20), "staggered"));
     cr_assert(is_named(pki_choose(&two, PKI_COLL_REDUCE_SCATTER, 1 << 30), "direct"));
     cr_assert(is_named(pki_choose(&no_gpu, PKI_COLL_ALLREDUCE, 1 << 30), "direct"));

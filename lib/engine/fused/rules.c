@@ -9,22 +9,21 @@ static bool is_common(pk_dtype_t dtype, pk_op_t op)
     return (op == PK_SUM || op == PK_AVG) && (dtype == PK_F32 || dtype == PK_F16 || dtype == PK_BF16);
 }
 
-/* What a kernel is as fast at as copy engines. All blocks of a rooted one cross the root's links, which a plan for more than two ranks can
- * spare them. */
+/* What goes by a kernel. All blocks of a rooted collective cross the root's links, which a plan for more than two ranks can spare them. */
 static size_t max_bytes(const struct pki_engine *e, enum pki_coll coll)
 {
     const struct pki_tuning_fused *t = &e->config.agreed->fused;
-    const int size = e->config.size;
+    const size_t size = (size_t)e->config.size;
 
     switch (coll) {
     case PKI_COLL_ALLREDUCE:
-        return size > 2 ? t->two_shot_many_bytes : t->two_shot_pair_bytes;
+        return t->always_bytes;
     case PKI_COLL_REDUCE:
         return t->two_shot_bytes;
     case PKI_COLL_REDUCE_SCATTER:
-        return (size == 3 || size == 4 ? t->scattered_four_bytes : t->scattered_bytes) / (size_t)size;
+        return t->always_bytes / size;
     case PKI_COLL_BROADCAST:
-        return t->rooted_bytes / (size_t)(size - 1);
+        return t->rooted_bytes / (size - 1);
     default:
         return t->push_bytes;
     }
@@ -114,8 +113,7 @@ int pki_fused_ctas(const struct pki_engine *e, const struct pki_request *r)
 {
     const struct pki_tuning_fused *t = &e->config.agreed->fused;
     size_t bytes = pki_fused_bytes(r), ctas = wanted_ctas(e, r->algorithm->coll, pki_fused_kernel(e, r), bytes);
-    bool scatters = r->algorithm->coll == PKI_COLL_REDUCE_SCATTER;
-    bool is_long = bytes > t->two_shot_bytes || (scatters && bytes >= t->scattered_bytes / (size_t)e->config.size);
+    bool is_long = r->algorithm->coll == PKI_COLL_REDUCE_SCATTER && bytes >= t->scattered_long_bytes / (size_t)e->config.size;
 
     if (is_long && ctas > t->long_ctas)
         ctas = t->long_ctas;

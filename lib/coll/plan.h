@@ -20,6 +20,7 @@
 #include <stdint.h>
 
 #include "pickle/base.h"
+#include "tuning/tuning.h"
 
 enum pki_step_kind {
     PKI_STEP_SEND,        /* src to peer */
@@ -206,7 +207,6 @@ void pki_plan_final(struct pki_plan *plan, uint32_t step);
 void pki_block_range(size_t total, uint32_t blocks, uint32_t index, size_t *first, size_t *count);
 /* And a long block into pieces: they begin at multiples of PKI_PIECE_GRAIN elements, so that GPUs may work on whole vectors; the last one has
  * what is left over. A short block is cut as above. */
-#define PKI_PIECE_GRAIN 64
 void pki_piece_range(size_t total, uint32_t pieces, uint32_t index, size_t *first, size_t *count);
 
 #endif

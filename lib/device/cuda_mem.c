@@ -4,9 +4,9 @@
 #include <stdlib.h>
 
 #include "device/cuda_device.h"
+#include "tuning/tuning.h"
 #include "util/clock.h"
 
-#define ZEROS_MAX ((size_t)128 << 10)
 #define ZERO_NS (10 * PKI_NS_PER_S)
 
 /*
@@ -32,7 +32,7 @@ static CUresult put_zeros(const struct pki_cuda_context *context, CUstream strea
     static const char zeros[4096];
     CUresult code = CUDA_SUCCESS;
 
-    if (bytes > ZEROS_MAX)
+    if (bytes > pki_tuning.gpu.zeros_bytes)
         return context->cu->memset_async(address, 0, bytes, stream);
     for (size_t done = 0; done < bytes && code == CUDA_SUCCESS; done += sizeof zeros)
         code = context->cu->memcpy_async(address + done, (CUdeviceptr)(uintptr_t)zeros,

@@ -15,9 +15,9 @@
 #include <sys/mman.h>
 
 #include "device/cuda_device.h"
+#include "tuning/tuning.h"
 #include "util/clock.h"
 
-#define WORDS_BYTES ((size_t)16 << 10)
 #define WORD_STRIDE 16u
 #define SAY_NS (100 * PKI_NS_PER_MS)
 
@@ -37,7 +37,7 @@ static pk_result_t stream_new(struct pki_cuda_context *context, struct pki_cuda_
     }
     place = atomic_fetch_add(&context->words_used, 1);
     s->timeout_ns = pki_tuning.gpu.word_replace_ns;
-    if (place < WORDS_BYTES / WORD_STRIDE)
+    if (place < PKI_STREAM_WORDS_BYTES / WORD_STRIDE)
         s->word = (_Atomic uint32_t *)(void *)(context->words + place * WORD_STRIDE);
     *out = s;
     return PK_OK;
@@ -54,7 +54,7 @@ void pki_cuda_pool_close(struct pki_cuda_context *context)
         free(s);
     }
     context->cu->host_unregister(context->words); /* and the word in front of it is written */
-    munmap(context->words, WORDS_BYTES);
+    munmap(context->words, PKI_STREAM_WORDS_BYTES);
     pthread_mutex_destroy(&context->spare_lock);
 }
 
@@ -80,17 +80,17 @@ static void leave_places(const struct pki_cuda_driver *cu)
 
 pk_result_t pki_cuda_pool_open(struct pki_cuda_context *context)
 {
-    void *words = mmap(NULL, WORDS_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    void *words = mmap(NULL, PKI_STREAM_WORDS_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     pk_result_t result = PK_OK;
     CUresult code;
 
     pki_list_init(&context->spare);
     if (words == MAP_FAILED)
-        return pki_fail_errno(PK_ERR_MEMORY, NULL, "mmap of %zu bytes for words of streams", WORDS_BYTES);
-    code = context->cu->host_register(words, WORDS_BYTES, CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP);
+        return pki_fail_errno(PK_ERR_MEMORY, NULL, "mmap of %zu bytes for words of streams", (size_t)PKI_STREAM_WORDS_BYTES);
+    code = context->cu->host_register(words, PKI_STREAM_WORDS_BYTES, CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP);
     if (code != CUDA_SUCCESS) {
-        munmap(words, WORDS_BYTES);
-        return pki_cuda_fail(code, "cuMemHostRegister of %zu bytes for words of streams", WORDS_BYTES);
+        munmap(words, PKI_STREAM_WORDS_BYTES);
+        return pki_cuda_fail(code, "cuMemHostRegister of %zu bytes for words of streams", (size_t)PKI_STREAM_WORDS_BYTES);
     }
     context->words = words;
     pthread_mutex_init(&context->spare_lock, NULL);

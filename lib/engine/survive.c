@@ -10,7 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define LOOK_MS 2      /* what shows at no descriptor is looked at so often */
+#include "tuning/tuning.h"
+
 #define SENT_NS (PKI_NS_PER_S) /* how long the last messages may wait for room before this rank returns */
 
 struct kept { /* a message of an agreement that has not begun here, or one without room to go */
@@ -345,7 +346,7 @@ static void await(struct pki_engine *e)
     uint64_t returned_ns = 0;
     bool over = false;
 
-    for (int ms = 0; !over; ms = LOOK_MS) {
+    for (int ms = 0; !over; ms = pki_tuning.wait.survive_ms) {
         look_at_all(e, ms);
         pki_engine_lock(e);
         find_lost(e);

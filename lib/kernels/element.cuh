@@ -19,7 +19,7 @@ namespace
 /* Common types, whose sum has code of its own; and how many vectors of a block a thread has in flight: code is not free. */
 template <bool Common> struct kind_of_element {
     static constexpr bool is_common = Common;
-    static constexpr int vectors = Common ? 4 : 1;
+    static constexpr int vectors = Common ? PKI_COMMON_VECTORS : 1;
 };
 
 /* Divisions are long, and made only for averages: their code is there once. */

@@ -15,7 +15,6 @@
 namespace
 {
 
-constexpr uint32_t polls_a_look = 64;
 constexpr uint32_t full_warp = 0xffffffffu;
 constexpr uint32_t header_pairs = 3;
 
@@ -78,10 +77,10 @@ __device__ __forceinline__ uint32_t wait_until(const pki_fused_args &args, Attem
     for (;;) {
         if (__all_sync(full_warp, attempt()))
             return go_on;
-        if (++polls % polls_a_look != 0)
+        if (++polls % PKI_FUSED_POLLS_A_LOOK != 0)
             continue;
         report();
-        verdict = threadIdx.x % 32 == 0 ? look(args, polls / polls_a_look - 1) : go_on;
+        verdict = threadIdx.x % 32 == 0 ? look(args, polls / PKI_FUSED_POLLS_A_LOOK - 1) : go_on;
         verdict = __shfl_sync(full_warp, verdict, 0);
         if (verdict != go_on)
             return verdict;
@@ -226,7 +225,7 @@ __device__ __noinline__ bool others_have_done_it(const pki_fused_args &args)
     while (words->release[args.entry] != args.epoch) {
         if (*(const volatile uint32_t *)args.abort_flag != 0)
             return false;
-        __nanosleep(500);
+        __nanosleep(PKI_FUSED_SLEEP_NS);
     }
     __threadfence_system();
     return true;

@@ -49,7 +49,7 @@ __device__ __noinline__ void tell_for_all(const pki_fused_args &args)
     volatile uint32_t *done = words_of(args)->done;
 
     for (uint32_t polls = 1; gridDim.x > 1 && (int32_t)(load_state(args).ended - args.ended_before - (gridDim.x - 1)) < 0; polls++)
-        if (polls % polls_a_look == 0 && *(const volatile uint32_t *)args.abort_flag != 0)
+        if (polls % PKI_FUSED_POLLS_A_LOOK == 0 && *(const volatile uint32_t *)args.abort_flag != 0)
             return;
     for (uint32_t c = 0; c < gridDim.x; c++)
         done[c] = args.epoch;
@@ -66,12 +66,10 @@ __device__ __forceinline__ void finish_pair(const pki_fused_args &args, uint32_t
     });
 }
 
-constexpr int pair_row = 2; /* pairs of a thread in flight */
-
 __device__ __forceinline__ void read_row(const pair_shot &s, const unsigned char *block, uint32_t first, uint64_t *data)
 {
 #pragma unroll
-    for (int u = 0; u < pair_row; u++)
+    for (int u = 0; u < PKI_PAIR_PAIRS; u++)
         data[u] = read_at(s, block, first + u * s.step);
 }
 
@@ -86,7 +84,7 @@ template <typename Take> __device__ __forceinline__ void pair_run(const pki_fuse
     const uint32_t mine = blockIdx.x * PKI_FUSED_THREADS + threadIdx.x;
     const bool sends = (args.send >> s.peer & 1) != 0, receives = (args.recv >> s.peer & 1) != 0;
     pki_fused_state state = load_state(args);
-    uint64_t data[pair_row];
+    uint64_t data[PKI_PAIR_PAIRS];
     headers header(args);
     uint32_t verdict;
 
@@ -94,18 +92,18 @@ template <typename Take> __device__ __forceinline__ void pair_run(const pki_fuse
     verdict = wait_turn(args, state);
     if (verdict == go_on) {
         header.send(args);
-        for (uint32_t first = mine; sends && first < s.pairs; first += pair_row * s.step) {
+        for (uint32_t first = mine; sends && first < s.pairs; first += PKI_PAIR_PAIRS * s.step) {
             if (first != mine)
                 read_row(s, s.in, first, data);
 #pragma unroll
-            for (int u = 0; u < pair_row; u++)
+            for (int u = 0; u < PKI_PAIR_PAIRS; u++)
                 if (first + u * s.step < s.pairs)
                     store_pair(s.far, first + u * s.step, data[u], args.epoch);
         }
     }
     /* Warps stay together for their votes. */
-    for (uint32_t first = mine; verdict == go_on; first += pair_row * s.step) {
-        uint64_t their[pair_row], kept[pair_row];
+    for (uint32_t first = mine; verdict == go_on; first += PKI_PAIR_PAIRS * s.step) {
+        uint64_t their[PKI_PAIR_PAIRS], kept[PKI_PAIR_PAIRS];
 
         read_row(s, own, first, kept);
         verdict = wait_until(
@@ -114,7 +112,7 @@ template <typename Take> __device__ __forceinline__ void pair_run(const pki_fuse
                 bool here = true;
 
 #pragma unroll
-                for (int u = 0; u < pair_row; u++) {
+                for (int u = 0; u < PKI_PAIR_PAIRS; u++) {
                     their[u] = 0;
                     if (receives && first + u * s.step < s.pairs)
                         here &= load_pair(s.near, first + u * s.step, args.epoch, &their[u]);
@@ -123,13 +121,13 @@ template <typename Take> __device__ __forceinline__ void pair_run(const pki_fuse
             },
             [&]() { header.report(args); });
 #pragma unroll
-        for (int u = 0; u < pair_row; u++) {
+        for (int u = 0; u < PKI_PAIR_PAIRS; u++) {
             const uint32_t pair = first + u * s.step;
 
             if (verdict == go_on && pair < s.pairs)
                 take(pair, (uint32_t)args.bytes - pair * pair_data_bytes, kept[u], their[u]);
         }
-        if (first - threadIdx.x % 32 + pair_row * s.step >= s.pairs)
+        if (first - threadIdx.x % 32 + PKI_PAIR_PAIRS * s.step >= s.pairs)
             break;
     }
     finish_pair(args, verdict, followed);

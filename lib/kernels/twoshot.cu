@@ -11,8 +11,6 @@
 namespace
 {
 
-constexpr int vectors_a_thread = 2; /* in flight */
-
 struct two_shot {
     const pki_fused_args &args;
     uint64_t part;  /* bytes of each part but the last ones, a multiple of 16 */
@@ -96,14 +94,14 @@ __device__ __noinline__ void send_parts(const two_shot &s, uint32_t piece)
         uint4 *target = (uint4 *)(peer_half(s.args, s.args.epoch + piece, to) + PKI_FUSED_PARTS);
         const span part = source_of(s, s.args.in, to);
 
-        for (uint32_t v = begin + threadIdx.x; v < end; v += vectors_a_thread * PKI_FUSED_THREADS) {
-            uint4 data[vectors_a_thread];
+        for (uint32_t v = begin + threadIdx.x; v < end; v += PKI_TWOSHOT_VECTORS * PKI_FUSED_THREADS) {
+            uint4 data[PKI_TWOSHOT_VECTORS];
 
 #pragma unroll
-            for (int i = 0; i < vectors_a_thread; i++)
+            for (int i = 0; i < PKI_TWOSHOT_VECTORS; i++)
                 data[i] = read(part, place(s, piece, v + i * PKI_FUSED_THREADS));
 #pragma unroll
-            for (int i = 0; i < vectors_a_thread; i++) {
+            for (int i = 0; i < PKI_TWOSHOT_VECTORS; i++) {
                 if (v + i * PKI_FUSED_THREADS < end)
                     target[v + i * PKI_FUSED_THREADS] = data[i];
             }
@@ -199,16 +197,16 @@ __device__ __noinline__ void take_results(const two_shot &s, uint32_t piece)
         const uint4 *source = (const uint4 *)(inbox_half(s.args, s.args.epoch + piece, from) + PKI_FUSED_RESULTS);
         const span part = part_of(s, s.args.out, from);
 
-        for (uint32_t v = begin + threadIdx.x; v < end; v += vectors_a_thread * PKI_FUSED_THREADS) {
-            uint4 data[vectors_a_thread];
+        for (uint32_t v = begin + threadIdx.x; v < end; v += PKI_TWOSHOT_VECTORS * PKI_FUSED_THREADS) {
+            uint4 data[PKI_TWOSHOT_VECTORS];
 
 #pragma unroll
-            for (int i = 0; i < vectors_a_thread; i++) {
+            for (int i = 0; i < PKI_TWOSHOT_VECTORS; i++) {
                 if (v + i * PKI_FUSED_THREADS < end)
                     data[i] = __ldcg(source + v + i * PKI_FUSED_THREADS);
             }
 #pragma unroll
-            for (int i = 0; i < vectors_a_thread; i++) {
+            for (int i = 0; i < PKI_TWOSHOT_VECTORS; i++) {
                 if (v + i * PKI_FUSED_THREADS < end)
                     write(part, place(s, piece, v + i * PKI_FUSED_THREADS), data[i]);
             }

@@ -16,8 +16,6 @@
 #include "pickle/base.h"
 #include "switchml/packet.h"
 
-#define PKI_DATAGRAMS_SEGMENTS 60 /* packets of one large datagram: the kernel's limit is 64, and 64 KiB */
-
 /* Who get the same packets. */
 struct pki_receivers {
     unsigned n;

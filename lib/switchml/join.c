@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "switchml/internal.h"
+#include "tuning/tuning.h"
 #include "util/auth.h"
 #include "util/clock.h"
 #include "util/fd.h"
@@ -15,8 +16,6 @@
 #include "util/log.h"
 #include "util/netif.h"
 #include "util/resolve.h"
-
-#define PACKET_MEMORY 2304u /* of the kernel, for a packet that waits to be read */
 
 /* ---- waiting ---- */
 
@@ -137,7 +136,7 @@ static pk_result_t open_datagrams(struct pki_switchml *s, uint16_t *port)
     if (getsockname(s->connection, (struct sockaddr *)&own, &length) != 0)
         return pki_fail_errno(PK_ERR_SYSTEM, NULL, "%s: getsockname", s->name);
     pki_netif_set_port(&own, 0);
-    result = pki_datagrams_open(&s->datagrams, &own, (size_t)s->window * PACKET_MEMORY * 2, false);
+    result = pki_datagrams_open(&s->datagrams, &own, (size_t)s->window * PKI_SWITCHML_PACKET_MEMORY * 2, false);
     *port = pki_netif_port(&own);
     return result;
 }

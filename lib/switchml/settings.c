@@ -8,6 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "tuning/tuning.h"
 #include "util/clock.h"
 #include "util/fd.h"
 #include "util/log.h"
@@ -17,8 +18,9 @@
 static const struct pki_switchml_settings defaults = {
     .port = PKI_SWITCHML_PORT,
     .elements = 256,
-    .window = 256,
-    .timing = { .timeout_ns = 10 * PKI_NS_PER_MS, .least_ns = PKI_NS_PER_MS, .threshold = 100, .increment = 100 }
+    .window = PKI_SWITCHML_WINDOW,
+    .timing = { .timeout_ns = PKI_SWITCHML_TIMEOUT_NS, .least_ns = PKI_SWITCHML_TIMEOUT_LEAST_NS,
+                .threshold = PKI_SWITCHML_THRESHOLD, .increment = PKI_SWITCHML_INCREMENT }
 };
 
 enum key { HOST, PORT, ELEMENTS, WINDOW, TIMEOUT, THRESHOLD, INCREMENT, NO_USE, KEYS };

@@ -8,6 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "tuning/tuning.h"
 #include "util/auth.h"
 #include "util/clock.h"
 #include "util/fd.h"
@@ -15,7 +16,6 @@
 
 /* A rank answers within a round trip; a stranger may hold a slot this long. */
 #define PENDING_NS (5 * PKI_NS_PER_S)
-#define REST_NS (10 * PKI_NS_PER_MS)
 #define WARNINGS 3
 
 struct pki_acceptor *pki_acceptor_open(const struct pki_secret *secret, enum pki_hello_kind kind, int rank, const int *listeners,
@@ -165,7 +165,7 @@ static void make_room(struct pki_acceptor *a, int error)
         drop(a, oldest(a), "was dropped because this process has too many open files");
         return;
     }
-    a->pause_until_ns = pki_now_ns() + REST_NS;
+    a->pause_until_ns = pki_now_ns() + pki_tuning.start.rest_ns;
     if (!a->said_why)
         pki_log(PKI_LOG_WARN, &where, "cannot accept connections; trying again: %s", strerror_r(error, reason, sizeof reason));
     a->said_why = true;

@@ -10,13 +10,13 @@
 #include <unistd.h>
 
 #include "comm/bootstrap/accept.h"
+#include "tuning/tuning.h"
 #include "util/auth.h"
 #include "util/clock.h"
 #include "util/fd.h"
 #include "util/fork.h"
 
 #define BACKLOG 4096
-#define AGAIN_NS (1 * PKI_NS_PER_MS) /* the other end's backlog is full */
 
 struct mesh {
     struct pki_bootstrap *b;
@@ -242,7 +242,7 @@ static bool mesh_missing(const struct mesh *m, int *rank)
 /* Poll once over the handshakes out, the acceptor and the control connections, and go on with whatever moved. */
 static pk_result_t turn(struct mesh *m, uint64_t deadline_ns)
 {
-    const uint64_t again = pki_now_ns() + AGAIN_NS;
+    const uint64_t again = pki_now_ns() + pki_tuning.start.again_ns;
     struct pki_wait wait = { .deadline_ns = m->retry && again < deadline_ns ? again : deadline_ns, .cancel = m->b->cancel };
     struct pollfd *control = m->polls + m->b->rank, *in;
     size_t control_count = poll_control(m, control), in_count = 0;

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "comm/comm.h"
+#include "tuning/tuning.h"
 #include "util/clock.h"
 #include "util/socket.h"
 #include "util/text.h"
@@ -296,8 +297,8 @@ static pk_result_t finish_remote(struct pk_comm *comm, const struct link *links)
         for (int t = 0; t < PKI_TRANSPORTS_MAX; t++)
             if (comm->ifaces[t] != NULL)
                 (void)comm->ifaces[t]->transport->progress(comm->ifaces[t]);
-        if (rounds > 1000)
-            usleep(50);
+        if (rounds > pki_tuning.start.connect_rounds)
+            usleep(pki_tuning.start.connect_us);
     }
     return PK_OK;
 }

@@ -9,13 +9,13 @@
 #include <string.h>
 
 #include "transport/rdma/rdma.h"
+#include "tuning/tuning.h"
 #include "util/clock.h"
 #include "util/text.h"
 
 #define UNHEARD_NS (8 * PKI_NS_PER_S) /* twice what a queue pair tries (qp.c) */
 #define ASK_NS (2 * PKI_NS_PER_S)     /* after so long */
 #define UNHEARD_NS_A_BYTE 100         /* longer, of all that is under way: devices and wires are shared, by 10 MB/s at least */
-#define LOOK_NS (50 * PKI_NS_PER_MS)
 #define COUNTED_NS \
     (200 * PKI_NS_PER_MS) /* at most from one look to the next: meanwhile the process, or the machine, stood still */
 
@@ -50,7 +50,7 @@ void pki_rdma_watchdog(struct pki_rdma_ep *ep)
 {
     uint64_t now = pki_now_ns(), ns = now - ep->recover.listened_ns;
 
-    if (ns < LOOK_NS)
+    if (ns < pki_tuning.rdma.watchdog_ns)
         return;
     ep->recover.listened_ns = now;
     for (uint32_t i = 0; i <= ep->nqps && ep->recover.state == PKI_RDMA_UP; i++) {

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "transport/shm/shm.h"
+#include "tuning/tuning.h"
 #include "util/clock.h"
 #include "util/copy.h"
 #include "util/futex.h"
@@ -13,8 +14,8 @@
 
 /* The reader tells its progress by quarters, so that the line of the header is not fought over. The writer never stands still for
  * it: with a quarter untold there is room for a cell, and for the longest payload with the most that is skipped before it. */
-#define TELL_CELLS (PKI_SHM_CELLS / 4)
-#define TELL_DATA (PKI_SHM_DATA_USED_MIN / 4)
+#define TELL_CELLS (PKI_SHM_CELLS / PKI_SHM_TELL_SHARE)
+#define TELL_DATA (PKI_SHM_DATA_USED_MIN / PKI_SHM_TELL_SHARE)
 
 _Static_assert(PKI_SHM_DATA_USED_MIN - TELL_DATA >= 2 * PKI_SHM_PAYLOAD_MAX, "room with a quarter untold");
 

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "transport/tcp/reach.h"
+#include "tuning/tuning.h"
 #include "util/auth.h"
 #include "util/clock.h"
 #include "util/fd.h"
@@ -15,8 +16,6 @@
 
 #define BACKLOG 4096
 #define STAY_NS (5 * PKI_NS_PER_S)
-#define REST_NS (10 * PKI_NS_PER_MS)
-#define ACCEPTS_A_ROUND 64
 #define WARNINGS 3
 
 /* ---- Listening ---- */
@@ -152,7 +151,7 @@ static void cannot_accept(struct pki_tcp_iface *iface, int error)
     const struct pki_where where = { .rank = iface->rank, .peer = -1 };
     char reason[128];
 
-    iface->pause_until_ns = pki_now_ns() + REST_NS;
+    iface->pause_until_ns = pki_now_ns() + pki_tuning.start.rest_ns;
     if (!iface->said_full)
         pki_log(PKI_LOG_WARN, &where, "over tcp: cannot accept connections, and tries again: %s", strerror_r(error, reason, sizeof reason));
     iface->said_full = true;
@@ -163,7 +162,7 @@ void pki_tcp_accept(struct pki_tcp_iface *iface, struct pki_tcp_source *listener
     if (iface->pause_until_ns != 0 && pki_now_ns() < iface->pause_until_ns)
         return;
     iface->pause_until_ns = 0;
-    for (int i = 0; i < ACCEPTS_A_ROUND; i++) {
+    for (int i = 0; i < pki_tuning.tcp.accepts; i++) {
         int fd = pki_fd_keep(accept4(listener->fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC));
 
         if (fd >= 0) {

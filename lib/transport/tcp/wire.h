@@ -12,6 +12,7 @@
 #include <sys/socket.h>
 
 #include "transport/transport.h"
+#include "tuning/tuning.h"
 #include "util/bytes.h"
 
 #define PKI_TCP_VERSION 9u
@@ -20,10 +21,7 @@
 #define PKI_TCP_WINDOW_MAX 64u
 #define PKI_TCP_CHUNK_MIN (16u << 10)
 #define PKI_TCP_CHUNK_MAX (16u << 20)
-#define PKI_TCP_PAYLOAD_MAX (32u << 10) /* of a control channel message */
-#define PKI_TCP_EAGER_MAX (64u << 10)   /* of one of kind EAGER */
 #define PKI_TCP_ADDRESSES 8
-#define PKI_TCP_EAGER_PUT_MAX (1u << 20) /* a transfer that goes before its grant has come */
 
 /* ---- Frames ---- */
 

@@ -73,6 +73,39 @@ __device__ __forceinline__ void read_row(const pair_shot &s, const unsigned char
         data[u] = read_at(s, block, first + u * s.step);
 }
 
+/* `data`: this thread's first row, which has been read already. */
+__device__ __forceinline__ void send_pairs(const pki_fused_args &args, const pair_shot &s, uint32_t mine, uint64_t *data)
+{
+    for (uint32_t first = mine; first < s.pairs; first += PKI_PAIR_PAIRS * s.step) {
+        if (first != mine)
+            read_row(s, s.in, first, data);
+#pragma unroll
+        for (int u = 0; u < PKI_PAIR_PAIRS; u++)
+            if (first + u * s.step < s.pairs)
+                store_pair(s.far, first + u * s.step, data[u], args.epoch);
+    }
+}
+
+/* Wait for the peer's header, and where it sends for the pairs of this thread's row. */
+__device__ __forceinline__ uint32_t receive_row(const pki_fused_args &args, const pair_shot &s, headers &header, bool receives,
+                                                uint32_t first, uint64_t *their)
+{
+    return wait_until(
+        args,
+        [&]() {
+            bool here = true;
+
+#pragma unroll
+            for (int u = 0; u < PKI_PAIR_PAIRS; u++) {
+                their[u] = 0;
+                if (receives && first + u * s.step < s.pairs)
+                    here &= load_pair(s.near, first + u * s.step, args.epoch, &their[u]);
+            }
+            return header.check(args) && here;
+        },
+        [&]() { header.report(args); });
+}
+
 /* Everything goes out before anything is waited for. `own`: this rank's block that `take` wants. */
 template <typename Take> __device__ __forceinline__ void pair_run(const pki_fused_args &args, const unsigned char *own, Take take)
 {
@@ -92,34 +125,15 @@ template <typename Take> __device__ __forceinline__ void pair_run(const pki_fuse
     verdict = wait_turn(args, state);
     if (verdict == go_on) {
         header.send(args);
-        for (uint32_t first = mine; sends && first < s.pairs; first += PKI_PAIR_PAIRS * s.step) {
-            if (first != mine)
-                read_row(s, s.in, first, data);
-#pragma unroll
-            for (int u = 0; u < PKI_PAIR_PAIRS; u++)
-                if (first + u * s.step < s.pairs)
-                    store_pair(s.far, first + u * s.step, data[u], args.epoch);
-        }
+        if (sends)
+            send_pairs(args, s, mine, data);
     }
     /* Warps stay together for their votes. */
     for (uint32_t first = mine; verdict == go_on; first += PKI_PAIR_PAIRS * s.step) {
         uint64_t their[PKI_PAIR_PAIRS], kept[PKI_PAIR_PAIRS];
 
         read_row(s, own, first, kept);
-        verdict = wait_until(
-            args,
-            [&]() {
-                bool here = true;
-
-#pragma unroll
-                for (int u = 0; u < PKI_PAIR_PAIRS; u++) {
-                    their[u] = 0;
-                    if (receives && first + u * s.step < s.pairs)
-                        here &= load_pair(s.near, first + u * s.step, args.epoch, &their[u]);
-                }
-                return header.check(args) && here;
-            },
-            [&]() { header.report(args); });
+        verdict = receive_row(args, s, header, receives, first, their);
 #pragma unroll
         for (int u = 0; u < PKI_PAIR_PAIRS; u++) {
             const uint32_t pair = first + u * s.step;

@@ -212,7 +212,6 @@ int pki_datagrams_receive(struct pki_datagrams *d,
             const unsigned char *at = in->vectors[i].iov_base;
 
             for (size_t done = 0; done < bytes; done += each) {
-                d->received++;
                 all++;
                 if (!is_lost(d))
                     take(arg, at + done, bytes - done < each ? bytes - done : each, &in->from[i]);
@@ -308,9 +307,7 @@ static void send_one_by_one(struct pki_datagrams *d, const struct train *t, cons
         m.msg_iov = &vector;
         m.msg_control = NULL;
         m.msg_controllen = 0;
-        if (sendmsg(d->fd, &m, MSG_DONTWAIT) >= 0)
-            d->sent++;
-        else
+        if (sendmsg(d->fd, &m, MSG_DONTWAIT) < 0)
             d->unsent++;
     }
 }
@@ -338,8 +335,6 @@ static void send_messages(struct pki_datagrams *d)
     while (done < out->nmessages) {
         int n = sendmmsg(d->fd, out->messages + done, out->nmessages - done, MSG_DONTWAIT);
 
-        for (int i = 0; i < n; i++)
-            d->sent += out->of[done + (unsigned)i]->packets;
         if (n > 0)
             done += (unsigned)n;
         else

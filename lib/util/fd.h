@@ -10,7 +10,4 @@
  * had failed, or there was no number left for it and it is closed. */
 int pki_fd_keep(int fd);
 
-/* pipe2 whose ends are 3 or above. 0, or -1 with errno. */
-int pki_fd_pipe(int ends[2], int flags);
-
 #endif

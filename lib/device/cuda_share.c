@@ -447,7 +447,7 @@ pk_result_t pki_cuda_import(struct pki_device *device, const struct pki_export *
     } else if (in->kind == PKI_EXPORT_VMM) {
         result = import_vmm(context, in, base);
     } else {
-        result = pki_fail(PK_ERR_ARG, NULL, "memory of another process given by address alone");
+        result = pki_fail(PK_ERR_ARG, NULL, "memory of another process, of which only the address is known");
     }
     pki_cuda_leave(context);
     return result;

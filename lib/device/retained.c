@@ -41,7 +41,7 @@ static struct held *held_new(void)
     struct held *held = calloc(1, sizeof *held);
 
     if (held == NULL)
-        (void)pki_fail(PK_ERR_MEMORY, NULL, "no memory to note who writes to this GPU");
+        (void)pki_fail(PK_ERR_MEMORY, NULL, "no memory for the list of ranks that write to this GPU");
     return held;
 }
 

@@ -67,7 +67,7 @@ static void add_steps(struct pki_text *out, const struct pki_task *task)
             continue;
         }
         pki_text_add(out, "    step %u, %s: %zu of %zu bytes%s", i, names[task->plan->steps[i].kind], state->done, state->bytes,
-                     state->starved ? ", no word, no time or no hardware queue was left for it" : "");
+                     state->starved ? ", there was no word, time or hardware queue left for it" : "");
         if (state->finish_bytes > state->done)
             add_signal(out, "the gpu's work", &state->finish);
         pki_text_add(out, state->xfer != NULL ? "; " : "\n");

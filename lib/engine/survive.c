@@ -259,7 +259,7 @@ static void check_deadline(struct pki_engine *e)
         if (now - s->heard_ns[awaited[i]] < span / 2)
             continue;
         where.op = "agree";
-        pki_log(PKI_LOG_WARN, &where, "counts as dead: it has not come within %llu ms", (unsigned long long)e->config.timeout_ms);
+        pki_log(PKI_LOG_WARN, &where, "counts as dead: it did not call within %llu ms", (unsigned long long)e->config.timeout_ms);
         lose(s, awaited[i]);
     }
 }

@@ -145,7 +145,7 @@ static pk_result_t make_room(struct pki_switchml_job *j, size_t units)
         j->summed = malloc(units * sizeof *j->summed);
         j->room = j->exponents != NULL && j->summed != NULL ? units : 0;
         if (j->room == 0)
-            return pki_fail(PK_ERR_MEMORY, NULL, "no memory for what is known of %zu packets", units);
+            return pki_fail(PK_ERR_MEMORY, NULL, "no memory for the state of %zu packets", units);
     }
     if (units > 0)
         memset(j->summed, 0, units * sizeof *j->summed);

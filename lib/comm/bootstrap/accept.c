@@ -98,7 +98,7 @@ static void drop(struct pki_acceptor *a, size_t i, const char *why)
             pki_log(left ? PKI_LOG_INFO : PKI_LOG_WARN, &where, "dropped a connection that called itself rank %u and %s",
                     h->hello.from, why);
         else
-            pki_log(PKI_LOG_WARN, &where, "dropped a connection that %s before it said who it is", why);
+            pki_log(PKI_LOG_WARN, &where, "dropped a connection that %s before its hello", why);
     }
     close(h->fd);
     remove_pending(a, i);

@@ -332,7 +332,7 @@ void pki_rdma_ctrl_received(struct pki_rdma_ep *ep, uint32_t bytes)
     struct pki_msg msg;
 
     if (!pki_rdma_message_parse(slot, bytes, ep->nrails_there, ep->shift_there, &msg)) {
-        pki_rdma_ep_failed(ep, "the peer sent what is no message");
+        pki_rdma_ep_failed(ep, "the peer sent bytes that are not a message");
         return;
     }
     if (msg.kind == KIND_SHUTDOWN) {

@@ -196,7 +196,7 @@ static void resume(struct pki_rdma_ep *ep)
 
     judge_moves(ep);
     enter(ep, PKI_RDMA_UP);
-    pki_log(PKI_LOG_WARN, &where, "rdma: new queue pairs stand after %llu ms",
+    pki_log(PKI_LOG_WARN, &where, "rdma: new queue pairs are connected after %llu ms",
             (unsigned long long)((pki_now_ns() - ep->recover.since_ns) / PKI_NS_PER_MS));
     if (ep->recover.again)
         pki_rdma_broken(ep, "the new queue pairs have failed too");
@@ -325,7 +325,7 @@ static const char *take_note(struct pki_rdma_ep *ep, const struct pki_rdma_note 
     }
     if (note->kind == NOTE_READY) {
         recover->has_ready = note->epoch == recover->epoch && recover->has_hello;
-        return recover->has_ready ? NULL : "the peer's queue pairs are ready unexpectedly";
+        return recover->has_ready ? NULL : "the peer said that its queue pairs are ready, which was not expected";
     }
     if (note->epoch == recover->epoch + 1 && recover->state == PKI_RDMA_UP)
         pki_rdma_broken(ep, "the peer's queue pairs have failed");

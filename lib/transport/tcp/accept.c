@@ -153,7 +153,7 @@ static void cannot_accept(struct pki_tcp_iface *iface, int error)
 
     iface->pause_until_ns = pki_now_ns() + pki_tuning.start.rest_ns;
     if (!iface->said_full)
-        pki_log(PKI_LOG_WARN, &where, "over tcp: cannot accept connections, and tries again: %s", strerror_r(error, reason, sizeof reason));
+        pki_log(PKI_LOG_WARN, &where, "over tcp: cannot accept connections; trying again: %s", strerror_r(error, reason, sizeof reason));
     iface->said_full = true;
 }
 
@@ -225,11 +225,11 @@ static const char *admit(struct pki_tcp_iface *iface, struct pki_tcp_unproven *u
     if (link->state == PKI_TCP_OVER) /* what broke was a shutdown message */
         return "came too late";
     if (link->received != unproven->challenge.received)
-        return "knew less than the one before it";
+        return "is out of date: more frames have come since it began";
     unproven->source.fd = -1;
     if (!pki_tcp_link_up(link, fd, unproven->hello.received)) {
         unproven->source.fd = fd;
-        return "counted what was not sent";
+        return "acknowledged frames that were not sent";
     }
     return NULL;
 }
@@ -247,11 +247,11 @@ void pki_tcp_unproven_step(struct pki_tcp_iface *iface, struct pki_tcp_unproven 
             return;
         unproven->have += n > 0 ? (size_t)n : 0;
         if (n <= 0)
-            why = unproven->challenged ? "left before its proof" : "left before it said who it is";
+            why = unproven->challenged ? "closed before its proof" : "closed before its hello";
         else if (unproven->have == want && unproven->challenged)
             why = admit(iface, unproven);
         else if (unproven->have == want && !challenge(iface, unproven))
-            why = "said what no rank of this communicator says";
+            why = "sent a hello that no rank of this communicator sends";
         if (why != NULL)
             show_out(iface, unproven, why);
     }

@@ -252,7 +252,7 @@ static void process_ended(struct pki_tcp_link *link)
 
     pki_tcp_target_text(&link->ep->targets[link->target], &out);
     pki_tcp_lost(link->ep, link->error != 0 ? link->error : ECONNRESET,
-                 "its process has ended, for nobody listens at %s any more; before that connection %u broke", text, link->index);
+                 "its process has ended: connection %u broke, and nobody listens at %s any more", link->index, text);
 }
 
 /* It was connected, and did not come back. */
@@ -264,7 +264,7 @@ static void stays_broken(struct pki_tcp_link *link)
     int error = target->state == PKI_TCP_FAILED && target->error != 0 ? target->error : ETIMEDOUT;
 
     pki_tcp_target_text(target, &out);
-    pki_tcp_lost(link->ep, error, "connection %u broke (%s) and did not stand again within PK_RETRY_MS (%llu ms); the peer is at %s", link->index,
+    pki_tcp_lost(link->ep, error, "connection %u broke (%s) and was not restored within PK_RETRY_MS (%llu ms); the peer is at %s", link->index,
                  reason(link->error, why, sizeof why), (unsigned long long)(link->ep->iface->params.retry_ns / PKI_NS_PER_MS), text);
 }
 

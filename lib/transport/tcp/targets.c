@@ -221,7 +221,7 @@ void pki_tcp_target_failed(struct pki_tcp_link *link, int error)
         link->ep->base.cause.sys_errno = error != 0 ? error : ECONNRESET;
     if (is_full(error) && !link->ep->iface->said_full) {
         link->ep->iface->said_full = true;
-        pki_log(PKI_LOG_WARN, &where, "over tcp: cannot make a connection, and tries again: %s", strerror_r(error, reason, sizeof reason));
+        pki_log(PKI_LOG_WARN, &where, "over tcp: cannot make a connection; trying again: %s", strerror_r(error, reason, sizeof reason));
     }
 }
 
@@ -299,9 +299,9 @@ static void add_outcome(const struct pki_tcp_target *target, struct pki_text *ou
     else if (target->state == PKI_TCP_TRYING)
         pki_text_add(out, " (no answer yet)");
     else if (target->state == PKI_TCP_NO_ANSWER)
-        pki_text_add(out, " (accepts, but says nothing)");
+        pki_text_add(out, " (accepts, but does not answer)");
     else if (target->error == 0)
-        pki_text_add(out, " (closed by who listens there)");
+        pki_text_add(out, " (closed by the process that listens there)");
     else
         pki_text_add(out, " (%s)", strerror_r(target->error, reason, sizeof reason));
 }
@@ -314,7 +314,7 @@ void pki_tcp_describe(const struct pki_ep *base, struct pki_text *out)
     if (!base->connecting)
         return;
     if (ep->connects) {
-        pki_text_add(out, "it is to be reached at");
+        pki_text_add(out, "this rank tries to connect to");
         for (uint32_t i = 0; i < ep->ntargets; i++) {
             pki_text_add(out, i > 0 ? ", " : " ");
             pki_tcp_target_text(&ep->targets[i], out);

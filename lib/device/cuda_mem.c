@@ -24,9 +24,9 @@ struct registration {
 
 static struct pki_list registrations = { &registrations, &registrations }; /* pki_cuda_lock */
 
-/* A memset is a kernel, which sm_policy NONE rules out and which waits where a program's kernel holds all multiprocessors; what the library
- * wants zeroed under that policy is short, and is copied. Not cuMemsetD8: that one goes through the legacy stream, and waits for the
- * program's work in it. */
+/* A memset is a kernel, which sm_policy NONE rules out and which waits where a program's kernel holds all multiprocessors;
+ * what the library wants zeroed under that policy is short, and is copied. Not cuMemsetD8: that one goes through the legacy
+ * stream, and waits for the program's work in it. */
 static CUresult put_zeros(const struct pki_cuda_context *context, CUstream stream, CUdeviceptr address, size_t bytes)
 {
     static const char zeros[4096];

@@ -2,14 +2,15 @@
 /*
  * Streams of the library's own.
  *
- * They are made when a communicator is, and kept for the next one: every 43rd cuStreamCreate of a process waits for all work of the GPU, also
- * for a stream that waits for the very thread that makes the call (H200, driver 580).
+ * They are made when a communicator is, and kept for the next one: every 43rd cuStreamCreate of a process waits for all work of
+ * the GPU, also for a stream that waits for the very thread that makes the call (H200, driver 580).
  *
- * All streams of a process on a GPU share its hardware queues. A kernel that waits leaves its queue to others, until something is put behind it:
- * then the queue stands still. The driver puts the work of an idle stream into a queue that goes on while few stand still, and later into any. So
- * where several streams wait a word goes ahead: once it is there the queue goes on, and what follows the word is put into the same one. Where
- * it does not come another stream takes the place of this one (measured: docs/design/0024). One more at once, others by and by: where the GPU is
- * another process's just now no word comes, and words in many streams would take all queues that go on.
+ * All streams of a process on a GPU share its hardware queues. A kernel that waits leaves its queue to others, until something is
+ * put behind it: then the queue stands still. The driver puts the work of an idle stream into a queue that goes on while few
+ * stand still, and later into any. So where several streams wait a word goes ahead: once it is there the queue goes on, and what
+ * follows the word is put into the same one. Where it does not come another stream takes the place of this one (measured:
+ * docs/design/0024). One more at once, others by and by: where the GPU is another process's just now no word comes, and words in
+ * many streams would take all queues that go on.
  */
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -66,7 +67,8 @@ static void give_spare(struct pki_cuda_context *context, struct pki_cuda_stream 
     pthread_mutex_unlock(&context->spare_lock);
 }
 
-/* A stream that is destroyed leaves its place. So the program makes its next ones without waiting for the GPU, though the library has taken places. */
+/* A stream that is destroyed leaves its place. So the program makes its next ones without waiting for the GPU, though the
+ * library has taken places. */
 static void leave_places(const struct pki_cuda_driver *cu)
 {
     CUstream made[PKI_STREAM_PLACES];
@@ -115,7 +117,8 @@ static bool has_come(const struct pki_cuda_stream *s)
 
 static bool is_idle(const struct pki_cuda_context *context, const struct pki_cuda_stream *s)
 {
-    return context->cu->stream_query(s->handle) != CUDA_ERROR_NOT_READY; /* any other error is of a context that is broken or gone */
+    /* any other error is of a context that is broken or gone */
+    return context->cu->stream_query(s->handle) != CUDA_ERROR_NOT_READY;
 }
 
 /* One with nothing in it, if more than so many are there, or NULL. With the context current. */

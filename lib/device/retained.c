@@ -10,7 +10,8 @@ struct held {
     struct pki_list node;
     void *at;
     int holders;
-    struct pki_device *device; /* of its own: it keeps the context when the first holder's has been closed; NULL: mappable memory */
+    /* of its own: it keeps the context when the first holder's has been closed; NULL: mappable memory */
+    struct pki_device *device;
 };
 
 static struct {

@@ -28,8 +28,8 @@ template <typename Wide> __device__ __noinline__ Wide divide_once(Wide x, Wide d
     return x / divisor;
 }
 
-/* An element: how it is stored, what it is accumulated in, and the way between. Wide integers wrap; `signed_wide` is what they are
- * compared and divided as. */
+/* An element: how it is stored, what it is accumulated in, and the way between. Wide integers wrap; `signed_wide` is what they
+ * are compared and divided as. */
 template <typename Stored, typename Wide, typename Signed> struct integer : kind_of_element<false> {
     using stored = Stored;
     using wide = Wide;

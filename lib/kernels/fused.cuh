@@ -43,9 +43,10 @@ __device__ __forceinline__ pki_fused_words *words_of(const pki_fused_args &args)
 }
 
 /*
- * Host memory answers a GPU's reads one after another, half a microsecond each or more. Were every warp to ask there, a wait of many CTAs would
- * last as long as all the answers, and the peers, who wait for that, would ask meanwhile. So the warps ask by turns, one of the grid at a time, and who
- * has an answer leaves it where the others look. The first one, which minds the headers, asks every time: where nothing else comes, it waits alone.
+ * Host memory answers a GPU's reads one after another, half a microsecond each or more. Were every warp to ask there, a wait of
+ * many CTAs would last as long as all the answers, and the peers, who wait for that, would ask meanwhile. So the warps ask by
+ * turns, one of the grid at a time, and who has an answer leaves it where the others look. The first one, which minds the
+ * headers, asks every time: where nothing else comes, it waits alone.
  */
 __device__ __noinline__ uint32_t look(const pki_fused_args &args, uint32_t looks)
 {
@@ -231,7 +232,8 @@ __device__ __noinline__ bool others_have_done_it(const pki_fused_args &args)
     return true;
 }
 
-/* All threads of the CTA come here, each with its verdict. tell(fell): the CPU learns that the last epoch has ended; fell: it was done in another way. */
+/* All threads of the CTA come here, each with its verdict. tell(fell): the CPU learns that the last epoch has ended; fell: it
+ * was done in another way. */
 template <typename Tell>
 __device__ __forceinline__ void finish_telling(const pki_fused_args &args, uint32_t verdict, uint32_t last_epoch, Tell tell)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Collectives of two ranks in cells: what pki_exchange does, and what pki_fold does of sums in the common types, for one other rank. Code is
- * fetched anew with every launch: these kernels have little of it.
+ * Collectives of two ranks in cells: what pki_exchange does, and what pki_fold does of sums in the common types, for one other
+ * rank. Code is fetched anew with every launch: these kernels have little of it.
  */
 #include "kernels/element.cuh"
 #include "kernels/replay.cuh"
@@ -36,8 +36,8 @@ __device__ __forceinline__ uint64_t read_at(const pair_shot &s, const unsigned c
     return pair < s.pairs && block != nullptr ? read_user(block + offset, (uint32_t)s.args.bytes - offset) : 0;
 }
 
-/* The last epoch that the program has put another kernel behind, in the same stream: that one will tell the CPU. One CTA asks, for all: they
- * would be served one after another, a microsecond each. */
+/* The last epoch that the program has put another kernel behind, in the same stream: that one will tell the CPU. One CTA asks,
+ * for all: they would be served one after another, a microsecond each. */
 __device__ __forceinline__ uint32_t load_followed(const pki_fused_args &args)
 {
     return blockIdx.x == 0 && threadIdx.x == 0 && args.quiet != 0 ? *(const volatile uint32_t *)&words_of(args)->followed : args.epoch - 1;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Exchanges of blocks too long for cells: pki_push. Where all ranks' buffers are mapped by those who need them, a rank writes its blocks where they
- * belong. Else through rings: half of a CTA's warps send, half receive, each warp alone with its counterpart on the other ranks, so that the
- * fences of some pass while others copy.
+ * Exchanges of blocks too long for cells: pki_push. Where all ranks' buffers are mapped by those who need them, a rank writes its
+ * blocks where they belong. Else through rings: half of a CTA's warps send, half receive, each warp alone with its counterpart on
+ * the other ranks, so that the fences of some pass while others copy.
  */
 #include "kernels/reach.cuh"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Allreduce between short and medium: as pki_twoshot every rank folds one part and hands out the result, but in cells, so that nothing
- * has to be ordered or fenced. Every pair of cells is one thread's business from beginning to end.
+ * Allreduce between short and medium: as pki_twoshot every rank folds one part and hands out the result, but in cells, so that
+ * nothing has to be ordered or fenced. Every pair of cells is one thread's business from beginning to end.
  */
 #include "kernels/element.cuh"
 #include "kernels/fused.cuh"
@@ -198,7 +198,8 @@ __device__ __noinline__ uint32_t relay_take(const relay &r, uint32_t piece)
     return go_on;
 }
 
-/* Piece k + 1 leaves once this thread has heard of all ranks in piece k: the first one's half belonged to the operation before. */
+/* Piece k + 1 leaves once this thread has heard of all ranks in piece k: the first one's half belonged to the operation
+ * before. */
 __device__ __forceinline__ void relay_run(const relay &r)
 {
     headers header(r.args);

@@ -169,8 +169,8 @@ static pk_result_t peek_header(int fd, struct frame_header *header, const struct
     return PK_OK;
 }
 
-/* Take every descriptor out of the control data: the first `room` go to `fds`, any others are closed. Returns how many there were,
- * less those that could not be kept. */
+/* Take every descriptor out of the control data: the first `room` go to `fds`, any others are closed. Returns how many there
+ * were, less those that could not be kept. */
 static int detach_fds(struct msghdr *message, int *fds, int room)
 {
     int count = 0;

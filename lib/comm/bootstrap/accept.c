@@ -154,8 +154,8 @@ static void take_in(struct pki_acceptor *a, int fd)
     pki_handshake_accept(&a->pending[a->pending_count++], fd, a->secret, pki_now_ns() + PENDING_NS);
 }
 
-/* Too many open files is no reason to fail while strangers hold some of them: let the oldest go, and rest when there is none. Whoever waits
- * here until the deadline has to learn why from the log: the ranks at the door cannot say it. */
+/* Too many open files is no reason to fail while strangers hold some of them: let the oldest go, and rest when there is none.
+ * Whoever waits here until the deadline has to learn why from the log: the ranks at the door cannot say it. */
 static void make_room(struct pki_acceptor *a, int error)
 {
     const struct pki_where where = { .rank = (int)a->rank, .peer = -1, .op = "init" };

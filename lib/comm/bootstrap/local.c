@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Unix sockets between the ranks of one host. A rank listens for higher ones and connects to lower ones, all of it side by side. */
+/* Unix sockets between the ranks of one host. A rank listens for higher ones and connects to lower ones, all of it side by
+ * side. */
 #include "comm/bootstrap/internal.h"
 
 #include <errno.h>
@@ -210,7 +211,8 @@ static pk_result_t take_in(struct mesh *m)
     return PK_OK;
 }
 
-/* The control connections tell when a rank dies or gives up meanwhile. Rank 0 must leave alone what ranks that are done send ahead. */
+/* The control connections tell when a rank dies or gives up meanwhile. Rank 0 must leave alone what ranks that are done send
+ * ahead. */
 static size_t poll_control(struct mesh *m, struct pollfd *polls)
 {
     size_t count = 0;

@@ -227,7 +227,8 @@ static pk_result_t serve(const struct place *place, struct pki_meeting *meeting)
         result = pki_secret_allows(meeting->guard, meeting->what, !all && all_loopback(literal, count));
         spread_ports(place, all ? addresses : literal, all ? 2 : count, meeting);
         pki_netif_set_port(&literal[0], place->ports[0]);
-        instead = all && !place->torch && count == 1 && !is_unspecified(&literal[0]) ? &literal[0] : NULL; /* what the user names must do */
+        /* what the user names must do */
+        instead = all && !place->torch && count == 1 && !is_unspecified(&literal[0]) ? &literal[0] : NULL;
     }
     if (result == PK_OK) {
         count = meeting->address_count;

@@ -132,8 +132,8 @@ static pk_result_t open_library(void)
     return PK_OK;
 }
 
-/* Launchers take a process that ends without this for a crash. At the end of the process and not earlier, because later communicators
- * need the connection; calls are counted, so that an MPI in the same process is not disturbed. */
+/* Launchers take a process that ends without this for a crash. At the end of the process and not earlier, because later
+ * communicators need the connection; calls are counted, so that an MPI in the same process is not disturbed. */
 static void finalize_at_exit(void)
 {
     if (pki_fork_is_ours(job.stamp)) /* a child that ends is not the rank */

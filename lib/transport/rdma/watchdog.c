@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Requests that a device neither completes nor fails. RC queue pairs send again what is lost and fail when that is in vain, after some 4 s; but that
- * is the device's promise, and a device that forgets a request would have both ranks wait for ever. So where requests are out and none completes for
- * long, the queue pair counts as failed (recover.c).
+ * Requests that a device neither completes nor fails. RC queue pairs send again what is lost and fail when that is in vain, after
+ * some 4 s; but that is the device's promise, and a device that forgets a request would have both ranks wait for ever. So where
+ * requests are out and none completes for long, the queue pair counts as failed (recover.c).
  *
- * Of most messages on the control channel the device does not tell. When such a one has been the last for a while, a credit follows of which it does.
+ * Of most messages on the control channel the device does not tell. When such a one has been the last for a while, a credit
+ * follows of which it does.
  */
 #include <string.h>
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Whoever connects to this rank is unproven until it has proved the communicator's key. Garbage, half-open and idle connections cost
- * a place until they are shown out, and delay nobody. */
+/* Whoever connects to this rank is unproven until it has proved the communicator's key. Garbage, half-open and idle
+ * connections cost a place until they are shown out, and delay nobody. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>

@@ -39,8 +39,10 @@ struct pki_tcp_frame {
 
 /* The kernel copies what begins with a cache line, there and here, in two thirds of the time. */
 #define PKI_TCP_HEADER_BYTES 8
-#define PKI_TCP_LINE 64u /* frames of the control channel are filled up to a multiple of it, and heads of chunks are one: see below */
-#define PKI_TCP_MSG_SHORT_BYTES 24 /* EAGER; with the header 32, behind which the kernel copies a payload sooner than behind 24; */
+/* frames of the control channel are filled up to a multiple of it, and heads of chunks are one: see below */
+#define PKI_TCP_LINE 64u
+/* EAGER; with the header 32, behind which the kernel copies a payload sooner than behind 24; */
+#define PKI_TCP_MSG_SHORT_BYTES 24
 #define PKI_TCP_MSG_BYTES 56
 #define PKI_TCP_DATA_BYTES 56
 #define PKI_TCP_ACK_BYTES 56

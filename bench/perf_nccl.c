@@ -50,37 +50,22 @@ static struct calls {
     __typeof__(ncclReduceScatter) *ncclReduceScatter;
 } nccl;
 
-static const struct entry {
-    const char *name;
-    size_t offset;
-    enum perf_nccl_setting needed_from; /* on */
-} entries[] = {
-#define ENTRY(name, setting) { #name, offsetof(struct calls, name), setting }
-    ENTRY(ncclGetVersion, PERF_NCCL_DEFAULT),
-    ENTRY(ncclGetErrorString, PERF_NCCL_DEFAULT),
-    ENTRY(ncclGetLastError, PERF_NCCL_DEFAULT),
-    ENTRY(ncclGetUniqueId, PERF_NCCL_DEFAULT),
-    ENTRY(ncclCommInitRank, PERF_NCCL_DEFAULT),
-    ENTRY(ncclCommInitRankConfig, PERF_NCCL_ZERO_CTA),
-    ENTRY(ncclCommDestroy, PERF_NCCL_DEFAULT),
-    ENTRY(ncclCommGetAsyncError, PERF_NCCL_DEFAULT),
-    ENTRY(ncclMemAlloc, PERF_NCCL_REGISTERED),
-    ENTRY(ncclMemFree, PERF_NCCL_REGISTERED),
-    ENTRY(ncclCommRegister, PERF_NCCL_REGISTERED),
-    ENTRY(ncclCommDeregister, PERF_NCCL_REGISTERED),
-    ENTRY(ncclCommWindowRegister, PERF_NCCL_ZERO_CTA),
-    ENTRY(ncclCommWindowDeregister, PERF_NCCL_ZERO_CTA),
-    ENTRY(ncclGroupStart, PERF_NCCL_DEFAULT),
-    ENTRY(ncclGroupEnd, PERF_NCCL_DEFAULT),
-    ENTRY(ncclSend, PERF_NCCL_DEFAULT),
-    ENTRY(ncclRecv, PERF_NCCL_DEFAULT),
-    ENTRY(ncclAllGather, PERF_NCCL_DEFAULT),
-    ENTRY(ncclAllReduce, PERF_NCCL_DEFAULT),
-    ENTRY(ncclBroadcast, PERF_NCCL_DEFAULT),
-    ENTRY(ncclReduce, PERF_NCCL_DEFAULT),
-    ENTRY(ncclReduceScatter, PERF_NCCL_DEFAULT),
-#undef ENTRY
+/* In the order of the settings: each needs what stands before it too. */
+#define CALL(name) { #name, offsetof(struct calls, name) }
+static const struct library_call entries[] = {
+    /* --nccl=default */
+    CALL(ncclGetVersion), CALL(ncclGetErrorString), CALL(ncclGetLastError), CALL(ncclGetUniqueId),
+    CALL(ncclCommInitRank), CALL(ncclCommDestroy), CALL(ncclCommGetAsyncError), CALL(ncclGroupStart),
+    CALL(ncclGroupEnd), CALL(ncclSend), CALL(ncclRecv), CALL(ncclAllGather), CALL(ncclAllReduce), CALL(ncclBroadcast),
+    CALL(ncclReduce), CALL(ncclReduceScatter),
+    /* --nccl=registered */
+    CALL(ncclMemAlloc), CALL(ncclMemFree), CALL(ncclCommRegister), CALL(ncclCommDeregister),
+    /* --nccl=zerocta */
+    CALL(ncclCommInitRankConfig), CALL(ncclCommWindowRegister), CALL(ncclCommWindowDeregister),
 };
+static const size_t needed[] = { [PERF_NCCL_DEFAULT] = 16, [PERF_NCCL_REGISTERED] = 20, [PERF_NCCL_ZERO_CTA] = 23 };
+
+_Static_assert(sizeof entries / sizeof entries[0] == 23, "each call belongs to a setting");
 
 static char library_path[512];
 static char library_version[24];
@@ -112,19 +97,6 @@ static void must(ncclResult_t result, ncclComm_t comm, const char *call)
     exit(1);
 }
 
-static void *open_nccl(void)
-{
-    const char *given = getenv("PERF_NCCL_LIBRARY");
-    char error[512];
-    void *library = open_library(given, "libnccl.so.2", error, sizeof error);
-
-    if (library != NULL)
-        return library;
-    fprintf(stderr, "pickle-perf: NCCL was not found: %s%s\n", error,
-            given == NULL || *given == '\0' ? "; nor in the usual folders of Python packages: say PERF_NCCL_LIBRARY=/path/to/libnccl.so.2" : "");
-    exit(2);
-}
-
 static void read_version(enum perf_nccl_setting setting)
 {
     int version = 0;
@@ -142,22 +114,23 @@ static void read_version(enum perf_nccl_setting setting)
 
 void perf_nccl_load(enum perf_nccl_setting setting)
 {
-    void *library;
+    char error[512];
+    void *library = open_nccl(getenv("PERF_NCCL_LIBRARY"), error, sizeof error);
+    const char *missing;
     Dl_info info;
 
-    /* NVLink multicast is never used here, whatever the environment says. NCCL reads this when it is first called. */
-    setenv("NCCL_NVLS_ENABLE", "0", 1);
-    library = open_nccl();
-    for (size_t i = 0; i < sizeof entries / sizeof entries[0]; i++)
-        *(void **)(void *)((char *)&nccl + entries[i].offset) = dlsym(library, entries[i].name);
+    if (library == NULL) {
+        fprintf(stderr, "pickle-perf: NCCL was not found: %s (PERF_NCCL_LIBRARY=/path/to/libnccl.so.2 says where it is)\n", error);
+        exit(2);
+    }
+    missing = library_load(library, entries, needed[setting], &nccl);
     if (nccl.ncclGetVersion != NULL && dladdr(*(void **)(void *)&nccl.ncclGetVersion, &info) != 0)
         snprintf(library_path, sizeof library_path, "%s", info.dli_fname);
-    for (size_t i = 0; i < sizeof entries / sizeof entries[0]; i++)
-        if (*(void **)(void *)((char *)&nccl + entries[i].offset) == NULL && setting >= entries[i].needed_from) {
-            fprintf(stderr, "pickle-perf: %s has no %s, which --nccl=%s needs: it is no NCCL, or an older one\n",
-                    *library_path != '\0' ? library_path : "the NCCL found", entries[i].name, setting_names[setting]);
-            exit(2);
-        }
+    if (missing != NULL) {
+        fprintf(stderr, "pickle-perf: %s has no %s, which --nccl=%s needs: it is no NCCL, or an older one\n",
+                *library_path != '\0' ? library_path : "the NCCL found", missing, setting_names[setting]);
+        exit(2);
+    }
     read_version(setting);
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Starting worlds of ranks, ending them, and giving orders to one at a time. */
-#include "driver.h"
+#include "words.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -23,8 +23,6 @@
 #define POLL_MS 100
 #define ANSWER_SECONDS 60
 #define END_MS 10000
-#define WORDS_MAX 96
-#define SPEC_BYTES 512
 
 /* What a world is started by. Words are divided by spaces; %r in the environment is the rank. */
 struct kind {
@@ -80,40 +78,6 @@ static const struct kind *find_kind(const char *name)
     exit(2);
 }
 
-/* The words of an argument list under construction. */
-struct words {
-    char *list[WORDS_MAX];
-    int count;
-    char storage[COMMAND_BYTES * 2];
-    size_t used;
-};
-
-static void add_word(struct words *words, const char *text, size_t length)
-{
-    char *at = words->storage + words->used;
-
-    if (words->count == WORDS_MAX - 1 || words->used + length + 1 > sizeof words->storage) {
-        fprintf(stderr, "pickle-compare: a command is too long\n");
-        exit(2);
-    }
-    memcpy(at, text, length);
-    at[length] = '\0';
-    words->list[words->count++] = at;
-    words->list[words->count] = NULL;
-    words->used += length + 1;
-}
-
-static void add_words(struct words *words, const char *text, const char *divider)
-{
-    while (text != NULL && *text != '\0') {
-        size_t length = strcspn(text, divider);
-
-        if (length > 0)
-            add_word(words, text, length);
-        text += length + (text[length] != '\0');
-    }
-}
-
 static void beside_this_program(const char *name, char *path, size_t bytes)
 {
     char self[512];
@@ -138,25 +102,6 @@ static int free_port(void)
     return ntohs(address.sin_port);
 }
 
-static void set_variables(char *const *words, int rank)
-{
-    for (; *words != NULL; words++) {
-        char text[SPEC_BYTES];
-        char *value;
-        char *mark;
-
-        snprintf(text, sizeof text, "%s", *words);
-        value = strchr(text, '=');
-        if (value == NULL)
-            continue;
-        *value++ = '\0';
-        mark = strstr(value, "%r");
-        if (mark != NULL)
-            snprintf(mark, sizeof text - (size_t)(mark - text), "%d", rank);
-        setenv(text, value, 1);
-    }
-}
-
 static void bind_to_core(int rank)
 {
     cpu_set_t allowed, one;
@@ -178,7 +123,7 @@ static _Noreturn void become(bool bound, const struct words *command, const stru
     int out = open(log, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
 
     prctl(PR_SET_PDEATHSIG, SIGTERM);
-    set_variables(variables->list, rank);
+    words_set_variables(variables->list, rank);
     if (in < 0 || out < 0 || dup2(in, 0) < 0 || dup2(out, 1) < 0 || dup2(out, 2) < 0)
         _exit(126);
     if (bound)
@@ -318,11 +263,11 @@ static void add_mpirun(const struct driver *driver, const struct kind *kind, str
 
     snprintf(start, sizeof start, "mpirun --allow-run-as-root --oversubscribe -n %d --bind-to %s", driver->options.ranks,
              !driver->options.bind ? "none" : crowded ? "core:overload-allowed" : "core");
-    add_words(command, start, " ");
+    words_add(command, start, " ");
     /* More ranks than cores: those that wait must make room. */
     if (crowded)
-        add_words(command, "--mca mpi_yield_when_idle 1", " ");
-    add_words(command, kind->mpirun, " ");
+        words_add(command, "--mca mpi_yield_when_idle 1", " ");
+    words_add(command, kind->mpirun, " ");
 }
 
 /* As it is printed: what is set, and what is run without our own arguments. */
@@ -339,26 +284,13 @@ static void describe(const struct kind *kind, const struct words *variables, con
         snprintf(world->command + used, COMMAND_BYTES - used, "%s %s", kind->program, kind->variant);
 }
 
-/* %r in a word is the rank. */
-static void add_rank_words(struct words *words, const char *text, int rank)
-{
-    const char *mark;
-    char one[SPEC_BYTES];
-
-    for (; text != NULL && (mark = strstr(text, "%r")) != NULL; text = mark + 2) {
-        snprintf(one, sizeof one, "%.*s%d", (int)(mark - text), text, rank);
-        add_words(words, one, " ");
-    }
-    add_words(words, text, " ");
-}
-
 /* The command where its rank is to be. */
 static void enter(const struct driver *driver, const struct words *command, int rank, struct words *out)
 {
     *out = (struct words){ .count = 0 };
-    add_rank_words(out, driver->options.enter, rank);
+    words_add_for_rank(out, driver->options.enter, rank);
     for (int i = 0; i < command->count; i++)
-        add_word(out, command->list[i], strlen(command->list[i]));
+        words_add_one(out, command->list[i], strlen(command->list[i]));
 }
 
 static void start_ranks(struct driver *driver, struct driver_world *world, const struct kind *kind, const struct words *command,
@@ -374,7 +306,7 @@ static void start_ranks(struct driver *driver, struct driver_world *world, const
         return;
     }
     snprintf(own, sizeof own, "PK_RANK=%%r PK_SIZE=%d PK_ROOT=%s:%d", driver->options.ranks, driver->options.root, free_port());
-    add_words(variables, own, " ");
+    words_add(variables, own, " ");
     for (int r = 0; r < driver->options.ranks; r++) {
         enter(driver, command, r, &entered);
         spawn(world, driver->options.bind && !kind->unbound, &entered, variables, r, log);
@@ -395,8 +327,8 @@ static void start_world(struct driver *driver, struct driver_world *world, const
     snprintf(world->label, sizeof world->label, "%s", spec);
     world->family = kind->family;
     command = variables = (struct words){ .count = 0 };
-    add_words(&variables, driver->options.net ? kind->environment : NULL, " ");
-    add_words(&variables, spec + length, ":");
+    words_add(&variables, driver->options.net ? kind->environment : NULL, " ");
+    words_add(&variables, spec + length, ":");
     if (kind->mpirun != NULL)
         add_mpirun(driver, kind, &command);
     beside_this_program(kind->program, program, sizeof program);
@@ -408,10 +340,10 @@ static void start_world(struct driver *driver, struct driver_world *world, const
     snprintf(own, sizeof own, "%s/w%d", driver->folder, index);
     if (mkdir(own, 0700) != 0)
         give_up(own);
-    add_word(&command, program, strlen(program));
+    words_add_one(&command, program, strlen(program));
     snprintf(own, sizeof own, "%s/driver %d %s/w%d %zu %s", driver->folder, index, driver->folder, index,
              driver->options.end_bytes, kind->variant);
-    add_words(&command, own, " ");
+    words_add(&command, own, " ");
     start_ranks(driver, world, kind, &command, &variables);
     await(driver, world);
 }
@@ -437,7 +369,7 @@ void driver_start(struct driver *driver)
 
     if (list == NULL)
         list = driver->options.net ? default_net_worlds : default_worlds;
-    add_words(&specs, list, ",");
+    words_add(&specs, list, ",");
     if (specs.count == 0 || specs.count > WORLDS_MAX) {
         fprintf(stderr, "pickle-compare: 1 to %d worlds\n", WORLDS_MAX);
         exit(2);

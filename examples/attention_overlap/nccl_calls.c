@@ -4,7 +4,6 @@
 #include "open_library.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 
 static struct nccl_calls nccl;
 static struct nccl_window_calls windows;
@@ -30,8 +29,7 @@ const struct nccl_calls *nccl_load(const char *given, const char **why)
     int version = 0;
 
     *why = text;
-    setenv("NCCL_NVLS_ENABLE", "0", 1); /* NCCL reads it when it is first called */
-    library = open_library(given, "libnccl.so.2", error, sizeof error);
+    library = open_nccl(given, error, sizeof error);
     missing = library != NULL ? library_load(library, calls, sizeof calls / sizeof calls[0], &nccl) : NULL;
     if (library == NULL || missing != NULL) {
         snprintf(text, sizeof text, "NCCL: %s%s", missing != NULL ? "it has no " : error, missing != NULL ? missing : "");

@@ -56,6 +56,12 @@ void *open_library(const char *given, const char *name, char *error, size_t erro
     return library;
 }
 
+void *open_nccl(const char *given, char *error, size_t error_bytes)
+{
+    setenv("NCCL_NVLS_ENABLE", "0", 1);
+    return open_library(given, "libnccl.so.2", error, error_bytes);
+}
+
 const char *library_load(void *library, const struct library_call *calls, size_t count, void *table)
 {
     for (size_t i = 0; i < count; i++) {

@@ -11,6 +11,10 @@
  */
 void *open_library(const char *given, const char *name, char *error, size_t error_bytes);
 
+/* libnccl.so.2, told to leave NVLink multicast alone, whatever the environment says: NCCL reads that when it is first called. Call it while
+ * there is one thread. */
+void *open_nccl(const char *given, char *error, size_t error_bytes);
+
 /* One call of it; NULL: it has none. */
 struct library_call {
     const char *name;

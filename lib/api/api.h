@@ -45,19 +45,21 @@ pk_result_t pki_check_buffer(const void *buf, size_t count, pk_dtype_t dtype, co
 
 /* Run now, or record in the calling thread's open group. */
 pk_result_t pki_submit(pk_comm_t *comm, const struct pki_request *request);
-/* Threads of the process that have a group open. Every call asks, and while there is none no function need be called for the address of the
- * thread's own memory. (Memory at a fixed place in each thread would spare that too, but it is scarce: a process that opens the library
- * late, or has it twice, may have none left.) */
+/* Threads of the process that have a group open. Every call asks, and while there is none no function need be called for the
+ * address of the thread's own memory. (Memory at a fixed place in each thread would spare that too, but it is scarce: a
+ * process that opens the library late, or has it twice, may have none left.) */
 extern atomic_int pki_open_groups;
 bool pki_thread_in_group(void);
 /* Is a group open in the calling thread? */
 static inline bool pki_in_group(void)
 {
-    return atomic_load_explicit(&pki_open_groups, memory_order_relaxed) > 0 && pki_thread_in_group(); /* a thread sees what it counted itself */
+    /* a thread sees what it counted itself */
+    return atomic_load_explicit(&pki_open_groups, memory_order_relaxed) > 0 && pki_thread_in_group();
 }
 /* A call inside a group found an error: the group's end returns it too. Passes `result` through. */
 pk_result_t pki_submit_refused(pk_result_t result);
-/* A communicator or a host stream (or NULL) is about to go: the calling thread's open group cannot start what it has recorded for it. */
+/* A communicator or a host stream (or NULL) is about to go: the calling thread's open group cannot start what it has recorded
+ * for it. */
 void pki_group_forgo(const pk_comm_t *comm, const void *stream);
 
 #endif

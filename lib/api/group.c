@@ -131,7 +131,8 @@ static pk_result_t finish(struct part *parts, size_t nparts)
     return first;
 }
 
-/* Ranks that one thread drives meet one another: all tell before any waits. When one part is refused nothing of the others is captured. */
+/* Ranks that one thread drives meet one another: all tell before any waits. When one part is refused nothing of the others is
+ * captured. */
 static void capture(struct part *parts, size_t nparts)
 {
     bool refused = false;

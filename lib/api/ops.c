@@ -4,8 +4,8 @@
 #include "util/dtype.h"
 #include "util/hot.h"
 
-/* Nothing to refuse, nothing to record: the engine may be asked whether the message goes at once, without a description. Else what is
- * special about the call is found out below, with a text. */
+/* Nothing to refuse, nothing to record: the engine may be asked whether the message goes at once, without a description. Else
+ * what is special about the call is found out below, with a text. */
 static inline bool is_plain(const void *buf, size_t count, pk_dtype_t dtype, int peer, const pk_comm_t *comm, pk_stream_t stream)
 {
     size_t width = pki_dtype_bytes(dtype);

@@ -6,8 +6,8 @@
 
 /*
  * Dissemination: who has heard of the ranks up to 2^k - 1 before it tells the one 2^k behind, which then knows of 2^(k+1) - 1.
- * log n sends, log n hops. The last round need not tell what would go all the way round: a receive of round i speaks of ranks from
- * 2^i before on.
+ * log n sends, log n hops. The last round need not tell what would go all the way round: a receive of round i speaks of ranks
+ * from 2^i before on.
  */
 static void build(struct pki_plan *plan, int rank, int size, bool in_place)
 {

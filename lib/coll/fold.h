@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Ranks for algorithms that halve and double. Where there are more than a power of two, the first ranks go in pairs: 0 and 1, 2 and
- * 3, ...; the lower one stands for both. Those who take part are numbered in rank order.
+ * Ranks for algorithms that halve and double. Where there are more than a power of two, the first ranks go in pairs: 0 and 1, 2
+ * and 3, ...; the lower one stands for both. Those who take part are numbered in rank order.
  */
 #ifndef PKI_FOLD_H
 #define PKI_FOLD_H

@@ -2,8 +2,8 @@
 #include "coll/plan.h"
 
 /*
- * Collectives that are one kernel on each rank. They are not in the list of algorithms, since they exist on GPUs of one host alone
- * and no one can ask for them where they do not.
+ * Collectives that are one kernel on each rank. They are not in the list of algorithms, since they exist on GPUs of one host
+ * alone and no one can ask for them where they do not.
  */
 
 /* One step: a kernel on each rank, and nothing between them but memory. In rank order, as the direct algorithms. */

@@ -13,8 +13,8 @@ static void leave_it_to_the_rank_before(struct pki_plan *plan, int rank, bool in
 }
 
 /*
- * Stretches of sums are exchanged at distance 1, 2, 4, ... A stretch arrives where the partial sums lay that went to the same peer (the
- * first ones, in place, where the own part lies).
+ * Stretches of sums are exchanged at distance 1, 2, 4, ... A stretch arrives where the partial sums lay that went to the same
+ * peer (the first ones, in place, where the own part lies).
  */
 static void gather_sums(struct pki_plan *plan, int rank, bool in_place, const struct pki_halving *h)
 {

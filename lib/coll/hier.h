@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What plans across hosts share. A host's ranks sum up or gather among themselves; between hosts each block goes once, carried by one
- * rank of either host: by several of a host at the same time (`hier`), or, where hops cost more than bytes, by one for all (`leader`).
+ * What plans across hosts share. A host's ranks sum up or gather among themselves; between hosts each block goes once, carried by
+ * one rank of either host: by several of a host at the same time (`hier`), or, where hops cost more than bytes, by one for all
+ * (`leader`).
  */
 #ifndef PKI_HIER_H
 #define PKI_HIER_H
@@ -10,8 +11,8 @@
 #include "coll/sum.h"
 
 /*
- * Begin a sum of every rank's `part` on this host, in the order of places, and of `others` operands that the caller names from position
- * site->ranks on. What comes from this host's ranks lands in scratch blocks `scratch` to scratch + site->ranks - 2.
+ * Begin a sum of every rank's `part` on this host, in the order of places, and of `others` operands that the caller names from
+ * position site->ranks on. What comes from this host's ranks lands in scratch blocks `scratch` to scratch + site->ranks - 2.
  */
 void pki_hier_sum_begin(struct pki_sum *sum, struct pki_plan *plan, const struct pki_site *site, struct pki_ref part,
                         uint32_t scratch, int others);

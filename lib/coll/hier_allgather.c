@@ -13,8 +13,9 @@ static void take(struct pki_plan *plan, const struct pki_site *s, int owner)
 }
 
 /*
- * Each rank hands its block to one rank of each other host, and to all of its own; whoever receives a block from another host hands it
- * on within its own. Each host's link carries a block once, by the same number of ranks where hosts are of one size. Two hops.
+ * Each rank hands its block to one rank of each other host, and to all of its own; whoever receives a block from another host
+ * hands it on within its own. Each host's link carries a block once, by the same number of ranks where hosts are of one size. Two
+ * hops.
  */
 static void build(struct pki_plan *plan, int rank, int size, bool in_place)
 {

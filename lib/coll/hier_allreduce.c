@@ -6,7 +6,8 @@
 
 /*
  * The data is cut into a part for each of as many carriers as the smallest host has ranks, and a part into a block for each host.
- * Carrier c of host h sums up block (c, h): its own ranks' parts, and the sums that carrier c of each other host has made of its ranks'.
+ * Carrier c of host h sums up block (c, h): its own ranks' parts, and the sums that carrier c of each other host has made of its
+ * ranks'.
  */
 struct allreduce {
     struct pki_plan *plan;

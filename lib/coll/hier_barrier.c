@@ -28,7 +28,8 @@ static int ask_hosts(struct pki_plan *plan, const struct pki_site *s, uint32_t a
     return round;
 }
 
-/* One rank of each host waits for its others, hears of the other hosts, and lets its own go: log h hops between hosts, two within. */
+/* One rank of each host waits for its others, hears of the other hosts, and lets its own go: log h hops between hosts, two
+ * within. */
 static void build(struct pki_plan *plan, int rank, int size, bool in_place)
 {
     struct pki_site s = pki_site(plan);

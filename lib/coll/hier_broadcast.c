@@ -3,8 +3,9 @@
 #include "coll/ring.h"
 
 /*
- * The data is cut into a part for each carrier, and a part into a block for each host but the root's. Carrier c of the root's host sends
- * each block of its part to carrier c of the block's host, who passes it on to the others. Inside a host everything comes in one hop.
+ * The data is cut into a part for each carrier, and a part into a block for each host but the root's. Carrier c of the root's
+ * host sends each block of its part to carrier c of the block's host, who passes it on to the others. Inside a host everything
+ * comes in one hop.
  */
 struct broadcast {
     struct pki_plan *plan;
@@ -68,7 +69,8 @@ static void beside_the_root(const struct broadcast *b, int root)
     pass_the_rest(b, false, root, b->s.place);
 }
 
-/* This host's block comes from the root's host and goes to the others; theirs come from them. All go to the ranks of this host. */
+/* This host's block comes from the root's host and goes to the others; theirs come from them. All go to the ranks of this
+ * host. */
 static void carry(const struct broadcast *b, int own)
 {
     for (int hop = 0; hop < b->blocks; hop++) {

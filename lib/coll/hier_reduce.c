@@ -5,8 +5,9 @@
 #include "coll/ring.h"
 
 /*
- * The broadcast backwards: a part for each carrier, a block of it for each host but the root's. The block's host sums up what all hosts
- * but the root's have of it; the carrier of the root's host adds what its ranks have; the root takes the sums of its host's carriers.
+ * The broadcast backwards: a part for each carrier, a block of it for each host but the root's. The block's host sums up what all
+ * hosts but the root's have of it; the carrier of the root's host adds what its ranks have; the root takes the sums of its host's
+ * carriers.
  */
 struct reduce {
     struct pki_plan *plan;

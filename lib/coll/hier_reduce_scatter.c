@@ -2,7 +2,8 @@
 #include "coll/hier.h"
 #include "coll/ring.h"
 
-/* Block `target` of this host's ranks, summed up by one of them and sent to that rank on another host. Returns scratch blocks used. */
+/* Block `target` of this host's ranks, summed up by one of them and sent to that rank on another host. Returns scratch blocks
+ * used. */
 static uint32_t give(struct pki_plan *plan, const struct pki_site *s, int target, uint32_t scratch)
 {
     int carrier = pki_site_carrier(s, s->host, target);
@@ -43,8 +44,8 @@ static void take(struct pki_plan *plan, const struct pki_site *s, uint32_t scrat
 }
 
 /*
- * For each block of another host one rank of this one sums up its ranks' parts and sends the sum to the block's rank, which sums up what
- * all hosts send and what its own host's ranks have. Each host's link carries the sum of a block once. Two hops.
+ * For each block of another host one rank of this one sums up its ranks' parts and sends the sum to the block's rank, which sums
+ * up what all hosts send and what its own host's ranks have. Each host's link carries the sum of a block once. Two hops.
  */
 static void build(struct pki_plan *plan, int rank, int size, bool in_place)
 {

@@ -20,8 +20,8 @@ pk_result_t pki_hosts_make(const int *host_of, int size, struct pki_hosts **host
 void pki_hosts_free(struct pki_hosts *hosts); /* NULL is legal */
 
 /*
- * Where a plan's rank sits. A plan made without hosts has all ranks on one. With a root, places on its host are counted from it on,
- * so that the root is always at place 0.
+ * Where a plan's rank sits. A plan made without hosts has all ranks on one. With a root, places on its host are counted from it
+ * on, so that the root is always at place 0.
  */
 struct pki_site {
     const struct pki_hosts *map; /* or NULL */

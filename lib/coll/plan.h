@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Plans: what one rank does in a collective, as an array of steps on blocks. Pure functions of (rank, size, root, hosts); no memory
- * addresses, no bytes, no I/O. How long blocks are is in a layout, which comes with the operation: so v-forms have the plans of the
- * others. The engine runs plans on any kind of memory and cuts what a step works on into chunks. What plans rely on:
+ * Plans: what one rank does in a collective, as an array of steps on blocks. Pure functions of (rank, size, root, hosts); no
+ * memory addresses, no bytes, no I/O. How long blocks are is in a layout, which comes with the operation: so v-forms have the
+ * plans of the others. The engine runs plans on any kind of memory and cuts what a step works on into chunks. What plans rely on:
  *
  * - Chunks have one length for all steps of an operation: chunk c covers the same offsets of whatever a step works on.
- * - A step may do chunk c when the steps it depends on have done chunk c (or are complete) and it has itself done c - 1; a `whole`
- *   step may do nothing before they are all complete.
+ * - A step may do chunk c when the steps it depends on have done chunk c (or are complete) and it has itself done c - 1; a
+ *   `whole` step may do nothing before they are all complete.
  * - A step, even an empty one, is complete only after all steps it depends on are complete.
  * - Between two ranks the k-th SEND of a plan meets the k-th RECV or RECV_REDUCE of the other's plan, in the order of the arrays.
- *   Both are as long. An empty transfer happens too: the receive does not end before the send has started (barriers are made of it).
+ *   Both are as long. An empty transfer happens too: the receive does not end before the send has started (barriers are made of
+ *   it).
  * - In-place is each rank's own affair: it changes neither the transfers nor their order.
  */
 #ifndef PKI_PLAN_H
@@ -20,6 +21,7 @@
 #include <stdint.h>
 
 #include "pickle/base.h"
+#include "tuning/tuning.h"
 
 enum pki_step_kind {
     PKI_STEP_SEND,        /* src to peer */
@@ -34,9 +36,9 @@ enum pki_step_kind {
 enum pki_buffer { PKI_BUF_IN, PKI_BUF_OUT, PKI_BUF_SCRATCH };
 
 /*
- * A block, or a stretch of blocks that lie side by side. IN and OUT are cut as plan->in_blocks and out_blocks say, also on ranks that
- * have no such buffer: there scratch alone is like it. Scratch block `index` mirrors IN or OUT from block `base` on: what is like
- * block `base` begins at its first byte.
+ * A block, or a stretch of blocks that lie side by side. IN and OUT are cut as plan->in_blocks and out_blocks say, also on ranks
+ * that have no such buffer: there scratch alone is like it. Scratch block `index` mirrors IN or OUT from block `base` on: what is
+ * like block `base` begins at its first byte.
  */
 struct pki_ref {
     uint8_t buffer;      /* enum pki_buffer */
@@ -77,8 +79,9 @@ struct pki_plan {
     int rank, size, root;           /* root: 0 where the collective has none */
     bool failed;                    /* out of memory while building */
     const struct pki_hosts *hosts;  /* where the ranks sit, of those who made the plan; NULL: all on one host */
-    /* In a CUDA stream transfers go in rounds (order.h): a rank's n-th send meets the n-th receive of its peer, and neither depends on a
-     * transfer of round n or later. A rank's link carries one at a time either way, and local work goes on beside those of later rounds. */
+    /* In a CUDA stream transfers go in rounds (order.h): a rank's n-th send meets the n-th receive of its peer, and neither
+     * depends on a transfer of round n or later. A rank's link carries one at a time either way, and local work goes on beside
+     * those of later rounds. */
     bool ordered;
     const char *algorithm;
 };
@@ -135,8 +138,8 @@ static inline bool pki_shape_has_out(const struct pki_shape *shape, int rank, in
 struct pki_algorithm {
     const char *name; /* "direct", "ring" */
     enum pki_coll coll;
-    /* One of the two. Append this rank's steps to an empty plan. `in_place` as enum pki_coll says; for a collective with a root it
-     * counts there alone. */
+    /* One of the two. Append this rank's steps to an empty plan. `in_place` as enum pki_coll says; for a collective with a
+     * root it counts there alone. */
     void (*build)(struct pki_plan *plan, int rank, int size, bool in_place);
     void (*build_rooted)(struct pki_plan *plan, int rank, int size, int root, bool in_place);
 };
@@ -157,11 +160,11 @@ pk_result_t pki_plan_make(const struct pki_algorithm *algorithm, const struct pk
 void pki_plan_free(struct pki_plan *plan);
 
 /*
- * How long the blocks of one operation are on one rank, in elements. A buffer without counts is cut by pki_block_range: all of IN is
- * count elements for allreduce, reduce, broadcast, gather and allgather, size * count for reduce_scatter, alltoall and scatter; all of
- * OUT is count for allreduce, reduce, broadcast, reduce_scatter and scatter, size * count for allgather, alltoall and gather: on every
- * rank, whether it has the buffer or not. V-forms have counts and offsets where the buffer has more than one block and the rank has
- * it. Their plans name no stretches.
+ * How long the blocks of one operation are on one rank, in elements. A buffer without counts is cut by pki_block_range: all of IN
+ * is count elements for allreduce, reduce, broadcast, gather and allgather, size * count for reduce_scatter, alltoall and
+ * scatter; all of OUT is count for allreduce, reduce, broadcast, reduce_scatter and scatter, size * count for allgather, alltoall
+ * and gather: on every rank, whether it has the buffer or not. V-forms have counts and offsets where the buffer has more than one
+ * block and the rank has it. Their plans name no stretches.
  */
 struct pki_layout {
     size_t in_total, out_total;             /* without counts */
@@ -204,9 +207,8 @@ void pki_plan_final(struct pki_plan *plan, uint32_t step);
 
 /* How `total` elements are cut into `blocks`: the first total % blocks are one longer. */
 void pki_block_range(size_t total, uint32_t blocks, uint32_t index, size_t *first, size_t *count);
-/* And a long block into pieces: they begin at multiples of PKI_PIECE_GRAIN elements, so that GPUs may work on whole vectors; the last one has
- * what is left over. A short block is cut as above. */
-#define PKI_PIECE_GRAIN 64
+/* And a long block into pieces: they begin at multiples of PKI_PIECE_GRAIN elements, so that GPUs may work on whole vectors;
+ * the last one has what is left over. A short block is cut as above. */
 void pki_piece_range(size_t total, uint32_t pieces, uint32_t index, size_t *first, size_t *count);
 
 #endif

@@ -3,9 +3,10 @@
 #include "coll/ring.h"
 
 /*
- * As direct, but the rank's own block goes to the next rank and comes back from there: for GPUs that may run no kernel, where a copy inside
- * the GPU would be one, and whose links to one another are faster than the host's memory. n + 1 sends of one block each; one block of scratch for the rank before.
- * In place the own block makes the journey as well, and arrives where it is: to the other ranks it makes no difference.
+ * As direct, but the rank's own block goes to the next rank and comes back from there: for GPUs that may run no kernel, where a
+ * copy inside the GPU would be one, and whose links to one another are faster than the host's memory. n + 1 sends of one block
+ * each; one block of scratch for the rank before. In place the own block makes the journey as well, and arrives where it is: to
+ * the other ranks it makes no difference.
  */
 static void build(struct pki_plan *plan, int rank, int size, bool in_place)
 {

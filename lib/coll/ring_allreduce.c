@@ -5,7 +5,6 @@
 #include "coll/ring.h"
 
 /* Receives may land in this many blocks in turn: one is summed up while the next one fills. */
-#define LANDINGS 2
 
 /*
  * Reduce-scatter: a partial sum of each block travels round the ring, every rank adding its own part; after n - 1 hops rank r
@@ -16,11 +15,11 @@ static uint32_t reduce_scatter(struct pki_plan *plan, int rank, int size, uint32
     int next = pki_after(rank, 1, size);
     int previous = pki_before(rank, 1, size);
     uint32_t summed = 0;
-    uint32_t landing_free[LANDINGS] = { 0 };
+    uint32_t landing_free[PKI_RING_LANDINGS] = { 0 };
 
     for (int hop = 0; hop + 1 < size; hop++) {
         uint32_t block = pki_before(rank, hop + 1, size);
-        struct pki_ref landing = pki_scratch(hop % LANDINGS, pki_out(block));
+        struct pki_ref landing = pki_scratch(hop % PKI_RING_LANDINGS, pki_out(block));
 
         if (hop == 0) {
             sent[hop] = pki_plan_send(plan, next, pki_in(rank));
@@ -29,9 +28,9 @@ static uint32_t reduce_scatter(struct pki_plan *plan, int rank, int size, uint32
             pki_plan_after(plan, summed);
         }
         summed = pki_plan_recv_reduce(plan, previous, pki_out(block), pki_in(block), landing);
-        if (hop >= LANDINGS)
-            pki_plan_after(plan, landing_free[hop % LANDINGS]);
-        landing_free[hop % LANDINGS] = summed;
+        if (hop >= PKI_RING_LANDINGS)
+            pki_plan_after(plan, landing_free[hop % PKI_RING_LANDINGS]);
+        landing_free[hop % PKI_RING_LANDINGS] = summed;
     }
     pki_plan_final(plan, summed);
     return summed;

@@ -40,8 +40,8 @@ static void exchange(struct pki_plan *plan, bool in_place, uint32_t *sent)
 }
 
 /*
- * As `direct`, in pieces one after another and in rounds: a rank's link carries the next piece, or the sums of the one before, while one is
- * summed up. 2 (n - 1) sends of an n-th of the data each, in as many pieces.
+ * As `direct`, in pieces one after another and in rounds: a rank's link carries the next piece, or the sums of the one before,
+ * while one is summed up. 2 (n - 1) sends of an n-th of the data each, in as many pieces.
  */
 static void build(struct pki_plan *plan, int rank, int size, bool in_place)
 {

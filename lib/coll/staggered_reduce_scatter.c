@@ -13,8 +13,8 @@ uint32_t pki_staggered_collect(struct pki_plan *plan, uint32_t piece, struct pki
 }
 
 /*
- * As `direct`, in pieces one after another and in rounds: links carry the second piece while the first is summed up. n - 1 sends of one
- * block each, in as many pieces.
+ * As `direct`, in pieces one after another and in rounds: links carry the second piece while the first is summed up. n - 1 sends
+ * of one block each, in as many pieces.
  */
 static void build(struct pki_plan *plan, int rank, int size, bool in_place)
 {

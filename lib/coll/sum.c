@@ -5,9 +5,6 @@
 
 #include "coll/ring.h"
 
-/* As many operands as one REDUCE may have: PKI_REDUCE_MAX of device.h, which this layer does not see. */
-#define OPERANDS_MAX 16
-
 void pki_sum_begin(struct pki_sum *sum, struct pki_plan *plan, int n)
 {
     *sum = (struct pki_sum){ .plan = plan, .n = n };
@@ -27,7 +24,7 @@ void pki_sum_add(struct pki_sum *sum, int position, struct pki_ref operand, uint
 
 static uint32_t append(struct pki_sum *sum, struct pki_ref dst, struct pki_ref running)
 {
-    struct pki_ref operands[OPERANDS_MAX];
+    struct pki_ref operands[PKI_REDUCE_SOURCES];
     uint32_t summed = PKI_NO_STEP;
 
     for (int first = 0; first < sum->n;) {
@@ -36,7 +33,7 @@ static uint32_t append(struct pki_sum *sum, struct pki_ref dst, struct pki_ref r
 
         if (begin > 0)
             operands[n++] = running;
-        while (n < OPERANDS_MAX && first < sum->n)
+        while (n < PKI_REDUCE_SOURCES && first < sum->n)
             operands[n++] = sum->operands[first++];
         uint32_t step = pki_plan_reduce(sum->plan, first < sum->n ? running : dst, operands, n);
 

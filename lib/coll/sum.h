@@ -34,8 +34,8 @@ struct pki_sum_parts {
 };
 
 /*
- * Exchange parts with all other ranks, nearest first, and put the sum of everyone's part for this rank, in rank order, into dst. Two
- * ranks and more. Returns the last step of the sum.
+ * Exchange parts with all other ranks, nearest first, and put the sum of everyone's part for this rank, in rank order, into dst.
+ * Two ranks and more. Returns the last step of the sum.
  */
 uint32_t pki_sum_of_all(struct pki_plan *plan, const struct pki_sum_parts *parts);
 

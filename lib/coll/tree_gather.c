@@ -2,7 +2,8 @@
 #include "coll/pieces.h"
 #include "coll/tree.h"
 
-/* Where blocks of the subtree lie: in OUT at the root. Elsewhere in scratch block 0 from the own block on, in 1 those round the end. */
+/* Where blocks of the subtree lie: in OUT at the root. Elsewhere in scratch block 0 from the own block on, in 1 those round
+ * the end. */
 static struct pki_ref blocks_at(int rank, int root, const struct pki_piece *p)
 {
     struct pki_ref blocks = pki_stretch(pki_out(p->first), p->blocks);
@@ -28,7 +29,8 @@ static void collect(struct pki_plan *plan, int rank, const struct pki_tree *tree
     }
 }
 
-/* Up a binomial tree, subtree by subtree: log n receives at the root, log n hops. A message more where blocks go round the end. */
+/* Up a binomial tree, subtree by subtree: log n receives at the root, log n hops. A message more where blocks go round the
+ * end. */
 static void build(struct pki_plan *plan, int rank, int size, int root, bool in_place)
 {
     struct pki_tree tree = pki_tree(rank, size, root);

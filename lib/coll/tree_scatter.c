@@ -2,7 +2,8 @@
 #include "coll/pieces.h"
 #include "coll/tree.h"
 
-/* Where blocks of the subtree lie: in IN at the root. Elsewhere in scratch block 0 from the own block on, in 1 those round the end. */
+/* Where blocks of the subtree lie: in IN at the root. Elsewhere in scratch block 0 from the own block on, in 1 those round the
+ * end. */
 static struct pki_ref blocks_at(int rank, int root, const struct pki_piece *p)
 {
     struct pki_ref blocks = pki_stretch(pki_in(p->first), p->blocks);

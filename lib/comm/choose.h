@@ -26,7 +26,9 @@ struct pki_chooser {
     int hosts;  /* of the communicator's ranks */
     bool gpus;  /* some rank has one */
     bool one_machine; /* all ranks are on it, be it as several hosts */
-    bool relayed; /* every rank has a GPU and NVLink from it to every other GPU, and some rank may run no kernel there; false until that is known */
+    /* every rank has a GPU and NVLink from it to every other GPU, and some rank may run no kernel there; false until that is
+     * known */
+    bool relayed;
     const struct pki_algorithm *all[PKI_COLL_END][PKI_ALGORITHM_IDS]; /* NULL: there is none */
     const struct pki_algorithm *forced[PKI_COLL_END];        /* by PK_ALGORITHM */
     uint32_t fused;                                          /* likewise: bit c, a kernel in GPU memory whatever the length */
@@ -39,7 +41,8 @@ struct pki_choice {
     const struct pki_algorithm *instead; /* of a fused one: what ranks with other memory do; else NULL */
 };
 
-/* Is this a legal PK_ALGORITHM? One name for all collectives that have an algorithm of this name, or operation=name, with commas. */
+/* Is this a legal PK_ALGORITHM? One name for all collectives that have an algorithm of this name, or operation=name, with
+ * commas. */
 pk_result_t pki_algorithm_text_check(const char *text);
 /* Fill the tables; size, hosts, gpus, one_machine and settings are set. */
 pk_result_t pki_chooser_init(struct pki_chooser *chooser);

@@ -2,9 +2,11 @@
 /* The communicator's life as the API sees it: made at once or in a thread, polled, aborted, destroyed. */
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "comm/bootstrap/internal.h"
 #include "comm/comm.h"
+#include "tuning/tuning.h"
 #include "util/auth.h"
 #include "util/clock.h"
 #include "util/thread.h"
@@ -196,7 +198,7 @@ pk_result_t pki_comm_abort(struct pk_comm *comm)
     if (atomic_load(&comm->state) == PK_IN_PROGRESS)
         atomic_store(&comm->cancel, true);
     while (atomic_load(&comm->state) == PK_IN_PROGRESS && pki_now_ns() < until)
-        nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
+        usleep(pki_tuning.wait.turn_us);
     if (pki_comm_outcome(comm) == PK_OK)
         pki_engine_abort(comm->engine);
     return PK_OK;

@@ -14,6 +14,7 @@
 #include "comm/paths/select.h"
 #include "engine/engine.h"
 #include "pickle/pickle.h"
+#include "tuning/tuning.h"
 #include "util/cpus.h"
 #include "util/fork.h"
 #include "util/log.h"
@@ -64,8 +65,6 @@ struct pki_origins {
 struct pki_paths { /* to one peer, for each [source][target] kind */
     struct pki_path way[2][2];
 };
-
-#define PKI_CALL_MEMOS 8
 
 /* A collective as it was called before; the API's. request.algorithm NULL: none. */
 struct pki_call_memo {

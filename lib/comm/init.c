@@ -64,8 +64,8 @@ static pk_result_t find_net(struct pk_comm *comm)
     return pki_bootstrap_derive(comm->bootstrap, "pickle between hosts", comm->net.key);
 }
 
-/* Loopback joins the ranks only where all have met over it, and no two are known to be on different machines: a tunnel may end there. All ranks find the
- * same, also one that does not know its own machine. */
+/* Loopback joins the ranks only where all have met over it, and no two are known to be on different machines: a tunnel may end
+ * there. All ranks find the same, also one that does not know its own machine. */
 static bool is_outside(const struct pk_comm *comm)
 {
     const struct pki_peer_info *known = NULL;
@@ -138,8 +138,8 @@ static bool claims_this_process(const struct pki_peer_info *peer_info, const str
     return peer_info->pid == mine->pid && peer_info->process == mine->process && pki_same_machine(peer_info, mine);
 }
 
-/* Each rank keeps a socket to every other one of its host, and both ends are this process's where that is a rank of it. Those who wait for
- * descriptors in vain would wait until the deadline. */
+/* Each rank keeps a socket to every other one of its host, and both ends are this process's where that is a rank of it. Those
+ * who wait for descriptors in vain would wait until the deadline. */
 static pk_result_t check_descriptors(const struct pk_comm *comm)
 {
     struct pki_where where = { .rank = comm->rank, .peer = -1, .op = "init" };
@@ -230,7 +230,8 @@ static pk_result_t open_engine(struct pk_comm *comm)
     return pki_engine_open(&config, &comm->engine);
 }
 
-/* Low-latency slots of all ranks with a GPU, without which small messages take the other way; and which ranks are in one process. */
+/* Low-latency slots of all ranks with a GPU, without which small messages take the other way; and which ranks are in one
+ * process. */
 static pk_result_t share_ll(struct pk_comm *comm)
 {
     struct slots {
@@ -282,8 +283,8 @@ static bool has_nvlinks(const struct pk_comm *comm)
     return pki_engine_reaches_all(comm->engine);
 }
 
-/* What all ranks can do or none does. Fused collectives: all launch the same grid, as large as the one with the least room can. Detours are for those
- * who may not copy by a kernel, and need the help of the other ranks. */
+/* What all ranks can do or none does. Fused collectives: all launch the same grid, as large as the one with the least room
+ * can. Detours are for those who may not copy by a kernel, and need the help of the other ranks. */
 static pk_result_t agree_on_paths(struct pk_comm *comm)
 {
     struct offer {

@@ -11,11 +11,10 @@
 
 #include "coll/agree.h"
 #include "comm/comm.h"
+#include "tuning/tuning.h"
 #include "util/auth.h"
 #include "util/bytes.h"
 #include "util/clock.h"
-
-#define WATCH_MS 1 /* the thread that makes the new communicator may have ended */
 
 struct shrink {
     struct pk_comm *parent;
@@ -112,7 +111,7 @@ static pk_result_t place(const struct shrink *s, int *size, int *rank, pk_unique
 static pk_result_t watch(struct shrink *s, struct pk_comm *made)
 {
     while (pki_comm_outcome(made) == PK_IN_PROGRESS)
-        if (pki_engine_lost_more(s->parent->engine, s->dead, WATCH_MS))
+        if (pki_engine_lost_more(s->parent->engine, s->dead, pki_tuning.wait.shrink_ms))
             atomic_store(&made->cancel, true);
     pki_comm_join(made);
     return pki_comm_state(made);

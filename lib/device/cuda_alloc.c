@@ -178,7 +178,7 @@ pk_result_t pki_cuda_mem_alloc(int ordinal, size_t bytes, void **ptr)
         return pki_fail(PK_ERR_UNSUPPORTED, NULL, "no memory of a GPU: %s", why);
     m = calloc(1, sizeof *m);
     if (m == NULL)
-        return pki_fail(PK_ERR_MEMORY, NULL, "no memory to note %zu bytes of a GPU", bytes);
+        return pki_fail(PK_ERR_MEMORY, NULL, "no memory to record %zu bytes of a GPU", bytes);
     m->stamp = pki_fork_stamp();
     result = find_device(cu, ordinal, &m->device);
     if (result == PK_OK)

@@ -76,8 +76,6 @@ struct pki_cuda_range {
     uint64_t *ids; /* [pieces] what the driver must still answer for a piece to be the same memory; malloc'ed */
 };
 
-#define PKI_CUDA_RANGES 64
-
 struct pki_cuda {
     struct pki_device base;
     const struct pki_cuda_driver *cu;

@@ -5,15 +5,14 @@
 
 #include "device/cuda_device.h"
 #include "kernels/kernels.h"
+#include "tuning/tuning.h"
 
 /* Made by the build from kernels/ (every .cu file), for all architectures at once. */
 extern const unsigned char pki_kernels_fatbin[];
 extern const size_t pki_kernels_fatbin_bytes;
 
-_Static_assert(PKI_LL_ROW_OPS == PKI_LL_OPS_MAX && PKI_MOVE_OPS == PKI_MOVE_OPS_MAX, "the kernel takes what the slot promises");
 _Static_assert(PKI_KERNEL_SUM == PK_SUM && PKI_KERNEL_PROD == PK_PROD && PKI_KERNEL_MIN == PK_MIN && PKI_KERNEL_MAX == PK_MAX,
                "kernels take the API's numbers");
-_Static_assert(PKI_REDUCE_SOURCES == PKI_REDUCE_MAX, "the kernel takes what the slot promises");
 _Static_assert(sizeof(struct pki_ll_row_args) <= 4096 && sizeof(struct pki_wait_args) <= 4096 &&
                    sizeof(struct pki_unpack_args) <= 4096 && sizeof(struct pki_move_args) <= 4096, "the limit of kernel parameters");
 
@@ -142,8 +141,8 @@ pk_result_t pki_cuda_reduce(const struct pki_queue *queue, void *dst, const void
 
     if (size == 0 || (op > PK_MAX && pki_op_divisor(op) == 0))
         return pki_fail(PK_ERR_INTERNAL, NULL, "reduction %llu of type %d on a GPU", (unsigned long long)op, (int)dtype);
-    if (n < 1 || n > PKI_REDUCE_MAX)
-        return pki_fail(PK_ERR_ARG, NULL, "a reduction of %d blocks; up to %d are possible", n, PKI_REDUCE_MAX);
+    if (n < 1 || n > PKI_REDUCE_SOURCES)
+        return pki_fail(PK_ERR_ARG, NULL, "a reduction of %d blocks; up to %d are possible", n, PKI_REDUCE_SOURCES);
     result = reduce_args(&args, dst, srcs, n, count, size, op);
     if (result != PK_OK || count == 0)
         return result;
@@ -214,8 +213,8 @@ pk_result_t pki_cuda_move(const struct pki_queue *queue, const struct pki_move_o
     struct pki_move_args args = { .abort_flag = (uint64_t)(uintptr_t)abort_flag, .n = (uint32_t)n };
     uint64_t shares = 0;
 
-    if (n < 1 || n > PKI_MOVE_OPS_MAX)
-        return pki_fail(PK_ERR_INTERNAL, NULL, "%d transfers in one launch; 1 to %d are possible", n, PKI_MOVE_OPS_MAX);
+    if (n < 1 || n > PKI_MOVE_OPS)
+        return pki_fail(PK_ERR_INTERNAL, NULL, "%d transfers in one launch; 1 to %d are possible", n, PKI_MOVE_OPS);
     for (int i = 0; i < n; i++) {
         if (ops[i].arrived == NULL)
             return pki_fail(PK_ERR_INTERNAL, NULL, "a transfer of %zu bytes without a word to count its CTAs", ops[i].bytes);
@@ -270,8 +269,8 @@ pk_result_t pki_cuda_ll(const struct pki_queue *queue, const struct pki_ll_op *o
     struct pki_ll_args args = { .head = { .abort_flag = (uint64_t)(uintptr_t)abort_flag, .n = (uint32_t)n } };
     unsigned limit = ctas > 0 ? (unsigned)ctas : UINT16_MAX;
 
-    if (n < 1 || n > PKI_LL_OPS_MAX)
-        return pki_fail(PK_ERR_ARG, NULL, "%d messages in one launch; 1 to %d are possible", n, PKI_LL_OPS_MAX);
+    if (n < 1 || n > PKI_LL_ROW_OPS)
+        return pki_fail(PK_ERR_ARG, NULL, "%d messages in one launch; 1 to %d are possible", n, PKI_LL_ROW_OPS);
     for (int i = 0; i < n; i++)
         if (ops[i].bytes > PKI_LL_MAX_BYTES || ops[i].flag == 0 || (ops[i].ctas > 1 && ops[i].arrived == NULL))
             return pki_fail(PK_ERR_INTERNAL, NULL, "a low-latency message of %u bytes with flag %u", ops[i].bytes, ops[i].flag);

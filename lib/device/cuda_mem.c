@@ -4,9 +4,9 @@
 #include <stdlib.h>
 
 #include "device/cuda_device.h"
+#include "tuning/tuning.h"
 #include "util/clock.h"
 
-#define ZEROS_MAX ((size_t)128 << 10)
 #define ZERO_NS (10 * PKI_NS_PER_S)
 
 /*
@@ -24,15 +24,15 @@ struct registration {
 
 static struct pki_list registrations = { &registrations, &registrations }; /* pki_cuda_lock */
 
-/* A memset is a kernel, which sm_policy NONE rules out and which waits where a program's kernel holds all multiprocessors; what the library
- * wants zeroed under that policy is short, and is copied. Not cuMemsetD8: that one goes through the legacy stream, and waits for the
- * program's work in it. */
+/* A memset is a kernel, which sm_policy NONE rules out and which waits where a program's kernel holds all multiprocessors;
+ * what the library wants zeroed under that policy is short, and is copied. Not cuMemsetD8: that one goes through the legacy
+ * stream, and waits for the program's work in it. */
 static CUresult put_zeros(const struct pki_cuda_context *context, CUstream stream, CUdeviceptr address, size_t bytes)
 {
     static const char zeros[4096];
     CUresult code = CUDA_SUCCESS;
 
-    if (bytes > ZEROS_MAX)
+    if (bytes > pki_tuning.gpu.zeros_bytes)
         return context->cu->memset_async(address, 0, bytes, stream);
     for (size_t done = 0; done < bytes && code == CUDA_SUCCESS; done += sizeof zeros)
         code = context->cu->memcpy_async(address + done, (CUdeviceptr)(uintptr_t)zeros,

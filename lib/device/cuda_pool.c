@@ -2,22 +2,23 @@
 /*
  * Streams of the library's own.
  *
- * They are made when a communicator is, and kept for the next one: every 43rd cuStreamCreate of a process waits for all work of the GPU, also
- * for a stream that waits for the very thread that makes the call (H200, driver 580).
+ * They are made when a communicator is, and kept for the next one: every 43rd cuStreamCreate of a process waits for all work of
+ * the GPU, also for a stream that waits for the very thread that makes the call (H200, driver 580).
  *
- * All streams of a process on a GPU share its hardware queues. A kernel that waits leaves its queue to others, until something is put behind it:
- * then the queue stands still. The driver puts the work of an idle stream into a queue that goes on while few stand still, and later into any. So
- * where several streams wait a word goes ahead: once it is there the queue goes on, and what follows the word is put into the same one. Where
- * it does not come another stream takes the place of this one (measured: docs/design/0024). One more at once, others by and by: where the GPU is
- * another process's just now no word comes, and words in many streams would take all queues that go on.
+ * All streams of a process on a GPU share its hardware queues. A kernel that waits leaves its queue to others, until something is
+ * put behind it: then the queue stands still. The driver puts the work of an idle stream into a queue that goes on while few
+ * stand still, and later into any. So where several streams wait a word goes ahead: once it is there the queue goes on, and what
+ * follows the word is put into the same one. Where it does not come another stream takes the place of this one (measured:
+ * docs/design/0024). One more at once, others by and by: where the GPU is another process's just now no word comes, and words in
+ * many streams would take all queues that go on.
  */
 #include <stdlib.h>
 #include <sys/mman.h>
 
 #include "device/cuda_device.h"
+#include "tuning/tuning.h"
 #include "util/clock.h"
 
-#define WORDS_BYTES ((size_t)16 << 10)
 #define WORD_STRIDE 16u
 #define SAY_NS (100 * PKI_NS_PER_MS)
 
@@ -37,7 +38,7 @@ static pk_result_t stream_new(struct pki_cuda_context *context, struct pki_cuda_
     }
     place = atomic_fetch_add(&context->words_used, 1);
     s->timeout_ns = pki_tuning.gpu.word_replace_ns;
-    if (place < WORDS_BYTES / WORD_STRIDE)
+    if (place < PKI_STREAM_WORDS_BYTES / WORD_STRIDE)
         s->word = (_Atomic uint32_t *)(void *)(context->words + place * WORD_STRIDE);
     *out = s;
     return PK_OK;
@@ -54,7 +55,7 @@ void pki_cuda_pool_close(struct pki_cuda_context *context)
         free(s);
     }
     context->cu->host_unregister(context->words); /* and the word in front of it is written */
-    munmap(context->words, WORDS_BYTES);
+    munmap(context->words, PKI_STREAM_WORDS_BYTES);
     pthread_mutex_destroy(&context->spare_lock);
 }
 
@@ -66,7 +67,8 @@ static void give_spare(struct pki_cuda_context *context, struct pki_cuda_stream 
     pthread_mutex_unlock(&context->spare_lock);
 }
 
-/* A stream that is destroyed leaves its place. So the program makes its next ones without waiting for the GPU, though the library has taken places. */
+/* A stream that is destroyed leaves its place. So the program makes its next ones without waiting for the GPU, though the
+ * library has taken places. */
 static void leave_places(const struct pki_cuda_driver *cu)
 {
     CUstream made[PKI_STREAM_PLACES];
@@ -80,17 +82,17 @@ static void leave_places(const struct pki_cuda_driver *cu)
 
 pk_result_t pki_cuda_pool_open(struct pki_cuda_context *context)
 {
-    void *words = mmap(NULL, WORDS_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    void *words = mmap(NULL, PKI_STREAM_WORDS_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     pk_result_t result = PK_OK;
     CUresult code;
 
     pki_list_init(&context->spare);
     if (words == MAP_FAILED)
-        return pki_fail_errno(PK_ERR_MEMORY, NULL, "mmap of %zu bytes for words of streams", WORDS_BYTES);
-    code = context->cu->host_register(words, WORDS_BYTES, CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP);
+        return pki_fail_errno(PK_ERR_MEMORY, NULL, "mmap of %zu bytes for words of streams", (size_t)PKI_STREAM_WORDS_BYTES);
+    code = context->cu->host_register(words, PKI_STREAM_WORDS_BYTES, CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP);
     if (code != CUDA_SUCCESS) {
-        munmap(words, WORDS_BYTES);
-        return pki_cuda_fail(code, "cuMemHostRegister of %zu bytes for words of streams", WORDS_BYTES);
+        munmap(words, PKI_STREAM_WORDS_BYTES);
+        return pki_cuda_fail(code, "cuMemHostRegister of %zu bytes for words of streams", (size_t)PKI_STREAM_WORDS_BYTES);
     }
     context->words = words;
     pthread_mutex_init(&context->spare_lock, NULL);
@@ -115,7 +117,8 @@ static bool has_come(const struct pki_cuda_stream *s)
 
 static bool is_idle(const struct pki_cuda_context *context, const struct pki_cuda_stream *s)
 {
-    return context->cu->stream_query(s->handle) != CUDA_ERROR_NOT_READY; /* any other error is of a context that is broken or gone */
+    /* any other error is of a context that is broken or gone */
+    return context->cu->stream_query(s->handle) != CUDA_ERROR_NOT_READY;
 }
 
 /* One with nothing in it, if more than so many are there, or NULL. With the context current. */

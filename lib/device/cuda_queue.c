@@ -82,7 +82,7 @@ pk_result_t pki_cuda_follow(const struct pki_queue *queue, const struct pki_queu
     if (code == CUDA_SUCCESS)
         code = cuda->cu->stream_wait_event(stream_of(queue), cuda->followed, CU_EVENT_WAIT_DEFAULT);
     pki_cuda_leave(cuda->context);
-    return code == CUDA_SUCCESS ? PK_OK : pki_cuda_fail(code, "a stream that is to follow another");
+    return code == CUDA_SUCCESS ? PK_OK : pki_cuda_fail(code, "a stream that has to wait for another");
 }
 
 static unsigned wait_flag(enum pki_signal_kind kind)

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a pointer points to. Asking the driver for everything takes several calls, so ranges are remembered; but memory can be freed
- * and the address given out again without our knowing, so a remembered range counts only while the driver still answers with the
- * same identity. For VMM memory that is asked of the pieces under the caller's range alone: a segment of torch's allocator has
- * hundreds.
+ * What a pointer points to. Asking the driver for everything takes several calls, so ranges are remembered; but memory can be
+ * freed and the address given out again without our knowing, so a remembered range counts only while the driver still answers
+ * with the same identity. For VMM memory that is asked of the pieces under the caller's range alone: a segment of torch's
+ * allocator has hundreds.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -109,8 +109,8 @@ err_release:
     return result;
 }
 
-/* Identity of the piece at address: changes when the memory there does. 0: no memory. For VMM memory the driver does not promise a
- * buffer id for each piece, so the piece's handle counts as well. */
+/* Identity of the piece at address: changes when the memory there does. 0: no memory. For VMM memory the driver does not
+ * promise a buffer id for each piece, so the piece's handle counts as well. */
 static uint64_t piece_id(const struct pki_cuda_driver *cu, uintptr_t address, bool vmm)
 {
     CUmemGenericAllocationHandle handle;

@@ -217,8 +217,8 @@ static struct ipc_mapping *mapping_find(const struct pki_cuda_context *context, 
     return NULL;
 }
 
-/* The owner has allocated anew where this process still maps what it has freed, all or a part of it: the driver takes the two for one and
- * refuses. What overlaps memory that lives has been freed. */
+/* The owner has allocated anew where this process still maps what it has freed, all or a part of it: the driver takes the two
+ * for one and refuses. What overlaps memory that lives has been freed. */
 static bool find_in_the_way(const struct pki_cuda_context *context, const struct pki_export *in)
 {
     bool found = context->closing > 0; /* another thread is about it */
@@ -447,7 +447,7 @@ pk_result_t pki_cuda_import(struct pki_device *device, const struct pki_export *
     } else if (in->kind == PKI_EXPORT_VMM) {
         result = import_vmm(context, in, base);
     } else {
-        result = pki_fail(PK_ERR_ARG, NULL, "memory of another process given by address alone");
+        result = pki_fail(PK_ERR_ARG, NULL, "memory of another process, of which only the address is known");
     }
     pki_cuda_leave(context);
     return result;

@@ -105,9 +105,7 @@ struct pki_ll_op {
     _Atomic uint32_t *done; /* host_registered word set to `flag` at the end (buffer free, or data there for what follows in the queue), or NULL */
 };
 
-#define PKI_LL_MAX_BYTES (512u << 10)
 #define PKI_LL_SLOT_BYTES (2u * PKI_LL_MAX_BYTES)
-#define PKI_LL_OPS_MAX 64 /* of one launch */
 
 /* A transfer of the moving kernel, from and to memory of GPUs: this one's, or a peer's that import has mapped. */
 struct pki_move_op {
@@ -118,8 +116,6 @@ struct pki_move_op {
     struct pki_signal done; /* opened behind the last byte; no word: nobody is told */
     uint32_t *arrived;     /* 0 in this GPU's memory, for this transfer alone while it moves, 0 again when it has moved */
 };
-
-#define PKI_MOVE_OPS_MAX 64 /* of one launch */
 
 enum pki_fused_kernel { PKI_FUSED_TURN, PKI_FUSED_EXCHANGE, PKI_FUSED_PUSH, PKI_FUSED_FOLD, PKI_FUSED_RELAY, PKI_FUSED_TWOSHOT,
                         PKI_FUSED_PAIR_EXCHANGE, PKI_FUSED_PAIR_SUM };
@@ -215,7 +211,7 @@ struct pki_device_ops {
     pk_result_t (*copy)(const struct pki_queue *queue, void *dst, const void *src, size_t bytes);
     /* All n fragments of `src`, host_registered memory, to their places in `dst`, memory of this device, in one launch. */
     pk_result_t (*unpack)(const struct pki_queue *queue, void *dst, const void *src, const struct pki_unpack_fragment *fragments, int n);
-    /* dst[i] = op over srcs[0..n-1][i] in that order, 2 <= n <= PKI_REDUCE_MAX, accumulated in f32 for 16- and 8-bit floats. dst may
+    /* dst[i] = op over srcs[0..n-1][i] in that order, 2 <= n <= PKI_REDUCE_SOURCES, accumulated in f32 for 16- and 8-bit floats. dst may
      * equal a source. `op` is PK_SUM to PK_MAX or PKI_SUM_DIVIDED. */
     pk_result_t (*reduce)(const struct pki_queue *queue, void *dst, const void *const *srcs, int n, size_t count,
                           pk_dtype_t dtype, pk_op_t op);
@@ -243,8 +239,6 @@ struct pki_device_ops {
 
     void (*info)(const struct pki_device *device, struct pki_device_info *info);
 };
-
-#define PKI_REDUCE_MAX 16
 
 /* For `reduce`: the sum, divided by n before it is rounded to the element type. Integer sums wrap; their quotient is cut toward 0. */
 #define PKI_SUM_DIVIDED(n) (PK_AVG | (pk_op_t)(n) << 32)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The floating-point environment of the thread that reduces: the program may have set flush-to-zero, another rounding mode or traps there, and not
- * on every rank, nor in the library's threads. Between enter and leave it is the default one, so that sums have the same bits everywhere. It is read
- * each time and written only where it is another.
+ * The floating-point environment of the thread that reduces: the program may have set flush-to-zero, another rounding mode or
+ * traps there, and not on every rank, nor in the library's threads. Between enter and leave it is the default one, so that sums
+ * have the same bits everywhere. It is read each time and written only where it is another.
  */
 #ifndef PKI_FLOAT_ENV_H
 #define PKI_FLOAT_ENV_H

@@ -85,7 +85,7 @@ static pk_result_t host_import(struct pki_device *device, const struct pki_expor
 {
     (void)device;
     if (in->kind != PKI_EXPORT_ADDRESS || !same_process)
-        return pki_fail(PK_ERR_UNSUPPORTED, NULL, "host memory of another process cannot be mapped: it has an address only");
+        return pki_fail(PK_ERR_UNSUPPORTED, NULL, "host memory of another process cannot be mapped: only its address is known");
     *base = (void *)(uintptr_t)in->base;
     return PK_OK;
 }

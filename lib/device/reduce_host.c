@@ -207,8 +207,8 @@ static pk_result_t check_and_reduce(void *dst, const void *const *srcs, int n, s
 
     if (pki_dtype_bytes(dtype) == 0)
         return pki_fail(PK_ERR_ARG, NULL, "reduce: %d is no element type", (int)dtype);
-    if (n < 2 || n > PKI_REDUCE_MAX)
-        return pki_fail(PK_ERR_INTERNAL, NULL, "reduce: %d operands, 2 to %d are possible", n, PKI_REDUCE_MAX);
+    if (n < 2 || n > PKI_REDUCE_SOURCES)
+        return pki_fail(PK_ERR_INTERNAL, NULL, "reduce: %d operands, 2 to %d are possible", n, PKI_REDUCE_SOURCES);
     /* An average is a sum whose last step divides by the number of ranks; nobody here knows which step is the last. */
     if (op > PK_MAX && divisor == 0)
         return pki_fail(PK_ERR_UNSUPPORTED, NULL, "reduce: operation %llu is not in this version", (unsigned long long)op);

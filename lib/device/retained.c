@@ -10,7 +10,8 @@ struct held {
     struct pki_list node;
     void *at;
     int holders;
-    struct pki_device *device; /* of its own: it keeps the context when the first holder's has been closed; NULL: mappable memory */
+    /* of its own: it keeps the context when the first holder's has been closed; NULL: mappable memory */
+    struct pki_device *device;
 };
 
 static struct {
@@ -41,7 +42,7 @@ static struct held *held_new(void)
     struct held *held = calloc(1, sizeof *held);
 
     if (held == NULL)
-        (void)pki_fail(PK_ERR_MEMORY, NULL, "no memory to note who writes to this GPU");
+        (void)pki_fail(PK_ERR_MEMORY, NULL, "no memory for the list of ranks that write to this GPU");
     return held;
 }
 

@@ -146,7 +146,7 @@ pk_result_t pki_engine_explain(struct pki_engine *e, const struct pki_request *r
         result = explain_p2p(e, r, kind, out);
     pki_engine_unlock(e);
     if (strstr(out->transports, "none") != NULL)
-        return pki_fail(PK_ERR_UNSUPPORTED, NULL, "no path to some rank for this kind of memory: see pk_comm_path");
+        return pki_fail(PK_ERR_UNSUPPORTED, NULL, "some rank cannot be reached with this kind of memory: see pk_comm_path");
     return result;
 }
 

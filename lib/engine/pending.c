@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What unfinished operations wait for, in words: for bug reports. */
-#include <time.h>
+#include <unistd.h>
 
 #include "engine/life.h"
 #include "engine/proto/bounce.h"
+#include "tuning/tuning.h"
 #include "util/text.h"
 
-#define LOCK_TURNS 100 /* milliseconds */
+#define LOCK_TURNS 100 /* looks at a lock that somebody else has */
 
 static void add_signal(struct pki_text *out, const char *name, const struct pki_signal *signal)
 {
@@ -66,7 +67,7 @@ static void add_steps(struct pki_text *out, const struct pki_task *task)
             continue;
         }
         pki_text_add(out, "    step %u, %s: %zu of %zu bytes%s", i, names[task->plan->steps[i].kind], state->done, state->bytes,
-                     state->starved ? ", no word, no time or no hardware queue was left for it" : "");
+                     state->starved ? ", there was no word, time or hardware queue left for it" : "");
         if (state->finish_bytes > state->done)
             add_signal(out, "the gpu's work", &state->finish);
         pki_text_add(out, state->xfer != NULL ? "; " : "\n");
@@ -106,7 +107,7 @@ static bool lock_in_time(struct pki_engine *e)
     for (int turn = 0; turn < LOCK_TURNS; turn++) {
         if (pki_engine_trylock(e))
             return true;
-        nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
+        usleep(pki_tuning.wait.turn_us);
     }
     return false;
 }
@@ -125,7 +126,8 @@ void pki_engine_pending(struct pki_engine *e, char *text, size_t capacity, size_
                 e->peers[i].ctrl->iface->transport->describe(e->peers[i].ctrl, &out);
         pki_engine_unlock(e);
     } else {
-        pki_text_add(&out, "a thread has been inside the library, or in a driver call that it made, for more than %d ms\n", LOCK_TURNS);
+        pki_text_add(&out, "a thread has been inside the library, or in a driver call that it made, for more than %u ms\n",
+                     LOCK_TURNS * pki_tuning.wait.turn_us / 1000);
     }
     if (needed != NULL)
         *needed = out.length + 1;

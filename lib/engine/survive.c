@@ -10,7 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define LOOK_MS 2      /* what shows at no descriptor is looked at so often */
+#include "tuning/tuning.h"
+
 #define SENT_NS (PKI_NS_PER_S) /* how long the last messages may wait for room before this rank returns */
 
 struct kept { /* a message of an agreement that has not begun here, or one without room to go */
@@ -258,7 +259,7 @@ static void check_deadline(struct pki_engine *e)
         if (now - s->heard_ns[awaited[i]] < span / 2)
             continue;
         where.op = "agree";
-        pki_log(PKI_LOG_WARN, &where, "counts as dead: it has not come within %llu ms", (unsigned long long)e->config.timeout_ms);
+        pki_log(PKI_LOG_WARN, &where, "counts as dead: it did not call within %llu ms", (unsigned long long)e->config.timeout_ms);
         lose(s, awaited[i]);
     }
 }
@@ -345,7 +346,7 @@ static void await(struct pki_engine *e)
     uint64_t returned_ns = 0;
     bool over = false;
 
-    for (int ms = 0; !over; ms = LOOK_MS) {
+    for (int ms = 0; !over; ms = pki_tuning.wait.survive_ms) {
         look_at_all(e, ms);
         pki_engine_lock(e);
         find_lost(e);

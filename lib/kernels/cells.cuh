@@ -29,8 +29,8 @@ __device__ __forceinline__ bool load_pair(uint64_t slot, uint32_t pair, uint32_t
     return flag_low == flag && flag_high == flag;
 }
 
-/* A kernel of this library that follows in the stream may be launched already; it waits here for the end of what is before it. Only then may the
- * next one be launched: no more than two of a stream hold multiprocessors at a time. */
+/* A kernel of this library that follows in the stream may be launched already; it waits here for the end of what is before it.
+ * Only then may the next one be launched: no more than two of a stream hold multiprocessors at a time. */
 __device__ __forceinline__ void early_begin()
 {
 #if __CUDA_ARCH__ >= 900

@@ -19,7 +19,7 @@ namespace
 /* Common types, whose sum has code of its own; and how many vectors of a block a thread has in flight: code is not free. */
 template <bool Common> struct kind_of_element {
     static constexpr bool is_common = Common;
-    static constexpr int vectors = Common ? 4 : 1;
+    static constexpr int vectors = Common ? PKI_COMMON_VECTORS : 1;
 };
 
 /* Divisions are long, and made only for averages: their code is there once. */
@@ -28,8 +28,8 @@ template <typename Wide> __device__ __noinline__ Wide divide_once(Wide x, Wide d
     return x / divisor;
 }
 
-/* An element: how it is stored, what it is accumulated in, and the way between. Wide integers wrap; `signed_wide` is what they are
- * compared and divided as. */
+/* An element: how it is stored, what it is accumulated in, and the way between. Wide integers wrap; `signed_wide` is what they
+ * are compared and divided as. */
 template <typename Stored, typename Wide, typename Signed> struct integer : kind_of_element<false> {
     using stored = Stored;
     using wide = Wide;

@@ -6,8 +6,6 @@
 namespace
 {
 
-constexpr int pairs_a_thread = 1; /* in flight, from each rank */
-
 struct one_shot {
     const pki_fused_args &args;
     uint32_t pairs, threads, first; /* first: of the warp's pairs, which stays together for its votes */
@@ -40,7 +38,7 @@ __device__ __forceinline__ uint64_t read_block(const one_shot &s, uint32_t rank,
 __device__ __forceinline__ void read_common(const one_shot &s, uint32_t first, uint64_t *data)
 {
 #pragma unroll
-    for (int u = 0; u < pairs_a_thread; u++)
+    for (int u = 0; u < PKI_EXCHANGE_PAIRS; u++)
         data[u] = s.args.in_stride == 0 && s.args.send != 0 ? read_block(s, 0, pair_of(s, first, u)) : 0;
 }
 
@@ -53,7 +51,7 @@ __device__ __forceinline__ void send(const one_shot &s, uint32_t first, const ui
         if ((s.args.send >> to & 1) == 0)
             continue;
 #pragma unroll
-        for (int u = 0; u < pairs_a_thread; u++) {
+        for (int u = 0; u < PKI_EXCHANGE_PAIRS; u++) {
             uint32_t pair = pair_of(s, first, u);
 
             if (pair < s.pairs)
@@ -62,7 +60,7 @@ __device__ __forceinline__ void send(const one_shot &s, uint32_t first, const ui
     }
 }
 
-__device__ __forceinline__ bool receive(const one_shot &s, uint32_t first, uint64_t data[pairs_a_thread][PKI_FUSED_RANKS])
+__device__ __forceinline__ bool receive(const one_shot &s, uint32_t first, uint64_t data[PKI_EXCHANGE_PAIRS][PKI_FUSED_RANKS])
 {
     bool all = true;
 
@@ -71,7 +69,7 @@ __device__ __forceinline__ bool receive(const one_shot &s, uint32_t first, uint6
         if ((s.args.recv >> r & 1) == 0 || r == (int)s.args.rank)
             continue;
 #pragma unroll
-        for (int u = 0; u < pairs_a_thread; u++) {
+        for (int u = 0; u < PKI_EXCHANGE_PAIRS; u++) {
             uint32_t pair = pair_of(s, first, u);
 
             if (pair < s.pairs)
@@ -107,7 +105,7 @@ template <typename Take> __device__ __forceinline__ void run(const one_shot &s, 
 {
     pki_fused_state state = load_state(s.args);
     uint32_t verdict;
-    uint64_t common[pairs_a_thread];
+    uint64_t common[PKI_EXCHANGE_PAIRS];
     headers header(s.args);
 
     read_common(s, s.first, common); /* while `state` is on its way */
@@ -116,7 +114,7 @@ template <typename Take> __device__ __forceinline__ void run(const one_shot &s, 
         header.send(s.args);
         if (s.args.clear)
             clear(s);
-        for (uint32_t first = s.first; first < s.pairs; first += pairs_a_thread * s.threads) {
+        for (uint32_t first = s.first; first < s.pairs; first += PKI_EXCHANGE_PAIRS * s.threads) {
             if (first != s.first)
                 read_common(s, first, common);
             send(s, first, common);
@@ -134,7 +132,7 @@ template <typename Take> __device__ __forceinline__ uint32_t take_all(const one_
     uint32_t verdict = go_on, first = s.first;
 
     do {
-        uint64_t data[pairs_a_thread][PKI_FUSED_RANKS];
+        uint64_t data[PKI_EXCHANGE_PAIRS][PKI_FUSED_RANKS];
 
         verdict = wait_until(
             s.args,
@@ -147,13 +145,13 @@ template <typename Take> __device__ __forceinline__ uint32_t take_all(const one_
         if (verdict != go_on)
             break;
 #pragma unroll
-        for (int u = 0; u < pairs_a_thread; u++) {
+        for (int u = 0; u < PKI_EXCHANGE_PAIRS; u++) {
             uint32_t pair = pair_of(s, first, u);
 
             if (pair < s.pairs)
                 take(pair, left(s, pair), data[u]);
         }
-        first += pairs_a_thread * s.threads;
+        first += PKI_EXCHANGE_PAIRS * s.threads;
     } while (first < s.pairs);
     return verdict;
 }
@@ -211,7 +209,7 @@ __device__ void fold(const pki_fused_args &args)
 __device__ __forceinline__ void turn(const pki_fused_args &args)
 {
     while (!is_turn(args, load_state(args)) && *(const volatile uint32_t *)args.abort_flag == 0)
-        __nanosleep(200);
+        __nanosleep(PKI_TURN_SLEEP_NS);
 }
 
 } // namespace

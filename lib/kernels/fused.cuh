@@ -15,7 +15,6 @@
 namespace
 {
 
-constexpr uint32_t polls_a_look = 64;
 constexpr uint32_t full_warp = 0xffffffffu;
 constexpr uint32_t header_pairs = 3;
 
@@ -44,9 +43,10 @@ __device__ __forceinline__ pki_fused_words *words_of(const pki_fused_args &args)
 }
 
 /*
- * Host memory answers a GPU's reads one after another, half a microsecond each or more. Were every warp to ask there, a wait of many CTAs would
- * last as long as all the answers, and the peers, who wait for that, would ask meanwhile. So the warps ask by turns, one of the grid at a time, and who
- * has an answer leaves it where the others look. The first one, which minds the headers, asks every time: where nothing else comes, it waits alone.
+ * Host memory answers a GPU's reads one after another, half a microsecond each or more. Were every warp to ask there, a wait of
+ * many CTAs would last as long as all the answers, and the peers, who wait for that, would ask meanwhile. So the warps ask by
+ * turns, one of the grid at a time, and who has an answer leaves it where the others look. The first one, which minds the
+ * headers, asks every time: where nothing else comes, it waits alone.
  */
 __device__ __noinline__ uint32_t look(const pki_fused_args &args, uint32_t looks)
 {
@@ -78,10 +78,10 @@ __device__ __forceinline__ uint32_t wait_until(const pki_fused_args &args, Attem
     for (;;) {
         if (__all_sync(full_warp, attempt()))
             return go_on;
-        if (++polls % polls_a_look != 0)
+        if (++polls % PKI_FUSED_POLLS_A_LOOK != 0)
             continue;
         report();
-        verdict = threadIdx.x % 32 == 0 ? look(args, polls / polls_a_look - 1) : go_on;
+        verdict = threadIdx.x % 32 == 0 ? look(args, polls / PKI_FUSED_POLLS_A_LOOK - 1) : go_on;
         verdict = __shfl_sync(full_warp, verdict, 0);
         if (verdict != go_on)
             return verdict;
@@ -226,13 +226,14 @@ __device__ __noinline__ bool others_have_done_it(const pki_fused_args &args)
     while (words->release[args.entry] != args.epoch) {
         if (*(const volatile uint32_t *)args.abort_flag != 0)
             return false;
-        __nanosleep(500);
+        __nanosleep(PKI_FUSED_SLEEP_NS);
     }
     __threadfence_system();
     return true;
 }
 
-/* All threads of the CTA come here, each with its verdict. tell(fell): the CPU learns that the last epoch has ended; fell: it was done in another way. */
+/* All threads of the CTA come here, each with its verdict. tell(fell): the CPU learns that the last epoch has ended; fell: it
+ * was done in another way. */
 template <typename Tell>
 __device__ __forceinline__ void finish_telling(const pki_fused_args &args, uint32_t verdict, uint32_t last_epoch, Tell tell)
 {

@@ -29,6 +29,8 @@
 
 #include <stdint.h>
 
+#include "tuning/tuning.h"
+
 #define PKI_KERNEL_WAIT "pki_wait"
 #define PKI_KERNEL_LL "pki_ll"
 #define PKI_KERNEL_LL_ROW "pki_ll_row"
@@ -53,7 +55,6 @@
 #define PKI_KERNEL_MAX 3u
 
 /* pki_wait: return when every word has its value. Reads are acquiring, system scope. */
-#define PKI_WAIT_WORDS_MAX 16
 
 struct pki_wait_word {
     uint64_t address; /* of a 32-bit word, host or device */
@@ -80,8 +81,6 @@ struct pki_wait_args {
  * cell may hold it: count up, and skip 0. A receiver looks at abort_flag now and then, its warps by turns, and
  * returns, without writing *done, when it is not 0.
  */
-#define PKI_LL_THREADS 512
-#define PKI_LL_ROW_OPS 64
 
 struct pki_ll_args_op {
     uint64_t user;
@@ -117,8 +116,6 @@ struct pki_ll_row_args {
  * n * ctas in all, which the CTAs of the grid take in turn. Any alignment; fragments do not overlap in the target. The source is host
  * memory that the GPU sees.
  */
-#define PKI_UNPACK_THREADS 512
-#define PKI_UNPACK_FRAGMENTS 32
 
 struct pki_unpack_fragment {
     uint64_t src_offset, bytes, dst_offset;
@@ -140,9 +137,6 @@ struct pki_unpack_args {
  * A CTA that sees abort_flag to be not 0 ends where it is. An op that has not all its bytes by then is not told to be done; its `arrived` may hold anything.
  * Source, target and words of an op are memory of any GPU or the host's, mapped here; no op writes what another of the launch reads or writes.
  */
-#define PKI_MOVE_THREADS 512
-#define PKI_MOVE_OPS 64
-#define PKI_MOVE_SHARE_BYTES (32u << 10)
 
 struct pki_move_args_op {
     uint64_t src, dst, bytes;
@@ -162,7 +156,6 @@ struct pki_move_args {
  * pki_scale: dst[i] = src[i] * factor, of any type; floats of 16 and 8 bits in f32; rounded to nearest even once; integers
  * wrap. The two do not overlap. Pointers are aligned to the element; when both are aligned to 16 bytes, vectors are used.
  */
-#define PKI_SCALE_THREADS 512
 
 struct pki_scale_args {
     uint64_t dst, src;
@@ -179,8 +172,6 @@ struct pki_scale_args {
  * toward 0. dst may be one of the sources, and must not overlap them otherwise. Pointers are aligned to the element; when all are
  * aligned to 16 bytes, vectors are used.
  */
-#define PKI_REDUCE_THREADS 512
-#define PKI_REDUCE_SOURCES 16
 
 struct pki_reduce_args {
     uint64_t dst;
@@ -259,33 +250,22 @@ struct pki_reduce_args {
  * the last of their epochs before they add to state->ended. CTA 0 says meanwhile in words->missing[p] = epoch that it waits for rank p's
  * header (0: it is here), and in words->differs[p] = epoch << 32 | sig that p's is another operation; then it waits until it is aborted.
  */
-#define PKI_FUSED_THREADS 512
-#define PKI_FUSED_RANKS 8
-#define PKI_FUSED_CTAS 32
-#define PKI_FUSED_FALLS 1024 /* entries for the latest operations */
 
 #define PKI_FUSED_BEGUN 64u
 #define PKI_FUSED_FLAGS 1024u
 #define PKI_FUSED_FLAG_BYTES 64u
 #define PKI_FUSED_CELLS 8192u
-#define PKI_FUSED_BYTES (512u << 10) /* most of one block that goes in cells, */
-#define PKI_FUSED_PAIR_BYTES (1u << 20) /* and of one that a pair kernel sums up */
-#define PKI_FUSED_RELAY_PAIRS 32768u
 #define PKI_FUSED_RELAY_PARTS PKI_FUSED_CELLS
 #define PKI_FUSED_RELAY_RESULTS (PKI_FUSED_RELAY_PARTS + 16 * PKI_FUSED_RELAY_PAIRS)
 #define PKI_FUSED_PARTS (PKI_FUSED_CELLS + 2 * PKI_FUSED_PAIR_BYTES)
-#define PKI_FUSED_PIECE (512u << 10)
 #define PKI_FUSED_RESULTS (PKI_FUSED_PARTS + PKI_FUSED_PIECE)
 #define PKI_FUSED_PUSH_BYTES (2 * PKI_FUSED_PIECE)
-#define PKI_FUSED_CHUNK (16u << 10)
-#define PKI_FUSED_GRAIN 512u
 #define PKI_FUSED_MARKS (PKI_FUSED_PARTS + PKI_FUSED_PUSH_BYTES)
 #define PKI_FUSED_RING_MARKS 2u
 #define PKI_FUSED_MARK_BYTES 32u
 #define PKI_FUSED_MARKS_BYTES (PKI_FUSED_CTAS * PKI_PUSH_RINGS * PKI_FUSED_RING_MARKS * PKI_FUSED_MARK_BYTES)
 #define PKI_FUSED_HALF (PKI_FUSED_MARKS + PKI_FUSED_MARKS_BYTES)
 
-#define PKI_PUSH_RINGS 8u /* of a CTA: as many warps send, and as many receive */
 #define PKI_PUSH_THREADS (64 * PKI_PUSH_RINGS)
 
 struct pki_fused_words { /* host memory that the GPU sees */

@@ -6,9 +6,6 @@
 namespace
 {
 
-constexpr int pairs_in_flight = 4;        /* of a thread */
-constexpr uint32_t polls_a_turn = 64;     /* of one of the message's warps, by turns, at the abort word: host memory answers one after another */
-
 /* This CTA's share of a message, in pairs: from `first` on, one in `step`. */
 struct ll_share {
     uint32_t pairs, first, step;
@@ -18,17 +15,17 @@ __device__ void send(const pki_ll_args_op &op, const ll_share &s)
 {
     const unsigned char *user = (const unsigned char *)op.user;
 
-    for (uint32_t first = s.first; first < s.pairs; first += pairs_in_flight * s.step) {
-        uint64_t data[pairs_in_flight];
+    for (uint32_t first = s.first; first < s.pairs; first += PKI_LL_PAIRS * s.step) {
+        uint64_t data[PKI_LL_PAIRS];
 
 #pragma unroll
-        for (int i = 0; i < pairs_in_flight; i++) {
+        for (int i = 0; i < PKI_LL_PAIRS; i++) {
             uint32_t offset = (first + i * s.step) * pair_data_bytes;
 
             data[i] = offset < op.bytes ? read_user(user + offset, op.bytes - offset) : 0;
         }
 #pragma unroll
-        for (int i = 0; i < pairs_in_flight; i++) {
+        for (int i = 0; i < PKI_LL_PAIRS; i++) {
             if (first + i * s.step < s.pairs)
                 store_pair(op.slot, first + i * s.step, data[i], op.flag);
         }
@@ -41,22 +38,22 @@ __device__ bool recv(const pki_ll_args_op &op, const ll_share &s, uint64_t abort
     unsigned char *user = (unsigned char *)op.user;
     uint32_t polls = 0;
 
-    for (uint32_t first = s.first; first < s.pairs; first += pairs_in_flight * s.step) {
-        uint64_t data[pairs_in_flight];
+    for (uint32_t first = s.first; first < s.pairs; first += PKI_LL_PAIRS * s.step) {
+        uint64_t data[PKI_LL_PAIRS];
         bool all;
 
         do {
             all = true;
 #pragma unroll
-            for (int i = 0; i < pairs_in_flight; i++) {
+            for (int i = 0; i < PKI_LL_PAIRS; i++) {
                 if (first + i * s.step < s.pairs)
                     all &= load_pair(op.slot, first + i * s.step, op.flag, &data[i]);
             }
-            if (!all && ++polls % polls_a_turn == 0 && polls / polls_a_turn % (s.step / 32) == s.first / 32 && is_aborted(abort_flag))
+            if (!all && ++polls % PKI_LL_POLLS == 0 && polls / PKI_LL_POLLS % (s.step / 32) == s.first / 32 && is_aborted(abort_flag))
                 return false;
         } while (!all);
 #pragma unroll
-        for (int i = 0; i < pairs_in_flight; i++) {
+        for (int i = 0; i < PKI_LL_PAIRS; i++) {
             uint32_t offset = (first + i * s.step) * pair_data_bytes;
 
             if (offset < op.bytes)

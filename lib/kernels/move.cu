@@ -5,10 +5,6 @@
 namespace
 {
 
-constexpr int moves_in_flight = 8; /* of a thread: 64 KiB of a CTA, since the way to another GPU is long */
-constexpr uint32_t batches_a_look = 16; /* at the abort word, which is in host memory: 1 MiB of a CTA */
-constexpr unsigned sleep_ns = 50; /* for each op that waits: many make no more reads of host memory than one */
-
 /* Of an op, this CTA's if it is less than n. */
 struct move_share {
     uint32_t n, mine;
@@ -66,7 +62,7 @@ struct move_watch {
 
 __device__ __forceinline__ bool must_leave(const move_watch &watch, uint32_t batch)
 {
-    if (threadIdx.x == 0 && batch % batches_a_look == 0 && is_aborted(watch.abort_flag))
+    if (threadIdx.x == 0 && batch % PKI_MOVE_BATCHES_A_LOOK == 0 && is_aborted(watch.abort_flag))
         *watch.left = 1;
     return *watch.left != 0;
 }
@@ -86,7 +82,7 @@ template <typename Word, int Count> __device__ __forceinline__ bool move_words(m
         Word word[Count];
         uint64_t to = way.from + way.apart;
 
-        if (Count == moves_in_flight && must_leave(watch, ++batch))
+        if (Count == PKI_MOVE_WORDS && must_leave(watch, ++batch))
             return false;
 #pragma unroll
         for (int i = 0; i < Count; i++, way.from += way.step)
@@ -121,7 +117,7 @@ template <typename Word> __device__ __forceinline__ bool move_as(const pki_move_
     tail = op.bytes - (op.bytes - head) % sizeof(Word);
     if (sizeof(Word) > 1 && share.mine == 0)
         move_edges(op, head, tail);
-    return move_words<Word, moves_in_flight>({ op.src + head + (share.mine * PKI_MOVE_THREADS + threadIdx.x) * sizeof(Word), op.src + tail,
+    return move_words<Word, PKI_MOVE_WORDS>({ op.src + head + (share.mine * PKI_MOVE_THREADS + threadIdx.x) * sizeof(Word), op.src + tail,
                                                share.n * PKI_MOVE_THREADS * sizeof(Word), op.dst - op.src }, watch);
 }
 
@@ -216,7 +212,7 @@ __device__ __forceinline__ void wait_for_ops(const pki_move_args &args, uint64_t
             open = wanted = 0;
         if (open != 0 || wanted == 0)
             break;
-        __nanosleep(sleep_ns * __popcll(wanted));
+        __nanosleep(PKI_MOVE_SLEEP_NS * __popcll(wanted));
     }
     __syncwarp();
     if (threadIdx.x == 0) {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Collectives of two ranks in cells: what pki_exchange does, and what pki_fold does of sums in the common types, for one other rank. Code is
- * fetched anew with every launch: these kernels have little of it.
+ * Collectives of two ranks in cells: what pki_exchange does, and what pki_fold does of sums in the common types, for one other
+ * rank. Code is fetched anew with every launch: these kernels have little of it.
  */
 #include "kernels/element.cuh"
 #include "kernels/replay.cuh"
@@ -36,8 +36,8 @@ __device__ __forceinline__ uint64_t read_at(const pair_shot &s, const unsigned c
     return pair < s.pairs && block != nullptr ? read_user(block + offset, (uint32_t)s.args.bytes - offset) : 0;
 }
 
-/* The last epoch that the program has put another kernel behind, in the same stream: that one will tell the CPU. One CTA asks, for all: they
- * would be served one after another, a microsecond each. */
+/* The last epoch that the program has put another kernel behind, in the same stream: that one will tell the CPU. One CTA asks,
+ * for all: they would be served one after another, a microsecond each. */
 __device__ __forceinline__ uint32_t load_followed(const pki_fused_args &args)
 {
     return blockIdx.x == 0 && threadIdx.x == 0 && args.quiet != 0 ? *(const volatile uint32_t *)&words_of(args)->followed : args.epoch - 1;
@@ -49,7 +49,7 @@ __device__ __noinline__ void tell_for_all(const pki_fused_args &args)
     volatile uint32_t *done = words_of(args)->done;
 
     for (uint32_t polls = 1; gridDim.x > 1 && (int32_t)(load_state(args).ended - args.ended_before - (gridDim.x - 1)) < 0; polls++)
-        if (polls % polls_a_look == 0 && *(const volatile uint32_t *)args.abort_flag != 0)
+        if (polls % PKI_FUSED_POLLS_A_LOOK == 0 && *(const volatile uint32_t *)args.abort_flag != 0)
             return;
     for (uint32_t c = 0; c < gridDim.x; c++)
         done[c] = args.epoch;
@@ -66,13 +66,44 @@ __device__ __forceinline__ void finish_pair(const pki_fused_args &args, uint32_t
     });
 }
 
-constexpr int pair_row = 2; /* pairs of a thread in flight */
-
 __device__ __forceinline__ void read_row(const pair_shot &s, const unsigned char *block, uint32_t first, uint64_t *data)
 {
 #pragma unroll
-    for (int u = 0; u < pair_row; u++)
+    for (int u = 0; u < PKI_PAIR_PAIRS; u++)
         data[u] = read_at(s, block, first + u * s.step);
+}
+
+/* `data`: this thread's first row, which has been read already. */
+__device__ __forceinline__ void send_pairs(const pki_fused_args &args, const pair_shot &s, uint32_t mine, uint64_t *data)
+{
+    for (uint32_t first = mine; first < s.pairs; first += PKI_PAIR_PAIRS * s.step) {
+        if (first != mine)
+            read_row(s, s.in, first, data);
+#pragma unroll
+        for (int u = 0; u < PKI_PAIR_PAIRS; u++)
+            if (first + u * s.step < s.pairs)
+                store_pair(s.far, first + u * s.step, data[u], args.epoch);
+    }
+}
+
+/* Wait for the peer's header, and where it sends for the pairs of this thread's row. */
+__device__ __forceinline__ uint32_t receive_row(const pki_fused_args &args, const pair_shot &s, headers &header, bool receives,
+                                                uint32_t first, uint64_t *their)
+{
+    return wait_until(
+        args,
+        [&]() {
+            bool here = true;
+
+#pragma unroll
+            for (int u = 0; u < PKI_PAIR_PAIRS; u++) {
+                their[u] = 0;
+                if (receives && first + u * s.step < s.pairs)
+                    here &= load_pair(s.near, first + u * s.step, args.epoch, &their[u]);
+            }
+            return header.check(args) && here;
+        },
+        [&]() { header.report(args); });
 }
 
 /* Everything goes out before anything is waited for. `own`: this rank's block that `take` wants. */
@@ -86,7 +117,7 @@ template <typename Take> __device__ __forceinline__ void pair_run(const pki_fuse
     const uint32_t mine = blockIdx.x * PKI_FUSED_THREADS + threadIdx.x;
     const bool sends = (args.send >> s.peer & 1) != 0, receives = (args.recv >> s.peer & 1) != 0;
     pki_fused_state state = load_state(args);
-    uint64_t data[pair_row];
+    uint64_t data[PKI_PAIR_PAIRS];
     headers header(args);
     uint32_t verdict;
 
@@ -94,42 +125,23 @@ template <typename Take> __device__ __forceinline__ void pair_run(const pki_fuse
     verdict = wait_turn(args, state);
     if (verdict == go_on) {
         header.send(args);
-        for (uint32_t first = mine; sends && first < s.pairs; first += pair_row * s.step) {
-            if (first != mine)
-                read_row(s, s.in, first, data);
-#pragma unroll
-            for (int u = 0; u < pair_row; u++)
-                if (first + u * s.step < s.pairs)
-                    store_pair(s.far, first + u * s.step, data[u], args.epoch);
-        }
+        if (sends)
+            send_pairs(args, s, mine, data);
     }
     /* Warps stay together for their votes. */
-    for (uint32_t first = mine; verdict == go_on; first += pair_row * s.step) {
-        uint64_t their[pair_row], kept[pair_row];
+    for (uint32_t first = mine; verdict == go_on; first += PKI_PAIR_PAIRS * s.step) {
+        uint64_t their[PKI_PAIR_PAIRS], kept[PKI_PAIR_PAIRS];
 
         read_row(s, own, first, kept);
-        verdict = wait_until(
-            args,
-            [&]() {
-                bool here = true;
-
+        verdict = receive_row(args, s, header, receives, first, their);
 #pragma unroll
-                for (int u = 0; u < pair_row; u++) {
-                    their[u] = 0;
-                    if (receives && first + u * s.step < s.pairs)
-                        here &= load_pair(s.near, first + u * s.step, args.epoch, &their[u]);
-                }
-                return header.check(args) && here;
-            },
-            [&]() { header.report(args); });
-#pragma unroll
-        for (int u = 0; u < pair_row; u++) {
+        for (int u = 0; u < PKI_PAIR_PAIRS; u++) {
             const uint32_t pair = first + u * s.step;
 
             if (verdict == go_on && pair < s.pairs)
                 take(pair, (uint32_t)args.bytes - pair * pair_data_bytes, kept[u], their[u]);
         }
-        if (first - threadIdx.x % 32 + pair_row * s.step >= s.pairs)
+        if (first - threadIdx.x % 32 + PKI_PAIR_PAIRS * s.step >= s.pairs)
             break;
     }
     finish_pair(args, verdict, followed);

@@ -1,15 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Exchanges of blocks too long for cells: pki_push. Where all ranks' buffers are mapped by those who need them, a rank writes its blocks where they
- * belong. Else through rings: half of a CTA's warps send, half receive, each warp alone with its counterpart on the other ranks, so that the
- * fences of some pass while others copy.
+ * Exchanges of blocks too long for cells: pki_push. Where all ranks' buffers are mapped by those who need them, a rank writes its
+ * blocks where they belong. Else through rings: half of a CTA's warps send, half receive, each warp alone with its counterpart on
+ * the other ranks, so that the fences of some pass while others copy.
  */
 #include "kernels/reach.cuh"
 
 namespace
 {
-
-constexpr int push_vectors = 8; /* in flight, of a lane */
 
 __device__ __forceinline__ span block_of(uint64_t base, uint64_t stride, uint32_t rank, uint64_t bytes)
 {
@@ -32,7 +30,7 @@ __device__ __forceinline__ uint32_t push_out(const rings &s, volatile uint32_t *
             uint32_t to = rank_after(args, hop);
 
             if ((targets >> to & 1) != 0)
-                fill<push_vectors>(block_of(args.in, args.in_stride, to, args.bytes), chunk_at(s, turn),
+                fill<PKI_PUSH_VECTORS>(block_of(args.in, args.in_stride, to, args.bytes), chunk_at(s, turn),
                                    slot_of(s, peer_half(args, args.epoch, to), PKI_FUSED_PARTS, turn), chunk_vectors(s, turn));
         }
         mark(s, targets, push_filled, turn + 1, true);
@@ -67,9 +65,10 @@ __device__ __forceinline__ uint32_t take_in(const rings &s, headers &header, con
             span to = block_of(args.out, args.out_stride, from, args.bytes);
 
             if (from == args.rank && (args.recv >> from & 1) != 0) {
-                copy_own<push_vectors>(block_of(args.in, args.in_stride, from, args.bytes), to, chunk_at(s, turn), chunk_vectors(s, turn));
+                copy_own<PKI_PUSH_VECTORS>(block_of(args.in, args.in_stride, from, args.bytes), to, chunk_at(s, turn),
+                                           chunk_vectors(s, turn));
             } else if ((sources >> from & 1) != 0) {
-                empty<push_vectors>(slot_of(s, inbox_half(args, args.epoch, from), PKI_FUSED_PARTS, turn), to, chunk_at(s, turn),
+                empty<PKI_PUSH_VECTORS>(slot_of(s, inbox_half(args, args.epoch, from), PKI_FUSED_PARTS, turn), to, chunk_at(s, turn),
                                     chunk_vectors(s, turn));
             }
         }
@@ -124,7 +123,7 @@ template <int Count> __device__ __forceinline__ uint64_t push_vectors_of(uint64_
 __device__ __forceinline__ void push_block(uint64_t from, const targets &to, uint64_t bytes)
 {
     const uint64_t whole = bytes / 16 * 16;
-    uint64_t at = push_vectors_of<push_vectors>(from, to, whole, 16ull * (blockIdx.x * PKI_PUSH_THREADS + threadIdx.x));
+    uint64_t at = push_vectors_of<PKI_PUSH_VECTORS>(from, to, whole, 16ull * (blockIdx.x * PKI_PUSH_THREADS + threadIdx.x));
 
     for (uint32_t t = 0; at == whole && whole < bytes && t < to.n; t++)
         write_end({ to.at[t], bytes }, at, read_end({ from, bytes }, at));

@@ -13,8 +13,8 @@ struct places { /* of each rank's buffers, as mapped here */
 };
 
 /*
- * Lane p of every CTA's first warp hears of rank p. Nobody writes into OUT before: a rank that does it in another way needs IN as it was.
- * False: the CTA has to stop. *straight: all ranks' buffers may be reached.
+ * Lane p of every CTA's first warp hears of rank p. Nobody writes into OUT before: a rank that does it in another way needs IN as
+ * it was. False: the CTA has to stop. *straight: all ranks' buffers may be reached.
  */
 template <typename Report>
 __device__ __forceinline__ bool meet(const pki_fused_args &args, headers &header, Report report, places *found, bool *straight,
@@ -37,7 +37,8 @@ __device__ __forceinline__ bool meet(const pki_fused_args &args, headers &header
                        load_pair(half, 2, args.epoch, &out) && here;
             },
             report);
-        if (watches) /* what comes after this load sees what the other rank's stream had done; a fence would wait for this rank's header */
+        /* what comes after this load sees what the other rank's stream had done; a fence would wait for this rank's header */
+        if (watches)
             asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(seen) : "l"(half) : "memory");
         reach = reach && (!watches || sig >> 32 != 0);
         if (rank < args.size) {

@@ -7,14 +7,13 @@ namespace
 {
 
 /* Few CTAs are as fast as the bytes that they have on the way: so many blocks are asked for before the first is used. */
-constexpr uint32_t sources_in_flight = 4;
 
-template <typename E> __device__ __forceinline__ vec<E> pick(const vec<E> in[sources_in_flight], uint32_t k)
+template <typename E> __device__ __forceinline__ vec<E> pick(const vec<E> in[PKI_REDUCE_SOURCES_IN_FLIGHT], uint32_t k)
 {
     vec<E> one = in[0];
 
 #pragma unroll
-    for (uint32_t i = 1; i < sources_in_flight; i++)
+    for (uint32_t i = 1; i < PKI_REDUCE_SOURCES_IN_FLIGHT; i++)
         one = k == i ? in[i] : one;
     return one;
 }
@@ -30,15 +29,15 @@ template <typename E, typename Op> __device__ __forceinline__ void add_one(total
 /* Add up what has been loaded of sources `first` to `end` - 1. Of one vector at a time, which has much code, it is there once. */
 template <typename E, typename Op, int Count>
 __device__ __forceinline__ void add_loaded(total<E, Op, 16> *totals, const Op &op, uint32_t first, uint32_t end,
-                                           const vec<E> (*in)[sources_in_flight])
+                                           const vec<E> (*in)[PKI_REDUCE_SOURCES_IN_FLIGHT])
 {
     if constexpr (Count == 1) {
 #pragma unroll 1
-        for (uint32_t k = 0; k < sources_in_flight && first + k < end; k++)
+        for (uint32_t k = 0; k < PKI_REDUCE_SOURCES_IN_FLIGHT && first + k < end; k++)
             add_one(totals, op, first + k == 0, pick<E>(in[0], k));
     } else {
 #pragma unroll
-        for (uint32_t k = 0; k < sources_in_flight; k++) {
+        for (uint32_t k = 0; k < PKI_REDUCE_SOURCES_IN_FLIGHT; k++) {
 #pragma unroll
             for (int v = 0; v < Count && first + k < end; v++)
                 add_one(&totals[v], op, first + k == 0, in[v][k]);
@@ -53,11 +52,11 @@ __device__ __forceinline__ void reduce_vectors(const pki_reduce_args &args, cons
     total<E, Op, 16> totals[Count];
 
 #pragma unroll 1
-    for (uint32_t s = 0; s < args.n; s += sources_in_flight) {
-        vec<E> in[Count][sources_in_flight];
+    for (uint32_t s = 0; s < args.n; s += PKI_REDUCE_SOURCES_IN_FLIGHT) {
+        vec<E> in[Count][PKI_REDUCE_SOURCES_IN_FLIGHT];
 
 #pragma unroll
-        for (uint32_t k = 0; k < sources_in_flight; k++) {
+        for (uint32_t k = 0; k < PKI_REDUCE_SOURCES_IN_FLIGHT; k++) {
 #pragma unroll
             for (int v = 0; v < Count && s + k < args.n; v++)
                 in[v][k].raw = ((const uint4 *)args.srcs[s + k])[first + v * stride];

@@ -1,16 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Allreduce between short and medium: as pki_twoshot every rank folds one part and hands out the result, but in cells, so that nothing
- * has to be ordered or fenced. Every pair of cells is one thread's business from beginning to end.
+ * Allreduce between short and medium: as pki_twoshot every rank folds one part and hands out the result, but in cells, so that
+ * nothing has to be ordered or fenced. Every pair of cells is one thread's business from beginning to end.
  */
 #include "kernels/element.cuh"
 #include "kernels/fused.cuh"
 
 namespace
 {
-
-constexpr int relay_in_flight = 2;  /* pairs of a thread, from each rank */
-constexpr int relay_copies = 4;     /* the same, where they come from one rank */
 
 struct relay {
     const pki_fused_args &args;
@@ -70,14 +67,14 @@ __device__ __noinline__ void relay_send(const relay &r, uint32_t piece)
         uint32_t to = relay_after(r, hop);
         uint64_t cells = peer_half(r.args, epoch, to) + PKI_FUSED_RELAY_PARTS;
 
-        for (uint32_t first = r.first; first < pairs; first += relay_copies * r.threads) {
-            uint64_t data[relay_copies];
+        for (uint32_t first = r.first; first < pairs; first += PKI_RELAY_COPIES * r.threads) {
+            uint64_t data[PKI_RELAY_COPIES];
 
 #pragma unroll
-            for (int u = 0; u < relay_copies; u++)
+            for (int u = 0; u < PKI_RELAY_COPIES; u++)
                 data[u] = relay_pair(r, first, u) < pairs ? relay_read(r, relay_place(r, to, piece, relay_pair(r, first, u))) : 0;
 #pragma unroll
-            for (int u = 0; u < relay_copies; u++) {
+            for (int u = 0; u < PKI_RELAY_COPIES; u++) {
                 if (relay_pair(r, first, u) < pairs)
                     store_pair(cells, relay_pair(r, first, u), data[u], epoch);
             }
@@ -86,7 +83,7 @@ __device__ __noinline__ void relay_send(const relay &r, uint32_t piece)
 }
 
 __device__ __forceinline__ bool relay_parts_here(const relay &r, uint32_t piece, uint32_t first, uint32_t pairs,
-                                                 uint64_t data[relay_in_flight][PKI_FUSED_RANKS])
+                                                 uint64_t data[PKI_RELAY_PAIRS][PKI_FUSED_RANKS])
 {
     const uint32_t epoch = r.args.epoch + piece;
     bool all = true;
@@ -96,7 +93,7 @@ __device__ __forceinline__ bool relay_parts_here(const relay &r, uint32_t piece,
         if (p >= (int)r.args.size || p == (int)r.args.rank)
             continue;
 #pragma unroll
-        for (int u = 0; u < relay_in_flight; u++) {
+        for (int u = 0; u < PKI_RELAY_PAIRS; u++) {
             uint32_t pair = relay_pair(r, first, u);
 
             if (pair < pairs)
@@ -143,7 +140,7 @@ __device__ __forceinline__ uint32_t relay_fold(const relay &r, uint32_t piece, h
     uint32_t first = r.first;
 
     do {
-        uint64_t data[relay_in_flight][PKI_FUSED_RANKS];
+        uint64_t data[PKI_RELAY_PAIRS][PKI_FUSED_RANKS];
         uint32_t verdict = wait_until(
             r.args,
             [&]() {
@@ -156,11 +153,11 @@ __device__ __forceinline__ uint32_t relay_fold(const relay &r, uint32_t piece, h
         if (verdict != go_on)
             return verdict;
 #pragma unroll
-        for (int u = 0; u < relay_in_flight; u++) {
+        for (int u = 0; u < PKI_RELAY_PAIRS; u++) {
             if (relay_pair(r, first, u) < pairs)
                 relay_fold_pair(r, piece, relay_pair(r, first, u), data[u]);
         }
-        first += relay_in_flight * r.threads;
+        first += PKI_RELAY_PAIRS * r.threads;
     } while (first < pairs);
     return go_on;
 }
@@ -173,15 +170,15 @@ __device__ __noinline__ uint32_t relay_take(const relay &r, uint32_t piece)
         uint32_t from = relay_after(r, hop);
         uint64_t cells = inbox_half(r.args, epoch, from) + PKI_FUSED_RELAY_RESULTS;
 
-        for (uint32_t first = r.first; first < pairs; first += relay_copies * r.threads) {
-            uint64_t data[relay_copies];
+        for (uint32_t first = r.first; first < pairs; first += PKI_RELAY_COPIES * r.threads) {
+            uint64_t data[PKI_RELAY_COPIES];
             uint32_t verdict = wait_until(
                 r.args,
                 [&]() {
                     bool all = true;
 
 #pragma unroll
-                    for (int u = 0; u < relay_copies; u++) {
+                    for (int u = 0; u < PKI_RELAY_COPIES; u++) {
                         if (relay_pair(r, first, u) < pairs)
                             all &= load_pair(cells, relay_pair(r, first, u), epoch, &data[u]);
                     }
@@ -192,7 +189,7 @@ __device__ __noinline__ uint32_t relay_take(const relay &r, uint32_t piece)
             if (verdict != go_on)
                 return verdict;
 #pragma unroll
-            for (int u = 0; u < relay_copies; u++) {
+            for (int u = 0; u < PKI_RELAY_COPIES; u++) {
                 if (relay_pair(r, first, u) < pairs)
                     relay_write(r, relay_place(r, from, piece, relay_pair(r, first, u)), data[u]);
             }
@@ -201,7 +198,8 @@ __device__ __noinline__ uint32_t relay_take(const relay &r, uint32_t piece)
     return go_on;
 }
 
-/* Piece k + 1 leaves once this thread has heard of all ranks in piece k: the first one's half belonged to the operation before. */
+/* Piece k + 1 leaves once this thread has heard of all ranks in piece k: the first one's half belonged to the operation
+ * before. */
 __device__ __forceinline__ void relay_run(const relay &r)
 {
     headers header(r.args);

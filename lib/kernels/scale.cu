@@ -6,7 +6,6 @@ namespace
 {
 
 /* Code is not free: of types of one byte no vectors are made, of which each has 16. */
-constexpr int vectors_in_flight = 2;
 
 template <typename E>
 __device__ __forceinline__ void scale_vector(const pki_scale_args &args, typename E::wide factor, uint64_t i, vec<E> block)
@@ -23,15 +22,15 @@ __device__ __forceinline__ void scale_vectors(const pki_scale_args &args, typena
                                               uint64_t vectors)
 {
 #pragma unroll 1
-    for (uint64_t first = me; first < vectors; first += vectors_in_flight * threads) {
-        vec<E> block[vectors_in_flight];
+    for (uint64_t first = me; first < vectors; first += PKI_SCALE_VECTORS * threads) {
+        vec<E> block[PKI_SCALE_VECTORS];
 
 #pragma unroll
-        for (int v = 0; v < vectors_in_flight; v++)
+        for (int v = 0; v < PKI_SCALE_VECTORS; v++)
             if (first + v * threads < vectors)
                 block[v].raw = ((const uint4 *)args.src)[first + v * threads];
 #pragma unroll 1
-        for (int v = 0; v < vectors_in_flight; v++)
+        for (int v = 0; v < PKI_SCALE_VECTORS; v++)
             if (first + v * threads < vectors)
                 scale_vector<E>(args, factor, first + v * threads, v == 0 ? block[0] : block[1]);
     }

@@ -1,17 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Sums of medium size, for the types that are reduced in bulk: every rank folds one part and hands out the result. Where all ranks' buffers are
- * mapped by all, it does so in one pass from memory to memory. Else parts and results of an allreduce travel through the inboxes, by plain
- * stores with a flag behind them. A CTA works on its own slice of every piece and talks only to the same CTA of the other ranks. The parts
- * of a piece leave before the results of the one before it are waited for.
+ * Sums of medium size, for the types that are reduced in bulk: every rank folds one part and hands out the result. Where all
+ * ranks' buffers are mapped by all, it does so in one pass from memory to memory. Else parts and results of an allreduce travel
+ * through the inboxes, by plain stores with a flag behind them. A CTA works on its own slice of every piece and talks only to the
+ * same CTA of the other ranks. The parts of a piece leave before the results of the one before it are waited for.
  */
 #include "kernels/element.cuh"
 #include "kernels/reach.cuh"
 
 namespace
 {
-
-constexpr int vectors_a_thread = 2; /* in flight */
 
 struct two_shot {
     const pki_fused_args &args;
@@ -27,8 +25,9 @@ __device__ __forceinline__ two_shot two_shot_of(const pki_fused_args &args)
 }
 
 /*
- * What this CTA does of a piece, in 16-byte vectors counted from the piece's start. The same for all parts, and where it ends early the same for
- * all pieces: a place in the inbox is taken again two pieces later, and only the same CTA of the reader has said that it is done with it.
+ * What this CTA does of a piece, in 16-byte vectors counted from the piece's start. The same for all parts, and where it ends
+ * early the same for all pieces: a place in the inbox is taken again two pieces later, and only the same CTA of the reader has
+ * said that it is done with it.
  */
 __device__ __forceinline__ void slice(const two_shot &s, uint32_t piece, uint32_t *begin, uint32_t *end)
 {
@@ -96,14 +95,14 @@ __device__ __noinline__ void send_parts(const two_shot &s, uint32_t piece)
         uint4 *target = (uint4 *)(peer_half(s.args, s.args.epoch + piece, to) + PKI_FUSED_PARTS);
         const span part = source_of(s, s.args.in, to);
 
-        for (uint32_t v = begin + threadIdx.x; v < end; v += vectors_a_thread * PKI_FUSED_THREADS) {
-            uint4 data[vectors_a_thread];
+        for (uint32_t v = begin + threadIdx.x; v < end; v += PKI_TWOSHOT_VECTORS * PKI_FUSED_THREADS) {
+            uint4 data[PKI_TWOSHOT_VECTORS];
 
 #pragma unroll
-            for (int i = 0; i < vectors_a_thread; i++)
+            for (int i = 0; i < PKI_TWOSHOT_VECTORS; i++)
                 data[i] = read(part, place(s, piece, v + i * PKI_FUSED_THREADS));
 #pragma unroll
-            for (int i = 0; i < vectors_a_thread; i++) {
+            for (int i = 0; i < PKI_TWOSHOT_VECTORS; i++) {
                 if (v + i * PKI_FUSED_THREADS < end)
                     target[v + i * PKI_FUSED_THREADS] = data[i];
             }
@@ -199,16 +198,16 @@ __device__ __noinline__ void take_results(const two_shot &s, uint32_t piece)
         const uint4 *source = (const uint4 *)(inbox_half(s.args, s.args.epoch + piece, from) + PKI_FUSED_RESULTS);
         const span part = part_of(s, s.args.out, from);
 
-        for (uint32_t v = begin + threadIdx.x; v < end; v += vectors_a_thread * PKI_FUSED_THREADS) {
-            uint4 data[vectors_a_thread];
+        for (uint32_t v = begin + threadIdx.x; v < end; v += PKI_TWOSHOT_VECTORS * PKI_FUSED_THREADS) {
+            uint4 data[PKI_TWOSHOT_VECTORS];
 
 #pragma unroll
-            for (int i = 0; i < vectors_a_thread; i++) {
+            for (int i = 0; i < PKI_TWOSHOT_VECTORS; i++) {
                 if (v + i * PKI_FUSED_THREADS < end)
                     data[i] = __ldcg(source + v + i * PKI_FUSED_THREADS);
             }
 #pragma unroll
-            for (int i = 0; i < vectors_a_thread; i++) {
+            for (int i = 0; i < PKI_TWOSHOT_VECTORS; i++) {
                 if (v + i * PKI_FUSED_THREADS < end)
                     write(part, place(s, piece, v + i * PKI_FUSED_THREADS), data[i]);
             }
@@ -265,7 +264,8 @@ __device__ __forceinline__ uint64_t fold_straight(const two_shot &s, const share
     return at;
 }
 
-/* Two ranks are served where pointers stay in registers; more, whose pointers must be looked up, and what is left over share code by calls. */
+/* Two ranks are served where pointers stay in registers; more, whose pointers must be looked up, and what is left over share
+ * code by calls. */
 template <typename E, int Count, int Ranks>
 __device__ __noinline__ uint64_t fold_apart(const two_shot &s, const shares &all, uint64_t at, uint64_t whole)
 {

@@ -5,8 +5,6 @@
 namespace
 {
 
-constexpr int words_in_flight = 4; /* of a thread: the way to the host's memory is long */
-
 /* This CTA's share: from `first` on, one in `step`. */
 struct share {
     uint64_t first, step;
@@ -17,16 +15,16 @@ template <typename Word> __device__ __forceinline__ void copy_words(uint64_t to,
     Word *dst = (Word *)to;
     const Word *src = (const Word *)from;
 
-    for (uint64_t first = s.first; first < count; first += words_in_flight * s.step) {
-        Word word[words_in_flight];
+    for (uint64_t first = s.first; first < count; first += PKI_UNPACK_WORDS * s.step) {
+        Word word[PKI_UNPACK_WORDS];
 
 #pragma unroll
-        for (int i = 0; i < words_in_flight; i++) {
+        for (int i = 0; i < PKI_UNPACK_WORDS; i++) {
             if (first + i * s.step < count)
                 word[i] = src[first + i * s.step];
         }
 #pragma unroll
-        for (int i = 0; i < words_in_flight; i++) {
+        for (int i = 0; i < PKI_UNPACK_WORDS; i++) {
             if (first + i * s.step < count)
                 dst[first + i * s.step] = word[i];
         }

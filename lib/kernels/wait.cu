@@ -18,7 +18,7 @@ extern "C" __global__ void __launch_bounds__(32) pki_wait(const __grid_constant_
 {
     for (uint32_t i = threadIdx.x; i < args.n; i += 32) {
         while (!is_open(args.words[i]))
-            __nanosleep(100);
+            __nanosleep(PKI_WAIT_SLEEP_NS);
     }
     /* What any lane has acquired, the work behind this kernel sees: the end of a kernel orders it. */
 }

@@ -8,6 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "tuning/tuning.h"
 #include "util/auth.h"
 #include "util/env.h"
 #include "util/fd.h"
@@ -21,23 +22,15 @@
 #define UDP_GRO 104
 #endif
 
-#define BUFFERS 32
-#define JOINED_BYTES 65536u
-#define ALONE_BYTES 2048u
-#define CALLS 4            /* of recvmmsg, in one receive */
-#define LARGE_BYTES 64000u /* of packets in one large datagram */
-#define TRAINS 64          /* that are kept until flush */
-#define MESSAGES 128       /* of one sendmmsg */
-
 struct control {
     _Alignas(size_t) char bytes[CMSG_SPACE(sizeof(int))]; /* as struct cmsghdr */
 };
 
 struct pki_datagrams_in {
-    struct mmsghdr messages[BUFFERS];
-    struct iovec vectors[BUFFERS];
-    struct sockaddr_storage from[BUFFERS];
-    struct control control[BUFFERS];
+    struct mmsghdr messages[PKI_SWITCHML_BUFFERS];
+    struct iovec vectors[PKI_SWITCHML_BUFFERS];
+    struct sockaddr_storage from[PKI_SWITCHML_BUFFERS];
+    struct control control[PKI_SWITCHML_BUFFERS];
     unsigned char *bytes;
     size_t each;
 };
@@ -46,19 +39,19 @@ struct train { /* packets that go as one datagram, to each receiver */
     unsigned packets;
     size_t packet_bytes;
     const struct pki_receivers *to;
-    unsigned char *bytes; /* LARGE_BYTES */
+    unsigned char *bytes; /* PKI_SWITCHML_LARGE_BYTES */
 };
 
 struct pki_datagrams_out {
     unsigned trains;
-    unsigned open[TRAINS]; /* those that take more: the last one to each of different receivers */
+    unsigned open[PKI_SWITCHML_TRAINS]; /* those that take more: the last one to each of different receivers */
     unsigned nopen;
-    struct train train[TRAINS];
+    struct train train[PKI_SWITCHML_TRAINS];
     unsigned nmessages;
-    struct mmsghdr messages[MESSAGES];
-    struct iovec vectors[MESSAGES];
-    struct control control[MESSAGES];
-    const struct train *of[MESSAGES]; /* whose message it is */
+    struct mmsghdr messages[PKI_SWITCHML_MESSAGES];
+    struct iovec vectors[PKI_SWITCHML_MESSAGES];
+    struct control control[PKI_SWITCHML_MESSAGES];
+    const struct train *of[PKI_SWITCHML_MESSAGES]; /* whose message it is */
     int error;                        /* the first that the socket has told since the last flush */
     unsigned char *bytes;
     unsigned char lost[PKI_SWITCHML_PACKET_MAX];
@@ -86,17 +79,17 @@ static pk_result_t allocate(struct pki_datagrams *d)
     d->in = in;
     d->out = calloc(1, sizeof *d->out);
     if (in != NULL) {
-        in->each = d->joined ? JOINED_BYTES : ALONE_BYTES;
-        in->bytes = malloc(BUFFERS * in->each);
+        in->each = d->joined ? PKI_SWITCHML_JOINED_BYTES : PKI_SWITCHML_ALONE_BYTES;
+        in->bytes = malloc(PKI_SWITCHML_BUFFERS * in->each);
     }
     if (d->out != NULL)
-        d->out->bytes = malloc((size_t)TRAINS * LARGE_BYTES);
+        d->out->bytes = malloc((size_t)PKI_SWITCHML_TRAINS * PKI_SWITCHML_LARGE_BYTES);
     if (in == NULL || d->out == NULL || in->bytes == NULL || d->out->bytes == NULL)
         return pki_fail(PK_ERR_MEMORY, NULL, "no memory for the buffers of a datagram socket");
-    for (int i = 0; i < BUFFERS; i++)
+    for (int i = 0; i < PKI_SWITCHML_BUFFERS; i++)
         in->vectors[i] = (struct iovec){ .iov_base = in->bytes + (size_t)i * in->each, .iov_len = in->each };
-    for (int i = 0; i < TRAINS; i++)
-        d->out->train[i].bytes = d->out->bytes + (size_t)i * LARGE_BYTES;
+    for (int i = 0; i < PKI_SWITCHML_TRAINS; i++)
+        d->out->train[i].bytes = d->out->bytes + (size_t)i * PKI_SWITCHML_LARGE_BYTES;
     return PK_OK;
 }
 
@@ -193,7 +186,7 @@ static size_t packet_bytes(struct msghdr *message, size_t bytes)
 
 static void prepare(struct pki_datagrams_in *in, bool joined)
 {
-    for (int i = 0; i < BUFFERS; i++)
+    for (int i = 0; i < PKI_SWITCHML_BUFFERS; i++)
         in->messages[i].msg_hdr = (struct msghdr){ .msg_name = &in->from[i],
                                                    .msg_namelen = sizeof in->from[i],
                                                    .msg_iov = &in->vectors[i],
@@ -207,11 +200,11 @@ int pki_datagrams_receive(struct pki_datagrams *d,
                           void *arg)
 {
     struct pki_datagrams_in *in = d->in;
-    int all = 0, n = BUFFERS;
+    int all = 0, n = PKI_SWITCHML_BUFFERS;
 
-    for (int call = 0; call < CALLS && n == BUFFERS; call++) {
+    for (int call = 0; call < PKI_SWITCHML_CALLS && n == PKI_SWITCHML_BUFFERS; call++) {
         prepare(in, d->joined);
-        n = recvmmsg(d->fd, in->messages, BUFFERS, MSG_DONTWAIT, NULL);
+        n = recvmmsg(d->fd, in->messages, PKI_SWITCHML_BUFFERS, MSG_DONTWAIT, NULL);
         if (n < 0)
             return errno == EAGAIN || errno == EINTR || all > 0 ? all : -1;
         for (int i = 0; i < n; i++) {
@@ -219,7 +212,6 @@ int pki_datagrams_receive(struct pki_datagrams *d,
             const unsigned char *at = in->vectors[i].iov_base;
 
             for (size_t done = 0; done < bytes; done += each) {
-                d->received++;
                 all++;
                 if (!is_lost(d))
                     take(arg, at + done, bytes - done < each ? bytes - done : each, &in->from[i]);
@@ -234,7 +226,7 @@ int pki_datagrams_receive(struct pki_datagrams *d,
 static bool takes(const struct pki_datagrams *d, const struct train *t, size_t bytes)
 {
     return d->segments && t->packet_bytes == bytes && t->packets < PKI_DATAGRAMS_SEGMENTS &&
-           (t->packets + 1) * bytes <= LARGE_BYTES;
+           (t->packets + 1) * bytes <= PKI_SWITCHML_LARGE_BYTES;
 }
 
 static void send_kept(struct pki_datagrams *d);
@@ -250,7 +242,7 @@ static struct train *train_for(struct pki_datagrams *d, const struct pki_receive
         at++;
     if (at < out->nopen && takes(d, &out->train[out->open[at]], bytes))
         return &out->train[out->open[at]];
-    if (out->trains == TRAINS) {
+    if (out->trains == PKI_SWITCHML_TRAINS) {
         send_kept(d);
         at = 0;
     }
@@ -315,9 +307,7 @@ static void send_one_by_one(struct pki_datagrams *d, const struct train *t, cons
         m.msg_iov = &vector;
         m.msg_control = NULL;
         m.msg_controllen = 0;
-        if (sendmsg(d->fd, &m, MSG_DONTWAIT) >= 0)
-            d->sent++;
-        else
+        if (sendmsg(d->fd, &m, MSG_DONTWAIT) < 0)
             d->unsent++;
     }
 }
@@ -345,8 +335,6 @@ static void send_messages(struct pki_datagrams *d)
     while (done < out->nmessages) {
         int n = sendmmsg(d->fd, out->messages + done, out->nmessages - done, MSG_DONTWAIT);
 
-        for (int i = 0; i < n; i++)
-            d->sent += out->of[done + (unsigned)i]->packets;
         if (n > 0)
             done += (unsigned)n;
         else
@@ -363,7 +351,7 @@ static void send_kept(struct pki_datagrams *d)
         const struct pki_receivers *to = out->train[i].to;
 
         for (unsigned r = 0; r < (to == NULL ? 1 : to->n); r++) {
-            if (out->nmessages == MESSAGES)
+            if (out->nmessages == PKI_SWITCHML_MESSAGES)
                 send_messages(d);
             add_message(out, &out->train[i], to == NULL ? NULL : to->address[r]);
         }

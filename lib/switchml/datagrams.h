@@ -16,8 +16,6 @@
 #include "pickle/base.h"
 #include "switchml/packet.h"
 
-#define PKI_DATAGRAMS_SEGMENTS 60 /* packets of one large datagram: the kernel's limit is 64, and 64 KiB */
-
 /* Who get the same packets. */
 struct pki_receivers {
     unsigned n;
@@ -31,8 +29,7 @@ struct pki_datagrams {
     int fd;
     bool segments, joined;   /* the kernel cuts, and joins */
     size_t buffer_bytes;     /* of the receive buffer, as granted */
-    uint64_t received, sent; /* packets, */
-    uint64_t unsent;         /* those for which the kernel had no room, */
+    uint64_t unsent;         /* packets for which the kernel had no room, */
     uint64_t shed;           /* and those that a test let be lost */
     uint64_t loss;           /* PICKLE_TEST_SWITCHML_LOSS: of 2^32; 0: none */
     uint64_t random;

@@ -32,7 +32,7 @@ struct pki_switchml {
     unsigned looks;
     int error; /* errno that the socket has told */
     bool busy;
-    uint64_t now, again;
+    uint64_t now;
     uint64_t heard; /* when a packet came last, or the job began */
     struct pki_switchml_job job;
 };

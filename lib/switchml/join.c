@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "switchml/internal.h"
+#include "tuning/tuning.h"
 #include "util/auth.h"
 #include "util/clock.h"
 #include "util/fd.h"
@@ -15,8 +16,6 @@
 #include "util/log.h"
 #include "util/netif.h"
 #include "util/resolve.h"
-
-#define PACKET_MEMORY 2304u /* of the kernel, for a packet that waits to be read */
 
 /* ---- waiting ---- */
 
@@ -27,7 +26,7 @@ static pk_result_t wait_for(const struct pki_switchml *s, int fd, short events, 
     pk_result_t result = pki_poll(&poll, 1, wait);
 
     if (result == PK_IN_PROGRESS)
-        return pki_fail(PK_ERR_TIMEOUT, NULL, "%s: %s within the time for it", s->name, what);
+        return pki_fail(PK_ERR_TIMEOUT, NULL, "%s: %s before the deadline", s->name, what);
     if (result == PK_ERR_ABORTED)
         return pki_fail(PK_ERR_ABORTED, NULL, "%s: init was aborted", s->name);
     return result;
@@ -72,7 +71,7 @@ static pk_result_t look_up(const struct pki_switchml *s, const char *host, const
 
         if (pki_now_ns() > wait->deadline_ns || pki_poll(NULL, 0, &nap) == PK_ERR_ABORTED) {
             pki_lookup_drop(lookup);
-            return pki_fail(PK_ERR_TIMEOUT, NULL, "%s: no address within the time for it", s->name);
+            return pki_fail(PK_ERR_TIMEOUT, NULL, "%s: its name was not resolved before the deadline", s->name);
         }
     }
     *count = pki_lookup_result(lookup, addresses, PKI_RESOLVE_MAX, why);
@@ -137,7 +136,7 @@ static pk_result_t open_datagrams(struct pki_switchml *s, uint16_t *port)
     if (getsockname(s->connection, (struct sockaddr *)&own, &length) != 0)
         return pki_fail_errno(PK_ERR_SYSTEM, NULL, "%s: getsockname", s->name);
     pki_netif_set_port(&own, 0);
-    result = pki_datagrams_open(&s->datagrams, &own, (size_t)s->window * PACKET_MEMORY * 2, false);
+    result = pki_datagrams_open(&s->datagrams, &own, (size_t)s->window * PKI_SWITCHML_PACKET_MEMORY * 2, false);
     *port = pki_netif_port(&own);
     return result;
 }
@@ -160,12 +159,12 @@ static pk_result_t exchange(struct pki_switchml *s, const struct pki_switchml_jo
     };
     struct pki_switchml_greeting greeting;
     unsigned char bytes[PKI_SWITCHML_ANSWER_BYTES];
-    pk_result_t result = receive(s, bytes, PKI_SWITCHML_GREETING_BYTES, &join->wait, "before it said anything");
+    pk_result_t result = receive(s, bytes, PKI_SWITCHML_GREETING_BYTES, &join->wait, "before its first message");
 
     if (result != PK_OK)
         return result;
     if (!pki_switchml_greeting_unpack(bytes, &greeting))
-        return pki_fail(PK_ERR_PEER, NULL, "%s: what answers there is no pickle-aggregator of this version", s->name);
+        return pki_fail(PK_ERR_PEER, NULL, "%s: the process there is not a pickle-aggregator of this version", s->name);
     memcpy(hello.id, join->id, sizeof hello.id);
     result = pki_auth_random(hello.nonce, sizeof hello.nonce);
     if (result == PK_OK)
@@ -173,7 +172,7 @@ static pk_result_t exchange(struct pki_switchml *s, const struct pki_switchml_jo
     if (result == PK_OK)
         result = pki_send_all(s->connection, bytes, PKI_SWITCHML_HELLO_BYTES, &join->wait, NULL);
     if (result == PK_OK)
-        result = receive(s, bytes, sizeof bytes, &join->wait, "after this rank's proof: has it another PK_SECRET_FILE?");
+        result = receive(s, bytes, sizeof bytes, &join->wait, "after this rank's proof (does it use another PK_SECRET_FILE?)");
     if (result != PK_OK)
         return result;
     if (!pki_switchml_answer_unpack(bytes, join->key, &greeting, &hello, answer))

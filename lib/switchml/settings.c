@@ -8,6 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "tuning/tuning.h"
 #include "util/clock.h"
 #include "util/fd.h"
 #include "util/log.h"
@@ -17,8 +18,9 @@
 static const struct pki_switchml_settings defaults = {
     .port = PKI_SWITCHML_PORT,
     .elements = 256,
-    .window = 256,
-    .timing = { .timeout_ns = 10 * PKI_NS_PER_MS, .least_ns = PKI_NS_PER_MS, .threshold = 100, .increment = 100 }
+    .window = PKI_SWITCHML_WINDOW,
+    .timing = { .timeout_ns = PKI_SWITCHML_TIMEOUT_NS, .least_ns = PKI_SWITCHML_TIMEOUT_LEAST_NS,
+                .threshold = PKI_SWITCHML_THRESHOLD, .increment = PKI_SWITCHML_INCREMENT }
 };
 
 enum key { HOST, PORT, ELEMENTS, WINDOW, TIMEOUT, THRESHOLD, INCREMENT, NO_USE, KEYS };
@@ -118,7 +120,7 @@ static pk_result_t set_line(char *line, const char *name, unsigned number, struc
     const char *key, *value;
 
     if (equal == NULL)
-        return pki_fail(PK_ERR_ARG, NULL, "%.200s, line %u: '%.64s' is no key = value", name, number, line);
+        return pki_fail(PK_ERR_ARG, NULL, "%.200s, line %u: '%.64s' is not of the form key = value", name, number, line);
     *equal = '\0';
     key = trim(line);
     value = trim(equal + 1);
@@ -130,7 +132,7 @@ static pk_result_t set_line(char *line, const char *name, unsigned number, struc
         return pki_fail(PK_ERR_ARG, NULL, "%.200s, line %u: %s is '%.64s'%s", name, number, key, value,
                         known[k].key == ELEMENTS ? ": 64 or 256" : "");
     }
-    return pki_fail(PK_ERR_ARG, NULL, "%.200s, line %u: there is no key '%.64s'", name, number, key);
+    return pki_fail(PK_ERR_ARG, NULL, "%.200s, line %u: unknown key '%.64s'", name, number, key);
 }
 
 pk_result_t pki_switchml_settings_parse(char *text, const char *name, struct pki_switchml_settings *s)
@@ -155,7 +157,7 @@ pk_result_t pki_switchml_settings_parse(char *text, const char *name, struct pki
         text = next;
     }
     if (result == PK_OK && s->host[0] == '\0')
-        result = pki_fail(PK_ERR_ARG, NULL, "%.200s says no controller_ip", name);
+        result = pki_fail(PK_ERR_ARG, NULL, "%.200s does not set controller_ip", name);
     return result;
 }
 
@@ -173,7 +175,7 @@ static pk_result_t read_file(const char *path, struct pki_switchml_settings *s)
     else if ((n = read(fd, text, FILE_MAX_BYTES)) < 0)
         result = pki_fail_errno(PK_ERR_ARG, NULL, "PK_SWITCHML=%.200s cannot be read", path);
     else if (n == FILE_MAX_BYTES || memchr(text, '\0', (size_t)n) != NULL)
-        result = pki_fail(PK_ERR_ARG, NULL, "PK_SWITCHML=%.200s is no text of less than %d bytes", path, FILE_MAX_BYTES);
+        result = pki_fail(PK_ERR_ARG, NULL, "PK_SWITCHML=%.200s is not a text file of less than %d bytes", path, FILE_MAX_BYTES);
     else {
         text[n] = '\0';
         result = pki_switchml_settings_parse(text, path, s);

@@ -145,7 +145,7 @@ static pk_result_t make_room(struct pki_switchml_job *j, size_t units)
         j->summed = malloc(units * sizeof *j->summed);
         j->room = j->exponents != NULL && j->summed != NULL ? units : 0;
         if (j->room == 0)
-            return pki_fail(PK_ERR_MEMORY, NULL, "no memory for what is known of %zu packets", units);
+            return pki_fail(PK_ERR_MEMORY, NULL, "no memory for the state of %zu packets", units);
     }
     if (units > 0)
         memset(j->summed, 0, units * sizeof *j->summed);
@@ -187,10 +187,8 @@ static void send_again(struct pki_switchml *s, bool timers)
     uint32_t id;
 
     while ((id = timers ? pki_switchml_worker_late(&s->worker, s->now)
-                        : pki_switchml_worker_overtaken(&s->worker, s->now)) != PKI_SWITCHML_NONE) {
+                        : pki_switchml_worker_overtaken(&s->worker, s->now)) != PKI_SWITCHML_NONE)
         send_packet(s, id);
-        s->again++;
-    }
 }
 
 /* The aggregator says nothing on it: what shows is its end. */
@@ -340,11 +338,4 @@ int pki_switchml_fd(const struct pki_switchml *s)
 const char *pki_switchml_name(const struct pki_switchml *s)
 {
     return s->name;
-}
-
-void pki_switchml_counts(const struct pki_switchml *s, uint64_t *received, uint64_t *sent, uint64_t *again)
-{
-    *received = s->datagrams.received;
-    *sent = s->datagrams.sent;
-    *again = s->again;
 }

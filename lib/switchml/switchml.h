@@ -61,7 +61,5 @@ uint64_t pki_switchml_silence(const struct pki_switchml *s, uint64_t now);
 int pki_switchml_fd(const struct pki_switchml *s);
 /* "aggregator 10.0.0.1:48864", and how it stands. */
 const char *pki_switchml_name(const struct pki_switchml *s);
-/* Packets received and sent, and sent again, since open. */
-void pki_switchml_counts(const struct pki_switchml *s, uint64_t *received, uint64_t *sent, uint64_t *again);
 
 #endif

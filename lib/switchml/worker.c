@@ -3,9 +3,9 @@
 
 #include <stdlib.h>
 
+#include "tuning/tuning.h"
+
 #define NONE PKI_SWITCHML_NONE
-#define OVERTAKEN_LEAST 3 /* replies to later packets by which one counts as lost: an eighth of those on their way */
-#define OVERTAKEN_MOST 32
 
 pk_result_t pki_switchml_worker_init(struct pki_switchml_worker *w, uint32_t base, uint32_t window,
                                      const struct pki_switchml_timing *timing)
@@ -193,9 +193,9 @@ static void count_resend(struct pki_switchml_worker *w)
 /* Packets of one worker go one way, and come in order but where one is lost. */
 static int32_t tolerance(const struct pki_switchml_worker *w)
 {
-    const uint32_t some = w->ahead / 8;
+    const uint32_t some = w->ahead / 8, least = pki_tuning.switchml.overtaken_least, most = pki_tuning.switchml.overtaken_most;
 
-    return some < OVERTAKEN_LEAST ? OVERTAKEN_LEAST : some > OVERTAKEN_MOST ? OVERTAKEN_MOST : (int32_t)some;
+    return (int32_t)(some < least ? least : some > most ? most : some);
 }
 
 uint32_t pki_switchml_worker_overtaken(struct pki_switchml_worker *w, uint64_t now)

@@ -184,8 +184,8 @@ static int device_index(hwloc_obj_t object, const hwloc_obj_t *pci, int n)
     return -1;
 }
 
-/* In a file from another machine: GPUs that NVML saw joined by NVLink are nearer than PCIe says. Bandwidth through NVSwitches is made
- * direct first. */
+/* In a file from another machine: GPUs that NVML saw joined by NVLink are nearer than PCIe says. Bandwidth through NVSwitches
+ * is made direct first. */
 static void apply_nvlink(hwloc_topology_t t, const hwloc_obj_t *pci, struct pki_topology *out)
 {
     struct hwloc_distances_s *links = NULL;

@@ -52,8 +52,8 @@ void pki_topology_free(struct pki_topology *topology);
 enum pki_distance pki_topology_distance(const struct pki_topology *topology, const char *bus_id_a, const char *bus_id_b);
 
 /*
- * The NICs nearest to a device, by bus id order: all that are equally near, `capacity` of them at most; returns how many. A device
- * that is not known is near to none.
+ * The NICs nearest to a device, by bus id order: all that are equally near, `capacity` of them at most; returns how many. A
+ * device that is not known is near to none.
  */
 int pki_topology_nearest_nics(const struct pki_topology *topology, const char *bus_id, const struct pki_pci_device **nics,
                               int capacity);
@@ -61,8 +61,8 @@ int pki_topology_nearest_nics(const struct pki_topology *topology, const char *b
 int pki_topology_local_nics(const struct pki_topology *topology, const struct pki_pci_device **nics, int capacity);
 
 /*
- * Of n cards, by bus ids ("": none), mark those nearest to the device `bus_id`, or, where that is NULL or not known, to the memory that the
- * process's CPUs are nearest to. Cards of which nothing is known count as near. Returns how many.
+ * Of n cards, by bus ids ("": none), mark those nearest to the device `bus_id`, or, where that is NULL or not known, to the
+ * memory that the process's CPUs are nearest to. Cards of which nothing is known count as near. Returns how many.
  */
 int pki_topology_mark_near(const struct pki_topology *topology, const char *bus_id, char (*cards)[16], int n, bool *near);
 

@@ -18,6 +18,7 @@
 
 #include "device/device.h"
 #include "pickle/base.h"
+#include "tuning/tuning.h"
 #include "util/list.h"
 #include "util/log.h"
 
@@ -106,8 +107,6 @@ struct pki_signal_slot {
 
 _Static_assert(sizeof(struct pki_signal_slot) == 64, "a cache line");
 
-#define PKI_SIGNAL_SLOTS 1024 /* graphs keep theirs while they exist; the pages of others are never touched */
-#define PKI_CELLS 1024      /* for messages, and as many for steps of collectives */
 #define PKI_PAIR_SLOTS (PKI_SIGNAL_SLOTS + 2 * PKI_CELLS)
 #define PKI_EP_SHARED_BYTES (PKI_PAIR_SLOTS * sizeof(struct pki_signal_slot))
 

@@ -8,8 +8,9 @@
  *   FIXED(part, name, CONSTANT, value)  what the compiler has to know: sizes of arrays, and what short messages would pay for
  *
  * A comment before each row, or before several that belong together, says what it is and where its value comes from: what was
- * measured, on what; "chosen" where nothing was. Sizes of formats (wires, shared memory, kernels' memory) and bounds of failures
- * (how long a peer may be silent) stand with what they belong to.
+ * measured, on what; "chosen" where nothing was. Rows of transports are in table_transport.h, of GPUs in table_gpu.h. Formats and
+ * bounds of failures (how long a peer may be silent) stand with what they belong to: tests/abi/constants.txt lists them, and the
+ * test `constants` finds what should stand here.
  */
 
 #ifdef PKI_TABLE_OF_PROCESS
@@ -75,7 +76,55 @@ VALUE(wait, int, device_driven_transfers, 8)
 FIXED(wait, device_driven_calls, PKI_DEVICE_DRIVEN_CALLS, 32)
 /* Polls in vain of an aggregator between two looks at its connection. Chosen. */
 FIXED(wait, switchml_polls, PKI_SWITCHML_POLLS, 256)
+/* How often a communicator that graphs wait for is looked at: so late a peer's death is noticed there. Chosen. */
+VALUE(wait, uint64_t, graphs_ns, 10000000)
+/* Between two looks of the watchdog, and how long the lock is held before it tells the others. Chosen. */
+VALUE(wait, uint64_t, watchdog_ns, 10000000)
+VALUE(wait, uint64_t, held_ns, 100000000)
+/* A service thread is in the driver for so long: another one takes over. So many there are at most. Chosen. */
+VALUE(wait, uint64_t, stuck_ns, 50000000)
+FIXED(wait, servers, PKI_SERVERS, 4)
+/* Looks without a pause and with a sched_yield of the service thread, then the pause between two. Chosen. */
+VALUE(wait, unsigned, service_spins, 2000)
+VALUE(wait, unsigned, service_yields, 20000)
+VALUE(wait, int, service_nap_ns, 50000)
+/* What no descriptor shows is looked at so often: by an agreement, by a shrink. Chosen. */
+VALUE(wait, int, survive_ms, 2)
+VALUE(wait, int, shrink_ms, 1)
+/* A thread that waits for a descriptor looks so often whether it has been cancelled. Chosen. */
+VALUE(wait, uint64_t, slice_ns, 20000000)
+/* Between two looks at what another thread or the kernel will do soon. Chosen. */
+VALUE(wait, unsigned, turn_us, 1000)
 END(wait)
+
+/* ---- start: how ranks find one another. Chosen, all of them. ---- */
+PART(start)
+/* An address is tried at the latest so long after the one before it. */
+VALUE(start, uint64_t, stagger_ns, 100000000)
+/* The pause before an address is tried again, and the longest. */
+VALUE(start, uint64_t, pause_ns, 1000000)
+VALUE(start, uint64_t, pause_most_ns, 50000000)
+/* How often a rank that waits looks at everything; at an answer about a name, the first time. */
+VALUE(start, uint64_t, tick_ns, 20000000)
+VALUE(start, uint64_t, look_ns, 250000)
+/* A name that is not known is asked for again after so long, then twice as long, up to the second; rank 0 for its own up to the
+ * third. */
+VALUE(start, uint64_t, ask_ns, 100000000)
+VALUE(start, uint64_t, ask_most_ns, 1000000000)
+VALUE(start, uint64_t, own_name_most_ns, 1600000000)
+/* The same for a name that is known. */
+VALUE(start, uint64_t, known_ns, 2000000000)
+VALUE(start, uint64_t, known_most_ns, 8000000000)
+/* The other end's backlog is full: again after so long. */
+VALUE(start, uint64_t, again_ns, 1000000)
+/* A listener without a descriptor for the next connection rests so long. */
+VALUE(start, uint64_t, rest_ns, 10000000)
+/* Between two questions to PMIx. */
+VALUE(start, unsigned, pmix_us, 200)
+/* Rounds without a pause while the ranks' connections are made, and the pause from then on. */
+VALUE(start, unsigned, connect_rounds, 1000)
+VALUE(start, unsigned, connect_us, 50)
+END(start)
 
 /* ---- cpu: copies and sums by the processor ---- */
 PART(cpu)
@@ -154,200 +203,29 @@ FIXED(p2p, plans_near_front, PKI_PLANS_NEAR_FRONT, 3)
 VALUE(p2p, uint32_t, regions, 1024)
 VALUE(p2p, uint32_t, retired, 64)
 VALUE(p2p, size_t, retired_bytes, (size_t)256 << 20)
+/* Transfers that are allocated at once; tasks that are kept for the next operations. Chosen. */
+FIXED(p2p, xfers_a_slab, PKI_XFERS_A_SLAB, 64)
+VALUE(p2p, int, spare_tasks, 128)
+/* Blocks of scratch memory that are kept. Chosen. */
+FIXED(p2p, scratches, PKI_SCRATCH_MAX, 64)
+/* Longest transfer that goes as DATA through the control channel because it is combined as it comes. Chosen. */
+FIXED(p2p, ctrl_data_bytes, PKI_CTRL_DATA_MAX, 256 << 20)
+/* Calls with other arguments whose checks are remembered. Chosen. */
+FIXED(p2p, call_memos, PKI_CALL_MEMOS, 8)
+/* Operands of all reductions of a plan that runs inline. Chosen. */
+FIXED(p2p, program_operands, PKI_PROGRAM_OPERANDS, 128)
+/* Signals of a pair: graphs keep theirs while they exist; the pages of others are never touched. Chosen. */
+FIXED(p2p, signal_slots, PKI_SIGNAL_SLOTS, 1024)
+/* Cells of a pair for messages, and as many for steps of collectives; steps of one collective, of a pair and direction: those of
+ * plans with more share cells with the next collectives. Chosen. */
+FIXED(p2p, cells, PKI_CELLS, 1024)
+FIXED(p2p, steps_a_collective, PKI_STEPS_A_COLLECTIVE, 16)
+/* Registrations that are asked in a round whether their memory still exists. Chosen. */
+VALUE(p2p, int, dead_regions, 4)
 END(p2p)
 
-/* ---- shm: messages through an inbox in shared memory, copies by the kernel ---- */
-PART(shm)
-/* 0: no copies between processes, as where the kernel forbids them. */
-VALUE(shm, int, cma, 1)
-/* One copy by the kernel is fast: 0 no, 1 yes, 2 measured once a process (64 KiB in less than the next). */
-VALUE(shm, int, one_copy_fast, 2)
-/* Between a Zen 4 (5.5 us; two copies take 0.7 of that) and a Sapphire Rapids (3.3 to 4.2; two copies take 1.5 to 2):
- * docs/design/0006. */
-VALUE(shm, uint64_t, fast_ns, 4800)
-/* 1: a rank changes its mind with every probe about how far the other's core is. */
-VALUE(shm, int, near_flips, 0)
-/* Beside every so many EAGER messages, and others, a line is timed. Chosen. */
-FIXED(shm, probe_every, PKI_SHM_PROBE_EVERY, 128)
-FIXED(shm, probe_every_long, PKI_SHM_PROBE_EVERY_LONG, 16)
-/* To read a line which a far core wrote last, and the clock, takes longer. Chosen. */
-VALUE(shm, uint64_t, far_ns, 100)
-/* So many answers alike make it sure. Chosen. */
-VALUE(shm, int, far_sure, 4)
-/* So much is written by streaming stores to a far core, to a near one, and where it is not known which. Measured, Zen 4
- * (util/copy.c). */
-FIXED(shm, stream_far_bytes, PKI_SHM_STREAM_FAR, 1024)
-FIXED(shm, stream_near_bytes, PKI_SHM_STREAM_NEAR, 16384)
-FIXED(shm, stream_bytes, PKI_SHM_STREAM, 4096)
-/* A second-level cache. Of a longer data area lines have left the reader's, for one that near cores share, when they come
- * round again: written in half the time, and by streaming stores it would take twice as long. In collectives among more
- * ranks than cores the reader's core has other ranks' work to do meanwhile, or is the writer's own. */
-FIXED(shm, near_cache_bytes, PKI_SHM_NEAR_CACHE, 1 << 20)
-/* Of blocks of 2 MiB the buffers of both ranks and two whole data areas are just more than the last cache keeps: there such
- * transfers keep to a part, still more than a second-level cache. Shorter ones lose by that, and longer ones are in memory
- * anyway. */
-FIXED(shm, part_bytes, PKI_SHM_PART, 1280 << 10)
-FIXED(shm, part_from_bytes, PKI_SHM_PART_FROM, 2 << 20)
-FIXED(shm, part_below_bytes, PKI_SHM_PART_BELOW, 4 << 20)
-/* A payload of so many lines is fetched together with its cell, near and far. Of a longer one some would be fetched while
- * they are being written, and cores that share a cache lose more by that than they win. Chosen by measuring payloads to 8
- * KiB on a Zen 4. */
-FIXED(shm, near_lines, PKI_SHM_NEAR_LINES, 4)
-FIXED(shm, far_lines, PKI_SHM_FAR_LINES, 8)
-END(shm)
-
-/* ---- tcp ---- */
-PART(tcp)
-/* Connections for chunks to one peer; PK_SOCKETS. Measured over loopback and veth: eight gain nothing over four
- * (bench/results/0.2-net.md). */
-VALUE(tcp, int, sockets, 4)
-/* From so many CPUs a rank on 8 threads carry chunks, and 4; they spin for a while, and so do the rank's own. Measured on 16 CPUs
- * of a Xeon and on 2 x H200 (docs/design/0018). */
-VALUE(tcp, int, cpus_for_8_threads, 16)
-VALUE(tcp, int, cpus_for_4_threads, 8)
-/* Chunks of one connection that may be unacknowledged; PK_WINDOW. As GPUDirect-TCPX; 4 are enough over loopback and veth. */
-VALUE(tcp, int, window, 16)
-/* PK_CHUNK_BYTES. As GPUDirect-TCPX; measured over loopback and veth: enough. */
-VALUE(tcp, int, chunk_bytes, 512 << 10)
-/* The same within a machine, by one connection: nothing is gained there by several chunks at a time, and each is acknowledged,
- * which takes the CPUs of the copies (bench/results/0.2-net.md); but not by ranks with a GPU (docs/design/0032). */
-VALUE(tcp, int, chunk_alone_bytes, 4 << 20)
-/* Host memory that goes EAGER, at most PKI_TCP_EAGER_MAX. Chosen. */
-VALUE(tcp, uint32_t, eager_bytes, 32 << 10)
-/* Moves and grants that an exchange with one peer has in flight: with more, threads get shorter chunks too. Chosen. */
-VALUE(tcp, unsigned, exchange, 2)
-/* Of one connection in one round of progress, so that none starves the others. Chosen. */
-VALUE(tcp, size_t, round_bytes, (size_t)4 << 20)
-/* Chunks of transfers up to here are copied, so that they end before they are acknowledged. Without, 2 to 15 times the trips
- * (docs/design/0045). */
-FIXED(tcp, retransmit_max_bytes, PKI_TCP_RETRANSMIT_MAX, 256 << 10)
-/* And so much of all copies to one peer. Chosen: four of them. */
-FIXED(tcp, retransmit_bytes, PKI_TCP_RETRANSMIT_BYTES, 1 << 20)
-/* Bytes that are worth a thread's attention. Chosen. */
-VALUE(tcp, size_t, offload_bytes, 64 << 10)
-/* Longer transfers pay for a thread by themselves. Measured, 16 CPUs of a Xeon: allreduce of 512 KiB 289 us with every chunk
- * lent, 181 so. */
-VALUE(tcp, size_t, offload_whole_bytes, (size_t)512 << 10)
-/* A thread without a job spins so long: to wake one takes as long as to read 512 KiB (docs/design/0018). */
-VALUE(tcp, uint64_t, thread_awake_ns, 500000)
-/* And within a job, for the peer's bytes or the kernel's room. Chosen. */
-VALUE(tcp, uint64_t, thread_blocked_ns, 20000)
-/* Looks at its mailbox between two at the clock. Chosen. */
-VALUE(tcp, int, thread_polls, 64)
-/* With no more peers the control channel of each is read without asking epoll first, and for so many quiet rounds: epoll's
- * call back costs a sixth of a short message. Measured over loopback. */
-VALUE(tcp, int, direct_peers, 2)
-VALUE(tcp, unsigned, direct_rounds, 4096)
-/* Rounds of progress for which an unexpected chunk waits in its connection before it is kept. Chosen. */
-VALUE(tcp, unsigned, unexpected_polls, 64)
-/* Events taken from epoll at once; rounds between two looks at connections that say nothing. Chosen. */
-FIXED(tcp, events, PKI_TCP_EVENTS, 32)
-FIXED(tcp, health_rounds, PKI_TCP_HEALTH_ROUNDS, 256)
-/* How often timers are looked at. Chosen. */
-VALUE(tcp, uint64_t, timers_ns, 1000000)
-END(tcp)
-
-/* ---- rdma ---- */
-PART(rdma)
-/* Data queue pairs to one peer; PK_QPS. Chosen (docs/design/0012). */
-VALUE(rdma, int, qps, 2)
-/* Of several rails each gets a share of a transfer, none too small for the device to be busy with, and none longer than
- * this. Chosen. */
-VALUE(rdma, size_t, chunk_min_bytes, (size_t)64 << 10)
-VALUE(rdma, size_t, chunk_max_bytes, (size_t)1 << 20)
-/* Receives posted on a control channel and sends in flight on it; chunks in flight on a data queue pair. Powers of two.
- * Chosen. */
-FIXED(rdma, ring, PKI_RDMA_RING, 32)
-FIXED(rdma, depth, PKI_RDMA_DEPTH, 16)
-/* Bytes that a send carries in its request, where the device can. Chosen. */
-FIXED(rdma, inline_bytes, PKI_RDMA_INLINE, 128)
-/* Writes that fill one grant and tell of themselves; a longer transfer ends with a FIN (docs/design/0012). */
-FIXED(rdma, parts, PKI_RDMA_PARTS, 4)
-/* Receives that are posted again at once; completions taken from a queue at once. Chosen. */
-FIXED(rdma, telling_batch, PKI_RDMA_TELLING_BATCH, 16)
-FIXED(rdma, completions, PKI_RDMA_COMPLETIONS, 32)
-/* Registrations that are kept. Chosen. */
-VALUE(rdma, unsigned, cached, 256)
-END(rdma)
-
-/* ---- gpu: what GPUs move and how they are driven ---- */
-PART(gpu)
-/* With no more hardware queues (CUDA_DEVICE_MAX_CONNECTIONS) whatever follows a wait in its stream holds up other streams.
- * Measured, 2 H200 (docs/design/0002). */
-FIXED(gpu, few_queues, PKI_FEW_QUEUES, 2)
-/* Low-latency messages: how long one waits for room in its ring; a copy engine costs about as much more. Chosen. */
-VALUE(gpu, uint32_t, ll_room_ns, 50000)
-/* CTAs of one at most, and a CTA for so many bytes: one round of its threads. Measured, H200 (docs/design/0009). */
-VALUE(gpu, uint32_t, ll_ctas, 16)
-FIXED(gpu, ll_bytes_a_cta, PKI_LL_BYTES_A_CTA, 4 << 10)
-/* A send in a stream looks for its grant so long at most, and at least. Chosen. */
-VALUE(gpu, uint64_t, cts_ns, 50000)
-VALUE(gpu, uint64_t, cts_least_ns, 300)
-/* It may look a fiftieth of the time that has gone by, of which so much is saved up. Chosen: 2 % of a core. */
-FIXED(gpu, meet_share, PKI_MEET_SHARE, 50)
-VALUE(gpu, uint64_t, meet_saved_ns, 5000000)
-/* CTAs of the moving kernel: from a peer 371 GB/s with 16, 345 with 8 (H100; copy engines 396). */
-VALUE(gpu, int, move_ctas, 16)
-/* Shorter work is over before a branch would have begun. Chosen. */
-VALUE(gpu, size_t, work_inline_bytes, (size_t)1 << 20)
-/* Longest block for a copy in a branch, and of copies through one bounce buffer in a call: a launch queue is not long.
- * Chosen. */
-VALUE(gpu, size_t, branch_copy_bytes, (size_t)256 << 20)
-VALUE(gpu, size_t, bounce_copy_bytes, 32 << 20)
-/* Bytes of copies whose "done" may wait for another copy: a few of the microseconds that a word of its own would cost.
- * Chosen. */
-VALUE(gpu, size_t, behind_bytes, (size_t)4 << 20)
-/* CTAs that may wait for messages on a GPU; kernels that may: with 128 none begins any more (docs/design/0002), the program
- * needs some. */
-VALUE(gpu, int, message_ctas, 64)
-FIXED(gpu, waiting_kernels, PKI_WAITING_KERNELS, 112)
-/* One slot of pinned memory and the longest piece through it; slots of each direction; pieces of one transfer in flight
- * (docs/design/0007). */
-FIXED(gpu, bounce_bytes, PKI_BOUNCE_BYTES, 2 << 20)
-FIXED(gpu, bounce_buffers, PKI_BOUNCE_BUFFERS, 16)
-FIXED(gpu, bounce_pieces, PKI_BOUNCE_PIECES, 8)
-/* A short transfer is cut into so many parts, so that its copies and the wire overlap, but not into shorter ones than this:
- * each costs three messages and two copies. Measured, 2 H200 over loopback: 1 MiB in pieces of 256 KiB 131 us, of 1 MiB 90. */
-FIXED(gpu, bounce_parts, PKI_BOUNCE_PARTS, 8)
-VALUE(gpu, size_t, bounce_piece_min_bytes, 1 << 20)
-/* Fused collectives: of the kernels that may be quiet each so-manieth tells the CPU of its end. Chosen. */
-FIXED(gpu, fused_tell_every, PKI_FUSED_TELL_EVERY, 16)
-/* Multiprocessors that fused collectives leave to the program and to warps that wait. Chosen. */
-VALUE(gpu, int, spare_sms, 4)
-/* Scratch memory of captured collectives grows by so much. Chosen. */
-FIXED(gpu, scratch_step_bytes, PKI_SCRATCH_STEP, 2 << 20)
-/* CTAs of one reduction: 1.1 TB/s read and written on an H200, three times what its links bring. A reduction is
- * bound by memory: so many come near all of them. A CTA for so many bytes. */
-VALUE(gpu, uint32_t, reduce_ctas, 16)
-FIXED(gpu, reduce_bytes_a_cta, PKI_REDUCE_BYTES_A_CTA, 64 << 10)
-/* CTAs that unpack fragments: they keep the way to the host's memory full. A CTA for so many bytes. Chosen. */
-VALUE(gpu, int, unpack_ctas, 16)
-FIXED(gpu, unpack_bytes_a_cta, PKI_UNPACK_BYTES_A_CTA, 32 << 10)
-/* Copies from or to the host of fewer bytes stand where kernels do. Measured, H200: 4 and 64 KiB do, 1 MiB does not. */
-VALUE(gpu, size_t, engine_copy_bytes, (size_t)1 << 20)
-/* Streams for words: made at a time when the driver has no place for one more, and kept spare (with 6 of 8 hardware queues
- * standing still a word comes in two of three cases). Measured, 1 H200 (docs/design/0024). */
-FIXED(gpu, stream_places, PKI_STREAM_PLACES, 43)
-FIXED(gpu, spare_streams, PKI_SPARE_STREAMS, 16)
-/* A quarter of the hardware queues stand still: as many streams of the program may wait for these, and it is half. Chosen. */
-VALUE(gpu, int, held_share, 4)
-/* How long a word is waited for (it takes 6 to 8 us), after which another stream is asked, and how long an answer is good
- * (docs/design/0024). */
-VALUE(gpu, uint64_t, word_ns, 15000)
-VALUE(gpu, uint64_t, word_replace_ns, 30000)
-VALUE(gpu, uint64_t, word_fresh_ns, 100000)
-/* Once one was in vain: the GPU may be another process's for a while, and many words on their way fill all queues
- * (docs/design/0024). */
-VALUE(gpu, uint64_t, word_later_ns, 5000000)
-/* NVLink: puts under way from one GPU; each is two entries of a launch queue that takes about 1024 and then blocks the
- * caller. */
-VALUE(gpu, uint32_t, nvlink_in_flight, 256)
-/* Polls in vain before the driver is asked whether the queue is broken. Chosen. */
-VALUE(gpu, uint32_t, nvlink_polls, 4096)
-/* From here on puts to all peers go in one queue, in the plan's order. Measured, 4 H200, 256 MiB to each of three peers: 2.1
- * ms, and 4.0 ms in three queues at once; short copies gain from overlapping instead. */
-VALUE(gpu, size_t, nvlink_bulk_bytes, (size_t)1 << 20)
-END(gpu)
+#include "tuning/table_transport.h"
+#include "tuning/table_gpu.h"
 #endif
 
 #ifdef PKI_TABLE_OF_RANK_0
@@ -389,6 +267,13 @@ VALUE(coll, int, barrier_flat_ranks, 4)
 /* With no more hosts every leader sends to every other: one hop. Log h hops of one message each take longer, but fewer messages
  * (docs/design/0011). */
 FIXED(coll, hosts_one_shot, PKI_HOSTS_ONE_SHOT, 8)
+/* Operands of one reduction, on the host as on a GPU. Chosen: a kernel's parameters. */
+FIXED(coll, reduce_sources, PKI_REDUCE_SOURCES, 16)
+/* Blocks that have come and wait to be summed up in a ring; partial sums on their way. Chosen: one comes while one is used. */
+FIXED(coll, ring_landings, PKI_RING_LANDINGS, 2)
+FIXED(coll, ring_partials, PKI_RING_PARTIALS, 2)
+/* Pieces of a block begin at multiples of so many elements, so that GPUs work on whole vectors. Chosen. */
+FIXED(coll, piece_grain, PKI_PIECE_GRAIN, 64)
 END(coll)
 
 /* ---- pair: what both ends of a transfer must have alike ---- */
@@ -434,5 +319,30 @@ VALUE(fused, size_t, rooted_bytes, 32 << 20)
 FIXED(fused, pairs_a_cta, PKI_FUSED_PAIRS_A_CTA, 512)
 FIXED(fused, pairs_a_cta_of_two, PKI_FUSED_PAIRS_A_CTA_OF_TWO, 1024)
 FIXED(fused, part_bytes_a_cta, PKI_FUSED_PART_A_CTA, 16 << 10)
+/* Ranks, CTAs and threads of a CTA; operations of which a rank may say that it does them in another way. Chosen. */
+FIXED(fused, ranks, PKI_FUSED_RANKS, 8)
+FIXED(fused, ctas, PKI_FUSED_CTAS, 32)
+FIXED(fused, threads, PKI_FUSED_THREADS, 512)
+FIXED(fused, falls, PKI_FUSED_FALLS, 1024)
+/* An inbox: the longest block that goes in cells, and the longest that a pair kernel sums up; pairs of a relay's part; a piece of
+ * two shots, and half of what all rings have. Chosen: a half has some 3 MiB. */
+FIXED(fused, cells_bytes, PKI_FUSED_BYTES, 512 << 10)
+FIXED(fused, pair_bytes, PKI_FUSED_PAIR_BYTES, 1 << 20)
+FIXED(fused, relay_pairs_max, PKI_FUSED_RELAY_PAIRS, 32768)
+FIXED(fused, piece_bytes, PKI_FUSED_PIECE, 512 << 10)
+/* Rings of a CTA: as many warps send, and as many receive; the longest chunk, and what its length is a multiple of. Chosen. */
+FIXED(fused, rings, PKI_PUSH_RINGS, 8)
+FIXED(fused, chunk_bytes, PKI_FUSED_CHUNK, 16 << 10)
+FIXED(fused, grain_bytes, PKI_FUSED_GRAIN, 512)
+/* In flight of a thread: pairs of cells from each rank in an exchange, of two, in a relay (and where they come from one rank);
+ * vectors of a push's lane, of two shots. */
+FIXED(fused, exchange_pairs, PKI_EXCHANGE_PAIRS, 1)
+FIXED(fused, pair_pairs, PKI_PAIR_PAIRS, 2)
+FIXED(fused, relay_pairs, PKI_RELAY_PAIRS, 2)
+FIXED(fused, relay_copies, PKI_RELAY_COPIES, 4)
+FIXED(fused, push_vectors, PKI_PUSH_VECTORS, 8)
+FIXED(fused, two_shot_vectors, PKI_TWOSHOT_VECTORS, 2)
+/* Polls of a warp between two looks at words in host memory. */
+FIXED(fused, polls_a_look, PKI_FUSED_POLLS_A_LOOK, 64)
 END(fused)
 #endif

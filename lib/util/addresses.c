@@ -65,7 +65,8 @@ static enum class classify(const struct ifaddrs *i, const char *names, bool loop
     copy_address(i, &address);
     if (names == NULL && pki_netif_is_loopback(&address))
         return loopback ? LOOPBACK : UNUSABLE;
-    if (names == NULL && is_virtual(i)) /* what leads to no other machine and is on each of many interfaces takes no place of others */
+    /* what leads to no other machine and is on each of many interfaces takes no place of others */
+    if (names == NULL && is_virtual(i))
         return address.ss_family == AF_INET6 && pki_netif_is_link_local(&address) ? UNUSABLE : VIRTUAL;
     return pki_netif_is_link_local(&address) ? LINK_LOCAL : GLOBAL;
 }

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Cancellation of the calling thread (pthread_cancel), put off. Many system calls are points where a cancelled thread ends, and with it would stay
- * behind: the engine's lock, which nobody gives back, and operations whose state is on the stack. So every call that may come to such a point holds
- * cancellation from its beginning to its end. It costs two atomic instructions, as much as a twentieth of a short message within a machine, which makes
- * no such system call and does without.
+ * Cancellation of the calling thread (pthread_cancel), put off. Many system calls are points where a cancelled thread ends, and
+ * with it would stay behind: the engine's lock, which nobody gives back, and operations whose state is on the stack. So every
+ * call that may come to such a point holds cancellation from its beginning to its end. It costs two atomic instructions, as much
+ * as a twentieth of a short message within a machine, which makes no such system call and does without.
  */
 #ifndef PKI_CANCEL_H
 #define PKI_CANCEL_H

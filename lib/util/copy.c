@@ -12,8 +12,9 @@
 typedef uint64_t vector __attribute__((vector_size(16), aligned(1), may_alias));
 
 /*
- * On some processors libc's memcpy, one string instruction at these sizes, runs at a twentieth of its speed when the destination lies a few bytes
- * (1 to 31 on a Zen 3) past the source within a page, which two mallocs love to do. Plain vectors do not care, but take half as long again elsewhere.
+ * On some processors libc's memcpy, one string instruction at these sizes, runs at a twentieth of its speed when the destination
+ * lies a few bytes (1 to 31 on a Zen 3) past the source within a page, which two mallocs love to do. Plain vectors do not care,
+ * but take half as long again elsewhere.
  */
 static bool is_close_behind(const unsigned char *dst, const unsigned char *src)
 {
@@ -54,9 +55,9 @@ static void stream_store(unsigned char *dst, vector value)
 
 /*
  * The lines of the data area are in the reader's cache from the last time. An ordinary store must first take each of them away
- * from there, one after another; streaming stores of whole lines need not. Measured on a Zen 4, there and back by two processes, a way: between
- * cores that share no cache 0.47 us instead of 0.82 for 1 KiB, 0.57 instead of 1.4 for 2 KiB, 1.2 instead of 4.5 for 8 KiB. Between
- * cores that share one ordinary stores are faster: whoever calls this knows how far the reader is.
+ * from there, one after another; streaming stores of whole lines need not. Measured on a Zen 4, there and back by two processes,
+ * a way: between cores that share no cache 0.47 us instead of 0.82 for 1 KiB, 0.57 instead of 1.4 for 2 KiB, 1.2 instead of 4.5
+ * for 8 KiB. Between cores that share one ordinary stores are faster: whoever calls this knows how far the reader is.
  */
 void pki_copy_out(void *restrict dst, const void *restrict src, size_t bytes)
 {
@@ -77,8 +78,8 @@ void pki_copy_out(void *restrict dst, const void *restrict src, size_t bytes)
     __builtin_ia32_sfence();
 }
 
-/* libc does this too, but only from three quarters of what it takes for the size of the last cache on, which on a virtual machine may be ten
- * times what is there. An ordinary store to memory reads the line before. */
+/* libc does this too, but only from three quarters of what it takes for the size of the last cache on, which on a virtual
+ * machine may be ten times what is there. An ordinary store to memory reads the line before. */
 void pki_copy_around(void *restrict dst, const void *restrict src, size_t bytes)
 {
     size_t head = -(uintptr_t)dst % 64;

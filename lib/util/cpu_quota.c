@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * How much CPU time control groups let a process have. Each group on the way from its own to the root may have a quota. In a container the root
- * that can be seen may be the container's own group, while the path is still the host's: what is missing on the way is passed by.
+ * How much CPU time control groups let a process have. Each group on the way from its own to the root may have a quota. In a
+ * container the root that can be seen may be the container's own group, while the path is still the host's: what is missing on
+ * the way is passed by.
  */
 #include <inttypes.h>
 #include <stdio.h>

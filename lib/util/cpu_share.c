@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Has each rank a CPU of its own? Ranks may use different CPUs, so counting is not enough: of four ranks that may use 16 CPUs together two may
- * both be bound to the first. So each is given a CPU, if need be by moving those that have one already (a matching of ranks and CPUs). Where that
- * fails, the ranks that were asked to move, and the one that wanted a place, have fewer CPUs than they are: they share. A quota is shared by
- * the ranks of its control group: more of them than CPUs share, too, wherever they run.
+ * Has each rank a CPU of its own? Ranks may use different CPUs, so counting is not enough: of four ranks that may use 16 CPUs
+ * together two may both be bound to the first. So each is given a CPU, if need be by moving those that have one already (a
+ * matching of ranks and CPUs). Where that fails, the ranks that were asked to move, and the one that wanted a place, have fewer
+ * CPUs than they are: they share. A quota is shared by the ranks of its control group: more of them than CPUs share, too,
+ * wherever they run.
  */
 #include <stdlib.h>
 #include <string.h>

@@ -41,8 +41,8 @@ void pki_log(enum pki_log_level level, const struct pki_where *where, const char
 pk_result_t pki_fail(pk_result_t code, const struct pki_where *where, const char *fmt, ...) PKI_PRINTF(3, 4);
 pk_result_t pki_fail_errno(pk_result_t code, const struct pki_where *where, const char *fmt, ...) PKI_PRINTF(3, 4);
 
-/* As pki_fail, for an error that has been logged where it was seen, with the errno of then: what it means to an operation. A line of level
- * info. */
+/* As pki_fail, for an error that has been logged where it was seen, with the errno of then: what it means to an operation. A
+ * line of level info. */
 pk_result_t pki_fail_again(pk_result_t code, int sys_errno, const struct pki_where *where, const char *fmt, ...) PKI_PRINTF(4, 5);
 
 /* As pki_fail, but a line of level info: what callers ask for and do without where there is none. */

@@ -6,11 +6,12 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* One that can be sealed, 3 or above, close-on-exec; not executable where the kernel knows that, for some systems allow no other (vm.memfd_noexec).
- * Negative, with errno. */
+/* One that can be sealed, 3 or above, close-on-exec; not executable where the kernel knows that, for some systems allow no
+ * other (vm.memfd_noexec). Negative, with errno. */
 int pki_memfd_create(const char *name);
 
-/* Make it so long. RLIMIT_FSIZE holds for it as for any file; the signal that tells of the limit is taken away, and errno is EFBIG. */
+/* Make it so long. RLIMIT_FSIZE holds for it as for any file; the signal that tells of the limit is taken away, and errno is
+ * EFBIG. */
 bool pki_memfd_resize(int fd, size_t bytes);
 
 /* For the text of an error: what to do about EFBIG, or nothing. Begins with a space. */

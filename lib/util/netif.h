@@ -32,10 +32,11 @@ bool pki_netif_is_known(void);
 
 /*
  * The addresses of this process that others may be told, of all interfaces that are up, at most `max` (and PKI_NETIF_MAX) of
- * them. IPv4 comes before IPv6, the first address of every interface before the second one of any; then link-local ones
- * (those of IPv6 with their scope, which is this host's alone); then those of bridges of containers and virtual machines and
- * of tunnels, but none of IPv6 that is link-local there; with `loopback` loopback ends the list. PK_IFNAME restricts it to its
- * interfaces, whatever they are, and orders them. May be none. PK_ERR_ARG: PK_IFNAME names no interface that is up and has an address. PK_ERR_SYSTEM.
+ * them. IPv4 comes before IPv6, the first address of every interface before the second one of any; then link-local ones (those of
+ * IPv6 with their scope, which is this host's alone); then those of bridges of containers and virtual machines and of tunnels,
+ * but none of IPv6 that is link-local there; with `loopback` loopback ends the list. PK_IFNAME restricts it to its interfaces,
+ * whatever they are, and orders them. May be none. PK_ERR_ARG: PK_IFNAME names no interface that is up and has an address.
+ * PK_ERR_SYSTEM.
  */
 pk_result_t pki_netif_addresses(bool loopback, struct pki_netif *out, int max, int *count);
 /* The same of `all` (getifaddrs) and `names` (PK_IFNAME, or NULL); returns how many. */

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* System calls that raise a signal where they fail, and have no flag against it: SIGPIPE of a write or a splice, SIGXFSZ of an ftruncate. */
+/* System calls that raise a signal where they fail, and have no flag against it: SIGPIPE of a write or a splice, SIGXFSZ of an
+ * ftruncate. */
 #ifndef PKI_SIGBLOCK_H
 #define PKI_SIGBLOCK_H
 

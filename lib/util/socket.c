@@ -8,10 +8,10 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
+#include "tuning/tuning.h"
 #include "util/clock.h"
 #include "util/fd.h"
 
-#define SLICE_NS (20 * PKI_NS_PER_MS)
 #define FRAME_MAGIC 0x664b50u /* "PKf" */
 
 /* Both ends are on one machine, so the bytes are in its own order. */
@@ -38,7 +38,7 @@ pk_result_t pki_poll(struct pollfd *fds, size_t count, const struct pki_wait *wa
     for (;;) {
         uint64_t now = pki_now_ns();
         uint64_t left = wait->deadline_ns > now ? wait->deadline_ns - now : 0;
-        uint64_t slice = left < SLICE_NS ? left : SLICE_NS;
+        uint64_t slice = left < pki_tuning.wait.slice_ns ? left : pki_tuning.wait.slice_ns;
         struct timespec timeout = { .tv_nsec = (long)slice };
         int ready;
 
@@ -169,8 +169,8 @@ static pk_result_t peek_header(int fd, struct frame_header *header, const struct
     return PK_OK;
 }
 
-/* Take every descriptor out of the control data: the first `room` go to `fds`, any others are closed. Returns how many there were,
- * less those that could not be kept. */
+/* Take every descriptor out of the control data: the first `room` go to `fds`, any others are closed. Returns how many there
+ * were, less those that could not be kept. */
 static int detach_fds(struct msghdr *message, int *fds, int room)
 {
     int count = 0;
@@ -258,7 +258,7 @@ pk_result_t pki_fd_send_wait(int fd, const void *data, size_t bytes, const int *
             return result;
         /* Out of descriptors in flight is no matter of room in the socket: poll would return at once. */
         if (errno == ETOOMANYREFS)
-            usleep(1000);
+            usleep(pki_tuning.wait.turn_us);
         result = wait_one(fd, POLLOUT, wait, where, "sending a frame");
         if (result != PK_OK)
             return result;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Bounded waiting, sending and receiving on non-blocking sockets, and frames that carry file descriptors. SIGPIPE is never raised. */
+/* Bounded waiting, sending and receiving on non-blocking sockets, and frames that carry file descriptors. SIGPIPE is never
+ * raised. */
 #ifndef PKI_SOCKET_H
 #define PKI_SOCKET_H
 
@@ -41,8 +42,8 @@ pk_result_t pki_send_all(int fd, const void *data, size_t bytes, const struct pk
 #define PKI_FD_HEADER_BYTES 12 /* before the bytes of each, for who looks at them without taking them */
 
 /* Never blocks. PK_OK: the frame is queued, and the descriptors stay the caller's (closing them now is fine). PK_IN_PROGRESS:
- * nothing was taken; poll for POLLOUT and offer it again. PK_ERR_PEER: the other end is gone (recorded, unless `where` is NULL: for
- * news that need not arrive). PK_ERR_ARG: too large. */
+ * nothing was taken; poll for POLLOUT and offer it again. PK_ERR_PEER: the other end is gone (recorded, unless `where` is
+ * NULL: for news that need not arrive). PK_ERR_ARG: too large. */
 pk_result_t pki_fd_send(int fd, const void *data, size_t bytes, const int *fds, int fd_count, const struct pki_where *where);
 
 struct pki_frame_in {
@@ -55,8 +56,9 @@ struct pki_frame_in {
 };
 
 /* Never blocks. PK_OK: one frame is in `in`. PK_IN_PROGRESS: none has come. PK_ERR_PEER: the other end is gone. PK_ERR_SYSTEM:
- * descriptors were lost, usually because this process has too many open. PK_ERR_ARG: the frame is larger than `in` allows. Errors are
- * recorded, no descriptor stays open behind them, and the socket is of no further use. Outputs are set only with PK_OK. */
+ * descriptors were lost, usually because this process has too many open. PK_ERR_ARG: the frame is larger than `in` allows.
+ * Errors are recorded, no descriptor stays open behind them, and the socket is of no further use. Outputs are set only with
+ * PK_OK. */
 pk_result_t pki_fd_recv(int fd, struct pki_frame_in *in, const struct pki_where *where);
 
 /* The same, waiting. PK_ERR_TIMEOUT and PK_ERR_ABORTED (recorded) leave the socket as it was. */

@@ -21,8 +21,9 @@ static struct {
     bool within; /* a line has been written in part */
 } now;
 
-/* The open file behind descriptor 2 is shared with others, who would find out if it were made non-blocking. The same pipe or terminal opened once
- * more is ours; O_DIRECT keeps a pipe's writes apart. Negative: there is no reader (ENXIO), or it cannot be opened: no /proc, another user's pipe, no descriptor. */
+/* The open file behind descriptor 2 is shared with others, who would find out if it were made non-blocking. The same pipe or
+ * terminal opened once more is ours; O_DIRECT keeps a pipe's writes apart. Negative: there is no reader (ENXIO), or it cannot
+ * be opened: no /proc, another user's pipe, no descriptor. */
 static int open_again(void)
 {
     const int flags = O_WRONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC | (fcntl(STDERR_FILENO, F_GETFL) & O_DIRECT);

@@ -7,8 +7,8 @@
 
 #define PKI_STDERR_LINE 1024 /* bytes of a line, at most */
 
-/* Write a line that ends with a newline, by one write(2), without waiting for a reader and without raising SIGPIPE. Where it cannot be written
- * it is lost, and the next one that can be says how many were. By one thread at a time. */
+/* Write a line that ends with a newline, by one write(2), without waiting for a reader and without raising SIGPIPE. Where it
+ * cannot be written it is lost, and the next one that can be says how many were. By one thread at a time. */
 void pki_stderr_line(const char *line, size_t bytes);
 
 #endif

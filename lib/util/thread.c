@@ -7,7 +7,8 @@
 
 #include "util/cpus.h"
 
-/* Of these the kernel kills the process when the thread that raises one by what it does has it blocked, although the program handles it. */
+/* Of these the kernel kills the process when the thread that raises one by what it does has it blocked, although the program
+ * handles it. */
 static const int faults[] = { SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS };
 
 static void block_all_but_faults(sigset_t *old)

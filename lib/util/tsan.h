@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Two ends in one process map what they share at two addresses, so thread sanitizer cannot see that they synchronise: tell it, by a
- * number that both know (the address in the owner's mapping). Only a number: the owner may unmap while the other end still sends, and
- * the sanitizer crashes when it is told of an address that is being unmapped. So the number picks a mark that always lives; two
- * numbers on one mark order a little more than the program does. Nothing without the sanitizer.
+ * Two ends in one process map what they share at two addresses, so thread sanitizer cannot see that they synchronise: tell it, by
+ * a number that both know (the address in the owner's mapping). Only a number: the owner may unmap while the other end still
+ * sends, and the sanitizer crashes when it is told of an address that is being unmapped. So the number picks a mark that always
+ * lives; two numbers on one mark order a little more than the program does. Nothing without the sanitizer.
  */
 #ifndef PKI_TSAN_H
 #define PKI_TSAN_H

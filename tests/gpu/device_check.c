@@ -203,7 +203,7 @@ static bool ll_case(struct ll_bed *bed, uint32_t bytes, uint32_t src_offset, uin
 /* As many messages as one launch takes, half of them there and half back. */
 static void ll_many(struct ll_bed *bed)
 {
-    enum { HALF = PKI_LL_OPS_MAX / 2 };
+    enum { HALF = PKI_LL_ROW_OPS / 2 };
     struct pki_ll_op list[2 * HALF];
     uint8_t *slots = device_alloc(HALF * PKI_LL_SLOT_BYTES);
 

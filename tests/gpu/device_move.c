@@ -13,7 +13,7 @@ static uint8_t *source, *target; /* memory of the GPU */
 static uint8_t *content, *want;  /* what the source has, and what the target is to have */
 static uint32_t *arrived;
 static _Atomic uint32_t *signals; /* registered: the start words, the done words, the abort word */
-static struct pki_move_op list[PKI_MOVE_OPS_MAX + 1];
+static struct pki_move_op list[PKI_MOVE_OPS + 1];
 
 static _Atomic uint32_t *start_word(int i)
 {
@@ -22,12 +22,12 @@ static _Atomic uint32_t *start_word(int i)
 
 static _Atomic uint32_t *done_word(int i)
 {
-    return &signals[(PKI_MOVE_OPS_MAX + i) * 8];
+    return &signals[(PKI_MOVE_OPS + i) * 8];
 }
 
 static _Atomic uint32_t *abort_word(void)
 {
-    return &signals[2 * PKI_MOVE_OPS_MAX * 8];
+    return &signals[2 * PKI_MOVE_OPS * 8];
 }
 
 static bool is_done(int i)
@@ -49,7 +49,7 @@ static bool becomes_done(int i)
 
 static void clear_arrived(void)
 {
-    static const uint32_t zeros[PKI_MOVE_OPS_MAX];
+    static const uint32_t zeros[PKI_MOVE_OPS];
 
     CHECK(upload(arrived, zeros, sizeof zeros));
 }
@@ -101,14 +101,14 @@ static void check_alignments(void)
     int ctas = 0;
 
     for (size_t l = 0; l < sizeof lengths / sizeof lengths[0]; l++) {
-        for (size_t first = 0; first < 256; first += PKI_MOVE_OPS_MAX, ctas = (ctas + 1) % 5) {
+        for (size_t first = 0; first < 256; first += PKI_MOVE_OPS, ctas = (ctas + 1) % 5) {
             begin();
-            for (size_t i = 0; i < PKI_MOVE_OPS_MAX; i++) {
+            for (size_t i = 0; i < PKI_MOVE_OPS; i++) {
                 transfer((int)i, i * 9008 + (first + i) % 16, i * 8192 + (first + i) / 16, lengths[l], (uint32_t)i);
                 pki_signal_open(&list[i].start);
             }
-            launch(PKI_MOVE_OPS_MAX, ctas);
-            for (int i = 0; i < PKI_MOVE_OPS_MAX; i++)
+            launch(PKI_MOVE_OPS, ctas);
+            for (int i = 0; i < PKI_MOVE_OPS; i++)
                 CHECK(becomes_done(i));
             end();
             if (!CHECK(target_is_right()))
@@ -309,7 +309,7 @@ static void check_refusals(void)
 {
     transfer(0, 0, 0, 100, 1);
     CHECK(ops->move(&queue, list, 0, 0, abort_word()) != PK_OK);
-    CHECK(ops->move(&queue, list, PKI_MOVE_OPS_MAX + 1, 0, abort_word()) != PK_OK);
+    CHECK(ops->move(&queue, list, PKI_MOVE_OPS + 1, 0, abort_word()) != PK_OK);
     list[0].arrived = NULL;
     CHECK(ops->move(&queue, list, 1, 0, abort_word()) != PK_OK);
     CHECK(pki_device_host.move(&queue, list, 1, 0, abort_word()) == PK_ERR_UNSUPPORTED);
@@ -445,7 +445,7 @@ static bool prepare(void)
     running = "memory";
     source = device_alloc(ROOM);
     target = device_alloc(ROOM);
-    arrived = device_alloc(PKI_MOVE_OPS_MAX * sizeof *arrived);
+    arrived = device_alloc(PKI_MOVE_OPS * sizeof *arrived);
     content = malloc(ROOM);
     want = malloc(ROOM);
     signals = mmap(NULL, 8192, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);

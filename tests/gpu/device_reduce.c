@@ -65,8 +65,8 @@ static bool same(const uint8_t *want, const uint8_t *got, size_t count, pk_dtype
 
 struct blocks {
     int n;
-    uint8_t *host[PKI_REDUCE_MAX], *dev[PKI_REDUCE_MAX];
-    const void *host_srcs[PKI_REDUCE_MAX], *dev_srcs[PKI_REDUCE_MAX];
+    uint8_t *host[PKI_REDUCE_SOURCES], *dev[PKI_REDUCE_SOURCES];
+    const void *host_srcs[PKI_REDUCE_SOURCES], *dev_srcs[PKI_REDUCE_SOURCES];
 };
 
 static void blocks_open(struct blocks *b, int n, size_t count, pk_dtype_t dtype, size_t offset)
@@ -211,7 +211,7 @@ static void check_refusals(void)
     const void *srcs[2] = { (void *)(uintptr_t)0x1001, (void *)(uintptr_t)0x1001 };
 
     CHECK(ops->reduce(&queue, (void *)(uintptr_t)0x1001, srcs, 2, 1, PK_F32, PK_SUM) == PK_ERR_ARG);
-    CHECK(ops->reduce(&queue, (void *)(uintptr_t)0x1001, srcs, PKI_REDUCE_MAX + 1, 1, PK_INT8, PK_SUM) == PK_ERR_ARG);
+    CHECK(ops->reduce(&queue, (void *)(uintptr_t)0x1001, srcs, PKI_REDUCE_SOURCES + 1, 1, PK_INT8, PK_SUM) == PK_ERR_ARG);
     CHECK(ops->reduce(&queue, (void *)(uintptr_t)0x1001, srcs, 2, 1, PK_INT8, PK_AVG) != PK_OK); /* by how much? */
 }
 

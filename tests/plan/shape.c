@@ -268,7 +268,7 @@ static int check_operands(const struct pki_plan *plan, uint32_t step, int next)
 {
     const struct pki_step *s = &plan->steps[step];
 
-    cr_expect(s->operands >= 2 && s->operands <= PKI_REDUCE_MAX);
+    cr_expect(s->operands >= 2 && s->operands <= PKI_REDUCE_SOURCES);
     for (uint32_t i = 0; i < s->operands; i++) {
         struct pki_ref ref = plan->operands[s->first_operand + i];
 
@@ -302,7 +302,7 @@ Test(shape, direct_allreduce_sums_in_rank_order)
                 }
             }
             cr_expect_eq(next, sizes[k]);
-            cr_expect(sizes[k] > PKI_REDUCE_MAX || (reduces == 1 && plan->scratch_blocks == (uint32_t)sizes[k] - 1));
+            cr_expect(sizes[k] > PKI_REDUCE_SOURCES || (reduces == 1 && plan->scratch_blocks == (uint32_t)sizes[k] - 1));
             pki_plan_free(plan);
         }
     }

@@ -191,7 +191,7 @@ def silent():
     """Somebody listens and says nothing: there is time left to go on without an aggregator."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         where = "127.0.0.1:%d" % listener.getsockname()[1]
-        refused("nobody answers", "aggregator %s: no answer within the time for it" % where, PK_SWITCHML=where, fallback=1)
+        refused("nobody answers", "aggregator %s: no answer before the deadline" % where, PK_SWITCHML=where, fallback=1)
 
 
 def no_descriptors():

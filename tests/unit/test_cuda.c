@@ -326,18 +326,18 @@ Test(cuda, limits_of_work)
     struct pki_signal_op word = { PKI_SIGNAL_WRITE, { NULL, 1 } };
     struct pki_ll_op ll = { .bytes = 1, .flag = 0 };
     struct pki_queue queue;
-    const void *srcs[PKI_REDUCE_MAX + 1] = { NULL };
+    const void *srcs[PKI_REDUCE_SOURCES + 1] = { NULL };
 
     cr_assert_eq(ops->queue_open(device, &queue), PK_OK);
     cr_expect_eq(ops->copy(&queue, NULL, (void *)8, 0), PK_OK);
     cr_expect_eq(ops->signals(&queue, &word, 0, PKI_WAIT_VALUE), PK_OK);
     cr_expect_eq(ops->signals(&queue, &word, 256, PKI_WAIT_VALUE), PK_ERR_ARG);
-    cr_expect_eq(ops->reduce(&queue, NULL, srcs, PKI_REDUCE_MAX + 1, 1, PK_F32, PK_SUM), PK_ERR_ARG);
+    cr_expect_eq(ops->reduce(&queue, NULL, srcs, PKI_REDUCE_SOURCES + 1, 1, PK_F32, PK_SUM), PK_ERR_ARG);
     cr_expect_eq(ops->reduce(&queue, NULL, srcs, 2, 0, PK_F32, PK_SUM), PK_OK);
     cr_expect_eq(ops->reduce(&queue, NULL, srcs, 2, 1, PK_F32, PK_AVG), PK_ERR_INTERNAL, "divided by how much?");
     cr_expect_eq(ops->reduce(&queue, NULL, srcs, 2, 1, PK_DTYPE_COUNT, PK_SUM), PK_ERR_INTERNAL);
     cr_expect_eq(ops->ll(&queue, &ll, 1, 0, NULL), PK_ERR_INTERNAL, "a flag of 0");
-    cr_expect_eq(ops->ll(&queue, &ll, PKI_LL_OPS_MAX + 1, 0, NULL), PK_ERR_ARG);
+    cr_expect_eq(ops->ll(&queue, &ll, PKI_LL_ROW_OPS + 1, 0, NULL), PK_ERR_ARG);
     ops->queue_close(&queue);
     cr_expect_null(queue.handle);
 }

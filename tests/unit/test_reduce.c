@@ -255,8 +255,8 @@ static void fill(pk_dtype_t dtype, void *array, size_t count)
 /* Sources at odd places; `target` is the source that dst is, or -1. */
 static void check_reduce(pk_dtype_t dtype, pk_op_t op, int n, size_t count, int target, bool plain)
 {
-    static unsigned char memory[PKI_REDUCE_MAX + 1][(COUNT_MAX + 8) * 8], kept[PKI_REDUCE_MAX][(COUNT_MAX + 8) * 8];
-    const void *srcs[PKI_REDUCE_MAX], *originals[PKI_REDUCE_MAX];
+    static unsigned char memory[PKI_REDUCE_SOURCES + 1][(COUNT_MAX + 8) * 8], kept[PKI_REDUCE_SOURCES][(COUNT_MAX + 8) * 8];
+    const void *srcs[PKI_REDUCE_SOURCES], *originals[PKI_REDUCE_SOURCES];
     size_t bytes = count * pki_dtype_bytes(dtype);
     unsigned char *dst;
 
@@ -285,7 +285,7 @@ Test(reduce, all_types_and_operations)
     for (int dtype = 0; dtype < PK_DTYPE_COUNT; dtype++) {
         for (pk_op_t op = PK_SUM; op <= PK_MAX; op++) {
             for (size_t c = 0; c < sizeof counts / sizeof *counts; c++) {
-                int n = 2 + (int)(next_random() % (PKI_REDUCE_MAX - 1));
+                int n = 2 + (int)(next_random() % (PKI_REDUCE_SOURCES - 1));
 
                 for (int plain = 0; plain < 2; plain++) {
                     check_reduce((pk_dtype_t)dtype, op, 2, counts[c], (int)(c % 3) - 1, plain);
@@ -375,13 +375,13 @@ Test(reduce, same_bits_in_every_floating_point_environment)
 Test(reduce, refuses)
 {
     float a = 1, b = 2, dst = 3;
-    const void *srcs[PKI_REDUCE_MAX + 1] = { &a, &b };
+    const void *srcs[PKI_REDUCE_SOURCES + 1] = { &a, &b };
 
     cr_expect_eq(pki_reduce_host(&dst, srcs, 2, 1, PK_F32, PK_AVG), PK_ERR_UNSUPPORTED);
     cr_expect_eq(pki_reduce_host(&dst, srcs, 2, 1, PK_F32, (pk_op_t)1 << 40), PK_ERR_UNSUPPORTED);
     cr_expect_eq(pki_reduce_host(&dst, srcs, 2, 1, (pk_dtype_t)PK_DTYPE_COUNT, PK_SUM), PK_ERR_ARG);
     cr_expect_eq(pki_reduce_host(&dst, srcs, 1, 1, PK_F32, PK_SUM), PK_ERR_INTERNAL);
-    cr_expect_eq(pki_reduce_host(&dst, srcs, PKI_REDUCE_MAX + 1, 1, PK_F32, PK_SUM), PK_ERR_INTERNAL);
+    cr_expect_eq(pki_reduce_host(&dst, srcs, PKI_REDUCE_SOURCES + 1, 1, PK_F32, PK_SUM), PK_ERR_INTERNAL);
     cr_expect_eq(dst, 3);
 }
 

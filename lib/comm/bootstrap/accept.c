@@ -8,6 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "tuning/tuning.h"
 #include "util/auth.h"
 #include "util/clock.h"
 #include "util/fd.h"
@@ -15,7 +16,6 @@
 
 /* A rank answers within a round trip; a stranger may hold a slot this long. */
 #define PENDING_NS (5 * PKI_NS_PER_S)
-#define REST_NS (10 * PKI_NS_PER_MS)
 #define WARNINGS 3
 
 struct pki_acceptor *pki_acceptor_open(const struct pki_secret *secret, enum pki_hello_kind kind, int rank, const int *listeners,
@@ -98,7 +98,7 @@ static void drop(struct pki_acceptor *a, size_t i, const char *why)
             pki_log(left ? PKI_LOG_INFO : PKI_LOG_WARN, &where, "dropped a connection that called itself rank %u and %s",
                     h->hello.from, why);
         else
-            pki_log(PKI_LOG_WARN, &where, "dropped a connection that %s before it said who it is", why);
+            pki_log(PKI_LOG_WARN, &where, "dropped a connection that %s before its hello", why);
     }
     close(h->fd);
     remove_pending(a, i);
@@ -154,8 +154,8 @@ static void take_in(struct pki_acceptor *a, int fd)
     pki_handshake_accept(&a->pending[a->pending_count++], fd, a->secret, pki_now_ns() + PENDING_NS);
 }
 
-/* Too many open files is no reason to fail while strangers hold some of them: let the oldest go, and rest when there is none. Whoever waits
- * here until the deadline has to learn why from the log: the ranks at the door cannot say it. */
+/* Too many open files is no reason to fail while strangers hold some of them: let the oldest go, and rest when there is none.
+ * Whoever waits here until the deadline has to learn why from the log: the ranks at the door cannot say it. */
 static void make_room(struct pki_acceptor *a, int error)
 {
     const struct pki_where where = { .rank = (int)a->rank, .peer = -1, .op = "init" };
@@ -165,7 +165,7 @@ static void make_room(struct pki_acceptor *a, int error)
         drop(a, oldest(a), "was dropped because this process has too many open files");
         return;
     }
-    a->pause_until_ns = pki_now_ns() + REST_NS;
+    a->pause_until_ns = pki_now_ns() + pki_tuning.start.rest_ns;
     if (!a->said_why)
         pki_log(PKI_LOG_WARN, &where, "cannot accept connections; trying again: %s", strerror_r(error, reason, sizeof reason));
     a->said_why = true;

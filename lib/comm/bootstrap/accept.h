@@ -44,8 +44,9 @@ pk_result_t pki_handshake_connect(struct pki_handshake *h, int fd, const struct 
 void pki_handshake_accept(struct pki_handshake *h, int fd, const struct pki_secret *secret, uint64_t deadline_ns);
 
 /* Go on with what has arrived; never blocks, never reads past the handshake. PK_OK: done. PK_IN_PROGRESS. PK_ERR_PEER: the
- * connection broke (errno; 0: it was closed). PK_ERR_AUTH: the other end sent no proof of the secret. PK_ERR_MISMATCH: it has another version of the library. None of these is recorded:
- * strangers must not fill the log. PK_ERR_SYSTEM (no randomness, no hash) is. */
+ * connection broke (errno; 0: it was closed). PK_ERR_AUTH: the other end sent no proof of the secret. PK_ERR_MISMATCH: it has
+ * another version of the library. None of these is recorded: strangers must not fill the log. PK_ERR_SYSTEM (no randomness, no
+ * hash) is. */
 pk_result_t pki_handshake_step(struct pki_handshake *h);
 
 /* Does the unix socket's other end belong to this process's user, as this process sees users? And whose it is. */
@@ -53,8 +54,8 @@ bool pki_unix_same_user(int fd, uint32_t *user);
 
 #define PKI_ACCEPT_PENDING 256 /* more at a time push out the oldest, so that idle ones cannot shut out a rank */
 
-/* Accepts on some listeners and runs the handshakes of all connections side by side. Garbage, half-open and idle connections cost a
- * slot until they are dropped and delay nobody. */
+/* Accepts on some listeners and runs the handshakes of all connections side by side. Garbage, half-open and idle connections
+ * cost a slot until they are dropped and delay nobody. */
 struct pki_acceptor {
     const struct pki_secret *secret;
     enum pki_hello_kind kind;

@@ -7,6 +7,7 @@
 #include <sys/epoll.h>
 #include <unistd.h>
 
+#include "tuning/tuning.h"
 #include "util/auth.h"
 #include "util/clock.h"
 #include "util/fd.h"
@@ -352,7 +353,7 @@ pk_result_t pki_bootstrap_news(struct pki_bootstrap *b)
         if (result == PK_OK && pki_poll(NULL, 0, &moment) == PK_ERR_ABORTED)
             return pki_bootstrap_fail(b, PK_ERR_ABORTED, -1, "aborted");
         if (result == PK_OK)
-            usleep(1000);
+            usleep(pki_tuning.wait.turn_us);
     }
     return result;
 }

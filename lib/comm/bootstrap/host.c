@@ -41,8 +41,8 @@ static bool read_boot_id(char *out, size_t room)
     return n > 0;
 }
 
-/* Nothing tells this machine from others: only this process is on the host, which is slow and right. A process id alone is the same in
- * containers of several machines. */
+/* Nothing tells this machine from others: only this process is on the host, which is slow and right. A process id alone is the
+ * same in containers of several machines. */
 static void only_this_process(uint64_t process, char *out, size_t room)
 {
     snprintf(out, room, "process %d.%llx", (int)getpid(), (unsigned long long)process);
@@ -54,7 +54,8 @@ static void hash(const char *text, unsigned char out[PKI_HOST_ID_BYTES])
     (void)pki_auth_hash(text, strlen(text), out);
 }
 
-/* By what the kernel says: the boot id is the same in all containers of a machine, but abstract sockets stay inside a network namespace. */
+/* By what the kernel says: the boot id is the same in all containers of a machine, but abstract sockets stay inside a network
+ * namespace. */
 static void find(struct pki_host *host, const char *boot_id, uint64_t process, char *text, size_t room)
 {
     const char *run_dir = pki_env_get("PK_RUN_DIR");

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Unix sockets between the ranks of one host. A rank listens for higher ones and connects to lower ones, all of it side by side. */
+/* Unix sockets between the ranks of one host. A rank listens for higher ones and connects to lower ones, all of it side by
+ * side. */
 #include "comm/bootstrap/internal.h"
 
 #include <errno.h>
@@ -10,13 +11,13 @@
 #include <unistd.h>
 
 #include "comm/bootstrap/accept.h"
+#include "tuning/tuning.h"
 #include "util/auth.h"
 #include "util/clock.h"
 #include "util/fd.h"
 #include "util/fork.h"
 
 #define BACKLOG 4096
-#define AGAIN_NS (1 * PKI_NS_PER_MS) /* the other end's backlog is full */
 
 struct mesh {
     struct pki_bootstrap *b;
@@ -210,7 +211,8 @@ static pk_result_t take_in(struct mesh *m)
     return PK_OK;
 }
 
-/* The control connections tell when a rank dies or gives up meanwhile. Rank 0 must leave alone what ranks that are done send ahead. */
+/* The control connections tell when a rank dies or gives up meanwhile. Rank 0 must leave alone what ranks that are done send
+ * ahead. */
 static size_t poll_control(struct mesh *m, struct pollfd *polls)
 {
     size_t count = 0;
@@ -242,7 +244,7 @@ static bool mesh_missing(const struct mesh *m, int *rank)
 /* Poll once over the handshakes out, the acceptor and the control connections, and go on with whatever moved. */
 static pk_result_t turn(struct mesh *m, uint64_t deadline_ns)
 {
-    const uint64_t again = pki_now_ns() + AGAIN_NS;
+    const uint64_t again = pki_now_ns() + pki_tuning.start.again_ns;
     struct pki_wait wait = { .deadline_ns = m->retry && again < deadline_ns ? again : deadline_ns, .cancel = m->b->cancel };
     struct pollfd *control = m->polls + m->b->rank, *in;
     size_t control_count = poll_control(m, control), in_count = 0;

@@ -14,25 +14,17 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "tuning/tuning.h"
 #include "util/clock.h"
 #include "util/fd.h"
 #include "util/netif.h"
 
-#define STAGGER_NS (100 * PKI_NS_PER_MS) /* an address begins so long after the one before it at the latest */
 #define TRY_NS (3 * PKI_NS_PER_S) /* the kernel asks a silent host again and again, ever more seldom: begin anew */
 #define ALONE_NS (2 * PKI_NS_PER_S) /* nobody else is asked while one has so long for its proof: most likely a late rank 0 */
 #define GONE_NS (500 * PKI_NS_PER_MS) /* nobody listens for so long where somebody has: rank 0 has died, or given up */
 #define FAR_NS (5 * PKI_NS_PER_S)     /* the same where a network of rank 0 cannot be reached now */
 #define TIMEOUT_NS (30 * PKI_NS_PER_S) /* who says nothing for so long is tried anew, and then after twice as long */
-#define PAUSE_MIN_NS (1 * PKI_NS_PER_MS)
-#define PAUSE_MAX_NS (50 * PKI_NS_PER_MS)
 #define STRANGER_NS (1 * PKI_NS_PER_S)
-#define TICK_NS (20 * PKI_NS_PER_MS)
-#define LOOK_MIN_NS (PKI_NS_PER_MS / 4)
-#define ASK_MIN_NS (100 * PKI_NS_PER_MS) /* a name that is not known is asked for again after so long, and twice as long, */
-#define ASK_MAX_NS (1 * PKI_NS_PER_S)    /* up to this; */
-#define KNOWN_MIN_NS (2 * PKI_NS_PER_S)  /* one that is known after so long, and twice as long, */
-#define KNOWN_MAX_NS (8 * PKI_NS_PER_S)  /* up to this; */
 #define QUIET_NS (10 * PKI_NS_PER_S)     /* and so long later where somebody listens */
 
 /* ---- addresses ---- */
@@ -51,7 +43,7 @@ static void add(struct pki_seek *s, const struct sockaddr_storage *address)
         return;
     if (s->count == 0)
         s->begun_ns = pki_now_ns();
-    s->candidates[s->count++] = (struct pki_candidate){ .address = *address, .fd = -1, .pause_ns = PAUSE_MIN_NS,
+    s->candidates[s->count++] = (struct pki_candidate){ .address = *address, .fd = -1, .pause_ns = pki_tuning.start.pause_ns,
                                                          .timeout_ns = TIMEOUT_NS };
 }
 
@@ -112,11 +104,13 @@ static pk_result_t take_answer(struct pki_seek *s)
     s->lookup = NULL;
     if (count == 0) {
         s->ask_ns = pki_now_ns() + s->ask_pause_ns;
-        s->ask_pause_ns = 2 * s->ask_pause_ns < ASK_MAX_NS ? 2 * s->ask_pause_ns : ASK_MAX_NS;
+        s->ask_pause_ns = 2 * s->ask_pause_ns < pki_tuning.start.ask_most_ns ? 2 * s->ask_pause_ns : pki_tuning.start.ask_most_ns;
         return PK_OK;
     }
     s->ask_ns = pki_now_ns() + s->known_pause_ns;
-    s->known_pause_ns = 2 * s->known_pause_ns < KNOWN_MAX_NS ? 2 * s->known_pause_ns : KNOWN_MAX_NS;
+    s->known_pause_ns *= 2;
+    if (s->known_pause_ns > pki_tuning.start.known_most_ns)
+        s->known_pause_ns = pki_tuning.start.known_most_ns;
     s->why[0] = '\0';
     if (!s->allowed || s->meeting->guard == PKI_GUARD_LOOPBACK)
         result = pki_secret_allows(s->meeting->guard, s->meeting->what, only_loopback(addresses, count));
@@ -159,8 +153,8 @@ struct pki_seek *pki_seek_open(struct pki_bootstrap *b, const struct pki_meeting
         return NULL;
     s->b = b;
     s->meeting = meeting;
-    s->ask_pause_ns = ASK_MIN_NS;
-    s->known_pause_ns = KNOWN_MIN_NS;
+    s->ask_pause_ns = pki_tuning.start.ask_ns;
+    s->known_pause_ns = pki_tuning.start.known_ns;
     snprintf(s->why, sizeof s->why, "the resolver has not answered yet");
     for (int i = 0; i < meeting->address_count; i++)
         add_scoped(s, &meeting->address[i]);
@@ -189,7 +183,7 @@ static void rest(struct pki_candidate *c, enum pki_seek_outcome outcome, int err
     c->outcome = outcome;
     c->error = error;
     c->next_ns = pki_now_ns() + (outcome == PKI_SEEK_STRANGER ? STRANGER_NS : c->pause_ns);
-    c->pause_ns = 2 * c->pause_ns < PAUSE_MAX_NS ? 2 * c->pause_ns : PAUSE_MAX_NS;
+    c->pause_ns = 2 * c->pause_ns < pki_tuning.start.pause_most_ns ? 2 * c->pause_ns : pki_tuning.start.pause_most_ns;
 }
 
 /* A connection from a port to itself: what connecting again and again to a free port of this host ends in by chance. It would
@@ -290,7 +284,7 @@ static bool may_begin(const struct pki_seek *s, int own, uint64_t now)
         return false;
     for (int i = 0; i < own; i++)
         others_tried = others_tried && s->candidates[i].outcome != PKI_SEEK_UNTRIED;
-    return c->outcome != PKI_SEEK_UNTRIED || others_tried || now - s->begun_ns >= (uint64_t)own * STAGGER_NS;
+    return c->outcome != PKI_SEEK_UNTRIED || others_tried || now - s->begun_ns >= (uint64_t)own * pki_tuning.start.stagger_ns;
 }
 
 static pk_result_t begin_some(struct pki_seek *s)
@@ -316,7 +310,7 @@ static pk_result_t begin_some(struct pki_seek *s)
 /* When something is due that no descriptor tells of. */
 static uint64_t next_look(const struct pki_seek *s, uint64_t now)
 {
-    uint64_t next = now + TICK_NS;
+    uint64_t next = now + pki_tuning.start.tick_ns;
 
     for (int i = 0; i < s->count; i++) {
         const struct pki_candidate *c = &s->candidates[i];
@@ -324,8 +318,8 @@ static uint64_t next_look(const struct pki_seek *s, uint64_t now)
         if (c->state == PKI_SEEK_PAUSED && c->outcome != PKI_SEEK_UNTRIED && c->next_ns > now && c->next_ns < next)
             next = c->next_ns;
     }
-    if (s->lookup != NULL && now + LOOK_MIN_NS + (now - s->asked_ns) / 8 < next)
-        next = now + LOOK_MIN_NS + (now - s->asked_ns) / 8;
+    if (s->lookup != NULL && now + pki_tuning.start.look_ns + (now - s->asked_ns) / 8 < next)
+        next = now + pki_tuning.start.look_ns + (now - s->asked_ns) / 8;
     return next;
 }
 
@@ -471,7 +465,7 @@ void pki_seek_lost(struct pki_seek *s)
     struct pki_candidate *c = &s->candidates[s->found];
 
     c->outcome = PKI_SEEK_CLOSED;
-    c->pause_ns = PAUSE_MIN_NS;
-    c->next_ns = pki_now_ns() + PAUSE_MIN_NS;
+    c->pause_ns = pki_tuning.start.pause_ns;
+    c->next_ns = pki_now_ns() + pki_tuning.start.pause_ns;
     c->lost_ns = pki_now_ns();
 }

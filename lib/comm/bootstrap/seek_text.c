@@ -24,8 +24,8 @@ static const char *reason_of(const struct pki_candidate *c, char *text, size_t r
     return c->state == PKI_SEEK_CONNECTING ? "no answer" : "not tried yet";
 }
 
-/* "192.0.2.1:7000, 192.0.2.1:8013: Connection refused; [2001:db8::1]:7000: Network is unreachable", of those that are not `left_out`
- * (or NULL). Returns the length, 0 where there are none. */
+/* "192.0.2.1:7000, 192.0.2.1:8013: Connection refused; [2001:db8::1]:7000: Network is unreachable", of those that are not
+ * `left_out` (or NULL). Returns the length, 0 where there are none. */
 static size_t describe(const struct pki_seek *s, bool (*left_out)(const struct pki_candidate *), char *out, size_t room)
 {
     const struct pki_candidate *shown[PKI_SEEK_CANDIDATES];

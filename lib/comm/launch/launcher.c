@@ -8,7 +8,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
+#include "tuning/tuning.h"
 #include "util/auth.h"
 #include "util/clock.h"
 #include "util/env.h"
@@ -21,8 +23,6 @@
 #define PORT_FIRST 1024
 #define PORTS (65536 - PORT_FIRST)
 
-#define ASK_MIN_NS (100 * PKI_NS_PER_MS) /* rank 0 asks for its own name again after so long, and twice as long, */
-#define ASK_MAX_NS (1600 * PKI_NS_PER_MS) /* up to this */
 #define REPORT_NS (5 * PKI_NS_PER_S)
 
 /* ---- one at a time ---- */
@@ -71,7 +71,7 @@ pk_result_t pki_launcher_wait(const struct pki_list *turn, uint64_t deadline_ns,
             return pki_fail(PK_ERR_ABORTED, NULL, "aborted");
         if (pki_now_ns() >= deadline_ns)
             return pki_fail(PK_ERR_TIMEOUT, NULL, "the ranks of this process's previous communicator have not come together yet");
-        nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
+        usleep(pki_tuning.wait.turn_us);
     }
     return PK_OK;
 }
@@ -150,7 +150,7 @@ static int ask(const struct place *place, struct sockaddr_storage *out, int max,
 static pk_result_t resolve(const struct place *place, const char *what, struct sockaddr_storage *out, int max, int *count)
 {
     const uint64_t report_ns = pki_now_ns() + REPORT_NS;
-    uint64_t pause_ns = ASK_MIN_NS;
+    uint64_t pause_ns = pki_tuning.start.ask_ns;
     char why[128] = "the resolver did not answer";
     bool said = false;
 
@@ -161,7 +161,7 @@ static pk_result_t resolve(const struct place *place, const char *what, struct s
         said = said || pki_now_ns() >= report_ns;
         for (const uint64_t until = pki_now_ns() + pause_ns; pki_now_ns() < until && !is_over(place);)
             nap();
-        pause_ns = 2 * pause_ns < ASK_MAX_NS ? 2 * pause_ns : ASK_MAX_NS;
+        pause_ns = 2 * pause_ns < pki_tuning.start.own_name_most_ns ? 2 * pause_ns : pki_tuning.start.own_name_most_ns;
         *count = ask(place, out, max, why);
     }
     if (*count > 0)
@@ -227,7 +227,8 @@ static pk_result_t serve(const struct place *place, struct pki_meeting *meeting)
         result = pki_secret_allows(meeting->guard, meeting->what, !all && all_loopback(literal, count));
         spread_ports(place, all ? addresses : literal, all ? 2 : count, meeting);
         pki_netif_set_port(&literal[0], place->ports[0]);
-        instead = all && !place->torch && count == 1 && !is_unspecified(&literal[0]) ? &literal[0] : NULL; /* what the user names must do */
+        /* what the user names must do */
+        instead = all && !place->torch && count == 1 && !is_unspecified(&literal[0]) ? &literal[0] : NULL;
     }
     if (result == PK_OK) {
         count = meeting->address_count;

@@ -3,6 +3,7 @@
  * variables say that a server is there. */
 #include "comm/bootstrap/internal.h"
 
+#include "tuning/tuning.h"
 #include "util/env.h"
 
 bool pki_pmix_present(void)
@@ -35,7 +36,6 @@ pk_result_t pki_pmix_find(int *size, int *rank, pk_unique_id_t *id, uint64_t dea
 #include "util/clock.h"
 #include "util/fork.h"
 
-#define POLL_US 200
 #define WHO_NS (300 * PKI_NS_PER_MS) /* after the deadline: how long to ask who is missing */
 #define WHO_MAX 1024
 
@@ -91,7 +91,7 @@ static bool pending_wait(struct pending *p, uint64_t deadline_ns, const atomic_b
     while (!atomic_load_explicit(&p->done, memory_order_acquire)) {
         if (pki_now_ns() >= deadline_ns || (cancel != NULL && atomic_load(cancel)))
             return false;
-        usleep(POLL_US);
+        usleep(pki_tuning.start.pmix_us);
     }
     return true;
 }
@@ -132,8 +132,8 @@ static pk_result_t open_library(void)
     return PK_OK;
 }
 
-/* Launchers take a process that ends without this for a crash. At the end of the process and not earlier, because later communicators
- * need the connection; calls are counted, so that an MPI in the same process is not disturbed. */
+/* Launchers take a process that ends without this for a crash. At the end of the process and not earlier, because later
+ * communicators need the connection; calls are counted, so that an MPI in the same process is not disturbed. */
 static void finalize_at_exit(void)
 {
     if (pki_fork_is_ours(job.stamp)) /* a child that ends is not the rank */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Which ranks share memory, as those of one host do, and why others do not. All ranks see the same peer infos, so all answer alike; a pair that
- * shares none is joined by what joins hosts.
+ * Which ranks share memory, as those of one host do, and why others do not. All ranks see the same peer infos, so all answer
+ * alike; a pair that shares none is joined by what joins hosts.
  */
 #include <stdio.h>
 
@@ -81,7 +81,8 @@ void pki_say_apart(const struct pki_peer_info *mine, const struct pki_peer_info 
         (void)snprintf(out, PKI_APART_TEXT, "the peer runs as another user (uid %u, this rank uid %u)", theirs->user, mine->user);
 }
 
-/* What keeps this rank from sharing memory with that one, though they may be on one machine and nobody has told them otherwise. */
+/* What keeps this rank from sharing memory with that one, though they may be on one machine and nobody has told them
+ * otherwise. */
 static bool is_unexpected(const struct pki_peer_info *mine, const struct pki_peer_info *theirs)
 {
     return mine->host.by == PKI_HOST_UNKNOWN || (same_host_id(mine, theirs) && !pki_share_host(mine, theirs));

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "comm/comm.h"
+#include "tuning/tuning.h"
 #include "util/clock.h"
 #include "util/socket.h"
 #include "util/text.h"
@@ -296,8 +297,8 @@ static pk_result_t finish_remote(struct pk_comm *comm, const struct link *links)
         for (int t = 0; t < PKI_TRANSPORTS_MAX; t++)
             if (comm->ifaces[t] != NULL)
                 (void)comm->ifaces[t]->transport->progress(comm->ifaces[t]);
-        if (rounds > 1000)
-            usleep(50);
+        if (rounds > pki_tuning.start.connect_rounds)
+            usleep(pki_tuning.start.connect_us);
     }
     return PK_OK;
 }
@@ -390,8 +391,8 @@ static pk_result_t set_ctrl(struct pk_comm *comm, int peer, const struct link *l
     return pki_fail(PK_ERR_UNSUPPORTED, &where, "no transport carries messages to it: %s", comm->paths[peer].way[0][0].reason);
 }
 
-/* Pair by pair, all ranks in the same order: no rank has more than one descriptor under way to a peer that is not about to take it. The kernel
- * bounds how many a user may have in flight, and those who all send first would wait for one another. */
+/* Pair by pair, all ranks in the same order: no rank has more than one descriptor under way to a peer that is not about to
+ * take it. The kernel bounds how many a user may have in flight, and those who all send first would wait for one another. */
 static pk_result_t connect_local(struct pk_comm *comm, struct link *links)
 {
     pk_result_t result = PK_OK;

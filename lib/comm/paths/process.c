@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Which ranks are threads of one process. A process id is the same in two pid namespaces, and memory is inherited by a child and restored from a
- * snapshot: neither says that an address there means the same memory here, and to take it for one's own would be to read and write the wrong bytes. So each
- * rank makes a token for this communicator, and who finds another rank's among those of its own process is in the same one.
+ * Which ranks are threads of one process. A process id is the same in two pid namespaces, and memory is inherited by a child and
+ * restored from a snapshot: neither says that an address there means the same memory here, and to take it for one's own would be
+ * to read and write the wrong bytes. So each rank makes a token for this communicator, and who finds another rank's among those
+ * of its own process is in the same one.
  */
 #include <pthread.h>
 #include <string.h>

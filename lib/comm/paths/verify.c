@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Some machines claim that GPUs reach one another and then lose or change what is written (an IOMMU between them, a virtual machine
- * without the right settings). So every rank writes a pattern into the GPU memory of each peer that it would put to, and that one looks.
- * A pair of which either direction fails goes through the host.
+ * Some machines claim that GPUs reach one another and then lose or change what is written (an IOMMU between them, a virtual
+ * machine without the right settings). So every rank writes a pattern into the GPU memory of each peer that it would put to, and
+ * that one looks. A pair of which either direction fails goes through the host.
  */
 #include <stdlib.h>
 #include <string.h>

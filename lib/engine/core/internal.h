@@ -21,8 +21,6 @@ struct pki_unfreed { /* GPU memory that could not be freed when it should */
     size_t bytes;
 };
 
-#define PKI_GRAPH_SCRATCHES 32 /* each at least twice as long as those before it */
-
 struct pki_graph_scratch { /* that collectives in graphs share (mem/graphs.c) */
     char *ptr; /* NULL: unused entry */
     size_t bytes;
@@ -47,10 +45,6 @@ struct pki_branch {
     int slot;     /* of pinned memory; -1: none yet */
 };
 
-#define PKI_BRANCHES 2
-
-#define PKI_SIGNALS_A_BATCH 64
-
 /* The transfer that a call has put into a stream last. */
 struct pki_stream_last {
     const struct pki_peer *peer; /* NULL: none */
@@ -73,13 +67,13 @@ struct pki_signal_batch {
 /* Low-latency messages of a call for a caller's stream, not launched yet (stream/ll_row.c). Sends before receives. */
 struct pki_ll_row {
     struct pki_queue queue;
-    struct pki_ll_op ops[PKI_LL_OPS_MAX];
+    struct pki_ll_op ops[PKI_LL_ROW_OPS];
     int n, sends, ctas;
 };
 
 /* Transfers for the moving kernel, not launched yet (stream/move.c). */
 struct pki_move_row {
-    struct pki_move_op ops[PKI_MOVE_OPS_MAX];
+    struct pki_move_op ops[PKI_MOVE_OPS];
     int n, ctas;
 };
 

@@ -7,6 +7,7 @@
 #define PKI_ENGINE_TASK_H
 
 #include "engine/engine.h"
+#include "tuning/tuning.h"
 
 struct pki_fused_words;
 struct pki_branch;
@@ -221,9 +222,6 @@ struct pki_scratch {
     bool busy;
     enum pki_mem_kind kind;
 };
-
-#define PKI_STREAM_OPERATIONS 512 /* in CUDA streams at a time; each has two words while it lasts */
-#define PKI_SCRATCH_MAX 64
 
 static inline bool pki_task_in_cuda_stream(const struct pki_task *task)
 {

@@ -14,10 +14,6 @@
 struct pki_task;
 struct pki_protocol;
 
-#define PKI_CTRL_DATA_MAX ((size_t)256 << 20)
-#define PKI_LL_RING_BYTES (7680u << 10)  /* for low-latency messages, of a pair and direction */
-#define PKI_LL_UNIT 128u                 /* places in it are multiples of this */
-#define PKI_LL_MESSAGES 128u             /* in it at a time */
 #define PKI_IFACES_MAX 4
 
 /* How far a transfer has come, and by which protocol. Only pki_xfer_enter changes it. */
@@ -192,7 +188,6 @@ static inline bool pki_xfer_slots_there(const struct pki_xfer *xfer)
 }
 
 /* The cell of a step of a collective, in either direction, and which step of which collective it is. */
-#define PKI_STEPS_A_COLLECTIVE 16 /* of a pair and direction; those of plans with more share cells with the next collectives */
 static inline int pki_cell_of_step(uint64_t number, unsigned index)
 {
     return PKI_SIGNAL_SLOTS + PKI_CELLS + (int)((number * PKI_STEPS_A_COLLECTIVE + index) % PKI_CELLS);
@@ -208,7 +203,6 @@ static inline void pki_barrier_arrive(struct pki_peer *peer, uint64_t number, un
     while (word != NULL && (int32_t)((uint32_t)number - seen) > 0 && !atomic_compare_exchange_weak(word, &seen, (uint32_t)number))
         ; /* a stream may have come to a later barrier */
 }
-
 
 struct pki_bounce_pool {     /* slots of one direction, and the queue that copies between them and GPU memory */
     char *memory;            /* NULL: not made yet */

@@ -10,6 +10,7 @@
 #include "engine/channel/eager.h"
 #include "engine/inline/inline.h"
 #include "engine/inline/program.h"
+#include "tuning/tuning.h"
 #include "util/copy.h"
 #include "util/dtype.h"
 
@@ -154,7 +155,7 @@ static bool recv_step(struct pki_inline_run *run, const struct pki_program_step 
 
 static void reduce_all(struct pki_inline_run *run, const struct pki_program_step *step)
 {
-    const void *srcs[PKI_REDUCE_MAX];
+    const void *srcs[PKI_REDUCE_SOURCES];
     uint64_t read = 0;
 
     for (int k = 0; k < step->operands; k++) {

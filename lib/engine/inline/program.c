@@ -26,7 +26,7 @@ static bool add_operands(struct pki_program *program, const struct pki_plan *pla
 {
     size_t bytes;
 
-    if (*used + from->operands > PKI_PROGRAM_OPERANDS || from->operands > PKI_REDUCE_MAX)
+    if (*used + from->operands > PKI_PROGRAM_OPERANDS || from->operands > PKI_REDUCE_SOURCES)
         return false;
     step->first_operand = (uint16_t)*used;
     step->operands = (uint16_t)from->operands;

@@ -7,7 +7,6 @@
 #include "util/dtype.h"
 
 #define PKI_PROGRAM_STEPS 64u /* bits of a word */
-#define PKI_PROGRAM_OPERANDS 128u
 
 struct pki_place {
     uint32_t buffer, offset; /* enum pki_buffer, bytes */

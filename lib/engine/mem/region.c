@@ -9,8 +9,7 @@
 #include <unistd.h>
 
 #include "engine/mem/mem.h"
-
-#define DEAD_LOOKS 4
+#include "tuning/tuning.h"
 
 void pki_export_release(struct pki_export *x)
 {
@@ -106,7 +105,7 @@ static bool is_dead(struct pki_engine *e, const struct pki_region *region)
 /* Memory that was freed stays with whoever has it mapped: look at a few regions each time, so that all are looked at in turn. */
 static void look_for_dead(struct pki_engine *e)
 {
-    for (int n = 0; n < DEAD_LOOKS && e->nregions > 0; n++) {
+    for (int n = 0; n < pki_tuning.p2p.dead_regions && e->nregions > 0; n++) {
         struct pki_region *region = &e->regions[e->region_looked++ % e->nregions];
 
         if (may_go(e, region) && is_dead(e, region))

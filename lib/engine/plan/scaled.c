@@ -162,7 +162,7 @@ pk_result_t pki_engine_check_factor(struct pki_engine *e, const void *factor, pk
     result = e->gpu->ops->classify(e->gpu, factor, width, &mem);
     pki_engine_unlock(e);
     if (result == PK_OK && mem.kind != PKI_MEM_DEVICE)
-        result = pki_fail(PK_ERR_ARG, NULL, "scalar %p is said to be memory of the gpu, and is not", factor);
+        result = pki_fail(PK_ERR_ARG, NULL, "scalar %p is not memory of the gpu, as the operation says", factor);
     if (result == PK_OK && (uintptr_t)factor % width != 0)
         result = pki_fail(PK_ERR_ARG, NULL, "scalar %p is not aligned to its %zu bytes", factor, width);
     return result;

@@ -220,7 +220,7 @@ bool pki_switched_gives_up(struct pki_task *task, uint64_t now, uint64_t span)
     if (!e->aggregator.fallback || !pki_switched_waits(task) || is_lost(task) ||
         (pki_switchml_silence(e->aggregator.switchml, now) < silence && now < task->deadline_ns - span / 4))
         return false;
-    snprintf(why, sizeof why, "all ranks are there, and after %llu ms %.200s has not sent all sums",
+    snprintf(why, sizeof why, "no rank is missing, and after %llu ms %.200s has not sent all sums",
              (unsigned long long)((now - task->begun_ns) / PKI_NS_PER_MS), pki_switched_name(e));
     give_up(task, why);
     return true;

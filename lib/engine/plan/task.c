@@ -4,9 +4,8 @@
 #include <string.h>
 
 #include "engine/plan/plan.h"
+#include "tuning/tuning.h"
 #include "util/dtype.h"
-
-#define SPARE_TASKS 128
 
 static const char *request_name(const struct pki_request *r)
 {
@@ -103,7 +102,7 @@ static struct pki_task *task_take(struct pki_engine *e)
 
 static void task_give(struct pki_engine *e, struct pki_task *task)
 {
-    if (e->nspare_tasks >= SPARE_TASKS) {
+    if (e->nspare_tasks >= pki_tuning.p2p.spare_tasks) {
         free(task);
         return;
     }

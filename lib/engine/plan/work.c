@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The local work of a plan, copies and reductions: by the CPU, rationed, or queued on the GPU. */
 #include "engine/plan/plan.h"
+#include "tuning/tuning.h"
 #include "util/copy.h"
 #include "util/dtype.h"
 
@@ -26,7 +27,7 @@ pk_result_t pki_plan_work(struct pki_task *task, uint32_t i, size_t from, size_t
     const struct pki_device_ops *ops = queue->device->ops;
     pk_op_t op = step_op(task, step);
     size_t bytes, size = pki_dtype_bytes(task->request.dtype);
-    const void *srcs[PKI_REDUCE_MAX];
+    const void *srcs[PKI_REDUCE_SOURCES];
     char *dst = pki_plan_block(task, step->dst, &bytes) + from;
 
     if (step->kind == PKI_STEP_COPY)
@@ -36,7 +37,7 @@ pk_result_t pki_plan_work(struct pki_task *task, uint32_t i, size_t from, size_t
         srcs[1] = pki_plan_block(task, step->landing, &bytes) + from;
         return ops->reduce(queue, dst, srcs, 2, len / size, task->request.dtype, op);
     }
-    if (step->operands > PKI_REDUCE_MAX)
+    if (step->operands > PKI_REDUCE_SOURCES)
         return pki_fail(PK_ERR_INTERNAL, NULL, "a reduction of %u blocks at once", step->operands);
     for (uint32_t k = 0; k < step->operands; k++)
         srcs[k] = pki_plan_block(task, task->plan->operands[step->first_operand + k], &bytes) + from;

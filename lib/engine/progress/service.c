@@ -15,14 +15,10 @@
 #include <time.h>
 
 #include "engine/progress/progress.h"
+#include "tuning/tuning.h"
 #include "util/cpus.h"
 #include "util/fork.h"
 #include "util/thread.h"
-
-#define WATCHDOG_NS 10000000 /* how soon a peer's death is noticed for graphs that wait */
-#define LOOK_NS 10000000 /* between two looks of the watchdog */
-#define STUCK_NS (50 * PKI_NS_PER_MS) /* in one visit: the driver keeps it */
-#define SERVERS 4        /* at a time, all but one of them kept by the driver */
 
 struct server {
     struct pki_list node;
@@ -134,12 +130,12 @@ static bool visit(struct server *self, bool *busy, bool *driven)
 /* On the only CPU of a bound program this thread and the program's take turns. */
 static void rest(unsigned idle, bool spins)
 {
-    if (spins && idle < 2000)
+    if (spins && idle < pki_tuning.wait.service_spins)
         pki_cpu_pause();
-    else if (idle < 20000)
+    else if (idle < pki_tuning.wait.service_yields)
         sched_yield();
     else
-        nanosleep(&(struct timespec){ .tv_nsec = 50000 }, NULL);
+        nanosleep(&(struct timespec){ .tv_nsec = pki_tuning.wait.service_nap_ns }, NULL);
 }
 
 /* How long it may sleep: graphs may wait for a peer that dies, and control channels may break. 0: until it is woken. */
@@ -149,7 +145,7 @@ static uint64_t sleep_ns(void)
 
     for (struct pki_list *n = service.engines.next; n != &service.engines; n = n->next) {
         const struct pki_engine *e = pki_container_of(n, struct pki_engine, in_service);
-        uint64_t ns = atomic_load(&e->watched) > 0 ? WATCHDOG_NS : 0;
+        uint64_t ns = atomic_load(&e->watched) > 0 ? pki_tuning.wait.graphs_ns : 0;
 
         if (e->needs_background && (ns == 0 || background_every(e) < ns))
             ns = background_every(e);
@@ -279,8 +275,8 @@ static pk_result_t start_thread(void)
     struct server *s;
 
     end_ended();
-    if (service.nservers == SERVERS)
-        return pki_fail(PK_ERR_SYSTEM, NULL, "no service thread: the driver keeps %d of them", SERVERS);
+    if (service.nservers == PKI_SERVERS)
+        return pki_fail(PK_ERR_SYSTEM, NULL, "no service thread: the driver keeps %d of them", PKI_SERVERS);
     s = calloc(1, sizeof *s);
     if (s == NULL)
         return pki_fail(PK_ERR_MEMORY, NULL, "no memory for a service thread");
@@ -307,10 +303,10 @@ static void replace(uint64_t now)
         s->since_ns = now;
         return;
     }
-    if (now - s->since_ns < STUCK_NS)
+    if (now - s->since_ns < pki_tuning.wait.stuck_ns)
         return;
     s->since_ns = now; /* in case there is no other */
-    if (service.nservers == SERVERS)
+    if (service.nservers == PKI_SERVERS)
         return;
     service.generation++;
     if (start_thread() != PK_OK)
@@ -339,7 +335,7 @@ static void *watch(void *arg)
     while (service.watching && service.watches == number) {
         if (!service.running || atomic_load(&service.asleep))
             pthread_cond_wait(&service.wakeup, &service.lock);
-        else if (!await_wakeup(LOOK_NS))
+        else if (!await_wakeup(pki_tuning.wait.watchdog_ns))
             look_around();
     }
     pthread_mutex_unlock(&service.lock);

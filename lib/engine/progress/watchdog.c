@@ -8,8 +8,8 @@
  */
 #include "engine/progress/progress.h"
 #include "engine/proto/offer.h"
+#include "tuning/tuning.h"
 
-#define HEAR_NS (100 * PKI_NS_PER_MS)
 #define GRACE_NS (500 * PKI_NS_PER_MS) /* beyond the deadline: others have the lock for long too, and keep it themselves */
 
 static void let_go_slots(const struct pki_peer *peer, int slots)
@@ -83,7 +83,7 @@ void pki_watchdog_check(struct pki_engine *e, uint64_t now)
     }
     if (e->config.timeout_ms > 0 && now - e->held.since_ns > e->config.timeout_ms * PKI_NS_PER_MS + GRACE_NS)
         give_up(e, now - e->held.since_ns);
-    if (now - e->held.since_ns > HEAR_NS && atomic_load(&e->async_tasks) > 0)
+    if (now - e->held.since_ns > pki_tuning.wait.held_ns && atomic_load(&e->async_tasks) > 0)
         hear(e);
     if (atomic_load(&e->failed) != PK_OK)
         pki_watchdog_release(e);

@@ -5,11 +5,9 @@
 
 #include "engine/proto/proto.h"
 
-#define XFERS_A_SLAB 64
-
 struct slab {
     struct pki_list node;
-    struct pki_xfer xfers[XFERS_A_SLAB];
+    struct pki_xfer xfers[PKI_XFERS_A_SLAB];
 };
 
 static bool grow(struct pki_engine *e)
@@ -19,7 +17,7 @@ static bool grow(struct pki_engine *e)
     if (slab == NULL)
         return false;
     pki_list_push(&e->slabs, &slab->node);
-    for (int i = 0; i < XFERS_A_SLAB; i++)
+    for (int i = 0; i < PKI_XFERS_A_SLAB; i++)
         pki_list_push(&e->free_xfers, &slab->xfers[i].match);
     return true;
 }
@@ -31,7 +29,7 @@ void pki_xfers_release(struct pki_engine *e)
     while ((node = pki_list_pop(&e->slabs)) != NULL) {
         struct slab *slab = pki_container_of(node, struct slab, node);
 
-        for (int i = 0; i < XFERS_A_SLAB; i++)
+        for (int i = 0; i < PKI_XFERS_A_SLAB; i++)
             free(slab->xfers[i].more);
         free(slab);
     }

@@ -28,8 +28,6 @@
 #include "engine/stream/self.h"
 #include "engine/stream/stream.h"
 
-#define ROOM_NS 100000000u /* for one more kernel that waits */
-
 /* Let operations of this and other communicators end. */
 static pk_result_t step_back(struct pki_engine *e)
 {
@@ -45,7 +43,7 @@ static pk_result_t step_back(struct pki_engine *e)
 /* As many kernels wait on the GPU as may. What does not end, because peers are late, is waited for ever more briefly. */
 static pk_result_t wait_by_kernel(struct pki_task *task)
 {
-    static _Atomic uint32_t timeout_ns = ROOM_NS;
+    static _Atomic uint32_t timeout_ns = PKI_ROOM_NS;
     struct pki_engine *e = task->engine;
     uint64_t until = 0;
 
@@ -63,7 +61,7 @@ static pk_result_t wait_by_kernel(struct pki_task *task)
         return pki_fail(PK_ERR_UNSUPPORTED, NULL, "%s in a cuda stream: %d kernels that wait for peers are in streams of this process, as many as a gpu "
                         "has room for; with more, no other kernel could start", task->name, PKI_WAITING_KERNELS);
     }
-    atomic_store(&timeout_ns, ROOM_NS);
+    atomic_store(&timeout_ns, PKI_ROOM_NS);
     return PK_OK;
 }
 

@@ -13,7 +13,7 @@ static bool belongs(const struct pki_engine *e, const struct pki_ll_row *row, co
 {
     bool mixed = row->sends > 0 && (row->sends < row->n || !op->send);
 
-    if (row->queue.handle != task->queue.handle || row->n == PKI_LL_OPS_MAX || (op->send && row->sends < row->n))
+    if (row->queue.handle != task->queue.handle || row->n == PKI_LL_ROW_OPS || (op->send && row->sends < row->n))
         return false;
     return !mixed || (row->ctas + (int)op->ctas <= (int)pki_ll_most_ctas(e) &&
                       pki_waiting_occupy(e->ordinal, row->queue.handle, row->ctas + (int)op->ctas, e->places));

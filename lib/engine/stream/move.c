@@ -9,7 +9,6 @@
 
 #include <stdlib.h>
 
-
 static void failed(struct pki_engine *e, pk_result_t result)
 {
     if (result != PK_OK)
@@ -174,13 +173,11 @@ static void move_collectives(struct pki_list *made)
     }
 }
 
-#define FEW 8 /* of a call without memory of its own */
-
 void pki_stream_move_all(struct pki_engine *e, struct pki_list *made)
 {
-    struct pki_task *tasks[FEW];
-    struct pki_rule_part parts[FEW];
-    enum pki_rule_place places_of[FEW];
+    struct pki_task *tasks[PKI_MOVES_A_CALL];
+    struct pki_rule_part parts[PKI_MOVES_A_CALL];
+    enum pki_rule_place places_of[PKI_MOVES_A_CALL];
     struct messages m = { .tasks = tasks, .parts = parts, .places = places_of };
     size_t count = 0;
     void *memory = NULL;
@@ -189,7 +186,7 @@ void pki_stream_move_all(struct pki_engine *e, struct pki_list *made)
         count += is_moved_here(pki_container_of(n, struct pki_task, waiting));
     send_ll(made);
     copy_to_self(made);
-    if (count > FEW) {
+    if (count > PKI_MOVES_A_CALL) {
         memory = malloc(count * (sizeof *m.tasks + sizeof *m.parts + sizeof *m.places));
         m.tasks = memory;
         m.places = (enum pki_rule_place *)(void *)(m.tasks + count);

@@ -2,6 +2,7 @@
 /* Transfers for the moving kernel, gathered for one launch, and where copies have channels. */
 #include "engine/stream/move.h"
 #include "engine/stream/stream.h"
+#include "tuning/tuning.h"
 
 bool pki_move_by_kernel(const struct pki_engine *e)
 {
@@ -38,7 +39,7 @@ void pki_move_row_add(struct pki_task *task, struct pki_xfer *xfer)
     struct pki_move_row *row = &e->move_row;
     uintptr_t here = (uintptr_t)xfer->addr, there = (uintptr_t)xfer->remote;
 
-    if (row->n == PKI_MOVE_OPS_MAX)
+    if (row->n == PKI_MOVE_OPS)
         pki_move_row_launch(task);
     row->ops[row->n++] = (struct pki_move_op){ .src = (const void *)(xfer->is_send ? here : there), /* NOLINT: mapped */
                                                .dst = (void *)(xfer->is_send ? there : here),       /* NOLINT */

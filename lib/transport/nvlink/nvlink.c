@@ -77,7 +77,7 @@ static void nvlink_probe(const struct pki_iface_config *config, struct pki_probe
     memset(probe, 0, sizeof *probe);
     if (config->device != NULL && strcmp(config->device->ops->name, "cuda") == 0) {
         probe->usable = true;
-        probe->gbps = 390.0; /* of NVLink 4, 18 links; the other GPU may be invisible to this process, so it is not asked */
+        probe->gbps = pki_tuning.gpu.nvlink_gbps; /* the other GPU may be invisible to this process, so it is not asked */
         reason(probe, "copy engine, CUDA IPC");
         return;
     }

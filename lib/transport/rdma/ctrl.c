@@ -11,8 +11,8 @@
 #define KIND_SHUTDOWN 200u /* beyond enum pki_msg_kind: the sender has closed its end */
 #define SHORT_BYTES 16u /* of struct pki_msg in an EAGER message */
 #define LONG_BYTES ((uint32_t)sizeof(struct pki_msg))
-#define SIGNAL_EVERY (PKI_RDMA_RING / 4)
-#define REPOST_EVERY (PKI_RDMA_RING / 4)
+#define SIGNAL_EVERY (PKI_RDMA_RING / PKI_RDMA_TELL_SHARE)
+#define REPOST_EVERY (PKI_RDMA_RING / PKI_RDMA_TELL_SHARE)
 #define CREDIT_LAG \
     (PKI_RDMA_RING / 2) /* receives not told of yet that are worth a request. With those not posted again fewer than the ring */
 #define LEAVE_NS (5 * PKI_NS_PER_S) /* after a failure. By then the device has sent it again, or given it up */
@@ -332,7 +332,7 @@ void pki_rdma_ctrl_received(struct pki_rdma_ep *ep, uint32_t bytes)
     struct pki_msg msg;
 
     if (!pki_rdma_message_parse(slot, bytes, ep->nrails_there, ep->shift_there, &msg)) {
-        pki_rdma_ep_failed(ep, "the peer sent what is no message");
+        pki_rdma_ep_failed(ep, "the peer sent bytes that are not a message");
         return;
     }
     if (msg.kind == KIND_SHUTDOWN) {

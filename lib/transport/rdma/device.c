@@ -10,11 +10,11 @@
 
 #include "topology/topology.h"
 #include "transport/rdma/rdma.h"
+#include "tuning/tuning.h"
 #include "util/env.h"
 #include "util/netif.h"
 
 #define CLASS "/sys/class/infiniband"
-#define PAYLOAD_SHARE 0.97 /* of the line rate: headers of 4096-byte packets */
 
 static bool read_line(const char *path, char *line, size_t bytes)
 {
@@ -126,8 +126,8 @@ void pki_rdma_look(struct pki_probe *probe)
         rate = look_at_device(entry->d_name);
         if (rate < 0)
             continue;
-        if (active++ == 0 || rate * PAYLOAD_SHARE > probe->gbps) {
-            probe->gbps = rate * PAYLOAD_SHARE;
+        if (active++ == 0 || rate * pki_tuning.rdma.payload_percent / 100 > probe->gbps) {
+            probe->gbps = rate * pki_tuning.rdma.payload_percent / 100;
             (void)snprintf(name, sizeof name, "%.32s", entry->d_name);
         }
     }

@@ -45,7 +45,7 @@ const char *pki_rdma_hello_parse(const struct pki_blob *blob, struct pki_rdma_he
 const char *pki_rdma_hello_check(const struct pki_rdma_hello *hello)
 {
     if (hello->magic != PKI_RDMA_MAGIC)
-        return "it is no hello, or comes from a machine with another byte order";
+        return "it is not a hello, or comes from a machine with another byte order";
     if (hello->version != PKI_RDMA_VERSION)
         return "it has another version";
     if (hello->nqps < 1 || hello->nqps > PKI_RDMA_QPS_MAX || hello->nrails < 1 || hello->nrails > PKI_RDMA_RAILS_MAX)

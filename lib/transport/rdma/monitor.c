@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The kernel holds up a thread that unmaps monitored memory until the monitor has read of it. The monitor reads and marks under one
- * lock, so a thread that takes the lock afterwards finds the marks of everything that it has unmapped. For the same reason nobody may
- * free memory while holding the lock: that could unmap memory, which would wait for the monitor, which waits for the lock.
+ * The kernel holds up a thread that unmaps monitored memory until the monitor has read of it. The monitor reads and marks under
+ * one lock, so a thread that takes the lock afterwards finds the marks of everything that it has unmapped. For the same reason
+ * nobody may free memory while holding the lock: that could unmap memory, which would wait for the monitor, which waits for the
+ * lock.
  */
 #include <errno.h>
 #include <fcntl.h>

@@ -5,8 +5,9 @@
 #include <string.h>
 
 #include "transport/rdma/rdma.h"
+#include "tuning/tuning.h"
 
-#define SIGNAL_EVERY (PKI_RDMA_DEPTH / 4)
+#define SIGNAL_EVERY (PKI_RDMA_DEPTH / PKI_RDMA_TELL_SHARE)
 
 static struct pki_rdma_move *move_at(struct pki_rdma_ep *ep, uint32_t number)
 {

@@ -35,9 +35,6 @@
 
 #define PKI_RDMA_RAILS_MAX 4
 #define PKI_RDMA_QPS_MAX 16
-#define PKI_RDMA_PAYLOAD_MAX 8192u /* of a control channel message */
-#define PKI_RDMA_MOVES 64u         /* puts to one peer in flight. A power of two */
-#define PKI_RDMA_NUMBERS 16u       /* grants to one peer at a time that are filled by writes which tell of themselves */
 #define PKI_RDMA_TELLING (PKI_RDMA_NUMBERS * PKI_RDMA_PARTS + PKI_RDMA_TELLING_BATCH) /* receives posted there */
 #define PKI_RDMA_KEYS_MAX (PKI_RDMA_PAYLOAD_MAX / (uint32_t)sizeof(uint32_t)) /* behind one CTS */
 #define PKI_RDMA_SLOT_BYTES (sizeof(struct pki_msg) + PKI_RDMA_PAYLOAD_MAX)

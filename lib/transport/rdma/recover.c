@@ -17,11 +17,11 @@
 #include <string.h>
 
 #include "transport/rdma/rdma.h"
+#include "tuning/tuning.h"
 #include "util/clock.h"
 
 #define DRAIN_NS (3 * PKI_NS_PER_S)
 #define SAY_NS (100 * PKI_NS_PER_MS) /* that a note of the end may wait for room */
-#define LOOK_NS (20 * PKI_NS_PER_MS)
 #define TIMEOUT_NS (5 * PKI_NS_PER_S) /* without an active port, or with queue pairs that fail again and again, */
 #define FAILURES 3 /* so many times: on a machine that is starved of processors one may take all that time */
 #define STOOD_NS (30 * PKI_NS_PER_S) /* then a failure is a new one though nothing has completed meanwhile: longer than any device tries */
@@ -161,7 +161,7 @@ static void look_for_ports(struct pki_rdma_ep *ep, uint64_t now)
 {
     bool any = false;
 
-    if (now - ep->recover.looked_ns < LOOK_NS)
+    if (now - ep->recover.looked_ns < pki_tuning.rdma.recover_look_ns)
         return;
     ep->recover.looked_ns = now;
     for (int i = 0; i < ep->iface->nrails; i++)
@@ -196,7 +196,7 @@ static void resume(struct pki_rdma_ep *ep)
 
     judge_moves(ep);
     enter(ep, PKI_RDMA_UP);
-    pki_log(PKI_LOG_WARN, &where, "rdma: new queue pairs stand after %llu ms",
+    pki_log(PKI_LOG_WARN, &where, "rdma: new queue pairs are connected after %llu ms",
             (unsigned long long)((pki_now_ns() - ep->recover.since_ns) / PKI_NS_PER_MS));
     if (ep->recover.again)
         pki_rdma_broken(ep, "the new queue pairs have failed too");
@@ -325,7 +325,7 @@ static const char *take_note(struct pki_rdma_ep *ep, const struct pki_rdma_note 
     }
     if (note->kind == NOTE_READY) {
         recover->has_ready = note->epoch == recover->epoch && recover->has_hello;
-        return recover->has_ready ? NULL : "the peer's queue pairs are ready unexpectedly";
+        return recover->has_ready ? NULL : "the peer said that its queue pairs are ready, which was not expected";
     }
     if (note->epoch == recover->epoch + 1 && recover->state == PKI_RDMA_UP)
         pki_rdma_broken(ep, "the peer's queue pairs have failed");

@@ -1,21 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Requests that a device neither completes nor fails. RC queue pairs send again what is lost and fail when that is in vain, after some 4 s; but that
- * is the device's promise, and a device that forgets a request would have both ranks wait for ever. So where requests are out and none completes for
- * long, the queue pair counts as failed (recover.c).
+ * Requests that a device neither completes nor fails. RC queue pairs send again what is lost and fail when that is in vain, after
+ * some 4 s; but that is the device's promise, and a device that forgets a request would have both ranks wait for ever. So where
+ * requests are out and none completes for long, the queue pair counts as failed (recover.c).
  *
- * Of most messages on the control channel the device does not tell. When such a one has been the last for a while, a credit follows of which it does.
+ * Of most messages on the control channel the device does not tell. When such a one has been the last for a while, a credit
+ * follows of which it does.
  */
 #include <string.h>
 
 #include "transport/rdma/rdma.h"
+#include "tuning/tuning.h"
 #include "util/clock.h"
 #include "util/text.h"
 
 #define UNHEARD_NS (8 * PKI_NS_PER_S) /* twice what a queue pair tries (qp.c) */
 #define ASK_NS (2 * PKI_NS_PER_S)     /* after so long */
 #define UNHEARD_NS_A_BYTE 100         /* longer, of all that is under way: devices and wires are shared, by 10 MB/s at least */
-#define LOOK_NS (50 * PKI_NS_PER_MS)
 #define COUNTED_NS \
     (200 * PKI_NS_PER_MS) /* at most from one look to the next: meanwhile the process, or the machine, stood still */
 
@@ -50,7 +51,7 @@ void pki_rdma_watchdog(struct pki_rdma_ep *ep)
 {
     uint64_t now = pki_now_ns(), ns = now - ep->recover.listened_ns;
 
-    if (ns < LOOK_NS)
+    if (ns < pki_tuning.rdma.watchdog_ns)
         return;
     ep->recover.listened_ns = now;
     for (uint32_t i = 0; i <= ep->nqps && ep->recover.state == PKI_RDMA_UP; i++) {

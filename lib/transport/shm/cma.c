@@ -7,14 +7,9 @@
 #include <unistd.h>
 
 #include "transport/shm/shm.h"
+#include "tuning/tuning.h"
 #include "util/clock.h"
 #include "util/copy.h"
-
-#define SYSCALL_BYTES_MAX ((size_t)1 << 30) /* the kernel cuts at 2 GiB; a signal or an abort should not wait that long */
-
-/* What is measured for pki_tuning.shm.fast_ns. */
-#define FAST_BYTES ((size_t)64 << 10)
-#define FAST_TRIES 16
 
 /* Reading proves all that writing needs: that peer_pid means the peer in this process's namespace, and that the kernel lets us. */
 bool pki_shm_cma_works(const struct pki_ep *ep, const struct pki_shm_hello *theirs)
@@ -41,13 +36,13 @@ static bool is_one_copy_fast;
 /* The best of several counts: what disturbs makes it only longer. */
 static void measure(void)
 {
-    static unsigned char from[FAST_BYTES], to[FAST_BYTES];
+    static unsigned char from[PKI_SHM_FAST_BYTES], to[PKI_SHM_FAST_BYTES];
     struct iovec local = { .iov_base = to, .iov_len = sizeof to }, remote = { .iov_base = from, .iov_len = sizeof from };
     uint64_t best = UINT64_MAX;
 
     memset(from, 1, sizeof from);
     memset(to, 1, sizeof to);
-    for (int i = 0; i < FAST_TRIES; i++) {
+    for (int i = 0; i < PKI_SHM_FAST_TRIES; i++) {
         uint64_t begin = pki_now_ns(), took;
 
         if (process_vm_readv(getpid(), &local, 1, &remote, 1, 0) != (ssize_t)sizeof to)
@@ -56,7 +51,8 @@ static void measure(void)
         best = took < best ? took : best;
     }
     is_one_copy_fast = best < pki_tuning.shm.fast_ns;
-    pki_log(PKI_LOG_DEBUG, NULL, "over shm: process_vm_readv of %zu KiB takes %llu ns", FAST_BYTES >> 10, (unsigned long long)best);
+    pki_log(PKI_LOG_DEBUG, NULL, "over shm: process_vm_readv of %d KiB takes %llu ns", PKI_SHM_FAST_BYTES >> 10,
+            (unsigned long long)best);
 }
 
 bool pki_shm_cma_is_fast(void)
@@ -124,7 +120,8 @@ static pk_result_t move_all(struct pki_put *put, bool writes)
     size_t done = 0;
 
     while (done < put->bytes) {
-        ssize_t moved = vm_move(put, writes, done, put->bytes - done < SYSCALL_BYTES_MAX ? put->bytes - done : SYSCALL_BYTES_MAX);
+        const size_t rest = put->bytes - done, most = pki_tuning.shm.call_bytes;
+        ssize_t moved = vm_move(put, writes, done, rest < most ? rest : most);
 
         if (moved < 0 && errno == EINTR)
             continue;

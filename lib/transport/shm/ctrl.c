@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "transport/shm/shm.h"
+#include "tuning/tuning.h"
 #include "util/clock.h"
 #include "util/copy.h"
 #include "util/futex.h"
@@ -13,8 +14,8 @@
 
 /* The reader tells its progress by quarters, so that the line of the header is not fought over. The writer never stands still for
  * it: with a quarter untold there is room for a cell, and for the longest payload with the most that is skipped before it. */
-#define TELL_CELLS (PKI_SHM_CELLS / 4)
-#define TELL_DATA (PKI_SHM_DATA_USED_MIN / 4)
+#define TELL_CELLS (PKI_SHM_CELLS / PKI_SHM_TELL_SHARE)
+#define TELL_DATA (PKI_SHM_DATA_USED_MIN / PKI_SHM_TELL_SHARE)
 
 _Static_assert(PKI_SHM_DATA_USED_MIN - TELL_DATA >= 2 * PKI_SHM_PAYLOAD_MAX, "room with a quarter untold");
 
@@ -68,8 +69,8 @@ static pk_result_t refresh(struct pki_ep *ep, struct pki_shm_tx *tx)
         return broken(ep, "peer claims to have read what was not sent", tx->next, taken);
     tx->taken_next = next;
     tx->taken_data = data;
-    /* With nothing unread all that is still to come says as much at least. An unread message may say less, and of less only the lower
-     * bits are told: they would be taken for more. */
+    /* With nothing unread all that is still to come says as much at least. An unread message may say less, and of less only
+     * the lower bits are told: they would be taken for more. */
     if (tx->next - next < tx->next - tx->heard && inbox_is_empty(&pki_shm_ep_of(ep)->rx))
         tx->heard = next;
     return PK_OK;
@@ -138,8 +139,8 @@ static void stamp(struct pki_shm_tx *tx, struct pki_shm_cell *cell, uint32_t sha
 
     if (tx->owner_cells != 0)
         pki_tsan_release(tx->owner_cells + (number & CELL_MASK) * sizeof *cell);
-    /* Release: the reader's acquire in peek(); the rest of the cell and the payload are written before, and what `taken` of the other
-     * direction counts was read before. */
+    /* Release: the reader's acquire in peek(); the rest of the cell and the payload are written before, and what `taken` of
+     * the other direction counts was read before. */
     atomic_store_explicit(&cell->word[0], (uint64_t)shape << 32 | (uint32_t)(number + 1), memory_order_release);
     if (atomic_load_explicit(tx->wake_word, memory_order_relaxed) != 0)
         ring(tx->wake_word);
@@ -303,7 +304,8 @@ static void tell(struct pki_shm_rx *rx)
     rx->reported_data = rx->data_end;
 }
 
-/* The payload's lines come together with the cell's then, not after it. In line: gcc drops calls of functions that only prefetch. */
+/* The payload's lines come together with the cell's then, not after it. In line: gcc drops calls of functions that only
+ * prefetch. */
 static inline __attribute__((always_inline)) void expect(const struct pki_shm_ep *shm)
 {
     uint32_t bytes = shm->base.expected, most = (shm->tx.far > 0 ? PKI_SHM_FAR_LINES : PKI_SHM_NEAR_LINES) * 64;
@@ -350,9 +352,10 @@ bool pki_shm_peek(struct pki_ep *ep, struct pki_msg *msg, const void **payload)
 }
 
 /*
- * Near or far? A line that the other core wrote a moment ago takes as long to read as that core is away, wherever in its caches it is by then:
- * virtual cores move between the two within minutes. Several in turn must say so. Beside a message without a payload only near ones are told: it may be
- * about a long transfer that goes elsewhere, which has driven the line out of all caches.
+ * Near or far? A line that the other core wrote a moment ago takes as long to read as that core is away, wherever in its caches
+ * it is by then: virtual cores move between the two within minutes. Several in turn must say so. Beside a message without a
+ * payload only near ones are told: it may be about a long transfer that goes elsewhere, which has driven the line out of all
+ * caches.
  */
 static __attribute__((noinline, cold)) void time_probe(struct pki_shm_ep *shm, bool has_payload)
 {

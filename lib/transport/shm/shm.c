@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "transport/shm/shm.h"
+#include "tuning/tuning.h"
 #include "util/clock.h"
 #include "util/fd.h"
 #include "util/memfd.h"
@@ -45,7 +46,7 @@ static void shm_probe(const struct pki_iface_config *config, struct pki_probe *p
     struct iovec local = { .iov_base = &there, .iov_len = 1 }, remote = { .iov_base = &here, .iov_len = 1 };
 
     (void)config;
-    *probe = (struct pki_probe){ .gbps = 8 };
+    *probe = (struct pki_probe){ .gbps = PKI_SHM_GBPS };
     probe->usable = can_make_inbox(probe);
     if (!probe->usable)
         return;

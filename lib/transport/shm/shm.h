@@ -34,14 +34,7 @@
 
 #define PKI_SHM_LAYOUT 7u /* version of everything below */
 #define PKI_SHM_PAGE 4096u
-#define PKI_SHM_CELLS 1024u
-#define PKI_SHM_DATA_BYTES (2u << 20)
-#define PKI_SHM_DATA_USED_MIN (256u << 10) /* a writer may keep to so much of it, from the beginning on */
 #define PKI_SHM_DATA_ALIGN 64u
-#define PKI_SHM_PAYLOAD_MAX (32u << 10)
-#define PKI_SHM_SLOTS 2u
-#define PKI_SHM_SLOT_BYTES 4096u
-#define PKI_SHM_BIG_SLOT_BYTES 8192u
 #define PKI_SHM_SLOTS_BYTES (PKI_SHM_SLOTS * PKI_SHM_SLOT_BYTES + PKI_SHM_BIG_SLOT_BYTES)
 
 #define PKI_SHM_SIGNALS_AT PKI_SHM_PAGE

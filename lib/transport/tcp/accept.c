@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Whoever connects to this rank is unproven until it has proved the communicator's key. Garbage, half-open and idle connections cost
- * a place until they are shown out, and delay nobody. */
+/* Whoever connects to this rank is unproven until it has proved the communicator's key. Garbage, half-open and idle
+ * connections cost a place until they are shown out, and delay nobody. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "transport/tcp/reach.h"
+#include "tuning/tuning.h"
 #include "util/auth.h"
 #include "util/clock.h"
 #include "util/fd.h"
@@ -15,8 +16,6 @@
 
 #define BACKLOG 4096
 #define STAY_NS (5 * PKI_NS_PER_S)
-#define REST_NS (10 * PKI_NS_PER_MS)
-#define ACCEPTS_A_ROUND 64
 #define WARNINGS 3
 
 /* ---- Listening ---- */
@@ -152,9 +151,9 @@ static void cannot_accept(struct pki_tcp_iface *iface, int error)
     const struct pki_where where = { .rank = iface->rank, .peer = -1 };
     char reason[128];
 
-    iface->pause_until_ns = pki_now_ns() + REST_NS;
+    iface->pause_until_ns = pki_now_ns() + pki_tuning.start.rest_ns;
     if (!iface->said_full)
-        pki_log(PKI_LOG_WARN, &where, "over tcp: cannot accept connections, and tries again: %s", strerror_r(error, reason, sizeof reason));
+        pki_log(PKI_LOG_WARN, &where, "over tcp: cannot accept connections; trying again: %s", strerror_r(error, reason, sizeof reason));
     iface->said_full = true;
 }
 
@@ -163,7 +162,7 @@ void pki_tcp_accept(struct pki_tcp_iface *iface, struct pki_tcp_source *listener
     if (iface->pause_until_ns != 0 && pki_now_ns() < iface->pause_until_ns)
         return;
     iface->pause_until_ns = 0;
-    for (int i = 0; i < ACCEPTS_A_ROUND; i++) {
+    for (int i = 0; i < pki_tuning.tcp.accepts; i++) {
         int fd = pki_fd_keep(accept4(listener->fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC));
 
         if (fd >= 0) {
@@ -226,11 +225,11 @@ static const char *admit(struct pki_tcp_iface *iface, struct pki_tcp_unproven *u
     if (link->state == PKI_TCP_OVER) /* what broke was a shutdown message */
         return "came too late";
     if (link->received != unproven->challenge.received)
-        return "knew less than the one before it";
+        return "is out of date: more frames have come since it began";
     unproven->source.fd = -1;
     if (!pki_tcp_link_up(link, fd, unproven->hello.received)) {
         unproven->source.fd = fd;
-        return "counted what was not sent";
+        return "acknowledged frames that were not sent";
     }
     return NULL;
 }
@@ -248,11 +247,11 @@ void pki_tcp_unproven_step(struct pki_tcp_iface *iface, struct pki_tcp_unproven 
             return;
         unproven->have += n > 0 ? (size_t)n : 0;
         if (n <= 0)
-            why = unproven->challenged ? "left before its proof" : "left before it said who it is";
+            why = unproven->challenged ? "closed before its proof" : "closed before its hello";
         else if (unproven->have == want && unproven->challenged)
             why = admit(iface, unproven);
         else if (unproven->have == want && !challenge(iface, unproven))
-            why = "said what no rank of this communicator says";
+            why = "sent a hello that no rank of this communicator sends";
         if (why != NULL)
             show_out(iface, unproven, why);
     }

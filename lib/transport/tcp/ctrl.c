@@ -9,8 +9,6 @@
 #include "util/hot.h"
 
 #define TX_MASK (PKI_TCP_TX_BYTES - 1)
-#define TELL_BYTES (PKI_TCP_TX_BYTES / 4) /* acknowledged after so many bytes with the next message, */
-#define TELL_AT_LAST (PKI_TCP_TX_BYTES / 2) /* or else by itself: the writer never stands still for it */
 
 /* ---- Out ---- */
 
@@ -160,7 +158,7 @@ PKI_HOT pk_result_t pki_tcp_msg(struct pki_ep *base, const struct pki_msg *msg, 
     if (out.kind == PKI_MSG_SIDE)
         out.offset = pki_tcp_sent_before(ep, out.extra == PKI_SIDE_SHUTDOWN);
     bytes = pki_tcp_put_msg(head, &out);
-    ctrl->acks_due = ctrl->acks_due || ctrl->rx_unreported >= TELL_BYTES;
+    ctrl->acks_due = ctrl->acks_due || ctrl->rx_unreported >= PKI_TCP_TELL_BYTES;
     pki_tcp_ctrl_write(ctrl, head, bytes);
     if (msg->payload > 0)
         pki_tcp_ctrl_write(ctrl, payload, msg->payload);
@@ -219,7 +217,7 @@ static void take_msg(struct pki_tcp_ctrl *ctrl, const struct pki_tcp_frame *fram
 {
     ctrl->link->received++;
     ctrl->rx_unreported += pki_tcp_filled(frame->bytes);
-    ctrl->acks_due = ctrl->acks_due || ctrl->rx_unreported >= TELL_AT_LAST;
+    ctrl->acks_due = ctrl->acks_due || ctrl->rx_unreported >= PKI_TCP_TELL_AT_LAST;
 }
 
 static bool take_frame(struct pki_tcp_ctrl *ctrl, const struct pki_tcp_frame *frame)

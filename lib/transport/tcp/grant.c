@@ -5,12 +5,11 @@
 #include "transport/tcp/tcp.h"
 #include "util/hot.h"
 
-#define GRANTS_A_SLAB 32
 #define KEY_FLAGS (PKI_MSG_FLAG_COLL | PKI_MSG_FLAG_CAPTURED | PKI_MSG_FLAG_BOUNCE)
 
 struct slab {
     struct pki_list node;
-    struct pki_tcp_grant grants[GRANTS_A_SLAB];
+    struct pki_tcp_grant grants[PKI_TCP_GRANTS_A_SLAB];
 };
 
 static bool grow(struct pki_tcp_ep *ep)
@@ -20,7 +19,7 @@ static bool grow(struct pki_tcp_ep *ep)
     if (slab == NULL)
         return false;
     pki_list_push(&ep->slabs, &slab->node);
-    for (int i = 0; i < GRANTS_A_SLAB; i++)
+    for (int i = 0; i < PKI_TCP_GRANTS_A_SLAB; i++)
         pki_list_push(&ep->free_grants, &slab->grants[i].node);
     return true;
 }

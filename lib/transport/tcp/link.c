@@ -52,7 +52,8 @@ void pki_tcp_link_drop(struct pki_tcp_link *link)
     pki_tcp_source_remove(&link->source);
 }
 
-/* A host that vanishes sends nothing. Where nothing is on its way the kernel asks it now and then; else see pki_tcp_link_health. */
+/* A host that vanishes sends nothing. Where nothing is on its way the kernel asks it now and then; else see
+ * pki_tcp_link_health. */
 void pki_tcp_socket_options(const struct pki_tcp_iface *iface, int fd)
 {
     const int on = 1, quarter = (int)(iface->params.retry_ns / 4 / PKI_NS_PER_S);
@@ -63,8 +64,8 @@ void pki_tcp_socket_options(const struct pki_tcp_iface *iface, int fd)
     (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle, sizeof idle);
     (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &on, sizeof on);
     (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &probes, sizeof probes);
-    /* There is nobody to be fair to, and no bandwidth to be estimated and paced by. Before it connects or listens: a connection that has
-     * been paced once stays so. */
+    /* There is nobody to be fair to, and no bandwidth to be estimated and paced by. Before it connects or listens: a
+     * connection that has been paced once stays so. */
     if (iface->one_machine)
         (void)setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, "reno", strlen("reno"));
 }
@@ -215,8 +216,8 @@ void pki_tcp_link_broken(struct pki_tcp_link *link, int error)
 }
 
 /*
- * Bytes are on their way and the peer's kernel has been silent for half of the patience, whatever it was asked. (The kernel's own limit,
- * TCP_USER_TIMEOUT, counts a peer as gone that only does not read.)
+ * Bytes are on their way and the peer's kernel has been silent for half of the patience, whatever it was asked. (The kernel's own
+ * limit, TCP_USER_TIMEOUT, counts a peer as gone that only does not read.)
  */
 void pki_tcp_link_health(struct pki_tcp_link *link)
 {
@@ -234,8 +235,9 @@ void pki_tcp_link_health(struct pki_tcp_link *link)
 }
 
 /*
- * Its process lives, though it may be at something else: until it comes back to the library nobody counts the time. That a connection was
- * made does not show it yet: a proxy, or whoever has the port now, accepts for a process that has ended, and then hangs up.
+ * Its process lives, though it may be at something else: until it comes back to the library nobody counts the time. That a
+ * connection was made does not show it yet: a proxy, or whoever has the port now, accepts for a process that has ended, and then
+ * hangs up.
  */
 static void lives(struct pki_tcp_ep *ep)
 {
@@ -252,7 +254,7 @@ static void process_ended(struct pki_tcp_link *link)
 
     pki_tcp_target_text(&link->ep->targets[link->target], &out);
     pki_tcp_lost(link->ep, link->error != 0 ? link->error : ECONNRESET,
-                 "its process has ended, for nobody listens at %s any more; before that connection %u broke", text, link->index);
+                 "its process has ended: connection %u broke, and nobody listens at %s any more", link->index, text);
 }
 
 /* It was connected, and did not come back. */
@@ -264,7 +266,7 @@ static void stays_broken(struct pki_tcp_link *link)
     int error = target->state == PKI_TCP_FAILED && target->error != 0 ? target->error : ETIMEDOUT;
 
     pki_tcp_target_text(target, &out);
-    pki_tcp_lost(link->ep, error, "connection %u broke (%s) and did not stand again within PK_RETRY_MS (%llu ms); the peer is at %s", link->index,
+    pki_tcp_lost(link->ep, error, "connection %u broke (%s) and was not restored within PK_RETRY_MS (%llu ms); the peer is at %s", link->index,
                  reason(link->error, why, sizeof why), (unsigned long long)(link->ep->iface->params.retry_ns / PKI_NS_PER_MS), text);
 }
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Which addresses the others are told. Of the interfaces that PK_IFNAME names those nearest carry this rank's connections, the others are in
- * reserve; each connection is made between two of them. Without PK_IFNAME it is all that this process has, of which one is enough.
+ * Which addresses the others are told. Of the interfaces that PK_IFNAME names those nearest carry this rank's connections, the
+ * others are in reserve; each connection is made between two of them. Without PK_IFNAME it is all that this process has, of which
+ * one is enough.
  */
 #include <string.h>
 #include <unistd.h>
@@ -165,7 +166,8 @@ void pki_tcp_put_met_first(struct pki_tcp_peer_info *peer_info, const struct soc
     peer_info->address[0] = first;
 }
 
-/* Pairs of interfaces, own and theirs, of one family; `rail`: only those of one network; `most`: how many of the two may be reserve. */
+/* Pairs of interfaces, own and theirs, of one family; `rail`: only those of one network; `most`: how many of the two may be
+ * reserve. */
 static int list_pairs(const struct pki_tcp_nics *mine, const struct pki_tcp_nics *theirs, bool rail, uint32_t most,
                       struct pki_tcp_nic_pair out[PAIRS])
 {

@@ -3,6 +3,7 @@
 #include <sys/epoll.h>
 
 #include "transport/tcp/reach.h"
+#include "tuning/tuning.h"
 #include "util/clock.h"
 
 #define AWAY_NS (50 * PKI_NS_PER_MS) /* without a look at the timers: the rank was not in the library */
@@ -116,9 +117,9 @@ static bool is_turn(const struct pki_tcp_iface *iface)
 {
     if (iface->busy > 0 || iface->trouble)
         return true;
-    if (iface->quiet < 1024)
-        return !pki_tcp_ctrls_are_polled(iface) || iface->round % 8 == 0;
-    return iface->round % (iface->quiet < 65536 ? 4 : 16) == 0;
+    if (iface->quiet < pki_tuning.tcp.quiet_rounds)
+        return !pki_tcp_ctrls_are_polled(iface) || iface->round % PKI_TCP_ASK_POLLED == 0;
+    return iface->round % (iface->quiet < pki_tuning.tcp.idle_rounds ? PKI_TCP_ASK_QUIET : PKI_TCP_ASK_IDLE) == 0;
 }
 
 pk_result_t pki_tcp_progress(struct pki_iface *base)

@@ -52,7 +52,8 @@ static void await(struct pki_tcp_ctrl *ctrl, bool (*is_so)(struct pki_tcp_ctrl *
     }
 }
 
-/* What was sent has gone when this returns, or PK_RETRY_MS has passed for all peers together: its sender has been told that it was sent. */
+/* What was sent has gone when this returns, or PK_RETRY_MS has passed for all peers together: its sender has been told that it
+ * was sent. */
 void pki_tcp_ctrl_close(struct pki_tcp_ep *ep)
 {
     struct pki_tcp_ctrl *ctrl = &ep->ctrl;
@@ -61,7 +62,8 @@ void pki_tcp_ctrl_close(struct pki_tcp_ep *ep)
     if (ep->base.connecting)
         return;
     for (uint32_t i = 1; i <= ep->params.sockets; i++)
-        ep->links[i].reported = UINT64_MAX; /* the peer closes that connection when it hears of this, and may not have read it to its end */
+        /* the peer closes that connection when it hears of this, and may not have read it to its end */
+        ep->links[i].reported = UINT64_MAX;
     if (ep->iface->shutdown_ns == 0)
         ep->iface->shutdown_ns = pki_now_ns() + (ep->iface->revoked || !ep->iface->base.carries ? SHUTDOWN_NS : ep->iface->params.retry_ns);
     await(ctrl, copies_are_out);

@@ -10,7 +10,8 @@
 #include "util/fd.h"
 #include "util/text.h"
 
-#define FIRST_NS (500 * PKI_NS_PER_MS) /* for an answer of one address of several; twice as much each time they have all been tried */
+/* for an answer of one address of several; twice as much each time they have all been tried */
+#define FIRST_NS (500 * PKI_NS_PER_MS)
 #define ROUNDS_LONGER 6 /* what is connected waits twice as long in each */
 #define SAY_NS (5 * PKI_NS_PER_S)
 #define WARNINGS 3
@@ -68,7 +69,8 @@ void pki_tcp_scopes_find(struct pki_tcp_iface *iface)
             iface->scopes[iface->nscopes++] = scope_of(&own[i].address);
 }
 
-/* Which of this host's interfaces leads to a link-local address the other host cannot know: first the one by which ranks have been met. */
+/* Which of this host's interfaces leads to a link-local address the other host cannot know: first the one by which ranks have
+ * been met. */
 static void add_by_each(struct pki_tcp_ep *ep, const struct sockaddr_storage *address)
 {
     const struct pki_tcp_iface *iface = ep->iface;
@@ -118,7 +120,8 @@ static bool returns(const struct pki_tcp_ep *ep)
     return settles(ep) && ep->reached >= 0 && !ep->base.connecting && ep->ntargets > 1;
 }
 
-/* The one that has led to the peer is tried alone for a while when it fails: if its process has ended, nobody listens there. Then every second time. */
+/* The one that has led to the peer is tried alone for a while when it fails: if its process has ended, nobody listens there.
+ * Then every second time. */
 static uint32_t next_target(const struct pki_tcp_link *link)
 {
     const struct pki_tcp_ep *ep = link->ep;
@@ -191,7 +194,8 @@ int pki_tcp_target_socket(struct pki_tcp_link *link)
     return -1;
 }
 
-/* What has been connected waits in the queue of who is away, also when it is given up: a queue has room for 4096, or 128, of all peers. */
+/* What has been connected waits in the queue of who is away, also when it is given up: a queue has room for 4096, or 128, of
+ * all peers. */
 uint64_t pki_tcp_target_ns(const struct pki_tcp_link *link)
 {
     const unsigned round = round_of(link);
@@ -221,7 +225,7 @@ void pki_tcp_target_failed(struct pki_tcp_link *link, int error)
         link->ep->base.cause.sys_errno = error != 0 ? error : ECONNRESET;
     if (is_full(error) && !link->ep->iface->said_full) {
         link->ep->iface->said_full = true;
-        pki_log(PKI_LOG_WARN, &where, "over tcp: cannot make a connection, and tries again: %s", strerror_r(error, reason, sizeof reason));
+        pki_log(PKI_LOG_WARN, &where, "over tcp: cannot make a connection; trying again: %s", strerror_r(error, reason, sizeof reason));
     }
 }
 
@@ -299,9 +303,9 @@ static void add_outcome(const struct pki_tcp_target *target, struct pki_text *ou
     else if (target->state == PKI_TCP_TRYING)
         pki_text_add(out, " (no answer yet)");
     else if (target->state == PKI_TCP_NO_ANSWER)
-        pki_text_add(out, " (accepts, but says nothing)");
+        pki_text_add(out, " (accepts, but does not answer)");
     else if (target->error == 0)
-        pki_text_add(out, " (closed by who listens there)");
+        pki_text_add(out, " (closed by the process that listens there)");
     else
         pki_text_add(out, " (%s)", strerror_r(target->error, reason, sizeof reason));
 }
@@ -314,7 +318,7 @@ void pki_tcp_describe(const struct pki_ep *base, struct pki_text *out)
     if (!base->connecting)
         return;
     if (ep->connects) {
-        pki_text_add(out, "it is to be reached at");
+        pki_text_add(out, "this rank tries to connect to");
         for (uint32_t i = 0; i < ep->ntargets; i++) {
             pki_text_add(out, i > 0 ? ", " : " ");
             pki_tcp_target_text(&ep->targets[i], out);

@@ -32,12 +32,7 @@
 #include "util/netif.h"
 #include "util/log.h"
 
-#define PKI_TCP_TX_BYTES (256u << 10) /* the control channel's ring, a power of two */
-#define PKI_TCP_RX_BYTES (256u << 10) /* and its receive buffer */
-#define PKI_TCP_MOVES 64u             /* puts to one peer in flight */
 #define PKI_TCP_UNPROVEN_MAX 64       /* connections that have not proved themselves */
-#define PKI_TCP_EAGER_PUT_CREDIT (8 * PKI_TCP_EAGER_PUT_MAX)
-#define PKI_TCP_THREADS_MAX 8
 
 struct pki_tcp_ep;
 struct pki_tcp_iface;

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A few threads that read and write long chunks, where the machine has CPUs to spare: what limits a connection within a machine, or a fast
- * network, is the copy out of the kernel, which one thread does at 10 GB/s. Not a thread a connection: a bounded number, for all peers.
+ * A few threads that read and write long chunks, where the machine has CPUs to spare: what limits a connection within a machine,
+ * or a fast network, is the copy out of the kernel, which one thread does at 10 GB/s. Not a thread a connection: a bounded
+ * number, for all peers.
  *
- * One half of a connection, what comes in or what goes out, is lent for the rest of one chunk. Until the thread has ended that, nobody else
- * touches this half. Which transfer a chunk is of, where it goes, acknowledgements and all messages stay with who makes progress.
+ * One half of a connection, what comes in or what goes out, is lent for the rest of one chunk. Until the thread has ended that,
+ * nobody else touches this half. Which transfer a chunk is of, where it goes, acknowledgements and all messages stay with who
+ * makes progress.
  *
  * A thread that is asleep is woken for the next time, not for this: waking it costs as much as reading 512 KiB.
  */

@@ -8,9 +8,8 @@
 #include <string.h>
 
 #include "transport/tcp/tcp.h"
+#include "tuning/tuning.h"
 #include "util/hot.h"
-
-#define UNEXPECTED_MAX 1024 /* chunks kept of a peer: the credit is of their bytes alone, and a chunk may be of one */
 
 static bool same_bytes(const struct pki_tcp_chunk *a, const struct pki_tcp_chunk *b)
 {
@@ -25,7 +24,7 @@ bool pki_tcp_unexpected_may(struct pki_tcp_ep *ep, const struct pki_tcp_chunk *c
     if (chunk->eager_put == 0 || ep->unexpected_bytes + chunk->bytes > PKI_TCP_EAGER_PUT_CREDIT)
         return false;
     for (struct pki_list *n = ep->unexpected_queue.next; n != &ep->unexpected_queue; n = n->next)
-        if (++kept == UNEXPECTED_MAX || same_bytes(&pki_container_of(n, struct pki_tcp_unexpected, node)->chunk, chunk))
+        if (++kept == PKI_TCP_UNEXPECTED_MAX || same_bytes(&pki_container_of(n, struct pki_tcp_unexpected, node)->chunk, chunk))
             return false;
     return true;
 }

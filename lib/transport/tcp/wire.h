@@ -12,6 +12,7 @@
 #include <sys/socket.h>
 
 #include "transport/transport.h"
+#include "tuning/tuning.h"
 #include "util/bytes.h"
 
 #define PKI_TCP_VERSION 9u
@@ -20,10 +21,7 @@
 #define PKI_TCP_WINDOW_MAX 64u
 #define PKI_TCP_CHUNK_MIN (16u << 10)
 #define PKI_TCP_CHUNK_MAX (16u << 20)
-#define PKI_TCP_PAYLOAD_MAX (32u << 10) /* of a control channel message */
-#define PKI_TCP_EAGER_MAX (64u << 10)   /* of one of kind EAGER */
 #define PKI_TCP_ADDRESSES 8
-#define PKI_TCP_EAGER_PUT_MAX (1u << 20) /* a transfer that goes before its grant has come */
 
 /* ---- Frames ---- */
 
@@ -41,8 +39,10 @@ struct pki_tcp_frame {
 
 /* The kernel copies what begins with a cache line, there and here, in two thirds of the time. */
 #define PKI_TCP_HEADER_BYTES 8
-#define PKI_TCP_LINE 64u /* frames of the control channel are filled up to a multiple of it, and heads of chunks are one: see below */
-#define PKI_TCP_MSG_SHORT_BYTES 24 /* EAGER; with the header 32, behind which the kernel copies a payload sooner than behind 24; */
+/* frames of the control channel are filled up to a multiple of it, and heads of chunks are one: see below */
+#define PKI_TCP_LINE 64u
+/* EAGER; with the header 32, behind which the kernel copies a payload sooner than behind 24; */
+#define PKI_TCP_MSG_SHORT_BYTES 24
 #define PKI_TCP_MSG_BYTES 56
 #define PKI_TCP_DATA_BYTES 56
 #define PKI_TCP_ACK_BYTES 56

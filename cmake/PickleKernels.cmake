@@ -2,14 +2,19 @@
 # GPU kernels: all .cu files become one fatbin, and that a C file with the two symbols pki_kernels_fatbin[] and
 # pki_kernels_fatbin_bytes, hidden in the library.
 
-# Code for the architectures that this nvcc knows, PTX of the first for those to come.
+# Code for the architectures that this nvcc knows, PTX of the first for those to come. The kernels know sm_80 and sm_90 (cells.cuh): code for
+# newer ones comes from sm_90's PTX, which saves compiling it once more.
 function(pickle_gpu_targets flags)
     execute_process(COMMAND ${PICKLE_NVCC} --list-gpu-code OUTPUT_VARIABLE known OUTPUT_STRIP_TRAILING_WHITESPACE)
     set(result "")
     set(oldest "")
     foreach(arch 80 90 100)
         if(known MATCHES "sm_${arch}(\n|$)")
-            list(APPEND result "SHELL:-gencode arch=compute_${arch},code=sm_${arch}")
+            set(virtual ${arch})
+            if(arch GREATER 90 AND known MATCHES "sm_90(\n|$)")
+                set(virtual 90)
+            endif()
+            list(APPEND result "SHELL:-gencode arch=compute_${virtual},code=sm_${arch}")
             if(NOT oldest)
                 set(oldest ${arch})
             endif()

@@ -19,24 +19,44 @@ say() {
         "$(sed -n '2s/[ms]/ /gp' "$results/times" | awk '{ print 60 * ($1 + $3) + $2 + $4 }' | cut -d . -f 1)"
 }
 
-# step NAME SECONDS COMMAND...: a step is one test of its own; exit 77: it could not be run here.
+# outcome NAME STATUS: a step is one test of its own; 77: it could not be run here.
+outcome() {
+    if [ "$2" -eq 0 ]; then
+        passed=$((passed + 1))
+    elif [ "$2" -eq 77 ]; then
+        skipped=$((skipped + 1))
+    else
+        echo "FAILED: $1 (exit $2)"
+        failed=$((failed + 1))
+        failures+=("$1")
+    fi
+    [ "$2" -eq 0 ]
+}
+
+# step NAME SECONDS COMMAND...
 step() {
     local name=$1 seconds=$2 status=0
     shift 2
     say "$name"
     "${low[@]}" timeout -k 10 "$seconds" "$@" </dev/null || status=$?
-    if [ "$status" -eq 0 ]; then
-        passed=$((passed + 1))
-    elif [ "$status" -eq 77 ]; then
-        skipped=$((skipped + 1))
-        return 1
-    else
-        echo "FAILED: $name (exit $status)"
-        failed=$((failed + 1))
-        failures+=("$name")
-        return 1
-    fi
+    outcome "$name" "$status"
 }
+
+# aside NAME SECONDS COMMAND...: a step that gives way to all others, in the background.
+aside() {
+    local status=0
+    nice -n 19 timeout -k 10 "$2" "${@:3}" </dev/null >"$results/$1.log" 2>&1 || status=$?
+    echo $status >"$results/$1.status"
+}
+
+# wait_for NAME: until its status is known, or nothing runs that could tell.
+wait_for() {
+    while [ ! -s "$results/$1.status" ] && [ -n "$(jobs -r)" ]; do
+        sleep 1
+    done
+}
+
+status_of() { cat "$results/$1.status" 2>/dev/null || echo 1; }
 
 # number NAME FILE: an attribute of ctest's summary.
 number() { tr '\n\t' '  ' <"$2" 2>/dev/null | grep -o '<testsuite [^>]*>' | sed -n "s/.* $1=\"\([0-9]*\)\".*/\1/p"; }
@@ -72,16 +92,13 @@ begin_dev() {
     low=(nice -n 19)
 }
 
-# end NAME: waits for its tests, if they were begun, and counts them.
+# end NAME: waits for its tests and counts them; those that never began, for their build failed, as one more that failed.
 end() {
-    [ ${#background[@]} -gt 0 ] || return
     say "$1: waiting for its tests"
-    while [ ! -s "$results/$1.status" ] && [ -n "$(jobs -r)" ]; do
-        sleep 1
-    done
+    wait_for "$1"
     say "$1: ctest"
     cat "$results/$1.log"
-    count "$1" "$results/$1.xml" "$(cat "$results/$1.status" 2>/dev/null || echo 1)"
+    count "$1" "$results/$1.xml" "$(status_of "$1")"
 }
 
 # build PRESET TARGETS...: what its tests need; all without targets.
@@ -93,12 +110,10 @@ build() {
     step "$preset: build" 1800 cmake --build --preset "$preset" ${1:+--target "$@"}
 }
 
-# build_again PRESET: the programs that `others` runs; all others are compiled, too, but not linked.
+# build_again PRESET: the programs that `others` runs; of all other files the compiler says what it thinks of them.
 build_again() {
-    local targets
     build "$1" again || return
-    mapfile -t targets < <(ninja -C "build/$1" -t targets all | sed -n 's/^\(.*\.o\): C_COMPILER.*/\1/p')
-    step "$1: ${#targets[@]} object files" 1800 ninja -C "build/$1" "${targets[@]}"
+    step "$1: all other files" 1800 python3 scripts/syntax.py "build/$1"
 }
 
 check_bench() {
@@ -180,8 +195,12 @@ begin_others() {
 }
 
 wrapper=() low=() settings=()
-prefix=$PWD/build/dev/tests/prefix bench=$PWD/build/dev/tests/bench
+own=$PWD/build/dev/prefix prefix=$PWD/build/dev/tests/prefix bench=$PWD/build/dev/tests/bench
 step "setup" 2400 bash scripts/setup.sh need test || { echo "$passed passed, $failed failed"; exit 1; }
+
+# It needs nothing of the other builds: it takes what the first of them leaves of the processors, which for a long time is busy with the kernels.
+aside aarch64 3000 bash scripts/aarch64.sh &
+background+=($!)
 
 built=() # what there is to run
 settings=(-DPICKLE_TEST_OPTIONS=-g1) # of the tests line numbers are all that is needed here
@@ -209,18 +228,21 @@ else
     echo "SKIPPED: no clang-tidy here"
     skipped=$((skipped + 1))
 fi
-step "aarch64: cross-build, conformance under qemu" 1800 bash scripts/aarch64.sh
+wait_for aarch64
+say "aarch64: cross-build, conformance under qemu"
+cat "$results/aarch64.log"
+outcome "aarch64" "$(status_of aarch64)"
 [ "${#low[@]}" -eq 0 ] || low=(nice -n 5)
+step "install" 120 cmake --install build/dev --prefix "$own" >/dev/null
+step "examples: configure against the installed package" 120 \
+    cmake -S examples -B build/examples -G Ninja -DCMAKE_PREFIX_PATH="$own" -DCMAKE_CUDA_ARCHITECTURES=90 >/dev/null &&
+    step "examples: build" 300 cmake --build build/examples && check_examples
+step "README.md's program by README.md's command" 120 sh tests/abi/readme.sh "$PWD" "$own"
 end dev
-# What its test `experiments` has installed and built.
-step "install" 120 cmake --install build/dev --prefix "$prefix" >/dev/null
+# In the folders where dev's test `experiments` has installed and built.
 step "bench: configure against the installed package" 120 \
     cmake -S bench -B "$bench" -G Ninja -DCMAKE_BUILD_TYPE=Release -DCMAKE_PREFIX_PATH="$prefix" >/dev/null &&
     step "bench: build" 300 cmake --build "$bench" && check_bench
-step "examples: configure against the installed package" 120 \
-    cmake -S examples -B build/examples -G Ninja -DCMAKE_PREFIX_PATH="$prefix" >/dev/null &&
-    step "examples: build" 300 cmake --build build/examples && check_examples
-step "README.md's program by README.md's command" 120 sh tests/abi/readme.sh "$PWD" "$prefix"
 step "docs/guide.md: programs, commands, and what they print" 400 python3 tests/abi/guide.py docs/guide.md "$prefix" "$bench" "$bench/compare"
 for preset in "${built[@]}"; do
     end "$preset"

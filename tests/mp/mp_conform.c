@@ -68,12 +68,12 @@ int main(void)
 {
     find_conform();
     if (getenv("PICKLE_TEST_HOSTS") != NULL) { /* net.* do more of it, under mpirun too */
-        by_environment(2, "120");
-        by_environment(4, "50");
+        by_environment(2, "60");
+        by_environment(4, "25");
         return report_end();
     }
-    by_environment(2, "160");
-    by_environment(4, "80");
+    by_environment(2, "120");
+    by_environment(4, "60");
     by_mpirun();
     return report_end();
 }

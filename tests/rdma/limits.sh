@@ -33,5 +33,5 @@ damage "room for few registrations, many buffers" ok 2 1048576 40 :
 damage "no room for a registration" memory 60 16777216 1 :
 locked '$((PK_RANK * 65536))'
 wrapper=(env EXPECT_TRANSPORT=tcp "${wrapper[@]}")
-damage "rank 0 may lock no memory: both go over tcp" ok 1 1048576 2 :
+damage "rank 0 may lock no memory: both go over tcp" ok 0.4 1048576 2 :
 the_end

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""A rank that torchrun starts: host memory of torch, the library through ctypes.
+"""A rank that torchrun starts, the library through ctypes. It does without torch, which takes two seconds to import: what torchrun does is
+to start it. Memory of torch is in python/tests/torch_operations.py.
 
 usage: torchrun ... torchrun_rank.py PATH/libpickle.so [die]
 die: in the first life of the job rank 1 dies in the middle, and torchrun starts all of them anew.
@@ -9,8 +10,6 @@ import ctypes
 import os
 import sys
 
-import torch
-
 from torch_ctypes import BLOCKING, F32, SUM, Config, Pickle
 
 COUNT = 100003
@@ -18,18 +17,16 @@ DEVICE_HOST = -1
 
 
 def allreduce(pickle, comm, rank, size):
-    own = torch.arange(COUNT, dtype=torch.float32) + rank
-    out = torch.empty_like(own)
-    pickle.call("pk_allreduce", own.data_ptr(), out.data_ptr(), COUNT, F32, SUM, comm, BLOCKING)
-    if not torch.equal(out, torch.arange(COUNT, dtype=torch.float32) * size + size * (size - 1) / 2):
+    own, out = (ctypes.c_float * COUNT)(*range(rank, rank + COUNT)), (ctypes.c_float * COUNT)()
+    pickle.call("pk_allreduce", own, out, COUNT, F32, SUM, comm, BLOCKING)
+    if list(out) != [number * size + size * (size - 1) / 2 for number in range(COUNT)]:
         raise RuntimeError("the allreduce is wrong")
 
 
 def allgather(pickle, comm, rank, size):
-    own = torch.full((COUNT,), float(rank))
-    out = torch.empty(size * COUNT)
-    pickle.call("pk_allgather", own.data_ptr(), out.data_ptr(), COUNT, F32, comm, BLOCKING)
-    if not torch.equal(out, torch.arange(size, dtype=torch.float32).repeat_interleave(COUNT)):
+    own, out = (ctypes.c_float * COUNT)(*[rank] * COUNT), (ctypes.c_float * (size * COUNT))()
+    pickle.call("pk_allgather", own, out, COUNT, F32, comm, BLOCKING)
+    if list(out) != [place // COUNT for place in range(size * COUNT)]:
         raise RuntimeError("the allgather is wrong")
 
 

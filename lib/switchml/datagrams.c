@@ -109,9 +109,12 @@ static pk_result_t read_test_settings(struct pki_datagrams *d)
 static pk_result_t bind_here(const struct pki_datagrams *d, struct sockaddr_storage *address)
 {
     socklen_t length = sizeof *address;
+    char text[PKI_NETIF_TEXT];
 
-    if (bind(d->fd, (struct sockaddr *)address, pki_netif_bytes(address)) != 0)
-        return pki_fail_errno(PK_ERR_SYSTEM, NULL, "bind of a datagram socket");
+    if (bind(d->fd, (struct sockaddr *)address, pki_netif_bytes(address)) != 0) {
+        pki_netif_format(address, text);
+        return pki_fail_errno(PK_ERR_SYSTEM, NULL, "bind of a datagram socket to %s", text);
+    }
     if (getsockname(d->fd, (struct sockaddr *)address, &length) != 0)
         return pki_fail_errno(PK_ERR_SYSTEM, NULL, "getsockname of a datagram socket");
     return PK_OK;

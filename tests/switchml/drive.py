@@ -40,7 +40,7 @@ class Aggregator:
         self.process = subprocess.Popen(command + list(arguments), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                                         env=environment(PICKLE_TEST_SWITCHML_LOSS=None if twin or loss == 0 else loss, **env))
         self.first = self.process.stdout.readline()
-        found = re.search(r"at 127\.0\.0\.1:(\d+)(?:, packets at port (\d+))?$", self.first.strip())
+        found = re.search(r"at (?:127\.0\.0\.1|\[::1\]):(\d+)(?:, packets at port (\d+))?$", self.first.strip())
         self.port, self.packets = [int(n or 0) for n in found.groups()] if found else (0, 0)
 
     def wait_for(self, *texts):
@@ -52,7 +52,8 @@ class Aggregator:
             self.first += line
 
     def stop(self, how=signal.SIGTERM):
-        self.process.send_signal(how)
+        if self.process.poll() is None:
+            self.process.send_signal(how)
         rest = self.process.communicate(timeout=LIMIT_S)[0]
         return self.first + rest
 
@@ -344,6 +345,25 @@ def garbage():
     check("garbage", codes == [0, 0] and "strangers 0" not in end, said + end)
 
 
+def addresses():
+    """IPv6; a port that another one has, of connections and of packets; an address that is not this machine's."""
+    aggregator = Aggregator(arguments=("--address", "::1"))
+    if "Cannot assign requested address" not in aggregator.first: # there is IPv6
+        codes, said = finish(start(2, ("short",), PK_SWITCHML="[::1]:%d" % aggregator.port))
+        check("IPv6", codes == [0, 0] and "algorithm switchml" in said, "%s\n%s" % (codes, said))
+    aggregator.stop()
+    aggregator = Aggregator()
+    in_use = "127.0.0.1:%d: Address already in use"
+    for arguments, wanted in ((("--port", str(aggregator.port)), "cannot listen at " + in_use % aggregator.port),
+                              (("--port", str(aggregator.packets)),
+                               "bind of a datagram socket to " + in_use % aggregator.packets),
+                              (("--address", "192.0.2.1"), "192.0.2.1:0: Cannot assign requested address")):
+        second = Aggregator(arguments=arguments, PK_INSECURE=1)
+        said = second.stop()
+        check("the aggregator cannot be at %s %s" % arguments, second.process.returncode == 1 and wanted in said, said)
+    aggregator.stop()
+
+
 def other_calls():
     aggregator = Aggregator()
     where = "127.0.0.1:%d" % aggregator.port
@@ -395,6 +415,7 @@ def faults(folder):
     restarted()
     rank_late()
     garbage()
+    addresses()
     other_calls()
 
 

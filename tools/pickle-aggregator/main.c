@@ -20,7 +20,7 @@
 #include "util/resolve.h"
 
 #define EVENTS 64
-#define LOOK_EVERY 256 /* rounds between two looks at connections while packets come */
+#define LOOK_NS PKI_NS_PER_MS /* between two looks at connections while packets come */
 #define TURN_MS 200
 #define YIELDS 20 /* before it sleeps: others may have the core, and then there is more to do at once */
 #define BUFFER_BYTES (64u << 20) /* wanted; without privileges net.core.rmem_max counts */
@@ -210,36 +210,39 @@ static void look(struct server *s, int wait_ms)
         else if (events[i].data.ptr != &s->datagrams)
             visitor_step(s, events[i].data.ptr);
     }
-    if (knocks) /* last: it may drop a stranger of whom these tell */
-        server_accept(s);
+    for (int i = 0; knocks && i < EVENTS; i++) /* last: it may drop a stranger of whom these tell */
+        knocks = server_accept(s);
 }
 
 static int serve(struct server *s, const struct options *o)
 {
-    uint64_t next = pki_now_ns() + (uint64_t)o->every_s * PKI_NS_PER_S;
-    unsigned rounds = 0, idle = 0;
+    uint64_t now = pki_now_ns(), next = now + (uint64_t)o->every_s * PKI_NS_PER_S, look_at = now;
+    unsigned idle = 0;
 
     while (!stop) {
         int n = server_packets(s);
+        bool rests;
 
         if (n < 0) {
             perror("pickle-aggregator: receive");
             return 1;
         }
         idle = n == 0 ? idle + 1 : 0;
-        if (idle > YIELDS && !o->poll)
-            look(s, TURN_MS);
-        else if (++rounds % LOOK_EVERY == 0)
-            look(s, 0);
-        else if (idle > 0)
+        rests = idle > YIELDS && !o->poll;
+        now = pki_now_ns();
+        if (rests || now >= look_at) {
+            look(s, rests ? TURN_MS : 0);
+            now = pki_now_ns();
+            server_turn(s, now);
+            look_at = now + LOOK_NS;
+        } else if (idle > 0) {
             sched_yield();
-        if (report || (o->every_s > 0 && pki_now_ns() >= next)) {
+        }
+        if (report || (o->every_s > 0 && now >= next)) {
             report = 0;
             next += (uint64_t)o->every_s * PKI_NS_PER_S;
             print_counts(s);
         }
-        if (n == 0 || rounds % LOOK_EVERY == 0)
-            server_turn(s, pki_now_ns());
     }
     print_counts(s);
     return 0;

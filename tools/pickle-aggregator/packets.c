@@ -121,11 +121,17 @@ static void take(void *arg, const unsigned char *data, size_t bytes, const struc
         reply(s, j, &j->worker[place->rank].alone, &packet, sums);
 }
 
+/* A worker whose socket is closed answers so, and its connection tells the rest; a network or memory that is not there comes back. */
+static bool is_passing(int error)
+{
+    return error == ECONNREFUSED || error == EHOSTUNREACH || error == ENETUNREACH || error == ENETDOWN || error == ENOBUFS ||
+           error == ENOMEM;
+}
+
 int server_packets(struct server *s)
 {
     int n = pki_datagrams_receive(&s->datagrams, take, s);
 
     (void)pki_datagrams_flush(&s->datagrams);
-    /* A worker whose socket is closed answers so, and its connection tells the rest. */
-    return n < 0 && (errno == ECONNREFUSED || errno == EHOSTUNREACH || errno == ENETUNREACH) ? 0 : n;
+    return n < 0 && is_passing(errno) ? 0 : n;
 }

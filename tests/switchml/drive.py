@@ -6,6 +6,7 @@ goes wrong: no aggregator, another secret, an aggregator that is killed, one tha
 
 usage: drive.py TESTS_FOLDER AGGREGATOR SOURCE jobs|twins|faults|gpu|long|long_twins|long_faults [RANKS...]
 """
+import fcntl
 import os
 import random
 import re
@@ -364,6 +365,43 @@ def addresses():
     aggregator.stop()
 
 
+def strangers(port, count):
+    """Each is worth a line of the aggregator's; returns when it has dropped them."""
+    for _ in range(count):
+        with socket.create_connection(("127.0.0.1", port)) as s:
+            s.recv(40, socket.MSG_WAITALL)
+            s.sendall(os.urandom(108))
+            s.settimeout(LIMIT_S)
+            s.recv(1)
+
+
+def unread():
+    """Nobody reads what the aggregator says, or its standard descriptors are closed: jobs are served."""
+    aggregator = Aggregator()
+    fcntl.fcntl(aggregator.process.stdout, fcntl.F_SETPIPE_SZ, 4096)
+    for what in ("now", "any more"):
+        strangers(aggregator.port, 80)
+        codes, said = finish(start(2, ("short",), PK_SWITCHML="127.0.0.1:%d" % aggregator.port))
+        check("nobody reads its lines %s" % what, codes == [0, 0], "%s\n%s" % (codes, said))
+        if what == "now":
+            aggregator.process.stdout.close()
+    aggregator.process.kill()
+    aggregator.process.wait()
+    port = free_port()
+    closed = subprocess.Popen(["sh", "-c", 'exec "$0" "$@" <&- >&- 2>&-', AGGREGATOR, "--port", str(port)], env=environment())
+    until = time.monotonic() + LIMIT_S
+    while time.monotonic() < until:
+        try:
+            strangers(port, 3)
+            break
+        except ConnectionError:
+            time.sleep(0.1)
+    codes, said = finish(start(2, ("short",), PK_SWITCHML="127.0.0.1:%d" % port))
+    closed.kill()
+    closed.wait()
+    check("its standard descriptors are closed", codes == [0, 0], "%s\n%s" % (codes, said))
+
+
 def other_calls():
     aggregator = Aggregator()
     where = "127.0.0.1:%d" % aggregator.port
@@ -416,6 +454,7 @@ def faults(folder):
     rank_late()
     garbage()
     addresses()
+    unread()
     other_calls()
 
 

@@ -15,6 +15,7 @@
 #include "comm/bootstrap/meeting.h"
 #include "server.h"
 #include "util/clock.h"
+#include "util/fd.h"
 #include "util/listen.h"
 #include "util/netif.h"
 #include "util/resolve.h"
@@ -22,7 +23,7 @@
 #define EVENTS 64
 #define LOOK_NS PKI_NS_PER_MS /* between two looks at connections while packets come */
 #define TURN_MS 200
-#define YIELDS 20 /* before it sleeps: others may have the core, and then there is more to do at once */
+#define YIELDS 20                /* before it sleeps: others may have the core, and then there is more to do at once */
 #define BUFFER_BYTES (64u << 20) /* wanted; without privileges net.core.rmem_max counts */
 
 static volatile sig_atomic_t stop, report;
@@ -126,16 +127,15 @@ static void print_counts(const struct server *s)
     const uint64_t *v = c->verdicts;
     double cpu = cpu_seconds();
 
-    printf("packets %llu, replies %llu, sums complete %llu, asked again %llu, sent again %llu, stale %llu, disagree %llu, "
-           "outside %llu, malformed %llu, "
-           "strangers %llu, no descriptor %llu, unsent %llu, lost by test %llu, cpu %.3f s, packets per core second %.0f\n",
-           (unsigned long long)c->packets, (unsigned long long)c->replies, (unsigned long long)v[PKI_SWITCHML_TO_ALL],
-           (unsigned long long)v[PKI_SWITCHML_TO_ONE], (unsigned long long)v[PKI_SWITCHML_AGAIN],
-           (unsigned long long)v[PKI_SWITCHML_STALE], (unsigned long long)v[PKI_SWITCHML_DISAGREES],
-           (unsigned long long)v[PKI_SWITCHML_OUTSIDE], (unsigned long long)c->malformed, (unsigned long long)c->strangers,
-           (unsigned long long)c->refused, (unsigned long long)s->datagrams.unsent, (unsigned long long)s->datagrams.shed, cpu,
-           cpu > 0 ? (double)c->packets / cpu : 0);
-    fflush(stdout);
+    server_print("packets %llu, replies %llu, sums complete %llu, asked again %llu, sent again %llu, stale %llu, disagree %llu, "
+                 "outside %llu, malformed %llu, "
+                 "strangers %llu, no descriptor %llu, unsent %llu, lost by test %llu, cpu %.3f s, packets per core second %.0f",
+                 (unsigned long long)c->packets, (unsigned long long)c->replies, (unsigned long long)v[PKI_SWITCHML_TO_ALL],
+                 (unsigned long long)v[PKI_SWITCHML_TO_ONE], (unsigned long long)v[PKI_SWITCHML_AGAIN],
+                 (unsigned long long)v[PKI_SWITCHML_STALE], (unsigned long long)v[PKI_SWITCHML_DISAGREES],
+                 (unsigned long long)v[PKI_SWITCHML_OUTSIDE], (unsigned long long)c->malformed, (unsigned long long)c->strangers,
+                 (unsigned long long)c->refused, (unsigned long long)s->datagrams.unsent, (unsigned long long)s->datagrams.shed,
+                 cpu, cpu > 0 ? (double)c->packets / cpu : 0);
 }
 
 static bool secret(struct server *s, const struct options *o, const struct sockaddr_storage *address)
@@ -176,7 +176,8 @@ static bool serve_at(struct server *s, const struct options *o)
         return false;
     }
     if (is_any(&address)) {
-        fprintf(stderr, "pickle-aggregator: '%s' is all addresses: name the one that workers use, which replies come from\n", o->address);
+        fprintf(stderr, "pickle-aggregator: '%s' is all addresses: name the one that workers use, which replies come from\n",
+                o->address);
         return false;
     }
     pki_netif_set_port(&address, (uint16_t)o->port);
@@ -186,14 +187,13 @@ static bool serve_at(struct server *s, const struct options *o)
     s->port = pki_netif_port(&packets); /* with --port 0 another one than that of connections */
     if (pki_listen(&address, 128, false, &s->listener) != PK_OK)
         return false;
-    s->events = epoll_create1(EPOLL_CLOEXEC);
+    s->events = pki_fd_keep(epoll_create1(EPOLL_CLOEXEC));
     if (s->events < 0 || !watch(s, s->listener, &s->listener) || !watch(s, s->datagrams.fd, &s->datagrams)) {
         perror("pickle-aggregator: epoll");
         return false;
     }
     pki_netif_format(&address, text);
-    printf("pickle-aggregator at %s, packets at port %u\n", text, (unsigned)s->port);
-    fflush(stdout);
+    server_print("pickle-aggregator at %s, packets at port %u", text, (unsigned)s->port);
     return true;
 }
 
@@ -272,6 +272,8 @@ int main(int argc, char **argv)
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGTERM, &action, NULL);
     sigaction(SIGUSR1, &action, NULL);
+    signal(SIGPIPE, SIG_IGN); /* nobody reads standard output any more, */
+    signal(SIGXFSZ, SIG_IGN); /* or its file is as long as it may be */
     allow_descriptors();
     server.window_most = (uint32_t)o.window;
     server.quiet = o.quiet;

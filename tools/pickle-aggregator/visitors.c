@@ -2,8 +2,6 @@
 /* Connections. A stranger has 5 s to prove the secret, gets nothing but a greeting, and is dropped for the first byte that makes
  * no sense. */
 #include <errno.h>
-#include <stdarg.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -12,23 +10,11 @@
 #include "server.h"
 #include "util/auth.h"
 #include "util/clock.h"
+#include "util/fd.h"
 #include "util/netif.h"
 
 #define HELLO_NS (5 * PKI_NS_PER_S)
 #define DEAF_NS (200 * PKI_NS_PER_MS)
-
-void server_say(const struct server *s, const char *format, ...)
-{
-    va_list args;
-
-    if (s->quiet)
-        return;
-    va_start(args, format);
-    vprintf(format, args);
-    va_end(args);
-    putchar('\n');
-    fflush(stdout);
-}
 
 static void drop(struct server *s, struct visitor *v)
 {
@@ -95,7 +81,7 @@ bool server_accept(struct server *s)
 {
     struct sockaddr_storage peer;
     socklen_t length = sizeof peer;
-    int fd = accept4(s->listener, (struct sockaddr *)&peer, &length, SOCK_NONBLOCK | SOCK_CLOEXEC);
+    int fd = pki_fd_keep(accept4(s->listener, (struct sockaddr *)&peer, &length, SOCK_NONBLOCK | SOCK_CLOEXEC));
     struct visitor *v;
 
     if (fd < 0)

@@ -71,6 +71,7 @@ tests() {
         name=gpu.$(basename "$source" .c)
         [ "$name" = gpu.gpu_sizes ] || [ "$name" = gpu.signals_driver ] || beside "$name" 120 "$build/tests/$name"
     done
+    beside gpu.switchml 200 python3 tests/switchml/drive.py "$build/tests" "$build/tools/pickle-aggregator/pickle-aggregator" . gpu
     for name in one_thread collectives lifecycle errors graphs graph_rows; do
         beside "nccl.$name" 120 "$build/tests/nccl.$name"
     done

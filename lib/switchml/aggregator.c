@@ -12,7 +12,7 @@ pk_result_t pki_switchml_aggregator_init(struct pki_switchml_aggregator *a, uint
     a->sets = calloc(2 * (size_t)slots, sizeof *a->sets);
     a->newest = calloc((size_t)workers * slots, sizeof *a->newest);
     a->jobs = calloc(workers, sizeof *a->jobs);
-    a->values = calloc(2 * (size_t)slots * elements, 4);
+    a->values = calloc(2 * (size_t)slots * elements, sizeof *a->values);
     if (a->sets != NULL && a->newest != NULL && a->jobs != NULL && a->values != NULL)
         return PK_OK;
     pki_switchml_aggregator_close(a);
@@ -45,7 +45,7 @@ static bool is_older(uint64_t job, uint32_t id, const struct pki_switchml_newest
     return newest->any && (job < newest->job || (job == newest->job && id < newest->id));
 }
 
-static void take(const struct pki_switchml_aggregator *a, struct pki_switchml_set *set, unsigned char *sums,
+static void take(const struct pki_switchml_aggregator *a, struct pki_switchml_set *set, uint32_t *sums,
                  const struct pki_switchml_packet *p, const void *values)
 {
     if (set->has == 0) {
@@ -53,7 +53,7 @@ static void take(const struct pki_switchml_aggregator *a, struct pki_switchml_se
         set->id = p->id;
         set->missing = (uint8_t)a->workers;
         memcpy(set->exponents, p->exponents, sizeof set->exponents);
-        memcpy(sums, values, 4 * (size_t)a->elements);
+        pki_switchml_swap(sums, values, a->elements);
         return;
     }
     for (int i = 0; i < 2; i++)
@@ -63,11 +63,12 @@ static void take(const struct pki_switchml_aggregator *a, struct pki_switchml_se
 }
 
 enum pki_switchml_verdict pki_switchml_aggregate(struct pki_switchml_aggregator *a, uint32_t worker,
-                                                 struct pki_switchml_packet *p, const void *values, const void **sums)
+                                                 struct pki_switchml_packet *p, const void *values, const uint32_t **sums)
 {
     const uint32_t slot = p->index & ~PKI_SWITCHML_SET, which = (p->index & PKI_SWITCHML_SET) != 0, bit = 1u << worker;
     struct pki_switchml_set *set, *other;
     struct pki_switchml_newest *newest;
+    uint32_t *own;
     uint64_t job;
     bool seen;
 
@@ -88,9 +89,9 @@ enum pki_switchml_verdict pki_switchml_aggregate(struct pki_switchml_aggregator 
     if (job > a->jobs[worker])
         a->jobs[worker] = job;
     other->has &= ~bit;
-    *sums = a->values + (2 * (size_t)slot + which) * a->elements * 4;
+    *sums = own = a->values + ((size_t)which * a->slots + slot) * a->elements;
     if (!seen) {
-        take(a, set, a->values + (2 * (size_t)slot + which) * a->elements * 4, p, values);
+        take(a, set, own, p, values);
         set->has |= bit;
         set->missing--;
     }

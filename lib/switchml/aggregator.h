@@ -43,7 +43,7 @@ struct pki_switchml_aggregator {
     struct pki_switchml_set *sets;      /* [2 * slot + set] */
     struct pki_switchml_newest *newest; /* [worker * slots + slot] */
     uint64_t *jobs;                     /* [worker] its newest job, counted on: 0 before the first */
-    unsigned char *values;              /* [(2 * slot + set) * elements] in network byte order */
+    uint32_t *values;                   /* [(set * slots + slot) * elements] */
 };
 
 /* PK_ERR_MEMORY. Any number of elements: what packets carry is packet.h's affair. */
@@ -51,9 +51,10 @@ pk_result_t pki_switchml_aggregator_init(struct pki_switchml_aggregator *aggrega
                                          uint32_t elements);
 void pki_switchml_aggregator_close(struct pki_switchml_aggregator *aggregator);
 
-/* A packet of `worker` with `values`. With TO_ALL and TO_ONE *packet becomes the reply's header and *sums points to its values,
- * which stay until the workers' next packets for the slot; its job and id are those of the packet that has come. */
+/* A packet of `worker` with `values`, in network byte order. With TO_ALL and TO_ONE *packet becomes the reply's header and *sums
+ * points to its values, in the host's order, which stay until the workers' next packets for the slot; its job and id are those of
+ * the packet that has come. */
 enum pki_switchml_verdict pki_switchml_aggregate(struct pki_switchml_aggregator *aggregator, uint32_t worker,
-                                                 struct pki_switchml_packet *packet, const void *values, const void **sums);
+                                                 struct pki_switchml_packet *packet, const void *values, const uint32_t **sums);
 
 #endif

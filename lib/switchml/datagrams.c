@@ -33,6 +33,7 @@ struct pki_datagrams_in {
     struct control control[PKI_SWITCHML_BUFFERS];
     unsigned char *bytes;
     size_t each;
+    int buffers; /* in use */
 };
 
 struct train { /* packets that go as one datagram, to each receiver */
@@ -80,13 +81,14 @@ static pk_result_t allocate(struct pki_datagrams *d)
     d->out = calloc(1, sizeof *d->out);
     if (in != NULL) {
         in->each = d->joined ? PKI_SWITCHML_JOINED_BYTES : PKI_SWITCHML_ALONE_BYTES;
-        in->bytes = malloc(PKI_SWITCHML_BUFFERS * in->each);
+        in->buffers = d->joined ? PKI_SWITCHML_JOINED_BUFFERS : PKI_SWITCHML_BUFFERS;
+        in->bytes = malloc((size_t)in->buffers * in->each);
     }
     if (d->out != NULL)
         d->out->bytes = malloc((size_t)PKI_SWITCHML_TRAINS * PKI_SWITCHML_LARGE_BYTES);
     if (in == NULL || d->out == NULL || in->bytes == NULL || d->out->bytes == NULL)
         return pki_fail(PK_ERR_MEMORY, NULL, "no memory for the buffers of a datagram socket");
-    for (int i = 0; i < PKI_SWITCHML_BUFFERS; i++)
+    for (int i = 0; i < in->buffers; i++)
         in->vectors[i] = (struct iovec){ .iov_base = in->bytes + (size_t)i * in->each, .iov_len = in->each };
     for (int i = 0; i < PKI_SWITCHML_TRAINS; i++)
         d->out->train[i].bytes = d->out->bytes + (size_t)i * PKI_SWITCHML_LARGE_BYTES;
@@ -107,9 +109,12 @@ static pk_result_t read_test_settings(struct pki_datagrams *d)
 static pk_result_t bind_here(const struct pki_datagrams *d, struct sockaddr_storage *address)
 {
     socklen_t length = sizeof *address;
+    char text[PKI_NETIF_TEXT];
 
-    if (bind(d->fd, (struct sockaddr *)address, pki_netif_bytes(address)) != 0)
-        return pki_fail_errno(PK_ERR_SYSTEM, NULL, "bind of a datagram socket");
+    if (bind(d->fd, (struct sockaddr *)address, pki_netif_bytes(address)) != 0) {
+        pki_netif_format(address, text);
+        return pki_fail_errno(PK_ERR_SYSTEM, NULL, "bind of a datagram socket to %s", text);
+    }
     if (getsockname(d->fd, (struct sockaddr *)address, &length) != 0)
         return pki_fail_errno(PK_ERR_SYSTEM, NULL, "getsockname of a datagram socket");
     return PK_OK;
@@ -186,7 +191,7 @@ static size_t packet_bytes(struct msghdr *message, size_t bytes)
 
 static void prepare(struct pki_datagrams_in *in, bool joined)
 {
-    for (int i = 0; i < PKI_SWITCHML_BUFFERS; i++)
+    for (int i = 0; i < in->buffers; i++)
         in->messages[i].msg_hdr = (struct msghdr){ .msg_name = &in->from[i],
                                                    .msg_namelen = sizeof in->from[i],
                                                    .msg_iov = &in->vectors[i],
@@ -200,11 +205,12 @@ int pki_datagrams_receive(struct pki_datagrams *d,
                           void *arg)
 {
     struct pki_datagrams_in *in = d->in;
-    int all = 0, n = PKI_SWITCHML_BUFFERS;
+    const int buffers = in->buffers;
+    int all = 0, n = buffers;
 
-    for (int call = 0; call < PKI_SWITCHML_CALLS && n == PKI_SWITCHML_BUFFERS; call++) {
+    for (int datagrams = 0; datagrams < PKI_SWITCHML_DATAGRAMS && n == buffers; datagrams += n) {
         prepare(in, d->joined);
-        n = recvmmsg(d->fd, in->messages, PKI_SWITCHML_BUFFERS, MSG_DONTWAIT, NULL);
+        n = recvmmsg(d->fd, in->messages, (unsigned)buffers, MSG_DONTWAIT, NULL);
         if (n < 0)
             return errno == EAGAIN || errno == EINTR || all > 0 ? all : -1;
         for (int i = 0; i < n; i++) {

@@ -45,10 +45,10 @@ static float as_float(uint32_t bits)
     return value;
 }
 
-void pki_switchml_add_portably(void *sums, const void *values, uint32_t n)
+void pki_switchml_add_portably(uint32_t *sums, const void *values, uint32_t n)
 {
     for (uint32_t i = 0; i < n; i++)
-        store(sums, i, swapped(swapped(load(sums, i)) + swapped(load(values, i))));
+        sums[i] += swapped(load(values, i));
 }
 
 static void swap_from(void *to, const void *from, uint32_t i, uint32_t n)
@@ -98,10 +98,10 @@ AVX2 static void store8(void *to, uint32_t i, __m256i v)
     _mm256_storeu_si256((void *)((char *)to + 4 * (size_t)i), v);
 }
 
-AVX2 static void add_avx2(void *sums, const void *values, uint32_t n)
+AVX2 static void add_avx2(uint32_t *sums, const void *values, uint32_t n)
 {
     for (uint32_t i = 0; i + 8 <= n; i += 8)
-        store8(sums, i, swap8(_mm256_add_epi32(swap8(load8(sums, i)), swap8(load8(values, i)))));
+        store8(sums, i, _mm256_add_epi32(load8(sums, i), swap8(load8(values, i))));
 }
 
 AVX2 static void swap_avx2(void *to, const void *from, uint32_t n)
@@ -161,13 +161,13 @@ static uint32_t by_eights(uint32_t n)
     return has_avx2() ? n / 8 * 8 : 0;
 }
 
-void pki_switchml_add(void *sums, const void *values, uint32_t n)
+void pki_switchml_add(uint32_t *sums, const void *values, uint32_t n)
 {
     uint32_t done = by_eights(n);
 
     if (done > 0)
         add_avx2(sums, values, n);
-    pki_switchml_add_portably((char *)sums + 4 * (size_t)done, (const char *)values + 4 * (size_t)done, n - done);
+    pki_switchml_add_portably(sums + done, (const char *)values + 4 * (size_t)done, n - done);
 }
 
 void pki_switchml_swap(void *to, const void *from, uint32_t n)

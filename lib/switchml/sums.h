@@ -6,10 +6,10 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* sums += values, modulo 2^32, both in network byte order. */
-void pki_switchml_add(void *sums, const void *values, uint32_t elements);
+/* sums += values, modulo 2^32; the sums in the host's byte order, the values in that of the network. */
+void pki_switchml_add(uint32_t *sums, const void *values, uint32_t elements);
 /* The same without the vector instructions that this machine may have. */
-void pki_switchml_add_portably(void *sums, const void *values, uint32_t elements);
+void pki_switchml_add_portably(uint32_t *sums, const void *values, uint32_t elements);
 
 /* 32-bit integers of the host to network byte order or back. */
 void pki_switchml_swap(void *to, const void *from, uint32_t elements);

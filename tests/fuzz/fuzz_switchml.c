@@ -28,7 +28,7 @@ static void fuzz_aggregator(const uint8_t *data, size_t size)
     for (; size >= 12; data += 12, size -= 12) {
         struct pki_switchml_packet packet;
         enum pki_switchml_verdict verdict;
-        const unsigned char *sums = NULL;
+        const uint32_t *sums = NULL;
 
         memcpy(datagram, data + 1, PKI_SWITCHML_HEADER_BYTES);
         memset(datagram + PKI_SWITCHML_HEADER_BYTES, data[11], 4 * ELEMENTS);
@@ -42,10 +42,10 @@ static void fuzz_aggregator(const uint8_t *data, size_t size)
         if (!pki_switchml_unpack(datagram, sizeof datagram - (data[0] & 0x40 ? 1 : 0), ELEMENTS, &packet))
             continue;
         verdict = pki_switchml_aggregate(&a, data[0] % (WORKERS + 1), &packet, datagram + PKI_SWITCHML_HEADER_BYTES,
-                                         (const void **)&sums);
+                                         &sums);
         require(verdict < PKI_SWITCHML_VERDICTS);
         if (verdict == PKI_SWITCHML_TO_ALL || verdict == PKI_SWITCHML_TO_ONE)
-            for (size_t i = 0; i < 4 * ELEMENTS; i++)
+            for (size_t i = 0; i < ELEMENTS; i++)
                 sum += sums[i];
         for (uint32_t s = 0; s < 2 * SLOTS; s++)
             require(a.sets[s].missing <= WORKERS && a.sets[s].has >> WORKERS == 0);

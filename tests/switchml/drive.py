@@ -6,6 +6,7 @@ goes wrong: no aggregator, another secret, an aggregator that is killed, one tha
 
 usage: drive.py TESTS_FOLDER AGGREGATOR SOURCE jobs|twins|faults|gpu|long|long_twins|long_faults [RANKS...]
 """
+import fcntl
 import os
 import random
 import re
@@ -20,7 +21,7 @@ import time
 TESTS, AGGREGATOR, SOURCE, PART = sys.argv[1:5]
 RANKS = os.path.join(TESTS, "switchml-ranks")
 TWIN = [sys.executable, os.path.join(SOURCE, "tools/switchml_twin.py")]
-LIMIT_S = 120
+LIMIT_S = 600 if PART.startswith("long") else 120
 failures = []
 
 
@@ -40,7 +41,7 @@ class Aggregator:
         self.process = subprocess.Popen(command + list(arguments), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                                         env=environment(PICKLE_TEST_SWITCHML_LOSS=None if twin or loss == 0 else loss, **env))
         self.first = self.process.stdout.readline()
-        found = re.search(r"at 127\.0\.0\.1:(\d+)(?:, packets at port (\d+))?$", self.first.strip())
+        found = re.search(r"at (?:127\.0\.0\.1|\[::1\]):(\d+)(?:, packets at port (\d+))?$", self.first.strip())
         self.port, self.packets = [int(n or 0) for n in found.groups()] if found else (0, 0)
 
     def wait_for(self, *texts):
@@ -52,7 +53,8 @@ class Aggregator:
             self.first += line
 
     def stop(self, how=signal.SIGTERM):
-        self.process.send_signal(how)
+        if self.process.poll() is None:
+            self.process.send_signal(how)
         rest = self.process.communicate(timeout=LIMIT_S)[0]
         return self.first + rest
 
@@ -102,9 +104,11 @@ def config(folder, port, elements, **more):
 
 
 def job(folder, n, elements, loss, twin=False, arguments=("short",), window=256, mix=0):
-    """The library's ranks with an aggregator. mix: of a million packets of the twin's so many come twice, and as many late."""
+    """The library's ranks with an aggregator. mix: of a million packets of the twin's so many come twice, and as many late. Python
+    takes long for the packets of many ranks: these wait until they send them again."""
     aggregator = Aggregator(twin, loss, mix=mix)
-    path = config(folder, aggregator.port, elements, max_outstanding_packets=window)
+    path = config(folder, aggregator.port, elements, max_outstanding_packets=min(window, 4) if twin and n > 8 else window,
+                  timeout=200 if twin and n > 8 else 10)
     codes, said = finish(start(n, arguments, PK_SWITCHML=path, PICKLE_TEST_SWITCHML_LOSS=loss or None))
     end = aggregator.stop()
     lost = " lost by test 0," not in end or loss < (10000 if arguments else 1000) # of few packets a thousandth may be none
@@ -117,8 +121,8 @@ def twin_workers(n, elements, loss, kind, mix=0):
     aggregator = Aggregator(False, loss)
     identity = os.urandom(16).hex()
     command = TWIN + ["worker", "--port", str(aggregator.port), "--workers", str(n), "--id", identity,
-                      "--elements", str(elements), "--type", kind, "--loss", str(loss), "--mix", str(mix), "--numel", "2500",
-                      "--rank"]
+                      "--elements", str(elements), "--type", kind, "--loss", str(loss), "--mix", str(mix),
+                      "--numel", "2500" if n <= 8 else "300", "--rank"]
     workers = [subprocess.Popen(command + [str(r)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment())
                for r in range(n)]
     codes, said = finish(workers)
@@ -142,6 +146,7 @@ def twins(folder):
     twin_workers(4, 256, 10000, "int32")
     job(folder, 3, 64, 0, twin=True, window=32, mix=150000)
     twin_workers(3, 64, 0, "float", mix=150000)
+    job(folder, 32, 64, 1000, twin=True, arguments=("few",))
 
 
 NUMBERS = [int(n) for n in sys.argv[5:]] or [2, 4, 8, 32]
@@ -165,10 +170,10 @@ def long_twins(folder):
     for n in NUMBERS:
         for elements in (64, 256):
             for loss in (0, 1000, 10000, 50000):
-                job(folder, n, elements, loss, twin=True)
+                job(folder, n, elements, loss, twin=True, arguments=("short",) if n <= 8 else ("few",))
                 for kind in ("int32", "float"):
                     twin_workers(n, elements, loss, kind)
-            job(folder, n, elements, 10000, twin=True, mix=50000)
+            job(folder, n, elements, 10000, twin=True, arguments=("short",) if n <= 8 else ("few",), mix=50000)
             for kind in ("int32", "float"):
                 twin_workers(n, elements, 10000, kind, mix=50000)
 
@@ -341,6 +346,62 @@ def garbage():
     check("garbage", codes == [0, 0] and "strangers 0" not in end, said + end)
 
 
+def addresses():
+    """IPv6; a port that another one has, of connections and of packets; an address that is not this machine's."""
+    aggregator = Aggregator(arguments=("--address", "::1"))
+    if "Cannot assign requested address" not in aggregator.first: # there is IPv6
+        codes, said = finish(start(2, ("short",), PK_SWITCHML="[::1]:%d" % aggregator.port))
+        check("IPv6", codes == [0, 0] and "algorithm switchml" in said, "%s\n%s" % (codes, said))
+    aggregator.stop()
+    aggregator = Aggregator()
+    in_use = "127.0.0.1:%d: Address already in use"
+    for arguments, wanted in ((("--port", str(aggregator.port)), "cannot listen at " + in_use % aggregator.port),
+                              (("--port", str(aggregator.packets)),
+                               "bind of a datagram socket to " + in_use % aggregator.packets),
+                              (("--address", "192.0.2.1"), "192.0.2.1:0: Cannot assign requested address")):
+        second = Aggregator(arguments=arguments, PK_INSECURE=1)
+        said = second.stop()
+        check("the aggregator cannot be at %s %s" % arguments, second.process.returncode == 1 and wanted in said, said)
+    aggregator.stop()
+
+
+def strangers(port, count):
+    """Each is worth a line of the aggregator's; returns when it has dropped them."""
+    for _ in range(count):
+        with socket.create_connection(("127.0.0.1", port)) as s:
+            s.recv(40, socket.MSG_WAITALL)
+            s.sendall(os.urandom(108))
+            s.settimeout(LIMIT_S)
+            s.recv(1)
+
+
+def unread():
+    """Nobody reads what the aggregator says, or its standard descriptors are closed: jobs are served."""
+    aggregator = Aggregator()
+    fcntl.fcntl(aggregator.process.stdout, fcntl.F_SETPIPE_SZ, 4096)
+    for what in ("now", "any more"):
+        strangers(aggregator.port, 80)
+        codes, said = finish(start(2, ("short",), PK_SWITCHML="127.0.0.1:%d" % aggregator.port))
+        check("nobody reads its lines %s" % what, codes == [0, 0], "%s\n%s" % (codes, said))
+        if what == "now":
+            aggregator.process.stdout.close()
+    aggregator.process.kill()
+    aggregator.process.wait()
+    port = free_port()
+    closed = subprocess.Popen(["sh", "-c", 'exec "$0" "$@" <&- >&- 2>&-', AGGREGATOR, "--port", str(port)], env=environment())
+    until = time.monotonic() + LIMIT_S
+    while time.monotonic() < until:
+        try:
+            strangers(port, 3)
+            break
+        except ConnectionError:
+            time.sleep(0.1)
+    codes, said = finish(start(2, ("short",), PK_SWITCHML="127.0.0.1:%d" % port))
+    closed.kill()
+    closed.wait()
+    check("its standard descriptors are closed", codes == [0, 0], "%s\n%s" % (codes, said))
+
+
 def other_calls():
     aggregator = Aggregator()
     where = "127.0.0.1:%d" % aggregator.port
@@ -392,6 +453,8 @@ def faults(folder):
     restarted()
     rank_late()
     garbage()
+    addresses()
+    unread()
     other_calls()
 
 

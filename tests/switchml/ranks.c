@@ -3,7 +3,7 @@
  * A rank of a job whose allreduces an aggregator sums; the driver (drive.py) starts it PK_SIZE times. Every result is compared,
  * of floats to the bound that docs/switchml.md gives, and to the bit with that of the other ranks.
  *
- * usage: switchml-ranks [all|short|endless|unfit|survive|mismatch|double]
+ * usage: switchml-ranks [all|short|few|endless|unfit|survive|mismatch|double [wait]]    wait: rank 0 begins when it has read a byte
  */
 #include <float.h>
 #include <math.h>
@@ -280,6 +280,11 @@ static int run(const char *what)
         return mismatch();
     if (strcmp(what, "double") == 0)
         return another_type();
+    if (strcmp(what, "few") == 0) {
+        integers(1000, 0);
+        floats(1000, 0, 1);
+        return 0;
+    }
     all(strcmp(what, "short") == 0);
     return 0;
 }
@@ -295,6 +300,8 @@ int main(int argc, char **argv)
     pk_comm_size(comm, &size);
     if (pk_explain(comm, PK_OP_ALLREDUCE, 1000, PK_F32, PK_MEM_HOST, 0, 0, &how) == PK_OK && rank == 0)
         printf("algorithm %s: %s\n", how.algorithm, how.reason);
+    if (rank == 0 && argc > 2)
+        (void)getchar();
     rc = run(argc > 1 ? argv[1] : "all");
     if (pk_comm_destroy(comm) != PK_OK && rc == 0)
         rc = 1;

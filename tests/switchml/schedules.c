@@ -192,7 +192,7 @@ static void reach_worker(struct world *w, struct message *m)
         begin(w, m->worker);
 }
 
-static enum pki_switchml_verdict aggregate(struct world *w, struct message *m, const void **sums)
+static enum pki_switchml_verdict aggregate(struct world *w, struct message *m, const uint32_t **sums)
 {
     struct pki_switchml_aggregator *a = &w->aggregator;
     uint32_t slot = m->packet.index & ~PKI_SWITCHML_SET, which = m->packet.index >> 15, bit = 1u << m->worker;
@@ -213,13 +213,14 @@ static enum pki_switchml_verdict aggregate(struct world *w, struct message *m, c
 
 static void reach_aggregator(struct world *w, struct message *m)
 {
-    const void *sums;
+    const uint32_t *sums;
     enum pki_switchml_verdict verdict = aggregate(w, m, &sums);
 
     if (verdict != PKI_SWITCHML_TO_ALL && verdict != PKI_SWITCHML_TO_ONE)
         return;
     m->reply = true;
-    memcpy(m->values, sums, sizeof m->values);
+    for (uint32_t k = 0; k < ELEMENTS; k++)
+        m->values[k] = swapped(sums[k]);
     for (uint32_t i = 0; i < w->workers; i++)
         if (verdict == PKI_SWITCHML_TO_ALL || i == m->worker) {
             struct message one = *m;

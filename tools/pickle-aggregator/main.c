@@ -15,14 +15,15 @@
 #include "comm/bootstrap/meeting.h"
 #include "server.h"
 #include "util/clock.h"
+#include "util/fd.h"
 #include "util/listen.h"
 #include "util/netif.h"
 #include "util/resolve.h"
 
 #define EVENTS 64
-#define LOOK_EVERY 256 /* rounds between two looks at connections while packets come */
+#define LOOK_NS PKI_NS_PER_MS /* between two looks at connections while packets come */
 #define TURN_MS 200
-#define YIELDS 20 /* before it sleeps: others may have the core, and then there is more to do at once */
+#define YIELDS 20                /* before it sleeps: others may have the core, and then there is more to do at once */
 #define BUFFER_BYTES (64u << 20) /* wanted; without privileges net.core.rmem_max counts */
 
 static volatile sig_atomic_t stop, report;
@@ -126,16 +127,15 @@ static void print_counts(const struct server *s)
     const uint64_t *v = c->verdicts;
     double cpu = cpu_seconds();
 
-    printf("packets %llu, replies %llu, sums complete %llu, asked again %llu, sent again %llu, stale %llu, disagree %llu, "
-           "outside %llu, malformed %llu, "
-           "strangers %llu, no descriptor %llu, unsent %llu, lost by test %llu, cpu %.3f s, packets per core second %.0f\n",
-           (unsigned long long)c->packets, (unsigned long long)c->replies, (unsigned long long)v[PKI_SWITCHML_TO_ALL],
-           (unsigned long long)v[PKI_SWITCHML_TO_ONE], (unsigned long long)v[PKI_SWITCHML_AGAIN],
-           (unsigned long long)v[PKI_SWITCHML_STALE], (unsigned long long)v[PKI_SWITCHML_DISAGREES],
-           (unsigned long long)v[PKI_SWITCHML_OUTSIDE], (unsigned long long)c->malformed, (unsigned long long)c->strangers,
-           (unsigned long long)c->refused, (unsigned long long)s->datagrams.unsent, (unsigned long long)s->datagrams.shed, cpu,
-           cpu > 0 ? (double)c->packets / cpu : 0);
-    fflush(stdout);
+    server_print("packets %llu, replies %llu, sums complete %llu, asked again %llu, sent again %llu, stale %llu, disagree %llu, "
+                 "outside %llu, malformed %llu, "
+                 "strangers %llu, no descriptor %llu, unsent %llu, lost by test %llu, cpu %.3f s, packets per core second %.0f",
+                 (unsigned long long)c->packets, (unsigned long long)c->replies, (unsigned long long)v[PKI_SWITCHML_TO_ALL],
+                 (unsigned long long)v[PKI_SWITCHML_TO_ONE], (unsigned long long)v[PKI_SWITCHML_AGAIN],
+                 (unsigned long long)v[PKI_SWITCHML_STALE], (unsigned long long)v[PKI_SWITCHML_DISAGREES],
+                 (unsigned long long)v[PKI_SWITCHML_OUTSIDE], (unsigned long long)c->malformed, (unsigned long long)c->strangers,
+                 (unsigned long long)c->refused, (unsigned long long)s->datagrams.unsent, (unsigned long long)s->datagrams.shed,
+                 cpu, cpu > 0 ? (double)c->packets / cpu : 0);
 }
 
 static bool secret(struct server *s, const struct options *o, const struct sockaddr_storage *address)
@@ -176,7 +176,8 @@ static bool serve_at(struct server *s, const struct options *o)
         return false;
     }
     if (is_any(&address)) {
-        fprintf(stderr, "pickle-aggregator: '%s' is all addresses: name the one that workers use, which replies come from\n", o->address);
+        fprintf(stderr, "pickle-aggregator: '%s' is all addresses: name the one that workers use, which replies come from\n",
+                o->address);
         return false;
     }
     pki_netif_set_port(&address, (uint16_t)o->port);
@@ -186,14 +187,13 @@ static bool serve_at(struct server *s, const struct options *o)
     s->port = pki_netif_port(&packets); /* with --port 0 another one than that of connections */
     if (pki_listen(&address, 128, false, &s->listener) != PK_OK)
         return false;
-    s->events = epoll_create1(EPOLL_CLOEXEC);
+    s->events = pki_fd_keep(epoll_create1(EPOLL_CLOEXEC));
     if (s->events < 0 || !watch(s, s->listener, &s->listener) || !watch(s, s->datagrams.fd, &s->datagrams)) {
         perror("pickle-aggregator: epoll");
         return false;
     }
     pki_netif_format(&address, text);
-    printf("pickle-aggregator at %s, packets at port %u\n", text, (unsigned)s->port);
-    fflush(stdout);
+    server_print("pickle-aggregator at %s, packets at port %u", text, (unsigned)s->port);
     return true;
 }
 
@@ -210,36 +210,39 @@ static void look(struct server *s, int wait_ms)
         else if (events[i].data.ptr != &s->datagrams)
             visitor_step(s, events[i].data.ptr);
     }
-    if (knocks) /* last: it may drop a stranger of whom these tell */
-        server_accept(s);
+    for (int i = 0; knocks && i < EVENTS; i++) /* last: it may drop a stranger of whom these tell */
+        knocks = server_accept(s);
 }
 
 static int serve(struct server *s, const struct options *o)
 {
-    uint64_t next = pki_now_ns() + (uint64_t)o->every_s * PKI_NS_PER_S;
-    unsigned rounds = 0, idle = 0;
+    uint64_t now = pki_now_ns(), next = now + (uint64_t)o->every_s * PKI_NS_PER_S, look_at = now;
+    unsigned idle = 0;
 
     while (!stop) {
         int n = server_packets(s);
+        bool rests;
 
         if (n < 0) {
             perror("pickle-aggregator: receive");
             return 1;
         }
         idle = n == 0 ? idle + 1 : 0;
-        if (idle > YIELDS && !o->poll)
-            look(s, TURN_MS);
-        else if (++rounds % LOOK_EVERY == 0)
-            look(s, 0);
-        else if (idle > 0)
+        rests = idle > YIELDS && !o->poll;
+        now = pki_now_ns();
+        if (rests || now >= look_at) {
+            look(s, rests ? TURN_MS : 0);
+            now = pki_now_ns();
+            server_turn(s, now);
+            look_at = now + LOOK_NS;
+        } else if (idle > 0) {
             sched_yield();
-        if (report || (o->every_s > 0 && pki_now_ns() >= next)) {
+        }
+        if (report || (o->every_s > 0 && now >= next)) {
             report = 0;
             next += (uint64_t)o->every_s * PKI_NS_PER_S;
             print_counts(s);
         }
-        if (n == 0 || rounds % LOOK_EVERY == 0)
-            server_turn(s, pki_now_ns());
     }
     print_counts(s);
     return 0;
@@ -269,6 +272,8 @@ int main(int argc, char **argv)
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGTERM, &action, NULL);
     sigaction(SIGUSR1, &action, NULL);
+    signal(SIGPIPE, SIG_IGN); /* nobody reads standard output any more, */
+    signal(SIGXFSZ, SIG_IGN); /* or its file is as long as it may be */
     allow_descriptors();
     server.window_most = (uint32_t)o.window;
     server.quiet = o.quiet;

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "server.h"
+#include "switchml/sums.h"
 #include "util/netif.h"
 
 static bool same(const struct sockaddr_storage *a, const struct sockaddr_storage *b)
@@ -58,7 +59,7 @@ static const struct place *find(struct server *s, const struct sockaddr_storage 
 }
 
 static void reply(struct server *s, const struct job *j, const struct pki_receivers *to, const struct pki_switchml_packet *packet,
-                  const void *sums)
+                  const uint32_t *sums)
 {
     unsigned char *bytes;
 
@@ -66,12 +67,12 @@ static void reply(struct server *s, const struct job *j, const struct pki_receiv
         return;
     bytes = pki_datagrams_add(&s->datagrams, to, pki_switchml_packet_bytes(j->elements));
     pki_switchml_pack(packet, j->elements, bytes);
-    memcpy(bytes + PKI_SWITCHML_HEADER_BYTES, sums, 4 * (size_t)j->elements);
+    pki_switchml_swap(bytes + PKI_SWITCHML_HEADER_BYTES, sums, j->elements);
     s->counts.replies += to->n;
 }
 
 /* Written once for all, unless a test lets each of them lose packets of his own. */
-static void reply_to_all(struct server *s, const struct job *j, const struct pki_switchml_packet *packet, const void *sums)
+static void reply_to_all(struct server *s, const struct job *j, const struct pki_switchml_packet *packet, const uint32_t *sums)
 {
     if (s->datagrams.loss == 0)
         reply(s, j, &j->all, packet, sums);
@@ -97,7 +98,7 @@ static void take(void *arg, const unsigned char *data, size_t bytes, const struc
     const struct place *place = find(s, from);
     enum pki_switchml_verdict verdict;
     struct pki_switchml_packet packet;
-    const void *sums;
+    const uint32_t *sums;
     struct job *j;
 
     if (place == NULL) {
@@ -120,11 +121,17 @@ static void take(void *arg, const unsigned char *data, size_t bytes, const struc
         reply(s, j, &j->worker[place->rank].alone, &packet, sums);
 }
 
+/* A worker whose socket is closed answers so, and its connection tells the rest; a network or memory that is not there comes back. */
+static bool is_passing(int error)
+{
+    return error == ECONNREFUSED || error == EHOSTUNREACH || error == ENETUNREACH || error == ENETDOWN || error == ENOBUFS ||
+           error == ENOMEM;
+}
+
 int server_packets(struct server *s)
 {
     int n = pki_datagrams_receive(&s->datagrams, take, s);
 
     (void)pki_datagrams_flush(&s->datagrams);
-    /* A worker whose socket is closed answers so, and its connection tells the rest. */
-    return n < 0 && (errno == ECONNREFUSED || errno == EHOSTUNREACH || errno == ENETUNREACH) ? 0 : n;
+    return n < 0 && is_passing(errno) ? 0 : n;
 }

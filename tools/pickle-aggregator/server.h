@@ -80,12 +80,15 @@ struct server {
 };
 
 /* visitors.c */
-/* The listener has something, or the connection of a visitor. */
-void server_accept(struct server *s);
+/* The listener has something (false: nobody more), or the connection of a visitor. */
+bool server_accept(struct server *s);
 void visitor_step(struct server *s, struct visitor *v);
 /* Now and then: strangers who are late are dropped, and the listener is looked at again. */
 void server_turn(struct server *s, uint64_t now);
 void server_close_visitors(struct server *s);
+
+/* say.c: a line, and one that --quiet leaves out */
+void server_print(const char *format, ...) __attribute__((format(printf, 1, 2)));
 void server_say(const struct server *s, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 /* jobs.c */

@@ -2,8 +2,6 @@
 /* Connections. A stranger has 5 s to prove the secret, gets nothing but a greeting, and is dropped for the first byte that makes
  * no sense. */
 #include <errno.h>
-#include <stdarg.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -12,23 +10,11 @@
 #include "server.h"
 #include "util/auth.h"
 #include "util/clock.h"
+#include "util/fd.h"
 #include "util/netif.h"
 
 #define HELLO_NS (5 * PKI_NS_PER_S)
 #define DEAF_NS (200 * PKI_NS_PER_MS)
-
-void server_say(const struct server *s, const char *format, ...)
-{
-    va_list args;
-
-    if (s->quiet)
-        return;
-    va_start(args, format);
-    vprintf(format, args);
-    va_end(args);
-    putchar('\n');
-    fflush(stdout);
-}
 
 static void drop(struct server *s, struct visitor *v)
 {
@@ -79,34 +65,33 @@ static void listen_again(struct server *s)
         s->hear_at = 0;
 }
 
-/* No descriptor or no memory for who knocks: he would be heard of again at once. A stranger has to go for him; where there is none he
+/* False: there is nobody to hear. No descriptor or no memory for who knocks: he would be heard of again at once. A stranger has to go for him; where there is none he
  * waits, and the listener is not looked at for a while. */
-static void cannot_accept(struct server *s, int error)
+static bool cannot_accept(struct server *s, int error)
 {
     if (error == EAGAIN || error == EINTR || error == ECONNABORTED)
-        return;
+        return error != EAGAIN;
     s->counts.refused++;
     if (!drop_first_stranger(s) && epoll_ctl(s->events, EPOLL_CTL_DEL, s->listener, NULL) == 0)
         s->hear_at = pki_now_ns() + DEAF_NS;
+    return false;
 }
 
-void server_accept(struct server *s)
+bool server_accept(struct server *s)
 {
     struct sockaddr_storage peer;
     socklen_t length = sizeof peer;
-    int fd = accept4(s->listener, (struct sockaddr *)&peer, &length, SOCK_NONBLOCK | SOCK_CLOEXEC);
+    int fd = pki_fd_keep(accept4(s->listener, (struct sockaddr *)&peer, &length, SOCK_NONBLOCK | SOCK_CLOEXEC));
     struct visitor *v;
 
-    if (fd < 0) {
-        cannot_accept(s, errno);
-        return;
-    }
+    if (fd < 0)
+        return cannot_accept(s, errno);
     if (s->nstrangers == STRANGERS_MAX)
         (void)drop_first_stranger(s);
     v = calloc(1, sizeof *v);
     if (v == NULL) {
         close(fd);
-        return;
+        return false;
     }
     pki_switchml_keep_alive(fd);
     v->fd = fd;
@@ -117,6 +102,7 @@ void server_accept(struct server *s)
     s->nstrangers++;
     if (!greet(s, v))
         drop(s, v);
+    return true;
 }
 
 /* The hello is complete. */

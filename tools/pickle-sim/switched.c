@@ -176,13 +176,13 @@ static void send_again(struct net *n, uint32_t rank, bool timers, double now)
 static void aggregate(struct net *n, struct packet *p)
 {
     const uint32_t self = (uint32_t)n->what->ranks;
-    const void *sums;
+    const uint32_t *sums;
     enum pki_switchml_verdict verdict = pki_switchml_aggregate(&n->aggregator, p->from, &p->header, &p->value, &sums);
 
     if (verdict == PKI_SWITCHML_TO_ONE)
-        send_later(n, self, p->from, &p->header, *(const uint32_t *)sums);
+        send_later(n, self, p->from, &p->header, __builtin_bswap32(*sums));
     for (uint32_t r = 0; r < self && verdict == PKI_SWITCHML_TO_ALL; r++)
-        send_later(n, self, r, &p->header, *(const uint32_t *)sums);
+        send_later(n, self, r, &p->header, __builtin_bswap32(*sums));
 }
 
 static double packet_bytes(const struct net *n)

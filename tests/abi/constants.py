@@ -77,7 +77,8 @@ def check(tree):
         for number, name in constants(read(tree, path)):
             found.add((path, name))
             if (path, name) not in names:
-                problems.append("%s:%d: %s is a constant: if it decides how fast something is it belongs in lib/tuning" % (path, number, name))
+                problems.append("%s:%d: %s is a constant: if it decides how fast something is it belongs in lib/tuning, else into %s, which says "
+                                "what else a constant can be" % (path, number, name, LIST))
     problems += ["%s: %s has no %s any more" % ((LIST,) + gone) for gone in sorted(names - found)]
     if len(names) > LISTED_MAX:
         problems.append("%s lists %d constants, %d are allowed" % (LIST, len(names), LISTED_MAX))

@@ -67,11 +67,6 @@ static pk_result_t no_reg(struct pki_iface *iface, const struct pki_mem *mem, st
     return PK_ERR_UNSUPPORTED;
 }
 
-static void no_dereg(struct pki_iface *iface, const struct pki_export *exported)
-{
-    (void)iface, (void)exported;
-}
-
 static pk_result_t no_map(struct pki_ep *ep, const struct pki_export *in, uint64_t *remote)
 {
     (void)ep, (void)in, (void)remote;
@@ -116,12 +111,6 @@ static pk_result_t no_move(struct pki_put *put)
     return PK_ERR_UNSUPPORTED;
 }
 
-static bool no_gpu(struct pki_iface *iface, const void *addr, size_t bytes)
-{
-    (void)iface, (void)addr, (void)bytes;
-    return false;
-}
-
 /* Everything ends before its call returns. */
 static pk_result_t no_progress(struct pki_iface *iface)
 {
@@ -133,11 +122,6 @@ static int no_wait_fd(struct pki_iface *iface)
 {
     (void)iface;
     return -1;
-}
-
-static void no_count(const struct pki_iface *iface, struct pki_counts *counts)
-{
-    (void)iface, (void)counts;
 }
 
 /* ---- The table ---- */
@@ -157,7 +141,6 @@ static void fill_setup(struct pki_transport *t)
     t->ep_close = t->ep_close != NULL ? t->ep_close : no_ep;
     t->shutdown = t->shutdown != NULL ? t->shutdown : no_shutdown;
     t->reg = t->reg != NULL ? t->reg : no_reg;
-    t->dereg = t->dereg != NULL ? t->dereg : no_dereg;
     t->map = t->map != NULL ? t->map : no_map;
     t->unmap = t->unmap != NULL ? t->unmap : no_unmap;
 }
@@ -170,13 +153,10 @@ static void fill_traffic(struct pki_transport *t)
     t->recover = t->recover != NULL ? t->recover : no_recover;
     t->noted = t->noted != NULL ? t->noted : no_noted;
     t->describe = t->describe != NULL ? t->describe : no_describe;
-    t->reaches_gpu = t->reaches_gpu != NULL ? t->reaches_gpu : no_gpu;
     t->put = t->put != NULL ? t->put : no_move;
-    t->get = t->get != NULL ? t->get : no_move;
     t->revoke = t->revoke != NULL ? t->revoke : no_close;
     t->progress = t->progress != NULL ? t->progress : no_progress;
     t->wait_fd = t->wait_fd != NULL ? t->wait_fd : no_wait_fd;
-    t->count = t->count != NULL ? t->count : no_count;
 }
 
 static void fill(void)

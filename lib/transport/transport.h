@@ -119,6 +119,11 @@ struct pki_blob {
              * The receiver's is ep_connect's. */
 };
 
+/* What a transport counts, where it counts; fields of pk_stats_t. */
+struct pki_counts {
+    uint64_t work_requests, doorbells, completions, registrations;
+};
+
 struct pki_iface {
     const struct pki_transport *transport;
     size_t msg_payload_max; /* bytes, and of EAGER an endpoint's eager_coll where that is more; 0 without msg */
@@ -131,6 +136,7 @@ struct pki_iface {
     struct pki_list done;   /* finished struct pki_put, by `node`; the engine pops them after progress */
     _Atomic bool in_kernel; /* what comes from peers the kernel carries: who waits leaves it, and the peer, the core soon */
     atomic_int sleepers;    /* threads that sleep, or are about to, at what wait_fd has returned */
+    struct pki_counts counts;
     bool in_threads;        /* threads of the kernel move every byte: who waits long sleeps soon, or they have no core */
 };
 
@@ -179,6 +185,7 @@ struct pki_put {
     const void *src;
     uint64_t remote; /* what map returned, plus the offset */
     bool mapped;     /* remote is memory of this process: map's of PKI_EXPORT_MEMFD */
+    bool is_get;     /* the other way: into `src` from `remote`. Only where ep->can_get, or `mapped` */
     bool eager_put;  /* the grant has not come: iface->eager_put_max; `remote` counts from the transfer's first byte */
     size_t bytes;
     size_t whole;    /* of the transfer that it is a part of. 0: it is all */
@@ -208,11 +215,6 @@ struct pki_iface_config {
     int cpus;                  /* that are this rank's; 0: not known, or none is */
     struct pki_device *device; /* the communicator's GPU, or NULL */
     const struct pki_net *net; /* NULL: not known */
-};
-
-/* What a transport counts, where it counts; fields of pk_stats_t. */
-struct pki_counts {
-    uint64_t work_requests, doorbells, completions, registrations;
 };
 
 /* What a rank's machine offers; gathered from all ranks before paths are chosen. */
@@ -247,9 +249,10 @@ struct pki_transport {
      * arrived, nobody would read it, or it was long enough. */
     bool (*shutdown)(struct pki_ep *ep);
 
-    /* Make local memory reachable: describe it, for the peer's map. Descriptors in *out are the caller's to close and free. */
+    /* Make local memory reachable: describe it, for the peer's map. Descriptors in *out are the caller's to close and free.
+     * out NULL: do the transport's own devices read and write this memory of this rank's GPU, as a put's source and a bounce buffer?
+     * PK_ERR_UNSUPPORTED: they do not, for now. Nothing is to be undone. */
     pk_result_t (*reg)(struct pki_iface *iface, const struct pki_mem *mem, struct pki_export *out);
-    void (*dereg)(struct pki_iface *iface, const struct pki_export *exported);
     /* A peer's memory, reachable from here: `remote` + offset is what put takes. unmap when no put uses it. PK_IN_PROGRESS: not before the
      * device has made way (device.h). */
     pk_result_t (*map)(struct pki_ep *ep, const struct pki_export *in, uint64_t *remote);
@@ -269,15 +272,10 @@ struct pki_transport {
     /* Optional. Of a control channel, for people who look for what keeps it: a line of what it has counted. */
     void (*describe)(const struct pki_ep *ep, struct pki_text *out);
 
-    /* Optional: do its devices read and write this memory of this rank's GPU themselves? Then it may be a put's source, and what a BOUNCE_CREDIT
-     * names. False: only host memory, for now. */
-    bool (*reaches_gpu)(struct pki_iface *iface, const void *addr, size_t bytes);
-
     /* Start moving. PK_OK: taken (it may be on the done queue already). PK_IN_PROGRESS: no room, nothing was taken.
      * PK_ERR_UNSUPPORTED: it cannot be done any more, can_put and can_get are false now: part of the bytes may be there, and all of them go by msg.
      * Else: the move cannot be done (memory gone, peer dead). */
     pk_result_t (*put)(struct pki_put *put);
-    pk_result_t (*get)(struct pki_put *get); /* optional: as put, the other way: into `src` from `remote` */
     /* Optional. The communicator has failed, and the callers of its operations have their buffers back: from its return on nothing touches
      * memory that puts, gets or grants of this rank named, in so far as comm.h promises it. Puts end, on the done queue or not at all; the
      * control channels carry messages as before. May wait for PKI_REVOKE_NS. Called once. */
@@ -288,7 +286,6 @@ struct pki_transport {
     /* Readable when progress has something to do; -1: poll. May itself make progress. Before every sleep: what has been told is not again. Who sleeps
      * there is counted in `sleepers` from before the call until it is awake. */
     int (*wait_fd)(struct pki_iface *iface);
-    void (*count)(const struct pki_iface *iface, struct pki_counts *counts); /* add its own */
 };
 
 /* All transports of this build in order of preference, stubs filled in; NULL at the end. */

@@ -39,8 +39,8 @@ static pk_result_t move(struct pki_ep *ep, const void *src, void *dst, size_t by
 
 static pk_result_t fetch(struct pki_ep *ep, const void *from, void *to, size_t bytes)
 {
-    struct pki_put get = { .ep = ep, .src = to, .remote = (uintptr_t)from, .bytes = bytes, .result = PK_IN_PROGRESS };
-    pk_result_t result = shm()->get(&get);
+    struct pki_put get = { .ep = ep, .src = to, .remote = (uintptr_t)from, .bytes = bytes, .is_get = true, .result = PK_IN_PROGRESS };
+    pk_result_t result = shm()->put(&get);
 
     if (result != PK_OK)
         return result;
@@ -99,7 +99,6 @@ Test(shm_put, regions_are_addresses)
     cr_assert(shm()->map(pair.ep[1], &exported, &remote) == PK_OK && remote == 0x1000);
     cr_assert(shm()->map(pair.ep[1], &ipc, &remote) == PK_ERR_UNSUPPORTED);
     shm()->unmap(pair.ep[1], &exported, remote);
-    shm()->dereg(pair.iface[0], &exported);
     pair_free(&pair);
 }
 

@@ -71,7 +71,6 @@ static void forget(struct pki_engine *e, struct pki_region *region)
         if (e->peers[i].side_fd >= 0 && pki_region_index(region->id) < e->peers[i].reported_cap &&
             e->peers[i].reported[pki_region_index(region->id)] == region->id)
             pki_side_send_forget(e, &e->peers[i], region->id);
-    region->iface->transport->dereg(region->iface, &region->exported);
     pki_export_release(&region->exported);
     region->used = 0;
 }
@@ -329,10 +328,8 @@ void pki_region_close_all(struct pki_engine *e)
     for (int i = 0; i < e->config.size; i++)
         pki_region_close_imports(&e->peers[i]);
     for (uint32_t i = 0; i < e->nregions; i++) {
-        if (e->regions[i].used == 0)
-            continue;
-        e->regions[i].iface->transport->dereg(e->regions[i].iface, &e->regions[i].exported);
-        pki_export_release(&e->regions[i].exported);
+        if (e->regions[i].used != 0)
+            pki_export_release(&e->regions[i].exported);
     }
     free(e->regions);
     e->regions = NULL;

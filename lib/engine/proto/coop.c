@@ -245,12 +245,11 @@ static void move_piece(struct pki_xfer *xfer, uint32_t piece)
     struct pki_put *put = &xfer->puts[0];
     size_t size = piece_bytes(xfer), at = piece * size;
     size_t len = xfer->bytes - at < size ? xfer->bytes - at : size;
-    const struct pki_transport *transport = xfer->path->iface->transport;
 
     *put = (struct pki_put){ .ep = xfer->path, .src = xfer->addr + at, .remote = xfer->remote + at, .bytes = len,
-                             .mapped = xfer->remote_mapped, .owner = xfer };
+                             .mapped = xfer->remote_mapped, .is_get = !xfer->is_send, .owner = xfer };
     pki_list_init(&put->node);
-    piece_started(xfer, xfer->is_send ? transport->put(put) : transport->get(put));
+    piece_started(xfer, xfer->path->iface->transport->put(put));
 }
 
 /* Without a piece to take it waits for the other end's message. */
@@ -361,9 +360,10 @@ static void get_piece(struct pki_xfer *xfer, size_t len)
 {
     struct pki_put *get = &xfer->puts[0];
 
-    *get = (struct pki_put){ .ep = xfer->path, .src = landing_of(xfer), .remote = xfer->remote + xfer->done, .bytes = len, .owner = xfer };
+    *get = (struct pki_put){ .ep = xfer->path, .src = landing_of(xfer), .remote = xfer->remote + xfer->done, .bytes = len,
+                             .is_get = true, .owner = xfer };
     pki_list_init(&get->node);
-    piece_started(xfer, xfer->path->iface->transport->get(get));
+    piece_started(xfer, xfer->path->iface->transport->put(get));
 }
 
 /* Receive that combines: from the sender's memory, a piece a round of progress. */

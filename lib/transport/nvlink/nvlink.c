@@ -276,13 +276,7 @@ static pk_result_t nvlink_reg(struct pki_iface *base, const struct pki_mem *mem,
 {
     struct pki_device *device = iface_of(base)->device;
 
-    return device->ops->export(device, mem, out);
-}
-
-static void nvlink_dereg(struct pki_iface *iface, const struct pki_export *exported)
-{
-    (void)iface;
-    (void)exported; /* the driver keeps no state for an export */
+    return out != NULL ? device->ops->export(device, mem, out) : PK_ERR_UNSUPPORTED;
 }
 
 static pk_result_t nvlink_map(struct pki_ep *base, const struct pki_export *in, uint64_t *remote)
@@ -375,7 +369,6 @@ const struct pki_transport pki_transport_nvlink = {
     .ep_connect = nvlink_ep_connect,
     .ep_close = nvlink_ep_close,
     .reg = nvlink_reg,
-    .dereg = nvlink_dereg,
     .map = nvlink_map,
     .unmap = nvlink_unmap,
     .put = nvlink_put,

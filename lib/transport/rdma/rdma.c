@@ -247,7 +247,7 @@ bool pki_rdma_poll(struct pki_rdma_iface *iface)
 
         for (int i = 0; i < n; i++)
             completed(iface, &wcs[i]);
-        iface->completions += n > 0 ? (uint64_t)n : 0;
+        iface->base.counts.completions += n > 0 ? (uint64_t)n : 0;
         any = any || n > 0;
     }
     return any;
@@ -303,16 +303,6 @@ static int rdma_wait_fd(struct pki_iface *base)
     return pki_rdma_poll(iface) ? -1 : iface->epoll_fd;
 }
 
-static void rdma_count(const struct pki_iface *base, struct pki_counts *counts)
-{
-    const struct pki_rdma_iface *iface = pki_container_of(base, struct pki_rdma_iface, base);
-
-    counts->work_requests += iface->work_requests;
-    counts->doorbells += iface->doorbells;
-    counts->completions += iface->completions;
-    counts->registrations += iface->registrations;
-}
-
 const struct pki_transport pki_transport_rdma = {
     .name = "rdma",
     .link = "queue pairs",
@@ -335,10 +325,9 @@ const struct pki_transport pki_transport_rdma = {
     .recover = pki_rdma_recover,
     .noted = pki_rdma_noted,
     .describe = pki_rdma_describe,
-    .reaches_gpu = pki_rdma_reaches_gpu,
+    .reg = pki_rdma_reg,
     .put = pki_rdma_put,
     .progress = rdma_progress,
     .wait_fd = rdma_wait_fd,
     .revoke = pki_rdma_revoke,
-    .count = rdma_count,
 };

@@ -268,7 +268,6 @@ struct pki_rdma_iface {
     unsigned ncached;
     unsigned gpu_failures; /* registrations of GPU memory that failed, since one was possible */
     bool gpu_reported;     /* the log says that it was possible */
-    uint64_t work_requests, doorbells, completions, registrations;
 };
 
 static inline struct pki_rdma_ep *pki_rdma_ep_of(struct pki_ep *ep)
@@ -326,7 +325,8 @@ static inline uint64_t pki_rdma_pieces(uint64_t begin, uint64_t bytes, uint32_t 
 pk_result_t pki_rdma_mr_get(struct pki_rdma_iface *iface, const void *addr, size_t bytes, struct pki_rdma_mr **mr);
 void pki_rdma_mr_put(struct pki_rdma_iface *iface, struct pki_rdma_mr *mr);
 void pki_rdma_mr_close_all(struct pki_rdma_iface *iface);
-bool pki_rdma_reaches_gpu(struct pki_iface *iface, const void *addr, size_t bytes);
+/* Of the table: only whether the devices reach GPU memory. */
+pk_result_t pki_rdma_reg(struct pki_iface *iface, const struct pki_mem *mem, struct pki_export *out);
 
 /* qp.c. Open: on the rails that are usable. */
 pk_result_t pki_rdma_qps_open(struct pki_rdma_ep *ep);

@@ -245,7 +245,7 @@ static pk_result_t export_memfd(const struct pki_mem *mem, struct pki_export *ou
 static pk_result_t shm_reg(struct pki_iface *iface, const struct pki_mem *mem, struct pki_export *out)
 {
     (void)iface;
-    if (mem->kind != PKI_MEM_HOST)
+    if (mem->kind != PKI_MEM_HOST || out == NULL)
         return PK_ERR_UNSUPPORTED;
     *out = (struct pki_export){ .kind = PKI_EXPORT_ADDRESS, .base = mem->base, .bytes = mem->bytes };
     return mem->shareable ? export_memfd(mem, out) : PK_OK;
@@ -311,6 +311,5 @@ const struct pki_transport pki_transport_shm = {
     .peek = pki_shm_peek,
     .pop = pki_shm_pop,
     .put = pki_shm_put,
-    .get = pki_shm_get,
     .revoke = shm_revoke,
 };

@@ -197,6 +197,5 @@ bool pki_shm_cma_works(const struct pki_ep *ep, const struct pki_shm_hello *thei
 /* Does this processor do it so fast that two copies by msg take longer? Measured once. */
 bool pki_shm_cma_is_fast(void);
 pk_result_t pki_shm_put(struct pki_put *put);
-pk_result_t pki_shm_get(struct pki_put *get);
 
 #endif

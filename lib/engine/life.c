@@ -173,6 +173,7 @@ pk_result_t pki_engine_iface(struct pki_engine *e, const struct pki_transport *t
     if (iface == NULL)
         return pki_fail(PK_ERR_MEMORY, NULL, "no memory for transport %s", transport->name);
     iface->transport = transport;
+    iface->fd = -1;
     pki_list_init(&iface->done);
     result = transport->open(&config, iface);
     if (result != PK_OK) {
@@ -359,7 +360,8 @@ static bool leaves(const struct pki_engine *e, const struct pki_peer *peer)
         if (peer->eps[i]->dead)
             return true;
     pki_note_carry(peer);
-    return peer->ctrl->iface->transport->shutdown(peer->ctrl);
+    peer->ctrl->closing = true;
+    return !peer->ctrl->lingers;
 }
 
 /* Locked. True: nobody is waited for any more. */

@@ -55,12 +55,6 @@ static void no_ep(struct pki_ep *ep)
     (void)ep;
 }
 
-static bool no_shutdown(struct pki_ep *ep)
-{
-    (void)ep;
-    return true;
-}
-
 static pk_result_t no_reg(struct pki_iface *iface, const struct pki_mem *mem, struct pki_export *out)
 {
     (void)iface, (void)mem, (void)out;
@@ -90,16 +84,6 @@ static bool no_peek(struct pki_ep *ep, struct pki_msg *msg, const void **payload
     return false;
 }
 
-static void no_recover(struct pki_ep *ep, struct pki_ep *carrier)
-{
-    (void)ep, (void)carrier;
-}
-
-static void no_noted(struct pki_ep *ep, const void *bytes, size_t n)
-{
-    (void)ep, (void)bytes, (void)n;
-}
-
 static void no_describe(const struct pki_ep *ep, struct pki_text *out)
 {
     (void)ep, (void)out;
@@ -112,16 +96,10 @@ static pk_result_t no_move(struct pki_put *put)
 }
 
 /* Everything ends before its call returns. */
-static pk_result_t no_progress(struct pki_iface *iface)
+static bool no_progress(struct pki_iface *iface)
 {
     (void)iface;
-    return PK_OK;
-}
-
-static int no_wait_fd(struct pki_iface *iface)
-{
-    (void)iface;
-    return -1;
+    return false;
 }
 
 /* ---- The table ---- */
@@ -139,7 +117,6 @@ static void fill_setup(struct pki_transport *t)
     t->ep_init = t->ep_init != NULL ? t->ep_init : no_ep_blob;
     t->ep_connect = t->ep_connect != NULL ? t->ep_connect : no_ep_blob;
     t->ep_close = t->ep_close != NULL ? t->ep_close : no_ep;
-    t->shutdown = t->shutdown != NULL ? t->shutdown : no_shutdown;
     t->reg = t->reg != NULL ? t->reg : no_reg;
     t->map = t->map != NULL ? t->map : no_map;
     t->unmap = t->unmap != NULL ? t->unmap : no_unmap;
@@ -150,13 +127,10 @@ static void fill_traffic(struct pki_transport *t)
     t->msg = t->msg != NULL ? t->msg : no_msg;
     t->peek = t->peek != NULL ? t->peek : no_peek;
     t->pop = t->pop != NULL ? t->pop : no_ep;
-    t->recover = t->recover != NULL ? t->recover : no_recover;
-    t->noted = t->noted != NULL ? t->noted : no_noted;
     t->describe = t->describe != NULL ? t->describe : no_describe;
     t->put = t->put != NULL ? t->put : no_move;
     t->revoke = t->revoke != NULL ? t->revoke : no_close;
     t->progress = t->progress != NULL ? t->progress : no_progress;
-    t->wait_fd = t->wait_fd != NULL ? t->wait_fd : no_wait_fd;
 }
 
 static void fill(void)

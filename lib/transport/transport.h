@@ -86,6 +86,21 @@ static inline bool pki_msg_of_collective(const struct pki_msg *msg)
 }
 
 #define PKI_NOTE_MAX 1024u /* bytes of a NOTE */
+
+/* What the two ends of an endpoint tell each other though its own connection does not work: another endpoint of the pair carries it. */
+struct pki_note {
+    uint32_t bytes; /* 0: there is none */
+    uint8_t data[PKI_NOTE_MAX];
+};
+
+struct pki_notes {
+    struct pki_note out; /* filled by progress where it is empty, emptied by the engine when it has gone */
+    struct pki_note in;  /* filled by the engine, the next one when progress has emptied it */
+    bool due;            /* set by the engine now and then: it is time to look whether something is to be said */
+    bool carried;        /* set by the engine: there is an endpoint that carries them */
+    bool carrier_left;   /* set by the engine: the other end of that one has closed in good order */
+};
+
 #define PKI_REVOKE_NS 30000000ull /* pk_comm_abort is back within 100 ms */
 
 /* ---- Signals of a pair ---- */
@@ -135,7 +150,8 @@ struct pki_iface {
     bool deep;              /* of a long transfer from host memory more puts than two pay, for they end late */
     struct pki_list done;   /* finished struct pki_put, by `node`; the engine pops them after progress */
     _Atomic bool in_kernel; /* what comes from peers the kernel carries: who waits leaves it, and the peer, the core soon */
-    atomic_int sleepers;    /* threads that sleep, or are about to, at what wait_fd has returned */
+    atomic_int sleepers;    /* set by the engine: threads that sleep at `fd`, or are about to; from before the last progress until they are awake */
+    int fd;                 /* set by progress: readable when progress has something to do; -1: nothing tells, so poll. open sets it to -1 or that */
     struct pki_counts counts;
     bool in_threads;        /* threads of the kernel move every byte: who waits long sleeps soon, or they have no core */
 };
@@ -157,7 +173,9 @@ struct pki_ep {
     bool shutdown; /* set by the engine: the peer has said that it leaves, and that it cannot be reached any more is no failure */
     bool dead;    /* set by the transport, after pki_ep_fail; everything in flight has been put on the done queue with PK_ERR_PEER */
     bool can_put; /* set by ep_connect: put works to this peer; no longer once a put or get has returned PK_ERR_UNSUPPORTED */
-    bool has_notes; /* set by the engine: `recover` is called, for another endpoint of this pair can carry notes */
+    bool closing; /* set by the engine: nothing more is sent. Progress sends the shutdown message behind all that was, */
+    bool lingers; /* and sets this to false when all has arrived, nobody would read it, or it was long enough. False: it has none to send */
+    struct pki_notes *notes; /* set by ep_init: the transport's; NULL: it has none to exchange */
     size_t eager_coll; /* set by ep_connect, alike at both ends: longest step of a collective without GPUs that goes whole in one message; 0: the engine's choice */
     /* Set by the engine: payload bytes of the message that is waited for, and nothing else, a guess. Peek may have them fetched,
      * and may forget it. */
@@ -231,7 +249,8 @@ struct pki_transport {
     bool between_hosts; /* joins ranks of different hosts, and only those; else only ranks of one host */
     /* The receiver learns of bytes put from its own transport, as FIN messages, and the engine sends none, except for BOUNCE pieces. */
     bool tells;
-    /* Its control channels must be recovered though no operation of their communicator waits: progress and recover are called now and then by the service thread. */
+    /* Its control channels must be recovered though no operation of their communicator waits: progress is called now and then by the service
+     * thread, and notes are carried. */
     bool needs_background;
     bool reaches[2][2]; /* put works from [source kind] to [target kind], enum pki_mem_kind */
 
@@ -245,9 +264,6 @@ struct pki_transport {
     pk_result_t (*ep_init)(struct pki_ep *ep, struct pki_blob *mine);
     pk_result_t (*ep_connect)(struct pki_ep *ep, struct pki_blob *theirs);
     void (*ep_close)(struct pki_ep *ep);
-    /* Optional. Of a control channel, again and again before ep_close, between progress and recover: send the shutdown message behind all that was sent. True: all has
-     * arrived, nobody would read it, or it was long enough. */
-    bool (*shutdown)(struct pki_ep *ep);
 
     /* Make local memory reachable: describe it, for the peer's map. Descriptors in *out are the caller's to close and free.
      * out NULL: do the transport's own devices read and write this memory of this rank's GPU, as a put's source and a bounce buffer?
@@ -264,11 +280,6 @@ struct pki_transport {
     /* The oldest message that has arrived, without taking it: false when there is none. *payload stays valid until pop. */
     bool (*peek)(struct pki_ep *ep, struct pki_msg *msg, const void **payload);
     void (*pop)(struct pki_ep *ep);
-    /* Optional, between hosts: say to the other end what it must know for this endpoint to be recovered, by messages of kind
-     * NOTE on `carrier`, an endpoint of this pair whose control channel works. Called now and then. noted: what the other
-     * end's has said. */
-    void (*recover)(struct pki_ep *ep, struct pki_ep *carrier);
-    void (*noted)(struct pki_ep *ep, const void *bytes, size_t n);
     /* Optional. Of a control channel, for people who look for what keeps it: a line of what it has counted. */
     void (*describe)(const struct pki_ep *ep, struct pki_text *out);
 
@@ -281,11 +292,9 @@ struct pki_transport {
      * control channels carry messages as before. May wait for PKI_REVOKE_NS. Called once. */
     void (*revoke)(struct pki_iface *iface);
 
-    /* Advance what is in flight; cheap when there is nothing. */
-    pk_result_t (*progress)(struct pki_iface *iface);
-    /* Readable when progress has something to do; -1: poll. May itself make progress. Before every sleep: what has been told is not again. Who sleeps
-     * there is counted in `sleepers` from before the call until it is awake. */
-    int (*wait_fd)(struct pki_iface *iface);
+    /* Advance what is in flight; cheap when there is nothing. True: something has come or ended, to be looked at before anybody sleeps. False:
+     * what comes from now on shows at iface->fd, if `sleepers` was not 0. */
+    bool (*progress)(struct pki_iface *iface);
 };
 
 /* All transports of this build in order of preference, stubs filled in; NULL at the end. */

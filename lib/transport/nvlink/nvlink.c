@@ -247,7 +247,7 @@ static pk_result_t nvlink_ep_connect(struct pki_ep *base, struct pki_blob *their
     return PK_OK;
 }
 
-static pk_result_t nvlink_progress(struct pki_iface *base)
+static bool nvlink_progress(struct pki_iface *base)
 {
     struct pki_list *busy = &iface_of(base)->busy;
     struct pki_list *next;
@@ -256,7 +256,7 @@ static pk_result_t nvlink_progress(struct pki_iface *base)
         next = node->next;
         queue_progress(pki_container_of(node, struct copy_queue, node));
     }
-    return PK_OK;
+    return !pki_list_empty(&base->done);
 }
 
 static void nvlink_ep_close(struct pki_ep *base)
@@ -351,12 +351,6 @@ static pk_result_t nvlink_put(struct pki_put *put)
     return PK_OK;
 }
 
-static int nvlink_wait_fd(struct pki_iface *iface)
-{
-    (void)iface;
-    return -1;
-}
-
 const struct pki_transport pki_transport_nvlink = {
     .name = "nvlink",
     .iface_bytes = sizeof(struct nvlink_iface),
@@ -373,5 +367,4 @@ const struct pki_transport pki_transport_nvlink = {
     .unmap = nvlink_unmap,
     .put = nvlink_put,
     .progress = nvlink_progress,
-    .wait_fd = nvlink_wait_fd,
 };

@@ -225,10 +225,8 @@ bool pki_rdma_ctrl_is_settled(const struct pki_rdma_ep *ep)
     return ep->shutdown_sent && ep->qps[0].posted == ep->qps[0].completed;
 }
 
-bool pki_rdma_shutdown(struct pki_ep *base)
+bool pki_rdma_shutdown(struct pki_rdma_ep *ep)
 {
-    struct pki_rdma_ep *ep = pki_rdma_ep_of(base);
-
     if (ep->iface->leave_ns == 0) /* all endpoints together have so long */
         ep->iface->leave_ns = pki_now_ns() + (ep->iface->revoked ? LEAVE_NS : ep->iface->retry_ns);
     if (!ep->shutdown_sent && !pki_rdma_ctrl_is_settled(ep) && ep->recover.state == PKI_RDMA_UP)

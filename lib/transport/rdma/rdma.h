@@ -18,7 +18,7 @@
  * takes a receive that was posted before, only PKI_RDMA_NUMBERS grants at a time have one. Else a FIN follows the
  * acknowledgements on the control channel.
  *
- * Completion events are for who wants to sleep (wait_fd); nothing is armed before.
+ * Completion events are for who wants to sleep (iface->sleepers); nothing is armed before.
  *
  * When a queue pair fails, all of the pair are made anew and what has not come goes again (recover.c). Where that cannot be,
  * the endpoint is dead.
@@ -237,6 +237,7 @@ struct pki_rdma_ep {
     bool shutdown_sent;   /* this rank is closing its own */
     bool immediate;       /* both ends can write with immediate data */
     struct pki_rdma_recover recover;
+    struct pki_notes notes;
     struct pki_rdma_ctrl ctrl;
     struct pki_rdma_grants grants, targets;
     uint32_t number, numbers_out;         /* the last one given to a grant; how many grants have one */
@@ -367,7 +368,8 @@ void pki_rdma_ctrl_repost(struct pki_rdma_ep *ep);
 pk_result_t pki_rdma_ctrl_again(struct pki_rdma_ep *ep);
 /* Send what the peer has not got, of which `arrived` messages in all have come. False: this failed too. */
 bool pki_rdma_ctrl_resend(struct pki_rdma_ep *ep, uint32_t arrived, uint32_t credit);
-bool pki_rdma_shutdown(struct pki_ep *ep);
+/* This rank leaves, again and again: true when all has arrived, nobody would read it, or it was long enough. */
+bool pki_rdma_shutdown(struct pki_rdma_ep *ep);
 /* Nothing that was sent is still on its way to somebody who might read it. */
 bool pki_rdma_ctrl_is_settled(const struct pki_rdma_ep *ep);
 
@@ -404,8 +406,8 @@ void pki_rdma_moves_fail(struct pki_rdma_ep *ep);
 /* recover.c. A queue pair has failed: recover what can be recovered. */
 void pki_rdma_broken(struct pki_rdma_ep *ep, const char *what);
 void pki_rdma_recover_advance(struct pki_rdma_ep *ep);
-void pki_rdma_recover(struct pki_ep *ep, struct pki_ep *carrier);
-void pki_rdma_noted(struct pki_ep *ep, const void *bytes, size_t n);
+/* Read what the other end has said, and say what the state asks for; the watchdog looks, too. */
+void pki_rdma_exchange_notes(struct pki_rdma_ep *ep);
 const char *pki_rdma_note_parse(const void *bytes, size_t n, struct pki_rdma_note *note); /* pure; NULL: it can be one */
 
 /* watchdog.c. Is there a queue pair of which nothing has been heard for too long? Then it has failed. */

@@ -120,7 +120,7 @@ static pk_result_t tcp_open(const struct pki_iface_config *config, struct pki_if
     iface->one_machine = config->net->one_machine || (pki_netif_is_loopback(&config->net->local) && !config->net->outside);
     iface->net = config->net;
     memcpy(iface->key, config->net->key, sizeof iface->key);
-    iface->epoll_fd = -1;
+    iface->epoll_fd = base->fd = -1;
     pki_list_init(&iface->ready);
     pki_list_init(&iface->offloaded);
     for (int i = 0; i < PKI_TCP_UNPROVEN_MAX; i++)
@@ -296,15 +296,6 @@ static void tcp_revoke(struct pki_iface *base)
             pki_tcp_data_give_up(iface->eps[i]);
 }
 
-static int tcp_wait_fd(struct pki_iface *base)
-{
-    struct pki_tcp_iface *iface = pki_tcp_iface_of(base);
-
-    if (!pki_list_empty(&iface->ready) || !pki_list_empty(&iface->offloaded))
-        return -1; /* what is left of a round, and what threads end, shows at no descriptor */
-    return iface->epoll_fd;
-}
-
 const struct pki_transport pki_transport_tcp = {
     .name = "tcp",
     .link = "socket",
@@ -326,5 +317,4 @@ const struct pki_transport pki_transport_tcp = {
     .put = pki_tcp_put,
     .revoke = tcp_revoke,
     .progress = pki_tcp_progress,
-    .wait_fd = tcp_wait_fd,
 };

@@ -306,7 +306,7 @@ static inline struct pki_where pki_tcp_where(const struct pki_tcp_ep *ep)
 
 /* ---- rounds.c: progress ---- */
 
-pk_result_t pki_tcp_progress(struct pki_iface *iface);
+bool pki_tcp_progress(struct pki_iface *iface);
 
 static inline bool pki_tcp_ctrls_are_polled(const struct pki_tcp_iface *iface)
 {

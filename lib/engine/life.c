@@ -174,7 +174,7 @@ pk_result_t pki_engine_iface(struct pki_engine *e, const struct pki_transport *t
         return pki_fail(PK_ERR_MEMORY, NULL, "no memory for transport %s", transport->name);
     iface->transport = transport;
     iface->fd = -1;
-    pki_list_init(&iface->done);
+    pki_list_init(&iface->events);
     result = transport->open(&config, iface);
     if (result != PK_OK) {
         free(iface);

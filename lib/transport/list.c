@@ -78,6 +78,12 @@ static pk_result_t no_msg(struct pki_ep *ep, const struct pki_msg *msg, const vo
     return PK_ERR_UNSUPPORTED;
 }
 
+static pk_result_t no_recv_post(struct pki_recv *recv, const struct pki_msg *tell)
+{
+    (void)recv, (void)tell;
+    return PK_ERR_UNSUPPORTED;
+}
+
 static bool no_peek(struct pki_ep *ep, struct pki_msg *msg, const void **payload)
 {
     (void)ep, (void)msg, (void)payload;
@@ -129,7 +135,8 @@ static void fill_traffic(struct pki_transport *t)
     t->pop = t->pop != NULL ? t->pop : no_ep;
     t->describe = t->describe != NULL ? t->describe : no_describe;
     t->put = t->put != NULL ? t->put : no_move;
-    t->revoke = t->revoke != NULL ? t->revoke : no_close;
+    t->recv_post = t->recv_post != NULL ? t->recv_post : no_recv_post;
+    t->recv_cancel = t->recv_cancel != NULL ? t->recv_cancel : no_close;
     t->progress = t->progress != NULL ? t->progress : no_progress;
 }
 

@@ -48,11 +48,8 @@ enum pki_msg_kind {
 };
 
 #define PKI_CTS_JOINED 1u /* the start signal opens no later than that of the pair's CTS before it */
-#define PKI_CTS_LOCAL 2u /* iface->eager_put_max: for the transport alone, the sender does not wait for it */
 #define PKI_CTS_DATA 32u /* of what was OFFERed and cannot be fetched: send it as DATA, from `offset` on */
-#define PKI_CTS_AGAIN 4u    /* the sender does wait: what the transport knows by a LOCAL one is told */
 #define PKI_SIDE_SHUTDOWN 1u /* SIDE, to the transport alone: a shutdown message in good order, which nothing that this rank has sent may come after */
-#define PKI_RTS_EAGER_PUT 1u /* made by the transport here: the bytes need no grant */
 #define PKI_MSG_FLAG_COLL 1u     /* `op` is a collective's number, else the pair's send number */
 #define PKI_MSG_FLAG_CAPTURED 2u /* of a captured operation: matches only those */
 #define PKI_MSG_FLAG_DEVICE 4u   /* CTS: the target is GPU memory, with a signal slot */
@@ -74,7 +71,7 @@ struct pki_msg {
     uint64_t bytes;
     uint32_t region; /* id of an exported region (owner's numbering); 0: `offset` is an address in the owner's process */
     uint16_t signal_slot;
-    uint16_t extra;      /* CTS: PKI_GRANT_*; RTS: PKI_WANT_*; SIDE: PKI_SIDE_*. Else the transport's own (rdma: credits) and 0 where the engine sees it */
+    uint16_t extra;      /* CTS: PKI_CTS_*; SIDE: PKI_SIDE_*. Else the transport's own (rdma: credits) and 0 where the engine sees it */
     uint32_t signal_value; /* start signal opens at signal_value; done signal at signal_value too */
     uint32_t payload;    /* set by the transport on receipt and by the caller of msg: bytes that follow, <= iface->msg_payload_max */
 };
@@ -148,7 +145,7 @@ struct pki_iface {
     size_t eager_put_max;   /* longest transfer that may be put before its grant has come, the same on all ranks; 0: none */
     size_t eager_put_credit; /* bytes of such transfers to one peer, all together, that it has not asked for yet */
     bool deep;              /* of a long transfer from host memory more puts than two pay, for they end late */
-    struct pki_list done;   /* finished struct pki_put, by `node`; the engine pops them after progress */
+    struct pki_list events; /* struct pki_event by `node`, the oldest first: what put, recv and progress have seen; the engine pops them */
     _Atomic bool in_kernel; /* what comes from peers the kernel carries: who waits leaves it, and the peer, the core soon */
     atomic_int sleepers;    /* set by the engine: threads that sleep at `fd`, or are about to; from before the last progress until they are awake */
     int fd;                 /* set by progress: readable when progress has something to do; -1: nothing tells, so poll. open sets it to -1 or that */
@@ -196,9 +193,21 @@ struct pki_ep {
     struct pki_cause cause; /* set by pki_ep_fail: of the first failure */
 };
 
-/* A move of matched bytes. Owned by the engine; the transport's from put's PK_OK until it is on iface->done. */
-struct pki_put {
+/* What has happened. It lies in whatever it is about. */
+enum pki_event_kind {
+    PKI_EVENT_PUT,       /* A put has ended, with put->result: struct pki_put, which is the engine's again. */
+    PKI_EVENT_RECEIVED,  /* More of a posted receive has come, recv->have in all: struct pki_recv, which is the engine's again if that is all of it. */
+    PKI_EVENT_UNEXPECTED /* Bytes of an eager put have come that no posted receive takes: struct pki_arrival, the transport's. */
+};
+
+struct pki_event {
     struct pki_list node;
+    enum pki_event_kind kind;
+};
+
+/* A move of matched bytes. Owned by the engine; the transport's from put's PK_OK until its event. */
+struct pki_put {
+    struct pki_event event;
     struct pki_ep *ep;
     const void *src;
     uint64_t remote; /* what map returned, plus the offset */
@@ -214,6 +223,36 @@ struct pki_put {
     void *owner;                  /* the engine's; puts of one owner end in the order in which they were given */
     struct pki_signal private_signal; /* the transport's */
 };
+
+/* A buffer that a peer may put into. Owned by the engine; the transport's from recv_post's PK_OK until all of it has come, recv_cancel, or the end
+ * of the endpoint. */
+struct pki_recv {
+    struct pki_event event;
+    struct pki_ep *ep;
+    char *addr;
+    size_t bytes;
+    size_t have;   /* so many have come, from the first on */
+    uint8_t flags; /* these four name the transfer, as in struct pki_msg */
+    uint16_t index;
+    uint32_t sig;
+    uint64_t op;
+    void *owner;   /* the engine's. NULL: of a bounce buffer, of which the sender's engine tells, and no event comes */
+    struct pki_list node; /* this and what follows are the transport's */
+    unsigned fillers;
+};
+
+/* An eager put of the peer that nobody waits for yet. */
+struct pki_arrival {
+    struct pki_event event;
+    struct pki_ep *ep;
+    struct pki_msg about; /* flags, index, sig and op name the transfer; `bytes` is its length */
+};
+
+static inline void pki_event_push(struct pki_iface *iface, struct pki_event *event, enum pki_event_kind kind)
+{
+    event->kind = kind;
+    pki_list_push(&iface->events, &event->node);
+}
 
 /* What transports between hosts need to know; made by the communicator. */
 #define PKI_NET_KEY_BYTES 32
@@ -247,8 +286,9 @@ struct pki_transport {
     const char *link; /* between hosts: what joins two ranks, for people: "socket" */
     size_t iface_bytes, ep_bytes;
     bool between_hosts; /* joins ranks of different hosts, and only those; else only ranks of one host */
-    /* The receiver learns of bytes put from its own transport, as FIN messages, and the engine sends none, except for BOUNCE pieces. */
-    bool tells;
+    /* It puts host memory only where the receiver has posted a receive, and tells the receiver itself what has come: the engine sends FIN only for
+     * bounce buffers. */
+    bool posts;
     /* Its control channels must be recovered though no operation of their communicator waits: progress is called now and then by the service
      * thread, and notes are carried. */
     bool needs_background;
@@ -283,14 +323,18 @@ struct pki_transport {
     /* Optional. Of a control channel, for people who look for what keeps it: a line of what it has counted. */
     void (*describe)(const struct pki_ep *ep, struct pki_text *out);
 
-    /* Start moving. PK_OK: taken (it may be on the done queue already). PK_IN_PROGRESS: no room, nothing was taken.
+    /* Start moving. PK_OK: taken (its event may be there already). PK_IN_PROGRESS: no room, nothing was taken.
      * PK_ERR_UNSUPPORTED: it cannot be done any more, can_put and can_get are false now: part of the bytes may be there, and all of them go by msg.
      * Else: the move cannot be done (memory gone, peer dead). */
     pk_result_t (*put)(struct pki_put *put);
+    /* Let the peer put into this buffer, and tell it so by `tell`, a CTS or BOUNCE_CREDIT, as `send` does; NULL: it does not wait for that
+     * (iface->eager_put_max). PK_IN_PROGRESS: no room, nothing was posted. Else: it cannot be (no memory to register it, peer dead). */
+    pk_result_t (*recv_post)(struct pki_recv *recv, const struct pki_msg *tell);
     /* Optional. The communicator has failed, and the callers of its operations have their buffers back: from its return on nothing touches
-     * memory that puts, gets or grants of this rank named, in so far as comm.h promises it. Puts end, on the done queue or not at all; the
-     * control channels carry messages as before. May wait for PKI_REVOKE_NS. Called once. */
-    void (*revoke)(struct pki_iface *iface);
+     * memory that puts, gets or receives of this rank named, in so far as comm.h promises it. Puts end, by an event or not at all; of receives no
+     * event comes, and the engine drops those that it has not popped; the control channels carry messages as before. May wait for PKI_REVOKE_NS.
+     * Called once. */
+    void (*recv_cancel)(struct pki_iface *iface);
 
     /* Advance what is in flight; cheap when there is nothing. True: something has come or ended, to be looked at before anybody sleeps. False:
      * what comes from now on shows at iface->fd, if `sleepers` was not 0. */

@@ -84,16 +84,14 @@ static void puts_to_one_place(void)
         }
     while (right && (ended < TRANSFERS || reported < TRANSFERS) && pki_now_ns() < until && !sides[1].ep->dead) {
         struct pki_msg msg;
-        const void *payload;
 
         progress();
-        ended += pki_list_pop(&sides[0].iface->done) != NULL;
-        if (!T->peek(sides[1].ep, &msg, &payload))
+        ended += events_put(sides[0].iface) != NULL;
+        if (!next_news(&msg))
             continue;
         right = msg.kind == PKI_MSG_FIN && msg.op >= 900 && msg.op < 900 + TRANSFERS && t[msg.op - 900].done == 0 && msg.offset == BYTES;
         t[msg.op - 900].done = BYTES;
         reported++;
-        T->pop(sides[1].ep);
     }
     check(right && ended == TRANSFERS && reported == TRANSFERS && holds(target, BYTES, 1), "48 transfers at a time into the same memory");
     check(rdma_ep(1)->grants.n == 0 && rdma_ep(1)->numbers_out == 0 && rdma_ep(0)->targets.n == 0, "and no grant is left over");

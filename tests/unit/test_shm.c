@@ -131,7 +131,7 @@ Test(transports, order_and_stubs)
         const struct pki_transport *t = all[i];
 
         cr_assert(t->probe && t->open && t->close && t->ep_init && t->ep_connect && t->ep_close && t->reg && t->map);
-        cr_assert(t->unmap && t->msg && t->peek && t->pop && t->put && t->progress && t->describe);
+        cr_assert(t->unmap && t->msg && t->peek && t->pop && t->put && t->recv_post && t->recv_cancel && t->progress && t->describe);
     }
     cr_assert(!shm()->progress(&iface));
 }

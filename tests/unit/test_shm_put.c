@@ -30,10 +30,10 @@ static pk_result_t move(struct pki_ep *ep, const void *src, void *dst, size_t by
     put.done_remote = (struct pki_signal){ .word = word, .value = 9 };
     result = shm()->put(&put);
     if (result != PK_OK) {
-        cr_assert(pki_list_empty(&ep->iface->done));
+        cr_assert(pki_list_empty(&ep->iface->events));
         return result;
     }
-    cr_assert(pki_list_pop(&ep->iface->done) == &put.node && pki_list_empty(&ep->iface->done));
+    cr_assert(pki_list_pop(&ep->iface->events) == &put.event.node && pki_list_empty(&ep->iface->events));
     return put.result;
 }
 
@@ -44,7 +44,7 @@ static pk_result_t fetch(struct pki_ep *ep, const void *from, void *to, size_t b
 
     if (result != PK_OK)
         return result;
-    cr_assert(pki_list_pop(&ep->iface->done) == &get.node && pki_list_empty(&ep->iface->done));
+    cr_assert(pki_list_pop(&ep->iface->events) == &get.event.node && pki_list_empty(&ep->iface->events));
     return get.result;
 }
 

@@ -104,7 +104,7 @@ Test(tcp_lane, news_of_a_failure_comes)
         begin(&pair);
         say(&pair, from, 1, 100);
         say_news(&pair, from);
-        tcp()->revoke(pair.iface[from]);
+        tcp()->recv_cancel(pair.iface[from]);
         cr_assert(hears(&pair, 1 - from, &msg, TIMEOUT_NS / 20) && msg.kind == PKI_MSG_EAGER);
         cr_assert(hears(&pair, 1 - from, &msg, TIMEOUT_NS / 20) && msg.kind == PKI_MSG_SIDE);
         tcp_pair_free(&pair);
@@ -118,7 +118,7 @@ Test(tcp_lane, nobody_waits_at_the_end_for_who_has_failed)
     uint64_t began;
 
     begin(&pair);
-    tcp()->revoke(pair.iface[1]);
+    tcp()->recv_cancel(pair.iface[1]);
     for (int i = 0; i < 100; i++)
         (void)tcp()->progress(pair.iface[0]);
     began = pki_now_ns();

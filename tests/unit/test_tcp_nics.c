@@ -175,7 +175,7 @@ Test(tcp, foreign_address_is_refused)
 
     setenv("PK_SOCKETS", "2", 1);
     other->transport = tcp();
-    pki_list_init(&other->done);
+    pki_list_init(&other->events);
     config.net = &net;
     cr_assert_eq(tcp()->open(&config, other), PK_OK);
     foreign_first(&pki_tcp_iface_of(other)->address[0], other); /* the rank of another job, with another key */
@@ -347,7 +347,7 @@ static void expect_defaults(const char *address, bool one_machine, uint32_t sock
     struct pki_iface *iface = calloc(1, tcp()->iface_bytes);
 
     iface->transport = tcp();
-    pki_list_init(&iface->done);
+    pki_list_init(&iface->events);
     cr_assert_eq(tcp()->open(&config, iface), PK_OK);
     cr_expect_eq(pki_tcp_iface_of(iface)->params.sockets, sockets, "%s, one machine %d: %u connections", address, one_machine,
                  pki_tcp_iface_of(iface)->params.sockets);

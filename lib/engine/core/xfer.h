@@ -22,7 +22,7 @@ enum pki_xfer_state {
     PKI_XFER_LOOK,      /* A send looks for its grant before it says RTS. */
     PKI_XFER_SAY,       /* The next message (EAGER, RTS or CTS) has not gone out: there is no room, or its turn has not come. */
     PKI_XFER_WAIT,      /* A send waits for its grant, or a receive for data or for a signal. */
-    PKI_XFER_LOCAL,     /* A receive has granted its buffer to the transport alone, which an eager put comes to. */
+    PKI_XFER_LOCAL,     /* A receive has posted its buffer and told nobody: an eager put comes to it. */
     PKI_XFER_ASK,       /* A receive cannot fetch what was offered, and has yet to tell the sender. */
     PKI_XFER_MOVE,      /* A send is granted, and goes as its path and memory demand, chunk by chunk. */
     PKI_XFER_EAGER_PUT, /* A send goes by puts though nobody has granted it. */
@@ -90,6 +90,7 @@ struct pki_xfer {
     struct pki_signal_slot *cell; /* send: offered there. receive: the offer was taken. NULL: neither, or not yet */
     uint32_t cell_value;        /* that opens its start and done */
     struct pki_put puts[PKI_XFER_PUTS_FEW];
+    struct pki_recv recv;   /* receive: what has been posted */
     struct pki_put *more;   /* [PKI_XFER_PUTS] instead, if nputs says so; NULL: not made. Like `puts` it lives as long as the engine */
     uint8_t nputs;          /* that may be in flight; 0: PKI_XFER_PUTS_FEW */
     unsigned puts_head, puts_tail;

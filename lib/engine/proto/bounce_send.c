@@ -105,7 +105,7 @@ static void piece_put(struct pki_xfer *xfer, struct pki_piece *piece)
                                          .op = xfer->op, .bytes = xfer->bytes };
     if (pki_xfer_slots_there(xfer))
         piece->put.about.flags |= PKI_MSG_FLAG_BOUNCE;
-    pki_list_init(&piece->put.node);
+    pki_list_init(&piece->put.event.node);
     result = transport->put(&piece->put);
     if (result == PK_IN_PROGRESS || pki_put_refused(xfer, result))
         return;

@@ -208,9 +208,9 @@ void pki_coop_ask_for_data(struct pki_xfer *xfer)
 void pki_coop_left(struct pki_xfer *xfer)
 {
     pki_xfer_enter(xfer, PKI_XFER_WAIT);
-    if (xfer->piece != PKI_PIECE_OUT || pki_list_empty(&xfer->puts[0].node))
+    if (xfer->piece != PKI_PIECE_OUT || pki_list_empty(&xfer->puts[0].event.node))
         return;
-    pki_list_remove(&xfer->puts[0].node);
+    pki_list_remove(&xfer->puts[0].event.node);
     xfer->engine->puts_out--;
     xfer->piece = PKI_PIECE_NONE;
 }
@@ -248,7 +248,7 @@ static void move_piece(struct pki_xfer *xfer, uint32_t piece)
 
     *put = (struct pki_put){ .ep = xfer->path, .src = xfer->addr + at, .remote = xfer->remote + at, .bytes = len,
                              .mapped = xfer->remote_mapped, .is_get = !xfer->is_send, .owner = xfer };
-    pki_list_init(&put->node);
+    pki_list_init(&put->event.node);
     piece_started(xfer, xfer->path->iface->transport->put(put));
 }
 
@@ -362,7 +362,7 @@ static void get_piece(struct pki_xfer *xfer, size_t len)
 
     *get = (struct pki_put){ .ep = xfer->path, .src = landing_of(xfer), .remote = xfer->remote + xfer->done, .bytes = len,
                              .is_get = true, .owner = xfer };
-    pki_list_init(&get->node);
+    pki_list_init(&get->event.node);
     piece_started(xfer, xfer->path->iface->transport->put(get));
 }
 

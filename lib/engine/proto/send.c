@@ -136,9 +136,9 @@ static void fill_put(struct pki_xfer *xfer, struct pki_put *put, size_t len)
     *put = (struct pki_put){ .ep = xfer->path, .src = xfer->addr + xfer->issued, .remote = xfer->remote + xfer->issued, .bytes = len, .whole = xfer->bytes,
                              .mapped = xfer->remote_mapped, .done_remote = chunk_signal(xfer, xfer->issued + len), .owner = xfer };
     put->eager_put = xfer->state == PKI_XFER_EAGER_PUT;
-    if (xfer->path->iface->transport->tells)
+    if (xfer->path->iface->transport->posts)
         put->about = message(xfer, PKI_MSG_FIN);
-    pki_list_init(&put->node);
+    pki_list_init(&put->event.node);
 }
 
 static bool goes_in_large_puts(const struct pki_xfer *xfer)
@@ -247,7 +247,7 @@ static void tell(struct pki_xfer *xfer)
 {
     struct pki_msg msg = message(xfer, PKI_MSG_FIN);
 
-    if (xfer->finish.word != NULL || (xfer->path->iface->transport->tells && !pki_xfer_slots_there(xfer)))
+    if (xfer->finish.word != NULL || (xfer->path->iface->transport->posts && !pki_xfer_slots_there(xfer)))
         xfer->reported = xfer->done;
     if (xfer->reported < xfer->done) {
         msg.offset = xfer->done;

@@ -60,7 +60,7 @@ struct pki_xfer *pki_xfer_new(struct pki_engine *e, int peer, bool is_send)
     xfer->signal_slot = xfer->slot = xfer->own_signal = -1;
     xfer->chunk = SIZE_MAX;
     for (int i = 0; i < PKI_XFER_PUTS_FEW; i++)
-        pki_list_init(&xfer->puts[i].node);
+        pki_list_init(&xfer->puts[i].event.node);
     return xfer;
 }
 
@@ -73,7 +73,7 @@ pk_result_t pki_xfer_put(struct pki_xfer *xfer, struct pki_queue *queue)
 
     *put = (struct pki_put){ .ep = path, .src = (const void *)(xfer->is_send ? here : there), .remote = xfer->is_send ? there : here, /* NOLINT: mapped */
                              .bytes = xfer->bytes, .queue = queue, .owner = xfer };
-    pki_list_init(&put->node);
+    pki_list_init(&put->event.node);
     result = path->iface->transport->put(put);
     if (result != PK_OK)
         return result;

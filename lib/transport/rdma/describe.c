@@ -30,10 +30,8 @@ void pki_rdma_describe(const struct pki_ep *base, struct pki_text *out)
                  ctrl->popped, ctrl->reposted, ctrl->reported);
     pki_text_add(
         out,
-        "; puts %u to %u, %u of them issued, %u chunks to go again; %zu grants, %zu targets, %u grants filled, %u of them "
-        "reported",
-        ep->move_head, ep->move_end, ep->move_next - ep->move_head, ep->nredo, ep->grants.n, ep->targets.n, ep->filled_end,
-        ep->filled_head);
+        "; puts %u to %u, %u of them issued, %u chunks to go again; %zu grants, %zu targets",
+        ep->move_head, ep->move_end, ep->move_next - ep->move_head, ep->nredo, ep->grants.n, ep->targets.n);
     for (uint32_t i = 0; i <= ep->nqps; i++)
         add_qp(out, &ep->qps[i], i);
     pki_text_add(out, "\n");

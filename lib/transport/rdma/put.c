@@ -48,7 +48,7 @@ static void finish_ended(struct pki_rdma_ep *ep)
             ep->move_next = ep->move_head;
         pki_rdma_mr_put(ep->iface, move->mr);
         move->put->result = PK_OK;
-        pki_list_push(&ep->iface->base.done, &move->put->node);
+        pki_event_push(&ep->iface->base, &move->put->event, PKI_EVENT_PUT);
     }
 }
 
@@ -59,7 +59,7 @@ void pki_rdma_moves_fail(struct pki_rdma_ep *ep)
 
         pki_rdma_mr_put(ep->iface, move->mr);
         move->put->result = PK_ERR_PEER;
-        pki_list_push(&ep->iface->base.done, &move->put->node);
+        pki_event_push(&ep->iface->base, &move->put->event, PKI_EVENT_PUT);
     }
     ep->move_next = ep->move_end;
     ep->nredo = 0;

@@ -320,7 +320,7 @@ const struct pki_transport pki_transport_rdma = {
     .iface_bytes = sizeof(struct pki_rdma_iface),
     .ep_bytes = sizeof(struct pki_rdma_ep),
     .between_hosts = true,
-    .tells = true,
+    .posts = true,
     .needs_background = true,
     .reaches = { [PKI_MEM_HOST] = { [PKI_MEM_HOST] = true } },
     .probe = rdma_probe,
@@ -336,5 +336,6 @@ const struct pki_transport pki_transport_rdma = {
     .reg = pki_rdma_reg,
     .put = pki_rdma_put,
     .progress = rdma_progress,
-    .revoke = pki_rdma_revoke,
+    .recv_post = pki_rdma_recv_post,
+    .recv_cancel = pki_rdma_recv_cancel,
 };

@@ -160,7 +160,8 @@ struct pki_rdma_grant {
     uint16_t index;
     uint64_t op;
     uint64_t begin, bytes;     /* address in the receiver's process */
-    struct pki_rdma_mr *mr;    /* grants */
+    struct pki_rdma_mr *mr;    /* grants, like `recv`: */
+    struct pki_recv *recv;     /* what is to be told; NULL: nobody */
     struct pki_rdma_keys keys; /* targets */
     uint32_t number;           /* 0: none */
     uint64_t written;          /* grants with a number: bytes that have come */
@@ -241,9 +242,6 @@ struct pki_rdma_ep {
     struct pki_rdma_ctrl ctrl;
     struct pki_rdma_grants grants, targets;
     uint32_t number, numbers_out;         /* the last one given to a grant; how many grants have one */
-    uint32_t filled[PKI_RDMA_NUMBERS];    /* numbers of grants that are complete and the engine has not heard of */
-    uint32_t filled_head, filled_end;
-    bool peeked_filled; /* the last message shown was made of the first of them */
     struct pki_rdma_move moves[PKI_RDMA_MOVES];
     uint32_t move_head, move_next, move_end; /* [head, next) are issued as a whole, of [next, end) some may be */
     struct pki_rdma_chunk *redo;             /* chunks of failed queue pairs */
@@ -353,6 +351,7 @@ const char *pki_rdma_hello_parse(const struct pki_blob *blob, struct pki_rdma_he
 pk_result_t pki_rdma_ctrl_open(struct pki_rdma_ep *ep);
 void pki_rdma_ctrl_close(struct pki_rdma_ep *ep);
 pk_result_t pki_rdma_msg(struct pki_ep *ep, const struct pki_msg *msg, const void *payload);
+pk_result_t pki_rdma_recv_post(struct pki_recv *recv, const struct pki_msg *tell);
 bool pki_rdma_peek(struct pki_ep *ep, struct pki_msg *msg, const void **payload);
 void pki_rdma_pop(struct pki_ep *ep);
 void pki_rdma_ctrl_received(struct pki_rdma_ep *ep, uint32_t bytes);
@@ -380,7 +379,8 @@ bool pki_rdma_message_parse(const uint8_t *bytes, uint32_t count, uint32_t nrail
 bool pki_rdma_names_memory(const struct pki_msg *msg);
 uint32_t pki_rdma_grant_keys(const struct pki_msg *msg, uint32_t nrails, uint32_t shift); /* how many; 0: none, or no range */
 /* *number: what the grant bears, or 0. */
-pk_result_t pki_rdma_grant_out(struct pki_rdma_ep *ep, const struct pki_msg *msg, uint32_t rkeys[PKI_RDMA_KEYS_MAX], uint32_t *number);
+pk_result_t pki_rdma_grant_out(struct pki_rdma_ep *ep, struct pki_recv *recv, const struct pki_msg *msg,
+                               uint32_t rkeys[PKI_RDMA_KEYS_MAX], uint32_t *number);
 pk_result_t pki_rdma_grant_in(struct pki_rdma_ep *ep, const struct pki_msg *msg, const uint32_t *rkeys);
 /* The FIN of the whole transfer has come, or gone: its grant, or target, is of no further use. */
 void pki_rdma_grant_end(struct pki_rdma_ep *ep, const struct pki_msg *fin, bool ours);
@@ -392,8 +392,8 @@ void pki_rdma_target_used(struct pki_rdma_ep *ep, const struct pki_rdma_grant *t
 bool pki_rdma_grant_written(struct pki_rdma_ep *ep, uint32_t number, uint32_t bytes);
 /* Numbers of grants that are not filled; what has come of them counts no more. How many. */
 uint32_t pki_rdma_grants_unfilled(struct pki_rdma_ep *ep, uint32_t numbers[PKI_RDMA_NUMBERS]);
-/* The FIN of the first grant that was filled so, for the engine. */
-struct pki_msg pki_rdma_filled(const struct pki_rdma_ep *ep);
+/* The peer's transport says how much of a grant has come. False: that is not this transport's to hear, but an engine's. */
+bool pki_rdma_grant_told(struct pki_rdma_ep *ep, const struct pki_msg *fin);
 void pki_rdma_grants_close(struct pki_rdma_ep *ep);
 
 /* put.c */
@@ -417,7 +417,7 @@ void pki_rdma_watchdog(struct pki_rdma_ep *ep);
 void pki_rdma_describe(const struct pki_ep *ep, struct pki_text *out);
 
 /* revoke.c */
-void pki_rdma_revoke(struct pki_iface *base);
+void pki_rdma_recv_cancel(struct pki_iface *base);
 
 /* rdma.c */
 void pki_rdma_ep_failed(struct pki_rdma_ep *ep, const char *what);

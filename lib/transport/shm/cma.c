@@ -142,7 +142,7 @@ static bool enter(struct pki_put *put)
         return true;
     atomic_store(&header->at_work, 0);
     put->result = PK_ERR_PEER;
-    pki_list_push(&((struct pki_shm_iface *)(void *)put->ep->iface)->refused, &put->node);
+    pki_list_push(&((struct pki_shm_iface *)(void *)put->ep->iface)->refused, &put->event.node);
     return false;
 }
 
@@ -179,6 +179,6 @@ pk_result_t pki_shm_put(struct pki_put *put)
     /* The signal's release store is behind the copy: program order here, and the kernel's copy ran on this thread. */
     if (put->result == PK_OK && put->done_remote.word != NULL)
         pki_signal_open(&put->done_remote);
-    pki_list_push(&ep->iface->done, &put->node);
+    pki_event_push(ep->iface, &put->event, PKI_EVENT_PUT);
     return PK_OK;
 }

@@ -71,7 +71,7 @@ static pk_result_t shm_open_iface(const struct pki_iface_config *config, struct 
     shm->data_used = data_used(config->local_ranks);
     shm->crowded = config->shares_cpu;
     iface->msg_payload_max = PKI_SHM_PAYLOAD_MAX;
-    pki_list_init(&iface->done);
+    pki_list_init(&iface->events);
     pki_list_init(&shm->eps);
     pki_list_init(&shm->refused);
     return PK_OK;
@@ -206,7 +206,7 @@ static void shm_ep_close(struct pki_ep *ep)
 }
 
 /* A peer that stands still in the middle of a piece, or has been killed there, is not waited for longer. */
-static void shm_revoke(struct pki_iface *iface)
+static void shm_recv_cancel(struct pki_iface *iface)
 {
     struct pki_shm_iface *shm = (struct pki_shm_iface *)(void *)iface;
     const struct pki_list *eps = &shm->eps;
@@ -219,7 +219,7 @@ static void shm_revoke(struct pki_iface *iface)
         while (atomic_load(&pki_container_of(n, struct pki_shm_ep, node)->mine->header.at_work) != 0 && pki_now_ns() < until)
             sched_yield();
     while ((node = pki_list_pop(&shm->refused)) != NULL)
-        pki_list_push(&iface->done, node);
+        pki_event_push(iface, pki_container_of(node, struct pki_event, node), PKI_EVENT_PUT);
 }
 
 /* ---- Memory: an address is all it takes ---- */
@@ -311,5 +311,5 @@ const struct pki_transport pki_transport_shm = {
     .peek = pki_shm_peek,
     .pop = pki_shm_pop,
     .put = pki_shm_put,
-    .revoke = shm_revoke,
+    .recv_cancel = shm_recv_cancel,
 };

@@ -159,9 +159,6 @@ static pk_result_t tcp_ep_init(struct pki_ep *base, struct pki_blob *mine)
     ep->connects = base->rank > base->peer;
     base->eager_coll = PKI_TCP_EAGER_MAX;
     pki_list_init(&ep->grants);
-    pki_list_init(&ep->events);
-    pki_list_init(&ep->free_grants);
-    pki_list_init(&ep->slabs);
     pki_list_init(&ep->unexpected_queue);
     memcpy(peer_info.address, iface->address, sizeof peer_info.address);
     if (iface->how == PKI_TCP_ALL && base->peer < net->nmet && net->met[base->peer].ss_family != AF_UNSPEC)
@@ -286,7 +283,7 @@ static void tcp_ep_close(struct pki_ep *base)
     base->dead = true;
 }
 
-static void tcp_revoke(struct pki_iface *base)
+static void tcp_recv_cancel(struct pki_iface *base)
 {
     struct pki_tcp_iface *iface = pki_tcp_iface_of(base);
 
@@ -300,7 +297,7 @@ const struct pki_transport pki_transport_tcp = {
     .name = "tcp",
     .link = "socket",
     .between_hosts = true,
-    .tells = true,
+    .posts = true,
     .iface_bytes = sizeof(struct pki_tcp_iface),
     .ep_bytes = sizeof(struct pki_tcp_ep),
     .reaches = { [PKI_MEM_HOST] = { [PKI_MEM_HOST] = true } },
@@ -315,6 +312,7 @@ const struct pki_transport pki_transport_tcp = {
     .peek = pki_tcp_peek,
     .pop = pki_tcp_pop,
     .put = pki_tcp_put,
-    .revoke = tcp_revoke,
+    .recv_post = pki_tcp_recv_post,
+    .recv_cancel = tcp_recv_cancel,
     .progress = pki_tcp_progress,
 };

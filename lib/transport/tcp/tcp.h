@@ -143,7 +143,7 @@ struct pki_tcp_link {
     /* chunk in */
     unsigned char head[PKI_TCP_DATA_HEAD_BYTES];
     size_t head_have;
-    struct pki_tcp_grant *grant; /* being filled, or NULL */
+    struct pki_recv *grant; /* being filled, or NULL */
     struct pki_tcp_unexpected *unexpected; /* the same, before there is a grant */
     struct pki_tcp_chunk chunk;
     size_t left;
@@ -158,29 +158,16 @@ struct pki_tcp_retransmit { /* copies of chunks whose puts did not wait (retrans
     bool never;      /* the connection has been made anew: who leaves could not tell whether the last ones have come */
 };
 
-struct pki_tcp_unexpected { /* a chunk that has come before its CTS */
+struct pki_tcp_unexpected { /* a chunk that has come before its receive was posted */
     struct pki_list node; /* ep->unexpected_queue */
+    struct pki_arrival arrival; /* of the first chunk of a transfer: told until a receive takes it */
     struct pki_tcp_chunk chunk;
     bool whole; /* all of it is here, and acknowledged */
-    bool reported; /* the engine knows that the peer has such a transfer */
     char payload[];
 };
 
-struct pki_tcp_grant { /* a receive of this rank that the peer may fill */
-    struct pki_list node; /* ep->grants */
-    struct pki_list events; /* ep->events while the engine has not heard of `prefix` */
-    uint8_t flags;
-    uint16_t index;
-    uint32_t sig;
-    uint64_t op;
-    char *addr;
-    size_t bytes;
-    size_t prefix;     /* bytes [0, prefix) have come, */
-    unsigned fillers;  /* links with a chunk of it half read */
-};
-
 struct pki_tcp_out_of_order { /* bytes of a grant that came before others in front of them */
-    struct pki_tcp_grant *grant;
+    struct pki_recv *grant;
     size_t begin, end;
 };
 
@@ -209,10 +196,7 @@ struct pki_tcp_ep {
     bool connects;                /* this rank does; the peer accepts */
     bool left;                    /* the peer has left in good order */
     bool gone;                    /* its shutdown message and the end of the control channel have come, though not what it sent before */
-    bool peeked_event, peeked_rts;
-    bool wants;                   /* `want` is to be told */
-    unsigned unreported;          /* of `unexpected_queue` */
-    struct pki_list events, unexpected_queue;
+    struct pki_list unexpected_queue;
     struct pki_tcp_ctrl ctrl;
 
     uint32_t nlinks;
@@ -224,11 +208,10 @@ struct pki_tcp_ep {
     struct pki_list *unstriped; /* of puts the first that is not all in slots, or its head */
     struct pki_tcp_retransmit retransmit;
     uint64_t places;            /* granted outside a transfer so far: names of those to come */
-    struct pki_list grants, free_grants, slabs;
+    struct pki_list grants; /* struct pki_recv that the peer may fill */
     struct pki_tcp_out_of_order *out_of_order;
     uint32_t nout_of_order, out_of_order_max;
     size_t unexpected_bytes; /* of `unexpected_queue` */
-    struct pki_msg want; /* what is told of one of them */
 
     uint32_t ntargets, near_targets; /* of them those to be used first */
     struct pki_tcp_target targets[PKI_TCP_TARGETS]; /* where the peer listens, */
@@ -364,6 +347,8 @@ pk_result_t pki_tcp_prove(const struct pki_tcp_iface *iface, const char *label, 
 
 /* ---- ctrl.c: messages ---- */
 
+/* For this message on the control channel. */
+bool pki_tcp_has_room(const struct pki_tcp_ep *ep, const struct pki_msg *msg);
 pk_result_t pki_tcp_msg(struct pki_ep *ep, const struct pki_msg *msg, const void *payload);
 bool pki_tcp_peek(struct pki_ep *ep, struct pki_msg *msg, const void **payload);
 void pki_tcp_pop(struct pki_ep *ep);
@@ -453,23 +438,19 @@ void pki_tcp_threads_close(struct pki_tcp_threads *all);
 pk_result_t pki_tcp_grants_open(struct pki_tcp_ep *ep);
 void pki_tcp_grants_close(struct pki_tcp_ep *ep);
 void pki_tcp_grants_forget(struct pki_tcp_ep *ep); /* no link fills one */
-/* CTS and BOUNCE_CREDIT messages name memory of this rank; `out` is what the peer is told instead of an address: offsets count
- * from the transfer's first byte, and a place outside a transfer (BOUNCE_CREDIT) has a number. */
-pk_result_t pki_tcp_grant(struct pki_tcp_ep *ep, const struct pki_msg *msg, struct pki_msg *out);
+/* The table's. The peer is told no address. */
+pk_result_t pki_tcp_recv_post(struct pki_recv *recv, const struct pki_msg *tell);
 /* The grant that a chunk may be written to, at ->addr + chunk->offset; NULL: there is none.. */
-struct pki_tcp_grant *pki_tcp_grant_find(struct pki_tcp_ep *ep, const struct pki_tcp_chunk *chunk);
+struct pki_recv *pki_tcp_grant_find(struct pki_tcp_ep *ep, const struct pki_tcp_chunk *chunk);
 /* The chunk has come. False: some of it had come before. */
-bool pki_tcp_grant_filled(struct pki_tcp_ep *ep, struct pki_tcp_grant *grant, const struct pki_tcp_chunk *chunk);
+bool pki_tcp_grant_filled(struct pki_tcp_ep *ep, struct pki_recv *grant, const struct pki_tcp_chunk *chunk);
 /* The same transfer, whatever part of it. */
-static inline bool pki_tcp_is_of(const struct pki_tcp_grant *grant, const struct pki_tcp_chunk *chunk)
+static inline bool pki_tcp_is_of(const struct pki_recv *grant, const struct pki_tcp_chunk *chunk)
 {
     const unsigned key_flags = PKI_MSG_FLAG_COLL | PKI_MSG_FLAG_CAPTURED | PKI_MSG_FLAG_BOUNCE;
 
     return grant->op == chunk->op && grant->index == chunk->index && ((grant->flags ^ chunk->flags) & key_flags) == 0;
 }
-/* How far the oldest transfer with news is, as the message that the peer would have sent; pop forgets it. */
-bool pki_tcp_news_peek(struct pki_tcp_ep *ep, struct pki_msg *msg);
-void pki_tcp_news_pop(struct pki_tcp_ep *ep);
 
 /* ---- unexpected.c: chunks that are before their CTS ---- */
 
@@ -480,9 +461,7 @@ bool pki_tcp_unexpected_place(struct pki_tcp_link *link);
 void pki_tcp_unexpected_ended(struct pki_tcp_link *link);
 void pki_tcp_unexpected_drop(struct pki_tcp_link *link); /* the connection breaks in the middle of it */
 /* What has come of it goes to its place. False: not as the peer may. */
-bool pki_tcp_unexpected_adopt(struct pki_tcp_ep *ep, struct pki_tcp_grant *grant);
-/* A chunk for which nobody has asked, as the RTS that its sender has not sent. */
-bool pki_tcp_unexpected_peek(struct pki_tcp_ep *ep, struct pki_msg *msg);
+bool pki_tcp_unexpected_adopt(struct pki_tcp_ep *ep, struct pki_recv *grant);
 void pki_tcp_unexpected_close(struct pki_tcp_ep *ep);
 
 #endif

@@ -236,8 +236,8 @@ static void set_eager_put(struct pki_engine *e, struct pki_peer *peer)
     const struct pki_iface *iface = peer->ctrl->iface;
     size_t others = e->config.size > 1 ? (size_t)e->config.size - 1 : 1;
 
-    peer->eager_put_credit = lesser(iface->eager_put_credit, pki_tuning.p2p.eager_put_all_bytes / others);
-    peer->eager_put_max = lesser(iface->eager_put_max, peer->eager_put_credit / 2); /* while the other half is not given back, one can still go */
+    peer->eager_put_credit = lesser(iface->caps.eager_put_credit, pki_tuning.p2p.eager_put_all_bytes / others);
+    peer->eager_put_max = lesser(iface->caps.eager_put_max, peer->eager_put_credit / 2); /* while the other half is not given back, one can still go */
 }
 
 void pki_engine_set_ctrl(struct pki_engine *e, int peer, struct pki_ep *ctrl, int side_fd)
@@ -246,9 +246,9 @@ void pki_engine_set_ctrl(struct pki_engine *e, int peer, struct pki_ep *ctrl, in
 
     e->peers[peer].ctrl = ctrl;
     ctrl->iface->carries = true;
-    if (ctrl->iface->eager_max > 0)
-        e->peers[peer].eager_max = ctrl->iface->eager_max;
-    else if (ctrl->signals_mine != NULL && ctrl->iface->msg_payload_max >= pair->eager_shm_bytes && !e->config.gpus)
+    if (ctrl->iface->caps.eager_max > 0)
+        e->peers[peer].eager_max = ctrl->iface->caps.eager_max;
+    else if (ctrl->signals_mine != NULL && ctrl->iface->caps.msg_payload_max >= pair->eager_shm_bytes && !e->config.gpus)
         e->peers[peer].eager_max = pair->eager_shm_bytes;
     e->peers[peer].eager_coll = e->peers[peer].eager_max;
     if (ctrl->is_one_copy_fast && !e->config.gpus) {
@@ -360,8 +360,8 @@ static bool leaves(const struct pki_engine *e, const struct pki_peer *peer)
         if (peer->eps[i]->dead)
             return true;
     pki_note_carry(peer);
-    peer->ctrl->closing = true;
-    return !peer->ctrl->lingers;
+    peer->ctrl->farewell.mine = true;
+    return !peer->ctrl->farewell.lingers;
 }
 
 /* Locked. True: nobody is waited for any more. */

@@ -72,7 +72,7 @@ static void no_unmap(struct pki_ep *ep, const struct pki_export *in, uint64_t re
     (void)ep, (void)in, (void)remote;
 }
 
-static pk_result_t no_msg(struct pki_ep *ep, const struct pki_msg *msg, const void *payload)
+static pk_result_t no_send(struct pki_ep *ep, const struct pki_msg *msg, const void *payload)
 {
     (void)ep, (void)msg, (void)payload;
     return PK_ERR_UNSUPPORTED;
@@ -88,11 +88,6 @@ static bool no_peek(struct pki_ep *ep, struct pki_msg *msg, const void **payload
 {
     (void)ep, (void)msg, (void)payload;
     return false;
-}
-
-static void no_describe(const struct pki_ep *ep, struct pki_text *out)
-{
-    (void)ep, (void)out;
 }
 
 static pk_result_t no_move(struct pki_put *put)
@@ -130,10 +125,9 @@ static void fill_setup(struct pki_transport *t)
 
 static void fill_traffic(struct pki_transport *t)
 {
-    t->msg = t->msg != NULL ? t->msg : no_msg;
+    t->send = t->send != NULL ? t->send : no_send;
     t->peek = t->peek != NULL ? t->peek : no_peek;
     t->pop = t->pop != NULL ? t->pop : no_ep;
-    t->describe = t->describe != NULL ? t->describe : no_describe;
     t->put = t->put != NULL ? t->put : no_move;
     t->recv_post = t->recv_post != NULL ? t->recv_post : no_recv_post;
     t->recv_cancel = t->recv_cancel != NULL ? t->recv_cancel : no_close;

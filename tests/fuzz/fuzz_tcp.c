@@ -164,7 +164,7 @@ static void send_some(struct far_end *far)
     static const uint32_t lengths[] = { 0, 100, sizeof payload };
 
     for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++)
-        require(tcp()->msg(far->ep, &(struct pki_msg){ .kind = PKI_MSG_EAGER, .flags = PKI_MSG_FLAG_COLL, .op = 1, .payload = lengths[i] }, payload) == PK_OK);
+        require(tcp()->send(far->ep, &(struct pki_msg){ .kind = PKI_MSG_EAGER, .flags = PKI_MSG_FLAG_COLL, .op = 1, .payload = lengths[i] }, payload) == PK_OK);
 }
 
 /* In two parts. */

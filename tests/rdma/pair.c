@@ -31,7 +31,7 @@ static void messages(void)
 
         fill(data, msg.payload, sent);
         if (sent < 2000)
-            result = T->msg(sides[0].ep, &msg, data);
+            result = T->send(sides[0].ep, &msg, data);
         if (result == PK_OK) {
             sent++;
             continue;
@@ -53,7 +53,7 @@ static void long_messages(void)
     struct pki_msg want = { .kind = PKI_MSG_RTS, .flags = PKI_MSG_FLAG_COLL, .index = 7, .sig = 8, .op = 9, .bytes = 1 }, got;
     const void *payload;
 
-    must(T->msg(sides[1].ep, &want, NULL), "WANT");
+    must(T->send(sides[1].ep, &want, NULL), "WANT");
     check(next_message(0, &got, &payload) && memcmp(&want, &got, sizeof got) == 0, "a message without payload comes as it was");
     T->pop(sides[0].ep);
 }
@@ -141,7 +141,7 @@ static void sleeping(void)
         while (T->progress(sides[1].iface) || sides[1].iface->fd < 0)
             progress();
         quiet = quiet && !is_readable(sides[1].iface->fd, 0);
-        while (T->msg(sides[0].ep, &msg, NULL) != PK_OK && !sides[0].ep->dead)
+        while (T->send(sides[0].ep, &msg, NULL) != PK_OK && !sides[0].ep->dead)
             (void)T->progress(sides[0].iface);
         woken = is_readable(sides[1].iface->fd, 5000) && next_message(1, &got, &payload) && got.bytes == 5;
         T->pop(sides[1].ep);
@@ -268,7 +268,7 @@ static void failing_ctrl(void)
 
             msg = (struct pki_msg){ .kind = what % 3 == 0 ? PKI_MSG_CREDIT : PKI_MSG_EAGER, .op = what };
             msg.payload = msg.kind == PKI_MSG_EAGER ? sizeof what : 0;
-            sent[s] += sent[s] < 2000 && T->msg(sides[s].ep, &msg, &what) == PK_OK;
+            sent[s] += sent[s] < 2000 && T->send(sides[s].ep, &msg, &what) == PK_OK;
             while (T->peek(sides[s].ep, &msg, &payload)) {
                 right = right && msg.op == got[s] && (msg.payload == 0 || memcmp(payload, &got[s], sizeof got[s]) == 0);
                 got[s]++;
@@ -300,16 +300,16 @@ static void leaving(void)
     struct pki_msg msg = { .kind = PKI_MSG_CREDIT, .bytes = 5 }, got = { 0 };
     const void *payload;
 
-    must(T->msg(sides[0].ep, &msg, NULL), "CREDIT");
-    sides[0].ep->closing = true;
-    while (sides[0].ep->lingers)
+    must(T->send(sides[0].ep, &msg, NULL), "CREDIT");
+    sides[0].ep->farewell.mine = true;
+    while (sides[0].ep->farewell.lingers)
         progress();
     T->ep_close(sides[0].ep);
     check(next_message(1, &got, &payload) && got.kind == PKI_MSG_CREDIT && got.bytes == 5,
           "the last message of a peer that leaves");
     T->pop(sides[1].ep);
     progress();
-    check(!sides[1].ep->dead && T->msg(sides[1].ep, &msg, NULL) == PK_OK, "leaving in good order is no failure");
+    check(!sides[1].ep->dead && T->send(sides[1].ep, &msg, NULL) == PK_OK, "leaving in good order is no failure");
 }
 
 /* Its shutdown message has come, and it does not know that when its queue pairs fail. */
@@ -317,13 +317,13 @@ static void shutdown_seen(void)
 {
     uint64_t until = pki_now_ns() + WAIT_NS;
 
-    sides[0].ep->closing = true;
+    sides[0].ep->farewell.mine = true;
     (void)T->progress(sides[0].iface);
     while (!rdma_ep(1)->left && pki_now_ns() < until)
         (void)T->progress(sides[1].iface);
     pki_rdma_broken(rdma_ep(0), "made to fail");
     until = pki_now_ns() + rdma_ep(0)->iface->retry_ns / 2;
-    while (sides[0].ep->lingers)
+    while (sides[0].ep->farewell.lingers)
         progress();
     check(rdma_ep(0)->left && !sides[0].ep->dead && !sides[1].ep->dead && pki_now_ns() < until,
           "who mends its end for a goodbye that has come is told so");
@@ -363,7 +363,7 @@ static void figures(void)
     for (int i = 0; i < 200; i++)
         for (int s = 0; s < 2; s++) {
             msg.payload = 8;
-            must(T->msg(sides[s].ep, &msg, buffer), "ping");
+            must(T->send(sides[s].ep, &msg, buffer), "ping");
             (void)next_message(1 - s, &msg, &payload);
             T->pop(sides[1 - s].ep);
         }

@@ -219,7 +219,7 @@ static void send_message(struct pki_ep *ep, const struct pki_msg *msg, const voi
 {
     uint64_t deadline = pki_deadline_ns(10000);
 
-    while (shm()->msg(ep, msg, payload) != PK_OK)
+    while (shm()->send(ep, msg, payload) != PK_OK)
         assert(pki_now_ns() < deadline && !ep->dead);
 }
 

@@ -48,7 +48,7 @@ static void stream_messages(struct tcp_pair *pair, int from, unsigned count, uns
         msg.payload = (uint32_t)(mix(sent) % 5 == 0 ? mix(sent) % (most + 1) : mix(sent) % 100);
         msg.bytes = mix(sent + 1); /* credit, in one of kind EAGER */
         fill(payload, msg.payload, sent);
-        if (sent < count && tcp()->msg(pair->ep[from], &msg, payload) == PK_OK)
+        if (sent < count && tcp()->send(pair->ep[from], &msg, payload) == PK_OK)
             sent++;
         if (cut_every != 0 && sent % cut_every == cut_every - 1 && sent < count)
             tcp_cut(pair->ep[sent % 2], 0);
@@ -100,7 +100,7 @@ Test(tcp, messages_wait_where_nobody_reads)
     tcp_params("1", "16", "524288");
     tcp_pair_new(&pair);
     for (int i = 0; i < 100000; i++) {
-        taken += tcp()->msg(pair.ep[0], &msg, payload) == PK_OK;
+        taken += tcp()->send(pair.ep[0], &msg, payload) == PK_OK;
         (void)tcp()->progress(pair.iface[0]);
     }
     cr_assert_lt(taken, PKI_TCP_TX_BYTES / PKI_TCP_EAGER_MAX + 1);
@@ -347,7 +347,7 @@ Test(tcp, leaving_is_no_death)
 
     tcp_params("2", "2", "16384");
     tcp_pair_new(&pair);
-    cr_assert_eq(tcp()->msg(pair.ep[0], &msg, NULL), PK_OK);
+    cr_assert_eq(tcp()->send(pair.ep[0], &msg, NULL), PK_OK);
     tcp()->ep_close(pair.ep[0]);
     free(pair.ep[0]);
     pair.ep[0] = NULL;
@@ -357,7 +357,7 @@ Test(tcp, leaving_is_no_death)
     cr_assert_not(pair.ep[1]->dead);
     cr_assert(tcp_peek(pair.ep[1], &msg, &payload), "what was sent before is read");
     tcp_pop(pair.ep[1]);
-    cr_assert_eq(tcp()->msg(pair.ep[1], &msg, NULL), PK_OK, "and what comes too late goes nowhere");
+    cr_assert_eq(tcp()->send(pair.ep[1], &msg, NULL), PK_OK, "and what comes too late goes nowhere");
     tcp_pair_free(&pair);
 }
 
@@ -447,7 +447,7 @@ Test(tcp, messages_that_were_not_sent_cannot_be_acknowledged)
         ep = pki_tcp_ep_of(pair.ep[1]);
         if (queued) { /* the kernel has no room */
             ep->links[0].writable = false;
-            cr_assert_eq(tcp()->msg(pair.ep[1], &msg, payload), PK_OK);
+            cr_assert_eq(tcp()->send(pair.ep[1], &msg, payload), PK_OK);
             cr_assert_lt(ep->ctrl.tx_sent, ep->ctrl.tx_end);
         }
         acknowledge_first(&pair);

@@ -286,7 +286,7 @@ Test(tcp_eager_put, a_cts_is_sent_when_it_is_asked_for)
     begin(&pair, "1", "65536");
     grant_how(&pair, 3, BYTES, 5, false);
     cr_assert_eq(hears_of_grant(&pair, PKI_NS_PER_S / 5), 0);
-    cr_assert_eq(tcp()->msg(pair.ep[1], &(struct pki_msg){ .kind = PKI_MSG_CTS, .op = 3, .sig = 5, .bytes = BYTES }, NULL), PK_OK);
+    cr_assert_eq(tcp()->send(pair.ep[1], &(struct pki_msg){ .kind = PKI_MSG_CTS, .op = 3, .sig = 5, .bytes = BYTES }, NULL), PK_OK);
     cr_assert_eq(hears_of_grant(&pair, TIMEOUT_NS), 3);
     put_eagerly(&pair, &put, 3);
     put.eager_put = false;

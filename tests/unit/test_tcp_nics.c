@@ -157,7 +157,7 @@ static void foreign_first(const struct sockaddr_storage *foreign, struct pki_ifa
         cr_assert_eq(getpeername(pki_tcp_ep_of(pair.ep[1])->links[i].source.fd, (struct sockaddr *)&there, &bytes), 0);
         cr_assert_eq(memcmp(&there, &peer_info.address[1], sizeof(struct sockaddr_in)), 0, "connection %u leads to the foreign address", i);
     }
-    cr_assert_eq(tcp()->msg(pair.ep[1], &msg, NULL), PK_OK);
+    cr_assert_eq(tcp()->send(pair.ep[1], &msg, NULL), PK_OK);
     for (uint64_t until = pki_now_ns() + PKI_NS_PER_S; !tcp()->peek(pair.ep[0], &msg, &payload) && pki_now_ns() < until;)
         tcp_pair_progress(&pair);
     cr_assert(tcp()->peek(pair.ep[0], &msg, &payload), "the peer hears what is said");

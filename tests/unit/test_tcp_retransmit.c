@@ -221,7 +221,7 @@ static void say_news(struct tcp_pair *pair, int from, bool leaves)
 {
     const struct pki_msg msg = { .kind = PKI_MSG_SIDE, .payload = 12, .extra = leaves ? PKI_SIDE_SHUTDOWN : 0 };
 
-    cr_assert_eq(tcp()->msg(pair->ep[from], &msg, "twelve bytes"), PK_OK);
+    cr_assert_eq(tcp()->send(pair->ep[from], &msg, "twelve bytes"), PK_OK);
 }
 
 static bool hears_news(struct tcp_pair *pair, int rank)
@@ -288,7 +288,7 @@ Test(tcp_retransmit, shutdown_to_who_seldom_polls, .timeout = 60)
         tcp_pair_await_end(&pair, leaver, &one);
         spoil(leaver);
         for (uint64_t op = 1; op <= 2; op++)
-            cr_assert_eq(tcp()->msg(pair.ep[leaver], &(struct pki_msg){ .kind = PKI_MSG_EAGER, .flags = PKI_MSG_FLAG_COLL, .op = op, .payload = 5 }, "five!"), PK_OK);
+            cr_assert_eq(tcp()->send(pair.ep[leaver], &(struct pki_msg){ .kind = PKI_MSG_EAGER, .flags = PKI_MSG_FLAG_COLL, .op = op, .payload = 5 }, "five!"), PK_OK);
         say_news(&pair, leaver, true);
         tcp()->ep_close(pair.ep[leaver]);
         free(pair.ep[leaver]);

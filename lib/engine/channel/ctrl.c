@@ -22,7 +22,7 @@ void pki_ctrl_failed(struct pki_engine *e, struct pki_peer *peer, const struct p
 
 pk_result_t pki_ctrl_send(struct pki_peer *peer, const struct pki_msg *msg, const void *payload, struct pki_engine *e)
 {
-    pk_result_t result = peer->ctrl->iface->transport->msg(peer->ctrl, msg, payload);
+    pk_result_t result = peer->ctrl->iface->transport->send(peer->ctrl, msg, payload);
 
     if (result == PK_OK)
         e->stats.messages++;
@@ -204,6 +204,8 @@ static void dispatch(struct pki_engine *e, struct pki_peer *peer, const struct p
         return;
     }
     if (handler->take != NULL) {
+        if (msg->kind == PKI_MSG_SIDE)
+            e->handlers->take_events(e);
         handler->take(e, peer, msg, payload);
         return;
     }

@@ -14,7 +14,7 @@ static struct pki_ep *find_carrier(const struct pki_peer *peer, const struct pki
         struct pki_ep *other = peer->eps[i];
 
         if (other != ep && other != peer->ctrl && !other->dead && other->iface->transport->between_hosts &&
-            other->iface->msg_payload_max >= PKI_NOTE_MAX)
+            other->iface->caps.msg_payload_max >= PKI_NOTE_MAX)
             return other;
     }
     return NULL;
@@ -50,7 +50,7 @@ static void send_note(struct pki_ep *carrier, struct pki_note *out)
 {
     const struct pki_msg msg = { .kind = PKI_MSG_NOTE, .payload = out->bytes };
 
-    if (out->bytes > 0 && carrier->iface->transport->msg(carrier, &msg, out->data) == PK_OK)
+    if (out->bytes > 0 && carrier->iface->transport->send(carrier, &msg, out->data) == PK_OK)
         out->bytes = 0;
 }
 

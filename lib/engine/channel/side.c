@@ -107,7 +107,7 @@ static pk_result_t tell_by_message(struct pki_peer *peer, const struct frame *fr
     pki_put_u32(bytes + 4, (uint32_t)frame->u.failed.code);
     pki_put_u32(bytes + 8, (uint32_t)frame->u.failed.peer);
     memcpy(bytes + NEWS_BYTES, frame->u.failed.text, text);
-    return peer->ctrl->iface->transport->msg(peer->ctrl, &msg, bytes);
+    return peer->ctrl->iface->transport->send(peer->ctrl, &msg, bytes);
 }
 
 /* PK_IN_PROGRESS: there is no room now. Whom nothing reaches any more sees the connection close. */
@@ -128,7 +128,7 @@ static pk_result_t send_agree_message(struct pki_peer *peer, const unsigned char
 
     pki_put_u32(bytes, FRAME_AGREE);
     memcpy(bytes + 4, data, n);
-    return peer->ctrl->iface->transport->msg(peer->ctrl, &msg, bytes);
+    return peer->ctrl->iface->transport->send(peer->ctrl, &msg, bytes);
 }
 
 pk_result_t pki_side_send_agree(struct pki_peer *peer, const unsigned char *data, size_t n)
@@ -240,7 +240,7 @@ static void take_shutdown(struct pki_peer *peer, const struct frame *frame)
     peer->shutdown = why >= PKI_SHUTDOWN_DESTROYED && why < PKI_SHUTDOWN_NONE ? (enum pki_shutdown)why : PKI_SHUTDOWN_DESTROYED;
     peer->last_coll = (uint32_t)frame->u.failed.peer;
     for (int i = 0; i < peer->neps; i++)
-        peer->eps[i]->shutdown = true;
+        peer->eps[i]->farewell.theirs = true;
 }
 
 static pk_result_t take_export(struct pki_engine *e, struct pki_peer *peer, const struct frame *frame, const int *fds, int n)

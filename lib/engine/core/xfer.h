@@ -51,6 +51,14 @@ struct pki_xfer_user {
     pk_result_t (*combine)(struct pki_task *task, uint32_t step, size_t at, const void *payload, size_t bytes);
 };
 
+/* What of a transfer transports are moving: a ring, [tail, head) of which are theirs. */
+struct pki_xfer_puts {
+    struct pki_put few[PKI_XFER_PUTS_FEW];
+    struct pki_put *more; /* [PKI_XFER_PUTS] instead, if n says so; NULL: not made. Like `few` it lives as long as the engine */
+    uint8_t n;            /* that may be in flight; 0: PKI_XFER_PUTS_FEW */
+    unsigned head, tail;
+};
+
 struct pki_xfer {
     struct pki_list match;  /* peer->sends or peer->recvs while it can be matched */
     struct pki_list active; /* engine->active while it must be looked at in every progress */
@@ -89,11 +97,8 @@ struct pki_xfer {
     struct pki_signal start, finish; /* of the slot: buffer free; last byte in place. Of the cell: bytes ready; taken */
     struct pki_signal_slot *cell; /* send: offered there. receive: the offer was taken. NULL: neither, or not yet */
     uint32_t cell_value;        /* that opens its start and done */
-    struct pki_put puts[PKI_XFER_PUTS_FEW];
+    struct pki_xfer_puts puts;
     struct pki_recv recv;   /* receive: what has been posted */
-    struct pki_put *more;   /* [PKI_XFER_PUTS] instead, if nputs says so; NULL: not made. Like `puts` it lives as long as the engine */
-    uint8_t nputs;          /* that may be in flight; 0: PKI_XFER_PUTS_FEW */
-    unsigned puts_head, puts_tail;
     uint32_t region;        /* granted or offered: of this rank; 0: none */
     struct pki_bounce *bounce_state;
     void *kept;             /* receive into GPU memory: an eager message that came before the buffer was free */

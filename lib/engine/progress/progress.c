@@ -27,20 +27,33 @@ static void take_event(struct pki_engine *e, struct pki_event *event)
         pki_ctrl_arrived(e, pki_container_of(event, struct pki_arrival, event));
 }
 
+static bool take_events(struct pki_engine *e, struct pki_iface *iface)
+{
+    struct pki_list *node;
+    bool any = false;
+
+    while ((node = pki_list_pop(&iface->events)) != NULL) {
+        take_event(e, pki_container_of(node, struct pki_event, node));
+        any = true;
+    }
+    return any;
+}
+
+void pki_engine_take_events(struct pki_engine *e)
+{
+    for (int i = 0; i < e->nifaces; i++)
+        (void)take_events(e, e->ifaces[i]);
+}
+
 static bool progress_transports(struct pki_engine *e)
 {
     bool moved = false;
 
     for (int i = 0; i < e->nifaces; i++) {
-        struct pki_list *node;
-
         if (!e->ifaces[i]->carries)
             continue;
         (void)e->ifaces[i]->transport->progress(e->ifaces[i]);
-        while ((node = pki_list_pop(&e->ifaces[i]->events)) != NULL) {
-            take_event(e, pki_container_of(node, struct pki_event, node));
-            moved = true;
-        }
+        moved |= take_events(e, e->ifaces[i]);
     }
     return moved;
 }

@@ -76,7 +76,7 @@ void pki_bounce_placed(struct pki_xfer *xfer, const struct pki_msg *msg)
 /* Where nothing can be put the piece goes as DATA messages; they come in order and tell of themselves. */
 static void piece_tell(struct pki_xfer *xfer, struct pki_piece *piece)
 {
-    size_t max = xfer->path->iface->msg_payload_max;
+    size_t max = xfer->path->iface->caps.msg_payload_max;
 
     if (xfer->reported < piece->offset) /* pieces before it were put, until the transport was refused, and the receiver is to be told so first */
         return;

@@ -129,7 +129,8 @@ bool pki_rdma_ctrl_resend(struct pki_rdma_ep *ep, uint32_t arrived, uint32_t cre
 
 static bool has_room(struct pki_rdma_ep *ep)
 {
-    return ep->recover.state == PKI_RDMA_UP && has_credit(&ep->ctrl, 1) && has_request(&ep->qps[0]); /* the last credit is for the shutdown message */
+    /* The last credit is for the shutdown message. */
+    return ep->recover.state == PKI_RDMA_UP && has_credit(&ep->ctrl, 1) && has_request(&ep->qps[0]);
 }
 
 /* There is room. The peer reads credit in passing; there is no place for it in a short head. */
@@ -142,7 +143,7 @@ static pk_result_t send_with_credit(struct pki_rdma_ep *ep, struct pki_msg *head
     return send_parts(ep, parts, false);
 }
 
-pk_result_t pki_rdma_msg(struct pki_ep *base, const struct pki_msg *msg, const void *payload)
+pk_result_t pki_rdma_send(struct pki_ep *base, const struct pki_msg *msg, const void *payload)
 {
     struct pki_rdma_ep *ep = pki_rdma_ep_of(base);
     struct pki_msg head = *msg;
@@ -233,7 +234,8 @@ static void send_shutdown(struct pki_rdma_ep *ep)
         ep->shutdown_sent = send_parts(ep, &parts, true) == PK_OK;
 }
 
-/* Goodbye is behind all that was sent: when it has been acknowledged all has come. After a failure nothing is recovered for its sake. */
+/* Goodbye is behind all that was sent: when it has been acknowledged all has come. After a failure nothing is recovered for
+ * its sake. */
 bool pki_rdma_ctrl_is_settled(const struct pki_rdma_ep *ep)
 {
     if (!ep->base.can_put || ep->base.dead || ep->left)

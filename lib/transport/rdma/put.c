@@ -33,7 +33,7 @@ static bool tell(struct pki_rdma_ep *ep, struct pki_rdma_move *move)
 
     if (move->fin.kind == 0 || (has_ended(ep, next) && is_same_transfer(&move->fin, &move_at(ep, next)->fin)))
         return true;
-    return pki_rdma_msg(&ep->base, &move->fin, NULL) == PK_OK;
+    return pki_rdma_send(&ep->base, &move->fin, NULL) == PK_OK;
 }
 
 /* The engine wants the puts of one transfer to end in order, so a later put waits for an earlier one. */

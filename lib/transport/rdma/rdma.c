@@ -45,7 +45,7 @@ static pk_result_t rdma_open(const struct pki_iface_config *config, struct pki_i
     iface->epoll_fd = pki_fd_keep(epoll_create1(EPOLL_CLOEXEC));
     if (iface->epoll_fd < 0)
         return pki_fail_errno(PK_ERR_SYSTEM, NULL, "rdma: epoll_create1");
-    base->msg_payload_max = PKI_RDMA_PAYLOAD_MAX;
+    base->caps.msg_payload_max = PKI_RDMA_PAYLOAD_MAX;
     base->fd = -1;
     pki_list_init(&iface->eps);
     pki_list_init(&iface->used);
@@ -78,6 +78,7 @@ static pk_result_t rdma_ep_init(struct pki_ep *base, struct pki_blob *mine)
 
     base->dead = base->can_put = false;
     base->notes = &ep->notes;
+    base->report = ep->report;
     ep->iface = pki_rdma_iface_of(base->iface);
     pki_list_init(&ep->node);
     if (ep->iface->refused)
@@ -134,7 +135,7 @@ static pk_result_t rdma_ep_connect(struct pki_ep *base, struct pki_blob *theirs)
     if (result != PK_OK)
         return result;
     pki_list_push(&ep->iface->eps, &ep->node);
-    base->can_put = base->lingers = true;
+    base->can_put = base->farewell.lingers = true;
     return PK_OK;
 }
 
@@ -308,8 +309,8 @@ static bool rdma_progress(struct pki_iface *base)
         advance(ep);
         if (ep->notes.due)
             pki_rdma_exchange_notes(ep);
-        if (ep->base.closing && ep->base.lingers)
-            ep->base.lingers = !pki_rdma_shutdown(ep);
+        if (ep->base.farewell.mine && ep->base.farewell.lingers)
+            ep->base.farewell.lingers = !pki_rdma_shutdown(ep);
     }
     return any;
 }
@@ -329,10 +330,9 @@ const struct pki_transport pki_transport_rdma = {
     .ep_init = rdma_ep_init,
     .ep_connect = rdma_ep_connect,
     .ep_close = rdma_ep_close,
-    .msg = pki_rdma_msg,
+    .send = pki_rdma_send,
     .peek = pki_rdma_peek,
     .pop = pki_rdma_pop,
-    .describe = pki_rdma_describe,
     .reg = pki_rdma_reg,
     .put = pki_rdma_put,
     .progress = rdma_progress,

@@ -39,9 +39,12 @@
 #define PKI_RDMA_KEYS_MAX (PKI_RDMA_PAYLOAD_MAX / (uint32_t)sizeof(uint32_t)) /* behind one CTS */
 #define PKI_RDMA_SLOT_BYTES (sizeof(struct pki_msg) + PKI_RDMA_PAYLOAD_MAX)
 
+#define PKI_RDMA_REPORT_BYTES 1000u
+
 #define PKI_RDMA_MAGIC 0x52444d41u
 #define PKI_RDMA_VERSION 4u
-/* Memory is registered in pieces of 2^shift bytes at most, whose borders are multiples of that: keys of a range follow from its address. */
+/* Memory is registered in pieces of 2^shift bytes at most, whose borders are multiples of that: keys of a range follow from
+ * its address. */
 #define PKI_RDMA_PIECE_SHIFT 30u
 #define PKI_RDMA_PIECE_SHIFT_MIN 12u
 #define PKI_RDMA_RECEIVE ((uint64_t)1 << 63) /* in a work request's id: it is a receive */
@@ -239,6 +242,7 @@ struct pki_rdma_ep {
     bool immediate;       /* both ends can write with immediate data */
     struct pki_rdma_recover recover;
     struct pki_notes notes;
+    char report[PKI_RDMA_REPORT_BYTES]; /* base.report */
     struct pki_rdma_ctrl ctrl;
     struct pki_rdma_grants grants, targets;
     uint32_t number, numbers_out;         /* the last one given to a grant; how many grants have one */
@@ -293,14 +297,16 @@ void pki_rdma_rails_close(struct pki_rdma_iface *iface);
 /* Look at its port again. True: it is active, and what describes it is up to date. */
 bool pki_rdma_rail_look(struct pki_rdma_rail *rail);
 
-/* gid.c: the entry of a port's table that is used; PK_GID_INDEX, or on Ethernet a RoCE v2 one, IPv4 before global IPv6 before link-local. */
+/* gid.c: the entry of a port's table that is used; PK_GID_INDEX, or on Ethernet a RoCE v2 one, IPv4 before global IPv6 before
+ * link-local. */
 pk_result_t pki_rdma_choose_gid(struct pki_rdma_rail *rail, int entries);
 /* Which of two RoCE addresses goes before: the lower one; -1: cannot be used at all. */
 int pki_rdma_gid_order(const struct ibv_gid_entry *entry);
 
 /*
- * monitor.c: the kernel tells (by userfaultfd) when monitored memory is unmapped, moved or given back. One monitor for the process, from the first
- * open to the last close. Where there is none (an old kernel, a container that forbids it) nothing is `is_monitored`.
+ * monitor.c: the kernel tells (by userfaultfd) when monitored memory is unmapped, moved or given back. One monitor for the
+ * process, from the first open to the last close. Where there is none (an old kernel, a container that forbids it) nothing is
+ * `is_monitored`.
  */
 void pki_rdma_monitor_open(void);
 void pki_rdma_monitor_close(void);
@@ -342,7 +348,8 @@ static inline uint64_t pki_rdma_wr_id(const struct pki_rdma_qp *qp, uint32_t seq
 /* Hand over a chain of `n` requests with one doorbell. On failure the queue pair is dead. */
 bool pki_rdma_post(struct pki_rdma_qp *qp, struct ibv_send_wr *first, unsigned n);
 
-/* hello.c: how an endpoint describes itself; and can this build talk to a rank that says so? A text why not, or NULL and *hello. Pure. */
+/* hello.c: how an endpoint describes itself; and can this build talk to a rank that says so? A text why not, or NULL and
+ * *hello. Pure. */
 void pki_rdma_hello_fill(const struct pki_rdma_ep *ep, struct pki_rdma_hello *hello);
 const char *pki_rdma_hello_check(const struct pki_rdma_hello *hello);
 const char *pki_rdma_hello_parse(const struct pki_blob *blob, struct pki_rdma_hello *hello);
@@ -350,7 +357,7 @@ const char *pki_rdma_hello_parse(const struct pki_blob *blob, struct pki_rdma_he
 /* ctrl.c */
 pk_result_t pki_rdma_ctrl_open(struct pki_rdma_ep *ep);
 void pki_rdma_ctrl_close(struct pki_rdma_ep *ep);
-pk_result_t pki_rdma_msg(struct pki_ep *ep, const struct pki_msg *msg, const void *payload);
+pk_result_t pki_rdma_send(struct pki_ep *ep, const struct pki_msg *msg, const void *payload);
 pk_result_t pki_rdma_recv_post(struct pki_recv *recv, const struct pki_msg *tell);
 bool pki_rdma_peek(struct pki_ep *ep, struct pki_msg *msg, const void **payload);
 void pki_rdma_pop(struct pki_ep *ep);
@@ -363,7 +370,8 @@ void pki_rdma_ctrl_credit(struct pki_rdma_ep *ep);
 void pki_rdma_ctrl_ask(struct pki_rdma_ep *ep);
 /* Receives for what has been popped, once they are worth it. */
 void pki_rdma_ctrl_repost(struct pki_rdma_ep *ep);
-/* Post receives on all queue pairs, which are new, before they are ready to receive: the first ones, or after those that had been. */
+/* Post receives on all queue pairs, which are new, before they are ready to receive: the first ones, or after those that had
+ * been. */
 pk_result_t pki_rdma_ctrl_again(struct pki_rdma_ep *ep);
 /* Send what the peer has not got, of which `arrived` messages in all have come. False: this failed too. */
 bool pki_rdma_ctrl_resend(struct pki_rdma_ep *ep, uint32_t arrived, uint32_t credit);
@@ -414,7 +422,7 @@ const char *pki_rdma_note_parse(const void *bytes, size_t n, struct pki_rdma_not
 void pki_rdma_watchdog(struct pki_rdma_ep *ep);
 
 /* describe.c */
-void pki_rdma_describe(const struct pki_ep *ep, struct pki_text *out);
+void pki_rdma_report(struct pki_rdma_ep *ep); /* written down for people */
 
 /* revoke.c */
 void pki_rdma_recv_cancel(struct pki_iface *base);

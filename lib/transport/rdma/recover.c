@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A queue pair that has failed: all of the pair are made anew, at both ends, on the rails whose ports are active then. Notes, which
- * another endpoint carries, say which queue pairs are the new ones and what has come over the old ones:
+ * A queue pair that has failed: all of the pair are made anew, at both ends, on the rails whose ports are active then. Notes,
+ * which another endpoint carries, say which queue pairs are the new ones and what has come over the old ones:
  *
- *   both ends bring their queue pairs into error, and wait for the completions of what had come before     DRAINING
- *   destroy them, and wait for a port that is active                                                       WAITING
- *   make new ones, say their numbers, the messages that have come, the grants that are not filled (HELLO)   GREETING
- *   connect, and say so (READY)                                                                            CONNECTED
- *   send again what has not come                                                                           UP
+ * both ends bring their queue pairs into error, and wait for the completions of what had come before     DRAINING destroy them,
+ * and wait for a port that is active                                                       WAITING make new ones, say their
+ * numbers, the messages that have come, the grants that are not filled (HELLO)   GREETING connect, and say so (READY)
+ * CONNECTED send again what has not come                                                                           UP
  *
- * The old queue pairs are gone at both ends before anything is sent again, so that no write which is late can hit a buffer that has
- * been given back, and none is counted twice. A message that came is not sent again; a grant's writes are, unless all of them had come.
- * Who closes its end goes on with this until its shutdown message has arrived; who has heard a shutdown message does not, and says so when it is greeted.
+ * The old queue pairs are gone at both ends before anything is sent again, so that no write which is late can hit a buffer that
+ * has been given back, and none is counted twice. A message that came is not sent again; a grant's writes are, unless all of
+ * them had come. Who closes its end goes on with this until its shutdown message has arrived; who has heard a shutdown message
+ * does not, and says so when it is greeted.
  */
 #include <stddef.h>
 #include <string.h>
@@ -24,7 +24,8 @@
 #define SAY_NS (100 * PKI_NS_PER_MS) /* that a note of the end may wait for room */
 #define TIMEOUT_NS (5 * PKI_NS_PER_S) /* without an active port, or with queue pairs that fail again and again, */
 #define FAILURES 3 /* so many times: on a machine that is starved of processors one may take all that time */
-#define STOOD_NS (30 * PKI_NS_PER_S) /* then a failure is a new one though nothing has completed meanwhile: longer than any device tries */
+/* then a failure is a new one though nothing has completed meanwhile: longer than any device tries */
+#define STOOD_NS (30 * PKI_NS_PER_S)
 #define AWAY_NS (50 * PKI_NS_PER_MS) /* without a look: the rank was not in the library, and that does not count */
 
 _Static_assert(sizeof(struct pki_rdma_note) <= PKI_NOTE_MAX, "a note fits");
@@ -37,6 +38,7 @@ static void enter(struct pki_rdma_ep *ep, enum pki_rdma_state state)
     ep->base.recovering = state != PKI_RDMA_UP;
     ep->recover.entered_ns = ep->recover.advanced_ns = pki_now_ns();
     ep->recover.said = false;
+    pki_rdma_report(ep);
 }
 
 static void destroy_qps(struct pki_rdma_ep *ep)
@@ -108,8 +110,8 @@ static bool is_listed(const struct pki_rdma_note *note, uint32_t number)
     return false;
 }
 
-/* A put whose writes tell of themselves has come as a whole, or starts over. One that had not begun belongs to a grant that may be younger
- * than the peer's list: a peer that is up again sends them while this end is not yet. */
+/* A put whose writes tell of themselves has come as a whole, or starts over. One that had not begun belongs to a grant that
+ * may be younger than the peer's list: a peer that is up again sends them while this end is not yet. */
 static void judge_moves(struct pki_rdma_ep *ep)
 {
     for (uint32_t i = ep->move_head; i != ep->move_end; i++) {
@@ -202,7 +204,8 @@ static void resume(struct pki_rdma_ep *ep)
         pki_rdma_broken(ep, "the new queue pairs have failed too");
     else if (pki_rdma_ctrl_resend(ep, ep->recover.theirs.arrived, ep->recover.theirs.reposted))
         pki_rdma_stripe(ep);
-    pki_rdma_ctrl_repost(ep); /* what was popped since they were made: the peer may have no credit left, and send nothing to be popped */
+    /* what was popped since they were made: the peer may have no credit left, and send nothing to be popped */
+    pki_rdma_ctrl_repost(ep);
 }
 
 static void put_off(struct pki_rdma_recover *recover, uint64_t now)

@@ -70,7 +70,7 @@ static pk_result_t shm_open_iface(const struct pki_iface_config *config, struct 
 
     shm->data_used = data_used(config->local_ranks);
     shm->crowded = config->shares_cpu;
-    iface->msg_payload_max = PKI_SHM_PAYLOAD_MAX;
+    iface->caps.msg_payload_max = PKI_SHM_PAYLOAD_MAX;
     pki_list_init(&iface->events);
     pki_list_init(&shm->eps);
     pki_list_init(&shm->refused);
@@ -307,7 +307,7 @@ const struct pki_transport pki_transport_shm = {
     .reg = shm_reg,
     .map = shm_map,
     .unmap = shm_unmap,
-    .msg = pki_shm_msg,
+    .send = pki_shm_send,
     .peek = pki_shm_peek,
     .pop = pki_shm_pop,
     .put = pki_shm_put,

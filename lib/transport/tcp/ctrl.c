@@ -138,7 +138,7 @@ PKI_HOT bool pki_tcp_has_room(const struct pki_tcp_ep *ep, const struct pki_msg 
     return ep->left || tx_room(&ep->ctrl) >= PKI_TCP_MSG_HEAD_MAX + msg->payload + PKI_TCP_LINE;
 }
 
-PKI_HOT pk_result_t pki_tcp_msg(struct pki_ep *base, const struct pki_msg *msg, const void *payload)
+PKI_HOT pk_result_t pki_tcp_send(struct pki_ep *base, const struct pki_msg *msg, const void *payload)
 {
     struct pki_tcp_ep *ep = pki_tcp_ep_of(base);
     struct pki_tcp_ctrl *ctrl = &ep->ctrl;

@@ -56,7 +56,7 @@ pk_result_t pki_tcp_recv_post(struct pki_recv *recv, const struct pki_msg *tell)
     ep->iface->busy++;
     if (!pki_tcp_unexpected_adopt(ep, recv))
         pki_tcp_lost(ep, 0, "sent bytes of operation %llu twice", (unsigned long long)recv->op);
-    return tell != NULL && !ep->base.dead ? pki_tcp_msg(&ep->base, &out, NULL) : PK_OK;
+    return tell != NULL && !ep->base.dead ? pki_tcp_send(&ep->base, &out, NULL) : PK_OK;
 }
 
 static bool has_come(const struct pki_tcp_ep *ep, const struct pki_recv *grant, const struct pki_tcp_chunk *chunk)

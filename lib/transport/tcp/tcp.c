@@ -136,12 +136,12 @@ static pk_result_t tcp_open(const struct pki_iface_config *config, struct pki_if
         return result;
     }
     pki_tcp_scopes_find(iface);
-    base->msg_payload_max = PKI_TCP_PAYLOAD_MAX;
-    base->eager_max = pki_tuning.tcp.eager_bytes < PKI_TCP_EAGER_MAX ? pki_tuning.tcp.eager_bytes : PKI_TCP_EAGER_MAX;
-    base->eager_credits = true;
-    base->eager_put_max = PKI_TCP_EAGER_PUT_MAX;
-    base->eager_put_credit = PKI_TCP_EAGER_PUT_CREDIT;
-    base->deep = iface->threads.max == 0;
+    base->caps.msg_payload_max = PKI_TCP_PAYLOAD_MAX;
+    base->caps.eager_max = pki_tuning.tcp.eager_bytes < PKI_TCP_EAGER_MAX ? pki_tuning.tcp.eager_bytes : PKI_TCP_EAGER_MAX;
+    base->caps.eager_credits = true;
+    base->caps.eager_put_max = PKI_TCP_EAGER_PUT_MAX;
+    base->caps.eager_put_credit = PKI_TCP_EAGER_PUT_CREDIT;
+    base->caps.deep = iface->threads.max == 0;
     return PK_OK;
 }
 
@@ -249,6 +249,8 @@ static pk_result_t tcp_ep_connect(struct pki_ep *base, struct pki_blob *theirs)
     pki_tcp_trouble(ep->iface);
     base->connecting = true;
     base->can_put = true;
+    base->report = ep->report;
+    pki_tcp_report(ep);
     return PK_OK;
 }
 
@@ -307,8 +309,7 @@ const struct pki_transport pki_transport_tcp = {
     .ep_init = tcp_ep_init,
     .ep_connect = tcp_ep_connect,
     .ep_close = tcp_ep_close,
-    .describe = pki_tcp_describe,
-    .msg = pki_tcp_msg,
+    .send = pki_tcp_send,
     .peek = pki_tcp_peek,
     .pop = pki_tcp_pop,
     .put = pki_tcp_put,

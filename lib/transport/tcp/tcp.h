@@ -37,6 +37,7 @@
 struct pki_tcp_ep;
 struct pki_tcp_iface;
 
+#define PKI_TCP_REPORT_BYTES 400
 #define PKI_TCP_TARGETS 16 /* addresses of a peer that are tried, link-local ones by each interface */
 
 enum pki_tcp_how {
@@ -47,7 +48,8 @@ enum pki_tcp_how {
 
 struct pki_tcp_target { /* an address of the peer's, with the scope of this host */
     struct sockaddr_storage address;
-    enum { PKI_TCP_UNTRIED, PKI_TCP_TRYING, PKI_TCP_NO_ANSWER, PKI_TCP_FAILED } state; /* SILENT: it accepts, and does not answer */
+    /* SILENT: it accepts, and does not answer */
+    enum { PKI_TCP_UNTRIED, PKI_TCP_TRYING, PKI_TCP_NO_ANSWER, PKI_TCP_FAILED } state;
     int error; /* FAILED: errno; 0: closed by who listens there, or it is somebody else */
 };
 
@@ -129,7 +131,8 @@ struct pki_tcp_link {
     unsigned attempts, target; /* ep->targets' that is tried */
     int error; /* with which it broke; 0: closed by the other end */
     uint64_t broken_ns, refused_ns, retry_ns, attempt_ends_ns;
-    uint64_t shows_ns; /* what has been connected shows that the peer lives, if it still stands by then; 0: nothing is connected */
+    /* what has been connected shows that the peer lives, if it still stands by then; 0: nothing is connected */
+    uint64_t shows_ns;
     unsigned char hello[PKI_TCP_HELLO_BYTES], challenge[PKI_TCP_CHALLENGE_BYTES];
     size_t have;
 
@@ -195,7 +198,8 @@ struct pki_tcp_ep {
     struct pki_tcp_iface *iface;
     bool connects;                /* this rank does; the peer accepts */
     bool left;                    /* the peer has left in good order */
-    bool gone;                    /* its shutdown message and the end of the control channel have come, though not what it sent before */
+    /* its shutdown message and the end of the control channel have come, though not what it sent before */
+    bool gone;
     struct pki_list unexpected_queue;
     struct pki_tcp_ctrl ctrl;
 
@@ -218,6 +222,7 @@ struct pki_tcp_ep {
     int reached; /* and the one that has led to it; -1: none yet */
     uint64_t connecting_ns; /* since when it is being connected, as far as this rank has looked */
     bool said; /* the log knows that this takes long */
+    char report[PKI_TCP_REPORT_BYTES]; /* base.report */
 };
 
 struct pki_tcp_unproven {
@@ -276,7 +281,8 @@ static inline struct pki_tcp_iface *pki_tcp_iface_of(struct pki_iface *iface)
     return (struct pki_tcp_iface *)(void *)iface;
 }
 
-/* The peer has closed its connections in good order, behind its shutdown message, which waits for what it sent before and is still in one of them. */
+/* The peer has closed its connections in good order, behind its shutdown message, which waits for what it sent before and is
+ * still in one of them. */
 static inline bool pki_tcp_has_gone(const struct pki_tcp_ep *ep)
 {
     return ep->gone && ep->links[0].state == PKI_TCP_UP && ep->links[1].state == PKI_TCP_UP;
@@ -331,7 +337,8 @@ void pki_tcp_link_health(struct pki_tcp_link *link);
 void pki_tcp_trouble(struct pki_tcp_iface *iface);
 /* A connection that is being made is begun anew. */
 void pki_tcp_try_again(struct pki_tcp_link *link);
-/* Nothing more can be done with this peer: the error is recorded with this text, and `error` (an errno, or 0), everything in flight ends. */
+/* Nothing more can be done with this peer: the error is recorded with this text, and `error` (an errno, or 0), everything in
+ * flight ends. */
 void pki_tcp_lost(struct pki_tcp_ep *ep, int error, const char *fmt, ...) PKI_PRINTF(3, 4);
 /* The peer leaves in good order: the control channel is read to its end. */
 void pki_tcp_is_shutting_down(struct pki_tcp_ep *ep);
@@ -349,7 +356,7 @@ pk_result_t pki_tcp_prove(const struct pki_tcp_iface *iface, const char *label, 
 
 /* For this message on the control channel. */
 bool pki_tcp_has_room(const struct pki_tcp_ep *ep, const struct pki_msg *msg);
-pk_result_t pki_tcp_msg(struct pki_ep *ep, const struct pki_msg *msg, const void *payload);
+pk_result_t pki_tcp_send(struct pki_ep *ep, const struct pki_msg *msg, const void *payload);
 bool pki_tcp_peek(struct pki_ep *ep, struct pki_msg *msg, const void **payload);
 void pki_tcp_pop(struct pki_ep *ep);
 /* Read what has come; true when something has. */
@@ -390,7 +397,8 @@ void pki_tcp_data_stripe(struct pki_tcp_ep *ep);
 void pki_tcp_data_acked(struct pki_tcp_link *link, uint64_t frames);
 void pki_tcp_data_lost(struct pki_tcp_ep *ep); /* every put ends with PK_ERR_PEER */
 
-/* For whoever has the half of the link; the result is the system call's. What is left of the chunk being written, of which `written` is what has gone. */
+/* For whoever has the half of the link; the result is the system call's. What is left of the chunk being written, of which
+ * `written` is what has gone. */
 ssize_t pki_tcp_chunk_send(struct pki_tcp_link *link);
 /* Whatever of that chunk a thread has written. */
 void pki_tcp_chunk_sent(struct pki_tcp_link *link);
@@ -413,8 +421,8 @@ bool pki_tcp_copies_are_out(const struct pki_tcp_ep *ep);
 void pki_tcp_data_read(struct pki_tcp_link *link);
 /* Both ways: a new connection begins with what the peer has not had. */
 void pki_tcp_data_rewind(struct pki_tcp_link *link);
-/* For whoever has the half of the link; the result is the system call's. What is left of the chunk being received after `done` bytes more,
- * and the head of the next one. */
+/* For whoever has the half of the link; the result is the system call's. What is left of the chunk being received after
+ * `done` bytes more, and the head of the next one. */
 ssize_t pki_tcp_chunk_receive(struct pki_tcp_link *link, size_t done);
 /* So many bytes of these have come. False: the link is broken, or the endpoint lost. */
 bool pki_tcp_advance_in(struct pki_tcp_link *link, size_t bytes);
@@ -423,11 +431,13 @@ bool pki_tcp_data_returned(struct pki_tcp_job *job);
 
 /* ---- threads.c: other threads for long chunks ---- */
 
-/* Let a thread do the rest of the chunk, `bytes` of a transfer of `whole`, if that pays and one is free; false: the caller does it. */
+/* Let a thread do the rest of the chunk, `bytes` of a transfer of `whole`, if that pays and one is free; false: the caller
+ * does it. */
 bool pki_tcp_offload(struct pki_tcp_link *link, bool out, size_t bytes, size_t whole);
 /* Go on with what threads have ended; true when there was some. */
 bool pki_tcp_take_back(struct pki_tcp_iface *iface);
-/* Both halves are the caller's again, wherever in their chunks the threads are; to be called before anything but that is done with them. */
+/* Both halves are the caller's again, wherever in their chunks the threads are; to be called before anything but that is done
+ * with them. */
 void pki_tcp_recall(struct pki_tcp_link *link);
 /* The same with what goes out, which goes on from there. */
 void pki_tcp_settle_out(struct pki_tcp_link *link);

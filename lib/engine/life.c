@@ -73,7 +73,7 @@ static void lists_init(struct pki_engine *e)
     pki_list_init(&e->tasks);
     pki_list_init(&e->active);
     pki_list_init(&e->registrations);
-    pki_list_init(&e->retired);
+    pki_list_init(&e->mappings.retired);
     pki_list_init(&e->unfreed);
     pki_list_init(&e->graphs);
     pki_list_init(&e->graph_holds);
@@ -324,7 +324,7 @@ static void peer_close(struct pki_peer *peer, bool is_dead)
     pki_fork_let_go(peer->side_fd);
     if (peer->side_fd >= 0)
         close(peer->side_fd);
-    free(peer->reported);
+    free(peer->regions.reported);
     free(peer->graph_slots);
     free((void *)peer->let_go);
 }

@@ -66,22 +66,23 @@ pk_result_t pki_side_send_export(struct pki_engine *e, struct pki_peer *peer, ui
     struct pki_where where = pki_engine_where(e, peer->rank, NULL);
     struct frame frame = { 0 };
 
-    if (peer->exporting != 0 && peer->exporting != id)
+    if (peer->regions.exporting != 0 && peer->regions.exporting != id)
         return PK_IN_PROGRESS;
     fill_export(&frame, id, x);
     do {
-        uint32_t left = x->pieces - peer->exported_pieces;
+        uint32_t left = x->pieces - peer->regions.exported_pieces;
         int n = left < PKI_FRAME_FDS ? (int)left : PKI_FRAME_FDS;
         pk_result_t result;
 
-        frame.kind = peer->exporting == 0 ? FRAME_EXPORT : FRAME_PIECES;
-        result = pki_fd_send(peer->side_fd, &frame, sizeof frame, n > 0 ? x->fds + peer->exported_pieces : NULL, n, &where);
+        frame.kind = peer->regions.exporting == 0 ? FRAME_EXPORT : FRAME_PIECES;
+        result = pki_fd_send(peer->side_fd, &frame, sizeof frame, n > 0 ? x->fds + peer->regions.exported_pieces : NULL, n,
+                             &where);
         if (result != PK_OK)
             return result;
-        peer->exporting = id;
-        peer->exported_pieces += (uint32_t)n;
-    } while (peer->exported_pieces < x->pieces);
-    peer->exporting = peer->exported_pieces = 0;
+        peer->regions.exporting = id;
+        peer->regions.exported_pieces += (uint32_t)n;
+    } while (peer->regions.exported_pieces < x->pieces);
+    peer->regions.exporting = peer->regions.exported_pieces = 0;
     return PK_OK;
 }
 

@@ -176,11 +176,7 @@ struct pki_peer {
     char *ll_held;                  /* where that memory begins, if the peer is of this process: see ll.c */
     struct pki_export ll_exported;
     uint64_t ll_mapping;
-    struct pki_import *imports;
-    uint32_t nimports, imports_cap;
-    uint32_t *reported;             /* [entry]: the id of our region there that the peer has been told of */
-    uint32_t reported_cap;
-    uint32_t exporting, exported_pieces; /* a description in the middle of being sent */
+    struct pki_peer_regions regions;
 };
 
 static inline bool pki_xfer_slots_here(const struct pki_xfer *xfer)

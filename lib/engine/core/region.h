@@ -24,12 +24,10 @@ struct pki_region { /* an allocation of this rank that peers may map */
     uint64_t there[PKI_FUSED_RANKS]; /* where these ranks have it mapped, if they were asked to; 0: unknown */
 };
 
-#define PKI_REGION_BUCKETS 256
-
 struct pki_regions { /* all of this rank's (mem/region.c) */
     struct pki_region *at;
     uint32_t n, cap;
-    uint32_t buckets[PKI_REGION_BUCKETS];
+    uint32_t buckets[256];
     uint32_t looked; /* the next to be looked at whether it is still there */
     uint64_t clock;
     bool holes;      /* some entry may be free */

@@ -18,7 +18,7 @@ static void describe(const struct pki_rdma_ep *ep, struct pki_text *out)
 
     if (ep->qps == NULL || ctrl->block == NULL)
         return;
-    pki_text_add(out, "rdma control channel to rank %d: %s%s%s%s for %llu ms, queue pairs made anew %u times", ep->base.peer,
+    pki_text_add(out, "%s%s%s%s for %llu ms, queue pairs made anew %u times",
                  states[ep->recover.state], ep->base.dead ? ", dead" : "", ep->left ? ", the peer has left" : "",
                  ep->iface->revoked ? ", revoked" : "",
                  (unsigned long long)((pki_now_ns() - ep->recover.entered_ns) / PKI_NS_PER_MS), ep->recover.epoch);

@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A queue pair that has failed: all of the pair are made anew, at both ends, on the rails whose ports are active then. Notes,
- * which another endpoint carries, say which queue pairs are the new ones and what has come over the old ones:
+ * A queue pair that has failed: all of the pair are made anew, at both ends, on the rails whose ports are active then. Notes, which
+ * another endpoint carries, say which queue pairs are the new ones and what has come over the old ones:
  *
- * both ends bring their queue pairs into error, and wait for the completions of what had come before     DRAINING destroy them,
- * and wait for a port that is active                                                       WAITING make new ones, say their
- * numbers, the messages that have come, the grants that are not filled (HELLO)   GREETING connect, and say so (READY)
- * CONNECTED send again what has not come                                                                           UP
+ *   both ends bring their queue pairs into error, and wait for the completions of what had come before     DRAINING
+ *   destroy them, and wait for a port that is active                                                       WAITING
+ *   make new ones, say their numbers, the messages that have come, the grants that are not filled (HELLO)   GREETING
+ *   connect, and say so (READY)                                                                            CONNECTED
+ *   send again what has not come                                                                           UP
  *
- * The old queue pairs are gone at both ends before anything is sent again, so that no write which is late can hit a buffer that
- * has been given back, and none is counted twice. A message that came is not sent again; a grant's writes are, unless all of
- * them had come. Who closes its end goes on with this until its shutdown message has arrived; who has heard a shutdown message
- * does not, and says so when it is greeted.
+ * The old queue pairs are gone at both ends before anything is sent again, so that no write which is late can hit a buffer that has
+ * been given back, and none is counted twice. A message that came is not sent again; a grant's writes are, unless all of them had come.
+ * Who closes its end goes on with this until its shutdown message has arrived; who has heard a shutdown message does not, and says so when it is greeted.
  */
 #include <stddef.h>
 #include <string.h>

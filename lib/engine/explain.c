@@ -173,17 +173,17 @@ static void count_memory(const struct pki_engine *e, pk_stats_t *stats)
 
 void pki_engine_stats(struct pki_engine *e, pk_stats_t *stats)
 {
-    struct pki_counts counts = { 0 };
-
     pki_engine_lock(e);
     *stats = e->stats;
     count_memory(e, stats);
-    for (int i = 0; i < e->nifaces; i++)
-        e->ifaces[i]->transport->count(e->ifaces[i], &counts);
+    for (int i = 0; i < e->nifaces; i++) {
+        const struct pki_counts *counts = &e->ifaces[i]->counts;
+
+        stats->work_requests += counts->work_requests;
+        stats->doorbells += counts->doorbells;
+        stats->completions += counts->completions;
+        stats->registrations += counts->registrations;
+    }
     pki_engine_unlock(e);
-    stats->work_requests = counts.work_requests;
-    stats->doorbells = counts.doorbells;
-    stats->completions = counts.completions;
-    stats->registrations = counts.registrations;
     pki_stream_waits(&stats->waits_pending, &stats->waits_max);
 }

@@ -74,6 +74,7 @@ const struct pki_handlers pki_handlers = {
     .described = pki_region_described,
     .forgotten = pki_region_forgotten,
     .agreement = pki_survive_message,
+    .take_events = pki_engine_take_events,
     .missing = pki_engine_missing,
     .ended = ended,
 };

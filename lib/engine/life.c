@@ -73,7 +73,7 @@ static void lists_init(struct pki_engine *e)
     pki_list_init(&e->tasks);
     pki_list_init(&e->active);
     pki_list_init(&e->registrations);
-    pki_list_init(&e->retired);
+    pki_list_init(&e->mappings.retired);
     pki_list_init(&e->unfreed);
     pki_list_init(&e->graphs);
     pki_list_init(&e->graph_holds);
@@ -173,7 +173,8 @@ pk_result_t pki_engine_iface(struct pki_engine *e, const struct pki_transport *t
     if (iface == NULL)
         return pki_fail(PK_ERR_MEMORY, NULL, "no memory for transport %s", transport->name);
     iface->transport = transport;
-    pki_list_init(&iface->done);
+    iface->fd = -1;
+    pki_list_init(&iface->events);
     result = transport->open(&config, iface);
     if (result != PK_OK) {
         free(iface);
@@ -235,8 +236,8 @@ static void set_eager_put(struct pki_engine *e, struct pki_peer *peer)
     const struct pki_iface *iface = peer->ctrl->iface;
     size_t others = e->config.size > 1 ? (size_t)e->config.size - 1 : 1;
 
-    peer->eager_put_credit = lesser(iface->eager_put_credit, pki_tuning.p2p.eager_put_all_bytes / others);
-    peer->eager_put_max = lesser(iface->eager_put_max, peer->eager_put_credit / 2); /* while the other half is not given back, one can still go */
+    peer->eager_put_credit = lesser(iface->caps.eager_put_credit, pki_tuning.p2p.eager_put_all_bytes / others);
+    peer->eager_put_max = lesser(iface->caps.eager_put_max, peer->eager_put_credit / 2); /* while the other half is not given back, one can still go */
 }
 
 void pki_engine_set_ctrl(struct pki_engine *e, int peer, struct pki_ep *ctrl, int side_fd)
@@ -245,9 +246,9 @@ void pki_engine_set_ctrl(struct pki_engine *e, int peer, struct pki_ep *ctrl, in
 
     e->peers[peer].ctrl = ctrl;
     ctrl->iface->carries = true;
-    if (ctrl->iface->eager_max > 0)
-        e->peers[peer].eager_max = ctrl->iface->eager_max;
-    else if (ctrl->signals_mine != NULL && ctrl->iface->msg_payload_max >= pair->eager_shm_bytes && !e->config.gpus)
+    if (ctrl->iface->caps.eager_max > 0)
+        e->peers[peer].eager_max = ctrl->iface->caps.eager_max;
+    else if (ctrl->signals_mine != NULL && ctrl->iface->caps.msg_payload_max >= pair->eager_shm_bytes && !e->config.gpus)
         e->peers[peer].eager_max = pair->eager_shm_bytes;
     e->peers[peer].eager_coll = e->peers[peer].eager_max;
     if (ctrl->is_one_copy_fast && !e->config.gpus) {
@@ -323,7 +324,7 @@ static void peer_close(struct pki_peer *peer, bool is_dead)
     pki_fork_let_go(peer->side_fd);
     if (peer->side_fd >= 0)
         close(peer->side_fd);
-    free(peer->reported);
+    free(peer->regions.reported);
     free(peer->graph_slots);
     free((void *)peer->let_go);
 }
@@ -359,7 +360,8 @@ static bool leaves(const struct pki_engine *e, const struct pki_peer *peer)
         if (peer->eps[i]->dead)
             return true;
     pki_note_carry(peer);
-    return peer->ctrl->iface->transport->shutdown(peer->ctrl);
+    peer->ctrl->farewell.mine = true;
+    return !peer->ctrl->farewell.lingers;
 }
 
 /* Locked. True: nobody is waited for any more. */

@@ -102,6 +102,13 @@ static void add_task(struct pki_text *out, const struct pki_task *task)
     }
 }
 
+/* What its transport says that keeps it. */
+static void add_report(struct pki_text *out, const struct pki_ep *ctrl)
+{
+    if (ctrl != NULL && ctrl->report != NULL && ctrl->report[0] != '\0')
+        pki_text_add(out, "rank %d over %s: %s\n", ctrl->peer, ctrl->iface->transport->name, ctrl->report);
+}
+
 static bool lock_in_time(struct pki_engine *e)
 {
     for (int turn = 0; turn < LOCK_TURNS; turn++) {
@@ -122,8 +129,7 @@ void pki_engine_pending(struct pki_engine *e, char *text, size_t capacity, size_
         for (const struct pki_list *n = e->tasks.next; n != &e->tasks; n = n->next)
             add_task(&out, pki_container_of(n, struct pki_task, node));
         for (int i = 0; i < e->config.size; i++)
-            if (e->peers[i].ctrl != NULL)
-                e->peers[i].ctrl->iface->transport->describe(e->peers[i].ctrl, &out);
+            add_report(&out, e->peers[i].ctrl);
         pki_engine_unlock(e);
     } else {
         pki_text_add(&out, "a thread has been inside the library, or in a driver call that it made, for more than %u ms\n",

@@ -284,8 +284,8 @@ static void look(struct pki_engine *e)
     }
 }
 
-/* Locked: where to wait. Returns how many descriptors there are. */
-static nfds_t find_fds(struct pki_engine *e)
+/* Locked: where to wait. Returns how many descriptors there are. *moved: there is something to look at before. */
+static nfds_t find_fds(struct pki_engine *e, bool *moved)
 {
     struct pollfd *fds = e->survivor->fds;
     nfds_t n = (nfds_t)e->config.size;
@@ -297,8 +297,10 @@ static nfds_t find_fds(struct pki_engine *e)
 
         atomic_fetch_add(&iface->sleepers, 1);
         fds[n] = (struct pollfd){ .fd = -1, .events = POLLIN };
-        if (iface->transport->between_hosts)
-            fds[n].fd = iface->transport->wait_fd(iface);
+        if (iface->transport->between_hosts) {
+            *moved |= iface->transport->progress(iface);
+            fds[n].fd = iface->fd;
+        }
         n++;
     }
     return n;
@@ -314,12 +316,13 @@ static void rest(struct pki_engine *e, nfds_t n, int ms)
 
 static void look_at_all(struct pki_engine *e, int ms)
 {
+    bool moved = false;
     nfds_t n;
 
     pki_engine_lock(e);
-    n = find_fds(e);
+    n = find_fds(e, &moved);
     pki_engine_unlock(e);
-    rest(e, n, ms);
+    rest(e, n, moved ? 0 : ms);
     pki_engine_lock(e);
     look(e);
     pki_engine_unlock(e);

@@ -55,21 +55,10 @@ static void no_ep(struct pki_ep *ep)
     (void)ep;
 }
 
-static bool no_shutdown(struct pki_ep *ep)
-{
-    (void)ep;
-    return true;
-}
-
 static pk_result_t no_reg(struct pki_iface *iface, const struct pki_mem *mem, struct pki_export *out)
 {
     (void)iface, (void)mem, (void)out;
     return PK_ERR_UNSUPPORTED;
-}
-
-static void no_dereg(struct pki_iface *iface, const struct pki_export *exported)
-{
-    (void)iface, (void)exported;
 }
 
 static pk_result_t no_map(struct pki_ep *ep, const struct pki_export *in, uint64_t *remote)
@@ -83,9 +72,15 @@ static void no_unmap(struct pki_ep *ep, const struct pki_export *in, uint64_t re
     (void)ep, (void)in, (void)remote;
 }
 
-static pk_result_t no_msg(struct pki_ep *ep, const struct pki_msg *msg, const void *payload)
+static pk_result_t no_send(struct pki_ep *ep, const struct pki_msg *msg, const void *payload)
 {
     (void)ep, (void)msg, (void)payload;
+    return PK_ERR_UNSUPPORTED;
+}
+
+static pk_result_t no_recv_post(struct pki_recv *recv, const struct pki_msg *tell)
+{
+    (void)recv, (void)tell;
     return PK_ERR_UNSUPPORTED;
 }
 
@@ -95,49 +90,17 @@ static bool no_peek(struct pki_ep *ep, struct pki_msg *msg, const void **payload
     return false;
 }
 
-static void no_recover(struct pki_ep *ep, struct pki_ep *carrier)
-{
-    (void)ep, (void)carrier;
-}
-
-static void no_noted(struct pki_ep *ep, const void *bytes, size_t n)
-{
-    (void)ep, (void)bytes, (void)n;
-}
-
-static void no_describe(const struct pki_ep *ep, struct pki_text *out)
-{
-    (void)ep, (void)out;
-}
-
 static pk_result_t no_move(struct pki_put *put)
 {
     (void)put;
     return PK_ERR_UNSUPPORTED;
 }
 
-static bool no_gpu(struct pki_iface *iface, const void *addr, size_t bytes)
-{
-    (void)iface, (void)addr, (void)bytes;
-    return false;
-}
-
 /* Everything ends before its call returns. */
-static pk_result_t no_progress(struct pki_iface *iface)
+static bool no_progress(struct pki_iface *iface)
 {
     (void)iface;
-    return PK_OK;
-}
-
-static int no_wait_fd(struct pki_iface *iface)
-{
-    (void)iface;
-    return -1;
-}
-
-static void no_count(const struct pki_iface *iface, struct pki_counts *counts)
-{
-    (void)iface, (void)counts;
+    return false;
 }
 
 /* ---- The table ---- */
@@ -155,28 +118,20 @@ static void fill_setup(struct pki_transport *t)
     t->ep_init = t->ep_init != NULL ? t->ep_init : no_ep_blob;
     t->ep_connect = t->ep_connect != NULL ? t->ep_connect : no_ep_blob;
     t->ep_close = t->ep_close != NULL ? t->ep_close : no_ep;
-    t->shutdown = t->shutdown != NULL ? t->shutdown : no_shutdown;
     t->reg = t->reg != NULL ? t->reg : no_reg;
-    t->dereg = t->dereg != NULL ? t->dereg : no_dereg;
     t->map = t->map != NULL ? t->map : no_map;
     t->unmap = t->unmap != NULL ? t->unmap : no_unmap;
 }
 
 static void fill_traffic(struct pki_transport *t)
 {
-    t->msg = t->msg != NULL ? t->msg : no_msg;
+    t->send = t->send != NULL ? t->send : no_send;
     t->peek = t->peek != NULL ? t->peek : no_peek;
     t->pop = t->pop != NULL ? t->pop : no_ep;
-    t->recover = t->recover != NULL ? t->recover : no_recover;
-    t->noted = t->noted != NULL ? t->noted : no_noted;
-    t->describe = t->describe != NULL ? t->describe : no_describe;
-    t->reaches_gpu = t->reaches_gpu != NULL ? t->reaches_gpu : no_gpu;
     t->put = t->put != NULL ? t->put : no_move;
-    t->get = t->get != NULL ? t->get : no_move;
-    t->revoke = t->revoke != NULL ? t->revoke : no_close;
+    t->recv_post = t->recv_post != NULL ? t->recv_post : no_recv_post;
+    t->recv_cancel = t->recv_cancel != NULL ? t->recv_cancel : no_close;
     t->progress = t->progress != NULL ? t->progress : no_progress;
-    t->wait_fd = t->wait_fd != NULL ? t->wait_fd : no_wait_fd;
-    t->count = t->count != NULL ? t->count : no_count;
 }
 
 static void fill(void)

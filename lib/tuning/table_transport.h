@@ -125,8 +125,6 @@ FIXED(tcp, tell_at_last_bytes, PKI_TCP_TELL_AT_LAST, 128 << 10)
 FIXED(tcp, moves, PKI_TCP_MOVES, 64)
 /* Threads at most, whatever PK_THREADS says. Chosen. */
 FIXED(tcp, threads_max, PKI_TCP_THREADS_MAX, 8)
-/* Grants that are allocated at once. Chosen. */
-FIXED(tcp, grants_a_slab, PKI_TCP_GRANTS_A_SLAB, 32)
 /* Chunks kept of a peer: the credit is of their bytes alone, and a chunk may be of one. Chosen. */
 FIXED(tcp, unexpected, PKI_TCP_UNEXPECTED_MAX, 1024)
 /* Connections accepted in a round. Chosen. */

@@ -4,8 +4,8 @@
 return or a goto, the licence in the first line, no descriptor of the library that does not go through util/fd.h; each file that
 CONTRIBUTING's table of words names exists.
 
-In lib/ also: structs of at most 25 members, 3 of them truth values; lines of at most 130 characters; in a folder of the engine at most 4
-files that call one another in a circle. What exceeds that today stands in tests/abi/style_limits.txt, with how much: it may not grow, and
+In lib/ also: structs of at most 25 members, 3 of them truth values; a transport of at most 16 slots; lines of at most 130 characters; in a
+folder of the engine at most 4 files that call one another in a circle. What exceeds that today stands in tests/abi/style_limits.txt, with how much: it may not grow, and
 nothing new may join it.
 
 usage: style.py TREE | style.py --self-test | style.py --limits TREE    (what style_limits.txt would be now)
@@ -25,6 +25,8 @@ MEMBERS_MAX = 25
 TRUTHS_MAX = 3
 LINE_MAX = 130
 CIRCLE_MAX = 4
+SLOTS_MAX = 16
+TRANSPORT = "lib/transport/transport.h"
 ENGINE = "lib/engine"
 LIMITS = "tests/abi/style_limits.txt"
 FOLDERS = ("lib", "include", "nccl", "bench", "examples", "tests", "tools")
@@ -179,6 +181,17 @@ def check_words(tree):
                 yield "CONTRIBUTING.md: the table of words names %s, which does not exist" % name
 
 
+def check_slots(tree):
+    """Function pointers in the table that a transport fills."""
+    if not os.path.exists(os.path.join(tree, TRANSPORT)):
+        return
+    text = "\n".join(read_lines(tree, TRANSPORT))
+    table = re.search(r"^struct pki_transport \{\n(.*?)^\};", text, re.S | re.M)
+    slots = len(re.findall(r"^\s+[\w *]+\(\*\w+\)\(", table.group(1), re.M)) if table else 0
+    if not 0 < slots <= SLOTS_MAX:
+        yield "%s: a transport has %d slots, 1 to %d are allowed" % (TRANSPORT, slots, SLOTS_MAX)
+
+
 def read_lines(tree, path):
     with open(os.path.join(tree, path), encoding="utf-8") as file:
         lines = file.read().split("\n")
@@ -211,6 +224,7 @@ def check(tree):
     found = find_exceeding(tree)
     problems += check_limits(found, read_limits(tree))
     problems += check_words(tree)
+    problems += check_slots(tree)
     good = sum(1 for length in lengths if length <= FUNCTION_GOOD)
     if good * 10 < len(lengths) * 9:
         problems.append("only %d of %d functions have at most %d lines: nine in ten must" % (good, len(lengths), FUNCTION_GOOD))
@@ -253,6 +267,10 @@ def circle_of(files, folder="x"):
     return {"lib/engine/%s/%d.c" % (folder, i): GOOD + text % (i, (i + 1) % files) for i in range(files)}
 
 
+def table_of(slots):
+    return {TRANSPORT: GOOD + "struct pki_transport {\n    bool posts;\n" + "    bool (*f)(void (*g)(int));\n" * slots + "};\n"}
+
+
 LONG_LINE = GOOD + "/* " + "x" * LINE_MAX + " */\n"
 LIMITED = [
     (None, {"lib/x.c": struct_of(25, 3)}),
@@ -266,6 +284,9 @@ LIMITED = [
     ("1 lines of more", {"lib/x.c": LONG_LINE}),
     (None, {"lib/x.c": LONG_LINE, LIMITS: "# so far\nlines lib/x.c 1\n"}),
     (None, {"bench/x.c": LONG_LINE}),
+    (None, table_of(16)),
+    ("has 17 slots, 1 to 16", table_of(17)),
+    ("has 0 slots", table_of(0)),
     (None, circle_of(4)),
     ("5 files that call", circle_of(5)),
     (None, {**circle_of(5), LIMITS: "circle lib/engine/x 5\n"}),

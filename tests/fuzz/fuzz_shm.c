@@ -87,7 +87,7 @@ static void fuzz_writer(const uint8_t *data, size_t size)
         atomic_store(&inbox.header.taken, taken);
         if ((data[3] & 2) != 0) /* a message of the peer's said so */
             ep.tx.heard = ep.tx.next;
-        if (pki_shm_msg(&ep.base, &msg, payload) == PK_ERR_PEER)
+        if (pki_shm_send(&ep.base, &msg, payload) == PK_ERR_PEER)
             require(ep.base.dead);
         require(ep.tx.next - ep.tx.taken_next <= PKI_SHM_CELLS);
         require(ep.tx.data_next - ep.tx.taken_data <= PKI_SHM_DATA_BYTES);

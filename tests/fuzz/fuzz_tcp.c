@@ -129,14 +129,11 @@ static void far_end_open(struct far_end *far)
 
 static void far_end_close(struct far_end *far)
 {
-    struct pki_list *node;
-
     close(far->ctrl);
     close(far->data);
     far->ep->dead = true; /* no waiting for somebody to read the shutdown message */
     tcp()->ep_close(far->ep);
-    while ((node = pki_list_pop(&own_iface()->done)) != NULL)
-        continue;
+    pki_list_init(&own_iface()->events);
     pki_tcp_iface_of(own_iface())->busy = 0;
     free(far->ep);
 }
@@ -151,10 +148,10 @@ static void take_all(struct far_end *far)
         const void *payload;
 
         (void)tcp()->progress(own_iface());
-        while (!far->ep->dead && tcp()->peek(far->ep, &msg, &payload)) {
+        while (!far->ep->dead && tcp_peek(far->ep, &msg, &payload)) {
             for (uint32_t i = 0; i < msg.payload; i++)
                 sum += ((const unsigned char *)payload)[i];
-            tcp()->pop(far->ep);
+            tcp_pop(far->ep);
         }
     }
     *(volatile unsigned *)&sum = sum;
@@ -167,7 +164,7 @@ static void send_some(struct far_end *far)
     static const uint32_t lengths[] = { 0, 100, sizeof payload };
 
     for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++)
-        require(tcp()->msg(far->ep, &(struct pki_msg){ .kind = PKI_MSG_EAGER, .flags = PKI_MSG_FLAG_COLL, .op = 1, .payload = lengths[i] }, payload) == PK_OK);
+        require(tcp()->send(far->ep, &(struct pki_msg){ .kind = PKI_MSG_EAGER, .flags = PKI_MSG_FLAG_COLL, .op = 1, .payload = lengths[i] }, payload) == PK_OK);
 }
 
 /* In two parts. */
@@ -193,11 +190,11 @@ static void fuzz_data(const uint8_t *data, size_t size)
     struct far_end far;
 
     far_end_open(&far);
-    require(tcp()->msg(far.ep, &grant, NULL) == PK_OK);
+    require(tcp_post(far.ep, &grant, true) == PK_OK);
     grant.op = 2;
     grant.bytes = 40;
     grant.offset = (uint64_t)(uintptr_t)second;
-    require(tcp()->msg(far.ep, &grant, NULL) == PK_OK);
+    require(tcp_post(far.ep, &grant, true) == PK_OK);
     while (size >= 6 && !far.ep->dead) {
         struct pki_tcp_chunk chunk = { .op = data[0] % 4, .offset = (uint64_t)(data[1] | data[2] << 8), .bytes = 1 + data[3] };
         unsigned char head[PKI_TCP_DATA_HEAD_BYTES], payload[256] = { 0 };
@@ -212,7 +209,7 @@ static void fuzz_data(const uint8_t *data, size_t size)
             take_all(&far);
         if (data[4] % 16 == 15 && grant.op == 2) {
             grant = (struct pki_msg){ .kind = PKI_MSG_CTS, .op = 3, .bytes = 300, .offset = (uint64_t)(uintptr_t)third };
-            require(far.ep->dead || tcp()->msg(far.ep, &grant, NULL) == PK_OK);
+            require(far.ep->dead || tcp_post(far.ep, &grant, true) == PK_OK);
         }
         data += 6;
         size -= 6;
@@ -253,12 +250,12 @@ static void fuzz_put(const uint8_t *data, size_t size)
     far_end_open(&far);
     for (; size >= 2 && !far.ep->dead; data += 2, size -= 2) {
         unsigned char ack[PKI_TCP_HEADER_BYTES + PKI_TCP_ACK_BYTES];
-        struct pki_list *node;
+        struct pki_put *put;
 
         if (data[0] % 4 == 0 && begun < 8) {
             puts[begun] = (struct pki_put){ .ep = far.ep, .src = bytes, .bytes = 1 + (size_t)data[1] * 4096, .eager_put = data[0] / 4 % 2 == 1,
                                             .about = { .kind = PKI_MSG_FIN, .op = begun, .bytes = 1 + (size_t)data[1] * 4096 } };
-            pki_list_init(&puts[begun].node);
+            pki_list_init(&puts[begun].event.node);
             require(tcp()->put(&puts[begun++]) == PK_OK);
         } else if (data[0] % 4 == 1) {
             for (int i = 0; i < data[1] % 16 && recv(far.data, sink, sizeof sink, MSG_DONTWAIT) > 0; i++)
@@ -270,8 +267,8 @@ static void fuzz_put(const uint8_t *data, size_t size)
             come_back(&far, data[1] % 16);
         }
         take_all(&far);
-        for (; (node = pki_list_pop(&own_iface()->done)) != NULL; ended++)
-            require(node >= &puts[0].node && node <= &puts[7].node);
+        for (; (put = events_put(own_iface())) != NULL; ended++)
+            require(put >= &puts[0] && put <= &puts[7]);
     }
     require(ended <= begun && (!far.ep->dead || ended == begun));
     far_end_close(&far);

@@ -241,8 +241,8 @@ static void nvlink_puts(struct pki_iface *iface, struct pki_ep *ep, uint8_t *src
         if (taken < 600 && put_number(&puts[taken], ep, src, remote, taken))
             taken++;
         pki_transport_nvlink.progress(iface);
-        for (struct pki_list *node; (node = pki_list_pop(&iface->done)) != NULL; done++)
-            CHECK(pki_container_of(node, struct pki_put, node) == &puts[done] && puts[done].result == PK_OK);
+        for (struct pki_list *node; (node = pki_list_pop(&iface->events)) != NULL; done++)
+            CHECK(node == &puts[done].event.node && puts[done].result == PK_OK);
     }
     CHECK(done == 600 && word_get(0) == 600);
 }
@@ -258,7 +258,7 @@ static void check_nvlink(void)
     struct pki_export out;
     uint64_t remote = 0;
 
-    pki_list_init(&iface->done);
+    pki_list_init(&iface->events);
     *ep = (struct pki_ep){ .iface = iface, .peer = 1, .same_process = true };
     CHECK(pki_transport_nvlink.open(&config, iface) == PK_OK && pki_transport_nvlink.ep_init(ep, &blob) == PK_OK);
     CHECK(pki_transport_nvlink.ep_connect(ep, &blob) == PK_OK && ep->can_put);
@@ -273,7 +273,6 @@ static void check_nvlink(void)
     for (int i = 0; i < 600; i++)
         CHECK(memcmp(got + 512 * i, data + i, (size_t)i % 500) == 0);
     pki_transport_nvlink.unmap(ep, &out, remote);
-    pki_transport_nvlink.dereg(iface, &out);
     pki_transport_nvlink.ep_close(ep);
     pki_transport_nvlink.close(iface);
     ops->free(device, src);

@@ -31,7 +31,7 @@ static void messages(void)
 
         fill(data, msg.payload, sent);
         if (sent < 2000)
-            result = T->msg(sides[0].ep, &msg, data);
+            result = T->send(sides[0].ep, &msg, data);
         if (result == PK_OK) {
             sent++;
             continue;
@@ -53,7 +53,7 @@ static void long_messages(void)
     struct pki_msg want = { .kind = PKI_MSG_RTS, .flags = PKI_MSG_FLAG_COLL, .index = 7, .sig = 8, .op = 9, .bytes = 1 }, got;
     const void *payload;
 
-    must(T->msg(sides[1].ep, &want, NULL), "WANT");
+    must(T->send(sides[1].ep, &want, NULL), "WANT");
     check(next_message(0, &got, &payload) && memcmp(&want, &got, sizeof got) == 0, "a message without payload comes as it was");
     T->pop(sides[0].ep);
 }
@@ -84,16 +84,14 @@ static void puts_to_one_place(void)
         }
     while (right && (ended < TRANSFERS || reported < TRANSFERS) && pki_now_ns() < until && !sides[1].ep->dead) {
         struct pki_msg msg;
-        const void *payload;
 
         progress();
-        ended += pki_list_pop(&sides[0].iface->done) != NULL;
-        if (!T->peek(sides[1].ep, &msg, &payload))
+        ended += events_put(sides[0].iface) != NULL;
+        if (!next_news(&msg))
             continue;
         right = msg.kind == PKI_MSG_FIN && msg.op >= 900 && msg.op < 900 + TRANSFERS && t[msg.op - 900].done == 0 && msg.offset == BYTES;
         t[msg.op - 900].done = BYTES;
         reported++;
-        T->pop(sides[1].ep);
     }
     check(right && ended == TRANSFERS && reported == TRANSFERS && holds(target, BYTES, 1), "48 transfers at a time into the same memory");
     check(rdma_ep(1)->grants.n == 0 && rdma_ep(1)->numbers_out == 0 && rdma_ep(0)->targets.n == 0, "and no grant is left over");
@@ -118,10 +116,10 @@ static void puts_of_all_sizes(void)
 static void puts_in_pieces(void)
 {
     struct pki_rdma_iface *iface = rdma_ep(0)->iface;
-    uint64_t before = iface->registrations;
+    uint64_t before = iface->base.counts.registrations;
 
     puts_of_all_sizes();
-    check(iface->registrations - before > 64 * (uint64_t)iface->nrails, "long buffers are registered in pieces");
+    check(iface->base.counts.registrations - before > 64 * (uint64_t)iface->nrails, "long buffers are registered in pieces");
 }
 
 static bool is_readable(int fd, int ms)
@@ -139,15 +137,15 @@ static void sleeping(void)
     bool woken = true, quiet = true;
 
     for (int i = 0; i < 50 && woken; i++) {
-        int fd;
-
-        while ((fd = T->wait_fd(sides[1].iface)) < 0)
+        sides[1].iface->sleepers = 1;
+        while (T->progress(sides[1].iface) || sides[1].iface->fd < 0)
             progress();
-        quiet = quiet && !is_readable(fd, 0);
-        while (T->msg(sides[0].ep, &msg, NULL) != PK_OK && !sides[0].ep->dead)
+        quiet = quiet && !is_readable(sides[1].iface->fd, 0);
+        while (T->send(sides[0].ep, &msg, NULL) != PK_OK && !sides[0].ep->dead)
             (void)T->progress(sides[0].iface);
-        woken = is_readable(fd, 5000) && next_message(1, &got, &payload) && got.bytes == 5;
+        woken = is_readable(sides[1].iface->fd, 5000) && next_message(1, &got, &payload) && got.bytes == 5;
         T->pop(sides[1].ep);
+        sides[1].iface->sleepers = 0;
     }
     check(woken, "each of 50 messages wakes a sleeping receiver");
     check(quiet, "and nothing else does");
@@ -168,10 +166,10 @@ static void remapped_memory(void)
     must(pki_rdma_mr_get(iface, at, bytes, &mr), "registering");
     check(mr->monitored.is_monitored || getenv("PICKLE_TEST_NO_WATCH") != NULL, "its mapping is watched");
     pki_rdma_mr_put(iface, mr);
-    before = iface->registrations;
+    before = iface->base.counts.registrations;
     must(pki_rdma_mr_get(iface, at + 5000, 1000, &mr), "registering");
     pki_rdma_mr_put(iface, mr);
-    check(iface->registrations == before, "a part of it is found in the cache");
+    check(iface->base.counts.registrations == before, "a part of it is found in the cache");
     for (int i = 0; i < 50; i++) {
         if (i % 3 == 0 && madvise(at, bytes, MADV_DONTNEED) != 0)
             exit(1);
@@ -179,13 +177,13 @@ static void remapped_memory(void)
                                                           MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0) != at))
             exit(1);
         memset(at, 2, bytes);
-        before = iface->registrations;
+        before = iface->base.counts.registrations;
         must(pki_rdma_mr_get(iface, at, bytes, &mr), "registering");
         pki_rdma_mr_put(iface, mr);
-        if (iface->registrations == before)
+        if (iface->base.counts.registrations == before)
             break;
     }
-    check(iface->registrations != before, "memory mapped anew, or given back, is registered anew, 50 times");
+    check(iface->base.counts.registrations != before, "memory mapped anew, or given back, is registered anew, 50 times");
     for (int i = 0; i < 600; i++) {
         must(pki_rdma_mr_get(iface, at + (i % 200) * 4096, 4096 * (size_t)(1 + i / 200), &mr), "registering");
         pki_rdma_mr_put(iface, mr);
@@ -200,14 +198,14 @@ static bool share_completions(bool *exact)
 {
     const unsigned transfers = 4, chunks = 4;
     struct pki_rdma_iface *iface = rdma_ep(0)->iface;
-    uint64_t requests = iface->work_requests, doorbells = iface->doorbells, completions = iface->completions;
+    uint64_t requests = iface->base.counts.work_requests, doorbells = iface->base.counts.doorbells, completions = iface->base.counts.completions;
     unsigned shared = transfers * rdma_ep(0)->nqps; /* what completes here beside them are the grants that come */
 
     for (unsigned i = 0; i < transfers; i++)
         (void)transfer(chunks << 20, 0, chunks << 20, 800 + i, NULL);
-    requests = iface->work_requests - requests;
-    doorbells = iface->doorbells - doorbells;
-    completions = iface->completions - completions;
+    requests = iface->base.counts.work_requests - requests;
+    doorbells = iface->base.counts.doorbells - doorbells;
+    completions = iface->base.counts.completions - completions;
     printf("     %llu requests, %llu doorbells, %llu completions for %u transfers of %u MiB\n", (unsigned long long)requests,
            (unsigned long long)doorbells, (unsigned long long)completions, transfers, chunks);
     *exact = *exact && requests == transfers * chunks;
@@ -270,7 +268,7 @@ static void failing_ctrl(void)
 
             msg = (struct pki_msg){ .kind = what % 3 == 0 ? PKI_MSG_CREDIT : PKI_MSG_EAGER, .op = what };
             msg.payload = msg.kind == PKI_MSG_EAGER ? sizeof what : 0;
-            sent[s] += sent[s] < 2000 && T->msg(sides[s].ep, &msg, &what) == PK_OK;
+            sent[s] += sent[s] < 2000 && T->send(sides[s].ep, &msg, &what) == PK_OK;
             while (T->peek(sides[s].ep, &msg, &payload)) {
                 right = right && msg.op == got[s] && (msg.payload == 0 || memcmp(payload, &got[s], sizeof got[s]) == 0);
                 got[s]++;
@@ -290,7 +288,7 @@ static void failing_ctrl(void)
 static void no_path_left(void)
 {
     notes_lost = true;
-    sides[0].ep->has_notes = false;
+    sides[0].ep->notes->carried = false;
     doomed = 1;
     check(!transfer(8 << 20, 0, 1 << 20, 700, kill_qp) && sides[0].ep->dead, "where no notes are carried the endpoint is dead");
     check(pki_error_get()->code == PK_ERR_PEER, "and the error says so");
@@ -302,15 +300,16 @@ static void leaving(void)
     struct pki_msg msg = { .kind = PKI_MSG_CREDIT, .bytes = 5 }, got = { 0 };
     const void *payload;
 
-    must(T->msg(sides[0].ep, &msg, NULL), "CREDIT");
-    while (!T->shutdown(sides[0].ep))
+    must(T->send(sides[0].ep, &msg, NULL), "CREDIT");
+    sides[0].ep->farewell.mine = true;
+    while (sides[0].ep->farewell.lingers)
         progress();
     T->ep_close(sides[0].ep);
     check(next_message(1, &got, &payload) && got.kind == PKI_MSG_CREDIT && got.bytes == 5,
           "the last message of a peer that leaves");
     T->pop(sides[1].ep);
     progress();
-    check(!sides[1].ep->dead && T->msg(sides[1].ep, &msg, NULL) == PK_OK, "leaving in good order is no failure");
+    check(!sides[1].ep->dead && T->send(sides[1].ep, &msg, NULL) == PK_OK, "leaving in good order is no failure");
 }
 
 /* Its shutdown message has come, and it does not know that when its queue pairs fail. */
@@ -318,12 +317,13 @@ static void shutdown_seen(void)
 {
     uint64_t until = pki_now_ns() + WAIT_NS;
 
-    (void)T->shutdown(sides[0].ep);
+    sides[0].ep->farewell.mine = true;
+    (void)T->progress(sides[0].iface);
     while (!rdma_ep(1)->left && pki_now_ns() < until)
         (void)T->progress(sides[1].iface);
     pki_rdma_broken(rdma_ep(0), "made to fail");
     until = pki_now_ns() + rdma_ep(0)->iface->retry_ns / 2;
-    while (!T->shutdown(sides[0].ep))
+    while (sides[0].ep->farewell.lingers)
         progress();
     check(rdma_ep(0)->left && !sides[0].ep->dead && !sides[1].ep->dead && pki_now_ns() < until,
           "who mends its end for a goodbye that has come is told so");
@@ -363,22 +363,22 @@ static void figures(void)
     for (int i = 0; i < 200; i++)
         for (int s = 0; s < 2; s++) {
             msg.payload = 8;
-            must(T->msg(sides[s].ep, &msg, buffer), "ping");
+            must(T->send(sides[s].ep, &msg, buffer), "ping");
             (void)next_message(1 - s, &msg, &payload);
             T->pop(sides[1 - s].ep);
         }
     printf("half round trip of 8 bytes: %.1f us\n", (now_us() - start) / 400);
-    requests = iface->work_requests;
-    doorbells = iface->doorbells;
-    completions = iface->completions;
-    registrations = iface->registrations;
+    requests = iface->base.counts.work_requests;
+    doorbells = iface->base.counts.doorbells;
+    completions = iface->base.counts.completions;
+    registrations = iface->base.counts.registrations;
     start = now_us();
     for (unsigned i = 0; i < 4; i++)
         (void)transfer(4 << 20, 0, 1 << 20, 700 + i, NULL);
     printf("16 MiB: %.1f MB/s with filling and checking; %llu requests, %llu doorbells, %llu completions, %llu registrations\n",
-           16 * 1.048576e6 / (now_us() - start), (unsigned long long)(iface->work_requests - requests),
-           (unsigned long long)(iface->doorbells - doorbells), (unsigned long long)(iface->completions - completions),
-           (unsigned long long)(iface->registrations - registrations));
+           16 * 1.048576e6 / (now_us() - start), (unsigned long long)(iface->base.counts.work_requests - requests),
+           (unsigned long long)(iface->base.counts.doorbells - doorbells), (unsigned long long)(iface->base.counts.completions - completions),
+           (unsigned long long)(iface->base.counts.registrations - registrations));
 }
 
 /* Argument "moves": without what is the same whatever the queue pairs are. */

@@ -3,6 +3,7 @@
 #ifndef RDMA_PAIR_H
 #define RDMA_PAIR_H
 
+#include "events.h"
 #include "transport/rdma/rdma.h"
 #include "util/clock.h"
 
@@ -33,10 +34,14 @@ bool holds(const uint8_t *at, size_t bytes, unsigned seed);
 /* Take one message at `side`; false when time runs out. */
 bool next_message(int side, struct pki_msg *msg, const void **payload);
 
+/* Of a receive that side 1 has posted more has come. */
+bool next_news(struct pki_msg *msg);
+
 /* One transfer, from side 0 to side 1. */
 struct transfer {
     uint8_t *source;
     struct pki_msg grant;
+    struct pki_recv recv;
     size_t bytes, piece, issued, done;
     struct pki_put puts[64];
     unsigned n, ended;
@@ -45,7 +50,7 @@ struct transfer {
 /* Start the next put. False: it was refused. */
 bool put_next(struct transfer *t);
 /* The sender has got the grant. */
-bool is_granted(const struct transfer *t);
+bool is_granted(struct transfer *t);
 /* The receiver is told of each put, or of all. */
 bool is_told(const struct transfer *t);
 /* What the engine does for one transfer: grant, put in pieces. `disturb` is called when half of the pieces are on their way. */

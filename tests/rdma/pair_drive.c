@@ -38,14 +38,14 @@ void open_pair(uint32_t piece_shift)
         sides[s].iface = calloc(1, T->iface_bytes);
         sides[s].ep = calloc(1, T->ep_bytes);
         sides[s].iface->transport = T;
-        pki_list_init(&sides[s].iface->done);
+        pki_list_init(&sides[s].iface->events);
         must(T->open(&config, sides[s].iface), "open");
         pki_rdma_iface_of(sides[s].iface)->piece_shift = piece_shift;
         sides[s].ep->iface = sides[s].iface;
         sides[s].ep->rank = s;
         sides[s].ep->peer = 1 - s;
-        sides[s].ep->has_notes = true;
         must(T->ep_init(sides[s].ep, &sides[s].blob), "ep_init");
+        sides[s].ep->notes->carried = true;
     }
     must(T->ep_connect(sides[0].ep, &sides[1].blob), "ep_connect");
     must(T->ep_connect(sides[1].ep, &sides[0].blob), "ep_connect");
@@ -64,23 +64,21 @@ void close_pair(void)
 }
 
 /* What carries notes between the two: straight from one to the other. */
-static pk_result_t deliver(struct pki_ep *carrier, const struct pki_msg *msg, const void *payload)
+static void carry(struct pki_note *out, struct pki_note *in)
 {
-    if (msg->kind == PKI_MSG_NOTE && !notes_lost)
-        T->noted(sides[carrier->peer].ep, payload, msg->payload);
-    return PK_OK;
+    if (in->bytes > 0 && !notes_lost)
+        return;
+    if (out->bytes > 0 && !notes_lost)
+        *in = *out;
+    out->bytes = 0;
 }
-
-static const struct pki_transport wire = { .name = "wire", .msg = deliver };
-static struct pki_iface wire_iface = { .transport = &wire };
 
 void progress(void)
 {
     for (int s = 0; s < 2; s++) {
-        struct pki_ep carrier = { .iface = &wire_iface, .rank = s, .peer = 1 - s };
-
+        sides[s].ep->notes->due = true;
         (void)T->progress(sides[s].iface);
-        T->recover(sides[s].ep, &carrier);
+        carry(&sides[s].ep->notes->out, &sides[1 - s].ep->notes->in);
     }
 }
 
@@ -115,6 +113,14 @@ bool next_message(int side, struct pki_msg *msg, const void **payload)
     return true;
 }
 
+bool next_news(struct pki_msg *msg)
+{
+    const void *payload;
+
+    (void)T->peek(sides[1].ep, msg, &payload); /* what the other end's transport says is read there */
+    return events_come(sides[1].iface, msg);
+}
+
 /* ---- Transfers ---- */
 
 bool put_next(struct transfer *t)
@@ -129,7 +135,7 @@ bool put_next(struct transfer *t)
                              .remote = t->grant.offset + t->issued,
                              .bytes = t->bytes - t->issued < t->piece ? t->bytes - t->issued : t->piece,
                              .about = { .kind = PKI_MSG_FIN, .op = t->grant.op, .bytes = t->bytes } };
-    pki_list_init(&put->node);
+    pki_list_init(&put->event.node);
     result = T->put(put);
     if (result == PK_OK) {
         t->n++;
@@ -141,25 +147,24 @@ bool put_next(struct transfer *t)
 /* They end in order. */
 static bool take_ended(struct transfer *t)
 {
-    struct pki_list *node;
+    struct pki_put *put;
     bool right = true;
 
-    while ((node = pki_list_pop(&sides[0].iface->done)) != NULL) {
-        struct pki_put *put = pki_container_of(node, struct pki_put, node);
-
+    while ((put = events_put(sides[0].iface)) != NULL) {
         right = right && put == &t->puts[t->ended++] && put->result == PK_OK;
         t->done += put->bytes;
     }
     return right;
 }
 
-bool is_granted(const struct transfer *t)
+bool is_granted(struct transfer *t)
 {
     struct pki_msg msg;
     const void *payload;
     bool right;
 
-    while (T->msg(sides[1].ep, &t->grant, NULL) == PK_IN_PROGRESS)
+    t->recv = events_recv(sides[1].ep, &t->grant);
+    while (T->recv_post(&t->recv, &t->grant) == PK_IN_PROGRESS)
         progress();
     right = next_message(0, &msg, &payload) && memcmp(&msg, &t->grant, sizeof msg) == 0;
     if (right)
@@ -169,15 +174,15 @@ bool is_granted(const struct transfer *t)
 
 bool is_told(const struct transfer *t)
 {
+    uint64_t until = pki_now_ns() + WAIT_NS;
     struct pki_msg msg = { .offset = 0 };
-    const void *payload;
     bool right = true;
 
     for (size_t reported = 0; right && reported < t->bytes; reported = msg.offset) {
-        right = next_message(1, &msg, &payload) && msg.kind == PKI_MSG_FIN && msg.op == t->grant.op && msg.bytes == t->bytes &&
-                msg.offset > reported && msg.offset <= t->bytes;
-        if (right)
-            T->pop(sides[1].ep);
+        while (!next_news(&msg) && !sides[1].ep->dead && pki_now_ns() < until)
+            progress();
+        right = msg.kind == PKI_MSG_FIN && msg.op == t->grant.op && msg.bytes == t->bytes && msg.offset > reported &&
+                msg.offset <= t->bytes;
     }
     return right;
 }
@@ -203,10 +208,10 @@ bool transfer(size_t bytes, size_t offset, size_t piece, unsigned op, void (*dis
     }
     right = right && t.done == bytes && is_told(&t) && holds(target + 64 + offset, bytes, op);
     if (!right)
-        printf("     transfer %u: %zu of %zu bytes put, %zu ended; states %d and %d; %u and %u messages and %u grants have come, "
-               "%u arrived\n",
+        printf("     transfer %u: %zu of %zu bytes put, %zu ended; states %d and %d; %u and %u messages have come, "
+               "%u sent\n",
                op, t.issued, bytes, t.done, (int)rdma_ep(0)->recover.state, (int)rdma_ep(1)->recover.state, rdma_ep(0)->ctrl.arrived,
-               rdma_ep(1)->ctrl.arrived, rdma_ep(1)->filled_end, rdma_ep(0)->ctrl.sent);
+               rdma_ep(1)->ctrl.arrived, rdma_ep(0)->ctrl.sent);
     for (size_t i = 0; i < 64; i++)
         right = right && target[offset + i] == 0 && target[offset + 64 + bytes + i] == 0;
     free(source);

@@ -10,6 +10,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "events.h"
 #include "transport/tcp/tcp.h"
 #include "util/clock.h"
 
@@ -49,7 +50,7 @@ static inline struct pki_iface *tcp_iface_new(struct pki_net *net, int rank, int
     memcpy(&net->local, &loopback, sizeof loopback);
     iface->transport = tcp();
     iface->carries = true;
-    pki_list_init(&iface->done);
+    pki_list_init(&iface->events);
     assert(tcp()->open(&config, iface) == PK_OK);
     return iface;
 }
@@ -109,17 +110,44 @@ static inline void tcp_pair_free(struct tcp_pair *pair)
 /* It is the next of this rank's to end, and is over. */
 static inline bool tcp_pair_has_ended(struct tcp_pair *pair, int rank, struct pki_put *put)
 {
-    return pki_list_pop(&pair->iface[rank]->done) == &put->node && put->result == PK_OK;
+    return events_put(pair->iface[rank]) == put && put->result == PK_OK;
 }
 
 static inline void tcp_pair_await_end(struct tcp_pair *pair, int rank, struct pki_put *put)
 {
     bool ended;
 
-    for (uint64_t until = pki_now_ns() + 20 * PKI_NS_PER_S; pki_list_empty(&pair->iface[rank]->done) && pki_now_ns() < until;)
+    for (uint64_t until = pki_now_ns() + 20 * PKI_NS_PER_S; events_look(pair->iface[rank]) == NULL && pki_now_ns() < until;)
         tcp_pair_progress(pair);
     ended = tcp_pair_has_ended(pair, rank, put);
     assert(ended);
+}
+
+/* Post the receive that `cts` speaks of; `tells`: and let the peer know. It is one of a few that are used in turn. */
+static inline pk_result_t tcp_post(struct pki_ep *ep, const struct pki_msg *cts, bool tells)
+{
+    static struct pki_recv recvs[256];
+    static atomic_uint next;
+    struct pki_recv *recv = &recvs[atomic_fetch_add(&next, 1) % 256];
+
+    *recv = events_recv(ep, cts);
+    return tcp()->recv_post(recv, tells ? cts : NULL);
+}
+
+/* News of what has come, as messages, and those of the peer. */
+static _Thread_local bool tcp_peeked_news;
+static inline bool tcp_peek(struct pki_ep *ep, struct pki_msg *msg, const void **payload)
+{
+    *payload = NULL;
+    tcp_peeked_news = events_come(ep->iface, msg);
+    return tcp_peeked_news || tcp()->peek(ep, msg, payload);
+}
+
+static inline void tcp_pop(struct pki_ep *ep)
+{
+    if (!tcp_peeked_news)
+        tcp()->pop(ep);
+    tcp_peeked_news = false;
 }
 
 /* Without a shutdown message, for which the other end, dead or of another opinion of what was sent, would let this one wait. */

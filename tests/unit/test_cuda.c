@@ -388,7 +388,7 @@ Test(cuda, nvlink_refuses_a_strange_peer)
     struct pki_blob blob, empty = { .fd = -1 };
     uint64_t remote;
 
-    pki_list_init(&iface->done);
+    pki_list_init(&iface->events);
     *ep = (struct pki_ep){ .iface = iface, .peer = 1 };
     cr_assert_eq(pki_transport_nvlink.open(&config, iface), PK_OK);
     cr_assert_eq(pki_transport_nvlink.ep_init(ep, &blob), PK_OK);

@@ -30,21 +30,21 @@ static pk_result_t move(struct pki_ep *ep, const void *src, void *dst, size_t by
     put.done_remote = (struct pki_signal){ .word = word, .value = 9 };
     result = shm()->put(&put);
     if (result != PK_OK) {
-        cr_assert(pki_list_empty(&ep->iface->done));
+        cr_assert(pki_list_empty(&ep->iface->events));
         return result;
     }
-    cr_assert(pki_list_pop(&ep->iface->done) == &put.node && pki_list_empty(&ep->iface->done));
+    cr_assert(pki_list_pop(&ep->iface->events) == &put.event.node && pki_list_empty(&ep->iface->events));
     return put.result;
 }
 
 static pk_result_t fetch(struct pki_ep *ep, const void *from, void *to, size_t bytes)
 {
-    struct pki_put get = { .ep = ep, .src = to, .remote = (uintptr_t)from, .bytes = bytes, .result = PK_IN_PROGRESS };
-    pk_result_t result = shm()->get(&get);
+    struct pki_put get = { .ep = ep, .src = to, .remote = (uintptr_t)from, .bytes = bytes, .is_get = true, .result = PK_IN_PROGRESS };
+    pk_result_t result = shm()->put(&get);
 
     if (result != PK_OK)
         return result;
-    cr_assert(pki_list_pop(&ep->iface->done) == &get.node && pki_list_empty(&ep->iface->done));
+    cr_assert(pki_list_pop(&ep->iface->events) == &get.event.node && pki_list_empty(&ep->iface->events));
     return get.result;
 }
 
@@ -99,7 +99,6 @@ Test(shm_put, regions_are_addresses)
     cr_assert(shm()->map(pair.ep[1], &exported, &remote) == PK_OK && remote == 0x1000);
     cr_assert(shm()->map(pair.ep[1], &ipc, &remote) == PK_ERR_UNSUPPORTED);
     shm()->unmap(pair.ep[1], &exported, remote);
-    shm()->dereg(pair.iface[0], &exported);
     pair_free(&pair);
 }
 
@@ -220,7 +219,7 @@ static void send_message(struct pki_ep *ep, const struct pki_msg *msg, const voi
 {
     uint64_t deadline = pki_deadline_ns(10000);
 
-    while (shm()->msg(ep, msg, payload) != PK_OK)
+    while (shm()->send(ep, msg, payload) != PK_OK)
         assert(pki_now_ns() < deadline && !ep->dead);
 }
 

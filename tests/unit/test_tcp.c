@@ -48,19 +48,19 @@ static void stream_messages(struct tcp_pair *pair, int from, unsigned count, uns
         msg.payload = (uint32_t)(mix(sent) % 5 == 0 ? mix(sent) % (most + 1) : mix(sent) % 100);
         msg.bytes = mix(sent + 1); /* credit, in one of kind EAGER */
         fill(payload, msg.payload, sent);
-        if (sent < count && tcp()->msg(pair->ep[from], &msg, payload) == PK_OK)
+        if (sent < count && tcp()->send(pair->ep[from], &msg, payload) == PK_OK)
             sent++;
         if (cut_every != 0 && sent % cut_every == cut_every - 1 && sent < count)
             tcp_cut(pair->ep[sent % 2], 0);
         tcp_pair_progress(pair);
-        while (tcp()->peek(pair->ep[1 - from], &msg, &got)) {
+        while (tcp_peek(pair->ep[1 - from], &msg, &got)) {
             cr_assert_eq(msg.op, taken);
             cr_assert_eq(msg.sig, (uint32_t)taken * 7);
             cr_assert_eq(msg.index, (uint16_t)taken);
             cr_assert_eq(msg.bytes, mix(taken + 1));
             cr_assert_eq(msg.kind, taken % 3 == 0 ? PKI_MSG_EAGER : PKI_MSG_FIN);
             cr_assert(equal(got, msg.payload, taken), "message %u", taken);
-            tcp()->pop(pair->ep[1 - from]);
+            tcp_pop(pair->ep[1 - from]);
             taken++;
         }
         cr_assert_not(pair->ep[0]->dead || pair->ep[1]->dead);
@@ -100,7 +100,7 @@ Test(tcp, messages_wait_where_nobody_reads)
     tcp_params("1", "16", "524288");
     tcp_pair_new(&pair);
     for (int i = 0; i < 100000; i++) {
-        taken += tcp()->msg(pair.ep[0], &msg, payload) == PK_OK;
+        taken += tcp()->send(pair.ep[0], &msg, payload) == PK_OK;
         (void)tcp()->progress(pair.iface[0]);
     }
     cr_assert_lt(taken, PKI_TCP_TX_BYTES / PKI_TCP_EAGER_MAX + 1);
@@ -142,14 +142,14 @@ static void transfer_begin(struct tcp_pair *pair, struct transfer *t, uint64_t o
     fill(t->src, bytes, op);
     memset(t->dst, 0, bytes);
     grant.offset = (uint64_t)(uintptr_t)t->dst;
-    cr_assert_eq(tcp()->msg(pair->ep[1], &grant, NULL), PK_OK);
+    cr_assert_eq(tcp_post(pair->ep[1], &grant, true), PK_OK);
     for (size_t at = 0; at < bytes; at += put_bytes, t->puts++) {
         size_t left = bytes - at;
 
         t->put[t->puts] = (struct pki_put){ .ep = pair->ep[0], .src = t->src + at, .remote = at,
                                             .bytes = left < put_bytes ? left : put_bytes, .owner = t,
                                             .about = { .kind = PKI_MSG_FIN, .op = op, .bytes = bytes } };
-        pki_list_init(&t->put[t->puts].node);
+        pki_list_init(&t->put[t->puts].event.node);
         cr_assert_eq(tcp()->put(&t->put[t->puts]), PK_OK);
     }
 }
@@ -157,32 +157,31 @@ static void transfer_begin(struct tcp_pair *pair, struct transfer *t, uint64_t o
 /* What has come of both ends since; returns how many transfers are whole. */
 static int transfers_look(struct tcp_pair *pair, struct transfer *t, int n)
 {
-    struct pki_list *node;
+    struct pki_put *put;
     struct pki_msg msg;
     const void *payload;
     int whole = 0;
 
-    while ((node = pki_list_pop(&pair->iface[0]->done)) != NULL) {
-        struct pki_put *put = pki_container_of(node, struct pki_put, node);
+    while ((put = events_put(pair->iface[0])) != NULL) {
         struct transfer *owner = put->owner;
 
         cr_assert_eq(put->result, PK_OK);
         cr_assert_eq(put, &owner->put[owner->ended], "puts end in order");
         owner->ended++;
     }
-    while (tcp()->peek(pair->ep[1], &msg, &payload)) {
+    while (tcp_peek(pair->ep[1], &msg, &payload)) {
         for (int i = 0; i < n; i++)
             if (msg.op == t[i].op) {
                 cr_assert_eq(msg.kind, PKI_MSG_FIN);
                 cr_assert_gt(msg.offset, t[i].reported);
                 t[i].reported = msg.offset;
             }
-        tcp()->pop(pair->ep[1]);
+        tcp_pop(pair->ep[1]);
     }
-    while (tcp()->peek(pair->ep[0], &msg, &payload)) {
+    while (tcp_peek(pair->ep[0], &msg, &payload)) {
         cr_assert_eq(msg.kind, PKI_MSG_CTS);
         cr_assert_eq(msg.offset, 0, "no address leaves its process");
-        tcp()->pop(pair->ep[0]);
+        tcp_pop(pair->ep[0]);
     }
     for (int i = 0; i < n; i++)
         whole += t[i].reported == t[i].bytes && t[i].ended == t[i].puts;
@@ -320,16 +319,16 @@ Test(tcp, death_is_noticed_on_both_sides)
     for (int victim = 0; victim < 2; victim++) {
         struct tcp_pair pair;
         struct transfer t;
-        struct pki_list *node;
+        struct pki_put *ended;
 
         tcp_params("2", "2", "16384");
         tcp_pair_new(&pair);
         transfer_begin(&pair, &t, 5, 1 << 20, 1 << 20);
         kill_end(&pair, victim);
         cr_assert(dies(&pair, 1 - victim, PKI_NS_PER_S), "rank %d is dead", victim);
-        node = pki_list_pop(&pair.iface[0]->done);
+        ended = events_put(pair.iface[0]);
         if (victim == 1) {
-            cr_assert_not_null(node);
+            cr_assert_eq(ended, &t.put[0]);
             cr_assert_eq(t.put[0].result, PK_ERR_PEER);
             cr_assert_eq(tcp()->put(&t.put[0]), PK_ERR_PEER);
         }
@@ -348,7 +347,7 @@ Test(tcp, leaving_is_no_death)
 
     tcp_params("2", "2", "16384");
     tcp_pair_new(&pair);
-    cr_assert_eq(tcp()->msg(pair.ep[0], &msg, NULL), PK_OK);
+    cr_assert_eq(tcp()->send(pair.ep[0], &msg, NULL), PK_OK);
     tcp()->ep_close(pair.ep[0]);
     free(pair.ep[0]);
     pair.ep[0] = NULL;
@@ -356,9 +355,9 @@ Test(tcp, leaving_is_no_death)
     while (!pki_tcp_ep_of(pair.ep[1])->left && pki_now_ns() < until)
         (void)tcp()->progress(pair.iface[1]);
     cr_assert_not(pair.ep[1]->dead);
-    cr_assert(tcp()->peek(pair.ep[1], &msg, &payload), "what was sent before is read");
-    tcp()->pop(pair.ep[1]);
-    cr_assert_eq(tcp()->msg(pair.ep[1], &msg, NULL), PK_OK, "and what comes too late goes nowhere");
+    cr_assert(tcp_peek(pair.ep[1], &msg, &payload), "what was sent before is read");
+    tcp_pop(pair.ep[1]);
+    cr_assert_eq(tcp()->send(pair.ep[1], &msg, NULL), PK_OK, "and what comes too late goes nowhere");
     tcp_pair_free(&pair);
 }
 
@@ -389,7 +388,7 @@ Test(tcp, chunk_outside_the_grant)
 
         tcp_params("1", "4", "16384");
         tcp_pair_new(&pair);
-        cr_assert_eq(tcp()->msg(pair.ep[1], &grant, NULL), PK_OK);
+        cr_assert_eq(tcp_post(pair.ep[1], &grant, true), PK_OK);
         pki_tcp_put_chunk(head, &wrong[i]);
         inject(&pair, 1, head, sizeof head);
         cr_assert(dies(&pair, 1, PKI_NS_PER_S), "case %zu", i);
@@ -448,7 +447,7 @@ Test(tcp, messages_that_were_not_sent_cannot_be_acknowledged)
         ep = pki_tcp_ep_of(pair.ep[1]);
         if (queued) { /* the kernel has no room */
             ep->links[0].writable = false;
-            cr_assert_eq(tcp()->msg(pair.ep[1], &msg, payload), PK_OK);
+            cr_assert_eq(tcp()->send(pair.ep[1], &msg, payload), PK_OK);
             cr_assert_lt(ep->ctrl.tx_sent, ep->ctrl.tx_end);
         }
         acknowledge_first(&pair);

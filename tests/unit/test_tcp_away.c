@@ -33,7 +33,7 @@ static void come_back(struct tcp_pair *pair, int away)
     struct pki_msg in = { .op = 0 };
     const void *payload;
 
-    cr_assert_eq(tcp()->msg(pair->ep[1 - away], &msg, NULL), PK_OK);
+    cr_assert_eq(tcp()->send(pair->ep[1 - away], &msg, NULL), PK_OK);
     while (!tcp()->peek(pair->ep[away], &in, &payload) && pki_now_ns() < until)
         tcp_pair_progress(pair);
     cr_assert_eq(in.op, 7);

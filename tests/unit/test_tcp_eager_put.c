@@ -25,21 +25,20 @@ static void put_eagerly(struct tcp_pair *pair, struct pki_put *put, uint64_t op)
 {
     *put = (struct pki_put){ .ep = pair->ep[0], .src = sent, .bytes = BYTES, .eager_put = true,
                              .about = { .kind = PKI_MSG_FIN, .op = op, .sig = 5, .bytes = BYTES } };
-    pki_list_init(&put->node);
+    pki_list_init(&put->event.node);
     cr_assert_eq(tcp()->put(put), PK_OK);
 }
 
-static void grant_how(struct tcp_pair *pair, uint64_t op, size_t bytes, uint32_t sig, uint32_t how)
+static void grant_how(struct tcp_pair *pair, uint64_t op, size_t bytes, uint32_t sig, bool tells)
 {
-    const struct pki_msg msg = { .kind = PKI_MSG_CTS, .op = op, .sig = sig, .bytes = bytes, .offset = (uint64_t)(uintptr_t)taken,
-                                 .extra = how };
+    const struct pki_msg msg = { .kind = PKI_MSG_CTS, .op = op, .sig = sig, .bytes = bytes, .offset = (uint64_t)(uintptr_t)taken };
 
-    cr_assert_eq(tcp()->msg(pair->ep[1], &msg, NULL), PK_OK);
+    cr_assert_eq(tcp_post(pair->ep[1], &msg, tells), PK_OK);
 }
 
 static void grant(struct tcp_pair *pair, uint64_t op, size_t bytes)
 {
-    grant_how(pair, op, bytes, 5, 0);
+    grant_how(pair, op, bytes, 5, true);
 }
 
 static void go_on(struct tcp_pair *pair)
@@ -60,10 +59,10 @@ static bool await(struct tcp_pair *pair, enum pki_msg_kind kind, uint64_t op, ui
         go_on(pair);
         if (cut_every > 0 && round % cut_every == 0)
             tcp_cut(pair->ep[round / cut_every % 2], 1 + round / cut_every % (pki_tcp_ep_of(pair->ep[0])->nlinks - 1));
-        while (tcp()->peek(pair->ep[1], &msg, &payload)) {
+        while (tcp_peek(pair->ep[1], &msg, &payload)) {
             bool it = msg.kind == kind && msg.op == op && (kind == PKI_MSG_FIN ? msg.offset : msg.bytes) == bytes;
 
-            tcp()->pop(pair->ep[1]);
+            tcp_pop(pair->ep[1]);
             if (it)
                 return true;
         }
@@ -75,9 +74,9 @@ static bool put_ends(struct tcp_pair *pair, const struct pki_put *put)
 {
     uint64_t until = pki_now_ns() + TIMEOUT_NS;
 
-    while (pki_list_empty(&pair->iface[0]->done) && pki_now_ns() < until)
+    while (events_look(pair->iface[0]) == NULL && pki_now_ns() < until)
         tcp_pair_progress(pair);
-    return pki_list_pop(&pair->iface[0]->done) == &put->node && put->result == PK_OK;
+    return events_put(pair->iface[0]) == put && put->result == PK_OK;
 }
 
 static void finish(struct tcp_pair *pair)
@@ -119,15 +118,15 @@ Test(tcp_eager_put, ends_while_another_transfer_waits)
         puts[i] = (struct pki_put){ .ep = pair.ep[0], .src = sent, .remote = i == 1 ? part : 0, .bytes = part, .whole = i < 2 ? 2 * part : part, .eager_put = true,
                                     .about = { .kind = PKI_MSG_FIN, .op = i < 2 ? 3 : 4, .sig = 5, .bytes = i < 2 ? 2 * part : part },
                                     .owner = &owners[i / 2] };
-        pki_list_init(&puts[i].node);
+        pki_list_init(&puts[i].event.node);
         cr_assert_eq(tcp()->put(&puts[i]), PK_OK);
         cr_assert_eq(ep->links[1 + i].end, 1, "it goes by the connection with the least on its way");
     }
     pki_tcp_data_acked(&ep->links[2], 1);
-    cr_assert(pki_list_empty(&pair.iface[0]->done), "the first part has not ended");
+    cr_assert(events_look(pair.iface[0]) == NULL, "the first part has not ended");
     pki_tcp_data_acked(&ep->links[3], 1);
     cr_assert(tcp_pair_has_ended(&pair, 0, &puts[2]), "another transfer has");
-    cr_assert(pki_list_empty(&pair.iface[0]->done));
+    cr_assert(events_look(pair.iface[0]) == NULL);
     pki_tcp_data_acked(&ep->links[1], 1);
     cr_assert(tcp_pair_has_ended(&pair, 0, &puts[0]));
     cr_assert(tcp_pair_has_ended(&pair, 0, &puts[1]));
@@ -146,16 +145,16 @@ Test(tcp_eager_put, others_end_behind_one_that_nobody_asked_for)
     begin(&pair, "2", "524288");
     first = (struct pki_put){ .ep = pair.ep[0], .src = sent, .bytes = bytes, .eager_put = true,
                               .about = { .kind = PKI_MSG_FIN, .op = 3, .sig = 5, .bytes = bytes }, .owner = &owners[0] };
-    pki_list_init(&first.node);
+    pki_list_init(&first.event.node);
     cr_assert_eq(tcp()->put(&first), PK_OK);
     passed_over = &pki_tcp_ep_of(pair.ep[1])->links[1];
     for (uint64_t op = 4; op < 4 + 2 * PKI_TCP_MOVES; op++) {
         grant(&pair, op, 2 * bytes);
         later = (struct pki_put){ .ep = pair.ep[0], .src = sent, .bytes = 2 * bytes, .eager_put = true,
                                   .about = { .kind = PKI_MSG_FIN, .op = op, .sig = 5, .bytes = 2 * bytes }, .owner = &owners[1] };
-        pki_list_init(&later.node);
+        pki_list_init(&later.event.node);
         cr_assert_eq(tcp()->put(&later), PK_OK);
-        for (uint64_t until = pki_now_ns() + TIMEOUT_NS; pki_list_empty(&pair.iface[0]->done) && pki_now_ns() < until;)
+        for (uint64_t until = pki_now_ns() + TIMEOUT_NS; events_look(pair.iface[0]) == NULL && pki_now_ns() < until;)
             go_on(&pair);
         cr_assert(tcp_pair_has_ended(&pair, 0, &later), "operation %llu", (unsigned long long)op);
         cr_assert(await(&pair, PKI_MSG_FIN, op, 2 * bytes, 0));
@@ -228,9 +227,9 @@ Test(tcp_eager_put, acknowledged_behind_the_shutdown)
         (void)tcp()->progress(pair.iface[0]);
     cr_assert_eq(send(links[0].source.fd, ack_frame, sizeof ack_frame, MSG_NOSIGNAL), sizeof ack_frame);
     tcp_cut(pair.ep[1], 0);
-    for (uint64_t until = pki_now_ns() + PKI_NS_PER_S; pki_now_ns() < until && pki_list_empty(&pair.iface[0]->done);)
+    for (uint64_t until = pki_now_ns() + PKI_NS_PER_S; pki_now_ns() < until && events_look(pair.iface[0]) == NULL;)
         (void)tcp()->progress(pair.iface[0]);
-    cr_assert_eq(pki_list_pop(&pair.iface[0]->done), &put.node);
+    cr_assert_eq(events_put(pair.iface[0]), &put);
     cr_assert_eq(put.result, PK_OK);
     tcp_pair_free(&pair);
 }
@@ -255,7 +254,7 @@ Test(tcp_eager_put, of_another_kind_is_reported)
     struct pki_put put;
 
     begin(&pair, "1", "65536");
-    grant_how(&pair, 3, BYTES, 6, PKI_CTS_LOCAL);
+    grant_how(&pair, 3, BYTES, 6, false);
     put_eagerly(&pair, &put, 3);
     cr_assert(await(&pair, PKI_MSG_RTS, 3, BYTES, 0));
     tcp_pair_free(&pair);
@@ -270,24 +269,24 @@ static uint64_t hears_of_grant(struct tcp_pair *pair, uint64_t timeout_ns)
 
     while (pki_now_ns() < until) {
         tcp_pair_progress(pair);
-        if (!tcp()->peek(pair->ep[0], &msg, &payload))
+        if (!tcp_peek(pair->ep[0], &msg, &payload))
             continue;
-        tcp()->pop(pair->ep[0]);
+        tcp_pop(pair->ep[0]);
         if (msg.kind == PKI_MSG_CTS)
             return msg.op;
     }
     return 0;
 }
 
-Test(tcp_eager_put, a_local_cts_is_sent_when_it_is_asked_for)
+Test(tcp_eager_put, a_cts_is_sent_when_it_is_asked_for)
 {
     struct tcp_pair pair;
     struct pki_put put;
 
     begin(&pair, "1", "65536");
-    grant_how(&pair, 3, BYTES, 5, PKI_CTS_LOCAL);
+    grant_how(&pair, 3, BYTES, 5, false);
     cr_assert_eq(hears_of_grant(&pair, PKI_NS_PER_S / 5), 0);
-    grant_how(&pair, 3, BYTES, 5, PKI_CTS_AGAIN);
+    cr_assert_eq(tcp()->send(pair.ep[1], &(struct pki_msg){ .kind = PKI_MSG_CTS, .op = 3, .sig = 5, .bytes = BYTES }, NULL), PK_OK);
     cr_assert_eq(hears_of_grant(&pair, TIMEOUT_NS), 3);
     put_eagerly(&pair, &put, 3);
     put.eager_put = false;

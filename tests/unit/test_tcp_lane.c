@@ -26,7 +26,7 @@ static void say(struct tcp_pair *pair, int from, uint64_t op, uint32_t bytes)
     uint64_t until = pki_now_ns() + TIMEOUT_NS;
     pk_result_t result;
 
-    while ((result = tcp()->msg(pair->ep[from], &msg, payload)) == PK_IN_PROGRESS && pki_now_ns() < until)
+    while ((result = tcp()->send(pair->ep[from], &msg, payload)) == PK_IN_PROGRESS && pki_now_ns() < until)
         tcp_pair_progress(pair);
     cr_assert_eq(result, PK_OK);
 }
@@ -35,7 +35,7 @@ static void say_news(struct tcp_pair *pair, int from)
 {
     const struct pki_msg msg = { .kind = PKI_MSG_SIDE, .payload = 12 };
 
-    cr_assert_eq(tcp()->msg(pair->ep[from], &msg, "twelve bytes"), PK_OK);
+    cr_assert_eq(tcp()->send(pair->ep[from], &msg, "twelve bytes"), PK_OK);
 }
 
 static bool hears(struct tcp_pair *pair, int rank, struct pki_msg *msg, uint64_t ns)
@@ -104,7 +104,7 @@ Test(tcp_lane, news_of_a_failure_comes)
         begin(&pair);
         say(&pair, from, 1, 100);
         say_news(&pair, from);
-        tcp()->revoke(pair.iface[from]);
+        tcp()->recv_cancel(pair.iface[from]);
         cr_assert(hears(&pair, 1 - from, &msg, TIMEOUT_NS / 20) && msg.kind == PKI_MSG_EAGER);
         cr_assert(hears(&pair, 1 - from, &msg, TIMEOUT_NS / 20) && msg.kind == PKI_MSG_SIDE);
         tcp_pair_free(&pair);
@@ -118,7 +118,7 @@ Test(tcp_lane, nobody_waits_at_the_end_for_who_has_failed)
     uint64_t began;
 
     begin(&pair);
-    tcp()->revoke(pair.iface[1]);
+    tcp()->recv_cancel(pair.iface[1]);
     for (int i = 0; i < 100; i++)
         (void)tcp()->progress(pair.iface[0]);
     began = pki_now_ns();
@@ -176,7 +176,7 @@ static void *leave(void *arg)
     for (uint64_t op = 1; op <= l->last; op++) {
         const struct pki_msg msg = { .kind = PKI_MSG_EAGER, .flags = PKI_MSG_FLAG_COLL, .op = op, .payload = draw(&l->state) % 4000 };
 
-        while (tcp()->msg(l->pair.ep[l->rank], &msg, payload) == PK_IN_PROGRESS)
+        while (tcp()->send(l->pair.ep[l->rank], &msg, payload) == PK_IN_PROGRESS)
             (void)tcp()->progress(l->pair.iface[l->rank]);
         cut_one(l, 12);
         if (draw(&l->state) % 3 == 0)

@@ -157,7 +157,7 @@ static void foreign_first(const struct sockaddr_storage *foreign, struct pki_ifa
         cr_assert_eq(getpeername(pki_tcp_ep_of(pair.ep[1])->links[i].source.fd, (struct sockaddr *)&there, &bytes), 0);
         cr_assert_eq(memcmp(&there, &peer_info.address[1], sizeof(struct sockaddr_in)), 0, "connection %u leads to the foreign address", i);
     }
-    cr_assert_eq(tcp()->msg(pair.ep[1], &msg, NULL), PK_OK);
+    cr_assert_eq(tcp()->send(pair.ep[1], &msg, NULL), PK_OK);
     for (uint64_t until = pki_now_ns() + PKI_NS_PER_S; !tcp()->peek(pair.ep[0], &msg, &payload) && pki_now_ns() < until;)
         tcp_pair_progress(&pair);
     cr_assert(tcp()->peek(pair.ep[0], &msg, &payload), "the peer hears what is said");
@@ -175,7 +175,7 @@ Test(tcp, foreign_address_is_refused)
 
     setenv("PK_SOCKETS", "2", 1);
     other->transport = tcp();
-    pki_list_init(&other->done);
+    pki_list_init(&other->events);
     config.net = &net;
     cr_assert_eq(tcp()->open(&config, other), PK_OK);
     foreign_first(&pki_tcp_iface_of(other)->address[0], other); /* the rank of another job, with another key */
@@ -347,7 +347,7 @@ static void expect_defaults(const char *address, bool one_machine, uint32_t sock
     struct pki_iface *iface = calloc(1, tcp()->iface_bytes);
 
     iface->transport = tcp();
-    pki_list_init(&iface->done);
+    pki_list_init(&iface->events);
     cr_assert_eq(tcp()->open(&config, iface), PK_OK);
     cr_expect_eq(pki_tcp_iface_of(iface)->params.sockets, sockets, "%s, one machine %d: %u connections", address, one_machine,
                  pki_tcp_iface_of(iface)->params.sockets);

@@ -26,11 +26,10 @@ static unsigned char byte_of(uint64_t op, size_t at)
 
 static void grant(struct tcp_pair *pair, int rank, uint64_t op, size_t bytes)
 {
-    const struct pki_msg msg = { .kind = PKI_MSG_CTS, .op = op, .sig = 5, .bytes = bytes, .offset = (uint64_t)(uintptr_t)target[rank],
-                                 .extra = PKI_CTS_LOCAL };
+    const struct pki_msg msg = { .kind = PKI_MSG_CTS, .op = op, .sig = 5, .bytes = bytes, .offset = (uint64_t)(uintptr_t)target[rank] };
 
     memset(target[rank], 0, MOST);
-    cr_assert_eq(tcp()->msg(pair->ep[rank], &msg, NULL), PK_OK);
+    cr_assert_eq(tcp_post(pair->ep[rank], &msg, false), PK_OK);
 }
 
 static void fill(int rank, uint64_t op, size_t bytes)
@@ -43,7 +42,7 @@ static void put_it(struct tcp_pair *pair, int rank, struct pki_put *put, uint64_
 {
     *put = (struct pki_put){ .ep = pair->ep[rank], .src = source[rank], .bytes = bytes, .eager_put = true,
                              .about = { .kind = PKI_MSG_FIN, .op = op, .sig = 5, .bytes = bytes } };
-    pki_list_init(&put->node);
+    pki_list_init(&put->event.node);
     cr_assert_eq(tcp()->put(put), PK_OK);
 }
 
@@ -66,11 +65,11 @@ static void hear(struct tcp_pair *pair, int rank, uint64_t op, size_t bytes)
         (void)tcp()->progress(pair->iface[rank]);
         if (pair->ep[1 - rank] != NULL)
             (void)tcp()->progress(pair->iface[1 - rank]);
-        while (!whole && tcp()->peek(pair->ep[rank], &msg, &payload)) {
+        while (!whole && tcp_peek(pair->ep[rank], &msg, &payload)) {
             cr_assert(msg.kind == PKI_MSG_FIN || msg.kind == PKI_MSG_EAGER, "nothing else comes before it: %u", msg.kind);
             messages += msg.kind == PKI_MSG_EAGER;
             whole = msg.kind == PKI_MSG_FIN && msg.op == op && msg.offset == bytes;
-            tcp()->pop(pair->ep[rank]);
+            tcp_pop(pair->ep[rank]);
         }
     }
     for (size_t i = 0; i < bytes; i++)
@@ -148,19 +147,17 @@ Test(tcp_retransmit, no_more_than_there_is_room_for)
     begin_with(&pair, "1/0", "16");
     fill(0, 2, PKI_TCP_RETRANSMIT_MAX);
     for (unsigned i = 0; i < 12; i++) {
-        struct pki_list *node;
-
         grant(&pair, 1, 2 + i, PKI_TCP_RETRANSMIT_MAX);
         put_it(&pair, 0, &puts[i], 2 + i, PKI_TCP_RETRANSMIT_MAX);
         for (int k = 0; k < 50; k++)
             (void)tcp()->progress(pair.iface[0]);
-        while ((node = pki_list_pop(&pair.iface[0]->done)) != NULL)
+        while (events_put(pair.iface[0]) != NULL)
             ended++;
         cr_assert_leq(ep_of(&pair, 0)->retransmit.end - ep_of(&pair, 0)->retransmit.head, PKI_TCP_RETRANSMIT_BYTES);
     }
     cr_assert_leq(ended, PKI_TCP_RETRANSMIT_BYTES / PKI_TCP_RETRANSMIT_MAX);
     for (uint64_t until = pki_now_ns() + TIMEOUT_NS; ended < 12 && pki_now_ns() < until; tcp_pair_progress(&pair))
-        while (pki_list_pop(&pair.iface[0]->done) != NULL)
+        while (events_put(pair.iface[0]) != NULL)
             ended++;
     cr_assert_eq(ended, 12);
     for (size_t i = 0; i < PKI_TCP_RETRANSMIT_MAX; i++)
@@ -185,7 +182,7 @@ Test(tcp_retransmit, waits_where_it_has_to)
         put(&pair, 0, &one, 2, cases[i].bytes);
         for (int k = 0; k < 20; k++)
             (void)tcp()->progress(pair.iface[0]);
-        cr_assert(pki_list_empty(&pair.iface[0]->done), "case %zu", i);
+        cr_assert(events_look(pair.iface[0]) == NULL, "case %zu", i);
         hear(&pair, 1, 2, cases[i].bytes);
         tcp_pair_await_end(&pair, 0, &one);
         tcp_pair_free(&pair);
@@ -212,7 +209,7 @@ Test(tcp_retransmit, comes_from_the_copy)
             tcp_pair_progress(&pair);
         grant(&pair, 1, 3, BYTES);
         put(&pair, 0, &one, 3, BYTES);
-        cr_assert(pki_list_empty(&pair.iface[0]->done));
+        cr_assert(events_look(pair.iface[0]) == NULL);
         hear(&pair, 1, 3, BYTES);
         tcp_pair_await_end(&pair, 0, &one);
         cr_assert_eq(ep_of(&pair, 0)->links[1].acked, ep_of(&pair, 0)->links[1].end);
@@ -224,7 +221,7 @@ static void say_news(struct tcp_pair *pair, int from, bool leaves)
 {
     const struct pki_msg msg = { .kind = PKI_MSG_SIDE, .payload = 12, .extra = leaves ? PKI_SIDE_SHUTDOWN : 0 };
 
-    cr_assert_eq(tcp()->msg(pair->ep[from], &msg, "twelve bytes"), PK_OK);
+    cr_assert_eq(tcp()->send(pair->ep[from], &msg, "twelve bytes"), PK_OK);
 }
 
 static bool hears_news(struct tcp_pair *pair, int rank)
@@ -233,8 +230,8 @@ static bool hears_news(struct tcp_pair *pair, int rank)
     const void *payload;
 
     for (uint64_t until = pki_now_ns() + TIMEOUT_NS / 4; pki_now_ns() < until; (void)tcp()->progress(pair->iface[rank]))
-        if (tcp()->peek(pair->ep[rank], &msg, &payload)) {
-            tcp()->pop(pair->ep[rank]);
+        if (tcp_peek(pair->ep[rank], &msg, &payload)) {
+            tcp_pop(pair->ep[rank]);
             messages += msg.kind == PKI_MSG_EAGER;
             if (msg.kind == PKI_MSG_SIDE)
                 return true;
@@ -291,7 +288,7 @@ Test(tcp_retransmit, shutdown_to_who_seldom_polls, .timeout = 60)
         tcp_pair_await_end(&pair, leaver, &one);
         spoil(leaver);
         for (uint64_t op = 1; op <= 2; op++)
-            cr_assert_eq(tcp()->msg(pair.ep[leaver], &(struct pki_msg){ .kind = PKI_MSG_EAGER, .flags = PKI_MSG_FLAG_COLL, .op = op, .payload = 5 }, "five!"), PK_OK);
+            cr_assert_eq(tcp()->send(pair.ep[leaver], &(struct pki_msg){ .kind = PKI_MSG_EAGER, .flags = PKI_MSG_FLAG_COLL, .op = op, .payload = 5 }, "five!"), PK_OK);
         say_news(&pair, leaver, true);
         tcp()->ep_close(pair.ep[leaver]);
         free(pair.ep[leaver]);
@@ -372,7 +369,7 @@ Test(tcp_retransmit, news_of_a_failure_comes)
     put(&pair, 0, &one, 2, BYTES);
     tcp_pair_await_end(&pair, 0, &one);
     say_news(&pair, 0, false);
-    tcp()->revoke(pair.iface[0]);
+    tcp()->recv_cancel(pair.iface[0]);
     cr_assert(hears_news(&pair, 1));
     tcp_pair_free(&pair);
 }
@@ -400,7 +397,7 @@ static void *leave(void *arg)
         put(&l->pair, 0, &one, op, LEAST + op * 100);
         if (draw(&l->state) % 6 == 0)
             tcp_cut(l->pair.ep[0], draw(&l->state) % 2);
-        while (pki_list_empty(&l->pair.iface[0]->done))
+        while (events_look(l->pair.iface[0]) == NULL)
             (void)tcp()->progress(l->pair.iface[0]);
         cr_assert(tcp_pair_has_ended(&l->pair, 0, &one));
         spoil(0);
@@ -425,10 +422,10 @@ static void hear_out(struct leaver *l, uint64_t op)
     while (msg.kind != PKI_MSG_FIN || msg.op != op || msg.offset != bytes) {
         cr_assert(pki_now_ns() < until && !l->pair.ep[1]->dead, "op %llu of %llu", (unsigned long long)op, (unsigned long long)l->last);
         (void)tcp()->progress(l->pair.iface[1]);
-        if (!tcp()->peek(l->pair.ep[1], &msg, &payload))
+        if (!tcp_peek(l->pair.ep[1], &msg, &payload))
             continue;
         cr_assert_eq(msg.kind, PKI_MSG_FIN);
-        tcp()->pop(l->pair.ep[1]);
+        tcp_pop(l->pair.ep[1]);
     }
     for (size_t i = 0; i < bytes; i++)
         cr_assert_eq(target[1][i], byte_of(op, i), "op %llu, byte %zu", (unsigned long long)op, i);

@@ -262,12 +262,9 @@ static const struct pki_ep *unfinished(const struct pk_comm *comm, const struct 
 static pk_result_t not_connected(const struct pki_ep *ep)
 {
     struct pki_where where = { .rank = ep->rank, .peer = ep->peer, .op = "init" };
-    char text[400] = "";
-    struct pki_text out = { .start = text, .capacity = sizeof text };
 
-    ep->iface->transport->describe(ep, &out);
     errno = ep->cause.sys_errno;
-    return pki_fail_errno(PK_ERR_TIMEOUT, &where, "no connection over %s before the deadline: %s%s", ep->iface->transport->name, text,
+    return pki_fail_errno(PK_ERR_TIMEOUT, &where, "no connection over %s before the deadline: %s%s", ep->iface->transport->name, ep->report != NULL ? ep->report : "",
                           errno != 0 ? "; last" : "");
 }
 
@@ -383,7 +380,7 @@ static pk_result_t set_ctrl(struct pk_comm *comm, int peer, const struct link *l
     struct pki_where where = { .rank = comm->rank, .peer = peer, .op = "init" };
 
     for (int t = 0; t < PKI_TRANSPORTS_MAX; t++)
-        if (link->eps[t] != NULL && comm->ifaces[t]->msg_payload_max > 0) {
+        if (link->eps[t] != NULL && comm->ifaces[t]->caps.msg_payload_max > 0) {
             pki_engine_set_ctrl(comm->engine, peer, link->eps[t], comm->side_fds[peer]);
             comm->side_fds[peer] = -1;
             return PK_OK;

@@ -22,12 +22,24 @@ void pki_ctrl_failed(struct pki_engine *e, struct pki_peer *peer, const struct p
 
 pk_result_t pki_ctrl_send(struct pki_peer *peer, const struct pki_msg *msg, const void *payload, struct pki_engine *e)
 {
-    pk_result_t result = peer->ctrl->iface->transport->msg(peer->ctrl, msg, payload);
+    pk_result_t result = peer->ctrl->iface->transport->send(peer->ctrl, msg, payload);
 
     if (result == PK_OK)
-        e->stats.messages += msg->kind != PKI_MSG_CTS || (msg->extra & PKI_CTS_LOCAL) == 0;
+        e->stats.messages++;
     else
         pki_ctrl_failed(e, peer, msg, result);
+    return result;
+}
+
+pk_result_t pki_ctrl_post(struct pki_peer *peer, struct pki_recv *recv, const struct pki_msg *tell, struct pki_engine *e)
+{
+    static const struct pki_msg nothing;
+    pk_result_t result = peer->ctrl->iface->transport->recv_post(recv, tell);
+
+    if (result == PK_OK)
+        e->stats.messages += tell != NULL;
+    else
+        pki_ctrl_failed(e, peer, tell != NULL ? tell : &nothing, result);
     return result;
 }
 
@@ -192,6 +204,8 @@ static void dispatch(struct pki_engine *e, struct pki_peer *peer, const struct p
         return;
     }
     if (handler->take != NULL) {
+        if (msg->kind == PKI_MSG_SIDE)
+            e->handlers->take_events(e);
         handler->take(e, peer, msg, payload);
         return;
     }
@@ -202,6 +216,15 @@ static void dispatch(struct pki_engine *e, struct pki_peer *peer, const struct p
         keep(e, peer, msg, payload);
     else
         handler->go_on(xfer, msg, payload);
+}
+
+void pki_ctrl_arrived(struct pki_engine *e, const struct pki_arrival *arrival)
+{
+    struct pki_msg msg = arrival->about;
+
+    msg.kind = PKI_MSG_RTS;
+    msg.extra = PKI_RTS_EAGER_PUT;
+    dispatch(e, &e->peers[arrival->ep->peer], &msg, NULL);
 }
 
 bool pki_ctrl_poll(struct pki_engine *e, struct pki_peer *peer)

@@ -8,12 +8,12 @@
 /* An EAGER message to this peer takes along what is owed to it, and one from it brings what it has consumed. */
 static inline uint64_t pki_credit_to_return(const struct pki_peer *peer)
 {
-    return peer->ctrl->iface->eager_credits ? peer->eager_in : 0;
+    return peer->ctrl->iface->caps.eager_credits ? peer->eager_in : 0;
 }
 
 static inline void pki_credit_arrived(struct pki_peer *peer, const struct pki_msg *msg)
 {
-    if (peer->ctrl->iface->eager_credits)
+    if (peer->ctrl->iface->caps.eager_credits)
         peer->eager_out -= msg->bytes < peer->eager_out ? msg->bytes : peer->eager_out;
 }
 
@@ -33,7 +33,7 @@ static inline pk_result_t pki_eager_send(struct pki_engine *e, struct pki_peer *
     msg->kind = PKI_MSG_EAGER;
     msg->payload = (uint32_t)bytes;
     msg->bytes = pki_credit_to_return(peer); /* EAGER carries no more of it */
-    result = peer->ctrl->iface->transport->msg(peer->ctrl, msg, payload);
+    result = peer->ctrl->iface->transport->send(peer->ctrl, msg, payload);
     if (result != PK_OK)
         return result;
     peer->eager_out += bytes + sizeof *msg;

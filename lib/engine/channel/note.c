@@ -3,6 +3,8 @@
  * Between hosts a pair of ranks has an endpoint of every transport that can join them. One carries; the others stand by, and carry notes
  * for it when it must talk to its other end though its own control channel does not work.
  */
+#include <string.h>
+
 #include "engine/channel/channel.h"
 
 /* An endpoint that carries notes is none that carries messages: those are taken in by their control channel's own reader. */
@@ -12,7 +14,7 @@ static struct pki_ep *find_carrier(const struct pki_peer *peer, const struct pki
         struct pki_ep *other = peer->eps[i];
 
         if (other != ep && other != peer->ctrl && !other->dead && other->iface->transport->between_hosts &&
-            other->iface->msg_payload_max >= PKI_NOTE_MAX)
+            other->iface->caps.msg_payload_max >= PKI_NOTE_MAX)
             return other;
     }
     return NULL;
@@ -21,30 +23,50 @@ static struct pki_ep *find_carrier(const struct pki_peer *peer, const struct pki
 void pki_note_open(struct pki_engine *e)
 {
     for (int i = 0; i < e->config.size; i++)
-        for (int k = 0; k < e->peers[i].neps; k++)
-            e->peers[i].eps[k]->has_notes = find_carrier(&e->peers[i], e->peers[i].eps[k]) != NULL;
+        for (int k = 0; k < e->peers[i].neps; k++) {
+            struct pki_ep *ep = e->peers[i].eps[k];
+
+            if (ep->notes != NULL)
+                ep->notes->carried = find_carrier(&e->peers[i], ep) != NULL;
+        }
 }
 
-static void take_notes(struct pki_ep *carrier, struct pki_ep *ep)
+/* One at a time: the next when the endpoint has read it. */
+static void take_note(struct pki_ep *carrier, struct pki_note *in)
 {
     struct pki_msg msg;
     const void *payload;
 
-    while (carrier->iface->transport->peek(carrier, &msg, &payload)) {
-        if (msg.kind == PKI_MSG_NOTE)
-            ep->iface->transport->noted(ep, payload, msg.payload);
+    while (in->bytes == 0 && carrier->iface->transport->peek(carrier, &msg, &payload)) {
+        if (msg.kind == PKI_MSG_NOTE && msg.payload <= sizeof in->data) {
+            memcpy(in->data, payload, msg.payload);
+            in->bytes = msg.payload;
+        }
         carrier->iface->transport->pop(carrier);
     }
 }
 
+static void send_note(struct pki_ep *carrier, struct pki_note *out)
+{
+    const struct pki_msg msg = { .kind = PKI_MSG_NOTE, .payload = out->bytes };
+
+    if (out->bytes > 0 && carrier->iface->transport->send(carrier, &msg, out->data) == PK_OK)
+        out->bytes = 0;
+}
+
 void pki_note_carry(const struct pki_peer *peer)
 {
-    struct pki_ep *ep = peer->ctrl, *carrier = ep != NULL && ep->has_notes ? find_carrier(peer, ep) : NULL;
+    struct pki_notes *notes = peer->ctrl != NULL ? peer->ctrl->notes : NULL;
+    struct pki_ep *carrier = notes != NULL && notes->carried ? find_carrier(peer, peer->ctrl) : NULL;
 
     if (carrier == NULL)
         return;
-    take_notes(carrier, ep);
-    ep->iface->transport->recover(ep, carrier);
+    take_note(carrier, &notes->in);
+    notes->carrier_left |= carrier->left;
+    notes->due = true;
+    if (notes->in.bytes > 0) /* the other end waits for what follows from it */
+        (void)peer->ctrl->iface->transport->progress(peer->ctrl->iface);
+    send_note(carrier, &notes->out);
 }
 
 bool pki_note_needs_background(const struct pki_engine *e)
@@ -52,7 +74,7 @@ bool pki_note_needs_background(const struct pki_engine *e)
     for (int i = 0; i < e->config.size; i++) {
         const struct pki_ep *ctrl = e->peers[i].ctrl;
 
-        if (ctrl != NULL && ctrl->has_notes && ctrl->iface->transport->needs_background)
+        if (ctrl != NULL && ctrl->notes != NULL && ctrl->notes->carried && ctrl->iface->transport->needs_background)
             return true;
     }
     return false;

@@ -66,22 +66,23 @@ pk_result_t pki_side_send_export(struct pki_engine *e, struct pki_peer *peer, ui
     struct pki_where where = pki_engine_where(e, peer->rank, NULL);
     struct frame frame = { 0 };
 
-    if (peer->exporting != 0 && peer->exporting != id)
+    if (peer->regions.exporting != 0 && peer->regions.exporting != id)
         return PK_IN_PROGRESS;
     fill_export(&frame, id, x);
     do {
-        uint32_t left = x->pieces - peer->exported_pieces;
+        uint32_t left = x->pieces - peer->regions.exported_pieces;
         int n = left < PKI_FRAME_FDS ? (int)left : PKI_FRAME_FDS;
         pk_result_t result;
 
-        frame.kind = peer->exporting == 0 ? FRAME_EXPORT : FRAME_PIECES;
-        result = pki_fd_send(peer->side_fd, &frame, sizeof frame, n > 0 ? x->fds + peer->exported_pieces : NULL, n, &where);
+        frame.kind = peer->regions.exporting == 0 ? FRAME_EXPORT : FRAME_PIECES;
+        result = pki_fd_send(peer->side_fd, &frame, sizeof frame, n > 0 ? x->fds + peer->regions.exported_pieces : NULL, n,
+                             &where);
         if (result != PK_OK)
             return result;
-        peer->exporting = id;
-        peer->exported_pieces += (uint32_t)n;
-    } while (peer->exported_pieces < x->pieces);
-    peer->exporting = peer->exported_pieces = 0;
+        peer->regions.exporting = id;
+        peer->regions.exported_pieces += (uint32_t)n;
+    } while (peer->regions.exported_pieces < x->pieces);
+    peer->regions.exporting = peer->regions.exported_pieces = 0;
     return PK_OK;
 }
 
@@ -107,7 +108,7 @@ static pk_result_t tell_by_message(struct pki_peer *peer, const struct frame *fr
     pki_put_u32(bytes + 4, (uint32_t)frame->u.failed.code);
     pki_put_u32(bytes + 8, (uint32_t)frame->u.failed.peer);
     memcpy(bytes + NEWS_BYTES, frame->u.failed.text, text);
-    return peer->ctrl->iface->transport->msg(peer->ctrl, &msg, bytes);
+    return peer->ctrl->iface->transport->send(peer->ctrl, &msg, bytes);
 }
 
 /* PK_IN_PROGRESS: there is no room now. Whom nothing reaches any more sees the connection close. */
@@ -128,7 +129,7 @@ static pk_result_t send_agree_message(struct pki_peer *peer, const unsigned char
 
     pki_put_u32(bytes, FRAME_AGREE);
     memcpy(bytes + 4, data, n);
-    return peer->ctrl->iface->transport->msg(peer->ctrl, &msg, bytes);
+    return peer->ctrl->iface->transport->send(peer->ctrl, &msg, bytes);
 }
 
 pk_result_t pki_side_send_agree(struct pki_peer *peer, const unsigned char *data, size_t n)
@@ -240,7 +241,7 @@ static void take_shutdown(struct pki_peer *peer, const struct frame *frame)
     peer->shutdown = why >= PKI_SHUTDOWN_DESTROYED && why < PKI_SHUTDOWN_NONE ? (enum pki_shutdown)why : PKI_SHUTDOWN_DESTROYED;
     peer->last_coll = (uint32_t)frame->u.failed.peer;
     for (int i = 0; i < peer->neps; i++)
-        peer->eps[i]->shutdown = true;
+        peer->eps[i]->farewell.theirs = true;
 }
 
 static pk_result_t take_export(struct pki_engine *e, struct pki_peer *peer, const struct frame *frame, const int *fds, int n)

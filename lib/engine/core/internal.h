@@ -114,6 +114,8 @@ struct pki_handlers {
     void (*forgotten)(struct pki_engine *engine, struct pki_peer *peer, uint32_t id);
     /* A message of an agreement. PK_ERR_INTERNAL: it is none. */
     pk_result_t (*agreement)(struct pki_engine *engine, struct pki_peer *peer, const unsigned char *bytes, size_t n);
+    /* What transports have told by events so far: it comes before the news of a peer, which sent them behind it. */
+    void (*take_events)(struct pki_engine *engine);
     int (*missing)(struct pki_engine *engine); /* the rank to blame for the oldest operation; -1: none is */
     void (*ended)(struct pki_task *task);      /* it is in no list any more, and has its result */
 };
@@ -171,19 +173,9 @@ struct pki_engine {
     char *ll_memory;
     struct pki_fused fused;
     struct pki_aggregator aggregator;
-    struct pki_region *regions;
-    uint32_t nregions, regions_cap;
-    uint32_t region_buckets[256];
-    uint32_t region_looked;     /* the next to be looked at whether it is still there */
-    uint64_t region_clock;
-    bool region_holes;          /* some entry may be free */
-    struct pki_list retired;    /* mappings to be closed when nothing is under way and they are many */
-    uint32_t nretired, nretired_vmm;
-    size_t retired_bytes;
-    bool described;             /* peers have described memory that is not mapped yet */
-    bool mapping_blocked;       /* one of them, or one of another engine's, kept a peer's memory from being mapped */
-    struct pki_shm_alloc *shm_allocs; /* by address */
-    uint32_t nshm_allocs, shm_allocs_cap;
+    struct pki_regions regions;
+    struct pki_mappings mappings;
+    struct pki_shm_allocs shm_allocs;
     struct pki_list plans;
     int nplans;
     struct pki_plan_entry *recent_plans[PKI_PLANS_RECENT]; /* [root % PKI_PLANS_RECENT]: the last taken, in the list too, or NULL */

@@ -24,11 +24,25 @@ struct pki_region { /* an allocation of this rank that peers may map */
     uint64_t there[PKI_FUSED_RANKS]; /* where these ranks have it mapped, if they were asked to; 0: unknown */
 };
 
+struct pki_regions { /* all of this rank's (mem/region.c) */
+    struct pki_region *at;
+    uint32_t n, cap;
+    uint32_t buckets[256];
+    uint32_t looked; /* the next to be looked at whether it is still there */
+    uint64_t clock;
+    bool holes;      /* some entry may be free */
+};
+
 struct pki_shm_alloc { /* memory of pk_mem_alloc */
     uintptr_t base;
     size_t bytes;
     uint64_t buffer_id;
     int fd;
+};
+
+struct pki_shm_allocs { /* all of it, by address (mem/shm_alloc.c) */
+    struct pki_shm_alloc *at;
+    uint32_t n, cap;
 };
 
 struct pki_import { /* a peer's region, mapped */
@@ -38,6 +52,22 @@ struct pki_import { /* a peer's region, mapped */
     bool mapped;
     bool outlived; /* the peer has memory of another allocation there by now */
     uint64_t remote;
+};
+
+struct pki_mappings { /* of peers' memory, whatever peer's it is (mem/import.c) */
+    struct pki_list retired; /* to be closed when nothing is under way and they are many */
+    uint32_t nretired, nretired_vmm;
+    size_t retired_bytes;
+    bool described;          /* peers have described memory that is not mapped yet */
+    bool blocked;            /* one of them, or one of another engine's, kept a peer's memory from being mapped */
+};
+
+struct pki_peer_regions { /* what one peer has told of its regions, and has been told of this rank's */
+    struct pki_import *imports;
+    uint32_t nimports, imports_cap;
+    uint32_t *reported; /* [entry]: the id of our region there that the peer has been told of */
+    uint32_t reported_cap;
+    uint32_t exporting, exported_pieces; /* a description in the middle of being sent */
 };
 
 struct pki_registration {

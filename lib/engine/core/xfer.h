@@ -22,7 +22,7 @@ enum pki_xfer_state {
     PKI_XFER_LOOK,      /* A send looks for its grant before it says RTS. */
     PKI_XFER_SAY,       /* The next message (EAGER, RTS or CTS) has not gone out: there is no room, or its turn has not come. */
     PKI_XFER_WAIT,      /* A send waits for its grant, or a receive for data or for a signal. */
-    PKI_XFER_LOCAL,     /* A receive has granted its buffer to the transport alone, which an eager put comes to. */
+    PKI_XFER_LOCAL,     /* A receive has posted its buffer and told nobody: an eager put comes to it. */
     PKI_XFER_ASK,       /* A receive cannot fetch what was offered, and has yet to tell the sender. */
     PKI_XFER_MOVE,      /* A send is granted, and goes as its path and memory demand, chunk by chunk. */
     PKI_XFER_EAGER_PUT, /* A send goes by puts though nobody has granted it. */
@@ -49,6 +49,14 @@ struct pki_xfer_user {
     void (*progressed)(struct pki_task *task, uint32_t step, size_t done, bool ended);
     /* Host, of a transfer that combines: work these bytes, which belong at `at`, into the step's own operand. */
     pk_result_t (*combine)(struct pki_task *task, uint32_t step, size_t at, const void *payload, size_t bytes);
+};
+
+/* What of a transfer transports are moving: a ring, [tail, head) of which are theirs. */
+struct pki_xfer_puts {
+    struct pki_put few[PKI_XFER_PUTS_FEW];
+    struct pki_put *more; /* [PKI_XFER_PUTS] instead, if n says so; NULL: not made. Like `few` it lives as long as the engine */
+    uint8_t n;            /* that may be in flight; 0: PKI_XFER_PUTS_FEW */
+    unsigned head, tail;
 };
 
 struct pki_xfer {
@@ -89,10 +97,8 @@ struct pki_xfer {
     struct pki_signal start, finish; /* of the slot: buffer free; last byte in place. Of the cell: bytes ready; taken */
     struct pki_signal_slot *cell; /* send: offered there. receive: the offer was taken. NULL: neither, or not yet */
     uint32_t cell_value;        /* that opens its start and done */
-    struct pki_put puts[PKI_XFER_PUTS_FEW];
-    struct pki_put *more;   /* [PKI_XFER_PUTS] instead, if nputs says so; NULL: not made. Like `puts` it lives as long as the engine */
-    uint8_t nputs;          /* that may be in flight; 0: PKI_XFER_PUTS_FEW */
-    unsigned puts_head, puts_tail;
+    struct pki_xfer_puts puts;
+    struct pki_recv recv;   /* receive: what has been posted */
     uint32_t region;        /* granted or offered: of this rank; 0: none */
     struct pki_bounce *bounce_state;
     void *kept;             /* receive into GPU memory: an eager message that came before the buffer was free */
@@ -170,11 +176,7 @@ struct pki_peer {
     char *ll_held;                  /* where that memory begins, if the peer is of this process: see ll.c */
     struct pki_export ll_exported;
     uint64_t ll_mapping;
-    struct pki_import *imports;
-    uint32_t nimports, imports_cap;
-    uint32_t *reported;             /* [entry]: the id of our region there that the peer has been told of */
-    uint32_t reported_cap;
-    uint32_t exporting, exported_pieces; /* a description in the middle of being sent */
+    struct pki_peer_regions regions;
 };
 
 static inline bool pki_xfer_slots_here(const struct pki_xfer *xfer)

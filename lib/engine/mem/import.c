@@ -18,7 +18,9 @@ struct pki_import *pki_region_import(struct pki_peer *peer, uint32_t id)
 {
     uint32_t index = pki_region_index(id);
 
-    return id == 0 || index >= peer->nimports || peer->imports[index].id != id ? NULL : &peer->imports[index];
+    if (id == 0 || index >= peer->regions.nimports || peer->regions.imports[index].id != id)
+        return NULL;
+    return &peer->regions.imports[index];
 }
 
 static struct pki_ep *path_of(struct pki_peer *peer, const struct pki_export *exported)
@@ -39,10 +41,10 @@ static void retire(struct pki_engine *e, struct pki_peer *peer, struct pki_impor
         path->iface->transport->unmap(path, &import->exported, import->remote);
     if (r != NULL) { /* else it stays mapped until the process ends: memory is short anyhow */
         *r = (struct retired){ .path = path, .exported = import->exported, .remote = import->remote };
-        pki_list_push(&e->retired, &r->node);
-        e->nretired++;
-        e->nretired_vmm += r->exported.kind == PKI_EXPORT_VMM;
-        e->retired_bytes += r->exported.bytes;
+        pki_list_push(&e->mappings.retired, &r->node);
+        e->mappings.nretired++;
+        e->mappings.nretired_vmm += r->exported.kind == PKI_EXPORT_VMM;
+        e->mappings.retired_bytes += r->exported.bytes;
     }
     *import = (struct pki_import){ .id = 0 };
 }
@@ -60,17 +62,17 @@ bool pki_streams_hold_idle(const struct pki_engine *e)
 static void close_one(struct pki_engine *e, struct retired *r)
 {
     pki_list_remove(&r->node);
-    e->nretired--;
-    e->nretired_vmm -= r->exported.kind == PKI_EXPORT_VMM;
-    e->retired_bytes -= r->exported.bytes;
+    e->mappings.nretired--;
+    e->mappings.nretired_vmm -= r->exported.kind == PKI_EXPORT_VMM;
+    e->mappings.retired_bytes -= r->exported.bytes;
     r->path->iface->transport->unmap(r->path, &r->exported, r->remote);
     free(r);
 }
 
 void pki_region_close_retired(struct pki_engine *e)
 {
-    while (!pki_list_empty(&e->retired))
-        close_one(e, pki_container_of(e->retired.next, struct retired, node));
+    while (!pki_list_empty(&e->mappings.retired))
+        close_one(e, pki_container_of(e->mappings.retired.next, struct retired, node));
 }
 
 /* To unmap VMM memory waits for nothing. */
@@ -78,7 +80,7 @@ static void close_vmm(struct pki_engine *e)
 {
     struct pki_list *next;
 
-    for (struct pki_list *n = e->retired.next; e->nretired_vmm > 0 && n != &e->retired; n = next) {
+    for (struct pki_list *n = e->mappings.retired.next; e->mappings.nretired_vmm > 0 && n != &e->mappings.retired; n = next) {
         struct retired *r = pki_container_of(n, struct retired, node);
 
         next = n->next;
@@ -100,31 +102,31 @@ static pk_result_t import_entry(struct pki_engine *e, struct pki_peer *peer, uin
     struct pki_where where = pki_engine_where(e, peer->rank, NULL);
     uint32_t index = pki_region_index(id);
 
-    if (index >= PKI_REGIONS_MAX || (index < peer->nimports && peer->imports[index].id == id))
+    if (index >= PKI_REGIONS_MAX || (index < peer->regions.nimports && peer->regions.imports[index].id == id))
         return pki_fail(PK_ERR_INTERNAL, &where, "described region %#x, which is invalid or has been described already", id);
-    if (index >= peer->imports_cap) {
+    if (index >= peer->regions.imports_cap) {
         uint32_t cap = 2 * index + 16;
-        struct pki_import *grown = realloc(peer->imports, cap * sizeof *grown);
+        struct pki_import *grown = realloc(peer->regions.imports, cap * sizeof *grown);
 
         if (grown == NULL)
             return pki_fail(PK_ERR_MEMORY, &where, "no memory for %u regions", cap);
-        memset(grown + peer->imports_cap, 0, (cap - peer->imports_cap) * sizeof *grown);
-        peer->imports = grown;
-        peer->imports_cap = cap;
+        memset(grown + peer->regions.imports_cap, 0, (cap - peer->regions.imports_cap) * sizeof *grown);
+        peer->regions.imports = grown;
+        peer->regions.imports_cap = cap;
     }
-    if (index >= peer->nimports)
-        peer->nimports = index + 1; /* entries between are of regions that other peers were told of */
+    if (index >= peer->regions.nimports)
+        peer->regions.nimports = index + 1; /* entries between are of regions that other peers were told of */
     else
-        retire(e, peer, &peer->imports[index]);
-    *out = &peer->imports[index];
+        retire(e, peer, &peer->regions.imports[index]);
+    *out = &peer->regions.imports[index];
     return PK_OK;
 }
 
 /* What was described at these addresses before has been freed: to map it would close the mapping of what is there now. */
 static void outlive(struct pki_peer *peer, const struct pki_export *exported)
 {
-    for (uint32_t i = 0; i < peer->nimports; i++) {
-        struct pki_import *old = &peer->imports[i];
+    for (uint32_t i = 0; i < peer->regions.nimports; i++) {
+        struct pki_import *old = &peer->regions.imports[i];
 
         if (old->exported.base < exported->base + exported->bytes && exported->base < old->exported.base + old->exported.bytes)
             old->outlived = true;
@@ -148,7 +150,7 @@ static pk_result_t arrived(struct pki_engine *e, struct pki_peer *peer, uint32_t
     }
     outlive(peer, exported);
     *entry = import;
-    e->described = true;
+    e->mappings.described = true;
     return PK_OK;
 }
 
@@ -184,8 +186,8 @@ pk_result_t pki_engine_map(struct pki_engine *e, struct pki_ep *path, const stru
     return result == PK_IN_PROGRESS ? pki_fail(PK_ERR_SYSTEM, NULL, "mappings of freed memory cannot be closed") : result;
 }
 
-/* What stands in the way cannot be closed while a stream waits for an operation: the close would wait for the stream, and the stream,
- * sooner or later, for this thread. */
+/* What stands in the way cannot be closed while a stream waits for an operation: the close would wait for the stream, and the
+ * stream, sooner or later, for this thread. */
 static pk_result_t map(struct pki_engine *e, struct pki_peer *peer, struct pki_import *import)
 {
     struct pki_ep *path = path_of(peer, &import->exported);
@@ -201,7 +203,7 @@ static pk_result_t map(struct pki_engine *e, struct pki_peer *peer, struct pki_i
         result = path->iface->transport->map(path, &import->exported, &import->remote);
     }
     if (result == PK_IN_PROGRESS)
-        e->mapping_blocked = true;
+        e->mappings.blocked = true;
     if (result != PK_OK)
         return result;
     pki_export_release(&import->exported);
@@ -209,39 +211,39 @@ static pk_result_t map(struct pki_engine *e, struct pki_peer *peer, struct pki_i
     return PK_OK;
 }
 
-/* What its owner has freed stays allocated while it is mapped, so not much may gather; but closing it also waits for the program's own
- * kernels, one of which may wait for a transfer that the caller is about to start. */
+/* What its owner has freed stays allocated while it is mapped, so not much may gather; but closing it also waits for the
+ * program's own kernels, one of which may wait for a transfer that the caller is about to start. */
 static void close_old(struct pki_engine *e)
 {
-    bool many = e->nretired >= pki_tuning.p2p.retired || e->retired_bytes >= pki_tuning.p2p.retired_bytes;
+    bool many = e->mappings.nretired >= pki_tuning.p2p.retired || e->mappings.retired_bytes >= pki_tuning.p2p.retired_bytes;
 
     close_vmm(e);
-    if ((!many && !e->mapping_blocked) || !pki_list_empty(&e->tasks) || !pki_streams_hold_idle(e))
+    if ((!many && !e->mappings.blocked) || !pki_list_empty(&e->tasks) || !pki_streams_hold_idle(e))
         return;
     pki_region_close_retired(e);
-    if (e->mapping_blocked)
+    if (e->mappings.blocked)
         e->gpu->ops->drop_stale_mappings(e->gpu);
-    e->mapping_blocked = false;
+    e->mappings.blocked = false;
     pki_streams_release();
 }
 
-/* Either rank of a pair may have to move the next transfer between two buffers, and to map memory then is late: it may have to wait for what
- * stands in the way, and that for work of the program. */
+/* Either rank of a pair may have to move the next transfer between two buffers, and to map memory then is late: it may have
+ * to wait for what stands in the way, and that for work of the program. */
 static void map_described(struct pki_engine *e)
 {
     const pk_error_info_t kept = *pki_error_get();
 
-    e->described = false;
+    e->mappings.described = false;
     for (int p = 0; p < e->config.size; p++)
-        for (uint32_t i = 0; i < e->peers[p].nimports; i++) {
-            struct pki_import *import = &e->peers[p].imports[i];
+        for (uint32_t i = 0; i < e->peers[p].regions.nimports; i++) {
+            struct pki_import *import = &e->peers[p].regions.imports[i];
             struct pki_ep *path = path_of(&e->peers[p], &import->exported);
             pk_result_t result;
 
             if (import->id == 0 || import->mapped || import->outlived || import->exported.kind == PKI_EXPORT_MEMFD || path == NULL)
                 continue;
             if (import->pieces_here < import->exported.pieces) {
-                e->described = true;
+                e->mappings.described = true;
                 continue;
             }
             result = map(e, &e->peers[p], import);
@@ -256,7 +258,7 @@ static void map_described(struct pki_engine *e)
 void pki_region_tidy(struct pki_engine *e)
 {
     close_old(e);
-    if (e->described)
+    if (e->mappings.described)
         map_described(e);
 }
 
@@ -306,15 +308,15 @@ pk_result_t pki_region_map_host(struct pki_engine *e, struct pki_peer *peer, con
 
 void pki_region_close_imports(struct pki_peer *peer)
 {
-    for (uint32_t i = 0; i < peer->nimports; i++) {
-        struct pki_import *import = &peer->imports[i];
+    for (uint32_t i = 0; i < peer->regions.nimports; i++) {
+        struct pki_import *import = &peer->regions.imports[i];
         struct pki_ep *path = path_of(peer, &import->exported);
 
         if (import->mapped)
             path->iface->transport->unmap(path, &import->exported, import->remote);
         pki_export_release(&import->exported);
     }
-    free(peer->imports);
-    peer->imports = NULL;
-    peer->nimports = 0;
+    free(peer->regions.imports);
+    peer->regions.imports = NULL;
+    peer->regions.nimports = 0;
 }

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Regions: allocations of this rank that peers have been told of, here, and those of peers, in import.c. An allocation is known by
- * address, length and buffer id, so that memory that was freed and allocated again is a new region. An id is the entry of a table and a
- * generation: entries are used again, and a grant that names another generation than the description at hand waits for the newer one.
+ * Regions: allocations of this rank that peers have been told of, here, and those of peers, in import.c. An allocation is known
+ * by address, length and buffer id, so that memory that was freed and allocated again is a new region. An id is the entry of a
+ * table and a generation: entries are used again, and a grant that names another generation than the description at hand waits
+ * for the newer one.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -22,16 +23,16 @@ void pki_export_release(struct pki_export *x)
 
 static uint32_t *bucket_of(struct pki_engine *e, uintptr_t base)
 {
-    return &e->region_buckets[(base * 0x9e3779b97f4a7c15ull) >> 56];
+    return &e->regions.buckets[(base * 0x9e3779b97f4a7c15ull) >> 56];
 }
 
 static struct pki_region *find(struct pki_engine *e, const struct pki_mem *mem)
 {
-    for (uint32_t i = *bucket_of(e, mem->base); i != 0; i = e->regions[i - 1].next) {
-        const struct pki_mem *known = &e->regions[i - 1].mem;
+    for (uint32_t i = *bucket_of(e, mem->base); i != 0; i = e->regions.at[i - 1].next) {
+        const struct pki_mem *known = &e->regions.at[i - 1].mem;
 
         if (known->base == mem->base && known->bytes == mem->bytes && known->buffer_id == mem->buffer_id)
-            return &e->regions[i - 1];
+            return &e->regions.at[i - 1];
     }
     return NULL;
 }
@@ -40,7 +41,7 @@ static struct pki_region *by_id(struct pki_engine *e, uint32_t id)
 {
     uint32_t index = pki_region_index(id);
 
-    return index < e->nregions && e->regions[index].id == id ? &e->regions[index] : NULL;
+    return index < e->regions.n && e->regions.at[index].id == id ? &e->regions.at[index] : NULL;
 }
 
 void pki_region_hold(struct pki_engine *e, uint32_t id)
@@ -65,13 +66,12 @@ static void forget(struct pki_engine *e, struct pki_region *region)
     uint32_t *link = bucket_of(e, region->mem.base);
 
     while (*link != pki_region_index(region->id) + 1)
-        link = &e->regions[*link - 1].next;
+        link = &e->regions.at[*link - 1].next;
     *link = region->next;
     for (int i = 0; i < e->config.size; i++)
-        if (e->peers[i].side_fd >= 0 && pki_region_index(region->id) < e->peers[i].reported_cap &&
-            e->peers[i].reported[pki_region_index(region->id)] == region->id)
+        if (e->peers[i].side_fd >= 0 && pki_region_index(region->id) < e->peers[i].regions.reported_cap &&
+            e->peers[i].regions.reported[pki_region_index(region->id)] == region->id)
             pki_side_send_forget(e, &e->peers[i], region->id);
-    region->iface->transport->dereg(region->iface, &region->exported);
     pki_export_release(&region->exported);
     region->used = 0;
 }
@@ -81,7 +81,7 @@ static bool may_go(const struct pki_engine *e, const struct pki_region *region)
     if (region->used == 0 || region->busy > 0)
         return false;
     for (int i = 0; i < e->config.size; i++)
-        if (e->peers[i].exporting == region->id)
+        if (e->peers[i].regions.exporting == region->id)
             return false;
     return true;
 }
@@ -105,8 +105,8 @@ static bool is_dead(struct pki_engine *e, const struct pki_region *region)
 /* Memory that was freed stays with whoever has it mapped: look at a few regions each time, so that all are looked at in turn. */
 static void look_for_dead(struct pki_engine *e)
 {
-    for (int n = 0; n < pki_tuning.p2p.dead_regions && e->nregions > 0; n++) {
-        struct pki_region *region = &e->regions[e->region_looked++ % e->nregions];
+    for (int n = 0; n < pki_tuning.p2p.dead_regions && e->regions.n > 0; n++) {
+        struct pki_region *region = &e->regions.at[e->regions.looked++ % e->regions.n];
 
         if (may_go(e, region) && is_dead(e, region))
             forget(e, region);
@@ -118,12 +118,12 @@ static struct pki_region *spare(struct pki_engine *e)
 {
     struct pki_region *oldest = NULL;
 
-    for (uint32_t i = 0; i < e->nregions; i++) {
-        struct pki_region *region = &e->regions[i];
+    for (uint32_t i = 0; i < e->regions.n; i++) {
+        struct pki_region *region = &e->regions.at[i];
 
         if (region->used == 0)
             return region;
-        if (e->nregions >= pki_tuning.p2p.regions && may_go(e, region) && (oldest == NULL || region->used < oldest->used))
+        if (e->regions.n >= pki_tuning.p2p.regions && may_go(e, region) && (oldest == NULL || region->used < oldest->used))
             oldest = region;
     }
     if (oldest != NULL)
@@ -133,24 +133,24 @@ static struct pki_region *spare(struct pki_engine *e)
 
 static pk_result_t new_entry(struct pki_engine *e, struct pki_region **out)
 {
-    *out = e->region_holes || e->nregions >= pki_tuning.p2p.regions ? spare(e) : NULL;
+    *out = e->regions.holes || e->regions.n >= pki_tuning.p2p.regions ? spare(e) : NULL;
     if (*out != NULL)
         return PK_OK;
-    e->region_holes = false;
-    if (e->nregions == PKI_REGIONS_MAX)
+    e->regions.holes = false;
+    if (e->regions.n == PKI_REGIONS_MAX)
         return pki_fail(PK_ERR_UNSUPPORTED, NULL, "more than %u allocations in use at a time", PKI_REGIONS_MAX);
-    if (e->nregions == e->regions_cap) {
-        uint32_t cap = e->regions_cap == 0 ? 16 : 2 * e->regions_cap;
-        struct pki_region *grown = realloc(e->regions, cap * sizeof *grown);
+    if (e->regions.n == e->regions.cap) {
+        uint32_t cap = e->regions.cap == 0 ? 16 : 2 * e->regions.cap;
+        struct pki_region *grown = realloc(e->regions.at, cap * sizeof *grown);
 
         if (grown == NULL)
             return pki_fail(PK_ERR_MEMORY, NULL, "no memory for %u regions", cap);
-        e->regions = grown;
-        e->regions_cap = cap;
+        e->regions.at = grown;
+        e->regions.cap = cap;
     }
-    *out = &e->regions[e->nregions];
-    **out = (struct pki_region){ .id = e->nregions + 1 };
-    e->nregions++;
+    *out = &e->regions.at[e->regions.n];
+    **out = (struct pki_region){ .id = e->regions.n + 1 };
+    e->regions.n++;
     return PK_OK;
 }
 
@@ -165,7 +165,7 @@ static pk_result_t add(struct pki_engine *e, struct pki_iface *iface, const stru
     result = new_entry(e, &region);
     if (result != PK_OK)
         return result;
-    e->region_holes = true; /* until the entry is filled */
+    e->regions.holes = true; /* until the entry is filled */
     result = iface->transport->reg(iface, mem, &exported);
     if (result != PK_OK)
         return result;
@@ -180,17 +180,17 @@ static pk_result_t remember_reported(struct pki_peer *peer, uint32_t id)
 {
     uint32_t index = pki_region_index(id);
 
-    if (index >= peer->reported_cap) {
+    if (index >= peer->regions.reported_cap) {
         uint32_t cap = 2 * index + 16;
-        uint32_t *grown = realloc(peer->reported, cap * sizeof *grown);
+        uint32_t *grown = realloc(peer->regions.reported, cap * sizeof *grown);
 
         if (grown == NULL)
             return pki_fail(PK_ERR_MEMORY, NULL, "no memory to remember %u regions", cap);
-        memset(grown + peer->reported_cap, 0, (cap - peer->reported_cap) * sizeof *grown);
-        peer->reported = grown;
-        peer->reported_cap = cap;
+        memset(grown + peer->regions.reported_cap, 0, (cap - peer->regions.reported_cap) * sizeof *grown);
+        peer->regions.reported = grown;
+        peer->regions.reported_cap = cap;
     }
-    peer->reported[index] = id;
+    peer->regions.reported[index] = id;
     return PK_OK;
 }
 
@@ -206,7 +206,7 @@ static pk_result_t describe(struct pki_engine *e, struct pki_peer *peer, struct 
     if (result != PK_OK)
         return result;
     for (int i = 0; i < e->config.size; i++)
-        if (e->peers[i].exporting == region->id)
+        if (e->peers[i].regions.exporting == region->id)
             return remember_reported(peer, region->id);
     pki_export_release(&region->exported);
     return remember_reported(peer, region->id);
@@ -223,8 +223,9 @@ static pk_result_t tell(struct pki_engine *e, struct pki_peer *peer, struct pki_
         if (result != PK_OK)
             return result;
     }
-    region->used = ++e->region_clock;
-    if (pki_region_index(region->id) >= peer->reported_cap || peer->reported[pki_region_index(region->id)] != region->id) {
+    region->used = ++e->regions.clock;
+    if (pki_region_index(region->id) >= peer->regions.reported_cap ||
+        peer->regions.reported[pki_region_index(region->id)] != region->id) {
         result = describe(e, peer, region);
         if (result != PK_OK)
             return result;
@@ -250,7 +251,7 @@ void pki_region_withdraw(struct pki_engine *e, const struct pki_mem *mem)
     if (region == NULL)
         return;
     forget(e, region);
-    e->region_holes = true;
+    e->regions.holes = true;
 }
 
 pk_result_t pki_region_tell(struct pki_engine *e, struct pki_peer *peer, const void *addr, size_t bytes, uint32_t *id,
@@ -328,15 +329,13 @@ void pki_region_close_all(struct pki_engine *e)
     pki_region_close_retired(e);
     for (int i = 0; i < e->config.size; i++)
         pki_region_close_imports(&e->peers[i]);
-    for (uint32_t i = 0; i < e->nregions; i++) {
-        if (e->regions[i].used == 0)
-            continue;
-        e->regions[i].iface->transport->dereg(e->regions[i].iface, &e->regions[i].exported);
-        pki_export_release(&e->regions[i].exported);
+    for (uint32_t i = 0; i < e->regions.n; i++) {
+        if (e->regions.at[i].used != 0)
+            pki_export_release(&e->regions.at[i].exported);
     }
-    free(e->regions);
-    e->regions = NULL;
-    e->nregions = 0;
+    free(e->regions.at);
+    e->regions.at = NULL;
+    e->regions.n = 0;
 }
 
 /* ---- registrations ---- */

@@ -30,6 +30,19 @@ void pki_graphs_release(struct pki_engine *e)
 
 /* Every stream and thread that waits is let go, every task ends, and before that what transports do with its memory. Runs once, where nothing
  * else is half done. */
+/* The buffers of receives are their callers' again. What puts have come to is still counted. */
+static void cancel_receives(struct pki_iface *iface)
+{
+    struct pki_list *next;
+
+    iface->transport->recv_cancel(iface);
+    for (struct pki_list *node = iface->events.next; node != &iface->events; node = next) {
+        next = node->next;
+        if (pki_container_of(node, struct pki_event, node)->kind != PKI_EVENT_PUT)
+            pki_list_remove(node);
+    }
+}
+
 void pki_engine_collapse(struct pki_engine *e)
 {
     struct pki_list *node;
@@ -38,7 +51,7 @@ void pki_engine_collapse(struct pki_engine *e)
         return;
     e->collapsed = true;
     for (int i = 0; i < e->nifaces; i++)
-        e->ifaces[i]->transport->revoke(e->ifaces[i]);
+        cancel_receives(e->ifaces[i]);
     if (e->abort_word != NULL)
         atomic_store(e->abort_word, 1);
     for (int i = 0; i < e->config.size; i++)

@@ -5,7 +5,7 @@
 /* The peer may have all of it, and this rank not yet be told so: the transport will say how it ended. */
 static bool is_under_way(const struct pki_xfer *xfer)
 {
-    return xfer->is_send && pki_xfer_is_granted(xfer) && xfer->issued == xfer->bytes && xfer->puts_head != xfer->puts_tail &&
+    return xfer->is_send && pki_xfer_is_granted(xfer) && xfer->issued == xfer->bytes && xfer->puts.head != xfer->puts.tail &&
            !xfer->path->left;
 }
 

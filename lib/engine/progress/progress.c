@@ -15,20 +15,45 @@ void pki_engine_free_ended(struct pki_engine *e)
         pki_task_free(pki_container_of(node, struct pki_task, node));
 }
 
-static bool progress_puts(struct pki_engine *e)
+static void take_event(struct pki_engine *e, struct pki_event *event)
+{
+    if (event->kind == PKI_EVENT_PUT)
+        pki_send_put_done(pki_container_of(event, struct pki_put, event));
+    else if (atomic_load(&e->failed) != PK_OK)
+        return;
+    else if (event->kind == PKI_EVENT_RECEIVED)
+        pki_recv_received(pki_container_of(event, struct pki_recv, event));
+    else
+        pki_ctrl_arrived(e, pki_container_of(event, struct pki_arrival, event));
+}
+
+static bool take_events(struct pki_engine *e, struct pki_iface *iface)
+{
+    struct pki_list *node;
+    bool any = false;
+
+    while ((node = pki_list_pop(&iface->events)) != NULL) {
+        take_event(e, pki_container_of(node, struct pki_event, node));
+        any = true;
+    }
+    return any;
+}
+
+void pki_engine_take_events(struct pki_engine *e)
+{
+    for (int i = 0; i < e->nifaces; i++)
+        (void)take_events(e, e->ifaces[i]);
+}
+
+static bool progress_transports(struct pki_engine *e)
 {
     bool moved = false;
 
     for (int i = 0; i < e->nifaces; i++) {
-        struct pki_list *node;
-
         if (!e->ifaces[i]->carries)
             continue;
         (void)e->ifaces[i]->transport->progress(e->ifaces[i]);
-        while ((node = pki_list_pop(&e->ifaces[i]->done)) != NULL) {
-            pki_send_put_done(pki_container_of(node, struct pki_put, node));
-            moved = true;
-        }
+        moved |= take_events(e, e->ifaces[i]);
     }
     return moved;
 }
@@ -195,7 +220,7 @@ bool pki_engine_progress(struct pki_engine *e)
         for (int i = 0; i < e->config.size; i++)
             if (e->peers[i].ctrl != NULL)
                 moved |= pki_ctrl_poll(e, &e->peers[i]);
-        moved |= progress_puts(e);
+        moved |= progress_transports(e);
         progress_active(e);
         moved |= progress_tasks(e);
         if (!moved || atomic_load_explicit(&e->idle_rounds, memory_order_relaxed) % 64 == 63)
@@ -223,7 +248,7 @@ void pki_engine_drain(struct pki_engine *e)
         if (atomic_load(&e->failed) != PK_OK)
             pki_failure_tell_rest(e);
         idle = idle && atomic_load(&e->failure.unreported) == 0;
-        (void)progress_puts(e);
+        (void)progress_transports(e);
         if (e->queues_open)
             idle = idle && e->gpu->ops->idle(&e->work) && e->gpu->ops->idle(&e->deferred) && pki_bounce_idle(e);
         if (idle)

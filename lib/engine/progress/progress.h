@@ -14,6 +14,8 @@ int pki_engine_missing(struct pki_engine *engine);
 /* Advance everything. True when something moved. */
 bool pki_engine_progress(struct pki_engine *engine);
 void pki_engine_free_ended(struct pki_engine *engine); /* transfers and tasks that have ended; the rest of progress does */
+/* What transports have said by events so far. */
+void pki_engine_take_events(struct pki_engine *engine);
 /* Wait, 50 ms at most, until the library's own copies and kernels have ended. */
 void pki_engine_drain(struct pki_engine *engine);
 

@@ -56,12 +56,12 @@ static bool find_fds(struct pki_engine *e, struct bed *bed)
     bed->timers |= aggregator >= 0;
     for (int i = 0; i < e->nifaces; i++) {
         struct pki_iface *iface = e->ifaces[i];
-        int fd = iface->carries && iface->transport->between_hosts ? iface->transport->wait_fd(iface) : -1;
 
-        if (fd >= 0 && bed->nfds < FDS_MAX)
-            bed->fds[bed->nfds++] = (struct pollfd){ .fd = fd, .events = POLLIN };
-        else if (iface->carries && iface->transport->between_hosts)
+        if (!iface->carries || !iface->transport->between_hosts)
+            continue;
+        if (iface->transport->progress(iface) || iface->fd < 0 || bed->nfds == FDS_MAX)
             return false;
+        bed->fds[bed->nfds++] = (struct pollfd){ .fd = iface->fd, .events = POLLIN };
     }
     return true;
 }

@@ -117,7 +117,9 @@ void pki_bounce_close(struct pki_engine *e)
 
 bool pki_bounce_reaches(const struct pki_xfer *xfer, const struct pki_ep *path)
 {
-    return path != NULL && path->can_put && path->iface->transport->reaches_gpu(path->iface, xfer->addr, xfer->bytes);
+    const struct pki_mem mem = { .kind = PKI_MEM_DEVICE, .base = (uintptr_t)xfer->addr, .bytes = xfer->bytes };
+
+    return path != NULL && path->can_put && path->iface->transport->reg(path->iface, &mem, NULL) == PK_OK;
 }
 
 bool pki_bounce_open(struct pki_xfer *xfer)

@@ -18,7 +18,8 @@ struct pki_piece {
     bool placed;             /* send: `remote` is known. receive: BOUNCE_CREDIT is out */
     bool copying, filled;    /* filled: send: may be put. receive: has come */
     bool moving, ended;
-    struct pki_put put;
+    struct pki_put put;      /* send */
+    struct pki_recv recv;    /* receive: of the slot */
 };
 
 struct pki_bounce {

@@ -77,8 +77,12 @@ static void piece_place(struct pki_xfer *xfer, struct pki_piece *piece)
         piece->slot = pki_bounce_buffer_take(e, &e->in);
     if (xfer->direct ? !pki_signal_is_open(&xfer->start) : piece->slot < 0)
         return;
-    msg.offset = (uint64_t)(uintptr_t)(xfer->direct ? xfer->addr + piece->offset : pki_bounce_buffer_at(&e->in, piece->slot));
-    piece->placed = pki_ctrl_send(xfer->peer, &msg, NULL, e) == PK_OK;
+    piece->recv = (struct pki_recv){ .ep = xfer->peer->ctrl, .bytes = piece->len, .flags = xfer->flags, .index = xfer->index,
+                                     .op = xfer->op };
+    piece->recv.addr = xfer->direct ? xfer->addr + piece->offset : pki_bounce_buffer_at(&e->in, piece->slot);
+    msg.offset = (uint64_t)(uintptr_t)piece->recv.addr;
+    piece->placed = (xfer->peer->ctrl->iface->transport->posts ? pki_ctrl_post(xfer->peer, &piece->recv, &msg, e)
+                                                               : pki_ctrl_send(xfer->peer, &msg, NULL, e)) == PK_OK;
 }
 
 /* Of a transfer that was granted at first a stream of this rank may wait for the word that the sender would have written. */

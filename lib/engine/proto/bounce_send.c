@@ -76,7 +76,7 @@ void pki_bounce_placed(struct pki_xfer *xfer, const struct pki_msg *msg)
 /* Where nothing can be put the piece goes as DATA messages; they come in order and tell of themselves. */
 static void piece_tell(struct pki_xfer *xfer, struct pki_piece *piece)
 {
-    size_t max = xfer->path->iface->msg_payload_max;
+    size_t max = xfer->path->iface->caps.msg_payload_max;
 
     if (xfer->reported < piece->offset) /* pieces before it were put, until the transport was refused, and the receiver is to be told so first */
         return;
@@ -105,7 +105,7 @@ static void piece_put(struct pki_xfer *xfer, struct pki_piece *piece)
                                          .op = xfer->op, .bytes = xfer->bytes };
     if (pki_xfer_slots_there(xfer))
         piece->put.about.flags |= PKI_MSG_FLAG_BOUNCE;
-    pki_list_init(&piece->put.node);
+    pki_list_init(&piece->put.event.node);
     result = transport->put(&piece->put);
     if (result == PK_IN_PROGRESS || pki_put_refused(xfer, result))
         return;

@@ -208,9 +208,9 @@ void pki_coop_ask_for_data(struct pki_xfer *xfer)
 void pki_coop_left(struct pki_xfer *xfer)
 {
     pki_xfer_enter(xfer, PKI_XFER_WAIT);
-    if (xfer->piece != PKI_PIECE_OUT || pki_list_empty(&xfer->puts[0].node))
+    if (xfer->piece != PKI_PIECE_OUT || pki_list_empty(&xfer->puts.few[0].event.node))
         return;
-    pki_list_remove(&xfer->puts[0].node);
+    pki_list_remove(&xfer->puts.few[0].event.node);
     xfer->engine->puts_out--;
     xfer->piece = PKI_PIECE_NONE;
 }
@@ -242,15 +242,14 @@ static void piece_started(struct pki_xfer *xfer, pk_result_t result)
 
 static void move_piece(struct pki_xfer *xfer, uint32_t piece)
 {
-    struct pki_put *put = &xfer->puts[0];
+    struct pki_put *put = &xfer->puts.few[0];
     size_t size = piece_bytes(xfer), at = piece * size;
     size_t len = xfer->bytes - at < size ? xfer->bytes - at : size;
-    const struct pki_transport *transport = xfer->path->iface->transport;
 
     *put = (struct pki_put){ .ep = xfer->path, .src = xfer->addr + at, .remote = xfer->remote + at, .bytes = len,
-                             .mapped = xfer->remote_mapped, .owner = xfer };
-    pki_list_init(&put->node);
-    piece_started(xfer, xfer->is_send ? transport->put(put) : transport->get(put));
+                             .mapped = xfer->remote_mapped, .is_get = !xfer->is_send, .owner = xfer };
+    pki_list_init(&put->event.node);
+    piece_started(xfer, xfer->path->iface->transport->put(put));
 }
 
 /* Without a piece to take it waits for the other end's message. */
@@ -359,11 +358,12 @@ static char *landing_of(const struct pki_xfer *xfer)
 
 static void get_piece(struct pki_xfer *xfer, size_t len)
 {
-    struct pki_put *get = &xfer->puts[0];
+    struct pki_put *get = &xfer->puts.few[0];
 
-    *get = (struct pki_put){ .ep = xfer->path, .src = landing_of(xfer), .remote = xfer->remote + xfer->done, .bytes = len, .owner = xfer };
-    pki_list_init(&get->node);
-    piece_started(xfer, xfer->path->iface->transport->get(get));
+    *get = (struct pki_put){ .ep = xfer->path, .src = landing_of(xfer), .remote = xfer->remote + xfer->done, .bytes = len,
+                             .is_get = true, .owner = xfer };
+    pki_list_init(&get->event.node);
+    piece_started(xfer, xfer->path->iface->transport->put(get));
 }
 
 /* Receive that combines: from the sender's memory, a piece a round of progress. */

@@ -85,6 +85,7 @@ void pki_send_cts_arrived(struct pki_xfer *xfer, const struct pki_msg *grant);
 void pki_send_overdue_rts(struct pki_peer *peer, uint64_t now);
 void pki_send_put_done(struct pki_put *put);
 void pki_recv_advance(struct pki_xfer *xfer);
+void pki_recv_received(struct pki_recv *recv); /* more of it has come */
 void pki_recv_message(struct pki_xfer *xfer, const struct pki_msg *msg, const void *payload);
 /* The buffer is free: the receive may be matched, or its signal opened. */
 void pki_recv_open(struct pki_xfer *xfer);

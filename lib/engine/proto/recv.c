@@ -96,11 +96,11 @@ static void take_data(struct pki_xfer *xfer, const struct pki_msg *msg, const vo
     advance_to(xfer, xfer->done + msg->payload);
 }
 
-/* The sender has no credit, or waits for another reason, for what was granted to the transport alone. */
+/* The sender has no credit, or waits for another reason, for what was posted without telling it. */
 static void send_local_cts(struct pki_xfer *xfer)
 {
     const struct pki_msg msg = { .kind = PKI_MSG_CTS, .flags = xfer->flags, .index = xfer->index, .sig = xfer->sig, .op = xfer->op,
-                                 .bytes = xfer->bytes, .extra = PKI_CTS_AGAIN };
+                                 .bytes = xfer->bytes };
 
     if (pki_ctrl_send(xfer->peer, &msg, NULL, xfer->engine) == PK_OK)
         pki_xfer_enter(xfer, PKI_XFER_WAIT);
@@ -208,6 +208,21 @@ static struct pki_msg cts(const struct pki_xfer *xfer)
                              .bytes = xfer->bytes, .offset = (uint64_t)(uintptr_t)xfer->addr };
 }
 
+/* Into this buffer the peer may put. `tell` NULL: it does not wait for word of that. */
+static pk_result_t post(struct pki_xfer *xfer, const struct pki_msg *tell)
+{
+    xfer->recv = (struct pki_recv){ .ep = xfer->peer->ctrl, .addr = xfer->addr, .bytes = xfer->bytes, .flags = xfer->flags,
+                                    .index = xfer->index, .sig = xfer->sig, .op = xfer->op, .owner = xfer };
+    return pki_ctrl_post(xfer->peer, &xfer->recv, tell, xfer->engine);
+}
+
+void pki_recv_received(struct pki_recv *recv)
+{
+    struct pki_xfer *xfer = recv->owner;
+
+    advance_to(xfer, recv->have);
+}
+
 /* The CTS has been sent, or there is no room, or none can be. */
 static void granted(struct pki_xfer *xfer, pk_result_t result, enum pki_xfer_state state)
 {
@@ -240,7 +255,7 @@ static pk_result_t grant_host(struct pki_xfer *xfer)
         msg.signal_slot = (uint16_t)xfer->signal_slot;
         msg.signal_value = xfer->signal_value;
     }
-    return pki_ctrl_send(xfer->peer, &msg, NULL, xfer->engine);
+    return xfer->peer->ctrl->iface->transport->posts ? post(xfer, &msg) : pki_ctrl_send(xfer->peer, &msg, NULL, xfer->engine);
 }
 
 static pk_result_t grant_device(struct pki_xfer *xfer)
@@ -292,14 +307,10 @@ void pki_recv_eager(struct pki_xfer *xfer)
 
 void pki_recv_eager_put(struct pki_xfer *xfer)
 {
-    struct pki_msg msg = cts(xfer);
-
-    if (xfer->rts_seen) {
+    if (xfer->rts_seen)
         pki_recv_rendezvous(xfer);
-        return;
-    }
-    msg.extra = PKI_CTS_LOCAL;
-    granted(xfer, pki_ctrl_send(xfer->peer, &msg, NULL, xfer->engine), PKI_XFER_LOCAL);
+    else
+        granted(xfer, post(xfer, NULL), PKI_XFER_LOCAL);
 }
 
 /* Short ones may come from host memory, as EAGER messages. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A transfer from this rank. Small ones from host memory travel in the control channel (EAGER). Others need the receiver's grant: then chunks
- * go by put, as they become ready, or as DATA messages where the transport cannot put to this peer.
+ * A transfer from this rank. Small ones from host memory travel in the control channel (EAGER). Others need the receiver's
+ * grant: then chunks go by put, as they become ready, or as DATA messages where the transport cannot put to this peer.
  */
 #include <stdlib.h>
 
@@ -44,7 +44,8 @@ void pki_send_eager(struct pki_xfer *xfer)
     finish(xfer);
 }
 
-/* The receiver grants it by itself, as soon as it has come to it: an RTS would tell it nothing, unless it receives something else. */
+/* The receiver grants it by itself, as soon as it has come to it: an RTS would tell it nothing, unless it receives something
+ * else. */
 static bool is_expected(const struct pki_xfer *xfer)
 {
     const struct pki_protocol_query query = pki_xfer_query(xfer);
@@ -136,9 +137,9 @@ static void fill_put(struct pki_xfer *xfer, struct pki_put *put, size_t len)
     *put = (struct pki_put){ .ep = xfer->path, .src = xfer->addr + xfer->issued, .remote = xfer->remote + xfer->issued, .bytes = len, .whole = xfer->bytes,
                              .mapped = xfer->remote_mapped, .done_remote = chunk_signal(xfer, xfer->issued + len), .owner = xfer };
     put->eager_put = xfer->state == PKI_XFER_EAGER_PUT;
-    if (xfer->path->iface->transport->tells)
+    if (xfer->path->iface->transport->posts)
         put->about = message(xfer, PKI_MSG_FIN);
-    pki_list_init(&put->node);
+    pki_list_init(&put->event.node);
 }
 
 static bool goes_in_large_puts(const struct pki_xfer *xfer)
@@ -149,22 +150,22 @@ static bool goes_in_large_puts(const struct pki_xfer *xfer)
 
 static bool takes_more(const struct pki_xfer *xfer)
 {
-    return xfer->kind == PKI_MEM_HOST && xfer->puts_head == 0 && xfer->bytes / PKI_XFER_PUTS_FEW > xfer->chunk && xfer->path->iface->deep;
+    return xfer->kind == PKI_MEM_HOST && xfer->puts.head == 0 && xfer->bytes / PKI_XFER_PUTS_FEW > xfer->chunk && xfer->path->iface->caps.deep;
 }
 
 static struct pki_put *next_put(struct pki_xfer *xfer)
 {
     if (takes_more(xfer)) {
-        if (xfer->more == NULL)
-            xfer->more = malloc(PKI_XFER_PUTS * sizeof *xfer->more);
-        xfer->nputs = xfer->more != NULL ? PKI_XFER_PUTS : 0;
+        if (xfer->puts.more == NULL)
+            xfer->puts.more = malloc(PKI_XFER_PUTS * sizeof *xfer->puts.more);
+        xfer->puts.n = xfer->puts.more != NULL ? PKI_XFER_PUTS : 0;
     }
-    return xfer->nputs > 0 ? &xfer->more[xfer->puts_head % PKI_XFER_PUTS] : &xfer->puts[xfer->puts_head % PKI_XFER_PUTS_FEW];
+    return xfer->puts.n > 0 ? &xfer->puts.more[xfer->puts.head % PKI_XFER_PUTS] : &xfer->puts.few[xfer->puts.head % PKI_XFER_PUTS_FEW];
 }
 
 static bool has_put(const struct pki_xfer *xfer)
 {
-    return xfer->puts_head - xfer->puts_tail < (xfer->nputs > 0 ? xfer->nputs : PKI_XFER_PUTS_FEW);
+    return xfer->puts.head - xfer->puts.tail < (xfer->puts.n > 0 ? xfer->puts.n : PKI_XFER_PUTS_FEW);
 }
 
 static void issue_puts(struct pki_xfer *xfer)
@@ -192,24 +193,25 @@ static void issue_puts(struct pki_xfer *xfer)
         /* Long copies by the CPU: rounds are long too, and a peer may have given up meanwhile. */
         if (len >= xfer->engine->config.agreed->pair.host_chunk_bytes)
             pki_engine_check_soon(xfer->engine);
-        xfer->puts_head++;
+        xfer->puts.head++;
         xfer->engine->puts_out++;
         xfer->issued += len;
     }
 }
 
-/* Through the control channel although the kernel could copy it: short, or to a core near by. As it began it goes on: what pays may change meanwhile. */
+/* Through the control channel although the kernel could copy it: short, or to a core near by. As it began it goes on: what
+ * pays may change meanwhile. */
 static bool goes_as_data(const struct pki_xfer *xfer)
 {
     if (!xfer->path->can_get || xfer->path != xfer->peer->ctrl || xfer->kind != PKI_MEM_HOST)
         return false;
-    return xfer->issued > 0 ? xfer->puts_head == 0 : !pki_coop_pays(xfer);
+    return xfer->issued > 0 ? xfer->puts.head == 0 : !pki_coop_pays(xfer);
 }
 
 /* Short transfers in shorter messages, so that both ends copy at the same time, if each has a core. */
 static size_t data_max(const struct pki_xfer *xfer)
 {
-    size_t max = xfer->path->iface->msg_payload_max;
+    size_t max = xfer->path->iface->caps.msg_payload_max;
 
     if (xfer->state == PKI_XFER_DATA && max > pki_tuning.p2p.data_piece_bytes)
         return pki_tuning.p2p.data_piece_bytes;
@@ -247,7 +249,7 @@ static void tell(struct pki_xfer *xfer)
 {
     struct pki_msg msg = message(xfer, PKI_MSG_FIN);
 
-    if (xfer->finish.word != NULL || (xfer->path->iface->transport->tells && !pki_xfer_slots_there(xfer)))
+    if (xfer->finish.word != NULL || (xfer->path->iface->transport->posts && !pki_xfer_slots_there(xfer)))
         xfer->reported = xfer->done;
     if (xfer->reported < xfer->done) {
         msg.offset = xfer->done;
@@ -264,11 +266,11 @@ static void tell(struct pki_xfer *xfer)
 /* DATA follows puts, which the transport did until it was refused: it tells of itself alone, and comes in order. */
 static bool follows_puts(struct pki_xfer *xfer)
 {
-    if (xfer->puts_head == 0)
+    if (xfer->puts.head == 0)
         return true;
-    if (xfer->puts_head == xfer->puts_tail)
+    if (xfer->puts.head == xfer->puts.tail)
         tell(xfer);
-    return xfer->puts_head == xfer->puts_tail && xfer->reported == xfer->issued && xfer->state != PKI_XFER_DONE;
+    return xfer->puts.head == xfer->puts.tail && xfer->reported == xfer->issued && xfer->state != PKI_XFER_DONE;
 }
 
 void pki_send_put_done(struct pki_put *put)
@@ -294,7 +296,7 @@ void pki_send_put_done(struct pki_put *put)
         pki_coop_piece_done(xfer);
         return;
     }
-    xfer->puts_tail++;
+    xfer->puts.tail++;
     xfer->done += put->bytes; /* puts of one transfer end in order */
     if (xfer->done < xfer->bytes)
         pki_xfer_progressed(xfer);

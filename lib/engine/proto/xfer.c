@@ -30,7 +30,7 @@ void pki_xfers_release(struct pki_engine *e)
         struct slab *slab = pki_container_of(node, struct slab, node);
 
         for (int i = 0; i < PKI_XFERS_A_SLAB; i++)
-            free(slab->xfers[i].more);
+            free(slab->xfers[i].puts.more);
         free(slab);
     }
 }
@@ -49,9 +49,9 @@ struct pki_xfer *pki_xfer_new(struct pki_engine *e, int peer, bool is_send)
         return NULL;
     }
     xfer = pki_container_of(node, struct pki_xfer, match);
-    more = xfer->more;
+    more = xfer->puts.more;
     memset(xfer, 0, sizeof *xfer);
-    xfer->more = more;
+    xfer->puts.more = more;
     pki_list_init(&xfer->match);
     pki_list_init(&xfer->active);
     xfer->engine = e;
@@ -60,7 +60,7 @@ struct pki_xfer *pki_xfer_new(struct pki_engine *e, int peer, bool is_send)
     xfer->signal_slot = xfer->slot = xfer->own_signal = -1;
     xfer->chunk = SIZE_MAX;
     for (int i = 0; i < PKI_XFER_PUTS_FEW; i++)
-        pki_list_init(&xfer->puts[i].node);
+        pki_list_init(&xfer->puts.few[i].event.node);
     return xfer;
 }
 
@@ -68,12 +68,12 @@ pk_result_t pki_xfer_put(struct pki_xfer *xfer, struct pki_queue *queue)
 {
     struct pki_ep *path = xfer->is_send ? xfer->path : xfer->peer->path[PKI_MEM_DEVICE][PKI_MEM_DEVICE];
     uintptr_t here = (uintptr_t)xfer->addr, there = (uintptr_t)xfer->remote;
-    struct pki_put *put = &xfer->puts[0];
+    struct pki_put *put = &xfer->puts.few[0];
     pk_result_t result;
 
     *put = (struct pki_put){ .ep = path, .src = (const void *)(xfer->is_send ? here : there), .remote = xfer->is_send ? there : here, /* NOLINT: mapped */
                              .bytes = xfer->bytes, .queue = queue, .owner = xfer };
-    pki_list_init(&put->node);
+    pki_list_init(&put->event.node);
     result = path->iface->transport->put(put);
     if (result != PK_OK)
         return result;

@@ -395,7 +395,7 @@ void pki_record_send(struct capture_recorder *r, struct captured *c)
         return;
     }
     pki_record_flush(r);
-    pki_list_init(&put.node);
+    pki_list_init(&put.event.node);
     if (r->result == PK_OK)
         r->result = path->iface->transport->put(&put); /* it is in the queue when this returns */
     r->stats->captured_copies++;

@@ -33,7 +33,7 @@ struct greeting {
 struct copy_queue {
     struct nvlink_iface *iface;
     struct pki_list node;   /* in iface->busy */
-    struct pki_list flying; /* pki_put.node, oldest first */
+    struct pki_list flying; /* struct pki_put by event.node, oldest first */
     struct pki_queue queue;
     _Atomic uint32_t *word; /* the number of the last put that has ended */
     uint32_t last;          /* number of the last put that was started */
@@ -96,12 +96,12 @@ static void queue_init(struct copy_queue *q, struct nvlink_iface *iface, int ind
 /* The oldest put in flight is over. */
 static void finish_oldest(struct copy_queue *q, pk_result_t result)
 {
-    struct pki_put *put = pki_container_of(pki_list_pop(&q->flying), struct pki_put, node);
+    struct pki_put *put = pki_container_of(pki_list_pop(&q->flying), struct pki_put, event.node);
 
     put->result = result;
     if (result == PK_ERR_PEER)
         put->ep->dead = true;
-    pki_list_push(&q->iface->base.done, &put->node);
+    pki_event_push(&q->iface->base, &put->event, PKI_EVENT_PUT);
     if (--q->flights == 0)
         pki_list_remove(&q->node);
 }
@@ -117,7 +117,7 @@ static bool finish_ended(struct copy_queue *q)
     bool any = false;
 
     while (!pki_list_empty(&q->flying)) {
-        const struct pki_put *put = pki_container_of(q->flying.next, struct pki_put, node);
+        const struct pki_put *put = pki_container_of(q->flying.next, struct pki_put, event.node);
 
         if (!pki_signal_is_open(&put->private_signal))
             break;
@@ -137,7 +137,7 @@ static void check_broken(struct copy_queue *q)
     finish_ended(q); /* what ended between the two looks */
     if (q->flights == 0)
         return;
-    ep = pki_container_of(q->flying.next, struct pki_put, node)->ep;
+    ep = pki_container_of(q->flying.next, struct pki_put, event.node)->ep;
     (void)pki_ep_fail(ep, PK_ERR_PEER, 0, "nvlink: the copy queue has stopped with %u transfers unfinished", q->flights);
     finish_all(q, PK_ERR_PEER);
 }
@@ -247,7 +247,7 @@ static pk_result_t nvlink_ep_connect(struct pki_ep *base, struct pki_blob *their
     return PK_OK;
 }
 
-static pk_result_t nvlink_progress(struct pki_iface *base)
+static bool nvlink_progress(struct pki_iface *base)
 {
     struct pki_list *busy = &iface_of(base)->busy;
     struct pki_list *next;
@@ -256,7 +256,7 @@ static pk_result_t nvlink_progress(struct pki_iface *base)
         next = node->next;
         queue_progress(pki_container_of(node, struct copy_queue, node));
     }
-    return PK_OK;
+    return !pki_list_empty(&base->events);
 }
 
 static void nvlink_ep_close(struct pki_ep *base)
@@ -276,13 +276,7 @@ static pk_result_t nvlink_reg(struct pki_iface *base, const struct pki_mem *mem,
 {
     struct pki_device *device = iface_of(base)->device;
 
-    return device->ops->export(device, mem, out);
-}
-
-static void nvlink_dereg(struct pki_iface *iface, const struct pki_export *exported)
-{
-    (void)iface;
-    (void)exported; /* the driver keeps no state for an export */
+    return out != NULL ? device->ops->export(device, mem, out) : PK_ERR_UNSUPPORTED;
 }
 
 static pk_result_t nvlink_map(struct pki_ep *base, const struct pki_export *in, uint64_t *remote)
@@ -351,16 +345,10 @@ static pk_result_t nvlink_put(struct pki_put *put)
     if (result != PK_OK)
         return result;
     q->last++;
-    pki_list_push(&q->flying, &put->node);
+    pki_list_push(&q->flying, &put->event.node);
     if (q->flights++ == 0)
         pki_list_push(&iface->busy, &q->node);
     return PK_OK;
-}
-
-static int nvlink_wait_fd(struct pki_iface *iface)
-{
-    (void)iface;
-    return -1;
 }
 
 const struct pki_transport pki_transport_nvlink = {
@@ -375,10 +363,8 @@ const struct pki_transport pki_transport_nvlink = {
     .ep_connect = nvlink_ep_connect,
     .ep_close = nvlink_ep_close,
     .reg = nvlink_reg,
-    .dereg = nvlink_dereg,
     .map = nvlink_map,
     .unmap = nvlink_unmap,
     .put = nvlink_put,
     .progress = nvlink_progress,
-    .wait_fd = nvlink_wait_fd,
 };

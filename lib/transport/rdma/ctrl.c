@@ -127,32 +127,27 @@ bool pki_rdma_ctrl_resend(struct pki_rdma_ep *ep, uint32_t arrived, uint32_t cre
     return true;
 }
 
-/* Messages that a grant begins and ends with concern this transport too. */
-static pk_result_t note(struct pki_rdma_ep *ep, struct pki_msg *msg, uint32_t *rkeys, struct parts *parts)
+static bool has_room(struct pki_rdma_ep *ep)
 {
-    uint32_t number;
-    pk_result_t result;
-
-    if (msg->kind == PKI_MSG_FIN && msg->offset == msg->bytes)
-        pki_rdma_grant_end(ep, msg, false);
-    if (!pki_rdma_names_memory(msg))
-        return PK_OK;
-    parts->at[1] = rkeys;
-    parts->bytes[1] = pki_rdma_grant_keys(msg, (uint32_t)ep->iface->nrails, ep->iface->piece_shift) * (uint32_t)sizeof *rkeys;
-    result = pki_rdma_grant_out(ep, msg, rkeys, &number);
-    if (result == PK_OK && msg->kind == PKI_MSG_CTS)
-        msg->signal_value = number; /* a grant of host memory has no signal here */
-    return result;
+    /* The last credit is for the shutdown message. */
+    return ep->recover.state == PKI_RDMA_UP && has_credit(&ep->ctrl, 1) && has_request(&ep->qps[0]);
 }
 
-pk_result_t pki_rdma_msg(struct pki_ep *base, const struct pki_msg *msg, const void *payload)
+/* There is room. The peer reads credit in passing; there is no place for it in a short head. */
+static pk_result_t send_with_credit(struct pki_rdma_ep *ep, struct pki_msg *head, struct parts *parts)
+{
+    parts->at[0] = head;
+    parts->bytes[0] = head->kind == PKI_MSG_EAGER ? SHORT_BYTES : LONG_BYTES;
+    if (head->kind != PKI_MSG_EAGER)
+        head->extra = (uint16_t)(ep->ctrl.reported = ep->ctrl.reposted);
+    return send_parts(ep, parts, false);
+}
+
+pk_result_t pki_rdma_send(struct pki_ep *base, const struct pki_msg *msg, const void *payload)
 {
     struct pki_rdma_ep *ep = pki_rdma_ep_of(base);
-    uint32_t rkeys[PKI_RDMA_KEYS_MAX];
     struct pki_msg head = *msg;
-    struct parts parts = { .at = { &head, payload },
-                           .bytes = { msg->kind == PKI_MSG_EAGER ? SHORT_BYTES : LONG_BYTES, msg->payload } };
-    pk_result_t result;
+    struct parts parts = { .at = { NULL, payload }, .bytes = { 0, msg->payload } };
 
     if (base->dead)
         return PK_ERR_PEER; /* recorded when it died */
@@ -163,15 +158,39 @@ pk_result_t pki_rdma_msg(struct pki_ep *base, const struct pki_msg *msg, const v
 
         return pki_fail(PK_ERR_INTERNAL, &where, "rdma: a message of %u bytes, more than %u", msg->payload, PKI_RDMA_PAYLOAD_MAX);
     }
-    if (ep->recover.state != PKI_RDMA_UP || !has_credit(&ep->ctrl, 1) ||
-        !has_request(&ep->qps[0])) /* the last credit is for the shutdown message */
+    if (!has_room(ep))
         return PK_IN_PROGRESS;
-    result = note(ep, &head, rkeys, &parts);
+    if (msg->kind == PKI_MSG_FIN && msg->offset == msg->bytes)
+        pki_rdma_grant_end(ep, msg, false);
+    return send_with_credit(ep, &head, &parts);
+}
+
+/* Keys travel behind the message. Without a message the peer would have none. */
+pk_result_t pki_rdma_recv_post(struct pki_recv *recv, const struct pki_msg *tell)
+{
+    struct pki_rdma_ep *ep = pki_rdma_ep_of(recv->ep);
+    uint32_t rkeys[PKI_RDMA_KEYS_MAX], number;
+    struct pki_msg head;
+    struct parts parts = { .at = { NULL, rkeys } };
+    pk_result_t result;
+
+    if (tell == NULL || !pki_rdma_names_memory(tell))
+        return PK_ERR_UNSUPPORTED;
+    if (ep->base.dead)
+        return PK_ERR_PEER;
+    if (ep->left)
+        return PK_OK;
+    if (!has_room(ep))
+        return PK_IN_PROGRESS;
+    head = *tell;
+    pki_list_init(&recv->event.node);
+    result = pki_rdma_grant_out(ep, recv, tell, rkeys, &number);
     if (result != PK_OK)
         return result;
-    if (msg->kind != PKI_MSG_EAGER) /* the peer reads credit in passing; there is no place for it in a short head */
-        head.extra = (uint16_t)(ep->ctrl.reported = ep->ctrl.reposted);
-    return send_parts(ep, &parts, false);
+    parts.bytes[1] = pki_rdma_grant_keys(tell, (uint32_t)ep->iface->nrails, ep->iface->piece_shift) * (uint32_t)sizeof *rkeys;
+    if (tell->kind == PKI_MSG_CTS)
+        head.signal_value = number; /* a receive of host memory has no signal here */
+    return send_with_credit(ep, &head, &parts);
 }
 
 static void write_credit(struct pki_rdma_ep *ep, bool signalled)
@@ -215,7 +234,8 @@ static void send_shutdown(struct pki_rdma_ep *ep)
         ep->shutdown_sent = send_parts(ep, &parts, true) == PK_OK;
 }
 
-/* Goodbye is behind all that was sent: when it has been acknowledged all has come. After a failure nothing is recovered for its sake. */
+/* Goodbye is behind all that was sent: when it has been acknowledged all has come. After a failure nothing is recovered for
+ * its sake. */
 bool pki_rdma_ctrl_is_settled(const struct pki_rdma_ep *ep)
 {
     if (!ep->base.can_put || ep->base.dead || ep->left)
@@ -225,10 +245,8 @@ bool pki_rdma_ctrl_is_settled(const struct pki_rdma_ep *ep)
     return ep->shutdown_sent && ep->qps[0].posted == ep->qps[0].completed;
 }
 
-bool pki_rdma_shutdown(struct pki_ep *base)
+bool pki_rdma_shutdown(struct pki_rdma_ep *ep)
 {
-    struct pki_rdma_ep *ep = pki_rdma_ep_of(base);
-
     if (ep->iface->leave_ns == 0) /* all endpoints together have so long */
         ep->iface->leave_ns = pki_now_ns() + (ep->iface->revoked ? LEAVE_NS : ep->iface->retry_ns);
     if (!ep->shutdown_sent && !pki_rdma_ctrl_is_settled(ep) && ep->recover.state == PKI_RDMA_UP)
@@ -351,34 +369,30 @@ void pki_rdma_ctrl_received(struct pki_rdma_ep *ep, uint32_t bytes)
     ctrl->arrived++;
 }
 
-static bool nothing_there(const struct pki_rdma_ep *ep)
+/* The oldest message that is the engine's; what the peer's transport says in between is taken. */
+static bool look(struct pki_rdma_ep *ep, struct pki_msg *msg)
 {
-    return ep->ctrl.popped == ep->ctrl.arrived && ep->filled_head == ep->filled_end;
+    struct pki_rdma_ctrl *ctrl = &ep->ctrl;
+
+    for (; ctrl->popped != ctrl->arrived; ctrl->popped++, pki_rdma_ctrl_repost(ep)) {
+        read_head(ctrl->block->in[ctrl->popped % PKI_RDMA_RING], ctrl->bytes[ctrl->popped % PKI_RDMA_RING], msg);
+        if (msg->kind != PKI_MSG_FIN || !pki_rdma_grant_told(ep, msg))
+            return true;
+    }
+    return false;
 }
 
 bool pki_rdma_peek(struct pki_ep *base, struct pki_msg *msg, const void **payload)
 {
     struct pki_rdma_ep *ep = pki_rdma_ep_of(base);
-    const struct pki_rdma_ctrl *ctrl = &ep->ctrl;
-    const uint8_t *slot;
-    uint32_t bytes;
 
     /* Whoever waits for one message looks here and not at progress. */
-    if (nothing_there(ep) && (!pki_rdma_poll(ep->iface) || nothing_there(ep)))
+    if (!look(ep, msg) && (!pki_rdma_poll(ep->iface) || !look(ep, msg)))
         return false;
-    ep->peeked_filled = ep->filled_head != ep->filled_end;
-    if (ep->peeked_filled) {
-        *msg = pki_rdma_filled(ep);
-        *payload = NULL;
-        return true;
-    }
-    slot = ctrl->block->in[ctrl->popped % PKI_RDMA_RING];
-    bytes = ctrl->bytes[ctrl->popped % PKI_RDMA_RING];
-    read_head(slot, bytes, msg);
     msg->extra = 0;
     if (msg->kind == PKI_MSG_CTS && pki_rdma_names_memory(msg))
         msg->signal_value = 0;
-    *payload = slot + (msg->kind == PKI_MSG_EAGER ? SHORT_BYTES : LONG_BYTES);
+    *payload = ep->ctrl.block->in[ep->ctrl.popped % PKI_RDMA_RING] + (msg->kind == PKI_MSG_EAGER ? SHORT_BYTES : LONG_BYTES);
     return true;
 }
 
@@ -388,13 +402,6 @@ void pki_rdma_pop(struct pki_ep *base)
     struct pki_rdma_ctrl *ctrl = &ep->ctrl;
     struct pki_msg msg;
 
-    if (ep->peeked_filled) {
-        msg = pki_rdma_filled(ep);
-        ep->filled_head++;
-        ep->peeked_filled = false;
-        pki_rdma_grant_end(ep, &msg, true);
-        return;
-    }
     read_head(ctrl->block->in[ctrl->popped % PKI_RDMA_RING], ctrl->bytes[ctrl->popped % PKI_RDMA_RING], &msg);
     if (msg.kind == PKI_MSG_FIN && msg.offset == msg.bytes)
         pki_rdma_grant_end(ep, &msg, true);

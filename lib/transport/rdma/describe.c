@@ -11,16 +11,15 @@ static void add_qp(struct pki_text *out, const struct pki_rdma_qp *qp, uint32_t 
                  qp->dead ? ", dead" : "", (unsigned long long)(qp->stalled_ns / PKI_NS_PER_MS), qp->bytes);
 }
 
-void pki_rdma_describe(const struct pki_ep *base, struct pki_text *out)
+static void describe(const struct pki_rdma_ep *ep, struct pki_text *out)
 {
     static const char *const states[] = { "up", "draining", "waiting for a port", "greeting", "connected", "giving up" };
-    const struct pki_rdma_ep *ep = pki_container_of(base, struct pki_rdma_ep, base);
     const struct pki_rdma_ctrl *ctrl = &ep->ctrl;
 
     if (ep->qps == NULL || ctrl->block == NULL)
         return;
-    pki_text_add(out, "rdma control channel to rank %d: %s%s%s%s for %llu ms, queue pairs made anew %u times", base->peer,
-                 states[ep->recover.state], base->dead ? ", dead" : "", ep->left ? ", the peer has left" : "",
+    pki_text_add(out, "%s%s%s%s for %llu ms, queue pairs made anew %u times",
+                 states[ep->recover.state], ep->base.dead ? ", dead" : "", ep->left ? ", the peer has left" : "",
                  ep->iface->revoked ? ", revoked" : "",
                  (unsigned long long)((pki_now_ns() - ep->recover.entered_ns) / PKI_NS_PER_MS), ep->recover.epoch);
     pki_text_add(out,
@@ -30,11 +29,16 @@ void pki_rdma_describe(const struct pki_ep *base, struct pki_text *out)
                  ctrl->popped, ctrl->reposted, ctrl->reported);
     pki_text_add(
         out,
-        "; puts %u to %u, %u of them issued, %u chunks to go again; %zu grants, %zu targets, %u grants filled, %u of them "
-        "reported",
-        ep->move_head, ep->move_end, ep->move_next - ep->move_head, ep->nredo, ep->grants.n, ep->targets.n, ep->filled_end,
-        ep->filled_head);
+        "; puts %u to %u, %u of them issued, %u chunks to go again; %zu grants, %zu targets",
+        ep->move_head, ep->move_end, ep->move_next - ep->move_head, ep->nredo, ep->grants.n, ep->targets.n);
     for (uint32_t i = 0; i <= ep->nqps; i++)
         add_qp(out, &ep->qps[i], i);
-    pki_text_add(out, "\n");
+}
+
+void pki_rdma_report(struct pki_rdma_ep *ep)
+{
+    struct pki_text out = { .start = ep->report, .capacity = sizeof ep->report };
+
+    ep->report[0] = '\0';
+    describe(ep, &out);
 }

@@ -55,7 +55,8 @@ static struct pki_rdma_grant *add(struct pki_rdma_ep *ep, struct pki_rdma_grants
         grants->room = room;
     }
     grants->at[grants->n] = (struct pki_rdma_grant){
-        .flags = msg->flags & KEY_FLAGS, .index = msg->index, .op = msg->op, .begin = msg->offset, .bytes = length(msg)
+        .flags = msg->flags & KEY_FLAGS, .index = msg->index, .op = msg->op, .begin = msg->offset, .bytes = length(msg),
+        .is_slot = msg->kind == PKI_MSG_BOUNCE_CREDIT
     };
     return &grants->at[grants->n++];
 }
@@ -89,8 +90,8 @@ static void copy_keys(const struct pki_rdma_iface *iface, const struct pki_rdma_
         rkeys[i] = grant->mr->mrs[first + i]->rkey;
 }
 
-pk_result_t pki_rdma_grant_out(struct pki_rdma_ep *ep, const struct pki_msg *msg, uint32_t rkeys[PKI_RDMA_KEYS_MAX],
-                               uint32_t *number)
+pk_result_t pki_rdma_grant_out(struct pki_rdma_ep *ep, struct pki_recv *recv, const struct pki_msg *msg,
+                               uint32_t rkeys[PKI_RDMA_KEYS_MAX], uint32_t *number)
 {
     struct pki_rdma_grant *grant = known(&ep->grants, msg);
     uint32_t nkeys = pki_rdma_grant_keys(msg, (uint32_t)ep->iface->nrails, ep->iface->piece_shift);
@@ -116,6 +117,7 @@ pk_result_t pki_rdma_grant_out(struct pki_rdma_ep *ep, const struct pki_msg *msg
         grant->mr = mr;
         grant->number = take_number(ep, msg);
     }
+    grant->recv = recv->owner != NULL ? recv : NULL;
     copy_keys(ep->iface, grant, nkeys, rkeys);
     *number = grant->number;
     return PK_OK;
@@ -132,7 +134,6 @@ pk_result_t pki_rdma_grant_in(struct pki_rdma_ep *ep, const struct pki_msg *msg,
         return PK_ERR_MEMORY;
     target->keys.begin = target->begin;
     target->number = msg->kind == PKI_MSG_CTS ? msg->signal_value : 0;
-    target->is_slot = msg->kind == PKI_MSG_BOUNCE_CREDIT;
     if (nkeys <= PKI_RDMA_RAILS_MAX) {
         memcpy(target->keys.few, rkeys, nkeys * sizeof *rkeys);
         return PK_OK;
@@ -185,6 +186,37 @@ static struct pki_rdma_grant *numbered(const struct pki_rdma_ep *ep, uint32_t nu
     return NULL;
 }
 
+/* Of a grant of the receive's, to its owner; all of it: the grant is over. */
+static void tell(struct pki_rdma_ep *ep, const struct pki_rdma_grant *grant, uint64_t have)
+{
+    const struct pki_msg whole = { .flags = grant->flags, .index = grant->index, .op = grant->op };
+    struct pki_recv *recv = grant->recv;
+
+    if (recv != NULL) {
+        recv->have = have;
+        if (pki_list_empty(&recv->event.node))
+            pki_event_push(&ep->iface->base, &recv->event, PKI_EVENT_RECEIVED);
+    }
+    if (have == grant->bytes)
+        pki_rdma_grant_end(ep, &whole, true);
+}
+
+bool pki_rdma_grant_told(struct pki_rdma_ep *ep, const struct pki_msg *fin)
+{
+    for (size_t i = 0; i < ep->grants.n; i++) {
+        const struct pki_rdma_grant *grant = &ep->grants.at[i];
+
+        if (!is_of(grant, fin) || grant->is_slot)
+            continue;
+        if (fin->offset <= grant->bytes)
+            tell(ep, grant, fin->offset);
+        else
+            pki_rdma_ep_failed(ep, "the peer has written more than was granted");
+        return true;
+    }
+    return false;
+}
+
 bool pki_rdma_grant_written(struct pki_rdma_ep *ep, uint32_t number, uint32_t bytes)
 {
     struct pki_rdma_grant *grant = number != 0 ? numbered(ep, number) : NULL;
@@ -193,7 +225,7 @@ bool pki_rdma_grant_written(struct pki_rdma_ep *ep, uint32_t number, uint32_t by
         return false;
     grant->written += bytes;
     if (grant->written == grant->bytes)
-        ep->filled[ep->filled_end++ % PKI_RDMA_NUMBERS] = number;
+        tell(ep, grant, grant->bytes);
     return true;
 }
 
@@ -210,18 +242,6 @@ uint32_t pki_rdma_grants_unfilled(struct pki_rdma_ep *ep, uint32_t numbers[PKI_R
         numbers[n++] = grant->number;
     }
     return n;
-}
-
-struct pki_msg pki_rdma_filled(const struct pki_rdma_ep *ep)
-{
-    const struct pki_rdma_grant *grant = numbered(ep, ep->filled[ep->filled_head % PKI_RDMA_NUMBERS]);
-
-    return (struct pki_msg){ .kind = PKI_MSG_FIN,
-                             .flags = grant->flags,
-                             .index = grant->index,
-                             .op = grant->op,
-                             .bytes = grant->bytes,
-                             .offset = grant->bytes };
 }
 
 const struct pki_rdma_grant *pki_rdma_target(const struct pki_rdma_ep *ep, const struct pki_msg *about, uint64_t begin, uint64_t bytes)

@@ -63,7 +63,7 @@ static struct ibv_mr *register_with_room(struct pki_rdma_iface *iface, int rail,
     while ((mr = register_on(iface, rail, source, at, bytes)) == NULL && errno == ENOMEM && iface->ncached > 0)
         evict_oldest(iface);
     if (mr != NULL)
-        iface->registrations++;
+        iface->base.counts.registrations++;
     return mr;
 }
 
@@ -234,20 +234,20 @@ pk_result_t pki_rdma_mr_get(struct pki_rdma_iface *iface, const void *addr, size
 }
 
 /* A device that refused so often will not take the next one either. */
-bool pki_rdma_reaches_gpu(struct pki_iface *base, const void *addr, size_t bytes)
+pk_result_t pki_rdma_reg(struct pki_iface *base, const struct pki_mem *mem, struct pki_export *out)
 {
     struct pki_rdma_iface *iface = pki_rdma_iface_of(base);
     struct pki_rdma_mr *mr;
     int failed = -1;
 
-    if (iface->nrails == 0 || iface->gpu_failures == GPU_FAILURES_MAX)
-        return false;
-    mr = get(iface, addr, bytes, &failed);
+    if (out != NULL || mem->kind != PKI_MEM_DEVICE || iface->nrails == 0 || iface->gpu_failures == GPU_FAILURES_MAX)
+        return PK_ERR_UNSUPPORTED;
+    mr = get(iface, (const void *)mem->base, mem->bytes, &failed);
     if (mr == NULL) {
         if (iface->gpu_failures++ == 0)
             pki_log(PKI_LOG_INFO, NULL, "rdma: GPU memory goes through pinned memory of the host: %s cannot register it (%s)",
                     failed >= 0 ? iface->rails[failed].name : "this rank", strerror(errno));
-        return false;
+        return PK_ERR_UNSUPPORTED;
     }
     iface->gpu_failures = 0;
     if (!iface->gpu_reported) {
@@ -255,7 +255,7 @@ bool pki_rdma_reaches_gpu(struct pki_iface *base, const void *addr, size_t bytes
         pki_log(PKI_LOG_INFO, NULL, "rdma: %s reads and writes GPU memory itself", iface->rails[0].name);
     }
     pki_rdma_mr_put(iface, mr);
-    return true;
+    return PK_OK;
 }
 
 void pki_rdma_mr_put(struct pki_rdma_iface *iface, struct pki_rdma_mr *mr)

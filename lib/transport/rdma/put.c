@@ -33,7 +33,7 @@ static bool tell(struct pki_rdma_ep *ep, struct pki_rdma_move *move)
 
     if (move->fin.kind == 0 || (has_ended(ep, next) && is_same_transfer(&move->fin, &move_at(ep, next)->fin)))
         return true;
-    return pki_rdma_msg(&ep->base, &move->fin, NULL) == PK_OK;
+    return pki_rdma_send(&ep->base, &move->fin, NULL) == PK_OK;
 }
 
 /* The engine wants the puts of one transfer to end in order, so a later put waits for an earlier one. */
@@ -48,7 +48,7 @@ static void finish_ended(struct pki_rdma_ep *ep)
             ep->move_next = ep->move_head;
         pki_rdma_mr_put(ep->iface, move->mr);
         move->put->result = PK_OK;
-        pki_list_push(&ep->iface->base.done, &move->put->node);
+        pki_event_push(&ep->iface->base, &move->put->event, PKI_EVENT_PUT);
     }
 }
 
@@ -59,7 +59,7 @@ void pki_rdma_moves_fail(struct pki_rdma_ep *ep)
 
         pki_rdma_mr_put(ep->iface, move->mr);
         move->put->result = PK_ERR_PEER;
-        pki_list_push(&ep->iface->base.done, &move->put->node);
+        pki_event_push(&ep->iface->base, &move->put->event, PKI_EVENT_PUT);
     }
     ep->move_next = ep->move_end;
     ep->nredo = 0;

@@ -208,8 +208,8 @@ bool pki_rdma_post(struct pki_rdma_qp *qp, struct ibv_send_wr *first, unsigned n
     struct ibv_send_wr *bad = NULL;
     int error = ibv_post_send(qp->qp, first, &bad);
 
-    qp->ep->iface->work_requests += n;
-    qp->ep->iface->doorbells++;
+    qp->ep->iface->base.counts.work_requests += n;
+    qp->ep->iface->base.counts.doorbells++;
     if (error != 0) {
         struct pki_where where = pki_rdma_where(qp->ep);
 

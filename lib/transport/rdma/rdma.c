@@ -45,7 +45,8 @@ static pk_result_t rdma_open(const struct pki_iface_config *config, struct pki_i
     iface->epoll_fd = pki_fd_keep(epoll_create1(EPOLL_CLOEXEC));
     if (iface->epoll_fd < 0)
         return pki_fail_errno(PK_ERR_SYSTEM, NULL, "rdma: epoll_create1");
-    base->msg_payload_max = PKI_RDMA_PAYLOAD_MAX;
+    base->caps.msg_payload_max = PKI_RDMA_PAYLOAD_MAX;
+    base->fd = -1;
     pki_list_init(&iface->eps);
     pki_list_init(&iface->used);
     pki_list_init(&iface->cached);
@@ -76,6 +77,8 @@ static pk_result_t rdma_ep_init(struct pki_ep *base, struct pki_blob *mine)
     pk_result_t result = PK_OK;
 
     base->dead = base->can_put = false;
+    base->notes = &ep->notes;
+    base->report = ep->report;
     ep->iface = pki_rdma_iface_of(base->iface);
     pki_list_init(&ep->node);
     if (ep->iface->refused)
@@ -132,7 +135,7 @@ static pk_result_t rdma_ep_connect(struct pki_ep *base, struct pki_blob *theirs)
     if (result != PK_OK)
         return result;
     pki_list_push(&ep->iface->eps, &ep->node);
-    base->can_put = true;
+    base->can_put = base->farewell.lingers = true;
     return PK_OK;
 }
 
@@ -247,32 +250,10 @@ bool pki_rdma_poll(struct pki_rdma_iface *iface)
 
         for (int i = 0; i < n; i++)
             completed(iface, &wcs[i]);
-        iface->completions += n > 0 ? (uint64_t)n : 0;
+        iface->base.counts.completions += n > 0 ? (uint64_t)n : 0;
         any = any || n > 0;
     }
     return any;
-}
-
-static pk_result_t rdma_progress(struct pki_iface *base)
-{
-    struct pki_rdma_iface *iface = pki_rdma_iface_of(base);
-
-    (void)pki_rdma_poll(iface);
-    for (struct pki_list *node = iface->eps.next; node != &iface->eps; node = node->next) {
-        struct pki_rdma_ep *ep = pki_container_of(node, struct pki_rdma_ep, node);
-
-        if (ep->base.dead)
-            continue;
-        ep->base.left = ep->left && ep->move_head == ep->move_end;
-        if (ep->recover.state != PKI_RDMA_UP) {
-            pki_rdma_recover_advance(ep);
-            continue;
-        }
-        if (ep->move_head != ep->move_end)
-            pki_rdma_stripe(ep);
-        pki_rdma_ctrl_credit(ep);
-    }
-    return PK_OK;
 }
 
 /* Events that were told before, of completions that may have been polled since. */
@@ -287,30 +268,51 @@ static void take_events(struct pki_rdma_rail *rail)
     }
 }
 
-/* What completed before a queue was armed is not told, so it is polled once more. */
-static int rdma_wait_fd(struct pki_iface *base)
+/* What completed before a queue was armed is not told, so it is polled once more by the caller. False: a device cannot tell. */
+static bool arm(struct pki_rdma_iface *iface)
 {
-    struct pki_rdma_iface *iface = pki_rdma_iface_of(base);
-
     for (int r = 0; r < iface->nrails; r++) {
         struct pki_rdma_rail *rail = &iface->rails[r];
 
         take_events(rail);
         if (!rail->armed && ibv_req_notify_cq(rail->cq, 0) != 0)
-            return -1;
+            return false;
         rail->armed = true;
     }
-    return pki_rdma_poll(iface) ? -1 : iface->epoll_fd;
+    return true;
 }
 
-static void rdma_count(const struct pki_iface *base, struct pki_counts *counts)
+static void advance(struct pki_rdma_ep *ep)
 {
-    const struct pki_rdma_iface *iface = pki_container_of(base, struct pki_rdma_iface, base);
+    if (ep->base.dead)
+        return;
+    ep->base.left = ep->left && ep->move_head == ep->move_end;
+    if (ep->recover.state != PKI_RDMA_UP) {
+        pki_rdma_recover_advance(ep);
+        return;
+    }
+    if (ep->move_head != ep->move_end)
+        pki_rdma_stripe(ep);
+    pki_rdma_ctrl_credit(ep);
+}
 
-    counts->work_requests += iface->work_requests;
-    counts->doorbells += iface->doorbells;
-    counts->completions += iface->completions;
-    counts->registrations += iface->registrations;
+static bool rdma_progress(struct pki_iface *base)
+{
+    struct pki_rdma_iface *iface = pki_rdma_iface_of(base);
+    bool sleeps = atomic_load_explicit(&base->sleepers, memory_order_relaxed) > 0, any;
+
+    base->fd = sleeps && arm(iface) ? iface->epoll_fd : -1;
+    any = pki_rdma_poll(iface);
+    for (struct pki_list *node = iface->eps.next; node != &iface->eps; node = node->next) {
+        struct pki_rdma_ep *ep = pki_container_of(node, struct pki_rdma_ep, node);
+
+        advance(ep);
+        if (ep->notes.due)
+            pki_rdma_exchange_notes(ep);
+        if (ep->base.farewell.mine && ep->base.farewell.lingers)
+            ep->base.farewell.lingers = !pki_rdma_shutdown(ep);
+    }
+    return any;
 }
 
 const struct pki_transport pki_transport_rdma = {
@@ -319,7 +321,7 @@ const struct pki_transport pki_transport_rdma = {
     .iface_bytes = sizeof(struct pki_rdma_iface),
     .ep_bytes = sizeof(struct pki_rdma_ep),
     .between_hosts = true,
-    .tells = true,
+    .posts = true,
     .needs_background = true,
     .reaches = { [PKI_MEM_HOST] = { [PKI_MEM_HOST] = true } },
     .probe = rdma_probe,
@@ -328,17 +330,12 @@ const struct pki_transport pki_transport_rdma = {
     .ep_init = rdma_ep_init,
     .ep_connect = rdma_ep_connect,
     .ep_close = rdma_ep_close,
-    .shutdown = pki_rdma_shutdown,
-    .msg = pki_rdma_msg,
+    .send = pki_rdma_send,
     .peek = pki_rdma_peek,
     .pop = pki_rdma_pop,
-    .recover = pki_rdma_recover,
-    .noted = pki_rdma_noted,
-    .describe = pki_rdma_describe,
-    .reaches_gpu = pki_rdma_reaches_gpu,
+    .reg = pki_rdma_reg,
     .put = pki_rdma_put,
     .progress = rdma_progress,
-    .wait_fd = rdma_wait_fd,
-    .revoke = pki_rdma_revoke,
-    .count = rdma_count,
+    .recv_post = pki_rdma_recv_post,
+    .recv_cancel = pki_rdma_recv_cancel,
 };

@@ -18,7 +18,7 @@
  * takes a receive that was posted before, only PKI_RDMA_NUMBERS grants at a time have one. Else a FIN follows the
  * acknowledgements on the control channel.
  *
- * Completion events are for who wants to sleep (wait_fd); nothing is armed before.
+ * Completion events are for who wants to sleep (iface->sleepers); nothing is armed before.
  *
  * When a queue pair fails, all of the pair are made anew and what has not come goes again (recover.c). Where that cannot be,
  * the endpoint is dead.
@@ -39,9 +39,12 @@
 #define PKI_RDMA_KEYS_MAX (PKI_RDMA_PAYLOAD_MAX / (uint32_t)sizeof(uint32_t)) /* behind one CTS */
 #define PKI_RDMA_SLOT_BYTES (sizeof(struct pki_msg) + PKI_RDMA_PAYLOAD_MAX)
 
+#define PKI_RDMA_REPORT_BYTES 1000u
+
 #define PKI_RDMA_MAGIC 0x52444d41u
 #define PKI_RDMA_VERSION 4u
-/* Memory is registered in pieces of 2^shift bytes at most, whose borders are multiples of that: keys of a range follow from its address. */
+/* Memory is registered in pieces of 2^shift bytes at most, whose borders are multiples of that: keys of a range follow from
+ * its address. */
 #define PKI_RDMA_PIECE_SHIFT 30u
 #define PKI_RDMA_PIECE_SHIFT_MIN 12u
 #define PKI_RDMA_RECEIVE ((uint64_t)1 << 63) /* in a work request's id: it is a receive */
@@ -160,7 +163,8 @@ struct pki_rdma_grant {
     uint16_t index;
     uint64_t op;
     uint64_t begin, bytes;     /* address in the receiver's process */
-    struct pki_rdma_mr *mr;    /* grants */
+    struct pki_rdma_mr *mr;    /* grants, like `recv`: */
+    struct pki_recv *recv;     /* what is to be told; NULL: nobody */
     struct pki_rdma_keys keys; /* targets */
     uint32_t number;           /* 0: none */
     uint64_t written;          /* grants with a number: bytes that have come */
@@ -237,12 +241,11 @@ struct pki_rdma_ep {
     bool shutdown_sent;   /* this rank is closing its own */
     bool immediate;       /* both ends can write with immediate data */
     struct pki_rdma_recover recover;
+    struct pki_notes notes;
+    char report[PKI_RDMA_REPORT_BYTES]; /* base.report */
     struct pki_rdma_ctrl ctrl;
     struct pki_rdma_grants grants, targets;
     uint32_t number, numbers_out;         /* the last one given to a grant; how many grants have one */
-    uint32_t filled[PKI_RDMA_NUMBERS];    /* numbers of grants that are complete and the engine has not heard of */
-    uint32_t filled_head, filled_end;
-    bool peeked_filled; /* the last message shown was made of the first of them */
     struct pki_rdma_move moves[PKI_RDMA_MOVES];
     uint32_t move_head, move_next, move_end; /* [head, next) are issued as a whole, of [next, end) some may be */
     struct pki_rdma_chunk *redo;             /* chunks of failed queue pairs */
@@ -268,7 +271,6 @@ struct pki_rdma_iface {
     unsigned ncached;
     unsigned gpu_failures; /* registrations of GPU memory that failed, since one was possible */
     bool gpu_reported;     /* the log says that it was possible */
-    uint64_t work_requests, doorbells, completions, registrations;
 };
 
 static inline struct pki_rdma_ep *pki_rdma_ep_of(struct pki_ep *ep)
@@ -295,14 +297,16 @@ void pki_rdma_rails_close(struct pki_rdma_iface *iface);
 /* Look at its port again. True: it is active, and what describes it is up to date. */
 bool pki_rdma_rail_look(struct pki_rdma_rail *rail);
 
-/* gid.c: the entry of a port's table that is used; PK_GID_INDEX, or on Ethernet a RoCE v2 one, IPv4 before global IPv6 before link-local. */
+/* gid.c: the entry of a port's table that is used; PK_GID_INDEX, or on Ethernet a RoCE v2 one, IPv4 before global IPv6 before
+ * link-local. */
 pk_result_t pki_rdma_choose_gid(struct pki_rdma_rail *rail, int entries);
 /* Which of two RoCE addresses goes before: the lower one; -1: cannot be used at all. */
 int pki_rdma_gid_order(const struct ibv_gid_entry *entry);
 
 /*
- * monitor.c: the kernel tells (by userfaultfd) when monitored memory is unmapped, moved or given back. One monitor for the process, from the first
- * open to the last close. Where there is none (an old kernel, a container that forbids it) nothing is `is_monitored`.
+ * monitor.c: the kernel tells (by userfaultfd) when monitored memory is unmapped, moved or given back. One monitor for the
+ * process, from the first open to the last close. Where there is none (an old kernel, a container that forbids it) nothing is
+ * `is_monitored`.
  */
 void pki_rdma_monitor_open(void);
 void pki_rdma_monitor_close(void);
@@ -326,7 +330,8 @@ static inline uint64_t pki_rdma_pieces(uint64_t begin, uint64_t bytes, uint32_t 
 pk_result_t pki_rdma_mr_get(struct pki_rdma_iface *iface, const void *addr, size_t bytes, struct pki_rdma_mr **mr);
 void pki_rdma_mr_put(struct pki_rdma_iface *iface, struct pki_rdma_mr *mr);
 void pki_rdma_mr_close_all(struct pki_rdma_iface *iface);
-bool pki_rdma_reaches_gpu(struct pki_iface *iface, const void *addr, size_t bytes);
+/* Of the table: only whether the devices reach GPU memory. */
+pk_result_t pki_rdma_reg(struct pki_iface *iface, const struct pki_mem *mem, struct pki_export *out);
 
 /* qp.c. Open: on the rails that are usable. */
 pk_result_t pki_rdma_qps_open(struct pki_rdma_ep *ep);
@@ -343,7 +348,8 @@ static inline uint64_t pki_rdma_wr_id(const struct pki_rdma_qp *qp, uint32_t seq
 /* Hand over a chain of `n` requests with one doorbell. On failure the queue pair is dead. */
 bool pki_rdma_post(struct pki_rdma_qp *qp, struct ibv_send_wr *first, unsigned n);
 
-/* hello.c: how an endpoint describes itself; and can this build talk to a rank that says so? A text why not, or NULL and *hello. Pure. */
+/* hello.c: how an endpoint describes itself; and can this build talk to a rank that says so? A text why not, or NULL and
+ * *hello. Pure. */
 void pki_rdma_hello_fill(const struct pki_rdma_ep *ep, struct pki_rdma_hello *hello);
 const char *pki_rdma_hello_check(const struct pki_rdma_hello *hello);
 const char *pki_rdma_hello_parse(const struct pki_blob *blob, struct pki_rdma_hello *hello);
@@ -351,7 +357,8 @@ const char *pki_rdma_hello_parse(const struct pki_blob *blob, struct pki_rdma_he
 /* ctrl.c */
 pk_result_t pki_rdma_ctrl_open(struct pki_rdma_ep *ep);
 void pki_rdma_ctrl_close(struct pki_rdma_ep *ep);
-pk_result_t pki_rdma_msg(struct pki_ep *ep, const struct pki_msg *msg, const void *payload);
+pk_result_t pki_rdma_send(struct pki_ep *ep, const struct pki_msg *msg, const void *payload);
+pk_result_t pki_rdma_recv_post(struct pki_recv *recv, const struct pki_msg *tell);
 bool pki_rdma_peek(struct pki_ep *ep, struct pki_msg *msg, const void **payload);
 void pki_rdma_pop(struct pki_ep *ep);
 void pki_rdma_ctrl_received(struct pki_rdma_ep *ep, uint32_t bytes);
@@ -363,11 +370,13 @@ void pki_rdma_ctrl_credit(struct pki_rdma_ep *ep);
 void pki_rdma_ctrl_ask(struct pki_rdma_ep *ep);
 /* Receives for what has been popped, once they are worth it. */
 void pki_rdma_ctrl_repost(struct pki_rdma_ep *ep);
-/* Post receives on all queue pairs, which are new, before they are ready to receive: the first ones, or after those that had been. */
+/* Post receives on all queue pairs, which are new, before they are ready to receive: the first ones, or after those that had
+ * been. */
 pk_result_t pki_rdma_ctrl_again(struct pki_rdma_ep *ep);
 /* Send what the peer has not got, of which `arrived` messages in all have come. False: this failed too. */
 bool pki_rdma_ctrl_resend(struct pki_rdma_ep *ep, uint32_t arrived, uint32_t credit);
-bool pki_rdma_shutdown(struct pki_ep *ep);
+/* This rank leaves, again and again: true when all has arrived, nobody would read it, or it was long enough. */
+bool pki_rdma_shutdown(struct pki_rdma_ep *ep);
 /* Nothing that was sent is still on its way to somebody who might read it. */
 bool pki_rdma_ctrl_is_settled(const struct pki_rdma_ep *ep);
 
@@ -378,7 +387,8 @@ bool pki_rdma_message_parse(const uint8_t *bytes, uint32_t count, uint32_t nrail
 bool pki_rdma_names_memory(const struct pki_msg *msg);
 uint32_t pki_rdma_grant_keys(const struct pki_msg *msg, uint32_t nrails, uint32_t shift); /* how many; 0: none, or no range */
 /* *number: what the grant bears, or 0. */
-pk_result_t pki_rdma_grant_out(struct pki_rdma_ep *ep, const struct pki_msg *msg, uint32_t rkeys[PKI_RDMA_KEYS_MAX], uint32_t *number);
+pk_result_t pki_rdma_grant_out(struct pki_rdma_ep *ep, struct pki_recv *recv, const struct pki_msg *msg,
+                               uint32_t rkeys[PKI_RDMA_KEYS_MAX], uint32_t *number);
 pk_result_t pki_rdma_grant_in(struct pki_rdma_ep *ep, const struct pki_msg *msg, const uint32_t *rkeys);
 /* The FIN of the whole transfer has come, or gone: its grant, or target, is of no further use. */
 void pki_rdma_grant_end(struct pki_rdma_ep *ep, const struct pki_msg *fin, bool ours);
@@ -390,8 +400,8 @@ void pki_rdma_target_used(struct pki_rdma_ep *ep, const struct pki_rdma_grant *t
 bool pki_rdma_grant_written(struct pki_rdma_ep *ep, uint32_t number, uint32_t bytes);
 /* Numbers of grants that are not filled; what has come of them counts no more. How many. */
 uint32_t pki_rdma_grants_unfilled(struct pki_rdma_ep *ep, uint32_t numbers[PKI_RDMA_NUMBERS]);
-/* The FIN of the first grant that was filled so, for the engine. */
-struct pki_msg pki_rdma_filled(const struct pki_rdma_ep *ep);
+/* The peer's transport says how much of a grant has come. False: that is not this transport's to hear, but an engine's. */
+bool pki_rdma_grant_told(struct pki_rdma_ep *ep, const struct pki_msg *fin);
 void pki_rdma_grants_close(struct pki_rdma_ep *ep);
 
 /* put.c */
@@ -404,18 +414,18 @@ void pki_rdma_moves_fail(struct pki_rdma_ep *ep);
 /* recover.c. A queue pair has failed: recover what can be recovered. */
 void pki_rdma_broken(struct pki_rdma_ep *ep, const char *what);
 void pki_rdma_recover_advance(struct pki_rdma_ep *ep);
-void pki_rdma_recover(struct pki_ep *ep, struct pki_ep *carrier);
-void pki_rdma_noted(struct pki_ep *ep, const void *bytes, size_t n);
+/* Read what the other end has said, and say what the state asks for; the watchdog looks, too. */
+void pki_rdma_exchange_notes(struct pki_rdma_ep *ep);
 const char *pki_rdma_note_parse(const void *bytes, size_t n, struct pki_rdma_note *note); /* pure; NULL: it can be one */
 
 /* watchdog.c. Is there a queue pair of which nothing has been heard for too long? Then it has failed. */
 void pki_rdma_watchdog(struct pki_rdma_ep *ep);
 
 /* describe.c */
-void pki_rdma_describe(const struct pki_ep *ep, struct pki_text *out);
+void pki_rdma_report(struct pki_rdma_ep *ep); /* written down for people */
 
 /* revoke.c */
-void pki_rdma_revoke(struct pki_iface *base);
+void pki_rdma_recv_cancel(struct pki_iface *base);
 
 /* rdma.c */
 void pki_rdma_ep_failed(struct pki_rdma_ep *ep, const char *what);

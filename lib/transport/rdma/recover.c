@@ -24,7 +24,8 @@
 #define SAY_NS (100 * PKI_NS_PER_MS) /* that a note of the end may wait for room */
 #define TIMEOUT_NS (5 * PKI_NS_PER_S) /* without an active port, or with queue pairs that fail again and again, */
 #define FAILURES 3 /* so many times: on a machine that is starved of processors one may take all that time */
-#define STOOD_NS (30 * PKI_NS_PER_S) /* then a failure is a new one though nothing has completed meanwhile: longer than any device tries */
+/* then a failure is a new one though nothing has completed meanwhile: longer than any device tries */
+#define STOOD_NS (30 * PKI_NS_PER_S)
 #define AWAY_NS (50 * PKI_NS_PER_MS) /* without a look: the rank was not in the library, and that does not count */
 
 _Static_assert(sizeof(struct pki_rdma_note) <= PKI_NOTE_MAX, "a note fits");
@@ -37,6 +38,7 @@ static void enter(struct pki_rdma_ep *ep, enum pki_rdma_state state)
     ep->base.recovering = state != PKI_RDMA_UP;
     ep->recover.entered_ns = ep->recover.advanced_ns = pki_now_ns();
     ep->recover.said = false;
+    pki_rdma_report(ep);
 }
 
 static void destroy_qps(struct pki_rdma_ep *ep)
@@ -68,7 +70,7 @@ void pki_rdma_broken(struct pki_rdma_ep *ep, const char *what)
         ep->recover.again = true;
     if (ep->base.dead || ep->recover.state != PKI_RDMA_UP)
         return;
-    if (!ep->base.has_notes) {
+    if (!ep->notes.carried) {
         pki_rdma_ep_failed(ep, what);
         return;
     }
@@ -108,8 +110,8 @@ static bool is_listed(const struct pki_rdma_note *note, uint32_t number)
     return false;
 }
 
-/* A put whose writes tell of themselves has come as a whole, or starts over. One that had not begun belongs to a grant that may be younger
- * than the peer's list: a peer that is up again sends them while this end is not yet. */
+/* A put whose writes tell of themselves has come as a whole, or starts over. One that had not begun belongs to a grant that
+ * may be younger than the peer's list: a peer that is up again sends them while this end is not yet. */
 static void judge_moves(struct pki_rdma_ep *ep)
 {
     for (uint32_t i = ep->move_head; i != ep->move_end; i++) {
@@ -202,7 +204,8 @@ static void resume(struct pki_rdma_ep *ep)
         pki_rdma_broken(ep, "the new queue pairs have failed too");
     else if (pki_rdma_ctrl_resend(ep, ep->recover.theirs.arrived, ep->recover.theirs.reposted))
         pki_rdma_stripe(ep);
-    pki_rdma_ctrl_repost(ep); /* what was popped since they were made: the peer may have no credit left, and send nothing to be popped */
+    /* what was popped since they were made: the peer may have no credit left, and send nothing to be popped */
+    pki_rdma_ctrl_repost(ep);
 }
 
 static void put_off(struct pki_rdma_recover *recover, uint64_t now)
@@ -268,32 +271,34 @@ void pki_rdma_recover_advance(struct pki_rdma_ep *ep)
 
 /* ---- Notes ---- */
 
-static bool say(struct pki_ep *carrier, const struct pki_rdma_note *note)
+/* False: the one before it has not gone. */
+static bool say(struct pki_rdma_ep *ep, const struct pki_rdma_note *note)
 {
-    struct pki_msg msg = { .kind = PKI_MSG_NOTE, .payload = sizeof *note };
+    struct pki_note *out = &ep->notes.out;
 
-    return carrier->iface->transport->msg(carrier, &msg, note) == PK_OK;
+    if (out->bytes > 0)
+        return false;
+    memcpy(out->data, note, sizeof *note);
+    out->bytes = sizeof *note;
+    return true;
 }
 
-void pki_rdma_recover(struct pki_ep *base, struct pki_ep *carrier)
+/* The peer is to know of it first, if that can be. */
+static void end_given_up(struct pki_rdma_ep *ep)
 {
-    struct pki_rdma_ep *ep = pki_rdma_ep_of(base);
+    bool told = ep->recover.said && ep->notes.out.bytes == 0;
+
+    if (told || pki_now_ns() - ep->recover.entered_ns > SAY_NS)
+        pki_rdma_ep_failed(ep, ep->recover.why);
+}
+
+/* What the state asks for. */
+static void say_state(struct pki_rdma_ep *ep)
+{
     struct pki_rdma_note note = { .epoch = ep->recover.epoch };
 
-    if (base->dead)
-        return;
-    ep->left |= carrier->left; /* an end closes what stands by last: nothing more comes */
-    if (ep->left) {
-        note.kind = NOTE_SHUTDOWN_CAME;
-        ep->recover.shutdown_due = ep->recover.shutdown_due && !say(carrier, &note);
-        return;
-    }
-    if (ep->recover.said)
-        return;
     switch (ep->recover.state) {
     case PKI_RDMA_UP:
-        pki_rdma_watchdog(ep);
-        return;
     case PKI_RDMA_DRAINING:
     case PKI_RDMA_WAITING:
         return;
@@ -307,9 +312,26 @@ void pki_rdma_recover(struct pki_ep *base, struct pki_ep *carrier)
         note.kind = NOTE_GIVING_UP;
         break;
     }
-    ep->recover.said = say(carrier, &note);
-    if (note.kind == NOTE_GIVING_UP && (ep->recover.said || pki_now_ns() - ep->recover.entered_ns > SAY_NS))
-        pki_rdma_ep_failed(ep, ep->recover.why);
+    ep->recover.said = say(ep, &note);
+}
+
+static void make_note(struct pki_rdma_ep *ep)
+{
+    struct pki_rdma_note note = { .kind = NOTE_SHUTDOWN_CAME, .epoch = ep->recover.epoch };
+
+    if (ep->base.dead || !ep->notes.carried)
+        return;
+    ep->left |= ep->notes.carrier_left; /* an end closes what stands by last: nothing more comes */
+    if (ep->left) {
+        ep->recover.shutdown_due = ep->recover.shutdown_due && !say(ep, &note);
+        return;
+    }
+    if (ep->recover.state == PKI_RDMA_UP)
+        pki_rdma_watchdog(ep);
+    else if (!ep->recover.said)
+        say_state(ep);
+    if (ep->recover.state == PKI_RDMA_GIVING_UP)
+        end_given_up(ep);
 }
 
 /* Notes come in order: hello, ready, and the next hello only after both ends have said ready. */
@@ -339,14 +361,11 @@ static const char *take_note(struct pki_rdma_ep *ep, const struct pki_rdma_note 
     return NULL;
 }
 
-void pki_rdma_noted(struct pki_ep *base, const void *bytes, size_t n)
+static void take(struct pki_rdma_ep *ep, const void *bytes, size_t n)
 {
-    struct pki_rdma_ep *ep = pki_rdma_ep_of(base);
     struct pki_rdma_note note;
     const char *wrong = pki_rdma_note_parse(bytes, n, &note);
 
-    if (base->dead || ep->qps == NULL)
-        return;
     if (ep->left) {
         ep->recover.shutdown_due |= wrong == NULL && note.kind == NOTE_HELLO;
         return;
@@ -356,4 +375,15 @@ void pki_rdma_noted(struct pki_ep *base, const void *bytes, size_t n)
         wrong = take_note(ep, &note);
     if (wrong != NULL)
         pki_rdma_ep_failed(ep, wrong);
+}
+
+void pki_rdma_exchange_notes(struct pki_rdma_ep *ep)
+{
+    struct pki_note *in = &ep->notes.in;
+
+    ep->notes.due = false;
+    if (in->bytes > 0 && !ep->base.dead && ep->qps != NULL)
+        take(ep, in->data, in->bytes);
+    in->bytes = 0;
+    make_note(ep);
 }

@@ -41,11 +41,13 @@ static void end_data(struct pki_rdma_ep *ep)
 static void forget_moves(struct pki_rdma_ep *ep)
 {
     pki_rdma_moves_fail(ep); /* the engine counts them until they end */
+    for (size_t i = 0; i < ep->grants.n; i++)
+        ep->grants.at[i].recv = NULL;
     for (uint32_t i = 1; i <= ep->nqps; i++)
         ep->qps[i].completed = ep->qps[i].posted;
 }
 
-void pki_rdma_revoke(struct pki_iface *base)
+void pki_rdma_recv_cancel(struct pki_iface *base)
 {
     struct pki_rdma_iface *iface = pki_rdma_iface_of(base);
     uint64_t until = pki_now_ns() + PKI_REVOKE_NS;

@@ -7,12 +7,9 @@
  * Of most messages on the control channel the device does not tell. When such a one has been the last for a while, a credit
  * follows of which it does.
  */
-#include <string.h>
-
 #include "transport/rdma/rdma.h"
 #include "tuning/tuning.h"
 #include "util/clock.h"
-#include "util/text.h"
 
 #define UNHEARD_NS (8 * PKI_NS_PER_S) /* twice what a queue pair tries (qp.c) */
 #define ASK_NS (2 * PKI_NS_PER_S)     /* after so long */
@@ -39,17 +36,16 @@ static void count_stall(struct pki_rdma_qp *qp, uint64_t ns)
 static void give_out(struct pki_rdma_ep *ep, bool is_ctrl)
 {
     struct pki_where where = pki_rdma_where(ep);
-    char text[1000] = "";
-    struct pki_text counted = { .start = text, .capacity = sizeof text };
 
-    pki_rdma_describe(&ep->base, &counted);
-    pki_log(PKI_LOG_WARN, &where, "rdma: no completions of %s: %.*s", is_ctrl ? "messages" : "writes", (int)strcspn(text, "\n"), text);
+    pki_rdma_report(ep);
+    pki_log(PKI_LOG_WARN, &where, "rdma: no completions of %s: %s", is_ctrl ? "messages" : "writes", ep->report);
     pki_rdma_broken(ep, is_ctrl ? "no message was completed for 8 s" : "no write was completed for 8 s");
 }
 
 void pki_rdma_watchdog(struct pki_rdma_ep *ep)
 {
     uint64_t now = pki_now_ns(), ns = now - ep->recover.listened_ns;
+    bool stalls = false;
 
     if (ns < pki_tuning.rdma.watchdog_ns)
         return;
@@ -58,9 +54,14 @@ void pki_rdma_watchdog(struct pki_rdma_ep *ep)
         struct pki_rdma_qp *qp = &ep->qps[i];
 
         count_stall(qp, ns < COUNTED_NS ? ns : COUNTED_NS);
+        stalls |= qp->stalled_ns > 0;
         if (i == 0 && qp->stalled_ns > ASK_NS && (int32_t)(qp->signalled - qp->completed) <= 0)
             pki_rdma_ctrl_ask(ep);
         if (qp->stalled_ns > UNHEARD_NS && qp->stalled_ns > timeout_ns(ep->iface))
             give_out(ep, i == 0);
     }
+    if (stalls)
+        pki_rdma_report(ep);
+    else
+        ep->report[0] = '\0';
 }

@@ -142,7 +142,7 @@ static bool enter(struct pki_put *put)
         return true;
     atomic_store(&header->at_work, 0);
     put->result = PK_ERR_PEER;
-    pki_list_push(&((struct pki_shm_iface *)(void *)put->ep->iface)->refused, &put->node);
+    pki_list_push(&((struct pki_shm_iface *)(void *)put->ep->iface)->refused, &put->event.node);
     return false;
 }
 
@@ -151,51 +151,34 @@ static void leave(struct pki_ep *ep)
     atomic_store_explicit(&pki_shm_ep_of(ep)->theirs->header.at_work, 0, memory_order_release);
 }
 
+/* From this rank's memory into the peer's, or the other way. */
+static pk_result_t move(struct pki_put *put)
+{
+    void *here = (void *)(uintptr_t)put->src, *there = (void *)(uintptr_t)put->remote; /* NOLINT: of this process, or mapped */
+
+    if (!put->ep->same_process && !put->mapped)
+        return move_all(put, !put->is_get);
+    pki_copy(put->is_get ? here : there, put->is_get ? there : here, put->bytes);
+    return PK_OK;
+}
+
 pk_result_t pki_shm_put(struct pki_put *put)
 {
     struct pki_ep *ep = put->ep;
 
     if (ep->dead)
         return PK_ERR_PEER;
-    if (!ep->can_put && !put->mapped)
+    if (!(put->is_get ? ep->can_get : ep->can_put) && !put->mapped)
         return PK_ERR_UNSUPPORTED;
     if (!enter(put))
         return PK_OK;
-    if (ep->same_process || put->mapped) {
-        pki_copy((void *)(uintptr_t)put->remote, put->src, put->bytes);
-        put->result = PK_OK;
-    } else {
-        put->result = move_all(put, true);
-    }
+    put->result = move(put);
     leave(ep);
     if (put->result == PK_ERR_UNSUPPORTED)
         return PK_ERR_UNSUPPORTED;
     /* The signal's release store is behind the copy: program order here, and the kernel's copy ran on this thread. */
     if (put->result == PK_OK && put->done_remote.word != NULL)
         pki_signal_open(&put->done_remote);
-    pki_list_push(&ep->iface->done, &put->node);
-    return PK_OK;
-}
-
-pk_result_t pki_shm_get(struct pki_put *get)
-{
-    struct pki_ep *ep = get->ep;
-
-    if (ep->dead)
-        return PK_ERR_PEER;
-    if (!ep->can_get && !get->mapped)
-        return PK_ERR_UNSUPPORTED;
-    if (!enter(get))
-        return PK_OK;
-    if (ep->same_process || get->mapped) {
-        pki_copy((void *)(uintptr_t)get->src, (const void *)(uintptr_t)get->remote, get->bytes);
-        get->result = PK_OK;
-    } else {
-        get->result = move_all(get, false);
-    }
-    leave(ep);
-    if (get->result == PK_ERR_UNSUPPORTED)
-        return PK_ERR_UNSUPPORTED;
-    pki_list_push(&ep->iface->done, &get->node);
+    pki_event_push(ep->iface, &put->event, PKI_EVENT_PUT);
     return PK_OK;
 }

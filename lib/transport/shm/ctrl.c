@@ -239,7 +239,7 @@ static void write_message(struct pki_shm_ep *shm, const struct pki_msg *msg, con
     stamp(tx, cell, shape);
 }
 
-pk_result_t pki_shm_msg(struct pki_ep *ep, const struct pki_msg *msg, const void *payload)
+pk_result_t pki_shm_send(struct pki_ep *ep, const struct pki_msg *msg, const void *payload)
 {
     uint32_t bytes = msg->payload, at = msg->kind != PKI_MSG_EAGER ? PKI_SHM_INLINE_LONG_AT : PKI_SHM_INLINE_SHORT_AT;
     struct target target;

@@ -70,8 +70,8 @@ static pk_result_t shm_open_iface(const struct pki_iface_config *config, struct 
 
     shm->data_used = data_used(config->local_ranks);
     shm->crowded = config->shares_cpu;
-    iface->msg_payload_max = PKI_SHM_PAYLOAD_MAX;
-    pki_list_init(&iface->done);
+    iface->caps.msg_payload_max = PKI_SHM_PAYLOAD_MAX;
+    pki_list_init(&iface->events);
     pki_list_init(&shm->eps);
     pki_list_init(&shm->refused);
     return PK_OK;
@@ -206,7 +206,7 @@ static void shm_ep_close(struct pki_ep *ep)
 }
 
 /* A peer that stands still in the middle of a piece, or has been killed there, is not waited for longer. */
-static void shm_revoke(struct pki_iface *iface)
+static void shm_recv_cancel(struct pki_iface *iface)
 {
     struct pki_shm_iface *shm = (struct pki_shm_iface *)(void *)iface;
     const struct pki_list *eps = &shm->eps;
@@ -219,7 +219,7 @@ static void shm_revoke(struct pki_iface *iface)
         while (atomic_load(&pki_container_of(n, struct pki_shm_ep, node)->mine->header.at_work) != 0 && pki_now_ns() < until)
             sched_yield();
     while ((node = pki_list_pop(&shm->refused)) != NULL)
-        pki_list_push(&iface->done, node);
+        pki_event_push(iface, pki_container_of(node, struct pki_event, node), PKI_EVENT_PUT);
 }
 
 /* ---- Memory: an address is all it takes ---- */
@@ -245,7 +245,7 @@ static pk_result_t export_memfd(const struct pki_mem *mem, struct pki_export *ou
 static pk_result_t shm_reg(struct pki_iface *iface, const struct pki_mem *mem, struct pki_export *out)
 {
     (void)iface;
-    if (mem->kind != PKI_MEM_HOST)
+    if (mem->kind != PKI_MEM_HOST || out == NULL)
         return PK_ERR_UNSUPPORTED;
     *out = (struct pki_export){ .kind = PKI_EXPORT_ADDRESS, .base = mem->base, .bytes = mem->bytes };
     return mem->shareable ? export_memfd(mem, out) : PK_OK;
@@ -307,10 +307,9 @@ const struct pki_transport pki_transport_shm = {
     .reg = shm_reg,
     .map = shm_map,
     .unmap = shm_unmap,
-    .msg = pki_shm_msg,
+    .send = pki_shm_send,
     .peek = pki_shm_peek,
     .pop = pki_shm_pop,
     .put = pki_shm_put,
-    .get = pki_shm_get,
-    .revoke = shm_revoke,
+    .recv_cancel = shm_recv_cancel,
 };

@@ -175,7 +175,7 @@ static inline struct pki_where pki_shm_where(const struct pki_ep *ep)
 /* ctrl.c: slots of the table, and what they stand on */
 void pki_shm_rx_init(struct pki_shm_rx *rx, struct pki_shm_inbox *mine);
 void pki_shm_tx_init(struct pki_shm_tx *tx, struct pki_shm_inbox *theirs, uint32_t data_used, uintptr_t owner_inbox);
-pk_result_t pki_shm_msg(struct pki_ep *ep, const struct pki_msg *msg, const void *payload);
+pk_result_t pki_shm_send(struct pki_ep *ep, const struct pki_msg *msg, const void *payload);
 bool pki_shm_peek(struct pki_ep *ep, struct pki_msg *msg, const void **payload);
 void pki_shm_pop(struct pki_ep *ep);
 
@@ -197,6 +197,5 @@ bool pki_shm_cma_works(const struct pki_ep *ep, const struct pki_shm_hello *thei
 /* Does this processor do it so fast that two copies by msg take longer? Measured once. */
 bool pki_shm_cma_is_fast(void);
 pk_result_t pki_shm_put(struct pki_put *put);
-pk_result_t pki_shm_get(struct pki_put *get);
 
 #endif

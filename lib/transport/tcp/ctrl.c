@@ -133,7 +133,12 @@ static bool have_come(const struct pki_tcp_ep *ep, uint64_t chunks)
     return ep->links[1].state == PKI_TCP_OVER || ep->links[1].received >= chunks;
 }
 
-PKI_HOT pk_result_t pki_tcp_msg(struct pki_ep *base, const struct pki_msg *msg, const void *payload)
+PKI_HOT bool pki_tcp_has_room(const struct pki_tcp_ep *ep, const struct pki_msg *msg)
+{
+    return ep->left || tx_room(&ep->ctrl) >= PKI_TCP_MSG_HEAD_MAX + msg->payload + PKI_TCP_LINE;
+}
+
+PKI_HOT pk_result_t pki_tcp_send(struct pki_ep *base, const struct pki_msg *msg, const void *payload)
 {
     struct pki_tcp_ep *ep = pki_tcp_ep_of(base);
     struct pki_tcp_ctrl *ctrl = &ep->ctrl;
@@ -143,17 +148,9 @@ PKI_HOT pk_result_t pki_tcp_msg(struct pki_ep *base, const struct pki_msg *msg, 
 
     if (ep->base.dead)
         return PK_ERR_PEER;
-    if (msg->kind == PKI_MSG_CTS && (msg->extra & PKI_CTS_LOCAL) != 0)
-        return pki_tcp_grant(ep, msg, &out);
-    if (!ep->left && tx_room(ctrl) < sizeof head + msg->payload + PKI_TCP_LINE)
+    if (!pki_tcp_has_room(ep, msg))
         return PK_IN_PROGRESS;
-    if (msg->kind == PKI_MSG_CTS || msg->kind == PKI_MSG_BOUNCE_CREDIT) {
-        pk_result_t result = pki_tcp_grant(ep, msg, &out);
-
-        if (result != PK_OK)
-            return result;
-    }
-    if (ep->left) /* nobody reads it any more; what came before a CTS has come */
+    if (ep->left) /* nobody reads it any more */
         return PK_OK;
     if (out.kind == PKI_MSG_SIDE)
         out.offset = pki_tcp_sent_before(ep, out.extra == PKI_SIDE_SHUTDOWN);
@@ -427,11 +424,7 @@ PKI_HOT bool pki_tcp_peek(struct pki_ep *base, struct pki_msg *msg, const void *
     struct pki_tcp_ep *ep = pki_tcp_ep_of(base);
     struct pki_tcp_ctrl *ctrl = &ep->ctrl;
 
-    ep->peeked_event = pki_tcp_news_peek(ep, msg);
-    ep->peeked_rts = !ep->peeked_event && pki_tcp_unexpected_peek(ep, msg);
     *payload = NULL;
-    if (ep->peeked_event || ep->peeked_rts)
-        return true;
     return (ctrl->rx_head != ctrl->rx_scan || look_directly(ctrl)) && peek_ctrl(ctrl, msg, payload);
 }
 
@@ -441,14 +434,6 @@ PKI_HOT void pki_tcp_pop(struct pki_ep *base)
     struct pki_tcp_ctrl *ctrl = &ep->ctrl;
     struct pki_tcp_frame frame;
 
-    if (ep->peeked_event) {
-        pki_tcp_news_pop(ep);
-        return;
-    }
-    if (ep->peeked_rts) {
-        ep->wants = false;
-        return;
-    }
     if (pki_tcp_get_header(ctrl->rx + ctrl->rx_head, &frame))
         ctrl->rx_head += pki_tcp_filled(frame.bytes);
     if (ctrl->rx_head == ctrl->rx_tail)

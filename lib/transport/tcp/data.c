@@ -118,7 +118,7 @@ pk_result_t pki_tcp_put(struct pki_put *put)
 static void end_move(struct pki_tcp_ep *ep, struct pki_tcp_move *move, pk_result_t result)
 {
     move->put->result = result;
-    pki_list_push(&ep->iface->base.done, &move->put->node);
+    pki_event_push(&ep->iface->base, &move->put->event, PKI_EVENT_PUT);
     pki_list_remove(&move->node);
     pki_list_push(ep->free_moves.next, &move->node); /* to be taken next: it is in a cache */
     ep->iface->busy--;

@@ -40,7 +40,7 @@ static bool begin_chunk(struct pki_tcp_link *link)
 
 static bool end_chunk(struct pki_tcp_link *link)
 {
-    struct pki_tcp_grant *grant = link->grant;
+    struct pki_recv *grant = link->grant;
 
     link->received++;
     link->ep->ctrl.acks_due = true;

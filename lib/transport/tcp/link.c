@@ -120,7 +120,7 @@ void pki_tcp_lost(struct pki_tcp_ep *ep, int error, const char *fmt, ...)
     va_start(args, fmt);
     vsnprintf(text, sizeof text, fmt, args);
     va_end(args);
-    if (ep->iface->shutdown_ns > 0 || ep->base.shutdown) { /* this rank leaves anyway, or the peer has */
+    if (ep->iface->shutdown_ns > 0 || ep->base.farewell.theirs) { /* this rank leaves anyway, or the peer has */
         pki_log(PKI_LOG_INFO, &where, "over tcp: %s", text);
         pki_tcp_left(ep);
         return;
@@ -436,6 +436,7 @@ bool pki_tcp_link_up(struct pki_tcp_link *link, int fd, uint64_t received)
     pki_tcp_link_ready(link);
     pki_tcp_target_reached(link);
     ep->base.connecting = ep->base.connecting && !all_up(ep);
+    pki_tcp_report(ep);
     return true;
 }
 

@@ -7,6 +7,8 @@
 
 #define PKI_TCP_NICS 4 /* interfaces that are named, at most */
 
+struct pki_text;
+
 struct pki_tcp_choice { /* the addresses that the others are told, */
     enum pki_tcp_how how;
     uint32_t count, near; /* of them those to be used first */
@@ -57,8 +59,8 @@ bool pki_tcp_target_is_known(const struct pki_tcp_link *link);
 bool pki_tcp_target_may_be_foreign(const struct pki_tcp_link *link);
 /* The connection stands. */
 void pki_tcp_target_reached(struct pki_tcp_link *link);
-/* transport->describe: of a peer that is being connected, what has been tried. */
-void pki_tcp_describe(const struct pki_ep *ep, struct pki_text *out);
+/* Write down what has been tried, of a peer that is being connected. */
+void pki_tcp_report(struct pki_tcp_ep *ep);
 /* For the log, when that takes long. */
 void pki_tcp_say_connecting(struct pki_tcp_ep *ep, uint64_t now, uint64_t away_ns);
 

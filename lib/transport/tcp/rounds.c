@@ -122,7 +122,8 @@ static bool is_turn(const struct pki_tcp_iface *iface)
     return iface->round % (iface->quiet < pki_tuning.tcp.idle_rounds ? PKI_TCP_ASK_QUIET : PKI_TCP_ASK_IDLE) == 0;
 }
 
-pk_result_t pki_tcp_progress(struct pki_iface *base)
+/* What is left of a round, and what threads end, shows at no descriptor. */
+bool pki_tcp_progress(struct pki_iface *base)
 {
     struct pki_tcp_iface *iface = pki_tcp_iface_of(base);
 
@@ -139,5 +140,6 @@ pk_result_t pki_tcp_progress(struct pki_iface *base)
     if (work_all(iface))
         iface->quiet = 0;
     atomic_store_explicit(&base->in_kernel, iface->neps > 0, memory_order_relaxed);
-    return PK_OK;
+    base->fd = pki_list_empty(&iface->ready) && pki_list_empty(&iface->offloaded) ? iface->epoll_fd : -1;
+    return iface->quiet == 0;
 }

@@ -15,7 +15,6 @@
 #define ROUNDS_LONGER 6 /* what is connected waits twice as long in each */
 #define SAY_NS (5 * PKI_NS_PER_S)
 #define WARNINGS 3
-#define TEXT_BYTES 400
 
 /* ---- The list ---- */
 
@@ -178,6 +177,7 @@ int pki_tcp_target_socket(struct pki_tcp_link *link)
     }
     if (ep->targets[link->target].state == PKI_TCP_UNTRIED)
         ep->targets[link->target].state = PKI_TCP_TRYING;
+    pki_tcp_report(ep);
     fd = pki_fd_keep(socket(to.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
     if (fd < 0)
         return -1;
@@ -310,13 +310,10 @@ static void add_outcome(const struct pki_tcp_target *target, struct pki_text *ou
         pki_text_add(out, " (%s)", strerror_r(target->error, reason, sizeof reason));
 }
 
-void pki_tcp_describe(const struct pki_ep *base, struct pki_text *out)
+static void describe(const struct pki_tcp_ep *ep, struct pki_text *out)
 {
-    const struct pki_tcp_ep *ep = (const struct pki_tcp_ep *)(const void *)base;
     struct pki_tcp_target own = { 0 };
 
-    if (!base->connecting)
-        return;
     if (ep->connects) {
         pki_text_add(out, "this rank tries to connect to");
         for (uint32_t i = 0; i < ep->ntargets; i++) {
@@ -334,11 +331,18 @@ void pki_tcp_describe(const struct pki_ep *base, struct pki_text *out)
     }
 }
 
+void pki_tcp_report(struct pki_tcp_ep *ep)
+{
+    struct pki_text out = { .start = ep->report, .capacity = sizeof ep->report };
+
+    ep->report[0] = '\0';
+    if (ep->base.connecting)
+        describe(ep, &out);
+}
+
 void pki_tcp_say_connecting(struct pki_tcp_ep *ep, uint64_t now, uint64_t away_ns)
 {
     struct pki_where where = pki_tcp_where(ep);
-    char text[TEXT_BYTES] = "";
-    struct pki_text out = { .start = text, .capacity = sizeof text };
 
     if (!ep->base.connecting || ep->said)
         return;
@@ -348,6 +352,5 @@ void pki_tcp_say_connecting(struct pki_tcp_ep *ep, uint64_t now, uint64_t away_n
     ep->said = true;
     if (ep->iface->said++ >= WARNINGS)
         return;
-    pki_tcp_describe(&ep->base, &out);
-    pki_log(PKI_LOG_WARN, &where, "over tcp: no connection for %llu ms: %s", (unsigned long long)((now - ep->connecting_ns) / PKI_NS_PER_MS), text);
+    pki_log(PKI_LOG_WARN, &where, "over tcp: no connection for %llu ms: %s", (unsigned long long)((now - ep->connecting_ns) / PKI_NS_PER_MS), ep->report);
 }

@@ -120,7 +120,7 @@ static pk_result_t tcp_open(const struct pki_iface_config *config, struct pki_if
     iface->one_machine = config->net->one_machine || (pki_netif_is_loopback(&config->net->local) && !config->net->outside);
     iface->net = config->net;
     memcpy(iface->key, config->net->key, sizeof iface->key);
-    iface->epoll_fd = -1;
+    iface->epoll_fd = base->fd = -1;
     pki_list_init(&iface->ready);
     pki_list_init(&iface->offloaded);
     for (int i = 0; i < PKI_TCP_UNPROVEN_MAX; i++)
@@ -136,12 +136,12 @@ static pk_result_t tcp_open(const struct pki_iface_config *config, struct pki_if
         return result;
     }
     pki_tcp_scopes_find(iface);
-    base->msg_payload_max = PKI_TCP_PAYLOAD_MAX;
-    base->eager_max = pki_tuning.tcp.eager_bytes < PKI_TCP_EAGER_MAX ? pki_tuning.tcp.eager_bytes : PKI_TCP_EAGER_MAX;
-    base->eager_credits = true;
-    base->eager_put_max = PKI_TCP_EAGER_PUT_MAX;
-    base->eager_put_credit = PKI_TCP_EAGER_PUT_CREDIT;
-    base->deep = iface->threads.max == 0;
+    base->caps.msg_payload_max = PKI_TCP_PAYLOAD_MAX;
+    base->caps.eager_max = pki_tuning.tcp.eager_bytes < PKI_TCP_EAGER_MAX ? pki_tuning.tcp.eager_bytes : PKI_TCP_EAGER_MAX;
+    base->caps.eager_credits = true;
+    base->caps.eager_put_max = PKI_TCP_EAGER_PUT_MAX;
+    base->caps.eager_put_credit = PKI_TCP_EAGER_PUT_CREDIT;
+    base->caps.deep = iface->threads.max == 0;
     return PK_OK;
 }
 
@@ -159,9 +159,6 @@ static pk_result_t tcp_ep_init(struct pki_ep *base, struct pki_blob *mine)
     ep->connects = base->rank > base->peer;
     base->eager_coll = PKI_TCP_EAGER_MAX;
     pki_list_init(&ep->grants);
-    pki_list_init(&ep->events);
-    pki_list_init(&ep->free_grants);
-    pki_list_init(&ep->slabs);
     pki_list_init(&ep->unexpected_queue);
     memcpy(peer_info.address, iface->address, sizeof peer_info.address);
     if (iface->how == PKI_TCP_ALL && base->peer < net->nmet && net->met[base->peer].ss_family != AF_UNSPEC)
@@ -252,6 +249,8 @@ static pk_result_t tcp_ep_connect(struct pki_ep *base, struct pki_blob *theirs)
     pki_tcp_trouble(ep->iface);
     base->connecting = true;
     base->can_put = true;
+    base->report = ep->report;
+    pki_tcp_report(ep);
     return PK_OK;
 }
 
@@ -286,7 +285,7 @@ static void tcp_ep_close(struct pki_ep *base)
     base->dead = true;
 }
 
-static void tcp_revoke(struct pki_iface *base)
+static void tcp_recv_cancel(struct pki_iface *base)
 {
     struct pki_tcp_iface *iface = pki_tcp_iface_of(base);
 
@@ -296,20 +295,11 @@ static void tcp_revoke(struct pki_iface *base)
             pki_tcp_data_give_up(iface->eps[i]);
 }
 
-static int tcp_wait_fd(struct pki_iface *base)
-{
-    struct pki_tcp_iface *iface = pki_tcp_iface_of(base);
-
-    if (!pki_list_empty(&iface->ready) || !pki_list_empty(&iface->offloaded))
-        return -1; /* what is left of a round, and what threads end, shows at no descriptor */
-    return iface->epoll_fd;
-}
-
 const struct pki_transport pki_transport_tcp = {
     .name = "tcp",
     .link = "socket",
     .between_hosts = true,
-    .tells = true,
+    .posts = true,
     .iface_bytes = sizeof(struct pki_tcp_iface),
     .ep_bytes = sizeof(struct pki_tcp_ep),
     .reaches = { [PKI_MEM_HOST] = { [PKI_MEM_HOST] = true } },
@@ -319,12 +309,11 @@ const struct pki_transport pki_transport_tcp = {
     .ep_init = tcp_ep_init,
     .ep_connect = tcp_ep_connect,
     .ep_close = tcp_ep_close,
-    .describe = pki_tcp_describe,
-    .msg = pki_tcp_msg,
+    .send = pki_tcp_send,
     .peek = pki_tcp_peek,
     .pop = pki_tcp_pop,
     .put = pki_tcp_put,
-    .revoke = tcp_revoke,
+    .recv_post = pki_tcp_recv_post,
+    .recv_cancel = tcp_recv_cancel,
     .progress = pki_tcp_progress,
-    .wait_fd = tcp_wait_fd,
 };

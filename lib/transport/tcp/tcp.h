@@ -37,6 +37,7 @@
 struct pki_tcp_ep;
 struct pki_tcp_iface;
 
+#define PKI_TCP_REPORT_BYTES 400
 #define PKI_TCP_TARGETS 16 /* addresses of a peer that are tried, link-local ones by each interface */
 
 enum pki_tcp_how {
@@ -47,7 +48,8 @@ enum pki_tcp_how {
 
 struct pki_tcp_target { /* an address of the peer's, with the scope of this host */
     struct sockaddr_storage address;
-    enum { PKI_TCP_UNTRIED, PKI_TCP_TRYING, PKI_TCP_NO_ANSWER, PKI_TCP_FAILED } state; /* SILENT: it accepts, and does not answer */
+    /* SILENT: it accepts, and does not answer */
+    enum { PKI_TCP_UNTRIED, PKI_TCP_TRYING, PKI_TCP_NO_ANSWER, PKI_TCP_FAILED } state;
     int error; /* FAILED: errno; 0: closed by who listens there, or it is somebody else */
 };
 
@@ -129,7 +131,8 @@ struct pki_tcp_link {
     unsigned attempts, target; /* ep->targets' that is tried */
     int error; /* with which it broke; 0: closed by the other end */
     uint64_t broken_ns, refused_ns, retry_ns, attempt_ends_ns;
-    uint64_t shows_ns; /* what has been connected shows that the peer lives, if it still stands by then; 0: nothing is connected */
+    /* what has been connected shows that the peer lives, if it still stands by then; 0: nothing is connected */
+    uint64_t shows_ns;
     unsigned char hello[PKI_TCP_HELLO_BYTES], challenge[PKI_TCP_CHALLENGE_BYTES];
     size_t have;
 
@@ -143,7 +146,7 @@ struct pki_tcp_link {
     /* chunk in */
     unsigned char head[PKI_TCP_DATA_HEAD_BYTES];
     size_t head_have;
-    struct pki_tcp_grant *grant; /* being filled, or NULL */
+    struct pki_recv *grant; /* being filled, or NULL */
     struct pki_tcp_unexpected *unexpected; /* the same, before there is a grant */
     struct pki_tcp_chunk chunk;
     size_t left;
@@ -158,29 +161,16 @@ struct pki_tcp_retransmit { /* copies of chunks whose puts did not wait (retrans
     bool never;      /* the connection has been made anew: who leaves could not tell whether the last ones have come */
 };
 
-struct pki_tcp_unexpected { /* a chunk that has come before its CTS */
+struct pki_tcp_unexpected { /* a chunk that has come before its receive was posted */
     struct pki_list node; /* ep->unexpected_queue */
+    struct pki_arrival arrival; /* of the first chunk of a transfer: told until a receive takes it */
     struct pki_tcp_chunk chunk;
     bool whole; /* all of it is here, and acknowledged */
-    bool reported; /* the engine knows that the peer has such a transfer */
     char payload[];
 };
 
-struct pki_tcp_grant { /* a receive of this rank that the peer may fill */
-    struct pki_list node; /* ep->grants */
-    struct pki_list events; /* ep->events while the engine has not heard of `prefix` */
-    uint8_t flags;
-    uint16_t index;
-    uint32_t sig;
-    uint64_t op;
-    char *addr;
-    size_t bytes;
-    size_t prefix;     /* bytes [0, prefix) have come, */
-    unsigned fillers;  /* links with a chunk of it half read */
-};
-
 struct pki_tcp_out_of_order { /* bytes of a grant that came before others in front of them */
-    struct pki_tcp_grant *grant;
+    struct pki_recv *grant;
     size_t begin, end;
 };
 
@@ -208,11 +198,9 @@ struct pki_tcp_ep {
     struct pki_tcp_iface *iface;
     bool connects;                /* this rank does; the peer accepts */
     bool left;                    /* the peer has left in good order */
-    bool gone;                    /* its shutdown message and the end of the control channel have come, though not what it sent before */
-    bool peeked_event, peeked_rts;
-    bool wants;                   /* `want` is to be told */
-    unsigned unreported;          /* of `unexpected_queue` */
-    struct pki_list events, unexpected_queue;
+    /* its shutdown message and the end of the control channel have come, though not what it sent before */
+    bool gone;
+    struct pki_list unexpected_queue;
     struct pki_tcp_ctrl ctrl;
 
     uint32_t nlinks;
@@ -224,17 +212,17 @@ struct pki_tcp_ep {
     struct pki_list *unstriped; /* of puts the first that is not all in slots, or its head */
     struct pki_tcp_retransmit retransmit;
     uint64_t places;            /* granted outside a transfer so far: names of those to come */
-    struct pki_list grants, free_grants, slabs;
+    struct pki_list grants; /* struct pki_recv that the peer may fill */
     struct pki_tcp_out_of_order *out_of_order;
     uint32_t nout_of_order, out_of_order_max;
     size_t unexpected_bytes; /* of `unexpected_queue` */
-    struct pki_msg want; /* what is told of one of them */
 
     uint32_t ntargets, near_targets; /* of them those to be used first */
     struct pki_tcp_target targets[PKI_TCP_TARGETS]; /* where the peer listens, */
     int reached; /* and the one that has led to it; -1: none yet */
     uint64_t connecting_ns; /* since when it is being connected, as far as this rank has looked */
     bool said; /* the log knows that this takes long */
+    char report[PKI_TCP_REPORT_BYTES]; /* base.report */
 };
 
 struct pki_tcp_unproven {
@@ -293,7 +281,8 @@ static inline struct pki_tcp_iface *pki_tcp_iface_of(struct pki_iface *iface)
     return (struct pki_tcp_iface *)(void *)iface;
 }
 
-/* The peer has closed its connections in good order, behind its shutdown message, which waits for what it sent before and is still in one of them. */
+/* The peer has closed its connections in good order, behind its shutdown message, which waits for what it sent before and is
+ * still in one of them. */
 static inline bool pki_tcp_has_gone(const struct pki_tcp_ep *ep)
 {
     return ep->gone && ep->links[0].state == PKI_TCP_UP && ep->links[1].state == PKI_TCP_UP;
@@ -306,7 +295,7 @@ static inline struct pki_where pki_tcp_where(const struct pki_tcp_ep *ep)
 
 /* ---- rounds.c: progress ---- */
 
-pk_result_t pki_tcp_progress(struct pki_iface *iface);
+bool pki_tcp_progress(struct pki_iface *iface);
 
 static inline bool pki_tcp_ctrls_are_polled(const struct pki_tcp_iface *iface)
 {
@@ -348,7 +337,8 @@ void pki_tcp_link_health(struct pki_tcp_link *link);
 void pki_tcp_trouble(struct pki_tcp_iface *iface);
 /* A connection that is being made is begun anew. */
 void pki_tcp_try_again(struct pki_tcp_link *link);
-/* Nothing more can be done with this peer: the error is recorded with this text, and `error` (an errno, or 0), everything in flight ends. */
+/* Nothing more can be done with this peer: the error is recorded with this text, and `error` (an errno, or 0), everything in
+ * flight ends. */
 void pki_tcp_lost(struct pki_tcp_ep *ep, int error, const char *fmt, ...) PKI_PRINTF(3, 4);
 /* The peer leaves in good order: the control channel is read to its end. */
 void pki_tcp_is_shutting_down(struct pki_tcp_ep *ep);
@@ -364,7 +354,9 @@ pk_result_t pki_tcp_prove(const struct pki_tcp_iface *iface, const char *label, 
 
 /* ---- ctrl.c: messages ---- */
 
-pk_result_t pki_tcp_msg(struct pki_ep *ep, const struct pki_msg *msg, const void *payload);
+/* For this message on the control channel. */
+bool pki_tcp_has_room(const struct pki_tcp_ep *ep, const struct pki_msg *msg);
+pk_result_t pki_tcp_send(struct pki_ep *ep, const struct pki_msg *msg, const void *payload);
 bool pki_tcp_peek(struct pki_ep *ep, struct pki_msg *msg, const void **payload);
 void pki_tcp_pop(struct pki_ep *ep);
 /* Read what has come; true when something has. */
@@ -405,7 +397,8 @@ void pki_tcp_data_stripe(struct pki_tcp_ep *ep);
 void pki_tcp_data_acked(struct pki_tcp_link *link, uint64_t frames);
 void pki_tcp_data_lost(struct pki_tcp_ep *ep); /* every put ends with PK_ERR_PEER */
 
-/* For whoever has the half of the link; the result is the system call's. What is left of the chunk being written, of which `written` is what has gone. */
+/* For whoever has the half of the link; the result is the system call's. What is left of the chunk being written, of which
+ * `written` is what has gone. */
 ssize_t pki_tcp_chunk_send(struct pki_tcp_link *link);
 /* Whatever of that chunk a thread has written. */
 void pki_tcp_chunk_sent(struct pki_tcp_link *link);
@@ -428,8 +421,8 @@ bool pki_tcp_copies_are_out(const struct pki_tcp_ep *ep);
 void pki_tcp_data_read(struct pki_tcp_link *link);
 /* Both ways: a new connection begins with what the peer has not had. */
 void pki_tcp_data_rewind(struct pki_tcp_link *link);
-/* For whoever has the half of the link; the result is the system call's. What is left of the chunk being received after `done` bytes more,
- * and the head of the next one. */
+/* For whoever has the half of the link; the result is the system call's. What is left of the chunk being received after
+ * `done` bytes more, and the head of the next one. */
 ssize_t pki_tcp_chunk_receive(struct pki_tcp_link *link, size_t done);
 /* So many bytes of these have come. False: the link is broken, or the endpoint lost. */
 bool pki_tcp_advance_in(struct pki_tcp_link *link, size_t bytes);
@@ -438,11 +431,13 @@ bool pki_tcp_data_returned(struct pki_tcp_job *job);
 
 /* ---- threads.c: other threads for long chunks ---- */
 
-/* Let a thread do the rest of the chunk, `bytes` of a transfer of `whole`, if that pays and one is free; false: the caller does it. */
+/* Let a thread do the rest of the chunk, `bytes` of a transfer of `whole`, if that pays and one is free; false: the caller
+ * does it. */
 bool pki_tcp_offload(struct pki_tcp_link *link, bool out, size_t bytes, size_t whole);
 /* Go on with what threads have ended; true when there was some. */
 bool pki_tcp_take_back(struct pki_tcp_iface *iface);
-/* Both halves are the caller's again, wherever in their chunks the threads are; to be called before anything but that is done with them. */
+/* Both halves are the caller's again, wherever in their chunks the threads are; to be called before anything but that is done
+ * with them. */
 void pki_tcp_recall(struct pki_tcp_link *link);
 /* The same with what goes out, which goes on from there. */
 void pki_tcp_settle_out(struct pki_tcp_link *link);
@@ -453,23 +448,19 @@ void pki_tcp_threads_close(struct pki_tcp_threads *all);
 pk_result_t pki_tcp_grants_open(struct pki_tcp_ep *ep);
 void pki_tcp_grants_close(struct pki_tcp_ep *ep);
 void pki_tcp_grants_forget(struct pki_tcp_ep *ep); /* no link fills one */
-/* CTS and BOUNCE_CREDIT messages name memory of this rank; `out` is what the peer is told instead of an address: offsets count
- * from the transfer's first byte, and a place outside a transfer (BOUNCE_CREDIT) has a number. */
-pk_result_t pki_tcp_grant(struct pki_tcp_ep *ep, const struct pki_msg *msg, struct pki_msg *out);
+/* The table's. The peer is told no address. */
+pk_result_t pki_tcp_recv_post(struct pki_recv *recv, const struct pki_msg *tell);
 /* The grant that a chunk may be written to, at ->addr + chunk->offset; NULL: there is none.. */
-struct pki_tcp_grant *pki_tcp_grant_find(struct pki_tcp_ep *ep, const struct pki_tcp_chunk *chunk);
+struct pki_recv *pki_tcp_grant_find(struct pki_tcp_ep *ep, const struct pki_tcp_chunk *chunk);
 /* The chunk has come. False: some of it had come before. */
-bool pki_tcp_grant_filled(struct pki_tcp_ep *ep, struct pki_tcp_grant *grant, const struct pki_tcp_chunk *chunk);
+bool pki_tcp_grant_filled(struct pki_tcp_ep *ep, struct pki_recv *grant, const struct pki_tcp_chunk *chunk);
 /* The same transfer, whatever part of it. */
-static inline bool pki_tcp_is_of(const struct pki_tcp_grant *grant, const struct pki_tcp_chunk *chunk)
+static inline bool pki_tcp_is_of(const struct pki_recv *grant, const struct pki_tcp_chunk *chunk)
 {
     const unsigned key_flags = PKI_MSG_FLAG_COLL | PKI_MSG_FLAG_CAPTURED | PKI_MSG_FLAG_BOUNCE;
 
     return grant->op == chunk->op && grant->index == chunk->index && ((grant->flags ^ chunk->flags) & key_flags) == 0;
 }
-/* How far the oldest transfer with news is, as the message that the peer would have sent; pop forgets it. */
-bool pki_tcp_news_peek(struct pki_tcp_ep *ep, struct pki_msg *msg);
-void pki_tcp_news_pop(struct pki_tcp_ep *ep);
 
 /* ---- unexpected.c: chunks that are before their CTS ---- */
 
@@ -480,9 +471,7 @@ bool pki_tcp_unexpected_place(struct pki_tcp_link *link);
 void pki_tcp_unexpected_ended(struct pki_tcp_link *link);
 void pki_tcp_unexpected_drop(struct pki_tcp_link *link); /* the connection breaks in the middle of it */
 /* What has come of it goes to its place. False: not as the peer may. */
-bool pki_tcp_unexpected_adopt(struct pki_tcp_ep *ep, struct pki_tcp_grant *grant);
-/* A chunk for which nobody has asked, as the RTS that its sender has not sent. */
-bool pki_tcp_unexpected_peek(struct pki_tcp_ep *ep, struct pki_msg *msg);
+bool pki_tcp_unexpected_adopt(struct pki_tcp_ep *ep, struct pki_recv *grant);
 void pki_tcp_unexpected_close(struct pki_tcp_ep *ep);
 
 #endif

@@ -9,7 +9,6 @@
 
 #include "transport/tcp/tcp.h"
 #include "tuning/tuning.h"
-#include "util/hot.h"
 
 static bool same_bytes(const struct pki_tcp_chunk *a, const struct pki_tcp_chunk *b)
 {
@@ -32,9 +31,22 @@ bool pki_tcp_unexpected_may(struct pki_tcp_ep *ep, const struct pki_tcp_chunk *c
 static void unexpected_free(struct pki_tcp_ep *ep, struct pki_tcp_unexpected *unexpected)
 {
     ep->unexpected_bytes -= unexpected->chunk.bytes;
-    ep->unreported -= !unexpected->reported;
+    pki_list_remove(&unexpected->arrival.event.node);
     pki_list_remove(&unexpected->node);
     free(unexpected);
+}
+
+/* Once for all chunks of a transfer. */
+static void tell(struct pki_tcp_ep *ep, struct pki_tcp_unexpected *unexpected)
+{
+    const struct pki_tcp_chunk *chunk = &unexpected->chunk;
+
+    unexpected->arrival.ep = &ep->base;
+    unexpected->arrival.about = (struct pki_msg){ .flags = chunk->flags, .index = chunk->index, .sig = chunk->sig, .op = chunk->op,
+                                                  .bytes = chunk->eager_put };
+    pki_list_init(&unexpected->arrival.event.node);
+    if (chunk->offset == 0)
+        pki_event_push(&ep->iface->base, &unexpected->arrival.event, PKI_EVENT_UNEXPECTED);
 }
 
 static bool keep_chunk(struct pki_tcp_link *link)
@@ -52,10 +64,10 @@ static bool keep_chunk(struct pki_tcp_link *link)
     }
     pki_list_init(&unexpected->node);
     unexpected->chunk = link->chunk;
-    unexpected->whole = unexpected->reported = false;
+    unexpected->whole = false;
     pki_list_push(&ep->unexpected_queue, &unexpected->node);
     ep->unexpected_bytes += unexpected->chunk.bytes;
-    ep->unreported++;
+    tell(ep, unexpected);
     link->unexpected = unexpected;
     return true;
 }
@@ -84,7 +96,7 @@ void pki_tcp_unexpected_drop(struct pki_tcp_link *link)
 }
 
 /* The rest is read into the buffer itself. */
-static void go_on_in_place(struct pki_tcp_ep *ep, struct pki_tcp_grant *grant, struct pki_tcp_unexpected *unexpected)
+static void go_on_in_place(struct pki_tcp_ep *ep, struct pki_recv *grant, struct pki_tcp_unexpected *unexpected)
 {
     for (uint32_t i = 1; i <= ep->params.sockets; i++) {
         struct pki_tcp_link *link = &ep->links[i];
@@ -98,7 +110,7 @@ static void go_on_in_place(struct pki_tcp_ep *ep, struct pki_tcp_grant *grant, s
     }
 }
 
-bool pki_tcp_unexpected_adopt(struct pki_tcp_ep *ep, struct pki_tcp_grant *grant)
+bool pki_tcp_unexpected_adopt(struct pki_tcp_ep *ep, struct pki_recv *grant)
 {
     struct pki_list *n = ep->unexpected_queue.next;
 
@@ -115,29 +127,10 @@ bool pki_tcp_unexpected_adopt(struct pki_tcp_ep *ep, struct pki_tcp_grant *grant
         else
             go_on_in_place(ep, grant, unexpected);
         unexpected_free(ep, unexpected);
-        ep->wants = ep->wants && (ep->want.op != chunk.op || ep->want.index != chunk.index);
         if (whole && !pki_tcp_grant_filled(ep, grant, &chunk))
             return false;
     }
     return true;
-}
-
-PKI_HOT bool pki_tcp_unexpected_peek(struct pki_tcp_ep *ep, struct pki_msg *msg)
-{
-    for (struct pki_list *n = ep->unexpected_queue.next; !ep->wants && ep->unreported > 0 && n != &ep->unexpected_queue; n = n->next) {
-        struct pki_tcp_unexpected *unexpected = pki_container_of(n, struct pki_tcp_unexpected, node);
-        const struct pki_tcp_chunk *chunk = &unexpected->chunk;
-
-        if (unexpected->reported)
-            continue;
-        unexpected->reported = true;
-        ep->unreported--;
-        ep->wants = chunk->offset == 0; /* once for all chunks of a transfer */
-        ep->want = (struct pki_msg){ .kind = PKI_MSG_RTS, .flags = chunk->flags, .index = chunk->index, .sig = chunk->sig,
-                                     .op = chunk->op, .bytes = chunk->eager_put, .extra = PKI_RTS_EAGER_PUT };
-    }
-    *msg = ep->wants ? ep->want : *msg;
-    return ep->wants;
 }
 
 void pki_tcp_unexpected_close(struct pki_tcp_ep *ep)

@@ -341,6 +341,7 @@ FIXED(fused, pair_pairs, PKI_PAIR_PAIRS, 2)
 FIXED(fused, relay_pairs, PKI_RELAY_PAIRS, 2)
 FIXED(fused, relay_copies, PKI_RELAY_COPIES, 4)
 FIXED(fused, push_vectors, PKI_PUSH_VECTORS, 8)
+FIXED(fused, push_sum_vectors, PKI_PUSH_SUM_VECTORS, 4)
 FIXED(fused, two_shot_vectors, PKI_TWOSHOT_VECTORS, 2)
 /* Polls of a warp between two looks at words in host memory. */
 FIXED(fused, polls_a_look, PKI_FUSED_POLLS_A_LOOK, 64)

@@ -155,7 +155,7 @@ void pki_engine_host_inbox_ready(struct pki_engine *e)
     const struct pki_where where = { .rank = e->config.rank, .peer = -1 };
 
     close_fd(&e->fused.host);
-    pki_log(PKI_LOG_INFO, &where, "some GPUs do not reach one another: kernels of collectives write into %zu bytes of host memory",
+    pki_log(PKI_LOG_INFO, &where, "some GPUs do not reach one another: kernels of collectives use %zu bytes of host memory",
             e->fused.host.memory.bytes);
 }
 

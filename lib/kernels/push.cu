@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Exchanges of blocks too long for cells: pki_push; and sums of such: pki_push_sum. Where all ranks' buffers are mapped by those
- * who need them, an exchange writes its blocks where they belong. Else through rings: half of a CTA's warps send, half receive, each
- * warp alone with its counterpart on the other ranks, so that the fences of some pass while others copy.
+ * who need them, an exchange writes its blocks where they belong. Else through rings: half of a CTA's warps send, half receive,
+ * each warp alone with its counterpart on the other ranks, so that the fences of some pass while others copy.
  */
 #include "kernels/fold.cuh"
 #include "kernels/reach.cuh"
@@ -61,7 +61,8 @@ __device__ __forceinline__ void empty_all(const rings &s, uint32_t turn)
     }
 }
 
-/* take(turn): all ranks have sent chunk `turn`. Nothing is written before: one that does the operation in another way has IN as it was. */
+/* take(turn): all ranks have sent chunk `turn`. Nothing is written before: one that does the operation in another way has IN as
+ * it was. */
 template <typename Take>
 __device__ __forceinline__ uint32_t take_in(const rings &s, headers &header, const volatile uint32_t *pushed, Take take)
 {
@@ -254,10 +255,11 @@ __device__ __forceinline__ void sum_all(const rings &s, uint32_t turn)
     if (args.recv == 0)
         return;
     with_common_type(args.type, [&](auto e) {
+        constexpr int many = PKI_PUSH_SUM_VECTORS * (int)sizeof(typename decltype(e)::stored) / 4; /* halves are summed as floats */
         uint32_t v = threadIdx.x % 32;
 
         if (whole)
-            v = sum_whole<decltype(e), PKI_PUSH_SUM_VECTORS>(s, turn, v, vectors);
+            v = sum_whole<decltype(e), many>(s, turn, v, vectors);
         sum_odd<decltype(e)>(s, turn, v, vectors);
     });
 }

@@ -109,7 +109,7 @@ typedef struct pk_stats {
     uint64_t mappings_made;   /**< allocations of peers that were mapped */
     uint64_t mappings_found;  /**< CTS messages for an allocation that was mapped already */
     uint64_t device_bytes;    /**< GPU memory that the communicator holds: scratch, slots, graphs */
-    uint64_t pinned_bytes;    /**< host memory that it has registered for bounce buffers */
+    uint64_t pinned_bytes;    /**< host memory that it has registered for bounce buffers, and for collectives where GPUs do not reach one another */
     uint64_t work_requests;   /**< RDMA: sends and writes handed to devices */
     uint64_t doorbells;       /**< RDMA: calls that handed them over, several requests in one call where possible */
     uint64_t completions;     /**< RDMA: entries read from completion queues, including receives */

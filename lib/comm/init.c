@@ -338,6 +338,8 @@ pk_result_t pki_comm_bring_up(struct pk_comm *comm)
     if (result == PK_OK)
         result = pki_comm_connect(comm);
     if (result == PK_OK)
+        result = pki_comm_place_inboxes(comm);
+    if (result == PK_OK)
         result = share_ll(comm);
     if (result == PK_OK)
         result = agree_on_paths(comm);

@@ -23,6 +23,7 @@ enum pki_cuda_kernel { /* the typed ones: one for each pk_dtype_t */
     PKI_CUDA_FOLD,
     PKI_CUDA_RELAY,
     PKI_CUDA_TWOSHOT,
+    PKI_CUDA_PUSH_SUM,
     PKI_CUDA_PAIR_EXCHANGE,
     PKI_CUDA_PAIR_F32,
     PKI_CUDA_PAIR_F16,

@@ -20,7 +20,7 @@ static void name_of(int which, char *name, size_t len)
 {
     static const char *const plain[] = { PKI_KERNEL_WAIT, PKI_KERNEL_LL, PKI_KERNEL_LL_ROW, PKI_KERNEL_TURN, PKI_KERNEL_EXCHANGE, PKI_KERNEL_PUSH,
                                          PKI_KERNEL_UNPACK, PKI_KERNEL_MOVE, PKI_KERNEL_SCALE, PKI_KERNEL_FOLD, PKI_KERNEL_RELAY,
-                                         PKI_KERNEL_TWOSHOT, PKI_KERNEL_PAIR_EXCHANGE, (PKI_KERNEL_PAIR_SUM "f32"), (PKI_KERNEL_PAIR_SUM "f16"),
+                                         PKI_KERNEL_TWOSHOT, PKI_KERNEL_PUSH_SUM, PKI_KERNEL_PAIR_EXCHANGE, (PKI_KERNEL_PAIR_SUM "f32"), (PKI_KERNEL_PAIR_SUM "f16"),
                                          (PKI_KERNEL_PAIR_SUM "bf16"), (PKI_KERNEL_REPLAY "exchange"), (PKI_KERNEL_REPLAY "fold"),
                                          (PKI_KERNEL_REPLAY "pair_exchange"), (PKI_KERNEL_REPLAY "pair_f32"),
                                          (PKI_KERNEL_REPLAY "pair_f16"), (PKI_KERNEL_REPLAY "pair_bf16") };
@@ -290,6 +290,7 @@ pk_result_t pki_cuda_fused(const struct pki_queue *queue, enum pki_fused_kernel 
     } all[] = { [PKI_FUSED_TURN] = { PKI_CUDA_TURN, 32, 0 },
                 [PKI_FUSED_EXCHANGE] = { PKI_CUDA_EXCHANGE, PKI_FUSED_THREADS, PKI_CUDA_REPLAY_EXCHANGE },
                 [PKI_FUSED_PUSH] = { PKI_CUDA_PUSH, PKI_PUSH_THREADS, 0 },
+                [PKI_FUSED_PUSH_SUM] = { PKI_CUDA_PUSH_SUM, PKI_PUSH_THREADS, 0 },
                 [PKI_FUSED_FOLD] = { PKI_CUDA_FOLD, PKI_FUSED_THREADS, PKI_CUDA_REPLAY_FOLD },
                 [PKI_FUSED_RELAY] = { PKI_CUDA_RELAY, PKI_FUSED_THREADS, 0 },
                 [PKI_FUSED_TWOSHOT] = { PKI_CUDA_TWOSHOT, PKI_FUSED_THREADS, 0 },
@@ -297,10 +298,11 @@ pk_result_t pki_cuda_fused(const struct pki_queue *queue, enum pki_fused_kernel 
                 [PKI_FUSED_PAIR_SUM] = { PKI_CUDA_PAIR_F32, PKI_FUSED_THREADS, PKI_CUDA_REPLAY_PAIR_F32 } };
     struct pki_fused_args copy = *args;
     int which = args->replayed != 0 ? all[kernel].replayed : all[kernel].which;
+    bool is_common = kernel == PKI_FUSED_RELAY || kernel == PKI_FUSED_TWOSHOT || kernel == PKI_FUSED_PUSH_SUM || kernel == PKI_FUSED_PAIR_SUM;
 
     if (which == 0)
         return pki_fail(PK_ERR_INTERNAL, NULL, "fused kernel %d is not one for graphs", (int)kernel);
-    if ((kernel == PKI_FUSED_RELAY || kernel == PKI_FUSED_TWOSHOT || kernel == PKI_FUSED_PAIR_SUM) && dtype != PK_F32 && dtype != PK_F16 && dtype != PK_BF16)
+    if (is_common && dtype != PK_F32 && dtype != PK_F16 && dtype != PK_BF16)
         return pki_fail(PK_ERR_INTERNAL, NULL, "no fused kernel %d of %s", (int)kernel, pk_dtype_name(dtype));
     if (kernel == PKI_FUSED_PAIR_SUM && dtype != PK_F32)
         which += dtype == PK_F16 ? PKI_CUDA_PAIR_F16 - PKI_CUDA_PAIR_F32 : PKI_CUDA_PAIR_BF16 - PKI_CUDA_PAIR_F32;

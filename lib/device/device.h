@@ -117,8 +117,8 @@ struct pki_move_op {
     uint32_t *arrived;     /* 0 in this GPU's memory, for this transfer alone while it moves, 0 again when it has moved */
 };
 
-enum pki_fused_kernel { PKI_FUSED_TURN, PKI_FUSED_EXCHANGE, PKI_FUSED_PUSH, PKI_FUSED_FOLD, PKI_FUSED_RELAY, PKI_FUSED_TWOSHOT,
-                        PKI_FUSED_PAIR_EXCHANGE, PKI_FUSED_PAIR_SUM };
+enum pki_fused_kernel { PKI_FUSED_TURN, PKI_FUSED_EXCHANGE, PKI_FUSED_PUSH, PKI_FUSED_PUSH_SUM, PKI_FUSED_FOLD,
+                        PKI_FUSED_RELAY, PKI_FUSED_TWOSHOT, PKI_FUSED_PAIR_EXCHANGE, PKI_FUSED_PAIR_SUM };
 
 /* One element by which others are multiplied. */
 struct pki_factor {

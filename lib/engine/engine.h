@@ -19,6 +19,7 @@
 struct pki_engine;
 struct pki_capture;
 struct pki_switchml;
+struct pki_wait;
 
 struct pki_engine_config {
     int rank, size;
@@ -57,6 +58,12 @@ pk_result_t pki_engine_map(struct pki_engine *engine, struct pki_ep *path, const
 /* Low-latency slots: this rank's memory for all peers (NULL without), and where a peer keeps those for this rank, mapped here. */
 pk_result_t pki_engine_ll_export(struct pki_engine *engine, struct pki_export *out, uint64_t *offset);
 pk_result_t pki_engine_ll_import(struct pki_engine *engine, int peer, const struct pki_export *in, uint64_t offset);
+/* Inboxes of fused collectives in host memory: before the above, on all ranks or on none. Open says why it fails, and the
+ * rank has none to give; swap gives it to one peer and maps that one's. */
+bool pki_engine_may_fuse(const struct pki_engine *engine); /* the same on all ranks */
+void pki_engine_host_inbox_open(struct pki_engine *engine);
+pk_result_t pki_engine_host_inbox_swap(struct pki_engine *engine, int peer, const struct pki_wait *wait);
+void pki_engine_host_inbox_ready(struct pki_engine *engine); /* all have been swapped */
 /* Does this rank's GPU write to the memory of all other ranks itself? */
 bool pki_engine_reaches_all(const struct pki_engine *engine);
 /* Fused collectives, for all ranks or for none: the next two. */

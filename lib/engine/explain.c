@@ -166,6 +166,7 @@ static void count_memory(const struct pki_engine *e, pk_stats_t *stats)
         stats->device_bytes += e->graph_scratch[i].ptr != NULL ? e->graph_scratch[i].bytes : 0;
     for (const struct pki_list *n = e->unfreed.next; n != &e->unfreed; n = n->next)
         stats->device_bytes += pki_container_of(n, struct pki_unfreed, node)->bytes;
+    stats->pinned_bytes += e->fused.host.memory.bytes;
     for (int i = 0; i < 2; i++)
         if (pools[i]->memory != NULL)
             stats->pinned_bytes += ((uint64_t)PKI_BOUNCE_BUFFERS + 1) * PKI_BOUNCE_BYTES;

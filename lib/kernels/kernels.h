@@ -16,6 +16,7 @@
  *   pki_relay           any grid, PKI_FUSED_THREADS      struct pki_fused_args
  *   pki_twoshot         grid as on all other ranks, PKI_FUSED_THREADS   struct pki_fused_args
  *   pki_push            grid as on all other ranks, PKI_PUSH_THREADS    struct pki_fused_args
+ *   pki_push_sum        grid as on all other ranks, PKI_PUSH_THREADS    struct pki_fused_args
  *   pki_pair_exchange   any grid, PKI_FUSED_THREADS      struct pki_fused_args
  *   pki_pair_<type>     any grid, PKI_FUSED_THREADS      struct pki_fused_args; f32, f16, bf16
  *   pki_replay_<name>   any grid, PKI_FUSED_THREADS      struct pki_fused_args; exchange, fold, pair_exchange, pair_<type>
@@ -43,6 +44,7 @@
 #define PKI_KERNEL_FOLD "pki_fold"
 #define PKI_KERNEL_RELAY "pki_relay"
 #define PKI_KERNEL_PUSH "pki_push"
+#define PKI_KERNEL_PUSH_SUM "pki_push_sum"
 #define PKI_KERNEL_TWOSHOT "pki_twoshot"
 #define PKI_KERNEL_PAIR_EXCHANGE "pki_pair_exchange"
 #define PKI_KERNEL_PAIR_SUM "pki_pair_" /* the type's name behind it */
@@ -229,6 +231,8 @@ struct pki_reduce_args {
  *   have. Else all goes by way of the inboxes, in pieces: piece k of all parts has epoch `epoch` + k.
  * pki_push: as pki_exchange. When all ranks say `reach`, each writes its blocks to where the headers say that they belong; nobody ends before all
  *   have. Else through rings: a chunk of OUT is written when all ranks in `recv` have sent it.
+ * pki_push_sum: as pki_fold for sums, through rings as pki_push, whatever `reach` says. A chunk of OUT is written when all
+ *   ranks have sent theirs.
  *
  * pki_pair_exchange, pki_pair_<type>: as pki_exchange, and as pki_fold for sums, among two ranks. With `quiet` such a kernel may leave out words->done: where
  *   words->followed, which it reads when it begins or before, has come to its epoch. Then the program has put another kernel of the communicator behind
@@ -307,7 +311,7 @@ struct pki_fused_args {
     uint32_t send, recv; /* bit p: rank p */
     uint32_t sig;
     uint32_t op, divisor; /* as in pki_reduce_args */
-    uint32_t type;        /* pk_dtype_t, of sums. pki_relay, pki_twoshot: PK_F32, PK_F16 or PK_BF16 */
+    uint32_t type;        /* pk_dtype_t, of sums. pki_relay, pki_twoshot, pki_push_sum: PK_F32, PK_F16 or PK_BF16 */
     uint32_t early;       /* for who launches: it may be launched before what is ahead of it in the stream has ended, where a GPU can */
     uint32_t fence;       /* 1: everything written is visible to all before `done` is set */
     uint32_t clear;

@@ -5,7 +5,7 @@
  * through the inboxes, by plain stores with a flag behind them. A CTA works on its own slice of every piece and talks only to the
  * same CTA of the other ranks. The parts of a piece leave before the results of the one before it are waited for.
  */
-#include "kernels/element.cuh"
+#include "kernels/fold.cuh"
 #include "kernels/reach.cuh"
 
 namespace
@@ -111,39 +111,6 @@ __device__ __noinline__ void send_parts(const two_shot &s, uint32_t piece)
     raise(s.args, s.args.epoch + piece, 0);
 }
 
-/* Count vectors, each of all ranks; load(r, i): of rank r the i-th. Those of `Ranks` ranks are on their way at a time. */
-template <typename E, int Count, int Ranks, typename Load>
-__device__ __forceinline__ void fold_loaded(const two_shot &s, vec<E> *data, Load load)
-{
-    const sum op(0);
-    total<E, sum, 16> totals[Count];
-
-#pragma unroll 1
-    for (uint32_t r = 0; r < s.args.size; r += Ranks) {
-        vec<E> in[Ranks][Count];
-
-#pragma unroll
-        for (int k = 0; k < Ranks; k++) {
-#pragma unroll
-            for (int i = 0; i < Count && r + k < s.args.size; i++)
-                in[k][i].raw = load(r + k, i);
-        }
-#pragma unroll
-        for (int k = 0; k < Ranks; k++) {
-#pragma unroll
-            for (int i = 0; i < Count && r + k < s.args.size; i++) {
-                if (r + k == 0)
-                    totals[i].begin(in[k][i]);
-                else
-                    totals[i].add(op, in[k][i]);
-            }
-        }
-    }
-#pragma unroll
-    for (int i = 0; i < Count; i++)
-        totals[i].end(s.args.divisor, &data[i]);
-}
-
 /* One vector, of any type. */
 template <typename Load> __device__ __forceinline__ uint4 fold_one(const two_shot &s, Load load)
 {
@@ -152,7 +119,7 @@ template <typename Load> __device__ __forceinline__ uint4 fold_one(const two_sho
     with_common_type(s.args.type, [&](auto e) {
         vec<decltype(e)> data;
 
-        fold_loaded<decltype(e), 1, 2>(s, &data, load);
+        fold_loaded<decltype(e), 1, 2>(s.args, &data, load);
         result = data.raw;
     });
     return result;
@@ -249,7 +216,7 @@ __device__ __forceinline__ uint64_t fold_straight(const two_shot &s, const share
     for (; at + (Count - 1) * stride < whole; at += Count * stride) {
         vec<E> data[Count];
 
-        fold_loaded<E, Count, Ranks>(s, data, [&](uint32_t r, int i) { return load_of(all, r, at + i * stride); });
+        fold_loaded<E, Count, Ranks>(s.args, data, [&](uint32_t r, int i) { return load_of(all, r, at + i * stride); });
 #pragma unroll 1
         for (uint32_t hop = 0; hop < s.args.size; hop++) {
             uint32_t to = after(s, hop);

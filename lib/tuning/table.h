@@ -307,8 +307,12 @@ VALUE(fused, size_t, relay_bytes, 512 << 10)
 /* Reduce in two shots up to here. Allreduce and reduce_scatter always: of copies in a stream one rank of a pair may have to
  * move all (docs/design/0041). Measured, 2 H200, 1 GiB: 3383 us, NCCL 3234, copies 4530. */
 VALUE(fused, size_t, two_shot_bytes, 64 << 20)
-/* That, and where PK_ALGORITHM wants kernels whatever the length. Chosen. */
+/* That, and where PK_ALGORITHM wants kernels whatever the length, or GPUs do not reach one another. Chosen. */
 VALUE(fused, size_t, always_bytes, (size_t)4 << 30)
+/* Where some GPUs do not reach one another blocks up to here go in cells, and longer ones through the rings of so many CTAs: each
+ * warp asks the host. Chosen. */
+VALUE(fused, size_t, host_cells_bytes, 128 << 10)
+VALUE(fused, size_t, host_ctas, 8)
 /* CTAs of reduce_scatter from so much in all on: they fill the links. */
 VALUE(fused, size_t, scattered_long_bytes, 256 << 20)
 VALUE(fused, size_t, long_ctas, 16)
@@ -341,6 +345,7 @@ FIXED(fused, pair_pairs, PKI_PAIR_PAIRS, 2)
 FIXED(fused, relay_pairs, PKI_RELAY_PAIRS, 2)
 FIXED(fused, relay_copies, PKI_RELAY_COPIES, 4)
 FIXED(fused, push_vectors, PKI_PUSH_VECTORS, 8)
+FIXED(fused, push_sum_vectors, PKI_PUSH_SUM_VECTORS, 4)
 FIXED(fused, two_shot_vectors, PKI_TWOSHOT_VECTORS, 2)
 /* Polls of a warp between two looks at words in host memory. */
 FIXED(fused, polls_a_look, PKI_FUSED_POLLS_A_LOOK, 64)

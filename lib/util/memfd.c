@@ -2,7 +2,10 @@
 #include "util/memfd.h"
 
 #include <errno.h>
+#include <fcntl.h>
+#include <stdint.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "util/fd.h"
@@ -30,6 +33,14 @@ bool pki_memfd_resize(int fd, size_t bytes)
     result = ftruncate(fd, (off_t)bytes);
     pki_sigblock_release(&hold, result != 0);
     return result == 0;
+}
+
+bool pki_memfd_is_safe(int fd, size_t bytes)
+{
+    struct stat st;
+    int seals = fcntl(fd, F_GET_SEALS);
+
+    return seals >= 0 && (seals & F_SEAL_SHRINK) != 0 && fstat(fd, &st) == 0 && st.st_size >= 0 && (uint64_t)st.st_size >= bytes;
 }
 
 const char *pki_memfd_hint(int error)

@@ -14,6 +14,9 @@ int pki_memfd_create(const char *name);
  * EFBIG. */
 bool pki_memfd_resize(int fd, size_t bytes);
 
+/* Of a peer: it has `bytes` bytes and cannot shrink. One that could would kill this process at its next access. */
+bool pki_memfd_is_safe(int fd, size_t bytes);
+
 /* For the text of an error: what to do about EFBIG, or nothing. Begins with a space. */
 const char *pki_memfd_hint(int error);
 

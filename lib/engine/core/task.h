@@ -94,10 +94,27 @@ struct pki_reach {
     uint64_t in[PKI_FUSED_RANKS], out[PKI_FUSED_RANKS];
 };
 
+/* host.c: inboxes in host memory */
+struct pki_fused_mapping {
+    char *at; /* NULL: there is none */
+    size_t bytes;
+    bool is_registered;
+};
+
+struct pki_fused_host {
+    bool used;                       /* on all ranks or on none; else they are in memory of the GPUs */
+    int fd;                          /* of `memory`, until all peers have it; -1 */
+    struct pki_fused_mapping memory; /* this rank's inbox */
+    struct pki_fused_mapping parts[PKI_FUSED_RANKS]; /* what this rank writes of the others' */
+    char *state;                     /* struct pki_fused_state, in memory of the GPU */
+};
+
 /* fused.c */
 struct pki_fused {
     bool on;
-    char *inbox;                     /* of this rank, at the end of ll_memory */
+    char *inbox;                     /* of this rank, at the end of ll_memory or in host.memory */
+    char *state;                     /* struct pki_fused_state */
+    struct pki_fused_host host;
     uint64_t remote[PKI_FUSED_RANKS]; /* [rank]: where this rank writes in its inbox, mapped here */
     struct pki_fused_words *words;   /* registered with the GPU; NULL without fused collectives */
     uint32_t epoch;                  /* the last that was handed out */

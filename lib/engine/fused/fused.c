@@ -32,7 +32,7 @@ static size_t others(const struct pki_engine *e)
 
 size_t pki_fused_inbox_bytes(const struct pki_engine *e)
 {
-    return e->config.fused ? others(e) * 2 * PKI_FUSED_HALF + 256 : 0; /* and struct pki_fused_state */
+    return e->config.fused && !e->fused.host.used ? others(e) * 2 * PKI_FUSED_HALF + PKI_FUSED_STATE_BYTES : 0;
 }
 
 static size_t words_bytes(void)
@@ -42,14 +42,12 @@ static size_t words_bytes(void)
     return (sizeof(struct pki_fused_words) + page - 1) / page * page;
 }
 
-pk_result_t pki_fused_open(struct pki_engine *e, char *inbox)
+pk_result_t pki_fused_open(struct pki_engine *e, char *inbox, char *state)
 {
     struct pki_fused *f = &e->fused;
     void *words;
     pk_result_t result;
 
-    if (!e->config.fused)
-        return PK_OK;
     words = mmap(NULL, words_bytes(), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (words == MAP_FAILED)
         return pki_fail_errno(PK_ERR_MEMORY, NULL, "mmap of %zu bytes", words_bytes());
@@ -65,6 +63,7 @@ pk_result_t pki_fused_open(struct pki_engine *e, char *inbox)
     }
     f->words = words;
     f->inbox = inbox;
+    f->state = state;
     f->epoch = EPOCHS_BEGIN - 1;
     return PK_OK;
 }
@@ -73,15 +72,16 @@ void pki_fused_close(struct pki_engine *e)
 {
     struct pki_fused *f = &e->fused;
 
-    if (f->words == NULL)
-        return;
-    e->gpu->ops->queue_close(&f->queue);
-    e->gpu->ops->host_unregister(e->gpu, f->words);
-    munmap(f->words, words_bytes());
-    pki_waiting_return(e->ordinal, f->places + f->replay_places);
-    f->places = f->replay_places = 0;
-    f->words = NULL;
-    f->on = false;
+    if (f->words != NULL) {
+        e->gpu->ops->queue_close(&f->queue);
+        e->gpu->ops->host_unregister(e->gpu, f->words);
+        munmap(f->words, words_bytes());
+        pki_waiting_return(e->ordinal, f->places + f->replay_places);
+        f->places = f->replay_places = 0;
+        f->words = NULL;
+        f->on = false;
+    }
+    pki_fused_host_close(e);
 }
 
 void pki_fused_reach(struct pki_engine *e, int peer, uint64_t inbox)
@@ -213,10 +213,10 @@ static struct pki_fused_args begin_args(const struct pki_engine *e, uint32_t epo
 {
     const struct pki_fused *f = &e->fused;
     struct pki_fused_args args = { .inbox = (uint64_t)(uintptr_t)f->inbox, .words = (uint64_t)(uintptr_t)f->words,
-                                   .abort_flag = (uint64_t)(uintptr_t)e->abort_word, .ended_before = f->ctas_launched,
+                                   .abort_flag = (uint64_t)(uintptr_t)e->abort_word, .state = (uint64_t)(uintptr_t)f->state,
+                                   .ended_before = f->ctas_launched,
                                    .epoch = epoch, .rank = (uint32_t)e->config.rank, .size = (uint32_t)e->config.size };
 
-    args.state = args.inbox + others(e) * 2 * PKI_FUSED_HALF;
     memcpy(args.peers, f->remote, sizeof args.peers);
     return args;
 }

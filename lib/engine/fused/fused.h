@@ -5,11 +5,16 @@
 
 #include "engine/progress/progress.h"
 
+#define PKI_FUSED_STATE_BYTES 256u /* room for struct pki_fused_state */
+
 /* fused.c */
-size_t pki_fused_inbox_bytes(const struct pki_engine *engine);
-pk_result_t pki_fused_open(struct pki_engine *engine, char *inbox);
+size_t pki_fused_inbox_bytes(const struct pki_engine *engine); /* in memory of the GPU, with the state; 0: there is none there */
+pk_result_t pki_fused_open(struct pki_engine *engine, char *inbox, char *state);
 void pki_fused_close(struct pki_engine *engine);
 void pki_fused_reach(struct pki_engine *engine, int peer, uint64_t inbox); /* the peer's inbox is mapped here */
+
+/* host.c */
+void pki_fused_host_close(struct pki_engine *engine);
 
 /* args.c */
 uint32_t pki_fused_ranks(const struct pki_engine *engine, bool own); /* a bit for each, this rank's too or not */

@@ -13,7 +13,7 @@ static struct pki_iface *gpu_iface(struct pki_engine *e)
 pk_result_t pki_engine_ll_export(struct pki_engine *e, struct pki_export *out, uint64_t *offset)
 {
     struct pki_iface *iface = gpu_iface(e);
-    size_t rings = pki_ll_ring_at(0, e->config.size), bytes = rings + pki_fused_inbox_bytes(e);
+    size_t rings = pki_ll_ring_at(0, e->config.size), inbox = pki_fused_inbox_bytes(e), bytes = rings + inbox;
     struct pki_mem mem;
     void *ptr;
     pk_result_t result;
@@ -28,8 +28,8 @@ pk_result_t pki_engine_ll_export(struct pki_engine *e, struct pki_export *out, u
         result = e->gpu->ops->classify(e->gpu, ptr, 1, &mem);
     if (result == PK_OK)
         result = iface->transport->reg(iface, &mem, out);
-    if (result == PK_OK)
-        result = pki_fused_open(e, (char *)ptr + rings);
+    if (result == PK_OK && inbox > 0)
+        result = pki_fused_open(e, (char *)ptr + rings, (char *)ptr + bytes - PKI_FUSED_STATE_BYTES);
     if (result != PK_OK) {
         pki_retained_give(ptr);
         return result;
@@ -58,7 +58,7 @@ pk_result_t pki_engine_ll_import(struct pki_engine *e, int rank, const struct pk
         return result;
     peer->ll_exported = *in;
     peer->ll_mapping = remote;
-    if (e->config.fused)
+    if (e->config.fused && !e->fused.host.used)
         pki_fused_reach(e, rank, remote + offset + pki_ll_ring_at(0, e->config.size));
     peer->ll_remote = (char *)(uintptr_t)(remote + offset + pki_ll_ring_at(rank, e->config.rank));
     return PK_OK;

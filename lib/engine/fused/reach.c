@@ -72,6 +72,8 @@ void pki_reach_find(struct pki_task *task)
     uint32_t readers = shape->reduces ? ((1u << e->config.size) - 1) & ~(1u << e->config.rank) : 0, in = 0, out = 0;
     size_t bytes = pki_fused_bytes(r), size = (size_t)e->config.size;
 
+    if (e->fused.host.used)
+        return; /* some GPU does not reach another */
     if (shape->in_many && shape->out_many && r->in_place)
         return; /* what a rank has yet to send must not be overwritten */
     if (r->scaled)

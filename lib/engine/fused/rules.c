@@ -15,6 +15,8 @@ static size_t max_bytes(const struct pki_engine *e, enum pki_coll coll)
     const struct pki_tuning_fused *t = &e->config.agreed->fused;
     const size_t size = (size_t)e->config.size;
 
+    if (e->fused.host.used)
+        return t->always_bytes;
     switch (coll) {
     case PKI_COLL_ALLREDUCE:
         return t->always_bytes;
@@ -34,6 +36,28 @@ static bool exchanges(enum pki_coll coll)
     return !pki_coll_shape(coll)->reduces;
 }
 
+/* By way of inboxes in host memory: what is not short goes through rings, sums in one shot where two would move as many
+ * bytes. */
+static enum pki_fused_kernel kernel_through_host(const struct pki_engine *e, enum pki_coll coll, size_t bytes, pk_dtype_t dtype,
+                                                 pk_op_t op)
+{
+    const struct pki_tuning_fused *t = &e->config.agreed->fused;
+    bool in_cells = bytes <= t->host_cells_bytes;
+    bool one_shot = coll != PKI_COLL_ALLREDUCE || e->config.size == 2;
+
+    if (exchanges(coll))
+        return !in_cells ? PKI_FUSED_PUSH : e->config.size == 2 ? PKI_FUSED_PAIR_EXCHANGE : PKI_FUSED_EXCHANGE;
+    if (!is_common(dtype, op))
+        return PKI_FUSED_FOLD;
+    if (one_shot && !in_cells)
+        return PKI_FUSED_PUSH_SUM;
+    if (e->config.size == 2)
+        return PKI_FUSED_PAIR_SUM;
+    if (one_shot || bytes * (size_t)(e->config.size - 1) <= t->host_cells_bytes)
+        return PKI_FUSED_FOLD;
+    return PKI_FUSED_TWOSHOT;
+}
+
 /* Most that goes in cells between two. More than PKI_FUSED_BYTES only where it was measured to be faster: allreduce, with all the CTAs that write it. */
 static size_t pair_bytes(const struct pki_engine *e, enum pki_coll coll)
 {
@@ -45,6 +69,8 @@ static enum pki_fused_kernel kernel_for(const struct pki_engine *e, enum pki_col
     const struct pki_tuning_fused *t = &e->config.agreed->fused;
     size_t received = bytes * (size_t)(e->config.size - 1);
 
+    if (e->fused.host.used)
+        return kernel_through_host(e, coll, bytes, dtype, op);
     if (e->config.size == 2 && bytes <= pair_bytes(e, coll) && (exchanges(coll) || is_common(dtype, op)))
         return exchanges(coll) ? PKI_FUSED_PAIR_EXCHANGE : PKI_FUSED_PAIR_SUM;
     if (exchanges(coll))
@@ -96,7 +122,9 @@ static size_t wanted_ctas(const struct pki_engine *e, enum pki_coll coll, enum p
 {
     switch (kernel) {
     case PKI_FUSED_PUSH:
-        return PKI_FUSED_CTAS;
+        return e->fused.host.used ? e->config.agreed->fused.host_ctas : PKI_FUSED_CTAS;
+    case PKI_FUSED_PUSH_SUM:
+        return e->config.agreed->fused.host_ctas;
     case PKI_FUSED_TWOSHOT:
         return bytes / (pki_coll_shape(coll)->in_many ? 1 : (size_t)e->config.size) / PKI_FUSED_PART_A_CTA;
     case PKI_FUSED_RELAY:

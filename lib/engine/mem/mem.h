@@ -55,6 +55,8 @@ void pki_region_close_imports(struct pki_peer *peer);
 /* shm_alloc.c: let a CTS or OFFER name the transfer's memory as a region that the peer knows. PK_ERR_UNSUPPORTED, without a record: it is
  * not of pk_mem_alloc. */
 pk_result_t pki_shm_alloc_describe(struct pki_xfer *xfer, struct pki_msg *msg);
+/* s->bytes, rounded up to whole pages, that peers can map: s->fd. -1: here they cannot. */
+pk_result_t pki_shm_alloc_map(struct pki_shm_alloc *s);
 void pki_shm_alloc_close_all(struct pki_engine *engine);
 
 #endif

@@ -104,7 +104,7 @@ static pk_result_t map_alone(struct pki_shm_alloc *s)
 }
 
 /* Sealed, so that nobody's mapping loses its pages. */
-static pk_result_t map_new(struct pki_shm_alloc *s)
+pk_result_t pki_shm_alloc_map(struct pki_shm_alloc *s)
 {
     size_t page = s->bytes >= HUGE_PAGE ? HUGE_PAGE : PAGE;
     void *at;
@@ -154,7 +154,7 @@ pk_result_t pki_engine_mem_alloc(struct pki_engine *e, size_t bytes, void **ptr)
 {
     static _Atomic uint64_t ids;
     struct pki_shm_alloc s = { .bytes = bytes, .fd = -1, .buffer_id = atomic_fetch_add(&ids, 1) + 1 };
-    pk_result_t result = map_new(&s);
+    pk_result_t result = pki_shm_alloc_map(&s);
 
     if (result != PK_OK)
         return result;

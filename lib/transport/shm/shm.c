@@ -251,15 +251,6 @@ static pk_result_t shm_reg(struct pki_iface *iface, const struct pki_mem *mem, s
     return mem->shareable ? export_memfd(mem, out) : PK_OK;
 }
 
-/* A memfd that could shrink would kill this process at its next access. */
-static bool memfd_is_safe(int fd, uint64_t bytes)
-{
-    struct stat st;
-    int seals = fcntl(fd, F_GET_SEALS);
-
-    return seals >= 0 && (seals & F_SEAL_SHRINK) != 0 && fstat(fd, &st) == 0 && st.st_size >= 0 && (uint64_t)st.st_size >= bytes;
-}
-
 static pk_result_t map_memfd(struct pki_ep *ep, const struct pki_export *in, uint64_t *remote)
 {
     struct pki_where where = pki_shm_where(ep);
@@ -269,7 +260,7 @@ static pk_result_t map_memfd(struct pki_ep *ep, const struct pki_export *in, uin
         *remote = in->base;
         return PK_OK;
     }
-    if (in->pieces != 1 || in->fds == NULL || in->bytes == 0 || !memfd_is_safe(in->fds[0], in->bytes))
+    if (in->pieces != 1 || in->fds == NULL || in->bytes == 0 || !pki_memfd_is_safe(in->fds[0], in->bytes))
         return pki_fail(PK_ERR_PEER, &where, "over shm: its shareable memory of %llu bytes is not", (unsigned long long)in->bytes);
     at = mmap(NULL, in->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, in->fds[0], 0);
     if (at == MAP_FAILED)

@@ -231,7 +231,7 @@ static void run_write(const struct fc_op *op)
 bool fc_waits_for_ranks(const struct fc_kernel *kernel)
 {
     static const char *const waiting[] = { PKI_KERNEL_LL, PKI_KERNEL_LL_ROW, PKI_KERNEL_MOVE, PKI_KERNEL_EXCHANGE, PKI_KERNEL_FOLD,
-                                           PKI_KERNEL_RELAY, PKI_KERNEL_TWOSHOT, PKI_KERNEL_PUSH, PKI_KERNEL_PAIR_EXCHANGE,
+                                           PKI_KERNEL_RELAY, PKI_KERNEL_TWOSHOT, PKI_KERNEL_PUSH, PKI_KERNEL_PUSH_SUM, PKI_KERNEL_PAIR_EXCHANGE,
                                            PKI_KERNEL_PAIR_SUM "f32", PKI_KERNEL_PAIR_SUM "f16", PKI_KERNEL_PAIR_SUM "bf16" };
 
     if (strncmp(kernel->name, PKI_KERNEL_REPLAY, strlen(PKI_KERNEL_REPLAY)) == 0)

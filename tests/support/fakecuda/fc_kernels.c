@@ -272,6 +272,7 @@ const struct fc_kernel fc_kernels[] = {
     { PKI_KERNEL_SCALE, 1, scale_bytes, fc_run_scale },
     { PKI_KERNEL_FOLD, 1, fused_bytes, fc_run_fold },
     { PKI_KERNEL_RELAY, 1, fused_bytes, fc_run_relay },
+    { PKI_KERNEL_PUSH_SUM, 1, fused_bytes, fc_run_push_sum },
     { PKI_KERNEL_TWOSHOT, 1, fused_bytes, fc_run_twoshot },
     { PKI_KERNEL_PAIR_EXCHANGE, 1, fused_bytes, fc_run_exchange },
     { PKI_KERNEL_PAIR_SUM "f32", 1, fused_bytes, fc_run_fold },

@@ -72,5 +72,6 @@ void fc_run_replay_fold(const struct fc_launch *l);
 void fc_run_relay(const struct fc_launch *l);
 void fc_run_push(const struct fc_launch *l);
 void fc_run_twoshot(const struct fc_launch *l);
+void fc_run_push_sum(const struct fc_launch *l);
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * pki_push, from the text of kernels.h: blocks that go through rings. One CPU thread looks at all rings in turn and does what
+ * pki_push and pki_push_sum, from the text of kernels.h: blocks that go through rings. One CPU thread looks at all rings in turn and does what
  * can be done.
  */
 #include "fc_fused.h"
@@ -22,6 +22,7 @@ struct rings {
     uint64_t block;
     struct ring *all;
     char *in, *out; /* NULL: this rank has none, or an address is wrong */
+    bool sums;
 };
 
 static void rings_open(struct rings *s, struct fc_fused *f, uint64_t block)
@@ -121,6 +122,37 @@ static bool push_chunk(struct rings *s, uint32_t r)
     return true;
 }
 
+/* Chunk `turn` of ring r, `at` in the block. */
+static void sum_up(const struct rings *s, uint32_t r, uint32_t turn, uint64_t at, uint64_t bytes)
+{
+    const struct pki_fused_args *a = s->args;
+    const pk_dtype_t type = (pk_dtype_t)a->type;
+
+    for (uint64_t i = 0; i < bytes / fc_element_bytes(type); i++) {
+        union fc_wide value = { .u = 0 };
+
+        for (uint32_t p = 0; p < a->size; p++) {
+            const char *from = p == a->rank ? s->in + p * a->in_stride + at : slot(s, mine(s, p), r, turn);
+            union fc_wide x = fc_element_load(from, i, type);
+
+            value = p == 0 ? x : fc_element_combine(value, x, type, a->op);
+        }
+        fc_element_store(s->out + at, i, type, value, a->divisor);
+    }
+}
+
+static void exchange(const struct rings *s, uint32_t r, uint32_t turn, uint64_t at, uint64_t bytes)
+{
+    const struct pki_fused_args *a = s->args;
+
+    for (uint32_t p = 0; p < a->size; p++) {
+        char *out = s->out + p * a->out_stride + at;
+
+        if ((a->recv >> p & 1) != 0)
+            fc_bytes_copy(out, p == a->rank ? s->in + p * a->in_stride + at : slot(s, mine(s, p), r, turn), bytes);
+    }
+}
+
 static bool take_chunk(struct rings *s, uint32_t r)
 {
     const struct pki_fused_args *a = s->args;
@@ -129,12 +161,10 @@ static bool take_chunk(struct rings *s, uint32_t r)
 
     if (!chunk_range(s, r, turn, &at, &bytes) || s->all[r].sent <= turn || !is_marked(s, a->recv, r, THERE, turn + 1))
         return false;
-    for (uint32_t p = 0; p < a->size; p++) {
-        char *out = s->out + p * a->out_stride + at;
-
-        if ((a->recv >> p & 1) != 0)
-            fc_bytes_copy(out, p == a->rank ? s->in + p * a->in_stride + at : slot(s, mine(s, p), r, turn), bytes);
-    }
+    if (s->sums && a->recv != 0)
+        sum_up(s, r, turn, at, bytes);
+    else if (!s->sums)
+        exchange(s, r, turn, at, bytes);
     mark_taken(s, a->recv, r, TAKEN, turn);
     s->all[r].taken++;
     return true;
@@ -196,10 +226,10 @@ static bool push_straight(struct fc_fused *f, const struct rings *s)
     return fc_fused_await(f, a->epoch, 1);
 }
 
-void fc_run_push(const struct fc_launch *l)
+static void run(const struct fc_launch *l, bool sums)
 {
     const struct pki_fused_args *a = l->params[0];
-    uint32_t own = a->recv >> a->rank & 1;
+    bool own = sums ? a->recv != 0 : (a->recv >> a->rank & 1) != 0;
     struct fc_fused f;
     struct rings s;
     bool done;
@@ -207,11 +237,22 @@ void fc_run_push(const struct fc_launch *l)
     if (!fc_fused_open(l, &f))
         return;
     rings_open(&s, &f, a->bytes);
+    s.sums = sums;
     done = !f.fell && reach(&f, a->send != 0 || own, a->in, a->in_stride > 0 ? a->in_stride * (a->size - 1) + a->bytes : a->bytes, &s.in) &&
            reach(&f, a->recv != 0, a->out, a->out_stride > 0 ? a->out_stride * (a->size - 1) + a->bytes : a->bytes, &s.out) &&
            fc_fused_begin(&f) && fc_fused_headers(&f);
     if (done)
-        done = fc_fused_all_reach(&f) ? push_straight(&f, &s) : run_rings(&s);
+        done = !sums && fc_fused_all_reach(&f) ? push_straight(&f, &s) : run_rings(&s);
     free(s.all);
     fc_fused_end(&f, done, a->epoch);
+}
+
+void fc_run_push(const struct fc_launch *l)
+{
+    run(l, false);
+}
+
+void fc_run_push_sum(const struct fc_launch *l)
+{
+    run(l, true);
 }

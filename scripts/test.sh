@@ -105,7 +105,7 @@ end() {
 build() {
     local preset=$1
     shift
-    step "$preset: configure" 120 cmake --preset "$preset" "${settings[@]}" >"$results/log" 2>&1 || { cat "$results/log"; return 1; }
+    step "$preset: configure" 600 cmake --preset "$preset" "${settings[@]}" >"$results/log" 2>&1 || { cat "$results/log"; return 1; }
     grep -E '^-- pickle|SKIPPED|Warning' "$results/log"
     step "$preset: build" 1800 cmake --build --preset "$preset" ${1:+--target "$@"}
 }
@@ -234,13 +234,13 @@ cat "$results/aarch64.log"
 outcome "aarch64" "$(status_of aarch64)"
 [ "${#low[@]}" -eq 0 ] || low=(nice -n 5)
 step "install" 120 cmake --install build/dev --prefix "$own" >/dev/null
-step "examples: configure against the installed package" 120 \
+step "examples: configure against the installed package" 600 \
     cmake -S examples -B build/examples -G Ninja -DCMAKE_PREFIX_PATH="$own" -DCMAKE_CUDA_ARCHITECTURES=90 >/dev/null &&
     step "examples: build" 300 cmake --build build/examples && check_examples
 step "README.md's program by README.md's command" 120 sh tests/abi/readme.sh "$PWD" "$own"
 end dev
 # In the folders where dev's test `experiments` has installed and built.
-step "bench: configure against the installed package" 120 \
+step "bench: configure against the installed package" 600 \
     cmake -S bench -B "$bench" -G Ninja -DCMAKE_BUILD_TYPE=Release -DCMAKE_PREFIX_PATH="$prefix" >/dev/null &&
     step "bench: build" 300 cmake --build "$bench" && check_bench
 step "docs/guide.md: programs, commands, and what they print" 400 python3 tests/abi/guide.py docs/guide.md "$prefix" "$bench" "$bench/compare"

@@ -233,7 +233,8 @@ PK_API pk_result_t pk_comm_finalize(pk_comm_t *comm);
  *         poisoned it
  * Local: does not wait for other ranks to destroy their communicators. Between hosts it waits until what was sent has arrived, even if
  * the peer has not received it yet: at most PK_RETRY_MS for all peers of a transport together, while broken connections are made again.
- * Otherwise the deadlines of the operations bound it. Since 0.1.
+ * Otherwise the deadlines of the operations bound it; where an init was aborted it takes three seconds at most, in which rank 0 is told.
+ * Since 0.1.
  */
 PK_API pk_result_t pk_comm_destroy(pk_comm_t *comm);
 

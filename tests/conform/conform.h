@@ -96,7 +96,14 @@ unsigned list_cases(const struct config *config, int ranks, struct item *items);
 void describe(const struct item *item, char *what);
 
 /* data.c */
-uint64_t data_mix(uint64_t x);
+static inline uint64_t data_mix(uint64_t x)
+{
+    x ^= x >> 30;
+    x *= 0xbf58476d1ce4e5b9u;
+    x ^= x >> 27;
+    x *= 0x94d049bb133111ebu;
+    return x ^ (x >> 31);
+}
 uint64_t data_key(uint64_t seed, unsigned number, unsigned round, int rank, unsigned tag);
 void data_fill(void *out, size_t bytes, uint64_t key);
 /* True when equal; else where the first difference is. */

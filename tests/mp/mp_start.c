@@ -3,9 +3,12 @@
  * How processes come together: by torchrun's variables, by a nonblocking init that is polled or aborted, several at once; and how a rank
  * that cannot take part tells the others.
  */
+#include <netinet/in.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include "pickle/pickle.h"
@@ -112,6 +115,46 @@ static void abort_main(int rank)
     report(pk_comm_destroy(comm) == error, "abort: rank %d: destroy", rank);
 }
 
+/* Connected once: rank 0 listens. */
+static bool listens(void)
+{
+    struct sockaddr_in address = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK),
+                                   .sin_port = htons((uint16_t)atoi(strrchr(getenv("PK_ROOT"), ':') + 1)) };
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    bool connected = fd >= 0 && connect(fd, (struct sockaddr *)&address, sizeof address) == 0;
+
+    close(fd);
+    return connected;
+}
+
+/* Rank 1 gives up while rank 0 stands still, and rank 2 never comes: when rank 0 goes on it hears of it. */
+static void still_main(int rank)
+{
+    _Atomic int64_t *words = ranks_shared()->words;
+    pk_comm_config_t config = config_of(1);
+    pk_comm_t *comm = NULL;
+    pk_result_t error;
+
+    if (rank == SIZE - 1)
+        return;
+    if (rank == 0)
+        atomic_store(&words[1], getpid());
+    while (rank == 1 && (atomic_load(&words[1]) == 0 || !listens()))
+        usleep(1000);
+    if (rank == 1)
+        kill((pid_t)atomic_load(&words[1]), SIGSTOP);
+    if (!report(pk_comm_init(&comm, &config) == PK_IN_PROGRESS, "still: rank %d: init is in progress", rank))
+        return;
+    if (rank == 1) {
+        report(pk_comm_abort(comm) == PK_OK, "still: rank %d: abort", rank);
+        usleep(600000);
+        kill((pid_t)atomic_load(&words[1]), SIGCONT);
+    }
+    error = poll_until_made(comm);
+    report(error == PK_ERR_ABORTED || (rank == 0 && error == PK_ERR_PEER), "still: rank %d: the communicator's error is %d", rank, (int)error);
+    report(pk_comm_destroy(comm) == error, "still: rank %d: destroy", rank);
+}
+
 /* One rank has no device: all are told at once, and not by the deadline. */
 static void device_main(int rank)
 {
@@ -154,7 +197,7 @@ static void split_main(int rank)
 static const struct role {
     const char *name;
     void (*main)(int rank);
-} roles[] = { { "torch", torch_main }, { "poll", poll_main }, { "abort", abort_main }, { "device", device_main },
+} roles[] = { { "torch", torch_main }, { "poll", poll_main }, { "abort", abort_main }, { "still", still_main }, { "device", device_main },
             { "split", split_main } };
 
 /* Ranks 1 and 2 are on different hosts. */
@@ -247,6 +290,7 @@ int main(void)
     drive_mpirun();
     for (int64_t us = 0; us <= 100000; us = us == 0 ? 1000 : us * 10)
         drive("abort", us, NULL);
+    drive("still", 0, NULL);
     drive("split", 0, NULL);
     drive("split", 1, &apart);
     drive("device", 0, NULL);

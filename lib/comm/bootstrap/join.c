@@ -7,16 +7,19 @@
 #include "comm/bootstrap/meeting.h"
 #include "util/clock.h"
 
-#define SHUTDOWN_NS (300 * PKI_NS_PER_MS) /* an abort need not wait for its end */
+#define SHUTDOWN_NS (300 * PKI_NS_PER_MS)  /* an abort need not wait for its end */
+#define ANSWERED_NS (3000 * PKI_NS_PER_MS) /* the same where somebody is there, who may have to wait for a processor */
 
 /* Rank 0 and all who have come would wait for this one until their deadline: a moment for one more attempt, to tell them. */
 static pk_result_t aborted(struct pki_bootstrap *b, struct pki_seek *seek)
 {
+    const uint64_t now = pki_now_ns();
     const atomic_bool *cancel = b->cancel;
 
     b->cancel = NULL;
-    if (b->conns[0].fd < 0 && seek != NULL)
-        (void)pki_seek_next(seek, pki_now_ns() + SHUTDOWN_NS, &b->conns[0].fd);
+    if (b->conns[0].fd < 0 && seek != NULL && pki_seek_next(seek, now + SHUTDOWN_NS, &b->conns[0].fd) == PK_IN_PROGRESS &&
+        pki_seek_is_answered(seek))
+        (void)pki_seek_next(seek, now + ANSWERED_NS, &b->conns[0].fd);
     b->cancel = cancel;
     return pki_bootstrap_fail(b, PK_ERR_ABORTED, -1, "aborted");
 }

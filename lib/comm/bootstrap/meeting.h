@@ -81,6 +81,9 @@ void pki_seek_close(struct pki_seek *seek);
  * recorded: pki_seek_explain says more. PK_ERR_ARG (pki_secret_allows), PK_ERR_SYSTEM: recorded. */
 pk_result_t pki_seek_next(struct pki_seek *seek, uint64_t deadline_ns, int *fd);
 
+/* Some address has accepted a connection, and proof is awaited there. */
+bool pki_seek_is_answered(const struct pki_seek *seek);
+
 /* The last connection broke before rank 0 admitted this rank. */
 void pki_seek_lost(struct pki_seek *seek);
 

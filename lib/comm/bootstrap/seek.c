@@ -460,6 +460,14 @@ pk_result_t pki_seek_next(struct pki_seek *s, uint64_t deadline_ns, int *fd)
     return result;
 }
 
+bool pki_seek_is_answered(const struct pki_seek *s)
+{
+    for (int i = 0; i < s->count; i++)
+        if (s->candidates[i].state == PKI_SEEK_PROVING)
+            return true;
+    return false;
+}
+
 void pki_seek_lost(struct pki_seek *s)
 {
     struct pki_candidate *c = &s->candidates[s->found];

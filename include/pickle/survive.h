@@ -17,8 +17,8 @@
  *
  * Who counts as dead: a rank whose process has ended or has been killed (noticed at once), or whose host does not answer (after
  * PK_RETRY_MS); a rank that has destroyed, aborted or finalized its communicator; the rank that an operation which ended with
- * PK_ERR_TIMEOUT names; a rank that does not call pk_comm_agree or pk_comm_shrink within timeout_ms after the others; and a rank that
- * was given to pk_comm_shrink to exclude. A rank that lives and counts as dead gets PK_ERR_PEER from pk_comm_agree and pk_comm_shrink.
+ * PK_ERR_TIMEOUT names; a rank that does not call pk_comm_agree or pk_comm_shrink within timeout_ms after the others, or whose messages
+ * do not come through for so long; and a rank that was given to pk_comm_shrink to exclude. A rank that lives and counts as dead gets PK_ERR_PEER from pk_comm_agree and pk_comm_shrink.
  * It can only destroy the communicator. There is no majority rule: two parts of a network that do not reach each other for longer than
  * PK_RETRY_MS go on separately.
  *

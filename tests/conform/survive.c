@@ -172,6 +172,22 @@ static void late(struct rank *r)
     (void)pk_comm_destroy(comm);
 }
 
+/* Nobody knows yet that rank 0 does not come: none of the others listens in the first round. */
+static void late_first(struct rank *r)
+{
+    pk_comm_t *comm = throwaway(r, SOON_MS), *none = NULL;
+
+    if (comm == NULL)
+        return;
+    if (r->rank > 0)
+        shrink(r, comm, NULL, 0, r->size - 1);
+    meet(r);
+    if (r->rank == 0)
+        expect(r, pk_comm_shrink(comm, 0, NULL, 0, &none, NULL), PK_ERR_PEER, "pk_comm_shrink of a rank that is late");
+    meet(r);
+    (void)pk_comm_destroy(comm);
+}
+
 static void different_calls(struct rank *r)
 {
     pk_comm_t *comm = throwaway(r, TIMEOUT_MS), *none = NULL;
@@ -197,6 +213,7 @@ void run_survival(struct rank *rank)
         { "survive: without the last", without_last },
         { "survive: exclude", exclude },
         { "survive: a rank that does not come", late },
+        { "survive: the first does not come to shrink", late_first },
         { "survive: different calls", different_calls },
     };
 

@@ -10,13 +10,14 @@
 
 #define SHUTDOWN_NS (300 * PKI_NS_PER_MS) /* an abort need not wait for its end */
 
-/* Rank 0 and all who have come would wait for this one until their deadline: a moment for one more attempt, to tell them. */
+/* Rank 0 and all who have come would wait for this one until their deadline: a moment for one more attempt, to tell them. For a
+ * rank that joins another one may come. */
 static pk_result_t aborted(struct pki_bootstrap *b, struct pki_seek *seek)
 {
     const atomic_bool *cancel = b->cancel;
 
     b->cancel = NULL;
-    if (b->conns[0].fd < 0 && seek != NULL)
+    if (b->conns[0].fd < 0 && seek != NULL && b->rank != PKI_JOINS)
         (void)pki_seek_next(seek, pki_now_ns() + SHUTDOWN_NS, &b->conns[0].fd);
     b->cancel = cancel;
     return pki_bootstrap_fail(b, PK_ERR_ABORTED, -1, "aborted");

@@ -207,10 +207,10 @@ static bool is_over(struct pki_engine *e, uint64_t *returned_ns)
     pki_survivor_send_unsent(e);
     if (e->failure.aborted && s->ended == PK_OK)
         s->ended = PK_ERR_ABORTED;
-    if (s->ended != PK_OK || s->left_out_by >= 0)
+    if (s->ended != PK_OK)
         return true;
     if (s->agree.state != PKI_AGREE_RETURNED)
-        return false;
+        return s->left_out_by >= 0;
     if (*returned_ns == 0)
         *returned_ns = pki_now_ns();
     return may_leave(e, pki_now_ns() - *returned_ns);
@@ -286,7 +286,7 @@ static pk_result_t outcome(struct pki_engine *e, struct pki_agreement *a)
     if (s->ended != PK_OK)
         return pki_fail(s->ended, &where,
                         s->ended == PK_ERR_MEMORY ? "no memory for a message to the others" : "aborted by this rank");
-    if (s->left_out_by >= 0)
+    if (s->agree.state != PKI_AGREE_RETURNED) /* else the others leave this rank out of a later agreement */
         return left_out(s, &where);
     a->all = s->agree.value.all;
     a->last = s->agree.value.last;

@@ -111,6 +111,31 @@ static pk_result_t go_on_without_the_dead(pk_comm_t **comm, uint64_t *last_compl
     return PK_OK;
 }
 
+/* On every rank: a communicator that one more rank joins. `hand_out` brings it the id. */
+static pk_result_t take_one_in(pk_comm_t *comm, pk_comm_t **larger, bool (*hand_out)(const pk_unique_id_t *))
+{
+    pk_unique_id_t id;
+    int rank;
+
+    pk_comm_rank(comm, &rank);
+    if (rank != 0)
+        return pk_comm_grow(comm, 1, NULL, larger, NULL);
+    if (pk_comm_get_unique_id(comm, &id) != PK_OK)
+        return PK_ERR_SYSTEM; /* the others wait until their deadline */
+    if (!hand_out(&id))
+        return pk_unique_id_release(&id);
+    return pk_comm_grow(comm, 1, &id, larger, NULL);
+}
+
+/* The rank that joins: it waits until the others take it in. */
+static pk_result_t join_others(pk_comm_t **comm, const pk_unique_id_t *id)
+{
+    pk_comm_config_t config = PK_COMM_CONFIG_INIT;
+
+    config.device = PK_DEVICE_HOST;
+    return pk_comm_join(comm, id, &config);
+}
+
 /* Between steps: go on, or release whatever waits on any rank. */
 static bool may_go_on(pk_comm_t *comm, bool enough)
 {
@@ -493,6 +518,29 @@ static void memory_and_streams(pk_comm_t *comm)
     WORKS(pk_stream_destroy(stream));
 }
 
+static pk_unique_id_t joins_with;
+
+static bool hand_to_other_thread(const pk_unique_id_t *made)
+{
+    joins_with = *made;
+    pthread_barrier_wait(&both);
+    return true;
+}
+
+/* Rank 0, by itself in `alone`, takes rank 1 in. */
+static void grow_and_join(pk_comm_t *alone, int rank)
+{
+    pk_comm_t *together = NULL;
+    float one = 1, sum = 0;
+
+    if (rank != 0)
+        pthread_barrier_wait(&both);
+    WORKS(rank == 0 ? take_one_in(alone, &together, hand_to_other_thread) : join_others(&together, &joins_with));
+    WORKS(pk_allreduce(&one, &sum, 1, PK_F32, PK_SUM, together, PK_BLOCKING));
+    expect(sum == RANKS, "two ranks together");
+    WORKS(pk_comm_destroy(together));
+}
+
 static void *rank_main(void *arg)
 {
     int rank = *(int *)arg;
@@ -516,6 +564,7 @@ static void *rank_main(void *arg)
     WORKS(go_on_without_the_dead(&comm, &last));
     expect(last == 19, "the last collective");
     WORKS(split_by_parity(comm, &half));
+    grow_and_join(half, rank);
     expect(may_go_on(half, false), "goes on");
     expect(!may_go_on(half, true), "has enough");
     pk_comm_destroy(half);

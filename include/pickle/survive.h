@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
  * @file survive.h
- * Going on after ranks have died: end what is under way everywhere (pk_comm_revoke), agree on what happened (pk_comm_agree), and make
- * a communicator of the ranks that live (pk_comm_shrink).
+ * Going on after ranks have died: end what is under way everywhere (pk_comm_revoke), agree on what happened (pk_comm_agree), make
+ * a communicator of the ranks that live (pk_comm_shrink), and take new ranks in (pk_comm_grow, pk_comm_join).
  *
  * A rank that gets PK_ERR_PEER, PK_ERR_TIMEOUT or PK_ERR_REVOKED from an operation does this:
  *
@@ -17,8 +17,8 @@
  *
  * Who counts as dead: a rank whose process has ended or has been killed (noticed at once), or whose host does not answer (after
  * PK_RETRY_MS); a rank that has destroyed, aborted or finalized its communicator; the rank that an operation which ended with
- * PK_ERR_TIMEOUT names; a rank that does not call pk_comm_agree or pk_comm_shrink within timeout_ms after the others; and a rank that
- * was given to pk_comm_shrink to exclude. A rank that lives and counts as dead gets PK_ERR_PEER from pk_comm_agree and pk_comm_shrink.
+ * PK_ERR_TIMEOUT names; a rank that does not call pk_comm_agree or pk_comm_shrink within timeout_ms after the others, or whose messages
+ * do not come through for so long; and a rank that was given to pk_comm_shrink to exclude. A rank that lives and counts as dead gets PK_ERR_PEER from pk_comm_agree and pk_comm_shrink.
  * It can only destroy the communicator. There is no majority rule: two parts of a network that do not reach each other for longer than
  * PK_RETRY_MS go on separately.
  *
@@ -97,6 +97,52 @@ enum {
  */
 PK_API pk_result_t pk_comm_shrink(pk_comm_t *comm, int flags, const int *exclude, int exclude_count, pk_comm_t **newcomm,
                                   const pk_comm_config_t *config);
+
+/**
+ * Make an id for ranks that join a communicator. From now on this process listens for them, as pk_get_unique_id does it. An id serves one
+ * pk_comm_grow of this communicator. pk_unique_id_release gives back one that is not used.
+ *
+ * @param comm  the communicator, of which this is rank 0
+ * @param id    out, the caller's: 128 bytes to give to the ranks that join, over a private channel. Other ranks of `comm` need no id
+ * @return as pk_get_unique_id; PK_ERR_ARG (null, still being made, finalized; another rank than rank 0); the error that poisoned it
+ * Local. Does not block. Since 0.3.
+ */
+PK_API pk_result_t pk_comm_get_unique_id(pk_comm_t *comm, pk_unique_id_t *id);
+
+/**
+ * Take ranks in: make a communicator of the ranks of another one, with the same numbers, and of `count` ranks behind them, which call
+ * pk_comm_join. They are numbered in the order in which they come. With config->nonblocking the ranks go on working in `comm` while a
+ * thread of each makes the new communicator; they change over together, at an operation of which all know that it is the last one in
+ * `comm` (for example when a reduction of pk_comm_async_error(newcomm) == PK_OK over all ranks says that all have it).
+ *
+ * @param comm     the parent; stays usable, and must not be destroyed before the new communicator is made
+ * @param count    how many ranks join, the same on all ranks
+ * @param id       rank 0: made by pk_comm_get_unique_id of `comm`, used up by this call, whatever it returns, except PK_ERR_ARG.
+ *         Other ranks: not looked at
+ * @param newcomm  out: the new communicator, the caller's until pk_comm_destroy; set only with PK_OK or PK_IN_PROGRESS
+ * @param config   NULL: the parent's, blocking. Device and policy need not be the parent's.
+ * @return as pk_comm_init: PK_ERR_TIMEOUT names the ranks that did not come, the ones that join by the numbers that they would have had;
+ *         the error of the parent if it is or becomes poisoned; PK_ERR_MISMATCH (ranks differ in `count`; some have called pk_comm_split);
+ *         PK_ERR_ARG (null; a finalized parent; a group is open; `count`; an id of another communicator; a field of `config`: then this
+ *         rank has not taken part, and may call again). The parent has not failed where ranks that join did not come, or died.
+ * Collective over the parent, in the same order among its operations on all ranks. Blocks as pk_comm_split. Nothing secret is sent.
+ * Since 0.3.
+ */
+PK_API pk_result_t pk_comm_grow(pk_comm_t *comm, int count, const pk_unique_id_t *id, pk_comm_t **newcomm,
+                                const pk_comm_config_t *config);
+
+/**
+ * Join a communicator. The device is opened at once; then this rank waits until the ranks of the communicator take it in. Its place is
+ * known afterwards, by pk_comm_rank and pk_comm_size.
+ *
+ * @param comm    out: the new communicator, the caller's until pk_comm_destroy; set only with PK_OK or PK_IN_PROGRESS
+ * @param id      made by pk_comm_get_unique_id of rank 0
+ * @param config  NULL for all defaults
+ * @return as pk_comm_init; PK_ERR_ARG (null; an id of pk_get_unique_id); PK_ERR_TIMEOUT (nobody has called pk_comm_grow within
+ *         timeout_ms); PK_ERR_PEER (the process of rank 0 has ended or given the id back; as many ranks as are taken in came before)
+ * Collective with pk_comm_grow, blocking at most timeout_ms, or not at all with config->nonblocking. Any thread. Since 0.3.
+ */
+PK_API pk_result_t pk_comm_join(pk_comm_t **comm, const pk_unique_id_t *id, const pk_comm_config_t *config);
 
 #ifdef __cplusplus
 }

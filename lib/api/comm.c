@@ -42,6 +42,8 @@ pk_result_t pk_comm_init_rank(pk_comm_t **comm, int size, int rank, const pk_uni
         result = pki_fail(PK_ERR_ARG, NULL, "pk_comm_init_rank: %s is null", comm == NULL ? "comm" : "id");
     else if (size < 1 || size > PKI_RANKS_MAX || rank < 0 || rank >= size)
         result = pki_fail(PK_ERR_ARG, NULL, "pk_comm_init_rank: rank %d of size %d (1 to %d)", rank, size, PKI_RANKS_MAX);
+    else if (pki_id_grows(id))
+        result = pki_fail(PK_ERR_ARG, NULL, "pk_comm_init_rank: the id is for ranks that join a communicator (pk_comm_join)");
     return pki_leave(cancel, result != PK_OK ? result : pki_comm_create(comm, size, rank, id, config));
 }
 

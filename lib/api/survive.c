@@ -84,6 +84,46 @@ static pk_result_t check_excluded(const pk_comm_t *comm, const int *exclude, int
     return PK_OK;
 }
 
+pk_result_t pk_comm_get_unique_id(pk_comm_t *comm, pk_unique_id_t *id)
+{
+    const int cancel = pki_cancel_hold();
+    struct pki_where call = PKI_CALL("comm_get_unique_id");
+    pk_result_t result = id != NULL ? pki_check_open(comm, &call) : pki_fail(PK_ERR_ARG, &call, "id is null");
+
+    if (result == PK_OK && comm->rank != 0)
+        result = pki_fail(PK_ERR_ARG, &call, "this is rank %d: ranks that join meet the others at rank 0", comm->rank);
+    return pki_leave(cancel, result != PK_OK ? result : pki_grow_id(comm, id));
+}
+
+pk_result_t pk_comm_grow(pk_comm_t *comm, int count, const pk_unique_id_t *id, pk_comm_t **newcomm,
+                         const pk_comm_config_t *config)
+{
+    const int cancel = pki_cancel_hold();
+    struct pki_where call = PKI_CALL("grow");
+    pk_result_t result = newcomm != NULL ? pki_check_open(comm, &call) : pki_fail(PK_ERR_ARG, &call, "newcomm is null");
+
+    if (result == PK_OK && pki_in_group())
+        result = pki_fail(PK_ERR_ARG, &call, "a group is open in this thread");
+    if (result == PK_OK && (count < 1 || count > PKI_RANKS_MAX - comm->size))
+        result = pki_fail(PK_ERR_ARG, &call, "%d ranks to take in (1 to %d)", count, PKI_RANKS_MAX - comm->size);
+    if (result == PK_OK && comm->rank == 0 && id == NULL)
+        result = pki_fail(PK_ERR_ARG, &call, "rank 0 gives no id");
+    return pki_leave(cancel, result != PK_OK ? result : pki_comm_create_grown(newcomm, comm, count, id, config));
+}
+
+pk_result_t pk_comm_join(pk_comm_t **comm, const pk_unique_id_t *id, const pk_comm_config_t *config)
+{
+    const int cancel = pki_cancel_hold();
+    const struct pki_where call = PKI_CALL("join");
+    pk_result_t result = PK_OK;
+
+    if (comm == NULL || id == NULL)
+        result = pki_fail(PK_ERR_ARG, &call, "%s is null", comm == NULL ? "comm" : "id");
+    else if (!pki_id_grows(id))
+        result = pki_fail(PK_ERR_ARG, &call, "pk_comm_get_unique_id did not make the id");
+    return pki_leave(cancel, result != PK_OK ? result : pki_comm_create_joiner(comm, id, config));
+}
+
 pk_result_t pk_comm_shrink(pk_comm_t *comm, int flags, const int *exclude, int exclude_count, pk_comm_t **newcomm,
                            const pk_comm_config_t *config)
 {

@@ -141,10 +141,42 @@ pk_result_t pki_comm_create_split(struct pk_comm **out, struct pk_comm *parent, 
     if (result != PK_OK)
         return result;
     result = pki_split_begin(parent, color, key, &comm->split);
-    if (result != PK_OK) {
-        free_wiped(comm);
-        return result;
+    if (result == PK_OK)
+        return begin_or_free(comm, out);
+    free_wiped(comm);
+    return result;
+}
+
+pk_result_t pki_comm_create_grown(struct pk_comm **out, struct pk_comm *parent, int count, const pk_unique_id_t *id,
+                                  const pk_comm_config_t *config)
+{
+    pk_comm_config_t like_parent;
+    struct pk_comm *comm = NULL;
+    pk_result_t result;
+
+    if (config == NULL) {
+        pki_config_like(parent, &like_parent);
+        config = &like_parent;
     }
+    result = allocate(&comm, config);
+    if (result != PK_OK)
+        return result;
+    result = pki_grow_begin(parent, count, id, &comm->split);
+    if (result == PK_OK)
+        return begin_or_free(comm, out);
+    free_wiped(comm);
+    return result;
+}
+
+pk_result_t pki_comm_create_joiner(struct pk_comm **out, const pk_unique_id_t *id, const pk_comm_config_t *config)
+{
+    struct pk_comm *comm = NULL;
+    pk_result_t result = allocate(&comm, config);
+
+    if (result != PK_OK)
+        return result;
+    comm->rank = PKI_JOINS;
+    comm->id = *id;
     return begin_or_free(comm, out);
 }
 

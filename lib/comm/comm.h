@@ -172,8 +172,9 @@ pk_result_t pki_comm_meet(struct pk_comm *comm);
 pk_result_t pki_comm_split(struct pk_comm *parent, int color, int key, struct pk_comm **comm, const pk_comm_config_t *config);
 /* While the bootstrap is open: keep what later splits need. */
 pk_result_t pki_split_prepare(struct pk_comm *comm);
-/* Wait for the other ranks of the parent; then size, rank and id are known. comm->split is gone, whatever the outcome. */
-pk_result_t pki_split_meet(struct pk_comm *comm);
+/* Wait for the other ranks of the parent; then size, rank and id are known, and how many ranks join. comm->split is gone then,
+ * whatever the outcome. */
+pk_result_t pki_split_meet(struct pk_comm *comm, int *joiners);
 /* Tell the parent's ranks color and key, and begin to hear theirs. */
 pk_result_t pki_split_begin(struct pk_comm *parent, int color, int key, struct pki_split **split);
 void pki_split_release(struct pki_split *split); /* NULL is legal */
@@ -182,6 +183,11 @@ pk_result_t pki_split_secret(const struct pk_comm *parent, const char *label, ui
                              struct pki_secret *secret);
 /* Listen where the parent's ranks have been met before, and wherever else they may come. made->secret is set. */
 pk_result_t pki_split_listen(const struct pk_comm *parent, struct pki_id *made, pk_unique_id_t *id);
+
+/* grow.c. Rank 0: listen for ranks that join. */
+pk_result_t pki_grow_id(const struct pk_comm *parent, pk_unique_id_t *id);
+/* As pki_split_begin. `id`: rank 0's. PK_ERR_ARG: it is none of this communicator; then this rank has not called. */
+pk_result_t pki_grow_begin(struct pk_comm *parent, int count, const pk_unique_id_t *id, struct pki_split **split);
 
 /* shrink.c */
 enum { PKI_CALLS_AGREE = 1, PKI_CALLS_SHRINK = 2 }; /* which call an agreement is of */
@@ -241,6 +247,11 @@ struct pki_wait pki_comm_setup_timeout(struct pk_comm *comm);
 pk_result_t pki_comm_create(struct pk_comm **comm, int size, int rank, const pk_unique_id_t *id, const pk_comm_config_t *config);
 /* Collective over `parent`, unless `config` is refused: then it has not been called. */
 pk_result_t pki_comm_create_split(struct pk_comm **comm, struct pk_comm *parent, int color, int key, const pk_comm_config_t *config);
+/* The same. `id`: pki_grow_begin. config NULL: the parent's. */
+pk_result_t pki_comm_create_grown(struct pk_comm **comm, struct pk_comm *parent, int count, const pk_unique_id_t *id,
+                                  const pk_comm_config_t *config);
+/* One that this rank joins: it hears size and rank. */
+pk_result_t pki_comm_create_joiner(struct pk_comm **comm, const pk_unique_id_t *id, const pk_comm_config_t *config);
 pk_result_t pki_comm_abort(struct pk_comm *comm);
 pk_result_t pki_comm_finalize(struct pk_comm *comm); /* one that is up */
 pk_result_t pki_comm_state(struct pk_comm *comm);

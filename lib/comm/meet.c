@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The first half of bringing a communicator up: this rank's device, who the ranks are, and the bootstrap that joins them. */
-#include "comm/bootstrap/meeting.h"
+#include "comm/bootstrap/internal.h"
 #include "comm/comm.h"
 #include "util/auth.h"
 #include "util/clock.h"
@@ -35,6 +35,19 @@ static uint64_t earliest(const struct pk_comm *comm, uint64_t most_ns)
     return comm->deadline_ns <= now || comm->deadline_ns - now < most_ns ? comm->deadline_ns : now + most_ns;
 }
 
+/* A rank that joins has its place when it has met the others. */
+static pk_result_t open_bootstrap(struct pk_comm *comm, int joiners, uint64_t deadline_ns)
+{
+    pk_result_t result;
+
+    if (comm->rank != PKI_JOINS)
+        return pki_bootstrap_open_grown(&comm->bootstrap, comm->size, comm->rank, joiners, &comm->id, deadline_ns, &comm->cancel);
+    result = pki_bootstrap_open_joiner(&comm->bootstrap, &comm->size, &comm->rank, &comm->id, deadline_ns, &comm->cancel);
+    if (result == PK_OK)
+        atomic_store_explicit(&comm->placed, true, memory_order_release);
+    return result;
+}
+
 /* Everything about the launcher happens in the communicators' order, which is the same on all ranks. When the ranks of a split have met it takes so long
  * at most. */
 static pk_result_t find_and_open(struct pk_comm *comm, uint64_t most_ns)
@@ -42,21 +55,22 @@ static pk_result_t find_and_open(struct pk_comm *comm, uint64_t most_ns)
     struct pki_meeting meeting = { .listener_count = 0 };
     pk_result_t result = PK_OK;
     uint64_t deadline_ns;
+    int joiners = 0;
 
     if (comm->split != NULL)
-        result = pki_split_meet(comm);
+        result = pki_split_meet(comm, &joiners);
     deadline_ns = earliest(comm, most_ns);
     if (comm->from_launcher) {
         result = pki_launcher_wait(&comm->turn, deadline_ns, &comm->cancel);
         if (result == PK_OK)
             result = pki_launcher_find(&comm->size, &comm->rank, &meeting, deadline_ns, &comm->cancel);
     }
-    if (result == PK_OK)
+    if (result == PK_OK && comm->rank != PKI_JOINS)
         atomic_store_explicit(&comm->placed, true, memory_order_release); /* pairs with the load in pki_comm_placed */
     if (result == PK_OK && comm->from_launcher)
         result = pki_bootstrap_open_at(&comm->bootstrap, comm->size, comm->rank, &meeting, deadline_ns, &comm->cancel);
     else if (result == PK_OK)
-        result = pki_bootstrap_open(&comm->bootstrap, comm->size, comm->rank, &comm->id, deadline_ns, &comm->cancel);
+        result = open_bootstrap(comm, joiners, deadline_ns);
     pki_launcher_leave(&comm->turn);
     pki_auth_wipe(&comm->id, sizeof comm->id);
     return result;
@@ -67,6 +81,8 @@ static pk_result_t send_shutdown(struct pk_comm *comm, pk_result_t result)
 {
     const pk_error_info_t kept = *pki_error_get();
 
+    if (comm->rank == PKI_JOINS) /* another one may take its place */
+        return result;
     if (find_and_open(comm, SHUTDOWN_NS) == PK_OK)
         pki_bootstrap_tell(comm->bootstrap, result, -1, kept.text);
     pki_error_set(&kept);

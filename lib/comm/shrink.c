@@ -16,6 +16,10 @@
 #include "util/bytes.h"
 #include "util/clock.h"
 
+/* What ranks say in an agreement; all that return know alike whether all have said so. */
+#define WELL 1u /* this rank could do its part */
+#define MORE 2u /* for this rank there is time for another round */
+
 struct shrink {
     struct pk_comm *parent;
     pk_comm_config_t config;
@@ -25,6 +29,8 @@ struct shrink {
     uint64_t *dead;                 /* by it */
     pk_unique_id_t id;              /* where this rank listens */
     bool listens;
+    uint64_t deadline_ns; /* of rounds; 0: the first agreement has not ended */
+    bool more;            /* another round may follow, says the last agreement */
 };
 
 /* Of the communicator on which the agreement with this number is. */
@@ -63,23 +69,39 @@ pk_result_t pki_check_calls(const struct pk_comm *comm, uint32_t calls, const ch
     return pki_fail(PK_ERR_MISMATCH, &where, "some ranks have called pk_comm_agree, others pk_comm_shrink");
 }
 
+static uint64_t say(const struct shrink *s, pk_result_t own)
+{
+    return (own == PK_OK ? WELL : 0) | (s->deadline_ns == 0 || pki_now_ns() < s->deadline_ns ? MORE : 0);
+}
+
+/* No rank goes by its own clock: one that gave up alone would be waited for. */
+static pk_result_t agree(struct shrink *s, struct pki_agreement *a)
+{
+    const uint64_t timeout_ms = s->config.timeout_ms != 0 ? s->config.timeout_ms : s->parent->config.timeout_ms;
+    pk_result_t result = pki_engine_agree(s->parent->engine, a);
+
+    if (s->deadline_ns == 0)
+        s->deadline_ns = pki_deadline_ns(timeout_ms);
+    s->more = result == PK_OK && (a->all & MORE) != 0;
+    return result;
+}
+
 /* Who lives, and where to meet. Only the first that lives listens, if it knows that it is the first. */
 static pk_result_t agree_on_ranks(struct shrink *s, bool *met)
 {
     struct pki_agreement *a = &s->agreement;
     pk_result_t result, listened = PK_OK;
 
-    *a = (struct pki_agreement){ .all = UINT64_MAX, .calls = PKI_CALLS_SHRINK, .exclude = s->exclude, .nexclude = s->nexclude };
+    *a = (struct pki_agreement){ .calls = PKI_CALLS_SHRINK, .exclude = s->exclude, .nexclude = s->nexclude };
     if (pki_engine_is_first(s->parent->engine, s->exclude, s->nexclude))
         listened = begin_to_listen(s);
-    if (listened != PK_OK) /* the others are told */
-        a->all = 0;
-    result = pki_engine_agree(s->parent->engine, a);
+    a->all = say(s, listened); /* the others are told */
+    result = agree(s, a);
     if (result == PK_OK)
         result = pki_check_calls(s->parent, a->calls, "shrink");
     if (result != PK_OK || listened != PK_OK)
         return result != PK_OK ? result : listened;
-    if (a->all == 0)
+    if ((a->all & WELL) == 0)
         return pki_fail(PK_ERR_SYSTEM, &(struct pki_where){ .rank = s->parent->rank, .peer = -1, .op = "shrink" },
                         "the first of the ranks that live could not listen");
     memcpy(s->dead, a->dead, pki_agree_words(s->parent->size) * sizeof *s->dead);
@@ -140,13 +162,13 @@ static pk_result_t agree_on_end(struct shrink *s, pk_result_t own, bool *again)
 {
     const struct pki_where where = { .rank = s->parent->rank, .peer = -1, .op = "shrink" };
     const pk_error_info_t kept = *pki_error_get();
-    struct pki_agreement a = { .all = own == PK_OK ? UINT64_MAX : 0, .calls = PKI_CALLS_SHRINK };
-    pk_result_t result = pki_engine_agree(s->parent->engine, &a);
+    struct pki_agreement a = { .all = say(s, own), .calls = PKI_CALLS_SHRINK };
+    pk_result_t result = agree(s, &a);
 
     if (result != PK_OK)
         return result;
     *again = memcmp(a.dead, s->dead, pki_agree_words(s->parent->size) * sizeof *s->dead) != 0;
-    if (*again || a.all == UINT64_MAX)
+    if (*again || (a.all & WELL) != 0)
         return PK_OK;
     pki_error_set(&kept);
     return own != PK_OK ? own : pki_fail(PK_ERR_ABORTED, &where, "another rank could not take part");
@@ -178,18 +200,15 @@ static pk_result_t try_once(struct shrink *s, struct pk_comm **made)
 
 static pk_result_t run(struct shrink *s, struct pk_comm **out)
 {
-    const uint64_t timeout_ms = s->config.timeout_ms != 0 ? s->config.timeout_ms : s->parent->config.timeout_ms;
-    const uint64_t deadline_ns = pki_deadline_ns(timeout_ms);
     const struct pki_where where = { .rank = s->parent->rank, .peer = -1, .op = "shrink" };
     struct pk_comm *made = NULL;
     pk_result_t result;
 
-    do {
-        if (pki_now_ns() > deadline_ns)
-            return pki_fail(PK_ERR_TIMEOUT, &where, "no communicator of the ranks that live within %llu ms",
-                            (unsigned long long)timeout_ms);
+    do
         result = try_once(s, &made);
-    } while (result == PK_OK && made == NULL);
+    while (result == PK_OK && made == NULL && s->more);
+    if (result == PK_OK && made == NULL)
+        return pki_fail(PK_ERR_TIMEOUT, &where, "no communicator of the ranks that live before the deadline of one of them");
     if (result == PK_OK) {
         made->config.nonblocking = s->config.nonblocking;
         *out = made;

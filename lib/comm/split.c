@@ -10,26 +10,11 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "comm/comm.h"
+#include "comm/split.h"
 #include "util/auth.h"
 #include "util/bytes.h"
 #include "util/clock.h"
 #include "util/netif.h"
-
-/* What every rank of the parent tells every other. */
-struct offer {
-    int32_t color, key;
-    pk_unique_id_t where; /* an id without its secret */
-};
-
-struct pki_split {
-    struct pk_comm *parent;
-    uint64_t number; /* of the parent's splits */
-    struct offer mine, *all;
-    pk_unique_id_t id; /* of the group that this rank would be rank 0 of */
-    bool listens;
-    struct pki_list started; /* the allgather */
-};
 
 #define LABEL_BYTES 32
 
@@ -96,7 +81,7 @@ static void release(struct pki_split *s)
     free(s);
 }
 
-static pk_result_t start_allgather(struct pki_split *s)
+pk_result_t pki_split_start(struct pki_split *s)
 {
     struct pk_comm *parent = s->parent;
     const size_t bytes = sizeof s->mine, total = bytes * (size_t)parent->size;
@@ -118,10 +103,9 @@ static pk_result_t start_allgather(struct pki_split *s)
     return pki_engine_start_all(parent->engine, &request, 1, pki_engine_new_group(), &s->started, NULL);
 }
 
-pk_result_t pki_split_begin(struct pk_comm *parent, int color, int key, struct pki_split **split)
+pk_result_t pki_split_new(struct pk_comm *parent, enum pki_split_kind kind, struct pki_split **split)
 {
     struct pki_split *s = calloc(1, sizeof *s);
-    pk_result_t result = PK_OK;
 
     if (s != NULL)
         s->all = calloc((size_t)parent->size, sizeof *s->all);
@@ -131,14 +115,26 @@ pk_result_t pki_split_begin(struct pk_comm *parent, int color, int key, struct p
     }
     s->parent = parent;
     s->number = parent->splits++;
+    s->mine.kind = (int32_t)kind;
+    pki_list_init(&s->started);
+    *split = s;
+    return PK_OK;
+}
+
+pk_result_t pki_split_begin(struct pk_comm *parent, int color, int key, struct pki_split **split)
+{
+    struct pki_split *s;
+    pk_result_t result = pki_split_new(parent, PKI_SPLIT_GROUPS, &s);
+
+    if (result != PK_OK)
+        return result;
     s->mine.color = color;
     s->mine.key = key;
-    pki_list_init(&s->started);
     if (color >= 0)
         result = listen_here(s);
     /* A rank that cannot listen still takes part, or the other ranks would wait for it: it only cannot be rank 0. */
     if (result == PK_OK || result == PK_ERR_SYSTEM)
-        result = start_allgather(s);
+        result = pki_split_start(s);
     if (result != PK_OK) {
         release(s);
         return result;
@@ -147,7 +143,19 @@ pk_result_t pki_split_begin(struct pk_comm *parent, int color, int key, struct p
     return PK_OK;
 }
 
-static bool is_before(const struct offer *all, int a, int b)
+/* All have told. */
+static pk_result_t hear(struct pki_split *s)
+{
+    const struct pki_where where = { .rank = s->parent->rank, .peer = -1, .op = "split" };
+    pk_result_t result = pki_engine_finish(s->parent->engine, &s->started);
+
+    for (int r = 0; r < s->parent->size && result == PK_OK; r++)
+        if (s->all[r].kind != s->mine.kind)
+            result = pki_fail(PK_ERR_MISMATCH, &where, "some ranks have called pk_comm_split, others pk_comm_grow");
+    return result;
+}
+
+static bool is_before(const struct pki_split_offer *all, int a, int b)
 {
     return all[a].key != all[b].key ? all[a].key < all[b].key : a < b;
 }
@@ -185,27 +193,29 @@ static pk_result_t join_group(struct pki_split *s, int first, pk_unique_id_t *id
     return result;
 }
 
-pk_result_t pki_split_meet(struct pk_comm *comm)
+static pk_result_t place(struct pki_split *s, struct pk_comm *comm)
+{
+    int first;
+
+    find_group(s, &comm->size, &comm->rank, &first);
+    if (comm->rank != 0)
+        stop_listening(s);
+    return join_group(s, first, &comm->id);
+}
+
+pk_result_t pki_split_meet(struct pk_comm *comm, int *joiners)
 {
     struct pki_split *s = comm->split;
-    int size, rank, first;
-    pk_result_t result = pki_engine_finish(s->parent->engine, &s->started);
+    const bool grows = s->mine.kind == PKI_SPLIT_GROWS;
+    pk_result_t result = hear(s);
 
     comm->split = NULL;
-    if (result != PK_OK) {
-        release(s);
-        return result;
-    }
     comm->deadline_ns = pki_deadline_ns(comm->config.timeout_ms); /* until now the parent's counted */
-    find_group(s, &size, &rank, &first);
-    if (rank != 0)
-        stop_listening(s);
-    result = join_group(s, first, &comm->id);
-    if (result == PK_OK) {
+    if (result == PK_OK)
+        result = grows ? pki_grow_place(s, comm) : place(s, comm);
+    if (result == PK_OK)
         s->listens = false; /* the bootstrap takes it */
-        comm->size = size;
-        comm->rank = rank;
-    }
+    *joiners = grows ? s->mine.color : 0;
     release(s);
     return result;
 }
@@ -213,7 +223,7 @@ pk_result_t pki_split_meet(struct pk_comm *comm)
 /* This rank gets none, but the others wait for its word. */
 static pk_result_t sit_out(struct pki_split *s)
 {
-    pk_result_t result = pki_engine_finish(s->parent->engine, &s->started);
+    pk_result_t result = hear(s);
 
     release(s);
     return result;

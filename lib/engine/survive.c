@@ -4,182 +4,24 @@
  * failure, when nothing else reads what peers send, and here a rank is found dead: its connection has closed behind all that
  * it sent, it has left, or it has been waited for until a deadline.
  */
-#include "engine/survive.h"
+#include "engine/survivor.h"
 
 #include <poll.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "tuning/tuning.h"
 
-#define SENT_NS (PKI_NS_PER_S) /* how long the last messages may wait for room before this rank returns */
-
-struct kept { /* a message of an agreement that has not begun here, or one without room to go */
-    struct pki_list node;
-    int rank;
-    size_t bytes;
-    unsigned char data[];
-};
-
-struct pki_survivor {
-    struct pki_agree agree;
-    uint64_t *set;             /* of the message that is being taken */
-    struct pki_list later, unsent;
-    struct pollfd *fds;        /* [size + PKI_IFACES_MAX]: those of peers on this host, then of transports */
-    uint64_t *heard_ns;        /* [size]: when a rank has last spoken of an agreement */
-    uint64_t waits_ns, said_ns; /* since when this rank waits for the same ranks; when it has last said that it is here */
-    int left_out_by;           /* a rank for which this one counts as dead; -1: none */
-    bool running;
-    bool aborted;
-};
-
-/* ---- The survivor, made with the first message or call ---- */
-
-static bool allocate(struct pki_survivor *s, int size)
-{
-    const size_t words = pki_agree_words(size);
-
-    s->agree.dead = calloc(3 * words, sizeof *s->agree.dead);
-    s->fds = calloc((size_t)size + PKI_IFACES_MAX, sizeof *s->fds);
-    s->heard_ns = calloc((size_t)size, sizeof *s->heard_ns);
-    if (s->agree.dead == NULL || s->fds == NULL || s->heard_ns == NULL)
-        return false;
-    s->agree.view = s->agree.dead + words;
-    s->set = s->agree.view + words;
-    return true;
-}
-
-static void release(struct pki_survivor *s)
-{
-    struct pki_list *lists[2] = { &s->later, &s->unsent }, *node;
-
-    for (int i = 0; i < 2; i++)
-        while ((node = pki_list_pop(lists[i])) != NULL)
-            free(pki_container_of(node, struct kept, node));
-    free(s->agree.dead);
-    free(s->fds);
-    free(s->heard_ns);
-    free(s);
-}
-
-bool pki_survive_is_dead(const struct pki_engine *e, int rank)
-{
-    return e->survivor != NULL && pki_agree_has(e->survivor->agree.dead, rank);
-}
-
-void pki_survive_close(struct pki_engine *e)
-{
-    if (e->survivor != NULL)
-        release(e->survivor);
-    e->survivor = NULL;
-}
-
-static bool keep(struct pki_list *list, int rank, const unsigned char *bytes, size_t n)
-{
-    struct kept *kept = malloc(sizeof *kept + n);
-
-    if (kept == NULL)
-        return false;
-    kept->rank = rank;
-    kept->bytes = n;
-    memcpy(kept->data, bytes, n);
-    pki_list_push(list, &kept->node);
-    return true;
-}
-
-/* ---- Out ---- */
-
-static bool waits_for_room(const struct pki_survivor *s, int rank)
-{
-    for (const struct pki_list *n = s->unsent.next; n != &s->unsent; n = n->next)
-        if (pki_container_of(n, struct kept, node)->rank == rank)
-            return true;
-    return false;
-}
-
-/* The machine's. Without memory for it, it is as if this rank had died here: the others go on without it. */
-static void send_message(void *arg, int to, const struct pki_agree_msg *msg)
-{
-    struct pki_engine *e = arg;
-    struct pki_survivor *s = e->survivor;
-    unsigned char bytes[PKI_AGREE_WIRE_MAX];
-    const size_t n = pki_agree_encode(msg, e->config.size, bytes);
-
-    if (!waits_for_room(s, to) && pki_side_send_agree(&e->peers[to], bytes, n) != PK_IN_PROGRESS)
-        return;
-    if (!keep(&s->unsent, to, bytes, n))
-        s->aborted = true;
-}
-
-/* In order, of each rank. True: none is left. */
-static bool send_unsent(struct pki_engine *e)
-{
-    struct pki_survivor *s = e->survivor;
-    struct pki_list left, *node;
-
-    pki_list_init(&left);
-    while ((node = pki_list_pop(&s->unsent)) != NULL) {
-        struct kept *kept = pki_container_of(node, struct kept, node);
-
-        if (pki_side_send_agree(&e->peers[kept->rank], kept->data, kept->bytes) == PK_IN_PROGRESS)
-            pki_list_push(&left, node);
-        else
-            free(kept);
-    }
-    while ((node = pki_list_pop(&left)) != NULL)
-        pki_list_push(&s->unsent, node);
-    return pki_list_empty(&s->unsent);
-}
+#define SENT_NS (PKI_NS_PER_S) /* how long this rank tries to tell ranks that count as dead so */
 
 /* ---- In ---- */
-
-static void begin_to_wait(struct pki_survivor *s)
-{
-    s->waits_ns = s->said_ns = pki_now_ns();
-}
-
-static void take(struct pki_survivor *s, int from, const struct pki_agree_msg *msg)
-{
-    const enum pki_agree_state before = s->agree.state;
-
-    s->heard_ns[from] = pki_now_ns();
-    pki_agree_take(&s->agree, from, msg);
-    if (s->agree.state != before)
-        begin_to_wait(s);
-}
-
-static pk_result_t open_once(struct pki_engine *e)
-{
-    struct pki_where where = pki_engine_where(e, -1, NULL);
-    struct pki_survivor *s;
-
-    if (e->survivor != NULL)
-        return PK_OK;
-    if (e->config.size > PKI_AGREE_RANKS_MAX)
-        return pki_fail(PK_ERR_UNSUPPORTED, &where, "ranks can agree in communicators of up to %d ranks", PKI_AGREE_RANKS_MAX);
-    s = calloc(1, sizeof *s);
-    if (s == NULL)
-        return pki_fail(PK_ERR_MEMORY, &where, "no memory for an agreement of %d ranks", e->config.size);
-    pki_list_init(&s->later);
-    pki_list_init(&s->unsent);
-    if (!allocate(s, e->config.size)) {
-        release(s);
-        return pki_fail(PK_ERR_MEMORY, &where, "no memory for an agreement of %d ranks", e->config.size);
-    }
-    s->left_out_by = -1;
-    s->agree.rank = e->config.rank;
-    s->agree.size = e->config.size;
-    s->agree.send = send_message;
-    s->agree.arg = e;
-    e->survivor = s;
-    return PK_OK;
-}
 
 pk_result_t pki_survive_message(struct pki_engine *e, struct pki_peer *peer, const unsigned char *bytes, size_t n)
 {
     struct pki_survivor *s;
     struct pki_agree_msg msg;
-    pk_result_t result = open_once(e);
+    pk_result_t result = pki_survivor_open(e);
 
     if (result != PK_OK)
         return result;
@@ -189,9 +31,12 @@ pk_result_t pki_survive_message(struct pki_engine *e, struct pki_peer *peer, con
     if (pki_agree_has(s->set, e->config.rank) && !pki_agree_has(s->agree.dead, peer->rank))
         s->left_out_by = peer->rank;
     if (msg.number > s->agree.number)
-        return keep(&s->later, peer->rank, bytes, n) ? PK_OK : pki_fail(PK_ERR_MEMORY, NULL, "no memory for a message");
-    if (s->running && msg.number == s->agree.number)
-        take(s, peer->rank, &msg);
+        return pki_survivor_keep(&s->later, peer->rank, bytes, n) ? PK_OK
+                                                                  : pki_fail(PK_ERR_MEMORY, NULL, "no memory for a message");
+    if (s->running && msg.number == s->agree.number) {
+        s->heard_ns[peer->rank] = pki_now_ns();
+        pki_agree_take(&s->agree, peer->rank, &msg);
+    }
     return PK_OK;
 }
 
@@ -206,7 +51,7 @@ static void take_kept(struct pki_engine *e)
     all.next->prev = all.prev->next = &all;
     pki_list_init(&s->later);
     while ((node = pki_list_pop(&all)) != NULL) {
-        struct kept *kept = pki_container_of(node, struct kept, node);
+        struct pki_kept *kept = pki_container_of(node, struct pki_kept, node);
 
         (void)pki_survive_message(e, &e->peers[kept->rank], kept->data, kept->bytes);
         free(kept);
@@ -215,19 +60,11 @@ static void take_kept(struct pki_engine *e)
 
 /* ---- Who is dead ---- */
 
-static void lose(struct pki_survivor *s, int rank)
-{
-    if (pki_agree_has(s->agree.dead, rank))
-        return;
-    pki_agree_lost(&s->agree, rank);
-    begin_to_wait(s);
-}
-
 static void find_lost(struct pki_engine *e)
 {
     for (int i = 0; i < e->config.size; i++)
         if (i != e->config.rank && pki_side_is_lost(&e->peers[i]))
-            lose(e->survivor, i);
+            pki_agree_lost(&e->survivor->agree, i);
 }
 
 /* This rank has waited for another until the deadline of an operation: it does not wait for it once more. */
@@ -237,7 +74,18 @@ static void lose_straggler(struct pki_engine *e)
 
     if (atomic_load(&e->failed) == PK_ERR_TIMEOUT && e->failure.accuser == 0 && error->peer >= 0 &&
         error->peer < e->config.size && error->peer != e->config.rank)
-        lose(e->survivor, error->peer);
+        pki_agree_lost(&e->survivor->agree, error->peer);
+}
+
+/* Does this rank wait for the same ranks as before? In another view it may wait for one that has never had to speak to it. */
+static bool waits_on(struct pki_survivor *s, const int *awaited, int n, uint64_t now)
+{
+    if (n == s->nawaited && memcmp(awaited, s->awaited, (size_t)n * sizeof *awaited) == 0)
+        return true;
+    memcpy(s->awaited, awaited, (size_t)n * sizeof *awaited);
+    s->nawaited = n;
+    s->waits_ns = s->said_ns = now;
+    return false;
 }
 
 /* Ranks that are awaited and have said nothing for half the time. Those that wait themselves say so in time. */
@@ -247,7 +95,7 @@ static void check_deadline(struct pki_engine *e)
     const uint64_t span = e->config.timeout_ms * PKI_NS_PER_MS, now = pki_now_ns();
     int awaited[3], n = pki_agree_awaits(&s->agree, awaited);
 
-    if (span == 0)
+    if (!waits_on(s, awaited, n, now) || span == 0)
         return;
     if (now - s->said_ns > span / 4) {
         s->said_ns = now;
@@ -260,7 +108,7 @@ static void check_deadline(struct pki_engine *e)
             continue;
         where.op = "agree";
         pki_log(PKI_LOG_WARN, &where, "counts as dead: it did not call within %llu ms", (unsigned long long)e->config.timeout_ms);
-        lose(s, awaited[i]);
+        pki_agree_lost(&s->agree, awaited[i]);
     }
 }
 
@@ -328,20 +176,44 @@ static void look_at_all(struct pki_engine *e, int ms)
     pki_engine_unlock(e);
 }
 
+/* Locked: the answer is known for so long. Living ranks that have not been sent it would agree on another one among
+ * themselves: this rank stays until they have. Who takes nothing until the deadline counts as dead for the agreements to come. */
+static bool may_leave(struct pki_engine *e, uint64_t known_ns)
+{
+    struct pki_survivor *s = e->survivor;
+    const bool late = e->config.timeout_ms > 0 && known_ns > e->config.timeout_ms * PKI_NS_PER_MS;
+
+    for (const struct pki_list *n = s->unsent.next; n != &s->unsent; n = n->next) {
+        const int rank = pki_container_of(n, struct pki_kept, node)->rank;
+        struct pki_where where = pki_engine_where(e, rank, NULL);
+
+        if (pki_agree_has(s->agree.dead, rank))
+            continue;
+        if (!late)
+            return false;
+        where.op = "agree";
+        pki_log(PKI_LOG_WARN, &where, "counts as dead: it has taken no message for %llu ms",
+                (unsigned long long)e->config.timeout_ms);
+        pki_agree_lost(&s->agree, rank);
+    }
+    return pki_list_empty(&s->unsent) || known_ns > SENT_NS;
+}
+
 /* Locked. */
 static bool is_over(struct pki_engine *e, uint64_t *returned_ns)
 {
     struct pki_survivor *s = e->survivor;
-    const bool sent = send_unsent(e);
 
-    s->aborted |= e->failure.aborted;
-    if (s->aborted || s->left_out_by >= 0)
+    pki_survivor_send_unsent(e);
+    if (e->failure.aborted && s->ended == PK_OK)
+        s->ended = PK_ERR_ABORTED;
+    if (s->ended != PK_OK)
         return true;
     if (s->agree.state != PKI_AGREE_RETURNED)
-        return false;
+        return s->left_out_by >= 0;
     if (*returned_ns == 0)
         *returned_ns = pki_now_ns();
-    return sent || pki_now_ns() - *returned_ns > SENT_NS;
+    return may_leave(e, pki_now_ns() - *returned_ns);
 }
 
 static void await(struct pki_engine *e)
@@ -385,13 +257,24 @@ static void begin(struct pki_engine *e, const struct pki_agreement *a)
     s->agree.mine = (struct pki_agree_value){ .all = a->all, .last = last_complete(e), .calls = a->calls };
     memcpy(s->agree.mine.id, a->id, sizeof a->id);
     s->running = true;
-    begin_to_wait(s);
+    s->nawaited = -1;
     pki_agree_begin(&s->agree);
     find_lost(e);
     lose_straggler(e);
     for (int i = 0; i < a->nexclude; i++)
-        lose(s, a->exclude[i]);
+        pki_agree_lost(&s->agree, a->exclude[i]);
     take_kept(e);
+}
+
+static pk_result_t left_out(const struct pki_survivor *s, const struct pki_where *where)
+{
+    char why[128] = "", reason[64];
+
+    if (s->refusal != 0)
+        snprintf(why, sizeof why, "; messages to rank %d were not sent: %s", s->refused_by,
+                 strerror_r(s->refusal, reason, sizeof reason));
+    return pki_fail(PK_ERR_PEER, where, "this rank counts as dead for rank %d and others, which go on without it%s",
+                    s->left_out_by, why);
 }
 
 static pk_result_t outcome(struct pki_engine *e, struct pki_agreement *a)
@@ -400,11 +283,11 @@ static pk_result_t outcome(struct pki_engine *e, struct pki_agreement *a)
     struct pki_where where = pki_engine_where(e, s->left_out_by, NULL);
 
     where.op = "agree";
-    if (s->aborted)
-        return pki_fail(PK_ERR_ABORTED, &where, "aborted by this rank");
-    if (s->left_out_by >= 0)
-        return pki_fail(PK_ERR_PEER, &where, "this rank counts as dead for rank %d and others, which go on without it",
-                        s->left_out_by);
+    if (s->ended != PK_OK)
+        return pki_fail(s->ended, &where,
+                        s->ended == PK_ERR_MEMORY ? "no memory for a message to the others" : "aborted by this rank");
+    if (s->agree.state != PKI_AGREE_RETURNED) /* else the others leave this rank out of a later agreement */
+        return left_out(s, &where);
     a->all = s->agree.value.all;
     a->last = s->agree.value.last;
     a->calls = s->agree.value.calls;
@@ -418,7 +301,7 @@ pk_result_t pki_engine_agree(struct pki_engine *e, struct pki_agreement *a)
     pk_result_t result;
 
     pki_engine_lock(e);
-    result = open_once(e);
+    result = pki_survivor_open(e);
     pki_engine_unlock(e);
     if (result != PK_OK)
         return result;
@@ -457,7 +340,7 @@ bool pki_engine_is_first(struct pki_engine *e, const int *exclude, int nexclude)
     bool first = true;
 
     pki_engine_lock(e);
-    if (open_once(e) == PK_OK) {
+    if (pki_survivor_open(e) == PK_OK) {
         pki_engine_unlock(e);
         look_at_all(e, 0);
         pki_engine_lock(e);

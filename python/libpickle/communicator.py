@@ -87,6 +87,12 @@ class Memory:
             check(lib.pk_mem_free(self.communicator.handle, ctypes.addressof(array)))
 
 
+def raw_id(id: bytes) -> Any:
+    if len(id) != CONSTANTS["PK_UNIQUE_ID_BYTES"]:
+        raise refuse("an id has %d bytes, and this one %d" % (CONSTANTS["PK_UNIQUE_ID_BYTES"], len(id)))
+    return structures["pk_unique_id"].from_buffer_copy(id)
+
+
 class Communicator:
     """A fixed group of ranks. Used by one thread at a time; Abort may be called from any.
 
@@ -115,10 +121,19 @@ class Communicator:
         made = cls.__new__(cls)
         made.handle = ctypes.c_void_p()
         config = config_of(device, sm_policy, max_sms, timeout)
-        if len(id) != CONSTANTS["PK_UNIQUE_ID_BYTES"]:
-            raise refuse("an id has %d bytes, and this one %d" % (CONSTANTS["PK_UNIQUE_ID_BYTES"], len(id)))
-        raw = structures["pk_unique_id"].from_buffer_copy(id)
-        check(lib.pk_comm_init_rank(ctypes.byref(made.handle), size, rank, ctypes.byref(raw), ctypes.byref(config)))
+        check(lib.pk_comm_init_rank(ctypes.byref(made.handle), size, rank, ctypes.byref(raw_id(id)), ctypes.byref(config)))
+        made._learn()
+        return made
+
+    @classmethod
+    @manual("pk_comm_join")
+    def join(cls, id: bytes, device: Union[None, int, str] = None, sm_policy: Optional[str] = None, max_sms: int = 0,
+             timeout: Optional[float] = None) -> "Communicator":
+        """A rank of a communicator that grows (Grow); waits until the others take it in."""
+        made = cls.__new__(cls)
+        made.handle = ctypes.c_void_p()
+        config = config_of(device, sm_policy, max_sms, timeout)
+        check(lib.pk_comm_join(ctypes.byref(made.handle), ctypes.byref(raw_id(id)), ctypes.byref(config)))
         made._learn()
         return made
 
@@ -179,6 +194,24 @@ class Communicator:
         flags = CONSTANTS["PK_SHRINK_REVOKE"] if revoke else CONSTANTS["PK_SHRINK_DEFAULT"]
         ranks = (ctypes.c_int * len(exclude))(*exclude)
         check(lib.pk_comm_shrink(self.handle, flags, ranks, len(exclude), ctypes.byref(made.handle), config))
+        made._learn()
+        return made
+
+    @manual("pk_comm_get_unique_id")
+    def Id(self) -> bytes:
+        """Rank 0: an id for the ranks that will join, for Grow and Communicator.join."""
+        made = structures["pk_unique_id"]()
+        check(lib.pk_comm_get_unique_id(self.handle, ctypes.byref(made)))
+        return bytes(made)
+
+    @manual("pk_comm_grow")
+    def Grow(self, count: int, id: Optional[bytes] = None, timeout: Optional[float] = None) -> "Communicator":
+        """A communicator of these ranks and of `count` that call Communicator.join. Rank 0 gives the id."""
+        made = Communicator.__new__(Communicator)
+        made.handle = ctypes.c_void_p()
+        config = None if timeout is None else ctypes.byref(config_of(None, None, 0, timeout))
+        raw = None if id is None else ctypes.byref(raw_id(id))
+        check(lib.pk_comm_grow(self.handle, count, raw, ctypes.byref(made.handle), config))
         made._learn()
         return made
 

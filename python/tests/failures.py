@@ -107,7 +107,24 @@ def killed():
     comm.__exit__(Exception)
 
 
+def grown():
+    first = made_alone() if WORLD.rank == 0 else None
+    id = np.frombuffer(first.Id() if first is not None else bytes(128), "uint8").copy()
+    WORLD.Bcast(id, 0)
+    if first is not None:
+        comm = first.Grow(WORLD.size - 1, id.tobytes(), timeout=60)
+    else:
+        comm = pk.Communicator.join(id.tobytes(), device="host", timeout=60)
+    with comm:
+        total = np.zeros(1)
+        comm.Allreduce(np.ones(1), total)
+        equal((comm.size, total[0], comm.rank == 0), (WORLD.size, WORLD.size, WORLD.rank == 0), "one that has grown")
+    raises(pk.ArgumentError, lambda: pk.Communicator.join(pk.unique_id()))
+    if first is not None:
+        first.Free()
+
+
 if __name__ == "__main__":
     WORLD = pk.Communicator(device="host", timeout=60)
-    run([mismatch, argument, deadline, aborted, left_by_an_exception, revoked, killed])
+    run([mismatch, argument, deadline, aborted, left_by_an_exception, revoked, grown, killed])
     WORLD.__exit__(Exception)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Ranks that go on after a failure: revoke, agree, shrink. */
+/* Ranks that go on after a failure: revoke, agree, shrink, grow. */
 #include "conform.h"
 
 #include <stdlib.h>
@@ -172,6 +172,143 @@ static void late(struct rank *r)
     (void)pk_comm_destroy(comm);
 }
 
+/* Nobody knows yet that rank 0 does not come: none of the others listens in the first round. */
+static void late_first(struct rank *r)
+{
+    pk_comm_t *comm = throwaway(r, SOON_MS), *none = NULL;
+
+    if (comm == NULL)
+        return;
+    if (r->rank > 0)
+        shrink(r, comm, NULL, 0, r->size - 1);
+    meet(r);
+    if (r->rank == 0)
+        expect(r, pk_comm_shrink(comm, 0, NULL, 0, &none, NULL), PK_ERR_PEER, "pk_comm_shrink of a rank that is late");
+    meet(r);
+    (void)pk_comm_destroy(comm);
+}
+
+/* The ranks of the upper half join those of the lower one. */
+static void grow(struct rank *r)
+{
+    const int old = (r->size + 1) / 2;
+    pk_comm_t *comm = throwaway(r, TIMEOUT_MS), *half = NULL, *grown = NULL;
+    pk_unique_id_t id = { { 0 } }, ids[RANKS_MAX];
+    pk_comm_config_t config = PK_COMM_CONFIG_INIT;
+    int rank = -1;
+
+    config.device = PK_DEVICE_HOST;
+    config.timeout_ms = TIMEOUT_MS;
+    if (comm == NULL || !expect(r, pk_comm_split(comm, r->rank < old ? 0 : -1, 0, &half, NULL), PK_OK, "pk_comm_split"))
+        return;
+    if (r->rank == 0)
+        expect(r, pk_comm_get_unique_id(half, &id), PK_OK, "pk_comm_get_unique_id");
+    share(r, &id, ids, sizeof id);
+    if (r->rank < old)
+        expect(r, pk_comm_grow(half, r->size - old, &id, &grown, &config), PK_OK, "pk_comm_grow");
+    else
+        expect(r, pk_comm_join(&grown, &ids[0], &config), PK_OK, "pk_comm_join");
+    if (grown != NULL) {
+        use(r, grown, r->size);
+        expect(r, pk_comm_rank(grown, &rank), PK_OK, "pk_comm_rank");
+        if (r->rank < old ? rank != r->rank : rank < old || rank >= r->size)
+            fail(r, "rank %d of %d, of which %d are old, has number %d", r->rank, r->size, old, rank);
+        expect(r, pk_comm_destroy(grown), PK_OK, "pk_comm_destroy");
+    }
+    if (half != NULL)
+        use(r, half, old);
+    if (half != NULL)
+        expect(r, pk_comm_destroy(half), PK_OK, "pk_comm_destroy");
+    expect(r, pk_comm_destroy(comm), PK_OK, "pk_comm_destroy");
+}
+
+/* One place, for which all ranks of the upper half come. */
+static void grow_by_one(struct rank *r)
+{
+    const int old = (r->size + 1) / 2;
+    pk_comm_t *comm = throwaway(r, TIMEOUT_MS), *half = NULL, *grown = NULL;
+    pk_unique_id_t id = { { 0 } }, ids[RANKS_MAX];
+    pk_result_t result, results[RANKS_MAX];
+    int joined = 0;
+
+    if (comm == NULL || !expect(r, pk_comm_split(comm, r->rank < old ? 0 : -1, 0, &half, NULL), PK_OK, "pk_comm_split"))
+        return;
+    if (r->rank == 0)
+        expect(r, pk_comm_get_unique_id(half, &id), PK_OK, "pk_comm_get_unique_id");
+    share(r, &id, ids, sizeof id);
+    result = r->rank < old ? pk_comm_grow(half, 1, &id, &grown, NULL) : pk_comm_join(&grown, &ids[0], NULL);
+    if (result == PK_OK)
+        use(r, grown, old + 1);
+    share(r, &result, results, sizeof result);
+    for (int i = 0; i < r->size; i++) {
+        joined += i >= old && results[i] == PK_OK;
+        if (results[i] != PK_OK && (i < old || results[i] != PK_ERR_PEER))
+            fail(r, "rank %d of %d, of which %d are old, got %d", i, r->size, old, (int)results[i]);
+    }
+    if (joined != 1)
+        fail(r, "%d ranks have joined, not 1", joined);
+    (void)pk_comm_destroy(grown);
+    (void)pk_comm_destroy(half);
+    expect(r, pk_comm_destroy(comm), PK_OK, "pk_comm_destroy");
+}
+
+/* Nobody joins; then ranks that do not call alike. The communicator works as before. */
+static void grow_in_vain(struct rank *r)
+{
+    pk_comm_t *comm = throwaway(r, TIMEOUT_MS), *none = NULL;
+    pk_comm_config_t config = PK_COMM_CONFIG_INIT;
+    pk_error_info_t info = { .struct_size = sizeof info };
+    pk_unique_id_t id;
+
+    if (comm == NULL)
+        return;
+    config.device = PK_DEVICE_HOST;
+    config.timeout_ms = 500;
+    if (r->rank == 0)
+        expect(r, pk_comm_get_unique_id(comm, &id), PK_OK, "pk_comm_get_unique_id");
+    else
+        expect(r, pk_comm_get_unique_id(comm, &id), PK_ERR_ARG, "pk_comm_get_unique_id of another rank");
+    expect(r, pk_comm_grow(comm, 2, &id, &none, &config), PK_ERR_TIMEOUT, "pk_comm_grow where nobody joins");
+    pk_last_error(&info);
+    if (r->rank == 0 && info.peer != r->size)
+        fail(r, "peer %d: %.200s", info.peer, info.text);
+    use(r, comm, r->size);
+    if (r->rank == 0)
+        expect(r, pk_comm_get_unique_id(comm, &id), PK_OK, "pk_comm_get_unique_id");
+    expect(r, pk_comm_grow(comm, r->rank == 0 ? 1 : 2, &id, &none, &config), PK_ERR_MISMATCH, "pk_comm_grow with other counts");
+    if (r->rank == 0)
+        expect(r, pk_comm_get_unique_id(comm, &id), PK_OK, "pk_comm_get_unique_id");
+    expect(r, r->rank == 0 ? pk_comm_grow(comm, 1, &id, &none, &config) : pk_comm_split(comm, 0, 0, &none, NULL), PK_ERR_MISMATCH,
+           "pk_comm_grow where others split");
+    use(r, comm, r->size);
+    expect(r, pk_comm_destroy(comm), PK_OK, "pk_comm_destroy");
+}
+
+/* Ids that are of something else. */
+static void foreign_ids(struct rank *r)
+{
+    pk_comm_t *comm = throwaway(r, TIMEOUT_MS), *other = throwaway(r, TIMEOUT_MS), *none = NULL;
+    pk_unique_id_t id;
+
+    if (comm == NULL || other == NULL)
+        return;
+    expect(r, pk_get_unique_id(&id), PK_OK, "pk_get_unique_id");
+    expect(r, pk_comm_join(&none, &id, NULL), PK_ERR_ARG, "pk_comm_join with an id of pk_get_unique_id");
+    if (r->rank == 0)
+        expect(r, pk_comm_grow(comm, 1, &id, &none, NULL), PK_ERR_ARG, "pk_comm_grow with an id of pk_get_unique_id");
+    expect(r, pk_unique_id_release(&id), PK_OK, "pk_unique_id_release");
+    if (r->rank == 0) {
+        expect(r, pk_comm_get_unique_id(other, &id), PK_OK, "pk_comm_get_unique_id");
+        expect(r, pk_comm_grow(comm, 1, &id, &none, NULL), PK_ERR_ARG, "pk_comm_grow with an id of another communicator");
+        expect(r, pk_comm_init_rank(&none, 1, 0, &id, NULL), PK_ERR_ARG, "pk_comm_init_rank with an id for ranks that join");
+        expect(r, pk_unique_id_release(&id), PK_OK, "pk_unique_id_release");
+        expect(r, pk_comm_join(&none, &id, NULL), PK_ERR_PEER, "pk_comm_join with an id that was given back");
+    }
+    use(r, comm, r->size);
+    expect(r, pk_comm_destroy(other), PK_OK, "pk_comm_destroy");
+    expect(r, pk_comm_destroy(comm), PK_OK, "pk_comm_destroy");
+}
+
 static void different_calls(struct rank *r)
 {
     pk_comm_t *comm = throwaway(r, TIMEOUT_MS), *none = NULL;
@@ -191,12 +328,17 @@ void run_survival(struct rank *rank)
     static const struct special cases[] = {
         { "survive: in good order", in_good_order },
         { "survive: revoke", revoked },
+        { "survive: ids of something else", foreign_ids },
     };
     static const struct special between[] = { /* more than one rank */
         { "survive: without the first", without_first },
         { "survive: without the last", without_last },
         { "survive: exclude", exclude },
         { "survive: a rank that does not come", late },
+        { "survive: the first does not come to shrink", late_first },
+        { "survive: grow", grow },
+        { "survive: grow by one", grow_by_one },
+        { "survive: grow in vain", grow_in_vain },
         { "survive: different calls", different_calls },
     };
 

@@ -77,6 +77,10 @@ static void others_without(pk_comm_t *none)
     REFUSED(pk_comm_revoke(none));
     REFUSED(pk_comm_agree(none, 0, NULL, NULL, NULL, NULL));
     REFUSED(pk_comm_shrink(none, 0, NULL, 0, &made, NULL));
+    REFUSED(pk_comm_get_unique_id(none, NULL));
+    REFUSED(pk_comm_grow(none, 1, NULL, &made, NULL));
+    REFUSED(pk_comm_join(NULL, NULL, NULL));
+    REFUSED(pk_comm_join(&made, NULL, NULL));
     REFUSED(pk_comm_async_error(none));
     REFUSED(pk_comm_finalize(none));
     REFUSED(pk_comm_rank(none, &number));
@@ -130,6 +134,10 @@ static void null_outputs(pk_comm_t *c)
     REFUSED(pk_comm_shrink(c, 0, NULL, 1, &made, NULL));
     REFUSED(pk_comm_shrink(c, 0, &own, 1, &made, NULL));
     REFUSED(pk_comm_shrink(c, 0, &own, -1, &made, NULL));
+    REFUSED(pk_comm_get_unique_id(c, NULL));
+    REFUSED(pk_comm_grow(c, 0, NULL, &made, NULL));
+    REFUSED(pk_comm_grow(c, INT_MAX, NULL, &made, NULL));
+    REFUSED(pk_comm_grow(c, 1, NULL, NULL, NULL));
     REFUSED(pk_comm_rank(c, NULL));
     REFUSED(pk_comm_size(c, NULL));
     REFUSED(pk_comm_path(c, 0, PK_MEM_HOST, PK_MEM_HOST, NULL));

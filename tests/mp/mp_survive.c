@@ -26,9 +26,12 @@
 
 /* Words of the shared memory, of all and of each rank. */
 enum { STOP, LEFT };
-enum { PHASE, GENERATION, RIGHT_GENERATION, RIGHT_NS, LIVING };
+enum { PHASE, GENERATION, RIGHT_GENERATION, RIGHT_NS, LIVING, STEPS_NS };
 
 enum phase { WORKS, SPLITS, REVOKES, AGREES, SHRINKS, PHASES };
+
+/* From a kill to the first right sum, with each step's last rank; of the last time where a rank goes through them several times. */
+enum step { NOTICED, REVOKED, AGREED, SHRUNK, DESTROYED, MET, RIGHT, STEPS };
 
 struct life {
     pk_comm_t *comm;
@@ -43,6 +46,11 @@ struct life {
 static void set_phase(enum phase phase)
 {
     atomic_store(&ranks_shared()->rank_words[ranks_rank()][PHASE], phase);
+}
+
+static void note(enum step step)
+{
+    atomic_store(&ranks_shared()->rank_words[ranks_rank()][STEPS_NS + step], monotonic_ns());
 }
 
 static void die(const char *what, pk_result_t result)
@@ -120,8 +128,10 @@ static void go_on(struct life *l)
     uint64_t last = 0;
     pk_result_t result;
 
+    note(NOTICED);
     set_phase(REVOKES);
     (void)pk_comm_revoke(l->comm);
+    note(REVOKED);
     set_phase(AGREES);
     result = pk_comm_agree(l->comm, 1, NULL, NULL, NULL, &last);
     if (result == PK_ERR_PEER && l->stops)
@@ -132,11 +142,14 @@ static void go_on(struct life *l)
     if (l->first_op > l->op)
         die("the others have an operation that this rank has not", PK_OK);
     l->op = l->first_op;
+    note(AGREED);
     set_phase(SHRINKS);
     result = pk_comm_shrink(l->comm, 0, NULL, 0, &next, NULL);
     if (result != PK_OK)
         die("shrink", result);
+    note(SHRUNK);
     (void)pk_comm_destroy(l->comm);
+    note(DESTROYED);
     l->comm = next;
 }
 
@@ -145,6 +158,7 @@ static void recover(struct life *l)
     do
         go_on(l);
     while (meet(l) != PK_OK);
+    note(MET);
     set_phase(WORKS);
     atomic_fetch_add(&ranks_shared()->rank_words[ranks_rank()][GENERATION], 1);
 }
@@ -169,6 +183,7 @@ static void note_right(const struct life *l)
     if (atomic_load(&words[RIGHT_GENERATION]) == atomic_load(&words[GENERATION]))
         return;
     atomic_store(&words[RIGHT_NS], monotonic_ns());
+    note(RIGHT);
     atomic_store(&words[LIVING], l->size);
     atomic_store(&words[RIGHT_GENERATION], atomic_load(&words[GENERATION]));
 }
@@ -306,18 +321,22 @@ static int kill_some(struct job *job)
     return killed + 1;
 }
 
-static double times_ms[KILLS_MAX];
+static double times_ms[STEPS][KILLS_MAX]; /* until the last rank has come so far */
 static int ntimes;
 
 static void note_time(const struct job *job)
 {
-    int64_t latest = 0;
+    if (ntimes == KILLS_MAX)
+        return;
+    for (int step = 0; step < STEPS; step++) {
+        int64_t latest = job->killed_ns;
 
-    for (int r = 0; r < SIZE; r++)
-        if (job->alive[r] && atomic_load(&job->ranks.shared->rank_words[r][RIGHT_NS]) > latest)
-            latest = atomic_load(&job->ranks.shared->rank_words[r][RIGHT_NS]);
-    if (ntimes < KILLS_MAX)
-        times_ms[ntimes++] = (double)(latest - job->killed_ns) * 1e-6;
+        for (int r = 0; r < SIZE; r++)
+            if (job->alive[r] && atomic_load(&job->ranks.shared->rank_words[r][STEPS_NS + step]) > latest)
+                latest = atomic_load(&job->ranks.shared->rank_words[r][STEPS_NS + step]);
+        times_ms[step][ntimes] = (double)(latest - job->killed_ns) * 1e-6;
+    }
+    ntimes++;
 }
 
 /* Eight ranks, until one is left or so many have been killed. Returns how many; -1: they do not go on. */
@@ -375,13 +394,26 @@ static void run_stop(int victim)
     atomic_store(&job.ranks.shared->words[STOP], 1);
     well = ranks_wait(&job.ranks, RECOVER_MS, -1) == 0 && well;
     report(well, "rank %d of %d is stopped, deadline %d ms: a right sum of the others after %.1f ms, and it finds itself left behind", victim, SIZE,
-           STOP_MS, times_ms[--ntimes]);
+           STOP_MS, times_ms[RIGHT][--ntimes]);
     ranks_close(&job.ranks);
 }
 
 static int compare(const void *a, const void *b)
 {
     return *(const double *)a > *(const double *)b ? 1 : -1;
+}
+
+static void print_steps(void)
+{
+    static const char *const names[STEPS] = { "noticed", "revoked", "agreed", "shrunk", "destroyed", "met", "right sum" };
+
+    printf("until the last rank has     median ms   99th percentile   most\n");
+    for (int step = 0; step < STEPS && ntimes > 0; step++) {
+        const double *times = times_ms[step];
+
+        qsort(times_ms[step], (size_t)ntimes, sizeof times[0], compare);
+        printf("%-27s %9.1f %17.1f %6.1f\n", names[step], times[ntimes / 2], times[(ntimes * 99 - 1) / 100], times[ntimes - 1]);
+    }
 }
 
 static int drive(int kills)
@@ -393,9 +425,8 @@ static int drive(int kills)
         killed += n;
         jobs++;
     }
-    qsort(times_ms, (size_t)ntimes, sizeof times_ms[0], compare);
-    report(n >= 0, "%d kills in %d jobs of %d ranks; from a kill to the last first right sum: median %.1f ms, 99th percentile %.1f ms, most %.1f ms", killed,
-           jobs, SIZE, ntimes > 0 ? times_ms[ntimes / 2] : 0, ntimes > 0 ? times_ms[(ntimes * 99 - 1) / 100] : 0, ntimes > 0 ? times_ms[ntimes - 1] : 0);
+    print_steps();
+    report(n >= 0, "%d kills in %d jobs of %d ranks", killed, jobs, SIZE);
     return report_end();
 }
 

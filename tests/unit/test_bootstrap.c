@@ -300,6 +300,9 @@ Test(bootstrap, cancel_before_rank_0_listens, .timeout = 20)
 
     make_ranks(ranks, 2, NULL);
     close(take_listener(&ranks[0].id));
+    ranks[1].at_meeting = true;
+    cr_assert_eq(pki_meeting_of_id(&ranks[1].id, false, &ranks[1].meeting), PK_OK);
+    ranks[1].meeting.listened = false; /* else it would soon be sure that nobody is there any more */
     cancel_after(ranks, 1, 1, "connecting again and again");
 }
 

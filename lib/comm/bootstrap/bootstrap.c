@@ -137,6 +137,12 @@ pk_result_t pki_bootstrap_open_at(struct pki_bootstrap **bootstrap, int size, in
 pk_result_t pki_bootstrap_open(struct pki_bootstrap **bootstrap, int size, int rank, const pk_unique_id_t *id,
                                uint64_t deadline_ns, const atomic_bool *cancel)
 {
+    return pki_bootstrap_open_grown(bootstrap, size, rank, 0, id, deadline_ns, cancel);
+}
+
+pk_result_t pki_bootstrap_open_grown(struct pki_bootstrap **bootstrap, int size, int rank, int joiners, const pk_unique_id_t *id,
+                                     uint64_t deadline_ns, const atomic_bool *cancel)
+{
     struct pki_meeting meeting;
     pk_result_t result;
 
@@ -145,6 +151,7 @@ pk_result_t pki_bootstrap_open(struct pki_bootstrap **bootstrap, int size, int r
     result = pki_meeting_of_id(id, rank == 0, &meeting);
     if (result != PK_OK)
         return result;
+    meeting.joiners = joiners;
     if (size > 1 && meeting.address_count == 0) {
         pki_meeting_close(&meeting);
         return pki_fail(PK_ERR_ARG, NULL, "pk_get_unique_id did not make this id");
@@ -153,6 +160,37 @@ pk_result_t pki_bootstrap_open(struct pki_bootstrap **bootstrap, int size, int r
     if (meeting.led && rank == 0 && (result != PK_OK || size == 1))
         (void)pki_lead_drop(id); /* there is nobody to be led, or nowhere to lead to */
     return result;
+}
+
+pk_result_t pki_bootstrap_open_joiner(struct pki_bootstrap **bootstrap, int *size, int *rank, const pk_unique_id_t *id,
+                                      uint64_t deadline_ns, const atomic_bool *cancel)
+{
+    struct pki_meeting meeting;
+    struct pki_bootstrap *b;
+    pk_result_t result = pki_meeting_of_id(id, false, &meeting);
+
+    if (result != PK_OK)
+        return result;
+    b = create(PKI_RANKS_MAX, PKI_JOINS, &meeting, cancel);
+    result = b != NULL ? pki_bootstrap_join(b, &meeting, deadline_ns) : pki_fail(PK_ERR_MEMORY, NULL, "no memory to join");
+    pki_meeting_close(&meeting);
+    if (result != PK_OK) {
+        pki_bootstrap_close(b);
+        return result;
+    }
+    *size = b->size;
+    *rank = b->rank;
+    *bootstrap = b;
+    return PK_OK;
+}
+
+bool pki_id_grows(const pk_unique_id_t *id)
+{
+    struct pki_id unpacked;
+    const bool grows = pki_wire_get_id(id, &unpacked) && unpacked.grows;
+
+    pki_auth_wipe(&unpacked.secret, sizeof unpacked.secret);
+    return grows;
 }
 
 static bool not_gathered(const struct pki_bootstrap *b, int r)

@@ -48,6 +48,18 @@ pk_result_t pki_bootstrap_id_anywhere(pk_unique_id_t *id);
 pk_result_t pki_bootstrap_open(struct pki_bootstrap **bootstrap, int size, int rank, const pk_unique_id_t *id,
                                uint64_t deadline_ns, const atomic_bool *cancel);
 
+/* The same for a communicator that grows: the last `joiners` ranks come by pki_bootstrap_open_joiner, numbered as they come. */
+pk_result_t pki_bootstrap_open_grown(struct pki_bootstrap **bootstrap, int size, int rank, int joiners, const pk_unique_id_t *id,
+                                     uint64_t deadline_ns, const atomic_bool *cancel);
+
+/* A rank that joins waits until the others have come, then *size and *rank are known. PK_ERR_PEER: nobody is there any more, or
+ * all places are taken. */
+pk_result_t pki_bootstrap_open_joiner(struct pki_bootstrap **bootstrap, int *size, int *rank, const pk_unique_id_t *id,
+                                      uint64_t deadline_ns, const atomic_bool *cancel);
+
+/* Is it an id for ranks that join? */
+bool pki_id_grows(const pk_unique_id_t *id);
+
 /* The same at the meeting that a launcher has named; closes it. */
 pk_result_t pki_bootstrap_open_at(struct pki_bootstrap **bootstrap, int size, int rank, struct pki_meeting *meeting,
                                   uint64_t deadline_ns, const atomic_bool *cancel);

@@ -23,6 +23,8 @@ struct pki_conn {
     unsigned char *payload;
 };
 
+#define PKI_JOINS (-1) /* a rank whose number and size are not known: size is as large as it may be */
+
 struct pki_bootstrap {
     int size, rank;
     const atomic_bool *cancel;

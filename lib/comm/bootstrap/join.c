@@ -5,20 +5,22 @@
 #include <string.h>
 
 #include "comm/bootstrap/meeting.h"
+#include "util/bytes.h"
 #include "util/clock.h"
 
 #define SHUTDOWN_NS (300 * PKI_NS_PER_MS)  /* an abort need not wait for its end */
 #define ANSWERED_NS (3000 * PKI_NS_PER_MS) /* the same where somebody is there, who may have to wait for a processor */
 
-/* Rank 0 and all who have come would wait for this one until their deadline: a moment for one more attempt, to tell them. */
+/* Rank 0 and all who have come would wait for this one until their deadline: a moment for one more attempt, to tell them. For a
+ * rank that joins another one may come. */
 static pk_result_t aborted(struct pki_bootstrap *b, struct pki_seek *seek)
 {
     const uint64_t now = pki_now_ns();
     const atomic_bool *cancel = b->cancel;
 
     b->cancel = NULL;
-    if (b->conns[0].fd < 0 && seek != NULL && pki_seek_next(seek, now + SHUTDOWN_NS, &b->conns[0].fd) == PK_IN_PROGRESS &&
-        pki_seek_is_answered(seek))
+    if (b->conns[0].fd < 0 && seek != NULL && b->rank != PKI_JOINS &&
+        pki_seek_next(seek, now + SHUTDOWN_NS, &b->conns[0].fd) == PK_IN_PROGRESS && pki_seek_is_answered(seek))
         (void)pki_seek_next(seek, now + ANSWERED_NS, &b->conns[0].fd);
     b->cancel = cancel;
     return pki_bootstrap_fail(b, PK_ERR_ABORTED, -1, "aborted");
@@ -120,6 +122,25 @@ static pk_result_t not_led(struct pki_bootstrap *b, uint64_t deadline_ns)
     return pki_bootstrap_fail(b, PK_ERR_TIMEOUT, 0, "gave up after %llu ms: " NOT_COME, pki_bootstrap_elapsed_ms(b));
 }
 
+/* The number of a rank that joins. */
+static pk_result_t hear_place(struct pki_bootstrap *b, uint64_t deadline_ns)
+{
+    struct pki_conn *c = &b->conns[0];
+    pk_result_t result = pki_bootstrap_await(b, PKI_FRAME_PLACE, deadline_ns);
+    uint32_t rank, size;
+
+    if (result != PK_OK)
+        return result;
+    rank = pki_get_u32(c->payload);
+    size = pki_get_u32(c->payload + 4);
+    pki_conn_release(c);
+    if (rank == 0 || rank >= size || size > PKI_RANKS_MAX)
+        return pki_bootstrap_fail(b, PK_ERR_PEER, 0, "rank 0 gave this rank number %u of %u", rank, size);
+    b->rank = (int)rank;
+    b->size = (int)size;
+    return PK_OK;
+}
+
 pk_result_t pki_bootstrap_join(struct pki_bootstrap *b, const struct pki_meeting *meeting, uint64_t deadline_ns)
 {
     struct pki_meeting there;
@@ -135,6 +156,8 @@ pk_result_t pki_bootstrap_join(struct pki_bootstrap *b, const struct pki_meeting
         if (result == PK_OK)
             result = join_at(b, &there, deadline_ns);
     }
+    if (result == PK_OK && b->rank == PKI_JOINS)
+        result = hear_place(b, deadline_ns);
     if (result != PK_OK)
         return result;
     result = pki_bootstrap_await(b, PKI_FRAME_WELCOME, deadline_ns);

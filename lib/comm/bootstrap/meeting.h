@@ -25,7 +25,8 @@ struct pki_meeting {
     enum pki_guard guard;
     uint32_t life; /* how often this rank's launcher has started the job anew, and one; 0: it does not say */
 
-    /* Rank 0: where it listens. */
+    /* Rank 0: how many of the last ranks have no number yet; and where it listens. */
+    int joiners;
     int listener_count;
     int listeners[PKI_MEETING_LISTENERS]; /* guarded (util/fork.h) */
 

@@ -9,6 +9,7 @@
 #include "comm/bootstrap/accept.h"
 #include "comm/bootstrap/meeting.h"
 #include "util/auth.h"
+#include "util/bytes.h"
 #include "util/clock.h"
 
 #define LINGER_NS (30 * PKI_NS_PER_MS) /* after a failure: for ranks that are at the door */
@@ -84,6 +85,30 @@ static bool settle(struct pki_bootstrap *b, int fd, const struct pki_hello *hell
     return true;
 }
 
+static bool is_joiner(const struct gathering *g, const struct pki_hello *hello)
+{
+    return hello->from == PKI_HELLO_JOINER && hello->size == 0 && g->meeting->joiners > 0;
+}
+
+/* The ranks behind the others, in the order in which they come. Who finds no place is told so, and nobody else minds. */
+static void admit_joiner(struct gathering *g, int fd)
+{
+    struct pki_bootstrap *b = g->b;
+    struct pki_notice notice = { .code = PK_ERR_PEER, .peer = 0 };
+    int rank = b->size - g->meeting->joiners;
+
+    while (rank < b->size && b->conns[rank].fd >= 0)
+        rank++;
+    if (rank < b->size) {
+        b->conns[rank].fd = fd;
+        g->joined++;
+        return;
+    }
+    snprintf(notice.text, sizeof notice.text, "the communicator grows by %d ranks, and others came first", g->meeting->joiners);
+    pki_conn_tell(fd, b->sequence, &notice);
+    close(fd);
+}
+
 static pk_result_t admit(struct gathering *g)
 {
     struct pki_bootstrap *b = g->b;
@@ -91,7 +116,13 @@ static pk_result_t admit(struct gathering *g)
     int fd;
 
     while (pki_acceptor_take(g->acceptor, &fd, &hello)) {
-        const bool fits = hello.size == (uint32_t)b->size && hello.from != 0 && hello.from < (uint32_t)b->size;
+        const bool fits = hello.size == (uint32_t)b->size && hello.from != 0 &&
+                          hello.from < (uint32_t)(b->size - g->meeting->joiners);
+
+        if (is_joiner(g, &hello)) {
+            admit_joiner(g, fd);
+            continue;
+        }
 
         if (!fits && is_of_another_life(b, hello.life)) {
             dismiss(b, fd, hello.from, hello.life);
@@ -221,12 +252,19 @@ static void turn_away(struct gathering *g)
     } while (g->acceptor->pending_count > 0 && pki_now_ns() < until);
 }
 
-static pk_result_t welcome(struct pki_bootstrap *b, uint64_t deadline_ns)
+static pk_result_t welcome(struct pki_bootstrap *b, int joiners, uint64_t deadline_ns)
 {
+    unsigned char place[PKI_PLACE_BYTES];
     pk_result_t result = PK_OK;
 
-    for (int r = 1; r < b->size && result == PK_OK; r++)
-        result = pki_bootstrap_send(b, r, PKI_FRAME_WELCOME, b->session, sizeof b->session, deadline_ns);
+    for (int r = 1; r < b->size && result == PK_OK; r++) {
+        pki_put_u32(place, (uint32_t)r);
+        pki_put_u32(place + 4, (uint32_t)b->size);
+        if (r >= b->size - joiners)
+            result = pki_bootstrap_send(b, r, PKI_FRAME_PLACE, place, sizeof place, deadline_ns);
+        if (result == PK_OK)
+            result = pki_bootstrap_send(b, r, PKI_FRAME_WELCOME, b->session, sizeof b->session, deadline_ns);
+    }
     return result;
 }
 
@@ -247,5 +285,5 @@ pk_result_t pki_bootstrap_gather_ranks(struct pki_bootstrap *b, struct pki_meeti
     free(g.polls);
     /* A rank that is welcome may start its next communicator at once, at the same address: nobody must listen here by then. */
     pki_meeting_stop_listening(meeting);
-    return result == PK_OK ? welcome(b, deadline_ns) : result;
+    return result == PK_OK ? welcome(b, meeting->joiners, deadline_ns) : result;
 }

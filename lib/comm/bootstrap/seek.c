@@ -21,7 +21,7 @@
 
 #define TRY_NS (3 * PKI_NS_PER_S) /* the kernel asks a silent host again and again, ever more seldom: begin anew */
 #define ALONE_NS (2 * PKI_NS_PER_S) /* nobody else is asked while one has so long for its proof: most likely a late rank 0 */
-#define GONE_NS (500 * PKI_NS_PER_MS) /* nobody listens for so long where somebody has: rank 0 has died, or given up */
+#define GONE_NS (100 * PKI_NS_PER_MS) /* nobody listens for so long where somebody has: rank 0 has died, or given up */
 #define FAR_NS (5 * PKI_NS_PER_S)     /* the same where a network of rank 0 cannot be reached now */
 #define TIMEOUT_NS (30 * PKI_NS_PER_S) /* who says nothing for so long is tried anew, and then after twice as long */
 #define STRANGER_NS (1 * PKI_NS_PER_S)
@@ -229,7 +229,7 @@ static pk_result_t begin(struct pki_candidate *c)
 static pk_result_t begin_proof(struct pki_seek *s, struct pki_candidate *c)
 {
     const struct pki_hello hello = { .kind = PKI_HELLO_CONTROL, .life = s->b->life, .from = (uint32_t)s->b->rank,
-                                     .size = (uint32_t)s->b->size };
+                                     .size = s->b->rank == PKI_JOINS ? 0 : (uint32_t)s->b->size };
     int error = 0;
     socklen_t bytes = sizeof error;
     pk_result_t result;
@@ -415,8 +415,8 @@ static void report(const struct pki_seek *s)
     if (!pki_bootstrap_report_is_due(s->b))
         return;
     pki_seek_explain(s, PK_IN_PROGRESS, text, sizeof text);
-    pki_log(PKI_LOG_WARN, &where, "has not found %s after %llu ms; trying again: %s", pki_seek_host_of(s),
-            pki_bootstrap_elapsed_ms(s->b), text);
+    pki_log(s->b->rank == PKI_JOINS ? PKI_LOG_INFO : PKI_LOG_WARN, &where, "has not found %s after %llu ms; trying again: %s",
+            pki_seek_host_of(s), pki_bootstrap_elapsed_ms(s->b), text);
 }
 
 /* PK_IN_PROGRESS: rank 0 may still be found. */

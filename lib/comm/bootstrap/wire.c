@@ -12,7 +12,7 @@
 #define CHALLENGE_MAGIC 0x31634b50u /* "PKc1" */
 #define FRAME_MAGIC 0x31624b50u     /* "PKb1" */
 
-/* The id: magic u32, address count u8, listened u8 (2: led), zero[2], secret[16], job[8], then the addresses (util/netif.h); exactly the 128
+/* The id: magic u32, address count u8, listened u8 (2: led, 3: grows), zero[2], secret[16], job[8], then the addresses (util/netif.h); exactly the 128
  * bytes with four of them. */
 #define ID_HEAD_BYTES 8
 #define ID_SECRET_AT ID_HEAD_BYTES
@@ -26,7 +26,7 @@ void pki_wire_put_id(pk_unique_id_t *out, const struct pki_id *id)
     memset(out, 0, sizeof *out);
     pki_put_u32(out->bytes, ID_MAGIC);
     out->bytes[4] = (unsigned char)id->address_count;
-    out->bytes[5] = (unsigned char)(id->listened + id->led);
+    out->bytes[5] = (unsigned char)(id->listened + id->led + 2 * id->grows);
     memcpy(out->bytes + ID_SECRET_AT, id->secret.key, PKI_SECRET_BYTES);
     memcpy(out->bytes + ID_JOB_AT, id->secret.job, PKI_JOB_BYTES);
     for (int i = 0; i < id->address_count; i++)
@@ -38,7 +38,7 @@ bool pki_wire_get_id(const pk_unique_id_t *bytes, struct pki_id *id)
     const unsigned char *in = bytes->bytes;
 
     memset(id, 0, sizeof *id);
-    if (pki_get_u32(in) != ID_MAGIC || in[4] > PKI_ID_ADDRESSES || in[5] > 2 || !pki_all_zero(in + 6, 2))
+    if (pki_get_u32(in) != ID_MAGIC || in[4] > PKI_ID_ADDRESSES || in[5] > 3 || !pki_all_zero(in + 6, 2))
         return false;
     memcpy(id->secret.key, in + ID_SECRET_AT, PKI_SECRET_BYTES);
     memcpy(id->secret.job, in + ID_JOB_AT, PKI_JOB_BYTES);
@@ -50,6 +50,7 @@ bool pki_wire_get_id(const pk_unique_id_t *bytes, struct pki_id *id)
     }
     id->listened = in[5] != 0;
     id->led = in[5] == 2;
+    id->grows = in[5] == 3;
     id->address_count = in[4];
     return true;
 }
@@ -141,6 +142,9 @@ bool pki_wire_get_frame(const unsigned char bytes[PKI_FRAME_HEADER_BYTES], size_
         break;
     case PKI_FRAME_WHERE:
         fits = count == PK_UNIQUE_ID_BYTES;
+        break;
+    case PKI_FRAME_PLACE:
+        fits = count == PKI_PLACE_BYTES;
         break;
     }
     if (!fits)

@@ -28,6 +28,7 @@
 #define PKI_HELLO_BYTES (24 + PKI_NONCE_BYTES)
 #define PKI_CHALLENGE_BYTES (4 + PKI_NONCE_BYTES + PKI_MAC_BYTES)
 #define PKI_FRAME_HEADER_BYTES 16
+#define PKI_PLACE_BYTES 8
 #define PKI_NOTICE_TEXT 400
 #define PKI_NOTICE_BYTES (8 + PKI_NOTICE_TEXT)
 
@@ -42,9 +43,12 @@ struct pki_id {
     struct pki_secret secret;
     bool listened; /* rank 0 did, before anybody was given the id */
     bool led;      /* instead the process that made the id did, and leads to rank 0, wherever that is */
+    bool grows;    /* it is of a communicator that there is already, for ranks that join it; the job is a random number */
     int address_count;
     struct sockaddr_storage address[PKI_ID_ADDRESSES];
 };
+
+#define PKI_HELLO_JOINER UINT32_MAX /* `from` of a rank that joins, and hears its number; its size is 0 */
 
 enum pki_hello_kind { PKI_HELLO_CONTROL = 1, PKI_HELLO_LOCAL = 2 };
 
@@ -61,7 +65,8 @@ enum pki_frame_type {
     PKI_FRAME_ALL = 3,     /* rank 0: the gathered parts */
     PKI_FRAME_NOTICE = 4,  /* an error; the sender gives up */
     PKI_FRAME_SHUTDOWN = 5, /* the sender leaves in good order */
-    PKI_FRAME_WHERE = 6    /* to and from the process that made the id: where rank 0 listens, an id without its secret */
+    PKI_FRAME_WHERE = 6,   /* to and from the process that made the id: where rank 0 listens, an id without its secret */
+    PKI_FRAME_PLACE = 7    /* rank 0, before the welcome of a rank that joins: its rank u32, size u32 */
 };
 
 struct pki_frame {

@@ -46,7 +46,7 @@ void pki_side_take_messages(struct pki_engine *engine, struct pki_peer *peer);
 /* It is dead or has left, and all that it had sent has been taken: between hosts that may lie in the control channel still. */
 bool pki_side_is_lost(const struct pki_peer *peer);
 
-/* agree.c */
+/* mismatch.c */
 uint32_t pki_task_fingerprint(const struct pki_request *request, int size);
 void pki_task_mismatch(struct pki_task *task, int peer, uint32_t their_sig);
 /* Is what a peer says of collective `number` another one than the one that began here? Then the engine has failed. */

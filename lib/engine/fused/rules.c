@@ -36,13 +36,19 @@ static bool exchanges(enum pki_coll coll)
     return !pki_coll_shape(coll)->reduces;
 }
 
+/* Most that goes in cells between two. More than PKI_FUSED_BYTES only where it was measured to be faster: allreduce, with all the CTAs that write it. */
+static size_t pair_bytes(const struct pki_engine *e, enum pki_coll coll)
+{
+    return coll == PKI_COLL_ALLREDUCE && e->config.fused_ctas == PKI_FUSED_CTAS ? PKI_FUSED_PAIR_BYTES : PKI_FUSED_BYTES;
+}
+
 /* By way of inboxes in host memory: what is not short goes through rings, sums in one shot where two would move as many
  * bytes. */
 static enum pki_fused_kernel kernel_through_host(const struct pki_engine *e, enum pki_coll coll, size_t bytes, pk_dtype_t dtype,
                                                  pk_op_t op)
 {
     const struct pki_tuning_fused *t = &e->config.agreed->fused;
-    bool in_cells = bytes <= t->host_cells_bytes;
+    bool in_cells = bytes <= t->host_cells_bytes && bytes <= pair_bytes(e, coll);
     bool one_shot = coll != PKI_COLL_ALLREDUCE || e->config.size == 2;
 
     if (exchanges(coll))
@@ -56,12 +62,6 @@ static enum pki_fused_kernel kernel_through_host(const struct pki_engine *e, enu
     if (one_shot || bytes * (size_t)(e->config.size - 1) <= t->host_cells_bytes)
         return PKI_FUSED_FOLD;
     return PKI_FUSED_TWOSHOT;
-}
-
-/* Most that goes in cells between two. More than PKI_FUSED_BYTES only where it was measured to be faster: allreduce, with all the CTAs that write it. */
-static size_t pair_bytes(const struct pki_engine *e, enum pki_coll coll)
-{
-    return coll == PKI_COLL_ALLREDUCE && e->config.fused_ctas == PKI_FUSED_CTAS ? PKI_FUSED_PAIR_BYTES : PKI_FUSED_BYTES;
 }
 
 static enum pki_fused_kernel kernel_for(const struct pki_engine *e, enum pki_coll coll, size_t bytes, pk_dtype_t dtype, pk_op_t op)
@@ -122,9 +122,9 @@ static size_t wanted_ctas(const struct pki_engine *e, enum pki_coll coll, enum p
 {
     switch (kernel) {
     case PKI_FUSED_PUSH:
-        return e->fused.host.used ? e->config.agreed->fused.host_ctas : PKI_FUSED_CTAS;
+        return e->fused.host.used ? bytes / e->config.agreed->fused.host_bytes_a_cta : PKI_FUSED_CTAS;
     case PKI_FUSED_PUSH_SUM:
-        return e->config.agreed->fused.host_ctas;
+        return bytes / e->config.agreed->fused.host_bytes_a_cta;
     case PKI_FUSED_TWOSHOT:
         return bytes / (pki_coll_shape(coll)->in_many ? 1 : (size_t)e->config.size) / PKI_FUSED_PART_A_CTA;
     case PKI_FUSED_RELAY:

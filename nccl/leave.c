@@ -7,21 +7,32 @@
 
 /* ---- finalize ---- */
 
-/* NCCL's finalize is no error where a peer has left in good order or given up: what is unfinished is given up with it, and the state of the
- * communicator is that of one that has ended, which programs ask for after finalize. The library's log says so. A peer that has died is an
- * error. */
+/* A failure names the operation that this rank then had unfinished. */
+static bool lost_an_operation(void)
+{
+    pk_error_info_t info = { .struct_size = sizeof info };
+
+    return pkn_pk()->pk_last_error(&info) != PK_OK || info.op[0] != '\0';
+}
+
+/* NCCL's finalize is no error where a peer has left in good order or given up: what is unfinished is given up with it, and the library's log
+ * says so. A peer that has died is an error. Programs ask for the state after it: that of a communicator which has ended, unless an
+ * operation of this rank had failed before. */
 static pkn_result_t flush(struct pkn_comm *comm, void *arg)
 {
-    pk_result_t result;
+    pk_result_t before, result;
 
     (void)arg;
     if (comm->pk == NULL)
         return PKN_SUCCESS;
+    before = pkn_pk()->pk_comm_async_error(comm->pk);
     result = pkn_pk()->pk_comm_finalize(comm->pk);
-    if (result == PK_ERR_ABORTED)
-        result = PK_OK;
-    atomic_store(&comm->end, pkn_from_pk(result));
-    return pkn_from_pk(result);
+    if (result != PK_ERR_ABORTED) {
+        atomic_store(&comm->end, pkn_from_pk(result));
+        return pkn_from_pk(result);
+    }
+    atomic_store(&comm->end, before != PK_OK && lost_an_operation() ? pkn_from_pk(before) : PKN_SUCCESS);
+    return PKN_SUCCESS;
 }
 
 static pkn_result_t finalize(struct pkn_job *job)

@@ -17,6 +17,20 @@
 
 /* ---- In ---- */
 
+static void note_left_out(struct pki_survivor *s, int by, uint64_t number)
+{
+    if (s->left_out_by >= 0 && s->left_out_in <= number)
+        return;
+    s->left_out_by = by;
+    s->left_out_in = number;
+}
+
+/* Of a later agreement than this one: not yet. */
+static bool is_left_out(const struct pki_survivor *s)
+{
+    return s->left_out_by >= 0 && s->left_out_in <= s->agree.number;
+}
+
 pk_result_t pki_survive_message(struct pki_engine *e, struct pki_peer *peer, const unsigned char *bytes, size_t n)
 {
     struct pki_survivor *s;
@@ -29,7 +43,7 @@ pk_result_t pki_survive_message(struct pki_engine *e, struct pki_peer *peer, con
     if (!pki_agree_decode(bytes, n, e->config.size, &msg, s->set))
         return PK_ERR_INTERNAL;
     if (pki_agree_has(s->set, e->config.rank) && !pki_agree_has(s->agree.dead, peer->rank))
-        s->left_out_by = peer->rank;
+        note_left_out(s, peer->rank, msg.number);
     if (msg.number > s->agree.number)
         return pki_survivor_keep(&s->later, peer->rank, bytes, n) ? PK_OK
                                                                   : pki_fail(PK_ERR_MEMORY, NULL, "no memory for a message");
@@ -207,10 +221,10 @@ static bool is_over(struct pki_engine *e, uint64_t *returned_ns)
     pki_survivor_send_unsent(e);
     if (e->failure.aborted && s->ended == PK_OK)
         s->ended = PK_ERR_ABORTED;
-    if (s->ended != PK_OK)
+    if (s->ended != PK_OK || is_left_out(s))
         return true;
     if (s->agree.state != PKI_AGREE_RETURNED)
-        return s->left_out_by >= 0;
+        return false;
     if (*returned_ns == 0)
         *returned_ns = pki_now_ns();
     return may_leave(e, pki_now_ns() - *returned_ns);
@@ -286,7 +300,7 @@ static pk_result_t outcome(struct pki_engine *e, struct pki_agreement *a)
     if (s->ended != PK_OK)
         return pki_fail(s->ended, &where,
                         s->ended == PK_ERR_MEMORY ? "no memory for a message to the others" : "aborted by this rank");
-    if (s->agree.state != PKI_AGREE_RETURNED) /* else the others leave this rank out of a later agreement */
+    if (is_left_out(s))
         return left_out(s, &where);
     a->all = s->agree.value.all;
     a->last = s->agree.value.last;

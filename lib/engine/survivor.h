@@ -23,6 +23,7 @@ struct pki_survivor {
     int awaited[3], nawaited;   /* whom this rank waits for; -1: not known yet */
     uint64_t waits_ns, said_ns; /* since when it waits for them; when it has last said that it is here */
     int left_out_by;           /* a rank for which this one counts as dead; -1: none */
+    uint64_t left_out_in;      /* the first agreement in which it does */
     int refused_by, refusal;   /* the last message that the system did not take: to whom, errno; 0: there was none */
     bool running;
     pk_result_t ended;         /* PK_OK, or why this rank ends without an answer: PK_ERR_ABORTED, PK_ERR_MEMORY */

@@ -85,7 +85,7 @@ __device__ void clear_range(const one_shot &s, uint64_t begin, uint32_t bytes)
         store_pair(begin, i, 0, 0);
 }
 
-/* Nobody writes cells or marks in an epoch of 0 bytes. */
+/* Nobody writes cells, marks or flags in an epoch of 0 bytes. */
 __device__ void clear(const one_shot &s)
 {
     for (uint32_t r = 0; r < s.args.size; r++) {
@@ -95,6 +95,7 @@ __device__ void clear(const one_shot &s)
             continue;
         clear_range(s, half + PKI_FUSED_CELLS, PKI_FUSED_PARTS - PKI_FUSED_CELLS);
         clear_range(s, half + PKI_FUSED_MARKS, PKI_FUSED_MARKS_BYTES);
+        clear_range(s, half + PKI_FUSED_FLAGS, 2 * PKI_FUSED_CTAS * PKI_FUSED_FLAG_BYTES);
     }
     if (blockIdx.x == 0 && threadIdx.x == 0)
         ((volatile pki_fused_state *)s.args.state)->fallen = 0;

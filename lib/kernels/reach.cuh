@@ -65,7 +65,8 @@ __device__ __forceinline__ void raise(const pki_fused_args &args, uint32_t epoch
     asm volatile("st.relaxed.sys.global.u32 [%0], %1;" ::"l"(flag_of(peer_half(args, epoch, threadIdx.x), which)), "r"(epoch) : "memory");
 }
 
-/* Lane p of the first warp waits for the same CTA of rank p. False: this one has to stop. */
+/* Lane p of the first warp waits for the same CTA of rank p, whose next word in this half comes only behind what this CTA does
+ * after it: so it is this epoch's or an older one, which may be any number. False: this one has to stop. */
 template <typename Check, typename Report>
 __device__ __forceinline__ bool await(const pki_fused_args &args, uint32_t epoch, uint32_t which, Check check, Report report, uint32_t *verdict)
 {
@@ -80,7 +81,7 @@ __device__ __forceinline__ bool await(const pki_fused_args &args, uint32_t epoch
 
                 if (watches)
                     asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(flag) : "l"(address) : "memory");
-                return (int32_t)(flag - epoch) >= 0 && check();
+                return flag == epoch && check();
             },
             report);
     }

@@ -349,23 +349,27 @@ static void given_up(void)
         MUST(ncclCommDestroy(comms[g]));
 }
 
-/* A rank that waits in vain aborts its communicator. The other, which has nothing to do with that, is told, and ends its own in good order. */
-static void after_an_abort(void)
+/* A rank that waits in vain aborts its communicator. The other is told, and ends its own in good order. Its state then tells whether an operation of
+ * its own was lost with that. */
+static void after_an_abort(bool has_lost)
 {
     pkn_result_t state = PKN_SUCCESS;
     pkn_comm_t comms[2];
-    struct rank r = { 0 };
+    struct rank ranks[2];
 
-    prepare(&r, 1);
+    for (int g = 0; g < 2; g++)
+        prepare(&ranks[g], g);
     MUST(ncclCommInitAll(comms, 2, NULL));
-    MUST(ncclAllReduce(r.buffer, r.buffer, COUNT, PKN_FLOAT32, PKN_SUM, comms[1], r.stream));
+    for (int g = has_lost ? 0 : 1; g < 2; g++)
+        MUST(ncclRecv(ranks[g].buffer, COUNT, PKN_FLOAT32, 1 - g, comms[g], ranks[g].stream));
     MUST(ncclCommAbort(comms[1]));
     for (double until = bed_now_ms() + 30000; state == PKN_SUCCESS && bed_now_ms() < until; usleep(1000))
         MUST(ncclCommGetAsyncError(comms[0], &state));
     check(state == PKN_REMOTE_ERROR, "the other rank hears of an abort (%d)", (int)state);
     check(ncclCommFinalize(comms[0]) == PKN_SUCCESS, "and ends its communicator: %s", ncclGetLastError(NULL));
     MUST(ncclCommGetAsyncError(comms[0], &state));
-    check(state == PKN_SUCCESS, "which has ended in good order, as PyTorch asks for after finalize (%d)", (int)state);
+    check(state == (has_lost ? PKN_REMOTE_ERROR : PKN_SUCCESS), "%s (%d)",
+          has_lost ? "whose state says that an operation was lost" : "which is in no error, as PyTorch asks for after finalize", (int)state);
     MUST(ncclCommDestroy(comms[0]));
 }
 
@@ -553,7 +557,8 @@ int main(void)
     abort_of_operation();
     abort_of_destroy();
     given_up();
-    after_an_abort();
+    after_an_abort(false);
+    after_an_abort(true);
     handles_are_kept_apart();
     unused_ids();
     registrations();

@@ -31,7 +31,7 @@ static pk_result_t swap_all(struct pk_comm *comm)
 pk_result_t pki_comm_place_inboxes(struct pk_comm *comm)
 {
     bool apart;
-    pk_result_t result;
+    pk_result_t result, news;
 
     if (!pki_engine_may_fuse(comm->engine))
         return PK_OK;
@@ -40,7 +40,11 @@ pk_result_t pki_comm_place_inboxes(struct pk_comm *comm)
         return result;
     pki_engine_host_inbox_open(comm->engine);
     result = swap_all(comm);
-    if (result == PK_OK)
+    if (result == PK_OK) {
         pki_engine_host_inbox_ready(comm->engine);
-    return result;
+        return PK_OK;
+    }
+    /* Who leaves init says on the side sockets that it does, which is no descriptor; why is said at the meeting. */
+    news = pki_bootstrap_news(comm->bootstrap);
+    return news != PK_OK ? news : result;
 }

@@ -108,6 +108,8 @@ void pki_engine_fused_start(struct pki_engine *e, int ctas)
     pki_waiting_return(e->ordinal, e->fused.places - ctas);
     e->fused.places = e->config.fused_ctas = ctas;
     e->fused.on = ctas > 0;
+    if (!e->fused.on && e->fused.host.used)
+        pki_fused_close(e); /* pinned memory that nobody uses */
 }
 
 /* ---- epochs and turns ---- */

@@ -106,6 +106,8 @@ enum pki_fused_kernel pki_fused_kernel(const struct pki_engine *e, const struct 
 
 bool pki_fused_is_replayed(const struct pki_engine *e, const struct pki_request *r)
 {
+    if (e->fused.host.used) /* captures go from GPU to GPU */
+        return false;
     switch (pki_fused_kernel(e, r)) {
     case PKI_FUSED_EXCHANGE:
     case PKI_FUSED_FOLD:

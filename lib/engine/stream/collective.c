@@ -280,7 +280,7 @@ static bool is_open_at_once(const struct pki_task *task, const struct pki_moment
 {
     if (moment->kind != PKI_MOMENT_OPEN)
         return false;
-    return task->plan->ordered ? moment->level == 0 : task->plan->steps[moment->step].deps == 0;
+    return task->plan->steps[moment->step].deps == 0 && (!task->plan->ordered || moment->level == 0);
 }
 
 /* Before a peer is told that IN is ready. */

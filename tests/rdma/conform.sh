@@ -60,7 +60,7 @@ failing() {
     local cases hit mended
     for cases in 40 1000; do # on a fast machine more, so that some fail
         conform "queue pairs fail, the lane's too" 2 2 $cases $wire PK_QPS=2 PICKLE_TEST_VERBOSE=1 RANKS_PRELOAD="$bin/rdma-shim.so" SHIM_KILL_EVERY=700
-        hit=$(grep -c 'is put into error' /tmp/log) mended=$(grep -c 'new queue pairs stand' /tmp/log)
+        hit=$(grep -c 'is put into error' /tmp/log) mended=$(grep -c 'new queue pairs are connected' /tmp/log)
         [ "$hit" -eq 0 ] || break
     done
     [ "$mended" -gt 0 ]
@@ -76,7 +76,7 @@ flapping() {
     } &
     flapper=$!
     conform "the link goes down and up" 2 2 10 $wire PICKLE_TEST_VERBOSE=1
-    echo "at both ends together queue pairs were made anew $(grep -c 'new queue pairs stand' /tmp/log) times; \
+    echo "at both ends together queue pairs were made anew $(grep -c 'new queue pairs are connected' /tmp/log) times; \
 $(grep -c 'was completed for 8 s; ' /tmp/log) of them because a device had forgotten requests"
     kill $flapper
     wait $flapper 2>/dev/null

@@ -29,7 +29,7 @@ damage "the wire loses all for a second" ok 3 1048576 2 \
 # rxe fails a queue pair at once when a packet meets the interface down: new ones are made when it is up again. Where none met it, none need be.
 wrapper=(env EXPECT_DAMAGE=1)
 damage "the link goes down and up again" ok 4 1048576 2 'ip link set eth1 down; sleep 1; wire_again'
-! grep -q 'the queue pairs are made anew' /tmp/log || grep -q 'new queue pairs stand' /tmp/log
+! grep -q 'the queue pairs are made anew' /tmp/log || grep -q 'new queue pairs are connected' /tmp/log
 outcome "and queue pairs that failed were made anew" $?
 wrapper=()
 within=16

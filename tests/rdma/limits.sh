@@ -11,7 +11,7 @@ shim() { wrapper=(env LD_PRELOAD="$bin/rdma-shim.so" PK_QPS=2 "$@"); }
 locked() { wrapper=(setpriv --bounding-set=-ipc_lock --inh-caps=-ipc_lock bash -c "ulimit -l $1; exec \"\$@\"" --); }
 
 mended() {
-    grep -q 'new queue pairs stand' /tmp/log
+    grep -q 'new queue pairs are connected' /tmp/log
     outcome "and queue pairs were made anew" $?
 }
 RANK0=SHIM_KILL_QP=3000:1

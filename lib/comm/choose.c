@@ -173,7 +173,7 @@ static struct rule allreduce(const struct pki_chooser *c, size_t bytes)
         return (struct rule){ PKI_HALVING, "many ranks: few hops" };
     if (!is_few(c))
         return (struct rule){ PKI_RING, "long, among many ranks: in a ring each link carries the fewest bytes" };
-    if (c->hosts == 1 && c->gpus && bytes >= (c->size > 2 ? t->staggered_min_bytes : t->staggered_pair_min_bytes))
+    if (c->hosts == 1 && c->gpus && bytes >= t->staggered_min_bytes)
         return (struct rule){ PKI_STAGGERED, IN_PIECES };
     return (struct rule){ PKI_DIRECT, IN_RANK_ORDER };
 }

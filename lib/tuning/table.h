@@ -247,9 +247,8 @@ VALUE(coll, uint64_t, one_shot_root_max_bytes, 384 << 10)
 VALUE(coll, uint64_t, one_shot_root_max_work, 32 << 10)
 /* Up to here hops cost more than bytes, among many ranks or hosts. Chosen. */
 VALUE(coll, uint64_t, few_hops_max_bytes, 64 << 10)
-/* Allreduce of two GPUs in pieces; of more, and reduce_scatter from so much in all on, if there is no kernel for it.
+/* Allreduce of GPUs in pieces, and reduce_scatter of more than two from so much in all on, if there is no kernel for it.
  * Measured, 2 and 4 H200 (docs/design/0005). */
-VALUE(coll, uint64_t, staggered_pair_min_bytes, 64 << 20)
 VALUE(coll, uint64_t, staggered_min_bytes, 64 << 20)
 /* Across hosts: up to here, times the ranks, one rank of a host speaks for it, but not beyond the second (docs/design/0011). */
 VALUE(coll, uint64_t, node_leader_max_bytes_per_rank, 16 << 10)

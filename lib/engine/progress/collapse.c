@@ -28,8 +28,6 @@ void pki_graphs_release(struct pki_engine *e)
         pki_watchdog_open_slots(e);
 }
 
-/* Every stream and thread that waits is let go, every task ends, and before that what transports do with its memory. Runs once, where nothing
- * else is half done. */
 /* The buffers of receives are their callers' again. What puts have come to is still counted. */
 static void cancel_receives(struct pki_iface *iface)
 {
@@ -43,6 +41,8 @@ static void cancel_receives(struct pki_iface *iface)
     }
 }
 
+/* Every stream and thread that waits is let go, every task ends, and before that what transports do with its memory. Runs once,
+ * where nothing else is half done. */
 void pki_engine_collapse(struct pki_engine *e)
 {
     struct pki_list *node;

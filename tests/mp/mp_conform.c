@@ -54,7 +54,7 @@ static void by_mpirun(void)
 {
     static const struct ranks_hooks hooks = { .before = ranks_forget };
     char mpirun[4200];
-    char *argv[] = { mpirun, "--allow-run-as-root", "--oversubscribe", "-n", "2", conform, "--env", "--cases", "80", NULL };
+    char *argv[] = { mpirun, "--allow-run-as-root", "--oversubscribe", "-n", "2", conform, "--env", "--cases", "40", NULL };
 
     if (!find_mpirun(mpirun, sizeof mpirun)) {
         printf("SKIPPED: there is no mpirun here\n");
@@ -68,12 +68,12 @@ int main(void)
 {
     find_conform();
     if (getenv("PICKLE_TEST_HOSTS") != NULL) { /* net.* do more of it, under mpirun too */
-        by_environment(2, "60");
-        by_environment(4, "25");
+        by_environment(2, "40");
+        by_environment(4, "15");
         return report_end();
     }
-    by_environment(2, "120");
-    by_environment(4, "60");
+    by_environment(2, "80");
+    by_environment(4, "40");
     by_mpirun();
     return report_end();
 }

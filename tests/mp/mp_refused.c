@@ -136,7 +136,7 @@ static int rank_main(void)
     pk_log_set_callback(count_warnings, NULL);
     passed = must(pk_comm_init(&parent, &config), "pk_comm_init") && must(pk_stream_create(&stream), "pk_stream_create");
     for (size_t i = 0; i < turns_count && passed; i++)
-        for (int number = 0; number < 27 && passed; number += ranks_size() == 2 ? 2 : 5)
+        for (int number = 0; number < 27 && passed; number += ranks_size() == 2 ? 4 : 7)
             passed = try_one(parent, stream, &turns[i], number);
     if (!passed)
         _exit(1);

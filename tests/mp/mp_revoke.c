@@ -16,7 +16,7 @@
 #include "ranks.h"
 
 #define MIB 48
-#define ROUNDS 16
+#define ROUNDS 10
 #define LATE_ROUNDS 2  /* of them the last: the sender comes when the receiver has given up */
 #define SENT 0x11
 #define REUSED 0xa5
@@ -93,7 +93,7 @@ static void round_of(pk_comm_t *parent, int rank, unsigned char *bytes, int numb
 }
 
 #define FLOATS (2u << 20)
-#define SUMS 40
+#define SUMS 24
 #define SUM_US 150 /* times the round's number */
 
 static void fill(float *at, float value)

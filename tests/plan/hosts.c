@@ -7,9 +7,9 @@
 #include "coll/hosts.h"
 #include "plan_model.h"
 
-#define CASES_SMALL 2000
+#define CASES_SMALL 1000
 #define RANKS_SMALL 10
-#define CASES_LARGE 60
+#define CASES_LARGE 30
 #define RANKS_LARGE 64
 
 static bool is_across_hosts(const struct pki_algorithm *algorithm)

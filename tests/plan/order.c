@@ -191,7 +191,7 @@ Test(order, no_queue_stands_across_hosts)
     static const int maps[][RANKS_FEW] = { { 0, 0, 0, 1, 1, 1, 2, 2, 2 }, { 0, 1, 2, 0, 1, 2, 0, 1, 0 }, { 0, 1, 2, 3, 4, 5, 6, 7, 8 } };
 
     for (int m = 0; m < 3; m++)
-        for (int size = 2; size <= RANKS_FEW; size++) {
+        for (int size = 2 + m % 2; size <= RANKS_FEW; size += m == 0 ? 1 : 2) {
             struct pki_hosts *hosts;
 
             cr_assert_eq(pki_hosts_make(maps[m], size, &hosts), PK_OK);

@@ -6,9 +6,9 @@
 
 #include "plan_model.h"
 
-#define CASES 4000
+#define CASES 2000
 #define SIZE_MAX_RANKS 9
-#define MANY_CASES 150
+#define MANY_CASES 78
 #define MANY_EVERY 6 /* of them one on up to MANY_RANKS ranks, the others on up to SOME_RANKS: time grows with their cube */
 #define SOME_RANKS 20
 #define MANY_RANKS 64

@@ -2,7 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # What only a machine with GPUs can show: builds, installs into a prefix of its own, runs every test that needs a real GPU and
 # measures beside NCCL. One line a step; everything they printed is in the output folder. Exit 1 when a step failed, 77 without a GPU.
-# usage: scripts/gpu.sh [-o FOLDER] [tests] [programs] [figures] [experiments] [frameworks] [demo]     default: tests figures, build/gpu-out
+# usage: scripts/gpu.sh [-o FOLDER] [tests] [programs] [figures] [against] [experiments] [frameworks] [demo]
+#     default: tests figures, build/gpu-out
+# against: turn by turn beside another build of the library, whose libpickle.so is in the folder AGAINST; AGAINST_SECONDS bounds it
 # frameworks: training and inference by torch, over NCCL and libpickle turn by turn (bench/frameworks)
 # programs: programs of NCCL, unchanged, over libnccl.so.2 of this tree; NCCL_TESTS names a folder with nccl-tests' *_perf
 set -uo pipefail
@@ -153,6 +155,12 @@ figures() {
     [ "$count" -lt 2 ] || step beside 120 bash -c 'on "$@"' on 2 build/gpu-bench/overlap/pickle-perf-overlap --turns 1 --nccl --bare --csv "$out/beside.csv"
 }
 
+against() {
+    [ "$count" -ge 2 ] && [ -n "${AGAINST:-}" ] || { echo "against: not run, AGAINST names no folder or two GPUs are not here"; return; }
+    step against $((${AGAINST_SECONDS:-400} + 120)) bench/against --parts 2-gpus --seconds "${AGAINST_SECONDS:-400}" \
+        build/gpu-bench "$AGAINST" "$out/against.d"
+}
+
 experiments() {
     step examples 120 bash -c 'cmake -S examples -B build/gpu-examples -G Ninja -DCMAKE_BUILD_TYPE=Release -DCMAKE_PREFIX_PATH="$1" &&
         cmake --build build/gpu-examples' - "$prefix"
@@ -178,6 +186,7 @@ step build 300 bash -c "$(declare -f build_all); build=$build prefix=$prefix; bu
 [[ $wanted != *" tests "* ]] || tests
 [[ $wanted != *" programs "* ]] || programs
 [[ $wanted != *" figures "* ]] || figures
+[[ $wanted != *" against "* ]] || against
 [[ $wanted != *" experiments "* ]] || experiments
 [[ $wanted != *" frameworks "* ]] || frameworks
 [[ $wanted != *" demo "* ]] || step demo 240 bash scripts/demo.sh

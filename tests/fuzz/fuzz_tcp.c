@@ -7,7 +7,7 @@
 
 #include "targets.h"
 #include "tcp_pair.h"
-#include "transport/tcp/reach.h"
+#include "transport/tcp/conn/reach.h"
 
 static void say(int fd, const void *bytes, size_t count)
 {

@@ -6,7 +6,7 @@
 #include <unistd.h>
 
 #include "tcp_pair.h"
-#include "transport/tcp/reach.h"
+#include "transport/tcp/conn/reach.h"
 #include "util/text.h"
 
 static struct sockaddr_storage ipv4(const char *text)

@@ -2,7 +2,7 @@
 /* Rounds of progress: what the kernel tells of, and what is looked at without being told. */
 #include <sys/epoll.h>
 
-#include "transport/tcp/reach.h"
+#include "transport/tcp/conn/reach.h"
 #include "tuning/tuning.h"
 #include "util/clock.h"
 

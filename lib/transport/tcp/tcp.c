@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The tcp transport: interfaces and endpoints made and closed. */
-#include "transport/tcp/reach.h"
+#include "transport/tcp/conn/reach.h"
 
 #include <errno.h>
 #include <stdio.h>

@@ -380,7 +380,7 @@ void pki_tcp_ctrl_close(struct pki_tcp_ep *ep); /* say that this rank leaves, an
  * chunks are about to be given up. */
 uint64_t pki_tcp_sent_before(const struct pki_tcp_ep *ep, bool leaves);
 
-/* ---- data.c: chunks, out ---- */
+/* ---- put.c: chunks, out ---- */
 
 pk_result_t pki_tcp_put(struct pki_put *put);
 void pki_tcp_data_write(struct pki_tcp_link *link);

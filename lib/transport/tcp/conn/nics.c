@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 #include "topology/topology.h"
-#include "transport/tcp/reach.h"
+#include "transport/tcp/conn/reach.h"
 #include "util/env.h"
 #include "util/fd.h"
 #include "util/netif.h"

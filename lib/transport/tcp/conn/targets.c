@@ -5,7 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "transport/tcp/reach.h"
+#include "transport/tcp/conn/reach.h"
 #include "util/clock.h"
 #include "util/fd.h"
 #include "util/text.h"

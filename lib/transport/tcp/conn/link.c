@@ -8,7 +8,7 @@
 #include <sys/epoll.h>
 #include <unistd.h>
 
-#include "transport/tcp/reach.h"
+#include "transport/tcp/conn/reach.h"
 #include "util/auth.h"
 #include "util/clock.h"
 #include "util/fd.h"

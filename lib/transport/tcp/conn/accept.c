@@ -6,7 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "transport/tcp/reach.h"
+#include "transport/tcp/conn/reach.h"
 #include "tuning/tuning.h"
 #include "util/auth.h"
 #include "util/clock.h"

@@ -8,12 +8,6 @@
 
 #define AWAY_NS (50 * PKI_NS_PER_MS) /* without a look at the timers: the rank was not in the library */
 
-void pki_tcp_link_ready(struct pki_tcp_link *link)
-{
-    if (pki_list_empty(&link->ready))
-        pki_list_push(&link->ep->iface->ready, &link->ready);
-}
-
 static void link_event(struct pki_tcp_link *link, uint32_t events)
 {
     if (link->state != PKI_TCP_UP) {

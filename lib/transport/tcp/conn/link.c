@@ -46,6 +46,18 @@ void pki_tcp_source_remove(struct pki_tcp_source *source)
     source->fd = -1;
 }
 
+void pki_tcp_link_ready(struct pki_tcp_link *link)
+{
+    if (pki_list_empty(&link->ready))
+        pki_list_push(&link->ep->iface->ready, &link->ready);
+}
+
+void pki_tcp_look_again(struct pki_tcp_link *link)
+{
+    link->readable = true;
+    pki_tcp_link_ready(link);
+}
+
 void pki_tcp_link_drop(struct pki_tcp_link *link)
 {
     pki_tcp_recall(link);

@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* ack/: what the peer has not acknowledged is kept. */
+#ifndef PKI_TCP_ACK_H
+#define PKI_TCP_ACK_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct pki_tcp_ep;
+struct pki_tcp_link;
+struct pki_tcp_slot;
+
+struct pki_tcp_retransmit { /* copies of chunks whose puts did not wait (retransmit.c), in a ring: bytes [head, end) */
+    char *ring; /* NULL until there is one */
+    uint64_t head, end;
+    uint64_t frames; /* of link 1 up to the last of them */
+    bool never;      /* the connection has been made anew: who leaves could not tell whether the last ones have come */
+};
+
+/* ---- retransmit.c: copies of short chunks, so that a put need not wait ---- */
+
+/* The slot's chunk, all of its move's put and the link's next, is to be kept where that can be. */
+void pki_tcp_copy_keep(struct pki_tcp_link *link, struct pki_tcp_slot *slot);
+/* The peer has it. */
+void pki_tcp_copy_ends(struct pki_tcp_ep *ep, const struct pki_tcp_slot *slot);
+/* The chunk has been written: it is copied, and counts as acknowledged for its put. */
+void pki_tcp_copy_released(struct pki_tcp_ep *ep, struct pki_tcp_slot *slot);
+/* The peer has all of them, or its kernel has. */
+bool pki_tcp_copies_are_out(const struct pki_tcp_ep *ep);
+
+#endif

@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* chan/: the control channel of a pair of ranks: messages in their order, and its end. */
+#ifndef PKI_TCP_CHAN_H
+#define PKI_TCP_CHAN_H
+
+#include "transport/tcp/wire.h"
+#include "transport/transport.h"
+
+struct pki_tcp_ep;
+struct pki_tcp_link;
+
+struct pki_tcp_ctrl {
+    struct pki_tcp_link *link;
+
+    /* out: a ring, bytes [head, end) kept, [sent, end) not yet written; acknowledgements go between frames */
+    unsigned char *tx;
+    uint64_t tx_head, tx_sent, tx_end;
+    size_t acks_bytes, acks_sent;
+    bool acks_due;
+
+    /* in: [head, scan) whole frames, [scan, tail) part of one */
+    unsigned char *rx;
+    size_t rx_head, rx_scan, rx_tail;
+    size_t rx_unreported; /* bytes of frames that have not been acknowledged */
+
+    unsigned char acks[PKI_TCP_LINKS_MAX * (PKI_TCP_HEADER_BYTES + PKI_TCP_ACK_BYTES)];
+};
+
+/* ---- ctrl.c: messages ---- */
+
+/* For this message on the control channel. */
+bool pki_tcp_has_room(const struct pki_tcp_ep *ep, const struct pki_msg *msg);
+pk_result_t pki_tcp_send(struct pki_ep *ep, const struct pki_msg *msg, const void *payload);
+bool pki_tcp_peek(struct pki_ep *ep, struct pki_msg *msg, const void **payload);
+void pki_tcp_pop(struct pki_ep *ep);
+/* Read what has come; true when something has. */
+bool pki_tcp_ctrl_read(struct pki_tcp_ctrl *ctrl);
+/* Write what waits, acknowledgements that are due among it. */
+void pki_tcp_ctrl_flush(struct pki_tcp_ctrl *ctrl);
+/* A shutdown message there may have waited for what has come by another connection. */
+void pki_tcp_ctrl_look(struct pki_tcp_ep *ep);
+/* Is there a message of kind SIDE that has not been popped? */
+bool pki_tcp_ctrl_has_news(const struct pki_tcp_ctrl *ctrl);
+/* Before and after a new connection. */
+void pki_tcp_ctrl_rewind(struct pki_tcp_ctrl *ctrl);
+void pki_tcp_ctrl_acked(struct pki_tcp_ctrl *ctrl, uint64_t frames);
+/* Behind what is kept there already; there is room. */
+void pki_tcp_ctrl_write(struct pki_tcp_ctrl *ctrl, const void *data, size_t bytes);
+
+/* ---- shutdown.c ---- */
+
+void pki_tcp_ctrl_close(struct pki_tcp_ep *ep); /* say that this rank leaves, and see it out, waiting a moment at most */
+/* So many chunks on link 1 the peer has to have had before it hears how this rank fares. `leaves`: in good order, else the
+ * chunks are about to be given up. */
+uint64_t pki_tcp_sent_before(const struct pki_tcp_ep *ep, bool leaves);
+
+#endif

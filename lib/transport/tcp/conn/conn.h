@@ -1,0 +1,109 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * conn/: connections. Where this rank listens and its peers do, how a connection is made, proved, broken, made
+ * again and given up. What goes over them is the affair of chan/ and data/. reach.h has what concerns addresses.
+ */
+#ifndef PKI_TCP_CONN_H
+#define PKI_TCP_CONN_H
+
+#include <sys/socket.h>
+
+#include "transport/tcp/wire.h"
+#include "transport/transport.h"
+#include "util/log.h"
+
+#define PKI_TCP_UNPROVEN_MAX 64       /* connections that have not proved themselves */
+#define PKI_TCP_REPORT_BYTES 400
+#define PKI_TCP_TARGETS 16 /* addresses of a peer that are tried, link-local ones by each interface */
+
+struct pki_tcp_ep;
+struct pki_tcp_iface;
+struct pki_tcp_link;
+
+enum pki_tcp_how {
+    PKI_TCP_LOOPBACK, /* one address, for this machine */
+    PKI_TCP_NAMED,    /* a listener at each interface that PK_IFNAME names, from which connections are made, too */
+    PKI_TCP_ALL       /* all addresses of this process; the kernel chooses from which one connections are made */
+};
+
+struct pki_tcp_target { /* an address of the peer's, with the scope of this host */
+    struct sockaddr_storage address;
+    /* SILENT: it accepts, and does not answer */
+    enum { PKI_TCP_UNTRIED, PKI_TCP_TRYING, PKI_TCP_NO_ANSWER, PKI_TCP_FAILED } state;
+    int error; /* FAILED: errno; 0: closed by who listens there, or it is somebody else */
+};
+
+/* What an epoll event points at. */
+struct pki_tcp_source {
+    enum { PKI_TCP_LISTENER, PKI_TCP_LINK, PKI_TCP_UNPROVEN } kind;
+    int fd; /* -1: none */
+};
+
+enum pki_tcp_state {
+    PKI_TCP_IDLE,       /* ep_connect has not been called */
+    PKI_TCP_WAITING,    /* not standing: the connecting end tries again at retry_ns, the other waits */
+    PKI_TCP_PROBING,    /* accepting end of a broken control channel: looks whether the peer's process still listens */
+    PKI_TCP_CONNECTING, /* the kernel connects */
+    PKI_TCP_CHALLENGED, /* hello sent, the challenge has not come */
+    PKI_TCP_UP,
+    PKI_TCP_OVER        /* the endpoint is dead, or the peer has left in good order */
+};
+
+struct pki_tcp_unproven {
+    struct pki_tcp_source source;
+    unsigned char in[PKI_TCP_HELLO_BYTES];
+    size_t have;
+    bool challenged;
+    struct pki_tcp_hello hello;
+    unsigned char hello_bytes[PKI_TCP_HELLO_BYTES];
+    struct pki_tcp_challenge challenge;
+    uint64_t until_ns;
+};
+
+/* ---- link.c: the life of a connection ---- */
+
+/* Watch `fd` for the sake of `source`, which has it from then on. */
+bool pki_tcp_source(struct pki_tcp_iface *iface, struct pki_tcp_source *source, int fd, bool both_ways);
+void pki_tcp_source_remove(struct pki_tcp_source *source);
+/* The connection goes, if there is one. */
+void pki_tcp_link_drop(struct pki_tcp_link *link);
+/* Put the link where progress finds it. */
+void pki_tcp_link_ready(struct pki_tcp_link *link);
+/* And have it read. */
+void pki_tcp_look_again(struct pki_tcp_link *link);
+void pki_tcp_socket_options(const struct pki_tcp_iface *iface, int fd);
+
+/* The connection failed, with `error` (an errno; 0: closed by the other end): it will be made again. */
+void pki_tcp_link_broken(struct pki_tcp_link *link, int error);
+/* It stands, on `fd`; the peer has had `received` frames. False: that cannot be, `fd` stays the caller's. */
+bool pki_tcp_link_up(struct pki_tcp_link *link, int fd, uint64_t received);
+/* An event on a connection that does not stand yet. */
+void pki_tcp_link_step(struct pki_tcp_link *link);
+/* `away_ns`: for so long nobody has looked, and what came meanwhile has not been read. */
+void pki_tcp_link_timers(struct pki_tcp_link *link, uint64_t now, uint64_t away_ns);
+/* A time limit, put off by `away_ns`, but not beyond `at_most`. */
+static inline uint64_t pki_tcp_put_off(uint64_t until, uint64_t away_ns, uint64_t at_most)
+{
+    return until + away_ns < at_most ? until + away_ns : at_most;
+}
+void pki_tcp_link_health(struct pki_tcp_link *link);
+/* There is something that the timers have to look at, from now on. */
+void pki_tcp_trouble(struct pki_tcp_iface *iface);
+/* A connection that is being made is begun anew. */
+void pki_tcp_try_again(struct pki_tcp_link *link);
+/* Nothing more can be done with this peer: the error is recorded with this text, and `error` (an errno, or 0), everything in
+ * flight ends. */
+void pki_tcp_lost(struct pki_tcp_ep *ep, int error, const char *fmt, ...) PKI_PRINTF(3, 4);
+/* The peer leaves in good order: the control channel is read to its end. */
+void pki_tcp_is_shutting_down(struct pki_tcp_ep *ep);
+/* And that was it. */
+void pki_tcp_left(struct pki_tcp_ep *ep);
+/* Only the control channel is left of it: chunks under way, puts and grants are given up. */
+void pki_tcp_data_give_up(struct pki_tcp_ep *ep);
+/* HMAC over a label, the hello and the challenge's nonce and count. */
+pk_result_t pki_tcp_prove(const struct pki_tcp_iface *iface, const char *label, const unsigned char hello[PKI_TCP_HELLO_BYTES],
+                          const struct pki_tcp_challenge *challenge, unsigned char mac[PKI_TCP_MAC_BYTES]);
+#define PKI_TCP_LABEL_ACCEPT "pickle tcp accept"
+#define PKI_TCP_LABEL_CONNECT "pickle tcp connect"
+
+#endif

@@ -1,0 +1,148 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* data/: chunks of transfers. They go out of puts, and come into buffers that were granted; threads move long ones. */
+#ifndef PKI_TCP_DATA_H
+#define PKI_TCP_DATA_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <sys/types.h>
+
+#include "transport/tcp/wire.h"
+#include "transport/transport.h"
+#include "tuning/tuning.h"
+
+struct pki_tcp_ep;
+struct pki_tcp_iface;
+struct pki_tcp_link;
+
+struct pki_tcp_move { /* a put in flight */
+    struct pki_list node; /* ep->puts, or free_moves */
+    struct pki_put *put;
+    size_t issued, acked;
+};
+
+struct pki_tcp_slot { /* a chunk that the peer has not acknowledged */
+    struct pki_tcp_move *move; /* NULL: its put has ended: `src` is a copy of it */
+    const char *src;
+    uint32_t bytes;
+    uint64_t copy_end; /* where in ep->retransmit's ring a copy ends, so that its put need not wait; 0: there is none */
+    unsigned char head[PKI_TCP_DATA_HEAD_BYTES];
+};
+
+/* Half a link that may be lent to a thread for the rest of one chunk (threads.c). */
+struct pki_tcp_job {
+    struct pki_list node; /* iface->offloaded */
+    struct pki_tcp_link *link;
+    bool out, offloaded;
+    size_t bytes, moved;    /* to be moved, and moved */
+    bool blocked;           /* the kernel has nothing more, or no room */
+    bool failed;            /* with `error`; 0: closed by the other end */
+    int error;
+    atomic_bool recalled, ended;
+};
+
+struct pki_tcp_thread {
+    pthread_t id;
+    struct pki_tcp_threads *all;
+    _Atomic(struct pki_tcp_job *) job;
+    _Atomic uint32_t asleep; /* a futex */
+};
+
+struct pki_tcp_threads {
+    int n, max; /* started, when there is something for them to do, and to be started */
+    unsigned stamp;
+    atomic_bool over;
+    struct pki_tcp_thread thread[PKI_TCP_THREADS_MAX];
+};
+
+struct pki_tcp_unexpected { /* a chunk that has come before its receive was posted */
+    struct pki_list node; /* ep->unexpected_queue */
+    struct pki_arrival arrival; /* of the first chunk of a transfer: told until a receive takes it */
+    struct pki_tcp_chunk chunk;
+    bool whole; /* all of it is here, and acknowledged */
+    char payload[];
+};
+
+struct pki_tcp_out_of_order { /* bytes of a grant that came before others in front of them */
+    struct pki_recv *grant;
+    size_t begin, end;
+};
+
+/* ---- put.c: chunks, out ---- */
+
+pk_result_t pki_tcp_put(struct pki_put *put);
+void pki_tcp_data_write(struct pki_tcp_link *link);
+void pki_tcp_moves_open(struct pki_tcp_ep *ep);
+
+/* Hand chunks of the puts that wait to links with free slots. */
+void pki_tcp_data_stripe(struct pki_tcp_ep *ep);
+void pki_tcp_data_acked(struct pki_tcp_link *link, uint64_t frames);
+void pki_tcp_data_lost(struct pki_tcp_ep *ep); /* every put ends with PK_ERR_PEER */
+
+/* For whoever has the half of the link; the result is the system call's. What is left of the chunk being written, of which
+ * `written` is what has gone. */
+ssize_t pki_tcp_chunk_send(struct pki_tcp_link *link);
+/* Whatever of that chunk a thread has written. */
+void pki_tcp_chunk_sent(struct pki_tcp_link *link);
+/* The peer says that it has had so many chunks. False: that cannot be. */
+bool pki_tcp_data_was_sent(struct pki_tcp_link *link, uint64_t frames);
+
+/* ---- incoming.c: chunks, in ---- */
+
+void pki_tcp_data_read(struct pki_tcp_link *link);
+/* Both ways: a new connection begins with what the peer has not had. */
+void pki_tcp_data_rewind(struct pki_tcp_link *link);
+/* For whoever has the half of the link; the result is the system call's. What is left of the chunk being received after
+ * `done` bytes more, and the head of the next one. */
+ssize_t pki_tcp_chunk_receive(struct pki_tcp_link *link, size_t done);
+/* So many bytes of these have come. False: the link is broken, or the endpoint lost. */
+bool pki_tcp_advance_in(struct pki_tcp_link *link, size_t bytes);
+/* A thread has ended its job: go on from there. False: as above. */
+bool pki_tcp_data_returned(struct pki_tcp_job *job);
+
+/* ---- threads.c: other threads for long chunks ---- */
+
+/* Let a thread do the rest of the chunk, `bytes` of a transfer of `whole`, if that pays and one is free; false: the caller
+ * does it. */
+bool pki_tcp_offload(struct pki_tcp_link *link, bool out, size_t bytes, size_t whole);
+/* Go on with what threads have ended; true when there was some. */
+bool pki_tcp_take_back(struct pki_tcp_iface *iface);
+/* Both halves are the caller's again, wherever in their chunks the threads are; to be called before anything but that is done
+ * with them. */
+void pki_tcp_recall(struct pki_tcp_link *link);
+/* The same with what goes out, which goes on from there. */
+void pki_tcp_settle_out(struct pki_tcp_link *link);
+void pki_tcp_threads_close(struct pki_tcp_threads *all);
+
+/* ---- grant.c: what the peer may write ---- */
+
+pk_result_t pki_tcp_grants_open(struct pki_tcp_ep *ep);
+void pki_tcp_grants_close(struct pki_tcp_ep *ep);
+void pki_tcp_grants_forget(struct pki_tcp_ep *ep); /* no link fills one */
+/* The table's. The peer is told no address. */
+pk_result_t pki_tcp_recv_post(struct pki_recv *recv, const struct pki_msg *tell);
+/* The grant that a chunk may be written to, at ->addr + chunk->offset; NULL: there is none.. */
+struct pki_recv *pki_tcp_grant_find(struct pki_tcp_ep *ep, const struct pki_tcp_chunk *chunk);
+/* The chunk has come. False: some of it had come before. */
+bool pki_tcp_grant_filled(struct pki_tcp_ep *ep, struct pki_recv *grant, const struct pki_tcp_chunk *chunk);
+/* The same transfer, whatever part of it. */
+static inline bool pki_tcp_is_of(const struct pki_recv *grant, const struct pki_tcp_chunk *chunk)
+{
+    const unsigned key_flags = PKI_MSG_FLAG_COLL | PKI_MSG_FLAG_CAPTURED | PKI_MSG_FLAG_BOUNCE;
+
+    return grant->op == chunk->op && grant->index == chunk->index && ((grant->flags ^ chunk->flags) & key_flags) == 0;
+}
+
+/* ---- unexpected.c: chunks that are before their CTS ---- */
+
+/* May the chunk that begins here be without a grant? */
+bool pki_tcp_unexpected_may(struct pki_tcp_ep *ep, const struct pki_tcp_chunk *chunk);
+/* Where the chunk's payload goes: its grant has come, or it has waited for it long enough. False: not yet. */
+bool pki_tcp_unexpected_place(struct pki_tcp_link *link);
+void pki_tcp_unexpected_ended(struct pki_tcp_link *link);
+void pki_tcp_unexpected_drop(struct pki_tcp_link *link); /* the connection breaks in the middle of it */
+/* What has come of it goes to its place. False: not as the peer may. */
+bool pki_tcp_unexpected_adopt(struct pki_tcp_ep *ep, struct pki_recv *grant);
+void pki_tcp_unexpected_close(struct pki_tcp_ep *ep);
+
+#endif

@@ -40,22 +40,11 @@ static int gather_events(struct pki_tcp_iface *iface)
 
 static void work(struct pki_tcp_link *link)
 {
-    struct pki_tcp_ep *ep = link->ep;
-
     if (link->state != PKI_TCP_UP)
         return;
-    if (link->ctrl != NULL) {
-        if (link->readable && pki_tcp_ctrl_read(link->ctrl))
-            ep->iface->quiet = 0;
-        pki_tcp_ctrl_flush(link->ctrl);
-        return;
-    }
-    if (link->readable && !link->in.offloaded)
-        pki_tcp_data_read(link);
-    if (ep->ctrl.acks_due) /* before the long write: the peer waits for them */
-        pki_tcp_ctrl_flush(&ep->ctrl);
-    if (link->writable && !link->out.offloaded)
-        pki_tcp_data_write(link);
+    if (link->readable)
+        link->user->readable(link);
+    link->user->writable(link);
 }
 
 static bool work_all(struct pki_tcp_iface *iface)

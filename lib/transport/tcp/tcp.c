@@ -33,8 +33,10 @@ static pk_result_t read_sockets(struct pki_tcp_iface *iface, const struct pki_if
         given = helpers;
     if (text != NULL && (sscanf(text, "%2d%n/%1d%n", &given, &all, &helpers, &all) < 1 || text[all] != '\0' || given < 1 ||
                          given > (int)PKI_TCP_SOCKETS_MAX || helpers < 0 || helpers > PKI_TCP_THREADS_MAX))
-        return pki_fail(PK_ERR_ARG, NULL, "PK_SOCKETS=%.40s: not a number of connections from 1 to %u, nor one and a number of threads from 0 to "
-                                          "%d (4/2)", text, PKI_TCP_SOCKETS_MAX, PKI_TCP_THREADS_MAX);
+        return pki_fail(PK_ERR_ARG, NULL,
+                        "PK_SOCKETS=%.40s: not a number of connections from 1 to %u, nor one and a number of threads from 0 to "
+                        "%d (4/2)",
+                        text, PKI_TCP_SOCKETS_MAX, PKI_TCP_THREADS_MAX);
     iface->params.sockets = (uint32_t)given;
     iface->threads.max = helpers;
     return PK_OK;
@@ -195,6 +197,7 @@ static pk_result_t make_links(struct pki_tcp_ep *ep)
         pki_list_init(&link->ready);
         link->ep = ep;
         link->index = i;
+        link->user = i == 0 ? &pki_tcp_ctrl_user : &pki_tcp_data_user;
         link->state = PKI_TCP_WAITING;
         link->broken_ns = pki_now_ns();
         link->slots = i == 0 ? NULL : slots + (size_t)(i - 1) * window;
@@ -214,8 +217,9 @@ static pk_result_t take_peer_info(struct pki_tcp_ep *ep, const struct pki_blob *
         return PK_OK;
     if (version == 0 || version == PKI_TCP_VERSION)
         return pki_fail(PK_ERR_PEER, &where, "over tcp: its description makes no sense");
-    return pki_fail(PK_ERR_MISMATCH, &where, "over tcp: it speaks version %u, this rank version %u: all ranks need the same version of the library", version,
-                    PKI_TCP_VERSION);
+    return pki_fail(PK_ERR_MISMATCH, &where,
+                    "over tcp: it speaks version %u, this rank version %u: all ranks need the same version of the library",
+                    version, PKI_TCP_VERSION);
 }
 
 /* What stands when it fails, ep_close takes away. */
@@ -263,7 +267,8 @@ static void tcp_ep_close(struct pki_ep *base)
             pki_tcp_ctrl_close(ep);
         for (uint32_t i = 0; i < ep->nlinks; i++) {
             pki_list_remove(&ep->links[i].ready);
-            pki_tcp_link_drop(&ep->links[i]);
+            pki_tcp_recall(&ep->links[i]);
+            pki_tcp_source_remove(&ep->links[i].source);
         }
         free(ep->links[0].slots);
         ep->iface->eps[base->peer] = NULL;

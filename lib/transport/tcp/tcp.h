@@ -42,10 +42,10 @@ struct pki_tcp_link {
     struct pki_list ready; /* iface->ready while there is something to read, or to write and room for it */
     struct pki_tcp_ep *ep;
     uint32_t index;
+    const struct pki_tcp_user *user;
     struct pki_tcp_ctrl *ctrl; /* NULL: it carries chunks */
     enum pki_tcp_state state;
     bool readable, writable; /* as far as the kernel's edges tell */
-    bool heard;              /* a control channel: something has come by this connection: the peer has let it in */
     bool hangup;             /* the end of the stream is somewhere behind what can be read */
     uint64_t received, reported; /* the peer's frames that have come, and how many of them it knows */
     uint64_t acked, end;     /* own frames that the peer has, and that were ever queued */

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ack/: what the peer has not acknowledged is kept. */
+/* ack/: acknowledgements, and copies of chunks that have none yet. */
 #ifndef PKI_TCP_ACK_H
 #define PKI_TCP_ACK_H
 
 #include <stdbool.h>
 #include <stdint.h>
+
+#include "transport/tcp/wire.h"
 
 struct pki_tcp_ep;
 struct pki_tcp_link;
@@ -16,6 +18,15 @@ struct pki_tcp_retransmit { /* copies of chunks whose puts did not wait (retrans
     uint64_t frames; /* of link 1 up to the last of them */
     bool never;      /* the connection has been made anew: who leaves could not tell whether the last ones have come */
 };
+
+/* ---- ack.c: how many frames have come ---- */
+
+/* What the peer has not been told yet is to be written next, between frames. */
+void pki_tcp_acks_gather(struct pki_tcp_ep *ep);
+/* The control channel is a new one: what was told may not have come. */
+void pki_tcp_acks_repeat(struct pki_tcp_ep *ep);
+/* The peer's, as it has come. False: it cannot be. */
+bool pki_tcp_ack_take(struct pki_tcp_ep *ep, const unsigned char bytes[PKI_TCP_ACK_BYTES]);
 
 /* ---- retransmit.c: copies of short chunks, so that a put need not wait ---- */
 

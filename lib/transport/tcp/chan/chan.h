@@ -11,6 +11,7 @@ struct pki_tcp_link;
 
 struct pki_tcp_ctrl {
     struct pki_tcp_link *link;
+    bool heard; /* something has come by this connection: the peer has let it in */
 
     /* out: a ring, bytes [head, end) kept, [sent, end) not yet written; acknowledgements go between frames */
     unsigned char *tx;
@@ -28,6 +29,8 @@ struct pki_tcp_ctrl {
 
 /* ---- ctrl.c: messages ---- */
 
+extern const struct pki_tcp_user pki_tcp_ctrl_user; /* of link 0 */
+
 /* For this message on the control channel. */
 bool pki_tcp_has_room(const struct pki_tcp_ep *ep, const struct pki_msg *msg);
 pk_result_t pki_tcp_send(struct pki_ep *ep, const struct pki_msg *msg, const void *payload);
@@ -39,11 +42,6 @@ bool pki_tcp_ctrl_read(struct pki_tcp_ctrl *ctrl);
 void pki_tcp_ctrl_flush(struct pki_tcp_ctrl *ctrl);
 /* A shutdown message there may have waited for what has come by another connection. */
 void pki_tcp_ctrl_look(struct pki_tcp_ep *ep);
-/* Is there a message of kind SIDE that has not been popped? */
-bool pki_tcp_ctrl_has_news(const struct pki_tcp_ctrl *ctrl);
-/* Before and after a new connection. */
-void pki_tcp_ctrl_rewind(struct pki_tcp_ctrl *ctrl);
-void pki_tcp_ctrl_acked(struct pki_tcp_ctrl *ctrl, uint64_t frames);
 /* Behind what is kept there already; there is room. */
 void pki_tcp_ctrl_write(struct pki_tcp_ctrl *ctrl, const void *data, size_t bytes);
 

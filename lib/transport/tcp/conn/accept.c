@@ -153,7 +153,8 @@ static void cannot_accept(struct pki_tcp_iface *iface, int error)
 
     iface->pause_until_ns = pki_now_ns() + pki_tuning.start.rest_ns;
     if (!iface->said_full)
-        pki_log(PKI_LOG_WARN, &where, "over tcp: cannot accept connections; trying again: %s", strerror_r(error, reason, sizeof reason));
+        pki_log(PKI_LOG_WARN, &where, "over tcp: cannot accept connections; trying again: %s",
+                strerror_r(error, reason, sizeof reason));
     iface->said_full = true;
 }
 

@@ -16,9 +16,30 @@
 #define PKI_TCP_REPORT_BYTES 400
 #define PKI_TCP_TARGETS 16 /* addresses of a peer that are tried, link-local ones by each interface */
 
+#define PKI_TCP_PROBE_NS (100 * PKI_NS_PER_MS) /* between looks whether the peer's process still listens */
+
 struct pki_tcp_ep;
 struct pki_tcp_iface;
 struct pki_tcp_link;
+
+/* The user of a connection: the control channel (chan/) or chunks (data/). conn/ and progress know of users what stands here. */
+struct pki_tcp_user {
+    /* It stands, and there is something to read. */
+    void (*readable)(struct pki_tcp_link *link);
+    /* It stands, and has been looked at: what is to be written, and has room, is written. */
+    void (*writable)(struct pki_tcp_link *link);
+    /* The peer has had so many of the frames that were ever queued. False: that cannot be. */
+    bool (*acked)(struct pki_tcp_link *link, uint64_t frames);
+    /* It goes, for now or for ever, if it stands at all: nobody uses its descriptor from here on, and the part of a chunk that
+     * has come is forgotten. */
+    void (*broken)(struct pki_tcp_link *link);
+    /* A new connection stands in its place. The peer has had `received` frames of what was queued: on from there. */
+    void (*reset)(struct pki_tcp_link *link, uint64_t received);
+    /* No connection with this peer will ever stand again, and no thread uses one: what waits for the peer ends with an error. */
+    void (*lost)(struct pki_tcp_link *link);
+    /* Is there a message that the engine has not taken, and that may say that the peer leaves? */
+    bool (*has_news)(const struct pki_tcp_link *link);
+};
 
 enum pki_tcp_how {
     PKI_TCP_LOOPBACK, /* one address, for this machine */
@@ -60,25 +81,49 @@ struct pki_tcp_unproven {
     uint64_t until_ns;
 };
 
-/* ---- link.c: the life of a connection ---- */
+/* ---- link.c: a connection: watched, standing, broken, to be made again ---- */
 
 /* Watch `fd` for the sake of `source`, which has it from then on. */
 bool pki_tcp_source(struct pki_tcp_iface *iface, struct pki_tcp_source *source, int fd, bool both_ways);
+/* Its descriptor goes, if there is one. */
 void pki_tcp_source_remove(struct pki_tcp_source *source);
-/* The connection goes, if there is one. */
-void pki_tcp_link_drop(struct pki_tcp_link *link);
 /* Put the link where progress finds it. */
 void pki_tcp_link_ready(struct pki_tcp_link *link);
 /* And have it read. */
 void pki_tcp_look_again(struct pki_tcp_link *link);
 void pki_tcp_socket_options(const struct pki_tcp_iface *iface, int fd);
-
+/* There is something that the timers have to look at, from now on. */
+void pki_tcp_trouble(struct pki_tcp_iface *iface);
 /* The connection failed, with `error` (an errno; 0: closed by the other end): it will be made again. */
 void pki_tcp_link_broken(struct pki_tcp_link *link, int error);
 /* It stands, on `fd`; the peer has had `received` frames. False: that cannot be, `fd` stays the caller's. */
 bool pki_tcp_link_up(struct pki_tcp_link *link, int fd, uint64_t received);
+/* It does not stand, and is to be made after this pause. */
+void pki_tcp_wait_again(struct pki_tcp_link *link, uint64_t pause);
+/* A connection that is being made is begun anew. */
+void pki_tcp_try_again(struct pki_tcp_link *link);
+/* The endpoint is connected when no connection is still to be made for the first time. */
+void pki_tcp_look_connected(struct pki_tcp_ep *ep);
+/* An errno, or 0, in words; `text` is room for them. */
+const char *pki_tcp_reason(int error, char *text, size_t bytes);
+
+/* ---- connect.c: attempts to connect ---- */
+
+void pki_tcp_attempt_begin(struct pki_tcp_link *link, enum pki_tcp_state state);
+/* It has come to nothing, with `error` (an errno, or 0). */
+void pki_tcp_attempt_failed(struct pki_tcp_link *link, int error);
+/* When what is connected from `now` on will have shown that the peer lives. */
+uint64_t pki_tcp_shows_after(const struct pki_tcp_link *link, uint64_t now);
 /* An event on a connection that does not stand yet. */
 void pki_tcp_link_step(struct pki_tcp_link *link);
+/* HMAC over a label, the hello and the challenge's nonce and count. */
+pk_result_t pki_tcp_prove(const struct pki_tcp_iface *iface, const char *label, const unsigned char hello[PKI_TCP_HELLO_BYTES],
+                          const struct pki_tcp_challenge *challenge, unsigned char mac[PKI_TCP_MAC_BYTES]);
+#define PKI_TCP_LABEL_ACCEPT "pickle tcp accept"
+#define PKI_TCP_LABEL_CONNECT "pickle tcp connect"
+
+/* ---- recover.c: how long a peer is waited for ---- */
+
 /* `away_ns`: for so long nobody has looked, and what came meanwhile has not been read. */
 void pki_tcp_link_timers(struct pki_tcp_link *link, uint64_t now, uint64_t away_ns);
 /* A time limit, put off by `away_ns`, but not beyond `at_most`. */
@@ -86,11 +131,15 @@ static inline uint64_t pki_tcp_put_off(uint64_t until, uint64_t away_ns, uint64_
 {
     return until + away_ns < at_most ? until + away_ns : at_most;
 }
+/* Does the peer's kernel answer? */
 void pki_tcp_link_health(struct pki_tcp_link *link);
-/* There is something that the timers have to look at, from now on. */
-void pki_tcp_trouble(struct pki_tcp_iface *iface);
-/* A connection that is being made is begun anew. */
-void pki_tcp_try_again(struct pki_tcp_link *link);
+/* Nobody listens where the peer has been reached. */
+void pki_tcp_refused(struct pki_tcp_link *link);
+
+/* ---- end.c: the end of all connections with a peer ---- */
+
+/* Those from `first` on will never stand again. */
+void pki_tcp_links_over(struct pki_tcp_ep *ep, uint32_t first);
 /* Nothing more can be done with this peer: the error is recorded with this text, and `error` (an errno, or 0), everything in
  * flight ends. */
 void pki_tcp_lost(struct pki_tcp_ep *ep, int error, const char *fmt, ...) PKI_PRINTF(3, 4);
@@ -98,12 +147,5 @@ void pki_tcp_lost(struct pki_tcp_ep *ep, int error, const char *fmt, ...) PKI_PR
 void pki_tcp_is_shutting_down(struct pki_tcp_ep *ep);
 /* And that was it. */
 void pki_tcp_left(struct pki_tcp_ep *ep);
-/* Only the control channel is left of it: chunks under way, puts and grants are given up. */
-void pki_tcp_data_give_up(struct pki_tcp_ep *ep);
-/* HMAC over a label, the hello and the challenge's nonce and count. */
-pk_result_t pki_tcp_prove(const struct pki_tcp_iface *iface, const char *label, const unsigned char hello[PKI_TCP_HELLO_BYTES],
-                          const struct pki_tcp_challenge *challenge, unsigned char mac[PKI_TCP_MAC_BYTES]);
-#define PKI_TCP_LABEL_ACCEPT "pickle tcp accept"
-#define PKI_TCP_LABEL_CONNECT "pickle tcp connect"
 
 #endif

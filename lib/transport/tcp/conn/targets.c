@@ -74,7 +74,8 @@ static void add_by_each(struct pki_tcp_ep *ep, const struct sockaddr_storage *ad
 {
     const struct pki_tcp_iface *iface = ep->iface;
     const struct pki_net *net = iface->net;
-    const struct sockaddr_storage *met = ep->base.peer < net->nmet && needs_scope(&net->met[ep->base.peer]) ? &net->met[ep->base.peer] : &net->local;
+    const bool has_met = ep->base.peer < net->nmet && needs_scope(&net->met[ep->base.peer]);
+    const struct sockaddr_storage *met = has_met ? &net->met[ep->base.peer] : &net->local;
     const uint32_t first = needs_scope(met) ? scope_of(met) : 0, before = ep->ntargets;
 
     if (first != 0)
@@ -150,7 +151,8 @@ static void choose_named(struct pki_tcp_link *link, struct sockaddr_storage *to,
     const struct pki_tcp_peer_info *theirs = &link->ep->theirs;
     struct pki_tcp_nic_pair pair =
         pki_tcp_choose_pair(&(struct pki_tcp_nics){ iface->addresses, iface->near, iface->address, iface->prefix },
-                            &(struct pki_tcp_nics){ theirs->addresses, theirs->near, theirs->address, NULL }, turn_of(link), link->attempts);
+                            &(struct pki_tcp_nics){ theirs->addresses, theirs->near, theirs->address, NULL }, turn_of(link),
+                            link->attempts);
     struct sockaddr_in6 v6;
 
     link->target = pair.theirs;
@@ -225,7 +227,8 @@ void pki_tcp_target_failed(struct pki_tcp_link *link, int error)
         link->ep->base.cause.sys_errno = error != 0 ? error : ECONNRESET;
     if (is_full(error) && !link->ep->iface->said_full) {
         link->ep->iface->said_full = true;
-        pki_log(PKI_LOG_WARN, &where, "over tcp: cannot make a connection; trying again: %s", strerror_r(error, reason, sizeof reason));
+        pki_log(PKI_LOG_WARN, &where, "over tcp: cannot make a connection; trying again: %s",
+                strerror_r(error, reason, sizeof reason));
     }
 }
 
@@ -250,8 +253,9 @@ static bool same_host(const struct sockaddr_storage *a, const struct sockaddr_st
     memcpy(&b6, b, sizeof b6);
     memcpy(&a4, a, sizeof a4);
     memcpy(&b4, b, sizeof b4);
-    return a->ss_family == AF_INET6 ? memcmp(&a6.sin6_addr, &b6.sin6_addr, sizeof a6.sin6_addr) == 0 && a6.sin6_scope_id == b6.sin6_scope_id
-                                    : a4.sin_addr.s_addr == b4.sin_addr.s_addr;
+    if (a->ss_family == AF_INET6)
+        return memcmp(&a6.sin6_addr, &b6.sin6_addr, sizeof a6.sin6_addr) == 0 && a6.sin6_scope_id == b6.sin6_scope_id;
+    return a4.sin_addr.s_addr == b4.sin_addr.s_addr;
 }
 
 /* Who accepts knows by where the peer comes from. */
@@ -352,5 +356,6 @@ void pki_tcp_say_connecting(struct pki_tcp_ep *ep, uint64_t now, uint64_t away_n
     ep->said = true;
     if (ep->iface->said++ >= WARNINGS)
         return;
-    pki_log(PKI_LOG_WARN, &where, "over tcp: no connection for %llu ms: %s", (unsigned long long)((now - ep->connecting_ns) / PKI_NS_PER_MS), ep->report);
+    pki_log(PKI_LOG_WARN, &where, "over tcp: no connection for %llu ms: %s",
+            (unsigned long long)((now - ep->connecting_ns) / PKI_NS_PER_MS), ep->report);
 }

@@ -70,28 +70,27 @@ struct pki_tcp_out_of_order { /* bytes of a grant that came before others in fro
 
 /* ---- put.c: chunks, out ---- */
 
+extern const struct pki_tcp_user pki_tcp_data_user; /* of all links but the first */
+
 pk_result_t pki_tcp_put(struct pki_put *put);
 void pki_tcp_data_write(struct pki_tcp_link *link);
 void pki_tcp_moves_open(struct pki_tcp_ep *ep);
 
-/* Hand chunks of the puts that wait to links with free slots. */
-void pki_tcp_data_stripe(struct pki_tcp_ep *ep);
 void pki_tcp_data_acked(struct pki_tcp_link *link, uint64_t frames);
-void pki_tcp_data_lost(struct pki_tcp_ep *ep); /* every put ends with PK_ERR_PEER */
 
 /* For whoever has the half of the link; the result is the system call's. What is left of the chunk being written, of which
  * `written` is what has gone. */
 ssize_t pki_tcp_chunk_send(struct pki_tcp_link *link);
 /* Whatever of that chunk a thread has written. */
 void pki_tcp_chunk_sent(struct pki_tcp_link *link);
-/* The peer says that it has had so many chunks. False: that cannot be. */
-bool pki_tcp_data_was_sent(struct pki_tcp_link *link, uint64_t frames);
+/* Only the control channel is left of it: chunks under way, puts and grants are given up. */
+void pki_tcp_data_give_up(struct pki_tcp_ep *ep);
 
 /* ---- incoming.c: chunks, in ---- */
 
 void pki_tcp_data_read(struct pki_tcp_link *link);
-/* Both ways: a new connection begins with what the peer has not had. */
-void pki_tcp_data_rewind(struct pki_tcp_link *link);
+/* The part of a chunk that has come: the peer will send all of it again, or nothing. */
+void pki_tcp_data_forget(struct pki_tcp_link *link);
 /* For whoever has the half of the link; the result is the system call's. What is left of the chunk being received after
  * `done` bytes more, and the head of the next one. */
 ssize_t pki_tcp_chunk_receive(struct pki_tcp_link *link, size_t done);

@@ -25,7 +25,8 @@ void pki_tcp_grants_close(struct pki_tcp_ep *ep)
     ep->out_of_order = NULL;
 }
 
-/* What the peer is told instead of an address: offsets count from the transfer's first byte, and a place outside a transfer has a number. */
+/* What the peer is told instead of an address: offsets count from the transfer's first byte, and a place outside a transfer has a
+ * number. */
 static void name(struct pki_tcp_ep *ep, struct pki_recv *recv, struct pki_msg *tell)
 {
     recv->flags &= KEY_FLAGS;
@@ -83,7 +84,8 @@ struct pki_recv *pki_tcp_grant_find(struct pki_tcp_ep *ep, const struct pki_tcp_
 
         if (!pki_tcp_is_of(grant, chunk))
             continue;
-        if (!agree(grant, chunk) || chunk->offset > grant->bytes || chunk->bytes > grant->bytes - chunk->offset || has_come(ep, grant, chunk))
+        if (!agree(grant, chunk) || chunk->offset > grant->bytes || chunk->bytes > grant->bytes - chunk->offset ||
+            has_come(ep, grant, chunk))
             return NULL;
         return grant;
     }

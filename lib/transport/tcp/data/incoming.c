@@ -5,11 +5,8 @@
 
 #include "transport/tcp/tcp.h"
 
-void pki_tcp_data_rewind(struct pki_tcp_link *link)
+void pki_tcp_data_forget(struct pki_tcp_link *link)
 {
-    pki_tcp_recall(link);
-    link->next = link->acked;
-    link->written = 0;
     link->head_have = 0;
     link->left = 0;
     if (link->grant != NULL)
@@ -106,7 +103,8 @@ void pki_tcp_data_read(struct pki_tcp_link *link)
                 pki_tcp_link_ready(link);
             return;
         }
-        if (link->grant != NULL && pki_tcp_offload(link, false, link->left, link->grant->bytes)) { /* what comes before its CTS may move yet */
+        /* what comes before its CTS may move yet */
+        if (link->grant != NULL && pki_tcp_offload(link, false, link->left, link->grant->bytes)) {
             link->readable = false;
             return;
         }

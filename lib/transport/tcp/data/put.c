@@ -72,7 +72,8 @@ static void take_slot(struct pki_tcp_link *link, struct pki_tcp_move *move)
         pki_tcp_link_ready(link);
 }
 
-void pki_tcp_data_stripe(struct pki_tcp_ep *ep)
+/* Hand chunks of the puts that wait to links with free slots. */
+static void stripe(struct pki_tcp_ep *ep)
 {
     while (ep->unstriped != &ep->puts) {
         struct pki_tcp_move *move = move_at(ep->unstriped);
@@ -109,7 +110,7 @@ pk_result_t pki_tcp_put(struct pki_put *put)
     if (ep->unstriped == &ep->puts)
         ep->unstriped = node;
     ep->iface->busy++;
-    pki_tcp_data_stripe(ep);
+    stripe(ep);
     if (put->bytes <= AT_ONCE_MAX)
         write_at_once(ep);
     return PK_OK;
@@ -133,7 +134,8 @@ static bool waits(struct pki_tcp_ep *ep, const struct pki_tcp_move *move)
     return false;
 }
 
-/* Those of one transfer in order, others not: the peer reads one that it has not asked for when it comes to it, and may leave its calls before. */
+/* Those of one transfer in order, others not: the peer reads one that it has not asked for when it comes to it, and may leave its
+ * calls before. */
 static void end_moves(struct pki_tcp_ep *ep)
 {
     for (struct pki_list *n = ep->puts.next, *next; n != ep->unstriped; n = next) {
@@ -161,10 +163,11 @@ void pki_tcp_data_acked(struct pki_tcp_link *link, uint64_t frames)
     if (link->next < link->acked) /* the connection broke, and the news came on the control channel before it stood again */
         link->next = link->acked;
     end_moves(link->ep);
-    pki_tcp_data_stripe(link->ep);
+    stripe(link->ep);
 }
 
-void pki_tcp_data_lost(struct pki_tcp_ep *ep)
+/* Every put ends with PK_ERR_PEER. */
+static void end_all(struct pki_tcp_ep *ep)
 {
     ep->unstriped = &ep->puts;
     while (!pki_list_empty(&ep->puts))
@@ -201,22 +204,6 @@ static void advance_out(struct pki_tcp_link *link, size_t bytes)
 void pki_tcp_chunk_sent(struct pki_tcp_link *link)
 {
     advance_out(link, 0);
-}
-
-/*
- * It may be faster than the thread that has just sent the last of them. Or they went over an older connection: then the peer has refused this
- * one, which was told that they were missing, or is about to.
- */
-bool pki_tcp_data_was_sent(struct pki_tcp_link *link, uint64_t frames)
-{
-    if (frames <= link->next || link->state != PKI_TCP_UP)
-        return true;
-    pki_tcp_settle_out(link);
-    if (frames > link->sent)
-        return false;
-    if (frames > link->next)
-        pki_tcp_link_broken(link, 0);
-    return true;
 }
 
 /* What is left of the chunk `next`. */
@@ -277,3 +264,95 @@ void pki_tcp_data_write(struct pki_tcp_link *link)
         budget -= (size_t)n;
     }
 }
+
+void pki_tcp_data_give_up(struct pki_tcp_ep *ep)
+{
+    pki_tcp_links_over(ep, 1);
+    end_all(ep);
+    pki_tcp_grants_forget(ep);
+}
+
+/* ---- As the user of a connection ---- */
+
+static void readable(struct pki_tcp_link *link)
+{
+    if (!link->in.offloaded)
+        pki_tcp_data_read(link);
+}
+
+static void writable(struct pki_tcp_link *link)
+{
+    struct pki_tcp_ctrl *ctrl = &link->ep->ctrl;
+
+    if (ctrl->acks_due) /* before the long write: the peer waits for them */
+        pki_tcp_ctrl_flush(ctrl);
+    if (link->writable && !link->out.offloaded)
+        pki_tcp_data_write(link);
+}
+
+/*
+ * The peer may be faster than the thread that has just sent the last of them. Or they went over an older connection: then the
+ * peer has refused this one, which was told that they were missing, or is about to.
+ */
+static bool was_sent(struct pki_tcp_link *link, uint64_t frames)
+{
+    if (frames <= link->next || link->state != PKI_TCP_UP)
+        return true;
+    pki_tcp_settle_out(link);
+    if (frames > link->sent)
+        return false;
+    if (frames > link->next)
+        pki_tcp_link_broken(link, 0);
+    return true;
+}
+
+static bool acked(struct pki_tcp_link *link, uint64_t frames)
+{
+    if (!was_sent(link, frames))
+        return false;
+    pki_tcp_data_acked(link, frames);
+    return true;
+}
+
+/* Both ways: a new connection begins with what the peer has not had. */
+static void rewind_both(struct pki_tcp_link *link)
+{
+    pki_tcp_recall(link);
+    link->next = link->acked;
+    link->written = 0;
+    pki_tcp_data_forget(link);
+}
+
+static void broken(struct pki_tcp_link *link)
+{
+    rewind_both(link);
+    link->ep->retransmit.never |= link->index == 1;
+}
+
+static void reset(struct pki_tcp_link *link, uint64_t received)
+{
+    pki_tcp_data_acked(link, received);
+    rewind_both(link);
+    stripe(link->ep);
+}
+
+static void lost(struct pki_tcp_link *link)
+{
+    end_all(link->ep);
+}
+
+static bool has_news(const struct pki_tcp_link *link)
+{
+    (void)link;
+    return false;
+}
+
+const struct pki_tcp_user pki_tcp_data_user = {
+    .readable = readable,
+    .writable = writable,
+    .acked = acked,
+    .broken = broken,
+    .reset = reset,
+    .lost = lost,
+    .has_news = has_news,
+};

@@ -134,7 +134,8 @@ void pki_tcp_threads_close(struct pki_tcp_threads *all)
 /* A short transfer by itself is done sooner than handed over, and while a thread is at it the caller has nothing else to do. */
 static bool pays(const struct pki_tcp_iface *iface, size_t bytes, size_t whole)
 {
-    return bytes >= pki_tuning.tcp.offload_bytes && (whole > pki_tuning.tcp.offload_whole_bytes || iface->busy > pki_tuning.tcp.exchange);
+    return bytes >= pki_tuning.tcp.offload_bytes &&
+           (whole > pki_tuning.tcp.offload_whole_bytes || iface->busy > pki_tuning.tcp.exchange);
 }
 
 bool pki_tcp_offload(struct pki_tcp_link *link, bool out, size_t bytes, size_t whole)

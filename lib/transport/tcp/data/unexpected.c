@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Chunks of transfers that their sender did not wait to be granted. The receive is most often posted while they come: so their payload stays
- * in the connection for some rounds, and is read straight into the buffer as soon as there is one. After that it is read into memory of this
- * transport, for others behind it must not wait, and copied when the grant comes. How much of it there may be, both ends know.
+ * Chunks of transfers that their sender did not wait to be granted. The receive is most often posted while they come: so their
+ * payload stays in the connection for some rounds, and is read straight into the buffer as soon as there is one. After that it is
+ * read into memory of this transport, for others behind it must not wait, and copied when the grant comes. How much of it there
+ * may be, both ends know.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -42,8 +43,9 @@ static void tell(struct pki_tcp_ep *ep, struct pki_tcp_unexpected *unexpected)
     const struct pki_tcp_chunk *chunk = &unexpected->chunk;
 
     unexpected->arrival.ep = &ep->base;
-    unexpected->arrival.about = (struct pki_msg){ .flags = chunk->flags, .index = chunk->index, .sig = chunk->sig, .op = chunk->op,
-                                                  .bytes = chunk->eager_put };
+    unexpected->arrival.about = (struct pki_msg){
+        .flags = chunk->flags, .index = chunk->index, .sig = chunk->sig, .op = chunk->op, .bytes = chunk->eager_put
+    };
     pki_list_init(&unexpected->arrival.event.node);
     if (chunk->offset == 0)
         pki_event_push(&ep->iface->base, &unexpected->arrival.event, PKI_EVENT_UNEXPECTED);

@@ -64,11 +64,11 @@ static bool work_all(struct pki_tcp_iface *iface)
 
 static void timers(struct pki_tcp_iface *iface)
 {
-    uint64_t now = pki_now_ns(), away = now - iface->looked_ns > AWAY_NS ? now - iface->looked_ns : 0;
+    uint64_t now = pki_now_ns(), away = now - iface->timers.looked_ns > AWAY_NS ? now - iface->timers.looked_ns : 0;
 
-    if (now < iface->timers_ns)
+    if (now < iface->timers.next_ns)
         return;
-    iface->looked_ns = now;
+    iface->timers.looked_ns = now;
     iface->trouble = pki_tcp_unproven_timers(iface, now, away);
     for (int i = 0; i < iface->size; i++) {
         for (uint32_t k = 0; iface->eps[i] != NULL && k < iface->eps[i]->nlinks; k++)
@@ -76,16 +76,16 @@ static void timers(struct pki_tcp_iface *iface)
         if (iface->eps[i] != NULL)
             pki_tcp_say_connecting(iface->eps[i], now, away);
     }
-    iface->timers_ns = now + pki_tuning.tcp.timers_ns;
+    iface->timers.next_ns = now + pki_tuning.tcp.timers_ns;
 }
 
 static void look_at_health(struct pki_tcp_iface *iface)
 {
     uint64_t now = pki_now_ns();
 
-    if (now < iface->health_ns)
+    if (now < iface->timers.health_ns)
         return;
-    iface->health_ns = now + iface->params.retry_ns / 16;
+    iface->timers.health_ns = now + iface->params.retry_ns / 16;
     for (int i = 0; i < iface->size; i++)
         for (uint32_t k = 0; iface->eps[i] != NULL && k < iface->eps[i]->nlinks; k++)
             pki_tcp_link_health(&iface->eps[i]->links[k]);
@@ -116,13 +116,13 @@ bool pki_tcp_progress(struct pki_iface *base)
         timers(iface);
     if (iface->round % PKI_TCP_HEALTH_ROUNDS == 0)
         look_at_health(iface);
-    if (!pki_list_empty(&iface->offloaded) && pki_tcp_take_back(iface))
+    if (!pki_list_empty(&iface->threads.jobs) && pki_tcp_take_back(iface))
         iface->quiet = 0;
     if (is_turn(iface) && gather_events(iface) > 0)
         iface->quiet = 0;
     if (work_all(iface))
         iface->quiet = 0;
     atomic_store_explicit(&base->in_kernel, iface->neps > 0, memory_order_relaxed);
-    base->fd = pki_list_empty(&iface->ready) && pki_list_empty(&iface->offloaded) ? iface->epoll_fd : -1;
+    base->fd = pki_list_empty(&iface->ready) && pki_list_empty(&iface->threads.jobs) ? iface->epoll_fd : -1;
     return iface->quiet == 0;
 }

@@ -6,26 +6,26 @@ void pki_tcp_acks_gather(struct pki_tcp_ep *ep)
 {
     struct pki_tcp_ctrl *ctrl = &ep->ctrl;
 
-    ctrl->acks_bytes = ctrl->acks_sent = 0;
-    ctrl->acks_due = false;
+    ctrl->acks.bytes = ctrl->acks.sent = 0;
+    ctrl->acks.due = false;
     for (uint32_t i = 0; i < ep->nlinks; i++) {
         struct pki_tcp_ack ack = { .link = i, .frames = ep->links[i].received };
 
         if (ep->links[i].reported == ack.frames)
             continue;
-        pki_tcp_put_ack(ctrl->acks + ctrl->acks_bytes, &ack);
-        ctrl->acks_bytes += PKI_TCP_HEADER_BYTES + PKI_TCP_ACK_BYTES;
+        pki_tcp_put_ack(ctrl->acks.row + ctrl->acks.bytes, &ack);
+        ctrl->acks.bytes += PKI_TCP_HEADER_BYTES + PKI_TCP_ACK_BYTES;
         ep->links[i].reported = ack.frames;
     }
-    ctrl->rx_unreported = 0;
+    ctrl->acks.unreported = 0;
 }
 
 void pki_tcp_acks_repeat(struct pki_tcp_ep *ep)
 {
-    ep->ctrl.acks_sent = ep->ctrl.acks_bytes = 0;
+    ep->ctrl.acks.sent = ep->ctrl.acks.bytes = 0;
     for (uint32_t i = 0; i < ep->nlinks; i++)
         ep->links[i].reported = UINT64_MAX;
-    ep->ctrl.acks_due = true;
+    ep->ctrl.acks.due = true;
 }
 
 bool pki_tcp_ack_take(struct pki_tcp_ep *ep, const unsigned char bytes[PKI_TCP_ACK_BYTES])

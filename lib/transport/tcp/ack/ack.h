@@ -4,6 +4,7 @@
 #define PKI_TCP_ACK_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include "transport/tcp/wire.h"
@@ -11,6 +12,14 @@
 struct pki_tcp_ep;
 struct pki_tcp_link;
 struct pki_tcp_slot;
+
+/* Those of all connections of a pair, to be written by its control channel between frames. */
+struct pki_tcp_acks {
+    bool due;
+    size_t bytes, sent; /* of `row`: there, and written */
+    size_t unreported;  /* bytes of frames of the control channel that have not been acknowledged */
+    unsigned char row[PKI_TCP_LINKS_MAX * (PKI_TCP_HEADER_BYTES + PKI_TCP_ACK_BYTES)];
+};
 
 struct pki_tcp_retransmit { /* copies of chunks whose puts did not wait (retransmit.c), in a ring: bytes [head, end) */
     char *ring; /* NULL until there is one */

@@ -3,6 +3,7 @@
 #ifndef PKI_TCP_CHAN_H
 #define PKI_TCP_CHAN_H
 
+#include "transport/tcp/ack/ack.h"
 #include "transport/tcp/wire.h"
 #include "transport/transport.h"
 
@@ -16,21 +17,21 @@ struct pki_tcp_ctrl {
     /* out: a ring, bytes [head, end) kept, [sent, end) not yet written; acknowledgements go between frames */
     unsigned char *tx;
     uint64_t tx_head, tx_sent, tx_end;
-    size_t acks_bytes, acks_sent;
-    bool acks_due;
 
     /* in: [head, scan) whole frames, [scan, tail) part of one */
     unsigned char *rx;
     size_t rx_head, rx_scan, rx_tail;
-    size_t rx_unreported; /* bytes of frames that have not been acknowledged */
 
-    unsigned char acks[PKI_TCP_LINKS_MAX * (PKI_TCP_HEADER_BYTES + PKI_TCP_ACK_BYTES)];
+    struct pki_tcp_acks acks;
 };
 
 /* ---- ctrl.c: messages ---- */
 
-extern const struct pki_tcp_user pki_tcp_ctrl_user; /* of link 0 */
-
+/* Memory for it. False: there is none; what there is, pki_tcp_ctrl_free takes away. */
+bool pki_tcp_ctrl_open(struct pki_tcp_ctrl *ctrl);
+void pki_tcp_ctrl_free(struct pki_tcp_ctrl *ctrl);
+/* It uses this connection. */
+void pki_tcp_ctrl_use(struct pki_tcp_link *link);
 /* For this message on the control channel. */
 bool pki_tcp_has_room(const struct pki_tcp_ep *ep, const struct pki_msg *msg);
 pk_result_t pki_tcp_send(struct pki_ep *ep, const struct pki_msg *msg, const void *payload);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Messages on the control channel: kept in a ring until the peer has them, read into a buffer and looked at in place. */
 #include <errno.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/uio.h>
 
@@ -49,28 +50,28 @@ static int gather(struct pki_tcp_ctrl *ctrl, struct iovec parts[3])
     size_t first = bytes < PKI_TCP_TX_BYTES - at ? bytes : PKI_TCP_TX_BYTES - at;
     int n = 0;
 
-    if (ctrl->acks_sent == 0 && bytes > 0) {
+    if (ctrl->acks.sent == 0 && bytes > 0) {
         parts[n++] = (struct iovec){ ctrl->tx + at, first };
         if (bytes > first)
             parts[n++] = (struct iovec){ ctrl->tx, bytes - first };
     }
-    if (ctrl->acks_sent < ctrl->acks_bytes)
-        parts[n++] = (struct iovec){ ctrl->acks + ctrl->acks_sent, ctrl->acks_bytes - ctrl->acks_sent };
+    if (ctrl->acks.sent < ctrl->acks.bytes)
+        parts[n++] = (struct iovec){ ctrl->acks.row + ctrl->acks.sent, ctrl->acks.bytes - ctrl->acks.sent };
     return n;
 }
 
 static void advance_out(struct pki_tcp_ctrl *ctrl, size_t bytes)
 {
-    if (ctrl->acks_sent == 0) {
+    if (ctrl->acks.sent == 0) {
         size_t frames = (size_t)(ctrl->tx_end - ctrl->tx_sent);
 
         frames = bytes < frames ? bytes : frames;
         ctrl->tx_sent += frames;
         bytes -= frames;
     }
-    ctrl->acks_sent += bytes;
-    if (ctrl->acks_sent == ctrl->acks_bytes)
-        ctrl->acks_sent = ctrl->acks_bytes = 0;
+    ctrl->acks.sent += bytes;
+    if (ctrl->acks.sent == ctrl->acks.bytes)
+        ctrl->acks.sent = ctrl->acks.bytes = 0;
 }
 
 /* Nothing can be written any more, but what the peer wrote before it left, or broke off, is still there. */
@@ -90,7 +91,7 @@ PKI_HOT void pki_tcp_ctrl_flush(struct pki_tcp_ctrl *ctrl)
         struct msghdr message = { .msg_iov = parts };
         ssize_t n;
 
-        if (ctrl->acks_due && ctrl->acks_bytes == 0)
+        if (ctrl->acks.due && ctrl->acks.bytes == 0)
             pki_tcp_acks_gather(ctrl->link->ep);
         message.msg_iovlen = (size_t)gather(ctrl, parts);
         if (message.msg_iovlen == 0)
@@ -99,7 +100,7 @@ PKI_HOT void pki_tcp_ctrl_flush(struct pki_tcp_ctrl *ctrl)
                                     : sendmsg(link->source.fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
         if (n >= 0) {
             advance_out(ctrl, (size_t)n);
-            if (ctrl->tx_sent == ctrl->tx_end && ctrl->acks_bytes == 0 && !ctrl->acks_due)
+            if (ctrl->tx_sent == ctrl->tx_end && ctrl->acks.bytes == 0 && !ctrl->acks.due)
                 return;
         } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
             link->writable = false;
@@ -137,7 +138,7 @@ PKI_HOT pk_result_t pki_tcp_send(struct pki_ep *base, const struct pki_msg *msg,
     if (out.kind == PKI_MSG_SIDE)
         out.offset = pki_tcp_sent_before(ep, out.extra == PKI_SIDE_SHUTDOWN);
     bytes = pki_tcp_put_msg(head, &out);
-    ctrl->acks_due = ctrl->acks_due || ctrl->rx_unreported >= PKI_TCP_TELL_BYTES;
+    ctrl->acks.due = ctrl->acks.due || ctrl->acks.unreported >= PKI_TCP_TELL_BYTES;
     pki_tcp_ctrl_write(ctrl, head, bytes);
     if (msg->payload > 0)
         pki_tcp_ctrl_write(ctrl, payload, msg->payload);
@@ -160,8 +161,8 @@ static PKI_HOT void forget_acked(struct pki_tcp_ctrl *ctrl, uint64_t frames)
 static void take_msg(struct pki_tcp_ctrl *ctrl, const struct pki_tcp_frame *frame)
 {
     ctrl->link->received++;
-    ctrl->rx_unreported += pki_tcp_filled(frame->bytes);
-    ctrl->acks_due = ctrl->acks_due || ctrl->rx_unreported >= PKI_TCP_TELL_AT_LAST;
+    ctrl->acks.unreported += pki_tcp_filled(frame->bytes);
+    ctrl->acks.due = ctrl->acks.due || ctrl->acks.unreported >= PKI_TCP_TELL_AT_LAST;
 }
 
 static bool take_frame(struct pki_tcp_ctrl *ctrl, const struct pki_tcp_frame *frame)
@@ -261,7 +262,7 @@ static PKI_HOT bool take_read(struct pki_tcp_ctrl *ctrl, ssize_t n, size_t room)
         ctrl->heard = true;
         ctrl->rx_tail += (size_t)n;
         right = scan(ctrl);
-        if (ctrl->acks_due)
+        if (ctrl->acks.due)
             pki_tcp_ctrl_flush(ctrl);
         return right && ((size_t)n == room || link->hangup);
     }
@@ -436,7 +437,7 @@ static bool has_news(const struct pki_tcp_link *link)
     return false;
 }
 
-const struct pki_tcp_user pki_tcp_ctrl_user = {
+static const struct pki_tcp_user user = {
     .readable = readable,
     .writable = writable,
     .acked = acked,
@@ -445,3 +446,24 @@ const struct pki_tcp_user pki_tcp_ctrl_user = {
     .lost = lost,
     .has_news = has_news,
 };
+
+void pki_tcp_ctrl_use(struct pki_tcp_link *link)
+{
+    link->user = &user;
+    link->ctrl = &link->ep->ctrl;
+    link->ctrl->link = link;
+}
+
+bool pki_tcp_ctrl_open(struct pki_tcp_ctrl *ctrl)
+{
+    ctrl->tx = aligned_alloc(4096, PKI_TCP_TX_BYTES);
+    ctrl->rx = aligned_alloc(4096, PKI_TCP_RX_BYTES);
+    return ctrl->tx != NULL && ctrl->rx != NULL;
+}
+
+void pki_tcp_ctrl_free(struct pki_tcp_ctrl *ctrl)
+{
+    free(ctrl->rx);
+    free(ctrl->tx);
+    *ctrl = (struct pki_tcp_ctrl){ 0 };
+}

@@ -22,9 +22,9 @@ static bool is_out(struct pki_tcp_ctrl *ctrl)
     int waiting = 0;
 
     link->writable = true;
-    ctrl->acks_due = true;
+    ctrl->acks.due = true;
     pki_tcp_ctrl_flush(ctrl);
-    return link->state == PKI_TCP_UP && ctrl->heard && ctrl->tx_sent == ctrl->tx_end && ctrl->acks_bytes == 0 &&
+    return link->state == PKI_TCP_UP && ctrl->heard && ctrl->tx_sent == ctrl->tx_end && ctrl->acks.bytes == 0 &&
            (ioctl(link->source.fd, SIOCOUTQ, &waiting) != 0 || waiting == 0);
 }
 

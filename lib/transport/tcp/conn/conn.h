@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * conn/: connections. Where this rank listens and its peers do, how a connection is made, proved, broken, made
- * again and given up. What goes over them is the affair of chan/ and data/. reach.h has what concerns addresses.
+ * conn/: connections. Where this rank listens and its peers do, how a connection is made, proved, broken, made again and given
+ * up. What goes over them is the affair of chan/ and data/. reach.h has what concerns addresses.
  */
 #ifndef PKI_TCP_CONN_H
 #define PKI_TCP_CONN_H
@@ -15,12 +15,14 @@
 #define PKI_TCP_UNPROVEN_MAX 64       /* connections that have not proved themselves */
 #define PKI_TCP_REPORT_BYTES 400
 #define PKI_TCP_TARGETS 16 /* addresses of a peer that are tried, link-local ones by each interface */
-
 #define PKI_TCP_PROBE_NS (100 * PKI_NS_PER_MS) /* between looks whether the peer's process still listens */
 
+struct pki_tcp_ctrl;
 struct pki_tcp_ep;
 struct pki_tcp_iface;
+struct pki_tcp_in;
 struct pki_tcp_link;
+struct pki_tcp_out;
 
 /* The user of a connection: the control channel (chan/) or chunks (data/). conn/ and progress know of users what stands here. */
 struct pki_tcp_user {
@@ -49,9 +51,27 @@ enum pki_tcp_how {
 
 struct pki_tcp_target { /* an address of the peer's, with the scope of this host */
     struct sockaddr_storage address;
-    /* SILENT: it accepts, and does not answer */
+    /* NO_ANSWER: it accepts, and does not answer */
     enum { PKI_TCP_UNTRIED, PKI_TCP_TRYING, PKI_TCP_NO_ANSWER, PKI_TCP_FAILED } state;
     int error; /* FAILED: errno; 0: closed by who listens there, or it is somebody else */
+};
+
+struct pki_tcp_targets { /* where a peer listens (targets.c), */
+    uint32_t count, near; /* of them those to be used first */
+    struct pki_tcp_target target[PKI_TCP_TARGETS];
+    int reached;            /* the one that has led to it; -1: none yet */
+    uint64_t connecting_ns; /* since when it is being connected, as far as this rank has looked */
+    bool said;              /* the log knows that this takes long */
+    char report[PKI_TCP_REPORT_BYTES]; /* base.report */
+};
+
+struct pki_tcp_own { /* addresses of this rank (nics.c, accept.c), */
+    enum pki_tcp_how how;
+    uint32_t count, near; /* that the others are told, and of them those to be used first */
+    int prefix[PKI_TCP_ADDRESSES];
+    struct sockaddr_storage address[PKI_TCP_ADDRESSES];
+    uint32_t nscopes; /* own interfaces with link-local addresses, by which such ones of peers are tried (targets.c) */
+    uint32_t scopes[PKI_TCP_TARGETS];
 };
 
 /* What an epoll event points at. */
@@ -79,6 +99,48 @@ struct pki_tcp_unproven {
     unsigned char hello_bytes[PKI_TCP_HELLO_BYTES];
     struct pki_tcp_challenge challenge;
     uint64_t until_ns;
+};
+
+struct pki_tcp_accepting { /* who connects to this rank (accept.c) */
+    uint32_t listeners;
+    struct pki_tcp_source listener[PKI_TCP_ADDRESSES];
+    unsigned dropped;        /* connections that never proved the key */
+    uint64_t pause_until_ns; /* out of descriptors: no accepting until then */
+    bool said_full;          /* the log knows that there were none */
+    struct pki_tcp_unproven unproven[PKI_TCP_UNPROVEN_MAX];
+};
+
+struct pki_tcp_attempt { /* what a connection has while it does not stand (connect.c, recover.c) */
+    unsigned count, target; /* how many there were, and which of ep->targets is tried */
+    int error; /* with which the connection broke; 0: closed by the other end */
+    uint64_t broken_ns, refused_ns, retry_ns, ends_ns;
+    /* what has been connected shows that the peer lives, if it still stands by then; 0: nothing is connected */
+    uint64_t shows_ns;
+    unsigned char hello[PKI_TCP_HELLO_BYTES], challenge[PKI_TCP_CHALLENGE_BYTES];
+    size_t have; /* of the challenge */
+};
+
+struct pki_tcp_link {
+    struct pki_tcp_source source;
+    struct pki_list ready; /* iface->ready while there is something to read, or to write and room for it */
+    struct pki_tcp_ep *ep;
+    uint32_t index;
+    enum pki_tcp_state state;
+    bool readable, writable; /* as far as the kernel's edges tell */
+    bool hangup;             /* the end of the stream is somewhere behind what can be read */
+    uint64_t received, reported; /* the peer's frames that have come, and how many of them it knows */
+    uint64_t acked, end;     /* own frames that the peer has, and that were ever queued */
+    const struct pki_tcp_user *user;
+    struct pki_tcp_ctrl *ctrl; /* the user's: of link 0; */
+    struct pki_tcp_out *out;   /* of the others */
+    struct pki_tcp_in *in;
+    struct pki_tcp_attempt attempt;
+};
+
+struct pki_tcp_timers { /* of all connections of a rank (recover.c, accept.c) */
+    uint64_t next_ns;   /* when they are looked at next */
+    uint64_t looked_ns; /* when they were looked at last */
+    uint64_t health_ns; /* when connections that stand are */
 };
 
 /* ---- link.c: a connection: watched, standing, broken, to be made again ---- */

@@ -67,9 +67,9 @@ void pki_tcp_socket_options(const struct pki_tcp_iface *iface, int fd)
 void pki_tcp_trouble(struct pki_tcp_iface *iface)
 {
     if (!iface->trouble) /* until now there was nothing to look at: that is not to have been away */
-        iface->looked_ns = pki_now_ns();
+        iface->timers.looked_ns = pki_now_ns();
     iface->trouble = true;
-    iface->timers_ns = 0;
+    iface->timers.next_ns = 0;
 }
 
 /* ---- Broken ---- */
@@ -79,15 +79,15 @@ void pki_tcp_wait_again(struct pki_tcp_link *link, uint64_t pause)
     pki_tcp_source_remove(&link->source);
     pki_list_remove(&link->ready);
     link->state = PKI_TCP_WAITING;
-    link->retry_ns = pki_now_ns() + pause;
-    link->have = 0;
+    link->attempt.retry_ns = pki_now_ns() + pause;
+    link->attempt.have = 0;
     pki_tcp_trouble(link->ep->iface);
 }
 
 void pki_tcp_try_again(struct pki_tcp_link *link)
 {
     pki_tcp_wait_again(link, 0);
-    link->attempts = 0;
+    link->attempt.count = 0;
 }
 
 const char *pki_tcp_reason(int error, char *text, size_t bytes)
@@ -108,12 +108,12 @@ void pki_tcp_link_broken(struct pki_tcp_link *link, int error)
         return;
     }
     pki_log(PKI_LOG_INFO, &where, "over tcp: connection %u: %s", link->index, pki_tcp_reason(error, text, sizeof text));
-    link->broken_ns = pki_now_ns();
-    link->error = error;
+    link->attempt.broken_ns = pki_now_ns();
+    link->attempt.error = error;
     if (error == ETIMEDOUT)
-        link->broken_ns -= ep->iface->params.retry_ns / 2;
-    link->refused_ns = 0;
-    link->attempts = 0;
+        link->attempt.broken_ns -= ep->iface->params.retry_ns / 2;
+    link->attempt.refused_ns = 0;
+    link->attempt.count = 0;
     link->readable = link->writable = link->hangup = false;
     link->user->broken(link);
     pki_tcp_wait_again(link, ep->connects ? 0 : PKI_TCP_PROBE_NS / 2);

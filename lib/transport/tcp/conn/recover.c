@@ -40,7 +40,7 @@ static void lives(struct pki_tcp_ep *ep)
 {
     for (uint32_t i = 0; i < ep->nlinks; i++)
         if (ep->links[i].state != PKI_TCP_UP)
-            ep->links[i].broken_ns = pki_now_ns();
+            ep->links[i].attempt.broken_ns = pki_now_ns();
 }
 
 /* Where it had been reached. */
@@ -49,15 +49,15 @@ static void process_ended(struct pki_tcp_link *link)
     char text[2 * PKI_NETIF_TEXT] = "";
     struct pki_text out = { .start = text, .capacity = sizeof text };
 
-    pki_tcp_target_text(&link->ep->targets[link->target], &out);
-    pki_tcp_lost(link->ep, link->error != 0 ? link->error : ECONNRESET,
+    pki_tcp_target_text(&link->ep->targets.target[link->attempt.target], &out);
+    pki_tcp_lost(link->ep, link->attempt.error != 0 ? link->attempt.error : ECONNRESET,
                  "its process has ended: connection %u broke, and nobody listens at %s any more", link->index, text);
 }
 
 /* It was connected, and did not come back. */
 static void stays_broken(struct pki_tcp_link *link)
 {
-    const struct pki_tcp_target *target = &link->ep->targets[link->target];
+    const struct pki_tcp_target *target = &link->ep->targets.target[link->attempt.target];
     char text[2 * PKI_NETIF_TEXT] = "", why[128];
     struct pki_text out = { .start = text, .capacity = sizeof text };
     int error = target->state == PKI_TCP_FAILED && target->error != 0 ? target->error : ETIMEDOUT;
@@ -65,7 +65,7 @@ static void stays_broken(struct pki_tcp_link *link)
 
     pki_tcp_target_text(target, &out);
     pki_tcp_lost(link->ep, error, "connection %u broke (%s) and was not restored within PK_RETRY_MS (%llu ms); the peer is at %s",
-                 link->index, pki_tcp_reason(link->error, why, sizeof why), (unsigned long long)patience_ms, text);
+                 link->index, pki_tcp_reason(link->attempt.error, why, sizeof why), (unsigned long long)patience_ms, text);
 }
 
 static bool has_news(const struct pki_tcp_ep *ep)
@@ -80,9 +80,9 @@ void pki_tcp_refused(struct pki_tcp_link *link)
     uint64_t now = pki_now_ns();
 
     /* The engine may yet have to take news, which may say that the peer leaves. When this rank leaves nobody may take them. */
-    if (link->refused_ns == 0 || pki_tcp_has_gone(link->ep) || (has_news(link->ep) && link->ep->iface->shutdown_ns == 0))
-        link->refused_ns = now;
-    else if (now - link->refused_ns > REFUSED_NS)
+    if (link->attempt.refused_ns == 0 || pki_tcp_has_gone(link->ep) || (has_news(link->ep) && link->ep->iface->shutdown_ns == 0))
+        link->attempt.refused_ns = now;
+    else if (now - link->attempt.refused_ns > REFUSED_NS)
         process_ended(link);
 }
 
@@ -93,31 +93,36 @@ static bool is_the_peers_to_reconnect(const struct pki_tcp_link *link)
     return !link->ep->connects && link->index > 0 && link->ep->links[0].state == PKI_TCP_UP && !link->ep->links[0].hangup;
 }
 
+static bool may_be_connected(const struct pki_tcp_link *link)
+{
+    return link->state == PKI_TCP_PROBING || link->state == PKI_TCP_CHALLENGED;
+}
+
 void pki_tcp_link_timers(struct pki_tcp_link *link, uint64_t now, uint64_t away_ns)
 {
+    struct pki_tcp_attempt *attempt = &link->attempt;
     struct pki_tcp_ep *ep = link->ep;
     uint64_t not_counted_ns = is_the_peers_to_reconnect(link) || pki_tcp_has_gone(ep) ? now : away_ns;
 
     if (link->state == PKI_TCP_UP || link->state == PKI_TCP_OVER || link->state == PKI_TCP_IDLE)
         return;
     ep->iface->trouble = true;
-    link->broken_ns = pki_tcp_put_off(link->broken_ns, not_counted_ns, now);
-    link->attempt_ends_ns = pki_tcp_put_off(link->attempt_ends_ns, away_ns, now + pki_tcp_target_ns(link));
-    if (link->shows_ns > 0)
-        link->shows_ns = pki_tcp_put_off(link->shows_ns, away_ns, pki_tcp_shows_after(link, now));
-    if (link->shows_ns > 0 && now > link->shows_ns && (link->state == PKI_TCP_PROBING || link->state == PKI_TCP_CHALLENGED) &&
-        !pki_tcp_target_may_be_foreign(link))
+    attempt->broken_ns = pki_tcp_put_off(attempt->broken_ns, not_counted_ns, now);
+    attempt->ends_ns = pki_tcp_put_off(attempt->ends_ns, away_ns, now + pki_tcp_target_ns(link));
+    if (attempt->shows_ns > 0)
+        attempt->shows_ns = pki_tcp_put_off(attempt->shows_ns, away_ns, pki_tcp_shows_after(link, now));
+    if (attempt->shows_ns > 0 && now > attempt->shows_ns && may_be_connected(link) && !pki_tcp_target_may_be_foreign(link))
         lives(ep); /* what is connected still stands */
-    if (!ep->base.connecting && now > link->broken_ns && now - link->broken_ns > ep->iface->params.retry_ns) {
+    if (!ep->base.connecting && now > attempt->broken_ns && now - attempt->broken_ns > ep->iface->params.retry_ns) {
         stays_broken(link);
         return;
     }
     if (link->state != PKI_TCP_WAITING) {
-        if (now > link->attempt_ends_ns)
+        if (now > attempt->ends_ns)
             pki_tcp_attempt_failed(link, ETIMEDOUT);
-    } else if (now >= link->retry_ns && ep->connects) {
+    } else if (now >= attempt->retry_ns && ep->connects) {
         pki_tcp_attempt_begin(link, PKI_TCP_CONNECTING);
-    } else if (now >= link->retry_ns && link->index == 0 && !ep->base.connecting) {
+    } else if (now >= attempt->retry_ns && link->index == 0 && !ep->base.connecting) {
         pki_tcp_attempt_begin(link, PKI_TCP_PROBING);
     }
 }

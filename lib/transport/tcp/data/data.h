@@ -16,7 +16,7 @@ struct pki_tcp_iface;
 struct pki_tcp_link;
 
 struct pki_tcp_move { /* a put in flight */
-    struct pki_list node; /* ep->puts, or free_moves */
+    struct pki_list node; /* ep->puts.list, or .free */
     struct pki_put *put;
     size_t issued, acked;
 };
@@ -29,16 +29,55 @@ struct pki_tcp_slot { /* a chunk that the peer has not acknowledged */
     unsigned char head[PKI_TCP_DATA_HEAD_BYTES];
 };
 
+struct pki_tcp_puts { /* of an endpoint (put.c) */
+    struct pki_tcp_move *moves;    /* [PKI_TCP_MOVES] */
+    struct pki_list list, free;    /* those in flight as they were given, and the others */
+    struct pki_list *unstriped;    /* of `list` the first that is not all in slots, or its head */
+    struct pki_tcp_slot *slots;    /* [sockets * window], of all its links */
+    struct pki_tcp_halves *halves; /* [sockets] */
+};
+
+enum pki_tcp_job_state {
+    PKI_TCP_JOB_NONE, /* the half is with who makes progress */
+    PKI_TCP_JOB_LENT, /* a thread has it */
+    PKI_TCP_JOB_ENDED /* the thread is through with it, and it has not been taken back */
+};
+
 /* Half a link that may be lent to a thread for the rest of one chunk (threads.c). */
 struct pki_tcp_job {
-    struct pki_list node; /* iface->offloaded */
+    struct pki_list node; /* iface->threads.jobs */
     struct pki_tcp_link *link;
-    bool out, offloaded;
-    size_t bytes, moved;    /* to be moved, and moved */
-    bool blocked;           /* the kernel has nothing more, or no room */
-    bool failed;            /* with `error`; 0: closed by the other end */
+    bool out;
+    atomic_bool recalled;
+    _Atomic(enum pki_tcp_job_state) state;
+    size_t bytes, moved; /* to be moved, and moved */
+    /* how it ended: all moved, or recalled; the kernel has nothing more, or no room; with `error`, 0: closed by the other end */
+    enum { PKI_TCP_JOB_STOPPED, PKI_TCP_JOB_BLOCKED, PKI_TCP_JOB_FAILED } how;
     int error;
-    atomic_bool recalled, ended;
+};
+
+struct pki_tcp_out { /* chunks out: slots [link->acked, link->end), of which `next` is being written (put.c) */
+    struct pki_tcp_slot *slots; /* [window] */
+    uint64_t next, sent; /* `sent` of them have ever gone whole, over this connection or one before it */
+    size_t written;      /* bytes of `next`, head and payload */
+    size_t outstanding;  /* payload bytes in slots whose puts wait */
+    struct pki_tcp_job job; /* while it is lent, `next` and `written` are a thread's */
+};
+
+struct pki_tcp_in { /* the chunk that comes in (incoming.c) */
+    unsigned char head[PKI_TCP_DATA_HEAD_BYTES];
+    size_t head_have;
+    struct pki_recv *grant; /* being filled, or NULL */
+    struct pki_tcp_unexpected *unexpected; /* the same, before there is a grant */
+    struct pki_tcp_chunk chunk;
+    size_t left;
+    unsigned polls; /* rounds for which its payload has waited for a grant */
+    struct pki_tcp_job job; /* while it is lent, the head and what is left of the chunk are a thread's */
+};
+
+struct pki_tcp_halves { /* of a link */
+    struct pki_tcp_out out;
+    struct pki_tcp_in in;
 };
 
 struct pki_tcp_thread {
@@ -53,14 +92,20 @@ struct pki_tcp_threads {
     unsigned stamp;
     atomic_bool over;
     struct pki_tcp_thread thread[PKI_TCP_THREADS_MAX];
+    struct pki_list jobs; /* that they have */
 };
 
 struct pki_tcp_unexpected { /* a chunk that has come before its receive was posted */
-    struct pki_list node; /* ep->unexpected_queue */
+    struct pki_list node; /* ep->unexpected.list */
     struct pki_arrival arrival; /* of the first chunk of a transfer: told until a receive takes it */
     struct pki_tcp_chunk chunk;
     bool whole; /* all of it is here, and acknowledged */
     char payload[];
+};
+
+struct pki_tcp_unexpecteds { /* of an endpoint (unexpected.c) */
+    struct pki_list list;
+    size_t bytes;
 };
 
 struct pki_tcp_out_of_order { /* bytes of a grant that came before others in front of them */
@@ -68,13 +113,22 @@ struct pki_tcp_out_of_order { /* bytes of a grant that came before others in fro
     size_t begin, end;
 };
 
-/* ---- put.c: chunks, out ---- */
+struct pki_tcp_grants { /* of an endpoint (grant.c) */
+    struct pki_list list; /* struct pki_recv that the peer may fill */
+    uint64_t places;      /* granted outside a transfer so far: names of those to come */
+    struct pki_tcp_out_of_order *out_of_order;
+    uint32_t nout_of_order, out_of_order_max;
+};
 
-extern const struct pki_tcp_user pki_tcp_data_user; /* of all links but the first */
+/* ---- put.c: chunks, out ---- */
 
 pk_result_t pki_tcp_put(struct pki_put *put);
 void pki_tcp_data_write(struct pki_tcp_link *link);
-void pki_tcp_moves_open(struct pki_tcp_ep *ep);
+/* Memory for puts, and for what connections have of them. False: there is none; what there is, pki_tcp_puts_close takes away. */
+bool pki_tcp_puts_open(struct pki_tcp_ep *ep);
+void pki_tcp_puts_close(struct pki_tcp_ep *ep);
+/* This connection carries chunks. */
+void pki_tcp_data_use(struct pki_tcp_link *link);
 
 void pki_tcp_data_acked(struct pki_tcp_link *link, uint64_t frames);
 
@@ -101,6 +155,12 @@ bool pki_tcp_data_returned(struct pki_tcp_job *job);
 
 /* ---- threads.c: other threads for long chunks ---- */
 
+/* The half is not the caller's now. */
+static inline bool pki_tcp_job_is_lent(const struct pki_tcp_job *job)
+{
+    return atomic_load_explicit(&job->state, memory_order_relaxed) != PKI_TCP_JOB_NONE;
+}
+
 /* Let a thread do the rest of the chunk, `bytes` of a transfer of `whole`, if that pays and one is free; false: the caller
  * does it. */
 bool pki_tcp_offload(struct pki_tcp_link *link, bool out, size_t bytes, size_t whole);
@@ -115,7 +175,7 @@ void pki_tcp_threads_close(struct pki_tcp_threads *all);
 
 /* ---- grant.c: what the peer may write ---- */
 
-pk_result_t pki_tcp_grants_open(struct pki_tcp_ep *ep);
+bool pki_tcp_grants_open(struct pki_tcp_ep *ep); /* false: no memory */
 void pki_tcp_grants_close(struct pki_tcp_ep *ep);
 void pki_tcp_grants_forget(struct pki_tcp_ep *ep); /* no link fills one */
 /* The table's. The peer is told no address. */
